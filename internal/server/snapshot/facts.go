@@ -1,0 +1,233 @@
+package snapshot
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+)
+
+// Snapshot is one consistent set of facts about the whole mesh. It and all it
+// points to are immutable; a fact that did not change keeps its address from
+// one snapshot to the next, so comparing pointers tells what changed.
+type Snapshot struct {
+	// Seq counts snapshots from 1.
+	Seq uint64
+	// Mesh holds what applies everywhere.
+	Mesh *Mesh
+	// Gateways are the east-west gateways by network.
+	Gateways *Gateways
+	// Services by host name.
+	Services Table[string, MeshService]
+	// Endpoints by host name.
+	Endpoints Table[string, Endpoints]
+	// Ports tells, for each port number, the services that have it.
+	Ports Table[uint32, PortServices]
+	// Pods by PodKey.String().
+	Pods Table[string, Pod]
+	// Namespaces by name.
+	Namespaces Table[string, NamespaceFacts]
+	// GatewayConfigs are the Gateway objects of the configuration cluster,
+	// oldest first.
+	GatewayConfigs []*Gateway
+}
+
+// Changes names what differs between a snapshot and the one before it.
+type Changes struct {
+	Services   map[string]struct{} // hosts whose MeshService changed, came or went
+	Endpoints  map[string]struct{} // hosts whose Endpoints changed, came or went
+	Ports      map[uint32]struct{} // numbers whose PortServices changed, came or went
+	Pods       map[string]struct{} // PodKey.String() of pods that changed, came or went
+	Namespaces map[string]struct{} // namespaces whose NamespaceFacts changed
+	// Everywhere is set when Mesh, Gateways or GatewayConfigs changed.
+	Everywhere bool
+	// Causes are a few of the objects behind the change, for logs and traces.
+	Causes []Key
+	// Since is when the first event of the batch arrived.
+	Since time.Time
+}
+
+// Empty reports whether nothing changed.
+func (c *Changes) Empty() bool {
+	return !c.Everywhere && len(c.Services) == 0 && len(c.Endpoints) == 0 && len(c.Ports) == 0 &&
+		len(c.Pods) == 0 && len(c.Namespaces) == 0
+}
+
+// Mesh holds the facts that apply to the whole mesh.
+type Mesh struct {
+	LocalCluster  mesh.ClusterID
+	MeshID        string
+	TrustDomain   string
+	Aliases       []string // trust-domain aliases, sorted
+	Domain        string   // DNS suffix of services
+	RootNamespace string
+	// RegistryOnly is outboundTrafficPolicy REGISTRY_ONLY.
+	RegistryOnly   bool
+	ConnectTimeout time.Duration
+	// AutoMTLS is enableAutoMtls.
+	AutoMTLS bool
+	// AccessLog is accessLogFile; empty means none.
+	AccessLog string
+	// Networks maps each cluster to the network of its system namespace.
+	Networks map[mesh.ClusterID]mesh.NetworkID
+}
+
+// PodKey names a pod of one cluster.
+type PodKey struct {
+	Cluster   mesh.ClusterID
+	Namespace string
+	Name      string
+}
+
+func (k PodKey) String() string {
+	return string(k.Cluster) + "/" + k.Namespace + "/" + k.Name
+}
+
+// MeshService is one service of the mesh: the services of the same name and
+// namespace in all clusters.
+type MeshService struct {
+	Host      string
+	Name      string
+	Namespace string
+	Created   time.Time
+	// Headless services resolve to pod addresses.
+	Headless bool
+	// ExternalName services have no clusters.
+	ExternalName string
+	Ports        []ServicePort
+	ExportTo     []string
+	// Clusters holds what differs by cluster, sorted by cluster id.
+	Clusters []ClusterService
+	// Accounts are the SPIFFE ids of the pods behind the service, of all
+	// clusters and trust-domain aliases, sorted.
+	Accounts []string
+	// Plaintext is set when PeerAuthentication disables mTLS in the
+	// service's namespace.
+	Plaintext bool
+}
+
+// ClusterService is the part of a service that one cluster decides.
+type ClusterService struct {
+	Cluster  mesh.ClusterID
+	VIPs     []netip.Addr
+	Selector map[string]string
+	Ports    []ServicePort
+}
+
+// In returns the part of the cluster, or nil.
+func (s *MeshService) In(c mesh.ClusterID) *ClusterService {
+	for i := range s.Clusters {
+		if s.Clusters[i].Cluster == c {
+			return &s.Clusters[i]
+		}
+	}
+	return nil
+}
+
+// Port returns the port of that number, or nil.
+func (s *MeshService) Port(number uint32) *ServicePort {
+	for i := range s.Ports {
+		if s.Ports[i].Number == number {
+			return &s.Ports[i]
+		}
+	}
+	return nil
+}
+
+// VisibleTo reports whether exportTo lets the namespace see the service.
+func (s *MeshService) VisibleTo(namespace string) bool {
+	if len(s.ExportTo) == 0 {
+		return true
+	}
+	for _, e := range s.ExportTo {
+		if e == "*" || e == namespace || e == "." && namespace == s.Namespace {
+			return true
+		}
+	}
+	return false
+}
+
+// PortServices are the services that have one port number, by host name.
+type PortServices struct {
+	Number   uint32
+	Services []*MeshService
+}
+
+// Endpoints are the endpoints of one service in all clusters, by service port
+// name, each list sorted by cluster and address.
+type Endpoints struct {
+	Host   string
+	ByPort map[string][]Endpoint
+}
+
+// Health of an endpoint.
+type Health uint8
+
+// Endpoints that terminate are left out of the facts.
+const (
+	Healthy Health = iota
+	Unhealthy
+)
+
+// Endpoint is one address of one service port.
+type Endpoint struct {
+	Address  netip.Addr
+	Port     uint32
+	Cluster  mesh.ClusterID
+	Network  mesh.NetworkID
+	Locality mesh.Locality
+	Health   Health
+	// MTLS is set when the pod has a proxy that accepts mTLS on the port:
+	// its tlsMode label says istio and PeerAuthentication does not disable
+	// it.
+	MTLS bool
+	// TLSMode says that the pod's tlsMode label is istio.
+	TLSMode bool
+	Labels  map[string]string
+	// Workload is "<workload>;<namespace>;<canonical name>;<canonical
+	// revision>;<cluster>", Istio's endpoint metadata.
+	Workload string
+	Pod      string // PodKey.String(), empty when no pod is known
+}
+
+// Gateways are the east-west gateways of the mesh. The zero value means that
+// there is one network.
+type Gateways struct {
+	ByNetwork map[mesh.NetworkID][]NetworkGateway
+	// LCM is the least common multiple of the numbers of gateways of the
+	// networks: the factor that keeps weights whole.
+	LCM uint32
+}
+
+// NetworkGateway is one address under which a network is reached.
+type NetworkGateway struct {
+	Network mesh.NetworkID
+	Cluster mesh.ClusterID // empty for gateways of meshNetworks
+	Address netip.Addr
+	Port    uint32
+}
+
+// For returns the gateways of the network, those of the cluster if it has
+// its own. The list is sorted by address and port.
+func (g *Gateways) For(n mesh.NetworkID, c mesh.ClusterID) []NetworkGateway {
+	all := g.ByNetwork[n]
+	var own []NetworkGateway
+	for _, gw := range all {
+		if gw.Cluster == c {
+			own = append(own, gw)
+		}
+	}
+	if len(own) > 0 {
+		return own
+	}
+	return all
+}
+
+// NamespaceFacts are the policies of one namespace of the configuration
+// cluster and the services in it, oldest policy first.
+type NamespaceFacts struct {
+	Name     string
+	Sidecars []*Sidecar
+	PeerAuth []*PeerAuthentication
+	Services []*MeshService
+}

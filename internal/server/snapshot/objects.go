@@ -1,0 +1,231 @@
+// Package snapshot holds the facts that the control plane works with. Objects
+// are what a source reads from one cluster; facts are what the registry joins
+// them to; a Snapshot is one consistent, immutable set of facts. There are no
+// Kubernetes types here: sources translate, everything after them reads only
+// this package. Nothing in a published value is ever written again.
+package snapshot
+
+import (
+	"fmt"
+	"net/netip"
+	"time"
+
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+	securityv1beta1 "istio.io/api/security/v1beta1"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+)
+
+// Kind names a kind of object.
+type Kind string
+
+// The kinds that sources deliver.
+const (
+	KindNamespace          Kind = "Namespace"
+	KindNode               Kind = "Node"
+	KindPod                Kind = "Pod"
+	KindService            Kind = "Service"
+	KindEndpointSlice      Kind = "EndpointSlice"
+	KindMeshSettings       Kind = "ConfigMap" // the ConfigMap istio of the system namespace
+	KindGateway            Kind = "Gateway"
+	KindSidecar            Kind = "Sidecar"
+	KindPeerAuthentication Kind = "PeerAuthentication"
+	KindDestinationRule    Kind = "DestinationRule"
+	KindVirtualService     Kind = "VirtualService"
+	KindServiceEntry       Kind = "ServiceEntry"
+)
+
+// Key names one object of the mesh.
+type Key struct {
+	Kind      Kind
+	Cluster   mesh.ClusterID
+	Namespace string
+	Name      string
+}
+
+func (k Key) String() string {
+	if k.Namespace == "" {
+		return fmt.Sprintf("%s %s (cluster %s)", k.Kind, k.Name, k.Cluster)
+	}
+	return fmt.Sprintf("%s %s/%s (cluster %s)", k.Kind, k.Namespace, k.Name, k.Cluster)
+}
+
+// Place says where an object was read: a file and the line its document
+// starts at. The zero Place is an object of a Kubernetes API.
+type Place struct {
+	File string
+	Line int
+}
+
+func (p Place) String() string {
+	if p.File == "" {
+		return "Kubernetes API"
+	}
+	return fmt.Sprintf("%s:%d", p.File, p.Line)
+}
+
+// Meta is what every object has.
+type Meta struct {
+	Cluster     mesh.ClusterID
+	Namespace   string
+	Name        string
+	Labels      map[string]string
+	Annotations map[string]string
+	Created     time.Time // zero when the object does not say
+	Place       Place
+}
+
+// Object is one object of one cluster: *Namespace, *Node, *Pod, *Service,
+// *EndpointSlice, *MeshSettings or a *Config.
+type Object interface{ Key() Key }
+
+// Event says that an object is now as Object says, or gone when Object is nil.
+type Event struct {
+	Key    Key
+	Object Object
+}
+
+// Sink takes what sources read. Its methods do not block on work and may be
+// called from any goroutine; events of one cluster are applied in order.
+type Sink interface {
+	// Apply hands over a batch that should become visible together.
+	Apply(events []Event)
+	// Synced says that the cluster's first full reading was handed over.
+	Synced(cluster mesh.ClusterID)
+}
+
+// Namespace is a Kubernetes Namespace.
+type Namespace struct{ Meta }
+
+// Key implements Object.
+func (o *Namespace) Key() Key { return o.key(KindNamespace) }
+
+// Node is a Kubernetes Node.
+type Node struct {
+	Meta
+	Locality mesh.Locality
+}
+
+// Key implements Object.
+func (o *Node) Key() Key { return o.key(KindNode) }
+
+// Pod is a Kubernetes Pod that has an address.
+type Pod struct {
+	Meta
+	IPs            []netip.Addr
+	Node           string
+	ServiceAccount string
+	Workload       string // name of the Deployment, StatefulSet … that owns the pod
+	HostNetwork    bool
+	Ports          []PodPort
+}
+
+// Key implements Object.
+func (o *Pod) Key() Key { return o.key(KindPod) }
+
+// PodPort is a named container port, which a service may target by name.
+type PodPort struct {
+	Name   string
+	Number uint32
+}
+
+// Service is a Kubernetes Service of one cluster.
+type Service struct {
+	Meta
+	VIPs         []netip.Addr // cluster IPs
+	Headless     bool
+	ExternalName string
+	Selector     map[string]string
+	Ports        []ServicePort
+	// External are the addresses under which other networks reach the
+	// service: load-balancer ingress and externalIPs, IP addresses or host
+	// names.
+	External []string
+	ExportTo []string // from the annotation; nil means everywhere
+}
+
+// Key implements Object.
+func (o *Service) Key() Key { return o.key(KindService) }
+
+// ServicePort is one port of a Service.
+type ServicePort struct {
+	Name     string
+	Number   uint32
+	Protocol mesh.Protocol
+	// Target is the numeric target port, or 0 when it is a name, which then
+	// stands in TargetName.
+	Target     uint32
+	TargetName string
+	NodePort   uint32
+}
+
+// EndpointSlice is a Kubernetes EndpointSlice.
+type EndpointSlice struct {
+	Meta
+	Service   string
+	Ports     []SlicePort
+	Endpoints []SliceEndpoint
+}
+
+// Key implements Object.
+func (o *EndpointSlice) Key() Key { return o.key(KindEndpointSlice) }
+
+// SlicePort is one port of an EndpointSlice; Name is that of the service port.
+type SlicePort struct {
+	Name   string
+	Number uint32
+}
+
+// SliceEndpoint is one endpoint of an EndpointSlice.
+type SliceEndpoint struct {
+	Addresses   []netip.Addr
+	Ready       bool
+	Serving     bool
+	Terminating bool
+	Pod         string // name of the pod behind it, in the slice's namespace
+	Node        string
+	Zone        string
+	Hostname    string
+}
+
+// MeshSettings is the content of the ConfigMap istio: MeshConfig on top of
+// its defaults, and MeshNetworks.
+type MeshSettings struct {
+	Meta
+	Mesh     *meshv1alpha1.MeshConfig
+	Networks *meshv1alpha1.MeshNetworks
+}
+
+// Key implements Object.
+func (o *MeshSettings) Key() Key { return o.key(KindMeshSettings) }
+
+// Spec is the content of an Istio configuration object.
+type Spec interface {
+	*networkingv1alpha3.Gateway | *networkingv1alpha3.Sidecar | *securityv1beta1.PeerAuthentication |
+		*networkingv1alpha3.DestinationRule | *networkingv1alpha3.VirtualService | *networkingv1alpha3.ServiceEntry
+}
+
+// Config is an Istio configuration object: a validated proto with its place.
+type Config[S Spec] struct {
+	Meta
+	Kind Kind
+	Spec S
+}
+
+// Key implements Object.
+func (o *Config[S]) Key() Key { return o.key(o.Kind) }
+
+// The configuration kinds by name.
+type (
+	Gateway            = Config[*networkingv1alpha3.Gateway]
+	Sidecar            = Config[*networkingv1alpha3.Sidecar]
+	PeerAuthentication = Config[*securityv1beta1.PeerAuthentication]
+	DestinationRule    = Config[*networkingv1alpha3.DestinationRule]
+	VirtualService     = Config[*networkingv1alpha3.VirtualService]
+	ServiceEntry       = Config[*networkingv1alpha3.ServiceEntry]
+)
+
+func (m *Meta) key(k Kind) Key {
+	return Key{Kind: k, Cluster: m.Cluster, Namespace: m.Namespace, Name: m.Name}
+}
