@@ -1,0 +1,281 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"github.com/spf13/viper"
+	"go.yaml.in/yaml/v3"
+)
+
+const (
+	configFlag = "config"
+	helpFlag   = "help"
+)
+
+func newEnvironmentTopic(*Env) *cobra.Command {
+	return &cobra.Command{
+		Use:   "environment",
+		Short: "Environment variables and the configuration file",
+		Long: `Every flag of every command can also be set by an environment variable and in
+one configuration file. The first of these that has a value counts:
+
+  1. the flag                     --trust-domain prod.example
+  2. the environment variable     MESHCTL_TRUST_DOMAIN=prod.example
+  3. the configuration file       trust-domain: prod.example
+  4. the default that --help shows
+
+A variable is MESHCTL_ and the flag's name in upper case with - written as _.
+An empty variable counts as not set. A flag that may be repeated takes its
+values separated by commas.
+
+The file is the one that --config (or MESHCTL_CONFIG) names, else
+$XDG_CONFIG_HOME/meshctl/config.yaml, else ~/.config/meshctl/config.yaml if it
+exists; never a file of the working directory. It is YAML: flag names as keys,
+a list for a flag that may be repeated. A key that is no flag of any command
+is an error.
+
+  trust-domain: prod.example
+  remote-dir:
+    - cluster2=/etc/mesh/cluster2`,
+	}
+}
+
+// configure gives each flag of cmd that was not typed its value from the
+// environment, else from the configuration file.
+func configure(env *Env, cmd *cobra.Command) error {
+	flags := cmd.Flags()
+	sources := map[string]string{} // where a key's value is from, for errors
+	v := viper.New()
+	if err := v.BindPFlags(flags); err != nil {
+		return err
+	}
+	path, explicit, err := configPath(env, flags.Lookup(configFlag))
+	if err != nil {
+		return err
+	}
+	if path != "" {
+		values, err := readConfig(path, explicit, cmd.Root(), sources)
+		if err != nil {
+			return err
+		}
+		if err := v.MergeConfigMap(values); err != nil {
+			return err
+		}
+	}
+	if err := v.MergeConfigMap(environment(env, flags, sources)); err != nil {
+		return err
+	}
+
+	var errs []error
+	flags.VisitAll(func(f *pflag.Flag) {
+		if f.Changed || !v.InConfig(f.Name) {
+			return
+		}
+		if err := setFlag(flags, f, v.Get(f.Name)); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", sources[f.Name], err))
+		}
+	})
+	return errors.Join(errs...)
+}
+
+// configPath returns the configuration file to read, empty for none, and
+// whether the person named it.
+func configPath(env *Env, flag *pflag.Flag) (path string, explicit bool, err error) {
+	if flag.Changed {
+		if flag.Value.String() == "" {
+			return "", false, errors.New("--config is empty")
+		}
+		return flag.Value.String(), true, nil
+	}
+	if path, _ := env.LookupEnv(envName(configFlag)); path != "" {
+		return path, true, nil
+	}
+	dir, _ := env.LookupEnv("XDG_CONFIG_HOME")
+	if !filepath.IsAbs(dir) { // the XDG rules: a relative path is ignored
+		home, _ := env.LookupEnv("HOME")
+		if !filepath.IsAbs(home) {
+			return "", false, nil
+		}
+		dir = filepath.Join(home, ".config")
+	}
+	return filepath.Join(dir, "meshctl", "config.yaml"), false, nil
+}
+
+// maxConfigSize bounds the configuration file, in bytes.
+const maxConfigSize = 1 << 20
+
+// readConfig returns the values of the file at path by flag name, each a
+// string or a []string, and notes the place of each in sources. A key that no
+// command under root has as a flag is an error.
+func readConfig(path string, mustExist bool, root *cobra.Command, sources map[string]string) (map[string]any, error) {
+	file, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) && !mustExist {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("configuration file: %w", err)
+	}
+	defer file.Close()
+	mapping, err := readMapping(file)
+	if err != nil {
+		return nil, fmt.Errorf("configuration file %s: %w", path, err)
+	}
+
+	known := flagNames(root)
+	values := map[string]any{}
+	var errs []error
+	for i := 0; i+1 < len(mapping); i += 2 {
+		key := mapping[i].Value
+		place := fmt.Sprintf("%s:%d: key %q", path, mapping[i].Line, key)
+		value, err := nodeValue(mapping[i+1])
+		switch {
+		case key == configFlag:
+			errs = append(errs, fmt.Errorf("%s cannot be set in the file itself", place))
+		case !slices.Contains(known, key):
+			errs = append(errs, fmt.Errorf("%s is not a flag of any command%s", place, didYouMean(key, known)))
+		case values[key] != nil:
+			errs = append(errs, fmt.Errorf("%s is given twice", place))
+		case err != nil:
+			errs = append(errs, fmt.Errorf("%s %w", place, err))
+		default:
+			values[key] = value
+			sources[key] = place
+		}
+	}
+	return values, errors.Join(errs...)
+}
+
+// readMapping returns keys and values, in turn, of the one YAML mapping in r.
+func readMapping(r io.Reader) ([]*yaml.Node, error) {
+	data, err := io.ReadAll(io.LimitReader(r, maxConfigSize+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(data) > maxConfigSize {
+		return nil, fmt.Errorf("larger than %d bytes", maxConfigSize)
+	}
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	var doc yaml.Node
+	if err := decoder.Decode(&doc); errors.Is(err, io.EOF) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	if err := decoder.Decode(new(yaml.Node)); !errors.Is(err, io.EOF) {
+		return nil, errors.New("has more than one YAML document")
+	}
+	top := doc.Content[0]
+	if top.Kind != yaml.MappingNode {
+		if top.Tag == "!!null" {
+			return nil, nil
+		}
+		return nil, fmt.Errorf("line %d: want flag names and values, as in trust-domain: prod.example", top.Line)
+	}
+	return top.Content, nil
+}
+
+// nodeValue returns a scalar as the string that was written, a list of
+// scalars as a []string.
+func nodeValue(node *yaml.Node) (any, error) {
+	if node.Kind == yaml.AliasNode {
+		node = node.Alias
+	}
+	switch {
+	case node.Kind == yaml.ScalarNode && node.Tag != "!!null":
+		return node.Value, nil
+	case node.Kind == yaml.SequenceNode:
+		list := []string{}
+		for _, item := range node.Content {
+			value, err := nodeValue(item)
+			s, ok := value.(string)
+			if err != nil || !ok {
+				return nil, fmt.Errorf("wants plain values in its list, line %d has another", item.Line)
+			}
+			list = append(list, s)
+		}
+		return list, nil
+	default:
+		return nil, errors.New("wants a value or a list of values")
+	}
+}
+
+// environment returns the values that the environment has for flags, as
+// readConfig returns those of the file.
+func environment(env *Env, flags *pflag.FlagSet, sources map[string]string) map[string]any {
+	values := map[string]any{}
+	flags.VisitAll(func(f *pflag.Flag) {
+		value, _ := env.LookupEnv(envName(f.Name))
+		if value == "" || f.Name == helpFlag {
+			return
+		}
+		sources[f.Name] = "environment variable " + envName(f.Name)
+		if _, list := f.Value.(pflag.SliceValue); list {
+			values[f.Name] = strings.Split(value, ",")
+		} else {
+			values[f.Name] = value
+		}
+	})
+	return values
+}
+
+// envName returns the environment variable of a flag.
+func envName(flag string) string {
+	return "MESHCTL_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// setFlag sets f to value, a string or a []string.
+func setFlag(flags *pflag.FlagSet, f *pflag.Flag, value any) error {
+	list, isList := value.([]string)
+	slice, takesList := f.Value.(pflag.SliceValue)
+	switch {
+	case isList && !takesList:
+		return errors.New("takes one value, not a list")
+	case isList:
+		f.Changed = true
+		return slice.Replace(list)
+	case takesList:
+		f.Changed = true
+		return slice.Replace([]string{value.(string)})
+	default:
+		return flags.Set(f.Name, value.(string))
+	}
+}
+
+// flagNames returns the names of the flags of cmd and all commands below it.
+func flagNames(cmd *cobra.Command) []string {
+	var names []string
+	note := func(f *pflag.Flag) {
+		if f.Name != helpFlag {
+			names = append(names, f.Name)
+		}
+	}
+	cmd.LocalFlags().VisitAll(note)
+	for _, sub := range cmd.Commands() {
+		names = append(names, flagNames(sub)...)
+	}
+	return names
+}
+
+// didYouMean suggests the known flag nearest to key, or nothing. Cobra can
+// find near names, if only of commands.
+func didYouMean(key string, known []string) string {
+	flags := cobra.Command{SuggestionsMinimumDistance: 2}
+	for _, name := range known {
+		flags.AddCommand(&cobra.Command{Use: name, Run: func(*cobra.Command, []string) {}})
+	}
+	near := flags.SuggestionsFor(key)
+	if len(near) == 0 {
+		return ""
+	}
+	return fmt.Sprintf(", did you mean %q?", near[0])
+}

@@ -1,0 +1,184 @@
+// Package cli is the command tree: flags in, one call into a package below,
+// result out. Each command has a file of its own with an options struct, a
+// constructor that binds flags to it, and a run method that never sees cobra.
+// Results go to Env.Stdout, all talk to Env.Stderr.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// Env is what a command has of the world outside.
+type Env struct {
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	LookupEnv      func(string) (string, bool)
+	Now            func() time.Time
+}
+
+// constructors lists the commands, one a line.
+func constructors() []func(*Env) *cobra.Command {
+	return []func(*Env) *cobra.Command{
+		newVersionCmd,
+		newEnvironmentTopic,
+	}
+}
+
+// Exit codes of Run.
+const (
+	exitOK       = 0
+	exitFailure  = 1 // the command could not do its work
+	exitUsage    = 2 // flags, arguments, environment or configuration file are wrong
+	exitFindings = 3 // the command worked and found problems
+)
+
+// Run executes the command that args name and returns the exit code: 0 done,
+// 1 failed, 2 wrong usage, 3 done and found problems.
+func Run(ctx context.Context, env *Env, args []string) int {
+	root := newRootCmd(env)
+	root.SetArgs(args)
+	cmd, err := root.ExecuteContextC(ctx)
+	return report(env.Stderr, cmd, err)
+}
+
+// report tells the person what went wrong and returns the exit code for it.
+func report(stderr io.Writer, cmd *cobra.Command, err error) int {
+	if err == nil {
+		return exitOK
+	}
+	var (
+		run      *runError
+		usage    *usageError
+		findings *findingsError
+	)
+	switch {
+	case errors.As(err, &findings):
+		fmt.Fprintln(stderr, findings)
+		return exitFindings
+	// What fails before a command's run is what was typed.
+	case errors.As(err, &usage), !errors.As(err, &run):
+		fmt.Fprintf(stderr, "Error: %v\nRun '%s --help' for usage.\n", err, cmd.CommandPath())
+		return exitUsage
+	case errors.Is(err, context.Canceled) && cmd.Context().Err() != nil:
+		fmt.Fprintln(stderr, "Error: interrupted")
+		return exitFailure
+	default:
+		fmt.Fprintf(stderr, "Error: %v\n", err)
+		return exitFailure
+	}
+}
+
+func newRootCmd(env *Env) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "meshctl",
+		Short: "Run and explain a service mesh of several clusters on upstream Envoy",
+		Long: `meshctl runs and explains a service mesh of several Kubernetes clusters on
+plain upstream Envoy. It keeps Istio's contracts: existing YAML works, and a
+mesh may mix both.`,
+		Example: `  # watch a two-cluster mesh work on this machine
+  meshctl demo`,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.SetIn(env.Stdin)
+	root.SetOut(env.Stdout)
+	root.SetErr(env.Stderr)
+
+	var configFile string
+	root.PersistentFlags().StringVar(&configFile, "config", "",
+		"Configuration `file` with flag names as keys (default $XDG_CONFIG_HOME/meshctl/config.yaml)")
+	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
+		switch cmd.Name() {
+		case "help", cobra.ShellCompRequestCmd, cobra.ShellCompNoDescRequestCmd:
+			return nil // a broken file must not break help and completion
+		}
+		return configure(env, cmd)
+	}
+
+	for _, newCmd := range constructors() {
+		root.AddCommand(newCmd(env))
+	}
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	prepare(root)
+	return root
+}
+
+// prepare gives cmd and all below it the same manners: a command without
+// Args takes none, a group refuses unknown subcommands, and an error of a run
+// is told from one of usage.
+func prepare(cmd *cobra.Command) {
+	for _, sub := range cmd.Commands() {
+		prepare(sub)
+	}
+	if cmd.HasSubCommands() {
+		cmd.SuggestionsMinimumDistance = 2
+		if !cmd.Runnable() {
+			cmd.Args = unknownCommand
+			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		}
+		return
+	}
+	if cmd.Args == nil {
+		cmd.Args = noArgs
+	}
+	if run := cmd.RunE; run != nil {
+		cmd.RunE = func(cmd *cobra.Command, args []string) error {
+			if err := run(cmd, args); err != nil {
+				return &runError{err}
+			}
+			return nil
+		}
+	}
+}
+
+func unknownCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
+		return fmt.Errorf("unknown command %q for %q, did you mean %q?", args[0], cmd.CommandPath(), near[0])
+	}
+	return fmt.Errorf("unknown command %q for %q", args[0], cmd.CommandPath())
+}
+
+func noArgs(_ *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("unexpected argument %q", args[0])
+	}
+	return nil
+}
+
+// runError marks what a command's run returned.
+type runError struct{ err error }
+
+func (e *runError) Error() string { return e.err.Error() }
+func (e *runError) Unwrap() error { return e.err }
+
+// usageError is wrong usage that only a command's run can see.
+type usageError struct{ err error }
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+// usagef returns an error that exits with code 2 and points to the help.
+func usagef(format string, args ...any) error {
+	return &usageError{fmt.Errorf(format, args...)}
+}
+
+// findingsError is the end of a command that worked and found problems.
+type findingsError struct{ summary string }
+
+func (e *findingsError) Error() string { return e.summary }
+
+// findingsf returns an error that exits with code 3. The findings themselves
+// belong on Stdout; the summary, one line, is printed to Stderr.
+func findingsf(format string, args ...any) error {
+	return &findingsError{fmt.Sprintf(format, args...)}
+}

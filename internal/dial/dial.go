@@ -1,0 +1,68 @@
+// Package dial makes the clients that meshctl connects with: TLS 1.3, no
+// redirects, no proxies from the environment, and a bound on every wait.
+package dial
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+)
+
+// connectTimeout bounds one TCP connect and one TLS handshake.
+const connectTimeout = 5 * time.Second
+
+// TLSConfig returns the client side of TLS 1.3. The peer has to show a
+// certificate for serverName from one of the roots, PEM; the system's roots
+// are not used. certs, if any, are what the client shows.
+func TLSConfig(roots []byte, serverName string, certs ...tls.Certificate) (*tls.Config, error) {
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(roots) {
+		return nil, errors.New("no PEM certificate among the roots")
+	}
+	if serverName == "" {
+		return nil, errors.New("no server name to check the peer's certificate against")
+	}
+	return &tls.Config{
+		MinVersion:   tls.VersionTLS13,
+		RootCAs:      pool,
+		ServerName:   serverName,
+		Certificates: certs,
+	}, nil
+}
+
+// HTTPClient returns a client whose requests, body included, end within
+// timeout. It follows no redirect: the answer that asks for one is an error.
+// tlsConfig may be nil if only http:// addresses are asked.
+func HTTPClient(timeout time.Duration, tlsConfig *tls.Config) *http.Client {
+	return client(timeout, tlsConfig, (&net.Dialer{Timeout: connectTimeout}).DialContext)
+}
+
+// UnixHTTPClient is HTTPClient for a server on the Unix socket at path; the
+// host of a request's URL is not used.
+func UnixHTTPClient(timeout time.Duration, path string) *http.Client {
+	dialer := &net.Dialer{Timeout: connectTimeout}
+	return client(timeout, nil, func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return dialer.DialContext(ctx, "unix", path)
+	})
+}
+
+func client(timeout time.Duration, tlsConfig *tls.Config, dial func(ctx context.Context, network, addr string) (net.Conn, error)) *http.Client {
+	return &http.Client{
+		Timeout: timeout,
+		Transport: &http.Transport{
+			DialContext:            dial,
+			TLSClientConfig:        tlsConfig,
+			TLSHandshakeTimeout:    connectTimeout,
+			MaxResponseHeaderBytes: 64 << 10,
+			IdleConnTimeout:        30 * time.Second,
+		},
+		CheckRedirect: func(req *http.Request, _ []*http.Request) error {
+			return fmt.Errorf("redirected to %s, which is not followed", req.URL.Redacted())
+		},
+	}
+}
