@@ -1,0 +1,77 @@
+package output
+
+import (
+	"bytes"
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// Escape returns s with everything that does not print as itself written as
+// an escape: \n, \x1b, \u202e. Invalid UTF-8 becomes \xNN. Backslashes of s
+// stay as they are, so that regular expressions remain readable; the result
+// is for eyes, not for decoding.
+func Escape(s string) string {
+	if isPlain(s) {
+		return s
+	}
+	var b strings.Builder
+	for len(s) > 0 {
+		r, n := utf8.DecodeRuneInString(s)
+		if printable(r, n) {
+			b.WriteString(s[:n])
+		} else {
+			q := strconv.Quote(s[:n])
+			b.WriteString(q[1 : len(q)-1])
+		}
+		s = s[n:]
+	}
+	return b.String()
+}
+
+func printable(r rune, size int) bool {
+	return strconv.IsPrint(r) && (r != utf8.RuneError || size > 1)
+}
+
+// isPlain is the fast way for what nearly every cell is.
+func isPlain(s string) bool {
+	for i := range len(s) {
+		if s[i] < ' ' || s[i] > '~' {
+			return false
+		}
+	}
+	return true
+}
+
+// escapeQuoted rewrites JSON, or YAML whose odd strings are in double quotes:
+// each character that does not print as itself is replaced by what escape
+// appends for it. Line ends are layout and stay.
+func escapeQuoted(text []byte, escape func([]byte, rune) []byte) []byte {
+	i := bytes.IndexFunc(text, mustEscape)
+	if i < 0 {
+		return text
+	}
+	out := make([]byte, 0, len(text)+len(text)/8)
+	for i >= 0 {
+		r, n := utf8.DecodeRune(text[i:])
+		out = escape(append(out, text[:i]...), r)
+		text = text[i+n:]
+		i = bytes.IndexFunc(text, mustEscape)
+	}
+	return append(out, text...)
+}
+
+func mustEscape(r rune) bool { return r != '\n' && !strconv.IsPrint(r) }
+
+// appendJSONEscape writes r as JSON does: \u202e, a surrogate pair above U+FFFF.
+func appendJSONEscape(b []byte, r rune) []byte {
+	for _, unit := range utf16.AppendRune(nil, r) {
+		b = fmt.Appendf(b, `\u%04x`, unit)
+	}
+	return b
+}
+
+// appendYAMLEscape writes r as YAML does, which has no surrogate pairs.
+func appendYAMLEscape(b []byte, r rune) []byte { return fmt.Appendf(b, `\U%08x`, r) }

@@ -1,0 +1,125 @@
+package output
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+
+	"github.com/olekukonko/ll"
+	"github.com/olekukonko/tablewriter"
+	"github.com/olekukonko/tablewriter/pkg/twwidth"
+	"github.com/olekukonko/tablewriter/tw"
+)
+
+// Table is rows under a header, written as plain text: no lines, no colour,
+// one row a line.
+type Table struct {
+	Header []string
+	// Rows have as many cells as Header.
+	Rows [][]string
+	// Gap is the number of spaces between a column's longest cell and the
+	// next column; 0 means 5.
+	Gap int
+}
+
+// Write writes the table. Cells are escaped (see Escape) and columns padded
+// with spaces; no line ends in a space.
+func (t *Table) Write(w io.Writer) error {
+	gap := t.Gap
+	if gap == 0 {
+		gap = 5
+	}
+	widths := make([]int, len(t.Header))
+	for col := range widths {
+		widths[col] = gap + cellWidth(t.Header[col])
+		for _, row := range t.Rows {
+			widths[col] = max(widths[col], gap+cellWidth(row[col]))
+		}
+	}
+
+	out := bufio.NewWriterSize(w, 64<<10)
+	table := newTable(out, widths)
+	if err := table.Start(); err != nil {
+		return fmt.Errorf("write table: %w", err)
+	}
+	table.Header(escapeRow(t.Header))
+	for _, row := range t.Rows {
+		if err := table.Append(escapeRow(row)); err != nil {
+			return fmt.Errorf("write table: %w", err)
+		}
+	}
+	if err := table.Close(); err != nil {
+		return fmt.Errorf("write table: %w", err)
+	}
+	return out.Flush()
+}
+
+// newTable returns a stream of rows of known widths: it holds one row at a
+// time, so that a long table costs no more memory than its cells.
+func newTable(w *bufio.Writer, widths []int) *tablewriter.Table {
+	perColumn := tw.NewMapper[int, int]()
+	for col, width := range widths {
+		perColumn.Set(col, width)
+	}
+	return tablewriter.NewTable(w,
+		tablewriter.WithStreaming(tw.StreamConfig{Enable: true, StrictColumns: true}),
+		tablewriter.WithColumnWidths(perColumn),
+		tablewriter.WithTrimSpace(tw.Off),
+		tablewriter.WithTrimTab(tw.Off),
+		tablewriter.WithPadding(tw.PaddingNone),
+		tablewriter.WithHeaderAutoFormat(tw.Off),
+		tablewriter.WithHeaderAutoWrap(tw.WrapNone),
+		tablewriter.WithRowAutoWrap(tw.WrapNone),
+		tablewriter.WithRenderer(&plainText{w: w, widths: widths}),
+	)
+}
+
+// plainText renders rows as text padded with spaces, the last cell not padded.
+type plainText struct {
+	w      *bufio.Writer // keeps the first error for Flush
+	widths []int
+}
+
+func (p *plainText) Row(row []string, _ tw.Formatting) {
+	spaces := 0
+	for col, cell := range row {
+		if cell != "" {
+			for range spaces {
+				p.w.WriteByte(' ')
+			}
+			p.w.WriteString(cell)
+			spaces = 0
+		}
+		spaces += p.widths[col] - cellWidth(cell)
+	}
+	p.w.WriteByte('\n')
+}
+
+func (p *plainText) Header(lines [][]string, f tw.Formatting) {
+	for _, line := range lines {
+		p.Row(line, f)
+	}
+}
+
+func (p *plainText) Config() tw.Rendition             { return tw.Rendition{Streaming: true} }
+func (p *plainText) Start(io.Writer) error            { return nil }
+func (p *plainText) Close() error                     { return nil }
+func (p *plainText) Footer([][]string, tw.Formatting) {}
+func (p *plainText) Line(tw.Formatting)               {}
+func (p *plainText) Logger(*ll.Logger)                {}
+
+func escapeRow(row []string) []string {
+	out := make([]string, len(row))
+	for i, cell := range row {
+		out[i] = Escape(cell)
+	}
+	return out
+}
+
+// cellWidth is the number of terminal columns that the cell takes.
+func cellWidth(cell string) int {
+	if isPlain(cell) {
+		return len(cell)
+	}
+	return twwidth.Width(Escape(cell))
+}
