@@ -251,11 +251,12 @@ func setFlag(flags *pflag.FlagSet, f *pflag.Flag, value any) error {
 	}
 }
 
-// flagNames returns the names of the flags of cmd and all commands below it.
+// flagNames returns the names of the flags of cmd and all commands below it
+// that a configuration file may set.
 func flagNames(cmd *cobra.Command) []string {
 	var names []string
 	note := func(f *pflag.Flag) {
-		if f.Name != helpFlag {
+		if f.Name != helpFlag && f.Name != configFlag {
 			names = append(names, f.Name)
 		}
 	}

@@ -125,10 +125,10 @@ func prepare(cmd *cobra.Command) {
 		}
 		return
 	}
-	if cmd.Args == nil {
-		cmd.Args = noArgs
-	}
 	if run := cmd.RunE; run != nil {
+		if cmd.Args == nil {
+			cmd.Args = noArgs
+		}
 		cmd.RunE = func(cmd *cobra.Command, args []string) error {
 			if err := run(cmd, args); err != nil {
 				return &runError{err}

@@ -3,41 +3,59 @@ package cli
 import (
 	"context"
 	"fmt"
+	"io"
 	"runtime"
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
+
+	"github.com/meshctl/meshctl/internal/output"
 )
 
-// version overrides what the Go build recorded; set by the linker only.
+// version overrides what the Go build recorded; only the linker sets it.
 var version string
 
-type versionOptions struct{}
+type versionOptions struct {
+	output output.Format
+}
 
 func newVersionCmd(env *Env) *cobra.Command {
-	var o versionOptions
+	o := versionOptions{output: output.FormatTable}
 	cmd := &cobra.Command{
-		Use:     "version",
-		Short:   "Print the version of meshctl",
-		Example: "  meshctl version",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			return o.run(cmd.Context(), env)
-		},
+		Use:   "version",
+		Short: "Print the version of meshctl",
+		Long:  "Print what this binary was built from: version, commit, Go version and platform.",
+		Example: `  meshctl version
+  meshctl version -o json`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
+	cmd.Flags().VarP(&o.output, "output", "o", "Output `format`: table, json or yaml")
 	return cmd
 }
 
 func (o *versionOptions) run(_ context.Context, env *Env) error {
-	_, err := fmt.Fprintln(env.Stdout, currentBuild().Version)
+	b := currentBuild()
+	if o.output != output.FormatTable {
+		return output.Write(env.Stdout, o.output, b)
+	}
+	_, err := io.WriteString(env.Stdout, b.String()+"\n")
 	return err
 }
 
 // build says what this binary was made from.
 type build struct {
 	Version   string `json:"version"`
-	Commit    string `json:"commit,omitempty"`
+	Commit    string `json:"commit,omitzero"` // absent if the build had no repository
 	GoVersion string `json:"goVersion"`
 	Platform  string `json:"platform"`
+}
+
+func (b build) String() string {
+	s := fmt.Sprintf("meshctl %s (%s, %s)", b.Version, b.GoVersion, b.Platform)
+	if b.Commit != "" {
+		s += " commit " + b.Commit
+	}
+	return s
 }
 
 func currentBuild() build {

@@ -1,0 +1,60 @@
+.DEFAULT_GOAL := help
+SHELL := bash
+
+VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+# Another Envoy, 1.36 or later, for make demo; tests use the pinned one.
+ENVOY ?=
+# Arguments of make demo, as in make demo ARGS=--once.
+ARGS ?=
+# How long make fuzz runs each target.
+FUZZTIME ?= 10s
+
+# The race detector needs a C compiler, the rest does not.
+RACE := $(if $(shell command -v "$$(go env CC)"),-race)
+LINT := go tool -modfile=tools/go.mod golangci-lint
+
+.PHONY: help
+help: ## List the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r target about; do \
+		printf '  make %-7s %s\n' "$$target" "$$about"; done
+
+.PHONY: build
+build: ## Build bin/meshctl
+	CGO_ENABLED=0 go build -trimpath -o bin/meshctl \
+		-ldflags '-s -w -X github.com/meshctl/meshctl/internal/cli.version=$(VERSION)' ./cmd/meshctl
+
+.PHONY: envoy
+envoy: ## Get the pinned Envoy into .cache/envoy (with ENVOY=path: check that one)
+	@hack/envoy.sh $(if $(ENVOY),"$(ENVOY)")
+
+.PHONY: demo
+demo: build envoy ## Run a two-cluster mesh on this machine (ARGS=--once checks it and stops)
+	bin/meshctl demo --envoy $(if $(ENVOY),"$(ENVOY)",.cache/envoy/envoy) $(ARGS)
+
+.PHONY: unit
+unit: ## Run the fast tests: offline, without Envoy
+	go test ./cmd/... ./internal/...
+
+.PHONY: test
+test: build ## Get what is missing and run all tests
+	@hack/envoy.sh
+	@$(if $(RACE),,echo 'make test: no C compiler, so the tests run without the race detector' >&2)
+	go test $(RACE) -shuffle=on -count=1 -timeout=10m ./...
+
+.PHONY: fuzz
+fuzz: ## Run each fuzz target for FUZZTIME (10s)
+	@set -euo pipefail; grep -rl --include='*_test.go' '^func Fuzz' internal | xargs -rn1 dirname | sort -u | while read -r dir; do \
+		go test -list '^Fuzz' "./$$dir" | grep '^Fuzz' | while read -r target; do \
+			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "./$$dir"; done; done
+
+.PHONY: lint
+lint: ## Run the linters
+	$(LINT) run
+
+.PHONY: fmt
+fmt: ## Format the code
+	$(LINT) fmt
+
+.PHONY: clean
+clean: ## Remove what the other targets made
+	rm -rf bin .cache
