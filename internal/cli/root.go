@@ -25,6 +25,7 @@ type Env struct {
 // constructors lists the commands, one a line.
 func constructors() []func(*Env) *cobra.Command {
 	return []func(*Env) *cobra.Command{
+		newCertsCmd,
 		newVersionCmd,
 		newEnvironmentTopic,
 	}

@@ -1,0 +1,79 @@
+// Package certs makes, signs, reads and checks the certificates of the mesh:
+// roots, one intermediate for each cluster, and the leaves of workloads and of
+// the control plane. It does no I/O; time and the randomness of serial numbers
+// are passed in.
+package certs
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"crypto/x509"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"math/big"
+	"strings"
+)
+
+// Fingerprint is the SHA-256 of a certificate as openssl prints it: pairs of
+// upper-case hex digits joined by colons.
+func Fingerprint(cert *x509.Certificate) string {
+	sum := sha256.Sum256(cert.Raw)
+	return strings.ReplaceAll(fmt.Sprintf("% X", sum), " ", ":")
+}
+
+// EncodeCerts renders certificates as PEM, one after the other, each with a
+// newline at its end.
+func EncodeCerts(certs ...*x509.Certificate) []byte {
+	var b bytes.Buffer
+	for _, c := range certs {
+		b.Write(pem.EncodeToMemory(&pem.Block{Type: blockCert, Bytes: c.Raw}))
+	}
+	return b.Bytes()
+}
+
+const blockCert = "CERTIFICATE"
+
+// ParseCerts reads one or more certificates from PEM, in order. Any other
+// block is an error, and so is a damaged one.
+func ParseCerts(data []byte) ([]*x509.Certificate, error) {
+	blocks, err := decodePEM(data)
+	if err != nil {
+		return nil, err
+	}
+	certs := make([]*x509.Certificate, 0, len(blocks))
+	for i, b := range blocks {
+		switch b.Type {
+		case blockCert:
+		case "TRUSTED CERTIFICATE":
+			return nil, fmt.Errorf("PEM block %d is %q, a form of openssl alone; convert it with openssl x509", i+1, b.Type)
+		default:
+			return nil, fmt.Errorf("PEM block %d is %q, want %q", i+1, b.Type, blockCert)
+		}
+		c, err := x509.ParseCertificate(b.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("certificate %d: %w", i+1, err)
+		}
+		certs = append(certs, c)
+	}
+	return certs, nil
+}
+
+// newSerial returns a random serial number of 128 bits, never zero, as RFC
+// 5280 wants it: positive and at most 20 bytes long.
+func newSerial(rand io.Reader) (*big.Int, error) {
+	var b [16]byte
+	if _, err := io.ReadFull(rand, b[:]); err != nil {
+		return nil, fmt.Errorf("make serial number: %w", err)
+	}
+	n := new(big.Int).SetBytes(b[:])
+	if n.Sign() == 0 {
+		return nil, fmt.Errorf("make serial number: the random source gave only zeros")
+	}
+	return n, nil
+}
+
+// selfSigned reports whether cert is signed by its own key.
+func selfSigned(cert *x509.Certificate) bool {
+	return bytes.Equal(cert.RawSubject, cert.RawIssuer) && cert.CheckSignatureFrom(cert) == nil
+}

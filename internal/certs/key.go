@@ -1,0 +1,142 @@
+package certs
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Algorithm names a kind and size of private key.
+type Algorithm string
+
+// The algorithms of new keys.
+const (
+	ECDSAP256 Algorithm = "ecdsa-p256"
+	ECDSAP384 Algorithm = "ecdsa-p384"
+	RSA2048   Algorithm = "rsa-2048"
+	RSA3072   Algorithm = "rsa-3072"
+	RSA4096   Algorithm = "rsa-4096"
+	Ed25519   Algorithm = "ed25519"
+)
+
+// Algorithms lists all algorithms, the default one first.
+func Algorithms() []Algorithm {
+	return []Algorithm{ECDSAP256, ECDSAP384, RSA2048, RSA3072, RSA4096, Ed25519}
+}
+
+// ParseAlgorithm reads the name of an algorithm. The error lists the names.
+func ParseAlgorithm(s string) (Algorithm, error) {
+	if a := Algorithm(s); slices.Contains(Algorithms(), a) {
+		return a, nil
+	}
+	names := make([]string, 0, len(Algorithms()))
+	for _, a := range Algorithms() {
+		names = append(names, string(a))
+	}
+	return "", fmt.Errorf("unknown key algorithm %q: want one of %s", s, strings.Join(names, ", "))
+}
+
+// GenerateKey makes a private key. It takes no source of randomness: since Go
+// 1.26 the standard library makes most kinds of keys from the system's alone.
+func GenerateKey(a Algorithm) (crypto.Signer, error) {
+	switch a {
+	case ECDSAP256:
+		return ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	case ECDSAP384:
+		return ecdsa.GenerateKey(elliptic.P384(), rand.Reader)
+	case RSA2048:
+		return rsa.GenerateKey(rand.Reader, 2048)
+	case RSA3072:
+		return rsa.GenerateKey(rand.Reader, 3072)
+	case RSA4096:
+		return rsa.GenerateKey(rand.Reader, 4096)
+	case Ed25519:
+		_, key, err := ed25519.GenerateKey(rand.Reader)
+		return key, err
+	}
+	_, err := ParseAlgorithm(string(a))
+	return nil, err
+}
+
+// EncodeKey renders a private key as PKCS #8 in PEM.
+func EncodeKey(key crypto.Signer) ([]byte, error) {
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		return nil, fmt.Errorf("encode private key: %w", err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
+}
+
+// ParseKey reads one private key from PEM: PKCS #8, PKCS #1 or SEC 1. Errors
+// never hold any of the data.
+func ParseKey(data []byte) (crypto.Signer, error) {
+	blocks, err := decodePEM(data)
+	if err != nil {
+		return nil, err
+	}
+	// openssl ecparam -genkey writes the curve before the key.
+	blocks = slices.DeleteFunc(blocks, func(b *pem.Block) bool { return b.Type == "EC PARAMETERS" })
+	if len(blocks) != 1 {
+		return nil, fmt.Errorf("holds %d PEM blocks, want one private key", len(blocks))
+	}
+	block := blocks[0]
+	if block.Type == "ENCRYPTED PRIVATE KEY" || block.Headers["DEK-Info"] != "" {
+		return nil, errors.New("the private key is encrypted; decrypt it with openssl pkey")
+	}
+	var key any
+	switch block.Type {
+	case "PRIVATE KEY":
+		key, err = x509.ParsePKCS8PrivateKey(block.Bytes)
+	case "EC PRIVATE KEY":
+		key, err = x509.ParseECPrivateKey(block.Bytes)
+	case "RSA PRIVATE KEY":
+		key, err = x509.ParsePKCS1PrivateKey(block.Bytes)
+	default:
+		return nil, fmt.Errorf("holds a PEM block %q, want a private key", block.Type)
+	}
+	if err != nil {
+		return nil, errors.New("the private key is damaged or of an unknown kind")
+	}
+	signer, ok := key.(crypto.Signer)
+	if !ok {
+		return nil, fmt.Errorf("the private key (%T) cannot sign", key)
+	}
+	return signer, nil
+}
+
+// sameKey reports whether two public keys are equal.
+func sameKey(a, b crypto.PublicKey) bool {
+	k, ok := a.(interface{ Equal(crypto.PublicKey) bool })
+	return ok && k.Equal(b)
+}
+
+// decodePEM reads all PEM blocks of data. The decoder of the standard library
+// skips what it cannot read; here a damaged block is an error. Text between
+// blocks, as openssl -text writes it, is allowed.
+func decodePEM(data []byte) ([]*pem.Block, error) {
+	var blocks []*pem.Block
+	for rest := data; ; {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			break
+		}
+		blocks = append(blocks, block)
+	}
+	switch begun := bytes.Count(data, []byte("-----BEGIN")); {
+	case begun != len(blocks):
+		return nil, fmt.Errorf("%d of %d PEM blocks are damaged", begun-len(blocks), begun)
+	case begun == 0:
+		return nil, errors.New("holds no PEM block")
+	}
+	return blocks, nil
+}

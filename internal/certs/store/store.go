@@ -1,0 +1,173 @@
+// Package store keeps certificate authorities in directories, in the layouts
+// that openssl-made CAs for Istio have: a root in root-cert.pem and
+// root-key.pem, the authority of a cluster in the four files of the Secret
+// "cacerts".
+package store
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/files"
+	"github.com/meshctl/meshctl/internal/mesh"
+)
+
+// Names of the files.
+const (
+	rootCertFile  = "root-cert.pem"
+	rootKeyFile   = "root-key.pem"
+	caCertFile    = "ca-cert.pem"
+	caKeyFile     = "ca-key.pem"
+	certChainFile = "cert-chain.pem"
+)
+
+// Limits of what is read, in bytes: a key, and a file of certificates.
+const (
+	maxKey   = 64 << 10
+	maxCerts = 1 << 20
+)
+
+// Load reads the authority of a cluster from dir: ca-cert.pem, ca-key.pem,
+// root-cert.pem and cert-chain.pem. The error names the directory and what is
+// missing or wrong.
+func Load(dir string, now time.Time) (*certs.Authority, error) {
+	var p certs.PEMs
+	err := errors.Join(
+		readCerts(dir, caCertFile, &p.Cert),
+		readKey(dir, caKeyFile, &p.Key),
+		readCerts(dir, certChainFile, &p.Chain),
+		readCerts(dir, rootCertFile, &p.Roots),
+	)
+	return load(dir, p, err, now)
+}
+
+// LoadRoot reads a root that can sign intermediates from dir: root-cert.pem
+// and root-key.pem.
+func LoadRoot(dir string, now time.Time) (*certs.Authority, error) {
+	var p certs.PEMs
+	err := errors.Join(
+		readCerts(dir, rootCertFile, &p.Cert),
+		readKey(dir, rootKeyFile, &p.Key),
+	)
+	p.Roots = p.Cert
+	return load(dir, p, err, now)
+}
+
+func load(dir string, p certs.PEMs, err error, now time.Time) (*certs.Authority, error) {
+	if err == nil {
+		var a *certs.Authority
+		if a, err = certs.LoadAuthority(p, now); err == nil {
+			return a, nil
+		}
+	}
+	return nil, fmt.Errorf("load CA from %s: %w", dir, err)
+}
+
+func readCerts(dir, name string, to *[]byte) (err error) {
+	*to, err = files.Read(filepath.Join(dir, name), maxCerts)
+	return err
+}
+
+func readKey(dir, name string, to *[]byte) (err error) {
+	*to, err = files.ReadSecret(filepath.Join(dir, name), maxKey)
+	return err
+}
+
+// SaveRoot writes root-cert.pem and root-key.pem into dir and returns their
+// paths. Unless force is set it overwrites nothing.
+func SaveRoot(dir string, root *certs.Authority, force bool) ([]string, error) {
+	key, err := certs.EncodeKey(root.Key)
+	if err != nil {
+		return nil, err
+	}
+	return write(dir, []files.File{
+		{Name: rootCertFile, Data: certs.EncodeCerts(root.Cert), Mode: files.Public},
+		{Name: rootKeyFile, Data: key, Mode: files.Secret},
+	}, force)
+}
+
+// Intermediate is the authority of one cluster.
+type Intermediate struct {
+	Cluster   mesh.ClusterID
+	Authority *certs.Authority
+}
+
+// SaveIntermediates writes the four files of each cluster into dir/<cluster>
+// and returns their paths: the files of all clusters or none. Unless force is
+// set it overwrites nothing.
+func SaveIntermediates(dir string, clusters []Intermediate, force bool) ([]string, error) {
+	var all []files.File
+	for _, c := range clusters {
+		fs, err := authorityFiles(string(c.Cluster), c.Authority)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, fs...)
+	}
+	return write(dir, all, force)
+}
+
+// authorityFiles renders the four files of an authority below the folder sub.
+func authorityFiles(sub string, a *certs.Authority) ([]files.File, error) {
+	key, err := certs.EncodeKey(a.Key)
+	if err != nil {
+		return nil, err
+	}
+	roots := certs.EncodeCerts(a.Roots...)
+	return []files.File{
+		{Name: filepath.Join(sub, caCertFile), Data: certs.EncodeCerts(a.Cert), Mode: files.Public},
+		{Name: filepath.Join(sub, caKeyFile), Data: key, Mode: files.Secret},
+		{Name: filepath.Join(sub, rootCertFile), Data: roots, Mode: files.Public},
+		{Name: filepath.Join(sub, certChainFile), Data: append(certs.EncodeCerts(a.Chain...), roots...), Mode: files.Public},
+	}, nil
+}
+
+func write(dir string, all []files.File, force bool) ([]string, error) {
+	if err := files.WriteAll(dir, all, files.Options{Force: force}); err != nil {
+		return nil, err
+	}
+	paths := make([]string, len(all))
+	for i, f := range all {
+		paths[i] = filepath.Join(dir, f.Name)
+	}
+	return paths, nil
+}
+
+// selfSignedTTL is how long a CA lives that LoadOrCreate makes.
+const selfSignedTTL = 10 * 365 * 24 * time.Hour
+
+// LoadOrCreate returns the self-signed CA that is kept in dir, and makes it at
+// the first start. created tells whether it did. The organization of a new CA
+// is the trust domain.
+func LoadOrCreate(dir, trustDomain string, now time.Time, rand io.Reader) (a *certs.Authority, created bool, err error) {
+	for _, name := range []string{caCertFile, caKeyFile, rootCertFile, certChainFile} {
+		// Where a part of a CA is, Load says what is missing.
+		if _, err := os.Lstat(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
+			a, err := Load(dir, now)
+			return a, false, err
+		}
+	}
+	a, err = certs.NewRoot(certs.CASpec{
+		Algorithm:    certs.ECDSAP256,
+		Organization: trustDomain,
+		CommonName:   "meshctl self-signed CA",
+		TTL:          selfSignedTTL,
+	}, now, rand)
+	if err != nil {
+		return nil, false, fmt.Errorf("make self-signed CA: %w", err)
+	}
+	all, err := authorityFiles("", a)
+	if err != nil {
+		return nil, false, err
+	}
+	if _, err := write(dir, all, false); err != nil {
+		return nil, false, fmt.Errorf("keep self-signed CA: %w", err)
+	}
+	return a, true, nil
+}

@@ -1,0 +1,198 @@
+// Package files writes files that are whole or absent, never overwritten by
+// accident and never readable by others by accident, and reads files with a
+// limit. It knows nothing of what the files hold.
+package files
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// Modes of what is written: Secret is for keys and tokens, Public for the
+// rest.
+const (
+	Secret fs.FileMode = 0o600
+	Public fs.FileMode = 0o644
+
+	dirMode fs.FileMode = 0o700
+)
+
+// File is one file to write.
+type File struct {
+	// Name is relative to the directory of WriteAll; it may have folders.
+	Name string
+	Data []byte
+	Mode fs.FileMode
+}
+
+// Options of WriteAll.
+type Options struct {
+	// Force replaces files that exist.
+	Force bool
+}
+
+// Write replaces or creates the file path with data. A reader sees the old
+// file or the new one, and after a crash one of the two is there. The folder
+// must exist. What is there already must be a regular file: a symbolic link
+// is refused, not followed.
+func Write(path string, data []byte, mode fs.FileMode) error {
+	if _, err := occupied(path); err != nil {
+		return err
+	}
+	temp, err := writeTemp(path, data, mode)
+	if err != nil {
+		return err
+	}
+	if err := os.Rename(temp, path); err != nil {
+		return errors.Join(fmt.Errorf("write %s: %w", path, err), os.Remove(temp))
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+// WriteAll writes the files below dir, making folders (mode 0700) as needed.
+// Either all files come to exist or none of the new ones does. Without Force
+// nothing that exists is touched: the error names it and wraps fs.ErrExist.
+// With Force, files are replaced one after the other, so a crash may leave
+// some old and some new.
+func WriteAll(dir string, files []File, opts Options) (err error) {
+	if err := checkTargets(dir, files, opts); err != nil {
+		return err
+	}
+
+	var undo []string // new files, to be removed when a later one fails
+	defer func() {
+		if err != nil {
+			for _, path := range undo {
+				err = errors.Join(err, os.Remove(path))
+			}
+		}
+	}()
+	temps := make([]string, len(files))
+	defer func() {
+		for _, temp := range temps {
+			if temp != "" {
+				// A temporary file that was renamed is gone already.
+				if rerr := os.Remove(temp); rerr != nil && !errors.Is(rerr, fs.ErrNotExist) {
+					err = errors.Join(err, rerr)
+				}
+			}
+		}
+	}()
+	for i, f := range files {
+		path := filepath.Join(dir, f.Name)
+		if err := os.MkdirAll(filepath.Dir(path), dirMode); err != nil {
+			return fmt.Errorf("write %s: %w", path, err)
+		}
+		if temps[i], err = writeTemp(path, f.Data, f.Mode); err != nil {
+			return err
+		}
+	}
+	for i, f := range files {
+		path := filepath.Join(dir, f.Name)
+		isNew, err := publish(temps[i], path, opts.Force)
+		if err != nil {
+			return err
+		}
+		if isNew {
+			undo = append(undo, path)
+		}
+	}
+	for _, f := range files {
+		if err := syncDir(filepath.Dir(filepath.Join(dir, f.Name))); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkTargets refuses names outside dir and files that may not be written.
+func checkTargets(dir string, files []File, opts Options) error {
+	for _, f := range files {
+		if !filepath.IsLocal(f.Name) {
+			return fmt.Errorf("write %s: %q is not a name below it", dir, f.Name)
+		}
+		path := filepath.Join(dir, f.Name)
+		if exists, err := occupied(path); err != nil {
+			return err
+		} else if exists && !opts.Force {
+			return existsError(path)
+		}
+	}
+	return nil
+}
+
+// publish gives the finished file temp its final name and reports whether
+// that name was free. It links first: unlike a rename, a link never replaces
+// a file that another process made in the meantime.
+func publish(temp, path string, force bool) (isNew bool, err error) {
+	err = os.Link(temp, path)
+	switch {
+	case err == nil:
+		return true, nil
+	case !errors.Is(err, fs.ErrExist):
+		return false, fmt.Errorf("write %s: %w", path, err)
+	case !force:
+		return false, existsError(path)
+	}
+	if err := os.Rename(temp, path); err != nil {
+		return false, fmt.Errorf("write %s: %w", path, err)
+	}
+	return false, nil
+}
+
+func existsError(path string) error {
+	return fmt.Errorf("%s: %w; use --force to overwrite it", path, fs.ErrExist)
+}
+
+// occupied reports whether path names a regular file. It is an error when it
+// names anything else.
+func occupied(path string) (bool, error) {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return false, nil
+	case err != nil:
+		return false, fmt.Errorf("write %s: %w", path, err)
+	case info.Mode()&fs.ModeSymlink != 0:
+		return false, fmt.Errorf("write %s: it is a symbolic link; remove it or write to the file it points to", path)
+	case !info.Mode().IsRegular():
+		return false, fmt.Errorf("write %s: something that is not a regular file is in the way", path)
+	}
+	return true, nil
+}
+
+// writeTemp writes a finished file beside path and returns its name.
+// CreateTemp opens it exclusively with mode 0600, so a secret is never open
+// to others, not even before it gets its mode.
+func writeTemp(path string, data []byte, mode fs.FileMode) (temp string, err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".tmp-*")
+	if err != nil {
+		return "", fmt.Errorf("write %s: %w", path, err)
+	}
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Chmod(mode)
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return "", errors.Join(fmt.Errorf("write %s: %w", path, err), os.Remove(f.Name()))
+	}
+	return f.Name(), nil
+}
+
+// syncDir makes the names in dir survive a crash.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return fmt.Errorf("sync %s: %w", dir, err)
+	}
+	if err := errors.Join(d.Sync(), d.Close()); err != nil {
+		return fmt.Errorf("sync %s: %w", dir, err)
+	}
+	return nil
+}

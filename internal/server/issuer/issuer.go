@@ -1,0 +1,186 @@
+// Package issuer turns certificate requests into certificates: request in,
+// certificate of the authenticated caller out, with a policy for life times.
+// It speaks Istio's CA protocol and makes the control plane's own serving
+// certificate from the same authority.
+package issuer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"runtime"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	securityv1alpha1 "istio.io/api/security/v1alpha1"
+
+	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/mesh"
+)
+
+// Life times of workload certificates: what a request without one gets, and
+// the longest that may be asked for.
+const (
+	DefaultTTL = 24 * time.Hour
+	MaxTTL     = 90 * 24 * time.Hour
+)
+
+// Config of an Issuer. Everything but Stats is required.
+type Config struct {
+	// Authority signs until SetAuthority gives another.
+	Authority *certs.Authority
+	// Authenticate says who is at the other end of a gRPC call.
+	Authenticate func(context.Context) (mesh.Caller, error)
+	Now          func() time.Time
+	Rand         io.Reader // serial numbers
+	Log          *slog.Logger
+	Stats        Stats
+}
+
+// Stats are called when something is to be counted, concurrently. Nil ones
+// are not called. The comments name Istio's metrics.
+type Stats struct {
+	Request     func()              // citadel_server_csr_count
+	AuthFailure func()              // citadel_server_authentication_failure_count
+	ParseError  func()              // citadel_server_csr_parsing_err_count
+	SignError   func(reason string) // citadel_server_csr_sign_err_count{error}
+	Issued      func()              // citadel_server_success_cert_issuance_count
+}
+
+// Reasons of Stats.SignError, with Istio's words.
+const (
+	reasonCSR  = "CSR_ERROR"
+	reasonTTL  = "TTL_ERROR"
+	reasonSign = "CERT_GEN_ERROR"
+)
+
+// Issuer signs certificates with an authority that may be swapped while it
+// works. It is safe for concurrent use.
+type Issuer struct {
+	securityv1alpha1.UnimplementedIstioCertificateServiceServer
+
+	cfg       Config
+	authority atomic.Pointer[certs.Authority]
+	slots     chan struct{} // one for each request that may be worked on
+}
+
+// New returns an Issuer. The error names what cfg lacks.
+func New(cfg Config) (*Issuer, error) {
+	if cfg.Authority == nil || cfg.Authenticate == nil || cfg.Now == nil || cfg.Rand == nil || cfg.Log == nil {
+		return nil, errors.New("issuer: Authority, Authenticate, Now, Rand and Log are required")
+	}
+	i := &Issuer{cfg: cfg, slots: make(chan struct{}, runtime.GOMAXPROCS(0))}
+	i.authority.Store(cfg.Authority)
+	return i, nil
+}
+
+// Authority returns the authority in use.
+func (i *Issuer) Authority() *certs.Authority { return i.authority.Load() }
+
+// SetAuthority makes the issuer sign with a from now on.
+func (i *Issuer) SetAuthority(a *certs.Authority) { i.authority.Store(a) }
+
+// RequestError is a fault of the request, not of the issuer.
+type RequestError struct {
+	reason string
+	err    error
+}
+
+// Error says what is wrong with the request.
+func (e *RequestError) Error() string { return e.err.Error() }
+
+// Unwrap returns the fault itself.
+func (e *RequestError) Unwrap() error { return e.err }
+
+// Sign makes a certificate for the key of csr (PEM) and the identity and
+// cluster of caller; all else in csr is ignored. A ttl of zero or less means
+// DefaultTTL; more than MaxTTL is a RequestError, as is a bad csr. The
+// certificate never outlives the authority. The result is Istio's: the leaf,
+// each certificate of the chain, and last the whole root bundle, all PEM that
+// ends with a newline.
+func (i *Issuer) Sign(csr []byte, caller mesh.Caller, ttl time.Duration) ([]string, error) {
+	if ttl <= 0 {
+		ttl = DefaultTTL
+	}
+	if ttl > MaxTTL {
+		return nil, &RequestError{reasonTTL, fmt.Errorf("requested life time %v is longer than the %v allowed", ttl, MaxTTL)}
+	}
+	req, err := certs.ParseCSR(csr)
+	if err != nil {
+		return nil, &RequestError{reasonCSR, err}
+	}
+	a := i.Authority()
+	leaf, err := a.SignLeaf(req.PublicKey, caller, ttl, i.cfg.Now(), i.cfg.Rand)
+	if err != nil {
+		return nil, err
+	}
+	chain := make([]string, 0, len(a.Chain)+2)
+	chain = append(chain, string(certs.EncodeCerts(leaf)))
+	for _, c := range a.Chain {
+		chain = append(chain, string(certs.EncodeCerts(c)))
+	}
+	return append(chain, string(certs.EncodeCerts(a.Roots...))), nil
+}
+
+// CreateCertificate serves istio.v1.auth.IstioCertificateService.
+func (i *Issuer) CreateCertificate(ctx context.Context, req *securityv1alpha1.IstioCertificateRequest) (*securityv1alpha1.IstioCertificateResponse, error) {
+	count(i.cfg.Stats.Request)
+	caller, err := i.cfg.Authenticate(ctx)
+	if err != nil {
+		count(i.cfg.Stats.AuthFailure)
+		i.cfg.Log.WarnContext(ctx, "certificate request refused: caller not authenticated", "err", err)
+		// What exactly failed would help only an attacker.
+		return nil, status.Error(codes.Unauthenticated, "request authenticate failure")
+	}
+	select {
+	case i.slots <- struct{}{}:
+		defer func() { <-i.slots }()
+	case <-ctx.Done():
+		return nil, status.FromContextError(ctx.Err()).Err()
+	}
+	chain, err := i.Sign([]byte(req.GetCsr()), caller, secondsToTTL(req.GetValidityDuration()))
+	if err != nil {
+		return nil, i.refuse(ctx, caller, err)
+	}
+	count(i.cfg.Stats.Issued)
+	i.cfg.Log.DebugContext(ctx, "certificate issued", "identity", caller.Identity.String(), "cluster", caller.Cluster)
+	return &securityv1alpha1.IstioCertificateResponse{CertChain: chain}, nil
+}
+
+// refuse counts and logs a request that was not signed and returns the error
+// for the caller.
+func (i *Issuer) refuse(ctx context.Context, caller mesh.Caller, err error) error {
+	code, reason := codes.Internal, reasonSign
+	var bad *RequestError
+	if errors.As(err, &bad) {
+		code, reason = codes.InvalidArgument, bad.reason
+	}
+	if reason == reasonCSR {
+		count(i.cfg.Stats.ParseError)
+	}
+	if i.cfg.Stats.SignError != nil {
+		i.cfg.Stats.SignError(reason)
+	}
+	i.cfg.Log.WarnContext(ctx, "certificate request refused", "identity", caller.Identity.String(), "err", err)
+	return status.Errorf(code, "CSR signing error (%v)", err)
+}
+
+// secondsToTTL converts the life time of a request. What a time.Duration
+// cannot hold becomes the longest one, which is over MaxTTL.
+func secondsToTTL(s int64) time.Duration {
+	const most = int64(1<<63-1) / int64(time.Second)
+	if s > most {
+		return 1<<63 - 1
+	}
+	return time.Duration(max(s, 0)) * time.Second
+}
+
+func count(f func()) {
+	if f != nil {
+		f()
+	}
+}
