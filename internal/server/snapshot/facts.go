@@ -18,15 +18,17 @@ type Snapshot struct {
 	// Gateways are the east-west gateways by network.
 	Gateways *Gateways
 	// Services by host name.
-	Services Table[string, MeshService]
+	Services *Table[string, MeshService]
 	// Endpoints by host name.
-	Endpoints Table[string, Endpoints]
+	Endpoints *Table[string, Endpoints]
 	// Ports tells, for each port number, the services that have it.
-	Ports Table[uint32, PortServices]
+	Ports *Table[uint32, PortServices]
 	// Pods by PodKey.String().
-	Pods Table[string, Pod]
+	Pods *Table[string, Pod]
 	// Namespaces by name.
-	Namespaces Table[string, NamespaceFacts]
+	Namespaces *Table[string, NamespaceFacts]
+	// Private is set when some service is not exported to every namespace.
+	Private bool
 	// GatewayConfigs are the Gateway objects of the configuration cluster,
 	// oldest first.
 	GatewayConfigs []*Gateway
@@ -39,7 +41,7 @@ type Changes struct {
 	Ports      map[uint32]struct{} // numbers whose PortServices changed, came or went
 	Pods       map[string]struct{} // PodKey.String() of pods that changed, came or went
 	Namespaces map[string]struct{} // namespaces whose NamespaceFacts changed
-	// Everywhere is set when Mesh, Gateways or GatewayConfigs changed.
+	// Everywhere is set when Mesh, Gateways, Private or GatewayConfigs changed.
 	Everywhere bool
 	// Causes are a few of the objects behind the change, for logs and traces.
 	Causes []Key
@@ -66,8 +68,6 @@ type Mesh struct {
 	ConnectTimeout time.Duration
 	// AutoMTLS is enableAutoMtls.
 	AutoMTLS bool
-	// AccessLog is accessLogFile; empty means none.
-	AccessLog string
 	// Networks maps each cluster to the network of its system namespace.
 	Networks map[mesh.ClusterID]mesh.NetworkID
 }
@@ -101,6 +101,8 @@ type MeshService struct {
 	// Accounts are the SPIFFE ids of the pods behind the service, of all
 	// clusters and trust-domain aliases, sorted.
 	Accounts []string
+	// AllTLS is set when there are endpoints and all have the tlsMode label.
+	AllTLS bool
 	// Plaintext is set when PeerAuthentication disables mTLS in the
 	// service's namespace.
 	Plaintext bool

@@ -5,19 +5,28 @@ import (
 	"slices"
 )
 
-// Table is an immutable list of facts in key order. The zero Table is empty.
-// A lookup is a binary search; a new version copies the list of pointers, not
-// the facts, so equal facts keep their address from snapshot to snapshot.
+// Table is an immutable list of facts in key order; a nil Table is empty. A
+// lookup is a binary search; a new version copies the list of pointers, not
+// the facts, so equal facts keep their address from snapshot to snapshot, and
+// so does a Table that did not change.
 type Table[K cmp.Ordered, V any] struct {
 	keys   []K
 	values []*V
 }
 
 // Len is the number of facts.
-func (t Table[K, V]) Len() int { return len(t.keys) }
+func (t *Table[K, V]) Len() int {
+	if t == nil {
+		return 0
+	}
+	return len(t.keys)
+}
 
 // Get returns the fact of the key, or nil.
-func (t Table[K, V]) Get(key K) *V {
+func (t *Table[K, V]) Get(key K) *V {
+	if t == nil {
+		return nil
+	}
 	i, ok := slices.BinarySearch(t.keys, key)
 	if !ok {
 		return nil
@@ -26,8 +35,11 @@ func (t Table[K, V]) Get(key K) *V {
 }
 
 // All iterates in key order.
-func (t Table[K, V]) All() func(yield func(K, *V) bool) {
+func (t *Table[K, V]) All() func(yield func(K, *V) bool) {
 	return func(yield func(K, *V) bool) {
+		if t == nil {
+			return
+		}
 		for i, k := range t.keys {
 			if !yield(k, t.values[i]) {
 				return
@@ -37,7 +49,7 @@ func (t Table[K, V]) All() func(yield func(K, *V) bool) {
 }
 
 // With returns the table with the changes applied; a nil value removes.
-func (t Table[K, V]) With(changes map[K]*V) Table[K, V] {
+func (t *Table[K, V]) With(changes map[K]*V) *Table[K, V] {
 	if len(changes) == 0 {
 		return t
 	}
@@ -46,11 +58,14 @@ func (t Table[K, V]) With(changes map[K]*V) Table[K, V] {
 		changed = append(changed, k)
 	}
 	slices.Sort(changed)
-	out := Table[K, V]{
-		keys:   make([]K, 0, len(t.keys)+len(changed)),
-		values: make([]*V, 0, len(t.keys)+len(changed)),
+	out := &Table[K, V]{
+		keys:   make([]K, 0, t.Len()+len(changed)),
+		values: make([]*V, 0, t.Len()+len(changed)),
 	}
-	rest := t
+	var rest Table[K, V]
+	if t != nil {
+		rest = *t
+	}
 	for _, k := range changed {
 		i, found := slices.BinarySearch(rest.keys, k)
 		out.keys = append(out.keys, rest.keys[:i]...)

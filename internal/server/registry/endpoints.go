@@ -1,0 +1,248 @@
+package registry
+
+import (
+	"cmp"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// endpoints rebuilds the endpoints of the dirty services. A service whose
+// accounts changed with them becomes dirty itself.
+func (b *builder) endpoints() {
+	update := make(map[string]*snapshot.Endpoints)
+	order := b.ordered()
+	networks := b.meshNetworks()
+	for n := range b.dirty.endpoints {
+		host := mesh.ServiceHost(n.name, n.namespace, b.next.Mesh.Domain)
+		eps, behind := b.endpointsOf(n, host, order, networks)
+		if was := b.backing[n]; was.allTLS != behind.allTLS || !slices.Equal(was.accounts, behind.accounts) {
+			b.dirty.services.add(n)
+		}
+		if b.backing[n] = behind; eps == nil {
+			delete(b.backing, n)
+		}
+		old := b.next.Endpoints.Get(host)
+		if old == nil && eps == nil || old != nil && eps != nil && equalEndpoints(old, eps) {
+			continue
+		}
+		update[host] = eps
+		b.changes.Endpoints[host] = struct{}{}
+	}
+	b.next.Endpoints = b.next.Endpoints.With(update)
+}
+
+// endpointsOf joins the endpoints of one service, nil when no cluster has the
+// service, and what is behind it.
+func (b *builder) endpointsOf(n name, host string, order []*clusterState, networks networkRules) (*snapshot.Endpoints, backing) {
+	known := false
+	out := &snapshot.Endpoints{Host: host, ByPort: make(map[string][]snapshot.Endpoint)}
+	accounts := set[string]{}
+	for _, c := range order {
+		if c.services[n] == nil {
+			continue
+		}
+		known = true
+		b.clusterEndpoints(out, accounts, c, n, networks)
+	}
+	if !known {
+		return nil, backing{}
+	}
+	behind := backing{accounts: slices.Sorted(maps.Keys(accounts)), allTLS: len(out.ByPort) > 0}
+	for _, list := range out.ByPort {
+		slices.SortFunc(list, func(x, y snapshot.Endpoint) int {
+			return cmp.Or(cmp.Compare(x.Cluster, y.Cluster), x.Address.Compare(y.Address), cmp.Compare(x.Port, y.Port))
+		})
+		for i := range list {
+			behind.allTLS = behind.allTLS && list[i].TLSMode
+		}
+	}
+	return out, behind
+}
+
+// clusterEndpoints adds the endpoints that one cluster has for the service.
+func (b *builder) clusterEndpoints(out *snapshot.Endpoints, accounts set[string], c *clusterState, n name, networks networkRules) {
+	type spot struct {
+		port string
+		addr netip.AddrPort
+	}
+	seen := set[spot]{}
+	for _, sn := range slices.SortedFunc(maps.Keys(c.slicesOf[n]), func(x, y name) int { return cmp.Compare(x.name, y.name) }) {
+		slice := c.slices[sn]
+		for i := range slice.Endpoints {
+			ep := &slice.Endpoints[i]
+			if ep.Terminating {
+				continue
+			}
+			pod := c.podOf(slice.Namespace, ep)
+			if pod == nil && ep.Pod != "" {
+				continue // comes back when its pod is known
+			}
+			for _, addr := range ep.Addresses {
+				for _, port := range slice.Ports {
+					at := spot{port.Name, netip.AddrPortFrom(addr, uint16(port.Number))}
+					if _, dup := seen[at]; dup {
+						continue
+					}
+					seen.add(at)
+					e := b.endpoint(c, n, ep, pod, addr, port.Number, networks)
+					out.ByPort[port.Name] = append(out.ByPort[port.Name], e)
+				}
+			}
+			if pod != nil && pod.ServiceAccount != "" {
+				b.account(accounts, c, pod)
+			}
+		}
+	}
+}
+
+// account adds the SPIFFE ids of the pod: its own and those of the aliases.
+func (b *builder) account(accounts set[string], c *clusterState, pod *snapshot.Pod) {
+	id := mesh.Identity{TrustDomain: b.trustDomainOf(c), Namespace: pod.Namespace, ServiceAccount: pod.ServiceAccount}
+	accounts.add(id.String())
+	for _, alias := range b.next.Mesh.Aliases {
+		id.TrustDomain = alias
+		accounts.add(id.String())
+	}
+}
+
+// podOf finds the pod behind an endpoint: the one it names, else the one with
+// its address.
+func (c *clusterState) podOf(namespace string, ep *snapshot.SliceEndpoint) *snapshot.Pod {
+	if ep.Pod != "" {
+		return c.pods[name{namespace, ep.Pod}]
+	}
+	for _, a := range ep.Addresses {
+		if p := c.podByIP[a]; p != nil {
+			return p
+		}
+	}
+	return nil
+}
+
+func (b *builder) endpoint(c *clusterState, n name, ep *snapshot.SliceEndpoint, pod *snapshot.Pod, addr netip.Addr, port uint32, networks networkRules) snapshot.Endpoint {
+	e := snapshot.Endpoint{
+		Address: addr, Port: port, Cluster: c.id,
+		Network:  b.networkOf(c, pod, addr, networks),
+		Locality: c.localityOf(ep, pod),
+	}
+	if !ep.Ready {
+		e.Health = snapshot.Unhealthy
+	}
+	if pod == nil {
+		return e
+	}
+	e.Labels = pod.Labels
+	e.TLSMode = pod.Labels[mesh.LabelTLSMode] == mesh.TLSModeIstio
+	if e.TLSMode {
+		root := b.next.Namespaces.Get(b.next.Mesh.RootNamespace)
+		policy := snapshot.WorkloadMTLS(root, b.next.Namespaces.Get(n.namespace), pod.Labels)
+		e.MTLS = policy.Port(port) != snapshot.Disable
+	}
+	e.Workload = workload(c.id, pod)
+	e.Pod = snapshot.PodKey{Cluster: c.id, Namespace: pod.Namespace, Name: pod.Name}.String()
+	return e
+}
+
+// workload renders Istio's endpoint metadata; revision "latest" is written
+// empty there.
+func workload(c mesh.ClusterID, pod *snapshot.Pod) string {
+	canonical := cmp.Or(pod.Labels[mesh.LabelCanonicalName], pod.Labels["app.kubernetes.io/name"], pod.Labels["app"], pod.Workload)
+	revision := cmp.Or(pod.Labels[mesh.LabelCanonicalRevision], pod.Labels["app.kubernetes.io/version"], pod.Labels["version"])
+	if revision == "latest" {
+		revision = ""
+	}
+	return strings.Join([]string{pod.Workload, pod.Namespace, canonical, revision, string(c)}, ";")
+}
+
+// localityOf is the pod's own label, else the node's labels, else the zone
+// that the slice names.
+func (c *clusterState) localityOf(ep *snapshot.SliceEndpoint, pod *snapshot.Pod) mesh.Locality {
+	node := ep.Node
+	if pod != nil {
+		if l := pod.Labels[mesh.LabelLocality]; l != "" {
+			return mesh.ParseLocality(strings.ReplaceAll(l, ".", "/"))
+		}
+		node = cmp.Or(pod.Node, node)
+	}
+	if n := c.nodes[node]; n != nil {
+		return n.Locality
+	}
+	return mesh.Locality{Zone: ep.Zone}
+}
+
+// networkOf is the network of an endpoint: the pod's label, that of its
+// cluster, a rule of meshNetworks, else unknown.
+func (b *builder) networkOf(c *clusterState, pod *snapshot.Pod, addr netip.Addr, rules networkRules) mesh.NetworkID {
+	if pod != nil && pod.Labels[mesh.LabelNetwork] != "" {
+		return mesh.NetworkID(pod.Labels[mesh.LabelNetwork])
+	}
+	if n := b.next.Mesh.Networks[c.id]; n != "" {
+		return n
+	}
+	if n, ok := rules.registry[c.id]; ok {
+		return n
+	}
+	for _, r := range rules.cidrs {
+		if r.prefix.Contains(addr) {
+			return r.network
+		}
+	}
+	return ""
+}
+
+// networkRules are the endpoint rules of meshNetworks.
+type networkRules struct {
+	registry map[mesh.ClusterID]mesh.NetworkID
+	cidrs    []cidrRule
+}
+
+type cidrRule struct {
+	prefix  netip.Prefix
+	network mesh.NetworkID
+}
+
+// meshNetworks reads the rules of the local cluster's settings; of two
+// networks that claim one cluster the first by name wins.
+func (b *builder) meshNetworks() networkRules {
+	out := networkRules{registry: make(map[mesh.ClusterID]mesh.NetworkID)}
+	for _, network := range slices.Sorted(maps.Keys(b.networkSettings())) {
+		for _, e := range b.networkSettings()[network].GetEndpoints() {
+			id := mesh.NetworkID(network)
+			if c := mesh.ClusterID(e.GetFromRegistry()); c != "" {
+				if _, taken := out.registry[c]; !taken {
+					out.registry[c] = id
+				}
+			}
+			if p, err := netip.ParsePrefix(e.GetFromCidr()); err == nil {
+				out.cidrs = append(out.cidrs, cidrRule{p.Masked(), id})
+			}
+		}
+	}
+	return out
+}
+
+func (b *builder) networkSettings() map[string]*meshv1alpha1.Network {
+	if s := b.cluster(b.cfg.Local).settings; s != nil {
+		return s.Networks.GetNetworks()
+	}
+	return nil
+}
+
+func equalEndpoints(x, y *snapshot.Endpoints) bool {
+	return maps.EqualFunc(x.ByPort, y.ByPort, func(l, r []snapshot.Endpoint) bool {
+		return slices.EqualFunc(l, r, equalEndpoint)
+	})
+}
+
+func equalEndpoint(x, y snapshot.Endpoint) bool {
+	return x.Address == y.Address && x.Port == y.Port && x.Cluster == y.Cluster && x.Network == y.Network &&
+		x.Locality == y.Locality && x.Health == y.Health && x.MTLS == y.MTLS && x.TLSMode == y.TLSMode &&
+		x.Workload == y.Workload && x.Pod == y.Pod && maps.Equal(x.Labels, y.Labels)
+}

@@ -1,0 +1,164 @@
+package registry
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// gateways finds the east-west gateways of every network anew: from labelled
+// services of all clusters and from meshNetworks.
+func (b *builder) gateways() {
+	if !b.dirty.gateways && b.next.Gateways != nil {
+		return
+	}
+	found := set[snapshot.NetworkGateway]{}
+	for _, c := range b.clusters {
+		for _, svc := range c.services {
+			if network := svc.Labels[mesh.LabelNetwork]; network != "" {
+				b.serviceGateways(found, c.id, mesh.NetworkID(network), svc, 0)
+			}
+		}
+	}
+	b.settingsGateways(found)
+	next := &snapshot.Gateways{ByNetwork: make(map[mesh.NetworkID][]snapshot.NetworkGateway), LCM: 1}
+	for _, g := range slices.SortedFunc(maps.Keys(found), compareGateways) {
+		next.ByNetwork[g.Network] = append(next.ByNetwork[g.Network], g)
+	}
+	next.LCM = groupLCM(next.ByNetwork)
+	if b.next.Gateways != nil && maps.EqualFunc(b.next.Gateways.ByNetwork, next.ByNetwork, slices.Equal[[]snapshot.NetworkGateway]) {
+		return
+	}
+	if b.next.Gateways != nil {
+		b.cfg.Log.Info("gateways changed, triggering push", "gateways", len(found))
+	}
+	b.next.Gateways = next
+	b.changes.Everywhere = true
+}
+
+func compareGateways(x, y snapshot.NetworkGateway) int {
+	return cmp.Or(cmp.Compare(x.Network, y.Network), x.Address.Compare(y.Address),
+		cmp.Compare(x.Port, y.Port), cmp.Compare(x.Cluster, y.Cluster))
+}
+
+// serviceGateways adds the external addresses of a service. port 0 means the
+// port that the service's label names, or 15443, which the service must
+// expose.
+func (b *builder) serviceGateways(found set[snapshot.NetworkGateway], c mesh.ClusterID, network mesh.NetworkID, svc *snapshot.Service, port uint32) {
+	if port == 0 {
+		port = mesh.PortEastWest
+		if label := svc.Labels[mesh.LabelGatewayPort]; label != "" {
+			n, err := strconv.ParseUint(label, 10, 16)
+			if err != nil || n == 0 {
+				b.report(svc, "label %s: %q is not a port", mesh.LabelGatewayPort, label)
+				return
+			}
+			port = uint32(n)
+		}
+		if !slices.ContainsFunc(svc.Ports, func(p snapshot.ServicePort) bool { return p.Number == port }) {
+			b.report(svc, "is labelled as the gateway of network %s but does not expose port %d", network, port)
+			return
+		}
+	}
+	for _, ext := range svc.External {
+		addr, err := netip.ParseAddr(ext)
+		if err != nil {
+			b.report(svc, "gateway address %q of network %s is a host name; only IP addresses are used", ext, network)
+			continue
+		}
+		found.add(snapshot.NetworkGateway{Network: network, Cluster: c, Address: addr.Unmap(), Port: port})
+	}
+}
+
+func (b *builder) report(svc *snapshot.Service, format string, args ...any) {
+	b.cfg.Log.Warn("service cannot be a network gateway", "service", svc.Namespace+"/"+svc.Name,
+		"cluster", svc.Cluster, "place", svc.Place.String(), "reason", fmt.Sprintf(format, args...))
+}
+
+// settingsGateways adds the gateways that meshNetworks names: literal
+// addresses, or services of the clusters of that network.
+func (b *builder) settingsGateways(found set[snapshot.NetworkGateway]) {
+	for network, settings := range b.networkSettings() {
+		id := mesh.NetworkID(network)
+		for _, g := range settings.GetGateways() {
+			if g.GetRegistryServiceName() != "" {
+				for _, e := range settings.GetEndpoints() {
+					c := b.clusters[mesh.ClusterID(e.GetFromRegistry())]
+					if c == nil {
+						continue
+					}
+					for n, svc := range c.services {
+						if mesh.ServiceHost(n.name, n.namespace, b.next.Mesh.Domain) == g.GetRegistryServiceName() {
+							b.serviceGateways(found, c.id, id, svc, g.GetPort())
+						}
+					}
+				}
+				continue
+			}
+			addr, err := netip.ParseAddr(g.GetAddress())
+			if err != nil {
+				b.cfg.Log.Warn("meshNetworks: gateway address is a host name; only IP addresses are used",
+					"network", network, "address", g.GetAddress())
+				continue
+			}
+			found.add(snapshot.NetworkGateway{Network: id, Address: addr.Unmap(), Port: g.GetPort()})
+		}
+	}
+}
+
+// namedGateway reports whether meshNetworks names the service as a gateway.
+func (s *state) namedGateway(n name) bool {
+	local := s.cluster(s.cfg.Local)
+	if local.settings == nil {
+		return false
+	}
+	host := mesh.ServiceHost(n.name, n.namespace, mesh.DefaultDomain)
+	for _, network := range local.settings.Networks.GetNetworks() {
+		for _, g := range network.GetGateways() {
+			if g.GetRegistryServiceName() == host {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// maxLCM keeps multiplied weights far from overflow.
+const maxLCM = 1 << 16
+
+// groupLCM is the least common multiple of the sizes of all groups of
+// gateways that stand in together: those of a network and those of a network
+// in one cluster.
+func groupLCM(byNetwork map[mesh.NetworkID][]snapshot.NetworkGateway) uint32 {
+	out := uint32(1)
+	grow := func(n int) {
+		if next := out / gcd(out, uint32(n)) * uint32(n); next <= maxLCM {
+			out = next
+		}
+	}
+	for _, network := range slices.Sorted(maps.Keys(byNetwork)) {
+		list := byNetwork[network]
+		grow(len(list))
+		perCluster := make(map[mesh.ClusterID]int)
+		for _, g := range list {
+			perCluster[g.Cluster]++
+		}
+		for _, c := range slices.Sorted(maps.Keys(perCluster)) {
+			grow(perCluster[c])
+		}
+	}
+	return out
+}
+
+func gcd(a, b uint32) uint32 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}

@@ -1,0 +1,273 @@
+package registry
+
+import (
+	"cmp"
+	"net/netip"
+	"slices"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// name is namespace and name of an object within one cluster, or of a service
+// of the mesh.
+type name struct{ namespace, name string }
+
+// set is a set of keys.
+type set[K comparable] map[K]struct{}
+
+func (s set[K]) add(k K) { s[k] = struct{}{} }
+
+// refs counts how often a key is referred to by each name.
+type refs[K comparable] map[K]map[name]int
+
+// change adds n references of v to the key.
+func (r refs[K]) change(k K, v name, n int) {
+	e := r[k]
+	if e == nil {
+		e = make(map[name]int)
+		r[k] = e
+	}
+	if e[v] += n; e[v] <= 0 {
+		delete(e, v)
+	}
+	if len(e) == 0 {
+		delete(r, k)
+	}
+}
+
+// clusterState are the objects of one cluster and the indexes over them.
+type clusterState struct {
+	id         mesh.ClusterID
+	namespaces map[string]*snapshot.Namespace
+	nodes      map[string]*snapshot.Node
+	pods       map[name]*snapshot.Pod
+	podByIP    map[netip.Addr]*snapshot.Pod
+	services   map[name]*snapshot.Service
+	slices     map[name]*snapshot.EndpointSlice
+	settings   *snapshot.MeshSettings
+
+	slicesOf refs[name]       // service → its slices
+	byPod    refs[name]       // pod → services whose slices name it
+	byIP     refs[netip.Addr] // address without a pod name → services
+	byNode   refs[string]     // node → services with an endpoint there
+}
+
+// dirty names what a batch of events may have changed.
+type dirty struct {
+	services   set[name] // MeshService and endpoints
+	endpoints  set[name]
+	pods       set[snapshot.PodKey]
+	namespaces set[string]
+	mesh       bool // Mesh, and all services and endpoints with it
+	gateways   bool
+	configs    bool // GatewayConfigs
+}
+
+func newDirty() dirty {
+	return dirty{
+		services: set[name]{}, endpoints: set[name]{},
+		pods: set[snapshot.PodKey]{}, namespaces: set[string]{},
+	}
+}
+
+// backing is what a service tells of the pods behind it.
+type backing struct {
+	accounts []string // SPIFFE ids, sorted
+	allTLS   bool     // there are endpoints, all with the tlsMode label
+}
+
+// state is everything the registry's goroutine owns.
+type state struct {
+	cfg      Config
+	clusters map[mesh.ClusterID]*clusterState
+	sidecars map[name]*snapshot.Sidecar
+	peerAuth map[name]*snapshot.PeerAuthentication
+	gateways map[name]*snapshot.Gateway
+	backing  map[name]backing
+	dirty    dirty
+}
+
+func newState(cfg Config) *state {
+	s := &state{
+		cfg:      cfg,
+		clusters: make(map[mesh.ClusterID]*clusterState),
+		sidecars: make(map[name]*snapshot.Sidecar),
+		peerAuth: make(map[name]*snapshot.PeerAuthentication),
+		gateways: make(map[name]*snapshot.Gateway),
+		backing:  make(map[name]backing),
+		dirty:    newDirty(),
+	}
+	s.dirty.mesh, s.dirty.gateways, s.dirty.configs = true, true, true
+	for _, c := range cfg.Clusters {
+		s.cluster(c)
+	}
+	return s
+}
+
+func (s *state) cluster(id mesh.ClusterID) *clusterState {
+	c := s.clusters[id]
+	if c == nil {
+		c = &clusterState{
+			id:         id,
+			namespaces: make(map[string]*snapshot.Namespace),
+			nodes:      make(map[string]*snapshot.Node),
+			pods:       make(map[name]*snapshot.Pod),
+			podByIP:    make(map[netip.Addr]*snapshot.Pod),
+			services:   make(map[name]*snapshot.Service),
+			slices:     make(map[name]*snapshot.EndpointSlice),
+			slicesOf:   make(refs[name]),
+			byPod:      make(refs[name]),
+			byIP:       make(refs[netip.Addr]),
+			byNode:     make(refs[string]),
+		}
+		s.clusters[id] = c
+	}
+	return c
+}
+
+// ordered are the clusters in the order in which they decide: the local one,
+// then by id.
+func (s *state) ordered() []*clusterState {
+	out := make([]*clusterState, 0, len(s.clusters))
+	for _, c := range s.clusters {
+		out = append(out, c)
+	}
+	slices.SortFunc(out, func(a, b *clusterState) int {
+		if (a.id == s.cfg.Local) != (b.id == s.cfg.Local) {
+			if a.id == s.cfg.Local {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Compare(a.id, b.id)
+	})
+	return out
+}
+
+// apply takes one event into the indexes and marks what it may change.
+func (s *state) apply(e snapshot.Event) {
+	c := s.cluster(e.Key.Cluster)
+	n := name{e.Key.Namespace, e.Key.Name}
+	switch e.Key.Kind {
+	case snapshot.KindNamespace:
+		put(c.namespaces, e.Key.Name, as[*snapshot.Namespace](e))
+		if e.Key.Name == s.cfg.SystemNamespace {
+			s.dirty.mesh = true
+		}
+	case snapshot.KindNode:
+		put(c.nodes, e.Key.Name, as[*snapshot.Node](e))
+		s.touchAll(c.byNode[e.Key.Name])
+	case snapshot.KindPod:
+		s.applyPod(c, n, as[*snapshot.Pod](e))
+	case snapshot.KindService:
+		s.applyService(c, n, as[*snapshot.Service](e))
+	case snapshot.KindEndpointSlice:
+		s.applySlice(c, n, as[*snapshot.EndpointSlice](e))
+	case snapshot.KindMeshSettings:
+		c.settings = as[*snapshot.MeshSettings](e)
+		s.dirty.mesh = true
+	default:
+		if e.Key.Cluster == s.cfg.Local {
+			s.applyConfig(n, e)
+		}
+	}
+}
+
+// as is the object of an event, nil when it is gone.
+func as[O snapshot.Object](e snapshot.Event) O {
+	o, _ := e.Object.(O)
+	return o
+}
+
+func put[K comparable, V any](m map[K]*V, k K, v *V) {
+	if v == nil {
+		delete(m, k)
+		return
+	}
+	m[k] = v
+}
+
+func (s *state) touchAll(services map[name]int) {
+	for n := range services {
+		s.dirty.endpoints.add(n)
+	}
+}
+
+func (s *state) applyPod(c *clusterState, n name, pod *snapshot.Pod) {
+	if old := c.pods[n]; old != nil {
+		for _, ip := range old.IPs {
+			if c.podByIP[ip] == old {
+				delete(c.podByIP, ip)
+			}
+			s.touchAll(c.byIP[ip])
+		}
+	}
+	put(c.pods, n, pod)
+	if pod != nil && !pod.HostNetwork {
+		for _, ip := range pod.IPs {
+			c.podByIP[ip] = pod
+			s.touchAll(c.byIP[ip])
+		}
+	}
+	s.touchAll(c.byPod[n])
+	s.dirty.pods.add(snapshot.PodKey{Cluster: c.id, Namespace: n.namespace, Name: n.name})
+}
+
+func (s *state) applyService(c *clusterState, n name, svc *snapshot.Service) {
+	for _, o := range []*snapshot.Service{c.services[n], svc} {
+		if o != nil && (o.Labels[mesh.LabelNetwork] != "" || s.namedGateway(n)) {
+			s.dirty.gateways = true
+		}
+	}
+	put(c.services, n, svc)
+	s.dirty.services.add(n)
+	s.dirty.endpoints.add(n)
+}
+
+func (s *state) applySlice(c *clusterState, n name, slice *snapshot.EndpointSlice) {
+	if old := c.slices[n]; old != nil {
+		c.index(n, old, -1)
+		s.dirty.endpoints.add(serviceOf(old))
+	}
+	put(c.slices, n, slice)
+	if slice != nil {
+		c.index(n, slice, 1)
+		s.dirty.endpoints.add(serviceOf(slice))
+	}
+}
+
+func serviceOf(e *snapshot.EndpointSlice) name { return name{e.Namespace, e.Service} }
+
+// index enters a slice into the reverse indexes (by is 1) or takes it out
+// (by is -1).
+func (c *clusterState) index(n name, e *snapshot.EndpointSlice, by int) {
+	svc := serviceOf(e)
+	c.slicesOf.change(svc, n, by)
+	for _, ep := range e.Endpoints {
+		if ep.Pod != "" {
+			c.byPod.change(name{e.Namespace, ep.Pod}, svc, by)
+		} else {
+			for _, a := range ep.Addresses {
+				c.byIP.change(a, svc, by)
+			}
+		}
+		if ep.Node != "" {
+			c.byNode.change(ep.Node, svc, by)
+		}
+	}
+}
+
+func (s *state) applyConfig(n name, e snapshot.Event) {
+	switch e.Key.Kind {
+	case snapshot.KindSidecar:
+		put(s.sidecars, n, as[*snapshot.Sidecar](e))
+		s.dirty.namespaces.add(n.namespace)
+	case snapshot.KindPeerAuthentication:
+		put(s.peerAuth, n, as[*snapshot.PeerAuthentication](e))
+		s.dirty.namespaces.add(n.namespace)
+	case snapshot.KindGateway:
+		put(s.gateways, n, as[*snapshot.Gateway](e))
+		s.dirty.configs = true
+	}
+}

@@ -1,0 +1,138 @@
+package xdsgen
+
+import (
+	"encoding/json"
+	"maps"
+	"slices"
+	"strings"
+
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+// Assign chooses the views of a proxy. Proxies for which generation would
+// read the same get equal views.
+func Assign(s *snapshot.Snapshot, n Node) Assignment {
+	labels := n.Labels
+	pod := s.Pods.Get(podKey(n))
+	if pod != nil {
+		labels = pod.Labels
+	}
+	eds := endpointView{
+		router: n.ID.Type == mesh.Router, cluster: n.Cluster, network: networkOf(s, n, labels),
+		view: joinNetworks(n.View), families: n.families(),
+	}
+	if n.ID.Type == mesh.Router {
+		return assignRouter(s, n, labels, eds)
+	}
+	sc := scope{namespace: n.Namespace, sidecar: chooseSidecar(s, n.Namespace, labels)}
+	clusters := sc
+	if !s.Private && len(sc.egress()) == 0 {
+		clusters = scope{} // sees everything, as every other such proxy
+	}
+	routes := sc
+	if s.Namespaces.Get(n.Namespace) == nil && !s.Private && len(sc.egress()) == 0 {
+		routes = scope{} // no service has a short name for this namespace
+	}
+	facts := encodeFacts(inbound(s, n, pod, labels, sc))
+	return Assignment{
+		xdswire.ClusterType:  {Shared: clusterView{scope: clusters}, Own: inboundView{xdswire.ClusterType, facts}},
+		xdswire.EndpointType: {Shared: eds},
+		xdswire.ListenerType: {
+			Shared: listenerView{scope: clusters, cluster: n.Cluster, captured: n.Captured, bind: bindOf(n, sc)},
+			Own:    inboundView{xdswire.ListenerType, facts},
+		},
+		xdswire.RouteType: {Shared: routeView{scope: routes, namespace: routes.namespace, cluster: n.Cluster}},
+	}
+}
+
+func assignRouter(s *snapshot.Snapshot, n Node, labels map[string]string, eds endpointView) Assignment {
+	sc := scope{}
+	if s.Private {
+		sc.namespace = n.Namespace
+	}
+	facts := encodeFacts(gatewayServers(s, n, labels))
+	return Assignment{
+		xdswire.ClusterType:  {Shared: clusterView{scope: sc, router: true}},
+		xdswire.EndpointType: {Shared: eds},
+		xdswire.ListenerType: {Shared: gatewayView{scope: sc, facts: facts}},
+		xdswire.RouteType:    {},
+	}
+}
+
+// AssignTouched reports whether the changes may give the proxy other views.
+func AssignTouched(s *snapshot.Snapshot, c *snapshot.Changes, n Node) bool {
+	if c.Everywhere {
+		return true
+	}
+	if _, ok := c.Pods[podKey(n)]; ok {
+		return true
+	}
+	if n.ID.Type == mesh.Router {
+		return false
+	}
+	_, own := c.Namespaces[n.Namespace]
+	_, root := c.Namespaces[s.Mesh.RootNamespace]
+	return own || root
+}
+
+// Fallback is the answer to a name that no view has: an assignment without
+// endpoints, or a route configuration without hosts, so that Envoy does not
+// wait. It is nil for other types.
+func Fallback(typeURL, name string, enc *xdswire.Encoder) (*xdswire.Resource, error) {
+	switch typeURL {
+	case xdswire.EndpointType:
+		return enc.Resource(typeURL, name, &endpointv3.ClusterLoadAssignment{ClusterName: name})
+	case xdswire.RouteType:
+		return enc.Resource(typeURL, name, &routev3.RouteConfiguration{Name: name, ValidateClusters: wrapperspb.Bool(false)})
+	}
+	return nil, nil
+}
+
+func podKey(n Node) string {
+	return snapshot.PodKey{Cluster: n.Cluster, Namespace: n.Namespace, Name: n.ID.Name}.String()
+}
+
+// networkOf is the network of a proxy: what it says, else its label, else
+// that of its cluster.
+func networkOf(s *snapshot.Snapshot, n Node, labels map[string]string) mesh.NetworkID {
+	if n.Network != "" {
+		return n.Network
+	}
+	if l := labels[mesh.LabelNetwork]; l != "" {
+		return mesh.NetworkID(l)
+	}
+	return s.Mesh.Networks[n.Cluster]
+}
+
+func joinNetworks(list []mesh.NetworkID) string {
+	parts := make([]string, len(list))
+	for i, n := range list {
+		parts[i] = string(n)
+	}
+	return strings.Join(parts, ",")
+}
+
+// encodeFacts makes facts comparable by content, as a view's key must be.
+// The types given to it hold only strings, numbers and lists, which always
+// encode.
+func encodeFacts(facts any) string {
+	b, err := json.Marshal(facts)
+	if err != nil {
+		panic("xdsgen: facts of type that does not encode: " + err.Error())
+	}
+	return string(b)
+}
+
+// trustDomains are the trust domains that the mesh accepts, its own first.
+func trustDomains(m *snapshot.Mesh) []string {
+	return append([]string{m.TrustDomain}, m.Aliases...)
+}
+
+// sortedPorts are the keys of a port set in order.
+func sortedPorts[V any](m map[uint32]V) []uint32 { return slices.Sorted(maps.Keys(m)) }

@@ -1,0 +1,378 @@
+package xdsgen
+
+import (
+	"strconv"
+
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	httpinspectorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/http_inspector/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+// listenerView are the outbound listeners of sidecars that see the same
+// services. With captured connections the listeners take what is redirected;
+// without (interceptionMode NONE) only a Sidecar's egress listeners that name
+// a port exist, and they bind for themselves.
+type listenerView struct {
+	scope    scope
+	cluster  mesh.ClusterID
+	captured bool
+	bind     string // for egress listeners that name no address
+}
+
+func (v listenerView) Type() string { return xdswire.ListenerType }
+
+func (v listenerView) Units(s *snapshot.Snapshot, yield func(string, Unit)) {
+	v.fixed(s, yield)
+	for number := range s.Ports.All() {
+		v.port(s, number, yield)
+	}
+	for host := range s.Services.All() {
+		v.headless(s, host, yield)
+	}
+}
+
+func (v listenerView) Touched(s *snapshot.Snapshot, c *snapshot.Changes, yield func(string, Unit)) {
+	if c.Everywhere {
+		v.Units(s, yield)
+		return
+	}
+	for number := range c.Ports {
+		v.port(s, number, yield)
+	}
+	for host := range c.Services {
+		v.headless(s, host, yield)
+	}
+	for host := range c.Endpoints {
+		v.headless(s, host, yield)
+	}
+}
+
+func (v listenerView) fixed(s *snapshot.Snapshot, yield func(string, Unit)) {
+	if v.captured {
+		yield("virtualOutbound", virtualOutbound{registryOnly: registryOnly(s.Mesh, v.scope)})
+	}
+	for i, e := range v.scope.egress() {
+		if e.GetPort().GetNumber() != 0 {
+			yield("egress "+strconv.Itoa(i), egressListener{sidecar: v.scope.sidecar, listener: i, captured: v.captured, bind: v.bind})
+		}
+	}
+}
+
+// catchesAll reports whether services get listeners of their own: there are
+// redirected connections, and no Sidecar that names every port itself.
+func (v listenerView) catchesAll() bool {
+	if !v.captured {
+		return false
+	}
+	egress := v.scope.egress()
+	for _, e := range egress {
+		if e.GetPort().GetNumber() == 0 {
+			return true
+		}
+	}
+	return len(egress) == 0
+}
+
+func (v listenerView) port(s *snapshot.Snapshot, number uint32, yield func(string, Unit)) {
+	id := "port " + strconv.FormatUint(uint64(number), 10)
+	services := s.Ports.Get(number)
+	if services == nil || !v.catchesAll() {
+		yield(id, nil)
+		return
+	}
+	yield(id, portListeners{
+		services: services, scope: v.scope, cluster: v.cluster, registryOnly: registryOnly(s.Mesh, v.scope),
+	})
+}
+
+// headless yields the listeners of a headless service whose ports are not
+// HTTP: one for each pod, because clients connect to pod addresses.
+func (v listenerView) headless(s *snapshot.Snapshot, host string, yield func(string, Unit)) {
+	id := "headless " + host
+	svc := s.Services.Get(host)
+	if svc == nil || !svc.Headless || !v.catchesAll() || !v.scope.sees(svc) {
+		yield(id, nil)
+		return
+	}
+	yield(id, headlessListeners{service: svc, endpoints: s.Endpoints.Get(host)})
+}
+
+// virtualOutbound takes every redirected connection that no other listener
+// wants.
+type virtualOutbound struct{ registryOnly bool }
+
+func (u virtualOutbound) Type() string { return xdswire.ListenerType }
+
+func (u virtualOutbound) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
+	hole, err := tcpProxy(mesh.BlackHoleCluster)
+	if err != nil {
+		return nil, err
+	}
+	rest, err := tcpProxy(unknownTCP(u.registryOnly))
+	if err != nil {
+		return nil, err
+	}
+	return one(listener(enc, &listenerv3.Listener{
+		Name:                                 "virtualOutbound",
+		Address:                              address("0.0.0.0", mesh.PortOutbound),
+		TrafficDirection:                     corev3.TrafficDirection_OUTBOUND,
+		UseOriginalDst:                       wrapperspb.Bool(true),
+		MaxConnectionsToAcceptPerSocketEvent: wrapperspb.UInt32(1),
+		FilterChains: []*listenerv3.FilterChain{
+			{
+				Name:             "virtualOutbound-blackhole",
+				FilterChainMatch: &listenerv3.FilterChainMatch{DestinationPort: wrapperspb.UInt32(mesh.PortOutbound)},
+				Filters:          []*listenerv3.Filter{hole},
+			},
+			{Name: "virtualOutbound-catchall-tcp", Filters: []*listenerv3.Filter{rest}},
+		},
+	}))
+}
+
+func unknownTCP(registryOnly bool) string {
+	if registryOnly {
+		return mesh.BlackHoleCluster
+	}
+	return mesh.PassthroughCluster
+}
+
+// portListeners are the outbound listeners of one port number: one for all
+// HTTP services, and one for each address of each other service.
+type portListeners struct {
+	services     *snapshot.PortServices
+	scope        scope
+	cluster      mesh.ClusterID
+	registryOnly bool
+}
+
+func (u portListeners) Type() string { return xdswire.ListenerType }
+
+func (u portListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
+	var out []*xdswire.Resource
+	number := u.services.Number
+	if anyHTTP(u.services, u.scope) {
+		l, err := httpListener(number, u.registryOnly)
+		if err != nil {
+			return nil, err
+		}
+		r, err := listener(enc, l)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, r)
+	}
+	taken := make(map[string]struct{})
+	for _, svc := range u.services.Services {
+		port := svc.Port(number)
+		if svc.ExternalName != "" || svc.Headless || port.Protocol.IsHTTP() || port.Protocol == mesh.UDP || !u.scope.sees(svc) {
+			continue
+		}
+		for _, ip := range addresses(svc, u.cluster) {
+			if _, dup := taken[ip]; dup {
+				continue // of two services that claim an address the oldest has it
+			}
+			taken[ip] = struct{}{}
+			l, err := serviceListener(svc, port, ip)
+			if err != nil {
+				return nil, err
+			}
+			r, err := listener(enc, l)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, r)
+		}
+	}
+	return out, nil
+}
+
+// headlessListeners are the listeners of a headless service's pods.
+type headlessListeners struct {
+	service   *snapshot.MeshService
+	endpoints *snapshot.Endpoints
+}
+
+func (u headlessListeners) Type() string { return xdswire.ListenerType }
+
+func (u headlessListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
+	if u.endpoints == nil {
+		return nil, nil
+	}
+	var out []*xdswire.Resource
+	taken := make(map[string]struct{})
+	for i := range u.service.Ports {
+		port := &u.service.Ports[i]
+		if port.Protocol.IsHTTP() || port.Protocol == mesh.UDP {
+			continue
+		}
+		for _, e := range u.endpoints.ByPort[port.Name] {
+			l, err := serviceListener(u.service, port, e.Address.String())
+			if err != nil {
+				return nil, err
+			}
+			if _, dup := taken[l.Name]; dup {
+				continue
+			}
+			taken[l.Name] = struct{}{}
+			r, err := listener(enc, l)
+			if err != nil {
+				return nil, err
+			}
+			out = append(out, r)
+		}
+	}
+	return out, nil
+}
+
+// httpListener takes the redirected HTTP connections of one port number to
+// any address.
+func httpListener(number uint32, registryOnly bool) (*listenerv3.Listener, error) {
+	name := "0.0.0.0_" + strconv.FormatUint(uint64(number), 10)
+	http, err := outboundHTTP("outbound_"+name+";", strconv.FormatUint(uint64(number), 10))
+	if err != nil {
+		return nil, err
+	}
+	rest, err := tcpProxy(unknownTCP(registryOnly))
+	if err != nil {
+		return nil, err
+	}
+	l, err := capturedListener(name, "0.0.0.0", number, true)
+	if err != nil {
+		return nil, err
+	}
+	l.FilterChains = []*listenerv3.FilterChain{plainHTTPChain(http)}
+	l.DefaultFilterChain = &listenerv3.FilterChain{
+		Name: "PassthroughFilterChain", FilterChainMatch: &listenerv3.FilterChainMatch{},
+		Filters: []*listenerv3.Filter{rest},
+	}
+	return l, nil
+}
+
+// serviceListener takes the redirected connections to one address of a
+// service; with detection, HTTP is routed and the rest goes on as TCP.
+func serviceListener(svc *snapshot.MeshService, port *snapshot.ServicePort, ip string) (*listenerv3.Listener, error) {
+	number := strconv.FormatUint(uint64(port.Number), 10)
+	name := ip + "_" + number
+	detect := port.Protocol == mesh.Auto
+	tcp, err := tcpProxy(mesh.ClusterName{Direction: mesh.Outbound, Port: port.Number, Host: svc.Host}.String())
+	if err != nil {
+		return nil, err
+	}
+	l, err := capturedListener(name, ip, port.Number, detect)
+	if err != nil {
+		return nil, err
+	}
+	chain := &listenerv3.FilterChain{Filters: []*listenerv3.Filter{tcp}, TransportSocketConnectTimeout: durationpb.New(connectTimeout)}
+	if !detect {
+		l.FilterChains = []*listenerv3.FilterChain{chain}
+		return l, nil
+	}
+	http, err := outboundHTTP("outbound_"+name+";", svc.Host+":"+number)
+	if err != nil {
+		return nil, err
+	}
+	l.FilterChains = []*listenerv3.FilterChain{plainHTTPChain(http)}
+	l.DefaultFilterChain = chain
+	return l, nil
+}
+
+func plainHTTPChain(http *listenerv3.Filter) *listenerv3.FilterChain {
+	return &listenerv3.FilterChain{
+		FilterChainMatch: &listenerv3.FilterChainMatch{TransportProtocol: "raw_buffer", ApplicationProtocols: alpnPlain},
+		Filters:          []*listenerv3.Filter{http},
+		// Bounds the time a client may take for its handshake.
+		TransportSocketConnectTimeout: durationpb.New(connectTimeout),
+	}
+}
+
+// capturedListener is a listener that gets its connections from
+// virtualOutbound rather than from a socket of its own.
+func capturedListener(name, ip string, port uint32, detect bool) (*listenerv3.Listener, error) {
+	l := &listenerv3.Listener{
+		Name:                             name,
+		Address:                          address(ip, port),
+		TrafficDirection:                 corev3.TrafficDirection_OUTBOUND,
+		BindToPort:                       wrapperspb.Bool(false),
+		ContinueOnListenerFiltersTimeout: true,
+		ListenerFiltersTimeout:           durationpb.New(0),
+	}
+	if detect {
+		f, err := listenerFilter("envoy.filters.listener.http_inspector", &httpinspectorv3.HttpInspector{})
+		if err != nil {
+			return nil, err
+		}
+		l.ListenerFilters = append(l.ListenerFilters, f)
+	}
+	return l, nil
+}
+
+// egressListener is an egress listener of a Sidecar that names its port.
+type egressListener struct {
+	sidecar  *snapshot.Sidecar
+	listener int
+	captured bool
+	bind     string
+}
+
+func (u egressListener) Type() string { return xdswire.ListenerType }
+
+func (u egressListener) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
+	e := u.sidecar.Spec.GetEgress()[u.listener]
+	protocol, _ := mesh.ParseProtocol(e.GetPort().GetProtocol())
+	if !protocol.IsHTTP() {
+		return nil, nil // TCP egress ports select services by address: a later slice
+	}
+	bind := e.GetBind()
+	binds := !u.captured || e.GetCaptureMode() == networkingv1alpha3.CaptureMode_NONE
+	if bind == "" {
+		bind = "0.0.0.0"
+		if binds {
+			bind = u.bind
+		}
+	}
+	number := e.GetPort().GetNumber()
+	name := bind + "_" + strconv.FormatUint(uint64(number), 10)
+	http, err := outboundHTTP("outbound_"+name+";", strconv.FormatUint(uint64(number), 10))
+	if err != nil {
+		return nil, err
+	}
+	return one(listener(enc, &listenerv3.Listener{
+		Name:             name,
+		Address:          address(bind, number),
+		TrafficDirection: corev3.TrafficDirection_OUTBOUND,
+		BindToPort:       wrapperspb.Bool(binds),
+		FilterChains:     []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{http}}},
+	}))
+}
+
+// bindOf is the address of egress listeners that name none: the proxy's own.
+// It is empty when there is no such listener, so that views are shared.
+func bindOf(n Node, sc scope) string {
+	for _, e := range sc.egress() {
+		if e.GetPort().GetNumber() != 0 && e.GetBind() == "" && (!n.Captured || e.GetCaptureMode() == networkingv1alpha3.CaptureMode_NONE) {
+			return n.ID.IP.String()
+		}
+	}
+	return ""
+}
+
+func listenerFilter(name string, m proto.Message) (*listenerv3.ListenerFilter, error) {
+	a, err := xdswire.Any(m)
+	if err != nil {
+		return nil, err
+	}
+	return &listenerv3.ListenerFilter{Name: name, ConfigType: &listenerv3.ListenerFilter_TypedConfig{TypedConfig: a}}, nil
+}
+
+func listener(enc *xdswire.Encoder, l *listenerv3.Listener) (*xdswire.Resource, error) {
+	return enc.Resource(xdswire.ListenerType, l.Name, l)
+}
