@@ -1,0 +1,217 @@
+// Package store keeps token issuers in directories:
+//
+//	key.pem    the signing key, PKCS #8, mode 0600
+//	jwks.json  the public keys
+//	issuer     the issuer URL, one line
+//
+// Who checks tokens needs only the last two, and follows their changes.
+package store
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+
+	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/files"
+	"github.com/meshctl/meshctl/internal/token"
+)
+
+// Names of the files of an issuer's directory.
+const (
+	keyFile    = "key.pem"
+	jwksFile   = "jwks.json"
+	issuerFile = "issuer"
+)
+
+const (
+	maxKeyFile    = 64 << 10
+	maxIssuerFile = 2 << 10
+	// reloadInterval is how often the files are read again at most, and so how
+	// long a removed key may still be trusted.
+	reloadInterval = time.Second
+)
+
+// Save writes the issuer to dir, which is made if it does not exist. Without
+// force nothing that exists is replaced; the error then wraps fs.ErrExist.
+func Save(dir string, i *token.Issuer, force bool) error {
+	key, err := certs.EncodeKey(i.Key())
+	if err != nil {
+		return fmt.Errorf("token issuer %s: %w", dir, err)
+	}
+	jwks, err := json.MarshalIndent(i.JWKS(), "", "  ")
+	if err != nil {
+		return fmt.Errorf("token issuer %s: %w", dir, err)
+	}
+	err = files.WriteAll(dir, []files.File{
+		{Name: keyFile, Data: key, Mode: files.Secret},
+		{Name: jwksFile, Data: append(jwks, '\n'), Mode: files.Public},
+		{Name: issuerFile, Data: []byte(i.URL() + "\n"), Mode: files.Public},
+	}, files.Options{Force: force})
+	if err != nil {
+		return fmt.Errorf("token issuer: %w", err)
+	}
+	return nil
+}
+
+// LoadIssuer reads the issuer that Save wrote to dir.
+func LoadIssuer(dir string) (*token.Issuer, error) {
+	i, err := loadIssuer(dir)
+	if err != nil {
+		return nil, loadError(dir, err)
+	}
+	return i, nil
+}
+
+func loadError(dir string, err error) error {
+	hint := ""
+	if errors.Is(err, fs.ErrNotExist) {
+		hint = "; meshctl token issuer --out DIR makes one"
+	}
+	return fmt.Errorf("token issuer %s: %w%s", dir, err, hint)
+}
+
+func loadIssuer(dir string) (*token.Issuer, error) {
+	data, err := files.ReadSecret(filepath.Join(dir, keyFile), maxKeyFile)
+	if err != nil {
+		return nil, err
+	}
+	signer, err := certs.ParseKey(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", keyFile, err)
+	}
+	key, ok := signer.(*ecdsa.PrivateKey)
+	if !ok {
+		return nil, fmt.Errorf("%s: want an ECDSA P-256 key", keyFile)
+	}
+	public, err := readPublic(dir)
+	if err != nil {
+		return nil, err
+	}
+	url, keys, err := public.parse()
+	if err != nil {
+		return nil, err
+	}
+	i, err := token.NewIssuer(url, key)
+	if err != nil {
+		return nil, err
+	}
+	if len(keys.Key(i.KeyID())) == 0 {
+		return nil, fmt.Errorf("%s does not have the key of %s, so nobody would accept its tokens", jwksFile, keyFile)
+	}
+	return i, nil
+}
+
+// public is the content of the files that a verifier needs.
+type public struct{ issuer, jwks []byte }
+
+func readPublic(dir string) (public, error) {
+	var p public
+	var err error
+	if p.issuer, err = files.Read(filepath.Join(dir, issuerFile), maxIssuerFile); err != nil {
+		return public{}, err
+	}
+	if p.jwks, err = files.Read(filepath.Join(dir, jwksFile), token.MaxKeySetSize); err != nil {
+		return public{}, err
+	}
+	return p, nil
+}
+
+func (p public) equal(o public) bool {
+	return bytes.Equal(p.issuer, o.issuer) && bytes.Equal(p.jwks, o.jwks)
+}
+
+// parse takes any issuer without white space: not every Kubernetes cluster has
+// an URL for it.
+func (p public) parse() (issuer string, keys jose.JSONWebKeySet, err error) {
+	fields := strings.Fields(string(p.issuer))
+	if len(fields) != 1 {
+		return "", keys, fmt.Errorf("file %s: want one line, the iss claim of the tokens", issuerFile)
+	}
+	keys, err = token.ParseKeys(p.jwks)
+	if err != nil {
+		return "", keys, fmt.Errorf("file %s: %w", jwksFile, err)
+	}
+	return fields[0], keys, nil
+}
+
+// Verifier checks the tokens of the issuer of one directory. It follows
+// changes of jwks.json and issuer: a Verify reads them again, once a second at
+// most. While they cannot be read or are broken, the last good ones count. It
+// may be used concurrently.
+type Verifier struct {
+	dir       string
+	audiences []string
+
+	mu      sync.Mutex // guards what follows
+	last    public
+	checked time.Time
+	current *token.Verifier
+	problem error // why the files of the last read are not in use
+}
+
+// LoadVerifier reads jwks.json and issuer from dir. A token must name one of
+// the audiences.
+func LoadVerifier(dir string, audiences []string) (*Verifier, error) {
+	v := &Verifier{dir: dir, audiences: audiences}
+	if v.reload(); v.problem != nil {
+		return nil, v.problem
+	}
+	return v, nil
+}
+
+// Issuer is the iss claim that the verifier accepts now.
+func (v *Verifier) Issuer() string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.current.Issuer
+}
+
+// Verify checks a token as token.Verifier does.
+func (v *Verifier) Verify(raw string, now time.Time) (token.Claims, error) {
+	current, problem := v.refresh(now)
+	c, err := current.Verify(raw, now)
+	if err != nil && problem != nil {
+		return c, errors.Join(err, fmt.Errorf("the last good keys are in use: %w", problem))
+	}
+	return c, err
+}
+
+func (v *Verifier) refresh(now time.Time) (*token.Verifier, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if now.Sub(v.checked).Abs() >= reloadInterval {
+		v.checked = now
+		v.reload()
+	}
+	return v.current, v.problem
+}
+
+// reload replaces current if the files changed and are good.
+func (v *Verifier) reload() {
+	p, err := readPublic(v.dir)
+	if err == nil && p.equal(v.last) {
+		v.problem = nil
+		return
+	}
+	var issuer string
+	var keys jose.JSONWebKeySet
+	if err == nil {
+		issuer, keys, err = p.parse()
+	}
+	if err != nil {
+		v.problem = loadError(v.dir, err)
+		return
+	}
+	v.last, v.problem = p, nil
+	v.current = &token.Verifier{Issuer: issuer, Keys: keys, Audiences: v.audiences}
+}

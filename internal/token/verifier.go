@@ -1,0 +1,242 @@
+package token
+
+import (
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/rsa"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+)
+
+// Limits of a key set.
+const (
+	// MaxKeySetSize is the longest JWKS document that is read, in bytes.
+	MaxKeySetSize = 1 << 20
+	maxKeys       = 100
+	maxKeyID      = 256
+	minRSABits    = 2048
+	maxRSABits    = 8192
+)
+
+// ErrUnknownKey is in the error of Verify when the token's key id is not in
+// the key set: the set may have changed since it was read.
+var ErrUnknownKey = errors.New("unknown key id")
+
+// Verifier checks the tokens of one issuer. It may be used concurrently.
+type Verifier struct {
+	Issuer    string             // iss, compared exactly
+	Keys      jose.JSONWebKeySet // as ParseKeys returns it
+	Audiences []string           // aud must name one of them
+}
+
+// ParseKeys reads a JWKS document of at most MaxKeySetSize bytes. Every key
+// must be public, asymmetric and of a usable size, with a key id of its own.
+func ParseKeys(doc []byte) (jose.JSONWebKeySet, error) {
+	var set jose.JSONWebKeySet
+	if len(doc) > MaxKeySetSize {
+		return set, fmt.Errorf("key set has %d bytes: want at most %d", len(doc), MaxKeySetSize)
+	}
+	if err := json.Unmarshal(doc, &set); err != nil {
+		return jose.JSONWebKeySet{}, fmt.Errorf("key set: %w", err)
+	}
+	if len(set.Keys) == 0 || len(set.Keys) > maxKeys {
+		return jose.JSONWebKeySet{}, fmt.Errorf("key set has %d keys: want 1 to %d", len(set.Keys), maxKeys)
+	}
+	seen := make(map[string]bool, len(set.Keys))
+	for n, k := range set.Keys {
+		if _, err := algorithm(k); err != nil {
+			return jose.JSONWebKeySet{}, fmt.Errorf("key set: key %d (kid %q): %w", n, k.KeyID, err)
+		}
+		if k.KeyID == "" || len(k.KeyID) > maxKeyID || seen[k.KeyID] {
+			return jose.JSONWebKeySet{}, fmt.Errorf("key set: key %d: kid %q is missing, too long or used twice", n, k.KeyID)
+		}
+		seen[k.KeyID] = true
+	}
+	return set, nil
+}
+
+// algorithm is the one signature algorithm that tokens of the key may use. The
+// token has no say in it: a public key can never be taken for an HMAC secret.
+func algorithm(k jose.JSONWebKey) (jose.SignatureAlgorithm, error) {
+	if k.Use != "" && k.Use != "sig" {
+		return "", fmt.Errorf("use is %q: want sig", k.Use)
+	}
+	var alg jose.SignatureAlgorithm
+	switch key := k.Key.(type) {
+	case *ecdsa.PublicKey:
+		switch key.Curve.Params().Name {
+		case "P-256":
+			alg = jose.ES256
+		case "P-384":
+			alg = jose.ES384
+		case "P-521":
+			alg = jose.ES512
+		default:
+			return "", fmt.Errorf("curve %s is not supported", key.Curve.Params().Name)
+		}
+	case *rsa.PublicKey:
+		if bits := key.N.BitLen(); bits < minRSABits || bits > maxRSABits {
+			return "", fmt.Errorf("RSA key of %d bits: want %d to %d", bits, minRSABits, maxRSABits)
+		}
+		alg = jose.RS256
+	case ed25519.PublicKey:
+		alg = jose.EdDSA
+	default:
+		return "", errors.New("want a public ECDSA, RSA or Ed25519 key")
+	}
+	if k.Algorithm != "" && k.Algorithm != string(alg) {
+		return "", fmt.Errorf("alg is %q: want %s", k.Algorithm, alg)
+	}
+	return alg, nil
+}
+
+// Verify checks signature and claims of a token in compact form and returns
+// the claims. The error never holds the token; errors.Is(err, ErrUnknownKey)
+// says that another key set might accept it.
+func (v *Verifier) Verify(raw string, now time.Time) (Claims, error) {
+	p, err := v.open(raw)
+	if err != nil {
+		return Claims{}, fmt.Errorf("token: %w", err)
+	}
+	c, err := v.check(p, now)
+	if err != nil {
+		return Claims{}, fmt.Errorf("token of issuer %q: %w", v.Issuer, err)
+	}
+	return c, nil
+}
+
+// open checks the form and the signature.
+func (v *Verifier) open(raw string) (payload, error) {
+	var p payload
+	if len(raw) > MaxSize {
+		return p, fmt.Errorf("%d bytes long: want at most %d", len(raw), MaxSize)
+	}
+	if strings.ContainsFunc(raw, notCompact) {
+		return p, errors.New("not a JWT in compact form")
+	}
+	tok, err := jwt.ParseSigned(raw, []jose.SignatureAlgorithm{
+		jose.ES256, jose.ES384, jose.ES512, jose.RS256, jose.EdDSA,
+	})
+	if err != nil {
+		return p, err
+	}
+	header := tok.Headers[0]
+	for _, name := range []jose.HeaderKey{"crit", "b64"} {
+		if _, found := header.ExtraHeaders[name]; found {
+			return p, fmt.Errorf("header %q is not supported", name)
+		}
+	}
+	if len(header.KeyID) > maxKeyID {
+		return p, fmt.Errorf("kid is longer than %d bytes", maxKeyID)
+	}
+	keys := v.Keys.Key(header.KeyID)
+	switch len(keys) {
+	case 0:
+		return p, fmt.Errorf("%w %q", ErrUnknownKey, header.KeyID)
+	case 1:
+	default:
+		return p, fmt.Errorf("kid %q names %d keys", header.KeyID, len(keys))
+	}
+	alg, err := algorithm(keys[0])
+	if err != nil {
+		return p, fmt.Errorf("key %q: %w", header.KeyID, err)
+	}
+	if header.Algorithm != string(alg) {
+		return p, fmt.Errorf("alg is %q: key %q is for %s", header.Algorithm, header.KeyID, alg)
+	}
+	err = tok.Claims(keys[0].Key, &p)
+	if errors.Is(err, jose.ErrCryptoFailure) {
+		return p, fmt.Errorf("the signature is not of key %q", header.KeyID)
+	}
+	if err != nil {
+		return p, fmt.Errorf("claims: %w", err)
+	}
+	return p, nil
+}
+
+// notCompact finds what a compact JWT cannot hold: base64 decoders skip line
+// breaks, and one token should have one spelling.
+func notCompact(r rune) bool {
+	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_' && r != '.'
+}
+
+// check holds the claims against the verifier and the clock.
+func (v *Verifier) check(p payload, now time.Time) (Claims, error) {
+	if p.Issuer == "" || p.Issuer != v.Issuer {
+		return Claims{}, fmt.Errorf("iss is %q", p.Issuer)
+	}
+	if !slices.ContainsFunc(v.Audiences, func(a string) bool { return a != "" && slices.Contains(p.Audience, a) }) {
+		return Claims{}, fmt.Errorf("aud is %q: want one of %q", p.Audience, v.Audiences)
+	}
+	if err := checkTimes(p, now); err != nil {
+		return Claims{}, err
+	}
+	c := Claims{
+		Audiences: p.Audience,
+		Issuer:    p.Issuer,
+		ID:        p.ID,
+		IssuedAt:  p.IssuedAt.Time(),
+		TTL:       time.Duration(*p.Expiry-*p.IssuedAt) * time.Second,
+	}
+	var err error
+	if c.Namespace, c.ServiceAccount, err = parseSubject(p.Subject); err != nil {
+		return Claims{}, err
+	}
+	k := p.Kubernetes
+	if k == nil {
+		return c, nil
+	}
+	if k.Namespace != c.Namespace || k.ServiceAccount.Name != c.ServiceAccount {
+		return Claims{}, fmt.Errorf("sub is %q but kubernetes.io names %q/%q", p.Subject, k.Namespace, k.ServiceAccount.Name)
+	}
+	c.ServiceAccountUID = k.ServiceAccount.UID
+	if k.Pod != nil {
+		if !mesh.IsDNSName(k.Pod.Name) {
+			return Claims{}, fmt.Errorf("pod %q is not a DNS name", k.Pod.Name)
+		}
+		c.Pod, c.PodUID = k.Pod.Name, k.Pod.UID
+	}
+	return c, nil
+}
+
+// maxTime is the end of the year 9999: later times cannot be printed.
+const maxTime = 253402300799
+
+func checkTimes(p payload, now time.Time) error {
+	if p.Expiry == nil || p.IssuedAt == nil {
+		return errors.New("exp and iat are required")
+	}
+	notBefore := *p.IssuedAt
+	if p.NotBefore != nil {
+		notBefore = *p.NotBefore
+	}
+	for _, t := range []jwt.NumericDate{*p.Expiry, *p.IssuedAt, notBefore} {
+		if t < 0 || t > maxTime {
+			return fmt.Errorf("%d is not a time in seconds", t)
+		}
+	}
+	if *p.Expiry <= *p.IssuedAt || *p.Expiry <= notBefore {
+		return errors.New("exp is not after iat and nbf")
+	}
+	if *p.Expiry-*p.IssuedAt > jwt.NumericDate(MaxTTL/time.Second) {
+		return fmt.Errorf("lives longer than %s", MaxTTL)
+	}
+	if exp := p.Expiry.Time(); !now.Before(exp.Add(Leeway)) {
+		return fmt.Errorf("expired at %s", exp.UTC().Format(time.RFC3339))
+	}
+	for _, t := range []*jwt.NumericDate{&notBefore, p.IssuedAt} {
+		if now.Add(Leeway).Before(t.Time()) {
+			return fmt.Errorf("not valid before %s", t.Time().UTC().Format(time.RFC3339))
+		}
+	}
+	return nil
+}
