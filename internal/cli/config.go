@@ -187,26 +187,33 @@ func readMapping(r io.Reader) ([]*yaml.Node, error) {
 // nodeValue returns a scalar as the string that was written, a list of
 // scalars as a []string.
 func nodeValue(node *yaml.Node) (any, error) {
-	if node.Kind == yaml.AliasNode {
-		node = node.Alias
-	}
-	switch {
-	case node.Kind == yaml.ScalarNode && node.Tag != "!!null":
+	node = resolve(node)
+	if isScalar(node) {
 		return node.Value, nil
-	case node.Kind == yaml.SequenceNode:
-		list := []string{}
-		for _, item := range node.Content {
-			value, err := nodeValue(item)
-			s, ok := value.(string)
-			if err != nil || !ok {
-				return nil, fmt.Errorf("wants plain values in its list, line %d has another", item.Line)
-			}
-			list = append(list, s)
-		}
-		return list, nil
-	default:
+	}
+	if node.Kind != yaml.SequenceNode {
 		return nil, errors.New("wants a value or a list of values")
 	}
+	list := []string{}
+	for _, item := range node.Content {
+		value := resolve(item)
+		if !isScalar(value) {
+			return nil, fmt.Errorf("wants plain values in its list, line %d has another", item.Line)
+		}
+		list = append(list, value.Value)
+	}
+	return list, nil
+}
+
+func resolve(node *yaml.Node) *yaml.Node {
+	if node.Kind == yaml.AliasNode {
+		return node.Alias
+	}
+	return node
+}
+
+func isScalar(node *yaml.Node) bool {
+	return node.Kind == yaml.ScalarNode && node.Tag != "!!null"
 }
 
 // environment returns the values that the environment has for flags, as

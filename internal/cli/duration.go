@@ -34,30 +34,31 @@ const day = 24 * time.Hour
 
 // parseDuration reads what time.ParseDuration reads, with days in front.
 func parseDuration(s string) (time.Duration, error) {
-	bad := fmt.Errorf("%q is not a duration, write for example 30s, 5m, 12h or 90d", s)
-	var total time.Duration
-	rest := s
-	if days, after, found := strings.Cut(s, "d"); found {
-		d, err := time.ParseDuration(days + "h")
-		if err != nil {
-			return 0, bad
-		}
-		if d > math.MaxInt64/24 {
-			return 0, fmt.Errorf("duration %q is too long", s)
-		}
-		total, rest = 24*d, after
-	}
-	if rest != "" || total == 0 && rest == s {
-		d, err := time.ParseDuration(rest)
-		if err != nil {
-			return 0, bad
-		}
-		total += d
-	}
-	if total < 0 || strings.HasPrefix(s, "-") {
+	if strings.HasPrefix(s, "-") {
 		return 0, fmt.Errorf("duration %q is negative", s)
 	}
-	return total, nil
+	bad := fmt.Errorf("%q is not a duration, write for example 30s, 5m, 12h or 90d", s)
+	if strings.ContainsAny(s, "+-") {
+		return 0, bad
+	}
+	days, rest, found := strings.Cut(s, "d")
+	if !found {
+		days, rest = "0", s
+	} else if rest == "" {
+		rest = "0"
+	}
+	if strings.Trim(days, "0123456789.") != "" {
+		return 0, bad
+	}
+	d, err := time.ParseDuration(days + "h") // times 24 below
+	r, err2 := time.ParseDuration(rest)
+	if err != nil || err2 != nil {
+		return 0, bad
+	}
+	if d > math.MaxInt64/24 || 24*d > math.MaxInt64-r {
+		return 0, fmt.Errorf("duration %q is too long", s)
+	}
+	return 24*d + r, nil
 }
 
 // formatDuration writes d as parseDuration reads it, without parts that are

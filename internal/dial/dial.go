@@ -3,7 +3,6 @@
 package dial
 
 import (
-	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -39,23 +38,10 @@ func TLSConfig(roots []byte, serverName string, certs ...tls.Certificate) (*tls.
 // timeout. It follows no redirect: the answer that asks for one is an error.
 // tlsConfig may be nil if only http:// addresses are asked.
 func HTTPClient(timeout time.Duration, tlsConfig *tls.Config) *http.Client {
-	return client(timeout, tlsConfig, (&net.Dialer{Timeout: connectTimeout}).DialContext)
-}
-
-// UnixHTTPClient is HTTPClient for a server on the Unix socket at path; the
-// host of a request's URL is not used.
-func UnixHTTPClient(timeout time.Duration, path string) *http.Client {
-	dialer := &net.Dialer{Timeout: connectTimeout}
-	return client(timeout, nil, func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return dialer.DialContext(ctx, "unix", path)
-	})
-}
-
-func client(timeout time.Duration, tlsConfig *tls.Config, dial func(ctx context.Context, network, addr string) (net.Conn, error)) *http.Client {
 	return &http.Client{
 		Timeout: timeout,
 		Transport: &http.Transport{
-			DialContext:            dial,
+			DialContext:            (&net.Dialer{Timeout: connectTimeout}).DialContext,
 			TLSClientConfig:        tlsConfig,
 			TLSHandshakeTimeout:    connectTimeout,
 			MaxResponseHeaderBytes: 64 << 10,
