@@ -38,15 +38,23 @@ func TLSConfig(roots []byte, serverName string, certs ...tls.Certificate) (*tls.
 // timeout. It follows no redirect: the answer that asks for one is an error.
 // tlsConfig may be nil if only http:// addresses are asked.
 func HTTPClient(timeout time.Duration, tlsConfig *tls.Config) *http.Client {
+	return newClient(timeout, newTransport(tlsConfig))
+}
+
+func newTransport(tlsConfig *tls.Config) *http.Transport {
+	return &http.Transport{
+		DialContext:            (&net.Dialer{Timeout: connectTimeout}).DialContext,
+		TLSClientConfig:        tlsConfig,
+		TLSHandshakeTimeout:    connectTimeout,
+		MaxResponseHeaderBytes: 64 << 10,
+		IdleConnTimeout:        30 * time.Second,
+	}
+}
+
+func newClient(timeout time.Duration, transport *http.Transport) *http.Client {
 	return &http.Client{
-		Timeout: timeout,
-		Transport: &http.Transport{
-			DialContext:            (&net.Dialer{Timeout: connectTimeout}).DialContext,
-			TLSClientConfig:        tlsConfig,
-			TLSHandshakeTimeout:    connectTimeout,
-			MaxResponseHeaderBytes: 64 << 10,
-			IdleConnTimeout:        30 * time.Second,
-		},
+		Timeout:   timeout,
+		Transport: transport,
 		CheckRedirect: func(req *http.Request, _ []*http.Request) error {
 			return fmt.Errorf("redirected to %s, which is not followed", req.URL.Redacted())
 		},
