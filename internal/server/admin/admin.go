@@ -1,0 +1,106 @@
+// Package admin serves what operators and probes read from the control plane:
+// readiness, version, metrics and the table of connected proxies. Everything
+// here is read only.
+package admin
+
+import (
+	"encoding/json"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Config says what the pages show. All functions are called for each request
+// and must be safe from any goroutine.
+type Config struct {
+	// Ready returns the reasons why the control plane is not ready, none when
+	// it is.
+	Ready func() []string
+	// Version is shown as JSON.
+	Version any
+	// Proxies is shown as JSON to loopback callers.
+	Proxies func() any
+	Log     *slog.Logger
+}
+
+// Handler serves /ready and /version to everyone, and /debug/proxies to
+// callers on the loopback interface.
+func Handler(cfg Config) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, r *http.Request) {
+		reasons := cfg.Ready()
+		if len(reasons) == 0 {
+			w.WriteHeader(http.StatusOK)
+			return
+		}
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		w.WriteHeader(http.StatusServiceUnavailable)
+		for _, reason := range reasons {
+			_, _ = w.Write([]byte(reason + "\n"))
+		}
+	})
+	mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) { cfg.json(w, cfg.Version) })
+	mux.Handle("GET /debug/proxies", loopbackOnly(func(w http.ResponseWriter, _ *http.Request) {
+		cfg.json(w, cfg.Proxies())
+	}))
+	return mux
+}
+
+// Metrics serves /metrics and nothing else.
+func Metrics(g prometheus.Gatherer) http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", promhttp.HandlerFor(g, promhttp.HandlerOpts{MaxRequestsInFlight: 4}))
+	return mux
+}
+
+// NewServer bounds what a client of the handler may cost.
+func NewServer(h http.Handler, log *slog.Logger) *http.Server {
+	return &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      30 * time.Second,
+		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+	}
+}
+
+func (cfg *Config) json(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	if err := e.Encode(v); err != nil {
+		cfg.Log.Debug("status page not sent", "error", err)
+	}
+}
+
+// loopbackOnly refuses callers from the network, and those on loopback who
+// name another host: a web page that was rebound to 127.0.0.1.
+func loopbackOnly(next http.HandlerFunc) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		peer, err := netip.ParseAddrPort(r.RemoteAddr)
+		if err != nil || !peer.Addr().Unmap().IsLoopback() || !isLoopbackHost(r.Host) {
+			http.Error(w, "only callers on the loopback interface may read this page", http.StatusForbidden)
+			return
+		}
+		next(w, r)
+	})
+}
+
+func isLoopbackHost(hostport string) bool {
+	host, _, err := net.SplitHostPort(hostport)
+	if err != nil {
+		host = hostport
+	}
+	if host == "localhost" {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.IsLoopback()
+}

@@ -1,0 +1,80 @@
+package admin
+
+import (
+	"encoding/json"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+func request(h http.Handler, path, remote, host string) *httptest.ResponseRecorder {
+	r := httptest.NewRequest(http.MethodGet, path, nil)
+	r.RemoteAddr, r.Host = remote, host
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w
+}
+
+func TestHandler(t *testing.T) {
+	var reasons []string
+	h := Handler(Config{
+		Ready:   func() []string { return reasons },
+		Version: map[string]string{"version": "v1"},
+		Proxies: func() any { return []string{"a.b"} },
+		Log:     slog.New(slog.DiscardHandler),
+	})
+	for _, tc := range []struct {
+		name, path, remote, host string
+		reasons                  []string
+		want                     int
+		body                     string
+	}{
+		{"ready", "/ready", "10.0.0.1:1", "x", nil, 200, ""},
+		{"not ready says why", "/ready", "10.0.0.1:1", "x", []string{"cluster c2: not read yet"}, 503, "cluster c2: not read yet\n"},
+		{"version for everyone", "/version", "10.0.0.1:1", "x", nil, 200, ""},
+		{"proxies from the network", "/debug/proxies", "10.0.0.1:1", "127.0.0.1:8080", nil, 403, ""},
+		{"proxies through a rebound name", "/debug/proxies", "127.0.0.1:1", "evil.example:8080", nil, 403, ""},
+		{"proxies on loopback", "/debug/proxies", "127.0.0.1:1", "localhost:8080", nil, 200, ""},
+		{"proxies on another loopback address", "/debug/proxies", "127.1.0.9:1", "127.1.0.2:8080", nil, 200, ""},
+		{"proxies on IPv6 loopback", "/debug/proxies", "[::1]:1", "[::1]:8080", nil, 200, ""},
+		{"nothing else", "/debug/pprof/", "127.0.0.1:1", "localhost", nil, 404, ""},
+		{"no metrics here", "/metrics", "127.0.0.1:1", "localhost", nil, 404, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			reasons = tc.reasons
+			w := request(h, tc.path, tc.remote, tc.host)
+			if w.Code != tc.want {
+				t.Errorf("status %d, want %d: %s", w.Code, tc.want, w.Body)
+			}
+			if tc.body != "" && w.Body.String() != tc.body {
+				t.Errorf("body %q, want %q", w.Body, tc.body)
+			}
+		})
+	}
+}
+
+func TestVersionIsJSON(t *testing.T) {
+	h := Handler(Config{Version: map[string]string{"version": "v1"}, Log: slog.New(slog.DiscardHandler)})
+	var got map[string]string
+	if err := json.Unmarshal(request(h, "/version", "127.0.0.1:1", "x").Body.Bytes(), &got); err != nil || got["version"] != "v1" {
+		t.Errorf("got %v, %v", got, err)
+	}
+}
+
+func TestMetricsOnly(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	c := prometheus.NewCounter(prometheus.CounterOpts{Name: "meshctl_test_total", Help: "x"})
+	reg.MustRegister(c)
+	c.Inc()
+	h := Metrics(reg)
+	if w := request(h, "/metrics", "10.0.0.1:1", "x"); !strings.Contains(w.Body.String(), "meshctl_test_total 1") {
+		t.Errorf("metrics: %s", w.Body)
+	}
+	if w := request(h, "/ready", "10.0.0.1:1", "x"); w.Code != http.StatusNotFound {
+		t.Errorf("/ready on the metrics port: %d", w.Code)
+	}
+}
