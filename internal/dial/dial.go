@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 	"time"
 )
 
@@ -39,6 +40,15 @@ func TLSConfig(roots []byte, serverName string, certs ...tls.Certificate) (*tls.
 // tlsConfig may be nil if only http:// addresses are asked.
 func HTTPClient(timeout time.Duration, tlsConfig *tls.Config) *http.Client {
 	return newClient(timeout, newTransport(tlsConfig))
+}
+
+// ProxiedHTTPClient is HTTPClient for http:// addresses behind the HTTP proxy
+// at proxy, host:port. It keeps up to connections idle connections to it.
+func ProxiedHTTPClient(timeout time.Duration, proxy string, connections int) *http.Client {
+	transport := newTransport(nil)
+	transport.Proxy = http.ProxyURL(&url.URL{Scheme: "http", Host: proxy})
+	transport.MaxIdleConnsPerHost = connections
+	return newClient(timeout, transport)
 }
 
 func newTransport(tlsConfig *tls.Config) *http.Transport {
