@@ -25,6 +25,7 @@ func main() {
 		Stdout:    os.Stdout,
 		Stderr:    os.Stderr,
 		LookupEnv: os.LookupEnv,
+		Environ:   os.Environ,
 		Now:       time.Now,
 	}, os.Args[1:]))
 }

@@ -19,12 +19,16 @@ type Env struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	LookupEnv      func(string) (string, bool)
-	Now            func() time.Time
+	// Environ lists the whole environment as NAME=value, for the commands
+	// that read variables of unknown names. Nil means empty.
+	Environ func() []string
+	Now     func() time.Time
 }
 
 // constructors lists the commands, one a line.
 func constructors() []func(*Env) *cobra.Command {
 	return []func(*Env) *cobra.Command{
+		newAgentCmd,
 		newCertsCmd,
 		newVersionCmd,
 		newEnvironmentTopic,

@@ -1,0 +1,213 @@
+// Package bootstrap builds the configuration that Envoy starts with: who it
+// is, where its control plane and its secrets come from, and the two listeners
+// that tell others how it does. Everything else reaches Envoy by ADS.
+package bootstrap
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+
+	bootstrapv3 "github.com/envoyproxy/go-control-plane/envoy/config/bootstrap/v3"
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	overloadv3 "github.com/envoyproxy/go-control-plane/envoy/config/overload/v3"
+	internallistenerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/bootstrap/internal_listener/v3"
+	downstreamv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/resource_monitors/downstream_connections/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+)
+
+// Config is what a bootstrap is built from. Addresses are valid; ports are
+// those of TCP and not 0.
+type Config struct {
+	Node mesh.NodeID
+	// NodeCluster is the name that telemetry groups proxies by.
+	NodeCluster string
+	// Metadata is what the control plane reads of a proxy, by Istio's keys.
+	// Values are those that structpb takes.
+	Metadata map[string]any
+
+	// Listen is where readiness and metrics are served, a wildcard or one
+	// address; Local is where Envoy reaches its own admin port and the
+	// agent, and where that admin port listens.
+	Listen, Local                               netip.Addr
+	AdminPort, StatusPort, ReadyPort, StatsPort uint16
+
+	// SDSSocket is the path of the agent's Unix socket.
+	SDSSocket string
+
+	// XDSHost (an IP address or a DNS name) and XDSPort name the control
+	// plane; its certificate must hold the DNS name XDSServerName.
+	XDSHost       string
+	XDSPort       uint16
+	XDSServerName string
+	// XDSRootFile holds the roots for the control plane's certificate, PEM;
+	// empty means those of the mesh.
+	XDSRootFile string
+	// Delta selects incremental xDS, else the state of the world is sent.
+	Delta bool
+
+	Stats         StatsInclusion
+	RuntimeValues map[string]string
+}
+
+// StatsInclusion names statistics to keep beside the built-in ones.
+type StatsInclusion struct{ Prefixes, Suffixes, Regexps []string }
+
+// Names of the static clusters. Configuration that the control plane
+// generates refers to ClusterSDS.
+const (
+	ClusterSDS   = "sds-grpc"
+	ClusterXDS   = "xds-grpc"
+	clusterStats = "prometheus_stats"
+	clusterAgent = "agent"
+)
+
+// Names of the secrets that the agent serves.
+const (
+	SecretCertificate = "default"
+	SecretRoots       = "ROOTCA"
+)
+
+// Marshal renders the bootstrap as indented JSON. Equal configurations give
+// equal bytes.
+func Marshal(c Config) ([]byte, error) {
+	b, err := build(c)
+	if err != nil {
+		return nil, fmt.Errorf("build bootstrap: %w", err)
+	}
+	raw, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(b)
+	if err != nil {
+		return nil, fmt.Errorf("encode bootstrap: %w", err)
+	}
+	// protojson varies its white space from build to build.
+	var out bytes.Buffer
+	if err := json.Indent(&out, raw, "", "  "); err != nil {
+		return nil, fmt.Errorf("encode bootstrap: %w", err)
+	}
+	out.WriteByte('\n')
+	return out.Bytes(), nil
+}
+
+func build(c Config) (*bootstrapv3.Bootstrap, error) {
+	metadata, err := structpb.NewStruct(c.Metadata)
+	if err != nil {
+		return nil, fmt.Errorf("node metadata: %w", err)
+	}
+	var p packer
+	b := &bootstrapv3.Bootstrap{
+		Node: &corev3.Node{
+			Id:       c.Node.String(),
+			Cluster:  c.NodeCluster,
+			Metadata: metadata,
+			Locality: &corev3.Locality{},
+		},
+		StaticResources: &bootstrapv3.Bootstrap_StaticResources{
+			Listeners: []*listenerv3.Listener{
+				p.forwarder(c.Listen, c.StatsPort, "stats", "/stats/prometheus", clusterStats),
+				p.forwarder(c.Listen, c.ReadyPort, "agent", "/healthz/ready", clusterAgent),
+			},
+			Clusters: []*clusterv3.Cluster{
+				localCluster(clusterStats, c.Local, c.AdminPort),
+				localCluster(clusterAgent, c.Local, c.StatusPort),
+				p.sdsCluster(c.SDSSocket),
+				p.xdsCluster(c),
+			},
+		},
+		DynamicResources: dynamicResources(c.Delta),
+		Admin: &bootstrapv3.Admin{
+			Address:     socketAddress(c.Local, c.AdminPort),
+			ProfilePath: "/dev/null",
+		},
+		StatsConfig:    statsConfig(c.Node.Type, c.Stats),
+		LayeredRuntime: layeredRuntime(c.RuntimeValues),
+		BootstrapExtensions: []*corev3.TypedExtensionConfig{{
+			Name: "envoy.bootstrap.internal_listener",
+			TypedConfig: p.any(&internallistenerv3.InternalListener{
+				BufferSizeKb: wrapperspb.UInt32(64),
+			}),
+		}},
+		OverloadManager: &overloadv3.OverloadManager{ResourceMonitors: []*overloadv3.ResourceMonitor{{
+			Name: "envoy.resource_monitors.global_downstream_max_connections",
+			ConfigType: &overloadv3.ResourceMonitor_TypedConfig{TypedConfig: p.any(
+				&downstreamv3.DownstreamConnectionsConfig{MaxActiveDownstreamConnections: 1<<31 - 1})},
+		}}},
+		ApplicationLogConfig: &bootstrapv3.Bootstrap_ApplicationLogConfig{
+			LogFormat: &bootstrapv3.Bootstrap_ApplicationLogConfig_LogFormat{
+				LogFormat: &bootstrapv3.Bootstrap_ApplicationLogConfig_LogFormat_TextFormat{
+					TextFormat: "%Y-%m-%dT%T.%fZ\t%l\tenvoy %n %g:%#\t%v\tthread=%t",
+				},
+			},
+		},
+		DeferredStatOptions: &bootstrapv3.Bootstrap_DeferredStatOptions{EnableDeferredCreationStats: true},
+	}
+	return b, p.err
+}
+
+// dynamicResources says that clusters and listeners come over one ADS stream,
+// and that Envoy waits for them however long the control plane is away.
+func dynamicResources(delta bool) *bootstrapv3.Bootstrap_DynamicResources {
+	api := corev3.ApiConfigSource_GRPC
+	if delta {
+		api = corev3.ApiConfigSource_DELTA_GRPC
+	}
+	overADS := func() *corev3.ConfigSource {
+		return &corev3.ConfigSource{
+			ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
+			InitialFetchTimeout:   durationpb.New(0),
+			ResourceApiVersion:    corev3.ApiVersion_V3,
+		}
+	}
+	return &bootstrapv3.Bootstrap_DynamicResources{
+		LdsConfig: overADS(),
+		CdsConfig: overADS(),
+		AdsConfig: apiConfigSource(api, ClusterXDS),
+	}
+}
+
+func apiConfigSource(api corev3.ApiConfigSource_ApiType, cluster string) *corev3.ApiConfigSource {
+	return &corev3.ApiConfigSource{
+		ApiType:                   api,
+		TransportApiVersion:       corev3.ApiVersion_V3,
+		SetNodeOnFirstMessageOnly: true,
+		GrpcServices: []*corev3.GrpcService{{
+			TargetSpecifier: &corev3.GrpcService_EnvoyGrpc_{
+				EnvoyGrpc: &corev3.GrpcService_EnvoyGrpc{ClusterName: cluster},
+			},
+		}},
+	}
+}
+
+// layeredRuntime has the runtime values that Istio sets, then those of the
+// person, then what is set over the admin port.
+func layeredRuntime(values map[string]string) *bootstrapv3.LayeredRuntime {
+	fields := map[string]*structpb.Value{
+		"re2.max_program_size.error_level":                               structpb.NewStringValue("32768"),
+		"envoy.reloadable_features.http_reject_path_with_fragment":       structpb.NewBoolValue(false),
+		"envoy.reloadable_features.coalesce_lb_rebuilds_on_batch_update": structpb.NewBoolValue(false),
+	}
+	for k, v := range values {
+		if v == "" {
+			delete(fields, k)
+			continue
+		}
+		fields[k] = structpb.NewStringValue(v)
+	}
+	return &bootstrapv3.LayeredRuntime{Layers: []*bootstrapv3.RuntimeLayer{
+		{
+			Name:           "global config",
+			LayerSpecifier: &bootstrapv3.RuntimeLayer_StaticLayer{StaticLayer: &structpb.Struct{Fields: fields}},
+		},
+		{
+			Name:           "admin",
+			LayerSpecifier: &bootstrapv3.RuntimeLayer_AdminLayer_{AdminLayer: &bootstrapv3.RuntimeLayer_AdminLayer{}},
+		},
+	}}
+}

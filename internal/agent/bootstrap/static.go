@@ -1,0 +1,193 @@
+package bootstrap
+
+import (
+	"net/netip"
+	"strconv"
+	"time"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	httpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/upstreams/http/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+// packer wraps messages in Any and keeps the first error, so that the shape
+// of what is built stays readable.
+type packer struct{ err error }
+
+func (p *packer) any(m proto.Message) *anypb.Any {
+	a, err := anypb.New(m)
+	if err != nil && p.err == nil {
+		p.err = err
+	}
+	return a
+}
+
+// forwarder is a listener on addr that hands one path to one static cluster
+// and answers 404 for the rest.
+func (p *packer) forwarder(addr netip.Addr, port uint16, statPrefix, path, cluster string) *listenerv3.Listener {
+	hcm := &hcmv3.HttpConnectionManager{
+		StatPrefix: statPrefix,
+		RouteSpecifier: &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: &routev3.RouteConfiguration{
+			VirtualHosts: []*routev3.VirtualHost{{
+				Name:    "backend",
+				Domains: []string{"*"},
+				Routes: []*routev3.Route{{
+					Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: path}},
+					Action: &routev3.Route_Route{Route: &routev3.RouteAction{
+						ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster},
+					}},
+				}},
+			}},
+		}},
+		HttpFilters: []*hcmv3.HttpFilter{{
+			Name:       "envoy.filters.http.router",
+			ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: p.any(&routerv3.Router{})},
+		}},
+	}
+	return &listenerv3.Listener{
+		Name:    addr.String() + "_" + strconv.Itoa(int(port)),
+		Address: socketAddress(addr, port),
+		FilterChains: []*listenerv3.FilterChain{{
+			Filters: []*listenerv3.Filter{{
+				Name:       "envoy.filters.network.http_connection_manager",
+				ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: p.any(hcm)},
+			}},
+		}},
+		// Readiness and metrics must answer when the proxy is overloaded.
+		IgnoreGlobalConnLimit: true,
+		BypassOverloadManager: true,
+	}
+}
+
+func localCluster(name string, addr netip.Addr, port uint16) *clusterv3.Cluster {
+	return staticCluster(name, clusterv3.Cluster_STATIC, 250*time.Millisecond, socketAddress(addr, port))
+}
+
+func (p *packer) sdsCluster(socket string) *clusterv3.Cluster {
+	c := staticCluster(ClusterSDS, clusterv3.Cluster_STATIC, time.Second, &corev3.Address{
+		Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: socket}},
+	})
+	c.TypedExtensionProtocolOptions = p.http2()
+	return c
+}
+
+// xdsCluster is the control plane, reached over TLS 1.3 with the workload's
+// certificate. Envoy waits for that certificate before it opens the stream.
+func (p *packer) xdsCluster(c Config) *clusterv3.Cluster {
+	discovery := clusterv3.Cluster_STRICT_DNS
+	if _, err := netip.ParseAddr(c.XDSHost); err == nil {
+		discovery = clusterv3.Cluster_STATIC
+	}
+	cluster := staticCluster(ClusterXDS, discovery, 5*time.Second, &corev3.Address{
+		Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+			Address:       c.XDSHost,
+			PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: uint32(c.XDSPort)},
+		}},
+	})
+	cluster.TypedExtensionProtocolOptions = p.http2()
+	cluster.UpstreamConnectionOptions = &clusterv3.UpstreamConnectionOptions{
+		TcpKeepalive: &corev3.TcpKeepalive{KeepaliveTime: wrapperspb.UInt32(30)},
+	}
+	tls := &tlsv3.CommonTlsContext{
+		TlsParams:                      &tlsv3.TlsParameters{TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_3},
+		AlpnProtocols:                  []string{"h2"},
+		TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{sdsSecret(SecretCertificate)},
+	}
+	validation := &tlsv3.CertificateValidationContext{
+		MatchTypedSubjectAltNames: []*tlsv3.SubjectAltNameMatcher{{
+			SanType: tlsv3.SubjectAltNameMatcher_DNS,
+			Matcher: &matcherv3.StringMatcher{MatchPattern: &matcherv3.StringMatcher_Exact{Exact: c.XDSServerName}},
+		}},
+	}
+	if c.XDSRootFile != "" {
+		validation.TrustedCa = &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: c.XDSRootFile}}
+		tls.ValidationContextType = &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: validation}
+	} else {
+		tls.ValidationContextType = &tlsv3.CommonTlsContext_CombinedValidationContext{
+			CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
+				DefaultValidationContext:         validation,
+				ValidationContextSdsSecretConfig: sdsSecret(SecretRoots),
+			},
+		}
+	}
+	cluster.TransportSocket = &corev3.TransportSocket{
+		Name: "envoy.transport_sockets.tls",
+		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: p.any(&tlsv3.UpstreamTlsContext{
+			Sni:              c.XDSServerName,
+			CommonTlsContext: tls,
+		})},
+	}
+	return cluster
+}
+
+// sdsSecret refers to a secret of the agent. Envoy waits for it without end:
+// there is nothing it could do without.
+func sdsSecret(name string) *tlsv3.SdsSecretConfig {
+	return &tlsv3.SdsSecretConfig{
+		Name: name,
+		SdsConfig: &corev3.ConfigSource{
+			ConfigSourceSpecifier: &corev3.ConfigSource_ApiConfigSource{
+				ApiConfigSource: apiConfigSource(corev3.ApiConfigSource_GRPC, ClusterSDS),
+			},
+			InitialFetchTimeout: durationpb.New(0),
+			ResourceApiVersion:  corev3.ApiVersion_V3,
+		},
+	}
+}
+
+// staticCluster has one endpoint. The ';' ends the name in statistics, for
+// names of other clusters hold dots.
+func staticCluster(name string, discovery clusterv3.Cluster_DiscoveryType, connect time.Duration, addr *corev3.Address) *clusterv3.Cluster {
+	return &clusterv3.Cluster{
+		Name:                 name,
+		AltStatName:          name + ";",
+		ClusterDiscoveryType: &clusterv3.Cluster_Type{Type: discovery},
+		ConnectTimeout:       durationpb.New(connect),
+		LoadAssignment: &endpointv3.ClusterLoadAssignment{
+			ClusterName: name,
+			Endpoints: []*endpointv3.LocalityLbEndpoints{{
+				LbEndpoints: []*endpointv3.LbEndpoint{{
+					HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: addr}},
+				}},
+			}},
+		},
+	}
+}
+
+func (p *packer) http2() map[string]*anypb.Any {
+	return map[string]*anypb.Any{
+		"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": p.any(&httpv3.HttpProtocolOptions{
+			UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{
+				ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
+					ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{
+						// Pings find a control plane that vanished without closing.
+						Http2ProtocolOptions: &corev3.Http2ProtocolOptions{
+							ConnectionKeepalive: &corev3.KeepaliveSettings{
+								Interval: durationpb.New(30 * time.Second),
+								Timeout:  durationpb.New(10 * time.Second),
+							},
+						},
+					},
+				},
+			},
+		}),
+	}
+}
+
+func socketAddress(addr netip.Addr, port uint16) *corev3.Address {
+	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+		Address:       addr.String(),
+		PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: uint32(port)},
+	}}}
+}

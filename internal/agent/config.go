@@ -1,0 +1,316 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/agent/bootstrap"
+	"github.com/meshctl/meshctl/internal/mesh"
+)
+
+// Config is everything that an agent has to know, resolved and checked.
+type Config struct {
+	Node     mesh.NodeID
+	Identity mesh.Identity
+	Cluster  mesh.ClusterID
+	// NodeCluster and Metadata are what Envoy tells of itself.
+	NodeCluster string
+	Metadata    map[string]any
+
+	Discovery, CA Server
+	// CARootFile and XDSRootFile hold PEM roots. An empty XDSRootFile means
+	// that the roots of the mesh are those of the control plane too.
+	CARootFile, XDSRootFile string
+	TokenFile               string
+	SecretTTL               time.Duration
+	// Grace is the share of a certificate's life that is left at renewal,
+	// give or take Jitter.
+	Grace, Jitter float64
+	Delta         bool
+
+	// Listen is where readiness, metrics and status are served, a wildcard
+	// or one address. Local is where the admin port listens and where Envoy
+	// and the agent reach each other.
+	Listen, Local                               netip.Addr
+	AdminPort, StatusPort, ReadyPort, StatsPort uint16
+
+	ConfigPath, EnvoyPath string
+	LogLevel              string
+	// Concurrency is the number of Envoy's worker threads, 0 for one a core.
+	Concurrency int
+	// Drain is how long Envoy takes to drain a listener that changed,
+	// TerminationDrain how long connections may go on after the agent was
+	// told to end.
+	Drain, TerminationDrain time.Duration
+	Stats                   bootstrap.StatsInclusion
+	RuntimeValues           map[string]string
+}
+
+// Server is a TLS server with the DNS name that its certificate must hold.
+type Server struct {
+	Host string // an IP address or a DNS name
+	Port uint16
+	Name string
+}
+
+// Flags are the values of the command line. A zero value or nil is one not given.
+type Flags struct {
+	Type                                            string
+	PodName, PodNamespace, InstanceIP               string
+	ServiceAccount, TrustDomain, ClusterID, Network string
+	DiscoveryAddress, CAAddress                     string
+	RootCA, Token                                   string
+	ConfigPath, Envoy                               string
+	BindAddress                                     string
+	AdminPort, StatusPort, ReadyPort, StatsPort     int
+	Concurrency                                     int
+	Delta                                           string // a boolean
+	DrainDuration, TerminationDrainDuration         *time.Duration
+	LogLevel                                        string
+}
+
+// Input is what a configuration is resolved from.
+type Input struct {
+	Flags Flags
+	// Environ holds NAME=value, as os.Environ gives it.
+	Environ []string
+	// PodLabels is the file that Kubernetes writes a pod's labels to, nil
+	// when there is none.
+	PodLabels []byte
+	// Interfaces are the addresses of this machine.
+	Interfaces []netip.Addr
+}
+
+// Defaults, as those of Istio's agent. Paths are relative to the working
+// directory, which is / in a container.
+const (
+	DefaultTokenFile     = "./var/run/secrets/tokens/istio-token"
+	DefaultRootFile      = "./var/run/secrets/istio/root-cert.pem"
+	DefaultConfigPath    = "./etc/istio/proxy"
+	DefaultPodLabelsFile = "./etc/istio/pod/labels"
+	DefaultDiscovery     = "istiod.istio-system.svc:15012"
+
+	defaultServerName = "istiod." + mesh.DefaultSystemNamespace + ".svc"
+	defaultLogLevel   = "warning"
+	defaultSecretTTL  = 24 * time.Hour
+	defaultGrace      = 0.5
+	defaultJitter     = 0.01
+)
+
+// Resolve puts a configuration together: flags win over the environment that
+// Istio's agent reads, that over PROXY_CONFIG, that over defaults. The error
+// lists all that is wrong, each with the name of its variable; warnings tell
+// what has no effect.
+func Resolve(in Input) (cfg Config, warnings []string, err error) {
+	r := &resolver{flags: in.Flags, env: environment(in.Environ)}
+	pc := r.proxyConfig()
+	r.metadata = pc.GetProxyMetadata()
+
+	r.identity(&cfg)
+	r.addresses(&cfg, in.Interfaces)
+	r.ports(&cfg, pc)
+	r.servers(&cfg, pc)
+	r.secrets(&cfg)
+	r.envoy(&cfg, pc)
+	r.nodeMetadata(&cfg, pc, in.PodLabels)
+	return cfg, r.warnings, errors.Join(r.errs...)
+}
+
+// resolver collects errors and warnings while a configuration is resolved.
+type resolver struct {
+	flags    Flags
+	env      map[string]string
+	metadata map[string]string // ProxyConfig.proxyMetadata: more environment
+	warnings []string
+	errs     []error
+}
+
+func (r *resolver) errorf(format string, args ...any) {
+	r.errs = append(r.errs, fmt.Errorf(format, args...))
+}
+
+func (r *resolver) warnf(format string, args ...any) {
+	r.warnings = append(r.warnings, fmt.Sprintf(format, args...))
+}
+
+// setting is a value and the name of what gave it.
+type setting struct{ value, from string }
+
+// pick returns the first value that is given: the flag's, the variable's, the
+// default.
+func (r *resolver) pick(flag, value, variable, def string) setting {
+	if value != "" {
+		return setting{value, "--" + flag}
+	}
+	if v := r.lookup(variable); v != "" {
+		return setting{v, variable}
+	}
+	return setting{def, variable + " (or --" + flag + ")"}
+}
+
+func (r *resolver) lookup(variable string) string {
+	if v := r.env[variable]; v != "" {
+		return v
+	}
+	return r.metadata[variable]
+}
+
+func environment(environ []string) map[string]string {
+	out := make(map[string]string, len(environ))
+	for _, e := range environ {
+		if name, value, ok := strings.Cut(e, "="); ok {
+			out[name] = value
+		}
+	}
+	return out
+}
+
+// identity resolves who the workload is.
+func (r *resolver) identity(cfg *Config) {
+	f := r.flags
+	kind := setting{f.Type, "--type"}
+	if kind.value == "" {
+		kind.value = string(mesh.Sidecar)
+	}
+	name := r.pick("pod-name", f.PodName, "POD_NAME", "")
+	namespace := r.pick("pod-namespace", f.PodNamespace, "POD_NAMESPACE", "")
+	account := r.pick("service-account", f.ServiceAccount, "SERVICE_ACCOUNT", "")
+	domain := r.pick("trust-domain", f.TrustDomain, "TRUST_DOMAIN", mesh.DefaultTrustDomain)
+	domain.value = strings.ReplaceAll(domain.value, "@", ".")
+
+	if t := mesh.NodeType(kind.value); t != mesh.Sidecar && t != mesh.Router {
+		r.errorf("%s=%q: want %s or %s", kind.from, kind.value, mesh.Sidecar, mesh.Router)
+	}
+	r.check(name, mesh.IsDNSName, "a pod's name")
+	r.check(namespace, mesh.IsDNSLabel, "a namespace")
+	r.check(account, mesh.IsDNSName, "a service account")
+	r.check(domain, mesh.IsTrustDomain, "a trust domain such as "+mesh.DefaultTrustDomain)
+
+	cfg.Node = mesh.NodeID{
+		Type:      mesh.NodeType(kind.value),
+		Name:      name.value,
+		Namespace: namespace.value,
+		Domain:    namespace.value + ".svc." + mesh.DefaultDomain,
+	}
+	cfg.Identity = mesh.Identity{TrustDomain: domain.value, Namespace: namespace.value, ServiceAccount: account.value}
+	cfg.Cluster = mesh.ClusterID(r.pick("cluster-id", f.ClusterID, "ISTIO_META_CLUSTER_ID", "").value)
+}
+
+func (r *resolver) check(s setting, valid func(string) bool, want string) {
+	switch {
+	case s.value == "":
+		r.errorf("%s is not set", s.from)
+	case !valid(s.value):
+		r.errorf("%s=%q is not %s", s.from, s.value, want)
+	}
+}
+
+// addresses resolves where the workload is and where things listen.
+func (r *resolver) addresses(cfg *Config, interfaces []netip.Addr) {
+	var own []netip.Addr
+	bind, bound := r.addr(setting{r.flags.BindAddress, "--bind-address"})
+	if bound && bind.IsUnspecified() {
+		r.errorf("--bind-address=%s: want one address; without it all are served", bind)
+	}
+	if ip, ok := r.addr(r.pick("instance-ip", r.flags.InstanceIP, "INSTANCE_IP", "")); ok {
+		own = append(own, ip)
+	} else if bound {
+		own = append(own, bind)
+	}
+	if !bound {
+		for _, a := range interfaces {
+			if a.IsGlobalUnicast() && (len(own) == 0 || own[0] != a) {
+				own = append(own, a)
+			}
+		}
+	}
+	if len(own) == 0 {
+		own = []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
+	}
+	cfg.Node.IP = own[0]
+	cfg.Metadata = map[string]any{"INSTANCE_IPS": joinAddrs(own)}
+
+	switch {
+	case bound:
+		cfg.Listen, cfg.Local = bind, bind
+	case onlyIPv6(own):
+		cfg.Listen, cfg.Local = netip.IPv6Unspecified(), netip.IPv6Loopback()
+	default:
+		cfg.Listen, cfg.Local = netip.IPv4Unspecified(), netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	}
+}
+
+func (r *resolver) addr(s setting) (netip.Addr, bool) {
+	if s.value == "" {
+		return netip.Addr{}, false
+	}
+	a, err := netip.ParseAddr(s.value)
+	if err != nil || a.Zone() != "" {
+		r.errorf("%s=%q is not an IP address", s.from, s.value)
+		return netip.Addr{}, false
+	}
+	return a.Unmap(), true
+}
+
+func joinAddrs(list []netip.Addr) string {
+	out := make([]string, len(list))
+	for i, a := range list {
+		out[i] = a.String()
+	}
+	return strings.Join(out, ",")
+}
+
+func onlyIPv6(list []netip.Addr) bool {
+	for _, a := range list {
+		if a.Is4() {
+			return false
+		}
+	}
+	return true
+}
+
+// secrets resolves how the certificate is got and renewed.
+func (r *resolver) secrets(cfg *Config) {
+	f := r.flags
+	cfg.TokenFile = f.Token
+	if cfg.TokenFile == "" {
+		cfg.TokenFile = DefaultTokenFile
+	}
+	cfg.CARootFile = r.pick("root-ca", f.RootCA, "CA_ROOT_CA", DefaultRootFile).value
+	if xds := r.lookup("XDS_ROOT_CA"); f.RootCA == "" && xds != cfg.CARootFile {
+		cfg.XDSRootFile = xds
+	}
+	if cfg.CARootFile == systemRoots || cfg.XDSRootFile == systemRoots {
+		r.errorf("CA_ROOT_CA, XDS_ROOT_CA: %s (the roots of the operating system) is not supported; name a PEM file", systemRoots)
+	}
+
+	cfg.SecretTTL = defaultSecretTTL
+	if v := r.lookup("SECRET_TTL"); v != "" {
+		ttl, err := time.ParseDuration(v)
+		if err != nil || ttl < time.Second {
+			r.errorf("SECRET_TTL=%q is not a duration of at least 1s, such as 24h", v)
+		}
+		cfg.SecretTTL = ttl
+	}
+	cfg.Grace = r.ratio("SECRET_GRACE_PERIOD_RATIO", defaultGrace)
+	cfg.Jitter = r.ratio("SECRET_GRACE_PERIOD_RATIO_JITTER", defaultJitter)
+}
+
+// systemRoots is what Istio writes for the roots of the operating system.
+const systemRoots = "SYSTEM"
+
+func (r *resolver) ratio(variable string, def float64) float64 {
+	v := r.lookup(variable)
+	if v == "" {
+		return def
+	}
+	ratio, err := strconv.ParseFloat(v, 64)
+	if err != nil || !(ratio >= 0 && ratio <= 1) {
+		r.errorf("%s=%q is not a number from 0 to 1", variable, v)
+	}
+	return ratio
+}

@@ -1,0 +1,160 @@
+package agent
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+)
+
+// Prefixes of the environment variables that go into the node's metadata, as
+// text and as the fields of a JSON object.
+const (
+	metaPrefix     = "ISTIO_META_"
+	metaJSONPrefix = "ISTIO_METAJSON_"
+	labelsVariable = metaJSONPrefix + "LABELS"
+)
+
+// nodeMetadata adds to cfg.Metadata what the control plane reads of a proxy.
+// What the agent knows itself cannot be contradicted from outside.
+func (r *resolver) nodeMetadata(cfg *Config, pc *meshv1alpha1.ProxyConfig, podLabels []byte) {
+	labels, static := r.labels(podLabels)
+	known := cfg.Metadata
+	known["NAME"] = cfg.Node.Name
+	known["NAMESPACE"] = cfg.Node.Namespace
+	known["SERVICE_ACCOUNT"] = cfg.Identity.ServiceAccount
+	known["PILOT_SAN"] = []any{cfg.Discovery.Name}
+	known["ENVOY_STATUS_PORT"] = int(cfg.ReadyPort)
+	known["ENVOY_PROMETHEUS_PORT"] = int(cfg.StatsPort)
+	known["LABELS"] = labels
+	if len(static) > 0 {
+		known["STATIC_LABELS"] = static
+	}
+	known["PROXY_CONFIG"] = r.proxyConfigObject(pc)
+
+	given, from := r.givenMetadata()
+	overlay := func(key, flag, value string) {
+		if value != "" {
+			given[key], from[key] = value, "--"+flag
+		}
+	}
+	overlay("CLUSTER_ID", "cluster-id", r.flags.ClusterID)
+	overlay("NETWORK", "network", r.flags.Network)
+	if _, ok := given["MESH_ID"]; !ok && pc.GetMeshId() != "" {
+		given["MESH_ID"] = pc.GetMeshId()
+	}
+	if _, ok := given["INTERCEPTION_MODE"]; !ok && pc.GetInterceptionMode() != meshv1alpha1.ProxyConfig_REDIRECT {
+		given["INTERCEPTION_MODE"] = pc.GetInterceptionMode().String()
+	}
+	if mode, ok := given["INTERCEPTION_MODE"]; ok && !slices.Contains([]any{"REDIRECT", "TPROXY", "NONE"}, mode) {
+		r.errorf("%s=%q: want REDIRECT, TPROXY or NONE", from["INTERCEPTION_MODE"], mode)
+	}
+	for _, key := range slices.Sorted(maps.Keys(given)) {
+		if own, ok := known[key]; ok && !reflect.DeepEqual(own, given[key]) {
+			r.errorf("%s gives the node's metadata %s a value that the agent sets itself (%v): remove the variable", from[key], key, own)
+		}
+	}
+	maps.Copy(given, known)
+	cfg.Metadata = given
+	cfg.NodeCluster = nodeCluster(cfg, pc.GetServiceCluster(), labels)
+}
+
+// givenMetadata collects ISTIO_META_X and the fields of ISTIO_METAJSON_X, and
+// for each key the variable that gave it. JSON wins over text.
+func (r *resolver) givenMetadata() (given map[string]any, from map[string]string) {
+	given, from = map[string]any{}, map[string]string{}
+	all := maps.Clone(r.metadata)
+	if all == nil {
+		all = map[string]string{}
+	}
+	maps.Copy(all, r.env)
+	names := slices.Sorted(maps.Keys(all))
+	for _, name := range names {
+		if key, ok := strings.CutPrefix(name, metaPrefix); ok && key != "" && all[name] != "" {
+			given[key], from[key] = all[name], name
+		}
+	}
+	for _, name := range names {
+		if !strings.HasPrefix(name, metaJSONPrefix) || name == labelsVariable || all[name] == "" {
+			continue
+		}
+		var fields map[string]any
+		if err := json.Unmarshal([]byte(all[name]), &fields); err != nil {
+			r.errorf("%s is not a JSON object: %w", name, err)
+		}
+		for key, value := range fields {
+			given[key], from[key] = value, name
+		}
+	}
+	return given, from
+}
+
+// labels returns the pod's labels, from the file of Kubernetes and from
+// ISTIO_METAJSON_LABELS, and the latter alone.
+func (r *resolver) labels(file []byte) (all, static map[string]any) {
+	all, static = map[string]any{}, map[string]any{}
+	lines := bufio.NewScanner(bytes.NewReader(file))
+	for n := 1; lines.Scan(); n++ {
+		line := strings.TrimSpace(lines.Text())
+		if line == "" {
+			continue
+		}
+		key, quoted, _ := strings.Cut(line, "=")
+		value, err := strconv.Unquote(quoted)
+		if err != nil {
+			r.errorf("%s:%d: want key=\"value\"", DefaultPodLabelsFile, n)
+			continue
+		}
+		all[key] = value
+	}
+	if err := lines.Err(); err != nil {
+		r.errorf("%s: %w", DefaultPodLabelsFile, err)
+	}
+	if text := r.lookup(labelsVariable); text != "" {
+		var given map[string]string
+		if err := json.Unmarshal([]byte(text), &given); err != nil {
+			r.errorf("%s is not a JSON object of strings: %w", labelsVariable, err)
+		}
+		for key, value := range given {
+			all[key], static[key] = value, value
+		}
+	}
+	// It differs from one rollout to the next and means nothing to the mesh.
+	delete(all, "pod-template-hash")
+	return all, static
+}
+
+func (r *resolver) proxyConfigObject(pc *meshv1alpha1.ProxyConfig) map[string]any {
+	data, err := protojson.Marshal(pc)
+	if err != nil {
+		r.errorf("PROXY_CONFIG: %w", err)
+		return nil
+	}
+	var object map[string]any
+	if err := json.Unmarshal(data, &object); err != nil {
+		r.errorf("PROXY_CONFIG: %w", err)
+	}
+	return object
+}
+
+// nodeCluster is what telemetry groups the proxy by.
+func nodeCluster(cfg *Config, serviceCluster string, labels map[string]any) string {
+	if serviceCluster != "" && serviceCluster != anonymousCluster {
+		return serviceCluster
+	}
+	name := anonymousCluster
+	if workload, ok := cfg.Metadata["WORKLOAD_NAME"].(string); ok && workload != "" {
+		name = workload
+	}
+	if app, ok := labels["app"].(string); ok && app != "" {
+		name = app
+	}
+	return name + "." + cfg.Node.Namespace
+}

@@ -1,0 +1,283 @@
+package agent
+
+import (
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/meshctl/meshctl/internal/agent/bootstrap"
+	"github.com/meshctl/meshctl/internal/mesh"
+)
+
+// anonymousCluster is Istio's default for serviceCluster: no name was given.
+const anonymousCluster = "istio-proxy"
+
+// proxyConfig returns Istio's defaults overlaid with PROXY_CONFIG, then with
+// the environment and flags of the same meaning, field by field. It is also
+// what the control plane is told in the node's metadata.
+func (r *resolver) proxyConfig() *meshv1alpha1.ProxyConfig {
+	pc := &meshv1alpha1.ProxyConfig{
+		ConfigPath:               DefaultConfigPath,
+		ClusterName:              &meshv1alpha1.ProxyConfig_ServiceCluster{ServiceCluster: anonymousCluster},
+		DrainDuration:            durationpb.New(45 * time.Second),
+		TerminationDrainDuration: durationpb.New(5 * time.Second),
+		DiscoveryAddress:         DefaultDiscovery,
+		ProxyAdminPort:           mesh.PortEnvoyAdmin,
+		StatusPort:               mesh.PortAgentStatus,
+		ControlPlaneAuthPolicy:   meshv1alpha1.AuthenticationPolicy_MUTUAL_TLS,
+	}
+	if text := r.env["PROXY_CONFIG"]; text != "" {
+		given := r.parseProxyConfig(text)
+		given.ProtoReflect().Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+			pc.ProtoReflect().Set(fd, v)
+			return true
+		})
+	}
+	if pc.GetConcurrency() == nil {
+		if n, err := strconv.Atoi(r.env["ISTIO_CPU_LIMIT"]); err == nil && n > 0 {
+			pc.Concurrency = wrapperspb.Int32(int32(min(n, maxConcurrency)))
+		}
+	}
+	r.overlayFlags(pc)
+	return pc
+}
+
+func (r *resolver) overlayFlags(pc *meshv1alpha1.ProxyConfig) {
+	f := r.flags
+	if f.AdminPort != 0 {
+		pc.ProxyAdminPort = int32(clampPort(f.AdminPort))
+	}
+	if f.StatusPort != 0 {
+		pc.StatusPort = int32(clampPort(f.StatusPort))
+	}
+	if f.Concurrency != 0 {
+		pc.Concurrency = wrapperspb.Int32(int32(min(max(f.Concurrency, -1), maxConcurrency+1)))
+	}
+	if f.DiscoveryAddress != "" {
+		pc.DiscoveryAddress = f.DiscoveryAddress
+	}
+	if f.ConfigPath != "" {
+		pc.ConfigPath = f.ConfigPath
+	}
+	if f.Envoy != "" {
+		pc.BinaryPath = f.Envoy
+	}
+	if f.DrainDuration != nil {
+		pc.DrainDuration = durationpb.New(*f.DrainDuration)
+	}
+	if f.TerminationDrainDuration != nil {
+		pc.TerminationDrainDuration = durationpb.New(*f.TerminationDrainDuration)
+	}
+}
+
+// maxConcurrency bounds the worker threads; a larger number is a mistake.
+const maxConcurrency = 1024
+
+// clampPort keeps a port that is none recognisable in 32 bits.
+func clampPort(port int) int { return min(max(port, -1), 1<<16) }
+
+// parseProxyConfig reads PROXY_CONFIG, YAML or JSON. What it does not know is
+// a warning: a newer control plane may have put it there.
+func (r *resolver) parseProxyConfig(text string) *meshv1alpha1.ProxyConfig {
+	pc := &meshv1alpha1.ProxyConfig{}
+	data, err := yaml.YAMLToJSON([]byte(text))
+	if err != nil {
+		r.errorf("PROXY_CONFIG: %w", err)
+		return pc
+	}
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(data, pc); err != nil {
+		r.errorf("PROXY_CONFIG: %w", err)
+		return &meshv1alpha1.ProxyConfig{}
+	}
+	var fields map[string]any
+	if err := yaml.Unmarshal([]byte(text), &fields); err != nil {
+		r.errorf("PROXY_CONFIG: %w", err)
+	}
+	for _, name := range unknownFields(pc.ProtoReflect().Descriptor(), fields, "") {
+		r.warnf("PROXY_CONFIG: field %s is not known and has no effect", name)
+	}
+	pc.ProtoReflect().Range(func(fd protoreflect.FieldDescriptor, _ protoreflect.Value) bool {
+		if slices.Contains(withoutEffect, fd.JSONName()) {
+			r.warnf("PROXY_CONFIG: field %s has no effect here", fd.JSONName())
+		}
+		return true
+	})
+	slices.Sort(r.warnings)
+	return pc
+}
+
+// withoutEffect are the fields that Istio's agent reads and this one does not.
+var withoutEffect = []string{
+	"customConfigFile", "proxyBootstrapTemplatePath", "tracing", "zipkinAddress", "statsdUdpAddress",
+	"envoyMetricsService", "envoyAccessLogService", "extraStatTags", "readinessProbe", "caCertificatesPem",
+	"privateKeyProvider", "fileFlushInterval", "fileFlushMinSizeKb", "statsCompression", "connectionSettings",
+}
+
+// unknownFields returns the paths of the keys in fields, decoded JSON, that
+// the message does not have.
+func unknownFields(md protoreflect.MessageDescriptor, fields map[string]any, prefix string) []string {
+	var out []string
+	for _, key := range slices.Sorted(maps.Keys(fields)) {
+		fd := md.Fields().ByJSONName(key)
+		if fd == nil {
+			fd = md.Fields().ByTextName(key)
+		}
+		if fd == nil {
+			out = append(out, prefix+key)
+			continue
+		}
+		if fd.Message() == nil || fd.IsMap() || strings.HasPrefix(string(fd.Message().FullName()), "google.protobuf.") {
+			continue
+		}
+		items, ok := fields[key].([]any)
+		if !ok {
+			items = []any{fields[key]}
+		}
+		for _, item := range items {
+			if object, ok := item.(map[string]any); ok {
+				out = append(out, unknownFields(fd.Message(), object, prefix+key+".")...)
+			}
+		}
+	}
+	return out
+}
+
+// ports resolves the four ports that belong to every proxy.
+func (r *resolver) ports(cfg *Config, pc *meshv1alpha1.ProxyConfig) {
+	f := r.flags
+	number := func(flag int, variable, name string, def int) setting {
+		value := ""
+		if flag != 0 {
+			value = strconv.Itoa(flag)
+		}
+		return r.pick(name, value, variable, strconv.Itoa(def))
+	}
+	uses := []struct {
+		port *uint16
+		from setting
+	}{
+		{&cfg.AdminPort, setting{strconv.Itoa(int(pc.GetProxyAdminPort())), "proxyAdminPort of PROXY_CONFIG (or --admin-port)"}},
+		{&cfg.StatusPort, setting{strconv.Itoa(int(pc.GetStatusPort())), "statusPort of PROXY_CONFIG (or --status-port)"}},
+		{&cfg.ReadyPort, number(f.ReadyPort, "ENVOY_STATUS_PORT", "readiness-port", mesh.PortEnvoyReadiness)},
+		{&cfg.StatsPort, number(f.StatsPort, "ENVOY_PROMETHEUS_PORT", "prometheus-port", mesh.PortEnvoyPrometheus)},
+	}
+	taken := map[uint16]string{}
+	for _, u := range uses {
+		port, ok := parsePort(u.from.value)
+		if !ok {
+			r.errorf("%s=%q is not a port, 1 to 65535", u.from.from, u.from.value)
+			continue
+		}
+		if other, clash := taken[port]; clash {
+			r.errorf("%s and %s are both %d: each needs a port of its own", other, u.from.from, port)
+		}
+		taken[port] = u.from.from
+		*u.port = port
+	}
+}
+
+func parsePort(s string) (uint16, bool) {
+	n, err := strconv.ParseUint(s, 10, 16)
+	return uint16(n), err == nil && n > 0
+}
+
+// servers resolves where the control plane and the certificate authority are
+// and what their certificates must hold.
+func (r *resolver) servers(cfg *Config, pc *meshv1alpha1.ProxyConfig) {
+	if pc.GetControlPlaneAuthPolicy() == meshv1alpha1.AuthenticationPolicy_NONE {
+		r.errorf("PROXY_CONFIG: controlPlaneAuthPolicy NONE is not supported: the agent talks to the control plane over TLS only")
+	}
+	discovery := setting{pc.GetDiscoveryAddress(), "discoveryAddress of PROXY_CONFIG (or --discovery-address)"}
+	ca := r.pick("ca-address", r.flags.CAAddress, "CA_ADDR", discovery.value)
+	cfg.Discovery = r.server(discovery)
+	cfg.CA = cfg.Discovery
+	if ca.value != discovery.value {
+		cfg.CA = r.server(ca)
+	}
+	if san := r.lookup("ISTIOD_SAN"); san != "" {
+		if !mesh.IsDNSName(san) {
+			r.errorf("ISTIOD_SAN=%q is not a DNS name", san)
+		}
+		cfg.Discovery.Name = san
+		if ca.value == discovery.value {
+			cfg.CA.Name = san
+		}
+	}
+	cfg.Delta = true
+	if delta := r.pick("delta", r.flags.Delta, "ISTIO_DELTA_XDS", "true"); delta.value != "" {
+		v, err := strconv.ParseBool(delta.value)
+		if err != nil {
+			r.errorf("%s=%q is neither true nor false", delta.from, delta.value)
+		}
+		cfg.Delta = v
+	}
+}
+
+func (r *resolver) server(s setting) Server {
+	host, portText, err := net.SplitHostPort(s.value)
+	if err != nil {
+		r.errorf("%s=%q is not host:port", s.from, s.value)
+		return Server{}
+	}
+	port, ok := parsePort(portText)
+	if !ok {
+		r.errorf("%s=%q: %q is not a port, 1 to 65535", s.from, s.value, portText)
+	}
+	if port == mesh.PortPlaintextXDS {
+		r.errorf("%s=%q is the port without TLS, which would show the token to everybody on the way: use port %d",
+			s.from, s.value, mesh.PortSecureXDS)
+	}
+	_, notIP := netip.ParseAddr(host)
+	switch {
+	case notIP != nil && !mesh.IsDNSName(host):
+		r.errorf("%s=%q: %q is neither a DNS name nor an IP address", s.from, s.value, host)
+	case notIP != nil && !strings.Contains(host, "localhost"):
+		return Server{Host: host, Port: port, Name: host}
+	}
+	// Certificates of control planes hold names of services, no addresses.
+	return Server{Host: host, Port: port, Name: defaultServerName}
+}
+
+// envoy resolves how Envoy is run.
+func (r *resolver) envoy(cfg *Config, pc *meshv1alpha1.ProxyConfig) {
+	cfg.ConfigPath = pc.GetConfigPath()
+	cfg.EnvoyPath = pc.GetBinaryPath()
+	if cfg.EnvoyPath == "" {
+		cfg.EnvoyPath = "envoy"
+	}
+	cfg.Concurrency = int(pc.GetConcurrency().GetValue())
+	if cfg.Concurrency < 0 || cfg.Concurrency > maxConcurrency {
+		r.errorf("concurrency of PROXY_CONFIG (or --concurrency) is %d, want 0 (one thread a core) to %d", cfg.Concurrency, maxConcurrency)
+	}
+	cfg.Drain = r.duration("drainDuration", "drain-duration", pc.GetDrainDuration())
+	cfg.TerminationDrain = r.duration("terminationDrainDuration", "termination-drain-duration", pc.GetTerminationDrainDuration())
+	cfg.LogLevel = r.flags.LogLevel
+	if cfg.LogLevel == "" {
+		cfg.LogLevel = defaultLogLevel
+	}
+	cfg.RuntimeValues = pc.GetRuntimeValues()
+	m := pc.GetProxyStatsMatcher()
+	cfg.Stats = bootstrap.StatsInclusion{
+		Prefixes: m.GetInclusionPrefixes(),
+		Suffixes: m.GetInclusionSuffixes(),
+		Regexps:  m.GetInclusionRegexps(),
+	}
+}
+
+func (r *resolver) duration(field, flag string, d *durationpb.Duration) time.Duration {
+	if err := d.CheckValid(); err != nil || d.AsDuration() < 0 || d.AsDuration() > 24*time.Hour {
+		r.errorf("%s of PROXY_CONFIG (or --%s) is not a duration from 0s to 24h", field, flag)
+	}
+	return d.AsDuration()
+}

@@ -1,0 +1,68 @@
+package sds
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+)
+
+// Names of the secrets, as the configuration of the control plane and the
+// bootstrap call them.
+const (
+	Certificate = "default"
+	Roots       = "ROOTCA"
+)
+
+const secretType = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
+
+// Secrets is what an Envoy needs to prove itself and to check others, each
+// part PEM: the certificate with its intermediates, leaf first, its key, and
+// the roots of the mesh.
+type Secrets struct{ Chain, Key, Roots []byte }
+
+// secret is one encoded resource. Its version is a hash of its content.
+type secret struct {
+	name, version string
+	body          *anypb.Any
+}
+
+func (s Secrets) encode() (map[string]*secret, error) {
+	messages := []*tlsv3.Secret{
+		{
+			Name: Certificate,
+			Type: &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{
+				CertificateChain: inline(s.Chain),
+				PrivateKey:       inline(s.Key),
+			}},
+		},
+		{
+			Name: Roots,
+			Type: &tlsv3.Secret_ValidationContext{ValidationContext: &tlsv3.CertificateValidationContext{
+				TrustedCa: inline(s.Roots),
+			}},
+		},
+	}
+	out := make(map[string]*secret, len(messages))
+	for _, m := range messages {
+		value, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+		if err != nil {
+			return nil, fmt.Errorf("encode secret %s: %w", m.GetName(), err)
+		}
+		sum := sha256.Sum256(value)
+		out[m.GetName()] = &secret{
+			name:    m.GetName(),
+			version: hex.EncodeToString(sum[:8]),
+			body:    &anypb.Any{TypeUrl: secretType, Value: value},
+		}
+	}
+	return out, nil
+}
+
+func inline(data []byte) *corev3.DataSource {
+	return &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: data}}
+}

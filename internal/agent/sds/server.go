@@ -1,0 +1,83 @@
+// Package sds serves the workload's secrets to the Envoy beside it, over a
+// Unix socket that only that Envoy may open.
+package sds
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+
+	secretv3 "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
+	"google.golang.org/grpc"
+)
+
+// Limits of one server. Envoy opens a stream for each secret that its
+// configuration names, in each cluster and listener that names it differently.
+const (
+	maxStreams = 1000
+	maxMessage = 64 << 10 // bytes of a request, which is names and a node
+	maxNames   = 100      // of one stream
+)
+
+// Server answers StreamSecrets and DeltaSecrets with the secrets of the last
+// Update. A name that has no secret yet is answered when it gets one.
+type Server struct {
+	secretv3.UnimplementedSecretDiscoveryServiceServer
+
+	log *slog.Logger
+
+	mu      sync.Mutex
+	secrets map[string]*secret
+	changed chan struct{} // closed by the next Update
+}
+
+// New returns a server without secrets.
+func New(log *slog.Logger) *Server {
+	return &Server{log: log, changed: make(chan struct{})}
+}
+
+// Update replaces the secrets. Streams are sent those that they asked for and
+// whose content is new to them.
+func (s *Server) Update(secrets Secrets) error {
+	encoded, err := secrets.encode()
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.secrets = encoded
+	close(s.changed)
+	s.changed = make(chan struct{})
+	return nil
+}
+
+// current returns the secrets and a channel that is closed when they are
+// replaced.
+func (s *Server) current() (map[string]*secret, <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.secrets, s.changed
+}
+
+// Serve answers on listener until ctx ends, and closes it.
+func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
+	server := grpc.NewServer(
+		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.MaxRecvMsgSize(maxMessage),
+		grpc.WaitForHandlers(true),
+	)
+	secretv3.RegisterSecretDiscoveryServiceServer(server, s)
+	stopped := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(stopped)
+		server.Stop()
+	})
+	err := server.Serve(listener)
+	if !stop() {
+		<-stopped
+		return nil
+	}
+	return fmt.Errorf("serve secrets on %s: %w", listener.Addr(), err)
+}

@@ -1,0 +1,117 @@
+package sds
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// maxSocketPath is the room for a path in the system's socket address, in
+// bytes, less the closing zero.
+const maxSocketPath = 107
+
+// probeTimeout bounds the question whether somebody answers on a socket.
+const probeTimeout = time.Second
+
+// Listen listens on a Unix socket at path that only processes of this user
+// may connect to. The socket has mode 0600 in a directory of mode 0700, which
+// is made if missing. A socket that nobody answers on is replaced; one that
+// is in use, and anything that is no socket, is an error. Closing the
+// listener removes the socket.
+func Listen(path string, log *slog.Logger) (net.Listener, error) {
+	if len(path) > maxSocketPath {
+		return nil, fmt.Errorf("socket path %s is %d bytes long, the system allows %d; choose a shorter directory",
+			path, len(path), maxSocketPath)
+	}
+	if err := ownDirectory(filepath.Dir(path)); err != nil {
+		return nil, err
+	}
+	if err := removeStale(path); err != nil {
+		return nil, err
+	}
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("listen on socket: %w", err)
+	}
+	// Until here the mode of the directory guards the socket.
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, errors.Join(fmt.Errorf("listen on socket: %w", err), listener.Close())
+	}
+	return &peerListener{UnixListener: listener, uid: uint32(os.Geteuid()), log: log}, nil
+}
+
+// ownDirectory makes dir a directory of mode 0700 that belongs to this user.
+func ownDirectory(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("make directory for the socket: %w", err)
+	}
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return fmt.Errorf("directory of the socket: %w", err)
+	}
+	if !info.IsDir() {
+		return fmt.Errorf("directory of the socket: %s is a symbolic link or a file; name a directory", dir)
+	}
+	if info.Mode().Perm() == 0o700 {
+		return nil
+	}
+	if err := os.Chmod(dir, 0o700); err != nil {
+		return fmt.Errorf("directory %s of the socket has mode %04o and cannot be closed to others: %w",
+			dir, info.Mode().Perm(), err)
+	}
+	return nil
+}
+
+// removeStale removes the socket at path if nobody answers on it.
+func removeStale(path string) error {
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("socket: %w", err)
+	}
+	if info.Mode().Type() != fs.ModeSocket {
+		return fmt.Errorf("%s exists and is not a socket; remove it or choose another directory", path)
+	}
+	conn, err := net.DialTimeout("unix", path, probeTimeout)
+	if err == nil {
+		return errors.Join(fmt.Errorf("socket %s is in use: is another agent running with the same directory?", path), conn.Close())
+	}
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		return fmt.Errorf("socket %s is there and does not tell whether it is in use: %w", path, err)
+	}
+	if err := os.Remove(path); err != nil {
+		return fmt.Errorf("remove stale socket: %w", err)
+	}
+	return nil
+}
+
+// peerListener accepts connections of one user and closes all others.
+type peerListener struct {
+	*net.UnixListener
+	uid uint32
+	log *slog.Logger
+}
+
+// Accept returns the next connection of the user.
+func (l *peerListener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.AcceptUnix()
+		if err != nil {
+			return nil, err
+		}
+		uid, err := peerUID(conn)
+		if err == nil && uid == l.uid {
+			return conn, nil
+		}
+		l.log.Warn("refused a connection to the secrets", "socket", l.Addr(), "uid", uid, "want", l.uid, "error", err)
+		conn.Close() //nolint:errcheck // nothing was written, and the peer is a stranger
+	}
+}

@@ -1,0 +1,204 @@
+package sds
+
+import (
+	"context"
+	"log/slog"
+	"strconv"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	secretv3 "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
+	rpcstatus "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// StreamSecrets implements the state-of-the-world variant. A response holds
+// the secrets that changed, which the protocol allows for this type.
+func (s *Server) StreamSecrets(stream secretv3.SecretDiscoveryService_StreamSecretsServer) error {
+	sub := newSubscription(s.log)
+	return serve(stream.Context(), s, sub, stream.Recv, sub.request, func(due []*secret, nonce string) error {
+		response := &discoveryv3.DiscoveryResponse{TypeUrl: secretType, Nonce: nonce}
+		for _, d := range due {
+			// The response has one version for all; the newest secret's will do.
+			response.VersionInfo = d.version
+			response.Resources = append(response.Resources, d.body)
+		}
+		return stream.Send(response)
+	})
+}
+
+// DeltaSecrets implements the incremental variant.
+func (s *Server) DeltaSecrets(stream secretv3.SecretDiscoveryService_DeltaSecretsServer) error {
+	sub := newSubscription(s.log)
+	return serve(stream.Context(), s, sub, stream.Recv, sub.deltaRequest, func(due []*secret, nonce string) error {
+		response := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: secretType, Nonce: nonce}
+		for _, d := range due {
+			response.SystemVersionInfo = d.version
+			response.Resources = append(response.Resources, &discoveryv3.Resource{
+				Name: d.name, Version: d.version, Resource: d.body,
+			})
+		}
+		return stream.Send(response)
+	})
+}
+
+// serve runs one stream of either variant: it hands requests to handle and
+// sends what is due after each of them and after each Update.
+func serve[Request any](ctx context.Context, s *Server, sub *subscription,
+	recv func() (Request, error), handle func(Request) error, send func(due []*secret, nonce string) error,
+) error {
+	requests := make(chan Request)
+	recvErr := make(chan error, 1)
+	go func() { // ends with the stream: Recv fails once serve has returned
+		for {
+			req, err := recv()
+			if err != nil {
+				recvErr <- err
+				return
+			}
+			select {
+			case requests <- req:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	for {
+		secrets, changed := s.current()
+		if due := sub.due(secrets); len(due) > 0 {
+			if err := send(due, sub.nextNonce()); err != nil {
+				return err
+			}
+		}
+		select {
+		case req := <-requests:
+			if err := handle(req); err != nil {
+				return err
+			}
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-recvErr: // the client is gone, or closed its side
+			return nil
+		}
+	}
+}
+
+// subscription is the state of one stream. Its goroutine owns it.
+type subscription struct {
+	log   *slog.Logger
+	names map[string]string // asked for → version last sent, empty before
+	order []string          // the same names as they were asked for
+	sent  uint64            // responses so far; the last one's nonce
+}
+
+func newSubscription(log *slog.Logger) *subscription {
+	return &subscription{log: log, names: map[string]string{}}
+}
+
+func (u *subscription) nonce() string {
+	if u.sent == 0 {
+		return ""
+	}
+	return strconv.FormatUint(u.sent, 10)
+}
+
+func (u *subscription) nextNonce() string {
+	u.sent++
+	return u.nonce()
+}
+
+// due returns the secrets that are asked for and not sent with this content,
+// and notes them as sent.
+func (u *subscription) due(secrets map[string]*secret) []*secret {
+	var due []*secret
+	for _, name := range u.order {
+		if s := secrets[name]; s != nil && s.version != u.names[name] {
+			u.names[name] = s.version
+			due = append(due, s)
+		}
+	}
+	return due
+}
+
+// request notes what a state-of-the-world request asks for: its names replace
+// those of before. An answer to a response that is not the last one is stale.
+func (u *subscription) request(req *discoveryv3.DiscoveryRequest) error {
+	if err := checkType(req.GetTypeUrl()); err != nil {
+		return err
+	}
+	if nonce := req.GetResponseNonce(); nonce != "" && u.sent > 0 && nonce != u.nonce() {
+		return nil
+	}
+	if req.GetErrorDetail() != nil {
+		u.refused(req.GetErrorDetail())
+		return nil
+	}
+	before := u.names
+	u.names, u.order = make(map[string]string, len(before)), nil
+	for _, name := range req.GetResourceNames() {
+		if err := u.add(name, before[name]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// deltaRequest notes what an incremental request adds and takes away. A name
+// that is asked for again is sent again.
+func (u *subscription) deltaRequest(req *discoveryv3.DeltaDiscoveryRequest) error {
+	if err := checkType(req.GetTypeUrl()); err != nil {
+		return err
+	}
+	if req.GetErrorDetail() != nil {
+		u.refused(req.GetErrorDetail())
+	}
+	for _, name := range req.GetResourceNamesUnsubscribe() {
+		u.remove(name)
+	}
+	for _, name := range req.GetResourceNamesSubscribe() {
+		u.remove(name)
+		if err := u.add(name, ""); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (u *subscription) add(name, version string) error {
+	if _, known := u.names[name]; known {
+		return nil
+	}
+	if len(u.order) == maxNames {
+		return status.Errorf(codes.ResourceExhausted, "more than %d secrets on one stream", maxNames)
+	}
+	if name != Certificate && name != Roots && version == "" {
+		u.log.Warn("envoy asks for a secret that the agent does not have", "secret", name)
+	}
+	u.names[name] = version
+	u.order = append(u.order, name)
+	return nil
+}
+
+func (u *subscription) remove(name string) {
+	delete(u.names, name)
+	for i, n := range u.order {
+		if n == name {
+			u.order = append(u.order[:i], u.order[i+1:]...)
+			return
+		}
+	}
+}
+
+// refused tells of a NACK. The same content is not sent again: it would be
+// refused again.
+func (u *subscription) refused(cause *rpcstatus.Status) {
+	u.log.Error("envoy refused a secret", "secrets", u.order, "cause", cause.GetMessage())
+}
+
+func checkType(url string) error {
+	if url != "" && url != secretType {
+		return status.Errorf(codes.InvalidArgument, "type %q is not served here, only %s", url, secretType)
+	}
+	return nil
+}

@@ -1,0 +1,183 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/meshctl/meshctl/internal/agent/workloadcert"
+)
+
+// statusServer tells whether the proxy is ready, and the agent's metrics.
+type statusServer struct {
+	admin *adminClient
+	cert  func() workloadcert.Status
+	log   *slog.Logger
+
+	metrics     http.Handler
+	configured  atomic.Bool // Envoy had clusters and listeners once
+	terminating atomic.Bool
+	lastReason  atomic.Value // string, to log each reason once
+}
+
+func newStatus(admin *adminClient, cert func() workloadcert.Status, opts Options) *statusServer {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name:        "istio_agent_cert_expiry_seconds",
+			Help:        "Seconds until the workload's certificate expires; negative when it has, 0 when there is none.",
+			ConstLabels: prometheus.Labels{"resource_name": "default"},
+		}, func() float64 {
+			c := cert().Certificate
+			if c == nil {
+				return 0
+			}
+			return c.NotAfter().Sub(opts.Now()).Seconds()
+		}),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "istio_agent_num_outgoing_requests",
+			Help: "Certificates asked for.", ConstLabels: prometheus.Labels{"request_type": "csr"},
+		}, func() float64 { return float64(cert().Requests) }),
+		prometheus.NewCounterFunc(prometheus.CounterOpts{
+			Name: "istio_agent_num_failed_outgoing_requests",
+			Help: "Certificates asked for and not got.", ConstLabels: prometheus.Labels{"request_type": "csr"},
+		}, func() float64 { return float64(cert().Failures) }),
+	)
+	s := &statusServer{admin: admin, cert: cert, log: opts.Log, metrics: promhttp.HandlerFor(registry, promhttp.HandlerOpts{})}
+	s.lastReason.Store("")
+	return s
+}
+
+// terminate makes the proxy not ready for good.
+func (s *statusServer) terminate() { s.terminating.Store(true) }
+
+// serve answers on listener until ctx ends, and closes it.
+func (s *statusServer) serve(ctx context.Context, listener net.Listener) error {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz/ready", s.ready)
+	mux.Handle("GET /metrics", s.metrics)
+	server := &http.Server{
+		Handler:           mux,
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       5 * time.Second,
+		WriteTimeout:      10 * time.Second,
+		IdleTimeout:       time.Minute,
+		MaxHeaderBytes:    16 << 10,
+		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+	}
+	stopped := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(stopped)
+		if err := server.Close(); err != nil {
+			s.log.Debug("close the status server", "error", err)
+		}
+	})
+	err := server.Serve(listener)
+	if !stop() {
+		<-stopped
+		return nil
+	}
+	return fmt.Errorf("serve the agent's status on %s: %w", listener.Addr(), err)
+}
+
+func (s *statusServer) ready(w http.ResponseWriter, r *http.Request) {
+	err := s.check(r.Context())
+	if err == nil {
+		s.log.Debug("envoy proxy is ready")
+		s.lastReason.Store("")
+		w.WriteHeader(http.StatusOK)
+		return
+	}
+	if s.lastReason.Swap(err.Error()) != err.Error() {
+		s.log.Warn("envoy proxy is not ready", "reason", err)
+	}
+	http.Error(w, "", http.StatusServiceUnavailable)
+}
+
+// readyStats selects what check reads of Envoy's statistics.
+const readyStats = `^(cluster_manager\.cds|listener_manager\.lds)\.(update_success|update_rejected)$` +
+	`|^server\.state$|^listener_manager\.workers_started$`
+
+// check says why the proxy is not ready, nil when it is: Envoy has clusters
+// and listeners from the control plane, is live, and its workers run.
+func (s *statusServer) check(ctx context.Context) error {
+	if s.terminating.Load() {
+		return errors.New("the agent was told to end")
+	}
+	if c := s.cert(); c.Certificate == nil {
+		if c.Err != nil {
+			return fmt.Errorf("no certificate yet: %w", c.Err)
+		}
+		return errors.New("no certificate yet")
+	}
+	body, err := s.admin.do(ctx, http.MethodGet, "/stats?usedonly&filter="+url.QueryEscape(readyStats))
+	if err != nil {
+		return fmt.Errorf("failed to get readiness stats: %w", err)
+	}
+	stats := parseStats(body)
+	if err := s.checkConfigured(stats); err != nil {
+		return err
+	}
+	if state, known := stats["server.state"]; !known || state != 0 {
+		return fmt.Errorf("server is not live, current state is: %s", serverState(state, known))
+	}
+	if stats["listener_manager.workers_started"] != 1 {
+		return errors.New("workers have not yet started")
+	}
+	return nil
+}
+
+// checkConfigured passes for good once it has passed: a control plane that
+// goes away later takes no proxy out of service.
+func (s *statusServer) checkConfigured(stats map[string]uint64) error {
+	if s.configured.Load() {
+		return nil
+	}
+	cds, cdsBad := stats["cluster_manager.cds.update_success"], stats["cluster_manager.cds.update_rejected"]
+	lds, ldsBad := stats["listener_manager.lds.update_success"], stats["listener_manager.lds.update_rejected"]
+	counts := fmt.Sprintf("cds updates: %d successful, %d rejected; lds updates: %d successful, %d rejected", cds, cdsBad, lds, ldsBad)
+	switch {
+	case cds > 0 && lds > 0:
+		s.configured.Store(true)
+		return nil
+	case cds+cdsBad+lds+ldsBad == 0:
+		return fmt.Errorf("config not received from XDS server (is the control plane running?): %s", counts)
+	case cdsBad+ldsBad > 0:
+		return fmt.Errorf("config received from XDS server, but was rejected: %s", counts)
+	}
+	return fmt.Errorf("config not fully received from XDS server: %s", counts)
+}
+
+func serverState(state uint64, known bool) string {
+	names := []string{"LIVE", "DRAINING", "PRE_INITIALIZING", "INITIALIZING"}
+	if !known || state >= uint64(len(names)) {
+		return "unknown"
+	}
+	return names[state]
+}
+
+// parseStats reads lines of the form name: number and skips others.
+func parseStats(body string) map[string]uint64 {
+	out := map[string]uint64{}
+	for line := range strings.Lines(body) {
+		name, value, ok := strings.Cut(strings.TrimSpace(line), ": ")
+		if !ok {
+			continue
+		}
+		if n, err := strconv.ParseUint(value, 10, 64); err == nil {
+			out[name] = n
+		}
+	}
+	return out
+}

@@ -1,0 +1,116 @@
+// Package workloadcert keeps a workload in possession of a valid certificate:
+// it makes keys, asks the mesh's certificate authority, checks the answer and
+// renews in time.
+package workloadcert
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/mesh"
+)
+
+// Certificate is a key with its certificate. It is immutable.
+type Certificate struct {
+	key   crypto.Signer
+	chain []*x509.Certificate
+	roots []*x509.Certificate
+}
+
+// NotAfter is when the certificate expires.
+func (c *Certificate) NotAfter() time.Time { return c.chain[0].NotAfter }
+
+// Chain is the certificate and its intermediates in PEM, leaf first.
+func (c *Certificate) Chain() []byte { return certs.EncodeCerts(c.chain...) }
+
+// Key is the private key in PEM.
+func (c *Certificate) Key() ([]byte, error) { return certs.EncodeKey(c.key) }
+
+// Roots is what peers are checked against, in PEM. Equal sets are equal bytes.
+func (c *Certificate) Roots() []byte { return certs.EncodeCerts(c.roots...) }
+
+// client returns the certificate to show when connecting.
+func (c *Certificate) client() *tls.Certificate {
+	out := &tls.Certificate{PrivateKey: c.key, Leaf: c.chain[0]}
+	for _, cert := range c.chain {
+		out.Certificate = append(out.Certificate, cert.Raw)
+	}
+	return out
+}
+
+// newRequest makes a certificate request for id, PEM. The authority takes the
+// identity from who asks; the name says what is expected.
+func newRequest(key crypto.Signer, id mesh.Identity) ([]byte, error) {
+	uri, err := url.Parse(id.String())
+	if err != nil {
+		return nil, fmt.Errorf("make certificate request: %w", err)
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{URIs: []*url.URL{uri}}, key)
+	if err != nil {
+		return nil, fmt.Errorf("make certificate request: %w", err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), nil
+}
+
+// check makes a Certificate of an answer if it is for the key and the
+// identity and peers with its roots will accept it. A clock that is wrong
+// must not keep a workload from its certificate, so the time that counts is
+// the one of the certificate's life that is nearest to now.
+func check(id mesh.Identity, key crypto.Signer, r Response, now time.Time) (*Certificate, error) {
+	leaf := r.Chain[0]
+	pub, ok := leaf.PublicKey.(interface{ Equal(crypto.PublicKey) bool })
+	if !ok || !pub.Equal(key.Public()) {
+		return nil, errors.New("the certificate is for another key than the one it was asked for")
+	}
+	if len(leaf.URIs) != 1 || leaf.URIs[0].String() != id.String() {
+		return nil, fmt.Errorf("the certificate is for %v, want %s: do POD_NAMESPACE, SERVICE_ACCOUNT and TRUST_DOMAIN fit the token?", leaf.URIs, id)
+	}
+	at := now
+	if at.Before(leaf.NotBefore) {
+		at = leaf.NotBefore
+	}
+	if at.After(leaf.NotAfter) {
+		at = leaf.NotAfter
+	}
+	_, err := leaf.Verify(x509.VerifyOptions{
+		Roots:         pool(r.Roots),
+		Intermediates: pool(r.Chain[1:]),
+		CurrentTime:   at,
+		KeyUsages:     []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("the certificate does not lead to a root of the answer: %w", err)
+	}
+	return &Certificate{key: key, chain: r.Chain, roots: r.Roots}, nil
+}
+
+func pool(list []*x509.Certificate) *x509.CertPool {
+	p := x509.NewCertPool()
+	for _, c := range list {
+		p.AddCert(c)
+	}
+	return p
+}
+
+// distinct sorts certificates by content and drops those given twice.
+func distinct(list []*x509.Certificate) []*x509.Certificate {
+	slices.SortFunc(list, func(a, b *x509.Certificate) int { return bytes.Compare(a.Raw, b.Raw) })
+	return slices.CompactFunc(list, (*x509.Certificate).Equal)
+}
+
+// without returns list less what is in drop.
+func without(list, drop []*x509.Certificate) []*x509.Certificate {
+	return slices.DeleteFunc(list, func(c *x509.Certificate) bool {
+		return slices.ContainsFunc(drop, c.Equal)
+	})
+}

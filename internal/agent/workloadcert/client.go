@@ -1,0 +1,152 @@
+package workloadcert
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	securityv1 "istio.io/api/security/v1alpha1"
+
+	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/dial"
+	"github.com/meshctl/meshctl/internal/files"
+	"github.com/meshctl/meshctl/internal/mesh"
+)
+
+// Limits of what is read, in bytes.
+const (
+	maxTokenFile = 64 << 10
+	maxRootFile  = 1 << 20
+	maxResponse  = 1 << 20
+)
+
+// Client asks a certificate authority of Istio's protocol for certificates.
+// It reads its files for every request, so that what is rotated is used, and
+// opens a connection for every request: they are hours apart.
+type Client struct {
+	// Addr is host:port of the authority, which must show a certificate for
+	// ServerName from the roots in RootFile, PEM.
+	Addr, ServerName, RootFile string
+	// TokenFile holds the token that proves who the workload is.
+	TokenFile string
+	// Cluster tells the authority who issued the token.
+	Cluster mesh.ClusterID
+}
+
+// Sign returns the certificate for a request, PEM, of the wished life time,
+// with the roots of the authority and those of RootFile. The caller proves
+// itself by the token and by current, the certificate that it has; one of
+// them may be missing.
+func (c *Client) Sign(ctx context.Context, csr []byte, ttl time.Duration, current *tls.Certificate) (Response, error) {
+	rootPEM, err := files.Read(c.RootFile, maxRootFile)
+	if err != nil {
+		return Response{}, fmt.Errorf("roots of the certificate authority: %w", err)
+	}
+	rootFile, err := certs.ParseCerts(rootPEM)
+	if err != nil {
+		return Response{}, fmt.Errorf("roots of the certificate authority: %s: %w", c.RootFile, err)
+	}
+	header := metadata.Pairs("ClusterID", string(c.Cluster))
+	token, err := c.token()
+	switch {
+	case err == nil:
+		header.Set("authorization", "Bearer "+token)
+	case current == nil:
+		return Response{}, fmt.Errorf("token to ask for the first certificate with: %w", err)
+	}
+	chain, err := c.call(metadata.NewOutgoingContext(ctx, header), rootPEM, current, &securityv1.IstioCertificateRequest{
+		Csr:              string(csr),
+		ValidityDuration: int64(ttl / time.Second),
+	})
+	if err != nil {
+		return Response{}, fmt.Errorf("certificate authority %s: %w", c.Addr, err)
+	}
+	return parseResponse(chain, rootFile)
+}
+
+// call sends one request over a connection of its own.
+func (c *Client) call(ctx context.Context, roots []byte, current *tls.Certificate, req *securityv1.IstioCertificateRequest) (chain []string, err error) {
+	var show []tls.Certificate
+	if current != nil {
+		show = append(show, *current)
+	}
+	config, err := dial.TLSConfig(roots, c.ServerName, show...)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := grpc.NewClient(c.Addr,
+		grpc.WithTransportCredentials(credentials.NewTLS(config)),
+		grpc.WithNoProxy(),
+		grpc.WithDisableServiceConfig(),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxResponse)),
+	)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	resp, err := securityv1.NewIstioCertificateServiceClient(conn).CreateCertificate(ctx, req)
+	if err != nil {
+		s := status.Convert(err)
+		return nil, fmt.Errorf("%s: %s", s.Code(), s.Message())
+	}
+	return resp.GetCertChain(), nil
+}
+
+func (c *Client) token() (string, error) {
+	data, err := files.Read(c.TokenFile, maxTokenFile)
+	if err != nil {
+		return "", err
+	}
+	token := bytes.TrimSpace(data)
+	if len(token) == 0 {
+		return "", fmt.Errorf("token file %s is empty", c.TokenFile)
+	}
+	for _, b := range token {
+		if b <= ' ' || b > '~' {
+			return "", fmt.Errorf("token file %s holds something that is not a token", c.TokenFile)
+		}
+	}
+	return string(token), nil
+}
+
+// Response is what an authority answered.
+type Response struct {
+	// Chain is the certificate and its intermediates, leaf first.
+	Chain []*x509.Certificate
+	// Roots is what peers are checked against.
+	Roots []*x509.Certificate
+}
+
+// parseResponse reads the list of PEM texts of an answer: the leaf, what
+// signed it, and in the last text the roots, to which those of the file are
+// added. Roots are taken out of the chain: peers have them.
+func parseResponse(chain []string, rootFile []*x509.Certificate) (Response, error) {
+	if len(chain) < 2 {
+		return Response{}, fmt.Errorf("the answer has %d parts, want a certificate and the roots", len(chain))
+	}
+	var r Response
+	for i, text := range chain {
+		parsed, err := certs.ParseCerts([]byte(text))
+		if err != nil {
+			return Response{}, fmt.Errorf("part %d of the answer: %w", i+1, err)
+		}
+		if i == len(chain)-1 {
+			r.Roots = distinct(append(parsed, rootFile...))
+		} else {
+			r.Chain = append(r.Chain, parsed...)
+		}
+	}
+	r.Chain = without(r.Chain, r.Roots)
+	if len(r.Chain) == 0 {
+		return Response{}, errors.New("the answer holds no certificate beside the roots")
+	}
+	return r, nil
+}

@@ -1,0 +1,183 @@
+package workloadcert
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/mesh"
+)
+
+// Bounds of waiting.
+const (
+	attemptTimeout = 10 * time.Second
+	minRetry       = 200 * time.Millisecond
+	maxRetry       = 30 * time.Second
+	minRenewal     = time.Second // between two certificates, whatever the clock says
+	sayAgain       = 30 * time.Second
+)
+
+// Signer signs certificate requests; Client is the real one.
+type Signer interface {
+	Sign(ctx context.Context, csr []byte, ttl time.Duration, current *tls.Certificate) (Response, error)
+}
+
+// Config of a Manager. All fields are needed.
+type Config struct {
+	Identity mesh.Identity
+	Signer   Signer
+	// TTL is the life time to ask for.
+	TTL time.Duration
+	// Grace is the share of the life time, 0 to 1, that is left when the
+	// certificate is renewed, give or take up to Jitter.
+	Grace, Jitter float64
+	// Publish is told of every certificate.
+	Publish func(*Certificate) error
+	Log     *slog.Logger
+	Now     func() time.Time
+	Rand    *rand.Rand
+}
+
+// Manager gets and renews one certificate.
+type Manager struct {
+	cfg Config
+
+	mu     sync.Mutex
+	status Status
+}
+
+// Status is how a Manager does.
+type Status struct {
+	// Certificate is nil until there is one.
+	Certificate *Certificate
+	// Err is why the last request failed, nil when it did not.
+	Err error
+	// Requests and Failures count since the start.
+	Requests, Failures uint64
+}
+
+// NewManager returns a manager that does nothing before Run.
+func NewManager(cfg Config) *Manager { return &Manager{cfg: cfg} }
+
+// Status returns how the manager does. It may be called at any time.
+func (m *Manager) Status() Status {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.status
+}
+
+// Run gets a certificate and renews it until ctx ends. Failures are logged,
+// kept in the status and tried again without end.
+func (m *Manager) Run(ctx context.Context) {
+	var (
+		current  *Certificate
+		failures int
+		lastSaid time.Time
+		lastText string
+	)
+	for {
+		next, err := m.renew(ctx, current)
+		if ctx.Err() != nil {
+			return
+		}
+		wait, floor := time.Duration(0), time.Duration(0)
+		if err == nil {
+			current, floor = next, minRenewal
+			if wait, err = m.renewIn(next); err == nil {
+				failures = 0
+				m.cfg.Log.Info("got a certificate", "identity", m.cfg.Identity.String(),
+					"expires", next.NotAfter().UTC().Format(time.RFC3339), "renew_in", wait.Round(time.Second).String())
+			}
+		}
+		if err != nil {
+			wait = m.backoff(failures)
+			failures++
+			if now := m.cfg.Now(); err.Error() != lastText || now.Sub(lastSaid) >= sayAgain {
+				lastSaid, lastText = now, err.Error()
+				m.cfg.Log.Error("no new certificate, trying again", "failures", failures, "error", err)
+			}
+		}
+		m.note(current, err)
+		if !sleep(ctx, max(wait, floor)) {
+			return
+		}
+	}
+}
+
+func (m *Manager) note(current *Certificate, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.status.Certificate, m.status.Err = current, err
+	m.status.Requests++
+	if err != nil {
+		m.status.Failures++
+	}
+}
+
+// renew gets one certificate with a new key and publishes it.
+func (m *Manager) renew(ctx context.Context, current *Certificate) (*Certificate, error) {
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+	key, err := certs.GenerateKey(certs.ECDSAP256)
+	if err != nil {
+		return nil, fmt.Errorf("make a key: %w", err)
+	}
+	csr, err := newRequest(key, m.cfg.Identity)
+	if err != nil {
+		return nil, err
+	}
+	var show *tls.Certificate
+	if current != nil && m.cfg.Now().Before(current.NotAfter()) {
+		show = current.client()
+	}
+	response, err := m.cfg.Signer.Sign(ctx, csr, m.cfg.TTL, show)
+	if err != nil {
+		return nil, err
+	}
+	cert, err := check(m.cfg.Identity, key, response, m.cfg.Now())
+	if err != nil {
+		return nil, err
+	}
+	return cert, m.cfg.Publish(cert)
+}
+
+// renewIn returns how long cert is to be used. It is an error when cert is
+// over by this machine's clock.
+func (m *Manager) renewIn(cert *Certificate) (time.Duration, error) {
+	life := cert.NotAfter().Sub(m.cfg.Now())
+	if life <= 0 {
+		return 0, fmt.Errorf("the new certificate expired at %s by the clock of this machine: compare the clocks",
+			cert.NotAfter().UTC().Format(time.RFC3339))
+	}
+	left := m.cfg.Grace + m.cfg.Jitter*(2*m.cfg.Rand.Float64()-1)
+	left = min(max(left, 0), 1)
+	return time.Duration(float64(life) * (1 - left)), nil
+}
+
+// backoff returns how long to wait after that many failures in a row: twice
+// as long each time, up to maxRetry, and of that between half and all, so
+// that proxies which failed together do not come back together.
+func (m *Manager) backoff(failures int) time.Duration {
+	d := maxRetry
+	if failures < 16 {
+		d = min(minRetry<<failures, maxRetry)
+	}
+	return d/2 + time.Duration(m.cfg.Rand.Float64()*float64(d/2))
+}
+
+// sleep waits for d; it is false when ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
