@@ -78,7 +78,6 @@ func (a *Authority) NewIntermediate(cluster mesh.ClusterID, spec CASpec, now tim
 		return nil, err
 	}
 	chain := append([]*x509.Certificate{cert}, a.Chain...)
-	// The authority itself may forbid it, by its path length for one.
 	if err := verifyCA(cert, chain, a.Roots, now); err != nil {
 		return nil, err
 	}
@@ -217,9 +216,10 @@ func loadChain(data []byte, cert *x509.Certificate) ([]*x509.Certificate, error)
 	return chain, nil
 }
 
-// verifyCA checks that the chain leads from cert to one of the roots.
+// verifyCA checks that the chain leads from cert to one of the roots, and
+// that what cert signs may too: the path length of a CA counts the CAs below.
 func verifyCA(cert *x509.Certificate, chain, roots []*x509.Certificate, now time.Time) error {
-	_, err := cert.Verify(x509.VerifyOptions{
+	paths, err := cert.Verify(x509.VerifyOptions{
 		Roots:         pool(roots),
 		Intermediates: pool(chain),
 		CurrentTime:   now,
@@ -228,7 +228,21 @@ func verifyCA(cert *x509.Certificate, chain, roots []*x509.Certificate, now time
 	if err != nil {
 		return fmt.Errorf("CA certificate %q does not lead to a root (%q is the first): %w", cert.Subject, roots[0].Subject, err)
 	}
+	if !slices.ContainsFunc(paths, longEnough) {
+		return fmt.Errorf("CA certificate %q may not sign: the path length of a CA above it forbids it", cert.Subject)
+	}
 	return nil
+}
+
+// longEnough reports whether a leaf below path[0] keeps to the path length of
+// each CA.
+func longEnough(path []*x509.Certificate) bool {
+	for below, c := range path {
+		if c.MaxPathLen >= 0 && c.MaxPathLen < below {
+			return false
+		}
+	}
+	return true
 }
 
 // pool makes a pool of certificates.

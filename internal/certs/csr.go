@@ -71,7 +71,7 @@ func checkPublicKey(pub crypto.PublicKey) error {
 	case ed25519.PublicKey:
 		return nil
 	}
-	return fmt.Errorf("the key is of the kind %T, want RSA, ECDSA or Ed25519", pub)
+	return errors.New("the key is of another kind than RSA, ECDSA and Ed25519")
 }
 
 // NewCSR makes a certificate request for key in PEM. It asks for no names: the
