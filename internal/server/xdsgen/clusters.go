@@ -35,10 +35,6 @@ func (v clusterView) Units(s *snapshot.Snapshot, yield func(string, Unit)) {
 }
 
 func (v clusterView) Touched(s *snapshot.Snapshot, c *snapshot.Changes, yield func(string, Unit)) {
-	if c.Everywhere {
-		v.Units(s, yield)
-		return
-	}
 	for host := range c.Services {
 		v.unit(s, host, yield)
 	}

@@ -38,10 +38,6 @@ func (v endpointView) Units(s *snapshot.Snapshot, yield func(string, Unit)) {
 }
 
 func (v endpointView) Touched(s *snapshot.Snapshot, c *snapshot.Changes, yield func(string, Unit)) {
-	if c.Everywhere {
-		v.Units(s, yield)
-		return
-	}
 	for host := range c.Services {
 		v.unit(s, host, yield)
 	}
@@ -166,7 +162,9 @@ func (u assignments) splitHorizon(list []*snapshot.Endpoint) ([]*endpointv3.LbEn
 		case direct:
 			out = append(out, lbEndpoint(e, factor))
 			total += uint64(factor)
-		case e.MTLS: // plaintext has no server name to be routed by
+		// Plaintext has no server name to be routed by, and an endpoint that
+		// the far gateway would not use must not draw load there.
+		case e.MTLS && e.Health == snapshot.Healthy:
 			for _, g := range gateways {
 				stands[g] += max(uint64(factor)/uint64(len(gateways)), 1)
 			}

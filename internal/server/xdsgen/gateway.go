@@ -83,7 +83,7 @@ func (v gatewayView) Units(s *snapshot.Snapshot, yield func(string, Unit)) {
 }
 
 func (v gatewayView) Touched(s *snapshot.Snapshot, c *snapshot.Changes, yield func(string, Unit)) {
-	if c.Everywhere || len(c.Services) > 0 {
+	if len(c.Services) > 0 {
 		v.Units(s, yield)
 	}
 }

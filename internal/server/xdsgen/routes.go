@@ -36,10 +36,6 @@ func (v routeView) Units(s *snapshot.Snapshot, yield func(string, Unit)) {
 }
 
 func (v routeView) Touched(s *snapshot.Snapshot, c *snapshot.Changes, yield func(string, Unit)) {
-	if c.Everywhere {
-		v.Units(s, yield)
-		return
-	}
 	for number := range c.Ports {
 		v.port(s, number, yield)
 	}

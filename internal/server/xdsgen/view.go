@@ -32,7 +32,8 @@ type View interface {
 	Units(s *snapshot.Snapshot, yield func(id string, u Unit))
 	// Touched yields the units that the changes may touch; a nil Unit means
 	// that the view has no longer a unit of that id. It may yield units that
-	// turn out equal to those before.
+	// turn out equal to those before. Changes that are Everywhere are not
+	// asked for here: such a view is listed anew.
 	Touched(s *snapshot.Snapshot, c *snapshot.Changes, yield func(id string, u Unit))
 }
 

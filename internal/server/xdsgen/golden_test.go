@@ -1,0 +1,252 @@
+package xdsgen_test
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/encoding/protojson"
+	"sigs.k8s.io/yaml"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/registry"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source"
+	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/xdswire"
+	_ "github.com/meshctl/meshctl/internal/xdswire/protos"
+	"github.com/meshctl/meshctl/internal/yamldoc"
+)
+
+var update = flag.Bool("update", false, "rewrite golden files and remove those that no case asks for")
+
+// TestGolden generates, for every case, all that each of its proxies is given.
+// A case is a folder of testdata: a folder for each cluster, the first by name
+// being the local one, proxies/<name>.json with the xDS nodes, and
+// golden/<proxy>.<type>.yaml with the resources by name.
+func TestGolden(t *testing.T) {
+	cases, err := filepath.Glob("testdata/*/proxies")
+	if err != nil || len(cases) == 0 {
+		t.Fatalf("no cases: %v", err)
+	}
+	for _, proxies := range cases {
+		dir := filepath.Dir(proxies)
+		t.Run(filepath.Base(dir), func(t *testing.T) {
+			s := readSnapshot(t, dir)
+			wanted := make(map[string]bool)
+			nodes, err := filepath.Glob(filepath.Join(proxies, "*.json"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, file := range nodes {
+				proxy := strings.TrimSuffix(filepath.Base(file), ".json")
+				for typ, resources := range generate(t, s, readNode(t, file)) {
+					golden := filepath.Join(dir, "golden", proxy+"."+strings.ToLower(xdswire.ShortType(typ))+".yaml")
+					wanted[golden] = true
+					compareGolden(t, golden, render(t, resources))
+				}
+			}
+			removeStrays(t, filepath.Join(dir, "golden"), wanted)
+		})
+	}
+}
+
+func compareGolden(t *testing.T, golden string, got []byte) {
+	t.Helper()
+	if *update {
+		if err := os.MkdirAll(filepath.Dir(golden), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(golden, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	want, err := os.ReadFile(golden)
+	if err != nil {
+		t.Fatalf("%v (run with -update)", err)
+	}
+	if d := cmp.Diff(string(want), string(got)); d != "" {
+		t.Errorf("%s differs (-want +got), run with -update if that is right:\n%s", golden, d)
+	}
+}
+
+func removeStrays(t *testing.T, dir string, wanted map[string]bool) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if wanted[f] {
+			continue
+		}
+		if !*update {
+			t.Errorf("%s belongs to no case", f)
+		} else if err := os.Remove(f); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// generate makes everything that one proxy is given, by type URL.
+func generate(t testing.TB, s *snapshot.Snapshot, n xdsgen.Node) map[string][]*xdswire.Resource {
+	t.Helper()
+	out := make(map[string][]*xdswire.Resource)
+	var enc xdswire.Encoder
+	for typ, views := range xdsgen.Assign(s, n) {
+		out[typ] = nil
+		for _, v := range []xdsgen.View{views.Shared, views.Own} {
+			if v == nil {
+				continue
+			}
+			v.Units(s, func(id string, u xdsgen.Unit) {
+				if u == nil {
+					return
+				}
+				rs, err := u.Generate(&enc)
+				if err != nil {
+					t.Fatalf("%s of %s: %v", id, typ, err)
+				}
+				out[typ] = append(out[typ], rs...)
+			})
+		}
+		slices.SortFunc(out[typ], func(a, b *xdswire.Resource) int { return strings.Compare(a.Name, b.Name) })
+		for i := 1; i < len(out[typ]); i++ {
+			if out[typ][i].Name == out[typ][i-1].Name {
+				t.Errorf("%s %s is generated twice", xdswire.ShortType(typ), out[typ][i].Name)
+			}
+		}
+	}
+	return out
+}
+
+// render prints resources as YAML by name, in an order that does not depend
+// on the JSON printer of protobuf, which varies on purpose.
+func render(t *testing.T, resources []*xdswire.Resource) []byte {
+	t.Helper()
+	var out bytes.Buffer
+	for _, r := range resources {
+		a, err := r.Any()
+		if err != nil {
+			t.Fatal(err)
+		}
+		m, err := a.UnmarshalNew()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v, ok := m.(interface{ ValidateAll() error }); ok {
+			if err := v.ValidateAll(); err != nil {
+				t.Errorf("%s breaks Envoy's rules: %v", r.Name, err)
+			}
+		}
+		j, err := protojson.MarshalOptions{UseProtoNames: true}.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		y, err := yaml.JSONToYAML(j)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out.WriteString("---\n")
+		out.Write(y)
+	}
+	return out.Bytes()
+}
+
+func readNode(t testing.TB, file string) xdsgen.Node {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var n corev3.Node
+	if err := protojson.Unmarshal(data, &n); err != nil {
+		t.Fatalf("%s: %v", file, err)
+	}
+	node, err := xdsgen.ParseNode(&n)
+	if err != nil {
+		t.Fatalf("%s: %v", file, err)
+	}
+	return node
+}
+
+// readSnapshot reads the clusters of a case as the control plane does.
+func readSnapshot(t testing.TB, dir string) *snapshot.Snapshot {
+	t.Helper()
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var clusters []mesh.ClusterID
+	var events []snapshot.Event
+	for _, e := range entries {
+		if !e.IsDir() || e.Name() == "proxies" || e.Name() == "golden" {
+			continue
+		}
+		clusters = append(clusters, mesh.ClusterID(e.Name()))
+		files, err := filepath.Glob(filepath.Join(dir, e.Name(), "*.yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range files {
+			events = append(events, readObjects(t, mesh.ClusterID(e.Name()), f)...)
+		}
+	}
+	return build(t, clusters, events)
+}
+
+func build(t testing.TB, clusters []mesh.ClusterID, events []snapshot.Event) *snapshot.Snapshot {
+	t.Helper()
+	r := registry.New(registry.Config{
+		Local: clusters[0], Clusters: clusters, MeshID: "mesh1", SystemNamespace: mesh.DefaultSystemNamespace,
+		Publish: func(*snapshot.Snapshot, *snapshot.Changes) {},
+		Log:     slog.New(slog.NewTextHandler(t.Output(), nil)), Now: time.Now,
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	r.Apply(events)
+	for _, c := range clusters {
+		r.Synced(c)
+	}
+	<-r.Ready()
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	return r.Current()
+}
+
+func readObjects(t testing.TB, cluster mesh.ClusterID, file string) []snapshot.Event {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conv := source.Converter{Cluster: cluster}
+	var out []snapshot.Event
+	for chunk := range yamldoc.Split(data) {
+		v, err := yamldoc.Parse(chunk)
+		if err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		r, err := conv.Decode(v, snapshot.Place{File: file, Line: chunk.Line})
+		if err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		if r.Object != nil {
+			out = append(out, snapshot.Event{Key: r.Key, Object: r.Object})
+		}
+	}
+	return out
+}

@@ -1,0 +1,230 @@
+package xdsgen_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/registry"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/xdswire"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+	securityv1beta1 "istio.io/api/security/v1beta1"
+)
+
+// units is what a holder of views keeps of them: units by view and id.
+type units map[xdsgen.View]map[string]xdsgen.Unit
+
+// TestTouchedFindsEveryChange changes a mesh at random and keeps views up to
+// date by what Touched yields alone. After each change they must equal the
+// views listed anew, and a proxy that AssignTouched passes over must be
+// assigned the same views.
+func TestTouchedFindsEveryChange(t *testing.T) {
+	type publication struct {
+		s *snapshot.Snapshot
+		c *snapshot.Changes
+	}
+	published := make(chan publication, 1)
+	clusters := []mesh.ClusterID{"c1", "c2"}
+	r := registry.New(registry.Config{
+		Local: "c1", Clusters: clusters, SystemNamespace: mesh.DefaultSystemNamespace,
+		Publish: func(s *snapshot.Snapshot, c *snapshot.Changes) { published <- publication{s, c} },
+		Log:     slog.New(slog.DiscardHandler), Now: time.Now,
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
+	for _, c := range clusters {
+		r.Synced(c)
+	}
+	p := <-published
+
+	nodes := testNodes()
+	assigned := make([]xdsgen.Assignment, len(nodes))
+	held := make(units)
+	refresh := func() {
+		for i, n := range nodes {
+			assigned[i] = xdsgen.Assign(p.s, n)
+			for _, v := range viewsOf(assigned[i]) {
+				if held[v] == nil {
+					held[v] = list(p.s, v)
+				}
+			}
+		}
+	}
+	refresh()
+	rnd := rand.New(rand.NewPCG(7, 7))
+	for step := range 600 {
+		var batch []snapshot.Event
+		for range 1 + rnd.IntN(3) {
+			batch = append(batch, randomChange(rnd))
+		}
+		// Something always changes, so that there is always a snapshot.
+		batch = append(batch, put(&snapshot.Pod{Meta: metaOf("c1", "tick", fmt.Sprint(step))}))
+		r.Apply(batch)
+		p = <-published
+		for v, have := range held {
+			if p.c.Everywhere {
+				held[v] = list(p.s, v)
+				continue
+			}
+			v.Touched(p.s, p.c, func(id string, u xdsgen.Unit) {
+				if have[id] = u; u == nil {
+					delete(have, id)
+				}
+			})
+			if want := list(p.s, v); !equalUnits(want, have) {
+				t.Fatalf("step %d, %s view %+v: touched units differ from all units\nbatch: %v\nhave %v\nwant %v", step, xdswire.ShortType(v.Type()), v, batch, ids(have), ids(want))
+			}
+		}
+		for i, n := range nodes {
+			if !xdsgen.AssignTouched(p.s, p.c, n) && fmt.Sprint(xdsgen.Assign(p.s, n)) != fmt.Sprint(assigned[i]) {
+				t.Fatalf("step %d: %s has other views, but AssignTouched says no\nbatch: %v", step, n.ID, batch)
+			}
+		}
+		refresh()
+	}
+}
+
+func list(s *snapshot.Snapshot, v xdsgen.View) map[string]xdsgen.Unit {
+	out := make(map[string]xdsgen.Unit)
+	v.Units(s, func(id string, u xdsgen.Unit) {
+		if u != nil {
+			out[id] = u
+		}
+	})
+	return out
+}
+
+func equalUnits(a, b map[string]xdsgen.Unit) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for id, u := range a {
+		if b[id] != u {
+			return false
+		}
+	}
+	return true
+}
+
+func ids(m map[string]xdsgen.Unit) []string {
+	var out []string
+	for id, u := range m {
+		out = append(out, fmt.Sprintf("%s=%T", id, u))
+	}
+	return out
+}
+
+func viewsOf(a xdsgen.Assignment) []xdsgen.View {
+	var out []xdsgen.View
+	for _, v := range a {
+		for _, one := range []xdsgen.View{v.Shared, v.Own} {
+			if one != nil {
+				out = append(out, one)
+			}
+		}
+	}
+	return out
+}
+
+func testNodes() []xdsgen.Node {
+	node := func(typ mesh.NodeType, ns string, c mesh.ClusterID, captured bool) xdsgen.Node {
+		ip := netip.MustParseAddr("10.0.0.1")
+		return xdsgen.Node{
+			ID:      mesh.NodeID{Type: typ, IP: ip, Name: "p0", Namespace: ns, Domain: "x"},
+			Cluster: c, Namespace: ns, Labels: map[string]string{"app": "a", "istio": "gw"}, IPs: []netip.Addr{ip}, Captured: captured,
+		}
+	}
+	gw := node(mesh.Router, "istio-system", "c1", true)
+	gw.View = []mesh.NetworkID{"n0"}
+	return []xdsgen.Node{
+		node(mesh.Sidecar, "ns0", "c1", true), node(mesh.Sidecar, "ns1", "c1", true), node(mesh.Sidecar, "ns0", "c2", true),
+		node(mesh.Sidecar, "ns1", "c1", false), node(mesh.Sidecar, "elsewhere", "c1", true), gw,
+	}
+}
+
+func put(o snapshot.Object) snapshot.Event { return snapshot.Event{Key: o.Key(), Object: o} }
+
+func metaOf(c mesh.ClusterID, ns, n string) snapshot.Meta {
+	return snapshot.Meta{Cluster: c, Namespace: ns, Name: n, Labels: map[string]string{}}
+}
+
+func randomChange(r *rand.Rand) snapshot.Event {
+	c := mesh.ClusterID(fmt.Sprintf("c%d", 1+r.IntN(2)))
+	ns := fmt.Sprintf("ns%d", r.IntN(2))
+	if r.IntN(6) == 0 {
+		ns = "istio-system"
+	}
+	svc := fmt.Sprintf("svc%d", r.IntN(4))
+	var o snapshot.Object
+	switch r.IntN(8) {
+	case 0, 1:
+		s := &snapshot.Service{Meta: metaOf(c, ns, svc), Selector: map[string]string{"app": "a"}, Headless: r.IntN(4) == 0}
+		s.VIPs = []netip.Addr{netip.AddrFrom4([4]byte{10, 9, byte(c[1]), byte(r.IntN(4))})}
+		for _, p := range []mesh.Protocol{mesh.HTTP, mesh.TCP, mesh.Auto}[:1+r.IntN(3)] {
+			s.Ports = append(s.Ports, snapshot.ServicePort{Name: string(p), Number: uint32(80 + r.IntN(3)), Protocol: p})
+		}
+		if len(s.Ports) > 1 && s.Ports[0].Number == s.Ports[1].Number {
+			s.Ports = s.Ports[:1]
+		}
+		if r.IntN(5) == 0 {
+			s.ExportTo = []string{"."}
+		}
+		if r.IntN(8) == 0 {
+			s.Labels[mesh.LabelNetwork] = "n1"
+			s.External = []string{"192.0.2.1"}
+			s.Ports = append(s.Ports, snapshot.ServicePort{Name: "tls", Number: 15443, Protocol: mesh.TLS})
+		}
+		o = s
+	case 2:
+		pod := &snapshot.Pod{Meta: metaOf(c, ns, "p0"), IPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, ServiceAccount: fmt.Sprint("sa", r.IntN(2))}
+		pod.Labels = map[string]string{"app": []string{"a", "b"}[r.IntN(2)], mesh.LabelTLSMode: "istio"}
+		o = pod
+	case 3, 4:
+		o = &snapshot.EndpointSlice{
+			Meta: metaOf(c, ns, svc+"-1"), Service: svc, Ports: []snapshot.SlicePort{{Name: "http", Number: 80}, {Name: "tcp", Number: 81}},
+			Endpoints: []snapshot.SliceEndpoint{{Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Pod: "p0", Ready: r.IntN(2) == 0}},
+		}
+	case 5:
+		p := &snapshot.PeerAuthentication{Meta: metaOf("c1", ns, "p"), Kind: snapshot.KindPeerAuthentication}
+		p.Spec = &securityv1beta1.PeerAuthentication{Mtls: &securityv1beta1.PeerAuthentication_MutualTLS{
+			Mode: securityv1beta1.PeerAuthentication_MutualTLS_Mode(r.IntN(4)),
+		}}
+		o = p
+	case 6:
+		sc := &snapshot.Sidecar{Meta: metaOf("c1", ns, "s"), Kind: snapshot.KindSidecar, Spec: &networkingv1alpha3.Sidecar{}}
+		if r.IntN(2) == 0 {
+			sc.Spec.Egress = []*networkingv1alpha3.IstioEgressListener{
+				{Port: &networkingv1alpha3.SidecarPort{Number: 15080, Protocol: "HTTP_PROXY"}, Hosts: []string{"./*"}},
+				{Hosts: []string{"ns1/*"}},
+			}
+		}
+		o = sc
+	default:
+		g := &snapshot.Gateway{Meta: metaOf("c1", ns, "g"), Kind: snapshot.KindGateway, Spec: &networkingv1alpha3.Gateway{
+			Selector: map[string]string{"istio": "gw"},
+			Servers: []*networkingv1alpha3.Server{{
+				Port: &networkingv1alpha3.Port{Number: uint32(15443 + r.IntN(2))}, Hosts: []string{"*.local"},
+				Tls: &networkingv1alpha3.ServerTLSSettings{Mode: networkingv1alpha3.ServerTLSSettings_AUTO_PASSTHROUGH},
+			}},
+		}}
+		o = g
+	}
+	if r.IntN(4) == 0 {
+		return snapshot.Event{Key: o.Key()}
+	}
+	return put(o)
+}
