@@ -1,0 +1,227 @@
+package source
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/yamldoc"
+)
+
+// Name and keys of the ConfigMap that holds what applies to the whole mesh.
+const (
+	meshConfigMap   = "istio"
+	keyMesh         = "mesh"
+	keyMeshNetworks = "meshNetworks"
+)
+
+// DefaultMeshConfig is the MeshConfig of a mesh that says nothing, as Istio
+// defines it. Each call returns a new message.
+func DefaultMeshConfig() *meshv1alpha1.MeshConfig {
+	return &meshv1alpha1.MeshConfig{
+		TrustDomain:            mesh.DefaultTrustDomain,
+		EnableAutoMtls:         wrapperspb.Bool(true),
+		RootNamespace:          mesh.DefaultSystemNamespace,
+		OutboundTrafficPolicy:  &meshv1alpha1.MeshConfig_OutboundTrafficPolicy{Mode: meshv1alpha1.MeshConfig_OutboundTrafficPolicy_ALLOW_ANY},
+		LocalityLbSetting:      &networkingv1alpha3.LocalityLoadBalancerSetting{Enabled: wrapperspb.Bool(true)},
+		ProxyListenPort:        mesh.PortOutbound,
+		ProxyInboundListenPort: mesh.PortInbound,
+		ConnectTimeout:         durationpb.New(10 * time.Second),
+		DnsRefreshRate:         durationpb.New(time.Minute),
+
+		ProtocolDetectionTimeout:       durationpb.New(0),
+		EnablePrometheusMerge:          wrapperspb.Bool(true),
+		DefaultServiceExportTo:         []string{"*"},
+		DefaultVirtualServiceExportTo:  []string{"*"},
+		DefaultDestinationRuleExportTo: []string{"*"},
+		DefaultConfig: &meshv1alpha1.ProxyConfig{
+			ConfigPath:               "./etc/istio/proxy",
+			BinaryPath:               "/usr/local/bin/envoy",
+			ClusterName:              &meshv1alpha1.ProxyConfig_ServiceCluster{ServiceCluster: "istio-proxy"},
+			DrainDuration:            durationpb.New(45 * time.Second),
+			TerminationDrainDuration: durationpb.New(5 * time.Second),
+			ProxyAdminPort:           mesh.PortEnvoyAdmin,
+			ControlPlaneAuthPolicy:   meshv1alpha1.AuthenticationPolicy_MUTUAL_TLS,
+			DiscoveryAddress:         fmt.Sprintf("istiod.%s.svc:%d", mesh.DefaultSystemNamespace, mesh.PortSecureXDS),
+			StatNameLength:           189,
+			StatusPort:               mesh.PortAgentStatus,
+		},
+	}
+}
+
+func (c *conversion) configMap(o *corev1.ConfigMap) *FieldError {
+	system := c.SystemNamespace
+	if system == "" {
+		system = mesh.DefaultSystemNamespace
+	}
+	if c.meta.Name != meshConfigMap || c.meta.Namespace != system {
+		return nil
+	}
+	s := &snapshot.MeshSettings{Meta: c.meta, Mesh: DefaultMeshConfig(), Networks: &meshv1alpha1.MeshNetworks{}}
+	given := &meshv1alpha1.MeshConfig{}
+	doc, fault := c.embedded(keyMesh, o.Data[keyMesh], given)
+	if fault != nil {
+		return fault
+	}
+	overlay(s.Mesh.ProtoReflect(), given.ProtoReflect(), doc)
+	if fault = inText(keyMesh, doc, checkMeshConfig(s.Mesh)); fault != nil {
+		return fault
+	}
+	if doc, fault = c.embedded(keyMeshNetworks, o.Data[keyMeshNetworks], s.Networks); fault != nil {
+		return fault
+	}
+	if fault = inText(keyMeshNetworks, doc, c.checkMeshNetworks(s.Networks, doc)); fault != nil {
+		return fault
+	}
+	c.object = s
+	return nil
+}
+
+// embedded reads the YAML text that a key of the ConfigMap holds. A field
+// that this program does not know is a warning: the text may be written for a
+// later Istio, and refusing all of it would do more harm.
+func (c *conversion) embedded(key, text string, into proto.Message) (yamldoc.Value, *FieldError) {
+	doc, err := yamldoc.Parse(yamldoc.Chunk{Text: []byte(text), Line: 1})
+	if err != nil {
+		var at *yamldoc.Error
+		errors.As(err, &at)
+		return doc, &FieldError{Field: "data." + key, TextLine: at.Line, Err: errors.New(at.Reason)}
+	}
+	if doc.IsNull() {
+		return doc, nil
+	}
+	fault := decodeProto(doc, into, strict)
+	if fault == nil {
+		return doc, nil
+	}
+	if decodeProto(doc, into, lenient) != nil {
+		return doc, inText(key, doc, fault)
+	}
+	c.warn(inText(key, doc, fault))
+	return doc, nil
+}
+
+// inText turns a fault of a field of an embedded document into a fault of the
+// key that holds the document.
+func inText(key string, doc yamldoc.Value, fault *FieldError) *FieldError {
+	if fault == nil {
+		return nil
+	}
+	return &FieldError{Field: "data." + key, TextLine: doc.LineOf(fault.Field), Err: &FieldError{Field: fault.Field, Err: fault.Err}}
+}
+
+// overlay puts what the document gives over the defaults: scalars and lists
+// replace, messages and maps merge. The document decides, not the message: a
+// value that is given counts even if it is the zero value.
+func overlay(base, given protoreflect.Message, doc yamldoc.Value) {
+	fields := given.Descriptor().Fields()
+	for i := range fields.Len() {
+		fd := fields.Get(i)
+		value := doc.Get(fd.JSONName())
+		if value.IsNull() {
+			value = doc.Get(string(fd.Name()))
+		}
+		if value.IsNull() {
+			continue
+		}
+		switch {
+		case fd.IsMap():
+			m := base.Mutable(fd).Map()
+			given.Get(fd).Map().Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
+				m.Set(k, v)
+				return true
+			})
+		case fd.IsList() || fd.Message() == nil || isWellKnown(fd.Message()):
+			base.Set(fd, given.Get(fd))
+		default:
+			overlay(base.Mutable(fd).Message(), given.Get(fd).Message(), value)
+		}
+	}
+}
+
+func isWellKnown(d protoreflect.MessageDescriptor) bool {
+	return strings.HasPrefix(string(d.FullName()), "google.protobuf.")
+}
+
+func checkMeshConfig(m *meshv1alpha1.MeshConfig) *FieldError {
+	if !mesh.IsTrustDomain(m.TrustDomain) {
+		return faultf("trustDomain", "%q is not a SPIFFE trust domain", m.TrustDomain)
+	}
+	for i, alias := range m.TrustDomainAliases {
+		if !mesh.IsTrustDomain(alias) {
+			return faultf(fmt.Sprintf("trustDomainAliases[%d]", i), "%q is not a SPIFFE trust domain", alias)
+		}
+	}
+	if !mesh.IsDNSLabel(m.RootNamespace) {
+		return faultf("rootNamespace", "%q is not a DNS label", m.RootNamespace)
+	}
+	if d := m.ConnectTimeout; d.CheckValid() != nil || d.AsDuration() <= 0 || d.AsDuration() > time.Hour {
+		return faultf("connectTimeout", "must be more than 0 and at most 1h")
+	}
+	return nil
+}
+
+func (c *conversion) checkMeshNetworks(n *meshv1alpha1.MeshNetworks, doc yamldoc.Value) *FieldError {
+	for _, name := range slices.Sorted(maps.Keys(n.Networks)) {
+		field, network := "networks["+name+"]", n.Networks[name]
+		if network == nil {
+			return faultf(field, "is empty")
+		}
+		for i, e := range network.Endpoints {
+			field := fmt.Sprintf("%s.endpoints[%d]", field, i)
+			if cidr := e.GetFromCidr(); cidr != "" {
+				if _, err := netip.ParsePrefix(cidr); err != nil {
+					return faultf(field+".fromCidr", "%q is not an address range such as 10.0.0.0/8", cidr)
+				}
+			} else if e.GetFromRegistry() == "" {
+				return faultf(field, "has neither fromRegistry nor fromCidr")
+			}
+		}
+		for i, g := range network.Gateways {
+			if fault := checkNetworkGateway(fmt.Sprintf("%s.gateways[%d]", field, i), g); fault != nil {
+				return fault
+			}
+		}
+		kept := network.Gateways[:0]
+		for i, g := range network.Gateways {
+			if why := c.refusedHost(g.GetAddress()); why != "" {
+				at := fmt.Sprintf("%s.gateways[%d].address", field, i)
+				c.warn(inText(keyMeshNetworks, doc, faultf(at, "%s %s: it is not used", g.GetAddress(), why)))
+				continue
+			}
+			kept = append(kept, g)
+		}
+		network.Gateways = slices.Clip(kept)
+	}
+	return nil
+}
+
+func checkNetworkGateway(field string, g *meshv1alpha1.Network_IstioNetworkGateway) *FieldError {
+	address := g.GetAddress()
+	switch {
+	case address == "" && g.GetRegistryServiceName() == "":
+		return faultf(field, "has neither address nor registryServiceName")
+	case !isPort(g.GetPort()):
+		return faultf(field+".port", "%d is not a port: want 1 to 65535", g.GetPort())
+	case address != "":
+		if _, err := parseAddr(address); err != nil {
+			return hostFault(field+".address", address)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,305 @@
+package source_test
+
+import (
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source"
+	"github.com/meshctl/meshctl/internal/yamldoc"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// TestConvert converts every object of testdata/convert/*.yaml, as kubectl
+// prints them, and compares with the golden file beside it: as a directory
+// and, in *.refuse.golden, as a Kubernetes API gives it.
+func TestConvert(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("testdata/convert/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no test data", err)
+	}
+	for _, file := range files {
+		for suffix, c := range map[string]*source.Converter{
+			".golden":        {Cluster: "cluster1"},
+			".refuse.golden": {Cluster: "cluster1", RefuseLocal: true},
+		} {
+			t.Run(filepath.Base(file)+suffix, func(t *testing.T) {
+				t.Parallel()
+				text, err := os.ReadFile(file)
+				if err != nil {
+					t.Fatal(err)
+				}
+				compareGolden(t, strings.TrimSuffix(file, ".yaml")+suffix, render(t, c, string(text)))
+			})
+		}
+	}
+}
+
+func compareGolden(t *testing.T, file, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s differs (-want +got), -update rewrites it:\n%s", file, diff)
+	}
+}
+
+// render converts the documents and shows what became of each object.
+func render(t *testing.T, c *source.Converter, text string) string {
+	t.Helper()
+	var b strings.Builder
+	for _, v := range objects(t, text) {
+		r, err := c.Decode(v, snapshot.Place{File: "in.yaml", Line: v.Line()})
+		switch {
+		case err != nil:
+			t.Errorf("line %d: %v", v.Line(), err)
+		case r.Skipped:
+			fmt.Fprintf(&b, "# %s: skipped\n", r.Key.Kind)
+		case r.Object == nil:
+			fmt.Fprintf(&b, "# %s: nothing to deliver\n", r.Key)
+		default:
+			if r.Object.Key() != r.Key {
+				t.Errorf("object is %s, its result says %s", r.Object.Key(), r.Key)
+			}
+			fmt.Fprintf(&b, "# %s\n%s\n", r.Key, show(t, r.Object))
+		}
+		for _, w := range r.Warnings {
+			fmt.Fprintf(&b, "# warning, line %d: %s\n", w.Line, w)
+		}
+	}
+	return b.String()
+}
+
+// show renders an object as JSON. Protos are rendered by their own rules.
+func show(t *testing.T, o snapshot.Object) string {
+	t.Helper()
+	out := map[string]any{}
+	v := reflect.ValueOf(o).Elem()
+	for i := range v.NumField() {
+		name, field := v.Type().Field(i).Name, v.Field(i)
+		m, ok := field.Interface().(proto.Message)
+		switch {
+		case ok:
+			data, err := protojson.Marshal(m)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out[name] = json.RawMessage(data)
+		case !field.IsZero():
+			out[name] = field.Interface()
+		}
+	}
+	data, err := json.MarshalIndent(out, "", " ")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+func objects(t *testing.T, text string) []yamldoc.Value {
+	t.Helper()
+	var out []yamldoc.Value
+	for c := range yamldoc.Split([]byte(text)) {
+		v, err := yamldoc.Parse(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if items, ok := v.Get("items").Items(); ok {
+			out = append(out, items...)
+		} else if !v.IsNull() {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+const (
+	gatewayHead = "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: g, namespace: n}\nspec:\n"
+	sidecarHead = "apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {name: s, namespace: n}\nspec:\n"
+	peerHead    = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: p, namespace: n}\nspec:\n"
+	ruleHead    = "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: d, namespace: n}\nspec:\n"
+	routeHead   = "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: v, namespace: n}\nspec:\n"
+	entryHead   = "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: e, namespace: n}\nspec:\n"
+	serviceHead = "apiVersion: v1\nkind: Service\nmetadata: {name: s, namespace: n}\nspec:\n"
+	sliceHead   = "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: s, namespace: n, labels: {kubernetes.io/service-name: s}}\naddressType: IPv4\n"
+	podHead     = "apiVersion: v1\nkind: Pod\nmetadata: {name: p, namespace: n}\n"
+	meshHead    = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata:\n"
+)
+
+// TestRefusals: what is refused, with the line of the faulty field. Heads are
+// four lines long, that of pods is three.
+func TestRefusals(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct {
+		in   string
+		line int
+		want string
+	}{
+		"a scalar":               {"x", 1, "is not an object: want apiVersion, kind and metadata"},
+		"no kind":                {"apiVersion: v1", 1, "kind: is missing: not a Kubernetes object"},
+		"no apiVersion":          {"a: 1\nkind: Service", 1, "apiVersion: is missing: not a Kubernetes object"},
+		"old version":            {"kind: EndpointSlice\napiVersion: discovery.k8s.io/v1beta1", 2, `apiVersion: EndpointSlice of version "v1beta1" is not read: use v1`},
+		"no name":                {"kind: Service\napiVersion: v1\nmetadata:\n  namespace: x", 3, "metadata.name: is missing"},
+		"name of a service":      {"kind: Service\napiVersion: v1\nmetadata:\n  namespace: x\n  name: A.b", 5, `metadata.name: "A.b" is not a DNS label`},
+		"name":                   {"kind: Secret\napiVersion: v1\nmetadata:\n  namespace: x\n  name: a|b", 5, `metadata.name: "a|b" is not a DNS name`},
+		"namespace":              {"kind: Secret\napiVersion: v1\nmetadata:\n  namespace: x/y\n  name: a", 4, `metadata.namespace: "x/y" is not a DNS label`},
+		"number as label":        {"kind: Namespace\napiVersion: v1\nmetadata:\n  name: x\n  labels:\n    a.b/c: 1", 6, "metadata.labels[a.b/c]: is a number, want a string"},
+		"number as Istio label":  {"kind: Gateway\napiVersion: networking.istio.io/v1\nmetadata:\n  name: x\n  labels:\n    a: 1", 6, "metadata.labels.a: is a number, want a string"},
+		"time":                   {"kind: Namespace\napiVersion: v1\nmetadata:\n  name: x\n  creationTimestamp: today", 5, `metadata.creationTimestamp: parsing time "today" as "2006-01-02T15:04:05Z07:00": cannot parse "today" as "2006"`},
+		"port is text":           {serviceHead + "  ports:\n  - port: 80\n  - name: a\n    port: http", 8, "spec.ports[1].port: is a string, want a number"},
+		"ports is a mapping":     {serviceHead + "  ports:\n    port: 80", 5, "spec.ports: is a object, want a list"},
+		"port range":             {serviceHead + "  ports:\n  - port: 70000", 6, "spec.ports[0].port: 70000 is not a port: want 1 to 65535"},
+		"target port range":      {serviceHead + "  ports:\n  - port: 1\n    targetPort: -1", 7, "spec.ports[0].targetPort: -1 is not a port: want 1 to 65535"},
+		"node port range":        {serviceHead + "  ports:\n  - port: 1\n    nodePort: -1", 7, "spec.ports[0].nodePort: -1 is not a port: want 1 to 65535"},
+		"port without a name":    {serviceHead + "  ports:\n  - port: 1\n    name: a\n  - port: 2", 8, "spec.ports[1].name: is missing: a service of several ports names each"},
+		"port name twice":        {serviceHead + "  ports:\n  - port: 1\n    name: a\n  - port: 2\n    name: a", 9, `spec.ports[1].name: "a" is given twice`},
+		"cluster IP":             {serviceHead + "  clusterIP: 10.0.0", 5, `spec.clusterIP[0]: "10.0.0" is not an IP address`},
+		"external name":          {serviceHead + "  type: ExternalName\n  externalName: a b", 6, `spec.externalName: "a b" is not a host name`},
+		"external IP":            {serviceHead + "  externalIPs:\n  - 10.0.0.1\n  - a_b", 7, `spec.externalIPs[1]: "a_b" is not a host name`},
+		"exportTo":               {"kind: Service\napiVersion: v1\nmetadata:\n  name: x\n  annotations:\n    networking.istio.io/exportTo: a,B", 6, `metadata.annotations[networking.istio.io/exportTo]: "B" is neither a namespace nor one of * . ~`},
+		"slice port":             {sliceHead + "ports:\n- port: 0", 6, "ports[0].port: 0 is not a port: want 1 to 65535"},
+		"slice address":          {sliceHead + "endpoints:\n- addresses:\n  - 10.0.0.1\n  - 10.0.0.300", 8, `endpoints[0].addresses[1]: "10.0.0.300" is not an IP address`},
+		"slice address and zone": {sliceHead + "endpoints:\n- addresses: ['fe80::1%eth0']", 6, `endpoints[0].addresses[0]: "fe80::1%eth0" is not an IP address`},
+		"pod address":            {podHead + "status:\n  podIPs:\n  - ip: x", 6, `status.podIPs[0]: "x" is not an IP address`},
+		"pod account":            {podHead + "spec:\n  serviceAccountName: a/b\nstatus:\n  podIP: 10.0.0.1", 5, `spec.serviceAccountName: "a/b" is not a DNS name`},
+		"pod resources":          {podHead + "spec:\n  containers:\n  - name: a\n    resources:\n      limits:\n        cpu: many", 9, "spec.containers[0].resources.limits.cpu: quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"},
+
+		"unknown field":           {gatewayHead + "  servers:\n  - port: {number: 1, protocol: TLS}\n    host: ['*']", 7, `spec.servers[0].host: unknown field "host"`},
+		"unknown enum":            {gatewayHead + "  servers:\n  - tls:\n      mode: AUTO", 7, `spec.servers[0].tls.mode: invalid value for enum field mode: "AUTO"`},
+		"port number is text":     {gatewayHead + "  servers:\n  - port:\n      number: x", 7, `spec.servers[0].port.number: invalid value for uint32 field number: "x"`},
+		"no servers":              {gatewayHead + "  selector: {a: b}", 4, "spec.servers: is empty: a gateway needs at least one"},
+		"no spec":                 {"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: g}", 1, "spec.servers: is empty: a gateway needs at least one"},
+		"selector":                {gatewayHead + "  selector:\n    a: '*'\n  servers: [{}]", 6, "spec.selector[a]: wildcards and empty names are not allowed"},
+		"server without port":     {gatewayHead + "  servers:\n  - hosts: ['*']", 6, "spec.servers[0].port: is missing"},
+		"server port number":      {gatewayHead + "  servers:\n  - port:\n      protocol: TLS\n      number: 65536", 8, "spec.servers[0].port.number: 65536 is not a port: want 1 to 65535"},
+		"server protocol missing": {gatewayHead + "  servers:\n  - port:\n      number: 1", 6, "spec.servers[0].port.protocol: is missing"},
+		"server protocol":         {gatewayHead + "  servers:\n  - port:\n      number: 1\n      protocol: UDP", 8, `spec.servers[0].port.protocol: "UDP" is not a protocol that this port can have`},
+		"server bind":             {gatewayHead + "  servers:\n  - port: {number: 1, protocol: HTTP}\n    bind: x", 7, `spec.servers[0].bind: "x" is not an IP address`},
+		"server hosts":            {gatewayHead + "  servers:\n  - port: {number: 1, protocol: HTTP}", 6, `spec.servers[0].hosts: is empty: use "*" for every host`},
+		"server host":             {gatewayHead + "  servers:\n  - port: {number: 1, protocol: HTTP}\n    hosts:\n    - a\n    - a b", 9, `spec.servers[0].hosts[1]: "a b" is not a host name`},
+		"server host namespace":   {gatewayHead + "  servers:\n  - port: {number: 1, protocol: HTTP}\n    hosts: ['~/a']", 7, `spec.servers[0].hosts[0]: "~/a": "~" is neither a namespace nor one of * .`},
+		"server without tls":      {gatewayHead + "  servers:\n  - port: {number: 1, protocol: TLS}\n    hosts: [a]", 6, "spec.servers[0].tls: is missing: protocol TLS needs it"},
+		"tls on HTTP":             {gatewayHead + "  servers:\n  - port: {number: 1, protocol: HTTP}\n    hosts: [a]\n    tls: {mode: SIMPLE}", 8, "spec.servers[0].tls: does not go with protocol HTTP: use HTTPS or TLS"},
+		"pass-through on TCP":     {gatewayHead + "  servers:\n  - port: {number: 1, protocol: TCP}\n    hosts: [a]\n    tls:\n      mode: AUTO_PASSTHROUGH", 9, "spec.servers[0].tls.mode: AUTO_PASSTHROUGH needs protocol TLS, not TCP"},
+		"null server":             {gatewayHead + "  servers:\n  -\n", 6, "spec.servers[0]: "},
+
+		"ingress without port":  {sidecarHead + "  ingress:\n  - defaultEndpoint: 127.0.0.1:1", 6, "spec.ingress[0].port: is missing"},
+		"ingress port":          {sidecarHead + "  ingress:\n  - port: {number: 0}", 6, "spec.ingress[0].port.number: 0 is not a port: want 1 to 65535"},
+		"ingress port twice":    {sidecarHead + "  ingress:\n  - port: {number: 1}\n  - port: {number: 1}", 7, "spec.ingress[1].port.number: 1 is the port of ingress[0], too"},
+		"ingress bind":          {sidecarHead + "  ingress:\n  - port: {number: 1}\n    bind: unix:///x", 7, `spec.ingress[0].bind: "unix:///x" is not an IP address`},
+		"default endpoint":      {sidecarHead + "  ingress:\n  - port: {number: 1}\n    defaultEndpoint: 10.0.0.1:80", 7, `spec.ingress[0].defaultEndpoint: "10.0.0.1:80" is none of 127.0.0.1:PORT, 0.0.0.0:PORT, [::1]:PORT, [::]:PORT and unix://PATH`},
+		"default endpoint port": {sidecarHead + "  ingress:\n  - port: {number: 1}\n    defaultEndpoint: 127.0.0.1:0", 7, `spec.ingress[0].defaultEndpoint: "127.0.0.1:0" is none of 127.0.0.1:PORT, 0.0.0.0:PORT, [::1]:PORT, [::]:PORT and unix://PATH`},
+		"default endpoint path": {sidecarHead + "  ingress:\n  - port: {number: 1}\n    defaultEndpoint: unix://", 7, `spec.ingress[0].defaultEndpoint: "unix://" has no path`},
+		"capture mode":          {sidecarHead + "  egress:\n  - captureMode: ALL", 6, `spec.egress[0].captureMode: invalid value for enum field captureMode: "ALL"`},
+		"egress without hosts":  {sidecarHead + "  egress:\n  - port: {number: 1, protocol: HTTP}", 6, `spec.egress[0].hosts: is empty: use "*/*" for every host`},
+		"egress host":           {sidecarHead + "  egress:\n  - hosts:\n    - a.b", 7, `spec.egress[0].hosts[0]: "a.b" is not of the form namespace/host`},
+		"egress namespace":      {sidecarHead + "  egress:\n  - hosts:\n    - A/*", 7, `spec.egress[0].hosts[0]: "A/*": "A" is neither a namespace nor one of * . ~`},
+		"egress bind":           {sidecarHead + "  egress:\n  - bind: 127.0.0.1\n    hosts: ['*/*']", 6, "spec.egress[0].bind: needs a port"},
+		"egress protocol":       {sidecarHead + "  egress:\n  - port: {number: 1, protocol: FTP}\n    hosts: ['*/*']", 6, `spec.egress[0].port.protocol: "FTP" is not a protocol that this port can have`},
+
+		"mTLS mode":             {peerHead + "  mtls:\n    mode: ON", 6, `spec.mtls.mode: invalid value for enum field mode: "ON"`},
+		"mTLS of a port":        {peerHead + "  portLevelMtls:\n    8080: {mode: STRICT}", 5, "spec.portLevelMtls: needs a selector"},
+		"mTLS of a wrong port":  {peerHead + "  selector: {matchLabels: {a: b}}\n  portLevelMtls:\n    80: {}\n    80800: {mode: STRICT}", 8, "spec.portLevelMtls[80800]: 80800 is not a port: want 1 to 65535"},
+		"rule without host":     {ruleHead + "  subsets: []", 4, `spec.host: "" is not a host name`},
+		"subset twice":          {ruleHead + "  host: a\n  subsets:\n  - name: v1\n  - name: v1", 8, `spec.subsets[1].name: "v1" is given twice`},
+		"subset name":           {ruleHead + "  host: a\n  subsets:\n  - name: a|b", 7, `spec.subsets[0].name: "a|b" is not a DNS name`},
+		"no routes":             {routeHead + "  hosts: [a]", 4, "spec: has no routes: want http, tls or tcp"},
+		"no hosts":              {routeHead + "  gateways: [g]\n  http: [{}]", 4, "spec.hosts: is empty"},
+		"null route":            {routeHead + "  hosts: [a]\n  http:\n  - route:\n    -\n", 8, "spec.http[0].route[0]: "},
+		"null http":             {routeHead + "  hosts: [a]\n  http:\n  -\n", 7, "spec.http[0]: "},
+		"empty route":           {routeHead + "  hosts: [a]\n  http:\n  - {}", 7, "spec.http[0]: has none of route, redirect, directResponse and delegate"},
+		"route without host":    {routeHead + "  hosts: [a]\n  http:\n  - route:\n    - weight: 1", 8, "spec.http[0].route[0].destination.host: is missing"},
+		"negative weight":       {routeHead + "  hosts: [a]\n  http:\n  - route:\n    - destination: {host: a}\n      weight: -1", 9, "spec.http[0].route[0].weight: -1 is negative"},
+		"TLS route":             {routeHead + "  hosts: [a]\n  tls:\n  - match: [{sniHosts: [a]}]", 7, "spec.tls[0].route: is empty"},
+		"TLS route without SNI": {routeHead + "  hosts: [a]\n  tls:\n  - match:\n    - port: 1", 8, "spec.tls[0].match[0].sniHosts: is empty"},
+		"TCP route":             {routeHead + "  hosts: [a]\n  tcp:\n  - {}", 7, "spec.tcp[0].route: is empty"},
+		"entry without hosts":   {entryHead + "  ports: []", 4, "spec.hosts: is empty"},
+		"entry of every host":   {entryHead + "  hosts: ['*']", 5, `spec.hosts[0]: "*" would take every host: name a domain`},
+		"entry port name":       {entryHead + "  hosts: [a]\n  ports:\n  - number: 1", 7, "spec.ports[0].name: is missing"},
+		"entry port twice":      {entryHead + "  hosts: [a]\n  ports:\n  - {number: 1, name: a}\n  - {number: 1, name: b}", 8, "spec.ports[1].number: 1 is given twice"},
+		"entry resolution":      {entryHead + "  hosts: [a]\n  resolution: NONE\n  endpoints:\n  - address: 10.0.0.1", 7, "spec.endpoints: needs a resolution other than NONE"},
+		"entry address":         {entryHead + "  hosts: [a]\n  resolution: STATIC\n  endpoints:\n  - address: a.b", 8, `spec.endpoints[0].address: "a.b" is not an IP address, which resolution STATIC needs`},
+
+		"mesh syntax":          {meshHead + "  mesh: |\n    a: 1\n    b: [\n    c: 1\n", 8, "data.mesh: "},
+		"mesh type":            {meshHead + "  mesh: |\n    accessLogFile: a\n    connectTimeout: soon\n", 7, "data.mesh: connectTimeout: invalid google.protobuf.Duration value \"soon\""},
+		"mesh trust domain":    {meshHead + "  mesh: |\n    # comment\n    trustDomain: A/b\n", 7, `data.mesh: trustDomain: "A/b" is not a SPIFFE trust domain`},
+		"mesh folded":          {meshHead + "  mesh: \"trustDomain: A/b\"\n", 5, `data.mesh: trustDomain: "A/b" is not a SPIFFE trust domain`},
+		"mesh timeout":         {meshHead + "  mesh: |\n    connectTimeout: 0s\n", 6, "data.mesh: connectTimeout: must be more than 0 and at most 1h"},
+		"mesh is a list":       {meshHead + "  mesh: |\n    - a\n", 6, "data.mesh: "},
+		"mesh networks range":  {meshHead + "  meshNetworks: |\n    networks:\n      n1:\n        endpoints:\n        - fromCidr: 10.0.0.0\n", 9, `data.meshNetworks: networks[n1].endpoints[0].fromCidr: "10.0.0.0" is not an address range such as 10.0.0.0/8`},
+		"mesh networks port":   {meshHead + "  meshNetworks: |\n    networks:\n      n1:\n        gateways:\n        - address: 10.0.0.1\n", 9, "data.meshNetworks: networks[n1].gateways[0].port: 0 is not a port: want 1 to 65535"},
+		"mesh networks source": {meshHead + "  meshNetworks: |\n    networks:\n      n1:\n        endpoints:\n        - {}\n", 9, "data.meshNetworks: networks[n1].endpoints[0]: has neither fromRegistry nor fromCidr"},
+	}
+	c := &source.Converter{Cluster: "c"}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			v := objects(t, tt.in)[0]
+			_, err := c.Decode(v, snapshot.Place{})
+			var fault *source.FieldError
+			if !errors.As(err, &fault) {
+				t.Fatalf("got %v, want a fault", err)
+			}
+			if fault.Line != tt.line || !strings.HasPrefix(fault.Error(), tt.want) || !strings.HasSuffix(tt.want, ": ") && fault.Error() != tt.want {
+				t.Errorf("got  line %d: %s\nwant line %d: %s", fault.Line, fault, tt.line, tt.want)
+			}
+		})
+	}
+}
+
+// FuzzDecode: no object makes the converter panic, and what is delivered has
+// the key that the result names.
+func FuzzDecode(f *testing.F) {
+	files, err := filepath.Glob("testdata/convert/*.yaml")
+	if err != nil {
+		f.Fatal(err)
+	}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		for c := range yamldoc.Split(text) {
+			f.Add(c.Text)
+		}
+	}
+	f.Add([]byte(routeHead + "  hosts: [a]\n  http: [null]"))
+	c := &source.Converter{Cluster: "c", RefuseLocal: true}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		v, err := yamldoc.Parse(yamldoc.Chunk{Text: text, Line: 1})
+		if err != nil {
+			return
+		}
+		r, err := c.Decode(v, snapshot.Place{})
+		if err != nil {
+			var fault *source.FieldError
+			if !errors.As(err, &fault) || fault.Line < 0 {
+				t.Fatalf("fault without a place: %v", err)
+			}
+			return
+		}
+		if r.Object != nil && r.Object.Key() != r.Key {
+			t.Fatalf("object is %s, its result says %s", r.Object.Key(), r.Key)
+		}
+	})
+}
