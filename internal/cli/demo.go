@@ -1,0 +1,97 @@
+package cli
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/meshctl/meshctl/internal/demo"
+)
+
+type demoOptions struct {
+	once     bool
+	keep     string
+	envoy    string
+	requests int
+	xds      string
+}
+
+func newDemoCmd(env *Env) *cobra.Command {
+	var o demoOptions
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "Run a mesh of two clusters and two networks on this machine",
+		Long: `Run a mesh of two clusters on two networks on this machine, with real Envoys,
+mTLS and east-west gateways: a network is a range of loopback addresses
+(127.1.0.0/16, 127.2.0.0/16), a pod an address of it. Linux only; nothing needs
+root, and Ctrl-C ends and removes everything.
+
+Each client sends requests to helloworld, of which v1 runs in its own or the
+other cluster and v2 in the other one: half of the answers come through a
+gateway. After the check the shares of each second are shown, and commands to
+try. When a part fails, the logs stay in $XDG_STATE_HOME/meshctl/demo/logs.`,
+		Example: `  # watch it until Ctrl-C
+  meshctl demo
+
+  # check that it works, keep YAML, certificates, logs and configuration dumps
+  meshctl demo --once --keep /tmp/two-clusters`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
+	}
+	f := cmd.Flags()
+	f.BoolVar(&o.once, "once", false, "Check the mesh and stop: exit code 0 only if it does all that it should")
+	f.StringVar(&o.keep, "keep", "", "Keep everything that is written in this new `directory`")
+	f.StringVar(&o.envoy, "envoy", "", "`Path` of Envoy, 1.36 or later (default $ENVOY, else .cache/envoy/envoy, else envoy on PATH)")
+	f.IntVar(&o.requests, "requests", 200, "`Number` of requests that each client sends for the check")
+	f.StringVar(&o.xds, "xds", "delta", "How proxies get their configuration: `delta` or sotw (state of the world)")
+	return cmd
+}
+
+// maxDemoRequests bounds how long the check takes.
+const maxDemoRequests = 1_000_000
+
+func (o *demoOptions) run(ctx context.Context, env *Env) error {
+	if o.requests < 1 || o.requests > maxDemoRequests {
+		return usagef("--requests %d: want 1 to %d", o.requests, maxDemoRequests)
+	}
+	if o.xds != "delta" && o.xds != "sotw" {
+		return usagef("--xds %q: want delta or sotw", o.xds)
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find meshctl itself: %w", err)
+	}
+	options := demo.RunOptions{
+		Options: demo.Options{
+			Program: program,
+			Envoy:   o.envoy,
+			Dir:     o.keep,
+			SotW:    o.xds == "sotw",
+			Rand:    rand.Reader,
+			Now:     env.Now,
+		},
+		Once:     o.once,
+		Requests: o.requests,
+		Stdout:   env.Stdout,
+		Stderr:   env.Stderr,
+	}
+	if options.Envoy == "" {
+		options.Envoy, _ = env.LookupEnv("ENVOY")
+	}
+	if f, ok := env.Stdout.(*os.File); ok {
+		options.Terminal = term.IsTerminal(int(f.Fd()))
+	}
+	if o.keep == "" {
+		dir, err := stateDir(env, "demo")
+		if err != nil {
+			return errors.New("neither XDG_STATE_HOME nor HOME is set, so there is no place for logs: give --keep DIR")
+		}
+		options.Logs = filepath.Join(dir, "logs")
+	}
+	return demo.Run(ctx, options)
+}

@@ -1,0 +1,124 @@
+package demo
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+)
+
+// Headers of the application's contract with its Envoy.
+const (
+	headerXFCC  = "X-Forwarded-Client-Cert"
+	contentType = "Content-Type"
+)
+
+// greeting is what helloworld answers.
+type greeting struct {
+	Version string `json:"version"`
+	Pod     string `json:"pod"`
+	Cluster string `json:"cluster"`
+	// ClientCert is the header x-forwarded-client-cert as the pod's Envoy set
+	// it: who asked.
+	ClientCert string `json:"x-forwarded-client-cert"`
+}
+
+// app is the application of one helloworld pod. It listens on loopback, where
+// its Envoy alone is told to find it.
+type app struct {
+	server *http.Server
+	addr   string
+	done   chan error
+}
+
+// startApp serves GET /hello for the helloworld of cluster c until close.
+func startApp(c *cluster) (*app, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("application of the %s: %w", c.server.role, err)
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /hello", func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set(contentType, "application/json")
+		// A client that went away is no concern of the application.
+		_ = json.NewEncoder(w).Encode(greeting{
+			Version:    c.version,
+			Pod:        c.server.workload,
+			Cluster:    string(c.id),
+			ClientCert: strings.Join(r.Header.Values(headerXFCC), ","),
+		})
+	})
+	a := &app{
+		server: &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 5 * time.Minute},
+		addr:   l.Addr().String(),
+		done:   make(chan error, 1),
+	}
+	go func() { a.done <- a.server.Serve(l) }()
+	return a, nil
+}
+
+// close ends the application and waits for its end.
+func (a *app) close() error {
+	err := a.server.Close()
+	if serveErr := <-a.done; !errors.Is(serveErr, http.ErrServerClosed) {
+		err = errors.Join(err, serveErr)
+	}
+	return err
+}
+
+// maxGreeting bounds an answer, in bytes.
+const maxGreeting = 64 << 10
+
+func readGreeting(r io.Reader) (greeting, error) {
+	data, err := io.ReadAll(io.LimitReader(r, maxGreeting+1))
+	if err != nil {
+		return greeting{}, fmt.Errorf("read the answer: %w", err)
+	}
+	if len(data) > maxGreeting {
+		return greeting{}, fmt.Errorf("the answer is longer than %d bytes", maxGreeting)
+	}
+	var g greeting
+	if err := json.Unmarshal(data, &g); err != nil {
+		return greeting{}, fmt.Errorf("the answer is not helloworld's: %w", err)
+	}
+	return g, nil
+}
+
+// peerURI returns the URI of the last element of an x-forwarded-client-cert
+// header: the one that the server's own Envoy added. It is empty when there
+// is none or when the header is malformed.
+func peerURI(header string) string {
+	elements, ok := splitQuoted(header, ',')
+	if !ok || len(elements) == 0 {
+		return ""
+	}
+	pairs, _ := splitQuoted(elements[len(elements)-1], ';')
+	for _, pair := range pairs {
+		if key, value, ok := strings.Cut(pair, "="); ok && strings.EqualFold(strings.TrimSpace(key), "URI") {
+			return strings.Trim(value, `"`)
+		}
+	}
+	return ""
+}
+
+// splitQuoted splits s at sep outside of double quotes; ok is false when a
+// quote is not closed.
+func splitQuoted(s string, sep byte) (parts []string, ok bool) {
+	start, quoted := 0, false
+	for i := 0; i < len(s); i++ {
+		switch {
+		case quoted && s[i] == '\\':
+			i++
+		case s[i] == '"':
+			quoted = !quoted
+		case !quoted && s[i] == sep:
+			parts = append(parts, s[start:i])
+			start = i + 1
+		}
+	}
+	return append(parts, s[start:]), !quoted
+}

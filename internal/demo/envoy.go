@@ -1,0 +1,68 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// The oldest Envoy that understands all that meshctl generates.
+const minEnvoyMajor, minEnvoyMinor = 1, 36
+
+// cachedEnvoy is where make envoy puts it, below the repository.
+const cachedEnvoy = ".cache/envoy/envoy"
+
+const getEnvoy = "run make envoy in the repository, or name one with --envoy"
+
+// findEnvoy returns the absolute path of the Envoy to use and its version:
+// path if it is not empty, else that of the working directory's cache, else
+// the one on PATH. It is an error when it is too old.
+func findEnvoy(ctx context.Context, path string) (found, version string, err error) {
+	if path == "" {
+		path = cachedEnvoy
+		if _, err := os.Stat(path); err != nil {
+			path, err = exec.LookPath("envoy")
+			if err != nil {
+				return "", "", fmt.Errorf("no Envoy in %s and none on PATH; %s", cachedEnvoy, getEnvoy)
+			}
+		}
+	}
+	if path, err = filepath.Abs(path); err != nil {
+		return "", "", fmt.Errorf("envoy: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, path, "--version").Output()
+	if err != nil {
+		return "", "", fmt.Errorf("envoy %s --version: %w; %s", path, err, getEnvoy)
+	}
+	if version, err = checkEnvoyVersion(string(out)); err != nil {
+		return "", "", fmt.Errorf("envoy %s: %w", path, err)
+	}
+	return path, version, nil
+}
+
+// checkEnvoyVersion reads what envoy --version prints, such as
+// "envoy  version: <commit>/1.40.0/Clean/RELEASE/BoringSSL".
+func checkEnvoyVersion(out string) (string, error) {
+	m := regexp.MustCompile(`/((\d+)\.(\d+)\.\d+[^/]*)/`).FindStringSubmatch(out)
+	if m == nil {
+		return "", fmt.Errorf("--version printed %q, which names no version", strings.TrimSpace(out))
+	}
+	major, majorErr := strconv.Atoi(m[2])
+	minor, minorErr := strconv.Atoi(m[3])
+	if err := errors.Join(majorErr, minorErr); err != nil {
+		return "", err
+	}
+	if major < minEnvoyMajor || major == minEnvoyMajor && minor < minEnvoyMinor {
+		return "", fmt.Errorf("its version is %s, want %d.%d or later; %s", m[1], minEnvoyMajor, minEnvoyMinor, getEnvoy)
+	}
+	return m[1], nil
+}

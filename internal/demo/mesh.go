@@ -1,0 +1,458 @@
+// Package demo runs a mesh of two clusters on two networks on one Linux
+// machine: two control planes, two east-west gateways, two versions of one
+// service and two clients, every proxy a real Envoy with its agent. A network
+// is a range of loopback addresses and a pod is an address of it, so nothing
+// needs root and nothing is redirected.
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/meshctl/meshctl/internal/dial"
+	"github.com/meshctl/meshctl/internal/files"
+	"github.com/meshctl/meshctl/internal/mesh"
+)
+
+// Bounds of waits.
+const (
+	startTimeout   = time.Minute // for one step of the start
+	pollInterval   = 50 * time.Millisecond
+	adminTimeout   = 10 * time.Second
+	requestTimeout = 10 * time.Second
+)
+
+// Options of Start.
+type Options struct {
+	// Program is the path of meshctl, which the demo starts as control
+	// planes and agents.
+	Program string
+	// Envoy is the path of Envoy; empty means that of the working
+	// directory's .cache, else the one on PATH.
+	Envoy string
+	// Dir is where everything is written and stays. It must not exist or be
+	// empty. An empty Dir means a temporary directory, removed by Stop.
+	Dir string
+	// Logs is where logs go when Dir is empty. It is emptied before and
+	// removed after, unless the mesh failed.
+	Logs string
+	// SotW makes the proxies ask for the state of the world instead of
+	// incremental xDS.
+	SotW bool
+	// Rand and Now are used for certificates and tokens.
+	Rand io.Reader
+	Now  func() time.Time
+	// Done, if not nil, is told of every step of the start that was done.
+	Done func(step string)
+}
+
+// Mesh is a running mesh.
+type Mesh struct {
+	opts     Options
+	dir      string
+	logs     string
+	clusters []*cluster
+	clients  []*Client
+	http     *http.Client
+
+	starter  *starter
+	apps     []*app
+	controls []*process
+	agents   []*process
+
+	mu       sync.Mutex
+	stopping bool
+	failed   chan struct{} // closed when a process ends that should run
+	cause    error         // valid after failed
+}
+
+// Start brings the mesh up and returns when each client has had an answer of
+// both versions. When it fails nothing is left but the logs that its error
+// names. The caller has to Stop the mesh.
+func Start(ctx context.Context, opts Options) (_ *Mesh, err error) {
+	if err := supported(); err != nil {
+		return nil, err
+	}
+	envoy, version, err := findEnvoy(ctx, opts.Envoy)
+	if err != nil {
+		return nil, err
+	}
+	opts.Envoy = envoy
+	m := &Mesh{
+		opts:     opts,
+		clusters: newClusters(),
+		http:     dial.HTTPClient(adminTimeout, nil),
+		failed:   make(chan struct{}),
+	}
+	for _, c := range m.clusters {
+		if err := checkPorts(ctx, c.endpoints()); err != nil {
+			return nil, err
+		}
+	}
+	m.done("Envoy %s, all addresses free", version)
+	if err := m.makeDirs(); err != nil {
+		return nil, err
+	}
+
+	m.starter = newStarter(opts.Program)
+	bound, cancel := m.bind(ctx)
+	defer cancel()
+	if err := m.up(bound); err != nil {
+		// Why a wait was given up is the better cause.
+		if cause := context.Cause(bound); cause != nil {
+			err = cause
+		}
+		if ctx.Err() == nil {
+			m.fail(err)
+		}
+		return nil, errors.Join(err, m.Stop())
+	}
+	return m, nil
+}
+
+// makeDirs makes the directories of the run and of its logs.
+func (m *Mesh) makeDirs() error {
+	if m.opts.Dir == "" {
+		dir, err := os.MkdirTemp("", "meshctl-")
+		if err != nil {
+			return fmt.Errorf("make a temporary directory: %w", err)
+		}
+		m.dir, m.logs = dir, m.opts.Logs
+		if err := os.RemoveAll(m.logs); err != nil {
+			return errors.Join(fmt.Errorf("remove the logs of an earlier demo: %w", err), os.Remove(dir))
+		}
+	} else {
+		dir, err := filepath.Abs(m.opts.Dir)
+		if err != nil {
+			return err
+		}
+		if entries, err := os.ReadDir(dir); err == nil && len(entries) > 0 {
+			return fmt.Errorf("%s is not empty; name a directory that is, or one that does not exist", dir)
+		}
+		m.dir, m.logs = dir, filepath.Join(dir, "logs")
+	}
+	for _, dir := range []string{m.dir, m.logs} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return fmt.Errorf("make the demo's directory: %w", err)
+		}
+	}
+	return nil
+}
+
+// up starts all parts, one step after the other.
+func (m *Mesh) up(ctx context.Context) error {
+	if err := m.writeTrust(); err != nil {
+		return err
+	}
+	m.done("certificates and tokens")
+	if err := m.writeConfig(); err != nil {
+		return err
+	}
+	m.done("configuration of both clusters in %s", m.dir)
+	if err := m.startControls(ctx); err != nil {
+		return err
+	}
+	m.done("control planes are ready")
+	if err := m.startAgents(ctx); err != nil {
+		return err
+	}
+	m.done("%d Envoys are ready", len(m.agents))
+	if err := m.warmUp(ctx); err != nil {
+		return err
+	}
+	m.done("both clients reach both versions")
+	return nil
+}
+
+func (m *Mesh) done(format string, args ...any) {
+	if m.opts.Done != nil {
+		m.opts.Done(fmt.Sprintf(format, args...))
+	}
+}
+
+// writeConfig starts the applications and writes the YAML of both clusters.
+func (m *Mesh) writeConfig() error {
+	for _, c := range m.clusters {
+		a, err := startApp(c)
+		if err != nil {
+			return err
+		}
+		m.apps = append(m.apps, a)
+		config, err := c.configFiles(a.addr)
+		if err != nil {
+			return err
+		}
+		if err := files.WriteAll(m.Dir(c.id), config, files.Options{}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *Mesh) startControls(ctx context.Context) error {
+	for _, c := range m.clusters {
+		p, err := m.starter.start(m.controlCommand(c), m.ended)
+		if err != nil {
+			return err
+		}
+		m.controls = append(m.controls, p)
+	}
+	for i, c := range m.clusters {
+		err := m.await(ctx, m.controls[i], func(ctx context.Context) error {
+			_, err := m.get(ctx, c.httpAddr(), "/ready")
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m *Mesh) startAgents(ctx context.Context) error {
+	var pods []pod
+	for _, c := range m.clusters {
+		for _, p := range c.pods() {
+			command, err := m.agentCommand(c, p)
+			if err != nil {
+				return err
+			}
+			agent, err := m.starter.start(command, m.ended)
+			if err != nil {
+				return err
+			}
+			m.agents = append(m.agents, agent)
+			pods = append(pods, p)
+		}
+	}
+	for i, p := range pods {
+		err := m.await(ctx, m.agents[i], func(ctx context.Context) error {
+			_, err := m.get(ctx, p.at(mesh.PortEnvoyReadiness), "/healthz/ready")
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// await calls probe until it returns no error.
+func (m *Mesh) await(ctx context.Context, p *process, probe func(context.Context) error) error {
+	if err := poll(ctx, probe); err != nil {
+		return fmt.Errorf("the %s is not ready: %w (log: %s)", p.role, err, p.log)
+	}
+	return nil
+}
+
+// poll calls probe until it returns no error, ctx ends, or startTimeout is
+// over; then it returns probe's last error.
+func poll(ctx context.Context, probe func(context.Context) error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("waited %s", startTimeout))
+	defer cancel()
+	tick := time.NewTicker(pollInterval)
+	defer tick.Stop()
+	for {
+		err := probe(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		case <-tick.C:
+		}
+	}
+}
+
+// warmUp waits until each client has had an answer of both versions.
+func (m *Mesh) warmUp(ctx context.Context) error {
+	for _, c := range m.clusters {
+		m.clients = append(m.clients, &Client{
+			Cluster: c.id,
+			pod:     c.client,
+			url:     fmt.Sprintf("http://%s.%s:%d/hello", helloworld, sampleNamespace, helloworldPort),
+			http:    dial.ProxiedHTTPClient(requestTimeout, c.client.at(clientProxyPort).String(), concurrency),
+		})
+	}
+	for _, c := range m.clients {
+		seen := map[string]bool{}
+		err := poll(ctx, func(ctx context.Context) error {
+			for range 10 {
+				a, err := c.Get(ctx)
+				if err != nil {
+					return err
+				}
+				seen[a.Version] = true
+			}
+			if len(seen) < len(m.clusters) {
+				return fmt.Errorf("only %d of %d versions answer", len(seen), len(m.clusters))
+			}
+			return nil
+		})
+		if err != nil {
+			return fmt.Errorf("the client of %s does not reach both versions of helloworld: %w (logs: %s)", c.Cluster, err, m.logs)
+		}
+	}
+	return nil
+}
+
+// Dir is the directory that the control planes read as the cluster.
+func (m *Mesh) Dir(cluster mesh.ClusterID) string { return filepath.Join(m.dir, string(cluster)) }
+
+// EndpointFile is the file that makes the cluster's helloworld an endpoint.
+func (m *Mesh) EndpointFile(cluster mesh.ClusterID) string {
+	return filepath.Join(m.Dir(cluster), filepath.FromSlash(helloworldEndpoints))
+}
+
+// ControlPlaneLog is the log of the cluster's control plane.
+func (m *Mesh) ControlPlaneLog(cluster mesh.ClusterID) string {
+	return m.logPath(string(cluster) + "-" + controlPlane)
+}
+
+// Clients are the client pods, that of cluster1 first.
+func (m *Mesh) Clients() []*Client { return m.clients }
+
+// Proxy is one of the mesh's Envoys.
+type Proxy struct {
+	Name  string // cluster and workload
+	Admin string // address of the admin interface
+}
+
+// Proxies are all Envoys of the mesh.
+func (m *Mesh) Proxies() []Proxy {
+	var out []Proxy
+	for _, c := range m.clusters {
+		for _, p := range c.pods() {
+			out = append(out, Proxy{Name: p.slug(), Admin: p.admin().String()})
+		}
+	}
+	return out
+}
+
+// Failed is closed when a part of the mesh ends that should run; Err then
+// says which and why.
+func (m *Mesh) Failed() <-chan struct{} { return m.failed }
+
+// Err is why the mesh failed, nil while it has not.
+func (m *Mesh) Err() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.cause
+}
+
+// ended hears of every process that ended.
+func (m *Mesh) ended(p *process) {
+	m.mu.Lock()
+	stopping := m.stopping
+	m.mu.Unlock()
+	if !stopping {
+		m.fail(p.cause())
+	}
+}
+
+// fail records the first failure.
+func (m *Mesh) fail(cause error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.cause == nil {
+		m.cause = cause
+		close(m.failed)
+	}
+}
+
+// bind returns a context that also ends when the mesh fails; the failure is
+// its cause.
+func (m *Mesh) bind(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	go func() {
+		select {
+		case <-m.failed:
+			cancel(m.Err())
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { cancel(nil) }
+}
+
+// Stop ends the mesh and removes what it made: all of it, but what Options
+// say is to stay. The error tells what did not end as it should.
+func (m *Mesh) Stop() error {
+	m.mu.Lock()
+	stopped := m.stopping
+	m.stopping = true
+	failed := m.cause != nil
+	m.mu.Unlock()
+	if stopped {
+		return nil
+	}
+
+	var errs []error
+	if m.opts.Dir != "" {
+		// Of a mesh that failed, what can be had.
+		if err := m.keepDumps(); err != nil && !failed {
+			errs = append(errs, err)
+		}
+	}
+	for _, c := range m.clients {
+		c.http.CloseIdleConnections()
+	}
+	errs = append(errs, stopAll(m.agents), stopAll(m.controls))
+	m.starter.close()
+	for _, a := range m.apps {
+		errs = append(errs, a.close())
+	}
+	m.http.CloseIdleConnections()
+
+	if m.opts.Dir == "" {
+		errs = append(errs, os.RemoveAll(m.dir))
+		if !failed && errors.Join(errs...) == nil {
+			errs = append(errs, os.RemoveAll(m.logs))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// stopAll stops the processes, all at the same time.
+func stopAll(all []*process) error {
+	errs := make([]error, len(all))
+	var group errgroup.Group
+	for i, p := range all {
+		group.Go(func() error {
+			errs[i] = p.stop()
+			return nil
+		})
+	}
+	_ = group.Wait() // the functions return no error
+	return errors.Join(errs...)
+}
+
+// keepDumps writes what every Envoy has as its configuration.
+func (m *Mesh) keepDumps() error {
+	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
+	defer cancel()
+	var (
+		errs  []error
+		dumps []files.File
+	)
+	for _, c := range m.clusters {
+		for _, p := range c.pods() {
+			data, err := m.get(ctx, p.admin(), "/config_dump?include_eds")
+			if err != nil {
+				errs = append(errs, fmt.Errorf("keep the configuration of the %s: %w", p.role, err))
+				continue
+			}
+			dumps = append(dumps, files.File{Name: p.slug() + ".json", Data: data, Mode: files.Secret})
+		}
+	}
+	return errors.Join(errors.Join(errs...), files.WriteAll(filepath.Join(m.dir, "config_dumps"), dumps, files.Options{}))
+}

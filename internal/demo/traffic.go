@@ -1,0 +1,102 @@
+package demo
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+)
+
+// Client is one of the mesh's client pods, with its own Envoy.
+type Client struct {
+	// Cluster is where the pod runs.
+	Cluster mesh.ClusterID
+
+	pod  pod
+	url  string
+	http *http.Client // its proxy is the pod's Envoy
+}
+
+// Answer is what a client was told, and by whom.
+type Answer struct {
+	Version string         // of helloworld: v1 or v2
+	Cluster mesh.ClusterID // where it runs
+	Peer    string         // SPIFFE id of the client as the server's Envoy saw it; empty if it saw none
+}
+
+// Get sends one request through the client's Envoy. Everything but an answer
+// of helloworld is an error.
+func (c *Client) Get(ctx context.Context) (Answer, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.url, nil)
+	if err != nil {
+		return Answer{}, err
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return Answer{}, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return Answer{}, fmt.Errorf("GET %s from %s: status %s", c.url, c.Cluster, resp.Status)
+	}
+	g, err := readGreeting(resp.Body)
+	if err != nil {
+		return Answer{}, fmt.Errorf("GET %s from %s: %w", c.url, c.Cluster, err)
+	}
+	return Answer{Version: g.Version, Cluster: mesh.ClusterID(g.Cluster), Peer: peerURI(g.ClientCert)}, nil
+}
+
+// Admin is the address of the admin interface of the client's Envoy.
+func (c *Client) Admin() string { return c.pod.admin().String() }
+
+// Tally counts answers by what they say; requests without an answer are kept
+// as errors.
+type Tally struct {
+	Answers map[Answer]int
+	Failed  []error
+}
+
+// Versions counts the answers by version.
+func (t Tally) Versions() map[string]int {
+	out := map[string]int{}
+	for a, n := range t.Answers {
+		out[a.Version] += n
+	}
+	return out
+}
+
+// concurrency is how many requests a client has under way at once.
+const concurrency = 4
+
+// send makes n requests, a few at a time, and counts the answers. It stops
+// early only when ctx ends.
+func (c *Client) send(ctx context.Context, n int) Tally {
+	var (
+		mu    sync.Mutex
+		tally = Tally{Answers: map[Answer]int{}}
+		group errgroup.Group
+	)
+	group.SetLimit(concurrency)
+	for range n {
+		if ctx.Err() != nil {
+			break
+		}
+		group.Go(func() error {
+			answer, err := c.Get(ctx)
+			mu.Lock()
+			defer mu.Unlock()
+			if err != nil {
+				tally.Failed = append(tally.Failed, err)
+				return nil
+			}
+			tally.Answers[answer]++
+			return nil
+		})
+	}
+	_ = group.Wait() // the functions return no error
+	return tally
+}
