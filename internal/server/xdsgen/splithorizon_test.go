@@ -1,0 +1,151 @@
+package xdsgen
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// TestSplitHorizonKeepsShares checks on random meshes that no endpoint is
+// invented or lost: each endpoint that can be reached has the same share of
+// the load as every other, wherever it runs.
+func TestSplitHorizonKeepsShares(t *testing.T) {
+	for seed := range uint64(500) {
+		r := rand.New(rand.NewPCG(seed, 3))
+		gateways := randomGateways(r)
+		var list []snapshot.Endpoint
+		for i := range r.IntN(12) {
+			list = append(list, snapshot.Endpoint{
+				Address: netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), Port: 80,
+				Network: mesh.NetworkID([]string{"", "n0", "n1", "n2"}[r.IntN(4)]),
+				Cluster: mesh.ClusterID(fmt.Sprint("c", r.IntN(3))),
+				MTLS:    r.IntN(4) > 0, Health: snapshot.Health(r.IntN(4) / 3),
+				Locality: mesh.Locality{Region: fmt.Sprint("r", r.IntN(2))},
+			})
+		}
+		u := assignments{gateways: gateways, network: mesh.NetworkID([]string{"", "n0", "n1"}[r.IntN(3)]), families: v4}
+
+		direct := make(map[string]bool)       // addresses that must appear as they are
+		far := make(map[mesh.Locality]uint64) // weight that gateways must carry, by locality
+		for _, e := range list {
+			switch {
+			case e.Network == u.network || len(gateways.ByNetwork[e.Network]) == 0:
+				direct[e.Address.String()] = true
+			case e.MTLS && e.Health == snapshot.Healthy:
+				far[e.Locality] += uint64(gateways.LCM)
+			}
+		}
+		got := make(map[mesh.Locality]uint64)
+		for _, group := range u.localities(list, false) {
+			loc := mesh.Locality{Region: group.GetLocality().GetRegion()}
+			var sum uint64
+			for _, lb := range group.GetLbEndpoints() {
+				weight := lb.GetLoadBalancingWeight().GetValue()
+				sum += uint64(weight)
+				addr := lb.GetEndpoint().GetAddress().GetSocketAddress()
+				if addr.GetPortValue() == mesh.PortEastWest {
+					got[loc] += uint64(weight)
+					continue
+				}
+				if !direct[addr.GetAddress()] || weight != gateways.LCM {
+					t.Fatalf("seed %d: endpoint %s with weight %d, want direct ones with %d: %v", seed, addr.GetAddress(), weight, gateways.LCM, direct)
+				}
+				delete(direct, addr.GetAddress())
+			}
+			if sum != uint64(group.GetLoadBalancingWeight().GetValue()) || len(group.GetLbEndpoints()) == 0 {
+				t.Fatalf("seed %d: locality %v: weight %d, endpoints sum up to %d", seed, loc, group.GetLoadBalancingWeight().GetValue(), sum)
+			}
+		}
+		if len(direct) > 0 {
+			t.Fatalf("seed %d: endpoints lost: %v", seed, direct)
+		}
+		if fmt.Sprint(got) != fmt.Sprint(far) {
+			t.Fatalf("seed %d: gateways carry %v, want %v", seed, got, far)
+		}
+	}
+}
+
+func randomGateways(r *rand.Rand) *snapshot.Gateways {
+	g := &snapshot.Gateways{ByNetwork: make(map[mesh.NetworkID][]snapshot.NetworkGateway), LCM: 1}
+	for n := range 3 {
+		for i := range r.IntN(4) {
+			id := mesh.NetworkID(fmt.Sprint("n", n))
+			g.ByNetwork[id] = append(g.ByNetwork[id], snapshot.NetworkGateway{
+				Network: id, Cluster: mesh.ClusterID(fmt.Sprint("c", r.IntN(3))),
+				Address: netip.AddrFrom4([4]byte{192, 0, byte(n), byte(i)}), Port: mesh.PortEastWest,
+			})
+		}
+	}
+	g.LCM = 6 // divides by every group of up to three
+	return g
+}
+
+func TestNetworkViewAndMTLSOnly(t *testing.T) {
+	list := []snapshot.Endpoint{
+		{Address: netip.MustParseAddr("10.0.0.1"), Network: "n1", MTLS: true},
+		{Address: netip.MustParseAddr("10.0.0.2"), Network: "n1"},
+		{Address: netip.MustParseAddr("10.0.0.3"), Network: "n2", MTLS: true},
+		{Address: netip.MustParseAddr("10.0.0.4"), MTLS: true},
+	}
+	for _, tc := range []struct {
+		name     string
+		view     string
+		mtlsOnly bool
+		want     int
+	}{
+		{"all", "", false, 4},
+		{"one network and the unknown one", "n1", false, 3},
+		{"two networks", "n1,n2", false, 4},
+		{"by server name only mTLS", "n1", true, 2},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			u := assignments{network: "n1", view: tc.view, families: v4}
+			n := 0
+			for _, g := range u.localities(list, tc.mtlsOnly) {
+				n += len(g.GetLbEndpoints())
+			}
+			if n != tc.want {
+				t.Errorf("%d endpoints, want %d", n, tc.want)
+			}
+		})
+	}
+}
+
+func TestGatewayOfAnotherFamily(t *testing.T) {
+	gateways := &snapshot.Gateways{LCM: 1, ByNetwork: map[mesh.NetworkID][]snapshot.NetworkGateway{
+		"n2": {{Network: "n2", Address: netip.MustParseAddr("2001:db8::1"), Port: 15443}},
+	}}
+	list := []snapshot.Endpoint{{Address: netip.MustParseAddr("10.0.0.3"), Network: "n2", MTLS: true}}
+	if got := (assignments{gateways: gateways, network: "n1", families: v4}).localities(list, false); len(got) != 0 {
+		t.Errorf("an IPv4 proxy was given %v", got)
+	}
+	if got := (assignments{gateways: gateways, network: "n1", families: v4 | v6}).localities(list, false); len(got) != 1 {
+		t.Errorf("a dual-stack proxy was given %v", got)
+	}
+}
+
+func TestSidecarHosts(t *testing.T) {
+	svc := &snapshot.MeshService{Host: "a.ns1.svc.cluster.local", Namespace: "ns1"}
+	for _, tc := range []struct {
+		hosts []string
+		own   string
+		want  bool
+	}{
+		{[]string{"*/*"}, "x", true},
+		{[]string{"./*"}, "ns1", true},
+		{[]string{"./*"}, "x", false},
+		{[]string{"~/*"}, "ns1", false},
+		{[]string{"ns1/a.ns1.svc.cluster.local"}, "x", true},
+		{[]string{"ns1/*.svc.cluster.local"}, "x", true},
+		{[]string{"ns2/*", "ns1/b.ns1.svc.cluster.local"}, "x", false},
+		{[]string{"*.local"}, "x", true},
+	} {
+		if got := hostsMatch(tc.hosts, svc, tc.own); got != tc.want {
+			t.Errorf("hosts %v of %s: %v, want %v", tc.hosts, tc.own, got, tc.want)
+		}
+	}
+}
