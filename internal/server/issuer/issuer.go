@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	securityv1alpha1 "istio.io/api/security/v1alpha1"
@@ -124,6 +125,11 @@ func (i *Issuer) Sign(csr []byte, caller mesh.Caller, ttl time.Duration) ([]stri
 		chain = append(chain, string(certs.EncodeCerts(c)))
 	}
 	return append(chain, string(certs.EncodeCerts(a.Roots...))), nil
+}
+
+// Register adds the CA service to a gRPC server.
+func (i *Issuer) Register(r grpc.ServiceRegistrar) {
+	securityv1alpha1.RegisterIstioCertificateServiceServer(r, i)
 }
 
 // CreateCertificate serves istio.v1.auth.IstioCertificateService.

@@ -120,7 +120,7 @@ func dial(t *testing.T, i *Issuer) securityv1alpha1.IstioCertificateServiceClien
 	t.Helper()
 	listener := bufconn.Listen(1 << 20)
 	server := grpc.NewServer()
-	securityv1alpha1.RegisterIstioCertificateServiceServer(server, i)
+	i.Register(server)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	conn, err := grpc.NewClient("passthrough:ca",
