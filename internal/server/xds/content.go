@@ -1,0 +1,207 @@
+package xds
+
+import (
+	"slices"
+
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+// content is what one response carries.
+type content struct {
+	bodies  []xdswire.Body
+	removed []string
+	// framed are the names told of that do not differ between the pair
+	// acknowledged last and this one.
+	framed []string
+	// diffs are what leads from the pair acknowledged last to this one;
+	// fromNothing says that nothing was acknowledged before.
+	diffs       [2]*diff
+	fromNothing bool
+}
+
+func (c *content) empty() bool { return len(c.bodies) == 0 && len(c.removed) == 0 }
+
+func (c *content) add(b xdswire.Body) {
+	if len(b) > 0 {
+		c.bodies = append(c.bodies, b)
+	}
+}
+
+// content chooses what to send of the pair: what differs from the pair
+// acknowledged last, the names in doubt and the names to send anyway, as far
+// as they are subscribed to. With aside it is only the last.
+func (s *session) content(i int, now pair, aside bool) *content {
+	t := &s.types[i]
+	c := &content{fromNothing: t.acked == pair{}}
+	if aside {
+		c.diffs = [2]*diff{{}, {}}
+		s.addNames(i, c, now, t.force, nil)
+		return c
+	}
+	c.diffs = now.since(t.acked)
+	list := s.sub.variant == xdswire.SotW && fullList(i)
+	switch {
+	case t.all || list && s.concerned(t, c):
+		s.addAll(i, c, now)
+	case !list:
+		for _, d := range c.diffs {
+			s.addPicked(c, t.want, d.changed, d.body)
+		}
+		s.addNames(i, c, now, t.force, t.doubt)
+	}
+	if s.sub.variant == xdswire.Delta {
+		s.addRemoved(t, c, now)
+	}
+	return c
+}
+
+// concerned reports whether the full list differs for the subscription.
+func (s *session) concerned(t *typeState, c *content) bool {
+	has := t.want.Has
+	return slices.ContainsFunc(t.doubt, has) || slices.ContainsFunc(t.force, has) ||
+		slices.ContainsFunc(c.diffs[0].names(), has) || slices.ContainsFunc(c.diffs[0].removed, has) ||
+		slices.ContainsFunc(c.diffs[1].names(), has) || slices.ContainsFunc(c.diffs[1].removed, has)
+}
+
+// addAll adds everything subscribed to.
+func (s *session) addAll(i int, c *content, now pair) {
+	t := &s.types[i]
+	found := 0
+	for _, state := range []*viewState{now.shared, now.own} {
+		if state == nil {
+			continue
+		}
+		full := state.since(nil)
+		if t.want.Names == state.nameSet(s.hub.names) {
+			c.add(full.body(s.sub.variant))
+			found += len(full.changed)
+			continue
+		}
+		found += s.addPicked(c, t.want, full.changed, full.body)
+	}
+	if t.all && !c.fromNothing {
+		c.framed = slices.Concat(now.shared.since(nil).names(), now.own.since(nil).names())
+	}
+	if s.sub.variant == xdswire.SotW && fullList(i) {
+		return // what is absent does not exist
+	}
+	if !t.want.Wildcard && found == t.want.Names.Len() {
+		return
+	}
+	for _, name := range t.want.Names.Names() {
+		if now.get(name) == nil {
+			s.addMissing(i, c, name)
+		}
+	}
+}
+
+// addPicked adds those of the resources that are subscribed to, by their
+// shared body when they all are. It returns their number.
+func (s *session) addPicked(c *content, want xdswire.Subscription, resources []*xdswire.Resource, body func(xdswire.Variant) xdswire.Body) int {
+	if len(resources) == 0 {
+		return 0
+	}
+	if !want.Wildcard {
+		picked := pick(want.Names, resources)
+		if len(picked) < len(resources) {
+			c.add(xdswire.NewBody(s.sub.variant, picked...))
+			return len(picked)
+		}
+	}
+	c.add(body(s.sub.variant))
+	return len(resources)
+}
+
+// pick returns the resources whose names are in the set. Both are sorted.
+func pick(set *xdswire.NameSet, resources []*xdswire.Resource) []*xdswire.Resource {
+	var picked []*xdswire.Resource
+	if len(resources) <= 16 {
+		for _, r := range resources {
+			if set.Has(r.Name) {
+				picked = append(picked, r)
+			}
+		}
+		return picked
+	}
+	names := set.Names()
+	for _, r := range resources {
+		for len(names) > 0 && names[0] < r.Name {
+			names = names[1:]
+		}
+		if len(names) == 0 {
+			break
+		}
+		if names[0] == r.Name {
+			picked = append(picked, r)
+		}
+	}
+	return picked
+}
+
+// addNames adds single names unless the changed resources have them already.
+// A name that was asked for is answered even when no view has it.
+func (s *session) addNames(i int, c *content, now pair, asked, doubt []string) {
+	if len(asked) == 0 && len(doubt) == 0 {
+		return
+	}
+	t := &s.types[i]
+	asked = sortedUnique(asked)
+	var loose []*xdswire.Resource
+	for _, name := range sortedUnique(asked, doubt) {
+		if !t.want.Has(name) || c.changed(name) {
+			continue
+		}
+		c.framed = append(c.framed, name)
+		if r := now.get(name); r != nil {
+			loose = append(loose, r)
+		} else if _, ok := slices.BinarySearch(asked, name); ok {
+			s.addMissing(i, c, name)
+		}
+	}
+	c.add(xdswire.NewBody(s.sub.variant, loose...))
+}
+
+func (c *content) changed(name string) bool {
+	for _, d := range c.diffs {
+		if _, ok := slices.BinarySearchFunc(d.changed, name, byName); ok {
+			return true
+		}
+	}
+	return false
+}
+
+// addMissing answers a name that was asked for and that no view has. Envoy
+// waits until it has an answer: endpoints may be said to be removed in the
+// delta variant; routes may not, because it ignores that of routes.
+func (s *session) addMissing(i int, c *content, name string) {
+	delta := s.sub.variant == xdswire.Delta
+	if i == rds || i == eds && !delta {
+		r, err := s.hub.cfg.Generation.Fallback(xdswire.PushOrder[i], name, &s.hub.encoder)
+		if err != nil {
+			s.log.Error("no empty answer could be made", "name", clip(name), "error", err)
+		}
+		if r != nil {
+			c.add(xdswire.NewBody(s.sub.variant, r))
+			return
+		}
+	}
+	if delta {
+		c.removed = append(c.removed, name)
+	}
+}
+
+// addRemoved adds the names that the proxy may hold and that are gone.
+func (s *session) addRemoved(t *typeState, c *content, now pair) {
+	gone := func(names []string) {
+		for _, name := range names {
+			if t.want.Has(name) && now.get(name) == nil {
+				c.removed = append(c.removed, name)
+			}
+		}
+	}
+	for _, d := range c.diffs {
+		gone(d.removed)
+	}
+	gone(t.doubt)
+	c.removed = sortedUnique(c.removed)
+}

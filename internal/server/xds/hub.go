@@ -1,0 +1,282 @@
+// Package xds delivers Envoy resources over the aggregated discovery service,
+// state of the world and delta. The Hub keeps each view that some stream uses
+// generated and encoded; a stream only chooses which of the shared bytes to
+// send. Nothing waits before it is sent: what changes while the hub or a
+// stream is busy is merged, and the newest wins.
+package xds
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/xdswire"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+)
+
+// Generation is what the hub needs of package xdsgen besides views.
+type Generation struct {
+	ParseNode     func(*corev3.Node) (xdsgen.Node, error)
+	Assign        func(*snapshot.Snapshot, xdsgen.Node) xdsgen.Assignment
+	AssignTouched func(*snapshot.Snapshot, *snapshot.Changes, xdsgen.Node) bool
+	// Fallback answers names of EDS and RDS that no view has; nil is no
+	// answer.
+	Fallback func(typeURL, name string, e *xdswire.Encoder) (*xdswire.Resource, error)
+}
+
+// Limits bound what a stream may use. Zero fields mean the default.
+type Limits struct {
+	// Names is how many names a stream may subscribe to of one type.
+	// Default 100,000.
+	Names int
+	// NameBytes is the length of these names together. Default 8 MiB.
+	NameBytes int
+	// FirstRequest is how long a stream may wait with its first request.
+	// Default 30 s.
+	FirstRequest time.Duration
+	// Write is how long a peer may take to read a response before its
+	// connection is closed. Default 30 s.
+	Write time.Duration
+}
+
+func (l Limits) withDefaults() Limits {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	if l.Names == 0 {
+		l.Names = 100_000
+	}
+	if l.NameBytes == 0 {
+		l.NameBytes = 8 << 20
+	}
+	def(&l.FirstRequest, 30*time.Second)
+	def(&l.Write, 30*time.Second)
+	return l
+}
+
+// Config is what a Hub works with. All fields but Ready and Limits are needed.
+type Config struct {
+	Generation Generation
+	Metrics    *Metrics
+	Log        *slog.Logger
+	Now        func() time.Time
+	// Ready, when set, refuses streams until it reports true. Before the
+	// first snapshot they are refused anyway.
+	Ready  func() bool
+	Limits Limits
+}
+
+// numTypes is the number of types that are served.
+const numTypes = len(xdswire.PushOrder)
+
+// Indexes of types in xdswire.PushOrder that have rules of their own.
+const (
+	cds = iota
+	eds
+	lds
+	rds
+)
+
+// typeIndex is the place of a type in xdswire.PushOrder, or -1.
+func typeIndex(url string) int {
+	for i, t := range xdswire.PushOrder {
+		if t == url {
+			return i
+		}
+	}
+	return -1
+}
+
+// Hub owns the table of live views.
+type Hub struct {
+	cfg     Config
+	encoder xdswire.Encoder
+	names   *xdswire.NameSets
+	done    chan struct{} // closed when Run ends
+	ready   atomic.Bool   // a snapshot has arrived
+	seq     atomic.Uint64 // of the snapshot that the views show
+
+	mu      sync.Mutex
+	mail    mail
+	wake    chan struct{} // capacity 1: mail has come
+	proxies map[*subscriber]struct{}
+	streams uint64 // streams so far, for their ids
+
+	// What follows belongs to the goroutine of Run.
+	snapshot *snapshot.Snapshot
+	subs     map[*subscriber]struct{}
+	views    map[xdsgen.View]*liveView
+	units    map[xdsgen.Unit]*unit
+	missing  []*unit // to generate in this round
+	idle     []*unit // perhaps without a view since the last sweep
+	states   uint64  // ids of view states so far
+}
+
+// mail is what waits for the hub's goroutine.
+type mail struct {
+	snapshot *snapshot.Snapshot
+	changes  *snapshot.Changes
+	attach   []*subscriber
+	detach   []*subscriber
+}
+
+// NewHub makes a hub. Nothing happens until Run.
+func NewHub(cfg Config) *Hub {
+	cfg.Limits = cfg.Limits.withDefaults()
+	h := &Hub{
+		cfg:     cfg,
+		names:   xdswire.NewNameSets(),
+		done:    make(chan struct{}),
+		wake:    make(chan struct{}, 1),
+		proxies: make(map[*subscriber]struct{}),
+		subs:    make(map[*subscriber]struct{}),
+		views:   make(map[xdsgen.View]*liveView),
+		units:   make(map[xdsgen.Unit]*unit),
+	}
+	h.encoder.Encoded = func(url string) {
+		if i := typeIndex(url); i >= 0 {
+			cfg.Metrics.encoded[i].Inc()
+		}
+	}
+	return h
+}
+
+// Update hands over a snapshot and what changed since the one handed over
+// before; nil changes mean everything. It never blocks: while the hub is busy
+// changes are merged and only the newest snapshot is used. It must be called
+// by one goroutine at a time.
+func (h *Hub) Update(s *snapshot.Snapshot, c *snapshot.Changes) {
+	if c == nil {
+		c = &snapshot.Changes{Everywhere: true}
+	}
+	h.post(func(m *mail) {
+		m.snapshot = s
+		m.changes = mergeChanges(m.changes, c)
+	})
+	h.ready.Store(true)
+}
+
+// Seq is the sequence number of the snapshot that all views show; 0 before
+// the first.
+func (h *Hub) Seq() uint64 { return h.seq.Load() }
+
+// post adds to the mail and wakes the hub.
+func (h *Hub) post(add func(*mail)) {
+	h.mu.Lock()
+	add(&h.mail)
+	h.mu.Unlock()
+	signal(h.wake)
+}
+
+// signal leaves a sign in a channel of capacity 1, where one is enough.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// maxCauses is how many causes a merged change keeps.
+const maxCauses = 16
+
+// mergeChanges is both changes as one. It writes to neither.
+func mergeChanges(a, b *snapshot.Changes) *snapshot.Changes {
+	if a == nil {
+		return b
+	}
+	causes := append(a.Causes[:len(a.Causes):len(a.Causes)], b.Causes...)
+	out := &snapshot.Changes{
+		Services:   union(a.Services, b.Services),
+		Endpoints:  union(a.Endpoints, b.Endpoints),
+		Ports:      union(a.Ports, b.Ports),
+		Pods:       union(a.Pods, b.Pods),
+		Namespaces: union(a.Namespaces, b.Namespaces),
+		Everywhere: a.Everywhere || b.Everywhere,
+		Causes:     causes[:min(len(causes), maxCauses)],
+		Since:      a.Since,
+	}
+	if a.Since.IsZero() || !b.Since.IsZero() && b.Since.Before(a.Since) {
+		out.Since = b.Since
+	}
+	return out
+}
+
+func union[K comparable](a, b map[K]struct{}) map[K]struct{} {
+	if len(a) == 0 {
+		return b
+	}
+	if len(b) == 0 {
+		return a
+	}
+	out := maps.Clone(a)
+	maps.Copy(out, b)
+	return out
+}
+
+// Run is the hub's goroutine. It returns nil when ctx ends, and ends every
+// stream.
+func (h *Hub) Run(ctx context.Context) error {
+	defer close(h.done)
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-h.wake:
+			h.deliver()
+		}
+	}
+}
+
+// deliver works off the mail that has come.
+func (h *Hub) deliver() {
+	h.mu.Lock()
+	m := h.mail
+	h.mail = mail{}
+	h.mu.Unlock()
+	h.round(m)
+}
+
+// subscriber is a stream as the hub sees it.
+type subscriber struct {
+	id        string
+	node      xdsgen.Node
+	caller    mesh.Caller
+	variant   xdswire.Variant
+	connected time.Time
+	// wake has capacity 1: look at assigned and its views again.
+	wake chan struct{}
+	// assigned is set once the views are generated.
+	assigned atomic.Pointer[assignment]
+
+	mu     sync.Mutex
+	status [numTypes]typeStatus
+}
+
+// attach registers a stream. Everything that is published from then on
+// reaches it: its views are chosen after it is registered.
+func (h *Hub) attach(s *subscriber) {
+	h.mu.Lock()
+	h.proxies[s] = struct{}{}
+	h.mail.attach = append(h.mail.attach, s)
+	h.mu.Unlock()
+	signal(h.wake)
+	h.cfg.Metrics.streams.Inc()
+}
+
+func (h *Hub) detach(s *subscriber) {
+	h.mu.Lock()
+	delete(h.proxies, s)
+	h.mail.detach = append(h.mail.detach, s)
+	h.mu.Unlock()
+	signal(h.wake)
+	h.cfg.Metrics.streams.Dec()
+}

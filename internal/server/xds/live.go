@@ -1,0 +1,340 @@
+package xds
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+// unit is one generated piece, shared by all live views that hold it.
+type unit struct {
+	key       xdsgen.Unit
+	resources []*xdswire.Resource
+	err       error
+	refs      int // entries of live views
+}
+
+// liveView is a view that some stream uses.
+type liveView struct {
+	view    xdsgen.View
+	streams map[*subscriber]struct{}
+	entries map[string]*unit
+	// want is what the round now running found: the units that are new or
+	// other than those in entries, nil for those that are gone.
+	want map[string]*unit
+	// stale says that entries may miss more than the next changes name:
+	// nothing was listed yet, or listing failed.
+	stale bool
+	// state is nil until the view was listed once.
+	state atomic.Pointer[viewState]
+}
+
+// assignment is the live views of one stream, by type index.
+type assignment struct {
+	err   error // no views could be chosen
+	types [numTypes]typeViews
+}
+
+type typeViews struct {
+	served      bool
+	shared, own *liveView
+}
+
+// pair is what the views hold now; ok is false when they hold nothing yet.
+func (t typeViews) pair() (p pair, ok bool) {
+	if t.shared != nil {
+		if p.shared = t.shared.state.Load(); p.shared == nil {
+			return p, false
+		}
+	}
+	if t.own != nil {
+		if p.own = t.own.state.Load(); p.own == nil {
+			return p, false
+		}
+	}
+	return p, true
+}
+
+func (a *assignment) views(yield func(*liveView) bool) {
+	for _, t := range a.types {
+		if t.shared != nil && !yield(t.shared) || t.own != nil && !yield(t.own) {
+			return
+		}
+	}
+}
+
+// round brings everything to the newest snapshot: chooses views, generates
+// the units that are missing, publishes what changed, tells the streams.
+func (h *Hub) round(m mail) {
+	changes := m.changes
+	if m.snapshot != nil {
+		h.snapshot = m.snapshot
+	}
+	chosen := h.choose(m, changes)
+	touched := h.collect(changes)
+	h.generate(h.missing)
+	changed := h.publish(touched)
+	for sub, a := range chosen {
+		sub.assigned.Store(a)
+		signal(sub.wake)
+	}
+	for _, v := range changed {
+		for sub := range v.streams {
+			signal(sub.wake)
+		}
+	}
+	if h.snapshot != nil {
+		h.seq.Store(h.snapshot.Seq)
+	}
+	h.idle = append(h.idle, h.missing...)
+	h.missing = nil
+	h.sweep()
+}
+
+// choose gives streams that came, or whose facts changed, their views. The
+// assignments it returns are to be stored once their views are generated.
+func (h *Hub) choose(m mail, changes *snapshot.Changes) map[*subscriber]*assignment {
+	chosen := make(map[*subscriber]*assignment)
+	if changes != nil {
+		for sub := range h.subs {
+			h.guard("choose views", sub.id, func() {
+				if h.cfg.Generation.AssignTouched(h.snapshot, changes, sub.node) {
+					chosen[sub] = h.assign(sub)
+				}
+			})
+		}
+	}
+	for _, sub := range m.attach {
+		h.subs[sub] = struct{}{}
+		if err := h.guard("choose views", sub.id, func() { chosen[sub] = h.assign(sub) }); err != nil {
+			chosen[sub] = &assignment{err: err}
+		}
+	}
+	for sub, a := range chosen {
+		h.leave(sub, sub.assigned.Load())
+		for v := range a.views {
+			v.streams[sub] = struct{}{}
+		}
+	}
+	for _, sub := range m.detach {
+		h.leave(sub, chosen[sub])
+		h.leave(sub, sub.assigned.Load())
+		delete(h.subs, sub)
+		delete(chosen, sub)
+	}
+	return chosen
+}
+
+// leave takes a stream out of the views of an assignment, which may be nil.
+func (h *Hub) leave(sub *subscriber, a *assignment) {
+	if a == nil {
+		return
+	}
+	for v := range a.views {
+		delete(v.streams, sub)
+	}
+}
+
+// assign finds or makes the live views of a stream.
+func (h *Hub) assign(sub *subscriber) *assignment {
+	a := &assignment{}
+	live := func(v xdsgen.View) *liveView {
+		if v == nil {
+			return nil
+		}
+		lv := h.views[v]
+		if lv == nil {
+			lv = &liveView{view: v, stale: true, streams: make(map[*subscriber]struct{}), entries: make(map[string]*unit)}
+			h.views[v] = lv
+		}
+		return lv
+	}
+	for url, v := range h.cfg.Generation.Assign(h.snapshot, sub.node) {
+		if i := typeIndex(url); i >= 0 {
+			a.types[i] = typeViews{served: true, shared: live(v.Shared), own: live(v.Own)}
+		}
+	}
+	return a
+}
+
+// collect asks the views for their units, new ones for all and the others for
+// those that the changes may touch. It returns the views to publish anew; the
+// units to generate are then in missing.
+func (h *Hub) collect(changes *snapshot.Changes) []*liveView {
+	var touched []*liveView
+	for _, v := range h.views {
+		if !v.stale && changes == nil {
+			continue
+		}
+		err := h.guard("list units", xdswire.ShortType(v.view.Type()), func() { h.list(v, changes) })
+		if err != nil {
+			v.want, v.stale = nil, true // the last good state stays
+			continue
+		}
+		if v.want != nil || v.stale {
+			touched = append(touched, v)
+		}
+		v.stale = false
+	}
+	return touched
+}
+
+// list notes in want what the view holds now and did not hold before.
+func (h *Hub) list(v *liveView, changes *snapshot.Changes) {
+	all := v.stale || changes.Everywhere
+	seen := make(map[string]struct{})
+	want := func(id string, u *unit) {
+		if v.want == nil {
+			v.want = make(map[string]*unit)
+		}
+		v.want[id] = u
+	}
+	note := func(id string, key xdsgen.Unit) {
+		if all {
+			seen[id] = struct{}{}
+		}
+		old := v.entries[id]
+		switch {
+		case key == nil && old == nil, key != nil && old != nil && old.key == key:
+			delete(v.want, id)
+			return
+		case key == nil:
+			want(id, nil)
+			return
+		}
+		u := h.units[key]
+		if u == nil {
+			u = &unit{key: key}
+			h.units[key] = u
+			h.missing = append(h.missing, u)
+		}
+		want(id, u)
+	}
+	if !all {
+		v.view.Touched(h.snapshot, changes, note)
+		return
+	}
+	v.view.Units(h.snapshot, note)
+	for id := range v.entries {
+		if _, ok := seen[id]; !ok {
+			want(id, nil)
+		}
+	}
+}
+
+// generate makes the units' resources on all processors.
+func (h *Hub) generate(units []*unit) {
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	work := func() {
+		for i := next.Add(1) - 1; int(i) < len(units); i = next.Add(1) - 1 {
+			h.generateOne(units[i])
+		}
+	}
+	for range min(runtime.GOMAXPROCS(0), len(units)) - 1 {
+		wg.Go(work)
+	}
+	work()
+	wg.Wait()
+}
+
+func (h *Hub) generateOne(u *unit) {
+	t := typeIndex(u.key.Type())
+	err := h.guard("generate", u.key.Type(), func() { u.resources, u.err = u.key.Generate(&h.encoder) })
+	if err != nil {
+		u.err = err
+	}
+	if u.err != nil {
+		u.resources = nil
+		h.cfg.Metrics.failures.Inc()
+		h.cfg.Log.Error("generation failed, the last good version stays",
+			"type", xdswire.ShortType(u.key.Type()), "unit", fmt.Sprintf("%T", u.key), "error", u.err)
+		return
+	}
+	if t >= 0 {
+		h.cfg.Metrics.generated[t].Add(float64(len(u.resources)))
+	}
+}
+
+// publish makes the new states of the views and returns those that changed.
+func (h *Hub) publish(touched []*liveView) []*liveView {
+	var changed []*liveView
+	for _, v := range touched {
+		changes := make(map[string]*xdswire.Resource)
+		// A resource may move from one unit to another: first what the units
+		// gave before, then what they give now.
+		for id, u := range v.want {
+			if old := v.entries[id]; old != nil && (u == nil || u.err == nil) {
+				for _, r := range old.resources {
+					changes[r.Name] = nil
+				}
+				h.release(old)
+				delete(v.entries, id)
+			}
+		}
+		for id, u := range v.want {
+			if u == nil || u.err != nil {
+				continue
+			}
+			for _, r := range u.resources {
+				changes[r.Name] = r
+			}
+			u.refs++
+			v.entries[id] = u
+		}
+		v.want = nil
+		old := v.state.Load()
+		h.states++
+		if s := old.next(h.states, changes); s != old {
+			v.state.Store(s)
+			changed = append(changed, v)
+		}
+	}
+	return changed
+}
+
+// release gives up one use of a unit.
+func (h *Hub) release(u *unit) {
+	u.refs--
+	h.idle = append(h.idle, u)
+}
+
+// sweep forgets views that no stream uses and units that no view holds.
+func (h *Hub) sweep() {
+	for key, v := range h.views {
+		if len(v.streams) > 0 {
+			continue
+		}
+		for _, u := range v.entries {
+			h.release(u)
+		}
+		delete(h.views, key)
+	}
+	for _, u := range h.idle {
+		if u.refs == 0 {
+			delete(h.units, u.key)
+		}
+	}
+	h.idle = nil
+	h.cfg.Metrics.views.Set(float64(len(h.views)))
+}
+
+// guard runs a piece of generation; a panic in it becomes an error and costs
+// only that piece.
+func (h *Hub) guard(what, of string, f func()) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%s of %s: panic: %v", what, of, p)
+			h.cfg.Metrics.panics.Inc()
+			h.cfg.Log.Error("panic in generation", "what", what, "of", of, "panic", p, "stack", string(debug.Stack()))
+		}
+	}()
+	f()
+	return nil
+}

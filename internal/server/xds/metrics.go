@@ -1,0 +1,54 @@
+package xds
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+// Metrics counts what the hub does. The label type is CDS, EDS, LDS, RDS or
+// SDS.
+type Metrics struct {
+	generated, encoded                  [numTypes]prometheus.Counter
+	sent, sentResources, sentBytes      [numTypes]prometheus.Counter
+	nacks, expired                      [numTypes]prometheus.Counter
+	failures, panics, stalled, rejected prometheus.Counter
+	streams, views                      prometheus.Gauge
+}
+
+// NewMetrics makes the metrics and registers them. It panics when the
+// registry has metrics of these names, as MustRegister does.
+func NewMetrics(reg prometheus.Registerer) *Metrics {
+	m := &Metrics{}
+	byType := func(dst *[numTypes]prometheus.Counter, name, help string) {
+		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "meshctl_xds_" + name, Help: help}, []string{"type"})
+		reg.MustRegister(v)
+		for i, url := range xdswire.PushOrder {
+			dst[i] = v.WithLabelValues(xdswire.ShortType(url))
+		}
+	}
+	counter := func(name, help string) prometheus.Counter {
+		c := prometheus.NewCounter(prometheus.CounterOpts{Name: "meshctl_xds_" + name, Help: help})
+		reg.MustRegister(c)
+		return c
+	}
+	gauge := func(name, help string) prometheus.Gauge {
+		g := prometheus.NewGauge(prometheus.GaugeOpts{Name: "meshctl_xds_" + name, Help: help})
+		reg.MustRegister(g)
+		return g
+	}
+	byType(&m.generated, "generated_total", "Resources generated.")
+	byType(&m.encoded, "encoded_total", "Resources encoded.")
+	byType(&m.sent, "sent_total", "Responses sent.")
+	byType(&m.sentResources, "sent_resources_total", "Resources in the responses sent.")
+	byType(&m.sentBytes, "sent_bytes_total", "Bytes of the responses sent.")
+	byType(&m.nacks, "nacks_total", "Responses that a proxy refused.")
+	byType(&m.expired, "expired_nonce_total", "Requests ignored because their nonce is not that of the last response.")
+	m.failures = counter("generation_failures_total", "Pieces of configuration that could not be generated; their last good version stays.")
+	m.panics = counter("panics_total", "Panics that ended one stream or one piece of generation.")
+	m.stalled = counter("write_timeouts_total", "Streams whose peer did not read a response in time.")
+	m.rejected = counter("rejected_streams_total", "Streams refused or ended for what the peer is or asks.")
+	m.streams = gauge("streams", "Streams connected.")
+	m.views = gauge("views", "Views in use.")
+	return m
+}

@@ -1,0 +1,450 @@
+package xds
+
+import (
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+// session is the state of one stream. It belongs to the goroutine of the
+// stream's handler.
+type session struct {
+	hub    *Hub
+	sub    *subscriber
+	log    *slog.Logger
+	send   func(*xdswire.Frame) error
+	nonces xdswire.Nonces
+	types  [numTypes]typeState
+}
+
+// typeState is what a stream knows of one type. There is no map of versions:
+// what the proxy holds is what the pair acked holds, but for the names in
+// doubt.
+type typeState struct {
+	watched bool
+	want    xdswire.Subscription
+	// nonce is that of the last response; inflight says that neither ACK nor
+	// NACK has come for it.
+	nonce    string
+	inflight bool
+	// acked is the last pair that the proxy is known to hold, sent the last
+	// one that it was sent. They differ while a response is in flight and
+	// after one was refused.
+	acked, sent pair
+	refused     bool
+	// aside says that the response in flight carries only names that were
+	// asked for while sent stands refused: its ACK does not accept sent.
+	aside bool
+	// doubt are names of which the proxy may hold something else than acked
+	// has, because it refused a response with them, perhaps only in part.
+	doubt []string
+	// due says that an answer is owed even when there is nothing to tell; all
+	// that it must carry everything subscribed to.
+	due, all bool
+	// force are names to send, whether they changed or not.
+	force []string
+	// framed are the names in the response in flight besides those that
+	// differ between acked and sent.
+	framed []string
+	// held are the versions that the proxy said to hold, until the views can
+	// be compared with them.
+	held map[string]string
+	// alwaysRespond is armed when clusters are asked for anew: the next
+	// request is answered even if it looks like an ACK.
+	alwaysRespond bool
+}
+
+// fullList says that responses of the type carry everything subscribed to in
+// the state of the world variant, where what is absent is removed.
+func fullList(i int) bool { return i == cds || i == lds }
+
+// maxForce bounds the names kept to be sent; beyond it everything is.
+const maxForce = 4096
+
+// addForce notes names to send. The list may be shared, so it is not written.
+func (t *typeState) addForce(names []string) {
+	if len(t.force) == 0 {
+		t.force = names[:len(names):len(names)]
+	} else if len(names) > 0 {
+		t.force = append(t.force, names...)
+	}
+	if len(t.force) <= maxForce {
+		return
+	}
+	if t.force = sortedUnique(t.force); len(t.force) > maxForce {
+		t.force, t.all = nil, true
+		t.due = t.due || t.watched
+	}
+}
+
+func sortedUnique(names ...[]string) []string {
+	out := slices.Concat(names...)
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// sotw takes one request of the state of the world variant, in this order:
+// NACK, unsubscribe, first request, stale nonce, ACK, forced answer, change
+// of names.
+func (s *session) sotw(req *discoveryv3.DiscoveryRequest) error {
+	i := typeIndex(req.GetTypeUrl())
+	if i < 0 {
+		return nil
+	}
+	t := &s.types[i]
+	nonce, names := req.GetResponseNonce(), req.GetResourceNames()
+	if e := req.GetErrorDetail(); e != nil {
+		s.refuse(i, nonce, e.GetMessage())
+	}
+	want := s.subscription(names)
+	if len(names) == 0 && fullList(i) {
+		want.Wildcard = !t.watched || t.want.Wildcard
+	}
+	if err := s.allowed(i, want); err != nil {
+		return err
+	}
+	switch {
+	case !want.Wildcard && want.Names.Len() == 0:
+		s.unwatch(i)
+		return nil
+	case !t.watched || nonce == "":
+		s.watch(i, want)
+		if i == cds && s.types[eds].watched {
+			s.types[eds].alwaysRespond = true
+		}
+		return nil
+	case nonce != t.nonce:
+		s.hub.cfg.Metrics.expired[i].Inc()
+		return nil
+	}
+	if req.GetErrorDetail() == nil {
+		s.accept(i)
+	}
+	before := t.want
+	t.want = want
+	switch {
+	case t.alwaysRespond:
+		t.alwaysRespond = false
+		t.due, t.all = true, true
+	case want == before:
+	case fullList(i) || want.Wildcard:
+		t.due, t.all = true, true
+	case !before.Wildcard:
+		t.addForce(slices.DeleteFunc(slices.Clone(want.Names.Names()), before.Names.Has))
+	}
+	return nil
+}
+
+// subscription is what a list of names asks for.
+func (s *session) subscription(names []string) xdswire.Subscription {
+	if slices.Contains(names, xdswire.Wildcard) {
+		names = slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n == xdswire.Wildcard })
+		return xdswire.Subscription{Wildcard: true, Names: s.hub.names.Of(names)}
+	}
+	return xdswire.Subscription{Names: s.hub.names.Of(names)}
+}
+
+// allowed checks the size of a subscription.
+func (s *session) allowed(i int, want xdswire.Subscription) error {
+	l := s.hub.cfg.Limits
+	if want.Names.Len() <= l.Names && want.Names.Bytes() <= l.NameBytes {
+		return nil
+	}
+	s.hub.cfg.Metrics.rejected.Inc()
+	return status.Errorf(codes.ResourceExhausted, "%s subscription has %d names of %d bytes, at most %d names of %d bytes are accepted",
+		xdswire.ShortType(xdswire.PushOrder[i]), want.Names.Len(), want.Names.Bytes(), l.Names, l.NameBytes)
+}
+
+// watch starts a type anew: everything is sent, whatever was before.
+func (s *session) watch(i int, want xdswire.Subscription) {
+	t := &s.types[i]
+	*t = typeState{watched: true, want: want, due: true, all: true, force: t.force}
+	s.sub.setStatus(i, func(st *typeStatus) { st.watched = true })
+}
+
+// unwatch forgets a type.
+func (s *session) unwatch(i int) {
+	s.types[i] = typeState{}
+	s.sub.setStatus(i, func(st *typeStatus) { *st = typeStatus{} })
+}
+
+// delta takes one request of the delta variant.
+func (s *session) delta(req *discoveryv3.DeltaDiscoveryRequest) error {
+	i := typeIndex(req.GetTypeUrl())
+	if i < 0 {
+		return nil
+	}
+	t := &s.types[i]
+	nonce := req.GetResponseNonce()
+	if e := req.GetErrorDetail(); e != nil {
+		s.refuse(i, nonce, e.GetMessage())
+	}
+	if !t.watched {
+		return s.deltaFirst(i, req)
+	}
+	if nonce != "" && nonce != t.nonce {
+		s.hub.cfg.Metrics.expired[i].Inc()
+		return nil
+	}
+	if nonce != "" && req.GetErrorDetail() == nil {
+		s.accept(i)
+	}
+	if len(req.GetResourceNamesUnsubscribe()) > 0 {
+		gone := s.subscription(req.GetResourceNamesUnsubscribe())
+		t.want.Names = s.hub.names.Without(t.want.Names, gone.Names.Names())
+		t.want.Wildcard = t.want.Wildcard && !gone.Wildcard
+	}
+	if len(req.GetResourceNamesSubscribe()) == 0 {
+		return nil
+	}
+	more := s.subscription(req.GetResourceNamesSubscribe())
+	t.want.Names = s.hub.names.With(t.want.Names, more.Names.Names())
+	if err := s.allowed(i, t.want); err != nil {
+		return err
+	}
+	// A name that the proxy holds already and asks for again is sent again:
+	// it may have dropped it in between.
+	t.addForce(more.Names.Names())
+	if more.Wildcard && !t.want.Wildcard {
+		t.want.Wildcard = true
+		t.due, t.all = true, true
+	}
+	s.afterClusters(i)
+	return nil
+}
+
+// deltaFirst takes the first request for a type. The versions that the proxy
+// says to hold are compared with what the views hold now, and only what
+// differs is remembered, as names to send.
+func (s *session) deltaFirst(i int, req *discoveryv3.DeltaDiscoveryRequest) error {
+	t := &s.types[i]
+	want := s.subscription(req.GetResourceNamesSubscribe())
+	want.Wildcard = want.Wildcard || fullList(i) && want.Names.Len() == 0
+	held := req.GetInitialResourceVersions()
+	if len(held) > 0 {
+		names := make([]string, 0, len(held))
+		for name := range held {
+			names = append(names, name)
+		}
+		if !want.Wildcard {
+			want.Names = s.hub.names.With(want.Names, names)
+		}
+	}
+	if err := s.allowed(i, want); err != nil {
+		return err
+	}
+	all := t.all // clusters were sent that this proxy may need everything for
+	s.watch(i, want)
+	if len(held) > 0 && !all {
+		t.all = false
+		t.held = held
+	}
+	// A type that is asked for by no name has nothing to wait for.
+	t.due = want.Wildcard || want.Names.Len() > 0
+	s.afterClusters(i)
+	return nil
+}
+
+// afterClusters sees to it that an answered request for clusters is followed
+// by all endpoints that are watched: clusters that a proxy asks for anew wait
+// for them, and a proxy does not ask again for names that it holds.
+func (s *session) afterClusters(i int) {
+	if i == cds && s.types[eds].watched {
+		s.allEndpoints()
+	}
+}
+
+// allEndpoints has all endpoints sent again that are watched, or will be.
+func (s *session) allEndpoints() {
+	e := &s.types[eds]
+	e.all = true
+	e.due = e.due || e.want.Wildcard || e.want.Names.Len() > 0
+}
+
+// accept notes the ACK of the response in flight.
+func (s *session) accept(i int) {
+	t := &s.types[i]
+	if !t.inflight {
+		return
+	}
+	t.inflight = false
+	if t.aside {
+		t.doubt = sortedUnique(t.doubt, t.framed)
+	} else {
+		t.acked, t.refused, t.doubt = t.sent, false, nil
+		version := t.sent.version()
+		s.sub.setStatus(i, func(st *typeStatus) { st.acked, st.ackedVersion, st.nack = true, version, nil })
+	}
+	t.framed = nil
+}
+
+// refuse notes a NACK: the last good state stays, and all names that the
+// response told of are in doubt until a later one is accepted. The refused
+// pair is not sent again until the views hold something else.
+func (s *session) refuse(i int, nonce, message string) {
+	s.hub.cfg.Metrics.nacks[i].Inc()
+	t := &s.types[i]
+	version := versionInfo(t.sent.version())
+	message = clip(message)
+	s.log.Warn("the proxy refused a response and keeps what it had",
+		"type", xdswire.ShortType(xdswire.PushOrder[i]), "version", version, "nonce", clip(nonce), "error", message)
+	nack := &NACK{Version: version, Message: message, At: s.hub.cfg.Now()}
+	s.sub.setStatus(i, func(st *typeStatus) { st.nack = nack })
+	if !t.inflight || nonce != t.nonce {
+		return
+	}
+	t.inflight = false
+	lists := [][]string{t.doubt, t.framed}
+	if !t.aside {
+		t.refused = true
+		for _, d := range t.sent.since(t.acked) {
+			lists = append(lists, d.names(), d.removed)
+		}
+	}
+	t.doubt = sortedUnique(lists...)
+	t.framed = nil
+}
+
+// clip bounds a text that a peer chose, for logs and status.
+func clip(s string) string {
+	const most = 1024
+	if len(s) > most {
+		s = s[:most] + "…"
+	}
+	return strings.ToValidUTF8(s, "?")
+}
+
+// flush sends what is owed, in push order. A type with a response in flight
+// waits; routes and listeners wait for newer clusters that do, so that they
+// do not refer to what the proxy cannot know yet.
+func (s *session) flush() error {
+	a := s.sub.assigned.Load()
+	if a == nil {
+		return nil
+	}
+	if a.err != nil {
+		return status.Error(codes.Internal, "no configuration could be chosen for the proxy")
+	}
+	clustersWait := false
+	for i := range s.types {
+		t := &s.types[i]
+		if !t.watched || !a.types[i].served {
+			continue
+		}
+		now, ok := a.types[i].pair()
+		if !ok {
+			continue
+		}
+		if t.inflight {
+			clustersWait = clustersWait || i == cds && now != t.sent
+			continue
+		}
+		if clustersWait && !t.due && (i == lds || i == rds) {
+			continue
+		}
+		if err := s.flushType(i, now); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// flushType sends one response when one is owed.
+func (s *session) flushType(i int, now pair) error {
+	t := &s.types[i]
+	if t.held != nil {
+		s.compareHeld(t, now)
+	}
+	moved := now != t.sent
+	if !moved && !t.due && len(t.force) == 0 {
+		return nil
+	}
+	aside := t.refused && !moved && !t.all
+	c := s.content(i, now, aside)
+	if c.empty() && !t.due {
+		if !aside {
+			t.acked, t.sent, t.refused, t.doubt = now, now, false, nil
+		}
+		t.force = nil
+		return nil
+	}
+	if i == cds {
+		s.warm(c, t.doubt)
+	}
+	t.aside, t.framed = aside, c.framed
+	t.due, t.all, t.force = false, false, nil
+	if !aside {
+		t.sent = now
+	}
+	t.nonce, t.inflight = s.nonces.Next(), true
+	return s.transmit(i, now.version(), c)
+}
+
+// compareHeld turns the versions that the proxy holds into names to send and
+// forgets them.
+func (s *session) compareHeld(t *typeState, now pair) {
+	force := t.force[:len(t.force):len(t.force)]
+	for name := range t.held {
+		if t.want.Has(name) && now.get(name) == nil {
+			force = append(force, name)
+		}
+	}
+	check := func(name string) {
+		if r := now.get(name); r == nil || t.held[name] != r.Version {
+			force = append(force, name)
+		}
+	}
+	if t.want.Wildcard {
+		for _, r := range slices.Concat(now.shared.list(), now.own.list()) {
+			check(r.Name)
+		}
+	}
+	for _, name := range t.want.Names.Names() {
+		check(name)
+	}
+	t.force, t.held = force, nil
+	t.acked, t.sent = now, now
+}
+
+// warm has the endpoints sent again of the clusters that a response tells of:
+// Envoy waits for the endpoints of a cluster that changed, and the delta
+// variant does not ask again for names that it holds. A proxy that refused
+// clusters before may hold any of them.
+func (s *session) warm(c *content, doubt []string) {
+	if !c.fromNothing {
+		e := &s.types[eds]
+		for _, d := range c.diffs {
+			e.addForce(d.names())
+		}
+		e.addForce(c.framed)
+		e.addForce(doubt)
+		return
+	}
+	// State of the world asks again by itself, which alwaysRespond is for.
+	if s.sub.variant == xdswire.Delta || len(doubt) > 0 {
+		s.allEndpoints()
+	}
+}
+
+func (s *session) transmit(i int, version uint64, c *content) error {
+	m := s.hub.cfg.Metrics
+	f := xdswire.NewFrame(xdswire.Header{
+		Version: versionInfo(version), TypeURL: xdswire.PushOrder[i], Nonce: s.types[i].nonce, Removed: c.removed,
+	}, c.bodies...)
+	s.sub.setStatus(i, func(st *typeStatus) { st.isSent, st.sentVersion = true, version })
+	m.sent[i].Inc()
+	m.sentResources[i].Add(float64(f.Resources()))
+	m.sentBytes[i].Add(float64(f.Size()))
+	if err := s.send(f); err != nil {
+		return fmt.Errorf("send %s: %w", xdswire.ShortType(xdswire.PushOrder[i]), err)
+	}
+	return nil
+}

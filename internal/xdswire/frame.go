@@ -1,0 +1,133 @@
+package xdswire
+
+import (
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/encoding/proto" // registers the codec that Codec passes messages to
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// Variant is one of the two forms of the protocol.
+type Variant uint8
+
+// The variants of ADS.
+const (
+	SotW  Variant = iota // DiscoveryResponse
+	Delta                // DeltaDiscoveryResponse
+)
+
+func (v Variant) String() string {
+	if v == Delta {
+		return "delta"
+	}
+	return "sotw"
+}
+
+// Body is the resources part of responses: encoded fields that any number of
+// frames share. It must not be changed.
+type Body []mem.Buffer
+
+// NewBody refers to the bytes of the resources in the form of the variant.
+func NewBody(v Variant, resources ...*Resource) Body {
+	b := make(Body, len(resources))
+	for i, r := range resources {
+		if v == Delta {
+			b[i] = mem.SliceBuffer(r.Delta())
+		} else {
+			b[i] = mem.SliceBuffer(r.SotW())
+		}
+	}
+	return b
+}
+
+// Header is what a response says besides its resources.
+type Header struct {
+	Version string // version_info or system_version_info
+	TypeURL string
+	Nonce   string
+	Removed []string // removed_resources, of the delta variant only
+}
+
+// Field numbers of the header in a DiscoveryResponse and a
+// DeltaDiscoveryResponse, which agree but for the removed names.
+const (
+	fieldVersion = 1
+	fieldTypeURL = 4
+	fieldNonce   = 5
+	fieldRemoved = 6
+)
+
+// Frame is one response, encoded: a few bytes of its own and bodies that it
+// shares. The fields stand in another order than encoders choose, which the
+// encoding allows.
+type Frame struct {
+	head   mem.SliceBuffer
+	bodies []Body
+	count  int
+	size   int
+}
+
+// NewFrame makes a response of the header and the bodies, which must be of
+// one variant.
+func NewFrame(h Header, bodies ...Body) *Frame {
+	size := protowire.SizeBytes(len(h.Version)) + protowire.SizeBytes(len(h.TypeURL)) + protowire.SizeBytes(len(h.Nonce)) + 3
+	for _, name := range h.Removed {
+		size += 1 + protowire.SizeBytes(len(name))
+	}
+	head := make([]byte, 0, size)
+	field := func(num protowire.Number, value string) {
+		head = protowire.AppendTag(head, num, protowire.BytesType)
+		head = protowire.AppendString(head, value)
+	}
+	field(fieldVersion, h.Version)
+	field(fieldTypeURL, h.TypeURL)
+	field(fieldNonce, h.Nonce)
+	for _, name := range h.Removed {
+		field(fieldRemoved, name)
+	}
+	f := &Frame{head: head, bodies: bodies, size: len(head)}
+	for _, b := range bodies {
+		f.count += len(b)
+		f.size += mem.BufferSlice(b).Len()
+	}
+	return f
+}
+
+// Size is the number of bytes of the message.
+func (f *Frame) Size() int { return f.size }
+
+// Resources is the number of resources in the message.
+func (f *Frame) Resources() int { return f.count }
+
+// Buffers is the message as a new list of shared bytes.
+func (f *Frame) Buffers() mem.BufferSlice {
+	out := make(mem.BufferSlice, 0, 1+f.count)
+	out = append(out, f.head)
+	for _, b := range f.bodies {
+		out = append(out, b...)
+	}
+	return out
+}
+
+// Codec is the gRPC codec of servers that send Frames. Every other message
+// goes through the ordinary codec, so that it can be set for a whole server
+// with grpc.ForceServerCodecV2.
+type Codec struct{}
+
+var _ encoding.CodecV2 = Codec{}
+
+// Marshal implements encoding.CodecV2.
+func (Codec) Marshal(v any) (mem.BufferSlice, error) {
+	if f, ok := v.(*Frame); ok {
+		return f.Buffers(), nil
+	}
+	return encoding.GetCodecV2(proto.Name).Marshal(v)
+}
+
+// Unmarshal implements encoding.CodecV2.
+func (Codec) Unmarshal(data mem.BufferSlice, v any) error {
+	return encoding.GetCodecV2(proto.Name).Unmarshal(data, v)
+}
+
+// Name implements encoding.CodecV2.
+func (Codec) Name() string { return proto.Name }

@@ -1,0 +1,167 @@
+package xdswire
+
+import (
+	"hash/maphash"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"weak"
+)
+
+// NameSet is an immutable set of resource names. Sets come from a NameSets,
+// where equal sets are one, so comparing pointers compares content. The nil
+// set is the empty one.
+type NameSet struct {
+	names []string // sorted
+	bytes int
+}
+
+// Len is the number of names.
+func (s *NameSet) Len() int {
+	if s == nil {
+		return 0
+	}
+	return len(s.names)
+}
+
+// Bytes is the length of all names together.
+func (s *NameSet) Bytes() int {
+	if s == nil {
+		return 0
+	}
+	return s.bytes
+}
+
+// Has reports whether the name is in the set.
+func (s *NameSet) Has(name string) bool {
+	if s == nil {
+		return false
+	}
+	_, ok := slices.BinarySearch(s.names, name)
+	return ok
+}
+
+// Names lists the set in order. The list must not be changed.
+func (s *NameSet) Names() []string {
+	if s == nil {
+		return nil
+	}
+	return s.names
+}
+
+// setKey finds a set by content. The sum is of keyed hashes whose key never
+// leaves the process, so sets that differ have different keys in practice
+// and a peer cannot look for names that collide.
+type setKey struct {
+	sum   uint64
+	len   int
+	bytes int
+}
+
+// NameSets makes name sets and lets equal ones be the same for as long as
+// somebody holds them. It is safe for use by several goroutines.
+type NameSets struct {
+	seed maphash.Seed
+	mu   sync.Mutex
+	sets map[setKey]weak.Pointer[NameSet]
+}
+
+// NewNameSets returns an empty NameSets.
+func NewNameSets() *NameSets {
+	return &NameSets{seed: maphash.MakeSeed(), sets: make(map[setKey]weak.Pointer[NameSet])}
+}
+
+// Of is the set of the names, in any order and perhaps repeated. When the set
+// exists already, the names are not even sorted.
+func (t *NameSets) Of(names []string) *NameSet {
+	if s, ok := t.find(t.key(names)); ok {
+		return s
+	}
+	sorted := slices.Clone(names)
+	slices.Sort(sorted)
+	return t.intern(slices.Compact(sorted))
+}
+
+// With is the set with the names added.
+func (t *NameSets) With(s *NameSet, names []string) *NameSet {
+	return t.Of(slices.Concat(s.Names(), slices.DeleteFunc(slices.Clone(names), s.Has)))
+}
+
+// Without is the set with the names removed.
+func (t *NameSets) Without(s *NameSet, names []string) *NameSet {
+	gone := t.Of(names)
+	return t.Of(slices.DeleteFunc(slices.Clone(s.Names()), gone.Has))
+}
+
+// Size is the number of sets that are in use.
+func (t *NameSets) Size() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.sets)
+}
+
+func (t *NameSets) key(names []string) setKey {
+	k := setKey{len: len(names)}
+	for _, n := range names {
+		k.sum += maphash.String(t.seed, n)
+		k.bytes += len(n)
+	}
+	return k
+}
+
+func (t *NameSets) find(k setKey) (*NameSet, bool) {
+	if k.len == 0 {
+		return nil, true
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	s := t.sets[k].Value()
+	return s, s != nil
+}
+
+// intern returns the set of the names, which are sorted and belong to it.
+func (t *NameSets) intern(names []string) *NameSet {
+	k := t.key(names)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s := t.sets[k].Value(); s != nil {
+		return s
+	}
+	s := &NameSet{names: names, bytes: k.bytes}
+	t.sets[k] = weak.Make(s)
+	runtime.AddCleanup(s, t.drop, k)
+	return s
+}
+
+// drop forgets a set that nobody holds, unless an equal one was made since.
+func (t *NameSets) drop(k setKey) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.sets[k].Value() == nil {
+		delete(t.sets, k)
+	}
+}
+
+// Wildcard is the name that subscribes to everything.
+const Wildcard = "*"
+
+// Subscription is what a stream asked for of one type: everything, or names,
+// or both.
+type Subscription struct {
+	Wildcard bool
+	Names    *NameSet
+}
+
+// Has reports whether the subscription covers the name.
+func (s Subscription) Has(name string) bool { return s.Wildcard || s.Names.Has(name) }
+
+// Nonces counts the responses of a stream. Nonces need to be unlike each
+// other within one stream only, so they are short.
+type Nonces struct{ last uint64 }
+
+// Next is a nonce that was not used before.
+func (n *Nonces) Next() string {
+	n.last++
+	return strconv.FormatUint(n.last, 36)
+}
