@@ -32,10 +32,10 @@ mTLS and east-west gateways: a network is a range of loopback addresses
 (127.1.0.0/16, 127.2.0.0/16), a pod an address of it. Linux only; nothing needs
 root, and Ctrl-C ends and removes everything.
 
-Each client sends requests to helloworld, of which v1 runs in its own or the
-other cluster and v2 in the other one: half of the answers come through a
-gateway. After the check the shares of each second are shown, and commands to
-try. When a part fails, the logs stay in $XDG_STATE_HOME/meshctl/demo/logs.`,
+Each client asks helloworld, which runs as v1 in cluster1 and as v2 in cluster2:
+half of the answers come through the gateway of the other network. After the
+check the shares of each second are shown, and commands to try.
+When a part fails, the logs stay in $XDG_STATE_HOME/meshctl/demo/logs.`,
 		Example: `  # watch it until Ctrl-C
   meshctl demo
 

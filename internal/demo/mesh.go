@@ -436,23 +436,33 @@ func stopAll(all []*process) error {
 	return errors.Join(errs...)
 }
 
-// keepDumps writes what every Envoy has as its configuration.
+// keepDumps writes down what goes away with the Envoys: their bootstraps,
+// their configuration and their certificates.
 func (m *Mesh) keepDumps() error {
 	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
 	defer cancel()
 	var (
-		errs  []error
-		dumps []files.File
+		errs []error
+		kept []files.File
 	)
 	for _, c := range m.clusters {
 		for _, p := range c.pods() {
-			data, err := m.get(ctx, p.admin(), "/config_dump?include_eds")
-			if err != nil {
-				errs = append(errs, fmt.Errorf("keep the configuration of the %s: %w", p.role, err))
-				continue
+			for _, source := range []struct {
+				dir  string
+				read func() ([]byte, error)
+			}{
+				{"bootstraps", func() ([]byte, error) { return os.ReadFile(filepath.Join(m.podDir(p), podBootstrap)) }},
+				{"config_dumps", func() ([]byte, error) { return m.get(ctx, p.admin(), "/config_dump?include_eds") }},
+				{"certificates", func() ([]byte, error) { return m.get(ctx, p.admin(), "/certs") }},
+			} {
+				data, err := source.read()
+				if err != nil {
+					errs = append(errs, fmt.Errorf("keep the %s of the %s: %w", source.dir, p.role, err))
+					continue
+				}
+				kept = append(kept, files.File{Name: filepath.Join(source.dir, p.slug()+".json"), Data: data, Mode: files.Secret})
 			}
-			dumps = append(dumps, files.File{Name: p.slug() + ".json", Data: data, Mode: files.Secret})
 		}
 	}
-	return errors.Join(errors.Join(errs...), files.WriteAll(filepath.Join(m.dir, "config_dumps"), dumps, files.Options{}))
+	return errors.Join(errors.Join(errs...), files.WriteAll(m.dir, kept, files.Options{}))
 }

@@ -29,6 +29,8 @@ const (
 const (
 	podToken    = "var/run/secrets/tokens/istio-token"
 	podRootCert = "var/run/secrets/istio/root-cert.pem"
+
+	podBootstrap = "etc/istio/proxy/envoy-rev.json" // written by the agent
 )
 
 const (
