@@ -9,11 +9,11 @@ import (
 	"time"
 )
 
-func pems(t testing.TB, a *Authority) PEMs {
-	t.Helper()
+func pems(tb testing.TB, a *Authority) PEMs {
+	tb.Helper()
 	key, err := EncodeKey(a.Key)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return PEMs{
 		Cert:  EncodeCerts(a.Cert),
@@ -24,19 +24,19 @@ func pems(t testing.TB, a *Authority) PEMs {
 }
 
 // threeLevels is an authority whose chain holds two certificates.
-func threeLevels(t testing.TB) *Authority {
-	t.Helper()
-	root := newRoot(t)
+func threeLevels(tb testing.TB) *Authority {
+	tb.Helper()
+	root := newRoot(tb)
 	template, key, err := newCA(spec("Policy CA"), now, rand.Reader)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	cert, err := create(template, root.Cert, key.Public(), root.Key, rand.Reader)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	policy := &Authority{Cert: cert, Key: key, Chain: []*x509.Certificate{cert}, Roots: root.Roots}
-	return newIntermediate(t, policy, "cluster1")
+	return newIntermediate(tb, policy, "cluster1")
 }
 
 func TestLoadAuthority(t *testing.T) {

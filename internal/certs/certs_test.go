@@ -28,29 +28,29 @@ func spec(cn string) CASpec {
 	return CASpec{Algorithm: ECDSAP256, Organization: "example", CommonName: cn, TTL: 10 * year}
 }
 
-func newRoot(t testing.TB) *Authority {
-	t.Helper()
+func newRoot(tb testing.TB) *Authority {
+	tb.Helper()
 	root, err := NewRoot(spec("Root CA"), now, rand.Reader)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return root
 }
 
-func newIntermediate(t testing.TB, root *Authority, cluster mesh.ClusterID) *Authority {
-	t.Helper()
+func newIntermediate(tb testing.TB, root *Authority, cluster mesh.ClusterID) *Authority {
+	tb.Helper()
 	a, err := root.NewIntermediate(cluster, spec("Intermediate CA"), now, rand.Reader)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return a
 }
 
-func newKey(t testing.TB, a Algorithm) crypto.Signer {
-	t.Helper()
+func newKey(tb testing.TB, a Algorithm) crypto.Signer {
+	tb.Helper()
 	key, err := GenerateKey(a)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return key
 }
@@ -63,8 +63,8 @@ func caller() mesh.Caller {
 }
 
 // verifyLeaf checks a leaf as a peer does: chain to the roots, for one use.
-func verifyLeaf(t testing.TB, leaf *x509.Certificate, a *Authority, use x509.ExtKeyUsage, at time.Time) error {
-	t.Helper()
+func verifyLeaf(tb testing.TB, leaf *x509.Certificate, a *Authority, use x509.ExtKeyUsage, at time.Time) error {
+	tb.Helper()
 	_, err := leaf.Verify(x509.VerifyOptions{
 		Roots:         pool(a.Roots),
 		Intermediates: pool(a.Chain),

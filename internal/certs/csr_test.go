@@ -3,7 +3,6 @@ package certs
 import (
 	"bytes"
 	"crypto"
-	"crypto/dsa"
 	"crypto/ecdh"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -21,19 +20,19 @@ import (
 	"time"
 )
 
-func newCSR(t testing.TB, key crypto.Signer) []byte {
-	t.Helper()
+func newCSR(tb testing.TB, key crypto.Signer) []byte {
+	tb.Helper()
 	csr, err := NewCSR(key, rand.Reader)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return csr
 }
 
 // unsignedCSR makes a request for any public key, with a signature that does
 // not verify.
-func unsignedCSR(t testing.TB, spki []byte) []byte {
-	t.Helper()
+func unsignedCSR(tb testing.TB, spki []byte) []byte {
+	tb.Helper()
 	type info struct {
 		Version    int
 		Subject    asn1.RawValue
@@ -50,36 +49,36 @@ func unsignedCSR(t testing.TB, spki []byte) []byte {
 		asn1.BitString{Bytes: make([]byte, 256), BitLength: 2048},
 	})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return pem.EncodeToMemory(&pem.Block{Type: blockCSR, Bytes: der})
 }
 
-func spki(t testing.TB, pub any) []byte {
-	t.Helper()
+func spki(tb testing.TB, pub any) []byte {
+	tb.Helper()
 	der, err := x509.MarshalPKIXPublicKey(pub)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return der
 }
 
 // rsaSPKI is an RSA key with a modulus of so many bits that nobody made.
-func rsaSPKI(t testing.TB, bits, e int) []byte {
+func rsaSPKI(tb testing.TB, bits, e int) []byte {
+	tb.Helper()
 	n := new(big.Int).Lsh(big.NewInt(1), uint(bits-1))
-	return spki(t, &rsa.PublicKey{N: n.SetBit(n, 0, 1), E: e})
+	return spki(tb, &rsa.PublicKey{N: n.SetBit(n, 0, 1), E: e})
 }
 
-func dsaSPKI(t testing.TB) []byte {
-	t.Helper()
-	p := dsa.Parameters{P: big.NewInt(23), Q: big.NewInt(11), G: big.NewInt(4)}
-	params, err := asn1.Marshal(p)
+func dsaSPKI(tb testing.TB) []byte {
+	tb.Helper()
+	params, err := asn1.Marshal([]*big.Int{big.NewInt(23), big.NewInt(11), big.NewInt(4)}) // p, q, g
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	y, err := asn1.Marshal(big.NewInt(8))
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	der, err := asn1.Marshal(struct {
 		Algorithm pkix.AlgorithmIdentifier
@@ -89,7 +88,7 @@ func dsaSPKI(t testing.TB) []byte {
 		asn1.BitString{Bytes: y, BitLength: 8 * len(y)},
 	})
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return der
 }
@@ -105,7 +104,7 @@ func TestParseCSR(t *testing.T) {
 		csr, err := ParseCSR(newCSR(t, key))
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
-		} else if !sameKey(csr.PublicKey.(crypto.PublicKey), key.Public()) {
+		} else if !sameKey(csr.PublicKey, key.Public()) {
 			t.Errorf("%s: another key came back", name)
 		}
 	}
@@ -190,11 +189,11 @@ func TestParseCSRRefuses(t *testing.T) {
 }
 
 // greedyCSR asks for all that a request can ask for.
-func greedyCSR(t testing.TB, key crypto.Signer) []byte {
-	t.Helper()
+func greedyCSR(tb testing.TB, key crypto.Signer) []byte {
+	tb.Helper()
 	other, err := url.Parse("spiffe://cluster.local/ns/kube-system/sa/admin")
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{
 		Subject:        pkix.Name{CommonName: "admin", Organization: []string{"system:masters"}},
@@ -210,7 +209,7 @@ func greedyCSR(t testing.TB, key crypto.Signer) []byte {
 		},
 	}, key)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return pem.EncodeToMemory(&pem.Block{Type: blockCSR, Bytes: der})
 }

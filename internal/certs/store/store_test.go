@@ -171,6 +171,7 @@ func TestLoadRefuses(t *testing.T) {
 			return os.Truncate(filepath.Join(dir, "root-cert.pem"), 2<<20)
 		}, []string{"root-cert.pem", "more than the 1048576 bytes"}},
 		"key of another": {func(t *testing.T, dir string) error {
+			t.Helper()
 			_, others := newCAs(t, "x")
 			key, err := certs.EncodeKey(others[0].Authority.Key)
 			return errors.Join(err, os.WriteFile(filepath.Join(dir, "ca-key.pem"), key, 0o600))

@@ -161,8 +161,7 @@ func (i *Issuer) CreateCertificate(ctx context.Context, req *securityv1alpha1.Is
 // for the caller.
 func (i *Issuer) refuse(ctx context.Context, caller mesh.Caller, err error) error {
 	code, reason := codes.Internal, reasonSign
-	var bad *RequestError
-	if errors.As(err, &bad) {
+	if bad, ok := errors.AsType[*RequestError](err); ok {
 		code, reason = codes.InvalidArgument, bad.reason
 	}
 	if reason == reasonCSR {

@@ -35,16 +35,16 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 var start = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
 // authorities returns a root and an intermediate that live so long.
-func authorities(t testing.TB, ttl time.Duration) (root, intermediate *certs.Authority) {
-	t.Helper()
+func authorities(tb testing.TB, ttl time.Duration) (root, intermediate *certs.Authority) {
+	tb.Helper()
 	spec := certs.CASpec{Algorithm: certs.ECDSAP256, CommonName: "CA", TTL: ttl}
 	root, err := certs.NewRoot(spec, start, rand.Reader)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	intermediate, err = root.NewIntermediate("cluster1", spec, start, rand.Reader)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return root, intermediate
 }
@@ -56,15 +56,15 @@ func caller() mesh.Caller {
 	}
 }
 
-func newCSR(t testing.TB) string {
-	t.Helper()
+func newCSR(tb testing.TB) string {
+	tb.Helper()
 	key, err := certs.GenerateKey(certs.ECDSAP256)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	csr, err := certs.NewCSR(key, rand.Reader)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return string(csr)
 }
@@ -106,11 +106,11 @@ func config(a *certs.Authority) Config {
 	}
 }
 
-func newIssuer(t testing.TB, cfg Config) *Issuer {
-	t.Helper()
+func newIssuer(tb testing.TB, cfg Config) *Issuer {
+	tb.Helper()
 	i, err := New(cfg)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return i
 }
