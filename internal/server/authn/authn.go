@@ -1,0 +1,119 @@
+// Package authn says who is calling: by a certificate of the mesh, else by a
+// service-account token. What callers say of themselves is never believed;
+// CheckNode compares it with what was proved.
+package authn
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/token"
+)
+
+// TokenVerifier checks the tokens of one issuer.
+type TokenVerifier interface {
+	Verify(raw string, now time.Time) (token.Claims, error)
+}
+
+// Config of an Authenticator.
+type Config struct {
+	// TrustDomain is the mesh's own, which callers with a token belong to.
+	TrustDomain string
+	// TrustDomainAliases are others whose identities are accepted as well. An
+	// identity keeps the trust domain that its certificate names.
+	TrustDomainAliases []string
+	// Roots returns what certificates of a trust domain, own or alias, must
+	// chain to; nil means none are accepted. It is asked for every handshake
+	// and every call, so the roots may change at any time.
+	Roots func(trustDomain string) *x509.CertPool
+	// IssuerCluster returns the cluster whose CA certificate this is, or "".
+	// It binds leaves that do not name their cluster. May be nil.
+	IssuerCluster func(ca *x509.Certificate) mesh.ClusterID
+	// Tokens are the token issuers that each cluster's callers may use.
+	Tokens map[mesh.ClusterID][]TokenVerifier
+	Now    func() time.Time
+	// Log gets the certificates that handshakes refuse. May be nil.
+	Log *slog.Logger
+}
+
+// Authenticator authenticates callers. It may be used concurrently.
+type Authenticator struct {
+	cfg     Config
+	domains []string // accepted in certificates
+}
+
+// New returns an authenticator.
+func New(cfg Config) (*Authenticator, error) {
+	if cfg.Roots == nil || cfg.Now == nil {
+		return nil, errors.New("authn: Roots and Now are required")
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	domains := append([]string{cfg.TrustDomain}, cfg.TrustDomainAliases...)
+	for _, d := range domains {
+		if !mesh.IsTrustDomain(d) {
+			return nil, fmt.Errorf("trust domain %q: want lower-case letters, digits, '.', '-' and '_'", d)
+		}
+	}
+	return &Authenticator{cfg: cfg, domains: domains}, nil
+}
+
+// Authenticate returns the caller of the gRPC call that ctx belongs to: of its
+// client certificate, else of its token. Both count only on a TLS connection.
+// The certificate is checked here again, whatever the handshake found: it may
+// have expired or lost its root while the connection lives.
+//
+// The error is always an *Error.
+func (a *Authenticator) Authenticate(ctx context.Context) (mesh.Caller, error) {
+	var info credentials.TLSInfo
+	if p, ok := peer.FromContext(ctx); ok {
+		info, _ = p.AuthInfo.(credentials.TLSInfo)
+	}
+	if !info.State.HandshakeComplete {
+		return mesh.Caller{}, &Error{errs: []error{errors.New("the connection is not TLS")}}
+	}
+	caller, certErr := a.byCertificate(info.State.PeerCertificates)
+	if certErr == nil {
+		return caller, nil
+	}
+	md, _ := metadata.FromIncomingContext(ctx)
+	caller, tokenErr := a.byToken(md)
+	if tokenErr == nil {
+		return caller, nil
+	}
+	return mesh.Caller{}, &Error{errs: []error{
+		fmt.Errorf("client certificate: %w", certErr),
+		fmt.Errorf("token: %w", tokenErr),
+	}}
+}
+
+// Error says why nobody was authenticated. Its text is for the log. To the
+// caller gRPC sends only code Unauthenticated and a fixed text, provided that
+// a handler returns the error unwrapped.
+type Error struct{ errs []error }
+
+// Error names every way that was tried and why it failed, in one line.
+func (e *Error) Error() string {
+	return "authentication failed: " + strings.ReplaceAll(errors.Join(e.errs...).Error(), "\n", "; ")
+}
+
+// Unwrap gives the failure of each way.
+func (e *Error) Unwrap() []error { return e.errs }
+
+// GRPCStatus is what the caller sees.
+func (e *Error) GRPCStatus() *status.Status {
+	return status.New(codes.Unauthenticated, "request authenticate failure")
+}

@@ -1,0 +1,116 @@
+package authn
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/mesh"
+)
+
+// maxChain is the most certificates that a caller may present.
+const maxChain = 10
+
+// TLSConfig is the configuration of a server whose callers may present a
+// certificate of the mesh. One that is presented must be good, else the
+// handshake fails: a client with an expired certificate connects without one
+// and brings a token. minVersion zero means TLS 1.3; tls.VersionTLS12 admits
+// older clients.
+//
+// Sessions are never resumed, so that every connection proves its certificate
+// against the roots of the day, and replicas share no ticket keys.
+func (a *Authenticator) TLSConfig(
+	getCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error), minVersion uint16,
+) *tls.Config {
+	if minVersion == 0 {
+		minVersion = tls.VersionTLS13
+	}
+	return &tls.Config{
+		MinVersion:             minVersion,
+		NextProtos:             []string{"h2"},
+		GetCertificate:         getCertificate,
+		SessionTicketsDisabled: true,
+		Time:                   a.cfg.Now,
+		// Which roots count depends on the identity in the certificate, which
+		// crypto/tls cannot know: it only asks for one, and proves that the
+		// caller has its key. VerifyConnection does the rest.
+		ClientAuth: tls.RequestClientCert,
+		VerifyConnection: func(s tls.ConnectionState) error {
+			if len(s.PeerCertificates) == 0 {
+				return nil
+			}
+			_, err := a.byCertificate(s.PeerCertificates)
+			if err != nil {
+				a.cfg.Log.Warn("client certificate refused", "error", err)
+			}
+			return err
+		},
+	}
+}
+
+// byCertificate authenticates by the certificates that a caller presented,
+// leaf first, and whose key crypto/tls has seen proved.
+func (a *Authenticator) byCertificate(presented []*x509.Certificate) (mesh.Caller, error) {
+	if len(presented) == 0 {
+		return mesh.Caller{}, errors.New("none presented")
+	}
+	if len(presented) > maxChain {
+		return mesh.Caller{}, fmt.Errorf("%d certificates presented: want at most %d", len(presented), maxChain)
+	}
+	leaf := presented[0]
+	id, err := leafIdentity(leaf)
+	if err != nil {
+		return mesh.Caller{}, err
+	}
+	if !slices.Contains(a.domains, id.TrustDomain) {
+		return mesh.Caller{}, fmt.Errorf("identity %s: trust domain is none of %q", id, a.domains)
+	}
+	// Without a pool crypto/x509 would take the roots of the system.
+	roots := a.cfg.Roots(id.TrustDomain)
+	if roots == nil {
+		return mesh.Caller{}, fmt.Errorf("identity %s: no roots for its trust domain", id)
+	}
+	intermediates := x509.NewCertPool()
+	for _, c := range presented[1:] {
+		intermediates.AddCert(c)
+	}
+	chains, err := leaf.Verify(x509.VerifyOptions{
+		Roots:         roots,
+		Intermediates: intermediates,
+		CurrentTime:   a.cfg.Now(),
+		KeyUsages:     []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	})
+	if err != nil {
+		return mesh.Caller{}, fmt.Errorf("identity %s: %w", id, err)
+	}
+	return mesh.Caller{Identity: id, Cluster: a.clusterOf(chains)}, nil
+}
+
+// leafIdentity is the SPIFFE id of a certificate that keeps the rules of the
+// X509-SVID specification for leaves.
+func leafIdentity(leaf *x509.Certificate) (mesh.Identity, error) {
+	if len(leaf.URIs) != 1 {
+		return mesh.Identity{}, fmt.Errorf("%d URI names: want exactly one, the SPIFFE id", len(leaf.URIs))
+	}
+	if leaf.IsCA || leaf.KeyUsage&(x509.KeyUsageCertSign|x509.KeyUsageCRLSign) != 0 {
+		return mesh.Identity{}, errors.New("it may sign certificates or revocation lists, so it is not a workload's")
+	}
+	return mesh.ParseIdentity(leaf.URIs[0].String())
+}
+
+// clusterOf is the cluster of a verified leaf: what the leaf says, for the
+// mesh's own CA wrote it; else whose CA signed it. Every chain starts with the
+// same CA key, so the first one tells.
+func (a *Authenticator) clusterOf(chains [][]*x509.Certificate) mesh.ClusterID {
+	chain := chains[0]
+	if cluster, ok := certs.ClusterOf(chain[0]); ok {
+		return cluster
+	}
+	if a.cfg.IssuerCluster == nil || len(chain) < 2 {
+		return ""
+	}
+	return a.cfg.IssuerCluster(chain[1])
+}
