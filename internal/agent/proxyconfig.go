@@ -38,11 +38,7 @@ func (r *resolver) proxyConfig() *meshv1alpha1.ProxyConfig {
 		ControlPlaneAuthPolicy:   meshv1alpha1.AuthenticationPolicy_MUTUAL_TLS,
 	}
 	if text := r.env["PROXY_CONFIG"]; text != "" {
-		given := r.parseProxyConfig(text)
-		given.ProtoReflect().Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-			pc.ProtoReflect().Set(fd, v)
-			return true
-		})
+		r.overlayProxyConfig(pc, text)
 	}
 	if pc.GetConcurrency() == nil {
 		if n, err := strconv.Atoi(r.env["ISTIO_CPU_LIMIT"]); err == nil && n > 0 {
@@ -87,34 +83,43 @@ const maxConcurrency = 1024
 // clampPort keeps a port that is none recognisable in 32 bits.
 func clampPort(port int) int { return min(max(port, -1), 1<<16) }
 
-// parseProxyConfig reads PROXY_CONFIG, YAML or JSON. What it does not know is
-// a warning: a newer control plane may have put it there.
-func (r *resolver) parseProxyConfig(text string) *meshv1alpha1.ProxyConfig {
-	pc := &meshv1alpha1.ProxyConfig{}
-	data, err := yaml.YAMLToJSON([]byte(text))
-	if err != nil {
-		r.errorf("PROXY_CONFIG: %w", err)
-		return pc
-	}
-	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(data, pc); err != nil {
-		r.errorf("PROXY_CONFIG: %w", err)
-		return &meshv1alpha1.ProxyConfig{}
-	}
+// overlayProxyConfig replaces the fields of pc that PROXY_CONFIG, YAML or
+// JSON, has. What is not known there is a warning: a newer control plane may
+// have put it there.
+func (r *resolver) overlayProxyConfig(pc *meshv1alpha1.ProxyConfig, text string) {
 	var fields map[string]any
 	if err := yaml.Unmarshal([]byte(text), &fields); err != nil {
 		r.errorf("PROXY_CONFIG: %w", err)
+		return
 	}
-	for _, name := range unknownFields(pc.ProtoReflect().Descriptor(), fields, "") {
+	data, err := yaml.YAMLToJSON([]byte(text))
+	if err != nil {
+		r.errorf("PROXY_CONFIG: %w", err)
+		return
+	}
+	given := &meshv1alpha1.ProxyConfig{}
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(data, given); err != nil {
+		r.errorf("PROXY_CONFIG: %w", err)
+		return
+	}
+	from, to := given.ProtoReflect(), pc.ProtoReflect()
+	for _, name := range unknownFields(from.Descriptor(), fields, "") {
 		r.warnf("PROXY_CONFIG: field %s is not known and has no effect", name)
 	}
-	pc.ProtoReflect().Range(func(fd protoreflect.FieldDescriptor, _ protoreflect.Value) bool {
-		if slices.Contains(withoutEffect, fd.JSONName()) {
-			r.warnf("PROXY_CONFIG: field %s has no effect here", fd.JSONName())
+	for _, name := range slices.Sorted(maps.Keys(fields)) {
+		fd := fieldNamed(from.Descriptor(), name)
+		if fd == nil || fields[name] == nil {
+			continue
 		}
-		return true
-	})
-	slices.Sort(r.warnings)
-	return pc
+		if from.Has(fd) {
+			to.Set(fd, from.Get(fd))
+		} else { // given as zero
+			to.Clear(fd)
+		}
+		if slices.Contains(withoutEffect, fd.JSONName()) {
+			r.warnf("PROXY_CONFIG: field %s has no effect here", name)
+		}
+	}
 }
 
 // withoutEffect are the fields that Istio's agent reads and this one does not.
@@ -129,10 +134,7 @@ var withoutEffect = []string{
 func unknownFields(md protoreflect.MessageDescriptor, fields map[string]any, prefix string) []string {
 	var out []string
 	for _, key := range slices.Sorted(maps.Keys(fields)) {
-		fd := md.Fields().ByJSONName(key)
-		if fd == nil {
-			fd = md.Fields().ByTextName(key)
-		}
+		fd := fieldNamed(md, key)
 		if fd == nil {
 			out = append(out, prefix+key)
 			continue
@@ -151,6 +153,14 @@ func unknownFields(md protoreflect.MessageDescriptor, fields map[string]any, pre
 		}
 	}
 	return out
+}
+
+// fieldNamed finds a field by either of the names that JSON may use.
+func fieldNamed(md protoreflect.MessageDescriptor, name string) protoreflect.FieldDescriptor {
+	if fd := md.Fields().ByJSONName(name); fd != nil {
+		return fd
+	}
+	return md.Fields().ByTextName(name)
 }
 
 // ports resolves the four ports that belong to every proxy.

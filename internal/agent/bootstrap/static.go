@@ -100,7 +100,11 @@ func (p *packer) xdsCluster(c Config) *clusterv3.Cluster {
 		TcpKeepalive: &corev3.TcpKeepalive{KeepaliveTime: wrapperspb.UInt32(30)},
 	}
 	tls := &tlsv3.CommonTlsContext{
-		TlsParams:                      &tlsv3.TlsParameters{TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_3},
+		// As a client, Envoy goes up to TLS 1.2 unless told otherwise.
+		TlsParams: &tlsv3.TlsParameters{
+			TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
+			TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
+		},
 		AlpnProtocols:                  []string{"h2"},
 		TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{sdsSecret(SecretCertificate)},
 	}

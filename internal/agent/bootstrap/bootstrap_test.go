@@ -1,0 +1,68 @@
+package bootstrap
+
+import (
+	"flag"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+)
+
+var update = flag.Bool("update", false, "write the golden files")
+
+func TestMarshal(t *testing.T) {
+	sidecar := Config{
+		Node: mesh.NodeID{
+			Type: mesh.Sidecar, IP: netip.MustParseAddr("10.1.0.11"), Name: "helloworld-v1",
+			Namespace: "sample", Domain: "sample.svc.cluster.local",
+		},
+		NodeCluster: "helloworld.sample",
+		Metadata: map[string]any{
+			"CLUSTER_ID": "cluster1", "NETWORK": "network1",
+			"LABELS": map[string]any{"app": "helloworld", "quote": `"{{ .x }}`},
+		},
+		Listen: netip.MustParseAddr("0.0.0.0"), Local: netip.MustParseAddr("127.0.0.1"),
+		AdminPort: 15000, StatusPort: 15020, ReadyPort: 15021, StatsPort: 15090,
+		SDSSocket: "etc/istio/proxy/sds/socket",
+		XDSHost:   "istiod.istio-system.svc", XDSPort: 15012, XDSServerName: "istiod.istio-system.svc",
+		Delta: true,
+	}
+	router := sidecar
+	router.Node.Type = mesh.Router
+	router.Listen, router.Local = netip.MustParseAddr("127.1.0.3"), netip.MustParseAddr("127.1.0.3")
+	router.XDSHost, router.XDSRootFile, router.Delta = "127.1.0.2", "root.pem", false
+	router.Stats = StatsInclusion{Prefixes: []string{"p"}, Suffixes: []string{"s"}, Regexps: []string{"r.*"}}
+	router.RuntimeValues = map[string]string{"a.b": "1", "re2.max_program_size.error_level": ""}
+
+	for name, c := range map[string]Config{"sidecar.json": sidecar, "router.json": router} {
+		t.Run(name, func(t *testing.T) {
+			got, err := Marshal(c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			file := filepath.Join("testdata", name)
+			if *update {
+				if err := os.WriteFile(file, got, 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), string(got)); diff != "" {
+				t.Errorf("differs from %s (-want +got), run with -update:\n%s", file, diff)
+			}
+		})
+	}
+}
+
+func TestMarshalRefusesMetadata(t *testing.T) {
+	if _, err := Marshal(Config{Metadata: map[string]any{"X": make(chan int)}}); err == nil {
+		t.Error("metadata that is no JSON is accepted")
+	}
+}

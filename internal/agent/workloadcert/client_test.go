@@ -1,0 +1,199 @@
+package workloadcert
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.uber.org/goleak"
+
+	"github.com/meshctl/meshctl/internal/agent/catest"
+	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/mesh"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func newClient(ca *catest.CA) *Client {
+	return &Client{Addr: ca.Addr, ServerName: catest.ServerName, RootFile: ca.RootFile, TokenFile: ca.TokenFile, Cluster: "cluster1"}
+}
+
+// get asks c for a certificate and checks the answer.
+func get(t *testing.T, c *Client, current *tls.Certificate) (*Certificate, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	key, err := certs.GenerateKey(certs.ECDSAP256)
+	if err != nil {
+		t.Fatal(err)
+	}
+	csr, err := newRequest(key, catest.Identity())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := c.Sign(ctx, csr, time.Minute, current)
+	if err != nil {
+		return nil, err
+	}
+	return check(catest.Identity(), key, r, time.Now())
+}
+
+func TestClientSign(t *testing.T) {
+	ca := catest.New(t)
+	ca.Serve(t)
+	other := catest.New(t).Root.Cert // a root that the file has beside the real one
+	write(t, ca.RootFile, string(certs.EncodeCerts(other, ca.Root.Cert)))
+	c := newClient(ca)
+
+	cert, err := get(t, c, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(cert.chain); n != 2 {
+		t.Errorf("chain of %d certificates, want leaf and intermediate", n)
+	}
+	roots, err := certs.ParseCerts(cert.Roots())
+	if err != nil || len(roots) != 2 {
+		t.Errorf("%d roots, %v, want that of the answer and the other of the file", len(roots), err)
+	}
+	if _, err := tls.X509KeyPair(cert.Chain(), mustKey(t, cert)); err != nil {
+		t.Errorf("chain and key do not fit: %v", err)
+	}
+
+	write(t, ca.TokenFile, "rotated")
+	if _, err := get(t, c, cert.client()); err != nil {
+		t.Error(err)
+	}
+	if err := os.Remove(ca.TokenFile); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := get(t, c, cert.client()); err != nil {
+		t.Errorf("with the certificate alone: %v", err)
+	}
+	id := catest.Identity().String()
+	want := []catest.Request{
+		{Authorization: "Bearer token", Cluster: "cluster1", TTL: time.Minute},
+		{Authorization: "Bearer rotated", Cluster: "cluster1", TTL: time.Minute, Peer: id},
+		{Cluster: "cluster1", TTL: time.Minute, Peer: id},
+	}
+	if diff := cmp.Diff(want, ca.Requests()); diff != "" {
+		t.Errorf("requests (-want +got):\n%s", diff)
+	}
+}
+
+func mustKey(t *testing.T, c *Certificate) []byte {
+	t.Helper()
+	key, err := c.Key()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+func write(t *testing.T, path, data string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(data), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestClientSignFails(t *testing.T) {
+	ca := catest.New(t)
+	stranger := catest.New(t)
+	ca.Serve(t)
+	dir := t.TempDir()
+	file := func(name, data string) string {
+		path := filepath.Join(dir, name)
+		write(t, path, data)
+		return path
+	}
+	for name, tc := range map[string]struct {
+		spoil func(c *Client)
+		want  string
+	}{
+		"no root file":      {func(c *Client) { c.RootFile = filepath.Join(dir, "none") }, "none"},
+		"bad root file":     {func(c *Client) { c.RootFile = file("junk", "junk") }, "junk"},
+		"other root":        {func(c *Client) { c.RootFile = stranger.RootFile }, "unknown authority"},
+		"other server name": {func(c *Client) { c.ServerName = "other.svc" }, "other.svc"},
+		"no token":          {func(c *Client) { c.TokenFile = filepath.Join(dir, "missing") }, "missing"},
+		"empty token":       {func(c *Client) { c.TokenFile = file("empty", " \n") }, "is empty"},
+		"binary token":      {func(c *Client) { c.TokenFile = file("binary", "a\x00b") }, "not a token"},
+		"nobody there":      {func(c *Client) { c.Addr = "127.0.0.1:1" }, "127.0.0.1:1: Unavailable"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := newClient(ca)
+			tc.spoil(c)
+			if _, err := get(t, c, nil); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got %v, want %q", err, tc.want)
+			}
+		})
+	}
+	if n := len(ca.Requests()); n != 0 {
+		t.Errorf("%d requests arrived: a token went to a server that was not verified", n)
+	}
+}
+
+func TestAnswersAreChecked(t *testing.T) {
+	ca, stranger := catest.New(t), catest.New(t)
+	ca.Serve(t)
+	otherKey, err := certs.GenerateKey(certs.ECDSAP256)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sign := func(a *certs.Authority, account string) string {
+		id := catest.Identity()
+		id.ServiceAccount = account
+		leaf, err := a.SignLeaf(otherKey.Public(), mesh.Caller{Identity: id}, time.Minute, time.Now(), rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(certs.EncodeCerts(leaf))
+	}
+	for name, tc := range map[string]struct {
+		answer func([]string) ([]string, error)
+		want   string
+	}{
+		"refused":         {func([]string) ([]string, error) { return nil, errors.New("no such workload") }, "no such workload"},
+		"empty":           {func([]string) ([]string, error) { return nil, nil }, "0 parts"},
+		"leaf only":       {func(c []string) ([]string, error) { return c[:1], nil }, "1 parts"},
+		"junk":            {func(c []string) ([]string, error) { return []string{c[0], "junk", c[2]}, nil }, "part 2"},
+		"root only":       {func(c []string) ([]string, error) { return []string{c[2], c[2]}, nil }, "no certificate beside the roots"},
+		"other root":      {func(c []string) ([]string, error) { return []string{sign(stranger.Authority, "client"), c[2]}, nil }, "another key"},
+		"no intermediate": {func(c []string) ([]string, error) { return []string{c[0], c[2]}, nil }, "does not lead to a root"},
+		"other key":       {func(c []string) ([]string, error) { return []string{sign(ca.Authority, "client"), c[1], c[2]}, nil }, "another key"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ca.Answer = tc.answer
+			if _, err := get(t, newClient(ca), nil); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got %v, want %q", err, tc.want)
+			}
+		})
+	}
+	t.Run("other identity", func(t *testing.T) {
+		parsed, err := parseResponse([]string{sign(ca.Authority, "other"), string(certs.EncodeCerts(ca.Authority.Cert)), string(certs.EncodeCerts(ca.Root.Cert))}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := check(catest.Identity(), otherKey, parsed, time.Now()); err == nil || !strings.Contains(err.Error(), "sa/other") {
+			t.Errorf("got %v, want the identity named", err)
+		}
+	})
+}
+
+func FuzzParseResponse(f *testing.F) {
+	f.Add("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n", "")
+	f.Add("", "junk")
+	f.Fuzz(func(t *testing.T, leaf, roots string) {
+		r, err := parseResponse([]string{leaf, roots}, nil)
+		if err == nil && len(r.Chain) == 0 {
+			t.Error("an answer without certificate is accepted")
+		}
+	})
+}

@@ -1,0 +1,161 @@
+package workloadcert
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/agent/catest"
+)
+
+// signer signs with a real authority, without a network.
+type signer struct {
+	ca     *catest.CA
+	fail   int // refuse so many requests first
+	ttl    time.Duration
+	times  []time.Time
+	shown  []bool
+	silent bool // never answer
+}
+
+func (s *signer) Sign(ctx context.Context, csr []byte, ttl time.Duration, current *tls.Certificate) (Response, error) {
+	s.times = append(s.times, time.Now())
+	s.shown = append(s.shown, current != nil)
+	if s.silent {
+		<-ctx.Done()
+		return Response{}, ctx.Err()
+	}
+	if s.fail > 0 {
+		s.fail--
+		return Response{}, errors.New("not now")
+	}
+	if s.ttl != 0 {
+		ttl = s.ttl
+	}
+	chain, err := s.ca.Chain(string(csr), ttl)
+	if err != nil {
+		return Response{}, err
+	}
+	return parseResponse(chain, nil)
+}
+
+// runManager runs a manager for d of fake time.
+func runManager(t *testing.T, s *signer, d time.Duration, adjust func(*Config)) (m *Manager, published []*Certificate, log string) {
+	t.Helper()
+	var text strings.Builder
+	cfg := Config{
+		Identity: catest.Identity(), Signer: s, TTL: 10 * time.Minute, Grace: 0.5, Jitter: 0.01,
+		Publish: func(c *Certificate) error { published = append(published, c); return nil },
+		Log:     slog.New(slog.NewTextHandler(&text, nil)),
+		Now:     time.Now, Rand: rand.New(rand.NewPCG(1, 2)),
+	}
+	if adjust != nil {
+		adjust(&cfg)
+	}
+	m = NewManager(cfg)
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	m.Run(ctx)
+	return m, published, text.String()
+}
+
+func TestManagerRenews(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &signer{ca: catest.New(t)}
+		m, published, _ := runManager(t, s, 21*time.Minute, nil)
+		if len(published) != 5 {
+			t.Fatalf("%d certificates in 21 minutes of 10-minute certificates, want 5", len(published))
+		}
+		for i := 1; i < len(s.times); i++ {
+			if gap := s.times[i].Sub(s.times[i-1]); gap < 294*time.Second || gap > 306*time.Second {
+				t.Errorf("renewed after %v, want 5m give or take 6s", gap)
+			}
+		}
+		if s.shown[0] || !s.shown[1] {
+			t.Errorf("certificate shown: %v, want it from the second request on", s.shown)
+		}
+		if st := m.Status(); st.Certificate != published[4] || st.Err != nil || st.Requests != 5 || st.Failures != 0 {
+			t.Errorf("status %+v", st)
+		}
+		if string(mustKey(t, published[0])) == string(mustKey(t, published[1])) {
+			t.Error("the key was used twice")
+		}
+	})
+}
+
+func TestManagerTriesAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &signer{ca: catest.New(t), fail: 100}
+		m, published, log := runManager(t, s, 10*time.Minute, nil)
+		if n := len(s.times); n < 20 || n > 60 {
+			t.Errorf("%d attempts in 10 minutes, want one every 15 to 30 s after a quick start", n)
+		}
+		if n := strings.Count(log, "not now"); n < 5 || n > 25 {
+			t.Errorf("the same failure was logged %d times in 10 minutes", n)
+		}
+		if st := m.Status(); len(published) > 0 || st.Err == nil || st.Failures != uint64(len(s.times)) {
+			t.Errorf("status %+v after %d failures", st, len(s.times))
+		}
+	})
+}
+
+func TestManagerRecovers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &signer{ca: catest.New(t), fail: 3}
+		m, published, _ := runManager(t, s, time.Minute, nil)
+		if st := m.Status(); len(published) != 1 || st.Err != nil || st.Failures != 3 || st.Requests != 4 {
+			t.Errorf("%d certificates, status %+v", len(published), st)
+		}
+	})
+}
+
+func TestManagerGivesUpAnAttempt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &signer{ca: catest.New(t), silent: true}
+		runManager(t, s, time.Minute, nil)
+		if len(s.times) < 3 {
+			t.Errorf("%d attempts in a minute with an authority that does not answer", len(s.times))
+		}
+	})
+}
+
+func TestManagerWithWrongClock(t *testing.T) {
+	for name, skew := range map[string]time.Duration{"a day ahead": 25 * time.Hour, "5 minutes behind": -5 * time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &signer{ca: catest.New(t)}
+				m, published, _ := runManager(t, s, 10*time.Minute, func(c *Config) {
+					c.Now = func() time.Time { return time.Now().Add(skew) }
+				})
+				if len(published) == 0 {
+					t.Error("no certificate is used")
+				}
+				for i := 1; i < len(s.times); i++ {
+					if gap := s.times[i].Sub(s.times[i-1]); gap < time.Second {
+						t.Errorf("asked again after %v: a storm", gap)
+					}
+				}
+				if err := m.Status().Err; skew > 0 && (err == nil || !strings.Contains(err.Error(), "clock")) {
+					t.Errorf("status says %v, want the clocks named", err)
+				}
+			})
+		})
+	}
+}
+
+func TestManagerTellsOfPublish(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, _, _ := runManager(t, &signer{ca: catest.New(t)}, time.Minute, func(c *Config) {
+			c.Publish = func(*Certificate) error { return errors.New("cannot publish") }
+		})
+		if st := m.Status(); st.Certificate != nil || st.Err == nil || st.Err.Error() != "cannot publish" {
+			t.Errorf("status %+v", st)
+		}
+	})
+}

@@ -1,0 +1,342 @@
+// Package agent runs the agent with the real Envoy.
+package agent
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/meshctl/meshctl/internal/agent"
+	"github.com/meshctl/meshctl/internal/agent/catest"
+	"github.com/meshctl/meshctl/internal/dial"
+	"github.com/meshctl/meshctl/internal/xdswire"
+	"github.com/meshctl/meshctl/test/envoy"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// deadline is how long anything may take on a slow machine.
+const deadline = time.Minute
+
+// bind is an address that nothing else on the machine listens on.
+const bind = "127.77.0.9"
+
+func TestAgentRunsEnvoy(t *testing.T) {
+	for _, delta := range []string{"true", "false"} {
+		t.Run("delta="+delta, func(t *testing.T) { testAgentRunsEnvoy(t, delta) })
+	}
+}
+
+func testAgentRunsEnvoy(t *testing.T, delta string) {
+	ca, plane := catest.New(t), &controlPlane{}
+	ca.Serve(t, func(s *grpc.Server) { discoveryv3.RegisterAggregatedDiscoveryServiceServer(s, plane) })
+	dir := shortDir(t)
+	flags := flagsFor(t, ca, dir)
+	flags.Delta = delta
+	a := start(t, flags)
+
+	a.waitReady(t)
+	secrets := a.get(t, 15000, "/config_dump?resource=dynamic_active_secrets")
+	if !strings.Contains(secrets, `"default"`) || !strings.Contains(secrets, `"ROOTCA"`) {
+		t.Errorf("config_dump has these active secrets: %s", secrets)
+	}
+	if strings.Contains(secrets, "PRIVATE KEY") {
+		t.Error("config_dump shows the key")
+	}
+	if got, want := plane.peerURI(), catest.Identity().String(); got != want {
+		t.Errorf("the control plane saw %q, want the workload's certificate of %q", got, want)
+	}
+	first := a.get(t, 15000, "/certs")
+	if n := len(ca.Requests()); n != 1 {
+		t.Errorf("%d certificate requests before renewal, want 1", n)
+	}
+	if body := a.get(t, 15090, "/stats/prometheus"); !strings.Contains(body, "envoy_server_live") {
+		t.Errorf("metrics on port 15090 lack envoy_server_live: %.300s", body)
+	}
+
+	// The certificate lives 20 s and is renewed half-way.
+	a.wait(t, "a renewed certificate in Envoy", func() bool { return len(ca.Requests()) > 1 && a.get(t, 15000, "/certs") != first })
+
+	a.stop()
+	if err := a.ended(t); err != nil {
+		t.Errorf("agent ended with %v", err)
+	}
+	left := 0
+	err := filepath.WalkDir(filepath.Join(dir, "proxy"), func(path string, d fs.DirEntry, err error) error {
+		if err == nil && path != filepath.Join(dir, "proxy") {
+			left++
+			t.Errorf("left behind: %s", path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestEnvoyThatFailsEndsTheAgent(t *testing.T) {
+	ca := catest.New(t)
+	ca.Serve(t)
+	flags := flagsFor(t, ca, shortDir(t))
+	taken, err := net.Listen("tcp", net.JoinHostPort(bind, "15000"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	err = start(t, flags).ended(t)
+	if err == nil || !strings.Contains(err.Error(), "ddress already in use") {
+		t.Errorf("agent ended with %v, want the address in use", err)
+	}
+}
+
+func TestBootstrapIsValid(t *testing.T) {
+	for _, kind := range []string{"sidecar", "router"} {
+		for _, xdsRoot := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s xds root %v", kind, xdsRoot), func(t *testing.T) {
+				ca := catest.New(t)
+				flags := flagsFor(t, ca, t.TempDir())
+				flags.Type, flags.DiscoveryAddress = kind, "istiod.istio-system.svc:15012"
+				env := []string{"CA_ROOT_CA=" + ca.RootFile}
+				if xdsRoot {
+					flags.RootCA = ""
+					env = append(env, "XDS_ROOT_CA="+ca.RootFile, "CA_ROOT_CA=other.pem")
+				}
+				cfg, _, err := agent.Resolve(agent.Input{Flags: flags, Environ: env})
+				if err != nil {
+					t.Fatal(err)
+				}
+				data, err := cfg.Bootstrap()
+				if err != nil {
+					t.Fatal(err)
+				}
+				file := filepath.Join(t.TempDir(), "bootstrap.json")
+				if err := os.WriteFile(file, data, 0o600); err != nil {
+					t.Fatal(err)
+				}
+				out, err := exec.CommandContext(t.Context(), envoy.Path(t), "--mode", "validate", "-c", file, "-l", "error").CombinedOutput()
+				if err != nil {
+					t.Errorf("envoy --mode validate: %v\n%s", err, out)
+				}
+			})
+		}
+	}
+}
+
+// flagsFor configures an agent in dir for the authority and control plane ca.
+func flagsFor(t *testing.T, ca *catest.CA, dir string) agent.Flags {
+	addr := ca.Addr
+	if addr == "" {
+		addr = "127.0.0.1:15012"
+	}
+	id, none := catest.Identity(), time.Duration(0)
+	return agent.Flags{
+		PodName: "client", PodNamespace: id.Namespace, ServiceAccount: id.ServiceAccount,
+		BindAddress: bind, DiscoveryAddress: addr, RootCA: ca.RootFile, Token: ca.TokenFile,
+		ClusterID: "cluster1", Network: "network1",
+		ConfigPath: filepath.Join(dir, "proxy"), Envoy: envoy.Path(t), Concurrency: 1,
+		TerminationDrainDuration: &none,
+	}
+}
+
+// shortDir is a directory with room for a socket's path.
+func shortDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "agent")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
+// running is an agent that was started.
+type running struct {
+	stop func()
+	done chan error
+	http *http.Client
+}
+
+func start(t *testing.T, flags agent.Flags) *running {
+	t.Helper()
+	cfg, warnings, err := agent.Resolve(agent.Input{Flags: flags, Environ: []string{"SECRET_TTL=20s"}})
+	if err != nil || len(warnings) > 0 {
+		t.Fatal(err, warnings)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	a := &running{stop: stop, done: make(chan error, 1), http: dial.HTTPClient(10*time.Second, nil)}
+	go func() {
+		a.done <- agent.Run(ctx, cfg, agent.Options{
+			Log:    slog.New(slog.NewTextHandler(t.Output(), nil)),
+			Stdout: t.Output(), Stderr: t.Output(),
+			Now: time.Now, Rand: rand.New(rand.NewPCG(1, 2)),
+		})
+		close(a.done)
+	}()
+	t.Cleanup(func() {
+		stop()
+		<-a.done
+		a.http.CloseIdleConnections()
+	})
+	return a
+}
+
+// ended waits for the end of the agent.
+func (a *running) ended(t *testing.T) error {
+	t.Helper()
+	select {
+	case err := <-a.done:
+		return err
+	case <-time.After(deadline):
+		t.Fatal("the agent does not end")
+		return nil
+	}
+}
+
+func (a *running) wait(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	timeout := time.After(deadline)
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for !done() {
+		select {
+		case err := <-a.done:
+			t.Fatalf("the agent ended before there was %s: %v", what, err)
+		case <-timeout:
+			t.Fatalf("no %s", what)
+		case <-tick.C:
+		}
+	}
+}
+
+func (a *running) waitReady(t *testing.T) {
+	t.Helper()
+	a.wait(t, "readiness", func() bool {
+		resp, err := a.http.Get("http://" + net.JoinHostPort(bind, "15021") + "/healthz/ready")
+		if err != nil {
+			return false
+		}
+		resp.Body.Close()
+		return resp.StatusCode == http.StatusOK
+	})
+}
+
+func (a *running) get(t *testing.T, port uint16, path string) string {
+	t.Helper()
+	resp, err := a.http.Get("http://" + netip.AddrPortFrom(netip.MustParseAddr(bind), port).String() + path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(body)
+}
+
+// controlPlane answers the requests for clusters and listeners with one
+// cluster and no listener.
+type controlPlane struct {
+	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
+	mu   sync.Mutex
+	peer string
+}
+
+func (c *controlPlane) peerURI() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.peer
+}
+
+func (c *controlPlane) notePeer(ctx context.Context) {
+	p, _ := peer.FromContext(ctx)
+	info, _ := p.AuthInfo.(credentials.TLSInfo)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(info.State.VerifiedChains) > 0 {
+		c.peer = info.State.PeerCertificates[0].URIs[0].String()
+	}
+}
+
+func resource(typeURL string) (*anypb.Any, string, error) {
+	if typeURL == xdswire.ClusterType {
+		a, err := anypb.New(&clusterv3.Cluster{Name: "one"})
+		return a, "one", err
+	}
+	a, err := anypb.New(&listenerv3.Listener{})
+	return a, "", err
+}
+
+func (c *controlPlane) StreamAggregatedResources(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+	c.notePeer(stream.Context())
+	for {
+		req, err := stream.Recv()
+		if err != nil {
+			return nil
+		}
+		if req.GetResponseNonce() != "" {
+			continue
+		}
+		body, name, err := resource(req.GetTypeUrl())
+		if err != nil {
+			return err
+		}
+		resp := &discoveryv3.DiscoveryResponse{TypeUrl: req.GetTypeUrl(), VersionInfo: "1", Nonce: "1"}
+		if name != "" {
+			resp.Resources = append(resp.Resources, body)
+		}
+		if err := stream.Send(resp); err != nil {
+			return err
+		}
+	}
+}
+
+func (c *controlPlane) DeltaAggregatedResources(stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
+	c.notePeer(stream.Context())
+	for {
+		req, err := stream.Recv()
+		if err != nil {
+			return nil
+		}
+		if req.GetResponseNonce() != "" {
+			continue
+		}
+		body, name, err := resource(req.GetTypeUrl())
+		if err != nil {
+			return err
+		}
+		resp := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: req.GetTypeUrl(), Nonce: "1"}
+		if name != "" {
+			resp.Resources = append(resp.Resources, &discoveryv3.Resource{Name: name, Version: "1", Resource: body})
+		}
+		if err := stream.Send(resp); err != nil {
+			return err
+		}
+	}
+}
