@@ -94,7 +94,7 @@ func (i *Issuer) JWKS() jose.JSONWebKeySet {
 
 // Create signs a token for the claims, valid from now.
 func (i *Issuer) Create(c Claims, now time.Time) (string, error) {
-	if err := checkClaims(c); err != nil {
+	if err := c.Check(); err != nil {
 		return "", fmt.Errorf("create token: %w", err)
 	}
 	iat := jwt.NewNumericDate(now)
@@ -126,7 +126,9 @@ func (i *Issuer) Create(c Claims, now time.Time) (string, error) {
 	return raw, nil
 }
 
-func checkClaims(c Claims) error {
+// Check reports what of the claims no token can be made for: names that are no
+// DNS names, no audience, or a life time outside 1 second to MaxTTL.
+func (c Claims) Check() error {
 	if err := checkNames(c.Namespace, c.ServiceAccount); err != nil {
 		return err
 	}

@@ -28,9 +28,9 @@ import (
 
 // Names of the files of an issuer's directory.
 const (
-	keyFile    = "key.pem"
-	jwksFile   = "jwks.json"
-	issuerFile = "issuer"
+	KeyFile    = "key.pem"
+	JWKSFile   = "jwks.json"
+	IssuerFile = "issuer"
 )
 
 const (
@@ -53,9 +53,9 @@ func Save(dir string, i *token.Issuer, force bool) error {
 		return fmt.Errorf("token issuer %s: %w", dir, err)
 	}
 	err = files.WriteAll(dir, []files.File{
-		{Name: keyFile, Data: key, Mode: files.Secret},
-		{Name: jwksFile, Data: append(jwks, '\n'), Mode: files.Public},
-		{Name: issuerFile, Data: []byte(i.URL() + "\n"), Mode: files.Public},
+		{Name: KeyFile, Data: key, Mode: files.Secret},
+		{Name: JWKSFile, Data: append(jwks, '\n'), Mode: files.Public},
+		{Name: IssuerFile, Data: []byte(i.URL() + "\n"), Mode: files.Public},
 	}, files.Options{Force: force})
 	if err != nil {
 		return fmt.Errorf("token issuer: %w", err)
@@ -81,17 +81,17 @@ func loadError(dir string, err error) error {
 }
 
 func loadIssuer(dir string) (*token.Issuer, error) {
-	data, err := files.ReadSecret(filepath.Join(dir, keyFile), maxKeyFile)
+	data, err := files.ReadSecret(filepath.Join(dir, KeyFile), maxKeyFile)
 	if err != nil {
 		return nil, err
 	}
 	signer, err := certs.ParseKey(data)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", keyFile, err)
+		return nil, fmt.Errorf("%s: %w", KeyFile, err)
 	}
 	key, ok := signer.(*ecdsa.PrivateKey)
 	if !ok {
-		return nil, fmt.Errorf("%s: want an ECDSA P-256 key", keyFile)
+		return nil, fmt.Errorf("%s: want an ECDSA P-256 key", KeyFile)
 	}
 	public, err := readPublic(dir)
 	if err != nil {
@@ -106,7 +106,7 @@ func loadIssuer(dir string) (*token.Issuer, error) {
 		return nil, err
 	}
 	if len(keys.Key(i.KeyID())) == 0 {
-		return nil, fmt.Errorf("%s does not have the key of %s, so nobody would accept its tokens", jwksFile, keyFile)
+		return nil, fmt.Errorf("%s does not have the key of %s, so nobody would accept its tokens", JWKSFile, KeyFile)
 	}
 	return i, nil
 }
@@ -117,10 +117,10 @@ type public struct{ issuer, jwks []byte }
 func readPublic(dir string) (public, error) {
 	var p public
 	var err error
-	if p.issuer, err = files.Read(filepath.Join(dir, issuerFile), maxIssuerFile); err != nil {
+	if p.issuer, err = files.Read(filepath.Join(dir, IssuerFile), maxIssuerFile); err != nil {
 		return public{}, err
 	}
-	if p.jwks, err = files.Read(filepath.Join(dir, jwksFile), token.MaxKeySetSize); err != nil {
+	if p.jwks, err = files.Read(filepath.Join(dir, JWKSFile), token.MaxKeySetSize); err != nil {
 		return public{}, err
 	}
 	return p, nil
@@ -135,11 +135,11 @@ func (p public) equal(o public) bool {
 func (p public) parse() (issuer string, keys jose.JSONWebKeySet, err error) {
 	fields := strings.Fields(string(p.issuer))
 	if len(fields) != 1 {
-		return "", keys, fmt.Errorf("file %s: want one line, the iss claim of the tokens", issuerFile)
+		return "", keys, fmt.Errorf("file %s: want one line, the iss claim of the tokens", IssuerFile)
 	}
 	keys, err = token.ParseKeys(p.jwks)
 	if err != nil {
-		return "", keys, fmt.Errorf("file %s: %w", jwksFile, err)
+		return "", keys, fmt.Errorf("file %s: %w", JWKSFile, err)
 	}
 	return fields[0], keys, nil
 }

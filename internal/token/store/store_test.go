@@ -63,13 +63,13 @@ func TestSaveAndLoad(t *testing.T) {
 		}
 		got[e.Name()] = info.Mode()
 	}
-	if diff := cmp.Diff(map[string]fs.FileMode{keyFile: 0o600, jwksFile: 0o644, issuerFile: 0o644}, got); diff != "" {
+	if diff := cmp.Diff(map[string]fs.FileMode{KeyFile: 0o600, JWKSFile: 0o644, IssuerFile: 0o644}, got); diff != "" {
 		t.Errorf("files (-want +got):\n%s", diff)
 	}
 	if info, err := os.Stat(dir); err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("directory: %v, %v: want mode 0700", info, err)
 	}
-	jwks, err := os.ReadFile(filepath.Join(dir, jwksFile))
+	jwks, err := os.ReadFile(filepath.Join(dir, JWKSFile))
 	if err != nil || strings.Contains(string(jwks), `"d"`) {
 		t.Errorf("jwks.json holds a private key or is not there (%v):\n%s", err, jwks)
 	}
@@ -83,7 +83,7 @@ func TestSaveAndLoad(t *testing.T) {
 	}
 
 	// The verifier's side works without the key.
-	if err := os.Remove(filepath.Join(dir, keyFile)); err != nil {
+	if err := os.Remove(filepath.Join(dir, KeyFile)); err != nil {
 		t.Fatal(err)
 	}
 	v, err := LoadVerifier(dir, []string{"istio-ca"})
@@ -137,16 +137,16 @@ func TestLoadRefuses(t *testing.T) {
 		verifierToo  bool // the verifier refuses as well
 		modeOfChange fs.FileMode
 	}{
-		"key is no PEM":           {keyFile, "x", keyFile, false, 0o600},
-		"RSA key":                 {keyFile, string(rsaPEM), "want an ECDSA P-256 key", false, 0o600},
-		"key of another issuer":   {keyFile, string(otherPEM), "does not have the key", false, 0o600},
-		"key that others read":    {keyFile, string(otherPEM), "0644", false, 0o644},
-		"empty issuer":            {issuerFile, " \n", "want one line", true, 0o644},
-		"two issuers":             {issuerFile, "https://a\nhttps://b\n", "want one line", true, 0o644},
-		"long issuer":             {issuerFile, strings.Repeat("a", maxIssuerFile+1), "more than", true, 0o644},
-		"issuer that is no https": {issuerFile, "http://a", "want https", false, 0o644},
-		"key set is no JSON":      {jwksFile, "x", "key set", true, 0o644},
-		"long key set":            {jwksFile, strings.Repeat(" ", token.MaxKeySetSize+1), "more than", true, 0o644},
+		"key is no PEM":           {KeyFile, "x", KeyFile, false, 0o600},
+		"RSA key":                 {KeyFile, string(rsaPEM), "want an ECDSA P-256 key", false, 0o600},
+		"key of another issuer":   {KeyFile, string(otherPEM), "does not have the key", false, 0o600},
+		"key that others read":    {KeyFile, string(otherPEM), "0644", false, 0o644},
+		"empty issuer":            {IssuerFile, " \n", "want one line", true, 0o644},
+		"two issuers":             {IssuerFile, "https://a\nhttps://b\n", "want one line", true, 0o644},
+		"long issuer":             {IssuerFile, strings.Repeat("a", maxIssuerFile+1), "more than", true, 0o644},
+		"issuer that is no https": {IssuerFile, "http://a", "want https", false, 0o644},
+		"key set is no JSON":      {JWKSFile, "x", "key set", true, 0o644},
+		"long key set":            {JWKSFile, strings.Repeat(" ", token.MaxKeySetSize+1), "more than", true, 0o644},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -199,7 +199,7 @@ func TestVerifierFollowsTheFiles(t *testing.T) {
 	verify("after a second they are", fresh, reloadInterval, "")
 	verify("the replaced key is out", old, reloadInterval, "unknown key id")
 
-	jwks := filepath.Join(dir, jwksFile)
+	jwks := filepath.Join(dir, JWKSFile)
 	good, err := os.ReadFile(jwks)
 	if err != nil {
 		t.Fatal(err)
