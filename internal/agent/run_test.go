@@ -1,0 +1,339 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/meshctl/meshctl/internal/agent/catest"
+	"github.com/meshctl/meshctl/internal/agent/workloadcert"
+	"github.com/meshctl/meshctl/internal/dial"
+)
+
+// The test's own program plays Envoy: it writes what happens to it to a file.
+const (
+	fakeEnv   = "MESHCTL_TEST_FAKE_ENVOY" // the file
+	fakeAdmin = "MESHCTL_TEST_FAKE_ADMIN" // address of the admin port
+	fakeMode  = "MESHCTL_TEST_FAKE_MODE"  // run, fail, stubborn
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(fakeEnv) != "" {
+		if err := fakeEnvoy(); err != nil {
+			fmt.Fprintln(os.Stderr, "fake [critical]", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func fakeEnvoy() error {
+	log, err := os.OpenFile(os.Getenv(fakeEnv), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	if os.Getenv(fakeMode) == "fail" {
+		return errors.New("cannot bind '0.0.0.0:15090': Address already in use")
+	}
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGTERM)
+	drained := make(chan string, 1)
+	listener, err := net.Listen("tcp", os.Getenv(fakeAdmin))
+	if err != nil {
+		return err
+	}
+	go http.Serve(listener, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			drained <- r.URL.String()
+		}
+		fmt.Fprint(w, "cluster_manager.cds.update_success: 1\nlistener_manager.lds.update_success: 1\n"+
+			"server.state: 0\nlistener_manager.workers_started: 1\n")
+	}))
+	bootstrap := os.Args[slices.Index(os.Args, "-c")+1]
+	info, err := os.Stat(bootstrap)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(log, "start %v\n", info.Mode())
+	for {
+		select {
+		case path := <-drained:
+			fmt.Fprintf(log, "drain %s\n", path)
+		case <-signals:
+			fmt.Fprintln(log, "terminate")
+			if os.Getenv(fakeMode) != "stubborn" {
+				return nil
+			}
+		}
+	}
+}
+
+const deadline = 30 * time.Second
+
+// agentTest is an agent with a fake Envoy.
+type agentTest struct {
+	cfg     Config
+	log     string // of the fake Envoy
+	environ []string
+	done    chan error
+	stop    context.CancelFunc
+}
+
+func newAgentTest(t *testing.T, kind, mode string) *agentTest {
+	t.Helper()
+	ca := catest.New(t)
+	ca.Serve(t)
+	dir, err := os.MkdirTemp("", "agent")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	drain := 50 * time.Millisecond
+	id := catest.Identity()
+	cfg, _, err := Resolve(Input{Flags: Flags{
+		Type: kind, PodName: "client", PodNamespace: id.Namespace, ServiceAccount: id.ServiceAccount,
+		BindAddress: "127.77.0.8", DiscoveryAddress: ca.Addr, RootCA: ca.RootFile, Token: ca.TokenFile,
+		ConfigPath: filepath.Join(dir, "proxy"), Envoy: self, TerminationDrainDuration: &drain,
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := filepath.Join(dir, "log")
+	return &agentTest{
+		cfg: cfg, log: log, done: make(chan error, 1),
+		environ: append(os.Environ(), fakeEnv+"="+log, fakeMode+"="+mode, fakeAdmin+"="+netip.AddrPortFrom(cfg.Local, cfg.AdminPort).String()),
+	}
+}
+
+func (a *agentTest) start(t *testing.T) {
+	t.Helper()
+	ctx, stop := context.WithCancel(t.Context())
+	a.stop = stop
+	go func() {
+		a.done <- Run(ctx, a.cfg, Options{
+			Log:    slog.New(slog.NewTextHandler(t.Output(), nil)),
+			Stdout: t.Output(), Stderr: t.Output(), Environ: a.environ,
+			Now: time.Now, Rand: rand.New(rand.NewPCG(1, 2)),
+		})
+		close(a.done)
+	}()
+	t.Cleanup(func() { stop(); <-a.done })
+}
+
+func (a *agentTest) ended(t *testing.T) error {
+	t.Helper()
+	select {
+	case err := <-a.done:
+		return err
+	case <-time.After(deadline):
+		t.Fatal("the agent does not end")
+		return nil
+	}
+}
+
+func (a *agentTest) get(path string) (status int, body string) {
+	client := dial.HTTPClient(deadline, nil)
+	defer client.CloseIdleConnections()
+	resp, err := client.Get("http://" + netip.AddrPortFrom(a.cfg.Listen, a.cfg.StatusPort).String() + path)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer resp.Body.Close()
+	data, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return 0, err.Error()
+	}
+	return resp.StatusCode, string(data)
+}
+
+func (a *agentTest) waitReady(t *testing.T) {
+	t.Helper()
+	timeout := time.After(deadline)
+	for {
+		status, body := a.get("/healthz/ready")
+		if status == http.StatusOK {
+			return
+		}
+		select {
+		case err := <-a.done:
+			t.Fatalf("the agent ended: %v", err)
+		case <-timeout:
+			t.Fatalf("not ready: %d %s", status, body)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+func (a *agentTest) wantClean(t *testing.T) {
+	t.Helper()
+	entries, err := os.ReadDir(a.cfg.ConfigPath)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+	for _, e := range entries {
+		t.Errorf("left behind: %s", e.Name())
+	}
+}
+
+func (a *agentTest) wantLog(t *testing.T, want string) {
+	t.Helper()
+	got, err := os.ReadFile(a.log)
+	if err != nil || string(got) != want {
+		t.Errorf("Envoy saw %q, %v, want %q", got, err, want)
+	}
+}
+
+func TestRunDrainsAndEnds(t *testing.T) {
+	for kind, drain := range map[string]string{
+		"sidecar": "/drain_listeners?inboundonly&graceful",
+		"router":  "/drain_listeners?graceful",
+	} {
+		t.Run(kind, func(t *testing.T) {
+			a := newAgentTest(t, kind, "run")
+			a.start(t)
+			a.waitReady(t)
+			if _, metrics := a.get("/metrics"); !strings.Contains(metrics, `istio_agent_num_outgoing_requests{request_type="csr"} 1`) {
+				t.Errorf("metrics: %s", metrics)
+			}
+			if status, _ := a.get("/quitquitquit"); status != http.StatusNotFound {
+				t.Errorf("/quitquitquit: status %d", status)
+			}
+			a.stop()
+			if err := a.ended(t); err != nil {
+				t.Errorf("ended with %v", err)
+			}
+			a.wantLog(t, "start -rw-------\ndrain "+drain+"\nterminate\n")
+			a.wantClean(t)
+		})
+	}
+}
+
+func TestRunEndsWithEnvoy(t *testing.T) {
+	a := newAgentTest(t, "sidecar", "fail")
+	a.start(t)
+	if err := a.ended(t); err == nil || !strings.Contains(err.Error(), "exit status 1") || !strings.Contains(err.Error(), "Address already in use") {
+		t.Errorf("ended with %v, want status and cause", err)
+	}
+	a.wantClean(t)
+}
+
+func TestRunRefuses(t *testing.T) {
+	for name, tc := range map[string]struct {
+		spoil func(t *testing.T, a *agentTest)
+		want  string
+	}{
+		"no envoy":  {func(_ *testing.T, a *agentTest) { a.cfg.EnvoyPath = "/no/envoy" }, "--envoy"},
+		"no root":   {func(_ *testing.T, a *agentTest) { a.cfg.CARootFile = "none.pem" }, "none.pem"},
+		"long path": {func(_ *testing.T, a *agentTest) { a.cfg.ConfigPath += strings.Repeat("/x", 60) }, "107"},
+		"status port taken": {func(t *testing.T, a *agentTest) {
+			l, err := net.Listen("tcp", netip.AddrPortFrom(a.cfg.Listen, a.cfg.StatusPort).String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { l.Close() })
+		}, "--status-port"},
+		"second agent": {func(t *testing.T, a *agentTest) {
+			if err := os.MkdirAll(filepath.Dir(a.cfg.sdsSocket()), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			l, err := net.Listen("unix", a.cfg.sdsSocket())
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { l.Close() })
+		}, "in use"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newAgentTest(t, "sidecar", "run")
+			tc.spoil(t, a)
+			a.start(t)
+			if err := a.ended(t); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got %v, want %q", err, tc.want)
+			}
+			if _, err := os.Stat(a.log); err == nil {
+				t.Error("Envoy was started")
+			}
+		})
+	}
+}
+
+func TestReadiness(t *testing.T) {
+	const good = "cluster_manager.cds.update_success: 1\nlistener_manager.lds.update_success: 2\nserver.state: 0\nlistener_manager.workers_started: 1\n"
+	var body atomic.Pointer[string]
+	envoy := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, *body.Load()) }))
+	defer envoy.Close()
+	admin := &adminClient{http: dial.HTTPClient(deadline, nil), base: envoy.URL}
+	defer admin.close()
+	cert := workloadcert.Status{Certificate: new(workloadcert.Certificate)}
+	newServer := func() *statusServer {
+		return newStatus(admin, func() workloadcert.Status { return cert }, Options{Log: slog.New(slog.DiscardHandler), Now: time.Now})
+	}
+	for name, tc := range map[string]struct{ stats, want string }{
+		"ready":     {good, ""},
+		"nothing":   {"", "config not received from XDS server"},
+		"rejected":  {"cluster_manager.cds.update_rejected: 1\n", "was rejected: cds updates: 0 successful, 1 rejected; lds updates: 0 successful, 0 rejected"},
+		"partly":    {"cluster_manager.cds.update_success: 1\n", "not fully received"},
+		"draining":  {strings.Replace(good, "state: 0", "state: 1", 1), "current state is: DRAINING"},
+		"odd state": {strings.Replace(good, "state: 0", "state: 9", 1), "current state is: unknown"},
+		"no state":  {strings.Replace(good, "server.state: 0", "x", 1), "current state is: unknown"},
+		"workers":   {strings.Replace(good, "started: 1", "started: 0", 1), "workers have not yet started"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			body.Store(&tc.stats)
+			err := newServer().check(t.Context())
+			if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
+				t.Errorf("got %v, want %q", err, tc.want)
+			}
+		})
+	}
+	t.Run("latched", func(t *testing.T) {
+		s, text := newServer(), good
+		body.Store(&text)
+		if err := s.check(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		later := "server.state: 0\nlistener_manager.workers_started: 1\n"
+		body.Store(&later)
+		if err := s.check(t.Context()); err != nil {
+			t.Errorf("a proxy that was configured is taken out of service: %v", err)
+		}
+		s.terminate()
+		if err := s.check(t.Context()); err == nil {
+			t.Error("ready while it ends")
+		}
+	})
+	t.Run("no certificate", func(t *testing.T) {
+		cert = workloadcert.Status{Err: errors.New("no token")}
+		if err := newServer().check(t.Context()); err == nil || !strings.Contains(err.Error(), "no token") {
+			t.Errorf("got %v, want the cause", err)
+		}
+	})
+}
