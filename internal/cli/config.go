@@ -273,17 +273,3 @@ func flagNames(cmd *cobra.Command) []string {
 	}
 	return names
 }
-
-// didYouMean suggests the known flag nearest to key, or nothing. Cobra can
-// find near names, if only of commands.
-func didYouMean(key string, known []string) string {
-	flags := cobra.Command{SuggestionsMinimumDistance: 2}
-	for _, name := range known {
-		flags.AddCommand(&cobra.Command{Use: name, Run: func(*cobra.Command, []string) {}})
-	}
-	near := flags.SuggestionsFor(key)
-	if len(near) == 0 {
-		return ""
-	}
-	return fmt.Sprintf(", did you mean %q?", near[0])
-}

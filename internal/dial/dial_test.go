@@ -12,7 +12,7 @@ import (
 )
 
 func get(client *http.Client, url string) (int, error) {
-	resp, err := client.Get(url) //nolint:noctx // the client has its own bound
+	resp, err := client.Get(url)
 	if err != nil {
 		return 0, err
 	}
@@ -23,7 +23,7 @@ func get(client *http.Client, url string) (int, error) {
 func tlsServer(t *testing.T, maxVersion uint16) (url string, roots []byte) {
 	t.Helper()
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
-	server.TLS = &tls.Config{MaxVersion: maxVersion} //nolint:gosec // old versions are what is tested
+	server.TLS = &tls.Config{MaxVersion: maxVersion}
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	return server.URL, certPEM(server.Certificate())
