@@ -110,9 +110,6 @@ func (e *Error) Error() string {
 	return "authentication failed: " + strings.ReplaceAll(errors.Join(e.errs...).Error(), "\n", "; ")
 }
 
-// Unwrap gives the failure of each way.
-func (e *Error) Unwrap() []error { return e.errs }
-
 // GRPCStatus is what the caller sees.
 func (e *Error) GRPCStatus() *status.Status {
 	return status.New(codes.Unauthenticated, "request authenticate failure")
