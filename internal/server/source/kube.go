@@ -143,11 +143,19 @@ func (c *conversion) clusterIPs(s *snapshot.Service, o *corev1.Service) *FieldEr
 	for i, text := range texts {
 		vip, err := parseAddr(text)
 		if err != nil {
-			return &FieldError{Field: fmt.Sprintf("%s[%d]", field, i), Err: err}
+			return &FieldError{Field: itemOf(field, i), Err: err}
 		}
 		s.VIPs = append(s.VIPs, vip)
 	}
 	return nil
+}
+
+// itemOf names an item of a list, or the field that stands for a list of one.
+func itemOf(field string, i int) string {
+	if strings.HasSuffix(field, "IP") {
+		return field
+	}
+	return at(field, i)
 }
 
 func servicePorts(in []corev1.ServicePort) ([]snapshot.ServicePort, *FieldError) {

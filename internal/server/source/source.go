@@ -250,7 +250,7 @@ func (c *Converter) refusedHost(host string) string {
 func (c *conversion) addresses(field string, texts []string) ([]netip.Addr, *FieldError) {
 	out := make([]netip.Addr, 0, len(texts))
 	for i, text := range texts {
-		at := fmt.Sprintf("%s[%d]", field, i)
+		at := itemOf(field, i)
 		a, err := parseAddr(text)
 		if err != nil {
 			return nil, &FieldError{Field: at, Err: err}

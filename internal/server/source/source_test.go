@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -12,8 +13,10 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/testing/protocmp"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source"
@@ -173,7 +176,7 @@ func TestRefusals(t *testing.T) {
 		"node port range":        {serviceHead + "  ports:\n  - port: 1\n    nodePort: -1", 7, "spec.ports[0].nodePort: -1 is not a port: want 1 to 65535"},
 		"port without a name":    {serviceHead + "  ports:\n  - port: 1\n    name: a\n  - port: 2", 8, "spec.ports[1].name: is missing: a service of several ports names each"},
 		"port name twice":        {serviceHead + "  ports:\n  - port: 1\n    name: a\n  - port: 2\n    name: a", 9, `spec.ports[1].name: "a" is given twice`},
-		"cluster IP":             {serviceHead + "  clusterIP: 10.0.0", 5, `spec.clusterIP[0]: "10.0.0" is not an IP address`},
+		"cluster IP":             {serviceHead + "  clusterIP: 10.0.0", 5, `spec.clusterIP: "10.0.0" is not an IP address`},
 		"external name":          {serviceHead + "  type: ExternalName\n  externalName: a b", 6, `spec.externalName: "a b" is not a host name`},
 		"external IP":            {serviceHead + "  externalIPs:\n  - 10.0.0.1\n  - a_b", 7, `spec.externalIPs[1]: "a_b" is not a host name`},
 		"exportTo":               {"kind: Service\napiVersion: v1\nmetadata:\n  name: x\n  annotations:\n    networking.istio.io/exportTo: a,B", 6, `metadata.annotations[networking.istio.io/exportTo]: "B" is neither a namespace nor one of * . ~`},
@@ -267,9 +270,9 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// FuzzDecode: no object makes the converter panic, and what is delivered has
-// the key that the result names.
-func FuzzDecode(f *testing.F) {
+// FuzzDocument: no document makes the converter panic; what it accepts has
+// the key that the result names, and written out again it gives the same.
+func FuzzDocument(f *testing.F) {
 	files, err := filepath.Glob("testdata/convert/*.yaml")
 	if err != nil {
 		f.Fatal(err)
@@ -284,6 +287,7 @@ func FuzzDecode(f *testing.F) {
 		}
 	}
 	f.Add([]byte(routeHead + "  hosts: [a]\n  http: [null]"))
+	f.Add([]byte(meshHead + "  mesh: |\n    trustDomain: a\n    defaultConfig: null\n"))
 	c := &source.Converter{Cluster: "c", RefuseLocal: true}
 	f.Fuzz(func(t *testing.T, text []byte) {
 		v, err := yamldoc.Parse(yamldoc.Chunk{Text: text, Line: 1})
@@ -298,8 +302,25 @@ func FuzzDecode(f *testing.F) {
 			}
 			return
 		}
-		if r.Object != nil && r.Object.Key() != r.Key {
+		if r.Object == nil {
+			return
+		}
+		if r.Object.Key() != r.Key {
 			t.Fatalf("object is %s, its result says %s", r.Object.Key(), r.Key)
+		}
+		again, err := v.JSON()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v, err = yamldoc.Parse(yamldoc.Chunk{Text: again, Line: 1}); err != nil {
+			t.Fatalf("%s: %v", again, err)
+		}
+		second, err := c.Decode(v, snapshot.Place{})
+		if err != nil {
+			t.Fatalf("%s: %v", again, err)
+		}
+		if diff := cmp.Diff(r.Object, second.Object, protocmp.Transform(), cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+			t.Fatalf("%s became another object:\n%s", again, diff)
 		}
 	})
 }

@@ -1,0 +1,245 @@
+// Package dir reads the objects of one cluster from a directory of Kubernetes
+// and Istio YAML and follows its changes. A change is used when its file event
+// arrives. What cannot be read does not take the rest down: it is reported
+// with file, line and reason, and its last good version stays.
+//
+// One goroutine, that of Run, owns all state; only Status is for others.
+package dir
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source"
+)
+
+// Bounds of a directory.
+const (
+	// MaxFileSize is the largest file that is read, in bytes.
+	MaxFileSize = 8 << 20
+	// MaxDocuments is how many objects and documents one file may hold.
+	MaxDocuments = 20_000
+	// MaxFiles is how many files and folders are read.
+	MaxFiles = 10_000
+)
+
+const (
+	// eventBuffer takes the file events that arrive while others are used.
+	eventBuffer = 4096
+	// rootCheck is how often Dir is looked at itself: no file event tells
+	// that another directory has taken its name.
+	rootCheck = time.Second
+)
+
+// Source reads one directory. Run it once.
+type Source struct {
+	// Cluster is the cluster that the objects belong to.
+	Cluster mesh.ClusterID
+	// Dir is the directory; it must exist when Run starts.
+	Dir string
+	// SystemNamespace holds the ConfigMap istio; default istio-system.
+	SystemNamespace string
+	// Log takes what a person should know; default: nothing is logged.
+	Log *slog.Logger
+	// Now is the clock; default time.Now.
+	Now func() time.Time
+
+	maxFiles int // 0 means MaxFiles; tests lower it
+	status   atomic.Pointer[[]Problem]
+}
+
+// Run reads the directory, hands all its objects over, says Synced and then
+// follows the directory until ctx ends, when it returns nil. It returns an
+// error when the directory cannot be read or watched at the start.
+func (s *Source) Run(ctx context.Context, sink snapshot.Sink) error {
+	info, err := os.Stat(s.Dir)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return fmt.Errorf("configuration directory %s does not exist: create it or name another", s.Dir)
+	case err != nil:
+		return fmt.Errorf("read configuration directory: %w", err)
+	case !info.IsDir():
+		return fmt.Errorf("configuration directory %s is a file: name the directory that holds it", s.Dir)
+	}
+	root, err := os.OpenRoot(s.Dir)
+	if err != nil {
+		return fmt.Errorf("read configuration directory: %w", err)
+	}
+	watcher, err := fsnotify.NewBufferedWatcher(eventBuffer)
+	if err != nil {
+		_ = root.Close()
+		return fmt.Errorf("watch configuration directory %s: %w (is fs.inotify.max_user_instances too low?)", s.Dir, err)
+	}
+	r := newReader(s, sink, root, watcher)
+	defer r.close()
+	// A directory that cannot be watched would be read once and never again.
+	if err := watcher.Add(r.dir); err != nil {
+		return fmt.Errorf("watch configuration directory %s: %w (is fs.inotify.max_user_watches too low?)", s.Dir, err)
+	}
+	start := r.now()
+	r.folder(".", true)
+	r.publish()
+	r.logFirst(r.now().Sub(start))
+	sink.Synced(s.Cluster)
+	r.follow(ctx)
+	return nil
+}
+
+// reader is the state of Run.
+type reader struct {
+	*Source
+	dir     string
+	log     *slog.Logger
+	now     func() time.Time
+	sink    snapshot.Sink
+	conv    source.Converter
+	root    *os.Root
+	watcher *fsnotify.Watcher
+	tree
+	index
+	told map[snapshot.Key]bool // objects that were said to have no effect yet
+}
+
+func newReader(s *Source, sink snapshot.Sink, root *os.Root, watcher *fsnotify.Watcher) *reader {
+	r := &reader{
+		Source: s, dir: filepath.Clean(s.Dir), log: s.Log, now: s.Now, sink: sink, root: root, watcher: watcher,
+		conv:  source.Converter{Cluster: s.Cluster, SystemNamespace: s.SystemNamespace},
+		tree:  tree{files: map[string]*file{}, folders: map[string]*folder{}, faults: map[string]string{}},
+		index: newIndex(),
+		told:  map[snapshot.Key]bool{},
+	}
+	if r.log == nil {
+		r.log = slog.New(slog.DiscardHandler)
+	}
+	r.log = r.log.With("cluster", string(s.Cluster))
+	if r.now == nil {
+		r.now = time.Now
+	}
+	if r.maxFiles == 0 {
+		r.maxFiles = MaxFiles
+	}
+	return r
+}
+
+func (r *reader) close() {
+	_ = r.watcher.Close()
+	_ = r.root.Close()
+}
+
+// follow takes file events until ctx ends. Its cases: the end; events, of
+// which all that are waiting are used together; a fault of the watcher, after
+// which everything is read again; the time to look at the directory itself.
+func (r *reader) follow(ctx context.Context) {
+	check := time.NewTicker(rootCheck)
+	defer check.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case e, ok := <-r.watcher.Events:
+			if !ok {
+				return
+			}
+			r.events(e)
+		case err, ok := <-r.watcher.Errors:
+			if !ok {
+				return
+			}
+			r.log.Warn("file events were lost: reading everything again", "dir", r.dir, "error", err)
+			r.folder(".", true)
+		case <-check.C:
+			if !r.checkRoot() {
+				continue
+			}
+		}
+		r.publish()
+	}
+}
+
+// events uses the event and those that wait behind it.
+func (r *reader) events(e fsnotify.Event) {
+	type change struct {
+		path string
+		op   fsnotify.Op
+	}
+	for seen := map[change]bool{}; ; {
+		if c := (change{r.relative(e.Name), e.Op}); !seen[c] {
+			seen[c] = true
+			r.event(c.path, c.op)
+		}
+		var ok bool
+		select {
+		case e, ok = <-r.watcher.Events:
+			if ok {
+				continue
+			}
+		default:
+		}
+		return
+	}
+}
+
+// relative is the slash path of a watched name within the directory.
+func (r *reader) relative(name string) string {
+	rel, err := filepath.Rel(r.dir, name)
+	if err != nil {
+		return "."
+	}
+	return filepath.ToSlash(rel)
+}
+
+// event brings what the path names up to date.
+func (r *reader) event(p string, op fsnotify.Op) {
+	base := path.Base(p)
+	if p == "." || strings.HasPrefix(base, ".") && base != kubeletData {
+		return
+	}
+	info, err := r.root.Lstat(p)
+	switch {
+	case err != nil || base == kubeletData:
+		// Looking at the whole folder finds the new name of a renamed file,
+		// so that its objects move instead of going and coming.
+		r.scan(path.Dir(p), false)
+	case info.IsDir():
+		if op.Has(fsnotify.Create) {
+			r.folder(p, true)
+		}
+	default:
+		r.visit(p, info.Mode().Type(), true)
+	}
+	r.load()
+}
+
+// checkRoot starts again when the name of the directory stands for another
+// one, or when there is room again for what was left out. It reports whether
+// anything changed.
+func (r *reader) checkRoot() bool {
+	info, err := os.Stat(r.dir)
+	room := r.overfull && r.room
+	if err == nil && os.SameFile(info, r.folders["."].info) && !r.gone && !room {
+		return false
+	}
+	root, err := os.OpenRoot(r.dir)
+	if err != nil {
+		r.faults["."] = "the directory is gone, what it gave stays in use until it is back: " + reason(err)
+		r.gone = true
+		return true
+	}
+	_ = r.root.Close()
+	r.root, r.gone, r.overfull = root, false, false
+	delete(r.faults, ".")
+	r.folder(".", true)
+	return true
+}

@@ -1,0 +1,4 @@
+package dir
+
+// LimitFiles lowers MaxFiles for a test.
+func (s *Source) LimitFiles(n int) { s.maxFiles = n }

@@ -1,0 +1,215 @@
+package dir
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source"
+	"github.com/meshctl/meshctl/internal/yamldoc"
+)
+
+// file is what one file gives.
+type file struct {
+	path   string
+	info   fs.FileInfo
+	chunks []*chunk
+	// kept are objects that the file gave before and no longer gives, while
+	// one of its documents is broken: that document might be any of them.
+	kept []*entry
+	// fault is why the whole file is not used, its last version is.
+	fault string
+}
+
+func (f *file) entries() []*entry {
+	var all []*entry
+	for _, c := range f.chunks {
+		all = append(all, c.entries...)
+	}
+	return append(all, f.kept...)
+}
+
+func (f *file) broken() bool {
+	for _, c := range f.chunks {
+		if len(c.broken) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// chunk is one document of a file and what it gives. It is never changed, so
+// that a document that did not change is not parsed again.
+type chunk struct {
+	id      chunkID
+	entries []*entry
+	broken  []fault               // objects that cannot be used
+	notes   []fault               // parts of objects that are not used
+	skipped map[snapshot.Kind]int // kinds that are not read
+}
+
+type chunkID struct {
+	line int
+	sum  [sha256.Size]byte
+}
+
+// entry is one object of a file; object is nil when it gives nothing.
+type entry struct {
+	path   string
+	line   int
+	nth    int // of the objects of its document
+	key    snapshot.Key
+	object snapshot.Object
+}
+
+// fault is something in a document that is not used.
+type fault struct {
+	line   int
+	key    snapshot.Key // zero when the object's name is not known
+	reason string
+}
+
+// reading is a file whose text is read.
+type reading struct {
+	path   string
+	info   fs.FileInfo
+	chunks []*chunk
+	todo   []job
+	fault  string
+}
+
+// job is a chunk to parse.
+type job struct {
+	into *chunk
+	text yamldoc.Chunk
+}
+
+// newReading splits the text and takes over the documents that did not change.
+func newReading(p string, old *file, data []byte, info fs.FileInfo) *reading {
+	rd := &reading{path: p, info: info}
+	known := map[chunkID]*chunk{}
+	if old != nil {
+		for _, c := range old.chunks {
+			known[c.id] = c
+		}
+	}
+	for text := range yamldoc.Split(data) {
+		id := chunkID{text.Line, sha256.Sum256(text.Text)}
+		c := known[id]
+		if c == nil {
+			c = &chunk{id: id}
+			rd.todo = append(rd.todo, job{c, text})
+		}
+		if rd.chunks = append(rd.chunks, c); len(rd.chunks) > MaxDocuments {
+			rd.todo, rd.fault = nil, fmt.Sprintf("holds more than %d documents: split it", MaxDocuments)
+			break
+		}
+	}
+	return rd
+}
+
+// parse parses the documents of all readings on all processors.
+func parse(conv source.Converter, dir string, readings []*reading) {
+	jobs := make(chan func())
+	var wg sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		wg.Go(func() {
+			for run := range jobs {
+				run()
+			}
+		})
+	}
+	for _, rd := range readings {
+		place := filepath.Join(dir, filepath.FromSlash(rd.path))
+		for _, j := range rd.todo {
+			jobs <- func() { j.into.parse(&conv, rd.path, place, j.text) }
+		}
+	}
+	close(jobs)
+	wg.Wait()
+}
+
+func (c *chunk) parse(conv *source.Converter, p, place string, text yamldoc.Chunk) {
+	v, err := yamldoc.Parse(text)
+	var syntax *yamldoc.Error
+	switch {
+	case errors.As(err, &syntax):
+		c.broken = append(c.broken, fault{line: syntax.Line, reason: syntax.Reason})
+	case !v.IsNull():
+		all := objects(v)
+		if len(all) > MaxDocuments {
+			c.broken = append(c.broken, fault{line: all[MaxDocuments].Line(), reason: fmt.Sprintf("the list holds more than %d objects: split it", MaxDocuments)})
+			all = all[:MaxDocuments]
+		}
+		for _, o := range all {
+			c.object(conv, o, p, place)
+		}
+	}
+}
+
+// objects returns the items of a List, as kubectl prints several objects, or
+// the value itself. Items that are themselves lists are opened, too.
+func objects(v yamldoc.Value) []yamldoc.Value {
+	items, ok := v.Get("items").Items()
+	if !ok || !strings.HasSuffix(v.Get("kind").Text(), "List") {
+		return []yamldoc.Value{v}
+	}
+	var all []yamldoc.Value
+	for _, item := range items {
+		all = append(all, objects(item)...)
+	}
+	return all
+}
+
+func (c *chunk) object(conv *source.Converter, v yamldoc.Value, p, place string) {
+	r, err := conv.Decode(v, snapshot.Place{File: place, Line: v.Line()})
+	var fe *source.FieldError
+	switch {
+	case errors.As(err, &fe):
+		c.broken = append(c.broken, fault{fe.Line, r.Key, fe.Error()})
+		return
+	case r.Skipped:
+		if c.skipped == nil {
+			c.skipped = map[snapshot.Kind]int{}
+		}
+		c.skipped[r.Key.Kind]++
+		return
+	}
+	for _, w := range r.Warnings {
+		c.notes = append(c.notes, fault{w.Line, r.Key, w.Error()})
+	}
+	c.entries = append(c.entries, &entry{path: p, line: v.Line(), nth: len(c.entries), key: r.Key, object: r.Object})
+}
+
+// finish makes the new version of a file from its parsed documents and the
+// version before.
+func (rd *reading) finish(old *file) *file {
+	f := &file{path: rd.path, info: rd.info, chunks: rd.chunks}
+	if rd.fault != "" {
+		f.chunks, f.fault = nil, rd.fault
+		if old != nil {
+			f.chunks, f.kept = old.chunks, old.kept
+		}
+		return f
+	}
+	if old == nil || !f.broken() {
+		return f
+	}
+	given := map[snapshot.Key]bool{}
+	for _, e := range f.entries() {
+		given[e.key] = true
+	}
+	for _, e := range old.entries() {
+		if !given[e.key] {
+			given[e.key] = true
+			f.kept = append(f.kept, e)
+		}
+	}
+	return f
+}

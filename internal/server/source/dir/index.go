@@ -1,0 +1,88 @@
+package dir
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// index says which file gives each object. An object that is given several
+// times counts once: the first by path and position.
+type index struct {
+	givers    map[snapshot.Key][]*entry // in order; the first counts
+	delivered map[snapshot.Key]snapshot.Object
+	touched   map[snapshot.Key]bool // what the next batch has to look at
+	doubles   map[snapshot.Key]bool // objects with several givers
+}
+
+func newIndex() index {
+	return index{
+		givers: map[snapshot.Key][]*entry{}, delivered: map[snapshot.Key]snapshot.Object{},
+		touched: map[snapshot.Key]bool{}, doubles: map[snapshot.Key]bool{},
+	}
+}
+
+// replace puts the entries of a file's new version in the place of those of
+// its old one.
+func (x *index) replace(old, new []*entry) {
+	stays := make(map[*entry]bool, len(new))
+	for _, e := range new {
+		stays[e] = true
+	}
+	for _, e := range old {
+		if stays[e] {
+			delete(stays, e)
+			continue
+		}
+		x.touched[e.key] = true
+		x.givers[e.key] = slices.DeleteFunc(x.givers[e.key], func(g *entry) bool { return g == e })
+		if len(x.givers[e.key]) == 0 {
+			delete(x.givers, e.key)
+		}
+	}
+	for _, e := range new {
+		if !stays[e] {
+			continue
+		}
+		x.touched[e.key] = true
+		list := x.givers[e.key]
+		i, _ := slices.BinarySearchFunc(list, e, byPlace)
+		x.givers[e.key] = slices.Insert(list, i, e)
+	}
+}
+
+func byPlace(a, b *entry) int {
+	return cmp.Or(cmp.Compare(a.path, b.path), cmp.Compare(a.line, b.line), cmp.Compare(a.nth, b.nth))
+}
+
+// take returns the events of what was touched, in key order.
+func (x *index) take() []snapshot.Event {
+	var events []snapshot.Event
+	for key := range x.touched {
+		givers := x.givers[key]
+		delete(x.doubles, key)
+		if len(givers) > 1 {
+			x.doubles[key] = true
+		}
+		var now snapshot.Object
+		if len(givers) > 0 {
+			now = givers[0].object
+		}
+		before := x.delivered[key]
+		if now == before {
+			continue
+		}
+		events = append(events, snapshot.Event{Key: key, Object: now})
+		if now == nil {
+			delete(x.delivered, key)
+		} else {
+			x.delivered[key] = now
+		}
+	}
+	clear(x.touched)
+	slices.SortFunc(events, func(a, b snapshot.Event) int {
+		return cmp.Or(cmp.Compare(a.Key.Kind, b.Key.Kind), cmp.Compare(a.Key.Namespace, b.Key.Namespace), cmp.Compare(a.Key.Name, b.Key.Name))
+	})
+	return events
+}

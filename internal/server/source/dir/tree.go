@@ -1,0 +1,294 @@
+package dir
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// kubeletData is the symlink that kubelet swaps to change all files of a
+// mounted ConfigMap or Secret at once: file -> ..data/file, ..data -> ..2026_….
+const kubeletData = "..data"
+
+// maxPending bounds the text that is held before it is parsed, in bytes.
+const maxPending = 64 << 20
+
+// tree is what is known of the directory, by slash path from it.
+type tree struct {
+	files   map[string]*file
+	folders map[string]*folder
+	known   int // names in all folders
+	// faults are the reasons why something is not read.
+	faults map[string]string
+	// gone says that the directory does not exist, overfull that it holds
+	// more than is read, room that something went since.
+	gone, overfull, room bool
+	// pending are files whose text is read and not parsed yet.
+	pending     []*reading
+	pendingSize int
+}
+
+type folder struct {
+	info  fs.FileInfo
+	names map[string]bool // what is known in it
+}
+
+// folder reads a folder that is new or not the one that it was; with force
+// also one that did not change. It watches before it reads, so that nothing
+// is missed in between.
+func (r *reader) folder(p string, force bool) {
+	info, err := r.root.Stat(p)
+	if err != nil {
+		r.faults[p] = "cannot be read: " + reason(err)
+		return
+	}
+	f := r.folders[p]
+	switch {
+	case f == nil && r.full(p):
+		return
+	case f == nil:
+		f = &folder{names: map[string]bool{}}
+		r.folders[p] = f
+		r.remember(p)
+	case !force && os.SameFile(f.info, info):
+		return
+	}
+	f.info = info
+	name := filepath.Join(r.dir, filepath.FromSlash(p))
+	_ = r.watcher.Remove(name) // it may be the watch of another folder that had the name
+	if err := r.watcher.Add(name); err != nil {
+		r.faults[p] = "cannot be watched, changes in it are not seen: " + reason(err)
+	} else {
+		delete(r.faults, p)
+	}
+	r.scan(p, true)
+	if p == "." {
+		r.load()
+	}
+}
+
+// full reports, also as a fault of the directory, that there is no room for
+// another name.
+func (r *reader) full(p string) bool {
+	if parent := r.folders[path.Dir(p)]; r.known < r.maxFiles || parent != nil && parent.names[path.Base(p)] {
+		return false
+	}
+	r.overfull, r.room = true, false
+	r.faults["."] = fmt.Sprintf("holds more than %d files and folders: the rest is not read", r.maxFiles)
+	return true
+}
+
+func (r *reader) remember(p string) {
+	if parent := r.folders[path.Dir(p)]; parent != nil && p != "." && !parent.names[path.Base(p)] {
+		parent.names[path.Base(p)] = true
+		r.known++
+	}
+}
+
+// scan compares the names in a folder with what is known. With force it also
+// reads again the files that it knows.
+func (r *reader) scan(p string, force bool) {
+	f := r.folders[p]
+	if f == nil {
+		return
+	}
+	entries, err := fs.ReadDir(r.root.FS(), p)
+	if errors.Is(err, fs.ErrNotExist) {
+		if p != "." { // for the directory itself its own event decides
+			r.forget(p)
+		}
+		return
+	}
+	if err != nil {
+		r.faults[p] = "cannot be read: " + reason(err)
+		return
+	}
+	present := map[string]bool{}
+	for _, e := range entries {
+		present[e.Name()] = true
+	}
+	for name := range f.names {
+		if !present[name] { // first of all: a watch moves with its folder to another name
+			r.forget(path.Join(p, name))
+		}
+	}
+	for _, e := range entries {
+		r.visit(path.Join(p, e.Name()), e.Type(), force)
+	}
+}
+
+// forget drops a file or folder that is gone, with all that is in it.
+func (r *reader) forget(p string) {
+	if f := r.folders[p]; f != nil {
+		for name := range f.names {
+			r.forget(path.Join(p, name))
+		}
+		_ = r.watcher.Remove(filepath.Join(r.dir, filepath.FromSlash(p)))
+		delete(r.folders, p)
+	}
+	r.drop(p)
+	delete(r.faults, p)
+	if parent := r.folders[path.Dir(p)]; parent != nil && parent.names[path.Base(p)] {
+		delete(parent.names, path.Base(p))
+		r.known--
+		r.room = true
+	}
+}
+
+// drop takes the objects of a file away.
+func (r *reader) drop(p string) {
+	if f := r.files[p]; f != nil {
+		r.replace(f.entries(), nil)
+		delete(r.files, p)
+	}
+}
+
+// visit looks at one name in a folder. With force a known file is read again.
+func (r *reader) visit(p string, mode fs.FileMode, force bool) {
+	base := path.Base(p)
+	if strings.HasPrefix(base, ".") {
+		return
+	}
+	if isFolder := mode.IsDir(); isFolder && r.files[p] != nil || mode.IsRegular() && r.folders[p] != nil {
+		r.forget(p) // another kind of thing has the name now
+	}
+	switch {
+	case mode.IsDir():
+		r.folder(p, force)
+	case mode&fs.ModeSymlink != 0:
+		r.symlink(p, force)
+	case isManifest(base) && (force || r.files[p] == nil):
+		r.read(p)
+	}
+}
+
+func isManifest(name string) bool {
+	switch strings.ToLower(path.Ext(name)) {
+	case ".yaml", ".yml", ".json":
+		return true
+	}
+	return false
+}
+
+// symlink follows a link that stays within the directory: to a file, or, in
+// kubelet's form alone, to a folder, as others are read under their own name.
+func (r *reader) symlink(p string, force bool) {
+	info, err := r.root.Stat(p)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		r.forget(p)
+		if isManifest(p) {
+			r.fault(p, "the symlink points to nothing")
+		}
+	case err != nil:
+		r.forget(p)
+		if outside, e := os.Stat(filepath.Join(r.dir, filepath.FromSlash(p))); isManifest(p) || e == nil && outside.IsDir() {
+			r.fault(p, "the symlink is not followed, it must stay within the directory: "+reason(err))
+		}
+	case info.IsDir():
+		target, err := r.root.Readlink(p)
+		inner, ok := strings.CutPrefix(filepath.ToSlash(target), kubeletData+"/")
+		if err != nil || !ok || !fs.ValidPath(inner) {
+			r.fault(p, "the symlink to a folder is not followed: only kubelet's form ..data/NAME is")
+			return
+		}
+		r.folder(p, force)
+	case isManifest(p):
+		f := r.files[p]
+		if force || f == nil || !os.SameFile(f.info, info) || !f.info.ModTime().Equal(info.ModTime()) || f.info.Size() != info.Size() {
+			r.read(p)
+		}
+	}
+}
+
+func (r *reader) fault(p, why string) {
+	r.faults[p] = why
+	r.remember(p)
+}
+
+// read takes the text of a file in; load parses it.
+func (r *reader) read(p string) {
+	if r.full(p) {
+		return
+	}
+	data, info, err := r.text(p)
+	if errors.Is(err, fs.ErrNotExist) {
+		r.forget(p)
+		return
+	}
+	r.remember(p)
+	if err != nil {
+		r.faults[p] = reason(err)
+		if f := r.files[p]; f != nil {
+			r.faults[p] += keptText(len(f.entries()))
+		}
+		return
+	}
+	delete(r.faults, p)
+	if f := r.files[p]; f != nil && len(data) == 0 && len(f.entries()) > 0 {
+		// Most programs that write in place make the file empty first.
+		r.faults[p] = emptyFile + keptText(len(f.entries()))
+		return
+	}
+	r.pending = append(r.pending, newReading(p, r.files[p], data, info))
+	if r.pendingSize += len(data); r.pendingSize > maxPending {
+		r.load()
+	}
+}
+
+// text reads a regular file within the bounds. It never waits: opening a
+// named pipe would.
+func (r *reader) text(p string) ([]byte, fs.FileInfo, error) {
+	f, err := r.root.OpenFile(filepath.FromSlash(p), os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case !info.Mode().IsRegular():
+		return nil, nil, errors.New("is not a regular file")
+	}
+	data, err := io.ReadAll(io.LimitReader(f, MaxFileSize+1))
+	if err == nil && len(data) > MaxFileSize {
+		err = fmt.Errorf("is larger than %d MiB: split it", MaxFileSize>>20)
+	}
+	return data, info, err
+}
+
+// load parses what was read and puts it in the place of what the files gave.
+func (r *reader) load() {
+	if len(r.pending) == 0 {
+		return
+	}
+	parse(r.conv, r.dir, r.pending)
+	for _, rd := range r.pending {
+		old := r.files[rd.path]
+		f := rd.finish(old)
+		var before []*entry
+		if old != nil {
+			before = old.entries()
+		}
+		r.replace(before, f.entries())
+		r.files[rd.path] = f
+	}
+	r.pending, r.pendingSize = slices.Delete(r.pending, 0, len(r.pending)), 0
+}
+
+// reason is the fault without the path, which the report names anyway.
+func reason(err error) string {
+	var pe *fs.PathError
+	if errors.As(err, &pe) {
+		return pe.Err.Error()
+	}
+	return err.Error()
+}
