@@ -30,6 +30,7 @@ func constructors() []func(*Env) *cobra.Command {
 	return []func(*Env) *cobra.Command{
 		newAgentCmd,
 		newCertsCmd,
+		newProxyConfigCmd,
 		newTokenCmd,
 		newVersionCmd,
 		newEnvironmentTopic,

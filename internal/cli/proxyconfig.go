@@ -1,0 +1,119 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/meshctl/meshctl/internal/output"
+	"github.com/meshctl/meshctl/internal/proxyconfig/fetch"
+)
+
+func newProxyConfigCmd(env *Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "proxy-config",
+		Aliases: []string{"pc"},
+		Short:   "Show what an Envoy is configured with",
+		Long: `Show what an Envoy is configured with, in Istio's tables: endpoints, clusters,
+listeners, routes and secrets.
+
+The source is the admin interface of a running Envoy (--admin) or a file
+(--file, - for standard input) with a saved answer of it: /config_dump, for
+endpoints /clusters?format=json. Nothing is changed and no Kubernetes is
+needed.`,
+		Example: `  # where does the proxy send requests for helloworld?
+  meshctl pc endpoints --admin 127.0.0.1:15000 --cluster "outbound|5000||helloworld.sample.svc.cluster.local"
+
+  # work on a saved dump
+  curl -s 127.0.0.1:15000/config_dump > dump.json
+  meshctl pc listeners -f dump.json`,
+	}
+	cmd.AddCommand(
+		newPCEndpointsCmd(env),
+		newPCClustersCmd(env),
+		newPCListenersCmd(env),
+		newPCRoutesCmd(env),
+		newPCSecretsCmd(env),
+	)
+	return cmd
+}
+
+// pcOptions are the flags that all proxy-config commands have.
+type pcOptions struct {
+	source fetch.Source
+	maxMiB int64
+	output output.Format
+}
+
+func (o *pcOptions) bind(fs *pflag.FlagSet) {
+	o.output = output.FormatTable
+	fs.StringVar(&o.source.Admin, "admin", "", "Admin interface of a running Envoy: `host:port` or http://host:port")
+	fs.StringVarP(&o.source.File, "file", "f", "", "Saved dump, a `path` or - for standard input")
+	fs.VarP(&o.output, "output", "o", "Output `format`: table, json or yaml")
+	durationVar(fs, &o.source.Timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of the admin interface")
+	fs.Int64Var(&o.maxMiB, "max-size", 1024, "Largest dump that is read, in `MiB`")
+}
+
+// pcResult is what a command has read.
+type pcResult struct {
+	table *output.Table
+	none  string // what to say of a table without rows
+	json  any
+}
+
+// show reads from the source and writes the result. read gets whether
+// resources are wanted, for JSON, or rows.
+func (o *pcOptions) show(ctx context.Context, env *Env, request fetch.Request, read func(r io.Reader, resources bool) (pcResult, error)) error {
+	if err := o.source.Validate(); err != nil {
+		return usagef("%w", err)
+	}
+	if o.maxMiB <= 0 || o.maxMiB > 1<<20 {
+		return usagef("--max-size %d is not between 1 and %d MiB", o.maxMiB, 1<<20)
+	}
+	o.source.MaxSize = o.maxMiB << 20
+	o.source.Stdin = env.Stdin
+
+	resources := o.output != output.FormatTable
+	var result pcResult
+	err := o.source.Read(ctx, request, func(r io.Reader) (err error) {
+		result, err = read(r, resources)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if resources {
+		return output.Write(env.Stdout, o.output, result.json)
+	}
+	if err := result.table.Write(env.Stdout); err != nil {
+		return err
+	}
+	if len(result.table.Rows) == 0 {
+		fmt.Fprintln(env.Stderr, result.none)
+	}
+	return nil
+}
+
+// portVar binds a filter for a port; 0 stands for every port.
+func portVar(fs *pflag.FlagSet, p *uint32, usage string) {
+	fs.Var((*portValue)(p), "port", usage)
+}
+
+type portValue uint32
+
+func (p *portValue) Set(s string) error {
+	var port uint16
+	if _, err := fmt.Sscanf(s, "%d", &port); err != nil || fmt.Sprint(port) != s {
+		return errors.New("want a number from 0 to 65535")
+	}
+	*p = portValue(port)
+	return nil
+}
+
+func (p *portValue) Type() string   { return "port" }
+func (p *portValue) String() string { return fmt.Sprint(uint32(*p)) }

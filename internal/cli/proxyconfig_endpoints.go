@@ -1,0 +1,51 @@
+package cli
+
+import (
+	"context"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/meshctl/meshctl/internal/proxyconfig"
+	"github.com/meshctl/meshctl/internal/proxyconfig/fetch"
+)
+
+type pcEndpointsOptions struct {
+	pcOptions
+	filter proxyconfig.EndpointFilter
+}
+
+func newPCEndpointsCmd(env *Env) *cobra.Command {
+	var o pcEndpointsOptions
+	cmd := &cobra.Command{
+		Use:     "endpoints",
+		Aliases: []string{"endpoint", "ep"},
+		Short:   "Show the hosts of each cluster and their health",
+		Long: `Show the hosts of each cluster and their health. An endpoint in another network
+is shown as the gateway of that network. A saved dump is the output of
+/clusters?format=json. JSON and YAML hold the whole status of each cluster
+that has an endpoint which the filters select.`,
+		Example: `  meshctl pc endpoints --admin 127.0.0.1:15000
+  meshctl pc endpoints --admin 127.0.0.1:15000 --cluster "outbound|5000||helloworld.sample.svc.cluster.local"
+  meshctl pc endpoints -f clusters.json --status UNHEALTHY -o json`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
+	}
+	fs := cmd.Flags()
+	o.bind(fs)
+	fs.StringVar(&o.filter.Cluster, "cluster", "", "Only this cluster, by its whole `name`")
+	fs.StringVar(&o.filter.Address, "address", "", "Only this `address`")
+	portVar(fs, &o.filter.Port, "Only this port")
+	fs.StringVar(&o.filter.Status, "status", "", "Only this health `status`, such as HEALTHY or UNHEALTHY")
+	return cmd
+}
+
+func (o *pcEndpointsOptions) run(ctx context.Context, env *Env) error {
+	return o.show(ctx, env, fetch.Endpoints, func(r io.Reader, resources bool) (pcResult, error) {
+		if resources {
+			statuses, err := proxyconfig.ReadClusterStatuses(r, o.filter)
+			return pcResult{json: statuses}, err
+		}
+		endpoints, err := proxyconfig.ReadEndpoints(r, o.filter)
+		return pcResult{table: proxyconfig.EndpointTable(endpoints), none: "No endpoints match."}, err
+	})
+}

@@ -1,0 +1,54 @@
+package cli
+
+import (
+	"context"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/meshctl/meshctl/internal/proxyconfig"
+	"github.com/meshctl/meshctl/internal/proxyconfig/fetch"
+)
+
+type pcListenersOptions struct {
+	pcOptions
+	filter       proxyconfig.ListenerFilter
+	listenerType string
+	verbose      bool
+}
+
+func newPCListenersCmd(env *Env) *cobra.Command {
+	var o pcListenersOptions
+	cmd := &cobra.Command{
+		Use:     "listeners",
+		Aliases: []string{"listener", "l"},
+		Short:   "Show the listeners: what connections are taken and where they lead",
+		Long: `Show the listeners: one row for each filter chain with the connections that it
+takes and where it leads, or with --verbose=false one row for each listener.`,
+		Example: `  meshctl pc listeners --admin 127.0.0.1:15000
+  meshctl pc listeners --admin 127.0.0.1:15000 --port 15006
+  meshctl pc listeners -f dump.json --type HTTP --verbose=false`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
+	}
+	fs := cmd.Flags()
+	o.bind(fs)
+	fs.StringVar(&o.filter.Address, "address", "", "Only listeners on this `address`")
+	portVar(fs, &o.filter.Port, "Only this port")
+	fs.StringVar(&o.listenerType, "type", "", "Only this `type`: HTTP, TCP, HTTP+TCP or UNKNOWN")
+	fs.BoolVar(&o.verbose, "verbose", true, "Show filter chains")
+	return cmd
+}
+
+func (o *pcListenersOptions) run(ctx context.Context, env *Env) error {
+	switch t := proxyconfig.ListenerType(strings.ToUpper(o.listenerType)); t {
+	case "", proxyconfig.ListenerHTTP, proxyconfig.ListenerTCP, proxyconfig.ListenerHTTPTCP, proxyconfig.ListenerUnknown:
+		o.filter.Type = t
+	default:
+		return usagef("--type %q is not one of HTTP, TCP, HTTP+TCP and UNKNOWN", o.listenerType)
+	}
+	return o.show(ctx, env, fetch.Listeners, func(r io.Reader, resources bool) (pcResult, error) {
+		listeners, err := proxyconfig.ReadListeners(r, o.filter, resources)
+		return pcResult{proxyconfig.ListenerTable(listeners, o.verbose), "No listeners match.", proxyconfig.ListenerResources(listeners)}, err
+	})
+}

@@ -1,0 +1,201 @@
+package proxyconfig
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/output"
+)
+
+// Cluster is one cluster of a config dump.
+type Cluster struct {
+	// Name is the whole name, such as
+	// outbound|5000||helloworld.sample.svc.cluster.local.
+	Name string
+	// Type is how hosts are found: EDS, STATIC … or the name of a custom
+	// cluster type.
+	Type string
+	// Rule is the DestinationRule that shaped the cluster, name.namespace.
+	Rule string
+	// Resource is the cluster as proto JSON; nil unless asked for.
+	Resource jsontext.Value
+}
+
+// ClusterFilter selects clusters; zero fields select all.
+type ClusterFilter struct {
+	// FQDN is the host, or some whole labels of it that follow each other;
+	// of a name that is not in Istio's form it is matched with all of it.
+	FQDN string
+	// Port, Subset and Direction are compared with the parts of the name.
+	// Names that are not in Istio's form have none.
+	Port      uint32
+	Subset    string
+	Direction mesh.Direction
+}
+
+func (f *ClusterFilter) matches(name string) bool {
+	parts, ok := mesh.ParseClusterName(name)
+	if !ok {
+		parts, ok = mesh.ParseSNI(name)
+	}
+	if !ok {
+		parts = mesh.ClusterName{Host: name}
+	}
+	return (f.Port == 0 || f.Port == parts.Port) &&
+		matchesFold(f.Subset, parts.Subset) &&
+		(f.Direction == "" || f.Direction == parts.Direction) &&
+		(f.FQDN == "" || strings.EqualFold(f.FQDN, name) || hasLabels(parts.Host, f.FQDN))
+}
+
+// hasLabels reports whether the labels of part follow each other in host.
+func hasLabels(host, part string) bool {
+	return strings.Contains("."+strings.ToLower(host)+".", "."+strings.ToLower(part)+".")
+}
+
+var clusterSection = section{
+	what:    "clusters",
+	typeURL: "type.googleapis.com/envoy.admin.v3.ClustersConfigDump",
+	paths: map[string][]string{
+		"dynamic_active_clusters": {"cluster"},
+		"static_clusters":         {"cluster"},
+	},
+}
+
+// ReadClusters reads a config dump and returns the active and static clusters
+// that the filter selects, ordered by host, subset, port and direction. With
+// resources they carry their JSON. A dump without any cluster is an error.
+func ReadClusters(r io.Reader, f ClusterFilter, resources bool) ([]Cluster, error) {
+	var found []Cluster
+	n := 0
+	err := clusterSection.read(r, func(_ string, raw jsontext.Value) error {
+		n++
+		var c clusterFields
+		if err := json.Unmarshal(raw, &c); err != nil {
+			return err
+		}
+		if !f.matches(c.Name) {
+			return nil
+		}
+		row := Cluster{
+			Name: c.Name,
+			Type: cmp.Or(c.ClusterType.Name, c.Type, "STATIC"),
+			Rule: configName(string(c.Metadata.FilterMetadata.Istio.Config)),
+		}
+		var err error
+		if resources {
+			row.Resource, err = protoJSON(raw, (*clusterv3.Cluster)(nil))
+		}
+		found = append(found, row)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if n == 0 {
+		return nil, errors.New("no clusters found")
+	}
+	slices.SortStableFunc(found, compareClusters)
+	return found, nil
+}
+
+// clusterFields is what a row needs of a cluster. Clusters are many and
+// large, and decoding whole messages would take ten times as long.
+type clusterFields struct {
+	Name        string `json:"name"`
+	Type        string `json:"type"`
+	ClusterType struct {
+		Name string `json:"name"`
+	} `json:"cluster_type,case:ignore"`
+	Metadata struct {
+		FilterMetadata struct {
+			Istio struct {
+				Config textOrNothing `json:"config"`
+			} `json:"istio"`
+		} `json:"filter_metadata,case:ignore"`
+	} `json:"metadata"`
+}
+
+// textOrNothing is empty for a JSON value that is not a string.
+type textOrNothing string
+
+// UnmarshalJSONFrom implements json.UnmarshalerFrom.
+func (t *textOrNothing) UnmarshalJSONFrom(d *jsontext.Decoder) error {
+	if d.PeekKind() != jsontext.KindString {
+		return d.SkipValue()
+	}
+	tok, err := d.ReadToken()
+	if err == nil {
+		*t = textOrNothing(tok.String())
+	}
+	return err
+}
+
+func compareClusters(a, b Cluster) int {
+	x, y := a.parts(), b.parts()
+	return cmp.Or(
+		cmp.Compare(x.Host, y.Host),
+		cmp.Compare(x.Subset, y.Subset),
+		cmp.Compare(x.Port, y.Port),
+		cmp.Compare(x.Direction, y.Direction),
+	)
+}
+
+// parts are those of the name; a name in another form is all host.
+func (c *Cluster) parts() mesh.ClusterName {
+	if parts, ok := mesh.ParseClusterName(c.Name); ok {
+		return parts
+	}
+	return mesh.ClusterName{Host: c.Name}
+}
+
+// ClusterTable lays clusters out in Istio's columns.
+func ClusterTable(clusters []Cluster) *output.Table {
+	t := &output.Table{Header: []string{"SERVICE FQDN", "PORT", "SUBSET", "DIRECTION", "TYPE", "DESTINATION RULE"}}
+	for _, c := range clusters {
+		row := []string{c.Name, "-", "-", "-", c.Type, c.Rule}
+		if p, ok := mesh.ParseClusterName(c.Name); ok {
+			row = []string{p.Host, strconv.FormatUint(uint64(p.Port), 10), cmp.Or(p.Subset, "-"), string(p.Direction), c.Type, c.Rule}
+		}
+		t.Rows = append(t.Rows, row)
+	}
+	return t
+}
+
+// ClusterResources is the JSON of clusters that were read with resources.
+func ClusterResources(clusters []Cluster) []jsontext.Value {
+	return resourcesOf(clusters, func(c Cluster) jsontext.Value { return c.Resource })
+}
+
+func resourcesOf[T any](items []T, resource func(T) jsontext.Value) []jsontext.Value {
+	out := make([]jsontext.Value, len(items))
+	for i, item := range items {
+		out[i] = resource(item)
+	}
+	return out
+}
+
+// configName shortens the path of a configuration object that Istio leaves in
+// metadata, /apis/<group>/<version>/namespaces/<ns>/<kind>/<name>, to
+// name.namespace.
+func configName(path string) string {
+	const group = "/apis/networking.istio.io/"
+	switch p := strings.Split(path, "/"); {
+	case path == "":
+		return ""
+	case !strings.HasPrefix(path, group):
+		return "<unknown>"
+	case len(p) == 8:
+		return fmt.Sprintf("%s.%s", p[7], p[5])
+	}
+	return ""
+}

@@ -1,0 +1,125 @@
+package proxyconfig
+
+import (
+	"bytes"
+	"strings"
+
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	tcpproxyv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+)
+
+// summarise says where a chain of network filters leads: the first HTTP
+// connection manager or TCP proxy decides. A TCP proxy to the black hole
+// counts as none.
+func summarise(filters []*listenerv3.Filter) (destination string, http, tcp bool) {
+	for _, f := range filters {
+		config := f.GetTypedConfig()
+		hcm, proxy := new(hcmv3.HttpConnectionManager), new(tcpproxyv3.TcpProxy)
+		next := ""
+		switch {
+		case config.MessageIs(hcm):
+			http = true
+			if err := config.UnmarshalTo(hcm); err != nil {
+				next = err.Error()
+			} else {
+				next = httpDestination(hcm)
+			}
+		case config.MessageIs(proxy):
+			if bytes.Contains(config.GetValue(), []byte(mesh.BlackHoleCluster)) {
+				continue
+			}
+			tcp = true
+			if err := config.UnmarshalTo(proxy); err != nil {
+				next = err.Error()
+			} else {
+				next = tcpDestination(proxy)
+			}
+		}
+		if destination == "" {
+			destination = next
+		}
+	}
+	if destination == "" {
+		destination = "Non-HTTP/Non-TCP"
+	}
+	return destination, http, tcp
+}
+
+func tcpDestination(proxy *tcpproxyv3.TcpProxy) string {
+	if w := proxy.GetWeightedClusters().GetClusters(); len(w) > 0 {
+		var names []string
+		for _, c := range w {
+			names = append(names, c.GetName())
+		}
+		return "Cluster: " + strings.Join(names, ", ")
+	}
+	return clusterDestination(proxy.GetCluster())
+}
+
+// clusterDestination shows the fixed clusters, all named …Cluster, bare.
+func clusterDestination(name string) string {
+	if strings.Contains(name, "Cluster") {
+		return name
+	}
+	return "Cluster: " + name
+}
+
+func httpDestination(hcm *hcmv3.HttpConnectionManager) string {
+	switch r := hcm.GetRouteSpecifier().(type) {
+	case *hcmv3.HttpConnectionManager_Rds:
+		return "Route: " + r.Rds.GetRouteConfigName()
+	case *hcmv3.HttpConnectionManager_RouteConfig:
+		if cluster := onlyCluster(r.RouteConfig); cluster != "" {
+			return clusterDestination(cluster)
+		}
+		var hosts []string
+		for _, vh := range r.RouteConfig.GetVirtualHosts() {
+			hosts = append(hosts, inlineHost(vh))
+		}
+		return "Inline Route: " + strings.Join(hosts, "; ")
+	}
+	return "HTTP"
+}
+
+// onlyCluster is the cluster that every request goes to, if there is one.
+func onlyCluster(rc *routev3.RouteConfiguration) string {
+	if vhs := rc.GetVirtualHosts(); len(vhs) == 1 {
+		if d, r := vhs[0].GetDomains(), vhs[0].GetRoutes(); len(d) == 1 && d[0] == "*" &&
+			len(r) == 1 && r[0].GetMatch().GetPrefix() == "/" {
+			return r[0].GetRoute().GetCluster()
+		}
+	}
+	return ""
+}
+
+func inlineHost(vh *routev3.VirtualHost) string {
+	var matches []string
+	for _, r := range vh.GetRoutes() {
+		matches = append(matches, routeMatch(r.GetMatch()))
+	}
+	list := strings.Join(matches, ", ")
+	if domains := strings.Join(vh.GetDomains(), "/"); domains != "*" {
+		return domains + " " + list
+	}
+	return list
+}
+
+// routeMatch says what paths a route takes; what it asks of headers and
+// query is not shown.
+func routeMatch(m *routev3.RouteMatch) string {
+	switch p := m.GetPathSpecifier().(type) {
+	case *routev3.RouteMatch_Prefix:
+		return p.Prefix + "*"
+	case *routev3.RouteMatch_PathSeparatedPrefix:
+		return "PathPrefix:" + p.PathSeparatedPrefix
+	case *routev3.RouteMatch_Path:
+		return p.Path
+	case *routev3.RouteMatch_SafeRegex:
+		return "regex " + p.SafeRegex.GetRegex()
+	}
+	return ""
+}

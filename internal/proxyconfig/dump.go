@@ -1,0 +1,264 @@
+// Package proxyconfig turns what Envoy's admin interface prints, /config_dump
+// and /clusters?format=json, into rows of tables and into proto JSON.
+//
+// Dumps come from anywhere and may be large or hostile. They are read as a
+// stream, one resource at a time: what a filter excludes is passed over, not
+// held. Member names are taken in both spellings of proto JSON
+// (host_statuses, hostStatuses). Extensions that this build does not know are
+// no error: rows ignore them, JSON shows them as they came.
+package proxyconfig
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/go-json-experiment/json/jsontext"
+)
+
+// maxResource bounds one resource of a dump, in bytes; it is held in memory
+// while it is read.
+const maxResource = 64 << 20
+
+// dump is a stream of JSON tokens with a bound on the size of one value.
+type dump struct {
+	*jsontext.Decoder
+	in *boundedReader
+}
+
+func newDump(r io.Reader) *dump {
+	in := &boundedReader{r: r, left: -1}
+	return &dump{jsontext.NewDecoder(in), in}
+}
+
+// boundedReader fails when left, counted down while it is not negative, is
+// used up.
+type boundedReader struct {
+	r    io.Reader
+	left int
+}
+
+var errResourceSize = fmt.Errorf("one resource of it has more than %d MiB", maxResource>>20)
+
+func (b *boundedReader) Read(p []byte) (int, error) {
+	if b.left == 0 {
+		return 0, errResourceSize
+	}
+	n, err := b.r.Read(p)
+	if b.left > 0 {
+		b.left = max(b.left-n, 0)
+	}
+	return n, err
+}
+
+// resource reads the next value whole. It is valid until the next read.
+func (d *dump) resource() (jsontext.Value, error) {
+	d.in.left = maxResource
+	defer func() { d.in.left = -1 }()
+	return d.ReadValue()
+}
+
+// object reads an object: member is called after each name and reads or skips
+// the value. Names are given in snake case.
+func (d *dump) object(member func(name string) error) error {
+	if err := d.begin(jsontext.KindBeginObject, "an object"); err != nil {
+		return err
+	}
+	for d.PeekKind() == jsontext.KindString {
+		name, err := d.ReadToken()
+		if err != nil {
+			return err
+		}
+		if err := member(snakeCase(name.String())); err != nil {
+			return err
+		}
+	}
+	_, err := d.ReadToken()
+	return err
+}
+
+// array reads an array: item is called before each item and reads or skips it.
+func (d *dump) array(item func() error) error {
+	if err := d.begin(jsontext.KindBeginArray, "an array"); err != nil {
+		return err
+	}
+	for {
+		switch d.PeekKind() {
+		case jsontext.KindEndArray, jsontext.KindInvalid:
+			_, err := d.ReadToken()
+			return err
+		}
+		if err := item(); err != nil {
+			return err
+		}
+	}
+}
+
+func (d *dump) begin(kind jsontext.Kind, want string) error {
+	tok, err := d.ReadToken()
+	if err == nil && tok.Kind() != kind {
+		err = fmt.Errorf("%s is %s, want %s", place(d.StackPointer()), kindName(tok.Kind()), want)
+	}
+	return err
+}
+
+// text reads a string.
+func (d *dump) text() (string, error) {
+	tok, err := d.ReadToken()
+	if err != nil {
+		return "", err
+	}
+	if tok.Kind() != jsontext.KindString {
+		return "", fmt.Errorf("%s is %s, want a string", place(d.StackPointer()), kindName(tok.Kind()))
+	}
+	return tok.String(), nil
+}
+
+func place(p jsontext.Pointer) string {
+	if p == "" {
+		return "the document"
+	}
+	return string(p)
+}
+
+func kindName(k jsontext.Kind) string {
+	switch k {
+	case jsontext.KindBeginObject:
+		return "an object"
+	case jsontext.KindBeginArray:
+		return "an array"
+	case jsontext.KindString, jsontext.KindNumber:
+		return "a " + k.String()
+	}
+	return k.String()
+}
+
+// snakeCase gives hostStatuses as host_statuses.
+func snakeCase(name string) string {
+	if strings.ToLower(name) == name {
+		return name
+	}
+	var b strings.Builder
+	for i := range len(name) {
+		if c := name[i]; c >= 'A' && c <= 'Z' {
+			b.WriteByte('_')
+			b.WriteByte(c + 'a' - 'A')
+		} else {
+			b.WriteByte(c)
+		}
+	}
+	return b.String()
+}
+
+// The two documents of the admin interface by the member that holds all.
+const (
+	configDumpMember = "configs"
+	clustersMember   = "cluster_statuses"
+)
+
+// document reads a whole document: body is called at the value of the member
+// of that name. what names the rows that are wanted, for errors.
+func (d *dump) document(what, member string, body func() error) error {
+	other, found := "", false
+	err := d.object(func(name string) error {
+		switch name {
+		case member:
+			found = true
+			return body()
+		case configDumpMember:
+			return fmt.Errorf("this is a config dump, %s are read from /clusters?format=json", what)
+		case clustersMember:
+			return fmt.Errorf("this is the output of /clusters, %s are read from /config_dump", what)
+		}
+		other = name
+		return d.SkipValue()
+	})
+	if err == nil {
+		if _, err = d.ReadToken(); err == nil {
+			return errors.New("there is something behind the end of the dump")
+		}
+	}
+	switch {
+	case err == io.EOF && d.InputOffset() > 0: //nolint:errorlint // the decoder's own end of input
+		if other != "" && !found {
+			return fmt.Errorf("this is no dump of Envoy: it has no %q but %q", member, other)
+		}
+		return nil
+	case err == io.EOF: //nolint:errorlint // the decoder's own end of input
+		return errors.New("the dump is empty")
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return fmt.Errorf("the dump is truncated: it ends after %d bytes", d.InputOffset()+int64(len(d.UnreadBuffer())))
+	}
+	var syntax *jsontext.SyntacticError
+	if errors.As(err, &syntax) {
+		return fmt.Errorf("the dump is not valid JSON: %w", err)
+	}
+	return err
+}
+
+// section is one kind of configuration in a config dump.
+type section struct {
+	what    string // plural, for errors
+	typeURL string // of the configuration
+	// paths leads from an item of each list to the resource.
+	paths map[string][]string
+}
+
+// read calls fn with each resource of the section, in the order of the dump;
+// list is the name of the list that it stands in. The resource is valid until
+// fn returns.
+func (s *section) read(r io.Reader, fn func(list string, resource jsontext.Value) error) error {
+	d := newDump(r)
+	found := false
+	err := d.document(s.what, configDumpMember, func() error {
+		return d.array(func() error {
+			wanted, first := false, true
+			return d.object(func(name string) error {
+				if first {
+					first = false
+					if name != "@type" {
+						return fmt.Errorf(`%s does not begin with "@type"`, d.StackPointer().Parent())
+					}
+					url, err := d.text()
+					wanted = url == s.typeURL
+					found = found || wanted
+					return err
+				}
+				path, ok := s.paths[name]
+				if !wanted || !ok {
+					return d.SkipValue()
+				}
+				return d.array(func() error {
+					return d.follow(path, func(v jsontext.Value) error { return fn(name, v) })
+				})
+			})
+		})
+	})
+	if err == nil && !found {
+		return fmt.Errorf("config dump has no configuration type %s", s.typeURL)
+	}
+	return err
+}
+
+// follow descends through members of objects and calls fn with the value at
+// the end of the path, if it is there.
+func (d *dump) follow(path []string, fn func(jsontext.Value) error) error {
+	if len(path) == 0 {
+		at := d.StackPointer()
+		v, err := d.resource()
+		if err != nil {
+			return err
+		}
+		if err := fn(v); err != nil {
+			return fmt.Errorf("%s: %w", at, err)
+		}
+		return nil
+	}
+	return d.object(func(name string) error {
+		if name == path[0] {
+			return d.follow(path[1:], fn)
+		}
+		return d.SkipValue()
+	})
+}

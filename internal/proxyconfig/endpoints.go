@@ -1,0 +1,206 @@
+package proxyconfig
+
+import (
+	"bytes"
+	"cmp"
+	"io"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+
+	adminv3 "github.com/envoyproxy/go-control-plane/envoy/admin/v3"
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/meshctl/meshctl/internal/output"
+)
+
+// Endpoint is one host of one cluster as a proxy sees it.
+type Endpoint struct {
+	// Address is an IP address, unix://<path>, envoy://<listener>/<id> or
+	// "unknown".
+	Address string
+	// Port is 0 where the address has none.
+	Port uint32
+	// Status is Envoy's health status: HEALTHY, UNHEALTHY, DRAINING …
+	Status string
+	// Ejected says that outlier detection took the host out.
+	Ejected bool
+	Cluster string
+}
+
+// EndpointFilter selects endpoints; zero fields select all. Strings are
+// compared whole, ignoring case.
+type EndpointFilter struct {
+	Cluster string
+	Address string
+	Port    uint32
+	Status  string
+}
+
+func (f *EndpointFilter) matches(e *Endpoint) bool {
+	return matchesFold(f.Address, e.Address) &&
+		(f.Port == 0 || f.Port == e.Port) &&
+		matchesFold(f.Status, e.Status)
+}
+
+func matchesFold(want, got string) bool { return want == "" || strings.EqualFold(want, got) }
+
+// ReadEndpoints reads the output of /clusters?format=json and returns the
+// endpoints that the filter selects, ordered by address, port and cluster.
+func ReadEndpoints(r io.Reader, f EndpointFilter) ([]Endpoint, error) {
+	var found []Endpoint
+	d := newDump(r)
+	err := d.document("endpoints", clustersMember, func() error {
+		return d.array(func() error {
+			hosts, err := d.clusterStatus(&f)
+			found = append(found, hosts...)
+			return err
+		})
+	})
+	if err != nil {
+		return nil, err
+	}
+	slices.SortStableFunc(found, func(a, b Endpoint) int {
+		return cmp.Or(cmp.Compare(a.Address, b.Address), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Cluster, b.Cluster))
+	})
+	return found, nil
+}
+
+// ReadClusterStatuses reads the output of /clusters?format=json and returns,
+// in its order and as proto JSON, the whole status of each cluster that has
+// an endpoint which the filter selects.
+func ReadClusterStatuses(r io.Reader, f EndpointFilter) ([]jsontext.Value, error) {
+	var found []jsontext.Value
+	d := newDump(r)
+	err := d.document("endpoints", clustersMember, func() error {
+		return d.array(func() error {
+			raw, err := d.resource()
+			if err != nil {
+				return err
+			}
+			hosts, err := newDump(bytes.NewReader(raw)).clusterStatus(&f)
+			if err != nil || len(hosts) == 0 {
+				return err
+			}
+			status, err := protoJSON(raw, (*adminv3.ClusterStatus)(nil))
+			found = append(found, status)
+			return err
+		})
+	})
+	return found, err
+}
+
+// EndpointTable lays endpoints out in Istio's columns.
+func EndpointTable(endpoints []Endpoint) *output.Table {
+	t := &output.Table{
+		Header: []string{"ENDPOINT", "STATUS", "OUTLIER CHECK", "CLUSTER"},
+		Rows:   make([][]string, 0, len(endpoints)),
+	}
+	for _, e := range endpoints {
+		outlier := "OK"
+		if e.Ejected {
+			outlier = "FAILED"
+		}
+		t.Rows = append(t.Rows, []string{e.hostPort(), e.Status, outlier, e.Cluster})
+	}
+	return t
+}
+
+func (e *Endpoint) hostPort() string {
+	if e.Port == 0 {
+		return e.Address
+	}
+	return net.JoinHostPort(e.Address, strconv.FormatUint(uint64(e.Port), 10))
+}
+
+// clusterStatus reads the status of one cluster and returns its endpoints
+// that the filter selects. It stops looking as soon as the name excludes the
+// cluster; Envoy prints the name first.
+func (d *dump) clusterStatus(f *EndpointFilter) ([]Endpoint, error) {
+	var found []Endpoint
+	cluster, excluded := "", false
+	err := d.object(func(name string) error {
+		switch {
+		case name == "name":
+			var err error
+			cluster, err = d.text()
+			excluded = !matchesFold(f.Cluster, cluster)
+			return err
+		case name == "host_statuses" && !excluded:
+			return d.array(func() error {
+				host, err := d.hostStatus()
+				if err == nil && f.matches(&host) {
+					found = append(found, host)
+				}
+				return err
+			})
+		}
+		return d.SkipValue()
+	})
+	if excluded {
+		return nil, err
+	}
+	for i := range found {
+		found[i].Cluster = cluster
+	}
+	return found, err
+}
+
+// hostStatus reads one envoy.admin.v3.HostStatus; nothing but what a row
+// shows is decoded.
+func (d *dump) hostStatus() (Endpoint, error) {
+	e := Endpoint{Address: "unknown", Status: "UNKNOWN"}
+	err := d.object(func(name string) error {
+		switch name {
+		case "address":
+			return d.object(func(kind string) error { return d.address(kind, &e) })
+		case "health_status":
+			return d.object(func(name string) (err error) {
+				switch name {
+				case "eds_health_status":
+					return json.UnmarshalDecode(d.Decoder, &e.Status)
+				case "failed_outlier_check":
+					return json.UnmarshalDecode(d.Decoder, &e.Ejected)
+				}
+				return d.SkipValue()
+			})
+		}
+		return d.SkipValue()
+	})
+	return e, err
+}
+
+// address reads the value of an envoy.config.core.v3.Address of that kind.
+func (d *dump) address(kind string, e *Endpoint) error {
+	var path, listener, id string
+	field := func(name string) any {
+		switch kind + "." + name {
+		case "socket_address.address":
+			return &e.Address
+		case "socket_address.port_value":
+			return &e.Port
+		case "pipe.path":
+			return &path
+		case "envoy_internal_address.server_listener_name":
+			return &listener
+		case "envoy_internal_address.endpoint_id":
+			return &id
+		}
+		return nil
+	}
+	err := d.object(func(name string) error {
+		if into := field(name); into != nil {
+			return json.UnmarshalDecode(d.Decoder, into)
+		}
+		return d.SkipValue()
+	})
+	switch kind {
+	case "pipe":
+		e.Address = "unix://" + path
+	case "envoy_internal_address":
+		e.Address = "envoy://" + listener + "/" + id
+	}
+	return err
+}

@@ -1,0 +1,164 @@
+// Package fetch gets the dumps that package proxyconfig reads: from the admin
+// interface of a running Envoy, from a file or from standard input. It only
+// reads.
+package fetch
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/dial"
+)
+
+// Request is a path and query of Envoy's admin interface.
+type Request string
+
+// The requests for each kind of rows. Masks keep the answers small.
+const (
+	Endpoints Request = "/clusters?format=json"
+	Clusters  Request = "/config_dump?mask=dynamic_active_clusters,dynamic_warming_clusters,static_clusters"
+	Listeners Request = "/config_dump?mask=dynamic_listeners,static_listeners"
+	Routes    Request = "/config_dump?mask=dynamic_route_configs,static_route_configs"
+	Secrets   Request = "/config_dump?mask=dynamic_active_secrets,dynamic_warming_secrets"
+)
+
+// Source says where a dump is. Exactly one of Admin and File is set.
+type Source struct {
+	// Admin is an admin interface: host:port or http://host:port.
+	Admin string
+	// File is the path of a saved dump, "-" for Stdin.
+	File  string
+	Stdin io.Reader
+	// Timeout bounds a request to Admin, from connect to the last byte.
+	Timeout time.Duration
+	// MaxSize bounds the dump, in bytes.
+	MaxSize int64
+}
+
+// String names the source, for errors.
+func (s *Source) String() string {
+	switch s.File {
+	case "":
+		return "admin interface " + s.Admin
+	case "-":
+		return "standard input"
+	}
+	return s.File
+}
+
+// Validate checks that the source is exactly one and well formed.
+func (s *Source) Validate() error {
+	if (s.Admin == "") == (s.File == "") {
+		return errors.New("give exactly one source: --admin host:port of a running Envoy, or --file with a saved dump")
+	}
+	if s.File != "" {
+		return nil
+	}
+	_, err := baseURL(s.Admin)
+	return err
+}
+
+// Read opens the source and calls read with the dump. Errors name the source.
+func (s *Source) Read(ctx context.Context, request Request, read func(io.Reader) error) error {
+	body, err := s.open(ctx, request)
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	dump := &limitedReader{r: body, left: s.MaxSize, max: s.MaxSize}
+	if err := read(bufio.NewReaderSize(dump, 64<<10)); err != nil {
+		return fmt.Errorf("%s: %w", s, err)
+	}
+	return nil
+}
+
+func (s *Source) open(ctx context.Context, request Request) (io.ReadCloser, error) {
+	switch s.File {
+	case "":
+		return s.get(ctx, request)
+	case "-":
+		return io.NopCloser(s.Stdin), nil
+	}
+	f, err := os.Open(s.File)
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// maxErrorBody is how much of an error's body is shown, in bytes.
+const maxErrorBody = 200
+
+func (s *Source) get(ctx context.Context, request Request) (io.ReadCloser, error) {
+	base, err := baseURL(s.Admin)
+	if err != nil {
+		return nil, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+string(request), nil)
+	if err != nil {
+		return nil, err
+	}
+	req.Close = true // one request
+	resp, err := dial.HTTPClient(s.Timeout, nil).Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("ask Envoy's %s: %w", s, withoutURL(err))
+	}
+	if resp.StatusCode != http.StatusOK {
+		defer resp.Body.Close()
+		// Envoy leaves a section out that it has nothing for, such as routes
+		// without any HTTP listener, and then refuses the mask.
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody)) //nolint:errcheck // the status says it already
+		if bytes.Contains(text, []byte("could not be successfully applied to any configs")) {
+			return io.NopCloser(strings.NewReader("{}")), nil
+		}
+		return nil, fmt.Errorf("%s answered %s to %s: %q; is that the port of Envoy's admin interface?",
+			s, resp.Status, request, strings.TrimSpace(string(text)))
+	}
+	return resp.Body, nil
+}
+
+// withoutURL drops method and URL, which say nothing that a person typed.
+func withoutURL(err error) error {
+	var u *url.Error
+	if errors.As(err, &u) {
+		return u.Err
+	}
+	return err
+}
+
+// baseURL reads host:port or http://host:port.
+func baseURL(admin string) (string, error) {
+	hostPort := strings.TrimSuffix(strings.TrimPrefix(admin, "http://"), "/")
+	host, port, err := net.SplitHostPort(hostPort)
+	if err != nil || host == "" || port == "" || strings.ContainsAny(hostPort, "/?#@") {
+		return "", fmt.Errorf("admin interface %q is not host:port or http://host:port", admin)
+	}
+	return "http://" + hostPort, nil
+}
+
+// limitedReader fails, other than io.LimitedReader, when there is more.
+type limitedReader struct {
+	r         io.Reader
+	left, max int64
+}
+
+func (l *limitedReader) Read(p []byte) (int, error) {
+	if int64(len(p)) > l.left+1 {
+		p = p[:l.left+1]
+	}
+	n, err := l.r.Read(p)
+	if l.left -= int64(n); l.left < 0 {
+		return 0, fmt.Errorf("the dump has more than %d MiB", l.max>>20)
+	}
+	return n, err
+}

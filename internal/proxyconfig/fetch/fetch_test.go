@@ -1,0 +1,186 @@
+package fetch
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// read returns what the source gives.
+func read(t *testing.T, s Source, request Request) (string, error) {
+	t.Helper()
+	if s.Timeout == 0 {
+		s.Timeout = time.Minute
+	}
+	if s.MaxSize == 0 {
+		s.MaxSize = 1 << 20
+	}
+	var text []byte
+	err := s.Read(t.Context(), request, func(r io.Reader) (err error) {
+		text, err = io.ReadAll(r)
+		return err
+	})
+	return string(text), err
+}
+
+func admin(t *testing.T, handler http.HandlerFunc) *httptest.Server {
+	t.Helper()
+	server := httptest.NewServer(handler)
+	t.Cleanup(server.Close)
+	return server
+}
+
+func TestAdmin(t *testing.T) {
+	t.Parallel()
+	server := admin(t, func(w http.ResponseWriter, r *http.Request) {
+		io.WriteString(w, r.Method+" "+r.URL.String())
+	})
+	hostPort := strings.TrimPrefix(server.URL, "http://")
+	for _, address := range []string{hostPort, "http://" + hostPort, "http://" + hostPort + "/"} {
+		for _, request := range []Request{Endpoints, Clusters, Listeners, Routes, Secrets} {
+			got, err := read(t, Source{Admin: address}, request)
+			if want := "GET " + string(request); err != nil || got != want {
+				t.Errorf("%s: %q, %v, want %q", address, got, err, want)
+			}
+		}
+	}
+}
+
+func TestAdminErrors(t *testing.T) {
+	t.Parallel()
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	closed.Close()
+
+	notEnvoy := admin(t, func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "no such page"+strings.Repeat("!", 10_000), http.StatusNotFound)
+	})
+	elsewhere := admin(t, func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, "http://example.com/", http.StatusFound)
+	})
+	cut := admin(t, func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "100")
+		io.WriteString(w, "half")
+	})
+	tests := map[string]struct {
+		admin string
+		want  string
+	}{
+		"nobody listens": {closed.Addr().String(), "connection refused"},
+		"not Envoy":      {notEnvoy.URL, "is that the port of Envoy's admin interface?"},
+		"redirect":       {elsewhere.URL, "redirected to http://example.com/"},
+		"cut":            {cut.URL, "unexpected EOF"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, err := read(t, Source{Admin: tc.admin}, Clusters)
+			if err == nil || !strings.Contains(err.Error(), tc.want) || !strings.Contains(err.Error(), tc.admin) {
+				t.Errorf("error %v, want one with %q and %q", err, tc.want, tc.admin)
+			}
+			if err != nil && len(err.Error()) > 600 {
+				t.Errorf("error has %d bytes", len(err.Error()))
+			}
+		})
+	}
+}
+
+// Envoy answers so when it has nothing that the mask names.
+func TestNothingToMask(t *testing.T) {
+	t.Parallel()
+	server := admin(t, func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "FieldMask dynamic_route_configs,static_route_configs could not be successfully applied to any configs.", http.StatusBadRequest)
+	})
+	if got, err := read(t, Source{Admin: server.URL}, Routes); err != nil || got != "{}" {
+		t.Errorf("got %q, %v, want an empty dump", got, err)
+	}
+}
+
+// An Envoy that stops in the middle of its answer does not hold us for ever.
+func TestAdminTimeout(t *testing.T) {
+	t.Parallel()
+	release := make(chan struct{})
+	server := admin(t, func(w http.ResponseWriter, r *http.Request) {
+		io.WriteString(w, "half")
+		w.(http.Flusher).Flush()
+		<-release
+	})
+	defer close(release)
+	_, err := read(t, Source{Admin: server.URL, Timeout: 50 * time.Millisecond}, Clusters)
+	var timeout net.Error
+	if !errors.As(err, &timeout) || !timeout.Timeout() {
+		t.Errorf("error %v, want a timeout", err)
+	}
+}
+
+func TestCanceled(t *testing.T) {
+	t.Parallel()
+	release := make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	server := admin(t, func(http.ResponseWriter, *http.Request) {
+		cancel()
+		<-release
+	})
+	defer close(release)
+	s := Source{Admin: server.URL, Timeout: time.Minute, MaxSize: 1}
+	if err := s.Read(ctx, Clusters, func(io.Reader) error { return nil }); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v, want %v", err, context.Canceled)
+	}
+}
+
+func TestFile(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "dump.json")
+	if err := os.WriteFile(path, []byte("12345678"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := read(t, Source{File: path}, Clusters); err != nil || got != "12345678" {
+		t.Errorf("file: %q, %v", got, err)
+	}
+	if got, err := read(t, Source{File: "-", Stdin: strings.NewReader("in")}, Clusters); err != nil || got != "in" {
+		t.Errorf("standard input: %q, %v", got, err)
+	}
+	if _, err := read(t, Source{File: path + "x"}, Clusters); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("missing file: error %v", err)
+	}
+	if got, err := read(t, Source{File: path, MaxSize: 8}, Clusters); err != nil || got != "12345678" {
+		t.Errorf("file of exactly the largest size: %q, %v", got, err)
+	}
+	_, err := read(t, Source{File: path, MaxSize: 7}, Clusters)
+	if err == nil || !strings.HasPrefix(err.Error(), path+": the dump has more than ") {
+		t.Errorf("file that is too large: error %v", err)
+	}
+}
+
+func TestValidate(t *testing.T) {
+	t.Parallel()
+	for _, good := range []Source{
+		{File: "-"}, {File: "x"}, {Admin: "127.0.0.1:15000"}, {Admin: "localhost:1"}, {Admin: "[::1]:15000"}, {Admin: "http://127.0.0.1:15000/"},
+	} {
+		if err := good.Validate(); err != nil {
+			t.Errorf("%+v: %v", good, err)
+		}
+	}
+	for _, bad := range []Source{
+		{}, {File: "x", Admin: "127.0.0.1:15000"}, {Admin: "127.0.0.1"}, {Admin: ":15000"}, {Admin: "https://127.0.0.1:15000"},
+		{Admin: "127.0.0.1:15000/quitquitquit?"}, {Admin: "user@127.0.0.1:15000"},
+	} {
+		if err := bad.Validate(); err == nil {
+			t.Errorf("%+v is taken", bad)
+		}
+	}
+}

@@ -1,0 +1,164 @@
+package proxyconfig
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+)
+
+// naive is the whole of /clusters?format=json in memory.
+type naive struct {
+	ClusterStatuses []struct {
+		Name         string         `json:"name"`
+		HostStatuses []naiveAddress `json:"host_statuses"`
+	} `json:"cluster_statuses"`
+}
+
+type naiveAddress struct {
+	Address struct {
+		SocketAddress *struct {
+			Address   string `json:"address"`
+			PortValue uint32 `json:"port_value"`
+		} `json:"socket_address"`
+		Pipe *struct {
+			Path string `json:"path"`
+		} `json:"pipe"`
+		Internal *struct {
+			Listener   string `json:"server_listener_name"`
+			EndpointID string `json:"endpoint_id"`
+		} `json:"envoy_internal_address"`
+	} `json:"address"`
+	HealthStatus struct {
+		EDS    string `json:"eds_health_status"`
+		Failed bool   `json:"failed_outlier_check"`
+	} `json:"health_status"`
+}
+
+func (n *naive) endpoints(cluster string) []Endpoint {
+	var out []Endpoint
+	for _, c := range n.ClusterStatuses {
+		for _, h := range c.HostStatuses {
+			e := Endpoint{Address: "unknown", Status: cmp.Or(h.HealthStatus.EDS, "UNKNOWN"), Ejected: h.HealthStatus.Failed, Cluster: c.Name}
+			switch a := h.Address; {
+			case a.SocketAddress != nil:
+				e.Address, e.Port = a.SocketAddress.Address, a.SocketAddress.PortValue
+			case a.Pipe != nil:
+				e.Address = "unix://" + a.Pipe.Path
+			case a.Internal != nil:
+				e.Address = "envoy://" + a.Internal.Listener + "/" + a.Internal.EndpointID
+			}
+			if cluster == "" || strings.EqualFold(cluster, c.Name) {
+				out = append(out, e)
+			}
+		}
+	}
+	slices.SortStableFunc(out, func(a, b Endpoint) int {
+		return cmp.Or(cmp.Compare(a.Address, b.Address), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Cluster, b.Cluster))
+	})
+	return out
+}
+
+// FuzzReadEndpoints: reading as a stream gives what decoding the whole
+// document gives, and the filter only leaves out.
+func FuzzReadEndpoints(f *testing.F) {
+	f.Add(must[[]byte](f)(io.ReadAll(testdata(f, clustersDump))), "xds-grpc")
+	f.Add([]byte(`{"cluster_statuses":[{"name":"a","host_statuses":[{"address":{"pipe":{"path":"p"}}},{}]}]}`), "a")
+	f.Add([]byte(`{"cluster_statuses":[{"host_statuses":[{"address":{"envoy_internal_address":{"endpoint_id":"p"}},"health_status":{"failed_outlier_check":true}}],"name":"b"}]}`), "B")
+	f.Add([]byte(`{"clusterStatuses":[{"hostStatuses":[]}]}`), "")
+	f.Fuzz(func(t *testing.T, data []byte, cluster string) {
+		got, err := ReadEndpoints(bytes.NewReader(data), EndpointFilter{Cluster: cluster})
+		statuses, jsonErr := ReadClusterStatuses(bytes.NewReader(data), EndpointFilter{Cluster: cluster})
+		if err != nil {
+			return
+		}
+		if jsonErr != nil {
+			t.Fatalf("rows are read, JSON is not: %v", jsonErr)
+		}
+		for _, s := range statuses {
+			if !json.Valid(s) {
+				t.Fatalf("not JSON: %s", s)
+			}
+		}
+		var want naive
+		if err := json.Unmarshal(snakeNames(t, data), &want); err != nil {
+			t.Fatalf("read as a stream but not as a whole: %v", err)
+		}
+		if diff := gocmp.Diff(want.endpoints(cluster), got); diff != "" {
+			t.Error(diff)
+		}
+	})
+}
+
+// snakeNames rewrites the names of all members to snake case, and drops null
+// and what only differs from a known name in case, which encoding/json takes.
+func snakeNames(t *testing.T, data []byte) []byte {
+	var v any
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.UseNumber()
+	if err := dec.Decode(&v); err != nil {
+		t.Fatalf("read as a stream but not valid JSON: %v", err)
+	}
+	var walk func(any) any
+	walk = func(v any) any {
+		switch v := v.(type) {
+		case map[string]any:
+			out := map[string]any{}
+			for name, value := range v {
+				if name = snakeCase(name); name == strings.ToLower(name) {
+					out[name] = walk(value)
+				}
+			}
+			return out
+		case []any:
+			for i := range v {
+				v[i] = walk(v[i])
+			}
+		}
+		return v
+	}
+	out, err := json.Marshal(walk(v))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// FuzzConfigDump: no dump makes a reader panic or hang, and whatever is read
+// is written as JSON.
+func FuzzConfigDump(f *testing.F) {
+	f.Add(must[[]byte](f)(io.ReadAll(testdata(f, configDump))))
+	for _, s := range []section{clusterSection, listenerSection, routeSection, secretSection} {
+		for list, path := range s.paths {
+			open, end := "", ""
+			for _, p := range path {
+				open, end = open+`{"`+p+`":`, "}"+end
+			}
+			f.Add(fmt.Appendf(nil, `{"configs":[{"@type":%q,%q:[%s{"name":"a"}%s]}]}`, s.typeURL, list, open, end))
+		}
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		written := func(err error, resources any) {
+			if err != nil {
+				return
+			}
+			if _, err := json.Marshal(resources); err != nil {
+				t.Error(err)
+			}
+		}
+		clusters, err := ReadClusters(bytes.NewReader(data), ClusterFilter{}, true)
+		written(err, ClusterResources(clusters))
+		listeners, err := ReadListeners(bytes.NewReader(data), ListenerFilter{}, true)
+		written(err, ListenerResources(listeners))
+		routes, err := ReadRoutes(bytes.NewReader(data), RouteFilter{}, true)
+		written(err, RouteResources(routes))
+		secrets, err := ReadSecrets(bytes.NewReader(data))
+		written(err, secrets.Resource)
+	})
+}

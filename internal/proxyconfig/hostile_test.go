@@ -1,0 +1,244 @@
+package proxyconfig
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// readers reads a dump of each kind; the result is not looked at.
+var readers = map[string]func(io.Reader) error{
+	"endpoints":        func(r io.Reader) error { _, err := ReadEndpoints(r, EndpointFilter{}); return err },
+	"cluster statuses": func(r io.Reader) error { _, err := ReadClusterStatuses(r, EndpointFilter{}); return err },
+	"clusters":         func(r io.Reader) error { _, err := ReadClusters(r, ClusterFilter{}, true); return err },
+	"listeners":        func(r io.Reader) error { _, err := ReadListeners(r, ListenerFilter{}, true); return err },
+	"routes":           func(r io.Reader) error { _, err := ReadRoutes(r, RouteFilter{}, true); return err },
+	"secrets":          func(r io.Reader) error { _, err := ReadSecrets(r); return err },
+}
+
+func TestBadDumps(t *testing.T) {
+	t.Parallel()
+	deep := strings.Repeat("[", 1_000_000)
+	listeners := func(l string) string {
+		return fmt.Sprintf(`{"configs": [{"@type": %q, "static_listeners": [{"listener": %s}]}]}`, listenerSection.typeURL, l)
+	}
+	tests := map[string]struct{ reader, dump, want string }{
+		"empty":            {"clusters", " \n", "the dump is empty"},
+		"truncated":        {"clusters", `{"configs": [{"@ty`, "the dump is truncated: it ends after 18 bytes"},
+		"truncated hosts":  {"endpoints", `{"cluster_statuses": [{"name": "a", "host_statuses": [`, "the dump is truncated: it ends after 54 bytes"},
+		"no JSON":          {"routes", "no stats", "the dump is not valid JSON: "},
+		"an array":         {"routes", "[]", "the document is an array, want an object"},
+		"NaN":              {"endpoints", `{"cluster_statuses": [{"name": "a", "weight": NaN}]}`, "the dump is not valid JSON: "},
+		"invalid UTF-8":    {"endpoints", "{\"cluster_statuses\": [{\"name\": \"\xff\"}]}", "the dump is not valid JSON: "},
+		"twice the same":   {"endpoints", `{"cluster_statuses": [], "cluster_statuses": []}`, "the dump is not valid JSON: "},
+		"more behind":      {"endpoints", `{"cluster_statuses": []} {}`, "there is something behind the end of the dump"},
+		"deep":             {"endpoints", `{"cluster_statuses": [{"name": "a", "x": ` + deep, "the dump is not valid JSON: "},
+		"deep, kept":       {"cluster statuses", `{"cluster_statuses": [{"name": "a", "x": ` + deep, "the dump is not valid JSON: "},
+		"deep, skipped":    {"clusters", `{"configs": [{"@type": "x", "y": ` + deep, "the dump is not valid JSON: "},
+		"config dump":      {"endpoints", `{"configs": []}`, "this is a config dump, endpoints are read from /clusters?format=json"},
+		"clusters":         {"listeners", `{"cluster_statuses": []}`, "this is the output of /clusters, listeners are read from /config_dump"},
+		"something else":   {"secrets", `{"stats": []}`, `this is no dump of Envoy: it has no "configs" but "stats"`},
+		"no section":       {"secrets", `{"configs": [{"@type": "x"}]}`, "config dump has no configuration type type.googleapis.com/envoy.admin.v3.SecretsConfigDump"},
+		"nothing masked":   {"routes", `{}`, "config dump has no configuration type type.googleapis.com/envoy.admin.v3.RoutesConfigDump"},
+		"no type":          {"routes", `{"configs": [{"a": 1, "@type": "x"}]}`, `/configs/0 does not begin with "@type"`},
+		"type is a number": {"routes", `{"configs": [{"@type": 5}]}`, "/configs/0/@type is a number, want a string"},
+		"no list":          {"routes", `{"configs": 5}`, "/configs is a number, want an array"},
+		"no clusters":      {"clusters", fmt.Sprintf(`{"configs": [{"@type": %q}]}`, clusterSection.typeURL), "no clusters found"},
+		"no listeners":     {"listeners", fmt.Sprintf(`{"configs": [{"@type": %q}]}`, listenerSection.typeURL), "no listeners found"},
+		"no routes":        {"routes", fmt.Sprintf(`{"configs": [{"@type": %q}]}`, routeSection.typeURL), "no routes found"},
+		"name is a number": {"clusters", clustersOf(`{"name": 5}`), "/configs/0/dynamic_active_clusters/0/cluster: json: cannot unmarshal"},
+		"port out of range": {
+			"endpoints", `{"cluster_statuses": [{"host_statuses": [{"address": {"socket_address": {"port_value": -1}}}]}]}`,
+			"json: cannot unmarshal",
+		},
+		"another type": {
+			"listeners", listeners(`{"@type": "type.googleapis.com/envoy.config.cluster.v3.Cluster", "name": "a"}`),
+			"/configs/0/static_listeners/0/listener: it is a envoy.config.cluster.v3.Cluster, want envoy.config.listener.v3.Listener",
+		},
+		"wrong shape": {"listeners", listeners(`{"name": ["a"]}`), "/configs/0/static_listeners/0/listener: decode envoy.config.listener.v3.Listener: "},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			err := readers[tc.reader](strings.NewReader(tc.dump))
+			if err == nil || !strings.HasPrefix(err.Error(), tc.want) {
+				t.Errorf("%s: error %v, want %s", tc.reader, err, tc.want)
+			}
+			if err != nil && len(err.Error()) > 500 {
+				t.Errorf("error has %d bytes", len(err.Error()))
+			}
+		})
+	}
+}
+
+func TestReadErrorsReachTheCaller(t *testing.T) {
+	t.Parallel()
+	errDisk := errors.New("disk on fire")
+	for name, read := range readers {
+		r := io.MultiReader(strings.NewReader(`{"x": [`), iotest.ErrReader(errDisk))
+		if err := read(r); !errors.Is(err, errDisk) {
+			t.Errorf("%s: error %v, want %v", name, err, errDisk)
+		}
+	}
+}
+
+// Every prefix of a dump is an error of its own kind, none a shorter result.
+func TestTruncatedAnywhere(t *testing.T) {
+	t.Parallel()
+	dump := must[[]byte](t)(io.ReadAll(testdata(t, clustersDump)))
+	dump = bytes.TrimSpace(dump)
+	for i := 1; i < len(dump); i += 31 {
+		err := readers["endpoints"](bytes.NewReader(dump[:i]))
+		if err == nil || !strings.Contains(err.Error(), "truncated") {
+			t.Fatalf("the first %d bytes: error %v, want one that says truncated", i, err)
+		}
+	}
+}
+
+// endless writes a dump of one resource that never ends.
+type endless struct{ head io.Reader }
+
+func (e *endless) Read(p []byte) (int, error) {
+	n, err := e.head.Read(p)
+	if errors.Is(err, io.EOF) {
+		for i := range p {
+			p[i] = 'x'
+		}
+		return len(p), nil
+	}
+	return n, err
+}
+
+func TestHugeResource(t *testing.T) {
+	t.Parallel()
+	head := fmt.Sprintf(`{"configs": [{"@type": %q, "static_clusters": [{"cluster": {"name": "`, clusterSection.typeURL)
+	err := readers["clusters"](&endless{strings.NewReader(head)})
+	if !errors.Is(err, errResourceSize) {
+		t.Errorf("error %v, want %v", err, errResourceSize)
+	}
+}
+
+// What a filter excludes is not held: reading 15 MB of endpoints of another
+// cluster allocates nothing to speak of.
+func TestExcludedIsNotHeld(t *testing.T) {
+	host := `{"address": {"socket_address": {"address": "10.0.0.1", "port_value": 80}}}`
+	hosts := strings.Repeat(host+",", 1000)
+	parts := []io.Reader{strings.NewReader(`{"cluster_statuses": [{"name": "other", "host_statuses": [`)}
+	for range 200 {
+		parts = append(parts, strings.NewReader(hosts))
+	}
+	parts = append(parts, strings.NewReader(host+`]}]}`))
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	got := must[[]Endpoint](t)(ReadEndpoints(io.MultiReader(parts...), EndpointFilter{Cluster: "wanted"}))
+	runtime.ReadMemStats(&after)
+	if len(got) != 0 {
+		t.Errorf("%d endpoints, want none", len(got))
+	}
+	if n := after.TotalAlloc - before.TotalAlloc; n > 2<<20 {
+		t.Errorf("%d bytes were allocated, want at most 2 MiB", n)
+	}
+}
+
+// Secrets are redacted whatever printed the dump; what is beside them stays.
+func TestSecretsAreRedacted(t *testing.T) {
+	t.Parallel()
+	const key = "c2VjcmV0IGtleQ=="
+	secret := `"tls_certificate": {"certificate_chain": {"inline_bytes": "Y2VydA=="}, "private_key": {"inline_bytes": "` + key + `"}, "password": {"inline_string": "hunter2"}}`
+	dump := fmt.Sprintf(`{"configs": [{"@type": %q,
+		"dynamic_active_secrets": [{"name": "default", "secret": {"@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret", %s}},
+		  {"name": "generic", "secret": {"@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret", "generic_secret": {"secret": {"filename": "/etc/token"}}}}],
+		"static_secrets": [{"name": "s", "secret": {"@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret", "session_ticket_keys": {"keys": [{"inline_string": "hunter2"}]}}}]
+	}]}`, secretSection.typeURL, secret)
+	secrets := must[*Secrets](t)(ReadSecrets(strings.NewReader(dump)))
+	text := must[[]byte](t)(json.Marshal(written(t, secrets.Resource)))
+	for _, leak := range []string{key, "hunter2", "/etc/token"} {
+		if bytes.Contains(text, []byte(leak)) {
+			t.Errorf("%q is shown: %s", leak, text)
+		}
+	}
+	var got struct {
+		DynamicActiveSecrets []struct {
+			Secret struct {
+				TLSCertificate struct {
+					CertificateChain, PrivateKey struct{ InlineBytes []byte }
+					Password                     struct{ InlineString string }
+				}
+			}
+		}
+	}
+	if err := json.Unmarshal(text, &got); err != nil {
+		t.Fatal(err)
+	}
+	cert := got.DynamicActiveSecrets[0].Secret.TLSCertificate
+	parts := []string{string(cert.CertificateChain.InlineBytes), string(cert.PrivateKey.InlineBytes), cert.Password.InlineString}
+	if diff := cmp.Diff([]string{"cert", "[redacted]", "[redacted]"}, parts); diff != "" {
+		t.Error(diff)
+	}
+
+	// A key inside of a cluster, too.
+	clusters := must[[]Cluster](t)(ReadClusters(strings.NewReader(clustersOf(
+		`{"name": "a", "transport_socket": {"name": "tls", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext", "common_tls_context": {"tls_certificates": [{"private_key": {"inline_string": "hunter2"}}]}}}}`)),
+		ClusterFilter{}, true))
+	if r := clusters[0].Resource; bytes.Contains(r, []byte("hunter2")) || !bytes.Contains(r, []byte(redacted)) {
+		t.Errorf("the key is not redacted: %s", r)
+	}
+}
+
+func TestUnknownExtensionsAreShownAsTheyCame(t *testing.T) {
+	t.Parallel()
+	clusters := must[[]Cluster](t)(ReadClusters(strings.NewReader(clustersOf(
+		`{"name": "a", "new_field": {"some_name": 1}, "connect_timeout": "1s", "transport_socket": {"typed_config": {"@type": "type.googleapis.com/acme.Socket", "deep_name": {"x_y": [1, null]}}}}`)),
+		ClusterFilter{}, true))
+	want := parsed(t, []byte(`{"name": "a", "new_field": {"some_name": 1}, "connectTimeout": "1s",
+		"transportSocket": {"typedConfig": {"@type": "type.googleapis.com/acme.Socket", "deep_name": {"x_y": [1, null]}}}}`))
+	if diff := cmp.Diff(want, parsed(t, clusters[0].Resource)); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestSecretRows(t *testing.T) {
+	t.Parallel()
+	root := must[*Secrets](t)(ReadSecrets(testdata(t, configDump))).Items[1].Cert
+	pem := base64.StdEncoding.EncodeToString([]byte("-----BEGIN CERTIFICATE-----\n" + base64.StdEncoding.EncodeToString(root.Raw) + "\n-----END CERTIFICATE-----\n"))
+	const secretType = `"@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"`
+	validator := `"custom_validator_config": {"name": "spiffe", "typed_config": {
+		"@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.SPIFFECertValidatorConfig",
+		"trust_domains": [{"name": "one", "trust_bundle": {"inline_bytes": "` + pem + `"}}, {"name": "two", "trust_bundle": {"inline_string": "rubbish"}}]}}`
+	dump := fmt.Sprintf(`{"configs": [{"@type": %q,
+		"dynamic_active_secrets": [{"name": "ROOTCA", "secret": {%s, "validation_context": {%s}}}],
+		"dynamic_warming_secrets": [{"name": "default", "version_info": "uninitialized", "secret": {%s, "name": "default"}},
+		  {"name": "w", "secret": {%s, "validation_context": {"trusted_ca": {"inline_bytes": %q}}}}]
+	}]}`, secretSection.typeURL, secretType, validator, secretType, secretType, pem)
+	secrets := must[*Secrets](t)(ReadSecrets(strings.NewReader(dump)))
+	serial := "b5cc86c0e8a744dc5059789ab181303c     2036-11-18T10:46:10Z     2026-11-21T10:46:10Z"
+	want := []string{
+		"RESOURCE NAME     TYPE     STATUS            VALID CERT     SERIAL NUMBER                        NOT AFTER                NOT BEFORE",
+		"default                    UNINITIALIZED     false",
+		"w                 CA       WARMING           true           " + serial,
+		"ROOTCA            CA       ACTIVE            true           " + serial,
+		"ROOTCA                     ACTIVE            false",
+		"",
+	}
+	if diff := cmp.Diff(want, tableLines(t, SecretTable(secrets.Items, dumpTime))); diff != "" {
+		t.Error(diff)
+	}
+	want = []string{
+		"RESOURCE NAME     TYPE     STATUS     VALID CERT     SERIAL NUMBER                        NOT AFTER                NOT BEFORE               TRUST DOMAIN",
+		"ROOTCA            CA       ACTIVE     false          " + serial + "     one",
+		"ROOTCA                     ACTIVE     false                                                                                                 two",
+		"",
+	}
+	if diff := cmp.Diff(want, tableLines(t, SecretTable(secrets.Items[2:], root.NotAfter.Add(1)))); diff != "" {
+		t.Error(diff)
+	}
+}

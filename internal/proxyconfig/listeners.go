@@ -1,0 +1,223 @@
+package proxyconfig
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/meshctl/meshctl/internal/output"
+)
+
+// Listener is one listener of a proxy.
+type Listener struct {
+	Name string
+	// Addresses holds the first address and the additional ones, without
+	// ports.
+	Addresses []string
+	// Port is that of the first address, 0 if it has none.
+	Port   uint32
+	Type   ListenerType
+	Chains []Chain
+	// Resource is the listener as proto JSON; nil unless asked for.
+	Resource jsontext.Value
+}
+
+// Chain is what one filter chain takes and where it leads.
+type Chain struct{ Match, Destination string }
+
+// ListenerType says what the filter chains of a listener speak.
+type ListenerType string
+
+// The types of listeners.
+const (
+	ListenerHTTP    ListenerType = "HTTP"
+	ListenerTCP     ListenerType = "TCP"
+	ListenerHTTPTCP ListenerType = "HTTP+TCP"
+	ListenerUnknown ListenerType = "UNKNOWN"
+)
+
+// ListenerFilter selects listeners; zero fields select all.
+type ListenerFilter struct {
+	// Address is compared with each address, ignoring case.
+	Address string
+	Port    uint32
+	// Type is compared ignoring case.
+	Type ListenerType
+}
+
+func (f *ListenerFilter) matches(l *Listener) bool {
+	return (f.Port == 0 || f.Port == l.Port) &&
+		matchesFold(string(f.Type), string(l.Type)) &&
+		(f.Address == "" || slices.ContainsFunc(l.Addresses, func(a string) bool { return strings.EqualFold(a, f.Address) }))
+}
+
+var listenerSection = section{
+	what:    "listeners",
+	typeURL: "type.googleapis.com/envoy.admin.v3.ListenersConfigDump",
+	paths: map[string][]string{
+		"dynamic_listeners": {"active_state", "listener"},
+		"static_listeners":  {"listener"},
+	},
+}
+
+// ReadListeners reads a config dump and returns the active and static
+// listeners that the filter selects, ordered by port, address and type. With
+// resources they carry their JSON. A dump without any listener is an error.
+func ReadListeners(r io.Reader, f ListenerFilter, resources bool) ([]Listener, error) {
+	var found []Listener
+	n := 0
+	err := listenerSection.read(r, func(_ string, raw jsontext.Value) error {
+		n++
+		m := new(listenerv3.Listener)
+		if err := decode(raw, m); err != nil {
+			return err
+		}
+		l := NewListener(m)
+		if !f.matches(&l) {
+			return nil
+		}
+		var err error
+		if resources {
+			l.Resource, err = protoJSON(raw, m)
+		}
+		found = append(found, l)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if n == 0 {
+		return nil, errors.New("no listeners found")
+	}
+	slices.SortStableFunc(found, func(a, b Listener) int {
+		return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.Addresses[0], b.Addresses[0]), cmp.Compare(a.Type, b.Type))
+	})
+	return found, nil
+}
+
+// NewListener summarises a listener. Its chains are ordered by destination,
+// last first; those with one destination stay in the listener's order, the
+// default chain at the end.
+func NewListener(m *listenerv3.Listener) Listener {
+	address, port := splitAddress(m.GetAddress())
+	l := Listener{Name: m.GetName(), Addresses: []string{address}, Port: port}
+	for _, a := range m.GetAdditionalAddresses() {
+		address, _ := splitAddress(a.GetAddress())
+		l.Addresses = append(l.Addresses, address)
+	}
+	chains := m.GetFilterChains()
+	if def := m.GetDefaultFilterChain(); def != nil {
+		chains = append(slices.Clip(chains), def)
+	}
+	http, tcp := false, false
+	for _, chain := range chains {
+		dest, hasHTTP, hasTCP := summarise(chain.GetFilters())
+		http, tcp = http || hasHTTP, tcp || hasTCP
+		l.Chains = append(l.Chains, Chain{Match: chainMatch(chain.GetFilterChainMatch()), Destination: dest})
+	}
+	switch {
+	case http && tcp:
+		l.Type = ListenerHTTPTCP
+	case http:
+		l.Type = ListenerHTTP
+	case tcp:
+		l.Type = ListenerTCP
+	default:
+		l.Type = ListenerUnknown
+	}
+	slices.SortStableFunc(l.Chains, func(a, b Chain) int { return cmp.Compare(b.Destination, a.Destination) })
+	return l
+}
+
+// splitAddress returns an address as tables show it, and its port.
+func splitAddress(a *corev3.Address) (string, uint32) {
+	switch a := a.GetAddress().(type) {
+	case *corev3.Address_SocketAddress:
+		return a.SocketAddress.GetAddress(), a.SocketAddress.GetPortValue()
+	case *corev3.Address_Pipe:
+		return "unix://" + a.Pipe.GetPath(), 0
+	case *corev3.Address_EnvoyInternalAddress:
+		return "envoy://" + a.EnvoyInternalAddress.GetServerListenerName() + "/" + a.EnvoyInternalAddress.GetEndpointId(), 0
+	}
+	return "unknown", 0
+}
+
+// ListenerTable lays listeners out in Istio's columns: one row a filter chain
+// if verbose, else one a listener.
+func ListenerTable(listeners []Listener, verbose bool) *output.Table {
+	t := &output.Table{Header: []string{"ADDRESSES", "PORT", "TYPE"}, Gap: 1}
+	if verbose {
+		t.Header = []string{"ADDRESSES", "PORT", "MATCH", "DESTINATION"}
+	}
+	for _, l := range listeners {
+		addresses, port := strings.Join(l.Addresses, ","), strconv.FormatUint(uint64(l.Port), 10)
+		if !verbose {
+			t.Rows = append(t.Rows, []string{addresses, port, string(l.Type)})
+			continue
+		}
+		for _, c := range l.Chains {
+			t.Rows = append(t.Rows, []string{addresses, port, c.Match, c.Destination})
+		}
+	}
+	return t
+}
+
+// ListenerResources is the JSON of listeners that were read with resources.
+func ListenerResources(listeners []Listener) []jsontext.Value {
+	return resourcesOf(listeners, func(l Listener) jsontext.Value { return l.Resource })
+}
+
+// chainMatch says what connections a filter chain takes.
+func chainMatch(m *listenerv3.FilterChainMatch) string {
+	var parts []string
+	if names := m.GetServerNames(); len(names) > 0 {
+		parts = append(parts, "SNI: "+strings.Join(names, ","))
+	}
+	if tp := m.GetTransportProtocol(); tp != "" {
+		parts = append(parts, "Trans: "+tp)
+	}
+	if apps := m.GetApplicationProtocols(); len(apps) > 0 {
+		parts = append(parts, "App: "+applications(strings.Join(apps, ",")))
+	}
+	port := ""
+	if m.GetDestinationPort() != nil {
+		port = fmt.Sprintf(":%d", m.GetDestinationPort().GetValue())
+	}
+	if ranges := m.GetPrefixRanges(); len(ranges) > 0 {
+		var cidrs []string
+		for _, r := range ranges {
+			cidrs = append(cidrs, fmt.Sprintf("%s/%d", r.GetAddressPrefix(), r.GetPrefixLen().GetValue()))
+		}
+		parts = append(parts, "Addr: "+strings.Join(cidrs, ",")+port)
+	} else if port != "" {
+		parts = append(parts, "Addr: *"+port)
+	}
+	if len(parts) == 0 {
+		return "ALL"
+	}
+	return strings.Join(parts, "; ")
+}
+
+// applications gives the lists of ALPN names that Istio's control planes made
+// the names that its tables show.
+func applications(list string) string {
+	switch list {
+	case "http/1.0,http/1.1,h2c":
+		return "HTTP"
+	case "http/1.0,http/1.1,h2c,istio-http/1.0,istio-http/1.1,istio-h2":
+		return "HTTP TLS"
+	case "istio,istio-http/1.0,istio-http/1.1,istio-h2":
+		return "Istio HTTP Plain"
+	case "istio-peer-exchange,istio":
+		return "TCP TLS"
+	}
+	return list
+}

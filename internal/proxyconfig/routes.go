@@ -1,0 +1,185 @@
+package proxyconfig
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/output"
+)
+
+// Route is one route configuration of a proxy.
+type Route struct {
+	// Name is empty for some that stand in the bootstrap.
+	Name string
+	// Hosts is the number of virtual hosts.
+	Hosts int
+	// Entries are the routes of all virtual hosts, in order, without those
+	// that pass traffic through unchanged.
+	Entries []RouteEntry
+	// Resource is the configuration as proto JSON; nil unless asked for.
+	Resource jsontext.Value
+
+	static bool // inline in a listener, not from RDS
+}
+
+// RouteEntry is one route of one virtual host.
+type RouteEntry struct {
+	Host string
+	// Domains is short: at most two, then how many more.
+	Domains string
+	Match   string
+	// Service is the VirtualService behind it, name.namespace; 404 if the
+	// virtual host has no routes at all.
+	Service string
+}
+
+// RouteFilter selects route configurations.
+type RouteFilter struct {
+	// Name is the whole name; empty selects all.
+	Name string
+}
+
+var routeSection = section{
+	what:    "routes",
+	typeURL: "type.googleapis.com/envoy.admin.v3.RoutesConfigDump",
+	paths: map[string][]string{
+		"dynamic_route_configs": {"route_config"},
+		"static_route_configs":  {"route_config"},
+	},
+}
+
+// ReadRoutes reads a config dump and returns the route configurations that
+// the filter selects: those from RDS, then the inline ones, each ordered by
+// name, numbers first. With resources they carry their JSON. A dump without
+// any route configuration is an error.
+func ReadRoutes(r io.Reader, f RouteFilter, resources bool) ([]Route, error) {
+	var found []Route
+	n := 0
+	err := routeSection.read(r, func(list string, raw jsontext.Value) error {
+		n++
+		m := new(routev3.RouteConfiguration)
+		if err := decode(raw, m); err != nil {
+			return err
+		}
+		if f.Name != "" && f.Name != m.GetName() {
+			return nil
+		}
+		route := NewRoute(m)
+		route.static = list == "static_route_configs"
+		var err error
+		if resources {
+			route.Resource, err = protoJSON(raw, m)
+		}
+		found = append(found, route)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if n == 0 {
+		return nil, errors.New("no routes found")
+	}
+	slices.SortStableFunc(found, compareRoutes)
+	return found, nil
+}
+
+func compareRoutes(a, b Route) int {
+	if a.static != b.static {
+		if a.static {
+			return 1
+		}
+		return -1
+	}
+	x, errX := strconv.ParseUint(a.Name, 10, 32)
+	y, errY := strconv.ParseUint(b.Name, 10, 32)
+	switch {
+	case errX == nil && errY == nil:
+		return cmp.Or(cmp.Compare(x, y), cmp.Compare(a.Name, b.Name))
+	case errX == nil:
+		return -1
+	case errY == nil:
+		return 1
+	}
+	return cmp.Compare(a.Name, b.Name)
+}
+
+// NewRoute summarises a route configuration.
+func NewRoute(m *routev3.RouteConfiguration) Route {
+	r := Route{Name: m.GetName(), Hosts: len(m.GetVirtualHosts())}
+	for _, vh := range m.GetVirtualHosts() {
+		host, domains := vh.GetName(), shortDomains(vh.GetDomains())
+		if len(vh.GetRoutes()) == 0 {
+			r.Entries = append(r.Entries, RouteEntry{Host: host, Domains: domains, Match: "/*", Service: "404"})
+		}
+		for _, route := range vh.GetRoutes() {
+			if route.GetRoute().GetCluster() == mesh.PassthroughCluster {
+				continue
+			}
+			config := route.GetMetadata().GetFilterMetadata()["istio"].GetFields()["config"].GetStringValue()
+			r.Entries = append(r.Entries, RouteEntry{
+				Host: host, Domains: domains,
+				Match: routeMatch(route.GetMatch()), Service: configName(config),
+			})
+		}
+	}
+	return r
+}
+
+// shortDomains leaves out what says nothing new (names with a port, and long
+// forms of a name whose short form is there) and shows two of the rest.
+func shortDomains(domains []string) string {
+	if len(domains) == 1 {
+		return domains[0]
+	}
+	kept := slices.DeleteFunc(slices.Clone(domains), func(d string) bool {
+		if colons := strings.Count(d, ":"); colons > 0 {
+			return colons <= 2 || !strings.HasSuffix(d, "]")
+		}
+		for _, suffix := range []string{".svc." + mesh.DefaultDomain, ".svc"} {
+			if short, ok := strings.CutSuffix(d, suffix); ok && slices.Contains(domains, short) {
+				return true
+			}
+		}
+		return false
+	})
+	if len(kept) == 0 {
+		kept = domains // each with a port: better than nothing
+	}
+	if len(kept) <= 2 {
+		return strings.Join(kept, ", ")
+	}
+	return fmt.Sprintf("%s + %d more...", strings.Join(kept[:2], ", "), len(kept)-2)
+}
+
+// RouteTable lays routes out in Istio's columns: one row a route if verbose,
+// else one a route configuration.
+func RouteTable(routes []Route, verbose bool) *output.Table {
+	t := &output.Table{Header: []string{"NAME", "VIRTUAL HOSTS"}}
+	if verbose {
+		t.Header = []string{"NAME", "VHOST NAME", "DOMAINS", "MATCH", "VIRTUAL SERVICE"}
+	}
+	for _, r := range routes {
+		if !verbose {
+			t.Rows = append(t.Rows, []string{r.Name, strconv.Itoa(r.Hosts)})
+			continue
+		}
+		for _, e := range r.Entries {
+			t.Rows = append(t.Rows, []string{r.Name, e.Host, e.Domains, e.Match, e.Service})
+		}
+	}
+	return t
+}
+
+// RouteResources is the JSON of routes that were read with resources.
+func RouteResources(routes []Route) []jsontext.Value {
+	return resourcesOf(routes, func(r Route) jsontext.Value { return r.Resource })
+}
