@@ -91,7 +91,7 @@ func Run(ctx context.Context, cfg Config, opts Options) error {
 	}
 	tasks.Go(func() error { return status.serve(serving, statusListener) })
 
-	socket, err := sds.Listen(cfg.sdsSocket(), opts.Log)
+	socket, err := sds.Listen(ctx, cfg.sdsSocket(), opts.Log)
 	if err == nil {
 		tasks.Go(func() error { return secrets.Serve(serving, socket) })
 		tasks.Go(func() error { manager.Run(serving); return nil })
@@ -118,7 +118,7 @@ func runEnvoy(ctx, serving context.Context, cfg Config, opts Options, admin *adm
 		return err
 	}
 	defer func() { err = errors.Join(err, os.Remove(file)) }()
-	envoy, err := process.Start(process.Command{
+	envoy, err := process.Start(context.WithoutCancel(ctx), process.Command{
 		Path: cfg.EnvoyPath, Args: envoyArgs(cfg, file), Env: opts.Environ,
 		Stdout: opts.Stdout, Stderr: opts.Stderr,
 	})

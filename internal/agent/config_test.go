@@ -61,17 +61,31 @@ func TestPrecedence(t *testing.T) {
 		want  [4]any // by flag, environment, PROXY_CONFIG, default; nil where there is no such place
 	}{
 		"pod name": {Flags{PodName: "f"}, "POD_NAME=e", "", func(c Config) any { return c.Node.Name }, [4]any{"f", "e", nil, "client-1"}},
-		"trust domain": {Flags{TrustDomain: "f"}, "TRUST_DOMAIN=a@b", "proxyMetadata: {TRUST_DOMAIN: p}",
-			func(c Config) any { return c.Identity.TrustDomain }, [4]any{"f", "a.b", "p", "cluster.local"}},
+		"trust domain": {
+			Flags{TrustDomain: "f"},
+			"TRUST_DOMAIN=a@b", "proxyMetadata: {TRUST_DOMAIN: p}",
+			func(c Config) any { return c.Identity.TrustDomain },
+			[4]any{"f", "a.b", "p", "cluster.local"},
+		},
 		"address": {Flags{InstanceIP: "10.0.0.1"}, "INSTANCE_IP=10.0.0.2", "", func(c Config) any { return c.Node.IP.String() }, [4]any{"10.0.0.1", "10.0.0.2", nil, "10.0.0.9"}},
-		"cluster": {Flags{ClusterID: "f"}, "ISTIO_META_CLUSTER_ID=e", "proxyMetadata: {ISTIO_META_CLUSTER_ID: p}",
-			func(c Config) any { return string(c.Cluster) + "," + text(c.Metadata["CLUSTER_ID"]) }, [4]any{"f,f", "e,e", "p,p", ","}},
-		"network": {Flags{Network: "f"}, "ISTIO_META_NETWORK=e", "proxyMetadata: {ISTIO_META_NETWORK: p}",
-			func(c Config) any { return text(c.Metadata["NETWORK"]) }, [4]any{"f", "e", "p", ""}},
+		"cluster": {
+			Flags{ClusterID: "f"},
+			"ISTIO_META_CLUSTER_ID=e", "proxyMetadata: {ISTIO_META_CLUSTER_ID: p}",
+			func(c Config) any { return string(c.Cluster) + "," + text(c.Metadata["CLUSTER_ID"]) },
+			[4]any{"f,f", "e,e", "p,p", ","},
+		},
+		"network": {
+			Flags{Network: "f"},
+			"ISTIO_META_NETWORK=e", "proxyMetadata: {ISTIO_META_NETWORK: p}",
+			func(c Config) any { return text(c.Metadata["NETWORK"]) },
+			[4]any{"f", "e", "p", ""},
+		},
 		"discovery": {Flags{DiscoveryAddress: "f:1"}, "", "discoveryAddress: p:2", func(c Config) any { return c.Discovery }, [4]any{
-			Server{"f", 1, "f"}, nil, Server{"p", 2, "p"}, Server{"istiod.istio-system.svc", 15012, "istiod.istio-system.svc"}}},
+			Server{"f", 1, "f"}, nil, Server{"p", 2, "p"}, Server{"istiod.istio-system.svc", 15012, "istiod.istio-system.svc"},
+		}},
 		"ca": {Flags{CAAddress: "f:1"}, "CA_ADDR=127.0.0.1:2", "discoveryAddress: p:3", func(c Config) any { return c.CA }, [4]any{
-			Server{"f", 1, "f"}, Server{"127.0.0.1", 2, "istiod.istio-system.svc"}, Server{"p", 3, "p"}, Server{"istiod.istio-system.svc", 15012, "istiod.istio-system.svc"}}},
+			Server{"f", 1, "f"}, Server{"127.0.0.1", 2, "istiod.istio-system.svc"}, Server{"p", 3, "p"}, Server{"istiod.istio-system.svc", 15012, "istiod.istio-system.svc"},
+		}},
 		"roots":       {Flags{RootCA: "f"}, "CA_ROOT_CA=e", "", func(c Config) any { return c.CARootFile }, [4]any{"f", "e", nil, DefaultRootFile}},
 		"xds roots":   {Flags{RootCA: "f"}, "XDS_ROOT_CA=e", "", func(c Config) any { return c.XDSRootFile }, [4]any{"", "e", nil, ""}},
 		"admin":       {Flags{AdminPort: 1}, "", "proxyAdminPort: 2", func(c Config) any { return int(c.AdminPort) }, [4]any{1, nil, 2, 15000}},
@@ -84,13 +98,24 @@ func TestPrecedence(t *testing.T) {
 		"path":        {Flags{ConfigPath: "f"}, "", "configPath: p", func(c Config) any { return c.ConfigPath }, [4]any{"f", nil, "p", DefaultConfigPath}},
 		"envoy":       {Flags{Envoy: "f"}, "", "binaryPath: p", func(c Config) any { return c.EnvoyPath }, [4]any{"f", nil, "p", "envoy"}},
 		"drain":       {Flags{DrainDuration: &second}, "", "drainDuration: 2s", func(c Config) any { return c.Drain }, [4]any{second, nil, 2 * second, 45 * second}},
-		"termination": {Flags{TerminationDrainDuration: new(time.Duration)}, "", "terminationDrainDuration: 2s",
-			func(c Config) any { return c.TerminationDrain }, [4]any{time.Duration(0), nil, 2 * second, 5 * second}},
+		"termination": {
+			Flags{TerminationDrainDuration: new(time.Duration)},
+			"", "terminationDrainDuration: 2s",
+			func(c Config) any { return c.TerminationDrain },
+			[4]any{time.Duration(0), nil, 2 * second, 5 * second},
+		},
 		"mesh": {Flags{}, "ISTIO_META_MESH_ID=e", "meshId: p", func(c Config) any { return text(c.Metadata["MESH_ID"]) }, [4]any{nil, "e", "p", ""}},
-		"interception": {Flags{}, "ISTIO_META_INTERCEPTION_MODE=NONE", "interceptionMode: TPROXY",
-			func(c Config) any { return text(c.Metadata["INTERCEPTION_MODE"]) }, [4]any{nil, "NONE", "TPROXY", ""}},
-		"node cluster": {Flags{}, "ISTIO_META_WORKLOAD_NAME=e", "serviceCluster: p", func(c Config) any { return c.NodeCluster },
-			[4]any{nil, nil, "p", "istio-proxy.sample"}},
+		"interception": {
+			Flags{},
+			"ISTIO_META_INTERCEPTION_MODE=NONE", "interceptionMode: TPROXY",
+			func(c Config) any { return text(c.Metadata["INTERCEPTION_MODE"]) },
+			[4]any{nil, "NONE", "TPROXY", ""},
+		},
+		"node cluster": {
+			Flags{},
+			"ISTIO_META_WORKLOAD_NAME=e", "serviceCluster: p", func(c Config) any { return c.NodeCluster },
+			[4]any{nil, nil, "p", "istio-proxy.sample"},
+		},
 		"log level": {Flags{LogLevel: "f"}, "", "", func(c Config) any { return c.LogLevel }, [4]any{"f", nil, nil, "warning"}},
 	} {
 		t.Run(name, func(t *testing.T) {

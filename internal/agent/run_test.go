@@ -62,13 +62,15 @@ func fakeEnvoy() error {
 	if err != nil {
 		return err
 	}
-	go http.Serve(listener, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Method == http.MethodPost {
-			drained <- r.URL.String()
-		}
-		fmt.Fprint(w, "cluster_manager.cds.update_success: 1\nlistener_manager.lds.update_success: 1\n"+
-			"server.state: 0\nlistener_manager.workers_started: 1\n")
-	}))
+	go func() {
+		_ = http.Serve(listener, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.Method == http.MethodPost {
+				drained <- r.URL.String()
+			}
+			fmt.Fprint(w, "cluster_manager.cds.update_success: 1\nlistener_manager.lds.update_success: 1\n"+
+				"server.state: 0\nlistener_manager.workers_started: 1\n")
+		}))
+	}()
 	bootstrap := os.Args[slices.Index(os.Args, "-c")+1]
 	info, err := os.Stat(bootstrap)
 	if err != nil {
@@ -103,7 +105,7 @@ func newAgentTest(t *testing.T, kind, mode string) *agentTest {
 	t.Helper()
 	ca := catest.New(t)
 	ca.Serve(t)
-	dir, err := os.MkdirTemp("", "agent")
+	dir, err := os.MkdirTemp("", "agent") //nolint:usetesting // the path of a socket must be short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -254,6 +256,7 @@ func TestRunRefuses(t *testing.T) {
 		"no root":   {func(_ *testing.T, a *agentTest) { a.cfg.CARootFile = "none.pem" }, "none.pem"},
 		"long path": {func(_ *testing.T, a *agentTest) { a.cfg.ConfigPath += strings.Repeat("/x", 60) }, "107"},
 		"status port taken": {func(t *testing.T, a *agentTest) {
+			t.Helper()
 			l, err := net.Listen("tcp", netip.AddrPortFrom(a.cfg.Listen, a.cfg.StatusPort).String())
 			if err != nil {
 				t.Fatal(err)
@@ -261,6 +264,7 @@ func TestRunRefuses(t *testing.T) {
 			t.Cleanup(func() { l.Close() })
 		}, "--status-port"},
 		"second agent": {func(t *testing.T, a *agentTest) {
+			t.Helper()
 			if err := os.MkdirAll(filepath.Dir(a.cfg.sdsSocket()), 0o700); err != nil {
 				t.Fatal(err)
 			}

@@ -108,7 +108,7 @@ func (o *agentOptions) run(ctx context.Context, env *Env) error {
 	}
 	cfg, warnings, err := agent.Resolve(in)
 	for _, w := range warnings {
-		log.Warn(w)
+		log.Warn("configuration", "warning", w)
 	}
 	if err != nil {
 		return usagef("%w", err)

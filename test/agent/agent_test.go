@@ -50,6 +50,7 @@ func TestAgentRunsEnvoy(t *testing.T) {
 }
 
 func testAgentRunsEnvoy(t *testing.T, delta string) {
+	t.Helper()
 	ca, plane := catest.New(t), &controlPlane{}
 	ca.Serve(t, func(s *grpc.Server) { discoveryv3.RegisterAggregatedDiscoveryServiceServer(s, plane) })
 	dir := shortDir(t)
@@ -84,7 +85,7 @@ func testAgentRunsEnvoy(t *testing.T, delta string) {
 		t.Errorf("agent ended with %v", err)
 	}
 	left := 0
-	err := filepath.WalkDir(filepath.Join(dir, "proxy"), func(path string, d fs.DirEntry, err error) error {
+	err := filepath.WalkDir(filepath.Join(dir, "proxy"), func(path string, _ fs.DirEntry, err error) error {
 		if err == nil && path != filepath.Join(dir, "proxy") {
 			left++
 			t.Errorf("left behind: %s", path)
@@ -146,6 +147,7 @@ func TestBootstrapIsValid(t *testing.T) {
 
 // flagsFor configures an agent in dir for the authority and control plane ca.
 func flagsFor(t *testing.T, ca *catest.CA, dir string) agent.Flags {
+	t.Helper()
 	addr := ca.Addr
 	if addr == "" {
 		addr = "127.0.0.1:15012"
@@ -163,7 +165,7 @@ func flagsFor(t *testing.T, ca *catest.CA, dir string) agent.Flags {
 // shortDir is a directory with room for a socket's path.
 func shortDir(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "agent")
+	dir, err := os.MkdirTemp("", "agent") //nolint:usetesting // the path of a socket must be short
 	if err != nil {
 		t.Fatal(err)
 	}

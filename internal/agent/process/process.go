@@ -4,12 +4,14 @@ package process
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -35,12 +37,12 @@ type Process struct {
 	err  error // valid once done is closed
 }
 
-// Start runs the command. The process gets a process group of its own, so
+// Start runs the command until ctx ends, which kills it. The process gets a process group of its own, so
 // that Ctrl-C in a terminal reaches the agent alone, and on Linux is killed by
 // the kernel when the agent dies.
-func Start(c Command) (*Process, error) {
+func Start(ctx context.Context, c Command) (*Process, error) {
 	p := &Process{tail: &tail{out: c.Stderr}, done: make(chan struct{})}
-	p.cmd = exec.Command(c.Path, c.Args...)
+	p.cmd = exec.CommandContext(ctx, c.Path, c.Args...)
 	p.cmd.Env = c.Env
 	p.cmd.Stdout = c.Stdout
 	p.cmd.Stderr = p.tail
@@ -139,9 +141,11 @@ func (t *tail) last() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	lines := bytes.Split(bytes.TrimSpace(t.buf), []byte("\n"))
-	for i := len(lines) - 1; i >= 0; i-- {
-		if bytes.Contains(lines[i], []byte("\tcritical\t")) || bytes.Contains(lines[i], []byte("[critical]")) || bytes.Contains(lines[i], []byte("\terror\t")) {
-			return string(lines[i])
+	for _, line := range slices.Backward(lines) {
+		for _, level := range []string{"\tcritical\t", "[critical]", "\terror\t"} {
+			if bytes.Contains(line, []byte(level)) {
+				return string(line)
+			}
 		}
 	}
 	return string(lines[len(lines)-1])

@@ -3,6 +3,7 @@ package process
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -23,7 +24,7 @@ const parentEnv = "MESHCTL_TEST_PARENT"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(parentEnv) != "" {
-		p, err := Start(Command{Path: "/bin/sh", Args: []string{"-c", "exec sleep 600"}, Stdout: io.Discard, Stderr: io.Discard})
+		p, err := Start(context.Background(), Command{Path: "/bin/sh", Args: []string{"-c", "exec sleep 600"}, Stdout: io.Discard, Stderr: io.Discard})
 		if err != nil {
 			fmt.Println(err)
 			os.Exit(1)
@@ -41,7 +42,7 @@ const deadline = 30 * time.Second
 func run(t *testing.T, script string) (p *Process, stdout, stderr *bytes.Buffer) {
 	t.Helper()
 	stdout, stderr = new(bytes.Buffer), new(bytes.Buffer)
-	p, err := Start(Command{
+	p, err := Start(context.WithoutCancel(t.Context()), Command{
 		Path: "/bin/sh", Args: []string{"-c", script}, Env: []string{"GREETING=hello"},
 		Stdout: stdout, Stderr: stderr,
 	})
@@ -89,7 +90,7 @@ func TestOutputAndEnd(t *testing.T) {
 }
 
 func TestStart(t *testing.T) {
-	_, err := Start(Command{Path: "/no/such/envoy", Stdout: io.Discard, Stderr: io.Discard})
+	_, err := Start(t.Context(), Command{Path: "/no/such/envoy", Stdout: io.Discard, Stderr: io.Discard})
 	if !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("got %v, want that the file does not exist", err)
 	}
@@ -99,7 +100,7 @@ func TestStart(t *testing.T) {
 func started(t *testing.T, script string) *Process {
 	t.Helper()
 	r, w := io.Pipe()
-	p, err := Start(Command{Path: "/bin/sh", Args: []string{"-c", script}, Stdout: w, Stderr: io.Discard})
+	p, err := Start(context.WithoutCancel(t.Context()), Command{Path: "/bin/sh", Args: []string{"-c", script}, Stdout: w, Stderr: io.Discard})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +108,12 @@ func started(t *testing.T, script string) *Process {
 		t.Fatal(err)
 	}
 	go func() { _, _ = io.Copy(io.Discard, r) }()
-	t.Cleanup(func() { <-p.Done(); w.Close() })
+	t.Cleanup(func() {
+		<-p.Done()
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	})
 	return p
 }
 

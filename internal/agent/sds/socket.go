@@ -1,6 +1,7 @@
 package sds
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -24,7 +25,7 @@ const probeTimeout = time.Second
 // is made if missing. A socket that nobody answers on is replaced; one that
 // is in use, and anything that is no socket, is an error. Closing the
 // listener removes the socket.
-func Listen(path string, log *slog.Logger) (net.Listener, error) {
+func Listen(ctx context.Context, path string, log *slog.Logger) (net.Listener, error) {
 	if len(path) > maxSocketPath {
 		return nil, fmt.Errorf("socket path %s is %d bytes long, the system allows %d; choose a shorter directory",
 			path, len(path), maxSocketPath)
@@ -32,7 +33,7 @@ func Listen(path string, log *slog.Logger) (net.Listener, error) {
 	if err := ownDirectory(filepath.Dir(path)); err != nil {
 		return nil, err
 	}
-	if err := removeStale(path); err != nil {
+	if err := removeStale(ctx, path); err != nil {
 		return nil, err
 	}
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
@@ -61,7 +62,7 @@ func ownDirectory(dir string) error {
 	if info.Mode().Perm() == 0o700 {
 		return nil
 	}
-	if err := os.Chmod(dir, 0o700); err != nil {
+	if err := os.Chmod(dir, 0o700); err != nil { //nolint:gosec // a directory needs the bit to enter it
 		return fmt.Errorf("directory %s of the socket has mode %04o and cannot be closed to others: %w",
 			dir, info.Mode().Perm(), err)
 	}
@@ -69,7 +70,7 @@ func ownDirectory(dir string) error {
 }
 
 // removeStale removes the socket at path if nobody answers on it.
-func removeStale(path string) error {
+func removeStale(ctx context.Context, path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -80,7 +81,7 @@ func removeStale(path string) error {
 	if info.Mode().Type() != fs.ModeSocket {
 		return fmt.Errorf("%s exists and is not a socket; remove it or choose another directory", path)
 	}
-	conn, err := net.DialTimeout("unix", path, probeTimeout)
+	conn, err := (&net.Dialer{Timeout: probeTimeout}).DialContext(ctx, "unix", path)
 	if err == nil {
 		return errors.Join(fmt.Errorf("socket %s is in use: is another agent running with the same directory?", path), conn.Close())
 	}

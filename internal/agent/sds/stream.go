@@ -48,12 +48,12 @@ func serve[Request any](ctx context.Context, s *Server, sub *subscription,
 	recv func() (Request, error), handle func(Request) error, send func(due []*secret, nonce string) error,
 ) error {
 	requests := make(chan Request)
-	recvErr := make(chan error, 1)
+	gone := make(chan struct{})
 	go func() { // ends with the stream: Recv fails once serve has returned
+		defer close(gone)
 		for {
 			req, err := recv()
 			if err != nil {
-				recvErr <- err
 				return
 			}
 			select {
@@ -78,7 +78,7 @@ func serve[Request any](ctx context.Context, s *Server, sub *subscription,
 		case <-changed:
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-recvErr: // the client is gone, or closed its side
+		case <-gone: // the client, or its side of the stream
 			return nil
 		}
 	}
