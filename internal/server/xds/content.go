@@ -10,6 +10,8 @@ import (
 type content struct {
 	bodies  []xdswire.Body
 	removed []string
+	// empties are the names answered with an empty resource.
+	empties []string
 	// framed are the names told of that do not differ between the pair
 	// acknowledged last and this one.
 	framed []string
@@ -90,6 +92,7 @@ func (s *session) addAll(i int, c *content, now pair) {
 	}
 	for _, name := range t.want.Names.Names() {
 		if now.get(name) == nil {
+			c.framed = append(c.framed, name)
 			s.addMissing(i, c, name)
 		}
 	}
@@ -114,15 +117,14 @@ func (s *session) addPicked(c *content, want xdswire.Subscription, resources []*
 
 // pick returns the resources whose names are in the set. Both are sorted.
 func pick(set *xdswire.NameSet, resources []*xdswire.Resource) []*xdswire.Resource {
-	var picked []*xdswire.Resource
 	if len(resources) <= 16 {
-		for _, r := range resources {
-			if set.Has(r.Name) {
-				picked = append(picked, r)
-			}
+		lacks := func(r *xdswire.Resource) bool { return !set.Has(r.Name) }
+		if !slices.ContainsFunc(resources, lacks) {
+			return resources
 		}
-		return picked
+		return slices.DeleteFunc(slices.Clone(resources), lacks)
 	}
+	var picked []*xdswire.Resource
 	names := set.Names()
 	for _, r := range resources {
 		for len(names) > 0 && names[0] < r.Name {
@@ -182,6 +184,7 @@ func (s *session) addMissing(i int, c *content, name string) {
 		}
 		if r != nil {
 			c.add(xdswire.NewBody(s.sub.variant, r))
+			c.empties = append(c.empties, name)
 			return
 		}
 	}
@@ -194,7 +197,7 @@ func (s *session) addMissing(i int, c *content, name string) {
 func (s *session) addRemoved(t *typeState, c *content, now pair) {
 	gone := func(names []string) {
 		for _, name := range names {
-			if t.want.Has(name) && now.get(name) == nil {
+			if t.want.Has(name) && now.get(name) == nil && !slices.Contains(c.empties, name) {
 				c.removed = append(c.removed, name)
 			}
 		}

@@ -168,12 +168,15 @@ func (h *Hub) assign(sub *subscriber) *assignment {
 // units to generate are then in missing.
 func (h *Hub) collect(changes *snapshot.Changes) []*liveView {
 	var touched []*liveView
+	l := &listing{hub: h, changes: changes}
+	run := l.run // bound once: there may be many thousand views
+	l.yield = l.note
 	for _, v := range h.views {
 		if !v.stale && changes == nil {
 			continue
 		}
-		err := h.guard("list units", xdswire.ShortType(v.view.Type()), func() { h.list(v, changes) })
-		if err != nil {
+		l.view = v
+		if err := h.guard("list units", v.view.Type(), run); err != nil {
 			v.want, v.stale = nil, true // the last good state stays
 			continue
 		}
@@ -185,47 +188,59 @@ func (h *Hub) collect(changes *snapshot.Changes) []*liveView {
 	return touched
 }
 
-// list notes in want what the view holds now and did not hold before.
-func (h *Hub) list(v *liveView, changes *snapshot.Changes) {
-	all := v.stale || changes.Everywhere
-	seen := make(map[string]struct{})
-	want := func(id string, u *unit) {
-		if v.want == nil {
-			v.want = make(map[string]*unit)
-		}
-		v.want[id] = u
-	}
-	note := func(id string, key xdsgen.Unit) {
-		if all {
-			seen[id] = struct{}{}
-		}
-		old := v.entries[id]
-		switch {
-		case key == nil && old == nil, key != nil && old != nil && old.key == key:
-			delete(v.want, id)
-			return
-		case key == nil:
-			want(id, nil)
-			return
-		}
-		u := h.units[key]
-		if u == nil {
-			u = &unit{key: key}
-			h.units[key] = u
-			h.missing = append(h.missing, u)
-		}
-		want(id, u)
-	}
-	if !all {
-		v.view.Touched(h.snapshot, changes, note)
+// listing notes in want of one view after the other what it holds now and did
+// not hold before.
+type listing struct {
+	hub     *Hub
+	changes *snapshot.Changes
+	yield   func(id string, key xdsgen.Unit) // note
+	view    *liveView
+	seen    map[string]struct{} // ids, when everything is listed
+}
+
+func (l *listing) run() {
+	v := l.view
+	l.seen = nil
+	if !v.stale && !l.changes.Everywhere {
+		v.view.Touched(l.hub.snapshot, l.changes, l.yield)
 		return
 	}
-	v.view.Units(h.snapshot, note)
+	l.seen = make(map[string]struct{})
+	v.view.Units(l.hub.snapshot, l.yield)
 	for id := range v.entries {
-		if _, ok := seen[id]; !ok {
-			want(id, nil)
+		if _, ok := l.seen[id]; !ok {
+			l.want(id, nil)
 		}
 	}
+}
+
+func (l *listing) want(id string, u *unit) {
+	if l.view.want == nil {
+		l.view.want = make(map[string]*unit)
+	}
+	l.view.want[id] = u
+}
+
+func (l *listing) note(id string, key xdsgen.Unit) {
+	if l.seen != nil {
+		l.seen[id] = struct{}{}
+	}
+	old := l.view.entries[id]
+	switch {
+	case key == nil && old == nil, key != nil && old != nil && old.key == key:
+		delete(l.view.want, id)
+		return
+	case key == nil:
+		l.want(id, nil)
+		return
+	}
+	u := l.hub.units[key]
+	if u == nil {
+		u = &unit{key: key}
+		l.hub.units[key] = u
+		l.hub.missing = append(l.hub.missing, u)
+	}
+	l.want(id, u)
 }
 
 // generate makes the units' resources on all processors.

@@ -224,6 +224,20 @@ func TestStaleNonceIsIgnored(t *testing.T) {
 	})
 }
 
+func TestNameGivenUpWhileAResponseIsInFlight(t *testing.T) {
+	b := start(t, small())
+	c := b.connect(xdswire.SotW, "p")
+	c.subscribe("EDS", "a", "b")
+	first := c.wantAck("EDS", "a=a:1 b=b:1")
+	b.world.set("EDS", "shared", "b", "b:2")
+	b.push()
+	second := c.want("EDS", "b=b:2")
+	c.request("EDS", first.nonce, []string{"b"}, nil, "")
+	c.request("EDS", first.nonce, []string{"a", "b"}, nil, "")
+	c.ack(second)
+	c.wantAck("EDS", "a=a:1")
+}
+
 func TestOneResponseInFlight(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		b := start(t, small())
@@ -360,19 +374,21 @@ func TestDeltaReconnectSendsOnlyWhatDiffers(t *testing.T) {
 	same.reconnect("CDS", clusters)
 	same.wantAck("CDS", "")
 	same.reconnect("EDS", endpoints, "a", "b")
-	same.wantAck("EDS", "")
+	same.wantAck("EDS", "a=a:1 b=b:1")
+	same.reconnect("LDS", map[string]string{"l": "other", "gone": "1"})
+	same.wantAck("LDS", "l=l:1", "gone")
 	same.cancel()
 
-	b.world.set("CDS", "shared", "b", "").set("CDS", "shared", "c", "c:1").set("CDS", "shared", "a", "a:2")
+	b.world.set("CDS", "shared", "b", "").set("CDS", "shared", "c", "c:1").set("CDS", "shared", "a", "a:2").
+		set("EDS", "shared", "b", "")
 	b.push()
 	c = b.connect(xdswire.Delta, "p")
 	c.reconnect("CDS", clusters)
 	c.wantAck("CDS", "a=a:2 c=c:1", "b")
-	// a changed as a cluster, so Envoy waits for its endpoints although it
-	// holds them; gone is asked for through what it held.
+	// What a proxy holds it is subscribed to.
 	endpoints["gone"] = "1"
 	c.reconnect("EDS", endpoints, "a", "b")
-	c.wantAck("EDS", "a=a:1", "gone")
+	c.wantAck("EDS", "a=a:1", "b", "gone")
 }
 
 func TestChangedClusterGetsItsEndpoints(t *testing.T) {

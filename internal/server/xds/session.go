@@ -123,6 +123,12 @@ func (s *session) sotw(req *discoveryv3.DiscoveryRequest) error {
 		return nil
 	case nonce != t.nonce:
 		s.hub.cfg.Metrics.expired[i].Inc()
+		// No answer. But a name that the proxy gave up and takes up again
+		// before its next ACK must count as new then.
+		gone := func(name string) bool { return !want.Has(name) }
+		if slices.ContainsFunc(t.want.Names.Names(), gone) {
+			t.want.Names = s.hub.names.Of(slices.DeleteFunc(slices.Clone(t.want.Names.Names()), gone))
+		}
 		return nil
 	}
 	if req.GetErrorDetail() == nil {
@@ -222,7 +228,7 @@ func (s *session) delta(req *discoveryv3.DeltaDiscoveryRequest) error {
 }
 
 // deltaFirst takes the first request for a type. The versions that the proxy
-// says to hold are compared with what the views hold now, and only what
+// says it holds are compared with what the views hold now, and only what
 // differs is remembered, as names to send.
 func (s *session) deltaFirst(i int, req *discoveryv3.DeltaDiscoveryRequest) error {
 	t := &s.types[i]
@@ -241,9 +247,10 @@ func (s *session) deltaFirst(i int, req *discoveryv3.DeltaDiscoveryRequest) erro
 	if err := s.allowed(i, want); err != nil {
 		return err
 	}
-	all := t.all // clusters were sent that this proxy may need everything for
 	s.watch(i, want)
-	if len(held) > 0 && !all {
+	// Endpoints are sent even if held: the last stream may have ended between
+	// a changed cluster, which waits for them, and them.
+	if len(held) > 0 && (i != eds || want.Wildcard) {
 		t.all = false
 		t.held = held
 	}

@@ -108,9 +108,6 @@ func (s *viewState) nameSet(sets *xdswire.NameSets) *xdswire.NameSet {
 // since is what leads from the state to this one, either of which may be nil.
 // From nothing it is the full state.
 func (s *viewState) since(from *viewState) *diff {
-	if s == from {
-		return &diff{}
-	}
 	if s == nil {
 		d := &diff{}
 		for _, r := range from.list() {
@@ -130,6 +127,9 @@ func (s *viewState) since(from *viewState) *diff {
 
 // compare walks both sorted lists.
 func compare(from, to *viewState) *diff {
+	if from == to {
+		return &diff{}
+	}
 	if from == nil {
 		return &diff{changed: to.resources}
 	}

@@ -1,0 +1,431 @@
+package xds
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/prometheus/client_golang/prometheus"
+	statuspb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+// The model: proxies that behave as Envoy does, without a network. Messages
+// of each direction arrive in order, but when is up to chance, and so are
+// snapshots, subscriptions, refusals (which a proxy may apply in part),
+// reconnections and changes of views. In the end every proxy must hold what
+// its views hold, and no cluster may wait for endpoints.
+
+type modelProxy struct {
+	t       *testing.T
+	rng     *rand.Rand
+	hub     *Hub
+	name    string
+	variant xdswire.Variant
+	sess    *session
+
+	toServer []any // *DiscoveryRequest, *DeltaDiscoveryRequest
+	toProxy  []*xdswire.Frame
+
+	held map[string]map[string]string // type → name → content
+	// good is what held was by the responses accepted whole, and version the
+	// versions of that.
+	good    map[string]map[string]string
+	version map[string]map[string]string // type → name → version (delta)
+	nonce   map[string]string
+	names   map[string]map[string]struct{} // EDS, RDS
+	asked   map[string]bool                // types with a first request on this stream
+	warming map[string]struct{}            // clusters
+	refuse  bool
+}
+
+func newModelProxy(t *testing.T, rng *rand.Rand, h *Hub, name string, v xdswire.Variant) *modelProxy {
+	p := &modelProxy{t: t, rng: rng, hub: h, name: name, variant: v,
+		held: make(map[string]map[string]string), good: make(map[string]map[string]string), version: make(map[string]map[string]string),
+		names: map[string]map[string]struct{}{"EDS": {}, "RDS": {"r0": {}}}, warming: make(map[string]struct{}),
+	}
+	for _, url := range xdswire.PushOrder[:4] {
+		p.held[xdswire.ShortType(url)] = make(map[string]string)
+		p.good[xdswire.ShortType(url)] = make(map[string]string)
+		p.version[xdswire.ShortType(url)] = make(map[string]string)
+	}
+	p.connect()
+	return p
+}
+
+// connect opens a new stream and asks for everything again.
+func (p *modelProxy) connect() {
+	if p.sess != nil {
+		p.hub.detach(p.sess.sub)
+		if p.variant == xdswire.Delta {
+			p.forgetPartly()
+		}
+	}
+	node, err := p.hub.cfg.Generation.ParseNode(testNode(p.name))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	sub := &subscriber{id: p.name, node: node, variant: p.variant, wake: make(chan struct{}, 1)}
+	p.sess = &session{hub: p.hub, sub: sub, log: slog.New(slog.DiscardHandler), send: func(f *xdswire.Frame) error {
+		p.toProxy = append(p.toProxy, f)
+		return nil
+	}}
+	p.hub.attach(sub)
+	p.toServer, p.toProxy = nil, nil
+	p.nonce, p.asked = make(map[string]string), make(map[string]bool)
+	for _, typ := range []string{"CDS", "EDS", "LDS", "RDS"} {
+		if typ == "CDS" || typ == "LDS" || len(p.names[typ]) > 0 {
+			p.request(typ, nil, nil, "")
+		}
+	}
+}
+
+// forgetPartly takes back what was applied of refused responses: a new stream
+// of the delta variant does not tell the server of it, so no server can
+// repair it.
+func (p *modelProxy) forgetPartly() {
+	for typ := range p.held {
+		p.held[typ] = maps.Clone(p.good[typ])
+	}
+	p.names["EDS"] = make(map[string]struct{})
+	for name := range p.held["CDS"] {
+		p.names["EDS"][name] = struct{}{}
+	}
+	for name := range p.held["EDS"] {
+		if _, ok := p.names["EDS"][name]; !ok {
+			delete(p.held["EDS"], name)
+			delete(p.good["EDS"], name)
+			delete(p.version["EDS"], name)
+		}
+	}
+	for name := range p.warming {
+		if _, ok := p.names["EDS"][name]; !ok {
+			delete(p.warming, name)
+		}
+	}
+}
+
+// request queues a request with the current names; the delta variant sends
+// the given change of them, or everything on the first request of a stream.
+func (p *modelProxy) request(typ string, more, less []string, nack string) {
+	p.send(typ, p.nonce[typ], more, less, nack)
+}
+
+func (p *modelProxy) send(typ, nonce string, more, less []string, nack string) {
+	var detail *statuspb.Status
+	if nack != "" {
+		detail = &statuspb.Status{Message: nack}
+	}
+	names := slices.Sorted(maps.Keys(p.names[typ]))
+	if p.variant == xdswire.SotW {
+		p.toServer = append(p.toServer, &discoveryv3.DiscoveryRequest{
+			TypeUrl: urlOf(typ), ResourceNames: names, ResponseNonce: nonce, ErrorDetail: detail,
+		})
+		return
+	}
+	r := &discoveryv3.DeltaDiscoveryRequest{
+		TypeUrl: urlOf(typ), ResourceNamesSubscribe: more, ResourceNamesUnsubscribe: less, ErrorDetail: detail,
+	}
+	if !p.asked[typ] {
+		p.asked[typ] = true
+		r.ResourceNamesSubscribe, r.ResourceNamesUnsubscribe = names, nil
+		r.InitialResourceVersions = maps.Clone(p.version[typ])
+	} else {
+		r.ResponseNonce = nonce
+	}
+	p.toServer = append(p.toServer, r)
+}
+
+// rename changes the names of a type by the given ones.
+func (p *modelProxy) rename(typ string, more, less []string) {
+	for _, n := range less {
+		delete(p.names[typ], n)
+		delete(p.held[typ], n)
+		delete(p.good[typ], n)
+		delete(p.version[typ], n)
+	}
+	for _, n := range more {
+		p.names[typ][n] = struct{}{}
+	}
+	if p.variant == xdswire.Delta {
+		p.send(typ, "", more, less, "")
+		return
+	}
+	p.request(typ, nil, nil, "")
+}
+
+// serverStep gives the server the oldest request.
+func (p *modelProxy) serverStep() {
+	if len(p.toServer) == 0 {
+		return
+	}
+	r := p.toServer[0]
+	p.toServer = p.toServer[1:]
+	var err error
+	switch r := r.(type) {
+	case *discoveryv3.DiscoveryRequest:
+		err = p.sess.sotw(r)
+	case *discoveryv3.DeltaDiscoveryRequest:
+		err = p.sess.delta(r)
+	}
+	if err != nil {
+		p.t.Fatalf("%s: %v", p.name, err)
+	}
+	p.flush()
+}
+
+func (p *modelProxy) flush() {
+	if err := p.sess.flush(); err != nil {
+		p.t.Fatalf("%s: %v", p.name, err)
+	}
+	for i, t := range p.sess.types {
+		if len(t.force) > maxForce || t.held != nil && p.sess.sub.assigned.Load() != nil {
+			p.t.Fatalf("%s: %s keeps %d names and %d versions", p.name, xdswire.PushOrder[i], len(t.force), len(t.held))
+		}
+	}
+}
+
+// proxyStep gives the proxy the oldest response.
+func (p *modelProxy) proxyStep() {
+	if len(p.toProxy) == 0 {
+		return
+	}
+	f := p.toProxy[0]
+	p.toProxy = p.toProxy[1:]
+	b := f.Buffers().Materialize()
+	full := make(map[string]string)
+	var typ string
+	var removed []string
+	versions := make(map[string]string)
+	if p.variant == xdswire.SotW {
+		m := &discoveryv3.DiscoveryResponse{}
+		if err := proto.Unmarshal(b, m); err != nil {
+			p.t.Fatal(err)
+		}
+		typ = xdswire.ShortType(m.GetTypeUrl())
+		p.nonce[typ] = m.GetNonce()
+		for _, a := range m.GetResources() {
+			content := decode(p.t, a)
+			name, _, _ := strings.Cut(content, ":")
+			full[name] = content
+		}
+		if len(full) != len(m.GetResources()) {
+			p.t.Fatalf("%s: a name stands twice in a response", p.name)
+		}
+		if typ == "CDS" || typ == "LDS" {
+			removed = without(slices.Sorted(maps.Keys(p.held[typ])), slices.Collect(maps.Keys(full)))
+		}
+	} else {
+		m := &discoveryv3.DeltaDiscoveryResponse{}
+		if err := proto.Unmarshal(b, m); err != nil {
+			p.t.Fatal(err)
+		}
+		typ = xdswire.ShortType(m.GetTypeUrl())
+		p.nonce[typ] = m.GetNonce()
+		removed = m.GetRemovedResources()
+		for _, r := range m.GetResources() {
+			full[r.GetName()], versions[r.GetName()] = decode(p.t, r.GetResource()), r.GetVersion()
+			if slices.Contains(removed, r.GetName()) {
+				p.t.Fatalf("%s: %s stands in a response and is removed by it", p.name, r.GetName())
+			}
+		}
+	}
+	nack := ""
+	if p.refuse && p.rng.IntN(4) == 0 {
+		nack = "no"
+	}
+	taken := func() bool { return nack == "" || p.rng.IntN(2) == 0 }
+	var more, less []string
+	for _, name := range slices.Sorted(maps.Keys(full)) {
+		if typ == "EDS" {
+			delete(p.warming, name) // even a refused assignment ends waiting
+		}
+		_, watched := p.names[typ][name]
+		if !taken() || !watched && (typ == "EDS" || typ == "RDS") {
+			continue
+		}
+		before, had := p.held[typ][name]
+		p.held[typ][name] = full[name]
+		if nack == "" {
+			p.good[typ][name], p.version[typ][name] = full[name], versions[name]
+		}
+		if typ == "CDS" && before != full[name] {
+			p.warming[name] = struct{}{}
+			if !had {
+				more = append(more, name)
+			} else if p.variant == xdswire.SotW {
+				more = append(more, name) // asks again; the names are the same
+			}
+		}
+	}
+	for _, name := range removed {
+		if typ == "EDS" {
+			delete(p.warming, name)
+		}
+		if !taken() {
+			continue
+		}
+		if _, had := p.held[typ][name]; had && typ == "CDS" {
+			less = append(less, name)
+			delete(p.warming, name)
+		}
+		delete(p.held[typ], name)
+		if nack == "" {
+			delete(p.good[typ], name)
+			delete(p.version[typ], name)
+		}
+	}
+	p.request(typ, nil, nil, nack)
+	if len(more) > 0 || len(less) > 0 {
+		p.rename("EDS", more, less)
+	}
+}
+
+// settle lets everything arrive.
+func (p *modelProxy) settle() {
+	for range 1000 {
+		p.flush()
+		if len(p.toServer) == 0 && len(p.toProxy) == 0 {
+			return
+		}
+		p.serverStep()
+		p.proxyStep()
+	}
+	p.t.Fatalf("%s: messages go back and forth without end", p.name)
+}
+
+// check compares what the proxy holds with its views.
+func (p *modelProxy) check(w *world) {
+	p.t.Helper()
+	shared := "shared"
+	if pod := w.s.Pods.Get(p.name); pod != nil {
+		shared = pod.Node
+	}
+	for _, typ := range []string{"CDS", "EDS", "LDS", "RDS"} {
+		want := make(map[string]string)
+		for key, svc := range w.s.Services.All() {
+			parts := strings.SplitN(key, "/", 3)
+			if parts[0] != typ || parts[1] != shared && parts[1] != p.name {
+				continue
+			}
+			if _, ok := p.names[typ][svc.Host]; ok || typ == "CDS" || typ == "LDS" {
+				want[svc.Host] = svc.Name
+			}
+		}
+		got := maps.Clone(p.held[typ])
+		for name, content := range got {
+			// What was never there or went may be held on to, empty or as it
+			// was: nothing refers to it, or Envoy ignores its removal.
+			gone := typ == "RDS" || typ == "EDS" && p.variant == xdswire.SotW
+			if _, ok := want[name]; !ok && gone {
+				delete(got, name)
+				_ = content
+			}
+		}
+		if contents(got) != contents(want) {
+			p.t.Errorf("%s %s %s:\n got %s\nwant %s", p.name, p.variant, typ, contents(got), contents(want))
+		}
+	}
+	if len(p.warming) > 0 {
+		p.t.Errorf("%s %s: still warming: %v", p.name, p.variant, slices.Sorted(maps.Keys(p.warming)))
+	}
+}
+
+// shake makes one random change of the world.
+func (w *world) shake(rng *rand.Rand, proxies []*modelProxy, step int) {
+	if rng.IntN(12) == 0 {
+		w.view(proxies[rng.IntN(len(proxies))].name, []string{"shared", "other"}[rng.IntN(2)])
+		return
+	}
+	typ := []string{"CDS", "EDS", "LDS", "RDS"}[rng.IntN(4)]
+	prefix := map[string]string{"CDS": "c", "EDS": "c", "LDS": "l", "RDS": "r"}[typ]
+	name := fmt.Sprintf("%s%d", prefix, rng.IntN(6))
+	view := []string{"shared", "other"}[rng.IntN(2)]
+	if rng.IntN(5) == 0 {
+		view = proxies[rng.IntN(len(proxies))].name
+		name = "own-" + name
+	}
+	content := fmt.Sprintf("%s:%d", name, rng.IntN(3))
+	if rng.IntN(4) == 0 {
+		content = ""
+	}
+	w.set(typ, view, name, content)
+}
+
+func TestModel(t *testing.T) {
+	for seed := range uint64(300) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { runModel(t, seed) })
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+func runModel(t *testing.T, seed uint64) {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	w := newWorld()
+	h := NewHub(testConfig(prometheus.NewRegistry(), slog.New(slog.DiscardHandler)))
+	h.Update(w.take())
+	var proxies []*modelProxy
+	for i := range 4 {
+		proxies = append(proxies, newModelProxy(t, rng, h, fmt.Sprintf("p%d", i), xdswire.Variant(i%2)))
+		proxies[i].refuse = true
+	}
+	for step := range 400 {
+		p := proxies[rng.IntN(len(proxies))]
+		switch n := rng.IntN(40); {
+		case n == 0:
+			p.connect()
+		case n < 8:
+			w.shake(rng, proxies, step)
+			h.Update(w.take())
+		case n < 14:
+			h.deliver()
+		case n < 16:
+			name := fmt.Sprintf("r%d", rng.IntN(8))
+			if _, ok := p.names["RDS"][name]; !ok {
+				p.rename("RDS", []string{name}, nil)
+			} else if len(p.names["RDS"]) > 1 {
+				p.rename("RDS", nil, []string{name})
+			}
+		case n < 20:
+			p.flush()
+		case n < 30:
+			p.serverStep()
+		default:
+			p.proxyStep()
+		}
+	}
+	for _, p := range proxies {
+		p.refuse = false
+	}
+	h.deliver()
+	for _, p := range proxies {
+		p.settle()
+	}
+	// A refused state is sent again when something changes: let every view
+	// of every type change.
+	for _, typ := range []string{"CDS", "EDS", "LDS", "RDS"} {
+		for _, view := range []string{"shared", "other"} {
+			w.set(typ, view, "last", "last:1")
+		}
+	}
+	h.Update(w.take())
+	h.deliver()
+	for _, p := range proxies {
+		p.settle()
+		p.check(w)
+		p.hub.detach(p.sess.sub)
+	}
+	h.deliver()
+	if len(h.views) != 0 || len(h.units) != 0 || len(h.subs) != 0 {
+		t.Errorf("left over: %d views, %d units, %d streams", len(h.views), len(h.units), len(h.subs))
+	}
+}

@@ -1,0 +1,361 @@
+package xds
+
+import (
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/prometheus/client_golang/prometheus"
+	statuspb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc/codes"
+
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+// wide is a world of n clusters with endpoints.
+func wide(n int) (*world, []string) {
+	w := newWorld()
+	names := make([]string, n)
+	for i := range n {
+		names[i] = fmt.Sprintf("s%04d", i)
+		w.set("CDS", "shared", names[i], names[i]+":1").set("EDS", "shared", names[i], names[i]+":1")
+	}
+	return w, names
+}
+
+func TestCountersShowOneChange(t *testing.T) {
+	const units, streams = 1000, 50
+	both(t, func(t *testing.T, v xdswire.Variant) {
+		w, names := wide(units)
+		b := start(t, w)
+		join := func(name string) *client {
+			c := b.connect(v, name)
+			c.subscribe("CDS")
+			c.ack(c.recv())
+			c.subscribe("EDS", names...)
+			r := c.recv()
+			if len(r.resources) != units {
+				t.Fatalf("%d endpoints came, want %d", len(r.resources), units)
+			}
+			c.ack(r)
+			return c
+		}
+		var clients []*client
+		for i := range streams {
+			clients = append(clients, join(fmt.Sprintf("p%d", i)))
+		}
+		all := []string{"generated", "encoded", "sent", "sent_resources"}
+		read := func() map[string]float64 {
+			m := make(map[string]float64)
+			for _, name := range all {
+				for _, typ := range []string{"CDS", "EDS", "LDS", "RDS", "SDS"} {
+					m[name+" "+typ] = b.metric("meshctl_xds_"+name+"_total", typ)
+				}
+			}
+			return m
+		}
+		check := func(what string, before map[string]float64, want map[string]float64) {
+			t.Helper()
+			for k, after := range read() {
+				if after-before[k] != want[k] {
+					t.Errorf("%s: %s grew by %v, want %v", what, k, after-before[k], want[k])
+				}
+			}
+		}
+		before := read()
+		if before["generated EDS"] != units || before["encoded EDS"] != units {
+			t.Errorf("%v generated and %v encoded for %d streams of one view, want %d", before["generated EDS"], before["encoded EDS"], streams, units)
+		}
+		b.world.set("EDS", "shared", names[7], names[7]+":2")
+		b.push()
+		for _, c := range clients {
+			c.wantAck("EDS", names[7]+"="+names[7]+":2")
+		}
+		check("one change", before, map[string]float64{
+			"generated EDS": 1, "encoded EDS": 1, "sent EDS": streams, "sent_resources EDS": streams,
+		})
+		before = read()
+		join("late")
+		check("a late proxy", before, map[string]float64{
+			"sent CDS": 1, "sent_resources CDS": units, "sent EDS": 1, "sent_resources EDS": units,
+		})
+		// 4 shared views and 4 own views a proxy; equal subscriptions are one.
+		if n := b.metric("meshctl_xds_views", ""); n != 4+4*(streams+1) {
+			t.Errorf("%v views", n)
+		}
+		if n := b.hub.names.Size(); n != 1 {
+			t.Errorf("%d name sets for equal subscriptions", n)
+		}
+	})
+}
+
+func TestSharedUnitsAreGeneratedOnce(t *testing.T) {
+	// The own views of two streams of one proxy are one view.
+	b := start(t, small().set("CDS", "p", "own", "own:1"))
+	for range 3 {
+		c := b.connect(xdswire.Delta, "p")
+		c.subscribe("CDS")
+		c.wantAck("CDS", "a=a:1 b=b:1 own=own:1")
+	}
+	if n := b.metric("meshctl_xds_generated_total", "CDS"); n != 3 {
+		t.Errorf("%v generated, want 3", n)
+	}
+}
+
+func TestSlowReaderHoldsUpNobody(t *testing.T) {
+	both(t, func(t *testing.T, v xdswire.Variant) {
+		w, names := wide(500)
+		b := start(t, w)
+		slow := b.connectSilently(v, "slow")
+		slow.subscribe("CDS")
+		good := b.connect(v, "good")
+		good.subscribe("EDS", names...)
+		good.ack(good.recv())
+		for i := 2; i < 30; i++ {
+			for _, n := range names[:50] {
+				b.world.set("CDS", "shared", n, fmt.Sprintf("%s:%d", n, i))
+			}
+			b.world.set("EDS", "shared", "s0000", fmt.Sprintf("s0000:%d", i))
+			b.push()
+			good.wantAck("EDS", fmt.Sprintf("s0000=s0000:%d", i))
+		}
+	})
+}
+
+func TestStalledStreamIsClosed(t *testing.T) {
+	both(t, func(t *testing.T, v xdswire.Variant) {
+		w := newWorld()
+		huge := make([]byte, 1<<20)
+		for i := range huge {
+			huge[i] = 'x'
+		}
+		for i := range 4 {
+			name := fmt.Sprintf("s%d", i)
+			w.set("CDS", "shared", name, name+":"+string(huge)).set("LDS", "shared", name, name+":"+string(huge))
+		}
+		b := start(t, w, func(c *Config, _ *Access) { c.Limits.Write = 50 * time.Millisecond })
+		c := b.connectSilently(v, "p")
+		c.subscribe("CDS")
+		c.subscribe("LDS")
+		b.eventually("the stalled stream to be closed", func() bool {
+			return b.metric("meshctl_xds_write_timeouts_total", "") > 0 && len(b.hub.Proxies()) == 0
+		})
+		go c.receive()
+		if s := c.status(); s.Code() != codes.Unavailable {
+			t.Errorf("got %v, want Unavailable", s)
+		}
+	})
+}
+
+func TestManyStreamsAtOnce(t *testing.T) {
+	w, names := wide(50)
+	b := start(t, w)
+	done := make(chan error, 40)
+	for i := range 40 {
+		c := b.connect(xdswire.Variant(i%2), fmt.Sprintf("p%d", i%10))
+		go func() {
+			c.subscribe("CDS")
+			c.subscribe("EDS", names...)
+			for r := range c.in {
+				c.nonce[r.typ] = r.nonce
+				if i%7 == 0 && len(r.resources) == 2 {
+					c.nack(r, "no")
+				} else {
+					c.ack(r)
+				}
+				if r.resources["s0049"] == "s0049:end" && r.typ == "EDS" {
+					done <- nil
+					return
+				}
+			}
+		}()
+	}
+	for i := range 50 {
+		name := names[i%49]
+		b.world.set("CDS", "shared", name, fmt.Sprintf("%s:%d", name, i)).set("EDS", "shared", name, fmt.Sprintf("%s:%d", name, i))
+		b.hub.Update(b.world.take())
+		if i%10 == 0 {
+			b.hub.Proxies()
+		}
+	}
+	b.world.set("EDS", "shared", "s0049", "s0049:end")
+	b.push()
+	for range 40 {
+		select {
+		case <-done:
+		case <-time.After(patience):
+			t.Fatal("not every proxy has the last change")
+		}
+	}
+}
+
+// newTestSession is a session without a network.
+func newTestSession(tb testing.TB, h *Hub, name string, v xdswire.Variant, send func(*xdswire.Frame) error) *session {
+	tb.Helper()
+	node, err := h.cfg.Generation.ParseNode(testNode(name))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	sub := &subscriber{id: name, node: node, variant: v, wake: make(chan struct{}, 1)}
+	h.attach(sub)
+	return &session{hub: h, sub: sub, log: slog.New(slog.DiscardHandler), send: send}
+}
+
+// BenchmarkFanOut is one changed assignment for 1,000 streams, without the
+// network: generation, frames, bookkeeping and the ACKs.
+func BenchmarkFanOut(b *testing.B) {
+	const streams = 1000
+	for _, v := range []xdswire.Variant{xdswire.SotW, xdswire.Delta} {
+		b.Run(v.String(), func(b *testing.B) {
+			w, names := wide(1000)
+			h := NewHub(testConfig(prometheus.NewRegistry(), slog.New(slog.DiscardHandler)))
+			h.Update(w.take())
+			var sessions []*session
+			for i := range streams {
+				s := newTestSession(b, h, fmt.Sprintf("p%d", i), v, func(f *xdswire.Frame) error {
+					f.Buffers()
+					return nil
+				})
+				sessions = append(sessions, s)
+			}
+			h.deliver()
+			ack := func(s *session) {
+				var err error
+				if v == xdswire.Delta {
+					err = s.delta(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xdswire.EndpointType, ResponseNonce: s.types[eds].nonce})
+				} else {
+					s.accept(eds) // without the cost of reading the names
+				}
+				if err != nil {
+					b.Fatal(err)
+				}
+			}
+			for _, s := range sessions {
+				var err error
+				if v == xdswire.Delta {
+					err = s.delta(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xdswire.EndpointType, ResourceNamesSubscribe: names})
+				} else {
+					err = s.sotw(&discoveryv3.DiscoveryRequest{TypeUrl: xdswire.EndpointType, ResourceNames: names})
+				}
+				if err != nil {
+					b.Fatal(err)
+				}
+				if err := s.flush(); err != nil {
+					b.Fatal(err)
+				}
+				ack(s)
+			}
+			b.ReportAllocs()
+			i := 1
+			for b.Loop() {
+				i++
+				w.set("EDS", "shared", names[i%1000], fmt.Sprintf("%s:%d", names[i%1000], i))
+				h.Update(w.take())
+				h.deliver()
+				for _, s := range sessions {
+					if err := s.flush(); err != nil {
+						b.Fatal(err)
+					}
+					ack(s)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*streams), "ns/stream")
+		})
+	}
+}
+
+// FuzzRequests plays requests made of the input to a session of each variant:
+// nothing may panic, grow without bound or send more than one response a
+// request and type.
+func FuzzRequests(f *testing.F) {
+	f.Add([]byte{0, 0, 0, 1, 1, 1, 0, 2, 1, 1, 3, 1})
+	f.Add([]byte{1, 3, 0, 0, 1, 7, 1, 0, 0, 0, 0, 0, 1, 1, 2, 3})
+	f.Add([]byte{9, 9, 9, 9, 5, 0, 1, 2, 255, 128, 64, 32})
+	f.Fuzz(func(t *testing.T, input []byte) {
+		w := small()
+		h := NewHub(testConfig(prometheus.NewRegistry(), slog.New(slog.DiscardHandler)))
+		h.Update(w.take())
+		for _, v := range []xdswire.Variant{xdswire.SotW, xdswire.Delta} {
+			sent := 0
+			s := newTestSession(t, h, "p", v, func(fr *xdswire.Frame) error {
+				sent++
+				return nil
+			})
+			h.deliver()
+			play(t, h, w, s, input, &sent)
+			h.detach(s.sub)
+			h.deliver()
+		}
+	})
+}
+
+var fuzzNames = [...]string{"a", "b", "c", "r", "*", "", "\xff", "nowhere"}
+
+func errorOf(b byte) *statuspb.Status {
+	if b < 200 {
+		return nil
+	}
+	return &statuspb.Status{Message: string(b)}
+}
+
+func play(t *testing.T, h *Hub, w *world, s *session, input []byte, sent *int) {
+	next := func() byte {
+		if len(input) == 0 {
+			return 0
+		}
+		c := input[0]
+		input = input[1:]
+		return c
+	}
+	pick := func(bits byte) (names []string) {
+		for i, n := range fuzzNames {
+			if bits&(1<<i) != 0 {
+				names = append(names, n)
+			}
+		}
+		return names
+	}
+	for len(input) > 0 {
+		op := next()
+		i := int(op) % (numTypes + 1)
+		url := "type.googleapis.com/unknown"
+		if i < numTypes {
+			url = xdswire.PushOrder[i]
+		}
+		nonces := []string{"", "stale", "1", "2"}
+		if i < numTypes {
+			nonces = append(nonces, s.types[i].nonce, s.types[i].nonce)
+		}
+		nonce := nonces[int(op>>3)%len(nonces)]
+		before := *sent
+		var err error
+		if s.sub.variant == xdswire.Delta {
+			r := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: url, ResponseNonce: nonce,
+				ResourceNamesSubscribe: pick(next()), ResourceNamesUnsubscribe: pick(next())}
+			if op&1 != 0 {
+				r.InitialResourceVersions = map[string]string{"a": "x", string(next()): "y"}
+			}
+			r.ErrorDetail = errorOf(next())
+			err = s.delta(r)
+		} else {
+			err = s.sotw(&discoveryv3.DiscoveryRequest{TypeUrl: url, ResponseNonce: nonce,
+				ResourceNames: pick(next()), ErrorDetail: errorOf(next())})
+		}
+		if err == nil {
+			err = s.flush()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if *sent-before > numTypes {
+			t.Fatalf("%d responses to one request", *sent-before)
+		}
+		if op%5 == 0 {
+			w.set("CDS", "shared", "a", fmt.Sprintf("a:%d", next())).set("EDS", "shared", fuzzNames[next()%4], "x:1")
+			h.Update(w.take())
+			h.deliver()
+		}
+	}
+}

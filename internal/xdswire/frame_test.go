@@ -1,0 +1,130 @@
+package xdswire
+
+import (
+	"bytes"
+	"testing"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/testing/protocmp"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+)
+
+func resource(t *testing.T, name, content string) *Resource {
+	t.Helper()
+	var e Encoder
+	r, err := e.Resource(ClusterType, name, wrapperspb.String(content))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func anyOf(t *testing.T, content string) *anypb.Any {
+	t.Helper()
+	b, err := proto.Marshal(wrapperspb.String(content))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &anypb.Any{TypeUrl: ClusterType, Value: b}
+}
+
+func TestSotWFrame(t *testing.T) {
+	a, b, c := resource(t, "a", "one"), resource(t, "b", "two"), resource(t, "c", "")
+	shared := NewBody(SotW, a, b)
+	f := NewFrame(Header{Version: "v", TypeURL: ClusterType, Nonce: "n"}, shared, NewBody(SotW, c))
+	want := &discoveryv3.DiscoveryResponse{
+		VersionInfo: "v", TypeUrl: ClusterType, Nonce: "n",
+		Resources: []*anypb.Any{anyOf(t, "one"), anyOf(t, "two"), anyOf(t, "")},
+	}
+	decodesTo(t, f, &discoveryv3.DiscoveryResponse{}, want, 3)
+}
+
+func TestDeltaFrame(t *testing.T) {
+	a, b := resource(t, "a", "one"), resource(t, "b", "two")
+	f := NewFrame(Header{Version: "v", TypeURL: ClusterType, Nonce: "n", Removed: []string{"x", "y"}}, NewBody(Delta, a), NewBody(Delta, b))
+	want := &discoveryv3.DeltaDiscoveryResponse{
+		SystemVersionInfo: "v", TypeUrl: ClusterType, Nonce: "n", RemovedResources: []string{"x", "y"},
+		Resources: []*discoveryv3.Resource{
+			{Name: "a", Version: a.Version, Resource: anyOf(t, "one")},
+			{Name: "b", Version: b.Version, Resource: anyOf(t, "two")},
+		},
+	}
+	decodesTo(t, f, &discoveryv3.DeltaDiscoveryResponse{}, want, 2)
+}
+
+func TestEmptyFrame(t *testing.T) {
+	f := NewFrame(Header{TypeURL: ClusterType})
+	decodesTo(t, f, &discoveryv3.DiscoveryResponse{}, &discoveryv3.DiscoveryResponse{TypeUrl: ClusterType}, 0)
+}
+
+func decodesTo(t *testing.T, f *Frame, got, want proto.Message, resources int) {
+	t.Helper()
+	buffers, err := Codec{}.Marshal(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := buffers.Materialize()
+	if f.Size() != len(b) {
+		t.Errorf("size %d, want %d", f.Size(), len(b))
+	}
+	if f.Resources() != resources {
+		t.Errorf("%d resources, want %d", f.Resources(), resources)
+	}
+	if err := (Codec{}).Unmarshal(mem.BufferSlice{mem.SliceBuffer(b)}, got); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(want, got, protocmp.Transform()); d != "" {
+		t.Errorf("frame decodes to (-want +got):\n%s", d)
+	}
+}
+
+func TestFramesShareBytes(t *testing.T) {
+	a := resource(t, "a", "one")
+	body := NewBody(Delta, a)
+	f := NewFrame(Header{Version: "v"}, body)
+	first, second := f.Buffers(), f.Buffers()
+	if &first[1].ReadOnlyData()[0] != &a.Delta()[0] {
+		t.Error("the frame copies the resource")
+	}
+	first[0] = nil // a list belongs to who asked for it
+	if second[0] == nil || f.Buffers()[0] == nil {
+		t.Error("two calls return one list")
+	}
+}
+
+func TestCodecPassesMessages(t *testing.T) {
+	m := wrapperspb.String("x")
+	buffers, err := Codec{}.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := proto.Marshal(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(buffers.Materialize(), want) {
+		t.Error("an ordinary message is encoded otherwise")
+	}
+	if _, err := (Codec{}).Marshal(42); err == nil {
+		t.Error("what is no message is accepted")
+	}
+	if n := (Codec{}).Name(); n != "proto" {
+		t.Errorf("name %q", n)
+	}
+}
+
+func TestNonces(t *testing.T) {
+	var n Nonces
+	seen := make(map[string]bool)
+	for range 100 {
+		s := n.Next()
+		if s == "" || seen[s] || len(s) > 2 {
+			t.Fatalf("nonce %q", s)
+		}
+		seen[s] = true
+	}
+}

@@ -1,0 +1,88 @@
+package xdswire
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+)
+
+func TestNameSet(t *testing.T) {
+	sets := NewNameSets()
+	abc := sets.Of([]string{"c", "a", "b", "a"})
+	if !slices.Equal(abc.Names(), []string{"a", "b", "c"}) || abc.Len() != 3 || abc.Bytes() != 3 {
+		t.Errorf("set %v, length %d, bytes %d", abc.Names(), abc.Len(), abc.Bytes())
+	}
+	if !abc.Has("b") || abc.Has("d") || abc.Has("") {
+		t.Error("Has is wrong")
+	}
+	tests := []struct {
+		what      string
+		got, want *NameSet
+	}{
+		{"same names in another order", sets.Of([]string{"b", "c", "a"}), abc},
+		{"with", sets.With(sets.Of([]string{"b"}), []string{"c", "a", "b"}), abc},
+		{"with nothing new", sets.With(abc, []string{"a"}), abc},
+		{"without", sets.Without(sets.Of([]string{"a", "b", "c", "d"}), []string{"d", "e"}), abc},
+		{"without all", sets.Without(abc, []string{"a", "b", "c"}), nil},
+		{"nothing", sets.Of(nil), nil},
+		{"with on nothing", sets.With(nil, []string{"a", "b", "c"}), abc},
+		{"without on nothing", sets.Without(nil, []string{"a"}), nil},
+	}
+	for _, tt := range tests {
+		if tt.got != tt.want {
+			t.Errorf("%s: got %v, want %v", tt.what, tt.got.Names(), tt.want.Names())
+		}
+	}
+	var none *NameSet
+	if none.Has("a") || none.Len() != 0 || none.Bytes() != 0 || none.Names() != nil {
+		t.Error("the nil set is not empty")
+	}
+	if sets.Of([]string{"ab"}) == sets.Of([]string{"a", "b"}) {
+		t.Error("different sets are one")
+	}
+	runtime.KeepAlive(abc)
+}
+
+func TestNameSetsDoNotWriteToTheirArguments(t *testing.T) {
+	sets := NewNameSets()
+	names := []string{"c", "a", "b"}
+	sets.Of(names)
+	s := sets.Of([]string{"a", "b"})
+	sets.With(s, names)
+	sets.Without(s, names)
+	if !slices.Equal(names, []string{"c", "a", "b"}) || !slices.Equal(s.Names(), []string{"a", "b"}) {
+		t.Errorf("changed: %v, %v", names, s.Names())
+	}
+}
+
+func TestUnusedNameSetsAreFreed(t *testing.T) {
+	sets := NewNameSets()
+	kept := sets.Of([]string{"kept"})
+	for i := range 100 {
+		sets.Of([]string{fmt.Sprint(i), "x"})
+	}
+	for end := time.Now().Add(30 * time.Second); sets.Size() > 1; runtime.GC() {
+		if time.Now().After(end) {
+			t.Fatalf("%d sets are kept, want 1", sets.Size())
+		}
+	}
+	if sets.Of([]string{"kept"}) != kept {
+		t.Error("a set in use was forgotten")
+	}
+	runtime.KeepAlive(kept)
+}
+
+func TestSubscription(t *testing.T) {
+	sets := NewNameSets()
+	if (Subscription{}).Has("a") {
+		t.Error("nothing covers a name")
+	}
+	if !(Subscription{Wildcard: true}).Has("a") {
+		t.Error("the wildcard does not cover a name")
+	}
+	if s := (Subscription{Names: sets.Of([]string{"a"})}); !s.Has("a") || s.Has("b") {
+		t.Error("names cover the wrong ones")
+	}
+}
