@@ -30,7 +30,9 @@ func constructors() []func(*Env) *cobra.Command {
 	return []func(*Env) *cobra.Command{
 		newAgentCmd,
 		newCertsCmd,
+		newDemoCmd,
 		newProxyConfigCmd,
+		newServeCmd,
 		newTokenCmd,
 		newVersionCmd,
 		newEnvironmentTopic,
@@ -125,7 +127,6 @@ func prepare(cmd *cobra.Command) {
 		prepare(sub)
 	}
 	if cmd.HasSubCommands() {
-		cmd.SuggestionsMinimumDistance = 2
 		if !cmd.Runnable() {
 			cmd.Args = unknownCommand
 			cmd.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
@@ -149,10 +150,11 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-		return fmt.Errorf("unknown command %q for %q, did you mean %q?", args[0], cmd.CommandPath(), near[0])
+	var known []string
+	for _, sub := range cmd.Commands() {
+		known = append(append(known, sub.Name()), sub.Aliases...)
 	}
-	return fmt.Errorf("unknown command %q for %q", args[0], cmd.CommandPath())
+	return fmt.Errorf("unknown command %q for %q%s", args[0], cmd.CommandPath(), didYouMean(args[0], known))
 }
 
 func noArgs(_ *cobra.Command, args []string) error {

@@ -44,8 +44,6 @@ func gatewayServers(s *snapshot.Snapshot, n Node, labels map[string]string) []pa
 			bind := srv.GetBind()
 			switch {
 			case bind != "":
-			case !n.Captured:
-				bind = n.ID.IP.String() // nothing else of the machine is ours
 			case n.families() == v6:
 				bind = "::"
 			default:

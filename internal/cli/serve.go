@@ -1,0 +1,155 @@
+package cli
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server"
+)
+
+// serveOptions are the flags of serve.
+type serveOptions struct {
+	configDir      string
+	remoteDirs     []string
+	clusterID      string
+	network        string
+	meshID         string
+	trustDomain    string
+	caDir          string
+	stateDir       string
+	tokenIssuers   []string
+	tokenAudiences []string
+	grpcAddr       string
+	secureGRPCAddr string
+	httpAddr       string
+	monitoringAddr string
+	logFormat      string
+	logLevel       string
+}
+
+func newServeCmd(env *Env) *cobra.Command {
+	var o serveOptions
+	cmd := &cobra.Command{
+		Use:   "serve --config-dir DIR",
+		Short: "Run the control plane on a directory of Kubernetes and Istio YAML",
+		Long: `Run the control plane on a directory of Kubernetes and Istio YAML.
+
+The directory is watched: a change is used as soon as its file is written. One
+broken document does not take the rest down; it is named with file, line and
+reason, and its last good version stays.
+
+Proxies fetch their configuration by xDS and their certificates by Istio's CA
+protocol. A proxy's identity is that of its certificate or token; what it says
+of itself is only compared with it.`,
+		Example: `  # one cluster, its own self-signed CA
+  meshctl serve --config-dir ./mesh
+
+  # two clusters that share a root
+  meshctl serve --cluster-id cluster1 --network network1 --ca-dir ./ca/cluster1 \
+      --config-dir ./cluster1 --remote-dir cluster2=./cluster2 \
+      --token-issuer cluster1=./issuer`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.configDir, "config-dir", "", "`Directory` of the cluster's YAML, read with its subfolders and watched")
+	f.StringArrayVar(&o.remoteDirs, "remote-dir", nil, "Another cluster and its directory, as `CLUSTER=DIR`; repeatable")
+	f.StringVar(&o.clusterID, "cluster-id", "Kubernetes", "`Name` of the own cluster")
+	f.StringVar(&o.network, "network", "", "`Network` of the own cluster when its system namespace has no label topology.istio.io/network")
+	f.StringVar(&o.meshID, "mesh-id", "", "`Name` of the mesh (default: the trust domain)")
+	f.StringVar(&o.trustDomain, "trust-domain", "", "SPIFFE trust `domain` (default: that of the ConfigMap istio, else cluster.local)")
+	f.StringVar(&o.caDir, "ca-dir", "", "`Directory` of the signing CA: ca-cert.pem, ca-key.pem, root-cert.pem, cert-chain.pem (default: a self-signed CA kept in --state-dir)")
+	f.StringVar(&o.stateDir, "state-dir", "", "`Directory` for what the server keeps (default $XDG_STATE_HOME/meshctl/<cluster-id>)")
+	f.StringArrayVar(&o.tokenIssuers, "token-issuer", nil, "Trust the issuer of a directory for callers of a cluster, as `CLUSTER=DIR`; repeatable")
+	f.StringSliceVar(&o.tokenAudiences, "token-audience", []string{"istio-ca"}, "`Audience` that a token must name, one of these")
+	f.StringVar(&o.grpcAddr, "grpc-addr", fmt.Sprintf("127.0.0.1:%d", mesh.PortPlaintextXDS), "`Address` of plaintext xDS, without identities; empty turns it off")
+	f.StringVar(&o.secureGRPCAddr, "secure-grpc-addr", fmt.Sprintf(":%d", mesh.PortSecureXDS), "`Address` of xDS and CA over TLS; empty turns it off")
+	f.StringVar(&o.httpAddr, "http-addr", ":8080", "`Address` of /ready and /version, and of status pages for callers on loopback; empty turns it off")
+	f.StringVar(&o.monitoringAddr, "monitoring-addr", fmt.Sprintf(":%d", mesh.PortMonitoring), "`Address` of /metrics; empty turns it off")
+	f.StringVar(&o.logFormat, "log-format", "text", "`Format` of the log on standard error: text or json")
+	f.StringVar(&o.logLevel, "log-level", "info", "Least `level` that is logged: debug, info, warn or error")
+	return cmd
+}
+
+func (o *serveOptions) run(ctx context.Context, env *Env) error {
+	log, err := newLog(env, o.logFormat, o.logLevel)
+	if err != nil {
+		return err
+	}
+	cfg := server.Config{
+		ClusterID: mesh.ClusterID(o.clusterID), ConfigDir: o.configDir,
+		Network: mesh.NetworkID(o.network), MeshID: o.meshID, TrustDomain: o.trustDomain,
+		CADir: o.caDir, StateDir: o.stateDir, TokenAudiences: o.tokenAudiences,
+		GRPCAddr: o.grpcAddr, SecureGRPCAddr: o.secureGRPCAddr, HTTPAddr: o.httpAddr, MonitoringAddr: o.monitoringAddr,
+		Version: currentBuild(), Log: log, Now: env.Now, Rand: rand.Reader,
+	}
+	if cfg.RemoteDirs, err = clusterDirs("--remote-dir", o.remoteDirs); err != nil {
+		return err
+	}
+	if cfg.TokenIssuers, err = clusterDirs("--token-issuer", o.tokenIssuers); err != nil {
+		return err
+	}
+	if err := cfg.Validate(); err != nil {
+		return usagef("%w", err)
+	}
+	if cfg.CADir == "" && cfg.StateDir == "" {
+		if cfg.StateDir, err = stateDir(env, o.clusterID); err != nil {
+			return err
+		}
+	}
+	s, err := server.New(cfg)
+	if err != nil {
+		return err
+	}
+	return s.Run(ctx)
+}
+
+// clusterDirs reads CLUSTER=DIR pairs.
+func clusterDirs(flag string, values []string) ([]server.ClusterDir, error) {
+	var out []server.ClusterDir
+	for _, v := range values {
+		cluster, dir, ok := strings.Cut(v, "=")
+		if !ok || cluster == "" || dir == "" {
+			return nil, usagef("%s %q: want CLUSTER=DIR", flag, v)
+		}
+		out = append(out, server.ClusterDir{Cluster: mesh.ClusterID(cluster), Dir: dir})
+	}
+	return out, nil
+}
+
+// stateDir is where a server without --state-dir keeps its CA: never the
+// working directory, nor one that is watched.
+func stateDir(env *Env, cluster string) (string, error) {
+	base, ok := env.LookupEnv("XDG_STATE_HOME")
+	if !ok || !filepath.IsAbs(base) {
+		home, ok := env.LookupEnv("HOME")
+		if !ok || !filepath.IsAbs(home) {
+			return "", errors.New("neither XDG_STATE_HOME nor HOME is set: give --state-dir DIR or --ca-dir DIR")
+		}
+		base = filepath.Join(home, ".local", "state")
+	}
+	return filepath.Join(base, "meshctl", cluster), nil
+}
+
+// newLog makes the log on standard error.
+func newLog(env *Env, format, level string) (*slog.Logger, error) {
+	var l slog.Level
+	if err := l.UnmarshalText([]byte(level)); err != nil {
+		return nil, usagef("--log-level %q: want debug, info, warn or error", level)
+	}
+	opts := &slog.HandlerOptions{Level: l}
+	switch format {
+	case "text":
+		return slog.New(slog.NewTextHandler(env.Stderr, opts)), nil
+	case "json":
+		return slog.New(slog.NewJSONHandler(env.Stderr, opts)), nil
+	}
+	return nil, usagef("--log-format %q: want text or json", format)
+}

@@ -1,0 +1,83 @@
+// Package server puts the control plane together: sources feed the registry,
+// the registry's snapshots feed the hub, the hub's views feed the streams;
+// beside them the issuer signs certificates and admin shows the state.
+package server
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+)
+
+// ClusterDir is a cluster and a directory that belongs to it.
+type ClusterDir struct {
+	Cluster mesh.ClusterID
+	Dir     string
+}
+
+// Config says what a control plane serves. Addresses are host:port; an empty
+// host is every interface, port 0 is any free port.
+type Config struct {
+	ClusterID mesh.ClusterID
+	// ConfigDir is read as the cluster ClusterID, RemoteDirs as the others.
+	ConfigDir  string
+	RemoteDirs []ClusterDir
+	// Network is that of the own cluster when its system namespace has no
+	// network label.
+	Network mesh.NetworkID
+	MeshID  string
+	// TrustDomain, when not empty, wins over MeshConfig's.
+	TrustDomain string
+	// CADir holds the signing CA in the layout of Istio's cacerts. Without it
+	// a self-signed CA is kept under StateDir.
+	CADir    string
+	StateDir string
+	// TokenIssuers are directories with jwks.json and issuer, each trusted
+	// for callers of its cluster only.
+	TokenIssuers   []ClusterDir
+	TokenAudiences []string
+
+	GRPCAddr       string // plaintext xDS; empty turns it off
+	SecureGRPCAddr string // TLS xDS and CA
+	HTTPAddr       string // readiness, version, status
+	MonitoringAddr string // metrics
+
+	Version any // shown by /version
+	Log     *slog.Logger
+	Now     func() time.Time
+	Rand    io.Reader
+}
+
+// Validate checks what can be checked without looking at the world.
+func (c *Config) Validate() error {
+	var errs []error
+	if c.ConfigDir == "" {
+		errs = append(errs, errors.New("no configuration directory: give --config-dir DIR"))
+	}
+	if !c.ClusterID.Valid() {
+		errs = append(errs, fmt.Errorf("cluster id %q: want letters, digits, '.', '-' and '_', at most 63", c.ClusterID))
+	}
+	if c.TrustDomain != "" && !mesh.IsTrustDomain(c.TrustDomain) {
+		errs = append(errs, fmt.Errorf("trust domain %q is not a SPIFFE trust domain", c.TrustDomain))
+	}
+	seen := map[mesh.ClusterID]string{c.ClusterID: c.ConfigDir}
+	for _, r := range c.RemoteDirs {
+		if !r.Cluster.Valid() {
+			errs = append(errs, fmt.Errorf("remote cluster id %q: want letters, digits, '.', '-' and '_', at most 63", r.Cluster))
+		}
+		if other, dup := seen[r.Cluster]; dup {
+			errs = append(errs, fmt.Errorf("cluster %s is given twice: %s and %s", r.Cluster, other, r.Dir))
+		}
+		seen[r.Cluster] = r.Dir
+	}
+	for _, t := range c.TokenIssuers {
+		if _, known := seen[t.Cluster]; !known {
+			errs = append(errs, fmt.Errorf("token issuer %s is for cluster %s, which is neither --cluster-id nor a --remote-dir", t.Dir, t.Cluster))
+		}
+	}
+	return errors.Join(errs...)
+}

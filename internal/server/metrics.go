@@ -1,0 +1,27 @@
+package server
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/meshctl/meshctl/internal/server/issuer"
+)
+
+// issuerStats counts what the CA does under Istio's names.
+func issuerStats(reg prometheus.Registerer) issuer.Stats {
+	counter := func(name, help string) func() {
+		c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+		reg.MustRegister(c)
+		return c.Inc
+	}
+	signErrors := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "citadel_server_csr_sign_err_count", Help: "Certificate requests that were not signed, by reason.",
+	}, []string{"error"})
+	reg.MustRegister(signErrors)
+	return issuer.Stats{
+		Request:     counter("citadel_server_csr_count", "Certificate requests received."),
+		AuthFailure: counter("citadel_server_authentication_failure_count", "Certificate requests of callers that were not authenticated."),
+		ParseError:  counter("citadel_server_csr_parsing_err_count", "Certificate requests that could not be read."),
+		SignError:   func(reason string) { signErrors.WithLabelValues(reason).Inc() },
+		Issued:      counter("citadel_server_success_cert_issuance_count", "Certificates issued."),
+	}
+}

@@ -1,0 +1,383 @@
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/certs/store"
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/admin"
+	"github.com/meshctl/meshctl/internal/server/authn"
+	"github.com/meshctl/meshctl/internal/server/issuer"
+	"github.com/meshctl/meshctl/internal/server/registry"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source/dir"
+	"github.com/meshctl/meshctl/internal/server/xds"
+	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	tokenstore "github.com/meshctl/meshctl/internal/token/store"
+)
+
+// drainTime bounds how long streams may take to end when the server stops.
+const drainTime = 5 * time.Second
+
+// Server is a control plane. New prepares it and takes its ports, Run serves
+// until the context ends.
+type Server struct {
+	cfg       Config
+	authority *certs.Authority
+	issuer    *issuer.Issuer
+	serving   *issuer.ServingCertificate
+	tokens    map[mesh.ClusterID][]authn.TokenVerifier
+	callers   atomic.Pointer[callers]
+	registry  *registry.Registry
+	hub       *xds.Hub
+	sources   []*dir.Source
+	metrics   *prometheus.Registry
+	ready     atomic.Bool
+	draining  atomic.Bool
+
+	http, monitoring, plain, secure net.Listener
+}
+
+// callers authenticates by the trust domains of one version of MeshConfig.
+type callers struct {
+	trustDomain string
+	aliases     []string
+	*authn.Authenticator
+}
+
+// New checks the configuration, loads the CA and listens on all addresses, so
+// that a port in use or a broken CA is an error before anything is served.
+func New(cfg Config) (_ *Server, err error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	s := &Server{cfg: cfg, metrics: prometheus.NewRegistry()}
+	s.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	if err := s.loadCA(); err != nil {
+		return nil, err
+	}
+	if err := s.loadTokenIssuers(); err != nil {
+		return nil, err
+	}
+	s.hub = xds.NewHub(xds.Config{
+		Generation: xds.Generation{
+			ParseNode: xdsgen.ParseNode, Assign: xdsgen.Assign,
+			AssignTouched: xdsgen.AssignTouched, Fallback: xdsgen.Fallback,
+		},
+		Metrics: xds.NewMetrics(s.metrics), Log: cfg.Log, Now: cfg.Now,
+	})
+	s.registry = registry.New(registry.Config{
+		Local: cfg.ClusterID, Clusters: s.clusters(),
+		Network: map[mesh.ClusterID]mesh.NetworkID{cfg.ClusterID: cfg.Network},
+		MeshID:  cfg.MeshID, TrustDomain: cfg.TrustDomain, SystemNamespace: mesh.DefaultSystemNamespace,
+		Publish: s.publish, Log: cfg.Log, Now: cfg.Now,
+	})
+	for _, d := range append([]ClusterDir{{cfg.ClusterID, cfg.ConfigDir}}, cfg.RemoteDirs...) {
+		s.sources = append(s.sources, &dir.Source{Cluster: d.Cluster, Dir: d.Dir, Log: cfg.Log, Now: cfg.Now})
+	}
+	if err := s.listen(); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *Server) clusters() []mesh.ClusterID {
+	out := []mesh.ClusterID{s.cfg.ClusterID}
+	for _, r := range s.cfg.RemoteDirs {
+		out = append(out, r.Cluster)
+	}
+	return out
+}
+
+// loadCA loads the plugged-in CA, or makes and keeps a self-signed one.
+func (s *Server) loadCA() error {
+	now := s.cfg.Now()
+	var err error
+	if s.cfg.CADir != "" {
+		if s.authority, err = store.Load(s.cfg.CADir, now); err != nil {
+			return fmt.Errorf("load the CA of --ca-dir: %w", err)
+		}
+	} else {
+		var created bool
+		if s.authority, created, err = store.LoadOrCreate(s.cfg.StateDir, s.cfg.TrustDomain, now, s.cfg.Rand); err != nil {
+			return fmt.Errorf("self-signed CA of --state-dir: %w", err)
+		}
+		s.cfg.Log.Warn("no --ca-dir: certificates are signed by a self-signed CA, which other clusters do not trust",
+			"dir", s.cfg.StateDir, "created", created)
+	}
+	signer := s.authority.Cert
+	s.cfg.Log.Info("signing CA loaded", "subject", signer.Subject.String(), "until", signer.NotAfter.UTC().Format(time.RFC3339),
+		"sha256", certs.Fingerprint(signer))
+	s.issuer, err = issuer.New(issuer.Config{
+		Authority: s.authority, Authenticate: s.authenticate, Now: s.cfg.Now, Rand: s.cfg.Rand, Log: s.cfg.Log,
+		Stats: issuerStats(s.metrics),
+	})
+	if err != nil {
+		return err
+	}
+	s.serving, err = s.issuer.ServingCertificate(servingNames(s.cfg.SecureGRPCAddr)...)
+	return err
+}
+
+// servingNames are the names beside istiod's: the address it listens on, so
+// that it can be called by that.
+func servingNames(addr string) []string {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil || net.ParseIP(host) == nil || net.ParseIP(host).IsUnspecified() {
+		return nil
+	}
+	return []string{host}
+}
+
+func (s *Server) loadTokenIssuers() error {
+	s.tokens = make(map[mesh.ClusterID][]authn.TokenVerifier)
+	for _, t := range s.cfg.TokenIssuers {
+		v, err := tokenstore.LoadVerifier(t.Dir, s.cfg.TokenAudiences)
+		if err != nil {
+			return fmt.Errorf("token issuer of cluster %s: %w", t.Cluster, err)
+		}
+		s.tokens[t.Cluster] = append(s.tokens[t.Cluster], v)
+		s.cfg.Log.Info("trusting token issuer", "cluster", t.Cluster, "issuer", v.Issuer(), "dir", t.Dir)
+	}
+	return nil
+}
+
+// publish passes a snapshot on; it runs on the registry's goroutine.
+func (s *Server) publish(snap *snapshot.Snapshot, changes *snapshot.Changes) {
+	if err := s.trust(snap.Mesh); err != nil {
+		s.cfg.Log.Error("keeping the previous trust domains", "error", err)
+	}
+	s.hub.Update(snap, changes)
+}
+
+// trust makes callers be authenticated by the trust domains of the mesh.
+func (s *Server) trust(m *snapshot.Mesh) error {
+	if c := s.callers.Load(); c != nil && c.trustDomain == m.TrustDomain && slices.Equal(c.aliases, m.Aliases) {
+		return nil
+	}
+	pool := x509.NewCertPool()
+	for _, root := range s.authority.Roots {
+		pool.AddCert(root)
+	}
+	a, err := authn.New(authn.Config{
+		TrustDomain: m.TrustDomain, TrustDomainAliases: m.Aliases,
+		Roots:         func(string) *x509.CertPool { return pool },
+		IssuerCluster: s.issuerCluster,
+		Tokens:        s.tokens, Now: s.cfg.Now, Log: s.cfg.Log,
+	})
+	if err != nil {
+		return err
+	}
+	s.callers.Store(&callers{m.TrustDomain, m.Aliases, a})
+	return nil
+}
+
+// issuerCluster binds leaves that name no cluster to the one whose
+// intermediate signed them: ours signs for our cluster. A self-signed CA may
+// sign for several, so it proves none.
+func (s *Server) issuerCluster(ca *x509.Certificate) mesh.ClusterID {
+	if len(s.authority.Chain) > 0 && ca.Equal(s.authority.Cert) {
+		return s.cfg.ClusterID
+	}
+	return ""
+}
+
+var errNotReady = errors.New("the mesh configuration was not read yet")
+
+func (s *Server) authenticate(ctx context.Context) (mesh.Caller, error) {
+	c := s.callers.Load()
+	if c == nil {
+		return mesh.Caller{}, errNotReady
+	}
+	return c.Authenticate(ctx)
+}
+
+// checkNode compares what a proxy claims with who it was proved to be.
+func (s *Server) checkNode(caller mesh.Caller, n xdsgen.Node) error {
+	return authn.CheckNode(caller, authn.NodeClaims{
+		Namespace: n.Namespace, ServiceAccount: n.ServiceAccount, Cluster: n.Cluster,
+	})
+}
+
+// listen takes all ports, or none.
+func (s *Server) listen() error {
+	var open []net.Listener
+	for _, l := range []struct {
+		flag, addr string
+		to         *net.Listener
+	}{
+		{"--http-addr", s.cfg.HTTPAddr, &s.http},
+		{"--monitoring-addr", s.cfg.MonitoringAddr, &s.monitoring},
+		{"--grpc-addr", s.cfg.GRPCAddr, &s.plain},
+		{"--secure-grpc-addr", s.cfg.SecureGRPCAddr, &s.secure},
+	} {
+		if l.addr == "" {
+			continue
+		}
+		listener, err := net.Listen("tcp", l.addr)
+		if err != nil {
+			for _, o := range open {
+				_ = o.Close()
+			}
+			return fmt.Errorf("%s: %w", l.flag, err)
+		}
+		open = append(open, listener)
+		*l.to = listener
+	}
+	return nil
+}
+
+// Addrs are the addresses that the server listens on; nil where it does not.
+func (s *Server) Addrs() (httpAddr, monitoring, plain, secure net.Addr) {
+	addr := func(l net.Listener) net.Addr {
+		if l == nil {
+			return nil
+		}
+		return l.Addr()
+	}
+	return addr(s.http), addr(s.monitoring), addr(s.plain), addr(s.secure)
+}
+
+// Run serves until the context ends. gRPC is served once the whole mesh was
+// read, so that no proxy is given less than there is.
+func (s *Server) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	for _, src := range s.sources {
+		g.Go(func() error { return src.Run(ctx, s.registry) })
+	}
+	g.Go(func() error { return s.registry.Run(ctx) })
+	// The hub outlives the context so that streams can say goodbye.
+	hubCtx, stopHub := context.WithCancel(context.WithoutCancel(ctx))
+	g.Go(func() error { return s.hub.Run(hubCtx) })
+	s.serveHTTP(ctx, g, s.http, admin.Handler(admin.Config{
+		Ready: s.notReady, Version: s.cfg.Version, Proxies: func() any { return s.hub.Proxies() }, Log: s.cfg.Log,
+	}))
+	s.serveHTTP(ctx, g, s.monitoring, admin.Metrics(s.metrics))
+	g.Go(func() error {
+		defer stopHub()
+		return s.serveGRPC(ctx, stopHub)
+	})
+	return g.Wait()
+}
+
+func (s *Server) notReady() []string {
+	if s.draining.Load() {
+		return []string{"the server is stopping"}
+	}
+	if !s.ready.Load() {
+		return []string{"the configuration was not read completely yet"}
+	}
+	return nil
+}
+
+func (s *Server) serveHTTP(ctx context.Context, g *errgroup.Group, l net.Listener, h http.Handler) {
+	if l == nil {
+		return
+	}
+	srv := admin.NewServer(h, s.cfg.Log)
+	g.Go(func() error {
+		if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve %s: %w", l.Addr(), err)
+		}
+		return nil
+	})
+	g.Go(func() error {
+		<-ctx.Done()
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		if err := srv.Shutdown(stop); err != nil {
+			_ = srv.Close()
+		}
+		return nil
+	})
+}
+
+func (s *Server) serveGRPC(ctx context.Context, stopHub func()) error {
+	select {
+	case <-ctx.Done():
+		closeAll(s.plain, s.secure)
+		return nil
+	case <-s.registry.Ready():
+	}
+	g := new(errgroup.Group)
+	var servers []*grpc.Server
+	serve := func(l net.Listener, srv *grpc.Server, conns *xds.Conns) {
+		servers = append(servers, srv)
+		g.Go(func() error {
+			if err := srv.Serve(conns.Listen(l)); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+				return fmt.Errorf("serve %s: %w", l.Addr(), err)
+			}
+			return nil
+		})
+	}
+	if s.plain != nil {
+		srv, conns := grpc.NewServer(xds.ServerOptions()...), new(xds.Conns)
+		xds.Register(srv, s.hub, xds.Access{CloseConn: conns.Close})
+		serve(s.plain, srv, conns)
+	}
+	if s.secure != nil {
+		tlsConfig := &tls.Config{
+			MinVersion: tls.VersionTLS13,
+			NextProtos: []string{"h2"},
+			GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+				return s.callers.Load().TLSConfig(s.serving.GetCertificate, tls.VersionTLS13), nil
+			},
+		}
+		srv, conns := grpc.NewServer(append(xds.ServerOptions(), grpc.Creds(credentials.NewTLS(tlsConfig)))...), new(xds.Conns)
+		xds.Register(srv, s.hub, xds.Access{Authenticate: s.authenticate, CheckNode: s.checkNode, CloseConn: conns.Close})
+		s.issuer.Register(srv)
+		serve(s.secure, srv, conns)
+	}
+	s.ready.Store(true)
+	s.cfg.Log.Info("ready", "cluster", s.cfg.ClusterID, "xds", addrOf(s.plain), "secure", addrOf(s.secure),
+		"http", addrOf(s.http), "metrics", addrOf(s.monitoring))
+	<-ctx.Done()
+	s.draining.Store(true)
+	stopHub() // ends every stream; what is in flight is still sent
+	stop(servers)
+	return g.Wait()
+}
+
+// stop lets calls end by themselves for a while, then ends them.
+func stop(servers []*grpc.Server) {
+	timer := time.AfterFunc(drainTime, func() {
+		for _, srv := range servers {
+			srv.Stop()
+		}
+	})
+	defer timer.Stop()
+	for _, srv := range servers {
+		srv.GracefulStop()
+	}
+}
+
+func closeAll(listeners ...net.Listener) {
+	for _, l := range listeners {
+		if l != nil {
+			_ = l.Close()
+		}
+	}
+}
+
+func addrOf(l net.Listener) string {
+	if l == nil {
+		return "off"
+	}
+	return l.Addr().String()
+}

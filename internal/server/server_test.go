@@ -1,0 +1,292 @@
+package server
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience is how long a test waits for an event that should come at once.
+const patience = 30 * time.Second
+
+// start runs a control plane on free ports until the test ends.
+func start(t *testing.T, change func(*Config)) *Server {
+	t.Helper()
+	cfg := Config{
+		ClusterID: "cluster1", ConfigDir: t.TempDir(), StateDir: filepath.Join(t.TempDir(), "state"),
+		TokenAudiences: []string{"istio-ca"},
+		GRPCAddr:       "127.0.0.1:0", SecureGRPCAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0", MonitoringAddr: "127.0.0.1:0",
+		Version: map[string]string{"version": "test"},
+		Log:     slog.New(slog.NewTextHandler(t.Output(), nil)), Now: time.Now, Rand: rand.Reader,
+	}
+	if change != nil {
+		change(&cfg)
+	}
+	s, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("the server ended with %v", err)
+		}
+	})
+	waitFor(t, "readiness", func() bool { return s.ready.Load() })
+	return s
+}
+
+// waitFor polls for an event that no channel tells of.
+func waitFor(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !is(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("no %s within %v", what, patience)
+		}
+	}
+}
+
+func write(t *testing.T, dir, name, content string) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(dir, name+".tmp~"), []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(filepath.Join(dir, name+".tmp~"), filepath.Join(dir, name)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func serviceYAML(i int) string {
+	return fmt.Sprintf(`apiVersion: v1
+kind: Service
+metadata: {name: svc-%d, namespace: ns-%d}
+spec:
+  clusterIP: 10.96.%d.%d
+  ports: [{name: http, port: 80, targetPort: 8080}]
+`, i, i%10, i/250, i%250+1)
+}
+
+func sliceYAML(i int, addresses ...string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, `apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata:
+  name: svc-%d-abc
+  namespace: ns-%d
+  labels: {kubernetes.io/service-name: svc-%d}
+addressType: IPv4
+ports: [{name: http, port: 8080}]
+endpoints:
+`, i, i%10, i)
+	for _, a := range addresses {
+		fmt.Fprintf(&b, "- addresses: [%q]\n", a)
+	}
+	return b.String()
+}
+
+// metrics reads the counters of a server from its metrics page.
+func metrics(t *testing.T, s *Server) map[string]float64 {
+	t.Helper()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
+	resp, err := client.Get("http://" + s.monitoring.Addr().String() + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	out := make(map[string]float64)
+	lines := bufio.NewScanner(resp.Body)
+	for lines.Scan() {
+		name, value, ok := strings.Cut(lines.Text(), " ")
+		if v, err := strconv.ParseFloat(value, 64); ok && err == nil && strings.HasPrefix(name, "meshctl_") {
+			out[name] = v
+		}
+	}
+	if err := lines.Err(); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// proxy is a client that acknowledges everything, over delta ADS.
+type proxy struct {
+	stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
+	frames chan *discoveryv3.DeltaDiscoveryResponse
+}
+
+func connect(t *testing.T, s *Server, name string) *proxy {
+	t.Helper()
+	conn, err := grpc.NewClient(s.plain.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{stream: stream, frames: make(chan *discoveryv3.DeltaDiscoveryResponse, 1000)}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			r, err := stream.Recv()
+			if err != nil {
+				return
+			}
+			if err := stream.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: r.TypeUrl, ResponseNonce: r.Nonce}); err != nil {
+				return
+			}
+			p.frames <- r
+		}
+	}()
+	t.Cleanup(func() {
+		cancel()
+		_ = conn.Close()
+		<-done
+	})
+	md, err := structpb.NewStruct(map[string]any{"CLUSTER_ID": "cluster1", "NAMESPACE": "apps"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.send(t, &discoveryv3.DeltaDiscoveryRequest{
+		Node:    &corev3.Node{Id: "sidecar~10.0.0.1~" + name + ".apps~apps.svc.cluster.local", Metadata: md},
+		TypeUrl: xdswire.ClusterType,
+	})
+	return p
+}
+
+func (p *proxy) send(t *testing.T, r *discoveryv3.DeltaDiscoveryRequest) {
+	t.Helper()
+	if err := p.stream.Send(r); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (p *proxy) next(t *testing.T) *discoveryv3.DeltaDiscoveryResponse {
+	t.Helper()
+	select {
+	case r := <-p.frames:
+		return r
+	case <-time.After(patience):
+		t.Fatalf("no response within %v", patience)
+		return nil
+	}
+}
+
+// subscribeAll asks for everything as Envoy does and waits for it.
+func (p *proxy) subscribeAll(t *testing.T) {
+	t.Helper()
+	var names []string
+	for _, r := range p.next(t).Resources {
+		if strings.HasPrefix(r.Name, "outbound|") {
+			names = append(names, r.Name)
+		}
+	}
+	p.send(t, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: xdswire.EndpointType, ResourceNamesSubscribe: names})
+	if got := len(p.next(t).Resources); got != len(names) {
+		t.Fatalf("%d assignments for %d names", got, len(names))
+	}
+	p.send(t, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: xdswire.ListenerType})
+	p.next(t)
+	p.send(t, &discoveryv3.DeltaDiscoveryRequest{TypeUrl: xdswire.RouteType, ResourceNamesSubscribe: []string{"80"}})
+	p.next(t)
+}
+
+// TestOneChangeCostsOneResource is the shape of the whole delivery: what is
+// generated and sent follows from what changed, not from how many proxies or
+// services there are.
+func TestOneChangeCostsOneResource(t *testing.T) {
+	const services, proxies = 1000, 50
+	var dir string
+	s := start(t, func(c *Config) {
+		dir = c.ConfigDir
+		for i := range services {
+			write(t, dir, fmt.Sprintf("service-%d.yaml", i), serviceYAML(i))
+			write(t, dir, fmt.Sprintf("slice-%d.yaml", i), sliceYAML(i, "10.1.0.1", "10.1.0.2"))
+		}
+	})
+	var all []*proxy
+	for i := range proxies {
+		p := connect(t, s, fmt.Sprintf("proxy-%d", i))
+		p.subscribeAll(t)
+		all = append(all, p)
+	}
+	settled := func() map[string]float64 {
+		var m map[string]float64
+		waitFor(t, "acknowledgement of everything", func() bool {
+			for _, p := range s.hub.Proxies() {
+				for _, typ := range p.Types {
+					if typ.Sent != typ.Acked {
+						return false
+					}
+				}
+			}
+			m = metrics(t, s)
+			return true
+		})
+		return m
+	}
+	before := settled()
+
+	write(t, dir, "slice-7.yaml", sliceYAML(7, "10.1.0.1", "10.1.0.3"))
+	for _, p := range all {
+		r := p.next(t)
+		if r.TypeUrl != xdswire.EndpointType || len(r.Resources) != 1 || r.Resources[0].Name != "outbound|80||svc-7.ns-7.svc.cluster.local" {
+			t.Fatalf("sent %s with %d resources, want the one assignment", r.TypeUrl, len(r.Resources))
+		}
+	}
+	wantGrowth(t, "after one slice changed", before, settled(), map[string]float64{
+		`meshctl_xds_generated_total{type="EDS"}`:      1,
+		`meshctl_xds_encoded_total{type="EDS"}`:        1,
+		`meshctl_xds_sent_total{type="EDS"}`:           proxies,
+		`meshctl_xds_sent_resources_total{type="EDS"}`: proxies,
+	})
+
+	before = settled()
+	connect(t, s, "late").subscribeAll(t)
+	after := settled()
+	for name, v := range after {
+		if strings.HasPrefix(name, "meshctl_xds_generated_total") && v != before[name] {
+			t.Errorf("a proxy that connected later had %v of %s generated", v-before[name], name)
+		}
+	}
+}
+
+// wantGrowth checks how much the counters of generated, encoded and sent
+// things grew; those that are not named must stand.
+func wantGrowth(t *testing.T, when string, before, after, want map[string]float64) {
+	t.Helper()
+	for name, v := range after {
+		if !strings.HasPrefix(name, "meshctl_xds_generated_total") && !strings.HasPrefix(name, "meshctl_xds_encoded_total") &&
+			!strings.HasPrefix(name, "meshctl_xds_sent_total") && !strings.HasPrefix(name, "meshctl_xds_sent_resources_total") {
+			continue
+		}
+		if grew := v - before[name]; grew != want[name] {
+			t.Errorf("%s %s grew by %v, want %v", when, name, grew, want[name])
+		}
+	}
+}
