@@ -242,19 +242,22 @@ func envName(flag string) string {
 
 // setFlag sets f to value, a string or a []string.
 func setFlag(flags *pflag.FlagSet, f *pflag.Flag, value any) error {
-	list, isList := value.([]string)
 	slice, takesList := f.Value.(pflag.SliceValue)
-	switch {
-	case isList && !takesList:
-		return errors.New("takes one value, not a list")
-	case isList:
+	switch value := value.(type) {
+	case string:
+		if !takesList {
+			return flags.Set(f.Name, value)
+		}
 		f.Changed = true
-		return slice.Replace(list)
-	case takesList:
+		return slice.Replace([]string{value})
+	case []string:
+		if !takesList {
+			return errors.New("takes one value, not a list")
+		}
 		f.Changed = true
-		return slice.Replace([]string{value.(string)})
+		return slice.Replace(value)
 	default:
-		return flags.Set(f.Name, value.(string))
+		return fmt.Errorf("is a %T", value)
 	}
 }
 
