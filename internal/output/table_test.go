@@ -19,7 +19,8 @@ func TestTable(t *testing.T) {
 	}{
 		"columns are five apart, no trailing spaces": {
 			Table{Header: []string{"NAME", "port_name", "LAST"}, Rows: [][]string{
-				{"a", "", "x  y"}, {"longer name", " b", ""}, {"", "", ""}}},
+				{"a", "", "x  y"}, {"longer name", " b", ""}, {"", "", ""},
+			}},
 			"NAME            port_name     LAST\n" +
 				"a                             x  y\n" +
 				"longer name      b\n" +
@@ -92,8 +93,10 @@ func FuzzTable(f *testing.F) {
 func BenchmarkTable(b *testing.B) {
 	table := Table{Header: []string{"ENDPOINT", "STATUS", "OUTLIER CHECK", "CLUSTER"}}
 	for i := range 50_000 {
-		table.Rows = append(table.Rows, []string{fmt.Sprintf("10.0.%d.%d:8080", i/256, i%256), "HEALTHY", "OK",
-			fmt.Sprintf("outbound|8080||service-%d.ns.svc.cluster.local", i/10)})
+		table.Rows = append(table.Rows, []string{
+			fmt.Sprintf("10.0.%d.%d:8080", i/256, i%256), "HEALTHY", "OK",
+			fmt.Sprintf("outbound|8080||service-%d.ns.svc.cluster.local", i/10),
+		})
 	}
 	b.ReportAllocs()
 	for b.Loop() {

@@ -180,18 +180,17 @@ func (d *dump) document(what, member string, body func() error) error {
 		}
 	}
 	switch {
-	case err == io.EOF && d.InputOffset() > 0: //nolint:errorlint // the decoder's own end of input
+	case errors.Is(err, io.EOF) && d.InputOffset() > 0:
 		if other != "" && !found {
 			return fmt.Errorf("this is no dump of Envoy: it has no %q but %q", member, other)
 		}
 		return nil
-	case err == io.EOF: //nolint:errorlint // the decoder's own end of input
+	case errors.Is(err, io.EOF):
 		return errors.New("the dump is empty")
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return fmt.Errorf("the dump is truncated: it ends after %d bytes", d.InputOffset()+int64(len(d.UnreadBuffer())))
 	}
-	var syntax *jsontext.SyntacticError
-	if errors.As(err, &syntax) {
+	if _, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
 		return fmt.Errorf("the dump is not valid JSON: %w", err)
 	}
 	return err

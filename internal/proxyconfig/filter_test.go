@@ -212,39 +212,47 @@ func TestChains(t *testing.T) {
 		"everything that is matched": {
 			`{"filterChainMatch": {"serverNames": ["a", "b"], "transportProtocol": "tls", "applicationProtocols": ["istio-peer-exchange", "istio"],
 			  "prefixRanges": [{"addressPrefix": "10.0.0.0", "prefixLen": 8}, {"addressPrefix": "::1", "prefixLen": 128}], "destinationPort": 80}}`,
-			Chain{"SNI: a,b; Trans: tls; App: TCP TLS; Addr: 10.0.0.0/8,::1/128:80", "Non-HTTP/Non-TCP"}, ListenerUnknown,
+			Chain{"SNI: a,b; Trans: tls; App: TCP TLS; Addr: 10.0.0.0/8,::1/128:80", "Non-HTTP/Non-TCP"},
+			ListenerUnknown,
 		},
 		"tcp": {
 			`{"filters": [{"name": "x", "typedConfig": {"@type": "` + tcpType + `", "cluster": "outbound|80||a"}}]}`,
-			Chain{"ALL", "Cluster: outbound|80||a"}, ListenerTCP,
+			Chain{"ALL", "Cluster: outbound|80||a"},
+			ListenerTCP,
 		},
 		"tcp, several clusters": {
 			`{"filters": [{"name": "x", "typedConfig": {"@type": "` + tcpType + `", "weightedClusters": {"clusters": [{"name": "a", "weight": 1}, {"name": "b", "weight": 2}]}}}]}`,
-			Chain{"ALL", "Cluster: a, b"}, ListenerTCP,
+			Chain{"ALL", "Cluster: a, b"},
+			ListenerTCP,
 		},
 		"black hole": {
 			`{"filters": [{"name": "x", "typedConfig": {"@type": "` + tcpType + `", "cluster": "BlackHoleCluster"}}]}`,
-			Chain{"ALL", "Non-HTTP/Non-TCP"}, ListenerUnknown,
+			Chain{"ALL", "Non-HTTP/Non-TCP"},
+			ListenerUnknown,
 		},
 		"unknown extension before": {
 			`{"filters": [{"name": "x", "typedConfig": {"@type": "type.googleapis.com/acme.Filter", "depth": {"a": [1]}}},
 			  {"name": "y", "typedConfig": {"@type": "` + httpType + `", "rds": {"routeConfigName": "80"}}}]}`,
-			Chain{"ALL", "Route: 80"}, ListenerHTTP,
+			Chain{"ALL", "Route: 80"},
+			ListenerHTTP,
 		},
 		"scoped routes": {
 			`{"filters": [{"name": "y", "typedConfig": {"@type": "` + httpType + `", "scopedRoutes": {"name": "s"}}}]}`,
-			Chain{"ALL", "HTTP"}, ListenerHTTP,
+			Chain{"ALL", "HTTP"},
+			ListenerHTTP,
 		},
 		"inline, one cluster": {
 			`{"filters": [{"name": "y", "typedConfig": {"@type": "` + httpType + `", "routeConfig": {"virtualHosts": [
 			  {"name": "v", "domains": ["*"], "routes": [{"match": {"prefix": "/"}, "route": {"cluster": "inbound|80||"}}]}]}}}]}`,
-			Chain{"ALL", "Cluster: inbound|80||"}, ListenerHTTP,
+			Chain{"ALL", "Cluster: inbound|80||"},
+			ListenerHTTP,
 		},
 		"inline, several": {
 			`{"filters": [{"name": "y", "typedConfig": {"@type": "` + httpType + `", "routeConfig": {"virtualHosts": [
 			  {"name": "v", "domains": ["a", "b"], "routes": [{"match": {"prefix": "/x"}}, {"match": {"path": "/y"}}]},
 			  {"name": "w", "domains": ["*"], "routes": [{"match": {"safeRegex": {"regex": ".*"}}}, {"match": {"pathSeparatedPrefix": "/z"}}]}]}}}]}`,
-			Chain{"ALL", "Inline Route: a/b /x*, /y; regex .*, PathPrefix:/z"}, ListenerHTTP,
+			Chain{"ALL", "Inline Route: a/b /x*, /y; regex .*, PathPrefix:/z"},
+			ListenerHTTP,
 		},
 	}
 	for name, tc := range tests {

@@ -99,6 +99,7 @@ func FuzzReadEndpoints(f *testing.F) {
 // snakeNames rewrites the names of all members to snake case, and drops null
 // and what only differs from a known name in case, which encoding/json takes.
 func snakeNames(t *testing.T, data []byte) []byte {
+	t.Helper()
 	var v any
 	dec := json.NewDecoder(bytes.NewReader(data))
 	dec.UseNumber()

@@ -169,8 +169,7 @@ func (c *converter) plain(isBytes, secret bool) error {
 	}
 	depth := c.d.StackDepth()
 	for {
-		_, length := c.d.StackIndex(c.d.StackDepth())
-		kind, _ := c.d.StackIndex(c.d.StackDepth())
+		kind, length := c.d.StackIndex(c.d.StackDepth())
 		isName := kind == jsontext.KindBeginObject && length%2 == 0
 		tok, err := c.d.ReadToken()
 		if err != nil {

@@ -117,7 +117,7 @@ func (s *Source) get(ctx context.Context, request Request) (io.ReadCloser, error
 		defer resp.Body.Close()
 		// Envoy leaves a section out that it has nothing for, such as routes
 		// without any HTTP listener, and then refuses the mask.
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody)) //nolint:errcheck // the status says it already
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
 		if bytes.Contains(text, []byte("could not be successfully applied to any configs")) {
 			return io.NopCloser(strings.NewReader("{}")), nil
 		}
@@ -129,8 +129,7 @@ func (s *Source) get(ctx context.Context, request Request) (io.ReadCloser, error
 
 // withoutURL drops method and URL, which say nothing that a person typed.
 func withoutURL(err error) error {
-	var u *url.Error
-	if errors.As(err, &u) {
+	if u, ok := errors.AsType[*url.Error](err); ok {
 		return u.Err
 	}
 	return err

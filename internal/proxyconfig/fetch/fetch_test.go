@@ -35,6 +35,13 @@ func read(t *testing.T, s Source, request Request) (string, error) {
 	return string(text), err
 }
 
+func respond(t *testing.T, w io.Writer, text string) {
+	t.Helper()
+	if _, err := io.WriteString(w, text); err != nil {
+		t.Error(err)
+	}
+}
+
 func admin(t *testing.T, handler http.HandlerFunc) *httptest.Server {
 	t.Helper()
 	server := httptest.NewServer(handler)
@@ -45,7 +52,7 @@ func admin(t *testing.T, handler http.HandlerFunc) *httptest.Server {
 func TestAdmin(t *testing.T) {
 	t.Parallel()
 	server := admin(t, func(w http.ResponseWriter, r *http.Request) {
-		io.WriteString(w, r.Method+" "+r.URL.String())
+		respond(t, w, r.Method+" "+r.URL.String())
 	})
 	hostPort := strings.TrimPrefix(server.URL, "http://")
 	for _, address := range []string{hostPort, "http://" + hostPort, "http://" + hostPort + "/"} {
@@ -74,7 +81,7 @@ func TestAdminErrors(t *testing.T) {
 	})
 	cut := admin(t, func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Length", "100")
-		io.WriteString(w, "half")
+		respond(t, w, "half")
 	})
 	tests := map[string]struct {
 		admin string
@@ -114,8 +121,8 @@ func TestNothingToMask(t *testing.T) {
 func TestAdminTimeout(t *testing.T) {
 	t.Parallel()
 	release := make(chan struct{})
-	server := admin(t, func(w http.ResponseWriter, r *http.Request) {
-		io.WriteString(w, "half")
+	server := admin(t, func(w http.ResponseWriter, _ *http.Request) {
+		respond(t, w, "half")
 		w.(http.Flusher).Flush()
 		<-release
 	})
@@ -176,8 +183,13 @@ func TestValidate(t *testing.T) {
 		}
 	}
 	for _, bad := range []Source{
-		{}, {File: "x", Admin: "127.0.0.1:15000"}, {Admin: "127.0.0.1"}, {Admin: ":15000"}, {Admin: "https://127.0.0.1:15000"},
-		{Admin: "127.0.0.1:15000/quitquitquit?"}, {Admin: "user@127.0.0.1:15000"},
+		{},
+		{File: "x", Admin: "127.0.0.1:15000"},
+		{Admin: "127.0.0.1"},
+		{Admin: ":15000"},
+		{Admin: "https://127.0.0.1:15000"},
+		{Admin: "127.0.0.1:15000/quitquitquit?"},
+		{Admin: "user@127.0.0.1:15000"},
 	} {
 		if err := bad.Validate(); err == nil {
 			t.Errorf("%+v is taken", bad)
