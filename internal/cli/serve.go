@@ -63,7 +63,7 @@ of itself is only compared with it.`,
 	f.StringArrayVar(&o.remoteDirs, "remote-dir", nil, "Another cluster and its directory, as `CLUSTER=DIR`; repeatable")
 	f.StringVar(&o.clusterID, "cluster-id", "Kubernetes", "`Name` of the own cluster")
 	f.StringVar(&o.network, "network", "", "`Network` of the own cluster when its system namespace has no label topology.istio.io/network")
-	f.StringVar(&o.meshID, "mesh-id", "", "`Name` of the mesh (default: the trust domain)")
+	f.StringVar(&o.meshID, "mesh-id", "", "`Name` of the mesh; proxies whose MESH_ID says another are refused (default: all are served)")
 	f.StringVar(&o.trustDomain, "trust-domain", "", "SPIFFE trust `domain` (default: that of the ConfigMap istio, else cluster.local)")
 	f.StringVar(&o.caDir, "ca-dir", "", "`Directory` of the signing CA: ca-cert.pem, ca-key.pem, root-cert.pem, cert-chain.pem (default: a self-signed CA kept in --state-dir)")
 	f.StringVar(&o.stateDir, "state-dir", "", "`Directory` for what the server keeps (default $XDG_STATE_HOME/meshctl/<cluster-id>)")
@@ -103,6 +103,9 @@ func (o *serveOptions) run(ctx context.Context, env *Env) error {
 		if cfg.StateDir, err = stateDir(env, o.clusterID); err != nil {
 			return err
 		}
+	}
+	if err := cfg.ValidateStateDir(); err != nil {
+		return usagef("%w", err)
 	}
 	s, err := server.New(cfg)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"path/filepath"
 	"time"
 
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -29,7 +30,8 @@ type Config struct {
 	// Network is that of the own cluster when its system namespace has no
 	// network label.
 	Network mesh.NetworkID
-	MeshID  string
+	// MeshID, when not empty, refuses proxies that say they belong to another.
+	MeshID string
 	// TrustDomain, when not empty, wins over MeshConfig's.
 	TrustDomain string
 	// CADir holds the signing CA in the layout of Istio's cacerts. Without it
@@ -50,6 +52,28 @@ type Config struct {
 	Log     *slog.Logger
 	Now     func() time.Time
 	Rand    io.Reader
+}
+
+// ValidateStateDir refuses a state directory, which holds a private key, that
+// lies within a directory that is read as configuration.
+func (c *Config) ValidateStateDir() error {
+	if c.CADir != "" {
+		return nil // nothing is kept
+	}
+	for _, d := range append([]ClusterDir{{c.ClusterID, c.ConfigDir}}, c.RemoteDirs...) {
+		config, err := filepath.Abs(d.Dir)
+		if err != nil {
+			return err
+		}
+		state, err := filepath.Abs(c.StateDir)
+		if err != nil {
+			return err
+		}
+		if rel, err := filepath.Rel(config, state); err == nil && filepath.IsLocal(rel) {
+			return fmt.Errorf("state directory %s lies in the configuration directory %s: give --state-dir another directory", c.StateDir, d.Dir)
+		}
+	}
+	return nil
 }
 
 // Validate checks what can be checked without looking at the world.

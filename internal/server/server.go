@@ -16,7 +16,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/status"
 
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/certs/store"
@@ -84,8 +86,8 @@ func New(cfg Config) (_ *Server, err error) {
 	})
 	s.registry = registry.New(registry.Config{
 		Local: cfg.ClusterID, Clusters: s.clusters(),
-		Network: map[mesh.ClusterID]mesh.NetworkID{cfg.ClusterID: cfg.Network},
-		MeshID:  cfg.MeshID, TrustDomain: cfg.TrustDomain, SystemNamespace: mesh.DefaultSystemNamespace,
+		Network:     map[mesh.ClusterID]mesh.NetworkID{cfg.ClusterID: cfg.Network},
+		TrustDomain: cfg.TrustDomain, SystemNamespace: mesh.DefaultSystemNamespace,
 		Publish: s.publish, Log: cfg.Log, Now: cfg.Now,
 	})
 	for _, d := range append([]ClusterDir{{cfg.ClusterID, cfg.ConfigDir}}, cfg.RemoteDirs...) {
@@ -198,18 +200,27 @@ func (s *Server) issuerCluster(ca *x509.Certificate) mesh.ClusterID {
 	return ""
 }
 
-var errNotReady = errors.New("the mesh configuration was not read yet")
-
 func (s *Server) authenticate(ctx context.Context) (mesh.Caller, error) {
 	c := s.callers.Load()
 	if c == nil {
-		return mesh.Caller{}, errNotReady
+		return mesh.Caller{}, status.Error(codes.Unavailable, "the mesh configuration was not read yet")
 	}
 	return c.Authenticate(ctx)
 }
 
+// checkMesh refuses proxies of another mesh.
+func (s *Server) checkMesh(n xdsgen.Node) error {
+	if s.cfg.MeshID != "" && n.MeshID != "" && n.MeshID != s.cfg.MeshID {
+		return fmt.Errorf("the proxy says that it belongs to mesh %q, this control plane serves %q", n.MeshID, s.cfg.MeshID)
+	}
+	return nil
+}
+
 // checkNode compares what a proxy claims with who it was proved to be.
 func (s *Server) checkNode(caller mesh.Caller, n xdsgen.Node) error {
+	if err := s.checkMesh(n); err != nil {
+		return err
+	}
 	return authn.CheckNode(caller, authn.NodeClaims{
 		Namespace: n.Namespace, ServiceAccount: n.ServiceAccount, Cluster: n.Cluster,
 	})
@@ -328,7 +339,9 @@ func (s *Server) serveGRPC(ctx context.Context, stopHub func()) error {
 	}
 	if s.plain != nil {
 		srv, conns := grpc.NewServer(xds.ServerOptions()...), new(xds.Conns)
-		xds.Register(srv, s.hub, xds.Access{CloseConn: conns.Close})
+		xds.Register(srv, s.hub, xds.Access{
+			CheckNode: func(_ mesh.Caller, n xdsgen.Node) error { return s.checkMesh(n) }, CloseConn: conns.Close,
+		})
 		serve(s.plain, srv, conns)
 	}
 	if s.secure != nil {

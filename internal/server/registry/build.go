@@ -80,7 +80,6 @@ func (b *builder) meshFacts() *snapshot.Mesh {
 	}
 	m := &snapshot.Mesh{
 		LocalCluster:   b.cfg.Local,
-		MeshID:         b.cfg.MeshID,
 		TrustDomain:    trustDomain(b.cfg.TrustDomain, mc),
 		Aliases:        slices.Sorted(slices.Values(mc.GetTrustDomainAliases())),
 		Domain:         mesh.DefaultDomain,
@@ -120,7 +119,7 @@ func equalMesh(a, b *snapshot.Mesh) bool {
 	x, y := *a, *b
 	same := slices.Equal(x.Aliases, y.Aliases) && maps.Equal(x.Networks, y.Networks)
 	x.Aliases, y.Aliases, x.Networks, y.Networks = nil, nil, nil, nil
-	return same && x.LocalCluster == y.LocalCluster && x.MeshID == y.MeshID && x.TrustDomain == y.TrustDomain &&
+	return same && x.LocalCluster == y.LocalCluster && x.TrustDomain == y.TrustDomain &&
 		x.Domain == y.Domain && x.RootNamespace == y.RootNamespace && x.RegistryOnly == y.RegistryOnly &&
 		x.ConnectTimeout == y.ConnectTimeout && x.AutoMTLS == y.AutoMTLS
 }

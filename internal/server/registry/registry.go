@@ -28,7 +28,6 @@ type Config struct {
 	// Network is that of a cluster whose system namespace has no network
 	// label.
 	Network map[mesh.ClusterID]mesh.NetworkID
-	MeshID  string
 	// TrustDomain, when not empty, wins over that of MeshConfig.
 	TrustDomain     string
 	SystemNamespace string

@@ -539,7 +539,7 @@ func TestRefusedStreams(t *testing.T) {
 		{"no node", small(), nil, nil, codes.InvalidArgument, "missing node information"},
 		{"no node id", small(), &corev3.Node{}, nil, codes.InvalidArgument, "missing node information"},
 		{"bad node id", small(), &corev3.Node{Id: "x"}, nil, codes.InvalidArgument, "node id"},
-		{"unauthenticated", small(), testNode("p"), unauthenticated, codes.Unauthenticated, "no credentials"},
+		{"unauthenticated", small(), testNode("p"), unauthenticated, codes.Unauthenticated, "request authenticate failure"},
 		{"other node", small(), testNode("p"), forbidden, codes.PermissionDenied, "not your node"},
 	}
 	for _, tt := range tests {

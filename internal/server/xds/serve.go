@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -108,7 +109,11 @@ func serve[R request](s *service, stream grpc.ServerStream, v xdswire.Variant, r
 	if s.access.Authenticate != nil {
 		if caller, err = s.access.Authenticate(ctx); err != nil {
 			h.cfg.Metrics.rejected.Inc()
-			return status.Error(codes.Unauthenticated, err.Error())
+			log.Warn("caller not authenticated", "peer", peerAddr(ctx), "error", err)
+			if _, ok := status.FromError(err); ok {
+				return err // says itself what the caller may know
+			}
+			return status.Error(codes.Unauthenticated, "request authenticate failure")
 		}
 	}
 	requests := make(chan R, 1)
@@ -135,6 +140,14 @@ func serve[R request](s *service, stream grpc.ServerStream, v xdswire.Variant, r
 	}
 	log.Warn("stream ended", "error", err)
 	return err
+}
+
+// peerAddr is the address at the other end, for logs.
+func peerAddr(ctx context.Context) string {
+	if p, ok := peer.FromContext(ctx); ok {
+		return p.Addr.String()
+	}
+	return "unknown"
 }
 
 // receive hands over requests until the peer ends the stream or ctx ends.

@@ -208,7 +208,7 @@ func readSnapshot(t testing.TB, dir string) *snapshot.Snapshot {
 func build(t testing.TB, clusters []mesh.ClusterID, events []snapshot.Event) *snapshot.Snapshot {
 	t.Helper()
 	r := registry.New(registry.Config{
-		Local: clusters[0], Clusters: clusters, MeshID: "mesh1", SystemNamespace: mesh.DefaultSystemNamespace,
+		Local: clusters[0], Clusters: clusters, SystemNamespace: mesh.DefaultSystemNamespace,
 		Publish: func(*snapshot.Snapshot, *snapshot.Changes) {},
 		Log:     slog.New(slog.NewTextHandler(t.Output(), nil)), Now: time.Now,
 	})

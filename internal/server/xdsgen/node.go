@@ -30,6 +30,8 @@ type Node struct {
 	// Captured says that connections are redirected to the proxy; without it
 	// (interceptionMode NONE) listeners bind what a Sidecar declares.
 	Captured bool
+	// MeshID is the mesh that the proxy says it belongs to.
+	MeshID string
 	// Version is the proxy's ISTIO_VERSION, for tables.
 	Version string
 }
@@ -56,6 +58,7 @@ func ParseNode(n *corev3.Node) (Node, error) {
 		Network:        mesh.NetworkID(text("NETWORK")),
 		Captured:       text("INTERCEPTION_MODE") != "NONE",
 		Labels:         make(map[string]string),
+		MeshID:         text("MESH_ID"),
 		Version:        text("ISTIO_VERSION"),
 	}
 	if out.Namespace != id.Namespace {
