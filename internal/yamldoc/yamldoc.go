@@ -388,8 +388,7 @@ func joinPath(path, name string, index bool) string {
 
 // asError returns the *Error in err, or err as a fault of the given line.
 func asError(err error, line int) *Error {
-	var e *Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*Error](err); ok {
 		return e
 	}
 	return &Error{line, parserReason(err)}

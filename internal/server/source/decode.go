@@ -7,11 +7,10 @@ import (
 	"regexp"
 	"strings"
 
-	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
-	securityv1beta1 "istio.io/api/security/v1beta1"
-
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+	securityv1beta1 "istio.io/api/security/v1beta1"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,8 +33,7 @@ func (c *Converter) Decode(v yamldoc.Value, place snapshot.Place) (Result, error
 	for _, w := range r.Warnings {
 		w.Line = lineOf(v, w)
 	}
-	var fault *FieldError
-	if errors.As(err, &fault) {
+	if fault, ok := errors.AsType[*FieldError](err); ok {
 		fault.Line = lineOf(v, fault)
 	}
 	return r, err

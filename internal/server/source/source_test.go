@@ -100,7 +100,7 @@ func show(t *testing.T, o snapshot.Object) string {
 	v := reflect.ValueOf(o).Elem()
 	for i := range v.NumField() {
 		name, field := v.Type().Field(i).Name, v.Field(i)
-		m, ok := field.Interface().(proto.Message)
+		m, ok := reflect.TypeAssert[proto.Message](field)
 		switch {
 		case ok:
 			data, err := protojson.Marshal(m)

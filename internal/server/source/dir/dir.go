@@ -53,7 +53,7 @@ type Source struct {
 	SystemNamespace string
 	// Log takes what a person should know; default: nothing is logged.
 	Log *slog.Logger
-	// Now is the clock; default time.Now.
+	// Now is the clock; required.
 	Now func() time.Time
 
 	maxFiles int // 0 means MaxFiles; tests lower it
@@ -124,9 +124,6 @@ func newReader(s *Source, sink snapshot.Sink, root *os.Root, watcher *fsnotify.W
 		r.log = slog.New(slog.DiscardHandler)
 	}
 	r.log = r.log.With("cluster", string(s.Cluster))
-	if r.now == nil {
-		r.now = time.Now
-	}
 	if r.maxFiles == 0 {
 		r.maxFiles = MaxFiles
 	}
@@ -168,26 +165,33 @@ func (r *reader) follow(ctx context.Context) {
 	}
 }
 
-// events uses the event and those that wait behind it.
+// change is one file event.
+type change struct {
+	path string
+	op   fsnotify.Op
+}
+
+// events uses the event and those that wait behind it, each kind of change of
+// a path once. All are taken before the first is used: one that comes later,
+// though equal, tells of something that may not have been seen.
 func (r *reader) events(e fsnotify.Event) {
-	type change struct {
-		path string
-		op   fsnotify.Op
-	}
-	for seen := map[change]bool{}; ; {
-		if c := (change{r.relative(e.Name), e.Op}); !seen[c] {
-			seen[c] = true
-			r.event(c.path, c.op)
-		}
-		var ok bool
+	changes := []change{{r.relative(e.Name), e.Op}}
+	for waiting := true; waiting && len(changes) < eventBuffer; {
 		select {
-		case e, ok = <-r.watcher.Events:
-			if ok {
-				continue
+		case e, ok := <-r.watcher.Events:
+			if waiting = ok; ok {
+				changes = append(changes, change{r.relative(e.Name), e.Op})
 			}
 		default:
+			waiting = false
 		}
-		return
+	}
+	used := map[change]bool{}
+	for _, c := range changes {
+		if !used[c] {
+			used[c] = true
+			r.event(c.path, c.op)
+		}
 	}
 }
 

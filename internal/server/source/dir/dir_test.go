@@ -109,7 +109,7 @@ func (w *world) place(o snapshot.Object) string {
 func prepare(t *testing.T, files map[string]string) *world {
 	t.Helper()
 	w := &world{t: t, dir: t.TempDir(), logs: &lockedBuffer{}, objects: map[string]string{}, changed: make(chan struct{})}
-	w.source = &dir.Source{Cluster: "c", Dir: w.dir, Log: slog.New(slog.NewTextHandler(w.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))}
+	w.source = &dir.Source{Cluster: "c", Dir: w.dir, Now: time.Now, Log: slog.New(slog.NewTextHandler(w.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))}
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		w.write(name, files[name])
 	}
@@ -183,6 +183,13 @@ func (w *world) shown() []string {
 
 func (w *world) path(name string) string { return filepath.Join(w.dir, filepath.FromSlash(name)) }
 
+// seen returns the batches so far.
+func (w *world) seen() []string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.Clone(w.batches)
+}
+
 // write puts a file in place at once, as careful programs do.
 func (w *world) write(name, text string) {
 	w.t.Helper()
@@ -242,8 +249,8 @@ func TestFirstReading(t *testing.T) {
 		"Namespace d": "d.json:2", "DestinationRule n/r": "no-effect.yaml:2",
 	})
 	w.problems("kustomization.yml:1 : kind: is missing: not a Kubernetes object")
-	if len(w.batches) != 1 {
-		t.Errorf("first reading came in %d batches, want 1", len(w.batches))
+	if n := len(w.seen()); n != 1 {
+		t.Errorf("first reading came in %d batches, want 1", n)
 	}
 	for _, want := range []string{
 		`skipped="Deployment 2, HorizontalPodAutoscaler 1"`,
@@ -285,7 +292,7 @@ func TestChanges(t *testing.T) {
 
 	w.write("a.yaml", service("a", 1)+"---\n"+service("b", 2))
 	w.wants(map[string]string{"Service n/a": "a.yaml:1 port 1", "Service n/b": "a.yaml:10 port 2"})
-	if got := w.batches[len(w.batches)-1]; got != "~Service n/b" {
+	if got := w.seen()[1]; got != "~Service n/b" {
 		t.Errorf("a change of one document came as %q", got)
 	}
 
@@ -297,8 +304,8 @@ func TestChanges(t *testing.T) {
 
 	w.must(os.Rename(w.path("new.yaml"), w.path("other.yaml"))) // renamed
 	w.wants(map[string]string{"Service n/a": "a.yaml:1 port 1", "Service n/b": "a.yaml:10 port 2", "Namespace new": "other.yaml:2"})
-	if slices.Contains(w.batches, "-Namespace new") {
-		t.Errorf("a renamed file's object went and came: %q", w.batches)
+	if slices.Contains(w.seen(), "-Namespace new") {
+		t.Errorf("a renamed file's object went and came: %q", w.seen())
 	}
 
 	w.must(os.Rename(w.path("other.yaml"), w.path("a.yaml"))) // renamed over
@@ -315,8 +322,8 @@ func TestSameContent(t *testing.T) {
 	w.write("a.yaml", service("a", 1))
 	w.must(os.Chtimes(w.path("a.yaml"), time.Time{}, time.Unix(1, 0)))
 	w.barrier()
-	if len(w.batches) != 2 {
-		t.Errorf("a file with the same content made batches: %q", w.batches)
+	if len(w.seen()) != 2 {
+		t.Errorf("a file with the same content made batches: %q", w.seen())
 	}
 }
 
@@ -427,9 +434,9 @@ func TestWrittenInPlace(t *testing.T) {
 	w.must(err)
 	w.wants(map[string]string{"Service n/a": "a.yaml:1 port 2"})
 	w.problems()
-	for _, b := range w.batches {
+	for _, b := range w.seen() {
 		if strings.Contains(b, "-") {
-			t.Errorf("the object went while its file was written: %q", w.batches)
+			t.Errorf("the object went while its file was written: %q", w.seen())
 		}
 	}
 	if strings.Contains(w.logs.String(), "empty") {
@@ -450,9 +457,9 @@ func TestGivenTwice(t *testing.T) {
 	w.must(os.Remove(w.path("a.yaml"))) // the next one takes over
 	w.wants(map[string]string{"Service n/a": "c/x.yaml:1 port 4"})
 	w.problems()
-	for _, b := range w.batches {
+	for _, b := range w.seen() {
 		if strings.Contains(b, "-") {
-			t.Errorf("the object went while another gave it: %q", w.batches)
+			t.Errorf("the object went while another gave it: %q", w.seen())
 		}
 	}
 }
@@ -483,9 +490,9 @@ func TestKubelet(t *testing.T) {
 			"Service n/a": fmt.Sprintf("m/a.yaml:1 port %d", i), "Service n/b": fmt.Sprintf("m/b.yaml:1 port %d", i), "Service n/c": fmt.Sprintf("m/sub/c.yaml:1 port %d", i),
 		})
 	}
-	for _, b := range w.batches {
+	for _, b := range w.seen() {
 		if strings.Contains(b, "-") {
-			t.Errorf("an object went during a swap: %q", w.batches)
+			t.Errorf("an object went during a swap: %q", w.seen())
 		}
 	}
 	mount("2026_x", map[string]string{"a.yaml": service("a", 99), "sub/c.yaml": service("c", 99)}) // b is gone

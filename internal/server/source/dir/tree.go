@@ -286,8 +286,7 @@ func (r *reader) load() {
 
 // reason is the fault without the path, which the report names anyway.
 func reason(err error) string {
-	var pe *fs.PathError
-	if errors.As(err, &pe) {
+	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		return pe.Err.Error()
 	}
 	return err.Error()
