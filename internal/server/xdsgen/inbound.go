@@ -3,7 +3,6 @@ package xdsgen
 import (
 	"encoding/json"
 	"fmt"
-	"math"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -252,8 +251,7 @@ func (f *inboundFacts) cluster(t *target) (*clusterv3.Cluster, error) {
 		c.ClusterDiscoveryType = discovery(clusterv3.Cluster_ORIGINAL_DST)
 		c.LbPolicy = clusterv3.Cluster_CLUSTER_PROVIDED
 		c.UpstreamBindConfig = f.loopbackSource()
-		// Addresses of the pod itself are few: never forget them.
-		c.CleanupInterval = durationpb.New(time.Duration(math.MaxInt64).Truncate(time.Second))
+		c.CleanupInterval = durationpb.New(never)
 		return c, nil
 	}
 	c.ClusterDiscoveryType = discovery(clusterv3.Cluster_STATIC)
@@ -265,6 +263,10 @@ func (f *inboundFacts) cluster(t *target) (*clusterv3.Cluster, error) {
 	}
 	return c, nil
 }
+
+// never is the longest time that Envoy accepts. The addresses of the pod
+// itself are few: they need not be forgotten.
+const never = 9223372035 * time.Second
 
 // address is where the application listens, if the Sidecar fixes it.
 // "0.0.0.0:PORT" means the address of the connection, which only captured

@@ -1,0 +1,159 @@
+package e2e
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+
+	"github.com/meshctl/meshctl/internal/dial"
+	"github.com/meshctl/meshctl/test/envoy"
+)
+
+// TestCapturedProxiesAccepted gives real Envoys what proxies get whose
+// connections are redirected: virtualOutbound, virtualInbound and a listener
+// for each service. The mesh is that of the golden files of generation; no
+// traffic flows, because redirection needs root.
+func TestCapturedProxiesAccepted(t *testing.T) {
+	mesh := filepath.Join("..", "..", "internal", "server", "xdsgen", "testdata", "two-networks")
+	for _, variant := range []string{"delta", "sotw"} {
+		t.Run(variant, func(t *testing.T) {
+			dir := shortDir(t)
+			plain, secure := controlPlane(t, dir, mesh)
+			for _, p := range []struct {
+				name, kind, namespace, account, ip string
+				labels                             map[string]string
+			}{
+				{"helloworld-v1", "sidecar", "sample", "helloworld", "10.11.0.5", nil},
+				{"client", "sidecar", "elsewhere", "client", "10.11.0.77", map[string]string{"app": "client"}},
+				{"gw", "router", "istio-system", "gw", "10.11.0.9", map[string]string{"istio": "eastwestgateway"}},
+			} {
+				t.Run(p.name, func(t *testing.T) {
+					labels, err := json.Marshal(p.labels)
+					if err != nil {
+						t.Fatal(err)
+					}
+					token := filepath.Join(dir, p.name+".token")
+					mustRun(t, "token", "create", "--issuer", filepath.Join(dir, "issuer"), "--service-account", p.namespace+"/"+p.account, "--out", token)
+					work := filepath.Join(dir, p.name)
+					if err := os.Mkdir(work, 0o700); err != nil {
+						t.Fatal(err)
+					}
+					// Envoys bind 0.0.0.0:15001 and :15006, so they run one after another.
+					admin := "127.3.0.1:15000"
+					stop := background(t, filepath.Join(dir, p.name+".log"), work, []string{
+						"POD_NAME=" + p.name, "POD_NAMESPACE=" + p.namespace, "SERVICE_ACCOUNT=" + p.account, "INSTANCE_IP=" + p.ip,
+						"CA_ADDR=" + secure, `PROXY_CONFIG={"discoveryAddress":"` + secure + `","concurrency":1,"terminationDrainDuration":"0s"}`,
+						"ISTIO_META_CLUSTER_ID=cluster1", "ISTIO_META_NETWORK=network1", "ISTIO_METAJSON_LABELS=" + string(labels),
+						fmt.Sprintf("ISTIO_DELTA_XDS=%t", variant == "delta"),
+					}, "agent", "--type", p.kind, "--envoy", envoy.Path(t), "--bind-address", "127.3.0.1",
+						"--root-ca", filepath.Join(dir, "ca", "cluster1", "root-cert.pem"), "--token", token)
+					defer stop()
+					eventually(t, "the proxy is ready", func() error {
+						resp, err := dial.HTTPClient(deadline, nil).Get("http://127.3.0.1:15020/healthz/ready")
+						if err != nil {
+							return err
+						}
+						_ = resp.Body.Close()
+						if resp.StatusCode != http.StatusOK {
+							return errors.New(resp.Status)
+						}
+						return nil
+					})
+					node, _ := readDump(t, admin)
+					want := sentTo(t, plain, node)
+					eventually(t, "Envoy has what was sent", func() error {
+						_, got := readDump(t, admin)
+						if diff := gocmp.Diff(want, got); diff != "" {
+							return fmt.Errorf("names (-sent +config_dump):\n%s", diff)
+						}
+						return nil
+					})
+					for _, line := range strings.Split(strings.TrimSpace(adminGet(t, admin, "/stats?filter=update_rejected|init_fetch_timeout")), "\n") {
+						if !strings.HasSuffix(line, ": 0") {
+							t.Errorf("Envoy counts %s", line)
+						}
+					}
+				})
+			}
+		})
+	}
+}
+
+// controlPlane runs meshctl serve as cluster1 of a mesh of two directories,
+// with a CA and a token issuer in dir, and returns its two xDS addresses.
+func controlPlane(t *testing.T, dir, mesh string) (plain, secure string) {
+	t.Helper()
+	mustRun(t, "certs", "root-ca", "--out", filepath.Join(dir, "root"))
+	mustRun(t, "certs", "intermediate-ca", "--root", filepath.Join(dir, "root"), "--out", filepath.Join(dir, "ca"), "cluster1")
+	mustRun(t, "token", "issuer", "--out", filepath.Join(dir, "issuer"))
+	plain, secure = "127.3.0.2:15010", "127.3.0.2:15012"
+	stop := background(t, filepath.Join(dir, "serve.log"), dir, nil, "serve", "--cluster-id", "cluster1",
+		"--config-dir", absolute(t, filepath.Join(mesh, "cluster1")), "--remote-dir", "cluster2="+absolute(t, filepath.Join(mesh, "cluster2")),
+		"--ca-dir", filepath.Join(dir, "ca", "cluster1"), "--token-issuer", "cluster1="+filepath.Join(dir, "issuer"),
+		"--grpc-addr", plain, "--secure-grpc-addr", secure, "--http-addr", "127.3.0.2:8080", "--monitoring-addr", "127.3.0.2:15014")
+	t.Cleanup(stop)
+	eventually(t, "the control plane listens", func() error {
+		conn, err := net.Dial("tcp", secure)
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	})
+	return plain, secure
+}
+
+func absolute(t *testing.T, path string) string {
+	t.Helper()
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return abs
+}
+
+// mustRun runs a meshctl command to its end.
+func mustRun(t *testing.T, args ...string) {
+	t.Helper()
+	if out, err := exec.Command(meshctl, args...).CombinedOutput(); err != nil {
+		t.Fatalf("meshctl %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+}
+
+// background runs a meshctl command until the returned function is called;
+// its log is shown when the test fails.
+func background(t *testing.T, log, work string, env []string, args ...string) (stop func()) {
+	t.Helper()
+	out, err := os.Create(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(meshctl, args...)
+	cmd.Stdout, cmd.Stderr, cmd.Dir = out, out, work
+	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + work}, env...)
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+			t.Errorf("meshctl %s ended by itself: %v", args[0], err)
+		}
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("meshctl %s: %v", args[0], err)
+		}
+		_ = out.Close()
+		if t.Failed() {
+			text, _ := os.ReadFile(log)
+			t.Logf("log of meshctl %s:\n%s", args[0], text)
+		}
+	}
+}
