@@ -4,7 +4,7 @@ SHELL := bash
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 # Another Envoy, 1.36 or later, for make demo; tests use the pinned one.
 ENVOY ?=
-# Arguments of make demo, as in make demo ARGS=--once.
+# Arguments of make demo and make bench, as in make demo ARGS=--once.
 ARGS ?=
 # How long make fuzz runs each target.
 FUZZTIME ?= 10s
@@ -36,10 +36,15 @@ unit: ## Run the fast tests: offline, without Envoy
 	go test ./cmd/... ./internal/...
 
 .PHONY: test
-test: build ## Get what is missing and run all tests
+test: ## Get what is missing and run all tests
 	@hack/envoy.sh
 	@$(if $(RACE),,echo 'make test: no C compiler, so the tests run without the race detector' >&2)
 	go test $(RACE) -shuffle=on -count=1 -timeout=10m ./...
+
+.PHONY: bench
+bench: build ## Measure the control plane with 200 proxies and 1,000 Services, delta and state of the world
+	go run ./test/load -meshctl bin/meshctl $(ARGS)
+	go run ./test/load -meshctl bin/meshctl -sotw $(ARGS)
 
 .PHONY: fuzz
 fuzz: ## Run each fuzz target for FUZZTIME (10s)
