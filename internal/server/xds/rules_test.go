@@ -352,6 +352,27 @@ func TestNackOfFirstResponse(t *testing.T) {
 	})
 }
 
+func TestDeltaNackOfEverything(t *testing.T) {
+	b := start(t, small())
+	c := b.connect(xdswire.Delta, "p")
+	c.subscribe("CDS", "a")
+	c.wantAck("CDS", "a=a:1")
+	c.reconnect("EDS", map[string]string{"gone": "1"}, "a", "b")
+	c.nack(c.want("EDS", "a=a:1 b=b:1", "gone"), "no good")
+	c.names["EDS"] = []string{"a", "b", "gone"}
+	b.world.set("EDS", "shared", "b", "b:2")
+	b.push()
+	c.wantAck("EDS", "a=a:1 b=b:2", "gone")
+	c.subscribe("CDS", "a", "b") // has all endpoints sent again
+	c.wantAck("CDS", "b=b:1")
+	c.nack(c.want("EDS", "a=a:1 b=b:2", "gone"), "no good")
+	c.quiet()
+	b.world.set("EDS", "shared", "b", "b:3")
+	b.push()
+	c.wantAck("EDS", "a=a:1 b=b:3", "gone")
+	c.quiet()
+}
+
 func TestReconnectWithNonce(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		b := start(t, small())
@@ -408,6 +429,22 @@ func TestChangedClusterGetsItsEndpoints(t *testing.T) {
 		}
 		c.wantAck("EDS", "a=a:1")
 		c.quiet()
+	})
+}
+
+func TestEndpointsFollowClustersAfterARefusedFirstResponse(t *testing.T) {
+	both(t, func(t *testing.T, v xdswire.Variant) {
+		b := start(t, newWorld().set("EDS", "shared", "a", "a:1"))
+		c := b.connect(v, "p")
+		c.subscribe("CDS")
+		c.nack(c.want("CDS", ""), "no")
+		c.subscribe("EDS", "a") // for a cluster of an earlier stream
+		c.wantAck("EDS", "a=a:1")
+		c.quiet()
+		b.world.set("CDS", "shared", "a", "a:1")
+		b.push()
+		c.wantAck("CDS", "a=a:1")
+		c.wantAck("EDS", "a=a:1")
 	})
 }
 

@@ -384,7 +384,7 @@ func (s *session) flushType(i int, now pair) error {
 		return nil
 	}
 	if i == cds {
-		s.warm(c, t.doubt)
+		s.warm(c, t)
 	}
 	t.aside, t.framed = aside, c.framed
 	t.due, t.all, t.force = false, false, nil
@@ -425,18 +425,18 @@ func (s *session) compareHeld(t *typeState, now pair) {
 // Envoy waits for the endpoints of a cluster that changed, and the delta
 // variant does not ask again for names that it holds. A proxy that refused
 // clusters before may hold any of them.
-func (s *session) warm(c *content, doubt []string) {
+func (s *session) warm(c *content, clusters *typeState) {
 	if !c.fromNothing {
 		e := &s.types[eds]
 		for _, d := range c.diffs {
 			e.addForce(d.names())
 		}
 		e.addForce(c.framed)
-		e.addForce(doubt)
+		e.addForce(clusters.doubt)
 		return
 	}
 	// State of the world asks again by itself, which alwaysRespond is for.
-	if s.sub.variant == xdswire.Delta || len(doubt) > 0 {
+	if s.sub.variant == xdswire.Delta || clusters.refused {
 		s.allEndpoints()
 	}
 }
