@@ -78,7 +78,7 @@ func TestCapturedProxiesAccepted(t *testing.T) {
 						}
 						return nil
 					})
-					for _, line := range strings.Split(strings.TrimSpace(adminGet(t, admin, "/stats?filter=update_rejected|init_fetch_timeout")), "\n") {
+					for line := range strings.SplitSeq(strings.TrimSpace(adminGet(t, admin, "/stats?filter=update_rejected|init_fetch_timeout")), "\n") {
 						if !strings.HasSuffix(line, ": 0") {
 							t.Errorf("Envoy counts %s", line)
 						}

@@ -32,7 +32,7 @@ type Config struct {
 // callers on the loopback interface.
 func Handler(cfg Config) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, r *http.Request) {
+	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, _ *http.Request) {
 		reasons := cfg.Ready()
 		if len(reasons) == 0 {
 			w.WriteHeader(http.StatusOK)

@@ -7,9 +7,10 @@ import (
 	"strings"
 	"time"
 
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
-	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 )
 
 // build makes the next snapshot from what is dirty and says what differs.

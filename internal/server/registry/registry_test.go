@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -336,17 +337,15 @@ func TestOrderDoesNotMatter(t *testing.T) {
 }
 
 func compareTables() cmp.Option {
-	return cmp.Options{tableOption[string, snapshot.MeshService](), tableOption[string, snapshot.Endpoints](),
-		tableOption[uint32, snapshot.PortServices](), tableOption[string, snapshot.Pod]()}
+	return cmp.Options{
+		tableOption[string, snapshot.MeshService](), tableOption[string, snapshot.Endpoints](),
+		tableOption[uint32, snapshot.PortServices](), tableOption[string, snapshot.Pod](),
+	}
 }
 
 func tableOption[K interface{ ~string | ~uint32 }, V any]() cmp.Option {
 	return cmp.Transformer("table", func(t *snapshot.Table[K, V]) map[K]*V {
-		out := make(map[K]*V)
-		for k, v := range t.All() {
-			out[k] = v
-		}
-		return out
+		return maps.Collect(t.All())
 	})
 }
 

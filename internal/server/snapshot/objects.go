@@ -216,14 +216,19 @@ type Config[S Spec] struct {
 // Key implements Object.
 func (o *Config[S]) Key() Key { return o.key(o.Kind) }
 
-// The configuration kinds by name.
 type (
-	Gateway            = Config[*networkingv1alpha3.Gateway]
-	Sidecar            = Config[*networkingv1alpha3.Sidecar]
+	// Gateway opens ports of gateway proxies.
+	Gateway = Config[*networkingv1alpha3.Gateway]
+	// Sidecar says what a workload is sent and where it is called.
+	Sidecar = Config[*networkingv1alpha3.Sidecar]
+	// PeerAuthentication decides who must use mTLS.
 	PeerAuthentication = Config[*securityv1beta1.PeerAuthentication]
-	DestinationRule    = Config[*networkingv1alpha3.DestinationRule]
-	VirtualService     = Config[*networkingv1alpha3.VirtualService]
-	ServiceEntry       = Config[*networkingv1alpha3.ServiceEntry]
+	// DestinationRule has no effect yet.
+	DestinationRule = Config[*networkingv1alpha3.DestinationRule]
+	// VirtualService has no effect yet.
+	VirtualService = Config[*networkingv1alpha3.VirtualService]
+	// ServiceEntry has no effect yet.
+	ServiceEntry = Config[*networkingv1alpha3.ServiceEntry]
 )
 
 func (m *Meta) key(k Kind) Key {

@@ -80,7 +80,7 @@ func (f *inboundFacts) virtualInbound() (*listenerv3.Listener, error) {
 		}
 		chains = append(chains, more...)
 	}
-	filters, err := f.inspectors(named)
+	filters, err := f.inspectors()
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +105,7 @@ func (f *inboundFacts) any() string {
 
 // inspectors recover the original destination and look into the first bytes:
 // TLS always, HTTP only on ports whose protocol is not declared.
-func (f *inboundFacts) inspectors(named map[uint32]bool) ([]*listenerv3.ListenerFilter, error) {
+func (f *inboundFacts) inspectors() ([]*listenerv3.ListenerFilter, error) {
 	original, err := listenerFilter("envoy.filters.listener.original_dst", &originaldstv3.OriginalDst{})
 	if err != nil {
 		return nil, err

@@ -9,13 +9,14 @@ import (
 	"testing"
 	"time"
 
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+	securityv1beta1 "istio.io/api/security/v1beta1"
+
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/registry"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 	"github.com/meshctl/meshctl/internal/xdswire"
-	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
-	securityv1beta1 "istio.io/api/security/v1beta1"
 )
 
 // units is what a holder of views keeps of them: units by view and id.
@@ -173,7 +174,7 @@ func randomChange(r *rand.Rand) snapshot.Event {
 	switch r.IntN(8) {
 	case 0, 1:
 		s := &snapshot.Service{Meta: metaOf(c, ns, svc), Selector: map[string]string{"app": "a"}, Headless: r.IntN(4) == 0}
-		s.VIPs = []netip.Addr{netip.AddrFrom4([4]byte{10, 9, byte(c[1]), byte(r.IntN(4))})}
+		s.VIPs = []netip.Addr{netip.AddrFrom4([4]byte{10, 9, c[1], byte(r.IntN(4))})}
 		for _, p := range []mesh.Protocol{mesh.HTTP, mesh.TCP, mesh.Auto}[:1+r.IntN(3)] {
 			s.Ports = append(s.Ports, snapshot.ServicePort{Name: string(p), Number: uint32(80 + r.IntN(3)), Protocol: p})
 		}

@@ -261,10 +261,7 @@ func (u routeFacts) domains(svc *snapshot.MeshService) []string {
 			out = append(out, "*."+d)
 		}
 	}
-	for _, ip := range addresses(svc, u.cluster) {
-		out = append(out, ip)
-	}
-	return out
+	return append(out, addresses(svc, u.cluster)...)
 }
 
 // addresses are the cluster IPs of a service as a cluster knows it; a cluster
