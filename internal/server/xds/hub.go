@@ -9,16 +9,17 @@ import (
 	"context"
 	"log/slog"
 	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 	"github.com/meshctl/meshctl/internal/xdswire"
-
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 )
 
 // Generation is what the hub needs of package xdsgen besides views.
@@ -193,7 +194,7 @@ func mergeChanges(a, b *snapshot.Changes) *snapshot.Changes {
 	if a == nil {
 		return b
 	}
-	causes := append(a.Causes[:len(a.Causes):len(a.Causes)], b.Causes...)
+	causes := append(slices.Clip(a.Causes), b.Causes...)
 	out := &snapshot.Changes{
 		Services:   union(a.Services, b.Services),
 		Endpoints:  union(a.Endpoints, b.Endpoints),

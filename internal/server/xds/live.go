@@ -103,7 +103,8 @@ func (h *Hub) choose(m mail, changes *snapshot.Changes) map[*subscriber]*assignm
 	chosen := make(map[*subscriber]*assignment)
 	if changes != nil {
 		for sub := range h.subs {
-			h.guard("choose views", sub.id, func() {
+			// After a panic, which guard tells of, the stream keeps its views.
+			_ = h.guard("choose views", sub.id, func() {
 				if h.cfg.Generation.AssignTouched(h.snapshot, changes, sub.node) {
 					chosen[sub] = h.assign(sub)
 				}

@@ -47,7 +47,8 @@ type modelProxy struct {
 }
 
 func newModelProxy(t *testing.T, rng *rand.Rand, h *Hub, name string, v xdswire.Variant) *modelProxy {
-	p := &modelProxy{t: t, rng: rng, hub: h, name: name, variant: v,
+	p := &modelProxy{
+		t: t, rng: rng, hub: h, name: name, variant: v,
 		held: make(map[string]map[string]string), good: make(map[string]map[string]string), version: make(map[string]map[string]string),
 		names: map[string]map[string]struct{}{"EDS": {}, "RDS": {"r0": {}}}, warming: make(map[string]struct{}),
 	}
@@ -339,7 +340,7 @@ func (p *modelProxy) check(w *world) {
 }
 
 // shake makes one random change of the world.
-func (w *world) shake(rng *rand.Rand, proxies []*modelProxy, step int) {
+func (w *world) shake(rng *rand.Rand, proxies []*modelProxy) {
 	if rng.IntN(12) == 0 {
 		w.view(proxies[rng.IntN(len(proxies))].name, []string{"shared", "other"}[rng.IntN(2)])
 		return
@@ -378,13 +379,13 @@ func runModel(t *testing.T, seed uint64) {
 		proxies = append(proxies, newModelProxy(t, rng, h, fmt.Sprintf("p%d", i), xdswire.Variant(i%2)))
 		proxies[i].refuse = true
 	}
-	for step := range 400 {
+	for range 400 {
 		p := proxies[rng.IntN(len(proxies))]
 		switch n := rng.IntN(40); {
 		case n == 0:
 			p.connect()
 		case n < 8:
-			w.shake(rng, proxies, step)
+			w.shake(rng, proxies)
 			h.Update(w.take())
 		case n < 14:
 			h.deliver()

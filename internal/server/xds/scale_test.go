@@ -279,7 +279,7 @@ func FuzzRequests(f *testing.F) {
 		h.Update(w.take())
 		for _, v := range []xdswire.Variant{xdswire.SotW, xdswire.Delta} {
 			sent := 0
-			s := newTestSession(t, h, "p", v, func(fr *xdswire.Frame) error {
+			s := newTestSession(t, h, "p", v, func(*xdswire.Frame) error {
 				sent++
 				return nil
 			})
@@ -332,16 +332,20 @@ func play(t *testing.T, h *Hub, w *world, s *session, input []byte, sent *int) {
 		before := *sent
 		var err error
 		if s.sub.variant == xdswire.Delta {
-			r := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: url, ResponseNonce: nonce,
-				ResourceNamesSubscribe: pick(next()), ResourceNamesUnsubscribe: pick(next())}
+			r := &discoveryv3.DeltaDiscoveryRequest{
+				TypeUrl: url, ResponseNonce: nonce,
+				ResourceNamesSubscribe: pick(next()), ResourceNamesUnsubscribe: pick(next()),
+			}
 			if op&1 != 0 {
 				r.InitialResourceVersions = map[string]string{"a": "x", string(next()): "y"}
 			}
 			r.ErrorDetail = errorOf(next())
 			err = s.delta(r)
 		} else {
-			err = s.sotw(&discoveryv3.DiscoveryRequest{TypeUrl: url, ResponseNonce: nonce,
-				ResourceNames: pick(next()), ErrorDetail: errorOf(next())})
+			err = s.sotw(&discoveryv3.DiscoveryRequest{
+				TypeUrl: url, ResponseNonce: nonce,
+				ResourceNames: pick(next()), ErrorDetail: errorOf(next()),
+			})
 		}
 		if err == nil {
 			err = s.flush()

@@ -32,7 +32,6 @@ const maxRequest = 4 << 20
 func ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ForceServerCodecV2(xdswire.Codec{}),
-		grpc.SharedWriteBuffer(true),
 		grpc.ReadBufferSize(4 << 10),
 		grpc.MaxRecvMsgSize(maxRequest),
 		grpc.MaxHeaderListSize(64 << 10),

@@ -6,10 +6,9 @@ import (
 	"slices"
 	"strings"
 
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-
-	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
@@ -72,7 +71,7 @@ const maxForce = 4096
 // addForce notes names to send. The list may be shared, so it is not written.
 func (t *typeState) addForce(names []string) {
 	if len(t.force) == 0 {
-		t.force = names[:len(names):len(names)]
+		t.force = slices.Clip(names)
 	} else if len(names) > 0 {
 		t.force = append(t.force, names...)
 	}
@@ -398,7 +397,7 @@ func (s *session) flushType(i int, now pair) error {
 // compareHeld turns the versions that the proxy holds into names to send and
 // forgets them.
 func (s *session) compareHeld(t *typeState, now pair) {
-	force := t.force[:len(t.force):len(t.force)]
+	force := slices.Clip(t.force)
 	for name := range t.held {
 		if t.want.Has(name) && now.get(name) == nil {
 			force = append(force, name)

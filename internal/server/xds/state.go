@@ -64,8 +64,6 @@ func namesOf(resources []*xdswire.Resource) []string {
 	return names
 }
 
-func (d *diff) empty() bool { return len(d.changed) == 0 && len(d.removed) == 0 }
-
 func byName(r *xdswire.Resource, name string) int { return cmp.Compare(r.Name, name) }
 
 // get returns the resource of the name, or nil.

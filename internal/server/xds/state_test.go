@@ -82,10 +82,14 @@ func TestMergeChanges(t *testing.T) {
 		return m
 	}
 	early, late := time.Unix(1, 0), time.Unix(2, 0)
-	a := &snapshot.Changes{Services: set("a"), Endpoints: set("e"), Ports: map[uint32]struct{}{1: {}}, Everywhere: true, Since: late,
-		Causes: []snapshot.Key{{Name: "one"}}}
-	b := &snapshot.Changes{Services: set("b"), Pods: set("p"), Namespaces: set("n"), Ports: map[uint32]struct{}{2: {}}, Since: early,
-		Causes: slices.Repeat([]snapshot.Key{{Name: "more"}}, maxCauses)}
+	a := &snapshot.Changes{
+		Services: set("a"), Endpoints: set("e"), Ports: map[uint32]struct{}{1: {}}, Everywhere: true, Since: late,
+		Causes: []snapshot.Key{{Name: "one"}},
+	}
+	b := &snapshot.Changes{
+		Services: set("b"), Pods: set("p"), Namespaces: set("n"), Ports: map[uint32]struct{}{2: {}}, Since: early,
+		Causes: slices.Repeat([]snapshot.Key{{Name: "more"}}, maxCauses),
+	}
 	want := &snapshot.Changes{
 		Services: set("a", "b"), Endpoints: set("e"), Pods: set("p"), Namespaces: set("n"),
 		Ports: map[uint32]struct{}{1: {}, 2: {}}, Everywhere: true, Since: early,
