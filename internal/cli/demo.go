@@ -74,6 +74,8 @@ func (o *demoOptions) run(ctx context.Context, env *Env) error {
 			SotW:    o.xds == "sotw",
 			Rand:    rand.Reader,
 			Now:     env.Now,
+
+			LookupEnv: env.LookupEnv,
 		},
 		Once:     o.once,
 		Requests: o.requests,

@@ -82,7 +82,8 @@ func (r *Result) Problems() []error {
 
 // Check sends requests from each client, one client after the other, and
 // returns what they showed. The error is about the measurement; whether the
-// mesh works is what Problems of the results say.
+// mesh works is what Problems of the results say. The proxies count all
+// requests, so nothing else may be under way.
 func (m *Mesh) Check(ctx context.Context, requests int) ([]Result, error) {
 	ctx, cancel := m.bind(ctx)
 	defer cancel()
@@ -139,12 +140,12 @@ func (r *Result) route(a Answer) string {
 	return "gateway " + r.Gateway.String()
 }
 
-// percent renders n of all as whole per cent.
+// percent renders n of all, such as 47.5%.
 func percent(n, all int) string {
 	if all == 0 {
 		return "-"
 	}
-	return fmt.Sprintf("%d%%", (n*100+all/2)/all)
+	return fmt.Sprintf("%.1f%%", 100*float64(n)/float64(all))
 }
 
 // joinProblems makes one error of the problems of all results, one a line.

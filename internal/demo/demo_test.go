@@ -133,10 +133,14 @@ func TestProblems(t *testing.T) {
 			r.Tally.Answers[v2]--
 			r.Tally.Answers[Answer{"v2", "cluster2", "spiffe://cluster.local/ns/a/sa/b"}] = 1
 		}, []string{"1 answers of v2 name the caller spiffe://cluster.local/ns/a/sa/b"}},
-		{"past the gateway", func(r *Result) { r.GatewayRequests = 101 },
-			[]string{"102 answers came from the other cluster, but its Envoy sent 101 requests to the gateway 127.2.0.3:15443"}},
-		{"an idle gateway", func(r *Result) { r.GatewayConnections, r.GatewayBytes = 0, 0 },
-			[]string{"counts no connection", "counts no bytes"}},
+		{
+			"past the gateway", func(r *Result) { r.GatewayRequests = 101 },
+			[]string{"102 answers came from the other cluster, but its Envoy sent 101 requests to the gateway 127.2.0.3:15443"},
+		},
+		{
+			"an idle gateway", func(r *Result) { r.GatewayConnections, r.GatewayBytes = 0, 0 },
+			[]string{"counts no connection", "counts no bytes"},
+		},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
@@ -164,8 +168,8 @@ func TestShowResults(t *testing.T) {
 	}
 	for _, want := range []string{
 		"200 requests from each client to http://helloworld.sample:5000/hello",
-		"cluster1     v1          98          49%       local 127.1.0.11:5000       spiffe://cluster.local/ns/sample/sa/client\n",
-		"cluster1     v2          102         51%       gateway 127.2.0.3:15443     spiffe://cluster.local/ns/sample/sa/client\n",
+		"cluster1     v1          98          49.0%     local 127.1.0.11:5000       spiffe://cluster.local/ns/sample/sa/client\n",
+		"cluster1     v2          102         51.0%     gateway 127.2.0.3:15443     spiffe://cluster.local/ns/sample/sa/client\n",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("want %q in\n%s", want, out.String())

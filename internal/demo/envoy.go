@@ -37,9 +37,12 @@ func findEnvoy(ctx context.Context, path string) (found, version string, err err
 	if path, err = filepath.Abs(path); err != nil {
 		return "", "", fmt.Errorf("envoy: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	limited, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, path, "--version").Output()
+	out, err := exec.CommandContext(limited, path, "--version").Output()
+	if ctx.Err() != nil {
+		return "", "", ctx.Err()
+	}
 	if err != nil {
 		return "", "", fmt.Errorf("envoy %s --version: %w; %s", path, err, getEnvoy)
 	}
@@ -54,7 +57,8 @@ func findEnvoy(ctx context.Context, path string) (found, version string, err err
 func checkEnvoyVersion(out string) (string, error) {
 	m := regexp.MustCompile(`/((\d+)\.(\d+)\.\d+[^/]*)/`).FindStringSubmatch(out)
 	if m == nil {
-		return "", fmt.Errorf("--version printed %q, which names no version", strings.TrimSpace(out))
+		line, _, _ := strings.Cut(out, "\n")
+		return "", fmt.Errorf("--version printed %.100q, which names no version of Envoy", line)
 	}
 	major, majorErr := strconv.Atoi(m[2])
 	minor, minorErr := strconv.Atoi(m[3])

@@ -48,9 +48,11 @@ type Options struct {
 	// SotW makes the proxies ask for the state of the world instead of
 	// incremental xDS.
 	SotW bool
-	// Rand and Now are used for certificates and tokens.
-	Rand io.Reader
-	Now  func() time.Time
+	// Rand and Now are used for certificates and tokens, LookupEnv for what
+	// children need of the environment.
+	Rand      io.Reader
+	Now       func() time.Time
+	LookupEnv func(string) (string, bool)
 	// Done, if not nil, is told of every step of the start that was done.
 	Done func(step string)
 }
@@ -114,7 +116,7 @@ func Start(ctx context.Context, opts Options) (_ *Mesh, err error) {
 		if ctx.Err() == nil {
 			m.fail(err)
 		}
-		return nil, errors.Join(err, m.Stop())
+		return nil, errors.Join(err, m.Stop(ctx))
 	}
 	return m, nil
 }
@@ -324,8 +326,9 @@ func (m *Mesh) Clients() []*Client { return m.clients }
 
 // Proxy is one of the mesh's Envoys.
 type Proxy struct {
-	Name  string // cluster and workload
-	Admin string // address of the admin interface
+	Name         string // cluster and workload
+	Admin        string // address of the admin interface
+	ControlPlane string // address of its control plane's plaintext xDS
 }
 
 // Proxies are all Envoys of the mesh.
@@ -333,7 +336,7 @@ func (m *Mesh) Proxies() []Proxy {
 	var out []Proxy
 	for _, c := range m.clusters {
 		for _, p := range c.pods() {
-			out = append(out, Proxy{Name: p.slug(), Admin: p.admin().String()})
+			out = append(out, Proxy{Name: p.slug(), Admin: p.admin().String(), ControlPlane: c.plainXDSAddr().String()})
 		}
 	}
 	return out
@@ -385,8 +388,9 @@ func (m *Mesh) bind(ctx context.Context) (context.Context, context.CancelFunc) {
 }
 
 // Stop ends the mesh and removes what it made: all of it, but what Options
-// say is to stay. The error tells what did not end as it should.
-func (m *Mesh) Stop() error {
+// say is to stay. It does so also when ctx has ended. The error tells what
+// did not end as it should.
+func (m *Mesh) Stop(ctx context.Context) error {
 	m.mu.Lock()
 	stopped := m.stopping
 	m.stopping = true
@@ -399,7 +403,7 @@ func (m *Mesh) Stop() error {
 	var errs []error
 	if m.opts.Dir != "" {
 		// Of a mesh that failed, what can be had.
-		if err := m.keepDumps(); err != nil && !failed {
+		if err := m.keepDumps(context.WithoutCancel(ctx)); err != nil && !failed {
 			errs = append(errs, err)
 		}
 	}
@@ -438,8 +442,8 @@ func stopAll(all []*process) error {
 
 // keepDumps writes down what goes away with the Envoys: their bootstraps,
 // their configuration and their certificates.
-func (m *Mesh) keepDumps() error {
-	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
+func (m *Mesh) keepDumps(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()
 	var (
 		errs []error

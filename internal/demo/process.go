@@ -63,8 +63,8 @@ func (s *starter) start(c command, ended func(*process)) (*process, error) {
 	if err != nil {
 		return nil, fmt.Errorf("start the %s: %w", c.role, err)
 	}
-	defer log.Close() // the child has its own
-	cmd := exec.Command(s.program, c.args...)
+	defer log.Close()                         // the child has its own
+	cmd := exec.Command(s.program, c.args...) //nolint:noctx // stop ends it in order
 	cmd.Env, cmd.Dir = c.env, c.dir
 	cmd.Stdout, cmd.Stderr = log, log
 	isolate(cmd)

@@ -45,11 +45,17 @@ func Run(ctx context.Context, o RunOptions) (err error) {
 		return err
 	}
 	defer func() {
-		if stopErr := m.Stop(); stopErr != nil {
+		stopErr := m.Stop(ctx)
+		switch {
+		case stopErr != nil:
 			err = errors.Join(err, stopErr)
-			return
+		case o.Dir != "":
+			o.Done("all processes ended; everything is kept in " + m.dir)
+		case m.Err() != nil:
+			o.Done("all processes ended, all files but the logs removed")
+		default:
+			o.Done("all processes ended, all files removed")
 		}
-		o.Done("all processes ended" + map[bool]string{true: ", all files removed"}[o.Dir == "" && m.Err() == nil])
 	}()
 
 	ctx, cancel := m.bind(ctx)

@@ -3,7 +3,6 @@ package demo
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strconv"
 	"time"
@@ -198,7 +197,7 @@ func (m *Mesh) agentCommand(c *cluster, p pod) (command, error) {
 func (m *Mesh) environment(home string) []string {
 	env := []string{"HOME=" + home}
 	for _, name := range []string{"PATH", "TMPDIR", "GOCOVERDIR"} {
-		if value, ok := os.LookupEnv(name); ok {
+		if value, ok := m.opts.LookupEnv(name); ok {
 			env = append(env, name+"="+value)
 		}
 	}

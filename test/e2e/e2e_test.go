@@ -28,7 +28,11 @@ func run(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer os.RemoveAll(dir)
+	defer func() {
+		if err := os.RemoveAll(dir); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+	}()
 	meshctl = filepath.Join(dir, "meshctl")
 	build := exec.Command("go", "build", "-o", meshctl, "./cmd/meshctl")
 	build.Dir = filepath.Join("..", "..")
