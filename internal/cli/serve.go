@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"path/filepath"
+	"runtime/debug"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -110,6 +111,12 @@ func (o *serveOptions) run(ctx context.Context, env *Env) error {
 	s, err := server.New(cfg)
 	if err != nil {
 		return err
+	}
+	// Most of what a control plane allocates is requests, which live for a
+	// moment. Collecting twice as often as by default costs little CPU and
+	// halves what they occupy; GOGC and GOMEMLIMIT still count.
+	if _, set := env.LookupEnv("GOGC"); !set {
+		debug.SetGCPercent(50)
 	}
 	return s.Run(ctx)
 }
