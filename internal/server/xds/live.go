@@ -1,9 +1,11 @@
 package xds
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -279,7 +281,12 @@ func (h *Hub) generateOne(u *unit) {
 }
 
 // publish makes the new states of the views and returns those that changed.
+// It does so in push order, and streams read the states in the opposite one
+// (see flush): who sees new endpoints sees the clusters of their time too.
 func (h *Hub) publish(touched []*liveView) []*liveView {
+	slices.SortFunc(touched, func(a, b *liveView) int {
+		return cmp.Compare(typeIndex(a.view.Type()), typeIndex(b.view.Type()))
+	})
 	var changed []*liveView
 	for _, v := range touched {
 		changes := make(map[string]*xdswire.Resource)

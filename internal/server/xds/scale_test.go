@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	statuspb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
@@ -82,9 +83,7 @@ func TestCountersShowOneChange(t *testing.T) {
 			"sent CDS": 1, "sent_resources CDS": units, "sent EDS": 1, "sent_resources EDS": units,
 		})
 		// 4 shared views and 4 own views a proxy; equal subscriptions are one.
-		if n := b.metric("meshctl_xds_views", ""); n != 4+4*(streams+1) {
-			t.Errorf("%v views", n)
-		}
+		b.eventually("the number of views", func() bool { return b.metric("meshctl_xds_views", "") == 4+4*(streams+1) })
 		if n := b.hub.names.Size(); n != 1 {
 			t.Errorf("%d name sets for equal subscriptions", n)
 		}
@@ -188,6 +187,58 @@ func TestManyStreamsAtOnce(t *testing.T) {
 		case <-time.After(patience):
 			t.Fatal("not every proxy has the last change")
 		}
+	}
+}
+
+// TestEndpointsNeverOvertakeClusters sends while the hub publishes: a
+// response with the endpoints of a snapshot comes after its clusters.
+func TestEndpointsNeverOvertakeClusters(t *testing.T) {
+	w := newWorld().set("CDS", "shared", "a", "a:1").set("EDS", "shared", "a", "a:1")
+	h := NewHub(testConfig(prometheus.NewRegistry(), slog.New(slog.DiscardHandler)))
+	h.Update(w.take())
+	last := make(map[string]int)
+	s := newTestSession(t, h, "p", xdswire.SotW, func(f *xdswire.Frame) error {
+		m := &discoveryv3.DiscoveryResponse{}
+		if err := proto.Unmarshal(f.Buffers().Materialize(), m); err != nil {
+			return err
+		}
+		var n int
+		if _, err := fmt.Sscanf(decode(t, m.GetResources()[0]), "a:%d", &n); err != nil {
+			return err
+		}
+		last[xdswire.ShortType(m.GetTypeUrl())] = n
+		if last["EDS"] > last["CDS"] {
+			t.Errorf("endpoints of %d are sent after clusters of %d", last["EDS"], last["CDS"])
+		}
+		return nil
+	})
+	h.deliver()
+	for _, typ := range []string{xdswire.ClusterType, xdswire.EndpointType} {
+		if err := s.sotw(&discoveryv3.DiscoveryRequest{TypeUrl: typ, ResourceNames: []string{"a"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const rounds = 3000
+	published := make(chan struct{})
+	go func() {
+		defer close(published)
+		for i := 2; i <= rounds; i++ {
+			w.set("CDS", "shared", "a", fmt.Sprintf("a:%d", i)).set("EDS", "shared", "a", fmt.Sprintf("a:%d", i))
+			h.Update(w.take())
+			h.deliver()
+		}
+	}()
+	for done := false; !done || last["EDS"] < rounds; {
+		select {
+		case <-published:
+			done = true
+		default:
+		}
+		if err := s.flush(); err != nil {
+			t.Fatal(err)
+		}
+		s.accept(cds)
+		s.accept(eds)
 	}
 }
 

@@ -339,24 +339,27 @@ func (s *session) flush() error {
 	if a.err != nil {
 		return status.Error(codes.Internal, "no configuration could be chosen for the proxy")
 	}
+	var now [numTypes]pair
+	var ok [numTypes]bool
+	for i := range slices.Backward(s.types[:]) {
+		if s.types[i].watched && a.types[i].served {
+			now[i], ok[i] = a.types[i].pair()
+		}
+	}
 	clustersWait := false
 	for i := range s.types {
 		t := &s.types[i]
-		if !t.watched || !a.types[i].served {
-			continue
-		}
-		now, ok := a.types[i].pair()
-		if !ok {
+		if !ok[i] {
 			continue
 		}
 		if t.inflight {
-			clustersWait = clustersWait || i == cds && now != t.sent
+			clustersWait = clustersWait || i == cds && now[i] != t.sent
 			continue
 		}
 		if clustersWait && !t.due && (i == lds || i == rds) {
 			continue
 		}
-		if err := s.flushType(i, now); err != nil {
+		if err := s.flushType(i, now[i]); err != nil {
 			return err
 		}
 	}
