@@ -47,7 +47,7 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 			Shared: listenerView{scope: clusters, cluster: n.Cluster, captured: n.Captured, bind: bindOf(n, sc)},
 			Own:    inboundView{xdswire.ListenerType, facts},
 		},
-		xdswire.RouteType: {Shared: routeView{scope: routes, namespace: routes.namespace, cluster: n.Cluster}},
+		xdswire.RouteType: {Shared: routeView{scope: routes, namespace: routes.namespace, cluster: n.Cluster, captured: n.Captured}},
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	previoushostsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/retry/host/previous_hosts/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -21,6 +22,7 @@ type routeView struct {
 	scope     scope
 	namespace string // whose services have short names
 	cluster   mesh.ClusterID
+	captured  bool // connections are redirected to the proxy
 }
 
 func (v routeView) Type() string { return xdswire.RouteType }
@@ -81,11 +83,19 @@ func (v routeView) detected(s *snapshot.Snapshot, host string, yield func(string
 // name an HTTP port.
 func (v routeView) egress(s *snapshot.Snapshot, yield func(string, Unit)) {
 	for i, e := range v.scope.egress() {
-		if p, ok := mesh.ParseProtocol(e.GetPort().GetProtocol()); ok && p.IsHTTP() {
-			yield("egress "+strconv.Itoa(i), egressRoutes{
-				routeFacts: v.facts(s), services: s.Services, scope: v.scope, listener: i,
-			})
+		p, ok := mesh.ParseProtocol(e.GetPort().GetProtocol())
+		if !ok || !p.IsHTTP() {
+			continue
 		}
+		facts := v.facts(s)
+		if !v.captured || e.GetCaptureMode() == networkingv1alpha3.CaptureMode_NONE || p == mesh.HTTPProxy {
+			// Clients connect to the listener itself. To pass an unknown host
+			// on to the address of the connection would be a loop.
+			facts.registryOnly = true
+		}
+		yield("egress "+strconv.Itoa(i), egressRoutes{
+			routeFacts: facts, services: s.Services, scope: v.scope, listener: i,
+		})
 	}
 }
 
