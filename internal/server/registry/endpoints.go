@@ -34,8 +34,23 @@ func (b *builder) endpoints() {
 		}
 		update[host] = eps
 		b.changes.Endpoints[host] = struct{}{}
+		if b.selectorless(n) {
+			// Which pods it is for is decided by the endpoints alone.
+			b.changes.Namespaces[n.namespace] = struct{}{}
+		}
 	}
 	b.next.Endpoints = b.next.Endpoints.With(update)
+}
+
+// selectorless reports whether some cluster has the service without a
+// selector.
+func (b *builder) selectorless(n name) bool {
+	for _, c := range b.clusters {
+		if svc := c.services[n]; svc != nil && len(svc.Selector) == 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // endpointsOf joins the endpoints of one service, nil when no cluster has the

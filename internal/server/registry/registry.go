@@ -68,7 +68,7 @@ func New(cfg Config) *Registry {
 // Current is the newest snapshot, nil before the first.
 func (r *Registry) Current() *snapshot.Snapshot { return r.current.Load() }
 
-// Ready is closed when the first snapshot is published: every cluster has
+// Ready is closed when the first snapshot was published: every cluster has
 // been read once.
 func (r *Registry) Ready() <-chan struct{} { return r.ready }
 
@@ -145,12 +145,12 @@ func (r *Registry) turn() {
 	}
 	changes.Causes, changes.Since = causes, since
 	r.current.Store(next)
+	r.cfg.Publish(next, changes)
 	if before == nil {
 		r.cfg.Log.Info("first snapshot", "services", next.Services.Len(), "pods", next.Pods.Len(),
 			"networks", len(next.Gateways.ByNetwork))
-		close(r.ready)
+		close(r.ready) // after Publish: who waits for it finds everything in place
 	}
-	r.cfg.Publish(next, changes)
 }
 
 // maxCauses bounds how many objects a change names.

@@ -386,7 +386,16 @@ func randomEvent(r *rand.Rand) snapshot.Event {
 		for range r.IntN(3) {
 			pods = append(pods, podOf())
 		}
-		o = slice(c, []string{"hello", "other"}[r.IntN(2)], fmt.Sprintf("s%d", r.IntN(3)), pods...)
+		e := slice(c, []string{"hello", "other"}[r.IntN(2)], fmt.Sprintf("s%d", r.IntN(3)), pods...)
+		for i := range e.Endpoints {
+			if r.IntN(3) == 0 {
+				e.Endpoints[i].Node = ""
+			}
+			if r.IntN(3) == 0 {
+				e.Endpoints[i].Pod = ""
+			}
+		}
+		o = e
 	case 7:
 		o = gateway(c, fmt.Sprintf("n%d", r.IntN(2)), []string{"192.0.2.1", "192.0.2.2"}[:r.IntN(3)]...)
 	default:

@@ -51,6 +51,7 @@ type clusterState struct {
 	byPod    refs[name]       // pod → services whose slices name it
 	byIP     refs[netip.Addr] // address without a pod name → services
 	byNode   refs[string]     // node → services with an endpoint there
+	podsOn   refs[string]     // node → its pods
 }
 
 // dirty names what a batch of events may have changed.
@@ -120,6 +121,7 @@ func (s *state) cluster(id mesh.ClusterID) *clusterState {
 			byPod:      make(refs[name]),
 			byIP:       make(refs[netip.Addr]),
 			byNode:     make(refs[string]),
+			podsOn:     make(refs[string]),
 		}
 		s.clusters[id] = c
 	}
@@ -158,6 +160,12 @@ func (s *state) apply(e snapshot.Event) {
 	case snapshot.KindNode:
 		put(c.nodes, e.Key.Name, as[*snapshot.Node](e))
 		s.touchAll(c.byNode[e.Key.Name])
+		for pod := range c.podsOn[e.Key.Name] {
+			s.touchAll(c.byPod[pod])
+			for _, ip := range c.pods[pod].IPs {
+				s.touchAll(c.byIP[ip])
+			}
+		}
 	case snapshot.KindPod:
 		s.applyPod(c, n, as[*snapshot.Pod](e))
 	case snapshot.KindService:
@@ -196,6 +204,7 @@ func (s *state) touchAll(services map[name]int) {
 
 func (s *state) applyPod(c *clusterState, n name, pod *snapshot.Pod) {
 	if old := c.pods[n]; old != nil {
+		c.podsOn.change(old.Node, n, -1)
 		for _, ip := range old.IPs {
 			if c.podByIP[ip] == old {
 				delete(c.podByIP, ip)
@@ -204,6 +213,9 @@ func (s *state) applyPod(c *clusterState, n name, pod *snapshot.Pod) {
 		}
 	}
 	put(c.pods, n, pod)
+	if pod != nil {
+		c.podsOn.change(pod.Node, n, 1)
+	}
 	if pod != nil && !pod.HostNetwork {
 		for _, ip := range pod.IPs {
 			c.podByIP[ip] = pod

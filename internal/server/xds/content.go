@@ -44,6 +44,8 @@ func (s *session) content(i int, now pair, aside bool) *content {
 	list := s.sub.variant == xdswire.SotW && fullList(i)
 	switch {
 	case t.all || list && s.concerned(t, c):
+		// A list that became empty must be told too: it removes the last.
+		t.due = t.due || list
 		s.addAll(i, c, now)
 	case !list:
 		for _, d := range c.diffs {

@@ -1,7 +1,6 @@
 package xdsgen
 
 import (
-	"cmp"
 	"maps"
 	"math"
 	"net/netip"
@@ -89,50 +88,97 @@ func (u assignments) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error)
 			list = u.endpoints.ByPort[port.Name]
 		}
 		name := mesh.ClusterName{Direction: mesh.Outbound, Port: port.Number, Host: u.service.Host}
-		names := map[string]bool{name.String(): false}
-		order := []string{name.String()}
-		if u.router && !u.service.Headless && u.cluster == "" {
-			names[name.SNI()] = true
-			order = append(order, name.SNI())
+		r, err := u.assignment(enc, name.String(), list, false)
+		if err != nil {
+			return nil, err
 		}
-		for _, n := range order {
-			r, err := enc.Resource(xdswire.EndpointType, n, &endpointv3.ClusterLoadAssignment{
-				ClusterName: n,
-				Endpoints:   u.localities(list, names[n]),
-			})
-			if err != nil {
-				return nil, err
-			}
-			out = append(out, r)
+		out = append(out, r)
+		if !u.router || u.service.Headless || u.cluster != "" {
+			continue
 		}
+		if r, err = u.assignment(enc, name.SNI(), list, true); err != nil {
+			return nil, err
+		}
+		out = append(out, r)
 	}
 	return out, nil
 }
 
-// localities groups the endpoints and puts gateways in the place of those of
-// other networks. mtlsOnly leaves out what cannot be reached by server name.
+func (u assignments) assignment(enc *xdswire.Encoder, name string, list []snapshot.Endpoint, mtlsOnly bool) (*xdswire.Resource, error) {
+	return enc.Resource(xdswire.EndpointType, name, &endpointv3.ClusterLoadAssignment{
+		ClusterName: name, Endpoints: u.localities(list, mtlsOnly),
+	})
+}
+
+// localities is the heart of several networks: endpoints that the proxy
+// reaches directly keep their address; each endpoint of another network gives
+// its weight to the gateways of that network. Weights are multiplied so that
+// they divide evenly, which keeps the share of every endpoint what it was.
+//
+// A gateway stands in the first locality, by name, that it stands in for, with
+// the weight of all of them: Envoy keeps only the first of two hosts with one
+// address. mtlsOnly leaves out what cannot be reached by server name.
 func (u assignments) localities(list []snapshot.Endpoint, mtlsOnly bool) []*endpointv3.LocalityLbEndpoints {
-	groups := make(map[mesh.Locality][]*snapshot.Endpoint)
+	factor := uint32(1)
+	if u.gateways != nil {
+		factor = max(u.gateways.LCM, 1)
+	}
+	direct := make(map[mesh.Locality][]*endpointv3.LbEndpoint)
+	far := make(map[netip.AddrPort]*standIn)
 	for i := range list {
 		e := &list[i]
 		if u.cluster != "" && e.Cluster != u.cluster || !u.wants(e.Network) || mtlsOnly && !e.MTLS {
 			continue
 		}
-		groups[e.Locality] = append(groups[e.Locality], e)
+		gateways, near := u.via(e)
+		switch {
+		case near:
+			direct[e.Locality] = append(direct[e.Locality], lbEndpoint(e, factor))
+		// Plaintext has no server name to be routed by, and an endpoint that
+		// the far gateway would not use must not draw load there.
+		case e.MTLS && e.Health == snapshot.Healthy:
+			for _, g := range gateways {
+				at := netip.AddrPortFrom(g.Address, uint16(g.Port))
+				far[at] = far[at].with(g, e.Locality, max(uint64(factor)/uint64(len(gateways)), 1))
+			}
+		}
+	}
+	for _, at := range slices.SortedFunc(maps.Keys(far), netip.AddrPort.Compare) {
+		s := far[at]
+		direct[s.locality] = append(direct[s.locality], gatewayEndpoint(s.gateway, clip(s.weight)))
 	}
 	var out []*endpointv3.LocalityLbEndpoints
-	for _, loc := range slices.SortedFunc(maps.Keys(groups), mesh.Locality.Compare) {
-		lbs, total := u.splitHorizon(groups[loc])
-		if len(lbs) == 0 {
-			continue
+	for _, loc := range slices.SortedFunc(maps.Keys(direct), mesh.Locality.Compare) {
+		var total uint64
+		for _, lb := range direct[loc] {
+			total += uint64(lb.GetLoadBalancingWeight().GetValue())
 		}
 		out = append(out, &endpointv3.LocalityLbEndpoints{
 			Locality:            localityProto(loc),
-			LbEndpoints:         lbs,
-			LoadBalancingWeight: wrapperspb.UInt32(total),
+			LbEndpoints:         direct[loc],
+			LoadBalancingWeight: wrapperspb.UInt32(clip(total)),
 		})
 	}
 	return out
+}
+
+// standIn is a gateway in the place of endpoints of its network.
+type standIn struct {
+	gateway  snapshot.NetworkGateway
+	locality mesh.Locality
+	weight   uint64
+}
+
+// with adds the weight of an endpoint of the locality; s may be nil.
+func (s *standIn) with(g snapshot.NetworkGateway, l mesh.Locality, weight uint64) *standIn {
+	if s == nil {
+		return &standIn{g, l, weight}
+	}
+	if l.Compare(s.locality) < 0 {
+		s.locality = l
+	}
+	s.weight += weight
+	return s
 }
 
 // wants reports whether the proxy's network view includes the network.
@@ -142,39 +188,6 @@ func (u assignments) wants(n mesh.NetworkID) bool {
 		return true
 	}
 	return slices.Contains(strings.Split(u.view, ","), string(n))
-}
-
-// splitHorizon is the heart of several networks: endpoints of the proxy's own
-// network keep their address; each endpoint of another network gives its
-// weight to the gateways of that network. Weights are multiplied so that they
-// divide evenly, which keeps the share of every endpoint what it was.
-func (u assignments) splitHorizon(list []*snapshot.Endpoint) ([]*endpointv3.LbEndpoint, uint32) {
-	factor := uint32(1)
-	if u.gateways != nil {
-		factor = max(u.gateways.LCM, 1)
-	}
-	var out []*endpointv3.LbEndpoint
-	var total uint64
-	stands := make(map[snapshot.NetworkGateway]uint64)
-	for _, e := range list {
-		gateways, direct := u.via(e)
-		switch {
-		case direct:
-			out = append(out, lbEndpoint(e, factor))
-			total += uint64(factor)
-		// Plaintext has no server name to be routed by, and an endpoint that
-		// the far gateway would not use must not draw load there.
-		case e.MTLS && e.Health == snapshot.Healthy:
-			for _, g := range gateways {
-				stands[g] += max(uint64(factor)/uint64(len(gateways)), 1)
-			}
-		}
-	}
-	for _, g := range slices.SortedFunc(maps.Keys(stands), compareGateways) {
-		out = append(out, gatewayEndpoint(g, clip(stands[g])))
-		total += stands[g]
-	}
-	return out, clip(total)
 }
 
 // via is how the proxy reaches an endpoint: directly, or through one of the
@@ -194,11 +207,6 @@ func (u assignments) via(e *snapshot.Endpoint) (gateways []snapshot.NetworkGatew
 		}
 	}
 	return gateways, false
-}
-
-func compareGateways(x, y snapshot.NetworkGateway) int {
-	return cmp.Or(x.Address.Compare(y.Address), cmp.Compare(x.Port, y.Port),
-		cmp.Compare(x.Network, y.Network), cmp.Compare(x.Cluster, y.Cluster))
 }
 
 // clip keeps a sum within what Envoy accepts.
@@ -242,6 +250,10 @@ func address(host string, port uint32) *corev3.Address {
 		Address:       host,
 		PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: port},
 	}}}
+}
+
+func pipe(path string) *corev3.Address {
+	return &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: path}}}
 }
 
 func localityProto(l mesh.Locality) *corev3.Locality {

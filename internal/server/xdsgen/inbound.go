@@ -155,6 +155,10 @@ func ingressTargets(sc *snapshot.Sidecar, n Node, services []target) []target {
 			t.Service, t.Name, t.Space, t.Host = s.Service, s.Name, s.Space, s.Host
 		}
 		t.Endpoint = in.GetDefaultEndpoint()
+		if ap, err := netip.ParseAddrPort(t.Endpoint); err == nil && ap.Addr().IsUnspecified() {
+			// Istio's way to name the address of the instance.
+			t.Endpoint = netip.AddrPortFrom(n.ID.IP, ap.Port()).String()
+		}
 		if !n.Captured {
 			if t.Bind = in.GetBind(); t.Bind == "" {
 				t.Bind = n.ID.IP.String()
@@ -268,9 +272,8 @@ func (f *inboundFacts) cluster(t *target) (*clusterv3.Cluster, error) {
 // itself are few: they need not be forgotten.
 const never = 9223372035 * time.Second
 
-// address is where the application listens, if the Sidecar fixes it.
-// "0.0.0.0:PORT" means the address of the connection, which only captured
-// connections have.
+// address is where the application listens, if the Sidecar fixes it or
+// connections are not captured.
 func (t *target) address() (*corev3.Address, bool, error) {
 	if t.Endpoint == "" {
 		if t.Bind == "" {
@@ -279,20 +282,13 @@ func (t *target) address() (*corev3.Address, bool, error) {
 		return address(loopback(t.Bind), t.Port), true, nil
 	}
 	if path, ok := strings.CutPrefix(t.Endpoint, "unix://"); ok {
-		return &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: path}}}, true, nil
+		return pipe(path), true, nil
 	}
 	ap, err := netip.ParseAddrPort(t.Endpoint)
 	if err != nil {
 		return nil, false, fmt.Errorf("sidecar ingress of port %d: defaultEndpoint %q is not an address and port", t.Port, t.Endpoint)
 	}
-	host := ap.Addr().String()
-	if ap.Addr().IsUnspecified() {
-		host = loopback(host)
-		if t.Bind != "" {
-			host = t.Bind
-		}
-	}
-	return address(host, uint32(ap.Port())), true, nil
+	return address(ap.Addr().String(), uint32(ap.Port())), true, nil
 }
 
 func loopback(like string) string {

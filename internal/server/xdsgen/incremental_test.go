@@ -181,6 +181,9 @@ func randomChange(r *rand.Rand) snapshot.Event {
 		if len(s.Ports) > 1 && s.Ports[0].Number == s.Ports[1].Number {
 			s.Ports = s.Ports[:1]
 		}
+		if r.IntN(4) == 0 {
+			s.Selector = nil
+		}
 		if r.IntN(5) == 0 {
 			s.ExportTo = []string{"."}
 		}

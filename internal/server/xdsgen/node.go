@@ -36,8 +36,13 @@ type Node struct {
 	Version string
 }
 
-// maxMetadata bounds the entries of a node's metadata that are looked at.
-const maxMetadata = 1024
+// Bounds of what is looked at in a node's metadata: entries, labels, and
+// addresses or networks in a list.
+const (
+	maxMetadata = 1024
+	maxLabels   = 1024
+	maxList     = 64
+)
 
 // ParseNode reads an xDS node. The error names the part that is wrong.
 func ParseNode(n *corev3.Node) (Node, error) {
@@ -64,16 +69,27 @@ func ParseNode(n *corev3.Node) (Node, error) {
 	if out.Namespace != id.Namespace {
 		return Node{}, fmt.Errorf("node %s: metadata NAMESPACE is %q", id.ProxyID(), out.Namespace)
 	}
+	if labels := md["LABELS"].GetStructValue().GetFields(); len(labels) > maxLabels {
+		return Node{}, fmt.Errorf("node %s: %d labels, at most %d are accepted", id.ProxyID(), len(labels), maxLabels)
+	}
+	view, err := splitList("REQUESTED_NETWORK_VIEW", text("REQUESTED_NETWORK_VIEW"))
+	if err != nil {
+		return Node{}, fmt.Errorf("node %s: %w", id.ProxyID(), err)
+	}
+	ips, err := splitList("INSTANCE_IPS", text("INSTANCE_IPS"))
+	if err != nil {
+		return Node{}, fmt.Errorf("node %s: %w", id.ProxyID(), err)
+	}
 	for k, v := range md["LABELS"].GetStructValue().GetFields() {
 		out.Labels[k] = v.GetStringValue()
 	}
-	for _, v := range splitList(text("REQUESTED_NETWORK_VIEW")) {
+	for _, v := range view {
 		out.View = append(out.View, mesh.NetworkID(v))
 	}
 	slices.Sort(out.View)
 	out.View = slices.Compact(out.View)
 	out.IPs = []netip.Addr{id.IP}
-	for _, v := range splitList(text("INSTANCE_IPS")) {
+	for _, v := range ips {
 		ip, err := netip.ParseAddr(v)
 		if err != nil {
 			return Node{}, fmt.Errorf("node %s: INSTANCE_IPS: %q is not an IP address", id.ProxyID(), v)
@@ -85,11 +101,15 @@ func ParseNode(n *corev3.Node) (Node, error) {
 	return out, nil
 }
 
-func splitList(s string) []string {
+// splitList reads a list whose parts are joined by commas.
+func splitList(key, s string) ([]string, error) {
 	if s == "" {
-		return nil
+		return nil, nil
 	}
-	return strings.Split(s, ",")
+	if n := strings.Count(s, ",") + 1; n > maxList {
+		return nil, fmt.Errorf("%s has %d parts, at most %d are accepted", key, n, maxList)
+	}
+	return strings.Split(s, ","), nil
 }
 
 // families says which IP versions a proxy has.

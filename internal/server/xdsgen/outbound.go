@@ -2,6 +2,7 @@ package xdsgen
 
 import (
 	"strconv"
+	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
@@ -80,7 +81,7 @@ func (v listenerView) catchesAll() bool {
 func (v listenerView) port(s *snapshot.Snapshot, number uint32, yield func(string, Unit)) {
 	id := "port " + strconv.FormatUint(uint64(number), 10)
 	services := s.Ports.Get(number)
-	if services == nil || !v.catchesAll() {
+	if services == nil || !v.catchesAll() || v.scope.ownsPort(number) {
 		yield(id, nil)
 		return
 	}
@@ -154,7 +155,7 @@ func (u portListeners) Type() string { return xdswire.ListenerType }
 func (u portListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	var out []*xdswire.Resource
 	number := u.services.Number
-	if anyHTTP(u.services, u.scope) {
+	if anyHTTP(u.services, u.scope) && !reserved(number) {
 		l, err := httpListener(number, u.registryOnly)
 		if err != nil {
 			return nil, err
@@ -324,7 +325,7 @@ func (u egressListener) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, err
 	e := u.sidecar.Spec.GetEgress()[u.listener]
 	protocol, _ := mesh.ParseProtocol(e.GetPort().GetProtocol())
 	if !protocol.IsHTTP() {
-		return nil, nil // TCP egress ports select services by address: a later slice
+		return nil, nil // the source says that it has no effect
 	}
 	bind := e.GetBind()
 	binds := !u.captured || e.GetCaptureMode() == networkingv1alpha3.CaptureMode_NONE
@@ -335,14 +336,21 @@ func (u egressListener) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, err
 		}
 	}
 	number := e.GetPort().GetNumber()
+	if bind == "0.0.0.0" && reserved(number) {
+		return nil, nil
+	}
 	name := bind + "_" + strconv.FormatUint(uint64(number), 10)
+	at := address(bind, number)
+	if path, ok := strings.CutPrefix(bind, "unix://"); ok {
+		at = pipe(path)
+	}
 	http, err := outboundHTTP("outbound_"+name+";", strconv.FormatUint(uint64(number), 10))
 	if err != nil {
 		return nil, err
 	}
 	return one(listener(enc, &listenerv3.Listener{
 		Name:             name,
-		Address:          address(bind, number),
+		Address:          at,
 		TrafficDirection: corev3.TrafficDirection_OUTBOUND,
 		BindToPort:       wrapperspb.Bool(binds),
 		FilterChains:     []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{http}}},

@@ -61,7 +61,7 @@ func (v routeView) facts(s *snapshot.Snapshot) routeFacts {
 func (v routeView) port(s *snapshot.Snapshot, number uint32, yield func(string, Unit)) {
 	id := strconv.FormatUint(uint64(number), 10)
 	services := s.Ports.Get(number)
-	if services == nil || !anyHTTP(services, v.scope) || v.ownsPort(number) {
+	if services == nil || !anyHTTP(services, v.scope) || v.scope.ownsPort(number) || reserved(number) {
 		yield(id, nil)
 		return
 	}
@@ -99,16 +99,6 @@ func (v routeView) egress(s *snapshot.Snapshot, yield func(string, Unit)) {
 	}
 }
 
-// ownsPort reports whether the Sidecar has an HTTP listener of its own there.
-func (v routeView) ownsPort(number uint32) bool {
-	for _, e := range v.scope.egress() {
-		if e.GetPort().GetNumber() == number {
-			return true
-		}
-	}
-	return false
-}
-
 func isDetected(p *snapshot.ServicePort) bool { return p.Protocol == mesh.Auto }
 
 func hasPort(svc *snapshot.MeshService, is func(*snapshot.ServicePort) bool) bool {
@@ -133,7 +123,7 @@ func anyHTTP(ps *snapshot.PortServices, sc scope) bool {
 // Sidecar if it says so, else by the mesh.
 func registryOnly(m *snapshot.Mesh, sc scope) bool {
 	if sc.sidecar != nil && sc.sidecar.Spec.GetOutboundTrafficPolicy() != nil {
-		return sc.sidecar.Spec.GetOutboundTrafficPolicy().GetMode().String() == "REGISTRY_ONLY"
+		return sc.sidecar.Spec.GetOutboundTrafficPolicy().GetMode() == networkingv1alpha3.OutboundTrafficPolicy_REGISTRY_ONLY
 	}
 	return m.RegistryOnly
 }
@@ -250,9 +240,6 @@ func proxyDomains(domains []string, number uint32) []string {
 		if number == 80 {
 			out = append(out, d)
 		}
-		if strings.Contains(d, ":") { // an IPv6 address
-			d = "[" + d + "]"
-		}
 		out = append(out, d+port)
 	}
 	return out
@@ -271,7 +258,13 @@ func (u routeFacts) domains(svc *snapshot.MeshService) []string {
 			out = append(out, "*."+d)
 		}
 	}
-	return append(out, addresses(svc, u.cluster)...)
+	for _, ip := range addresses(svc, u.cluster) {
+		if strings.Contains(ip, ":") {
+			ip = "[" + ip + "]" // as a Host header has it
+		}
+		out = append(out, ip)
+	}
+	return out
 }
 
 // addresses are the cluster IPs of a service as a cluster knows it; a cluster

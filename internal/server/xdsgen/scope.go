@@ -5,6 +5,7 @@ import (
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -22,6 +23,27 @@ func (sc scope) egress() []*networkingv1alpha3.IstioEgressListener {
 		return nil
 	}
 	return sc.sidecar.Spec.GetEgress()
+}
+
+// ownsPort reports whether the Sidecar has an egress listener of its own at
+// the port, beside which services get none there.
+func (sc scope) ownsPort(number uint32) bool {
+	for _, e := range sc.egress() {
+		if e.GetPort().GetNumber() == number {
+			return true
+		}
+	}
+	return false
+}
+
+// reserved reports whether a wildcard listener at the port would take the
+// place of one that every captured proxy has.
+func reserved(port uint32) bool {
+	switch port {
+	case mesh.PortOutbound, mesh.PortInbound, mesh.PortEnvoyReadiness, mesh.PortEnvoyPrometheus:
+		return true
+	}
+	return false
 }
 
 // sees reports whether the service is visible through any egress listener.
