@@ -63,11 +63,9 @@ const (
 // Labels and annotations of Istio's contracts.
 const (
 	LabelNetwork           = "topology.istio.io/network"
-	LabelCluster           = "topology.istio.io/cluster"
 	LabelSubzone           = "topology.istio.io/subzone"
 	LabelRegion            = "topology.kubernetes.io/region"
 	LabelZone              = "topology.kubernetes.io/zone"
-	LabelHostname          = "kubernetes.io/hostname"
 	LabelTLSMode           = "security.istio.io/tlsMode"
 	LabelGatewayPort       = "networking.istio.io/gatewayPort"
 	LabelLocality          = "istio-locality"

@@ -96,6 +96,10 @@ func New(cfg Config) (_ *Server, err error) {
 	if err := s.listen(); err != nil {
 		return nil, err
 	}
+	if a, ok := addrOrNil(s.plain).(*net.TCPAddr); ok && !a.IP.IsLoopback() {
+		cfg.Log.Warn("plaintext xDS is open to the network: whoever reaches it reads the whole configuration",
+			"addr", a.String(), "fix", "--grpc-addr 127.0.0.1:15010, or empty")
+	}
 	return s, nil
 }
 
@@ -190,12 +194,19 @@ func (s *Server) trust(m *snapshot.Mesh) error {
 	return nil
 }
 
-// issuerCluster binds leaves that name no cluster to the one whose
-// intermediate signed them: ours signs for our cluster. A self-signed CA may
-// sign for several, so it proves none.
+// issuerCluster binds leaves that name no cluster, such as Istio's, to the one
+// whose intermediate signed them: ours, or one of another cluster that the
+// mesh's root gave that cluster's name as locality, as Istio's Makefile and
+// certs intermediate-ca do. A root may sign for several, so it proves none.
 func (s *Server) issuerCluster(ca *x509.Certificate) mesh.ClusterID {
-	if len(s.authority.Chain) > 0 && ca.Equal(s.authority.Cert) {
+	if slices.ContainsFunc(s.authority.Roots, ca.Equal) {
+		return ""
+	}
+	if ca.Equal(s.authority.Cert) {
 		return s.cfg.ClusterID
+	}
+	if l := ca.Subject.Locality; len(l) == 1 && slices.Contains(s.clusters(), mesh.ClusterID(l[0])) {
+		return mesh.ClusterID(l[0])
 	}
 	return ""
 }
@@ -252,17 +263,6 @@ func (s *Server) listen() error {
 		*l.to = listener
 	}
 	return nil
-}
-
-// Addrs are the addresses that the server listens on; nil where it does not.
-func (s *Server) Addrs() (httpAddr, monitoring, plain, secure net.Addr) {
-	addr := func(l net.Listener) net.Addr {
-		if l == nil {
-			return nil
-		}
-		return l.Addr()
-	}
-	return addr(s.http), addr(s.monitoring), addr(s.plain), addr(s.secure)
 }
 
 // Run serves until the context ends. gRPC is served once the whole mesh was
@@ -349,7 +349,11 @@ func (s *Server) serveGRPC(ctx context.Context, stopHub func()) error {
 			MinVersion: tls.VersionTLS13,
 			NextProtos: []string{"h2"},
 			GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
-				return s.callers.Load().TLSConfig(s.serving.GetCertificate, tls.VersionTLS13), nil
+				c := s.callers.Load()
+				if c == nil {
+					return nil, errors.New("the mesh configuration was not read yet")
+				}
+				return c.TLSConfig(s.serving.GetCertificate, tls.VersionTLS13), nil
 			},
 		}
 		srv, conns := grpc.NewServer(append(xds.ServerOptions(), grpc.Creds(credentials.NewTLS(tlsConfig)))...), new(xds.Conns)
@@ -386,6 +390,13 @@ func closeAll(listeners ...net.Listener) {
 			_ = l.Close()
 		}
 	}
+}
+
+func addrOrNil(l net.Listener) net.Addr {
+	if l == nil {
+		return nil
+	}
+	return l.Addr()
 }
 
 func addrOf(l net.Listener) string {

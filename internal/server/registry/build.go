@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
@@ -103,9 +102,8 @@ func (b *builder) meshFacts() *snapshot.Mesh {
 	return m
 }
 
-// trustDomain follows the reference in replacing '@', which SPIFFE forbids.
 func trustDomain(flag string, mc *meshv1alpha1.MeshConfig) string {
-	return strings.ReplaceAll(cmp.Or(flag, mc.GetTrustDomain(), mesh.DefaultTrustDomain), "@", ".")
+	return cmp.Or(flag, mc.GetTrustDomain(), mesh.DefaultTrustDomain)
 }
 
 // trustDomainOf is the trust domain of the pods of a cluster.

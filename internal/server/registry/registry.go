@@ -127,23 +127,27 @@ func (r *Registry) turn() {
 	}
 	r.mu.Unlock()
 
-	causes := make([]snapshot.Key, 0, min(len(events), maxCauses))
+	causes := make([]snapshot.Cause, 0, min(len(events), maxCauses))
 	for k, e := range events {
 		r.state.apply(e)
 		if len(causes) < maxCauses {
-			causes = append(causes, k)
+			cause := snapshot.Cause{Key: k, Gone: e.Object == nil}
+			if e.Object != nil {
+				cause.Place = e.Object.ReadFrom()
+			}
+			causes = append(causes, cause)
 		}
 	}
 	if !complete {
 		return
 	}
-	slices.SortFunc(causes, func(a, b snapshot.Key) int { return strings.Compare(a.String(), b.String()) })
+	slices.SortFunc(causes, func(a, b snapshot.Cause) int { return strings.Compare(a.String(), b.String()) })
 	before := r.current.Load()
 	next, changes := r.state.build(before)
 	if before != nil && changes.Empty() {
 		return
 	}
-	changes.Causes, changes.Since = causes, since
+	changes.Causes, changes.Events, changes.Since = causes, len(events), since
 	r.current.Store(next)
 	r.cfg.Publish(next, changes)
 	if before == nil {

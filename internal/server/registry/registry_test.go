@@ -83,7 +83,7 @@ func slice(c mesh.ClusterID, svc, n string, pods ...*snapshot.Pod) *snapshot.End
 		Meta: meta(c, "sample", n), Service: svc, Ports: []snapshot.SlicePort{{Name: "http", Number: 5000}},
 	}
 	for _, p := range pods {
-		e.Endpoints = append(e.Endpoints, snapshot.SliceEndpoint{Addresses: p.IPs, Ready: true, Serving: true, Pod: p.Name, Node: p.Node})
+		e.Endpoints = append(e.Endpoints, snapshot.SliceEndpoint{Addresses: p.IPs, Ready: true, Pod: p.Name, Node: p.Node})
 	}
 	return e
 }

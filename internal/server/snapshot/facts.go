@@ -43,10 +43,19 @@ type Changes struct {
 	Namespaces map[string]struct{} // namespaces whose NamespaceFacts changed
 	// Everywhere is set when Mesh, Gateways, Private or GatewayConfigs changed.
 	Everywhere bool
-	// Causes are a few of the objects behind the change, for logs and traces.
-	Causes []Key
+	// Causes are a few of the objects behind the change, for logs and traces,
+	// Events is how many there are.
+	Causes []Cause
+	Events int
 	// Since is when the first event of the batch arrived.
 	Since time.Time
+}
+
+// Cause is an object that changed.
+type Cause struct {
+	Key
+	Place Place // zero for an object that is gone
+	Gone  bool
 }
 
 // Empty reports whether nothing changed.
@@ -58,7 +67,6 @@ func (c *Changes) Empty() bool {
 // Mesh holds the facts that apply to the whole mesh.
 type Mesh struct {
 	LocalCluster  mesh.ClusterID
-	MeshID        string
 	TrustDomain   string
 	Aliases       []string // trust-domain aliases, sorted
 	Domain        string   // DNS suffix of services

@@ -67,18 +67,21 @@ func (p Place) String() string {
 
 // Meta is what every object has.
 type Meta struct {
-	Cluster     mesh.ClusterID
-	Namespace   string
-	Name        string
-	Labels      map[string]string
-	Annotations map[string]string
-	Created     time.Time // zero when the object does not say
-	Place       Place
+	Cluster   mesh.ClusterID
+	Namespace string
+	Name      string
+	Labels    map[string]string
+	Created   time.Time // zero when the object does not say
+	Place     Place
 }
 
 // Object is one object of one cluster: *Namespace, *Node, *Pod, *Service,
 // *EndpointSlice, *MeshSettings or a *Config.
-type Object interface{ Key() Key }
+type Object interface {
+	Key() Key
+	// ReadFrom is where the object was read.
+	ReadFrom() Place
+}
 
 // Event says that an object is now as Object says, or gone when Object is nil.
 type Event struct {
@@ -94,6 +97,9 @@ type Sink interface {
 	// Synced says that the cluster's first full reading was handed over.
 	Synced(cluster mesh.ClusterID)
 }
+
+// ReadFrom implements Object.
+func (m *Meta) ReadFrom() Place { return m.Place }
 
 // Namespace is a Kubernetes Namespace.
 type Namespace struct{ Meta }
@@ -157,7 +163,6 @@ type ServicePort struct {
 	// stands in TargetName.
 	Target     uint32
 	TargetName string
-	NodePort   uint32
 }
 
 // EndpointSlice is a Kubernetes EndpointSlice.
@@ -181,12 +186,10 @@ type SlicePort struct {
 type SliceEndpoint struct {
 	Addresses   []netip.Addr
 	Ready       bool
-	Serving     bool
 	Terminating bool
 	Pod         string // name of the pod behind it, in the slice's namespace
 	Node        string
 	Zone        string
-	Hostname    string
 }
 
 // MeshSettings is the content of the ConfigMap istio: MeshConfig on top of

@@ -190,11 +190,8 @@ func servicePorts(in []corev1.ServicePort) ([]snapshot.ServicePort, *FieldError)
 		default:
 			out.Target = uint32(p.TargetPort.IntVal)
 		}
-		if p.NodePort != 0 {
-			if !isPort(p.NodePort) {
-				return nil, faultf(field+".nodePort", "%d is not a port: want 1 to 65535", p.NodePort)
-			}
-			out.NodePort = uint32(p.NodePort)
+		if p.NodePort != 0 && !isPort(p.NodePort) {
+			return nil, faultf(field+".nodePort", "%d is not a port: want 1 to 65535", p.NodePort)
 		}
 		ports = append(ports, out)
 	}
@@ -283,13 +280,9 @@ func (c *conversion) endpointSlice(o *discoveryv1.EndpointSlice) *FieldError {
 		if len(addresses) == 0 {
 			continue
 		}
-		out := snapshot.SliceEndpoint{Addresses: addresses, Node: text(e.NodeName), Zone: text(e.Zone), Hostname: text(e.Hostname)}
+		out := snapshot.SliceEndpoint{Addresses: addresses, Node: text(e.NodeName), Zone: text(e.Zone)}
 		// What a condition means when it is not given is part of the API.
 		out.Ready = e.Conditions.Ready == nil || *e.Conditions.Ready
-		out.Serving = out.Ready
-		if e.Conditions.Serving != nil {
-			out.Serving = *e.Conditions.Serving
-		}
 		out.Terminating = e.Conditions.Terminating != nil && *e.Conditions.Terminating
 		if ref := e.TargetRef; ref != nil && ref.Kind == "Pod" && (ref.Namespace == "" || ref.Namespace == c.meta.Namespace) {
 			out.Pod = ref.Name

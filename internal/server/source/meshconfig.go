@@ -158,6 +158,11 @@ func isWellKnown(d protoreflect.MessageDescriptor) bool {
 }
 
 func checkMeshConfig(m *meshv1alpha1.MeshConfig) *FieldError {
+	// Istio takes the form of an account name, which SPIFFE forbids.
+	m.TrustDomain = strings.ReplaceAll(m.TrustDomain, "@", ".")
+	for i, alias := range m.TrustDomainAliases {
+		m.TrustDomainAliases[i] = strings.ReplaceAll(alias, "@", ".")
+	}
 	if !mesh.IsTrustDomain(m.TrustDomain) {
 		return faultf("trustDomain", "%q is not a SPIFFE trust domain", m.TrustDomain)
 	}

@@ -7,7 +7,6 @@ package source
 
 import (
 	"fmt"
-	"maps"
 	"net/netip"
 	"strings"
 
@@ -174,17 +173,13 @@ func isClusterWide(k snapshot.Kind) bool {
 func (c *Converter) meta(o *metav1.ObjectMeta, kind snapshot.Kind, place snapshot.Place) snapshot.Meta {
 	m := snapshot.Meta{
 		Cluster: c.Cluster, Namespace: o.Namespace, Name: o.Name,
-		Labels: o.Labels, Annotations: o.Annotations, Created: o.CreationTimestamp.Time, Place: place,
+		Labels: o.Labels, Created: o.CreationTimestamp.Time, Place: place,
 	}
 	switch {
 	case isClusterWide(kind):
 		m.Namespace = ""
 	case m.Namespace == "":
 		m.Namespace = metav1.NamespaceDefault // where kubectl puts it
-	}
-	if _, has := m.Annotations[corev1.LastAppliedConfigAnnotation]; has {
-		m.Annotations = maps.Clone(m.Annotations) // a second copy of the object: not worth its memory
-		delete(m.Annotations, corev1.LastAppliedConfigAnnotation)
 	}
 	return m
 }
