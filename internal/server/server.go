@@ -326,7 +326,7 @@ func (s *Server) serveGRPC(ctx context.Context, stopHub func()) error {
 		return nil
 	case <-s.registry.Ready():
 	}
-	g := new(errgroup.Group)
+	g, ctx := errgroup.WithContext(ctx) // a port that fails ends the others
 	var servers []*grpc.Server
 	serve := func(l net.Listener, srv *grpc.Server, conns *xds.Conns) {
 		servers = append(servers, srv)
