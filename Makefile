@@ -6,6 +6,8 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 ENVOY ?=
 # Arguments of make demo and make bench, as in make demo ARGS=--once.
 ARGS ?=
+# The revision that make bench-compare compares with.
+REV ?= HEAD
 # How long make fuzz runs each target.
 FUZZTIME ?= 10s
 
@@ -15,8 +17,8 @@ LINT := go tool -modfile=tools/go.mod golangci-lint
 
 .PHONY: help
 help: ## List the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r target about; do \
-		printf '  make %-7s %s\n' "$$target" "$$about"; done
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r target about; do \
+		printf '  make %-13s %s\n' "$$target" "$$about"; done
 
 .PHONY: build
 build: ## Build bin/meshctl
@@ -42,9 +44,12 @@ test: ## Get what is missing and run all tests
 	go test $(RACE) -shuffle=on -count=1 -timeout=10m ./...
 
 .PHONY: bench
-bench: build ## Measure the control plane with 200 proxies and 1,000 Services, delta and state of the world
-	go run ./test/load -meshctl bin/meshctl $(ARGS)
-	go run ./test/load -meshctl bin/meshctl -sotw $(ARGS)
+bench: build ## Measure the control plane beside a go-control-plane snapshot cache (ARGS=-help lists flags)
+	go run ./test/load -meshctl bin/meshctl -revision $(VERSION) -out .cache/bench/$(VERSION).json $(ARGS)
+
+.PHONY: bench-compare
+bench-compare: ## Compare the figures that make bench kept for REV with those of this revision
+	@go run ./test/load -compare ".cache/bench/$$(git describe --tags --always $(REV)).json" -out .cache/bench/$(VERSION).json
 
 .PHONY: fuzz
 fuzz: ## Run each fuzz target for FUZZTIME (10s)

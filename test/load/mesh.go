@@ -1,20 +1,44 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 )
 
-// writeMesh writes Services and EndpointSlices, a file for each, in ten
-// namespaces.
+// writeMesh writes Services with their EndpointSlices in ten namespaces.
 func writeMesh(dir string, services, endpoints int) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
 	for i := range services {
-		svc := fmt.Sprintf(`apiVersion: v1
+		if err := writeService(dir, i, endpoints); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// clusterName is the name of the cluster of a Service.
+func clusterName(i int) string {
+	return fmt.Sprintf("outbound|80||svc-%d.ns-%d.svc.cluster.local", i, i%10)
+}
+
+func serviceFile(dir string, i int) string {
+	return filepath.Join(dir, fmt.Sprintf("service-%d.yaml", i))
+}
+
+func sliceFile(dir string, i int) string { return filepath.Join(dir, fmt.Sprintf("slice-%d.yaml", i)) }
+
+// writeService writes a Service and its EndpointSlice, a file for each.
+func writeService(dir string, i, endpoints int) error {
+	if _, err := writeSlice(dir, i, endpoints, 0); err != nil {
+		return err
+	}
+	_, err := replace(serviceFile(dir, i), fmt.Sprintf(`apiVersion: v1
 kind: Service
 metadata:
   name: svc-%d
@@ -27,20 +51,26 @@ spec:
   - name: http
     port: 80
     targetPort: 8080
-`, i, i%10, i/250, i%250+1, i)
-		if err := os.WriteFile(filepath.Join(dir, fmt.Sprintf("service-%d.yaml", i)), []byte(svc), 0o600); err != nil {
-			return err
-		}
-		if err := writeSlice(dir, i, endpoints, 0); err != nil {
-			return err
-		}
+`, i, i%10, i/250, i%250+1, i))
+	return err
+}
+
+func removeService(dir string, i int) error {
+	return errors.Join(os.Remove(serviceFile(dir, i)), os.Remove(sliceFile(dir, i)))
+}
+
+// replace puts a file in its place at once, as an editor or kubelet does it,
+// and tells when.
+func replace(name, text string) (time.Time, error) {
+	if err := os.WriteFile(name+".tmp", []byte(text), 0o600); err != nil {
+		return time.Time{}, err
 	}
-	return nil
+	return time.Now(), os.Rename(name+".tmp", name)
 }
 
 // writeSlice writes the EndpointSlice of one service; version moves its last
-// endpoint. The file is replaced at once, as an editor or kubelet does it.
-func writeSlice(dir string, i, endpoints, version int) error {
+// endpoint. It returns when the file got its name.
+func writeSlice(dir string, i, endpoints, version int) (time.Time, error) {
 	var b strings.Builder
 	fmt.Fprintf(&b, `apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
@@ -62,9 +92,5 @@ endpoints:
 		}
 		fmt.Fprintf(&b, "- addresses: [\"10.%d.%d.%d\"]\n  conditions: {ready: true}\n", 1+i/250, i%250, last+1)
 	}
-	name := filepath.Join(dir, fmt.Sprintf("slice-%d.yaml", i))
-	if err := os.WriteFile(name+".tmp", []byte(b.String()), 0o600); err != nil {
-		return err
-	}
-	return os.Rename(name+".tmp", name)
+	return replace(sliceFile(dir, i), b.String())
 }

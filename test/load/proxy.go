@@ -2,323 +2,304 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
-	"strings"
+	"math/rand/v2"
+	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// proxy is a simulated Envoy on a connection of its own: it subscribes as
-// Envoy does and acknowledges everything. Bodies are not decoded, so that the
-// load costs little beside the server.
-type proxy struct {
-	conn   *grpc.ClientConn
-	stream grpc.ClientStream
+// fleet is simulated Envoys of one kind, each on a connection of its own. A
+// proxy subscribes as Envoy does, acknowledges everything and comes back when
+// it loses its stream.
+type fleet struct {
+	addr   string
 	sotw   bool
+	creds  func(namespace string) credentials.TransportCredentials
+	events chan event
+	frames *batches
 	bytes  atomic.Int64
-	cancel context.CancelFunc
-
-	mu       sync.Mutex
-	err      error
-	have     map[string]map[string]struct{} // names by type
-	progress chan struct{}                  // closed and replaced when have grew
-	arrived  chan time.Time                 // gets the time of the next EDS frame
-	waiting  bool                           // for that frame
+	keep   map[string][]byte // when set, of a fleet of one: the last response by type
+	mu     sync.Mutex
+	errs   []error // why streams ended; the first few
+	lost   int     // streams that ended
+	group  sync.WaitGroup
+	cancel []context.CancelFunc // by proxy
 }
 
-// rawFrame is a response as it came, undecoded.
-type rawFrame []byte
+// event tells that a proxy got a response.
+type event struct {
+	proxy int
+	typ   string
+	*batch
+	complete bool // every type has been answered on this stream
+	at       time.Time
+}
 
-func connect(ctx context.Context, addr string, number int, sotw bool) (*proxy, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(codec{}), grpc.MaxCallRecvMsgSize(1<<30)))
-	if err != nil {
+// xdsTypes are what a proxy asks for.
+var xdsTypes = [...]string{xdswire.ClusterType, xdswire.EndpointType, xdswire.ListenerType, xdswire.RouteType}
+
+func newFleet(addr string, sotw bool, creds func(string) credentials.TransportCredentials) *fleet {
+	if creds == nil {
+		creds = func(string) credentials.TransportCredentials { return insecure.NewCredentials() }
+	}
+	return &fleet{addr: addr, sotw: sotw, creds: creds, events: make(chan event, 1<<16), frames: newBatches(sotw)}
+}
+
+// size is the number of proxies.
+func (f *fleet) size() int { return len(f.cancel) }
+
+// grow connects proxies until there are n.
+func (f *fleet) grow(ctx context.Context, n int) {
+	for i := len(f.cancel); i < n; i++ {
+		ctx, cancel := context.WithCancel(ctx)
+		f.cancel = append(f.cancel, cancel)
+		p := &proxy{fleet: f, number: i, held: make(map[string][]*batch)}
+		f.group.Go(func() { p.run(ctx) })
+	}
+}
+
+// shrink takes the last proxies away until there are n.
+func (f *fleet) shrink(n int) {
+	for _, cancel := range f.cancel[n:] {
 		cancel()
-		return nil, err
 	}
-	p := &proxy{
-		conn: conn, sotw: sotw, cancel: cancel, progress: make(chan struct{}),
-		have: make(map[string]map[string]struct{}),
-	}
-	method := "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
-	if sotw {
-		method = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
-	}
-	p.stream, err = conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, method)
-	if err != nil {
-		p.close()
-		return nil, err
-	}
-	node, err := simulatedNode(number)
-	if err != nil {
-		p.close()
-		return nil, err
-	}
-	if err := p.request(xdswire.ClusterType, node, nil, "", ""); err != nil {
-		p.close()
-		return nil, err
-	}
-	go p.receive()
-	return p, nil
+	f.cancel = f.cancel[:n]
 }
 
-func simulatedNode(number int) (*corev3.Node, error) {
-	ns := fmt.Sprintf("load-%d", number%10)
-	md, err := structpb.NewStruct(map[string]any{"CLUSTER_ID": "Kubernetes", "NAMESPACE": ns})
+func (f *fleet) close() {
+	f.shrink(0)
+	go func() {
+		for range f.events { // so that no proxy waits
+		}
+	}()
+	f.group.Wait()
+	close(f.events)
+}
+
+func (f *fleet) fail(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.lost++
+	if len(f.errs) < 3 {
+		f.errs = append(f.errs, err)
+	}
+}
+
+// losses is how many streams ended since the last call, and why.
+func (f *fleet) losses() (int, []error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	lost, errs := f.lost, f.errs
+	f.lost, f.errs = 0, nil
+	return lost, errs
+}
+
+// awaitServer waits until the server accepts connections.
+func (f *fleet) awaitServer(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", f.addr)
+		if err == nil {
+			return conn.Close()
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
+
+// drain forgets events that nobody waited for.
+func (f *fleet) drain() {
+	for {
+		select {
+		case <-f.events:
+		default:
+			return
+		}
+	}
+}
+
+// patience is how long any one thing may take.
+const patience = 2 * time.Minute
+
+// all waits until each proxy has had an event like that, and returns when
+// they had it.
+func (f *fleet) all(ctx context.Context, like func(event) bool) ([]time.Time, error) {
+	timeout := time.NewTimer(patience)
+	defer timeout.Stop()
+	seen := make(map[int]bool, f.size())
+	var at []time.Time
+	for len(seen) < f.size() {
+		select {
+		case e := <-f.events:
+			if e.proxy < f.size() && !seen[e.proxy] && like(e) {
+				seen[e.proxy] = true
+				at = append(at, e.at)
+			}
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-timeout.C:
+			_, errs := f.losses()
+			return nil, fmt.Errorf("%d of %d proxies have what they should after %v %v", len(seen), f.size(), patience, errs)
+		}
+	}
+	return at, nil
+}
+
+func complete(e event) bool { return e.complete }
+
+// proxy is one of a fleet.
+type proxy struct {
+	*fleet
+	number int
+	held   map[string][]*batch // delta: what came, by type
+}
+
+// run keeps a stream open until ctx ends.
+func (p *proxy) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		err := p.stream(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		p.fail(fmt.Errorf("proxy %d: %w", p.number, err))
+		select {
+		case <-ctx.Done():
+		case <-time.After(100*time.Millisecond + rand.N(100*time.Millisecond)):
+		}
+	}
+}
+
+func (p *proxy) namespace() string { return fmt.Sprintf("load-%d", p.number%10) }
+
+// node is the encoded node of the proxy.
+func (p *proxy) node() ([]byte, error) {
+	ns := p.namespace()
+	md, err := structpb.NewStruct(map[string]any{"CLUSTER_ID": "Kubernetes", "NAMESPACE": ns, "SERVICE_ACCOUNT": "default"})
 	if err != nil {
 		return nil, err
 	}
-	return &corev3.Node{
-		Id:       fmt.Sprintf("sidecar~10.200.%d.%d~proxy-%d.%s~%s.svc.cluster.local", number/250, number%250+1, number, ns, ns),
+	return proto.Marshal(&corev3.Node{
+		Id:       fmt.Sprintf("sidecar~10.200.%d.%d~proxy-%d.%s~%s.svc.cluster.local", p.number/250, p.number%250+1, p.number, ns, ns),
 		Metadata: md,
-	}, nil
-}
-
-func (p *proxy) close() {
-	p.cancel()
-	_ = p.conn.Close()
-}
-
-// request sends a subscription, or an ACK when nonce is set.
-func (p *proxy) request(typ string, node *corev3.Node, names []string, nonce, version string) error {
-	if p.sotw {
-		return p.stream.SendMsg(&discoveryv3.DiscoveryRequest{
-			Node: node, TypeUrl: typ, ResourceNames: names, ResponseNonce: nonce, VersionInfo: version,
-		})
-	}
-	return p.stream.SendMsg(&discoveryv3.DeltaDiscoveryRequest{
-		Node: node, TypeUrl: typ, ResourceNamesSubscribe: names, ResponseNonce: nonce,
 	})
 }
 
-// receive acknowledges what comes, and asks for what follows from it:
-// assignments of clusters, routes of listeners.
-func (p *proxy) receive() {
-	asked := make(map[string][]string)
+// dial connects from an address of the proxy's own, as pods have.
+func (p *proxy) dial(ctx context.Context, addr string) (net.Conn, error) {
+	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 1, byte(p.number/250), byte(p.number%250+1))}}
+	return d.DialContext(ctx, "tcp", addr)
+}
+
+// stream is one stream from its start to its end.
+func (p *proxy) stream(ctx context.Context) error {
+	conn, err := grpc.NewClient("passthrough:"+p.addr, grpc.WithTransportCredentials(p.creds(p.namespace())),
+		grpc.WithAuthority("istiod.istio-system.svc"), grpc.WithContextDialer(p.dial), grpc.WithReadBufferSize(16<<10),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(codec{}), grpc.MaxCallRecvMsgSize(1<<30)))
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	method := "DeltaAggregatedResources"
+	if p.sotw {
+		method = "StreamAggregatedResources"
+	}
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true},
+		"/envoy.service.discovery.v3.AggregatedDiscoveryService/"+method)
+	if err != nil {
+		return err
+	}
+	node, err := p.node()
+	if err != nil {
+		return err
+	}
+	asked := map[string][]byte{xdswire.ClusterType: nil}
+	if err := p.ask(stream, xdswire.ClusterType, node, nil); err != nil {
+		return err
+	}
+	answered := make(map[string]bool)
 	for {
-		var frame rawFrame
-		if err := p.stream.RecvMsg(&frame); err != nil {
-			p.fail(err)
-			return
+		var frame []byte
+		if err := stream.RecvMsg(&frame); err != nil {
+			return err
 		}
 		now := time.Now()
 		p.bytes.Add(int64(len(frame)))
-		r, err := parseFrame(frame, p.sotw)
+		r, err := p.frames.parse(frame)
 		if err == nil {
-			// Envoy names in every request of state of the world what it wants.
-			ackNames := asked[r.typ]
-			if !p.sotw {
-				ackNames = nil
-			}
-			err = p.request(r.typ, nil, ackNames, r.nonce, r.version)
-		}
-		if err == nil {
-			err = p.follow(r, asked)
-		}
-		if err != nil {
-			p.fail(err)
-			return
-		}
-		p.note(r, now)
-	}
-}
-
-func (p *proxy) follow(r response, asked map[string][]string) error {
-	subscribe := func(typ string, names []string) error {
-		if len(names) == 0 || asked[typ] != nil {
-			return nil
-		}
-		asked[typ] = names
-		return p.request(typ, nil, names, "", "")
-	}
-	switch r.typ {
-	case xdswire.ClusterType:
-		var names []string
-		for _, n := range r.names {
-			if strings.HasPrefix(n, "outbound|") {
-				names = append(names, n)
-			}
-		}
-		if asked[xdswire.ListenerType] == nil {
-			asked[xdswire.ListenerType] = []string{}
-			if err := p.request(xdswire.ListenerType, nil, nil, "", ""); err != nil {
-				return err
-			}
-		}
-		return subscribe(xdswire.EndpointType, names)
-	case xdswire.ListenerType:
-		var names []string
-		for _, n := range r.names {
-			if port, ok := strings.CutPrefix(n, "0.0.0.0_"); ok {
-				names = append(names, port)
-			}
-		}
-		return subscribe(xdswire.RouteType, names)
-	}
-	return nil
-}
-
-func (p *proxy) note(r response, now time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	have := p.have[r.typ]
-	if have == nil {
-		have = make(map[string]struct{})
-		p.have[r.typ] = have
-	}
-	for _, n := range r.names {
-		have[n] = struct{}{}
-	}
-	if r.typ == xdswire.EndpointType && p.waiting {
-		p.arrived <- now
-		p.waiting = false
-	}
-	close(p.progress)
-	p.progress = make(chan struct{})
-}
-
-func (p *proxy) fail(err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.err == nil {
-		p.err = err
-	}
-	close(p.progress)
-	p.progress = make(chan struct{})
-}
-
-// complete waits until the proxy has the assignments of all services, and
-// listeners and routes.
-func (p *proxy) complete(ctx context.Context, services int) error {
-	for {
-		p.mu.Lock()
-		err, progress := p.err, p.progress
-		done := len(p.have[xdswire.EndpointType]) >= services && len(p.have[xdswire.RouteType]) > 0
-		p.mu.Unlock()
-		if done {
-			return nil
+			err = p.take(stream, r, asked)
 		}
 		if err != nil {
 			return err
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-progress:
+		if p.keep != nil {
+			p.keep[r.typ] = frame
 		}
+		answered[r.typ] = true
+		p.events <- event{p.number, r.typ, r.batch, len(answered) == len(xdsTypes), now}
 	}
 }
 
-// expect makes the proxy note when its next EDS frame arrives.
-func (p *proxy) expect() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.arrived, p.waiting = make(chan time.Time, 1), true
+// ask subscribes to a type. A proxy of the delta variant says what it holds.
+func (p *proxy) ask(stream grpc.ClientStream, typ string, node, names []byte) error {
+	rest := names
+	for _, b := range p.held[typ] {
+		rest = append(slices.Clip(rest), b.held...)
+	}
+	return stream.SendMsg(request{typ: typ, node: node, rest: rest}.encode(p.sotw))
 }
 
-func (p *proxy) changed(ctx context.Context) (time.Time, error) {
-	p.mu.Lock()
-	arrived, err := p.arrived, p.err
-	p.mu.Unlock()
-	if err != nil {
-		return time.Time{}, err
+// take acknowledges a response and asks for what follows from it.
+func (p *proxy) take(stream grpc.ClientStream, r response, asked map[string][]byte) error {
+	ack := request{typ: r.typ, nonce: r.nonce}
+	if p.sotw {
+		// Envoy names in every request of state of the world what it wants.
+		ack.version, ack.rest = r.version, asked[r.typ]
+	} else if len(r.names) > 0 {
+		p.held[r.typ] = append(p.held[r.typ], r.batch)
 	}
-	select {
-	case at := <-arrived:
-		return at, nil
-	case <-ctx.Done():
-		return time.Time{}, ctx.Err()
-	case <-time.After(time.Minute):
-		return time.Time{}, errors.New("no assignment came within a minute")
+	if err := stream.SendMsg(ack.encode(p.sotw)); err != nil {
+		return err
 	}
+	subscribe := func(typ string, names []byte) error {
+		if _, ok := asked[typ]; ok {
+			return nil
+		}
+		asked[typ] = names
+		return p.ask(stream, typ, nil, names)
+	}
+	switch r.typ {
+	case xdswire.ClusterType:
+		if err := subscribe(xdswire.EndpointType, p.follow(r)); err != nil {
+			return err
+		}
+		return subscribe(xdswire.ListenerType, nil)
+	case xdswire.ListenerType:
+		return subscribe(xdswire.RouteType, p.follow(r))
+	}
+	return nil
 }
 
-// response is what is read of a frame.
-type response struct {
-	typ, nonce, version string
-	names               []string
-}
-
-// parseFrame reads names and nonce of a DiscoveryResponse or
-// DeltaDiscoveryResponse, whose fields 2, 4 and 5 have the same meaning.
-func parseFrame(b []byte, sotw bool) (response, error) {
-	var r response
-	for len(b) > 0 {
-		num, typ, n := protowire.ConsumeTag(b)
-		if n < 0 {
-			return r, protowire.ParseError(n)
-		}
-		b = b[n:]
-		if typ != protowire.BytesType {
-			if n = protowire.ConsumeFieldValue(num, typ, b); n < 0 {
-				return r, protowire.ParseError(n)
-			}
-			b = b[n:]
-			continue
-		}
-		v, n := protowire.ConsumeBytes(b)
-		if n < 0 {
-			return r, protowire.ParseError(n)
-		}
-		b = b[n:]
-		switch num {
-		case 1:
-			r.version = string(v)
-		case 2:
-			r.names = append(r.names, resourceName(v, sotw))
-		case 4:
-			r.typ = string(v)
-		case 5:
-			r.nonce = string(v)
-		}
+// follow is the names to ask for after the first answer: those of its
+// resources, and of what the proxy held before.
+func (p *proxy) follow(r response) []byte {
+	if p.sotw || len(p.held[r.typ]) == 0 {
+		return r.ask
 	}
-	if r.typ == "" {
-		return r, io.ErrUnexpectedEOF
-	}
-	return r, nil
-}
-
-// resourceName finds the name of a resource: field 3 of a delta Resource; in
-// state of the world field 1 of the message within the Any, which is the name
-// of clusters, listeners, assignments and routes.
-func resourceName(b []byte, sotw bool) string {
-	if !sotw {
-		return field(b, 3)
-	}
-	return field([]byte(field(b, 2)), 1)
-}
-
-func field(b []byte, want protowire.Number) string {
-	for len(b) > 0 {
-		num, typ, n := protowire.ConsumeTag(b)
-		if n < 0 {
-			return ""
-		}
-		b = b[n:]
-		if num == want && typ == protowire.BytesType {
-			v, n := protowire.ConsumeBytes(b)
-			if n < 0 {
-				return ""
-			}
-			return string(v)
-		}
-		if n = protowire.ConsumeFieldValue(num, typ, b); n < 0 {
-			return ""
-		}
-		b = b[n:]
-	}
-	return ""
+	return p.held[r.typ][0].ask
 }

@@ -1,43 +1,123 @@
 package main
 
 import (
+	"encoding/json"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
+	"runtime"
 	"text/tabwriter"
 )
 
+// report is what one run measured.
+type report struct {
+	Revision   string   `json:"revision"`
+	Processors int      `json:"processors"`
+	Proxies    int      `json:"proxies"`
+	Services   int      `json:"services"`
+	Endpoints  int      `json:"endpoints"`
+	Figures    []figure `json:"figures"`
+}
+
+// figure is one measured value. Smaller is better.
+type figure struct {
+	Name  string  `json:"name"`
+	Value float64 `json:"value"`
+	Unit  string  `json:"unit"`            // seconds, bytes, ratio or count
+	Limit float64 `json:"limit,omitempty"` // what must be reached; 0 is nothing
+}
+
+func (r *report) add(name string, value float64, unit string, limit float64) {
+	r.Figures = append(r.Figures, figure{name, value, unit, limit})
+}
+
+// value is the figure of the name, or 0.
+func (r *report) value(name string) float64 {
+	for _, f := range r.Figures {
+		if f.Name == name {
+			return f.Value
+		}
+	}
+	return 0
+}
+
 // print shows the figures beside what must be reached.
-func (r *results) print(w io.Writer) {
+func (r *report) print(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
-	row := func(what, figure, limit string) { fmt.Fprintf(t, "%s\t%s\t%s\n", what, figure, limit) }
-	fmt.Fprintf(t, "%d proxies, %d Services with %d endpoints each, %s\t\t\n", r.Proxies, r.Services, r.Endpoints, r.Variant)
-	row("WHAT", "MEASURED", "MUST REACH")
-	row("start until ready", seconds(r.StartToReady), "0.3 s")
-	row("RSS when idle, views made", size(float64(r.IdleRSS)), "80 MB")
-	row("all proxies have everything", seconds(r.ConnectSeconds), "")
-	row("sent for that", size(float64(r.BytesSent)), "")
-	row("CPU a proxy", seconds(r.CPUPerProxy), "10 ms")
-	row("memory a proxy (RSS growth)", size(r.RSSPerProxy), "150 KB")
-	row("one endpoint changes: half of the proxies have it", seconds(r.ChangeP50), "15 ms")
-	row("one endpoint changes: all proxies have it", seconds(r.ChangeLast), "40 ms")
-	row("server CPU for it", seconds(r.ChangeCPU), "10 ms")
-	row("resources generated for it", fmt.Sprintf("%.0f", r.ChangeGenerated), "1")
-	row("frames sent for it", fmt.Sprintf("%.0f", r.ChangeFramesSent), fmt.Sprint(r.Proxies+1))
-	_ = t.Flush()
-}
-
-func seconds(s float64) string {
-	if s < 1 {
-		return fmt.Sprintf("%.2f ms", s*1000)
+	fmt.Fprintf(t, "WHAT\tMEASURED\tMUST REACH\t\n")
+	for _, f := range r.Figures {
+		limit, verdict := "", ""
+		if f.Limit > 0 {
+			limit = show(f.Limit, f.Unit)
+			if f.Value > f.Limit {
+				verdict = "over"
+			}
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", f.Name, show(f.Value, f.Unit), limit, verdict)
 	}
-	return fmt.Sprintf("%.2f s", s)
+	return t.Flush()
 }
 
-func size(b float64) string {
+func show(v float64, unit string) string {
 	switch {
-	case b >= 1e6 || b <= -1e6:
-		return fmt.Sprintf("%.1f MB", b/1e6)
-	default:
-		return fmt.Sprintf("%.1f KB", b/1e3)
+	case unit == "ratio":
+		return fmt.Sprintf("%.3f", v)
+	case unit == "count":
+		return fmt.Sprintf("%.0f", v)
+	case unit == "seconds" && v < 1:
+		return fmt.Sprintf("%.1f ms", v*1000)
+	case unit == "seconds":
+		return fmt.Sprintf("%.2f s", v)
+	case v >= 1e6 || v <= -1e6:
+		return fmt.Sprintf("%.1f MB", v/1e6)
 	}
+	return fmt.Sprintf("%.1f KB", v/1e3)
+}
+
+// save keeps the report as JSON.
+func (r *report) save(file string) error {
+	r.Processors = runtime.NumCPU()
+	b, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(file, append(b, '\n'), 0o644)
+}
+
+func loadReport(file string) (*report, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, fmt.Errorf("%w (run 'make bench' at that revision first)", err)
+	}
+	r := new(report)
+	if err := json.Unmarshal(b, r); err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	return r, nil
+}
+
+// compare prints two reports side by side.
+func compare(w io.Writer, oldFile, newFile string) error {
+	before, err := loadReport(oldFile)
+	if err != nil {
+		return err
+	}
+	after, err := loadReport(newFile)
+	if err != nil {
+		return err
+	}
+	t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
+	fmt.Fprintf(t, "WHAT\t%s\t%s\tRATIO\n", before.Revision, after.Revision)
+	for _, f := range after.Figures {
+		old, ratio := "", ""
+		if v := before.value(f.Name); v != 0 {
+			old, ratio = show(v, f.Unit), fmt.Sprintf("%.2f", f.Value/v)
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", f.Name, old, show(f.Value, f.Unit), ratio)
+	}
+	return t.Flush()
 }

@@ -1,0 +1,381 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+
+	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/certs/store"
+	"github.com/meshctl/meshctl/internal/dial"
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+// bench is one run.
+type bench struct {
+	options
+	dir, config string
+	report      report
+	starts      []float64 // start until ready
+	rss         []float64 // then
+	changed     int       // endpoints changed so far
+}
+
+// kind is how proxies connect.
+type kind struct {
+	sotw, tls bool
+}
+
+func (k kind) String() string {
+	s := "delta"
+	if k.sotw {
+		s = "sotw"
+	}
+	if k.tls {
+		s += " tls"
+	}
+	return s
+}
+
+func (b *bench) all(ctx context.Context) error {
+	for _, k := range []kind{{sotw: true}, {}, {sotw: true, tls: true}, {tls: true}} {
+		if err := b.meshctl(ctx, k); err != nil {
+			return fmt.Errorf("%v: %w", k, err)
+		}
+	}
+	if b.returning > 0 {
+		for _, k := range []kind{{}, {sotw: true}} {
+			if err := b.restart(ctx, k); err != nil {
+				return fmt.Errorf("%v: %w", k, err)
+			}
+		}
+	}
+	b.report.add("start until ready", median(b.starts), "seconds", 0.3)
+	b.report.add("RSS then", median(b.rss), "bytes", 80e6)
+	if !b.yardstick {
+		return nil
+	}
+	for _, k := range []kind{{sotw: true}, {}} {
+		if err := b.compareYardstick(ctx, k); err != nil {
+			return fmt.Errorf("yardstick, %v: %w", k, err)
+		}
+	}
+	return nil
+}
+
+// limits are what must be reached with 500 proxies and 1,000 Services of 10
+// endpoints; with other numbers there are none.
+func (b *bench) limit(v float64) float64 {
+	if b.proxies == 500 && b.services == 1000 && b.endpoints == 10 {
+		return v
+	}
+	return 0
+}
+
+// serve starts a meshctl and notes how long that took.
+func (b *bench) serve(ctx context.Context) (*meshctl, error) {
+	m, err := newMeshctl(b.binary, b.dir, b.config)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.start(ctx); err != nil {
+		return nil, err
+	}
+	b.starts = append(b.starts, m.ready.Seconds())
+	b.rss = append(b.rss, m.atReady.rss)
+	return m, nil
+}
+
+// fleet is proxies that are not connected yet.
+func (b *bench) fleet(m *meshctl, k kind) (*fleet, error) {
+	if !k.tls {
+		return newFleet(m.plain, k.sotw, nil), nil
+	}
+	creds, err := clientCertificates(m.state)
+	if err != nil {
+		return nil, err
+	}
+	return newFleet(m.secure, k.sotw, creds), nil
+}
+
+// clientCertificates makes credentials for each namespace, signed by the CA
+// that the server keeps.
+func clientCertificates(state string) (func(string) credentials.TransportCredentials, error) {
+	ca, _, err := store.LoadOrCreate(state, mesh.DefaultTrustDomain, time.Now(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	key, err := certs.GenerateKey(certs.Algorithms()[0])
+	if err != nil {
+		return nil, err
+	}
+	all := make(map[string]credentials.TransportCredentials)
+	for i := range 10 {
+		ns := fmt.Sprintf("load-%d", i)
+		id := mesh.Identity{TrustDomain: mesh.DefaultTrustDomain, Namespace: ns, ServiceAccount: "default"}
+		leaf, err := ca.SignLeaf(key.Public(), mesh.Caller{Identity: id}, time.Hour, time.Now(), rand.Reader)
+		if err != nil {
+			return nil, err
+		}
+		config, err := dial.TLSConfig(certs.EncodeCerts(ca.Roots...), "istiod.istio-system.svc",
+			tls.Certificate{Certificate: [][]byte{leaf.Raw}, PrivateKey: key})
+		if err != nil {
+			return nil, err
+		}
+		all[ns] = credentials.NewTLS(config)
+	}
+	return func(ns string) credentials.TransportCredentials { return all[ns] }, nil
+}
+
+// meshctl measures connecting, and changes.
+func (b *bench) meshctl(ctx context.Context, k kind) (err error) {
+	m, err := b.serve(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("%w\n%s", err, m.log.String())
+		}
+		err = errors.Join(err, m.stop())
+	}()
+	if k.sotw && !k.tls {
+		if err := saveResources(ctx, m.plain, b.dir); err != nil {
+			return err
+		}
+	}
+	f, err := b.fleet(m, k)
+	if err != nil {
+		return err
+	}
+	defer f.close()
+	if err := b.connect(ctx, k.String(), m.process, f); err != nil {
+		return err
+	}
+	if err := b.endpointChanges(ctx, k, m, f); err != nil {
+		return err
+	}
+	if !k.tls && !k.sotw {
+		return b.newServices(ctx, k, m, f)
+	}
+	return nil
+}
+
+// connect connects all proxies. Of one proxy, the first, the costs are not
+// counted: the views that all share are made for it.
+func (b *bench) connect(ctx context.Context, what string, p *process, f *fleet) error {
+	f.grow(ctx, 1)
+	if _, err := f.all(ctx, complete); err != nil {
+		return err
+	}
+	before, err := p.settled(ctx)
+	if err != nil {
+		return err
+	}
+	f.bytes.Store(0)
+	start := time.Now()
+	f.grow(ctx, b.proxies+1)
+	f.drain()
+	f.events <- event{complete: true} // of the first proxy, which has all
+	at, err := f.all(ctx, complete)
+	if err != nil {
+		return err
+	}
+	wall := slices.MaxFunc(at, time.Time.Compare).Sub(start)
+	after, err := p.settled(ctx)
+	if err != nil {
+		return err
+	}
+	if lost, errs := f.losses(); lost > 0 {
+		return fmt.Errorf("%d streams ended %v", lost, errs)
+	}
+	b.report.add(what+": all proxies have everything", wall.Seconds(), "seconds", b.ours(what, 2.5))
+	b.report.add(what+": server CPU for it", after.cpu-before.cpu, "seconds", b.ours(what, 2))
+	b.report.add(what+": sent for it", float64(f.bytes.Load()), "bytes", 0)
+	b.report.add(what+": memory a proxy (RSS growth)", (after.rss-before.rss)/float64(b.proxies), "bytes", b.ours(what, 100e3))
+	return nil
+}
+
+// ours is the limit of what is not the yardstick's.
+func (b *bench) ours(what string, v float64) float64 {
+	if strings.HasPrefix(what, "yardstick") {
+		return 0
+	}
+	return b.limit(v)
+}
+
+// endpointChanges moves one endpoint of one service at a time and waits until
+// every proxy has it.
+func (b *bench) endpointChanges(ctx context.Context, k kind, m *meshctl, f *fleet) error {
+	var p50, last, cpu, generated, frames []float64
+	for range b.rounds {
+		b.changed++
+		service := b.changed % b.services
+		name := clusterName(service)
+		before, err := m.settled(ctx)
+		if err != nil {
+			return err
+		}
+		counted, err := m.counters()
+		if err != nil {
+			return err
+		}
+		if before, err = m.settled(ctx); err != nil {
+			return err
+		}
+		f.drain()
+		start, err := writeSlice(b.config, service, b.endpoints, b.changed)
+		if err != nil {
+			return err
+		}
+		at, err := f.all(ctx, func(e event) bool { return e.typ == xdswire.EndpointType && e.has(name) })
+		if err != nil {
+			return err
+		}
+		after, err := m.settled(ctx)
+		if err != nil {
+			return err
+		}
+		now, err := m.counters()
+		if err != nil {
+			return err
+		}
+		slices.SortFunc(at, time.Time.Compare)
+		p50 = append(p50, at[len(at)/2].Sub(start).Seconds())
+		last = append(last, at[len(at)-1].Sub(start).Seconds())
+		cpu = append(cpu, after.cpu-before.cpu)
+		generated = append(generated, now["meshctl_xds_generated_total"]-counted["meshctl_xds_generated_total"])
+		frames = append(frames, now["meshctl_xds_sent_total"]-counted["meshctl_xds_sent_total"])
+	}
+	what := k.String() + ": one endpoint changes: "
+	b.report.add(what+"half of the proxies have it", median(p50), "seconds", b.limit(0.015))
+	b.report.add(what+"the last proxy has it", median(last), "seconds", b.limit(0.04))
+	b.report.add(what+"server CPU", median(cpu), "seconds", b.limit(0.01))
+	b.report.add(what+"resources generated", median(generated), "count", b.limit(1))
+	b.report.add(what+"responses sent", median(frames), "count", b.limit(float64(f.size())))
+	return nil
+}
+
+// newServices creates services and waits until each of 200 proxies has the
+// cluster.
+func (b *bench) newServices(ctx context.Context, k kind, m *meshctl, f *fleet) error {
+	const proxies = 200
+	f.shrink(min(proxies, f.size()))
+	var last, cpu []float64
+	for round := range b.rounds {
+		before, err := m.settled(ctx)
+		if err != nil {
+			return err
+		}
+		f.drain()
+		start := time.Now()
+		if err := writeService(b.config, b.services+round, b.endpoints); err != nil {
+			return err
+		}
+		name := clusterName(b.services + round)
+		at, err := f.all(ctx, func(e event) bool { return e.typ == xdswire.ClusterType && e.has(name) })
+		if err != nil {
+			return err
+		}
+		after, err := m.settled(ctx)
+		if err != nil {
+			return err
+		}
+		last = append(last, slices.MaxFunc(at, time.Time.Compare).Sub(start).Seconds())
+		cpu = append(cpu, after.cpu-before.cpu)
+	}
+	for round := range b.rounds {
+		if err := removeService(b.config, b.services+round); err != nil {
+			return err
+		}
+	}
+	what := fmt.Sprintf("%v: a new Service, %d proxies: ", k, f.size())
+	b.report.add(what+"the last has its cluster", median(last), "seconds", b.limit(0.15))
+	b.report.add(what+"server CPU", median(cpu), "seconds", b.limit(0.1))
+	return nil
+}
+
+// restart kills the server under many proxies, starts it again and waits
+// until all are back.
+func (b *bench) restart(ctx context.Context, k kind) (err error) {
+	m, err := b.serve(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, m.stop()) }()
+	f, err := b.fleet(m, k)
+	if err != nil {
+		return err
+	}
+	defer f.close()
+	f.grow(ctx, b.returning)
+	if _, err := f.all(ctx, complete); err != nil {
+		return err
+	}
+	m.kill()
+	f.drain()
+	_, _ = f.losses()
+	start := time.Now()
+	if err := m.start(ctx); err != nil {
+		return err
+	}
+	at, err := f.all(ctx, complete)
+	if err != nil {
+		return err
+	}
+	wall := slices.MaxFunc(at, time.Time.Compare).Sub(start)
+	b.report.add(fmt.Sprintf("%v: kill -9, all of %d proxies are back", k, b.returning), wall.Seconds(), "seconds", 5)
+	return nil
+}
+
+// compareYardstick serves the same resources by a snapshot cache.
+func (b *bench) compareYardstick(ctx context.Context, k kind) (err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	addrs, err := freeAddrs(1)
+	if err != nil {
+		return err
+	}
+	p, err := startProcess(ctx, self, "-serve-yardstick", b.dir, "-addr", addrs[0])
+	if err != nil {
+		return err
+	}
+	defer p.kill()
+	f := newFleet(addrs[0], k.sotw, nil)
+	defer f.close()
+	if err := f.awaitServer(ctx); err != nil {
+		return fmt.Errorf("%w\n%s", err, p.log.String())
+	}
+	what := "yardstick " + k.String()
+	if err := b.connect(ctx, what, p, f); err != nil {
+		return fmt.Errorf("%w\n%s", err, p.log.String())
+	}
+	for _, c := range []struct {
+		name  string
+		limit float64
+	}{
+		{": all proxies have everything", 0.3},
+		{": server CPU for it", 0.15},
+		{": memory a proxy (RSS growth)", 0.1},
+	} {
+		ratio := b.report.value(k.String()+c.name) / b.report.value(what+c.name)
+		b.report.add("ratio to yardstick, "+k.String()+c.name, ratio, "ratio", b.limit(c.limit))
+	}
+	return nil
+}
+
+func median(v []float64) float64 {
+	v = slices.Sorted(slices.Values(v))
+	return v[len(v)/2]
+}

@@ -1,0 +1,216 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// process is a server under load: a meshctl or the yardstick.
+type process struct {
+	cmd *exec.Cmd
+	log logBuffer
+}
+
+// logBuffer keeps the end of what a process wrote, for when something fails.
+type logBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+const maxLog = 1 << 20
+
+func (l *logBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.buf.Len() > maxLog {
+		l.buf.Next(l.buf.Len() / 2)
+	}
+	return l.buf.Write(p)
+}
+
+func (l *logBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.buf.String()
+}
+
+func startProcess(ctx context.Context, binary string, args ...string) (*process, error) {
+	p := &process{cmd: exec.CommandContext(ctx, binary, args...)}
+	p.cmd.Stderr = &p.log
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := p.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("start %s: %w", binary, err)
+	}
+	return p, nil
+}
+
+// stop ends the process, by force after 20 seconds.
+func (p *process) stop() error {
+	if err := p.cmd.Process.Signal(syscall.SIGTERM); errors.Is(err, os.ErrProcessDone) {
+		return nil
+	}
+	timer := time.AfterFunc(20*time.Second, func() { _ = p.cmd.Process.Kill() })
+	defer timer.Stop()
+	return p.cmd.Wait()
+}
+
+// kill ends the process as kill -9 does.
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill()
+	_ = p.cmd.Wait()
+}
+
+// usage is what a process has used so far.
+type usage struct {
+	cpu float64 // seconds
+	rss float64 // bytes
+}
+
+func (p *process) usage() (usage, error) {
+	cpu, err := p.cpu()
+	if err != nil {
+		return usage{}, err
+	}
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+	if err != nil {
+		return usage{}, err
+	}
+	_, rest, _ := strings.Cut(string(status), "VmRSS:")
+	kib, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
+	rss, err := strconv.ParseFloat(kib, 64)
+	return usage{cpu, rss * 1024}, err
+}
+
+// cpu is the CPU time of all threads, to the nanosecond: the counters of
+// /proc have ticks of 10 ms, more than one change costs.
+func (p *process) cpu() (float64, error) {
+	const cpuclockSched = 2 // the kernel's clock of a process, see clock_getcpuclockid(3)
+	var ts unix.Timespec
+	if err := unix.ClockGettime(int32(^p.cmd.Process.Pid<<3|cpuclockSched), &ts); err != nil {
+		return 0, fmt.Errorf("read the CPU clock of a process: %w", err)
+	}
+	return time.Duration(ts.Nano()).Seconds(), nil
+}
+
+// settled is the usage once the process does nothing any more: it has used
+// less than 2 % of a processor for 50 ms.
+func (p *process) settled(ctx context.Context) (usage, error) {
+	const pause, idle = 50 * time.Millisecond, 0.001
+	last, err := p.cpu()
+	for err == nil {
+		select {
+		case <-ctx.Done():
+			return usage{}, ctx.Err()
+		case <-time.After(pause):
+		}
+		var now float64
+		if now, err = p.cpu(); err == nil && now-last < idle {
+			return p.usage()
+		}
+		last = now
+	}
+	return usage{}, err
+}
+
+// meshctl is a control plane under load.
+type meshctl struct {
+	*process
+	binary, config, state        string
+	plain, secure, http, metrics string
+	ready                        time.Duration // from start until /ready said yes
+	atReady                      usage
+}
+
+// newMeshctl chooses ports; start starts the server on them, so that it can
+// be started again.
+func newMeshctl(binary, dir, config string) (*meshctl, error) {
+	addrs, err := freeAddrs(4)
+	if err != nil {
+		return nil, err
+	}
+	return &meshctl{
+		binary: binary, config: config, state: filepath.Join(dir, "state"),
+		plain: addrs[0], secure: addrs[1], http: addrs[2], metrics: addrs[3],
+	}, nil
+}
+
+func (m *meshctl) start(ctx context.Context) (err error) {
+	start := time.Now()
+	m.process, err = startProcess(ctx, m.binary, "serve", "--config-dir", m.config, "--state-dir", m.state,
+		"--grpc-addr", m.plain, "--secure-grpc-addr", m.secure, "--http-addr", m.http, "--monitoring-addr", m.metrics)
+	if err != nil {
+		return fmt.Errorf("%w (run 'make build' first)", err)
+	}
+	for {
+		resp, err := http.Get("http://" + m.http + "/ready")
+		if err == nil {
+			_ = resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				m.ready = time.Since(start)
+				m.atReady, err = m.usage()
+				return err
+			}
+		}
+		if time.Since(start) > time.Minute {
+			_ = m.stop()
+			return fmt.Errorf("the server is not ready after a minute:\n%s", m.log.String())
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// counters are the metrics of the server, those with labels added up.
+func (m *meshctl) counters() (map[string]float64, error) {
+	resp, err := http.Get("http://" + m.metrics + "/metrics")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, err
+	}
+	sums := make(map[string]float64)
+	for line := range strings.Lines(string(text)) {
+		name, value, ok := strings.Cut(strings.TrimSpace(line), " ")
+		if !ok || strings.HasPrefix(name, "#") {
+			continue
+		}
+		v, err := strconv.ParseFloat(value, 64)
+		if err != nil {
+			return nil, fmt.Errorf("metrics: %q: %w", line, err)
+		}
+		name, _, _ = strings.Cut(name, "{")
+		sums[name] += v
+	}
+	return sums, nil
+}
+
+// freeAddrs finds ports that nobody listens on.
+func freeAddrs(n int) ([]string, error) {
+	var out []string
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, err
+		}
+		defer func() { _ = l.Close() }()
+		out = append(out, l.Addr().String())
+	}
+	return out, nil
+}

@@ -1,0 +1,206 @@
+package main
+
+import (
+	"fmt"
+	"hash/maphash"
+	"io"
+	"strings"
+	"sync"
+
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+// codec passes encoded messages both ways, so that the load costs little
+// beside the server.
+type codec struct{}
+
+func (codec) Name() string { return "proto" }
+
+func (codec) Marshal(v any) (mem.BufferSlice, error) {
+	b, ok := v.([]byte)
+	if !ok {
+		return nil, fmt.Errorf("cannot send %T", v)
+	}
+	return mem.BufferSlice{mem.SliceBuffer(b)}, nil
+}
+
+func (codec) Unmarshal(data mem.BufferSlice, v any) error {
+	b, ok := v.(*[]byte)
+	if !ok {
+		return fmt.Errorf("cannot receive into %T", v)
+	}
+	*b = data.Materialize()
+	return nil
+}
+
+// response is what is read of a frame.
+type response struct {
+	typ, nonce, version string
+	*batch
+}
+
+// batch is the resources of a response. Proxies that are sent the same bytes
+// share one.
+type batch struct {
+	names map[string]struct{}
+	// ask is the request for what follows from the resources: the type and
+	// the encoded names, field 3 in both variants.
+	askType string
+	ask     []byte
+	// held is the resources with their versions as field 5 of a delta
+	// request, for a proxy that comes back.
+	held []byte
+}
+
+// batches finds the batch of resources by their bytes.
+type batches struct {
+	sotw bool
+	seed maphash.Seed
+	mu   sync.Mutex
+	all  map[uint64]*batch
+}
+
+func newBatches(sotw bool) *batches {
+	return &batches{sotw: sotw, seed: maphash.MakeSeed(), all: make(map[uint64]*batch)}
+}
+
+// parse reads a DiscoveryResponse or DeltaDiscoveryResponse, whose fields 2, 4
+// and 5 have the same meaning.
+func (s *batches) parse(frame []byte) (response, error) {
+	var r response
+	var hash maphash.Hash
+	hash.SetSeed(s.seed)
+	err := fields(frame, func(num protowire.Number, v []byte) {
+		switch num {
+		case 1:
+			r.version = string(v)
+		case 2:
+			_, _ = hash.Write(v)
+		case 4:
+			r.typ = string(v)
+		case 5:
+			r.nonce = string(v)
+		}
+	})
+	if err != nil {
+		return r, err
+	}
+	if r.typ == "" {
+		return r, io.ErrUnexpectedEOF
+	}
+	_, _ = hash.WriteString(r.typ)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if r.batch = s.all[hash.Sum64()]; r.batch == nil {
+		r.batch = newBatch(r.typ, frame, s.sotw)
+		s.all[hash.Sum64()] = r.batch
+	}
+	return r, nil
+}
+
+func newBatch(typ string, frame []byte, sotw bool) *batch {
+	b := &batch{names: make(map[string]struct{})}
+	_ = fields(frame, func(num protowire.Number, v []byte) { // was read before
+		if num != 2 {
+			return
+		}
+		var name string
+		if sotw {
+			// The name is field 1 of clusters, listeners, assignments and routes.
+			name = field([]byte(field(v, 2)), 1)
+		} else {
+			name = field(v, 3)
+			entry := appendField(appendField(nil, 1, name), 2, field(v, 1))
+			b.held = appendField(b.held, 5, string(entry))
+		}
+		b.names[name] = struct{}{}
+		switch typ {
+		case xdswire.ClusterType:
+			b.askType = xdswire.EndpointType
+			if strings.HasPrefix(name, "outbound|") {
+				b.ask = appendField(b.ask, 3, name)
+			}
+		case xdswire.ListenerType:
+			b.askType = xdswire.RouteType
+			if port, ok := strings.CutPrefix(name, "0.0.0.0_"); ok {
+				b.ask = appendField(b.ask, 3, port)
+			}
+		}
+	})
+	return b
+}
+
+// has reports whether the batch has a resource of the name.
+func (b *batch) has(name string) bool {
+	_, ok := b.names[name]
+	return ok
+}
+
+// request is what a proxy asks or acknowledges.
+type request struct {
+	typ, nonce, version string
+	node                []byte // encoded
+	rest                []byte // encoded fields: names, versions held
+}
+
+func (r request) encode(sotw bool) []byte {
+	b := make([]byte, 0, 32+len(r.typ)+len(r.nonce)+len(r.version)+len(r.node)+len(r.rest))
+	if sotw {
+		b = appendField(b, 1, r.version)
+		b = appendField(b, 2, string(r.node))
+		b = appendField(b, 4, r.typ)
+		b = appendField(b, 5, r.nonce)
+	} else {
+		b = appendField(b, 1, string(r.node))
+		b = appendField(b, 2, r.typ)
+		b = appendField(b, 6, r.nonce)
+	}
+	return append(b, r.rest...)
+}
+
+// appendField adds a field; empty ones are left out, as encoders do.
+func appendField(b []byte, num protowire.Number, value string) []byte {
+	if value == "" {
+		return b
+	}
+	return protowire.AppendString(protowire.AppendTag(b, num, protowire.BytesType), value)
+}
+
+// fields calls f with the fields that are bytes.
+func fields(b []byte, f func(protowire.Number, []byte)) error {
+	for len(b) > 0 {
+		num, typ, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return protowire.ParseError(n)
+		}
+		b = b[n:]
+		if typ == protowire.BytesType {
+			v, n := protowire.ConsumeBytes(b)
+			if n < 0 {
+				return protowire.ParseError(n)
+			}
+			f(num, v)
+			b = b[n:]
+			continue
+		}
+		if n = protowire.ConsumeFieldValue(num, typ, b); n < 0 {
+			return protowire.ParseError(n)
+		}
+		b = b[n:]
+	}
+	return nil
+}
+
+// field is the last field of the number.
+func field(b []byte, want protowire.Number) string {
+	var found []byte
+	_ = fields(b, func(num protowire.Number, v []byte) {
+		if num == want {
+			found = v
+		}
+	})
+	return string(found)
+}
