@@ -157,7 +157,8 @@ func (s *MeshService) VisibleTo(namespace string) bool {
 	return false
 }
 
-// PortServices are the services that have one port number, by host name.
+// PortServices are the services that have one port number, oldest first: in
+// the order in which they win conflicts.
 type PortServices struct {
 	Number   uint32
 	Services []*MeshService

@@ -102,7 +102,7 @@ func (u gatewayListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, e
 	if err := json.Unmarshal([]byte(u.facts), &servers); err != nil {
 		return nil, fmt.Errorf("decode gateway facts: %w", err)
 	}
-	var out []*xdswire.Resource
+	var out []*listenerv3.Listener
 	for _, srv := range servers {
 		chains, err := u.chains(srv)
 		if err != nil {
@@ -115,7 +115,7 @@ func (u gatewayListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, e
 		if err != nil {
 			return nil, err
 		}
-		r, err := listener(enc, &listenerv3.Listener{
+		out = append(out, &listenerv3.Listener{
 			Name:                                 srv.Bind + "_" + portString(srv.Port),
 			Address:                              address(srv.Bind, srv.Port),
 			TrafficDirection:                     corev3.TrafficDirection_OUTBOUND,
@@ -123,12 +123,8 @@ func (u gatewayListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, e
 			ListenerFilters:                      []*listenerv3.ListenerFilter{inspector},
 			FilterChains:                         chains,
 		})
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, r)
 	}
-	return out, nil
+	return listeners(enc, out...)
 }
 
 func (u gatewayListeners) chains(srv passthroughServer) ([]*listenerv3.FilterChain, error) {

@@ -25,21 +25,16 @@ func (f *inboundFacts) listeners(enc *xdswire.Encoder) ([]*xdswire.Resource, err
 		if err != nil {
 			return nil, err
 		}
-		return one(listener(enc, l))
+		return listeners(enc, l)
 	}
-	var out []*xdswire.Resource
+	out := make([]*listenerv3.Listener, len(f.Targets))
 	for i := range f.Targets {
-		l, err := f.boundListener(&f.Targets[i])
-		if err != nil {
+		var err error
+		if out[i], err = f.boundListener(&f.Targets[i]); err != nil {
 			return nil, err
 		}
-		r, err := listener(enc, l)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, r)
 	}
-	return out, nil
+	return listeners(enc, out...)
 }
 
 // virtualInbound takes every redirected inbound connection: chains for ports

@@ -117,7 +117,7 @@ func (u virtualOutbound) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, er
 	if err != nil {
 		return nil, err
 	}
-	return one(listener(enc, &listenerv3.Listener{
+	return listeners(enc, &listenerv3.Listener{
 		Name:                                 "virtualOutbound",
 		Address:                              address("0.0.0.0", mesh.PortOutbound),
 		TrafficDirection:                     corev3.TrafficDirection_OUTBOUND,
@@ -131,7 +131,7 @@ func (u virtualOutbound) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, er
 			},
 			{Name: "virtualOutbound-catchall-tcp", Filters: []*listenerv3.Filter{rest}},
 		},
-	}))
+	})
 }
 
 func unknownTCP(registryOnly bool) string {
@@ -153,18 +153,14 @@ type portListeners struct {
 func (u portListeners) Type() string { return xdswire.ListenerType }
 
 func (u portListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
-	var out []*xdswire.Resource
+	var out []*listenerv3.Listener
 	number := u.services.Number
 	if anyHTTP(u.services, u.scope) && !reserved(number) {
 		l, err := httpListener(number, u.registryOnly)
 		if err != nil {
 			return nil, err
 		}
-		r, err := listener(enc, l)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, r)
+		out = append(out, l)
 	}
 	taken := make(map[string]struct{})
 	for _, svc := range u.services.Services {
@@ -181,14 +177,10 @@ func (u portListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, erro
 			if err != nil {
 				return nil, err
 			}
-			r, err := listener(enc, l)
-			if err != nil {
-				return nil, err
-			}
-			out = append(out, r)
+			out = append(out, l)
 		}
 	}
-	return out, nil
+	return listeners(enc, out...)
 }
 
 // headlessListeners are the listeners of a headless service's pods.
@@ -203,7 +195,7 @@ func (u headlessListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, 
 	if u.endpoints == nil {
 		return nil, nil
 	}
-	var out []*xdswire.Resource
+	var out []*listenerv3.Listener
 	taken := make(map[string]struct{})
 	for i := range u.service.Ports {
 		port := &u.service.Ports[i]
@@ -219,14 +211,10 @@ func (u headlessListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, 
 				continue
 			}
 			taken[l.Name] = struct{}{}
-			r, err := listener(enc, l)
-			if err != nil {
-				return nil, err
-			}
-			out = append(out, r)
+			out = append(out, l)
 		}
 	}
-	return out, nil
+	return listeners(enc, out...)
 }
 
 // httpListener takes the redirected HTTP connections of one port number to
@@ -348,13 +336,13 @@ func (u egressListener) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, err
 	if err != nil {
 		return nil, err
 	}
-	return one(listener(enc, &listenerv3.Listener{
+	return listeners(enc, &listenerv3.Listener{
 		Name:             name,
 		Address:          at,
 		TrafficDirection: corev3.TrafficDirection_OUTBOUND,
 		BindToPort:       wrapperspb.Bool(binds),
 		FilterChains:     []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{http}}},
-	}))
+	})
 }
 
 // bindOf is the address of egress listeners that name none: the proxy's own.
@@ -376,6 +364,15 @@ func listenerFilter(name string, m proto.Message) (*listenerv3.ListenerFilter, e
 	return &listenerv3.ListenerFilter{Name: name, ConfigType: &listenerv3.ListenerFilter_TypedConfig{TypedConfig: a}}, nil
 }
 
-func listener(enc *xdswire.Encoder, l *listenerv3.Listener) (*xdswire.Resource, error) {
-	return enc.Resource(xdswire.ListenerType, l.Name, l)
+// listeners encodes listeners as resources.
+func listeners(enc *xdswire.Encoder, list ...*listenerv3.Listener) ([]*xdswire.Resource, error) {
+	out := make([]*xdswire.Resource, len(list))
+	for i, l := range list {
+		r, err := enc.Resource(xdswire.ListenerType, l.Name, l)
+		if err != nil {
+			return nil, err
+		}
+		out[i] = r
+	}
+	return out, nil
 }

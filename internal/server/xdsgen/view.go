@@ -9,8 +9,8 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// Unit is a piece of a view that is generated as one: a cluster with its
-// subsets, the assignments of one service port, the listeners of one port.
+// Unit is a piece of a view that is generated as one: the clusters of one
+// service, its assignments, the listeners of one port.
 // Its dynamic type is a comparable struct that holds everything generation
 // reads (values, and pointers to immutable facts), so two equal Units make
 // equal resources, and one result serves all views that hold the Unit.
