@@ -276,6 +276,63 @@ func TestOneChangeCostsOneResource(t *testing.T) {
 	}
 }
 
+// TestEmptiedListIsTold: in state of the world what is absent is removed, so
+// the last resource of a list must be taken away by an empty list.
+func TestEmptiedListIsTold(t *testing.T) {
+	var dir string
+	s := start(t, func(c *Config) {
+		dir = c.ConfigDir
+		write(t, dir, "sidecar.yaml", `apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: client, namespace: apps}
+spec:
+  egress:
+  - port: {number: 15080, protocol: HTTP_PROXY, name: proxy}
+    bind: 127.0.0.1
+    hosts: ["*/*"]
+`)
+	})
+	conn, err := grpc.NewClient(s.plain.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	md, err := structpb.NewStruct(map[string]any{"CLUSTER_ID": "cluster1", "NAMESPACE": "apps", "INTERCEPTION_MODE": "NONE"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	req := &discoveryv3.DiscoveryRequest{
+		Node: &corev3.Node{Id: "sidecar~10.0.0.1~p.apps~apps.svc.cluster.local", Metadata: md}, TypeUrl: xdswire.ListenerType,
+	}
+	for _, want := range []int{1, 0, 1} {
+		if err := stream.Send(req); err != nil {
+			t.Fatal(err)
+		}
+		resp, err := stream.Recv()
+		if err != nil {
+			t.Fatalf("waiting for %d listeners: %v", want, err)
+		}
+		if len(resp.Resources) != want {
+			t.Fatalf("%d listeners, want %d", len(resp.Resources), want)
+		}
+		req = &discoveryv3.DiscoveryRequest{TypeUrl: resp.TypeUrl, ResponseNonce: resp.Nonce, VersionInfo: resp.VersionInfo}
+		// The Sidecar leaves the directory and comes back.
+		from, to := "sidecar.yaml", ".sidecar.yaml"
+		if want == 0 {
+			from, to = to, from
+		}
+		if err := os.Rename(filepath.Join(dir, from), filepath.Join(dir, to)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // wantGrowth checks how much the counters of generated, encoded and sent
 // things grew; those that are not named must stand.
 func wantGrowth(t *testing.T, when string, before, after, want map[string]float64) {

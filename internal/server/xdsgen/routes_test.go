@@ -5,7 +5,9 @@ import (
 
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
 // TestUnknownHostsDoNotLoop: a listener that clients connect to directly has
@@ -34,5 +36,60 @@ func TestUnknownHostsDoNotLoop(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestReservedPorts: a service at a port of the proxy's own must not take the
+// place of the listener there.
+func TestReservedPorts(t *testing.T) {
+	for _, number := range []uint32{mesh.PortOutbound, mesh.PortInbound, mesh.PortEnvoyReadiness, mesh.PortEnvoyPrometheus} {
+		svc := &snapshot.MeshService{Host: "a.b.svc.cluster.local", Ports: []snapshot.ServicePort{{Number: number, Protocol: mesh.HTTP}}}
+		s := &snapshot.Snapshot{Mesh: &snapshot.Mesh{}}
+		s.Ports = s.Ports.With(map[uint32]*snapshot.PortServices{number: {Number: number, Services: []*snapshot.MeshService{svc}}})
+		listenerView{captured: true}.port(s, number, func(_ string, u Unit) {
+			out, err := u.Generate(&xdswire.Encoder{})
+			if err != nil || len(out) != 0 {
+				t.Errorf("port %d: listeners %v, error %v", number, out, err)
+			}
+		})
+		routeView{captured: true}.port(s, number, func(id string, u Unit) {
+			if u != nil {
+				t.Errorf("port %d: route configuration %s for a listener that does not exist", number, id)
+			}
+		})
+	}
+}
+
+// TestSidecarOwnsItsPort: beside an egress listener that names a port,
+// services get none there.
+func TestSidecarOwnsItsPort(t *testing.T) {
+	svc := &snapshot.MeshService{Host: "a.b.svc.cluster.local", Ports: []snapshot.ServicePort{{Number: 9080, Protocol: mesh.HTTP}}}
+	s := &snapshot.Snapshot{Mesh: &snapshot.Mesh{}}
+	s.Ports = s.Ports.With(map[uint32]*snapshot.PortServices{9080: {Number: 9080, Services: []*snapshot.MeshService{svc}}})
+	sidecar := &snapshot.Sidecar{Spec: &networkingv1alpha3.Sidecar{Egress: []*networkingv1alpha3.IstioEgressListener{
+		{Port: &networkingv1alpha3.SidecarPort{Number: 9080, Protocol: "HTTP"}, Hosts: []string{"*/*"}},
+		{Hosts: []string{"*/*"}},
+	}}}
+	units := make(map[string]Unit)
+	listenerView{scope: scope{sidecar: sidecar}, captured: true}.Units(s, func(id string, u Unit) {
+		if u != nil {
+			units[id] = u
+		}
+	})
+	names := make(map[string]string)
+	for id, u := range units {
+		out, err := u.Generate(&xdswire.Encoder{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range out {
+			if other, dup := names[r.Name]; dup {
+				t.Errorf("listener %s comes from %q and %q", r.Name, id, other)
+			}
+			names[r.Name] = id
+		}
+	}
+	if names["0.0.0.0_9080"] != "egress 0" {
+		t.Errorf("listeners %v, want 0.0.0.0_9080 of the Sidecar", names)
 	}
 }
