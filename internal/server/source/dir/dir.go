@@ -212,6 +212,9 @@ func (r *reader) event(p string, op fsnotify.Op) {
 	}
 	info, err := r.root.Lstat(p)
 	switch {
+	case err != nil && base != kubeletData && !r.knows(p):
+		// Gone before it was looked at, as what is written beside a file and
+		// renamed to it: that event comes under the file's own name.
 	case err != nil || base == kubeletData:
 		// Looking at the whole folder finds the new name of a renamed file,
 		// so that its objects move instead of going and coming.

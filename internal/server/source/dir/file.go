@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 
@@ -36,12 +37,12 @@ func (f *file) entries() []*entry {
 }
 
 func (f *file) broken() bool {
-	for _, c := range f.chunks {
-		if len(c.broken) > 0 {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(f.chunks, func(c *chunk) bool { return len(c.broken) > 0 })
+}
+
+// noted reports whether parts of objects are not used.
+func (f *file) noted() bool {
+	return slices.ContainsFunc(f.chunks, func(c *chunk) bool { return len(c.notes) > 0 })
 }
 
 // chunk is one document of a file and what it gives. It is never changed, so

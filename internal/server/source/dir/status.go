@@ -109,7 +109,9 @@ func (r *reader) problems() []Problem {
 		all = append(all, Problem{File: r.fileName(p), Reason: why})
 	}
 	for _, f := range r.files {
-		all = append(all, f.problems(r.fileName(f.path))...)
+		if f.fault != "" || f.broken() || f.noted() {
+			all = append(all, f.problems(r.fileName(f.path))...)
+		}
 	}
 	for key := range r.doubles {
 		first := r.givers[key][0]

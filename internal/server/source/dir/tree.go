@@ -77,12 +77,18 @@ func (r *reader) folder(p string, force bool) {
 // full reports, also as a fault of the directory, that there is no room for
 // another name.
 func (r *reader) full(p string) bool {
-	if parent := r.folders[path.Dir(p)]; r.known < r.maxFiles || parent != nil && parent.names[path.Base(p)] {
+	if r.known < r.maxFiles || r.knows(p) {
 		return false
 	}
 	r.overfull, r.room = true, false
 	r.faults["."] = fmt.Sprintf("holds more than %d files and folders: the rest is not read", r.maxFiles)
 	return true
+}
+
+// knows reports whether the name is known in its folder.
+func (r *reader) knows(p string) bool {
+	parent := r.folders[path.Dir(p)]
+	return parent != nil && parent.names[path.Base(p)]
 }
 
 func (r *reader) remember(p string) {
@@ -135,8 +141,8 @@ func (r *reader) forget(p string) {
 	}
 	r.drop(p)
 	delete(r.faults, p)
-	if parent := r.folders[path.Dir(p)]; parent != nil && parent.names[path.Base(p)] {
-		delete(parent.names, path.Base(p))
+	if r.knows(p) {
+		delete(r.folders[path.Dir(p)].names, path.Base(p))
 		r.known--
 		r.room = true
 	}
