@@ -35,6 +35,7 @@ func constructors() []func(*Env) *cobra.Command {
 		newServeCmd,
 		newTokenCmd,
 		newVersionCmd,
+		newXDSCmd,
 		newEnvironmentTopic,
 	}
 }

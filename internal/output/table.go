@@ -17,6 +17,8 @@ type Table struct {
 	Header []string
 	// Rows have as many cells as Header.
 	Rows [][]string
+	// NoHeader leaves the header out, for rows that follow earlier ones.
+	NoHeader bool
 	// Gap is the number of spaces between a column's longest cell and the
 	// next column; 0 means 5.
 	Gap int
@@ -42,7 +44,9 @@ func (t *Table) Write(w io.Writer) error {
 	if err := table.Start(); err != nil {
 		return fmt.Errorf("write table: %w", err)
 	}
-	table.Header(escapeRow(t.Header))
+	if !t.NoHeader {
+		table.Header(escapeRow(t.Header))
+	}
 	for _, row := range t.Rows {
 		if err := table.Append(escapeRow(row)); err != nil {
 			return fmt.Errorf("write table: %w", err)

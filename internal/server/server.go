@@ -277,7 +277,7 @@ func (s *Server) Run(ctx context.Context) error {
 	hubCtx, stopHub := context.WithCancel(context.WithoutCancel(ctx))
 	g.Go(func() error { return s.hub.Run(hubCtx) })
 	s.serveHTTP(ctx, g, s.http, admin.Handler(admin.Config{
-		Ready: s.notReady, Version: s.cfg.Version, Proxies: func() any { return s.hub.Proxies() }, Log: s.cfg.Log,
+		Ready: s.notReady, Version: s.cfg.Version, Pages: s.pages(), Log: s.cfg.Log,
 	}))
 	s.serveHTTP(ctx, g, s.monitoring, admin.Metrics(s.metrics))
 	g.Go(func() error {

@@ -1,14 +1,16 @@
 // Package admin serves what operators and probes read from the control plane:
-// readiness, version, metrics and the table of connected proxies. Everything
-// here is read only.
+// readiness, version, metrics and status pages. Everything here is read only.
 package admin
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -23,13 +25,20 @@ type Config struct {
 	Ready func() []string
 	// Version is shown as JSON.
 	Version any
-	// Proxies is shown as JSON to loopback callers.
-	Proxies func() any
-	Log     *slog.Logger
+	// Pages are shown as JSON to loopback callers, by path.
+	Pages map[string]Page
+	Log   *slog.Logger
 }
 
-// Handler serves /ready and /version to everyone, and /debug/proxies to
-// callers on the loopback interface.
+// Page makes what a status page shows for a request's query. An error that
+// is ErrNotFound answers 404, any other 503.
+type Page func(ctx context.Context, query url.Values) (any, error)
+
+// ErrNotFound says that there is nothing of the name that was asked for.
+var ErrNotFound = errors.New("not found")
+
+// Handler serves /ready and /version to everyone, and the pages to callers on
+// the loopback interface.
 func Handler(cfg Config) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, _ *http.Request) {
@@ -45,9 +54,19 @@ func Handler(cfg Config) http.Handler {
 		}
 	})
 	mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) { cfg.json(w, cfg.Version) })
-	mux.Handle("GET /debug/proxies", loopbackOnly(func(w http.ResponseWriter, _ *http.Request) {
-		cfg.json(w, cfg.Proxies())
-	}))
+	for path, page := range cfg.Pages {
+		mux.Handle("GET "+path, loopbackOnly(func(w http.ResponseWriter, r *http.Request) {
+			v, err := page(r.Context(), r.URL.Query())
+			switch {
+			case errors.Is(err, ErrNotFound):
+				http.Error(w, err.Error(), http.StatusNotFound)
+			case err != nil:
+				http.Error(w, err.Error(), http.StatusServiceUnavailable)
+			default:
+				cfg.json(w, v)
+			}
+		}))
+	}
 	return mux
 }
 

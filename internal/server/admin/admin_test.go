@@ -1,10 +1,14 @@
 package admin
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -24,8 +28,16 @@ func TestHandler(t *testing.T) {
 	h := Handler(Config{
 		Ready:   func() []string { return reasons },
 		Version: map[string]string{"version": "v1"},
-		Proxies: func() any { return []string{"a.b"} },
-		Log:     slog.New(slog.DiscardHandler),
+		Pages: map[string]Page{"/debug/proxies": func(_ context.Context, q url.Values) (any, error) {
+			switch q.Get("proxy") {
+			case "unknown":
+				return nil, fmt.Errorf("proxy: %w", ErrNotFound)
+			case "slow":
+				return nil, errors.New("stopping")
+			}
+			return []string{"a.b"}, nil
+		}},
+		Log: slog.New(slog.DiscardHandler),
 	})
 	for _, tc := range []struct {
 		name, path, remote, host string
@@ -38,6 +50,8 @@ func TestHandler(t *testing.T) {
 		{"version for everyone", "/version", "10.0.0.1:1", "x", nil, 200, ""},
 		{"proxies from the network", "/debug/proxies", "10.0.0.1:1", "127.0.0.1:8080", nil, 403, ""},
 		{"proxies through a rebound name", "/debug/proxies", "127.0.0.1:1", "evil.example:8080", nil, 403, ""},
+		{"nothing of that name", "/debug/proxies?proxy=unknown", "127.0.0.1:1", "localhost:8080", nil, 404, "proxy: not found\n"},
+		{"a page that fails", "/debug/proxies?proxy=slow", "127.0.0.1:1", "localhost:8080", nil, 503, "stopping\n"},
 		{"proxies on loopback", "/debug/proxies", "127.0.0.1:1", "localhost:8080", nil, 200, ""},
 		{"proxies on another loopback address", "/debug/proxies", "127.1.0.9:1", "127.1.0.2:8080", nil, 200, ""},
 		{"proxies on IPv6 loopback", "/debug/proxies", "[::1]:1", "[::1]:8080", nil, 200, ""},

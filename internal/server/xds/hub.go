@@ -18,6 +18,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/xds/flight"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
@@ -102,6 +103,7 @@ type Hub struct {
 	cfg     Config
 	encoder xdswire.Encoder
 	names   *xdswire.NameSets
+	flight  *flight.Recorder
 	done    chan struct{} // closed when Run ends
 	ready   atomic.Bool   // a snapshot has arrived
 	seq     atomic.Uint64 // of the snapshot that the views show
@@ -128,6 +130,7 @@ type mail struct {
 	changes  *snapshot.Changes
 	attach   []*subscriber
 	detach   []*subscriber
+	inspect  []chan<- []LiveView
 }
 
 // NewHub makes a hub. Nothing happens until Run.
@@ -136,6 +139,7 @@ func NewHub(cfg Config) *Hub {
 	h := &Hub{
 		cfg:     cfg,
 		names:   xdswire.NewNameSets(),
+		flight:  flight.New(),
 		done:    make(chan struct{}),
 		wake:    make(chan struct{}, 1),
 		proxies: make(map[*subscriber]struct{}),
@@ -203,6 +207,7 @@ func mergeChanges(a, b *snapshot.Changes) *snapshot.Changes {
 		Namespaces: union(a.Namespaces, b.Namespaces),
 		Everywhere: a.Everywhere || b.Everywhere,
 		Causes:     causes[:min(len(causes), maxCauses)],
+		Events:     a.Events + b.Events,
 		Since:      a.Since,
 	}
 	if a.Since.IsZero() || !b.Since.IsZero() && b.Since.Before(a.Since) {
@@ -257,6 +262,8 @@ type subscriber struct {
 	wake chan struct{}
 	// assigned is set once the views are generated.
 	assigned atomic.Pointer[assignment]
+	// record is set by attach.
+	record *flight.Stream
 
 	mu     sync.Mutex
 	status [numTypes]typeStatus
@@ -265,6 +272,9 @@ type subscriber struct {
 // attach registers a stream. Everything that is published from then on
 // reaches it: its views are chosen after it is registered.
 func (h *Hub) attach(s *subscriber) {
+	s.record = h.flight.Open(flight.Info{
+		Stream: s.id, Proxy: s.node.ID.ProxyID(), Variant: s.variant.String(), Connected: s.connected,
+	})
 	h.mu.Lock()
 	h.proxies[s] = struct{}{}
 	h.mail.attach = append(h.mail.attach, s)
@@ -274,6 +284,7 @@ func (h *Hub) attach(s *subscriber) {
 }
 
 func (h *Hub) detach(s *subscriber) {
+	s.record.Close(h.cfg.Now())
 	h.mu.Lock()
 	delete(h.proxies, s)
 	h.mail.detach = append(h.mail.detach, s)

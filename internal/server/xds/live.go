@@ -8,8 +8,10 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/xds/flight"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
@@ -75,13 +77,14 @@ func (a *assignment) views(yield func(*liveView) bool) {
 // the units that are missing, publishes what changed, tells the streams.
 func (h *Hub) round(m mail) {
 	changes := m.changes
+	started := h.cfg.Now()
 	if m.snapshot != nil {
 		h.snapshot = m.snapshot
 	}
 	chosen := h.choose(m, changes)
 	touched := h.collect(changes)
 	h.generate(h.missing)
-	changed := h.publish(touched)
+	changed := h.publish(touched, h.record(changes, started))
 	for sub, a := range chosen {
 		sub.assigned.Store(a)
 		signal(sub.wake)
@@ -97,6 +100,25 @@ func (h *Hub) round(m mail) {
 	h.idle = append(h.idle, h.missing...)
 	h.missing = nil
 	h.sweep()
+	for _, to := range m.inspect {
+		to <- h.inspect()
+	}
+}
+
+// record remembers a publication that changes caused; nil when none did.
+func (h *Hub) record(changes *snapshot.Changes, started time.Time) *flight.Round {
+	if changes == nil {
+		return nil
+	}
+	r := &flight.Round{
+		Snapshot: h.snapshot.Seq, Causes: changes.Causes, Events: changes.Events,
+		Arrived: changes.Since, Started: started, Generated: h.cfg.Now(),
+	}
+	for _, u := range h.missing {
+		r.Resources += len(u.resources)
+	}
+	h.flight.Publish(r)
+	return r
 }
 
 // choose gives streams that came, or whose facts changed, their views. The
@@ -283,7 +305,7 @@ func (h *Hub) generateOne(u *unit) {
 // publish makes the new states of the views and returns those that changed.
 // It does so in push order, and streams read the states in the opposite one
 // (see flush): who sees new endpoints sees the clusters of their time too.
-func (h *Hub) publish(touched []*liveView) []*liveView {
+func (h *Hub) publish(touched []*liveView, round *flight.Round) []*liveView {
 	slices.SortFunc(touched, func(a, b *liveView) int {
 		return cmp.Compare(typeIndex(a.view.Type()), typeIndex(b.view.Type()))
 	})
@@ -315,6 +337,7 @@ func (h *Hub) publish(touched []*liveView) []*liveView {
 		old := v.state.Load()
 		h.states++
 		if s := old.next(h.states, changes); s != old {
+			s.round = round
 			v.state.Store(s)
 			changed = append(changed, v)
 		}

@@ -1,6 +1,7 @@
 package xds
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -10,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/meshctl/meshctl/internal/server/xds/flight"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -42,6 +44,10 @@ type typeState struct {
 	// aside says that the response in flight carries only names that were
 	// asked for while sent stands refused: its ACK does not accept sent.
 	aside bool
+	// push is the number of the response in flight in the stream's record;
+	// waiting is the first publication that it keeps back.
+	push    uint64
+	waiting *flight.Round
 	// doubt are names of which the proxy may hold something else than acked
 	// has, because it refused a response with them, perhaps only in part.
 	doubt []string
@@ -282,6 +288,7 @@ func (s *session) accept(i int) {
 		return
 	}
 	t.inflight = false
+	s.sub.record.ACK(t.push, s.hub.cfg.Now())
 	if t.aside {
 		t.doubt = sortedUnique(t.doubt, t.framed)
 	} else {
@@ -308,6 +315,7 @@ func (s *session) refuse(i int, nonce, message string) {
 		return
 	}
 	t.inflight = false
+	s.sub.record.NACK(t.push, nack.At, message, nil)
 	lists := [][]string{t.doubt, t.framed}
 	if !t.aside {
 		t.refused = true
@@ -354,9 +362,11 @@ func (s *session) flush() error {
 		}
 		if t.inflight {
 			clustersWait = clustersWait || i == cds && now[i] != t.sent
+			t.wait(now[i])
 			continue
 		}
 		if clustersWait && !t.due && (i == lds || i == rds) {
+			t.wait(now[i])
 			continue
 		}
 		if err := s.flushType(i, now[i]); err != nil {
@@ -364,6 +374,13 @@ func (s *session) flush() error {
 		}
 	}
 	return nil
+}
+
+// wait notes the first publication that cannot be sent yet.
+func (t *typeState) wait(now pair) {
+	if t.waiting == nil {
+		t.waiting = now.round(t.sent)
+	}
 }
 
 // flushType sends one response when one is owed.
@@ -388,13 +405,29 @@ func (s *session) flushType(i int, now pair) error {
 	if i == cds {
 		s.warm(c, t)
 	}
+	record := s.record(t, now)
 	t.aside, t.framed = aside, c.framed
 	t.due, t.all, t.force = false, false, nil
 	if !aside {
 		t.sent = now
 	}
 	t.nonce, t.inflight = s.nonces.Next(), true
-	return s.transmit(i, now.version(), c)
+	return s.transmit(i, now.version(), c, record)
+}
+
+// record begins the record of a response of which the rest is not known yet.
+func (s *session) record(t *typeState, now pair) flight.Sent {
+	r := flight.Sent{Why: flight.Request}
+	switch round := now.round(t.sent); {
+	case t.due:
+	case round != nil:
+		r.Why, r.Round = flight.Change, round
+		r.Queued = cmp.Or(t.waiting, round).Generated
+	case t.refused:
+		r.Why = flight.Repair
+	}
+	t.waiting = nil
+	return r
 }
 
 // compareHeld turns the versions that the proxy holds into names to send and
@@ -443,7 +476,7 @@ func (s *session) warm(c *content, clusters *typeState) {
 	}
 }
 
-func (s *session) transmit(i int, version uint64, c *content) error {
+func (s *session) transmit(i int, version uint64, c *content, r flight.Sent) error {
 	m := s.hub.cfg.Metrics
 	f := xdswire.NewFrame(xdswire.Header{
 		Version: versionInfo(version), TypeURL: xdswire.PushOrder[i], Nonce: s.types[i].nonce, Removed: c.removed,
@@ -452,8 +485,12 @@ func (s *session) transmit(i int, version uint64, c *content) error {
 	m.sent[i].Inc()
 	m.sentResources[i].Add(float64(f.Resources()))
 	m.sentBytes[i].Add(float64(f.Size()))
+	r.Type, r.Version, r.At = xdswire.ShortType(xdswire.PushOrder[i]), version, s.hub.cfg.Now()
+	r.Resources, r.Removed, r.Bytes = f.Resources(), len(c.removed), f.Size()
+	s.types[i].push = s.sub.record.Send(r)
 	if err := s.send(f); err != nil {
-		return fmt.Errorf("send %s: %w", xdswire.ShortType(xdswire.PushOrder[i]), err)
+		return fmt.Errorf("send %s: %w", r.Type, err)
 	}
+	s.sub.record.Written(s.types[i].push, s.hub.cfg.Now())
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"sync"
 
+	"github.com/meshctl/meshctl/internal/server/xds/flight"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -21,6 +22,8 @@ type viewState struct {
 	// sum is the sum of the resources' hashes: the same set of resources has
 	// the same sum in every process, and a change costs only what changed.
 	sum uint64
+	// round is the publication that made the state; nil when a stream did.
+	round *flight.Round
 
 	mu    sync.Mutex
 	names *xdswire.NameSet
@@ -246,4 +249,19 @@ func (p pair) get(name string) *xdswire.Resource {
 // changed of the other: readers of the removed names ask get.
 func (p pair) since(from pair) [2]*diff {
 	return [2]*diff{p.shared.since(from.shared), p.own.since(from.own)}
+}
+
+// round is the newest publication behind what differs between two pairs, nil
+// when none is known.
+func (p pair) round(from pair) *flight.Round {
+	var newest *flight.Round
+	for _, s := range [][2]*viewState{{p.shared, from.shared}, {p.own, from.own}} {
+		if s[0] == nil || s[0] == s[1] || s[0].round == nil {
+			continue
+		}
+		if newest == nil || newest.Snapshot < s[0].round.Snapshot {
+			newest = s[0].round
+		}
+	}
+	return newest
 }

@@ -84,16 +84,17 @@ func TestMergeChanges(t *testing.T) {
 	early, late := time.Unix(1, 0), time.Unix(2, 0)
 	a := &snapshot.Changes{
 		Services: set("a"), Endpoints: set("e"), Ports: map[uint32]struct{}{1: {}}, Everywhere: true, Since: late,
-		Causes: []snapshot.Key{{Name: "one"}},
+		Causes: []snapshot.Cause{{Key: snapshot.Key{Name: "one"}}}, Events: 1,
 	}
 	b := &snapshot.Changes{
 		Services: set("b"), Pods: set("p"), Namespaces: set("n"), Ports: map[uint32]struct{}{2: {}}, Since: early,
-		Causes: slices.Repeat([]snapshot.Key{{Name: "more"}}, maxCauses),
+		Causes: slices.Repeat([]snapshot.Cause{{Key: snapshot.Key{Name: "more"}}}, maxCauses), Events: 20,
 	}
 	want := &snapshot.Changes{
 		Services: set("a", "b"), Endpoints: set("e"), Pods: set("p"), Namespaces: set("n"),
 		Ports: map[uint32]struct{}{1: {}, 2: {}}, Everywhere: true, Since: early,
-		Causes: append([]snapshot.Key{{Name: "one"}}, slices.Repeat([]snapshot.Key{{Name: "more"}}, maxCauses-1)...),
+		Causes: append([]snapshot.Cause{{Key: snapshot.Key{Name: "one"}}}, slices.Repeat([]snapshot.Cause{{Key: snapshot.Key{Name: "more"}}}, maxCauses-1)...),
+		Events: 21,
 	}
 	if d := cmp.Diff(want, mergeChanges(a, b)); d != "" {
 		t.Errorf("-want +got:\n%s", d)

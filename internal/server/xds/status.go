@@ -2,10 +2,13 @@ package xds
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"slices"
 	"time"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/xds/flight"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
@@ -43,6 +46,95 @@ type typeStatus struct {
 	sentVersion   uint64
 	ackedVersion  uint64
 	nack          *NACK
+}
+
+// Flight is the record of how changes reached the proxies.
+func (h *Hub) Flight() *flight.Recorder { return h.flight }
+
+// NACKs is what proxies refused.
+type NACKs struct {
+	// NACKs are the refused responses that are remembered, oldest first.
+	NACKs []flight.NACK `json:"nacks"`
+}
+
+// NACKs tells what proxies refused.
+func (h *Hub) NACKs() NACKs { return NACKs{NACKs: h.flight.NACKs()} }
+
+// LiveView is a view in use, or several that one stream each uses.
+type LiveView struct {
+	Type string `json:"type"` // short name
+	// Scope is shared or own: made for one workload.
+	Scope string `json:"scope"`
+	Of    string `json:"of"`    // what the view depends on
+	Views int    `json:"views"` // how many are told of together
+	// Streams use the view; Resources and Bytes are held once for all.
+	Streams   int    `json:"streams"`
+	Units     int    `json:"units"`
+	Resources int    `json:"resources"`
+	Bytes     int    `json:"bytes"`
+	Version   string `json:"version,omitempty"`
+}
+
+// Views tells what views are in use and by how many streams, those with most
+// streams first; views of one workload are told of together for each type. It
+// waits until the hub's present work is done.
+func (h *Hub) Views(ctx context.Context) ([]LiveView, error) {
+	answer := make(chan []LiveView, 1)
+	h.post(func(m *mail) { m.inspect = append(m.inspect, answer) })
+	select {
+	case views := <-answer:
+		return views, nil
+	case <-h.done:
+		return nil, errors.New("the server is stopping")
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// inspect makes the answer of Views on the hub's goroutine.
+func (h *Hub) inspect() []LiveView {
+	own := make(map[*liveView]bool)
+	for sub := range h.subs {
+		if a := sub.assigned.Load(); a != nil {
+			for _, t := range a.types {
+				own[t.own] = true
+			}
+		}
+	}
+	var out []LiveView
+	folded := make(map[string]*LiveView)
+	for key, v := range h.views {
+		l := LiveView{Type: xdswire.ShortType(key.Type()), Scope: "shared", Views: 1, Streams: len(v.streams), Units: len(v.entries)}
+		if s := v.state.Load(); s != nil {
+			l.Version = versionInfo(s.sum)
+			l.Resources = len(s.resources)
+			for _, r := range s.resources {
+				l.Bytes += r.Size()
+			}
+		}
+		if !own[v] {
+			l.Of = xdsgen.Describe(key)
+			out = append(out, l)
+			continue
+		}
+		f := folded[l.Type]
+		if f == nil {
+			f = &LiveView{Type: l.Type, Scope: "own", Of: "single workloads"}
+			folded[l.Type] = f
+		}
+		f.Views++
+		f.Streams += l.Streams
+		f.Units += l.Units
+		f.Resources += l.Resources
+		f.Bytes += l.Bytes
+	}
+	for _, f := range folded {
+		out = append(out, *f)
+	}
+	slices.SortFunc(out, func(a, b LiveView) int {
+		return cmp.Or(cmp.Compare(b.Streams, a.Streams), cmp.Compare(a.Type, b.Type), cmp.Compare(a.Of, b.Of))
+	})
+	return out
 }
 
 // setStatus changes the status of one type.

@@ -1,0 +1,268 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	statuspb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/meshctl/meshctl/internal/server"
+	"github.com/meshctl/meshctl/internal/server/xds/flight"
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+const xdsPatience = 30 * time.Second
+
+// xdsMesh is a control plane with one service and one proxy.
+type xdsMesh struct {
+	t      *testing.T
+	dir    string
+	debug  string // host:port
+	stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
+}
+
+func (m *xdsMesh) service(port int) {
+	m.t.Helper()
+	text := fmt.Sprintf(`apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: apps}
+spec:
+  clusterIP: 10.96.0.1
+  ports: [{name: http, port: %d}]
+`, port)
+	path := filepath.Join(m.dir, "web.yaml")
+	if err := os.WriteFile(path+".tmp~", []byte(text), 0o600); err != nil {
+		m.t.Fatal(err)
+	}
+	if err := os.Rename(path+".tmp~", path); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// next answers the next response with an ACK, or with a NACK for the reason.
+func (m *xdsMesh) next(refuse string) *discoveryv3.DeltaDiscoveryResponse {
+	m.t.Helper()
+	r, err := m.stream.Recv()
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	answer := &discoveryv3.DeltaDiscoveryRequest{TypeUrl: r.GetTypeUrl(), ResponseNonce: r.GetNonce()}
+	if refuse != "" {
+		answer.ErrorDetail = &statuspb.Status{Message: refuse}
+	}
+	if err := m.stream.Send(answer); err != nil {
+		m.t.Fatal(err)
+	}
+	return r
+}
+
+// freeAddr is an address that nothing listens on.
+func freeAddr(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}
+
+func startXDSMesh(t *testing.T) *xdsMesh {
+	t.Helper()
+	m := &xdsMesh{t: t, dir: t.TempDir()}
+	m.service(80)
+	m.debug = freeAddr(t)
+	plain := freeAddr(t)
+	s, err := server.New(server.Config{
+		ClusterID: "c1", ConfigDir: m.dir, StateDir: filepath.Join(t.TempDir(), "state"), TokenAudiences: []string{"istio-ca"},
+		GRPCAddr: plain, HTTPAddr: m.debug,
+		Log: slog.New(slog.DiscardHandler), Now: time.Now, Rand: rand.Reader,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*xdsPatience)
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	conn, err := grpc.NewClient(plain, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cancel()
+		_ = conn.Close()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	m.stream, err = discoveryv3.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(ctx, grpc.WaitForReady(true))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = m.stream.Send(&discoveryv3.DeltaDiscoveryRequest{
+		Node: &corev3.Node{Id: "sidecar~10.0.0.1~client-1.apps~apps.svc.cluster.local"}, TypeUrl: xdswire.ClusterType,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.next("")
+	return m
+}
+
+// run runs meshctl and returns its exit code and output.
+func (m *xdsMesh) run(args ...string) (code int, stdout, stderr string) {
+	var out, talk bytes.Buffer
+	env := &Env{
+		Stdin: strings.NewReader(""), Stdout: &out, Stderr: &talk, Now: time.Now,
+		LookupEnv: func(string) (string, bool) { return "", false },
+	}
+	code = Run(m.t.Context(), env, append(args, "--server", m.debug))
+	return code, out.String(), talk.String()
+}
+
+// eventually runs meshctl until its output has what the expression says.
+func (m *xdsMesh) eventually(expr string, args ...string) string {
+	m.t.Helper()
+	want := regexp.MustCompile(expr)
+	for end := time.Now().Add(xdsPatience); ; time.Sleep(5 * time.Millisecond) {
+		code, stdout, stderr := m.run(args...)
+		if code == 0 && want.MatchString(stdout) {
+			return stdout
+		}
+		if time.Now().After(end) {
+			m.t.Fatalf("meshctl %v: exit code %d, want output with %s:\n%s%s", args, code, expr, stdout, stderr)
+		}
+	}
+}
+
+func TestXDSCommands(t *testing.T) {
+	m := startXDSMesh(t)
+	m.eventually(`client-1\.apps-1 +CDS +request .* ACK `, "xds", "history", "client-1.apps")
+	if code, _, stderr := m.run("xds", "nacks"); code != 0 || !strings.Contains(stderr, "No proxy refused anything") {
+		t.Errorf("exit code %d, %s", code, stderr)
+	}
+
+	m.service(81)
+	const cluster = "outbound|81||web.apps.svc.cluster.local"
+	if r := m.next(""); len(r.GetResources()) != 1 || r.GetResources()[0].GetName() != cluster {
+		t.Fatalf("the change sends %v", r)
+	}
+	m.eventually(`CDS +change .* ACK .* Service apps/web of c1, .*web\.yaml:1`, "xds", "history", "client-1.apps-1")
+	m.eventually(`(?m)Service apps/web of c1, .*web\.yaml:1$`, "xds", "timeline")
+	m.eventually(`(?m)^CDS +shared +1 +1 +\d+ +\d+ `, "xds", "views")
+
+	m.service(82)
+	m.next("Error adding/updating cluster(s) outbound|82||web.apps.svc.cluster.local: no good")
+	m.eventually(`client-1\.apps-1 +CDS .*no good`, "xds", "nacks")
+
+	var histories []flight.History
+	code, stdout, _ := m.run("xds", "history", "client-1.apps", "-o", "json")
+	if err := json.Unmarshal([]byte(stdout), &histories); code != 0 || err != nil || len(histories) != 1 || histories[0].Variant != "delta" {
+		t.Fatalf("exit code %d, %v: %s", code, err, stdout)
+	}
+	if !slices.ContainsFunc(histories[0].Pushes, func(p flight.Push) bool { return p.Answer == "NACK" && p.Change != nil }) {
+		t.Errorf("no NACK in %s", stdout)
+	}
+	for _, command := range []string{"timeline", "nacks", "views"} {
+		if code, stdout, _ := m.run("xds", command, "-o", "json"); code != 0 || !json.Valid([]byte(stdout)) {
+			t.Errorf("%s: exit code %d: %s", command, code, stdout)
+		}
+		if code, stdout, _ := m.run("xds", command, "-o", "yaml"); code != 0 || strings.HasPrefix(stdout, "{") || stdout == "" {
+			t.Errorf("%s: exit code %d: %s", command, code, stdout)
+		}
+	}
+}
+
+func TestXDSErrors(t *testing.T) {
+	m := startXDSMesh(t)
+	for _, tc := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"xds", "history", "client.apps"}, 1, `no proxy "client.apps" is or was connected to .*, near are: client-1.apps`},
+		{[]string{"xds", "history", "client"}, 1, `near are: client-1.apps`},
+		{[]string{"xds", "history", "something.else"}, 1, `among 1 others; a proxy is named name.namespace`},
+		{[]string{"xds", "history"}, 2, `want one proxy`},
+		{[]string{"xds", "views", "-o", "xml"}, 2, `use table, json or yaml`},
+	} {
+		code, _, stderr := m.run(tc.args...)
+		if code != tc.code || !regexp.MustCompile(tc.want).MatchString(stderr) {
+			t.Errorf("%v: exit code %d, want %d and %s: %s", tc.args, code, tc.code, tc.want, stderr)
+		}
+	}
+	for _, tc := range []struct {
+		server string
+		code   int
+		want   string
+	}{
+		{"ftp://a", 2, "want host:port"},
+		{"http://a/path", 2, "want host:port"},
+		{"127.0.0.1:1", 1, "--server names its --http-addr"},
+	} {
+		m.debug = tc.server
+		code, _, stderr := m.run("xds", "timeline")
+		if code != tc.code || !strings.Contains(stderr, tc.want) {
+			t.Errorf("%s: exit code %d, want %d and %s: %s", tc.server, code, tc.code, tc.want, stderr)
+		}
+	}
+}
+
+func TestXDSNACKsWatch(t *testing.T) {
+	m := startXDSMesh(t)
+	for i, format := range []string{"table", "json", "yaml"} {
+		t.Run(format, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			out, in := io.Pipe()
+			var o xdsNACKsOptions
+			o.server, o.timeout, o.every, o.watch = m.debug, xdsPatience, time.Millisecond, true
+			if err := o.output.Set(format); err != nil {
+				t.Fatal(err)
+			}
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				if err := o.run(ctx, &Env{Stdout: in, Stderr: io.Discard, Now: time.Now}); err != nil {
+					t.Error(err)
+				}
+				_ = in.Close()
+			})
+			m.t = t
+			m.service(1000 + i)
+			reason := "refused " + format
+			m.next(reason)
+			var seen bytes.Buffer
+			buf := make([]byte, 4096)
+			for !strings.Contains(seen.String(), reason) {
+				n, err := out.Read(buf)
+				if err != nil {
+					t.Fatalf("%v after %s", err, seen.String())
+				}
+				seen.Write(buf[:n])
+			}
+			cancel()
+			_, _ = io.Copy(&seen, out)
+			wg.Wait()
+			if strings.Count(seen.String(), reason) != 1 {
+				t.Errorf("the NACK is shown more than once:\n%s", seen.String())
+			}
+		})
+	}
+}

@@ -1,0 +1,157 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/meshctl/meshctl/internal/output"
+	"github.com/meshctl/meshctl/internal/server/xds"
+	"github.com/meshctl/meshctl/internal/server/xds/flight"
+)
+
+type xdsViewsOptions struct{ xdsOptions }
+
+func newXDSViewsCmd(env *Env) *cobra.Command {
+	var o xdsViewsOptions
+	cmd := &cobra.Command{
+		Use:   "views",
+		Short: "Show what configuration is shared by how many proxies",
+		Long: `Show the lists of resources in use and by how many streams each is shared.
+Resources and bytes are held once, however many streams there are; resources
+that several lists hold are counted for each.`,
+		Example: `  meshctl xds views`,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
+	}
+	o.bind(cmd.Flags())
+	return cmd
+}
+
+func (o *xdsViewsOptions) run(ctx context.Context, env *Env) error {
+	var views []xds.LiveView
+	if err := o.get(ctx, "views", nil, &views); err != nil {
+		return err
+	}
+	table := &output.Table{Header: []string{"TYPE", "SCOPE", "VIEWS", "STREAMS", "RESOURCES", "BYTES", "VERSION", "OF"}, Gap: 3}
+	for _, v := range views {
+		table.Rows = append(table.Rows, []string{
+			v.Type, v.Scope, fmt.Sprint(v.Views), fmt.Sprint(v.Streams), fmt.Sprint(v.Resources), size(int64(v.Bytes)), orDash(v.Version), orDash(v.Of),
+		})
+	}
+	return o.show(env, views, table, "No proxy is connected.")
+}
+
+type xdsNACKsOptions struct {
+	xdsOptions
+	watch bool
+	every time.Duration
+}
+
+func newXDSNACKsCmd(env *Env) *cobra.Command {
+	o := xdsNACKsOptions{every: time.Second}
+	cmd := &cobra.Command{
+		Use:   "nacks",
+		Short: "Show the responses that proxies refused",
+		Long: `Show the responses that proxies refused, oldest first, with the resources to
+blame as far as they are known. A proxy keeps what it had.`,
+		Example: `  meshctl xds nacks
+  meshctl xds nacks -w`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
+	}
+	o.bind(cmd.Flags())
+	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "Go on and show new ones as they come, until interrupted")
+	return cmd
+}
+
+func (o *xdsNACKsOptions) run(ctx context.Context, env *Env) error {
+	var page xds.NACKs
+	if err := o.get(ctx, "nacks", nil, &page); err != nil {
+		return err
+	}
+	none := "No proxy refused anything."
+	if o.watch {
+		none = ""
+	}
+	if o.output == output.FormatTable || !o.watch {
+		if err := o.show(env, page, nackTable(page.NACKs), none); err != nil {
+			return err
+		}
+	}
+	if !o.watch {
+		return nil
+	}
+	return o.follow(ctx, env, page)
+}
+
+type nackKey struct {
+	stream string
+	number uint64
+}
+
+// follow shows what comes after the page, JSON and YAML also what it holds.
+func (o *xdsNACKsOptions) follow(ctx context.Context, env *Env, page xds.NACKs) error {
+	var seen map[nackKey]struct{}
+	tick := time.NewTicker(o.every)
+	defer tick.Stop()
+	for first := true; ; first = false {
+		now := make(map[nackKey]struct{})
+		var fresh []flight.NACK
+		for _, n := range page.NACKs {
+			key := nackKey{n.Stream, n.Number}
+			now[key] = struct{}{}
+			if _, ok := seen[key]; !ok && (!first || o.output != output.FormatTable) {
+				fresh = append(fresh, n)
+			}
+		}
+		seen = now
+		if err := o.append(env, fresh); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil // how watching ends
+		case <-tick.C:
+		}
+		page = xds.NACKs{}
+		if err := o.get(ctx, "nacks", nil, &page); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+// append shows further NACKs: rows, or one document each.
+func (o *xdsNACKsOptions) append(env *Env, nacks []flight.NACK) error {
+	if o.output == output.FormatTable {
+		if len(nacks) == 0 {
+			return nil
+		}
+		table := nackTable(nacks)
+		table.NoHeader = true
+		return table.Write(env.Stdout)
+	}
+	for _, n := range nacks {
+		if o.output == output.FormatYAML {
+			fmt.Fprintln(env.Stdout, "---")
+		}
+		if err := output.Write(env.Stdout, o.output, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func nackTable(nacks []flight.NACK) *output.Table {
+	table := &output.Table{Header: []string{"AT", "STREAM", "TYPE", "VERSION", "RESOURCES", "ERROR"}, Gap: 3}
+	for _, n := range nacks {
+		table.Rows = append(table.Rows, []string{
+			clock(n.At), n.Stream, n.Type, n.Version, orDash(strings.Join(n.Resources, ", ")), n.Error,
+		})
+	}
+	return table
+}

@@ -1,0 +1,52 @@
+package xdsgen
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Describe says in a few words what sets a view apart from others of its
+// type, for status pages.
+func Describe(v View) string {
+	var words []string
+	say := func(what, of string) {
+		if of != "" {
+			words = append(words, what+" "+of)
+		}
+	}
+	in := func(sc scope) {
+		say("namespace", sc.namespace)
+		if sc.sidecar != nil {
+			say("sidecar", sc.sidecar.Namespace+"/"+sc.sidecar.Name)
+		}
+	}
+	router := func(is bool) {
+		if is {
+			words = append(words, "gateways")
+		}
+	}
+	switch v := v.(type) {
+	case clusterView:
+		router(v.router)
+		in(v.scope)
+	case endpointView:
+		router(v.router)
+		say("cluster", string(v.cluster))
+		say("network", string(v.network))
+		say("of networks", v.view)
+	case gatewayView:
+		router(true)
+		in(v.scope)
+	case listenerView:
+		in(v.scope)
+		say("cluster", string(v.cluster))
+		say("bind", v.bind)
+	case routeView:
+		in(v.scope)
+		say("short names of", v.namespace)
+		say("cluster", string(v.cluster))
+	default:
+		return fmt.Sprintf("%T", v)
+	}
+	return strings.Join(words, ", ")
+}
