@@ -20,6 +20,7 @@ import (
 const (
 	configFlag = "config"
 	helpFlag   = "help"
+	forceFlag  = "force"
 )
 
 func newEnvironmentTopic(*Env) *cobra.Command {
@@ -81,8 +82,12 @@ func configure(env *Env, cmd *cobra.Command) error {
 		if f.Changed || !v.InConfig(f.Name) {
 			return
 		}
-		if err := setFlag(flags, f, v.Get(f.Name)); err != nil {
+		switch err := setFlag(flags, f, v.Get(f.Name)); {
+		case err != nil:
 			errs = append(errs, fmt.Errorf("%s: %w", sources[f.Name], err))
+		case f.Name == forceFlag && f.Value.String() == "true":
+			// What replaces keys must not happen unseen.
+			fmt.Fprintf(env.Stderr, "warning: --%s is set by %s: existing files are replaced\n", f.Name, sources[f.Name])
 		}
 	})
 	return errors.Join(errs...)
@@ -246,7 +251,7 @@ func setFlag(flags *pflag.FlagSet, f *pflag.Flag, value any) error {
 	switch value := value.(type) {
 	case string:
 		if !takesList {
-			return flags.Set(f.Name, value)
+			return plainer(flags.Set(f.Name, value), f, value)
 		}
 		f.Changed = true
 		return slice.Replace([]string{value})
@@ -259,6 +264,24 @@ func setFlag(flags *pflag.FlagSet, f *pflag.Flag, value any) error {
 	default:
 		return fmt.Errorf("is a %T", value)
 	}
+}
+
+// plainer says what a flag of an ordinary type wants, where the error of the
+// flags package names a function of strconv.
+func plainer(err error, f *pflag.Flag, value string) error {
+	if err == nil {
+		return nil
+	}
+	want := ""
+	switch f.Value.Type() {
+	case "bool":
+		want = "true or false"
+	case "int", "int64", "uint16":
+		want = "a whole number"
+	default:
+		return err
+	}
+	return fmt.Errorf("invalid argument %q for \"--%s\" flag: want %s", value, f.Name, want)
 }
 
 // flagNames returns the names of the flags of cmd and all commands below it

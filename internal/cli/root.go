@@ -96,6 +96,8 @@ mesh may mix both.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
+	root.Version = currentBuild().String()
+	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetIn(env.Stdin)
 	root.SetOut(env.Stdout)
 	root.SetErr(env.Stderr)
@@ -127,6 +129,7 @@ func prepare(cmd *cobra.Command) {
 	for _, sub := range cmd.Commands() {
 		prepare(sub)
 	}
+	completions(cmd)
 	if cmd.HasSubCommands() {
 		if !cmd.Runnable() {
 			cmd.Args = unknownCommand

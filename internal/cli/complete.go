@@ -1,0 +1,57 @@
+package cli
+
+import (
+	"slices"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/output"
+)
+
+// completions tells the shell what values the flags of cmd can have, by their
+// names, which mean the same in every command.
+func completions(cmd *cobra.Command) {
+	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
+		values := flagValues(f)
+		if len(values) == 0 {
+			return
+		}
+		complete := cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)
+		if slices.Contains(values, directory) {
+			complete = func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+				return nil, cobra.ShellCompDirectiveFilterDirs
+			}
+		}
+		// The error is that the flag does not exist or has a function.
+		_ = cmd.RegisterFlagCompletionFunc(f.Name, complete)
+	})
+}
+
+// directory stands for any directory in the list of a flag's values.
+const directory = "/"
+
+func flagValues(f *pflag.Flag) []string {
+	switch f.Name {
+	case "output":
+		return []string{string(output.FormatTable), string(output.FormatJSON), string(output.FormatYAML)}
+	case "algorithm":
+		var out []string
+		for _, a := range certs.Algorithms() {
+			out = append(out, string(a))
+		}
+		return out
+	case "log-level":
+		return []string{"debug", "info", "warn", "error"}
+	case "log-format":
+		return []string{"text", "json"}
+	case "xds":
+		return []string{"delta", "sotw"}
+	case "direction":
+		return []string{"inbound", "outbound"}
+	case "config-dir", "ca-dir", "state-dir", "root", "keep", "config-path":
+		return []string{directory}
+	}
+	return nil
+}
