@@ -134,8 +134,8 @@ func (c *clusterState) podOf(namespace string, ep *snapshot.SliceEndpoint) *snap
 		return c.pods[name{namespace, ep.Pod}]
 	}
 	for _, a := range ep.Addresses {
-		if p := c.podByIP[a]; p != nil {
-			return p
+		if pods := c.podsByIP[a]; len(pods) > 0 {
+			return pods[0]
 		}
 	}
 	return nil

@@ -306,6 +306,30 @@ func TestPeerAuthenticationDecidesMTLS(t *testing.T) {
 	}
 }
 
+// TestPodsOfOneAddress: of pods with one address the first by name counts,
+// whichever came or went last.
+func TestPodsOfOneAddress(t *testing.T) {
+	b := newBench(t)
+	first, second := pod("c1", "a", "10.1.0.1"), pod("c1", "b", "10.1.0.1")
+	first.Workload, second.Workload = "first", "second"
+	byAddress := slice("c1", "hello", "x", first)
+	byAddress.Endpoints[0].Pod = ""
+	b.apply(up(service("c1", "hello")), up(byAddress))
+	for i, step := range []struct {
+		event snapshot.Event
+		want  string
+	}{
+		{up(second), "second"}, {up(first), "first"}, {up(second), "first"}, {down(first), "second"},
+		{up(first), "first"}, {down(second), "first"},
+	} {
+		b.apply(step.event)
+		want := step.want + ";sample;hello;;c1"
+		if eps := b.endpoints(); len(eps) != 1 || eps[0].Workload != want {
+			t.Errorf("step %d: endpoints %+v, want the workload %s", i, eps, want)
+		}
+	}
+}
+
 // TestOrderDoesNotMatter applies random changes in random batches and checks
 // that the snapshot equals the one that a fresh registry builds at once from
 // what exists in the end.
@@ -366,8 +390,10 @@ func noEmptyNamespaces() cmp.Option {
 func randomEvent(r *rand.Rand) snapshot.Event {
 	c := mesh.ClusterID([]string{"c1", "c2"}[r.IntN(2)])
 	podOf := func() *snapshot.Pod {
-		i := r.IntN(4)
-		return pod(c, fmt.Sprintf("p%d", i), fmt.Sprintf("10.%s.0.%d", c[1:], i+1))
+		p := pod(c, fmt.Sprintf("p%d", r.IntN(4)), fmt.Sprintf("10.%s.0.%d", c[1:], 1+r.IntN(3))) // some share an address
+		p.ServiceAccount = p.Name
+		p.HostNetwork = r.IntN(8) == 0
+		return p
 	}
 	var o snapshot.Object
 	switch r.IntN(9) {

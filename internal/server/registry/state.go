@@ -42,7 +42,7 @@ type clusterState struct {
 	namespaces map[string]*snapshot.Namespace
 	nodes      map[string]*snapshot.Node
 	pods       map[name]*snapshot.Pod
-	podByIP    map[netip.Addr]*snapshot.Pod
+	podsByIP   map[netip.Addr][]*snapshot.Pod // by namespace and name: the first counts
 	services   map[name]*snapshot.Service
 	slices     map[name]*snapshot.EndpointSlice
 	settings   *snapshot.MeshSettings
@@ -114,7 +114,7 @@ func (s *state) cluster(id mesh.ClusterID) *clusterState {
 			namespaces: make(map[string]*snapshot.Namespace),
 			nodes:      make(map[string]*snapshot.Node),
 			pods:       make(map[name]*snapshot.Pod),
-			podByIP:    make(map[netip.Addr]*snapshot.Pod),
+			podsByIP:   make(map[netip.Addr][]*snapshot.Pod),
 			services:   make(map[name]*snapshot.Service),
 			slices:     make(map[name]*snapshot.EndpointSlice),
 			slicesOf:   make(refs[name]),
@@ -206,9 +206,7 @@ func (s *state) applyPod(c *clusterState, n name, pod *snapshot.Pod) {
 	if old := c.pods[n]; old != nil {
 		c.podsOn.change(old.Node, n, -1)
 		for _, ip := range old.IPs {
-			if c.podByIP[ip] == old {
-				delete(c.podByIP, ip)
-			}
+			c.leave(ip, old)
 			s.touchAll(c.byIP[ip])
 		}
 	}
@@ -218,12 +216,31 @@ func (s *state) applyPod(c *clusterState, n name, pod *snapshot.Pod) {
 	}
 	if pod != nil && !pod.HostNetwork {
 		for _, ip := range pod.IPs {
-			c.podByIP[ip] = pod
+			c.enter(ip, pod)
 			s.touchAll(c.byIP[ip])
 		}
 	}
 	s.touchAll(c.byPod[n])
 	s.dirty.pods.add(snapshot.PodKey{Cluster: c.id, Namespace: n.namespace, Name: n.name})
+}
+
+// enter takes the pod among those with the address. While a pod is replaced by
+// one of its address, both may be there.
+func (c *clusterState) enter(ip netip.Addr, pod *snapshot.Pod) {
+	list := c.podsByIP[ip]
+	i, _ := slices.BinarySearchFunc(list, pod, func(a, b *snapshot.Pod) int {
+		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
+	})
+	c.podsByIP[ip] = slices.Insert(list, i, pod)
+}
+
+func (c *clusterState) leave(ip netip.Addr, pod *snapshot.Pod) {
+	list := slices.DeleteFunc(c.podsByIP[ip], func(p *snapshot.Pod) bool { return p == pod })
+	if len(list) == 0 {
+		delete(c.podsByIP, ip)
+		return
+	}
+	c.podsByIP[ip] = list
 }
 
 func (s *state) applyService(c *clusterState, n name, svc *snapshot.Service) {
