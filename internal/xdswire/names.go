@@ -50,6 +50,12 @@ func (s *NameSet) Names() []string {
 	return s.names
 }
 
+// Is reports whether the list is the one that Names returns. Another list of
+// the same names is not, so the answer costs nothing.
+func (s *NameSet) Is(names []string) bool {
+	return len(names) > 0 && len(names) == s.Len() && &names[0] == &s.names[0]
+}
+
 // setKey finds a set by content. The sum is of keyed hashes whose key never
 // leaves the process, so sets that differ have different keys in practice
 // and a peer cannot look for names that collide.
@@ -65,11 +71,16 @@ type NameSets struct {
 	seed maphash.Seed
 	mu   sync.Mutex
 	sets map[setKey]weak.Pointer[NameSet]
+	// lists are sets by the hash of an encoded list, see ServerCodec.
+	lists map[uint64]weak.Pointer[NameSet]
 }
 
 // NewNameSets returns an empty NameSets.
 func NewNameSets() *NameSets {
-	return &NameSets{seed: maphash.MakeSeed(), sets: make(map[setKey]weak.Pointer[NameSet])}
+	return &NameSets{
+		seed: maphash.MakeSeed(), sets: make(map[setKey]weak.Pointer[NameSet]),
+		lists: make(map[uint64]weak.Pointer[NameSet]),
+	}
 }
 
 // Of is the set of the names, in any order and perhaps repeated. When the set

@@ -109,7 +109,10 @@ func (s *session) sotw(req *discoveryv3.DiscoveryRequest) error {
 	if e := req.GetErrorDetail(); e != nil {
 		s.refuse(i, nonce, e.GetMessage())
 	}
-	want := s.subscription(names)
+	want := xdswire.Subscription{Names: t.want.Names}
+	if !want.Names.Is(names) {
+		want = s.subscription(names)
+	}
 	if len(names) == 0 && fullList(i) {
 		want.Wildcard = !t.watched || t.want.Wildcard
 	}

@@ -1,0 +1,164 @@
+package xdswire_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/testing/protocmp"
+
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+func manyNames(n int) []string {
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprintf("outbound|80||svc-%d.default.svc.cluster.local", (i*7919)%n)
+	}
+	return names
+}
+
+// pieces cuts a message as gRPC receives it.
+func pieces(b []byte) mem.BufferSlice {
+	var out mem.BufferSlice
+	for chunk := range slices.Chunk(b, 1000) {
+		out = append(out, mem.SliceBuffer(chunk))
+	}
+	return out
+}
+
+func decodeRequest(t testing.TB, c xdswire.ServerCodec, req *discoveryv3.DiscoveryRequest) *discoveryv3.DiscoveryRequest {
+	t.Helper()
+	b, err := proto.Marshal(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := new(discoveryv3.DiscoveryRequest)
+	if err := c.Unmarshal(pieces(b), got); err != nil {
+		t.Fatal(err)
+	}
+	return got
+}
+
+func TestServerCodecKnowsNamesAgain(t *testing.T) {
+	sets := xdswire.NewNameSets()
+	c := xdswire.NewServerCodec(sets)
+	names := manyNames(1000)
+	set := sets.Of(names)
+	for i, order := range [][]string{names, names, slices.Sorted(slices.Values(names)), append(slices.Clone(names), names[0])} {
+		req := &discoveryv3.DiscoveryRequest{
+			VersionInfo: fmt.Sprint("v", i), Node: &corev3.Node{Id: "n"}, ResourceNames: order,
+			TypeUrl: xdswire.EndpointType, ResponseNonce: fmt.Sprint(i),
+		}
+		got := decodeRequest(t, c, req)
+		if !set.Is(got.GetResourceNames()) {
+			t.Errorf("list %d: the names are not those of the set", i)
+		}
+		req.ResourceNames = set.Names()
+		if d := cmp.Diff(req, got, protocmp.Transform()); d != "" {
+			t.Errorf("list %d (-want +got):\n%s", i, d)
+		}
+	}
+	one := slices.Clone(names)
+	one[500] += "x"
+	if got := decodeRequest(t, c, &discoveryv3.DiscoveryRequest{ResourceNames: one}); set.Is(got.GetResourceNames()) {
+		t.Error("another list is taken for the one that is known")
+	}
+	// The border between two names counts.
+	one = slices.Clone(names)
+	one[1], one[2] = one[1]+one[2][:1], one[2][1:]
+	if got := decodeRequest(t, c, &discoveryv3.DiscoveryRequest{ResourceNames: one}); set.Is(got.GetResourceNames()) {
+		t.Error("a list with another border is taken for the one that is known")
+	}
+}
+
+func TestServerCodecRefusesBrokenRequests(t *testing.T) {
+	c := xdswire.NewServerCodec(xdswire.NewNameSets())
+	b, err := proto.Marshal(&discoveryv3.DiscoveryRequest{ResourceNames: manyNames(1000)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, broken := range map[string][]byte{
+		"cut":                  b[:len(b)-1],
+		"not UTF-8":            append(slices.Clone(b), 3<<3|2, 1, 0xff),
+		"a field of no number": append(slices.Clone(b), 0),
+	} {
+		for range 2 { // a broken list is not known the second time
+			if err := c.Unmarshal(pieces(broken), new(discoveryv3.DiscoveryRequest)); err == nil {
+				t.Errorf("%s: accepted", what)
+			}
+		}
+	}
+}
+
+// FuzzServerCodec compares with the ordinary codec.
+func FuzzServerCodec(f *testing.F) {
+	b, err := proto.Marshal(&discoveryv3.DiscoveryRequest{TypeUrl: xdswire.EndpointType, ResourceNames: manyNames(100)})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(b)
+	f.Add(append(slices.Clone(b), 3<<3|2, 1, 0xff))
+	f.Add(append(slices.Clone(b), b...))
+	c := xdswire.NewServerCodec(xdswire.NewNameSets())
+	f.Fuzz(func(t *testing.T, tail []byte) {
+		data := append(slices.Clone(b), tail...)
+		want, got := new(discoveryv3.DiscoveryRequest), new(discoveryv3.DiscoveryRequest)
+		errWant, errGot := xdswire.Codec{}.Unmarshal(pieces(data), want), c.Unmarshal(pieces(data), got)
+		if (errWant == nil) != (errGot == nil) {
+			t.Fatalf("the ordinary codec says %v, this one %v", errWant, errGot)
+		}
+		if errWant != nil {
+			return
+		}
+		names := slices.Compact(slices.Sorted(slices.Values(want.GetResourceNames())))
+		if !slices.Equal(names, got.GetResourceNames()) {
+			t.Fatalf("names differ: %q, want %q", got.GetResourceNames(), names)
+		}
+		want.ResourceNames, got.ResourceNames = nil, nil
+		if !proto.Equal(want, got) {
+			t.Fatalf("got %v, want %v", got, want)
+		}
+	})
+}
+
+// BenchmarkServerCodec is the ACK of 1,000 assignments, state of the world.
+func BenchmarkServerCodec(b *testing.B) {
+	req, err := proto.Marshal(&discoveryv3.DiscoveryRequest{TypeUrl: xdswire.EndpointType, ResourceNames: manyNames(1000)})
+	if err != nil {
+		b.Fatal(err)
+	}
+	sets := xdswire.NewNameSets()
+	set := sets.Of(manyNames(1000))
+	data := mem.BufferSlice{mem.SliceBuffer(req)}
+	b.Run("ordinary", func(b *testing.B) {
+		b.ReportAllocs()
+		for b.Loop() {
+			got := new(discoveryv3.DiscoveryRequest)
+			if err := (xdswire.Codec{}).Unmarshal(data, got); err != nil {
+				b.Fatal(err)
+			}
+			if sets.Of(got.GetResourceNames()) != set {
+				b.Fatal("another set")
+			}
+		}
+	})
+	b.Run("known", func(b *testing.B) {
+		c := xdswire.NewServerCodec(sets)
+		b.ReportAllocs()
+		for b.Loop() {
+			got := new(discoveryv3.DiscoveryRequest)
+			if err := c.Unmarshal(data, got); err != nil {
+				b.Fatal(err)
+			}
+			if !set.Is(got.GetResourceNames()) {
+				b.Fatal("another list")
+			}
+		}
+	})
+}
