@@ -83,7 +83,7 @@ func (b *bench) limit(v float64) float64 {
 
 // serve starts a meshctl and notes how long that took.
 func (b *bench) serve(ctx context.Context) (*meshctl, error) {
-	m, err := newMeshctl(b.binary, b.dir, b.config)
+	m, err := newMeshctl(b.binary, b.profiles, b.dir, b.config)
 	if err != nil {
 		return nil, err
 	}
@@ -182,6 +182,7 @@ func (b *bench) connect(ctx context.Context, what string, p *process, f *fleet) 
 		return err
 	}
 	f.bytes.Store(0)
+	p.phase(what + " connect")
 	start := time.Now()
 	f.grow(ctx, b.proxies+1)
 	f.drain()
@@ -216,6 +217,8 @@ func (b *bench) ours(what string, v float64) float64 {
 // endpointChanges moves one endpoint of one service at a time and waits until
 // every proxy has it.
 func (b *bench) endpointChanges(ctx context.Context, k kind, m *meshctl, f *fleet) error {
+	m.phase(k.String() + " change")
+	defer m.phase("")
 	var p50, last, cpu, generated, frames []float64
 	for range b.rounds {
 		b.changed++
@@ -270,6 +273,8 @@ func (b *bench) endpointChanges(ctx context.Context, k kind, m *meshctl, f *flee
 func (b *bench) newServices(ctx context.Context, k kind, m *meshctl, f *fleet) error {
 	const proxies = 200
 	f.shrink(min(proxies, f.size()))
+	m.phase(k.String() + " service")
+	defer m.phase("")
 	var last, cpu []float64
 	for round := range b.rounds {
 		before, err := m.settled(ctx)
@@ -328,7 +333,9 @@ func (b *bench) restart(ctx context.Context, k kind) (err error) {
 	if err := m.start(ctx); err != nil {
 		return err
 	}
+	m.phase(k.String() + " return")
 	at, err := f.all(ctx, complete)
+	m.phase("")
 	if err != nil {
 		return err
 	}

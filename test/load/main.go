@@ -28,6 +28,7 @@ type options struct {
 	revision  string
 	out       string
 	yardstick bool
+	profiles  string
 }
 
 func main() {
@@ -41,10 +42,12 @@ func main() {
 	flag.BoolVar(&o.yardstick, "yardstick", true, "also measure a snapshot cache of go-control-plane")
 	flag.StringVar(&o.revision, "revision", "unknown", "what is measured, for the report")
 	flag.StringVar(&o.out, "out", "", "also write the figures as JSON to this `file`")
+	flag.StringVar(&o.profiles, "profiles", "", "keep CPU and heap profiles of the server by phase in this `directory`; the server is then this command itself")
 	before := flag.String("compare", "", "only compare the figures of -out with those of this `file`")
 	// How the command calls itself to be the yardstick.
 	serve := flag.String("serve-yardstick", "", "only serve the resources saved in this `directory`")
 	addr := flag.String("addr", "", "where to serve them")
+	profiled := flag.String("serve-profiled", "", "only be meshctl with the arguments that follow, with profiles in this `directory`")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -52,6 +55,8 @@ func main() {
 	switch {
 	case *serve != "":
 		err = serveYardstick(ctx, *addr, *serve)
+	case *profiled != "":
+		err = serveProfiled(ctx, *profiled, os.Stdin, flag.Args())
 	case *before != "":
 		err = compare(os.Stdout, *before, o.out)
 	default:
@@ -72,6 +77,11 @@ func run(ctx context.Context, o options) (err error) {
 	b := &bench{
 		options: o, dir: dir, config: filepath.Join(dir, "config"),
 		report: report{Revision: o.revision, Proxies: o.proxies, Services: o.services, Endpoints: o.endpoints},
+	}
+	if o.profiles != "" {
+		if err := os.MkdirAll(o.profiles, 0o755); err != nil {
+			return err
+		}
 	}
 	if err := writeMesh(b.config, o.services, o.endpoints); err != nil {
 		return err

@@ -22,8 +22,9 @@ import (
 
 // process is a server under load: a meshctl or the yardstick.
 type process struct {
-	cmd *exec.Cmd
-	log logBuffer
+	cmd      *exec.Cmd
+	log      logBuffer
+	commands io.WriteCloser // see serveProfiled; nil without profiles
 }
 
 // logBuffer keeps the end of what a process wrote, for when something fails.
@@ -52,11 +53,24 @@ func (l *logBuffer) String() string {
 func startProcess(ctx context.Context, binary string, args ...string) (*process, error) {
 	p := &process{cmd: exec.CommandContext(ctx, binary, args...)}
 	p.cmd.Stderr = &p.log
+	var err error
+	if len(args) > 0 && args[0] == "-serve-profiled" {
+		if p.commands, err = p.cmd.StdinPipe(); err != nil {
+			return nil, err
+		}
+	}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := p.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("start %s: %w", binary, err)
 	}
 	return p, nil
+}
+
+// phase names what the process does from now on, for profiles.
+func (p *process) phase(name string) {
+	if p.commands != nil {
+		_, _ = io.WriteString(p.commands, name+"\n") // profiles are a by-product
+	}
 }
 
 // stop ends the process, by force after 20 seconds.
@@ -130,29 +144,38 @@ func (p *process) settled(ctx context.Context) (usage, error) {
 // meshctl is a control plane under load.
 type meshctl struct {
 	*process
-	binary, config, state        string
-	plain, secure, http, metrics string
-	ready                        time.Duration // from start until /ready said yes
-	atReady                      usage
+	binary, profiles, config, state string
+	plain, secure, http, metrics    string
+	ready                           time.Duration // from start until /ready said yes
+	atReady                         usage
 }
 
 // newMeshctl chooses ports; start starts the server on them, so that it can
 // be started again.
-func newMeshctl(binary, dir, config string) (*meshctl, error) {
+func newMeshctl(binary, profiles, dir, config string) (*meshctl, error) {
 	addrs, err := freeAddrs(4)
 	if err != nil {
 		return nil, err
 	}
 	return &meshctl{
-		binary: binary, config: config, state: filepath.Join(dir, "state"),
+		binary: binary, profiles: profiles, config: config, state: filepath.Join(dir, "state"),
 		plain: addrs[0], secure: addrs[1], http: addrs[2], metrics: addrs[3],
 	}, nil
 }
 
 func (m *meshctl) start(ctx context.Context) (err error) {
-	start := time.Now()
-	m.process, err = startProcess(ctx, m.binary, "serve", "--config-dir", m.config, "--state-dir", m.state,
+	binary, args := m.binary, []string(nil)
+	if m.profiles != "" {
+		if binary, err = os.Executable(); err != nil {
+			return err
+		}
+		args = []string{"-serve-profiled", m.profiles, "--"}
+	}
+	args = append(args, "serve", "--config-dir", m.config, "--state-dir", m.state,
 		"--grpc-addr", m.plain, "--secure-grpc-addr", m.secure, "--http-addr", m.http, "--monitoring-addr", m.metrics)
+	start := time.Now()
+	m.process, err = startProcess(ctx, binary, args...)
+	m.phase("start")
 	if err != nil {
 		return fmt.Errorf("%w (run 'make build' first)", err)
 	}

@@ -210,6 +210,8 @@ func (p *proxy) dial(ctx context.Context, addr string) (net.Conn, error) {
 func (p *proxy) stream(ctx context.Context) error {
 	conn, err := grpc.NewClient("passthrough:"+p.addr, grpc.WithTransportCredentials(p.creds(p.namespace())),
 		grpc.WithAuthority("istiod.istio-system.svc"), grpc.WithContextDialer(p.dial), grpc.WithReadBufferSize(16<<10),
+		// As Envoy: windows that do not bound, and no pings to find better ones.
+		grpc.WithInitialWindowSize(1<<28), grpc.WithInitialConnWindowSize(1<<28),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(codec{}), grpc.MaxCallRecvMsgSize(1<<30)))
 	if err != nil {
 		return err
