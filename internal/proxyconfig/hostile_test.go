@@ -55,10 +55,10 @@ func TestBadDumps(t *testing.T) {
 		"no clusters":      {"clusters", fmt.Sprintf(`{"configs": [{"@type": %q}]}`, clusterSection.typeURL), "no clusters found"},
 		"no listeners":     {"listeners", fmt.Sprintf(`{"configs": [{"@type": %q}]}`, listenerSection.typeURL), "no listeners found"},
 		"no routes":        {"routes", fmt.Sprintf(`{"configs": [{"@type": %q}]}`, routeSection.typeURL), "no routes found"},
-		"name is a number": {"clusters", clustersOf(`{"name": 5}`), "/configs/0/dynamic_active_clusters/0/cluster: json: cannot unmarshal"},
+		"name is a number": {"clusters", clustersOf(`{"name": 5}`), "/configs/0/dynamic_active_clusters/0/cluster: json: "},
 		"port out of range": {
 			"endpoints", `{"cluster_statuses": [{"host_statuses": [{"address": {"socket_address": {"port_value": -1}}}]}]}`,
-			"json: cannot unmarshal",
+			"json: ", // the rest of these texts varies from process to process on purpose
 		},
 		"another type": {
 			"listeners", listeners(`{"@type": "type.googleapis.com/envoy.config.cluster.v3.Cluster", "name": "a"}`),
