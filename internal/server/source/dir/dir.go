@@ -207,6 +207,11 @@ func (r *reader) relative(name string) string {
 // event brings what the path names up to date.
 func (r *reader) event(p string, op fsnotify.Op) {
 	base := path.Base(p)
+	if p == "." && op.Has(fsnotify.Rename|fsnotify.Remove) {
+		// The directory is moved: its watch is gone, though it may be back.
+		r.unwatched = true
+		r.checkRoot()
+	}
 	if p == "." || strings.HasPrefix(base, ".") && base != kubeletData {
 		return
 	}
@@ -220,7 +225,7 @@ func (r *reader) event(p string, op fsnotify.Op) {
 		// so that its objects move instead of going and coming.
 		r.scan(path.Dir(p), false)
 	case info.IsDir():
-		if op.Has(fsnotify.Create) {
+		if op.Has(fsnotify.Create | fsnotify.Rename) { // moved away and back, it has lost its watch
 			r.folder(p, true)
 		}
 	default:
@@ -230,12 +235,12 @@ func (r *reader) event(p string, op fsnotify.Op) {
 }
 
 // checkRoot starts again when the name of the directory stands for another
-// one, or when there is room again for what was left out. It reports whether
-// anything changed.
+// one, when the directory is not watched any more, or when there is room again
+// for what was left out. It reports whether anything changed.
 func (r *reader) checkRoot() bool {
 	info, err := os.Stat(r.dir)
 	room := r.overfull && r.room
-	if err == nil && os.SameFile(info, r.folders["."].info) && !r.gone && !room {
+	if err == nil && os.SameFile(info, r.folders["."].info) && !r.gone && !r.unwatched && !room {
 		return false
 	}
 	root, err := os.OpenRoot(r.dir)
@@ -245,7 +250,7 @@ func (r *reader) checkRoot() bool {
 		return true
 	}
 	_ = r.root.Close()
-	r.root, r.gone, r.overfull = root, false, false
+	r.root, r.gone, r.unwatched, r.overfull = root, false, false, false
 	delete(r.faults, ".")
 	r.folder(".", true)
 	return true

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -607,6 +608,34 @@ func TestDirectoryReplaced(t *testing.T) {
 	w.problems()
 	w.write("sub/b.yaml", namespace("b")) // and is watched
 	w.wants(map[string]string{"Namespace b": "sub/b.yaml:1"})
+}
+
+// TestMovedAwayAndBack: a move ends the watch of what is moved, however short
+// it is.
+func TestMovedAwayAndBack(t *testing.T) {
+	t.Parallel()
+	for _, folder := range []string{".", "sub", "sub/deeper"} {
+		for _, elsewhere := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s elsewhere %t", folder, elsewhere), func(t *testing.T) {
+				t.Parallel()
+				file := path.Join(folder, "a.yaml")
+				w := start(t, map[string]string{file: service("a", 1)})
+				away := w.path(folder) + ".away"
+				if elsewhere {
+					away = filepath.Join(t.TempDir(), "away")
+				}
+				for i := range 5 {
+					w.must(os.Rename(w.path(folder), away))
+					w.must(os.Rename(away, w.path(folder)))
+					w.write(file, service("a", i+1)) // the first may be found by looking again
+					w.wants(map[string]string{"Service n/a": fmt.Sprintf("%s:1 port %d", file, i+1)})
+					w.write(file, service("a", i+100)) // this one by its event alone
+					w.wants(map[string]string{"Service n/a": fmt.Sprintf("%s:1 port %d", file, i+100)})
+				}
+				w.problems()
+			})
+		}
+	}
 }
 
 // TestStorm: after any number of changes, what is delivered is what is there.

@@ -27,9 +27,10 @@ type tree struct {
 	known   int // names in all folders
 	// faults are the reasons why something is not read.
 	faults map[string]string
-	// gone says that the directory does not exist, overfull that it holds
-	// more than is read, room that something went since.
-	gone, overfull, room bool
+	// gone says that the directory does not exist, unwatched that its events
+	// do not come, overfull that it holds more than is read, room that
+	// something went since.
+	gone, unwatched, overfull, room bool
 	// pending are files whose text is read and not parsed yet.
 	pending     []*reading
 	pendingSize int
@@ -65,6 +66,7 @@ func (r *reader) folder(p string, force bool) {
 	_ = r.watcher.Remove(name) // it may be the watch of another folder that had the name
 	if err := r.watcher.Add(name); err != nil {
 		r.faults[p] = "cannot be watched, changes in it are not seen: " + reason(err)
+		r.unwatched = r.unwatched || p == "." // to be tried again
 	} else {
 		delete(r.faults, p)
 	}
