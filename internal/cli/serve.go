@@ -9,11 +9,13 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server"
+	"github.com/meshctl/meshctl/internal/server/xds"
 )
 
 // serveOptions are the flags of serve.
@@ -34,6 +36,8 @@ type serveOptions struct {
 	monitoringAddr string
 	logFormat      string
 	logLevel       string
+	limits         xds.Limits
+	shutdown       time.Duration
 }
 
 func newServeCmd(env *Env) *cobra.Command {
@@ -74,6 +78,8 @@ of itself is only compared with it.`,
 	f.StringVar(&o.secureGRPCAddr, "secure-grpc-addr", fmt.Sprintf(":%d", mesh.PortSecureXDS), "`Address` of xDS and CA over TLS; empty turns it off")
 	f.StringVar(&o.httpAddr, "http-addr", ":8080", "`Address` of /ready and /version, and of status pages for callers on loopback; empty turns it off")
 	f.StringVar(&o.monitoringAddr, "monitoring-addr", fmt.Sprintf(":%d", mesh.PortMonitoring), "`Address` of /metrics; empty turns it off")
+	limitFlags(f, &o.limits)
+	durationVar(f, &o.shutdown, "shutdown-timeout", 5*time.Second, "Longest time for streams to end when the server stops")
 	f.StringVar(&o.logFormat, "log-format", "text", "`Format` of the log on standard error: text or json")
 	f.StringVar(&o.logLevel, "log-level", "info", "Least `level` that is logged: debug, info, warn or error")
 	return cmd
@@ -84,11 +90,15 @@ func (o *serveOptions) run(ctx context.Context, env *Env) error {
 	if err != nil {
 		return err
 	}
+	if err := checkLimits(&o.limits, o.shutdown); err != nil {
+		return err
+	}
 	cfg := server.Config{
 		ClusterID: mesh.ClusterID(o.clusterID), ConfigDir: o.configDir,
 		Network: mesh.NetworkID(o.network), MeshID: o.meshID, TrustDomain: o.trustDomain,
 		CADir: o.caDir, StateDir: o.stateDir, TokenAudiences: o.tokenAudiences,
 		GRPCAddr: o.grpcAddr, SecureGRPCAddr: o.secureGRPCAddr, HTTPAddr: o.httpAddr, MonitoringAddr: o.monitoringAddr,
+		Limits: o.limits, ShutdownTimeout: o.shutdown,
 		Version: currentBuild(), Log: log, Now: env.Now, Rand: rand.Reader,
 	}
 	if cfg.RemoteDirs, err = clusterDirs("--remote-dir", o.remoteDirs); err != nil {

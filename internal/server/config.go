@@ -12,7 +12,10 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/xds"
 )
+
+const defaultShutdownTimeout = 5 * time.Second
 
 // ClusterDir is a cluster and a directory that belongs to it.
 type ClusterDir struct {
@@ -47,6 +50,12 @@ type Config struct {
 	SecureGRPCAddr string // TLS xDS and CA
 	HTTPAddr       string // readiness, version, status
 	MonitoringAddr string // metrics
+
+	// Limits bound what proxies may use.
+	Limits xds.Limits
+	// ShutdownTimeout bounds how long calls may take to end when the server
+	// stops. Default 5 s.
+	ShutdownTimeout time.Duration
 
 	Version any // shown by /version
 	Log     *slog.Logger

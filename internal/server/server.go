@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -15,9 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
 
 	"github.com/meshctl/meshctl/internal/certs"
@@ -33,9 +30,6 @@ import (
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 	tokenstore "github.com/meshctl/meshctl/internal/token/store"
 )
-
-// drainTime bounds how long streams may take to end when the server stops.
-const drainTime = 5 * time.Second
 
 // Server is a control plane. New prepares it and takes its ports, Run serves
 // until the context ends.
@@ -83,6 +77,7 @@ func New(cfg Config) (_ *Server, err error) {
 			AssignTouched: xdsgen.AssignTouched, Fallback: xdsgen.Fallback,
 		},
 		Metrics: xds.NewMetrics(s.metrics), Log: cfg.Log, Now: cfg.Now,
+		Limits: cfg.Limits, Memory: memoryUse,
 	})
 	s.registry = registry.New(registry.Config{
 		Local: cfg.ClusterID, Clusters: s.clusters(),
@@ -211,12 +206,17 @@ func (s *Server) issuerCluster(ca *x509.Certificate) mesh.ClusterID {
 	return ""
 }
 
+// authenticate says who calls; their connection counts for them from then on.
 func (s *Server) authenticate(ctx context.Context) (mesh.Caller, error) {
 	c := s.callers.Load()
 	if c == nil {
 		return mesh.Caller{}, status.Error(codes.Unavailable, "the mesh configuration was not read yet")
 	}
-	return c.Authenticate(ctx)
+	caller, err := c.Authenticate(ctx)
+	if err != nil {
+		return mesh.Caller{}, err
+	}
+	return caller, xds.Authenticated(ctx, caller.Identity)
 }
 
 // checkMesh refuses proxies of another mesh.
@@ -276,11 +276,14 @@ func (s *Server) Run(ctx context.Context) error {
 	// The hub outlives the context so that streams can say goodbye.
 	hubCtx, stopHub := context.WithCancel(context.WithoutCancel(ctx))
 	g.Go(func() error { return s.hub.Run(hubCtx) })
-	s.serveHTTP(ctx, g, s.http, admin.Handler(admin.Config{
+	// HTTP outlives gRPC: /ready says that the server is stopping.
+	httpCtx, stopHTTP := context.WithCancel(context.WithoutCancel(ctx))
+	s.serveHTTP(httpCtx, g, s.http, admin.Handler(admin.Config{
 		Ready: s.notReady, Version: s.cfg.Version, Pages: s.pages(), Log: s.cfg.Log,
 	}))
-	s.serveHTTP(ctx, g, s.monitoring, admin.Metrics(s.metrics))
+	s.serveHTTP(httpCtx, g, s.monitoring, admin.Metrics(s.metrics))
 	g.Go(func() error {
+		defer stopHTTP()
 		defer stopHub()
 		return s.serveGRPC(ctx, stopHub)
 	})
@@ -317,79 +320,6 @@ func (s *Server) serveHTTP(ctx context.Context, g *errgroup.Group, l net.Listene
 		}
 		return nil
 	})
-}
-
-func (s *Server) serveGRPC(ctx context.Context, stopHub func()) error {
-	select {
-	case <-ctx.Done():
-		closeAll(s.plain, s.secure)
-		return nil
-	case <-s.registry.Ready():
-	}
-	g, ctx := errgroup.WithContext(ctx) // a port that fails ends the others
-	var servers []*grpc.Server
-	serve := func(l net.Listener, srv *grpc.Server, conns *xds.Conns) {
-		servers = append(servers, srv)
-		g.Go(func() error {
-			if err := srv.Serve(conns.Listen(l)); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
-				return fmt.Errorf("serve %s: %w", l.Addr(), err)
-			}
-			return nil
-		})
-	}
-	if s.plain != nil {
-		srv, conns := grpc.NewServer(xds.ServerOptions()...), new(xds.Conns)
-		xds.Register(srv, s.hub, xds.Access{
-			CheckNode: func(_ mesh.Caller, n xdsgen.Node) error { return s.checkMesh(n) }, CloseConn: conns.Close,
-		})
-		serve(s.plain, srv, conns)
-	}
-	if s.secure != nil {
-		tlsConfig := &tls.Config{
-			MinVersion: tls.VersionTLS13,
-			NextProtos: []string{"h2"},
-			GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
-				c := s.callers.Load()
-				if c == nil {
-					return nil, errors.New("the mesh configuration was not read yet")
-				}
-				return c.TLSConfig(s.serving.GetCertificate, tls.VersionTLS13), nil
-			},
-		}
-		srv, conns := grpc.NewServer(append(xds.ServerOptions(), grpc.Creds(credentials.NewTLS(tlsConfig)))...), new(xds.Conns)
-		xds.Register(srv, s.hub, xds.Access{Authenticate: s.authenticate, CheckNode: s.checkNode, CloseConn: conns.Close})
-		s.issuer.Register(srv)
-		serve(s.secure, srv, conns)
-	}
-	s.ready.Store(true)
-	s.cfg.Log.Info("ready", "cluster", s.cfg.ClusterID, "xds", addrOf(s.plain), "secure", addrOf(s.secure),
-		"http", addrOf(s.http), "metrics", addrOf(s.monitoring))
-	<-ctx.Done()
-	s.draining.Store(true)
-	stopHub() // ends every stream; what is in flight is still sent
-	stop(servers)
-	return g.Wait()
-}
-
-// stop lets calls end by themselves for a while, then ends them.
-func stop(servers []*grpc.Server) {
-	timer := time.AfterFunc(drainTime, func() {
-		for _, srv := range servers {
-			srv.Stop()
-		}
-	})
-	defer timer.Stop()
-	for _, srv := range servers {
-		srv.GracefulStop()
-	}
-}
-
-func closeAll(listeners ...net.Listener) {
-	for _, l := range listeners {
-		if l != nil {
-			_ = l.Close()
-		}
-	}
 }
 
 func addrOrNil(l net.Listener) net.Addr {

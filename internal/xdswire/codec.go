@@ -9,7 +9,6 @@ import (
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
-	"google.golang.org/protobuf/proto"
 )
 
 // ServerCodec is a Codec that knows long lists of names again. In the state of
@@ -59,16 +58,16 @@ func (c ServerCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	}
 	sum, rest, ok := c.split(b)
 	if !ok {
-		return proto.Unmarshal(b, req) // which says what is wrong
+		return unmarshal(b, req) // which says what is wrong
 	}
 	set := c.names.known(sum)
 	if set == nil {
-		if err := proto.Unmarshal(b, req); err != nil {
+		if err := unmarshal(b, req); err != nil {
 			return err
 		}
 		set = c.names.Of(req.GetResourceNames())
 		c.names.know(sum, set)
-	} else if err := proto.Unmarshal(rest, req); err != nil {
+	} else if err := unmarshal(rest, req); err != nil {
 		return err
 	}
 	req.ResourceNames = set.Names()

@@ -5,6 +5,7 @@ import (
 	"google.golang.org/grpc/encoding/proto" // registers the codec that Codec passes messages to
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
+	protobuf "google.golang.org/protobuf/proto"
 )
 
 // Variant is one of the two forms of the protocol.
@@ -65,6 +66,7 @@ type Frame struct {
 	bodies []Body
 	count  int
 	size   int
+	done   func()
 }
 
 // NewFrame makes a response of the header and the bodies, which must be of
@@ -99,15 +101,41 @@ func (f *Frame) Size() int { return f.size }
 // Resources is the number of resources in the message.
 func (f *Frame) Resources() int { return f.count }
 
+// WhenWritten has a function called once the last byte of the message was
+// handed to the connection, or the message was dropped with its stream. Sending
+// itself returns long before: gRPC queues what the peer does not take yet.
+func (f *Frame) WhenWritten(done func()) { f.done = done }
+
 // Buffers is the message as a new list of shared bytes.
 func (f *Frame) Buffers() mem.BufferSlice {
-	out := make(mem.BufferSlice, 0, 1+f.count)
+	out := make(mem.BufferSlice, 0, 2+f.count)
 	out = append(out, f.head)
 	for _, b := range f.bodies {
 		out = append(out, b...)
 	}
+	if f.done != nil {
+		end := endMark[:0]
+		out = append(out, mem.NewBuffer(&end, written(f.done)))
+	}
 	return out
 }
+
+// endMark lends its capacity to empty buffers: smaller ones are not given back
+// to a pool. Nothing is written to it.
+var endMark [1<<10 + 1]byte
+
+// written is a pool to which the empty buffer at the end of a message is given
+// back, which tells that gRPC needs none of the message any more.
+type written func()
+
+// Get implements mem.BufferPool.
+func (written) Get(n int) *[]byte {
+	b := make([]byte, n)
+	return &b
+}
+
+// Put implements mem.BufferPool.
+func (w written) Put(*[]byte) { w() }
 
 // Codec is the gRPC codec of servers that send Frames. Every other message
 // goes through the ordinary codec, so that it can be set for a whole server
@@ -124,9 +152,24 @@ func (Codec) Marshal(v any) (mem.BufferSlice, error) {
 	return encoding.GetCodecV2(proto.Name).Marshal(v)
 }
 
+// maxDepth is how deep messages may be nested. Each level of a node's metadata
+// takes three.
+const maxDepth = 100
+
 // Unmarshal implements encoding.CodecV2.
 func (Codec) Unmarshal(data mem.BufferSlice, v any) error {
-	return encoding.GetCodecV2(proto.Name).Unmarshal(data, v)
+	m, ok := v.(protobuf.Message)
+	if !ok {
+		return encoding.GetCodecV2(proto.Name).Unmarshal(data, v)
+	}
+	whole := data.MaterializeToBuffer(mem.DefaultBufferPool())
+	defer whole.Free()
+	return unmarshal(whole.ReadOnlyData(), m)
+}
+
+// unmarshal decodes what a peer sent.
+func unmarshal(b []byte, m protobuf.Message) error {
+	return protobuf.UnmarshalOptions{RecursionLimit: maxDepth}.Unmarshal(b, m)
 }
 
 // Name implements encoding.CodecV2.

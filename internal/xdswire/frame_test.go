@@ -128,3 +128,26 @@ func TestNonces(t *testing.T) {
 		seen[s] = true
 	}
 }
+
+// TestWhenWritten sends the buffers as gRPC does: what it holds of a message is
+// counted, and given up last when the connection has the last byte.
+func TestWhenWritten(t *testing.T) {
+	f := NewFrame(Header{TypeURL: ClusterType}, NewBody(Delta, resource(t, "a", "one")))
+	calls := 0
+	f.WhenWritten(func() { calls++ })
+	buffers := f.Buffers()
+	if got := buffers.Len(); got != f.Size() {
+		t.Errorf("%d bytes, want %d", got, f.Size())
+	}
+	reader := buffers.Reader()
+	buffers.Free()
+	if _, err := reader.Discard(f.Size() - 1); err != nil || calls != 0 {
+		t.Fatalf("%d calls before the last byte, error %v", calls, err)
+	}
+	if _, err := reader.Discard(1); err != nil {
+		t.Fatal(err)
+	}
+	if err := reader.Close(); err != nil || calls != 1 {
+		t.Errorf("%d calls, want 1; error %v", calls, err)
+	}
+}

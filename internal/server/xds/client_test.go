@@ -14,6 +14,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	statuspb "google.golang.org/genproto/googleapis/rpc/status"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -81,6 +82,12 @@ func (b *bench) connect(v xdswire.Variant, node string) *client {
 // connectSilently is connect for a client that does not read.
 func (b *bench) connectSilently(v xdswire.Variant, node string) *client {
 	b.t.Helper()
+	return b.connectOn(b.dial(), v, node)
+}
+
+// connectOn opens a stream of a client that does not read.
+func (b *bench) connectOn(conn *grpc.ClientConn, v xdswire.Variant, node string) *client {
+	b.t.Helper()
 	c := &client{
 		t: b.t, variant: v, node: testNode(node), first: true,
 		names: make(map[string][]string), nonce: make(map[string]string),
@@ -88,7 +95,7 @@ func (b *bench) connectSilently(v xdswire.Variant, node string) *client {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	c.cancel = cancel
-	api := discoveryv3.NewAggregatedDiscoveryServiceClient(b.dial())
+	api := discoveryv3.NewAggregatedDiscoveryServiceClient(conn)
 	var err error
 	if v == xdswire.Delta {
 		c.delta, err = api.DeltaAggregatedResources(ctx)

@@ -1,78 +1,298 @@
 package xds
 
 import (
+	"container/list"
 	"context"
+	"errors"
+	"log/slog"
 	"net"
+	"net/netip"
 	"sync"
+	"syscall"
+	"time"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// Conns remembers the connections of a listener, so that the one behind a
-// stream can be closed. gRPC itself has no way to do that. The zero value
-// works.
+// Conns bounds the connections of one server: how many there are, how long
+// they may take to prove whose they are, and how long a write may take. gRPC
+// by itself bounds none of these.
 type Conns struct {
-	mu    sync.Mutex
-	conns map[string]net.Conn // by the peer's address
+	limits  Limits
+	metrics *Metrics
+	log     *slog.Logger
+	proves  bool // its peers authenticate
+
+	mu         sync.Mutex
+	addresses  map[netip.Prefix]int // connections that are not an identity's
+	pending    list.List            // of *conn that have still to prove something, oldest first
+	identities map[mesh.Identity]usage
 }
 
-// Listen remembers what the listener accepts.
-func (c *Conns) Listen(l net.Listener) net.Listener { return connsListener{l, c} }
+// usage is what an identity has open.
+type usage struct{ conns, streams int }
 
-// Close closes the connection of the peer in the context of a stream.
-func (c *Conns) Close(ctx context.Context) {
-	p, ok := peer.FromContext(ctx)
-	if !ok {
-		return
-	}
-	c.mu.Lock()
-	conn := c.conns[p.Addr.String()]
-	c.mu.Unlock()
-	if conn != nil {
-		conn.Close() // the only error is that it is closed already
-	}
-}
-
-func (c *Conns) put(conn net.Conn) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.conns == nil {
-		c.conns = make(map[string]net.Conn)
-	}
-	c.conns[conn.RemoteAddr().String()] = conn
-}
-
-func (c *Conns) drop(conn net.Conn) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if key := conn.RemoteAddr().String(); c.conns[key] == conn {
-		delete(c.conns, key)
+// NewConns makes the Conns of a server. It says whether the server's peers
+// authenticate: then each connection must call for Authenticated in time, and
+// counts for its identity from then on, no longer for its address.
+func (h *Hub) NewConns(authenticate bool) *Conns {
+	return &Conns{
+		limits: h.cfg.Limits, metrics: h.cfg.Metrics, log: h.cfg.Log, proves: authenticate,
+		addresses: make(map[netip.Prefix]int), identities: make(map[mesh.Identity]usage),
 	}
 }
 
-type connsListener struct {
+// Listen bounds what the listener accepts.
+func (c *Conns) Listen(l net.Listener) net.Listener { return boundedListener{l, c} }
+
+// Authenticated notes whose the connection of a call is. It returns an error
+// with code ResourceExhausted when the identity has too many connections.
+func Authenticated(ctx context.Context, id mesh.Identity) error {
+	if c := connOf(ctx); c != nil {
+		return c.own(id)
+	}
+	return nil
+}
+
+type boundedListener struct {
 	net.Listener
 	conns *Conns
 }
 
 // Accept implements net.Listener.
-func (l connsListener) Accept() (net.Conn, error) {
-	conn, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
+func (l boundedListener) Accept() (net.Conn, error) {
+	for {
+		raw, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if conn := l.conns.admit(raw); conn != nil {
+			return conn, nil
+		}
+		raw.Close()
 	}
-	tracked := &trackedConn{Conn: conn, conns: l.conns}
-	l.conns.put(tracked)
-	return tracked, nil
 }
 
-type trackedConn struct {
+// conn is a connection under the limits of its Conns.
+type conn struct {
 	net.Conn
-	conns *Conns
+	conns   *Conns
+	address netip.Prefix
+	write   *time.Timer // runs while a write does
+	prove   *time.Timer // runs until the connection has an owner
+
+	// Under the lock of conns.
+	pending *list.Element
+	owner   *mesh.Identity
+	closed  bool
+}
+
+// admit makes a conn, or returns nil when its address has too many.
+func (c *Conns) admit(raw net.Conn) *conn {
+	// A peer that acknowledges no byte for this long is gone, or holds its
+	// window shut.
+	if err := setUserTimeout(raw, c.limits.Write); err != nil {
+		c.log.Debug("no limit for unacknowledged bytes", "error", err)
+	}
+	n := &conn{Conn: raw, conns: c, address: addressOf(raw.RemoteAddr())}
+	n.write = time.AfterFunc(c.limits.Write, n.stall)
+	n.write.Stop()
+	c.mu.Lock()
+	if c.addresses[n.address] >= c.limits.AddressConns {
+		c.mu.Unlock()
+		c.metrics.refusedConns.Inc()
+		c.log.Debug("connection refused: its address has too many", "address", n.address)
+		return nil
+	}
+	c.addresses[n.address]++
+	var oldest *conn
+	if c.pending.Len() >= c.limits.PendingConns {
+		oldest, _ = c.pending.Front().Value.(*conn)
+	}
+	n.pending = c.pending.PushBack(n)
+	if c.proves {
+		n.prove = time.AfterFunc(c.limits.FirstRequest, func() {
+			c.metrics.refusedConns.Inc()
+			n.Close()
+		})
+	}
+	c.mu.Unlock()
+	if oldest != nil {
+		// Handshakes are short, so the oldest is the likeliest never to end.
+		c.metrics.refusedConns.Inc()
+		oldest.Close()
+	}
+	return n
+}
+
+// addressOf is what the peers of one host share.
+func addressOf(a net.Addr) netip.Prefix {
+	ap, err := netip.ParseAddrPort(a.String())
+	if err != nil {
+		return netip.Prefix{}
+	}
+	ip := ap.Addr().Unmap().WithZone("")
+	bits := ip.BitLen()
+	if ip.Is6() {
+		bits = 64
+	}
+	p, _ := ip.Prefix(bits) // bits fit
+	return p
+}
+
+// SetDeadline implements net.Conn. gRPC takes its deadline for handshakes away
+// when they are over.
+func (c *conn) SetDeadline(t time.Time) error {
+	if t.IsZero() && !c.conns.proves {
+		c.conns.mu.Lock()
+		c.proved()
+		c.conns.mu.Unlock()
+	}
+	return c.Conn.SetDeadline(t)
+}
+
+// proved takes a connection from those that have something to prove. The lock
+// must be held.
+func (c *conn) proved() {
+	if c.pending != nil {
+		c.conns.pending.Remove(c.pending)
+		c.pending = nil
+	}
+	if c.prove != nil {
+		c.prove.Stop()
+	}
+}
+
+// own makes a connection count for its identity. What is counted at first
+// stays: a connection with calls of several identities counts for one.
+func (c *conn) own(id mesh.Identity) error {
+	s := c.conns
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.closed || c.owner != nil {
+		return nil
+	}
+	u := s.identities[id]
+	if u.conns >= s.limits.IdentityConns {
+		s.metrics.rejected.Inc()
+		return status.Errorf(codes.ResourceExhausted, "%s has %d connections, no more are accepted", id, u.conns)
+	}
+	u.conns++
+	s.identities[id] = u
+	c.proved()
+	c.owner = &id
+	s.leaveAddress(c.address)
+	return nil
+}
+
+// openStream counts a stream for an identity until close is called.
+func (c *conn) openStream(id mesh.Identity) (closeStream func(), err error) {
+	s := c.conns
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	u := s.identities[id]
+	if u.streams >= s.limits.IdentityStreams {
+		s.metrics.rejected.Inc()
+		return nil, status.Errorf(codes.ResourceExhausted, "%s has %d streams, no more are accepted", id, u.streams)
+	}
+	u.streams++
+	s.identities[id] = u
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.release(id, usage{streams: 1})
+	}, nil
+}
+
+// release takes from what an identity has open. The lock must be held.
+func (c *Conns) release(id mesh.Identity, used usage) {
+	u := c.identities[id]
+	u.conns -= used.conns
+	u.streams -= used.streams
+	if u == (usage{}) {
+		delete(c.identities, id)
+		return
+	}
+	c.identities[id] = u
+}
+
+func (c *Conns) leaveAddress(a netip.Prefix) {
+	if c.addresses[a]--; c.addresses[a] == 0 {
+		delete(c.addresses, a)
+	}
+}
+
+// Read implements net.Conn.
+func (c *conn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if errors.Is(err, syscall.ETIMEDOUT) { // see setUserTimeout
+		c.stall()
+	}
+	return n, err
+}
+
+// Write implements net.Conn.
+func (c *conn) Write(p []byte) (int, error) {
+	c.write.Reset(c.conns.limits.Write)
+	defer c.write.Stop()
+	return c.Conn.Write(p)
+}
+
+// stall closes a connection whose peer does not read.
+func (c *conn) stall() {
+	if !c.close() {
+		return
+	}
+	c.conns.metrics.stalled.Inc()
+	c.conns.log.Warn("the peer does not read: its connection is closed",
+		"peer", c.Conn.RemoteAddr(), "after", c.conns.limits.Write)
 }
 
 // Close implements net.Conn.
-func (c *trackedConn) Close() error {
-	c.conns.drop(c)
-	return c.Conn.Close()
+func (c *conn) Close() error {
+	c.close()
+	return nil
+}
+
+// close reports whether the connection was open.
+func (c *conn) close() bool {
+	s := c.conns
+	s.mu.Lock()
+	if c.closed {
+		s.mu.Unlock()
+		return false
+	}
+	c.closed = true
+	c.proved()
+	if c.owner != nil {
+		s.release(*c.owner, usage{conns: 1})
+	} else {
+		s.leaveAddress(c.address)
+	}
+	s.mu.Unlock()
+	c.Conn.Close()
+	return true
+}
+
+// RemoteAddr implements net.Conn. gRPC hands it to calls, which find their
+// connection by it.
+func (c *conn) RemoteAddr() net.Addr { return connAddr{c.Conn.RemoteAddr(), c} }
+
+type connAddr struct {
+	net.Addr
+	conn *conn
+}
+
+// connOf is the connection of a call, nil without Conns.
+func connOf(ctx context.Context) *conn {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return nil
+	}
+	a, _ := p.Addr.(connAddr)
+	return a.conn
 }

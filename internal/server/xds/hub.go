@@ -33,39 +33,7 @@ type Generation struct {
 	Fallback func(typeURL, name string, e *xdswire.Encoder) (*xdswire.Resource, error)
 }
 
-// Limits bound what a stream may use. Zero fields mean the default.
-type Limits struct {
-	// Names is how many names a stream may subscribe to of one type.
-	// Default 100,000.
-	Names int
-	// NameBytes is the length of these names together. Default 8 MiB.
-	NameBytes int
-	// FirstRequest is how long a stream may wait with its first request.
-	// Default 30 s.
-	FirstRequest time.Duration
-	// Write is how long a peer may take to read a response before its
-	// connection is closed. Default 30 s.
-	Write time.Duration
-}
-
-func (l Limits) withDefaults() Limits {
-	def := func(d *time.Duration, v time.Duration) {
-		if *d == 0 {
-			*d = v
-		}
-	}
-	if l.Names == 0 {
-		l.Names = 100_000
-	}
-	if l.NameBytes == 0 {
-		l.NameBytes = 8 << 20
-	}
-	def(&l.FirstRequest, 30*time.Second)
-	def(&l.Write, 30*time.Second)
-	return l
-}
-
-// Config is what a Hub works with. All fields but Ready and Limits are needed.
+// Config is what a Hub works with. All fields but the last three are needed.
 type Config struct {
 	Generation Generation
 	Metrics    *Metrics
@@ -75,6 +43,9 @@ type Config struct {
 	// first snapshot they are refused anyway.
 	Ready  func() bool
 	Limits Limits
+	// Memory, when set, is the share of the process's memory limit that is in
+	// use. New streams wait while it is above 0.8.
+	Memory func() float64
 }
 
 // numTypes is the number of types that are served.
@@ -105,6 +76,7 @@ type Hub struct {
 	names   *xdswire.NameSets
 	flight  *flight.Recorder
 	done    chan struct{} // closed when Run ends
+	turns   *admission
 	ready   atomic.Bool   // a snapshot has arrived
 	seq     atomic.Uint64 // of the snapshot that the views show
 
@@ -141,6 +113,7 @@ func NewHub(cfg Config) *Hub {
 		names:   xdswire.NewNameSets(),
 		flight:  flight.New(),
 		done:    make(chan struct{}),
+		turns:   newAdmission(cfg.Limits, cfg.Memory),
 		wake:    make(chan struct{}, 1),
 		proxies: make(map[*subscriber]struct{}),
 		subs:    make(map[*subscriber]struct{}),

@@ -13,7 +13,8 @@ type Metrics struct {
 	sent, sentResources, sentBytes      [numTypes]prometheus.Counter
 	nacks, expired                      [numTypes]prometheus.Counter
 	failures, panics, stalled, rejected prometheus.Counter
-	streams, views                      prometheus.Gauge
+	refusedConns                        prometheus.Counter
+	streams, waiting, views             prometheus.Gauge
 }
 
 // NewMetrics makes the metrics and registers them. It panics when the
@@ -46,9 +47,11 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	byType(&m.expired, "expired_nonce_total", "Requests ignored because their nonce is not that of the last response.")
 	m.failures = counter("generation_failures_total", "Pieces of configuration that could not be generated; their last good version stays.")
 	m.panics = counter("panics_total", "Panics that ended one stream or one piece of generation.")
-	m.stalled = counter("write_timeouts_total", "Streams whose peer did not read a response in time.")
+	m.stalled = counter("write_timeouts_total", "Connections closed because the peer did not read in time.")
+	m.refusedConns = counter("refused_connections_total", "Connections closed because there were too many, or nobody proved whose they are.")
 	m.rejected = counter("rejected_streams_total", "Streams refused or ended for what the peer is or asks.")
 	m.streams = gauge("streams", "Streams connected.")
+	m.waiting = gauge("waiting_streams", "Streams that wait for their first configuration.")
 	m.views = gauge("views", "Views in use.")
 	return m
 }

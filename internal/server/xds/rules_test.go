@@ -666,13 +666,13 @@ func TestLargeRequest(t *testing.T) {
 	b := start(t, small())
 	c := b.connect(xdswire.SotW, "p")
 	// The send may fail by itself when the server is quick to refuse.
-	_ = c.sotw.Send(&discoveryv3.DiscoveryRequest{Node: c.node, ResourceNames: []string{strings.Repeat("x", maxRequest)}})
+	_ = c.sotw.Send(&discoveryv3.DiscoveryRequest{Node: c.node, ResourceNames: []string{strings.Repeat("x", 4<<20)}})
 	if s := c.status(); s.Code() != codes.ResourceExhausted {
 		t.Errorf("got %v", s)
 	}
 }
 
-func TestPanicEndsOneStream(t *testing.T) {
+func TestCase_E2_PanicEndsOneStream(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		b := start(t, small())
 		good := b.connect(v, "p")

@@ -5,16 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"runtime/debug"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
@@ -22,26 +20,6 @@ import (
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
-
-// maxRequest is the size of the largest request that is read, in bytes.
-const maxRequest = 4 << 20
-
-// ServerOptions are the options of a gRPC server that serves a Hub. A server
-// must have them all: frames need the codec, and the rest is what keeps a
-// stream small and a hostile peer bounded.
-func ServerOptions() []grpc.ServerOption {
-	return []grpc.ServerOption{
-		grpc.ForceServerCodecV2(xdswire.Codec{}),
-		grpc.ReadBufferSize(4 << 10),
-		grpc.MaxRecvMsgSize(maxRequest),
-		grpc.MaxHeaderListSize(64 << 10),
-		grpc.MaxConcurrentStreams(100),
-		grpc.ConnectionTimeout(15 * time.Second),
-		// Half of what agents are told to send.
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 15 * time.Second, PermitWithoutStream: true}),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
-	}
-}
 
 // Access is what one server asks of its callers. The zero Access asks for
 // nothing, for servers without TLS.
@@ -52,12 +30,11 @@ type Access struct {
 	// CheckNode compares what a proxy says of itself with who it is. Its
 	// error ends the stream with PermissionDenied.
 	CheckNode func(mesh.Caller, xdsgen.Node) error
-	// CloseConn closes the connection of a stream whose peer does not read.
-	// Without it a stalled stream stays until its connection ends.
-	CloseConn func(context.Context)
 }
 
-// Register makes a server serve the hub's configuration over ADS.
+// Register makes a server serve the hub's configuration over ADS. The server
+// needs the hub's ServerOptions, and a listener of NewConns: without that a
+// stalled stream stays until its connection ends.
 func Register(r grpc.ServiceRegistrar, h *Hub, a Access) {
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(r, &service{hub: h, access: a})
 }
@@ -104,17 +81,11 @@ func serve[R request](s *service, stream grpc.ServerStream, v xdswire.Variant, r
 	if !h.ready.Load() || h.cfg.Ready != nil && !h.cfg.Ready() {
 		return status.Error(codes.Unavailable, "server is not ready to serve discovery information")
 	}
-	var caller mesh.Caller
-	if s.access.Authenticate != nil {
-		if caller, err = s.access.Authenticate(ctx); err != nil {
-			h.cfg.Metrics.rejected.Inc()
-			log.Warn("caller not authenticated", "peer", peerAddr(ctx), "error", err)
-			if _, ok := status.FromError(err); ok {
-				return err // says itself what the caller may know
-			}
-			return status.Error(codes.Unauthenticated, "request authenticate failure")
-		}
+	caller, closeStream, err := s.caller(ctx)
+	if err != nil {
+		return err
 	}
+	defer closeStream()
 	requests := make(chan R, 1)
 	ended := make(chan error, 1)
 	go func() { ended <- receive(ctx, h, recv, requests) }()
@@ -128,7 +99,12 @@ func serve[R request](s *service, stream grpc.ServerStream, v xdswire.Variant, r
 		return err
 	}
 	log = log.With("proxy", sub.id)
-	sess := &session{hub: h, sub: sub, log: log, send: sender(ctx, s, log, stream)}
+	leave, err := s.takeTurn(ctx, caller)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	sess := &session{hub: h, sub: sub, log: log, send: sender(ctx, h.cfg.Limits.Write, stream, leave)}
 	h.attach(sub)
 	defer h.detach(sub)
 	log.Info("proxy connected", "variant", v.String())
@@ -139,6 +115,56 @@ func serve[R request](s *service, stream grpc.ServerStream, v xdswire.Variant, r
 	}
 	log.Warn("stream ended", "error", err)
 	return err
+}
+
+// caller says who calls, and counts the stream for them until closeStream.
+func (s *service) caller(ctx context.Context) (caller mesh.Caller, closeStream func(), err error) {
+	if s.access.Authenticate == nil {
+		return mesh.Caller{}, func() {}, nil
+	}
+	if caller, err = s.access.Authenticate(ctx); err != nil {
+		s.hub.cfg.Metrics.rejected.Inc()
+		s.hub.cfg.Log.Warn("caller not authenticated", "peer", peerAddr(ctx), "error", err)
+		if _, ok := status.FromError(err); ok {
+			return caller, nil, err // says itself what the caller may know
+		}
+		return caller, nil, status.Error(codes.Unauthenticated, "request authenticate failure")
+	}
+	conn := connOf(ctx)
+	if conn == nil {
+		return caller, func() {}, nil
+	}
+	closeStream, err = conn.openStream(caller.Identity)
+	return caller, closeStream, err
+}
+
+// takeTurn waits until the stream may start. It makes room for others with
+// leave, and in any case after a while.
+func (s *service) takeTurn(ctx context.Context, caller mesh.Caller) (leave func(), err error) {
+	h := s.hub
+	who := caller.Identity.String()
+	if s.access.Authenticate == nil {
+		who = peerHost(ctx)
+	}
+	h.cfg.Metrics.waiting.Inc()
+	defer h.cfg.Metrics.waiting.Dec()
+	free, err := h.turns.enter(ctx, h.done, who)
+	if err != nil {
+		return nil, err
+	}
+	over := time.AfterFunc(turn, free)
+	return func() {
+		over.Stop()
+		free()
+	}, nil
+}
+
+// peerHost is what the peers of one host share.
+func peerHost(ctx context.Context) string {
+	if p, ok := peer.FromContext(ctx); ok {
+		return addressOf(p.Addr).String()
+	}
+	return ""
 }
 
 // peerAddr is the address at the other end, for logs.
@@ -275,27 +301,55 @@ func loop[R request](ctx context.Context, s *session, first R, requests <-chan R
 	}
 }
 
-// sender sends frames. A peer that does not read one in time loses its
-// connection: gRPC would keep the frame and the connection otherwise.
-func sender(ctx context.Context, s *service, log *slog.Logger, stream grpc.ServerStream) func(*xdswire.Frame) error {
-	var late atomic.Bool
-	limit := s.hub.cfg.Limits.Write
-	watch := time.AfterFunc(limit, func() {
-		late.Store(true)
-		s.hub.cfg.Metrics.stalled.Inc()
-		log.Warn("the proxy does not read its configuration: closing its connection", "after", limit)
-		if s.access.CloseConn != nil {
-			s.access.CloseConn(ctx)
+// sender sends frames and calls sent each time gRPC has nothing left of them.
+// A peer that does not take a frame in time loses its connection: gRPC would
+// keep both for as long as it answers pings, also after the stream has ended.
+func sender(ctx context.Context, limit time.Duration, stream grpc.ServerStream, sent func()) func(*xdswire.Frame) error {
+	w := &writes{limit: limit, sent: sent}
+	w.late = time.AfterFunc(limit, func() {
+		if c := connOf(ctx); c != nil {
+			c.stall()
 		}
 	})
-	watch.Stop()
+	w.late.Stop()
 	return func(f *xdswire.Frame) error {
-		watch.Reset(limit)
-		defer watch.Stop()
+		w.begin()
+		end := sync.OnceFunc(w.end)
+		f.WhenWritten(end)
 		err := stream.SendMsg(f)
-		if err != nil && late.Load() {
-			return status.Errorf(codes.DeadlineExceeded, "a response was not read within %v", limit)
+		if err != nil {
+			end()
 		}
 		return err
 	}
+}
+
+// writes counts the frames of a stream that gRPC holds, and bounds how long.
+type writes struct {
+	limit time.Duration
+	sent  func()
+
+	mu   sync.Mutex
+	open int
+	late *time.Timer // runs while open > 0
+}
+
+func (w *writes) begin() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.open++; w.open == 1 {
+		w.late.Reset(w.limit)
+	}
+}
+
+// end is called by gRPC's writing goroutine.
+func (w *writes) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.open--; w.open > 0 {
+		w.late.Reset(w.limit) // for the next one
+		return
+	}
+	w.late.Stop()
+	w.sent()
 }

@@ -185,8 +185,6 @@ func start(t testing.TB, w *world, opts ...benchOption) *bench {
 	t.Helper()
 	b := &bench{t: t, reg: prometheus.NewRegistry(), world: w, logs: &logBuffer{}}
 	var access Access
-	var conns Conns
-	access.CloseConn = conns.Close
 	cfg := testConfig(b.reg, slog.New(slog.NewTextHandler(b.logs, &slog.HandlerOptions{Level: slog.LevelWarn})))
 	for _, o := range opts {
 		o(&cfg, &access)
@@ -200,7 +198,8 @@ func start(t testing.TB, w *world, opts ...benchOption) *bench {
 		t.Fatal(err)
 	}
 	b.addr = l.Addr().String()
-	srv := grpc.NewServer(ServerOptions()...)
+	srv := grpc.NewServer(b.hub.ServerOptions()...)
+	conns := b.hub.NewConns(access.Authenticate != nil)
 	Register(srv, b.hub, access)
 	ctx, cancel := context.WithCancel(context.Background())
 	b.stop = cancel
@@ -227,10 +226,11 @@ func (b *bench) push() {
 	b.eventually("publication", func() bool { return b.hub.Seq() == s.Seq })
 }
 
-func (b *bench) dial() *grpc.ClientConn {
+func (b *bench) dial(opts ...grpc.DialOption) *grpc.ClientConn {
 	b.t.Helper()
-	conn, err := grpc.NewClient(b.addr, grpc.WithTransportCredentials(insecure.NewCredentials()),
+	opts = append(opts, grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20)))
+	conn, err := grpc.NewClient(b.addr, opts...)
 	if err != nil {
 		b.t.Fatal(err)
 	}

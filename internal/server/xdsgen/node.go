@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 )
@@ -36,13 +38,20 @@ type Node struct {
 	Version string
 }
 
-// Bounds of what is looked at in a node's metadata: entries, labels, and
-// addresses or networks in a list.
+// Bounds of a node's metadata. What is kept of it lives as long as its stream.
 const (
-	maxMetadata = 1024
-	maxLabels   = 1024
-	maxList     = 64
+	maxMetadata     = 1024      // entries
+	maxMetadataSize = 512 << 10 // bytes, encoded
+	maxText         = 1024      // bytes of a value that is kept
+	maxLabels       = 1024
+	maxLabelsSize   = 64 << 10 // bytes of all labels
+	maxList         = 64       // addresses or networks
 )
+
+// keptTexts are the entries whose text is kept, whole or in parts, or told.
+var keptTexts = [...]string{
+	"CLUSTER_ID", "NAMESPACE", "SERVICE_ACCOUNT", "NETWORK", "REQUESTED_NETWORK_VIEW", "MESH_ID", "ISTIO_VERSION",
+}
 
 // ParseNode reads an xDS node. The error names the part that is wrong.
 func ParseNode(n *corev3.Node) (Node, error) {
@@ -54,6 +63,14 @@ func ParseNode(n *corev3.Node) (Node, error) {
 	if len(md) > maxMetadata {
 		return Node{}, fmt.Errorf("node %s: metadata has %d entries, at most %d are accepted", id.ProxyID(), len(md), maxMetadata)
 	}
+	if size := proto.Size(n.GetMetadata()); size > maxMetadataSize {
+		return Node{}, fmt.Errorf("node %s: metadata has %d bytes, at most %d are accepted", id.ProxyID(), size, maxMetadataSize)
+	}
+	for _, key := range keptTexts {
+		if size := len(md[key].GetStringValue()); size > maxText {
+			return Node{}, fmt.Errorf("node %s: metadata %s has %d bytes, at most %d are accepted", id.ProxyID(), key, size, maxText)
+		}
+	}
 	text := func(key string) string { return md[key].GetStringValue() }
 	out := Node{
 		ID:             id,
@@ -62,15 +79,11 @@ func ParseNode(n *corev3.Node) (Node, error) {
 		ServiceAccount: text("SERVICE_ACCOUNT"),
 		Network:        mesh.NetworkID(text("NETWORK")),
 		Captured:       text("INTERCEPTION_MODE") != "NONE",
-		Labels:         make(map[string]string),
 		MeshID:         text("MESH_ID"),
 		Version:        text("ISTIO_VERSION"),
 	}
 	if out.Namespace != id.Namespace {
 		return Node{}, fmt.Errorf("node %s: metadata NAMESPACE is %q", id.ProxyID(), out.Namespace)
-	}
-	if labels := md["LABELS"].GetStructValue().GetFields(); len(labels) > maxLabels {
-		return Node{}, fmt.Errorf("node %s: %d labels, at most %d are accepted", id.ProxyID(), len(labels), maxLabels)
 	}
 	view, err := splitList("REQUESTED_NETWORK_VIEW", text("REQUESTED_NETWORK_VIEW"))
 	if err != nil {
@@ -80,8 +93,8 @@ func ParseNode(n *corev3.Node) (Node, error) {
 	if err != nil {
 		return Node{}, fmt.Errorf("node %s: %w", id.ProxyID(), err)
 	}
-	for k, v := range md["LABELS"].GetStructValue().GetFields() {
-		out.Labels[k] = v.GetStringValue()
+	if out.Labels, err = labels(md["LABELS"].GetStructValue()); err != nil {
+		return Node{}, fmt.Errorf("node %s: metadata LABELS: %w", id.ProxyID(), err)
 	}
 	for _, v := range view {
 		out.View = append(out.View, mesh.NetworkID(v))
@@ -92,11 +105,28 @@ func ParseNode(n *corev3.Node) (Node, error) {
 	for _, v := range ips {
 		ip, err := netip.ParseAddr(v)
 		if err != nil {
-			return Node{}, fmt.Errorf("node %s: INSTANCE_IPS: %q is not an IP address", id.ProxyID(), v)
+			return Node{}, fmt.Errorf("node %s: INSTANCE_IPS: %.64q is not an IP address", id.ProxyID(), v)
 		}
 		if !slices.Contains(out.IPs, ip) {
 			out.IPs = append(out.IPs, ip)
 		}
+	}
+	return out, nil
+}
+
+// labels are the labels of a proxy. Values that are no text count as empty.
+func labels(s *structpb.Struct) (map[string]string, error) {
+	if n := len(s.GetFields()); n > maxLabels {
+		return nil, fmt.Errorf("there are %d, at most %d are accepted", n, maxLabels)
+	}
+	out := make(map[string]string, len(s.GetFields()))
+	size := 0
+	for k, v := range s.GetFields() {
+		out[k] = v.GetStringValue()
+		size += len(k) + len(out[k])
+	}
+	if size > maxLabelsSize {
+		return nil, fmt.Errorf("they have %d bytes, at most %d are accepted", size, maxLabelsSize)
 	}
 	return out, nil
 }

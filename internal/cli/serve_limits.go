@@ -1,0 +1,63 @@
+package cli
+
+import (
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/meshctl/meshctl/internal/server/xds"
+)
+
+// limitFlags binds what bounds the peers of a control plane.
+func limitFlags(f *pflag.FlagSet, l *xds.Limits) {
+	*l = xds.DefaultLimits()
+	f.IntVar(&l.AddressConns, "max-connections-per-address", l.AddressConns, "Largest `number` of connections of one address that have not proved an identity")
+	f.IntVar(&l.IdentityConns, "max-connections-per-identity", l.IdentityConns, "Largest `number` of connections of one identity")
+	f.IntVar(&l.ConnStreams, "max-streams-per-connection", l.ConnStreams, "Largest `number` of streams of one connection")
+	f.IntVar(&l.IdentityStreams, "max-streams-per-identity", l.IdentityStreams, "Largest `number` of streams of one identity")
+	f.IntVar(&l.Starting, "max-starting-streams", l.Starting, "`Number` of streams that are given their first configuration at a time; the others wait their turn")
+	f.IntVar(&l.Names, "max-names", l.Names, "Largest `number` of names that a stream may subscribe to of one type")
+	f.IntVar(&l.Request, "max-request-bytes", l.Request, "`Size` of the largest request")
+	durationVar(f, &l.ConnectionAge, "max-connection-age", l.ConnectionAge, "How long a connection lasts, give or take a tenth, before its proxy must connect anew; 0 is for ever")
+	durationVar(f, &l.Handshake, "handshake-timeout", l.Handshake, "Longest time for setting up a connection")
+	durationVar(f, &l.Write, "write-timeout", l.Write, "Longest time for a proxy to read a response; then its connection is closed")
+}
+
+// checkLimits refuses limits that let nobody in.
+func checkLimits(l *xds.Limits, shutdown time.Duration) error {
+	for _, n := range []struct {
+		flag  string
+		value int
+	}{
+		{"max-connections-per-address", l.AddressConns},
+		{"max-connections-per-identity", l.IdentityConns},
+		{"max-streams-per-connection", l.ConnStreams},
+		{"max-streams-per-identity", l.IdentityStreams},
+		{"max-starting-streams", l.Starting},
+		{"max-names", l.Names},
+		{"max-request-bytes", l.Request},
+	} {
+		if n.value < 1 || n.value > 1<<31-1 {
+			return usagef("--%s %d: want a number from 1 to %d", n.flag, n.value, 1<<31-1)
+		}
+	}
+	for _, d := range []struct {
+		flag  string
+		value time.Duration
+	}{
+		{"handshake-timeout", l.Handshake},
+		{"write-timeout", l.Write},
+		{"shutdown-timeout", shutdown},
+	} {
+		if d.value <= 0 {
+			return usagef("--%s %v: want more than 0", d.flag, d.value)
+		}
+	}
+	switch {
+	case l.ConnectionAge < 0:
+		return usagef("--max-connection-age %v: want 0 or more", l.ConnectionAge)
+	case l.ConnectionAge == 0:
+		l.ConnectionAge = xds.NoAge
+	}
+	return nil
+}

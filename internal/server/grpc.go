@@ -1,0 +1,100 @@
+package server
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/xds"
+	"github.com/meshctl/meshctl/internal/server/xdsgen"
+)
+
+// serveGRPC serves once the registry is ready, until ctx ends.
+func (s *Server) serveGRPC(ctx context.Context, stopHub func()) error {
+	select {
+	case <-ctx.Done():
+		closeAll(s.plain, s.secure)
+		return nil
+	case <-s.registry.Ready():
+	}
+	g, ctx := errgroup.WithContext(ctx) // a port that fails ends the others
+	var servers []*grpc.Server
+	serve := func(l net.Listener, srv *grpc.Server, access xds.Access) {
+		xds.Register(srv, s.hub, access)
+		servers = append(servers, srv)
+		l = s.hub.NewConns(access.Authenticate != nil).Listen(l)
+		g.Go(func() error {
+			if err := srv.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+				return fmt.Errorf("serve %s: %w", l.Addr(), err)
+			}
+			return nil
+		})
+	}
+	options := s.hub.ServerOptions()
+	if s.plain != nil {
+		serve(s.plain, grpc.NewServer(options...), xds.Access{
+			CheckNode: func(_ mesh.Caller, n xdsgen.Node) error { return s.checkMesh(n) },
+		})
+	}
+	if s.secure != nil {
+		srv := grpc.NewServer(append(options, grpc.Creds(credentials.NewTLS(s.tlsConfig())))...)
+		s.issuer.Register(srv)
+		serve(s.secure, srv, xds.Access{Authenticate: s.authenticate, CheckNode: s.checkNode})
+	}
+	s.ready.Store(true)
+	s.cfg.Log.Info("ready", "cluster", s.cfg.ClusterID, "xds", addrOf(s.plain), "secure", addrOf(s.secure),
+		"http", addrOf(s.http), "metrics", addrOf(s.monitoring))
+	<-ctx.Done()
+	s.draining.Store(true)
+	stop(servers, cmp.Or(s.cfg.ShutdownTimeout, defaultShutdownTimeout), stopHub)
+	return g.Wait()
+}
+
+func (s *Server) tlsConfig() *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13,
+		NextProtos: []string{"h2"},
+		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
+			c := s.callers.Load()
+			if c == nil {
+				return nil, errors.New("the mesh configuration was not read yet")
+			}
+			return c.TLSConfig(s.serving.GetCertificate, tls.VersionTLS13), nil
+		},
+	}
+}
+
+// stop takes no more connections and calls, has the hub say goodbye to its
+// streams, and gives all calls some time to end by themselves.
+func stop(servers []*grpc.Server, timeout time.Duration, stopHub func()) {
+	timer := time.AfterFunc(timeout, func() {
+		for _, srv := range servers {
+			srv.Stop()
+		}
+	})
+	defer timer.Stop()
+	var wg sync.WaitGroup
+	for _, srv := range servers {
+		wg.Go(srv.GracefulStop)
+	}
+	stopHub() // what is in flight is still sent
+	wg.Wait()
+}
+
+func closeAll(listeners ...net.Listener) {
+	for _, l := range listeners {
+		if l != nil {
+			_ = l.Close()
+		}
+	}
+}

@@ -1,0 +1,466 @@
+package xds
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+// deafConn is a connection that stops reading.
+type deafConn struct {
+	net.Conn
+	deaf   chan struct{} // closed to stop
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (c *deafConn) Read(p []byte) (int, error) {
+	select {
+	case <-c.deaf:
+		<-c.closed
+		return 0, io.EOF
+	default:
+		return c.Conn.Read(p)
+	}
+}
+
+func (c *deafConn) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	return c.Conn.Close()
+}
+
+// dialDeaf connects with a small receive buffer, and stops reading from the
+// socket when deaf is closed.
+func (b *bench) dialDeaf(deaf chan struct{}) *grpc.ClientConn {
+	return b.dial(grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
+		// Before it connects: a window that was offered once stays.
+		small := net.Dialer{Control: func(_, _ string, raw syscall.RawConn) error {
+			var set error
+			err := raw.Control(func(fd uintptr) {
+				set = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 4<<10)
+			})
+			return errors.Join(err, set)
+		}}
+		conn, err := small.DialContext(ctx, "tcp", addr)
+		if err != nil {
+			return nil, err
+		}
+		return &deafConn{Conn: conn, deaf: deaf, closed: make(chan struct{})}, nil
+	}))
+}
+
+// TestCase_E1_ClientsStopReading has half of the clients read no more, with
+// responses that fill gRPC's windows, the sockets, or only their buffers.
+func TestCase_E1_ClientsStopReading(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		size int
+	}{
+		{"in the queue", 8 << 20},
+		{"in the socket", 48 << 10},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			both(t, func(t *testing.T, v xdswire.Variant) {
+				const clients = 20
+				w := newWorld().set("CDS", "shared", "big", "big:1").set("EDS", "shared", "a", "a:1")
+				b := start(t, w, func(c *Config, _ *Access) { c.Limits.Write = time.Second })
+				deaf := make(chan struct{})
+				var good []*client
+				for i := range clients {
+					slow := b.connectOn(b.dialDeaf(deaf), v, fmt.Sprintf("slow%d", i))
+					go slow.receive()
+					slow.subscribe("CDS")
+					slow.wantAck("CDS", "big=big:1")
+					c := b.connect(v, fmt.Sprintf("good%d", i))
+					c.subscribe("EDS", "a")
+					c.wantAck("EDS", "a=a:1")
+					good = append(good, c)
+				}
+				close(deaf)
+				b.world.set("CDS", "shared", "big", "big:"+strings.Repeat("x", tt.size)).set("EDS", "shared", "a", "a:2")
+				b.push()
+				for _, c := range good {
+					c.wantAck("EDS", "a=a:2")
+				}
+				b.eventually("the end of the streams that nobody reads", func() bool { return len(b.hub.Proxies()) == clients })
+				b.eventually("the count of them", func() bool {
+					return b.metric("meshctl_xds_write_timeouts_total", "") == clients
+				})
+				b.world.set("EDS", "shared", "a", "a:3")
+				b.push()
+				for _, c := range good {
+					c.wantAck("EDS", "a=a:3")
+				}
+			})
+		})
+	}
+}
+
+// someone authenticates every peer as one identity.
+func someone(_ *Config, a *Access) {
+	a.Authenticate = func(ctx context.Context) (mesh.Caller, error) {
+		id := mesh.Identity{TrustDomain: "td", Namespace: "ns", ServiceAccount: "sa"}
+		return mesh.Caller{Identity: id}, Authenticated(ctx, id)
+	}
+}
+
+// idle opens n connections that say nothing, and tells of each that ends.
+func (b *bench) idle(n int) <-chan error {
+	b.t.Helper()
+	ended := make(chan error, n)
+	var wg sync.WaitGroup
+	b.t.Cleanup(wg.Wait)
+	for range n {
+		conn, err := new(net.Dialer).DialContext(b.t.Context(), "tcp", b.addr)
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		b.t.Cleanup(func() { conn.Close() })
+		wg.Go(func() {
+			_, err := io.Copy(io.Discard, conn)
+			ended <- err
+		})
+	}
+	return ended
+}
+
+func (b *bench) wait(what string, n int, ended <-chan error) {
+	b.t.Helper()
+	for i := range n {
+		select {
+		case <-ended:
+		case <-time.After(patience):
+			b.t.Fatalf("%s: %d of %d", what, i, n)
+		}
+	}
+}
+
+func TestCase_E3_ConnectionsOfOneAddress(t *testing.T) {
+	b := start(t, small(), func(c *Config, _ *Access) { c.Limits.AddressConns = 5 })
+	c := b.connect(xdswire.Delta, "p")
+	c.subscribe("CDS")
+	c.wantAck("CDS", "a=a:1 b=b:1")
+	ended := b.idle(12)
+	b.wait("connections over the limit are closed", 8, ended)
+	if n := b.metric("meshctl_xds_refused_connections_total", ""); n != 8 {
+		t.Errorf("%v of 12 refused, want 8: one of 5 is in use", n)
+	}
+	c.quiet()
+}
+
+// TestCase_E3_StrangersTakeNobodysPlace has peers that prove nothing take all
+// the room that there is for such.
+func TestCase_E3_StrangersTakeNobodysPlace(t *testing.T) {
+	b := start(t, small(), someone, func(c *Config, _ *Access) { c.Limits.PendingConns, c.Limits.AddressConns = 8, 8 })
+	before := b.connect(xdswire.Delta, "before")
+	before.subscribe("CDS")
+	before.wantAck("CDS", "a=a:1 b=b:1")
+	b.wait("strangers over the limit are closed", 12, b.idle(20))
+	before.quiet()
+}
+
+func TestCase_E3_OldestStrangerGivesWay(t *testing.T) {
+	b := start(t, small(), someone, func(c *Config, _ *Access) { c.Limits.PendingConns = 8 })
+	b.wait("strangers over the limit are closed", 12, b.idle(20))
+	c := b.connect(xdswire.Delta, "after")
+	c.subscribe("CDS")
+	c.wantAck("CDS", "a=a:1 b=b:1")
+}
+
+func TestCase_E3_StrangersMustProveThemselves(t *testing.T) {
+	b := start(t, small(), someone, func(c *Config, _ *Access) { c.Limits.FirstRequest = time.Second })
+	c := b.connect(xdswire.Delta, "p")
+	c.subscribe("CDS")
+	c.wantAck("CDS", "a=a:1 b=b:1")
+	// A connection that is set up and has no call.
+	h := b.dialRaw()
+	h.wantEnd()
+	c.quiet()
+}
+
+func TestCase_E3_StreamsOfOneIdentity(t *testing.T) {
+	b := start(t, small(), someone, func(c *Config, _ *Access) { c.Limits.IdentityStreams = 3 })
+	conn := b.dial()
+	join := func() *client {
+		c := b.connectOn(conn, xdswire.Delta, "p")
+		go c.receive()
+		c.subscribe("CDS")
+		return c
+	}
+	var in []*client
+	for range 3 {
+		c := join()
+		c.wantAck("CDS", "a=a:1 b=b:1")
+		in = append(in, c)
+	}
+	if s := join().status(); s.Code() != codes.ResourceExhausted {
+		t.Errorf("the fourth stream: got %v", s)
+	}
+	in[0].cancel()
+	b.eventually("the end of a stream", func() bool { return len(b.hub.Proxies()) == 2 })
+	b.eventually("room for another", func() bool {
+		c := join()
+		select {
+		case <-c.in:
+			return true
+		case err := <-c.ended:
+			return err == nil
+		}
+	})
+}
+
+func TestCase_E3_ConnectionsOfOneIdentity(t *testing.T) {
+	b := start(t, small(), someone, func(c *Config, _ *Access) { c.Limits.IdentityConns = 2 })
+	for range 2 {
+		c := b.connect(xdswire.Delta, "p")
+		c.subscribe("CDS")
+		c.wantAck("CDS", "a=a:1 b=b:1")
+	}
+	if s := b.connect(xdswire.Delta, "p").status(); s.Code() != codes.ResourceExhausted {
+		t.Errorf("the third connection: got %v", s)
+	}
+}
+
+func TestCase_E6_RequestsWithoutMeasure(t *testing.T) {
+	both(t, func(t *testing.T, v xdswire.Variant) {
+		b := start(t, small())
+		good := b.connect(v, "good")
+		good.subscribe("CDS")
+		good.wantAck("CDS", "a=a:1 b=b:1")
+		for what, names := range map[string][]string{
+			"a million names":  slices.Repeat([]string{"name"}, 1_000_000),
+			"a name of 4 MiB":  {strings.Repeat("x", 4<<20)},
+			"too many names":   numbered(150_000),
+			"too many of each": numbered(100_001),
+		} {
+			c := b.connect(v, "p")
+			c.request("EDS", "", names[:0], nil, "")
+			if v == xdswire.Delta {
+				_ = c.delta.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xdswire.EndpointType, ResourceNamesSubscribe: names})
+			} else {
+				_ = c.sotw.Send(&discoveryv3.DiscoveryRequest{TypeUrl: xdswire.EndpointType, ResourceNames: names})
+			}
+			if s := c.status(); s.Code() != codes.ResourceExhausted {
+				t.Errorf("%s: got %v", what, s)
+			}
+		}
+		c := b.connect(v, "flood")
+		for i := range 10_000 {
+			c.request(fmt.Sprintf("type.googleapis.com/unknown%d", i), "", []string{"x"}, nil, "")
+		}
+		c.subscribe("CDS")
+		c.wantAck("CDS", "a=a:1 b=b:1")
+		good.quiet()
+		b.eventually("the end of the others", func() bool { return len(b.hub.Proxies()) == 2 })
+		for _, p := range b.hub.Proxies() {
+			if len(p.Types) > 2 {
+				t.Errorf("%s has the types %v", p.ID, p.Types)
+			}
+		}
+	})
+}
+
+func numbered(n int) []string {
+	names := make([]string, n)
+	for i := range names {
+		names[i] = fmt.Sprint(i)
+	}
+	return names
+}
+
+func TestCase_E7_NoncesAndNacks(t *testing.T) {
+	both(t, func(t *testing.T, v xdswire.Variant) {
+		b := start(t, small())
+		c := b.connect(v, "p")
+		c.subscribe("CDS")
+		first := c.want("CDS", "a=a:1 b=b:1")
+		c.request("LDS", "never sent", nil, nil, "") // starts the type all the same
+		lds := c.recv()
+		c.request("CDS", lds.nonce+"0", nil, nil, "") // neither ACK nor NACK
+		c.ack(lds)
+		c.ack(first)
+		c.quiet()
+		b.world.set("CDS", "shared", "a", "a:2")
+		b.push()
+		refused := c.recv()
+		for range 200 { // a loop of NACKs gets no answer
+			c.nack(refused, "no")
+		}
+		c.quiet()
+		b.world.set("CDS", "shared", "a", "a:3")
+		b.push()
+		if r := c.recv(); r.typ != "CDS" || r.resources["a"] != "a:3" {
+			t.Errorf("after a loop of NACKs a later change is sent as %v", r)
+		}
+	})
+}
+
+func TestCase_E7_VersionFromTheFuture(t *testing.T) {
+	b := start(t, small())
+	c := b.connect(xdswire.SotW, "p")
+	c.first = false
+	err := c.sotw.Send(&discoveryv3.DiscoveryRequest{Node: c.node, TypeUrl: xdswire.ClusterType, VersionInfo: "99999999", ResponseNonce: "77"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.wantAck("CDS", "a=a:1 b=b:1")
+	d := b.connect(xdswire.Delta, "p")
+	d.reconnect("CDS", map[string]string{"a": "99999999", "b": "from elsewhere"})
+	d.wantAck("CDS", "a=a:1 b=b:1")
+}
+
+func TestCase_E8_DeltaSubscriptions(t *testing.T) {
+	b := start(t, small())
+	send := func(c *client, subscribe, unsubscribe []string, held map[string]string) {
+		t.Helper()
+		r := &discoveryv3.DeltaDiscoveryRequest{
+			TypeUrl: xdswire.ClusterType, ResourceNamesSubscribe: subscribe, ResourceNamesUnsubscribe: unsubscribe, InitialResourceVersions: held,
+		}
+		if c.first {
+			r.Node, c.first = c.node, false
+		}
+		if err := c.delta.Send(r); err != nil && !errors.Is(err, io.EOF) {
+			t.Fatal(err)
+		}
+	}
+	c := b.connect(xdswire.Delta, "p")
+	send(c, []string{"a"}, []string{"never heard of"}, nil)
+	c.wantAck("CDS", "a=a:1")
+	for range 20 { // each time the wildcard comes everything does
+		send(c, []string{"*"}, nil, nil)
+		c.wantAck("CDS", "a=a:1 b=b:1")
+		send(c, nil, []string{"*", "nor of this"}, nil)
+	}
+	c.quiet()
+
+	held := make(map[string]string)
+	for i := range 50_000 {
+		held[fmt.Sprint("gone", i)] = "v"
+	}
+	d := b.connect(xdswire.Delta, "p")
+	send(d, nil, nil, held)
+	if r := d.recv(); len(r.removed) != len(held) || contents(r.resources) != "a=a:1 b=b:1" {
+		t.Errorf("%d removed and %v, want all that are gone removed and the rest", len(r.removed), r.resources)
+	}
+
+	for i := range 1_000_000 {
+		held[fmt.Sprint("gone", i)] = "v"
+	}
+	e := b.connect(xdswire.Delta, "p")
+	send(e, nil, nil, held)
+	if s := e.status(); s.Code() != codes.ResourceExhausted {
+		t.Errorf("a million versions: got %v", s)
+	}
+}
+
+func TestCase_E9_NodeMetadata(t *testing.T) {
+	deep := structpb.NewStringValue("bottom")
+	for range 3000 { // three messages each: at most 10,000 can be made by others
+		deep = structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{"d": deep}})
+	}
+	both(t, func(t *testing.T, v xdswire.Variant) {
+		b := start(t, small())
+		good := b.connect(v, "good")
+		good.subscribe("CDS")
+		good.wantAck("CDS", "a=a:1 b=b:1")
+		for what, tt := range map[string]struct {
+			value *structpb.Value
+			codes []codes.Code
+		}{
+			"deep":  {deep, []codes.Code{codes.Internal}},
+			"3 MiB": {structpb.NewStringValue(strings.Repeat("x", 3<<20)), []codes.Code{codes.InvalidArgument}},
+		} {
+			c := b.connect(v, "p")
+			c.node.Metadata = &structpb.Struct{Fields: map[string]*structpb.Value{"X": tt.value}}
+			c.subscribe("CDS")
+			if s := c.status(); !slices.Contains(tt.codes, s.Code()) || len(s.Message()) > 1000 {
+				t.Errorf("%s: got %.1000s", what, s)
+			}
+		}
+		c := b.connect(v, "nan")
+		c.node.Metadata = &structpb.Struct{Fields: map[string]*structpb.Value{
+			"X": structpb.NewNumberValue(math.NaN()), "CLUSTER_ID": structpb.NewNumberValue(math.Inf(-1)),
+			"LABELS": structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{"n": structpb.NewNumberValue(math.NaN())}}),
+		}}
+		c.subscribe("CDS")
+		c.wantAck("CDS", "a=a:1 b=b:1")
+		good.quiet()
+	})
+}
+
+// TestCase_E10_EndlessChanges changes something all the time: who waits for a
+// pause before sending would never send.
+func TestCase_E10_EndlessChanges(t *testing.T) {
+	both(t, func(t *testing.T, v xdswire.Variant) {
+		b := start(t, small())
+		var clients []*client
+		for i := range 10 {
+			c := b.connect(v, fmt.Sprintf("p%d", i))
+			c.subscribe("EDS", "a")
+			clients = append(clients, c)
+		}
+		stop, stopped := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(stopped)
+			for i := 1; ; i++ {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				b.world.set("EDS", "shared", "a", fmt.Sprintf("a:%d", i))
+				b.hub.Update(b.world.take())
+			}
+		}()
+		for _, c := range clients {
+			last := -1
+			for range 20 {
+				r := c.recv()
+				c.ack(r)
+				var n int
+				if _, err := fmt.Sscanf(r.resources["a"], "a:%d", &n); err != nil {
+					t.Fatal(err)
+				}
+				if n < last {
+					t.Errorf("%d came after %d", n, last)
+				}
+				last = n
+			}
+		}
+		close(stop)
+		<-stopped
+	})
+}
+
+func TestCase_E12_ServerIsNotSynced(t *testing.T) {
+	both(t, func(t *testing.T, v xdswire.Variant) {
+		b := start(t, nil)
+		b.world = small()
+		c := b.connect(v, "early")
+		c.subscribe("CDS")
+		if s := c.status(); s.Code() != codes.Unavailable {
+			t.Errorf("got %v, want Unavailable", s)
+		}
+		b.push()
+		c = b.connect(v, "later")
+		c.subscribe("CDS")
+		c.wantAck("CDS", "a=a:1 b=b:1")
+	})
+}

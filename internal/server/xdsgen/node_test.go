@@ -1,0 +1,99 @@
+package xdsgen
+
+import (
+	"fmt"
+	"math"
+	"strings"
+	"testing"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+)
+
+const nodeID = "sidecar~10.0.0.1~app.ns~ns.svc.cluster.local"
+
+func metadata(t testing.TB, fields map[string]any) *structpb.Struct {
+	t.Helper()
+	s, err := structpb.NewStruct(fields)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestParseNodeBounds(t *testing.T) {
+	many := make(map[string]any)
+	for i := range maxLabels + 1 {
+		many[fmt.Sprint("label", i)] = "x"
+	}
+	for name, tt := range map[string]struct {
+		fields map[string]any
+		want   string
+	}{
+		"fits":           {map[string]any{"CLUSTER_ID": strings.Repeat("c", maxText), "OTHER": math.NaN()}, ""},
+		"no text":        {map[string]any{"CLUSTER_ID": math.Inf(1), "LABELS": map[string]any{"a": math.NaN()}, "INSTANCE_IPS": []any{"x"}}, ""},
+		"whole metadata": {map[string]any{"OTHER": strings.Repeat("x", maxMetadataSize)}, "metadata has"},
+		"kept text":      {map[string]any{"ISTIO_VERSION": strings.Repeat("x", maxText+1)}, "ISTIO_VERSION has"},
+		"labels":         {map[string]any{"LABELS": many}, "LABELS"},
+		"long labels":    {map[string]any{"LABELS": map[string]any{"a": strings.Repeat("x", maxLabelsSize)}}, "LABELS"},
+		"networks":       {map[string]any{"REQUESTED_NETWORK_VIEW": strings.Repeat("n,", maxList) + "n"}, "REQUESTED_NETWORK_VIEW"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := ParseNode(&corev3.Node{Id: nodeID, Metadata: metadata(t, tt.fields)})
+			switch {
+			case tt.want == "" && err != nil:
+				t.Error(err)
+			case tt.want != "" && (err == nil || !strings.Contains(err.Error(), tt.want)):
+				t.Errorf("got %v, want an error with %q", err, tt.want)
+			case err != nil && len(err.Error()) > 2*maxText:
+				t.Errorf("the error has %d bytes", len(err.Error()))
+			}
+		})
+	}
+}
+
+// FuzzParseNode reads node ids and encoded metadata: nothing may panic, and
+// what is kept is bounded.
+func FuzzParseNode(f *testing.F) {
+	add := func(id string, fields map[string]any) {
+		b, err := proto.MarshalOptions{Deterministic: true}.Marshal(metadata(f, fields))
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(id, b)
+	}
+	add(nodeID, map[string]any{
+		"CLUSTER_ID": "c", "NAMESPACE": "ns", "LABELS": map[string]any{"app": "a", "n": 1.0},
+		"INSTANCE_IPS": "10.0.0.1,fd00::1", "REQUESTED_NETWORK_VIEW": "b,a,a",
+	})
+	add("router~::1~gw.istio-system~istio-system.svc.cluster.local", map[string]any{"CLUSTER_ID": math.NaN()})
+	add("sidecar~10.0.0.1~app.ns", map[string]any{"LABELS": []any{nil}, "INSTANCE_IPS": ",,"})
+	add("~~~", map[string]any{"NAMESPACE": "other"})
+	f.Fuzz(func(t *testing.T, id string, encoded []byte) {
+		var md structpb.Struct
+		if proto.Unmarshal(encoded, &md) != nil {
+			return
+		}
+		n, err := ParseNode(&corev3.Node{Id: id, Metadata: &md})
+		if err != nil {
+			if len(err.Error()) > 8<<10 {
+				t.Errorf("the error has %d bytes", len(err.Error()))
+			}
+			return
+		}
+		kept := len(n.Cluster) + len(n.Namespace) + len(n.ServiceAccount) + len(n.Network) + len(n.MeshID) + len(n.Version)
+		for k, v := range n.Labels {
+			kept += len(k) + len(v)
+		}
+		for _, v := range n.View {
+			kept += len(v)
+		}
+		if kept > maxLabelsSize+8*maxText || len(n.IPs) > maxList+1 || len(n.Labels) > maxLabels {
+			t.Errorf("%d bytes, %d addresses and %d labels are kept", kept, len(n.IPs), len(n.Labels))
+		}
+		if n.Namespace != n.ID.Namespace {
+			t.Errorf("namespace %q of node %q", n.Namespace, id)
+		}
+	})
+}
