@@ -4,12 +4,14 @@ SHELL := bash
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 # Another Envoy, 1.36 or later, for make demo; tests use the pinned one.
 ENVOY ?=
-# Arguments of make demo and make bench, as in make demo ARGS=--once.
+# Arguments of make demo, make bench and make soak, as in make demo ARGS=--once.
 ARGS ?=
 # The revision that make bench-compare compares with.
 REV ?= HEAD
 # How long make fuzz runs each target.
 FUZZTIME ?= 10s
+# How long make soak runs.
+SOAKTIME ?= 10m
 
 # The race detector needs a C compiler, the rest does not.
 RACE := $(if $(shell command -v "$$(go env CC)"),-race)
@@ -50,6 +52,10 @@ bench: build ## Measure the control plane beside a go-control-plane snapshot cac
 .PHONY: bench-compare
 bench-compare: ## Compare the figures that make bench kept for REV with those of this revision
 	@go run ./test/load -compare ".cache/bench/$$(git describe --tags --always $(REV)).json" -out .cache/bench/$(VERSION).json
+
+.PHONY: soak
+soak: build ## Change everything for SOAKTIME (10m), then check proxies, goroutines, memory and descriptors
+	go run ./test/load -meshctl bin/meshctl -soak $(SOAKTIME) $(ARGS)
 
 .PHONY: fuzz
 fuzz: ## Run each fuzz target for FUZZTIME (10s)
