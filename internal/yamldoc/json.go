@@ -28,7 +28,7 @@ type encoder struct{ buf []byte }
 
 func (e *encoder) value(n *yaml.Node, depth int) error {
 	if depth > MaxDepth {
-		return &Error{n.Line, fmt.Sprintf("values nest more than %d deep", MaxDepth)}
+		return &Error{Line: n.Line, Reason: fmt.Sprintf("values nest more than %d deep", MaxDepth)}
 	}
 	switch n.Kind {
 	case yaml.AliasNode:
@@ -72,7 +72,7 @@ func (e *encoder) mapping(n *yaml.Node, depth int) error {
 func (e *encoder) text(n *yaml.Node) (err error) {
 	e.buf, err = jsontext.AppendQuote(e.buf, n.Value)
 	if err != nil {
-		return &Error{n.Line, "text is not UTF-8"}
+		return &Error{Line: n.Line, Reason: "text is not UTF-8"}
 	}
 	return nil
 }
@@ -110,7 +110,7 @@ func (e *encoder) number(n *yaml.Node) error {
 	}
 	var f float64
 	if err := n.Decode(&f); err != nil || math.IsInf(f, 0) || math.IsNaN(f) {
-		return &Error{n.Line, fmt.Sprintf("%s is not a number that JSON knows", n.Value)}
+		return &Error{Line: n.Line, Reason: fmt.Sprintf("%s is not a number that JSON knows", n.Value)}
 	}
 	e.buf = strconv.AppendFloat(e.buf, f, 'g', -1, 64)
 	return nil

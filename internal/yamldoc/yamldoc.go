@@ -28,13 +28,23 @@ const (
 	valueSize = 16
 )
 
-// Error is a fault of the YAML itself. Line counts from 1 in the file.
+// Error is a fault of the YAML itself. Lines count from 1 in the file.
 type Error struct {
 	Line   int
 	Reason string
+	// First is the line of what Line gives again; 0 for other faults.
+	First int
 }
 
-func (e *Error) Error() string { return fmt.Sprintf("line %d: %s", e.Line, e.Reason) }
+func (e *Error) Error() string { return fmt.Sprintf("line %d: %s", e.Line, e.Text()) }
+
+// Text is the fault without its own line.
+func (e *Error) Text() string {
+	if e.First == 0 {
+		return e.Reason
+	}
+	return fmt.Sprintf("%s, first in line %d", e.Reason, e.First)
+}
 
 // Chunk is the text of one document; Line is the line of the file it starts
 // at, from 1.
@@ -93,7 +103,7 @@ func Parse(c Chunk) (Value, error) {
 	var doc yaml.Node
 	if err := yaml.Unmarshal(c.Text, &doc); err != nil {
 		reason := parserReason(err)
-		return Value{}, &Error{c.Line + faultyLine(c.Text, reason) - 1, reason}
+		return Value{}, &Error{Line: c.Line + faultyLine(c.Text, reason) - 1, Reason: reason}
 	}
 	if doc.Kind != yaml.DocumentNode || len(doc.Content) == 0 {
 		return Value{}, nil
@@ -148,7 +158,7 @@ func (p *preparer) prepare(n *yaml.Node, depth int) error {
 	n.Line += p.offset
 	p.size += valueSize + len(n.Value)
 	if depth > MaxDepth {
-		return &Error{n.Line, fmt.Sprintf("values nest more than %d deep", MaxDepth)}
+		return &Error{Line: n.Line, Reason: fmt.Sprintf("values nest more than %d deep", MaxDepth)}
 	}
 	for _, c := range n.Content {
 		if err := p.prepare(c, depth+1); err != nil {
@@ -163,10 +173,10 @@ func (p *preparer) prepare(n *yaml.Node, depth int) error {
 	for i := 0; i < len(n.Content); i += 2 {
 		key := n.Content[i]
 		if key.Kind != yaml.ScalarNode {
-			return &Error{key.Line, "a key must be plain text"}
+			return &Error{Line: key.Line, Reason: "a key must be plain text"}
 		}
 		if first, twice := seen[key.Value]; twice {
-			return &Error{key.Line, fmt.Sprintf("key %q is given twice, first in line %d", key.Value, first)}
+			return &Error{key.Line, fmt.Sprintf("key %q is given twice", key.Value), first}
 		}
 		seen[key.Value] = key.Line
 		if key.Tag == "!!merge" {
@@ -196,12 +206,12 @@ func (p *preparer) merge(n *yaml.Node, seen map[string]int, merges []*yaml.Node)
 		for _, s := range sources {
 			s = follow(s)
 			if s.Kind != yaml.MappingNode {
-				return &Error{m.Line, "<< takes a mapping or a list of mappings"}
+				return &Error{Line: m.Line, Reason: "<< takes a mapping or a list of mappings"}
 			}
 			for i := 0; i < len(s.Content); i += 2 {
 				key, value := s.Content[i], s.Content[i+1]
 				if p.merged++; p.merged > MaxAliased/valueSize {
-					return &Error{m.Line, tooManyAliases}
+					return &Error{Line: m.Line, Reason: tooManyAliases}
 				}
 				if _, has := seen[key.Value]; has {
 					continue
@@ -224,7 +234,7 @@ func (p *preparer) expand(n *yaml.Node) (int, error) {
 	if remember {
 		switch size, known := p.sizes[target]; {
 		case size == inProgress:
-			return 0, &Error{n.Line, "an alias stands for a value that it is part of"}
+			return 0, &Error{Line: n.Line, Reason: "an alias stands for a value that it is part of"}
 		case known:
 			return size, nil
 		}
@@ -237,7 +247,7 @@ func (p *preparer) expand(n *yaml.Node) (int, error) {
 			return 0, err
 		}
 		if size += s; size > p.size+MaxAliased {
-			return 0, &Error{n.Line, tooManyAliases}
+			return 0, &Error{Line: n.Line, Reason: tooManyAliases}
 		}
 	}
 	if remember {
@@ -292,6 +302,19 @@ func (v Value) Text() string {
 func (v Value) Get(key string) Value {
 	_, value := child(follow(v.n), key)
 	return Value{value}
+}
+
+// Keys returns the keys of a mapping, as they are written.
+func (v Value) Keys() []string {
+	n := follow(v.n)
+	if n == nil || n.Kind != yaml.MappingNode {
+		return nil
+	}
+	var keys []string
+	for i := 0; i < len(n.Content); i += 2 {
+		keys = append(keys, n.Content[i].Value)
+	}
+	return keys
 }
 
 // Items returns the items of a list; ok is false when the value is not one.
@@ -391,5 +414,5 @@ func asError(err error, line int) *Error {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e
 	}
-	return &Error{line, parserReason(err)}
+	return &Error{Line: line, Reason: parserReason(err)}
 }

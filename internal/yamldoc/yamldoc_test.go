@@ -113,8 +113,8 @@ func TestFaults(t *testing.T) {
 			if !errors.As(err, &e) {
 				t.Fatalf("got %v, want a *yamldoc.Error", err)
 			}
-			if tt.line != 0 && e.Line != tt.line || !strings.Contains(e.Reason, tt.want) {
-				t.Errorf("got line %d %q, want line %d %q", e.Line, e.Reason, tt.line, tt.want)
+			if tt.line != 0 && e.Line != tt.line || !strings.Contains(e.Text(), tt.want) {
+				t.Errorf("got line %d %q, want line %d %q", e.Line, e.Text(), tt.line, tt.want)
 			}
 		})
 	}

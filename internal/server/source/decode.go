@@ -1,14 +1,17 @@
 package source
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 	securityv1beta1 "istio.io/api/security/v1beta1"
 	corev1 "k8s.io/api/core/v1"
@@ -35,6 +38,9 @@ func (c *Converter) Decode(v yamldoc.Value, place snapshot.Place) (Result, error
 	}
 	if fault, ok := errors.AsType[*FieldError](err); ok {
 		fault.Line = lineOf(v, fault)
+		if fault.textFirst > 0 {
+			fault.Err = fmt.Errorf("%w, first in line %d", fault.Err, v.TextLineOf(fault.Field, fault.textFirst))
+		}
 	}
 	return r, err
 }
@@ -68,7 +74,7 @@ func (c *Converter) decode(v yamldoc.Value, place snapshot.Place) (Result, error
 	}
 	object, versions := newObject(group, kind)
 	if object == nil {
-		return Result{Key: snapshot.Key{Kind: kind}, Skipped: true}, nil
+		return unread(r.Key, group), nil
 	}
 	if !strings.Contains(versions, version+" ") {
 		return r, faultf("apiVersion", "%s of version %q is not read: use %s", kind, version, strings.Fields(versions)[0])
@@ -120,13 +126,36 @@ func newObject(group string, kind snapshot.Kind) (object any, versions string) {
 	return nil, ""
 }
 
+// istioKeys are the fields of an Istio object.
+var istioKeys = []string{"apiVersion", "kind", "metadata", "spec", "status"}
+
+// fieldOf is the path of a key, which may hold what separates parts of a path.
+func fieldOf(key string) string {
+	if strings.ContainsAny(key, ".[]") {
+		return "[" + key + "]"
+	}
+	return key
+}
+
+func fieldHint(key string) string {
+	if near := nearest(key, istioKeys); near != "" {
+		return fmt.Sprintf(", did you mean %s?", near)
+	}
+	return ""
+}
+
 // decodeObject fills the object. Fields that a Kubernetes type does not have
-// are ignored, as they come from later versions; in an Istio spec they are
+// are ignored, as they come from later versions; in an Istio object they are
 // errors, as they are mostly typing mistakes.
 func decodeObject(v yamldoc.Value, object any) *FieldError {
 	istio, ok := object.(*Istio)
 	if !ok {
 		return decodeKube(v, "", object)
+	}
+	for _, key := range v.Keys() {
+		if !slices.Contains(istioKeys, key) {
+			return faultf(fieldOf(key), "is not a field of %s%s", istio.Kind, fieldHint(key))
+		}
 	}
 	if fault := decodeKube(v.Get("metadata"), "metadata", &istio.ObjectMeta); fault != nil {
 		return fault
@@ -166,7 +195,7 @@ func decodeKube(v yamldoc.Value, field string, into any) *FieldError {
 	at := v.Fault(func(b []byte) error {
 		return json.Unmarshal(b, reflect.New(reflect.TypeOf(into).Elem()).Interface())
 	})
-	return under(field, &FieldError{Field: at, Err: errors.New(kubeReason(err))})
+	return under(field, &FieldError{Field: at, Err: errors.New(kubeReason(err, at))})
 }
 
 // Modes of decodeProto.
@@ -185,22 +214,39 @@ func decodeProto(v yamldoc.Value, into proto.Message, discardUnknown bool) *Fiel
 		return nil
 	}
 	at := v.Fault(func(b []byte) error { return opts.Unmarshal(b, into.ProtoReflect().New().Interface()) })
-	return &FieldError{Field: at, Err: errors.New(protoReason(err))}
+	return &FieldError{Field: at, Err: errors.New(protoReason(err, at, into.ProtoReflect().Descriptor()))}
 }
 
 var (
 	kubeMismatch = regexp.MustCompile(`cannot unmarshal (\S+).* of type (.+)$`)
 	protoPrefix  = regexp.MustCompile(`^proto:[\s\x{00a0}]*(syntax error )?\(line \d+:\d+\): `)
+	protoEnum    = regexp.MustCompile(`^invalid value for enum field \S+: ([^{\[].*)$`)
 )
 
 // kubeReason says in a person's words what the JSON decoder says in Go's.
-func kubeReason(err error) string {
+func kubeReason(err error, field string) string {
 	m := kubeMismatch.FindStringSubmatch(err.Error())
 	if m == nil {
 		return err.Error()
 	}
-	return fmt.Sprintf("is a %s, want %s", m[1], typeWord(m[2]))
+	is, want := cmp.Or(jsonWords[m[1]], m[1]), typeWord(m[2])
+	switch {
+	case is == "a number" && is == want:
+		return "is not a whole number, or too large a one"
+	case isPortOrName.MatchString(field):
+		want = "a number or a name"
+	}
+	return "is " + is + ", want " + want
 }
+
+var (
+	// jsonWords are a person's words for what the JSON decoder has found.
+	jsonWords = map[string]string{
+		"array": "a list", "object": "a mapping", "number": "a number", "string": "a string", "bool": "true or false",
+	}
+	// isPortOrName finds the fields that take a number or a name.
+	isPortOrName = regexp.MustCompile(`(^|\.)(targetPort|(httpGet|tcpSocket)\.port)$`)
+)
 
 func typeWord(goType string) string {
 	switch {
@@ -216,6 +262,45 @@ func typeWord(goType string) string {
 	return "a string"
 }
 
-func protoReason(err error) string {
-	return protoPrefix.ReplaceAllString(err.Error(), "")
+// protoReason says what the decoder says, and for an enum what it may be.
+func protoReason(err error, field string, message protoreflect.MessageDescriptor) string {
+	reason := protoPrefix.ReplaceAllString(err.Error(), "")
+	m := protoEnum.FindStringSubmatch(reason)
+	enum := enumAt(message, field)
+	if m == nil || enum == nil {
+		return reason
+	}
+	var names []string
+	for i := range enum.Values().Len() {
+		names = append(names, string(enum.Values().Get(i).Name()))
+	}
+	return fmt.Sprintf("%s is none of %s", m[1], strings.Join(names, ", "))
+}
+
+// enumAt is the enum that the field at the path takes, nil for another.
+func enumAt(message protoreflect.MessageDescriptor, path string) protoreflect.EnumDescriptor {
+	var enum protoreflect.EnumDescriptor
+	isKey := false // the part is the index or the key of the field before it
+	for _, part := range strings.FieldsFunc(path, func(r rune) bool { return strings.ContainsRune(".[]", r) }) {
+		if isKey {
+			isKey = false
+			continue
+		}
+		if message == nil {
+			return nil
+		}
+		fd := message.Fields().ByJSONName(part)
+		if fd == nil {
+			fd = message.Fields().ByTextName(part)
+		}
+		if fd == nil {
+			return nil
+		}
+		isKey = fd.IsList() || fd.IsMap()
+		if fd.IsMap() {
+			fd = fd.MapValue()
+		}
+		message, enum = fd.Message(), fd.Enum()
+	}
+	return enum
 }

@@ -99,7 +99,7 @@ func (c *conversion) embedded(key, text string, into proto.Message) (yamldoc.Val
 	if err != nil {
 		var at *yamldoc.Error
 		errors.As(err, &at)
-		return doc, &FieldError{Field: "data." + key, TextLine: at.Line, Err: errors.New(at.Reason)}
+		return doc, &FieldError{Field: "data." + key, TextLine: at.Line, textFirst: at.First, Err: errors.New(at.Reason)}
 	}
 	if doc.IsNull() {
 		return doc, nil

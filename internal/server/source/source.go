@@ -53,8 +53,12 @@ type Result struct {
 	// Object is nil when the object is fine and there is nothing to deliver,
 	// such as a pod without an address or a Secret.
 	Object snapshot.Object
-	// Skipped is set for kinds that are not read; then only Key.Kind is set.
+	// Skipped is set for kinds that are not read. There is a warning then if
+	// the object was likely meant to have an effect on the mesh.
 	Skipped bool
+	// Grave is set when what a skipped object was meant for is left open: it
+	// is a security policy, or its kind is misspelt.
+	Grave bool
 	// Warnings tell what of the object is left out.
 	Warnings []*FieldError
 }
@@ -70,6 +74,8 @@ type FieldError struct {
 	// Line is the line of the fault in the file; 0 when there is no file.
 	Line int
 	Err  error
+
+	textFirst int // the line, from 1, within the text, of what the fault repeats; 0 for others
 }
 
 func (e *FieldError) Error() string {

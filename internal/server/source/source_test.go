@@ -170,7 +170,11 @@ func TestRefusals(t *testing.T) {
 		"number as Istio label":  {"kind: Gateway\napiVersion: networking.istio.io/v1\nmetadata:\n  name: x\n  labels:\n    a: 1", 6, "metadata.labels.a: is a number, want a string"},
 		"time":                   {"kind: Namespace\napiVersion: v1\nmetadata:\n  name: x\n  creationTimestamp: today", 5, `metadata.creationTimestamp: parsing time "today" as "2006-01-02T15:04:05Z07:00": cannot parse "today" as "2006"`},
 		"port is text":           {serviceHead + "  ports:\n  - port: 80\n  - name: a\n    port: http", 8, "spec.ports[1].port: is a string, want a number"},
-		"ports is a mapping":     {serviceHead + "  ports:\n    port: 80", 5, "spec.ports: is a object, want a list"},
+		"ports is a mapping":     {serviceHead + "  ports:\n    port: 80", 5, "spec.ports: is a mapping, want a list"},
+		"target port is a list":  {serviceHead + "  ports:\n  - port: 80\n    targetPort: [a]", 7, "spec.ports[0].targetPort: is a list, want a number or a name"},
+		"half a port":            {serviceHead + "  ports:\n  - port: 80.5", 6, "spec.ports[0].port: is not a whole number, or too large a one"},
+		"specs":                  {"apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {name: s}\nspecs: {}", 4, "specs: is not a field of Sidecar, did you mean spec?"},
+		"top-level key":          {"apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {name: s}\na.b/c: {}", 4, "[a.b/c]: is not a field of Sidecar"},
 		"port range":             {serviceHead + "  ports:\n  - port: 70000", 6, "spec.ports[0].port: 70000 is not a port: want 1 to 65535"},
 		"target port range":      {serviceHead + "  ports:\n  - port: 1\n    targetPort: -1", 7, "spec.ports[0].targetPort: -1 is not a port: want 1 to 65535"},
 		"node port range":        {serviceHead + "  ports:\n  - port: 1\n    nodePort: -1", 7, "spec.ports[0].nodePort: -1 is not a port: want 1 to 65535"},
@@ -188,7 +192,7 @@ func TestRefusals(t *testing.T) {
 		"pod resources":          {podHead + "spec:\n  containers:\n  - name: a\n    resources:\n      limits:\n        cpu: many", 9, "spec.containers[0].resources.limits.cpu: quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"},
 
 		"unknown field":           {gatewayHead + "  servers:\n  - port: {number: 1, protocol: TLS}\n    host: ['*']", 7, `spec.servers[0].host: unknown field "host"`},
-		"unknown enum":            {gatewayHead + "  servers:\n  - tls:\n      mode: AUTO", 7, `spec.servers[0].tls.mode: invalid value for enum field mode: "AUTO"`},
+		"unknown enum":            {gatewayHead + "  servers:\n  - tls:\n      mode: AUTO", 7, `spec.servers[0].tls.mode: "AUTO" is none of PASSTHROUGH, SIMPLE, MUTUAL, AUTO_PASSTHROUGH, ISTIO_MUTUAL, OPTIONAL_MUTUAL`},
 		"port number is text":     {gatewayHead + "  servers:\n  - port:\n      number: x", 7, `spec.servers[0].port.number: invalid value for uint32 field number: "x"`},
 		"no servers":              {gatewayHead + "  selector: {a: b}", 4, "spec.servers: is empty: a gateway needs at least one"},
 		"no spec":                 {"apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: g}", 1, "spec.servers: is empty: a gateway needs at least one"},
@@ -213,15 +217,16 @@ func TestRefusals(t *testing.T) {
 		"default endpoint":      {sidecarHead + "  ingress:\n  - port: {number: 1}\n    defaultEndpoint: 10.0.0.1:80", 7, `spec.ingress[0].defaultEndpoint: "10.0.0.1:80" is none of 127.0.0.1:PORT, 0.0.0.0:PORT, [::1]:PORT, [::]:PORT and unix://PATH`},
 		"default endpoint port": {sidecarHead + "  ingress:\n  - port: {number: 1}\n    defaultEndpoint: 127.0.0.1:0", 7, `spec.ingress[0].defaultEndpoint: "127.0.0.1:0" is none of 127.0.0.1:PORT, 0.0.0.0:PORT, [::1]:PORT, [::]:PORT and unix://PATH`},
 		"default endpoint path": {sidecarHead + "  ingress:\n  - port: {number: 1}\n    defaultEndpoint: unix://", 7, `spec.ingress[0].defaultEndpoint: "unix://" has no path`},
-		"capture mode":          {sidecarHead + "  egress:\n  - captureMode: ALL", 6, `spec.egress[0].captureMode: invalid value for enum field captureMode: "ALL"`},
+		"capture mode":          {sidecarHead + "  egress:\n  - captureMode: ALL", 6, `spec.egress[0].captureMode: "ALL" is none of DEFAULT, IPTABLES, NONE`},
 		"egress without hosts":  {sidecarHead + "  egress:\n  - port: {number: 1, protocol: HTTP}", 6, `spec.egress[0].hosts: is empty: use "*/*" for every host`},
 		"egress host":           {sidecarHead + "  egress:\n  - hosts:\n    - a.b", 7, `spec.egress[0].hosts[0]: "a.b" is not of the form namespace/host`},
 		"egress namespace":      {sidecarHead + "  egress:\n  - hosts:\n    - A/*", 7, `spec.egress[0].hosts[0]: "A/*": "A" is neither a namespace nor one of * . ~`},
 		"egress bind":           {sidecarHead + "  egress:\n  - bind: 127.0.0.1\n    hosts: ['*/*']", 6, "spec.egress[0].bind: needs a port"},
 		"egress protocol":       {sidecarHead + "  egress:\n  - port: {number: 1, protocol: FTP}\n    hosts: ['*/*']", 6, `spec.egress[0].port.protocol: "FTP" is not a protocol that this port can have`},
 
-		"mTLS mode":             {peerHead + "  mtls:\n    mode: ON", 6, `spec.mtls.mode: invalid value for enum field mode: "ON"`},
+		"mTLS mode":             {peerHead + "  mtls:\n    mode: ON", 6, `spec.mtls.mode: "ON" is none of UNSET, DISABLE, PERMISSIVE, STRICT`},
 		"mTLS of a port":        {peerHead + "  portLevelMtls:\n    8080: {mode: STRICT}", 5, "spec.portLevelMtls: needs a selector"},
+		"mTLS mode of a port":   {peerHead + "  selector: {matchLabels: {a: b}}\n  portLevelMtls:\n    8080: {mode: STRCIT}", 7, `spec.portLevelMtls.8080.mode: "STRCIT" is none of UNSET, DISABLE, PERMISSIVE, STRICT`},
 		"mTLS of a wrong port":  {peerHead + "  selector: {matchLabels: {a: b}}\n  portLevelMtls:\n    80: {}\n    80800: {mode: STRICT}", 8, "spec.portLevelMtls[80800]: 80800 is not a port: want 1 to 65535"},
 		"rule without host":     {ruleHead + "  subsets: []", 4, `spec.host: "" is not a host name`},
 		"subset twice":          {ruleHead + "  host: a\n  subsets:\n  - name: v1\n  - name: v1", 8, `spec.subsets[1].name: "v1" is given twice`},
@@ -244,6 +249,7 @@ func TestRefusals(t *testing.T) {
 		"entry address":         {entryHead + "  hosts: [a]\n  resolution: STATIC\n  endpoints:\n  - address: a.b", 8, `spec.endpoints[0].address: "a.b" is not an IP address, which resolution STATIC needs`},
 
 		"mesh syntax":          {meshHead + "  mesh: |\n    a: 1\n    b: [\n    c: 1\n", 8, "data.mesh: "},
+		"mesh key twice":       {meshHead + "  mesh: |\n    accessLogFile: a\n    rootNamespace: b\n    accessLogFile: c\n", 8, `data.mesh: key "accessLogFile" is given twice, first in line 6`},
 		"mesh type":            {meshHead + "  mesh: |\n    accessLogFile: a\n    connectTimeout: soon\n", 7, "data.mesh: connectTimeout: invalid google.protobuf.Duration value \"soon\""},
 		"mesh trust domain":    {meshHead + "  mesh: |\n    # comment\n    trustDomain: A/b\n", 7, `data.mesh: trustDomain: "A/b" is not a SPIFFE trust domain`},
 		"mesh folded":          {meshHead + "  mesh: \"trustDomain: A/b\"\n", 5, `data.mesh: trustDomain: "A/b" is not a SPIFFE trust domain`},
@@ -265,6 +271,51 @@ func TestRefusals(t *testing.T) {
 			}
 			if fault.Line != tt.line || !strings.HasPrefix(fault.Error(), tt.want) || !strings.HasSuffix(tt.want, ": ") && fault.Error() != tt.want {
 				t.Errorf("got  line %d: %s\nwant line %d: %s", fault.Line, fault, tt.line, tt.want)
+			}
+		})
+	}
+}
+
+// TestUnreadKinds: which kinds that are not read are worth a word, and which
+// a warning.
+func TestUnreadKinds(t *testing.T) {
+	t.Parallel()
+	tests := map[string]struct{ apiVersion, kind, want string }{
+		"policy":             {"security.istio.io/v1", "AuthorizationPolicy", "grave: AuthorizationPolicy is not read: it protects nothing"},
+		"authentication":     {"security.istio.io/v1beta1", "RequestAuthentication", "grave: RequestAuthentication is not read: it protects nothing"},
+		"misspelt policy":    {"security.istio.io/v1", "PeerAuthentification", "grave: PeerAuthentification is not read, did you mean PeerAuthentication?"},
+		"envoy filter":       {"networking.istio.io/v1alpha3", "EnvoyFilter", "EnvoyFilter is not read"},
+		"telemetry":          {"telemetry.istio.io/v1", "Telemetry", "Telemetry is not read"},
+		"misspelt":           {"networking.istio.io/v1", "Sidecarr", "grave: Sidecarr is not read, did you mean Sidecar?"},
+		"kind of another":    {"networking.istio.io/v1", "PeerAuthentication", "grave: PeerAuthentication is not read, did you mean apiVersion security.istio.io/v1?"},
+		"lower case":         {"v1", "service", "grave: service is not read, did you mean Service?"},
+		"unknown in core":    {"v1", "Job", "Job is not read"},
+		"other core kind":    {"v1", "PersistentVolumeClaim", ""},
+		"endpoints":          {"v1", "Endpoints", ""},
+		"deployment":         {"apps/v1", "Deployment", ""},
+		"gateway of another": {"gateway.networking.k8s.io/v1", "Gateway", ""},
+		"misspelt slice":     {"discovery.k8s.io/v1", "Endpointslice", "grave: Endpointslice is not read, did you mean EndpointSlice?"},
+	}
+	c := &source.Converter{Cluster: "c"}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			v := objects(t, "apiVersion: "+tt.apiVersion+"\nkind: "+tt.kind+"\nmetadata: {name: x, namespace: n}\n")[0]
+			r, err := c.Decode(v, snapshot.Place{})
+			if want := (snapshot.Key{Kind: snapshot.Kind(tt.kind), Cluster: "c", Namespace: "n", Name: "x"}); err != nil || !r.Skipped || r.Key != want {
+				t.Fatalf("got %+v, %v; want %s skipped", r, err, want)
+			}
+			var got string
+			for _, w := range r.Warnings {
+				if got += w.Err.Error(); w.Line != 2 {
+					t.Errorf("line %d, want 2", w.Line)
+				}
+			}
+			if r.Grave {
+				got = "grave: " + got
+			}
+			if got != tt.want {
+				t.Errorf("got  %q\nwant %q", got, tt.want)
 			}
 		})
 	}

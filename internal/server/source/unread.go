@@ -1,0 +1,96 @@
+package source
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// readKinds are the kinds that newObject knows, by group.
+var readKinds = map[string][]string{
+	"":                    {"Namespace", "Node", "Pod", "Service", "ConfigMap", "Secret", "ServiceAccount"},
+	discoveryv1.GroupName: {"EndpointSlice"},
+	groupNetworking:       {"Gateway", "Sidecar", "DestinationRule", "VirtualService", "ServiceEntry"},
+	groupSecurity:         {"PeerAuthentication"},
+}
+
+// otherCoreKinds are the kinds of core/v1 that have nothing to do with a mesh.
+var otherCoreKinds = strings.Fields(`Binding ComponentStatus Endpoints Event LimitRange List
+	PersistentVolume PersistentVolumeClaim PodTemplate ReplicationController ResourceQuota`)
+
+// unread is the result for an object of a kind that is not read. A kind of
+// Istio, and one that core/v1 does not have, was meant to have an effect: it
+// gets a warning. Those that leave something open are grave.
+func unread(key snapshot.Key, group string) Result {
+	r := Result{Key: key, Skipped: true}
+	kind := string(key.Kind)
+	isIstio := strings.HasSuffix(group, ".istio.io")
+	if isIstio && r.Key.Namespace == "" {
+		r.Key.Namespace = metav1.NamespaceDefault
+	}
+	hint := kindHint(group, kind)
+	switch {
+	case !isIstio && hint == "" && (group != "" || slices.Contains(otherCoreKinds, kind)):
+		return r
+	case group == groupSecurity && hint == "":
+		r.Grave = true
+		r.Warnings = append(r.Warnings, faultf("kind", "%s is not read: it protects nothing", kind))
+	default:
+		r.Grave = hint != ""
+		r.Warnings = append(r.Warnings, faultf("kind", "%s is not read%s", kind, hint))
+	}
+	return r
+}
+
+// kindHint suggests what a misspelt kind, or a kind of another group, was
+// meant to be; empty when it looks like neither.
+func kindHint(group, kind string) string {
+	if near := nearest(kind, readKinds[group]); near != "" {
+		return fmt.Sprintf(", did you mean %s?", near)
+	}
+	for _, other := range []string{groupNetworking, groupSecurity} {
+		if strings.HasSuffix(group, ".istio.io") && slices.Contains(readKinds[other], kind) {
+			return fmt.Sprintf(", did you mean apiVersion %s/v1?", other)
+		}
+	}
+	return ""
+}
+
+// nearest is the word that was likely meant, whatever the case, or "". Short
+// words differ by less from another word.
+func nearest(written string, words []string) string {
+	best, least := "", min(2, len(written)/3)+1
+	for _, word := range words {
+		if d := editDistance(strings.ToLower(written), strings.ToLower(word)); d < least {
+			best, least = word, d
+		}
+	}
+	return best
+}
+
+// editDistance is how many bytes must be added, removed or changed to make b
+// out of a.
+func editDistance(a, b string) int {
+	row := make([]int, len(b)+1) // from the part of a so far to each start of b
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			change := diagonal
+			if a[i] != b[j] {
+				change++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(change, row[j+1]+1, row[j]+1)
+		}
+	}
+	return row[len(b)]
+}
