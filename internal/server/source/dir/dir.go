@@ -109,14 +109,16 @@ type reader struct {
 	watcher *fsnotify.Watcher
 	tree
 	index
-	told map[snapshot.Key]bool // objects that were said to have no effect yet
+	told       map[snapshot.Key]bool // objects that were said to have no effect yet
+	toldUnread map[snapshot.Key]bool // objects that were said not to be read
+	skipped    string                // what was said of the kinds that are not read
 }
 
 func newReader(s *Source, sink snapshot.Sink, root *os.Root, watcher *fsnotify.Watcher) *reader {
 	r := &reader{
 		Source: s, dir: filepath.Clean(s.Dir), log: s.Log, now: s.Now, sink: sink, root: root, watcher: watcher,
 		conv:  source.Converter{Cluster: s.Cluster, SystemNamespace: s.SystemNamespace},
-		tree:  tree{files: map[string]*file{}, folders: map[string]*folder{}, faults: map[string]string{}},
+		tree:  tree{files: map[string]*file{}, folders: map[string]*folder{}, faults: map[string]string{}, changed: map[string]bool{}},
 		index: newIndex(),
 		told:  map[snapshot.Key]bool{},
 	}
@@ -161,7 +163,7 @@ func (r *reader) follow(ctx context.Context) {
 				continue
 			}
 		}
-		r.publish()
+		r.logChange(r.publish())
 	}
 }
 

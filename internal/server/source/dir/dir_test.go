@@ -522,9 +522,9 @@ func TestSymlinks(t *testing.T) {
 		"dangling.yaml:0 : the symlink points to nothing",
 		"linked:0 : the symlink to a folder is not followed: only kubelet's form ..data/NAME is",
 		"loop:0 : the symlink to a folder is not followed: only kubelet's form ..data/NAME is",
-		"outside:0 : the symlink is not followed, it must stay within the directory: path escapes from parent",
-		"outside.yaml:0 : the symlink is not followed, it must stay within the directory: path escapes from parent",
-		"self.yaml:0 : the symlink is not followed, it must stay within the directory: too many levels of symbolic links",
+		"outside:0 : the symlink is not followed: links may not leave the directory",
+		"outside.yaml:0 : the symlink is not followed: links may not leave the directory",
+		"self.yaml:0 : the symlink is not followed: too many levels of symbolic links",
 	)
 	for _, name := range []string{"dangling.yaml", "linked", "loop", "outside", "outside.yaml", "self.yaml", "inside.yaml"} {
 		w.must(os.Remove(w.path(name)))
@@ -608,6 +608,83 @@ func TestDirectoryReplaced(t *testing.T) {
 	w.problems()
 	w.write("sub/b.yaml", namespace("b")) // and is watched
 	w.wants(map[string]string{"Namespace b": "sub/b.yaml:1"})
+}
+
+// logged waits for the number of log lines with the text.
+func (w *world) logged(n int, text string) {
+	w.t.Helper()
+	w.until(fmt.Sprintf("%d log lines with %s", n, text), func() bool { return strings.Count(w.logs.String(), text) == n })
+}
+
+// TestUnread: objects that were meant to have an effect and are not read are
+// said once each; counts of others when they change.
+func TestUnread(t *testing.T) {
+	t.Parallel()
+	const policy = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: p, namespace: n}\n"
+	const deployment = "---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\n"
+	w := start(t, map[string]string{
+		"a.yaml": policy + deployment,
+		"b.yaml": "apiVersion: networking.istio.io/v1\nkind: EnvoyFilter\nmetadata: {name: f}\n",
+	})
+	said := "level=WARN msg=\"object has no effect\" cluster=c object=\"AuthorizationPolicy n/p\" file=" + w.path("a.yaml") +
+		" line=2 reason=\"AuthorizationPolicy is not read: it protects nothing\""
+	w.logged(1, said)
+	w.logged(1, "level=INFO msg=\"object has no effect\" cluster=c object=\"EnvoyFilter default/f\"")
+	w.logged(1, `skipped="AuthorizationPolicy 1, Deployment 1, EnvoyFilter 1"`)
+	w.problems()
+
+	w.write("a.yaml", "\n"+policy+deployment) // moves
+	w.write("c.yaml", "apiVersion: v1\nkind: service\nmetadata: {name: s, namespace: n}\n")
+	w.logged(1, `reason="service is not read, did you mean Service?"`)
+	w.logged(1, `skipped="AuthorizationPolicy 1, Deployment 1, EnvoyFilter 1, service 1"`)
+	w.logged(3, "object has no effect")
+
+	w.must(os.Remove(w.path("a.yaml")))
+	w.logged(1, `msg="kinds that are not read" cluster=c dir=`+w.dir+` skipped="EnvoyFilter 1, service 1"`)
+	w.write("a.yaml", policy) // another object, for all that is known
+	w.logged(2, said)
+}
+
+// TestChangeIsLogged: one line tells what of a batch is used.
+func TestChangeIsLogged(t *testing.T) {
+	t.Parallel()
+	w := start(t, map[string]string{"a.yaml": service("a", 1) + "---\n" + service("b", 1)})
+	line := `level=INFO msg="configuration changed" cluster=c files=1 file=` + w.path("a.yaml")
+	w.write("a.yaml", service("a", 2)+"---\n"+service("b", 2))
+	w.logged(1, line+" added=0 changed=2 removed=0\n")
+	w.write("a.yaml", service("a", 2)+"---\n"+service("c", 2))
+	w.logged(1, line+" added=1 changed=0 removed=1\n")
+	w.write("a.yaml", service("a", 2)+"---\n"+service("c", 3))
+	w.logged(1, line+` added=0 changed=1 removed=0 object="Service n/c"`)
+
+	w.must(os.Rename(w.dir, w.dir+".old")) // several files at once
+	w.must(os.MkdirAll(w.dir+".new", 0o755))
+	for _, name := range []string{"a", "b"} {
+		w.must(os.WriteFile(filepath.Join(w.dir+".new", name+".yaml"), []byte(service(name, 5)), 0o644))
+	}
+	w.must(os.Rename(w.dir+".new", w.dir))
+	w.logged(1, `msg="configuration changed" cluster=c files=2 added=1 changed=1 removed=1`)
+	w.logged(4, "configuration changed")
+}
+
+// TestFaultReplaced: of a fault that takes the place of another, only the new
+// one is said; one that goes is said before those that come.
+func TestFaultReplaced(t *testing.T) {
+	t.Parallel()
+	w := start(t, map[string]string{"a.yaml": service("a", 70000), "b.yaml": namespace("b")})
+	w.write("a.yaml", service("a", 70001))
+	w.logged(1, "70001 is not a port")
+	w.write("a.yaml", "a: [") // may be any object
+	w.logged(1, "did not find expected node content")
+	w.logged(0, "problem of the configuration is gone")
+	w.write("a.yaml", service("a", 70002))
+	w.logged(1, "70002 is not a port")
+	log := w.logs.String()
+	if gone, came := strings.Index(log, "is gone"), strings.Index(log, "70002"); gone < 0 || gone > came {
+		t.Errorf("the problem that went was not told of first:\n%s", log)
+	}
+	w.must(os.Symlink("nothing", w.path("c.yaml")))
+	w.logged(1, "file="+w.path("c.yaml")+` reason="the symlink points to nothing"`)
 }
 
 // TestMovedAwayAndBack: a move ends the watch of what is moved, however short

@@ -53,6 +53,7 @@ type chunk struct {
 	broken  []fault               // objects that cannot be used
 	notes   []fault               // parts of objects that are not used
 	skipped map[snapshot.Kind]int // kinds that are not read
+	unread  []unread              // those of them that are told about
 }
 
 type chunkID struct {
@@ -67,6 +68,13 @@ type entry struct {
 	nth    int // of the objects of its document
 	key    snapshot.Key
 	object snapshot.Object
+}
+
+// unread is an object of a kind that is not read, though it was likely meant
+// to have an effect; grave when that leaves something open.
+type unread struct {
+	fault
+	grave bool
 }
 
 // fault is something in a document that is not used.
@@ -141,7 +149,7 @@ func (c *chunk) parse(conv *source.Converter, p, place string, text yamldoc.Chun
 	var syntax *yamldoc.Error
 	switch {
 	case errors.As(err, &syntax):
-		c.broken = append(c.broken, fault{line: syntax.Line, reason: syntax.Reason})
+		c.broken = append(c.broken, fault{line: syntax.Line, reason: syntax.Text()})
 	case !v.IsNull():
 		all := objects(v)
 		if len(all) > MaxDocuments {
@@ -180,6 +188,9 @@ func (c *chunk) object(conv *source.Converter, v yamldoc.Value, p, place string)
 			c.skipped = map[snapshot.Kind]int{}
 		}
 		c.skipped[r.Key.Kind]++
+		for _, w := range r.Warnings {
+			c.unread = append(c.unread, unread{fault{w.Line, r.Key, w.Err.Error()}, r.Grave})
+		}
 		return
 	}
 	for _, w := range r.Warnings {

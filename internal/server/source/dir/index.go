@@ -56,9 +56,13 @@ func byPlace(a, b *entry) int {
 	return cmp.Or(cmp.Compare(a.path, b.path), cmp.Compare(a.line, b.line), cmp.Compare(a.nth, b.nth))
 }
 
+// delta is how many objects came, changed and went.
+type delta struct{ added, changed, removed int }
+
 // take returns the events of what was touched, in key order.
-func (x *index) take() []snapshot.Event {
+func (x *index) take() ([]snapshot.Event, delta) {
 	var events []snapshot.Event
+	var d delta
 	for key := range x.touched {
 		givers := x.givers[key]
 		delete(x.doubles, key)
@@ -74,15 +78,21 @@ func (x *index) take() []snapshot.Event {
 			continue
 		}
 		events = append(events, snapshot.Event{Key: key, Object: now})
-		if now == nil {
+		switch {
+		case now == nil:
+			d.removed++
 			delete(x.delivered, key)
-		} else {
-			x.delivered[key] = now
+			continue
+		case before == nil:
+			d.added++
+		default:
+			d.changed++
 		}
+		x.delivered[key] = now
 	}
 	clear(x.touched)
 	slices.SortFunc(events, func(a, b snapshot.Event) int {
 		return cmp.Or(cmp.Compare(a.Key.Kind, b.Key.Kind), cmp.Compare(a.Key.Namespace, b.Key.Namespace), cmp.Compare(a.Key.Name, b.Key.Name))
 	})
-	return events
+	return events, d
 }

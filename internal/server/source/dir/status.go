@@ -39,15 +39,21 @@ func (s *Source) Status() []Problem {
 	return nil
 }
 
-// publish hands the changes over, then tells about problems.
-func (r *reader) publish() {
+// publish hands the changes over, then tells about problems. It returns what
+// changed, and the one object when it is one.
+func (r *reader) publish() (d delta, only string) {
 	r.load()
-	if events := r.take(); len(events) > 0 {
+	events, d := r.take()
+	if len(events) > 0 {
 		r.sink.Apply(events)
-		r.log.Debug("objects changed", "dir", r.dir, "objects", len(events), "first", events[0].Key.String())
 		r.tellNoEffect(events)
 	}
+	r.tellUnread()
 	r.report()
+	if len(events) == 1 {
+		only = objectName(events[0].Key)
+	}
+	return d, only
 }
 
 // tellNoEffect says once of each object that generation does not use it yet.
@@ -70,34 +76,104 @@ func (r *reader) tellNoEffect(events []snapshot.Event) {
 	}
 }
 
-// report publishes the problems and logs those that came or went.
+// tellUnread says once of each object that its kind is not read, when that is
+// likely not what was meant.
+func (r *reader) tellUnread() {
+	if len(r.changed) == 0 {
+		return
+	}
+	there := map[snapshot.Key]bool{}
+	type line struct {
+		file string
+		unread
+	}
+	var lines []line
+	for _, f := range r.files {
+		for _, c := range f.chunks {
+			for _, u := range c.unread {
+				if !there[u.key] && !r.toldUnread[u.key] {
+					lines = append(lines, line{r.fileName(f.path), u})
+				}
+				there[u.key] = true
+			}
+		}
+	}
+	r.toldUnread = there
+	slices.SortFunc(lines, func(a, b line) int { return cmp.Or(cmp.Compare(a.file, b.file), cmp.Compare(a.line, b.line)) })
+	for i, l := range lines {
+		if i == maxProblems {
+			r.log.Warn("more objects have no effect, their kinds are not read", "objects", len(lines)-i)
+			break
+		}
+		say := r.log.Info
+		if l.grave {
+			say = r.log.Warn
+		}
+		say("object has no effect", "object", objectName(l.key), "file", l.file, "line", l.line, "reason", l.reason)
+	}
+}
+
+// report publishes the problems and logs those that came or went: first what
+// went. A problem that took the place of another is told of alone.
 func (r *reader) report() {
 	now := r.now()
 	problems := r.problems()
 	type identity struct{ file, object, reason string } // a line may move
-	before := map[identity][]time.Time{}
+	before := map[identity][]Problem{}
 	for _, p := range r.Status() {
 		id := identity{p.File, p.Object, p.Reason}
-		before[id] = append(before[id], p.Since)
+		before[id] = append(before[id], p)
 	}
+	var came []Problem
+	replaced := map[[2]string]bool{} // file and object
 	for i := range problems {
 		p := &problems[i]
 		id := identity{p.File, p.Object, p.Reason}
-		if since := before[id]; len(since) > 0 {
-			p.Since, before[id] = since[0], since[1:]
+		if left := before[id]; len(left) > 0 {
+			p.Since, before[id] = left[0].Since, left[1:]
 			continue
 		}
 		p.Since = now
-		if !isTransient(p.Reason) {
-			r.log.Warn("configuration is not used", "file", p.File, "line", p.Line, "object", p.Object, "reason", p.Reason)
+		came = append(came, *p)
+		replaced[[2]string{p.File, p.Object}] = true
+	}
+	var gone []Problem
+	for _, left := range before {
+		for _, p := range left {
+			// A fault without an object is one of the text: it hides the others.
+			if !replaced[[2]string{p.File, p.Object}] && !replaced[[2]string{p.File, ""}] {
+				gone = append(gone, p)
+			}
 		}
 	}
-	for id, left := range before {
-		if len(left) > 0 && !isTransient(id.reason) {
-			r.log.Info("problem of the configuration is gone", "file", id.file, "object", id.object, "reason", id.reason)
+	slices.SortFunc(gone, byPlaceInFile)
+	for _, p := range gone {
+		if !isTransient(p.Reason) {
+			r.log.Info("problem of the configuration is gone", p.attrs()...)
+		}
+	}
+	for _, p := range came {
+		if !isTransient(p.Reason) {
+			r.log.Warn("configuration is not used", p.attrs()...)
 		}
 	}
 	r.status.Store(&problems)
+}
+
+// attrs are the parts of a log line; what is not known is left out.
+func (p *Problem) attrs() []any {
+	attrs := []any{"file", p.File}
+	if p.Line > 0 {
+		attrs = append(attrs, "line", p.Line)
+	}
+	if p.Object != "" {
+		attrs = append(attrs, "object", p.Object)
+	}
+	return append(attrs, "reason", p.Reason)
+}
+
+func byPlaceInFile(a, b Problem) int {
+	return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Object, b.Object), cmp.Compare(a.Reason, b.Reason))
 }
 
 // isTransient keeps what is normal while a file is written out of the log.
@@ -122,9 +198,7 @@ func (r *reader) problems() []Problem {
 			})
 		}
 	}
-	slices.SortFunc(all, func(a, b Problem) int {
-		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Object, b.Object), cmp.Compare(a.Reason, b.Reason))
-	})
+	slices.SortFunc(all, byPlaceInFile)
 	return all
 }
 
@@ -184,6 +258,39 @@ func (r *reader) fileName(p string) string { return filepath.Join(r.dir, filepat
 
 // logFirst sums the first reading up.
 func (r *reader) logFirst(took time.Duration) {
+	r.skipped = r.skippedKinds()
+	r.log.Info("configuration directory read", "dir", r.dir, "files", len(r.files), "objects", len(r.givers),
+		"problems", len(r.Status()), "skipped", r.skipped, "took", took.Round(time.Millisecond))
+	clear(r.changed)
+}
+
+// logChange says in one line what of a batch is now used, and in another which
+// kinds are skipped when that is no longer what was said.
+func (r *reader) logChange(d delta, only string) {
+	if len(r.changed) == 0 {
+		return
+	}
+	if d != (delta{}) {
+		attrs := []any{"files", len(r.changed)}
+		if len(r.changed) == 1 {
+			for p := range r.changed {
+				attrs = append(attrs, "file", r.fileName(p))
+			}
+		}
+		attrs = append(attrs, "added", d.added, "changed", d.changed, "removed", d.removed)
+		if only != "" {
+			attrs = append(attrs, "object", only)
+		}
+		r.log.Info("configuration changed", attrs...)
+	}
+	if skipped := r.skippedKinds(); skipped != r.skipped {
+		r.skipped = skipped
+		r.log.Info("kinds that are not read", "dir", r.dir, "skipped", skipped)
+	}
+	clear(r.changed)
+}
+
+func (r *reader) skippedKinds() string {
 	skipped := map[snapshot.Kind]int{}
 	for _, f := range r.files {
 		for _, c := range f.chunks {
@@ -197,6 +304,5 @@ func (r *reader) logFirst(took time.Duration) {
 		kinds = append(kinds, fmt.Sprintf("%s %d", kind, n))
 	}
 	slices.Sort(kinds)
-	r.log.Info("configuration directory read", "dir", r.dir, "files", len(r.files), "objects", len(r.givers),
-		"problems", len(r.Status()), "skipped", strings.Join(kinds, ", "), "took", took.Round(time.Millisecond))
+	return strings.Join(kinds, ", ")
 }

@@ -34,6 +34,8 @@ type tree struct {
 	// pending are files whose text is read and not parsed yet.
 	pending     []*reading
 	pendingSize int
+	// changed are the files whose documents are others than in the batch before.
+	changed map[string]bool
 }
 
 type folder struct {
@@ -155,6 +157,7 @@ func (r *reader) drop(p string) {
 	if f := r.files[p]; f != nil {
 		r.replace(f.entries(), nil)
 		delete(r.files, p)
+		r.changed[p] = true
 	}
 }
 
@@ -198,7 +201,7 @@ func (r *reader) symlink(p string, force bool) {
 	case err != nil:
 		r.forget(p)
 		if outside, e := os.Stat(filepath.Join(r.dir, filepath.FromSlash(p))); isManifest(p) || e == nil && outside.IsDir() {
-			r.fault(p, "the symlink is not followed, it must stay within the directory: "+reason(err))
+			r.fault(p, "the symlink is not followed: "+reason(err))
 		}
 	case info.IsDir():
 		target, err := r.root.Readlink(p)
@@ -288,13 +291,22 @@ func (r *reader) load() {
 		}
 		r.replace(before, f.entries())
 		r.files[rd.path] = f
+		if old == nil || !slices.Equal(old.chunks, f.chunks) {
+			r.changed[rd.path] = true
+		}
 	}
 	r.pending, r.pendingSize = slices.Delete(r.pending, 0, len(r.pending)), 0
 }
 
+// escapes is what os.Root says of a link that leads out of the directory.
+const escapes = "path escapes from parent"
+
 // reason is the fault without the path, which the report names anyway.
 func reason(err error) string {
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
+		if pe.Err.Error() == escapes {
+			return "links may not leave the directory"
+		}
 		return pe.Err.Error()
 	}
 	return err.Error()
