@@ -53,7 +53,7 @@ func TestIssuerCluster(t *testing.T) {
 }
 
 func TestConfigIsChecked(t *testing.T) {
-	good := func() Config { return Config{ClusterID: "c1", ConfigDir: "a", StateDir: "state"} }
+	good := func() Config { return Config{ClusterID: "c1", ConfigDir: "a", StateDir: "state", SecureGRPCAddr: ":15012"} }
 	for _, tc := range []struct {
 		name   string
 		change func(*Config)
@@ -66,6 +66,8 @@ func TestConfigIsChecked(t *testing.T) {
 		{"remote is the own cluster", func(c *Config) { c.RemoteDirs = []ClusterDir{{"c1", "b"}} }, false},
 		{"remote twice", func(c *Config) { c.RemoteDirs = []ClusterDir{{"c2", "b"}, {"c2", "d"}} }, false},
 		{"token issuer of a stranger", func(c *Config) { c.TokenIssuers = []ClusterDir{{"c9", "b"}} }, false},
+		{"nothing to connect to", func(c *Config) { c.SecureGRPCAddr = "" }, false},
+		{"network", func(c *Config) { c.Network = "a b" }, false},
 		{"trust domain", func(c *Config) { c.TrustDomain = "Not Good" }, false},
 		{"state within the configuration", func(c *Config) { c.StateDir = "a/state" }, false},
 		{"state is the configuration", func(c *Config) { c.StateDir = "a" }, false},

@@ -97,6 +97,12 @@ func (c *Config) Validate() error {
 	if c.TrustDomain != "" && !mesh.IsTrustDomain(c.TrustDomain) {
 		errs = append(errs, fmt.Errorf("trust domain %q is not a SPIFFE trust domain", c.TrustDomain))
 	}
+	if c.GRPCAddr == "" && c.SecureGRPCAddr == "" {
+		errs = append(errs, errors.New("neither --grpc-addr nor --secure-grpc-addr is given: no proxy could connect"))
+	}
+	if c.Network != "" && !mesh.ClusterID(c.Network).Valid() {
+		errs = append(errs, fmt.Errorf("network %q: want letters, digits, '.', '-' and '_', at most 63", c.Network))
+	}
 	seen := map[mesh.ClusterID]string{c.ClusterID: c.ConfigDir}
 	for _, r := range c.RemoteDirs {
 		if !r.Cluster.Valid() {

@@ -56,6 +56,7 @@ func (s *Server) serveGRPC(ctx context.Context, stopHub func()) error {
 		"http", addrOf(s.http), "metrics", addrOf(s.monitoring))
 	<-ctx.Done()
 	s.draining.Store(true)
+	s.cfg.Log.Info("stopping: telling the proxies to go to another server")
 	stop(servers, cmp.Or(s.cfg.ShutdownTimeout, defaultShutdownTimeout), stopHub)
 	return g.Wait()
 }

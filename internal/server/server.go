@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -62,6 +63,14 @@ type callers struct {
 func New(cfg Config) (_ *Server, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
+	}
+	// Before a CA is made for a mesh that is not there.
+	for _, d := range append([]ClusterDir{{cfg.ClusterID, cfg.ConfigDir}}, cfg.RemoteDirs...) {
+		if info, err := os.Stat(d.Dir); err != nil {
+			return nil, fmt.Errorf("configuration directory of cluster %s: %w", d.Cluster, err)
+		} else if !info.IsDir() {
+			return nil, fmt.Errorf("configuration directory of cluster %s: %s is not a directory", d.Cluster, d.Dir)
+		}
 	}
 	s := &Server{cfg: cfg, metrics: prometheus.NewRegistry()}
 	s.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -123,6 +132,9 @@ func (s *Server) loadCA() error {
 			"dir", s.cfg.StateDir, "created", created)
 	}
 	signer := s.authority.Cert
+	if l := signer.Subject.Locality; len(l) == 1 && l[0] != string(s.cfg.ClusterID) {
+		s.cfg.Log.Warn("the signing CA was made for another cluster", "ca", l[0], "cluster", s.cfg.ClusterID, "dir", s.cfg.CADir)
+	}
 	s.cfg.Log.Info("signing CA loaded", "subject", signer.Subject.String(), "until", signer.NotAfter.UTC().Format(time.RFC3339),
 		"sha256", certs.Fingerprint(signer))
 	s.issuer, err = issuer.New(issuer.Config{
@@ -148,6 +160,9 @@ func servingNames(addr string) []string {
 
 func (s *Server) loadTokenIssuers() error {
 	s.tokens = make(map[mesh.ClusterID][]authn.TokenVerifier)
+	if len(s.cfg.TokenIssuers) == 0 && s.cfg.SecureGRPCAddr != "" {
+		s.cfg.Log.Warn("no --token-issuer: workloads without a certificate cannot prove who they are, so none gets its first one")
+	}
 	for _, t := range s.cfg.TokenIssuers {
 		v, err := tokenstore.LoadVerifier(t.Dir, s.cfg.TokenAudiences)
 		if err != nil {

@@ -152,7 +152,7 @@ func (r *Registry) turn() {
 	r.cfg.Publish(next, changes)
 	if before == nil {
 		r.cfg.Log.Info("first snapshot", "services", next.Services.Len(), "pods", next.Pods.Len(),
-			"networks", len(next.Gateways.ByNetwork))
+			"networks_with_gateways", len(next.Gateways.ByNetwork))
 		close(r.ready) // after Publish: who waits for it finds everything in place
 	}
 }
