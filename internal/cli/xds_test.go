@@ -171,7 +171,8 @@ func TestXDSCommands(t *testing.T) {
 
 	m.service(82)
 	m.next("Error adding/updating cluster(s) outbound|82||web.apps.svc.cluster.local: no good")
-	m.eventually(`client-1\.apps-1 +CDS .*no good`, "xds", "nacks")
+	const refused = `client-1\.apps-1 +CDS +\w+ +outbound\|82\|\|web\.apps\.svc\.cluster\.local +Error .*no good`
+	m.eventually(`(?s)`+refused+`.*CDS +outbound\|82.* client-1\.apps-1 +error text +Error`, "xds", "nacks")
 
 	var histories []flight.History
 	code, stdout, _ := m.run("xds", "history", "client-1.apps", "-o", "json")

@@ -56,7 +56,8 @@ func newXDSNACKsCmd(env *Env) *cobra.Command {
 		Use:   "nacks",
 		Short: "Show the responses that proxies refused",
 		Long: `Show the responses that proxies refused, oldest first, with the resources to
-blame as far as they are known. A proxy keeps what it had.`,
+blame as far as they are known, and the resources that proxies are left without
+for it. A proxy keeps what it had and is not sent the refused bytes again.`,
 		Example: `  meshctl xds nacks
   meshctl xds nacks -w`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
@@ -77,6 +78,12 @@ func (o *xdsNACKsOptions) run(ctx context.Context, env *Env) error {
 	}
 	if o.output == output.FormatTable || !o.watch {
 		if err := o.show(env, page, nackTable(page.NACKs), none); err != nil {
+			return err
+		}
+	}
+	if o.output == output.FormatTable && len(page.Refused) > 0 && !o.watch {
+		fmt.Fprintln(env.Stdout, "\nWithheld from the proxies that refused them:")
+		if err := refusedTable(page.Refused).Write(env.Stdout); err != nil {
 			return err
 		}
 	}
@@ -152,6 +159,18 @@ func nackTable(nacks []flight.NACK) *output.Table {
 		table.Rows = append(table.Rows, []string{
 			clock(n.At), n.Stream, n.Type, n.Version, orDash(strings.Join(n.Resources, ", ")), n.Error,
 		})
+	}
+	return table
+}
+
+func refusedTable(refused []xds.Refused) *output.Table {
+	table := &output.Table{Header: []string{"SINCE", "TYPE", "RESOURCE", "VERSION", "STREAMS", "FOUND BY", "ERROR"}, Gap: 3}
+	for _, r := range refused {
+		streams := strings.Join(r.Streams[:min(len(r.Streams), 3)], ", ")
+		if more := len(r.Streams) - 3; more > 0 {
+			streams += fmt.Sprintf(" and %d more", more)
+		}
+		table.Rows = append(table.Rows, []string{clock(r.Since), r.Type, r.Resource, r.Version, streams, r.Found, r.Error})
 	}
 	return table
 }

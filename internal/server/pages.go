@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"time"
 
 	"github.com/meshctl/meshctl/internal/server/admin"
 )
@@ -29,4 +30,19 @@ func (s *Server) pages() map[string]admin.Page {
 		"/debug/xds/nacks":    func(context.Context, url.Values) (any, error) { return s.hub.NACKs(), nil },
 		"/debug/xds/views":    func(ctx context.Context, _ url.Values) (any, error) { return s.hub.Views(ctx) },
 	}
+}
+
+// notes are what proxies refused, for /ready?verbose.
+func (s *Server) notes() []string {
+	const most = 50
+	refused := s.hub.NACKs().Refused
+	var out []string
+	for _, r := range refused[:min(len(refused), most)] {
+		out = append(out, fmt.Sprintf("%s %s: refused by %d streams since %s: %q",
+			r.Type, r.Resource, len(r.Streams), r.Since.UTC().Format(time.RFC3339), r.Error))
+	}
+	if len(refused) > most {
+		out = append(out, fmt.Sprintf("and %d more refused resources: see meshctl xds nacks -o json", len(refused)-most))
+	}
+	return out
 }

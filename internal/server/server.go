@@ -294,7 +294,7 @@ func (s *Server) Run(ctx context.Context) error {
 	// HTTP outlives gRPC: /ready says that the server is stopping.
 	httpCtx, stopHTTP := context.WithCancel(context.WithoutCancel(ctx))
 	s.serveHTTP(httpCtx, g, s.http, admin.Handler(admin.Config{
-		Ready: s.notReady, Version: s.cfg.Version, Pages: s.pages(), Log: s.cfg.Log,
+		Ready: s.notReady, Version: s.cfg.Version, Pages: s.pages(), Notes: s.notes, Log: s.cfg.Log,
 	}))
 	s.serveHTTP(httpCtx, g, s.monitoring, admin.Metrics(s.metrics))
 	g.Go(func() error {

@@ -23,6 +23,9 @@ type Config struct {
 	// Ready returns the reasons why the control plane is not ready, none when
 	// it is.
 	Ready func() []string
+	// Notes, when set, are what is wrong besides: /ready?verbose shows them to
+	// loopback callers, ready or not.
+	Notes func() []string
 	// Version is shown as JSON.
 	Version any
 	// Pages are shown as JSON to loopback callers, by path.
@@ -41,16 +44,17 @@ var ErrNotFound = errors.New("not found")
 // the loopback interface.
 func Handler(cfg Config) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, _ *http.Request) {
-		reasons := cfg.Ready()
-		if len(reasons) == 0 {
-			w.WriteHeader(http.StatusOK)
-			return
-		}
+	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, r *http.Request) {
+		lines := cfg.Ready()
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
-		w.WriteHeader(http.StatusServiceUnavailable)
-		for _, reason := range reasons {
-			_, _ = w.Write([]byte(reason + "\n"))
+		if len(lines) > 0 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+		if cfg.Notes != nil && r.URL.Query().Has("verbose") && fromLoopback(r) {
+			lines = append(lines, cfg.Notes()...)
+		}
+		for _, line := range lines {
+			_, _ = w.Write([]byte(line + "\n"))
 		}
 	})
 	mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) { cfg.json(w, cfg.Version) })
@@ -103,13 +107,17 @@ func (cfg *Config) json(w http.ResponseWriter, v any) {
 // name another host: a web page that was rebound to 127.0.0.1.
 func loopbackOnly(next http.HandlerFunc) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		peer, err := netip.ParseAddrPort(r.RemoteAddr)
-		if err != nil || !peer.Addr().Unmap().IsLoopback() || !isLoopbackHost(r.Host) {
+		if !fromLoopback(r) {
 			http.Error(w, "only callers on the loopback interface may read this page", http.StatusForbidden)
 			return
 		}
 		next(w, r)
 	})
+}
+
+func fromLoopback(r *http.Request) bool {
+	peer, err := netip.ParseAddrPort(r.RemoteAddr)
+	return err == nil && peer.Addr().Unmap().IsLoopback() && isLoopbackHost(r.Host)
 }
 
 func isLoopbackHost(hostport string) bool {

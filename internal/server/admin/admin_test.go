@@ -27,6 +27,7 @@ func TestHandler(t *testing.T) {
 	var reasons []string
 	h := Handler(Config{
 		Ready:   func() []string { return reasons },
+		Notes:   func() []string { return []string{"a note"} },
 		Version: map[string]string{"version": "v1"},
 		Pages: map[string]Page{"/debug/proxies": func(_ context.Context, q url.Values) (any, error) {
 			switch q.Get("proxy") {
@@ -47,6 +48,9 @@ func TestHandler(t *testing.T) {
 	}{
 		{"ready", "/ready", "10.0.0.1:1", "x", nil, 200, ""},
 		{"not ready says why", "/ready", "10.0.0.1:1", "x", []string{"cluster c2: not read yet"}, 503, "cluster c2: not read yet\n"},
+		{"notes when ready", "/ready?verbose", "127.0.0.1:1", "localhost:8080", nil, 200, "a note\n"},
+		{"notes when not ready", "/ready?verbose", "127.0.0.1:1", "localhost:8080", []string{"why"}, 503, "why\na note\n"},
+		{"no notes for the network", "/ready?verbose", "10.0.0.1:1", "localhost:8080", []string{"why"}, 503, "why\n"},
 		{"version for everyone", "/version", "10.0.0.1:1", "x", nil, 200, ""},
 		{"proxies from the network", "/debug/proxies", "10.0.0.1:1", "127.0.0.1:8080", nil, 403, ""},
 		{"proxies through a rebound name", "/debug/proxies", "127.0.0.1:1", "evil.example:8080", nil, 403, ""},

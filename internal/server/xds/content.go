@@ -178,6 +178,9 @@ func (c *content) changed(name string) bool {
 // waits until it has an answer: endpoints may be said to be removed in the
 // delta variant; routes may not, because it ignores that of routes.
 func (s *session) addMissing(i int, c *content, name string) {
+	if s.types[i].withheld.has(name) {
+		return // it keeps what it has
+	}
 	delta := s.sub.variant == xdswire.Delta
 	if i == rds || i == eds && !delta {
 		r, err := s.hub.cfg.Generation.Fallback(xdswire.PushOrder[i], name, &s.hub.encoder)
@@ -199,7 +202,7 @@ func (s *session) addMissing(i int, c *content, name string) {
 func (s *session) addRemoved(t *typeState, c *content, now pair) {
 	gone := func(names []string) {
 		for _, name := range names {
-			if t.want.Has(name) && now.get(name) == nil && !slices.Contains(c.empties, name) {
+			if t.want.Has(name) && now.get(name) == nil && !t.withheld.has(name) && !slices.Contains(c.empties, name) {
 				c.removed = append(c.removed, name)
 			}
 		}

@@ -86,6 +86,8 @@ type Hub struct {
 	proxies map[*subscriber]struct{}
 	streams uint64 // streams so far, for their ids
 
+	overlays atomic.Uint64 // states made by streams so far
+
 	// What follows belongs to the goroutine of Run.
 	snapshot *snapshot.Snapshot
 	subs     map[*subscriber]struct{}
@@ -258,6 +260,11 @@ func (h *Hub) attach(s *subscriber) {
 
 func (h *Hub) detach(s *subscriber) {
 	s.record.Close(h.cfg.Now())
+	s.mu.Lock()
+	for i := range s.status {
+		h.cfg.Metrics.refused[i].Sub(float64(len(s.status[i].refused)))
+	}
+	s.mu.Unlock()
 	h.mu.Lock()
 	delete(h.proxies, s)
 	h.mail.detach = append(h.mail.detach, s)

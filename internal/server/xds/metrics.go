@@ -15,6 +15,7 @@ type Metrics struct {
 	failures, panics, stalled, rejected prometheus.Counter
 	refusedConns                        prometheus.Counter
 	streams, waiting, views             prometheus.Gauge
+	refused                             [numTypes]prometheus.Gauge
 }
 
 // NewMetrics makes the metrics and registers them. It panics when the
@@ -53,5 +54,13 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.streams = gauge("streams", "Streams connected.")
 	m.waiting = gauge("waiting_streams", "Streams that wait for their first configuration.")
 	m.views = gauge("views", "Views in use.")
+	refused := prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		Name: "meshctl_xds_refused_resources",
+		Help: "Resources that connected proxies refused and are left without, for each proxy.",
+	}, []string{"type"})
+	reg.MustRegister(refused)
+	for i, url := range xdswire.PushOrder {
+		m.refused[i] = refused.WithLabelValues(xdswire.ShortType(url))
+	}
 	return m
 }

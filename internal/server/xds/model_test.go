@@ -40,17 +40,20 @@ type modelProxy struct {
 	good    map[string]map[string]string
 	version map[string]map[string]string // type → name → version (delta)
 	nonce   map[string]string
-	names   map[string]map[string]struct{} // EDS, RDS
-	asked   map[string]bool                // types with a first request on this stream
-	warming map[string]struct{}            // clusters
-	refuse  bool
+	// accepted is not empty for types with a response accepted whole.
+	accepted map[string]string
+	names    map[string]map[string]struct{} // EDS, RDS
+	asked    map[string]bool                // types with a first request on this stream
+	warming  map[string]struct{}            // clusters
+	refuse   bool
 }
 
 func newModelProxy(t *testing.T, rng *rand.Rand, h *Hub, name string, v xdswire.Variant) *modelProxy {
 	p := &modelProxy{
 		t: t, rng: rng, hub: h, name: name, variant: v,
 		held: make(map[string]map[string]string), good: make(map[string]map[string]string), version: make(map[string]map[string]string),
-		names: map[string]map[string]struct{}{"EDS": {}, "RDS": {"r0": {}}}, warming: make(map[string]struct{}),
+		accepted: make(map[string]string),
+		names:    map[string]map[string]struct{}{"EDS": {}, "RDS": {"r0": {}}}, warming: make(map[string]struct{}),
 	}
 	for _, url := range xdswire.PushOrder[:4] {
 		p.held[xdswire.ShortType(url)] = make(map[string]string)
@@ -127,7 +130,7 @@ func (p *modelProxy) send(typ, nonce string, more, less []string, nack string) {
 	names := slices.Sorted(maps.Keys(p.names[typ]))
 	if p.variant == xdswire.SotW {
 		p.toServer = append(p.toServer, &discoveryv3.DiscoveryRequest{
-			TypeUrl: urlOf(typ), ResourceNames: names, ResponseNonce: nonce, ErrorDetail: detail,
+			TypeUrl: urlOf(typ), ResourceNames: names, ResponseNonce: nonce, ErrorDetail: detail, VersionInfo: p.accepted[typ],
 		})
 		return
 	}
@@ -241,6 +244,12 @@ func (p *modelProxy) proxyStep() {
 	nack := ""
 	if p.refuse && p.rng.IntN(4) == 0 {
 		nack = "no"
+		// Sometimes it says what it refused, perhaps wrongly.
+		for name := range full {
+			if p.rng.IntN(3) == 0 {
+				nack = "Error adding/updating cluster(s) " + name + ": no"
+			}
+		}
 	}
 	taken := func() bool { return nack == "" || p.rng.IntN(2) == 0 }
 	var more, less []string
@@ -282,6 +291,9 @@ func (p *modelProxy) proxyStep() {
 			delete(p.good[typ], name)
 			delete(p.version[typ], name)
 		}
+	}
+	if nack == "" {
+		p.accepted[typ] = "some"
 	}
 	p.request(typ, nil, nil, nack)
 	if len(more) > 0 || len(less) > 0 {
@@ -411,8 +423,11 @@ func runModel(t *testing.T, seed uint64) {
 	for _, p := range proxies {
 		p.settle()
 	}
-	// A refused state is sent again when something changes: let every view
-	// of every type change.
+	// What was refused is not sent again until it changes: let all change.
+	for key, svc := range w.s.Services.All() {
+		parts := strings.SplitN(key, "/", 3)
+		w.set(parts[0], parts[1], parts[2], svc.Host+":9")
+	}
 	for _, typ := range []string{"CDS", "EDS", "LDS", "RDS"} {
 		for _, view := range []string{"shared", "other"} {
 			w.set(typ, view, "last", "last:1")

@@ -65,6 +65,10 @@ type typeState struct {
 	// alwaysRespond is armed when clusters are asked for anew: the next
 	// request is answered even if it looks like an ACK.
 	alwaysRespond bool
+	// withheld is what the proxy refused; nil when there is nothing.
+	withheld *withheld
+	// fresh says that the proxy holds nothing of an earlier stream.
+	fresh bool
 }
 
 // fullList says that responses of the type carry everything subscribed to in
@@ -125,6 +129,7 @@ func (s *session) sotw(req *discoveryv3.DiscoveryRequest) error {
 		return nil
 	case !t.watched || nonce == "":
 		s.watch(i, want)
+		t.fresh = req.GetVersionInfo() == ""
 		if i == cds && s.types[eds].watched {
 			s.types[eds].alwaysRespond = true
 		}
@@ -180,12 +185,14 @@ func (s *session) allowed(i int, want xdswire.Subscription) error {
 // watch starts a type anew: everything is sent, whatever was before.
 func (s *session) watch(i int, want xdswire.Subscription) {
 	t := &s.types[i]
+	s.forgetRefused(i)
 	*t = typeState{watched: true, want: want, due: true, all: true, force: t.force}
 	s.sub.setStatus(i, func(st *typeStatus) { st.watched = true })
 }
 
 // unwatch forgets a type.
 func (s *session) unwatch(i int) {
+	s.forgetRefused(i)
 	s.types[i] = typeState{}
 	s.sub.setStatus(i, func(st *typeStatus) { *st = typeStatus{} })
 }
@@ -300,6 +307,7 @@ func (s *session) accept(i int) {
 		s.sub.setStatus(i, func(st *typeStatus) { st.acked, st.ackedVersion, st.nack = true, version, nil })
 	}
 	t.framed = nil
+	t.release()
 }
 
 // refuse notes a NACK: the last good state stays, and all names that the
@@ -309,16 +317,14 @@ func (s *session) refuse(i int, nonce, message string) {
 	s.hub.cfg.Metrics.nacks[i].Inc()
 	t := &s.types[i]
 	version := versionInfo(t.sent.version())
-	message = clip(message)
+	nack := &NACK{Version: version, Message: clip(message), At: s.hub.cfg.Now()}
 	s.log.Warn("the proxy refused a response and keeps what it had",
-		"type", xdswire.ShortType(xdswire.PushOrder[i]), "version", version, "nonce", clip(nonce), "error", message)
-	nack := &NACK{Version: version, Message: message, At: s.hub.cfg.Now()}
+		"type", xdswire.ShortType(xdswire.PushOrder[i]), "version", version, "nonce", clip(nonce), "error", nack.Message)
 	s.sub.setStatus(i, func(st *typeStatus) { st.nack = nack })
 	if !t.inflight || nonce != t.nonce {
 		return
 	}
 	t.inflight = false
-	s.sub.record.NACK(t.push, nack.At, message, nil)
 	lists := [][]string{t.doubt, t.framed}
 	if !t.aside {
 		t.refused = true
@@ -326,7 +332,10 @@ func (s *session) refuse(i int, nonce, message string) {
 			lists = append(lists, d.names(), d.removed)
 		}
 	}
-	t.doubt = sortedUnique(lists...)
+	told := slices.DeleteFunc(sortedUnique(lists...), func(n string) bool { return !t.want.Has(n) })
+	found := s.blame(i, told, message, nack)
+	s.sub.record.NACK(t.push, nack.At, nack.Message, found)
+	t.doubt = slices.DeleteFunc(told, t.withheld.has)
 	t.framed = nil
 }
 
@@ -355,6 +364,9 @@ func (s *session) flush() error {
 	for i := range slices.Backward(s.types[:]) {
 		if s.types[i].watched && a.types[i].served {
 			now[i], ok[i] = a.types[i].pair()
+			if ok[i] {
+				now[i] = s.left(i, now[i])
+			}
 		}
 	}
 	clustersWait := false
@@ -403,6 +415,9 @@ func (s *session) flushType(i int, now pair) error {
 			t.acked, t.sent, t.refused, t.doubt = now, now, false, nil
 		}
 		t.force = nil
+		if t.release() {
+			return s.flush() // the next suspects
+		}
 		return nil
 	}
 	if i == cds {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"weak"
 
 	"github.com/meshctl/meshctl/internal/server/xds/flight"
 	"github.com/meshctl/meshctl/internal/xdswire"
@@ -29,6 +30,8 @@ type viewState struct {
 	names *xdswire.NameSet
 	// diffs is what changed to this state, by the id of the state before.
 	diffs map[uint64]*diff
+	// overlays are the states that streams made of this one.
+	overlays map[string]weak.Pointer[viewState]
 }
 
 // diff is what leads from one state to another. It is shared by all streams

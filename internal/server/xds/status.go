@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -46,6 +47,7 @@ type typeStatus struct {
 	sentVersion   uint64
 	ackedVersion  uint64
 	nack          *NACK
+	refused       []*Refused
 }
 
 // Flight is the record of how changes reached the proxies.
@@ -55,10 +57,12 @@ func (h *Hub) Flight() *flight.Recorder { return h.flight }
 type NACKs struct {
 	// NACKs are the refused responses that are remembered, oldest first.
 	NACKs []flight.NACK `json:"nacks"`
+	// Refused are the resources that connected proxies are left without.
+	Refused []Refused `json:"refused"`
 }
 
 // NACKs tells what proxies refused.
-func (h *Hub) NACKs() NACKs { return NACKs{NACKs: h.flight.NACKs()} }
+func (h *Hub) NACKs() NACKs { return NACKs{NACKs: h.flight.NACKs(), Refused: h.refused()} }
 
 // LiveView is a view in use, or several that one stream each uses.
 type LiveView struct {
@@ -146,18 +150,20 @@ func (s *subscriber) setStatus(i int, set func(*typeStatus)) {
 
 // Proxies lists the connected streams, sorted by id.
 func (h *Hub) Proxies() []Proxy {
-	h.mu.Lock()
-	subs := make([]*subscriber, 0, len(h.proxies))
-	for s := range h.proxies {
-		subs = append(subs, s)
-	}
-	h.mu.Unlock()
+	subs := h.subscribers()
 	out := make([]Proxy, len(subs))
 	for i, s := range subs {
 		out[i] = s.proxy()
 	}
 	slices.SortFunc(out, func(a, b Proxy) int { return cmp.Compare(a.ID, b.ID) })
 	return out
+}
+
+// subscribers lists the connected streams in no order.
+func (h *Hub) subscribers() []*subscriber {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Collect(maps.Keys(h.proxies))
 }
 
 func (s *subscriber) proxy() Proxy {

@@ -1,0 +1,53 @@
+package xds
+
+import "strings"
+
+// maxBlame is how much of an error text is read, in bytes.
+const maxBlame = 64 << 10
+
+// blame finds the resources that Envoy's error text names: those of which has
+// is true. Envoy names them in these ways, and in others not at all:
+//
+//	Error adding/updating cluster(s) NAME: reason, NAME: reason
+//	Error adding/updating listener(s) NAME: reason⏎NAME: reason
+//	… in route NAME
+//	Unexpected EDS cluster (expecting NAME): OTHER
+//	goo.gle/debugproto⏎name: "NAME"⏎… (or cluster_name)
+func blame(message string, has func(string) bool) []string {
+	message = message[:min(len(message), maxBlame)]
+	var names []string
+	add := func(name string) {
+		if has(name) {
+			names = append(names, name)
+		}
+	}
+	for _, kind := range []string{"cluster(s) ", "listener(s) "} {
+		_, list, ok := strings.Cut(message, "Error adding/updating "+kind)
+		if !ok {
+			continue
+		}
+		for line := range strings.SplitSeq(list, "\n") {
+			for part := range strings.SplitSeq(line, ", ") {
+				name, _, _ := strings.Cut(part, ": ")
+				add(name)
+			}
+		}
+	}
+	if i := strings.LastIndex(message, " in route "); i >= 0 {
+		add(strings.TrimRight(message[i+len(" in route "):], "\n."))
+	}
+	if _, rest, ok := strings.Cut(message, "Unexpected EDS cluster (expecting "); ok {
+		name, _, _ := strings.Cut(rest, "): ")
+		add(name)
+	}
+	if _, dump, ok := strings.Cut(message, "goo.gle/debug"); ok {
+		for line := range strings.SplitSeq(dump, "\n") {
+			for _, field := range []string{`name: "`, `cluster_name: "`} {
+				if name, ok := strings.CutPrefix(line, field); ok {
+					add(strings.TrimSuffix(name, `"`))
+				}
+			}
+		}
+	}
+	return sortedUnique(names)
+}

@@ -1,0 +1,299 @@
+package xds
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+	"weak"
+
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+// refusal is a resource whose bytes the proxy refused, or may have refused.
+// It is not sent these bytes again.
+type refusal struct {
+	version string            // of the refused bytes
+	good    *xdswire.Resource // what the proxy has instead, nil when none is known
+	note    *Refused          // nil while it is only a suspect
+}
+
+// withheld is what one proxy is not sent of one type. The rest of the session
+// works with the pair that is left, as if the hub had published that.
+type withheld struct {
+	names map[string]refusal
+	// suspects are groups of names, one of which made the proxy refuse a
+	// response that did not say which. They are sent group by group; a group
+	// that is refused is halved.
+	suspects [][]string
+	tries    int
+	from, to pair // the last pair of the hub and what was left of it
+}
+
+// maxTries bounds the responses that look for a resource to blame. What is
+// not found by then stays withheld with the suspects that are left.
+const maxTries = 64
+
+// maxWithheld bounds the resources that are withheld from a proxy of one
+// type: one that refuses more than that is sent them again when they change.
+const maxWithheld = 10_000
+
+func (w *withheld) has(name string) bool {
+	if w == nil {
+		return false
+	}
+	_, ok := w.names[name]
+	return ok
+}
+
+// blame withholds what a refused response may have been refused for, and
+// returns the names that are certain. The names are those of the resources in
+// the response that were new to the proxy; raw is its error text.
+func (s *session) blame(i int, names []string, raw string, nack *NACK) []string {
+	t := &s.types[i]
+	names = slices.DeleteFunc(slices.Clone(names), func(n string) bool { return !s.mayWithhold(i, n) })
+	if len(names) == 0 || t.withheld != nil && len(t.withheld.names)+len(names) > maxWithheld {
+		return nil
+	}
+	if t.withheld == nil {
+		t.withheld = &withheld{names: make(map[string]refusal)}
+	}
+	w := t.withheld
+	w.from = pair{} // what is left changes
+	found, how := blame(raw, func(n string) bool { _, ok := slices.BinarySearch(names, n); return ok }), "error text"
+	if len(found) == 0 && len(names) == 1 {
+		found, how = names, "alone in the response"
+	}
+	if len(found) == 0 && w.tries >= maxTries {
+		found, how = names, "one of several"
+		for _, group := range w.suspects {
+			found = append(found, slices.DeleteFunc(slices.Clone(group), func(n string) bool { return !w.has(n) })...)
+		}
+		w.suspects, w.tries = nil, 0
+	}
+	for _, name := range found {
+		r, suspect := w.names[name]
+		if !suspect {
+			r = s.refusal(i, name)
+		}
+		r.note = &Refused{
+			Type: xdswire.ShortType(xdswire.PushOrder[i]), Resource: name, Version: r.version,
+			Found: how, Since: nack.At, Error: nack.Message,
+		}
+		w.names[name] = r
+	}
+	s.publishRefused(i)
+	if len(found) > 0 {
+		return found
+	}
+	for _, name := range names {
+		w.names[name] = s.refusal(i, name)
+	}
+	half := len(names) / 2
+	w.suspects = slices.Insert(w.suspects, 0, names[:half], names[half:])
+	t.release()
+	return nil
+}
+
+// mayWithhold reports whether the proxy can be left without the bytes that it
+// was sent: in a full list, what is absent is removed, so what the proxy has
+// instead must be known.
+func (s *session) mayWithhold(i int, name string) bool {
+	t := &s.types[i]
+	now := t.sent.get(name)
+	if now == nil {
+		return false
+	}
+	if s.sub.variant == xdswire.Delta || !fullList(i) {
+		return true
+	}
+	if t.acked == (pair{}) {
+		return t.fresh
+	}
+	good := t.acked.get(name)
+	return good == nil || good.Version != now.Version
+}
+
+func (s *session) refusal(i int, name string) refusal {
+	t := &s.types[i]
+	r := refusal{version: t.sent.get(name).Version, good: t.acked.get(name)}
+	if r.good != nil && r.good.Version == r.version {
+		r.good = nil
+	}
+	return r
+}
+
+// release lets the next group of suspects be sent. It reports whether there
+// was one.
+func (t *typeState) release() bool {
+	w := t.withheld
+	if w == nil || len(w.suspects) == 0 {
+		return false
+	}
+	group := w.suspects[0]
+	for _, name := range group {
+		if w.names[name].note == nil {
+			delete(w.names, name)
+		}
+	}
+	t.doubt = sortedUnique(t.doubt, group) // it may be gone since
+	w.suspects = w.suspects[1:]
+	w.tries++
+	if len(w.suspects) == 0 {
+		w.tries = 0
+	}
+	w.from = pair{}
+	return true
+}
+
+// left is what is to be sent of the hub's pair. Resources that are other than
+// those refused are sent like any, and told of even if the proxy had them
+// before, as it may have taken what it refused.
+func (s *session) left(i int, now pair) pair {
+	t := &s.types[i]
+	w := t.withheld
+	if w == nil {
+		return now
+	}
+	if w.from == now {
+		return w.to
+	}
+	if t.inflight {
+		return now // only compared; an ACK would forget the doubts of now
+	}
+	gone := 0
+	for name, r := range w.names {
+		if is := now.get(name); is == nil || is.Version != r.version {
+			delete(w.names, name)
+			t.doubt = append(slices.Clip(t.doubt), name)
+			gone++
+		}
+	}
+	if gone > 0 {
+		s.publishRefused(i)
+	}
+	if len(w.names) == 0 && len(w.suspects) == 0 {
+		t.withheld = nil
+		return now
+	}
+	w.from = now
+	w.to = pair{s.hub.overlay(now.shared, w.names), s.hub.overlay(now.own, w.names)}
+	return w.to
+}
+
+// overlay is the state with what was refused replaced by what was good.
+// Proxies that refuse the same share it.
+func (h *Hub) overlay(s *viewState, names map[string]refusal) *viewState {
+	if s == nil {
+		return nil
+	}
+	changes := make(map[string]*xdswire.Resource)
+	var key strings.Builder
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if s.get(name) == nil {
+			continue
+		}
+		good := names[name].good
+		changes[name] = good
+		fmt.Fprintf(&key, "%d %s ", len(name), name)
+		if good != nil {
+			key.WriteString(good.Version)
+		}
+	}
+	if len(changes) == 0 {
+		return s
+	}
+	s.mu.Lock()
+	known := s.overlays[key.String()].Value()
+	s.mu.Unlock()
+	if known != nil {
+		return known
+	}
+	// The ids of published states count up from 1.
+	made := s.next(h.overlays.Add(1)|1<<63, changes)
+	made.round = s.round
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.overlays) >= 64 {
+		maps.DeleteFunc(s.overlays, func(_ string, p weak.Pointer[viewState]) bool { return p.Value() == nil })
+	}
+	if s.overlays == nil {
+		s.overlays = make(map[string]weak.Pointer[viewState])
+	}
+	s.overlays[key.String()] = weak.Make(made)
+	return made
+}
+
+// Refused is a resource that a proxy refused and is left without: it keeps
+// what it had.
+type Refused struct {
+	Type     string `json:"type"`
+	Resource string `json:"resource"`
+	Version  string `json:"version"` // of the resource
+	// Found says how it was found: by the error text, or alone in a response,
+	// perhaps after halving.
+	Found string    `json:"found"`
+	Since time.Time `json:"since"` // the first proxy's
+	Error string    `json:"error"` // the first proxy's
+	// Streams are those that refused it, sorted.
+	Streams []string `json:"streams"`
+}
+
+// publishRefused shows on status pages what is certain.
+func (s *session) publishRefused(i int) {
+	var notes []*Refused
+	if w := s.types[i].withheld; w != nil {
+		for _, r := range w.names {
+			if r.note != nil {
+				notes = append(notes, r.note)
+			}
+		}
+	}
+	before := 0
+	s.sub.setStatus(i, func(st *typeStatus) { before, st.refused = len(st.refused), notes })
+	s.hub.cfg.Metrics.refused[i].Add(float64(len(notes) - before))
+}
+
+// refused joins what the connected proxies refused, by type and resource.
+func (h *Hub) refused() []Refused {
+	type key struct{ typ, name, version string }
+	found := make(map[key]*Refused)
+	for _, sub := range h.subscribers() {
+		sub.mu.Lock()
+		for _, st := range sub.status {
+			for _, n := range st.refused {
+				k := key{n.Type, n.Resource, n.Version}
+				r := found[k]
+				if r == nil || n.Since.Before(r.Since) {
+					first := *n
+					if r != nil {
+						first.Streams = r.Streams
+					}
+					r = &first
+					found[k] = r
+				}
+				r.Streams = append(r.Streams, sub.id)
+			}
+		}
+		sub.mu.Unlock()
+	}
+	out := make([]Refused, 0, len(found))
+	for _, r := range found {
+		slices.Sort(r.Streams)
+		out = append(out, *r)
+	}
+	slices.SortFunc(out, func(a, b Refused) int {
+		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Type, b.Type), cmp.Compare(a.Resource, b.Resource))
+	})
+	return out
+}
+
+// forgetRefused has nothing withheld any more.
+func (s *session) forgetRefused(i int) {
+	if s.types[i].withheld != nil {
+		s.types[i].withheld = nil
+		s.publishRefused(i)
+	}
+}
