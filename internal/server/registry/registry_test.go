@@ -319,8 +319,12 @@ func TestPodsOfOneAddress(t *testing.T) {
 		event snapshot.Event
 		want  string
 	}{
-		{up(second), "second"}, {up(first), "first"}, {up(second), "first"}, {down(first), "second"},
-		{up(first), "first"}, {down(second), "first"},
+		{up(second), "second"},
+		{up(first), "first"},
+		{up(second), "first"},
+		{down(first), "second"},
+		{up(first), "first"},
+		{down(second), "first"},
 	} {
 		b.apply(step.event)
 		want := step.want + ";sample;hello;;c1"
