@@ -6,6 +6,7 @@ import (
 	"context"
 	"os"
 	"os/signal"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -17,8 +18,20 @@ func main() {
 	if !signal.Ignored(syscall.SIGHUP) { // nohup stays in force
 		signals = append(signals, syscall.SIGHUP)
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), signals...)
-	context.AfterFunc(ctx, stop) // the second signal kills
+	incoming := make(chan os.Signal, 2)
+	signal.Notify(incoming, signals...)
+	ctx, cancel := context.WithCancel(context.Background())
+	hurry := make(chan struct{})
+	var orderly atomic.Bool // the command wants to hear of the second signal
+	go func() {
+		<-incoming
+		cancel()
+		if orderly.Load() {
+			<-incoming
+			close(hurry)
+		}
+		signal.Stop(incoming) // the next signal kills
+	}()
 
 	os.Exit(cli.Run(ctx, &cli.Env{
 		Stdin:     os.Stdin,
@@ -27,5 +40,9 @@ func main() {
 		LookupEnv: os.LookupEnv,
 		Environ:   os.Environ,
 		Now:       time.Now,
+		Hurry: func() <-chan struct{} {
+			orderly.Store(true)
+			return hurry
+		},
 	}, os.Args[1:]))
 }

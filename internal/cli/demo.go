@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 
@@ -30,7 +31,7 @@ func newDemoCmd(env *Env) *cobra.Command {
 		Long: `Run a mesh of two clusters on two networks on this machine, with real Envoys,
 mTLS and east-west gateways: a network is a range of loopback addresses
 (127.1.0.0/16, 127.2.0.0/16), a pod an address of it. Linux only; nothing needs
-root, and Ctrl-C ends and removes everything.
+root, and Ctrl-C ends and removes everything (a second one without waiting).
 
 Each client asks helloworld, which runs as v1 in cluster1 and as v2 in cluster2:
 half of the answers come through the gateway of the other network. After the
@@ -85,8 +86,9 @@ func (o *demoOptions) run(ctx context.Context, env *Env) error {
 	if options.Envoy == "" {
 		options.Envoy, _ = env.LookupEnv("ENVOY")
 	}
-	if f, ok := env.Stdout.(*os.File); ok {
-		options.Terminal = term.IsTerminal(int(f.Fd()))
+	options.Width = terminalWidth(env.Stdout)
+	if env.Hurry != nil {
+		options.Hurry = env.Hurry()
 	}
 	if o.keep == "" {
 		dir, err := stateDir(env, "demo")
@@ -96,4 +98,20 @@ func (o *demoOptions) run(ctx context.Context, env *Env) error {
 		options.Logs = filepath.Join(dir, "logs")
 	}
 	return demo.Run(ctx, options)
+}
+
+// terminalWidth returns what tells the columns of the terminal that w is, 0 if
+// they are unknown, or nil if w is none.
+func terminalWidth(w io.Writer) func() int {
+	f, ok := w.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return nil
+	}
+	return func() int {
+		width, _, err := term.GetSize(int(f.Fd()))
+		if err != nil {
+			return 0
+		}
+		return width
+	}
 }

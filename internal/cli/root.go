@@ -23,6 +23,10 @@ type Env struct {
 	// that read variables of unknown names. Nil means empty.
 	Environ func() []string
 	Now     func() time.Time
+	// Hurry is for a command whose end takes time: from its call on, the
+	// second signal closes the channel and only the third kills, as otherwise
+	// the second does. Nil means that there are no signals.
+	Hurry func() <-chan struct{}
 }
 
 // constructors lists the commands, one a line.

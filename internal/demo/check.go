@@ -1,11 +1,16 @@
 package demo
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
+	"sort"
+	"strconv"
 	"strings"
+	"sync/atomic"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 )
@@ -37,9 +42,17 @@ func (r *Result) Far() int {
 	return n
 }
 
-// share bounds what each version must have answered, in percent: about four
-// standard deviations around one half for 200 requests.
-const minShare, maxShare = 35, 65
+// fairAnswers bounds how many of n requests each of two versions answers when
+// both are as likely: one half, and at most 4.24 standard deviations of √n/2
+// from it. Of 200 that is 70 to 130; chance goes beyond it once in 40,000.
+func fairAnswers(n int) (least, most int) {
+	fair := func(k int) bool {
+		off := int64(2*k - n) // twice the deviation
+		return off*off <= 18*int64(n)
+	}
+	least = sort.Search(n/2, fair)
+	return least, n - least
+}
 
 // Problems returns what a mesh that works would not have shown.
 func (r *Result) Problems() []error {
@@ -48,13 +61,13 @@ func (r *Result) Problems() []error {
 		errs = append(errs, fmt.Errorf("client of %s: "+format, append([]any{r.Client}, args...)...))
 	}
 	if n := len(r.Tally.Failed); n > 0 {
-		problem("%d of %d requests failed, the first: %w", n, r.Requests, r.Tally.Failed[0])
+		problem("%d of %s failed, the first: %w", n, count(r.Requests, "request"), r.Tally.Failed[0])
 	}
 	versions := r.Tally.Versions()
+	least, most := fairAnswers(r.Requests)
 	for _, version := range []string{"v1", "v2"} {
-		n := versions[version]
-		if n*100 < minShare*r.Requests || n*100 > maxShare*r.Requests {
-			problem("%s answered %d of %d requests, want %d%% to %d%%", version, n, r.Requests, minShare, maxShare)
+		if n := versions[version]; n < least || n > most {
+			problem("%s answered %d of %s, want %d to %d", version, n, count(r.Requests, "request"), least, most)
 		}
 	}
 	want := clientIdentity().String()
@@ -62,19 +75,20 @@ func (r *Result) Problems() []error {
 		switch a.Peer {
 		case want:
 		case "":
-			problem("%d answers of %s carry no identity of the caller in x-forwarded-client-cert", n, a.Version)
+			problem("%s of %s without the caller's identity in x-forwarded-client-cert", count(n, "answer"), a.Version)
 		default:
-			problem("%d answers of %s name the caller %s, want %s", n, a.Version, a.Peer, want)
+			problem("%s of %s to the caller %s, want %s", count(n, "answer"), a.Version, a.Peer, want)
 		}
 	}
-	if far := uint64(r.Far()); far != r.GatewayRequests {
-		problem("%d answers came from the other cluster, but its Envoy sent %d requests to the gateway %s",
+	far := r.Far()
+	if uint64(far) != r.GatewayRequests {
+		problem("the other cluster answered %d times, but the client's Envoy counts %d at the gateway %s",
 			far, r.GatewayRequests, r.Gateway)
 	}
-	if r.GatewayConnections == 0 {
+	if far > 0 && r.GatewayConnections == 0 {
 		problem("the gateway %s counts no connection to helloworld", r.Gateway)
 	}
-	if r.GatewayBytes == 0 {
+	if far > 0 && r.GatewayBytes == 0 {
 		problem("the gateway %s counts no bytes to or from helloworld", r.Gateway)
 	}
 	return errs
@@ -87,9 +101,15 @@ func (r *Result) Problems() []error {
 func (m *Mesh) Check(ctx context.Context, requests int) ([]Result, error) {
 	ctx, cancel := m.bind(ctx)
 	defer cancel()
-	var out []Result
+	var (
+		out  []Result
+		sent atomic.Int64
+	)
+	defer m.watch(func() string {
+		return fmt.Sprintf("sent %d of %d requests", sent.Load(), requests*len(m.clients))
+	})()
 	for i, c := range m.clients {
-		r, err := m.checkClient(ctx, c, m.clusters[i], m.clusters[1-i], requests)
+		r, err := m.checkClient(ctx, c, m.clusters[i], m.clusters[1-i], requests, &sent)
 		if err != nil {
 			return out, errors.Join(fmt.Errorf("check the client of %s: %w", c.Cluster, err), context.Cause(ctx))
 		}
@@ -98,7 +118,7 @@ func (m *Mesh) Check(ctx context.Context, requests int) ([]Result, error) {
 	return out, nil
 }
 
-func (m *Mesh) checkClient(ctx context.Context, c *Client, near, far *cluster, requests int) (Result, error) {
+func (m *Mesh) checkClient(ctx context.Context, c *Client, near, far *cluster, requests int, sent *atomic.Int64) (Result, error) {
 	r := Result{
 		Client:   c.Cluster,
 		Requests: requests,
@@ -113,7 +133,7 @@ func (m *Mesh) checkClient(ctx context.Context, c *Client, near, far *cluster, r
 	if err != nil {
 		return r, err
 	}
-	r.Tally = c.send(ctx, requests)
+	r.Tally = c.send(ctx, requests, sent)
 	if err := ctx.Err(); err != nil {
 		return r, err
 	}
@@ -140,12 +160,44 @@ func (r *Result) route(a Answer) string {
 	return "gateway " + r.Gateway.String()
 }
 
-// percent renders n of all, such as 47.5%.
-func percent(n, all int) string {
-	if all == 0 {
-		return "-"
+// shares renders each count's part of all counts in percent, such as 47.5%.
+// They add up to 100.0%: what rounding down leaves goes to those that lost
+// the most by it.
+func shares(counts []int) []string {
+	all := 0
+	for _, n := range counts {
+		all += n
 	}
-	return fmt.Sprintf("%.1f%%", 100*float64(n)/float64(all))
+	out := make([]string, len(counts))
+	if all == 0 {
+		for i := range out {
+			out[i] = "-"
+		}
+		return out
+	}
+	const whole = 1000 // tenths of a percent
+	tenths, byLoss := make([]int, len(counts)), make([]int, len(counts))
+	left := whole
+	for i, n := range counts {
+		tenths[i], byLoss[i] = n*whole/all, i
+		left -= tenths[i]
+	}
+	slices.SortStableFunc(byLoss, func(i, j int) int { return cmp.Compare(counts[j]*whole%all, counts[i]*whole%all) })
+	for _, i := range byLoss[:left] {
+		tenths[i]++
+	}
+	for i, n := range tenths {
+		out[i] = fmt.Sprintf("%d.%d%%", n/10, n%10)
+	}
+	return out
+}
+
+// count says how many there are of something: "1 request", "2 requests".
+func count(n int, what string) string {
+	if n != 1 {
+		what += "s"
+	}
+	return strconv.Itoa(n) + " " + what
 }
 
 // joinProblems makes one error of the problems of all results, one a line.

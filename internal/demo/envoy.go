@@ -37,19 +37,38 @@ func findEnvoy(ctx context.Context, path string) (found, version string, err err
 	if path, err = filepath.Abs(path); err != nil {
 		return "", "", fmt.Errorf("envoy: %w", err)
 	}
-	limited, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	out, err := exec.CommandContext(limited, path, "--version").Output()
-	if ctx.Err() != nil {
-		return "", "", ctx.Err()
-	}
+	out, err := printVersion(ctx, path)
 	if err != nil {
-		return "", "", fmt.Errorf("envoy %s --version: %w; %s", path, err, getEnvoy)
+		return "", "", err
 	}
-	if version, err = checkEnvoyVersion(string(out)); err != nil {
+	if version, err = checkEnvoyVersion(out); err != nil {
 		return "", "", fmt.Errorf("envoy %s: %w", path, err)
 	}
 	return path, version, nil
+}
+
+// versionTimeout is how long envoy --version may take.
+const versionTimeout = 10 * time.Second
+
+// printVersion returns what envoy --version prints.
+func printVersion(ctx context.Context, path string) (string, error) {
+	limited, cancel := context.WithTimeout(ctx, versionTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(limited, path, "--version")
+	separate(cmd)
+	// A script's child has the pipe too and would be waited for.
+	cmd.Cancel = func() error { killGroup(cmd.Process.Pid); return nil }
+	cmd.WaitDelay = time.Second
+	out, err := cmd.Output()
+	switch {
+	case ctx.Err() != nil:
+		return "", ctx.Err()
+	case limited.Err() != nil:
+		return "", fmt.Errorf("envoy %s --version did not end within %s; %s", path, versionTimeout, getEnvoy)
+	case err != nil:
+		return "", fmt.Errorf("envoy %s --version: %w; %s", path, err, getEnvoy)
+	}
+	return string(out), nil
 }
 
 // checkEnvoyVersion reads what envoy --version prints, such as

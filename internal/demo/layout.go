@@ -68,8 +68,10 @@ type pod struct {
 
 // endpoint is an address that something of the demo listens on.
 type endpoint struct {
-	addr netip.AddrPort
-	who  string // who needs it
+	addr    netip.AddrPort
+	who     string // who needs it
+	use     string // what for
+	control bool   // of a control plane: the first that are taken, the last that are freed
 }
 
 func newClusters() []*cluster {
@@ -140,8 +142,16 @@ func (c *cluster) metricsAddr() netip.AddrPort  { return c.control(mesh.PortMoni
 // endpoints are all addresses that the cluster's processes listen on.
 func (c *cluster) endpoints() []endpoint {
 	var out []endpoint
-	for _, addr := range []netip.AddrPort{c.xdsAddr(), c.plainXDSAddr(), c.httpAddr(), c.metricsAddr()} {
-		out = append(out, endpoint{addr, fmt.Sprintf("the control plane of %s", c.id)})
+	for _, control := range []struct {
+		addr netip.AddrPort
+		use  string
+	}{
+		{c.xdsAddr(), "xDS with TLS"},
+		{c.plainXDSAddr(), "plaintext xDS"},
+		{c.httpAddr(), "its readiness"},
+		{c.metricsAddr(), "its metrics"},
+	} {
+		out = append(out, endpoint{control.addr, fmt.Sprintf("the control plane of %s", c.id), control.use, true})
 	}
 	for _, p := range c.pods() {
 		out = append(out, p.endpoints()...)
@@ -159,7 +169,7 @@ func (p pod) endpoints() []endpoint {
 	maps.Copy(uses, p.own)
 	var out []endpoint
 	for port, use := range uses {
-		out = append(out, endpoint{p.at(port), fmt.Sprintf("the %s, for %s", p.role, use)})
+		out = append(out, endpoint{p.at(port), "the " + p.role, use, false})
 	}
 	slices.SortFunc(out, func(a, b endpoint) int { return cmp.Compare(a.addr.Port(), b.addr.Port()) })
 	return out

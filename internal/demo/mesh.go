@@ -11,9 +11,11 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -53,8 +55,13 @@ type Options struct {
 	Rand      io.Reader
 	Now       func() time.Time
 	LookupEnv func(string) (string, bool)
-	// Done, if not nil, is told of every step of the start that was done.
+	// Done, if not nil, is told of every step of the start that was done, and
+	// Note of what takes long and of what else the person should know.
 	Done func(step string)
+	Note func(text string)
+	// Hurry, when it is closed, ends the waits of Stop: what has not ended by
+	// itself is killed.
+	Hurry <-chan struct{}
 }
 
 // Mesh is a running mesh.
@@ -62,6 +69,7 @@ type Mesh struct {
 	opts     Options
 	dir      string
 	logs     string
+	lock     *os.File // of a temporary dir
 	clusters []*cluster
 	clients  []*Client
 	http     *http.Client
@@ -84,21 +92,15 @@ func Start(ctx context.Context, opts Options) (_ *Mesh, err error) {
 	if err := supported(); err != nil {
 		return nil, err
 	}
-	envoy, version, err := findEnvoy(ctx, opts.Envoy)
-	if err != nil {
-		return nil, err
-	}
-	opts.Envoy = envoy
 	m := &Mesh{
 		opts:     opts,
 		clusters: newClusters(),
 		http:     dial.HTTPClient(adminTimeout, nil),
 		failed:   make(chan struct{}),
 	}
-	for _, c := range m.clusters {
-		if err := checkPorts(ctx, c.endpoints()); err != nil {
-			return nil, err
-		}
+	version, err := m.prepare(ctx)
+	if err != nil {
+		return nil, err
 	}
 	m.done("Envoy %s, all addresses free", version)
 	if err := m.makeDirs(); err != nil {
@@ -121,18 +123,33 @@ func Start(ctx context.Context, opts Options) (_ *Mesh, err error) {
 	return m, nil
 }
 
-// makeDirs makes the directories of the run and of its logs.
-func (m *Mesh) makeDirs() error {
-	if m.opts.Dir == "" {
-		dir, err := os.MkdirTemp("", "meshctl-")
-		if err != nil {
-			return fmt.Errorf("make a temporary directory: %w", err)
-		}
-		m.dir, m.logs = dir, m.opts.Logs
-		if err := os.RemoveAll(m.logs); err != nil {
-			return errors.Join(fmt.Errorf("remove the logs of an earlier demo: %w", err), os.Remove(dir))
-		}
-	} else {
+// prepare finds Envoy and returns its version, clears away what demos that
+// were killed have left, and checks that all addresses are free.
+func (m *Mesh) prepare(ctx context.Context) (version string, err error) {
+	stop := m.watch(func() string { return "waiting for envoy --version" })
+	m.opts.Envoy, version, err = findEnvoy(ctx, m.opts.Envoy)
+	stop()
+	if err != nil {
+		return "", err
+	}
+	removed, err := removeStale(os.TempDir())
+	for _, dir := range removed {
+		m.done("removed %s, which a demo that was killed had left", dir)
+	}
+	if err != nil {
+		m.note(err.Error()) // no reason not to go on
+	}
+	var endpoints []endpoint
+	for _, c := range m.clusters {
+		endpoints = append(endpoints, c.endpoints()...)
+	}
+	return version, checkPorts(ctx, endpoints)
+}
+
+// makeDirs makes the directories of the run and of its logs. When it fails no
+// temporary directory is left.
+func (m *Mesh) makeDirs() (err error) {
+	if m.opts.Dir != "" {
 		dir, err := filepath.Abs(m.opts.Dir)
 		if err != nil {
 			return err
@@ -141,13 +158,32 @@ func (m *Mesh) makeDirs() error {
 			return fmt.Errorf("%s is not empty; name a directory that is, or one that does not exist", dir)
 		}
 		m.dir, m.logs = dir, filepath.Join(dir, "logs")
+	} else {
+		if m.logs, err = filepath.Abs(m.opts.Logs); err != nil {
+			return err
+		}
+		if err := os.RemoveAll(m.logs); err != nil {
+			return fmt.Errorf("remove the logs of an earlier demo: %w", err)
+		}
+		if m.dir, m.lock, err = newRunDir(os.TempDir()); err != nil {
+			return err
+		}
 	}
 	for _, dir := range []string{m.dir, m.logs} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return fmt.Errorf("make the demo's directory: %w", err)
+			return errors.Join(fmt.Errorf("make the demo's directory: %w", err), m.removeRunDir())
 		}
 	}
 	return nil
+}
+
+// removeRunDir removes the directory of the run if it is temporary.
+func (m *Mesh) removeRunDir() error {
+	if m.lock == nil {
+		return nil
+	}
+	defer m.lock.Close()
+	return os.RemoveAll(m.dir)
 }
 
 // up starts all parts, one step after the other.
@@ -181,6 +217,12 @@ func (m *Mesh) done(format string, args ...any) {
 	}
 }
 
+func (m *Mesh) note(text string) {
+	if m.opts.Note != nil {
+		m.opts.Note(text)
+	}
+}
+
 // writeConfig starts the applications and writes the YAML of both clusters.
 func (m *Mesh) writeConfig() error {
 	for _, c := range m.clusters {
@@ -208,20 +250,15 @@ func (m *Mesh) startControls(ctx context.Context) error {
 		}
 		m.controls = append(m.controls, p)
 	}
-	for i, c := range m.clusters {
-		err := m.await(ctx, m.controls[i], func(ctx context.Context) error {
-			_, err := m.get(ctx, c.httpAddr(), "/ready")
-			return err
-		})
-		if err != nil {
-			return err
-		}
+	var pages []page
+	for _, c := range m.clusters {
+		pages = append(pages, page{c.httpAddr(), "/ready"})
 	}
-	return nil
+	return m.awaitAll(ctx, "control planes", m.controls, pages)
 }
 
 func (m *Mesh) startAgents(ctx context.Context) error {
-	var pods []pod
+	var pages []page
 	for _, c := range m.clusters {
 		for _, p := range c.pods() {
 			command, err := m.agentCommand(c, p)
@@ -233,27 +270,39 @@ func (m *Mesh) startAgents(ctx context.Context) error {
 				return err
 			}
 			m.agents = append(m.agents, agent)
-			pods = append(pods, p)
+			pages = append(pages, page{p.at(mesh.PortEnvoyReadiness), "/healthz/ready"})
 		}
 	}
-	for i, p := range pods {
-		err := m.await(ctx, m.agents[i], func(ctx context.Context) error {
-			_, err := m.get(ctx, p.at(mesh.PortEnvoyReadiness), "/healthz/ready")
-			return err
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
+	return m.awaitAll(ctx, "Envoys", m.agents, pages)
 }
 
-// await calls probe until it returns no error.
-func (m *Mesh) await(ctx context.Context, p *process, probe func(context.Context) error) error {
-	if err := poll(ctx, probe); err != nil {
-		return fmt.Errorf("the %s is not ready: %w (log: %s)", p.role, err, p.log)
+// page is a path of an HTTP server of the mesh.
+type page struct {
+	addr netip.AddrPort
+	path string
+}
+
+// awaitAll waits until each process, called what, answers on its page.
+func (m *Mesh) awaitAll(ctx context.Context, what string, all []*process, pages []page) error {
+	var ready atomic.Int32
+	defer m.watch(func() string {
+		return fmt.Sprintf("waiting for %d %s (%d ready)", len(all), what, ready.Load())
+	})()
+	group, ctx := errgroup.WithContext(ctx)
+	for i, p := range all {
+		group.Go(func() error {
+			err := poll(ctx, func(ctx context.Context) error {
+				_, err := m.get(ctx, pages[i].addr, pages[i].path)
+				return err
+			})
+			if err != nil {
+				return fmt.Errorf("the %s is not ready: %w (log: %s)", p.role, err, p.log)
+			}
+			ready.Add(1)
+			return nil
+		})
 	}
-	return nil
+	return group.Wait()
 }
 
 // poll calls probe until it returns no error, ctx ends, or startTimeout is
@@ -286,6 +335,7 @@ func (m *Mesh) warmUp(ctx context.Context) error {
 			http:    dial.ProxiedHTTPClient(requestTimeout, c.client.at(clientProxyPort).String(), concurrency),
 		})
 	}
+	defer m.watch(func() string { return "waiting for answers of both versions to both clients" })()
 	for _, c := range m.clients {
 		seen := map[string]bool{}
 		err := poll(ctx, func(ctx context.Context) error {
@@ -388,8 +438,8 @@ func (m *Mesh) bind(ctx context.Context) (context.Context, context.CancelFunc) {
 }
 
 // Stop ends the mesh and removes what it made: all of it, but what Options
-// say is to stay. It does so also when ctx has ended. The error tells what
-// did not end as it should.
+// say is to stay. It does so also when ctx has ended, and at once when
+// Options.Hurry is closed. The error tells what did not end as it should.
 func (m *Mesh) Stop(ctx context.Context) error {
 	m.mu.Lock()
 	stopped := m.stopping
@@ -399,40 +449,64 @@ func (m *Mesh) Stop(ctx context.Context) error {
 	if stopped {
 		return nil
 	}
+	ctx, cancel := m.unhurried(ctx)
+	defer cancel()
 
 	var errs []error
 	if m.opts.Dir != "" {
 		// Of a mesh that failed, what can be had.
-		if err := m.keepDumps(context.WithoutCancel(ctx)); err != nil && !failed {
+		if err := m.keepDumps(ctx); err != nil && !failed && ctx.Err() == nil {
 			errs = append(errs, err)
 		}
 	}
 	for _, c := range m.clients {
 		c.http.CloseIdleConnections()
 	}
-	errs = append(errs, stopAll(m.agents), stopAll(m.controls))
+	errs = append(errs, m.stopAll(ctx, m.agents), m.stopAll(ctx, m.controls))
 	m.starter.close()
 	for _, a := range m.apps {
 		errs = append(errs, a.close())
 	}
 	m.http.CloseIdleConnections()
 
-	if m.opts.Dir == "" {
-		errs = append(errs, os.RemoveAll(m.dir))
-		if !failed && errors.Join(errs...) == nil {
-			errs = append(errs, os.RemoveAll(m.logs))
-		}
+	errs = append(errs, m.removeRunDir())
+	if m.opts.Dir == "" && !failed && errors.Join(errs...) == nil {
+		errs = append(errs, os.RemoveAll(m.logs))
 	}
 	return errors.Join(errs...)
 }
 
+// unhurried returns a context that ends when Options.Hurry is closed, and not
+// with ctx.
+func (m *Mesh) unhurried(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	go func() {
+		select {
+		case <-m.opts.Hurry:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
+}
+
 // stopAll stops the processes, all at the same time.
-func stopAll(all []*process) error {
+func (m *Mesh) stopAll(ctx context.Context, all []*process) error {
+	var left atomic.Int32
+	left.Store(int32(len(all)))
+	defer m.watch(func() string {
+		text := fmt.Sprintf("waiting for %d of %d processes to end", left.Load(), len(all))
+		if m.opts.Hurry != nil {
+			text += "; Ctrl-C kills them"
+		}
+		return text
+	})()
 	errs := make([]error, len(all))
 	var group errgroup.Group
 	for i, p := range all {
 		group.Go(func() error {
-			errs[i] = p.stop()
+			errs[i] = p.stop(ctx)
+			left.Add(-1)
 			return nil
 		})
 	}
@@ -457,6 +531,7 @@ func (m *Mesh) keepDumps(ctx context.Context) error {
 			}{
 				{"bootstraps", func() ([]byte, error) { return os.ReadFile(filepath.Join(m.podDir(p), podBootstrap)) }},
 				{"config_dumps", func() ([]byte, error) { return m.get(ctx, p.admin(), "/config_dump?include_eds") }},
+				{"clusters", func() ([]byte, error) { return m.get(ctx, p.admin(), "/clusters?format=json") }},
 				{"certificates", func() ([]byte, error) { return m.get(ctx, p.admin(), "/certs") }},
 			} {
 				data, err := source.read()

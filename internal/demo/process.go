@@ -2,6 +2,7 @@ package demo
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -85,8 +86,9 @@ func (s *starter) start(c command, ended func(*process)) (*process, error) {
 	return p, nil
 }
 
-// stop asks the process to end, and kills it when it does not.
-func (p *process) stop() error {
+// stop asks the process to end, and kills it when it does not, or as soon as
+// ctx ends.
+func (p *process) stop(ctx context.Context) error {
 	select {
 	case <-p.done:
 		return nil
@@ -97,6 +99,10 @@ func (p *process) stop() error {
 	defer timer.Stop()
 	select {
 	case <-p.done:
+		return nil
+	case <-ctx.Done():
+		killGroup(p.pid)
+		<-p.done
 		return nil
 	case <-timer.C:
 		killGroup(p.pid)

@@ -2,6 +2,8 @@ package demo
 
 import (
 	"bufio"
+	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -52,7 +54,7 @@ func TestProcessTakesItsChildrenAlong(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := p.stop(); err != nil {
+	if err := p.stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	<-ended
@@ -86,7 +88,7 @@ func TestProcessCause(t *testing.T) {
 		if got := p.cause().Error(); !strings.HasPrefix(got, want) || !strings.Contains(got, p.log) {
 			t.Errorf("%s: got %q, want %q", script, got, want)
 		}
-		if err := p.stop(); err != nil {
+		if err := p.stop(t.Context()); err != nil {
 			t.Errorf("stop after the end: %v", err)
 		}
 	}
@@ -118,5 +120,56 @@ func TestMeshFailsWhenAProcessEnds(t *testing.T) {
 	<-ctx.Done()
 	if err := m.Err(); err == nil || !strings.Contains(err.Error(), "exit status 1") {
 		t.Errorf("error %v, want one with the exit status", err)
+	}
+}
+
+func TestProcessIsKilledInAHurry(t *testing.T) {
+	t.Parallel()
+	s := newStarter("/bin/sh")
+	defer s.close()
+	p, ended := startShell(t, s, "trap '' TERM; echo ready; while :; do sleep 1000; done")
+	firstLine(t, p)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := p.stop(ctx); err != nil {
+		t.Error(err)
+	}
+	if got := (<-ended).cause().Error(); !strings.Contains(got, "killed") {
+		t.Errorf("it ended as %q, want it killed", got)
+	}
+}
+
+// Not parallel: a program that was just written must not be open in a child
+// that another test starts.
+func TestHangingEnvoy(t *testing.T) {
+	dir := t.TempDir()
+	path, started := filepath.Join(dir, "envoy"), filepath.Join(dir, "child")
+	script := "#!/bin/sh\nsleep 1000 &\necho $! > " + started + ".tmp\nmv " + started + ".tmp " + started + "\nwait\n"
+	if err := os.WriteFile(path, []byte(script), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	result := make(chan error, 1)
+	go func() {
+		_, err := printVersion(ctx, path)
+		result <- err
+	}()
+	var child int
+	for deadline := time.Now().Add(time.Minute); child == 0; time.Sleep(time.Millisecond) {
+		if data, err := os.ReadFile(started); err == nil {
+			child, _ = strconv.Atoi(strings.TrimSpace(string(data)))
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the program does not start")
+		}
+	}
+	cancel()
+	if err := <-result; !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v, want that of the context", err)
+	}
+	for deadline := time.Now().Add(time.Minute); running(child); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("the child %d of the program outlived it", child)
+		}
 	}
 }

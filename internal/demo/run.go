@@ -2,6 +2,7 @@ package demo
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,10 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"time"
 
-	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
 )
 
@@ -29,44 +27,73 @@ type RunOptions struct {
 	Requests int
 	// Results go to Stdout, progress to Stderr.
 	Stdout, Stderr io.Writer
-	// Terminal says that Stdout is one, where a line can be written over.
-	Terminal bool
+	// Width, if not nil, says that Stdout is a terminal, where a line can be
+	// written over, and how many columns it has now; 0 is unknown.
+	Width func() int
 }
 
 // Run shows the demo. With Once it returns nil only if the mesh does all that
-// it should; else it shows live shares until ctx ends, which is no error.
+// it should; else it shows live shares until ctx ends, which is no error. When
+// ctx ends before that, or o.Hurry is closed, the error is context.Canceled.
 func Run(ctx context.Context, o RunOptions) (err error) {
 	started := o.Now()
-	o.Done = func(step string) {
-		fmt.Fprintf(o.Stderr, "✓ %5.1fs  %s\n", o.Now().Sub(started).Seconds(), step)
+	say := func(mark string) func(string) {
+		return func(text string) {
+			fmt.Fprintf(o.Stderr, "%s %5.1fs  %s\n", mark, o.Now().Sub(started).Seconds(), text)
+		}
 	}
+	o.Done, o.Note = say("✓"), say("…")
 	m, err := Start(ctx, o.Options)
 	if err != nil {
 		return err
 	}
 	defer func() {
 		stopErr := m.Stop(ctx)
-		switch {
-		case stopErr != nil:
-			err = errors.Join(err, stopErr)
-		case o.Dir != "":
-			o.Done("all processes ended; everything is kept in " + m.dir)
-		case m.Err() != nil:
-			o.Done("all processes ended, all files but the logs removed")
+		hurried := false
+		select {
+		case <-o.Hurry:
+			hurried, err = true, cmp.Or(err, context.Canceled)
 		default:
-			o.Done("all processes ended, all files removed")
+		}
+		switch {
+		case stopErr == nil:
+			o.Done(m.ending(hurried))
+		case errors.Is(err, context.Canceled): // which is all that will be said of err
+			o.Note(stopErr.Error())
+		default:
+			err = errors.Join(err, stopErr)
 		}
 	}()
 
-	ctx, cancel := m.bind(ctx)
+	bound, cancel := m.bind(ctx)
 	defer cancel()
-	if err := m.show(ctx, o); err != nil {
+	err = m.show(bound, o)
+	if err != nil {
+		// Why a request or a program was given up is the better cause.
+		if cause := context.Cause(bound); cause != nil {
+			return cause
+		}
 		if failure := m.Err(); failure != nil {
 			return failure
 		}
-		return err
 	}
-	return nil
+	return err
+}
+
+// ending says what has become of the processes and files after Stop.
+func (m *Mesh) ending(hurried bool) string {
+	processes := "all processes ended"
+	if hurried {
+		processes = "all processes ended or killed"
+	}
+	switch {
+	case m.opts.Dir != "":
+		return processes + "; everything is kept in " + m.dir
+	case m.Err() != nil:
+		return processes + ", all files but the logs removed"
+	default:
+		return processes + ", all files removed"
+	}
 }
 
 // show prints the tables, checks, and goes on with live shares.
@@ -93,7 +120,7 @@ func (m *Mesh) show(ctx context.Context, o RunOptions) error {
 		return nil
 	}
 	m.showCommands(o.Stdout)
-	return m.live(ctx, o.Stdout, o.Terminal)
+	return m.live(ctx, o.Stdout, o.Width)
 }
 
 // showEndpoints prints what the client's Envoy may choose from, with the
@@ -102,6 +129,7 @@ func (m *Mesh) showEndpoints(ctx context.Context, c *Client, w io.Writer) error 
 	args := []string{"pc", "endpoints", "--admin", c.Admin(), "--cluster", target().String()}
 	fmt.Fprintf(w, "The client of %s may choose from:\n\n$ %s\n", c.Cluster, m.commandLine(args...))
 	cmd := exec.CommandContext(ctx, m.opts.Program, args...)
+	separate(cmd) // Ctrl-C is for the demo
 	cmd.Env = m.environment(m.dir)
 	var stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = w, &stderr
@@ -114,35 +142,78 @@ func (m *Mesh) showEndpoints(ctx context.Context, c *Client, w io.Writer) error 
 
 // showResults prints who answered, and what the proxies counted.
 func showResults(w io.Writer, url string, results []Result) error {
-	answers := output.Table{Header: []string{"CLIENT", "VERSION", "ANSWERS", "SHARE", "ROUTE", "CLIENT AS THE SERVER SAW IT"}}
-	counters := output.Table{Header: []string{"CLIENT", "TO ITS OWN POD", "TO THE GATEWAY", "GATEWAY CONNECTIONS", "GATEWAY BYTES"}}
+	answers := output.Table{Header: []string{"CLIENT", "VERSION", "ANSWERS", "SHARE", "ROUTE"}}
+	counters := output.Table{Header: []string{"CLIENT", "TO ITS POD", "TO GATEWAY", "CONNECTIONS", "BYTES"}}
 	for _, r := range results {
-		for _, a := range slices.SortedFunc(maps.Keys(r.Tally.Answers), compareAnswers) {
-			n := r.Tally.Answers[a]
-			answers.Rows = append(answers.Rows, []string{
-				string(r.Client), a.Version, strconv.Itoa(n), percent(n, r.Requests), r.route(a), a.Peer,
-			})
-		}
-		if n := len(r.Tally.Failed); n > 0 {
-			answers.Rows = append(answers.Rows, []string{
-				string(r.Client), "none", strconv.Itoa(n), percent(n, r.Requests), "failed", "",
-			})
-		}
+		answers.Rows = append(answers.Rows, r.answerRows()...)
 		counters.Rows = append(counters.Rows, []string{
 			string(r.Client), strconv.FormatUint(r.LocalRequests, 10), strconv.FormatUint(r.GatewayRequests, 10),
 			strconv.FormatUint(r.GatewayConnections, 10), strconv.FormatUint(r.GatewayBytes, 10),
 		})
 	}
-	fmt.Fprintf(w, "%d requests from each client to %s:\n\n", results[0].Requests, url)
+	fmt.Fprintf(w, "%s from each client to %s:\n\n", count(results[0].Requests, "request"), url)
 	if err := answers.Write(w); err != nil {
 		return err
 	}
-	fmt.Fprint(w, "\nWhat the clients' Envoys sent, and the other network's gateway passed on:\n\n")
+	if err := showPeers(w, results); err != nil {
+		return err
+	}
+	fmt.Fprint(w, "\nRequests that the clients' Envoys sent by each route, and what the other\n"+
+		"network's gateway passed on:\n\n")
 	if err := counters.Write(w); err != nil {
 		return err
 	}
 	fmt.Fprintln(w)
 	return nil
+}
+
+// answerRows are the rows of the client: one of each version and route, and
+// one of the requests that failed.
+func (r *Result) answerRows() [][]string {
+	type source struct{ version, route string }
+	counts := map[source]int{}
+	for a, n := range r.Tally.Answers {
+		counts[source{a.Version, r.route(a)}] += n
+	}
+	sources := slices.SortedFunc(maps.Keys(counts), func(a, b source) int {
+		return cmp.Or(strings.Compare(a.version, b.version), strings.Compare(a.route, b.route))
+	})
+	var ns []int
+	for _, s := range sources {
+		ns = append(ns, counts[s])
+	}
+	if n := len(r.Tally.Failed); n > 0 {
+		sources, ns = append(sources, source{"none", "failed"}), append(ns, n)
+	}
+	var rows [][]string
+	for i, share := range shares(ns) {
+		rows = append(rows, []string{string(r.Client), sources[i].version, strconv.Itoa(ns[i]), share, sources[i].route})
+	}
+	return rows
+}
+
+// showPeers prints whom the servers' Envoys saw: one sentence, if they saw the
+// same everywhere.
+func showPeers(w io.Writer, results []Result) error {
+	seen := map[string]bool{}
+	table := output.Table{Header: []string{"CLIENT", "VERSION", "ANSWERS", "SEEN AS"}, Gap: 2}
+	for _, r := range results {
+		for _, a := range slices.SortedFunc(maps.Keys(r.Tally.Answers), compareAnswers) {
+			seen[a.Peer] = true
+			peer := cmp.Or(a.Peer, "unknown")
+			table.Rows = append(table.Rows, []string{string(r.Client), a.Version, strconv.Itoa(r.Tally.Answers[a]), peer})
+		}
+	}
+	switch len(seen) {
+	case 0:
+		return nil
+	case 1:
+		_, err := fmt.Fprintf(w, "\nThe servers' Envoys saw each of these requests come from\n%s.\n", table.Rows[0][3])
+		return err
+	default:
+		fmt.Fprint(w, "\nWhom the servers' Envoys saw as the caller:\n\n")
+		return table.Write(w)
+	}
 }
 
 func compareAnswers(a, b Answer) int {
@@ -193,20 +264,30 @@ func (m *Mesh) showCommands(w io.Writer) {
 	fmt.Fprint(w, "\nAnswers of each second, until Ctrl-C:\n\n")
 }
 
-// commandLine is how a person runs meshctl with these arguments from the
-// working directory.
+// commandLine is how a person runs meshctl with these arguments from any
+// directory.
 func (m *Mesh) commandLine(args ...string) string {
-	program := m.opts.Program
-	if wd, err := os.Getwd(); err == nil {
-		if rel, err := filepath.Rel(wd, program); err == nil && filepath.IsLocal(rel) {
-			program = "." + string(filepath.Separator) + rel
-		}
-	}
-	words := []string{quote(program)}
+	words := []string{quote(m.programName())}
 	for _, a := range args {
 		words = append(words, quote(a))
 	}
 	return strings.Join(words, " ")
+}
+
+// programName is the name of meshctl if a shell finds this program by it, else
+// its path.
+func (m *Mesh) programName() string {
+	name := filepath.Base(m.opts.Program)
+	found, err := exec.LookPath(name)
+	if err != nil || !filepath.IsAbs(found) {
+		return m.opts.Program
+	}
+	a, errA := os.Stat(found)
+	b, errB := os.Stat(m.opts.Program)
+	if errA != nil || errB != nil || !os.SameFile(a, b) {
+		return m.opts.Program
+	}
+	return name
 }
 
 // quote makes s one word of a shell.
@@ -218,99 +299,4 @@ func quote(s string) string {
 		return s
 	}
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
-}
-
-const (
-	liveRate     = 10 // requests a second and client
-	liveInterval = time.Second
-)
-
-// live sends requests from all clients and prints a line a second, until ctx
-// ends. It returns nil unless the mesh failed.
-func (m *Mesh) live(ctx context.Context, w io.Writer, terminal bool) error {
-	type outcome struct {
-		client int
-		answer Answer
-		err    error
-	}
-	outcomes := make(chan outcome)
-	var senders sync.WaitGroup
-	defer senders.Wait()
-	for i, c := range m.clients {
-		senders.Go(func() {
-			tick := time.NewTicker(time.Second / liveRate)
-			defer tick.Stop()
-			for {
-				a, err := c.Get(ctx)
-				select {
-				case outcomes <- outcome{i, a, err}:
-				case <-ctx.Done():
-					return
-				}
-				select {
-				case <-tick.C:
-				case <-ctx.Done():
-					return
-				}
-			}
-		})
-	}
-
-	tallies := newTallies(len(m.clients))
-	tick := time.NewTicker(liveInterval)
-	defer tick.Stop()
-	for {
-		select {
-		case o := <-outcomes:
-			if o.err != nil {
-				tallies[o.client].Failed = append(tallies[o.client].Failed, o.err)
-			} else {
-				tallies[o.client].Answers[o.answer]++
-			}
-		case <-tick.C:
-			line := liveLine(m.clusterIDs(), tallies)
-			if terminal {
-				fmt.Fprintf(w, "\r%s\x1b[K", line)
-			} else {
-				fmt.Fprintln(w, line)
-			}
-			tallies = newTallies(len(m.clients))
-		case <-ctx.Done():
-			if terminal {
-				fmt.Fprintln(w)
-			}
-			return m.Err()
-		}
-	}
-}
-
-func newTallies(n int) []Tally {
-	out := make([]Tally, n)
-	for i := range out {
-		out[i].Answers = map[Answer]int{}
-	}
-	return out
-}
-
-func (m *Mesh) clusterIDs() []mesh.ClusterID {
-	var out []mesh.ClusterID
-	for _, c := range m.clusters {
-		out = append(out, c.id)
-	}
-	return out
-}
-
-// liveLine says what each client was answered, such as
-// "cluster1: 4 v1, 6 v2   cluster2: 5 v1, 5 v2, 1 failed (…)".
-func liveLine(clients []mesh.ClusterID, tallies []Tally) string {
-	var parts []string
-	for i, id := range clients {
-		versions := tallies[i].Versions()
-		text := fmt.Sprintf("%s: %2d v1, %2d v2", id, versions["v1"], versions["v2"])
-		if failed := tallies[i].Failed; len(failed) > 0 {
-			text += fmt.Sprintf(", %d failed (%v)", len(failed), failed[0])
-		}
-		parts = append(parts, text)
-	}
-	return strings.Join(parts, "   ")
 }

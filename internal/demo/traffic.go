@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"sync"
+	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
 
@@ -41,7 +42,7 @@ func (c *Client) Get(ctx context.Context) (Answer, error) {
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return Answer{}, fmt.Errorf("GET %s from %s: status %s", c.url, c.Cluster, resp.Status)
+		return Answer{}, fmt.Errorf("GET %s from %s: %w", c.url, c.Cluster, &statusError{resp.Status})
 	}
 	g, err := readGreeting(resp.Body)
 	if err != nil {
@@ -49,6 +50,11 @@ func (c *Client) Get(ctx context.Context) (Answer, error) {
 	}
 	return Answer{Version: g.Version, Cluster: mesh.ClusterID(g.Cluster), Peer: peerURI(g.ClientCert)}, nil
 }
+
+// statusError is an answer with another status than 200.
+type statusError struct{ status string }
+
+func (e *statusError) Error() string { return "status " + e.status }
 
 // Admin is the address of the admin interface of the client's Envoy.
 func (c *Client) Admin() string { return c.pod.admin().String() }
@@ -72,9 +78,9 @@ func (t Tally) Versions() map[string]int {
 // concurrency is how many requests a client has under way at once.
 const concurrency = 4
 
-// send makes n requests, a few at a time, and counts the answers. It stops
-// early only when ctx ends.
-func (c *Client) send(ctx context.Context, n int) Tally {
+// send makes n requests, a few at a time, and counts the answers, and in sent
+// what it sent. It stops early only when ctx ends.
+func (c *Client) send(ctx context.Context, n int, sent *atomic.Int64) Tally {
 	var (
 		mu    sync.Mutex
 		tally = Tally{Answers: map[Answer]int{}}
@@ -87,6 +93,7 @@ func (c *Client) send(ctx context.Context, n int) Tally {
 		}
 		group.Go(func() error {
 			answer, err := c.Get(ctx)
+			sent.Add(1)
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {

@@ -36,18 +36,31 @@ type command struct {
 
 func demoCommand(t *testing.T, args ...string) *command {
 	t.Helper()
-	c := &command{temp: shortDir(t), state: t.TempDir(), stderr: &bytes.Buffer{}}
+	c := newCommand(t, shortDir(t), args...)
+	out, err := c.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.stdout = bufio.NewReader(out)
+	c.start(t)
+	return c
+}
+
+// newCommand is a command that has not been started and has no stdout.
+func newCommand(t *testing.T, temp string, args ...string) *command {
+	t.Helper()
+	c := &command{temp: temp, state: t.TempDir(), stderr: &bytes.Buffer{}}
 	c.Cmd = exec.CommandContext(t.Context(), meshctl, append([]string{"demo", "--envoy", envoy.Path(t)}, args...)...)
 	c.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + c.state, "TMPDIR=" + c.temp, "XDG_STATE_HOME=" + c.state}
 	c.Dir = t.TempDir()
 	c.Cancel = func() error { return c.Process.Signal(os.Interrupt) }
 	c.WaitDelay = deadline
 	c.Stderr = c.stderr
-	out, err := c.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.stdout = bufio.NewReader(out)
+	return c
+}
+
+func (c *command) start(t *testing.T) {
+	t.Helper()
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +70,6 @@ func demoCommand(t *testing.T, args ...string) *command {
 			logAll(t, c.temp, c.state)
 		}
 	})
-	return c
 }
 
 // shortDir is like t.TempDir, with a path that Unix sockets fit below.
@@ -147,17 +159,27 @@ func TestDemoOnce(t *testing.T) {
 				"ca/root/root-cert.pem", "ca/cluster1/ca-cert.pem", "issuer/cluster2/jwks.json",
 				"logs/cluster1-istiod.log", "logs/cluster2-client.log",
 				"config_dumps/cluster1-client.json", "config_dumps/cluster2-istio-eastwestgateway.json",
-				"bootstraps/cluster1-client.json", "certificates/cluster1-client.json",
+				"bootstraps/cluster1-client.json", "certificates/cluster1-client.json", "clusters/cluster1-client.json",
 			} {
 				if info, err := os.Stat(filepath.Join(keep, want)); err != nil || info.Size() == 0 {
 					t.Errorf("%s was not kept: %v", want, err)
 				}
 			}
+			keptEndpoints(t, filepath.Join(keep, "clusters", "cluster1-client.json"))
 			noSockets(t, keep)
 			noProcessesIn(t, keep)
 			emptyDir(t, c.temp)
 			emptyDir(t, c.state)
 		})
+	}
+}
+
+// keptEndpoints reads a kept file as the person would.
+func keptEndpoints(t *testing.T, file string) {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), meshctl, "pc", "endpoints", "-f", file, "--port", "15443").CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "127.2.0.3:15443") {
+		t.Errorf("pc endpoints -f %s: %v:\n%s", file, err, out)
 	}
 }
 
@@ -203,7 +225,7 @@ func noLogs(t *testing.T, c *command) {
 func TestDemoEndsWhenAnEnvoyDoes(t *testing.T) {
 	c := demoCommand(t)
 	c.waitFor(t, "until Ctrl-C")
-	killOne(t, c.temp, "envoy", "cluster1-client")
+	signalOne(t, c.temp, "envoy", "cluster1-client", syscall.SIGKILL)
 	if _, code := c.finish(t); code != 1 {
 		t.Errorf("exit code %d, want 1", code)
 	}
@@ -220,8 +242,8 @@ func TestDemoEndsWhenAnEnvoyDoes(t *testing.T) {
 	emptyDir(t, c.temp)
 }
 
-// killOne kills the process of the pod whose program is so named.
-func killOne(t *testing.T, dir, program, pod string) {
+// signalOne signals the process of the pod whose program is so named.
+func signalOne(t *testing.T, dir, program, pod string, signal syscall.Signal) {
 	t.Helper()
 	for pid := range processesIn(t, dir) {
 		exe, err := os.Readlink(filepath.Join("/proc", pid, "exe"))
@@ -236,7 +258,7 @@ func killOne(t *testing.T, dir, program, pod string) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := syscall.Kill(n, syscall.SIGKILL); err != nil {
+		if err := syscall.Kill(n, signal); err != nil {
 			t.Fatal(err)
 		}
 		return
@@ -260,6 +282,101 @@ func TestDemoKilledTakesItsProcessesAlong(t *testing.T) {
 		}
 		return nil
 	})
+	left, err := filepath.Glob(filepath.Join(c.temp, "*"))
+	if err != nil || len(left) != 1 {
+		t.Fatalf("%v are left of the demo (%v), want its run directory", left, err)
+	}
+
+	// The next demo clears that away, even one that then cannot start.
+	l, err := net.Listen("tcp", "127.1.0.3:15443")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	next := newCommand(t, c.temp, "--once")
+	next.start(t)
+	_ = next.Wait()
+	if want := "removed " + left[0] + ", which a demo that was killed had left\n"; !strings.Contains(next.stderr.String(), want) {
+		t.Errorf("%q is not in the message:\n%s", want, next.stderr)
+	}
+	emptyDir(t, c.temp)
+}
+
+// TestDemoEndsOnSecondInterrupt lets an agent hang, so that the end takes long.
+func TestDemoEndsOnSecondInterrupt(t *testing.T) {
+	c := demoCommand(t)
+	c.waitFor(t, "until Ctrl-C")
+	signalOne(t, c.temp, "meshctl", "cluster1-client", syscall.SIGSTOP)
+	before := len(processesIn(t, c.temp))
+	if err := c.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the demo is ending", func() error {
+		if now := len(processesIn(t, c.temp)); now >= before {
+			return fmt.Errorf("%d of %d processes run", now, before)
+		}
+		return nil
+	})
+	if err := c.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if _, code := c.finish(t); code != 1 {
+		t.Errorf("exit code %d, want 1", code)
+	}
+	said := c.stderr.String()
+	if !strings.HasSuffix(said, "all processes ended or killed, all files removed\nError: interrupted\n") || strings.Contains(said, "did not end") {
+		t.Errorf("it said:\n%s", said)
+	}
+	emptyDir(t, c.temp)
+	noLogs(t, c)
+	eventually(t, "all processes end", func() error {
+		if left := processesIn(t, c.temp); len(left) > 0 {
+			return fmt.Errorf("%v are left", left)
+		}
+		return nil
+	})
+}
+
+// TestDemoInterruptedBeforeItIsUp interrupts at the steps of the start and in
+// the check: none of it may be taken for a failure.
+func TestDemoInterruptedBeforeItIsUp(t *testing.T) {
+	for name, step := range map[string]func(*testing.T, *command){
+		"control planes start": func(t *testing.T, c *command) { c.waitForProcess(t, "serve") },
+		"agents start":         func(t *testing.T, c *command) { c.waitForProcess(t, "agent") },
+		"pc endpoints":         func(t *testing.T, c *command) { c.waitFor(t, "may choose from") },
+		"check":                func(t *testing.T, c *command) { c.waitFor(t, "127.2.0.11:5000") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := demoCommand(t, "--once", "--requests", "1000000")
+			step(t, c)
+			if err := c.Process.Signal(os.Interrupt); err != nil {
+				t.Fatal(err)
+			}
+			if _, code := c.finish(t); code != 1 {
+				t.Errorf("exit code %d, want 1", code)
+			}
+			said := c.stderr.String()
+			if !strings.HasSuffix(said, "\nError: interrupted\n") || strings.Count(said, "Error") != 1 {
+				t.Errorf("it said:\n%s", said)
+			}
+			noProcessesIn(t, c.temp)
+			emptyDir(t, c.temp)
+			noLogs(t, c)
+		})
+	}
+}
+
+// waitForProcess waits until the demo runs meshctl with this first argument.
+func (c *command) waitForProcess(t *testing.T, argument string) {
+	t.Helper()
+	eventually(t, "meshctl "+argument+" runs", func() error {
+		for _, line := range processesIn(t, c.temp) {
+			if strings.Contains(line, "meshctl "+argument+" ") {
+				return nil
+			}
+		}
+		return errors.New("not yet")
+	})
 }
 
 func TestDemoNamesThePortInUse(t *testing.T) {
@@ -278,6 +395,25 @@ func TestDemoNamesThePortInUse(t *testing.T) {
 	}
 	emptyDir(t, c.temp)
 	emptyDir(t, c.state)
+}
+
+func TestDemoNamesAnotherDemo(t *testing.T) {
+	first := demoCommand(t)
+	first.waitFor(t, "until Ctrl-C")
+	second := demoCommand(t, "--once")
+	if _, code := second.finish(t); code != 1 {
+		t.Errorf("exit code %d, want 1", code)
+	}
+	if want := "Error: another demo seems to run on this machine: stop it first"; !strings.Contains(second.stderr.String(), want) {
+		t.Errorf("%q is not in the message:\n%s", want, second.stderr)
+	}
+	emptyDir(t, second.temp)
+	if err := first.Process.Signal(os.Interrupt); err != nil {
+		t.Fatal(err)
+	}
+	if _, code := first.finish(t); code != 0 {
+		t.Errorf("exit code %d, want 0", code)
+	}
 }
 
 // startMesh runs the demo's mesh inside the test.

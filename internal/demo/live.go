@@ -1,0 +1,154 @@
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/output"
+)
+
+const (
+	liveRate     = 10 // requests a second and client
+	liveInterval = time.Second
+)
+
+// live sends requests from all clients and prints a line a second, until ctx
+// ends. It returns nil unless the mesh failed. With width, each line is written
+// over the last.
+func (m *Mesh) live(ctx context.Context, w io.Writer, width func() int) error {
+	type outcome struct {
+		client int
+		answer Answer
+		err    error
+	}
+	outcomes := make(chan outcome)
+	var senders sync.WaitGroup
+	defer senders.Wait()
+	for i, c := range m.clients {
+		senders.Go(func() {
+			tick := time.NewTicker(time.Second / liveRate)
+			defer tick.Stop()
+			for {
+				a, err := c.Get(ctx)
+				select {
+				case outcomes <- outcome{i, a, err}:
+				case <-ctx.Done():
+					return
+				}
+				select {
+				case <-tick.C:
+				case <-ctx.Done():
+					return
+				}
+			}
+		})
+	}
+
+	tallies := newTallies(len(m.clients))
+	tick := time.NewTicker(liveInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case o := <-outcomes:
+			if o.err != nil {
+				tallies[o.client].Failed = append(tallies[o.client].Failed, o.err)
+			} else {
+				tallies[o.client].Answers[o.answer]++
+			}
+		case <-tick.C:
+			line := liveLine(m.clusterIDs(), tallies)
+			if width != nil {
+				fmt.Fprintf(w, "\r%s\x1b[K", fit(line, width()))
+			} else {
+				fmt.Fprintln(w, line)
+			}
+			tallies = newTallies(len(m.clients))
+		case <-ctx.Done():
+			if width != nil {
+				fmt.Fprintln(w)
+			}
+			if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
+				return cause
+			}
+			return nil
+		}
+	}
+}
+
+func newTallies(n int) []Tally {
+	out := make([]Tally, n)
+	for i := range out {
+		out[i].Answers = map[Answer]int{}
+	}
+	return out
+}
+
+func (m *Mesh) clusterIDs() []mesh.ClusterID {
+	var out []mesh.ClusterID
+	for _, c := range m.clusters {
+		out = append(out, c.id)
+	}
+	return out
+}
+
+// liveLine says what each client was answered, and why a request failed, such
+// as "cluster1:  4 v1,  6 v2   cluster2:  5 v1,  2 v2, 3 failed   (503 Service
+// Unavailable)".
+func liveLine(clients []mesh.ClusterID, tallies []Tally) string {
+	var parts []string
+	var last error
+	for i, id := range clients {
+		versions := tallies[i].Versions()
+		text := fmt.Sprintf("%s: %2d v1, %2d v2", id, versions["v1"], versions["v2"])
+		if n := len(tallies[i].Failed); n > 0 {
+			last = tallies[i].Failed[n-1]
+			text += fmt.Sprintf(", %d failed", n)
+		}
+		parts = append(parts, text)
+	}
+	if last != nil {
+		parts = append(parts, "("+shortCause(last)+")")
+	}
+	return strings.Join(parts, "   ")
+}
+
+// shortCause says in a few words why a request failed.
+func shortCause(err error) string {
+	var (
+		status  *statusError
+		network net.Error
+		errno   syscall.Errno
+	)
+	switch {
+	case errors.As(err, &status):
+		return output.Escape(status.status)
+	case errors.As(err, &network) && network.Timeout():
+		return "no answer in time"
+	case errors.As(err, &errno):
+		return errno.Error()
+	default:
+		return output.Escape(err.Error())
+	}
+}
+
+// fit cuts the line to what a terminal of so many columns shows in one row
+// without its last column: some terminals begin a new row after that. A width
+// of 0 is unknown.
+func fit(line string, columns int) string {
+	runes := []rune(line)
+	if columns <= 0 || len(runes) < columns {
+		return line
+	}
+	if columns < 2 {
+		return ""
+	}
+	return string(runes[:columns-2]) + "…"
+}
