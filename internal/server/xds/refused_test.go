@@ -2,6 +2,7 @@ package xds
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -14,12 +15,16 @@ func TestBlame(t *testing.T) {
 	names := []string{"80", "8080", "e1", "e2", "l2", "0.0.0.0_80", "none", "static.bad", "good", "bad", "outbound|80||no.eds.svc.cluster.local"}
 	slices.Sort(names)
 	for _, tc := range []struct{ text, want string }{
-		{"Error adding/updating cluster(s) outbound|80||no.eds.svc.cluster.local: cannot create an EDS cluster without an EDS config, " +
-			"none: Didn't find a registered cluster factory implementation for name: 'nope: really, bad', static.bad: malformed IP address: " +
-			"not.an.ip. Consider setting resolver_name or setting cluster type to 'STRICT_DNS' or 'LOGICAL_DNS'",
-			"none outbound|80||no.eds.svc.cluster.local static.bad"},
-		{"Error adding/updating listener(s) 0.0.0.0_80: error adding listener '127.0.0.1:0': no filter chains specified\nl2: malformed IP address: nope\n",
-			"0.0.0.0_80 l2"},
+		{
+			"Error adding/updating cluster(s) outbound|80||no.eds.svc.cluster.local: cannot create an EDS cluster without an EDS config, " +
+				"none: Didn't find a registered cluster factory implementation for name: 'nope: really, bad', static.bad: malformed IP address: " +
+				"not.an.ip. Consider setting resolver_name or setting cluster type to 'STRICT_DNS' or 'LOGICAL_DNS'",
+			"none outbound|80||no.eds.svc.cluster.local static.bad",
+		},
+		{
+			"Error adding/updating listener(s) 0.0.0.0_80: error adding listener '127.0.0.1:0': no filter chains specified\nl2: malformed IP address: nope\n",
+			"0.0.0.0_80 l2",
+		},
 		{"goo.gle/debugproto   \nname: \"l2\"\naddress {\n  socket_address {\n    address: \"127.0.0.1\"\n    port_value: 99999\n  }\n}\n: " +
 			"Proto constraint validation failed (ListenerValidationError.Address: embedded message failed validation)", "l2"},
 		{"goo.gle/debugstr  \nname: \"80\"\nvirtual_hosts {\n  name: \"8080\"\n}\n: Proto constraint validation failed", "80"},
@@ -124,9 +129,7 @@ func TestRefusedIsFoundByHalving(t *testing.T) {
 				c.nack(r, "it is no good")
 				continue
 			}
-			for name, content := range r.resources {
-				held[name] = content
-			}
+			maps.Copy(held, r.resources)
 			c.ack(r)
 			if len(held) == 38 {
 				b.eventually("the last group", func() bool { return len(b.hub.NACKs().Refused) == 2 || len(c.in) > 0 })
