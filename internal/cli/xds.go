@@ -17,6 +17,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/meshctl/meshctl/internal/dial"
+	"github.com/meshctl/meshctl/internal/nearest"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/server/xds/flight"
 )
@@ -207,7 +208,7 @@ func nearNames(written string, names []string) []string {
 		if strings.Contains(name, written) || strings.Contains(written, name) {
 			return 0
 		}
-		return editDistance(written, name)
+		return nearest.Distance(written, name)
 	}
 	near := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return distance(n) > max(3, len(written)/3) })
 	slices.SortStableFunc(near, func(a, b string) int { return cmp.Compare(distance(a), distance(b)) })

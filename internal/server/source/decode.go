@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/json"
 
+	"github.com/meshctl/meshctl/internal/nearest"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
@@ -138,7 +139,7 @@ func fieldOf(key string) string {
 }
 
 func fieldHint(key string) string {
-	if near := nearest(key, istioKeys); near != "" {
+	if near := nearest.Word(key, istioKeys); near != "" {
 		return fmt.Sprintf(", did you mean %s?", near)
 	}
 	return ""

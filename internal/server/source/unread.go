@@ -8,6 +8,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/meshctl/meshctl/internal/nearest"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -50,7 +51,7 @@ func unread(key snapshot.Key, group string) Result {
 // kindHint suggests what a misspelt kind, or a kind of another group, was
 // meant to be; empty when it looks like neither.
 func kindHint(group, kind string) string {
-	if near := nearest(kind, readKinds[group]); near != "" {
+	if near := nearest.Word(kind, readKinds[group]); near != "" {
 		return fmt.Sprintf(", did you mean %s?", near)
 	}
 	for _, other := range []string{groupNetworking, groupSecurity} {
@@ -59,38 +60,4 @@ func kindHint(group, kind string) string {
 		}
 	}
 	return ""
-}
-
-// nearest is the word that was likely meant, whatever the case, or "". Short
-// words differ by less from another word.
-func nearest(written string, words []string) string {
-	best, least := "", min(2, len(written)/3)+1
-	for _, word := range words {
-		if d := editDistance(strings.ToLower(written), strings.ToLower(word)); d < least {
-			best, least = word, d
-		}
-	}
-	return best
-}
-
-// editDistance is how many bytes must be added, removed or changed to make b
-// out of a.
-func editDistance(a, b string) int {
-	row := make([]int, len(b)+1) // from the part of a so far to each start of b
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := diagonal
-			if a[i] != b[j] {
-				change++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(change, row[j+1]+1, row[j]+1)
-		}
-	}
-	return row[len(b)]
 }
