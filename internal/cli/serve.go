@@ -38,6 +38,7 @@ type serveOptions struct {
 	logLevel       string
 	limits         xds.Limits
 	shutdown       time.Duration
+	remoteTimeout  time.Duration
 }
 
 func newServeCmd(env *Env) *cobra.Command {
@@ -78,6 +79,7 @@ of itself is only compared with it.`,
 	f.StringVar(&o.secureGRPCAddr, "secure-grpc-addr", fmt.Sprintf(":%d", mesh.PortSecureXDS), "`Address` of xDS and CA over TLS; empty turns it off")
 	f.StringVar(&o.httpAddr, "http-addr", ":8080", "`Address` of /ready and /version, and of status pages for callers on loopback; empty turns it off")
 	f.StringVar(&o.monitoringAddr, "monitoring-addr", fmt.Sprintf(":%d", mesh.PortMonitoring), "`Address` of /metrics; empty turns it off")
+	durationVar(f, &o.remoteTimeout, "remote-timeout", 30*time.Second, "Longest wait for other clusters to be read before the rest is served")
 	limitFlags(f, &o.limits)
 	durationVar(f, &o.shutdown, "shutdown-timeout", 5*time.Second, "Longest time for streams to end when the server stops")
 	f.StringVar(&o.logFormat, "log-format", "text", "`Format` of the log on standard error: text or json")
@@ -90,7 +92,7 @@ func (o *serveOptions) run(ctx context.Context, env *Env) error {
 	if err != nil {
 		return err
 	}
-	if err := checkLimits(&o.limits, o.shutdown); err != nil {
+	if err := checkLimits(&o.limits, o.shutdown, o.remoteTimeout); err != nil {
 		return err
 	}
 	cfg := server.Config{
@@ -98,7 +100,7 @@ func (o *serveOptions) run(ctx context.Context, env *Env) error {
 		Network: mesh.NetworkID(o.network), MeshID: o.meshID, TrustDomain: o.trustDomain,
 		CADir: o.caDir, StateDir: o.stateDir, TokenAudiences: o.tokenAudiences,
 		GRPCAddr: o.grpcAddr, SecureGRPCAddr: o.secureGRPCAddr, HTTPAddr: o.httpAddr, MonitoringAddr: o.monitoringAddr,
-		Limits: o.limits, ShutdownTimeout: o.shutdown,
+		Limits: o.limits, ShutdownTimeout: o.shutdown, RemoteTimeout: o.remoteTimeout,
 		Version: currentBuild(), Log: log, Now: env.Now, Rand: rand.Reader,
 	}
 	if cfg.RemoteDirs, err = clusterDirs("--remote-dir", o.remoteDirs); err != nil {

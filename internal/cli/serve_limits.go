@@ -23,8 +23,9 @@ func limitFlags(f *pflag.FlagSet, l *xds.Limits) {
 	durationVar(f, &l.Write, "write-timeout", l.Write, "Longest time for a proxy to read a response; then its connection is closed")
 }
 
-// checkLimits refuses limits that let nobody in.
-func checkLimits(l *xds.Limits, shutdown time.Duration) error {
+// checkLimits refuses limits and waits that let nobody in. An age of 0 becomes
+// that of a connection that may last.
+func checkLimits(l *xds.Limits, shutdown, remote time.Duration) error {
 	for _, n := range []struct {
 		flag  string
 		value int
@@ -48,15 +49,13 @@ func checkLimits(l *xds.Limits, shutdown time.Duration) error {
 		{"handshake-timeout", l.Handshake},
 		{"write-timeout", l.Write},
 		{"shutdown-timeout", shutdown},
+		{"remote-timeout", remote},
 	} {
-		if d.value <= 0 {
+		if d.value == 0 { // durationVar refuses less
 			return usagef("--%s %v: want more than 0", d.flag, d.value)
 		}
 	}
-	switch {
-	case l.ConnectionAge < 0:
-		return usagef("--max-connection-age %v: want 0 or more", l.ConnectionAge)
-	case l.ConnectionAge == 0:
+	if l.ConnectionAge == 0 {
 		l.ConnectionAge = xds.NoAge
 	}
 	return nil

@@ -53,7 +53,9 @@ func TestIssuerCluster(t *testing.T) {
 }
 
 func TestConfigIsChecked(t *testing.T) {
-	good := func() Config { return Config{ClusterID: "c1", ConfigDir: "a", StateDir: "state", SecureGRPCAddr: ":15012"} }
+	good := func() Config {
+		return Config{ClusterID: "c1", ConfigDir: "a", StateDir: "state", SecureGRPCAddr: ":15012"}
+	}
 	for _, tc := range []struct {
 		name   string
 		change func(*Config)

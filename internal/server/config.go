@@ -15,7 +15,11 @@ import (
 	"github.com/meshctl/meshctl/internal/server/xds"
 )
 
-const defaultShutdownTimeout = 5 * time.Second
+// Defaults of Config.
+const (
+	defaultShutdownTimeout = 5 * time.Second
+	defaultRemoteTimeout   = 30 * time.Second
+)
 
 // ClusterDir is a cluster and a directory that belongs to it.
 type ClusterDir struct {
@@ -30,6 +34,9 @@ type Config struct {
 	// ConfigDir is read as the cluster ClusterID, RemoteDirs as the others.
 	ConfigDir  string
 	RemoteDirs []ClusterDir
+	// RemoteTimeout is how long serving waits for remote clusters to be read;
+	// default 30 s. Later they come in when they can.
+	RemoteTimeout time.Duration
 	// Network is that of the own cluster when its system namespace has no
 	// network label.
 	Network mesh.NetworkID
@@ -63,13 +70,18 @@ type Config struct {
 	Rand    io.Reader
 }
 
+// dirs are the clusters that are read, the own one first.
+func (c *Config) dirs() []ClusterDir {
+	return append([]ClusterDir{{c.ClusterID, c.ConfigDir}}, c.RemoteDirs...)
+}
+
 // ValidateStateDir refuses a state directory, which holds a private key, that
 // lies within a directory that is read as configuration.
 func (c *Config) ValidateStateDir() error {
 	if c.CADir != "" {
 		return nil // nothing is kept
 	}
-	for _, d := range append([]ClusterDir{{c.ClusterID, c.ConfigDir}}, c.RemoteDirs...) {
+	for _, d := range c.dirs() {
 		config, err := filepath.Abs(d.Dir)
 		if err != nil {
 			return err

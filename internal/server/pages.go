@@ -13,7 +13,8 @@ import (
 func (s *Server) pages() map[string]admin.Page {
 	flight := s.hub.Flight()
 	return map[string]admin.Page{
-		"/debug/proxies": func(context.Context, url.Values) (any, error) { return s.hub.Proxies(), nil },
+		"/debug/clusters": func(context.Context, url.Values) (any, error) { return s.sources.list(), nil },
+		"/debug/proxies":  func(context.Context, url.Values) (any, error) { return s.hub.Proxies(), nil },
 		// One proxy's history, or without a name who there is.
 		"/debug/xds/history": func(_ context.Context, query url.Values) (any, error) {
 			name := query.Get("proxy")

@@ -26,7 +26,6 @@ import (
 	"github.com/meshctl/meshctl/internal/server/issuer"
 	"github.com/meshctl/meshctl/internal/server/registry"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
-	"github.com/meshctl/meshctl/internal/server/source/dir"
 	"github.com/meshctl/meshctl/internal/server/xds"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 	tokenstore "github.com/meshctl/meshctl/internal/token/store"
@@ -43,7 +42,7 @@ type Server struct {
 	callers   atomic.Pointer[callers]
 	registry  *registry.Registry
 	hub       *xds.Hub
-	sources   []*dir.Source
+	sources   *clusters
 	metrics   *prometheus.Registry
 	ready     atomic.Bool
 	draining  atomic.Bool
@@ -65,12 +64,10 @@ func New(cfg Config) (_ *Server, err error) {
 		return nil, err
 	}
 	// Before a CA is made for a mesh that is not there.
-	for _, d := range append([]ClusterDir{{cfg.ClusterID, cfg.ConfigDir}}, cfg.RemoteDirs...) {
-		if info, err := os.Stat(d.Dir); err != nil {
-			return nil, fmt.Errorf("configuration directory of cluster %s: %w", d.Cluster, err)
-		} else if !info.IsDir() {
-			return nil, fmt.Errorf("configuration directory of cluster %s: %s is not a directory", d.Cluster, d.Dir)
-		}
+	if info, err := os.Stat(cfg.ConfigDir); err != nil {
+		return nil, fmt.Errorf("configuration directory of cluster %s: %w", cfg.ClusterID, err)
+	} else if !info.IsDir() {
+		return nil, fmt.Errorf("configuration directory of cluster %s: %s is not a directory", cfg.ClusterID, cfg.ConfigDir)
 	}
 	s := &Server{cfg: cfg, metrics: prometheus.NewRegistry()}
 	s.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -94,9 +91,7 @@ func New(cfg Config) (_ *Server, err error) {
 		TrustDomain: cfg.TrustDomain, SystemNamespace: mesh.DefaultSystemNamespace,
 		Publish: s.publish, Log: cfg.Log, Now: cfg.Now,
 	})
-	for _, d := range append([]ClusterDir{{cfg.ClusterID, cfg.ConfigDir}}, cfg.RemoteDirs...) {
-		s.sources = append(s.sources, &dir.Source{Cluster: d.Cluster, Dir: d.Dir, Log: cfg.Log, Now: cfg.Now})
-	}
+	s.sources = newClusters(&s.cfg, s.registry, s.metrics)
 	if err := s.listen(); err != nil {
 		return nil, err
 	}
@@ -284,8 +279,8 @@ func (s *Server) listen() error {
 // read, so that no proxy is given less than there is.
 func (s *Server) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	for _, src := range s.sources {
-		g.Go(func() error { return src.Run(ctx, s.registry) })
+	for _, d := range s.cfg.dirs() {
+		g.Go(func() error { return s.sources.run(ctx, d) })
 	}
 	g.Go(func() error { return s.registry.Run(ctx) })
 	// The hub outlives the context so that streams can say goodbye.

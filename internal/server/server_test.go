@@ -32,6 +32,21 @@ const patience = 30 * time.Second
 // start runs a control plane on free ports until the test ends.
 func start(t *testing.T, change func(*Config)) *Server {
 	t.Helper()
+	s, stop, done := launch(t, change)
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Errorf("the server ended with %v", err)
+		}
+	})
+	waitFor(t, "readiness", func() bool { return s.ready.Load() })
+	return s
+}
+
+// launch runs a control plane on free ports until stop is called. The channel
+// has what it ended with.
+func launch(t *testing.T, change func(*Config)) (s *Server, stop func(), done <-chan error) {
+	t.Helper()
 	cfg := Config{
 		ClusterID: "cluster1", ConfigDir: t.TempDir(), StateDir: filepath.Join(t.TempDir(), "state"),
 		TokenAudiences: []string{"istio-ca"},
@@ -47,16 +62,9 @@ func start(t *testing.T, change func(*Config)) *Server {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- s.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("the server ended with %v", err)
-		}
-	})
-	waitFor(t, "readiness", func() bool { return s.ready.Load() })
-	return s
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(ctx) }()
+	return s, cancel, ended
 }
 
 // waitFor polls for an event that no channel tells of.

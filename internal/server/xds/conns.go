@@ -117,14 +117,14 @@ func (c *Conns) admit(raw net.Conn) *conn {
 	if c.proves {
 		n.prove = time.AfterFunc(c.limits.FirstRequest, func() {
 			c.metrics.refusedConns.Inc()
-			n.Close()
+			n.close()
 		})
 	}
 	c.mu.Unlock()
 	if oldest != nil {
 		// Handshakes are short, so the oldest is the likeliest never to end.
 		c.metrics.refusedConns.Inc()
-		oldest.Close()
+		oldest.close()
 	}
 	return n
 }

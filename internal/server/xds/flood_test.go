@@ -95,9 +95,12 @@ func (c *rawClient) do(err error) bool {
 func (c *rawClient) headers(extra ...hpack.HeaderField) []byte {
 	c.block.Reset()
 	fields := append([]hpack.HeaderField{
-		{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"},
+		{Name: ":method", Value: "POST"},
+		{Name: ":scheme", Value: "http"},
 		{Name: ":path", Value: discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResources_FullMethodName},
-		{Name: ":authority", Value: "test"}, {Name: "content-type", Value: "application/grpc"}, {Name: "te", Value: "trailers"},
+		{Name: ":authority", Value: "test"},
+		{Name: "content-type", Value: "application/grpc"},
+		{Name: "te", Value: "trailers"},
 	}, extra...)
 	for _, f := range fields {
 		if err := c.hpack.WriteField(f); err != nil {

@@ -122,7 +122,6 @@ func (h *Hub) ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ForceServerCodecV2(xdswire.NewServerCodec(h.names)),
 		grpc.ReadBufferSize(4 << 10),
-		grpc.SharedWriteBuffer(true), // a buffer while something is written, not one a connection
 		// Windows of a fixed size: to find a better one gRPC would answer every
 		// ACK with a ping.
 		grpc.InitialWindowSize(window),
