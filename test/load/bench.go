@@ -48,6 +48,9 @@ func (k kind) String() string {
 
 func (b *bench) all(ctx context.Context) error {
 	for _, k := range []kind{{sotw: true}, {}, {sotw: true, tls: true}, {tls: true}} {
+		if !slices.Contains(strings.Split(b.kinds, ","), k.String()) {
+			continue
+		}
 		if err := b.meshctl(ctx, k); err != nil {
 			return fmt.Errorf("%v: %w", k, err)
 		}
@@ -59,12 +62,18 @@ func (b *bench) all(ctx context.Context) error {
 			}
 		}
 	}
+	if len(b.starts) == 0 {
+		return fmt.Errorf("-kinds %q has nothing that can be measured", b.kinds)
+	}
 	b.report.add("start until ready", median(b.starts), "seconds", 0.3)
 	b.report.add("RSS then", median(b.rss), "bytes", 80e6)
 	if !b.yardstick {
 		return nil
 	}
 	for _, k := range []kind{{sotw: true}, {}} {
+		if b.report.value(k.String()+": sent for it") == 0 {
+			continue // was not measured
+		}
 		if err := b.compareYardstick(ctx, k); err != nil {
 			return fmt.Errorf("yardstick, %v: %w", k, err)
 		}
@@ -148,7 +157,7 @@ func (b *bench) meshctl(ctx context.Context, k kind) (err error) {
 		}
 		err = errors.Join(err, m.stop())
 	}()
-	if k.sotw && !k.tls {
+	if b.yardstick && !k.tls {
 		if err := saveResources(ctx, m.plain, b.dir); err != nil {
 			return err
 		}

@@ -28,6 +28,7 @@ type options struct {
 	revision  string
 	out       string
 	yardstick bool
+	kinds     string
 	profiles  string
 }
 
@@ -39,6 +40,7 @@ func main() {
 	flag.IntVar(&o.endpoints, "endpoints", 10, "endpoints of each Service")
 	flag.IntVar(&o.rounds, "rounds", 5, "changes to take the median of")
 	flag.IntVar(&o.returning, "returning", 1000, "proxies that come back after kill -9; 0 leaves that out")
+	flag.StringVar(&o.kinds, "kinds", "sotw,delta,sotw tls,delta tls", "how proxies connect, one run for each")
 	flag.BoolVar(&o.yardstick, "yardstick", true, "also measure a snapshot cache of go-control-plane")
 	flag.StringVar(&o.revision, "revision", "unknown", "what is measured, for the report")
 	flag.StringVar(&o.out, "out", "", "also write the figures as JSON to this `file`")
