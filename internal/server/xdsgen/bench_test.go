@@ -1,0 +1,68 @@
+package xdsgen_test
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+// manyServices is a mesh of n services of one port with ten endpoints each.
+func manyServices(b *testing.B, n int, protocol mesh.Protocol) *snapshot.Snapshot {
+	b.Helper()
+	var events []snapshot.Event
+	for i := range n {
+		name, ns := fmt.Sprintf("svc-%d", i), fmt.Sprintf("ns-%d", i%10)
+		events = append(events, put(&snapshot.Service{
+			Meta: metaOf("c1", ns, name), VIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, byte(i / 250), byte(i%250 + 1)})},
+			Selector: map[string]string{"app": name}, Ports: []snapshot.ServicePort{{Name: "main", Number: 80, Protocol: protocol}},
+		}))
+		slice := &snapshot.EndpointSlice{Meta: metaOf("c1", ns, name+"-1"), Service: name, Ports: []snapshot.SlicePort{{Name: "main", Number: 8080}}}
+		for e := range 10 {
+			slice.Endpoints = append(slice.Endpoints, snapshot.SliceEndpoint{
+				Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, byte(1 + i/250), byte(i % 250), byte(e + 1)})}, Ready: true,
+			})
+		}
+		events = append(events, put(slice))
+	}
+	return build(b, []mesh.ClusterID{"c1"}, events)
+}
+
+// BenchmarkGenerate makes all resources of one type for one proxy from
+// nothing: facts to encoded bytes. The server does so once for all proxies of
+// a view.
+func BenchmarkGenerate(b *testing.B) {
+	for _, c := range []struct {
+		typ      string
+		protocol mesh.Protocol
+	}{
+		{xdswire.ClusterType, mesh.HTTP},
+		{xdswire.EndpointType, mesh.HTTP},
+		{xdswire.ListenerType, mesh.HTTP},
+		{xdswire.ListenerType, mesh.TCP},
+		{xdswire.RouteType, mesh.HTTP},
+	} {
+		for _, services := range []int{100, 1000} {
+			b.Run(fmt.Sprintf("%s/%s/%d", xdswire.ShortType(c.typ), c.protocol, services), func(b *testing.B) {
+				s := manyServices(b, services, c.protocol)
+				view := xdsgen.Assign(s, testNodes()[0])[c.typ].Shared
+				var enc xdswire.Encoder
+				b.ReportAllocs()
+				for b.Loop() {
+					view.Units(s, func(id string, u xdsgen.Unit) {
+						if u == nil {
+							return
+						}
+						if _, err := u.Generate(&enc); err != nil {
+							b.Fatalf("%s: %v", id, err)
+						}
+					})
+				}
+			})
+		}
+	}
+}
