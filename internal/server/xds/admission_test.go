@@ -89,8 +89,13 @@ func TestWhoGivesUpTakesNoTurn(t *testing.T) {
 
 func TestNewStreamsWaitForMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		use := 0.81
-		a := newAdmission(Limits{Starting: 5, MemoryWait: 30 * time.Second}, func() float64 { return use })
+		var low atomic.Bool
+		a := newAdmission(Limits{Starting: 5, MemoryWait: 30 * time.Second}, func() float64 {
+			if low.Load() {
+				return 0.79
+			}
+			return 0.81
+		})
 		begin := time.Now()
 		if _, err := a.enter(t.Context(), nil, "p"); status.Code(err) != codes.Unavailable {
 			t.Errorf("got %v, want Unavailable", err)
@@ -98,7 +103,7 @@ func TestNewStreamsWaitForMemory(t *testing.T) {
 		if d := time.Since(begin); d != 30*time.Second {
 			t.Errorf("refused after %v", d)
 		}
-		time.AfterFunc(20*time.Second, func() { use = 0.79 })
+		time.AfterFunc(20*time.Second, func() { low.Store(true) })
 		if _, err := a.enter(t.Context(), nil, "p"); err != nil {
 			t.Error(err)
 		}
