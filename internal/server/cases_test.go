@@ -98,7 +98,7 @@ func TestCase_E5_HandshakesThatNeverEnd(t *testing.T) {
 	const conns = 400
 	s := start(t, func(c *Config) {
 		c.Limits.PendingConns = 50
-		c.Limits.Handshake = time.Second
+		c.Limits.Handshake, c.Limits.FirstRequest = time.Second, time.Hour
 	})
 	ended := make(chan struct{}, conns)
 	for i := range conns {
@@ -327,10 +327,20 @@ func get(t *testing.T, s *Server, path string) (code int, body string) {
 }
 
 // TestShutdown stops a server with two proxies, one of which holds things up
-// because it takes no byte of its configuration.
+// because it takes no byte of its configuration, and strangers who say nothing.
 func TestShutdown(t *testing.T) {
-	s, stop, done := launch(t, func(c *Config) { c.ShutdownTimeout = time.Second })
+	s, stop, done := launch(t, func(c *Config) {
+		c.ShutdownTimeout = time.Second
+		c.Limits.Handshake, c.Limits.FirstRequest = time.Hour, time.Hour
+	})
 	waitFor(t, "readiness", func() bool { return s.ready.Load() })
+	for _, l := range []net.Listener{s.plain, s.secure} {
+		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+	}
 	stream, err := dialSecure(t, s, clientTLS(t, s))
 	if err != nil {
 		t.Fatal(err)

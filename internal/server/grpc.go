@@ -28,11 +28,12 @@ func (s *Server) serveGRPC(ctx context.Context, stopHub func()) error {
 	case <-s.registry.Ready():
 	}
 	g, ctx := errgroup.WithContext(ctx) // a port that fails ends the others
-	var servers []*grpc.Server
+	var servers []grpcServer
 	serve := func(l net.Listener, srv *grpc.Server, access xds.Access) {
 		xds.Register(srv, s.hub, access)
-		servers = append(servers, srv)
-		l = s.hub.NewConns(access.Authenticate != nil).Listen(l)
+		conns := s.hub.NewConns(access.Authenticate != nil)
+		servers = append(servers, grpcServer{srv, conns})
+		l = conns.Listen(l)
 		g.Go(func() error {
 			if err := srv.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 				return fmt.Errorf("serve %s: %w", l.Addr(), err)
@@ -75,9 +76,14 @@ func (s *Server) tlsConfig() *tls.Config {
 	}
 }
 
+type grpcServer struct {
+	*grpc.Server
+	conns *xds.Conns
+}
+
 // stop takes no more connections and calls, has the hub say goodbye to its
 // streams, and gives all calls some time to end by themselves.
-func stop(servers []*grpc.Server, timeout time.Duration, stopHub func()) {
+func stop(servers []grpcServer, timeout time.Duration, stopHub func()) {
 	timer := time.AfterFunc(timeout, func() {
 		for _, srv := range servers {
 			srv.Stop()
@@ -86,6 +92,7 @@ func stop(servers []*grpc.Server, timeout time.Duration, stopHub func()) {
 	defer timer.Stop()
 	var wg sync.WaitGroup
 	for _, srv := range servers {
+		srv.conns.Stop()
 		wg.Go(srv.GracefulStop)
 	}
 	stopHub() // what is in flight is still sent

@@ -152,8 +152,14 @@ func (b *bench) wait(what string, n int, ended <-chan error) {
 	}
 }
 
+// patiently lets connections take their time, so that nothing but the limits
+// that a test sets closes them.
+func patiently(c *Config, _ *Access) {
+	c.Limits.Handshake, c.Limits.FirstRequest = time.Hour, time.Hour
+}
+
 func TestCase_E3_ConnectionsOfOneAddress(t *testing.T) {
-	b := start(t, small(), func(c *Config, _ *Access) { c.Limits.AddressConns = 5 })
+	b := start(t, small(), patiently, func(c *Config, _ *Access) { c.Limits.AddressConns = 5 })
 	c := b.connect(xdswire.Delta, "p")
 	c.subscribe("CDS")
 	c.wantAck("CDS", "a=a:1 b=b:1")
@@ -168,7 +174,7 @@ func TestCase_E3_ConnectionsOfOneAddress(t *testing.T) {
 // TestCase_E3_StrangersTakeNobodysPlace has peers that prove nothing take all
 // the room that there is for such.
 func TestCase_E3_StrangersTakeNobodysPlace(t *testing.T) {
-	b := start(t, small(), someone, func(c *Config, _ *Access) { c.Limits.PendingConns, c.Limits.AddressConns = 8, 8 })
+	b := start(t, small(), someone, patiently, func(c *Config, _ *Access) { c.Limits.PendingConns, c.Limits.AddressConns = 8, 8 })
 	before := b.connect(xdswire.Delta, "before")
 	before.subscribe("CDS")
 	before.wantAck("CDS", "a=a:1 b=b:1")
@@ -177,7 +183,7 @@ func TestCase_E3_StrangersTakeNobodysPlace(t *testing.T) {
 }
 
 func TestCase_E3_OldestStrangerGivesWay(t *testing.T) {
-	b := start(t, small(), someone, func(c *Config, _ *Access) { c.Limits.PendingConns = 8 })
+	b := start(t, small(), someone, patiently, func(c *Config, _ *Access) { c.Limits.PendingConns = 8 })
 	b.wait("strangers over the limit are closed", 12, b.idle(20))
 	c := b.connect(xdswire.Delta, "after")
 	c.subscribe("CDS")

@@ -30,6 +30,7 @@ type Conns struct {
 	mu         sync.Mutex
 	addresses  map[netip.Prefix]int // connections that are not an identity's
 	pending    list.List            // of *conn that have still to prove something, oldest first
+	stopped    bool
 	identities map[mesh.Identity]usage
 }
 
@@ -48,6 +49,23 @@ func (h *Hub) NewConns(authenticate bool) *Conns {
 
 // Listen bounds what the listener accepts.
 func (c *Conns) Listen(l net.Listener) net.Listener { return boundedListener{l, c} }
+
+// Stop closes the connections that have still to prove something, and each one
+// that comes from now on. gRPC waits for handshakes before it stops.
+func (c *Conns) Stop() {
+	c.mu.Lock()
+	c.stopped = true
+	var open []*conn
+	for e := c.pending.Front(); e != nil; e = e.Next() {
+		if n, ok := e.Value.(*conn); ok {
+			open = append(open, n)
+		}
+	}
+	c.mu.Unlock()
+	for _, n := range open {
+		n.close()
+	}
+}
 
 // Authenticated notes whose the connection of a call is. It returns an error
 // with code ResourceExhausted when the identity has too many connections.
@@ -91,7 +109,8 @@ type conn struct {
 	closed  bool
 }
 
-// admit makes a conn, or returns nil when its address has too many.
+// admit makes a conn, or returns nil when its address has too many or the
+// server is stopping.
 func (c *Conns) admit(raw net.Conn) *conn {
 	// A peer that acknowledges no byte for this long is gone, or holds its
 	// window shut.
@@ -102,6 +121,10 @@ func (c *Conns) admit(raw net.Conn) *conn {
 	n.write = time.AfterFunc(c.limits.Write, n.stall)
 	n.write.Stop()
 	c.mu.Lock()
+	if c.stopped {
+		c.mu.Unlock()
+		return nil
+	}
 	if c.addresses[n.address] >= c.limits.AddressConns {
 		c.mu.Unlock()
 		c.metrics.refusedConns.Inc()
