@@ -44,6 +44,8 @@ test: ## Get what is missing and run all tests
 	@hack/envoy.sh
 	@$(if $(RACE),,echo 'make test: no C compiler, so the tests run without the race detector' >&2)
 	go test $(RACE) -shuffle=on -count=1 -timeout=10m ./...
+	@# A thousand clients: too slow with the race detector, which would watch them and not the server.
+	$(if $(RACE),go test -count=1 -timeout=10m ./test/stall)
 
 .PHONY: bench
 bench: build ## Measure the control plane beside a go-control-plane snapshot cache (ARGS=-help lists flags)

@@ -1,3 +1,5 @@
+//go:build !race
+
 // Package stall has half of a thousand proxies stop reading.
 package stall
 
