@@ -2,7 +2,6 @@ package proxyconfig
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -76,9 +75,7 @@ var clusterSection = section{
 // resources they carry their JSON. A dump without any cluster is an error.
 func ReadClusters(r io.Reader, f ClusterFilter, resources bool) ([]Cluster, error) {
 	var found []Cluster
-	n := 0
-	err := clusterSection.read(r, func(_ string, raw jsontext.Value) error {
-		n++
+	err := clusterSection.readSome(r, func(_ string, raw jsontext.Value) error {
 		var c clusterFields
 		if err := json.Unmarshal(raw, &c); err != nil {
 			return err
@@ -100,9 +97,6 @@ func ReadClusters(r io.Reader, f ClusterFilter, resources bool) ([]Cluster, erro
 	})
 	if err != nil {
 		return nil, err
-	}
-	if n == 0 {
-		return nil, errors.New("no clusters found")
 	}
 	slices.SortStableFunc(found, compareClusters)
 	return found, nil

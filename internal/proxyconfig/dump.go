@@ -204,6 +204,20 @@ type section struct {
 	paths map[string][]string
 }
 
+// readSome is read for sections that every Envoy fills: one without any
+// resource is an error.
+func (s *section) readSome(r io.Reader, fn func(list string, resource jsontext.Value) error) error {
+	n := 0
+	err := s.read(r, func(list string, resource jsontext.Value) error {
+		n++
+		return fn(list, resource)
+	})
+	if err == nil && n == 0 {
+		return fmt.Errorf("no %s found", s.what)
+	}
+	return err
+}
+
 // read calls fn with each resource of the section, in the order of the dump;
 // list is the name of the list that it stands in. The resource is valid until
 // fn returns.

@@ -2,7 +2,6 @@ package proxyconfig
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -73,9 +72,7 @@ var listenerSection = section{
 // resources they carry their JSON. A dump without any listener is an error.
 func ReadListeners(r io.Reader, f ListenerFilter, resources bool) ([]Listener, error) {
 	var found []Listener
-	n := 0
-	err := listenerSection.read(r, func(_ string, raw jsontext.Value) error {
-		n++
+	err := listenerSection.readSome(r, func(_ string, raw jsontext.Value) error {
 		m := new(listenerv3.Listener)
 		if err := decode(raw, m); err != nil {
 			return err
@@ -93,9 +90,6 @@ func ReadListeners(r io.Reader, f ListenerFilter, resources bool) ([]Listener, e
 	})
 	if err != nil {
 		return nil, err
-	}
-	if n == 0 {
-		return nil, errors.New("no listeners found")
 	}
 	slices.SortStableFunc(found, func(a, b Listener) int {
 		return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.Addresses[0], b.Addresses[0]), cmp.Compare(a.Type, b.Type))

@@ -2,7 +2,6 @@ package proxyconfig
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -63,9 +62,7 @@ var routeSection = section{
 // any route configuration is an error.
 func ReadRoutes(r io.Reader, f RouteFilter, resources bool) ([]Route, error) {
 	var found []Route
-	n := 0
-	err := routeSection.read(r, func(list string, raw jsontext.Value) error {
-		n++
+	err := routeSection.readSome(r, func(list string, raw jsontext.Value) error {
 		m := new(routev3.RouteConfiguration)
 		if err := decode(raw, m); err != nil {
 			return err
@@ -84,9 +81,6 @@ func ReadRoutes(r io.Reader, f RouteFilter, resources bool) ([]Route, error) {
 	})
 	if err != nil {
 		return nil, err
-	}
-	if n == 0 {
-		return nil, errors.New("no routes found")
 	}
 	slices.SortStableFunc(found, compareRoutes)
 	return found, nil

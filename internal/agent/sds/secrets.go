@@ -9,6 +9,8 @@ import (
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
 // Names of the secrets, as the configuration of the control plane and the
@@ -18,7 +20,7 @@ const (
 	Roots       = "ROOTCA"
 )
 
-const secretType = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
+const secretType = xdswire.SecretType
 
 // Secrets is what an Envoy needs to prove itself and to check others, each
 // part PEM: the certificate with its intermediates, leaf first, its key, and

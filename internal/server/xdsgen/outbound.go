@@ -79,7 +79,7 @@ func (v listenerView) catchesAll() bool {
 }
 
 func (v listenerView) port(s *snapshot.Snapshot, number uint32, yield func(string, Unit)) {
-	id := "port " + strconv.FormatUint(uint64(number), 10)
+	id := "port " + portString(number)
 	services := s.Ports.Get(number)
 	if services == nil || !v.catchesAll() || v.scope.ownsPort(number) {
 		yield(id, nil)
@@ -220,8 +220,8 @@ func (u headlessListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, 
 // httpListener takes the redirected HTTP connections of one port number to
 // any address.
 func httpListener(number uint32, registryOnly bool) (*listenerv3.Listener, error) {
-	name := "0.0.0.0_" + strconv.FormatUint(uint64(number), 10)
-	http, err := outboundHTTP("outbound_"+name+";", strconv.FormatUint(uint64(number), 10))
+	name := "0.0.0.0_" + portString(number)
+	http, err := outboundHTTP("outbound_"+name+";", portString(number))
 	if err != nil {
 		return nil, err
 	}
@@ -244,7 +244,7 @@ func httpListener(number uint32, registryOnly bool) (*listenerv3.Listener, error
 // serviceListener takes the redirected connections to one address of a
 // service; with detection, HTTP is routed and the rest goes on as TCP.
 func serviceListener(svc *snapshot.MeshService, port *snapshot.ServicePort, ip string) (*listenerv3.Listener, error) {
-	number := strconv.FormatUint(uint64(port.Number), 10)
+	number := portString(port.Number)
 	name := ip + "_" + number
 	detect := port.Protocol == mesh.Auto
 	tcp, err := tcpProxy(mesh.ClusterName{Direction: mesh.Outbound, Port: port.Number, Host: svc.Host}.String())
@@ -327,12 +327,12 @@ func (u egressListener) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, err
 	if bind == "0.0.0.0" && reserved(number) {
 		return nil, nil
 	}
-	name := bind + "_" + strconv.FormatUint(uint64(number), 10)
+	name := bind + "_" + portString(number)
 	at := address(bind, number)
 	if path, ok := strings.CutPrefix(bind, "unix://"); ok {
 		at = pipe(path)
 	}
-	http, err := outboundHTTP("outbound_"+name+";", strconv.FormatUint(uint64(number), 10))
+	http, err := outboundHTTP("outbound_"+name+";", portString(number))
 	if err != nil {
 		return nil, err
 	}

@@ -59,7 +59,7 @@ func (v routeView) facts(s *snapshot.Snapshot) routeFacts {
 // port yields the configuration that all HTTP services of one port number
 // share.
 func (v routeView) port(s *snapshot.Snapshot, number uint32, yield func(string, Unit)) {
-	id := strconv.FormatUint(uint64(number), 10)
+	id := portString(number)
 	services := s.Ports.Get(number)
 	if services == nil || !anyHTTP(services, v.scope) || v.scope.ownsPort(number) || reserved(number) {
 		yield(id, nil)
@@ -156,7 +156,7 @@ func (u portRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) 
 			return nil, err
 		}
 	}
-	rc := u.config(strconv.FormatUint(uint64(u.services.Number), 10), hosts)
+	rc := u.config(portString(u.services.Number), hosts)
 	return one(enc.Resource(xdswire.RouteType, rc.Name, rc))
 }
 
@@ -180,7 +180,7 @@ func (u detectedRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, err
 		if err := hosts.add(u.service, port, []string{"*"}); err != nil {
 			return nil, err
 		}
-		rc := baseRoutes(u.service.Host+":"+strconv.FormatUint(uint64(port.Number), 10), hosts.list)
+		rc := baseRoutes(u.service.Host+":"+portString(port.Number), hosts.list)
 		r, err := enc.Resource(xdswire.RouteType, rc.Name, rc)
 		if err != nil {
 			return nil, err
@@ -226,7 +226,7 @@ func (u egressRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error
 			}
 		}
 	}
-	rc := u.config(strconv.FormatUint(uint64(e.GetPort().GetNumber()), 10), hosts)
+	rc := u.config(portString(e.GetPort().GetNumber()), hosts)
 	rc.IgnorePortInHostMatching = protocol != mesh.HTTPProxy
 	return one(enc.Resource(xdswire.RouteType, rc.Name, rc))
 }
@@ -235,7 +235,7 @@ func (u egressRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error
 // them: with the port, which may be left out for port 80.
 func proxyDomains(domains []string, number uint32) []string {
 	var out []string
-	port := ":" + strconv.FormatUint(uint64(number), 10)
+	port := ":" + portString(number)
 	for _, d := range domains {
 		if number == 80 {
 			out = append(out, d)
@@ -305,7 +305,7 @@ func (h *virtualHosts) add(svc *snapshot.MeshService, port *snapshot.ServicePort
 	if len(free) == 0 {
 		return nil
 	}
-	number := strconv.FormatUint(uint64(port.Number), 10)
+	number := portString(port.Number)
 	route, err := serviceRoute(svc.Host, number, port)
 	if err != nil {
 		return err
