@@ -15,16 +15,18 @@ import (
 
 // Type URLs of the resources that the control plane serves.
 const (
-	ClusterType  = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
-	EndpointType = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
-	ListenerType = "type.googleapis.com/envoy.config.listener.v3.Listener"
-	RouteType    = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
-	SecretType   = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
+	ClusterType   = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
+	EndpointType  = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
+	ListenerType  = "type.googleapis.com/envoy.config.listener.v3.Listener"
+	RouteType     = "type.googleapis.com/envoy.config.route.v3.RouteConfiguration"
+	SecretType    = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
+	ExtensionType = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
+	NameTableType = "type.googleapis.com/istio.networking.nds.v1.NameTable"
 )
 
 // PushOrder is the order in which types are sent when several changed, so
 // that what is referred to comes before what refers to it.
-var PushOrder = [...]string{ClusterType, EndpointType, ListenerType, RouteType, SecretType}
+var PushOrder = [...]string{ClusterType, EndpointType, ListenerType, RouteType, SecretType, ExtensionType, NameTableType}
 
 // ShortType is the name that people use for a type: CDS, EDS …; a type that
 // is not served keeps its URL.
@@ -40,6 +42,10 @@ func ShortType(typeURL string) string {
 		return "RDS"
 	case SecretType:
 		return "SDS"
+	case ExtensionType:
+		return "ECDS"
+	case NameTableType:
+		return "NDS"
 	}
 	return typeURL
 }

@@ -57,6 +57,9 @@ const (
 	eds
 	lds
 	rds
+	sds
+	ecds
+	nds
 )
 
 // typeIndex is the place of a type in xdswire.PushOrder, or -1.

@@ -538,7 +538,7 @@ func TestUnknownTypesAreIgnored(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		b := start(t, small())
 		c := b.connect(v, "p")
-		c.subscribe("type.googleapis.com/istio.networking.nds.v1.NameTable")
+		c.subscribe("type.googleapis.com/istio.workload.Address")
 		for i := range 100 {
 			c.subscribe(fmt.Sprintf("type.googleapis.com/x%d", i), "name")
 		}

@@ -73,7 +73,7 @@ type typeState struct {
 
 // fullList says that responses of the type carry everything subscribed to in
 // the state of the world variant, where what is absent is removed.
-func fullList(i int) bool { return i == cds || i == lds }
+func fullList(i int) bool { return i == cds || i == lds || i == nds }
 
 // maxForce bounds the names kept to be sent; beyond it everything is.
 const maxForce = 4096
