@@ -14,10 +14,10 @@ import (
 // JSON renders the value as JSON. Dates and binary values become the text
 // that is written; keys are always text. Errors are of type *Error.
 func (v Value) JSON() ([]byte, error) {
-	var e encoder
 	if v.n == nil {
 		return []byte("null"), nil
 	}
+	e := encoder{make([]byte, 0, 1024)} // most objects are smaller
 	if err := e.value(v.n, 0); err != nil {
 		return nil, asError(err, v.n.Line)
 	}
@@ -70,11 +70,35 @@ func (e *encoder) mapping(n *yaml.Node, depth int) error {
 }
 
 func (e *encoder) text(n *yaml.Node) (err error) {
+	if isPlainText(n.Value) {
+		e.buf = append(append(append(e.buf, '"'), n.Value...), '"')
+		return nil
+	}
 	e.buf, err = jsontext.AppendQuote(e.buf, n.Value)
 	if err != nil {
 		return &Error{Line: n.Line, Reason: "text is not UTF-8"}
 	}
 	return nil
+}
+
+// isPlainText reports whether JSON has no escapes for the text.
+func isPlainText(s string) bool {
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
+			return false
+		}
+	}
+	return true
+}
+
+// isPlainNumber reports whether the text is a whole number as JSON has it.
+func isPlainNumber(s string) bool {
+	for i := range len(s) {
+		if s[i] < '0' || s[i] > '9' {
+			return false
+		}
+	}
+	return len(s) == 1 || len(s) > 1 && s[0] != '0'
 }
 
 var jsonNumber = regexp.MustCompile(`^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?$`)
@@ -85,6 +109,10 @@ func (e *encoder) scalar(n *yaml.Node) error {
 		e.buf = append(e.buf, "null"...)
 		return nil
 	case "!!bool":
+		if n.Value == "true" || n.Value == "false" {
+			e.buf = append(e.buf, n.Value...)
+			return nil
+		}
 		var b bool
 		if err := n.Decode(&b); err != nil {
 			return asError(err, n.Line)
@@ -92,7 +120,7 @@ func (e *encoder) scalar(n *yaml.Node) error {
 		e.buf = strconv.AppendBool(e.buf, b)
 		return nil
 	case "!!int", "!!float":
-		if jsonNumber.MatchString(n.Value) {
+		if isPlainNumber(n.Value) || jsonNumber.MatchString(n.Value) {
 			e.buf = append(e.buf, n.Value...)
 			return nil
 		}

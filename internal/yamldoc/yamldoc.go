@@ -100,6 +100,14 @@ func isMarker(line []byte, marker string) bool {
 // Parse reads one document. Its value is null when the chunk has no content.
 // Errors are of type *Error.
 func Parse(c Chunk) (Value, error) {
+	if root, ok := parsePlain(c); ok {
+		return Value{root}, nil
+	}
+	return parseAny(c)
+}
+
+// parseAny is Parse for the whole of YAML.
+func parseAny(c Chunk) (Value, error) {
 	var doc yaml.Node
 	if err := yaml.Unmarshal(c.Text, &doc); err != nil {
 		reason := parserReason(err)

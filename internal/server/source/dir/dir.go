@@ -104,7 +104,6 @@ type reader struct {
 	log     *slog.Logger
 	now     func() time.Time
 	sink    snapshot.Sink
-	conv    source.Converter
 	root    *os.Root
 	watcher *fsnotify.Watcher
 	tree
@@ -117,11 +116,11 @@ type reader struct {
 func newReader(s *Source, sink snapshot.Sink, root *os.Root, watcher *fsnotify.Watcher) *reader {
 	r := &reader{
 		Source: s, dir: filepath.Clean(s.Dir), log: s.Log, now: s.Now, sink: sink, root: root, watcher: watcher,
-		conv:  source.Converter{Cluster: s.Cluster, SystemNamespace: s.SystemNamespace},
 		tree:  tree{files: map[string]*file{}, folders: map[string]*folder{}, faults: map[string]string{}, changed: map[string]bool{}},
 		index: newIndex(),
 		told:  map[snapshot.Key]bool{},
 	}
+	r.parser.conv = &source.Converter{Cluster: s.Cluster, SystemNamespace: s.SystemNamespace}
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
 	}

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -89,7 +87,6 @@ type reading struct {
 	path   string
 	info   fs.FileInfo
 	chunks []*chunk
-	todo   []job
 	fault  string
 }
 
@@ -97,11 +94,14 @@ type reading struct {
 type job struct {
 	into *chunk
 	text yamldoc.Chunk
+	path string
+	file string // the path as problems name it
 }
 
-// newReading splits the text and takes over the documents that did not change.
-func newReading(p string, old *file, data []byte, info fs.FileInfo) *reading {
-	rd := &reading{path: p, info: info}
+// newReading splits the text and takes over the documents that did not change;
+// the others have to be parsed.
+func newReading(p string, old *file, data []byte, info fs.FileInfo) (rd *reading, jobs []job) {
+	rd = &reading{path: p, info: info}
 	known := map[chunkID]*chunk{}
 	if old != nil {
 		for _, c := range old.chunks {
@@ -113,35 +113,49 @@ func newReading(p string, old *file, data []byte, info fs.FileInfo) *reading {
 		c := known[id]
 		if c == nil {
 			c = &chunk{id: id}
-			rd.todo = append(rd.todo, job{c, text})
+			jobs = append(jobs, job{into: c, text: text, path: p})
 		}
 		if rd.chunks = append(rd.chunks, c); len(rd.chunks) > MaxDocuments {
-			rd.todo, rd.fault = nil, fmt.Sprintf("holds more than %d documents: split it", MaxDocuments)
-			break
+			rd.fault = fmt.Sprintf("holds more than %d documents: split it", MaxDocuments)
+			return rd, nil
 		}
 	}
-	return rd
+	return rd, jobs
 }
 
-// parse parses the documents of all readings on all processors.
-func parse(conv source.Converter, dir string, readings []*reading) {
-	jobs := make(chan func())
-	var wg sync.WaitGroup
-	for range runtime.GOMAXPROCS(0) {
-		wg.Go(func() {
-			for run := range jobs {
-				run()
-			}
-		})
-	}
-	for _, rd := range readings {
-		place := filepath.Join(dir, filepath.FromSlash(rd.path))
-		for _, j := range rd.todo {
-			jobs <- func() { j.into.parse(&conv, rd.path, place, j.text) }
+// batchSize is how many documents one goroutine parses.
+const batchSize = 64
+
+// parser parses documents while others are read.
+type parser struct {
+	conv  *source.Converter
+	batch []job
+	group sync.WaitGroup
+}
+
+// add has the documents of a file parsed until finish returns.
+func (p *parser) add(file string, jobs []job) {
+	for _, j := range jobs {
+		j.file = file
+		if p.batch = append(p.batch, j); len(p.batch) == batchSize {
+			batch := p.batch
+			p.batch = nil
+			p.group.Go(func() { p.parse(batch) })
 		}
 	}
-	close(jobs)
-	wg.Wait()
+}
+
+// finish parses what is left and waits for the rest.
+func (p *parser) finish() {
+	p.parse(p.batch)
+	p.batch = nil
+	p.group.Wait()
+}
+
+func (p *parser) parse(jobs []job) {
+	for _, j := range jobs {
+		j.into.parse(p.conv, j.path, j.file, j.text)
+	}
 }
 
 func (c *chunk) parse(conv *source.Converter, p, place string, text yamldoc.Chunk) {

@@ -1,6 +1,7 @@
 package dir
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -31,9 +32,10 @@ type tree struct {
 	// do not come, overfull that it holds more than is read, room that
 	// something went since.
 	gone, unwatched, overfull, room bool
-	// pending are files whose text is read and not parsed yet.
+	// pending are files whose text is read and perhaps not parsed yet.
 	pending     []*reading
 	pendingSize int
+	parser      parser
 	// changed are the files whose documents are others than in the batch before.
 	changed map[string]bool
 }
@@ -248,7 +250,9 @@ func (r *reader) read(p string) {
 		r.faults[p] = emptyFile + keptText(len(f.entries()))
 		return
 	}
-	r.pending = append(r.pending, newReading(p, r.files[p], data, info))
+	rd, jobs := newReading(p, r.files[p], data, info)
+	r.pending = append(r.pending, rd)
+	r.parser.add(filepath.Join(r.dir, filepath.FromSlash(p)), jobs)
 	if r.pendingSize += len(data); r.pendingSize > maxPending {
 		r.load()
 	}
@@ -269,19 +273,21 @@ func (r *reader) text(p string) ([]byte, fs.FileInfo, error) {
 	case !info.Mode().IsRegular():
 		return nil, nil, errors.New("is not a regular file")
 	}
-	data, err := io.ReadAll(io.LimitReader(f, MaxFileSize+1))
-	if err == nil && len(data) > MaxFileSize {
+	var data bytes.Buffer
+	data.Grow(int(min(info.Size(), MaxFileSize)) + bytes.MinRead) // the end is read without growing
+	_, err = data.ReadFrom(io.LimitReader(f, MaxFileSize+1))
+	if err == nil && data.Len() > MaxFileSize {
 		err = fmt.Errorf("is larger than %d MiB: split it", MaxFileSize>>20)
 	}
-	return data, info, err
+	return data.Bytes(), info, err
 }
 
-// load parses what was read and puts it in the place of what the files gave.
+// load has all parsed that was read and puts it in the place of what the files gave.
 func (r *reader) load() {
 	if len(r.pending) == 0 {
 		return
 	}
-	parse(r.conv, r.dir, r.pending)
+	r.parser.finish()
 	for _, rd := range r.pending {
 		old := r.files[rd.path]
 		f := rd.finish(old)
