@@ -80,6 +80,7 @@ type Hub struct {
 	flight  *flight.Recorder
 	done    chan struct{} // closed when Run ends
 	turns   *admission
+	queue   queue
 	ready   atomic.Bool   // a snapshot has arrived
 	seq     atomic.Uint64 // of the snapshot that the views show
 
@@ -236,8 +237,7 @@ type subscriber struct {
 	caller    mesh.Caller
 	variant   xdswire.Variant
 	connected time.Time
-	// wake has capacity 1: look at assigned and its views again.
-	wake chan struct{}
+	session   *session
 	// assigned is set once the views are generated.
 	assigned atomic.Pointer[assignment]
 	// record is set by attach.

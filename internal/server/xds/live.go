@@ -85,15 +85,17 @@ func (h *Hub) round(m mail) {
 	touched := h.collect(changes)
 	h.generate(h.missing)
 	changed := h.publish(touched, h.record(changes, started))
+	var news []*session
 	for sub, a := range chosen {
 		sub.assigned.Store(a)
-		signal(sub.wake)
+		news = append(news, sub.session)
 	}
 	for _, v := range changed {
 		for sub := range v.streams {
-			signal(sub.wake)
+			news = append(news, sub.session)
 		}
 	}
+	h.queue.add(news...)
 	if h.snapshot != nil {
 		h.seq.Store(h.snapshot.Seq)
 	}

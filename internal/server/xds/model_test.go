@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"github.com/prometheus/client_golang/prometheus"
 	statuspb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/protobuf/proto"
 
@@ -76,11 +75,12 @@ func (p *modelProxy) connect() {
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	sub := &subscriber{id: p.name, node: node, variant: p.variant, wake: make(chan struct{}, 1)}
-	p.sess = &session{hub: p.hub, sub: sub, log: slog.New(slog.DiscardHandler), send: func(f *xdswire.Frame) error {
+	sub := &subscriber{id: p.name, node: node, variant: p.variant}
+	p.sess = &session{hub: p.hub, sub: sub, log: slog.New(slog.DiscardHandler), writes: &writes{}, send: func(f *xdswire.Frame) error {
 		p.toProxy = append(p.toProxy, f)
 		return nil
 	}}
+	sub.session = p.sess
 	p.hub.attach(sub)
 	p.toServer, p.toProxy = nil, nil
 	p.nonce, p.asked = make(map[string]string), make(map[string]bool)
@@ -384,7 +384,7 @@ func TestModel(t *testing.T) {
 func runModel(t *testing.T, seed uint64) {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	w := newWorld()
-	h := NewHub(testConfig(prometheus.NewRegistry(), slog.New(slog.DiscardHandler)))
+	h := drivenHub()
 	h.Update(w.take())
 	var proxies []*modelProxy
 	for i := range 4 {

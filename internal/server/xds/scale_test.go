@@ -7,7 +7,6 @@ import (
 	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"github.com/prometheus/client_golang/prometheus"
 	statuspb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
@@ -194,7 +193,7 @@ func TestManyStreamsAtOnce(t *testing.T) {
 // response with the endpoints of a snapshot comes after its clusters.
 func TestEndpointsNeverOvertakeClusters(t *testing.T) {
 	w := newWorld().set("CDS", "shared", "a", "a:1").set("EDS", "shared", "a", "a:1")
-	h := NewHub(testConfig(prometheus.NewRegistry(), slog.New(slog.DiscardHandler)))
+	h := drivenHub()
 	h.Update(w.take())
 	last := make(map[string]int)
 	s := newTestSession(t, h, "p", xdswire.SotW, func(f *xdswire.Frame) error {
@@ -249,9 +248,10 @@ func newTestSession(tb testing.TB, h *Hub, name string, v xdswire.Variant, send 
 	if err != nil {
 		tb.Fatal(err)
 	}
-	sub := &subscriber{id: name, node: node, variant: v, wake: make(chan struct{}, 1)}
+	sub := &subscriber{id: name, node: node, variant: v}
+	sub.session = &session{hub: h, sub: sub, log: slog.New(slog.DiscardHandler), writes: &writes{}, send: send}
 	h.attach(sub)
-	return &session{hub: h, sub: sub, log: slog.New(slog.DiscardHandler), send: send}
+	return sub.session
 }
 
 // BenchmarkFanOut is one changed assignment for 1,000 streams, without the
@@ -261,7 +261,7 @@ func BenchmarkFanOut(b *testing.B) {
 	for _, v := range []xdswire.Variant{xdswire.SotW, xdswire.Delta} {
 		b.Run(v.String(), func(b *testing.B) {
 			w, names := wide(1000)
-			h := NewHub(testConfig(prometheus.NewRegistry(), slog.New(slog.DiscardHandler)))
+			h := drivenHub()
 			h.Update(w.take())
 			var sessions []*session
 			for i := range streams {
@@ -326,7 +326,7 @@ func FuzzRequests(f *testing.F) {
 	f.Add([]byte{9, 9, 9, 9, 5, 0, 1, 2, 255, 128, 64, 32})
 	f.Fuzz(func(t *testing.T, input []byte) {
 		w := small()
-		h := NewHub(testConfig(prometheus.NewRegistry(), slog.New(slog.DiscardHandler)))
+		h := drivenHub()
 		h.Update(w.take())
 		for _, v := range []xdswire.Variant{xdswire.SotW, xdswire.Delta} {
 			sent := 0

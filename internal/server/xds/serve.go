@@ -5,8 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"runtime/debug"
-	"sync"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -65,15 +65,15 @@ type request interface {
 // before the first request and ask for nothing.
 const healthType = "type.googleapis.com/istio.v1.HealthInformation"
 
-// serve runs one stream: a goroutine receives, this one does the rest.
+// serve runs one stream. Its requests are handled by a goroutine that receives
+// them, what the hub publishes by those of the hub's queue; this one waits
+// until the stream ends, so that nothing keeps it from ending.
 func serve[R request](s *service, stream grpc.ServerStream, v xdswire.Variant, recv func() (R, error), handle func(*session, R) error) (err error) {
 	h := s.hub
 	log := h.cfg.Log
 	defer func() {
 		if p := recover(); p != nil {
-			h.cfg.Metrics.panics.Inc()
-			log.Error("panic in a stream", "panic", p, "stack", string(debug.Stack()))
-			err = status.Error(codes.Internal, "internal error")
+			err = h.panicked(log, p)
 		}
 	}()
 	ctx, cancel := context.WithCancel(stream.Context())
@@ -86,10 +86,7 @@ func serve[R request](s *service, stream grpc.ServerStream, v xdswire.Variant, r
 		return err
 	}
 	defer closeStream()
-	requests := make(chan R, 1)
-	ended := make(chan error, 1)
-	go func() { ended <- receive(ctx, h, recv, requests) }()
-	first, err := firstRequest(ctx, h, requests, ended)
+	first, err := firstRequest(ctx, h, recv)
 	if err != nil || !first.ok {
 		return err
 	}
@@ -104,17 +101,26 @@ func serve[R request](s *service, stream grpc.ServerStream, v xdswire.Variant, r
 		return err
 	}
 	defer leave()
-	sess := &session{hub: h, sub: sub, log: log, send: sender(ctx, h.cfg.Limits.Write, stream, leave)}
+	sess := newSession(ctx, sub, log, h, stream, leave)
+	defer sess.close()
 	h.attach(sub)
 	defer h.detach(sub)
 	log.Info("proxy connected", "variant", v.String())
-	err = loop(ctx, sess, first.request, requests, ended, handle)
+	go receive(sess, first.request, recv, handle)
+	err = sess.wait(ctx)
 	if err == nil || ctx.Err() != nil {
 		log.Info("proxy disconnected")
 		return nil
 	}
 	log.Warn("stream ended", "error", err)
 	return err
+}
+
+// panicked counts a panic that costs one stream, and tells of it.
+func (h *Hub) panicked(log *slog.Logger, p any) error {
+	h.cfg.Metrics.panics.Inc()
+	log.Error("panic in a stream", "panic", p, "stack", string(debug.Stack()))
+	return status.Error(codes.Internal, "internal error")
 }
 
 // caller says who calls, and counts the stream for them until closeStream.
@@ -175,27 +181,6 @@ func peerAddr(ctx context.Context) string {
 	return "unknown"
 }
 
-// receive hands over requests until the peer ends the stream or ctx ends.
-func receive[R request](ctx context.Context, h *Hub, recv func() (R, error), requests chan<- R) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			h.cfg.Metrics.panics.Inc()
-			err = status.Errorf(codes.Internal, "receive: panic: %v", p)
-		}
-	}()
-	for {
-		r, err := recv()
-		if err != nil {
-			return err
-		}
-		select {
-		case requests <- r:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
 type maybe[R request] struct {
 	request R
 	ok      bool
@@ -203,24 +188,59 @@ type maybe[R request] struct {
 
 // firstRequest waits for the first message that is a request. Not ok means
 // that the peer ended the stream before.
-func firstRequest[R request](ctx context.Context, h *Hub, requests <-chan R, ended <-chan error) (maybe[R], error) {
+func firstRequest[R request](ctx context.Context, h *Hub, recv func() (R, error)) (maybe[R], error) {
 	timeout := time.NewTimer(h.cfg.Limits.FirstRequest)
 	defer timeout.Stop()
-	for {
-		select {
-		case r := <-requests:
-			if r.GetTypeUrl() == healthType {
-				continue
+	requests, ended := make(chan R, 1), make(chan error, 1)
+	go func() {
+		defer func() {
+			if p := recover(); p != nil {
+				ended <- h.panicked(h.cfg.Log, p)
 			}
-			return maybe[R]{r, true}, nil
-		case err := <-ended:
-			return maybe[R]{}, peerError(err)
-		case <-timeout.C:
-			return maybe[R]{}, status.Error(codes.DeadlineExceeded, "no request arrived in time")
-		case <-h.done:
-			return maybe[R]{}, errShutdown()
-		case <-ctx.Done():
-			return maybe[R]{}, nil
+		}()
+		for {
+			r, err := recv()
+			if err != nil {
+				ended <- err
+				return
+			}
+			if r.GetTypeUrl() != healthType {
+				requests <- r
+				return
+			}
+		}
+	}()
+	select {
+	case r := <-requests:
+		return maybe[R]{r, true}, nil
+	case err := <-ended:
+		return maybe[R]{}, peerError(err)
+	case <-timeout.C:
+		return maybe[R]{}, status.Error(codes.DeadlineExceeded, "no request arrived in time")
+	case <-h.done:
+		return maybe[R]{}, errShutdown()
+	case <-ctx.Done():
+		return maybe[R]{}, nil
+	}
+}
+
+// receive handles requests until the peer ends the stream, or the stream ends
+// otherwise.
+func receive[R request](s *session, r R, recv func() (R, error), handle func(*session, R) error) {
+	defer func() {
+		if p := recover(); p != nil {
+			s.end(s.hub.panicked(s.log, p))
+		}
+	}()
+	for {
+		if err := s.take(func() error { return handle(s, r) }); err != nil {
+			s.end(err)
+			return
+		}
+		var err error
+		if r, err = recv(); err != nil {
+			s.end(peerError(err))
+			return
 		}
 	}
 }
@@ -256,100 +276,6 @@ func (s *service) admit(caller mesh.Caller, n *corev3.Node, v xdswire.Variant) (
 	h.mu.Unlock()
 	return &subscriber{
 		id: id, node: node, caller: caller, variant: v,
-		connected: h.cfg.Now(), wake: make(chan struct{}, 1),
+		connected: h.cfg.Now(),
 	}, nil
-}
-
-// loop handles, in this order of preference: requests; what the hub has
-// published. It ends when the peer ends the stream, its context ends, or the
-// hub does.
-func loop[R request](ctx context.Context, s *session, first R, requests <-chan R, ended <-chan error, handle func(*session, R) error) error {
-	take := func(r R) error {
-		if err := handle(s, r); err != nil {
-			return err
-		}
-		return s.flush()
-	}
-	if err := take(first); err != nil {
-		return err
-	}
-	for {
-		select {
-		case r := <-requests:
-			if err := take(r); err != nil {
-				return err
-			}
-			continue
-		default:
-		}
-		var err error
-		select {
-		case r := <-requests:
-			err = take(r)
-		case <-s.sub.wake:
-			err = s.flush()
-		case err := <-ended:
-			return peerError(err)
-		case <-s.hub.done:
-			return errShutdown()
-		case <-ctx.Done():
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-	}
-}
-
-// sender sends frames and calls sent each time gRPC has nothing left of them.
-// A peer that does not take a frame in time loses its connection: gRPC would
-// keep both for as long as it answers pings, also after the stream has ended.
-func sender(ctx context.Context, limit time.Duration, stream grpc.ServerStream, sent func()) func(*xdswire.Frame) error {
-	w := &writes{limit: limit, sent: sent}
-	w.late = time.AfterFunc(limit, func() {
-		if c := connOf(ctx); c != nil {
-			c.stall()
-		}
-	})
-	w.late.Stop()
-	return func(f *xdswire.Frame) error {
-		w.begin()
-		end := sync.OnceFunc(w.end)
-		f.WhenWritten(end)
-		err := stream.SendMsg(f)
-		if err != nil {
-			end()
-		}
-		return err
-	}
-}
-
-// writes counts the frames of a stream that gRPC holds, and bounds how long.
-type writes struct {
-	limit time.Duration
-	sent  func()
-
-	mu   sync.Mutex
-	open int
-	late *time.Timer // runs while open > 0
-}
-
-func (w *writes) begin() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.open++; w.open == 1 {
-		w.late.Reset(w.limit)
-	}
-}
-
-// end is called by gRPC's writing goroutine.
-func (w *writes) end() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.open--; w.open > 0 {
-		w.late.Reset(w.limit) // for the next one
-		return
-	}
-	w.late.Stop()
-	w.sent()
 }

@@ -6,6 +6,8 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/codes"
@@ -15,13 +17,21 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// session is the state of one stream. It belongs to the goroutine of the
-// stream's handler.
+// session is the state of one stream.
 type session struct {
 	hub    *Hub
 	sub    *subscriber
 	log    *slog.Logger
 	send   func(*xdswire.Frame) error
+	writes *writes
+	ended  chan error  // capacity 1: why the stream ends
+	news   atomic.Bool // the hub published something since the last flush
+	queued bool        // under the lock of the hub's queue
+
+	// mu is held by the goroutine that works for the session, never for long:
+	// the one that receives, or one of the hub's queue.
+	mu     sync.Mutex
+	closed bool // nothing may be sent
 	nonces xdswire.Nonces
 	types  [numTypes]typeState
 }
@@ -353,7 +363,7 @@ func clip(s string) string {
 // do not refer to what the proxy cannot know yet.
 func (s *session) flush() error {
 	a := s.sub.assigned.Load()
-	if a == nil {
+	if a == nil || s.closed {
 		return nil
 	}
 	if a.err != nil {
@@ -383,6 +393,9 @@ func (s *session) flush() error {
 		if clustersWait && !t.due && (i == lds || i == rds) {
 			t.wait(now[i])
 			continue
+		}
+		if !s.writes.hasRoom() {
+			return nil // to go on once there is
 		}
 		if err := s.flushType(i, now[i]); err != nil {
 			return err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"math"
 	"net"
 	"slices"
 	"strings"
@@ -123,7 +124,10 @@ func (u testUnit) Generate(e *xdswire.Encoder) ([]*xdswire.Resource, error) {
 
 // testGeneration gives every proxy the view "shared", or that of its pod, and
 // a view of its own name.
-func testGeneration() Generation {
+func testGeneration() Generation { return generationOf() }
+
+// generationOf is testGeneration for more types.
+func generationOf(more ...string) Generation {
 	return Generation{
 		ParseNode: func(n *corev3.Node) (xdsgen.Node, error) {
 			if strings.Contains(n.GetId(), "panic") {
@@ -140,7 +144,7 @@ func testGeneration() Generation {
 				panic("on purpose")
 			}
 			a := make(xdsgen.Assignment)
-			for _, t := range xdswire.PushOrder[:4] {
+			for _, t := range append(xdswire.PushOrder[:4:4], more...) {
 				a[t] = xdsgen.Views{Shared: testView{t, shared}, Own: testView{t, n.ID.Name}}
 			}
 			return a
@@ -180,6 +184,14 @@ type bench struct {
 type benchOption func(*Config, *Access)
 
 const patience = 30 * time.Second
+
+// drivenHub is a hub without goroutines: the test delivers, and flushes the
+// sessions.
+func drivenHub() *Hub {
+	h := NewHub(testConfig(prometheus.NewRegistry(), slog.New(slog.DiscardHandler)))
+	h.queue.workers = math.MaxInt
+	return h
+}
 
 func start(t testing.TB, w *world, opts ...benchOption) *bench {
 	t.Helper()

@@ -1,0 +1,217 @@
+package xds
+
+import (
+	"context"
+	"log/slog"
+	"runtime"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+// queue has sessions look at what the hub published, on as many goroutines as
+// there are processors. A session waits in it once, however much is published
+// meanwhile, and none keeps the others waiting: sessions never block.
+type queue struct {
+	mu      sync.Mutex
+	waiting []*session
+	workers int
+}
+
+func (q *queue) add(sessions ...*session) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, s := range sessions {
+		if !s.queued {
+			s.queued = true
+			q.waiting = append(q.waiting, s)
+		}
+	}
+	for range min(len(q.waiting), runtime.GOMAXPROCS(0)) - q.workers {
+		q.workers++
+		go q.work()
+	}
+}
+
+func (q *queue) work() {
+	for s := q.next(); s != nil; s = q.next() {
+		s.catchUp()
+	}
+}
+
+// next is nil when nothing waits: the worker ends.
+func (q *queue) next() *session {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.waiting) == 0 {
+		q.waiting = nil
+		q.workers--
+		return nil
+	}
+	s := q.waiting[0]
+	q.waiting[0] = nil
+	q.waiting = q.waiting[1:]
+	s.queued = false
+	return s
+}
+
+func newSession(ctx context.Context, sub *subscriber, log *slog.Logger, h *Hub, stream grpc.ServerStream, sent func()) *session {
+	s := &session{hub: h, sub: sub, log: log, ended: make(chan error, 1)}
+	s.writes = newWrites(ctx, h.cfg.Limits.Write, sent, func() { h.queue.add(s) })
+	s.send = func(f *xdswire.Frame) error { return s.writes.send(stream, f) }
+	sub.session = s
+	return s
+}
+
+// take handles a request and sends what is owed.
+func (s *session) take(handle func() error) error {
+	s.mu.Lock()
+	s.news.Store(false)
+	err := handle()
+	if err == nil {
+		err = s.flush()
+	}
+	s.mu.Unlock()
+	if err == nil && s.news.Load() {
+		s.catchUp()
+	}
+	return err
+}
+
+// catchUp sends what is owed, unless another goroutine works for the session:
+// then that one does so.
+func (s *session) catchUp() {
+	defer func() {
+		if p := recover(); p != nil {
+			s.end(s.hub.panicked(s.log, p))
+		}
+	}()
+	s.news.Store(true)
+	for s.news.Load() && s.mu.TryLock() {
+		s.news.Store(false)
+		if err := s.flushLocked(); err != nil {
+			s.end(err)
+			return
+		}
+	}
+}
+
+func (s *session) flushLocked() error {
+	defer s.mu.Unlock()
+	return s.flush()
+}
+
+// end has wait return. The first end counts.
+func (s *session) end(err error) {
+	select {
+	case s.ended <- err:
+	default:
+	}
+}
+
+// wait returns when the stream is to end: nil when its peer or its context
+// ended it.
+func (s *session) wait(ctx context.Context) error {
+	select {
+	case err := <-s.ended:
+		return err
+	case <-s.hub.done:
+		return errShutdown()
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+// close has nothing sent any more, as gRPC wants it once a handler returned.
+func (s *session) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+}
+
+// maxUnwritten is how many bytes may wait to be written before nothing is
+// added to them. gRPC makes those wait who exceed 64 KiB, and a session must
+// not.
+const maxUnwritten = 32 << 10
+
+// writes are the frames of a stream that gRPC holds. A peer that does not take
+// one in time loses its connection: gRPC would keep both for as long as it
+// answers pings, also after the stream has ended.
+type writes struct {
+	limit time.Duration
+	sent  func() // gRPC has nothing left
+	room  func() // there is room after hasRoom was false
+
+	mu     sync.Mutex
+	open   int  // frames
+	size   int  // their bytes
+	wanted bool // call room
+	late   *time.Timer
+}
+
+func newWrites(ctx context.Context, limit time.Duration, sent, room func()) *writes {
+	w := &writes{limit: limit, sent: sent, room: room}
+	w.late = time.AfterFunc(limit, func() {
+		if c := connOf(ctx); c != nil {
+			c.stall()
+		}
+	})
+	w.late.Stop()
+	return w
+}
+
+// hasRoom reports whether send would not wait.
+func (w *writes) hasRoom() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.wanted = w.size >= maxUnwritten
+	return !w.wanted
+}
+
+func (w *writes) send(stream grpc.ServerStream, f *xdswire.Frame) error {
+	w.mu.Lock()
+	w.size += f.Size()
+	if w.open++; w.open == 1 {
+		w.late.Reset(w.limit)
+	}
+	w.mu.Unlock()
+	done := false
+	written := func() { w.written(f.Size(), &done) }
+	f.WhenWritten(written)
+	err := stream.SendMsg(f)
+	if err != nil {
+		written()
+	}
+	return err
+}
+
+// written notes that gRPC has nothing left of a frame. Its writing goroutine
+// calls it.
+func (w *writes) written(size int, done *bool) {
+	w.mu.Lock()
+	if *done {
+		w.mu.Unlock()
+		return
+	}
+	*done = true
+	w.size -= size
+	if w.open--; w.open > 0 {
+		w.late.Reset(w.limit) // for the next one
+	} else {
+		w.late.Stop()
+	}
+	room, all := w.wanted && w.size < maxUnwritten, w.open == 0
+	if room {
+		w.wanted = false
+	}
+	w.mu.Unlock()
+	if room {
+		w.room()
+	}
+	if all {
+		w.sent()
+	}
+}
