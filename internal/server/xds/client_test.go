@@ -46,6 +46,7 @@ type response struct {
 	resources           map[string]string // name → content
 	versions            map[string]string // delta
 	removed             []string
+	count               int // of resources, those of one name too
 }
 
 func decode(t testing.TB, a *anypb.Any) string {
@@ -70,6 +71,15 @@ type client struct {
 	in      chan *response
 	ended   chan error
 	first   bool
+	implied bool // send no type URL
+}
+
+func newClient(t testing.TB, v xdswire.Variant, node string) *client {
+	return &client{
+		t: t, variant: v, node: testNode(node), first: true,
+		names: make(map[string][]string), nonce: make(map[string]string),
+		in: make(chan *response, 1000), ended: make(chan error, 1),
+	}
 }
 
 func (b *bench) connect(v xdswire.Variant, node string) *client {
@@ -88,11 +98,7 @@ func (b *bench) connectSilently(v xdswire.Variant, node string) *client {
 // connectOn opens a stream of a client that does not read.
 func (b *bench) connectOn(conn *grpc.ClientConn, v xdswire.Variant, node string) *client {
 	b.t.Helper()
-	c := &client{
-		t: b.t, variant: v, node: testNode(node), first: true,
-		names: make(map[string][]string), nonce: make(map[string]string),
-		in: make(chan *response, 1000), ended: make(chan error, 1),
-	}
+	c := newClient(b.t, v, node)
 	ctx, cancel := context.WithCancel(context.Background())
 	c.cancel = cancel
 	api := discoveryv3.NewAggregatedDiscoveryServiceClient(conn)
@@ -119,6 +125,7 @@ func (c *client) receive() {
 				return
 			}
 			r.typ, r.version, r.nonce, r.removed = m.GetTypeUrl(), m.GetSystemVersionInfo(), m.GetNonce(), m.GetRemovedResources()
+			r.count = len(m.GetResources())
 			for _, res := range m.GetResources() {
 				r.resources[res.GetName()] = decode(c.t, res.GetResource())
 				r.versions[res.GetName()] = res.GetVersion()
@@ -130,6 +137,7 @@ func (c *client) receive() {
 				return
 			}
 			r.typ, r.version, r.nonce = m.GetTypeUrl(), m.GetVersionInfo(), m.GetNonce()
+			r.count = len(m.GetResources())
 			for _, a := range m.GetResources() {
 				// Resources have no name here, so contents start with it.
 				content := decode(c.t, a)
@@ -163,18 +171,22 @@ func (c *client) request(typ, nonce string, names []string, held map[string]stri
 	if c.first {
 		node, c.first = c.node, false
 	}
+	url := urlOf(typ)
+	if c.implied {
+		url = ""
+	}
 	before := c.names[typ]
 	c.names[typ] = names
 	var err error
 	if c.variant == xdswire.Delta {
 		err = c.delta.Send(&discoveryv3.DeltaDiscoveryRequest{
-			Node: node, TypeUrl: urlOf(typ), ResponseNonce: nonce, ErrorDetail: detail, InitialResourceVersions: held,
+			Node: node, TypeUrl: url, ResponseNonce: nonce, ErrorDetail: detail, InitialResourceVersions: held,
 			ResourceNamesSubscribe:   without(names, before),
 			ResourceNamesUnsubscribe: without(before, names),
 		})
 	} else {
 		err = c.sotw.Send(&discoveryv3.DiscoveryRequest{
-			Node: node, TypeUrl: urlOf(typ), ResponseNonce: nonce, ErrorDetail: detail, ResourceNames: names,
+			Node: node, TypeUrl: url, ResponseNonce: nonce, ErrorDetail: detail, ResourceNames: names,
 		})
 	}
 	if err != nil && !errors.Is(err, io.EOF) { // EOF: the reason comes from Recv

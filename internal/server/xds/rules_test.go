@@ -212,15 +212,17 @@ func TestStaleNonceIsIgnored(t *testing.T) {
 		b := start(t, small())
 		c := b.connect(v, "p")
 		c.subscribe("EDS", "a")
-		r := c.wantAck("EDS", "a=a:1")
+		r := c.want("EDS", "a=a:1")
 		c.request("EDS", "never", []string{"a", "b"}, nil, "")
 		c.quiet()
 		if n := b.metric("meshctl_xds_expired_nonce_total", "EDS"); n != 1 {
 			t.Errorf("%v stale nonces counted, want 1", n)
 		}
-		c.names["EDS"] = []string{"a"} // what the server has
-		c.request("EDS", r.nonce, []string{"a", "b"}, nil, "")
+		// The delta variant does not repeat names, so those count. What was
+		// sent still waits for its answer.
+		c.ack(r)
 		c.wantAck("EDS", "b=b:1")
+		c.quiet()
 	})
 }
 

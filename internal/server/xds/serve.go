@@ -32,11 +32,14 @@ type Access struct {
 	CheckNode func(mesh.Caller, xdsgen.Node) error
 }
 
-// Register makes a server serve the hub's configuration over ADS. The server
-// needs the hub's ServerOptions, and a listener of NewConns: without that a
-// stalled stream stays until its connection ends.
+// Register makes a server serve the hub's configuration over ADS and over the
+// services of single types. The server needs the hub's ServerOptions, and a
+// listener of NewConns: without that a stalled stream stays until its
+// connection ends.
 func Register(r grpc.ServiceRegistrar, h *Hub, a Access) {
-	discoveryv3.RegisterAggregatedDiscoveryServiceServer(r, &service{hub: h, access: a})
+	s := &service{hub: h, access: a}
+	discoveryv3.RegisterAggregatedDiscoveryServiceServer(r, s)
+	registerSeparate(r, s)
 }
 
 type service struct {

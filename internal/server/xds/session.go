@@ -79,6 +79,9 @@ type typeState struct {
 	withheld *withheld
 	// fresh says that the proxy holds nothing of an earlier stream.
 	fresh bool
+	// named says that the stream subscribed to names once, the wildcard's
+	// included: from then on a list without names asks for nothing.
+	named bool
 }
 
 // fullList says that responses of the type carry everything subscribed to in
@@ -127,8 +130,9 @@ func (s *session) sotw(req *discoveryv3.DiscoveryRequest) error {
 	if !want.Names.Is(names) {
 		want = s.subscription(names)
 	}
+	t.named = t.named || len(names) > 0
 	if len(names) == 0 && fullList(i) {
-		want.Wildcard = !t.watched || t.want.Wildcard
+		want.Wildcard = !t.named
 	}
 	if err := s.allowed(i, want); err != nil {
 		return err
@@ -196,14 +200,14 @@ func (s *session) allowed(i int, want xdswire.Subscription) error {
 func (s *session) watch(i int, want xdswire.Subscription) {
 	t := &s.types[i]
 	s.forgetRefused(i)
-	*t = typeState{watched: true, want: want, due: true, all: true, force: t.force}
+	*t = typeState{watched: true, want: want, due: true, all: true, force: t.force, named: t.named}
 	s.sub.setStatus(i, func(st *typeStatus) { st.watched = true })
 }
 
 // unwatch forgets a type.
 func (s *session) unwatch(i int) {
 	s.forgetRefused(i)
-	s.types[i] = typeState{}
+	s.types[i] = typeState{named: s.types[i].named}
 	s.sub.setStatus(i, func(st *typeStatus) { *st = typeStatus{} })
 }
 
@@ -221,17 +225,16 @@ func (s *session) delta(req *discoveryv3.DeltaDiscoveryRequest) error {
 	if !t.watched {
 		return s.deltaFirst(i, req)
 	}
-	if nonce != "" && nonce != t.nonce {
+	switch {
+	case nonce == "":
+	case nonce != t.nonce:
+		// It answers nothing, but its names count: they are not repeated.
 		s.hub.cfg.Metrics.expired[i].Inc()
-		return nil
-	}
-	if nonce != "" && req.GetErrorDetail() == nil {
+	case req.GetErrorDetail() == nil:
 		s.accept(i)
 	}
 	if len(req.GetResourceNamesUnsubscribe()) > 0 {
-		gone := s.subscription(req.GetResourceNamesUnsubscribe())
-		t.want.Names = s.hub.names.Without(t.want.Names, gone.Names.Names())
-		t.want.Wildcard = t.want.Wildcard && !gone.Wildcard
+		s.unsubscribe(t, s.subscription(req.GetResourceNamesUnsubscribe()))
 	}
 	if len(req.GetResourceNamesSubscribe()) == 0 {
 		return nil
@@ -252,13 +255,26 @@ func (s *session) delta(req *discoveryv3.DeltaDiscoveryRequest) error {
 	return nil
 }
 
+// unsubscribe takes names out of a subscription of the delta variant.
+func (s *session) unsubscribe(t *typeState, gone xdswire.Subscription) {
+	before := t.want.Names
+	t.want.Names = s.hub.names.Without(before, gone.Names.Names())
+	t.want.Wildcard = t.want.Wildcard && !gone.Wildcard
+	if !t.want.Wildcard {
+		return
+	}
+	// The proxy cannot know whether the wildcard has what it gave up.
+	t.addForce(slices.DeleteFunc(slices.Clone(gone.Names.Names()), func(n string) bool { return !before.Has(n) }))
+}
+
 // deltaFirst takes the first request for a type. The versions that the proxy
 // says it holds are compared with what the views hold now, and only what
 // differs is remembered, as names to send.
 func (s *session) deltaFirst(i int, req *discoveryv3.DeltaDiscoveryRequest) error {
 	t := &s.types[i]
 	want := s.subscription(req.GetResourceNamesSubscribe())
-	want.Wildcard = want.Wildcard || fullList(i) && want.Names.Len() == 0
+	legacy := len(req.GetResourceNamesSubscribe()) == 0 && len(req.GetResourceNamesUnsubscribe()) == 0
+	want.Wildcard = want.Wildcard || fullList(i) && legacy
 	held := req.GetInitialResourceVersions()
 	if len(held) > 0 {
 		names := make([]string, 0, len(held))

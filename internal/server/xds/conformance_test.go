@@ -1,0 +1,721 @@
+package xds
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+// conformer is a proxy of one of four kinds: state of the world or delta, with
+// one ADS stream or a stream for each type.
+type conformer struct {
+	t        *testing.T
+	b        *bench
+	variant  xdswire.Variant
+	separate bool
+	node     string
+	conn     *grpc.ClientConn
+	streams  map[string]*client
+}
+
+func newConformer(t *testing.T, b *bench, v xdswire.Variant, separate bool, node string) *conformer {
+	return &conformer{t: t, b: b, variant: v, separate: separate, node: node, conn: b.dial(), streams: make(map[string]*client)}
+}
+
+// another is a proxy of the same kind.
+func (p *conformer) another(b *bench, node string) *conformer {
+	return newConformer(p.t, b, p.variant, p.separate, node)
+}
+
+// on is the stream that carries a type, opened when it is needed first.
+func (p *conformer) on(typ string) *client {
+	p.t.Helper()
+	key := ""
+	if p.separate {
+		key = typ
+	}
+	c := p.streams[key]
+	switch {
+	case c != nil:
+	case p.separate:
+		c = p.b.connectSeparately(p.conn, p.variant, p.node, typ)
+	default:
+		c = p.b.connectOn(p.conn, p.variant, p.node)
+		go c.receive()
+	}
+	p.streams[key] = c
+	return c
+}
+
+// forget ends all streams; the next use opens new ones.
+func (p *conformer) forget() {
+	for _, c := range p.streams {
+		c.cancel()
+	}
+	clear(p.streams)
+}
+
+func (p *conformer) subscribe(typ string, names ...string) {
+	p.t.Helper()
+	p.on(typ).subscribe(typ, names...)
+}
+
+func (p *conformer) ack(r *response) {
+	p.t.Helper()
+	p.on(r.typ).ack(r)
+}
+
+func (p *conformer) nack(r *response) {
+	p.t.Helper()
+	p.on(r.typ).nack(r, "refused")
+}
+
+// lists says that responses of the type carry all that is subscribed to.
+func (p *conformer) lists(typ string) bool {
+	return p.variant == xdswire.SotW && (typ == "CDS" || typ == "LDS")
+}
+
+// probe marks resources that only quiet uses.
+const probe = "probe"
+
+// wants waits for a response and leaves it unanswered: all is what it carries
+// where it lists everything, changed what it carries otherwise; removed is
+// told to delta proxies.
+func (p *conformer) wants(typ, all, changed string, removed ...string) *response {
+	p.t.Helper()
+	r := p.on(typ).recv()
+	if p.lists(typ) {
+		changed = all
+	}
+	if p.variant == xdswire.SotW {
+		removed = nil
+	}
+	maps.DeleteFunc(r.resources, func(name, _ string) bool { return strings.HasPrefix(name, probe) })
+	got := slices.DeleteFunc(r.removed, func(name string) bool { return strings.HasPrefix(name, probe) })
+	if r.typ != typ || contents(r.resources) != changed || !slices.Equal(got, removed) {
+		p.t.Fatalf("got %s {%s} removed %v, want %s {%s} removed %v", r.typ, contents(r.resources), got, typ, changed, removed)
+	}
+	return r
+}
+
+// gets is wants with an ACK.
+func (p *conformer) gets(typ, all, changed string, removed ...string) *response {
+	p.t.Helper()
+	r := p.wants(typ, all, changed, removed...)
+	p.ack(r)
+	return r
+}
+
+// set changes resources, written as type, name and content each, and waits
+// until the change is published.
+func (p *conformer) set(what ...[3]string) {
+	p.t.Helper()
+	for _, w := range what {
+		p.b.world.set(w[0], "shared", w[1], w[2])
+	}
+	p.b.push()
+}
+
+// quiet checks that a type that is asked for owes nothing: what comes next is
+// a new resource.
+func (p *conformer) quiet(typ string) {
+	p.t.Helper()
+	c := p.on(typ)
+	name := fmt.Sprintf("%s%d", probe, p.b.world.s.Seq)
+	p.set([3]string{typ, name, name + ":1"})
+	if names := c.names[typ]; len(names) > 0 && !slices.Contains(names, "*") {
+		p.subscribe(typ, append(slices.Clone(names), name)...)
+	}
+	r := c.recv()
+	if r.typ != typ || r.resources[name] == "" || !p.lists(typ) && len(r.resources) > 1 {
+		p.t.Fatalf("something was sent: %s {%s} removed %v", r.typ, contents(r.resources), r.removed)
+	}
+	p.ack(r)
+}
+
+// behaviour is one demand of the protocol, the same for all four kinds of
+// proxies or what comes to the same with each.
+type behaviour struct {
+	name string
+	run  func(p *conformer)
+}
+
+// Where the behaviours come from:
+//
+//	spec:NAME   the section of "xDS REST and gRPC protocol"
+//	harness:N   the features of the xDS test harness (subscribing, unsubscribing, delta), counted
+//	order       the decision order of requests that docs/xds.md tells of
+var behaviours = []behaviour{
+	// spec: How the client specifies what resources to return; harness: subscribing 1.
+	{"a first request without names gets everything", func(p *conformer) {
+		p.subscribe("CDS")
+		p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
+		p.subscribe("LDS")
+		p.gets("LDS", "l=l:1", "l=l:1")
+		p.quiet("CDS")
+	}},
+	// spec: How the client specifies what resources to return.
+	{"the wildcard gets everything, also what is new", func(p *conformer) {
+		p.subscribe("CDS", "*")
+		p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
+		p.set([3]string{"CDS", "c", "c:1"})
+		p.gets("CDS", "a=a:1 b=b:1 c=c:1", "c=c:1")
+		p.quiet("CDS")
+	}},
+	// harness: subscribing 3.
+	{"a wildcard without names gets what is new", func(p *conformer) {
+		p.subscribe("LDS")
+		p.gets("LDS", "l=l:1", "l=l:1")
+		p.set([3]string{"LDS", "m", "m:1"})
+		p.gets("LDS", "l=l:1 m=m:1", "m=m:1")
+		p.quiet("LDS")
+	}},
+	// spec: How the client specifies what resources to return; harness: subscribing 4, delta 1.
+	{"names get these only", func(p *conformer) {
+		p.subscribe("CDS", "b")
+		p.gets("CDS", "b=b:1", "b=b:1")
+		p.subscribe("EDS", "a")
+		p.gets("EDS", "", "a=a:1")
+		p.subscribe("RDS", "r")
+		p.gets("RDS", "", "r=r:1")
+		p.subscribe("LDS", "l")
+		p.gets("LDS", "l=l:1", "l=l:1")
+		p.quiet("EDS")
+		p.quiet("CDS")
+	}},
+	// spec: How the client specifies what resources to return; harness: delta 1.
+	{"a name more gets what is newly asked for", func(p *conformer) {
+		p.subscribe("EDS", "a")
+		p.gets("EDS", "", "a=a:1")
+		p.subscribe("EDS", "a", "b")
+		p.gets("EDS", "", "b=b:1")
+		p.subscribe("CDS", "a")
+		p.gets("CDS", "a=a:1", "a=a:1")
+		p.dependents("EDS", "a=a:1 b=b:1")
+		p.subscribe("CDS", "a", "b")
+		p.gets("CDS", "a=a:1 b=b:1", "b=b:1")
+	}},
+	// spec: Knowing when a requested resource does not exist; harness: subscribing 7 and 8, delta 3.
+	{"a name that does not exist is answered, and sent when it does", func(p *conformer) {
+		p.subscribe("CDS", "a", "z")
+		p.gets("CDS", "a=a:1", "a=a:1", "z")
+		p.set([3]string{"CDS", "z", "z:1"})
+		p.gets("CDS", "a=a:1 z=z:1", "z=z:1")
+		p.quiet("CDS")
+	}},
+	// spec: Resource warming; Knowing when a requested resource does not exist.
+	{"endpoints and routes that do not exist are answered at once", func(p *conformer) {
+		p.subscribe("EDS", "z")
+		if p.variant == xdswire.Delta {
+			p.gets("EDS", "", "", "z")
+		} else {
+			p.gets("EDS", "", "z=z:fallback")
+		}
+		p.subscribe("RDS", "z")
+		p.gets("RDS", "", "z=z:fallback")
+		p.set([3]string{"EDS", "z", "z:1"}, [3]string{"RDS", "z", "z:2"})
+		p.gets("EDS", "", "z=z:1")
+		p.gets("RDS", "", "z=z:2")
+	}},
+	// spec: Unsubscribing from resources; harness: unsubscribing 1 and 2, delta 5.
+	{"a name given up is no longer sent", func(p *conformer) {
+		p.subscribe("EDS", "a", "b")
+		p.gets("EDS", "", "a=a:1 b=b:1")
+		p.subscribe("EDS", "b")
+		p.quiet("EDS") // nothing answers it
+		p.set([3]string{"EDS", "a", "a:2"})
+		p.quiet("EDS")
+		p.set([3]string{"EDS", "b", "b:2"})
+		p.gets("EDS", "", "b=b:2")
+	}},
+	// spec: Unsubscribing from resources; harness: unsubscribing 1 and 2, delta 5.
+	{"a cluster given up is no longer sent", func(p *conformer) {
+		p.subscribe("CDS", "a", "b")
+		p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
+		p.subscribe("CDS", "b")
+		if p.lists("CDS") {
+			p.gets("CDS", "b=b:1", "")
+		}
+		p.quiet("CDS")
+		p.set([3]string{"CDS", "a", "a:2"})
+		p.quiet("CDS")
+		p.set([3]string{"CDS", "b", "b:2"})
+		p.gets("CDS", "b=b:2", "b=b:2")
+	}},
+	// spec: Unsubscribing from resources; harness: unsubscribing 3.
+	{"all names given up silence the type until it is asked for again", func(p *conformer) {
+		for _, typ := range []string{"CDS", "EDS"} {
+			p.subscribe(typ, "a", "b")
+			p.gets(typ, "a=a:1 b=b:1", "a=a:1 b=b:1")
+			p.giveUp(typ)
+			p.set([3]string{typ, "a", "a:2"})
+			p.quiet(typ)
+			p.subscribe(typ, "a", "b")
+			p.gets(typ, "a=a:2 b=b:1", "a=a:2 b=b:1")
+		}
+	}},
+	// spec: How the client specifies what resources to return, the example.
+	{"no names, the wildcard with a name, the name, no names", func(p *conformer) {
+		p.subscribe("CDS") // everything
+		p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
+		p.subscribe("CDS", "*", "a")
+		p.gets("CDS", "a=a:1 b=b:1", "a=a:1")
+		p.subscribe("CDS", "a")
+		if p.lists("CDS") {
+			p.gets("CDS", "a=a:1", "")
+		}
+		p.settled("CDS", "a=a:1")
+		p.set([3]string{"CDS", "b", "b:2"})
+		p.quiet("CDS")
+		p.giveUp("CDS") // nothing, though the first request was the same
+		p.set([3]string{"CDS", "a", "a:2"})
+		p.quiet("CDS")
+	}},
+	// spec: How the client specifies what resources to return.
+	{"the wildcard asked for and given up", func(p *conformer) {
+		p.subscribe("CDS", "*")
+		p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
+		p.giveUp("CDS")
+		p.set([3]string{"CDS", "a", "a:2"})
+		p.quiet("CDS")
+		p.subscribe("CDS", "*")
+		p.gets("CDS", "a=a:2 b=b:1", "a=a:2 b=b:1")
+	}},
+	// spec: Unsubscribing from resources (delta), the exception.
+	{"a name given up beside the wildcard is told of", func(p *conformer) {
+		p.subscribe("CDS", "*", "a", "z")
+		p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1", "z")
+		p.subscribe("CDS", "*", "z")
+		p.gets("CDS", "a=a:1 b=b:1", "a=a:1") // the wildcard has it
+		p.subscribe("CDS", "*")
+		p.gets("CDS", "a=a:1 b=b:1", "", "z") // it has not
+		p.set([3]string{"CDS", "a", "a:2"})
+		p.gets("CDS", "a=a:2 b=b:1", "a=a:2")
+		p.quiet("CDS")
+	}},
+	// spec: Unsubscribing from resources (delta): phantom names; order: ACK.
+	{"giving up what was not asked for changes nothing", func(p *conformer) {
+		p.subscribe("EDS", "a")
+		p.gets("EDS", "", "a=a:1")
+		c := p.on("EDS")
+		c.names["EDS"] = []string{"a", "never"} // state of the world: the same names again
+		p.subscribe("EDS", "a")
+		p.quiet("EDS")
+		p.set([3]string{"EDS", "a", "a:2"})
+		p.gets("EDS", "", "a=a:2")
+	}},
+	// spec: When to send an update; harness: subscribing 2, 5 and 6, delta 2.
+	{"a change is sent", func(p *conformer) {
+		p.subscribe("CDS")
+		first := p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
+		p.subscribe("RDS", "r")
+		p.gets("RDS", "", "r=r:1")
+		p.set([3]string{"CDS", "a", "a:2"}, [3]string{"RDS", "r", "r:2"})
+		second := p.gets("CDS", "a=a:2 b=b:1", "a=a:2")
+		p.gets("RDS", "", "r=r:2")
+		if second.version == first.version || second.nonce == first.nonce {
+			p.t.Errorf("version %s then %s, nonce %s then %s", first.version, second.version, first.nonce, second.nonce)
+		}
+		p.quiet("CDS")
+	}},
+	// spec: When to send an update; harness: "never responds more than necessary".
+	{"a change of what was not asked for is not sent", func(p *conformer) {
+		p.subscribe("CDS", "a")
+		p.gets("CDS", "a=a:1", "a=a:1")
+		p.subscribe("EDS", "a")
+		p.gets("EDS", "", "a=a:1")
+		p.set([3]string{"CDS", "b", "b:2"}, [3]string{"EDS", "b", "b:2"}, [3]string{"EDS", "c", "c:1"})
+		p.quiet("EDS")
+		p.quiet("CDS")
+	}},
+	// spec: When to send an update.
+	{"the same content again is not sent", func(p *conformer) {
+		p.subscribe("CDS")
+		p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
+		p.set([3]string{"CDS", "a", "a:1"})
+		p.quiet("CDS")
+	}},
+	// spec: Deleting resources; harness: delta 4.
+	{"a cluster that is gone is removed, and sent when it is back", func(p *conformer) {
+		p.subscribe("CDS")
+		p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
+		p.set([3]string{"CDS", "b", ""})
+		p.gets("CDS", "a=a:1", "", "b")
+		p.set([3]string{"CDS", "b", "b:1"})
+		p.gets("CDS", "a=a:1 b=b:1", "b=b:1")
+		p.quiet("CDS")
+	}},
+	// spec: Deleting resources: other types have no removal in the state of the world.
+	{"endpoints that are gone are removed where that can be said", func(p *conformer) {
+		p.subscribe("EDS", "a", "b")
+		p.gets("EDS", "", "a=a:1 b=b:1")
+		p.set([3]string{"EDS", "b", ""})
+		if p.variant == xdswire.Delta {
+			p.gets("EDS", "", "", "b")
+		}
+		p.quiet("EDS")
+		p.set([3]string{"EDS", "b", "b:2"})
+		p.gets("EDS", "", "b=b:2")
+	}},
+	// spec: Deleting resources: a list may become empty.
+	{"an empty list removes the last and keeps the stream", func(p *conformer) {
+		p.subscribe("CDS")
+		p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
+		p.set([3]string{"CDS", "a", ""}, [3]string{"CDS", "b", ""})
+		p.gets("CDS", "", "", "a", "b")
+		p.set([3]string{"CDS", "c", "c:1"})
+		p.gets("CDS", "c=c:1", "c=c:1")
+		p.quiet("CDS")
+	}},
+	// spec: Duplicate resource names.
+	{"no response has a name twice", func(p *conformer) {
+		p.b.world.set("CDS", p.node, "own", "own:1")
+		p.b.push()
+		p.subscribe("CDS", "*", "a", "own", "a")
+		r := p.gets("CDS", "a=a:1 b=b:1 own=own:1", "a=a:1 b=b:1 own=own:1")
+		if r.count != len(r.resources) {
+			p.t.Errorf("%d resources of %d names", r.count, len(r.resources))
+		}
+	}},
+	// spec: ACK; order: ACK.
+	{"an ACK is not answered", func(p *conformer) {
+		p.subscribe("CDS")
+		r := p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
+		p.ack(r)
+		p.quiet("CDS")
+		p.subscribe("EDS", "a")
+		r = p.gets("EDS", "", "a=a:1")
+		p.ack(r)
+		p.quiet("EDS")
+	}},
+	// spec: NACK; order: NACK.
+	{"a NACK is not answered", func(p *conformer) {
+		p.subscribe("EDS", "a", "b")
+		p.gets("EDS", "", "a=a:1 b=b:1")
+		p.set([3]string{"EDS", "a", "a:bad"})
+		r := p.wants("EDS", "", "a=a:bad")
+		p.nack(r)
+		p.nack(r)
+		p.quiet("EDS")
+	}},
+	// spec: NACK: an update may succeed at a new version after one.
+	{"after a NACK the last good stays and a later change is sent", func(p *conformer) {
+		p.subscribe("CDS", "a")
+		good := p.gets("CDS", "a=a:1", "a=a:1")
+		p.set([3]string{"CDS", "a", "a:bad"})
+		bad := p.wants("CDS", "a=a:bad", "a=a:bad")
+		p.nack(bad)
+		p.b.eventually("the NACK", func() bool {
+			st := p.status("CDS")
+			return st.NACK != nil && st.NACK.Version == bad.version && st.Acked == good.version
+		})
+		p.set([3]string{"CDS", "a", "a:3"})
+		p.gets("CDS", "a=a:3", "a=a:3")
+		p.b.eventually("the ACK", func() bool { return p.status("CDS").NACK == nil })
+	}},
+	// spec: NACK, whose previous version is then empty.
+	{"a refused first response is not the last", func(p *conformer) {
+		p.subscribe("LDS")
+		p.nack(p.wants("LDS", "l=l:1", "l=l:1"))
+		p.set([3]string{"LDS", "l", "l:2"})
+		p.gets("LDS", "l=l:2", "l=l:2")
+		p.quiet("LDS")
+	}},
+	// spec: NACK; ACK and NACK semantics summary: a new resource that is invalid.
+	{"names may be asked for with a NACK", func(p *conformer) {
+		p.subscribe("EDS", "a")
+		p.nack(p.wants("EDS", "", "a=a:1"))
+		p.quiet("EDS")
+		p.subscribe("EDS", append(slices.Clone(p.on("EDS").names["EDS"]), "b")...)
+		p.gets("EDS", "", "b=b:1")
+	}},
+	// spec: Resource updates: stale nonces; delta: changes of names count nevertheless; order: stale nonce.
+	{"a stale nonce answers nothing", func(p *conformer) {
+		p.subscribe("EDS", "a")
+		r := p.wants("EDS", "", "a=a:1")
+		p.on("EDS").request("EDS", "stale", []string{"a", "b"}, nil, "")
+		p.set([3]string{"EDS", "a", "a:2"})
+		if p.variant == xdswire.SotW {
+			p.on("EDS").names["EDS"] = []string{"a"}
+			p.ack(r)
+			p.gets("EDS", "", "a=a:2")
+		} else {
+			p.ack(r)
+			p.gets("EDS", "", "a=a:2 b=b:1")
+		}
+		p.quiet("EDS")
+	}},
+	// spec: Basic protocol overview: nonces do not survive streams; order: first request.
+	{"a first request is answered whatever its nonce", func(p *conformer) {
+		p.on("CDS").request("CDS", "of an earlier stream", nil, nil, "")
+		p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
+		p.on("EDS").request("EDS", "of an earlier stream", []string{"a"}, nil, "")
+		p.gets("EDS", "", "a=a:1")
+	}},
+	// spec: Incremental xDS: initial_resource_versions; ACK/NACK and resource type instance version.
+	{"after a reconnection what is held is not sent, or has its old version", func(p *conformer) {
+		p.subscribe("CDS")
+		before := p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
+		p.forget()
+		p.on("CDS").reconnect("CDS", before.versions)
+		again := p.gets("CDS", "a=a:1 b=b:1", "")
+		if again.version != before.version {
+			p.t.Errorf("version %s, before %s", again.version, before.version)
+		}
+		p.forget()
+		p.set([3]string{"CDS", "a", "a:2"}, [3]string{"CDS", "b", ""})
+		p.on("CDS").reconnect("CDS", before.versions)
+		p.gets("CDS", "a=a:2", "a=a:2", "b")
+		p.quiet("CDS")
+	}},
+	// spec: Incremental xDS: a reconnecting client provides all names.
+	{"nothing of an earlier stream's subscription is kept", func(p *conformer) {
+		p.subscribe("EDS", "a", "b")
+		p.gets("EDS", "", "a=a:1 b=b:1")
+		p.forget()
+		p.subscribe("EDS", "b")
+		p.gets("EDS", "", "b=b:1")
+		p.set([3]string{"EDS", "a", "a:2"})
+		p.quiet("EDS")
+	}},
+	// spec: Subscribing to resources (delta): what is held must be sent; state of the world: newly requested is resent.
+	{"what is held is sent when it is asked for again", func(p *conformer) {
+		p.subscribe("EDS", "a", "b")
+		p.gets("EDS", "", "a=a:1 b=b:1")
+		if p.variant == xdswire.SotW {
+			p.subscribe("EDS", "b")
+		} else {
+			p.on("EDS").names["EDS"] = []string{"b"} // a is asked for twice
+		}
+		p.subscribe("EDS", "a", "b")
+		p.gets("EDS", "", "a=a:1")
+		p.quiet("EDS")
+	}},
+	// spec: Aggregated discovery service: sequences of types are apart; harness: subscribing 9, delta 6.
+	{"two types do not disturb each other", func(p *conformer) {
+		p.subscribe("CDS")
+		p.subscribe("LDS")
+		clusters, listeners := p.wants("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1"), p.wants("LDS", "l=l:1", "l=l:1")
+		p.ack(listeners) // clusters wait for their answer
+		p.set([3]string{"CDS", "a", "a:2"})
+		p.b.eventually("the ACK", func() bool { return p.status("LDS").Acked == listeners.version })
+		if acked := p.status("CDS").Acked; acked != "" {
+			p.t.Errorf("CDS is acknowledged at %s by the ACK of LDS", acked)
+		}
+		p.ack(clusters)
+		p.gets("CDS", "a=a:2 b=b:1", "a=a:2")
+		p.set([3]string{"LDS", "l", "l:2"})
+		p.gets("LDS", "l=l:2", "l=l:2")
+		p.quiet("CDS")
+	}},
+	// spec: Resource updates; docs/xds.md: one response in flight, the newest wins.
+	{"what changes during a response is sent once, at its newest", func(p *conformer) {
+		p.subscribe("CDS")
+		r := p.wants("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
+		for i := 2; i < 9; i++ {
+			p.set([3]string{"CDS", "a", fmt.Sprintf("a:%d", i)})
+		}
+		p.ack(r)
+		p.gets("CDS", "a=a:8 b=b:1", "a=a:8")
+		p.quiet("CDS")
+	}},
+	// spec: Resource updates: a change that went back is none.
+	{"what changes during a response and changes back is not sent", func(p *conformer) {
+		p.subscribe("EDS", "a")
+		r := p.wants("EDS", "", "a=a:1")
+		p.set([3]string{"EDS", "a", "a:2"})
+		p.set([3]string{"EDS", "a", "a:1"})
+		p.ack(r)
+		p.quiet("EDS")
+	}},
+	// spec: Resource warming; Eventual consistency: endpoints after their clusters.
+	{"a changed cluster gets its endpoints though they are the same", func(p *conformer) {
+		p.subscribe("CDS")
+		p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
+		p.subscribe("EDS", "a", "b")
+		p.gets("EDS", "", "a=a:1 b=b:1")
+		p.set([3]string{"CDS", "a", "a:2"})
+		p.gets("CDS", "a=a:2 b=b:1", "a=a:2")
+		p.warms("a=a:1", "a")
+	}},
+	// spec: Resource warming; order: after clusters are asked for, the next request for endpoints is answered.
+	{"endpoints asked for after clusters are answered though it looks like an ACK", func(p *conformer) {
+		p.subscribe("EDS", "a")
+		endpoints := p.gets("EDS", "", "a=a:1")
+		p.subscribe("CDS")
+		p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
+		if !p.separate && p.variant == xdswire.SotW {
+			p.ack(endpoints) // a cluster that warms asks for its endpoints
+		}
+		p.warms("a=a:1", "a")
+		p.quiet("EDS")
+	}},
+	// spec: Eventual consistency considerations: make before break.
+	{"a change of all types arrives, on one stream in order", func(p *conformer) {
+		types := []string{"CDS", "EDS", "LDS", "RDS"}
+		for _, typ := range types {
+			p.subscribe(typ, "a", "l", "r")
+			p.ack(p.on(typ).recv())
+		}
+		p.set([3]string{"RDS", "r", "r:2"}, [3]string{"LDS", "l", "l:2"}, [3]string{"EDS", "a", "a:2"}, [3]string{"CDS", "a", "a:2"})
+		p.gets("CDS", "a=a:2", "a=a:2")
+		p.gets("EDS", "", "a=a:2")
+		p.gets("LDS", "l=l:2", "l=l:2")
+		p.gets("RDS", "", "r=r:2")
+	}},
+	// spec: Eventual consistency considerations: routes are not warmed.
+	{"routes wait for newer clusters on one stream, and for none on their own", func(p *conformer) {
+		p.subscribe("RDS", "r")
+		p.gets("RDS", "", "r=r:1")
+		p.subscribe("CDS")
+		clusters := p.wants("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
+		p.set([3]string{"CDS", "a", "a:2"}, [3]string{"RDS", "r", "r:2"})
+		if p.separate {
+			p.gets("RDS", "", "r=r:2")
+		}
+		p.ack(clusters)
+		p.gets("CDS", "a=a:2 b=b:1", "a=a:2")
+		if !p.separate {
+			p.gets("RDS", "", "r=r:2")
+		}
+	}},
+	// spec: ACK/NACK and resource type instance version: a property of the resources.
+	{"equal content has one version on two streams", func(p *conformer) {
+		q := p.another(p.b, "q")
+		for _, typ := range []string{"CDS", "EDS"} {
+			p.subscribe(typ, "a", "b")
+			q.subscribe(typ, "a", "b")
+			one, other := p.gets(typ, "a=a:1 b=b:1", "a=a:1 b=b:1"), q.gets(typ, "a=a:1 b=b:1", "a=a:1 b=b:1")
+			if one.version == "" || one.version != other.version || !maps.Equal(one.versions, other.versions) {
+				p.t.Errorf("%s: versions %s and %s, of resources %v and %v", typ, one.version, other.version, one.versions, other.versions)
+			}
+		}
+	}},
+	// spec: ACK/NACK and resource type instance version: not of a stream; so not of a process either.
+	{"equal content has its version after a restart of the server", func(p *conformer) {
+		p.set([3]string{"CDS", "a", "a:0"}) // other steps lead to the same
+		p.set([3]string{"CDS", "a", "a:1"})
+		p.subscribe("CDS")
+		before := p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
+		p.forget()
+		q := p.another(start(p.t, small()), p.node)
+		q.on("CDS").reconnect("CDS", before.versions)
+		after := q.gets("CDS", "a=a:1 b=b:1", "")
+		if before.version != after.version {
+			p.t.Errorf("version %s, before the restart %s", after.version, before.version)
+		}
+	}},
+	// spec: Aggregated discovery service; a type that is not served is no reason to lose the others.
+	{"a type of no meaning here is not answered, or ends its own stream only", func(p *conformer) {
+		p.subscribe("CDS")
+		p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
+		if !p.separate {
+			p.subscribe("type.googleapis.com/unknown", "a")
+		} else {
+			p.subscribe("EDS", "a")
+			p.gets("EDS", "", "a=a:1")
+			p.on("EDS").subscribe("type.googleapis.com/unknown", "a")
+			if s := p.on("EDS").status(); s.Code() != codes.InvalidArgument {
+				p.t.Errorf("got %v, want InvalidArgument", s)
+			}
+		}
+		p.quiet("CDS")
+	}},
+}
+
+// giveUp unsubscribes from all that was asked for, twice.
+func (p *conformer) giveUp(typ string) {
+	p.t.Helper()
+	p.subscribe(typ)
+	p.subscribe(typ)
+	p.settled(typ, "")
+}
+
+// settled asks for one more name, which nothing has, and takes the answer:
+// after it the server has taken all requests. All is what a list then has.
+func (p *conformer) settled(typ, all string) {
+	p.t.Helper()
+	name := fmt.Sprintf("%s-none%d", probe, p.b.world.s.Seq)
+	p.subscribe(typ, append(slices.Clone(p.on(typ).names[typ]), name)...)
+	p.gets(typ, all, "")
+}
+
+// dependents takes the endpoints that a delta ADS stream is sent after
+// clusters were asked for.
+func (p *conformer) dependents(typ, resources string) {
+	p.t.Helper()
+	if p.variant == xdswire.Delta && !p.separate {
+		p.gets(typ, "", resources)
+	}
+}
+
+// warms takes the endpoints that a cluster waits for: they come by themselves
+// on an ADS stream; a proxy with a stream for each type opens another one, as
+// every cluster has its own there.
+func (p *conformer) warms(resources string, names ...string) {
+	p.t.Helper()
+	if !p.separate {
+		p.gets("EDS", "", resources)
+		return
+	}
+	q := p.another(p.b, p.node)
+	q.subscribe("EDS", names...)
+	q.gets("EDS", "", resources)
+}
+
+// status is how far the proxy's stream is with a type.
+func (p *conformer) status(typ string) TypeStatus {
+	for _, s := range p.b.hub.Proxies() {
+		if st, ok := s.Types[typ]; ok {
+			return st
+		}
+	}
+	return TypeStatus{}
+}
+
+func TestConformance(t *testing.T) {
+	kinds := []struct {
+		name     string
+		variant  xdswire.Variant
+		separate bool
+	}{
+		{"sotw-ads", xdswire.SotW, false},
+		{"sotw-separate", xdswire.SotW, true},
+		{"delta-ads", xdswire.Delta, false},
+		{"delta-separate", xdswire.Delta, true},
+	}
+	var table strings.Builder
+	cases := 0
+	for _, kind := range kinds {
+		fmt.Fprintf(&table, "%-15s", kind.name)
+	}
+	table.WriteString("behaviour\n")
+	for _, bh := range behaviours {
+		for _, kind := range kinds {
+			ran := false
+			ok := t.Run(strings.ReplaceAll(bh.name, " ", "_")+"/"+kind.name, func(t *testing.T) {
+				ran = true
+				bh.run(newConformer(t, start(t, small()), kind.variant, kind.separate, "p"))
+			})
+			verdict := map[bool]string{true: "ok", false: "FAILED"}[ok]
+			if !ran {
+				verdict = "-" // left out by -run
+			} else {
+				cases++
+			}
+			fmt.Fprintf(&table, "%-15s", verdict)
+		}
+		table.WriteString(bh.name + "\n")
+	}
+	t.Logf("%d cases\n%s", cases, table.String())
+	if n := len(behaviours) * len(kinds); n < 72 {
+		t.Errorf("%d cases, want 72 or more", n)
+	}
+}

@@ -1,0 +1,70 @@
+package xds
+
+import (
+	"fmt"
+	"strings"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+// separateServices are the services of one type each, besides ADS. Their
+// calls end in what they give: StreamClusters and DeltaClusters. FetchClusters,
+// which polls, is not served.
+var separateServices = [...]struct{ name, of, typeURL string }{
+	{"envoy.service.cluster.v3.ClusterDiscoveryService", "Clusters", xdswire.ClusterType},
+	{"envoy.service.endpoint.v3.EndpointDiscoveryService", "Endpoints", xdswire.EndpointType},
+	{"envoy.service.listener.v3.ListenerDiscoveryService", "Listeners", xdswire.ListenerType},
+	{"envoy.service.route.v3.RouteDiscoveryService", "Routes", xdswire.RouteType},
+	{"envoy.service.secret.v3.SecretDiscoveryService", "Secrets", xdswire.SecretType},
+	{"envoy.service.extension.v3.ExtensionConfigDiscoveryService", "ExtensionConfigs", xdswire.ExtensionType},
+}
+
+// registerSeparate makes a server serve each type by its own service too. A
+// stream of theirs is like one of ADS on which only that type is asked for.
+func registerSeparate(r grpc.ServiceRegistrar, s *service) {
+	for _, d := range separateServices {
+		sotw := func(_ any, stream grpc.ServerStream) error {
+			recv := receiver(s.hub, stream, d.typeURL, func(m *discoveryv3.DiscoveryRequest) *string { return &m.TypeUrl })
+			return serve(s, stream, xdswire.SotW, recv, (*session).sotw)
+		}
+		delta := func(_ any, stream grpc.ServerStream) error {
+			recv := receiver(s.hub, stream, d.typeURL, func(m *discoveryv3.DeltaDiscoveryRequest) *string { return &m.TypeUrl })
+			return serve(s, stream, xdswire.Delta, recv, (*session).delta)
+		}
+		r.RegisterService(&grpc.ServiceDesc{
+			ServiceName: d.name,
+			HandlerType: (*any)(nil),
+			Streams: []grpc.StreamDesc{
+				{StreamName: "Stream" + d.of, Handler: sotw, ServerStreams: true, ClientStreams: true},
+				{StreamName: "Delta" + d.of, Handler: delta, ServerStreams: true, ClientStreams: true},
+			},
+			Metadata: strings.ReplaceAll(d.name, ".", "/"),
+		}, s)
+	}
+}
+
+// receiver receives the requests of a stream for one type, which need not name
+// it. A request that names another ends the stream.
+func receiver[M any](h *Hub, stream grpc.ServerStream, typeURL string, field func(*M) *string) func() (*M, error) {
+	return func() (*M, error) {
+		m := new(M)
+		if err := stream.RecvMsg(m); err != nil {
+			return nil, err
+		}
+		switch t := field(m); *t {
+		case typeURL:
+		case "":
+			*t = typeURL
+		default:
+			h.cfg.Metrics.rejected.Inc()
+			return nil, status.Error(codes.InvalidArgument,
+				fmt.Sprintf("request for %s on a stream for %s: use the aggregated discovery service for several types", clip(*t), typeURL))
+		}
+		return m, nil
+	}
+}
