@@ -63,6 +63,8 @@ type Config struct {
 	// ShutdownTimeout bounds how long calls may take to end when the server
 	// stops. Default 5 s.
 	ShutdownTimeout time.Duration
+	// OnReady, when not nil, is called once when the server is ready.
+	OnReady func()
 
 	Version any // shown by /version
 	Log     *slog.Logger

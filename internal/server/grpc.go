@@ -53,6 +53,9 @@ func (s *Server) serveGRPC(ctx context.Context, stopHub func()) error {
 		serve(s.secure, srv, xds.Access{Authenticate: s.authenticate, CheckNode: s.checkNode})
 	}
 	s.ready.Store(true)
+	if s.cfg.OnReady != nil {
+		s.cfg.OnReady()
+	}
 	s.cfg.Log.Info("ready", "cluster", s.cfg.ClusterID, "xds", addrOf(s.plain), "secure", addrOf(s.secure),
 		"http", addrOf(s.http), "metrics", addrOf(s.monitoring))
 	<-ctx.Done()

@@ -6,7 +6,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// parsePlain parses a document that keeps to the part of YAML in which people
+// parse parses a document that keeps to the part of YAML in which people
 // and programs write nearly all objects: block mappings and lists, keys of
 // letters, digits and "_./-", values on one line without escapes, flow
 // collections on one line, comments. It is ten times as fast as the whole
@@ -14,13 +14,13 @@ import (
 // library decides, and names the fault. What it does accept gives the nodes
 // that the library gives, lines of the file included, and has nothing that a
 // preparer would refuse.
-func parsePlain(c Chunk) (root *yaml.Node, ok bool) {
+func (p *plainParser) parse(c Chunk) (root *yaml.Node, ok bool) {
 	for _, b := range c.Text {
 		if (b < ' ' || b > '~') && b != '\n' {
 			return nil, false
 		}
 	}
-	p := plainParser{text: string(c.Text), line: c.Line - 1}
+	*p = plainParser{text: string(c.Text), line: c.Line - 1, nodes: p.nodes[:0], stack: p.stack[:0]}
 	if !p.nextLine() || p.atDocument() && !p.nextLine() {
 		return nil, false
 	}
@@ -28,8 +28,11 @@ func parsePlain(c Chunk) (root *yaml.Node, ok bool) {
 	return root, root != nil && p.start == len(p.text)
 }
 
-// slab is how many nodes are made at once.
-const slab = 32
+// Nodes are made many at once: these are the least and the most.
+const (
+	minSlab = 16
+	maxSlab = 1024
+)
 
 // plainParser stands at pos in the line from start to end, which has indent
 // spaces before its text; behind a dash that text is the item's. At the end of
@@ -41,7 +44,7 @@ type plainParser struct {
 	next       int // start of the line after it
 	indent     int
 	line       int // of the file
-	nodes      []yaml.Node
+	nodes      []yaml.Node  // used again by the next call of parse
 	stack      []*yaml.Node // children of nodes that are not complete
 }
 
@@ -101,7 +104,7 @@ func (p *plainParser) lineEnds() bool {
 
 func (p *plainParser) node(kind yaml.Kind, tag, value string) *yaml.Node {
 	if len(p.nodes) == cap(p.nodes) {
-		p.nodes = make([]yaml.Node, 0, slab)
+		p.nodes = make([]yaml.Node, 0, min(max(2*cap(p.nodes), minSlab), maxSlab))
 	}
 	p.nodes = append(p.nodes, yaml.Node{Kind: kind, Tag: tag, Value: value, Line: p.line})
 	return &p.nodes[len(p.nodes)-1]

@@ -99,8 +99,16 @@ func isMarker(line []byte, marker string) bool {
 
 // Parse reads one document. Its value is null when the chunk has no content.
 // Errors are of type *Error.
-func Parse(c Chunk) (Value, error) {
-	if root, ok := parsePlain(c); ok {
+func Parse(c Chunk) (Value, error) { return new(Parser).Parse(c) }
+
+// Parser parses documents one after another with little garbage. The zero
+// Parser is ready for use, by one goroutine at a time.
+type Parser struct{ plain plainParser }
+
+// Parse is the function Parse, but for its value, which holds until the next
+// call.
+func (p *Parser) Parse(c Chunk) (Value, error) {
+	if root, ok := p.plain.parse(c); ok {
 		return Value{root}, nil
 	}
 	return parseAny(c)

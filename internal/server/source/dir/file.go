@@ -153,13 +153,15 @@ func (p *parser) finish() {
 }
 
 func (p *parser) parse(jobs []job) {
+	var docs yamldoc.Parser
 	for _, j := range jobs {
-		j.into.parse(p.conv, j.path, j.file, j.text)
+		v, err := docs.Parse(j.text)
+		j.into.fill(p.conv, j.path, j.file, v, err)
 	}
 }
 
-func (c *chunk) parse(conv *source.Converter, p, place string, text yamldoc.Chunk) {
-	v, err := yamldoc.Parse(text)
+// fill takes the objects of the parsed document, or why it cannot be parsed.
+func (c *chunk) fill(conv *source.Converter, p, place string, v yamldoc.Value, err error) {
 	var syntax *yamldoc.Error
 	switch {
 	case errors.As(err, &syntax):
