@@ -116,7 +116,7 @@ type reader struct {
 func newReader(s *Source, sink snapshot.Sink, root *os.Root, watcher *fsnotify.Watcher) *reader {
 	r := &reader{
 		Source: s, dir: filepath.Clean(s.Dir), log: s.Log, now: s.Now, sink: sink, root: root, watcher: watcher,
-		tree:  tree{files: map[string]*file{}, folders: map[string]*folder{}, faults: map[string]string{}, changed: map[string]bool{}},
+		tree:  tree{files: map[string]*file{}, odd: map[string]*file{}, folders: map[string]*folder{}, faults: map[string]string{}, changed: map[string]bool{}},
 		index: newIndex(),
 		told:  map[snapshot.Key]bool{},
 	}
@@ -215,6 +215,9 @@ func (r *reader) event(p string, op fsnotify.Op) {
 	}
 	if p == "." || strings.HasPrefix(base, ".") && base != kubeletData {
 		return
+	}
+	if !op.Has(fsnotify.Create|fsnotify.Rename|fsnotify.Remove) && !isManifest(base) && base != kubeletData {
+		return // it is no other file or folder than before
 	}
 	info, err := r.root.Lstat(p)
 	switch {

@@ -38,9 +38,12 @@ func (f *file) broken() bool {
 	return slices.ContainsFunc(f.chunks, func(c *chunk) bool { return len(c.broken) > 0 })
 }
 
-// noted reports whether parts of objects are not used.
-func (f *file) noted() bool {
-	return slices.ContainsFunc(f.chunks, func(c *chunk) bool { return len(c.notes) > 0 })
+// odd reports whether there is anything to tell about the file: something of
+// it is broken, not used or not read.
+func (f *file) odd() bool {
+	return f.fault != "" || slices.ContainsFunc(f.chunks, func(c *chunk) bool {
+		return len(c.broken)+len(c.notes)+len(c.skipped)+len(c.unread) > 0
+	})
 }
 
 // chunk is one document of a file and what it gives. It is never changed, so

@@ -88,7 +88,7 @@ func (r *reader) tellUnread() {
 		unread
 	}
 	var lines []line
-	for _, f := range r.files {
+	for _, f := range r.odd {
 		for _, c := range f.chunks {
 			for _, u := range c.unread {
 				if !there[u.key] && !r.toldUnread[u.key] {
@@ -184,10 +184,8 @@ func (r *reader) problems() []Problem {
 	for p, why := range r.faults {
 		all = append(all, Problem{File: r.fileName(p), Reason: why})
 	}
-	for _, f := range r.files {
-		if f.fault != "" || f.broken() || f.noted() {
-			all = append(all, f.problems(r.fileName(f.path))...)
-		}
+	for _, f := range r.odd {
+		all = append(all, f.problems(r.fileName(f.path))...)
 	}
 	for key := range r.doubles {
 		first := r.givers[key][0]
@@ -292,7 +290,7 @@ func (r *reader) logChange(d delta, only string) {
 
 func (r *reader) skippedKinds() string {
 	skipped := map[snapshot.Kind]int{}
-	for _, f := range r.files {
+	for _, f := range r.odd {
 		for _, c := range f.chunks {
 			for kind, n := range c.skipped {
 				skipped[kind] += n

@@ -24,6 +24,7 @@ const maxPending = 64 << 20
 // tree is what is known of the directory, by slash path from it.
 type tree struct {
 	files   map[string]*file
+	odd     map[string]*file // those of them that there is something to tell about
 	folders map[string]*folder
 	known   int // names in all folders
 	// faults are the reasons why something is not read.
@@ -50,6 +51,10 @@ type folder struct {
 // is missed in between.
 func (r *reader) folder(p string, force bool) {
 	info, err := r.root.Stat(p)
+	if errors.Is(err, fs.ErrNotExist) && p != "." { // gone since it was seen
+		r.forget(p)
+		return
+	}
 	if err != nil {
 		r.faults[p] = "cannot be read: " + reason(err)
 		return
@@ -159,6 +164,7 @@ func (r *reader) drop(p string) {
 	if f := r.files[p]; f != nil {
 		r.replace(f.entries(), nil)
 		delete(r.files, p)
+		delete(r.odd, p)
 		r.changed[p] = true
 	}
 }
@@ -297,6 +303,9 @@ func (r *reader) load() {
 		}
 		r.replace(before, f.entries())
 		r.files[rd.path] = f
+		if delete(r.odd, rd.path); f.odd() {
+			r.odd[rd.path] = f
+		}
 		if old == nil || !slices.Equal(old.chunks, f.chunks) {
 			r.changed[rd.path] = true
 		}
