@@ -63,6 +63,8 @@ type Resource struct {
 	// state-of-the-world DiscoveryResponse.
 	wire []byte
 	any  int
+	// parts is what the resource was made of, when it shares that with others.
+	parts any
 }
 
 // Field numbers of the discovery messages.
@@ -101,14 +103,18 @@ func (r *Resource) Any() (*anypb.Any, error) {
 type Encoder struct {
 	// Encoded, when set, is told of every resource that is encoded.
 	Encoded func(typeURL string)
+	shared  sharedParts
 }
 
 // deterministic makes equal messages equal bytes within one build.
 var deterministic = proto.MarshalOptions{Deterministic: true}
 
+// Marshal encodes a message, equal ones alike.
+func Marshal(m proto.Message) ([]byte, error) { return deterministic.Marshal(m) }
+
 // Resource encodes a message as the resource of that name.
 func (e *Encoder) Resource(typeURL, name string, m proto.Message) (*Resource, error) {
-	body, err := deterministic.Marshal(m)
+	body, err := Marshal(m)
 	if err != nil {
 		return nil, fmt.Errorf("encode %s %s: %w", ShortType(typeURL), name, err)
 	}

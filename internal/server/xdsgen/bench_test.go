@@ -50,9 +50,9 @@ func BenchmarkGenerate(b *testing.B) {
 			b.Run(fmt.Sprintf("%s/%s/%d", xdswire.ShortType(c.typ), c.protocol, services), func(b *testing.B) {
 				s := manyServices(b, services, c.protocol)
 				view := xdsgen.Assign(s, testNodes()[0])[c.typ].Shared
-				var enc xdswire.Encoder
 				b.ReportAllocs()
 				for b.Loop() {
+					var enc xdswire.Encoder
 					view.Units(s, func(id string, u xdsgen.Unit) {
 						if u == nil {
 							return
@@ -64,5 +64,35 @@ func BenchmarkGenerate(b *testing.B) {
 				}
 			})
 		}
+	}
+}
+
+// BenchmarkNewService makes what one more service changes in the routes of
+// ten namespaces with 1,000 services.
+func BenchmarkNewService(b *testing.B) {
+	s := manyServices(b, 1000, mesh.HTTP)
+	var enc xdswire.Encoder
+	var keep []*xdswire.Resource
+	generate := func() {
+		keep = keep[:0]
+		for i := range 10 {
+			node := testNodes()[0]
+			node.Namespace = fmt.Sprintf("ns-%d", i)
+			xdsgen.Assign(s, node)[xdswire.RouteType].Shared.Units(s, func(id string, u xdsgen.Unit) {
+				if u == nil {
+					return
+				}
+				out, err := u.Generate(&enc)
+				if err != nil {
+					b.Fatalf("%s: %v", id, err)
+				}
+				keep = append(keep, out...)
+			})
+		}
+	}
+	generate()
+	b.ReportAllocs()
+	for b.Loop() {
+		generate()
 	}
 }

@@ -154,7 +154,3 @@ func networkFilter(name string, m proto.Message) (*listenerv3.Filter, error) {
 	}
 	return &listenerv3.Filter{Name: name, ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: a}}, nil
 }
-
-func sortVirtualHosts(hosts []*routev3.VirtualHost) {
-	slices.SortFunc(hosts, func(a, b *routev3.VirtualHost) int { return strings.Compare(a.Name, b.Name) })
-}

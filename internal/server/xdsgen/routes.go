@@ -1,6 +1,7 @@
 package xdsgen
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -146,18 +147,17 @@ type portRoutes struct {
 func (u portRoutes) Type() string { return xdswire.RouteType }
 
 func (u portRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
-	hosts := newVirtualHosts()
+	hosts := newVirtualHosts(enc, len(u.services.Services))
 	for _, svc := range u.services.Services {
 		port := svc.Port(u.services.Number)
 		if svc.ExternalName != "" || !port.Protocol.IsHTTP() || !u.scope.sees(svc) {
 			continue
 		}
-		if err := hosts.add(svc, port, u.domains(svc)); err != nil {
+		if err := hosts.add(u.host(svc, port, byName)); err != nil {
 			return nil, err
 		}
 	}
-	rc := u.config(portString(u.services.Number), hosts)
-	return one(enc.Resource(xdswire.RouteType, rc.Name, rc))
+	return one(u.encode(baseRoutes(portString(u.services.Number)), hosts))
 }
 
 // detectedRoutes are the configurations of one service's detected ports. The
@@ -176,11 +176,12 @@ func (u detectedRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, err
 		if !isDetected(port) || u.service.ExternalName != "" {
 			continue
 		}
-		hosts := newVirtualHosts()
-		if err := hosts.add(u.service, port, []string{"*"}); err != nil {
+		vh, err := newVirtualHost(u.service, port, []string{"*"})
+		if err != nil {
 			return nil, err
 		}
-		rc := baseRoutes(u.service.Host+":"+portString(port.Number), hosts.list)
+		rc := baseRoutes(u.service.Host + ":" + portString(port.Number))
+		rc.VirtualHosts = []*routev3.VirtualHost{vh}
 		r, err := enc.Resource(xdswire.RouteType, rc.Name, rc)
 		if err != nil {
 			return nil, err
@@ -205,30 +206,28 @@ func (u egressRoutes) Type() string { return xdswire.RouteType }
 func (u egressRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	e := u.scope.egress()[u.listener]
 	protocol, _ := mesh.ParseProtocol(e.GetPort().GetProtocol())
-	hosts := newVirtualHosts()
+	names := byName
+	if protocol == mesh.HTTPProxy {
+		names = byNameAndPort
+	}
+	hosts := newVirtualHosts(enc, u.services.Len())
 	for _, svc := range u.services.All() {
 		if svc.ExternalName != "" || !u.scope.seesThrough(e.GetHosts(), svc) {
 			continue
 		}
 		for i := range svc.Ports {
 			port := &svc.Ports[i]
-			domains := u.domains(svc)
-			if protocol == mesh.HTTPProxy {
-				domains = proxyDomains(domains, port.Number)
-			} else if port.Number != e.GetPort().GetNumber() {
+			if names == byName && port.Number != e.GetPort().GetNumber() || !port.Protocol.IsHTTP() && port.Protocol != mesh.Auto {
 				continue
 			}
-			if !port.Protocol.IsHTTP() && port.Protocol != mesh.Auto {
-				continue
-			}
-			if err := hosts.add(svc, port, domains); err != nil {
+			if err := hosts.add(u.host(svc, port, names)); err != nil {
 				return nil, err
 			}
 		}
 	}
-	rc := u.config(portString(e.GetPort().GetNumber()), hosts)
-	rc.IgnorePortInHostMatching = protocol != mesh.HTTPProxy
-	return one(enc.Resource(xdswire.RouteType, rc.Name, rc))
+	rc := baseRoutes(portString(e.GetPort().GetNumber()))
+	rc.IgnorePortInHostMatching = names == byName
+	return one(u.encode(rc, hosts))
 }
 
 // proxyDomains are the names of a service as a client of an HTTP proxy says
@@ -245,11 +244,33 @@ func proxyDomains(domains []string, number uint32) []string {
 	return out
 }
 
-// domains are the names by which a proxy of the namespace may call a service:
+// hostNames says how clients name a service.
+type hostNames bool
+
+const (
+	byName        hostNames = false
+	byNameAndPort hostNames = true // clients of an HTTP proxy
+)
+
+// hostKey is what the virtual host of a service's port reads.
+type hostKey struct {
+	service *snapshot.MeshService
+	port    *snapshot.ServicePort
+	near    bool // the client is of the service's namespace
+	in      *snapshot.ClusterService
+	names   hostNames
+}
+
+func (u routeFacts) host(svc *snapshot.MeshService, port *snapshot.ServicePort, names hostNames) hostKey {
+	return hostKey{service: svc, port: port, near: svc.Namespace == u.namespace, in: inCluster(svc, u.cluster), names: names}
+}
+
+// domains are the names by which the proxy may call the service, each once:
 // the full name, the short ones, and its addresses in the proxy's cluster.
-func (u routeFacts) domains(svc *snapshot.MeshService) []string {
+func (k hostKey) domains() []string {
+	svc := k.service
 	short := []string{svc.Name + "." + svc.Namespace, svc.Name + "." + svc.Namespace + ".svc"}
-	if svc.Namespace == u.namespace {
+	if k.near {
 		short = []string{svc.Name, svc.Name + "." + svc.Namespace + ".svc", svc.Name + "." + svc.Namespace}
 	}
 	out := append([]string{svc.Host, svc.Host + "."}, short...)
@@ -258,22 +279,29 @@ func (u routeFacts) domains(svc *snapshot.MeshService) []string {
 			out = append(out, "*."+d)
 		}
 	}
-	for _, ip := range addresses(svc, u.cluster) {
+	for _, ip := range addressesIn(k.in) {
 		if strings.Contains(ip, ":") {
 			ip = "[" + ip + "]" // as a Host header has it
 		}
 		out = append(out, ip)
 	}
-	return out
+	if k.names == byNameAndPort {
+		out = proxyDomains(out, k.port.Number)
+	}
+	seen := make(map[string]struct{}, len(out))
+	return slices.DeleteFunc(out, func(d string) bool {
+		before := len(seen)
+		seen[strings.ToLower(d)] = struct{}{}
+		return len(seen) == before
+	})
 }
 
-// addresses are the cluster IPs of a service as a cluster knows it; a cluster
-// without the service uses those of the first that has it.
+// addresses are the cluster IPs of a service as a cluster knows it.
 func addresses(svc *snapshot.MeshService, c mesh.ClusterID) []string {
-	in := svc.In(c)
-	if in == nil && len(svc.Clusters) > 0 {
-		in = &svc.Clusters[0]
-	}
+	return addressesIn(inCluster(svc, c))
+}
+
+func addressesIn(in *snapshot.ClusterService) []string {
 	if in == nil {
 		return nil
 	}
@@ -284,45 +312,93 @@ func addresses(svc *snapshot.MeshService, c mesh.ClusterID) []string {
 	return out
 }
 
+// inCluster is the part of a service that counts for proxies of a cluster: its
+// own, else that of the first cluster that has the service; nil when none has.
+func inCluster(svc *snapshot.MeshService, c mesh.ClusterID) *snapshot.ClusterService {
+	if in := svc.In(c); in != nil || len(svc.Clusters) == 0 {
+		return in
+	}
+	return &svc.Clusters[0]
+}
+
+// virtualHost is an encoded virtual host. Route configurations share it: of a
+// change in one service each encodes only that one's anew.
+type virtualHost struct {
+	name    string
+	domains []string
+	lower   []string // domains, as Envoy compares them
+	wire    []byte   // as a field of a RouteConfiguration
+}
+
 // virtualHosts collects virtual hosts; a domain that two claim stays with the
 // first.
 type virtualHosts struct {
-	list  []*routev3.VirtualHost
+	enc   *xdswire.Encoder
+	list  []*virtualHost
 	taken map[string]struct{}
 }
 
-func newVirtualHosts() *virtualHosts { return &virtualHosts{taken: make(map[string]struct{})} }
+// newVirtualHosts expects at most that many services.
+func newVirtualHosts(enc *xdswire.Encoder, services int) *virtualHosts {
+	const domains = 5 // of most services
+	return &virtualHosts{enc: enc, taken: make(map[string]struct{}, domains*services)}
+}
 
-func (h *virtualHosts) add(svc *snapshot.MeshService, port *snapshot.ServicePort, domains []string) error {
-	var free []string
-	for _, d := range domains {
-		key := strings.ToLower(d)
-		if _, dup := h.taken[key]; !dup {
-			h.taken[key] = struct{}{}
-			free = append(free, d)
-		}
-	}
-	if len(free) == 0 {
-		return nil
-	}
-	number := portString(port.Number)
-	route, err := serviceRoute(svc.Host, number, port)
+func (h *virtualHosts) add(k hostKey) error {
+	vh, err := xdswire.Shared(h.enc, k, func() (*virtualHost, error) { return k.encode(k.domains()) })
 	if err != nil {
 		return err
 	}
+	if slices.ContainsFunc(vh.lower, h.has) {
+		free := slices.DeleteFunc(slices.Clone(vh.domains), func(d string) bool { return h.has(strings.ToLower(d)) })
+		if len(free) == 0 {
+			return nil
+		}
+		if vh, err = k.encode(free); err != nil {
+			return err
+		}
+	}
+	for _, d := range vh.lower {
+		h.taken[d] = struct{}{}
+	}
+	h.list = append(h.list, vh)
+	return nil
+}
+
+func (h *virtualHosts) has(domain string) bool {
+	_, ok := h.taken[domain]
+	return ok
+}
+
+func (k hostKey) encode(domains []string) (*virtualHost, error) {
+	m, err := newVirtualHost(k.service, k.port, domains)
+	if err != nil {
+		return nil, err
+	}
+	wire, err := xdswire.Marshal(&routev3.RouteConfiguration{VirtualHosts: []*routev3.VirtualHost{m}})
+	lower := make([]string, len(domains))
+	for i, d := range domains {
+		lower[i] = strings.ToLower(d)
+	}
+	return &virtualHost{name: m.GetName(), domains: domains, lower: lower, wire: wire}, err
+}
+
+func newVirtualHost(svc *snapshot.MeshService, port *snapshot.ServicePort, domains []string) (*routev3.VirtualHost, error) {
+	number := portString(port.Number)
+	route, err := serviceRoute(svc.Host, number, port)
+	if err != nil {
+		return nil, err
+	}
 	vh := &routev3.VirtualHost{
 		Name:                       svc.Host + ":" + number,
-		Domains:                    free,
+		Domains:                    domains,
 		Routes:                     []*routev3.Route{route},
 		IncludeRequestAttemptCount: true,
 	}
 	if port.Protocol.IsHTTP2() {
-		if vh.TypedPerFilterConfig, err = http2ALPN(); err != nil {
-			return err
-		}
+		vh.TypedPerFilterConfig, err = http2ALPN()
 	}
-	h.list = append(h.list, vh)
-	return nil
+	return vh, err
 }
 
 func serviceRoute(host, number string, port *snapshot.ServicePort) (*routev3.Route, error) {
@@ -353,18 +429,29 @@ func serviceRoute(host, number string, port *snapshot.ServicePort) (*routev3.Rou
 	}, nil
 }
 
-// config completes a configuration with what happens to unknown hosts.
-func (u routeFacts) config(name string, hosts *virtualHosts) *routev3.RouteConfiguration {
-	rc := baseRoutes(name, hosts.list)
-	sortVirtualHosts(rc.VirtualHosts)
-	rc.VirtualHosts = append(rc.VirtualHosts, catchAll(u.registryOnly))
-	return rc
+// encode encodes a configuration with the virtual hosts, and what happens to
+// unknown hosts. Its encoding is that of its parts in a row.
+func (u routeFacts) encode(rc *routev3.RouteConfiguration, hosts *virtualHosts) (*xdswire.Resource, error) {
+	head, err := xdswire.Marshal(rc)
+	if err != nil {
+		return nil, err
+	}
+	rest, err := xdswire.Marshal(&routev3.RouteConfiguration{VirtualHosts: []*routev3.VirtualHost{catchAll(u.registryOnly)}})
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(hosts.list, func(a, b *virtualHost) int { return strings.Compare(a.name, b.name) })
+	parts := make([][]byte, 0, len(hosts.list)+2)
+	parts = append(parts, head)
+	for _, vh := range hosts.list {
+		parts = append(parts, vh.wire)
+	}
+	return hosts.enc.Raw(xdswire.RouteType, rc.GetName(), append(parts, rest)...).Keeping(hosts.list), nil
 }
 
-func baseRoutes(name string, hosts []*routev3.VirtualHost) *routev3.RouteConfiguration {
+func baseRoutes(name string) *routev3.RouteConfiguration {
 	return &routev3.RouteConfiguration{
 		Name:                           name,
-		VirtualHosts:                   hosts,
 		ValidateClusters:               wrapperspb.Bool(false),
 		MaxDirectResponseBodySizeBytes: wrapperspb.UInt32(1 << 20),
 		IgnorePortInHostMatching:       true,

@@ -1,0 +1,65 @@
+package xdswire
+
+import (
+	"runtime"
+	"sync"
+	"weak"
+)
+
+// sharedParts are values of which the table holds none: a part lives for as
+// long as a resource keeps it.
+type sharedParts struct {
+	mu    sync.Mutex
+	parts map[any]any // weak.Pointer[V] by comparable key
+}
+
+// Shared is the part of a resource that the key stands for: the one that some
+// resource keeps, or a new one. The key, a comparable value, must hold all that
+// new reads, and its type must be used for parts of one type only. Parts are
+// immutable.
+func Shared[V any](e *Encoder, key any, make func() (*V, error)) (*V, error) {
+	if v := find[V](&e.shared, key); v != nil {
+		return v, nil
+	}
+	v, err := make()
+	if err != nil {
+		return nil, err
+	}
+	e.shared.mu.Lock()
+	defer e.shared.mu.Unlock()
+	if e.shared.parts == nil {
+		e.shared.parts = map[any]any{}
+	}
+	e.shared.parts[key] = weak.Make(v)
+	runtime.AddCleanup(v, dropPart[V], lapsed{&e.shared, key})
+	return v, nil
+}
+
+func find[V any](s *sharedParts, key any) *V {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p, _ := s.parts[key].(weak.Pointer[V])
+	return p.Value()
+}
+
+// lapsed names a part that nobody keeps any more.
+type lapsed struct {
+	in  *sharedParts
+	key any
+}
+
+// dropPart forgets a part, unless another one was made of its key since.
+func dropPart[V any](l lapsed) {
+	l.in.mu.Lock()
+	defer l.in.mu.Unlock()
+	if p, ok := l.in.parts[l.key].(weak.Pointer[V]); ok && p.Value() == nil {
+		delete(l.in.parts, l.key)
+	}
+}
+
+// Keeping returns the resource, which from now on keeps the parts that it was
+// made of, for Shared. It must be called before the resource is shared.
+func (r *Resource) Keeping(parts any) *Resource {
+	r.parts = parts
+	return r
+}
