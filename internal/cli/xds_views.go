@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -57,7 +58,10 @@ func newXDSNACKsCmd(env *Env) *cobra.Command {
 		Short: "Show the responses that proxies refused",
 		Long: `Show the responses that proxies refused, oldest first, with the resources to
 blame as far as they are known, and the resources that proxies are left without
-for it. A proxy keeps what it had and is not sent the refused bytes again.`,
+for it. A proxy keeps what it had and is not sent the refused bytes again.
+
+Last come the resources that other proxies are not given either, because
+proxies of two identities with the same version of Envoy refused them.`,
 		Example: `  meshctl xds nacks
   meshctl xds nacks -w`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
@@ -84,6 +88,12 @@ func (o *xdsNACKsOptions) run(ctx context.Context, env *Env) error {
 	if o.output == output.FormatTable && len(page.Refused) > 0 && !o.watch {
 		fmt.Fprintln(env.Stdout, "\nWithheld from the proxies that refused them:")
 		if err := refusedTable(page.Refused).Write(env.Stdout); err != nil {
+			return err
+		}
+	}
+	if o.output == output.FormatTable && len(page.HeldBack) > 0 && !o.watch {
+		fmt.Fprintln(env.Stdout, "\nHeld back from other proxies too:")
+		if err := heldBackTable(page.HeldBack).Write(env.Stdout); err != nil {
 			return err
 		}
 	}
@@ -171,6 +181,20 @@ func refusedTable(refused []xds.Refused) *output.Table {
 			streams += fmt.Sprintf(" and %d more", more)
 		}
 		table.Rows = append(table.Rows, []string{clock(r.Since), r.Type, r.Resource, r.Version, streams, r.Found, r.Error})
+	}
+	return table
+}
+
+func heldBackTable(held []xds.HeldBack) *output.Table {
+	table := &output.Table{
+		Header: []string{"SINCE", "TYPE", "RESOURCE", "VERSION", "SERVED", "STREAMS", "ENVOY", "REFUSED BY", "VIEW", "ERROR"},
+		Gap:    3,
+	}
+	for _, h := range held {
+		table.Rows = append(table.Rows, []string{
+			clock(h.Since), h.Type, h.Resource, h.Version, cmp.Or(h.Served, "nothing"), fmt.Sprint(h.Streams), h.Envoy,
+			strings.Join(h.RefusedBy, ", "), orDash(h.View), h.Error,
+		})
 	}
 	return table
 }

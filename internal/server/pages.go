@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/server/admin"
+	"github.com/meshctl/meshctl/internal/server/xds"
 )
 
 // pages are the status pages for callers on loopback.
@@ -34,16 +35,36 @@ func (s *Server) pages() map[string]admin.Page {
 }
 
 // notes are what proxies refused, for /ready?verbose.
-func (s *Server) notes() []string {
-	const most = 50
-	refused := s.hub.NACKs().Refused
-	var out []string
-	for _, r := range refused[:min(len(refused), most)] {
-		out = append(out, fmt.Sprintf("%s %s: refused by %d streams since %s: %q",
+func (s *Server) notes() []string { return notesOf(s.hub.NACKs()) }
+
+func notesOf(page xds.NACKs) []string {
+	var refused, held []string
+	for _, r := range page.Refused[:min(len(page.Refused), maxNotes)] {
+		refused = append(refused, fmt.Sprintf("%s %s: refused by %d streams since %s: %q",
 			r.Type, r.Resource, len(r.Streams), r.Since.UTC().Format(time.RFC3339), r.Error))
 	}
-	if len(refused) > most {
-		out = append(out, fmt.Sprintf("and %d more refused resources: see meshctl xds nacks -o json", len(refused)-most))
+	for _, h := range page.HeldBack[:min(len(page.HeldBack), maxNotes)] {
+		instead := "nothing"
+		if h.Served != "" {
+			instead = "version " + h.Served
+		}
+		held = append(held, fmt.Sprintf("%s %s: version %s held back from Envoy %q since %s, %s served instead",
+			h.Type, h.Resource, h.Version, h.Envoy, h.Since.UTC().Format(time.RFC3339), instead))
+	}
+	return append(numbered(held, len(page.HeldBack), "held back"), numbered(refused, len(page.Refused), "refused")...)
+}
+
+// maxNotes is how many resources of a kind /ready?verbose tells of.
+const maxNotes = 50
+
+// numbered is lines under their full number, none for none.
+func numbered(lines []string, all int, what string) []string {
+	if all == 0 {
+		return nil
+	}
+	out := append([]string{fmt.Sprintf("%s: %d", what, all)}, lines...)
+	if more := all - len(lines); more > 0 {
+		out = append(out, fmt.Sprintf("and %d more %s resources: see meshctl xds nacks -o json", more, what))
 	}
 	return out
 }

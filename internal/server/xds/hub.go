@@ -91,6 +91,7 @@ type Hub struct {
 	streams uint64 // streams so far, for their ids
 
 	overlays atomic.Uint64 // states made by streams so far
+	heldList atomic.Pointer[[]HeldBack]
 
 	// What follows belongs to the goroutine of Run.
 	snapshot *snapshot.Snapshot
@@ -99,7 +100,8 @@ type Hub struct {
 	units    map[xdsgen.Unit]*unit
 	missing  []*unit // to generate in this round
 	idle     []*unit // perhaps without a view since the last sweep
-	states   uint64  // ids of view states so far
+	held     heldViews
+	states   uint64 // ids of view states so far
 }
 
 // mail is what waits for the hub's goroutine.
@@ -109,6 +111,9 @@ type mail struct {
 	attach   []*subscriber
 	detach   []*subscriber
 	inspect  []chan<- []LiveView
+	// reports are of refused resources, reporters how many each identity sent.
+	reports   map[reportKey]report
+	reporters map[mesh.Identity]int
 }
 
 // NewHub makes a hub. Nothing happens until Run.
@@ -125,6 +130,7 @@ func NewHub(cfg Config) *Hub {
 		subs:    make(map[*subscriber]struct{}),
 		views:   make(map[xdsgen.View]*liveView),
 		units:   make(map[xdsgen.Unit]*unit),
+		held:    heldViews{by: make(map[mesh.Identity]int), idle: make(map[*liveView]time.Time)},
 	}
 	h.encoder.Encoded = func(url string) {
 		if i := typeIndex(url); i >= 0 {

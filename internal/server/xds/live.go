@@ -37,6 +37,10 @@ type liveView struct {
 	stale bool
 	// state is nil until the view was listed once.
 	state atomic.Pointer[viewState]
+	// suspects are resources that proxies refused, held is what is held back
+	// for it, nil for nothing. It is stored after state.
+	suspects map[suspectKey]*suspect
+	held     atomic.Pointer[heldTable]
 }
 
 // assignment is the live views of one stream, by type index.
@@ -85,6 +89,7 @@ func (h *Hub) round(m mail) {
 	touched := h.collect(changes)
 	h.generate(h.missing)
 	changed := h.publish(touched, h.record(changes, started))
+	changed = append(changed, h.judge(changed, m.reports)...)
 	var news []*session
 	for sub, a := range chosen {
 		sub.assigned.Store(a)
@@ -339,7 +344,7 @@ func (h *Hub) publish(touched []*liveView, round *flight.Round) []*liveView {
 		old := v.state.Load()
 		h.states++
 		if s := old.next(h.states, changes); s != old {
-			s.round = round
+			s.round, s.view, s.seq = round, v.view, s.id
 			v.state.Store(s)
 			changed = append(changed, v)
 		}
@@ -357,12 +362,17 @@ func (h *Hub) release(u *unit) {
 func (h *Hub) sweep() {
 	for key, v := range h.views {
 		if len(v.streams) > 0 {
+			delete(h.held.idle, v)
+			continue
+		}
+		if h.kept(v) {
 			continue
 		}
 		for _, u := range v.entries {
 			h.release(u)
 		}
 		delete(h.views, key)
+		h.endView(v)
 	}
 	for _, u := range h.idle {
 		if u.refs == 0 {

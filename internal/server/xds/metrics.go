@@ -15,7 +15,7 @@ type Metrics struct {
 	failures, panics, stalled, rejected prometheus.Counter
 	refusedConns                        prometheus.Counter
 	streams, waiting, views             prometheus.Gauge
-	refused                             [numTypes]prometheus.Gauge
+	refused, heldBack                   [numTypes]prometheus.Gauge
 }
 
 // NewMetrics makes the metrics and registers them. It panics when the
@@ -54,13 +54,14 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.streams = gauge("streams", "Streams connected.")
 	m.waiting = gauge("waiting_streams", "Streams that wait for their first configuration.")
 	m.views = gauge("views", "Views in use.")
-	refused := prometheus.NewGaugeVec(prometheus.GaugeOpts{
-		Name: "meshctl_xds_refused_resources",
-		Help: "Resources that connected proxies refused and are left without, for each proxy.",
-	}, []string{"type"})
-	reg.MustRegister(refused)
-	for i, url := range xdswire.PushOrder {
-		m.refused[i] = refused.WithLabelValues(xdswire.ShortType(url))
+	gauges := func(dst *[numTypes]prometheus.Gauge, name, help string) {
+		v := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "meshctl_xds_" + name, Help: help}, []string{"type"})
+		reg.MustRegister(v)
+		for i, url := range xdswire.PushOrder {
+			dst[i] = v.WithLabelValues(xdswire.ShortType(url))
+		}
 	}
+	gauges(&m.refused, "refused_resources", "Resources that connected proxies refused and are left without, for each proxy.")
+	gauges(&m.heldBack, "held_back", "Resources held back from proxies that have not refused them, for each view and version of Envoy.")
 	return m
 }

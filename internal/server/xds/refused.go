@@ -15,9 +15,9 @@ import (
 // refusal is a resource whose bytes the proxy refused, or may have refused.
 // It is not sent these bytes again.
 type refusal struct {
-	version string            // of the refused bytes
-	good    *xdswire.Resource // what the proxy has instead, nil when none is known
-	note    *Refused          // nil while it is only a suspect
+	version string      // of the refused bytes
+	good    goodVersion // what the proxy has instead, none when that is not known
+	note    *Refused    // nil while it is only a suspect
 }
 
 // withheld is what one proxy is not sent of one type. The rest of the session
@@ -29,8 +29,25 @@ type withheld struct {
 	// that is refused is halved.
 	suspects [][]string
 	tries    int
-	from, to pair // the last pair of the hub and what was left of it
+	// kept are versions of resources that are held back from others: the proxy
+	// accepted them before.
+	kept map[string]string
+	// heldBack are the ids of what is held back from this proxy, sorted.
+	heldBack []uint64
+	// to is what was left of the last pair of the hub.
+	from leftOf
+	to   pair
 }
+
+// leftOf is what the resources that are left depend on, besides names.
+type leftOf struct {
+	pair pair
+	held heldPair
+	want xdswire.Subscription // set when something is held back
+}
+
+// changed has what is left worked out again.
+func (w *withheld) changed() { w.from, w.to = leftOf{}, pair{} }
 
 // maxTries bounds the responses that look for a resource to blame. What is
 // not found by then stays withheld with the suspects that are left.
@@ -39,6 +56,9 @@ const maxTries = 64
 // maxWithheld bounds the resources that are withheld from a proxy of one
 // type: one that refuses more than that is sent them again when they change.
 const maxWithheld = 10_000
+
+// oneOfSeveral is how resources were found that may be innocent.
+const oneOfSeveral = "one of several"
 
 func (w *withheld) has(name string) bool {
 	if w == nil {
@@ -61,13 +81,13 @@ func (s *session) blame(i int, names []string, raw string, nack *NACK) []string 
 		t.withheld = &withheld{names: make(map[string]refusal)}
 	}
 	w := t.withheld
-	w.from = pair{} // what is left changes
+	w.changed()
 	found, how := blame(raw, func(n string) bool { _, ok := slices.BinarySearch(names, n); return ok }), "error text"
 	if len(found) == 0 && len(names) == 1 {
 		found, how = names, "alone in the response"
 	}
 	if len(found) == 0 && w.tries >= maxTries {
-		found, how = names, "one of several"
+		found, how = names, oneOfSeveral
 		for _, group := range w.suspects {
 			found = append(found, slices.DeleteFunc(slices.Clone(group), func(n string) bool { return !w.has(n) })...)
 		}
@@ -86,6 +106,9 @@ func (s *session) blame(i int, names []string, raw string, nack *NACK) []string 
 	}
 	s.publishRefused(i)
 	if len(found) > 0 {
+		if how != oneOfSeveral {
+			s.report(i, found)
+		}
 		return found
 	}
 	for _, name := range names {
@@ -118,9 +141,10 @@ func (s *session) mayWithhold(i int, name string) bool {
 
 func (s *session) refusal(i int, name string) refusal {
 	t := &s.types[i]
-	r := refusal{version: t.sent.get(name).Version, good: t.acked.get(name)}
-	if r.good != nil && r.good.Version == r.version {
-		r.good = nil
+	sent := t.sent.holder(name)
+	r := refusal{version: sent.get(name).Version, good: t.acked.accepted(name, sent)}
+	if r.good.version() == r.version {
+		r.good = goodVersion{}
 	}
 	return r
 }
@@ -144,78 +168,95 @@ func (t *typeState) release() bool {
 	if len(w.suspects) == 0 {
 		w.tries = 0
 	}
-	w.from = pair{}
+	w.changed()
 	return true
 }
 
 // left is what is to be sent of the hub's pair. Resources that are other than
 // those refused are sent like any, and told of even if the proxy had them
 // before, as it may have taken what it refused.
-func (s *session) left(i int, now pair) pair {
+func (s *session) left(i int, now pair, held heldPair) pair {
 	t := &s.types[i]
-	w := t.withheld
-	if w == nil {
-		return now
+	none := held == heldPair{}
+	if t.withheld == nil {
+		if none {
+			t.claim = claim{}
+			return now
+		}
+		t.withheld = &withheld{names: make(map[string]refusal)}
 	}
-	if w.from == now {
+	w, from := t.withheld, leftOf{pair: now, held: held}
+	if !none {
+		from.want = t.want
+	}
+	if w.from == from {
 		return w.to
 	}
 	if t.inflight {
 		return now // only compared; an ACK would forget the doubts of now
 	}
+	standIns := s.standIns(i, now, held)
 	gone := 0
 	for name, r := range w.names {
-		if is := now.get(name); is == nil || is.Version != r.version {
+		is, in := now.get(name), standIns[name]
+		if (is == nil || is.Version != r.version) && in.good.version() != r.version {
 			delete(w.names, name)
 			t.doubt = append(slices.Clip(t.doubt), name)
 			gone++
 		}
 	}
-	if gone > 0 {
+	if ids := w.instead(standIns); gone > 0 || !slices.Equal(ids, w.heldBack) {
+		w.heldBack = ids
 		s.publishRefused(i)
 	}
-	if len(w.names) == 0 && len(w.suspects) == 0 {
+	if none && len(w.names) == 0 && len(w.suspects) == 0 {
 		t.withheld = nil
 		return now
 	}
-	w.from = now
-	w.to = pair{s.hub.overlay(now.shared, w.names), s.hub.overlay(now.own, w.names)}
+	w.from = from
+	replaced := make(map[string]goodVersion, len(w.names)+len(standIns))
+	for name, in := range standIns {
+		replaced[name] = in.good
+	}
+	for name, r := range w.names {
+		// Who has nothing is given what others are, unless it refused that too.
+		if in, ok := standIns[name]; !ok || r.good.resource != nil || in.good.version() == r.version {
+			replaced[name] = r.good
+		}
+	}
+	w.to = pair{s.hub.overlay(now.shared, replaced), s.hub.overlay(now.own, replaced)}
 	return w.to
 }
 
 // overlay is the state with what was refused replaced by what was good.
-// Proxies that refuse the same share it.
-func (h *Hub) overlay(s *viewState, names map[string]refusal) *viewState {
+// Proxies that refuse the same, or that the same is held back from, share it.
+func (h *Hub) overlay(s *viewState, replaced map[string]goodVersion) *viewState {
 	if s == nil {
 		return nil
 	}
 	changes := make(map[string]*xdswire.Resource)
+	seqs := make(map[string]uint64)
 	var key strings.Builder
-	for _, name := range slices.Sorted(maps.Keys(names)) {
+	for _, name := range slices.Sorted(maps.Keys(replaced)) {
 		if s.get(name) == nil {
 			continue
 		}
-		good := names[name].good
-		changes[name] = good
-		fmt.Fprintf(&key, "%d %s ", len(name), name)
-		if good != nil {
-			key.WriteString(good.Version)
-		}
+		good := replaced[name]
+		changes[name], seqs[name] = good.resource, good.seq
+		// Equal bytes of another view are not as good for others.
+		fmt.Fprintf(&key, "%d %s %s %t ", len(name), name, good.version(), good.seq > 0)
 	}
 	if len(changes) == 0 {
 		return s
 	}
 	s.mu.Lock()
-	known := s.overlays[key.String()].Value()
-	s.mu.Unlock()
-	if known != nil {
+	defer s.mu.Unlock()
+	if known := s.overlays[key.String()].Value(); known != nil {
 		return known
 	}
 	// The ids of published states count up from 1.
 	made := s.next(h.overlays.Add(1)|1<<63, changes)
-	made.round = s.round
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	made.round, made.view, made.seq, made.replaced = s.round, s.view, s.seq, seqs
 	if len(s.overlays) >= 64 {
 		maps.DeleteFunc(s.overlays, func(_ string, p weak.Pointer[viewState]) bool { return p.Value() == nil })
 	}
@@ -244,7 +285,9 @@ type Refused struct {
 // publishRefused shows on status pages what is certain.
 func (s *session) publishRefused(i int) {
 	var notes []*Refused
+	var heldBack []uint64
 	if w := s.types[i].withheld; w != nil {
+		heldBack = w.heldBack
 		for _, r := range w.names {
 			if r.note != nil {
 				notes = append(notes, r.note)
@@ -252,7 +295,7 @@ func (s *session) publishRefused(i int) {
 		}
 	}
 	before := 0
-	s.sub.setStatus(i, func(st *typeStatus) { before, st.refused = len(st.refused), notes })
+	s.sub.setStatus(i, func(st *typeStatus) { before, st.refused, st.heldBack = len(st.refused), notes, heldBack })
 	s.hub.cfg.Metrics.refused[i].Add(float64(len(notes) - before))
 }
 

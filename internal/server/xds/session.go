@@ -77,8 +77,10 @@ type typeState struct {
 	alwaysRespond bool
 	// withheld is what the proxy refused; nil when there is nothing.
 	withheld *withheld
-	// fresh says that the proxy holds nothing of an earlier stream.
+	// fresh says that the proxy holds nothing of an earlier stream; claim is
+	// what it says to hold, until it is looked at.
 	fresh bool
+	claim claim
 	// named says that the stream subscribed to names once, the wildcard's
 	// included: from then on a list without names asks for nothing.
 	named bool
@@ -143,7 +145,7 @@ func (s *session) sotw(req *discoveryv3.DiscoveryRequest) error {
 		return nil
 	case !t.watched || nonce == "":
 		s.watch(i, want)
-		t.fresh = req.GetVersionInfo() == ""
+		t.fresh, t.claim.version = req.GetVersionInfo() == "", req.GetVersionInfo()
 		if i == cds && s.types[eds].watched {
 			s.types[eds].alwaysRespond = true
 		}
@@ -289,6 +291,7 @@ func (s *session) deltaFirst(i int, req *discoveryv3.DeltaDiscoveryRequest) erro
 		return err
 	}
 	s.watch(i, want)
+	t.claim.versions = held
 	// Endpoints are sent even if held: the last stream may have ended between
 	// a changed cluster, which waits for them, and them.
 	if len(held) > 0 && (i != eds || want.Wildcard) {
@@ -389,9 +392,10 @@ func (s *session) flush() error {
 	var ok [numTypes]bool
 	for i := range slices.Backward(s.types[:]) {
 		if s.types[i].watched && a.types[i].served {
+			held := a.types[i].held(s.sub.node.Envoy)
 			now[i], ok[i] = a.types[i].pair()
 			if ok[i] {
-				now[i] = s.left(i, now[i])
+				now[i] = s.left(i, now[i], held)
 			}
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"weak"
 
 	"github.com/meshctl/meshctl/internal/server/xds/flight"
+	"github.com/meshctl/meshctl/internal/server/xdsgen"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -25,6 +26,12 @@ type viewState struct {
 	sum uint64
 	// round is the publication that made the state; nil when a stream did.
 	round *flight.Round
+	// view is what the state is of, and seq the id of the state as published.
+	view xdsgen.View
+	seq  uint64
+	// replaced are the resources that are not of that state: for each the seq
+	// of the state that it is of, 0 for one of another view.
+	replaced map[string]uint64
 
 	mu    sync.Mutex
 	names *xdswire.NameSet

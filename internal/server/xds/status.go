@@ -48,6 +48,7 @@ type typeStatus struct {
 	ackedVersion  uint64
 	nack          *NACK
 	refused       []*Refused
+	heldBack      []uint64 // ids
 }
 
 // Flight is the record of how changes reached the proxies.
@@ -59,10 +60,14 @@ type NACKs struct {
 	NACKs []flight.NACK `json:"nacks"`
 	// Refused are the resources that connected proxies are left without.
 	Refused []Refused `json:"refused"`
+	// HeldBack are the resources that other proxies are not given for it.
+	HeldBack []HeldBack `json:"heldBack"`
 }
 
 // NACKs tells what proxies refused.
-func (h *Hub) NACKs() NACKs { return NACKs{NACKs: h.flight.NACKs(), Refused: h.refused()} }
+func (h *Hub) NACKs() NACKs {
+	return NACKs{NACKs: h.flight.NACKs(), Refused: h.refused(), HeldBack: h.heldBack()}
+}
 
 // LiveView is a view in use, or several that one stream each uses.
 type LiveView struct {

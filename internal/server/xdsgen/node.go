@@ -36,6 +36,9 @@ type Node struct {
 	MeshID string
 	// Version is the proxy's ISTIO_VERSION, for tables.
 	Version string
+	// Envoy is the version of its Envoy as major.minor.patch, empty when the
+	// proxy does not say.
+	Envoy string
 }
 
 // Bounds of a node's metadata. What is kept of it lives as long as its stream.
@@ -81,6 +84,7 @@ func ParseNode(n *corev3.Node) (Node, error) {
 		Captured:       text("INTERCEPTION_MODE") != "NONE",
 		MeshID:         text("MESH_ID"),
 		Version:        text("ISTIO_VERSION"),
+		Envoy:          envoyVersion(n),
 	}
 	if out.Namespace != id.Namespace {
 		return Node{}, fmt.Errorf("node %s: metadata NAMESPACE is %q", id.ProxyID(), out.Namespace)
@@ -112,6 +116,22 @@ func ParseNode(n *corev3.Node) (Node, error) {
 		}
 	}
 	return out, nil
+}
+
+// maxVersion is how long a version of Envoy may be, in bytes.
+const maxVersion = 64
+
+// envoyVersion is the version that the node says. One that is too long counts
+// as none.
+func envoyVersion(n *corev3.Node) string {
+	v := n.GetUserAgentVersion()
+	if b := n.GetUserAgentBuildVersion().GetVersion(); b != nil {
+		v = fmt.Sprintf("%d.%d.%d", b.GetMajorNumber(), b.GetMinorNumber(), b.GetPatch())
+	}
+	if len(v) > maxVersion {
+		return ""
+	}
+	return v
 }
 
 // labels are the labels of a proxy. Values that are no text count as empty.

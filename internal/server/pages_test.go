@@ -1,0 +1,41 @@
+package server
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/meshctl/meshctl/internal/server/xds"
+)
+
+func TestNotes(t *testing.T) {
+	since := time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)
+	var page xds.NACKs
+	if got := notesOf(page); len(got) != 0 {
+		t.Errorf("notes of nothing: %q", got)
+	}
+	page.Refused = []xds.Refused{{Type: "CDS", Resource: "a", Streams: []string{"p.ns-1"}, Since: since, Error: "no\ngood"}}
+	page.HeldBack = []xds.HeldBack{
+		{Type: "CDS", Resource: "a", Version: "2", Envoy: "1.40.0", Served: "1", Since: since},
+		{Type: "LDS", Resource: "b", Version: "3", Envoy: "1.40.0", Since: since},
+	}
+	want := []string{
+		"held back: 2",
+		`CDS a: version 2 held back from Envoy "1.40.0" since 2026-05-04T03:02:01Z, version 1 served instead`,
+		`LDS b: version 3 held back from Envoy "1.40.0" since 2026-05-04T03:02:01Z, nothing served instead`,
+		"refused: 1",
+		`CDS a: refused by 1 streams since 2026-05-04T03:02:01Z: "no\ngood"`,
+	}
+	if d := cmp.Diff(want, notesOf(page)); d != "" {
+		t.Error(d)
+	}
+	for i := range 2 * maxNotes {
+		page.HeldBack = append(page.HeldBack, xds.HeldBack{Resource: fmt.Sprint(i)})
+	}
+	got := notesOf(page)
+	if more := "and 52 more held back resources: see meshctl xds nacks -o json"; len(got) != maxNotes+4 || got[maxNotes+1] != more {
+		t.Errorf("%d notes, want %q after %d: %q", len(got), more, maxNotes, got)
+	}
+}
