@@ -15,6 +15,7 @@ func limitFlags(f *pflag.FlagSet, l *xds.Limits) {
 	f.IntVar(&l.IdentityConns, "max-connections-per-identity", l.IdentityConns, "Largest `number` of connections of one identity")
 	f.IntVar(&l.ConnStreams, "max-streams-per-connection", l.ConnStreams, "Largest `number` of streams of one connection")
 	f.IntVar(&l.IdentityStreams, "max-streams-per-identity", l.IdentityStreams, "Largest `number` of streams of one identity")
+	f.IntVar(&l.AddressStreams, "max-streams-per-address", l.AddressStreams, "Largest `number` of streams of one address on the server without TLS")
 	f.IntVar(&l.Starting, "max-starting-streams", l.Starting, "`Number` of streams that are given their first configuration at a time; the others wait their turn")
 	f.IntVar(&l.Names, "max-names", l.Names, "Largest `number` of names that a stream may subscribe to of one type")
 	f.IntVar(&l.Request, "max-request-bytes", l.Request, "`Size` of the largest request")
@@ -34,6 +35,7 @@ func checkLimits(l *xds.Limits, shutdown, remote time.Duration) error {
 		{"max-connections-per-identity", l.IdentityConns},
 		{"max-streams-per-connection", l.ConnStreams},
 		{"max-streams-per-identity", l.IdentityStreams},
+		{"max-streams-per-address", l.AddressStreams},
 		{"max-starting-streams", l.Starting},
 		{"max-names", l.Names},
 		{"max-request-bytes", l.Request},

@@ -202,7 +202,16 @@ func TestCase_E3_StrangersMustProveThemselves(t *testing.T) {
 }
 
 func TestCase_E3_StreamsOfOneIdentity(t *testing.T) {
-	b := start(t, small(), someone, func(c *Config, _ *Access) { c.Limits.IdentityStreams = 3 })
+	fewStreams(t, start(t, small(), someone, func(c *Config, _ *Access) { c.Limits.IdentityStreams = 3 }))
+}
+
+func TestCase_E3_StreamsOfOneAddress(t *testing.T) {
+	fewStreams(t, start(t, small(), func(c *Config, _ *Access) { c.Limits.AddressStreams = 3 }))
+}
+
+// fewStreams finds that a peer may have three streams.
+func fewStreams(t *testing.T, b *bench) {
+	t.Helper()
 	conn := b.dial()
 	join := func() *client {
 		c := b.connectOn(conn, xdswire.Delta, "p")

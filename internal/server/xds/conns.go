@@ -27,14 +27,28 @@ type Conns struct {
 	log     *slog.Logger
 	proves  bool // its peers authenticate
 
-	mu         sync.Mutex
-	addresses  map[netip.Prefix]int // connections that are not an identity's
-	pending    list.List            // of *conn that have still to prove something, oldest first
-	stopped    bool
-	identities map[mesh.Identity]usage
+	mu        sync.Mutex
+	addresses map[netip.Prefix]int // connections that are not an identity's
+	pending   list.List            // of *conn that have still to prove something, oldest first
+	stopped   bool
+	peers     map[peerKey]usage
 }
 
-// usage is what an identity has open.
+// peerKey is whom streams, and connections that have proved whose they are,
+// count for: an identity, or an address of which none is asked.
+type peerKey struct {
+	identity mesh.Identity
+	address  netip.Prefix
+}
+
+func (k peerKey) String() string {
+	if k.address.IsValid() {
+		return k.address.String()
+	}
+	return k.identity.String()
+}
+
+// usage is what a peer has open.
 type usage struct{ conns, streams int }
 
 // NewConns makes the Conns of a server. It says whether the server's peers
@@ -43,7 +57,7 @@ type usage struct{ conns, streams int }
 func (h *Hub) NewConns(authenticate bool) *Conns {
 	return &Conns{
 		limits: h.cfg.Limits, metrics: h.cfg.Metrics, log: h.cfg.Log, proves: authenticate,
-		addresses: make(map[netip.Prefix]int), identities: make(map[mesh.Identity]usage),
+		addresses: make(map[netip.Prefix]int), peers: make(map[peerKey]usage),
 	}
 }
 
@@ -199,48 +213,53 @@ func (c *conn) own(id mesh.Identity) error {
 	if c.closed || c.owner != nil {
 		return nil
 	}
-	u := s.identities[id]
+	u := s.peers[peerKey{identity: id}]
 	if u.conns >= s.limits.IdentityConns {
 		s.metrics.rejected.Inc()
 		return status.Errorf(codes.ResourceExhausted, "%s has %d connections, no more are accepted", id, u.conns)
 	}
 	u.conns++
-	s.identities[id] = u
+	s.peers[peerKey{identity: id}] = u
 	c.proved()
 	c.owner = &id
 	s.leaveAddress(c.address)
 	return nil
 }
 
-// openStream counts a stream for an identity until close is called.
+// openStream counts a stream until close is called: for the identity, or for
+// the connection's address when peers do not authenticate.
 func (c *conn) openStream(id mesh.Identity) (closeStream func(), err error) {
 	s := c.conns
+	k, most := peerKey{identity: id}, s.limits.IdentityStreams
+	if !s.proves {
+		k, most = peerKey{address: c.address}, s.limits.AddressStreams
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	u := s.identities[id]
-	if u.streams >= s.limits.IdentityStreams {
+	u := s.peers[k]
+	if u.streams >= most {
 		s.metrics.rejected.Inc()
-		return nil, status.Errorf(codes.ResourceExhausted, "%s has %d streams, no more are accepted", id, u.streams)
+		return nil, status.Errorf(codes.ResourceExhausted, "%s has %d streams, no more are accepted", k, u.streams)
 	}
 	u.streams++
-	s.identities[id] = u
+	s.peers[k] = u
 	return func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		s.release(id, usage{streams: 1})
+		s.release(k, usage{streams: 1})
 	}, nil
 }
 
-// release takes from what an identity has open. The lock must be held.
-func (c *Conns) release(id mesh.Identity, used usage) {
-	u := c.identities[id]
+// release takes from what a peer has open. The lock must be held.
+func (c *Conns) release(k peerKey, used usage) {
+	u := c.peers[k]
 	u.conns -= used.conns
 	u.streams -= used.streams
 	if u == (usage{}) {
-		delete(c.identities, id)
+		delete(c.peers, k)
 		return
 	}
-	c.identities[id] = u
+	c.peers[k] = u
 }
 
 func (c *Conns) leaveAddress(a netip.Prefix) {
@@ -292,7 +311,7 @@ func (c *conn) close() bool {
 	c.closed = true
 	c.proved()
 	if c.owner != nil {
-		s.release(*c.owner, usage{conns: 1})
+		s.release(peerKey{identity: *c.owner}, usage{conns: 1})
 	} else {
 		s.leaveAddress(c.address)
 	}

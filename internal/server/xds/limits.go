@@ -46,9 +46,10 @@ type Limits struct {
 	IdentityConns int
 	// ConnStreams is how many streams one connection may have. Default 100.
 	ConnStreams int
-	// IdentityStreams is how many streams one identity may have. Default
-	// 10,000.
-	IdentityStreams int
+	// IdentityStreams is how many streams one identity may have, AddressStreams
+	// how many one address (IPv6: one /64) of which no identity is asked.
+	// Defaults 10,000.
+	IdentityStreams, AddressStreams int
 
 	// Starting is how many streams are given their first configuration at a
 	// time; others wait their turn. Default 64.
@@ -100,6 +101,7 @@ func (l Limits) withDefaults() Limits {
 	number(&l.IdentityConns, 5_000)
 	number(&l.ConnStreams, 100)
 	number(&l.IdentityStreams, 10_000)
+	number(&l.AddressStreams, 10_000)
 	number(&l.Starting, 64)
 	duration(&l.MemoryWait, 30*time.Second)
 	return l

@@ -128,10 +128,10 @@ func (h *Hub) panicked(log *slog.Logger, p any) error {
 
 // caller says who calls, and counts the stream for them until closeStream.
 func (s *service) caller(ctx context.Context) (caller mesh.Caller, closeStream func(), err error) {
-	if s.access.Authenticate == nil {
-		return mesh.Caller{}, func() {}, nil
+	if s.access.Authenticate != nil {
+		caller, err = s.access.Authenticate(ctx)
 	}
-	if caller, err = s.access.Authenticate(ctx); err != nil {
+	if err != nil {
 		s.hub.cfg.Metrics.rejected.Inc()
 		s.hub.cfg.Log.Warn("caller not authenticated", "peer", peerAddr(ctx), "error", err)
 		if _, ok := status.FromError(err); ok {
