@@ -22,7 +22,7 @@ func (s *state) build(before *snapshot.Snapshot) (*snapshot.Snapshot, *snapshot.
 	}
 	b := &builder{state: s, next: next, changes: &snapshot.Changes{
 		Services: map[string]struct{}{}, Endpoints: map[string]struct{}{},
-		Ports: map[uint32]struct{}{}, Pods: map[string]struct{}{}, Namespaces: map[string]struct{}{},
+		Ports: map[uint32]struct{}{}, Pods: map[string]struct{}{}, Secrets: map[string]struct{}{}, Namespaces: map[string]struct{}{},
 	}}
 	b.mesh()
 	b.gateways()
@@ -30,6 +30,7 @@ func (s *state) build(before *snapshot.Snapshot) (*snapshot.Snapshot, *snapshot.
 	b.endpoints()
 	b.services()
 	b.pods()
+	b.secrets()
 	s.dirty = newDirty()
 	return next, b.changes
 }
@@ -322,4 +323,14 @@ func (b *builder) pods() {
 		b.changes.Pods[k.String()] = struct{}{}
 	}
 	b.next.Pods = b.next.Pods.With(update)
+}
+
+func (b *builder) secrets() {
+	update := make(map[string]*snapshot.Secret, len(b.dirty.secrets))
+	for k := range b.dirty.secrets {
+		key := snapshot.SecretKey(k.cluster, k.name.namespace, k.name.name)
+		update[key] = b.cluster(k.cluster).secrets[k.name]
+		b.changes.Secrets[key] = struct{}{}
+	}
+	b.next.Secrets = b.next.Secrets.With(update)
 }

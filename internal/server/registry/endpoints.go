@@ -146,6 +146,7 @@ func (b *builder) endpoint(c *clusterState, n name, ep *snapshot.SliceEndpoint, 
 		Address: addr, Port: port, Cluster: c.id,
 		Network:  b.networkOf(c, pod, addr, networks),
 		Locality: c.localityOf(ep, pod),
+		Hostname: ep.Hostname,
 	}
 	if !ep.Ready {
 		e.Health = snapshot.Unhealthy
@@ -259,5 +260,5 @@ func equalEndpoints(x, y *snapshot.Endpoints) bool {
 func equalEndpoint(x, y snapshot.Endpoint) bool {
 	return x.Address == y.Address && x.Port == y.Port && x.Cluster == y.Cluster && x.Network == y.Network &&
 		x.Locality == y.Locality && x.Health == y.Health && x.MTLS == y.MTLS && x.TLSMode == y.TLSMode &&
-		x.Workload == y.Workload && x.Pod == y.Pod && maps.Equal(x.Labels, y.Labels)
+		x.Workload == y.Workload && x.Pod == y.Pod && x.Hostname == y.Hostname && maps.Equal(x.Labels, y.Labels)
 }

@@ -45,6 +45,7 @@ type clusterState struct {
 	podsByIP   map[netip.Addr][]*snapshot.Pod // by namespace and name: the first counts
 	services   map[name]*snapshot.Service
 	slices     map[name]*snapshot.EndpointSlice
+	secrets    map[name]*snapshot.Secret
 	settings   *snapshot.MeshSettings
 
 	slicesOf refs[name]       // service → its slices
@@ -54,11 +55,18 @@ type clusterState struct {
 	podsOn   refs[string]     // node → its pods
 }
 
+// secretKey names a secret of one cluster.
+type secretKey struct {
+	cluster mesh.ClusterID
+	name    name
+}
+
 // dirty names what a batch of events may have changed.
 type dirty struct {
 	services   set[name] // MeshService and endpoints
 	endpoints  set[name]
 	pods       set[snapshot.PodKey]
+	secrets    set[secretKey]
 	namespaces set[string]
 	mesh       bool // Mesh, and all services and endpoints with it
 	gateways   bool
@@ -67,6 +75,7 @@ type dirty struct {
 
 func newDirty() dirty {
 	return dirty{
+		secrets:  set[secretKey]{},
 		services: set[name]{}, endpoints: set[name]{},
 		pods: set[snapshot.PodKey]{}, namespaces: set[string]{},
 	}
@@ -117,6 +126,7 @@ func (s *state) cluster(id mesh.ClusterID) *clusterState {
 			podsByIP:   make(map[netip.Addr][]*snapshot.Pod),
 			services:   make(map[name]*snapshot.Service),
 			slices:     make(map[name]*snapshot.EndpointSlice),
+			secrets:    make(map[name]*snapshot.Secret),
 			slicesOf:   make(refs[name]),
 			byPod:      make(refs[name]),
 			byIP:       make(refs[netip.Addr]),
@@ -172,6 +182,9 @@ func (s *state) apply(e snapshot.Event) {
 		s.applyService(c, n, as[*snapshot.Service](e))
 	case snapshot.KindEndpointSlice:
 		s.applySlice(c, n, as[*snapshot.EndpointSlice](e))
+	case snapshot.KindSecret:
+		put(c.secrets, n, as[*snapshot.Secret](e))
+		s.dirty.secrets.add(secretKey{c.id, n})
 	case snapshot.KindMeshSettings:
 		c.settings = as[*snapshot.MeshSettings](e)
 		s.dirty.mesh = true

@@ -25,6 +25,9 @@ type Snapshot struct {
 	Ports *Table[uint32, PortServices]
 	// Pods by PodKey.String().
 	Pods *Table[string, Pod]
+	// Secrets of all clusters by SecretKey. Who reads them decides by an
+	// authenticated identity who is given what.
+	Secrets *Table[string, Secret]
 	// Namespaces by name.
 	Namespaces *Table[string, NamespaceFacts]
 	// Private is set when some service is not exported to every namespace.
@@ -40,6 +43,7 @@ type Changes struct {
 	Endpoints  map[string]struct{} // hosts whose Endpoints changed, came or went
 	Ports      map[uint32]struct{} // numbers whose PortServices changed, came or went
 	Pods       map[string]struct{} // PodKey.String() of pods that changed, came or went
+	Secrets    map[string]struct{} // SecretKey of secrets that changed, came or went
 	Namespaces map[string]struct{} // namespaces whose NamespaceFacts changed
 	// Everywhere is set when Mesh, Gateways, Private or GatewayConfigs changed.
 	Everywhere bool
@@ -61,7 +65,7 @@ type Cause struct {
 // Empty reports whether nothing changed.
 func (c *Changes) Empty() bool {
 	return !c.Everywhere && len(c.Services) == 0 && len(c.Endpoints) == 0 && len(c.Ports) == 0 &&
-		len(c.Pods) == 0 && len(c.Namespaces) == 0
+		len(c.Pods) == 0 && len(c.Secrets) == 0 && len(c.Namespaces) == 0
 }
 
 // Mesh holds the facts that apply to the whole mesh.
@@ -199,6 +203,9 @@ type Endpoint struct {
 	// revision>;<cluster>", Istio's endpoint metadata.
 	Workload string
 	Pod      string // PodKey.String(), empty when no pod is known
+	// Hostname is the DNS label of the endpoint below the service's host, as
+	// the pods of a StatefulSet have; mostly empty.
+	Hostname string
 }
 
 // Gateways are the east-west gateways of the mesh. The zero value means that

@@ -188,6 +188,7 @@ type SliceEndpoint struct {
 	Ready       bool
 	Terminating bool
 	Pod         string // name of the pod behind it, in the slice's namespace
+	Hostname    string // its DNS label below the service's name, if it has one
 	Node        string
 	Zone        string
 }

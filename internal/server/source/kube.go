@@ -284,6 +284,9 @@ func (c *conversion) endpointSlice(o *discoveryv1.EndpointSlice) *FieldError {
 		// What a condition means when it is not given is part of the API.
 		out.Ready = e.Conditions.Ready == nil || *e.Conditions.Ready
 		out.Terminating = e.Conditions.Terminating != nil && *e.Conditions.Terminating
+		if out.Hostname = text(e.Hostname); out.Hostname != "" && !mesh.IsDNSLabel(out.Hostname) {
+			return faultf(fmt.Sprintf("endpoints[%d].hostname", i), "%q is not a DNS label", out.Hostname)
+		}
 		if ref := e.TargetRef; ref != nil && ref.Kind == "Pod" && (ref.Namespace == "" || ref.Namespace == c.meta.Namespace) {
 			out.Pod = ref.Name
 		}

@@ -20,11 +20,8 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// Kinds that are read and checked, but of which nothing is delivered.
-const (
-	KindSecret         snapshot.Kind = "Secret"
-	KindServiceAccount snapshot.Kind = "ServiceAccount"
-)
+// KindServiceAccount is read and checked, but nothing of it is delivered.
+const KindServiceAccount snapshot.Kind = "ServiceAccount"
 
 // Converter converts the objects of one cluster. Its methods may be called
 // from any goroutine.
@@ -51,7 +48,7 @@ type Result struct {
 	// Key names the object. With an error it is what is known of the name.
 	Key snapshot.Key
 	// Object is nil when the object is fine and there is nothing to deliver,
-	// such as a pod without an address or a Secret.
+	// such as a pod without an address or a ServiceAccount.
 	Object snapshot.Object
 	// Skipped is set for kinds that are not read. There is a warning then if
 	// the object was likely meant to have an effect on the mesh.
@@ -140,6 +137,8 @@ func (c *conversion) convert(object any) *FieldError {
 		return c.endpointSlice(o)
 	case *corev1.ConfigMap:
 		return c.configMap(o)
+	case *corev1.Secret:
+		return c.secret(o)
 	case *Istio:
 		return c.istio(o)
 	}
@@ -163,7 +162,7 @@ func metaOf(object any) (*metav1.ObjectMeta, snapshot.Kind) {
 	case *corev1.ConfigMap:
 		return &o.ObjectMeta, snapshot.KindMeshSettings
 	case *corev1.Secret:
-		return &o.ObjectMeta, KindSecret
+		return &o.ObjectMeta, snapshot.KindSecret
 	case *corev1.ServiceAccount:
 		return &o.ObjectMeta, KindServiceAccount
 	case *Istio:

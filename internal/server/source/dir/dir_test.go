@@ -93,6 +93,8 @@ func (w *world) place(o snapshot.Object) string {
 		}
 	case *snapshot.Namespace:
 		m = o.Meta
+	case *snapshot.Secret:
+		m = o.Meta
 	case *snapshot.Gateway:
 		m = o.Meta
 	case *snapshot.DestinationRule:
@@ -247,7 +249,7 @@ func TestFirstReading(t *testing.T) {
 	})
 	w.wants(map[string]string{
 		"Service n/a": "a.yaml:1 port 1", "Service n/b": "a.yaml:10 port 2", "Namespace c": "sub/deeper/c.yml:1",
-		"Namespace d": "d.json:2", "DestinationRule n/r": "no-effect.yaml:2",
+		"Namespace d": "d.json:2", "DestinationRule n/r": "no-effect.yaml:2", "Secret default/s": "secret.yaml:1",
 	})
 	w.problems("kustomization.yml:1 : kind: is missing: not a Kubernetes object")
 	if n := len(w.seen()); n != 1 {

@@ -1,0 +1,184 @@
+package source
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// Keys of a Secret that gateways serve with. Those without a dot come first.
+const (
+	keyCert       = "cert"
+	keyKey        = "key"
+	keyTLSCert    = corev1.TLSCertKey
+	keyTLSKey     = corev1.TLSPrivateKeyKey
+	keyOCSPStaple = "tls.ocsp-staple"
+	keyCACert     = "cacert"
+	keyTLSCACert  = "ca.crt"
+	keyCRL        = "crl"
+	keyTLSCRL     = "ca.crl"
+)
+
+// maxSecret is the size of a Secret's values, which a Kubernetes API has, too.
+const maxSecret = 1 << 20
+
+// secret reads Secrets of the types that may hold certificates. What is wrong
+// with them is said without any of their content.
+func (c *conversion) secret(o *corev1.Secret) *FieldError {
+	switch o.Type {
+	case corev1.SecretTypeTLS, corev1.SecretTypeOpaque, "":
+	default:
+		return nil
+	}
+	data, given := secretData(o)
+	size := 0
+	for _, v := range data {
+		size += len(v)
+	}
+	if size > maxSecret {
+		return faultf("data", "has %d bytes, at most %d are used", size, maxSecret)
+	}
+	s := &snapshot.Secret{Meta: c.meta}
+	var fault *FieldError
+	if s.Pair, s.NoPair, fault = keyPair(data, given); fault != nil {
+		return fault
+	}
+	s.CA, s.NoCA, fault = caBundle(data, given)
+	if fault != nil {
+		s.NoCA = fault.Error()
+		c.warn(fault)
+	}
+	c.object = s
+	return nil
+}
+
+// secretData are the values of a Secret by key, with the field that gave each:
+// what stands in stringData counts.
+func secretData(o *corev1.Secret) (data map[string][]byte, given func(key string) string) {
+	data = maps.Clone(o.Data)
+	for k, v := range o.StringData {
+		if data == nil {
+			data = make(map[string][]byte)
+		}
+		data[k] = []byte(v)
+	}
+	return data, func(key string) string {
+		field := "data"
+		if _, ok := o.StringData[key]; ok {
+			field = "stringData"
+		}
+		if key = fieldOf(key); key[0] != '[' {
+			key = "." + key
+		}
+		return field + key
+	}
+}
+
+// keyPair finds certificate and key, or says why there are none.
+func keyPair(data map[string][]byte, given func(string) string) (*snapshot.KeyPair, string, *FieldError) {
+	for _, names := range [][2]string{{keyCert, keyKey}, {keyTLSCert, keyTLSKey}} {
+		chain, key := data[names[0]], data[names[1]]
+		if len(chain) == 0 || len(key) == 0 {
+			continue
+		}
+		p := &snapshot.KeyPair{Chain: chain, Key: snapshot.NewPrivateKey(key)}
+		var err error
+		if p.NotBefore, p.NotAfter, err = validity(chain); err != nil {
+			return nil, "", &FieldError{Field: given(names[0]), Err: err}
+		}
+		if _, err := tls.X509KeyPair(chain, key); err != nil {
+			return nil, "", &FieldError{Field: given(names[1]), Err: errors.New(keyReason(err))}
+		}
+		if names[0] == keyTLSCert {
+			p.OCSP = data[keyOCSPStaple]
+		}
+		return p, "", nil
+	}
+	for _, names := range [][2]string{{keyCert, keyKey}, {keyTLSCert, keyTLSKey}} {
+		_, chain := data[names[0]]
+		if _, key := data[names[1]]; chain && key {
+			return nil, fmt.Sprintf("found keys %q and %q, but they were empty", names[0], names[1]), nil
+		}
+	}
+	return nil, fmt.Sprintf("found secret, but didn't have expected keys (%s and %s) or (%s and %s); found: %s",
+		keyCert, keyKey, keyTLSCert, keyTLSKey, keysOf(data)), nil
+}
+
+// caBundle finds the CA certificates, or says why there are none.
+func caBundle(data map[string][]byte, given func(string) string) (*snapshot.CABundle, string, *FieldError) {
+	for _, names := range [][2]string{{keyCACert, keyCRL}, {keyTLSCACert, keyTLSCRL}} {
+		roots := data[names[0]]
+		if len(roots) == 0 {
+			continue
+		}
+		b := &snapshot.CABundle{Roots: roots, CRL: data[names[1]]}
+		var err error
+		if b.NotBefore, b.NotAfter, err = validity(roots); err != nil {
+			return nil, "", &FieldError{Field: given(names[0]), Err: err}
+		}
+		return b, "", nil
+	}
+	for _, name := range []string{keyCACert, keyTLSCACert} {
+		if _, ok := data[name]; ok {
+			return nil, fmt.Sprintf("found key %q, but it was empty", name), nil
+		}
+	}
+	return nil, fmt.Sprintf("found secret, but didn't have expected keys %s or %s; found: %s", keyCACert, keyTLSCACert, keysOf(data)), nil
+}
+
+// keysOf are the names of the first values.
+func keysOf(data map[string][]byte) string {
+	const most = 3
+	keys := slices.Sorted(maps.Keys(data))
+	if len(keys) <= most {
+		return strings.Join(keys, ", ")
+	}
+	return fmt.Sprintf("%s, and %d more...", strings.Join(keys[:most], ", "), len(keys)-most)
+}
+
+// validity is the time in which all certificates of the PEM text are valid.
+// Only certificates may stand there: the text is given to whoever asks for
+// certificates.
+func validity(text []byte) (from, until time.Time, err error) {
+	for n := 1; ; n++ {
+		var block *pem.Block
+		if block, text = pem.Decode(text); block == nil {
+			if n == 1 {
+				return from, until, errors.New("is not a certificate in PEM")
+			}
+			return from, until, nil
+		}
+		if block.Type != "CERTIFICATE" {
+			return from, until, fmt.Errorf("PEM block %d is not a certificate", n)
+		}
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return from, until, fmt.Errorf("certificate %d cannot be read", n)
+		}
+		if n == 1 || cert.NotBefore.After(from) {
+			from = cert.NotBefore
+		}
+		if n == 1 || cert.NotAfter.Before(until) {
+			until = cert.NotAfter
+		}
+	}
+}
+
+// keyReason says what is wrong with a key in words of its own: those of the
+// parser might repeat what stands in its place.
+func keyReason(err error) string {
+	if strings.Contains(err.Error(), "does not match") {
+		return "is not the key of the certificate"
+	}
+	return "is not a private key in PEM"
+}

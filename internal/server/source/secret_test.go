@@ -1,0 +1,177 @@
+package source_test
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"math/big"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source"
+	"github.com/meshctl/meshctl/internal/yamldoc"
+)
+
+var secretTime = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// pemPair is a self-signed certificate and its key, valid for some hours.
+func pemPair(t testing.TB, hours int) (cert, key string) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotBefore: secretTime, NotAfter: secretTime.Add(time.Duration(hours) * time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, private.Public(), crypto.Signer(private))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})),
+		string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: text}))
+}
+
+// secretYAML has each value in a line of its own, from the sixth on.
+func secretYAML(typ string, values ...string) string {
+	text := "apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: n}\ntype: " + typ + "\ndata:\n"
+	for i := 0; i+1 < len(values); i += 2 {
+		text += fmt.Sprintf("  %s: %s\n", values[i], base64.StdEncoding.EncodeToString([]byte(values[i+1])))
+	}
+	return text
+}
+
+// showsKey reports whether a text has something of a key's content.
+func showsKey(text, key string) bool {
+	lines := strings.Split(strings.TrimSpace(key), "\n")
+	for _, line := range lines[1 : len(lines)-1] {
+		if strings.Contains(text, line) {
+			return true
+		}
+	}
+	return strings.Contains(text, base64.StdEncoding.EncodeToString([]byte(key))[:40])
+}
+
+func TestSecrets(t *testing.T) {
+	t.Parallel()
+	cert, key := pemPair(t, 1)
+	other, otherKey := pemPair(t, 2)
+	const tls, opaque = "kubernetes.io/tls", "Opaque"
+	many := []string{}
+	for i := range 5 {
+		many = append(many, fmt.Sprintf("k%d", i), "v")
+	}
+	type want struct{ pair, noPair, ca, noCA, warning, fault string }
+	noCA := "found secret, but didn't have expected keys cacert or ca.crt; found: "
+	noPair := "found secret, but didn't have expected keys (cert and key) or (tls.crt and tls.key); found: "
+	for name, tc := range map[string]struct {
+		yaml string
+		want want
+	}{
+		"tls":              {secretYAML(tls, "tls.crt", cert, "tls.key", key), want{pair: cert, noCA: noCA + "tls.crt, tls.key"}},
+		"tls with CA":      {secretYAML(tls, "tls.crt", cert, "tls.key", key, "ca.crt", other), want{pair: cert, ca: other}},
+		"generic first":    {secretYAML(opaque, "tls.crt", other, "tls.key", otherKey, "cert", cert, "key", key, "ca.crt", cert, "cacert", other), want{pair: cert, ca: other}},
+		"generic is empty": {secretYAML(opaque, "tls.crt", other, "tls.key", otherKey, "cert", "", "key", ""), want{pair: other, noCA: noCA + "cert, key, tls.crt, and 1 more..."}},
+		"no type":          {strings.Replace(secretYAML("x", "cacert", cert+other), "type: x\n", "", 1), want{ca: cert + other, noPair: noPair + "cacert"}},
+		"both empty":       {secretYAML(tls, "tls.crt", "", "tls.key", "", "ca.crt", ""), want{noPair: `found keys "tls.crt" and "tls.key", but they were empty`, noCA: `found key "ca.crt", but it was empty`}},
+		"other keys":       {secretYAML(opaque, many...), want{noPair: noPair + "k0, k1, k2, and 2 more...", noCA: noCA + "k0, k1, k2, and 2 more..."}},
+		"no keys":          {secretYAML(opaque), want{noPair: noPair, noCA: noCA}},
+		"stringData": {
+			"apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: n}\nstringData:\n  cert: |\n    " + strings.ReplaceAll(cert, "\n", "\n    ") + "\n  key: |\n    " + strings.ReplaceAll(key, "\n", "\n    ") + "\n",
+			want{pair: cert, noCA: noCA + "cert, key"},
+		},
+		"key of another":     {secretYAML(tls, "tls.crt", cert, "tls.key", otherKey), want{fault: "line 7: data[tls.key]: is not the key of the certificate"}},
+		"key is none":        {secretYAML(opaque, "cert", cert, "key", strings.ReplaceAll(key, "PRIVATE", "SOME")), want{fault: "line 7: data.key: is not a private key in PEM"}},
+		"certificate is key": {secretYAML(opaque, "cert", key, "key", cert), want{fault: "line 6: data.cert: PEM block 1 is not a certificate"}},
+		"key in the chain":   {secretYAML(tls, "tls.crt", cert+key, "tls.key", key), want{fault: "line 6: data[tls.crt]: PEM block 2 is not a certificate"}},
+		"not PEM":            {secretYAML(tls, "tls.crt", key[30:], "tls.key", key), want{fault: "line 6: data[tls.crt]: is not a certificate in PEM"}},
+		"broken certificate": {secretYAML(tls, "tls.crt", strings.ReplaceAll(key, "PRIVATE KEY", "CERTIFICATE"), "tls.key", key), want{fault: "line 6: data[tls.crt]: certificate 1 cannot be read"}},
+		"key among the CAs": {
+			secretYAML(tls, "tls.crt", cert, "tls.key", key, "ca.crt", cert+key),
+			want{pair: cert, noCA: "data[ca.crt]: PEM block 2 is not a certificate", warning: "line 8: data[ca.crt]: PEM block 2 is not a certificate"},
+		},
+		"not base64": {secretYAML(tls) + "  tls.crt: '-----'\n", want{fault: "line 6: data[tls.crt]: illegal base64 data at input byte 0"}},
+		"no mapping": {secretYAML(tls) + "  - " + key[30:60] + "\n", want{fault: "line 5: data: is a list, want a mapping"}},
+		"too large":  {secretYAML(opaque, "a", strings.Repeat("x", 1<<20), "b", "x"), want{fault: "line 5: data: has 1048577 bytes, at most 1048576 are used"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			v, err := yamldoc.Parse(yamldoc.Chunk{Text: []byte(tc.yaml), Line: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := (&source.Converter{Cluster: "c"}).Decode(v, snapshot.Place{})
+			var got want
+			if fault, ok := errors.AsType[*source.FieldError](err); ok {
+				got.fault = fmt.Sprintf("line %d: %v", fault.Line, fault)
+			}
+			for _, w := range r.Warnings {
+				got.warning = fmt.Sprintf("line %d: %v", w.Line, w)
+			}
+			if s, ok := r.Object.(*snapshot.Secret); ok {
+				got.noPair, got.noCA = s.NoPair, s.NoCA
+				if s.Pair != nil {
+					got.pair = string(bytes.TrimSpace(s.Pair.Chain)) + "\n"
+					if !showsKey(string(s.Pair.Key.PEM()), map[string]string{cert: key, other: otherKey}[got.pair]) {
+						t.Error("the key is not that of the certificate")
+					}
+				}
+				if s.CA != nil {
+					got.ca = string(s.CA.Roots)
+					if name == "no type" && !s.CA.NotAfter.Equal(secretTime.Add(time.Hour)) {
+						t.Errorf("valid until %v, want the end of the shortest", s.CA.NotAfter)
+					}
+				}
+			}
+			if got != tc.want {
+				t.Errorf("got %+v\nwant %+v", got, tc.want)
+			}
+			if said := fmt.Sprintf("%+v %v %#v", r, err, r.Object); showsKey(said, key) || showsKey(said, otherKey) {
+				t.Errorf("the key is shown: %s", said)
+			}
+		})
+	}
+}
+
+func TestOtherSecrets(t *testing.T) {
+	t.Parallel()
+	for _, typ := range []string{"kubernetes.io/service-account-token", "helm.sh/release.v1", "kubernetes.io/dockerconfigjson"} {
+		v, err := yamldoc.Parse(yamldoc.Chunk{Text: []byte(secretYAML(typ, "ca.crt", "x")), Line: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r, err := (&source.Converter{Cluster: "c"}).Decode(v, snapshot.Place{}); err != nil || r.Object != nil || len(r.Warnings) > 0 {
+			t.Errorf("%s: got %+v, %v", typ, r, err)
+		}
+	}
+}
+
+// FuzzSecretValues has values of a Secret read: nothing may panic, and what is
+// wrong with them is said without their content.
+func FuzzSecretValues(f *testing.F) {
+	cert, key := pemPair(f, 1)
+	f.Add(cert, key, cert)
+	f.Add(key, cert, key)
+	f.Add("-----BEGIN "+key[40:60]+"-----\n", key[20:], "")
+	f.Fuzz(func(t *testing.T, cert, key, ca string) {
+		v, err := yamldoc.Parse(yamldoc.Chunk{Text: []byte(secretYAML("Opaque", "cert", cert, "key", key, "cacert", ca)), Line: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := (&source.Converter{Cluster: "c"}).Decode(v, snapshot.Place{})
+		if said := fmt.Sprintf("%+v %v %#v", r, err, r.Object); len(key) > 40 && strings.Contains(said, key) {
+			t.Errorf("the key is shown: %s", said)
+		}
+	})
+}
