@@ -35,6 +35,8 @@ type liveView struct {
 	// stale says that entries may miss more than the next changes name:
 	// nothing was listed yet, or listing failed.
 	stale bool
+	// contested says that several units make a resource of one name.
+	contested bool
 	// state is nil until the view was listed once.
 	state atomic.Pointer[viewState]
 	// suspects are resources that proxies refused, held is what is held back
@@ -207,6 +209,9 @@ func (h *Hub) collect(changes *snapshot.Changes) []*liveView {
 		if !v.stale && changes == nil {
 			continue
 		}
+		if len(v.streams) == 0 {
+			continue // its last streams go on with what they have until they see their new views
+		}
 		l.view = v
 		if err := h.guard("list units", v.view.Type(), run); err != nil {
 			v.want, v.stale = nil, true // the last good state stays
@@ -319,6 +324,7 @@ func (h *Hub) publish(touched []*liveView, round *flight.Round) []*liveView {
 	var changed []*liveView
 	for _, v := range touched {
 		changes := make(map[string]*xdswire.Resource)
+		before := v.state.Load()
 		// A resource may move from one unit to another: first what the units
 		// gave before, then what they give now.
 		for id, u := range v.want {
@@ -335,15 +341,19 @@ func (h *Hub) publish(touched []*liveView, round *flight.Round) []*liveView {
 				continue
 			}
 			for _, r := range u.resources {
+				other, known := changes[r.Name]
+				v.contested = v.contested || other != nil || !known && before.get(r.Name) != nil
 				changes[r.Name] = r
 			}
 			u.refs++
 			v.entries[id] = u
 		}
 		v.want = nil
-		old := v.state.Load()
+		if v.contested {
+			v.contested = v.first(changes)
+		}
 		h.states++
-		if s := old.next(h.states, changes); s != old {
+		if s := before.next(h.states, changes); s != before {
 			s.round, s.view, s.seq = round, v.view, s.id
 			v.state.Store(s)
 			changed = append(changed, v)

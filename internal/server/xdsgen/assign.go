@@ -27,6 +27,9 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 		router: n.ID.Type == mesh.Router, cluster: n.Cluster, network: networkOf(s, n, labels),
 		view: joinNetworks(n.View), families: n.families(),
 	}
+	if s.Private {
+		eds.namespace = n.Namespace
+	}
 	if n.ID.Type == mesh.Router {
 		return assignRouter(s, n, labels, eds)
 	}

@@ -31,6 +31,7 @@ func Describe(v View) string {
 		in(v.scope)
 	case endpointView:
 		router(v.router)
+		say("namespace", v.namespace)
 		say("cluster", string(v.cluster))
 		say("network", string(v.network))
 		say("of networks", v.view)

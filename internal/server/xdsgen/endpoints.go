@@ -19,13 +19,14 @@ import (
 
 // endpointView are the assignments of all services as proxies of one network
 // see them. Proxies subscribe by name, so what a Sidecar hides is not left out
-// here.
+// here; what is not exported to their namespace is.
 type endpointView struct {
-	router   bool
-	cluster  mesh.ClusterID
-	network  mesh.NetworkID
-	view     string // networks that are wanted, joined by commas; empty is all
-	families families
+	namespace string // empty when it makes no difference
+	router    bool
+	cluster   mesh.ClusterID
+	network   mesh.NetworkID
+	view      string // networks that are wanted, joined by commas; empty is all
+	families  families
 }
 
 func (v endpointView) Type() string { return xdswire.EndpointType }
@@ -47,7 +48,7 @@ func (v endpointView) Touched(s *snapshot.Snapshot, c *snapshot.Changes, yield f
 
 func (v endpointView) unit(s *snapshot.Snapshot, host string, yield func(string, Unit)) {
 	svc := s.Services.Get(host)
-	if svc == nil || svc.ExternalName != "" || svc.Headless && !v.router {
+	if svc == nil || svc.ExternalName != "" || svc.Headless && !v.router || !svc.VisibleTo(v.namespace) {
 		yield(host, nil)
 		return
 	}

@@ -1,0 +1,40 @@
+package xdsgen
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+// TestAssignmentsOfPrivateServicesStayPrivate: proxies ask for endpoints by
+// name, so a service that is not exported to them must have none there.
+func TestAssignmentsOfPrivateServicesStayPrivate(t *testing.T) {
+	const host = "secret.ns0.svc.cluster.local"
+	s := &snapshot.Snapshot{Mesh: &snapshot.Mesh{RootNamespace: "istio-system"}, Gateways: &snapshot.Gateways{}, Private: true}
+	s.Services = s.Services.With(map[string]*snapshot.MeshService{host: {
+		Host: host, Name: "secret", Namespace: "ns0", ExportTo: []string{"."},
+		Ports: []snapshot.ServicePort{{Name: "http", Number: 80, Protocol: mesh.HTTP}},
+	}})
+	for _, typ := range []mesh.NodeType{mesh.Sidecar, mesh.Router} {
+		for ns, want := range map[string]bool{"ns0": true, "ns1": false} {
+			ip := netip.MustParseAddr("10.0.0.1")
+			n := Node{ID: mesh.NodeID{Type: typ, IP: ip, Name: "p", Namespace: ns}, Namespace: ns, IPs: []netip.Addr{ip}}
+			view := Assign(s, n)[xdswire.EndpointType].Shared
+			for how, list := range map[string]func(func(string, Unit)){
+				"all": func(yield func(string, Unit)) { view.Units(s, yield) },
+				"touched": func(yield func(string, Unit)) {
+					view.Touched(s, &snapshot.Changes{Endpoints: map[string]struct{}{host: {}}}, yield)
+				},
+			} {
+				got := false
+				list(func(_ string, u Unit) { got = got || u != nil })
+				if got != want {
+					t.Errorf("%s of %s, %s units: assignments of %s there: %v, want %v", typ, ns, how, host, got, want)
+				}
+			}
+		}
+	}
+}
