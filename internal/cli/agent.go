@@ -16,6 +16,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/agent"
 	"github.com/meshctl/meshctl/internal/files"
+	"github.com/meshctl/meshctl/internal/logs"
 )
 
 type agentOptions struct {
@@ -94,7 +95,7 @@ func optionalDuration(fs *pflag.FlagSet, p **time.Duration, name, usage string) 
 }
 
 func (o *agentOptions) run(ctx context.Context, env *Env) error {
-	log := slog.New(slog.NewTextHandler(env.Stderr, nil))
+	log := slog.New(logs.Limit(slog.NewTextHandler(env.Stderr, nil), env.Now))
 	in := agent.Input{Flags: o.flags}
 	if env.Environ != nil {
 		in.Environ = env.Environ()

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/meshctl/meshctl/internal/logs"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server"
 	"github.com/meshctl/meshctl/internal/server/xds"
@@ -171,9 +172,9 @@ func newLog(env *Env, format, level string) (*slog.Logger, error) {
 	opts := &slog.HandlerOptions{Level: l}
 	switch format {
 	case "text":
-		return slog.New(slog.NewTextHandler(env.Stderr, opts)), nil
+		return slog.New(logs.Limit(slog.NewTextHandler(env.Stderr, opts), env.Now)), nil
 	case "json":
-		return slog.New(slog.NewJSONHandler(env.Stderr, opts)), nil
+		return slog.New(logs.Limit(slog.NewJSONHandler(env.Stderr, opts), env.Now)), nil
 	}
 	return nil, usagef("--log-format %q: want text or json", format)
 }

@@ -1,0 +1,95 @@
+// Package logs bounds how often a line is logged, so that peers cannot fill a
+// disk by making mistakes.
+package logs
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+// Of each message this many lines are logged at once, and this many more a
+// second.
+const (
+	burst  = 200
+	refill = 20
+)
+
+// maxMessages bounds what is remembered. Messages are constants of the
+// program, of which there are fewer.
+const maxMessages = 1000
+
+// Limit hands on to next so many lines of each message and no more. The next
+// line after some that were left out tells how many, as the attribute
+// "left_out".
+func Limit(next slog.Handler, now func() time.Time) slog.Handler {
+	return handler{next, &state{now: now, messages: make(map[string]*allowance)}}
+}
+
+type state struct {
+	now func() time.Time
+
+	mu       sync.Mutex
+	messages map[string]*allowance
+}
+
+// allowance is what may be logged of one message.
+type allowance struct {
+	lines   float64
+	at      time.Time
+	leftOut int
+}
+
+// take reports whether a line may be logged, and how many were left out since
+// the last one that was.
+func (s *state) take(message string) (leftOut int, ok bool) {
+	now := s.now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	a := s.messages[message]
+	if a == nil {
+		if len(s.messages) >= maxMessages {
+			clear(s.messages)
+		}
+		a = &allowance{lines: burst, at: now}
+		s.messages[message] = a
+	}
+	a.lines = min(burst, a.lines+max(now.Sub(a.at), 0).Seconds()*refill)
+	a.at = now
+	if a.lines < 1 {
+		a.leftOut++
+		return 0, false
+	}
+	a.lines--
+	leftOut, a.leftOut = a.leftOut, 0
+	return leftOut, true
+}
+
+type handler struct {
+	slog.Handler
+	*state
+}
+
+// Handle implements slog.Handler.
+func (h handler) Handle(ctx context.Context, r slog.Record) error {
+	leftOut, ok := h.take(r.Message)
+	if !ok {
+		return nil
+	}
+	if leftOut > 0 {
+		r = r.Clone()
+		r.AddAttrs(slog.Int("left_out", leftOut))
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+// WithAttrs implements slog.Handler.
+func (h handler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return handler{h.Handler.WithAttrs(attrs), h.state}
+}
+
+// WithGroup implements slog.Handler.
+func (h handler) WithGroup(name string) slog.Handler {
+	return handler{h.Handler.WithGroup(name), h.state}
+}
