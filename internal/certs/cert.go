@@ -45,7 +45,7 @@ func ParseCerts(data []byte) ([]*x509.Certificate, error) {
 	for i, b := range blocks {
 		switch b.Type {
 		case blockCert:
-		case "TRUSTED CERTIFICATE":
+		case blockTrusted:
 			return nil, fmt.Errorf("PEM block %d is %q, a form of openssl alone; convert it with openssl x509", i+1, b.Type)
 		default:
 			return nil, fmt.Errorf("PEM block %d is %q, want %q", i+1, b.Type, blockCert)

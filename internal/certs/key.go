@@ -1,7 +1,6 @@
 package certs
 
 import (
-	"bytes"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
@@ -85,15 +84,25 @@ func ParseKey(data []byte) (crypto.Signer, error) {
 		return nil, err
 	}
 	// openssl ecparam -genkey writes the curve before the key.
-	blocks = slices.DeleteFunc(blocks, func(b *pem.Block) bool { return b.Type == "EC PARAMETERS" })
+	blocks = slices.DeleteFunc(blocks, func(b *pem.Block) bool { return b.Type == blockECParameters })
 	if len(blocks) != 1 {
 		return nil, fmt.Errorf("holds %d PEM blocks, want one private key", len(blocks))
 	}
-	block := blocks[0]
-	if block.Type == "ENCRYPTED PRIVATE KEY" || block.Headers["DEK-Info"] != "" {
-		return nil, errors.New("the private key is encrypted; decrypt it with openssl pkey")
+	return parseKeyBlock(blocks[0])
+}
+
+func isEncrypted(block *pem.Block) bool {
+	return block.Type == "ENCRYPTED PRIVATE KEY" || block.Headers["DEK-Info"] != ""
+}
+
+func parseKeyBlock(block *pem.Block) (crypto.Signer, error) {
+	if isEncrypted(block) {
+		return nil, errEncrypted
 	}
-	var key any
+	var (
+		key any
+		err error
+	)
 	switch block.Type {
 	case "PRIVATE KEY":
 		key, err = x509.ParsePKCS8PrivateKey(block.Bytes)
@@ -125,17 +134,19 @@ func sameKey(a, b crypto.PublicKey) bool {
 // blocks, as openssl -text writes it, is allowed.
 func decodePEM(data []byte) ([]*pem.Block, error) {
 	var blocks []*pem.Block
-	for rest := data; ; {
-		var block *pem.Block
-		if block, rest = pem.Decode(rest); block == nil {
-			break
+	damaged := 0
+	for raw := range splitPEM(data) {
+		switch {
+		case raw.block != nil:
+			blocks = append(blocks, raw.block)
+		case raw.fault == FaultDamaged:
+			damaged++
 		}
-		blocks = append(blocks, block)
 	}
-	switch begun := bytes.Count(data, []byte("-----BEGIN")); {
-	case begun != len(blocks):
-		return nil, fmt.Errorf("%d of %d PEM blocks are damaged", begun-len(blocks), begun)
-	case begun == 0:
+	switch {
+	case damaged > 0:
+		return nil, fmt.Errorf("%d of %d PEM blocks are damaged", damaged, damaged+len(blocks))
+	case len(blocks) == 0:
 		return nil, errors.New("holds no PEM block")
 	}
 	return blocks, nil

@@ -1,0 +1,206 @@
+package certs
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
+)
+
+// Limits of Scan.
+const (
+	// MaxBlocks is how many PEM blocks of one text are read.
+	MaxBlocks = 5000
+	// maxBlock is the largest content of a block that is parsed, in bytes. A
+	// certificate revocation list of 100,000 entries takes about 4 MiB.
+	maxBlock = 8 << 20
+	// maxKeyBlock is the same for private keys: RSA of 8,192 bits takes less
+	// than 5 KiB, and reading a larger one takes long.
+	maxKeyBlock = 8 << 10
+)
+
+// Fault says why a PEM block could not be used.
+type Fault string
+
+// What can be wrong with a block.
+const (
+	FaultDamaged   Fault = "damaged"   // BEGIN, END or base64 are broken
+	FaultEncrypted Fault = "encrypted" // a private key under a passphrase
+	FaultTrusted   Fault = "trusted"   // openssl's TRUSTED CERTIFICATE
+	FaultUnknown   Fault = "unknown"   // another type of block
+	FaultMalformed Fault = "malformed" // the content is not what the type says
+	FaultTrailing  Fault = "trailing"  // no block, but text behind the last one
+	FaultTooMany   Fault = "too many"  // this block and all behind it are not read
+)
+
+// Block is one PEM block of a text. Either Fault is set, or what it holds.
+type Block struct {
+	Line int    // of BEGIN in the text, from 1
+	Type string // as BEGIN names it
+
+	Cert *x509.Certificate
+	CSR  *x509.CertificateRequest
+	CRL  *x509.RevocationList
+	// KeyOf is the public half of a private key; the private one is dropped.
+	KeyOf crypto.PublicKey
+
+	Fault Fault
+	Err   error // the reason of Fault, without any of the data
+}
+
+// Scan reads all PEM blocks of a text and says of each what it is or what is
+// wrong with it; parameters of elliptic curves are left out. Text before and
+// between blocks, as openssl -text writes it, is allowed. Other than the
+// decoder of the standard library it takes time in proportion to the text.
+func Scan(data []byte) []Block {
+	var blocks []Block
+	for raw := range splitPEM(data) {
+		if len(blocks) == MaxBlocks {
+			return append(blocks, Block{
+				Line: raw.line, Fault: FaultTooMany,
+				Err: fmt.Errorf("more than %d PEM blocks", MaxBlocks),
+			})
+		}
+		if raw.block != nil && raw.block.Type == blockECParameters {
+			continue
+		}
+		blocks = append(blocks, readBlock(raw))
+	}
+	return blocks
+}
+
+func readBlock(raw rawBlock) Block {
+	b := Block{Line: raw.line, Fault: raw.fault, Err: raw.err}
+	if raw.block == nil {
+		return b
+	}
+	b.Type = raw.block.Type
+	der := raw.block.Bytes
+	if len(der) > maxBlock {
+		return b.fail(FaultMalformed, fmt.Errorf("its content has %d bytes, more than the %d allowed", len(der), maxBlock))
+	}
+	var err error
+	switch {
+	case b.Type == blockCert, b.Type == "X509 CERTIFICATE":
+		b.Cert, err = x509.ParseCertificate(der)
+	case b.Type == blockCSR, b.Type == "NEW CERTIFICATE REQUEST":
+		b.CSR, err = x509.ParseCertificateRequest(der)
+	case b.Type == blockCRL:
+		b.CRL, err = x509.ParseRevocationList(der)
+	case b.Type == blockTrusted:
+		return b.fail(FaultTrusted, errTrusted)
+	case isEncrypted(raw.block):
+		return b.fail(FaultEncrypted, errEncrypted)
+	case isKey(b.Type):
+		if len(der) > maxKeyBlock {
+			return b.fail(FaultMalformed, fmt.Errorf("the private key has %d bytes, more than the %d allowed", len(der), maxKeyBlock))
+		}
+		var key crypto.Signer
+		if key, err = parseKeyBlock(raw.block); err == nil {
+			b.KeyOf = key.Public()
+		}
+	default:
+		return b.fail(FaultUnknown, fmt.Errorf("PEM block %q is of an unknown type", b.Type))
+	}
+	if err != nil {
+		return b.fail(FaultMalformed, err)
+	}
+	return b
+}
+
+func (b Block) fail(f Fault, err error) Block {
+	b.Fault, b.Err = f, err
+	return b
+}
+
+// IsKey reports whether the block is a private key, readable or not.
+func (b Block) IsKey() bool { return isKey(b.Type) || b.Fault == FaultEncrypted }
+
+func isKey(blockType string) bool { return strings.HasSuffix(blockType, "PRIVATE KEY") }
+
+const (
+	blockCRL          = "X509 CRL"
+	blockTrusted      = "TRUSTED CERTIFICATE"
+	blockECParameters = "EC PARAMETERS"
+)
+
+var (
+	errTrusted   = errors.New("TRUSTED CERTIFICATE is a form of openssl alone")
+	errEncrypted = errors.New("the private key is encrypted; decrypt it with openssl pkey")
+)
+
+// rawBlock is a block before its content is read; block is nil when there is
+// a fault.
+type rawBlock struct {
+	line  int
+	block *pem.Block
+	fault Fault
+	err   error
+}
+
+var (
+	pemBegin = []byte("-----BEGIN ")
+	pemEnd   = []byte("-----END ")
+)
+
+// splitPEM cuts a text into its blocks: each from its BEGIN to the first END
+// behind it, so that a text of BEGINs costs no more than any other.
+func splitPEM(data []byte) iter.Seq[rawBlock] {
+	return func(yield func(rawBlock) bool) {
+		var (
+			start, startLine = -1, 0 // of the open block
+			pos, line        = 0, 1
+			stray, damaged   = 0, false // line of text behind the last block
+		)
+		broken := func(line int, format string, args ...any) bool {
+			damaged = true
+			return yield(rawBlock{line: line, fault: FaultDamaged, err: fmt.Errorf(format, args...)})
+		}
+		for ; pos < len(data); line++ {
+			end := len(data)
+			if i := bytes.IndexByte(data[pos:], '\n'); i >= 0 {
+				end = pos + i + 1
+			}
+			text := data[pos:end]
+			switch {
+			case bytes.HasPrefix(text, pemBegin):
+				if start >= 0 && !broken(startLine, "the PEM block has no END before the next BEGIN in line %d", line) {
+					return
+				}
+				start, startLine, stray = pos, line, 0
+			case start >= 0 && bytes.HasPrefix(text, pemEnd):
+				block, _ := pem.Decode(data[start:end])
+				switch {
+				case block != nil:
+					if !yield(rawBlock{line: startLine, block: block}) {
+						return
+					}
+				case bytes.Contains(text, pemBegin):
+					if !broken(startLine, "the next BEGIN stands in the line of END; put a line break between them") {
+						return
+					}
+				case !broken(startLine, "the PEM block is damaged"):
+					return
+				}
+				start, stray = -1, 0
+			case start < 0 && bytes.Contains(text, pemBegin):
+				if !broken(line, "BEGIN does not stand at the start of its line") {
+					return
+				}
+			case start < 0 && stray == 0 && len(bytes.TrimSpace(text)) > 0 && !bytes.HasPrefix(text, pemEnd):
+				stray = line
+			}
+			pos = end
+		}
+		switch {
+		case start >= 0:
+			broken(startLine, "the PEM block has no END")
+		case stray > 0 && !damaged && bytes.Contains(data, pemBegin):
+			yield(rawBlock{line: stray, fault: FaultTrailing, err: errors.New("there is text behind the last PEM block")})
+		}
+	}
+}
