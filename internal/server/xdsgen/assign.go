@@ -38,8 +38,12 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 	if !s.Private && len(sc.egress()) == 0 {
 		clusters = scope{} // sees everything, as every other such proxy
 	}
+	listeners := clusters
+	if sc.policy() != nil {
+		listeners = sc
+	}
 	routes := sc
-	if s.Namespaces.Get(n.Namespace) == nil && !s.Private && len(sc.egress()) == 0 {
+	if s.Namespaces.Get(n.Namespace) == nil && !s.Private && len(sc.egress()) == 0 && sc.policy() == nil {
 		routes = scope{} // no service has a short name for this namespace
 	}
 	facts := encodeFacts(inbound(s, n, pod, labels, sc))
@@ -47,7 +51,7 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 		xdswire.ClusterType:  {Shared: clusterView{scope: clusters}, Own: inboundView{xdswire.ClusterType, facts}},
 		xdswire.EndpointType: {Shared: eds},
 		xdswire.ListenerType: {
-			Shared: listenerView{scope: clusters, cluster: n.Cluster, captured: n.Captured, bind: bindOf(n, sc)},
+			Shared: listenerView{scope: listeners, cluster: n.Cluster, captured: n.Captured, bind: bindOf(n, sc)},
 			Own:    inboundView{xdswire.ListenerType, facts},
 		},
 		xdswire.RouteType: {Shared: routeView{scope: routes, namespace: routes.namespace, cluster: n.Cluster, captured: n.Captured}},

@@ -123,8 +123,8 @@ func anyHTTP(ps *snapshot.PortServices, sc scope) bool {
 // registryOnly reports whether unknown destinations are refused: by the
 // Sidecar if it says so, else by the mesh.
 func registryOnly(m *snapshot.Mesh, sc scope) bool {
-	if sc.sidecar != nil && sc.sidecar.Spec.GetOutboundTrafficPolicy() != nil {
-		return sc.sidecar.Spec.GetOutboundTrafficPolicy().GetMode() == networkingv1alpha3.OutboundTrafficPolicy_REGISTRY_ONLY
+	if policy := sc.policy(); policy != nil {
+		return policy.GetMode() == networkingv1alpha3.OutboundTrafficPolicy_REGISTRY_ONLY
 	}
 	return m.RegistryOnly
 }

@@ -25,6 +25,15 @@ func (sc scope) egress() []*networkingv1alpha3.IstioEgressListener {
 	return sc.sidecar.Spec.GetEgress()
 }
 
+// policy is what the Sidecar says of destinations that nobody describes, nil
+// when it leaves that to the mesh.
+func (sc scope) policy() *networkingv1alpha3.OutboundTrafficPolicy {
+	if sc.sidecar == nil {
+		return nil
+	}
+	return sc.sidecar.Spec.GetOutboundTrafficPolicy()
+}
+
 // ownsPort reports whether the Sidecar has an egress listener of its own at
 // the port, beside which services get none there.
 func (sc scope) ownsPort(number uint32) bool {
