@@ -75,6 +75,7 @@ func (s *session) blame(i int, names []string, raw string, nack *NACK) []string 
 	t := &s.types[i]
 	names = slices.DeleteFunc(slices.Clone(names), func(n string) bool { return !s.mayWithhold(i, n) })
 	if len(names) == 0 || t.withheld != nil && len(t.withheld.names)+len(names) > maxWithheld {
+		t.release() // the search goes on without this answer
 		return nil
 	}
 	if t.withheld == nil {
@@ -149,27 +150,33 @@ func (s *session) refusal(i int, name string) refusal {
 	return r
 }
 
-// release lets the next group of suspects be sent. It reports whether there
-// was one.
+// release lets the next group of suspects be sent, as far as they are still
+// withheld. It reports whether there was one.
 func (t *typeState) release() bool {
 	w := t.withheld
-	if w == nil || len(w.suspects) == 0 {
+	if w == nil {
 		return false
 	}
-	group := w.suspects[0]
-	for _, name := range group {
-		if w.names[name].note == nil {
-			delete(w.names, name)
+	freed := false
+	for len(w.suspects) > 0 && !freed {
+		group := w.suspects[0]
+		w.suspects = w.suspects[1:]
+		for _, name := range group {
+			if r, ok := w.names[name]; ok && r.note == nil {
+				delete(w.names, name)
+				freed = true
+			}
+		}
+		if freed {
+			t.doubt = sortedUnique(t.doubt, group) // it may be gone since
+			w.tries++
+			w.changed()
 		}
 	}
-	t.doubt = sortedUnique(t.doubt, group) // it may be gone since
-	w.suspects = w.suspects[1:]
-	w.tries++
 	if len(w.suspects) == 0 {
 		w.tries = 0
 	}
-	w.changed()
-	return true
+	return freed
 }
 
 // left is what is to be sent of the hub's pair. Resources that are other than
@@ -208,6 +215,9 @@ func (s *session) left(i int, now pair, held heldPair) pair {
 	if ids := w.instead(standIns); gone > 0 || !slices.Equal(ids, w.heldBack) {
 		w.heldBack = ids
 		s.publishRefused(i)
+	}
+	if gone > 0 {
+		t.sent = pair{} // the hub's may become that of the refused response again
 	}
 	if none && len(w.names) == 0 && len(w.suspects) == 0 {
 		t.withheld = nil

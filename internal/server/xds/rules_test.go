@@ -749,3 +749,29 @@ func TestHubEndsStreams(t *testing.T) {
 		t.Errorf("got %v, want Unavailable", s)
 	}
 }
+
+// A name asked for while a response was on its way stands not in it, so its
+// refusal is not for that name.
+func TestNameAskedForDuringARefusedResponseIsSent(t *testing.T) {
+	b := start(t, small())
+	c := b.connect(xdswire.Delta, "p")
+	c.subscribe("EDS", "gone")
+	r := c.want("EDS", "", "gone")
+	c.subscribe("EDS", "gone", "a")
+	c.nack(r, "no")
+	c.wantAck("EDS", "a=a:1")
+	c.quiet()
+}
+
+func TestSearchGoesOnAfterARefusedRemoval(t *testing.T) {
+	b := start(t, small())
+	c := b.connect(xdswire.Delta, "p")
+	c.subscribe("EDS", "a", "b")
+	r := c.want("EDS", "a=a:1 b=b:1")
+	b.world.set("EDS", "shared", "a", "")
+	b.push()
+	c.nack(r, "no")
+	c.nack(c.want("EDS", "", "a"), "no") // the first half, which went
+	c.wantAck("EDS", "b=b:1", "a")
+	c.quiet()
+}

@@ -67,8 +67,9 @@ type typeState struct {
 	// force are names to send, whether they changed or not.
 	force []string
 	// framed are the names in the response in flight besides those that
-	// differ between acked and sent.
+	// differ between acked and sent, asked what was subscribed to then.
 	framed []string
+	asked  xdswire.Subscription
 	// held are the versions that the proxy said to hold, until the views can
 	// be compared with them.
 	held map[string]string
@@ -361,7 +362,7 @@ func (s *session) refuse(i int, nonce, message string) {
 			lists = append(lists, d.names(), d.removed)
 		}
 	}
-	told := slices.DeleteFunc(sortedUnique(lists...), func(n string) bool { return !t.want.Has(n) })
+	told := slices.DeleteFunc(sortedUnique(lists...), func(n string) bool { return !t.asked.Has(n) || !t.want.Has(n) })
 	found := s.blame(i, told, message, nack)
 	s.sub.record.NACK(t.push, nack.At, nack.Message, found)
 	t.doubt = slices.DeleteFunc(told, t.withheld.has)
@@ -457,7 +458,7 @@ func (s *session) flushType(i int, now pair) error {
 		s.warm(c, t)
 	}
 	record := s.record(t, now)
-	t.aside, t.framed = aside, c.framed
+	t.aside, t.framed, t.asked = aside, c.framed, t.want
 	t.due, t.all, t.force = false, false, nil
 	if !aside {
 		t.sent = now
