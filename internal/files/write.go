@@ -28,28 +28,39 @@ type File struct {
 	Mode fs.FileMode
 }
 
-// Options of WriteAll.
+// Options of writing.
 type Options struct {
 	// Force replaces files that exist.
 	Force bool
 }
 
 // Write replaces or creates the file path with data. A reader sees the old
-// file or the new one, and after a crash one of the two is there. The folder
-// must exist. What is there already must be a regular file: a symbolic link
-// is refused, not followed.
-func Write(path string, data []byte, mode fs.FileMode) error {
+// file or the new one, also after a crash; what a crashed call left is removed
+// by the next one. The folder must exist. What is there already must be a
+// regular file: a symbolic link is refused, not followed.
+func Write(path string, data []byte, mode fs.FileMode) (err error) {
 	if _, err := occupied(path); err != nil {
 		return err
 	}
-	temp, err := writeTemp(path, data, mode)
+	p, err := openPlace(filepath.Dir(path))
 	if err != nil {
 		return err
 	}
-	if err := os.Rename(temp, path); err != nil {
-		return errors.Join(fmt.Errorf("write %s: %w", path, err), os.Remove(temp))
+	defer func() { err = errors.Join(err, p.close()) }()
+	name := filepath.Base(path)
+	prefix := "." + name + mark
+	if err := p.sweep(prefix, ""); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
 	}
-	return syncDir(filepath.Dir(path))
+	temp := prefix + token()
+	err = writeNew(p.root, temp, File{Data: data, Mode: mode})
+	if err == nil {
+		err = p.root.Rename(temp, name)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("write %s: %w", path, err), p.root.RemoveAll(temp))
+	}
+	return p.sync()
 }
 
 // WriteAll writes the files below dir, making folders (mode 0700) as needed.

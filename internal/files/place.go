@@ -1,0 +1,159 @@
+package files
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"syscall"
+	"time"
+)
+
+// place is a directory that we alone of all meshctl processes write into.
+type place struct {
+	path string
+	root *os.Root
+	dir  *os.File // holds the lock
+}
+
+// Waiting for another process.
+const (
+	lockWait  = 10 * time.Second
+	lockRetry = 20 * time.Millisecond
+)
+
+// openPlace opens and locks a directory. It waits for another process, within
+// bounds.
+func openPlace(path string) (*place, error) {
+	for deadline := time.Now().Add(lockWait); ; time.Sleep(lockRetry) {
+		p, err := tryPlace(path)
+		if p != nil || err != nil {
+			return p, err
+		}
+		if time.Now().After(deadline) {
+			return nil, fmt.Errorf("write %s: another process writes there for %v; try again when it is done", path, lockWait)
+		}
+	}
+}
+
+// tryPlace returns nil when another process has the lock, or has replaced the
+// directory since we opened it.
+func tryPlace(path string) (_ *place, err error) {
+	root, err := os.OpenRoot(path)
+	if err != nil {
+		return nil, fmt.Errorf("write %s: %w", path, err)
+	}
+	dir, err := root.Open(".")
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("write %s: %w", path, err), root.Close())
+	}
+	p := &place{path: path, root: root, dir: dir}
+	switch err := syscall.Flock(int(dir.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); {
+	case errors.Is(err, syscall.EWOULDBLOCK):
+		return nil, p.close()
+	case err != nil && !noLocks(err):
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), p.close())
+	}
+	mine, err := dir.Stat()
+	if err != nil {
+		return nil, errors.Join(err, p.close())
+	}
+	if there, err := os.Stat(path); err != nil || !os.SameFile(mine, there) {
+		return nil, p.close()
+	}
+	return p, nil
+}
+
+// noLocks reports whether a file system has no locks for directories. There,
+// two processes at a time are the caller's affair.
+func noLocks(err error) bool {
+	for _, errno := range []syscall.Errno{syscall.EBADF, syscall.EINVAL, syscall.ENOLCK, syscall.ENOSYS, syscall.EOPNOTSUPP} {
+		if errors.Is(err, errno) {
+			return true
+		}
+	}
+	return false
+}
+
+func (p *place) close() error { return errors.Join(p.dir.Close(), p.root.Close()) }
+
+// sync makes the names in the directory survive a crash.
+func (p *place) sync() error {
+	if err := p.dir.Sync(); err != nil {
+		return fmt.Errorf("sync %s: %w", p.path, err)
+	}
+	return nil
+}
+
+// entries lists the directory.
+func (p *place) entries() ([]fs.DirEntry, error) { return fs.ReadDir(p.root.FS(), ".") }
+
+// sweep removes what killed runs left: entries of ours with this prefix, but
+// not keep. Nobody else is at work while we hold the lock.
+func (p *place) sweep(prefix, keep string) error {
+	entries, err := p.entries()
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !ours(e.Name(), prefix) || e.Name() == keep {
+			continue
+		}
+		info, err := p.root.Lstat(e.Name())
+		if err != nil {
+			return err
+		}
+		if uid, _ := owner(info); uid != os.Geteuid() {
+			continue
+		}
+		if err := p.root.RemoveAll(e.Name()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// moveNew renames a directory to a name that is free.
+func (p *place) moveNew(from, to string) error {
+	err := renameNew(p.dir, from, to)
+	if !cannotSwap(err) {
+		return err
+	}
+	return p.root.Rename(from, to) // replaces an empty directory at worst
+}
+
+func (p *place) exchange(a, b string) error { return renameExchange(p.dir, a, b) }
+
+// owner is -1 on a system that does not tell.
+func owner(info fs.FileInfo) (uid, gid int) {
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
+		return int(stat.Uid), int(stat.Gid)
+	}
+	return -1, -1
+}
+
+// writeNew writes a file that does not exist yet to the disk. It is never open
+// to others before it has its mode.
+func writeNew(root *os.Root, name string, f File) error {
+	w, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, Secret)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(f.Data)
+	if err == nil {
+		err = w.Chmod(f.Mode)
+	}
+	if err == nil {
+		err = w.Sync()
+	}
+	return errors.Join(err, w.Close())
+}
+
+// syncIn makes the names in a folder of root survive a crash.
+func syncIn(root *os.Root, name string) error {
+	d, err := root.Open(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
