@@ -114,8 +114,9 @@ type conn struct {
 	net.Conn
 	conns   *Conns
 	address netip.Prefix
-	write   *time.Timer // runs while a write does
-	prove   *time.Timer // runs until the connection has an owner
+	write   *time.Timer   // runs while a write does
+	prove   *time.Timer   // runs until the connection has an owner
+	records *recordReader // nil without TLS
 
 	// Under the lock of conns.
 	pending *list.Element
@@ -151,7 +152,8 @@ func (c *Conns) admit(raw net.Conn) *conn {
 		oldest, _ = c.pending.Front().Value.(*conn)
 	}
 	n.pending = c.pending.PushBack(n)
-	if c.proves {
+	if c.proves { // which takes TLS
+		n.records = new(recordReader)
 		n.prove = time.AfterFunc(c.limits.FirstRequest, func() {
 			c.metrics.refusedConns.Inc()
 			n.close()
@@ -270,7 +272,13 @@ func (c *Conns) leaveAddress(a netip.Prefix) {
 
 // Read implements net.Conn.
 func (c *conn) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
+	var n int
+	var err error
+	if c.records != nil {
+		n, err = c.records.read(c.Conn, p)
+	} else {
+		n, err = c.Conn.Read(p)
+	}
 	if errors.Is(err, syscall.ETIMEDOUT) { // see setUserTimeout
 		c.stall()
 	}
