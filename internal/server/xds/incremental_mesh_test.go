@@ -1,0 +1,319 @@
+package xds
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"time"
+
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+	securityv1beta1 "istio.io/api/security/v1beta1"
+	typev1beta1 "istio.io/api/type/v1beta1"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/xdsgen"
+)
+
+// chance makes the objects of a mesh at random: few names, so that objects
+// meet, and contents that a source would accept.
+type chance struct{ *rand.Rand }
+
+// meshClusters are the clusters of the random mesh; the last comes and goes.
+var meshClusters = []mesh.ClusterID{"c1", "c2", "c3"}
+
+func pickOne[T any](c chance, of ...T) T { return of[c.IntN(len(of))] }
+
+func (c chance) once(in int) bool { return c.IntN(in) == 0 }
+
+func (c chance) meta(cluster mesh.ClusterID, ns, n string) snapshot.Meta {
+	return snapshot.Meta{
+		Cluster: cluster, Namespace: ns, Name: n, Labels: map[string]string{},
+		Created: time.Unix(int64(1_700_000_000+c.IntN(3)), 0),
+	}
+}
+
+func (c chance) namespace() string {
+	return pickOne(c, "ns0", "ns0", "ns0", "ns0", "ns1", "ns1", "ns1", "istio-system", "istio-system", "kube-system")
+}
+
+func (c chance) app() map[string]string { return map[string]string{"app": pickOne(c, "a", "b")} }
+
+// object is any object of the cluster.
+func (c chance) object(cluster mesh.ClusterID) snapshot.Object {
+	switch c.IntN(29) {
+	case 0, 1, 2, 3, 4, 24:
+		return c.service(cluster)
+	case 5, 6, 7, 8, 9, 25, 26, 27:
+		return c.slice(cluster)
+	case 10, 11, 12:
+		return c.pod(cluster)
+	case 13:
+		n := &snapshot.Node{Meta: c.meta(cluster, "", "node")}
+		n.Locality = mesh.Locality{Region: "r", Zone: pickOne(c, "z0", "z1")}
+		return n
+	case 14:
+		n := &snapshot.Namespace{Meta: c.meta(cluster, "", pickOne(c, "istio-system", "istio-system", "ns0"))}
+		n.Labels[mesh.LabelNetwork] = pickOne(c, "", "n1", "n2")
+		return n
+	case 15:
+		return c.settings(cluster)
+	case 16, 17, 18:
+		return c.sidecar(cluster)
+	case 19, 20:
+		return c.peerAuthentication(cluster)
+	case 21, 22:
+		return c.gateway(cluster)
+	case 23:
+		return c.other(cluster)
+	default:
+		return &snapshot.Secret{
+			Meta: c.meta(cluster, c.namespace(), pickOne(c, "cert", "other")), NoPair: "none",
+			CA: &snapshot.CABundle{Roots: []byte(pickOne(c, "root", "other root"))},
+		}
+	}
+}
+
+func (c chance) service(cluster mesh.ClusterID) snapshot.Object {
+	s := &snapshot.Service{Meta: c.meta(cluster, c.namespace(), pickOne(c, "svc0", "svc0", "svc1", "svc2"))}
+	switch c.IntN(6) {
+	case 0, 1:
+		s.Headless = true
+	case 2:
+		s.ExternalName = "example.com"
+	default:
+		s.VIPs = []netip.Addr{netip.AddrFrom4([4]byte{10, 9, cluster[1], byte(c.IntN(4))})}
+		if c.once(4) {
+			s.VIPs = append(s.VIPs, netip.MustParseAddr("fd00::9"))
+		}
+	}
+	if !c.once(4) {
+		s.Selector = c.app()
+	}
+	for i, p := range []mesh.Protocol{mesh.HTTP, mesh.TCP, mesh.Auto, mesh.UDP, mesh.HTTP2}[c.IntN(3):] {
+		port := snapshot.ServicePort{Name: string(p), Number: uint32(80 + i + c.IntN(2)*5), Protocol: p, Target: 8080}
+		if c.once(4) {
+			port.Target, port.TargetName = 0, "named"
+		}
+		if s.Ports = append(s.Ports, port); c.once(2) {
+			break
+		}
+	}
+	if c.once(4) {
+		s.ExportTo = []string{pickOne(c, ".", "~", "ns1", "*")}
+	}
+	if c.once(6) {
+		s.Labels[mesh.LabelNetwork] = pickOne(c, "n1", "n2")
+		s.External = []string{"192.0.2.1", "192.0.2.2", "2001:db8::1"}[:c.IntN(4)]
+		s.Ports = append(s.Ports, snapshot.ServicePort{Name: "tls", Number: 15443, Protocol: mesh.TLS, Target: 15443})
+	}
+	return s
+}
+
+func (c chance) address(cluster mesh.ClusterID) netip.Addr {
+	return netip.AddrFrom4([4]byte{10, 0, cluster[1] - '0', byte(c.IntN(4))})
+}
+
+func (c chance) slice(cluster mesh.ClusterID) snapshot.Object {
+	service := pickOne(c, "svc0", "svc0", "svc1", "svc2")
+	e := &snapshot.EndpointSlice{
+		Meta: c.meta(cluster, c.namespace(), service+pickOne(c, "", "", "-2")), Service: service,
+		Ports: []snapshot.SlicePort{{Name: string(mesh.HTTP), Number: 8080}, {Name: string(mesh.TCP), Number: 8081}, {Name: string(mesh.Auto), Number: 8082}},
+	}
+	for range 1 + c.IntN(4) {
+		ep := snapshot.SliceEndpoint{Addresses: []netip.Addr{c.address(cluster)}, Ready: !c.once(4), Terminating: c.once(8)}
+		if c.once(3) {
+			ep.Pod = fmt.Sprint("p", c.IntN(2))
+		}
+		ep.Hostname = pickOne(c, "", "", "host-0")
+		ep.Node, ep.Zone = pickOne(c, "", "node"), pickOne(c, "", "z9")
+		e.Endpoints = append(e.Endpoints, ep)
+	}
+	return e
+}
+
+func (c chance) pod(cluster mesh.ClusterID) snapshot.Object {
+	p := &snapshot.Pod{
+		Meta: c.meta(cluster, c.namespace(), fmt.Sprint("p", c.IntN(2))), IPs: []netip.Addr{c.address(cluster)},
+		Node: pickOne(c, "", "node"), ServiceAccount: pickOne(c, "sa0", "sa0", "sa0", "sa1"), Workload: pickOne(c, "w", "x"), HostNetwork: c.once(8),
+	}
+	p.Labels = c.app()
+	p.Labels["istio"] = pickOne(c, "gw", "")
+	p.Labels[mesh.LabelTLSMode] = pickOne(c, mesh.TLSModeIstio, mesh.TLSModeIstio, "")
+	if c.once(4) {
+		p.Labels[mesh.LabelNetwork] = pickOne(c, "n1", "n2")
+	}
+	if c.once(4) {
+		p.Labels[mesh.LabelLocality] = "r.z2"
+	}
+	if c.once(2) {
+		p.Ports = []snapshot.PodPort{{Name: "named", Number: uint32(9000 + c.IntN(2))}}
+	}
+	return p
+}
+
+func (c chance) settings(cluster mesh.ClusterID) snapshot.Object {
+	allow, only := meshv1alpha1.MeshConfig_OutboundTrafficPolicy_ALLOW_ANY, meshv1alpha1.MeshConfig_OutboundTrafficPolicy_REGISTRY_ONLY
+	s := &snapshot.MeshSettings{Meta: c.meta(cluster, "istio-system", "istio"), Networks: &meshv1alpha1.MeshNetworks{}}
+	s.Mesh = &meshv1alpha1.MeshConfig{
+		TrustDomain: pickOne(c, "cluster.local", "td"), RootNamespace: pickOne(c, "istio-system", "istio-system", "ns1"),
+		EnableAutoMtls:        wrapperspb.Bool(!c.once(4)),
+		ConnectTimeout:        durationpb.New(time.Duration(1+c.IntN(2)) * time.Second),
+		OutboundTrafficPolicy: &meshv1alpha1.MeshConfig_OutboundTrafficPolicy{Mode: pickOne(c, allow, only)},
+		TrustDomainAliases:    []string{"old", "older"}[:c.IntN(3)],
+	}
+	if !c.once(2) {
+		return s
+	}
+	gateway := &meshv1alpha1.Network_IstioNetworkGateway{Port: 443, Gw: &meshv1alpha1.Network_IstioNetworkGateway_Address{Address: "192.0.2.9"}}
+	if c.once(2) {
+		gateway.Gw = &meshv1alpha1.Network_IstioNetworkGateway_RegistryServiceName{RegistryServiceName: "svc0.istio-system.svc.cluster.local"}
+	}
+	s.Networks.Networks = map[string]*meshv1alpha1.Network{"n1": {
+		Endpoints: []*meshv1alpha1.Network_NetworkEndpoints{
+			{Ne: &meshv1alpha1.Network_NetworkEndpoints_FromRegistry{FromRegistry: "c2"}},
+			{Ne: &meshv1alpha1.Network_NetworkEndpoints_FromCidr{FromCidr: "10.0.1.0/31"}},
+		},
+		Gateways: []*meshv1alpha1.Network_IstioNetworkGateway{gateway},
+	}}
+	return s
+}
+
+func (c chance) sidecar(cluster mesh.ClusterID) snapshot.Object {
+	sc := &snapshot.Sidecar{
+		Meta: c.meta(cluster, c.namespace(), fmt.Sprint("s", c.IntN(2))), Kind: snapshot.KindSidecar, Spec: &networkingv1alpha3.Sidecar{},
+	}
+	if c.once(2) {
+		sc.Spec.WorkloadSelector = &networkingv1alpha3.WorkloadSelector{Labels: c.app()}
+	}
+	if c.once(3) {
+		sc.Spec.OutboundTrafficPolicy = &networkingv1alpha3.OutboundTrafficPolicy{Mode: pickOne(c,
+			networkingv1alpha3.OutboundTrafficPolicy_REGISTRY_ONLY, networkingv1alpha3.OutboundTrafficPolicy_ALLOW_ANY)}
+	}
+	if c.once(2) {
+		in := &networkingv1alpha3.IstioIngressListener{
+			Port:            &networkingv1alpha3.SidecarPort{Number: uint32(8080 + c.IntN(2)), Protocol: pickOne(c, "HTTP", "TCP", "GRPC")},
+			DefaultEndpoint: pickOne(c, "127.0.0.1:9000", "0.0.0.0:9000", "unix:///a"),
+		}
+		sc.Spec.Ingress = append(sc.Spec.Ingress, in)
+	}
+	// Each egress listener has a port of its own.
+	hosts := func() []string {
+		return []string{pickOne(c, "*/*", "./*", "ns1/*", "~/*", "*/svc0.ns0.svc.cluster.local", "ns0/*")}
+	}
+	if c.once(2) {
+		sc.Spec.Egress = append(sc.Spec.Egress, &networkingv1alpha3.IstioEgressListener{
+			Port:  &networkingv1alpha3.SidecarPort{Number: 15080, Protocol: pickOne(c, "HTTP_PROXY", "TCP")},
+			Hosts: hosts(), Bind: pickOne(c, "", "127.0.0.1"), CaptureMode: networkingv1alpha3.CaptureMode(c.IntN(3)),
+		})
+	}
+	if c.once(3) {
+		sc.Spec.Egress = append(sc.Spec.Egress, &networkingv1alpha3.IstioEgressListener{
+			Port: &networkingv1alpha3.SidecarPort{Number: 80, Protocol: "HTTP"}, Hosts: hosts(),
+			CaptureMode: networkingv1alpha3.CaptureMode(c.IntN(3)),
+		})
+	}
+	if c.once(2) {
+		sc.Spec.Egress = append(sc.Spec.Egress, &networkingv1alpha3.IstioEgressListener{Hosts: hosts()})
+	}
+	return sc
+}
+
+func (c chance) peerAuthentication(cluster mesh.ClusterID) snapshot.Object {
+	mode := func() *securityv1beta1.PeerAuthentication_MutualTLS {
+		return &securityv1beta1.PeerAuthentication_MutualTLS{Mode: securityv1beta1.PeerAuthentication_MutualTLS_Mode(c.IntN(4))}
+	}
+	p := &snapshot.PeerAuthentication{
+		Meta: c.meta(cluster, c.namespace(), fmt.Sprint("p", c.IntN(2))), Kind: snapshot.KindPeerAuthentication,
+		Spec: &securityv1beta1.PeerAuthentication{Mtls: mode()},
+	}
+	if c.once(2) {
+		p.Spec.Selector = &typev1beta1.WorkloadSelector{MatchLabels: c.app()}
+		if c.once(2) {
+			p.Spec.PortLevelMtls = map[uint32]*securityv1beta1.PeerAuthentication_MutualTLS{8080: mode(), 7777: mode()}
+		}
+	}
+	return p
+}
+
+func (c chance) gateway(cluster mesh.ClusterID) snapshot.Object {
+	g := &snapshot.Gateway{
+		Meta: c.meta(cluster, c.namespace(), fmt.Sprint("g", c.IntN(2))), Kind: snapshot.KindGateway,
+		Spec: &networkingv1alpha3.Gateway{Selector: map[string]string{"istio": "gw"}},
+	}
+	mode := pickOne(c, networkingv1alpha3.ServerTLSSettings_AUTO_PASSTHROUGH, networkingv1alpha3.ServerTLSSettings_AUTO_PASSTHROUGH,
+		networkingv1alpha3.ServerTLSSettings_PASSTHROUGH)
+	for range 1 + c.IntN(2) {
+		g.Spec.Servers = append(g.Spec.Servers, &networkingv1alpha3.Server{
+			Port:  &networkingv1alpha3.Port{Number: uint32(15443 + c.IntN(2)), Protocol: "TLS"},
+			Hosts: []string{pickOne(c, "*.local", "ns0/*", "./*", "svc0.ns1.svc.cluster.local")},
+			Tls:   &networkingv1alpha3.ServerTLSSettings{Mode: mode},
+		})
+	}
+	return g
+}
+
+// other is an object that has no effect yet. When it has one, it must not be
+// forgotten here.
+func (c chance) other(cluster mesh.ClusterID) snapshot.Object {
+	host := fmt.Sprintf("svc%d.%s.svc.cluster.local", c.IntN(3), c.namespace())
+	switch c.IntN(3) {
+	case 0:
+		return &snapshot.DestinationRule{
+			Meta: c.meta(cluster, c.namespace(), "dr"), Kind: snapshot.KindDestinationRule,
+			Spec: &networkingv1alpha3.DestinationRule{
+				Host: host, Subsets: []*networkingv1alpha3.Subset{{Name: pickOne(c, "v1", "v2"), Labels: c.app()}},
+			},
+		}
+	case 1:
+		return &snapshot.VirtualService{
+			Meta: c.meta(cluster, c.namespace(), "vs"), Kind: snapshot.KindVirtualService,
+			Spec: &networkingv1alpha3.VirtualService{
+				Hosts: []string{host}, Http: []*networkingv1alpha3.HTTPRoute{{
+					Route: []*networkingv1alpha3.HTTPRouteDestination{{Destination: &networkingv1alpha3.Destination{Host: host}}},
+				}},
+			},
+		}
+	}
+	return &snapshot.ServiceEntry{
+		Meta: c.meta(cluster, c.namespace(), "se"), Kind: snapshot.KindServiceEntry,
+		Spec: &networkingv1alpha3.ServiceEntry{
+			Hosts: []string{pickOne(c, "a.example.com", "b.example.com")}, Resolution: networkingv1alpha3.ServiceEntry_NONE,
+			Ports: []*networkingv1alpha3.ServicePort{{Number: 443, Name: "tls", Protocol: "TLS"}},
+		},
+	}
+}
+
+// incrementalNodes are proxies that differ in all that an assignment reads.
+func incrementalNodes() []xdsgen.Node {
+	node := func(typ mesh.NodeType, c mesh.ClusterID, ns, pod, ip string, change func(*xdsgen.Node)) xdsgen.Node {
+		addr := netip.MustParseAddr(ip)
+		n := xdsgen.Node{
+			ID:      mesh.NodeID{Type: typ, IP: addr, Name: pod, Namespace: ns, Domain: ns + ".svc.cluster.local"},
+			Cluster: c, Namespace: ns, IPs: []netip.Addr{addr}, Captured: true,
+			Labels: map[string]string{"app": "a", "istio": "gw"},
+		}
+		if change != nil {
+			change(&n)
+		}
+		return n
+	}
+	bare := func(n *xdsgen.Node) { n.Captured = false }
+	return []xdsgen.Node{
+		node(mesh.Sidecar, "c1", "ns0", "p0", "10.0.1.1", nil),
+		node(mesh.Sidecar, "c1", "ns1", "p1", "10.0.1.2", nil),
+		node(mesh.Sidecar, "c2", "ns0", "p0", "10.0.2.1", nil),
+		node(mesh.Sidecar, "c1", "ns1", "p0", "10.0.1.3", bare),
+		node(mesh.Sidecar, "c1", "ns0", "p1", "10.0.1.3", bare),
+		node(mesh.Sidecar, "c1", "elsewhere", "p0", "10.0.1.9", nil),
+		node(mesh.Router, "c1", "istio-system", "p0", "10.0.1.8", func(n *xdsgen.Node) { n.View = []mesh.NetworkID{"n1"} }),
+		node(mesh.Router, "c2", "ns0", "p1", "10.0.2.8", nil),
+		node(mesh.Sidecar, "c1", "ns0", "other", "fd00::1", nil),
+		node(mesh.Sidecar, "c3", "ns1", "p1", "10.0.3.1", func(n *xdsgen.Node) { n.Network = "n2" }),
+		node(mesh.Sidecar, "c1", "istio-system", "p1", "10.0.1.7", nil),
+	}
+}

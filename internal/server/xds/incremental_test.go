@@ -1,0 +1,534 @@
+package xds
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"reflect"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/testing/protocmp"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/registry"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+var incrementalSeeds = flag.Int("seeds", 0,
+	"how many seeds TestIncrementalEqualsFull runs, each of 1,000 changes; 0 is 8, and 1 with -short or the race detector")
+
+// TestIncrementalEqualsFull changes a mesh at random, 1,000 times a seed, by
+// batches of objects that come, change and go, clusters that come and go, and
+// proxies that connect and leave. After each change the snapshot equals the
+// one that a new registry builds from what exists, and every proxy's views
+// hold exactly the resources that are generated from that new snapshot.
+func TestIncrementalEqualsFull(t *testing.T) {
+	const changes = 1000
+	seeds := *incrementalSeeds
+	switch {
+	case seeds > 0:
+	case testing.Short() || raceEnabled():
+		seeds = 1
+	default:
+		seeds = 8
+	}
+	for seed := range uint64(seeds) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel()
+			steps := randomSteps(seed, changes)
+			at, err := follow(steps)
+			if err == nil {
+				return
+			}
+			t.Errorf("seed %d, step %d: %s\nthe change: %v", seed, at, err, steps[at])
+			t.Logf("a shorter way there:\n%s", shrink(steps[:at+1], 20*time.Second))
+		})
+	}
+}
+
+// raceEnabled reports whether the test was built with the race detector,
+// under which it takes ten times as long.
+func raceEnabled() bool {
+	info, ok := debug.ReadBuildInfo()
+	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
+}
+
+// step is one change: events that arrive together, and the proxies, by index,
+// that connect or leave.
+type step struct {
+	events []snapshot.Event
+	toggle []int
+}
+
+func (s step) String() string {
+	var b strings.Builder
+	for _, i := range s.toggle {
+		fmt.Fprintf(&b, "\n  proxy %d connects or leaves", i)
+	}
+	for _, e := range s.events {
+		if e.Object == nil {
+			fmt.Fprintf(&b, "\n  - %v", e.Key)
+		} else {
+			fmt.Fprintf(&b, "\n  + %v %+v", e.Key, e.Object)
+		}
+	}
+	return b.String()
+}
+
+// most is how many objects the random mesh has: few, so that building it from
+// nothing is cheap.
+const most = 30
+
+func randomSteps(seed uint64, n int) []step {
+	c := chance{rand.New(rand.NewPCG(seed, 1))}
+	var exists []snapshot.Key
+	var steps []step
+	for range n {
+		var s step
+		put := func(o snapshot.Object) {
+			if !slices.Contains(exists, o.Key()) {
+				exists = append(exists, o.Key())
+			}
+			s.events = append(s.events, snapshot.Event{Key: o.Key(), Object: o})
+		}
+		gone := func(k snapshot.Key) {
+			exists = slices.DeleteFunc(exists, func(other snapshot.Key) bool { return other == k })
+			s.events = append(s.events, snapshot.Event{Key: k})
+		}
+		if c.once(8) {
+			s.toggle = append(s.toggle, c.IntN(len(incrementalNodes())))
+		}
+		if c.once(60) {
+			last := meshClusters[len(meshClusters)-1]
+			before := len(s.events)
+			for _, k := range slices.Clone(exists) {
+				if k.Cluster == last {
+					gone(k)
+				}
+			}
+			for len(s.events) == before || len(exists) < most/2 {
+				put(c.object(last))
+			}
+			steps = append(steps, s)
+			continue
+		}
+		for range 1 + c.IntN(5) {
+			if len(exists) > 0 && (c.once(4) || len(exists) >= most) {
+				gone(pickOne(c, exists...))
+				continue
+			}
+			put(c.object(pickOne(c, "c1", "c1", "c1", "c2", "c2", meshClusters[len(meshClusters)-1])))
+		}
+		steps = append(steps, s)
+	}
+	return steps
+}
+
+// follow takes the steps and checks after each. It returns the first step
+// after which something is wrong, and what.
+func follow(steps []step) (int, error) {
+	w := newIncremental()
+	defer w.registry.stop()
+	for i := range min(7, len(w.nodes)) {
+		w.toggle(i)
+	}
+	for i, s := range steps {
+		for _, p := range s.toggle {
+			w.toggle(p)
+		}
+		w.apply(i, s.events)
+		if err := w.check(i%50 == 0); err != nil {
+			return i, err
+		}
+	}
+	return 0, nil
+}
+
+// shrink leaves out steps as long as something still goes wrong.
+func shrink(steps []step, limit time.Duration) string {
+	end := time.Now().Add(limit)
+	why := error(nil)
+	for size := len(steps) / 2; size > 0; size /= 2 {
+		for from := 0; from+size <= len(steps) && time.Now().Before(end); {
+			less := slices.Concat(steps[:from], steps[from+size:])
+			at, err := follow(less)
+			if err == nil {
+				from += size
+				continue
+			}
+			steps, why = less[:at+1], err
+		}
+	}
+	var b strings.Builder
+	for i, s := range steps {
+		if i >= 40 {
+			fmt.Fprintf(&b, "and %d steps more\n", len(steps)-i)
+			break
+		}
+		fmt.Fprintf(&b, "step %d:%v\n", i, s)
+	}
+	fmt.Fprintf(&b, "then: %v", why)
+	return b.String()
+}
+
+// publication is what a registry publishes.
+type publication struct {
+	snapshot *snapshot.Snapshot
+	changes  *snapshot.Changes
+}
+
+// runningRegistry is a registry of which every publication is waited for.
+type runningRegistry struct {
+	*registry.Registry
+	published chan publication
+	stop      func()
+}
+
+func runRegistry() *runningRegistry {
+	r := &runningRegistry{published: make(chan publication, 1)}
+	r.Registry = registry.New(registry.Config{
+		Local: meshClusters[0], Clusters: meshClusters, SystemNamespace: mesh.DefaultSystemNamespace,
+		Publish: func(s *snapshot.Snapshot, c *snapshot.Changes) { r.published <- publication{s, c} },
+		Log:     slog.New(slog.DiscardHandler), Now: time.Now,
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	r.stop = func() {
+		cancel()
+		<-done
+	}
+	return r
+}
+
+func (r *runningRegistry) synced() {
+	for _, c := range meshClusters {
+		r.Synced(c)
+	}
+}
+
+// incremental is a mesh as the control plane keeps it, beside what it consists
+// of.
+type incremental struct {
+	registry *runningRegistry
+	hub      *Hub
+	now      *snapshot.Snapshot
+	nodes    []xdsgen.Node
+	subs     []*subscriber // by node, nil for those that are not connected
+	objects  map[snapshot.Key]snapshot.Object
+
+	same interned
+	// full are the resources of units of interned facts.
+	full    map[xdsgen.Unit][]*xdswire.Resource
+	encoder xdswire.Encoder
+}
+
+func newIncremental() *incremental {
+	h := drivenHub()
+	h.cfg.Generation = Generation{
+		ParseNode: xdsgen.ParseNode, Assign: xdsgen.Assign, AssignTouched: xdsgen.AssignTouched, Fallback: xdsgen.Fallback,
+	}
+	w := &incremental{
+		registry: runRegistry(), hub: h, nodes: incrementalNodes(),
+		objects: make(map[snapshot.Key]snapshot.Object), same: make(interned), full: make(map[xdsgen.Unit][]*xdswire.Resource),
+	}
+	w.subs = make([]*subscriber, len(w.nodes))
+	w.registry.synced()
+	w.take()
+	return w
+}
+
+// take hands the next publication of the registry to the hub.
+func (w *incremental) take() {
+	p := <-w.registry.published
+	w.now = p.snapshot
+	w.hub.Update(p.snapshot, p.changes)
+}
+
+func (w *incremental) toggle(i int) {
+	if sub := w.subs[i]; sub != nil {
+		w.hub.detach(sub)
+		w.subs[i] = nil
+		return
+	}
+	w.subs[i] = silent(w.nodes[i])
+	w.hub.attach(w.subs[i])
+}
+
+// silent is a stream that asks for nothing.
+func silent(n xdsgen.Node) *subscriber {
+	sub := &subscriber{id: n.ID.ProxyID(), node: n}
+	sub.session = &session{sub: sub}
+	return sub
+}
+
+// apply makes a batch of events visible. A pod that nothing reads changes with
+// each, so that there is always something to publish.
+func (w *incremental) apply(step int, events []snapshot.Event) {
+	tick := &snapshot.Pod{Meta: snapshot.Meta{Cluster: "c1", Namespace: "tick", Name: "tick", Labels: map[string]string{"step": fmt.Sprint(step)}}}
+	events = append(slices.Clip(events), snapshot.Event{Key: tick.Key(), Object: tick})
+	for _, e := range events {
+		if w.objects[e.Key] = e.Object; e.Object == nil {
+			delete(w.objects, e.Key)
+		}
+	}
+	w.registry.Apply(events)
+	w.take()
+	w.hub.deliver()
+}
+
+// rebuilt is the snapshot that a new registry builds of the objects.
+func (w *incremental) rebuilt() *snapshot.Snapshot {
+	r := runRegistry()
+	defer r.stop()
+	events := make([]snapshot.Event, 0, len(w.objects))
+	for k, o := range w.objects {
+		events = append(events, snapshot.Event{Key: k, Object: o})
+	}
+	r.Apply(events)
+	r.synced()
+	return (<-r.published).snapshot
+}
+
+func (w *incremental) check(thorough bool) error {
+	rebuilt := w.rebuilt()
+	want, got := w.same.snapshot(rebuilt), w.same.snapshot(w.now)
+	if !reflect.DeepEqual(want, got) {
+		return fmt.Errorf("the snapshot differs (-rebuilt +incremental):\n%s", cmp.Diff(readable(rebuilt), readable(w.now)))
+	}
+	checked := make(map[[2]any]struct{}) // one view of many proxies is compared once
+	for i, sub := range w.subs {
+		if sub == nil {
+			continue
+		}
+		views := xdsgen.Assign(want, sub.node)
+		for t, url := range xdswire.PushOrder {
+			held := sub.assigned.Load().types[t]
+			if asked := url != xdswire.NameTableType && url != xdswire.SecretType; !asked && !held.served {
+				continue // given only to who asks
+			}
+			if _, served := views[url]; served != held.served {
+				return fmt.Errorf("proxy %d: %s served: %v, want %v", i, xdswire.ShortType(url), held.served, served)
+			}
+			for _, pair := range [][2]any{{views[url].Shared, held.shared}, {views[url].Own, held.own}} {
+				if _, done := checked[pair]; done {
+					continue
+				}
+				checked[pair] = struct{}{}
+				view, _ := pair[0].(xdsgen.View)
+				if err := w.compare(want, view, pair[1].(*liveView), thorough); err != nil {
+					return fmt.Errorf("proxy %d (%s): %s: %w", i, sub.id, xdswire.ShortType(url), err)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// compare compares what a live view holds with what a view lists of a
+// snapshot of interned facts.
+func (w *incremental) compare(s *snapshot.Snapshot, view xdsgen.View, live *liveView, thorough bool) error {
+	if view == nil || live == nil {
+		if (view == nil) != (live == nil) {
+			return fmt.Errorf("view %v, live view %v", view, live)
+		}
+		return nil
+	}
+	want, err := w.generate(s, view)
+	if err != nil {
+		return err
+	}
+	state := live.state.Load()
+	equal := slices.EqualFunc(want, state.resources, func(a, b *xdswire.Resource) bool { return a.Name == b.Name && a.Version == b.Version })
+	if !equal {
+		return fmt.Errorf("the resources of %+v differ (-rebuilt +incremental):\n%s", view, cmp.Diff(decoded(want), decoded(state.resources), protocmp.Transform()))
+	}
+	if !thorough {
+		return nil
+	}
+	sum := uint64(0)
+	for i, r := range state.resources {
+		sum += hash(r)
+		if !bytes.Equal(r.Delta(), want[i].Delta()) {
+			return fmt.Errorf("%s: equal versions of different bytes", r.Name)
+		}
+	}
+	if sum != state.sum {
+		return fmt.Errorf("the version is %x, of the resources it is %x", state.sum, sum)
+	}
+	return nil
+}
+
+// generate is all resources of a view by name. What was generated for equal
+// facts before is not generated again.
+func (w *incremental) generate(s *snapshot.Snapshot, view xdsgen.View) (out []*xdswire.Resource, err error) {
+	units := make(map[string]xdsgen.Unit)
+	view.Units(s, func(id string, u xdsgen.Unit) {
+		if _, twice := units[id]; twice {
+			err = fmt.Errorf("two units of %+v have the id %q", view, id)
+		}
+		if units[id] = u; u == nil {
+			delete(units, id)
+		}
+	})
+	names := make(map[string]struct{})
+	for _, id := range slices.Sorted(maps.Keys(units)) {
+		u := units[id]
+		made, known := w.full[u]
+		if !known {
+			var fault error
+			if made, fault = u.Generate(&w.encoder); fault != nil {
+				return nil, fault
+			}
+			w.full[u] = made
+		}
+		for _, r := range made {
+			if _, twice := names[r.Name]; !twice {
+				names[r.Name] = struct{}{}
+				out = append(out, r)
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b *xdswire.Resource) int { return strings.Compare(a.Name, b.Name) })
+	return out, err
+}
+
+func decoded(resources []*xdswire.Resource) map[string]any {
+	out := make(map[string]any)
+	for _, r := range resources {
+		a, err := r.Any()
+		if err != nil {
+			out[r.Name] = err
+			continue
+		}
+		m, err := a.UnmarshalNew()
+		if err != nil {
+			out[r.Name] = err
+			continue
+		}
+		out[r.Name] = m
+	}
+	return out
+}
+
+// interned gives equal facts one address, whichever registry made them. Facts
+// are looked up by their content, in which objects, which all registries
+// share, and facts that were interned before stand by their address.
+type interned map[string]any
+
+func intern[V any](in interned, content string, v *V) *V {
+	key := fmt.Sprintf("%T %s", v, content)
+	if known, ok := in[key]; ok {
+		return known.(*V)
+	}
+	in[key] = v
+	return v
+}
+
+// text is the content of a fact that refers to no other. Empty lists and maps
+// are the same as none.
+func text(fact any) string {
+	b, err := json.Marshal(fact)
+	if err != nil {
+		panic(err) // facts always encode
+	}
+	return strings.NewReplacer("[]", "null", "{}", "null").Replace(string(b))
+}
+
+func addressesOf[V any](list []*V) string {
+	var b strings.Builder
+	for _, v := range list {
+		fmt.Fprintf(&b, "%p ", v)
+	}
+	return b.String()
+}
+
+// table interns the facts of a table, and the table. A nil result of fact
+// leaves the fact out.
+func table[K ~string | ~uint32, V any](in interned, t *snapshot.Table[K, V], fact func(*V) *V) *snapshot.Table[K, V] {
+	facts, content := make(map[K]*V), strings.Builder{}
+	for k, v := range t.All() {
+		if v = fact(v); v != nil {
+			facts[k] = v
+			fmt.Fprintf(&content, "%v %p ", k, v)
+		}
+	}
+	return intern(in, content.String(), (*snapshot.Table[K, V])(nil).With(facts))
+}
+
+// snapshot is the snapshot of interned facts. Namespaces that lost everything
+// are left out: a registry may remember them. Fields that are not known here
+// are taken as they are.
+func (in interned) snapshot(s *snapshot.Snapshot) *snapshot.Snapshot {
+	seen := make(map[*snapshot.MeshService]*snapshot.MeshService)
+	service := func(v *snapshot.MeshService) *snapshot.MeshService {
+		if seen[v] == nil {
+			seen[v] = intern(in, text(v), v)
+		}
+		return seen[v]
+	}
+	services := func(list []*snapshot.MeshService) []*snapshot.MeshService {
+		out := make([]*snapshot.MeshService, len(list))
+		for i, v := range list {
+			out[i] = service(v)
+		}
+		return out
+	}
+	out := *s
+	out.Seq = 0
+	out.Mesh, out.Gateways = intern(in, text(s.Mesh), s.Mesh), intern(in, text(s.Gateways), s.Gateways)
+	out.Services = table(in, s.Services, service)
+	out.Endpoints = table(in, s.Endpoints, func(v *snapshot.Endpoints) *snapshot.Endpoints { return intern(in, text(v), v) })
+	out.Pods = table(in, s.Pods, func(v *snapshot.Pod) *snapshot.Pod { return v })
+	out.Secrets = table(in, s.Secrets, func(v *snapshot.Secret) *snapshot.Secret { return v })
+	out.Ports = table(in, s.Ports, func(v *snapshot.PortServices) *snapshot.PortServices {
+		fact := &snapshot.PortServices{Number: v.Number, Services: services(v.Services)}
+		return intern(in, fmt.Sprint(v.Number, addressesOf(fact.Services)), fact)
+	})
+	out.Namespaces = table(in, s.Namespaces, func(v *snapshot.NamespaceFacts) *snapshot.NamespaceFacts {
+		if len(v.PeerAuth)+len(v.Sidecars)+len(v.Services) == 0 {
+			return nil
+		}
+		fact := *v
+		fact.Services = services(v.Services)
+		return intern(in, fmt.Sprint(v.Name, addressesOf(fact.Sidecars), "/", addressesOf(fact.PeerAuth), "/", addressesOf(fact.Services)), &fact)
+	})
+	return &out
+}
+
+// readable is a snapshot as text, for differences.
+func readable(s *snapshot.Snapshot) map[string]any {
+	out := map[string]any{
+		"mesh": text(s.Mesh), "gateways": text(s.Gateways), "private": s.Private, "gateway configs": addressesOf(s.GatewayConfigs),
+	}
+	for k, v := range s.Services.All() {
+		out["service "+k] = text(v)
+	}
+	for k, v := range s.Endpoints.All() {
+		out["endpoints "+k] = text(v)
+	}
+	for k, v := range s.Ports.All() {
+		out[fmt.Sprint("port ", k)] = text(v)
+	}
+	for k, v := range s.Pods.All() {
+		out["pod "+k] = text(v)
+	}
+	for k, v := range s.Namespaces.All() {
+		if len(v.PeerAuth)+len(v.Sidecars)+len(v.Services) > 0 {
+			out["namespace "+k] = fmt.Sprint(addressesOf(v.Sidecars), "/", addressesOf(v.PeerAuth), "/", text(v.Services))
+		}
+	}
+	return out
+}
