@@ -1,0 +1,574 @@
+package server
+
+import (
+	"flag"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+var modelSeeds = flag.Int("seeds", 0, "how many seeds TestModel runs; 0 is 6, and 1 with -short or the race detector")
+
+// TestModel changes the YAML of a mesh of two clusters at random while proxies
+// of both variants connect, come back with what they hold, refuse, stop
+// reading for a while and change their subscriptions, and while the server is
+// started anew. Proxies check every response that they get (see modelProxy);
+// whenever the mesh rests, each must hold what the model says, and in the end
+// what a server that starts then gives to a proxy that comes then.
+func TestModel(t *testing.T) {
+	seeds := *modelSeeds
+	info, _ := debug.ReadBuildInfo()
+	race := slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
+	switch {
+	case seeds > 0:
+	case testing.Short() || race:
+		seeds = 1
+	default:
+		seeds = 6
+	}
+	state := t.TempDir() // one CA for all: to make one takes long
+	var spared atomic.Int64
+	t.Run("seeds", func(t *testing.T) {
+		for seed := range uint64(seeds) {
+			t.Run(fmt.Sprint(seed), func(t *testing.T) {
+				t.Parallel()
+				m := newModel(t, seed, filepath.Join(state, fmt.Sprint(seed)))
+				defer m.close()
+				m.run(&spared)
+			})
+		}
+	})
+	t.Logf("%d resources were not sent again to proxies that held them", spared.Load())
+	if spared.Load() == 0 {
+		t.Error("no resource was held over a restart")
+	}
+}
+
+// Acts of a run, between the moments at which the mesh rests.
+const modelActs = 25
+
+// model is a mesh, what it should be, and its proxies.
+type model struct {
+	t    *testing.T
+	seed uint64
+	rng  *rand.Rand
+	log  []string // what was done
+
+	dir, remoteDir, state string
+	server                *Server
+	stop                  func()
+	done                  <-chan error
+	addr                  atomic.Pointer[string]
+	proxies               []*modelProxy
+
+	services map[string]*modelService // by file name
+	remote   bool                     // the second cluster has its objects
+	sidecar  bool                     // of ns2: it sees ns0 and itself
+	tick     int                      // part of the resources of one service
+	broken   map[string]bool          // files that cannot be read
+	moved    bool                     // the stable services' files have their other names
+}
+
+// modelService is a service with an HTTP port 80 and endpoints at 8080.
+type modelService struct {
+	name, namespace string
+	private         bool
+	more            bool // a port 81
+	endpoints       []string
+	remote          []string // those in the second cluster
+}
+
+func (s *modelService) host() string { return s.name + "." + s.namespace + ".svc.cluster.local" }
+
+func (s *modelService) cluster() string { return "outbound|80||" + s.host() }
+
+func newModel(t *testing.T, seed uint64, state string) *model {
+	m := &model{
+		t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 2)),
+		dir: t.TempDir(), remoteDir: t.TempDir(), state: state,
+		services: make(map[string]*modelService), broken: make(map[string]bool),
+	}
+	for i := range 2 {
+		m.put(fmt.Sprintf("stable-%d", i), &modelService{
+			name: fmt.Sprintf("stable-%d", i), namespace: "ns0", more: true,
+			endpoints: []string{"10.1.0.1"}, remote: []string{"10.2.0.1"},
+		})
+	}
+	for i := range 3 {
+		m.put(fmt.Sprintf("turn-%d", i), &modelService{
+			name: fmt.Sprintf("turn-ns%d", i), namespace: fmt.Sprintf("ns%d", i), endpoints: []string{fmt.Sprintf("10.3.0.%d", i)},
+		})
+	}
+	m.setRemote(true)
+	m.setTick()
+	m.start()
+	for i := range numModelProxies {
+		m.proxies = append(m.proxies, newModelProxy(m, i))
+	}
+	return m
+}
+
+// start runs a server and waits until it is ready.
+func (m *model) start() {
+	m.t.Helper()
+	m.server, m.stop, m.done = m.launch()
+	addr := m.server.plain.Addr().String()
+	m.addr.Store(&addr)
+}
+
+func (m *model) launch() (*Server, func(), <-chan error) {
+	m.t.Helper()
+	s, stop, done := launch(m.t, func(c *Config) {
+		c.ConfigDir, c.StateDir, c.Log = m.dir, m.state, slog.New(slog.DiscardHandler)
+		c.RemoteDirs = []ClusterDir{{Cluster: "cluster2", Dir: m.remoteDir}}
+		c.SecureGRPCAddr, c.HTTPAddr, c.MonitoringAddr = "", "", ""
+	})
+	waitFor(m.t, "readiness", s.ready.Load)
+	return s, stop, done
+}
+
+// end stops the server.
+func (m *model) end() {
+	m.stop()
+	if err := <-m.done; err != nil {
+		m.errorf("the server ended with %v", err)
+	}
+}
+
+func (m *model) close() {
+	for _, p := range m.proxies {
+		p.close()
+	}
+	m.end()
+	if m.t.Failed() {
+		m.t.Logf("seed %d, what was done:\n%s", m.seed, strings.Join(m.log, "\n"))
+	}
+}
+
+// errorf may be called from any goroutine.
+func (m *model) errorf(format string, args ...any) {
+	m.t.Helper()
+	m.t.Errorf("seed %d: %s", m.seed, fmt.Sprintf(format, args...))
+}
+
+func (m *model) say(format string, args ...any) { m.log = append(m.log, fmt.Sprintf(format, args...)) }
+
+func (m *model) run(spared *atomic.Int64) {
+	for range modelActs {
+		m.act()
+	}
+	m.rest()
+	if m.t.Failed() {
+		return
+	}
+	m.restart(spared)
+	for range modelActs {
+		m.act()
+	}
+	m.say("the server starts anew amid all")
+	m.repair()
+	m.end()
+	m.start()
+	for range modelActs {
+		m.act()
+	}
+	m.rest()
+	if !m.t.Failed() {
+		m.compareWithNew()
+	}
+}
+
+// act does one thing at random.
+func (m *model) act() {
+	p := m.proxies[m.rng.IntN(len(m.proxies))]
+	switch n := m.rng.IntN(100); {
+	case n < 50:
+		m.change()
+	case n < 62:
+		m.setTick()
+		if m.rng.IntN(2) == 0 {
+			m.await()
+		}
+	case n < 72:
+		forget := m.rng.IntN(3) == 0
+		m.say("proxy %d reconnects, forgetting: %v", p.number, forget)
+		p.kick(forget)
+	case n < 80:
+		m.say("proxy %d reads: %v", p.number, p.doze())
+	case n < 92:
+		m.say("proxy %d changes its subscription: %s", p.number, p.resubscribe(m.rng))
+	default:
+		for _, p := range m.proxies {
+			p.naughty.Store(p.refuses && m.rng.IntN(2) == 0)
+		}
+	}
+}
+
+// change changes the mesh.
+func (m *model) change() {
+	switch n := m.rng.IntN(100); {
+	case n < 25:
+		m.setEndpoints()
+	case n < 45:
+		m.comeOrGo(fmt.Sprintf("churn-%d", m.rng.IntN(4)), func(s *modelService) { s.namespace = fmt.Sprintf("ns%d", m.rng.IntN(3)) })
+	case n < 65:
+		i := m.rng.IntN(3)
+		m.comeOrGo(fmt.Sprintf("secret-%d", i), func(s *modelService) {
+			s.name, s.namespace, s.private = fmt.Sprintf("secret-ns%d", i), fmt.Sprintf("ns%d", i), true
+		})
+	case n < 75:
+		s := m.services[fmt.Sprintf("turn-%d", m.rng.IntN(3))]
+		s.private = !s.private
+		m.say("%s is private: %v", s.name, s.private)
+		m.write(m.dir, m.fileOf("turn-"+s.namespace[2:]), s.yaml("10.96.0.1"))
+	case n < 80:
+		m.setRemote(!m.remote)
+	case n < 85:
+		m.sidecar = !m.sidecar
+		m.toggle("sidecar.yaml", m.sidecar, sidecarYAML)
+	case n < 90:
+		file := fmt.Sprintf("policy-%d.yaml", m.rng.IntN(3))
+		_, err := os.Stat(filepath.Join(m.dir, file))
+		mode := []string{"STRICT", "DISABLE", "PERMISSIVE"}[m.rng.IntN(3)]
+		m.toggle(file, err != nil, fmt.Sprintf(policyYAML, file[7:8], mode))
+	case n < 95:
+		m.say("the mesh's configuration changes")
+		m.write(m.dir, "mesh.yaml", fmt.Sprintf(meshYAML, 1+m.rng.IntN(3), []string{"ALLOW_ANY", "REGISTRY_ONLY"}[m.rng.IntN(2)]))
+	case n < 98:
+		m.move()
+	default:
+		if file := fmt.Sprintf("churn-%d", m.rng.IntN(4)); m.services[file] != nil {
+			m.say("%s breaks", file)
+			m.broken[file] = true
+			m.write(m.dir, file+".yaml", "apiVersion: v1\nkind: Service\nmetadata: [\n")
+		}
+	}
+}
+
+// comeOrGo makes a service or removes it.
+func (m *model) comeOrGo(file string, fill func(*modelService)) {
+	if s := m.services[file]; s != nil {
+		m.say("%s goes", s.host())
+		delete(m.services, file)
+		delete(m.broken, file)
+		m.remove(m.dir, file+".yaml")
+		m.remove(m.dir, file+"-slice.yaml")
+		return
+	}
+	s := &modelService{name: file}
+	fill(s)
+	s.endpoints = m.addresses(s)
+	m.say("%s comes", s.host())
+	m.put(file, s)
+}
+
+// addresses are random endpoints, those of private services in a range that
+// no other has.
+func (m *model) addresses(s *modelService) []string {
+	prefix := "10.1.0."
+	if strings.HasPrefix(s.name, "secret") {
+		prefix = "10.66." + s.namespace[2:] + "."
+	}
+	var out []string
+	for range 1 + m.rng.IntN(3) {
+		if a := prefix + fmt.Sprint(1+m.rng.IntN(9)); !slices.Contains(out, a) {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+func (m *model) setEndpoints() {
+	files := slices.Sorted(maps.Keys(m.services))
+	file := files[m.rng.IntN(len(files))]
+	s := m.services[file]
+	s.endpoints = m.addresses(s)
+	m.say("%s has endpoints %v", s.name, s.endpoints)
+	m.write(m.dir, m.fileOf(file+"-slice"), s.sliceYAML(s.endpoints))
+}
+
+// fileOf is the file of that name, which may have moved.
+func (m *model) fileOf(name string) string {
+	if m.moved && strings.HasPrefix(name, "stable") {
+		return "z-" + name + ".yaml"
+	}
+	return name + ".yaml"
+}
+
+// move renames the files of the services that never go.
+func (m *model) move() {
+	for i := range 2 {
+		for _, name := range []string{fmt.Sprintf("stable-%d", i), fmt.Sprintf("stable-%d-slice", i)} {
+			from := m.fileOf(name)
+			m.moved = !m.moved
+			to := m.fileOf(name)
+			m.moved = !m.moved
+			m.say("%s is renamed to %s", from, to)
+			if err := os.Rename(filepath.Join(m.dir, from), filepath.Join(m.dir, to)); err != nil {
+				m.t.Fatal(err)
+			}
+		}
+	}
+	m.moved = !m.moved
+}
+
+func (m *model) toggle(file string, there bool, content string) {
+	m.say("%s is there: %v", file, there)
+	if there {
+		m.write(m.dir, file, content)
+		return
+	}
+	m.remove(m.dir, file)
+}
+
+// put writes a service, its endpoints first.
+func (m *model) put(file string, s *modelService) {
+	m.services[file] = s
+	m.write(m.dir, file+"-slice.yaml", s.sliceYAML(s.endpoints))
+	m.write(m.dir, file+".yaml", s.yaml("10.96.0.1"))
+}
+
+// setRemote has all objects of the second cluster come or go.
+func (m *model) setRemote(there bool) {
+	m.remote = there
+	m.say("the second cluster has objects: %v", there)
+	for _, file := range slices.Sorted(maps.Keys(m.services)) {
+		s := m.services[file]
+		switch {
+		case len(s.remote) == 0:
+		case there:
+			m.write(m.remoteDir, file+".yaml", s.yaml("10.97.0.1"))
+			m.write(m.remoteDir, file+"-slice.yaml", s.sliceYAML(s.remote))
+		default:
+			m.remove(m.remoteDir, file+".yaml")
+			m.remove(m.remoteDir, file+"-slice.yaml")
+		}
+	}
+}
+
+// setTick counts on the number that is part of a cluster (its pod's account),
+// an assignment (the pod's address), a listener and a route (the service's
+// address).
+func (m *model) setTick() {
+	m.tick++
+	m.say("tick %d", m.tick)
+	m.write(m.dir, "tick.yaml", fmt.Sprintf(tickYAML, m.tick, m.tick/250, m.tick%250))
+}
+
+func (m *model) write(dir, file, content string) { write(m.t, dir, file, content) }
+
+func (m *model) remove(dir, file string) {
+	if err := os.Remove(filepath.Join(dir, file)); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+// repair writes again what cannot be read: a new server would not know it.
+func (m *model) repair() {
+	for file := range m.broken {
+		m.write(m.dir, file+".yaml", m.services[file].yaml("10.96.0.1"))
+	}
+	clear(m.broken)
+}
+
+// await waits until the first proxy has the last tick.
+func (m *model) await() {
+	m.t.Helper()
+	p := m.proxies[0]
+	p.wakeUp()
+	waitFor(m.t, "tick at a proxy", func() bool { return p.ticked(xdswire.EndpointType) >= m.tick || m.t.Failed() })
+}
+
+// rest has the proxies behave and waits until all hold what the model says.
+func (m *model) rest() {
+	m.t.Helper()
+	m.say("the mesh rests")
+	m.repair()
+	m.setTick()
+	for _, p := range m.proxies {
+		p.behave()
+	}
+	var wrong string
+	deadline := time.Now().Add(patience)
+	for _, p := range m.proxies {
+		if m.t.Failed() {
+			return
+		}
+		for wrong = p.differs(); wrong != "" && time.Now().Before(deadline) && !m.t.Failed(); wrong = p.differs() {
+			time.Sleep(time.Millisecond)
+		}
+		if wrong != "" {
+			m.errorf("%v after %v:\n%s", p, patience, wrong)
+		}
+	}
+}
+
+// restart starts the server anew on the same directories. Every proxy comes
+// back with what it holds, and nothing has changed: what has versions keeps
+// them, and is not sent again to those that can say what they hold.
+func (m *model) restart(spared *atomic.Int64) {
+	m.t.Helper()
+	m.say("the server starts anew at rest")
+	m.waitQuiet()
+	for _, p := range m.proxies {
+		p.unchanging(true)
+	}
+	m.end()
+	m.start()
+	for _, p := range m.proxies {
+		waitFor(m.t, "answers to "+p.String(), func() bool { return p.answered() || m.t.Failed() })
+	}
+	for _, p := range m.proxies {
+		spared.Add(int64(p.unchanging(false)))
+		if wrong := p.differs(); wrong != "" {
+			m.errorf("%v after a restart: %s", p, wrong)
+		}
+	}
+}
+
+// waitQuiet waits until the server has nothing to tell any proxy.
+func (m *model) waitQuiet() {
+	m.t.Helper()
+	waitFor(m.t, "acknowledgement of everything", func() bool {
+		known := m.server.hub.Proxies()
+		for _, p := range known {
+			for _, typ := range p.Types {
+				if typ.Sent != typ.Acked {
+					return false
+				}
+			}
+		}
+		return len(known) == len(m.proxies)
+	})
+}
+
+// compareWithNew compares what each proxy holds with what a new server gives
+// to a new one.
+func (m *model) compareWithNew() {
+	m.t.Helper()
+	s, stop, done := m.launch()
+	defer func() {
+		stop()
+		if err := <-done; err != nil {
+			m.errorf("the new server ended with %v", err)
+		}
+	}()
+	addr := s.plain.Addr().String()
+	m.addr.Store(&addr)
+	for _, p := range m.proxies {
+		other := p.twin()
+		waitFor(m.t, "the state of "+other.String(), func() bool { return other.answered() && other.differs() == "" || m.t.Failed() })
+		if diff := p.compare(other); diff != "" {
+			m.errorf("%v holds other than a new server gives (-held +given):\n%s", p, diff)
+		}
+		other.close()
+	}
+}
+
+// visible reports whether proxies of the namespace see the service.
+func (m *model) visible(s *modelService, namespace string) bool {
+	if s.private && s.namespace != namespace {
+		return false
+	}
+	return namespace != "ns2" || !m.sidecar || s.namespace == "ns0" || s.namespace == "ns2"
+}
+
+// endpointsFor is what the model says about the namespace: the addresses of
+// each cluster.
+func (m *model) endpointsFor(namespace string) map[string]string {
+	out := map[string]string{"outbound|80||tick.ns0.svc.cluster.local": fmt.Sprintf("10.77.%d.%d:8080", m.tick/250, m.tick%250)}
+	for _, s := range m.services {
+		if !m.visible(s, namespace) {
+			continue
+		}
+		all := slices.Clone(s.endpoints)
+		if m.remote {
+			all = append(all, s.remote...)
+		}
+		for i := range all {
+			all[i] += ":8080"
+		}
+		slices.Sort(all)
+		out[s.cluster()] = strings.Join(all, " ")
+	}
+	return out
+}
+
+func (s *modelService) yaml(ip string) string {
+	export, more := "", ""
+	if s.private {
+		export = ", annotations: {networking.istio.io/exportTo: .}"
+	}
+	if s.more {
+		more = ", {name: http-more, port: 81, targetPort: 8080}"
+	}
+	return fmt.Sprintf(`apiVersion: v1
+kind: Service
+metadata: {name: %s, namespace: %s%s}
+spec:
+  clusterIP: %s
+  ports: [{name: http, port: 80, targetPort: 8080}%s]
+`, s.name, s.namespace, export, ip, more)
+}
+
+func (s *modelService) sliceYAML(addresses []string) string {
+	return fmt.Sprintf(`apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: %s, namespace: %s, labels: {kubernetes.io/service-name: %s}}
+addressType: IPv4
+ports: [{name: http, port: 8080}, {name: http-more, port: 8081}]
+endpoints: [{addresses: [%s]}]
+`, s.name, s.namespace, s.name, strings.Join(addresses, ", "))
+}
+
+const (
+	tickYAML = `apiVersion: v1
+kind: Service
+metadata: {name: tick, namespace: ns0}
+spec:
+  clusterIP: 10.78.%[2]d.%[3]d
+  ports: [{name: http, port: 80, targetPort: 8080}, {name: tcp, port: 9000}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: tick, namespace: ns0, labels: {security.istio.io/tlsMode: istio}}
+spec: {serviceAccountName: sa-tick-%[1]d}
+status: {podIP: 10.77.%[2]d.%[3]d}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: tick, namespace: ns0, labels: {kubernetes.io/service-name: tick}}
+addressType: IPv4
+ports: [{name: http, port: 8080}, {name: tcp, port: 9000}]
+endpoints: [{addresses: [10.77.%[2]d.%[3]d], targetRef: {kind: Pod, name: tick}}]
+`
+	sidecarYAML = `apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: default, namespace: ns2}
+spec: {egress: [{hosts: ["ns0/*", "./*"]}]}
+`
+	policyYAML = `apiVersion: security.istio.io/v1
+kind: PeerAuthentication
+metadata: {name: default, namespace: ns%s}
+spec: {mtls: {mode: %s}}
+`
+	meshYAML = `apiVersion: v1
+kind: ConfigMap
+metadata: {name: istio, namespace: istio-system}
+data:
+  mesh: |
+    connectTimeout: %ds
+    outboundTrafficPolicy: {mode: %s}
+`
+)
