@@ -20,7 +20,7 @@ func newProxyConfigCmd(env *Env) *cobra.Command {
 		Aliases: []string{"pc"},
 		Short:   "Show what an Envoy is configured with",
 		Long: `Show what an Envoy is configured with, in Istio's tables: endpoints, clusters,
-listeners, routes and secrets.
+listeners, routes, secrets and extensions.
 
 The source is the admin interface of a running Envoy (--admin) or a file
 (--file, - for standard input) with a saved answer of it: /config_dump, for
@@ -39,6 +39,7 @@ needed.`,
 		newPCListenersCmd(env),
 		newPCRoutesCmd(env),
 		newPCSecretsCmd(env),
+		newPCExtensionsCmd(env),
 	)
 	return cmd
 }

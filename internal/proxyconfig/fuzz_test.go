@@ -135,7 +135,7 @@ func snakeNames(t *testing.T, data []byte) []byte {
 // is written as JSON.
 func FuzzConfigDump(f *testing.F) {
 	f.Add(must[[]byte](f)(io.ReadAll(testdata(f, configDump))))
-	for _, s := range []section{clusterSection, listenerSection, routeSection, secretSection} {
+	for _, s := range []section{clusterSection, listenerSection, routeSection, secretSection, extensionSection} {
 		for list, path := range s.paths {
 			open, end := "", ""
 			for _, p := range path {
@@ -161,5 +161,7 @@ func FuzzConfigDump(f *testing.F) {
 		written(err, RouteResources(routes))
 		secrets, err := ReadSecrets(bytes.NewReader(data))
 		written(err, secrets.Resource)
+		extensions, err := ReadExtensions(bytes.NewReader(data))
+		written(err, extensions.Resource)
 	})
 }

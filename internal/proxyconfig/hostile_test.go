@@ -23,6 +23,7 @@ var readers = map[string]func(io.Reader) error{
 	"listeners":        func(r io.Reader) error { _, err := ReadListeners(r, ListenerFilter{}, true); return err },
 	"routes":           func(r io.Reader) error { _, err := ReadRoutes(r, RouteFilter{}, true); return err },
 	"secrets":          func(r io.Reader) error { _, err := ReadSecrets(r); return err },
+	"extensions":       func(r io.Reader) error { _, err := ReadExtensions(r); return err },
 }
 
 func TestBadDumps(t *testing.T) {
@@ -48,6 +49,7 @@ func TestBadDumps(t *testing.T) {
 		"clusters":         {"listeners", `{"cluster_statuses": []}`, "this is the output of /clusters, listeners are read from /config_dump"},
 		"something else":   {"secrets", `{"stats": []}`, `this is no dump of Envoy: it has no "configs" but "stats"`},
 		"no section":       {"secrets", `{"configs": [{"@type": "x"}]}`, "config dump has no configuration type type.googleapis.com/envoy.admin.v3.SecretsConfigDump"},
+		"no extensions":    {"extensions", `{"configs": []}`, "config dump has no configuration type type.googleapis.com/envoy.admin.v3.EcdsConfigDump"},
 		"nothing masked":   {"routes", `{}`, "config dump has no configuration type type.googleapis.com/envoy.admin.v3.RoutesConfigDump"},
 		"no type":          {"routes", `{"configs": [{"a": 1, "@type": "x"}]}`, `/configs/0 does not begin with "@type"`},
 		"type is a number": {"routes", `{"configs": [{"@type": 5}]}`, "/configs/0/@type is a number, want a string"},

@@ -29,46 +29,14 @@ func TestCapturedProxiesAccepted(t *testing.T) {
 		t.Run(variant, func(t *testing.T) {
 			dir := shortDir(t)
 			plain, secure := controlPlane(t, dir, mesh)
-			for _, p := range []struct {
-				name, kind, namespace, account, ip string
-				labels                             map[string]string
-			}{
+			for _, p := range []proxy{
 				{"helloworld-v1", "sidecar", "sample", "helloworld", "10.11.0.5", nil},
 				{"client", "sidecar", "elsewhere", "client", "10.11.0.77", map[string]string{"app": "client"}},
 				{"gw", "router", "istio-system", "gw", "10.11.0.9", map[string]string{"istio": "eastwestgateway"}},
 			} {
 				t.Run(p.name, func(t *testing.T) {
-					labels, err := json.Marshal(p.labels)
-					if err != nil {
-						t.Fatal(err)
-					}
-					token := filepath.Join(dir, p.name+".token")
-					mustRun(t, "token", "create", "--issuer", filepath.Join(dir, "issuer"), "--service-account", p.namespace+"/"+p.account, "--out", token)
-					work := filepath.Join(dir, p.name)
-					if err := os.Mkdir(work, 0o700); err != nil {
-						t.Fatal(err)
-					}
-					// Envoys bind 0.0.0.0:15001 and :15006, so they run one after another.
-					admin := "127.3.0.1:15000"
-					stop := background(t, filepath.Join(dir, p.name+".log"), work, []string{
-						"POD_NAME=" + p.name, "POD_NAMESPACE=" + p.namespace, "SERVICE_ACCOUNT=" + p.account, "INSTANCE_IP=" + p.ip,
-						"CA_ADDR=" + secure, `PROXY_CONFIG={"discoveryAddress":"` + secure + `","concurrency":1,"terminationDrainDuration":"0s"}`,
-						"ISTIO_META_CLUSTER_ID=cluster1", "ISTIO_META_NETWORK=network1", "ISTIO_METAJSON_LABELS=" + string(labels),
-						fmt.Sprintf("ISTIO_DELTA_XDS=%t", variant == "delta"),
-					}, "agent", "--type", p.kind, "--envoy", envoy.Path(t), "--bind-address", "127.3.0.1",
-						"--root-ca", filepath.Join(dir, "ca", "cluster1", "root-cert.pem"), "--token", token)
+					stop := p.start(t, dir, secure, fmt.Sprintf("ISTIO_DELTA_XDS=%t", variant == "delta"))
 					defer stop()
-					eventually(t, "the proxy is ready", func() error {
-						resp, err := dial.HTTPClient(deadline, nil).Get("http://127.3.0.1:15020/healthz/ready")
-						if err != nil {
-							return err
-						}
-						_ = resp.Body.Close()
-						if resp.StatusCode != http.StatusOK {
-							return errors.New(resp.Status)
-						}
-						return nil
-					})
 					node, _ := readDump(t, admin)
 					want := sentTo(t, plain, node)
 					eventually(t, "Envoy has what was sent", func() error {
@@ -87,6 +55,51 @@ func TestCapturedProxiesAccepted(t *testing.T) {
 			}
 		})
 	}
+}
+
+// admin is the admin interface of the one proxy that start starts.
+const admin = "127.3.0.1:15000"
+
+// proxy is an Envoy with its agent.
+type proxy struct {
+	name, kind, namespace, account, ip string
+	labels                             map[string]string
+}
+
+// start runs the agent, with env besides what every agent gets, and waits
+// until it is ready. Only one runs at a time: they share their addresses.
+func (p *proxy) start(t *testing.T, dir, secure string, env ...string) (stop func()) {
+	t.Helper()
+	labels, err := json.Marshal(p.labels)
+	if err != nil {
+		t.Fatal(err)
+	}
+	token := filepath.Join(dir, p.name+".token")
+	mustRun(t, "token", "create", "--issuer", filepath.Join(dir, "issuer"), "--service-account", p.namespace+"/"+p.account, "--out", token)
+	work := filepath.Join(dir, p.name)
+	if err := os.Mkdir(work, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	stop = background(t, filepath.Join(dir, p.name+".log"), work, append([]string{
+		"POD_NAME=" + p.name, "POD_NAMESPACE=" + p.namespace, "SERVICE_ACCOUNT=" + p.account, "INSTANCE_IP=" + p.ip,
+		"CA_ADDR=" + secure, `PROXY_CONFIG={"discoveryAddress":"` + secure + `","concurrency":1,"terminationDrainDuration":"0s"}`,
+		"ISTIO_META_CLUSTER_ID=cluster1", "ISTIO_META_NETWORK=network1", "ISTIO_METAJSON_LABELS=" + string(labels),
+	}, env...), "agent", "--type", p.kind, "--envoy", envoy.Path(t), "--bind-address", "127.3.0.1",
+		"--root-ca", filepath.Join(dir, "ca", "cluster1", "root-cert.pem"), "--token", token)
+	client := dial.HTTPClient(deadline, nil)
+	defer client.CloseIdleConnections()
+	eventually(t, "the proxy is ready", func() error {
+		resp, err := client.Get("http://127.3.0.1:15020/healthz/ready")
+		if err != nil {
+			return err
+		}
+		_ = resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			return errors.New(resp.Status)
+		}
+		return nil
+	})
+	return stop
 }
 
 // controlPlane runs meshctl serve as cluster1 of a mesh of two directories,

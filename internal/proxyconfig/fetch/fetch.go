@@ -30,6 +30,9 @@ const (
 	Listeners Request = "/config_dump?mask=dynamic_listeners,static_listeners"
 	Routes    Request = "/config_dump?mask=dynamic_route_configs,static_route_configs"
 	Secrets   Request = "/config_dump?mask=dynamic_active_secrets,dynamic_warming_secrets"
+	// Extensions has no mask: with one, Envoy says nothing of the section
+	// when it has no filters yet.
+	Extensions Request = "/config_dump"
 )
 
 // Source says where a dump is. Exactly one of Admin and File is set.

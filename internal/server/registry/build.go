@@ -125,7 +125,8 @@ func equalMesh(a, b *snapshot.Mesh) bool {
 }
 
 // policies rebuilds the policies of the dirty namespaces and marks what reads
-// them: endpoints and services of the namespace, or all for the root one.
+// PeerAuthentication: endpoints and services of the namespace, or all for the
+// root one.
 func (b *builder) policies() {
 	if b.dirty.configs {
 		b.next.GatewayConfigs = oldestFirst(b.state.gateways, nil)
@@ -137,15 +138,19 @@ func (b *builder) policies() {
 	update := make(map[string]*snapshot.NamespaceFacts)
 	for ns := range b.dirty.namespaces {
 		facts := &snapshot.NamespaceFacts{
-			Name:     ns,
-			Sidecars: oldestFirst(b.sidecars, &ns),
-			PeerAuth: oldestFirst(b.peerAuth, &ns),
+			Name:         ns,
+			Sidecars:     oldestFirst(b.sidecars, &ns),
+			PeerAuth:     oldestFirst(b.peerAuth, &ns),
+			EnvoyFilters: b.envoyFilters(ns),
 		}
 		if old := b.next.Namespaces.Get(ns); old != nil {
 			facts.Services = old.Services
 		}
 		update[ns] = facts
 		b.changes.Namespaces[ns] = struct{}{}
+		if _, ok := b.dirty.mtls[ns]; !ok {
+			continue
+		}
 		if ns == b.next.Mesh.RootNamespace {
 			b.everything()
 			continue
@@ -160,6 +165,9 @@ func (b *builder) policies() {
 		}
 	}
 	b.next.Namespaces = b.next.Namespaces.With(update)
+	if b.dirty.filters {
+		b.tellClaims()
+	}
 }
 
 // oldestFirst are the objects of one namespace, or of all when ns is nil, by

@@ -383,7 +383,7 @@ func noEmptyNamespaces() cmp.Option {
 	return cmp.Transformer("namespaces", func(t *snapshot.Table[string, snapshot.NamespaceFacts]) map[string]*snapshot.NamespaceFacts {
 		out := make(map[string]*snapshot.NamespaceFacts)
 		for k, v := range t.All() {
-			if len(v.PeerAuth)+len(v.Sidecars)+len(v.Services) > 0 {
+			if len(v.PeerAuth)+len(v.Sidecars)+len(v.EnvoyFilters)+len(v.Services) > 0 {
 				out[k] = v
 			}
 		}
@@ -431,7 +431,10 @@ func randomEvent(r *rand.Rand) snapshot.Event {
 	default:
 		mode := securityv1beta1.PeerAuthentication_MutualTLS_Mode(r.IntN(4))
 		o = peerAuth([]string{"sample", "istio-system"}[r.IntN(2)], "p", mode, nil)
-		if r.IntN(2) == 0 {
+		switch r.IntN(3) {
+		case 0:
+			o = envoyFilter([]string{"sample", "istio-system"}[r.IntN(2)], fmt.Sprintf("f%d", r.IntN(2)), "e")
+		case 1:
 			o = &snapshot.Sidecar{Meta: meta("c1", "sample", "sc"), Kind: snapshot.KindSidecar, Spec: &networkingv1alpha3.Sidecar{}}
 		}
 	}

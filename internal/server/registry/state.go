@@ -68,7 +68,9 @@ type dirty struct {
 	pods       set[snapshot.PodKey]
 	secrets    set[secretKey]
 	namespaces set[string]
-	mesh       bool // Mesh, and all services and endpoints with it
+	mtls       set[string] // namespaces whose PeerAuthentication changed
+	filters    bool        // EnvoyFilters
+	mesh       bool        // Mesh, and all services and endpoints with it
 	gateways   bool
 	configs    bool // GatewayConfigs
 }
@@ -77,7 +79,7 @@ func newDirty() dirty {
 	return dirty{
 		secrets:  set[secretKey]{},
 		services: set[name]{}, endpoints: set[name]{},
-		pods: set[snapshot.PodKey]{}, namespaces: set[string]{},
+		pods: set[snapshot.PodKey]{}, namespaces: set[string]{}, mtls: set[string]{},
 	}
 }
 
@@ -94,6 +96,8 @@ type state struct {
 	sidecars map[name]*snapshot.Sidecar
 	peerAuth map[name]*snapshot.PeerAuthentication
 	gateways map[name]*snapshot.Gateway
+	filters  map[name]*snapshot.EnvoyFilter
+	claims   set[claim] // those that were told of
 	backing  map[name]backing
 	dirty    dirty
 }
@@ -105,6 +109,7 @@ func newState(cfg Config) *state {
 		sidecars: make(map[name]*snapshot.Sidecar),
 		peerAuth: make(map[name]*snapshot.PeerAuthentication),
 		gateways: make(map[name]*snapshot.Gateway),
+		filters:  make(map[name]*snapshot.EnvoyFilter),
 		backing:  make(map[name]backing),
 		dirty:    newDirty(),
 	}
@@ -308,6 +313,11 @@ func (s *state) applyConfig(n name, e snapshot.Event) {
 	case snapshot.KindPeerAuthentication:
 		put(s.peerAuth, n, as[*snapshot.PeerAuthentication](e))
 		s.dirty.namespaces.add(n.namespace)
+		s.dirty.mtls.add(n.namespace)
+	case snapshot.KindEnvoyFilter:
+		put(s.filters, n, as[*snapshot.EnvoyFilter](e))
+		s.dirty.namespaces.add(n.namespace)
+		s.dirty.filters = true
 	case snapshot.KindGateway:
 		put(s.gateways, n, as[*snapshot.Gateway](e))
 		s.dirty.configs = true

@@ -247,5 +247,7 @@ type NamespaceFacts struct {
 	Name     string
 	Sidecars []*Sidecar
 	PeerAuth []*PeerAuthentication
-	Services []*MeshService
+	// EnvoyFilters by priority, then oldest first.
+	EnvoyFilters []*EnvoyFilter
+	Services     []*MeshService
 }

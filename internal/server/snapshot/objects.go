@@ -34,6 +34,7 @@ const (
 	KindDestinationRule    Kind = "DestinationRule"
 	KindVirtualService     Kind = "VirtualService"
 	KindServiceEntry       Kind = "ServiceEntry"
+	KindEnvoyFilter        Kind = "EnvoyFilter"
 )
 
 // Key names one object of the mesh.
@@ -76,7 +77,7 @@ type Meta struct {
 }
 
 // Object is one object of one cluster: *Namespace, *Node, *Pod, *Service,
-// *EndpointSlice, *MeshSettings or a *Config.
+// *EndpointSlice, *MeshSettings, *EnvoyFilter or a *Config.
 type Object interface {
 	Key() Key
 	// ReadFrom is where the object was read.

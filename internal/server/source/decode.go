@@ -121,6 +121,8 @@ func newObject(group string, kind snapshot.Kind) (object any, versions string) {
 		return istio(&networkingv1alpha3.VirtualService{}), all
 	case groupNetworking + "/ServiceEntry":
 		return istio(&networkingv1alpha3.ServiceEntry{}), all
+	case groupNetworking + "/EnvoyFilter":
+		return istio(&networkingv1alpha3.EnvoyFilter{}), "v1alpha3 "
 	case groupSecurity + "/PeerAuthentication":
 		return istio(&securityv1beta1.PeerAuthentication{}), all
 	}

@@ -33,6 +33,8 @@ func (c *conversion) istio(o *Istio) *FieldError {
 		c.object, fault = &snapshot.VirtualService{Meta: c.meta, Kind: o.Kind, Spec: spec}, checkVirtualService(spec)
 	case *networkingv1alpha3.ServiceEntry:
 		c.object, fault = &snapshot.ServiceEntry{Meta: c.meta, Kind: o.Kind, Spec: spec}, checkServiceEntry(spec)
+	case *networkingv1alpha3.EnvoyFilter:
+		fault = c.envoyFilter(spec)
 	default:
 		fault = faultf("", "is not a spec of %s", o.Kind)
 	}

@@ -16,6 +16,8 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/testing/protocmp"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -109,7 +111,7 @@ func show(t *testing.T, o snapshot.Object) string {
 			}
 			out[name] = json.RawMessage(data)
 		case !field.IsZero():
-			out[name] = field.Interface()
+			out[name] = readable(t, field.Interface())
 		}
 	}
 	data, err := json.MarshalIndent(out, "", " ")
@@ -117,6 +119,43 @@ func show(t *testing.T, o snapshot.Object) string {
 		t.Fatal(err)
 	}
 	return string(data)
+}
+
+// readable decodes what an EnvoyFilter has encoded.
+func readable(t *testing.T, field any) any {
+	t.Helper()
+	decoded := func(name protoreflect.FullName, body []byte) json.RawMessage {
+		typ, err := protoregistry.GlobalTypes.FindMessageByName(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := typ.New().Interface()
+		if err := proto.Unmarshal(body, m); err != nil {
+			t.Fatal(err)
+		}
+		text, err := protojson.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	var out []map[string]any
+	switch field := field.(type) {
+	case []snapshot.Extension:
+		for _, e := range field {
+			out = append(out, map[string]any{"Name": e.Name, "Body": decoded("envoy.config.core.v3.TypedExtensionConfig", e.Body)})
+		}
+	case []snapshot.HTTPFilter:
+		for _, f := range field {
+			out = append(out, map[string]any{
+				"Context": f.Context, "Port": f.Port, "Insert": f.Insert, "Near": f.Near,
+				"Body": decoded("envoy.extensions.filters.network.http_connection_manager.v3.HttpFilter", f.Body),
+			})
+		}
+	default:
+		return field
+	}
+	return out
 }
 
 func objects(t *testing.T, text string) []yamldoc.Value {
@@ -143,6 +182,9 @@ const (
 	ruleHead    = "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: d, namespace: n}\nspec:\n"
 	routeHead   = "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: v, namespace: n}\nspec:\n"
 	entryHead   = "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: e, namespace: n}\nspec:\n"
+	filterHead  = "apiVersion: networking.istio.io/v1alpha3\nkind: EnvoyFilter\nmetadata: {name: f, namespace: n}\nspec:\n"
+	filterPatch = filterHead + "  configPatches:\n  - applyTo: HTTP_FILTER\n"
+	filterAdd   = "    patch:\n      operation: ADD\n      value:\n"
 	serviceHead = "apiVersion: v1\nkind: Service\nmetadata: {name: s, namespace: n}\nspec:\n"
 	sliceHead   = "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: s, namespace: n, labels: {kubernetes.io/service-name: s}}\naddressType: IPv4\n"
 	podHead     = "apiVersion: v1\nkind: Pod\nmetadata: {name: p, namespace: n}\n"
@@ -248,6 +290,57 @@ func TestRefusals(t *testing.T) {
 		"entry resolution":      {entryHead + "  hosts: [a]\n  resolution: NONE\n  endpoints:\n  - address: 10.0.0.1", 7, "spec.endpoints: needs a resolution other than NONE"},
 		"entry address":         {entryHead + "  hosts: [a]\n  resolution: STATIC\n  endpoints:\n  - address: a.b", 8, `spec.endpoints[0].address: "a.b" is not an IP address, which resolution STATIC needs`},
 
+		"filter version":         {strings.Replace(filterHead, "v1alpha3", "v1", 1) + "  configPatches: []", 1, `apiVersion: EnvoyFilter of version "v1" is not read: use v1alpha3`},
+		"filter selector":        {filterHead + "  workloadSelector:\n    labels:\n      a: '*'", 7, "spec.workloadSelector.labels[a]: wildcards and empty names are not allowed"},
+		"filter operation":       {filterHead + "  configPatches:\n  - applyTo: HTTP_FILTER\n    patch:\n      operation: PUT", 8, `spec.configPatches[0].patch.operation: "PUT" is none of INVALID, MERGE, ADD, REMOVE, INSERT_BEFORE, INSERT_AFTER, INSERT_FIRST, REPLACE, MERGE_AND_REPLACE_LIST`},
+		"filter null patch":      {filterHead + "  configPatches:\n  -\n", 6, "spec.configPatches[0]: "},
+		"filter port":            {filterPatch + "    match:\n      listener:\n        portNumber: 70000\n" + filterAdd + "        name: a", 9, "spec.configPatches[0].match.listener.portNumber: 70000 is not a port: want 1 to 65535"},
+		"filter without value":   {filterPatch + "    patch: {operation: ADD}", 7, "spec.configPatches[0].patch.value: is missing"},
+		"filter without config":  {filterPatch + filterAdd + "        name: a", 9, "spec.configPatches[0].patch.value: has neither typed_config nor config_discovery"},
+		"filter of another":      {filterPatch + filterAdd + "        name: a\n        typed_confg: {}", 11, `spec.configPatches[0].patch.value.typed_confg: unknown field "typed_confg"`},
+		"filter without a type":  {filterPatch + filterAdd + "        name: a\n        typed_config: {a: b}", 11, `spec.configPatches[0].patch.value.typed_config: has no "@type"`},
+		"filter of unknown type": {filterPatch + filterAdd + "        name: a\n        typed_config:\n          '@type': type.googleapis.com/a.B", 12, `spec.configPatches[0].patch.value.typed_config.@type: "type.googleapis.com/a.B" is no type of Envoy's API`},
+		"filter field": {
+			filterPatch + filterAdd + "        name: a\n        typed_config:\n          '@type': type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua\n          stat_prefix: a\n          source: {}",
+			14, `spec.configPatches[0].patch.value.typed_config.source: unknown field "source"`,
+		},
+		"filter value": {
+			filterPatch + filterAdd + "        name: a\n        typed_config:\n          '@type': type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer\n          max_request_bytes: many",
+			13, `spec.configPatches[0].patch.value.typed_config.max_request_bytes: invalid value for uint32 field value: "many"`,
+		},
+		"filter rules": {
+			filterPatch + filterAdd + "        name: a\n        typed_config:\n          '@type': type.googleapis.com/envoy.extensions.filters.http.buffer.v3.Buffer\n          max_request_bytes: 0",
+			11, "spec.configPatches[0].patch.value.typed_config: breaks Envoy's rules: invalid Buffer.MaxRequestBytes: value must be greater than 0",
+		},
+		"filter without name": {
+			filterPatch + filterAdd + "        typed_config:\n          '@type': type.googleapis.com/envoy.extensions.filters.http.cors.v3.Cors",
+			9, "spec.configPatches[0].patch.value: breaks Envoy's rules: invalid HttpFilter.Name: value length must be at least 1 runes",
+		},
+		"filter is a router": {
+			filterPatch + filterAdd + "        name: a\n        typed_config:\n          '@type': type.googleapis.com/envoy.extensions.filters.http.router.v3.Router",
+			11, "spec.configPatches[0].patch.value.typed_config: is a router, which stands at the end of the filters already",
+		},
+		"filter default": {
+			filterPatch + filterAdd + "        name: a\n        config_discovery:\n          default_config:\n            '@type': type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua\n            code: a",
+			14, `spec.configPatches[0].patch.value.config_discovery.default_config.code: unknown field "code"`,
+		},
+		"filter discovery": {
+			filterPatch + filterAdd + "        name: a\n        config_discovery: {config_source: {ads: {}}}",
+			9, "spec.configPatches[0].patch.value: breaks Envoy's rules: invalid HttpFilter.ConfigDiscovery: embedded message failed validation | caused by: invalid ExtensionConfigSource.TypeUrls: value must contain at least 1 item(s)",
+		},
+		"filter without near": {
+			filterPatch + "    match: {listener: {filterChain: {filter: {name: envoy.filters.network.http_connection_manager, subFilter: {}}}}}\n" + filterAdd + "        name: a",
+			7, "spec.configPatches[0].match.listener.filterChain.filter.subFilter.name: is missing",
+		},
+		"extension twice": {
+			filterHead + "  configPatches:\n" + strings.Repeat("  - applyTo: EXTENSION_CONFIG\n"+filterAdd+"        name: a\n        typed_config: {'@type': type.googleapis.com/envoy.extensions.filters.http.cors.v3.Cors}\n", 2),
+			16, `spec.configPatches[1].patch.value.name: "a" is given twice`,
+		},
+		"extension without config": {
+			filterHead + "  configPatches:\n  - applyTo: EXTENSION_CONFIG\n" + filterAdd + "        name: a",
+			9, "spec.configPatches[0].patch.value: breaks Envoy's rules: invalid TypedExtensionConfig.TypedConfig: value is required",
+		},
+
 		"mesh syntax":          {meshHead + "  mesh: |\n    a: 1\n    b: [\n    c: 1\n", 8, "data.mesh: "},
 		"mesh key twice":       {meshHead + "  mesh: |\n    accessLogFile: a\n    rootNamespace: b\n    accessLogFile: c\n", 8, `data.mesh: key "accessLogFile" is given twice, first in line 6`},
 		"mesh type":            {meshHead + "  mesh: |\n    accessLogFile: a\n    connectTimeout: soon\n", 7, "data.mesh: connectTimeout: invalid google.protobuf.Duration value \"soon\""},
@@ -284,7 +377,7 @@ func TestUnreadKinds(t *testing.T) {
 		"policy":             {"security.istio.io/v1", "AuthorizationPolicy", "grave: AuthorizationPolicy is not read: it protects nothing"},
 		"authentication":     {"security.istio.io/v1beta1", "RequestAuthentication", "grave: RequestAuthentication is not read: it protects nothing"},
 		"misspelt policy":    {"security.istio.io/v1", "PeerAuthentification", "grave: PeerAuthentification is not read, did you mean PeerAuthentication?"},
-		"envoy filter":       {"networking.istio.io/v1alpha3", "EnvoyFilter", "EnvoyFilter is not read"},
+		"workload group":     {"networking.istio.io/v1", "WorkloadGroup", "WorkloadGroup is not read"},
 		"telemetry":          {"telemetry.istio.io/v1", "Telemetry", "Telemetry is not read"},
 		"misspelt":           {"networking.istio.io/v1", "Sidecarr", "grave: Sidecarr is not read, did you mean Sidecar?"},
 		"kind of another":    {"networking.istio.io/v1", "PeerAuthentication", "grave: PeerAuthentication is not read, did you mean apiVersion security.istio.io/v1?"},

@@ -16,7 +16,7 @@ import (
 var readKinds = map[string][]string{
 	"":                    {"Namespace", "Node", "Pod", "Service", "ConfigMap", "Secret", "ServiceAccount"},
 	discoveryv1.GroupName: {"EndpointSlice"},
-	groupNetworking:       {"Gateway", "Sidecar", "DestinationRule", "VirtualService", "ServiceEntry"},
+	groupNetworking:       {"Gateway", "Sidecar", "DestinationRule", "VirtualService", "ServiceEntry", "EnvoyFilter"},
 	groupSecurity:         {"PeerAuthentication"},
 }
 

@@ -53,7 +53,7 @@ func (s *session) content(i int, now pair, aside bool) *content {
 		}
 		s.addNames(i, c, now, t.force, t.doubt)
 	}
-	if s.sub.variant == xdswire.Delta {
+	if s.sub.variant == xdswire.Delta && !neverRemoved(i) {
 		s.addRemoved(t, c, now)
 	}
 	return c
@@ -193,7 +193,7 @@ func (s *session) addMissing(i int, c *content, name string) {
 			return
 		}
 	}
-	if delta {
+	if delta && !neverRemoved(i) {
 		c.removed = append(c.removed, name)
 	}
 }

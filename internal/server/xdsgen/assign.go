@@ -30,8 +30,11 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 	if s.Private {
 		eds.namespace = n.Namespace
 	}
+	filters := chooseFilters(s, n.Namespace, labels)
 	if n.ID.Type == mesh.Router {
-		return assignRouter(s, n, labels, eds)
+		a := assignRouter(s, n, labels, eds)
+		a[xdswire.ExtensionType] = filters.extensions
+		return a
 	}
 	sc := scope{namespace: n.Namespace, sidecar: chooseSidecar(s, n.Namespace, labels)}
 	clusters := sc
@@ -48,13 +51,17 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 	}
 	facts := encodeFacts(inbound(s, n, pod, labels, sc))
 	return Assignment{
-		xdswire.ClusterType:  {Shared: clusterView{scope: clusters}, Own: inboundView{xdswire.ClusterType, facts}},
+		xdswire.ClusterType:  {Shared: clusterView{scope: clusters}, Own: inboundView{typ: xdswire.ClusterType, facts: facts}},
 		xdswire.EndpointType: {Shared: eds},
 		xdswire.ListenerType: {
-			Shared: listenerView{scope: listeners, cluster: n.Cluster, captured: n.Captured, bind: bindOf(n, sc)},
-			Own:    inboundView{xdswire.ListenerType, facts},
+			Shared: listenerView{
+				scope: listeners, cluster: n.Cluster, captured: n.Captured, bind: bindOf(n, sc),
+				filters: encodeFilters(filters.outbound),
+			},
+			Own: inboundView{typ: xdswire.ListenerType, facts: facts, filters: encodeFilters(filters.inbound)},
 		},
-		xdswire.RouteType: {Shared: routeView{scope: routes, namespace: routes.namespace, cluster: n.Cluster, captured: n.Captured}},
+		xdswire.ExtensionType: filters.extensions,
+		xdswire.RouteType:     {Shared: routeView{scope: routes, namespace: routes.namespace, cluster: n.Cluster, captured: n.Captured}},
 	}
 }
 
@@ -79,9 +86,6 @@ func AssignTouched(s *snapshot.Snapshot, c *snapshot.Changes, n Node) bool {
 	}
 	if _, ok := c.Pods[podKey(n)]; ok {
 		return true
-	}
-	if n.ID.Type == mesh.Router {
-		return false
 	}
 	_, own := c.Namespaces[n.Namespace]
 	_, root := c.Namespaces[s.Mesh.RootNamespace]

@@ -42,6 +42,13 @@ func Describe(v View) string {
 		in(v.scope)
 		say("cluster", string(v.cluster))
 		say("bind", v.bind)
+		if v.filters != "" {
+			words = append(words, "HTTP filters")
+		}
+	case extensionView:
+		for _, e := range v.extensions() {
+			say("extension", e.Name)
+		}
 	case routeView:
 		in(v.scope)
 		say("short names of", v.namespace)

@@ -104,6 +104,9 @@ func generate(t testing.TB, s *snapshot.Snapshot, n xdsgen.Node) map[string][]*x
 	out := make(map[string][]*xdswire.Resource)
 	var enc xdswire.Encoder
 	for typ, views := range xdsgen.Assign(s, n) {
+		if views == (xdsgen.Views{}) {
+			continue
+		}
 		out[typ] = nil
 		for _, v := range []xdsgen.View{views.Shared, views.Own} {
 			if v == nil {

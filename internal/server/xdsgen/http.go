@@ -21,6 +21,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -32,8 +33,8 @@ const (
 )
 
 // outboundHTTP is the connection manager of an outbound listener; its routes
-// come by RDS.
-func outboundHTTP(statPrefix, routeName string) (*listenerv3.Filter, error) {
+// come by RDS. Of the filters it has those for the port.
+func outboundHTTP(statPrefix, routeName string, filters []snapshot.HTTPFilter, port uint32) (*listenerv3.Filter, error) {
 	h, err := baseHCM(statPrefix)
 	if err != nil {
 		return nil, err
@@ -43,16 +44,22 @@ func outboundHTTP(statPrefix, routeName string) (*listenerv3.Filter, error) {
 		return nil, err
 	}
 	h.HttpFilters = slices.Insert(h.HttpFilters, len(h.HttpFilters)-1, alpn)
+	if err := insertFilters(h, filters, port); err != nil {
+		return nil, err
+	}
 	h.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: adsSource(), RouteConfigName: routeName}}
 	return networkFilter(filterHCM, h)
 }
 
-// inboundHTTP is the connection manager of an inbound chain. It tells the
-// application who called: x-forwarded-client-cert carries the identity that
-// the client's certificate proved.
-func inboundHTTP(statPrefix string, routes *routev3.RouteConfiguration, http2 bool) (*listenerv3.Filter, error) {
+// http is the connection manager of an inbound chain. It tells the application
+// who called: x-forwarded-client-cert carries the identity that the client's
+// certificate proved.
+func (f *inboundFacts) http(statPrefix string, routes *routev3.RouteConfiguration, http2 bool, port uint32) (*listenerv3.Filter, error) {
 	h, err := baseHCM(statPrefix)
 	if err != nil {
+		return nil, err
+	}
+	if err := insertFilters(h, f.filters, port); err != nil {
 		return nil, err
 	}
 	h.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: routes}

@@ -31,6 +31,8 @@ type inboundFacts struct {
 	Passthrough snapshot.MTLSMode
 	Ports       map[uint32]snapshot.MTLSMode
 	IPv6        bool // the proxy has only IPv6 addresses
+
+	filters []snapshot.HTTPFilter // of listeners; not encoded
 }
 
 // target is one port on which a workload is called.
@@ -171,8 +173,9 @@ func ingressTargets(sc *snapshot.Sidecar, n Node, services []target) []target {
 
 // inboundView are the clusters or the listeners of one kind of workload.
 type inboundView struct {
-	typ   string
-	facts string // inboundFacts, encoded
+	typ     string
+	facts   string // inboundFacts, encoded
+	filters string // []snapshot.HTTPFilter, encoded; of listeners only
 }
 
 func (v inboundView) Type() string { return v.typ }
@@ -196,6 +199,7 @@ func (u inboundUnit) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error)
 	if u.typ == xdswire.ClusterType {
 		return f.clusters(enc)
 	}
+	f.filters = decodeFilters(u.filters)
 	return f.listeners(enc)
 }
 

@@ -54,7 +54,7 @@ func (f *inboundFacts) virtualInbound() (*listenerv3.Listener, error) {
 		named[f.Targets[i].Port] = true
 	}
 	unnamed := target{Protocol: mesh.Auto, Mode: f.Passthrough}
-	more, err := f.chains(&unnamed)
+	more, err := f.chains(&unnamed, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +70,7 @@ func (f *inboundFacts) virtualInbound() (*listenerv3.Listener, error) {
 		chains = append(chains, more...)
 	}
 	for i := range f.Targets {
-		if more, err = f.chains(&f.Targets[i]); err != nil {
+		if more, err = f.chains(&f.Targets[i], f.Targets[i].Port); err != nil {
 			return nil, err
 		}
 		chains = append(chains, more...)
@@ -152,7 +152,7 @@ func portRange(ports ...uint32) *listenerv3.ListenerFilterChainMatchPredicate {
 
 // boundListener listens for itself at the address that a Sidecar declares.
 func (f *inboundFacts) boundListener(t *target) (*listenerv3.Listener, error) {
-	chains, err := f.chains(t)
+	chains, err := f.chains(t, t.Port)
 	if err != nil {
 		return nil, err
 	}
@@ -222,7 +222,7 @@ func chainKinds(p mesh.Protocol, mode snapshot.MTLSMode) []chainKind {
 // passthroughChains are the chains of a port that no service names, but whose
 // mTLS mode a policy overrides.
 func (f *inboundFacts) passthroughChains(t *target) ([]*listenerv3.FilterChain, error) {
-	chains, err := f.chains(&target{Protocol: t.Protocol, Mode: t.Mode})
+	chains, err := f.chains(&target{Protocol: t.Protocol, Mode: t.Mode}, t.Port)
 	for _, c := range chains {
 		c.FilterChainMatch.DestinationPort = wrapperspb.UInt32(t.Port)
 	}
@@ -230,8 +230,9 @@ func (f *inboundFacts) passthroughChains(t *target) ([]*listenerv3.FilterChain, 
 }
 
 // chains are the filter chains of one port; a target without a port is every
-// port that has no chains of its own.
-func (f *inboundFacts) chains(t *target) ([]*listenerv3.FilterChain, error) {
+// port that has no chains of its own. Filters are those of the port number,
+// which such a target may have all the same.
+func (f *inboundFacts) chains(t *target, number uint32) ([]*listenerv3.FilterChain, error) {
 	cluster, vhost, operation := mesh.InboundPassthroughCluster, "inbound|http|0", ":0/*"
 	name, stat := "", mesh.InboundPassthroughCluster+";"
 	if t.Port != 0 {
@@ -265,7 +266,7 @@ func (f *inboundFacts) chains(t *target) ([]*listenerv3.FilterChain, error) {
 		var filter *listenerv3.Filter
 		if kind.http {
 			grpc := t.Protocol == mesh.GRPC || t.Protocol == mesh.GRPCWeb
-			filter, err = inboundHTTP(stat, inboundRoutes(cluster, vhost, operation, grpc), t.Protocol.IsHTTP2())
+			filter, err = f.http(stat, inboundRoutes(cluster, vhost, operation, grpc), t.Protocol.IsHTTP2(), number)
 		} else {
 			filter, err = tcpProxy(cluster)
 		}

@@ -171,7 +171,7 @@ func randomChange(r *rand.Rand) snapshot.Event {
 	}
 	svc := fmt.Sprintf("svc%d", r.IntN(4))
 	var o snapshot.Object
-	switch r.IntN(8) {
+	switch r.IntN(9) {
 	case 0, 1:
 		s := &snapshot.Service{Meta: metaOf(c, ns, svc), Selector: map[string]string{"app": "a"}, Headless: r.IntN(4) == 0}
 		s.VIPs = []netip.Addr{netip.AddrFrom4([4]byte{10, 9, c[1], byte(r.IntN(4))})}
@@ -209,6 +209,14 @@ func randomChange(r *rand.Rand) snapshot.Event {
 		}}
 		o = p
 	case 6:
+		f := &snapshot.EnvoyFilter{Meta: metaOf("c1", ns, fmt.Sprint("f", r.IntN(2))), Priority: int32(r.IntN(2))}
+		if r.IntN(2) == 0 {
+			f.Selector = map[string]string{"app": []string{"a", "b"}[r.IntN(2)]}
+		}
+		f.Extensions = []snapshot.Extension{{Name: "e", Body: []byte{byte(r.IntN(2))}}}
+		f.Filters = []snapshot.HTTPFilter{{Context: snapshot.Context(r.IntN(3)), Port: uint32(r.IntN(2) * 80)}}
+		o = f
+	case 7:
 		sc := &snapshot.Sidecar{Meta: metaOf("c1", ns, "s"), Kind: snapshot.KindSidecar, Spec: &networkingv1alpha3.Sidecar{}}
 		if r.IntN(2) == 0 {
 			sc.Spec.Egress = []*networkingv1alpha3.IstioEgressListener{

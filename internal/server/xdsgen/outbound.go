@@ -26,39 +26,44 @@ type listenerView struct {
 	cluster  mesh.ClusterID
 	captured bool
 	bind     string // for egress listeners that name no address
+	filters  string // []snapshot.HTTPFilter, encoded
 }
 
 func (v listenerView) Type() string { return xdswire.ListenerType }
 
 func (v listenerView) Units(s *snapshot.Snapshot, yield func(string, Unit)) {
-	v.fixed(s, yield)
+	filters := decodeFilters(v.filters)
+	v.fixed(s, filters, yield)
 	for number := range s.Ports.All() {
-		v.port(s, number, yield)
+		v.port(s, number, filters, yield)
 	}
 	for host := range s.Services.All() {
-		v.headless(s, host, yield)
+		v.headless(s, host, filters, yield)
 	}
 }
 
 func (v listenerView) Touched(s *snapshot.Snapshot, c *snapshot.Changes, yield func(string, Unit)) {
+	filters := decodeFilters(v.filters)
 	for number := range c.Ports {
-		v.port(s, number, yield)
+		v.port(s, number, filters, yield)
 	}
 	for host := range c.Services {
-		v.headless(s, host, yield)
+		v.headless(s, host, filters, yield)
 	}
 	for host := range c.Endpoints {
-		v.headless(s, host, yield)
+		v.headless(s, host, filters, yield)
 	}
 }
 
-func (v listenerView) fixed(s *snapshot.Snapshot, yield func(string, Unit)) {
+func (v listenerView) fixed(s *snapshot.Snapshot, filters []snapshot.HTTPFilter, yield func(string, Unit)) {
 	if v.captured {
 		yield("virtualOutbound", virtualOutbound{registryOnly: registryOnly(s.Mesh, v.scope)})
 	}
 	for i, e := range v.scope.egress() {
-		if e.GetPort().GetNumber() != 0 {
-			yield("egress "+strconv.Itoa(i), egressListener{sidecar: v.scope.sidecar, listener: i, captured: v.captured, bind: v.bind})
+		if number := e.GetPort().GetNumber(); number != 0 {
+			yield("egress "+strconv.Itoa(i), egressListener{
+				sidecar: v.scope.sidecar, listener: i, captured: v.captured, bind: v.bind, filters: filtersAt(filters, number),
+			})
 		}
 	}
 }
@@ -78,7 +83,7 @@ func (v listenerView) catchesAll() bool {
 	return len(egress) == 0
 }
 
-func (v listenerView) port(s *snapshot.Snapshot, number uint32, yield func(string, Unit)) {
+func (v listenerView) port(s *snapshot.Snapshot, number uint32, filters []snapshot.HTTPFilter, yield func(string, Unit)) {
 	id := "port " + portString(number)
 	services := s.Ports.Get(number)
 	if services == nil || !v.catchesAll() || v.scope.ownsPort(number) {
@@ -87,19 +92,24 @@ func (v listenerView) port(s *snapshot.Snapshot, number uint32, yield func(strin
 	}
 	yield(id, portListeners{
 		services: services, scope: v.scope, cluster: v.cluster, registryOnly: registryOnly(s.Mesh, v.scope),
+		filters: filtersAt(filters, number),
 	})
 }
 
 // headless yields the listeners of a headless service whose ports are not
 // HTTP: one for each pod, because clients connect to pod addresses.
-func (v listenerView) headless(s *snapshot.Snapshot, host string, yield func(string, Unit)) {
+func (v listenerView) headless(s *snapshot.Snapshot, host string, filters []snapshot.HTTPFilter, yield func(string, Unit)) {
 	id := "headless " + host
 	svc := s.Services.Get(host)
 	if svc == nil || !svc.Headless || !v.catchesAll() || !v.scope.sees(svc) {
 		yield(id, nil)
 		return
 	}
-	yield(id, headlessListeners{service: svc, endpoints: s.Endpoints.Get(host)})
+	ports := make([]uint32, len(svc.Ports))
+	for i := range svc.Ports {
+		ports[i] = svc.Ports[i].Number
+	}
+	yield(id, headlessListeners{service: svc, endpoints: s.Endpoints.Get(host), filters: filtersAt(filters, ports...)})
 }
 
 // virtualOutbound takes every redirected connection that no other listener
@@ -148,15 +158,16 @@ type portListeners struct {
 	scope        scope
 	cluster      mesh.ClusterID
 	registryOnly bool
+	filters      string
 }
 
 func (u portListeners) Type() string { return xdswire.ListenerType }
 
 func (u portListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	var out []*listenerv3.Listener
-	number := u.services.Number
+	number, filters := u.services.Number, decodeFilters(u.filters)
 	if anyHTTP(u.services, u.scope) && !reserved(number) {
-		l, err := httpListener(number, u.registryOnly)
+		l, err := httpListener(number, u.registryOnly, filters)
 		if err != nil {
 			return nil, err
 		}
@@ -173,7 +184,7 @@ func (u portListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, erro
 				continue // of two services that claim an address the oldest has it
 			}
 			taken[ip] = struct{}{}
-			l, err := serviceListener(svc, port, ip)
+			l, err := serviceListener(svc, port, ip, filters)
 			if err != nil {
 				return nil, err
 			}
@@ -187,6 +198,7 @@ func (u portListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, erro
 type headlessListeners struct {
 	service   *snapshot.MeshService
 	endpoints *snapshot.Endpoints
+	filters   string
 }
 
 func (u headlessListeners) Type() string { return xdswire.ListenerType }
@@ -196,6 +208,7 @@ func (u headlessListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, 
 		return nil, nil
 	}
 	var out []*listenerv3.Listener
+	filters := decodeFilters(u.filters)
 	taken := make(map[string]struct{})
 	for i := range u.service.Ports {
 		port := &u.service.Ports[i]
@@ -203,7 +216,7 @@ func (u headlessListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, 
 			continue
 		}
 		for _, e := range u.endpoints.ByPort[port.Name] {
-			l, err := serviceListener(u.service, port, e.Address.String())
+			l, err := serviceListener(u.service, port, e.Address.String(), filters)
 			if err != nil {
 				return nil, err
 			}
@@ -219,9 +232,9 @@ func (u headlessListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, 
 
 // httpListener takes the redirected HTTP connections of one port number to
 // any address.
-func httpListener(number uint32, registryOnly bool) (*listenerv3.Listener, error) {
+func httpListener(number uint32, registryOnly bool, filters []snapshot.HTTPFilter) (*listenerv3.Listener, error) {
 	name := "0.0.0.0_" + portString(number)
-	http, err := outboundHTTP("outbound_"+name+";", portString(number))
+	http, err := outboundHTTP("outbound_"+name+";", portString(number), filters, number)
 	if err != nil {
 		return nil, err
 	}
@@ -243,7 +256,7 @@ func httpListener(number uint32, registryOnly bool) (*listenerv3.Listener, error
 
 // serviceListener takes the redirected connections to one address of a
 // service; with detection, HTTP is routed and the rest goes on as TCP.
-func serviceListener(svc *snapshot.MeshService, port *snapshot.ServicePort, ip string) (*listenerv3.Listener, error) {
+func serviceListener(svc *snapshot.MeshService, port *snapshot.ServicePort, ip string, filters []snapshot.HTTPFilter) (*listenerv3.Listener, error) {
 	number := portString(port.Number)
 	name := ip + "_" + number
 	detect := port.Protocol == mesh.Auto
@@ -260,7 +273,7 @@ func serviceListener(svc *snapshot.MeshService, port *snapshot.ServicePort, ip s
 		l.FilterChains = []*listenerv3.FilterChain{chain}
 		return l, nil
 	}
-	http, err := outboundHTTP("outbound_"+name+";", svc.Host+":"+number)
+	http, err := outboundHTTP("outbound_"+name+";", svc.Host+":"+number, filters, port.Number)
 	if err != nil {
 		return nil, err
 	}
@@ -305,6 +318,7 @@ type egressListener struct {
 	listener int
 	captured bool
 	bind     string
+	filters  string
 }
 
 func (u egressListener) Type() string { return xdswire.ListenerType }
@@ -332,7 +346,7 @@ func (u egressListener) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, err
 	if path, ok := strings.CutPrefix(bind, "unix://"); ok {
 		at = pipe(path)
 	}
-	http, err := outboundHTTP("outbound_"+name+";", portString(number))
+	http, err := outboundHTTP("outbound_"+name+";", portString(number), decodeFilters(u.filters), number)
 	if err != nil {
 		return nil, err
 	}

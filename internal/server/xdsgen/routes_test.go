@@ -46,7 +46,7 @@ func TestReservedPorts(t *testing.T) {
 		svc := &snapshot.MeshService{Host: "a.b.svc.cluster.local", Ports: []snapshot.ServicePort{{Number: number, Protocol: mesh.HTTP}}}
 		s := &snapshot.Snapshot{Mesh: &snapshot.Mesh{}}
 		s.Ports = s.Ports.With(map[uint32]*snapshot.PortServices{number: {Number: number, Services: []*snapshot.MeshService{svc}}})
-		listenerView{captured: true}.port(s, number, func(_ string, u Unit) {
+		listenerView{captured: true}.port(s, number, nil, func(_ string, u Unit) {
 			out, err := u.Generate(&xdswire.Encoder{})
 			if err != nil || len(out) != 0 {
 				t.Errorf("port %d: listeners %v, error %v", number, out, err)

@@ -626,23 +626,23 @@ func TestUnread(t *testing.T) {
 	const deployment = "---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\n"
 	w := start(t, map[string]string{
 		"a.yaml": policy + deployment,
-		"b.yaml": "apiVersion: networking.istio.io/v1\nkind: EnvoyFilter\nmetadata: {name: f}\n",
+		"b.yaml": "apiVersion: networking.istio.io/v1\nkind: WorkloadGroup\nmetadata: {name: f}\n",
 	})
 	said := "level=WARN msg=\"object has no effect\" cluster=c object=\"AuthorizationPolicy n/p\" file=" + w.path("a.yaml") +
 		" line=2 reason=\"AuthorizationPolicy is not read: it protects nothing\""
 	w.logged(1, said)
-	w.logged(1, "level=INFO msg=\"object has no effect\" cluster=c object=\"EnvoyFilter default/f\"")
-	w.logged(1, `skipped="AuthorizationPolicy 1, Deployment 1, EnvoyFilter 1"`)
+	w.logged(1, "level=INFO msg=\"object has no effect\" cluster=c object=\"WorkloadGroup default/f\"")
+	w.logged(1, `skipped="AuthorizationPolicy 1, Deployment 1, WorkloadGroup 1"`)
 	w.problems()
 
 	w.write("a.yaml", "\n"+policy+deployment) // moves
 	w.write("c.yaml", "apiVersion: v1\nkind: service\nmetadata: {name: s, namespace: n}\n")
 	w.logged(1, `reason="service is not read, did you mean Service?"`)
-	w.logged(1, `skipped="AuthorizationPolicy 1, Deployment 1, EnvoyFilter 1, service 1"`)
+	w.logged(1, `skipped="AuthorizationPolicy 1, Deployment 1, WorkloadGroup 1, service 1"`)
 	w.logged(3, "object has no effect")
 
 	w.must(os.Remove(w.path("a.yaml")))
-	w.logged(1, `msg="kinds that are not read" cluster=c dir=`+w.dir+` skipped="EnvoyFilter 1, service 1"`)
+	w.logged(1, `msg="kinds that are not read" cluster=c dir=`+w.dir+` skipped="WorkloadGroup 1, service 1"`)
 	w.write("a.yaml", policy) // another object, for all that is known
 	w.logged(2, said)
 }

@@ -1,0 +1,78 @@
+package proxyconfig
+
+import (
+	"cmp"
+	"io"
+	"slices"
+	"strings"
+
+	adminv3 "github.com/envoyproxy/go-control-plane/envoy/admin/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/meshctl/meshctl/internal/output"
+)
+
+// Extension is one extension configuration that a proxy got through ECDS.
+type Extension struct {
+	Name string
+	// Type is the name of the message that configures the extension.
+	Type string
+}
+
+// Extensions are the extension configurations of a config dump.
+type Extensions struct {
+	// Items are sorted by type, then name.
+	Items []Extension
+	// Resource is the section as proto JSON, in the order of the dump.
+	Resource ExtensionsResource
+}
+
+// ExtensionsResource is the JSON form of Extensions.
+type ExtensionsResource struct {
+	Filters []jsontext.Value `json:"ecdsFilters"`
+}
+
+var extensionSection = section{
+	what:    "extension configurations",
+	typeURL: "type.googleapis.com/envoy.admin.v3.EcdsConfigDump",
+	paths:   map[string][]string{"ecds_filters": {}},
+}
+
+// ReadExtensions reads the extension configurations of a config dump.
+func ReadExtensions(r io.Reader) (*Extensions, error) {
+	e := &Extensions{Resource: ExtensionsResource{Filters: []jsontext.Value{}}}
+	err := extensionSection.read(r, func(_ string, raw jsontext.Value) error {
+		m := new(adminv3.EcdsConfigDump_EcdsFilterConfig)
+		resource, err := protoJSON(raw, m)
+		if err != nil {
+			return err
+		}
+		if err := decode(raw, m); err != nil {
+			return err
+		}
+		config := new(corev3.TypedExtensionConfig)
+		if m.GetEcdsFilter() != nil {
+			if err := m.GetEcdsFilter().UnmarshalTo(config); err != nil {
+				return err
+			}
+		}
+		url := config.GetTypedConfig().GetTypeUrl()
+		e.Resource.Filters = append(e.Resource.Filters, resource)
+		e.Items = append(e.Items, Extension{Name: config.GetName(), Type: url[strings.LastIndexByte(url, '/')+1:]})
+		return nil
+	})
+	slices.SortStableFunc(e.Items, func(a, b Extension) int {
+		return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.Name, b.Name))
+	})
+	return e, err
+}
+
+// ExtensionTable lays extension configurations out in Istio's columns.
+func ExtensionTable(items []Extension) *output.Table {
+	t := &output.Table{Header: []string{"ECDS NAME", "TYPE"}}
+	for _, e := range items {
+		t.Rows = append(t.Rows, []string{e.Name, e.Type})
+	}
+	return t
+}

@@ -1,0 +1,107 @@
+package registry
+
+import (
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+func envoyFilter(ns, n string, extensions ...string) *snapshot.EnvoyFilter {
+	f := &snapshot.EnvoyFilter{Meta: meta("c1", ns, n)}
+	for _, e := range extensions {
+		f.Extensions = append(f.Extensions, snapshot.Extension{Name: e})
+	}
+	return f
+}
+
+// TestEnvoyFilterOrder: the root namespace, then by priority, age and name;
+// only for the proxies that the object is for.
+func TestEnvoyFilterOrder(t *testing.T) {
+	t.Parallel()
+	late, first, old, root, other := envoyFilter("sample", "z"), envoyFilter("sample", "y"), envoyFilter("sample", "x"),
+		envoyFilter("istio-system", "root"), envoyFilter("other", "other")
+	root.Priority, first.Priority = 7, -1
+	old.Created = epoch.Add(-time.Hour)
+	some, elsewhere := envoyFilter("sample", "a"), envoyFilter("sample", "b")
+	some.Selector, elsewhere.Selector = map[string]string{"app": "web"}, map[string]string{"app": "db"}
+	remote := envoyFilter("sample", "remote")
+	remote.Cluster = "c2"
+	b := newBench(t)
+	b.apply(up(late), up(first), up(old), up(root), up(other), up(some), up(elsewhere), up(remote))
+	filters := func() string {
+		var names []string
+		for _, f := range snapshot.EnvoyFiltersFor(b.snap.Namespaces.Get("istio-system"), b.snap.Namespaces.Get("sample"), map[string]string{"app": "web"}) {
+			names = append(names, f.Name)
+		}
+		return strings.Join(names, " ")
+	}
+	if got, want := filters(), "root y x a z"; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	b.apply(down(first))
+	if got, want := filters(), "root x a z"; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+// TestEnvoyFilterTouchesNoService: facts about services do not read it.
+func TestEnvoyFilterTouchesNoService(t *testing.T) {
+	t.Parallel()
+	b := newBench(t)
+	b.apply(up(service("c1", "web")))
+	before := b.snap
+	c := b.apply(up(envoyFilter("istio-system", "f", "e")))
+	if len(c.Services)+len(c.Endpoints)+len(c.Ports) > 0 || c.Everywhere {
+		t.Errorf("changes are %+v", c)
+	}
+	if _, ok := c.Namespaces["istio-system"]; !ok || before.Services != b.snap.Services {
+		t.Errorf("changes are %+v, services the same: %t", c, before.Services == b.snap.Services)
+	}
+}
+
+// TestClaimsAreTold: of an extension that two objects give, once, and only
+// when a proxy may have both.
+func TestClaimsAreTold(t *testing.T) {
+	t.Parallel()
+	var log strings.Builder
+	b := newBench(t)
+	b.s.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+	told := func() (out []string) {
+		for line := range strings.Lines(log.String()) {
+			_, line, _ = strings.Cut(line, "extension=")
+			line, _, _ = strings.Cut(line, " first_at=")
+			out = append(out, strings.ReplaceAll(line, " (cluster c1)", ""))
+		}
+		log.Reset()
+		slices.Sort(out)
+		return out
+	}
+	apart, web := envoyFilter("sample", "apart", "e"), envoyFilter("sample", "web", "e")
+	apart.Selector, web.Selector = map[string]string{"app": "db"}, map[string]string{"app": "web"}
+	b.apply(up(apart), up(web), up(envoyFilter("other", "o", "e")))
+	if got := told(); got != nil {
+		t.Errorf("told of %q", got)
+	}
+	root := envoyFilter("istio-system", "root", "x", "e")
+	b.apply(up(root))
+	want := []string{`e first="EnvoyFilter istio-system/root"`, `e first="EnvoyFilter istio-system/root"`, `e first="EnvoyFilter istio-system/root"`}
+	if diff := cmp.Diff(want, told()); diff != "" {
+		t.Error(diff)
+	}
+	b.apply(up(envoyFilter("sample", "z", "e")))
+	want = []string{`e first="EnvoyFilter istio-system/root"`, `e first="EnvoyFilter sample/apart"`, `e first="EnvoyFilter sample/web"`}
+	if diff := cmp.Diff(want, told()); diff != "" {
+		t.Error(diff)
+	}
+	b.apply(down(root))
+	b.apply(up(root))
+	if got := told(); len(got) != 4 {
+		t.Errorf("after it came again, told %d times, want 4: %q", len(got), got)
+	}
+}

@@ -1,0 +1,160 @@
+package xdsgen
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+// chosenFilters is what the EnvoyFilters of one workload ask for. Each part
+// is empty for workloads that no EnvoyFilter selects, which so share what
+// they shared without any.
+type chosenFilters struct {
+	inbound    []snapshot.HTTPFilter
+	outbound   []snapshot.HTTPFilter
+	extensions Views
+}
+
+// chooseFilters gathers what the EnvoyFilters ask for that select a workload,
+// in the order in which they apply. Of two extensions of one name the first
+// counts.
+func chooseFilters(s *snapshot.Snapshot, namespace string, labels map[string]string) chosenFilters {
+	var out chosenFilters
+	var extensions []snapshot.Extension
+	taken := make(map[string]bool)
+	for _, f := range snapshot.EnvoyFiltersFor(s.Namespaces.Get(s.Mesh.RootNamespace), s.Namespaces.Get(namespace), labels) {
+		for _, e := range f.Extensions {
+			if !taken[e.Name] {
+				taken[e.Name] = true
+				extensions = append(extensions, e)
+			}
+		}
+		for _, p := range f.Filters {
+			if p.Context != snapshot.OutboundContext {
+				out.inbound = append(out.inbound, p)
+			}
+			if p.Context != snapshot.InboundContext {
+				out.outbound = append(out.outbound, p)
+			}
+		}
+	}
+	if len(extensions) > 0 {
+		slices.SortFunc(extensions, func(a, b snapshot.Extension) int { return strings.Compare(a.Name, b.Name) })
+		out.extensions.Shared = extensionView{encodeFacts(extensions)}
+	}
+	return out
+}
+
+// extensionView are the extension configurations of the proxies for which the
+// same were chosen.
+type extensionView struct {
+	facts string // []snapshot.Extension, encoded
+}
+
+func (v extensionView) Type() string { return xdswire.ExtensionType }
+
+func (v extensionView) Units(_ *snapshot.Snapshot, yield func(string, Unit)) {
+	for _, e := range v.extensions() {
+		yield(e.Name, extension{e.Name, string(e.Body)})
+	}
+}
+
+// Touched yields nothing: other facts make another view.
+func (v extensionView) Touched(*snapshot.Snapshot, *snapshot.Changes, func(string, Unit)) {}
+
+func (v extensionView) extensions() []snapshot.Extension {
+	var list []snapshot.Extension
+	decodeFacts(v.facts, &list)
+	return list
+}
+
+// extension is one extension configuration.
+type extension struct {
+	name string
+	body string // encoded
+}
+
+func (u extension) Type() string { return xdswire.ExtensionType }
+
+func (u extension) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
+	return []*xdswire.Resource{enc.Raw(xdswire.ExtensionType, u.name, []byte(u.body))}, nil
+}
+
+// encodeFilters makes a list of filters comparable; none is the empty string.
+func encodeFilters(list []snapshot.HTTPFilter) string {
+	if len(list) == 0 {
+		return ""
+	}
+	return encodeFacts(list)
+}
+
+func decodeFilters(facts string) []snapshot.HTTPFilter {
+	var list []snapshot.HTTPFilter
+	if facts != "" {
+		decodeFacts(facts, &list)
+	}
+	return list
+}
+
+// decodeFacts reads what encodeFacts wrote.
+func decodeFacts(facts string, into any) {
+	if err := json.Unmarshal([]byte(facts), into); err != nil {
+		panic("xdsgen: facts that do not decode: " + err.Error())
+	}
+}
+
+// filtersAt are the filters for the listeners of any of the ports, so that
+// listeners of other ports stay shared with proxies that have none.
+func filtersAt(list []snapshot.HTTPFilter, ports ...uint32) string {
+	var out []snapshot.HTTPFilter
+	for _, f := range list {
+		if f.Port == 0 || slices.Contains(ports, f.Port) {
+			out = append(out, f)
+		}
+	}
+	return encodeFilters(out)
+}
+
+// insertFilters inserts those of the filters that are for the port.
+func insertFilters(h *hcmv3.HttpConnectionManager, list []snapshot.HTTPFilter, port uint32) error {
+	for i := range list {
+		f := &list[i]
+		if f.Port != 0 && f.Port != port {
+			continue
+		}
+		at := placeOf(f, h.HttpFilters)
+		if at < 0 {
+			continue
+		}
+		filter := new(hcmv3.HttpFilter)
+		if err := proto.Unmarshal(f.Body, filter); err != nil {
+			return fmt.Errorf("decode an HTTP filter: %w", err)
+		}
+		h.HttpFilters = slices.Insert(h.HttpFilters, at, filter)
+	}
+	return nil
+}
+
+// placeOf is where in the list the filter is inserted, -1 if nowhere. The
+// last filter of the list, the router, stays the last.
+func placeOf(f *snapshot.HTTPFilter, list []*hcmv3.HttpFilter) int {
+	last := len(list) - 1
+	switch f.Insert {
+	case snapshot.InsertFirst:
+		return 0
+	case snapshot.InsertLast:
+		return last
+	}
+	near := slices.IndexFunc(list, func(h *hcmv3.HttpFilter) bool { return h.GetName() == f.Near })
+	if near >= 0 && f.Insert == snapshot.InsertAfter {
+		near = min(near+1, last)
+	}
+	return near
+}
