@@ -1,0 +1,286 @@
+package verify
+
+import (
+	"crypto/x509"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/mesh"
+)
+
+// certificates checks each certificate by itself.
+func (c *checker) certificates() {
+	for _, x := range c.all {
+		c.clock(x)
+		c.strength(x)
+		if len(x.UnhandledCriticalExtensions) > 0 {
+			c.judge(CriticalExt, x, "peers refuse it for its critical extension %v, which they do not know", x.UnhandledCriticalExtensions[0])
+		}
+		ca := c.mustSign(x)
+		if ca {
+			c.signer(x)
+		} else if !x.IsCA || isWorkload(x.Certificate) || c.set.Purpose == Leaf && c.isFirst(x) {
+			c.leaf(x)
+		}
+		c.identity(x, ca || x.IsCA)
+	}
+}
+
+func (c *checker) isFirst(x cert) bool {
+	return c.first.Certificate != nil && x.Equal(c.first.Certificate)
+}
+
+// maxSoon is how long before its end a certificate that lives long is due.
+const maxSoon = 30 * 24 * time.Hour
+
+func (c *checker) clock(x cert) {
+	now, life := c.opts.Now, x.NotAfter.Sub(x.NotBefore)
+	switch left := x.NotAfter.Sub(now); {
+	case now.After(x.NotAfter):
+		c.judge(Expired, x, "it expired at %s", stamp(x.NotAfter))
+	case now.Before(x.NotBefore):
+		c.judge(NotYetValid, x, "it is valid only from %s", stamp(x.NotBefore))
+	case left < min(maxSoon, life/5):
+		c.judge(ExpiresSoon, x, "it expires at %s, in %s", stamp(x.NotAfter), days(left))
+	}
+}
+
+func days(d time.Duration) string {
+	if d < 48*time.Hour {
+		return d.Truncate(time.Minute).String()
+	}
+	return fmt.Sprintf("%d days", d/(24*time.Hour))
+}
+
+func (c *checker) strength(x cert) {
+	if code, reason := weakKey(x.PublicKey); code != "" {
+		c.judge(code, x, "its key is %s", reason)
+	}
+	if weakSignature(x.SignatureAlgorithm) {
+		c.judge(WeakSignature, x, "it is signed with %s", x.SignatureAlgorithm)
+		if c.links.selfSigned(x.Certificate) {
+			// Nobody looks at the signature of a root.
+			c.findings[len(c.findings)-1].Severity = Warning
+		}
+	}
+}
+
+// mustSign reports whether the certificate has to be a CA: it signs for a
+// mesh, it is in a trust bundle, or it has signed something that is here.
+func (c *checker) mustSign(x cert) bool {
+	if c.set.Purpose == CA && c.isFirst(x) {
+		return true
+	}
+	for _, l := range c.lists {
+		if (l.file.Role == RoleRoots || l.file.Role == RoleRoot) && holds(l.certs, x) {
+			return true
+		}
+	}
+	return slices.ContainsFunc(c.paths, func(p []cert) bool { return holds(p[1:], x) })
+}
+
+func holds(certs []cert, x cert) bool {
+	return slices.ContainsFunc(certs, func(y cert) bool { return y.Equal(x.Certificate) })
+}
+
+// signer checks the rights of a CA.
+func (c *checker) signer(x cert) {
+	switch {
+	case !x.BasicConstraintsValid || !x.IsCA:
+		c.about(NotACA, x, "it has no right to sign (basic constraints)")
+		return
+	case !mayBeCA(x.Certificate):
+		c.about(KeyUsage, x, "its key usage is without keyCertSign")
+	case c.set.Purpose == CA && c.isFirst(x) && x.MaxPathLen < 0 && !c.links.selfSigned(x.Certificate):
+		c.about(NoPathLength, x, "it has no path length, so what it signs may be a CA too")
+	}
+	if lacks := lacking(x.Certificate, c.uses(x)); lacks != "" {
+		c.judge(ExtKeyUsage, x, "its extended key usages are without %s, so what it signs cannot have it", lacks)
+	}
+}
+
+// uses is what those below a CA need to be used for: in a mesh, each is both
+// server and client.
+func (c *checker) uses(x cert) []x509.ExtKeyUsage {
+	if c.set.Purpose == CA {
+		return []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	}
+	for _, p := range c.paths {
+		if holds(p[1:], x) {
+			return leafUses(p[0].Certificate)
+		}
+	}
+	return nil
+}
+
+func leafUses(x *x509.Certificate) []x509.ExtKeyUsage {
+	switch {
+	case x.IsCA:
+		return nil
+	case len(spiffeIDs(x)) > 0:
+		return []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
+	case slices.Contains(x.ExtKeyUsage, x509.ExtKeyUsageClientAuth):
+		return nil // a client alone, such as a kubeconfig's
+	}
+	return []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+}
+
+// lacking names the first use that the certificate excludes.
+func lacking(x *x509.Certificate, uses []x509.ExtKeyUsage) string {
+	if len(x.ExtKeyUsage)+len(x.UnknownExtKeyUsage) == 0 || slices.Contains(x.ExtKeyUsage, x509.ExtKeyUsageAny) {
+		return ""
+	}
+	for _, use := range uses {
+		if !slices.Contains(x.ExtKeyUsage, use) {
+			return use.String()
+		}
+	}
+	return ""
+}
+
+// leaf checks the rights of a certificate that is shown to peers.
+func (c *checker) leaf(x cert) {
+	switch {
+	case x.IsCA:
+		c.judge(LeafIsCA, x, "a certificate that peers are shown must not be a CA (basic constraints)")
+	case x.KeyUsage&(x509.KeyUsageCertSign|x509.KeyUsageCRLSign) != 0:
+		c.judge(LeafIsCA, x, "a certificate that peers are shown must not sign others (key usage keyCertSign or cRLSign)")
+	case x.KeyUsage != 0 && x.KeyUsage&x509.KeyUsageDigitalSignature == 0:
+		c.judge(KeyUsage, x, "its key usage is without digitalSignature")
+	}
+	if lacks := lacking(x.Certificate, leafUses(x.Certificate)); lacks != "" {
+		c.judge(ExtKeyUsage, x, "its extended key usages are without %s", lacks)
+	}
+	if len(certs.URIs(x.Certificate))+len(x.DNSNames)+len(x.IPAddresses)+len(x.EmailAddresses) == 0 {
+		c.judge(NoSAN, x, "it has no name that peers look at (subject alternative name)")
+	}
+}
+
+// identity checks SPIFFE ids.
+func (c *checker) identity(x cert, ca bool) {
+	uris := certs.URIs(x.Certificate)
+	if len(uris) > 1 {
+		c.judge(ManyURIs, x, "it has %d URIs, peers accept exactly one", len(uris))
+		return
+	}
+	for _, uri := range uris {
+		if ca && !strings.HasPrefix(strings.ToLower(uri), "spiffe:") {
+			continue
+		}
+		domain, err := parseID(uri, ca && !isWorkload(x.Certificate))
+		switch {
+		case err != nil:
+			c.judge(BadSPIFFEID, x, "%v", err)
+		case c.opts.TrustDomain != "" && domain != c.opts.TrustDomain:
+			c.judge(TrustDomain, x, "its trust domain is %q, not %q", domain, c.opts.TrustDomain)
+		}
+	}
+}
+
+// spiffeIDs returns the URIs of the scheme spiffe.
+func spiffeIDs(x *x509.Certificate) []string {
+	return slices.DeleteFunc(certs.URIs(x), func(s string) bool { return !strings.HasPrefix(s, "spiffe://") })
+}
+
+// isWorkload reports whether the certificate names a workload: a SPIFFE id
+// with a path. That of a CA has none.
+func isWorkload(x *x509.Certificate) bool {
+	return slices.ContainsFunc(spiffeIDs(x), func(s string) bool {
+		_, path, _ := strings.Cut(strings.TrimPrefix(s, "spiffe://"), "/")
+		return path != ""
+	})
+}
+
+// maxID is the longest SPIFFE id, in bytes.
+const maxID = 2048
+
+// parseID checks a SPIFFE id by the SPIFFE specification and returns its trust
+// domain. Only that of a CA may be without a path.
+func parseID(id string, ca bool) (domain string, err error) {
+	if len(id) > maxID {
+		return "", fmt.Errorf("the SPIFFE id has %d bytes, more than %d", len(id), maxID)
+	}
+	rest, ok := strings.CutPrefix(id, "spiffe://")
+	if !ok {
+		return "", fmt.Errorf("the URI %q is no SPIFFE id: it does not start with spiffe://", id)
+	}
+	domain, path, hasPath := strings.Cut(rest, "/")
+	switch {
+	case !mesh.IsTrustDomain(domain):
+		return "", fmt.Errorf("SPIFFE id %q: the trust domain %q is not of a-z, 0-9, '.', '-' and '_'", id, domain)
+	case !hasPath && ca:
+		return domain, nil
+	case path == "":
+		return "", fmt.Errorf("SPIFFE id %q names no workload", id)
+	}
+	for segment := range strings.SplitSeq(path, "/") {
+		switch {
+		case segment == "", segment == ".", segment == "..":
+			return "", fmt.Errorf("SPIFFE id %q has the path segment %q", id, segment)
+		case strings.ContainsFunc(segment, notInPath):
+			return "", fmt.Errorf("SPIFFE id %q has more in its path than letters, digits, '.', '-' and '_'", id)
+		}
+	}
+	return domain, nil
+}
+
+func notInPath(r rune) bool {
+	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '.' && r != '-' && r != '_'
+}
+
+// names checks the names below each CA against its constraints.
+func (c *checker) names() {
+	done := map[string]bool{}
+	for _, p := range c.paths {
+		for i, ca := range p {
+			if c.opts.TrustDomain != "" && c.set.Purpose == CA && !done[string(ca.Raw)] {
+				done[string(ca.Raw)] = true
+				if !permits(c.opts.TrustDomain, ca.PermittedURIDomains, ca.ExcludedURIDomains, hostMatches) {
+					c.about(NameConstraint, ca, "its name constraints do not permit the trust domain %q", c.opts.TrustDomain)
+				}
+			}
+			for _, x := range p[:i] {
+				c.constrain(ca, x)
+			}
+		}
+	}
+}
+
+func (c *checker) constrain(ca, x cert) {
+	for _, id := range spiffeIDs(x.Certificate) {
+		domain, _, _ := strings.Cut(strings.TrimPrefix(id, "spiffe://"), "/")
+		if !permits(domain, ca.PermittedURIDomains, ca.ExcludedURIDomains, hostMatches) {
+			c.about(NameConstraint, x, "the name constraints of %q do not permit %q", Name(ca.Certificate), id)
+			return
+		}
+	}
+	for _, name := range x.DNSNames {
+		if !permits(strings.TrimPrefix(name, "*."), ca.PermittedDNSDomains, ca.ExcludedDNSDomains, dnsMatches) {
+			c.about(NameConstraint, x, "the name constraints of %q do not permit %q", Name(ca.Certificate), name)
+			return
+		}
+	}
+}
+
+func permits(name string, permitted, excluded []string, match func(name, constraint string) bool) bool {
+	is := func(constraint string) bool { return match(strings.ToLower(name), strings.ToLower(constraint)) }
+	return !slices.ContainsFunc(excluded, is) && (len(permitted) == 0 || slices.ContainsFunc(permitted, is))
+}
+
+// dnsMatches: a constraint permits its domain and all below.
+func dnsMatches(name, constraint string) bool {
+	constraint = strings.TrimPrefix(constraint, ".")
+	return constraint == "" || name == constraint || strings.HasSuffix(name, "."+constraint)
+}
+
+// hostMatches: the constraint of a URI permits one host, or with a leading dot
+// all below it.
+func hostMatches(host, constraint string) bool {
+	if strings.HasPrefix(constraint, ".") {
+		return strings.HasSuffix(host, constraint)
+	}
+	return constraint == "" || host == constraint
+}

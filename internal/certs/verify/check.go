@@ -1,0 +1,302 @@
+package verify
+
+import (
+	"crypto"
+	"crypto/x509"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/meshctl/meshctl/internal/certs"
+)
+
+// Check returns what is wrong with the set, errors first, each fault once at
+// the first place where it is.
+func Check(s Set, o Options) []Finding {
+	c := &checker{set: s, opts: o, links: newLinker()}
+	c.read()
+	c.complete()
+	c.roles()
+	c.chains()
+	c.certificates()
+	c.names()
+	c.keys()
+	c.revocation()
+	if c.links.left == 0 {
+		c.report(TooMany, s.Place, cert{}, "so many certificates share a name that who signed whom was not looked at any further")
+	}
+	c.last()
+	slices.SortStableFunc(c.findings, func(a, b Finding) int { return rank(a) - rank(b) })
+	return c.findings
+}
+
+func rank(f Finding) int {
+	if f.Severity == Error {
+		return 0
+	}
+	return 1
+}
+
+// checker holds what one Check knows.
+type checker struct {
+	set      Set
+	opts     Options
+	links    *linker
+	findings []Finding
+
+	all   []cert // each distinct certificate, at its first place
+	first cert   // what the set is about, in sets with a purpose
+	lists []list // the certificates of each file
+	// roots are what is trusted; rooted tells whether the set itself says so,
+	// or the options.
+	roots  []cert
+	rooted bool
+	pks    []privateKey
+	crls   []crl
+
+	paths  [][]cert        // from what signs or is shown to a root
+	needed map[string]bool // the certificates on the paths, by their bytes
+	steps  int             // of the search for one path
+}
+
+// list is the certificates of one file, in order.
+type list struct {
+	file  File
+	certs []cert
+	whole bool // every block of the file could be read
+}
+
+type privateKey struct {
+	public crypto.PublicKey
+	place  string
+	role   Role
+}
+
+// report adds a finding; subject may be the zero cert.
+func (c *checker) report(code Code, place string, subject cert, format string, args ...any) {
+	k := kinds(code)
+	f := Finding{Severity: k.severity, Code: code, Place: place, Fix: k.fix, Reason: fmt.Sprintf(format, args...)}
+	if subject.Certificate != nil {
+		f.Subject, f.Fingerprint = Name(subject.Certificate), Short(subject.Certificate)
+	}
+	c.findings = append(c.findings, f)
+}
+
+// about reports a fault of a certificate at its own place.
+func (c *checker) about(code Code, subject cert, format string, args ...any) {
+	c.report(code, subject.place, subject, format, args...)
+}
+
+// judge is about, with a warning in place of an error when the set works
+// without the certificate, such as an old root in a bundle.
+func (c *checker) judge(code Code, subject cert, format string, args ...any) {
+	c.about(code, subject, format, args...)
+	if c.set.Purpose != Loose && len(c.paths) > 0 && !c.needed[string(subject.Raw)] {
+		c.findings[len(c.findings)-1].Severity = Warning
+	}
+}
+
+// Name is how a certificate is called: its subject, or else its first name.
+func Name(c *x509.Certificate) string {
+	if s := c.Subject.String(); s != "" {
+		return s
+	}
+	if uris := certs.URIs(c); len(uris) > 0 {
+		return uris[0]
+	}
+	if len(c.DNSNames) > 0 {
+		return c.DNSNames[0]
+	}
+	return "serial " + c.SerialNumber.Text(16)
+}
+
+// Short is the beginning of a certificate's SHA-256, 8 bytes in hex.
+func Short(c *x509.Certificate) string { return certs.Fingerprint(c)[:23] }
+
+// read takes the blocks of all files apart and reports those that are none.
+func (c *checker) read() {
+	known := map[string]bool{}
+	for _, f := range c.set.Files {
+		switch {
+		case f.Unreadable != "":
+			c.report(Unreadable, f.Place, cert{}, "%s", f.Unreadable)
+			continue
+		case len(f.Blocks) == 0 && !f.Empty:
+			c.report(NoPEM, f.Place, cert{}, "it holds no PEM block")
+		}
+		l := list{file: f, whole: true}
+		inFile := map[string]bool{}
+		exposed := f.Exposed
+		for _, b := range f.Blocks {
+			place := fmt.Sprintf("%s:%d", f.Place, b.Line)
+			if b.IsKey() && exposed != "" {
+				c.report(ExposedKey, f.Place, cert{}, "the private key in it: %s", exposed)
+				exposed = ""
+			}
+			switch {
+			case b.Fault != "":
+				c.fault(b, place)
+				l.whole = l.whole && b.Fault == certs.FaultTrailing
+			case b.Cert != nil:
+				x := cert{b.Cert, place}
+				if raw := string(b.Cert.Raw); inFile[raw] {
+					c.about(Duplicate, x, "the certificate stands in this file twice")
+				} else if inFile[raw] = true; !known[raw] {
+					known[raw] = true
+					c.all = append(c.all, x)
+				}
+				l.certs = append(l.certs, x)
+			case b.CRL != nil:
+				c.crls = append(c.crls, crl{b.CRL, place})
+			case b.KeyOf != nil:
+				c.pks = append(c.pks, privateKey{b.KeyOf, place, f.Role})
+			}
+			c.misplaced(f.Role, b, place)
+		}
+		if f.Name == caCert && f.Role == RoleCert && len(l.certs) > 1 {
+			c.about(Misplaced, l.certs[1], "the file holds %d certificates, want one; the others belong in %s", len(l.certs), certChain)
+		}
+		c.lists = append(c.lists, l)
+	}
+}
+
+// fault reports a block that could not be read.
+func (c *checker) fault(b certs.Block, place string) {
+	code, reason := Malformed, fmt.Sprintf("%s: %v", strings.ToLower(b.Type), b.Err)
+	switch b.Fault {
+	case certs.FaultDamaged:
+		code, reason = DamagedPEM, b.Err.Error()
+	case certs.FaultUnknown:
+		code, reason = UnknownBlock, b.Err.Error()
+	case certs.FaultTrusted:
+		code, reason = TrustedBlock, b.Err.Error()
+	case certs.FaultEncrypted:
+		code, reason = EncryptedKey, "nothing can use a private key under a passphrase"
+	case certs.FaultTrailing:
+		code, reason = TrailingText, b.Err.Error()
+	case certs.FaultTooMany:
+		code, reason = TooMany, b.Err.Error()
+	case certs.FaultMalformed:
+		// Keys that the parser refuses for their numbers are weak, not broken.
+		if b.Type == "X509 CRL" {
+			code = CRLMalformed
+		} else if strings.Contains(reason, "RSA public exponent") || strings.Contains(reason, "RSA modulus") {
+			code = WeakKey
+		}
+	}
+	c.report(code, place, cert{}, "%s", reason)
+}
+
+// misplaced reports a block in a file that is for something else.
+func (c *checker) misplaced(role Role, b certs.Block, place string) {
+	var want string
+	switch {
+	case b.Fault != "" && !b.IsKey():
+	case role == RoleKey && !b.IsKey():
+		want = "a private key"
+	case role == RoleCRL && b.CRL == nil:
+		want = "revocation lists"
+	case (role == RoleCert || role == RoleChain || role == RoleRoots || role == RoleRoot) && b.Cert == nil:
+		want = "certificates"
+	}
+	if want != "" {
+		c.report(Misplaced, place, cert{}, "the file is for %s, but this is %s", want, strings.ToLower(b.Type))
+	}
+}
+
+// complete reports the files that the layout wants and that are not there.
+func (c *checker) complete() {
+	if len(c.set.Missing) > 0 {
+		c.report(Incomplete, c.set.Place, cert{}, "%s %s missing", strings.Join(c.set.Missing, ", "), isAre(len(c.set.Missing)))
+	}
+}
+
+func isAre(n int) string {
+	if n == 1 {
+		return "is"
+	}
+	return "are"
+}
+
+// roles finds what the set is about and what it trusts.
+func (c *checker) roles() {
+	var selfSigned []cert
+	for _, x := range c.all {
+		if c.links.selfSigned(x.Certificate) {
+			selfSigned = append(selfSigned, x)
+		}
+	}
+	for _, l := range c.lists {
+		if len(l.certs) == 0 {
+			continue
+		}
+		switch l.file.Role {
+		case RoleCert:
+			c.first = l.certs[0]
+		case RoleRoot:
+			c.first = l.certs[0]
+			c.roots, c.rooted = append(c.roots, l.certs...), true
+		case RoleRoots:
+			c.roots, c.rooted = append(c.roots, l.certs...), true
+		}
+	}
+	for _, r := range c.opts.Roots {
+		c.roots, c.rooted = append(c.roots, cert{r, "the given roots"}), true
+	}
+	if !c.rooted {
+		c.roots = selfSigned
+	}
+}
+
+// isRoot reports whether x is trusted: it is in the bundle, or a root with
+// the same name and key is, as after renewing a root with its key.
+func (c *checker) isRoot(x *x509.Certificate) bool {
+	return slices.ContainsFunc(c.roots, func(r cert) bool {
+		return r.Equal(x) || string(r.RawSubject) == string(x.RawSubject) && sameKey(r.PublicKey, x.PublicKey)
+	})
+}
+
+func sameKey(a, b crypto.PublicKey) bool {
+	k, ok := a.(interface{ Equal(crypto.PublicKey) bool })
+	return ok && k.Equal(b)
+}
+
+// keys reports private keys without their certificate.
+func (c *checker) keys() {
+	for _, k := range c.pks {
+		if code, reason := weakKey(k.public); code != "" && c.first.Certificate == nil {
+			c.report(code, k.place, cert{}, "the private key: %s", reason)
+		}
+		switch {
+		case k.role == RoleKey && c.first.Certificate != nil:
+			if !sameKey(c.first.PublicKey, k.public) {
+				c.report(KeyMismatch, k.place, c.first, "it is not the private key of %q", Name(c.first.Certificate))
+			}
+		case len(c.all) > 0 && !slices.ContainsFunc(c.all, func(x cert) bool { return sameKey(x.PublicKey, k.public) }):
+			c.report(KeyMismatch, k.place, cert{}, "it is the private key of none of the certificates in %s", c.set.Place)
+		}
+	}
+}
+
+// last asks the verifier that the control plane and its peers use, so that no
+// set passes which they refuse.
+func (c *checker) last() {
+	if c.set.Purpose == Loose || c.first.Certificate == nil || len(c.roots) == 0 ||
+		slices.ContainsFunc(c.findings, func(f Finding) bool { return f.Severity == Error }) {
+		return
+	}
+	pool := func(from []cert) *x509.CertPool {
+		p := x509.NewCertPool()
+		for _, x := range from {
+			p.AddCert(x.Certificate)
+		}
+		return p
+	}
+	_, err := c.first.Verify(x509.VerifyOptions{
+		Roots: pool(c.roots), Intermediates: pool(c.all), CurrentTime: c.opts.Now,
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
+	})
+	if err != nil {
+		c.about(Rejected, c.first, "%v", err)
+	}
+}

@@ -1,0 +1,245 @@
+package verify
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/asn1"
+	"encoding/pem"
+	"net"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// codes lists what was found, as severity-less codes.
+func codes(findings []Finding) []Code {
+	out := []Code{}
+	for _, f := range findings {
+		out = append(out, f.Code)
+	}
+	return out
+}
+
+// TestCase_C9_BrokenAuthorities breaks a good set of CA files in one way
+// each, and wants that found and nothing else.
+func TestCase_C9_BrokenAuthorities(t *testing.T) {
+	t.Parallel()
+	r := root(t, "Root CA")
+	ca := intermediate(t, r, "Intermediate CA")
+	other := root(t, "Other Root")
+	tests := map[string]struct {
+		change  func(t *testing.T, set map[string][]byte)
+		options func(*Options)
+		want    []Code
+	}{
+		"good":           {want: []Code{}},
+		"good with CRLF": {change: func(_ *testing.T, s map[string][]byte) { crlf(s) }, want: []Code{}},
+		"good with text": {change: func(_ *testing.T, s map[string][]byte) {
+			s[caCert] = append([]byte("Certificate:\n    Data:\n"), s[caCert]...)
+		}, want: []Code{}},
+		"good, two roots": {change: func(_ *testing.T, s map[string][]byte) {
+			s[rootCert] = pems(r, other)
+			s[certChain] = pems(ca, r, other)
+		}, want: []Code{}},
+		"good, chain alone": {change: func(_ *testing.T, s map[string][]byte) { s[certChain] = pems(ca) }, want: []Code{}},
+		"good, with lists": {change: func(t *testing.T, s map[string][]byte) {
+			s[caCRL] = slices.Concat(crlPEM(t, r, clock.Add(-time.Hour), clock.Add(time.Hour)), crlPEM(t, ca, clock.Add(-time.Hour), clock.Add(time.Hour)))
+		}, want: []Code{}},
+		"key of another":   {change: func(t *testing.T, s map[string][]byte) { s[caKey] = keyPEM(t, other) }, want: []Code{KeyMismatch}},
+		"no key":           {change: func(_ *testing.T, s map[string][]byte) { delete(s, caKey) }, want: []Code{Incomplete}},
+		"no certificate":   {change: func(_ *testing.T, s map[string][]byte) { delete(s, caCert) }, want: []Code{Incomplete}},
+		"no chain":         {change: func(_ *testing.T, s map[string][]byte) { delete(s, certChain) }, want: []Code{Incomplete}},
+		"empty roots":      {change: func(_ *testing.T, s map[string][]byte) { s[rootCert] = []byte(" \n") }, want: []Code{Incomplete}},
+		"root comes first": {change: func(_ *testing.T, s map[string][]byte) { s[certChain] = pems(r, ca) }, want: []Code{WrongOrder}},
+		"chain of another": {change: func(_ *testing.T, s map[string][]byte) { s[certChain] = pems(r) }, want: []Code{WrongOrder}},
+		"chain with an extra": {change: func(t *testing.T, s map[string][]byte) {
+			s[certChain] = pems(ca, r, intermediate(t, r, "Extra"))
+		}, want: []Code{WrongOrder}},
+		"chain with a stranger": {change: func(t *testing.T, s map[string][]byte) {
+			s[certChain] = pems(ca, r, intermediate(t, other, "Stranger"))
+		}, want: []Code{Unrelated}},
+		"root not in the bundle": {change: func(_ *testing.T, s map[string][]byte) { s[rootCert] = pems(other) }, want: []Code{RootNotInBundle}},
+		"no way to a root": {change: func(_ *testing.T, s map[string][]byte) {
+			s[rootCert], s[certChain] = pems(other), pems(ca)
+		}, want: []Code{NoPathToRoot}},
+		"root of the same name": {change: func(t *testing.T, s map[string][]byte) {
+			s[rootCert], s[certChain] = pems(root(t, "Root CA")), pems(ca)
+		}, want: []Code{NoPathToRoot}},
+		"duplicate root":      {change: func(_ *testing.T, s map[string][]byte) { s[rootCert] = pems(r, r) }, want: []Code{Duplicate}},
+		"two CA certificates": {change: func(_ *testing.T, s map[string][]byte) { s[caCert] = pems(ca, r) }, want: []Code{Misplaced}},
+		"key among the roots": {change: func(_ *testing.T, s map[string][]byte) { s[rootCert] = append(s[rootCert], s[caKey]...) }, want: []Code{Misplaced}},
+		"certificate as key":  {change: func(_ *testing.T, s map[string][]byte) { s[caKey] = pems(ca) }, want: []Code{Misplaced}},
+		"DER":                 {change: func(_ *testing.T, s map[string][]byte) { s[rootCert] = r.Raw; s[certChain] = pems(ca) }, want: []Code{NoPEM}},
+		"damaged base64": {change: func(_ *testing.T, s map[string][]byte) {
+			s[certChain] = bytes.Replace(s[certChain], []byte("MII"), []byte("M*I"), 1)
+		}, want: []Code{DamagedPEM}},
+		"no line break between": {change: func(_ *testing.T, s map[string][]byte) {
+			s[rootCert] = append(bytes.TrimSpace(pems(other)), pems(r)...)
+		}, want: []Code{DamagedPEM}},
+		"cut off": {change: func(_ *testing.T, s map[string][]byte) { s[caKey] = s[caKey][:100] }, want: []Code{DamagedPEM}},
+		"unknown block": {change: func(_ *testing.T, s map[string][]byte) {
+			s[rootCert] = append(s[rootCert], pem.EncodeToMemory(&pem.Block{Type: "PKCS7", Bytes: []byte("x")})...)
+		}, want: []Code{UnknownBlock}},
+		"trusted certificate": {change: func(_ *testing.T, s map[string][]byte) {
+			s[rootCert] = append(s[rootCert], pem.EncodeToMemory(&pem.Block{Type: "TRUSTED CERTIFICATE", Bytes: r.Raw})...)
+		}, want: []Code{TrustedBlock}},
+		"malformed certificate": {change: func(_ *testing.T, s map[string][]byte) {
+			s[rootCert] = append(s[rootCert], pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: r.Raw[:100]})...)
+		}, want: []Code{Malformed}},
+		"data behind the certificate": {change: func(_ *testing.T, s map[string][]byte) {
+			s[rootCert] = append(s[rootCert], pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: append(slices.Clone(other.Raw), 0)})...)
+		}, want: []Code{Malformed}},
+		"malformed key": {change: func(_ *testing.T, s map[string][]byte) {
+			s[caKey] = pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: []byte("x")})
+		}, want: []Code{Malformed}},
+		"encrypted key": {change: func(_ *testing.T, s map[string][]byte) {
+			s[caKey] = pem.EncodeToMemory(&pem.Block{Type: "ENCRYPTED PRIVATE KEY", Bytes: []byte("x")})
+		}, want: []Code{EncryptedKey}},
+		"key encrypted the old way": {change: func(_ *testing.T, s map[string][]byte) {
+			s[caKey] = pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Headers: map[string]string{"Proc-Type": "4,ENCRYPTED", "DEK-Info": "AES-256-CBC,00"}, Bytes: []byte("x")})
+		}, want: []Code{EncryptedKey}},
+		"text behind":   {change: func(_ *testing.T, s map[string][]byte) { s[caCert] = append(s[caCert], "EOF\n"...) }, want: []Code{TrailingText}},
+		"expired":       {options: func(o *Options) { o.Now = clock.Add(6 * year) }, want: []Code{Expired}},
+		"not yet valid": {options: func(o *Options) { o.Now = clock.Add(-2 * year) }, want: []Code{NotYetValid, NotYetValid}},
+		"expires soon":  {options: func(o *Options) { o.Now = clock.Add(5*year - 10*24*time.Hour) }, want: []Code{ExpiresSoon}},
+		"old root in the bundle": {change: func(t *testing.T, s map[string][]byte) {
+			s[rootCert] = pems(r, root(t, "Old", func(c *x509.Certificate) { c.NotAfter = clock.Add(-time.Hour) }))
+		}, want: []Code{Expired}},
+		"leaf among the roots": {change: func(t *testing.T, s map[string][]byte) { s[rootCert] = pems(r, leaf(t, ca)) }, want: []Code{NotACA}},
+		"constrained to another trust domain": {options: func(o *Options) { o.TrustDomain = "cluster.local" }, change: func(t *testing.T, s map[string][]byte) {
+			replace(t, s, func(c *x509.Certificate) { c.PermittedURIDomains = []string{"other.example"} })
+		}, want: []Code{NameConstraint}},
+		"constrained to this trust domain": {options: func(o *Options) { o.TrustDomain = "cluster.local" }, change: func(t *testing.T, s map[string][]byte) {
+			replace(t, s, func(c *x509.Certificate) { c.PermittedURIDomains = []string{"cluster.local"} })
+		}, want: []Code{}},
+		"CA of another trust domain": {options: func(o *Options) { o.TrustDomain = "cluster.local" }, change: func(t *testing.T, s map[string][]byte) {
+			replace(t, s, nil, withURIs("spiffe://other.example"))
+		}, want: []Code{TrustDomain}},
+		"name outside constraints": {change: func(t *testing.T, s map[string][]byte) {
+			replace(t, s, func(c *x509.Certificate) { c.PermittedDNSDomains = []string{"example.com"} })
+		}, want: []Code{NameConstraint}},
+		"name excluded": {change: func(t *testing.T, s map[string][]byte) {
+			replace(t, s, func(c *x509.Certificate) { c.ExcludedDNSDomains = []string{"svc"} })
+		}, want: []Code{NameConstraint}},
+		"IP address outside constraints": {change: func(t *testing.T, s map[string][]byte) {
+			_, permitted, _ := net.ParseCIDR("10.0.0.0/8")
+			replace(t, s, func(c *x509.Certificate) { c.PermittedIPRanges = []*net.IPNet{permitted} },
+				func(c *x509.Certificate) { c.IPAddresses = []net.IP{{192, 0, 2, 1}} })
+		}, want: []Code{Rejected}},
+		"not a CA":          {change: broken(func(c *x509.Certificate) { c.IsCA, c.MaxPathLenZero = false, false }), want: []Code{NotACA}},
+		"no right to sign":  {change: broken(func(c *x509.Certificate) { c.KeyUsage = x509.KeyUsageDigitalSignature }), want: []Code{KeyUsage}},
+		"no path length":    {change: broken(func(c *x509.Certificate) { c.MaxPathLenZero = false }), want: []Code{NoPathLength}},
+		"for servers only":  {change: broken(func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }), want: []Code{ExtKeyUsage}},
+		"for e-mail only":   {change: broken(func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageEmailProtection} }), want: []Code{ExtKeyUsage}},
+		"outlives its root": {change: broken(func(c *x509.Certificate) { c.NotAfter = clock.Add(20 * year) }), want: []Code{OutlivesSigner}},
+		"unknown critical":  {change: broken(critical), want: []Code{CriticalExt}},
+		"root without a path": {change: func(t *testing.T, s map[string][]byte) {
+			replace(t, s, func(c *x509.Certificate) { c.MaxPathLenZero = true })
+		}, want: []Code{PathLength}},
+		"root may not sign": {change: func(t *testing.T, s map[string][]byte) {
+			replace(t, s, func(c *x509.Certificate) { c.KeyUsage = x509.KeyUsageDigitalSignature })
+		}, want: []Code{KeyUsage}},
+		"weak RSA": {change: func(t *testing.T, s map[string][]byte) { withKey(t, s, r, rsaKey(t, 1024)) }, want: []Code{WeakKey}},
+		"P-224": {change: func(t *testing.T, s map[string][]byte) {
+			key, err := ecdsa.GenerateKey(elliptic.P224(), rand.Reader)
+			if err != nil {
+				t.Fatal(err)
+			}
+			withKey(t, s, r, key)
+		}, want: []Code{WeakKey}},
+		"CRL malformed": {change: func(_ *testing.T, s map[string][]byte) {
+			s[caCRL] = pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: []byte("x")})
+		}, want: []Code{CRLMalformed}},
+		"CRL of another": {change: func(t *testing.T, s map[string][]byte) {
+			s[caCRL] = crlPEM(t, other, clock.Add(-time.Hour), clock.Add(time.Hour))
+		}, want: []Code{CRLWrongIssuer}},
+		"CRL of another with the name": {change: func(t *testing.T, s map[string][]byte) {
+			s[caCRL] = crlPEM(t, root(t, "Root CA"), clock.Add(-time.Hour), clock.Add(time.Hour))
+		}, want: []Code{CRLWrongIssuer}},
+		"CRL stale": {change: func(t *testing.T, s map[string][]byte) {
+			s[caCRL] = slices.Concat(crlPEM(t, r, clock.Add(-2*time.Hour), clock.Add(-time.Hour)), crlPEM(t, ca, clock.Add(-time.Hour), clock.Add(time.Hour)))
+		}, want: []Code{CRLStale}},
+		"CRL of tomorrow": {change: func(t *testing.T, s map[string][]byte) {
+			s[caCRL] = slices.Concat(crlPEM(t, r, clock.Add(time.Hour), clock.Add(2*time.Hour)), crlPEM(t, ca, clock.Add(-time.Hour), clock.Add(time.Hour)))
+		}, want: []Code{CRLStale}},
+		"CRL of the root missing": {change: func(t *testing.T, s map[string][]byte) {
+			s[caCRL] = crlPEM(t, ca, clock.Add(-time.Hour), clock.Add(time.Hour))
+		}, want: []Code{CRLMissing}},
+		"CA revoked": {change: func(t *testing.T, s map[string][]byte) {
+			s[caCRL] = slices.Concat(crlPEM(t, r, clock.Add(-time.Hour), clock.Add(time.Hour), ca), crlPEM(t, ca, clock.Add(-time.Hour), clock.Add(time.Hour)))
+		}, want: []Code{Revoked}},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			set := cacerts(t, r, ca)
+			if tc.change != nil {
+				tc.change(t, set)
+			}
+			o := Options{Now: clock}
+			if tc.options != nil {
+				tc.options(&o)
+			}
+			got := Check(arrange(set), o)
+			if diff := cmp.Diff(tc.want, codes(got)); diff != "" {
+				t.Errorf("%s\n%+v", diff, got)
+			}
+			complete(t, got)
+		})
+	}
+}
+
+// complete checks that a finding says all that it has to.
+func complete(t *testing.T, findings []Finding) {
+	t.Helper()
+	for _, f := range findings {
+		if f.Place == "" || f.Reason == "" || f.Fix == "" || f.Severity != Error && f.Severity != Warning {
+			t.Errorf("finding is not complete: %+v", f)
+		}
+	}
+}
+
+func crlf(set map[string][]byte) {
+	for name, data := range set {
+		set[name] = bytes.ReplaceAll(data, []byte("\n"), []byte("\r\n"))
+	}
+}
+
+func critical(c *x509.Certificate) {
+	c.ExtraExtensions = append(c.ExtraExtensions, pkix.Extension{Id: asn1.ObjectIdentifier{1, 2, 3, 4}, Critical: true, Value: []byte{5, 0}})
+}
+
+// replace makes the whole set anew, with a changed root or intermediate.
+func replace(t *testing.T, set map[string][]byte, ofRoot change, ofCA ...change) {
+	t.Helper()
+	var changes []change
+	if ofRoot != nil {
+		changes = append(changes, ofRoot)
+	}
+	r := root(t, "Root CA", changes...)
+	ca := intermediate(t, r, "Intermediate CA", ofCA...)
+	for name, data := range cacerts(t, r, ca) {
+		set[name] = data
+	}
+}
+
+func broken(ofCA change) func(*testing.T, map[string][]byte) {
+	return func(t *testing.T, set map[string][]byte) { t.Helper(); replace(t, set, nil, ofCA) }
+}
+
+// withKey makes the intermediate anew with a key.
+func withKey(t *testing.T, set map[string][]byte, r *pair, key crypto.Signer) {
+	t.Helper()
+	template := caTemplate("Intermediate CA", 5*year, nil)
+	template.MaxPathLenZero = true
+	for name, data := range cacerts(t, r, issue(t, r, key, template)) {
+		set[name] = data
+	}
+}

@@ -1,0 +1,220 @@
+package verify
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Code names a kind of finding. Codes are stable: scripts may rely on them.
+type Code string
+
+// The codes. docs/certs.md has the table of what each means.
+const (
+	Incomplete      Code = "incomplete"
+	NoPEM           Code = "no-pem"
+	Unreadable      Code = "unreadable"
+	DamagedPEM      Code = "damaged-pem"
+	UnknownBlock    Code = "unknown-block"
+	TrustedBlock    Code = "trusted-certificate"
+	Malformed       Code = "malformed"
+	TrailingText    Code = "trailing-text"
+	TooMany         Code = "too-many"
+	Misplaced       Code = "misplaced"
+	Duplicate       Code = "duplicate"
+	EncryptedKey    Code = "encrypted-key"
+	ExposedKey      Code = "exposed-key"
+	KeyMismatch     Code = "key-mismatch"
+	WeakKey         Code = "weak-key"
+	WeakSignature   Code = "weak-signature"
+	Expired         Code = "expired"
+	NotYetValid     Code = "not-yet-valid"
+	ExpiresSoon     Code = "expires-soon"
+	WrongOrder      Code = "wrong-order"
+	Unrelated       Code = "unrelated"
+	RootNotInBundle Code = "root-not-in-bundle"
+	NoPathToRoot    Code = "no-path-to-root"
+	OutlivesSigner  Code = "outlives-signer"
+	NotACA          Code = "not-a-ca"
+	NoPathLength    Code = "no-path-length"
+	PathLength      Code = "path-length"
+	KeyUsage        Code = "key-usage"
+	ExtKeyUsage     Code = "ext-key-usage"
+	CriticalExt     Code = "critical-extension"
+	LeafIsCA        Code = "leaf-is-ca"
+	NoSAN           Code = "no-san"
+	ManyURIs        Code = "many-uris"
+	BadSPIFFEID     Code = "bad-spiffe-id"
+	TrustDomain     Code = "wrong-trust-domain"
+	NameConstraint  Code = "name-constraint"
+	CRLMalformed    Code = "crl-malformed"
+	CRLWrongIssuer  Code = "crl-wrong-issuer"
+	CRLStale        Code = "crl-stale"
+	CRLMissing      Code = "crl-missing"
+	Revoked         Code = "revoked"
+	Rejected        Code = "rejected"
+)
+
+// Severity tells what stops working from what will.
+type Severity string
+
+// The severities.
+const (
+	// Error is what makes peers refuse, or a secret public.
+	Error Severity = "error"
+	// Warning is what works today.
+	Warning Severity = "warning"
+)
+
+// Finding is one fault of one thing.
+type Finding struct {
+	Severity Severity `json:"severity"`
+	Code     Code     `json:"code"`
+	// Place is the file, or the key of a Secret, with the line of the PEM
+	// block: certs/ca-cert.pem:1.
+	Place string `json:"place"`
+	// Subject and Fingerprint, the first 8 bytes of the SHA-256, are those of
+	// the certificate, if it is about one.
+	Subject     string `json:"subject,omitzero"`
+	Fingerprint string `json:"fingerprint,omitzero"`
+	Reason      string `json:"reason"`
+	Fix         string `json:"fix"`
+}
+
+// kind is what the findings of a code have in common.
+type kind struct {
+	severity Severity
+	fix      string
+}
+
+// kinds is a function and not a variable, for nothing may change it.
+func kinds(c Code) kind {
+	switch c {
+	case Incomplete:
+		return kind{Error, "add the missing file; meshctl certs intermediate-ca writes all of them"}
+	case NoPEM:
+		return kind{Error, "write the file as PEM; openssl x509 -inform der converts a certificate"}
+	case Unreadable:
+		return kind{Error, "make the file readable, or take it away"}
+	case DamagedPEM:
+		return kind{Error, "copy the block again, from -----BEGIN to -----END, each on a line of its own"}
+	case UnknownBlock:
+		return kind{Error, "take the block out of the file"}
+	case TrustedBlock:
+		return kind{Error, "convert it with openssl x509 -in FILE -out FILE"}
+	case Malformed:
+		return kind{Error, "get the file again from whoever made it"}
+	case TrailingText:
+		return kind{Warning, "take the text behind the last END out of the file"}
+	case TooMany:
+		return kind{Error, "keep only what the mesh needs in the file"}
+	case Misplaced:
+		return kind{Error, "move it to the file that is for it"}
+	case Duplicate:
+		return kind{Warning, "keep one of the two"}
+	case EncryptedKey:
+		return kind{Error, "decrypt it with openssl pkey -in FILE -out FILE, in a file of mode 0600"}
+	case ExposedKey:
+		return kind{Error, "run chmod 600 on the file, and replace the key if others may have read it"}
+	case KeyMismatch:
+		return kind{Error, "put back the key that the certificate was made with, or make both again"}
+	case WeakKey:
+		return kind{Error, "make a new key: ECDSA P-256, or RSA of 2048 to 4096 bits"}
+	case WeakSignature:
+		return kind{Error, "have the certificate signed again, with SHA-256 or better"}
+	case Expired:
+		return kind{Error, "renew it"}
+	case NotYetValid:
+		return kind{Error, "set the clock right, or use it later"}
+	case ExpiresSoon:
+		return kind{Warning, "renew it"}
+	case WrongOrder:
+		return kind{Error, "order the file: the certificate first, then each one that signed the one before"}
+	case Unrelated:
+		return kind{Warning, "take it out of the file"}
+	case RootNotInBundle:
+		return kind{Error, "add this root to the root certificates, or use the chain of a root that is there"}
+	case NoPathToRoot:
+		return kind{Error, "add what signed it to the chain, or its root to the root certificates"}
+	default:
+		return rightsKinds(c)
+	}
+}
+
+// rightsKinds is kinds for what certificates may do and for revocation.
+func rightsKinds(c Code) kind {
+	switch c {
+	case OutlivesSigner:
+		return kind{Warning, "make it again with an end that is not behind that of its signer"}
+	case NotACA:
+		return kind{Error, "use a certificate with basicConstraints CA:TRUE"}
+	case NoPathLength:
+		return kind{Warning, "make it again with pathlen:0, so that it can sign workloads only"}
+	case PathLength:
+		return kind{Error, "sign with a CA that has the right to sign CAs, or raise its pathlen"}
+	case KeyUsage:
+		return kind{Error, "make it again: a CA with keyCertSign, a leaf with digitalSignature"}
+	case ExtKeyUsage:
+		return kind{Error, "make it again with serverAuth and clientAuth, or, a CA, without extended key usages"}
+	case CriticalExt:
+		return kind{Error, "make it again without the extension, or with the extension not critical"}
+	case LeafIsCA:
+		return kind{Error, "make it again with CA:FALSE and without keyCertSign and cRLSign"}
+	case NoSAN:
+		return kind{Error, "make it again with a SPIFFE id or a DNS name; the subject does not count"}
+	case ManyURIs:
+		return kind{Error, "make it again with exactly one URI, its SPIFFE id"}
+	case BadSPIFFEID:
+		return kind{Error, "make it again with a SPIFFE id such as spiffe://cluster.local/ns/default/sa/name"}
+	case TrustDomain:
+		return kind{Error, "make it again for the mesh's trust domain, or give the right --trust-domain"}
+	case NameConstraint:
+		return kind{Error, "sign it with a CA whose name constraints permit the name"}
+	case CRLMalformed:
+		return kind{Error, "get the revocation list again from its CA"}
+	case CRLWrongIssuer:
+		return kind{Error, "use the revocation lists of the CAs in the chain"}
+	case CRLStale:
+		return kind{Error, "get the current revocation list from its CA"}
+	case CRLMissing:
+		return kind{Error, "add the revocation list of each CA in the chain, or use none"}
+	case Revoked:
+		return kind{Error, "replace it by a new certificate"}
+	default: // Rejected
+		return kind{Error, "make the certificates again"}
+	}
+}
+
+// Failure is an error made of the findings that forbid to use something.
+type Failure struct{ Findings []Finding }
+
+// Error tells the first finding whole, with its code.
+func (f *Failure) Error() string {
+	first := f.Findings[0]
+	text := fmt.Sprintf("%s: %s: %s", first.Place, first.Code, first.Reason)
+	if first.Fix != "" {
+		text += "; " + first.Fix
+	}
+	if n := len(f.Findings) - 1; n > 0 {
+		var codes []string
+		for _, finding := range f.Findings[1:min(len(f.Findings), 6)] {
+			codes = append(codes, string(finding.Code))
+		}
+		text += fmt.Sprintf(" (and %d more: %s)", n, strings.Join(codes, ", "))
+	}
+	return text
+}
+
+// Refuse returns a *Failure with the findings of severity Error, or nil when
+// there are none: warnings do not stop anything.
+func Refuse(findings []Finding) error {
+	var errs []Finding
+	for _, f := range findings {
+		if f.Severity == Error {
+			errs = append(errs, f)
+		}
+	}
+	if len(errs) == 0 {
+		return nil
+	}
+	return &Failure{errs}
+}

@@ -1,0 +1,105 @@
+package verify
+
+import (
+	"bytes"
+	"crypto"
+	"crypto/dsa"
+	"crypto/ecdsa"
+	"crypto/ed25519"
+	"crypto/elliptic"
+	"crypto/rsa"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"math"
+)
+
+// linker tells who signed whom. It remembers, and it stops asking after a
+// number of signatures that no honest set has, so that a text full of
+// certificates of one name costs seconds at most.
+type linker struct {
+	left  int
+	known map[[2]*x509.Certificate]bool
+}
+
+const maxSignatureChecks = 10_000
+
+func newLinker() *linker {
+	return &linker{left: maxSignatureChecks, known: map[[2]*x509.Certificate]bool{}}
+}
+
+// signed reports whether the key of parent signed child.
+func (l *linker) signed(parent, child *x509.Certificate) bool {
+	if !named(parent, child) {
+		return false
+	}
+	pair := [2]*x509.Certificate{parent, child}
+	is, known := l.known[pair]
+	if !known && l.left > 0 {
+		l.left--
+		is = verifies(parent, child)
+		l.known[pair] = is
+	}
+	return is
+}
+
+func (l *linker) selfSigned(c *x509.Certificate) bool { return l.signed(c, c) }
+
+// named reports whether child names parent as its signer.
+func named(parent, child *x509.Certificate) bool {
+	return bytes.Equal(parent.RawSubject, child.RawIssuer) &&
+		(len(child.AuthorityKeyId) == 0 || len(parent.SubjectKeyId) == 0 || bytes.Equal(child.AuthorityKeyId, parent.SubjectKeyId))
+}
+
+func selfIssued(c *x509.Certificate) bool { return named(c, c) }
+
+// verifies checks the signature. One that is too weak to check, or made with
+// a key that is, counts as good: its weakness is reported on its own.
+func verifies(parent, child *x509.Certificate) bool {
+	if code, _ := weakKey(parent.PublicKey); code != "" {
+		return true
+	}
+	err := parent.CheckSignature(child.SignatureAlgorithm, child.RawTBSCertificate, child.Signature)
+	_, insecure := errors.AsType[x509.InsecureAlgorithmError](err)
+	return err == nil || insecure || errors.Is(err, x509.ErrUnsupportedAlgorithm) && weakSignature(child.SignatureAlgorithm)
+}
+
+// Sizes of RSA keys: weaker ones are broken, larger ones cost those who check
+// their signatures too much.
+const (
+	minRSABits = 2048
+	maxRSABits = 8192
+)
+
+// weakKey returns WeakKey and why, or nothing.
+func weakKey(pub crypto.PublicKey) (Code, string) {
+	switch key := pub.(type) {
+	case *rsa.PublicKey:
+		if bits := key.N.BitLen(); bits < minRSABits || bits > maxRSABits {
+			return WeakKey, fmt.Sprintf("RSA of %d bits, want %d to %d", bits, minRSABits, maxRSABits)
+		}
+		if key.E < 3 || key.E%2 == 0 || key.E > math.MaxInt32 {
+			return WeakKey, fmt.Sprintf("RSA with the exponent %d, want 65537", key.E)
+		}
+	case *ecdsa.PublicKey:
+		switch key.Curve {
+		case elliptic.P256(), elliptic.P384(), elliptic.P521():
+		default:
+			return WeakKey, fmt.Sprintf("ECDSA on the curve %s, want P-256 or better", key.Curve.Params().Name)
+		}
+	case ed25519.PublicKey:
+	case *dsa.PublicKey:
+		return WeakKey, "DSA, want ECDSA or RSA"
+	default:
+		return WeakKey, "a key of another kind than RSA, ECDSA and Ed25519"
+	}
+	return "", ""
+}
+
+func weakSignature(a x509.SignatureAlgorithm) bool {
+	switch a {
+	case x509.MD2WithRSA, x509.MD5WithRSA, x509.SHA1WithRSA, x509.DSAWithSHA1, x509.DSAWithSHA256, x509.ECDSAWithSHA1:
+		return true
+	}
+	return false
+}
