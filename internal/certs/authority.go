@@ -32,7 +32,21 @@ type CASpec struct {
 	Organization string
 	CommonName   string
 	TTL          time.Duration
+	// PathLen is how many CAs may stand between a root and a leaf; nil means
+	// any number. It is 0 below the CAs of clusters, whatever stands here.
+	PathLen *int
+	// DNSNames are the alternative names of a cluster's CA; none means that
+	// of Istio's control plane.
+	DNSNames []string
+	// PermittedURIDomains and PermittedDNSDomains are the name constraints of
+	// a root: where they name anything, what is signed below it may name only
+	// these hosts in URIs, and these domains and what is below them in DNS
+	// names.
+	PermittedURIDomains, PermittedDNSDomains []string
 }
+
+// controlPlaneName is the name that Istio puts into the CA of a cluster.
+const controlPlaneName = "istiod." + mesh.DefaultSystemNamespace + ".svc"
 
 // backdate is how far before their making certificates begin to be valid, for
 // peers whose clock is behind.
@@ -49,6 +63,13 @@ func NewRoot(spec CASpec, now time.Time, rand io.Reader) (*Authority, error) {
 	if err != nil {
 		return nil, err
 	}
+	if spec.PathLen != nil {
+		template.MaxPathLen = *spec.PathLen
+		template.MaxPathLenZero = *spec.PathLen == 0
+	}
+	template.PermittedURIDomains = spec.PermittedURIDomains
+	template.PermittedDNSDomains = spec.PermittedDNSDomains
+	template.PermittedDNSDomainsCritical = true // of all constraints
 	cert, err := create(template, template, key.Public(), key, rand)
 	if err != nil {
 		return nil, err
@@ -68,7 +89,10 @@ func (a *Authority) NewIntermediate(cluster mesh.ClusterID, spec CASpec, now tim
 		return nil, err
 	}
 	template.Subject.Locality = []string{string(cluster)}
-	template.DNSNames = []string{"istiod." + mesh.DefaultSystemNamespace + ".svc"}
+	template.DNSNames = spec.DNSNames
+	if len(template.DNSNames) == 0 {
+		template.DNSNames = []string{controlPlaneName}
+	}
 	template.MaxPathLenZero = true
 	if err := a.fit(template, now); err != nil {
 		return nil, err

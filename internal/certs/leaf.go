@@ -10,7 +10,10 @@ import (
 	"io"
 	"net/netip"
 	"net/url"
+	"strings"
 	"time"
+
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 )
@@ -58,6 +61,74 @@ func (a *Authority) SignServer(pub crypto.PublicKey, names []string, ttl time.Du
 		}
 	}
 	return a.signEndEntity(template, pub, ttl, now, rand)
+}
+
+// LeafSpec says what a certificate names: at least one of the three.
+type LeafSpec struct {
+	SPIFFEID    string // of any form that the SPIFFE specification allows
+	DNSNames    []string
+	IPAddresses []netip.Addr
+	TTL         time.Duration
+}
+
+// Check reads the names. The error names the one that is wrong.
+func (s LeafSpec) Check() error {
+	if s.SPIFFEID == "" && len(s.DNSNames) == 0 && len(s.IPAddresses) == 0 {
+		return errors.New("a certificate needs a SPIFFE id, a DNS name or an IP address")
+	}
+	if s.SPIFFEID != "" {
+		id, err := spiffeid.FromString(s.SPIFFEID)
+		switch {
+		case err != nil:
+			return fmt.Errorf("SPIFFE id %q: %w", s.SPIFFEID, err)
+		case id.Path() == "":
+			return fmt.Errorf("SPIFFE id %q names a trust domain, not a workload: it has no path", s.SPIFFEID)
+		case len(s.SPIFFEID) > maxSPIFFEID:
+			return fmt.Errorf("SPIFFE id is longer than %d bytes", maxSPIFFEID)
+		}
+	}
+	for _, name := range s.DNSNames {
+		if !mesh.IsDNSName(strings.TrimPrefix(name, "*.")) {
+			return fmt.Errorf("%q is not a DNS name", name)
+		}
+	}
+	return nil
+}
+
+// maxSPIFFEID is the limit of the SPIFFE specification, in bytes.
+const maxSPIFFEID = 2048
+
+// SignNames signs a certificate for a workload, a gateway or a test, with the
+// names that spec has. Life time and serial are as in SignLeaf. It is an error
+// when peers would not accept the certificate, as when a name constraint of
+// the root forbids a name.
+func (a *Authority) SignNames(pub crypto.PublicKey, spec LeafSpec, now time.Time, rand io.Reader) (*x509.Certificate, error) {
+	if err := spec.Check(); err != nil {
+		return nil, fmt.Errorf("sign certificate: %w", err)
+	}
+	template := &x509.Certificate{
+		DNSNames:    spec.DNSNames,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	if spec.SPIFFEID != "" {
+		id, err := url.Parse(spec.SPIFFEID)
+		if err != nil {
+			return nil, fmt.Errorf("sign certificate: %w", err)
+		}
+		template.URIs = []*url.URL{id}
+	}
+	for _, addr := range spec.IPAddresses {
+		template.IPAddresses = append(template.IPAddresses, addr.AsSlice())
+	}
+	cert, err := a.signEndEntity(template, pub, spec.TTL, now, rand)
+	if err != nil {
+		return nil, err
+	}
+	_, err = cert.Verify(x509.VerifyOptions{Roots: pool(a.Roots), Intermediates: pool(a.Chain), CurrentTime: now})
+	if err != nil {
+		return nil, fmt.Errorf("sign certificate: nobody would accept it: %w", err)
+	}
+	return cert, nil
 }
 
 // signEndEntity completes and signs the template of a certificate that may

@@ -73,7 +73,7 @@ func writeDirs(parent string, dirs []Dir, opts Options) (err error) {
 	}
 	p, err := openPlace(parent)
 	if err != nil {
-		return err
+		return fmt.Errorf("write %s: %w", parent, err)
 	}
 	defer func() { err = errors.Join(err, p.close()) }()
 
@@ -150,7 +150,7 @@ func (p *place) stage(d Dir, opts Options) (_ pending, err error) {
 	// Whoever writes into the directory holds this lock.
 	old, err := openPlace(path)
 	if err != nil {
-		return nil, err
+		return nil, wrap(err)
 	}
 	linked, err := old.inUse(d.Files, opts)
 	if err != nil {

@@ -31,7 +31,7 @@ func openPlace(path string) (*place, error) {
 			return p, err
 		}
 		if time.Now().After(deadline) {
-			return nil, fmt.Errorf("write %s: another process writes there for %v; try again when it is done", path, lockWait)
+			return nil, fmt.Errorf("another process has been writing to %s for %v; try again when it is done", path, lockWait)
 		}
 	}
 }
@@ -41,11 +41,11 @@ func openPlace(path string) (*place, error) {
 func tryPlace(path string) (_ *place, err error) {
 	root, err := os.OpenRoot(path)
 	if err != nil {
-		return nil, fmt.Errorf("write %s: %w", path, err)
+		return nil, err
 	}
 	dir, err := root.Open(".")
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("write %s: %w", path, err), root.Close())
+		return nil, errors.Join(err, root.Close())
 	}
 	p := &place{path: path, root: root, dir: dir}
 	switch err := syscall.Flock(int(dir.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); {

@@ -44,7 +44,7 @@ func Write(path string, data []byte, mode fs.FileMode) (err error) {
 	}
 	p, err := openPlace(filepath.Dir(path))
 	if err != nil {
-		return err
+		return fmt.Errorf("write %s: %w", path, err)
 	}
 	defer func() { err = errors.Join(err, p.close()) }()
 	name := filepath.Base(path)

@@ -15,7 +15,6 @@ import (
 
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/files"
-	"github.com/meshctl/meshctl/internal/mesh"
 )
 
 // Names of the files.
@@ -45,6 +44,17 @@ func Load(dir string, now time.Time) (*certs.Authority, error) {
 		readCerts(dir, rootCertFile, &p.Roots),
 	)
 	return load(dir, p, err, now)
+}
+
+// LoadSigner reads whatever in dir can sign: the authority of a cluster, or a
+// root when there is none.
+func LoadSigner(dir string, now time.Time) (*certs.Authority, error) {
+	if _, err := os.Lstat(filepath.Join(dir, caCertFile)); errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Lstat(filepath.Join(dir, rootCertFile)); err == nil {
+			return LoadRoot(dir, now)
+		}
+	}
+	return Load(dir, now)
 }
 
 // LoadRoot reads a root that can sign intermediates from dir: root-cert.pem
@@ -79,66 +89,6 @@ func readKey(dir, name string, to *[]byte) (err error) {
 	return err
 }
 
-// SaveRoot writes root-cert.pem and root-key.pem into dir and returns their
-// paths. Unless force is set it overwrites nothing.
-func SaveRoot(dir string, root *certs.Authority, force bool) ([]string, error) {
-	key, err := certs.EncodeKey(root.Key)
-	if err != nil {
-		return nil, err
-	}
-	return write(dir, []files.File{
-		{Name: rootCertFile, Data: certs.EncodeCerts(root.Cert), Mode: files.Public},
-		{Name: rootKeyFile, Data: key, Mode: files.Secret},
-	}, force)
-}
-
-// Intermediate is the authority of one cluster.
-type Intermediate struct {
-	Cluster   mesh.ClusterID
-	Authority *certs.Authority
-}
-
-// SaveIntermediates writes the four files of each cluster into dir/<cluster>
-// and returns their paths: the files of all clusters or none. Unless force is
-// set it overwrites nothing.
-func SaveIntermediates(dir string, clusters []Intermediate, force bool) ([]string, error) {
-	var all []files.File
-	for _, c := range clusters {
-		fs, err := authorityFiles(string(c.Cluster), c.Authority)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, fs...)
-	}
-	return write(dir, all, force)
-}
-
-// authorityFiles renders the four files of an authority below the folder sub.
-func authorityFiles(sub string, a *certs.Authority) ([]files.File, error) {
-	key, err := certs.EncodeKey(a.Key)
-	if err != nil {
-		return nil, err
-	}
-	roots := certs.EncodeCerts(a.Roots...)
-	return []files.File{
-		{Name: filepath.Join(sub, caCertFile), Data: certs.EncodeCerts(a.Cert), Mode: files.Public},
-		{Name: filepath.Join(sub, caKeyFile), Data: key, Mode: files.Secret},
-		{Name: filepath.Join(sub, rootCertFile), Data: roots, Mode: files.Public},
-		{Name: filepath.Join(sub, certChainFile), Data: append(certs.EncodeCerts(a.Chain...), roots...), Mode: files.Public},
-	}, nil
-}
-
-func write(dir string, all []files.File, force bool) ([]string, error) {
-	if err := files.WriteAll(dir, all, files.Options{Force: force}); err != nil {
-		return nil, err
-	}
-	paths := make([]string, len(all))
-	for i, f := range all {
-		paths[i] = filepath.Join(dir, f.Name)
-	}
-	return paths, nil
-}
-
 // selfSignedTTL is how long a CA lives that LoadOrCreate makes.
 const selfSignedTTL = 10 * 365 * 24 * time.Hour
 
@@ -162,11 +112,11 @@ func LoadOrCreate(dir, trustDomain string, now time.Time, rand io.Reader) (a *ce
 	if err != nil {
 		return nil, false, fmt.Errorf("make self-signed CA: %w", err)
 	}
-	all, err := authorityFiles("", a)
+	all, err := authorityFiles(a)
 	if err != nil {
 		return nil, false, err
 	}
-	if _, err := write(dir, all, false); err != nil {
+	if err := files.WriteDir(dir, all, files.Options{}); err != nil {
 		return nil, false, fmt.Errorf("keep self-signed CA: %w", err)
 	}
 	return a, true, nil
