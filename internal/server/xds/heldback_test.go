@@ -451,14 +451,16 @@ func TestHeldBackOutlivesItsStreams(t *testing.T) {
 		gone(comes("a=a:1 b=b:1"))
 		now.Add(int64((keepHeld - time.Second) / time.Second))
 		b.push()
-		gone(comes("a=a:1 b=b:1"))
+		b.world.set("CDS", "shared", "b", "b:2")
+		b.push()
+		gone(comes("a=a:1 b=b:2"))
 		now.Add(int64(keepHeld / time.Second))
 		b.push()
 		b.held(0)
 		if n := b.metric("meshctl_xds_views", ""); n != 0 {
 			t.Errorf("%v views are left", n)
 		}
-		comes("a=a:bad b=b:1")
+		comes("a=a:bad b=b:2")
 	})
 }
 

@@ -210,7 +210,8 @@ func (h *Hub) collect(changes *snapshot.Changes) []*liveView {
 			continue
 		}
 		if len(v.streams) == 0 {
-			continue // its last streams go on with what they have until they see their new views
+			v.stale = true // in case that it is kept and used again
+			continue       // its last streams go on with what they have until they see their new views
 		}
 		l.view = v
 		if err := h.guard("list units", v.view.Type(), run); err != nil {
