@@ -8,8 +8,9 @@ ENVOY ?=
 ARGS ?=
 # The revision that make bench-compare compares with.
 REV ?= HEAD
-# How long make fuzz runs each target.
-FUZZTIME ?= 10s
+# How long make fuzz runs each target. Inputs are made smaller by a number of
+# tries, as else that alone may take a minute for each.
+FUZZTIME ?= 30s
 # How long make soak runs.
 SOAKTIME ?= 10m
 
@@ -60,10 +61,10 @@ soak: build ## Change everything for SOAKTIME (10m), then check proxies, gorouti
 	go run ./test/load -meshctl bin/meshctl -soak $(SOAKTIME) $(ARGS)
 
 .PHONY: fuzz
-fuzz: ## Run each fuzz target for FUZZTIME (10s)
+fuzz: ## Run each fuzz target for FUZZTIME (30s)
 	@set -euo pipefail; grep -rl --include='*_test.go' '^func Fuzz' internal | xargs -rn1 dirname | sort -u | while read -r dir; do \
 		go test -list '^Fuzz' "./$$dir" | grep '^Fuzz' | while read -r target; do \
-			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) "./$$dir"; done; done
+			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 100x "./$$dir"; done; done
 
 .PHONY: lint
 lint: ## Run the linters

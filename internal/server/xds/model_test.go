@@ -483,15 +483,15 @@ func (s *byteSource) Uint64() uint64 {
 	}
 	b := s.bytes[0]
 	s.bytes = s.bytes[1:]
-	return uint64(b)<<56 | 1<<56 - 1 // small numbers are made of the highest bits
+	return uint64(b) * 0x0101010101010101 // small numbers are made of the highest bits, or the lowest
 }
 
 // FuzzModel has the input decide what happens in the model: who sends, who
 // receives, what changes, what is refused.
 func FuzzModel(f *testing.F) {
-	for seed := range uint64(4) {
+	for seed := range uint64(5) {
 		rng := rand.New(rand.NewPCG(seed, 2))
-		input := make([]byte, 400<<seed)
+		input := make([]byte, 100<<seed)
 		for i := range input {
 			input[i] = byte(rng.Uint32())
 		}
