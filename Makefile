@@ -47,6 +47,9 @@ test: ## Get what is missing and run all tests
 	go test $(RACE) -shuffle=on -count=1 -timeout=10m ./...
 	@# A thousand clients: too slow with the race detector, which would watch them and not the server.
 	$(if $(RACE),go test -count=1 -timeout=10m ./test/stall)
+	@# The models in full: above, each ran for a few seeds.
+	go test -count=1 -timeout=10m -run '^TestIncrementalEqualsFull$$' ./internal/server/xds -seeds 50
+	go test -count=1 -timeout=10m -run '^TestModel$$' ./internal/server -seeds 100
 
 .PHONY: bench
 bench: build ## Measure the control plane beside a go-control-plane snapshot cache (ARGS=-help lists flags)

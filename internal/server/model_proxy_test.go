@@ -542,6 +542,13 @@ func addressesOf(body string) (string, error) {
 
 func (p *modelProxy) checkStill(r *modelResponse) {
 	short := xdswire.ShortType(r.typ)
+	if r.typ == xdswire.EndpointType {
+		// Of what went without being a cluster, state of the world does not tell.
+		maps.DeleteFunc(r.resources, func(name string, _ modelResource) bool {
+			_, known := p.state[xdswire.ClusterType][name]
+			return !known
+		})
+	}
 	for name, res := range r.resources {
 		if held, ok := p.state[r.typ][name]; ok && held.body != res.body {
 			p.errorf("%v: %s %s has other bytes though nothing changed", p, short, name)

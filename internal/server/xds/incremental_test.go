@@ -27,7 +27,7 @@ import (
 )
 
 var incrementalSeeds = flag.Int("seeds", 0,
-	"how many seeds TestIncrementalEqualsFull runs, each of 1,000 changes; 0 is 8, and 1 with -short or the race detector")
+	"how many seeds TestIncrementalEqualsFull runs, each of 1,000 changes; 0 is 5, and 1 with -short or the race detector")
 
 // TestIncrementalEqualsFull changes a mesh at random, 1,000 times a seed, by
 // batches of objects that come, change and go, clusters that come and go, and
@@ -42,7 +42,7 @@ func TestIncrementalEqualsFull(t *testing.T) {
 	case testing.Short() || raceEnabled():
 		seeds = 1
 	default:
-		seeds = 8
+		seeds = 5
 	}
 	for seed := range uint64(seeds) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
