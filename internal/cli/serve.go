@@ -123,10 +123,9 @@ func (o *serveOptions) run(ctx context.Context, env *Env) error {
 	}
 	// Most of what a control plane allocates is requests, which live for a
 	// moment. Collecting twice as often as by default costs little CPU and
-	// halves what they occupy. Until it is ready, what it reads stays, so it
-	// collects half as often as by default. GOGC and GOMEMLIMIT still count.
+	// halves what they occupy. Until it is ready, what it reads stays, and
+	// starting soon counts. GOGC and GOMEMLIMIT still count.
 	if _, set := env.LookupEnv("GOGC"); !set {
-		debug.SetGCPercent(200)
 		cfg.OnReady = func() { debug.SetGCPercent(50) }
 	}
 	s, err := server.New(cfg)

@@ -62,6 +62,14 @@ func (b *bench) all(ctx context.Context) error {
 			}
 		}
 	}
+	if b.others {
+		if err := b.stalled(ctx); err != nil {
+			return fmt.Errorf("proxies that stop reading: %w", err)
+		}
+		if err := b.certificates(ctx); err != nil {
+			return fmt.Errorf("certificates: %w", err)
+		}
+	}
 	if len(b.starts) == 0 {
 		return fmt.Errorf("-kinds %q has nothing that can be measured", b.kinds)
 	}
@@ -91,8 +99,8 @@ func (b *bench) limit(v float64) float64 {
 }
 
 // serve starts a meshctl and notes how long that took.
-func (b *bench) serve(ctx context.Context) (*meshctl, error) {
-	m, err := newMeshctl(b.binary, b.profiles, b.dir, b.config)
+func (b *bench) serve(ctx context.Context, args ...string) (*meshctl, error) {
+	m, err := newMeshctl(b.binary, b.profiles, b.dir, b.config, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -140,6 +148,7 @@ func clientCertificates(state string) (func(string) credentials.TransportCredent
 		if err != nil {
 			return nil, err
 		}
+		config.DynamicRecordSizingDisabled = true // as Envoy
 		all[ns] = credentials.NewTLS(config)
 	}
 	return func(ns string) credentials.TransportCredentials { return all[ns] }, nil
@@ -230,9 +239,6 @@ func (b *bench) endpointChanges(ctx context.Context, k kind, m *meshctl, f *flee
 	defer m.phase("")
 	var p50, last, cpu, generated, frames []float64
 	for range b.rounds {
-		b.changed++
-		service := b.changed % b.services
-		name := clusterName(service)
 		before, err := m.settled(ctx)
 		if err != nil {
 			return err
@@ -244,12 +250,7 @@ func (b *bench) endpointChanges(ctx context.Context, k kind, m *meshctl, f *flee
 		if before, err = m.settled(ctx); err != nil {
 			return err
 		}
-		f.drain()
-		start, err := writeSlice(b.config, service, b.endpoints, b.changed)
-		if err != nil {
-			return err
-		}
-		at, err := f.all(ctx, func(e event) bool { return e.typ == xdswire.EndpointType && e.has(name) })
+		took, err := b.moveEndpoint(ctx, f)
 		if err != nil {
 			return err
 		}
@@ -261,9 +262,8 @@ func (b *bench) endpointChanges(ctx context.Context, k kind, m *meshctl, f *flee
 		if err != nil {
 			return err
 		}
-		slices.SortFunc(at, time.Time.Compare)
-		p50 = append(p50, at[len(at)/2].Sub(start).Seconds())
-		last = append(last, at[len(at)-1].Sub(start).Seconds())
+		p50 = append(p50, median(took))
+		last = append(last, slices.Max(took))
 		cpu = append(cpu, after.cpu-before.cpu)
 		generated = append(generated, now["meshctl_xds_generated_total"]-counted["meshctl_xds_generated_total"])
 		frames = append(frames, now["meshctl_xds_sent_total"]-counted["meshctl_xds_sent_total"])
@@ -275,6 +275,28 @@ func (b *bench) endpointChanges(ctx context.Context, k kind, m *meshctl, f *flee
 	b.report.add(what+"resources generated", median(generated), "count", b.limit(1))
 	b.report.add(what+"responses sent", median(frames), "count", b.limit(float64(f.size())))
 	return nil
+}
+
+// moveEndpoint moves one endpoint of the next service and returns how long it
+// took until each proxy had it.
+func (b *bench) moveEndpoint(ctx context.Context, f *fleet) ([]float64, error) {
+	b.changed++
+	service := b.changed % b.services
+	name := clusterName(service)
+	f.drain()
+	start, err := writeSlice(b.config, service, b.endpoints, b.changed)
+	if err != nil {
+		return nil, err
+	}
+	at, err := f.all(ctx, func(e event) bool { return e.typ == xdswire.EndpointType && e.has(name) })
+	if err != nil {
+		return nil, err
+	}
+	took := make([]float64, len(at))
+	for i, t := range at {
+		took[i] = t.Sub(start).Seconds()
+	}
+	return took, nil
 }
 
 // newServices creates services and waits until each of 200 proxies has the

@@ -28,6 +28,7 @@ type options struct {
 	revision  string
 	out       string
 	yardstick bool
+	others    bool
 	kinds     string
 	profiles  string
 }
@@ -42,6 +43,7 @@ func main() {
 	flag.IntVar(&o.returning, "returning", 1000, "proxies that come back after kill -9; 0 leaves that out")
 	flag.StringVar(&o.kinds, "kinds", "sotw,delta,sotw tls,delta tls", "how proxies connect, one run for each")
 	flag.BoolVar(&o.yardstick, "yardstick", true, "also measure a snapshot cache of go-control-plane")
+	flag.BoolVar(&o.others, "others", true, "also measure proxies that stop reading, and the certificate authority")
 	flag.StringVar(&o.revision, "revision", "unknown", "what is measured, for the report")
 	flag.StringVar(&o.out, "out", "", "also write the figures as JSON to this `file`")
 	flag.StringVar(&o.profiles, "profiles", "", "keep CPU and heap profiles of the server by phase in this `directory`; the server is then this command itself")

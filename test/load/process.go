@@ -146,19 +146,20 @@ type meshctl struct {
 	*process
 	binary, profiles, config, state string
 	plain, secure, http, metrics    string
+	args                            []string      // more of serve
 	ready                           time.Duration // from start until /ready said yes
 	atReady                         usage
 }
 
 // newMeshctl chooses ports; start starts the server on them, so that it can
 // be started again.
-func newMeshctl(binary, profiles, dir, config string) (*meshctl, error) {
+func newMeshctl(binary, profiles, dir, config string, args ...string) (*meshctl, error) {
 	addrs, err := freeAddrs(4)
 	if err != nil {
 		return nil, err
 	}
 	return &meshctl{
-		binary: binary, profiles: profiles, config: config, state: filepath.Join(dir, "state"),
+		binary: binary, profiles: profiles, config: config, state: filepath.Join(dir, "state"), args: args,
 		plain: addrs[0], secure: addrs[1], http: addrs[2], metrics: addrs[3],
 	}, nil
 }
@@ -173,6 +174,7 @@ func (m *meshctl) start(ctx context.Context) (err error) {
 	}
 	args = append(args, "serve", "--config-dir", m.config, "--state-dir", m.state,
 		"--grpc-addr", m.plain, "--secure-grpc-addr", m.secure, "--http-addr", m.http, "--monitoring-addr", m.metrics)
+	args = append(args, m.args...)
 	start := time.Now()
 	m.process, err = startProcess(ctx, binary, args...)
 	m.phase("start")

@@ -26,6 +26,8 @@ import (
 type fleet struct {
 	addr   string
 	sotw   bool
+	first  int           // number of the first proxy
+	deaf   chan struct{} // when set: the proxies stop reading once it is closed
 	creds  func(namespace string) credentials.TransportCredentials
 	events chan event
 	frames *batches
@@ -65,7 +67,7 @@ func (f *fleet) grow(ctx context.Context, n int) {
 	for i := len(f.cancel); i < n; i++ {
 		ctx, cancel := context.WithCancel(ctx)
 		f.cancel = append(f.cancel, cancel)
-		p := &proxy{fleet: f, number: i, held: make(map[string][]*batch)}
+		p := &proxy{fleet: f, number: f.first + i, held: make(map[string][]*batch)}
 		f.group.Go(func() { p.run(ctx) })
 	}
 }
@@ -203,7 +205,15 @@ func (p *proxy) node() ([]byte, error) {
 // dial connects from an address of the proxy's own, as pods have.
 func (p *proxy) dial(ctx context.Context, addr string) (net.Conn, error) {
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 1, byte(p.number/250), byte(p.number%250+1))}}
-	return d.DialContext(ctx, "tcp", addr)
+	if p.deaf == nil {
+		return d.DialContext(ctx, "tcp", addr)
+	}
+	d.Control = smallWindow
+	conn, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	return &deafConn{Conn: conn, deaf: p.deaf, closed: make(chan struct{})}, nil
 }
 
 // stream is one stream from its start to its end.
@@ -253,7 +263,7 @@ func (p *proxy) stream(ctx context.Context) error {
 			p.keep[r.typ] = frame
 		}
 		answered[r.typ] = true
-		p.events <- event{p.number, r.typ, r.batch, len(answered) == len(xdsTypes), now}
+		p.events <- event{p.number - p.first, r.typ, r.batch, len(answered) == len(xdsTypes), now}
 	}
 }
 

@@ -20,11 +20,14 @@ type report struct {
 	Figures    []figure `json:"figures"`
 }
 
-// figure is one measured value. Smaller is better.
+// perSecond is the unit of which more is better.
+const perSecond = "per second"
+
+// figure is one measured value. Smaller is better, but for perSecond.
 type figure struct {
 	Name  string  `json:"name"`
 	Value float64 `json:"value"`
-	Unit  string  `json:"unit"`            // seconds, bytes, ratio or count
+	Unit  string  `json:"unit"`            // seconds, bytes, ratio, count or perSecond
 	Limit float64 `json:"limit,omitempty"` // what must be reached; 0 is nothing
 }
 
@@ -50,7 +53,10 @@ func (r *report) print(w io.Writer) error {
 		limit, verdict := "", ""
 		if f.Limit > 0 {
 			limit = show(f.Limit, f.Unit)
-			if f.Value > f.Limit {
+			switch {
+			case f.Unit == perSecond && f.Value < f.Limit:
+				verdict = "under"
+			case f.Unit != perSecond && f.Value > f.Limit:
 				verdict = "over"
 			}
 		}
@@ -65,6 +71,10 @@ func show(v float64, unit string) string {
 		return fmt.Sprintf("%.3f", v)
 	case unit == "count":
 		return fmt.Sprintf("%.0f", v)
+	case unit == perSecond:
+		return fmt.Sprintf("%.0f/s", v)
+	case unit == "seconds" && v < 0.001:
+		return fmt.Sprintf("%.0f µs", v*1e6)
 	case unit == "seconds" && v < 1:
 		return fmt.Sprintf("%.1f ms", v*1000)
 	case unit == "seconds":

@@ -1,0 +1,114 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"syscall"
+)
+
+// stalled measures how much longer a change takes while as many other proxies
+// have stopped reading, and a response that none of them takes is under way.
+func (b *bench) stalled(ctx context.Context) (err error) {
+	m, err := b.serve(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, m.stop()) }()
+	f := newFleet(m.plain, false, nil)
+	defer f.close()
+	f.grow(ctx, b.proxies)
+	if _, err := f.all(ctx, complete); err != nil {
+		return err
+	}
+	m.phase("without stalled")
+	defer m.phase("")
+	without, err := b.medianChange(ctx, m, f)
+	if err != nil {
+		return err
+	}
+	others := newFleet(m.plain, false, nil)
+	others.first, others.deaf = b.proxies, make(chan struct{})
+	defer others.close()
+	others.grow(ctx, b.proxies)
+	if _, err := others.all(ctx, complete); err != nil {
+		return err
+	}
+	close(others.deaf)
+	// A new Service brings each the whole RouteConfiguration of its port.
+	const more = 3
+	for i := range more {
+		f.drain()
+		if err := writeService(b.config, b.services+i, b.endpoints); err != nil {
+			return err
+		}
+		name := clusterName(b.services + i)
+		if _, err := f.all(ctx, func(e event) bool { return e.has(name) }); err != nil {
+			return err
+		}
+	}
+	m.phase("stalled")
+	with, err := b.medianChange(ctx, m, f)
+	if err != nil {
+		return err
+	}
+	for i := range more {
+		err = errors.Join(err, removeService(b.config, b.services+i))
+	}
+	what := fmt.Sprintf("%d of %d proxies stop reading: one endpoint changes: ", b.proxies, 2*b.proxies)
+	b.report.add(what+"half of the others have it", with, "seconds", 0)
+	b.report.add(what+"ratio to without them", with/without, "ratio", 1.5)
+	return err
+}
+
+// medianChange moves endpoints: the median of the times until half of the
+// proxies have the change.
+func (b *bench) medianChange(ctx context.Context, m *meshctl, f *fleet) (float64, error) {
+	var half []float64
+	for range b.rounds {
+		if _, err := m.settled(ctx); err != nil {
+			return 0, err
+		}
+		took, err := b.moveEndpoint(ctx, f)
+		if err != nil {
+			return 0, err
+		}
+		half = append(half, median(took))
+	}
+	return median(half), nil
+}
+
+// deafConn is a connection that stops reading when deaf is closed.
+type deafConn struct {
+	net.Conn
+	deaf   <-chan struct{}
+	closed chan struct{}
+	once   sync.Once
+}
+
+func (c *deafConn) Read(p []byte) (int, error) {
+	select {
+	case <-c.deaf:
+		<-c.closed
+		return 0, net.ErrClosed
+	default:
+		return c.Conn.Read(p)
+	}
+}
+
+func (c *deafConn) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	return c.Conn.Close()
+}
+
+// smallWindow gives a connection a receive buffer of a few packets of the
+// loopback; it must have that before it connects.
+func smallWindow(_, _ string, raw syscall.RawConn) error {
+	var set error
+	err := raw.Control(func(fd uintptr) {
+		set = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 192<<10)
+	})
+	return errors.Join(err, set)
+}
