@@ -80,9 +80,10 @@ func New(cfg Config) (_ *Server, err error) {
 	s.hub = xds.NewHub(xds.Config{
 		Generation: xds.Generation{
 			ParseNode: xdsgen.ParseNode, Assign: xdsgen.Assign,
-			AssignTouched: xdsgen.AssignTouched, Fallback: xdsgen.Fallback,
+			AssignTouched: xdsgen.AssignTouched, Fallback: xdsgen.Fallback, Secrets: xdsgen.AssignSecrets,
 		},
-		Metrics: xds.NewMetrics(s.metrics), Log: cfg.Log, Now: cfg.Now,
+		MayReadKeys: mayReadKeys,
+		Metrics:     xds.NewMetrics(s.metrics), Log: cfg.Log, Now: cfg.Now,
 		Limits: cfg.Limits, Memory: memoryUse,
 	})
 	s.registry = registry.New(registry.Config{

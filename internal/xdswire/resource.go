@@ -63,6 +63,7 @@ type Resource struct {
 	// state-of-the-world DiscoveryResponse.
 	wire []byte
 	any  int
+	body int // start of the encoded message within wire
 	// parts is what the resource was made of, when it shares that with others.
 	parts any
 }
@@ -80,6 +81,10 @@ func (r *Resource) Delta() []byte { return r.wire }
 
 // SotW is the resource as a field of a DiscoveryResponse.
 func (r *Resource) SotW() []byte { return r.wire[r.any:] }
+
+// Message is the encoded message itself, without its type. It must not be
+// changed.
+func (r *Resource) Message() []byte { return r.wire[r.body:] }
 
 // Size is the number of bytes the resource holds.
 func (r *Resource) Size() int { return len(r.wire) }
@@ -153,10 +158,11 @@ func (e *Encoder) Raw(typeURL, name string, body ...[]byte) *Resource {
 	w = protowire.AppendString(w, typeURL)
 	w = protowire.AppendTag(w, 2, protowire.BytesType)
 	w = protowire.AppendVarint(w, uint64(size))
+	message := len(w)
 	for _, b := range body {
 		w = append(w, b...)
 	}
-	return &Resource{Name: name, Version: version, wire: w, any: start}
+	return &Resource{Name: name, Version: version, wire: w, any: start, body: message}
 }
 
 // Any packs a message with deterministic bytes. anypb.New must not be used in

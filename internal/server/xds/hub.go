@@ -31,9 +31,12 @@ type Generation struct {
 	// Fallback answers names of EDS and RDS that no view has; nil is no
 	// answer.
 	Fallback func(typeURL, name string, e *xdswire.Encoder) (*xdswire.Resource, error)
+	// Secrets chooses what a caller is given of the secrets of those names; keys
+	// says whether private keys may be among it.
+	Secrets func(s *snapshot.Snapshot, c mesh.Caller, keys bool, names *xdswire.NameSet) xdsgen.Secrets
 }
 
-// Config is what a Hub works with. All fields but the last three are needed.
+// Config is what a Hub works with. All fields but the last four are needed.
 type Config struct {
 	Generation Generation
 	Metrics    *Metrics
@@ -43,6 +46,12 @@ type Config struct {
 	// first snapshot they are refused anyway.
 	Ready  func() bool
 	Limits Limits
+	// MayReadKeys decides which callers are given private keys of their own
+	// namespace and cluster; an error says why not, nil MayReadKeys is nobody.
+	// It is asked each time a stream's views are chosen and must not block: one
+	// that asks elsewhere first says no, and has the stream look again by an
+	// Update that names the proxy's pod.
+	MayReadKeys func(*snapshot.Snapshot, mesh.Caller, xdsgen.Node) error
 	// Memory, when set, is the share of the process's memory limit that is in
 	// use. New streams wait while it is above 0.8.
 	Memory func() float64
@@ -83,6 +92,7 @@ type Hub struct {
 	queue   queue
 	ready   atomic.Bool   // a snapshot has arrived
 	seq     atomic.Uint64 // of the snapshot that the views show
+	current atomic.Pointer[snapshot.Snapshot]
 
 	mu      sync.Mutex
 	mail    mail
@@ -110,6 +120,7 @@ type mail struct {
 	changes  *snapshot.Changes
 	attach   []*subscriber
 	detach   []*subscriber
+	demands  []demandOf
 	inspect  []chan<- []LiveView
 	// reports are of refused resources, reporters how many each identity sent.
 	reports   map[reportKey]report
@@ -189,6 +200,7 @@ func mergeChanges(a, b *snapshot.Changes) *snapshot.Changes {
 		Endpoints:  union(a.Endpoints, b.Endpoints),
 		Ports:      union(a.Ports, b.Ports),
 		Pods:       union(a.Pods, b.Pods),
+		Secrets:    union(a.Secrets, b.Secrets),
 		Namespaces: union(a.Namespaces, b.Namespaces),
 		Everywhere: a.Everywhere || b.Everywhere,
 		Causes:     causes[:min(len(causes), maxCauses)],
@@ -246,6 +258,8 @@ type subscriber struct {
 	session   *session
 	// assigned is set once the views are generated.
 	assigned atomic.Pointer[assignment]
+	// demands belongs to the hub's goroutine.
+	demands [numTypes]demand
 	// record is set by attach.
 	record *flight.Stream
 

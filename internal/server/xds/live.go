@@ -37,6 +37,8 @@ type liveView struct {
 	stale bool
 	// contested says that several units make a resource of one name.
 	contested bool
+	// pieces are what a Joined view's resource is made of.
+	pieces *viewState
 	// state is nil until the view was listed once.
 	state atomic.Pointer[viewState]
 	// suspects are resources that proxies refused, held is what is held back
@@ -54,6 +56,7 @@ type assignment struct {
 type typeViews struct {
 	served      bool
 	shared, own *liveView
+	names       *xdswire.NameSet // of secrets: what was asked for
 }
 
 // pair is what the views hold now; ok is false when they hold nothing yet.
@@ -86,6 +89,7 @@ func (h *Hub) round(m mail) {
 	started := h.cfg.Now()
 	if m.snapshot != nil {
 		h.snapshot = m.snapshot
+		h.current.Store(h.snapshot)
 	}
 	chosen := h.choose(m, changes)
 	touched := h.collect(changes)
@@ -150,6 +154,7 @@ func (h *Hub) choose(m mail, changes *snapshot.Changes) map[*subscriber]*assignm
 			chosen[sub] = &assignment{err: err}
 		}
 	}
+	h.heed(m.demands, chosen)
 	for sub, a := range chosen {
 		h.leave(sub, sub.assigned.Load())
 		for v := range a.views {
@@ -190,9 +195,12 @@ func (h *Hub) assign(sub *subscriber) *assignment {
 		return lv
 	}
 	for url, v := range h.cfg.Generation.Assign(h.snapshot, sub.node) {
-		if i := typeIndex(url); i >= 0 {
+		if i := typeIndex(url); i >= 0 && (!h.onDemand(i) || i == nds && sub.demands[nds].asked) {
 			a.types[i] = typeViews{served: true, shared: live(v.Shared), own: live(v.Own)}
 		}
+	}
+	if d := sub.demands[sds]; d.asked {
+		a.types[sds] = typeViews{served: true, shared: live(d.secrets), names: d.names}
 	}
 	return a
 }
@@ -354,6 +362,9 @@ func (h *Hub) publish(touched []*liveView, round *flight.Round) []*liveView {
 			v.contested = v.first(changes)
 		}
 		h.states++
+		if to, ok := v.view.(xdsgen.Joined); ok {
+			changes = h.joined(v, to, changes)
+		}
 		if s := before.next(h.states, changes); s != before {
 			s.round, s.view, s.seq = round, v.view, s.id
 			v.state.Store(s)

@@ -13,7 +13,7 @@ type Metrics struct {
 	sent, sentResources, sentBytes      [numTypes]prometheus.Counter
 	nacks, expired                      [numTypes]prometheus.Counter
 	failures, panics, stalled, rejected prometheus.Counter
-	refusedConns                        prometheus.Counter
+	refusedConns, badSecrets            prometheus.Counter
 	streams, waiting, views             prometheus.Gauge
 	refused, heldBack                   [numTypes]prometheus.Gauge
 }
@@ -51,6 +51,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.stalled = counter("write_timeouts_total", "Connections closed because the peer did not read in time.")
 	m.refusedConns = counter("refused_connections_total", "Connections closed because there were too many, or nobody proved whose they are.")
 	m.rejected = counter("rejected_streams_total", "Streams refused or ended for what the peer is or asks.")
+	m.badSecrets = counter("bad_secrets_total", "Secrets that a proxy asked for and was not given, or was given out of date.")
 	m.streams = gauge("streams", "Streams connected.")
 	m.waiting = gauge("waiting_streams", "Streams that wait for their first configuration.")
 	m.views = gauge("views", "Views in use.")

@@ -34,6 +34,13 @@ type session struct {
 	closed bool // nothing may be sent
 	nonces xdswire.Nonces
 	types  [numTypes]typeState
+	// demanded is what the hub was told that the stream asks for, by the
+	// state in told.
+	demanded [numTypes]demand
+	told     demandBasis
+	// warned is what was said of secrets, by the state in checked.
+	warned  *xdswire.NameSet
+	checked secretsBasis
 }
 
 // typeState is what a stream knows of one type. There is no map of versions:
@@ -371,6 +378,9 @@ func (s *session) refuse(i int, nonce, message string) {
 
 // clip bounds a text that a peer chose, for logs and status.
 func clip(s string) string {
+	if strings.Contains(s, "PRIVATE KEY") {
+		return "(a text with a private key in it, which is not shown)"
+	}
 	const most = 1024
 	if len(s) > most {
 		s = s[:most] + "…"
@@ -389,13 +399,17 @@ func (s *session) flush() error {
 	if a.err != nil {
 		return status.Error(codes.Internal, "no configuration could be chosen for the proxy")
 	}
+	s.demand(a)
 	var now [numTypes]pair
 	var ok [numTypes]bool
 	for i := range slices.Backward(s.types[:]) {
-		if s.types[i].watched && a.types[i].served {
+		if s.types[i].watched && s.answers(i, a.types[i]) {
 			held := a.types[i].held(s.sub.node.Envoy)
 			now[i], ok[i] = a.types[i].pair()
 			if ok[i] {
+				if i == sds {
+					s.checkSecrets(now[i])
+				}
 				now[i] = s.left(i, now[i], held)
 			}
 		}
@@ -444,6 +458,9 @@ func (s *session) flushType(i int, now pair) error {
 	}
 	aside := t.refused && !moved && !t.all
 	c := s.content(i, now, aside)
+	if i == sds && c.empty() {
+		t.due, t.all = false, false // it waits for its secrets
+	}
 	if c.empty() && !t.due {
 		if !aside {
 			t.acked, t.sent, t.refused, t.doubt = now, now, false, nil

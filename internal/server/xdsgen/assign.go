@@ -51,8 +51,9 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 	}
 	facts := encodeFacts(inbound(s, n, pod, labels, sc))
 	return Assignment{
-		xdswire.ClusterType:  {Shared: clusterView{scope: clusters}, Own: inboundView{typ: xdswire.ClusterType, facts: facts}},
-		xdswire.EndpointType: {Shared: eds},
+		xdswire.ClusterType:   {Shared: clusterView{scope: clusters}, Own: inboundView{typ: xdswire.ClusterType, facts: facts}},
+		xdswire.EndpointType:  {Shared: eds},
+		xdswire.NameTableType: {Shared: eds.names(clusters)},
 		xdswire.ListenerType: {
 			Shared: listenerView{
 				scope: listeners, cluster: n.Cluster, captured: n.Captured, bind: bindOf(n, sc),
@@ -72,10 +73,11 @@ func assignRouter(s *snapshot.Snapshot, n Node, labels map[string]string, eds en
 	}
 	facts := encodeFacts(gatewayServers(s, n, labels))
 	return Assignment{
-		xdswire.ClusterType:  {Shared: clusterView{scope: sc, router: true}},
-		xdswire.EndpointType: {Shared: eds},
-		xdswire.ListenerType: {Shared: gatewayView{scope: sc, facts: facts}},
-		xdswire.RouteType:    {},
+		xdswire.ClusterType:   {Shared: clusterView{scope: sc, router: true}},
+		xdswire.EndpointType:  {Shared: eds},
+		xdswire.NameTableType: {Shared: eds.names(sc)},
+		xdswire.ListenerType:  {Shared: gatewayView{scope: sc, facts: facts}},
+		xdswire.RouteType:     {},
 	}
 }
 

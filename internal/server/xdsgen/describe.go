@@ -49,6 +49,13 @@ func Describe(v View) string {
 		for _, e := range v.extensions() {
 			say("extension", e.Name)
 		}
+	case nameView:
+		in(v.scope)
+		say("cluster", string(v.cluster))
+		say("network", string(v.network))
+	case Secrets:
+		say("namespace", v.namespace)
+		say("cluster", string(v.cluster))
 	case routeView:
 		in(v.scope)
 		say("short names of", v.namespace)

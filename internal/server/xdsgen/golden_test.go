@@ -15,6 +15,8 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 	"sigs.k8s.io/yaml"
 
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -112,6 +114,7 @@ func generate(t testing.TB, s *snapshot.Snapshot, n xdsgen.Node) map[string][]*x
 			if v == nil {
 				continue
 			}
+			first := len(out[typ])
 			v.Units(s, func(id string, u xdsgen.Unit) {
 				if u == nil {
 					return
@@ -122,6 +125,11 @@ func generate(t testing.TB, s *snapshot.Snapshot, n xdsgen.Node) map[string][]*x
 				}
 				out[typ] = append(out[typ], rs...)
 			})
+			if j, ok := v.(xdsgen.Joined); ok {
+				pieces := slices.Clone(out[typ][first:])
+				slices.SortFunc(pieces, func(a, b *xdswire.Resource) int { return strings.Compare(a.Name, b.Name) })
+				out[typ] = append(out[typ][:first], j.Join(&enc, pieces))
+			}
 		}
 		slices.SortFunc(out[typ], func(a, b *xdswire.Resource) int { return strings.Compare(a.Name, b.Name) })
 		for i := 1; i < len(out[typ]); i++ {
@@ -143,7 +151,7 @@ func render(t *testing.T, resources []*xdswire.Resource) []byte {
 		if err != nil {
 			t.Fatal(err)
 		}
-		m, err := a.UnmarshalNew()
+		m, err := anypb.UnmarshalNew(a, proto.UnmarshalOptions{Resolver: resolver(t)})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -53,6 +53,7 @@ func TestTouchedFindsEveryChange(t *testing.T) {
 	p := <-published
 
 	nodes := testNodes()
+	names := xdswire.NewNameSets().Of(secretNames())
 	assigned := make([]xdsgen.Assignment, len(nodes))
 	held := make(units)
 	refresh := func() {
@@ -64,13 +65,18 @@ func TestTouchedFindsEveryChange(t *testing.T) {
 				}
 			}
 		}
+		for _, v := range secretViews(p.s, names) {
+			if held[v] == nil {
+				held[v] = list(p.s, v)
+			}
+		}
 	}
 	refresh()
 	rnd := rand.New(rand.NewPCG(7, 7))
 	for step := range 600 {
 		var batch []snapshot.Event
 		for range 1 + rnd.IntN(3) {
-			batch = append(batch, randomChange(rnd))
+			batch = append(batch, randomChange(rnd), randomSecret(rnd))
 		}
 		// Something always changes, so that there is always a snapshot.
 		batch = append(batch, put(&snapshot.Pod{Meta: metaOf("c1", "tick", fmt.Sprint(step))}))
@@ -200,7 +206,9 @@ func randomChange(r *rand.Rand) snapshot.Event {
 	case 3, 4:
 		o = &snapshot.EndpointSlice{
 			Meta: metaOf(c, ns, svc+"-1"), Service: svc, Ports: []snapshot.SlicePort{{Name: "http", Number: 80}, {Name: "tcp", Number: 81}},
-			Endpoints: []snapshot.SliceEndpoint{{Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Pod: "p0", Ready: r.IntN(2) == 0}},
+			Endpoints: []snapshot.SliceEndpoint{{
+				Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.1")}, Pod: "p0", Ready: r.IntN(2) == 0, Hostname: []string{"", "h"}[r.IntN(2)],
+			}},
 		}
 	case 5:
 		p := &snapshot.PeerAuthentication{Meta: metaOf("c1", ns, "p"), Kind: snapshot.KindPeerAuthentication}

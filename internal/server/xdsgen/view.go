@@ -37,6 +37,14 @@ type View interface {
 	Touched(s *snapshot.Snapshot, c *snapshot.Changes, yield func(id string, u Unit))
 }
 
+// Joined is a View of one resource that is made of what its units give: a
+// change costs the units that it touches, and copying the rest.
+type Joined interface {
+	View
+	// Join makes the resource of the pieces of all units, sorted by name.
+	Join(e *xdswire.Encoder, pieces []*xdswire.Resource) *xdswire.Resource
+}
+
 // Views is what one proxy is given of one type: the union of a view that it
 // shares with many proxies and one made for its own workload. Either may be
 // nil. Names do not overlap.

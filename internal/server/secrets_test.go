@@ -1,0 +1,338 @@
+package server
+
+import (
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/base64"
+	"encoding/pem"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/structpb"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+// credential is a certificate of a gateway and its key, in PEM.
+func credential(t *testing.T, s *Server) (cert, key string) {
+	t.Helper()
+	private, err := certs.GenerateKey(certs.ECDSAP256)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaf, err := s.authority.SignLeaf(private.Public(), mesh.Caller{
+		Identity: mesh.Identity{TrustDomain: "cluster.local", Namespace: "apps", ServiceAccount: "shop"},
+	}, time.Hour, time.Now(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: leaf.Raw})),
+		string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
+}
+
+func secretYAML(name, cert, key string) string {
+	encode := func(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
+	return fmt.Sprintf("apiVersion: v1\nkind: Secret\ntype: kubernetes.io/tls\nmetadata: {name: %s, namespace: apps}\ndata:\n  tls.crt: %s\n  tls.key: %s\n  ca.crt: %s\n",
+		name, encode(cert), encode(key), encode(cert))
+}
+
+// gatewayPod is what makes workload web of namespace apps a gateway.
+const gatewayPod = `apiVersion: v1
+kind: Pod
+metadata: {name: web, namespace: apps, labels: {istio: shop}}
+spec: {serviceAccountName: web, containers: [{name: proxy}]}
+status: {podIP: 10.0.0.1, phase: Running}
+---
+apiVersion: networking.istio.io/v1
+kind: Gateway
+metadata: {name: shop, namespace: apps}
+spec:
+  selector: {istio: shop}
+  servers:
+  - {port: {number: 15443, name: tls, protocol: TLS}, tls: {mode: AUTO_PASSTHROUGH}, hosts: ["*.local"]}
+`
+
+// wireClient asks for one type over one variant.
+type wireClient struct {
+	t     *testing.T
+	typ   string
+	sotw  discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesClient
+	delta discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
+}
+
+func dialWire(t *testing.T, s *Server, secure bool, v xdswire.Variant, nodeType, typ string, names ...string) *wireClient {
+	t.Helper()
+	addr, creds := s.plain.Addr().String(), insecure.NewCredentials()
+	if secure {
+		addr, creds = s.secure.Addr().String(), credentials.NewTLS(clientTLS(t, s))
+	}
+	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(creds))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	api := discoveryv3.NewAggregatedDiscoveryServiceClient(conn)
+	md, err := structpb.NewStruct(map[string]any{"CLUSTER_ID": "cluster1", "NAMESPACE": "apps"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := &corev3.Node{Id: nodeType + "~10.0.0.1~web.apps~apps.svc.cluster.local", Metadata: md}
+	c := &wireClient{t: t, typ: typ}
+	if v == xdswire.Delta {
+		if c.delta, err = api.DeltaAggregatedResources(t.Context()); err == nil {
+			err = c.delta.Send(&discoveryv3.DeltaDiscoveryRequest{Node: node, TypeUrl: typ, ResourceNamesSubscribe: names})
+		}
+	} else if c.sotw, err = api.StreamAggregatedResources(t.Context()); err == nil {
+		err = c.sotw.Send(&discoveryv3.DiscoveryRequest{Node: node, TypeUrl: typ, ResourceNames: names})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// next are the messages of the next response, which is accepted.
+func (c *wireClient) next(names ...string) [][]byte {
+	c.t.Helper()
+	var out [][]byte
+	if c.delta != nil {
+		m, err := c.delta.Recv()
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		for _, r := range m.GetResources() {
+			if c.typ == xdswire.NameTableType && r.GetName() != "" {
+				c.t.Errorf("the name table is called %q", r.GetName())
+			}
+			out = append(out, r.GetResource().GetValue())
+		}
+		if err := c.delta.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: c.typ, ResponseNonce: m.GetNonce()}); err != nil {
+			c.t.Fatal(err)
+		}
+		return out
+	}
+	m, err := c.sotw.Recv()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for _, r := range m.GetResources() {
+		out = append(out, r.GetValue())
+	}
+	if err := c.sotw.Send(&discoveryv3.DiscoveryRequest{TypeUrl: c.typ, ResponseNonce: m.GetNonce(), ResourceNames: names}); err != nil {
+		c.t.Fatal(err)
+	}
+	return out
+}
+
+func (c *wireClient) secrets(names ...string) map[string]string {
+	c.t.Helper()
+	out := make(map[string]string)
+	for _, b := range c.next(names...) {
+		var s tlsv3.Secret
+		if err := proto.Unmarshal(b, &s); err != nil {
+			c.t.Fatal(err)
+		}
+		out[s.GetName()] = string(s.GetTlsCertificate().GetCertificateChain().GetInlineBytes()) +
+			string(s.GetTlsCertificate().GetPrivateKey().GetInlineBytes()) + string(s.GetValidationContext().GetTrustedCa().GetInlineBytes())
+	}
+	return out
+}
+
+// text is a log that tests read while it is written.
+type text struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *text) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(b)
+}
+
+func (l *text) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// TestSecretsOfFiles has a gateway ask for a Secret of the directory: over TLS
+// it is given and follows the file, in plaintext and to what is no gateway it
+// is not, and no key is seen anywhere else.
+func TestSecretsOfFiles(t *testing.T) {
+	for _, v := range []xdswire.Variant{xdswire.SotW, xdswire.Delta} {
+		t.Run(v.String(), func(t *testing.T) {
+			var dir string
+			var logs text
+			s := start(t, func(c *Config) {
+				dir, c.Log = c.ConfigDir, slog.New(slog.NewTextHandler(&logs, &slog.HandlerOptions{Level: slog.LevelDebug}))
+				write(t, dir, "gateway.yaml", gatewayPod)
+			})
+			cert, key := credential(t, s)
+			write(t, dir, "secret.yaml", secretYAML("shop", cert, key))
+			const pair, roots = "kubernetes://shop", "kubernetes://shop-cacert"
+			plain := dialWire(t, s, false, v, "router", xdswire.SecretType, pair)
+			sidecar := dialWire(t, s, true, v, "sidecar", xdswire.SecretType, pair, roots)
+			if got := sidecar.secrets(pair, roots); !maps.Equal(got, map[string]string{roots: cert}) {
+				t.Errorf("a sidecar is given %v", got)
+			}
+			gateway := dialWire(t, s, true, v, "router", xdswire.SecretType, pair)
+			if got := gateway.secrets(pair); !maps.Equal(got, map[string]string{pair: cert + key}) {
+				t.Fatalf("the gateway is given %v", got)
+			}
+			other, otherKey := credential(t, s)
+			write(t, dir, "secret.yaml", secretYAML("shop", cert, otherKey))
+			waitFor(t, "complaint", func() bool {
+				return strings.Contains(logs.String(), "data[tls.key]: is not the key of the certificate")
+			})
+			write(t, dir, "secret.yaml", secretYAML("shop", other, otherKey))
+			if got := gateway.secrets(pair); !maps.Equal(got, map[string]string{pair: other + otherKey}) {
+				t.Errorf("the gateway is given %v", got)
+			}
+			write(t, dir, "broken.yaml", "apiVersion: v1\nkind: Secret\nmetadata: {name: x}\nstringData:\n  key: |\n  "+strings.ReplaceAll(key, "\n", "\n ")+"\n  - [")
+			waitFor(t, "second complaint", func() bool { return strings.Contains(logs.String(), "broken.yaml") })
+			waitFor(t, "warnings", func() bool {
+				return strings.Contains(logs.String(), "secrets are given only over TLS") && strings.Contains(logs.String(), "it is not a gateway")
+			})
+			_ = plain
+			keysAreNowhere(t, s, logs.String(), key, otherKey)
+		})
+	}
+}
+
+// keysAreNowhere looks for keys in all that the server shows.
+func keysAreNowhere(t *testing.T, s *Server, logs string, keys ...string) {
+	t.Helper()
+	shown := logs
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
+	pages := []string{"/ready?verbose", "/debug/xds/history?proxy=web.apps"}
+	for page := range s.pages() {
+		pages = append(pages, page)
+	}
+	urls := []string{"http://" + s.monitoring.Addr().String() + "/metrics"}
+	for _, page := range pages {
+		urls = append(urls, "http://"+s.http.Addr().String()+page)
+	}
+	for _, url := range urls {
+		resp, err := client.Get(url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		shown += string(body)
+	}
+	shown += fmt.Sprintf("%+v %#v", s.registry.Current(), s.registry.Current())
+	for _, key := range keys {
+		lines := strings.Split(key, "\n")
+		for _, line := range append(lines[1:len(lines)-2], base64.StdEncoding.EncodeToString([]byte(key))[60:120]) {
+			if i := strings.Index(shown, line); i >= 0 {
+				t.Errorf("a key is shown: %.300s", shown[max(i-200, 0):])
+			}
+		}
+	}
+}
+
+// TestNamesOfFiles has proxies ask for the name table, in plaintext and over
+// TLS, and follows it.
+func TestNamesOfFiles(t *testing.T) {
+	for _, v := range []xdswire.Variant{xdswire.SotW, xdswire.Delta} {
+		t.Run(v.String(), func(t *testing.T) {
+			var dir string
+			s := start(t, func(c *Config) {
+				dir = c.ConfigDir
+				write(t, dir, "service-1.yaml", serviceYAML(1))
+			})
+			for _, secure := range []bool{false, true} {
+				for _, nodeType := range []string{"sidecar", "router"} {
+					c := dialWire(t, s, secure, v, nodeType, xdswire.NameTableType)
+					table := func(want ...string) {
+						t.Helper()
+						got := c.next()
+						if len(got) != 1 {
+							t.Fatalf("%d resources, want 1", len(got))
+						}
+						for i := 1; i <= 2; i++ {
+							name := fmt.Sprintf("svc-%d.ns-%d.svc.cluster.local", i, i)
+							if has := strings.Contains(string(got[0]), name); has != strings.Contains(strings.Join(want, " "), name) {
+								t.Errorf("%s is in the table: %v", name, has)
+							}
+						}
+					}
+					table("svc-1.ns-1.svc.cluster.local")
+					write(t, dir, "service-2.yaml", serviceYAML(2))
+					table("svc-1.ns-1.svc.cluster.local", "svc-2.ns-2.svc.cluster.local")
+					write(t, dir, "service-2.yaml", "# none\n")
+					table("svc-1.ns-1.svc.cluster.local")
+				}
+			}
+		})
+	}
+}
+
+func TestMayReadKeys(t *testing.T) {
+	pod := &snapshot.Pod{ServiceAccount: "gw", Meta: snapshot.Meta{Labels: map[string]string{"istio": "gw"}}}
+	gateway := func(selector map[string]string) *snapshot.Gateway {
+		return &snapshot.Gateway{Spec: &networkingv1alpha3.Gateway{Selector: selector}}
+	}
+	caller := mesh.Caller{Identity: mesh.Identity{TrustDomain: "td", Namespace: "ns", ServiceAccount: "gw"}, Cluster: "c1"}
+	node := xdsgen.Node{ID: mesh.NodeID{Type: mesh.Router, Name: "gw-1", Namespace: "ns"}, Cluster: "c1", Namespace: "ns", Labels: map[string]string{"istio": "gw"}}
+	for _, tc := range []struct {
+		name   string
+		change func(s *snapshot.Snapshot, c *mesh.Caller, n *xdsgen.Node)
+		want   string
+	}{
+		{"gateway", func(*snapshot.Snapshot, *mesh.Caller, *xdsgen.Node) {}, ""},
+		{"sidecar", func(_ *snapshot.Snapshot, _ *mesh.Caller, n *xdsgen.Node) { n.ID.Type = mesh.Sidecar }, "it is not a gateway"},
+		{"pod of another account", func(_ *snapshot.Snapshot, c *mesh.Caller, _ *xdsgen.Node) { c.Identity.ServiceAccount = "web" }, "pod ns/gw-1 runs as another service account than web"},
+		{"says the namespace of a gateway", func(_ *snapshot.Snapshot, c *mesh.Caller, _ *xdsgen.Node) { c.Identity.Namespace = "mine" }, "pod mine/gw-1 of cluster c1 is not known"},
+		{"of another cluster", func(_ *snapshot.Snapshot, c *mesh.Caller, _ *xdsgen.Node) { c.Cluster = "c2" }, "pod ns/gw-1 of cluster c2 is not known"},
+		{"another pod", func(_ *snapshot.Snapshot, _ *mesh.Caller, n *xdsgen.Node) { n.ID.Name = "x" }, "pod ns/x of cluster c1 is not known"},
+		{"only says the labels", func(s *snapshot.Snapshot, _ *mesh.Caller, _ *xdsgen.Node) {
+			s.GatewayConfigs = []*snapshot.Gateway{gateway(map[string]string{"istio": "other"})}
+		}, "no Gateway selects pod ns/gw-1"},
+		{"Gateway of everything", func(s *snapshot.Snapshot, _ *mesh.Caller, _ *xdsgen.Node) {
+			s.GatewayConfigs = []*snapshot.Gateway{gateway(nil)}
+		}, "no Gateway selects pod ns/gw-1"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := &snapshot.Snapshot{GatewayConfigs: []*snapshot.Gateway{gateway(nil), gateway(map[string]string{"istio": "gw"})}}
+			s.Pods = s.Pods.With(map[string]*snapshot.Pod{"c1/ns/gw-1": pod})
+			c, n := caller, node
+			tc.change(s, &c, &n)
+			got := ""
+			if err := mayReadKeys(s, c, n); err != nil {
+				got = err.Error()
+			}
+			if got != tc.want {
+				t.Errorf("got %q, want %q", got, tc.want)
+			}
+		})
+	}
+}

@@ -1,0 +1,198 @@
+package xdsgen
+
+import (
+	"net/netip"
+	"slices"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+// nameTable is the name of the only resource of its type. On the wire it has
+// none: agents take the first resource, whatever it is called.
+const nameTable = ""
+
+// nameView is the table from which the DNS proxies of agents answer. It has
+// the services that the proxy sees, by the addresses that reach them from its
+// cluster; headless services by those of their pods.
+type nameView struct {
+	scope    scope
+	cluster  mesh.ClusterID
+	network  mesh.NetworkID
+	families families
+}
+
+// names is the table of proxies that see the services of the scope and reach
+// endpoints as those of the view do.
+func (v endpointView) names(sc scope) nameView {
+	return nameView{scope: sc, cluster: v.cluster, network: v.network, families: v.families}
+}
+
+func (v nameView) Type() string { return xdswire.NameTableType }
+
+func (v nameView) Units(s *snapshot.Snapshot, yield func(string, Unit)) {
+	for host := range s.Services.All() {
+		v.unit(s, host, yield)
+	}
+}
+
+func (v nameView) Touched(s *snapshot.Snapshot, c *snapshot.Changes, yield func(string, Unit)) {
+	for host := range c.Services {
+		v.unit(s, host, yield)
+	}
+	for host := range c.Endpoints {
+		if _, too := c.Services[host]; !too {
+			v.unit(s, host, yield)
+		}
+	}
+}
+
+func (v nameView) unit(s *snapshot.Snapshot, host string, yield func(string, Unit)) {
+	svc := s.Services.Get(host)
+	switch {
+	case svc == nil || svc.ExternalName != "" || !v.scope.sees(svc):
+		yield(host, nil)
+	case svc.Headless:
+		yield(host, headlessNames{
+			service: svc, endpoints: s.Endpoints.Get(host), cluster: v.cluster, network: v.network, families: v.families,
+		})
+	default:
+		yield(host, serviceName{service: svc, cluster: v.cluster, families: v.families})
+	}
+}
+
+// Join makes the table: its encoding is that of its entries in a row.
+func (v nameView) Join(e *xdswire.Encoder, pieces []*xdswire.Resource) *xdswire.Resource {
+	entries := make([][]byte, len(pieces))
+	for i, p := range pieces {
+		entries[i] = p.Message()
+	}
+	return e.Raw(xdswire.NameTableType, nameTable, entries...)
+}
+
+// serviceName is the entry of a service that has an address of its own.
+type serviceName struct {
+	service  *snapshot.MeshService
+	cluster  mesh.ClusterID
+	families families
+}
+
+func (u serviceName) Type() string { return xdswire.NameTableType }
+
+func (u serviceName) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
+	var ips []netip.Addr
+	if in := inCluster(u.service, u.cluster); in != nil {
+		ips = ofFamilies(in.VIPs, u.families)
+	}
+	if len(ips) == 0 {
+		return nil, nil
+	}
+	return []*xdswire.Resource{nameEntry(enc, u.service.Host, u.service.Name, u.service.Namespace, ips)}, nil
+}
+
+// headlessNames are the entries of a headless service: one with the addresses
+// of all its pods, and one for each pod that has a host name, as the pods of a
+// StatefulSet have. Pods that are not healthy are left out, as Kubernetes'
+// own DNS does, and so are those of other networks, which no gateway stands in
+// for here.
+type headlessNames struct {
+	service   *snapshot.MeshService
+	endpoints *snapshot.Endpoints
+	cluster   mesh.ClusterID
+	network   mesh.NetworkID
+	families  families
+}
+
+func (u headlessNames) Type() string { return xdswire.NameTableType }
+
+func (u headlessNames) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
+	if u.endpoints == nil {
+		return nil, nil
+	}
+	var all []netip.Addr
+	pods := make(map[string][2][]netip.Addr) // by host name: of other clusters, of the own
+	for _, list := range u.endpoints.ByPort {
+		for i := range list {
+			e := &list[i]
+			if !u.reaches(e) {
+				continue
+			}
+			all = append(all, e.Address)
+			if e.Hostname != "" {
+				of := pods[e.Hostname]
+				own := 0
+				if e.Cluster == u.cluster {
+					own = 1
+				}
+				of[own] = append(of[own], e.Address)
+				pods[e.Hostname] = of
+			}
+		}
+	}
+	all = ofFamilies(all, u.families)
+	if len(all) == 0 {
+		return nil, nil
+	}
+	out := []*xdswire.Resource{nameEntry(enc, u.service.Host, u.service.Name, u.service.Namespace, all)}
+	for pod, of := range pods {
+		ips := of[1] // a pod of the own cluster hides those of its name in others
+		if len(ips) == 0 {
+			ips = of[0]
+		}
+		if ips = ofFamilies(ips, u.families); len(ips) > 0 {
+			out = append(out, nameEntry(enc, pod+"."+u.service.Host, pod+"."+u.service.Name, u.service.Namespace, ips))
+		}
+	}
+	return out, nil
+}
+
+// reaches reports whether the proxy reaches the endpoint at its own address.
+func (u headlessNames) reaches(e *snapshot.Endpoint) bool {
+	return e.Health == snapshot.Healthy &&
+		(e.Network == u.network || e.Network == "" || u.network == "") &&
+		(e.Cluster == u.cluster || !clusterLocal(u.service))
+}
+
+// ofFamilies are the addresses of the IP versions, sorted, each once.
+func ofFamilies(ips []netip.Addr, f families) []netip.Addr {
+	ips = slices.DeleteFunc(slices.Clone(ips), func(ip netip.Addr) bool { return familyOf(ip)&f == 0 })
+	slices.SortFunc(ips, netip.Addr.Compare)
+	return slices.Compact(ips)
+}
+
+// Field numbers of istio.networking.nds.v1.NameTable and its parts. Nothing
+// that this module could import has the message.
+const (
+	fieldTable     = 1 // of NameTable: a map
+	fieldKey       = 1 // of an entry of the map
+	fieldValue     = 2
+	fieldIPs       = 1 // of NameInfo
+	fieldRegistry  = 2
+	fieldShortName = 3
+	fieldNamespace = 4
+)
+
+// kubernetes is the registry whose services agents also find by short names.
+const kubernetes = "Kubernetes"
+
+// nameEntry is a piece of the table: one entry, encoded as a field of it.
+func nameEntry(enc *xdswire.Encoder, host, short, namespace string, ips []netip.Addr) *xdswire.Resource {
+	text := func(b []byte, num protowire.Number, s string) []byte {
+		return protowire.AppendString(protowire.AppendTag(b, num, protowire.BytesType), s)
+	}
+	nested := func(b []byte, num protowire.Number, message []byte) []byte {
+		return protowire.AppendBytes(protowire.AppendTag(b, num, protowire.BytesType), message)
+	}
+	var info []byte
+	for _, ip := range ips {
+		info = text(info, fieldIPs, ip.String())
+	}
+	info = text(info, fieldRegistry, kubernetes)
+	info = text(info, fieldShortName, short)
+	info = text(info, fieldNamespace, namespace)
+	entry := nested(text(nil, fieldKey, host), fieldValue, info)
+	return enc.Raw(xdswire.NameTableType, host, nested(nil, fieldTable, entry))
+}

@@ -1,0 +1,215 @@
+package xdsgen_test
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	"google.golang.org/protobuf/proto"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+var (
+	noon  = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	night = noon.Add(12 * time.Hour)
+)
+
+// testSecret is a secret whose parts name it. What: p is a pair, c CAs.
+func testSecret(c mesh.ClusterID, ns, name, what string) *snapshot.Secret {
+	id := fmt.Sprintf("%s/%s/%s", c, ns, name)
+	s := &snapshot.Secret{Meta: metaOf(c, ns, name), NoPair: "no pair in " + id, NoCA: "no CA in " + id}
+	if strings.Contains(what, "p") {
+		s.Pair = &snapshot.KeyPair{Chain: []byte("chain " + id), Key: snapshot.NewPrivateKey([]byte("key " + id)), NotBefore: noon, NotAfter: night}
+	}
+	if strings.Contains(what, "c") {
+		s.CA = &snapshot.CABundle{Roots: []byte("roots " + id), CRL: []byte("crl " + id), NotBefore: noon, NotAfter: night}
+	}
+	return s
+}
+
+func callerIn(c mesh.ClusterID, ns string) mesh.Caller {
+	return mesh.Caller{Identity: mesh.Identity{TrustDomain: "td", Namespace: ns, ServiceAccount: "gw"}, Cluster: c}
+}
+
+// given is what a view gives, by name: its chain and key, or its CAs.
+func given(t *testing.T, s *snapshot.Snapshot, v xdsgen.View) map[string]string {
+	t.Helper()
+	out := make(map[string]string)
+	var enc xdswire.Encoder
+	v.Units(s, func(_ string, u xdsgen.Unit) {
+		if u == nil {
+			return
+		}
+		resources, err := u.Generate(&enc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range resources {
+			var m tlsv3.Secret
+			if err := proto.Unmarshal(r.Message(), &m); err != nil {
+				t.Fatal(err)
+			}
+			if m.GetName() != r.Name {
+				t.Errorf("secret %s is sent as %s", m.GetName(), r.Name)
+			}
+			if p := m.GetTlsCertificate(); p != nil {
+				out[r.Name] = string(p.GetCertificateChain().GetInlineBytes()) + ", " + string(p.GetPrivateKey().GetInlineBytes())
+			} else {
+				c := m.GetValidationContext()
+				out[r.Name] = string(c.GetTrustedCa().GetInlineBytes()) + ", " + string(c.GetCrl().GetInlineBytes())
+			}
+		}
+	})
+	return out
+}
+
+// TestSecrets has callers ask for secrets of every form of name: what they are
+// given, and why not.
+func TestSecrets(t *testing.T) {
+	s := build(t, []mesh.ClusterID{"c1", "c2"}, []snapshot.Event{
+		put(testSecret("c1", "gw", "both", "pc")), put(testSecret("c1", "gw", "pair", "p")), put(testSecret("c1", "gw", "pair-cacert", "c")),
+		put(testSecret("c1", "gw", "x-cacert", "p")), put(testSecret("c1", "gw", "x", "pc")),
+		put(testSecret("c1", "other", "both", "pc")), put(testSecret("c2", "gw", "both", "pc")),
+	})
+	const pair, roots = "chain %[1]s, key %[1]s", "roots %[1]s, crl %[1]s"
+	own, remote := callerIn("c1", "gw"), callerIn("c2", "gw")
+	for _, tc := range []struct {
+		name   string
+		caller mesh.Caller
+		keys   bool
+		want   string // a form
+		of     string // the secret, or the reason
+	}{
+		{"kubernetes://both", own, true, pair, "c1/gw/both"},
+		{"kubernetes://gw/both", own, true, pair, "c1/gw/both"},
+		{"kubernetes-gateway://gw/both", own, true, pair, "c1/gw/both"},
+		{"kubernetes://both-cacert", own, true, roots, "c1/gw/both"},
+		{"kubernetes://gw/both-cacert", own, false, roots, "c1/gw/both"},
+		{"kubernetes://pair-cacert", own, true, roots, "c1/gw/pair-cacert"},
+		{"kubernetes://both", remote, true, pair, "c2/gw/both"},
+
+		{"kubernetes://both", own, false, "", "the proxy is not authorized to read secrets"},
+		{"kubernetes://x-cacert", own, true, "", "no CA in c1/gw/x-cacert"}, // never its key, nor that of x
+		{"kubernetes://pair-cacert-cacert", own, true, roots, "c1/gw/pair-cacert"},
+		{"kubernetes://none", own, true, "", "secret gw/none not found"},
+		{"kubernetes://none-cacert", own, true, "", "secret gw/none not found"},
+		{"kubernetes://other/both", own, true, "", "is of another namespace than the proxy, which is of gw"},
+		{"kubernetes://other/both-cacert", own, true, "", "is of another namespace than the proxy, which is of gw"},
+		{"kubernetes-gateway://other/both", own, true, "", "is of another namespace than the proxy, which is of gw"},
+		{"kubernetes-gateway://gw/both", remote, true, "", "is of another cluster than the proxy, which is of c2"},
+		{"kubernetes-gateway://both", own, true, "", "names no namespace: want kubernetes-gateway://namespace/name"},
+		{"kubernetes://both", mesh.Caller{}, true, "", "secrets are given only over TLS, to callers whose identity and cluster are proved"},
+		{"kubernetes://both", callerIn("", "gw"), true, "", "secrets are given only over TLS, to callers whose identity and cluster are proved"},
+		{"kubernetes://both", mesh.Caller{Cluster: "c1"}, true, "", "secrets are given only over TLS, to callers whose identity and cluster are proved"},
+		{"kubernetes://gw/../other/both", own, true, "", "names no secret that can be"},
+		{"kubernetes://../other/both", own, true, "", "names no namespace that can be"},
+		{"kubernetes:///both", own, true, "", "names no namespace that can be"},
+		{"kubernetes://", own, true, "", "names no secret that can be"},
+		{"kubernetes://gw%2fboth", own, true, "", "names no secret that can be"},
+		{"kubernetes://both\n", own, true, "", "names no secret that can be"},
+		{"kubernetes://" + strings.Repeat("a", 10<<10), own, true, "", "names no secret that can be"},
+		{"invalid://", own, true, "", "is not a name that is served: want kubernetes://name or kubernetes://namespace/name"},
+		{"default", own, true, "", "is not a name that is served: want kubernetes://name or kubernetes://namespace/name"},
+		{"*", own, true, "", "is not a name that is served: want kubernetes://name or kubernetes://namespace/name"},
+	} {
+		t.Run(fmt.Sprintf("%.40q of %s", tc.name, tc.caller.Cluster), func(t *testing.T) {
+			names := xdswire.NewNameSets().Of([]string{tc.name})
+			v := xdsgen.AssignSecrets(s, tc.caller, tc.keys, names)
+			got, err := given(t, s, v), v.Check(s, tc.name, noon)
+			if tc.want == "" {
+				if len(got) > 0 || err == nil || err.Error() != tc.of {
+					t.Errorf("given %v, checked as %v, want the reason %q", got, err, tc.of)
+				}
+				return
+			}
+			want := map[string]string{tc.name: fmt.Sprintf(tc.want, tc.of)}
+			if !maps.Equal(got, want) || err != nil {
+				t.Errorf("given %v, checked as %v, want %v", got, err, want)
+			}
+		})
+	}
+}
+
+// TestSecretsOutOfDate: they are given, and it is said.
+func TestSecretsOutOfDate(t *testing.T) {
+	s := build(t, []mesh.ClusterID{"c1"}, []snapshot.Event{put(testSecret("c1", "gw", "s", "pc"))})
+	names := xdswire.NewNameSets().Of([]string{"kubernetes://s", "kubernetes://s-cacert"})
+	v := xdsgen.AssignSecrets(s, callerIn("c1", "gw"), true, names)
+	if got := given(t, s, v); len(got) != 2 {
+		t.Fatalf("given %v", got)
+	}
+	for _, name := range names.Names() {
+		if err := v.Check(s, name, night.Add(time.Second)); err == nil || err.Error() != "secret gw/s is given though its certificate expired at 2026-01-02T00:00:00Z" {
+			t.Errorf("%s, expired: %v", name, err)
+		}
+		if err := v.Check(s, name, noon.Add(-time.Second)); err == nil || err.Error() != "secret gw/s is given though its certificate is valid from 2026-01-01T12:00:00Z only" {
+			t.Errorf("%s, not yet valid: %v", name, err)
+		}
+	}
+}
+
+// TestSecretsAreShared by callers that may have the same, and by no others.
+func TestSecretsAreShared(t *testing.T) {
+	s := build(t, []mesh.ClusterID{"c1", "c2"}, nil)
+	sets := xdswire.NewNameSets()
+	names := sets.Of([]string{"kubernetes://a"})
+	v := xdsgen.AssignSecrets(s, callerIn("c1", "gw"), true, names)
+	twin := callerIn("c1", "gw")
+	twin.Identity.ServiceAccount = "twin"
+	if v != xdsgen.AssignSecrets(s, twin, true, sets.Of([]string{"kubernetes://a"})) {
+		t.Error("two callers of one namespace do not share")
+	}
+	for what, other := range map[string]xdsgen.View{
+		"namespace": xdsgen.AssignSecrets(s, callerIn("c1", "other"), true, names),
+		"cluster":   xdsgen.AssignSecrets(s, callerIn("c2", "gw"), true, names),
+		"right":     xdsgen.AssignSecrets(s, callerIn("c1", "gw"), false, names),
+		"names":     xdsgen.AssignSecrets(s, callerIn("c1", "gw"), true, sets.Of([]string{"kubernetes://b"})),
+	} {
+		if other == xdsgen.View(v) {
+			t.Errorf("a caller of another %s shares", what)
+		}
+	}
+	if err := v.Check(s, "kubernetes://a", noon); err == nil || errors.Is(err, xdsgen.ErrKeysDenied) {
+		t.Errorf("a missing secret: %v", err)
+	}
+}
+
+// secretNames are names of the secrets of randomSecret, in every form.
+func secretNames() []string {
+	var out []string
+	for _, name := range []string{"s0", "s0-cacert", "s1", "s1-cacert", "s1-cacert-cacert"} {
+		out = append(out, "kubernetes://"+name, "kubernetes://ns0/"+name, "kubernetes-gateway://ns0/"+name)
+	}
+	return out
+}
+
+func secretViews(s *snapshot.Snapshot, names *xdswire.NameSet) []xdsgen.View {
+	var out []xdsgen.View
+	for _, c := range []mesh.ClusterID{"c1", "c2"} {
+		for _, ns := range []string{"ns0", "ns1"} {
+			out = append(out, xdsgen.AssignSecrets(s, callerIn(c, ns), true, names), xdsgen.AssignSecrets(s, callerIn(c, ns), false, names))
+		}
+	}
+	return slices.Concat(out, []xdsgen.View{xdsgen.AssignSecrets(s, mesh.Caller{}, true, names)})
+}
+
+func randomSecret(r *rand.Rand) snapshot.Event {
+	o := testSecret(
+		mesh.ClusterID(fmt.Sprintf("c%d", 1+r.IntN(2))), fmt.Sprintf("ns%d", r.IntN(2)),
+		[]string{"s0", "s0-cacert", "s1", "s1-cacert"}[r.IntN(4)], []string{"", "p", "c", "pc"}[r.IntN(4)],
+	)
+	if r.IntN(3) == 0 {
+		return snapshot.Event{Key: o.Key()}
+	}
+	return put(o)
+}
