@@ -28,11 +28,10 @@ type chosenFilters struct {
 func chooseFilters(s *snapshot.Snapshot, namespace string, labels map[string]string) chosenFilters {
 	var out chosenFilters
 	var extensions []snapshot.Extension
-	taken := make(map[string]bool)
 	for _, f := range snapshot.EnvoyFiltersFor(s.Namespaces.Get(s.Mesh.RootNamespace), s.Namespaces.Get(namespace), labels) {
 		for _, e := range f.Extensions {
-			if !taken[e.Name] {
-				taken[e.Name] = true
+			taken := func(other snapshot.Extension) bool { return other.Name == e.Name }
+			if !slices.ContainsFunc(extensions, taken) {
 				extensions = append(extensions, e)
 			}
 		}

@@ -1,0 +1,59 @@
+package xdsgen_test
+
+import (
+	"path/filepath"
+	"testing"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+// TestFiltersKeepSharing: workloads for which the same was chosen have the
+// same views, and an HTTP filter of one port parts only the listeners of that
+// port from those of workloads without any.
+func TestFiltersKeepSharing(t *testing.T) {
+	dir := filepath.Join("testdata", "two-networks")
+	events := readObjects(t, "cluster1", filepath.Join(dir, "cluster1", "all.yaml"))
+	filter := func(namespace string) snapshot.Event {
+		f := &snapshot.EnvoyFilter{Meta: metaOf("cluster1", namespace, "f"), Selector: map[string]string{"app": "web"}}
+		f.Extensions = []snapshot.Extension{{Name: "e", Body: []byte("b")}}
+		f.Filters = []snapshot.HTTPFilter{{Context: snapshot.OutboundContext, Port: 5000}}
+		return put(f)
+	}
+	s := build(t, []mesh.ClusterID{"cluster1"}, append(events, filter("other"), filter("another")))
+	plain := testNodes()[0]
+	plain.Cluster, plain.Namespace, plain.Labels = "cluster1", "other", map[string]string{"app": "db"}
+	web := plain
+	web.Labels = map[string]string{"app": "web"}
+	twin := web
+	twin.ID.Name = "p1"
+	elsewhere := web
+	elsewhere.Namespace = "sample" // whose objects are not those of other
+
+	without, with := xdsgen.Assign(s, plain), xdsgen.Assign(s, web)
+	for typ, views := range xdsgen.Assign(s, twin) {
+		if views != with[typ] {
+			t.Errorf("%s: a workload with the same labels has views of its own", xdswire.ShortType(typ))
+		}
+	}
+	for typ, views := range without {
+		differs := typ == xdswire.ListenerType || typ == xdswire.ExtensionType
+		if (views.Shared != with[typ].Shared) != differs || views.Own != with[typ].Own {
+			t.Errorf("%s: views are %+v with filters and %+v without", xdswire.ShortType(typ), with[typ], views)
+		}
+	}
+	if v := xdsgen.Assign(s, elsewhere)[xdswire.ExtensionType]; v != (xdsgen.Views{}) {
+		t.Errorf("a workload of another namespace has the extensions %+v", v)
+	}
+	has, had := list(s, with[xdswire.ListenerType].Shared), list(s, without[xdswire.ListenerType].Shared)
+	for id, unit := range had {
+		if (has[id] != unit) != (id == "port 5000") {
+			t.Errorf("listeners of %s: %+v with filters and %+v without", id, has[id], unit)
+		}
+	}
+	if len(has) != len(had) || len(had) < 3 {
+		t.Errorf("%d units with filters, %d without", len(has), len(had))
+	}
+}
