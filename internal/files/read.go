@@ -37,17 +37,34 @@ func ReadSecret(path string, limit int64) ([]byte, error) {
 	}
 	info, err := f.Stat()
 	if err == nil {
-		stat, ok := info.Sys().(*syscall.Stat_t)
-		if !ok {
-			err = errors.New("its owner is not known on this system")
-		} else {
-			err = checkSecret(info.Mode(), int(stat.Uid), os.Geteuid(), mounted)
-		}
+		err = checkOwner(info, mounted)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("refuse key file %s: %w", path, err), f.Close())
 	}
 	return readAll(f, path, limit)
+}
+
+// CheckSecret says why ReadSecret would refuse the key file path for who may
+// get at it, nil if it would not.
+func CheckSecret(path string) error {
+	real, mounted, err := resolveMounted(path)
+	if err != nil {
+		return err
+	}
+	info, err := os.Lstat(real)
+	if err != nil {
+		return err
+	}
+	return checkOwner(info, mounted)
+}
+
+func checkOwner(info fs.FileInfo, mounted bool) error {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return errors.New("its owner is not known on this system")
+	}
+	return checkSecret(info.Mode(), int(stat.Uid), os.Geteuid(), mounted)
 }
 
 // resolveMounted returns the file behind path when path has the layout of a

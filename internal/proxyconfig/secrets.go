@@ -28,6 +28,8 @@ type Secret struct {
 	// TrustDomain is that of the certificate's SPIFFE id, or the one that a
 	// SPIFFE bundle is for.
 	TrustDomain string
+	// PEM is the whole chain or bundle as it was delivered; nil if it was not.
+	PEM []byte
 }
 
 // Secrets are the secrets of a config dump.
@@ -39,6 +41,8 @@ type Secrets struct {
 	// dynamicActiveSecrets, dynamicWarmingSecrets and staticSecrets, those
 	// that are not empty. Private keys are redacted.
 	Resource SecretsResource
+	// Static are the secrets of the bootstrap, without a State.
+	Static []Secret
 }
 
 // SecretsResource is the JSON form of Secrets.
@@ -74,12 +78,13 @@ func ReadSecrets(r io.Reader) (*Secrets, error) {
 		if err != nil {
 			return err
 		}
-		if list == "static_secrets" {
-			s.Resource.Static = append(s.Resource.Static, resource)
-			return nil
-		}
 		m := new(adminv3.SecretsConfigDump_DynamicSecret)
 		if err := decode(raw, m); err != nil {
+			return err
+		}
+		if list == "static_secrets" {
+			s.Resource.Static = append(s.Resource.Static, resource)
+			s.Static, err = appendSecret(s.Static, m, "")
 			return err
 		}
 		if list == "dynamic_active_secrets" {
@@ -109,9 +114,10 @@ func appendSecret(to []Secret, m *adminv3.SecretsConfigDump_DynamicSecret, state
 			return to, fmt.Errorf("secret %q: %w", m.GetName(), err)
 		}
 		for _, td := range spiffe.GetTrustDomains() {
+			data := inline(td.GetTrustBundle())
 			to = append(to, Secret{
 				Name: m.GetName(), State: state,
-				Cert: firstCertificate(td.GetTrustBundle()), TrustDomain: td.GetName(),
+				Cert: firstCertificate(data), TrustDomain: td.GetName(), PEM: data,
 			})
 		}
 		return to, nil
@@ -123,19 +129,24 @@ func appendSecret(to []Secret, m *adminv3.SecretsConfigDump_DynamicSecret, state
 	if secret.GetType() == nil && state == secretWarming {
 		state = secretUninitialized
 	}
-	item := Secret{Name: m.GetName(), State: state, Cert: firstCertificate(source)}
+	data := inline(source)
+	item := Secret{Name: m.GetName(), State: state, Cert: firstCertificate(data), PEM: data}
 	if item.Cert != nil {
 		item.TrustDomain = trustDomain(item.Cert)
 	}
 	return append(to, item), nil
 }
 
-// firstCertificate is the first of a PEM bundle, nil if it cannot be parsed.
-func firstCertificate(source *corev3.DataSource) *x509.Certificate {
-	data := source.GetInlineBytes()
-	if data == nil {
-		data = []byte(source.GetInlineString())
+// inline is the data that the dump holds itself.
+func inline(source *corev3.DataSource) []byte {
+	if data := source.GetInlineBytes(); data != nil {
+		return data
 	}
+	return []byte(source.GetInlineString())
+}
+
+// firstCertificate is the first of a PEM bundle, nil if it cannot be parsed.
+func firstCertificate(data []byte) *x509.Certificate {
 	block, _ := pem.Decode(data)
 	if block == nil {
 		return nil

@@ -123,7 +123,7 @@ func leafUses(x *x509.Certificate) []x509.ExtKeyUsage {
 	case len(spiffeIDs(x)) > 0:
 		return []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	case slices.Contains(x.ExtKeyUsage, x509.ExtKeyUsageClientAuth):
-		return nil // a client alone, such as a kubeconfig's
+		return nil // a client alone
 	}
 	return []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 }
@@ -154,7 +154,8 @@ func (c *checker) leaf(x cert) {
 	if lacks := lacking(x.Certificate, leafUses(x.Certificate)); lacks != "" {
 		c.judge(ExtKeyUsage, x, "its extended key usages are without %s", lacks)
 	}
-	if len(certs.URIs(x.Certificate))+len(x.DNSNames)+len(x.IPAddresses)+len(x.EmailAddresses) == 0 {
+	clientOnly := len(x.ExtKeyUsage) == 1 && x.ExtKeyUsage[0] == x509.ExtKeyUsageClientAuth // such as a kubeconfig's
+	if !clientOnly && len(certs.URIs(x.Certificate))+len(x.DNSNames)+len(x.IPAddresses)+len(x.EmailAddresses) == 0 {
 		c.judge(NoSAN, x, "it has no name that peers look at (subject alternative name)")
 	}
 }

@@ -127,8 +127,8 @@ func (c *checker) read() {
 		l := list{file: f, whole: true}
 		inFile := map[string]bool{}
 		exposed := f.Exposed
-		for _, b := range f.Blocks {
-			place := fmt.Sprintf("%s:%d", f.Place, b.Line)
+		for i, b := range f.Blocks {
+			place := f.At(i)
 			if b.IsKey() && exposed != "" {
 				c.report(ExposedKey, f.Place, cert{}, "the private key in it: %s", exposed)
 				exposed = ""

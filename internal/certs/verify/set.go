@@ -6,6 +6,7 @@ package verify
 
 import (
 	"crypto/x509"
+	"fmt"
 	"slices"
 	"time"
 
@@ -44,6 +45,15 @@ type File struct {
 // NewFile reads the text of a file. Its place is its name until set.
 func NewFile(name string, data []byte) File {
 	return File{Name: name, Place: name, Blocks: certs.Scan(data), Empty: isBlank(data)}
+}
+
+// At is how a person finds the block number i, counted from 0: by its line, or
+// by its number in what has no lines.
+func (f File) At(i int) string {
+	if line := f.Blocks[i].Line; line > 0 {
+		return fmt.Sprintf("%s:%d", f.Place, line)
+	}
+	return fmt.Sprintf("%s (certificate %d)", f.Place, i+1)
 }
 
 func isBlank(data []byte) bool {
@@ -85,6 +95,15 @@ const (
 	tlsCert, tlsKey, tlsRoots                 = "tls.crt", "tls.key", "ca.crt"
 	rootKey, leafKey                          = "root-key.pem", "key.pem"
 )
+
+// KnownName reports whether a file of this name has to hold PEM.
+func KnownName(name string) bool {
+	switch name {
+	case caCert, caKey, certChain, rootCert, caCRL, tlsCert, tlsKey, tlsRoots, rootKey, leafKey:
+		return true
+	}
+	return false
+}
 
 // Arrange gives the files of one directory or Secret their roles, by their
 // names: Istio's cacerts (ca-cert.pem, ca-key.pem, cert-chain.pem,

@@ -1,0 +1,135 @@
+package input
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/meshctl/meshctl/internal/certs/verify"
+)
+
+// directory reads a directory and those below it; the PEM files of each are
+// one set. Hidden names are passed over, among them the versions of a mounted
+// Secret; symbolic links are followed to files inside the directory only.
+func (l *Loader) directory(dir string) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	sets := map[string][]verify.File{}
+	var order []string
+	err = fs.WalkDir(root.FS(), ".", func(name string, e fs.DirEntry, err error) error {
+		at, full := path.Dir(name), filepath.Join(dir, filepath.FromSlash(name))
+		if name == "." {
+			return err
+		}
+		if strings.HasPrefix(e.Name(), ".") {
+			if e.IsDir() {
+				return fs.SkipDir
+			}
+			return nil
+		}
+		var f verify.File
+		switch {
+		case err != nil:
+			f = unreadable(e.Name(), full, err)
+		case e.IsDir():
+			if strings.Count(name, "/") >= maxDepth {
+				return fmt.Errorf("%s: directories nest more than %d deep", full, maxDepth)
+			}
+			return nil
+		default:
+			if l.filesLeft--; l.filesLeft < 0 {
+				return fmt.Errorf("%s: the directories hold more than %d files in all", dir, maxFiles)
+			}
+			var found bool
+			if f, found, err = l.entry(root, name, full); err != nil || !found {
+				return err
+			}
+		}
+		if sets[at] == nil {
+			order = append(order, at)
+		}
+		sets[at] = append(sets[at], f)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	slices.Sort(order)
+	for _, at := range order {
+		if err := l.add(verify.Arrange(filepath.Join(dir, filepath.FromSlash(at)), sets[at])); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func unreadable(name, place string, err error) verify.File {
+	if pathError, ok := errors.AsType[*fs.PathError](err); ok {
+		err = pathError.Err // the place says the rest
+	}
+	return verify.File{Name: name, Place: place, Unreadable: err.Error()}
+}
+
+// entry reads one file of a directory. It is not found when it is of no
+// interest; documents and dumps are added at once.
+func (l *Loader) entry(root *os.Root, name, full string) (f verify.File, found bool, err error) {
+	base := path.Base(name)
+	data, err := readEntry(root, name)
+	switch {
+	case errors.Is(err, errPassOver):
+		return f, false, nil
+	case err != nil:
+		return unreadable(base, full, err), true, nil
+	}
+	if err := l.count(data); err != nil {
+		return f, false, fmt.Errorf("%s: %w", full, err)
+	}
+	switch kind := kindOf(data); {
+	case verify.KnownName(base), kind == pemText:
+		if f, err = pemFile(base, full, full, data); err != nil {
+			f, err = unreadable(base, full, err), nil
+		}
+		return f, true, err
+	case kind == dumpText:
+		err = l.dump(full, data)
+	case kind == yamlText:
+		err = l.documents(full, data)
+	}
+	if err != nil {
+		return unreadable(base, full, err), true, nil
+	}
+	return f, false, nil
+}
+
+// errPassOver is what a file of no interest gives.
+var errPassOver = errors.New("passed over")
+
+// readEntry reads a regular file, or the one that a symbolic link leads to
+// within the root.
+func readEntry(root *os.Root, name string) ([]byte, error) {
+	f, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	switch {
+	case err != nil:
+		return nil, err
+	case !info.Mode().IsRegular():
+		return nil, errPassOver
+	case verify.KnownName(path.Base(name)):
+	case !slices.Contains([]string{".pem", ".crt", ".cer", ".cert", ".key", ".crl", ".yaml", ".yml", ".json"}, path.Ext(name)) && info.Size() > 1<<20:
+		return nil, errPassOver
+	}
+	return readAll(f, maxFile)
+}

@@ -1,0 +1,252 @@
+// Package input gathers certificates, keys, revocation lists and tokens from
+// whatever a person names: PEM files, directories, Kubernetes Secrets in YAML,
+// Envoy's config dumps, TLS servers and standard input. Everything that it
+// reads may be hostile and is bounded; private keys are looked at and dropped.
+package input
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/certs/verify"
+	"github.com/meshctl/meshctl/internal/dial"
+	"github.com/meshctl/meshctl/internal/files"
+	"github.com/meshctl/meshctl/internal/proxyconfig"
+)
+
+// Limits of what is read.
+const (
+	maxPEM   = 8 << 20   // bytes of one text with PEM
+	maxFile  = 64 << 20  // bytes of YAML and dumps
+	maxTotal = 256 << 20 // bytes of all inputs together
+	maxFiles = 10_000    // files looked at in all directories together
+	maxDepth = 10        // directories below the one named
+	maxCerts = 20_000    // PEM blocks of all inputs together
+)
+
+// Stdin is the input that stands for standard input.
+const Stdin = "-"
+
+// Material is what the inputs hold, in their order.
+type Material struct {
+	Sets   []verify.Set
+	Tokens []Token
+}
+
+// Token is a token with which one cluster reads another.
+type Token struct {
+	Place string
+	// Name is the subject, or the name of the user in the kubeconfig.
+	Name    string
+	Expires time.Time // zero: never
+	// Fault is why the token could not be read, empty when it could.
+	Fault string
+}
+
+// Loader reads inputs.
+type Loader struct {
+	Stdin io.Reader
+	// ServerName is what TLS servers are asked for; empty means their host.
+	ServerName string
+
+	left      int64 // of maxTotal
+	filesLeft int
+	certsLeft int
+	found     Material
+}
+
+// Load reads all inputs. What cannot be read in a directory or a document is
+// in the result (verify.File.Unreadable); a named input that cannot be read,
+// or holds nothing that is looked for, is an error that names it.
+func (l *Loader) Load(ctx context.Context, inputs []string) (*Material, error) {
+	l.left, l.filesLeft, l.certsLeft, l.found = maxTotal, maxFiles, maxCerts, Material{}
+	for _, in := range inputs {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		before := len(l.found.Sets) + len(l.found.Tokens)
+		if err := l.load(ctx, in); err != nil {
+			return nil, err
+		}
+		if before == len(l.found.Sets)+len(l.found.Tokens) {
+			return nil, fmt.Errorf("%s holds no certificates, keys, revocation lists or tokens: want PEM, a Secret in YAML or Envoy's config dump", Describe(in))
+		}
+	}
+	return &l.found, nil
+}
+
+// Describe names an input for a person.
+func Describe(in string) string {
+	if in == Stdin {
+		return "standard input"
+	}
+	return in
+}
+
+func (l *Loader) load(ctx context.Context, in string) error {
+	if in == Stdin {
+		data, err := readAll(l.Stdin, maxFile)
+		if err != nil {
+			return fmt.Errorf("read standard input: %w", err)
+		}
+		return l.text(Describe(in), "", data)
+	}
+	info, err := os.Stat(in)
+	switch {
+	case err != nil && IsHost(in):
+		return l.host(ctx, in)
+	case err != nil:
+		return err
+	case info.IsDir():
+		return l.directory(in)
+	}
+	data, err := files.Read(in, maxFile)
+	if err != nil {
+		return err
+	}
+	return l.text(in, in, data)
+}
+
+// IsHost reports whether an input is host:port of a TLS server, if no file
+// has that name.
+func IsHost(in string) bool {
+	host, port, err := net.SplitHostPort(in)
+	n, _ := strconv.ParseUint(port, 10, 16)
+	return err == nil && host != "" && n > 0
+}
+
+func (l *Loader) host(ctx context.Context, address string) error {
+	chain, err := dial.ShownChain(ctx, address, l.ServerName)
+	if err != nil {
+		return fmt.Errorf("%s: %w", address, err)
+	}
+	f := verify.File{Name: address, Place: address, Role: verify.RoleCert}
+	for _, c := range chain {
+		f.Blocks = append(f.Blocks, certs.Block{Type: "CERTIFICATE", Cert: c})
+	}
+	return l.add(verify.Set{Place: address, Purpose: verify.Leaf, Files: []verify.File{f}})
+}
+
+// kind is what a text is.
+type kind int
+
+const (
+	unknown kind = iota
+	pemText
+	yamlText
+	dumpText
+)
+
+// kindOf looks at the text, never at its name.
+func kindOf(data []byte) kind {
+	start := bytes.TrimLeft(data, " \t\r\n\ufeff")
+	head := start[:min(len(start), 4096)]
+	switch {
+	case bytes.HasPrefix(start, []byte("{")) && bytes.Contains(head, []byte(`"configs"`)):
+		return dumpText
+	case bytes.HasPrefix(start, []byte("{")):
+		return yamlText
+	case bytes.HasPrefix(data, []byte("-----BEGIN ")), bytes.Contains(data, []byte("\n-----BEGIN ")):
+		return pemText
+	case bytes.HasPrefix(data, []byte("kind:")), bytes.Contains(data, []byte("\nkind:")):
+		return yamlText
+	case bytes.Contains(data, []byte("-----BEGIN ")):
+		return pemText
+	}
+	return unknown
+}
+
+// text reads one named text. path is where it is in the file system, empty
+// when it is not there.
+func (l *Loader) text(place, path string, data []byte) error {
+	if err := l.count(data); err != nil {
+		return fmt.Errorf("%s: %w", place, err)
+	}
+	switch kindOf(data) {
+	case dumpText:
+		return l.dump(place, data)
+	case yamlText:
+		return l.documents(place, data)
+	case pemText:
+		f, err := pemFile(place, place, path, data)
+		if err != nil {
+			return err
+		}
+		return l.add(verify.Arrange(place, []verify.File{f}))
+	}
+	return nil
+}
+
+func (l *Loader) count(data []byte) error {
+	if l.left -= int64(len(data)); l.left < 0 {
+		return fmt.Errorf("the inputs have more than %d MiB in all", maxTotal>>20)
+	}
+	return nil
+}
+
+// pemFile reads a text with PEM; path, if not empty, tells who may read it.
+func pemFile(name, place, path string, data []byte) (verify.File, error) {
+	if len(data) > maxPEM {
+		return verify.File{}, fmt.Errorf("%s has %d bytes, more than the %d MiB of PEM that are read", place, len(data), maxPEM>>20)
+	}
+	f := verify.NewFile(name, data)
+	f.Place = place
+	if path != "" {
+		if err := files.CheckSecret(path); err != nil {
+			f.Exposed = err.Error()
+		}
+	}
+	return f, nil
+}
+
+func (l *Loader) add(sets ...verify.Set) error {
+	for _, s := range sets {
+		for _, f := range s.Files {
+			if l.certsLeft -= len(f.Blocks); l.certsLeft < 0 {
+				return fmt.Errorf("%s: the inputs hold more than %d PEM blocks in all", f.Place, maxCerts)
+			}
+		}
+		l.found.Sets = append(l.found.Sets, s)
+	}
+	return nil
+}
+
+func (l *Loader) dump(place string, data []byte) error {
+	secrets, err := proxyconfig.ReadSecrets(bytes.NewReader(data))
+	if err != nil {
+		return fmt.Errorf("%s: %w", place, err)
+	}
+	for _, s := range append(secrets.Items, secrets.Static...) {
+		if len(s.PEM) == 0 {
+			continue
+		}
+		name := fmt.Sprintf("%s: secret %s", place, s.Name)
+		f, err := pemFile(s.Name, name, "", s.PEM)
+		if err == nil {
+			err = l.add(verify.Set{Place: name, Files: []verify.File{f}})
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func readAll(r io.Reader, limit int64) ([]byte, error) {
+	if r == nil {
+		return nil, errors.New("there is none")
+	}
+	data, err := io.ReadAll(io.LimitReader(r, limit+1))
+	if err == nil && int64(len(data)) > limit {
+		err = fmt.Errorf("it has more than %d MiB", limit>>20)
+	}
+	return data, err
+}
