@@ -43,7 +43,7 @@ type plainParser struct {
 	end        int // of the line without trailing spaces
 	next       int // start of the line after it
 	indent     int
-	line       int // of the file
+	line       int          // of the file
 	nodes      []yaml.Node  // used again by the next call of parse
 	stack      []*yaml.Node // children of nodes that are not complete
 }
