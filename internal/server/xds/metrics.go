@@ -6,8 +6,8 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// Metrics counts what the hub does. The label type is CDS, EDS, LDS, RDS or
-// SDS.
+// Metrics counts what the hub does. The label type is CDS, EDS, LDS, RDS, SDS,
+// ECDS or NDS.
 type Metrics struct {
 	generated, encoded                  [numTypes]prometheus.Counter
 	sent, sentResources, sentBytes      [numTypes]prometheus.Counter

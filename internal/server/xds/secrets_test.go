@@ -228,21 +228,25 @@ func TestSecretsByIdentity(t *testing.T) {
 	}{
 		{
 			"gateway", "ns/gw@c1", gateway, realGeneration,
-			map[string]string{good: fmt.Sprintf(pairOf, "c1/ns/s 1"), ca: "roots c1/ns/s 1"}, 2,
+			map[string]string{good: fmt.Sprintf(pairOf, "c1/ns/s 1"), ca: "roots c1/ns/s 1"},
+			2,
 			`\"kubernetes://none\" secret ns/none not found; \"kubernetes://other/s\" is of another namespace than the proxy, which is of ns`,
 		},
 		{
 			"of another cluster", "ns/gw@c2", gateway, realGeneration,
-			map[string]string{good: fmt.Sprintf(pairOf, "c2/ns/s 1"), ca: "roots c2/ns/s 1"}, 2, "is of another namespace",
+			map[string]string{good: fmt.Sprintf(pairOf, "c2/ns/s 1"), ca: "roots c2/ns/s 1"},
+			2, "is of another namespace",
 		},
 		{
 			"says another namespace", "other/gw@c1", gateway, realGeneration,
-			map[string]string{good: fmt.Sprintf(pairOf, "c1/other/s 1"), ca: "roots c1/other/s 1", foreign: fmt.Sprintf(pairOf, "c1/other/s 1")}, 1,
+			map[string]string{good: fmt.Sprintf(pairOf, "c1/other/s 1"), ca: "roots c1/other/s 1", foreign: fmt.Sprintf(pairOf, "c1/other/s 1")},
+			1,
 			"secret other/none not found",
 		},
 		{
 			"sidecar", "ns/web@c1", "sidecar~10.0.0.1~web.ns~ns.svc.cluster.local", realGeneration,
-			map[string]string{ca: "roots c1/ns/s 1"}, 3, "the proxy is not authorized to read secrets: it is not a gateway",
+			map[string]string{ca: "roots c1/ns/s 1"},
+			3, "the proxy is not authorized to read secrets: it is not a gateway",
 		},
 		{"of no proved cluster", "ns/gw", gateway, realGeneration, nil, 4, "secrets are given only over TLS"},
 		{"of an unknown cluster", "ns/gw@c9", gateway, realGeneration, nil, 4, "secret ns/s not found"},

@@ -87,11 +87,11 @@ func TestMergeChanges(t *testing.T) {
 		Causes: []snapshot.Cause{{Key: snapshot.Key{Name: "one"}}}, Events: 1,
 	}
 	b := &snapshot.Changes{
-		Services: set("b"), Pods: set("p"), Namespaces: set("n"), Ports: map[uint32]struct{}{2: {}}, Since: early,
+		Services: set("b"), Pods: set("p"), Secrets: set("s"), Namespaces: set("n"), Ports: map[uint32]struct{}{2: {}}, Since: early,
 		Causes: slices.Repeat([]snapshot.Cause{{Key: snapshot.Key{Name: "more"}}}, maxCauses), Events: 20,
 	}
 	want := &snapshot.Changes{
-		Services: set("a", "b"), Endpoints: set("e"), Pods: set("p"), Namespaces: set("n"),
+		Services: set("a", "b"), Endpoints: set("e"), Pods: set("p"), Secrets: set("s"), Namespaces: set("n"),
 		Ports: map[uint32]struct{}{1: {}, 2: {}}, Everywhere: true, Since: early,
 		Causes: append([]snapshot.Cause{{Key: snapshot.Key{Name: "one"}}}, slices.Repeat([]snapshot.Cause{{Key: snapshot.Key{Name: "more"}}}, maxCauses-1)...),
 		Events: 21,

@@ -45,6 +45,7 @@ func BenchmarkGenerate(b *testing.B) {
 		{xdswire.ListenerType, mesh.HTTP},
 		{xdswire.ListenerType, mesh.TCP},
 		{xdswire.RouteType, mesh.HTTP},
+		{xdswire.NameTableType, mesh.HTTP}, // without joining its entries
 	} {
 		for _, services := range []int{100, 1000} {
 			b.Run(fmt.Sprintf("%s/%s/%d", xdswire.ShortType(c.typ), c.protocol, services), func(b *testing.B) {

@@ -5,7 +5,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protodesc"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
@@ -48,28 +47,28 @@ func resolver(t testing.TB) types {
 	t.Helper()
 	field := func(name string, number int32, label descriptorpb.FieldDescriptorProto_Label, message string) *descriptorpb.FieldDescriptorProto {
 		f := &descriptorpb.FieldDescriptorProto{
-			Name: proto.String(name), JsonName: proto.String(name), Number: proto.Int32(number), Label: label.Enum(),
+			Name: new(name), JsonName: new(name), Number: new(number), Label: label.Enum(),
 			Type: descriptorpb.FieldDescriptorProto_TYPE_STRING.Enum(),
 		}
 		if message != "" {
-			f.Type, f.TypeName = descriptorpb.FieldDescriptorProto_TYPE_MESSAGE.Enum(), proto.String(".istio.networking.nds.v1.NameTable."+message)
+			f.Type, f.TypeName = descriptorpb.FieldDescriptorProto_TYPE_MESSAGE.Enum(), new(".istio.networking.nds.v1.NameTable."+message)
 		}
 		return f
 	}
 	one, many := descriptorpb.FieldDescriptorProto_LABEL_OPTIONAL, descriptorpb.FieldDescriptorProto_LABEL_REPEATED
 	file, err := protodesc.NewFile(&descriptorpb.FileDescriptorProto{
-		Name: proto.String("nds.proto"), Package: proto.String("istio.networking.nds.v1"), Syntax: proto.String("proto3"),
+		Name: new("nds.proto"), Package: new("istio.networking.nds.v1"), Syntax: new("proto3"),
 		MessageType: []*descriptorpb.DescriptorProto{{
-			Name:  proto.String("NameTable"),
+			Name:  new("NameTable"),
 			Field: []*descriptorpb.FieldDescriptorProto{field("table", 1, many, "TableEntry")},
 			NestedType: []*descriptorpb.DescriptorProto{
-				{Name: proto.String("NameInfo"), Field: []*descriptorpb.FieldDescriptorProto{
+				{Name: new("NameInfo"), Field: []*descriptorpb.FieldDescriptorProto{
 					field("ips", 1, many, ""), field("registry", 2, one, ""), field("shortname", 3, one, ""), field("namespace", 4, one, ""),
 				}},
 				{
-					Name:    proto.String("TableEntry"),
+					Name:    new("TableEntry"),
 					Field:   []*descriptorpb.FieldDescriptorProto{field("key", 1, one, ""), field("value", 2, one, "NameInfo")},
-					Options: &descriptorpb.MessageOptions{MapEntry: proto.Bool(true)},
+					Options: &descriptorpb.MessageOptions{MapEntry: new(true)},
 				},
 			},
 		}},
