@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/certs/store"
 	"github.com/meshctl/meshctl/internal/output"
 )
 
@@ -33,6 +34,9 @@ func completions(cmd *cobra.Command) {
 const directory = "/"
 
 func flagValues(f *pflag.Flag) []string {
+	if c, ok := f.Value.(*choiceValue); ok {
+		return c.values
+	}
 	switch f.Name {
 	case "output":
 		return []string{string(output.FormatTable), string(output.FormatJSON), string(output.FormatYAML)}
@@ -50,7 +54,11 @@ func flagValues(f *pflag.Flag) []string {
 		return []string{"delta", "sotw"}
 	case "direction":
 		return []string{"inbound", "outbound"}
-	case "config-dir", "ca-dir", "state-dir", "root", "keep", "config-path":
+	case "layout":
+		return []string{string(store.LayoutIstio), string(store.LayoutTLS)}
+	case "format":
+		return []string{bundlePEM, bundleSPIFFE}
+	case "config-dir", "ca", "ca-dir", "state-dir", "root", "keep", "config-path":
 		return []string{directory}
 	}
 	return nil

@@ -235,7 +235,7 @@ func (m *Mesh) writeConfig() error {
 		if err != nil {
 			return err
 		}
-		if err := files.WriteAll(m.Dir(c.id), config, files.Options{}); err != nil {
+		if err := files.WriteAll(m.Dir(c.id), config); err != nil {
 			return err
 		}
 	}
@@ -543,5 +543,5 @@ func (m *Mesh) keepDumps(ctx context.Context) error {
 			}
 		}
 	}
-	return errors.Join(errors.Join(errs...), files.WriteAll(m.dir, kept, files.Options{}))
+	return errors.Join(errors.Join(errs...), files.WriteAll(m.dir, kept))
 }

@@ -101,7 +101,7 @@ func (m *Mesh) writeTokens(c *cluster, root []byte) error {
 		err = files.WriteAll(m.podDir(p), []files.File{
 			{Name: podToken, Data: []byte(raw), Mode: files.Secret},
 			{Name: podRootCert, Data: root, Mode: files.Public},
-		}, files.Options{})
+		})
 		if err != nil {
 			return err
 		}

@@ -22,13 +22,13 @@ const (
 
 // File is one file to write.
 type File struct {
-	// Name is relative to the directory of WriteAll; it may have folders.
+	// Name is relative to the directory; for WriteAll it may have folders.
 	Name string
 	Data []byte
 	Mode fs.FileMode
 }
 
-// Options of writing.
+// Options of WriteDir and WriteDirs.
 type Options struct {
 	// Force replaces files that exist.
 	Force bool
@@ -63,17 +63,17 @@ func Write(path string, data []byte, mode fs.FileMode) (err error) {
 	return p.sync()
 }
 
-// WriteAll writes the files below dir, making folders (mode 0700) as needed.
-// Either all files come to exist or none of the new ones does. Without Force
-// nothing that exists is touched: the error names it and wraps fs.ErrExist.
-// With Force, files are replaced one after the other, so a crash may leave
-// some old and some new.
-func WriteAll(dir string, files []File, opts Options) (err error) {
-	if err := checkTargets(dir, files, opts); err != nil {
+// WriteAll writes new files below dir, making folders (mode 0700) as needed,
+// one after the other: unlike WriteDir it has no moment in which all come to
+// exist, and it disturbs nobody who watches dir. When one cannot be written
+// none stays. Nothing that exists is touched: the error names it and wraps
+// fs.ErrExist.
+func WriteAll(dir string, files []File) (err error) {
+	if err := checkTargets(dir, files); err != nil {
 		return err
 	}
 
-	var undo []string // new files, to be removed when a later one fails
+	var undo []string // files to be removed when a later one fails
 	defer func() {
 		if err != nil {
 			for _, path := range undo {
@@ -103,13 +103,10 @@ func WriteAll(dir string, files []File, opts Options) (err error) {
 	}
 	for i, f := range files {
 		path := filepath.Join(dir, f.Name)
-		isNew, err := publish(temps[i], path, opts.Force)
-		if err != nil {
+		if err := publish(temps[i], path); err != nil {
 			return err
 		}
-		if isNew {
-			undo = append(undo, path)
-		}
+		undo = append(undo, path)
 	}
 	for _, f := range files {
 		if err := syncDir(filepath.Dir(filepath.Join(dir, f.Name))); err != nil {
@@ -120,7 +117,7 @@ func WriteAll(dir string, files []File, opts Options) (err error) {
 }
 
 // checkTargets refuses names outside dir and files that may not be written.
-func checkTargets(dir string, files []File, opts Options) error {
+func checkTargets(dir string, files []File) error {
 	for _, f := range files {
 		if !filepath.IsLocal(f.Name) {
 			return fmt.Errorf("write %s: %q is not a name below it", dir, f.Name)
@@ -128,30 +125,24 @@ func checkTargets(dir string, files []File, opts Options) error {
 		path := filepath.Join(dir, f.Name)
 		if exists, err := occupied(path); err != nil {
 			return err
-		} else if exists && !opts.Force {
+		} else if exists {
 			return existsError(path)
 		}
 	}
 	return nil
 }
 
-// publish gives the finished file temp its final name and reports whether
-// that name was free. It links first: unlike a rename, a link never replaces
-// a file that another process made in the meantime.
-func publish(temp, path string, force bool) (isNew bool, err error) {
-	err = os.Link(temp, path)
-	switch {
-	case err == nil:
-		return true, nil
-	case !errors.Is(err, fs.ErrExist):
-		return false, fmt.Errorf("write %s: %w", path, err)
-	case !force:
-		return false, existsError(path)
+// publish gives the finished file temp its final name. It links: unlike a
+// rename, a link never replaces a file that another process made in the
+// meantime.
+func publish(temp, path string) error {
+	switch err := os.Link(temp, path); {
+	case errors.Is(err, fs.ErrExist):
+		return existsError(path)
+	case err != nil:
+		return fmt.Errorf("write %s: %w", path, err)
 	}
-	if err := os.Rename(temp, path); err != nil {
-		return false, fmt.Errorf("write %s: %w", path, err)
-	}
-	return false, nil
+	return nil
 }
 
 func existsError(path string) error {

@@ -30,6 +30,7 @@ const (
 const (
 	maxKey   = 64 << 10
 	maxCerts = 1 << 20
+	maxCRL   = 16 << 20
 )
 
 // Load reads the authority of a cluster from dir: ca-cert.pem, ca-key.pem,

@@ -52,7 +52,7 @@ func Save(dir string, i *token.Issuer, force bool) error {
 	if err != nil {
 		return fmt.Errorf("token issuer %s: %w", dir, err)
 	}
-	err = files.WriteAll(dir, []files.File{
+	err = files.WriteDir(dir, []files.File{
 		{Name: KeyFile, Data: key, Mode: files.Secret},
 		{Name: JWKSFile, Data: append(jwks, '\n'), Mode: files.Public},
 		{Name: IssuerFile, Data: []byte(i.URL() + "\n"), Mode: files.Public},
