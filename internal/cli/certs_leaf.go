@@ -49,7 +49,7 @@ The names are those of the flags: a SPIFFE id (--spiffe-id, or --namespace and
 --service-account), DNS names and IP addresses. With --csr the key stays where
 it is: the request gives the public key, and nothing else of it is used.
 
-Envoy does not accept ed25519 keys of peers; leave them to other programs.`,
+A leaf with an ed25519 key is for other programs: Envoy accepts none from a peer.`,
 		Example: `  # a workload of the mesh
   meshctl certs leaf --ca certs/cluster1 --namespace sample --service-account helloworld --out helloworld
 
