@@ -33,6 +33,9 @@ set or the new one, never a part or a mixture.`,
 		newCertsCacertsCmd(env),
 		newCertsLeafCmd(env),
 		newCertsBundleCmd(env),
+		newCertsInspectCmd(env),
+		newCertsVerifyCmd(env),
+		newCertsExpiryCmd(env),
 	)
 	return cmd
 }

@@ -177,10 +177,10 @@ func (c *checker) fault(b certs.Block, place string) {
 	case certs.FaultTooMany:
 		code, reason = TooMany, b.Err.Error()
 	case certs.FaultMalformed:
-		// Keys that the parser refuses for their numbers are weak, not broken.
+		// Keys that the parser refuses for what they are are weak, not broken.
 		if b.Type == "X509 CRL" {
 			code = CRLMalformed
-		} else if strings.Contains(reason, "RSA public exponent") || strings.Contains(reason, "RSA modulus") {
+		} else if strings.Contains(reason, "RSA public exponent") || strings.Contains(reason, "RSA modulus") || strings.Contains(reason, "unsupported elliptic curve") {
 			code = WeakKey
 		}
 	}

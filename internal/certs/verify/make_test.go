@@ -192,3 +192,7 @@ func arrange(texts map[string][]byte) Set {
 	}
 	return Arrange("test", files)
 }
+
+func encode(blockType string, der []byte) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: blockType, Bytes: der})
+}

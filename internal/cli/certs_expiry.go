@@ -1,0 +1,80 @@
+package cli
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/meshctl/meshctl/internal/certs/listing"
+	"github.com/meshctl/meshctl/internal/output"
+)
+
+type certsExpiryOptions struct {
+	readOptions
+	failWithin time.Duration
+	output     string
+}
+
+func newCertsExpiryCmd(env *Env) *cobra.Command {
+	o := &certsExpiryOptions{}
+	cmd := &cobra.Command{
+		Use:   "expiry INPUT...",
+		Short: "Show what expires when",
+		Long: `Show everything that expires in one list, what ends first coming first:
+certificates, revocation lists, and the tokens of remote secrets. Exit code 3
+when something has expired, ends within --fail-within, or cannot be read.
+
+` + inputHelp,
+		Example: `  meshctl certs expiry certs secrets.yaml istiod.example.com:15012
+
+  # for a nightly job
+  meshctl certs expiry certs --fail-within 30d -o junit > expiry.xml
+
+  # for node_exporter's text files
+  meshctl certs expiry /etc/cacerts -o openmetrics`,
+		Args: cobra.ArbitraryArgs, // run tells what is wrong with them
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.inputs = args
+			return o.run(cmd.Context(), env)
+		},
+	}
+	fs := cmd.Flags()
+	o.bind(fs)
+	durationVar(fs, &o.failWithin, "fail-within", 0, "Exit with code 3 when something ends within this time")
+	choiceVar(fs, &o.output, "output", "o", "Output `format`",
+		string(output.FormatTable), string(output.FormatJSON), string(output.FormatYAML), formatJUnit, formatOpenMetrics)
+	return cmd
+}
+
+func (o *certsExpiryOptions) run(ctx context.Context, env *Env) error {
+	loader, err := o.loader(env)
+	if err != nil {
+		return err
+	}
+	found, err := loader.Load(ctx, o.inputs)
+	if err != nil {
+		return err
+	}
+	endings := listing.Expiry(found, o.failWithin, env.Now())
+	switch o.output {
+	case formatJUnit:
+		err = listing.WriteJUnit(env.Stdout, endings)
+	case formatOpenMetrics:
+		err = listing.WriteOpenMetrics(env.Stdout, endings)
+	case string(output.FormatTable):
+		err = listing.EndingTable(endings).Write(env.Stdout)
+	default:
+		err = output.Write(env.Stdout, output.Format(o.output), endings)
+	}
+	if err != nil {
+		return err
+	}
+	if failed := listing.Failed(endings); failed > 0 {
+		if o.failWithin > 0 {
+			return findingsf("%d of %d expired, end within %s, or cannot be read", failed, len(endings), formatDuration(o.failWithin))
+		}
+		return findingsf("%d of %d expired or cannot be read", failed, len(endings))
+	}
+	return nil
+}

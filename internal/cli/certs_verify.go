@@ -1,0 +1,115 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/meshctl/meshctl/internal/certs/verify"
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/output"
+)
+
+type certsVerifyOptions struct {
+	readOptions
+	roots       string
+	trustDomain string
+	output      output.Format
+}
+
+func newCertsVerifyCmd(env *Env) *cobra.Command {
+	o := &certsVerifyOptions{output: output.FormatTable}
+	cmd := &cobra.Command{
+		Use:   "verify INPUT...",
+		Short: "Find what is wrong with certificates",
+		Long: `Check the files of a CA, a chain or a trust bundle as the control plane and the
+proxies will: does the key belong to the certificate, does the chain lead to a
+root, may each certificate do what it is for, is nothing weak, exposed or about
+to expire. Each finding has a code that stays (docs/certs.md), a place, a reason
+and a fix. Exit code 3 when something is found.
+
+` + inputHelp,
+		Example: `  meshctl certs verify certs --trust-domain cluster.local
+
+  # before it becomes the cluster's CA
+  meshctl certs cacerts certs/cluster1 | meshctl certs verify -
+
+  # a chain against the mesh's roots
+  meshctl certs verify cert-chain.pem --roots certs/root-cert.pem`,
+		Args: cobra.ArbitraryArgs, // run tells what is wrong with them
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.inputs = args
+			return o.run(cmd.Context(), env)
+		},
+	}
+	fs := cmd.Flags()
+	o.bind(fs)
+	fs.StringVar(&o.roots, "roots", "", "`File` with roots to trust beside those in the inputs")
+	fs.StringVar(&o.trustDomain, "trust-domain", "", "Trust `domain` that SPIFFE ids must have and CAs must permit")
+	fs.VarP(&o.output, "output", "o", "Output `format`: table, json or yaml")
+	return cmd
+}
+
+func (o *certsVerifyOptions) run(ctx context.Context, env *Env) error {
+	loader, err := o.loader(env)
+	if err != nil {
+		return err
+	}
+	if o.trustDomain != "" && !mesh.IsTrustDomain(o.trustDomain) {
+		return usagef("--trust-domain: %q is not of a-z, 0-9, '.', '-' and '_'", o.trustDomain)
+	}
+	roots, err := readRoots(o.roots)
+	if err != nil {
+		return err
+	}
+	found, err := loader.Load(ctx, o.inputs)
+	if err != nil {
+		return err
+	}
+	findings, files := []verify.Finding{}, 0
+	for _, s := range found.Sets {
+		files += len(s.Files)
+		findings = append(findings, verify.Check(s, verify.Options{Now: env.Now(), TrustDomain: o.trustDomain, Roots: roots})...)
+	}
+	if err := o.write(env, findings); err != nil {
+		return err
+	}
+	if len(findings) == 0 {
+		fmt.Fprintf(env.Stderr, "nothing found in %s\n", plural(files, "place"))
+		return nil
+	}
+	errs := 0
+	for _, f := range findings {
+		if f.Severity == verify.Error {
+			errs++
+		}
+	}
+	return findingsf("%s, %s", plural(errs, "error"), plural(len(findings)-errs, "warning"))
+}
+
+func (o *certsVerifyOptions) write(env *Env, findings []verify.Finding) error {
+	if o.output != output.FormatTable {
+		return output.Write(env.Stdout, o.output, findings)
+	}
+	if len(findings) == 0 {
+		return nil
+	}
+	t := &output.Table{Header: []string{"SEVERITY", "CODE", "PLACE", "CERTIFICATE", "REASON", "FIX"}, Gap: 3}
+	for _, f := range findings {
+		cert := "-"
+		if f.Subject != "" {
+			cert = f.Subject + " " + f.Fingerprint
+		}
+		t.Rows = append(t.Rows, []string{string(f.Severity), string(f.Code), f.Place, cert, f.Reason, f.Fix})
+	}
+	return t.Write(env.Stdout)
+}
+
+// plural writes a number with its noun: 1 error, 2 errors.
+func plural(n int, noun string) string {
+	if n != 1 {
+		noun += "s"
+	}
+	return fmt.Sprintf("%d %s", n, noun)
+}

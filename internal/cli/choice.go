@@ -1,0 +1,38 @@
+package cli
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+// choiceVar binds a flag that takes one of the values; the first is the
+// default. The usage is completed with them.
+func choiceVar(fs *pflag.FlagSet, p *string, name, short, usage string, values ...string) {
+	*p = values[0]
+	fs.VarP(&choiceValue{p, values}, name, short, usage+": "+orList(values))
+}
+
+type choiceValue struct {
+	p      *string
+	values []string
+}
+
+func (c *choiceValue) Set(s string) error {
+	if !slices.Contains(c.values, s) {
+		return fmt.Errorf("%q is not supported, use %s", s, orList(c.values))
+	}
+	*c.p = s
+	return nil
+}
+
+func (c *choiceValue) Type() string   { return "format" }
+func (c *choiceValue) String() string { return *c.p }
+
+// orList writes a, b or c.
+func orList(values []string) string {
+	last := len(values) - 1
+	return strings.Join(values[:last], ", ") + " or " + values[last]
+}
