@@ -16,6 +16,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/xds"
+	"github.com/meshctl/meshctl/internal/server/xds/gate"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 )
 
@@ -81,7 +82,7 @@ func (s *Server) tlsConfig() *tls.Config {
 
 type grpcServer struct {
 	*grpc.Server
-	conns *xds.Conns
+	conns *gate.Conns
 }
 
 // stop takes no more connections and calls, has the hub say goodbye to its

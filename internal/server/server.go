@@ -27,6 +27,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server/registry"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xds"
+	"github.com/meshctl/meshctl/internal/server/xds/gate"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 	tokenstore "github.com/meshctl/meshctl/internal/token/store"
 )
@@ -227,7 +228,7 @@ func (s *Server) authenticate(ctx context.Context) (mesh.Caller, error) {
 	if err != nil {
 		return mesh.Caller{}, err
 	}
-	return caller, xds.Authenticated(ctx, caller.Identity)
+	return caller, gate.Authenticated(ctx, caller.Identity)
 }
 
 // checkMesh refuses proxies of another mesh.

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/xds/gate"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -117,7 +118,7 @@ func TestCase_E1_ClientsStopReading(t *testing.T) {
 func someone(_ *Config, a *Access) {
 	a.Authenticate = func(ctx context.Context) (mesh.Caller, error) {
 		id := mesh.Identity{TrustDomain: "td", Namespace: "ns", ServiceAccount: "sa"}
-		return mesh.Caller{Identity: id}, Authenticated(ctx, id)
+		return mesh.Caller{Identity: id}, gate.Authenticated(ctx, id)
 	}
 }
 

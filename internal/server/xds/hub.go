@@ -19,6 +19,7 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xds/flight"
+	"github.com/meshctl/meshctl/internal/server/xds/gate"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
@@ -88,7 +89,7 @@ type Hub struct {
 	names   *xdswire.NameSets
 	flight  *flight.Recorder
 	done    chan struct{} // closed when Run ends
-	turns   *admission
+	turns   *gate.Turns
 	queue   queue
 	ready   atomic.Bool   // a snapshot has arrived
 	seq     atomic.Uint64 // of the snapshot that the views show
@@ -135,7 +136,7 @@ func NewHub(cfg Config) *Hub {
 		names:   xdswire.NewNameSets(),
 		flight:  flight.New(),
 		done:    make(chan struct{}),
-		turns:   newAdmission(cfg.Limits, cfg.Memory),
+		turns:   gate.NewTurns(cfg.Limits.Starting, cfg.Limits.MemoryWait, cfg.Memory),
 		wake:    make(chan struct{}, 1),
 		proxies: make(map[*subscriber]struct{}),
 		subs:    make(map[*subscriber]struct{}),

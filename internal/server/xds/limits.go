@@ -6,11 +6,15 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/keepalive"
 
+	"github.com/meshctl/meshctl/internal/server/xds/gate"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// Limits bound what peers may use. Zero fields mean the default.
+// Limits bound what peers may use. Zero fields mean the default: 5,000
+// connections of an address or identity, 2,048 pending ones, 10,000 streams,
+// 30 s for writes, proofs and first requests.
 type Limits struct {
+	gate.Limits
 	// Names is how many names a stream may subscribe to of one type.
 	// Default 100,000.
 	Names int
@@ -19,37 +23,16 @@ type Limits struct {
 	// Request is the size of the largest request that is read, in bytes.
 	// Default 4 MiB.
 	Request int
-	// FirstRequest is how long a stream may wait with its first request, and
-	// a connection with proving whose it is. Default 30 s.
-	FirstRequest time.Duration
 	// Handshake is how long TLS and HTTP/2 may take to set a connection up.
 	// Default 10 s.
 	Handshake time.Duration
-	// Write is how long a peer may take to read a response, or the network
-	// to take any byte, before its connection is closed. Default 30 s.
-	Write time.Duration
 	// ConnectionAge is how long a connection may last, give or take a tenth;
 	// proxies then connect anew, and so spread over all replicas. Default
 	// 30 min; NoAge means for ever.
 	ConnectionAge time.Duration
 
-	// AddressConns is how many connections one address (IPv6: one /64) may
-	// have that have not proved whose they are. Without TLS none do.
-	// Default 5,000.
-	AddressConns int
-	// PendingConns is how many connections all addresses together may have in
-	// handshakes and, with TLS, before they prove whose they are. One more
-	// closes the oldest. Default 2,048.
-	PendingConns int
-	// IdentityConns is how many connections one identity may have. Default
-	// 5,000.
-	IdentityConns int
 	// ConnStreams is how many streams one connection may have. Default 100.
 	ConnStreams int
-	// IdentityStreams is how many streams one identity may have, AddressStreams
-	// how many one address (IPv6: one /64) of which no identity is asked.
-	// Defaults 10,000.
-	IdentityStreams, AddressStreams int
 
 	// Starting is how many streams are given their first configuration at a
 	// time; others wait their turn. Default 64.
@@ -136,4 +119,14 @@ func (h *Hub) ServerOptions() []grpc.ServerOption {
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 15 * time.Second, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(age),
 	}
+}
+
+// NewConns makes what bounds the connections of one server of the hub. It says
+// whether the server's peers authenticate.
+func (h *Hub) NewConns(authenticate bool) *gate.Conns {
+	m := h.cfg.Metrics
+	return gate.NewConns(gate.Config{
+		Limits: h.cfg.Limits.Limits, Log: h.cfg.Log, Authenticate: authenticate,
+		Stats: gate.Stats{Refused: m.refusedConns.Inc, Rejected: m.rejected.Inc, Stalled: m.stalled.Inc},
+	})
 }

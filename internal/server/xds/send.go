@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/meshctl/meshctl/internal/server/xds/gate"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -119,7 +120,7 @@ func (s *session) wait(ctx context.Context) error {
 	case err := <-s.ended:
 		return err
 	case <-s.hub.done:
-		return errShutdown()
+		return gate.ErrShutdown()
 	case <-ctx.Done():
 		return nil
 	}
@@ -155,8 +156,8 @@ type writes struct {
 func newWrites(ctx context.Context, limit time.Duration, sent, room func()) *writes {
 	w := &writes{limit: limit, sent: sent, room: room}
 	w.late = time.AfterFunc(limit, func() {
-		if c := connOf(ctx); c != nil {
-			c.stall()
+		if c := gate.ConnOf(ctx); c != nil {
+			c.Stall()
 		}
 	})
 	w.late.Stop()

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/xds/gate"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
@@ -139,11 +140,11 @@ func (s *service) caller(ctx context.Context) (caller mesh.Caller, closeStream f
 		}
 		return caller, nil, status.Error(codes.Unauthenticated, "request authenticate failure")
 	}
-	conn := connOf(ctx)
+	conn := gate.ConnOf(ctx)
 	if conn == nil {
 		return caller, func() {}, nil
 	}
-	closeStream, err = conn.openStream(caller.Identity)
+	closeStream, err = conn.OpenStream(caller.Identity)
 	return caller, closeStream, err
 }
 
@@ -157,7 +158,7 @@ func (s *service) takeTurn(ctx context.Context, caller mesh.Caller) (leave func(
 	}
 	h.cfg.Metrics.waiting.Inc()
 	defer h.cfg.Metrics.waiting.Dec()
-	free, err := h.turns.enter(ctx, h.done, who)
+	free, err := h.turns.Enter(ctx, h.done, who)
 	if err != nil {
 		return nil, err
 	}
@@ -171,7 +172,7 @@ func (s *service) takeTurn(ctx context.Context, caller mesh.Caller) (leave func(
 // peerHost is what the peers of one host share.
 func peerHost(ctx context.Context) string {
 	if p, ok := peer.FromContext(ctx); ok {
-		return addressOf(p.Addr).String()
+		return gate.AddressOf(p.Addr).String()
 	}
 	return ""
 }
@@ -221,7 +222,7 @@ func firstRequest[R request](ctx context.Context, h *Hub, recv func() (R, error)
 	case <-timeout.C:
 		return maybe[R]{}, status.Error(codes.DeadlineExceeded, "no request arrived in time")
 	case <-h.done:
-		return maybe[R]{}, errShutdown()
+		return maybe[R]{}, gate.ErrShutdown()
 	case <-ctx.Done():
 		return maybe[R]{}, nil
 	}
@@ -255,8 +256,6 @@ func peerError(err error) error {
 	}
 	return err
 }
-
-func errShutdown() error { return status.Error(codes.Unavailable, "server is shutting down") }
 
 // admit checks the node and makes the subscriber.
 func (s *service) admit(caller mesh.Caller, n *corev3.Node, v xdswire.Variant) (*subscriber, error) {

@@ -1,4 +1,4 @@
-package xds
+package gate
 
 import (
 	"container/list"
@@ -16,11 +16,11 @@ const memoryFull = 0.8
 // memoryPoll is how often memory is looked at while streams wait for it.
 const memoryPoll = 100 * time.Millisecond
 
-// admission lets a bounded number of streams start at a time. The others wait:
+// Turns lets a bounded number of streams start at a time. The others wait:
 // in order among those of one caller, and callers take turns, so that nobody
 // is held up by how many streams another one opens. Nobody is refused for
 // coming too often.
-type admission struct {
+type Turns struct {
 	memory func() float64 // share of the limit in use; nil: there is none
 	wait   time.Duration  // for memory
 
@@ -39,14 +39,20 @@ type ticket struct {
 	element *list.Element // in the caller's list
 }
 
-func newAdmission(l Limits, memory func() float64) *admission {
-	return &admission{memory: memory, wait: l.MemoryWait, slots: l.Starting, callers: make(map[string]*list.List)}
+// NewTurns lets so many streams start at a time. A stream that must wait for
+// memory, which is short when more than four fifths of it are in use, does so
+// for at most wait; nil memory is never short.
+func NewTurns(starting int, wait time.Duration, memory func() float64) *Turns {
+	return &Turns{memory: memory, wait: wait, slots: starting, callers: make(map[string]*list.List)}
 }
 
-// enter waits for the caller's turn. Who gets one must call leave; it may be
+// ErrShutdown tells a peer that the server stops.
+func ErrShutdown() error { return status.Error(codes.Unavailable, "server is shutting down") }
+
+// Enter waits for the caller's turn. Who gets one must call leave; it may be
 // called twice. The error has code Unavailable when memory was short for too
 // long or the hub is done; it is ctx's when that ends.
-func (a *admission) enter(ctx context.Context, done <-chan struct{}, caller string) (leave func(), err error) {
+func (a *Turns) Enter(ctx context.Context, done <-chan struct{}, caller string) (leave func(), err error) {
 	t := a.queue(caller)
 	patience := time.NewTimer(a.wait)
 	defer patience.Stop()
@@ -61,7 +67,7 @@ func (a *admission) enter(ctx context.Context, done <-chan struct{}, caller stri
 			}
 			err = status.Error(codes.Unavailable, "the server is short of memory, try again later")
 		case <-done:
-			err = errShutdown()
+			err = ErrShutdown()
 		case <-ctx.Done():
 			err = ctx.Err()
 		}
@@ -73,7 +79,7 @@ func (a *admission) enter(ctx context.Context, done <-chan struct{}, caller stri
 	}
 }
 
-func (a *admission) queue(caller string) *ticket {
+func (a *Turns) queue(caller string) *ticket {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	t := &ticket{granted: make(chan struct{}), caller: caller}
@@ -89,7 +95,7 @@ func (a *admission) queue(caller string) *ticket {
 }
 
 // grant gives free slots to those whose turn it is. The lock must be held.
-func (a *admission) grant() {
+func (a *Turns) grant() {
 	for a.slots > 0 && a.next.Len() > 0 {
 		if a.full = a.memory != nil && a.memory() > memoryFull; a.full {
 			a.poll()
@@ -112,7 +118,7 @@ func (a *admission) grant() {
 }
 
 // poll looks again in a moment. The lock must be held.
-func (a *admission) poll() {
+func (a *Turns) poll() {
 	if a.polling {
 		return
 	}
@@ -126,7 +132,7 @@ func (a *admission) poll() {
 }
 
 // giveUp withdraws a ticket. It is false when the ticket was granted.
-func (a *admission) giveUp(t *ticket) bool {
+func (a *Turns) giveUp(t *ticket) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if t.element == nil {
@@ -137,14 +143,14 @@ func (a *admission) giveUp(t *ticket) bool {
 	return true
 }
 
-func (a *admission) leave() {
+func (a *Turns) leave() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.slots++
 	a.grant()
 }
 
-func (a *admission) isFull() bool {
+func (a *Turns) isFull() bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.full

@@ -1,6 +1,6 @@
 //go:build !linux
 
-package xds
+package gate
 
 import (
 	"net"

@@ -1,4 +1,6 @@
-package xds
+// Package gate decides who may connect, how much one peer may have open, and
+// who comes first. gRPC by itself bounds none of this.
+package gate
 
 import (
 	"container/list"
@@ -22,14 +24,11 @@ import (
 // they may take to prove whose they are, and how long a write may take. gRPC
 // by itself bounds none of these.
 type Conns struct {
-	limits  Limits
-	metrics *Metrics
-	log     *slog.Logger
-	proves  bool // its peers authenticate
+	cfg Config
 
 	mu        sync.Mutex
 	addresses map[netip.Prefix]int // connections that are not an identity's
-	pending   list.List            // of *conn that have still to prove something, oldest first
+	pending   list.List            // of *Conn that have still to prove something, oldest first
 	stopped   bool
 	peers     map[peerKey]usage
 }
@@ -51,14 +50,49 @@ func (k peerKey) String() string {
 // usage is what a peer has open.
 type usage struct{ conns, streams int }
 
-// NewConns makes the Conns of a server. It says whether the server's peers
-// authenticate: then each connection must call for Authenticated in time, and
-// counts for its identity from then on, no longer for its address.
-func (h *Hub) NewConns(authenticate bool) *Conns {
-	return &Conns{
-		limits: h.cfg.Limits, metrics: h.cfg.Metrics, log: h.cfg.Log, proves: authenticate,
-		addresses: make(map[netip.Prefix]int), peers: make(map[peerKey]usage),
-	}
+// Limits bound connections and their streams.
+type Limits struct {
+	// FirstRequest is how long a stream may wait with its first request, and
+	// a connection with proving whose it is.
+	FirstRequest time.Duration
+	// Write is how long a peer may take to read a response, or the network
+	// to take any byte, before its connection is closed.
+	Write time.Duration
+	// AddressConns is how many connections one address (IPv6: one /64) may
+	// have that have not proved whose they are. Without TLS none do.
+	AddressConns int
+	// PendingConns is how many connections all addresses together may have in
+	// handshakes and, with TLS, before they prove whose they are. One more
+	// closes the oldest.
+	PendingConns int
+	// IdentityConns is how many connections one identity may have.
+	IdentityConns int
+	// IdentityStreams is how many streams one identity may have, AddressStreams
+	// how many one address (IPv6: one /64) of which no identity is asked.
+	IdentityStreams, AddressStreams int
+}
+
+// Stats are called, concurrently, when something is to be counted.
+type Stats struct {
+	Refused  func() // a connection was closed before it proved anything
+	Rejected func() // a stream or connection of a known peer is one too many
+	Stalled  func() // a connection was closed because its peer does not read
+}
+
+// Config of a Conns. All fields are needed.
+type Config struct {
+	Limits Limits
+	Stats  Stats
+	Log    *slog.Logger
+	// Authenticate says that the server's peers authenticate: then each
+	// connection must call for Authenticated in time, and counts for its
+	// identity from then on, no longer for its address.
+	Authenticate bool
+}
+
+// NewConns makes the Conns of a server.
+func NewConns(cfg Config) *Conns {
+	return &Conns{cfg: cfg, addresses: make(map[netip.Prefix]int), peers: make(map[peerKey]usage)}
 }
 
 // Listen bounds what the listener accepts.
@@ -69,9 +103,9 @@ func (c *Conns) Listen(l net.Listener) net.Listener { return boundedListener{l, 
 func (c *Conns) Stop() {
 	c.mu.Lock()
 	c.stopped = true
-	var open []*conn
+	var open []*Conn
 	for e := c.pending.Front(); e != nil; e = e.Next() {
-		if n, ok := e.Value.(*conn); ok {
+		if n, ok := e.Value.(*Conn); ok {
 			open = append(open, n)
 		}
 	}
@@ -84,7 +118,7 @@ func (c *Conns) Stop() {
 // Authenticated notes whose the connection of a call is. It returns an error
 // with code ResourceExhausted when the identity has too many connections.
 func Authenticated(ctx context.Context, id mesh.Identity) error {
-	if c := connOf(ctx); c != nil {
+	if c := ConnOf(ctx); c != nil {
 		return c.own(id)
 	}
 	return nil
@@ -109,8 +143,8 @@ func (l boundedListener) Accept() (net.Conn, error) {
 	}
 }
 
-// conn is a connection under the limits of its Conns.
-type conn struct {
+// Conn is a connection under the limits of its Conns.
+type Conn struct {
 	net.Conn
 	conns   *Conns
 	address netip.Prefix
@@ -126,50 +160,50 @@ type conn struct {
 
 // admit makes a conn, or returns nil when its address has too many or the
 // server is stopping.
-func (c *Conns) admit(raw net.Conn) *conn {
+func (c *Conns) admit(raw net.Conn) *Conn {
 	// A peer that acknowledges no byte for this long is gone, or holds its
 	// window shut.
-	if err := setUserTimeout(raw, c.limits.Write); err != nil {
-		c.log.Debug("no limit for unacknowledged bytes", "error", err)
+	if err := setUserTimeout(raw, c.cfg.Limits.Write); err != nil {
+		c.cfg.Log.Debug("no limit for unacknowledged bytes", "error", err)
 	}
-	n := &conn{Conn: raw, conns: c, address: addressOf(raw.RemoteAddr())}
-	n.write = time.AfterFunc(c.limits.Write, n.stall)
+	n := &Conn{Conn: raw, conns: c, address: AddressOf(raw.RemoteAddr())}
+	n.write = time.AfterFunc(c.cfg.Limits.Write, n.Stall)
 	n.write.Stop()
 	c.mu.Lock()
 	if c.stopped {
 		c.mu.Unlock()
 		return nil
 	}
-	if c.addresses[n.address] >= c.limits.AddressConns {
+	if c.addresses[n.address] >= c.cfg.Limits.AddressConns {
 		c.mu.Unlock()
-		c.metrics.refusedConns.Inc()
-		c.log.Debug("connection refused: its address has too many", "address", n.address)
+		c.cfg.Stats.Refused()
+		c.cfg.Log.Debug("connection refused: its address has too many", "address", n.address)
 		return nil
 	}
 	c.addresses[n.address]++
-	var oldest *conn
-	if c.pending.Len() >= c.limits.PendingConns {
-		oldest, _ = c.pending.Front().Value.(*conn)
+	var oldest *Conn
+	if c.pending.Len() >= c.cfg.Limits.PendingConns {
+		oldest, _ = c.pending.Front().Value.(*Conn)
 	}
 	n.pending = c.pending.PushBack(n)
-	if c.proves { // which takes TLS
+	if c.cfg.Authenticate { // which takes TLS
 		n.records = new(recordReader)
-		n.prove = time.AfterFunc(c.limits.FirstRequest, func() {
-			c.metrics.refusedConns.Inc()
+		n.prove = time.AfterFunc(c.cfg.Limits.FirstRequest, func() {
+			c.cfg.Stats.Refused()
 			n.close()
 		})
 	}
 	c.mu.Unlock()
 	if oldest != nil {
 		// Handshakes are short, so the oldest is the likeliest never to end.
-		c.metrics.refusedConns.Inc()
+		c.cfg.Stats.Refused()
 		oldest.close()
 	}
 	return n
 }
 
-// addressOf is what the peers of one host share.
-func addressOf(a net.Addr) netip.Prefix {
+// AddressOf is what the peers of one host share.
+func AddressOf(a net.Addr) netip.Prefix {
 	ap, err := netip.ParseAddrPort(a.String())
 	if err != nil {
 		return netip.Prefix{}
@@ -185,8 +219,8 @@ func addressOf(a net.Addr) netip.Prefix {
 
 // SetDeadline implements net.Conn. gRPC takes its deadline for handshakes away
 // when they are over.
-func (c *conn) SetDeadline(t time.Time) error {
-	if t.IsZero() && !c.conns.proves {
+func (c *Conn) SetDeadline(t time.Time) error {
+	if t.IsZero() && !c.conns.cfg.Authenticate {
 		c.conns.mu.Lock()
 		c.proved()
 		c.conns.mu.Unlock()
@@ -196,7 +230,7 @@ func (c *conn) SetDeadline(t time.Time) error {
 
 // proved takes a connection from those that have something to prove. The lock
 // must be held.
-func (c *conn) proved() {
+func (c *Conn) proved() {
 	if c.pending != nil {
 		c.conns.pending.Remove(c.pending)
 		c.pending = nil
@@ -208,7 +242,7 @@ func (c *conn) proved() {
 
 // own makes a connection count for its identity. What is counted at first
 // stays: a connection with calls of several identities counts for one.
-func (c *conn) own(id mesh.Identity) error {
+func (c *Conn) own(id mesh.Identity) error {
 	s := c.conns
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -216,8 +250,8 @@ func (c *conn) own(id mesh.Identity) error {
 		return nil
 	}
 	u := s.peers[peerKey{identity: id}]
-	if u.conns >= s.limits.IdentityConns {
-		s.metrics.rejected.Inc()
+	if u.conns >= s.cfg.Limits.IdentityConns {
+		s.cfg.Stats.Rejected()
 		return status.Errorf(codes.ResourceExhausted, "%s has %d connections, no more are accepted", id, u.conns)
 	}
 	u.conns++
@@ -228,19 +262,19 @@ func (c *conn) own(id mesh.Identity) error {
 	return nil
 }
 
-// openStream counts a stream until close is called: for the identity, or for
+// OpenStream counts a stream until close is called: for the identity, or for
 // the connection's address when peers do not authenticate.
-func (c *conn) openStream(id mesh.Identity) (closeStream func(), err error) {
+func (c *Conn) OpenStream(id mesh.Identity) (closeStream func(), err error) {
 	s := c.conns
-	k, most := peerKey{identity: id}, s.limits.IdentityStreams
-	if !s.proves {
-		k, most = peerKey{address: c.address}, s.limits.AddressStreams
+	k, most := peerKey{identity: id}, s.cfg.Limits.IdentityStreams
+	if !s.cfg.Authenticate {
+		k, most = peerKey{address: c.address}, s.cfg.Limits.AddressStreams
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	u := s.peers[k]
 	if u.streams >= most {
-		s.metrics.rejected.Inc()
+		s.cfg.Stats.Rejected()
 		return nil, status.Errorf(codes.ResourceExhausted, "%s has %d streams, no more are accepted", k, u.streams)
 	}
 	u.streams++
@@ -271,7 +305,7 @@ func (c *Conns) leaveAddress(a netip.Prefix) {
 }
 
 // Read implements net.Conn.
-func (c *conn) Read(p []byte) (int, error) {
+func (c *Conn) Read(p []byte) (int, error) {
 	var n int
 	var err error
 	if c.records != nil {
@@ -280,36 +314,36 @@ func (c *conn) Read(p []byte) (int, error) {
 		n, err = c.Conn.Read(p)
 	}
 	if errors.Is(err, syscall.ETIMEDOUT) { // see setUserTimeout
-		c.stall()
+		c.Stall()
 	}
 	return n, err
 }
 
 // Write implements net.Conn.
-func (c *conn) Write(p []byte) (int, error) {
-	c.write.Reset(c.conns.limits.Write)
+func (c *Conn) Write(p []byte) (int, error) {
+	c.write.Reset(c.conns.cfg.Limits.Write)
 	defer c.write.Stop()
 	return c.Conn.Write(p)
 }
 
-// stall closes a connection whose peer does not read.
-func (c *conn) stall() {
+// Stall closes a connection whose peer does not read.
+func (c *Conn) Stall() {
 	if !c.close() {
 		return
 	}
-	c.conns.metrics.stalled.Inc()
-	c.conns.log.Warn("the peer does not read: its connection is closed",
-		"peer", c.Conn.RemoteAddr(), "after", c.conns.limits.Write)
+	c.conns.cfg.Stats.Stalled()
+	c.conns.cfg.Log.Warn("the peer does not read: its connection is closed",
+		"peer", c.Conn.RemoteAddr(), "after", c.conns.cfg.Limits.Write)
 }
 
 // Close implements net.Conn.
-func (c *conn) Close() error {
+func (c *Conn) Close() error {
 	c.close()
 	return nil
 }
 
 // close reports whether the connection was open.
-func (c *conn) close() bool {
+func (c *Conn) close() bool {
 	s := c.conns
 	s.mu.Lock()
 	if c.closed {
@@ -330,15 +364,15 @@ func (c *conn) close() bool {
 
 // RemoteAddr implements net.Conn. gRPC hands it to calls, which find their
 // connection by it.
-func (c *conn) RemoteAddr() net.Addr { return connAddr{c.Conn.RemoteAddr(), c} }
+func (c *Conn) RemoteAddr() net.Addr { return connAddr{c.Conn.RemoteAddr(), c} }
 
 type connAddr struct {
 	net.Addr
-	conn *conn
+	conn *Conn
 }
 
-// connOf is the connection of a call, nil without Conns.
-func connOf(ctx context.Context) *conn {
+// ConnOf is the connection of a call, nil without Conns.
+func ConnOf(ctx context.Context) *Conn {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
 		return nil

@@ -1,4 +1,4 @@
-package xds
+package gate
 
 import (
 	"encoding/binary"
