@@ -146,7 +146,7 @@ func (s *session) standIns(i int, now pair, held heldPair) map[string]standIn {
 			wanted := t.want.Has(name)
 			var has goodVersion
 			if wanted && !unsure[name] {
-				has = t.acked.accepted(name, state)
+				has = t.accepted(name, state)
 			}
 			if wanted && (current || slices.Contains([]string{claimed.versions[name], w.kept[name], has.version()}, h.version)) {
 				kept[name] = h.version
@@ -187,10 +187,13 @@ func (s *session) better(state *viewState, name string, h *heldBack, has goodVer
 	return has, !isVital
 }
 
-// accepted is what the pair holds of a name, as something good for the view of
-// a state.
-func (p pair) accepted(name string, view *viewState) goodVersion {
-	for _, s := range []*viewState{p.shared, p.own} {
+// accepted is what the proxy accepted of a name, as something good for the view
+// of a state.
+func (t *typeState) accepted(name string, view *viewState) goodVersion {
+	if t.assumed && (slices.Contains(t.doubt, name) || t.withheld.has(name)) {
+		return goodVersion{} // it had something else before, and refused this
+	}
+	for _, s := range []*viewState{t.acked.shared, t.acked.own} {
 		r := s.get(name)
 		if r == nil {
 			continue

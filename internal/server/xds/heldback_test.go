@@ -667,3 +667,82 @@ func TestVital(t *testing.T) {
 		})
 	}
 }
+
+// heldNow is how many resources are held back.
+func (h *Hub) heldNow() int {
+	if list := h.heldList.Load(); list != nil {
+		return len(*list)
+	}
+	return 0
+}
+
+// checkSent checks what the model's proxy is sent now: nothing of a view that
+// is not its own, and nothing that is held back from it, unless it accepted
+// the very bytes before.
+func (p *modelProxy) checkSent(f *xdswire.Frame) {
+	p.t.Helper()
+	var m discoveryv3.DiscoveryResponse
+	var d discoveryv3.DeltaDiscoveryResponse
+	var bodies []*anypb.Any
+	b, url := f.Buffers().Materialize(), ""
+	if p.variant == xdswire.SotW {
+		if err := proto.Unmarshal(b, &m); err != nil {
+			p.t.Fatal(err)
+		}
+		url, bodies = m.GetTypeUrl(), m.GetResources()
+	} else {
+		if err := proto.Unmarshal(b, &d); err != nil {
+			p.t.Fatal(err)
+		}
+		url = d.GetTypeUrl()
+		for _, r := range d.GetResources() {
+			bodies = append(bodies, r.GetResource())
+		}
+	}
+	typ := xdswire.ShortType(url)
+	views := p.sess.sub.assigned.Load().types[typeIndex(url)]
+	shared, _ := views.shared.view.(testView)
+	held := views.held(p.envoy)
+	now, _ := views.pair()
+	for _, body := range bodies {
+		content := decode(p.t, body)
+		if p.ever[typ+"/"+content] {
+			continue
+		}
+		name, value, _ := strings.Cut(content, ":")
+		if view, _, ok := strings.Cut(value, "."); ok && view != shared.name && view != p.name {
+			p.t.Fatalf("%s: %s is sent of another view, not %s", p.name, content, shared.name)
+		}
+		// A proxy of the state of the world that connects anew may be taken to
+		// have accepted what it did not ask for.
+		if p.variant == xdswire.SotW && (typ == "EDS" || typ == "RDS") {
+			continue
+		}
+		for k, state := range []*viewState{now.shared, now.own} {
+			is := state.get(name)
+			if is == nil || held[k] == nil || held[k].names[name] == nil || held[k].names[name].version != is.Version {
+				continue
+			}
+			bad, err := is.Any()
+			if err != nil {
+				p.t.Fatal(err)
+			}
+			if decode(p.t, bad) == content {
+				p.t.Fatalf("%s: %s is held back and sent", p.name, content)
+			}
+		}
+	}
+}
+
+// heldBack reports whether the server says that a resource is held back from
+// the model's proxy.
+func (p *modelProxy) heldBack(i int, name string) bool {
+	p.sess.sub.mu.Lock()
+	defer p.sess.sub.mu.Unlock()
+	for _, names := range p.sess.sub.assigned.Load().types[i].held(p.envoy) {
+		if names != nil && names.names[name] != nil && slices.Contains(p.sess.sub.status[i].heldBack, names.names[name].id) {
+			return true
+		}
+	}
+	return false
+}

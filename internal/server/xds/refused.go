@@ -143,8 +143,11 @@ func (s *session) mayWithhold(i int, name string) bool {
 func (s *session) refusal(i int, name string) refusal {
 	t := &s.types[i]
 	sent := t.sent.holder(name)
-	r := refusal{version: sent.get(name).Version, good: t.acked.accepted(name, sent)}
-	if r.good.version() == r.version {
+	r := refusal{version: sent.get(name).Version, good: t.accepted(name, sent)}
+	// Of names that it asked for just now, acked holds what the proxy never saw:
+	// it must not come to it from another view.
+	foreign := r.good.seq == 0 && !(fullList(i) && t.want.Wildcard)
+	if foreign || r.good.version() == r.version {
 		r.good = goodVersion{}
 	}
 	return r

@@ -89,6 +89,9 @@ type typeState struct {
 	// what it says to hold, until it is looked at.
 	fresh bool
 	claim claim
+	// assumed says that acked is what a proxy that connected anew was found to
+	// hold, besides names to send; nothing was accepted on this stream.
+	assumed bool
 	// named says that the stream subscribed to names once, the wildcard's
 	// included: from then on a list without names asks for nothing.
 	named bool
@@ -339,7 +342,7 @@ func (s *session) accept(i int) {
 	if t.aside {
 		t.doubt = sortedUnique(t.doubt, t.framed)
 	} else {
-		t.acked, t.refused, t.doubt = t.sent, false, nil
+		t.acked, t.refused, t.doubt, t.assumed = t.sent, false, nil, false
 		version := t.sent.version()
 		s.sub.setStatus(i, func(st *typeStatus) { st.acked, st.ackedVersion, st.nack = true, version, nil })
 	}
@@ -522,7 +525,7 @@ func (s *session) compareHeld(t *typeState, now pair) {
 		check(name)
 	}
 	t.force, t.held = force, nil
-	t.acked, t.sent = now, now
+	t.acked, t.sent, t.assumed = now, now, true
 }
 
 // warm has the endpoints sent again of the clusters that a response tells of:
