@@ -9,6 +9,7 @@ import (
 	"encoding/asn1"
 	"encoding/pem"
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -432,4 +433,99 @@ func TestFingerprint(t *testing.T) {
 // extensions is a list of one.
 func extensions(oid asn1.ObjectIdentifier, critical bool, value []byte) []pkix.Extension {
 	return []pkix.Extension{{Id: oid, Critical: critical, Value: value}}
+}
+
+// Serial numbers carry at least 64 random bits and do not repeat. A million
+// take what a test may; the odds of two equal ones among the 10 million of the
+// rule are 1 in 10^24 by their 128 bits.
+func TestCase_C11_SerialNumbers(t *testing.T) {
+	count := 1_000_000
+	if testing.Short() {
+		count = 10_000
+	}
+	seen := make(map[[16]byte]bool, count)
+	var ones [128]int
+	for range count {
+		n, err := newSerial(rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var b [16]byte
+		n.FillBytes(b[:])
+		if seen[b] {
+			t.Fatalf("serial number %x came twice", b)
+		}
+		seen[b] = true
+		for bit := range ones {
+			ones[bit] += int(b[bit/8] >> (bit % 8) & 1)
+		}
+	}
+	// Each bit is a coin: eight standard deviations from the middle is never.
+	for bit, n := range ones {
+		if d := float64(n)/float64(count) - 0.5; d*d*float64(count) > 16 {
+			t.Errorf("bit %d is 1 in %d of %d", bit, n, count)
+		}
+	}
+}
+
+func TestSignNames(t *testing.T) {
+	root := newRoot(t)
+	a := newIntermediate(t, root, "cluster1")
+	key := newKey(t, ECDSAP256)
+	leaf, err := a.SignNames(key.Public(), LeafSpec{
+		SPIFFEID: "spiffe://east.example/vm/42", DNSNames: []string{"*.example.com", "db"},
+		IPAddresses: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("2001:db8::1")},
+		TTL:         100 * year,
+	}, now, rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(leaf.URIs) != 1 || leaf.URIs[0].String() != "spiffe://east.example/vm/42" || len(leaf.DNSNames) != 2 || len(leaf.IPAddresses) != 2 {
+		t.Errorf("names are %v %v %v", leaf.URIs, leaf.DNSNames, leaf.IPAddresses)
+	}
+	if !leaf.NotAfter.Equal(a.Cert.NotAfter) || leaf.IsCA || leaf.Subject.String() != "" {
+		t.Errorf("until %v, CA %v, subject %q", leaf.NotAfter, leaf.IsCA, leaf.Subject)
+	}
+	for _, usage := range []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth} {
+		if err := verifyLeaf(t, leaf, a, usage, now); err != nil {
+			t.Error(err)
+		}
+	}
+
+	constrained := spec("Root CA")
+	constrained.PermittedURIDomains = []string{"cluster.local"}
+	constrained.PermittedDNSDomains = []string{"svc"}
+	narrow, err := NewRoot(constrained, now, rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, test := range map[string]struct {
+		by   *Authority
+		spec LeafSpec
+		want string
+	}{
+		"no names":             {a, LeafSpec{TTL: 1}, "needs a SPIFFE id"},
+		"no life time":         {a, LeafSpec{DNSNames: []string{"a"}}, "life time is 0s"},
+		"trust domain alone":   {a, LeafSpec{SPIFFEID: "spiffe://a", TTL: 1}, "names a trust domain"},
+		"upper case":           {a, LeafSpec{SPIFFEID: "spiffe://A/b", TTL: 1}, "trust domain characters"},
+		"query":                {a, LeafSpec{SPIFFEID: "spiffe://a/b?c", TTL: 1}, "path segment characters"},
+		"dot segment":          {a, LeafSpec{SPIFFEID: "spiffe://a/../b", TTL: 1}, "dot segments"},
+		"port":                 {a, LeafSpec{SPIFFEID: "spiffe://a:1/b", TTL: 1}, "trust domain characters"},
+		"escape":               {a, LeafSpec{SPIFFEID: "spiffe://a/%62", TTL: 1}, "path segment characters"},
+		"too long":             {a, LeafSpec{SPIFFEID: "spiffe://a/" + strings.Repeat("b", 2048), TTL: 1}, "longer than 2048"},
+		"DNS":                  {a, LeafSpec{DNSNames: []string{"a b"}, TTL: 1}, "not a DNS name"},
+		"two wildcards":        {a, LeafSpec{DNSNames: []string{"*.*.a"}, TTL: 1}, "not a DNS name"},
+		"other trust domain":   {narrow, LeafSpec{SPIFFEID: "spiffe://other/b", TTL: 1}, "nobody would accept it"},
+		"domain not permitted": {narrow, LeafSpec{DNSNames: []string{"example.com"}, TTL: 1}, "nobody would accept it"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := test.by.SignNames(key.Public(), test.spec, now, rand.Reader)
+			wantError(t, err, test.want)
+		})
+	}
+	for _, ok := range []LeafSpec{{SPIFFEID: "spiffe://cluster.local/b", TTL: time.Hour}, {DNSNames: []string{"a.b.svc"}, TTL: time.Hour}} {
+		if _, err := narrow.SignNames(key.Public(), ok, now, rand.Reader); err != nil {
+			t.Error(err)
+		}
+	}
 }
