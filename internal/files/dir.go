@@ -77,7 +77,11 @@ func writeDirs(parent string, dirs []Dir, opts Options) (err error) {
 	}
 	defer func() { err = errors.Join(err, p.close()) }()
 
-	var sets []pending
+	type staged struct {
+		pending
+		path string
+	}
+	var sets []staged
 	defer func() {
 		for _, s := range sets {
 			err = errors.Join(err, s.finish())
@@ -86,7 +90,7 @@ func writeDirs(parent string, dirs []Dir, opts Options) (err error) {
 	for _, d := range dirs {
 		s, serr := p.stage(d, opts)
 		if s != nil {
-			sets = append(sets, s)
+			sets = append(sets, staged{s, filepath.Join(parent, d.Name)})
 		}
 		if serr != nil {
 			return serr
@@ -94,7 +98,7 @@ func writeDirs(parent string, dirs []Dir, opts Options) (err error) {
 	}
 	for i, s := range sets {
 		if err := s.commit(); err != nil {
-			err = fmt.Errorf("write %s: %w", filepath.Join(parent, dirs[i].Name), err)
+			err = fmt.Errorf("write %s: %w", s.path, err)
 			for _, done := range slices.Backward(sets[:i]) {
 				err = errors.Join(err, done.undo())
 			}
@@ -364,7 +368,7 @@ const (
 
 func token() string {
 	var b [tokenBytes]byte
-	rand.Read(b[:]) //nolint:errcheck // it never fails
+	rand.Read(b[:]) // never fails
 	return hex.EncodeToString(b[:])
 }
 

@@ -25,15 +25,14 @@ const (
 // openPlace opens and locks a directory. It waits for another process, within
 // bounds.
 func openPlace(path string) (*place, error) {
-	for deadline := time.Now().Add(lockWait); ; time.Sleep(lockRetry) {
+	for range lockWait / lockRetry {
 		p, err := tryPlace(path)
 		if p != nil || err != nil {
 			return p, err
 		}
-		if time.Now().After(deadline) {
-			return nil, fmt.Errorf("another process has been writing to %s for %v; try again when it is done", path, lockWait)
-		}
+		time.Sleep(lockRetry) //nolint:forbidigo // the kernel tells nobody within a time that a lock is free
 	}
+	return nil, fmt.Errorf("another process has been writing to %s for %v; try again when it is done", path, lockWait)
 }
 
 // tryPlace returns nil when another process has the lock, or has replaced the
