@@ -28,6 +28,9 @@ func Read(path string, limit int64) ([]byte, error) {
 // it and the pod's own boundary guards it.
 func ReadSecret(path string, limit int64) ([]byte, error) {
 	real, mounted, err := resolveMounted(path)
+	if errors.Is(err, errLink) {
+		return nil, fmt.Errorf("refuse key file %s: %w", path, err)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -67,6 +70,8 @@ func checkOwner(info fs.FileInfo, mounted bool) error {
 	return checkSecret(info.Mode(), int(stat.Uid), os.Geteuid(), mounted)
 }
 
+var errLink = errors.New("it is a symbolic link; copy the key to a file of its own")
+
 // resolveMounted returns the file behind path when path has the layout of a
 // mounted Secret, else path itself. Any other symbolic link is an error.
 func resolveMounted(path string) (real string, mounted bool, err error) {
@@ -85,7 +90,7 @@ func resolveMounted(path string) (real string, mounted bool, err error) {
 			return filepath.Join(dir, version, name), true, nil
 		}
 	}
-	return "", false, fmt.Errorf("refuse key file %s: it is a symbolic link; copy the key to a file of its own", path)
+	return "", false, errLink
 }
 
 // checkSecret judges the mode and owner of a key file.

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,18 +15,12 @@ import (
 
 // directory reads a directory and those below it; the PEM files of each are
 // one set. Hidden names are passed over, among them the versions of a mounted
-// Secret; symbolic links are followed to files inside the directory only.
+// Secret. Symbolic links are followed to files, never to directories.
 func (l *Loader) directory(dir string) error {
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		return err
-	}
-	defer root.Close()
 	sets := map[string][]verify.File{}
 	var order []string
-	err = fs.WalkDir(root.FS(), ".", func(name string, e fs.DirEntry, err error) error {
-		at, full := path.Dir(name), filepath.Join(dir, filepath.FromSlash(name))
-		if name == "." {
+	err := filepath.WalkDir(dir, func(name string, e fs.DirEntry, err error) error {
+		if name == dir {
 			return err
 		}
 		if strings.HasPrefix(e.Name(), ".") {
@@ -39,10 +32,10 @@ func (l *Loader) directory(dir string) error {
 		var f verify.File
 		switch {
 		case err != nil:
-			f = unreadable(e.Name(), full, err)
+			f = unreadable(e.Name(), name, err)
 		case e.IsDir():
-			if strings.Count(name, "/") >= maxDepth {
-				return fmt.Errorf("%s: directories nest more than %d deep", full, maxDepth)
+			if below, err := filepath.Rel(dir, name); err != nil || strings.Count(below, string(filepath.Separator)) >= maxDepth {
+				return fmt.Errorf("%s: directories nest more than %d deep", name, maxDepth)
 			}
 			return nil
 		default:
@@ -50,10 +43,11 @@ func (l *Loader) directory(dir string) error {
 				return fmt.Errorf("%s: the directories hold more than %d files in all", dir, maxFiles)
 			}
 			var found bool
-			if f, found, err = l.entry(root, name, full); err != nil || !found {
+			if f, found, err = l.entry(name); err != nil || !found {
 				return err
 			}
 		}
+		at := filepath.Dir(name)
 		if sets[at] == nil {
 			order = append(order, at)
 		}
@@ -65,7 +59,7 @@ func (l *Loader) directory(dir string) error {
 	}
 	slices.Sort(order)
 	for _, at := range order {
-		if err := l.add(verify.Arrange(filepath.Join(dir, filepath.FromSlash(at)), sets[at])); err != nil {
+		if err := l.add(verify.Arrange(at, sets[at])); err != nil {
 			return err
 		}
 	}
@@ -81,9 +75,9 @@ func unreadable(name, place string, err error) verify.File {
 
 // entry reads one file of a directory. It is not found when it is of no
 // interest; documents and dumps are added at once.
-func (l *Loader) entry(root *os.Root, name, full string) (f verify.File, found bool, err error) {
-	base := path.Base(name)
-	data, err := readEntry(root, name)
+func (l *Loader) entry(full string) (f verify.File, found bool, err error) {
+	base := filepath.Base(full)
+	data, err := readEntry(full)
 	switch {
 	case errors.Is(err, errPassOver):
 		return f, false, nil
@@ -113,10 +107,9 @@ func (l *Loader) entry(root *os.Root, name, full string) (f verify.File, found b
 // errPassOver is what a file of no interest gives.
 var errPassOver = errors.New("passed over")
 
-// readEntry reads a regular file, or the one that a symbolic link leads to
-// within the root.
-func readEntry(root *os.Root, name string) ([]byte, error) {
-	f, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+// readEntry reads a regular file.
+func readEntry(name string) ([]byte, error) {
+	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -127,9 +120,16 @@ func readEntry(root *os.Root, name string) ([]byte, error) {
 		return nil, err
 	case !info.Mode().IsRegular():
 		return nil, errPassOver
-	case verify.KnownName(path.Base(name)):
-	case !slices.Contains([]string{".pem", ".crt", ".cer", ".cert", ".key", ".crl", ".yaml", ".yml", ".json"}, path.Ext(name)) && info.Size() > 1<<20:
+	case info.Size() > maxOther && !verify.KnownName(filepath.Base(name)) && !slices.Contains(extensions(), filepath.Ext(name)):
 		return nil, errPassOver
 	}
 	return readAll(f, maxFile)
+}
+
+// maxOther is the largest file that is looked into although its name promises
+// nothing, in bytes.
+const maxOther = 1 << 20
+
+func extensions() []string {
+	return []string{".pem", ".crt", ".cer", ".cert", ".key", ".crl", ".yaml", ".yml", ".json"}
 }

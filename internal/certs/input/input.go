@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"strconv"
@@ -103,6 +104,8 @@ func (l *Loader) load(ctx context.Context, in string) error {
 	switch {
 	case err != nil && IsHost(in):
 		return l.host(ctx, in)
+	case errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("%s is no file, no directory and not host:port", in)
 	case err != nil:
 		return err
 	case info.IsDir():

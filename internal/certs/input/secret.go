@@ -204,7 +204,7 @@ func (l *Loader) token(place, name, raw string) {
 	t := Token{Place: place, Name: name}
 	switch p, err := token.Peek(strings.TrimSpace(raw)); {
 	case err != nil:
-		t.Fault = err.Error()
+		t.Fault = strings.TrimPrefix(err.Error(), "token: ")
 	default:
 		t.Expires = p.Expiry
 		if p.Subject != "" {

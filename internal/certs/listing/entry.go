@@ -177,7 +177,7 @@ func certificate(c *x509.Certificate, now time.Time) Entry {
 		Kind:      KindCertificate,
 		Subject:   c.Subject.String(),
 		Issuer:    c.Issuer.String(),
-		Serial:    c.SerialNumber.Text(16),
+		Serial:    fmt.Sprintf("%x", c.SerialNumber.Bytes()),
 		Algorithm: algorithm(c.PublicKey),
 		Signature: c.SignatureAlgorithm.String(),
 		From:      &from,

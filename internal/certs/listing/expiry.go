@@ -169,7 +169,7 @@ func (e *Ending) sentence() string {
 	case StateExpired:
 		return "expired at " + e.until()
 	}
-	return fmt.Sprintf("ends at %s, in %d days", e.until(), *e.DaysLeft)
+	return fmt.Sprintf("ends at %s, days left: %d", e.until(), *e.DaysLeft)
 }
 
 // The elements of a JUnit report.

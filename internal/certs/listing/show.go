@@ -39,6 +39,8 @@ func (e *Entry) title() string {
 	switch {
 	case e.Problem != "":
 		return fmt.Sprintf("(%s: %s)", e.Kind, e.Problem)
+	case e.Kind == KindCertificate && e.Subject == "" && len(e.SPIFFEIDs) == 0:
+		return list(e.Names, false)
 	case e.Kind == KindCertificate:
 		return dash(e.Subject)
 	case e.Kind == KindKey && e.Subject == "":

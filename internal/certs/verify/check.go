@@ -130,7 +130,7 @@ func (c *checker) read() {
 		for i, b := range f.Blocks {
 			place := f.At(i)
 			if b.IsKey() && exposed != "" {
-				c.report(ExposedKey, f.Place, cert{}, "the private key in it: %s", exposed)
+				c.report(ExposedKey, f.Place, cert{}, "others can get at the private key: %s", exposed)
 				exposed = ""
 			}
 			switch {
