@@ -290,3 +290,28 @@ data:
 		t.Error(diff)
 	}
 }
+
+// A first start that was killed before its CA was whole is made up for by the
+// next one.
+func TestCase_C8_FirstStartKilled(t *testing.T) {
+	dir := t.TempDir()
+	version := "..meshctl-0123456789abcdef"
+	if err := os.MkdirAll(filepath.Join(dir, version), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for link, target := range map[string]string{
+		"..data": version, caCertFile: "..data/" + caCertFile, caKeyFile: "..data/" + caKeyFile,
+	} {
+		if err := os.Symlink(target, filepath.Join(dir, link)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	first, created, err := LoadOrCreate(dir, "example.org", now, rand.Reader)
+	if err != nil || !created {
+		t.Fatalf("created %v, %v", created, err)
+	}
+	second, created, err := LoadOrCreate(dir, "example.org", now, rand.Reader)
+	if err != nil || created || !same(first, second) {
+		t.Errorf("created %v, %v", created, err)
+	}
+}

@@ -98,8 +98,9 @@ const selfSignedTTL = 10 * 365 * 24 * time.Hour
 // is the trust domain.
 func LoadOrCreate(dir, trustDomain string, now time.Time, rand io.Reader) (a *certs.Authority, created bool, err error) {
 	for _, name := range []string{caCertFile, caKeyFile, rootCertFile, certChainFile} {
-		// Where a part of a CA is, Load says what is missing.
-		if _, err := os.Lstat(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
+		// Where a part of a CA is, Load says what is missing. Links to nowhere
+		// are what a start left that was killed.
+		if _, err := os.Stat(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
 			a, err := Load(dir, now)
 			return a, false, err
 		}
