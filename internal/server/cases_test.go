@@ -45,12 +45,12 @@ func clientTLS(t *testing.T, s *Server, chain ...[]byte) *tls.Config {
 	who := mesh.Caller{
 		Identity: mesh.Identity{TrustDomain: "cluster.local", Namespace: "apps", ServiceAccount: "web"}, Cluster: "cluster1",
 	}
-	leaf, err := s.authority.SignLeaf(key.Public(), who, time.Hour, time.Now(), rand.Reader)
+	leaf, err := s.ca.Current().SignLeaf(key.Public(), who, time.Hour, time.Now(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
 	roots := x509.NewCertPool()
-	for _, r := range s.authority.Roots {
+	for _, r := range s.ca.Current().Roots {
 		roots.AddCert(r)
 	}
 	return &tls.Config{

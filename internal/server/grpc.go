@@ -22,11 +22,17 @@ import (
 
 // serveGRPC serves once the registry is ready, until ctx ends.
 func (s *Server) serveGRPC(ctx context.Context, stopHub func()) error {
-	select {
-	case <-ctx.Done():
+	for _, ready := range []<-chan struct{}{s.ca.Ready(), s.registry.Ready()} {
+		select {
+		case <-ctx.Done():
+			closeAll(s.plain, s.secure)
+			return nil
+		case <-ready:
+		}
+	}
+	if err := s.makeServing(); err != nil {
 		closeAll(s.plain, s.secure)
-		return nil
-	case <-s.registry.Ready():
+		return err
 	}
 	g, ctx := errgroup.WithContext(ctx) // a port that fails ends the others
 	var servers []grpcServer

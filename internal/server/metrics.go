@@ -1,8 +1,12 @@
 package server
 
 import (
+	"crypto/x509"
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/meshctl/meshctl/internal/server/ca"
 	"github.com/meshctl/meshctl/internal/server/issuer"
 )
 
@@ -23,5 +27,57 @@ func issuerStats(reg prometheus.Registerer) issuer.Stats {
 		ParseError:  counter("citadel_server_csr_parsing_err_count", "Certificate requests that could not be read."),
 		SignError:   func(reason string) { signErrors.WithLabelValues(reason).Inc() },
 		Issued:      counter("citadel_server_success_cert_issuance_count", "Certificates issued."),
+	}
+}
+
+// caStats tell when the signing CA ends, under Istio's names, and whether its
+// directory is in use. Without a CA the times are 0.
+func caStats(reg prometheus.Registerer, authority *ca.CA, now func() time.Time) {
+	gauge := func(name, help string, value func(*ca.Set) float64) {
+		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 {
+			if set := authority.Current(); set != nil {
+				return value(set)
+			}
+			return 0
+		}))
+	}
+	expiry := func(name, what string, list func(*ca.Set) []*x509.Certificate) {
+		end := func(s *ca.Set) time.Time { return firstEnd(list(s)) }
+		gauge(name+"_timestamp", "When "+what+" expires, in seconds since 1970.", func(s *ca.Set) float64 { return float64(end(s).Unix()) })
+		gauge(name+"_seconds", "How long "+what+" is still valid.", func(s *ca.Set) float64 { return end(s).Sub(now()).Seconds() })
+	}
+	expiry("citadel_server_root_cert_expiry", "the root of the signing CA", func(s *ca.Set) []*x509.Certificate { return s.Top })
+	expiry("citadel_server_cert_chain_expiry", "the first of the chain of the signing CA", func(s *ca.Set) []*x509.Certificate {
+		return append([]*x509.Certificate{s.Cert}, s.Chain...)
+	})
+	gauge("meshctl_ca_loaded_timestamp", "When the signing CA in use was loaded, in seconds since 1970.", func(s *ca.Set) float64 { return float64(s.LoadedAt.Unix()) })
+	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "meshctl_ca_problems", Help: "What is wrong with the directory of the signing CA: 0 when it is in use as it is.",
+	}, func() float64 { return float64(len(authority.Problems())) }))
+}
+
+func firstEnd(list []*x509.Certificate) time.Time {
+	var end time.Time
+	for _, c := range list {
+		if end.IsZero() || c.NotAfter.Before(end) {
+			end = c.NotAfter
+		}
+	}
+	return end
+}
+
+// reloadStats counts how reloads of the signing CA went.
+func reloadStats(reg prometheus.Registerer) func(ok bool) {
+	reloads := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "meshctl_ca_reloads_total", Help: "Times that the directory of the signing CA was read because it had changed, by result.",
+	}, []string{"result"})
+	reg.MustRegister(reloads)
+	ok, refused := reloads.WithLabelValues("ok"), reloads.WithLabelValues("refused")
+	return func(good bool) {
+		if good {
+			ok.Inc()
+		} else {
+			refused.Inc()
+		}
 	}
 }

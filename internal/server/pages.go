@@ -34,8 +34,15 @@ func (s *Server) pages() map[string]admin.Page {
 	}
 }
 
-// notes are what proxies refused, for /ready?verbose.
-func (s *Server) notes() []string { return notesOf(s.hub.NACKs()) }
+// notes are what is wrong with the signing CA and what proxies refused, for
+// /ready?verbose.
+func (s *Server) notes() []string {
+	var lines []string
+	if s.ca.Current() != nil { // else it is a reason not to be ready
+		lines = s.ca.Problems()
+	}
+	return append(lines, notesOf(s.hub.NACKs())...)
+}
 
 func notesOf(page xds.NACKs) []string {
 	var refused, held []string

@@ -39,7 +39,7 @@ func credential(t *testing.T, s *Server) (cert, key string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	leaf, err := s.authority.SignLeaf(private.Public(), mesh.Caller{
+	leaf, err := s.ca.Current().SignLeaf(private.Public(), mesh.Caller{
 		Identity: mesh.Identity{TrustDomain: "cluster.local", Namespace: "apps", ServiceAccount: "shop"},
 	}, time.Hour, time.Now(), rand.Reader)
 	if err != nil {

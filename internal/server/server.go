@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -18,11 +17,10 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/meshctl/meshctl/internal/certs"
-	"github.com/meshctl/meshctl/internal/certs/store"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/admin"
 	"github.com/meshctl/meshctl/internal/server/authn"
+	"github.com/meshctl/meshctl/internal/server/ca"
 	"github.com/meshctl/meshctl/internal/server/issuer"
 	"github.com/meshctl/meshctl/internal/server/registry"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -35,18 +33,18 @@ import (
 // Server is a control plane. New prepares it and takes its ports, Run serves
 // until the context ends.
 type Server struct {
-	cfg       Config
-	authority *certs.Authority
-	issuer    *issuer.Issuer
-	serving   *issuer.ServingCertificate
-	tokens    map[mesh.ClusterID][]authn.TokenVerifier
-	callers   atomic.Pointer[callers]
-	registry  *registry.Registry
-	hub       *xds.Hub
-	sources   *clusters
-	metrics   *prometheus.Registry
-	ready     atomic.Bool
-	draining  atomic.Bool
+	cfg      Config
+	ca       *ca.CA
+	issuer   *issuer.Issuer
+	serving  *issuer.ServingCertificate
+	tokens   map[mesh.ClusterID][]authn.TokenVerifier
+	callers  atomic.Pointer[callers]
+	registry *registry.Registry
+	hub      *xds.Hub
+	sources  *clusters
+	metrics  *prometheus.Registry
+	ready    atomic.Bool
+	draining atomic.Bool
 
 	http, monitoring, plain, secure net.Listener
 }
@@ -112,49 +110,6 @@ func (s *Server) clusters() []mesh.ClusterID {
 	return out
 }
 
-// loadCA loads the plugged-in CA, or makes and keeps a self-signed one.
-func (s *Server) loadCA() error {
-	now := s.cfg.Now()
-	var err error
-	if s.cfg.CADir != "" {
-		if s.authority, err = store.Load(s.cfg.CADir, now); err != nil {
-			return fmt.Errorf("load the CA of --ca-dir: %w", err)
-		}
-	} else {
-		var created bool
-		if s.authority, created, err = store.LoadOrCreate(s.cfg.StateDir, s.cfg.TrustDomain, now, s.cfg.Rand); err != nil {
-			return fmt.Errorf("self-signed CA of --state-dir: %w", err)
-		}
-		s.cfg.Log.Warn("no --ca-dir: certificates are signed by a self-signed CA, which other clusters do not trust",
-			"dir", s.cfg.StateDir, "created", created)
-	}
-	signer := s.authority.Cert
-	if l := signer.Subject.Locality; len(l) == 1 && l[0] != string(s.cfg.ClusterID) {
-		s.cfg.Log.Warn("the signing CA was made for another cluster", "ca", l[0], "cluster", s.cfg.ClusterID, "dir", s.cfg.CADir)
-	}
-	s.cfg.Log.Info("signing CA loaded", "subject", signer.Subject.String(), "until", signer.NotAfter.UTC().Format(time.RFC3339),
-		"sha256", certs.Fingerprint(signer))
-	s.issuer, err = issuer.New(issuer.Config{
-		Authority: s.authority, Authenticate: s.authenticate, Now: s.cfg.Now, Rand: s.cfg.Rand, Log: s.cfg.Log,
-		Stats: issuerStats(s.metrics),
-	})
-	if err != nil {
-		return err
-	}
-	s.serving, err = s.issuer.ServingCertificate(servingNames(s.cfg.SecureGRPCAddr)...)
-	return err
-}
-
-// servingNames are the names beside istiod's: the address it listens on, so
-// that it can be called by that.
-func servingNames(addr string) []string {
-	host, _, err := net.SplitHostPort(addr)
-	if err != nil || net.ParseIP(host) == nil || net.ParseIP(host).IsUnspecified() {
-		return nil
-	}
-	return []string{host}
-}
-
 func (s *Server) loadTokenIssuers() error {
 	s.tokens = make(map[mesh.ClusterID][]authn.TokenVerifier)
 	if len(s.cfg.TokenIssuers) == 0 && s.cfg.SecureGRPCAddr != "" {
@@ -184,13 +139,10 @@ func (s *Server) trust(m *snapshot.Mesh) error {
 	if c := s.callers.Load(); c != nil && c.trustDomain == m.TrustDomain && slices.Equal(c.aliases, m.Aliases) {
 		return nil
 	}
-	pool := x509.NewCertPool()
-	for _, root := range s.authority.Roots {
-		pool.AddCert(root)
-	}
 	a, err := authn.New(authn.Config{
 		TrustDomain: m.TrustDomain, TrustDomainAliases: m.Aliases,
-		Roots:         func(string) *x509.CertPool { return pool },
+		Roots:         s.roots,
+		Revoked:       s.revoked,
 		IssuerCluster: s.issuerCluster,
 		Tokens:        s.tokens, Now: s.cfg.Now, Log: s.cfg.Log,
 	})
@@ -199,23 +151,6 @@ func (s *Server) trust(m *snapshot.Mesh) error {
 	}
 	s.callers.Store(&callers{m.TrustDomain, m.Aliases, a})
 	return nil
-}
-
-// issuerCluster binds leaves that name no cluster, such as Istio's, to the one
-// whose intermediate signed them: ours, or one of another cluster that the
-// mesh's root gave that cluster's name as locality, as Istio's Makefile and
-// certs intermediate-ca do. A root may sign for several, so it proves none.
-func (s *Server) issuerCluster(ca *x509.Certificate) mesh.ClusterID {
-	if slices.ContainsFunc(s.authority.Roots, ca.Equal) {
-		return ""
-	}
-	if ca.Equal(s.authority.Cert) {
-		return s.cfg.ClusterID
-	}
-	if l := ca.Subject.Locality; len(l) == 1 && slices.Contains(s.clusters(), mesh.ClusterID(l[0])) {
-		return mesh.ClusterID(l[0])
-	}
-	return ""
 }
 
 // authenticate says who calls; their connection counts for them from then on.
@@ -285,6 +220,7 @@ func (s *Server) Run(ctx context.Context) error {
 		g.Go(func() error { return s.sources.run(ctx, d) })
 	}
 	g.Go(func() error { return s.registry.Run(ctx) })
+	g.Go(func() error { return s.ca.Run(ctx) })
 	// The hub outlives the context so that streams can say goodbye.
 	hubCtx, stopHub := context.WithCancel(context.WithoutCancel(ctx))
 	g.Go(func() error { return s.hub.Run(hubCtx) })
@@ -305,6 +241,9 @@ func (s *Server) Run(ctx context.Context) error {
 func (s *Server) notReady() []string {
 	if s.draining.Load() {
 		return []string{"the server is stopping"}
+	}
+	if s.ca.Current() == nil {
+		return s.ca.Problems()
 	}
 	if !s.ready.Load() {
 		return []string{"the configuration was not read completely yet"}

@@ -38,6 +38,9 @@ type Config struct {
 	// chain to; nil means none are accepted. It is asked for every handshake
 	// and every call, so the roots may change at any time.
 	Roots func(trustDomain string) *x509.CertPool
+	// Revoked reports whether the CA that signed a certificate has revoked it.
+	// May be nil. It is asked as often as Roots.
+	Revoked func(*x509.Certificate) bool
 	// IssuerCluster returns the cluster whose CA certificate this is, or "".
 	// It binds leaves that do not name their cluster. May be nil.
 	IssuerCluster func(ca *x509.Certificate) mesh.ClusterID

@@ -86,7 +86,18 @@ func (a *Authenticator) byCertificate(presented []*x509.Certificate) (mesh.Calle
 	if err != nil {
 		return mesh.Caller{}, fmt.Errorf("identity %s: %w", id, err)
 	}
+	if chains = a.unrevoked(chains); len(chains) == 0 {
+		return mesh.Caller{}, fmt.Errorf("identity %s: the certificate with the serial number %x, or that of a CA above it, is revoked", id, leaf.SerialNumber)
+	}
 	return mesh.Caller{Identity: id, Cluster: a.clusterOf(chains)}, nil
+}
+
+// unrevoked drops the chains that a revocation breaks.
+func (a *Authenticator) unrevoked(chains [][]*x509.Certificate) [][]*x509.Certificate {
+	if a.cfg.Revoked == nil {
+		return chains
+	}
+	return slices.DeleteFunc(chains, func(chain []*x509.Certificate) bool { return slices.ContainsFunc(chain, a.cfg.Revoked) })
 }
 
 // leafIdentity is the SPIFFE id of a certificate that keeps the rules of the

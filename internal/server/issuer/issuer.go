@@ -30,9 +30,10 @@ const (
 	MaxTTL     = 90 * 24 * time.Hour
 )
 
-// Config of an Issuer. Everything but Stats is required.
+// Config of an Issuer. Everything but Authority and Stats is required.
 type Config struct {
-	// Authority signs until SetAuthority gives another.
+	// Authority signs until SetAuthority gives another. Without one nothing is
+	// signed.
 	Authority *certs.Authority
 	// Authenticate says who is at the other end of a gRPC call.
 	Authenticate func(context.Context) (mesh.Caller, error)
@@ -57,6 +58,7 @@ const (
 	reasonCSR  = "CSR_ERROR"
 	reasonTTL  = "TTL_ERROR"
 	reasonSign = "CERT_GEN_ERROR"
+	reasonCA   = "CA_NOT_READY"
 )
 
 // Issuer signs certificates with an authority that may be swapped while it
@@ -71,19 +73,22 @@ type Issuer struct {
 
 // New returns an Issuer. The error names what cfg lacks.
 func New(cfg Config) (*Issuer, error) {
-	if cfg.Authority == nil || cfg.Authenticate == nil || cfg.Now == nil || cfg.Rand == nil || cfg.Log == nil {
-		return nil, errors.New("issuer: Authority, Authenticate, Now, Rand and Log are required")
+	if cfg.Authenticate == nil || cfg.Now == nil || cfg.Rand == nil || cfg.Log == nil {
+		return nil, errors.New("issuer: Authenticate, Now, Rand and Log are required")
 	}
 	i := &Issuer{cfg: cfg, slots: make(chan struct{}, runtime.GOMAXPROCS(0))}
 	i.authority.Store(cfg.Authority)
 	return i, nil
 }
 
-// Authority returns the authority in use.
+// Authority returns the authority in use, nil when there is none yet.
 func (i *Issuer) Authority() *certs.Authority { return i.authority.Load() }
 
 // SetAuthority makes the issuer sign with a from now on.
 func (i *Issuer) SetAuthority(a *certs.Authority) { i.authority.Store(a) }
+
+// errNoAuthority is that there is nothing to sign with yet.
+var errNoAuthority = errors.New("the signing CA is not loaded yet")
 
 // RequestError is a fault of the request, not of the issuer.
 type RequestError struct {
@@ -115,6 +120,9 @@ func (i *Issuer) Sign(csr []byte, caller mesh.Caller, ttl time.Duration) ([]stri
 		return nil, &RequestError{reasonCSR, err}
 	}
 	a := i.Authority()
+	if a == nil {
+		return nil, errNoAuthority
+	}
 	leaf, err := a.SignLeaf(req.PublicKey, caller, ttl, i.cfg.Now(), i.cfg.Rand)
 	if err != nil {
 		return nil, err
@@ -163,6 +171,9 @@ func (i *Issuer) refuse(ctx context.Context, caller mesh.Caller, err error) erro
 	code, reason := codes.Internal, reasonSign
 	if bad, ok := errors.AsType[*RequestError](err); ok {
 		code, reason = codes.InvalidArgument, bad.reason
+	}
+	if errors.Is(err, errNoAuthority) {
+		reason = reasonCA
 	}
 	if reason == reasonCSR {
 		count(i.cfg.Stats.ParseError)

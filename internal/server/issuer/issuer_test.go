@@ -409,10 +409,23 @@ func TestSetAuthority(t *testing.T) {
 	verify(t, chain, start)
 }
 
+func TestWithoutAuthority(t *testing.T) {
+	var counts tally
+	cfg := config(nil)
+	cfg.Stats = counts.stats()
+	i := newIssuer(t, cfg)
+	_, err := i.CreateCertificate(t.Context(), &securityv1alpha1.IstioCertificateRequest{Csr: newCSR(t)})
+	if status.Code(err) != codes.Internal || counts.n[reasonCA] != 1 {
+		t.Errorf("error is %v, counted %v", err, counts.n)
+	}
+	if _, err := i.ServingCertificate(); err == nil {
+		t.Error("a serving certificate of nobody")
+	}
+}
+
 func TestNewNeedsItsParts(t *testing.T) {
 	_, intermediate := authorities(t, time.Hour)
 	for name, drop := range map[string]func(*Config){
-		"Authority":    func(c *Config) { c.Authority = nil },
 		"Authenticate": func(c *Config) { c.Authenticate = nil },
 		"Now":          func(c *Config) { c.Now = nil },
 		"Rand":         func(c *Config) { c.Rand = nil },

@@ -53,6 +53,9 @@ func (s *ServingCertificate) GetCertificate(*tls.ClientHelloInfo) (*tls.Certific
 	if s.cert != nil && s.authority == authority && now.Before(s.renewAt) {
 		return s.cert, nil
 	}
+	if authority == nil {
+		return nil, errNoAuthority
+	}
 	key, err := certs.GenerateKey(certs.ECDSAP256)
 	if err != nil {
 		return nil, fmt.Errorf("make serving certificate: %w", err)

@@ -1,0 +1,219 @@
+package store
+
+import (
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/certs/verify"
+	"github.com/meshctl/meshctl/internal/files"
+)
+
+// materialFile is a file of an authority's directory and how much of it is
+// read.
+type materialFile struct {
+	name  string
+	limit int64
+}
+
+// materialFiles are the files of both layouts. It is a function and not a
+// variable, for nothing may change it.
+func materialFiles() []materialFile {
+	return []materialFile{
+		{caCertFile, maxCerts}, {caKeyFile, maxKey}, {certChainFile, maxCerts}, {rootCertFile, maxCerts}, {crlFile, maxCRL},
+		{tlsCertFile, maxCerts}, {tlsKeyFile, maxKey}, {tlsRootsFile, maxCerts},
+	}
+}
+
+// Stamp tells one content of a directory from another without reading it.
+// Stamps are compared with ==.
+type Stamp struct {
+	// Directory tells the directory from another one of the name.
+	Directory string
+	// Version is, where the directory is mounted, what its ..data leads to.
+	// With Directory or Version all files change at once.
+	Version string
+	files   string
+}
+
+// StampOf returns the stamp of dir as it is now, whatever it is.
+func StampOf(dir string) Stamp {
+	var s Stamp
+	s.Version, _ = os.Readlink(filepath.Join(dir, "..data"))
+	s.Directory = stampOf(dir, false)
+	var b strings.Builder
+	for _, f := range materialFiles() {
+		b.WriteString(stampOf(filepath.Join(dir, f.name), true) + ";")
+	}
+	s.files = b.String()
+	return s
+}
+
+func stampOf(path string, content bool) string {
+	info, err := os.Stat(path)
+	if err != nil {
+		pathError := &fs.PathError{}
+		if errors.As(err, &pathError) {
+			err = pathError.Err
+		}
+		return err.Error()
+	}
+	id := files.Identity(info)
+	if !content {
+		return id
+	}
+	return fmt.Sprint(id, " ", info.Mode(), " ", info.Size(), " ", info.ModTime().UnixNano())
+}
+
+// Material is what the directory of an authority held at one moment, good or
+// bad.
+type Material struct {
+	Stamp Stamp
+	set   verify.Set
+	data  map[string][]byte
+}
+
+// maxReads is how often a directory is read that changes meanwhile.
+const maxReads = 5
+
+// Read reads the files of an authority in dir: ca-cert.pem, ca-key.pem,
+// cert-chain.pem, root-cert.pem and ca-crl.pem, or tls.crt, tls.key and
+// ca.crt. All are of one moment: when the directory changes meanwhile, it is
+// read again. The error is that it keeps changing; what cannot be read is a
+// finding of Authority.
+func Read(dir string) (*Material, error) {
+	before := StampOf(dir)
+	for range maxReads {
+		m := read(dir)
+		m.Stamp = StampOf(dir)
+		if m.Stamp == before {
+			return m, nil
+		}
+		before = m.Stamp
+	}
+	return nil, fmt.Errorf("read the CA of %s: it changes while it is read", dir)
+}
+
+func read(dir string) *Material {
+	m := &Material{data: map[string][]byte{}}
+	var found []verify.File
+	for _, f := range materialFiles() {
+		path := filepath.Join(dir, f.name)
+		data, err := readMaterial(path, f)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		file := verify.NewFile(f.name, data)
+		file.Place = path
+		if err != nil {
+			file.Unreadable = err.Error()
+		}
+		m.data[f.name] = data
+		found = append(found, file)
+	}
+	m.set = verify.Arrange(dir, found)
+	return m
+}
+
+func readMaterial(path string, f materialFile) ([]byte, error) {
+	if f.name == caKeyFile || f.name == tlsKeyFile {
+		return files.ReadSecret(path, f.limit)
+	}
+	return files.Read(path, f.limit)
+}
+
+// Empty reports whether the directory holds nothing of an authority, or is not
+// there.
+func (m *Material) Empty() bool { return len(m.data) == 0 }
+
+// Authority returns what the directory holds if peers will accept what it
+// signs. Revocation lists that cannot be used do not matter here. The error is
+// a *verify.Failure.
+func (m *Material) Authority(now time.Time) (*certs.Authority, error) {
+	if m.set.Purpose != verify.CA {
+		return nil, m.fail(verify.Incomplete, fmt.Sprintf("%s, %s, %s and %s, or %s, %s and %s, are missing",
+			caCertFile, caKeyFile, certChainFile, rootCertFile, tlsCertFile, tlsKeyFile, tlsRootsFile),
+			"add the files; meshctl certs intermediate-ca writes all of them")
+	}
+	if err := verify.Refuse(verify.Check(m.withoutCRL(), verify.Options{Now: now})); err != nil {
+		return nil, err
+	}
+	revoked := slices.DeleteFunc(verify.Check(m.set, verify.Options{Now: now}), func(f verify.Finding) bool { return f.Code != verify.Revoked })
+	if err := verify.Refuse(revoked); err != nil {
+		return nil, err
+	}
+	a, err := certs.LoadAuthority(m.pems(), now)
+	if err != nil {
+		return nil, m.fail(verify.Rejected, err.Error(), "make the certificates again")
+	}
+	return a, nil
+}
+
+func (m *Material) fail(code verify.Code, reason, fix string) error {
+	return &verify.Failure{Findings: []verify.Finding{
+		{Severity: verify.Error, Code: code, Place: m.set.Place, Reason: reason, Fix: fix},
+	}}
+}
+
+func (m *Material) withoutCRL() verify.Set {
+	s := m.set
+	s.Files = slices.DeleteFunc(slices.Clone(s.Files), func(f verify.File) bool { return f.Name == crlFile })
+	return s
+}
+
+// pems are the files by their use.
+func (m *Material) pems() certs.PEMs {
+	if _, istio := m.data[caCertFile]; istio {
+		return certs.PEMs{Cert: m.data[caCertFile], Key: m.data[caKeyFile], Chain: m.data[certChainFile], Roots: m.data[rootCertFile]}
+	}
+	p := certs.PEMs{Key: m.data[tlsKeyFile], Chain: m.data[tlsCertFile], Roots: m.data[tlsRootsFile]}
+	// tls.crt has what leads to the root, too.
+	if chain, err := certs.ParseCerts(p.Chain); err == nil {
+		p.Cert = certs.EncodeCerts(chain[0])
+	}
+	return p
+}
+
+// Revocations are the revocation lists of an authority's directory.
+type Revocations struct {
+	PEM   []byte // the file as it is, empty when there is none
+	Lists []*x509.RevocationList
+	// Findings are what is wrong with lists that count all the same: one that
+	// is out of date still names what is revoked.
+	Findings []verify.Finding
+}
+
+// Revocations returns the revocation lists. The error, a *verify.Failure, is
+// that they cannot be used; what they revoke of the authority itself is none.
+func (m *Material) Revocations(now time.Time) (Revocations, error) {
+	i := slices.IndexFunc(m.set.Files, func(f verify.File) bool { return f.Name == crlFile })
+	if i < 0 {
+		return Revocations{}, nil
+	}
+	r := Revocations{PEM: m.data[crlFile]}
+	var bad []verify.Finding
+	for _, f := range verify.Check(m.set, verify.Options{Now: now}) {
+		switch {
+		case f.Code == verify.CRLStale, f.Code == verify.CRLMissing:
+			r.Findings = append(r.Findings, f)
+		case f.Severity == verify.Error && f.Code != verify.Revoked:
+			bad = append(bad, f)
+		}
+	}
+	if err := verify.Refuse(bad); err != nil {
+		return Revocations{}, err
+	}
+	for _, b := range m.set.Files[i].Blocks {
+		if b.CRL != nil {
+			r.Lists = append(r.Lists, b.CRL)
+		}
+	}
+	return r, nil
+}

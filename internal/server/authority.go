@@ -1,0 +1,103 @@
+package server
+
+import (
+	"crypto/x509"
+	"fmt"
+	"net"
+	"slices"
+
+	"github.com/meshctl/meshctl/internal/certs/store"
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/ca"
+	"github.com/meshctl/meshctl/internal/server/issuer"
+)
+
+// loadCA loads the plugged-in CA, or makes and keeps a self-signed one. Either
+// is followed from then on.
+func (s *Server) loadCA() (err error) {
+	dir, flag := s.cfg.CADir, "--ca-dir"
+	if dir == "" {
+		dir, flag = s.cfg.StateDir, "--state-dir"
+		_, created, err := store.LoadOrCreate(dir, s.cfg.TrustDomain, s.cfg.Now(), s.cfg.Rand)
+		if err != nil {
+			return fmt.Errorf("self-signed CA of %s: %w", flag, err)
+		}
+		s.cfg.Log.Warn("no --ca-dir: certificates are signed by a self-signed CA, which other clusters do not trust",
+			"dir", dir, "created", created)
+	}
+	s.issuer, err = issuer.New(issuer.Config{
+		Authenticate: s.authenticate, Now: s.cfg.Now, Rand: s.cfg.Rand, Log: s.cfg.Log, Stats: issuerStats(s.metrics),
+	})
+	if err != nil {
+		return err
+	}
+	s.ca, err = ca.Open(ca.Config{Dir: dir, Use: s.useCA, Reloaded: reloadStats(s.metrics), Now: s.cfg.Now, Log: s.cfg.Log})
+	if err != nil {
+		return fmt.Errorf("load the CA of %s: %w", flag, err)
+	}
+	caStats(s.metrics, s.ca, s.cfg.Now)
+	if s.ca.Current() == nil {
+		s.cfg.Log.Warn("waiting for the files of the signing CA, nothing is served before", "dir", dir)
+		return nil
+	}
+	return s.makeServing()
+}
+
+// useCA signs with another set from now on.
+func (s *Server) useCA(set *ca.Set) {
+	if l := set.Cert.Subject.Locality; len(l) == 1 && l[0] != string(s.cfg.ClusterID) {
+		s.cfg.Log.Warn("the signing CA was made for another cluster", "ca", l[0], "cluster", s.cfg.ClusterID, "dir", s.cfg.CADir)
+	}
+	s.issuer.SetAuthority(set.Authority)
+}
+
+// makeServing makes the certificate of the secure port; each handshake has one
+// of the authority in use.
+func (s *Server) makeServing() (err error) {
+	if s.serving == nil {
+		s.serving, err = s.issuer.ServingCertificate(servingNames(s.cfg.SecureGRPCAddr)...)
+	}
+	return err
+}
+
+// servingNames are the names beside istiod's: the address it listens on, so
+// that it can be called by that.
+func servingNames(addr string) []string {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil || net.ParseIP(host) == nil || net.ParseIP(host).IsUnspecified() {
+		return nil
+	}
+	return []string{host}
+}
+
+// roots are what callers' certificates must lead to. Aliases of the trust
+// domain have the same roots.
+func (s *Server) roots(string) *x509.CertPool {
+	if set := s.ca.Current(); set != nil {
+		return set.Pool
+	}
+	return nil
+}
+
+func (s *Server) revoked(cert *x509.Certificate) bool {
+	set := s.ca.Current()
+	return set != nil && set.Revoked(cert)
+}
+
+// issuerCluster binds leaves that name no cluster, such as Istio's, to the one
+// whose intermediate signed them: ours, or one of another cluster that the
+// mesh's root gave that cluster's name as locality, as Istio's Makefile and
+// certs intermediate-ca do. A root may sign for several, so it proves none.
+func (s *Server) issuerCluster(signer *x509.Certificate) mesh.ClusterID {
+	set := s.ca.Current()
+	if set == nil || slices.ContainsFunc(set.Roots, signer.Equal) {
+		return ""
+	}
+	if signer.Equal(set.Cert) {
+		return s.cfg.ClusterID
+	}
+	if l := signer.Subject.Locality; len(l) == 1 && slices.Contains(s.clusters(), mesh.ClusterID(l[0])) {
+		return mesh.ClusterID(l[0])
+	}
+	return ""
+}

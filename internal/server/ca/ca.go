@@ -1,0 +1,211 @@
+// Package ca keeps the authority that the control plane signs with: it loads a
+// directory, follows its changes, and stays with the last good set when a new
+// one would not do.
+package ca
+
+import (
+	"bytes"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/certs/store"
+	"github.com/meshctl/meshctl/internal/certs/verify"
+)
+
+// Config of a CA. Everything is required.
+type Config struct {
+	Dir string
+	// Use is told of each set that is used from then on, one at a time.
+	Use func(*Set)
+	// Reloaded is told how each reload went.
+	Reloaded func(ok bool)
+	Now      func() time.Time
+	Log      *slog.Logger
+}
+
+// Set is what is used together. It is immutable.
+type Set struct {
+	*certs.Authority
+	// Pool is what callers' certificates must lead to.
+	Pool *x509.CertPool
+	// Top are the roots that the signer leads to.
+	Top         []*x509.Certificate
+	Revocations store.Revocations
+	LoadedAt    time.Time
+
+	revoked map[revocation]bool
+}
+
+// revocation names a certificate by its signer and its number.
+type revocation struct{ issuer, serial string }
+
+// Revoked reports whether the CA that signed cert has revoked it.
+func (s *Set) Revoked(cert *x509.Certificate) bool {
+	return len(s.revoked) > 0 && s.revoked[revocation{string(cert.RawIssuer), cert.SerialNumber.String()}]
+}
+
+// CA is an authority that follows its directory. It may be used concurrently.
+type CA struct {
+	cfg   Config
+	set   atomic.Pointer[Set]
+	look  atomic.Pointer[look]
+	ready chan struct{} // closed with the first set
+}
+
+// look is how the last look at the directory went.
+type look struct {
+	at    time.Time
+	stamp store.Stamp
+	// set is what the directory holds, nil when it is not good.
+	set *Set
+	// err is why set is not in use, and alarm why its revocation lists are not,
+	// or not without care.
+	err, alarm error
+	since      time.Time // of err or alarm
+}
+
+// Open loads the directory. When it is there but holds nothing of a CA, that
+// is no error: Ready tells when the files have come.
+func Open(cfg Config) (*CA, error) {
+	if _, err := os.Stat(cfg.Dir); err != nil {
+		return nil, err
+	}
+	c := &CA{cfg: cfg, ready: make(chan struct{})}
+	m, err := store.Read(cfg.Dir)
+	if err != nil {
+		return nil, err
+	}
+	if m.Empty() {
+		c.look.Store(&look{at: cfg.Now(), stamp: m.Stamp, err: errNone, since: cfg.Now()})
+		return c, nil
+	}
+	c.load(m)
+	return c, c.look.Load().err
+}
+
+var errNone = errors.New("the files of a CA are not there yet")
+
+// Ready is closed when there is a set to use.
+func (c *CA) Ready() <-chan struct{} { return c.ready }
+
+// Current returns the set in use, nil before Ready.
+func (c *CA) Current() *Set { return c.set.Load() }
+
+// load uses what was read if it is good, and notes how that went.
+func (c *CA) load(m *store.Material) {
+	now, old, last := c.cfg.Now(), c.set.Load(), c.look.Load()
+	l := &look{at: now, stamp: m.Stamp, since: now}
+	l.set, l.alarm, l.err = c.judge(m)
+	known := last != nil && text(last.err) == text(l.err) && text(last.alarm) == text(l.alarm)
+	if known {
+		l.since = last.since
+	}
+	switch {
+	case l.err != nil && old == nil:
+		c.cfg.Log.Error("signing CA refused", "dir", c.cfg.Dir, "error", l.err)
+	case l.err != nil && !known:
+		c.cfg.Log.Error("new signing CA refused, the last good one keeps signing", "dir", c.cfg.Dir, "error", l.err)
+	case l.err != nil:
+	case old != nil && same(old, l.set):
+		l.set = old
+	default:
+		signer := l.set.Cert
+		c.cfg.Log.Info("signing CA loaded", "subject", signer.Subject.String(), "until", signer.NotAfter.UTC().Format(time.RFC3339),
+			"sha256", certs.Fingerprint(signer), "roots", len(l.set.Roots), "revoked", len(l.set.revoked))
+		c.cfg.Use(l.set)
+		c.set.Store(l.set)
+		if old == nil {
+			close(c.ready)
+		}
+	}
+	if l.alarm != nil && !known {
+		c.cfg.Log.Error("revocation lists of the signing CA", "dir", c.cfg.Dir, "error", l.alarm)
+	}
+	c.look.Store(l)
+	if last == nil || last.stamp != l.stamp {
+		c.cfg.Reloaded(l.err == nil && l.alarm == nil)
+	}
+}
+
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	return err.Error()
+}
+
+// judge returns what the directory holds. The error is why it cannot be used
+// in place of the set in use; it may be good all the same. Without one in use
+// there are no revocation lists to stay with, so the new ones must be good.
+func (c *CA) judge(m *store.Material) (next *Set, alarm, err error) {
+	now, old := c.cfg.Now(), c.set.Load()
+	a, err := m.Authority(now)
+	if err != nil {
+		return nil, nil, err
+	}
+	lists, err := m.Revocations(now)
+	switch {
+	case err != nil && old == nil:
+		return nil, nil, err
+	case err != nil:
+		alarm, lists = fmt.Errorf("they cannot be used, those of %s are kept: %w", old.LoadedAt.UTC().Format(time.RFC3339), err), old.Revocations
+	case len(lists.Findings) > 0:
+		alarm = &verify.Failure{Findings: lists.Findings}
+	}
+	next = newSet(a, lists, now)
+	if old != nil {
+		err = follows(old, next, c.cfg.Dir, now)
+	}
+	return next, alarm, err
+}
+
+func newSet(a *certs.Authority, lists store.Revocations, now time.Time) *Set {
+	s := &Set{
+		Authority: a, Pool: pool(a.Roots), Top: leadsTo(a, a.Roots, now),
+		Revocations: lists, LoadedAt: now, revoked: map[revocation]bool{},
+	}
+	for _, l := range lists.Lists {
+		for _, e := range l.RevokedCertificateEntries {
+			s.revoked[revocation{string(l.RawIssuer), e.SerialNumber.String()}] = true
+		}
+	}
+	return s
+}
+
+func pool(list []*x509.Certificate) *x509.CertPool {
+	p := x509.NewCertPool()
+	for _, c := range list {
+		p.AddCert(c)
+	}
+	return p
+}
+
+// leadsTo returns the roots, of those given, that certificates of a lead to.
+func leadsTo(a *certs.Authority, roots []*x509.Certificate, now time.Time) []*x509.Certificate {
+	chains, err := a.Cert.Verify(x509.VerifyOptions{
+		Roots: pool(roots), Intermediates: pool(a.Chain), CurrentTime: now,
+		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
+	})
+	if err != nil {
+		return nil
+	}
+	var top []*x509.Certificate
+	for _, chain := range chains {
+		if root := chain[len(chain)-1]; !slices.ContainsFunc(top, root.Equal) {
+			top = append(top, root)
+		}
+	}
+	return top
+}
+
+func same(a, b *Set) bool {
+	equal := func(x, y []*x509.Certificate) bool { return slices.EqualFunc(x, y, (*x509.Certificate).Equal) }
+	return a.Cert.Equal(b.Cert) && equal(a.Chain, b.Chain) && equal(a.Roots, b.Roots) && bytes.Equal(a.Revocations.PEM, b.Revocations.PEM)
+}

@@ -1,0 +1,487 @@
+package ca
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"log/slog"
+	"math/big"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/certs/store"
+	"github.com/meshctl/meshctl/internal/certs/verify"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience is how long a test waits for an event that should come at once.
+const patience = 30 * time.Second
+
+func waitFor(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); !is(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("no %s within %v", what, patience)
+		}
+	}
+}
+
+func newRoot(t *testing.T) *certs.Authority {
+	t.Helper()
+	root, err := certs.NewRoot(certs.CASpec{Algorithm: certs.ECDSAP256, CommonName: "Root CA", TTL: 24 * time.Hour}, time.Now(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return root
+}
+
+// below is a new intermediate of root, whose bundle has the roots of others
+// as well.
+func below(t *testing.T, root *certs.Authority, others ...*certs.Authority) *certs.Authority {
+	t.Helper()
+	a, err := root.NewIntermediate("cluster1", certs.CASpec{Algorithm: certs.ECDSAP256, CommonName: "Intermediate CA", TTL: 23 * time.Hour}, time.Now(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return trusting(a, others...)
+}
+
+// trusting is a with more roots in its bundle.
+func trusting(a *certs.Authority, others ...*certs.Authority) *certs.Authority {
+	b := *a
+	b.Roots = append([]*x509.Certificate{}, a.Roots...)
+	for _, o := range others {
+		b.Roots = append(b.Roots, o.Cert)
+	}
+	return &b
+}
+
+// only is a without its own roots, with those of others.
+func only(a *certs.Authority, others ...*certs.Authority) *certs.Authority {
+	b := *a
+	b.Roots = nil
+	return trusting(&b, others...)
+}
+
+// save makes dir hold a; dir is swapped whole.
+func save(t *testing.T, dir string, a *certs.Authority) {
+	t.Helper()
+	if _, err := store.SaveIntermediates(filepath.Dir(dir), []store.Intermediate{{Cluster: "cluster1", Authority: a}}, true); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func newDir(t *testing.T) string { return filepath.Join(t.TempDir(), "cluster1") }
+
+func write(t *testing.T, path string, data []byte) {
+	t.Helper()
+	if err := os.WriteFile(path, data, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// run opens dir and follows it until the test ends.
+func run(t *testing.T, dir string) *CA {
+	t.Helper()
+	c, err := Open(config(t, dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- c.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+func config(t *testing.T, dir string) Config {
+	return Config{
+		Dir: dir, Use: func(*Set) {}, Reloaded: func(bool) {}, Now: time.Now,
+		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+	}
+}
+
+func (c *CA) signs(a *certs.Authority) bool {
+	set := c.Current()
+	return set != nil && set.Cert.Equal(a.Cert) && len(set.Roots) == len(a.Roots)
+}
+
+// mount lays a out as the kubelet mounts a Secret.
+func mount(t *testing.T, dir, version string, a *certs.Authority) {
+	t.Helper()
+	from := newDir(t)
+	save(t, from, a)
+	target := filepath.Join(dir, "..v"+version)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(from, target); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink("..v"+version, filepath.Join(dir, "..data_tmp")); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(filepath.Join(dir, "..data_tmp"), filepath.Join(dir, "..data")); err != nil {
+		t.Fatal(err)
+	}
+	names, err := os.ReadDir(target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range names {
+		if err := os.Symlink("..data/"+n.Name(), filepath.Join(dir, n.Name())); err != nil && !os.IsExist(err) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// C10: whatever way the files change, the new set is used.
+func TestCase_C10_Reload(t *testing.T) {
+	root := newRoot(t)
+	first, second := below(t, root), below(t, root)
+	for name, way := range map[string]struct {
+		first  func(t *testing.T, dir string)
+		second func(t *testing.T, dir string)
+	}{
+		"directory swapped": {
+			func(t *testing.T, dir string) { save(t, dir, first) },
+			func(t *testing.T, dir string) { save(t, dir, second) },
+		},
+		"..data swapped": {
+			func(t *testing.T, dir string) { mount(t, dir, "1", first) },
+			func(t *testing.T, dir string) { mount(t, dir, "2", second) },
+		},
+		"written over, one file after the other": {
+			func(t *testing.T, dir string) { save(t, dir, first) },
+			func(t *testing.T, dir string) { copyFiles(t, dir, second) },
+		},
+		"files come late": {
+			func(t *testing.T, dir string) {
+				if err := os.Mkdir(dir, 0o700); err != nil {
+					t.Fatal(err)
+				}
+			},
+			func(t *testing.T, dir string) { copyFiles(t, dir, second) },
+		},
+		"directory taken away and made anew": {
+			func(t *testing.T, dir string) { save(t, dir, first) },
+			func(t *testing.T, dir string) {
+				if err := os.RemoveAll(dir); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.Mkdir(dir, 0o700); err != nil {
+					t.Fatal(err)
+				}
+				copyFiles(t, dir, second)
+			},
+		},
+		"behind a link that changes": {
+			func(t *testing.T, dir string) {
+				save(t, filepath.Join(dir+"-1", "cluster1"), first)
+				relink(t, filepath.Join(dir+"-1", "cluster1"), dir)
+			},
+			func(t *testing.T, dir string) {
+				save(t, filepath.Join(dir+"-2", "cluster1"), second)
+				relink(t, filepath.Join(dir+"-2", "cluster1"), dir)
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := newDir(t)
+			way.first(t, dir)
+			c := run(t, dir)
+			way.second(t, dir)
+			waitFor(t, "reload", func() bool { return c.signs(second) })
+			select {
+			case <-c.Ready():
+			default:
+				t.Error("it is not ready")
+			}
+			waitFor(t, "end of problems", func() bool { return len(c.Problems()) == 0 })
+		})
+	}
+}
+
+func copyFiles(t *testing.T, dir string, a *certs.Authority) {
+	t.Helper()
+	from := newDir(t)
+	save(t, from, a)
+	for _, name := range []string{"ca-key.pem", "ca-cert.pem", "root-cert.pem", "cert-chain.pem"} {
+		data, err := os.ReadFile(filepath.Join(from, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, filepath.Join(dir, name), data)
+	}
+}
+
+func relink(t *testing.T, to, link string) {
+	t.Helper()
+	if err := os.Symlink(to, link+".new"); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(link+".new", link); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// C9: a set that is not good is refused with its code, and the last good one
+// stays.
+func TestCase_C9_BadSetsAreRefused(t *testing.T) {
+	root, other := newRoot(t), newRoot(t)
+	good := below(t, root)
+	old := below(t, root)
+	expired, err := root.NewIntermediate("cluster1", certs.CASpec{Algorithm: certs.ECDSAP256, CommonName: "x", TTL: 30 * time.Second}, time.Now().Add(-time.Minute), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		change func(t *testing.T, dir string)
+		want   verify.Code
+	}{
+		"key of another": {func(t *testing.T, dir string) { write(t, dir+"/ca-key.pem", keyOf(t, old)) }, verify.KeyMismatch},
+		"root of another": {func(t *testing.T, dir string) {
+			write(t, dir+"/root-cert.pem", certs.EncodeCerts(other.Cert))
+		}, verify.RootNotInBundle},
+		"expired intermediate": {func(t *testing.T, dir string) { save(t, dir, expired) }, verify.Expired},
+		"wrong order": {func(t *testing.T, dir string) {
+			write(t, dir+"/cert-chain.pem", certs.EncodeCerts(root.Cert, good.Cert))
+		}, verify.WrongOrder},
+		"extra certificate": {func(t *testing.T, dir string) {
+			write(t, dir+"/ca-cert.pem", certs.EncodeCerts(good.Cert, root.Cert))
+		}, verify.Misplaced},
+		"TRUSTED CERTIFICATE": {func(t *testing.T, dir string) {
+			write(t, dir+"/root-cert.pem", []byte(strings.ReplaceAll(string(certs.EncodeCerts(root.Cert)), "CERTIFICATE", "TRUSTED CERTIFICATE")))
+		}, verify.TrustedBlock},
+		"a file is missing": {func(t *testing.T, dir string) {
+			if err := os.Remove(dir + "/root-cert.pem"); err != nil {
+				t.Fatal(err)
+			}
+		}, verify.Incomplete},
+		"all files are gone": {func(t *testing.T, dir string) {
+			if err := os.RemoveAll(dir); err != nil {
+				t.Fatal(err)
+			}
+		}, verify.Incomplete},
+		"half written": {func(t *testing.T, dir string) {
+			write(t, dir+"/ca-cert.pem", certs.EncodeCerts(good.Cert)[:100])
+		}, verify.DamagedPEM},
+		"key open to others": {func(t *testing.T, dir string) {
+			if err := os.Chmod(dir+"/ca-key.pem", 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}, verify.Unreadable},
+		// What is good but cannot be followed to.
+		"another mesh":             {func(t *testing.T, dir string) { save(t, dir, below(t, other)) }, UntrustedSigner},
+		"new root signs at once":   {func(t *testing.T, dir string) { save(t, dir, below(t, other, root)) }, UntrustedSigner},
+		"signer and roots at once": {func(t *testing.T, dir string) { save(t, dir, only(below(t, other), other)) }, UntrustedSigner},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := newDir(t)
+			save(t, dir, good)
+			c := run(t, dir)
+			tc.change(t, dir)
+			waitFor(t, "refusal", func() bool { return len(c.Problems()) > 0 && c.Status().Error != "" })
+			s := c.Status()
+			if len(s.Codes) == 0 || s.Codes[0] != tc.want {
+				t.Errorf("codes are %q, want %q first: %s", s.Codes, tc.want, s.Error)
+			}
+			if !c.signs(good) || s.Loaded.Signer.SHA256 != certs.Fingerprint(good.Cert) {
+				t.Error("the good set is not in use any more")
+			}
+			if text := strings.Join(c.Problems(), "\n"); !strings.Contains(text, string(tc.want)) || !strings.Contains(text, "keeps signing") {
+				t.Errorf("problems are %q", text)
+			}
+			save(t, dir, good) // as it was
+			waitFor(t, "end of problems", func() bool { return len(c.Problems()) == 0 })
+		})
+	}
+	t.Run("CRLF is no fault", func(t *testing.T) {
+		dir := newDir(t)
+		save(t, dir, old)
+		c := run(t, dir)
+		save(t, dir, good)
+		for _, name := range []string{"ca-key.pem", "ca-cert.pem", "root-cert.pem", "cert-chain.pem"} {
+			data, err := os.ReadFile(filepath.Join(dir, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			write(t, filepath.Join(dir, name), []byte(strings.ReplaceAll(string(data), "\n", "\r\n")))
+		}
+		waitFor(t, "reload", func() bool { return c.signs(good) && len(c.Problems()) == 0 })
+	})
+}
+
+func keyOf(t *testing.T, a *certs.Authority) []byte {
+	t.Helper()
+	key, err := certs.EncodeKey(a.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return key
+}
+
+// The steps of a root rotation pass one after the other, there and back; a
+// step left out is refused.
+func TestRootRotation(t *testing.T) {
+	a, b := newRoot(t), newRoot(t)
+	underA, underB := below(t, a), below(t, b)
+	steps := []*certs.Authority{underA, trusting(underA, b), only(underB, a, b), underB}
+	dir := newDir(t)
+	save(t, dir, steps[0])
+	c := run(t, dir)
+	for _, i := range []int{1, 2, 1, 2, 3} {
+		save(t, dir, steps[i])
+		waitFor(t, fmt.Sprint("step ", i), func() bool { return c.signs(steps[i]) })
+		for _, root := range steps[i].Roots {
+			if _, err := root.Verify(x509.VerifyOptions{Roots: c.Current().Pool}); err != nil {
+				t.Errorf("step %d: a root of the bundle is not accepted: %v", i, err)
+			}
+		}
+	}
+	save(t, dir, steps[1])
+	waitFor(t, "refusal", func() bool { return c.Status().Error != "" })
+	if s := c.Status(); s.Codes[0] != UntrustedSigner {
+		t.Errorf("going back at once: %s", s.Error)
+	}
+	save(t, dir, steps[2])
+	waitFor(t, "step back", func() bool { return c.signs(steps[2]) })
+	save(t, dir, only(underA, a)) // drops the root of the signer in use
+	waitFor(t, "refusal", func() bool { return c.Status().Error != "" })
+	if s := c.Status(); s.Codes[0] != DroppedRoot {
+		t.Errorf("dropping the root in use: %s", s.Error)
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	dir := newDir(t)
+	if _, err := Open(config(t, dir)); err == nil {
+		t.Error("a directory that is not there is opened")
+	}
+	save(t, dir, below(t, newRoot(t)))
+	write(t, dir+"/ca-cert.pem", []byte("junk"))
+	if _, err := Open(config(t, dir)); err == nil || !strings.Contains(err.Error(), string(verify.NoPEM)) {
+		t.Errorf("error is %v", err)
+	}
+}
+
+// Both layouts that Istio reads are read.
+func TestLayoutTLS(t *testing.T) {
+	a, dir := below(t, newRoot(t)), t.TempDir()
+	write(t, dir+"/tls.crt", certs.EncodeCerts(a.Chain...))
+	write(t, dir+"/tls.key", keyOf(t, a))
+	write(t, dir+"/ca.crt", certs.EncodeCerts(a.Roots...))
+	if c := run(t, dir); !c.signs(a) {
+		t.Errorf("problems: %q", c.Problems())
+	}
+}
+
+// revoking is a root that may sign revocation lists, and signs leaves itself.
+func revoking(t *testing.T) *certs.Authority {
+	t.Helper()
+	key, err := certs.GenerateKey(certs.ECDSAP256)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(7), Subject: pkix.Name{CommonName: "Root CA"}, NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(24 * time.Hour),
+		KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageCRLSign, BasicConstraintsValid: true, IsCA: true,
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &certs.Authority{Cert: cert, Key: key, Roots: []*x509.Certificate{cert}}
+}
+
+// crl is a revocation list of a.
+func crl(t *testing.T, a *certs.Authority, until time.Time, serials ...int64) []byte {
+	t.Helper()
+	template := &x509.RevocationList{Number: big.NewInt(1), ThisUpdate: time.Now().Add(-time.Hour), NextUpdate: until}
+	for _, s := range serials {
+		template.RevokedCertificateEntries = append(template.RevokedCertificateEntries, x509.RevocationListEntry{SerialNumber: big.NewInt(s), RevocationTime: time.Now()})
+	}
+	der, err := x509.CreateRevocationList(rand.Reader, template, a.Cert, a.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: der})
+}
+
+// C16: what the revocation lists name is revoked as soon as they are there; one
+// that cannot be used leaves the last good one in force, and says so.
+func TestCase_C16_RevocationLists(t *testing.T) {
+	root, dir := revoking(t), newDir(t)
+	save(t, dir, root)
+	c := run(t, dir)
+	leaf := func(serial int64) *x509.Certificate {
+		return &x509.Certificate{RawIssuer: root.Cert.RawSubject, SerialNumber: big.NewInt(serial)}
+	}
+	revoked := func(serial int64) func() bool {
+		return func() bool { return c.Current().Revoked(leaf(serial)) }
+	}
+	if revoked(100)() {
+		t.Error("a certificate is revoked without a list")
+	}
+	path, later := dir+"/ca-crl.pem", time.Now().Add(time.Hour)
+	write(t, path, crl(t, root, later, 100))
+	waitFor(t, "revocation", revoked(100))
+	if revoked(101)() || c.Current().Revoked(&x509.Certificate{RawIssuer: []byte("other"), SerialNumber: big.NewInt(100)}) {
+		t.Error("others are revoked, too")
+	}
+	for name, tc := range map[string]struct {
+		data []byte
+		want verify.Code
+	}{
+		"junk":              {[]byte("junk"), verify.NoPEM},
+		"damaged":           {crl(t, root, later, 101)[:80], verify.DamagedPEM},
+		"malformed":         {pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: []byte("junk")}), verify.CRLMalformed},
+		"of another":        {crl(t, revoking(t), later, 101), verify.CRLWrongIssuer},
+		"certificate in it": {certs.EncodeCerts(root.Cert), verify.Misplaced},
+	} {
+		write(t, path, tc.data)
+		waitFor(t, name+" told", func() bool { return slices.Contains(c.Status().Codes, tc.want) })
+		if !revoked(100)() || revoked(101)() {
+			t.Errorf("%s: the last good list is not in force", name)
+		}
+		if text := strings.Join(c.Problems(), "\n"); !strings.Contains(text, "are kept") {
+			t.Errorf("%s: problems are %q", name, text)
+		}
+	}
+	write(t, path, crl(t, root, time.Now().Add(-time.Second), 102))
+	waitFor(t, "revocation by a list that is out of date", revoked(102))
+	if !slices.Contains(c.Status().Codes, verify.CRLStale) {
+		t.Errorf("problems are %q", c.Problems())
+	}
+	write(t, path, crl(t, root, later, 7)) // the root itself
+	waitFor(t, "refusal", func() bool { return c.Status().Error != "" })
+	if s := c.Status(); s.Codes[0] != verify.Revoked || !revoked(102)() {
+		t.Errorf("a CA that is revoked itself: %s", s.Error)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "end of all", func() bool { return !revoked(102)() && len(c.Problems()) == 0 })
+}

@@ -1,0 +1,121 @@
+package ca
+
+import (
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/certs/verify"
+)
+
+// Certificate is a certificate of a Status.
+type Certificate struct {
+	Subject string    `json:"subject"`
+	SHA256  string    `json:"sha256"`
+	From    time.Time `json:"from"`
+	Until   time.Time `json:"until"`
+}
+
+// Describe describes a certificate.
+func Describe(c *x509.Certificate) Certificate {
+	return Certificate{verify.Name(c), certs.Fingerprint(c), c.NotBefore.UTC(), c.NotAfter.UTC()}
+}
+
+// Material is a set of a Status.
+type Material struct {
+	Signer Certificate   `json:"signer"`
+	Chain  []Certificate `json:"chain"`
+	Roots  []Certificate `json:"roots"`
+	// RevocationLists and Revoked count the lists and the certificates in them.
+	RevocationLists int `json:"revocationLists"`
+	Revoked         int `json:"revoked"`
+}
+
+func describe(s *Set) *Material {
+	if s == nil {
+		return nil
+	}
+	m := &Material{Signer: Describe(s.Cert), RevocationLists: len(s.Revocations.Lists), Revoked: len(s.revoked)}
+	for _, c := range s.Chain {
+		m.Chain = append(m.Chain, Describe(c))
+	}
+	for _, c := range s.Roots {
+		m.Roots = append(m.Roots, Describe(c))
+	}
+	return m
+}
+
+// Status compares the directory with what is in use.
+type Status struct {
+	Directory string `json:"directory"`
+	// Disk is what the directory holds, nil when that is not good.
+	Disk   *Material `json:"disk"`
+	Loaded *Material `json:"loaded"` // nil while there is none
+	// LoadedAt is when Loaded came into use, ReadAt when the directory was
+	// last read.
+	LoadedAt time.Time `json:"loadedAt,omitzero"`
+	ReadAt   time.Time `json:"readAt"`
+	// Error is why Disk is not Loaded, Alarm what is wrong with its revocation
+	// lists, Since from when one of them is.
+	Error string    `json:"error,omitzero"`
+	Alarm string    `json:"alarm,omitzero"`
+	Since time.Time `json:"since,omitzero"`
+	// Codes are the codes of the findings in Error and Alarm.
+	Codes []verify.Code `json:"codes,omitzero"`
+}
+
+// Status returns how things stand.
+func (c *CA) Status() Status {
+	l, set := c.look.Load(), c.set.Load()
+	s := Status{
+		Directory: c.cfg.Dir, Disk: describe(l.set), Loaded: describe(set), ReadAt: l.at.UTC(),
+		Error: text(l.err), Alarm: text(l.alarm), Codes: codes(l.err, l.alarm),
+	}
+	if set != nil {
+		s.LoadedAt = set.LoadedAt.UTC()
+	}
+	if l.err != nil || l.alarm != nil {
+		s.Since = l.since.UTC()
+	}
+	return s
+}
+
+func codes(errs ...error) []verify.Code {
+	var out []verify.Code
+	for _, err := range errs {
+		failure, ok := errors.AsType[*verify.Failure](err)
+		if !ok {
+			continue
+		}
+		for _, f := range failure.Findings {
+			if !slices.Contains(out, f.Code) {
+				out = append(out, f.Code)
+			}
+		}
+	}
+	return out
+}
+
+// Problems says what is wrong, in lines for a person.
+func (c *CA) Problems() []string {
+	l, set, now := c.look.Load(), c.set.Load(), c.cfg.Now()
+	since := l.since.UTC().Format(time.RFC3339)
+	var lines []string
+	switch {
+	case l.err != nil && set == nil:
+		lines = append(lines, fmt.Sprintf("signing CA: none in %s since %s: %v", c.cfg.Dir, since, l.err))
+	case l.err != nil:
+		lines = append(lines, fmt.Sprintf("signing CA: that in %s is refused since %s, the one loaded at %s keeps signing: %v",
+			c.cfg.Dir, since, set.LoadedAt.UTC().Format(time.RFC3339), l.err))
+	}
+	if l.alarm != nil {
+		lines = append(lines, fmt.Sprintf("signing CA: revocation lists, since %s: %v", since, l.alarm))
+	}
+	if set != nil && now.After(set.Cert.NotAfter) {
+		lines = append(lines, fmt.Sprintf("signing CA: %q expired at %s: nothing is signed", verify.Name(set.Cert), set.Cert.NotAfter.UTC().Format(time.RFC3339)))
+	}
+	return lines
+}
