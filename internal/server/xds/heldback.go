@@ -67,9 +67,11 @@ func vital(r *xdswire.Resource) bool {
 // none.
 type goodVersion struct {
 	resource *xdswire.Resource
-	// seq is the number of the state in which it was accepted; 0 when that was
-	// of another view, whose resources must not be given to other proxies.
-	seq uint64
+	// view is of what it was accepted, and seq the number of its state then; 0
+	// when it is not known to be the view's own: then it must not be given to
+	// other proxies.
+	view xdsgen.View
+	seq  uint64
 }
 
 func (g goodVersion) version() string {
@@ -146,7 +148,7 @@ func (s *session) standIns(i int, now pair, held heldPair) map[string]standIn {
 			wanted := t.want.Has(name)
 			var has goodVersion
 			if wanted && !unsure[name] {
-				has = t.accepted(name, state)
+				has = t.accepted(i, name, state)
 			}
 			if wanted && (current || slices.Contains([]string{claimed.versions[name], w.kept[name], has.version()}, h.version)) {
 				kept[name] = h.version
@@ -189,7 +191,7 @@ func (s *session) better(state *viewState, name string, h *heldBack, has goodVer
 
 // accepted is what the proxy accepted of a name, as something good for the view
 // of a state.
-func (t *typeState) accepted(name string, view *viewState) goodVersion {
+func (t *typeState) accepted(i int, name string, view *viewState) goodVersion {
 	if t.assumed && (slices.Contains(t.doubt, name) || t.withheld.has(name)) {
 		return goodVersion{} // it had something else before, and refused this
 	}
@@ -198,13 +200,23 @@ func (t *typeState) accepted(name string, view *viewState) goodVersion {
 		if r == nil {
 			continue
 		}
-		g := goodVersion{resource: r}
-		if s.view == view.view {
-			g.seq = s.seqOf(name)
-		}
-		return g
+		return t.goodIn(i, goodVersion{r, s.view, s.seqOf(name)}, view.view)
 	}
 	return goodVersion{}
+}
+
+// goodIn is what is left of something good when the proxy has that view.
+func (t *typeState) goodIn(i int, g goodVersion, view xdsgen.View) goodVersion {
+	if g.seq > 0 && g.view == view {
+		return g
+	}
+	// Of names that it asked for just now, acked holds what the proxy never saw:
+	// that must not come to it from another view.
+	if !fullList(i) || !t.want.Wildcard {
+		return goodVersion{}
+	}
+	g.seq = 0
+	return g
 }
 
 // holder is the state of the pair that has the name, nil when none has.
@@ -262,8 +274,8 @@ func (s *session) report(i int, names []string) {
 			key:   reportKey{view: state.view, name: name, envoy: s.sub.node.Envoy, version: r.version, who: who},
 			error: r.note.Error, at: r.note.Since,
 		}
-		if r.good.seq > 0 {
-			out.good, out.vital = r.good, r.good.resource != nil && vital(r.good.resource)
+		if good := t.goodIn(i, r.good, state.view); good.seq > 0 {
+			out.good, out.vital = good, vital(good.resource)
 		}
 		reports = append(reports, out)
 	}

@@ -576,7 +576,7 @@ func TestHeldBackIsShared(t *testing.T) {
 	}
 	now := pair{shared: (*viewState)(nil).next(1, resources)}
 	good := e.Raw(xdswire.ClusterType, "a", []byte("good"))
-	held := heldPair{{names: map[string]*heldBack{"a": {id: 1, version: resources["a"].Version, good: goodVersion{good, 1}}}}}
+	held := heldPair{{names: map[string]*heldBack{"a": {id: 1, version: resources["a"].Version, good: goodVersion{resource: good, seq: 1}}}}}
 	var first pair
 	for i := range 3 {
 		s := &session{hub: h, sub: &subscriber{}}

@@ -143,11 +143,8 @@ func (s *session) mayWithhold(i int, name string) bool {
 func (s *session) refusal(i int, name string) refusal {
 	t := &s.types[i]
 	sent := t.sent.holder(name)
-	r := refusal{version: sent.get(name).Version, good: t.accepted(name, sent)}
-	// Of names that it asked for just now, acked holds what the proxy never saw:
-	// it must not come to it from another view.
-	foreign := r.good.seq == 0 && !(fullList(i) && t.want.Wildcard)
-	if foreign || r.good.version() == r.version {
+	r := refusal{version: sent.get(name).Version, good: t.accepted(i, name, sent)}
+	if r.good.version() == r.version {
 		r.good = goodVersion{}
 	}
 	return r
@@ -233,8 +230,12 @@ func (s *session) left(i int, now pair, held heldPair) pair {
 	}
 	for name, r := range w.names {
 		// Who has nothing is given what others are, unless it refused that too.
-		if in, ok := standIns[name]; !ok || r.good.resource != nil || in.good.version() == r.version {
-			replaced[name] = r.good
+		good := r.good
+		if state := now.holder(name); state != nil {
+			good = t.goodIn(i, good, state.view) // the proxy may have another view since
+		}
+		if in, ok := standIns[name]; !ok || good.resource != nil || in.good.version() == r.version {
+			replaced[name] = good
 		}
 	}
 	w.to = pair{s.hub.overlay(now.shared, replaced), s.hub.overlay(now.own, replaced)}
