@@ -5,7 +5,6 @@ import (
 	"crypto"
 	"crypto/rand"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"io"
 	"net/netip"
@@ -210,7 +209,7 @@ func readInput(env *Env, path string, limit int64) (name string, data []byte, er
 	name = "standard input"
 	data, err = io.ReadAll(io.LimitReader(env.Stdin, limit+1))
 	if err == nil && int64(len(data)) > limit {
-		err = errors.New("it holds more than is allowed")
+		err = fmt.Errorf("it holds more than the %d bytes allowed", limit)
 	}
 	if err != nil {
 		return name, nil, fmt.Errorf("read %s: %w", name, err)

@@ -22,6 +22,7 @@ import (
 func TestMain(m *testing.M) {
 	switch dir := os.Getenv("FILES_TEST_DIR"); os.Getenv("FILES_TEST_WRITER") {
 	case "loop":
+		syscall.Umask(0) // no help from it
 		fmt.Println("ready")
 		for i := 0; ; i++ {
 			if err := WriteDir(dir, generation(fmt.Sprint("child ", i)), Options{Force: true}); err != nil {
@@ -422,6 +423,11 @@ func TestWriteDirKilled(t *testing.T) {
 			}
 			if left, err := filepath.Glob(filepath.Join(dir, versionPrefix+"*")); err != nil || len(left) > 1 {
 				traces++
+			}
+			for name, file := range tree(t, filepath.Dir(dir)) {
+				if filepath.Base(name) == "key.pem" && !strings.HasPrefix(file, "-rw------- ") && !strings.HasPrefix(file, "-> ") {
+					t.Fatalf("%s was open to others: %s", name, file)
+				}
 			}
 			text := fmt.Sprint("parent ", i)
 			if err := WriteDir(dir, generation(text), Options{Force: true}); err != nil {
