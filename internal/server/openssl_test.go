@@ -52,7 +52,7 @@ func TestServeOnOpenSSLCA(t *testing.T) {
 		RootFile: filepath.Join(caDir, "root-cert.pem"), TokenFile: filepath.Join(dir, "none"), Cluster: "cluster1",
 	}
 	current := &tls.Certificate{Certificate: [][]byte{leaf.Raw, ca.Cert.Raw}, PrivateKey: key, Leaf: leaf}
-	response, err := client.Sign(t.Context(), csr, time.Hour, current)
+	response, err := client.Sign(t.Context(), csr, time.Hour, workloadcert.Current{Certificate: current})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
@@ -41,11 +42,19 @@ type Client struct {
 	Cluster mesh.ClusterID
 }
 
+// Current is what a workload has from the last answer. Parts may be missing.
+type Current struct {
+	Certificate *tls.Certificate
+	// Roots are trusted beside those of the file, which may be older: so the
+	// authority can come to stand below another root.
+	Roots []*x509.Certificate
+}
+
 // Sign returns the certificate for a request, PEM, of the wished life time,
 // with the roots of the authority and those of RootFile. The caller proves
-// itself by the token and by current, the certificate that it has; one of
-// them may be missing.
-func (c *Client) Sign(ctx context.Context, csr []byte, ttl time.Duration, current *tls.Certificate) (Response, error) {
+// itself by the token and by the certificate that it has; one of them may be
+// missing.
+func (c *Client) Sign(ctx context.Context, csr []byte, ttl time.Duration, current Current) (Response, error) {
 	rootPEM, err := files.Read(c.RootFile, maxRootFile)
 	if err != nil {
 		return Response{}, fmt.Errorf("roots of the certificate authority: %w", err)
@@ -59,10 +68,10 @@ func (c *Client) Sign(ctx context.Context, csr []byte, ttl time.Duration, curren
 	switch {
 	case err == nil:
 		header.Set("authorization", "Bearer "+token)
-	case current == nil:
+	case current.Certificate == nil:
 		return Response{}, fmt.Errorf("token to ask for the first certificate with: %w", err)
 	}
-	chain, err := c.call(metadata.NewOutgoingContext(ctx, header), rootPEM, current, &securityv1.IstioCertificateRequest{
+	chain, err := c.call(metadata.NewOutgoingContext(ctx, header), slices.Concat(rootFile, current.Roots), current.Certificate, &securityv1.IstioCertificateRequest{
 		Csr:              string(csr),
 		ValidityDuration: int64(ttl / time.Second),
 	})
@@ -73,12 +82,12 @@ func (c *Client) Sign(ctx context.Context, csr []byte, ttl time.Duration, curren
 }
 
 // call sends one request over a connection of its own.
-func (c *Client) call(ctx context.Context, roots []byte, current *tls.Certificate, req *securityv1.IstioCertificateRequest) (chain []string, err error) {
+func (c *Client) call(ctx context.Context, roots []*x509.Certificate, current *tls.Certificate, req *securityv1.IstioCertificateRequest) (chain []string, err error) {
 	var show []tls.Certificate
 	if current != nil {
 		show = append(show, *current)
 	}
-	config, err := dial.TLSConfig(roots, c.ServerName, show...)
+	config, err := dial.TLSConfig(certs.EncodeCerts(roots...), c.ServerName, show...)
 	if err != nil {
 		return nil, err
 	}

@@ -38,7 +38,7 @@ func get(t *testing.T, c *Client, current *tls.Certificate) (*Certificate, error
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := c.Sign(ctx, csr, time.Minute, current)
+	r, err := c.Sign(ctx, csr, time.Minute, Current{Certificate: current})
 	if err != nil {
 		return nil, err
 	}
@@ -137,6 +137,37 @@ func TestClientSignFails(t *testing.T) {
 	}
 	if n := len(ca.Requests()); n != 0 {
 		t.Errorf("%d requests arrived: a token went to a server that was not verified", n)
+	}
+}
+
+// An authority that has come to stand below another root is known by the roots
+// of its last answer.
+func TestRootsOfTheLastAnswer(t *testing.T) {
+	ca, other := catest.New(t), catest.New(t)
+	ca.Serve(t)
+	first, err := get(t, newClient(ca), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newClient(ca)
+	c.RootFile = other.RootFile // older than the roots of the answer
+	key, err := certs.GenerateKey(certs.ECDSAP256)
+	if err != nil {
+		t.Fatal(err)
+	}
+	csr, err := newRequest(key, catest.Identity())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Sign(t.Context(), csr, time.Minute, Current{Certificate: first.client()}); err == nil {
+		t.Error("the authority is trusted without a reason")
+	}
+	r, err := c.Sign(t.Context(), csr, time.Minute, Current{Certificate: first.client(), Roots: first.roots})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(r.Roots) != 2 {
+		t.Errorf("%d roots, want that of the answer and that of the file", len(r.Roots))
 	}
 }
 

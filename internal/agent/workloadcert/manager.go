@@ -2,7 +2,6 @@ package workloadcert
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -24,7 +23,7 @@ const (
 
 // Signer signs certificate requests; Client is the real one.
 type Signer interface {
-	Sign(ctx context.Context, csr []byte, ttl time.Duration, current *tls.Certificate) (Response, error)
+	Sign(ctx context.Context, csr []byte, ttl time.Duration, current Current) (Response, error)
 }
 
 // Config of a Manager. All fields are needed.
@@ -131,11 +130,14 @@ func (m *Manager) renew(ctx context.Context, current *Certificate) (*Certificate
 	if err != nil {
 		return nil, err
 	}
-	var show *tls.Certificate
-	if current != nil && m.cfg.Now().Before(current.NotAfter()) {
-		show = current.client()
+	var have Current
+	if current != nil {
+		have.Roots = current.roots
+		if m.cfg.Now().Before(current.NotAfter()) {
+			have.Certificate = current.client()
+		}
 	}
-	response, err := m.cfg.Signer.Sign(ctx, csr, m.cfg.TTL, show)
+	response, err := m.cfg.Signer.Sign(ctx, csr, m.cfg.TTL, have)
 	if err != nil {
 		return nil, err
 	}

@@ -2,7 +2,6 @@ package workloadcert
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"log/slog"
 	"math/rand/v2"
@@ -24,9 +23,9 @@ type signer struct {
 	silent bool // never answer
 }
 
-func (s *signer) Sign(ctx context.Context, csr []byte, ttl time.Duration, current *tls.Certificate) (Response, error) {
+func (s *signer) Sign(ctx context.Context, csr []byte, ttl time.Duration, current Current) (Response, error) {
 	s.times = append(s.times, time.Now())
-	s.shown = append(s.shown, current != nil)
+	s.shown = append(s.shown, current.Certificate != nil)
 	if s.silent {
 		<-ctx.Done()
 		return Response{}, ctx.Err()
