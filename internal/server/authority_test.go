@@ -138,7 +138,10 @@ func TestCase_C10_RootRotates(t *testing.T) {
 	var workloads []*workload
 	for i, step := range []*certs.Authority{underA, &both, underB, &last} {
 		saveCA(t, dir, step)
-		waitFor(t, "reload", func() bool { set := s.ca.Current(); return set.Cert.Equal(step.Cert) && len(set.Roots) == len(step.Roots) })
+		waitFor(t, "reload", func() bool {
+			set := s.ca.Current()
+			return set.Cert.Equal(step.Cert) && len(set.Roots) == len(step.Roots)
+		})
 		switch i {
 		case 2:
 			workloads[0].roots = workloads[1].roots // it has renewed its certificate, with both roots
