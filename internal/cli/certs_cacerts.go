@@ -3,11 +3,13 @@ package cli
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/meshctl/meshctl/internal/certs/store"
 	"github.com/meshctl/meshctl/internal/certs/verify"
+	"github.com/meshctl/meshctl/internal/files"
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
@@ -23,8 +25,7 @@ func newCertsCacertsCmd(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cacerts DIR",
 		Short: "Print the Secret of a cluster's CA",
-		Long: `Print the CA of a cluster, a directory that meshctl certs intermediate-ca or
-Istio's Makefile wrote, as the Kubernetes Secret that Istio's control plane reads.
+		Long: `Print the CA of a cluster, a directory with files in either layout, as the Kubernetes Secret that Istio's control plane reads.
 The set is checked first: one that a control plane would refuse is not printed.
 
 Layouts: "istio" has the names of the files; "tls" has tls.crt, tls.key and
@@ -57,13 +58,9 @@ func (o *cacertsOptions) run(_ context.Context, env *Env) error {
 	case !mesh.IsDNSName(o.name):
 		return usagef("--name: %q is not a DNS name", o.name)
 	}
-	authority, err := store.Load(o.dir, env.Now())
+	set, err := o.read(env.Now(), layout)
 	if err != nil {
-		return err
-	}
-	set, err := store.SecretFiles(o.dir, layout, authority)
-	if err != nil {
-		return err
+		return fmt.Errorf("%s: %w", o.dir, err)
 	}
 	var checked []verify.File
 	for _, f := range set {
@@ -81,4 +78,21 @@ func (o *cacertsOptions) run(_ context.Context, env *Env) error {
 		return err
 	}
 	return printSecret(env, data)
+}
+
+// read returns the files of the Secret.
+func (o *cacertsOptions) read(now time.Time, layout store.Layout) ([]files.File, error) {
+	m, err := store.Read(o.dir)
+	if err != nil {
+		return nil, err
+	}
+	authority, err := m.Authority(now)
+	if err != nil {
+		return nil, err
+	}
+	crl, err := m.Revocations(now)
+	if err != nil {
+		return nil, err
+	}
+	return store.SecretFiles(authority, crl.PEM, layout)
 }

@@ -243,9 +243,9 @@ func TestChainOfOneRoot(t *testing.T) {
 func TestSecretFiles(t *testing.T) {
 	_, clusters := newCAs(t, "c")
 	a := clusters[0].Authority
-	dir := t.TempDir()
+	var crl []byte
 	names := func(layout Layout) (out []string) {
-		set, err := SecretFiles(dir, layout, a)
+		set, err := SecretFiles(a, crl, layout)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -257,18 +257,16 @@ func TestSecretFiles(t *testing.T) {
 	if diff := cmp.Diff([]string{tlsCertFile, tlsKeyFile, tlsRootsFile}, names(LayoutTLS)); diff != "" {
 		t.Error(diff)
 	}
-	if err := os.WriteFile(filepath.Join(dir, crlFile), []byte("a list"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	crl = []byte("a list")
 	if diff := cmp.Diff([]string{caCertFile, caKeyFile, rootCertFile, certChainFile, crlFile}, names(LayoutIstio)); diff != "" {
 		t.Error(diff)
 	}
-	_, err := SecretFiles(dir, LayoutTLS, a)
-	wantError(t, err, `has ca-crl.pem, for which the layout "tls" has no place`)
-	_, err = SecretFiles(dir, "x", a)
+	_, err := SecretFiles(a, crl, LayoutTLS)
+	wantError(t, err, `there is ca-crl.pem, for which the layout "tls" has no place`)
+	_, err = SecretFiles(a, crl, "x")
 	wantError(t, err, `unknown layout "x"`)
 
-	set, err := SecretFiles(dir, LayoutIstio, a)
+	set, err := SecretFiles(a, crl, LayoutIstio)
 	if err != nil {
 		t.Fatal(err)
 	}

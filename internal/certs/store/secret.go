@@ -5,8 +5,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"io/fs"
-	"path/filepath"
 
 	"go.yaml.in/yaml/v3"
 
@@ -42,27 +40,23 @@ const (
 
 const crlFile = "ca-crl.pem"
 
-// SecretFiles returns what a Secret for the authority a, loaded from dir, holds:
-// its files and the revocation lists beside them. It is an error when there are
-// some and the layout has no place for them.
-func SecretFiles(dir string, layout Layout, a *certs.Authority) ([]files.File, error) {
+// SecretFiles returns what a Secret for the authority holds, with its revocation
+// lists unless crl is empty. It is an error when the layout has no place for
+// them.
+func SecretFiles(a *certs.Authority, crl []byte, layout Layout) ([]files.File, error) {
 	set, err := authorityFiles(a)
 	if err != nil {
 		return nil, err
 	}
-	crl, err := files.Read(filepath.Join(dir, crlFile), maxCRL)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
 	switch layout {
 	case LayoutIstio:
-		if err == nil {
+		if len(crl) > 0 {
 			set = append(set, files.File{Name: crlFile, Data: crl, Mode: files.Public})
 		}
 		return set, nil
 	case LayoutTLS:
-		if err == nil {
-			return nil, fmt.Errorf("%s has %s, for which the layout %q has no place; use %q", dir, crlFile, layout, LayoutIstio)
+		if len(crl) > 0 {
+			return nil, fmt.Errorf("there is %s, for which the layout %q has no place; use %q", crlFile, layout, LayoutIstio)
 		}
 		return tlsFiles(set, a), nil
 	}

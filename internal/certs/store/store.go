@@ -33,27 +33,25 @@ const (
 	maxCRL   = 16 << 20
 )
 
-// Load reads the authority of a cluster from dir: ca-cert.pem, ca-key.pem,
-// root-cert.pem and cert-chain.pem. The error names the directory and what is
-// missing or wrong.
+// Load reads the authority of a cluster from dir, in either layout of Read. The
+// error names the directory and what is missing or wrong.
 func Load(dir string, now time.Time) (*certs.Authority, error) {
-	var p certs.PEMs
-	err := errors.Join(
-		readCerts(dir, caCertFile, &p.Cert),
-		readKey(dir, caKeyFile, &p.Key),
-		readCerts(dir, certChainFile, &p.Chain),
-		readCerts(dir, rootCertFile, &p.Roots),
-	)
-	return load(dir, p, err, now)
+	m, err := Read(dir)
+	if err != nil {
+		return nil, err
+	}
+	a, err := m.Authority(now)
+	if err != nil {
+		return nil, fmt.Errorf("load CA: %w", err)
+	}
+	return a, nil
 }
 
-// LoadSigner reads whatever in dir can sign: the authority of a cluster, or a
-// root when there is none.
+// LoadSigner reads whatever in dir can sign: a root, or the authority of a
+// cluster.
 func LoadSigner(dir string, now time.Time) (*certs.Authority, error) {
-	if _, err := os.Lstat(filepath.Join(dir, caCertFile)); errors.Is(err, fs.ErrNotExist) {
-		if _, err := os.Lstat(filepath.Join(dir, rootCertFile)); err == nil {
-			return LoadRoot(dir, now)
-		}
+	if _, err := os.Lstat(filepath.Join(dir, rootKeyFile)); err == nil {
+		return LoadRoot(dir, now)
 	}
 	return Load(dir, now)
 }
@@ -61,33 +59,16 @@ func LoadSigner(dir string, now time.Time) (*certs.Authority, error) {
 // LoadRoot reads a root that can sign intermediates from dir: root-cert.pem
 // and root-key.pem.
 func LoadRoot(dir string, now time.Time) (*certs.Authority, error) {
-	var p certs.PEMs
-	err := errors.Join(
-		readCerts(dir, rootCertFile, &p.Cert),
-		readKey(dir, rootKeyFile, &p.Key),
-	)
-	p.Roots = p.Cert
-	return load(dir, p, err, now)
-}
-
-func load(dir string, p certs.PEMs, err error, now time.Time) (*certs.Authority, error) {
-	if err == nil {
-		var a *certs.Authority
-		if a, err = certs.LoadAuthority(p, now); err == nil {
-			return a, nil
-		}
+	cert, err1 := files.Read(filepath.Join(dir, rootCertFile), maxCerts)
+	key, err2 := files.ReadSecret(filepath.Join(dir, rootKeyFile), maxKey)
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, fmt.Errorf("load CA from %s: %w", dir, err)
 	}
-	return nil, fmt.Errorf("load CA from %s: %w", dir, err)
-}
-
-func readCerts(dir, name string, to *[]byte) (err error) {
-	*to, err = files.Read(filepath.Join(dir, name), maxCerts)
-	return err
-}
-
-func readKey(dir, name string, to *[]byte) (err error) {
-	*to, err = files.ReadSecret(filepath.Join(dir, name), maxKey)
-	return err
+	a, err := certs.LoadAuthority(certs.PEMs{Cert: cert, Key: key, Roots: cert}, now)
+	if err != nil {
+		return nil, fmt.Errorf("load CA from %s: %w", dir, err)
+	}
+	return a, nil
 }
 
 // selfSignedTTL is how long a CA lives that LoadOrCreate makes.
