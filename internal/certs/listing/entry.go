@@ -5,7 +5,6 @@ package listing
 
 import (
 	"crypto"
-	"crypto/dsa"
 	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/rsa"
@@ -192,6 +191,9 @@ func certificate(c *x509.Certificate, now time.Time) Entry {
 		Excluded:  append(append([]string(nil), c.ExcludedURIDomains...), c.ExcludedDNSDomains...),
 	}
 	e.until(c.NotAfter, now)
+	if e.Algorithm == "" {
+		e.Algorithm = c.PublicKeyAlgorithm.String()
+	}
 	if e.CA && c.MaxPathLen >= 0 {
 		e.PathLen = &c.MaxPathLen
 	}
@@ -224,10 +226,8 @@ func algorithm(pub crypto.PublicKey) string {
 		return "ECDSA " + key.Curve.Params().Name
 	case ed25519.PublicKey:
 		return "Ed25519"
-	case *dsa.PublicKey:
-		return "DSA"
 	}
-	return "unknown"
+	return ""
 }
 
 func keyUsages(u x509.KeyUsage) []string {

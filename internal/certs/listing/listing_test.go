@@ -137,8 +137,12 @@ func TestState(t *testing.T) {
 		want string
 		days int
 	}{
-		{-time.Second, StateExpired, -1}, {0, StateDue, 0}, {within - 1, StateDue, 0}, {within, StateOK, 0},
-		{25 * time.Hour, StateOK, 1}, {-25 * time.Hour, StateExpired, -2},
+		{-time.Second, StateExpired, -1},
+		{0, StateDue, 0},
+		{within - 1, StateDue, 0},
+		{within, StateOK, 0},
+		{25 * time.Hour, StateOK, 1},
+		{-25 * time.Hour, StateExpired, -2},
 	} {
 		e := ending(KindCertificate, "x", now.Add(tc.left), within, now)
 		if e.State != tc.want || *e.DaysLeft != tc.days {

@@ -10,6 +10,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/asn1"
 	"encoding/pem"
+	"maps"
 	"net"
 	"slices"
 	"testing"
@@ -225,9 +226,7 @@ func replace(t *testing.T, set map[string][]byte, ofRoot change, ofCA ...change)
 	}
 	r := root(t, "Root CA", changes...)
 	ca := intermediate(t, r, "Intermediate CA", ofCA...)
-	for name, data := range cacerts(t, r, ca) {
-		set[name] = data
-	}
+	maps.Copy(set, cacerts(t, r, ca))
 }
 
 func broken(ofCA change) func(*testing.T, map[string][]byte) {
@@ -239,7 +238,5 @@ func withKey(t *testing.T, set map[string][]byte, r *pair, key crypto.Signer) {
 	t.Helper()
 	template := caTemplate("Intermediate CA", 5*year, nil)
 	template.MaxPathLenZero = true
-	for name, data := range cacerts(t, r, issue(t, r, key, template)) {
-		set[name] = data
-	}
+	maps.Copy(set, cacerts(t, r, issue(t, r, key, template)))
 }

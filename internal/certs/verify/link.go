@@ -3,7 +3,6 @@ package verify
 import (
 	"bytes"
 	"crypto"
-	"crypto/dsa"
 	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/elliptic"
@@ -88,10 +87,8 @@ func weakKey(pub crypto.PublicKey) (Code, string) {
 			return WeakKey, fmt.Sprintf("ECDSA on the curve %s, want P-256 or better", key.Curve.Params().Name)
 		}
 	case ed25519.PublicKey:
-	case *dsa.PublicKey:
-		return WeakKey, "DSA, want ECDSA or RSA"
-	default:
-		return WeakKey, "a key of another kind than RSA, ECDSA and Ed25519"
+	default: // DSA among them
+		return WeakKey, "of another kind than RSA, ECDSA and Ed25519"
 	}
 	return "", ""
 }

@@ -133,8 +133,11 @@ func layoutOf(files []File) layout {
 	}
 	switch {
 	case has(caCert), has(caKey):
-		l := layout{CA, map[string]Role{caCert: RoleCert, caKey: RoleKey, certChain: RoleChain, rootCert: RoleRoots, caCRL: RoleCRL},
-			[]string{caCert, caKey, certChain, rootCert}}
+		l := layout{
+			CA,
+			map[string]Role{caCert: RoleCert, caKey: RoleKey, certChain: RoleChain, rootCert: RoleRoots, caCRL: RoleCRL},
+			[]string{caCert, caKey, certChain, rootCert},
+		}
 		if firstCert(files, caCert).selfSigned() {
 			l.want = []string{caCert, caKey, rootCert}
 		}

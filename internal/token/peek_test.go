@@ -1,0 +1,44 @@
+package token
+
+import (
+	"encoding/base64"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestPeek(t *testing.T) {
+	t.Parallel()
+	jwt := func(claims string) string {
+		return "e30." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".c2ln"
+	}
+	for raw, want := range map[string]Peeked{
+		jwt(`{"sub":"a","iss":"b","exp":1000000000}`): {"a", "b", time.Unix(1e9, 0)},
+		jwt(`{"iss":"kubernetes/serviceaccount"}`):    {Issuer: "kubernetes/serviceaccount"},
+		jwt(`{"exp":1000000000.9}`):                   {Expiry: time.Unix(1e9, 0)},
+	} {
+		got, err := Peek(raw)
+		if err != nil {
+			t.Errorf("%s: %v", raw, err)
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: %s", raw, diff)
+		}
+	}
+	for raw, want := range map[string]string{
+		"opaque":                            "not a JWT in compact form",
+		"a.b.c.d":                           "not a JWT in compact form",
+		"a.b\n.c":                           "not a JWT in compact form",
+		"a.A.c":                             "its claims are not base64",
+		jwt(`[]`):                           "its claims are not those of a JWT",
+		jwt(`{"exp":-1}`):                   "exp -1 is not a time",
+		jwt(`{"exp":1e18}`):                 "is not a time",
+		strings.Repeat("a", MaxSize) + "ab": "bytes long",
+	} {
+		if _, err := Peek(raw); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%.60s: got %v, want %s", raw, err, want)
+		}
+	}
+}
