@@ -735,12 +735,16 @@ func (p *modelProxy) checkSent(f *xdswire.Frame) {
 }
 
 // heldBack reports whether the server says that a resource is held back from
-// the model's proxy.
+// the model's proxy, which may have refused what it was given in place.
 func (p *modelProxy) heldBack(i int, name string) bool {
 	p.sess.sub.mu.Lock()
 	defer p.sess.sub.mu.Unlock()
 	for _, names := range p.sess.sub.assigned.Load().types[i].held(p.envoy) {
-		if names != nil && names.names[name] != nil && slices.Contains(p.sess.sub.status[i].heldBack, names.names[name].id) {
+		if names == nil || names.names[name] == nil {
+			continue
+		}
+		st := &p.sess.sub.status[i]
+		if slices.Contains(st.heldBack, names.names[name].id) || slices.ContainsFunc(st.refused, func(r *Refused) bool { return r.Resource == name }) {
 			return true
 		}
 	}
