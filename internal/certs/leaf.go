@@ -23,6 +23,15 @@ import (
 // valid from two minutes before now until ttl after it, but not longer than
 // the authority. rand gives the serial number.
 func (a *Authority) SignLeaf(pub crypto.PublicKey, caller mesh.Caller, ttl time.Duration, now time.Time, rand io.Reader) (*x509.Certificate, error) {
+	template, err := leafTemplate(caller)
+	if err != nil {
+		return nil, err
+	}
+	return a.signEndEntity(template, pub, ttl, now, rand)
+}
+
+// leafTemplate has the names of a workload's certificate.
+func leafTemplate(caller mesh.Caller) (*x509.Certificate, error) {
 	id, err := url.Parse(caller.Identity.String())
 	if err == nil {
 		_, err = mesh.ParseIdentity(id.String())
@@ -41,7 +50,7 @@ func (a *Authority) SignLeaf(pub crypto.PublicKey, caller mesh.Caller, ttl time.
 		}
 		template.ExtraExtensions = []pkix.Extension{ext}
 	}
-	return a.signEndEntity(template, pub, ttl, now, rand)
+	return template, nil
 }
 
 // SignServer signs a certificate for a server of the control plane. Each name
@@ -134,22 +143,30 @@ func (a *Authority) SignNames(pub crypto.PublicKey, spec LeafSpec, now time.Time
 // signEndEntity completes and signs the template of a certificate that may
 // not sign others. The subject stays empty, which makes the names critical.
 func (a *Authority) signEndEntity(template *x509.Certificate, pub crypto.PublicKey, ttl time.Duration, now time.Time, rand io.Reader) (*x509.Certificate, error) {
+	if err := endEntity(template, ttl, now, rand); err != nil {
+		return nil, err
+	}
+	if err := a.fit(template, now); err != nil {
+		return nil, err
+	}
+	return create(template, a.Cert, pub, a.Key, rand)
+}
+
+// endEntity completes the template of a certificate that may not sign others.
+func endEntity(template *x509.Certificate, ttl time.Duration, now time.Time, rand io.Reader) error {
 	if ttl <= 0 {
-		return nil, fmt.Errorf("sign certificate: life time is %v, want more than 0", ttl)
+		return fmt.Errorf("sign certificate: life time is %v, want more than 0", ttl)
 	}
 	serial, err := newSerial(rand)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	template.SerialNumber = serial
 	template.NotBefore = now.Add(-backdate)
 	template.NotAfter = now.Add(ttl)
 	template.KeyUsage = x509.KeyUsageDigitalSignature | x509.KeyUsageKeyEncipherment
 	template.BasicConstraintsValid = true
-	if err := a.fit(template, now); err != nil {
-		return nil, err
-	}
-	return create(template, a.Cert, pub, a.Key, rand)
+	return nil
 }
 
 // clusterOID is the object identifier of the extension that names the cluster
