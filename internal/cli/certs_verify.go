@@ -69,6 +69,9 @@ func (o *certsVerifyOptions) run(ctx context.Context, env *Env) error {
 	}
 	findings, files := []verify.Finding{}, 0
 	for _, s := range found.Sets {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		files += len(s.Files)
 		findings = append(findings, verify.Check(s, verify.Options{Now: env.Now(), TrustDomain: o.trustDomain, Roots: roots})...)
 	}

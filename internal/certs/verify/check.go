@@ -13,8 +13,9 @@ import (
 // Check returns what is wrong with the set, errors first, each fault once at
 // the first place where it is.
 func Check(s Set, o Options) []Finding {
-	c := &checker{set: s, opts: o, links: newLinker()}
+	c := &checker{set: s, opts: o, links: &linker{known: map[[2]*x509.Certificate]bool{}}}
 	c.read()
+	c.links.limit(len(c.all) + len(c.crls) + len(o.Roots))
 	c.complete()
 	c.roles()
 	c.chains()

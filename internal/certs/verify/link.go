@@ -14,17 +14,24 @@ import (
 )
 
 // linker tells who signed whom. It remembers, and it stops asking after a
-// number of signatures that no honest set has, so that a text full of
-// certificates of one name costs seconds at most.
+// number of signatures that no honest set has, so that texts full of
+// certificates of one name cost seconds at most.
 type linker struct {
 	left  int
 	known map[[2]*x509.Certificate]bool
 }
 
-const maxSignatureChecks = 10_000
+// Signatures that are checked: some for each certificate, and never more than
+// maxSignatureChecks in one set.
+const (
+	checksPerCert      = 8
+	minSignatureChecks = 64
+	maxSignatureChecks = 3000
+)
 
-func newLinker() *linker {
-	return &linker{left: maxSignatureChecks, known: map[[2]*x509.Certificate]bool{}}
+// limit sets how much is asked, by the number of certificates.
+func (l *linker) limit(n int) {
+	l.left = min(minSignatureChecks+checksPerCert*n, maxSignatureChecks)
 }
 
 // signed reports whether the key of parent signed child.
