@@ -149,6 +149,7 @@ func (p *modelProxy) kick(forget bool) {
 	p.forget = p.forget || forget
 	p.dozing = false
 	p.awake.Broadcast()
+	p.stream = nil
 	p.end()
 }
 
@@ -168,14 +169,10 @@ func (p *modelProxy) wakeUp() {
 	p.awake.Broadcast()
 }
 
-// behave ends all that keeps the proxy from what it should have. What it
-// refused it is not sent again on the same stream.
+// behave ends all that keeps the proxy from what it should have.
 func (p *modelProxy) behave() {
-	p.wakeUp()
 	p.naughty.Store(false)
-	if p.refuses {
-		p.kick(false)
-	}
+	p.wakeUp()
 }
 
 func (p *modelProxy) ticked(typ string) int {

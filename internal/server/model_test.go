@@ -395,15 +395,22 @@ func (m *model) rest() {
 	m.t.Helper()
 	m.say("the mesh rests")
 	m.repair()
-	m.setTick()
 	for _, p := range m.proxies {
 		p.behave()
 	}
+	m.setTick()
 	var wrong string
 	deadline := time.Now().Add(patience)
 	for _, p := range m.proxies {
 		if m.t.Failed() {
 			return
+		}
+		if p.refuses { // whatever it refused, it is told of what is new
+			waitFor(m.t, "tick at "+p.String(), func() bool {
+				return p.ticked(xdswire.EndpointType) >= m.tick || m.t.Failed()
+			})
+			p.kick(false) // what it refused it is not sent again on the same stream
+			waitFor(m.t, "answers to "+p.String(), func() bool { return p.answered() || m.t.Failed() })
 		}
 		for wrong = p.differs(); wrong != "" && time.Now().Before(deadline) && !m.t.Failed(); wrong = p.differs() {
 			time.Sleep(time.Millisecond)

@@ -116,7 +116,7 @@ type reader struct {
 func newReader(s *Source, sink snapshot.Sink, root *os.Root, watcher *fsnotify.Watcher) *reader {
 	r := &reader{
 		Source: s, dir: filepath.Clean(s.Dir), log: s.Log, now: s.Now, sink: sink, root: root, watcher: watcher,
-		tree:  tree{files: map[string]*file{}, odd: map[string]*file{}, folders: map[string]*folder{}, faults: map[string]string{}, changed: map[string]bool{}},
+		tree:  tree{files: map[string]*file{}, odd: map[string]*file{}, folders: map[string]*folder{}, faults: map[string]string{}, changed: map[string]bool{}, missing: map[string]time.Time{}},
 		index: newIndex(),
 		told:  map[snapshot.Key]bool{},
 	}
@@ -138,10 +138,13 @@ func (r *reader) close() {
 
 // follow takes file events until ctx ends. Its cases: the end; events, of
 // which all that are waiting are used together; a fault of the watcher, after
-// which everything is read again; the time to look at the directory itself.
+// which everything is read again; the time to look at the directory itself;
+// that to give missing files up.
 func (r *reader) follow(ctx context.Context) {
 	check := time.NewTicker(rootCheck)
 	defer check.Stop()
+	missing := time.NewTimer(missingWait)
+	defer missing.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -161,6 +164,10 @@ func (r *reader) follow(ctx context.Context) {
 			if !r.checkRoot() {
 				continue
 			}
+		case <-missing.C:
+		}
+		if wait := r.giveUp(); wait > 0 {
+			missing.Reset(wait)
 		}
 		r.logChange(r.publish())
 	}
@@ -224,6 +231,8 @@ func (r *reader) event(p string, op fsnotify.Op) {
 	case err != nil && base != kubeletData && !r.knows(p):
 		// Gone before it was looked at, as what is written beside a file and
 		// renamed to it: that event comes under the file's own name.
+	case err != nil && op.Has(fsnotify.Remove) && base != kubeletData:
+		r.forget(p)
 	case err != nil || base == kubeletData:
 		// Looking at the whole folder finds the new name of a renamed file,
 		// so that its objects move instead of going and coming.

@@ -717,6 +717,36 @@ func TestMovedAwayAndBack(t *testing.T) {
 	}
 }
 
+// TestRenamedFilesAreNeverGone: a listing of a folder may miss a file that is
+// renamed meanwhile under both of its names.
+func TestRenamedFilesAreNeverGone(t *testing.T) {
+	t.Parallel()
+	files := map[string]string{}
+	for i := range 50 {
+		files[fmt.Sprintf("other-%d.yaml", i)] = namespace(fmt.Sprintf("other-%d", i))
+	}
+	names := [8][2]string{}
+	for i := range names {
+		names[i] = [2]string{fmt.Sprintf("a%d.yaml", i), fmt.Sprintf("z%d.yaml", i)}
+		files[names[i][0]] = service(fmt.Sprintf("s%d", i), 80)
+	}
+	w := start(t, files)
+	for round := range 300 {
+		for _, n := range names {
+			w.must(os.Rename(w.path(n[round%2]), w.path(n[1-round%2])))
+		}
+		if round%10 == 0 {
+			w.barrier()
+		}
+	}
+	w.barrier()
+	for _, b := range w.seen() {
+		if strings.Contains(b, "-Service") {
+			t.Errorf("a file was renamed, and its object went: %s", b)
+		}
+	}
+}
+
 // TestStorm: after any number of changes, what is delivered is what is there.
 func TestStorm(t *testing.T) {
 	t.Parallel()

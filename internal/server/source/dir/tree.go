@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // kubeletData is the symlink that kubelet swaps to change all files of a
@@ -39,7 +40,14 @@ type tree struct {
 	parser      parser
 	// changed are the files whose documents are others than in the batch before.
 	changed map[string]bool
+	// missing are files that were not found, since when. A listing may miss a
+	// file that is renamed meanwhile under both of its names, so their objects
+	// stay until another file has them, or for missingWait.
+	missing map[string]time.Time
 }
+
+// missingWait is how long a file may be missing that nobody said was removed.
+const missingWait = 50 * time.Millisecond
 
 type folder struct {
 	info  fs.FileInfo
@@ -133,12 +141,49 @@ func (r *reader) scan(p string, force bool) {
 	}
 	for name := range f.names {
 		if !present[name] { // first of all: a watch moves with its folder to another name
-			r.forget(path.Join(p, name))
+			r.miss(path.Join(p, name))
 		}
 	}
 	for _, e := range entries {
 		r.visit(path.Join(p, e.Name()), e.Type(), force)
 	}
+}
+
+// miss is told of a name that was not found.
+func (r *reader) miss(p string) {
+	if r.files[p] == nil {
+		r.forget(p)
+	} else if _, known := r.missing[p]; !known {
+		r.missing[p] = r.now()
+	}
+}
+
+// giveUp forgets what has been missing for long. It returns how long to wait
+// for the rest, 0 when there is none.
+func (r *reader) giveUp() (wait time.Duration) {
+	now := r.now()
+	var late []string
+	for p, since := range r.missing {
+		if left := missingWait - now.Sub(since); left > 0 {
+			wait = max(wait, left)
+		} else {
+			late = append(late, p)
+		}
+	}
+	for _, p := range late {
+		r.scan(path.Dir(p), false) // its new name may be there before the event
+		r.load()
+		if _, still := r.missing[p]; !still {
+			continue
+		}
+		delete(r.missing, p)
+		if info, err := r.root.Lstat(p); err == nil {
+			r.visit(p, info.Mode().Type(), true)
+		} else {
+			r.forget(p)
+		}
+	}
+	return wait
 }
 
 // forget drops a file or folder that is gone, with all that is in it.
@@ -165,6 +210,7 @@ func (r *reader) drop(p string) {
 		r.replace(f.entries(), nil)
 		delete(r.files, p)
 		delete(r.odd, p)
+		delete(r.missing, p)
 		r.changed[p] = true
 	}
 }
@@ -239,9 +285,10 @@ func (r *reader) read(p string) {
 	}
 	data, info, err := r.text(p)
 	if errors.Is(err, fs.ErrNotExist) {
-		r.forget(p)
+		r.miss(p)
 		return
 	}
+	delete(r.missing, p)
 	r.remember(p)
 	if err != nil {
 		r.faults[p] = reason(err)
@@ -309,8 +356,24 @@ func (r *reader) load() {
 		if old == nil || !slices.Equal(old.chunks, f.chunks) {
 			r.changed[rd.path] = true
 		}
+		r.found(f)
 	}
 	r.pending, r.pendingSize = slices.Delete(r.pending, 0, len(r.pending)), 0
+}
+
+// found forgets missing files of which the file has an object: it is the same
+// under another name.
+func (r *reader) found(f *file) {
+	if len(r.missing) == 0 {
+		return
+	}
+	for _, e := range f.entries() {
+		for _, giver := range slices.Clone(r.givers[e.key]) {
+			if _, missing := r.missing[giver.path]; missing && giver.path != e.path {
+				r.forget(giver.path)
+			}
+		}
+	}
 }
 
 // escapes is what os.Root says of a link that leads out of the directory.
