@@ -209,7 +209,7 @@ func LoadAuthority(p PEMs, now time.Time) (*Authority, error) {
 			return nil, fmt.Errorf("root certificate %d: %w", i+1, err)
 		}
 	}
-	chain, err := loadChain(p.Chain, cert)
+	chain, err := loadChain(p.Chain, cert, roots)
 	if err != nil {
 		return nil, fmt.Errorf("certificate chain: %w", err)
 	}
@@ -219,23 +219,37 @@ func LoadAuthority(p PEMs, now time.Time) (*Authority, error) {
 	return &Authority{Cert: cert, Key: key, Chain: slices.DeleteFunc(chain, selfSigned), Roots: roots}, nil
 }
 
-// loadChain reads a chain and checks its order.
-func loadChain(data []byte, cert *x509.Certificate) ([]*x509.Certificate, error) {
+// loadChain reads a chain and checks its order, up to a root. What stands
+// behind that, such as further roots, is left out.
+func loadChain(data []byte, cert *x509.Certificate, roots []*x509.Certificate) ([]*x509.Certificate, error) {
 	if len(data) == 0 {
 		return []*x509.Certificate{cert}, nil
 	}
-	chain, err := ParseCerts(data)
+	all, err := ParseCerts(data)
 	if err != nil {
 		return nil, err
 	}
-	if !chain[0].Equal(cert) {
-		return nil, fmt.Errorf("it starts with %q, want the CA certificate %q", chain[0].Subject, cert.Subject)
+	if !all[0].Equal(cert) {
+		return nil, fmt.Errorf("it starts with %q, want the CA certificate %q", all[0].Subject, cert.Subject)
 	}
-	for i := range len(chain) - 1 {
-		if err := chain[i].CheckSignatureFrom(chain[i+1]); err != nil {
-			return nil, fmt.Errorf("certificate %d (%q) is not signed by certificate %d (%q): %w",
-				i+1, chain[i].Subject, i+2, chain[i+1].Subject, err)
+	chain := all[:1:1]
+	for i, next := range all[1:] {
+		last := chain[len(chain)-1]
+		if selfSigned(last) {
+			break
 		}
+		if next.Equal(last) {
+			continue
+		}
+		if err := last.CheckSignatureFrom(next); err != nil {
+			signed := func(by *x509.Certificate) bool { return last.CheckSignatureFrom(by) == nil }
+			if slices.ContainsFunc(roots, signed) && !slices.ContainsFunc(all[i+2:], signed) {
+				break
+			}
+			return nil, fmt.Errorf("certificate %d (%q) is not signed by certificate %d (%q): %w",
+				i+1, last.Subject, i+2, next.Subject, err)
+		}
+		chain = append(chain, next)
 	}
 	return chain, nil
 }

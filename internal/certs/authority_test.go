@@ -48,6 +48,10 @@ func TestLoadAuthority(t *testing.T) {
 	}
 	noChain := pems(t, cluster)
 	noChain.Chain = nil
+	rootsBehind := pems(t, cluster)
+	rootsBehind.Chain = append(rootsBehind.Chain, EncodeCerts(newRoot(t).Cert, newRoot(t).Cert)...)
+	stranger := pems(t, cluster)
+	stranger.Chain = EncodeCerts(cluster.Cert, newRoot(t).Cert)
 	twoRoots := pems(t, cluster)
 	twoRoots.Roots = append(EncodeCerts(newRoot(t).Cert), twoRoots.Roots...)
 	deep := threeLevels(t)
@@ -58,6 +62,8 @@ func TestLoadAuthority(t *testing.T) {
 	}{
 		"intermediate":     {pems(t, cluster), 1, 1},
 		"root":             {pems(t, root), 0, 1},
+		"roots behind":     {rootsBehind, 1, 1},
+		"stranger behind":  {stranger, 1, 1},
 		"CRLF":             {crlf, 1, 1},
 		"no chain":         {noChain, 1, 1},
 		"two roots":        {twoRoots, 1, 2},

@@ -85,7 +85,7 @@ func readBlock(raw rawBlock) Block {
 	}
 	var err error
 	switch {
-	case b.Type == blockCert, b.Type == "X509 CERTIFICATE":
+	case b.Type == blockCert:
 		b.Cert, err = x509.ParseCertificate(der)
 	case b.Type == blockCSR, b.Type == "NEW CERTIFICATE REQUEST":
 		b.CSR, err = x509.ParseCertificateRequest(der)

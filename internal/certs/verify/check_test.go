@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/meshctl/meshctl/internal/certs"
 )
 
 // codes lists what was found, as severity-less codes.
@@ -193,8 +195,16 @@ func TestCase_C9_BrokenAuthorities(t *testing.T) {
 				t.Errorf("%s\n%+v", diff, got)
 			}
 			complete(t, got)
+			if _, err := load(set, o.Now); Refuse(got) == nil && err != nil {
+				t.Errorf("it is not refused, and cannot be loaded: %v", err)
+			}
 		})
 	}
+}
+
+// load reads a set as a control plane does in the end.
+func load(set map[string][]byte, now time.Time) (*certs.Authority, error) {
+	return certs.LoadAuthority(certs.PEMs{Cert: set[caCert], Key: set[caKey], Chain: set[certChain], Roots: set[rootCert]}, now)
 }
 
 // complete checks that a finding says all that it has to.
