@@ -23,6 +23,9 @@ type materialFile struct {
 	limit int64
 }
 
+// secret reports whether the file holds a private key.
+func (f materialFile) secret() bool { return f.name == caKeyFile || f.name == tlsKeyFile }
+
 // materialFiles are the files of both layouts. It is a function and not a
 // variable, for nothing may change it.
 func materialFiles() []materialFile {
@@ -114,6 +117,9 @@ func read(dir string) *Material {
 		file.Place = path
 		if err != nil {
 			file.Unreadable = err.Error()
+			if exposed := files.CheckSecret(path); f.secret() && exposed != nil {
+				file.Exposed = exposed.Error()
+			}
 		}
 		m.data[f.name] = data
 		found = append(found, file)
@@ -123,7 +129,7 @@ func read(dir string) *Material {
 }
 
 func readMaterial(path string, f materialFile) ([]byte, error) {
-	if f.name == caKeyFile || f.name == tlsKeyFile {
+	if f.secret() {
 		return files.ReadSecret(path, f.limit)
 	}
 	return files.Read(path, f.limit)

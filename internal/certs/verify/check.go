@@ -119,6 +119,9 @@ func (c *checker) read() {
 	known := map[string]bool{}
 	for _, f := range c.set.Files {
 		switch {
+		case f.Unreadable != "" && f.Exposed != "" && f.Role == RoleKey: // and so it was not read
+			c.exposed(f)
+			continue
 		case f.Unreadable != "":
 			c.report(Unreadable, f.Place, cert{}, "%s", f.Unreadable)
 			continue
@@ -127,12 +130,12 @@ func (c *checker) read() {
 		}
 		l := list{file: f, whole: true}
 		inFile := map[string]bool{}
-		exposed := f.Exposed
+		exposed := f.Exposed != ""
 		for i, b := range f.Blocks {
 			place := f.At(i)
-			if b.IsKey() && exposed != "" {
-				c.report(ExposedKey, f.Place, cert{}, "others can get at the private key: %s", exposed)
-				exposed = ""
+			if b.IsKey() && exposed {
+				c.exposed(f)
+				exposed = false
 			}
 			switch {
 			case b.Fault != "":
@@ -159,6 +162,11 @@ func (c *checker) read() {
 		}
 		c.lists = append(c.lists, l)
 	}
+}
+
+func (c *checker) exposed(f File) {
+	reason, _, _ := strings.Cut(f.Exposed, "; ") // the fix says the rest
+	c.report(ExposedKey, f.Place, cert{}, "others can get at the private key: %s", reason)
 }
 
 // fault reports a block that could not be read.

@@ -308,6 +308,12 @@ func TestExposed(t *testing.T) {
 	if !slices.Contains(codes(got), Unreadable) {
 		t.Errorf("got %+v", got)
 	}
+	set := cacerts(t, r, intermediate(t, r, "Intermediate CA"))
+	refused := File{Name: caKey, Place: "dir/ca-key.pem", Unreadable: "refused", Exposed: "its mode is 0644"}
+	got = Check(Arrange("dir", []File{NewFile(caCert, set[caCert]), refused, NewFile(certChain, set[certChain]), NewFile(rootCert, set[rootCert])}), Options{Now: clock})
+	if diff := cmp.Diff([]Code{ExposedKey}, codes(got)); diff != "" {
+		t.Errorf("of a key that was not read for who may read it: %s", diff)
+	}
 }
 
 // TestCheckIsBounded: certificates of one name that sign each other, and

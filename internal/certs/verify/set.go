@@ -47,6 +47,9 @@ func NewFile(name string, data []byte) File {
 	return File{Name: name, Place: name, Blocks: certs.Scan(data), Empty: isBlank(data)}
 }
 
+// there reports whether the file holds anything, read or not.
+func (f File) there() bool { return !f.Empty || f.Unreadable != "" }
+
 // At is how a person finds the block number i, counted from 0: by its line, or
 // by its number in what has no lines.
 func (f File) At(i int) string {
@@ -115,12 +118,12 @@ func Arrange(place string, files []File) Set {
 	l := layoutOf(files)
 	s.Purpose = l.purpose
 	for i, f := range s.Files {
-		if !f.Empty || f.Unreadable != "" {
+		if f.there() {
 			s.Files[i].Role = l.roles[f.Name]
 		}
 	}
 	for _, name := range l.want {
-		if !slices.ContainsFunc(s.Files, func(f File) bool { return f.Name == name && (!f.Empty || name == certChain) }) {
+		if !slices.ContainsFunc(s.Files, func(f File) bool { return f.Name == name && (f.there() || name == certChain) }) {
 			s.Missing = append(s.Missing, name)
 		}
 	}
@@ -129,7 +132,7 @@ func Arrange(place string, files []File) Set {
 
 func layoutOf(files []File) layout {
 	has := func(name string) bool {
-		return slices.ContainsFunc(files, func(f File) bool { return f.Name == name && !f.Empty })
+		return slices.ContainsFunc(files, func(f File) bool { return f.Name == name && f.there() })
 	}
 	switch {
 	case has(caCert), has(caKey):

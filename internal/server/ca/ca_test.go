@@ -287,7 +287,7 @@ func TestCase_C9_BadSetsAreRefused(t *testing.T) {
 			if err := os.Chmod(dir+"/ca-key.pem", 0o644); err != nil {
 				t.Fatal(err)
 			}
-		}, verify.Unreadable},
+		}, verify.ExposedKey},
 		// What is good but cannot be followed to.
 		"another mesh":             {func(t *testing.T, dir string) { save(t, dir, below(t, other)) }, UntrustedSigner},
 		"new root signs at once":   {func(t *testing.T, dir string) { save(t, dir, below(t, other, root)) }, UntrustedSigner},
