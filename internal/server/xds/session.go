@@ -375,7 +375,8 @@ func (s *session) refuse(i int, nonce, message string) {
 	told := slices.DeleteFunc(sortedUnique(lists...), func(n string) bool { return !t.asked.Has(n) || !t.want.Has(n) })
 	found := s.blame(i, told, message, nack)
 	s.sub.record.NACK(t.push, nack.At, nack.Message, found)
-	t.doubt = slices.DeleteFunc(told, t.withheld.has)
+	// Names that the search for what was refused let go are in doubt, too.
+	t.doubt = slices.DeleteFunc(sortedUnique(told, t.doubt), t.withheld.has)
 	t.framed = nil
 }
 
