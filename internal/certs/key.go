@@ -45,6 +45,26 @@ func ParseAlgorithm(s string) (Algorithm, error) {
 	return "", fmt.Errorf("unknown key algorithm %q: want one of %s", s, strings.Join(names, ", "))
 }
 
+// AlgorithmOf returns the algorithm of a public key; it is false for keys that
+// GenerateKey does not make.
+func AlgorithmOf(pub crypto.PublicKey) (Algorithm, bool) {
+	switch k := pub.(type) {
+	case *ecdsa.PublicKey:
+		switch k.Curve {
+		case elliptic.P256():
+			return ECDSAP256, true
+		case elliptic.P384():
+			return ECDSAP384, true
+		}
+	case *rsa.PublicKey:
+		a := Algorithm(fmt.Sprintf("rsa-%d", k.N.BitLen()))
+		return a, slices.Contains(Algorithms(), a)
+	case ed25519.PublicKey:
+		return Ed25519, true
+	}
+	return "", false
+}
+
 // GenerateKey makes a private key. It takes no source of randomness: since Go
 // 1.26 the standard library makes most kinds of keys from the system's alone.
 func GenerateKey(a Algorithm) (crypto.Signer, error) {

@@ -142,23 +142,30 @@ func (o *rootOptions) spec() (certs.CASpec, error) {
 	case o.pathLen >= 0:
 		spec.PathLen = &o.pathLen
 	}
-	if len(o.dnsDomains) > 0 && len(o.trustDomains) == 0 {
-		return spec, usagef("--permit-dns adds to --constrain-trust-domain, which is not given")
+	err = constrain(&spec, o.trustDomains, o.dnsDomains)
+	return spec, err
+}
+
+// constrain gives a root the name constraints of --constrain-trust-domain and
+// --permit-dns.
+func constrain(spec *certs.CASpec, trustDomains, dnsDomains []string) error {
+	if len(dnsDomains) > 0 && len(trustDomains) == 0 {
+		return usagef("--permit-dns adds to --constrain-trust-domain, which is not given")
 	}
-	for _, td := range o.trustDomains {
+	for _, td := range trustDomains {
 		// A constraint is by the host of a URI, which is a DNS name.
 		if !mesh.IsDNSName(td) {
-			return spec, usagef("--constrain-trust-domain: %q is not a trust domain that a certificate can be constrained to: use a DNS name in lower case", td)
+			return usagef("--constrain-trust-domain: %q is not a trust domain that a certificate can be constrained to: use a DNS name in lower case", td)
 		}
 	}
-	for _, domain := range o.dnsDomains {
+	for _, domain := range dnsDomains {
 		if !mesh.IsDNSName(domain) {
-			return spec, usagef("--permit-dns: %q is not a DNS name", domain)
+			return usagef("--permit-dns: %q is not a DNS name", domain)
 		}
 	}
-	if len(o.trustDomains) > 0 {
-		spec.PermittedURIDomains = o.trustDomains
-		spec.PermittedDNSDomains = append(append([]string{"svc", "localhost"}, o.trustDomains...), o.dnsDomains...)
+	if len(trustDomains) > 0 {
+		spec.PermittedURIDomains = trustDomains
+		spec.PermittedDNSDomains = append(append([]string{"svc", "localhost"}, trustDomains...), dnsDomains...)
 	}
-	return spec, nil
+	return nil
 }

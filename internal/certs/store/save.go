@@ -20,14 +20,11 @@ const (
 // SaveRoot writes root-cert.pem and root-key.pem into dir, both or none, and
 // returns their paths. Unless force is set it overwrites nothing.
 func SaveRoot(dir string, root *certs.Authority, force bool) ([]string, error) {
-	key, err := certs.EncodeKey(root.Key)
+	set, err := RootFiles(root)
 	if err != nil {
 		return nil, err
 	}
-	return save(dir, []files.File{
-		{Name: rootCertFile, Data: certs.EncodeCerts(root.Cert), Mode: files.Public},
-		{Name: rootKeyFile, Data: key, Mode: files.Secret},
-	}, force)
+	return save(dir, set, force)
 }
 
 // Intermediate is the authority of one cluster.

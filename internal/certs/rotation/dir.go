@@ -1,0 +1,353 @@
+package rotation
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/certs/store"
+	"github.com/meshctl/meshctl/internal/certs/verify"
+	"github.com/meshctl/meshctl/internal/files"
+	"github.com/meshctl/meshctl/internal/mesh"
+)
+
+// Names in the directory of the certificates.
+const (
+	keepDir   = ".rotation"      // the state and all that is written
+	lockFile  = ".rotation.lock" // of who works on it
+	stateFile = "state.json"
+	oldRoot   = "old-" // before the names of a root's files
+)
+
+// Dir is a directory with a root and a directory for each cluster, as certs
+// root-ca and certs intermediate-ca make them.
+type Dir struct {
+	Path string
+	Now  func() time.Time
+	Rand io.Reader // serial numbers
+	// Gates are asked before each step that needs to be waited for.
+	Gates []Gate
+	// Wrote is told of every directory that was written; it may be nil.
+	Wrote func(path string)
+
+	disk disk // nil: the real one
+}
+
+// disk is what writes; tests let it fail.
+type disk interface {
+	writeDir(path string, set []files.File) error
+	writeFile(path string, data []byte) error
+	rename(from, to string) error
+}
+
+type realDisk struct{}
+
+func (realDisk) writeDir(path string, set []files.File) error {
+	return files.WriteDir(path, set, files.Options{Force: true})
+}
+
+func (realDisk) writeFile(path string, data []byte) error {
+	return files.Write(path, data, files.Secret)
+}
+
+func (realDisk) rename(from, to string) error { return os.Rename(from, to) }
+
+func (d *Dir) writer() disk {
+	if d.disk != nil {
+		return d.disk
+	}
+	return realDisk{}
+}
+
+func (d *Dir) path(parts ...string) string {
+	return filepath.Join(append([]string{d.Path}, parts...)...)
+}
+
+// wrote tells of what was written.
+func (d *Dir) wrote(path string) {
+	if d.Wrote != nil {
+		d.Wrote(path)
+	}
+}
+
+// rotation is what the state directory holds.
+type rotation struct {
+	state    *State
+	clusters []*cluster
+	root     *x509.Certificate // the new one
+}
+
+// open reads the rotation that is under way; it is nil when there is none.
+func (d *Dir) open() (*rotation, error) {
+	if _, err := os.Stat(d.Path); err != nil {
+		return nil, fmt.Errorf("directory of the certificates: %w", err)
+	}
+	keep := d.path(keepDir)
+	if _, err := os.Lstat(keep); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	path := filepath.Join(keep, stateFile)
+	data, err := files.Read(path, store.MaxFile)
+	if err != nil {
+		return nil, fmt.Errorf("state of the rotation: %w", err)
+	}
+	r := &rotation{}
+	if r.state, err = decode(data); err != nil {
+		return nil, fmt.Errorf("state of the rotation: %s: %w", path, err)
+	}
+	if r.root, err = parseOne(filepath.Join(keep, store.RootCertFile)); err != nil {
+		return nil, fmt.Errorf("state of the rotation: %w", err)
+	}
+	if certs.Fingerprint(r.root) != r.state.NewRoot {
+		return nil, fmt.Errorf("state of the rotation: %s holds another root than %s says", filepath.Join(keep, store.RootCertFile), path)
+	}
+	for _, name := range r.state.Clusters {
+		c, err := load(keep, name)
+		if err != nil {
+			return nil, fmt.Errorf("state of the rotation: %w", err)
+		}
+		r.clusters = append(r.clusters, c)
+	}
+	return r, nil
+}
+
+// errNone says that no rotation is under way.
+func (d *Dir) errNone() error {
+	return refuse("begin one with start", "no rotation is under way in %s", d.Path)
+}
+
+// locked does work while no other meshctl works on the directory.
+func (d *Dir) locked(work func() error) (err error) {
+	if _, err := os.Stat(d.Path); err != nil {
+		return fmt.Errorf("directory of the certificates: %w", err)
+	}
+	unlock, err := files.Lock(d.path(lockFile))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
+	return work()
+}
+
+// Take does what the action asks for, if it is safe, and returns the state
+// after it. A step that was interrupted is completed, and nothing more.
+func (d *Dir) Take(ctx context.Context, a Action) (after *State, err error) {
+	err = d.locked(func() error {
+		r, err := d.open()
+		if err != nil {
+			return err
+		}
+		if r == nil {
+			return d.errNone()
+		}
+		to, err := decide(r.state, a)
+		if err != nil {
+			return err
+		}
+		if err := d.allow(ctx, r, to); err != nil {
+			return err
+		}
+		after, err = d.write(ctx, r, r.state.move(to))
+		return err
+	})
+	return after, err
+}
+
+// Restore writes the directories of all clusters again as the current step has
+// them, whatever they hold. What has to be waited for is waited for from now
+// on. A last step that was interrupted is taken back.
+func (d *Dir) Restore(ctx context.Context) (after *State, err error) {
+	err = d.locked(func() error {
+		r, err := d.open()
+		if err != nil {
+			return err
+		}
+		if r == nil {
+			return d.errNone()
+		}
+		to := r.state.Phase
+		switch to {
+		case Finished:
+			to = Sign
+		case Aborted:
+			to = Back
+		case Trust, Sign, Back:
+		}
+		if err := d.fits(r, to); err != nil {
+			return err
+		}
+		state := r.state.move(to)
+		state.Restored = true
+		after, err = d.write(ctx, r, state)
+		return err
+	})
+	return after, err
+}
+
+// allow refuses a step that could break a handshake.
+func (d *Dir) allow(ctx context.Context, r *rotation, to Phase) error {
+	unknown, err := d.unknown(r.state)
+	if err != nil {
+		return err
+	}
+	if len(unknown) > 0 && (to == Sign || to == Finished) {
+		return refuse("take it out of the directory until the rotation has ended, then make its CA again",
+			"%s is not part of the rotation: its proxies do not trust the new root", d.path(string(unknown[0])))
+	}
+	for _, c := range r.clusters {
+		if s := d.standing(r.state, c); !s.fine() {
+			return refuse("put back what was there, or have it written again with next --force",
+				"%s: %s", d.path(string(c.name)), s.say())
+		}
+	}
+	if err := d.fits(r, to); err != nil {
+		return err
+	}
+	requirement, needed := r.state.requirement(to)
+	if !needed {
+		return nil
+	}
+	for _, gate := range d.Gates {
+		if err := gate(ctx, requirement); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fits refuses a phase whose files a control plane would refuse now.
+func (d *Dir) fits(r *rotation, to Phase) error {
+	for _, c := range r.clusters {
+		if err := lint(d.path(string(c.name)), c.set(to), verify.Options{Now: d.Now()}); err != nil {
+			return refuse("", "what would be written for %s cannot be used: %v", c.name, err)
+		}
+	}
+	return nil
+}
+
+// write brings all directories to the phase of the state and keeps the state:
+// first that it is being written, last that it has been.
+func (d *Dir) write(ctx context.Context, r *rotation, state *State) (*State, error) {
+	if err := d.save(state); err != nil {
+		return nil, err
+	}
+	for _, c := range r.clusters {
+		if err := ctx.Err(); err != nil {
+			return nil, fmt.Errorf("interrupted between two clusters; the same command goes on: %w", err)
+		}
+		want, dir := c.set(state.Phase), d.path(string(c.name))
+		if have, err := readSet(dir, ""); err == nil && equalSets(have, want) {
+			continue
+		}
+		if err := d.writer().writeDir(dir, want); err != nil {
+			return nil, err
+		}
+		d.wrote(dir)
+	}
+	if state.Phase == Finished {
+		if err := d.replaceRoot(r); err != nil {
+			return nil, err
+		}
+	}
+	state = state.settle(d.Now())
+	if state.Phase.ends() {
+		return state, d.archive(r, state)
+	}
+	return state, d.save(state)
+}
+
+func (d *Dir) save(s *State) error {
+	data, err := s.encode()
+	if err != nil {
+		return err
+	}
+	return d.writer().writeFile(d.path(keepDir, stateFile), data)
+}
+
+// replaceRoot makes the new root that of the directory. The old one is kept
+// with the rotation, with its key if that is here.
+func (d *Dir) replaceRoot(r *rotation) error {
+	have, err := parseOne(d.path(store.RootCertFile))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if have != nil && have.Equal(r.root) {
+		return nil
+	}
+	key, err := files.ReadSecret(d.path(store.RootKeyFile), store.MaxFile)
+	switch {
+	case err == nil:
+		if err := d.writer().writeFile(d.path(keepDir, oldRoot+store.RootKeyFile), key); err != nil {
+			return err
+		}
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	var set []files.File
+	for _, name := range []string{store.RootCertFile, store.RootKeyFile} {
+		f := files.File{Name: name, Mode: files.Public}
+		if name == store.RootKeyFile {
+			f.Mode = files.Secret
+		}
+		if f.Data, err = files.Read(d.path(keepDir, name), store.MaxFile); err != nil {
+			return err
+		}
+		set = append(set, f)
+	}
+	if err := d.writer().writeDir(d.Path, set); err != nil {
+		return err
+	}
+	d.wrote(d.path(store.RootCertFile))
+	d.wrote(d.path(store.RootKeyFile))
+	return nil
+}
+
+// Archive is where what is left of a rotation that has ended lies.
+func (d *Dir) Archive(s *State) string {
+	root := strings.ToLower(strings.ReplaceAll(s.NewRoot, ":", ""))
+	return d.path(fmt.Sprintf(".%s-%s-%s", s.Phase, s.Written.UTC().Format("20060102"), root[:8]))
+}
+
+// archive ends a rotation: its directory gets another name.
+func (d *Dir) archive(r *rotation, state *State) error {
+	if err := d.writer().rename(d.path(keepDir), d.Archive(state)); err != nil {
+		return fmt.Errorf("archive the rotation to %s: %w", r.root.Subject, err)
+	}
+	return nil
+}
+
+// unknown lists directories of clusters that are no part of the rotation.
+func (d *Dir) unknown(s *State) ([]mesh.ClusterID, error) {
+	names, err := d.names()
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(names, func(n mesh.ClusterID) bool { return slices.Contains(s.Clusters, n) }), nil
+}
+
+// names lists the directories that hold the CA of a cluster.
+func (d *Dir) names() ([]mesh.ClusterID, error) {
+	entries, err := os.ReadDir(d.Path)
+	if err != nil {
+		return nil, fmt.Errorf("directory of the certificates: %w", err)
+	}
+	var out []mesh.ClusterID
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), ".") {
+			continue
+		}
+		if _, err := os.Lstat(d.path(e.Name(), store.CertFile)); err == nil {
+			out = append(out, mesh.ClusterID(e.Name()))
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,424 @@
+package cli
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/certs/rotation"
+	"github.com/meshctl/meshctl/internal/output"
+)
+
+func newCertsRotateCmd(env *Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "rotate-root",
+		Short: "Replace the root of a mesh while it works",
+		Long: `Replace the root of a mesh, in steps between which no proxy ever refuses another:
+both roots are trusted, then the new signers sign, then the old root is dropped.
+Each step is taken in the directories of all clusters, which their control planes
+read, and is refused until what it relies on is so: every proxy has renewed its
+certificate since the step before. Until finish, abort goes back in the same way.
+
+DIR is what certs root-ca and certs intermediate-ca made: root-cert.pem and a
+directory for each cluster. The state of the rotation, the new CAs and the old
+ones are kept in DIR/.rotation. A command that was interrupted is given again.`,
+		Example: `  meshctl certs rotate-root plan certs
+  meshctl certs rotate-root start certs --leaf-ttl 24h
+  meshctl certs rotate-root status certs
+  meshctl certs rotate-root next certs
+  meshctl certs rotate-root finish certs`,
+	}
+	cmd.AddCommand(
+		newRotatePlanCmd(env),
+		newRotateStartCmd(env),
+		newRotateStatusCmd(env),
+		newRotateNextCmd(env),
+		newRotateAbortCmd(env),
+		newRotateFinishCmd(env),
+	)
+	return cmd
+}
+
+// rotateDir is what all steps of a rotation are about.
+type rotateDir struct{ path string }
+
+// one takes the argument; run tells what is wrong with it.
+func (r *rotateDir) one(args []string) error {
+	if len(args) != 1 {
+		return usagef("name one directory: the one with root-cert.pem and the directories of the clusters")
+	}
+	r.path = args[0]
+	return nil
+}
+
+func (r *rotateDir) open(env *Env) *rotation.Dir {
+	return &rotation.Dir{
+		Path: r.path, Now: env.Now, Rand: rand.Reader,
+		// What asks the connected proxies joins the gate of time here.
+		Gates: []rotation.Gate{rotation.Waited(env.Now)},
+		Wrote: func(path string) { fmt.Fprintln(env.Stdout, "wrote", path) },
+	}
+}
+
+// rotateStart are the flags of plan and start.
+type rotateStart struct {
+	rotateDir
+	algorithm                string
+	ttl                      time.Duration
+	organization, commonName string
+	pathLen                  int
+	trustDomains, dnsDomains []string
+	leafTTL, propagation     time.Duration
+	output                   output.Format
+}
+
+func (o *rotateStart) bind(fs *pflag.FlagSet) {
+	fs.StringVar(&o.algorithm, "algorithm", "", "Kind of the new keys, as of root-ca (default that of the old ones)")
+	durationVar(fs, &o.ttl, "ttl", 0, "How long the new root is valid (default as long as the old one was)")
+	fs.StringVar(&o.organization, "org", "", "Organization (O) of the new root (default that of the old one)")
+	fs.StringVar(&o.commonName, "cn", "", "Common name (CN) of the new root (default that of the old one)")
+	fs.IntVar(&o.pathLen, "path-len", -1, "How many CAs may stand between the new root and a leaf; -1 is the `number` of the old one")
+	fs.StringSliceVar(&o.trustDomains, "constrain-trust-domain", nil,
+		"Permit only SPIFFE ids of this trust `domain` (default the constraints of the old root); may be repeated")
+	fs.StringSliceVar(&o.dnsDomains, "permit-dns", nil,
+		"With --constrain-trust-domain: permit DNS names in this `domain`, too; may be repeated")
+	durationVar(fs, &o.leafTTL, "leaf-ttl", day, "The longest life time of a workload's certificate in the mesh")
+	durationVar(fs, &o.propagation, "propagation", 10*time.Minute,
+		"How long after a step, at most, every control plane works with what was written")
+}
+
+func (o *rotateStart) options() (rotation.StartOptions, error) {
+	out := rotation.StartOptions{LeafTTL: o.leafTTL, Propagation: o.propagation}
+	root := &out.Spec.Root
+	if o.algorithm != "" {
+		a, err := certs.ParseAlgorithm(o.algorithm)
+		if err != nil {
+			return out, usagef("--algorithm: %w", err)
+		}
+		root.Algorithm = a
+	}
+	switch {
+	case o.pathLen < -1 || o.pathLen == 0 || o.pathLen > maxPathLen:
+		return out, usagef("--path-len is %d: want a number from 1 to %d, or -1 for that of the old root", o.pathLen, maxPathLen)
+	case o.leafTTL == 0:
+		return out, usagef("--leaf-ttl must be more than 0")
+	case o.pathLen > 0:
+		root.PathLen = &o.pathLen
+	}
+	root.TTL, root.Organization, root.CommonName = o.ttl, o.organization, o.commonName
+	err := constrain(root, o.trustDomains, o.dnsDomains)
+	return out, err
+}
+
+func newRotatePlanCmd(env *Env) *cobra.Command {
+	o := &rotateStart{output: output.FormatTable}
+	cmd := &cobra.Command{
+		Use:   "plan DIR",
+		Short: "Explain the steps of a rotation, with their times",
+		Long: `Explain each step of the rotation under way, or of the one that start would begin
+with the same flags: what it writes, what it waits for and from when on it is
+safe, and how it is undone. Nothing is written.
+
+A step has to be waited for as long as a proxy may live on what it got before
+the step before: --propagation until the last control plane works with that, and
+--leaf-ttl until the last certificate from before has ended.`,
+		Example: `  meshctl certs rotate-root plan certs
+  meshctl certs rotate-root plan certs --leaf-ttl 12h -o json`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.one(args); err != nil {
+				return err
+			}
+			return o.plan(cmd.Context(), env)
+		},
+	}
+	o.bind(cmd.Flags())
+	cmd.Flags().VarP(&o.output, "output", "o", "Output `format`: table, json or yaml")
+	return cmd
+}
+
+func (o *rotateStart) plan(_ context.Context, env *Env) error {
+	options, err := o.options()
+	if err != nil {
+		return err
+	}
+	plan, err := o.open(env).Plan(options)
+	if err != nil {
+		return err
+	}
+	if o.output != output.FormatTable {
+		return output.Write(env.Stdout, o.output, plan)
+	}
+	fmt.Fprintf(env.Stdout, "Clusters: %s. Certificates live up to %s, control planes follow within %s.\n\n",
+		strings.Join(plan.Clusters, ", "), formatDuration(time.Duration(plan.LeafTTL)), formatDuration(time.Duration(plan.Propagation)))
+	t := &output.Table{Header: []string{"STEP", "WHEN", "WHAT IT DOES", "WHEN THAT IS SAFE", "UNDO"}, Gap: 3}
+	for _, s := range plan.Steps {
+		when := "from " + s.NotBefore.UTC().Format(time.RFC3339)
+		if !s.Taken.IsZero() {
+			when = "taken " + s.Taken.UTC().Format(time.RFC3339)
+		}
+		t.Rows = append(t.Rows, []string{s.Command, when, s.Does, s.Why, s.Undo})
+	}
+	if err := t.Write(env.Stdout); err != nil {
+		return err
+	}
+	fmt.Fprintln(env.Stdout)
+	for _, s := range plan.Steps {
+		fmt.Fprintf(env.Stdout, "%s (%s) writes %s\n", s.Command, s.Phase, strings.Join(s.Writes, ", "))
+	}
+	for _, n := range plan.Notes {
+		fmt.Fprintln(env.Stderr, "Warning:", n)
+	}
+	return nil
+}
+
+func newRotateStartCmd(env *Env) *cobra.Command {
+	o := &rotateStart{}
+	cmd := &cobra.Command{
+		Use:   "start DIR",
+		Short: "Make the new root and have both roots trusted",
+		Long: `Make the new root and the new signer of each cluster, check all that later steps
+will write, and add the new root to the trust bundle of each cluster. The old
+signers go on signing. The new CAs are like the old ones but for their keys,
+unless flags say otherwise; certificates are not signed across the two roots.`,
+		Example: `  meshctl certs rotate-root start certs
+  meshctl certs rotate-root start certs --leaf-ttl 12h --algorithm ecdsa-p384 --cn 'Root CA 2'`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.one(args); err != nil {
+				return err
+			}
+			return o.start(cmd.Context(), env)
+		},
+	}
+	o.bind(cmd.Flags())
+	return cmd
+}
+
+func (o *rotateStart) start(ctx context.Context, env *Env) error {
+	options, err := o.options()
+	if err != nil {
+		return err
+	}
+	var state *rotation.State
+	err = patiently(env, "making keys, which takes a moment", func() (err error) {
+		state, err = o.open(env).Start(ctx, options)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	o.say(env, state)
+	return nil
+}
+
+// say tells where the rotation is and what comes next.
+func (r *rotateDir) say(env *Env, s *rotation.State) {
+	fmt.Fprintf(env.Stdout, "%s\n", describePhase(s.Phase))
+	switch s.Phase {
+	case rotation.Finished, rotation.Aborted:
+		fmt.Fprintf(env.Stdout, "the rotation has ended; its files, with private keys, are in %s\n", r.open(env).Archive(s))
+		return
+	case rotation.Trust, rotation.Sign, rotation.Back:
+	}
+	fmt.Fprintf(env.Stdout, "next: meshctl certs rotate-root %s %s, from %s\n",
+		commandAfter(s.Phase), r.path, s.Written.Add(s.Wait()).UTC().Format(time.RFC3339))
+}
+
+func commandAfter(p rotation.Phase) string {
+	switch p {
+	case rotation.Sign, rotation.Finished:
+		return "finish"
+	case rotation.Back, rotation.Aborted:
+		return "abort"
+	default:
+		return "next"
+	}
+}
+
+func describePhase(p rotation.Phase) string {
+	switch p {
+	case rotation.Trust:
+		return "trust: the old signers sign, both roots are trusted"
+	case rotation.Sign:
+		return "sign: the new signers sign, both roots are trusted"
+	case rotation.Back:
+		return "back: the old signers sign again, both roots are trusted"
+	case rotation.Finished:
+		return "finished: the new signers sign, the new root alone is trusted"
+	default:
+		return "aborted: the old signers sign, the old root alone is trusted"
+	}
+}
+
+type rotateNext struct {
+	rotateDir
+	force bool
+}
+
+func newRotateNextCmd(env *Env) *cobra.Command {
+	o := &rotateNext{}
+	cmd := &cobra.Command{
+		Use:   "next DIR",
+		Short: "Have the new signers sign, once both roots are trusted",
+		Long: `Take the next step, or complete one that was interrupted. A step that could make
+a proxy refuse another is refused, with the time from which it is safe: too
+early, or with a cluster whose directory is missing, does not verify, was changed
+by hand, or is no part of the rotation. No flag overrides that.
+
+--force writes the directories of all clusters again as the current step has
+them, whatever they hold, and takes no step. Nobody knows what was signed in
+between, so the wait begins anew.`,
+		Example: `  meshctl certs rotate-root next certs
+
+  # after a directory was changed or lost
+  meshctl certs rotate-root next certs --force`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.one(args); err != nil {
+				return err
+			}
+			if o.force {
+				return o.take(env, func(d *rotation.Dir) (*rotation.State, error) { return d.Restore(cmd.Context()) })
+			}
+			return o.act(cmd.Context(), env, rotation.Next)
+		},
+	}
+	cmd.Flags().BoolVar(&o.force, "force", false, "Write directories again that were changed or are missing, and wait anew")
+	return cmd
+}
+
+// act takes a step of the rotation under way.
+func (r *rotateDir) act(ctx context.Context, env *Env, a rotation.Action) error {
+	return r.take(env, func(d *rotation.Dir) (*rotation.State, error) { return d.Take(ctx, a) })
+}
+
+func (r *rotateDir) take(env *Env, step func(*rotation.Dir) (*rotation.State, error)) error {
+	state, err := step(r.open(env))
+	if err != nil {
+		return err
+	}
+	r.say(env, state)
+	return nil
+}
+
+func newRotateAbortCmd(env *Env) *cobra.Command {
+	o := &rotateDir{}
+	return &cobra.Command{
+		Use:   "abort DIR",
+		Short: "Go back to the old root",
+		Long: `Go back from any step before finish. As long as the new root has signed nothing
+that is at once. Else the old signers sign again and both roots stay trusted; the
+same command, given again when no certificate of the new root is left, drops that.`,
+		Example: `  meshctl certs rotate-root abort certs`,
+		Args:    cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.one(args); err != nil {
+				return err
+			}
+			return o.act(cmd.Context(), env, rotation.Abort)
+		},
+	}
+}
+
+func newRotateFinishCmd(env *Env) *cobra.Command {
+	o := &rotateDir{}
+	return &cobra.Command{
+		Use:   "finish DIR",
+		Short: "Drop the old root; this cannot be undone",
+		Long: `Drop the old root from the trust bundles, once no certificate of it is left, put
+the new root with its key into DIR, and keep the old one and the old signers in
+DIR/.finished-DATE-ROOT. This cannot be undone.`,
+		Example: `  meshctl certs rotate-root finish certs`,
+		Args:    cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.one(args); err != nil {
+				return err
+			}
+			return o.act(cmd.Context(), env, rotation.Finish)
+		},
+	}
+}
+
+type rotateStatus struct {
+	rotateDir
+	output output.Format
+}
+
+func newRotateStatusCmd(env *Env) *cobra.Command {
+	o := &rotateStatus{output: output.FormatTable}
+	cmd := &cobra.Command{
+		Use:   "status DIR",
+		Short: "Show where a rotation stands and what it waits for",
+		Long: `Show where the directory of each cluster stands, by the fingerprints of what signs
+and of the roots, and what the next step waits for. Exit code 3 when a directory
+is missing, does not verify, was changed, or is no part of the rotation.`,
+		Example: `  meshctl certs rotate-root status certs
+  meshctl certs rotate-root status certs -o json`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.one(args); err != nil {
+				return err
+			}
+			return o.run(cmd.Context(), env)
+		},
+	}
+	cmd.Flags().VarP(&o.output, "output", "o", "Output `format`: table, json or yaml")
+	return cmd
+}
+
+func (o *rotateStatus) run(_ context.Context, env *Env) error {
+	status, err := o.open(env).Status()
+	if err != nil {
+		return err
+	}
+	if status == nil {
+		if o.output != output.FormatTable {
+			return output.Write(env.Stdout, o.output, struct {
+				Command string `json:"command"`
+			}{"start"})
+		}
+		fmt.Fprintf(env.Stdout, "no rotation is under way in %s\n", o.path)
+		return nil
+	}
+	if err := o.write(env, status); err != nil {
+		return err
+	}
+	if !status.Fine() {
+		return findingsf("the rotation cannot go on like this: put back what was there, or give next --force")
+	}
+	return nil
+}
+
+func (o *rotateStatus) write(env *Env, s *rotation.Status) error {
+	if o.output != output.FormatTable {
+		return output.Write(env.Stdout, o.output, s)
+	}
+	fmt.Fprintln(env.Stdout, describePhase(s.Phase))
+	t := &output.Table{Header: []string{"CLUSTER", "DIRECTORY", "SIGNER", "ROOTS", "PROBLEM"}, Gap: 3}
+	for _, d := range s.Directory {
+		row := []string{string(d.Cluster), string(d.Condition), d.Signer, strings.Join(d.Roots, " "), d.Problem}
+		for i, cell := range row {
+			if cell == "" {
+				row[i] = "-"
+			}
+		}
+		t.Rows = append(t.Rows, row)
+	}
+	if err := t.Write(env.Stdout); err != nil {
+		return err
+	}
+	fmt.Fprintf(env.Stdout, "waits for: %s\n", s.Waits)
+	next := fmt.Sprintf("next: meshctl certs rotate-root %s %s", s.Command, o.path)
+	if !s.SafeFrom.IsZero() {
+		next += ", from " + s.SafeFrom.UTC().Format(time.RFC3339)
+	}
+	fmt.Fprintln(env.Stdout, next)
+	return nil
+}
