@@ -32,6 +32,11 @@ func EncodeCerts(certs ...*x509.Certificate) []byte {
 	return b.Bytes()
 }
 
+// EncodeDER renders one certificate as PEM.
+func EncodeDER(der []byte) string {
+	return string(pem.EncodeToMemory(&pem.Block{Type: blockCert, Bytes: der}))
+}
+
 const blockCert = "CERTIFICATE"
 
 // ParseCerts reads one or more certificates from PEM, in order. Any other

@@ -5,6 +5,7 @@ import (
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/x509"
 	"encoding/asn1"
 	"fmt"
@@ -28,9 +29,8 @@ type LeafSigner struct {
 	from, until                   time.Time // when the authority and its chain are valid
 }
 
-// NewLeafSigner makes a leaf as the pattern of all others. rand gives its
-// serial number.
-func NewLeafSigner(a *Authority, rand io.Reader) (*LeafSigner, error) {
+// NewLeafSigner makes a leaf as the pattern of all others. Nobody gets it.
+func NewLeafSigner(a *Authority) (*LeafSigner, error) {
 	s := &LeafSigner{authority: a, from: a.Cert.NotBefore, until: a.Cert.NotAfter}
 	for _, c := range a.Chain {
 		if c.NotBefore.After(s.from) {
@@ -44,10 +44,10 @@ func NewLeafSigner(a *Authority, rand io.Reader) (*LeafSigner, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := endEntity(template, time.Second, s.from, rand); err != nil {
+	if err := endEntity(template, time.Second, s.from, rand.Reader); err != nil {
 		return nil, err
 	}
-	pattern, err := create(template, a.Cert, a.Cert.PublicKey, a.Key, rand)
+	pattern, err := create(template, a.Cert, a.Cert.PublicKey, a.Key, rand.Reader)
 	if err != nil {
 		return nil, err
 	}
@@ -91,12 +91,12 @@ func hashOf(a x509.SignatureAlgorithm) (crypto.Hash, error) {
 
 // Sign returns a leaf in DER and when it ends, for the same arguments as
 // Authority.SignLeaf.
-func (s *LeafSigner) Sign(pub crypto.PublicKey, caller mesh.Caller, ttl time.Duration, now time.Time, rand io.Reader) ([]byte, time.Time, error) {
+func (s *LeafSigner) Sign(pub crypto.PublicKey, caller mesh.Caller, ttl time.Duration, now time.Time, random io.Reader) ([]byte, time.Time, error) {
 	template, err := leafTemplate(caller)
 	if err != nil {
 		return nil, time.Time{}, err
 	}
-	if err := endEntity(template, ttl, now, rand); err != nil {
+	if err := endEntity(template, ttl, now, random); err != nil {
 		return nil, time.Time{}, err
 	}
 	if now.Before(s.from) || now.After(s.until) {
@@ -113,7 +113,7 @@ func (s *LeafSigner) Sign(pub crypto.PublicKey, caller mesh.Caller, ttl time.Dur
 	if err != nil {
 		return nil, time.Time{}, err
 	}
-	signature, err := crypto.SignMessage(s.authority.Key, rand, tbs, s.hash)
+	signature, err := crypto.SignMessage(s.authority.Key, random, tbs, s.hash)
 	if err != nil {
 		return nil, time.Time{}, fmt.Errorf("sign certificate: %w", err)
 	}

@@ -34,7 +34,7 @@ func TestLeafSignerEqualsSignLeaf(t *testing.T) {
 				t.Fatal(err)
 			}
 			for depth, a := range []*Authority{root, newIntermediate(t, root, "cluster1")} {
-				fast, err := NewLeafSigner(a, rand.Reader)
+				fast, err := NewLeafSigner(a)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -79,7 +79,7 @@ func TestLeafSignerEqualsSignLeaf(t *testing.T) {
 
 func TestLeafSignerRefuses(t *testing.T) {
 	a, key := newIntermediate(t, newRoot(t), "cluster1"), newKey(t, ECDSAP256)
-	s, err := NewLeafSigner(a, rand.Reader)
+	s, err := NewLeafSigner(a)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +107,7 @@ func TestLeafSignerRefuses(t *testing.T) {
 
 	other := *a
 	other.Key = newKey(t, ECDSAP256)
-	_, err = NewLeafSigner(&other, rand.Reader)
+	_, err = NewLeafSigner(&other)
 	wantError(t, err, "doesn't match parent's PublicKey")
 }
 
@@ -135,7 +135,7 @@ func FuzzMoment(f *testing.F) {
 func BenchmarkSign(b *testing.B) {
 	a := newIntermediate(b, newRoot(b), "cluster1")
 	csr := newCSR(b, newKey(b, ECDSAP256))
-	s, err := NewLeafSigner(a, rand.Reader)
+	s, err := NewLeafSigner(a)
 	if err != nil {
 		b.Fatal(err)
 	}

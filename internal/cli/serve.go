@@ -16,6 +16,7 @@ import (
 	"github.com/meshctl/meshctl/internal/logs"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server"
+	"github.com/meshctl/meshctl/internal/server/issuer"
 	"github.com/meshctl/meshctl/internal/server/xds"
 )
 
@@ -38,6 +39,7 @@ type serveOptions struct {
 	logFormat      string
 	logLevel       string
 	limits         xds.Limits
+	signing        issuer.Policy
 	shutdown       time.Duration
 	remoteTimeout  time.Duration
 }
@@ -72,7 +74,7 @@ of itself is only compared with it.`,
 	f.StringVar(&o.network, "network", "", "`Network` of the own cluster when its system namespace has no label topology.istio.io/network")
 	f.StringVar(&o.meshID, "mesh-id", "", "`Name` of the mesh; proxies whose MESH_ID says another are refused (default: all are served)")
 	f.StringVar(&o.trustDomain, "trust-domain", "", "SPIFFE trust `domain` (default: that of the ConfigMap istio, else cluster.local)")
-	f.StringVar(&o.caDir, "ca-dir", "", "`Directory` of the signing CA: ca-cert.pem, ca-key.pem, root-cert.pem, cert-chain.pem (default: a self-signed CA kept in --state-dir)")
+	f.StringVar(&o.caDir, "ca-dir", "", "`Directory` of the signing CA, followed: ca-cert.pem, ca-key.pem, root-cert.pem, cert-chain.pem, ca-crl.pem, or tls.crt, tls.key, ca.crt (default: a self-signed CA kept in --state-dir)")
 	f.StringVar(&o.stateDir, "state-dir", "", "`Directory` for what the server keeps (default $XDG_STATE_HOME/meshctl/<cluster-id>)")
 	f.StringArrayVar(&o.tokenIssuers, "token-issuer", nil, "Trust the issuer of a directory for callers of a cluster, as `CLUSTER=DIR`; repeatable")
 	f.StringSliceVar(&o.tokenAudiences, "token-audience", []string{"istio-ca"}, "`Audience` that a token must name, one of these")
@@ -82,6 +84,7 @@ of itself is only compared with it.`,
 	f.StringVar(&o.monitoringAddr, "monitoring-addr", fmt.Sprintf(":%d", mesh.PortMonitoring), "`Address` of /metrics; empty turns it off")
 	durationVar(f, &o.remoteTimeout, "remote-timeout", 30*time.Second, "Longest wait for other clusters to be read before the rest is served")
 	limitFlags(f, &o.limits)
+	signingFlags(f, &o.signing)
 	durationVar(f, &o.shutdown, "shutdown-timeout", 5*time.Second, "Longest time for streams to end when the server stops")
 	f.StringVar(&o.logFormat, "log-format", "text", "`Format` of the log on standard error: text or json")
 	f.StringVar(&o.logLevel, "log-level", "info", "Least `level` that is logged: debug, info, warn or error")
@@ -96,12 +99,15 @@ func (o *serveOptions) run(ctx context.Context, env *Env) error {
 	if err := checkLimits(&o.limits, o.shutdown, o.remoteTimeout); err != nil {
 		return err
 	}
+	if err := checkSigning(o.signing); err != nil {
+		return err
+	}
 	cfg := server.Config{
 		ClusterID: mesh.ClusterID(o.clusterID), ConfigDir: o.configDir,
 		Network: mesh.NetworkID(o.network), MeshID: o.meshID, TrustDomain: o.trustDomain,
 		CADir: o.caDir, StateDir: o.stateDir, TokenAudiences: o.tokenAudiences,
 		GRPCAddr: o.grpcAddr, SecureGRPCAddr: o.secureGRPCAddr, HTTPAddr: o.httpAddr, MonitoringAddr: o.monitoringAddr,
-		Limits: o.limits, ShutdownTimeout: o.shutdown, RemoteTimeout: o.remoteTimeout,
+		Limits: o.limits, Signing: o.signing, ShutdownTimeout: o.shutdown, RemoteTimeout: o.remoteTimeout,
 		Version: currentBuild(), Log: log, Now: env.Now, Rand: rand.Reader,
 	}
 	if cfg.RemoteDirs, err = clusterDirs("--remote-dir", o.remoteDirs); err != nil {

@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"math"
 	"time"
 
 	"github.com/spf13/pflag"
 
+	"github.com/meshctl/meshctl/internal/server/issuer"
 	"github.com/meshctl/meshctl/internal/server/xds"
 )
 
@@ -22,6 +24,23 @@ func limitFlags(f *pflag.FlagSet, l *xds.Limits) {
 	durationVar(f, &l.ConnectionAge, "max-connection-age", l.ConnectionAge, "How long a connection lasts, give or take a tenth, before its proxy must connect anew; 0 is for ever")
 	durationVar(f, &l.Handshake, "handshake-timeout", l.Handshake, "Longest time for setting up a connection")
 	durationVar(f, &l.Write, "write-timeout", l.Write, "Longest time for a proxy to read a response; then its connection is closed")
+}
+
+// signingFlags binds what the control plane's CA signs.
+func signingFlags(f *pflag.FlagSet, p *issuer.Policy) {
+	durationVar(f, &p.TTL, "cert-ttl", issuer.DefaultTTL, "Life time of a workload's certificate when the request says none")
+	durationVar(f, &p.MaxTTL, "max-cert-ttl", issuer.DefaultMaxTTL, "Longest life time that a request for a certificate may ask for")
+	f.Float64Var(&p.PerIdentity, "csr-limit-per-identity", issuer.DefaultPerIdentity, "Certificate requests a second of one identity, ten times as many at once; 0 is any `number`")
+}
+
+func checkSigning(p issuer.Policy) error {
+	switch {
+	case p.TTL < time.Minute || p.TTL > p.MaxTTL:
+		return usagef("--cert-ttl %v: want 1m to --max-cert-ttl, which is %v", p.TTL, p.MaxTTL)
+	case math.IsNaN(p.PerIdentity) || p.PerIdentity < 0 || p.PerIdentity > 1e6:
+		return usagef("--csr-limit-per-identity %v: want a number from 0 to 1000000", p.PerIdentity)
+	}
+	return nil
 }
 
 // checkLimits refuses limits and waits that let nobody in. An age of 0 becomes

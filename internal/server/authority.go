@@ -26,7 +26,7 @@ func (s *Server) loadCA() (err error) {
 			"dir", dir, "created", created)
 	}
 	s.issuer, err = issuer.New(issuer.Config{
-		Authenticate: s.authenticate, Now: s.cfg.Now, Rand: s.cfg.Rand, Log: s.cfg.Log, Stats: issuerStats(s.metrics),
+		Policy: s.cfg.Signing, Authenticate: s.authenticate, Now: s.cfg.Now, Rand: s.cfg.Rand, Log: s.cfg.Log, Stats: issuerStats(s.metrics),
 	})
 	if err != nil {
 		return err

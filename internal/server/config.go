@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/issuer"
 	"github.com/meshctl/meshctl/internal/server/xds"
 )
 
@@ -48,6 +49,8 @@ type Config struct {
 	// a self-signed CA is kept under StateDir.
 	CADir    string
 	StateDir string
+	// Signing says what the CA signs.
+	Signing issuer.Policy
 	// TokenIssuers are directories with jwks.json and issuer, each trusted
 	// for callers of its cluster only.
 	TokenIssuers   []ClusterDir

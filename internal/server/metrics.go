@@ -24,6 +24,7 @@ func issuerStats(reg prometheus.Registerer) issuer.Stats {
 	return issuer.Stats{
 		Request:     counter("citadel_server_csr_count", "Certificate requests received."),
 		AuthFailure: counter("citadel_server_authentication_failure_count", "Certificate requests of callers that were not authenticated."),
+		Limited:     counter("meshctl_ca_limited_requests_total", "Certificate requests refused because there were too many, of one identity or at once."),
 		ParseError:  counter("citadel_server_csr_parsing_err_count", "Certificate requests that could not be read."),
 		SignError:   func(reason string) { signErrors.WithLabelValues(reason).Inc() },
 		Issued:      counter("citadel_server_success_cert_issuance_count", "Certificates issued."),

@@ -39,7 +39,7 @@ type Config struct {
 	// and every call, so the roots may change at any time.
 	Roots func(trustDomain string) *x509.CertPool
 	// Revoked reports whether the CA that signed a certificate has revoked it.
-	// May be nil. It is asked as often as Roots.
+	// May be nil. What it answers may change when the pool of Roots does.
 	Revoked func(*x509.Certificate) bool
 	// IssuerCluster returns the cluster whose CA certificate this is, or "".
 	// It binds leaves that do not name their cluster. May be nil.
@@ -55,6 +55,7 @@ type Config struct {
 type Authenticator struct {
 	cfg     Config
 	domains []string // accepted in certificates
+	proofs  cache
 }
 
 // New returns an authenticator.

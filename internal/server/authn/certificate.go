@@ -73,6 +73,11 @@ func (a *Authenticator) byCertificate(presented []*x509.Certificate) (mesh.Calle
 	if roots == nil {
 		return mesh.Caller{}, fmt.Errorf("identity %s: no roots for its trust domain", id)
 	}
+	now := a.cfg.Now()
+	p := proofOf(roots, rawOf(presented)...)
+	if caller, known := a.proofs.get(p, now); known {
+		return caller, nil
+	}
 	intermediates := x509.NewCertPool()
 	for _, c := range presented[1:] {
 		intermediates.AddCert(c)
@@ -80,7 +85,7 @@ func (a *Authenticator) byCertificate(presented []*x509.Certificate) (mesh.Calle
 	chains, err := leaf.Verify(x509.VerifyOptions{
 		Roots:         roots,
 		Intermediates: intermediates,
-		CurrentTime:   a.cfg.Now(),
+		CurrentTime:   now,
 		KeyUsages:     []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	})
 	if err != nil {
@@ -89,7 +94,23 @@ func (a *Authenticator) byCertificate(presented []*x509.Certificate) (mesh.Calle
 	if chains = a.unrevoked(chains); len(chains) == 0 {
 		return mesh.Caller{}, fmt.Errorf("identity %s: the certificate with the serial number %x, or that of a CA above it, is revoked", id, leaf.SerialNumber)
 	}
-	return mesh.Caller{Identity: id, Cluster: a.clusterOf(chains)}, nil
+	caller := mesh.Caller{Identity: id, Cluster: a.clusterOf(chains)}
+	end := leaf.NotAfter
+	for _, c := range chains[0] {
+		if c.NotAfter.Before(end) {
+			end = c.NotAfter
+		}
+	}
+	a.proofs.put(p, caller, now, end)
+	return caller, nil
+}
+
+func rawOf(list []*x509.Certificate) [][]byte {
+	var out [][]byte
+	for _, c := range list {
+		out = append(out, c.Raw)
+	}
+	return out
 }
 
 // unrevoked drops the chains that a revocation breaks.

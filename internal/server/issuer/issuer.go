@@ -5,12 +5,14 @@
 package issuer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -23,18 +25,29 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// Life times of workload certificates: what a request without one gets, and
-// the longest that may be asked for.
+// Defaults of Policy.
 const (
-	DefaultTTL = 24 * time.Hour
-	MaxTTL     = 90 * 24 * time.Hour
+	DefaultTTL         = 24 * time.Hour
+	DefaultMaxTTL      = 90 * 24 * time.Hour
+	DefaultPerIdentity = 10
 )
 
-// Config of an Issuer. Everything but Authority and Stats is required.
+// Policy says what is signed. Life times that are zero are the defaults.
+type Policy struct {
+	// TTL is the life time that a request without one gets, MaxTTL the longest
+	// that may be asked for.
+	TTL, MaxTTL time.Duration
+	// PerIdentity is how many requests a second each identity may make, ten
+	// times as many at once. 0 is any number.
+	PerIdentity float64
+}
+
+// Config of an Issuer. Everything but Authority, Policy and Stats is required.
 type Config struct {
 	// Authority signs until SetAuthority gives another. Without one nothing is
 	// signed.
 	Authority *certs.Authority
+	Policy    Policy
 	// Authenticate says who is at the other end of a gRPC call.
 	Authenticate func(context.Context) (mesh.Caller, error)
 	Now          func() time.Time
@@ -48,6 +61,7 @@ type Config struct {
 type Stats struct {
 	Request     func()              // citadel_server_csr_count
 	AuthFailure func()              // citadel_server_authentication_failure_count
+	Limited     func()              // requests over a limit
 	ParseError  func()              // citadel_server_csr_parsing_err_count
 	SignError   func(reason string) // citadel_server_csr_sign_err_count{error}
 	Issued      func()              // citadel_server_success_cert_issuance_count
@@ -61,14 +75,21 @@ const (
 	reasonCA   = "CA_NOT_READY"
 )
 
+// maxWaiting is how many requests may wait for their turn to be signed. More
+// are refused: who asked would have given up before.
+const maxWaiting = 1000
+
 // Issuer signs certificates with an authority that may be swapped while it
 // works. It is safe for concurrent use.
 type Issuer struct {
 	securityv1alpha1.UnimplementedIstioCertificateServiceServer
 
-	cfg       Config
-	authority atomic.Pointer[certs.Authority]
-	slots     chan struct{} // one for each request that may be worked on
+	cfg     Config
+	signing atomic.Pointer[signing]
+	limits  *limiter
+	slots   chan struct{} // one for each request that may be worked on
+	waiting atomic.Int64
+	signed  record
 }
 
 // New returns an Issuer. The error names what cfg lacks.
@@ -76,16 +97,41 @@ func New(cfg Config) (*Issuer, error) {
 	if cfg.Authenticate == nil || cfg.Now == nil || cfg.Rand == nil || cfg.Log == nil {
 		return nil, errors.New("issuer: Authenticate, Now, Rand and Log are required")
 	}
-	i := &Issuer{cfg: cfg, slots: make(chan struct{}, runtime.GOMAXPROCS(0))}
-	i.authority.Store(cfg.Authority)
+	cfg.Policy.TTL = cmp.Or(cfg.Policy.TTL, DefaultTTL)
+	cfg.Policy.MaxTTL = cmp.Or(cfg.Policy.MaxTTL, DefaultMaxTTL)
+	i := &Issuer{cfg: cfg, slots: make(chan struct{}, runtime.GOMAXPROCS(0)), limits: newLimiter(cfg.Policy.PerIdentity)}
+	i.SetAuthority(cfg.Authority)
 	return i, nil
 }
 
+// signing is what an authority needs to sign, made once.
+type signing struct {
+	authority *certs.Authority
+	signer    func() (*certs.LeafSigner, error)
+	answer    []string // what follows the leaf in an answer
+}
+
 // Authority returns the authority in use, nil when there is none yet.
-func (i *Issuer) Authority() *certs.Authority { return i.authority.Load() }
+func (i *Issuer) Authority() *certs.Authority {
+	if s := i.signing.Load(); s != nil {
+		return s.authority
+	}
+	return nil
+}
 
 // SetAuthority makes the issuer sign with a from now on.
-func (i *Issuer) SetAuthority(a *certs.Authority) { i.authority.Store(a) }
+func (i *Issuer) SetAuthority(a *certs.Authority) {
+	if a == nil {
+		i.signing.Store(nil)
+		return
+	}
+	s := &signing{authority: a, signer: sync.OnceValues(func() (*certs.LeafSigner, error) { return certs.NewLeafSigner(a) })}
+	for _, c := range a.Chain {
+		s.answer = append(s.answer, string(certs.EncodeCerts(c)))
+	}
+	s.answer = append(s.answer, string(certs.EncodeCerts(a.Roots...)))
+	i.signing.Store(s)
+}
 
 // errNoAuthority is that there is nothing to sign with yet.
 var errNoAuthority = errors.New("the signing CA is not loaded yet")
@@ -104,35 +150,36 @@ func (e *RequestError) Unwrap() error { return e.err }
 
 // Sign makes a certificate for the key of csr (PEM) and the identity and
 // cluster of caller; all else in csr is ignored. A ttl of zero or less means
-// DefaultTTL; more than MaxTTL is a RequestError, as is a bad csr. The
-// certificate never outlives the authority. The result is Istio's: the leaf,
-// each certificate of the chain, and last the whole root bundle, all PEM that
-// ends with a newline.
+// that of the policy; more than its maximum is a RequestError, as is a bad
+// csr. The certificate never outlives the authority. The result is Istio's: the
+// leaf, each certificate of the chain, and last the whole root bundle, all PEM
+// that ends with a newline.
 func (i *Issuer) Sign(csr []byte, caller mesh.Caller, ttl time.Duration) ([]string, error) {
-	if ttl <= 0 {
-		ttl = DefaultTTL
+	if longest := i.cfg.Policy.MaxTTL; ttl > longest {
+		return nil, &RequestError{reasonTTL, fmt.Errorf("requested life time %v is longer than the %v allowed", ttl, longest)}
 	}
-	if ttl > MaxTTL {
-		return nil, &RequestError{reasonTTL, fmt.Errorf("requested life time %v is longer than the %v allowed", ttl, MaxTTL)}
+	if ttl <= 0 {
+		ttl = i.cfg.Policy.TTL
 	}
 	req, err := certs.ParseCSR(csr)
 	if err != nil {
 		return nil, &RequestError{reasonCSR, err}
 	}
-	a := i.Authority()
-	if a == nil {
+	s := i.signing.Load()
+	if s == nil {
 		return nil, errNoAuthority
 	}
-	leaf, err := a.SignLeaf(req.PublicKey, caller, ttl, i.cfg.Now(), i.cfg.Rand)
+	signer, err := s.signer()
 	if err != nil {
 		return nil, err
 	}
-	chain := make([]string, 0, len(a.Chain)+2)
-	chain = append(chain, string(certs.EncodeCerts(leaf)))
-	for _, c := range a.Chain {
-		chain = append(chain, string(certs.EncodeCerts(c)))
+	now := i.cfg.Now()
+	leaf, until, err := signer.Sign(req.PublicKey, caller, ttl, now, i.cfg.Rand)
+	if err != nil {
+		return nil, err
 	}
-	return append(chain, string(certs.EncodeCerts(a.Roots...))), nil
+	i.signed.add(s.authority, now, until)
+	return append([]string{certs.EncodeDER(leaf)}, s.answer...), nil
 }
 
 // Register adds the CA service to a gRPC server.
@@ -150,19 +197,39 @@ func (i *Issuer) CreateCertificate(ctx context.Context, req *securityv1alpha1.Is
 		// What exactly failed would help only an attacker.
 		return nil, status.Error(codes.Unauthenticated, "request authenticate failure")
 	}
-	select {
-	case i.slots <- struct{}{}:
-		defer func() { <-i.slots }()
-	case <-ctx.Done():
-		return nil, status.FromContextError(ctx.Err()).Err()
+	if !i.limits.allow(caller.Identity, i.cfg.Now()) {
+		count(i.cfg.Stats.Limited)
+		return nil, status.Errorf(codes.ResourceExhausted, "more than %v certificate requests a second of %s", i.cfg.Policy.PerIdentity, caller.Identity)
 	}
+	if err := i.turn(ctx); err != nil {
+		return nil, err
+	}
+	defer func() { <-i.slots }()
 	chain, err := i.Sign([]byte(req.GetCsr()), caller, secondsToTTL(req.GetValidityDuration()))
 	if err != nil {
 		return nil, i.refuse(ctx, caller, err)
 	}
 	count(i.cfg.Stats.Issued)
-	i.cfg.Log.DebugContext(ctx, "certificate issued", "identity", caller.Identity.String(), "cluster", caller.Cluster)
+	if i.cfg.Log.Enabled(ctx, slog.LevelDebug) {
+		i.cfg.Log.DebugContext(ctx, "certificate issued", "identity", caller.Identity.String(), "cluster", caller.Cluster)
+	}
 	return &securityv1alpha1.IstioCertificateResponse{CertChain: chain}, nil
+}
+
+// turn waits until the request may be worked on.
+func (i *Issuer) turn(ctx context.Context) error {
+	if i.waiting.Add(1) > maxWaiting {
+		i.waiting.Add(-1)
+		count(i.cfg.Stats.Limited)
+		return status.Error(codes.ResourceExhausted, "too many certificate requests at once")
+	}
+	defer i.waiting.Add(-1)
+	select {
+	case i.slots <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return status.FromContextError(ctx.Err()).Err()
+	}
 }
 
 // refuse counts and logs a request that was not signed and returns the error
@@ -186,7 +253,7 @@ func (i *Issuer) refuse(ctx context.Context, caller mesh.Caller, err error) erro
 }
 
 // secondsToTTL converts the life time of a request. What a time.Duration
-// cannot hold becomes the longest one, which is over MaxTTL.
+// cannot hold becomes the longest one, which is over any maximum.
 func secondsToTTL(s int64) time.Duration {
 	const most = int64(1<<63-1) / int64(time.Second)
 	if s > most {
