@@ -50,6 +50,9 @@ type Options struct {
 	// SotW makes the proxies ask for the state of the world instead of
 	// incremental xDS.
 	SotW bool
+	// CertTTL is how long the certificates of proxies live; 0 means what
+	// agents ask for by themselves.
+	CertTTL time.Duration
 	// Rand and Now are used for certificates and tokens, LookupEnv for what
 	// children need of the environment.
 	Rand      io.Reader

@@ -17,8 +17,7 @@ import (
 
 // Paths below the run directory.
 const (
-	rootDir   = "ca/root"
-	caDir     = "ca"
+	caDir     = "ca" // the root, and a folder for each cluster
 	issuerDir = "issuer"
 	stateDir  = "state"
 	podsDir   = "pods" // one folder a pod: the root of its file system
@@ -52,7 +51,7 @@ func (m *Mesh) writeTrust() error {
 	if err != nil {
 		return fmt.Errorf("make the root CA: %w", err)
 	}
-	if _, err := certstore.SaveRoot(m.path(rootDir), root, false); err != nil {
+	if _, err := certstore.SaveRoot(m.path(caDir), root, false); err != nil {
 		return err
 	}
 	var intermediates []certstore.Intermediate
@@ -178,6 +177,9 @@ func (m *Mesh) agentCommand(c *cluster, p pod) (command, error) {
 		"ISTIO_META_WORKLOAD_NAME="+p.workload,
 		"ISTIO_METAJSON_LABELS="+string(labels),
 	)
+	if m.opts.CertTTL > 0 {
+		env = append(env, "SECRET_TTL="+m.opts.CertTTL.String())
+	}
 	if p.nodeType == mesh.Router {
 		env = append(env, "ISTIO_META_REQUESTED_NETWORK_VIEW="+string(p.network))
 	} else {

@@ -156,7 +156,7 @@ func TestDemoOnce(t *testing.T) {
 			}
 			for _, want := range []string{
 				"cluster1/2-mesh.yaml", "cluster1/live/pods.yaml", "cluster2/live/helloworld-endpoints.yaml",
-				"ca/root/root-cert.pem", "ca/cluster1/ca-cert.pem", "issuer/cluster2/jwks.json",
+				"ca/root-cert.pem", "ca/cluster1/ca-cert.pem", "issuer/cluster2/jwks.json",
 				"logs/cluster1-istiod.log", "logs/cluster2-client.log",
 				"config_dumps/cluster1-client.json", "config_dumps/cluster2-istio-eastwestgateway.json",
 				"bootstraps/cluster1-client.json", "certificates/cluster1-client.json", "clusters/cluster1-client.json",
