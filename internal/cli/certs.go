@@ -36,6 +36,7 @@ set or the new one, never a part or a mixture.`,
 		newCertsInspectCmd(env),
 		newCertsVerifyCmd(env),
 		newCertsExpiryCmd(env),
+		newCertsStatusCmd(env),
 		newCertsRotateCmd(env),
 	)
 	return cmd

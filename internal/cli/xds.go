@@ -74,13 +74,18 @@ var errNoSuch = errors.New("not found")
 // maxPage bounds the answer of the control plane, in bytes.
 const maxPage = 256 << 20
 
-// get reads a status page into v.
+// get reads a status page about xDS into v.
 func (o *xdsOptions) get(ctx context.Context, page string, query url.Values, v any) error {
+	return o.debug(ctx, "xds/"+page, query, v)
+}
+
+// debug reads a status page into v.
+func (o *xdsOptions) debug(ctx context.Context, page string, query url.Values, v any) error {
 	base, err := o.base()
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/debug/xds/"+page+"?"+query.Encode(), nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/debug/"+page+"?"+query.Encode(), nil)
 	if err != nil {
 		return usagef("--server %q: %w", o.server, err)
 	}

@@ -101,3 +101,21 @@ func (s *Server) issuerCluster(signer *x509.Certificate) mesh.ClusterID {
 	}
 	return ""
 }
+
+// caPage compares the CA on disk, in use and as it was given out.
+func (s *Server) caPage() ca.Page {
+	var served []ca.Signed
+	for _, by := range s.issuer.Signed() {
+		one := ca.Signed{Signer: ca.Describe(by.Authority.Cert), LastAt: by.Last.UTC(), ValidUntil: by.Until.UTC()}
+		for _, r := range by.Authority.Roots {
+			one.Roots = append(one.Roots, ca.Describe(r))
+		}
+		served = append(served, one)
+	}
+	var serving *ca.Certificate
+	if leaf := s.issuer.Serving(); leaf != nil {
+		c := ca.Describe(leaf)
+		serving = &c
+	}
+	return ca.NewPage(s.ca.Status(), served, serving, s.cfg.Now())
+}

@@ -163,6 +163,14 @@ func TestCase_C10_RootRotates(t *testing.T) {
 		t.Error("a certificate of the dropped root is accepted")
 	}
 
+	p := s.caPage()
+	if n := len(p.Served); n != 2 || p.Served[1].Signer != p.Loaded.Signer || p.Served[0].Signer.SHA256 != certs.Fingerprint(underA.Cert) || p.Error != "" {
+		t.Errorf("the page has %+v", p)
+	}
+	if len(p.Differences) != 1 || !strings.Contains(p.Differences[0], "certificates of the earlier signer") {
+		t.Errorf("differences are %q", p.Differences)
+	}
+
 	// A bad set is told everywhere, and the last good one signs.
 	if err := os.WriteFile(filepath.Join(dir, "ca-cert.pem"), certs.EncodeCerts(underA.Cert), 0o600); err != nil {
 		t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 func (s *Server) pages() map[string]admin.Page {
 	flight := s.hub.Flight()
 	return map[string]admin.Page{
+		"/debug/certs":    func(context.Context, url.Values) (any, error) { return s.caPage(), nil },
 		"/debug/clusters": func(context.Context, url.Values) (any, error) { return s.sources.list(), nil },
 		"/debug/proxies":  func(context.Context, url.Values) (any, error) { return s.hub.Proxies(), nil },
 		// One proxy's history, or without a name who there is.

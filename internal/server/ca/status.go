@@ -48,6 +48,59 @@ func describe(s *Set) *Material {
 	return m
 }
 
+// Signed is what a signer signed for workloads since the start.
+type Signed struct {
+	Signer Certificate   `json:"signer"`
+	Roots  []Certificate `json:"roots"`  // given with the last certificate
+	LastAt time.Time     `json:"lastAt"` // when that was signed
+	// ValidUntil is when the last of its certificates ends.
+	ValidUntil time.Time `json:"validUntil"`
+}
+
+// Page is what the status page of the signing CA shows.
+type Page struct {
+	Status
+	// Served has each signer since the start, the one that signed last being
+	// the last.
+	Served []Signed `json:"served"`
+	// Serving is the certificate of the secure port, shown to whoever connects.
+	Serving *Certificate `json:"serving,omitzero"`
+	// Differences say why what is on disk, loaded and served is not the same.
+	Differences []string `json:"differences"`
+}
+
+// NewPage compares.
+func NewPage(s Status, served []Signed, serving *Certificate, now time.Time) Page {
+	p := Page{Status: s, Served: served, Serving: serving, Differences: []string{}}
+	differ := func(format string, args ...any) { p.Differences = append(p.Differences, fmt.Sprintf(format, args...)) }
+	if s.Error != "" {
+		differ("on disk is not loaded, since %s: %s", s.Since.Format(time.RFC3339), s.Error)
+	}
+	if s.Alarm != "" {
+		differ("revocation lists, since %s: %s", s.Since.Format(time.RFC3339), s.Alarm)
+	}
+	if s.Loaded == nil {
+		return p
+	}
+	switch n := len(served); {
+	case n == 0:
+		differ("nothing was signed since the start")
+	case served[n-1].Signer.SHA256 != s.Loaded.Signer.SHA256:
+		differ("the signer changed at %s, and no workload has asked for a certificate since", s.LoadedAt.Format(time.RFC3339))
+	case !slices.Equal(served[n-1].Roots, s.Loaded.Roots):
+		differ("the roots changed at %s, and no workload has asked for a certificate since", s.LoadedAt.Format(time.RFC3339))
+	}
+	for _, old := range served {
+		if old.Signer.SHA256 != s.Loaded.Signer.SHA256 && old.ValidUntil.After(now) {
+			differ("certificates of the earlier signer %s are valid until %s", short(old.Signer), old.ValidUntil.Format(time.RFC3339))
+		}
+	}
+	return p
+}
+
+// short is the beginning of a certificate's SHA-256.
+func short(c Certificate) string { return c.SHA256[:min(len(c.SHA256), 23)] }
+
 // Status compares the directory with what is in use.
 type Status struct {
 	Directory string `json:"directory"`

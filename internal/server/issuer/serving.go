@@ -2,6 +2,7 @@ package issuer
 
 import (
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"slices"
 	"sync"
@@ -68,6 +69,11 @@ func (s *ServingCertificate) GetCertificate(*tls.ClientHelloInfo) (*tls.Certific
 	for _, c := range authority.Chain {
 		cert.Certificate = append(cert.Certificate, c.Raw)
 	}
+	s.issuer.serving.Store(leaf)
 	s.cert, s.authority, s.renewAt = cert, authority, now.Add(leaf.NotAfter.Sub(now)/2)
 	return cert, nil
 }
+
+// Serving returns the last certificate that was made for the control plane's
+// own port, nil when there is none yet.
+func (i *Issuer) Serving() *x509.Certificate { return i.serving.Load() }
