@@ -334,7 +334,8 @@ func (d *Dir) unknown(s *State) ([]mesh.ClusterID, error) {
 	return slices.DeleteFunc(names, func(n mesh.ClusterID) bool { return slices.Contains(s.Clusters, n) }), nil
 }
 
-// names lists the directories that hold the CA of a cluster.
+// names lists the directories that hold the CA of a cluster, in whichever
+// layout.
 func (d *Dir) names() ([]mesh.ClusterID, error) {
 	entries, err := os.ReadDir(d.Path)
 	if err != nil {
@@ -345,9 +346,21 @@ func (d *Dir) names() ([]mesh.ClusterID, error) {
 		if strings.HasPrefix(e.Name(), ".") {
 			continue
 		}
-		if _, err := os.Lstat(d.path(e.Name(), store.CertFile)); err == nil {
+		_, err := os.Lstat(d.path(e.Name(), store.CertFile))
+		if err == nil || d.isTLS(e.Name()) {
 			out = append(out, mesh.ClusterID(e.Name()))
 		}
 	}
 	return out, nil
+}
+
+// isTLS reports whether a directory holds a CA as tls.crt and tls.key, which a
+// control plane reads, too.
+func (d *Dir) isTLS(name string) bool {
+	data, err := files.Read(d.path(name, store.TLSCertFile), store.MaxFile)
+	if err != nil {
+		return false
+	}
+	list, err := certs.ParseCerts(data)
+	return err == nil && list[0].IsCA
 }

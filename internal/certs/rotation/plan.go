@@ -97,6 +97,9 @@ func (d *Dir) steps(s *State, clusters []string) []Step {
 		Why:  "safe at any time: nobody shows a certificate of the new root yet",
 		Undo: "abort, at once",
 	}
+	if s.Restored {
+		start.Undo = "abort, then abort again after " + s.Wait().String()
+	}
 	sign := Step{
 		Command: "next", Phase: Sign, Writes: dirs,
 		Does: "the new signers sign, both roots are trusted",
@@ -158,12 +161,13 @@ func (s *State) times(way []Step, now time.Time) {
 	at := now.UTC()
 	for i := range way {
 		step := &way[i]
-		if t := s.when(step.Phase); !t.IsZero() && !(s.pending() && s.Phase == step.Phase) {
+		begun := s.pending() && s.Phase == step.Phase
+		if t := s.when(step.Phase); !t.IsZero() && !begun {
 			step.Taken, at = t, t
 			continue
 		}
-		waits := i > 0 && step.Phase != Back && !(s.pending() && s.Phase == step.Phase)
-		if waits && !(step.Phase == Aborted && way[i-1].Phase == Trust) {
+		signedNothing := step.Phase == Aborted && way[max(i-1, 0)].Phase == Trust
+		if i > 0 && step.Phase != Back && !begun && !signedNothing {
 			at = at.Add(s.Wait())
 		}
 		step.NotBefore = at

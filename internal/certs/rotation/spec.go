@@ -3,7 +3,6 @@ package rotation
 import (
 	"cmp"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -123,7 +122,7 @@ func (m *maker) signer(root *certs.Authority, c *cluster) (*certs.Authority, err
 
 // leadsTo checks that the old root signed, directly or not, what signs for a
 // cluster, and that the cluster trusts it.
-func (c *cluster) leadsTo(root *x509.Certificate) error {
+func (c *cluster) leadsTo(root *x509.Certificate, now time.Time) error {
 	a := c.authority
 	if !slices.ContainsFunc(a.Roots, root.Equal) {
 		return &Refusal{Reason: fmt.Sprintf("%s does not trust the root %s", c.name, root.Subject), Fix: "make its trust bundle equal to that of the others first"}
@@ -137,11 +136,9 @@ func (c *cluster) leadsTo(root *x509.Certificate) error {
 	}
 	_, err := a.Cert.Verify(x509.VerifyOptions{
 		Roots: pool([]*x509.Certificate{root}), Intermediates: pool(a.Chain),
-		// Whether it is expired is told elsewhere.
-		CurrentTime: a.Cert.NotBefore, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
+		CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
 	})
-	var expired x509.CertificateInvalidError
-	if err != nil && !(errors.As(err, &expired) && expired.Reason == x509.Expired) {
+	if err != nil {
 		return &Refusal{Reason: fmt.Sprintf("what signs for %s does not lead to the root %s: %v", c.name, root.Subject, err), Fix: "rotate clusters of different roots apart from each other"}
 	}
 	return nil

@@ -112,6 +112,9 @@ func (d *Dir) survey(o StartOptions) (*x509.Certificate, []*cluster, error) {
 		if !mesh.IsDNSLabel(string(name)) {
 			return nil, nil, refuse("rename it", "%s: the name of a cluster has to be a DNS label", dir)
 		}
+		if d.isTLS(string(name)) {
+			return nil, nil, refuse("name its files as certs intermediate-ca does", "%s has the CA in %s, a layout that is not rotated", dir, store.TLSCertFile)
+		}
 		if c.authority, err = store.Load(dir, d.Now()); err != nil {
 			return nil, nil, err
 		}
@@ -121,7 +124,7 @@ func (d *Dir) survey(o StartOptions) (*x509.Certificate, []*cluster, error) {
 		if err := lint(dir, c.old, verify.Options{Now: d.Now()}); err != nil {
 			return nil, nil, refuse("", "%s is not fit to be rotated: %v", dir, err)
 		}
-		if err := c.leadsTo(root); err != nil {
+		if err := c.leadsTo(root, d.Now()); err != nil {
 			return nil, nil, err
 		}
 		clusters = append(clusters, c)

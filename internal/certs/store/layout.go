@@ -13,6 +13,7 @@ const (
 	RootCertFile = rootCertFile
 	RootKeyFile  = rootKeyFile
 	CRLFile      = crlFile
+	TLSCertFile  = tlsCertFile
 
 	MaxFile = maxCRL
 )
