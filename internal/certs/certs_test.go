@@ -266,7 +266,7 @@ func TestLeafFields(t *testing.T) {
 }
 
 // A leaf never outlives its signer, nor what signed that.
-func TestLeafEndsWithSigner(t *testing.T) {
+func TestCase_C5_LeafEndsWithSigner(t *testing.T) {
 	a := newIntermediate(t, newRoot(t), "cluster1")
 	end := a.Cert.NotAfter
 	leaf, err := a.SignLeaf(newKey(t, ECDSAP256).Public(), caller(), 24*time.Hour, end.Add(-time.Hour), rand.Reader)

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -34,6 +35,7 @@ type serveOptions struct {
 	tokenAudiences []string
 	grpcAddr       string
 	secureGRPCAddr string
+	minTLS         string
 	httpAddr       string
 	monitoringAddr string
 	logFormat      string
@@ -80,6 +82,7 @@ of itself is only compared with it.`,
 	f.StringSliceVar(&o.tokenAudiences, "token-audience", []string{"istio-ca"}, "`Audience` that a token must name, one of these")
 	f.StringVar(&o.grpcAddr, "grpc-addr", fmt.Sprintf("127.0.0.1:%d", mesh.PortPlaintextXDS), "`Address` of plaintext xDS, without identities; empty turns it off")
 	f.StringVar(&o.secureGRPCAddr, "secure-grpc-addr", fmt.Sprintf(":%d", mesh.PortSecureXDS), "`Address` of xDS and CA over TLS; empty turns it off")
+	f.StringVar(&o.minTLS, "tls-min-version", "1.3", "Oldest `version` of TLS that proxies may speak: 1.3 or 1.2, the latter with ECDHE and AEAD ciphers only")
 	f.StringVar(&o.httpAddr, "http-addr", ":8080", "`Address` of /ready and /version, and of status pages for callers on loopback; empty turns it off")
 	f.StringVar(&o.monitoringAddr, "monitoring-addr", fmt.Sprintf(":%d", mesh.PortMonitoring), "`Address` of /metrics; empty turns it off")
 	durationVar(f, &o.remoteTimeout, "remote-timeout", 30*time.Second, "Longest wait for other clusters to be read before the rest is served")
@@ -109,6 +112,13 @@ func (o *serveOptions) run(ctx context.Context, env *Env) error {
 		GRPCAddr: o.grpcAddr, SecureGRPCAddr: o.secureGRPCAddr, HTTPAddr: o.httpAddr, MonitoringAddr: o.monitoringAddr,
 		Limits: o.limits, Signing: o.signing, ShutdownTimeout: o.shutdown, RemoteTimeout: o.remoteTimeout,
 		Version: currentBuild(), Log: log, Now: env.Now, Rand: rand.Reader,
+	}
+	switch o.minTLS {
+	case "1.3":
+	case "1.2":
+		cfg.MinTLS = tls.VersionTLS12
+	default:
+		return usagef("--tls-min-version %q: want 1.3 or 1.2", o.minTLS)
 	}
 	if cfg.RemoteDirs, err = clusterDirs("--remote-dir", o.remoteDirs); err != nil {
 		return err

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"crypto/fips140"
 	"fmt"
 	"io"
 	"runtime"
@@ -48,12 +49,17 @@ type build struct {
 	Commit    string `json:"commit,omitzero"` // absent if the build had no repository
 	GoVersion string `json:"goVersion"`
 	Platform  string `json:"platform"`
+	// FIPS140 is whether cryptography is that of the validated module of Go.
+	FIPS140 bool `json:"fips140"`
 }
 
 func (b build) String() string {
 	s := fmt.Sprintf("meshctl %s (%s, %s)", b.Version, b.GoVersion, b.Platform)
 	if b.Commit != "" {
 		s += " commit " + b.Commit
+	}
+	if b.FIPS140 {
+		s += " FIPS 140-3"
 	}
 	return s
 }
@@ -63,6 +69,7 @@ func currentBuild() build {
 		Version:   version,
 		GoVersion: runtime.Version(),
 		Platform:  runtime.GOOS + "/" + runtime.GOARCH,
+		FIPS140:   fips140.Enabled(),
 	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

@@ -58,6 +58,8 @@ type Config struct {
 
 	GRPCAddr       string // plaintext xDS; empty turns it off
 	SecureGRPCAddr string // TLS xDS and CA
+	// MinTLS is the oldest version of TLS, such as tls.VersionTLS12; 0 is 1.3.
+	MinTLS         uint16
 	HTTPAddr       string // readiness, version, status
 	MonitoringAddr string // metrics
 

@@ -74,14 +74,14 @@ func (s *Server) serveGRPC(ctx context.Context, stopHub func()) error {
 
 func (s *Server) tlsConfig() *tls.Config {
 	return &tls.Config{
-		MinVersion: tls.VersionTLS13,
+		MinVersion: cmp.Or(s.cfg.MinTLS, tls.VersionTLS13),
 		NextProtos: []string{"h2"},
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
 			c := s.callers.Load()
 			if c == nil {
 				return nil, errors.New("the mesh configuration was not read yet")
 			}
-			return c.TLSConfig(s.serving.GetCertificate, tls.VersionTLS13), nil
+			return c.TLSConfig(s.serving.GetCertificate, s.cfg.MinTLS), nil
 		},
 	}
 }

@@ -30,6 +30,7 @@ func (a *Authenticator) TLSConfig(
 	}
 	return &tls.Config{
 		MinVersion:             minVersion,
+		CipherSuites:           modernSuites(),
 		NextProtos:             []string{"h2"},
 		GetCertificate:         getCertificate,
 		SessionTicketsDisabled: true,
@@ -48,6 +49,17 @@ func (a *Authenticator) TLSConfig(
 			}
 			return err
 		},
+	}
+}
+
+// modernSuites are the ciphers of TLS 1.2 that keep what was said secret when a
+// key leaks, and do not decrypt what was not proved to be whole. Those of 1.3
+// all do.
+func modernSuites() []uint16 {
+	return []uint16{
+		tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+		tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384, tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+		tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256, tls.TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
 	}
 }
 

@@ -222,7 +222,7 @@ func pemOf(c *x509.Certificate) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw}))
 }
 
-func TestLifeTimes(t *testing.T) {
+func TestCase_C4_LifeTimes(t *testing.T) {
 	_, long := authorities(t, 365*24*time.Hour)
 	_, short := authorities(t, time.Hour)
 	const maxSeconds = 90 * 24 * 3600
