@@ -228,7 +228,7 @@ func (r *rotateDir) say(env *Env, s *rotation.State) {
 	case rotation.Trust, rotation.Sign, rotation.Back:
 	}
 	fmt.Fprintf(env.Stdout, "next: meshctl certs rotate-root %s %s, from %s\n",
-		commandAfter(s.Phase), r.path, s.Written.Add(s.Wait()).UTC().Format(time.RFC3339))
+		commandAfter(s.Phase), r.path, s.SafeFrom().UTC().Format(time.RFC3339))
 }
 
 func commandAfter(p rotation.Phase) string {

@@ -61,7 +61,7 @@ func Waited(now func() time.Time) Gate {
 		if r.Gone != "" {
 			reason = "proxies may still have certificates of the root that is to be dropped"
 		}
-		return &Refusal{Reason: reason, Until: safe}
+		return &Refusal{Reason: reason, Until: wholeSecond(safe)}
 	}
 }
 

@@ -170,6 +170,6 @@ func (s *State) times(way []Step, now time.Time) {
 		if i > 0 && step.Phase != Back && !begun && !signedNothing {
 			at = at.Add(s.Wait())
 		}
-		step.NotBefore = at
+		step.NotBefore = wholeSecond(at)
 	}
 }

@@ -101,6 +101,18 @@ func (d *Duration) UnmarshalText(text []byte) error {
 // learns of the step, and lives as long as certificates do.
 func (s *State) Wait() time.Duration { return time.Duration(s.LeafTTL) + time.Duration(s.Propagation) }
 
+// SafeFrom is from when on the next step is safe, in whole seconds, as people
+// read it.
+func (s *State) SafeFrom() time.Time { return wholeSecond(s.Written.Add(s.Wait())) }
+
+// wholeSecond is the first whole second that is not before t.
+func wholeSecond(t time.Time) time.Time {
+	if whole := t.Truncate(time.Second); whole.Equal(t) {
+		return whole
+	}
+	return t.Truncate(time.Second).Add(time.Second)
+}
+
 // pending reports whether directories may still be as before.
 func (s *State) pending() bool { return s.Written.IsZero() }
 

@@ -131,7 +131,7 @@ func (d *Dir) Status() (*Status, error) {
 	s := &Status{State: r.state, Pending: r.state.pending()}
 	s.Command, s.Waits = r.state.following(d.Now())
 	if !s.Pending {
-		s.SafeFrom = r.state.Written.Add(r.state.Wait())
+		s.SafeFrom = r.state.SafeFrom()
 	}
 	for _, c := range r.clusters {
 		s.Directory = append(s.Directory, d.standing(r.state, c))
@@ -157,14 +157,14 @@ func (s *State) following(now time.Time) (command, waits string) {
 		if s.Phase == Sign {
 			command = "next"
 		}
-		return command, "the step was interrupted; the command completes it"
+		return command, "somebody to complete the step, which was interrupted"
 	}
 	if !now.Before(s.Written.Add(s.Wait())) {
 		return command, "nothing"
 	}
 	return command, map[Phase]string{
-		Trust: "until every proxy has renewed its certificate and with it got both roots",
-		Sign:  "until no proxy has a certificate of the old root any more",
-		Back:  "until no proxy has a certificate of the new root any more",
+		Trust: "every proxy to renew its certificate, and with it get both roots",
+		Sign:  "the last certificate of the old root to end",
+		Back:  "the last certificate of the new root to end",
 	}[s.Phase]
 }
