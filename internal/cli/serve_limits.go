@@ -23,7 +23,7 @@ func limitFlags(f *pflag.FlagSet, l *xds.Limits) {
 	f.IntVar(&l.Request, "max-request-bytes", l.Request, "`Size` of the largest request")
 	durationVar(f, &l.ConnectionAge, "max-connection-age", l.ConnectionAge, "How long a connection lasts, give or take a tenth, before its proxy must connect anew; 0 is for ever")
 	durationVar(f, &l.Handshake, "handshake-timeout", l.Handshake, "Longest time for setting up a connection")
-	durationVar(f, &l.Write, "write-timeout", l.Write, "Longest time for a proxy to read a response; then its connection is closed")
+	durationVar(f, &l.Write, "write-timeout", l.Write, "Longest time for a proxy to read a response; then its connection is closed unless 64 KiB a second were written to it")
 }
 
 // signingFlags binds what the control plane's CA signs.

@@ -61,7 +61,7 @@ func (q *queue) next() *session {
 
 func newSession(ctx context.Context, sub *subscriber, log *slog.Logger, h *Hub, stream grpc.ServerStream, sent func()) *session {
 	s := &session{hub: h, sub: sub, log: log, ended: make(chan error, 1)}
-	s.writes = newWrites(ctx, h.cfg.Limits.Write, sent, func() { h.queue.add(s) })
+	s.writes = newWrites(h.cfg.Limits.Write, h.cfg.Now, gate.ConnOf(ctx), sent, func() { h.queue.add(s) })
 	s.send = func(f *xdswire.Frame) error { return s.writes.send(stream, f) }
 	sub.session = s
 	return s
@@ -138,28 +138,39 @@ func (s *session) close() {
 // not.
 const maxUnwritten = 32 << 10
 
+// slowest is how fast a peer must at least take a frame, in bytes a second,
+// when it takes longer than any frame may: with thousands of proxies that are
+// given everything at once, each gets a small share of the network.
+const slowest = 64 << 10
+
 // writes are the frames of a stream that gRPC holds. A peer that does not take
 // one in time loses its connection: gRPC would keep both for as long as it
 // answers pings, also after the stream has ended.
 type writes struct {
 	limit time.Duration
+	now   func() time.Time
+	conn  connection
 	sent  func() // gRPC has nothing left
 	room  func() // there is room after hasRoom was false
 
 	mu     sync.Mutex
-	open   int  // frames
-	size   int  // their bytes
-	wanted bool // call room
+	open   int       // frames
+	size   int       // their bytes
+	wanted bool      // call room
+	until  time.Time // the first of them may take no longer
+	before int64     // what conn had written when late was set
 	late   *time.Timer
 }
 
-func newWrites(ctx context.Context, limit time.Duration, sent, room func()) *writes {
-	w := &writes{limit: limit, sent: sent, room: room}
-	w.late = time.AfterFunc(limit, func() {
-		if c := gate.ConnOf(ctx); c != nil {
-			c.Stall()
-		}
-	})
+// connection is what carries a stream.
+type connection interface {
+	Written() int64 // bytes so far
+	Stall()         // its peer does not read
+}
+
+func newWrites(limit time.Duration, now func() time.Time, conn connection, sent, room func()) *writes {
+	w := &writes{limit: limit, now: now, conn: conn, sent: sent, room: room}
+	w.late = time.AfterFunc(limit, w.overdue)
 	w.late.Stop()
 	return w
 }
@@ -176,7 +187,7 @@ func (w *writes) send(stream grpc.ServerStream, f *xdswire.Frame) error {
 	w.mu.Lock()
 	w.size += f.Size()
 	if w.open++; w.open == 1 {
-		w.late.Reset(w.limit)
+		w.next()
 	}
 	w.mu.Unlock()
 	done := false
@@ -187,6 +198,30 @@ func (w *writes) send(stream grpc.ServerStream, f *xdswire.Frame) error {
 		written()
 	}
 	return err
+}
+
+// next begins the time of the first frame. The lock must be held.
+func (w *writes) next() {
+	w.until = w.now().Add(w.limit + time.Duration(float64(w.size)/slowest*float64(time.Second)))
+	w.before = w.conn.Written()
+	w.late.Reset(w.limit)
+}
+
+// overdue gives a frame that moves more time, and else has the connection
+// closed.
+func (w *writes) overdue() {
+	w.mu.Lock()
+	written := w.conn.Written()
+	moves := w.open > 0 && float64(written-w.before) >= slowest*w.limit.Seconds() && w.now().Before(w.until)
+	if moves {
+		w.before = written
+		w.late.Reset(w.limit)
+	}
+	late := w.open > 0 && !moves
+	w.mu.Unlock()
+	if late {
+		w.conn.Stall()
+	}
 }
 
 // written notes that gRPC has nothing left of a frame. Its writing goroutine
@@ -200,7 +235,7 @@ func (w *writes) written(size int, done *bool) {
 	*done = true
 	w.size -= size
 	if w.open--; w.open > 0 {
-		w.late.Reset(w.limit) // for the next one
+		w.next()
 	} else {
 		w.late.Stop()
 	}

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -151,6 +152,7 @@ type Conn struct {
 	write   *time.Timer   // runs while a write does
 	prove   *time.Timer   // runs until the connection has an owner
 	records *recordReader // nil without TLS
+	written atomic.Int64
 
 	// Under the lock of conns.
 	pending *list.Element
@@ -323,12 +325,22 @@ func (c *Conn) Read(p []byte) (int, error) {
 func (c *Conn) Write(p []byte) (int, error) {
 	c.write.Reset(c.conns.cfg.Limits.Write)
 	defer c.write.Stop()
-	return c.Conn.Write(p)
+	n, err := c.Conn.Write(p)
+	c.written.Add(int64(n))
+	return n, err
 }
 
-// Stall closes a connection whose peer does not read.
+// Written is how many bytes were written so far; none for a nil Conn.
+func (c *Conn) Written() int64 {
+	if c == nil {
+		return 0
+	}
+	return c.written.Load()
+}
+
+// Stall closes a connection whose peer does not read. A nil Conn has none.
 func (c *Conn) Stall() {
-	if !c.close() {
+	if c == nil || !c.close() {
 		return
 	}
 	c.conns.cfg.Stats.Stalled()
