@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -75,12 +76,10 @@ func caTable(p ca.Page) *output.Table {
 	if p.Loaded != nil {
 		row("loaded", p.Loaded.Signer, p.Loaded.Roots, p.LoadedAt)
 	}
-	for i := len(p.Served) - 1; i >= 0; i-- {
-		what := "served"
-		if i < len(p.Served)-1 {
-			what = "served before"
-		}
-		row(what, p.Served[i].Signer, p.Served[i].Roots, p.Served[i].LastAt)
+	what := "served"
+	for _, s := range slices.Backward(p.Served) {
+		row(what, s.Signer, s.Roots, s.LastAt)
+		what = "served before"
 	}
 	if p.Serving != nil {
 		row("own port", *p.Serving, nil, p.Serving.From)

@@ -30,8 +30,14 @@ func (f materialFile) secret() bool { return f.name == caKeyFile || f.name == tl
 // variable, for nothing may change it.
 func materialFiles() []materialFile {
 	return []materialFile{
-		{caCertFile, maxCerts}, {caKeyFile, maxKey}, {certChainFile, maxCerts}, {rootCertFile, maxCerts}, {crlFile, maxCRL},
-		{tlsCertFile, maxCerts}, {tlsKeyFile, maxKey}, {tlsRootsFile, maxCerts},
+		{caCertFile, maxCerts},
+		{caKeyFile, maxKey},
+		{certChainFile, maxCerts},
+		{rootCertFile, maxCerts},
+		{crlFile, maxCRL},
+		{tlsCertFile, maxCerts},
+		{tlsKeyFile, maxKey},
+		{tlsRootsFile, maxCerts},
 	}
 }
 

@@ -59,7 +59,6 @@ func (c *CA) Run(ctx context.Context) error {
 type pending struct {
 	stamp store.Stamp
 	since time.Time
-	tried bool // as a change of all files at once
 }
 
 // see looks at the directory and uses what has changed in it: at once when all
