@@ -119,8 +119,8 @@ func (c *CA) load(m *store.Material) {
 		signer := l.set.Cert
 		c.cfg.Log.Info("signing CA loaded", "subject", signer.Subject.String(), "until", signer.NotAfter.UTC().Format(time.RFC3339),
 			"sha256", certs.Fingerprint(signer), "roots", len(l.set.Roots), "revoked", len(l.set.revoked))
+		c.set.Store(l.set) // callers with its certificates are known before there are any
 		c.cfg.Use(l.set)
-		c.set.Store(l.set)
 		if old == nil {
 			close(c.ready)
 		}
