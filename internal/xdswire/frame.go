@@ -104,7 +104,17 @@ func (f *Frame) Resources() int { return f.count }
 // WhenWritten has a function called once the last byte of the message was
 // handed to the connection, or the message was dropped with its stream. Sending
 // itself returns long before: gRPC queues what the peer does not take yet.
-func (f *Frame) WhenWritten(done func()) { f.done = done }
+// Functions of earlier calls are called too, before it.
+func (f *Frame) WhenWritten(done func()) {
+	if before := f.done; before != nil {
+		last := done
+		done = func() {
+			before()
+			last()
+		}
+	}
+	f.done = done
+}
 
 // Buffers is the message as a new list of shared bytes.
 func (f *Frame) Buffers() mem.BufferSlice {

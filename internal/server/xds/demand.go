@@ -33,11 +33,10 @@ type demand struct {
 	names   *xdswire.NameSet
 }
 
-// demandOf is a demand on its way to the hub.
-type demandOf struct {
+// demandKey is who demands what type.
+type demandKey struct {
 	sub *subscriber
 	typ int
-	demand
 }
 
 // demandBasis is what a stream's demands follow from.
@@ -67,27 +66,36 @@ func (s *session) demand(a *assignment) {
 		}
 		if s.demanded[i] != d {
 			s.demanded[i] = d
-			s.hub.post(func(m *mail) { m.demands = append(m.demands, demandOf{s.sub, i, d}) })
+			s.hub.post(func(m *mail) {
+				if m.demands == nil {
+					m.demands = make(map[demandKey]demand)
+				}
+				m.demands[demandKey{s.sub, i}] = d // only the newest counts
+			})
 		}
 	}
 }
 
 // heed gives streams views of what they ask for.
-func (h *Hub) heed(demands []demandOf, chosen map[*subscriber]*assignment) {
-	for _, d := range demands {
-		if _, ok := h.subs[d.sub]; !ok {
-			continue
+func (h *Hub) heed(demands map[demandKey]demand, chosen map[*subscriber]*assignment) {
+	of := make(map[*subscriber]struct{})
+	for k, d := range demands {
+		if _, ok := h.subs[k.sub]; ok {
+			k.sub.demands[k.typ] = d
+			of[k.sub] = struct{}{}
 		}
-		d.sub.demands[d.typ] = d.demand
+	}
+	for sub := range of {
 		// After a panic, which guard tells of, the stream keeps its views.
-		_ = h.guard("choose views", d.sub.id, func() { chosen[d.sub] = h.assign(d.sub) })
+		_ = h.guard("choose views", sub.id, func() { chosen[sub] = h.assign(sub) })
 	}
 }
 
 // answers reports whether the views of a type are those of what the stream
-// asks for now. Until they are nothing is sent.
+// asks for and may have now. Until they are nothing is sent: a view with keys
+// may show newer ones than the stream had a right to.
 func (s *session) answers(i int, t typeViews) bool {
-	return t.served && (i != sds || t.names == s.demanded[sds].names)
+	return t.served && (i != sds || t.demand == s.demanded[sds])
 }
 
 // secretsBasis is what is said of a stream's secrets follows from.

@@ -2,10 +2,12 @@ package xds
 
 import (
 	"context"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/xds/flight"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -50,6 +52,58 @@ func TestFlightRecord(t *testing.T) {
 		c.cancel()
 		b.eventually("end", func() bool { return !b.hub.Flight().History("p.ns")[0].Ended.IsZero() })
 	})
+}
+
+// TestFlightRecordOfEveryType: a change is one for the types of which the
+// state of the world always repeats the whole list, too.
+func TestFlightRecordOfEveryType(t *testing.T) {
+	both(t, func(t *testing.T, v xdswire.Variant) {
+		for _, typ := range []string{"CDS", "EDS", "LDS", "RDS"} {
+			b := start(t, newWorld().set(typ, "shared", "a", "a:1"))
+			c := b.connect(v, "p")
+			if typ == "CDS" || typ == "LDS" {
+				c.subscribe(typ)
+			} else {
+				c.subscribe(typ, "a")
+			}
+			c.wantAck(typ, "a=a:1")
+			b.world.changes.Causes = []snapshot.Cause{{}}
+			b.world.set(typ, "shared", "a", "a:2")
+			b.push()
+			c.wantAck(typ, "a=a:2")
+			b.eventually("ACK", func() bool {
+				line := b.hub.Flight().Timeline()
+				return line[len(line)-1].ACKs == 1
+			})
+			pushes := b.hub.Flight().History("p.ns")[0].Pushes
+			if last := pushes[len(pushes)-1]; last.Why != "change" || last.Change == nil || last.Change.Pushes != 1 {
+				t.Errorf("%s: %+v", typ, last)
+			}
+			b.stop()
+		}
+	})
+}
+
+// TestSentMeansWritten: a response is written when the connection took it, not
+// when gRPC did.
+func TestSentMeansWritten(t *testing.T) {
+	b := start(t, newWorld().set("CDS", "shared", "a", "a:1"), func(c *Config, _ *Access) { c.Now = time.Now })
+	deaf := make(chan struct{})
+	c := b.connectOn(b.dialDeaf(deaf), xdswire.SotW, "p")
+	go c.receive()
+	c.subscribe("CDS")
+	c.wantAck("CDS", "a=a:1")
+	close(deaf)
+	b.world.set("CDS", "shared", "a", "a:"+strings.Repeat("x", 32<<20))
+	b.push()
+	last := func() flight.Push {
+		pushes := b.hub.Flight().History("p.ns")[0].Pushes
+		return pushes[len(pushes)-1]
+	}
+	b.eventually("push", func() bool { return last().Bytes > 32<<20 })
+	if p := last(); !p.Written.IsZero() {
+		t.Errorf("written after %v, though the peer reads nothing", p.Written.Sub(p.Sent))
+	}
 }
 
 func TestViews(t *testing.T) {

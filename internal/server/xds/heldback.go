@@ -37,14 +37,15 @@ const (
 // what they may do. A resource that has one of them is never held back: the
 // rules of before could let in who is kept out now, and the other way round.
 //
-// They are looked for in the encoded bytes, where a type is always spelled
-// out, however deep it is nested, packed as Any or as TypedStruct, and
-// whatever field it stands in. Walking structs would find only what we know,
-// and miss what a later generator or a person's patch puts elsewhere. A mark
-// found by chance costs only that the resource is not held back.
+// They are looked for in the encoded bytes, where the type of each extension
+// is spelled out, however deep it is nested, packed as Any or as TypedStruct,
+// and whatever field it stands in. Walking structs would find only what we
+// know, and miss what a later generator or a person's patch puts elsewhere. A
+// mark found by chance costs only that the resource is not held back.
+// Extensions that hold such messages as plain fields are marked themselves.
 var vitalMarks = [...][]byte{
 	// Transport sockets: certificates and whom they are checked against.
-	[]byte(".transport_sockets.tls."), []byte(".transport_sockets.alts."),
+	[]byte(".transport_sockets.tls."), []byte(".transport_sockets.quic."), []byte(".transport_sockets.alts."),
 	[]byte(".transport_sockets.s2a."), []byte(".transport_sockets.starttls."),
 	// Filters of listeners and routes; their settings for a single route are
 	// messages of the same packages.

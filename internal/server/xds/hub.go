@@ -121,7 +121,7 @@ type mail struct {
 	changes  *snapshot.Changes
 	attach   []*subscriber
 	detach   []*subscriber
-	demands  []demandOf
+	demands  map[demandKey]demand
 	inspect  []chan<- []LiveView
 	// reports are of refused resources, reporters how many each identity sent.
 	reports   map[reportKey]report

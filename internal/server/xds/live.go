@@ -56,7 +56,7 @@ type assignment struct {
 type typeViews struct {
 	served      bool
 	shared, own *liveView
-	names       *xdswire.NameSet // of secrets: what was asked for
+	demand      demand // of secrets: what they were chosen by
 }
 
 // pair is what the views hold now; ok is false when they hold nothing yet.
@@ -200,7 +200,7 @@ func (h *Hub) assign(sub *subscriber) *assignment {
 		}
 	}
 	if d := sub.demands[sds]; d.asked {
-		a.types[sds] = typeViews{served: true, shared: live(d.secrets), names: d.names}
+		a.types[sds] = typeViews{served: true, shared: live(d.secrets), demand: d}
 	}
 	return a
 }

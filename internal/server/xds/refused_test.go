@@ -165,3 +165,34 @@ func TestRefusalOfEverythingEnds(t *testing.T) {
 	}
 	c.quiet()
 }
+
+// TestRefusedGaugeEndsAtZero: what proxies refuse that hang up at once does not
+// count for ever.
+func TestRefusedGaugeEndsAtZero(t *testing.T) {
+	b := start(t, small())
+	for i := range 100 {
+		c := b.connect(xdswire.Delta, fmt.Sprint("p", i))
+		c.subscribe("CDS")
+		c.nack(c.recv(), "Error adding/updating cluster(s) a: no")
+		c.cancel()
+	}
+	b.eventually("end of all", func() bool { return len(b.hub.Proxies()) == 0 })
+	b.eventually("nothing refused", func() bool { return b.metric("meshctl_xds_refused_resources", "CDS") == 0 })
+}
+
+// TestStaleNACK is of something else than was sent last, which stays good.
+func TestStaleNACK(t *testing.T) {
+	both(t, func(t *testing.T, v xdswire.Variant) {
+		b := start(t, small())
+		c := b.connect(v, "p")
+		c.subscribe("CDS")
+		c.wantAck("CDS", "a=a:1 b=b:1")
+		b.eventually("ACK", func() bool { return b.hub.Proxies()[0].Types["CDS"].Acked != "" })
+		c.request("CDS", "old", nil, nil, "old complaint")
+		b.eventually("NACK", func() bool { return b.metric("meshctl_xds_nacks_total", "CDS") == 1 })
+		c.quiet()
+		if s := b.hub.Proxies()[0].Types["CDS"]; s.NACK != nil || s.Acked != s.Sent {
+			t.Errorf("status %+v after a NACK of nothing", s)
+		}
+	})
+}

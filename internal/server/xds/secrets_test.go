@@ -414,6 +414,38 @@ func TestRightToReadKeysIsTakenBack(t *testing.T) {
 	})
 }
 
+// TestKeysOfAfterTheRightAreNotSent changes both at once: whoever may no longer
+// read keys must not see the next one.
+func TestKeysOfAfterTheRightAreNotSent(t *testing.T) {
+	both(t, func(t *testing.T, v xdswire.Variant) {
+		for range 10 {
+			w := newMeshWorld()
+			w.secret("c1", "ns", "s", 1)
+			b := start(t, w.world, realGeneration, func(c *Config, _ *Access) {
+				c.MayReadKeys = func(s *snapshot.Snapshot, _ mesh.Caller, n xdsgen.Node) error {
+					if s.Pods.Get("/ns/"+n.ID.Name) == nil {
+						return errors.New("there is no such pod")
+					}
+					return nil
+				}
+			})
+			w.view("/ns/gw", "any")
+			b.push()
+			a := b.ask(v, "ns/gw@c1", gateway, "SDS", "kubernetes://s", "kubernetes://s-cacert")
+			a.want(map[string]string{"kubernetes://s": fmt.Sprintf(pairOf, "c1/ns/s 1"), "kubernetes://s-cacert": "roots c1/ns/s 1"})
+			b.eventually("ACK", func() bool { p := b.hub.Proxies(); return len(p) == 1 && p[0].Types["SDS"].Acked != "" })
+			next := *w.s
+			next.Pods = next.Pods.With(map[string]*snapshot.Pod{"/ns/gw": nil})
+			w.s = &next
+			w.changes.Pods = map[string]struct{}{"/ns/gw": {}}
+			w.secret("c1", "ns", "s", 2)
+			b.push()
+			a.want(map[string]string{"kubernetes://s-cacert": "roots c1/ns/s 2"})
+			b.stop()
+		}
+	})
+}
+
 // TestKeysAreNotShown has a proxy refuse a secret with a text that holds the
 // key, and looks at all that people see.
 func TestKeysAreNotShown(t *testing.T) {

@@ -2,6 +2,7 @@ package xds
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"runtime"
 	"sync"
@@ -70,15 +71,33 @@ func newSession(ctx context.Context, sub *subscriber, log *slog.Logger, h *Hub, 
 // take handles a request and sends what is owed.
 func (s *session) take(handle func() error) error {
 	s.mu.Lock()
-	s.news.Store(false)
-	err := handle()
-	if err == nil {
-		err = s.flush()
-	}
-	s.mu.Unlock()
+	err := s.work(handle)
 	if err == nil && s.news.Load() {
 		s.catchUp()
 	}
+	return err
+}
+
+// errEnded is the answer to a request that comes after the end.
+var errEnded = errors.New("the stream has ended")
+
+// work does one thing for the session, then sends what is owed and unlocks it,
+// which the caller has locked. After a panic nothing is sent any more.
+func (s *session) work(thing func() error) error {
+	whole := false
+	defer func() {
+		s.closed = s.closed || !whole
+		s.mu.Unlock()
+	}()
+	s.news.Store(false)
+	err := errEnded
+	if !s.closed {
+		err = thing()
+	}
+	if err == nil {
+		err = s.flush()
+	}
+	whole = true
 	return err
 }
 
@@ -92,17 +111,11 @@ func (s *session) catchUp() {
 	}()
 	s.news.Store(true)
 	for s.news.Load() && s.mu.TryLock() {
-		s.news.Store(false)
-		if err := s.flushLocked(); err != nil {
+		if err := s.work(func() error { return nil }); err != nil {
 			s.end(err)
 			return
 		}
 	}
-}
-
-func (s *session) flushLocked() error {
-	defer s.mu.Unlock()
-	return s.flush()
 }
 
 // end has wait return. The first end counts.

@@ -1,12 +1,18 @@
 package xds
 
 import (
+	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/xdsgen"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -40,8 +46,8 @@ func TestSlowPeersAreNotStalled(t *testing.T) {
 					t.Errorf("room for more is %v behind %d bytes", w.hasRoom(), tc.size)
 				}
 				time.Sleep(time.Hour)
-				if c.stalled != tc.want {
-					t.Errorf("closed after %v, want %v", c.stalled, tc.want)
+				if got := time.Duration(c.stalled.Load()); got != tc.want {
+					t.Errorf("closed after %v, want %v", got, tc.want)
 				}
 			})
 		})
@@ -51,12 +57,72 @@ func TestSlowPeersAreNotStalled(t *testing.T) {
 type testConn struct {
 	begin   time.Time
 	rate    int64
-	stalled time.Duration
+	stalled atomic.Int64 // nanoseconds
 }
 
 func (c *testConn) Written() int64 { return int64(time.Since(c.begin).Seconds()) * c.rate }
 
-func (c *testConn) Stall() { c.stalled = time.Since(c.begin) }
+func (c *testConn) Stall() { c.stalled.Store(int64(time.Since(c.begin))) }
+
+// TestCase_E2_PanicInARequest ends the stream, which lets go of all that it
+// held.
+func TestCase_E2_PanicInARequest(t *testing.T) {
+	both(t, func(t *testing.T, v xdswire.Variant) {
+		b := start(t, small(), someone, func(c *Config, _ *Access) {
+			c.Limits.IdentityStreams = 2
+			good := c.Generation.Fallback
+			c.Generation.Fallback = func(url, name string, e *xdswire.Encoder) (*xdswire.Resource, error) {
+				if name == "panic" {
+					panic(name)
+				}
+				return good(url, name, e)
+			}
+		})
+		other := b.connect(v, "other")
+		other.subscribe("CDS")
+		other.wantAck("CDS", "a=a:1 b=b:1")
+		for i := range 3 {
+			c := b.connect(v, "p")
+			c.subscribe("RDS", "panic")
+			if s := c.status(); s.Code() != codes.Internal {
+				t.Fatalf("stream %d: got %v", i, s)
+			}
+			b.eventually("room for another", func() bool { return len(b.hub.Proxies()) == 1 })
+		}
+		if n := b.metric("meshctl_xds_panics_total", ""); n != 3 {
+			t.Errorf("%v panics counted, want 3", n)
+		}
+		b.world.set("CDS", "shared", "a", "a:2")
+		b.push()
+		other.recv()
+	})
+}
+
+// TestCase_E2_PanicInAPush is the same for what the hub published.
+func TestCase_E2_PanicInAPush(t *testing.T) {
+	both(t, func(t *testing.T, v xdswire.Variant) {
+		var armed atomic.Bool
+		w := newMeshWorld()
+		w.secret("c1", "ns", "s", 1)
+		b := start(t, w.world, realGeneration, func(c *Config, _ *Access) {
+			c.MayReadKeys = func(*snapshot.Snapshot, mesh.Caller, xdsgen.Node) error {
+				if armed.Load() {
+					panic("push")
+				}
+				return nil
+			}
+		})
+		a := b.ask(v, "ns/gw@c1", gateway, "SDS", "kubernetes://s")
+		a.want(map[string]string{"kubernetes://s": fmt.Sprintf(pairOf, "c1/ns/s 1")})
+		armed.Store(true)
+		w.view("/ns/gw", "any")
+		b.push()
+		b.eventually("the end of the stream", func() bool { return len(b.hub.Proxies()) == 0 })
+		if n := b.metric("meshctl_xds_panics_total", ""); n != 1 {
+			t.Errorf("%v panics counted, want 1", n)
+		}
+	})
+}
 
 // discard is a stream of a peer that never reads.
 type discard struct{ grpc.ServerStream }

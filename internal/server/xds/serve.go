@@ -106,9 +106,9 @@ func serve[R request](s *service, stream grpc.ServerStream, v xdswire.Variant, r
 	}
 	defer leave()
 	sess := newSession(ctx, sub, log, h, stream, leave)
-	defer sess.close()
 	h.attach(sub)
 	defer h.detach(sub)
+	defer sess.close()
 	log.Info("proxy connected", "variant", v.String())
 	go receive(sess, first.request, recv, handle)
 	err = sess.wait(ctx)

@@ -356,14 +356,14 @@ func (s *session) accept(i int) {
 func (s *session) refuse(i int, nonce, message string) {
 	s.hub.cfg.Metrics.nacks[i].Inc()
 	t := &s.types[i]
+	if !t.inflight || nonce != t.nonce {
+		return // it complains of something else than was sent last
+	}
 	version := versionInfo(t.sent.version())
 	nack := &NACK{Version: version, Message: clip(message), At: s.hub.cfg.Now()}
 	s.log.Warn("the proxy refused a response and keeps what it had",
 		"type", xdswire.ShortType(xdswire.PushOrder[i]), "version", version, "nonce", clip(nonce), "error", nack.Message)
 	s.sub.setStatus(i, func(st *typeStatus) { st.nack = nack })
-	if !t.inflight || nonce != t.nonce {
-		return
-	}
 	t.inflight = false
 	lists := [][]string{t.doubt, t.framed}
 	if !t.aside {
@@ -396,13 +396,23 @@ func clip(s string) string {
 // waits; routes and listeners wait for newer clusters that do, so that they
 // do not refer to what the proxy cannot know yet.
 func (s *session) flush() error {
-	a := s.sub.assigned.Load()
-	if a == nil || s.closed {
-		return nil
+	for {
+		a := s.sub.assigned.Load()
+		if a == nil || s.closed {
+			return nil
+		}
+		if a.err != nil {
+			return status.Error(codes.Internal, "no configuration could be chosen for the proxy")
+		}
+		if again, err := s.flushAll(a); err != nil || !again {
+			return err
+		}
 	}
-	if a.err != nil {
-		return status.Error(codes.Internal, "no configuration could be chosen for the proxy")
-	}
+}
+
+// flushAll goes once through the types. It reports whether there is more to
+// send now.
+func (s *session) flushAll(a *assignment) (again bool, err error) {
 	s.demand(a)
 	var now [numTypes]pair
 	var ok [numTypes]bool
@@ -433,14 +443,21 @@ func (s *session) flush() error {
 			t.wait(now[i])
 			continue
 		}
-		if !s.writes.hasRoom() {
-			return nil // to go on once there is
+		if !s.writes.hasRoom() { // to go on once there is
+			for j := i; j < numTypes; j++ {
+				if ok[j] {
+					s.types[j].wait(now[j])
+				}
+			}
+			return false, nil
 		}
-		if err := s.flushType(i, now[i]); err != nil {
-			return err
+		more, err := s.flushType(i, now[i])
+		if err != nil {
+			return false, err
 		}
+		again = again || more
 	}
-	return nil
+	return again, nil
 }
 
 // wait notes the first publication that cannot be sent yet.
@@ -450,16 +467,18 @@ func (t *typeState) wait(now pair) {
 	}
 }
 
-// flushType sends one response when one is owed.
-func (s *session) flushType(i int, now pair) error {
+// flushType sends one response when one is owed. It reports whether another is
+// owed although none was sent.
+func (s *session) flushType(i int, now pair) (again bool, err error) {
 	t := &s.types[i]
 	if t.held != nil {
 		s.compareHeld(t, now)
 	}
 	moved := now != t.sent
 	if !moved && !t.due && len(t.force) == 0 {
-		return nil
+		return false, nil
 	}
+	asked := t.due
 	aside := t.refused && !moved && !t.all
 	c := s.content(i, now, aside)
 	if i == sds && c.empty() {
@@ -470,29 +489,27 @@ func (s *session) flushType(i int, now pair) error {
 			t.acked, t.sent, t.refused, t.doubt = now, now, false, nil
 		}
 		t.force = nil
-		if t.release() {
-			return s.flush() // the next suspects
-		}
-		return nil
+		return t.release(), nil // the next suspects
 	}
 	if i == cds {
 		s.warm(c, t)
 	}
-	record := s.record(t, now)
+	record := s.record(t, now, asked)
 	t.aside, t.framed, t.asked = aside, c.framed, t.want
 	t.due, t.all, t.force = false, false, nil
 	if !aside {
 		t.sent = now
 	}
 	t.nonce, t.inflight = s.nonces.Next(), true
-	return s.transmit(i, now.version(), c, record)
+	return false, s.transmit(i, now.version(), c, record)
 }
 
 // record begins the record of a response of which the rest is not known yet.
-func (s *session) record(t *typeState, now pair) flight.Sent {
+// It says whether the proxy asked for it.
+func (s *session) record(t *typeState, now pair, asked bool) flight.Sent {
 	r := flight.Sent{Why: flight.Request}
 	switch round := now.round(t.sent); {
-	case t.due:
+	case asked:
 	case round != nil:
 		r.Why, r.Round = flight.Change, round
 		r.Queued = cmp.Or(t.waiting, round).Generated
@@ -560,10 +577,11 @@ func (s *session) transmit(i int, version uint64, c *content, r flight.Sent) err
 	m.sentBytes[i].Add(float64(f.Size()))
 	r.Type, r.Version, r.At = xdswire.ShortType(xdswire.PushOrder[i]), version, s.hub.cfg.Now()
 	r.Resources, r.Removed, r.Bytes = f.Resources(), len(c.removed), f.Size()
-	s.types[i].push = s.sub.record.Send(r)
+	push := s.sub.record.Send(r)
+	s.types[i].push = push
+	f.WhenWritten(func() { s.sub.record.Written(push, s.hub.cfg.Now()) })
 	if err := s.send(f); err != nil {
 		return fmt.Errorf("send %s: %w", r.Type, err)
 	}
-	s.sub.record.Written(s.types[i].push, s.hub.cfg.Now())
 	return nil
 }
