@@ -14,7 +14,7 @@ import (
 // set is the empty one.
 type NameSet struct {
 	names []string // sorted
-	bytes int
+	key   setKey
 }
 
 // Len is the number of names.
@@ -30,7 +30,7 @@ func (s *NameSet) Bytes() int {
 	if s == nil {
 		return 0
 	}
-	return s.bytes
+	return s.key.bytes
 }
 
 // Has reports whether the name is in the set.
@@ -91,18 +91,62 @@ func (t *NameSets) Of(names []string) *NameSet {
 	}
 	sorted := slices.Clone(names)
 	slices.Sort(sorted)
-	return t.intern(slices.Compact(sorted))
+	sorted = slices.Compact(sorted)
+	return t.intern(t.key(sorted), sorted)
 }
 
-// With is the set with the names added.
+// With is the set with the names added. It costs as much as the names do, and
+// a copy of the set when there is no such set yet.
 func (t *NameSets) With(s *NameSet, names []string) *NameSet {
-	return t.Of(slices.Concat(s.Names(), slices.DeleteFunc(slices.Clone(names), s.Has)))
+	added := sortedNames(names, func(n string) bool { return !s.Has(n) })
+	if len(added) == 0 {
+		return s
+	}
+	if s == nil {
+		return t.intern(t.key(added), added)
+	}
+	k := t.key(added)
+	k.sum, k.len, k.bytes = s.key.sum+k.sum, s.key.len+k.len, s.key.bytes+k.bytes
+	if found, ok := t.find(k); ok {
+		return found
+	}
+	all, rest := make([]string, 0, k.len), s.names
+	for _, n := range added {
+		i, _ := slices.BinarySearch(rest, n)
+		all, rest = append(append(all, rest[:i]...), n), rest[i:]
+	}
+	return t.intern(k, append(all, rest...))
 }
 
-// Without is the set with the names removed.
+// Without is the set with the names removed, at the same cost.
 func (t *NameSets) Without(s *NameSet, names []string) *NameSet {
-	gone := t.Of(names)
-	return t.Of(slices.DeleteFunc(slices.Clone(s.Names()), gone.Has))
+	gone := sortedNames(names, s.Has)
+	if len(gone) == 0 {
+		return s
+	}
+	k := t.key(gone)
+	k.sum, k.len, k.bytes = s.key.sum-k.sum, s.key.len-k.len, s.key.bytes-k.bytes
+	if found, ok := t.find(k); ok {
+		return found
+	}
+	left, rest := make([]string, 0, k.len), s.names
+	for _, n := range gone {
+		i, _ := slices.BinarySearch(rest, n)
+		left, rest = append(left, rest[:i]...), rest[i+1:]
+	}
+	return t.intern(k, append(left, rest...))
+}
+
+// sortedNames are those of the names that are wanted, each once.
+func sortedNames(names []string, wanted func(string) bool) []string {
+	var out []string
+	for _, n := range names {
+		if wanted(n) {
+			out = append(out, n)
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
 }
 
 // Size is the number of sets that are in use.
@@ -132,14 +176,13 @@ func (t *NameSets) find(k setKey) (*NameSet, bool) {
 }
 
 // intern returns the set of the names, which are sorted and belong to it.
-func (t *NameSets) intern(names []string) *NameSet {
-	k := t.key(names)
+func (t *NameSets) intern(k setKey, names []string) *NameSet {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if s := t.sets[k].Value(); s != nil {
 		return s
 	}
-	s := &NameSet{names: names, bytes: k.bytes}
+	s := &NameSet{names: names, key: k}
 	t.sets[k] = weak.Make(s)
 	runtime.AddCleanup(s, t.drop, k)
 	return s

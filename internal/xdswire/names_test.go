@@ -2,8 +2,11 @@ package xdswire
 
 import (
 	"fmt"
+	"maps"
+	"math/rand/v2"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
@@ -54,6 +57,53 @@ func TestNameSetsDoNotWriteToTheirArguments(t *testing.T) {
 	sets.Without(s, names)
 	if !slices.Equal(names, []string{"c", "a", "b"}) || !slices.Equal(s.Names(), []string{"a", "b"}) {
 		t.Errorf("changed: %v, %v", names, s.Names())
+	}
+}
+
+// TestNameSetsAddAndRemoveLikeSets compares random steps with a map. Each set
+// must be the one that its names have when they are given at once.
+func TestNameSetsAddAndRemoveLikeSets(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	sets := NewNameSets()
+	var s *NameSet
+	model := map[string]bool{}
+	for range 2_000 {
+		names := make([]string, rnd.IntN(6))
+		for i := range names {
+			names[i] = fmt.Sprint(rnd.IntN(40))
+		}
+		add := rnd.IntN(2) == 0
+		for _, n := range names {
+			if delete(model, n); add {
+				model[n] = true
+			}
+		}
+		if add {
+			s = sets.With(s, names)
+		} else {
+			s = sets.Without(s, names)
+		}
+		want := slices.Sorted(maps.Keys(model))
+		if !slices.Equal(s.Names(), want) || s.Bytes() != len(strings.Join(want, "")) || s != sets.Of(want) {
+			t.Fatalf("got %v of %d bytes, want %v", s.Names(), s.Bytes(), want)
+		}
+	}
+}
+
+// BenchmarkNameSetsWith adds one name to a large set and takes it out again.
+func BenchmarkNameSetsWith(b *testing.B) {
+	names := make([]string, 99_000)
+	for i := range names {
+		names[i] = fmt.Sprintf("outbound|%d||service.namespace.svc.cluster.local", i)
+	}
+	sets := NewNameSets()
+	s := sets.Of(names)
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		more := []string{fmt.Sprint(i)}
+		if sets.Without(sets.With(s, more), more) != s {
+			b.Fatal("another set came back")
+		}
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 type content struct {
 	bodies  []xdswire.Body
 	removed []string
-	// empties are the names answered with an empty resource.
+	// empties are the names answered with an empty resource, sorted.
 	empties []string
 	// framed are the names told of that do not differ between the pair
 	// acknowledged last and this one.
@@ -92,12 +92,14 @@ func (s *session) addAll(i int, c *content, now pair) {
 	if !t.want.Wildcard && found == t.want.Names.Len() {
 		return
 	}
+	var loose []*xdswire.Resource
 	for _, name := range t.want.Names.Names() {
 		if now.get(name) == nil {
 			c.framed = append(c.framed, name)
-			s.addMissing(i, c, name)
+			loose = s.addMissing(i, c, name, loose)
 		}
 	}
+	c.add(xdswire.NewBody(s.sub.variant, loose...))
 }
 
 // addPicked adds those of the resources that are subscribed to, by their
@@ -159,7 +161,7 @@ func (s *session) addNames(i int, c *content, now pair, asked, doubt []string) {
 		if r := now.get(name); r != nil {
 			loose = append(loose, r)
 		} else if _, ok := slices.BinarySearch(asked, name); ok {
-			s.addMissing(i, c, name)
+			loose = s.addMissing(i, c, name, loose)
 		}
 	}
 	c.add(xdswire.NewBody(s.sub.variant, loose...))
@@ -176,33 +178,36 @@ func (c *content) changed(name string) bool {
 
 // addMissing answers a name that was asked for and that no view has. Envoy
 // waits until it has an answer: endpoints may be said to be removed in the
-// delta variant; routes may not, because it ignores that of routes.
-func (s *session) addMissing(i int, c *content, name string) {
+// delta variant; routes may not, because it ignores that of routes. An empty
+// resource is added to loose, which is returned.
+func (s *session) addMissing(i int, c *content, name string, loose []*xdswire.Resource) []*xdswire.Resource {
 	if s.types[i].withheld.has(name) {
-		return // it keeps what it has
+		return loose // it keeps what it has
 	}
 	delta := s.sub.variant == xdswire.Delta
 	if i == rds || i == eds && !delta {
-		r, err := s.hub.cfg.Generation.Fallback(xdswire.PushOrder[i], name, &s.hub.encoder)
+		r, err := s.hub.empties.get(i, name, func() (*xdswire.Resource, error) {
+			return s.hub.cfg.Generation.Fallback(xdswire.PushOrder[i], name, &s.hub.encoder)
+		})
 		if err != nil {
 			s.log.Error("no empty answer could be made", "name", clip(name), "error", err)
 		}
 		if r != nil {
-			c.add(xdswire.NewBody(s.sub.variant, r))
 			c.empties = append(c.empties, name)
-			return
+			return append(loose, r)
 		}
 	}
 	if delta && !neverRemoved(i) {
 		c.removed = append(c.removed, name)
 	}
+	return loose
 }
 
 // addRemoved adds the names that the proxy may hold and that are gone.
 func (s *session) addRemoved(t *typeState, c *content, now pair) {
 	gone := func(names []string) {
 		for _, name := range names {
-			if t.want.Has(name) && now.get(name) == nil && !t.withheld.has(name) && !slices.Contains(c.empties, name) {
+			if _, empty := slices.BinarySearch(c.empties, name); !empty && t.want.Has(name) && now.get(name) == nil && !t.withheld.has(name) {
 				c.removed = append(c.removed, name)
 			}
 		}

@@ -91,6 +91,7 @@ type Hub struct {
 	done    chan struct{} // closed when Run ends
 	turns   *gate.Turns
 	queue   queue
+	empties empties
 	ready   atomic.Bool   // a snapshot has arrived
 	seq     atomic.Uint64 // of the snapshot that the views show
 	current atomic.Pointer[snapshot.Snapshot]

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/meshctl/meshctl/internal/server/xdsgen"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -411,6 +412,73 @@ func play(t *testing.T, h *Hub, w *world, s *session, input []byte, sent *int) {
 			w.set("CDS", "shared", "a", fmt.Sprintf("a:%d", next())).set("EDS", "shared", fuzzNames[next()%4], "x:1")
 			h.Update(w.take())
 			h.deliver()
+		}
+	}
+}
+
+// TestEmptyAnswersAreEncodedOnce has several streams ask for many names that
+// no view has.
+func TestEmptyAnswersAreEncodedOnce(t *testing.T) {
+	const unknown = 2_000
+	names := make([]string, unknown)
+	for i := range names {
+		names[i] = fmt.Sprintf("r%04d", i)
+	}
+	both(t, func(t *testing.T, v xdswire.Variant) {
+		b := start(t, newWorld()) // without any route
+		for i := range 5 {
+			c := b.connect(v, fmt.Sprintf("p%d", i))
+			c.subscribe("RDS", names...)
+			r := c.recv()
+			if len(r.resources) != unknown || r.resources["r0007"] != "r0007:fallback" {
+				t.Fatalf("%d answers came, want %d", len(r.resources), unknown)
+			}
+			c.ack(r)
+		}
+		if n := b.metric("meshctl_xds_encoded_total", "RDS"); n != unknown {
+			t.Errorf("%v answers were encoded for %d names", n, unknown)
+		}
+	})
+}
+
+func TestEmptyAnswersAreBounded(t *testing.T) {
+	var e empties
+	var enc xdswire.Encoder
+	long := make([]byte, maxEmpties/8)
+	for i := range 100 {
+		name := fmt.Sprint(i)
+		if _, err := e.get(rds, name, func() (*xdswire.Resource, error) {
+			return enc.Raw(xdswire.RouteType, name, long), nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if len(e.by) > 8 || e.size > maxEmpties {
+			t.Fatalf("%d answers of %d bytes are kept", len(e.by), e.size)
+		}
+	}
+}
+
+// BenchmarkUnknownNames answers a stream that asks anew for 99,000 names that
+// no view has.
+func BenchmarkUnknownNames(b *testing.B) {
+	names := make([]string, 99_000)
+	for i := range names {
+		names[i] = fmt.Sprintf("%d.namespace.svc.cluster.local:80", i)
+	}
+	h := drivenHub()
+	h.cfg.Generation.Fallback = xdsgen.Fallback
+	h.Update(small().take())
+	s := newTestSession(b, h, "p", xdswire.SotW, func(*xdswire.Frame) error { return nil })
+	h.deliver()
+	b.ReportAllocs()
+	for b.Loop() {
+		err := s.sotw(&discoveryv3.DiscoveryRequest{TypeUrl: xdswire.RouteType, ResourceNames: names})
+		if err == nil {
+			h.deliver()
+			err = s.flush()
+		}
+		if err != nil || !s.types[rds].inflight {
+			b.Fatal("no answer", err)
 		}
 	}
 }
