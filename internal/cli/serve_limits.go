@@ -20,6 +20,8 @@ func limitFlags(f *pflag.FlagSet, l *xds.Limits) {
 	f.IntVar(&l.AddressStreams, "max-streams-per-address", l.AddressStreams, "Largest `number` of streams of one address on the server without TLS")
 	f.IntVar(&l.Starting, "max-starting-streams", l.Starting, "`Number` of streams that are given their first configuration at a time; the others wait their turn")
 	f.IntVar(&l.Names, "max-names", l.Names, "Largest `number` of names that a stream may subscribe to of one type")
+	f.IntVar(&l.ConnNameBytes, "max-name-bytes-per-connection", l.ConnNameBytes, "Largest `size` of all names together that the streams of one connection subscribe to")
+	f.IntVar(&l.PeerNameBytes, "max-name-bytes-per-identity", l.PeerNameBytes, "The same of one identity, or without TLS of one address, in `bytes`")
 	f.IntVar(&l.Request, "max-request-bytes", l.Request, "`Size` of the largest request")
 	durationVar(f, &l.ConnectionAge, "max-connection-age", l.ConnectionAge, "How long a connection lasts, give or take a tenth, before its proxy must connect anew; 0 is for ever")
 	durationVar(f, &l.Handshake, "handshake-timeout", l.Handshake, "Longest time for setting up a connection")
@@ -57,6 +59,8 @@ func checkLimits(l *xds.Limits, shutdown, remote time.Duration) error {
 		{"max-streams-per-address", l.AddressStreams},
 		{"max-starting-streams", l.Starting},
 		{"max-names", l.Names},
+		{"max-name-bytes-per-connection", l.ConnNameBytes},
+		{"max-name-bytes-per-identity", l.PeerNameBytes},
 		{"max-request-bytes", l.Request},
 	} {
 		if n.value < 1 || n.value > 1<<31-1 {

@@ -293,6 +293,78 @@ func TestCase_E6_RequestsWithoutMeasure(t *testing.T) {
 	})
 }
 
+// TestCase_E6_NamesOfOnePeer has streams each of which asks for little.
+func TestCase_E6_NamesOfOnePeer(t *testing.T) {
+	const most = 1_050 // bytes: of ten names of 84 with 16 more each, and one that quiet asks for
+	for what, limit := range map[string]struct {
+		oneConn bool
+		set     benchOption
+	}{
+		"a connection": {true, func(c *Config, _ *Access) { c.Limits.ConnNameBytes = most }},
+		"an address":   {false, func(c *Config, _ *Access) { c.Limits.PeerNameBytes = most }},
+		"an identity": {false, func(c *Config, a *Access) {
+			someone(c, a)
+			c.Limits.PeerNameBytes = most
+		}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			both(t, func(t *testing.T, v xdswire.Variant) { namesOfOnePeer(t, start(t, small(), limit.set), v, limit.oneConn) })
+		})
+	}
+}
+
+// namesOfOnePeer finds that a peer may subscribe to ten names.
+func namesOfOnePeer(t *testing.T, b *bench, v xdswire.Variant, oneConn bool) {
+	t.Helper()
+	conn := b.dial()
+	join := func(typ string, names ...string) *client {
+		if !oneConn {
+			conn = b.dial()
+		}
+		c := b.connectOn(conn, v, "p")
+		go c.receive()
+		c.subscribe(typ, names...)
+		return c
+	}
+	taken := func(c *client) *client {
+		t.Helper()
+		c.ack(c.recv())
+		return c
+	}
+	names := make([]string, 15)
+	for i := range names {
+		names[i] = fmt.Sprintf("%084d", i)
+	}
+	first := taken(join("EDS", names[:5]...))
+	second := taken(join("EDS", names[:5]...)) // the same set
+	first.subscribe("RDS", names[5:10]...)
+	taken(first)
+	if s := join("RDS", names[10]).status(); s.Code() != codes.ResourceExhausted {
+		t.Errorf("names over the limit: got %v", s)
+	}
+	second.quiet()
+	second.cancel()
+	b.eventually("the end of a stream", func() bool { return len(b.hub.Proxies()) == 1 })
+	if s := join("RDS", names[10]).status(); s.Code() != codes.ResourceExhausted {
+		t.Errorf("names that another stream holds were given back: got %v", s)
+	}
+	first.cancel()
+	var third *client
+	b.eventually("room for another", func() bool {
+		third = join("EDS", names[:10]...)
+		select {
+		case r := <-third.in:
+			third.ack(r)
+			return true
+		case <-third.ended:
+			return false
+		}
+	})
+	third.subscribe("EDS", names[5:15]...) // in place of others
+	taken(third)
+	third.quiet()
+}
+
 func numbered(n int) []string {
 	names := make([]string, n)
 	for i := range names {

@@ -85,6 +85,8 @@ func (l Limits) withDefaults() Limits {
 	number(&l.ConnStreams, 100)
 	number(&l.IdentityStreams, 10_000)
 	number(&l.AddressStreams, 10_000)
+	number(&l.ConnNameBytes, 64<<20)
+	number(&l.PeerNameBytes, 1<<30)
 	number(&l.Starting, 64)
 	duration(&l.MemoryWait, 30*time.Second)
 	return l

@@ -95,6 +95,9 @@ func (s *session) work(thing func() error) error {
 		err = thing()
 	}
 	if err == nil {
+		err = s.holdNames()
+	}
+	if err == nil {
 		err = s.flush()
 	}
 	whole = true

@@ -85,11 +85,11 @@ func serve[R request](s *service, stream grpc.ServerStream, v xdswire.Variant, r
 	if !h.ready.Load() || h.cfg.Ready != nil && !h.cfg.Ready() {
 		return status.Error(codes.Unavailable, "server is not ready to serve discovery information")
 	}
-	caller, closeStream, err := s.caller(ctx)
+	caller, counted, err := s.caller(ctx)
 	if err != nil {
 		return err
 	}
-	defer closeStream()
+	defer counted.Close()
 	first, err := firstRequest(ctx, h, recv)
 	if err != nil || !first.ok {
 		return err
@@ -106,6 +106,7 @@ func serve[R request](s *service, stream grpc.ServerStream, v xdswire.Variant, r
 	}
 	defer leave()
 	sess := newSession(ctx, sub, log, h, stream, leave)
+	sess.counted = counted
 	h.attach(sub)
 	defer h.detach(sub)
 	defer sess.close()
@@ -127,8 +128,8 @@ func (h *Hub) panicked(log *slog.Logger, p any) error {
 	return status.Error(codes.Internal, "internal error")
 }
 
-// caller says who calls, and counts the stream for them until closeStream.
-func (s *service) caller(ctx context.Context) (caller mesh.Caller, closeStream func(), err error) {
+// caller says who calls, and counts the stream for them until it is closed.
+func (s *service) caller(ctx context.Context) (caller mesh.Caller, counted *gate.Stream, err error) {
 	if s.access.Authenticate != nil {
 		caller, err = s.access.Authenticate(ctx)
 	}
@@ -140,12 +141,8 @@ func (s *service) caller(ctx context.Context) (caller mesh.Caller, closeStream f
 		}
 		return caller, nil, status.Error(codes.Unauthenticated, "request authenticate failure")
 	}
-	conn := gate.ConnOf(ctx)
-	if conn == nil {
-		return caller, func() {}, nil
-	}
-	closeStream, err = conn.OpenStream(caller.Identity)
-	return caller, closeStream, err
+	counted, err = gate.ConnOf(ctx).OpenStream(caller.Identity)
+	return caller, counted, err
 }
 
 // takeTurn waits until the stream may start. It makes room for others with

@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/meshctl/meshctl/internal/server/xds/flight"
+	"github.com/meshctl/meshctl/internal/server/xds/gate"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -24,9 +25,12 @@ type session struct {
 	log    *slog.Logger
 	send   func(*xdswire.Frame) error
 	writes *writes
-	ended  chan error  // capacity 1: why the stream ends
-	news   atomic.Bool // the hub published something since the last flush
-	queued bool        // under the lock of the hub's queue
+	// counted counts the names that are subscribed to, as of counts.
+	counted *gate.Stream
+	counts  [numTypes]*xdswire.NameSet
+	ended   chan error  // capacity 1: why the stream ends
+	news    atomic.Bool // the hub published something since the last flush
+	queued  bool        // under the lock of the hub's queue
 
 	// mu is held by the goroutine that works for the session, never for long:
 	// the one that receives, or one of the hub's queue.
@@ -207,6 +211,19 @@ func (s *session) allowed(i int, want xdswire.Subscription) error {
 	s.hub.cfg.Metrics.rejected.Inc()
 	return status.Errorf(codes.ResourceExhausted, "%s subscription has %d names of %d bytes, at most %d names of %d bytes are accepted",
 		xdswire.ShortType(xdswire.PushOrder[i]), want.Names.Len(), want.Names.Bytes(), l.Names, l.NameBytes)
+}
+
+// holdNames counts the names subscribed to for the peer.
+func (s *session) holdNames() error {
+	var names [numTypes]*xdswire.NameSet
+	for i := range s.types {
+		names[i] = s.types[i].want.Names
+	}
+	if names == s.counts {
+		return nil
+	}
+	s.counts = names
+	return s.counted.Hold(names[:])
 }
 
 // watch starts a type anew: everything is sent, whatever was before.

@@ -32,6 +32,7 @@ type Conns struct {
 	pending   list.List            // of *Conn that have still to prove something, oldest first
 	stopped   bool
 	peers     map[peerKey]usage
+	names     map[peerKey]*holdings
 }
 
 // peerKey is whom streams, and connections that have proved whose they are,
@@ -71,6 +72,11 @@ type Limits struct {
 	// IdentityStreams is how many streams one identity may have, AddressStreams
 	// how many one address (IPv6: one /64) of which no identity is asked.
 	IdentityStreams, AddressStreams int
+	// ConnNameBytes is how long the names together may be that the streams of
+	// one connection subscribe to, PeerNameBytes those of one identity, or of
+	// one address of which none is asked. Each name counts 16 bytes more, and
+	// equal sets of names count once.
+	ConnNameBytes, PeerNameBytes int
 }
 
 // Stats are called, concurrently, when something is to be counted.
@@ -93,7 +99,10 @@ type Config struct {
 
 // NewConns makes the Conns of a server.
 func NewConns(cfg Config) *Conns {
-	return &Conns{cfg: cfg, addresses: make(map[netip.Prefix]int), peers: make(map[peerKey]usage)}
+	return &Conns{
+		cfg: cfg, addresses: make(map[netip.Prefix]int),
+		peers: make(map[peerKey]usage), names: make(map[peerKey]*holdings),
+	}
 }
 
 // Listen bounds what the listener accepts.
@@ -158,6 +167,7 @@ type Conn struct {
 	pending *list.Element
 	owner   *mesh.Identity
 	closed  bool
+	names   holdings
 }
 
 // admit makes a conn, or returns nil when its address has too many or the
@@ -264,9 +274,13 @@ func (c *Conn) own(id mesh.Identity) error {
 	return nil
 }
 
-// OpenStream counts a stream until close is called: for the identity, or for
-// the connection's address when peers do not authenticate.
-func (c *Conn) OpenStream(id mesh.Identity) (closeStream func(), err error) {
+// OpenStream counts a stream until it is closed: for the identity, or for the
+// connection's address when peers do not authenticate. A nil Conn has a nil
+// Stream.
+func (c *Conn) OpenStream(id mesh.Identity) (*Stream, error) {
+	if c == nil {
+		return nil, nil
+	}
 	s := c.conns
 	k, most := peerKey{identity: id}, s.cfg.Limits.IdentityStreams
 	if !s.cfg.Authenticate {
@@ -281,11 +295,7 @@ func (c *Conn) OpenStream(id mesh.Identity) (closeStream func(), err error) {
 	}
 	u.streams++
 	s.peers[k] = u
-	return func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.release(k, usage{streams: 1})
-	}, nil
+	return &Stream{conn: c, peer: k}, nil
 }
 
 // release takes from what a peer has open. The lock must be held.
