@@ -162,11 +162,11 @@ func TestLoadRefuses(t *testing.T) {
 		}, []string{"incomplete: ca-cert.pem, ca-key.pem, cert-chain.pem and root-cert.pem"}},
 		"key open to others": {func(_ *testing.T, dir string) error {
 			return os.Chmod(filepath.Join(dir, "ca-key.pem"), 0o644)
-		}, []string{"refuse key file", "ca-key.pem", "its mode 0644", "chmod 600"}},
+		}, []string{"exposed-key", "ca-key.pem", "its mode 0644", "chmod 600"}},
 		"key behind a link": {func(_ *testing.T, dir string) error {
 			key := filepath.Join(dir, "ca-key.pem")
 			return errors.Join(os.Rename(key, key+".real"), os.Symlink("ca-key.pem.real", key))
-		}, []string{"refuse key file", "is a symbolic link"}},
+		}, []string{"exposed-key", "is a symbolic link"}},
 		"huge certificate": {func(_ *testing.T, dir string) error {
 			return os.Truncate(filepath.Join(dir, "root-cert.pem"), 2<<20)
 		}, []string{"root-cert.pem", "more than the 1048576 bytes"}},

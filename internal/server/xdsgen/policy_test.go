@@ -33,7 +33,7 @@ func TestSidecarPolicyCountsWithoutEgress(t *testing.T) {
 		n := Node{ID: mesh.NodeID{Type: mesh.Sidecar, IP: ip, Name: "p", Namespace: ns}, Namespace: ns, IPs: []netip.Addr{ip}, Captured: true}
 		views := Assign(s, n)
 		for _, typ := range []string{xdswire.ListenerType, xdswire.RouteType} {
-			views[typ].Shared.Units(s, func(id string, u Unit) {
+			views[typ].Shared.Units(s, func(_ string, u Unit) {
 				if u == nil {
 					return
 				}
