@@ -15,17 +15,25 @@ func limitFlags(f *pflag.FlagSet, l *xds.Limits) {
 	*l = xds.DefaultLimits()
 	f.IntVar(&l.AddressConns, "max-connections-per-address", l.AddressConns, "Largest `number` of connections of one address that have not proved an identity")
 	f.IntVar(&l.IdentityConns, "max-connections-per-identity", l.IdentityConns, "Largest `number` of connections of one identity")
+	f.IntVar(&l.PendingConns, "max-pending-connections", l.PendingConns, "Largest `number` of connections of all addresses that are being set up or have still to prove an identity; one more closes the oldest")
 	f.IntVar(&l.ConnStreams, "max-streams-per-connection", l.ConnStreams, "Largest `number` of streams of one connection")
 	f.IntVar(&l.IdentityStreams, "max-streams-per-identity", l.IdentityStreams, "Largest `number` of streams of one identity")
 	f.IntVar(&l.AddressStreams, "max-streams-per-address", l.AddressStreams, "Largest `number` of streams of one address on the server without TLS")
 	f.IntVar(&l.Starting, "max-starting-streams", l.Starting, "`Number` of streams that are given their first configuration at a time; the others wait their turn")
 	f.IntVar(&l.Names, "max-names", l.Names, "Largest `number` of names that a stream may subscribe to of one type")
+	f.IntVar(&l.NameBytes, "max-name-bytes", l.NameBytes, "Largest `size` of these names together")
 	f.IntVar(&l.ConnNameBytes, "max-name-bytes-per-connection", l.ConnNameBytes, "Largest `size` of all names together that the streams of one connection subscribe to")
 	f.IntVar(&l.PeerNameBytes, "max-name-bytes-per-identity", l.PeerNameBytes, "The same of one identity, or without TLS of one address, in `bytes`")
 	f.IntVar(&l.Request, "max-request-bytes", l.Request, "`Size` of the largest request")
+	f.IntVar(&l.MetadataBytes, "max-metadata-bytes", l.MetadataBytes, "Largest `size` of a node's metadata, encoded")
+	f.IntVar(&l.MetadataDepth, "max-metadata-depth", l.MetadataDepth, "Largest `number` of levels of a node's metadata")
+	f.IntVar(&l.Headers, "max-header-bytes", l.Headers, "Largest `size` of the headers of a call")
 	durationVar(f, &l.ConnectionAge, "max-connection-age", l.ConnectionAge, "How long a connection lasts, give or take a tenth, before its proxy must connect anew; 0 is for ever")
 	durationVar(f, &l.Handshake, "handshake-timeout", l.Handshake, "Longest time for setting up a connection")
+	durationVar(f, &l.FirstRequest, "first-request-timeout", l.FirstRequest, "Longest time for the first request of a stream, and for a connection to prove an identity")
 	durationVar(f, &l.Write, "write-timeout", l.Write, "Longest time for a proxy to read a response; then its connection is closed unless 64 KiB a second were written to it")
+	durationVar(f, &l.Ping, "min-ping-interval", l.Ping, "Shortest time between the pings of a connection; one that pings more often is closed")
+	durationVar(f, &l.MemoryWait, "memory-wait", l.MemoryWait, "Longest time that a new stream waits while memory is short")
 }
 
 // signingFlags binds what the control plane's CA signs.
@@ -45,26 +53,35 @@ func checkSigning(p issuer.Policy) error {
 	return nil
 }
 
+// maxMetadataDepth keeps what reads nested metadata within its stack.
+const maxMetadataDepth = 1000
+
 // checkLimits refuses limits and waits that let nobody in. An age of 0 becomes
 // that of a connection that may last.
 func checkLimits(l *xds.Limits, shutdown, remote time.Duration) error {
+	const most = 1<<31 - 1
 	for _, n := range []struct {
-		flag  string
-		value int
+		flag        string
+		value, most int
 	}{
-		{"max-connections-per-address", l.AddressConns},
-		{"max-connections-per-identity", l.IdentityConns},
-		{"max-streams-per-connection", l.ConnStreams},
-		{"max-streams-per-identity", l.IdentityStreams},
-		{"max-streams-per-address", l.AddressStreams},
-		{"max-starting-streams", l.Starting},
-		{"max-names", l.Names},
-		{"max-name-bytes-per-connection", l.ConnNameBytes},
-		{"max-name-bytes-per-identity", l.PeerNameBytes},
-		{"max-request-bytes", l.Request},
+		{"max-connections-per-address", l.AddressConns, most},
+		{"max-connections-per-identity", l.IdentityConns, most},
+		{"max-pending-connections", l.PendingConns, most},
+		{"max-streams-per-connection", l.ConnStreams, most},
+		{"max-streams-per-identity", l.IdentityStreams, most},
+		{"max-streams-per-address", l.AddressStreams, most},
+		{"max-starting-streams", l.Starting, most},
+		{"max-names", l.Names, most},
+		{"max-name-bytes", l.NameBytes, most},
+		{"max-name-bytes-per-connection", l.ConnNameBytes, most},
+		{"max-name-bytes-per-identity", l.PeerNameBytes, most},
+		{"max-request-bytes", l.Request, most},
+		{"max-metadata-bytes", l.MetadataBytes, most},
+		{"max-metadata-depth", l.MetadataDepth, maxMetadataDepth},
+		{"max-header-bytes", l.Headers, most},
 	} {
-		if n.value < 1 || n.value > 1<<31-1 {
-			return usagef("--%s %d: want a number from 1 to %d", n.flag, n.value, 1<<31-1)
+		if n.value < 1 || n.value > n.most {
+			return usagef("--%s %d: want a number from 1 to %d", n.flag, n.value, n.most)
 		}
 	}
 	for _, d := range []struct {
@@ -72,7 +89,10 @@ func checkLimits(l *xds.Limits, shutdown, remote time.Duration) error {
 		value time.Duration
 	}{
 		{"handshake-timeout", l.Handshake},
+		{"first-request-timeout", l.FirstRequest},
 		{"write-timeout", l.Write},
+		{"min-ping-interval", l.Ping},
+		{"memory-wait", l.MemoryWait},
 		{"shutdown-timeout", shutdown},
 		{"remote-timeout", remote},
 	} {

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
+	protobuf "google.golang.org/protobuf/proto"
 )
 
 // ServerCodec is a Codec that knows long lists of names again. In the state of
@@ -24,9 +25,9 @@ var _ encoding.CodecV2 = ServerCodec{}
 
 // NewServerCodec makes the codec of servers whose sets of names are those.
 // Lists of many names in requests that it decodes are those of sets: sorted,
-// each name once, and not to be changed.
-func NewServerCodec(names *NameSets) ServerCodec {
-	return ServerCodec{names: names, scratch: &sync.Pool{New: func() any { return new([]byte) }}}
+// each name once, and not to be changed. Depth is that of a Codec.
+func NewServerCodec(names *NameSets, depth int) ServerCodec {
+	return ServerCodec{Codec: Codec{Depth: depth}, names: names, scratch: &sync.Pool{New: func() any { return new([]byte) }}}
 }
 
 const (
@@ -36,8 +37,20 @@ const (
 	maxScratch = 256 << 10
 )
 
+// Received takes a message from a stream, and notes in Err that it cannot be
+// decoded. Of an error of the codec gRPC would tell the peer itself, as one of
+// the server.
+type Received struct {
+	Message protobuf.Message
+	Err     error
+}
+
 // Unmarshal implements encoding.CodecV2.
 func (c ServerCodec) Unmarshal(data mem.BufferSlice, v any) error {
+	if r, ok := v.(*Received); ok {
+		r.Err = c.Unmarshal(data, r.Message)
+		return nil
+	}
 	req, ok := v.(*discoveryv3.DiscoveryRequest)
 	if !ok || data.Len() < longRequest {
 		return c.Codec.Unmarshal(data, v)
@@ -58,16 +71,16 @@ func (c ServerCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	}
 	sum, rest, ok := c.split(b)
 	if !ok {
-		return unmarshal(b, req) // which says what is wrong
+		return c.unmarshal(b, req) // which says what is wrong
 	}
 	set := c.names.known(sum)
 	if set == nil {
-		if err := unmarshal(b, req); err != nil {
+		if err := c.unmarshal(b, req); err != nil {
 			return err
 		}
 		set = c.names.Of(req.GetResourceNames())
 		c.names.know(sum, set)
-	} else if err := unmarshal(rest, req); err != nil {
+	} else if err := c.unmarshal(rest, req); err != nil {
 		return err
 	}
 	req.ResourceNames = set.Names()

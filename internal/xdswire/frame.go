@@ -150,7 +150,11 @@ func (w written) Put(*[]byte) { w() }
 // Codec is the gRPC codec of servers that send Frames. Every other message
 // goes through the ordinary codec, so that it can be set for a whole server
 // with grpc.ForceServerCodecV2.
-type Codec struct{}
+type Codec struct {
+	// Depth is how deep messages that are read may be nested, themselves
+	// included; 0 means the 10,000 levels of the ordinary codec.
+	Depth int
+}
 
 var _ encoding.CodecV2 = Codec{}
 
@@ -162,24 +166,20 @@ func (Codec) Marshal(v any) (mem.BufferSlice, error) {
 	return encoding.GetCodecV2(proto.Name).Marshal(v)
 }
 
-// maxDepth is how deep messages may be nested. Each level of a node's metadata
-// takes three.
-const maxDepth = 100
-
 // Unmarshal implements encoding.CodecV2.
-func (Codec) Unmarshal(data mem.BufferSlice, v any) error {
+func (c Codec) Unmarshal(data mem.BufferSlice, v any) error {
 	m, ok := v.(protobuf.Message)
 	if !ok {
 		return encoding.GetCodecV2(proto.Name).Unmarshal(data, v)
 	}
 	whole := data.MaterializeToBuffer(mem.DefaultBufferPool())
 	defer whole.Free()
-	return unmarshal(whole.ReadOnlyData(), m)
+	return c.unmarshal(whole.ReadOnlyData(), m)
 }
 
 // unmarshal decodes what a peer sent.
-func unmarshal(b []byte, m protobuf.Message) error {
-	return protobuf.UnmarshalOptions{RecursionLimit: maxDepth}.Unmarshal(b, m)
+func (c Codec) unmarshal(b []byte, m protobuf.Message) error {
+	return protobuf.UnmarshalOptions{RecursionLimit: c.Depth}.Unmarshal(b, m)
 }
 
 // Name implements encoding.CodecV2.

@@ -459,27 +459,41 @@ func TestCase_E8_DeltaSubscriptions(t *testing.T) {
 }
 
 func TestCase_E9_NodeMetadata(t *testing.T) {
-	deep := structpb.NewStringValue("bottom")
-	for range 3000 { // three messages each: at most 10,000 can be made by others
-		deep = structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{"d": deep}})
+	nested := func(levels int) *structpb.Value { // of which the metadata itself is the first
+		v := structpb.NewStringValue("bottom")
+		for range levels - 1 {
+			v = structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{"d": v}})
+		}
+		return v
 	}
 	both(t, func(t *testing.T, v xdswire.Variant) {
-		b := start(t, small())
+		b := start(t, small(), func(c *Config, _ *Access) { c.Limits.MetadataDepth = 10 })
 		good := b.connect(v, "good")
 		good.subscribe("CDS")
 		good.wantAck("CDS", "a=a:1 b=b:1")
 		for what, tt := range map[string]struct {
 			value *structpb.Value
-			codes []codes.Code
+			says  string
 		}{
-			"deep":  {deep, []codes.Code{codes.Internal}},
-			"3 MiB": {structpb.NewStringValue(strings.Repeat("x", 3<<20)), []codes.Code{codes.InvalidArgument}},
+			"too deep":  {nested(11), "at most 10 levels"},
+			"very deep": {nested(3000), "at most 10 levels"}, // others can make 10,000 messages, three for each
+			"3 MiB":     {structpb.NewStringValue(strings.Repeat("x", 3<<20)), "at most 524288"},
+			"100 KiB":   {structpb.NewStringValue(strings.Repeat("x", 100<<10)), ""},
+			"deep":      {nested(10), ""},
 		} {
+			rejected := b.metric("meshctl_xds_rejected_streams_total", "")
 			c := b.connect(v, "p")
 			c.node.Metadata = &structpb.Struct{Fields: map[string]*structpb.Value{"X": tt.value}}
 			c.subscribe("CDS")
-			if s := c.status(); !slices.Contains(tt.codes, s.Code()) || len(s.Message()) > 1000 {
+			if tt.says == "" {
+				c.wantAck("CDS", "a=a:1 b=b:1")
+				continue
+			}
+			if s := c.status(); s.Code() != codes.InvalidArgument || !strings.Contains(s.Message(), tt.says) || len(s.Message()) > 1000 {
 				t.Errorf("%s: got %.1000s", what, s)
+			}
+			if n := b.metric("meshctl_xds_rejected_streams_total", ""); n != rejected+1 {
+				t.Errorf("%s: %v streams counted as rejected, want one", what, n-rejected)
 			}
 		}
 		c := b.connect(v, "nan")

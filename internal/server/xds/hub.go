@@ -26,7 +26,7 @@ import (
 
 // Generation is what the hub needs of package xdsgen besides views.
 type Generation struct {
-	ParseNode     func(*corev3.Node) (xdsgen.Node, error)
+	ParseNode     func(n *corev3.Node, maxMetadata int) (xdsgen.Node, error)
 	Assign        func(*snapshot.Snapshot, xdsgen.Node) xdsgen.Assignment
 	AssignTouched func(*snapshot.Snapshot, *snapshot.Changes, xdsgen.Node) bool
 	// Fallback answers names of EDS and RDS that no view has; nil is no

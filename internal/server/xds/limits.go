@@ -23,6 +23,16 @@ type Limits struct {
 	// Request is the size of the largest request that is read, in bytes.
 	// Default 4 MiB.
 	Request int
+	// MetadataBytes is the size of a node's metadata. Default 512 KiB.
+	MetadataBytes int
+	// MetadataDepth is how many objects deep a node's metadata may be nested.
+	// Default 32. Other parts of requests are nested far less.
+	MetadataDepth int
+	// Headers is the size of the headers of a call, in bytes. Default 64 KiB.
+	Headers int
+	// Ping is how long a peer must wait between pings; one that pings more
+	// often loses its connection. Default 15 s, half of what agents are told.
+	Ping time.Duration
 	// Handshake is how long TLS and HTTP/2 may take to set a connection up.
 	// Default 10 s.
 	Handshake time.Duration
@@ -46,8 +56,6 @@ const NoAge time.Duration = -1
 
 // Bounds that nobody has a reason to change.
 const (
-	// maxHeaders bounds the headers of a call, in bytes.
-	maxHeaders = 64 << 10
 	// maxIdle is how long a connection may be without a stream.
 	maxIdle = 5 * time.Minute
 	// ageGrace is how long calls may go on when their connection ends for its
@@ -75,6 +83,10 @@ func (l Limits) withDefaults() Limits {
 	number(&l.Names, 100_000)
 	number(&l.NameBytes, 8<<20)
 	number(&l.Request, 4<<20)
+	number(&l.MetadataBytes, 512<<10)
+	number(&l.MetadataDepth, 32)
+	number(&l.Headers, 64<<10)
+	duration(&l.Ping, 15*time.Second)
 	duration(&l.FirstRequest, 30*time.Second)
 	duration(&l.Handshake, 10*time.Second)
 	duration(&l.Write, 30*time.Second)
@@ -96,6 +108,11 @@ func (l Limits) withDefaults() Limits {
 // bytes.
 const window = 256 << 10
 
+// messages is how deep the messages of a request with metadata of this depth
+// are nested: in the request and its node each object is one, with a field and
+// its value.
+func messages(metadata int) int { return 2 + 3*metadata }
+
 // ServerOptions are the options of a gRPC server that serves the hub. A server
 // must have them all: frames need the codec, and the rest is what keeps a
 // stream small and a hostile peer bounded.
@@ -107,18 +124,17 @@ func (h *Hub) ServerOptions() []grpc.ServerOption {
 		age.MaxConnectionAge, age.MaxConnectionAgeGrace = l.ConnectionAge, ageGrace
 	}
 	return []grpc.ServerOption{
-		grpc.ForceServerCodecV2(xdswire.NewServerCodec(h.names)),
+		grpc.ForceServerCodecV2(xdswire.NewServerCodec(h.names, messages(l.MetadataDepth))),
 		grpc.ReadBufferSize(4 << 10),
 		// Windows of a fixed size: to find a better one gRPC would answer every
 		// ACK with a ping.
 		grpc.InitialWindowSize(window),
 		grpc.InitialConnWindowSize(window),
 		grpc.MaxRecvMsgSize(l.Request),
-		grpc.MaxHeaderListSize(maxHeaders),
+		grpc.MaxHeaderListSize(uint32(l.Headers)),
 		grpc.MaxConcurrentStreams(uint32(l.ConnStreams)),
 		grpc.ConnectionTimeout(l.Handshake),
-		// Half of what agents are told to send.
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 15 * time.Second, PermitWithoutStream: true}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: l.Ping, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(age),
 	}
 }

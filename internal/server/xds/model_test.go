@@ -97,7 +97,7 @@ func (p *modelProxy) connect() {
 			p.forgetPartly()
 		}
 	}
-	node, err := p.hub.cfg.Generation.ParseNode(testNode(p.name))
+	node, err := p.hub.cfg.Generation.ParseNode(testNode(p.name), p.hub.cfg.Limits.MetadataBytes)
 	if err != nil {
 		p.t.Fatal(err)
 	}

@@ -245,7 +245,7 @@ func TestEndpointsNeverOvertakeClusters(t *testing.T) {
 // newTestSession is a session without a network.
 func newTestSession(tb testing.TB, h *Hub, name string, v xdswire.Variant, send func(*xdswire.Frame) error) *session {
 	tb.Helper()
-	node, err := h.cfg.Generation.ParseNode(testNode(name))
+	node, err := h.cfg.Generation.ParseNode(testNode(name), h.cfg.Limits.MetadataBytes)
 	if err != nil {
 		tb.Fatal(err)
 	}

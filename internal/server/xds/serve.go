@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/xds/gate"
@@ -51,16 +52,17 @@ type service struct {
 
 // StreamAggregatedResources implements ADS, state of the world.
 func (s *service) StreamAggregatedResources(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
-	return serve(s, stream, xdswire.SotW, stream.Recv, (*session).sotw)
+	return serve(s, stream, xdswire.SotW, receiver(s.hub, stream, "", sotwType), (*session).sotw)
 }
 
 // DeltaAggregatedResources implements ADS, delta.
 func (s *service) DeltaAggregatedResources(stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
-	return serve(s, stream, xdswire.Delta, stream.Recv, (*session).delta)
+	return serve(s, stream, xdswire.Delta, receiver(s.hub, stream, "", deltaType), (*session).delta)
 }
 
 // request is what the requests of both variants have in common.
 type request interface {
+	proto.Message
 	GetNode() *corev3.Node
 	GetTypeUrl() string
 }
@@ -260,7 +262,7 @@ func (s *service) admit(caller mesh.Caller, n *corev3.Node, v xdswire.Variant) (
 	if n.GetId() == "" {
 		return nil, status.Error(codes.InvalidArgument, "missing node information")
 	}
-	node, err := h.cfg.Generation.ParseNode(n)
+	node, err := h.cfg.Generation.ParseNode(n, h.cfg.Limits.MetadataBytes)
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}

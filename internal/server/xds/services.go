@@ -29,11 +29,11 @@ var separateServices = [...]struct{ name, of, typeURL string }{
 func registerSeparate(r grpc.ServiceRegistrar, s *service) {
 	for _, d := range separateServices {
 		sotw := func(_ any, stream grpc.ServerStream) error {
-			recv := receiver(s.hub, stream, d.typeURL, func(m *discoveryv3.DiscoveryRequest) *string { return &m.TypeUrl })
+			recv := receiver(s.hub, stream, d.typeURL, sotwType)
 			return serve(s, stream, xdswire.SotW, recv, (*session).sotw)
 		}
 		delta := func(_ any, stream grpc.ServerStream) error {
-			recv := receiver(s.hub, stream, d.typeURL, func(m *discoveryv3.DeltaDiscoveryRequest) *string { return &m.TypeUrl })
+			recv := receiver(s.hub, stream, d.typeURL, deltaType)
 			return serve(s, stream, xdswire.Delta, recv, (*session).delta)
 		}
 		r.RegisterService(&grpc.ServiceDesc{
@@ -48,17 +48,30 @@ func registerSeparate(r grpc.ServiceRegistrar, s *service) {
 	}
 }
 
+func sotwType(m *discoveryv3.DiscoveryRequest) *string       { return &m.TypeUrl }
+func deltaType(m *discoveryv3.DeltaDiscoveryRequest) *string { return &m.TypeUrl }
+
 // receiver receives the requests of a stream for one type, which need not name
-// it. A request that names another ends the stream.
-func receiver[M any](h *Hub, stream grpc.ServerStream, typeURL string, field func(*M) *string) func() (*M, error) {
-	return func() (*M, error) {
-		m := new(M)
-		if err := stream.RecvMsg(m); err != nil {
+// it, or with no typeURL for any. A request that names another, or that cannot
+// be decoded, ends the stream.
+func receiver[M any, R interface {
+	*M
+	request
+}](h *Hub, stream grpc.ServerStream, typeURL string, field func(R) *string) func() (R, error) {
+	return func() (R, error) {
+		m := R(new(M))
+		in := xdswire.Received{Message: m}
+		if err := stream.RecvMsg(&in); err != nil {
 			return nil, err
 		}
-		switch t := field(m); *t {
-		case typeURL:
-		case "":
+		if in.Err != nil {
+			h.cfg.Metrics.rejected.Inc()
+			return nil, status.Errorf(codes.InvalidArgument,
+				"request is malformed, or nested too deeply: at most %d levels of node metadata are accepted: %v", h.cfg.Limits.MetadataDepth, in.Err)
+		}
+		switch t := field(m); {
+		case typeURL == "", *t == typeURL:
+		case *t == "":
 			*t = typeURL
 		default:
 			h.cfg.Metrics.rejected.Inc()

@@ -129,11 +129,11 @@ func testGeneration() Generation { return generationOf() }
 // generationOf is testGeneration for more types.
 func generationOf(more ...string) Generation {
 	return Generation{
-		ParseNode: func(n *corev3.Node) (xdsgen.Node, error) {
+		ParseNode: func(n *corev3.Node, maxMetadata int) (xdsgen.Node, error) {
 			if strings.Contains(n.GetId(), "panic") {
 				panic("on purpose")
 			}
-			return xdsgen.ParseNode(n)
+			return xdsgen.ParseNode(n, maxMetadata)
 		},
 		Assign: func(s *snapshot.Snapshot, n xdsgen.Node) xdsgen.Assignment {
 			shared := "shared"

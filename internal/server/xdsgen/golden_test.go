@@ -184,7 +184,7 @@ func readNode(t testing.TB, file string) xdsgen.Node {
 	if err := protojson.Unmarshal(data, &n); err != nil {
 		t.Fatalf("%s: %v", file, err)
 	}
-	node, err := xdsgen.ParseNode(&n)
+	node, err := xdsgen.ParseNode(&n, 1<<20)
 	if err != nil {
 		t.Fatalf("%s: %v", file, err)
 	}

@@ -43,12 +43,11 @@ type Node struct {
 
 // Bounds of a node's metadata. What is kept of it lives as long as its stream.
 const (
-	maxMetadata     = 1024      // entries
-	maxMetadataSize = 512 << 10 // bytes, encoded
-	maxText         = 1024      // bytes of a value that is kept
-	maxLabels       = 1024
-	maxLabelsSize   = 64 << 10 // bytes of all labels
-	maxList         = 64       // addresses or networks
+	maxEntries    = 1024
+	maxText       = 1024 // bytes of a value that is kept
+	maxLabels     = 1024
+	maxLabelsSize = 64 << 10 // bytes of all labels
+	maxList       = 64       // addresses or networks
 )
 
 // keptTexts are the entries whose text is kept, whole or in parts, or told.
@@ -56,18 +55,19 @@ var keptTexts = [...]string{
 	"CLUSTER_ID", "NAMESPACE", "SERVICE_ACCOUNT", "NETWORK", "REQUESTED_NETWORK_VIEW", "MESH_ID", "ISTIO_VERSION",
 }
 
-// ParseNode reads an xDS node. The error names the part that is wrong.
-func ParseNode(n *corev3.Node) (Node, error) {
+// ParseNode reads an xDS node whose metadata has at most so many bytes,
+// encoded. The error names the part that is wrong.
+func ParseNode(n *corev3.Node, maxMetadata int) (Node, error) {
 	id, err := mesh.ParseNodeID(n.GetId())
 	if err != nil {
 		return Node{}, err
 	}
 	md := n.GetMetadata().GetFields()
-	if len(md) > maxMetadata {
-		return Node{}, fmt.Errorf("node %s: metadata has %d entries, at most %d are accepted", id.ProxyID(), len(md), maxMetadata)
+	if len(md) > maxEntries {
+		return Node{}, fmt.Errorf("node %s: metadata has %d entries, at most %d are accepted", id.ProxyID(), len(md), maxEntries)
 	}
-	if size := proto.Size(n.GetMetadata()); size > maxMetadataSize {
-		return Node{}, fmt.Errorf("node %s: metadata has %d bytes, at most %d are accepted", id.ProxyID(), size, maxMetadataSize)
+	if size := proto.Size(n.GetMetadata()); size > maxMetadata {
+		return Node{}, fmt.Errorf("node %s: metadata has %d bytes, at most %d are accepted", id.ProxyID(), size, maxMetadata)
 	}
 	for _, key := range keptTexts {
 		if size := len(md[key].GetStringValue()); size > maxText {

@@ -13,6 +13,9 @@ import (
 
 const nodeID = "sidecar~10.0.0.1~app.ns~ns.svc.cluster.local"
 
+// testMetadata bounds the metadata of these tests.
+const testMetadata = 512 << 10
+
 func metadata(t testing.TB, fields map[string]any) *structpb.Struct {
 	t.Helper()
 	s, err := structpb.NewStruct(fields)
@@ -33,14 +36,14 @@ func TestParseNodeBounds(t *testing.T) {
 	}{
 		"fits":           {map[string]any{"CLUSTER_ID": strings.Repeat("c", maxText), "OTHER": math.NaN()}, ""},
 		"no text":        {map[string]any{"CLUSTER_ID": math.Inf(1), "LABELS": map[string]any{"a": math.NaN()}, "INSTANCE_IPS": []any{"x"}}, ""},
-		"whole metadata": {map[string]any{"OTHER": strings.Repeat("x", maxMetadataSize)}, "metadata has"},
+		"whole metadata": {map[string]any{"OTHER": strings.Repeat("x", testMetadata)}, "metadata has"},
 		"kept text":      {map[string]any{"ISTIO_VERSION": strings.Repeat("x", maxText+1)}, "ISTIO_VERSION has"},
 		"labels":         {map[string]any{"LABELS": many}, "LABELS"},
 		"long labels":    {map[string]any{"LABELS": map[string]any{"a": strings.Repeat("x", maxLabelsSize)}}, "LABELS"},
 		"networks":       {map[string]any{"REQUESTED_NETWORK_VIEW": strings.Repeat("n,", maxList) + "n"}, "REQUESTED_NETWORK_VIEW"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := ParseNode(&corev3.Node{Id: nodeID, Metadata: metadata(t, tt.fields)})
+			_, err := ParseNode(&corev3.Node{Id: nodeID, Metadata: metadata(t, tt.fields)}, testMetadata)
 			switch {
 			case tt.want == "" && err != nil:
 				t.Error(err)
@@ -75,7 +78,7 @@ func FuzzParseNode(f *testing.F) {
 		if proto.Unmarshal(encoded, &md) != nil {
 			return
 		}
-		n, err := ParseNode(&corev3.Node{Id: id, Metadata: &md})
+		n, err := ParseNode(&corev3.Node{Id: id, Metadata: &md}, testMetadata)
 		if err != nil {
 			if len(err.Error()) > 8<<10 {
 				t.Errorf("the error has %d bytes", len(err.Error()))
