@@ -308,7 +308,9 @@ func TestCase_E6_NamesOfOnePeer(t *testing.T) {
 		}},
 	} {
 		t.Run(what, func(t *testing.T) {
-			both(t, func(t *testing.T, v xdswire.Variant) { namesOfOnePeer(t, start(t, small(), limit.set), v, limit.oneConn) })
+			both(t, func(t *testing.T, v xdswire.Variant) {
+				namesOfOnePeer(t, start(t, small(), limit.set), v, limit.oneConn)
+			})
 		})
 	}
 }

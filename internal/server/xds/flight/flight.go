@@ -15,9 +15,10 @@ import (
 
 // Bounds of what is remembered.
 const (
-	maxPushes = 32  // of one stream
-	maxEnded  = 128 // streams that ended
-	maxRounds = 256 // publications
+	maxPushes     = 32  // of one stream
+	maxEnded      = 128 // streams that ended
+	maxEndedProxy = 4   // of these, streams of one proxy
+	maxRounds     = 256 // publications
 )
 
 // Round is one publication: what caused it and when it passed each stage.
@@ -130,7 +131,8 @@ func (r *Recorder) Open(info Info) *Stream {
 }
 
 // Close notes the end of the stream. Its record stays until enough others
-// have ended.
+// have ended; those of one proxy make room for each other first, so that one
+// that keeps connecting does not push out the rest.
 func (s *Stream) Close(now time.Time) {
 	s.mu.Lock()
 	s.info.Ended = now
@@ -139,6 +141,18 @@ func (s *Stream) Close(now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.live, s)
+	// Info.Proxy never changes, so it is read without the stream's lock.
+	same := func(e *Stream) bool { return e.info.Proxy == s.info.Proxy }
+	of := 0
+	for _, e := range r.ended {
+		if same(e) {
+			of++
+		}
+	}
+	if of >= maxEndedProxy {
+		oldest := slices.IndexFunc(r.ended, same)
+		r.ended = slices.Delete(r.ended, oldest, oldest+1)
+	}
 	r.ended = appendBounded(r.ended, s, maxEnded)
 }
 

@@ -104,10 +104,34 @@ func TestBounds(t *testing.T) {
 		}
 	}
 	for i := range 3 * maxEnded {
-		r.Open(Info{Stream: fmt.Sprint("q-", i)}).Close(at(1))
+		r.Open(Info{Stream: fmt.Sprint("q-", i), Proxy: fmt.Sprint("q-", i)}).Close(at(1))
 	}
 	if n := len(r.Streams()); n != maxEnded+1 {
 		t.Errorf("%d streams are remembered, want %d", n, maxEnded+1)
+	}
+}
+
+// TestFlappingProxy has one proxy connect again and again: what is known of the
+// others stays, and of it the newest.
+func TestFlappingProxy(t *testing.T) {
+	r := New()
+	quiet := r.Open(Info{Stream: "quiet-0", Proxy: "quiet"})
+	quiet.NACK(quiet.Send(Sent{}), at(1), "no", nil)
+	quiet.Close(at(1))
+	for i := range 3 * maxEnded {
+		s := r.Open(Info{Stream: fmt.Sprintf("flapping-%03d", i), Proxy: "flapping"})
+		s.NACK(s.Send(Sent{}), at(2), "no", nil)
+		s.Close(at(2))
+	}
+	if h := r.History("quiet"); len(h) != 1 {
+		t.Errorf("%d streams of the quiet proxy are remembered, want 1", len(h))
+	}
+	if n := len(r.NACKs()); n != maxEndedProxy+1 {
+		t.Errorf("%d NACKs are remembered, want %d", n, maxEndedProxy+1)
+	}
+	h := r.History("flapping")
+	if newest := fmt.Sprintf("flapping-%03d", 3*maxEnded-1); len(h) != maxEndedProxy || h[maxEndedProxy-1].Stream != newest {
+		t.Errorf("%d streams of the flapping proxy are remembered, want %d up to %s", len(h), maxEndedProxy, newest)
 	}
 }
 

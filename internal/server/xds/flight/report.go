@@ -96,8 +96,9 @@ func (r *Recorder) History(name string) []History {
 	return out
 }
 
-// NACKs lists the refused responses that are remembered, oldest first. Each
-// stream has its own bounds, so no proxy can push out those of another.
+// NACKs lists the refused responses that are remembered, oldest first. Those of
+// a stream that goes on give way only to its own responses; those of streams
+// that ended go when enough of the same proxy, or of many others, have ended.
 func (r *Recorder) NACKs() []NACK {
 	out := []NACK{}
 	for _, s := range r.streams() {
