@@ -201,7 +201,11 @@ func (o *xdsHistoryOptions) unknown(ctx context.Context) error {
 	names = slices.Compact(names)
 	near := nearNames(o.proxy, names)
 	if len(near) == 0 {
-		return fmt.Errorf("no proxy %q is or was connected to %s, among %d others; a proxy is named name.namespace", o.proxy, o.server, len(names))
+		others := "nor any other"
+		if n := len(names); n > 0 {
+			others = "among " + plural(n, "other")
+		}
+		return fmt.Errorf("no proxy %q is or was connected to %s, %s; a proxy is named name.namespace", o.proxy, o.server, others)
 	}
 	return fmt.Errorf("no proxy %q is or was connected to %s, near are: %s", o.proxy, o.server, output.Escape(strings.Join(near, ", ")))
 }

@@ -9,6 +9,8 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -168,6 +170,7 @@ func TestXDSCommands(t *testing.T) {
 	m.eventually(`CDS +change .* ACK .* Service apps/web of c1, .*web\.yaml:1`, "xds", "history", "client-1.apps-1")
 	m.eventually(`(?m)Service apps/web of c1, .*web\.yaml:1$`, "xds", "timeline")
 	m.eventually(`(?m)^CDS +shared +1 +1 +\d+ +\d+ `, "xds", "views")
+	m.eventually(`(?m)^CDS +shared .* everyone$`, "xds", "views")
 
 	m.service(82)
 	m.next("Error adding/updating cluster(s) outbound|82||web.apps.svc.cluster.local: no good")
@@ -201,7 +204,7 @@ func TestXDSErrors(t *testing.T) {
 	}{
 		{[]string{"xds", "history", "client.apps"}, 1, `no proxy "client.apps" is or was connected to .*, near are: client-1.apps`},
 		{[]string{"xds", "history", "client"}, 1, `near are: client-1.apps`},
-		{[]string{"xds", "history", "something.else"}, 1, `among 1 others; a proxy is named name.namespace`},
+		{[]string{"xds", "history", "something.else"}, 1, `among 1 other; a proxy is named name.namespace`},
 		{[]string{"xds", "history"}, 2, `want one proxy`},
 		{[]string{"xds", "views", "-o", "xml"}, 2, `use table, json or yaml`},
 	} {
@@ -265,5 +268,22 @@ func TestXDSNACKsWatch(t *testing.T) {
 				t.Errorf("the NACK is shown more than once:\n%s", seen.String())
 			}
 		})
+	}
+}
+
+// TestXDSHistoryOfNobody asks a control plane to which nobody ever connected.
+func TestXDSHistoryOfNobody(t *testing.T) {
+	m := startXDSMesh(t)
+	empty := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Has("proxy") {
+			http.Error(w, flightNotFound+"not found", http.StatusNotFound)
+			return
+		}
+		fmt.Fprint(w, "[]")
+	}))
+	defer empty.Close()
+	m.debug = empty.Listener.Addr().String()
+	if code, _, stderr := m.run("xds", "history", "web.apps"); code != 1 || !strings.Contains(stderr, ", nor any other; a proxy is named name.namespace") {
+		t.Errorf("exit code %d: %s", code, stderr)
 	}
 }

@@ -39,7 +39,7 @@ func (o *xdsViewsOptions) run(ctx context.Context, env *Env) error {
 	table := &output.Table{Header: []string{"TYPE", "SCOPE", "VIEWS", "STREAMS", "RESOURCES", "BYTES", "VERSION", "OF"}, Gap: 3}
 	for _, v := range views {
 		table.Rows = append(table.Rows, []string{
-			v.Type, v.Scope, fmt.Sprint(v.Views), fmt.Sprint(v.Streams), fmt.Sprint(v.Resources), size(int64(v.Bytes)), orDash(v.Version), orDash(v.Of),
+			v.Type, v.Scope, fmt.Sprint(v.Views), fmt.Sprint(v.Streams), fmt.Sprint(v.Resources), size(int64(v.Bytes)), orDash(v.Version), cmp.Or(v.Of, "everyone"),
 		})
 	}
 	return o.show(env, views, table, "No proxy is connected.")

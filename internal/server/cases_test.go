@@ -13,6 +13,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -273,6 +274,10 @@ func TestCase_E13_RemotesDown(t *testing.T) {
 	})
 	if code, body := get(t, s, "/ready"); code != http.StatusOK {
 		t.Errorf("/ready says %d %s", code, body)
+	}
+	_, body := get(t, s, "/ready?verbose")
+	if want := regexp.MustCompile(`^ready\nsigning CA: .*, valid until \d.*\ncluster cluster1: read\ncluster cluster2: not read: .*\ncluster cluster3: not read: .*\n$`); !want.MatchString(body) {
+		t.Errorf("/ready?verbose says %s, want %s", body, want)
 	}
 	m := metrics(t, s)
 	for cluster, want := range map[string]float64{"cluster1": 1, "cluster2": 0, "cluster3": 0} {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/server/admin"
+	"github.com/meshctl/meshctl/internal/server/ca"
 	"github.com/meshctl/meshctl/internal/server/xds"
 )
 
@@ -35,21 +36,44 @@ func (s *Server) pages() map[string]admin.Page {
 	}
 }
 
-// notes are what is wrong with the signing CA and what proxies refused, for
-// /ready?verbose.
+// notes are what is known besides the reasons not to be ready, for
+// /ready?verbose: what the server is ready with, what is wrong with the signing
+// CA, and what proxies refused.
 func (s *Server) notes() []string {
 	var lines []string
-	if s.ca.Current() != nil { // else it is a reason not to be ready
-		lines = s.ca.Problems()
+	set := s.ca.Current()
+	if len(s.notReady()) == 0 && set != nil {
+		signer := ca.Describe(set.Cert)
+		lines = append(lines, "ready", fmt.Sprintf("signing CA: %s, valid until %s", signer.Subject, signer.Until.Format(time.RFC3339)))
+		for _, c := range s.sources.list() {
+			lines = append(lines, c.note())
+		}
+	}
+	if set != nil { // else it is a reason not to be ready
+		lines = append(lines, s.ca.Problems()...)
 	}
 	return append(lines, notesOf(s.hub.NACKs())...)
+}
+
+func (c *clusterStatus) note() string {
+	switch {
+	case c.Error != "":
+		return fmt.Sprintf("cluster %s: not read: %s", c.Cluster, c.Error)
+	case !c.Synced:
+		return fmt.Sprintf("cluster %s: not read yet", c.Cluster)
+	}
+	return fmt.Sprintf("cluster %s: read", c.Cluster)
 }
 
 func notesOf(page xds.NACKs) []string {
 	var refused, held []string
 	for _, r := range page.Refused[:min(len(page.Refused), maxNotes)] {
-		refused = append(refused, fmt.Sprintf("%s %s: refused by %d streams since %s: %q",
-			r.Type, r.Resource, len(r.Streams), r.Since.UTC().Format(time.RFC3339), r.Error))
+		streams := "1 stream"
+		if n := len(r.Streams); n != 1 {
+			streams = fmt.Sprintf("%d streams", n)
+		}
+		refused = append(refused, fmt.Sprintf("%s %s: refused by %s since %s: %q",
+			r.Type, r.Resource, streams, r.Since.UTC().Format(time.RFC3339), r.Error))
 	}
 	for _, h := range page.HeldBack[:min(len(page.HeldBack), maxNotes)] {
 		instead := "nothing"

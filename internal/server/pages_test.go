@@ -26,7 +26,7 @@ func TestNotes(t *testing.T) {
 		`CDS a: version 2 held back from Envoy "1.40.0" since 2026-05-04T03:02:01Z, version 1 served instead`,
 		`LDS b: version 3 held back from Envoy "1.40.0" since 2026-05-04T03:02:01Z, nothing served instead`,
 		"refused: 1",
-		`CDS a: refused by 1 streams since 2026-05-04T03:02:01Z: "no\ngood"`,
+		`CDS a: refused by 1 stream since 2026-05-04T03:02:01Z: "no\ngood"`,
 	}
 	if d := cmp.Diff(want, notesOf(page)); d != "" {
 		t.Error(d)

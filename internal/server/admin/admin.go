@@ -23,8 +23,8 @@ type Config struct {
 	// Ready returns the reasons why the control plane is not ready, none when
 	// it is.
 	Ready func() []string
-	// Notes, when set, are what is wrong besides: /ready?verbose shows them to
-	// loopback callers, ready or not.
+	// Notes, when set, are what is to be known besides: /ready?verbose shows
+	// them to loopback callers, ready or not.
 	Notes func() []string
 	// Version is shown as JSON.
 	Version any
