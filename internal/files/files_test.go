@@ -271,6 +271,44 @@ func TestReadSecretMounted(t *testing.T) {
 	wantError(t, err, "is a symbolic link")
 }
 
+// What looks like a mounted Secret but leads out of its directory is none.
+func TestReadSecretLeavesNoDirectory(t *testing.T) {
+	elsewhere := t.TempDir()
+	put(t, filepath.Join(elsewhere, "key"), "key", 0o644)
+	for name, lead := range map[string]func(dir string){
+		"the version is a link": func(dir string) { link(t, elsewhere, filepath.Join(dir, "..v")) },
+		"the version is a link inside": func(dir string) {
+			put(t, filepath.Join(dir, "other", "key"), "key", 0o644)
+			link(t, "other", filepath.Join(dir, "..v"))
+		},
+		"the file is a link": func(dir string) {
+			if err := os.Mkdir(filepath.Join(dir, "..v"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			link(t, filepath.Join(elsewhere, "key"), filepath.Join(dir, "..v", "key"))
+		},
+		"the file is a link inside": func(dir string) {
+			put(t, filepath.Join(dir, "..v", "other"), "key", 0o600)
+			link(t, "other", filepath.Join(dir, "..v", "key"))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			lead(dir)
+			link(t, "..v", filepath.Join(dir, "..data"))
+			link(t, filepath.Join("..data", "key"), filepath.Join(dir, "key"))
+			path := filepath.Join(dir, "key")
+			if data, err := ReadSecret(path, 8); err == nil {
+				t.Errorf("read %q", data)
+			} else {
+				wantError(t, err, path)
+				wantError(t, err, "symbolic link")
+			}
+			wantError(t, CheckSecret(path), "symbolic link")
+		})
+	}
+}
+
 func TestCheckSecret(t *testing.T) {
 	for _, test := range []struct {
 		name        string

@@ -14,7 +14,7 @@ import (
 // Read returns the content of the regular file path, following symbolic
 // links. A file of more than limit bytes is an error.
 func Read(path string, limit int64) ([]byte, error) {
-	f, err := openRegular(path, 0)
+	f, err := openRegular(path)
 	if err != nil {
 		return nil, err
 	}
@@ -25,22 +25,36 @@ func Read(path string, limit int64) ([]byte, error) {
 // nobody else may read or write it, and path must not be a symbolic link. The
 // layout of a mounted Secret (name -> ..data/name and ..data -> a folder
 // beside it, owned by root) is accepted with any mode, for the kubelet sets
-// it and the pod's own boundary guards it.
+// it and the pod's own boundary guards it. No link in it leads elsewhere.
 func ReadSecret(path string, limit int64) ([]byte, error) {
-	real, mounted, err := resolveMounted(path)
-	if errors.Is(err, errLink) {
-		return nil, fmt.Errorf("refuse key file %s: %w", path, err)
+	data, err := readSecret(path, limit)
+	// A file that is gone may lie in the directory that WriteDir put in the
+	// place of the one that was open.
+	if errors.Is(err, fs.ErrNotExist) {
+		data, err = readSecret(path, limit)
 	}
+	for errors.Is(err, errReplaced) {
+		data, err = readSecret(path, limit)
+	}
+	return data, err
+}
+
+// errReplaced says that a key was replaced while it was looked for. Each time
+// somebody must have written, so it ends.
+var errReplaced = errors.New("it was replaced")
+
+func readSecret(path string, limit int64) ([]byte, error) {
+	s, err := findSecret(path)
 	if err != nil {
 		return nil, err
 	}
-	f, err := openRegular(real, syscall.O_NOFOLLOW)
-	if err != nil {
+	f, err := s.open()
+	if err = errors.Join(err, s.in.Close()); err != nil {
 		return nil, err
 	}
 	info, err := f.Stat()
 	if err == nil {
-		err = checkOwner(info, mounted)
+		err = checkOwner(info, s.mounted)
 	}
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("refuse key file %s: %w", path, err), f.Close())
@@ -51,15 +65,18 @@ func ReadSecret(path string, limit int64) ([]byte, error) {
 // CheckSecret says why ReadSecret would refuse the key file path for who may
 // get at it, nil if it would not.
 func CheckSecret(path string) error {
-	real, mounted, err := resolveMounted(path)
+	s, err := findSecret(path)
+	if errors.Is(err, errLink) {
+		return errLink // the caller names the place
+	}
 	if err != nil {
 		return err
 	}
-	info, err := os.Lstat(real)
-	if err != nil {
+	info, err := s.lstat()
+	if err = errors.Join(err, s.in.Close()); err != nil {
 		return err
 	}
-	return checkOwner(info, mounted)
+	return checkOwner(info, s.mounted)
 }
 
 func checkOwner(info fs.FileInfo, mounted bool) error {
@@ -72,25 +89,114 @@ func checkOwner(info fs.FileInfo, mounted bool) error {
 
 var errLink = errors.New("it is a symbolic link; copy the key to a file of its own")
 
-// resolveMounted returns the file behind path when path has the layout of a
-// mounted Secret, else path itself. Any other symbolic link is an error.
-func resolveMounted(path string) (real string, mounted bool, err error) {
-	info, err := os.Lstat(path)
-	if err != nil {
-		return "", false, fmt.Errorf("read key file: %w", err)
-	}
-	if info.Mode()&fs.ModeSymlink == 0 {
-		return path, false, nil
-	}
-	const data = "..data"
+// secretFile is where a key is: a name, not to be followed, in a directory
+// that is open.
+type secretFile struct {
+	path    string // as it was asked for
+	in      *os.Root
+	name    string
+	mounted bool
+}
+
+// findSecret finds the key behind path, through the links of a mounted Secret.
+// Any other symbolic link is an error.
+func findSecret(path string) (*secretFile, error) {
 	dir, name := filepath.Split(path)
-	if target, err := os.Readlink(path); err == nil && target == filepath.Join(data, name) {
-		version, err := os.Readlink(filepath.Join(dir, data))
-		if err == nil && strings.HasPrefix(version, "..") && len(version) > 2 && filepath.Base(version) == version {
-			return filepath.Join(dir, version, name), true, nil
+	root, err := os.OpenRoot(filepath.Clean(dir))
+	if err != nil {
+		return nil, fmt.Errorf("read key file %s: %w", path, err)
+	}
+	s := &secretFile{path: path, in: root, name: name}
+	info, err := root.Lstat(name)
+	switch {
+	case err != nil:
+		err = s.wrap(err)
+	case info.Mode()&fs.ModeSymlink == 0:
+		return s, nil
+	default:
+		if s.in, err = openMounted(root, name); err == nil {
+			s.mounted = true
+			return s, root.Close()
+		}
+		if errors.Is(err, errLink) {
+			err = fmt.Errorf("refuse key file %s: %w", path, err)
+		} else {
+			err = s.wrap(err)
 		}
 	}
-	return "", false, errLink
+	return nil, errors.Join(err, root.Close())
+}
+
+// openMounted opens the folder in dir with the files of a mounted Secret, to
+// which name leads. A folder that is itself a link could be anywhere.
+func openMounted(dir *os.Root, name string) (*os.Root, error) {
+	const data = "..data"
+	target, err := dir.Readlink(name)
+	if err != nil || target != filepath.Join(data, name) {
+		return nil, errLink
+	}
+	version, err := dir.Readlink(data)
+	if err != nil || !strings.HasPrefix(version, "..") || len(version) == 2 || filepath.Base(version) != version {
+		return nil, errLink
+	}
+	named, err := dir.Lstat(version)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if err != nil || !named.IsDir() {
+		return nil, errLink
+	}
+	in, err := dir.OpenRoot(version)
+	if err != nil {
+		return nil, err
+	}
+	if opened, err := in.Stat("."); err != nil || !os.SameFile(named, opened) {
+		return nil, errors.Join(errLink, in.Close())
+	}
+	return in, nil
+}
+
+// lstat describes the file itself, never what a link leads to.
+func (s *secretFile) lstat() (fs.FileInfo, error) {
+	info, err := s.in.Lstat(s.name)
+	if err == nil && info.Mode()&fs.ModeSymlink != 0 {
+		err = errLink
+	}
+	return info, err
+}
+
+// open opens the file if it is what the name names: os.Root follows links.
+func (s *secretFile) open() (*os.File, error) {
+	named, err := s.lstat()
+	if errors.Is(err, errLink) {
+		return nil, fmt.Errorf("refuse key file %s: %w", s.path, err)
+	}
+	if err != nil {
+		return nil, s.wrap(err)
+	}
+	f, err := s.in.OpenFile(s.name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, s.wrap(err)
+	}
+	if f, err = regular(f, s.path); err != nil {
+		return nil, err
+	}
+	opened, err := f.Stat()
+	if err == nil && !os.SameFile(named, opened) {
+		err = errReplaced
+	}
+	if err != nil {
+		return nil, errors.Join(s.wrap(err), f.Close())
+	}
+	return f, nil
+}
+
+// wrap names the whole path in an error that has but the name.
+func (s *secretFile) wrap(err error) error {
+	if e := (*fs.PathError)(nil); errors.As(err, &e) {
+		err = e.Err
+	}
+	return fmt.Errorf("read key file %s: %w", s.path, err)
 }
 
 // checkSecret judges the mode and owner of a key file.
@@ -109,11 +215,16 @@ func checkSecret(mode fs.FileMode, owner, self int, mounted bool) error {
 
 // openRegular opens a regular file for reading. It does not wait for the
 // writer of a named pipe.
-func openRegular(path string, flag int) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|flag, 0)
+func openRegular(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, fmt.Errorf("read file: %w", err)
 	}
+	return regular(f, path)
+}
+
+// regular returns f, or closes it when it is not a regular file.
+func regular(f *os.File, path string) (*os.File, error) {
 	info, err := f.Stat()
 	if err == nil && !info.Mode().IsRegular() {
 		err = fmt.Errorf("%s is not a regular file", path)
