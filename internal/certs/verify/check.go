@@ -127,6 +127,8 @@ func (c *checker) read() {
 			continue
 		case len(f.Blocks) == 0 && !f.Empty:
 			c.report(NoPEM, f.Place, cert{}, "it holds no PEM block")
+		case f.Empty && f.Name == caCRL: // taken for a list, it would end all revocations
+			c.report(CRLMalformed, f.Place, cert{}, "the file is empty, so it holds no revocation list")
 		}
 		l := list{file: f, whole: true}
 		inFile := map[string]bool{}
@@ -151,7 +153,7 @@ func (c *checker) read() {
 				}
 				l.certs = append(l.certs, x)
 			case b.CRL != nil:
-				c.crls = append(c.crls, crl{b.CRL, place})
+				c.crls = append(c.crls, crl{RevocationList: b.CRL, place: place})
 			case b.KeyOf != nil:
 				c.pks = append(c.pks, privateKey{b.KeyOf, place, f.Role})
 			}

@@ -160,6 +160,7 @@ func TestCase_C9_BrokenAuthorities(t *testing.T) {
 		"CRL malformed": {change: func(_ *testing.T, s map[string][]byte) {
 			s[caCRL] = pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: []byte("x")})
 		}, want: []Code{CRLMalformed}},
+		"CRL empty": {change: func(_ *testing.T, s map[string][]byte) { s[caCRL] = []byte{'\n'} }, want: []Code{CRLMalformed}},
 		"CRL of another": {change: func(t *testing.T, s map[string][]byte) {
 			s[caCRL] = crlPEM(t, other, clock.Add(-time.Hour), clock.Add(time.Hour))
 		}, want: []Code{CRLWrongIssuer}},
@@ -172,6 +173,11 @@ func TestCase_C9_BrokenAuthorities(t *testing.T) {
 		"CRL of tomorrow": {change: func(t *testing.T, s map[string][]byte) {
 			s[caCRL] = slices.Concat(crlPEM(t, r, clock.Add(time.Hour), clock.Add(2*time.Hour)), crlPEM(t, ca, clock.Add(-time.Hour), clock.Add(time.Hour)))
 		}, want: []Code{CRLStale}},
+		"CRL of the root missing, one of its namesake there": {change: func(t *testing.T, s map[string][]byte) {
+			namesake := root(t, "Root CA")
+			s[rootCert] = pems(r, namesake)
+			s[caCRL] = slices.Concat(crlPEM(t, namesake, clock.Add(-time.Hour), clock.Add(time.Hour)), crlPEM(t, ca, clock.Add(-time.Hour), clock.Add(time.Hour)))
+		}, want: []Code{CRLMissing}},
 		"CRL of the root missing": {change: func(t *testing.T, s map[string][]byte) {
 			s[caCRL] = crlPEM(t, ca, clock.Add(-time.Hour), clock.Add(time.Hour))
 		}, want: []Code{CRLMissing}},

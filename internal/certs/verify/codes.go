@@ -170,7 +170,7 @@ func rightsKinds(c Code) kind {
 	case NameConstraint:
 		return kind{Error, "sign it with a CA whose name constraints permit the name"}
 	case CRLMalformed:
-		return kind{Error, "get the revocation list again from its CA"}
+		return kind{Error, "get the revocation list again from its CA, or take the file away if there is none"}
 	case CRLWrongIssuer:
 		return kind{Error, "use the revocation lists of the CAs in the chain"}
 	case CRLStale:

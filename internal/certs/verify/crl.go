@@ -2,6 +2,7 @@ package verify
 
 import (
 	"bytes"
+	"crypto"
 	"crypto/x509"
 	"slices"
 )
@@ -10,13 +11,14 @@ import (
 type crl struct {
 	*x509.RevocationList
 	place string
+	key   crypto.PublicKey // that signed it, nil while not known
 }
 
 // revocation checks the revocation lists, if there are any.
 func (c *checker) revocation() {
 	var good []crl
 	for _, l := range c.crls {
-		if c.crl(l) {
+		if c.crl(&l) {
 			good = append(good, l)
 		}
 	}
@@ -31,7 +33,8 @@ func (c *checker) revocation() {
 			signers = p[1:]
 		}
 		for _, ca := range signers {
-			has := slices.ContainsFunc(good, func(l crl) bool { return bytes.Equal(l.RawIssuer, ca.RawSubject) })
+			// By its key too: while roots change, old and new CAs share their names.
+			has := slices.ContainsFunc(good, func(l crl) bool { return bytes.Equal(l.RawIssuer, ca.RawSubject) && sameKey(l.key, ca.PublicKey) })
 			if !has && !seen[string(ca.Raw)] {
 				seen[string(ca.Raw)] = true
 				c.report(CRLMissing, good[0].place, ca, "there is no revocation list of %q; peers that are given one want one of each CA", Name(ca.Certificate))
@@ -41,7 +44,7 @@ func (c *checker) revocation() {
 }
 
 // crl reports what is wrong with one list, and whether it can be used.
-func (c *checker) crl(l crl) bool {
+func (c *checker) crl(l *crl) bool {
 	if weakSignature(l.SignatureAlgorithm) {
 		c.report(WeakSignature, l.place, cert{}, "the revocation list is signed with %s", l.SignatureAlgorithm)
 		return false
@@ -56,7 +59,7 @@ func (c *checker) crl(l crl) bool {
 		}
 		c.links.left--
 		if x.CheckSignature(l.SignatureAlgorithm, l.RawTBSRevocationList, l.Signature) == nil {
-			issuer = x
+			issuer, l.key = x, x.PublicKey
 			break
 		}
 	}

@@ -146,7 +146,7 @@ func layoutOf(files []File) layout {
 		}
 		return l
 	case has(tlsCert), has(tlsKey):
-		l := layout{Leaf, map[string]Role{tlsCert: RoleCert, tlsKey: RoleKey, tlsRoots: RoleRoots}, []string{tlsCert, tlsKey}}
+		l := layout{Leaf, map[string]Role{tlsCert: RoleCert, tlsKey: RoleKey, tlsRoots: RoleRoots, caCRL: RoleCRL}, []string{tlsCert, tlsKey}}
 		if c := firstCert(files, tlsCert); c.Certificate != nil && c.IsCA && !isWorkload(c.Certificate) {
 			l.purpose, l.want = CA, append(l.want, tlsRoots)
 		}

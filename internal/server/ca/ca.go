@@ -156,6 +156,8 @@ func (c *CA) judge(m *store.Material) (next *Set, alarm, err error) {
 		return nil, nil, err
 	case err != nil:
 		alarm, lists = fmt.Errorf("they cannot be used, those of %s are kept: %w", old.LoadedAt.UTC().Format(time.RFC3339), err), old.Revocations
+	case old != nil && len(old.Revocations.Lists) > 0 && lists.PEM == nil:
+		alarm, lists = droppedLists(old, c.cfg.Dir), old.Revocations
 	case len(lists.Findings) > 0:
 		alarm = &verify.Failure{Findings: lists.Findings}
 	}

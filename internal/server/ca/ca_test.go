@@ -460,6 +460,8 @@ func TestCase_C16_RevocationLists(t *testing.T) {
 		"malformed":         {pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: []byte("junk")}), verify.CRLMalformed},
 		"of another":        {crl(t, revoking(t), later, 101), verify.CRLWrongIssuer},
 		"certificate in it": {certs.EncodeCerts(root.Cert), verify.Misplaced},
+		"empty":             {nil, verify.CRLMalformed},
+		"blank":             {[]byte("\n \n"), verify.CRLMalformed},
 	} {
 		write(t, path, tc.data)
 		waitFor(t, name+" told", func() bool { return slices.Contains(c.Status().Codes, tc.want) })
@@ -481,5 +483,10 @@ func TestCase_C16_RevocationLists(t *testing.T) {
 	if err := os.Remove(path); err != nil {
 		t.Fatal(err)
 	}
+	waitFor(t, "alarm", func() bool { return slices.Contains(c.Status().Codes, DroppedLists) })
+	if !revoked(102)() {
+		t.Error("the end of the file is the end of the revocations")
+	}
+	write(t, path, crl(t, root, later))
 	waitFor(t, "end of all", func() bool { return !revoked(102)() && len(c.Problems()) == 0 })
 }

@@ -16,7 +16,19 @@ const (
 	// DroppedRoot is that the new roots are without that of the signer in use,
 	// whose certificates are out there.
 	DroppedRoot verify.Code = "dropped-root"
+	// DroppedLists is that there are no revocation lists any more, so that what
+	// they revoke would be good again. They stay in force.
+	DroppedLists verify.Code = "dropped-crl"
 )
+
+// droppedLists is the alarm that the file of the lists in force is gone.
+func droppedLists(old *Set, place string) error {
+	return &verify.Failure{Findings: []verify.Finding{{
+		Severity: verify.Error, Code: DroppedLists, Place: place,
+		Reason: fmt.Sprintf("the file of the revocation lists is gone, those of %s are kept, so that nothing they revoke is good again", old.LoadedAt.UTC().Format(time.RFC3339)),
+		Fix:    "put ca-crl.pem back, with lists that revoke nothing if that is meant; a restart of the control plane takes the set as it is",
+	}}}
+}
 
 // follows says why peers of the old set would refuse those of the new one.
 // Peers come over one by one, so that for a while some have the one and some
