@@ -43,6 +43,9 @@ type CASpec struct {
 	// these hosts in URIs, and these domains and what is below them in DNS
 	// names.
 	PermittedURIDomains, PermittedDNSDomains []string
+	// Like, if set, is what the new CA is to be like: subject, key usages, URIs
+	// and name constraints are taken from it where the fields above name none.
+	Like *x509.Certificate
 }
 
 // controlPlaneName is the name that Istio puts into the CA of a cluster.
@@ -52,8 +55,12 @@ const controlPlaneName = "istiod." + mesh.DefaultSystemNamespace + ".svc"
 // peers whose clock is behind.
 const backdate = 2 * time.Minute
 
-// caKeyUsage is what Istio's own CA certificates carry.
-const caKeyUsage = x509.KeyUsageCertSign | x509.KeyUsageDigitalSignature |
+// signs are the key usages of each CA: without the second, peers refuse its
+// revocation lists.
+const signs = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
+
+// caKeyUsage is what Istio's own CA certificates carry, and the right to revoke.
+const caKeyUsage = signs | x509.KeyUsageDigitalSignature |
 	x509.KeyUsageContentCommitment | x509.KeyUsageKeyEncipherment
 
 // NewRoot makes a self-signed root with a new key, valid from two minutes
@@ -66,6 +73,9 @@ func NewRoot(spec CASpec, now time.Time, rand io.Reader) (*Authority, error) {
 	if spec.PathLen != nil {
 		template.MaxPathLen = *spec.PathLen
 		template.MaxPathLenZero = *spec.PathLen == 0
+	}
+	if spec.constrains() {
+		template.ExtraExtensions = nil // those of what it is to be like
 	}
 	template.PermittedURIDomains = spec.PermittedURIDomains
 	template.PermittedDNSDomains = spec.PermittedDNSDomains
@@ -113,7 +123,7 @@ func newCA(spec CASpec, now time.Time, rand io.Reader) (*x509.Certificate, crypt
 	if spec.TTL <= 0 {
 		return nil, nil, fmt.Errorf("life time of a CA certificate is %v, want more than 0", spec.TTL)
 	}
-	if spec.Organization == "" && spec.CommonName == "" {
+	if spec.Organization == "" && spec.CommonName == "" && spec.Like == nil {
 		return nil, nil, errors.New("a CA certificate needs an organization or a common name")
 	}
 	key, err := GenerateKey(spec.Algorithm)
@@ -128,7 +138,7 @@ func newCA(spec CASpec, now time.Time, rand io.Reader) (*x509.Certificate, crypt
 	if spec.Organization != "" {
 		subject.Organization = []string{spec.Organization}
 	}
-	return &x509.Certificate{
+	template := &x509.Certificate{
 		SerialNumber:          serial,
 		Subject:               subject,
 		NotBefore:             now.Add(-backdate),
@@ -136,7 +146,13 @@ func newCA(spec CASpec, now time.Time, rand io.Reader) (*x509.Certificate, crypt
 		KeyUsage:              caKeyUsage,
 		BasicConstraintsValid: true,
 		IsCA:                  true,
-	}, key, nil
+	}
+	if spec.Like != nil {
+		if err := liken(template, spec); err != nil {
+			return nil, nil, err
+		}
+	}
+	return template, key, nil
 }
 
 // fit ends the life of what the authority is to sign at the earliest end of

@@ -227,7 +227,7 @@ func (d *Dir) allow(ctx context.Context, r *rotation, to Phase) error {
 // fits refuses a phase whose files a control plane would refuse now.
 func (d *Dir) fits(r *rotation, to Phase) error {
 	for _, c := range r.clusters {
-		if err := lint(d.path(string(c.name)), c.set(to), verify.Options{Now: d.Now()}); err != nil {
+		if err := lint(d.path(string(c.name)), c.set(to), verify.Options{Now: d.Now()}, c.all()...); err != nil {
 			return refuse("", "what would be written for %s cannot be used: %v", c.name, err)
 		}
 	}

@@ -2,9 +2,11 @@ package rotation
 
 import (
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/certs/store"
 )
 
 // Plan is what a rotation does, step by step.
@@ -79,8 +81,16 @@ func (d *Dir) planStart(o StartOptions) (*Plan, error) {
 		if until := c.authority.Cert.NotAfter; until.Before(signs) {
 			p.Notes = append(p.Notes, fmt.Sprintf("what signs for %s ends at %s, before the new signer can sign", c.name, stamp(until)))
 		}
+		if crl := d.path(string(c.name), store.CRLFile); there(crl) {
+			p.Notes = append(p.Notes, fmt.Sprintf("%s has to hold lists of the new CAs, too, before next; make them with the keys in %s, and take out those of the old CAs after finish", crl, d.path(keepDir)))
+		}
 	}
 	return p, nil
+}
+
+func there(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
 }
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }

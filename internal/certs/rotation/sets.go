@@ -58,6 +58,9 @@ func (c *cluster) set(p Phase) []files.File {
 	return out
 }
 
+// all are the files of the old and of the new authority.
+func (c *cluster) all() []files.File { return append(slices.Clone(c.old), c.set(Finished)...) }
+
 // Prefixes of the files that keep the sets of a cluster, behind its name, which
 // has no dots.
 const (
@@ -128,8 +131,9 @@ func equalSets(a, b []files.File) bool {
 }
 
 // lint returns what is wrong with a set of files in a directory, whose
-// revocation lists, if any, count with it.
-func lint(dir string, set []files.File, o verify.Options) error {
+// revocation lists, if any, count with it. The lists may also be those of CAs
+// in the others: while a mesh changes, both old and new ones are in use.
+func lint(dir string, set []files.File, o verify.Options, others ...files.File) error {
 	var list []verify.File
 	for _, f := range set {
 		list = append(list, linted(dir, f.Name, f.Data))
@@ -138,6 +142,11 @@ func lint(dir string, set []files.File, o verify.Options) error {
 	switch {
 	case err == nil:
 		list = append(list, linted(dir, store.CRLFile, crl))
+		for _, f := range others {
+			if f.Name != store.KeyFile {
+				list = append(list, linted(dir, "other "+f.Name, f.Data))
+			}
+		}
 	case !errors.Is(err, fs.ErrNotExist):
 		return err
 	}

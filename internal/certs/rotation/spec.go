@@ -1,7 +1,6 @@
 package rotation
 
 import (
-	"cmp"
 	"crypto/x509"
 	"fmt"
 	"io"
@@ -27,35 +26,17 @@ func (s Spec) complete(old *x509.Certificate) (certs.CASpec, error) {
 			return r, err
 		}
 	}
-	if r.Organization == "" && r.CommonName == "" {
-		r.Organization, r.CommonName = subjectOf(old)
-		if r.Organization == "" && r.CommonName == "" {
-			return r, &Refusal{Reason: "the subject of the old root has neither O nor CN", Fix: "give --cn"}
-		}
-	} else if org, cn := subjectOf(old); r.Organization == "" || r.CommonName == "" {
-		r.Organization, r.CommonName = cmp.Or(r.Organization, org), cmp.Or(r.CommonName, cn)
+	if r.Organization == "" && r.CommonName == "" && len(old.Subject.Names) == 0 {
+		return r, &Refusal{Reason: "the old root has no subject", Fix: "give --cn"}
 	}
+	r.Like = old
 	if r.TTL == 0 {
 		r.TTL = lifeOf(old)
 	}
 	if r.PathLen == nil && (old.MaxPathLen > 0 || old.MaxPathLenZero) {
 		r.PathLen = &old.MaxPathLen
 	}
-	if len(r.PermittedURIDomains) == 0 && len(r.PermittedDNSDomains) == 0 {
-		if hasOtherConstraints(old) {
-			return r, &Refusal{
-				Reason: "the old root has name constraints other than permitted URI and DNS names, which cannot be carried over",
-				Fix:    "say with --constrain-trust-domain what the new root permits",
-			}
-		}
-		r.PermittedURIDomains, r.PermittedDNSDomains = old.PermittedURIDomains, old.PermittedDNSDomains
-	}
 	return r, nil
-}
-
-func hasOtherConstraints(c *x509.Certificate) bool {
-	return len(c.PermittedIPRanges)+len(c.PermittedEmailAddresses)+len(c.ExcludedDNSDomains)+
-		len(c.ExcludedIPRanges)+len(c.ExcludedEmailAddresses)+len(c.ExcludedURIDomains) > 0
 }
 
 func algorithmOf(what string, c *x509.Certificate) (certs.Algorithm, error) {
@@ -66,20 +47,13 @@ func algorithmOf(what string, c *x509.Certificate) (certs.Algorithm, error) {
 	return a, nil
 }
 
-func subjectOf(c *x509.Certificate) (org, cn string) {
-	if len(c.Subject.Organization) > 0 {
-		org = c.Subject.Organization[0]
-	}
-	return org, c.Subject.CommonName
-}
-
 // lifeOf is for how long a certificate was made.
 func lifeOf(c *x509.Certificate) time.Duration { return c.NotAfter.Sub(c.NotBefore) }
 
 // distinguishable refuses a new root that peers could take for the old one:
 // where names are equal, only key ids tell who signed what.
 func distinguishable(fresh, old *x509.Certificate, clusters []*cluster) error {
-	if string(fresh.RawSubject) != string(old.RawSubject) {
+	if fresh.Subject.String() != old.Subject.String() { // in whatever encoding
 		return nil
 	}
 	without := func(c *cluster) bool { return len(c.authority.Cert.AuthorityKeyId) == 0 }
@@ -102,15 +76,14 @@ type maker struct {
 // signer makes the new signer of a cluster, like its old one.
 func (m *maker) signer(root *certs.Authority, c *cluster) (*certs.Authority, error) {
 	old := c.authority.Cert
-	spec := certs.CASpec{Algorithm: m.spec.Root.Algorithm, TTL: lifeOf(old), DNSNames: old.DNSNames}
+	spec := certs.CASpec{Algorithm: m.spec.Root.Algorithm, TTL: lifeOf(old), DNSNames: old.DNSNames, Like: old}
 	if spec.Algorithm == "" {
 		var err error
 		if spec.Algorithm, err = algorithmOf("signer of "+string(c.name), old); err != nil {
 			return nil, err
 		}
 	}
-	spec.Organization, spec.CommonName = subjectOf(old)
-	if spec.Organization == "" && spec.CommonName == "" {
+	if len(old.Subject.Names) == 0 {
 		spec.CommonName = "Intermediate CA"
 	}
 	a, err := root.NewIntermediate(c.name, spec, m.now, m.rand)

@@ -4,8 +4,10 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/pem"
 	"errors"
 	"math/big"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -35,7 +37,7 @@ func TestNewIsLikeOld(t *testing.T) {
 	one := 1
 	root, err := certs.NewRoot(certs.CASpec{
 		Algorithm: certs.ECDSAP384, Organization: "Shop", CommonName: "Root", TTL: 5 * year, PathLen: &one,
-		PermittedURIDomains: []string{"shop.example"}, PermittedDNSDomains: []string{"svc", "shop.example"},
+		Like: model(t, pkix.Name{Country: []string{"CH"}, OrganizationalUnit: []string{"Mesh"}, Organization: []string{"x", "More"}}),
 	}, c.now, rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -46,6 +48,7 @@ func TestNewIsLikeOld(t *testing.T) {
 	}
 	signer, err := root.NewIntermediate("cluster1", certs.CASpec{
 		Algorithm: certs.ECDSAP256, Organization: "Shop", CommonName: "Signer", TTL: year, DNSNames: []string{"ca.svc"},
+		Like: model(t, pkix.Name{Province: []string{"ZH"}, Locality: []string{"Here"}}),
 	}, c.now, rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -62,13 +65,26 @@ func TestNewIsLikeOld(t *testing.T) {
 		PathLen        int
 		URIs, DNS, SAN []string
 		Life           time.Duration
+		Usage          x509.KeyUsage
+		ExtUsage       []x509.ExtKeyUsage
+		Constraints    [][]*net.IPNet
+		Other          [][]string
 	}
 	of := func(x *x509.Certificate) traits {
 		a, _ := certs.AlgorithmOf(x.PublicKey)
 		return traits{
 			x.Subject.String(), a, x.MaxPathLen,
 			x.PermittedURIDomains, x.PermittedDNSDomains, x.DNSNames, lifeOf(x).Round(time.Hour),
+			x.KeyUsage, x.ExtKeyUsage,
+			[][]*net.IPNet{x.PermittedIPRanges, x.ExcludedIPRanges},
+			[][]string{x.ExcludedDNSDomains, x.ExcludedURIDomains, x.PermittedEmailAddresses, x.ExcludedEmailAddresses},
 		}
+	}
+	if got := root.Cert.Subject.String(); got != "CN=Root,OU=Mesh,O=Shop,C=CH" {
+		t.Fatalf("the old root is %s", got)
+	}
+	if want := x509.KeyUsageCertSign | x509.KeyUsageCRLSign | x509.KeyUsageDecipherOnly; root.Cert.KeyUsage != want {
+		t.Fatalf("the usage of the old root is %b", root.Cert.KeyUsage)
 	}
 	fresh := parse(t, d.path(keepDir, "root-cert.pem"))
 	if diff := cmp.Diff(of(root.Cert), of(fresh)); diff != "" || fresh.Equal(root.Cert) {
@@ -82,6 +98,79 @@ func TestNewIsLikeOld(t *testing.T) {
 	if err != nil || info.Mode().Perm() != 0o600 {
 		t.Errorf("the key of the new root: %v, %v", info, err)
 	}
+}
+
+// model is a certificate with all that a new one can be like.
+func model(t *testing.T, subject pkix.Name) *x509.Certificate {
+	t.Helper()
+	key, err := certs.GenerateKey(certs.ECDSAP256)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, v4, _ := net.ParseCIDR("192.0.2.0/24")
+	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: subject, KeyUsage: x509.KeyUsageCertSign | x509.KeyUsageDecipherOnly,
+		ExtKeyUsage:         []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		PermittedURIDomains: []string{"shop.example"}, PermittedDNSDomains: []string{"svc", "shop.example"},
+		ExcludedIPRanges: []*net.IPNet{v4}, ExcludedEmailAddresses: []string{"shop.example"},
+		ExcludedDNSDomains: []string{"not.svc"}, ExcludedURIDomains: []string{"not.shop.example"},
+	}, &x509.Certificate{}, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cert
+}
+
+// A mesh with revocation lists changes its root: before the signer changes, the
+// lists of the new CAs are wanted beside those of the old.
+func TestRevocationLists(t *testing.T) {
+	c := newClock()
+	d := newDir(t, c, "cluster1")
+	list := func(cert, key string) string {
+		t.Helper()
+		text, err := os.ReadFile(d.path(key))
+		if err != nil {
+			t.Fatal(err)
+		}
+		signer, err := certs.ParseKey(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		der, err := x509.CreateRevocationList(rand.Reader, &x509.RevocationList{
+			Number: big.NewInt(1), ThisUpdate: c.now, NextUpdate: c.now.Add(year),
+		}, parse(t, d.path(cert)), signer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: der}))
+	}
+	crl := "cluster1/ca-crl.pem"
+	old := list("root-cert.pem", "root-key.pem") + list("cluster1/ca-cert.pem", "cluster1/ca-key.pem")
+	appendTo(crl, old)(t, d, c)
+	p, err := d.Plan(options())
+	if err != nil || len(p.Notes) != 1 || !strings.Contains(p.Notes[0], "ca-crl.pem has to hold lists of the new CAs") {
+		t.Errorf("notes: %q, %v", p, err)
+	}
+	o := options()
+	o.Spec.Root.CommonName = "Root CA 2"
+	if _, err := d.Start(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	c.advance(wait)
+	_, err = d.do(t.Context(), "next")
+	wantRefusal(t, err, "crl-missing", time.Time{})
+	fresh := list(keepDir+"/root-cert.pem", keepDir+"/root-key.pem") + list(keepDir+"/cluster1.new.ca-cert.pem", keepDir+"/cluster1.new.ca-key.pem")
+	appendTo(crl, fresh)(t, d, c)
+	must(t, d, "next")
+	if s, err := d.Status(); err != nil || !s.Fine() {
+		t.Errorf("status: %v, %v", s, err)
+	}
+	c.advance(wait)
+	must(t, d, "finish")
 }
 
 // What the flags of start choose.

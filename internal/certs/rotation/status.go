@@ -79,7 +79,7 @@ func (d *Dir) standing(state *State, c *cluster) Standing {
 		return s
 	}
 	// What has expired is no reason not to go on: nobody uses it any more.
-	if err := unexpired(lint(dir, have, verify.Options{Now: d.Now()})); err != nil {
+	if err := unexpired(lint(dir, have, verify.Options{Now: d.Now()}, c.all()...)); err != nil {
 		s.Condition, s.Problem = Broken, err.Error()
 	}
 	return s

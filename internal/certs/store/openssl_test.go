@@ -86,7 +86,7 @@ func TestOpenSSLAccepts(t *testing.T) {
 			for _, purpose := range []string{"sslserver", "sslclient"} {
 				openssl(t, "verify", "-x509_strict", "-purpose", purpose, "-CAfile", roots, "-untrusted", chain, chain)
 			}
-			usages := "Digital Signature, Non Repudiation, Key Encipherment, Certificate Sign"
+			usages := "Digital Signature, Non Repudiation, Key Encipherment, Certificate Sign, CRL Sign"
 			wantAll(t, "root", openssl(t, "x509", "-noout", "-text", "-in", roots),
 				"X509v3 Key Usage: critical", usages, "X509v3 Basic Constraints: critical", "CA:TRUE, pathlen:1",
 				"X509v3 Subject Key Identifier", "X509v3 Name Constraints: critical", "URI:cluster.local", "DNS:example.com")
