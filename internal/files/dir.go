@@ -76,6 +76,9 @@ func writeDirs(parent string, dirs []Dir, opts Options) (err error) {
 		return fmt.Errorf("write %s: %w", parent, err)
 	}
 	defer func() { err = errors.Join(err, p.close()) }()
+	if err := p.sweep(); err != nil {
+		return fmt.Errorf("write %s: %w", parent, err)
+	}
 
 	type staged struct {
 		pending
@@ -136,9 +139,6 @@ func (p *place) stage(d Dir, opts Options) (_ pending, err error) {
 		}
 		return err
 	}
-	if err := p.sweep("."+d.Name+mark, ""); err != nil {
-		return nil, wrap(err)
-	}
 	info, err := p.root.Lstat(d.Name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -159,6 +159,9 @@ func (p *place) stage(d Dir, opts Options) (_ pending, err error) {
 	linked, err := old.inUse(d.Files, opts)
 	if err != nil {
 		return nil, errors.Join(err, old.close())
+	}
+	if err := old.sweep(); err != nil {
+		return nil, errors.Join(wrap(err), old.close())
 	}
 	swappable := false
 	if !linked {

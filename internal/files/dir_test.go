@@ -314,7 +314,7 @@ func TestWriteDirSweepsOnlyOurs(t *testing.T) {
 	parent := t.TempDir()
 	left := ".set" + mark + strings.Repeat("ab", tokenBytes)
 	put(t, filepath.Join(parent, left, "key.pem"), "of a killed run", 0o600)
-	kept := []string{".set.meshctl-notes/x", ".set.meshctl-/x", ".other" + mark + strings.Repeat("ab", tokenBytes) + "/x", "set.meshctl-" + strings.Repeat("ab", tokenBytes) + "/x"}
+	kept := []string{".set.meshctl-notes/x", ".set.meshctl-/x", "set.meshctl-" + strings.Repeat("ab", tokenBytes) + "/x"}
 	for _, name := range kept {
 		put(t, filepath.Join(parent, name), "kept", 0o600)
 	}
@@ -452,5 +452,49 @@ func TestWriteSweeps(t *testing.T) {
 	want := map[string]string{"token": "-rw------- new", ".token.tmp": "-rw------- kept"}
 	if diff := cmp.Diff(want, tree(t, dir)); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// What a killed run left for one set is removed by a run for another; what only
+// looks like it stays.
+func TestSweepsAll(t *testing.T) {
+	token := strings.Repeat("ab", tokenBytes)
+	kept := []string{
+		"..meshctl-" + token + "/key.pem", // a version that may be shown
+		".c2" + mark + "short/key.pem",
+		"c2" + mark + token + "/key.pem",
+	}
+	for name, write := range map[string]func(parent string) error{
+		"WriteDir":  func(p string) error { return WriteDir(filepath.Join(p, "c1"), generation("new"), Options{Force: true}) },
+		"WriteDirs": func(p string) error { return WriteDirs(p, []Dir{{"c1", generation("new")}}, Options{Force: true}) },
+		"Write":     func(p string) error { return Write(filepath.Join(p, "token"), nil, Secret) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			parent := t.TempDir()
+			for _, k := range kept {
+				put(t, filepath.Join(parent, k), "kept", 0o600)
+			}
+			left := []string{".c2" + mark + token, ".roots.pem" + mark + token}
+			for _, l := range left {
+				put(t, filepath.Join(parent, l, "key.pem"), "of a killed run", 0o600)
+			}
+			if name != "Write" {
+				left = append(left, "c1/.token"+mark+token)
+				put(t, filepath.Join(parent, left[2]), "of a killed run", 0o600)
+			}
+			if err := write(parent); err != nil {
+				t.Fatal(err)
+			}
+			for _, l := range left {
+				if _, err := os.Lstat(filepath.Join(parent, l)); !errors.Is(err, fs.ErrNotExist) {
+					t.Errorf("%s is left: %v", l, err)
+				}
+			}
+			for _, k := range kept {
+				if _, err := os.Lstat(filepath.Join(parent, k)); err != nil {
+					t.Error(err)
+				}
+			}
+		})
 	}
 }

@@ -149,7 +149,8 @@ func (l *links) finish() error {
 // tidy removes all versions but the one shown, and links to files that it does
 // not have.
 func (p *place) tidy(shown string) error {
-	if err := p.sweep(versionPrefix, shown); err != nil {
+	err := p.remove(func(name string) bool { return ours(name, versionPrefix) && name != shown })
+	if err != nil {
 		return err
 	}
 	entries, err := p.entries()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -87,15 +88,25 @@ func (p *place) sync() error {
 // entries lists the directory.
 func (p *place) entries() ([]fs.DirEntry, error) { return fs.ReadDir(p.root.FS(), ".") }
 
-// sweep removes what killed runs left: entries of ours with this prefix, but
-// not keep. Nobody else is at work while we hold the lock.
-func (p *place) sweep(prefix, keep string) error {
+// sweep removes what killed runs left, of whatever they wrote in the directory:
+// nobody else is at work while we hold the lock.
+func (p *place) sweep() error {
+	return p.remove(func(name string) bool {
+		i := strings.LastIndex(name, mark)
+		// Two is the least: a dot and a name. The versions of a set in the
+		// layout of links have no name, and are no leftovers.
+		return i >= 2 && name[0] == '.' && ours(name, name[:i]+mark)
+	})
+}
+
+// remove removes the entries that belong to us and have the names.
+func (p *place) remove(named func(string) bool) error {
 	entries, err := p.entries()
 	if err != nil {
 		return err
 	}
 	for _, e := range entries {
-		if !ours(e.Name(), prefix) || e.Name() == keep {
+		if !named(e.Name()) {
 			continue
 		}
 		info, err := p.root.Lstat(e.Name())

@@ -48,11 +48,10 @@ func Write(path string, data []byte, mode fs.FileMode) (err error) {
 	}
 	defer func() { err = errors.Join(err, p.close()) }()
 	name := filepath.Base(path)
-	prefix := "." + name + mark
-	if err := p.sweep(prefix, ""); err != nil {
+	if err := p.sweep(); err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
 	}
-	temp := prefix + token()
+	temp := "." + name + mark + token()
 	err = writeNew(p.root, temp, File{Data: data, Mode: mode})
 	if err == nil {
 		err = p.root.Rename(temp, name)
