@@ -5,6 +5,7 @@ import (
 	"crypto/x509"
 	"fmt"
 	"io"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -57,6 +58,7 @@ type bundleJoinOptions struct {
 	format   string
 	sequence uint64
 	refresh  time.Duration
+	force    bool
 }
 
 func newBundleJoinCmd(env *Env) *cobra.Command {
@@ -66,10 +68,11 @@ func newBundleJoinCmd(env *Env) *cobra.Command {
 		Short: "Join bundles into one, or convert one",
 		Long: `Write one bundle with the roots of all files (- is standard input): each once, in
 order. With one file this is a way to order or convert it. A file that exists is
-replaced.
+kept unless --force is given.
 
 Keys for tokens that a SPIFFE bundle has, its highest sequence number and its
-shortest refresh hint are kept in SPIFFE JSON; PEM has no place for them.`,
+shortest refresh hint are kept in SPIFFE JSON; PEM has no place for them.
+Different keys under one id cannot be joined.`,
 		Example: `  meshctl certs bundle join old-root.pem new-root.pem --out roots.pem
 
   # what a SPIFFE bundle endpoint serves
@@ -85,6 +88,7 @@ shortest refresh hint are kept in SPIFFE JSON; PEM has no place for them.`,
 	fs.StringVar(&o.out, "out", toStdout, "Write the bundle into this `file`; - is standard output")
 	fs.StringVar(&o.format, "format", bundlePEM, "Form of what is written: pem or spiffe")
 	fs.Uint64Var(&o.sequence, "sequence", 0, "With --format spiffe: sequence `number` (default that of the files)")
+	fs.BoolVar(&o.force, "force", false, "Overwrite the file if it exists")
 	durationVar(fs, &o.refresh, "refresh-hint", 0, "With --format spiffe: how often to fetch the bundle, in whole seconds (default that of the files)")
 	return cmd
 }
@@ -125,7 +129,14 @@ func (o *bundleJoinOptions) run(_ context.Context, env *Env) error {
 	if o.out == toStdout {
 		return printData(env, data)
 	}
-	if err := files.Write(o.out, data, files.Public); err != nil {
+	write := func() error { return files.Write(o.out, data, files.Public) }
+	if !o.force {
+		dir, name := filepath.Split(o.out)
+		write = func() error {
+			return files.WriteAll(filepath.Clean(dir), []files.File{{Name: name, Data: data, Mode: files.Public}})
+		}
+	}
+	if err := write(); err != nil {
 		return err
 	}
 	printPaths(env.Stdout, []string{o.out})
@@ -196,7 +207,8 @@ func newBundleDiffCmd(env *Env) *cobra.Command {
 		Short: "Compare two bundles",
 		Long: `Show the roots that only one of two bundles has (- is standard input): "-" those
 of the first, "+" those of the second. The exit code is 3 when there are any.
-Order, duplicates and form do not count.`,
+Order, duplicates and form do not count. Of two SPIFFE bundles the keys for tokens
+are compared, too.`,
 		Example: `  meshctl certs bundle diff certs/cluster1/root-cert.pem certs/cluster2/root-cert.pem`,
 		Args:    cobra.ArbitraryArgs, // run tells what is wrong with them
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -224,8 +236,11 @@ func (o *bundleDiffOptions) run(_ context.Context, env *Env) error {
 	onlyA, onlyB := bundle.Diff(a, b)
 	printRoots(env.Stdout, "-", onlyA)
 	printRoots(env.Stdout, "+", onlyB)
-	if len(onlyA)+len(onlyB) > 0 {
-		return findingsf("the bundles differ: %d only in %s, %d only in %s", len(onlyA), o.a, len(onlyB), o.b)
+	keysA, keysB := bundle.DiffTokenKeys(a, b)
+	printKeys(env.Stdout, "-", keysA)
+	printKeys(env.Stdout, "+", keysB)
+	if inA, inB := len(onlyA)+len(keysA), len(onlyB)+len(keysB); inA+inB > 0 {
+		return findingsf("the bundles differ: %d only in %s, %d only in %s", inA, o.a, inB, o.b)
 	}
 	return nil
 }
@@ -233,6 +248,12 @@ func (o *bundleDiffOptions) run(_ context.Context, env *Env) error {
 func printRoots(w io.Writer, sign string, roots []*x509.Certificate) {
 	for _, c := range roots {
 		fmt.Fprintf(w, "%s %s\n", sign, describeRoot(c))
+	}
+}
+
+func printKeys(w io.Writer, sign string, names []string) {
+	for _, name := range names {
+		fmt.Fprintf(w, "%s %s\n", sign, name)
 	}
 }
 

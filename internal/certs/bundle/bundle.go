@@ -5,6 +5,7 @@ package bundle
 import (
 	"bytes"
 	"cmp"
+	"crypto"
 	"crypto/sha256"
 	"crypto/x509"
 	"encoding/json"
@@ -82,7 +83,8 @@ func arrange(roots []*x509.Certificate) []*x509.Certificate {
 
 // Join returns a bundle with the roots of all. Of SPIFFE bundles it keeps the
 // keys for tokens, too, the highest sequence number and the shortest refresh
-// hint.
+// hint. Different keys under one id are an error: there is no telling which of
+// them checks a token.
 func Join(all ...*Bundle) (*Bundle, error) {
 	var roots []*x509.Certificate
 	joined := spiffebundle.New(spiffeid.TrustDomain{})
@@ -92,13 +94,19 @@ func Join(all ...*Bundle) (*Bundle, error) {
 			continue
 		}
 		for id, key := range b.spiffe.JWTAuthorities() {
+			if known, ok := joined.FindJWTAuthority(id); ok && !equalKeys(known, key) {
+				return nil, conflictError(jwtKey(id))
+			}
 			if err := joined.AddJWTAuthority(id, key); err != nil {
-				return nil, fmt.Errorf("JWT key %q: %w", id, err)
+				return nil, fmt.Errorf("%s: %w", jwtKey(id), err)
 			}
 		}
 		for id, key := range b.spiffe.WITAuthorities() {
+			if known, ok := joined.FindWITAuthority(id); ok && !equalKeys(known, key) {
+				return nil, conflictError(witKey(id))
+			}
 			if err := joined.AddWITAuthority(id, key); err != nil {
-				return nil, fmt.Errorf("WIT key %q: %w", id, err)
+				return nil, fmt.Errorf("%s: %w", witKey(id), err)
 			}
 		}
 		if n, ok := b.spiffe.SequenceNumber(); ok {
@@ -112,6 +120,18 @@ func Join(all ...*Bundle) (*Bundle, error) {
 		}
 	}
 	return newBundle(roots, joined)
+}
+
+func jwtKey(id string) string { return fmt.Sprintf("JWT key %q", id) }
+func witKey(id string) string { return fmt.Sprintf("WIT key %q", id) }
+
+func conflictError(name string) error {
+	return fmt.Errorf("%s: two bundles have different keys under this id; leave out the bundle that is out of date", name)
+}
+
+func equalKeys(a, b crypto.PublicKey) bool {
+	known, ok := a.(interface{ Equal(crypto.PublicKey) bool })
+	return ok && known.Equal(b)
 }
 
 // PEM renders the roots.
@@ -163,4 +183,37 @@ func without(a, b *Bundle) []*x509.Certificate {
 	return slices.DeleteFunc(slices.Clone(a.Roots), func(c *x509.Certificate) bool {
 		return slices.ContainsFunc(b.Roots, c.Equal)
 	})
+}
+
+// DiffTokenKeys returns the keys for tokens that only one of two bundles has;
+// one under the id of a different key is in both lists. PEM has no place for
+// such keys, so with it there is no difference.
+func DiffTokenKeys(a, b *Bundle) (onlyA, onlyB []string) {
+	if a.spiffe == nil || b.spiffe == nil {
+		return nil, nil
+	}
+	x, y := a.tokenKeys(), b.tokenKeys()
+	return keysWithout(x, y), keysWithout(y, x)
+}
+
+// tokenKeys are the keys for tokens by what they are called.
+func (b *Bundle) tokenKeys() map[string]crypto.PublicKey {
+	keys := map[string]crypto.PublicKey{}
+	for id, key := range b.spiffe.JWTAuthorities() {
+		keys[jwtKey(id)] = key
+	}
+	for id, key := range b.spiffe.WITAuthorities() {
+		keys[witKey(id)] = key
+	}
+	return keys
+}
+
+func keysWithout(a, b map[string]crypto.PublicKey) (only []string) {
+	for name, key := range a {
+		if !equalKeys(key, b[name]) {
+			only = append(only, name)
+		}
+	}
+	slices.Sort(only)
+	return only
 }

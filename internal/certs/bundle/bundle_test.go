@@ -2,6 +2,7 @@ package bundle
 
 import (
 	"bytes"
+	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -123,6 +124,53 @@ func TestSPIFFE(t *testing.T) {
 	}
 }
 
+// withKeys is a SPIFFE bundle with keys for tokens, fresh ones under the ids.
+func withKeys(t *testing.T, root *certs.Authority, jwt, wit string) *Bundle {
+	t.Helper()
+	made := spiffebundle.FromX509Authorities(spiffeid.RequireTrustDomainFromString("east.example"), []*x509.Certificate{root.Cert})
+	for id, add := range map[string]func(string, crypto.PublicKey) error{jwt: made.AddJWTAuthority, wit: made.AddWITAuthority} {
+		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := add(id, key.Public()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	data, err := made.Marshal()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return parse(t, data)
+}
+
+// Keys for tokens count: another key under an id is another bundle.
+func TestTokenKeys(t *testing.T) {
+	root := newRoot(t, "root", now)
+	one, same, two := withKeys(t, root, "a", "w"), withKeys(t, root, "a", "w"), withKeys(t, root, "b", "v")
+	for name, tc := range map[string]struct {
+		a, b         *Bundle
+		onlyA, onlyB []string
+	}{
+		"equal":         {a: one, b: one},
+		"other ids":     {one, two, []string{`JWT key "a"`, `WIT key "w"`}, []string{`JWT key "b"`, `WIT key "v"`}},
+		"the same ids":  {one, same, []string{`JWT key "a"`, `WIT key "w"`}, []string{`JWT key "a"`, `WIT key "w"`}},
+		"PEM has none":  {a: one, b: parse(t, one.PEM())},
+		"one is joined": {join(t, one, two), two, []string{`JWT key "a"`, `WIT key "w"`}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onlyA, onlyB := DiffTokenKeys(tc.a, tc.b)
+			if diff := cmp.Diff([][]string{tc.onlyA, tc.onlyB}, [][]string{onlyA, onlyB}); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+	join(t, one, one) // one key twice is no conflict
+	if _, err := Join(one, same); err == nil || !strings.Contains(err.Error(), "two bundles have different keys under this id") {
+		t.Errorf("joined different keys of one id: %v", err)
+	}
+}
+
 func TestParseRefuses(t *testing.T) {
 	root := newRoot(t, "root", now)
 	leaf, err := root.SignLeaf(root.Cert.PublicKey, mesh.Caller{
@@ -158,7 +206,20 @@ func FuzzParse(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(data)
-	f.Add([]byte(`{"keys": [{"use": "jwt-svid", "kid": "a", "kty": "OKP"}]}`))
+	f.Add(append(b.PEM(), b.PEM()...))
+	f.Add(bytes.ReplaceAll(b.PEM(), []byte("\n"), []byte("\r\n")))
+	f.Add(b.PEM()[:100])
+	f.Add(bytes.ReplaceAll(data, []byte("x509-svid"), []byte("jwt-svid")))
+	f.Add(data[:len(data)/2])
+	for _, text := range []string{
+		`{"keys": [{"use": "jwt-svid", "kid": "a", "kty": "OKP"}]}`,
+		`{"keys": [{"use": "x509-svid", "kty": "EC", "x5c": ["AA=="]}]}`,
+		`{"keys": [{"use": "jwt-svid", "kid": "", "kty": "oct", "k": "AA"}]}`,
+		`{"keys": [], "spiffe_sequence": 18446744073709551615, "spiffe_refresh_hint": -1}`,
+		`{"keys": null}`, "{", " \n{}", "\ufeff{}", "-----BEGIN CERTIFICATE-----", "",
+	} {
+		f.Add([]byte(text))
+	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		b, err := Parse(data)
 		if err != nil {
@@ -174,6 +235,9 @@ func FuzzParse(f *testing.F) {
 		}
 		if x, y := Diff(b, back); len(x)+len(y) > 0 {
 			t.Error("roots are lost on the way")
+		}
+		if x, y := DiffTokenKeys(b, back); len(x)+len(y) > 0 {
+			t.Errorf("keys for tokens are lost on the way: %v, %v", x, y)
 		}
 	})
 }
