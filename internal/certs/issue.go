@@ -29,6 +29,10 @@ type LeafSigner struct {
 	from, until                   time.Time // when the authority and its chain are valid
 }
 
+// maxCommon bounds what all leaves have in common, in bytes: with the rest it
+// has to fit into the lengths that element can encode.
+const maxCommon = 32 << 10
+
 // NewLeafSigner makes a leaf as the pattern of all others. Nobody gets it.
 func NewLeafSigner(a *Authority) (*LeafSigner, error) {
 	s := &LeafSigner{authority: a, from: a.Cert.NotBefore, until: a.Cert.NotAfter}
@@ -71,6 +75,9 @@ func NewLeafSigner(a *Authority) (*LeafSigner, error) {
 			return nil, fmt.Errorf("encode extension: %w", err)
 		}
 		s.extensions = append(s.extensions, der...)
+	}
+	if n := len(s.issuer) + len(s.extensions); n > maxCommon {
+		return nil, fmt.Errorf("CA certificate: its subject and key id take %d bytes of each leaf, more than the %d allowed", n, maxCommon)
 	}
 	return s, nil
 }

@@ -180,3 +180,15 @@ func BenchmarkRefuseRSA16384(b *testing.B) {
 		}
 	}
 }
+
+// A CA whose subject is longer than what is encoded by hand signs nothing,
+// rather than what nobody can parse.
+func TestLeafSignerRefusesLongSubject(t *testing.T) {
+	s := spec(strings.Repeat("x", maxCommon))
+	root, err := NewRoot(s, now, rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = NewLeafSigner(root)
+	wantError(t, err, "bytes of each leaf, more than")
+}

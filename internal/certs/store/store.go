@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/certs/verify"
 	"github.com/meshctl/meshctl/internal/files"
 )
 
@@ -64,11 +65,23 @@ func LoadRoot(dir string, now time.Time) (*certs.Authority, error) {
 	if err := errors.Join(err1, err2); err != nil {
 		return nil, fmt.Errorf("load CA from %s: %w", dir, err)
 	}
+	set := verify.Arrange(dir, []verify.File{
+		fileOf(dir, rootCertFile, cert), fileOf(dir, rootKeyFile, key),
+	})
+	if err := verify.Refuse(verify.Check(set, verify.Options{Now: now})); err != nil {
+		return nil, fmt.Errorf("load CA: %w", err)
+	}
 	a, err := certs.LoadAuthority(certs.PEMs{Cert: cert, Key: key, Roots: cert}, now)
 	if err != nil {
 		return nil, fmt.Errorf("load CA from %s: %w", dir, err)
 	}
 	return a, nil
+}
+
+func fileOf(dir, name string, data []byte) verify.File {
+	f := verify.NewFile(name, data)
+	f.Place = filepath.Join(dir, name)
+	return f
 }
 
 // selfSignedTTL is how long a CA lives that LoadOrCreate makes.

@@ -3,8 +3,13 @@ package store
 import (
 	"bytes"
 	"crypto/rand"
+	"crypto/rsa"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
 	"errors"
 	"io/fs"
+	"math/big"
 	"os"
 	"path/filepath"
 	"strings"
@@ -219,5 +224,29 @@ func TestLoadOrCreate(t *testing.T) {
 	wantError(t, err, "incomplete: ca-key.pem is missing")
 	if diff := cmp.Diff(before, modes(t, dir)); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// A root with a key that peers refuse signs nothing.
+func TestLoadRootRefusesWeakKey(t *testing.T) {
+	key, err := rsa.GenerateKey(rand.Reader, 1024)
+	if err != nil {
+		t.Fatal(err)
+	}
+	now := time.Now()
+	template := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "Weak"}, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour),
+		KeyUsage: x509.KeyUsageCertSign, IsCA: true, BasicConstraintsValid: true,
+	}
+	der, err1 := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	private, err2 := x509.MarshalPKCS8PrivateKey(key)
+	dir := t.TempDir()
+	err3 := os.WriteFile(filepath.Join(dir, rootCertFile), []byte(certs.EncodeDER(der)), 0o600)
+	err4 := os.WriteFile(filepath.Join(dir, rootKeyFile), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600)
+	if err := errors.Join(err1, err2, err3, err4); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := LoadRoot(dir, now); err == nil || !strings.Contains(err.Error(), "root-cert.pem:1: weak-key") {
+		t.Errorf("error is %v", err)
 	}
 }
