@@ -86,7 +86,7 @@ func (o *cacertsOptions) read(now time.Time, layout store.Layout) ([]files.File,
 	if err != nil {
 		return nil, err
 	}
-	authority, err := m.Authority(now)
+	authority, err := m.Authority(verify.Options{Now: now})
 	if err != nil {
 		return nil, err
 	}

@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"time"
 
+	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/certs/store"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/ca"
@@ -31,7 +33,10 @@ func (s *Server) loadCA() (err error) {
 	if err != nil {
 		return err
 	}
-	s.ca, err = ca.Open(ca.Config{Dir: dir, Use: s.useCA, Reloaded: reloadStats(s.metrics), Now: s.cfg.Now, Log: s.cfg.Log})
+	s.ca, err = ca.Open(ca.Config{
+		Dir: dir, Use: s.useCA, Reloaded: reloadStats(s.metrics), Now: s.cfg.Now, Log: s.cfg.Log,
+		TrustDomain: s.trustDomains, ServerNames: issuer.ServerNames(), Alive: s.aliveSigners,
+	})
 	if err != nil {
 		return fmt.Errorf("load the CA of %s: %w", flag, err)
 	}
@@ -41,6 +46,26 @@ func (s *Server) loadCA() (err error) {
 		return nil
 	}
 	return s.makeServing()
+}
+
+// trustDomains are that of the mesh, which may not be known yet, and its
+// aliases.
+func (s *Server) trustDomains() (domain string, aliases []string) {
+	if c := s.callers.Load(); c != nil {
+		return c.trustDomain, c.aliases
+	}
+	return s.cfg.TrustDomain, nil
+}
+
+// aliveSigners are those that signed certificates that are valid now.
+func (s *Server) aliveSigners(now time.Time) []*certs.Authority {
+	var out []*certs.Authority
+	for _, by := range s.issuer.Signed() {
+		if by.Until.After(now) {
+			out = append(out, by.Authority)
+		}
+	}
+	return out
 }
 
 // useCA signs with another set from now on.

@@ -148,20 +148,20 @@ func (m *Material) Empty() bool { return len(m.data) == 0 }
 // Authority returns what the directory holds if peers will accept what it
 // signs. Revocation lists that cannot be used do not matter here. The error is
 // a *verify.Failure.
-func (m *Material) Authority(now time.Time) (*certs.Authority, error) {
+func (m *Material) Authority(o verify.Options) (*certs.Authority, error) {
 	if m.set.Purpose != verify.CA {
 		return nil, m.fail(verify.Incomplete, fmt.Sprintf("%s, %s, %s and %s, or %s, %s and %s, are missing",
 			caCertFile, caKeyFile, certChainFile, rootCertFile, tlsCertFile, tlsKeyFile, tlsRootsFile),
 			"add the files; meshctl certs intermediate-ca writes all of them")
 	}
-	if err := verify.Refuse(verify.Check(m.withoutCRL(), verify.Options{Now: now})); err != nil {
+	if err := verify.Refuse(verify.Check(m.withoutCRL(), o)); err != nil {
 		return nil, err
 	}
-	revoked := slices.DeleteFunc(verify.Check(m.set, verify.Options{Now: now}), func(f verify.Finding) bool { return f.Code != verify.Revoked })
+	revoked := slices.DeleteFunc(verify.Check(m.set, o), func(f verify.Finding) bool { return f.Code != verify.Revoked })
 	if err := verify.Refuse(revoked); err != nil {
 		return nil, err
 	}
-	a, err := certs.LoadAuthority(m.pems(), now)
+	a, err := certs.LoadAuthority(m.pems(), o.Now)
 	if err != nil {
 		return nil, m.fail(verify.Rejected, err.Error(), "make the certificates again")
 	}

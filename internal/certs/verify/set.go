@@ -187,6 +187,8 @@ type Options struct {
 	Now time.Time
 	// TrustDomain, if set, is what SPIFFE ids must have and CAs must permit.
 	TrustDomain string
+	// Aliases are further trust domains that SPIFFE ids may have.
+	Aliases []string
 	// Roots are trusted beside those of the set.
 	Roots []*x509.Certificate
 }

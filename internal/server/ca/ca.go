@@ -26,8 +26,15 @@ type Config struct {
 	Use func(*Set)
 	// Reloaded is told how each reload went.
 	Reloaded func(ok bool)
-	Now      func() time.Time
-	Log      *slog.Logger
+	// TrustDomain returns that of the mesh, "" while it is not known, and the
+	// other ones that peers may have.
+	TrustDomain func() (domain string, aliases []string)
+	// ServerNames are the names that peers call the control plane by.
+	ServerNames []string
+	// Alive returns the signers with certificates that are valid at the time.
+	Alive func(time.Time) []*certs.Authority
+	Now   func() time.Time
+	Log   *slog.Logger
 }
 
 // Set is what is used together. It is immutable.
@@ -61,8 +68,9 @@ type CA struct {
 
 // look is how the last look at the directory went.
 type look struct {
-	at    time.Time
-	stamp store.Stamp
+	at     time.Time
+	stamp  store.Stamp
+	domain string // trust domain that it was judged for
 	// set is what the directory holds, nil when it is not good.
 	set *Set
 	// err is why set is not in use, and alarm why its revocation lists are not,
@@ -102,6 +110,7 @@ func (c *CA) Current() *Set { return c.set.Load() }
 func (c *CA) load(m *store.Material) {
 	now, old, last := c.cfg.Now(), c.set.Load(), c.look.Load()
 	l := &look{at: now, stamp: m.Stamp, since: now}
+	l.domain, _ = c.cfg.TrustDomain()
 	l.set, l.alarm, l.err = c.judge(m)
 	known := last != nil && text(last.err) == text(l.err) && text(last.alarm) == text(l.alarm)
 	if known {
@@ -146,7 +155,12 @@ func text(err error) string {
 // there are no revocation lists to stay with, so the new ones must be good.
 func (c *CA) judge(m *store.Material) (next *Set, alarm, err error) {
 	now, old := c.cfg.Now(), c.set.Load()
-	a, err := m.Authority(now)
+	opts := verify.Options{Now: now}
+	opts.TrustDomain, opts.Aliases = c.cfg.TrustDomain()
+	a, err := m.Authority(opts)
+	if err == nil {
+		err = try(a, opts.TrustDomain, c.cfg.ServerNames, c.cfg.Dir, now)
+	}
 	if err != nil {
 		return nil, nil, err
 	}
@@ -163,7 +177,7 @@ func (c *CA) judge(m *store.Material) (next *Set, alarm, err error) {
 	}
 	next = newSet(a, lists, now)
 	if old != nil {
-		err = follows(old, next, c.cfg.Dir, now)
+		err = follows(old, next, c.cfg.Alive(now), c.cfg.Dir, now)
 	}
 	return next, alarm, err
 }

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -94,7 +95,12 @@ func write(t *testing.T, path string, data []byte) {
 // run opens dir and follows it until the test ends.
 func run(t *testing.T, dir string) *CA {
 	t.Helper()
-	c, err := Open(config(t, dir))
+	return follow(t, config(t, dir))
+}
+
+func follow(t *testing.T, cfg Config) *CA {
+	t.Helper()
+	c, err := Open(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,7 +119,9 @@ func run(t *testing.T, dir string) *CA {
 func config(t *testing.T, dir string) Config {
 	return Config{
 		Dir: dir, Use: func(*Set) {}, Reloaded: func(bool) {}, Now: time.Now,
-		Log: slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Log:         slog.New(slog.NewTextHandler(t.Output(), nil)),
+		TrustDomain: func() (string, []string) { return "", nil }, ServerNames: []string{"istiod.istio-system.svc"},
+		Alive: func(time.Time) []*certs.Authority { return nil },
 	}
 }
 
@@ -369,6 +377,85 @@ func TestRootRotation(t *testing.T) {
 	if s := c.Status(); s.Codes[0] != DroppedRoot {
 		t.Errorf("dropping the root in use: %s", s.Error)
 	}
+}
+
+// A CA that may not sign for the mesh, or for the own port, is refused, though
+// its certificates by themselves are good.
+func TestTrustDomain(t *testing.T) {
+	spec := func(uris, names []string) certs.CASpec {
+		return certs.CASpec{Algorithm: certs.ECDSAP256, CommonName: "Root CA", TTL: 24 * time.Hour, PermittedURIDomains: uris, PermittedDNSDomains: names}
+	}
+	for name, tc := range map[string]struct {
+		spec   certs.CASpec
+		domain string
+		want   verify.Code
+	}{
+		"permitted":                    {spec([]string{"cluster.local"}, []string{"svc"}), "cluster.local", ""},
+		"another trust domain":         {spec([]string{"cluster.local"}, []string{"svc"}), "other.org", verify.NameConstraint},
+		"trust domain not known":       {spec([]string{"cluster.local"}, []string{"svc"}), "", ""},
+		"names of the own port":        {spec([]string{"cluster.local"}, []string{"example.org"}), "cluster.local", verify.Rejected},
+		"names of the own port, early": {spec(nil, []string{"example.org"}), "", verify.Rejected},
+	} {
+		root, err := certs.NewRoot(tc.spec, time.Now(), rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg := config(t, newDir(t))
+		save(t, cfg.Dir, root)
+		cfg.TrustDomain = func() (string, []string) { return tc.domain, nil }
+		if _, err = Open(cfg); tc.want == "" && err != nil || tc.want != "" && !slices.Contains(codes(err), tc.want) {
+			t.Errorf("%s: error is %v, want %q", name, err, tc.want)
+		}
+	}
+}
+
+// The trust domain may come to be known after the CA.
+func TestTrustDomainLater(t *testing.T) {
+	root, err := certs.NewRoot(certs.CASpec{
+		Algorithm: certs.ECDSAP256, CommonName: "Root CA", TTL: 24 * time.Hour,
+		PermittedURIDomains: []string{"cluster.local"}, PermittedDNSDomains: []string{"svc"},
+	}, time.Now(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg := config(t, newDir(t))
+	save(t, cfg.Dir, root)
+	var domain atomic.Value
+	domain.Store("")
+	cfg.TrustDomain = func() (string, []string) { return domain.Load().(string), nil }
+	c := follow(t, cfg)
+	for _, step := range []struct {
+		domain string
+		good   bool
+	}{{"cluster.local", true}, {"other.org", false}, {"cluster.local", true}} {
+		domain.Store(step.domain)
+		waitFor(t, "judgement for "+step.domain, func() bool { return c.look.Load().domain == step.domain })
+		if good := c.Status().Error == ""; good != step.good {
+			t.Errorf("%s: error is %q", step.domain, c.Status().Error)
+		}
+	}
+}
+
+// The root of an earlier signer stays as long as its certificates are valid.
+func TestEarlierSigner(t *testing.T) {
+	a, b := newRoot(t), newRoot(t)
+	first, second := trusting(below(t, a), b), trusting(below(t, b), a)
+	cfg := config(t, newDir(t))
+	save(t, cfg.Dir, first)
+	var alive atomic.Pointer[[]*certs.Authority]
+	alive.Store(&[]*certs.Authority{first, second})
+	cfg.Alive = func(time.Time) []*certs.Authority { return *alive.Load() }
+	c := follow(t, cfg)
+	save(t, cfg.Dir, second)
+	waitFor(t, "second signer", func() bool { return c.Current().Cert.Equal(second.Cert) })
+	save(t, cfg.Dir, only(second, b))
+	waitFor(t, "refusal", func() bool { return c.Status().Error != "" })
+	if s := c.Status(); s.Codes[0] != DroppedRoot || !strings.Contains(s.Error, verify.Short(first.Cert)) {
+		t.Errorf("dropping the root of certificates that are valid: %s", s.Error)
+	}
+	alive.Store(&[]*certs.Authority{second})
+	save(t, cfg.Dir, only(second, b))
+	waitFor(t, "end of the first root", func() bool { return c.signs(only(second, b)) })
 }
 
 func TestOpenRefuses(t *testing.T) {

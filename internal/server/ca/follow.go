@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/certs/verify"
 )
 
@@ -14,7 +15,7 @@ const (
 	// got so far.
 	UntrustedSigner verify.Code = "untrusted-signer"
 	// DroppedRoot is that the new roots are without that of the signer in use,
-	// whose certificates are out there.
+	// or of an earlier one, whose certificates are out there.
 	DroppedRoot verify.Code = "dropped-root"
 	// DroppedLists is that there are no revocation lists any more, so that what
 	// they revoke would be good again. They stay in force.
@@ -30,31 +31,31 @@ func droppedLists(old *Set, place string) error {
 	}}}
 }
 
-// follows says why peers of the old set would refuse those of the new one.
+// follows says why peers of the old set, or of the earlier signers that are
+// alive, would refuse those of the new one.
 // Peers come over one by one, so that for a while some have the one and some
 // the other: each must trust what the other's signer signs. A step of a root
 // rotation changes either the roots or the signer, and passes. When the old
-// signer has expired there is nothing left to break.
-func follows(old, next *Set, place string, now time.Time) error {
-	var f verify.Finding
-	switch {
-	case now.After(old.Cert.NotAfter):
-		return nil
-	case len(leadsTo(next.Authority, old.Roots, now)) == 0:
-		f = verify.Finding{
-			Code: UntrustedSigner, Subject: verify.Name(next.Cert), Fingerprint: verify.Short(next.Cert),
-			Reason: fmt.Sprintf("the new signer %q leads to no root that proxies trust so far, so they would refuse its certificates", verify.Name(next.Cert)),
-			Fix:    "add its root to root-cert.pem first, and change the signer when all proxies have it; a restart of the control plane takes the set as it is",
+// signer has expired there is nothing left to break with it.
+func follows(old, next *Set, alive []*certs.Authority, place string, now time.Time) error {
+	f := verify.Finding{Severity: verify.Error, Place: place}
+	if !now.After(old.Cert.NotAfter) {
+		if len(leadsTo(next.Authority, old.Roots, now)) == 0 {
+			f.Code, f.Subject, f.Fingerprint = UntrustedSigner, verify.Name(next.Cert), verify.Short(next.Cert)
+			f.Reason = fmt.Sprintf("the new signer %q leads to no root that proxies trust so far, so they would refuse its certificates", f.Subject)
+			f.Fix = "add its root to root-cert.pem first, and change the signer when all proxies have it; a restart of the control plane takes the set as it is"
+			return &verify.Failure{Findings: []verify.Finding{f}}
 		}
-	case len(leadsTo(old.Authority, next.Roots, now)) == 0:
-		f = verify.Finding{
-			Code: DroppedRoot, Subject: verify.Name(old.Cert), Fingerprint: verify.Short(old.Cert),
-			Reason: fmt.Sprintf("the new roots are without that of the signer in use, %q, so proxies would refuse each other's certificates", verify.Name(old.Cert)),
-			Fix:    "keep its root in root-cert.pem, change the signer, and drop the root when its last certificate is over; a restart of the control plane takes the set as it is",
-		}
-	default:
-		return nil
+		alive = append([]*certs.Authority{old.Authority}, alive...)
 	}
-	f.Severity, f.Place = verify.Error, place
-	return &verify.Failure{Findings: []verify.Finding{f}}
+	for _, a := range alive {
+		if len(leadsTo(a, next.Roots, now)) > 0 {
+			continue
+		}
+		f.Code, f.Subject, f.Fingerprint = DroppedRoot, verify.Name(a.Cert), verify.Short(a.Cert)
+		f.Reason = fmt.Sprintf("the new roots are without that of %q (%s), whose certificates are still valid, so proxies would refuse each other's", f.Subject, f.Fingerprint)
+		f.Fix = "keep its root in root-cert.pem, change the signer, and drop the root when its last certificate is over; a restart of the control plane takes the set as it is"
+		return &verify.Failure{Findings: []verify.Finding{f}}
+	}
+	return nil
 }

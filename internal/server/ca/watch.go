@@ -99,9 +99,11 @@ func (c *CA) see(p *pending, rested bool) time.Duration {
 }
 
 // again judges the directory anew from time to time: what was good may have
-// expired, and what was too early may count by now.
+// expired, and what was too early may count by now; at once when the mesh has
+// got another trust domain.
 func (c *CA) again(now time.Time) {
-	if last := c.look.Load(); now.Sub(last.at) >= judgeInterval && !errors.Is(last.err, errNone) {
+	domain, _ := c.cfg.TrustDomain()
+	if last := c.look.Load(); (now.Sub(last.at) >= judgeInterval || domain != last.domain) && !errors.Is(last.err, errNone) {
 		if m, err := store.Read(c.cfg.Dir); err == nil && m.Stamp == last.stamp {
 			c.load(m)
 		}

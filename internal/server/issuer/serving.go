@@ -1,8 +1,10 @@
 package issuer
 
 import (
+	"crypto"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -17,7 +19,7 @@ import (
 // issuer got another authority. It is safe for concurrent use.
 type ServingCertificate struct {
 	issuer *Issuer
-	names  []string
+	extra  []string // names beside ServerNames
 
 	mu        sync.Mutex // guards what follows
 	cert      *tls.Certificate
@@ -25,21 +27,22 @@ type ServingCertificate struct {
 	renewAt   time.Time
 }
 
-// ServingCertificate returns the certificate for the names that agents call
-// the control plane by (istiod, istiod-remote and istio-pilot of the system
-// namespace) and extra ones, which are DNS names or IP addresses. The error
-// is that of the first certificate, which is made at once.
-func (i *Issuer) ServingCertificate(extra ...string) (*ServingCertificate, error) {
+// ServerNames are the names that agents call the control plane by.
+func ServerNames() []string {
 	var names []string
 	for _, service := range []string{"istiod", "istiod-remote", "istio-pilot"} {
 		names = append(names, service+"."+mesh.DefaultSystemNamespace+".svc")
 	}
-	for _, name := range extra {
-		if !slices.Contains(names, name) {
-			names = append(names, name)
-		}
-	}
-	s := &ServingCertificate{issuer: i, names: names}
+	return names
+}
+
+// ServingCertificate returns the certificate for the names that agents call
+// the control plane by (istiod, istiod-remote and istio-pilot of the system
+// namespace) and extra ones, which are DNS names or IP addresses; those only
+// where the name constraints of the CA permit them. The error is that of the
+// first certificate, which is made at once.
+func (i *Issuer) ServingCertificate(extra ...string) (*ServingCertificate, error) {
+	s := &ServingCertificate{issuer: i, extra: extra}
 	if _, err := s.GetCertificate(nil); err != nil {
 		return nil, err
 	}
@@ -61,7 +64,7 @@ func (s *ServingCertificate) GetCertificate(*tls.ClientHelloInfo) (*tls.Certific
 	if err != nil {
 		return nil, fmt.Errorf("make serving certificate: %w", err)
 	}
-	leaf, err := authority.SignServer(key.Public(), s.names, DefaultTTL, now, s.issuer.cfg.Rand)
+	leaf, err := s.sign(authority, key.Public(), now)
 	if err != nil {
 		return nil, fmt.Errorf("make serving certificate: %w", err)
 	}
@@ -72,6 +75,33 @@ func (s *ServingCertificate) GetCertificate(*tls.ClientHelloInfo) (*tls.Certific
 	s.issuer.serving.Store(leaf)
 	s.cert, s.authority, s.renewAt = cert, authority, now.Add(leaf.NotAfter.Sub(now)/2)
 	return cert, nil
+}
+
+// sign leaves the extra names out when peers would refuse a certificate with
+// them, whichever name they call.
+func (s *ServingCertificate) sign(a *certs.Authority, key crypto.PublicKey, now time.Time) (*x509.Certificate, error) {
+	names := ServerNames()
+	for _, name := range s.extra {
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	leaf, err := a.SignServer(key, names, DefaultTTL, now, s.issuer.cfg.Rand)
+	if err != nil || len(s.extra) == 0 {
+		return leaf, err
+	}
+	pool := func(list []*x509.Certificate) *x509.CertPool {
+		p := x509.NewCertPool()
+		for _, c := range list {
+			p.AddCert(c)
+		}
+		return p
+	}
+	_, err = leaf.Verify(x509.VerifyOptions{Roots: pool(a.Roots), Intermediates: pool(a.Chain), CurrentTime: now})
+	if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok && invalid.Reason == x509.CANotAuthorizedForThisName {
+		return a.SignServer(key, ServerNames(), DefaultTTL, now, s.issuer.cfg.Rand)
+	}
+	return leaf, nil
 }
 
 // Serving returns the last certificate that was made for the control plane's

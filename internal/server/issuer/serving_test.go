@@ -1,6 +1,7 @@
 package issuer
 
 import (
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"net"
@@ -99,5 +100,31 @@ func TestServingCertificateErrors(t *testing.T) {
 	i := newIssuer(t, config(intermediate))
 	if _, err := i.ServingCertificate("not a name"); err == nil {
 		t.Error("a bad name is accepted")
+	}
+}
+
+// A name that the CA may not certify does not spoil the certificate for those
+// that it may.
+func TestServingCertificateWithinConstraints(t *testing.T) {
+	spec := certs.CASpec{
+		Algorithm: certs.ECDSAP256, CommonName: "CA", TTL: 24 * time.Hour,
+		PermittedURIDomains: []string{"cluster.local"}, PermittedDNSDomains: []string{"svc", "example.org"},
+	}
+	root, err := certs.NewRoot(spec, start, rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for extra, want := range map[string]int{"cp.example.org": 4, "cp.example.com": 3} {
+		s, err := newIssuer(t, config(root)).ServingCertificate(extra)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cert, err := s.GetCertificate(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := cert.Leaf.DNSNames; len(got) != want {
+			t.Errorf("with %s the names are %q", extra, got)
+		}
 	}
 }
