@@ -309,6 +309,39 @@ func TestReadSecretLeavesNoDirectory(t *testing.T) {
 	}
 }
 
+// Who may write to a directory may replace the key in it.
+func TestCheckReplaceable(t *testing.T) {
+	for mode, want := range map[fs.FileMode]string{
+		0o700: "", 0o755: "", 0o777 | fs.ModeSticky: "",
+		0o775: "the mode 0775 of its directory lets others write to it",
+		0o702: "the mode 0702",
+	} {
+		t.Run(mode.String(), func(t *testing.T) {
+			dir := t.TempDir()
+			put(t, filepath.Join(dir, "key"), "key", 0o600)
+			if err := os.Chmod(dir, mode); err != nil {
+				t.Fatal(err)
+			}
+			err := CheckReplaceable(filepath.Join(dir, "key"))
+			if want != "" {
+				wantError(t, err, want)
+			} else if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	mounted := t.TempDir()
+	kubelet(t, mounted, "..2026_01_01_00_00_00.1")
+	for _, dir := range []string{mounted, filepath.Join(mounted, "..2026_01_01_00_00_00.1")} {
+		if err := os.Chmod(dir, 0o777); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := CheckReplaceable(filepath.Join(mounted, "key")); err != nil {
+		t.Errorf("a mounted Secret: %v", err)
+	}
+}
+
 func TestCheckSecret(t *testing.T) {
 	for _, test := range []struct {
 		name        string

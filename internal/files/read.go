@@ -79,6 +79,24 @@ func CheckSecret(path string) error {
 	return checkOwner(info, s.mounted)
 }
 
+// CheckReplaceable says why others could put another key in the place of the
+// key file path, nil if they cannot: they may write to its directory, which is
+// neither sticky nor that of a mounted Secret.
+func CheckReplaceable(path string) error {
+	s, err := findSecret(path)
+	if err != nil {
+		return err
+	}
+	info, err := s.in.Stat(".")
+	if err = errors.Join(err, s.in.Close()); err != nil {
+		return err
+	}
+	if open := info.Mode().Perm() & 0o022; open == 0 || s.mounted || info.Mode()&fs.ModeSticky != 0 {
+		return nil
+	}
+	return fmt.Errorf("the mode %04o of its directory lets others write to it", info.Mode().Perm())
+}
+
 func checkOwner(info fs.FileInfo, mounted bool) error {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {

@@ -205,6 +205,8 @@ func pemFile(name, place, path string, data []byte) (verify.File, error) {
 	if path != "" {
 		if err := files.CheckSecret(path); err != nil {
 			f.Exposed = err.Error()
+		} else if err := files.CheckReplaceable(path); err != nil {
+			f.Replaceable = err.Error()
 		}
 	}
 	return f, nil

@@ -147,6 +147,16 @@ func TestExposedKey(t *testing.T) {
 	if got := exposed(); got != "" {
 		t.Errorf("a key of mode 0600 is exposed: %s", got)
 	}
+	if err := os.Chmod(filepath.Dir(path), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	m, err := load(t, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := m.Sets[0].Files[0].Replaceable; !strings.Contains(got, "mode 0777 of its directory") {
+		t.Errorf("a key in a directory of mode 0777: %q", got)
+	}
 	if err := os.Chmod(path, 0o640); err != nil {
 		t.Fatal(err)
 	}

@@ -132,12 +132,16 @@ func (c *checker) read() {
 		}
 		l := list{file: f, whole: true}
 		inFile := map[string]bool{}
-		exposed := f.Exposed != ""
+		exposed, replaceable := f.Exposed != "", f.Replaceable != ""
 		for i, b := range f.Blocks {
 			place := f.At(i)
 			if b.IsKey() && exposed {
 				c.exposed(f)
 				exposed = false
+			}
+			if b.IsKey() && replaceable {
+				c.report(OpenDirectory, f.Place, cert{}, "others can replace the private key: %s", f.Replaceable)
+				replaceable = false
 			}
 			switch {
 			case b.Fault != "":

@@ -23,6 +23,7 @@ const (
 	Duplicate       Code = "duplicate"
 	EncryptedKey    Code = "encrypted-key"
 	ExposedKey      Code = "exposed-key"
+	OpenDirectory   Code = "open-directory"
 	KeyMismatch     Code = "key-mismatch"
 	WeakKey         Code = "weak-key"
 	WeakSignature   Code = "weak-signature"
@@ -115,6 +116,8 @@ func kinds(c Code) kind {
 		return kind{Error, "decrypt it with openssl pkey -in FILE -out FILE, in a file of mode 0600"}
 	case ExposedKey:
 		return kind{Error, "run chmod 600 on the file, and replace the key if others may have read it"}
+	case OpenDirectory:
+		return kind{Warning, "run chmod go-w on the directory"}
 	case KeyMismatch:
 		return kind{Error, "put back the key that the certificate was made with, or make both again"}
 	case WeakKey:

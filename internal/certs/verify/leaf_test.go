@@ -316,6 +316,18 @@ func TestExposed(t *testing.T) {
 	}
 }
 
+// TestOpenDirectory: one warning for each key, none for what is public.
+func TestOpenDirectory(t *testing.T) {
+	t.Parallel()
+	r := root(t, "Root CA")
+	key, cert := NewFile("root-key.pem", keyPEM(t, r)), NewFile("root-cert.pem", pems(r))
+	key.Replaceable, cert.Replaceable = "mode 0777", "mode 0777"
+	got := Check(Arrange("dir", []File{key, cert}), Options{Now: clock})
+	if diff := cmp.Diff([]Code{OpenDirectory}, codes(got)); diff != "" || got[0].Severity != Warning {
+		t.Errorf("%v: %s", got, diff)
+	}
+}
+
 // TestCheckIsBounded: certificates of one name that sign each other, and
 // texts of nothing but BEGINs, end in reasonable time.
 func TestCheckIsBounded(t *testing.T) {

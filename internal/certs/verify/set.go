@@ -38,6 +38,9 @@ type File struct {
 	// Exposed is why others can read it, empty when they cannot. It matters
 	// for private keys only.
 	Exposed string
+	// Replaceable is why others can put another file in its place, empty when
+	// they cannot. It matters for private keys only.
+	Replaceable string
 	// Unreadable is why there are no blocks, empty when there is no reason.
 	Unreadable string
 }
