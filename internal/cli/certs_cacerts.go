@@ -2,7 +2,10 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -82,6 +85,9 @@ func (o *cacertsOptions) run(_ context.Context, env *Env) error {
 
 // read returns the files of the Secret.
 func (o *cacertsOptions) read(now time.Time, layout store.Layout) ([]files.File, error) {
+	if info, err := os.Stat(o.dir); errors.Is(err, fs.ErrNotExist) || err == nil && !info.IsDir() {
+		return nil, errors.New("there is no such directory")
+	}
 	m, err := store.Read(o.dir)
 	if err != nil {
 		return nil, err

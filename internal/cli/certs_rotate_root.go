@@ -414,6 +414,9 @@ func (o *rotateStatus) write(env *Env, s *rotation.Status) error {
 	if err := t.Write(env.Stdout); err != nil {
 		return err
 	}
+	if !s.Fine() {
+		return nil // the error says what has to be done before anything else
+	}
 	fmt.Fprintf(env.Stdout, "waits for: %s\n", s.Waits)
 	next := fmt.Sprintf("next: meshctl certs rotate-root %s %s", s.Command, o.path)
 	if !s.SafeFrom.IsZero() {

@@ -45,6 +45,8 @@ func signingFlags(f *pflag.FlagSet, p *issuer.Policy) {
 
 func checkSigning(p issuer.Policy) error {
 	switch {
+	case p.MaxTTL > issuer.DefaultMaxTTL:
+		return usagef("--max-cert-ttl %s: want at most %s", formatDuration(p.MaxTTL), formatDuration(issuer.DefaultMaxTTL))
 	case p.TTL < time.Minute || p.TTL > p.MaxTTL:
 		return usagef("--cert-ttl %v: want 1m to --max-cert-ttl, which is %v", p.TTL, p.MaxTTL)
 	case math.IsNaN(p.PerIdentity) || p.PerIdentity < 0 || p.PerIdentity > 1e6:

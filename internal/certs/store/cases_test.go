@@ -62,7 +62,7 @@ func replaceAll(dir string) error {
 // that of the certificate, the chain leads to the root that lies beside it.
 func TestCase_C8_Killed(t *testing.T) {
 	dir := t.TempDir()
-	kills := 60
+	kills := 200
 	if testing.Short() {
 		kills = 6
 	}
