@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"slices"
 	"time"
 
@@ -43,6 +44,9 @@ type CASpec struct {
 	// these hosts in URIs, and these domains and what is below them in DNS
 	// names.
 	PermittedURIDomains, PermittedDNSDomains []string
+	// PermittedIPRanges are constraints, too. Where anything above names a
+	// constraint, no e-mail address is permitted, and no IP address but these.
+	PermittedIPRanges []*net.IPNet
 	// Like, if set, is what the new CA is to be like: subject, key usages, URIs
 	// and name constraints are taken from it where the fields above name none.
 	Like *x509.Certificate
@@ -75,11 +79,8 @@ func NewRoot(spec CASpec, now time.Time, rand io.Reader) (*Authority, error) {
 		template.MaxPathLenZero = *spec.PathLen == 0
 	}
 	if spec.constrains() {
-		template.ExtraExtensions = nil // those of what it is to be like
+		spec.constrain(template)
 	}
-	template.PermittedURIDomains = spec.PermittedURIDomains
-	template.PermittedDNSDomains = spec.PermittedDNSDomains
-	template.PermittedDNSDomainsCritical = true // of all constraints
 	cert, err := create(template, template, key.Public(), key, rand)
 	if err != nil {
 		return nil, err

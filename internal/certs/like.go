@@ -5,12 +5,33 @@ import (
 	"crypto/x509/pkix"
 	"encoding/asn1"
 	"fmt"
+	"net"
 	"slices"
 )
 
 // constrains reports whether the fields name constraints.
 func (s CASpec) constrains() bool {
-	return len(s.PermittedURIDomains)+len(s.PermittedDNSDomains) > 0
+	return len(s.PermittedURIDomains)+len(s.PermittedDNSDomains)+len(s.PermittedIPRanges) > 0
+}
+
+// nobody is a domain that no e-mail address is in (RFC 2606).
+const nobody = "invalid"
+
+// constrain writes the constraints into a root. What they do not speak of would
+// be free, and so they speak of each kind of name.
+func (s CASpec) constrain(template *x509.Certificate) {
+	template.ExtraExtensions = nil // those of what it is to be like
+	template.PermittedURIDomains = s.PermittedURIDomains
+	template.PermittedDNSDomains = s.PermittedDNSDomains
+	template.PermittedEmailAddresses = []string{nobody}
+	template.PermittedIPRanges = s.PermittedIPRanges
+	if len(s.PermittedIPRanges) == 0 {
+		template.ExcludedIPRanges = []*net.IPNet{
+			{IP: net.IPv4zero.To4(), Mask: net.CIDRMask(0, 32)},
+			{IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)},
+		}
+	}
+	template.PermittedDNSDomainsCritical = true // of all constraints
 }
 
 // liken gives the template what it is to have of another CA.

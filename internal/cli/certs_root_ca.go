@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"crypto/rand"
+	"net"
 	"strings"
 	"time"
 
@@ -66,6 +67,7 @@ type rootOptions struct {
 	pathLen      int
 	trustDomains []string
 	dnsDomains   []string
+	ipRanges     []string
 }
 
 func newCertsRootCmd(env *Env) *cobra.Command {
@@ -79,7 +81,8 @@ func newCertsRootCmd(env *Env) *cobra.Command {
 --constrain-trust-domain writes name constraints into the root: what is signed
 below it is worth something only for SPIFFE ids of these trust domains, and for
 DNS names that the control plane and its clusters have (in the trust domains, in
-"svc", and localhost) or that --permit-dns adds. Who steals the key of such a
+"svc", and localhost) or that --permit-dns adds. It is worth nothing for e-mail
+addresses, and for IP addresses only in what --permit-ip names. Who steals the key of such a
 root or of an intermediate cannot pass for anybody else.`,
 		Example: `  meshctl certs root-ca --out certs
   meshctl certs root-ca --out certs --algorithm rsa-4096 --ttl 3650d --org example.com
@@ -96,7 +99,13 @@ root or of an intermediate cannot pass for anybody else.`,
 		"Permit only SPIFFE ids of this trust `domain`; may be repeated")
 	fs.StringSliceVar(&o.dnsDomains, "permit-dns", nil,
 		"With --constrain-trust-domain: permit DNS names in this `domain`, too; may be repeated")
+	bindPermitIP(fs, &o.ipRanges)
 	return cmd
+}
+
+func bindPermitIP(fs *pflag.FlagSet, ranges *[]string) {
+	fs.StringSliceVar(ranges, "permit-ip", nil,
+		"With --constrain-trust-domain: permit IP addresses in this `CIDR`, such as 10.0.0.0/8; may be repeated (default none)")
 }
 
 func (o *rootOptions) run(_ context.Context, env *Env) error {
@@ -142,13 +151,16 @@ func (o *rootOptions) spec() (certs.CASpec, error) {
 	case o.pathLen >= 0:
 		spec.PathLen = &o.pathLen
 	}
-	err = constrain(&spec, o.trustDomains, o.dnsDomains)
+	err = constrain(&spec, o.trustDomains, o.dnsDomains, o.ipRanges)
 	return spec, err
 }
 
-// constrain gives a root the name constraints of --constrain-trust-domain and
-// --permit-dns.
-func constrain(spec *certs.CASpec, trustDomains, dnsDomains []string) error {
+// constrain gives a root the name constraints of --constrain-trust-domain,
+// --permit-dns and --permit-ip.
+func constrain(spec *certs.CASpec, trustDomains, dnsDomains, ipRanges []string) error {
+	if len(ipRanges) > 0 && len(trustDomains) == 0 {
+		return usagef("--permit-ip adds to --constrain-trust-domain, which is not given")
+	}
 	if len(dnsDomains) > 0 && len(trustDomains) == 0 {
 		return usagef("--permit-dns adds to --constrain-trust-domain, which is not given")
 	}
@@ -162,6 +174,13 @@ func constrain(spec *certs.CASpec, trustDomains, dnsDomains []string) error {
 		if !mesh.IsDNSName(domain) {
 			return usagef("--permit-dns: %q is not a DNS name", domain)
 		}
+	}
+	for _, text := range ipRanges {
+		_, ips, err := net.ParseCIDR(text)
+		if err != nil {
+			return usagef("--permit-ip: %q is not a range of IP addresses such as 10.0.0.0/8", text)
+		}
+		spec.PermittedIPRanges = append(spec.PermittedIPRanges, ips)
 	}
 	if len(trustDomains) > 0 {
 		spec.PermittedURIDomains = trustDomains

@@ -74,6 +74,7 @@ type rotateStart struct {
 	organization, commonName string
 	pathLen                  int
 	trustDomains, dnsDomains []string
+	ipRanges                 []string
 	leafTTL, propagation     time.Duration
 	output                   output.Format
 }
@@ -88,6 +89,7 @@ func (o *rotateStart) bind(fs *pflag.FlagSet) {
 		"Permit only SPIFFE ids of this trust `domain` (default the constraints of the old root); may be repeated")
 	fs.StringSliceVar(&o.dnsDomains, "permit-dns", nil,
 		"With --constrain-trust-domain: permit DNS names in this `domain`, too; may be repeated")
+	bindPermitIP(fs, &o.ipRanges)
 	durationVar(fs, &o.leafTTL, "leaf-ttl", day, "The longest life time of a workload's certificate in the mesh")
 	durationVar(fs, &o.propagation, "propagation", 10*time.Minute,
 		"How long after a step, at most, every control plane works with what was written")
@@ -112,7 +114,7 @@ func (o *rotateStart) options() (rotation.StartOptions, error) {
 		root.PathLen = &o.pathLen
 	}
 	root.TTL, root.Organization, root.CommonName = o.ttl, o.organization, o.commonName
-	err := constrain(root, o.trustDomains, o.dnsDomains)
+	err := constrain(root, o.trustDomains, o.dnsDomains, o.ipRanges)
 	return out, err
 }
 

@@ -3,6 +3,7 @@ package verify
 import (
 	"crypto/x509"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"time"
@@ -264,6 +265,28 @@ func (c *checker) constrain(ca, x cert) {
 			return
 		}
 	}
+	for _, ip := range x.IPAddresses {
+		within := func(r *net.IPNet) bool { return r.Contains(ip) }
+		if slices.ContainsFunc(ca.ExcludedIPRanges, within) || len(ca.PermittedIPRanges) > 0 && !slices.ContainsFunc(ca.PermittedIPRanges, within) {
+			c.about(NameConstraint, x, "the name constraints of %q do not permit the address %s", Name(ca.Certificate), ip)
+			return
+		}
+	}
+	for _, address := range x.EmailAddresses {
+		if !permits(address, ca.PermittedEmailAddresses, ca.ExcludedEmailAddresses, mailMatches) {
+			c.about(NameConstraint, x, "the name constraints of %q do not permit %q", Name(ca.Certificate), address)
+			return
+		}
+	}
+}
+
+// mailMatches: a constraint permits one address, or all of one host, or with a
+// leading dot those of all hosts below it.
+func mailMatches(address, constraint string) bool {
+	if strings.Contains(constraint, "@") {
+		return address == constraint
+	}
+	return hostMatches(address[strings.LastIndex(address, "@")+1:], constraint)
 }
 
 func permits(name string, permitted, excluded []string, match func(name, constraint string) bool) bool {

@@ -135,7 +135,16 @@ func TestCase_C9_BrokenAuthorities(t *testing.T) {
 			_, permitted, _ := net.ParseCIDR("10.0.0.0/8")
 			replace(t, s, func(c *x509.Certificate) { c.PermittedIPRanges = []*net.IPNet{permitted} },
 				func(c *x509.Certificate) { c.IPAddresses = []net.IP{{192, 0, 2, 1}} })
-		}, want: []Code{Rejected}},
+		}, want: []Code{NameConstraint}},
+		"IP address excluded": {change: func(t *testing.T, s map[string][]byte) {
+			_, excluded, _ := net.ParseCIDR("0.0.0.0/0")
+			replace(t, s, func(c *x509.Certificate) { c.ExcludedIPRanges = []*net.IPNet{excluded} },
+				func(c *x509.Certificate) { c.IPAddresses = []net.IP{{192, 0, 2, 1}} })
+		}, want: []Code{NameConstraint}},
+		"e-mail address outside constraints": {change: func(t *testing.T, s map[string][]byte) {
+			replace(t, s, func(c *x509.Certificate) { c.PermittedEmailAddresses = []string{"invalid"} },
+				func(c *x509.Certificate) { c.EmailAddresses = []string{"a@example.com"} })
+		}, want: []Code{NameConstraint}},
 		"not a CA":          {change: broken(func(c *x509.Certificate) { c.IsCA, c.MaxPathLenZero = false, false }), want: []Code{NotACA}},
 		"no right to sign":  {change: broken(func(c *x509.Certificate) { c.KeyUsage = x509.KeyUsageDigitalSignature }), want: []Code{KeyUsage}},
 		"no path length":    {change: broken(func(c *x509.Certificate) { c.MaxPathLenZero = false }), want: []Code{NoPathLength}},
