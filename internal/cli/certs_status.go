@@ -66,12 +66,16 @@ func caTable(p ca.Page) *output.Table {
 		for _, r := range roots {
 			names = append(names, shortSum(r.SHA256))
 		}
-		t.Rows = append(t.Rows, []string{what, signer.Subject, shortSum(signer.SHA256), stampOr(signer.Until, "-"), orDash(strings.Join(names, " ")), stampOr(since, "-")})
+		t.Rows = append(t.Rows, []string{what, orDash(signer.Subject), orDash(shortSum(signer.SHA256)), stampOr(signer.Until, "-"), orDash(strings.Join(names, " ")), stampOr(since, "-")})
 	}
 	if p.Disk != nil {
-		row("on disk", p.Disk.Signer, p.Disk.Roots, p.ReadAt)
+		onDisk := "on disk"
+		if p.Error != "" {
+			onDisk = "on disk, refused"
+		}
+		row(onDisk, p.Disk.Signer, p.Disk.Roots, p.ReadAt)
 	} else {
-		t.Rows = append(t.Rows, []string{"on disk", "not good", "-", "-", "-", stampOr(p.ReadAt, "-")})
+		t.Rows = append(t.Rows, []string{"on disk", "no certificates", "-", "-", "-", stampOr(p.ReadAt, "-")})
 	}
 	if p.Loaded != nil {
 		row("loaded", p.Loaded.Signer, p.Loaded.Roots, p.LoadedAt)
@@ -81,8 +85,8 @@ func caTable(p ca.Page) *output.Table {
 		row(what, s.Signer, s.Roots, s.LastAt)
 		what = "served before"
 	}
-	if p.Serving != nil {
-		row("own port", *p.Serving, nil, p.Serving.From)
+	if p.Serving != nil && p.ServingSigner != nil {
+		t.Rows = append(t.Rows, []string{"own port", p.ServingSigner.Subject, shortSum(p.ServingSigner.SHA256), stampOr(p.Serving.Until, "-"), "-", stampOr(p.Serving.From, "-")})
 	}
 	return t
 }

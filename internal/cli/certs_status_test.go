@@ -93,11 +93,11 @@ func TestCertsStatus(t *testing.T) {
 		}
 	}
 	p := page()
-	if p.Disk != nil || p.Loaded.Signer != before.Loaded.Signer || !slices.Contains(p.Codes, "no-pem") || p.Since.IsZero() {
+	if p.Disk == nil || p.Disk.Signer != before.Disk.Signer || len(p.Disk.Roots) != 0 || p.ServingSigner == nil || *p.ServingSigner != p.Loaded.Signer || p.Loaded.Signer != before.Loaded.Signer || !slices.Contains(p.Codes, "no-pem") || p.Since.IsZero() {
 		t.Errorf("page is %+v", p)
 	}
 	code, text = status()
-	for _, want := range []string{"not good", "on disk is not loaded, since", "no-pem", "is not in use as it is"} {
+	for _, want := range []string{"on disk, refused     CN=Intermediate CA,L=c1", "on disk is not loaded, since", "no-pem", "is not in use as it is"} {
 		if code != 3 || !strings.Contains(text, want) {
 			t.Errorf("code %d, no %q in\n%s", code, want, text)
 		}

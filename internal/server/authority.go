@@ -137,10 +137,9 @@ func (s *Server) caPage() ca.Page {
 		}
 		served = append(served, one)
 	}
-	var serving *ca.Certificate
-	if leaf := s.issuer.Serving(); leaf != nil {
-		c := ca.Describe(leaf)
-		serving = &c
+	p := ca.NewPage(s.ca.Status(), served, s.cfg.Now())
+	if leaf, signer := s.issuer.Serving(); leaf != nil {
+		p.Serving, p.ServingSigner = new(ca.Describe(leaf)), new(ca.Describe(signer.Cert))
 	}
-	return ca.NewPage(s.ca.Status(), served, serving, s.cfg.Now())
+	return p
 }

@@ -145,6 +145,32 @@ func readMaterial(path string, f materialFile) ([]byte, error) {
 // there.
 func (m *Material) Empty() bool { return len(m.data) == 0 }
 
+// Certificates returns those that could be read, of a directory good or bad:
+// of the signer's file, of its chain, and the roots.
+func (m *Material) Certificates() (signer, chain, roots []*x509.Certificate) {
+	for _, f := range m.set.Files {
+		var list []*x509.Certificate
+		for _, b := range f.Blocks {
+			if b.Cert != nil {
+				list = append(list, b.Cert)
+			}
+		}
+		switch f.Name {
+		case caCertFile:
+			signer = list
+		case certChainFile:
+			chain = list
+		case rootCertFile, tlsRootsFile:
+			roots = list
+		case tlsCertFile:
+			if signer == nil {
+				signer, chain = list, list
+			}
+		}
+	}
+	return signer, chain, roots
+}
+
 // Authority returns what the directory holds if peers will accept what it
 // signs. Revocation lists that cannot be used do not matter here. The error is
 // a *verify.Failure.

@@ -71,8 +71,10 @@ type look struct {
 	at     time.Time
 	stamp  store.Stamp
 	domain string // trust domain that it was judged for
-	// set is what the directory holds, nil when it is not good.
-	set *Set
+	// set is what the directory holds, nil when it is not good; then seen is
+	// what could be read of it.
+	set  *Set
+	seen *Material
 	// err is why set is not in use, and alarm why its revocation lists are not,
 	// or not without care.
 	err, alarm error
@@ -111,7 +113,9 @@ func (c *CA) load(m *store.Material) {
 	now, old, last := c.cfg.Now(), c.set.Load(), c.look.Load()
 	l := &look{at: now, stamp: m.Stamp, since: now}
 	l.domain, _ = c.cfg.TrustDomain()
-	l.set, l.alarm, l.err = c.judge(m)
+	if l.set, l.alarm, l.err = c.judge(m); l.set == nil {
+		l.seen = describeSeen(m)
+	}
 	known := last != nil && text(last.err) == text(l.err) && text(last.alarm) == text(l.alarm)
 	if known {
 		l.since = last.since

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/certs/store"
 	"github.com/meshctl/meshctl/internal/certs/verify"
 )
 
@@ -48,6 +49,26 @@ func describe(s *Set) *Material {
 	return m
 }
 
+// describeSeen describes a directory that is not good, nil when there is no
+// certificate in it. The signer may lack.
+func describeSeen(read *store.Material) *Material {
+	signer, chain, roots := read.Certificates()
+	if len(signer)+len(chain)+len(roots) == 0 {
+		return nil
+	}
+	var m Material
+	if len(signer) > 0 {
+		m.Signer = Describe(signer[0])
+	}
+	for _, c := range chain {
+		m.Chain = append(m.Chain, Describe(c))
+	}
+	for _, c := range roots {
+		m.Roots = append(m.Roots, Describe(c))
+	}
+	return &m
+}
+
 // Signed is what a signer signed for workloads since the start.
 type Signed struct {
 	Signer Certificate   `json:"signer"`
@@ -65,13 +86,15 @@ type Page struct {
 	Served []Signed `json:"served"`
 	// Serving is the certificate of the secure port, shown to whoever connects.
 	Serving *Certificate `json:"serving,omitzero"`
+	// ServingSigner signed it.
+	ServingSigner *Certificate `json:"servingSigner,omitzero"`
 	// Differences say why what is on disk, loaded and served is not the same.
 	Differences []string `json:"differences"`
 }
 
 // NewPage compares.
-func NewPage(s Status, served []Signed, serving *Certificate, now time.Time) Page {
-	p := Page{Status: s, Served: served, Serving: serving, Differences: []string{}}
+func NewPage(s Status, served []Signed, now time.Time) Page {
+	p := Page{Status: s, Served: served, Differences: []string{}}
 	differ := func(format string, args ...any) { p.Differences = append(p.Differences, fmt.Sprintf(format, args...)) }
 	if s.Error != "" {
 		differ("on disk is not loaded, since %s: %s", s.Since.Format(time.RFC3339), s.Error)
@@ -104,7 +127,8 @@ func short(c Certificate) string { return c.SHA256[:min(len(c.SHA256), 23)] }
 // Status compares the directory with what is in use.
 type Status struct {
 	Directory string `json:"directory"`
-	// Disk is what the directory holds, nil when that is not good.
+	// Disk is what the directory holds, nil when there is nothing to read. When
+	// it is not good, which Error tells, it is what could be read.
 	Disk   *Material `json:"disk"`
 	Loaded *Material `json:"loaded"` // nil while there is none
 	// LoadedAt is when Loaded came into use, ReadAt when the directory was
@@ -126,6 +150,9 @@ func (c *CA) Status() Status {
 	s := Status{
 		Directory: c.cfg.Dir, Disk: describe(l.set), Loaded: describe(set), ReadAt: l.at.UTC(),
 		Error: text(l.err), Alarm: text(l.alarm), Codes: codes(l.err, l.alarm),
+	}
+	if s.Disk == nil {
+		s.Disk = l.seen
 	}
 	if set != nil {
 		s.LoadedAt = set.LoadedAt.UTC()

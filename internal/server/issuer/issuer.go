@@ -7,7 +7,6 @@ package issuer
 import (
 	"cmp"
 	"context"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -91,7 +90,7 @@ type Issuer struct {
 	slots   chan struct{} // one for each request that may be worked on
 	waiting atomic.Int64
 	signed  record
-	serving atomic.Pointer[x509.Certificate] // the last one made
+	serving atomic.Pointer[served] // the last one made
 }
 
 // New returns an Issuer. The error names what cfg lacks.

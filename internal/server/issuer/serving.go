@@ -72,7 +72,7 @@ func (s *ServingCertificate) GetCertificate(*tls.ClientHelloInfo) (*tls.Certific
 	for _, c := range authority.Chain {
 		cert.Certificate = append(cert.Certificate, c.Raw)
 	}
-	s.issuer.serving.Store(leaf)
+	s.issuer.serving.Store(&served{leaf, authority})
 	s.cert, s.authority, s.renewAt = cert, authority, now.Add(leaf.NotAfter.Sub(now)/2)
 	return cert, nil
 }
@@ -105,5 +105,16 @@ func (s *ServingCertificate) sign(a *certs.Authority, key crypto.PublicKey, now 
 }
 
 // Serving returns the last certificate that was made for the control plane's
-// own port, nil when there is none yet.
-func (i *Issuer) Serving() *x509.Certificate { return i.serving.Load() }
+// own port, and who signed it, nil when there is none yet.
+func (i *Issuer) Serving() (*x509.Certificate, *certs.Authority) {
+	if s := i.serving.Load(); s != nil {
+		return s.leaf, s.authority
+	}
+	return nil, nil
+}
+
+// served is a certificate of the own port.
+type served struct {
+	leaf      *x509.Certificate
+	authority *certs.Authority
+}
