@@ -179,6 +179,9 @@ func (o *leafOptions) readCSR(env *Env) (crypto.PublicKey, error) {
 	}
 	csr, err := certs.ParseCSR(data)
 	if err != nil {
+		if blocks := certs.Scan(data); len(blocks) > 0 && blocks[0].Type != "" && blocks[0].CSR == nil {
+			err = fmt.Errorf("%w; it is a %s", err, strings.ToLower(blocks[0].Type))
+		}
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	var ignored []string

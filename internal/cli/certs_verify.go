@@ -3,9 +3,11 @@ package cli
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
+	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/certs/verify"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
@@ -68,12 +70,24 @@ func (o *certsVerifyOptions) run(ctx context.Context, env *Env) error {
 		return err
 	}
 	findings, files := []verify.Finding{}, 0
+	known := map[verify.Finding]bool{} // inputs may overlap
 	for _, s := range found.Sets {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		files += len(s.Files)
-		findings = append(findings, verify.Check(s, verify.Options{Now: env.Now(), TrustDomain: o.trustDomain, Roots: roots})...)
+		for _, f := range s.Files {
+			if isRequest(f) {
+				fmt.Fprintf(env.Stderr, "%s: it is a certificate request, of which nothing is checked\n", f.Place)
+				continue
+			}
+			files++
+		}
+		for _, f := range verify.Check(s, verify.Options{Now: env.Now(), TrustDomain: o.trustDomain, Roots: roots}) {
+			if !known[f] {
+				known[f] = true
+				findings = append(findings, f)
+			}
+		}
 	}
 	if err := o.write(env, findings); err != nil {
 		return err
@@ -89,6 +103,11 @@ func (o *certsVerifyOptions) run(ctx context.Context, env *Env) error {
 		}
 	}
 	return findingsf("%s, %s", plural(errs, "error"), plural(len(findings)-errs, "warning"))
+}
+
+// isRequest reports whether a file holds nothing but certificate requests.
+func isRequest(f verify.File) bool {
+	return len(f.Blocks) > 0 && !slices.ContainsFunc(f.Blocks, func(b certs.Block) bool { return b.CSR == nil })
 }
 
 func (o *certsVerifyOptions) write(env *Env, findings []verify.Finding) error {
