@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"crypto/x509"
 	"fmt"
@@ -117,6 +118,11 @@ func (o *bundleJoinOptions) run(_ context.Context, env *Env) error {
 	joined, err := bundle.Join(all...)
 	if err != nil {
 		return err
+	}
+	for _, r := range joined.Roots {
+		if !bytes.Equal(r.RawSubject, r.RawIssuer) {
+			fmt.Fprintf(env.Stderr, "Warning: %q is no root: it is signed by %q, and openssl refuses what leads to it only\n", r.Subject, r.Issuer)
+		}
 	}
 	data := joined.PEM()
 	if o.format == bundleSPIFFE {

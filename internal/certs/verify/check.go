@@ -19,6 +19,7 @@ func Check(s Set, o Options) []Finding {
 	c.complete()
 	c.roles()
 	c.chains()
+	c.anchors()
 	c.certificates()
 	c.names()
 	c.keys()
@@ -296,7 +297,7 @@ func (c *checker) keys() {
 // last asks the verifier that the control plane and its peers use, so that no
 // set passes which they refuse.
 func (c *checker) last() {
-	if c.set.Purpose == Loose || c.first.Certificate == nil || len(c.roots) == 0 ||
+	if len(c.roots) == 0 ||
 		slices.ContainsFunc(c.findings, func(f Finding) bool { return f.Severity == Error }) {
 		return
 	}
@@ -307,11 +308,49 @@ func (c *checker) last() {
 		}
 		return p
 	}
-	_, err := c.first.Verify(x509.VerifyOptions{
+	options := x509.VerifyOptions{
 		Roots: pool(c.roots), Intermediates: pool(c.all), CurrentTime: c.opts.Now,
 		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
-	})
-	if err != nil {
-		c.about(Rejected, c.first, "%v", err)
+	}
+	for _, x := range c.asked() {
+		if _, err := x.Verify(options); err != nil {
+			c.about(Rejected, x, "%v", err)
+		}
+	}
+}
+
+// asked are the certificates that peers are to accept: that of a layout, or the
+// first one of each way to a root.
+func (c *checker) asked() []cert {
+	if c.set.Purpose != Loose {
+		if c.first.Certificate == nil {
+			return nil
+		}
+		return []cert{c.first}
+	}
+	var out []cert
+	for _, p := range c.paths {
+		if !holds(out, p[0]) {
+			out = append(out, p[0])
+		}
+	}
+	return out
+}
+
+// anchors reports what is trusted and is no root: peers differ in whether a way
+// may end there.
+func (c *checker) anchors() {
+	for _, l := range c.lists {
+		if l.file.Role != RoleRoots && l.file.Role != RoleRoot {
+			continue
+		}
+		for _, x := range l.certs {
+			same := func(r cert) bool { // its root is here, too
+				return string(r.RawSubject) == string(x.RawSubject) && sameKey(r.PublicKey, x.PublicKey) && c.links.selfSigned(r.Certificate)
+			}
+			if x.IsCA && !slices.ContainsFunc(c.roots, same) {
+				c.about(NotSelfSigned, x, "it is trusted, but it is signed by %q and no root", x.Issuer)
+			}
+		}
 	}
 }

@@ -136,6 +136,9 @@ func TestCase_C9_BrokenAuthorities(t *testing.T) {
 			replace(t, s, func(c *x509.Certificate) { c.PermittedIPRanges = []*net.IPNet{permitted} },
 				func(c *x509.Certificate) { c.IPAddresses = []net.IP{{192, 0, 2, 1}} })
 		}, want: []Code{NameConstraint}},
+		"trusts an intermediate": {change: func(_ *testing.T, s map[string][]byte) {
+			s[rootCert], s[certChain] = pems(ca), pems(ca)
+		}, want: []Code{NotSelfSigned}},
 		"IP address excluded": {change: func(t *testing.T, s map[string][]byte) {
 			_, excluded, _ := net.ParseCIDR("0.0.0.0/0")
 			replace(t, s, func(c *x509.Certificate) { c.ExcludedIPRanges = []*net.IPNet{excluded} },

@@ -34,6 +34,7 @@ const (
 	Unrelated       Code = "unrelated"
 	RootNotInBundle Code = "root-not-in-bundle"
 	NoPathToRoot    Code = "no-path-to-root"
+	NotSelfSigned   Code = "not-self-signed"
 	OutlivesSigner  Code = "outlives-signer"
 	NotACA          Code = "not-a-ca"
 	NoPathLength    Code = "no-path-length"
@@ -136,16 +137,19 @@ func kinds(c Code) kind {
 		return kind{Warning, "take it out of the file"}
 	case RootNotInBundle:
 		return kind{Error, "add this root to the root certificates, or use the chain of a root that is there"}
-	case NoPathToRoot:
-		return kind{Error, "add what signed it to the chain, or its root to the root certificates"}
 	default:
 		return rightsKinds(c)
 	}
 }
 
-// rightsKinds is kinds for what certificates may do and for revocation.
+// rightsKinds is kinds for ways to a root, for what certificates may do and for
+// revocation.
 func rightsKinds(c Code) kind {
 	switch c {
+	case NoPathToRoot:
+		return kind{Error, "add what signed it to the chain, or its root to the root certificates"}
+	case NotSelfSigned:
+		return kind{Warning, "trust the root above it, or make it a root of its own"}
 	case OutlivesSigner:
 		return kind{Warning, "make it again with an end that is not behind that of its signer"}
 	case NotACA:

@@ -6,6 +6,7 @@ import (
 	"crypto/rsa"
 	"crypto/x509"
 	"math/big"
+	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -261,6 +262,25 @@ func TestPathLength(t *testing.T) {
 	// A constraint reaches names below it, whatever stands between.
 	tight := root(t, "Tight", func(c *x509.Certificate) { c.PermittedURIDomains = []string{"other.example"} })
 	ca = intermediate(t, tight, "Intermediate CA")
+	// In files without a layout, too.
+	for name, tc := range map[string]struct {
+		narrow change
+		want   Code
+	}{
+		"IP": {func(c *x509.Certificate) {
+			c.PermittedIPRanges = []*net.IPNet{{IP: net.IP{10, 0, 0, 0}, Mask: net.CIDRMask(8, 32)}}
+		}, NameConstraint},
+		"mail": {func(c *x509.Certificate) { c.PermittedEmailAddresses = []string{"invalid"} }, NameConstraint},
+	} {
+		narrow := root(t, "Narrow", tc.narrow)
+		l := leaf(t, narrow, func(c *x509.Certificate) {
+			c.IPAddresses, c.EmailAddresses = []net.IP{{192, 0, 2, 1}}, []string{"a@example.com"}
+		})
+		set := Arrange("dir", []File{NewFile("a.pem", pems(l)), NewFile("b.pem", pems(narrow))})
+		if diff := cmp.Diff([]Code{tc.want}, codes(Check(set, Options{Now: clock}))); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
 	if diff := cmp.Diff([]Code{NameConstraint}, shown(t, tight, leaf(t, ca), ca)); diff != "" {
 		t.Error(diff)
 	}
