@@ -38,7 +38,7 @@ demo: build envoy ## Run a two-cluster mesh on this machine (ARGS=--once checks 
 
 .PHONY: unit
 unit: ## Run the fast tests: offline, without Envoy
-	go test ./cmd/... ./internal/...
+	go test -short ./cmd/... ./internal/...
 
 .PHONY: test
 test: ## Get what is missing and run all tests

@@ -122,7 +122,7 @@ func findSecret(path string) (*secretFile, error) {
 	dir, name := filepath.Split(path)
 	root, err := os.OpenRoot(filepath.Clean(dir))
 	if err != nil {
-		return nil, fmt.Errorf("read key file %s: %w", path, err)
+		return nil, (&secretFile{path: path}).wrap(err)
 	}
 	s := &secretFile{path: path, in: root, name: name}
 	info, err := root.Lstat(name)
