@@ -66,7 +66,7 @@ func caTable(p ca.Page) *output.Table {
 		for _, r := range roots {
 			names = append(names, shortSum(r.SHA256))
 		}
-		t.Rows = append(t.Rows, []string{what, orDash(signer.Subject), orDash(shortSum(signer.SHA256)), stampOr(signer.Until, "-"), orDash(strings.Join(names, " ")), stampOr(since, "-")})
+		t.Rows = append(t.Rows, []string{what, orDash(signer.Subject), orDash(shortSum(signer.SHA256)), stampOrDash(signer.Until), orDash(strings.Join(names, " ")), stampOrDash(since)})
 	}
 	if p.Disk != nil {
 		onDisk := "on disk"
@@ -75,7 +75,7 @@ func caTable(p ca.Page) *output.Table {
 		}
 		row(onDisk, p.Disk.Signer, p.Disk.Roots, p.ReadAt)
 	} else {
-		t.Rows = append(t.Rows, []string{"on disk", "no certificates", "-", "-", "-", stampOr(p.ReadAt, "-")})
+		t.Rows = append(t.Rows, []string{"on disk", "no certificates", "-", "-", "-", stampOrDash(p.ReadAt)})
 	}
 	if p.Loaded != nil {
 		row("loaded", p.Loaded.Signer, p.Loaded.Roots, p.LoadedAt)
@@ -86,7 +86,7 @@ func caTable(p ca.Page) *output.Table {
 		what = "served before"
 	}
 	if p.Serving != nil && p.ServingSigner != nil {
-		t.Rows = append(t.Rows, []string{"own port", p.ServingSigner.Subject, shortSum(p.ServingSigner.SHA256), stampOr(p.Serving.Until, "-"), "-", stampOr(p.Serving.From, "-")})
+		t.Rows = append(t.Rows, []string{"own port", p.ServingSigner.Subject, shortSum(p.ServingSigner.SHA256), stampOrDash(p.Serving.Until), "-", stampOrDash(p.Serving.From)})
 	}
 	return t
 }
@@ -94,9 +94,9 @@ func caTable(p ca.Page) *output.Table {
 // shortSum is the first four bytes of a SHA-256.
 func shortSum(sum string) string { return sum[:min(len(sum), 11)] }
 
-func stampOr(at time.Time, none string) string {
+func stampOrDash(at time.Time) string {
 	if at.IsZero() {
-		return none
+		return "-"
 	}
 	return at.UTC().Format(time.RFC3339)
 }
