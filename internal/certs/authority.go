@@ -275,8 +275,8 @@ func loadChain(data []byte, cert *x509.Certificate, roots []*x509.Certificate) (
 // that what cert signs may too: the path length of a CA counts the CAs below.
 func verifyCA(cert *x509.Certificate, chain, roots []*x509.Certificate, now time.Time) error {
 	paths, err := cert.Verify(x509.VerifyOptions{
-		Roots:         pool(roots),
-		Intermediates: pool(chain),
+		Roots:         Pool(roots),
+		Intermediates: Pool(chain),
 		CurrentTime:   now,
 		KeyUsages:     []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
 	})
@@ -300,10 +300,10 @@ func longEnough(path []*x509.Certificate) bool {
 	return true
 }
 
-// pool makes a pool of certificates.
-func pool(certs []*x509.Certificate) *x509.CertPool {
+// Pool makes a pool of certificates.
+func Pool(list []*x509.Certificate) *x509.CertPool {
 	p := x509.NewCertPool()
-	for _, c := range certs {
+	for _, c := range list {
 		p.AddCert(c)
 	}
 	return p

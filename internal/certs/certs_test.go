@@ -67,8 +67,8 @@ func caller() mesh.Caller {
 func verifyLeaf(tb testing.TB, leaf *x509.Certificate, a *Authority, use x509.ExtKeyUsage, at time.Time) error {
 	tb.Helper()
 	_, err := leaf.Verify(x509.VerifyOptions{
-		Roots:         pool(a.Roots),
-		Intermediates: pool(a.Chain),
+		Roots:         Pool(a.Roots),
+		Intermediates: Pool(a.Chain),
 		CurrentTime:   at,
 		KeyUsages:     []x509.ExtKeyUsage{use},
 	})

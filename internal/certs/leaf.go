@@ -133,7 +133,7 @@ func (a *Authority) SignNames(pub crypto.PublicKey, spec LeafSpec, now time.Time
 	if err != nil {
 		return nil, err
 	}
-	_, err = cert.Verify(x509.VerifyOptions{Roots: pool(a.Roots), Intermediates: pool(a.Chain), CurrentTime: now})
+	_, err = cert.Verify(x509.VerifyOptions{Roots: Pool(a.Roots), Intermediates: Pool(a.Chain), CurrentTime: now})
 	if err != nil {
 		return nil, fmt.Errorf("sign certificate: nobody would accept it: %w", err)
 	}

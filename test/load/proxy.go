@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/meshctl/meshctl/internal/deaf"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -208,12 +209,8 @@ func (p *proxy) dial(ctx context.Context, addr string) (net.Conn, error) {
 	if p.deaf == nil {
 		return d.DialContext(ctx, "tcp", addr)
 	}
-	d.Control = smallWindow
-	conn, err := d.DialContext(ctx, "tcp", addr)
-	if err != nil {
-		return nil, err
-	}
-	return &deafConn{Conn: conn, deaf: p.deaf, closed: make(chan struct{})}, nil
+	const buffer = 192 << 10 // a few packets of the loopback
+	return deaf.Dial(ctx, d, addr, buffer, p.deaf)
 }
 
 // stream is one stream from its start to its end.

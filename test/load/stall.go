@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"sync"
-	"syscall"
 )
 
 // stalled measures how much longer a change takes while as many other proxies
@@ -78,37 +75,4 @@ func (b *bench) medianChange(ctx context.Context, m *meshctl, f *fleet) (float64
 		half = append(half, median(took))
 	}
 	return median(half), nil
-}
-
-// deafConn is a connection that stops reading when deaf is closed.
-type deafConn struct {
-	net.Conn
-	deaf   <-chan struct{}
-	closed chan struct{}
-	once   sync.Once
-}
-
-func (c *deafConn) Read(p []byte) (int, error) {
-	select {
-	case <-c.deaf:
-		<-c.closed
-		return 0, net.ErrClosed
-	default:
-		return c.Conn.Read(p)
-	}
-}
-
-func (c *deafConn) Close() error {
-	c.once.Do(func() { close(c.closed) })
-	return c.Conn.Close()
-}
-
-// smallWindow gives a connection a receive buffer of a few packets of the
-// loopback; it must have that before it connects.
-func smallWindow(_, _ string, raw syscall.RawConn) error {
-	var set error
-	err := raw.Control(func(fd uintptr) {
-		set = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 192<<10)
-	})
-	return errors.Join(err, set)
 }

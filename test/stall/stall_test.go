@@ -16,7 +16,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -29,6 +28,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/meshctl/meshctl/internal/deaf"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -178,41 +178,10 @@ func (s *server) memory() int64 {
 	return kib << 10
 }
 
-// deafConn is a connection that stops reading when deaf is closed.
-type deafConn struct {
-	net.Conn
-	deaf   <-chan struct{}
-	closed chan struct{}
-	once   sync.Once
-}
-
-func (c *deafConn) Read(p []byte) (int, error) {
-	select {
-	case <-c.deaf:
-		<-c.closed
-		return 0, net.ErrClosed
-	default:
-		return c.Conn.Read(p)
-	}
-}
-
-func (c *deafConn) Close() error {
-	c.once.Do(func() { close(c.closed) })
-	return c.Conn.Close()
-}
-
-// dialDeaf connects with a window of a few loopback packets, which must be set before.
-func dialDeaf(deaf <-chan struct{}) grpc.DialOption {
-	small := net.Dialer{Control: func(_, _ string, raw syscall.RawConn) error {
-		var set error
-		err := raw.Control(func(fd uintptr) {
-			set = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 192<<10)
-		})
-		return errors.Join(err, set)
-	}}
+// dialDeaf connects with a window of a few packets of the loopback.
+func dialDeaf(stop <-chan struct{}) grpc.DialOption {
 	return grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
-		conn, err := small.DialContext(ctx, "tcp", addr)
-		return &deafConn{Conn: conn, deaf: deaf, closed: make(chan struct{})}, err
+		return deaf.Dial(ctx, net.Dialer{}, addr, 192<<10, stop)
 	})
 }
 

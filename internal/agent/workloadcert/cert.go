@@ -83,8 +83,8 @@ func check(id mesh.Identity, key crypto.Signer, r Response, now time.Time) (*Cer
 		at = leaf.NotAfter
 	}
 	_, err := leaf.Verify(x509.VerifyOptions{
-		Roots:         pool(r.Roots),
-		Intermediates: pool(r.Chain[1:]),
+		Roots:         certs.Pool(r.Roots),
+		Intermediates: certs.Pool(r.Chain[1:]),
 		CurrentTime:   at,
 		KeyUsages:     []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
 	})
@@ -92,14 +92,6 @@ func check(id mesh.Identity, key crypto.Signer, r Response, now time.Time) (*Cer
 		return nil, fmt.Errorf("the certificate does not lead to a root of the answer: %w", err)
 	}
 	return &Certificate{key: key, chain: r.Chain, roots: r.Roots}, nil
-}
-
-func pool(list []*x509.Certificate) *x509.CertPool {
-	p := x509.NewCertPool()
-	for _, c := range list {
-		p.AddCert(c)
-	}
-	return p
 }
 
 // distinct sorts certificates by content and drops those given twice.

@@ -96,10 +96,7 @@ func Inspect(m *input.Material, roots []*x509.Certificate, now time.Time) []Entr
 
 // chainTo verifies the chain of a server, for any use and any name.
 func chainTo(s verify.Set, roots []*x509.Certificate, now time.Time) string {
-	trusted, others := x509.NewCertPool(), x509.NewCertPool()
-	for _, r := range roots {
-		trusted.AddCert(r)
-	}
+	others := x509.NewCertPool()
 	var first *x509.Certificate
 	for _, f := range s.Files {
 		for _, b := range f.Blocks {
@@ -110,7 +107,7 @@ func chainTo(s verify.Set, roots []*x509.Certificate, now time.Time) string {
 		}
 	}
 	_, err := first.Verify(x509.VerifyOptions{
-		Roots: trusted, Intermediates: others, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
+		Roots: certs.Pool(roots), Intermediates: others, CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
 	})
 	if err != nil {
 		return err.Error()

@@ -120,9 +120,13 @@ func (d *Dir) open() (*rotation, error) {
 	return r, nil
 }
 
-// errNone says that no rotation is under way.
-func (d *Dir) errNone() error {
-	return refuse("begin one with start", "no rotation is under way in %s", d.Path)
+// underWay is open for what needs a rotation.
+func (d *Dir) underWay() (*rotation, error) {
+	r, err := d.open()
+	if err == nil && r == nil {
+		err = refuse("begin one with start", "no rotation is under way in %s", d.Path)
+	}
+	return r, err
 }
 
 // locked does work while no other meshctl works on the directory.
@@ -142,12 +146,9 @@ func (d *Dir) locked(work func() error) (err error) {
 // after it. A step that was interrupted is completed, and nothing more.
 func (d *Dir) Take(ctx context.Context, a Action) (after *State, err error) {
 	err = d.locked(func() error {
-		r, err := d.open()
+		r, err := d.underWay()
 		if err != nil {
 			return err
-		}
-		if r == nil {
-			return d.errNone()
 		}
 		to, err := decide(r.state, a)
 		if err != nil {
@@ -167,12 +168,9 @@ func (d *Dir) Take(ctx context.Context, a Action) (after *State, err error) {
 // on. A last step that was interrupted is taken back.
 func (d *Dir) Restore(ctx context.Context) (after *State, err error) {
 	err = d.locked(func() error {
-		r, err := d.open()
+		r, err := d.underWay()
 		if err != nil {
 			return err
-		}
-		if r == nil {
-			return d.errNone()
 		}
 		to := r.state.Phase
 		switch to {

@@ -100,15 +100,8 @@ func (c *cluster) leadsTo(root *x509.Certificate, now time.Time) error {
 	if !slices.ContainsFunc(a.Roots, root.Equal) {
 		return &Refusal{Reason: fmt.Sprintf("%s does not trust the root %s", c.name, root.Subject), Fix: "make its trust bundle equal to that of the others first"}
 	}
-	pool := func(list []*x509.Certificate) *x509.CertPool {
-		p := x509.NewCertPool()
-		for _, x := range list {
-			p.AddCert(x)
-		}
-		return p
-	}
 	_, err := a.Cert.Verify(x509.VerifyOptions{
-		Roots: pool([]*x509.Certificate{root}), Intermediates: pool(a.Chain),
+		Roots: certs.Pool([]*x509.Certificate{root}), Intermediates: certs.Pool(a.Chain),
 		CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
 	})
 	if err != nil {

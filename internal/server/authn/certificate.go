@@ -90,13 +90,9 @@ func (a *Authenticator) byCertificate(presented []*x509.Certificate) (mesh.Calle
 	if caller, known := a.proofs.get(p, now); known {
 		return caller, nil
 	}
-	intermediates := x509.NewCertPool()
-	for _, c := range presented[1:] {
-		intermediates.AddCert(c)
-	}
 	chains, err := leaf.Verify(x509.VerifyOptions{
 		Roots:         roots,
-		Intermediates: intermediates,
+		Intermediates: certs.Pool(presented[1:]),
 		CurrentTime:   now,
 		KeyUsages:     []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	})

@@ -188,7 +188,7 @@ func (c *CA) judge(m *store.Material) (next *Set, alarm, err error) {
 
 func newSet(a *certs.Authority, lists store.Revocations, now time.Time) *Set {
 	s := &Set{
-		Authority: a, Pool: pool(a.Roots), Top: leadsTo(a, a.Roots, now),
+		Authority: a, Pool: certs.Pool(a.Roots), Top: leadsTo(a, a.Roots, now),
 		Revocations: lists, LoadedAt: now, revoked: map[revocation]bool{},
 	}
 	for _, l := range lists.Lists {
@@ -199,18 +199,10 @@ func newSet(a *certs.Authority, lists store.Revocations, now time.Time) *Set {
 	return s
 }
 
-func pool(list []*x509.Certificate) *x509.CertPool {
-	p := x509.NewCertPool()
-	for _, c := range list {
-		p.AddCert(c)
-	}
-	return p
-}
-
 // leadsTo returns the roots, of those given, that certificates of a lead to.
 func leadsTo(a *certs.Authority, roots []*x509.Certificate, now time.Time) []*x509.Certificate {
 	chains, err := a.Cert.Verify(x509.VerifyOptions{
-		Roots: pool(roots), Intermediates: pool(a.Chain), CurrentTime: now,
+		Roots: certs.Pool(roots), Intermediates: certs.Pool(a.Chain), CurrentTime: now,
 		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
 	})
 	if err != nil {

@@ -25,7 +25,7 @@ func try(a *certs.Authority, domain string, names []string, place string, now ti
 		leaf, err := s.sign()
 		if err == nil {
 			_, err = leaf.Verify(x509.VerifyOptions{
-				Roots: pool(a.Roots), Intermediates: pool(a.Chain), CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
+				Roots: certs.Pool(a.Roots), Intermediates: certs.Pool(a.Chain), CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 			})
 		}
 		if err != nil {

@@ -90,14 +90,7 @@ func (s *ServingCertificate) sign(a *certs.Authority, key crypto.PublicKey, now 
 	if err != nil || len(s.extra) == 0 {
 		return leaf, err
 	}
-	pool := func(list []*x509.Certificate) *x509.CertPool {
-		p := x509.NewCertPool()
-		for _, c := range list {
-			p.AddCert(c)
-		}
-		return p
-	}
-	_, err = leaf.Verify(x509.VerifyOptions{Roots: pool(a.Roots), Intermediates: pool(a.Chain), CurrentTime: now})
+	_, err = leaf.Verify(x509.VerifyOptions{Roots: certs.Pool(a.Roots), Intermediates: certs.Pool(a.Chain), CurrentTime: now})
 	if invalid, ok := errors.AsType[x509.CertificateInvalidError](err); ok && invalid.Reason == x509.CANotAuthorizedForThisName {
 		return a.SignServer(key, ServerNames(), DefaultTTL, now, s.issuer.cfg.Rand)
 	}

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -19,51 +18,17 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/meshctl/meshctl/internal/deaf"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/xds/gate"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// deafConn is a connection that stops reading.
-type deafConn struct {
-	net.Conn
-	deaf   chan struct{} // closed to stop
-	closed chan struct{}
-	once   sync.Once
-}
-
-func (c *deafConn) Read(p []byte) (int, error) {
-	select {
-	case <-c.deaf:
-		<-c.closed
-		return 0, io.EOF
-	default:
-		return c.Conn.Read(p)
-	}
-}
-
-func (c *deafConn) Close() error {
-	c.once.Do(func() { close(c.closed) })
-	return c.Conn.Close()
-}
-
 // dialDeaf connects with a small receive buffer, and stops reading from the
-// socket when deaf is closed.
-func (b *bench) dialDeaf(deaf chan struct{}) *grpc.ClientConn {
+// socket when stop is closed.
+func (b *bench) dialDeaf(stop <-chan struct{}) *grpc.ClientConn {
 	return b.dial(grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
-		// Before it connects: a window that was offered once stays.
-		small := net.Dialer{Control: func(_, _ string, raw syscall.RawConn) error {
-			var set error
-			err := raw.Control(func(fd uintptr) {
-				set = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_RCVBUF, 4<<10)
-			})
-			return errors.Join(err, set)
-		}}
-		conn, err := small.DialContext(ctx, "tcp", addr)
-		if err != nil {
-			return nil, err
-		}
-		return &deafConn{Conn: conn, deaf: deaf, closed: make(chan struct{})}, nil
+		return deaf.Dial(ctx, net.Dialer{}, addr, 4<<10, stop)
 	}))
 }
 

@@ -92,9 +92,9 @@ type Hub struct {
 	turns   *gate.Turns
 	queue   queue
 	empties empties
-	ready   atomic.Bool   // a snapshot has arrived
-	seq     atomic.Uint64 // of the snapshot that the views show
-	current atomic.Pointer[snapshot.Snapshot]
+	ready   atomic.Bool                       // a snapshot has arrived
+	seq     atomic.Uint64                     // of the snapshot that the views show
+	current atomic.Pointer[snapshot.Snapshot] // stored by Run alone
 
 	mu      sync.Mutex
 	mail    mail
@@ -106,14 +106,13 @@ type Hub struct {
 	heldList atomic.Pointer[[]HeldBack]
 
 	// What follows belongs to the goroutine of Run.
-	snapshot *snapshot.Snapshot
-	subs     map[*subscriber]struct{}
-	views    map[xdsgen.View]*liveView
-	units    map[xdsgen.Unit]*unit
-	missing  []*unit // to generate in this round
-	idle     []*unit // perhaps without a view since the last sweep
-	held     heldViews
-	states   uint64 // ids of view states so far
+	subs    map[*subscriber]struct{}
+	views   map[xdsgen.View]*liveView
+	units   map[xdsgen.Unit]*unit
+	missing []*unit // to generate in this round
+	idle    []*unit // perhaps without a view since the last sweep
+	held    heldViews
+	states  uint64 // ids of view states so far
 }
 
 // mail is what waits for the hub's goroutine.

@@ -88,8 +88,7 @@ func (h *Hub) round(m mail) {
 	changes := m.changes
 	started := h.cfg.Now()
 	if m.snapshot != nil {
-		h.snapshot = m.snapshot
-		h.current.Store(h.snapshot)
+		h.current.Store(m.snapshot)
 	}
 	chosen := h.choose(m, changes)
 	touched := h.collect(changes)
@@ -107,8 +106,8 @@ func (h *Hub) round(m mail) {
 		}
 	}
 	h.queue.add(news...)
-	if h.snapshot != nil {
-		h.seq.Store(h.snapshot.Seq)
+	if s := h.current.Load(); s != nil {
+		h.seq.Store(s.Seq)
 	}
 	h.idle = append(h.idle, h.missing...)
 	h.missing = nil
@@ -124,7 +123,7 @@ func (h *Hub) record(changes *snapshot.Changes, started time.Time) *flight.Round
 		return nil
 	}
 	r := &flight.Round{
-		Snapshot: h.snapshot.Seq, Causes: changes.Causes, Events: changes.Events,
+		Snapshot: h.current.Load().Seq, Causes: changes.Causes, Events: changes.Events,
 		Arrived: changes.Since, Started: started, Generated: h.cfg.Now(),
 	}
 	for _, u := range h.missing {
@@ -142,7 +141,7 @@ func (h *Hub) choose(m mail, changes *snapshot.Changes) map[*subscriber]*assignm
 		for sub := range h.subs {
 			// After a panic, which guard tells of, the stream keeps its views.
 			_ = h.guard("choose views", sub.id, func() {
-				if h.cfg.Generation.AssignTouched(h.snapshot, changes, sub.node) {
+				if h.cfg.Generation.AssignTouched(h.current.Load(), changes, sub.node) {
 					chosen[sub] = h.assign(sub)
 				}
 			})
@@ -194,7 +193,7 @@ func (h *Hub) assign(sub *subscriber) *assignment {
 		}
 		return lv
 	}
-	for url, v := range h.cfg.Generation.Assign(h.snapshot, sub.node) {
+	for url, v := range h.cfg.Generation.Assign(h.current.Load(), sub.node) {
 		if i := typeIndex(url); i >= 0 && (!h.onDemand(i) || i == nds && sub.demands[nds].asked) {
 			a.types[i] = typeViews{served: true, shared: live(v.Shared), own: live(v.Own)}
 		}
@@ -248,11 +247,11 @@ func (l *listing) run() {
 	v := l.view
 	l.seen = nil
 	if !v.stale && !l.changes.Everywhere {
-		v.view.Touched(l.hub.snapshot, l.changes, l.yield)
+		v.view.Touched(l.hub.current.Load(), l.changes, l.yield)
 		return
 	}
 	l.seen = make(map[string]struct{})
-	v.view.Units(l.hub.snapshot, l.yield)
+	v.view.Units(l.hub.current.Load(), l.yield)
 	for id := range v.entries {
 		if _, ok := l.seen[id]; !ok {
 			l.want(id, nil)

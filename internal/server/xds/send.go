@@ -71,7 +71,12 @@ func newSession(ctx context.Context, sub *subscriber, log *slog.Logger, h *Hub, 
 // take handles a request and sends what is owed.
 func (s *session) take(handle func() error) error {
 	s.mu.Lock()
-	err := s.work(handle)
+	err := s.work(func() error {
+		if err := handle(); err != nil {
+			return err
+		}
+		return s.holdNames()
+	})
 	if err == nil && s.news.Load() {
 		s.catchUp()
 	}
@@ -93,9 +98,6 @@ func (s *session) work(thing func() error) error {
 	err := errEnded
 	if !s.closed {
 		err = thing()
-	}
-	if err == nil {
-		err = s.holdNames()
 	}
 	if err == nil {
 		err = s.flush()
