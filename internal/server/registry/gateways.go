@@ -13,7 +13,7 @@ import (
 )
 
 // gateways finds the east-west gateways of every network anew: from labelled
-// services of all clusters and from meshNetworks.
+// services and Kubernetes Gateways of all clusters and from meshNetworks.
 func (b *builder) gateways() {
 	if !b.dirty.gateways && b.next.Gateways != nil {
 		return
@@ -26,6 +26,7 @@ func (b *builder) gateways() {
 			}
 		}
 	}
+	b.kubeGateways(found)
 	b.settingsGateways(found)
 	next := &snapshot.Gateways{ByNetwork: make(map[mesh.NetworkID][]snapshot.NetworkGateway), LCM: 1}
 	for _, g := range slices.SortedFunc(maps.Keys(found), compareGateways) {
@@ -73,6 +74,30 @@ func (b *builder) serviceGateways(found set[snapshot.NetworkGateway], c mesh.Clu
 			continue
 		}
 		found.add(snapshot.NetworkGateway{Network: network, Cluster: c, Address: addr.Unmap(), Port: port})
+	}
+}
+
+// kubeGateways adds the addresses that Gateways of the Kubernetes API name. One
+// that stands for a gateway of another cluster counts in the own one only, as
+// the configuration that it is.
+func (b *builder) kubeGateways(found set[snapshot.NetworkGateway]) {
+	for _, c := range b.clusters {
+		for _, g := range c.gateways {
+			if g.Remote && c.id != b.cfg.Local {
+				continue
+			}
+			for _, address := range g.Addresses {
+				addr, err := netip.ParseAddr(address)
+				if err != nil {
+					b.cfg.Log.Warn("gateway address is a host name; only IP addresses are used",
+						"gateway", g.Namespace+"/"+g.Name, "cluster", c.id, "network", g.Network, "address", address)
+					continue
+				}
+				for _, port := range g.Ports {
+					found.add(snapshot.NetworkGateway{Network: g.Network, Cluster: c.id, Address: addr, Port: port})
+				}
+			}
+		}
 	}
 }
 

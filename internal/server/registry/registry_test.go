@@ -268,6 +268,37 @@ func TestGateways(t *testing.T) {
 	}
 }
 
+func TestKubernetesGateways(t *testing.T) {
+	b := newBench(t)
+	of := func(c mesh.ClusterID, network mesh.NetworkID, remote bool, addresses ...string) *snapshot.KubeGateway {
+		return &snapshot.KubeGateway{
+			Meta: snapshot.Meta{Cluster: c, Namespace: "istio-system", Name: string(network)}, Network: network,
+			Addresses: addresses, Ports: []uint32{15443, 16443}, Remote: remote,
+		}
+	}
+	b.apply(
+		up(of("c2", "n2", false, "192.0.2.1", "gw.example.com")), up(gateway("c2", "n2", "192.0.2.1")),
+		up(of("c1", "n3", true, "192.0.2.3")), up(of("c2", "n4", true, "192.0.2.4")),
+	)
+	want := map[mesh.NetworkID][]snapshot.NetworkGateway{
+		"n2": {
+			{Network: "n2", Cluster: "c2", Address: netip.MustParseAddr("192.0.2.1"), Port: 15443},
+			{Network: "n2", Cluster: "c2", Address: netip.MustParseAddr("192.0.2.1"), Port: 16443},
+		},
+		"n3": {
+			{Network: "n3", Cluster: "c1", Address: netip.MustParseAddr("192.0.2.3"), Port: 15443},
+			{Network: "n3", Cluster: "c1", Address: netip.MustParseAddr("192.0.2.3"), Port: 16443},
+		},
+	}
+	if diff := cmp.Diff(want, b.snap.Gateways.ByNetwork, cmp.Comparer(func(x, y netip.Addr) bool { return x == y })); diff != "" {
+		t.Errorf("gateways differ (-want +got):\n%s", diff)
+	}
+	b.apply(snapshot.Event{Key: of("c2", "n2", false).Key()}, snapshot.Event{Key: gateway("c2", "n2").Key()})
+	if got := b.snap.Gateways.ByNetwork["n2"]; len(got) > 0 {
+		t.Errorf("gateways %v though their object is gone", got)
+	}
+}
+
 func TestPeerAuthenticationDecidesMTLS(t *testing.T) {
 	const (
 		strict  = securityv1beta1.PeerAuthentication_MutualTLS_STRICT

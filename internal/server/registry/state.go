@@ -46,6 +46,7 @@ type clusterState struct {
 	services   map[name]*snapshot.Service
 	slices     map[name]*snapshot.EndpointSlice
 	secrets    map[name]*snapshot.Secret
+	gateways   map[name]*snapshot.KubeGateway
 	settings   *snapshot.MeshSettings
 
 	slicesOf refs[name]       // service → its slices
@@ -132,6 +133,7 @@ func (s *state) cluster(id mesh.ClusterID) *clusterState {
 			services:   make(map[name]*snapshot.Service),
 			slices:     make(map[name]*snapshot.EndpointSlice),
 			secrets:    make(map[name]*snapshot.Secret),
+			gateways:   make(map[name]*snapshot.KubeGateway),
 			slicesOf:   make(refs[name]),
 			byPod:      make(refs[name]),
 			byIP:       make(refs[netip.Addr]),
@@ -190,6 +192,9 @@ func (s *state) apply(e snapshot.Event) {
 	case snapshot.KindSecret:
 		put(c.secrets, n, as[*snapshot.Secret](e))
 		s.dirty.secrets.add(secretKey{c.id, n})
+	case snapshot.KindKubeGateway:
+		put(c.gateways, n, as[*snapshot.KubeGateway](e))
+		s.dirty.gateways = true
 	case snapshot.KindMeshSettings:
 		c.settings = as[*snapshot.MeshSettings](e)
 		s.dirty.mesh = true

@@ -35,6 +35,7 @@ const (
 	KindVirtualService     Kind = "VirtualService"
 	KindServiceEntry       Kind = "ServiceEntry"
 	KindEnvoyFilter        Kind = "EnvoyFilter"
+	KindKubeGateway        Kind = "KubernetesGateway" // Gateway of gateway.networking.k8s.io
 )
 
 // Key names one object of the mesh.
@@ -77,7 +78,8 @@ type Meta struct {
 }
 
 // Object is one object of one cluster: *Namespace, *Node, *Pod, *Service,
-// *EndpointSlice, *MeshSettings, *EnvoyFilter or a *Config.
+// *EndpointSlice, *KubeGateway, *MeshSettings, *EnvoyFilter, *Secret or a
+// *Config.
 type Object interface {
 	Key() Key
 	// ReadFrom is where the object was read.
@@ -193,6 +195,21 @@ type SliceEndpoint struct {
 	Node        string
 	Zone        string
 }
+
+// KubeGateway is a Gateway of the Kubernetes Gateway API that is labelled as a
+// way into a network.
+type KubeGateway struct {
+	Meta
+	Network   mesh.NetworkID
+	Addresses []string // IP addresses or host names
+	Ports     []uint32 // on which it passes mutual TLS through
+	// Remote is set when it stands for a gateway of another cluster, which
+	// counts only in the own cluster.
+	Remote bool
+}
+
+// Key implements Object.
+func (o *KubeGateway) Key() Key { return o.key(KindKubeGateway) }
 
 // MeshSettings is the content of the ConfigMap istio: MeshConfig on top of
 // its defaults, and MeshNetworks.

@@ -18,6 +18,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/json"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/meshctl/meshctl/internal/nearest"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -77,6 +78,7 @@ func (c *Converter) decode(v yamldoc.Value, place snapshot.Place) (Result, error
 	if object == nil {
 		return unread(r.Key, group), nil
 	}
+	_, r.Key.Kind = metaOf(object)
 	if !strings.Contains(versions, version+" ") {
 		return r, faultf("apiVersion", "%s of version %q is not read: use %s", kind, version, strings.Fields(versions)[0])
 	}
@@ -111,6 +113,8 @@ func newObject(group string, kind snapshot.Kind) (object any, versions string) {
 		return &corev1.ServiceAccount{}, "v1 "
 	case discoveryv1.GroupName + "/EndpointSlice":
 		return &discoveryv1.EndpointSlice{}, "v1 "
+	case groupGatewayAPI + "/Gateway":
+		return &gatewayv1.Gateway{}, "v1 v1beta1 "
 	case groupNetworking + "/Gateway":
 		return istio(&networkingv1alpha3.Gateway{}), all
 	case groupNetworking + "/Sidecar":

@@ -64,11 +64,7 @@ func DefaultMeshConfig() *meshv1alpha1.MeshConfig {
 }
 
 func (c *conversion) configMap(o *corev1.ConfigMap) *FieldError {
-	system := c.SystemNamespace
-	if system == "" {
-		system = mesh.DefaultSystemNamespace
-	}
-	if c.meta.Name != meshConfigMap || c.meta.Namespace != system {
+	if c.meta.Name != meshConfigMap || c.meta.Namespace != SystemNamespaceOf(c.SystemNamespace) {
 		return nil
 	}
 	s := &snapshot.MeshSettings{Meta: c.meta, Mesh: DefaultMeshConfig(), Networks: &meshv1alpha1.MeshNetworks{}}

@@ -15,6 +15,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -93,8 +94,8 @@ func faultf(field, format string, args ...any) *FieldError {
 }
 
 // Convert converts one object: a *corev1.Namespace, Node, Pod, Service,
-// ConfigMap, Secret or ServiceAccount, a *discoveryv1.EndpointSlice or an
-// *Istio. The result shares maps with the object, which must not change any
+// ConfigMap, Secret or ServiceAccount, a *discoveryv1.EndpointSlice, a
+// *gatewayv1.Gateway or an *Istio. The result shares maps with the object, which must not change any
 // more. Errors are of type *FieldError.
 func (c *Converter) Convert(object any, place snapshot.Place) (Result, error) {
 	meta, kind := metaOf(object)
@@ -139,6 +140,8 @@ func (c *conversion) convert(object any) *FieldError {
 		return c.configMap(o)
 	case *corev1.Secret:
 		return c.secret(o)
+	case *gatewayv1.Gateway:
+		return c.kubeGateway(o)
 	case *Istio:
 		return c.istio(o)
 	}
@@ -165,6 +168,8 @@ func metaOf(object any) (*metav1.ObjectMeta, snapshot.Kind) {
 		return &o.ObjectMeta, snapshot.KindSecret
 	case *corev1.ServiceAccount:
 		return &o.ObjectMeta, KindServiceAccount
+	case *gatewayv1.Gateway:
+		return &o.ObjectMeta, snapshot.KindKubeGateway
 	case *Istio:
 		return &o.ObjectMeta, o.Kind
 	}

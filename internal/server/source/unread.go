@@ -18,6 +18,7 @@ var readKinds = map[string][]string{
 	discoveryv1.GroupName: {"EndpointSlice"},
 	groupNetworking:       {"Gateway", "Sidecar", "DestinationRule", "VirtualService", "ServiceEntry", "EnvoyFilter"},
 	groupSecurity:         {"PeerAuthentication"},
+	groupGatewayAPI:       {"Gateway"},
 }
 
 // otherCoreKinds are the kinds of core/v1 that have nothing to do with a mesh.

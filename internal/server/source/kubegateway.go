@@ -1,0 +1,84 @@
+package source
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+const (
+	// optionListenerProtocol, with autoPassthrough, makes a TLS listener one of
+	// an east-west gateway, whatever its port.
+	optionListenerProtocol = "gateway.istio.io/listener-protocol"
+	autoPassthrough        = "auto-passthrough"
+	// classRemote is the class of gateways that stand for one of another cluster.
+	classRemote = "istio-remote"
+)
+
+// kubeGateway reads a Gateway of the Kubernetes Gateway API if it is labelled
+// as a way into a network; the others have no effect.
+func (c *conversion) kubeGateway(o *gatewayv1.Gateway) *FieldError {
+	network := o.Labels[mesh.LabelNetwork]
+	if network == "" {
+		return nil
+	}
+	g := &snapshot.KubeGateway{Meta: c.meta, Network: mesh.NetworkID(network), Remote: o.Spec.GatewayClassName == classRemote}
+	port := gatewayv1.PortNumber(mesh.PortEastWest)
+	if label := o.Labels[mesh.LabelGatewayPort]; label != "" {
+		n, err := strconv.ParseUint(label, 10, 16)
+		if err != nil || n == 0 {
+			return faultf("metadata.labels["+mesh.LabelGatewayPort+"]", "%q is not a port", label)
+		}
+		port = gatewayv1.PortNumber(n)
+	}
+	for i, l := range o.Spec.Listeners {
+		if l.TLS == nil || l.Port != port && l.TLS.Options[optionListenerProtocol] != autoPassthrough {
+			continue
+		}
+		if !isPort(l.Port) {
+			return faultf(at("spec.listeners", i)+".port", "%d is not a port: want 1 to 65535", l.Port)
+		}
+		if number := uint32(l.Port); !slices.Contains(g.Ports, number) {
+			g.Ports = append(g.Ports, number)
+		}
+	}
+	if fault := c.gatewayAddresses(g, o.Spec.Addresses); fault != nil {
+		return fault
+	}
+	if len(g.Ports) == 0 {
+		c.warn(faultf("spec.listeners", "none of TLS on port %d, nor with the option %s: %s: it is no way into network %s",
+			port, optionListenerProtocol, autoPassthrough, network))
+		return nil
+	}
+	c.object = g
+	return nil
+}
+
+func (c *conversion) gatewayAddresses(g *snapshot.KubeGateway, addresses []gatewayv1.GatewaySpecAddress) *FieldError {
+	for i, a := range addresses {
+		field := fmt.Sprintf("spec.addresses[%d].value", i)
+		isIP := a.Type == nil || *a.Type == gatewayv1.IPAddressType
+		if a.Value == "" || !isIP && *a.Type != gatewayv1.HostnameAddressType {
+			continue
+		}
+		address := a.Value
+		if ip, err := parseAddr(address); err == nil {
+			address = ip.String()
+		} else if isIP {
+			return &FieldError{Field: field, Err: err}
+		} else if fault := hostFault(field, address); fault != nil {
+			return fault
+		}
+		if why := c.refusedHost(address); why != "" {
+			c.warn(faultf(field, "%s %s: it is not used", address, why))
+			continue
+		}
+		g.Addresses = append(g.Addresses, address)
+	}
+	return nil
+}

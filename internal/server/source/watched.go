@@ -1,0 +1,131 @@
+package source
+
+import (
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// Groups of other APIs that are read.
+const (
+	groupGatewayAPI = "gateway.networking.k8s.io"
+	groupExtensions = "apiextensions.k8s.io"
+)
+
+// Use says in which clusters a resource is read.
+type Use uint8
+
+// The uses of resources.
+const (
+	// ForMesh is what every cluster is read for: services and what is behind
+	// them.
+	ForMesh Use = iota
+	// ForConfiguration is what counts only when it is of the own cluster.
+	ForConfiguration
+	// ForCredentials is what gateways are given; it is read only when asked for,
+	// everywhere or in some namespaces.
+	ForCredentials
+)
+
+// Resource is what is read of a Kubernetes API: what the control plane follows
+// and what its role must allow.
+type Resource struct {
+	// Kind is that of the objects, KubeKind as the Kubernetes API calls it.
+	Kind     snapshot.Kind
+	KubeKind string
+	// Group is empty for the core; Versions are those that are read, the
+	// preferred one first.
+	Group    string
+	Versions []string
+	// Name is the plural, such as services.
+	Name string
+	Use  Use
+	// Object, when not empty, is the one object that is read, which is in the
+	// system namespace.
+	Object string
+	// Custom is set for resources that need not be installed.
+	Custom bool
+	// Optional is set when a mesh is served also without the right to read them.
+	Optional bool
+	// Without says what does not work without them.
+	Without string
+}
+
+// Verbs are what the role of a reader must allow for each resource.
+func Verbs() []string { return []string{"get", "list", "watch"} }
+
+// GroupResource names the resource, such as services or
+// gateways.networking.istio.io.
+func (r *Resource) GroupResource() string {
+	if r.Group == "" {
+		return r.Name
+	}
+	return r.Name + "." + r.Group
+}
+
+// Watched are all resources that are read of Kubernetes APIs.
+func Watched() []Resource {
+	v1 := []string{"v1"}
+	istio := []string{"v1", "v1beta1", "v1alpha3"}
+	config := func(group string, kind snapshot.Kind, name string, versions []string) Resource {
+		return Resource{
+			Kind: kind, KubeKind: string(kind), Group: group, Versions: versions, Name: name,
+			Use: ForConfiguration, Custom: true, Without: "no " + string(kind) + " has an effect",
+		}
+	}
+	return []Resource{
+		{
+			Kind: snapshot.KindNamespace, KubeKind: "Namespace", Versions: v1, Name: "namespaces",
+			Without: "the cluster's network is not known",
+		},
+		{Kind: snapshot.KindService, KubeKind: "Service", Versions: v1, Name: "services", Without: "the cluster has no services"},
+		{
+			Kind: snapshot.KindEndpointSlice, KubeKind: "EndpointSlice", Group: discoveryv1.GroupName, Versions: v1, Name: "endpointslices",
+			Without: "services have no endpoints",
+		},
+		{
+			Kind: snapshot.KindPod, KubeKind: "Pod", Versions: v1, Name: "pods",
+			Without: "endpoints have no identities and no mutual TLS",
+		},
+		{
+			Kind: snapshot.KindNode, KubeKind: "Node", Versions: v1, Name: "nodes", Optional: true,
+			Without: "endpoints have no localities",
+		},
+		{
+			Kind: snapshot.KindKubeGateway, KubeKind: "Gateway", Group: groupGatewayAPI, Versions: []string{"v1", "v1beta1"}, Name: "gateways",
+			Custom: true, Optional: true, Without: "Gateways of the Kubernetes API are no gateways of networks",
+		},
+		{
+			Kind: KindCustomResource, KubeKind: "CustomResourceDefinition", Group: groupExtensions, Versions: v1, Name: "customresourcedefinitions",
+			Optional: true, Without: "resources that are installed later are found within a minute, not at once",
+		},
+		{
+			Kind: snapshot.KindMeshSettings, KubeKind: "ConfigMap", Versions: v1, Name: "configmaps", Use: ForConfiguration, Object: meshConfigMap,
+			Without: "MeshConfig is not known",
+		},
+		config(groupNetworking, snapshot.KindGateway, "gateways", istio),
+		config(groupNetworking, snapshot.KindSidecar, "sidecars", istio),
+		config(groupNetworking, snapshot.KindDestinationRule, "destinationrules", istio),
+		config(groupNetworking, snapshot.KindVirtualService, "virtualservices", istio),
+		config(groupNetworking, snapshot.KindServiceEntry, "serviceentries", istio),
+		config(groupNetworking, snapshot.KindEnvoyFilter, "envoyfilters", []string{"v1alpha3"}),
+		config(groupSecurity, snapshot.KindPeerAuthentication, "peerauthentications", istio),
+		{
+			Kind: snapshot.KindSecret, KubeKind: "Secret", Versions: v1, Name: "secrets", Use: ForCredentials, Optional: true,
+			Without: "gateways are given no certificates",
+		},
+	}
+}
+
+// KindCustomResource is that of definitions of resources, of which only the
+// names are read.
+const KindCustomResource snapshot.Kind = "CustomResourceDefinition"
+
+// SystemNamespaceOf is the namespace or, when it is empty, the default one.
+func SystemNamespaceOf(namespace string) string {
+	if namespace == "" {
+		return mesh.DefaultSystemNamespace
+	}
+	return namespace
+}
