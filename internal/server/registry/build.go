@@ -40,6 +40,9 @@ type builder struct {
 	*state
 	next    *snapshot.Snapshot
 	changes *snapshot.Changes
+
+	weight      map[mesh.ClusterID]uint32 // of endpoints, where it is not usualWeight
+	usualWeight uint32
 }
 
 // everything marks all services and endpoints dirty.
@@ -327,7 +330,10 @@ func sortServices(list []*snapshot.MeshService) {
 func (b *builder) pods() {
 	update := make(map[string]*snapshot.Pod, len(b.dirty.pods))
 	for k := range b.dirty.pods {
-		update[k.String()] = b.cluster(k.Cluster).pods[name{k.Namespace, k.Name}]
+		update[k.String()] = nil
+		if c := b.clusters[k.Cluster]; c != nil {
+			update[k.String()] = c.pods[name{k.Namespace, k.Name}]
+		}
 		b.changes.Pods[k.String()] = struct{}{}
 	}
 	b.next.Pods = b.next.Pods.With(update)
@@ -337,7 +343,10 @@ func (b *builder) secrets() {
 	update := make(map[string]*snapshot.Secret, len(b.dirty.secrets))
 	for k := range b.dirty.secrets {
 		key := snapshot.SecretKey(k.cluster, k.name.namespace, k.name.name)
-		update[key] = b.cluster(k.cluster).secrets[k.name]
+		update[key] = nil
+		if c := b.clusters[k.cluster]; c != nil {
+			update[key] = c.secrets[k.name]
+		}
 		b.changes.Secrets[key] = struct{}{}
 	}
 	b.next.Secrets = b.next.Secrets.With(update)

@@ -19,6 +19,7 @@ func (b *builder) endpoints() {
 	update := make(map[string]*snapshot.Endpoints)
 	order := b.ordered()
 	networks := b.meshNetworks()
+	b.weight, b.usualWeight = b.weights()
 	for n := range b.dirty.endpoints {
 		host := mesh.ServiceHost(n.name, n.namespace, b.next.Mesh.Domain)
 		eps, behind := b.endpointsOf(n, host, order, networks)
@@ -147,6 +148,10 @@ func (b *builder) endpoint(c *clusterState, n name, ep *snapshot.SliceEndpoint, 
 		Network:  b.networkOf(c, pod, addr, networks),
 		Locality: c.localityOf(ep, pod),
 		Hostname: ep.Hostname,
+		Drained:  b.standing[c.id].Drained, Demoted: b.standing[c.id].Demoted, Weight: b.usualWeight,
+	}
+	if w, ok := b.weight[c.id]; ok {
+		e.Weight = w
 	}
 	if !ep.Ready {
 		e.Health = snapshot.Unhealthy
@@ -260,5 +265,6 @@ func equalEndpoints(x, y *snapshot.Endpoints) bool {
 func equalEndpoint(x, y snapshot.Endpoint) bool {
 	return x.Address == y.Address && x.Port == y.Port && x.Cluster == y.Cluster && x.Network == y.Network &&
 		x.Locality == y.Locality && x.Health == y.Health && x.MTLS == y.MTLS && x.TLSMode == y.TLSMode &&
-		x.Workload == y.Workload && x.Pod == y.Pod && x.Hostname == y.Hostname && maps.Equal(x.Labels, y.Labels)
+		x.Workload == y.Workload && x.Pod == y.Pod && x.Hostname == y.Hostname &&
+		x.Drained == y.Drained && x.Demoted == y.Demoted && x.Weight == y.Weight && maps.Equal(x.Labels, y.Labels)
 }

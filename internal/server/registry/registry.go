@@ -8,8 +8,6 @@ package registry
 import (
 	"context"
 	"log/slog"
-	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,8 +20,8 @@ import (
 type Config struct {
 	// Local is the cluster whose configuration objects count.
 	Local mesh.ClusterID
-	// Clusters are all clusters to wait for before the first snapshot is
-	// published, Local among them.
+	// Clusters are those to wait for before the first snapshot is published,
+	// Local among them; Expect adds more.
 	Clusters []mesh.ClusterID
 	// Network is that of a cluster whose system namespace has no network
 	// label.
@@ -45,9 +43,9 @@ type Registry struct {
 	ready   chan struct{} // closed with the first snapshot
 
 	mu      sync.Mutex
-	pending map[snapshot.Key]snapshot.Event
-	since   time.Time // arrival of the oldest pending event
-	synced  map[mesh.ClusterID]bool
+	pending batch
+	// waiting are the clusters to wait for before the first snapshot.
+	waiting map[mesh.ClusterID]struct{}
 	wake    chan struct{}
 
 	state *state // owned by Run
@@ -55,14 +53,18 @@ type Registry struct {
 
 // New makes a registry; Run makes it work.
 func New(cfg Config) *Registry {
-	return &Registry{
+	r := &Registry{
 		cfg:     cfg,
 		ready:   make(chan struct{}),
-		pending: make(map[snapshot.Key]snapshot.Event),
-		synced:  make(map[mesh.ClusterID]bool),
+		pending: newBatch(),
+		waiting: make(map[mesh.ClusterID]struct{}),
 		wake:    make(chan struct{}, 1),
 		state:   newState(cfg),
 	}
+	for _, c := range cfg.Clusters {
+		r.waiting[c] = struct{}{}
+	}
+	return r
 }
 
 // Current is the newest snapshot, nil before the first.
@@ -78,21 +80,54 @@ func (r *Registry) Apply(events []snapshot.Event) {
 	if len(events) == 0 {
 		return
 	}
-	r.mu.Lock()
-	if len(r.pending) == 0 {
-		r.since = r.cfg.Now()
-	}
-	for _, e := range events {
-		r.pending[e.Key] = e
-	}
-	r.mu.Unlock()
-	r.signal()
+	r.change(func(b *batch) { b.apply(events) })
 }
 
 // Synced implements snapshot.Sink.
 func (r *Registry) Synced(c mesh.ClusterID) {
 	r.mu.Lock()
-	r.synced[c] = true
+	delete(r.waiting, c)
+	r.mu.Unlock()
+	r.signal()
+}
+
+// Expect makes a cluster known. If nothing was published yet, the first
+// snapshot waits until it is Synced.
+func (r *Registry) Expect(c mesh.ClusterID) {
+	r.change(func(b *batch) {
+		b.expected[c] = struct{}{}
+		r.waiting[c] = struct{}{}
+	})
+}
+
+// Replace makes the events all that there is of a cluster: objects that they
+// do not name are gone. What stays as it was changes nothing.
+func (r *Registry) Replace(c mesh.ClusterID, events []snapshot.Event) {
+	r.change(func(b *batch) { b.replace(c, events) })
+}
+
+// Remove forgets a cluster with all its objects. One of that name may come
+// back.
+func (r *Registry) Remove(c mesh.ClusterID) {
+	r.change(func(b *batch) {
+		b.remove(c)
+		delete(r.waiting, c)
+	})
+}
+
+// SetStanding says how the endpoints of a cluster take part in load balancing,
+// whether there is such a cluster now or later.
+func (r *Registry) SetStanding(c mesh.ClusterID, s snapshot.Standing) {
+	r.change(func(b *batch) { b.standings[c] = s })
+}
+
+// change enters something into the batch; r.mu is held meanwhile.
+func (r *Registry) change(enter func(*batch)) {
+	r.mu.Lock()
+	if r.pending.empty() {
+		r.pending.since = r.cfg.Now()
+	}
+	enter(&r.pending)
 	r.mu.Unlock()
 	r.signal()
 }
@@ -119,35 +154,20 @@ func (r *Registry) Run(ctx context.Context) error {
 // turn takes what is pending and publishes a snapshot if something changed.
 func (r *Registry) turn() {
 	r.mu.Lock()
-	events, since := r.pending, r.since
-	r.pending = make(map[snapshot.Key]snapshot.Event)
-	complete := true
-	for _, c := range r.cfg.Clusters {
-		complete = complete && r.synced[c]
-	}
+	batch, complete := r.pending, len(r.waiting) == 0 || r.current.Load() != nil
+	r.pending = newBatch()
 	r.mu.Unlock()
 
-	causes := make([]snapshot.Cause, 0, min(len(events), maxCauses))
-	for k, e := range events {
-		r.state.apply(e)
-		if len(causes) < maxCauses {
-			cause := snapshot.Cause{Key: k, Gone: e.Object == nil}
-			if e.Object != nil {
-				cause.Place = e.Object.ReadFrom()
-			}
-			causes = append(causes, cause)
-		}
-	}
+	causes := batch.into(r.state)
 	if !complete {
 		return
 	}
-	slices.SortFunc(causes, func(a, b snapshot.Cause) int { return strings.Compare(a.String(), b.String()) })
 	before := r.current.Load()
 	next, changes := r.state.build(before)
 	if before != nil && changes.Empty() {
 		return
 	}
-	changes.Causes, changes.Events, changes.Since = causes, len(events), since
+	changes.Causes, changes.Events, changes.Since = causes, batch.len(), batch.since
 	r.current.Store(next)
 	r.cfg.Publish(next, changes)
 	if before == nil {
@@ -156,6 +176,3 @@ func (r *Registry) turn() {
 		close(r.ready) // after Publish: who waits for it finds everything in place
 	}
 }
-
-// maxCauses bounds how many objects a change names.
-const maxCauses = 8

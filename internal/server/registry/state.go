@@ -100,6 +100,7 @@ type state struct {
 	filters  map[name]*snapshot.EnvoyFilter
 	claims   set[claim] // those that were told of
 	backing  map[name]backing
+	standing map[mesh.ClusterID]snapshot.Standing // those that are not zero
 	dirty    dirty
 }
 
@@ -112,6 +113,7 @@ func newState(cfg Config) *state {
 		gateways: make(map[name]*snapshot.Gateway),
 		filters:  make(map[name]*snapshot.EnvoyFilter),
 		backing:  make(map[name]backing),
+		standing: make(map[mesh.ClusterID]snapshot.Standing),
 		dirty:    newDirty(),
 	}
 	s.dirty.mesh, s.dirty.gateways, s.dirty.configs = true, true, true
@@ -141,6 +143,7 @@ func (s *state) cluster(id mesh.ClusterID) *clusterState {
 			podsOn:     make(refs[string]),
 		}
 		s.clusters[id] = c
+		s.dirty.mesh = true // its network
 	}
 	return c
 }

@@ -206,7 +206,27 @@ type Endpoint struct {
 	// Hostname is the DNS label of the endpoint below the service's host, as
 	// the pods of a StatefulSet have; mostly empty.
 	Hostname string
+	// Drained says that the endpoint is left out where others can take its
+	// load, Demoted that it comes after the others, both because of its cluster.
+	Drained, Demoted bool
+	// Weight is its part of the load beside the others; 0 is 1.
+	Weight uint32
 }
+
+// Standing is how the endpoints of a cluster take part in load balancing.
+// The zero value is that of a cluster with nothing special.
+type Standing struct {
+	// Drained endpoints get load only where no other cluster has healthy ones.
+	Drained bool
+	// Demoted endpoints get the next lower priority.
+	Demoted bool
+	// Weight is the share of an endpoint in percent of the usual one, 1 to
+	// MaxWeight; 0 is 100.
+	Weight uint32
+}
+
+// MaxWeight bounds Standing.Weight.
+const MaxWeight = 1000
 
 // Gateways are the east-west gateways of the mesh. The zero value means that
 // there is one network.

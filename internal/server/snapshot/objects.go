@@ -36,6 +36,9 @@ const (
 	KindServiceEntry       Kind = "ServiceEntry"
 	KindEnvoyFilter        Kind = "EnvoyFilter"
 	KindKubeGateway        Kind = "KubernetesGateway" // Gateway of gateway.networking.k8s.io
+	// KindCluster is that of no object: it names a cluster as the cause of a
+	// change.
+	KindCluster Kind = "Cluster"
 )
 
 // Key names one object of the mesh.

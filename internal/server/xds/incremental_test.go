@@ -70,12 +70,22 @@ func raceEnabled() bool {
 type step struct {
 	events []snapshot.Event
 	toggle []int
+	// replace says that the events are all that there is of the last cluster,
+	// remove that it goes before them.
+	replace, remove bool
+	standings       map[mesh.ClusterID]snapshot.Standing
 }
 
 func (s step) String() string {
 	var b strings.Builder
 	for _, i := range s.toggle {
 		fmt.Fprintf(&b, "\n  proxy %d connects or leaves", i)
+	}
+	if s.replace || s.remove {
+		fmt.Fprintf(&b, "\n  the last cluster goes: %v, has only this: %v", s.remove, s.replace)
+	}
+	for id, standing := range s.standings {
+		fmt.Fprintf(&b, "\n  standing of %s: %+v", id, standing)
 	}
 	for _, e := range s.events {
 		if e.Object == nil {
@@ -110,8 +120,23 @@ func randomSteps(seed uint64, n int) []step {
 		if c.once(8) {
 			s.toggle = append(s.toggle, c.IntN(len(incrementalNodes())))
 		}
+		if c.once(30) {
+			s.standings = map[mesh.ClusterID]snapshot.Standing{pickOne(c, meshClusters...): {
+				Drained: c.once(3), Demoted: c.once(3), Weight: pickOne[uint32](c, 0, 0, 50, 100, 150, 200, 1),
+			}}
+		}
+		last := meshClusters[len(meshClusters)-1]
+		if c.once(40) {
+			exists = slices.DeleteFunc(exists, func(k snapshot.Key) bool { return k.Cluster == last })
+			s.remove = c.once(2)
+			s.replace = !s.remove
+			for range c.IntN(6) {
+				put(c.object(last))
+			}
+			steps = append(steps, s)
+			continue
+		}
 		if c.once(60) {
-			last := meshClusters[len(meshClusters)-1]
 			before := len(s.events)
 			for _, k := range slices.Clone(exists) {
 				if k.Cluster == last {
@@ -148,7 +173,7 @@ func follow(steps []step) (int, error) {
 		for _, p := range s.toggle {
 			w.toggle(p)
 		}
-		w.apply(i, s.events)
+		w.apply(i, s)
 		if err := w.check(i%50 == 0); err != nil {
 			return i, err
 		}
@@ -193,13 +218,14 @@ type publication struct {
 type runningRegistry struct {
 	*registry.Registry
 	published chan publication
+	clusters  []mesh.ClusterID
 	stop      func()
 }
 
-func runRegistry() *runningRegistry {
-	r := &runningRegistry{published: make(chan publication, 1)}
+func runRegistry(clusters []mesh.ClusterID) *runningRegistry {
+	r := &runningRegistry{published: make(chan publication, 1), clusters: clusters}
 	r.Registry = registry.New(registry.Config{
-		Local: meshClusters[0], Clusters: meshClusters, SystemNamespace: mesh.DefaultSystemNamespace,
+		Local: clusters[0], Clusters: clusters, SystemNamespace: mesh.DefaultSystemNamespace,
 		Publish: func(s *snapshot.Snapshot, c *snapshot.Changes) { r.published <- publication{s, c} },
 		Log:     slog.New(slog.DiscardHandler), Now: time.Now,
 	})
@@ -214,7 +240,7 @@ func runRegistry() *runningRegistry {
 }
 
 func (r *runningRegistry) synced() {
-	for _, c := range meshClusters {
+	for _, c := range r.clusters {
 		r.Synced(c)
 	}
 }
@@ -228,6 +254,8 @@ type incremental struct {
 	nodes    []xdsgen.Node
 	subs     []*subscriber // by node, nil for those that are not connected
 	objects  map[snapshot.Key]snapshot.Object
+	clusters []mesh.ClusterID // those that there are
+	standing map[mesh.ClusterID]snapshot.Standing
 
 	same interned
 	// full are the resources of units of interned facts.
@@ -241,7 +269,8 @@ func newIncremental() *incremental {
 		ParseNode: xdsgen.ParseNode, Assign: xdsgen.Assign, AssignTouched: xdsgen.AssignTouched, Fallback: xdsgen.Fallback,
 	}
 	w := &incremental{
-		registry: runRegistry(), hub: h, nodes: incrementalNodes(),
+		registry: runRegistry(meshClusters), hub: h, nodes: incrementalNodes(),
+		clusters: meshClusters, standing: make(map[mesh.ClusterID]snapshot.Standing),
 		objects: make(map[snapshot.Key]snapshot.Object), same: make(interned), full: make(map[xdsgen.Unit][]*xdswire.Resource),
 	}
 	w.subs = make([]*subscriber, len(w.nodes))
@@ -274,30 +303,55 @@ func silent(n xdsgen.Node) *subscriber {
 	return sub
 }
 
-// apply makes a batch of events visible. A pod that nothing reads changes with
-// each, so that there is always something to publish.
-func (w *incremental) apply(step int, events []snapshot.Event) {
-	tick := &snapshot.Pod{Meta: snapshot.Meta{Cluster: "c1", Namespace: "tick", Name: "tick", Labels: map[string]string{"step": fmt.Sprint(step)}}}
-	events = append(slices.Clip(events), snapshot.Event{Key: tick.Key(), Object: tick})
-	for _, e := range events {
+// apply makes a step visible. A pod that nothing reads changes with each, so
+// that it is known when all of it is.
+func (w *incremental) apply(number int, s step) {
+	for id, standing := range s.standings {
+		w.standing[id] = standing
+		w.registry.SetStanding(id, standing)
+	}
+	last := meshClusters[len(meshClusters)-1]
+	if s.remove || s.replace {
+		maps.DeleteFunc(w.objects, func(k snapshot.Key, _ snapshot.Object) bool { return k.Cluster == last })
+	}
+	if s.remove {
+		w.clusters = slices.DeleteFunc(slices.Clone(w.clusters), func(id mesh.ClusterID) bool { return id == last })
+		w.registry.Remove(last)
+	}
+	for _, e := range s.events {
 		if w.objects[e.Key] = e.Object; e.Object == nil {
 			delete(w.objects, e.Key)
 		}
+		if !slices.Contains(w.clusters, e.Key.Cluster) {
+			w.clusters = append(slices.Clip(w.clusters), e.Key.Cluster)
+		}
 	}
-	w.registry.Apply(events)
-	w.take()
+	if s.replace {
+		w.registry.Replace(last, s.events)
+	} else {
+		w.registry.Apply(s.events)
+	}
+	tick := &snapshot.Pod{Meta: snapshot.Meta{Cluster: "c1", Namespace: "tick", Name: "tick", Labels: map[string]string{"step": fmt.Sprint(number)}}}
+	w.objects[tick.Key()] = tick
+	w.registry.Apply([]snapshot.Event{{Key: tick.Key(), Object: tick}})
+	for w.now.Pods.Get("c1/tick/tick") != tick {
+		w.take()
+	}
 	w.hub.deliver()
 }
 
 // rebuilt is the snapshot that a new registry builds of the objects.
 func (w *incremental) rebuilt() *snapshot.Snapshot {
-	r := runRegistry()
+	r := runRegistry(w.clusters)
 	defer r.stop()
 	events := make([]snapshot.Event, 0, len(w.objects))
 	for k, o := range w.objects {
 		events = append(events, snapshot.Event{Key: k, Object: o})
 	}
 	r.Apply(events)
+	for id, standing := range w.standing {
+		r.SetStanding(id, standing)
+	}
 	r.synced()
 	return (<-r.published).snapshot
 }

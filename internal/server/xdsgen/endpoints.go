@@ -124,8 +124,70 @@ func (u assignments) localities(list []snapshot.Endpoint, mtlsOnly bool) []*endp
 	if u.gateways != nil {
 		factor = max(u.gateways.LCM, 1)
 	}
-	direct := make(map[mesh.Locality][]*endpointv3.LbEndpoint)
+	direct := make(map[group][]*endpointv3.LbEndpoint)
 	far := make(map[netip.AddrPort]*standIn)
+	for _, r := range withoutDrained(u.routes(list, mtlsOnly)) {
+		e, at := r.endpoint, group{r.endpoint.Demoted, r.endpoint.Locality}
+		weight := factor * max(e.Weight, 1)
+		if r.gateways == nil {
+			direct[at] = append(direct[at], lbEndpoint(e, weight))
+		}
+		for _, g := range r.gateways {
+			addr := netip.AddrPortFrom(g.Address, uint16(g.Port))
+			far[addr] = far[addr].with(g, at, max(uint64(weight)/uint64(len(r.gateways)), 1))
+		}
+	}
+	for _, addr := range slices.SortedFunc(maps.Keys(far), netip.AddrPort.Compare) {
+		s := far[addr]
+		direct[s.at] = append(direct[s.at], gatewayEndpoint(s.gateway, clip(s.weight)))
+	}
+	var out []*endpointv3.LocalityLbEndpoints
+	some := false // something comes before what is demoted
+	for _, at := range slices.SortedFunc(maps.Keys(direct), group.compare) {
+		var total uint64
+		for _, lb := range direct[at] {
+			total += uint64(lb.GetLoadBalancingWeight().GetValue())
+		}
+		l := &endpointv3.LocalityLbEndpoints{
+			Locality:            localityProto(at.locality),
+			LbEndpoints:         direct[at],
+			LoadBalancingWeight: wrapperspb.UInt32(clip(total)),
+		}
+		some = some || !at.demoted
+		if at.demoted && some { // Envoy wants priorities without gaps
+			l.Priority = 1
+		}
+		out = append(out, l)
+	}
+	return out
+}
+
+// group is where endpoints are balanced together.
+type group struct {
+	demoted  bool
+	locality mesh.Locality
+}
+
+func (g group) compare(other group) int {
+	switch {
+	case g.demoted == other.demoted:
+		return g.locality.Compare(other.locality)
+	case g.demoted:
+		return 1
+	}
+	return -1
+}
+
+// route is how the proxy reaches an endpoint: directly when there are no
+// gateways.
+type route struct {
+	endpoint *snapshot.Endpoint
+	gateways []snapshot.NetworkGateway
+}
+
+// routes are those to all endpoints that the proxy may use.
+func (u assignments) routes(list []snapshot.Endpoint, mtlsOnly bool) []route {
+	out := make([]route, 0, len(list))
 	for i := range list {
 		e := &list[i]
 		if u.cluster != "" && e.Cluster != u.cluster || !u.wants(e.Network) || mtlsOnly && !e.MTLS {
@@ -134,49 +196,41 @@ func (u assignments) localities(list []snapshot.Endpoint, mtlsOnly bool) []*endp
 		gateways, near := u.via(e)
 		switch {
 		case near:
-			direct[e.Locality] = append(direct[e.Locality], lbEndpoint(e, factor))
+			out = append(out, route{endpoint: e})
 		// Plaintext has no server name to be routed by, and an endpoint that
 		// the far gateway would not use must not draw load there.
-		case e.MTLS && e.Health == snapshot.Healthy:
-			for _, g := range gateways {
-				at := netip.AddrPortFrom(g.Address, uint16(g.Port))
-				far[at] = far[at].with(g, e.Locality, max(uint64(factor)/uint64(len(gateways)), 1))
-			}
+		case len(gateways) > 0 && e.MTLS && e.Health == snapshot.Healthy:
+			out = append(out, route{e, gateways})
 		}
-	}
-	for _, at := range slices.SortedFunc(maps.Keys(far), netip.AddrPort.Compare) {
-		s := far[at]
-		direct[s.locality] = append(direct[s.locality], gatewayEndpoint(s.gateway, clip(s.weight)))
-	}
-	var out []*endpointv3.LocalityLbEndpoints
-	for _, loc := range slices.SortedFunc(maps.Keys(direct), mesh.Locality.Compare) {
-		var total uint64
-		for _, lb := range direct[loc] {
-			total += uint64(lb.GetLoadBalancingWeight().GetValue())
-		}
-		out = append(out, &endpointv3.LocalityLbEndpoints{
-			Locality:            localityProto(loc),
-			LbEndpoints:         direct[loc],
-			LoadBalancingWeight: wrapperspb.UInt32(clip(total)),
-		})
 	}
 	return out
 }
 
-// standIn is a gateway in the place of endpoints of its network.
-type standIn struct {
-	gateway  snapshot.NetworkGateway
-	locality mesh.Locality
-	weight   uint64
+// withoutDrained leaves out what is drained where something else is healthy.
+func withoutDrained(routes []route) []route {
+	drained := func(r route) bool { return r.endpoint.Drained }
+	if slices.ContainsFunc(routes, drained) && slices.ContainsFunc(routes, func(r route) bool {
+		return !r.endpoint.Drained && r.endpoint.Health == snapshot.Healthy
+	}) {
+		return slices.DeleteFunc(routes, drained)
+	}
+	return routes
 }
 
-// with adds the weight of an endpoint of the locality; s may be nil.
-func (s *standIn) with(g snapshot.NetworkGateway, l mesh.Locality, weight uint64) *standIn {
+// standIn is a gateway in the place of endpoints of its network.
+type standIn struct {
+	gateway snapshot.NetworkGateway
+	at      group
+	weight  uint64
+}
+
+// with adds the weight of an endpoint of the group; s may be nil.
+func (s *standIn) with(g snapshot.NetworkGateway, at group, weight uint64) *standIn {
 	if s == nil {
-		return &standIn{g, l, weight}
+		return &standIn{g, at, weight}
 	}
-	if l.Compare(s.locality) < 0 {
-		s.locality = l
+	if at.compare(s.at) < 0 {
+		s.at = at
 	}
 	s.weight += weight
 	return s

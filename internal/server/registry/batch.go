@@ -1,0 +1,109 @@
+package registry
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// maxCauses bounds how many objects a change names.
+const maxCauses = 8
+
+// batch is what arrived since the last snapshot.
+type batch struct {
+	since     time.Time // arrival of the oldest
+	events    map[snapshot.Key]snapshot.Event
+	removed   map[mesh.ClusterID]struct{} // before the events
+	replaced  map[mesh.ClusterID]struct{} // the events are all that there is of it
+	expected  map[mesh.ClusterID]struct{}
+	standings map[mesh.ClusterID]snapshot.Standing
+}
+
+func newBatch() batch {
+	return batch{
+		events:    make(map[snapshot.Key]snapshot.Event),
+		removed:   make(map[mesh.ClusterID]struct{}),
+		replaced:  make(map[mesh.ClusterID]struct{}),
+		expected:  make(map[mesh.ClusterID]struct{}),
+		standings: make(map[mesh.ClusterID]snapshot.Standing),
+	}
+}
+
+func (b *batch) len() int {
+	return len(b.events) + len(b.removed) + len(b.replaced) + len(b.expected) + len(b.standings)
+}
+
+func (b *batch) empty() bool { return b.len() == 0 }
+
+func (b *batch) apply(events []snapshot.Event) {
+	for _, e := range events {
+		b.events[e.Key] = e
+	}
+}
+
+func (b *batch) replace(c mesh.ClusterID, events []snapshot.Event) {
+	b.drop(c)
+	b.replaced[c] = struct{}{}
+	b.apply(events)
+}
+
+func (b *batch) remove(c mesh.ClusterID) {
+	b.drop(c)
+	delete(b.replaced, c)
+	delete(b.expected, c)
+	b.removed[c] = struct{}{}
+}
+
+func (b *batch) drop(c mesh.ClusterID) {
+	for k := range b.events {
+		if k.Cluster == c {
+			delete(b.events, k)
+		}
+	}
+}
+
+// into takes the batch into the state and names a few causes, sorted.
+func (b *batch) into(s *state) []snapshot.Cause {
+	var causes []snapshot.Cause
+	cause := func(c snapshot.Cause) {
+		if len(causes) < maxCauses {
+			causes = append(causes, c)
+		}
+	}
+	cluster := func(c mesh.ClusterID, gone bool) {
+		cause(snapshot.Cause{Key: snapshot.Key{Kind: snapshot.KindCluster, Cluster: c, Name: string(c)}, Gone: gone})
+	}
+	for c := range b.removed {
+		s.remove(c)
+		cluster(c, true)
+	}
+	for c := range b.expected {
+		s.cluster(c)
+	}
+	for c := range b.replaced {
+		for _, k := range s.keys(c) {
+			if _, stays := b.events[k]; !stays {
+				s.apply(snapshot.Event{Key: k})
+			}
+		}
+		cluster(c, false)
+	}
+	for c, standing := range b.standings {
+		if s.setStanding(c, standing) {
+			cluster(c, false)
+		}
+	}
+	for k, e := range b.events {
+		s.apply(e)
+		c := snapshot.Cause{Key: k, Gone: e.Object == nil}
+		if e.Object != nil {
+			c.Place = e.Object.ReadFrom()
+		}
+		cause(c)
+	}
+	slices.SortFunc(causes, func(a, b snapshot.Cause) int { return strings.Compare(a.String(), b.String()) })
+	return slices.Compact(causes)
+}

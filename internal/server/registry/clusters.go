@@ -1,0 +1,98 @@
+package registry
+
+import (
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// keys are those of all objects of a cluster that count.
+func (s *state) keys(id mesh.ClusterID) []snapshot.Key {
+	c := s.clusters[id]
+	if c == nil {
+		return nil
+	}
+	var out []snapshot.Key
+	for n := range c.namespaces {
+		out = append(out, snapshot.Key{Kind: snapshot.KindNamespace, Cluster: id, Name: n})
+	}
+	for n := range c.nodes {
+		out = append(out, snapshot.Key{Kind: snapshot.KindNode, Cluster: id, Name: n})
+	}
+	out = appendKeys(out, snapshot.KindPod, id, c.pods)
+	out = appendKeys(out, snapshot.KindService, id, c.services)
+	out = appendKeys(out, snapshot.KindEndpointSlice, id, c.slices)
+	out = appendKeys(out, snapshot.KindSecret, id, c.secrets)
+	if c.settings != nil {
+		out = append(out, c.settings.Key())
+	}
+	if id == s.cfg.Local {
+		out = appendKeys(out, snapshot.KindSidecar, id, s.sidecars)
+		out = appendKeys(out, snapshot.KindPeerAuthentication, id, s.peerAuth)
+		out = appendKeys(out, snapshot.KindEnvoyFilter, id, s.filters)
+		out = appendKeys(out, snapshot.KindGateway, id, s.gateways)
+	}
+	return out
+}
+
+func appendKeys[V any](out []snapshot.Key, kind snapshot.Kind, id mesh.ClusterID, objects map[name]*V) []snapshot.Key {
+	for n := range objects {
+		out = append(out, snapshot.Key{Kind: kind, Cluster: id, Namespace: n.namespace, Name: n.name})
+	}
+	return out
+}
+
+// remove forgets a cluster.
+func (s *state) remove(id mesh.ClusterID) {
+	if s.clusters[id] == nil {
+		return
+	}
+	for _, k := range s.keys(id) {
+		s.apply(snapshot.Event{Key: k})
+	}
+	delete(s.clusters, id)
+	s.dirty.mesh = true // its network
+}
+
+// setStanding reports whether something changed. A weight counts beside those
+// of the other clusters, so all endpoints are looked at.
+func (s *state) setStanding(id mesh.ClusterID, standing snapshot.Standing) bool {
+	if s.standing[id] == standing {
+		return false
+	}
+	s.standing[id] = standing
+	if standing == (snapshot.Standing{}) {
+		delete(s.standing, id)
+	}
+	for _, c := range s.clusters {
+		for n := range c.services {
+			s.dirty.endpoints.add(n)
+		}
+	}
+	return true
+}
+
+// usualWeight is the weight in percent of a cluster of which nothing is said.
+const usualWeight = 100
+
+// weights are those of endpoints by cluster, as small as they can be. usual is
+// that of the clusters that are not among them; 0 is 1.
+func (s *state) weights() (of map[mesh.ClusterID]uint32, usual uint32) {
+	divisor := uint32(usualWeight)
+	for _, standing := range s.standing {
+		if standing.Weight != 0 {
+			divisor = gcd(divisor, standing.Weight)
+		}
+	}
+	if divisor == usualWeight {
+		usual = 0
+	} else {
+		usual = usualWeight / divisor
+	}
+	of = make(map[mesh.ClusterID]uint32)
+	for id, standing := range s.standing {
+		if standing.Weight != 0 && standing.Weight != usualWeight {
+			of[id] = standing.Weight / divisor
+		}
+	}
+	return of, usual
+}

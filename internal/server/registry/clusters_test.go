@@ -1,0 +1,187 @@
+package registry
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// running is a registry that works; its publications are taken one by one.
+type running struct {
+	*Registry
+	published chan *snapshot.Snapshot
+}
+
+func run(t *testing.T, clusters ...mesh.ClusterID) *running {
+	t.Helper()
+	r := &running{published: make(chan *snapshot.Snapshot, 100)}
+	r.Registry = New(Config{
+		Local: "c1", Clusters: clusters, SystemNamespace: "istio-system",
+		Publish: func(s *snapshot.Snapshot, _ *snapshot.Changes) { r.published <- s },
+		Log:     slog.New(slog.DiscardHandler), Now: time.Now,
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+func (r *running) next(t *testing.T) *snapshot.Snapshot {
+	t.Helper()
+	select {
+	case s := <-r.published:
+		return s
+	case <-time.After(time.Minute):
+		t.Fatal("no snapshot was published")
+		return nil
+	}
+}
+
+// helloIn are a service of the cluster, its pods and their slice.
+func helloIn(c mesh.ClusterID, ips ...string) []snapshot.Event {
+	events := []snapshot.Event{up(service(c, "hello")), up(system(c, "n-"+string(c)))}
+	var pods []*snapshot.Pod
+	for _, ip := range ips {
+		p := pod(c, "p-"+ip, ip)
+		pods = append(pods, p)
+		events = append(events, up(p))
+	}
+	return append(events, up(slice(c, "hello", "x", pods...)))
+}
+
+func addresses(s *snapshot.Snapshot) []string {
+	var out []string
+	if eps := s.Endpoints.Get(host); eps != nil {
+		for _, e := range eps.ByPort["http"] {
+			out = append(out, e.Address.String())
+		}
+	}
+	return out
+}
+
+func TestClustersComeAndGo(t *testing.T) {
+	r := run(t, "c1")
+	r.Expect("c2")
+	r.Apply(helloIn("c1", "10.1.0.1"))
+	r.Synced("c1")
+	r.Replace("c2", helloIn("c2", "10.2.0.1", "10.2.0.2"))
+	select {
+	case <-r.Ready():
+		t.Fatal("a snapshot was published before an expected cluster was read")
+	default:
+	}
+	r.Synced("c2")
+	if got, want := addresses(r.next(t)), []string{"10.1.0.1", "10.2.0.1", "10.2.0.2"}; !slices.Equal(got, want) {
+		t.Fatalf("endpoints %v, want %v", got, want)
+	}
+
+	// The same again changes nothing, so the next publication is that of what
+	// follows; expecting a third one holds nothing up any more.
+	r.Replace("c2", helloIn("c2", "10.2.0.1", "10.2.0.2"))
+	r.Replace("c2", helloIn("c2", "10.2.0.2", "10.2.0.3"))
+	if got, want := addresses(r.next(t)), []string{"10.1.0.1", "10.2.0.2", "10.2.0.3"}; !slices.Equal(got, want) {
+		t.Fatalf("endpoints %v, want %v", got, want)
+	}
+	r.Expect("c3")
+	r.Apply(helloIn("c3", "10.3.0.1"))
+	for r.next(t).Mesh.Networks["c3"] != "n-c3" {
+	}
+
+	r.Remove("c2")
+	for {
+		s := r.next(t)
+		if _, there := s.Mesh.Networks["c2"]; there {
+			continue
+		}
+		if got, want := addresses(s), []string{"10.1.0.1", "10.3.0.1"}; !slices.Equal(got, want) {
+			t.Errorf("endpoints %v, want %v", got, want)
+		}
+		if s.Pods.Get("c2/sample/p-10.2.0.2") != nil {
+			t.Error("a pod of the removed cluster is still known")
+		}
+		break
+	}
+	// What comes in the same batch as the removal is new.
+	r.Remove("c3")
+	r.Apply(helloIn("c3", "10.3.0.9"))
+	for s := r.next(t); !slices.Equal(addresses(s), []string{"10.1.0.1", "10.3.0.9"}); s = r.next(t) {
+		if slices.Contains(addresses(s), "10.3.0.1") && s.Pods.Get("c3/sample/p-10.3.0.9") != nil {
+			t.Fatal("old and new objects of the cluster are mixed")
+		}
+	}
+}
+
+// TestReplaceIsOneChange: what both have keeps its address, and no snapshot
+// lacks it.
+func TestReplaceIsOneChange(t *testing.T) {
+	b := newBench(t)
+	b.apply(append(helloIn("c1", "10.1.0.1"), helloIn("c2", "10.2.0.1", "10.2.0.2")...)...)
+	before := b.snap
+	batch := newBatch()
+	batch.replace("c2", helloIn("c2", "10.2.0.1", "10.2.0.2"))
+	batch.into(b.s)
+	changes := b.apply()
+	if len(changes.Endpoints)+len(changes.Services) > 0 || changes.Everywhere {
+		t.Errorf("equal objects made changes: %+v", changes)
+	}
+	if before.Endpoints != b.snap.Endpoints {
+		t.Error("the table of endpoints is a new one")
+	}
+	batch = newBatch()
+	batch.replace("c2", helloIn("c2", "10.2.0.2"))
+	causes := batch.into(b.s)
+	if changes = b.apply(); len(changes.Endpoints) != 1 || changes.Everywhere {
+		t.Errorf("changes: %+v", changes)
+	}
+	if got, want := addresses(b.snap), []string{"10.1.0.1", "10.2.0.2"}; !slices.Equal(got, want) {
+		t.Errorf("endpoints %v, want %v", got, want)
+	}
+	if !slices.ContainsFunc(causes, func(c snapshot.Cause) bool { return c.String() == "Cluster c2 (cluster c2)" }) {
+		t.Errorf("the causes do not name the cluster: %v", causes)
+	}
+}
+
+func TestStanding(t *testing.T) {
+	b := newBench(t)
+	b.apply(append(helloIn("c1", "10.1.0.1"), helloIn("c2", "10.2.0.1")...)...)
+	type weights [2]uint32
+	for _, tt := range []struct {
+		c1, c2  snapshot.Standing
+		weights weights
+	}{
+		{weights: weights{0, 0}},
+		{c2: snapshot.Standing{Weight: 50}, weights: weights{2, 1}},
+		{c2: snapshot.Standing{Weight: 100}, weights: weights{0, 0}},
+		{c2: snapshot.Standing{Weight: 200}, weights: weights{0, 2}},
+		{c1: snapshot.Standing{Weight: 30}, c2: snapshot.Standing{Weight: 75}, weights: weights{6, 15}},
+		{c2: snapshot.Standing{Drained: true}},
+		{c1: snapshot.Standing{Demoted: true}},
+	} {
+		b.s.setStanding("c1", tt.c1)
+		b.s.setStanding("c2", tt.c2)
+		b.apply()
+		eps := b.endpoints()
+		if got := (weights{eps[0].Weight, eps[1].Weight}); got != tt.weights {
+			t.Errorf("%+v: weights %v", tt, got)
+		}
+		for i, s := range []snapshot.Standing{tt.c1, tt.c2} {
+			if eps[i].Drained != s.Drained || eps[i].Demoted != s.Demoted {
+				t.Errorf("%+v: endpoint %d: %+v", tt, i, eps[i])
+			}
+		}
+	}
+	if b.s.setStanding("c1", snapshot.Standing{Demoted: true}) {
+		t.Error("the standing that a cluster has changed something")
+	}
+}

@@ -1,0 +1,84 @@
+package xdsgen
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// TestStandingOfClusters reads an assignment as "address weight", a priority
+// other than 0 in front.
+func TestStandingOfClusters(t *testing.T) {
+	ep := func(n byte, c mesh.ClusterID, change ...func(*snapshot.Endpoint)) snapshot.Endpoint {
+		e := snapshot.Endpoint{
+			Address: netip.AddrFrom4([4]byte{10, 0, 0, n}), Port: 80, Cluster: c, MTLS: true,
+			Locality: mesh.Locality{Region: string(c)},
+		}
+		for _, f := range change {
+			f(&e)
+		}
+		return e
+	}
+	drained := func(e *snapshot.Endpoint) { e.Drained = true }
+	demoted := func(e *snapshot.Endpoint) { e.Demoted = true }
+	unhealthy := func(e *snapshot.Endpoint) { e.Health = snapshot.Unhealthy }
+	plaintext := func(e *snapshot.Endpoint) { e.MTLS = false }
+	weight := func(w uint32) func(*snapshot.Endpoint) { return func(e *snapshot.Endpoint) { e.Weight = w } }
+	on := func(n mesh.NetworkID) func(*snapshot.Endpoint) { return func(e *snapshot.Endpoint) { e.Network = n } }
+	two := &snapshot.Gateways{LCM: 1, ByNetwork: map[mesh.NetworkID][]snapshot.NetworkGateway{
+		"n1": {{Network: "n1", Cluster: "c1", Address: netip.MustParseAddr("192.0.2.1"), Port: 15443}},
+		"n2": {{Network: "n2", Cluster: "c2", Address: netip.MustParseAddr("192.0.2.2"), Port: 15443}},
+	}}
+	near := assignments{families: v4}
+	n1 := assignments{families: v4, gateways: two, network: "n1"}
+	tests := []struct {
+		name string
+		from assignments
+		list []snapshot.Endpoint
+		want []string
+	}{
+		{"drained", near, []snapshot.Endpoint{ep(1, "c1"), ep(2, "c2", drained)}, []string{"10.0.0.1 1"}},
+		{"drained, nobody else", near, []snapshot.Endpoint{ep(1, "c2", drained), ep(2, "c2", drained)}, []string{"10.0.0.1 1", "10.0.0.2 1"}},
+		{"drained, the others are not healthy", near, []snapshot.Endpoint{ep(1, "c1", unhealthy), ep(2, "c2", drained)}, []string{"10.0.0.1 1", "10.0.0.2 1"}},
+		{"drained, the others cannot be reached", n1, []snapshot.Endpoint{ep(1, "c1", on("n1"), drained), ep(2, "c2", on("n2"), plaintext)}, []string{"10.0.0.1 1"}},
+		{"drained behind a gateway", n1, []snapshot.Endpoint{ep(1, "c1", on("n1")), ep(2, "c2", on("n2"), drained)}, []string{"10.0.0.1 1"}},
+		{"the own cluster is drained", n1, []snapshot.Endpoint{ep(1, "c1", on("n1"), drained), ep(2, "c2", on("n2"))}, []string{"192.0.2.2 1"}},
+		{
+			"a gateway of the drained cluster",
+			assignments{families: v4, gateways: two, network: "n2", view: "n2", router: true},
+			[]snapshot.Endpoint{ep(1, "c1", on("n1")), ep(2, "c2", on("n2"), drained)},
+			[]string{"10.0.0.2 1"},
+		},
+		{"demoted", near, []snapshot.Endpoint{ep(1, "c0", demoted), ep(2, "c1")}, []string{"10.0.0.2 1", "1: 10.0.0.1 1"}},
+		{"all demoted", near, []snapshot.Endpoint{ep(1, "c0", demoted), ep(2, "c1", demoted)}, []string{"10.0.0.1 1", "10.0.0.2 1"}},
+		{"demoted behind a gateway", n1, []snapshot.Endpoint{ep(1, "c1", on("n1")), ep(2, "c2", on("n2"), demoted)}, []string{"10.0.0.1 1", "1: 192.0.2.2 1"}},
+		{"weights", n1, []snapshot.Endpoint{ep(1, "c1", on("n1"), weight(2)), ep(2, "c2", on("n2"), weight(1)), ep(3, "c2", on("n2"), weight(1))}, []string{"10.0.0.1 2", "192.0.2.2 2"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := balance(tt.from.localities(tt.list, false)); !slices.Equal(got, tt.want) {
+				t.Errorf("%q, want %q", got, tt.want)
+			}
+		})
+	}
+}
+
+func balance(localities []*endpointv3.LocalityLbEndpoints) []string {
+	var out []string
+	for _, l := range localities {
+		for _, e := range l.GetLbEndpoints() {
+			text := fmt.Sprintf("%s %d", e.GetEndpoint().GetAddress().GetSocketAddress().GetAddress(), e.GetLoadBalancingWeight().GetValue())
+			if p := l.GetPriority(); p > 0 {
+				text = fmt.Sprintf("%d: %s", p, text)
+			}
+			out = append(out, text)
+		}
+	}
+	return out
+}
