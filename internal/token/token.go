@@ -15,13 +15,13 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/token/peek"
 )
 
 // Limits of tokens.
 const (
-	// MaxSize is the longest token that is looked at, in bytes. Kubernetes
-	// makes tokens of about 1 KiB.
-	MaxSize = 16 << 10
+	// MaxSize is the longest token that is looked at, in bytes.
+	MaxSize = peek.MaxSize
 	// MaxTTL is the longest life of a token, made or accepted: that of a
 	// Kubernetes token with the extended life time.
 	MaxTTL = 365 * 24 * time.Hour

@@ -15,6 +15,7 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/token/peek"
 )
 
 // Limits of a key set.
@@ -120,7 +121,7 @@ func (v *Verifier) open(raw string) (payload, error) {
 	if len(raw) > MaxSize {
 		return p, fmt.Errorf("%d bytes long: want at most %d", len(raw), MaxSize)
 	}
-	if strings.ContainsFunc(raw, notCompact) {
+	if strings.ContainsFunc(raw, peek.NotCompact) {
 		return p, errors.New("not a JWT in compact form")
 	}
 	tok, err := jwt.ParseSigned(raw, []jose.SignatureAlgorithm{
@@ -161,12 +162,6 @@ func (v *Verifier) open(raw string) (payload, error) {
 		return p, fmt.Errorf("claims: %w", err)
 	}
 	return p, nil
-}
-
-// notCompact finds what a compact JWT cannot hold: base64 decoders skip line
-// breaks, and one token should have one spelling.
-func notCompact(r rune) bool {
-	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_' && r != '.'
 }
 
 // check holds the claims against the verifier and the clock.

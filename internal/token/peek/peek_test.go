@@ -1,4 +1,4 @@
-package token
+package peek
 
 import (
 	"encoding/base64"
@@ -9,17 +9,17 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestPeek(t *testing.T) {
+func TestToken(t *testing.T) {
 	t.Parallel()
 	jwt := func(claims string) string {
 		return "e30." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".c2ln"
 	}
-	for raw, want := range map[string]Peeked{
+	for raw, want := range map[string]Claims{
 		jwt(`{"sub":"a","iss":"b","exp":1000000000}`): {"a", "b", time.Unix(1e9, 0)},
 		jwt(`{"iss":"kubernetes/serviceaccount"}`):    {Issuer: "kubernetes/serviceaccount"},
 		jwt(`{"exp":1000000000.9}`):                   {Expiry: time.Unix(1e9, 0)},
 	} {
-		got, err := Peek(raw)
+		got, err := Token(raw)
 		if err != nil {
 			t.Errorf("%s: %v", raw, err)
 		}
@@ -37,7 +37,7 @@ func TestPeek(t *testing.T) {
 		jwt(`{"exp":1e18}`):                 "is not a time",
 		strings.Repeat("a", MaxSize) + "ab": "bytes long",
 	} {
-		if _, err := Peek(raw); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
+		if _, err := Token(raw); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%.60s: got %v, want %s", raw, err, want)
 		}
 	}
