@@ -11,6 +11,8 @@ import (
 	"net/netip"
 	"syscall"
 	"time"
+
+	"github.com/meshctl/meshctl/internal/mesh"
 )
 
 // Guard connects to addresses that others chose, such as the server of a
@@ -37,38 +39,25 @@ func (e *RefusedError) Error() string {
 	return fmt.Sprintf("address %s %s: it is not connected to", e.Address, e.Reason)
 }
 
-// isMetadataService knows the metadata services of clouds outside the link-local ranges.
-func isMetadataService(a netip.Addr) bool {
-	switch a.String() {
-	case "fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "192.0.0.192", "168.63.129.16":
-		return true
-	}
-	return false
-}
-
-// nat64 is the prefix below which an IPv6 address stands for an IPv4 one.
-func nat64() netip.Prefix {
-	return netip.PrefixFrom(netip.AddrFrom16([16]byte{0, 0x64, 0xff, 0x9b}), 96)
-}
-
 // Check returns a *RefusedError when the address is not connected to.
 func (g Guard) Check(addr netip.Addr) error {
-	a := addr.Unmap().WithZone("")
-	if nat64().Contains(a) {
-		b := a.As16()
-		a = netip.AddrFrom4([4]byte(b[12:]))
-	}
 	reason := ""
-	switch {
-	case a.IsUnspecified(), a.Is4() && a.As4()[0] == 0:
+	switch mesh.KindOf(addr) {
+	case mesh.AddressUnspecified:
 		reason = "is unspecified"
-	case a.IsMulticast(), a == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
+	case mesh.AddressMulticast:
 		reason = "is a multicast or broadcast address"
-	case a.IsLoopback() && !g.Loopback:
+	case mesh.AddressLoopback:
+		if g.Loopback {
+			return nil
+		}
 		reason = "is loopback"
-	case (a.IsLinkLocalUnicast() || isMetadataService(a)) && !g.LinkLocal:
+	case mesh.AddressLinkLocal, mesh.AddressMetadata:
+		if g.LinkLocal {
+			return nil
+		}
 		reason = "is link-local or a metadata service"
-	default:
+	case mesh.AddressOrdinary:
 		return nil
 	}
 	return &RefusedError{Address: addr, Reason: reason}

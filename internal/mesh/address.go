@@ -9,10 +9,10 @@ type AddressKind string
 const (
 	AddressOrdinary    AddressKind = "ordinary"
 	AddressLoopback    AddressKind = "loopback"         // this machine
-	AddressUnspecified AddressKind = "unspecified"      // connects to this machine, too
+	AddressUnspecified AddressKind = "unspecified"      // which is this machine, too
 	AddressLinkLocal   AddressKind = "link-local"       // this machine's neighbours
 	AddressMetadata    AddressKind = "metadata service" // of a cloud, which hands out credentials
-	AddressMulticast   AddressKind = "multicast"
+	AddressMulticast   AddressKind = "multicast"        // broadcast, too
 )
 
 // KindOf tells what an address is. An IPv4 address within an IPv6 address
@@ -32,7 +32,7 @@ func KindOf(addr netip.Addr) AddressKind {
 		return AddressUnspecified
 	case addr.IsLinkLocalUnicast():
 		return AddressLinkLocal
-	case addr.IsMulticast():
+	case addr.IsMulticast(), addr == netip.AddrFrom4([4]byte{255, 255, 255, 255}):
 		return AddressMulticast
 	}
 	return AddressOrdinary

@@ -28,6 +28,7 @@ func TestKindOf(t *testing.T) {
 		"fd00:ec2::254":          AddressMetadata,
 		"168.63.129.16":          AddressMetadata,
 		"224.0.0.1":              AddressMulticast,
+		"255.255.255.255":        AddressMulticast,
 		"ff02::1":                AddressMulticast,
 	} {
 		if got := KindOf(netip.MustParseAddr(addr)); got != want {
