@@ -25,6 +25,8 @@ type Claims struct {
 	// Expiry is zero for a token without an end, as Kubernetes made them
 	// before 1.24.
 	Expiry time.Time
+	// IssuedAt is zero if it is missing.
+	IssuedAt time.Time
 }
 
 // Token reads a token in compact form without checking who made it. The error
@@ -42,19 +44,27 @@ func Token(raw string) (Claims, error) {
 		return Claims{}, errors.New("token: its claims are not base64")
 	}
 	var p struct {
-		Issuer  string   `json:"iss"`
-		Subject string   `json:"sub"`
-		Expiry  *float64 `json:"exp"`
+		Issuer   string   `json:"iss"`
+		Subject  string   `json:"sub"`
+		Expiry   *float64 `json:"exp"`
+		IssuedAt *float64 `json:"iat"`
 	}
 	if err := json.Unmarshal(text, &p); err != nil {
 		return Claims{}, errors.New("token: its claims are not those of a JWT")
 	}
 	out := Claims{Subject: p.Subject, Issuer: p.Issuer}
-	if p.Expiry != nil {
-		if *p.Expiry < 0 || *p.Expiry > maxTime {
-			return Claims{}, fmt.Errorf("token: exp %.0f is not a time in seconds", *p.Expiry)
+	for _, claim := range []struct {
+		name  string
+		value *float64
+		to    *time.Time
+	}{{"exp", p.Expiry, &out.Expiry}, {"iat", p.IssuedAt, &out.IssuedAt}} {
+		if claim.value == nil {
+			continue
 		}
-		out.Expiry = time.Unix(int64(*p.Expiry), 0)
+		if *claim.value < 0 || *claim.value > maxTime {
+			return Claims{}, fmt.Errorf("token: %s %.0f is not a time in seconds", claim.name, *claim.value)
+		}
+		*claim.to = time.Unix(int64(*claim.value), 0)
 	}
 	return out, nil
 }

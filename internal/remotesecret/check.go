@@ -1,0 +1,267 @@
+package remotesecret
+
+import (
+	"cmp"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/token/peek"
+)
+
+// soon is how long before its end a credential that nothing renews is a warning.
+const soon = 7 * 24 * time.Hour
+
+// providerOIDC is the one auth provider that is accepted, for its id-token.
+const providerOIDC = "oidc"
+
+// Options of Check.
+type Options struct {
+	Now time.Time
+	// InPod says that the control plane runs in a pod: loopback leads to its
+	// own containers and is refused. Elsewhere it is a warning.
+	InPod bool
+	Allow Allow
+}
+
+// Check judges a cluster of Decode or DecodeKubeconfig. A cluster with Err has
+// that as its only finding.
+func Check(c *Cluster, o Options) []Finding {
+	j := judge{c: c, o: o}
+	if c.Err != nil {
+		j.add(Unreadable, "", "%v", c.Err)
+		return j.findings
+	}
+	j.server()
+	j.ca()
+	j.files()
+	j.plugins()
+	j.credential()
+	slices.SortStableFunc(j.findings, func(a, b Finding) int {
+		return cmp.Or(cmp.Compare(a.Line, b.Line), cmp.Compare(a.Field, b.Field))
+	})
+	return j.findings
+}
+
+type judge struct {
+	c        *Cluster
+	o        Options
+	findings []Finding
+}
+
+func (j *judge) add(code Code, field, format string, args ...any) *Finding {
+	k := kinds(code)
+	f := Finding{
+		Severity: k.severity, Code: code, Cluster: j.c.ID, Place: j.c.Place, Field: field,
+		Reason: fmt.Sprintf(format, args...), Fix: k.fix,
+	}
+	if field != "" {
+		f.Line = j.c.doc.LineOf(field)
+	}
+	if slices.Contains(Allowable(), code) && j.o.Allow.Has(j.c.ID, code) {
+		f.Severity, f.Allowed = Warning, true
+	}
+	j.findings = append(j.findings, f)
+	return &j.findings[len(j.findings)-1]
+}
+
+func (j *judge) server() {
+	s, at := j.c.Server, j.c.serverAt
+	u, err := url.Parse(s.Server)
+	switch {
+	case err != nil, u.Host == "", u.Scheme != "https" && u.Scheme != "http":
+		j.add(BadServer, at+".server", "server %q is no URL of an API server", clip(s.Server))
+	case u.User != nil:
+		j.add(BadServer, at+".server", "server holds a user name")
+	case u.Scheme == "http":
+		j.add(Plaintext, at+".server", "plaintext is not allowed: whoever is on the way would read the credential")
+	}
+	if err == nil {
+		j.host(u.Hostname(), at+".server")
+	}
+	if s.InsecureSkipTLSVerify {
+		j.add(Insecure, at+".insecure-skip-tls-verify", "insecure-skip-tls-verify is not allowed: anybody could be the server")
+	}
+	if s.ProxyURL != "" {
+		j.add(ProxyURL, at+".proxy-url", "proxy-url is not allowed: it chooses where the control plane connects to")
+	}
+}
+
+// host judges an address that is written. What a name leads to is judged when
+// it is dialled.
+func (j *judge) host(host, field string) {
+	kind := mesh.AddressOrdinary
+	name := strings.TrimSuffix(strings.ToLower(host), ".")
+	if addr, err := netip.ParseAddr(host); err == nil {
+		kind = mesh.KindOf(addr)
+	} else if name == "localhost" || strings.HasSuffix(name, ".localhost") {
+		kind = mesh.AddressLoopback
+	} else if name == "metadata.google.internal" {
+		kind = mesh.AddressMetadata
+	}
+	switch kind {
+	case mesh.AddressLoopback, mesh.AddressUnspecified:
+		f := j.add(Loopback, field, "server %s is this machine for whoever connects, not likely the API server", host)
+		if !j.o.InPod {
+			f.Severity, f.Allowed = Warning, false
+		}
+	case mesh.AddressLinkLocal, mesh.AddressMetadata, mesh.AddressMulticast:
+		j.add(LinkLocal, field, "server %s is not allowed: its address is of kind %s", host, kind)
+	case mesh.AddressOrdinary:
+	}
+}
+
+func (j *judge) ca() {
+	s, at := j.c.Server, j.c.serverAt
+	if s.CertificateAuthority != "" {
+		j.add(CAFile, at+".certificate-authority", "certificateAuthority is not allowed: it names a file of the control plane")
+	}
+	data := s.CertificateAuthorityData
+	if len(data) == 0 {
+		if s.CertificateAuthority == "" && !s.InsecureSkipTLSVerify {
+			j.add(NoCA, at, "there is no CA: the roots of the control plane's system decide whom it trusts")
+		}
+		return
+	}
+	field := at + ".certificate-authority-data"
+	certs, err := parsePEM(data)
+	if err != nil {
+		j.add(BadCA, field, "the CA %v", err)
+		return
+	}
+	usable := 0
+	for _, cert := range certs {
+		if j.o.Now.Before(cert.NotAfter) {
+			usable++
+		}
+	}
+	if usable == 0 {
+		j.add(CertificateExpired, field, "the CA ended at %s", certs[len(certs)-1].NotAfter.UTC().Format(time.RFC3339))
+	}
+}
+
+func parsePEM(text []byte) ([]*x509.Certificate, error) {
+	var certs []*x509.Certificate
+	for {
+		var block *pem.Block
+		if block, text = pem.Decode(text); block == nil {
+			break
+		}
+		if block.Type != "CERTIFICATE" {
+			continue
+		}
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("cannot be read: %w", err)
+		}
+		certs = append(certs, cert)
+	}
+	if certs == nil {
+		return nil, errors.New("holds no PEM certificate")
+	}
+	return certs, nil
+}
+
+func (j *judge) files() {
+	u, at := j.c.User, j.c.userAt
+	const because = "is not allowed: it names a file of the control plane"
+	if u.TokenFile != "" {
+		j.add(TokenFile, at+".tokenFile", "tokenFile %s", because)
+	}
+	if u.ClientKey != "" {
+		j.add(ClientKeyFile, at+".client-key", "clientKey %s", because)
+	}
+	if u.ClientCertificate != "" {
+		j.add(ClientCertificateFile, at+".client-certificate", "clientCertificate %s", because)
+	}
+}
+
+func (j *judge) plugins() {
+	u, at := j.c.User, j.c.userAt
+	if u.Exec != nil {
+		j.add(Exec, at+".exec", "exec is not allowed: it would run a command where the control plane runs")
+	}
+	if p := u.AuthProvider; p != nil {
+		field := at + ".auth-provider"
+		switch {
+		case p.Name != providerOIDC:
+			j.add(AuthProviderName, field, "auth provider %s is not allowed", clip(p.Name))
+		case p.Config["idp-certificate-authority"] != "":
+			j.add(CAFile, field+".config.idp-certificate-authority",
+				"idp-certificate-authority is not allowed: it names a file of the control plane")
+		default:
+			j.add(OIDCNotRenewed, field, "the id-token of auth provider oidc is used until it ends, and not renewed")
+		}
+	}
+	for field, given := range map[string]bool{
+		"as": u.Impersonate != "", "as-uid": u.ImpersonateUID != "",
+		"as-groups": len(u.ImpersonateGroups) > 0, "as-user-extra": len(u.ImpersonateUserExtra) > 0,
+	} {
+		if given {
+			j.add(Impersonation, at+"."+field, "%s is not allowed: the credential would act as somebody else", field)
+		}
+	}
+}
+
+func (j *judge) credential() {
+	u, at := &j.c.User, j.c.userAt
+	if u.Username != "" || u.Password != "" {
+		j.add(Password, at+".username", "the user has a password")
+	}
+	hasPair := len(u.ClientCertificateData) > 0 || len(u.ClientKeyData) > 0
+	switch {
+	case j.c.BearerToken() != "":
+		j.token(at + ".token")
+	case !hasPair && u.Username == "" && u.TokenFile == "" && u.Exec == nil && u.ClientCertificate == "":
+		j.add(NoCredential, at, "the user has no credential that can be used")
+	}
+	if hasPair && u.ClientKey == "" && u.ClientCertificate == "" {
+		j.pair(at)
+	}
+}
+
+func (j *judge) token(field string) {
+	claims, err := peek.Token(j.c.BearerToken())
+	if err != nil || claims.Expiry.IsZero() {
+		return // tokens may be opaque, and without an end
+	}
+	end := claims.Expiry.UTC().Format(time.RFC3339)
+	late := soon
+	if life := claims.Expiry.Sub(claims.IssuedAt); j.c.Renewed && !claims.IssuedAt.IsZero() {
+		late = life / 6 // half of what is left when it should be renewed
+	}
+	switch left := claims.Expiry.Sub(j.o.Now); {
+	case left <= 0:
+		j.add(TokenExpired, field, "the token ended at %s", end)
+	case left < late:
+		j.add(TokenExpiresSoon, field, "the token ends at %s", end)
+	}
+}
+
+func (j *judge) pair(at string) {
+	u := &j.c.User
+	if _, err := tls.X509KeyPair(u.ClientCertificateData, u.ClientKeyData); err != nil {
+		j.add(BadCertificate, at+".client-certificate-data", "client certificate and key cannot be used together")
+		return
+	}
+	certs, err := parsePEM(u.ClientCertificateData)
+	if err != nil {
+		j.add(BadCertificate, at+".client-certificate-data", "the client certificate %v", err)
+		return
+	}
+	end := certs[0].NotAfter.UTC().Format(time.RFC3339)
+	switch left := certs[0].NotAfter.Sub(j.o.Now); {
+	case left <= 0:
+		j.add(CertificateExpired, at+".client-certificate-data", "the client certificate ended at %s", end)
+	case left < soon:
+		j.add(CertificateExpiresSoon, at+".client-certificate-data", "the client certificate ends at %s", end)
+	}
+}

@@ -1,0 +1,169 @@
+package remotesecret
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+)
+
+// Code names a kind of finding.
+type Code string
+
+// Codes of what is refused. All but AuthProviderName can be allowed.
+const (
+	Exec                  Code = "exec"
+	TokenFile             Code = "token-file"
+	ClientKeyFile         Code = "client-key-file"
+	ClientCertificateFile Code = "client-certificate-file"
+	CAFile                Code = "ca-file"
+	AuthProviderName      Code = "auth-provider"
+	Insecure              Code = "insecure"
+	Impersonation         Code = "impersonation"
+	ProxyURL              Code = "proxy-url"
+	LinkLocal             Code = "link-local"
+	Loopback              Code = "loopback"
+	Plaintext             Code = "plaintext"
+)
+
+// Codes of what cannot work.
+const (
+	Unreadable         Code = "unreadable"
+	BadServer          Code = "bad-server"
+	BadCA              Code = "bad-ca"
+	BadCertificate     Code = "bad-certificate"
+	NoCredential       Code = "no-credential"
+	TokenExpired       Code = "token-expired"
+	CertificateExpired Code = "certificate-expired"
+)
+
+// Codes of warnings.
+const (
+	NoCA                   Code = "no-ca"
+	TokenExpiresSoon       Code = "token-expires-soon"
+	CertificateExpiresSoon Code = "certificate-expires-soon"
+	Password               Code = "password"
+	OIDCNotRenewed         Code = "oidc-not-renewed"
+)
+
+// Severity tells what is not done from what fails and what may.
+type Severity string
+
+// Severities.
+const (
+	Refused Severity = "refused" // the control plane does not use the kubeconfig
+	Broken  Severity = "broken"  // it is used, and the API server will not have it
+	Warning Severity = "warning"
+)
+
+// kind is what the findings of a code have in common.
+type kind struct {
+	severity Severity
+	fix      string
+}
+
+// kinds is a function and not a variable, for nothing may change it.
+func kinds(c Code) kind {
+	const makeOne = "write the secret with meshctl create-remote-secret"
+	switch c {
+	case Exec, AuthProviderName:
+		return kind{Refused, "give the user a token; " + makeOne}
+	case TokenFile:
+		return kind{Refused, "put the token itself under token"}
+	case ClientKeyFile:
+		return kind{Refused, "put the key itself under client-key-data, or use a token"}
+	case ClientCertificateFile:
+		return kind{Refused, "put the certificate itself under client-certificate-data, or use a token"}
+	case CAFile:
+		return kind{Refused, "put the certificate itself under certificate-authority-data"}
+	case Insecure:
+		return kind{Refused, "put the CA that signs the server's certificate under certificate-authority-data; create-remote-secret --ca auto finds it"}
+	case Impersonation:
+		return kind{Refused, "give the service account the roles it needs"}
+	case ProxyURL:
+		return kind{Refused, "name an address that the control plane reaches by itself"}
+	case LinkLocal, Loopback:
+		return kind{Refused, "name an address that the control plane reaches; create-remote-secret --server auto finds one"}
+	case Plaintext:
+		return kind{Refused, "name the server as https://HOST:PORT"}
+	case Unreadable, NoCredential, BadCA, BadCertificate:
+		return kind{Broken, makeOne}
+	case BadServer:
+		return kind{Broken, "name the server as https://HOST:PORT"}
+	case TokenExpired, CertificateExpired:
+		return kind{Broken, "make a new credential with meshctl remote-secret rotate"}
+	case NoCA:
+		return kind{Warning, "put the CA that signs the server's certificate under certificate-authority-data"}
+	case TokenExpiresSoon, CertificateExpiresSoon:
+		return kind{Warning, "make a new credential with meshctl remote-secret rotate"}
+	case Password:
+		return kind{Warning, "give the user a token: API servers take no passwords any more"}
+	case OIDCNotRenewed:
+		return kind{Warning, "give the user a token of a service account, which meshctl can renew"}
+	}
+	return kind{Broken, ""}
+}
+
+// Finding is one thing that is wrong with a kubeconfig.
+type Finding struct {
+	Severity Severity       `json:"severity"`
+	Code     Code           `json:"code"`
+	Cluster  mesh.ClusterID `json:"cluster"`
+	Place    string         `json:"place"`
+	// Field and Line are where in the kubeconfig; empty when it is not there.
+	Field  string `json:"field,omitzero"`
+	Line   int    `json:"line,omitzero"`
+	Reason string `json:"reason"`
+	Fix    string `json:"fix"`
+	// Allowed says that it would be refused, but was allowed for this cluster.
+	Allowed bool `json:"allowed,omitzero"`
+}
+
+// Refuse returns an error that names what is refused of the findings, nil if
+// nothing is.
+func Refuse(findings []Finding) error {
+	var refused []string
+	for _, f := range findings {
+		if f.Severity == Refused {
+			refused = append(refused, fmt.Sprintf("%s (%s)", f.Reason, f.Field))
+		}
+	}
+	if refused == nil {
+		return nil
+	}
+	return fmt.Errorf("kubeconfig is not allowed: %s", strings.Join(refused, "; "))
+}
+
+// Allowable are the codes that may be allowed, in the order of help texts.
+func Allowable() []Code {
+	return []Code{
+		Exec, TokenFile, ClientKeyFile, ClientCertificateFile, CAFile, Insecure, Impersonation, ProxyURL, LinkLocal,
+		Loopback, Plaintext,
+	}
+}
+
+// Allow is what may pass that is refused otherwise, by cluster. Nil allows
+// nothing.
+type Allow map[mesh.ClusterID][]Code
+
+// ParseAllow reads values of the form CLUSTER=CODE. A cluster may occur more
+// than once.
+func ParseAllow(values []string) (Allow, error) {
+	allow := Allow{}
+	for _, value := range values {
+		cluster, code, ok := strings.Cut(value, "=")
+		id := mesh.ClusterID(cluster)
+		switch {
+		case !ok || !id.Valid():
+			return nil, fmt.Errorf("%q: want CLUSTER=CODE", value)
+		case !slices.Contains(Allowable(), Code(code)):
+			return nil, fmt.Errorf("%q: %q cannot be allowed; what can is %v", value, code, Allowable())
+		}
+		allow[id] = append(allow[id], Code(code))
+	}
+	return allow, nil
+}
+
+// Has reports whether the code is allowed for the cluster.
+func (a Allow) Has(cluster mesh.ClusterID, code Code) bool { return slices.Contains(a[cluster], code) }
