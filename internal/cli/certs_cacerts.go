@@ -92,11 +92,11 @@ func (o *cacertsOptions) read(now time.Time, layout store.Layout) ([]files.File,
 	if err != nil {
 		return nil, err
 	}
-	authority, err := m.Authority(verify.Options{Now: now})
+	authority, _, err := m.Authority(verify.Options{Now: now})
 	if err != nil {
 		return nil, err
 	}
-	crl, err := m.Revocations(now)
+	crl, err := m.Revocations(verify.Options{Now: now})
 	if err != nil {
 		return nil, err
 	}

@@ -51,6 +51,12 @@ func (o *certsStatusOptions) run(ctx context.Context, env *Env) error {
 			}
 			fmt.Fprintln(env.Stdout, output.Escape(d))
 		}
+		for i, w := range p.Warnings {
+			if i+len(p.Differences) == 0 {
+				fmt.Fprintln(env.Stdout)
+			}
+			fmt.Fprintln(env.Stdout, output.Escape(ca.Line(w)))
+		}
 	}
 	if p.Error != "" || p.Alarm != "" {
 		return findingsf("the CA in %s is not in use as it is", p.Directory)

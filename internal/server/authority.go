@@ -104,9 +104,9 @@ func (s *Server) roots(string) *x509.CertPool {
 	return nil
 }
 
-func (s *Server) revoked(cert *x509.Certificate) bool {
+func (s *Server) revoked(cert, issuer *x509.Certificate) bool {
 	set := s.ca.Current()
-	return set != nil && set.Revoked(cert)
+	return set != nil && set.Revoked(cert, issuer)
 }
 
 // issuerCluster binds leaves that name no cluster, such as Istio's, to the one

@@ -281,7 +281,7 @@ func TestCase_C16_RevokedLeaf(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(t, dir, "ca-crl.pem", string(pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: list})))
-	waitFor(t, "the list", func() bool { return s.ca.Current().Revoked(bad.cert.Leaf) })
+	waitFor(t, "the list", func() bool { return s.ca.Current().Revoked(bad.cert.Leaf, signer.Cert) })
 	if _, err := bad.ask(t, s); status.Code(err) != codes.Unavailable {
 		t.Errorf("error is %v", err)
 	}

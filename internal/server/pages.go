@@ -50,7 +50,7 @@ func (s *Server) notes() []string {
 		}
 	}
 	if set != nil { // else it is a reason not to be ready
-		lines = append(lines, s.ca.Problems()...)
+		lines = append(append(lines, s.ca.Problems()...), s.ca.Warnings()...)
 	}
 	return append(lines, notesOf(s.hub.NACKs())...)
 }

@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/certs/verify"
@@ -126,6 +125,10 @@ func read(dir string) *Material {
 			if exposed := files.CheckSecret(path); f.secret() && exposed != nil {
 				file.Exposed = exposed.Error()
 			}
+		} else if f.secret() {
+			if open := files.CheckReplaceable(path); open != nil {
+				file.Replaceable = open.Error()
+			}
 		}
 		m.data[f.name] = data
 		found = append(found, file)
@@ -172,26 +175,27 @@ func (m *Material) Certificates() (signer, chain, roots []*x509.Certificate) {
 }
 
 // Authority returns what the directory holds if peers will accept what it
-// signs. Revocation lists that cannot be used do not matter here. The error is
-// a *verify.Failure.
-func (m *Material) Authority(o verify.Options) (*certs.Authority, error) {
+// signs, with what is wrong with it all the same. Revocation lists that cannot
+// be used do not matter here. The error is a *verify.Failure.
+func (m *Material) Authority(o verify.Options) (*certs.Authority, []verify.Finding, error) {
 	if m.set.Purpose != verify.CA {
-		return nil, m.fail(verify.Incomplete, fmt.Sprintf("%s, %s, %s and %s, or %s, %s and %s, are missing",
+		return nil, nil, m.fail(verify.Incomplete, fmt.Sprintf("%s, %s, %s and %s, or %s, %s and %s, are missing",
 			caCertFile, caKeyFile, certChainFile, rootCertFile, tlsCertFile, tlsKeyFile, tlsRootsFile),
 			"add the files; meshctl certs intermediate-ca writes all of them")
 	}
-	if err := verify.Refuse(verify.Check(m.withoutCRL(), o)); err != nil {
-		return nil, err
+	found := verify.Check(m.withoutCRL(), o)
+	if err := verify.Refuse(found); err != nil {
+		return nil, nil, err
 	}
 	revoked := slices.DeleteFunc(verify.Check(m.set, o), func(f verify.Finding) bool { return f.Code != verify.Revoked })
 	if err := verify.Refuse(revoked); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	a, err := certs.LoadAuthority(m.pems(), o.Now)
 	if err != nil {
-		return nil, m.fail(verify.Rejected, err.Error(), "make the certificates again")
+		return nil, nil, m.fail(verify.Rejected, err.Error(), "make the certificates again")
 	}
-	return a, nil
+	return a, found, nil
 }
 
 func (m *Material) fail(code verify.Code, reason, fix string) error {
@@ -224,23 +228,28 @@ type Revocations struct {
 	PEM   []byte // the file as it is, empty when there is none
 	Lists []*x509.RevocationList
 	// Findings are what is wrong with lists that count all the same: one that
-	// is out of date still names what is revoked.
+	// is out of date still names what is revoked. Peers would refuse everybody
+	// for it.
 	Findings []verify.Finding
+	// Warnings are what is not wrong yet, or perhaps.
+	Warnings []verify.Finding
 }
 
 // Revocations returns the revocation lists. The error, a *verify.Failure, is
 // that they cannot be used; what they revoke of the authority itself is none.
-func (m *Material) Revocations(now time.Time) (Revocations, error) {
+func (m *Material) Revocations(o verify.Options) (Revocations, error) {
 	i := slices.IndexFunc(m.set.Files, func(f verify.File) bool { return f.Name == crlFile })
 	if i < 0 {
 		return Revocations{}, nil
 	}
 	r := Revocations{PEM: m.data[crlFile]}
 	var bad []verify.Finding
-	for _, f := range verify.Check(m.set, verify.Options{Now: now}) {
+	for _, f := range verify.Check(m.set, o) {
 		switch {
 		case f.Code == verify.CRLStale, f.Code == verify.CRLMissing:
 			r.Findings = append(r.Findings, f)
+		case f.Severity == verify.Warning && strings.HasPrefix(f.Place, m.set.Files[i].Place+":"):
+			r.Warnings = append(r.Warnings, f)
 		case f.Severity == verify.Error && f.Code != verify.Revoked:
 			bad = append(bad, f)
 		}

@@ -41,7 +41,7 @@ func Load(dir string, now time.Time) (*certs.Authority, error) {
 	if err != nil {
 		return nil, err
 	}
-	a, err := m.Authority(verify.Options{Now: now})
+	a, _, err := m.Authority(verify.Options{Now: now})
 	if err != nil {
 		return nil, fmt.Errorf("load CA: %w", err)
 	}

@@ -13,6 +13,7 @@ import (
 	"maps"
 	"net"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -174,11 +175,25 @@ func TestCase_C9_BrokenAuthorities(t *testing.T) {
 		}, want: []Code{CRLMalformed}},
 		"CRL empty": {change: func(_ *testing.T, s map[string][]byte) { s[caCRL] = []byte{'\n'} }, want: []Code{CRLMalformed}},
 		"CRL of another": {change: func(t *testing.T, s map[string][]byte) {
+			s[caCRL] = slices.Concat(crlPEM(t, r, clock.Add(-time.Hour), clock.Add(time.Hour)), crlPEM(t, ca, clock.Add(-time.Hour), clock.Add(time.Hour)),
+				crlPEM(t, other, clock.Add(-time.Hour), clock.Add(time.Hour)))
+		}, want: []Code{CRLUnknown}},
+		"CRL of another alone": {change: func(t *testing.T, s map[string][]byte) {
 			s[caCRL] = crlPEM(t, other, clock.Add(-time.Hour), clock.Add(time.Hour))
+		}, want: []Code{CRLMissing, CRLMissing, CRLUnknown}},
+		"CRL forged": {change: func(t *testing.T, s map[string][]byte) {
+			list := crlPEM(t, ca, clock.Add(-time.Hour), clock.Add(time.Hour))
+			block, _ := pem.Decode(list)
+			block.Bytes[len(block.Bytes)-1] ^= 1
+			s[caCRL] = slices.Concat(list, pem.EncodeToMemory(block), crlPEM(t, r, clock.Add(-time.Hour), clock.Add(time.Hour)))
 		}, want: []Code{CRLWrongIssuer}},
+		"CRL soon stale": {change: func(t *testing.T, s map[string][]byte) {
+			s[caCRL] = slices.Concat(crlPEM(t, r, clock.Add(-9*time.Hour), clock.Add(time.Hour)), crlPEM(t, ca, clock.Add(-time.Hour), clock.Add(time.Hour)))
+		}, want: []Code{ExpiresSoon}},
 		"CRL of another with the name": {change: func(t *testing.T, s map[string][]byte) {
-			s[caCRL] = crlPEM(t, root(t, "Root CA"), clock.Add(-time.Hour), clock.Add(time.Hour))
-		}, want: []Code{CRLWrongIssuer}},
+			s[caCRL] = slices.Concat(crlPEM(t, r, clock.Add(-time.Hour), clock.Add(time.Hour)), crlPEM(t, ca, clock.Add(-time.Hour), clock.Add(time.Hour)),
+				crlPEM(t, root(t, "Root CA"), clock.Add(-time.Hour), clock.Add(time.Hour)))
+		}, want: []Code{CRLUnknown}},
 		"CRL stale": {change: func(t *testing.T, s map[string][]byte) {
 			s[caCRL] = slices.Concat(crlPEM(t, r, clock.Add(-2*time.Hour), clock.Add(-time.Hour)), crlPEM(t, ca, clock.Add(-time.Hour), clock.Add(time.Hour)))
 		}, want: []Code{CRLStale}},
@@ -267,4 +282,17 @@ func withKey(t *testing.T, set map[string][]byte, r *pair, key crypto.Signer) {
 	template := caTemplate("Intermediate CA", 5*year, nil)
 	template.MaxPathLenZero = true
 	maps.Copy(set, cacerts(t, r, issue(t, r, key, template)))
+}
+
+// A list of a CA that may not sign lists is refused, with the fix for that.
+func TestListOfACAWithoutTheRight(t *testing.T) {
+	t.Parallel()
+	may := root(t, "Root CA")
+	mayNot := issue(t, nil, may.key, caTemplate("Root CA", 10*year, []change{func(c *x509.Certificate) { c.KeyUsage = x509.KeyUsageCertSign }}))
+	findings := Check(arrange(map[string][]byte{
+		rootCert: pems(mayNot), rootKey: keyPEM(t, mayNot), caCRL: crlPEM(t, may, clock.Add(-time.Hour), clock.Add(time.Hour)),
+	}), Options{Now: clock})
+	if len(findings) != 1 || findings[0].Code != KeyUsage || !strings.Contains(findings[0].Fix, "cRLSign") || findings[0].Place != "ca-crl.pem:1" {
+		t.Errorf("findings: %+v", findings)
+	}
 }

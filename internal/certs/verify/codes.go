@@ -50,6 +50,7 @@ const (
 	NameConstraint  Code = "name-constraint"
 	CRLMalformed    Code = "crl-malformed"
 	CRLWrongIssuer  Code = "crl-wrong-issuer"
+	CRLUnknown      Code = "crl-unknown-issuer"
 	CRLStale        Code = "crl-stale"
 	CRLMissing      Code = "crl-missing"
 	Revoked         Code = "revoked"
@@ -179,7 +180,9 @@ func rightsKinds(c Code) kind {
 	case CRLMalformed:
 		return kind{Error, "get the revocation list again from its CA, or take the file away if there is none"}
 	case CRLWrongIssuer:
-		return kind{Error, "use the revocation lists of the CAs in the chain"}
+		return kind{Error, "get the revocation list again from its CA"}
+	case CRLUnknown:
+		return kind{Warning, "keep it if it is of another cluster's CA, or of one that comes or goes with a root; else take it away"}
 	case CRLStale:
 		return kind{Error, "get the current revocation list from its CA"}
 	case CRLMissing:

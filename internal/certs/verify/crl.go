@@ -17,14 +17,19 @@ type crl struct {
 // revocation checks the revocation lists, if there are any.
 func (c *checker) revocation() {
 	var good []crl
+	faults := false
 	for _, l := range c.crls {
-		if c.crl(&l) {
+		switch use := c.crl(&l); use {
+		case usable:
 			good = append(good, l)
+		case faulty:
+			faults = true
+		case foreign:
 		}
 	}
 	c.revoked(good)
-	if len(good) == 0 || len(good) < len(c.crls) {
-		return // what was wrong with the others is reported
+	if len(c.crls) == 0 || faults {
+		return // what is wrong is reported
 	}
 	seen := map[string]bool{}
 	for _, p := range c.paths {
@@ -37,20 +42,61 @@ func (c *checker) revocation() {
 			has := slices.ContainsFunc(good, func(l crl) bool { return bytes.Equal(l.RawIssuer, ca.RawSubject) && sameKey(l.key, ca.PublicKey) })
 			if !has && !seen[string(ca.Raw)] {
 				seen[string(ca.Raw)] = true
-				c.report(CRLMissing, good[0].place, ca, "there is no revocation list of %q; peers that are given one want one of each CA", Name(ca.Certificate))
+				c.report(CRLMissing, c.crls[0].place, ca, "there is no revocation list of %q; peers that are given one want one of each CA", Name(ca.Certificate))
 			}
 		}
 	}
 }
 
+// use is what a list is good for.
+type use int
+
+const (
+	usable  use = iota
+	foreign     // of a CA that is not here
+	faulty      // reported
+)
+
 // crl reports what is wrong with one list, and whether it can be used.
-func (c *checker) crl(l *crl) bool {
+func (c *checker) crl(l *crl) use {
 	if weakSignature(l.SignatureAlgorithm) {
 		c.report(WeakSignature, l.place, cert{}, "the revocation list is signed with %s", l.SignatureAlgorithm)
-		return false
+		return faulty
 	}
-	var issuer cert
-	for _, x := range slices.Concat(c.all, c.roots) {
+	if now := c.opts.Now; now.Before(l.ThisUpdate) {
+		c.report(CRLStale, l.place, cert{}, "the revocation list of %q is valid only from %s", l.Issuer, stamp(l.ThisUpdate))
+		return faulty
+	} else if !l.NextUpdate.IsZero() {
+		switch left, life := l.NextUpdate.Sub(now), l.NextUpdate.Sub(l.ThisUpdate); {
+		case left < 0:
+			c.report(CRLStale, l.place, cert{}, "the revocation list of %q should have been replaced at %s", l.Issuer, stamp(l.NextUpdate))
+			return faulty
+		case left < min(maxSoon, life/5):
+			c.report(ExpiresSoon, l.place, cert{}, "the revocation list of %q has to be replaced until %s, in %s", l.Issuer, stamp(l.NextUpdate), days(left))
+		}
+	}
+	issuer, forged := c.signerOf(l)
+	switch {
+	case issuer.Certificate != nil && issuer.KeyUsage != 0 && issuer.KeyUsage&x509.KeyUsageCRLSign == 0:
+		c.report(KeyUsage, l.place, issuer, "the key usage of %q is without cRLSign, so peers refuse its revocation list", Name(issuer.Certificate))
+		c.findings[len(c.findings)-1].Fix = "make the CA again with cRLSign in its key usage, or take its revocation list away"
+		return faulty
+	case issuer.Certificate != nil:
+		return usable
+	case forged.Certificate != nil:
+		c.report(CRLWrongIssuer, l.place, forged, "the revocation list names %q as its signer, whose signature it has not", Name(forged.Certificate))
+		return faulty
+	case len(c.all)+len(c.roots) > 0:
+		c.report(CRLUnknown, l.place, cert{}, "the revocation list is of %q, of which there is no certificate here to check it with", l.Issuer)
+	}
+	return foreign
+}
+
+// signerOf returns the certificate that signed a list, or else one that the
+// list names, by name and key, and that did not. A namesake with another key is
+// neither: while roots change there are CAs of one name, not all of them here.
+func (c *checker) signerOf(l *crl) (issuer, forged cert) {
+	for _, x := range slices.Concat(c.all, c.roots, c.signers()) {
 		if !bytes.Equal(x.RawSubject, l.RawIssuer) {
 			continue
 		}
@@ -59,26 +105,22 @@ func (c *checker) crl(l *crl) bool {
 		}
 		c.links.left--
 		if x.CheckSignature(l.SignatureAlgorithm, l.RawTBSRevocationList, l.Signature) == nil {
-			issuer, l.key = x, x.PublicKey
-			break
+			l.key = x.PublicKey
+			return x, cert{}
+		}
+		if len(l.AuthorityKeyId) > 0 && bytes.Equal(l.AuthorityKeyId, x.SubjectKeyId) {
+			forged = x
 		}
 	}
-	switch {
-	case issuer.Certificate == nil && len(c.all)+len(c.roots) > 0:
-		c.report(CRLWrongIssuer, l.place, cert{}, "none of the certificates given has signed the revocation list of %q", l.Issuer)
-		return false
-	case c.opts.Now.Before(l.ThisUpdate):
-		c.report(CRLStale, l.place, cert{}, "the revocation list of %q is valid only from %s", l.Issuer, stamp(l.ThisUpdate))
-		return false
-	case !l.NextUpdate.IsZero() && c.opts.Now.After(l.NextUpdate):
-		c.report(CRLStale, l.place, cert{}, "the revocation list of %q should have been replaced at %s", l.Issuer, stamp(l.NextUpdate))
-		return false
+	return cert{}, forged
+}
+
+func (c *checker) signers() []cert {
+	out := make([]cert, len(c.opts.Signers))
+	for i, s := range c.opts.Signers {
+		out[i] = cert{s, "the given signers"}
 	}
-	if issuer.Certificate != nil && issuer.KeyUsage != 0 && issuer.KeyUsage&x509.KeyUsageCRLSign == 0 {
-		c.about(KeyUsage, issuer, "its key usage is without cRLSign, so peers refuse its revocation list")
-		return false
-	}
-	return issuer.Certificate != nil
+	return out
 }
 
 // revoked reports the certificates that the lists name.

@@ -194,4 +194,6 @@ type Options struct {
 	Aliases []string
 	// Roots are trusted beside those of the set.
 	Roots []*x509.Certificate
+	// Signers are CAs beside those of the set that revocation lists may be of.
+	Signers []*x509.Certificate
 }

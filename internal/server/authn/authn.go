@@ -38,9 +38,9 @@ type Config struct {
 	// chain to; nil means none are accepted. It is asked for every handshake
 	// and every call, so the roots may change at any time.
 	Roots func(trustDomain string) *x509.CertPool
-	// Revoked reports whether the CA that signed a certificate has revoked it.
+	// Revoked reports whether issuer, the CA that signed cert, has revoked it.
 	// May be nil. What it answers may change when the pool of Roots does.
-	Revoked func(*x509.Certificate) bool
+	Revoked func(cert, issuer *x509.Certificate) bool
 	// IssuerCluster returns the cluster whose CA certificate this is, or "".
 	// It binds leaves that do not name their cluster. May be nil.
 	IssuerCluster func(ca *x509.Certificate) mesh.ClusterID

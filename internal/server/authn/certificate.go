@@ -126,7 +126,14 @@ func (a *Authenticator) unrevoked(chains [][]*x509.Certificate) [][]*x509.Certif
 	if a.cfg.Revoked == nil {
 		return chains
 	}
-	return slices.DeleteFunc(chains, func(chain []*x509.Certificate) bool { return slices.ContainsFunc(chain, a.cfg.Revoked) })
+	return slices.DeleteFunc(chains, func(chain []*x509.Certificate) bool {
+		for i, cert := range chain {
+			if a.cfg.Revoked(cert, chain[min(i+1, len(chain)-1)]) { // a root signed itself
+				return true
+			}
+		}
+		return false
+	})
 }
 
 // leafIdentity is the SPIFFE id of a certificate that keeps the rules of the

@@ -7,7 +7,6 @@ import (
 	"bytes"
 	"crypto/x509"
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"slices"
@@ -45,18 +44,15 @@ type Set struct {
 	// Top are the roots that the signer leads to.
 	Top         []*x509.Certificate
 	Revocations store.Revocations
-	LoadedAt    time.Time
+	// ForPeers are the revocation lists that proxies check their peers with.
+	ForPeers Lists
+	LoadedAt time.Time
 
-	revoked map[revocation]bool
+	revoked revoked
 }
 
-// revocation names a certificate by its signer and its number.
-type revocation struct{ issuer, serial string }
-
-// Revoked reports whether the CA that signed cert has revoked it.
-func (s *Set) Revoked(cert *x509.Certificate) bool {
-	return len(s.revoked) > 0 && s.revoked[revocation{string(cert.RawIssuer), cert.SerialNumber.String()}]
-}
+// Revoked reports whether issuer, the CA that signed cert, has revoked it.
+func (s *Set) Revoked(cert, issuer *x509.Certificate) bool { return s.revoked.has(cert, issuer) }
 
 // CA is an authority that follows its directory. It may be used concurrently.
 type CA struct {
@@ -79,6 +75,8 @@ type look struct {
 	// or not without care.
 	err, alarm error
 	since      time.Time // of err or alarm
+	// warnings are what is wrong with what is in use.
+	warnings []verify.Finding
 }
 
 // Open loads the directory. When it is there but holds nothing of a CA, that
@@ -113,7 +111,7 @@ func (c *CA) load(m *store.Material) {
 	now, old, last := c.cfg.Now(), c.set.Load(), c.look.Load()
 	l := &look{at: now, stamp: m.Stamp, since: now}
 	l.domain, _ = c.cfg.TrustDomain()
-	if l.set, l.alarm, l.err = c.judge(m); l.set == nil {
+	if l.set, l.warnings, l.alarm, l.err = c.judge(m); l.set == nil {
 		l.seen = describeSeen(m)
 	}
 	known := last != nil && text(last.err) == text(l.err) && text(last.alarm) == text(l.alarm)
@@ -131,7 +129,7 @@ func (c *CA) load(m *store.Material) {
 	default:
 		signer := l.set.Cert
 		c.cfg.Log.Info("signing CA loaded", "subject", signer.Subject.String(), "until", signer.NotAfter.UTC().Format(time.RFC3339),
-			"sha256", certs.Fingerprint(signer), "roots", len(l.set.Roots), "revoked", len(l.set.revoked))
+			"sha256", certs.Fingerprint(signer), "roots", len(l.set.Roots), "revoked", l.set.revoked.count())
 		c.set.Store(l.set) // callers with its certificates are known before there are any
 		c.cfg.Use(l.set)
 		if old == nil {
@@ -155,48 +153,35 @@ func text(err error) string {
 }
 
 // judge returns what the directory holds. The error is why it cannot be used
-// in place of the set in use; it may be good all the same. Without one in use
-// there are no revocation lists to stay with, so the new ones must be good.
-func (c *CA) judge(m *store.Material) (next *Set, alarm, err error) {
+// in place of the set in use; it may be good all the same.
+func (c *CA) judge(m *store.Material) (next *Set, warnings []verify.Finding, alarm, err error) {
 	now, old := c.cfg.Now(), c.set.Load()
 	opts := verify.Options{Now: now}
 	opts.TrustDomain, opts.Aliases = c.cfg.TrustDomain()
-	a, err := m.Authority(opts)
+	a, warnings, err := m.Authority(opts)
 	if err == nil {
 		err = try(a, opts.TrustDomain, c.cfg.ServerNames, c.cfg.Dir, now)
 	}
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	lists, err := m.Revocations(now)
-	switch {
-	case err != nil && old == nil:
-		return nil, nil, err
-	case err != nil:
-		alarm, lists = fmt.Errorf("they cannot be used, those of %s are kept: %w", old.LoadedAt.UTC().Format(time.RFC3339), err), old.Revocations
-	case old != nil && len(old.Revocations.Lists) > 0 && lists.PEM == nil:
-		alarm, lists = droppedLists(old, c.cfg.Dir), old.Revocations
-	case len(lists.Findings) > 0:
-		alarm = &verify.Failure{Findings: lists.Findings}
+	lists, alarm, err := c.lists(m, a, now)
+	if err != nil {
+		return nil, nil, nil, err
 	}
 	next = newSet(a, lists, now)
+	next.ForPeers = forPeers(old, lists)
 	if old != nil {
 		err = follows(old, next, c.cfg.Alive(now), c.cfg.Dir, now)
 	}
-	return next, alarm, err
+	return next, append(warnings, lists.Warnings...), alarm, err
 }
 
 func newSet(a *certs.Authority, lists store.Revocations, now time.Time) *Set {
-	s := &Set{
+	return &Set{
 		Authority: a, Pool: certs.Pool(a.Roots), Top: leadsTo(a, a.Roots, now),
-		Revocations: lists, LoadedAt: now, revoked: map[revocation]bool{},
+		Revocations: lists, LoadedAt: now, revoked: newRevoked(lists.Lists),
 	}
-	for _, l := range lists.Lists {
-		for _, e := range l.RevokedCertificateEntries {
-			s.revoked[revocation{string(l.RawIssuer), e.SerialNumber.String()}] = true
-		}
-	}
-	return s
 }
 
 // leadsTo returns the roots, of those given, that certificates of a lead to.
@@ -219,5 +204,6 @@ func leadsTo(a *certs.Authority, roots []*x509.Certificate, now time.Time) []*x5
 
 func same(a, b *Set) bool {
 	equal := func(x, y []*x509.Certificate) bool { return slices.EqualFunc(x, y, (*x509.Certificate).Equal) }
-	return a.Cert.Equal(b.Cert) && equal(a.Chain, b.Chain) && equal(a.Roots, b.Roots) && bytes.Equal(a.Revocations.PEM, b.Revocations.PEM)
+	return a.Cert.Equal(b.Cert) && equal(a.Chain, b.Chain) && equal(a.Roots, b.Roots) &&
+		bytes.Equal(a.Revocations.PEM, b.Revocations.PEM) && a.ForPeers == b.ForPeers
 }

@@ -517,6 +517,14 @@ func crl(t *testing.T, a *certs.Authority, until time.Time, serials ...int64) []
 	return pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: der})
 }
 
+// forged is a list whose signature is not good.
+func forged(t *testing.T, list []byte) []byte {
+	t.Helper()
+	block, _ := pem.Decode(list)
+	block.Bytes[len(block.Bytes)-1] ^= 1
+	return pem.EncodeToMemory(block)
+}
+
 // C16: what the revocation lists name is revoked as soon as they are there; one
 // that cannot be used leaves the last good one in force, and says so.
 func TestCase_C16_RevocationLists(t *testing.T) {
@@ -527,7 +535,7 @@ func TestCase_C16_RevocationLists(t *testing.T) {
 		return &x509.Certificate{RawIssuer: root.Cert.RawSubject, SerialNumber: big.NewInt(serial)}
 	}
 	revoked := func(serial int64) func() bool {
-		return func() bool { return c.Current().Revoked(leaf(serial)) }
+		return func() bool { return c.Current().Revoked(leaf(serial), root.Cert) }
 	}
 	if revoked(100)() {
 		t.Error("a certificate is revoked without a list")
@@ -535,7 +543,7 @@ func TestCase_C16_RevocationLists(t *testing.T) {
 	path, later := dir+"/ca-crl.pem", time.Now().Add(time.Hour)
 	write(t, path, crl(t, root, later, 100))
 	waitFor(t, "revocation", revoked(100))
-	if revoked(101)() || c.Current().Revoked(&x509.Certificate{RawIssuer: []byte("other"), SerialNumber: big.NewInt(100)}) {
+	if revoked(101)() || c.Current().Revoked(leaf(100), revoking(t).Cert) {
 		t.Error("others are revoked, too")
 	}
 	for name, tc := range map[string]struct {
@@ -545,7 +553,8 @@ func TestCase_C16_RevocationLists(t *testing.T) {
 		"junk":              {[]byte("junk"), verify.NoPEM},
 		"damaged":           {crl(t, root, later, 101)[:80], verify.DamagedPEM},
 		"malformed":         {pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: []byte("junk")}), verify.CRLMalformed},
-		"of another":        {crl(t, revoking(t), later, 101), verify.CRLWrongIssuer},
+		"forged":            {forged(t, crl(t, root, later, 101)), verify.CRLWrongIssuer},
+		"of another alone":  {crl(t, revoking(t), later, 101), DroppedLists},
 		"certificate in it": {certs.EncodeCerts(root.Cert), verify.Misplaced},
 		"empty":             {nil, verify.CRLMalformed},
 		"blank":             {[]byte("\n \n"), verify.CRLMalformed},

@@ -22,15 +22,6 @@ const (
 	DroppedLists verify.Code = "dropped-crl"
 )
 
-// droppedLists is the alarm that the file of the lists in force is gone.
-func droppedLists(old *Set, place string) error {
-	return &verify.Failure{Findings: []verify.Finding{{
-		Severity: verify.Error, Code: DroppedLists, Place: place,
-		Reason: fmt.Sprintf("the file of the revocation lists is gone, those of %s are kept, so that nothing they revoke is good again", old.LoadedAt.UTC().Format(time.RFC3339)),
-		Fix:    "put ca-crl.pem back, with lists that revoke nothing if that is meant; a restart of the control plane takes the set as it is",
-	}}}
-}
-
 // follows says why peers of the old set, or of the earlier signers that are
 // alive, would refuse those of the new one.
 // Peers come over one by one, so that for a while some have the one and some

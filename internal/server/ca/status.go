@@ -33,13 +33,20 @@ type Material struct {
 	// RevocationLists and Revoked count the lists and the certificates in them.
 	RevocationLists int `json:"revocationLists"`
 	Revoked         int `json:"revoked"`
+	// ListsForPeers is how many of them proxies are given, ListsUntil when the
+	// first of these has to be replaced.
+	ListsForPeers int       `json:"listsForPeers"`
+	ListsUntil    time.Time `json:"listsUntil,omitzero"`
 }
 
 func describe(s *Set) *Material {
 	if s == nil {
 		return nil
 	}
-	m := &Material{Signer: Describe(s.Cert), RevocationLists: len(s.Revocations.Lists), Revoked: len(s.revoked)}
+	m := &Material{
+		Signer: Describe(s.Cert), RevocationLists: len(s.Revocations.Lists), Revoked: s.revoked.count(),
+		ListsForPeers: s.ForPeers.Count, ListsUntil: s.ForPeers.Until.UTC(),
+	}
 	for _, c := range s.Chain {
 		m.Chain = append(m.Chain, Describe(c))
 	}
@@ -142,6 +149,8 @@ type Status struct {
 	Since time.Time `json:"since,omitzero"`
 	// Codes are the codes of the findings in Error and Alarm.
 	Codes []verify.Code `json:"codes,omitzero"`
+	// Warnings are what is wrong with what is in use, and does no harm so far.
+	Warnings []verify.Finding `json:"warnings,omitzero"`
 }
 
 // Status returns how things stand.
@@ -149,7 +158,7 @@ func (c *CA) Status() Status {
 	l, set := c.look.Load(), c.set.Load()
 	s := Status{
 		Directory: c.cfg.Dir, Disk: describe(l.set), Loaded: describe(set), ReadAt: l.at.UTC(),
-		Error: text(l.err), Alarm: text(l.alarm), Codes: codes(l.err, l.alarm),
+		Error: text(l.err), Alarm: text(l.alarm), Codes: codes(l.err, l.alarm), Warnings: l.warnings,
 	}
 	if s.Disk == nil {
 		s.Disk = l.seen
@@ -177,6 +186,20 @@ func codes(errs ...error) []verify.Code {
 		}
 	}
 	return out
+}
+
+// Warnings says in lines for a person what is wrong and does no harm so far.
+func (c *CA) Warnings() []string {
+	var lines []string
+	for _, f := range c.look.Load().warnings {
+		lines = append(lines, Line(f))
+	}
+	return lines
+}
+
+// Line is a finding in one line.
+func Line(f verify.Finding) string {
+	return "warning: " + (&verify.Failure{Findings: []verify.Finding{f}}).Error()
 }
 
 // Problems says what is wrong, in lines for a person.

@@ -85,7 +85,7 @@ func (c *CA) see(p *pending, rested bool) time.Duration {
 	case (stamp.Directory != used.Directory || stamp.Version != used.Version) && stamp != p.stamp:
 		// A whole new directory. If it is not good it may still be filled.
 		if m, err := store.Read(c.cfg.Dir); err == nil {
-			if _, _, err := c.judge(m); err == nil {
+			if _, _, _, err := c.judge(m); err == nil {
 				*p = pending{}
 				c.load(m)
 				return 0

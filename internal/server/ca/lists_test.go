@@ -1,0 +1,115 @@
+package ca
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/certs/verify"
+)
+
+// lists writes the revocation lists of CAs beside the files of dir.
+func lists(t *testing.T, dir string, until time.Time, of ...*certs.Authority) {
+	t.Helper()
+	var all []byte
+	for _, a := range of {
+		all = append(all, crl(t, a, until)...)
+	}
+	write(t, filepath.Join(dir, "ca-crl.pem"), all)
+}
+
+// While a root rotates there are lists of CAs that are coming, in use and
+// going. None of them is a problem; of one that is not known yet, a warning
+// tells.
+func TestListsWhileARootRotates(t *testing.T) {
+	oldRoot, newOne := newRoot(t), newRoot(t)
+	oldSigner, newSigner := below(t, oldRoot), below(t, newOne)
+	dir, later := newDir(t), time.Now().Add(time.Hour)
+	save(t, dir, oldSigner)
+	lists(t, dir, later, oldRoot, oldSigner, newOne, newSigner)
+	cfg := config(t, dir)
+	cfg.Alive = func(time.Time) []*certs.Authority { return []*certs.Authority{oldSigner} }
+	c := follow(t, cfg)
+	// The two new ones are on their way.
+	if p, w := c.Problems(), c.Warnings(); len(p) != 0 || len(w) != 2 || !strings.Contains(w[0], string(verify.CRLUnknown)) {
+		t.Fatalf("problems %q, warnings %q", p, w)
+	}
+	if got := c.Current().ForPeers.Count; got != 4 {
+		t.Errorf("peers are given %d lists, want all: they know the others' CAs", got)
+	}
+	all := []*certs.Authority{oldRoot, oldSigner, newOne, newSigner}
+	for _, step := range []struct {
+		what     string
+		set      *certs.Authority
+		warnings int // of the new signer, until it comes
+	}{
+		{"both roots trusted", trusting(oldSigner, newOne), 1},
+		{"the new signer signs", trusting(newSigner, oldRoot), 0},
+	} {
+		save(t, dir, step.set)
+		lists(t, dir, later, all...)
+		waitFor(t, step.what, func() bool { return c.signs(step.set) && c.Current().ForPeers.Count == 4 })
+		waitFor(t, "warnings", func() bool { return len(c.Warnings()) == step.warnings })
+		if p := c.Problems(); len(p) != 0 {
+			t.Errorf("%s: problems %q", step.what, p)
+		}
+	}
+	// Certificates of the earlier signer are still valid.
+	lists(t, dir, later, oldRoot, newOne, newSigner)
+	waitFor(t, "an alarm", func() bool { return slices.Contains(c.Status().Codes, verify.CRLMissing) })
+	if c.Current().ForPeers.Count != 4 {
+		t.Error("proxies are given lists by which they refuse peers of the earlier signer")
+	}
+	// The old root may go only when its certificates are over.
+	lists(t, dir, later, newOne, newSigner)
+	waitFor(t, "an alarm", func() bool { return slices.Contains(c.Status().Codes, DroppedLists) })
+	if c.Current().ForPeers.Count != 4 {
+		t.Error("the list of a root that is trusted was let go")
+	}
+}
+
+// Where there is a list, proxies want a current one of each CA: they are not
+// given a set of lists by which they would refuse every peer.
+func TestListsForPeers(t *testing.T) {
+	root := newRoot(t)
+	signer, dir, later := below(t, root), newDir(t), time.Now().Add(time.Hour)
+	save(t, dir, signer)
+	lists(t, dir, later, signer)
+	c := run(t, dir)
+	if got := c.Current(); !got.ForPeers.Withheld || got.ForPeers.PEM != "" || len(got.Revocations.Lists) != 1 {
+		t.Fatalf("without a list of the root: %+v", got.ForPeers)
+	}
+	if s := c.Status(); !slices.Contains(s.Codes, verify.CRLMissing) || !strings.Contains(s.Alarm, "not given") {
+		t.Errorf("alarm is %q", s.Alarm)
+	}
+	lists(t, dir, later, signer, root)
+	waitFor(t, "lists for peers", func() bool { return c.Current().ForPeers.Count == 2 })
+	good := c.Current().ForPeers
+	if good.Withheld || !good.Until.Equal(later.Truncate(time.Second)) {
+		t.Errorf("they are %+v", good)
+	}
+	lists(t, dir, time.Now().Add(-time.Second), signer, root)
+	waitFor(t, "an alarm", func() bool { return slices.Contains(c.Status().Codes, verify.CRLStale) })
+	if c.Current().ForPeers != good {
+		t.Error("lists that are out of date are passed on")
+	}
+	lists(t, dir, later, signer, root)
+	waitFor(t, "the end of the alarm", func() bool { return len(c.Problems()) == 0 })
+}
+
+// A directory that others can write to is told of; the CA signs all the same.
+func TestOpenDirectory(t *testing.T) {
+	dir := newDir(t)
+	save(t, dir, below(t, newRoot(t)))
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	c := run(t, dir)
+	if w := c.Warnings(); len(w) != 1 || !strings.Contains(w[0], string(verify.OpenDirectory)) || len(c.Problems()) != 0 {
+		t.Errorf("warnings %q, problems %q", w, c.Problems())
+	}
+}
