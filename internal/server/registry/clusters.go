@@ -22,6 +22,7 @@ func (s *state) keys(id mesh.ClusterID) []snapshot.Key {
 	out = appendKeys(out, snapshot.KindService, id, c.services)
 	out = appendKeys(out, snapshot.KindEndpointSlice, id, c.slices)
 	out = appendKeys(out, snapshot.KindSecret, id, c.secrets)
+	out = appendKeys(out, snapshot.KindKubeGateway, id, c.gateways)
 	if c.settings != nil {
 		out = append(out, c.settings.Key())
 	}

@@ -221,12 +221,9 @@ type Standing struct {
 	// Demoted endpoints get the next lower priority.
 	Demoted bool
 	// Weight is the share of an endpoint in percent of the usual one, 1 to
-	// MaxWeight; 0 is 100.
+	// mesh.MaxWeight; 0 is 100.
 	Weight uint32
 }
-
-// MaxWeight bounds Standing.Weight.
-const MaxWeight = 1000
 
 // Gateways are the east-west gateways of the mesh. The zero value means that
 // there is one network.

@@ -36,6 +36,9 @@ const (
 	KindServiceEntry       Kind = "ServiceEntry"
 	KindEnvoyFilter        Kind = "EnvoyFilter"
 	KindKubeGateway        Kind = "KubernetesGateway" // Gateway of gateway.networking.k8s.io
+	// KindClusterSettings is the ConfigMap meshctl-clusters of the system
+	// namespace.
+	KindClusterSettings Kind = "ClusterSettings"
 	// KindCluster is that of no object: it names a cluster as the cause of a
 	// change.
 	KindCluster Kind = "Cluster"
@@ -81,8 +84,8 @@ type Meta struct {
 }
 
 // Object is one object of one cluster: *Namespace, *Node, *Pod, *Service,
-// *EndpointSlice, *KubeGateway, *MeshSettings, *EnvoyFilter, *Secret or a
-// *Config.
+// *EndpointSlice, *KubeGateway, *MeshSettings, *ClusterSettings, *EnvoyFilter,
+// *Secret or a *Config.
 type Object interface {
 	Key() Key
 	// ReadFrom is where the object was read.
@@ -224,6 +227,15 @@ type MeshSettings struct {
 
 // Key implements Object.
 func (o *MeshSettings) Key() Key { return o.key(KindMeshSettings) }
+
+// ClusterSettings is the content of the ConfigMap meshctl-clusters.
+type ClusterSettings struct {
+	Meta
+	Clusters mesh.ClusterSettings
+}
+
+// Key implements Object.
+func (o *ClusterSettings) Key() Key { return o.key(KindClusterSettings) }
 
 // Spec is the content of an Istio configuration object.
 type Spec interface {

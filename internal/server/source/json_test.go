@@ -84,11 +84,15 @@ func TestWatched(t *testing.T) {
 	t.Parallel()
 	seen := make(map[string]bool)
 	for _, r := range source.Watched() {
-		name := r.GroupResource()
+		name := r.GroupResource() + " " + r.Object
 		if seen[name] || r.Without == "" || len(r.Versions) == 0 {
 			t.Errorf("%+v is incomplete or twice", r)
 		}
 		seen[name] = true
+		object := "x"
+		if r.Object != "" {
+			object = r.Object
+		}
 		if r.Kind == source.KindCustomResource {
 			continue
 		}
@@ -97,7 +101,7 @@ func TestWatched(t *testing.T) {
 			if r.Group != "" {
 				version = r.Group + "/" + version
 			}
-			got, _ := c.Decode(objects(t, "apiVersion: "+version+"\nkind: "+r.KubeKind+"\nmetadata: {name: x, namespace: n}\n")[0], snapshot.Place{})
+			got, _ := c.Decode(objects(t, "apiVersion: "+version+"\nkind: "+r.KubeKind+"\nmetadata: {name: "+object+", namespace: n}\n")[0], snapshot.Place{})
 			if got.Skipped || got.Key.Kind != r.Kind {
 				t.Errorf("%s of %s is read as %+v", r.KubeKind, version, got)
 			}

@@ -17,6 +17,7 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/meshctl/meshctl/internal/clusterset"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/yamldoc"
@@ -63,8 +64,24 @@ func DefaultMeshConfig() *meshv1alpha1.MeshConfig {
 	}
 }
 
+func (c *conversion) clusterSettings(o *corev1.ConfigMap) *FieldError {
+	settings, err := clusterset.Parse(o.Data[clusterset.Key])
+	if err != nil {
+		return &FieldError{Field: "data" + fieldOf(clusterset.Key), Err: err}
+	}
+	c.object = &snapshot.ClusterSettings{Meta: c.meta, Clusters: settings}
+	return nil
+}
+
 func (c *conversion) configMap(o *corev1.ConfigMap) *FieldError {
-	if c.meta.Name != meshConfigMap || c.meta.Namespace != SystemNamespaceOf(c.SystemNamespace) {
+	if c.meta.Namespace != SystemNamespaceOf(c.SystemNamespace) {
+		return nil
+	}
+	switch c.meta.Name {
+	case meshConfigMap:
+	case clusterset.ConfigMap:
+		return c.clusterSettings(o)
+	default:
 		return nil
 	}
 	s := &snapshot.MeshSettings{Meta: c.meta, Mesh: DefaultMeshConfig(), Networks: &meshv1alpha1.MeshNetworks{}}

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"github.com/meshctl/meshctl/internal/clusterset"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -163,6 +164,9 @@ func metaOf(object any) (*metav1.ObjectMeta, snapshot.Kind) {
 	case *discoveryv1.EndpointSlice:
 		return &o.ObjectMeta, snapshot.KindEndpointSlice
 	case *corev1.ConfigMap:
+		if o.Name == clusterset.ConfigMap {
+			return &o.ObjectMeta, snapshot.KindClusterSettings
+		}
 		return &o.ObjectMeta, snapshot.KindMeshSettings
 	case *corev1.Secret:
 		return &o.ObjectMeta, snapshot.KindSecret

@@ -3,6 +3,7 @@ package source
 import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"github.com/meshctl/meshctl/internal/clusterset"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -103,6 +104,10 @@ func Watched() []Resource {
 		{
 			Kind: snapshot.KindMeshSettings, KubeKind: "ConfigMap", Versions: v1, Name: "configmaps", Use: ForConfiguration, Object: meshConfigMap,
 			Without: "MeshConfig is not known",
+		},
+		{
+			Kind: snapshot.KindClusterSettings, KubeKind: "ConfigMap", Versions: v1, Name: "configmaps", Use: ForConfiguration, Object: clusterset.ConfigMap,
+			Without: "no cluster is drained or weighed",
 		},
 		config(groupNetworking, snapshot.KindGateway, "gateways", istio),
 		config(groupNetworking, snapshot.KindSidecar, "sidecars", istio),
