@@ -32,6 +32,10 @@ build: ## Build bin/meshctl
 envoy: ## Get the pinned Envoy into .cache/envoy (with ENVOY=path: check that one)
 	@hack/envoy.sh $(if $(ENVOY),"$(ENVOY)")
 
+.PHONY: kube
+kube: ## Build the pinned Kubernetes API into .cache/kube
+	@hack/kube.sh
+
 .PHONY: demo
 demo: build envoy ## Run a two-cluster mesh on this machine (ARGS=--once checks it and stops)
 	bin/meshctl demo --envoy $(if $(ENVOY),"$(ENVOY)",.cache/envoy/envoy) $(ARGS)
@@ -43,6 +47,7 @@ unit: ## Run the fast tests: offline, without Envoy
 .PHONY: test
 test: ## Get what is missing and run all tests
 	@hack/envoy.sh
+	@hack/kube.sh
 	@$(if $(RACE),,echo 'make test: no C compiler, so the tests run without the race detector' >&2)
 	go test $(RACE) -shuffle=on -count=1 -timeout=10m ./...
 	@# A thousand clients: too slow with the race detector, which would watch them and not the server.
