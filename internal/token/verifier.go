@@ -32,6 +32,10 @@ const (
 // the key set: the set may have changed since it was read.
 var ErrUnknownKey = errors.New("unknown key id")
 
+// ErrOtherIssuer is in the error of Verify when one of the keys signed the
+// token, but for another iss.
+var ErrOtherIssuer = errors.New("another issuer")
+
 // Verifier checks the tokens of one issuer. It may be used concurrently.
 type Verifier struct {
 	Issuer    string             // iss, compared exactly
@@ -167,7 +171,7 @@ func (v *Verifier) open(raw string) (payload, error) {
 // check holds the claims against the verifier and the clock.
 func (v *Verifier) check(p payload, now time.Time) (Claims, error) {
 	if p.Issuer == "" || p.Issuer != v.Issuer {
-		return Claims{}, fmt.Errorf("iss is %q", p.Issuer)
+		return Claims{}, fmt.Errorf("%w: iss is %q", ErrOtherIssuer, p.Issuer)
 	}
 	if !slices.ContainsFunc(v.Audiences, func(a string) bool { return a != "" && slices.Contains(p.Audience, a) }) {
 		return Claims{}, fmt.Errorf("aud is %q: want one of %q", p.Audience, v.Audiences)

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -46,7 +47,9 @@ type Config struct {
 	IssuerCluster func(ca *x509.Certificate) mesh.ClusterID
 	// Tokens are the token issuers that each cluster's callers may use.
 	Tokens map[mesh.ClusterID][]TokenVerifier
-	Now    func() time.Time
+	// Reviewers check the tokens of Kubernetes clusters. May be nil.
+	Reviewers *Reviewers
+	Now       func() time.Time
 	// Log gets the certificates that handshakes refuse. May be nil.
 	Log *slog.Logger
 }
@@ -94,7 +97,7 @@ func (a *Authenticator) Authenticate(ctx context.Context) (mesh.Caller, error) {
 		return caller, nil
 	}
 	md, _ := metadata.FromIncomingContext(ctx)
-	caller, tokenErr := a.byToken(md)
+	caller, tokenErr := a.byToken(ctx, md)
 	if tokenErr == nil {
 		return caller, nil
 	}
@@ -105,7 +108,7 @@ func (a *Authenticator) Authenticate(ctx context.Context) (mesh.Caller, error) {
 }
 
 // Error says why nobody was authenticated. Its text is for the log. To the
-// caller gRPC sends only code Unauthenticated and a fixed text, provided that
+// caller gRPC sends only a code and a fixed text, provided that
 // a handler returns the error unwrapped.
 type Error struct{ errs []error }
 
@@ -114,7 +117,11 @@ func (e *Error) Error() string {
 	return "authentication failed: " + strings.ReplaceAll(errors.Join(e.errs...).Error(), "\n", "; ")
 }
 
-// GRPCStatus is what the caller sees.
+// GRPCStatus is what the caller sees: Unavailable when the token could be good
+// and nobody could be asked.
 func (e *Error) GRPCStatus() *status.Status {
+	if slices.ContainsFunc(e.errs, func(err error) bool { return errors.Is(err, errUndecided) }) {
+		return status.New(codes.Unavailable, "the token could not be reviewed, try again")
+	}
 	return status.New(codes.Unauthenticated, "request authenticate failure")
 }

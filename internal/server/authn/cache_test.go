@@ -46,7 +46,7 @@ func TestTokensAreVerifiedOnceInAWhile(t *testing.T) {
 		if cluster != "" {
 			md.Set("clusterid", cluster)
 		}
-		caller, err := a.byToken(md)
+		caller, err := a.byToken(t.Context(), md)
 		if err == nil && caller.Cluster != "one" {
 			t.Errorf("caller is of cluster %q", caller.Cluster)
 		}

@@ -1,6 +1,8 @@
 package authn
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -23,7 +25,7 @@ const (
 // byToken authenticates by the bearer token of a call. A clusterid header
 // chooses whose issuers may have signed it; without one the issuer tells the
 // cluster.
-func (a *Authenticator) byToken(md metadata.MD) (mesh.Caller, error) {
+func (a *Authenticator) byToken(ctx context.Context, md metadata.MD) (mesh.Caller, error) {
 	raw, err := bearer(md)
 	if err != nil {
 		return mesh.Caller{}, err
@@ -37,34 +39,64 @@ func (a *Authenticator) byToken(md metadata.MD) (mesh.Caller, error) {
 	if caller, known := a.proofs.get(p, now); known {
 		return caller, nil
 	}
-	var callers []mesh.Caller
+	good, err := a.verify(ctx, raw, clusters, now)
+	switch {
+	case len(good) == 0:
+		return mesh.Caller{}, cmp.Or(err, errNoIssuer) // the clusters may have gone meanwhile
+	case len(good) > 1:
+		return mesh.Caller{}, fmt.Errorf("its issuer is that of clusters %q and %q: the header %s must say which",
+			good[0].cluster, good[1].cluster, headerCluster)
+	}
+	t := good[0]
+	if t.review != nil {
+		// It counts from when it was asked about, so that it dies in time.
+		if now, err = t.review(ctx, raw, t.claims); err != nil {
+			return mesh.Caller{}, fmt.Errorf("cluster %q: %w", t.cluster, err)
+		}
+	}
+	caller := mesh.Caller{
+		Identity: mesh.Identity{
+			TrustDomain:    a.cfg.TrustDomain,
+			Namespace:      t.claims.Namespace,
+			ServiceAccount: t.claims.ServiceAccount,
+		},
+		Cluster: t.cluster,
+	}
+	a.proofs.put(p, caller, now, t.claims.Expiry())
+	return caller, nil
+}
+
+// verifiedToken is a token that a cluster's issuer signed.
+type verifiedToken struct {
+	cluster mesh.ClusterID
+	claims  token.Claims
+	// review, when not nil, has the last word. It returns when it was asked.
+	review func(ctx context.Context, raw string, claims token.Claims) (time.Time, error)
+}
+
+// verify checks what a token says of itself against the issuers of the
+// clusters, and returns those that it fits.
+func (a *Authenticator) verify(ctx context.Context, raw string, clusters []mesh.ClusterID, now time.Time) ([]verifiedToken, error) {
+	var good []verifiedToken
 	var errs []error
-	var end time.Time
+	var rest []mesh.ClusterID
 	for _, cluster := range clusters {
-		claims, err := a.verify(cluster, raw)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("cluster %q: %w", cluster, err))
+		claims, err := a.verifyLocal(cluster, raw, now)
+		if err == nil {
+			good = append(good, verifiedToken{cluster: cluster, claims: claims})
 			continue
 		}
-		end = claims.Expiry()
-		callers = append(callers, mesh.Caller{
-			Identity: mesh.Identity{
-				TrustDomain:    a.cfg.TrustDomain,
-				Namespace:      claims.Namespace,
-				ServiceAccount: claims.ServiceAccount,
-			},
-			Cluster: cluster,
-		})
+		rest = append(rest, cluster)
+		if !errors.Is(err, errNoIssuer) {
+			errs = append(errs, fmt.Errorf("cluster %q: %w", cluster, err))
+		}
 	}
-	switch len(callers) {
-	case 0:
-		return mesh.Caller{}, errors.Join(errs...)
-	case 1:
-		a.proofs.put(p, callers[0], now, end)
-		return callers[0], nil
+	if a.cfg.Reviewers != nil {
+		more, err := a.cfg.Reviewers.check(ctx, raw, rest)
+		good = append(good, more...)
+		errs = append(errs, err)
 	}
-	return mesh.Caller{}, fmt.Errorf("its issuer is that of clusters %q and %q: the header %s must say which",
-		callers[0].Cluster, callers[1].Cluster, headerCluster)
+	return good, errors.Join(errs...)
 }
 
 // bearer takes the token from the authorization header: "Bearer x" or, as
@@ -84,9 +116,14 @@ func bearer(md metadata.MD) (string, error) {
 // tokenClusters returns the clusters whose issuers may have signed a call's
 // token.
 func (a *Authenticator) tokenClusters(md metadata.MD) ([]mesh.ClusterID, error) {
-	known := slices.Sorted(maps.Keys(a.cfg.Tokens))
+	known := slices.Collect(maps.Keys(a.cfg.Tokens))
+	if a.cfg.Reviewers != nil {
+		known = append(known, a.cfg.Reviewers.ids()...)
+	}
+	slices.Sort(known)
+	known = slices.Compact(known)
 	if len(known) == 0 {
-		return nil, errors.New("no token issuer is trusted")
+		return nil, errNoIssuer
 	}
 	claimed := md.Get(headerCluster)
 	switch {
@@ -96,22 +133,28 @@ func (a *Authenticator) tokenClusters(md metadata.MD) ([]mesh.ClusterID, error) 
 		return nil, fmt.Errorf("%d %s headers: want one", len(claimed), headerCluster)
 	}
 	cluster := mesh.ClusterID(claimed[0])
-	if _, ok := a.cfg.Tokens[cluster]; !ok {
+	if !slices.Contains(known, cluster) {
 		// Cut before it is quoted: the caller chose its length.
 		return nil, fmt.Errorf("client claims to be in cluster %.100q, but token issuers are trusted for %q only", cluster, known)
 	}
 	return []mesh.ClusterID{cluster}, nil
 }
 
-// verify tries the issuers of one cluster.
-func (a *Authenticator) verify(cluster mesh.ClusterID, raw string) (token.Claims, error) {
-	var errs []error
+var errNoIssuer = errors.New("no token issuer is trusted")
+
+// verifyLocal tries the issuers of one cluster that are trusted without asking
+// anybody.
+func (a *Authenticator) verifyLocal(cluster mesh.ClusterID, raw string, now time.Time) (token.Claims, error) {
+	errs := []error{}
 	for _, v := range a.cfg.Tokens[cluster] {
-		claims, err := v.Verify(raw, a.cfg.Now())
+		claims, err := v.Verify(raw, now)
 		if err == nil {
 			return claims, nil
 		}
 		errs = append(errs, err)
+	}
+	if len(errs) == 0 {
+		return token.Claims{}, errNoIssuer
 	}
 	return token.Claims{}, errors.Join(errs...)
 }

@@ -195,7 +195,11 @@ func (i *Issuer) CreateCertificate(ctx context.Context, req *securityv1alpha1.Is
 	if err != nil {
 		count(i.cfg.Stats.AuthFailure)
 		i.cfg.Log.WarnContext(ctx, "certificate request refused: caller not authenticated", "err", err)
-		// What exactly failed would help only an attacker.
+		// Who could not be told apart may try again. What else failed would
+		// help only an attacker.
+		if status.Code(err) == codes.Unavailable {
+			return nil, err
+		}
 		return nil, status.Error(codes.Unauthenticated, "request authenticate failure")
 	}
 	if !i.limits.allow(caller.Identity, i.cfg.Now()) {

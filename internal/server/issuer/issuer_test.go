@@ -281,6 +281,15 @@ func TestRefusals(t *testing.T) {
 			newCSR(t), codes.Unauthenticated, "request authenticate failure",
 			map[string]int{"auth failure": 1},
 		},
+		"nobody to ask": {
+			func(c *Config) {
+				c.Authenticate = func(context.Context) (mesh.Caller, error) {
+					return mesh.Caller{}, status.Error(codes.Unavailable, "try again")
+				}
+			},
+			newCSR(t), codes.Unavailable, "try again",
+			map[string]int{"auth failure": 1},
+		},
 		"bad request": {
 			func(*Config) {}, "junk", codes.InvalidArgument,
 			`CSR signing error (certificate request does not start with a PEM block "CERTIFICATE REQUEST")`,
