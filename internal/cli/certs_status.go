@@ -59,7 +59,7 @@ func (o *certsStatusOptions) run(ctx context.Context, env *Env) error {
 		}
 	}
 	if p.Error != "" || p.Alarm != "" {
-		return findingsf("the CA in %s is not in use as it is", p.Directory)
+		return findingsf("the CA in %s is not in use as it is", p.Source)
 	}
 	return nil
 }

@@ -80,7 +80,7 @@ func TestCertsStatus(t *testing.T) {
 		}
 		return p
 	}
-	if p := page(); p.Disk == nil || p.Loaded == nil || p.Disk.Signer != p.Loaded.Signer || p.Directory != dir || len(p.Loaded.Roots) != 1 || p.Error != "" {
+	if p := page(); p.Disk == nil || p.Loaded == nil || p.Disk.Signer != p.Loaded.Signer || p.Source != dir || len(p.Loaded.Roots) != 1 || p.Error != "" {
 		t.Errorf("page is %+v", p)
 	}
 	before := page()

@@ -17,15 +17,9 @@ import (
 // loadCA loads the plugged-in CA, or makes and keeps a self-signed one. Either
 // is followed from then on.
 func (s *Server) loadCA() (err error) {
-	dir, flag := s.cfg.CADir, "--ca-dir"
-	if dir == "" {
-		dir, flag = s.cfg.StateDir, "--state-dir"
-		_, created, err := store.LoadOrCreate(dir, s.cfg.TrustDomain, s.cfg.Now(), s.cfg.Rand)
-		if err != nil {
-			return fmt.Errorf("self-signed CA of %s: %w", flag, err)
-		}
-		s.cfg.Log.Warn("no --ca-dir: certificates are signed by a self-signed CA, which other clusters do not trust",
-			"dir", dir, "created", created)
+	source, flag, err := s.caSource()
+	if err != nil {
+		return fmt.Errorf("load the CA of %s: %w", flag, err)
 	}
 	s.issuer, err = issuer.New(issuer.Config{
 		Policy: s.cfg.Signing, Authenticate: s.authenticate, Now: s.cfg.Now, Rand: s.cfg.Rand, Log: s.cfg.Log, Stats: issuerStats(s.metrics),
@@ -34,7 +28,7 @@ func (s *Server) loadCA() (err error) {
 		return err
 	}
 	s.ca, err = ca.Open(ca.Config{
-		Dir: dir, Use: s.useCA, Reloaded: reloadStats(s.metrics), Now: s.cfg.Now, Log: s.cfg.Log,
+		Source: source, Use: s.useCA, Reloaded: reloadStats(s.metrics), Now: s.cfg.Now, Log: s.cfg.Log,
 		TrustDomain: s.trustDomains, ServerNames: issuer.ServerNames(), Alive: s.aliveSigners,
 	})
 	if err != nil {
@@ -42,10 +36,30 @@ func (s *Server) loadCA() (err error) {
 	}
 	caStats(s.metrics, s.ca, s.cfg.Now)
 	if s.ca.Current() == nil {
-		s.cfg.Log.Warn("waiting for the files of the signing CA, nothing is served before", "dir", dir)
+		s.cfg.Log.Warn("waiting for the files of the signing CA, nothing is served before", "source", source.Place())
 		return nil
 	}
 	return s.makeServing()
+}
+
+// caSource is where the signing CA is kept, and the flag that says so.
+func (s *Server) caSource() (source ca.Source, flag string, err error) {
+	switch {
+	case s.cfg.CADir != "":
+		source, err = ca.NewDir(s.cfg.CADir, s.cfg.Log)
+		return source, "--ca-dir", err
+	case s.cfg.CASource != nil:
+		return s.cfg.CASource, s.cfg.CASource.Place(), nil
+	}
+	dir := s.cfg.StateDir
+	_, created, err := store.LoadOrCreate(dir, s.cfg.TrustDomain, s.cfg.Now(), s.cfg.Rand)
+	if err != nil {
+		return nil, "--state-dir", err
+	}
+	s.cfg.Log.Warn("no --ca-dir: certificates are signed by a self-signed CA, which other clusters do not trust",
+		"dir", dir, "created", created)
+	source, err = ca.NewDir(dir, s.cfg.Log)
+	return source, "--state-dir", err
 }
 
 // trustDomains are that of the mesh, which may not be known yet, and its
@@ -71,7 +85,7 @@ func (s *Server) aliveSigners(now time.Time) []*certs.Authority {
 // useCA signs with another set from now on.
 func (s *Server) useCA(set *ca.Set) {
 	if l := set.Cert.Subject.Locality; len(l) == 1 && l[0] != string(s.cfg.ClusterID) {
-		s.cfg.Log.Warn("the signing CA was made for another cluster", "ca", l[0], "cluster", s.cfg.ClusterID, "dir", s.cfg.CADir)
+		s.cfg.Log.Warn("the signing CA was made for another cluster", "ca", l[0], "cluster", s.cfg.ClusterID)
 	}
 	s.issuer.SetAuthority(set.Authority)
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/ca"
 	"github.com/meshctl/meshctl/internal/server/issuer"
 	"github.com/meshctl/meshctl/internal/server/xds"
 )
@@ -46,8 +47,9 @@ type Config struct {
 	// TrustDomain, when not empty, wins over MeshConfig's.
 	TrustDomain string
 	// CADir holds the signing CA in the layout of Istio's cacerts. Without it
-	// a self-signed CA is kept under StateDir.
+	// CASource does, and without both a self-signed CA is kept under StateDir.
 	CADir    string
+	CASource ca.Source
 	StateDir string
 	// Signing says what the CA signs.
 	Signing issuer.Policy
@@ -85,7 +87,7 @@ func (c *Config) dirs() []ClusterDir {
 // ValidateStateDir refuses a state directory, which holds a private key, that
 // lies within a directory that is read as configuration.
 func (c *Config) ValidateStateDir() error {
-	if c.CADir != "" {
+	if c.CADir != "" || c.CASource != nil {
 		return nil // nothing is kept
 	}
 	for _, d := range c.dirs() {

@@ -137,6 +137,29 @@ func read(dir string) *Material {
 	return m
 }
 
+// FromSecret returns what a Secret holds under the names of the files of Read.
+// The place is the Secret for people, the version is that of the data. As in
+// Istio's istio-ca-secret, the chain of a self-signed CA may be empty.
+func FromSecret(place, version string, data map[string][]byte) *Material {
+	m := &Material{Stamp: Stamp{Version: version}, data: map[string][]byte{}}
+	var found []verify.File
+	for _, f := range materialFiles() {
+		value, ok := data[f.name]
+		if !ok || f.name == certChainFile && len(value) == 0 {
+			continue
+		}
+		file := verify.NewFile(f.name, value)
+		if int64(len(value)) > f.limit {
+			file = verify.File{Name: f.name, Unreadable: fmt.Sprintf("it has more than %d bytes", f.limit)}
+		}
+		file.Place = place + ", " + f.name
+		m.data[f.name] = value
+		found = append(found, file)
+	}
+	m.set = verify.Arrange(place, found)
+	return m
+}
+
 func readMaterial(path string, f materialFile) ([]byte, error) {
 	if f.secret() {
 		return files.ReadSecret(path, f.limit)

@@ -99,14 +99,8 @@ func LoadOrCreate(dir, trustDomain string, now time.Time, rand io.Reader) (a *ce
 			return a, false, err
 		}
 	}
-	a, err = certs.NewRoot(certs.CASpec{
-		Algorithm:    certs.ECDSAP256,
-		Organization: trustDomain,
-		CommonName:   "meshctl self-signed CA",
-		TTL:          selfSignedTTL,
-	}, now, rand)
-	if err != nil {
-		return nil, false, fmt.Errorf("make self-signed CA: %w", err)
+	if a, err = selfSigned(trustDomain, now, rand); err != nil {
+		return nil, false, err
 	}
 	all, err := authorityFiles(a)
 	if err != nil {
@@ -116,4 +110,36 @@ func LoadOrCreate(dir, trustDomain string, now time.Time, rand io.Reader) (a *ce
 		return nil, false, fmt.Errorf("keep self-signed CA: %w", err)
 	}
 	return a, true, nil
+}
+
+func selfSigned(trustDomain string, now time.Time, rand io.Reader) (*certs.Authority, error) {
+	a, err := certs.NewRoot(certs.CASpec{
+		Algorithm:    certs.ECDSAP256,
+		Organization: trustDomain,
+		CommonName:   "meshctl self-signed CA",
+		TTL:          selfSignedTTL,
+	}, now, rand)
+	if err != nil {
+		return nil, fmt.Errorf("make self-signed CA: %w", err)
+	}
+	return a, nil
+}
+
+// SelfSigned makes a self-signed CA and returns it as Istio keeps it in the
+// Secret istio-ca-secret. The organization of the CA is the trust domain.
+func SelfSigned(trustDomain string, now time.Time, rand io.Reader) (map[string][]byte, error) {
+	a, err := selfSigned(trustDomain, now, rand)
+	if err != nil {
+		return nil, err
+	}
+	all, err := authorityFiles(a)
+	if err != nil {
+		return nil, err
+	}
+	data := map[string][]byte{}
+	for _, f := range all {
+		data[f.Name] = f.Data
+	}
+	data[certChainFile] = nil // it is its own
+	return data, nil
 }

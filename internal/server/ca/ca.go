@@ -1,6 +1,6 @@
 // Package ca keeps the authority that the control plane signs with: it loads a
-// directory, follows its changes, and stays with the last good set when a new
-// one would not do.
+// source, follows its changes, and stays with the last good set when a new one
+// would not do.
 package ca
 
 import (
@@ -8,7 +8,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"log/slog"
-	"os"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -20,7 +19,7 @@ import (
 
 // Config of a CA. Everything is required.
 type Config struct {
-	Dir string
+	Source Source
 	// Use is told of each set that is used from then on, one at a time.
 	Use func(*Set)
 	// Reloaded is told how each reload went.
@@ -54,7 +53,7 @@ type Set struct {
 // Revoked reports whether issuer, the CA that signed cert, has revoked it.
 func (s *Set) Revoked(cert, issuer *x509.Certificate) bool { return s.revoked.has(cert, issuer) }
 
-// CA is an authority that follows its directory. It may be used concurrently.
+// CA is an authority that follows its source. It may be used concurrently.
 type CA struct {
 	cfg   Config
 	set   atomic.Pointer[Set]
@@ -62,12 +61,12 @@ type CA struct {
 	ready chan struct{} // closed with the first set
 }
 
-// look is how the last look at the directory went.
+// look is how the last look at the source went.
 type look struct {
 	at     time.Time
 	stamp  store.Stamp
 	domain string // trust domain that it was judged for
-	// set is what the directory holds, nil when it is not good; then seen is
+	// set is what the source holds, nil when it is not good; then seen is
 	// what could be read of it.
 	set  *Set
 	seen *Material
@@ -79,14 +78,10 @@ type look struct {
 	warnings []verify.Finding
 }
 
-// Open loads the directory. When it is there but holds nothing of a CA, that
-// is no error: Ready tells when the files have come.
+// Open loads the source. When it holds nothing of a CA, that is no error: Ready tells when the files have come.
 func Open(cfg Config) (*CA, error) {
-	if _, err := os.Stat(cfg.Dir); err != nil {
-		return nil, err
-	}
 	c := &CA{cfg: cfg, ready: make(chan struct{})}
-	m, err := store.Read(cfg.Dir)
+	m, err := cfg.Source.Read()
 	if err != nil {
 		return nil, err
 	}
@@ -120,9 +115,9 @@ func (c *CA) load(m *store.Material) {
 	}
 	switch {
 	case l.err != nil && old == nil:
-		c.cfg.Log.Error("signing CA refused", "dir", c.cfg.Dir, "error", l.err)
+		c.cfg.Log.Error("signing CA refused", "source", c.cfg.Source.Place(), "error", l.err)
 	case l.err != nil && !known:
-		c.cfg.Log.Error("new signing CA refused, the last good one keeps signing", "dir", c.cfg.Dir, "error", l.err)
+		c.cfg.Log.Error("new signing CA refused, the last good one keeps signing", "source", c.cfg.Source.Place(), "error", l.err)
 	case l.err != nil:
 	case old != nil && same(old, l.set):
 		l.set = old
@@ -137,7 +132,7 @@ func (c *CA) load(m *store.Material) {
 		}
 	}
 	if l.alarm != nil && !known {
-		c.cfg.Log.Error("revocation lists of the signing CA", "dir", c.cfg.Dir, "error", l.alarm)
+		c.cfg.Log.Error("revocation lists of the signing CA", "source", c.cfg.Source.Place(), "error", l.alarm)
 	}
 	c.look.Store(l)
 	if last == nil || last.stamp != l.stamp {
@@ -152,7 +147,7 @@ func text(err error) string {
 	return err.Error()
 }
 
-// judge returns what the directory holds. The error is why it cannot be used
+// judge returns what the source holds. The error is why it cannot be used
 // in place of the set in use; it may be good all the same.
 func (c *CA) judge(m *store.Material) (next *Set, warnings []verify.Finding, alarm, err error) {
 	now, old := c.cfg.Now(), c.set.Load()
@@ -160,7 +155,7 @@ func (c *CA) judge(m *store.Material) (next *Set, warnings []verify.Finding, ala
 	opts.TrustDomain, opts.Aliases = c.cfg.TrustDomain()
 	a, warnings, err := m.Authority(opts)
 	if err == nil {
-		err = try(a, opts.TrustDomain, c.cfg.ServerNames, c.cfg.Dir, now)
+		err = try(a, opts.TrustDomain, c.cfg.ServerNames, c.cfg.Source.Place(), now)
 	}
 	if err != nil {
 		return nil, nil, nil, err
@@ -172,7 +167,7 @@ func (c *CA) judge(m *store.Material) (next *Set, warnings []verify.Finding, ala
 	next = newSet(a, lists, now)
 	next.ForPeers = forPeers(old, lists)
 	if old != nil {
-		err = follows(old, next, c.cfg.Alive(now), c.cfg.Dir, now)
+		err = follows(old, next, c.cfg.Alive(now), c.cfg.Source.Place(), now)
 	}
 	return next, append(warnings, lists.Warnings...), alarm, err
 }

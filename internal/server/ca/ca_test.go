@@ -117,9 +117,10 @@ func follow(t *testing.T, cfg Config) *CA {
 }
 
 func config(t *testing.T, dir string) Config {
+	t.Helper()
+	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	return Config{
-		Dir: dir, Use: func(*Set) {}, Reloaded: func(bool) {}, Now: time.Now,
-		Log:         slog.New(slog.NewTextHandler(t.Output(), nil)),
+		Source: &Dir{dir, log}, Use: func(*Set) {}, Reloaded: func(bool) {}, Now: time.Now, Log: log,
 		TrustDomain: func() (string, []string) { return "", nil }, ServerNames: []string{"istiod.istio-system.svc"},
 		Alive: func(time.Time) []*certs.Authority { return nil },
 	}
@@ -401,7 +402,7 @@ func TestTrustDomain(t *testing.T) {
 			t.Fatal(err)
 		}
 		cfg := config(t, newDir(t))
-		save(t, cfg.Dir, root)
+		save(t, cfg.Source.Place(), root)
 		cfg.TrustDomain = func() (string, []string) { return tc.domain, nil }
 		if _, err = Open(cfg); tc.want == "" && err != nil || tc.want != "" && !slices.Contains(codes(err), tc.want) {
 			t.Errorf("%s: error is %v, want %q", name, err, tc.want)
@@ -419,7 +420,7 @@ func TestTrustDomainLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	cfg := config(t, newDir(t))
-	save(t, cfg.Dir, root)
+	save(t, cfg.Source.Place(), root)
 	var domain atomic.Value
 	domain.Store("")
 	cfg.TrustDomain = func() (string, []string) { return domain.Load().(string), nil }
@@ -441,26 +442,26 @@ func TestEarlierSigner(t *testing.T) {
 	a, b := newRoot(t), newRoot(t)
 	first, second := trusting(below(t, a), b), trusting(below(t, b), a)
 	cfg := config(t, newDir(t))
-	save(t, cfg.Dir, first)
+	save(t, cfg.Source.Place(), first)
 	var alive atomic.Pointer[[]*certs.Authority]
 	alive.Store(&[]*certs.Authority{first, second})
 	cfg.Alive = func(time.Time) []*certs.Authority { return *alive.Load() }
 	c := follow(t, cfg)
-	save(t, cfg.Dir, second)
+	save(t, cfg.Source.Place(), second)
 	waitFor(t, "second signer", func() bool { return c.Current().Cert.Equal(second.Cert) })
-	save(t, cfg.Dir, only(second, b))
+	save(t, cfg.Source.Place(), only(second, b))
 	waitFor(t, "refusal", func() bool { return c.Status().Error != "" })
 	if s := c.Status(); s.Codes[0] != DroppedRoot || !strings.Contains(s.Error, verify.Short(first.Cert)) {
 		t.Errorf("dropping the root of certificates that are valid: %s", s.Error)
 	}
 	alive.Store(&[]*certs.Authority{second})
-	save(t, cfg.Dir, only(second, b))
+	save(t, cfg.Source.Place(), only(second, b))
 	waitFor(t, "end of the first root", func() bool { return c.signs(only(second, b)) })
 }
 
 func TestOpenRefuses(t *testing.T) {
 	dir := newDir(t)
-	if _, err := Open(config(t, dir)); err == nil {
+	if _, err := NewDir(dir, slog.Default()); err == nil {
 		t.Error("a directory that is not there is opened")
 	}
 	save(t, dir, below(t, newRoot(t)))

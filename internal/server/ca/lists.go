@@ -90,7 +90,7 @@ func (c *CA) lists(m *store.Material, a *certs.Authority, now time.Time) (lists 
 		return old.Revocations, alarm, nil
 	}
 	if old != nil {
-		if f, dropped := droppedList(old, lists, a, c.cfg.Dir); dropped {
+		if f, dropped := droppedList(old, lists, a, c.cfg.Source.Place()); dropped {
 			return old.Revocations, &verify.Failure{Findings: []verify.Finding{f}}, nil
 		}
 	}
@@ -133,7 +133,7 @@ func (c *CA) uncovered(lists store.Revocations, now time.Time) []verify.Finding 
 				continue
 			}
 			out = append(out, verify.Finding{
-				Severity: verify.Error, Code: verify.CRLMissing, Place: c.cfg.Dir, Subject: verify.Name(cert), Fingerprint: verify.Short(cert),
+				Severity: verify.Error, Code: verify.CRLMissing, Place: c.cfg.Source.Place(), Subject: verify.Name(cert), Fingerprint: verify.Short(cert),
 				Reason: fmt.Sprintf("there is no revocation list of %q, and certificates of the earlier signer %q are still valid", verify.Name(cert), verify.Name(a.Cert)),
 				Fix:    "keep its list in ca-crl.pem until they are over",
 			})

@@ -56,7 +56,7 @@ func describe(s *Set) *Material {
 	return m
 }
 
-// describeSeen describes a directory that is not good, nil when there is no
+// describeSeen describes a source that is not good, nil when there is no
 // certificate in it. The signer may lack.
 func describeSeen(read *store.Material) *Material {
 	signer, chain, roots := read.Certificates()
@@ -131,15 +131,15 @@ func NewPage(s Status, served []Signed, now time.Time) Page {
 // short is the beginning of a certificate's SHA-256.
 func short(c Certificate) string { return c.SHA256[:min(len(c.SHA256), 23)] }
 
-// Status compares the directory with what is in use.
+// Status compares the source with what is in use.
 type Status struct {
-	Directory string `json:"directory"`
-	// Disk is what the directory holds, nil when there is nothing to read. When
+	Source string `json:"source"` // a directory or Secrets
+	// Disk is what the source holds, nil when there is nothing to read. When
 	// it is not good, which Error tells, it is what could be read.
 	Disk   *Material `json:"disk"`
 	Loaded *Material `json:"loaded"` // nil while there is none
-	// LoadedAt is when Loaded came into use, ReadAt when the directory was
-	// last read.
+	// LoadedAt is when Loaded came into use, ReadAt when the source was last
+	// read.
 	LoadedAt time.Time `json:"loadedAt,omitzero"`
 	ReadAt   time.Time `json:"readAt"`
 	// Error is why Disk is not Loaded, Alarm what is wrong with its revocation
@@ -157,7 +157,7 @@ type Status struct {
 func (c *CA) Status() Status {
 	l, set := c.look.Load(), c.set.Load()
 	s := Status{
-		Directory: c.cfg.Dir, Disk: describe(l.set), Loaded: describe(set), ReadAt: l.at.UTC(),
+		Source: c.cfg.Source.Place(), Disk: describe(l.set), Loaded: describe(set), ReadAt: l.at.UTC(),
 		Error: text(l.err), Alarm: text(l.alarm), Codes: codes(l.err, l.alarm), Warnings: l.warnings,
 	}
 	if s.Disk == nil {
@@ -209,10 +209,10 @@ func (c *CA) Problems() []string {
 	var lines []string
 	switch {
 	case l.err != nil && set == nil:
-		lines = append(lines, fmt.Sprintf("signing CA: none in %s since %s: %v", c.cfg.Dir, since, l.err))
+		lines = append(lines, fmt.Sprintf("signing CA: none in %s since %s: %v", c.cfg.Source.Place(), since, l.err))
 	case l.err != nil:
 		lines = append(lines, fmt.Sprintf("signing CA: that in %s is refused since %s, the one loaded at %s keeps signing: %v",
-			c.cfg.Dir, since, set.LoadedAt.UTC().Format(time.RFC3339), l.err))
+			c.cfg.Source.Place(), since, set.LoadedAt.UTC().Format(time.RFC3339), l.err))
 	}
 	if l.alarm != nil {
 		lines = append(lines, fmt.Sprintf("signing CA: revocation lists, since %s: %v", since, l.alarm))
