@@ -8,10 +8,12 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"crypto/x509"
+	"encoding/base64"
 	"encoding/pem"
 	"fmt"
 	"io"
 	"math/big"
+	"slices"
 	"strings"
 )
 
@@ -32,9 +34,22 @@ func EncodeCerts(certs ...*x509.Certificate) []byte {
 	return b.Bytes()
 }
 
-// EncodeDER renders one certificate as PEM.
+// EncodeDER renders one certificate as EncodeCerts does, in one piece of memory.
 func EncodeDER(der []byte) string {
-	return string(pem.EncodeToMemory(&pem.Block{Type: blockCert, Bytes: der}))
+	const first, last = "-----BEGIN " + blockCert + "-----\n", "-----END " + blockCert + "-----\n"
+	const width = 64 // of a line
+	var b strings.Builder
+	var line [width]byte
+	text := base64.StdEncoding
+	b.Grow(len(first) + text.EncodedLen(len(der))*(width+1)/width + 1 + len(last))
+	b.WriteString(first)
+	for part := range slices.Chunk(der, width/4*3) {
+		text.Encode(line[:], part)
+		b.Write(line[:text.EncodedLen(len(part))])
+		b.WriteByte('\n')
+	}
+	b.WriteString(last)
+	return b.String()
 }
 
 const blockCert = "CERTIFICATE"

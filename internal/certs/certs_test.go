@@ -529,3 +529,12 @@ func TestSignNames(t *testing.T) {
 		}
 	}
 }
+
+func TestEncodeDER(t *testing.T) {
+	for n := range 200 {
+		der := bytes.Repeat([]byte{0xfa}, n)
+		if got, want := EncodeDER(der), string(pem.EncodeToMemory(&pem.Block{Type: blockCert, Bytes: der})); got != want {
+			t.Fatalf("%d bytes are\n%s\nwant\n%s", n, got, want)
+		}
+	}
+}

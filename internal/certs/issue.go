@@ -1,7 +1,6 @@
 package certs
 
 import (
-	"bytes"
 	"crypto"
 	"crypto/ecdsa"
 	"crypto/elliptic"
@@ -10,7 +9,6 @@ import (
 	"encoding/asn1"
 	"fmt"
 	"io"
-	"net/url"
 	"time"
 
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -24,13 +22,14 @@ type LeafSigner struct {
 	authority *Authority
 	hash      crypto.Hash
 	// Parts of the certificate in DER: the algorithm of the signature, the
-	// issuer, and the extensions before that with the names.
-	algorithm, issuer, extensions []byte
-	from, until                   time.Time // when the authority and its chain are valid
+	// issuer, the extensions before that with the names, and the identifier of
+	// that with the cluster.
+	algorithm, issuer, extensions, clusterID []byte
+	from, until                              time.Time // when the authority and its chain are valid
 }
 
 // maxCommon bounds what all leaves have in common, in bytes: with the rest it
-// has to fit into the lengths that element can encode.
+// has to fit into the lengths that der can encode.
 const maxCommon = 32 << 10
 
 // NewLeafSigner makes a leaf as the pattern of all others. Nobody gets it.
@@ -48,9 +47,11 @@ func NewLeafSigner(a *Authority) (*LeafSigner, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := endEntity(template, time.Second, s.from, rand.Reader); err != nil {
+	life, err := newLife(time.Second, s.from, rand.Reader)
+	if err != nil {
 		return nil, err
 	}
+	endEntity(template, life)
 	pattern, err := create(template, a.Cert, a.Cert.PublicKey, a.Key, rand.Reader)
 	if err != nil {
 		return nil, err
@@ -66,6 +67,9 @@ func NewLeafSigner(a *Authority) (*LeafSigner, error) {
 		return nil, fmt.Errorf("read back signed certificate: %w", err)
 	}
 	s.algorithm, s.issuer = parts.Algorithm.FullBytes, pattern.RawIssuer
+	if s.clusterID, err = asn1.Marshal(clusterOID()); err != nil {
+		return nil, fmt.Errorf("encode extension: %w", err)
+	}
 	for _, ext := range pattern.Extensions {
 		if ext.Id.Equal(asn1.ObjectIdentifier{2, 5, 29, 17}) { // subjectAltName
 			break
@@ -99,67 +103,71 @@ func hashOf(a x509.SignatureAlgorithm) (crypto.Hash, error) {
 // Sign returns a leaf in DER and when it ends, for the same arguments as
 // Authority.SignLeaf.
 func (s *LeafSigner) Sign(pub crypto.PublicKey, caller mesh.Caller, ttl time.Duration, now time.Time, random io.Reader) ([]byte, time.Time, error) {
-	template, err := leafTemplate(caller)
+	id, err := leafName(caller)
 	if err != nil {
 		return nil, time.Time{}, err
 	}
-	if err := endEntity(template, ttl, now, random); err != nil {
+	life, err := newLife(ttl, now, random)
+	if err != nil {
 		return nil, time.Time{}, err
 	}
 	if now.Before(s.from) || now.After(s.until) {
-		return nil, time.Time{}, s.authority.fit(template, now) // says which
+		return nil, time.Time{}, s.authority.fit(new(x509.Certificate), now) // says which
 	}
-	if template.NotAfter.After(s.until) {
-		template.NotAfter = s.until
+	if life.until.After(s.until) {
+		life.until = s.until
 	}
 	key, err := encodePublicKey(pub)
 	if err != nil {
 		return nil, time.Time{}, err
 	}
-	tbs, err := s.tbs(template, key)
-	if err != nil {
-		return nil, time.Time{}, err
-	}
+	tbs := s.tbs(id, caller.Cluster, life, key)
 	signature, err := crypto.SignMessage(s.authority.Key, random, tbs, s.hash)
 	if err != nil {
 		return nil, time.Time{}, fmt.Errorf("sign certificate: %w", err)
 	}
-	return sequence(tbs, s.algorithm, element(asn1.TagBitString, []byte{0}, signature)), template.NotAfter, nil
+	d := newDER(len(tbs) + len(s.algorithm) + len(signature) + 16)
+	d.bitString(signature)
+	put(d, s.algorithm)
+	put(d, tbs)
+	d.wrap(tagSequence, 0)
+	return d.bytes(), life.until, nil
 }
 
-// tbs encodes what is signed: TBSCertificate of RFC 5280.
-func (s *LeafSigner) tbs(template *x509.Certificate, key []byte) ([]byte, error) {
-	extensions := append(bytes.Clone(s.extensions), subjectAltName(template.URIs)...)
-	for _, ext := range template.ExtraExtensions {
-		der, err := asn1.Marshal(ext)
-		if err != nil {
-			return nil, fmt.Errorf("encode extension: %w", err)
-		}
-		extensions = append(extensions, der...)
+// tbs encodes what is signed: TBSCertificate of RFC 5280, the last field first.
+func (s *LeafSigner) tbs(id string, cluster mesh.ClusterID, life life, key []byte) []byte {
+	d := newDER(len(s.algorithm) + len(s.issuer) + len(s.extensions) + len(s.clusterID) + len(cluster) + len(id) + len(key) + 128)
+	if cluster != "" {
+		put(d, string(cluster))
+		d.wrap(asn1.TagUTF8String, 0)
+		d.wrap(asn1.TagOctetString, 0)
+		put(d, s.clusterID)
+		d.wrap(tagSequence, 0)
 	}
-	const version3, context0, context3 = 2, 0xa0, 0xa3
-	return sequence(
-		element(context0, element(asn1.TagInteger, []byte{version3})),
-		element(asn1.TagInteger, positive(template.SerialNumber.Bytes())),
-		s.algorithm,
-		s.issuer,
-		sequence(moment(template.NotBefore), moment(template.NotAfter)),
-		sequence(), // no subject
-		key,
-		element(context3, sequence(extensions)),
-	), nil
-}
-
-// subjectAltName encodes the extension with the names of a certificate without
-// a subject, which makes it critical.
-func subjectAltName(uris []*url.URL) []byte {
-	const tagURI = 0x86
-	var list []byte
-	for _, u := range uris {
-		list = append(list, element(tagURI, []byte(u.String()))...)
-	}
-	id, critical := element(asn1.TagOID, []byte{0x55, 0x1d, 0x11}), element(asn1.TagBoolean, []byte{0xff})
-	return sequence(id, critical, element(asn1.TagOctetString, sequence(list)))
+	// The name of a certificate without a subject is critical.
+	names := d.n
+	put(d, id)
+	d.wrap(tagURI, names)
+	d.wrap(tagSequence, names)
+	d.wrap(asn1.TagOctetString, names)
+	put(d, []byte{asn1.TagOID, 3, 0x55, 0x1d, 0x11, asn1.TagBoolean, 1, 0xff})
+	d.wrap(tagSequence, names)
+	put(d, s.extensions)
+	d.wrap(tagSequence, 0)
+	d.wrap(tagExtended, 0)
+	put(d, key)
+	put(d, []byte{tagSequence, 0}) // no subject
+	validity := d.n
+	d.moment(life.until)
+	d.moment(life.from)
+	d.wrap(tagSequence, validity)
+	put(d, s.issuer)
+	put(d, s.algorithm)
+	d.integer(life.serial.Bytes())
+	const version3 = 2
+	put(d, []byte{tagVersion, 3, asn1.TagInteger, 1, version3})
+	d.wrap(tagSequence, 0)
+	return d.bytes()
 }
 
 // encodePublicKey encodes a key as SubjectPublicKeyInfo.
@@ -169,58 +177,18 @@ func encodePublicKey(pub crypto.PublicKey) ([]byte, error) {
 		if err != nil {
 			return nil, fmt.Errorf("encode public key: %w", err)
 		}
-		ecKey, p256 := element(asn1.TagOID, []byte{0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01}), element(asn1.TagOID, []byte{0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07})
-		return sequence(sequence(ecKey, p256), element(asn1.TagBitString, []byte{0}, point)), nil
+		d := newDER(len(point) + 32)
+		d.bitString(point)
+		algorithm := d.n
+		put(d, []byte{asn1.TagOID, 8, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x03, 0x01, 0x07}) // the curve
+		put(d, []byte{asn1.TagOID, 7, 0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01})       // a key on it
+		d.wrap(tagSequence, algorithm)
+		d.wrap(tagSequence, 0)
+		return d.bytes(), nil
 	}
 	der, err := x509.MarshalPKIXPublicKey(pub)
 	if err != nil {
 		return nil, fmt.Errorf("encode public key: %w", err)
 	}
 	return der, nil
-}
-
-// sequence encodes a SEQUENCE of what is encoded already.
-func sequence(parts ...[]byte) []byte {
-	const constructed = 0x20
-	return element(asn1.TagSequence|constructed, parts...)
-}
-
-// element encodes a tag, the length of the parts, and the parts.
-func element(tag byte, parts ...[]byte) []byte {
-	n := 0
-	for _, p := range parts {
-		n += len(p)
-	}
-	out := make([]byte, 0, n+4)
-	out = append(out, tag)
-	switch {
-	case n < 1<<7:
-		out = append(out, byte(n))
-	case n < 1<<8:
-		out = append(out, 0x81, byte(n))
-	default: // as much as a certificate has
-		out = append(out, 0x82, byte(n>>8), byte(n))
-	}
-	for _, p := range parts {
-		out = append(out, p...)
-	}
-	return out
-}
-
-// positive makes the content of an INTEGER of the bytes of a positive number.
-func positive(b []byte) []byte {
-	if b[0] >= 1<<7 {
-		return append([]byte{0}, b...)
-	}
-	return b
-}
-
-// moment encodes a time as RFC 5280 wants it: with two digits of the year until
-// 2049.
-func moment(t time.Time) []byte {
-	t = t.UTC()
-	if t.Year() < 2050 {
-		return element(asn1.TagUTCTime, []byte(t.Format("060102150405Z")))
-	}
-	return element(asn1.TagGeneralizedTime, []byte(t.Format("20060102150405Z")))
 }

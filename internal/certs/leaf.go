@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/big"
 	"net/netip"
 	"net/url"
 	"strings"
@@ -30,12 +31,26 @@ func (a *Authority) SignLeaf(pub crypto.PublicKey, caller mesh.Caller, ttl time.
 	return a.signEndEntity(template, pub, ttl, now, rand)
 }
 
+// leafName is the SPIFFE id of a workload, once it and the cluster are what a
+// certificate may say.
+func leafName(caller mesh.Caller) (string, error) {
+	id := caller.Identity.String()
+	if _, err := mesh.ParseIdentity(id); err != nil {
+		return "", fmt.Errorf("sign certificate: %w", err)
+	}
+	if caller.Cluster != "" && !validCluster(string(caller.Cluster)) {
+		return "", fmt.Errorf("sign certificate: cluster id %q is not 1 to %d visible ASCII characters", caller.Cluster, maxCluster)
+	}
+	return id, nil
+}
+
 // leafTemplate has the names of a workload's certificate.
 func leafTemplate(caller mesh.Caller) (*x509.Certificate, error) {
-	id, err := url.Parse(caller.Identity.String())
-	if err == nil {
-		_, err = mesh.ParseIdentity(id.String())
+	name, err := leafName(caller)
+	if err != nil {
+		return nil, err
 	}
+	id, err := url.Parse(name)
 	if err != nil {
 		return nil, fmt.Errorf("sign certificate: %w", err)
 	}
@@ -143,30 +158,36 @@ func (a *Authority) SignNames(pub crypto.PublicKey, spec LeafSpec, now time.Time
 // signEndEntity completes and signs the template of a certificate that may
 // not sign others. The subject stays empty, which makes the names critical.
 func (a *Authority) signEndEntity(template *x509.Certificate, pub crypto.PublicKey, ttl time.Duration, now time.Time, rand io.Reader) (*x509.Certificate, error) {
-	if err := endEntity(template, ttl, now, rand); err != nil {
+	life, err := newLife(ttl, now, rand)
+	if err != nil {
 		return nil, err
 	}
+	endEntity(template, life)
 	if err := a.fit(template, now); err != nil {
 		return nil, err
 	}
 	return create(template, a.Cert, pub, a.Key, rand)
 }
 
-// endEntity completes the template of a certificate that may not sign others.
-func endEntity(template *x509.Certificate, ttl time.Duration, now time.Time, rand io.Reader) error {
+// life is what a new certificate has of its own: number and time.
+type life struct {
+	serial      *big.Int
+	from, until time.Time
+}
+
+func newLife(ttl time.Duration, now time.Time, rand io.Reader) (life, error) {
 	if ttl <= 0 {
-		return fmt.Errorf("sign certificate: life time is %v, want more than 0", ttl)
+		return life{}, fmt.Errorf("sign certificate: life time is %v, want more than 0", ttl)
 	}
 	serial, err := newSerial(rand)
-	if err != nil {
-		return err
-	}
-	template.SerialNumber = serial
-	template.NotBefore = now.Add(-backdate)
-	template.NotAfter = now.Add(ttl)
+	return life{serial, now.Add(-backdate), now.Add(ttl)}, err
+}
+
+// endEntity completes the template of a certificate that may not sign others.
+func endEntity(template *x509.Certificate, l life) {
+	template.SerialNumber, template.NotBefore, template.NotAfter = l.serial, l.from, l.until
 	template.KeyUsage = x509.KeyUsageDigitalSignature | x509.KeyUsageKeyEncipherment
 	template.BasicConstraintsValid = true
-	return nil
 }
 
 // clusterOID is the object identifier of the extension that names the cluster
@@ -184,9 +205,6 @@ func clusterOID() asn1.ObjectIdentifier {
 
 // clusterExtension makes the extension: not critical, a UTF8String.
 func clusterExtension(cluster mesh.ClusterID) (pkix.Extension, error) {
-	if !validCluster(string(cluster)) {
-		return pkix.Extension{}, fmt.Errorf("cluster id %q is not 1 to %d visible ASCII characters", cluster, maxCluster)
-	}
 	value, err := asn1.MarshalWithParams(string(cluster), "utf8")
 	if err != nil {
 		return pkix.Extension{}, fmt.Errorf("encode cluster id: %w", err)
