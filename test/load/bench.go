@@ -47,6 +47,13 @@ func (k kind) String() string {
 }
 
 func (b *bench) all(ctx context.Context) error {
+	switch b.only {
+	case "":
+	case "certificates":
+		return b.certificates(ctx)
+	default:
+		return fmt.Errorf("-only %q: want certificates", b.only)
+	}
 	for _, k := range []kind{{sotw: true}, {}, {sotw: true, tls: true}, {tls: true}} {
 		if !slices.Contains(strings.Split(b.kinds, ","), k.String()) {
 			continue

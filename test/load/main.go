@@ -30,6 +30,7 @@ type options struct {
 	yardstick bool
 	others    bool
 	kinds     string
+	only      string
 	profiles  string
 }
 
@@ -42,6 +43,7 @@ func main() {
 	flag.IntVar(&o.rounds, "rounds", 5, "changes to take the median of")
 	flag.IntVar(&o.returning, "returning", 1000, "proxies that come back after kill -9; 0 leaves that out")
 	flag.StringVar(&o.kinds, "kinds", "sotw,delta,sotw tls,delta tls", "how proxies connect, one run for each")
+	flag.StringVar(&o.only, "only", "", "measure nothing but \"certificates\"")
 	flag.BoolVar(&o.yardstick, "yardstick", true, "also measure a snapshot cache of go-control-plane")
 	flag.BoolVar(&o.others, "others", true, "also measure proxies that stop reading, and the certificate authority")
 	flag.StringVar(&o.revision, "revision", "unknown", "what is measured, for the report")

@@ -121,6 +121,13 @@ func (p *process) cpu() (float64, error) {
 	return time.Duration(ts.Nano()).Seconds(), nil
 }
 
+// ownCPU is the CPU time of this process, in seconds.
+func ownCPU() float64 {
+	var ts unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &ts) // cannot fail
+	return time.Duration(ts.Nano()).Seconds()
+}
+
 // settled is the usage once the process does nothing any more: it has used
 // less than 2 % of a processor for 50 ms.
 func (p *process) settled(ctx context.Context) (usage, error) {
