@@ -6,6 +6,8 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -60,6 +62,12 @@ func FuzzToken(f *testing.F) {
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Fatalf("forged token %q (-real +forged):\n%s", raw, diff)
+		}
+		var p payload
+		if tok, err := jwt.ParseSigned(raw, []jose.SignatureAlgorithm{jose.ES256}); err != nil {
+			t.Fatalf("go-jose cannot read %q: %v", raw, err)
+		} else if err := tok.Claims(issuer.Key().Public(), &p); err != nil {
+			t.Fatalf("go-jose refuses %q: %v", raw, err)
 		}
 	})
 }

@@ -350,8 +350,14 @@ func TestVerifyHostile(t *testing.T) {
 	twice := strings.Replace(string(payload), `{`, `{"sub":"system:serviceaccount:istio-system:istiod",`, 1)
 
 	tests := map[string]struct{ raw, want string }{
-		"empty":                  {"", "empty"},
+		"empty":                  {"", "three parts"},
 		"one part":               {"abc", "three parts"},
+		"two parts":              {parts[0] + "." + parts[1], "three parts"},
+		"header is no base64":    {"A." + parts[1] + "." + parts[2], "invalid header"},
+		"claims are no base64":   {parts[0] + ".A." + parts[2], "not base64"},
+		"another spelling":       {good[:len(good)-1] + string(good[len(good)-1]+1), "not base64"},
+		"long alg":               {bare(`{"alg":"` + strings.Repeat("a", 9000) + `","kid":"KID"}`), "unexpected signature algorithm"},
+		"signature of two keys":  {good + parts[2], "the signature is not of key"},
 		"four parts":             {good + ".abc", "three parts"},
 		"trailing newline":       {good + "\n", "compact form"},
 		"trailing text":          {good + " x", "compact form"},
@@ -364,13 +370,13 @@ func TestVerifyHostile(t *testing.T) {
 		"alg NONE":               {bare(`{"alg":"NONE","kid":"KID"}`), "unexpected signature algorithm"},
 		"no alg":                 {bare(`{"kid":"KID"}`), "unexpected signature algorithm"},
 		"no signature":           {parts[0] + "." + parts[1] + ".", "the signature is not of key"},
-		"short signature":        {good[:len(good)-4], "the signature is not of key"},
+		"short signature":        {good[:len(good)-2], "the signature is not of key"},
 		"HS256 with public key":  {hs256([]byte(hdr(`{"alg":"HS256","kid":"KID"}`)), payload, der), "unexpected signature algorithm"},
 		"RS256 on an EC key":     {bare(`{"alg":"RS256","kid":"KID"}`) + "AAAA", "is for ES256"},
 		"ES384 on a P-256 key":   {bare(`{"alg":"ES384","kid":"KID"}`) + "AAAA", "is for ES256"},
-		"duplicate kid":          {bare(`{"alg":"ES256","kid":"x","kid":"KID"}`) + parts[2], "invalid protected header"},
-		"header is a list":       {bare(`[]`) + parts[2], "invalid protected header"},
-		"data after header":      {bare(`{"alg":"ES256","kid":"KID"}{}`) + parts[2], "invalid protected header"},
+		"duplicate kid":          {bare(`{"alg":"ES256","kid":"x","kid":"KID"}`) + parts[2], "invalid header"},
+		"header is a list":       {bare(`[]`) + parts[2], "invalid header"},
+		"data after header":      {bare(`{"alg":"ES256","kid":"KID"}{}`) + parts[2], "invalid header"},
 		"huge kid":               {bare(`{"alg":"ES256","kid":"`+strings.Repeat("k", maxKeyID+1)+`"}`) + parts[2], "kid is longer"},
 		"no kid":                 {bare(`{"alg":"ES256"}`) + parts[2], "unknown key id"},
 		"unknown kid":            {sign(t, other, nil, payload), "unknown key id"},
@@ -379,9 +385,9 @@ func TestVerifyHostile(t *testing.T) {
 		"critical header":        {sign(t, issuer, map[jose.HeaderKey]any{"crit": []string{"exp"}}, payload), "crit"},
 		"b64 header":             {sign(t, issuer, map[jose.HeaderKey]any{"b64": true}, payload), "b64"},
 		"payload of another":     {parts[0] + "." + b64(marshal(t, body(map[string]any{"sub": "system:serviceaccount:a:b"}))) + "." + parts[2], "the signature is not of key"},
-		"duplicate claim":        {sign(t, issuer, nil, []byte(twice)), "duplicate key"},
-		"data after the payload": {sign(t, issuer, nil, append(payload, "{}"...)), "claims: invalid character"},
-		"payload is no JSON":     {sign(t, issuer, nil, []byte("x")), "claims: invalid character"},
+		"duplicate claim":        {sign(t, issuer, nil, []byte(twice)), "duplicate object member name"},
+		"data after the payload": {sign(t, issuer, nil, append(payload, "{}"...)), "claims: jsontext: invalid character"},
+		"payload is no JSON":     {sign(t, issuer, nil, []byte("x")), "claims: jsontext: invalid character"},
 		"payload is null":        {sign(t, issuer, nil, []byte("null")), "iss"},
 		"deep payload":           {sign(t, issuer, nil, []byte(strings.Repeat(`[`, 8000))), "json"},
 	}
@@ -447,11 +453,15 @@ func TestVerifyKeyKinds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	p521, err := ecdsa.GenerateKey(elliptic.P521(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
 	_, ed, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	tests := map[jose.SignatureAlgorithm]crypto.Signer{jose.RS256: rsaKey, jose.ES384: p384, jose.EdDSA: ed}
+	tests := map[jose.SignatureAlgorithm]crypto.Signer{jose.RS256: rsaKey, jose.ES384: p384, jose.ES512: p521, jose.EdDSA: ed}
 	for alg, key := range tests {
 		t.Run(string(alg), func(t *testing.T) {
 			t.Parallel()
@@ -470,6 +480,12 @@ func TestVerifyKeyKinds(t *testing.T) {
 			v := &Verifier{Issuer: "https://issuer.example", Keys: keys, Audiences: []string{"istio-ca"}}
 			if _, err := v.Verify(raw, now); err != nil {
 				t.Error(err)
+			}
+			// Any other bit in the signature's first byte makes it another.
+			at := strings.LastIndexByte(raw, '.') + 1
+			changed := raw[:at] + string(map[bool]byte{true: 'B', false: 'A'}[raw[at] == 'A']) + raw[at+1:]
+			if _, err := v.Verify(changed, now); err == nil || !strings.Contains(err.Error(), "the signature is not of key") {
+				t.Errorf("changed signature: %v", err)
 			}
 		})
 	}
@@ -533,5 +549,36 @@ func TestParseKeys(t *testing.T) {
 		if set, err := ParseKeys([]byte(doc)); err == nil {
 			t.Errorf("%s: accepted with %d keys", name, len(set.Keys))
 		}
+	}
+}
+
+// What a token costs that was not seen before.
+func BenchmarkVerify(b *testing.B) {
+	rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		b.Fatal(err)
+	}
+	for alg, key := range map[jose.SignatureAlgorithm]crypto.Signer{jose.RS256: rsaKey, jose.ES256: newIssuer(b, "").Key()} {
+		public := jose.JSONWebKey{Key: key.Public(), KeyID: "k"}
+		signer, err := jose.NewSigner(jose.SigningKey{Algorithm: alg, Key: jose.JSONWebKey{Key: key, KeyID: "k"}}, nil)
+		if err != nil {
+			b.Fatal(err)
+		}
+		raw, err := jwt.Signed(signer).Claims(body(map[string]any{"kubernetes.io": map[string]any{
+			"namespace": "sample", "serviceaccount": map[string]string{"name": "helloworld", "uid": "u"},
+			"pod": map[string]string{"name": "p", "uid": "u"}, "node": map[string]string{"name": "n", "uid": "u"},
+		}})).Serialize()
+		if err != nil {
+			b.Fatal(err)
+		}
+		v := &Verifier{Issuer: "https://issuer.example", Keys: jose.JSONWebKeySet{Keys: []jose.JSONWebKey{public}}, Audiences: []string{"istio-ca"}}
+		b.Run(string(alg), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := v.Verify(raw, now); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }
