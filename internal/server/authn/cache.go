@@ -3,6 +3,7 @@ package authn
 import (
 	"crypto/sha256"
 	"crypto/x509"
+	"encoding/binary"
 	"sync"
 	"time"
 
@@ -23,16 +24,14 @@ type proof struct {
 	roots *x509.CertPool    // that the certificates lead to
 }
 
-func proofOf(roots *x509.CertPool, parts ...[]byte) proof {
-	h := sha256.New()
+func proofOf[T []byte | string](roots *x509.CertPool, parts ...T) proof {
+	var room [2 << 10]byte // most tokens fit
+	b := room[:0]
 	for _, p := range parts {
-		n := len(p)
-		h.Write([]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
-		h.Write(p)
+		b = binary.BigEndian.AppendUint32(b, uint32(len(p)))
+		b = append(b, p...)
 	}
-	p := proof{roots: roots}
-	h.Sum(p.sum[:0])
-	return p
+	return proof{sha256.Sum256(b), roots}
 }
 
 // verified is who a proof proves, and until when.

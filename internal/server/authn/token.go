@@ -35,7 +35,7 @@ func (a *Authenticator) byToken(ctx context.Context, md metadata.MD) (mesh.Calle
 		return mesh.Caller{}, err
 	}
 	now := a.cfg.Now()
-	p := proofOf(nil, []byte(raw), []byte(strings.Join(md.Get(headerCluster), "")))
+	p := proofOf(nil, raw, strings.Join(md.Get(headerCluster), ""))
 	if caller, known := a.proofs.get(p, now); known {
 		return caller, nil
 	}
