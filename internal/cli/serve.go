@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/tls"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/logs"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server"
@@ -24,6 +26,10 @@ import (
 // serveOptions are the flags of serve.
 type serveOptions struct {
 	configDir      string
+	kubeconfig     string
+	kubeContext    string
+	system         string
+	secrets        []string
 	remoteDirs     []string
 	clusterID      string
 	network        string
@@ -49,13 +55,16 @@ type serveOptions struct {
 func newServeCmd(env *Env) *cobra.Command {
 	var o serveOptions
 	cmd := &cobra.Command{
-		Use:   "serve --config-dir DIR",
-		Short: "Run the control plane on a directory of Kubernetes and Istio YAML",
-		Long: `Run the control plane on a directory of Kubernetes and Istio YAML.
+		Use:   "serve [--config-dir DIR | --kubeconfig FILE | --context NAME]",
+		Short: "Run the control plane on a directory of YAML or on a Kubernetes API",
+		Long: `Run the control plane on a directory of Kubernetes and Istio YAML, or on the
+objects of a Kubernetes API: that of --kubeconfig or --context, or, without any
+of them, that of the pod it runs in.
 
-The directory is watched: a change is used as soon as its file is written. One
-broken document does not take the rest down; it is named with file, line and
-reason, and its last good version stays.
+A directory is watched: a change is used as soon as its file is written. One
+broken object does not take the rest down; it is named with its place and the
+reason, and its last good version stays. So does what an API server gave that
+does not answer any more.
 
 Proxies fetch their configuration by xDS and their certificates by Istio's CA
 protocol. A proxy's identity is that of its certificate or token; what it says
@@ -66,13 +75,20 @@ of itself is only compared with it.`,
   # two clusters that share a root
   meshctl serve --cluster-id cluster1 --network network1 --ca-dir ./ca/cluster1 \
       --config-dir ./cluster1 --remote-dir cluster2=./cluster2 \
-      --token-issuer cluster1=./issuer`,
+      --token-issuer cluster1=./issuer
+
+  # the cluster of a kubeconfig's context
+  meshctl serve --cluster-id cluster1 --context kind-cluster1 --ca-dir ./ca/cluster1`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.configDir, "config-dir", "", "`Directory` of the cluster's YAML, read with its subfolders and watched")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "`File` of the kubeconfig of the own cluster, whose API is read instead of a directory")
+	f.StringVar(&o.kubeContext, "context", "", "`Context` of the kubeconfig of the own cluster, whose API is read instead of a directory (default: the current one)")
+	f.StringVar(&o.system, "system-namespace", "", "`Namespace` of the control plane and of the ConfigMap istio (default: that of the pod it runs in, else istio-system)")
+	f.StringSliceVar(&o.secrets, "credential-namespace", nil, "`Namespace` of gateways whose Secrets are read from the Kubernetes API, repeatable; * is every one (default: none)")
 	f.StringArrayVar(&o.remoteDirs, "remote-dir", nil, "Another cluster and its directory, as `CLUSTER=DIR`; repeatable")
-	f.StringVar(&o.clusterID, "cluster-id", "Kubernetes", "`Name` of the own cluster")
+	f.StringVar(&o.clusterID, "cluster-id", "", "`Name` of the own cluster (default: $CLUSTER_ID, else Kubernetes)")
 	f.StringVar(&o.network, "network", "", "`Network` of the own cluster when its system namespace has no label topology.istio.io/network")
 	f.StringVar(&o.meshID, "mesh-id", "", "`Name` of the mesh; proxies whose MESH_ID says another are refused (default: all are served)")
 	f.StringVar(&o.trustDomain, "trust-domain", "", "SPIFFE trust `domain` (default: that of the ConfigMap istio, else cluster.local)")
@@ -105,13 +121,27 @@ func (o *serveOptions) run(ctx context.Context, env *Env) error {
 	if err := checkSigning(o.signing); err != nil {
 		return err
 	}
+	if o.clusterID == "" {
+		id, _ := env.LookupEnv("CLUSTER_ID")
+		o.clusterID = cmp.Or(id, "Kubernetes")
+	}
+	access, err := o.kubeAccess(env)
+	if err != nil {
+		return err
+	}
 	cfg := server.Config{
-		ClusterID: mesh.ClusterID(o.clusterID), ConfigDir: o.configDir,
+		ClusterID: mesh.ClusterID(o.clusterID), ConfigDir: o.configDir, SecretNamespaces: o.secrets, SystemNamespace: o.system,
 		Network: mesh.NetworkID(o.network), MeshID: o.meshID, TrustDomain: o.trustDomain,
 		CADir: o.caDir, StateDir: o.stateDir, TokenAudiences: o.tokenAudiences,
 		GRPCAddr: o.grpcAddr, SecureGRPCAddr: o.secureGRPCAddr, HTTPAddr: o.httpAddr, MonitoringAddr: o.monitoringAddr,
 		Limits: o.limits, Signing: o.signing, ShutdownTimeout: o.shutdown, RemoteTimeout: o.remoteTimeout,
 		Version: currentBuild(), Log: log, Now: env.Now, Rand: rand.Reader,
+	}
+	if access != nil {
+		cfg.KubeAccess = access.Config
+		if cfg.SystemNamespace == "" && access.InPod {
+			cfg.SystemNamespace = access.Namespace
+		}
 	}
 	switch o.minTLS {
 	case "1.3":
@@ -149,6 +179,31 @@ func (o *serveOptions) run(ctx context.Context, env *Env) error {
 		return err
 	}
 	return s.Run(ctx)
+}
+
+// kubeAccess is the way to the API of the own cluster; nil when it is read from
+// a directory. A kubeconfig is only used when it is asked for.
+func (o *serveOptions) kubeAccess(env *Env) (*kube.Access, error) {
+	named := o.kubeconfig != "" || o.kubeContext != ""
+	switch {
+	case o.configDir != "" && named:
+		return nil, usagef("--config-dir and --kubeconfig or --context: the own cluster is read from a directory or from its Kubernetes API, not from both")
+	case o.configDir != "":
+		return nil, nil
+	}
+	lookup := env.LookupEnv
+	if !named {
+		if host, _ := env.LookupEnv("KUBERNETES_SERVICE_HOST"); host == "" {
+			return nil, nil
+		}
+		lookup = func(name string) (string, bool) {
+			if name == "HOME" || name == "KUBECONFIG" {
+				return "", false
+			}
+			return env.LookupEnv(name)
+		}
+	}
+	return kube.Load(kube.Options{Kubeconfig: o.kubeconfig, Context: o.kubeContext, LookupEnv: lookup, UserAgent: "meshctl"})
 }
 
 // clusterDirs reads CLUSTER=DIR pairs.

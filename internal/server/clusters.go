@@ -12,6 +12,7 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source/dir"
+	"github.com/meshctl/meshctl/internal/server/source/kube"
 )
 
 // remoteRetry is how long a remote cluster that cannot be read is left alone.
@@ -20,9 +21,10 @@ const remoteRetry = time.Second
 // clusterStatus is how far one cluster was read, as the status page shows it.
 type clusterStatus struct {
 	Cluster mesh.ClusterID
-	Dir     string
-	Synced  bool   // everything was read once
-	Error   string `json:",omitempty"` // why it cannot be read
+	Dir     string       `json:",omitempty"`
+	API     *kube.Status `json:",omitempty"` // when it is read from a Kubernetes API
+	Synced  bool         // everything was read once
+	Error   string       `json:",omitempty"` // why it cannot be read
 }
 
 // clusters reads the clusters. The own one must be readable; a remote one that
@@ -31,6 +33,8 @@ type clusters struct {
 	sink  snapshot.Sink
 	cfg   *Config
 	gauge *prometheus.GaugeVec
+
+	api *kube.Source // of the own cluster when it is read from its API
 
 	mu     sync.Mutex
 	status map[mesh.ClusterID]*clusterStatus
@@ -44,6 +48,12 @@ func newClusters(cfg *Config, sink snapshot.Sink, reg prometheus.Registerer) *cl
 		}, []string{"cluster"}),
 	}
 	reg.MustRegister(c.gauge)
+	if cfg.KubeAccess != nil {
+		c.api = &kube.Source{
+			Cluster: cfg.ClusterID, Config: cfg.KubeAccess, Configuration: true, SystemNamespace: cfg.systemNamespace(),
+			SecretNamespaces: cfg.SecretNamespaces, Log: cfg.Log, Now: cfg.Now,
+		}
+	}
 	for _, d := range cfg.dirs() {
 		c.status[d.Cluster] = &clusterStatus{Cluster: d.Cluster, Dir: d.Dir}
 		c.gauge.WithLabelValues(string(d.Cluster)).Set(0)
@@ -54,10 +64,13 @@ func newClusters(cfg *Config, sink snapshot.Sink, reg prometheus.Registerer) *cl
 // run reads one cluster until ctx ends.
 func (c *clusters) run(ctx context.Context, d ClusterDir) error {
 	read := func() error {
-		src := &dir.Source{Cluster: d.Cluster, Dir: d.Dir, Log: c.cfg.Log, Now: c.cfg.Now}
+		src := &dir.Source{Cluster: d.Cluster, Dir: d.Dir, SystemNamespace: c.cfg.systemNamespace(), Log: c.cfg.Log, Now: c.cfg.Now}
 		return src.Run(ctx, c)
 	}
 	if d.Cluster == c.cfg.ClusterID {
+		if c.api != nil {
+			return c.api.Run(ctx, c)
+		}
 		return read()
 	}
 	late := time.AfterFunc(cmp.Or(c.cfg.RemoteTimeout, defaultRemoteTimeout), func() { c.giveUp(d) })
@@ -120,8 +133,22 @@ func (c *clusters) list() []clusterStatus {
 	defer c.mu.Unlock()
 	out := make([]clusterStatus, 0, len(c.status))
 	for _, st := range c.status {
-		out = append(out, *st)
+		shown := *st
+		if st.Cluster == c.cfg.ClusterID && c.api != nil {
+			api := c.api.Status()
+			shown.API = &api
+		}
+		out = append(out, shown)
 	}
 	slices.SortFunc(out, func(a, b clusterStatus) int { return cmp.Compare(a.Cluster, b.Cluster) })
 	return out
+}
+
+// faults are why the API of the own cluster is not followed.
+func (c *clusters) faults() []string {
+	if c.api == nil {
+		return nil
+	}
+	st := c.api.Status()
+	return st.Errors()
 }

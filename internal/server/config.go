@@ -4,12 +4,15 @@
 package server
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"path/filepath"
 	"time"
+
+	"k8s.io/client-go/rest"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/ca"
@@ -33,9 +36,17 @@ type ClusterDir struct {
 // host is every interface, port 0 is any free port.
 type Config struct {
 	ClusterID mesh.ClusterID
-	// ConfigDir is read as the cluster ClusterID, RemoteDirs as the others.
+	// ConfigDir is read as the cluster ClusterID, or, when it is empty, the
+	// Kubernetes API of KubeAccess is. RemoteDirs are read as the others.
 	ConfigDir  string
+	KubeAccess *rest.Config
 	RemoteDirs []ClusterDir
+	// SecretNamespaces are those of which Secrets are read from Kubernetes APIs,
+	// for gateways; "*" is every one. Directories give all that they have.
+	SecretNamespaces []string
+	// SystemNamespace is that of the control plane and of the ConfigMap istio;
+	// default istio-system.
+	SystemNamespace string
 	// RemoteTimeout is how long serving waits for remote clusters to be read;
 	// default 30 s. Later they come in when they can.
 	RemoteTimeout time.Duration
@@ -79,9 +90,14 @@ type Config struct {
 	Rand    io.Reader
 }
 
-// dirs are the clusters that are read, the own one first.
+// dirs are the clusters that are read, the own one first. The directory of one
+// that is read from its API is empty.
 func (c *Config) dirs() []ClusterDir {
 	return append([]ClusterDir{{c.ClusterID, c.ConfigDir}}, c.RemoteDirs...)
+}
+
+func (c *Config) systemNamespace() string {
+	return cmp.Or(c.SystemNamespace, mesh.DefaultSystemNamespace)
 }
 
 // ValidateStateDir refuses a state directory, which holds a private key, that
@@ -91,6 +107,9 @@ func (c *Config) ValidateStateDir() error {
 		return nil // nothing is kept
 	}
 	for _, d := range c.dirs() {
+		if d.Dir == "" {
+			continue
+		}
 		config, err := filepath.Abs(d.Dir)
 		if err != nil {
 			return err
@@ -109,8 +128,14 @@ func (c *Config) ValidateStateDir() error {
 // Validate checks what can be checked without looking at the world.
 func (c *Config) Validate() error {
 	var errs []error
-	if c.ConfigDir == "" {
-		errs = append(errs, errors.New("no configuration directory: give --config-dir DIR"))
+	switch {
+	case c.ConfigDir == "" && c.KubeAccess == nil:
+		errs = append(errs, errors.New("nothing to read: give --config-dir DIR, or --kubeconfig FILE or --context NAME of a Kubernetes API"))
+	case c.ConfigDir != "" && c.KubeAccess != nil:
+		errs = append(errs, errors.New("the own cluster is read from a directory or from its Kubernetes API, not from both: give --config-dir, or --kubeconfig or --context"))
+	}
+	if !mesh.IsDNSLabel(c.systemNamespace()) {
+		errs = append(errs, fmt.Errorf("system namespace %q is not a DNS label", c.SystemNamespace))
 	}
 	if !c.ClusterID.Valid() {
 		errs = append(errs, fmt.Errorf("cluster id %q: want letters, digits, '.', '-' and '_', at most 63", c.ClusterID))

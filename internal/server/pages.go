@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/meshctl/meshctl/internal/server/admin"
@@ -59,6 +60,8 @@ func (c *clusterStatus) note() string {
 	switch {
 	case c.Error != "":
 		return fmt.Sprintf("cluster %s: not read: %s", c.Cluster, c.Error)
+	case c.API != nil && len(c.API.Errors()) > 0:
+		return fmt.Sprintf("cluster %s: not followed: %s", c.Cluster, strings.Join(c.API.Errors(), "; "))
 	case !c.Synced:
 		return fmt.Sprintf("cluster %s: not read yet", c.Cluster)
 	}

@@ -62,11 +62,8 @@ func New(cfg Config) (_ *Server, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	// Before a CA is made for a mesh that is not there.
-	if info, err := os.Stat(cfg.ConfigDir); err != nil {
-		return nil, fmt.Errorf("configuration directory of cluster %s: %w", cfg.ClusterID, err)
-	} else if !info.IsDir() {
-		return nil, fmt.Errorf("configuration directory of cluster %s: %s is not a directory", cfg.ClusterID, cfg.ConfigDir)
+	if err := checkConfigDir(&cfg); err != nil {
+		return nil, err
 	}
 	s := &Server{cfg: cfg, metrics: prometheus.NewRegistry()}
 	s.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -88,7 +85,7 @@ func New(cfg Config) (_ *Server, err error) {
 	s.registry = registry.New(registry.Config{
 		Local: cfg.ClusterID, Clusters: s.clusters(),
 		Network:     map[mesh.ClusterID]mesh.NetworkID{cfg.ClusterID: cfg.Network},
-		TrustDomain: cfg.TrustDomain, SystemNamespace: mesh.DefaultSystemNamespace,
+		TrustDomain: cfg.TrustDomain, SystemNamespace: cfg.systemNamespace(),
 		Publish: s.publish, Log: cfg.Log, Now: cfg.Now,
 	})
 	s.sources = newClusters(&s.cfg, s.registry, s.metrics)
@@ -100,6 +97,21 @@ func New(cfg Config) (_ *Server, err error) {
 			"addr", a.String(), "fix", "--grpc-addr 127.0.0.1:15010, or empty")
 	}
 	return s, nil
+}
+
+// checkConfigDir is asked before a CA is made for a mesh that is not there.
+func checkConfigDir(cfg *Config) error {
+	if cfg.ConfigDir == "" {
+		return nil
+	}
+	info, err := os.Stat(cfg.ConfigDir)
+	switch {
+	case err != nil:
+		return fmt.Errorf("configuration directory of cluster %s: %w", cfg.ClusterID, err)
+	case !info.IsDir():
+		return fmt.Errorf("configuration directory of cluster %s: %s is not a directory", cfg.ClusterID, cfg.ConfigDir)
+	}
+	return nil
 }
 
 func (s *Server) clusters() []mesh.ClusterID {
@@ -246,7 +258,7 @@ func (s *Server) notReady() []string {
 		return s.ca.Problems()
 	}
 	if !s.ready.Load() {
-		return []string{"the configuration was not read completely yet"}
+		return append([]string{"the configuration was not read completely yet"}, s.sources.faults()...)
 	}
 	return nil
 }

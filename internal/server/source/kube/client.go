@@ -1,0 +1,172 @@
+package kube
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/json"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	"k8s.io/client-go/rest"
+
+	"github.com/meshctl/meshctl/internal/server/source"
+)
+
+// Forms in which the API gives objects. Those of resources that are defined by
+// others exist in JSON alone.
+const (
+	mediaProtobuf = "application/vnd.kubernetes.protobuf"
+	mediaJSON     = "application/json"
+	// asMetadata asks for the metadata of objects instead of all of them.
+	asMetadata = ";as=PartialObjectMetadata%s;g=meta.k8s.io;v=v1"
+)
+
+// maxStatus is how much of an answer that is an error is read, in bytes.
+const maxStatus = 64 << 10
+
+// client asks one Kubernetes API.
+type client struct {
+	http *http.Client
+	base *url.URL
+}
+
+func newClient(cfg *rest.Config) (*client, error) {
+	base, _, err := rest.DefaultServerUrlFor(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("address of the Kubernetes API: %w", err)
+	}
+	h, err := rest.HTTPClientFor(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the Kubernetes API at %s: %w", base.Host, err)
+	}
+	own := *h
+	own.Timeout = 0 // a watch lasts; each request has a bound of its own
+	own.CheckRedirect = func(req *http.Request, _ []*http.Request) error {
+		return fmt.Errorf("redirected to %s, which is not followed", req.URL.Redacted())
+	}
+	return &client{http: &own, base: base}, nil
+}
+
+func (c *client) close() { utilnet.CloseIdleConnectionsFor(c.http.Transport) }
+
+// get asks for a path. The answer is a good one and its body in the form that
+// was asked for.
+func (c *client) get(ctx context.Context, path string, query url.Values, accept string) (io.ReadCloser, error) {
+	u := c.base.JoinPath(path)
+	u.RawQuery = query.Encode()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Accept", accept)
+	resp, err := c.http.Do(req)
+	if err != nil {
+		if cause := context.Cause(ctx); cause != nil {
+			return nil, cause
+		}
+		// Without method and address, which differ from resource to resource.
+		if wrapped, ok := errors.AsType[*url.Error](err); ok {
+			err = wrapped.Err
+		}
+		return nil, err
+	}
+	media, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type"))
+	if resp.StatusCode != http.StatusOK {
+		defer resp.Body.Close()
+		return nil, readStatus(resp, media)
+	}
+	if want, _, _ := strings.Cut(accept, ";"); media != want {
+		_ = resp.Body.Close()
+		return nil, &answerError{fmt.Errorf("answers with %q, want %s", media, want)}
+	}
+	return resp.Body, nil
+}
+
+// statusError is an answer other than 200.
+type statusError struct {
+	code  int
+	retry time.Duration // when the API asks to wait
+	text  string
+}
+
+func (e *statusError) Error() string {
+	return strings.TrimSuffix(fmt.Sprintf("%d %s: %s", e.code, http.StatusText(e.code), e.text), ": ")
+}
+
+func isStatus(err error, code int) bool {
+	e, ok := errors.AsType[*statusError](err)
+	return ok && e.code == code
+}
+
+// answerError says that an answer is not what an API server gives.
+type answerError struct{ err error }
+
+func (e *answerError) Error() string { return "bad answer: " + e.err.Error() }
+func (e *answerError) Unwrap() error { return e.err }
+
+func readStatus(resp *http.Response, media string) error {
+	e := &statusError{code: resp.StatusCode}
+	if seconds, err := strconv.Atoi(resp.Header.Get("Retry-After")); err == nil && seconds > 0 {
+		e.retry = time.Duration(min(seconds, maxRetryAfter)) * time.Second
+	}
+	body, err := io.ReadAll(io.LimitReader(resp.Body, maxStatus))
+	if err != nil {
+		return e
+	}
+	if st := parseStatus(body, media); st != nil {
+		e.text = shorten(st.Message)
+	}
+	return e
+}
+
+// maxRetryAfter bounds how long an API may ask to wait, in seconds.
+const maxRetryAfter = 30
+
+func parseStatus(body []byte, media string) *metav1.Status {
+	st := &metav1.Status{}
+	switch media {
+	case mediaProtobuf:
+		raw, err := openEnvelope(body, "v1", "Status")
+		if err != nil || st.Unmarshal(raw) != nil {
+			return nil
+		}
+	case mediaJSON:
+		if json.Unmarshal(body, st) != nil {
+			return nil
+		}
+	default:
+		return nil
+	}
+	return st
+}
+
+// maxText bounds what of an API's words is repeated.
+const maxText = 300
+
+func shorten(s string) string {
+	s = strings.ToValidUTF8(strings.Join(strings.Fields(s), " "), "?")
+	if len(s) > maxText {
+		s = strings.ToValidUTF8(s[:maxText], "") + "…"
+	}
+	return s
+}
+
+// pathOf is the path of a resource in one of its versions.
+func pathOf(r *source.Resource, version, namespace string) string {
+	path := "/apis/" + r.Group + "/" + version
+	if r.Group == "" {
+		path = "/api/" + version
+	}
+	if namespace != "" {
+		path += "/namespaces/" + namespace
+	}
+	return path + "/" + r.Name
+}

@@ -1,0 +1,384 @@
+package kube
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source"
+)
+
+// waits are how long is waited for what.
+type waits struct {
+	answer    time.Duration // for the answer of a list or the start of a watch
+	list      time.Duration // for all pages of a list
+	idle      time.Duration // in a watch, for an event or a bookmark, of which one comes each minute
+	watch     time.Duration // how long a watch is asked to last, and up to twice as long
+	retry     time.Duration // before the second try, doubled with each one after it
+	maxRetry  time.Duration
+	installed time.Duration // between looks for a resource that is not installed
+}
+
+func (w waits) withDefaults() waits {
+	set := func(d *time.Duration, def time.Duration) { *d = cmp.Or(*d, def) }
+	set(&w.answer, 30*time.Second)
+	set(&w.list, 5*time.Minute)
+	set(&w.idle, 3*time.Minute)
+	set(&w.watch, 5*time.Minute)
+	set(&w.retry, 50*time.Millisecond)
+	set(&w.maxRetry, 4*time.Second)
+	set(&w.installed, time.Minute)
+	return w
+}
+
+// follower follows one resource of the cluster, in one namespace or in all.
+type follower struct {
+	*shared
+	res       source.Resource
+	namespace string
+	reading   reading
+	appeared  <-chan struct{} // the resource may be installed now
+	health    *health
+
+	// What follows belongs to run.
+	known     map[objectKey]known
+	version   string // of the API, empty until one is found
+	from      string // where a watch starts; empty is after a list
+	once      bool   // everything was read once, or there is nothing to read
+	failures  int    // in a row
+	toldNoUse bool
+	buf       []byte
+}
+
+// known is what is kept of an object.
+type known struct {
+	version string
+	size    int64
+	used    bool // it was handed over
+}
+
+func newFollower(s *shared, r source.Resource, namespace string) *follower {
+	f := &follower{
+		shared: s, res: r, namespace: namespace, reading: readingOf(&r),
+		known: make(map[objectKey]known), health: newHealth(&r, namespace),
+	}
+	if r.Custom {
+		f.appeared = s.definitions.watch(r.GroupResource())
+	}
+	return f
+}
+
+// run follows the resource until ctx ends.
+func (f *follower) run(ctx context.Context) {
+	for ctx.Err() == nil {
+		err := f.follow(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if err == nil {
+			f.failures = 0
+			continue
+		}
+		f.pause(ctx, f.fail(err))
+	}
+}
+
+var (
+	errExpired      = errors.New("the API server does not know any more what changed since: reading everything again")
+	errSilent       = fmt.Errorf("the watch has shown nothing for long: %w", errTimeout)
+	errNotInstalled = errors.New("the API server does not have the resource")
+	errBrief        = fmt.Errorf("the API server ends the watch at once: %w", io.EOF)
+)
+
+// fail notes what is wrong and returns how long to leave the API alone.
+func (f *follower) fail(err error) time.Duration {
+	f.failures++
+	verb := "watch"
+	if f.from == "" {
+		verb = "list"
+	}
+	cause, text := explain(err, verb, &f.res)
+	absent := errors.Is(err, errNotInstalled) || cause == CauseForbidden && f.res.Custom && f.definitions.lacks(f.res.GroupResource())
+	switch {
+	case errors.Is(err, errExpired), errors.Is(err, errSilent):
+		f.from = ""
+		return f.backoff(f.waits.maxRetry)
+	case absent && f.mayForget():
+		f.replace(nil)
+		if before := f.health.absent(f.Now()); before != "" {
+			f.recovered(before)
+		}
+		f.readOnceIf(true)
+		return f.backoff(f.waits.installed)
+	case cause == CauseTCP && f.failures == 1 && f.from != "":
+		return f.backoff(f.waits.maxRetry) // every connection ends some time
+	}
+	if before := f.health.fail(cause, text, f.Now()); before != text {
+		f.failed(f.res.GroupResource(), before, text)
+	}
+	f.readOnceIf(f.res.Optional && cause == CauseForbidden)
+	wait := f.backoff(f.waits.maxRetry)
+	if status, ok := errors.AsType[*statusError](err); ok {
+		wait = max(wait, status.retry)
+	}
+	return wait
+}
+
+// readOnceIf tells the source that the follower does not hold it up any more.
+func (f *follower) readOnceIf(is bool) {
+	if is && !f.once {
+		f.once = true
+		f.readOnce()
+	}
+}
+
+// mayForget reports whether a resource that is not there may take its objects
+// with it: an API server that starts does not know at first what is installed.
+func (f *follower) mayForget() bool {
+	return len(f.known) == 0 || f.definitions.lacks(f.res.GroupResource())
+}
+
+// backoff is between half of and the whole of a time that doubles.
+func (f *follower) backoff(most time.Duration) time.Duration {
+	d := float64(f.waits.retry) * math.Pow(2, float64(min(f.failures-1, 30)))
+	return time.Duration(min(d, float64(most)) * (0.5 + f.Jitter()/2))
+}
+
+func (f *follower) pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	case <-f.appeared:
+		f.failures = 0
+	}
+}
+
+// follow lists the resource, unless it is known where the watch ended, and
+// watches it until the watch ends.
+func (f *follower) follow(ctx context.Context) error {
+	if f.from == "" {
+		if err := f.list(ctx); err != nil {
+			return err
+		}
+		f.readOnceIf(true)
+	}
+	return f.watch(ctx)
+}
+
+// well notes that the API says what it is asked for.
+func (f *follower) well() {
+	if before := f.health.well(int64(len(f.known)), f.Now()); before != "" {
+		f.recovered(before)
+	}
+}
+
+// list reads everything anew. What is not there any more is deleted once the
+// whole list was read; an object that did not change is not handed over again.
+func (f *follower) list(ctx context.Context) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, f.waits.list, errTimeout)
+	defer cancel()
+	seen := make(map[objectKey]bool, len(f.known))
+	budget := f.Limits.List
+	var events []snapshot.Event
+	var next string
+	for {
+		p, err := f.page(ctx, next, &budget, func(b []byte) error {
+			o, err := f.decode(b)
+			if err != nil {
+				return err
+			}
+			if seen[o.key] = true; int64(len(seen)) > f.Limits.Objects {
+				return fmt.Errorf("a list of more than %d objects, which %w", f.Limits.Objects, errLimit)
+			}
+			if f.known[o.key].version == o.version && o.version != "" {
+				return nil
+			}
+			events, err = f.put(events, o)
+			return err
+		})
+		f.apply(events)
+		events = nil
+		if err != nil {
+			return err
+		}
+		if next = p.next; next == "" {
+			f.replace(seen)
+			f.from = p.version
+			f.well()
+			return nil
+		}
+	}
+}
+
+// page asks for a part of the list: the first one when next is empty.
+func (f *follower) page(ctx context.Context, next string, budget *int64, each func([]byte) error) (page, error) {
+	query := url.Values{"limit": {strconv.Itoa(f.reading.page)}}
+	if next != "" {
+		query.Set("continue", next)
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	answer := time.AfterFunc(f.waits.answer, func() { cancel(errTimeout) })
+	body, err := f.open(ctx, query, "List")
+	answer.Stop() // the whole list has a bound of its own
+	if err != nil {
+		return page{}, err
+	}
+	defer body.Close()
+	m := &meter{r: body, left: int(*budget), over: fmt.Errorf("a list of more than %d bytes, which %w", f.Limits.List, errLimit)}
+	p, err := f.form().list(m, each)
+	*budget = int64(m.left)
+	f.health.heard(f.Now())
+	switch {
+	case err != nil && context.Cause(ctx) != nil:
+		return p, context.Cause(ctx)
+	case err == nil && p.version == "":
+		return p, &answerError{errors.New("a list without a version")}
+	}
+	return p, err
+}
+
+// open asks for the resource in the version that is known, or else in each one
+// until one is there.
+func (f *follower) open(ctx context.Context, query url.Values, suffix string) (io.ReadCloser, error) {
+	accept := mediaProtobuf
+	switch {
+	case f.res.Kind == source.KindCustomResource:
+		accept += fmt.Sprintf(asMetadata, suffix)
+	case f.reading.make == nil:
+		accept = mediaJSON
+	}
+	if f.reading.selector != "" {
+		query.Set("fieldSelector", f.reading.selector)
+	}
+	versions := f.res.Versions
+	if f.version != "" {
+		versions = []string{f.version}
+	}
+	for _, version := range versions {
+		body, err := f.client.get(ctx, pathOf(&f.res, version, f.namespace), query, accept)
+		if err == nil {
+			f.version = version
+		}
+		if !isStatus(err, http.StatusNotFound) || !f.res.Custom {
+			return body, err
+		}
+	}
+	f.version, f.from = "", ""
+	return nil, errNotInstalled
+}
+
+// form is how the objects come.
+func (f *follower) form() form {
+	version := strings.TrimPrefix(f.res.Group+"/"+f.version, "/")
+	switch {
+	case f.res.Kind == source.KindCustomResource:
+		return form{version: "meta.k8s.io/v1", kind: "PartialObjectMetadata", max: f.Limits.Object}
+	case f.reading.make == nil:
+		return form{version: version, kind: f.res.KubeKind, json: true, max: f.Limits.Object}
+	}
+	return form{version: version, kind: f.res.KubeKind, max: f.Limits.Object}
+}
+
+// watch takes changes from where the list or the watch before ended.
+func (f *follower) watch(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	answer := time.AfterFunc(f.waits.answer, func() { cancel(errTimeout) })
+	lasts := f.waits.watch + time.Duration(f.Jitter()*float64(f.waits.watch))
+	body, err := f.open(ctx, url.Values{
+		"watch": {"1"}, "allowWatchBookmarks": {"true"}, "resourceVersion": {f.from},
+		"timeoutSeconds": {strconv.Itoa(int(lasts.Seconds()))},
+	}, "")
+	answer.Stop()
+	if isStatus(err, http.StatusGone) {
+		return errExpired
+	}
+	if err != nil {
+		return err
+	}
+	defer body.Close()
+	f.well()
+	heard := false
+	silence := time.AfterFunc(f.waits.idle, func() { cancel(errSilent) })
+	defer silence.Stop()
+	next := f.form().events(body)
+	for {
+		silence.Reset(f.waits.idle)
+		e, err := next()
+		if err == nil {
+			err = f.event(e)
+		}
+		switch {
+		case err == nil:
+			heard = true
+			f.failures = 0
+		case context.Cause(ctx) != nil:
+			return context.Cause(ctx)
+		case errors.Is(err, io.EOF) && heard:
+			return nil
+		case errors.Is(err, io.EOF):
+			return errBrief
+		default:
+			return err
+		}
+	}
+}
+
+// event uses one event of a watch.
+func (f *follower) event(e event) error {
+	f.health.heard(f.Now())
+	if e.typ == eventError {
+		return f.watchError(e.object)
+	}
+	o, err := f.decode(e.object)
+	if err != nil {
+		return err
+	}
+	var events []snapshot.Event
+	switch e.typ {
+	case eventAdded, eventModified:
+		if events, err = f.put(nil, o); err != nil {
+			return err
+		}
+	case eventDeleted:
+		events = f.remove(nil, o.key)
+	case eventBookmark:
+	default:
+		return &answerError{fmt.Errorf("an event of type %.100q", e.typ)}
+	}
+	f.apply(events)
+	f.health.count(int64(len(f.known)))
+	if o.version != "" {
+		f.from = o.version
+	}
+	return nil
+}
+
+func (f *follower) watchError(b []byte) error {
+	media := mediaProtobuf
+	if f.reading.make == nil {
+		media = mediaJSON
+	}
+	st := parseStatus(b, media)
+	switch {
+	case st == nil:
+		return &answerError{errors.New("an error that is no Status")}
+	case st.Code == http.StatusGone || st.Reason == metav1.StatusReasonExpired:
+		return errExpired
+	}
+	return &statusError{code: int(st.Code), text: shorten(st.Message)}
+}

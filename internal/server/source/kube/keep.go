@@ -1,0 +1,109 @@
+package kube
+
+import (
+	"encoding/binary"
+	"errors"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// fields are those of a message that are kept, by number; nil keeps a field
+// whole. What is left out is never decoded: most of an object is of no use here.
+type fields map[protowire.Number]fields
+
+var errMalformed = errors.New("malformed protobuf")
+
+// lengthSize is how many bytes the length of a kept message takes, so that it
+// can be written before it is known.
+const lengthSize = 4
+
+// strip appends what is kept of the message to dst.
+func (f fields) strip(dst, message []byte) ([]byte, error) {
+	for len(message) > 0 {
+		number, typ, n := protowire.ConsumeTag(message)
+		if n < 0 {
+			return nil, errMalformed
+		}
+		size := protowire.ConsumeFieldValue(number, typ, message[n:])
+		if size < 0 {
+			return nil, errMalformed
+		}
+		field := message[:n+size]
+		value := message[n : n+size]
+		message = message[n+size:]
+		inner, kept := f[number]
+		switch {
+		case !kept:
+			continue
+		case inner == nil:
+			dst = append(dst, field...)
+			continue
+		case typ != protowire.BytesType:
+			return nil, errMalformed
+		}
+		content, _ := protowire.ConsumeBytes(value)
+		dst = protowire.AppendTag(dst, number, typ)
+		start := len(dst)
+		dst = append(dst, make([]byte, lengthSize)...)
+		var err error
+		if dst, err = inner.strip(dst, content); err != nil {
+			return nil, err
+		}
+		length := len(dst) - start - lengthSize
+		if length >= 1<<(7*lengthSize) {
+			return nil, errMalformed
+		}
+		putLength(dst[start:], length)
+	}
+	return dst, nil
+}
+
+// putLength writes a length that takes lengthSize bytes, whatever it is.
+func putLength(b []byte, length int) {
+	for i := range lengthSize {
+		b[i] = byte(length>>(7*i))&0x7f | 0x80
+	}
+	b[lengthSize-1] &= 0x7f
+}
+
+// openEnvelope takes an object out of what the API wraps it in, and checks that
+// it is of that version and kind.
+func openEnvelope(b []byte, version, kind string) ([]byte, error) {
+	if len(b) < len(magic) || string(b[:len(magic)]) != magic {
+		return nil, errors.New("is not an object in protobuf")
+	}
+	var head, raw []byte
+	for b = b[len(magic):]; len(b) > 0; {
+		number, typ, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return nil, errMalformed
+		}
+		size := protowire.ConsumeFieldValue(number, typ, b[n:])
+		if size < 0 {
+			return nil, errMalformed
+		}
+		if typ == protowire.BytesType {
+			content, _ := protowire.ConsumeBytes(b[n : n+size])
+			switch number {
+			case envelopeType:
+				head = content
+			case envelopeRaw:
+				raw = content
+			}
+		}
+		b = b[n+size:]
+	}
+	return raw, checkType(head, version, kind)
+}
+
+// magic stands before every object in protobuf, which is then a message of
+// these fields.
+const (
+	magic = "k8s\x00"
+
+	envelopeType = 1 // apiVersion and kind
+	envelopeRaw  = 2 // the object
+)
+
+// bigEndian reads the length of a frame.
+func bigEndian(b []byte) int { return int(binary.BigEndian.Uint32(b)) }

@@ -1,0 +1,114 @@
+package kube
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source"
+)
+
+// put takes in a new or changed object. It appends what is to be handed over.
+func (f *follower) put(events []snapshot.Event, o object) ([]snapshot.Event, error) {
+	old, was := f.known[o.key]
+	more := int64(0)
+	if !was {
+		more = 1
+	}
+	if err := f.hold(more, o.size-old.size); err != nil {
+		return events, err
+	}
+	now := known{version: o.version, size: o.size, used: old.used}
+	if f.res.Kind == source.KindCustomResource {
+		f.known[o.key] = now
+		f.definitions.set(o.key.name, true)
+		return events, nil
+	}
+	r, err := o.convert(f.conv)
+	f.health.report(f.key(o.key), reasonsOf(r, err, old.used), f.Now(), f.Log)
+	switch {
+	case err != nil: // the last good version stays
+	case r.Object != nil:
+		now.used = true
+		events = append(events, snapshot.Event{Key: r.Key, Object: r.Object})
+		f.tellNoUse()
+	case old.used:
+		now.used = false
+		events = append(events, snapshot.Event{Key: f.key(o.key)})
+	}
+	f.known[o.key] = now
+	return events, nil
+}
+
+// reasonsOf are what is wrong with an object.
+func reasonsOf(r source.Result, err error, used bool) []string {
+	var out []string
+	if err != nil {
+		text := shorten(err.Error())
+		if used {
+			text += "; its last good version stays in use"
+		}
+		out = append(out, text)
+	}
+	for _, w := range r.Warnings[:min(len(r.Warnings), maxReasons)] {
+		out = append(out, shorten(w.Error()))
+	}
+	if more := len(r.Warnings) - maxReasons; more > 0 {
+		out = append(out, fmt.Sprintf("%d more reasons are not shown", more))
+	}
+	return out
+}
+
+// maxReasons is how many things that are wrong with one object are shown.
+const maxReasons = 10
+
+// remove forgets an object. It appends what is to be handed over.
+func (f *follower) remove(events []snapshot.Event, key objectKey) []snapshot.Event {
+	old, was := f.known[key]
+	if !was {
+		return events
+	}
+	delete(f.known, key)
+	_ = f.hold(-1, -old.size) // less is never too much
+	f.health.report(f.key(key), nil, f.Now(), f.Log)
+	if f.res.Kind == source.KindCustomResource {
+		f.definitions.set(key.name, false)
+	}
+	if old.used {
+		events = append(events, snapshot.Event{Key: f.key(key)})
+	}
+	return events
+}
+
+// replace removes what is not among the objects that a whole list has.
+func (f *follower) replace(seen map[objectKey]bool) {
+	var events []snapshot.Event
+	for key := range f.known {
+		if !seen[key] {
+			events = f.remove(events, key)
+		}
+	}
+	f.apply(events)
+	if f.res.Kind == source.KindCustomResource {
+		f.definitions.complete()
+	}
+}
+
+func (f *follower) apply(events []snapshot.Event) {
+	if len(events) > 0 {
+		f.sink.Apply(events)
+	}
+}
+
+func (f *follower) key(k objectKey) snapshot.Key {
+	return snapshot.Key{Kind: f.res.Kind, Cluster: f.Cluster, Namespace: k.namespace, Name: k.name}
+}
+
+// tellNoUse says once of a kind that generation does not use it yet.
+func (f *follower) tellNoUse() {
+	kinds := []snapshot.Kind{snapshot.KindDestinationRule, snapshot.KindVirtualService, snapshot.KindServiceEntry}
+	if !f.toldNoUse && slices.Contains(kinds, f.res.Kind) {
+		f.toldNoUse = true
+		f.Log.Info("objects of this kind have no effect yet", "kind", f.res.KubeKind)
+	}
+}

@@ -1,0 +1,148 @@
+package kube
+
+import (
+	stdjson "encoding/json"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source"
+)
+
+// message is an object of the API that comes in protobuf.
+type message interface {
+	Unmarshal([]byte) error
+	GetObjectMeta() metav1.Object
+}
+
+// reading says how the objects of a resource are asked for and read.
+type reading struct {
+	make     func() message // nil: it comes in JSON
+	keep     fields
+	selector string // of fields
+	page     int    // objects asked for at once
+}
+
+// pageSize is how many objects are asked for at once, secretPage those that may
+// be large.
+const (
+	pageSize   = 500
+	secretPage = 50
+)
+
+// The fields that source.Converter reads, by kind, as k8s.io/api numbers them.
+var (
+	metaFields  = fields{1: nil, 3: nil, 6: nil, 8: nil, 11: nil} // name, namespace, resourceVersion, creationTimestamp, labels
+	ownerFields = fields{1: nil, 3: nil, 6: nil}                  // kind, name, controller
+	container   = fields{6: {1: nil, 3: nil}, 24: nil}            // ports (name, containerPort), restartPolicy
+	podFields   = fields{
+		1: {1: nil, 3: nil, 6: nil, 8: nil, 11: nil, 13: ownerFields}, // and ownerReferences
+		// containers, serviceAccountName, serviceAccount, nodeName, hostNetwork, initContainers
+		2: {2: container, 8: nil, 9: nil, 10: nil, 11: nil, 20: container},
+		3: {1: nil, 6: nil, 12: nil}, // phase, podIP, podIPs
+	}
+	serviceFields = fields{
+		1: {1: nil, 3: nil, 6: nil, 8: nil, 11: nil, 12: nil}, // and annotations
+		2: {1: nil, 2: nil, 3: nil, 4: nil, 5: nil, 10: nil, 18: nil},
+		3: {1: nil}, // loadBalancer
+	}
+	sliceFields = fields{
+		1: metaFields,
+		2: {1: nil, 2: nil, 3: nil, 4: {1: nil, 2: nil, 3: nil}, 6: nil, 7: nil}, // addresses, conditions, hostname, targetRef, nodeName, zone
+		3: nil,
+		4: nil,
+	}
+	onlyMeta        = fields{1: metaFields}
+	secretFields    = fields{1: metaFields, 2: nil, 3: nil} // data, type
+	configMapFields = fields{1: metaFields, 2: nil}         // data
+	nameFields      = fields{1: {1: nil, 6: nil}}
+)
+
+// notCredentials are the types of Secrets that are no gateway's: most Secrets
+// of most clusters.
+const notCredentials = "type!=helm.sh/release.v1,type!=" + string(corev1.SecretTypeServiceAccountToken) +
+	",type!=" + string(corev1.SecretTypeDockercfg) + ",type!=" + string(corev1.SecretTypeDockerConfigJson) +
+	",type!=" + string(corev1.SecretTypeBasicAuth) + ",type!=" + string(corev1.SecretTypeSSHAuth) +
+	",type!=" + string(corev1.SecretTypeBootstrapToken)
+
+func readingOf(r *source.Resource) reading {
+	switch r.Kind {
+	case snapshot.KindNamespace:
+		return reading{func() message { return &corev1.Namespace{} }, onlyMeta, "", pageSize}
+	case snapshot.KindNode:
+		return reading{func() message { return &corev1.Node{} }, onlyMeta, "", pageSize}
+	case snapshot.KindPod:
+		return reading{func() message { return &corev1.Pod{} }, podFields, "status.phase!=" + string(corev1.PodFailed), pageSize}
+	case snapshot.KindService:
+		return reading{func() message { return &corev1.Service{} }, serviceFields, "", pageSize}
+	case snapshot.KindEndpointSlice:
+		return reading{func() message { return &discoveryv1.EndpointSlice{} }, sliceFields, "", pageSize}
+	case snapshot.KindSecret:
+		return reading{func() message { return &corev1.Secret{} }, secretFields, notCredentials, secretPage}
+	case snapshot.KindMeshSettings, snapshot.KindClusterSettings:
+		return reading{func() message { return &corev1.ConfigMap{} }, configMapFields, "metadata.name=" + r.Object, pageSize}
+	case source.KindCustomResource:
+		return reading{func() message { return &metav1.PartialObjectMetadata{} }, nameFields, "", pageSize}
+	}
+	return reading{page: pageSize}
+}
+
+// object is what one object of a list or watch says.
+type object struct {
+	key     objectKey
+	version string
+	size    int64
+	convert func(*source.Converter) (source.Result, error)
+}
+
+// objectKey names an object of one resource.
+type objectKey struct{ namespace, name string }
+
+// decode reads an object as far as it is used. Nothing of it refers to b.
+func (f *follower) decode(b []byte) (object, error) {
+	if f.reading.make == nil {
+		return f.decodeJSON(b)
+	}
+	stripped, err := f.reading.keep.strip(f.buf[:0], b)
+	if err != nil {
+		return object{}, &answerError{err}
+	}
+	f.buf = stripped
+	o := f.reading.make()
+	if err := o.Unmarshal(stripped); err != nil {
+		return object{}, &answerError{errMalformed}
+	}
+	meta := o.GetObjectMeta()
+	return object{
+		key: objectKey{meta.GetNamespace(), meta.GetName()}, version: meta.GetResourceVersion(), size: int64(len(stripped)),
+		convert: func(c *source.Converter) (source.Result, error) { return c.Convert(o, snapshot.Place{}) },
+	}, nil
+}
+
+func (f *follower) decodeJSON(b []byte) (object, error) {
+	var head struct {
+		APIVersion string `json:"apiVersion"`
+		Kind       string `json:"kind"`
+		Metadata   struct {
+			Namespace       string `json:"namespace"`
+			Name            string `json:"name"`
+			ResourceVersion string `json:"resourceVersion"`
+		} `json:"metadata"`
+	}
+	if err := stdjson.Unmarshal(b, &head); err != nil {
+		return object{}, &answerError{err}
+	}
+	group, _, _ := strings.Cut(head.APIVersion, "/")
+	if group != f.res.Group || head.Kind != f.res.KubeKind {
+		return object{}, &answerError{fmt.Errorf("holds a %.100q of %.100q", head.Kind, head.APIVersion)}
+	}
+	m := head.Metadata
+	return object{
+		key: objectKey{m.Namespace, m.Name}, version: m.ResourceVersion, size: int64(len(b)),
+		convert: func(c *source.Converter) (source.Result, error) { return c.DecodeJSON(b) },
+	}, nil
+}

@@ -1,0 +1,175 @@
+package kube
+
+import (
+	"cmp"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source"
+)
+
+// Status is how far a cluster was read and how it is followed.
+type Status struct {
+	// Synced is set once everything was read for the first time.
+	Synced bool
+	// Resources are in the order of source.Watched.
+	Resources []ResourceStatus
+	// Problems are the objects that are not used, or not all of them, sorted.
+	Problems []Problem `json:",omitempty"`
+}
+
+// Errors are what keeps resources from being followed, each once.
+func (s *Status) Errors() []string {
+	var out []string
+	for _, r := range s.Resources {
+		if r.Error != "" && !slices.Contains(out, r.Error) {
+			out = append(out, r.Error)
+		}
+	}
+	return out
+}
+
+// ResourceStatus is how one resource is followed.
+type ResourceStatus struct {
+	// Resource is a name such as services or gateways.networking.istio.io.
+	Resource string
+	// Namespace is the only one that is read, Object the only object; empty is
+	// every one.
+	Namespace string `json:",omitempty"`
+	Object    string `json:",omitempty"`
+	// Synced is set once everything was read for the first time.
+	Synced bool
+	// Objects are those that are known.
+	Objects int64
+	// Heard is when the API server last said something about the resource: a
+	// list, an event or a bookmark, of which one comes each minute. It is zero
+	// when it never did.
+	Heard time.Time
+	// Cause and Error say why the resource is not followed, since when; empty
+	// when it is. A resource that is not installed has a cause and no error.
+	Cause Cause     `json:",omitempty"`
+	Error string    `json:",omitempty"`
+	Since time.Time `json:",omitzero"`
+}
+
+// Problem is an object that is not used, or not all of it.
+type Problem struct {
+	// Object is kind and namespace/name.
+	Object string
+	// Reasons say what is wrong and what is used instead.
+	Reasons []string
+	// Since is when they were first seen.
+	Since time.Time
+}
+
+// maxProblems is how many objects of one resource are told of.
+const maxProblems = 100
+
+// Status may be called from any goroutine. The result is the caller's.
+func (s *Source) Status() Status {
+	st := Status{Synced: s.synced.Load()}
+	followers := s.followers.Load()
+	if followers == nil {
+		return st
+	}
+	for _, f := range *followers {
+		r, problems := f.health.status()
+		st.Resources = append(st.Resources, r)
+		st.Problems = append(st.Problems, problems...)
+	}
+	slices.SortFunc(st.Problems, func(a, b Problem) int { return cmp.Compare(a.Object, b.Object) })
+	return st
+}
+
+// health is what one follower shows of itself.
+type health struct {
+	mu       sync.Mutex
+	is       ResourceStatus
+	problems map[snapshot.Key]Problem
+}
+
+func newHealth(r *source.Resource, namespace string) *health {
+	return &health{is: ResourceStatus{Resource: r.GroupResource(), Namespace: namespace, Object: r.Object}, problems: make(map[snapshot.Key]Problem)}
+}
+
+func (h *health) status() (ResourceStatus, []Problem) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.is, slices.Collect(maps.Values(h.problems))
+}
+
+// well notes that the resource is followed. It returns what was wrong.
+func (h *health) well(objects int64, now time.Time) (before string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	before = h.is.Error
+	h.is.Synced, h.is.Objects, h.is.Heard = true, objects, now
+	h.is.Cause, h.is.Error, h.is.Since = "", "", time.Time{}
+	return before
+}
+
+// heard notes that the API server said something, count how much is known.
+func (h *health) heard(now time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.is.Heard = now
+}
+
+func (h *health) count(objects int64) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.is.Objects = objects
+}
+
+// absent notes that the resource is not installed. It returns what was wrong.
+func (h *health) absent(now time.Time) (before string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	before = h.is.Error
+	h.is.Synced, h.is.Objects, h.is.Heard = true, 0, now
+	h.is.Cause, h.is.Error, h.is.Since = CauseNotInstalled, "", time.Time{}
+	return before
+}
+
+// fail notes what is wrong. It returns what was wrong before.
+func (h *health) fail(c Cause, text string, now time.Time) (before string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	before = h.is.Error
+	if before == "" {
+		h.is.Since = now
+	}
+	h.is.Cause, h.is.Error = c, text
+	return before
+}
+
+// report notes what is wrong with an object, nothing when it is good, and logs
+// what came or went.
+func (h *health) report(key snapshot.Key, reasons []string, now time.Time, log *slog.Logger) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	old, was := h.problems[key]
+	name := objectName(key)
+	switch {
+	case slices.Equal(old.Reasons, reasons):
+	case len(reasons) == 0:
+		delete(h.problems, key)
+		log.Info("problem of the configuration is gone", "object", name)
+	case was || len(h.problems) < maxProblems:
+		h.problems[key] = Problem{Object: name, Reasons: reasons, Since: now}
+		fallthrough
+	default:
+		log.Warn("configuration is not used", "object", name, "reasons", reasons)
+	}
+}
+
+func objectName(k snapshot.Key) string {
+	if k.Namespace == "" {
+		return string(k.Kind) + " " + k.Name
+	}
+	return string(k.Kind) + " " + k.Namespace + "/" + k.Name
+}
