@@ -27,7 +27,6 @@ import (
 	"github.com/meshctl/meshctl/internal/agent/bootstrap"
 	"github.com/meshctl/meshctl/internal/agent/process"
 	"github.com/meshctl/meshctl/internal/agent/sds"
-	"github.com/meshctl/meshctl/internal/agent/workloadcert"
 	"github.com/meshctl/meshctl/internal/dial"
 	"github.com/meshctl/meshctl/internal/files"
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -64,22 +63,10 @@ func Run(ctx context.Context, cfg Config, opts Options) error {
 		return fmt.Errorf("roots to check the certificate authority with: %w; name the file with --root-ca", err)
 	}
 	secrets := sds.New(opts.Log)
-	manager := workloadcert.NewManager(workloadcert.Config{
-		Identity: cfg.Identity,
-		Signer: &workloadcert.Client{
-			Addr:       net.JoinHostPort(cfg.CA.Host, strconv.Itoa(int(cfg.CA.Port))),
-			ServerName: cfg.CA.Name,
-			RootFile:   cfg.CARootFile,
-			TokenFile:  cfg.TokenFile,
-			Cluster:    cfg.Cluster,
-		},
-		TTL: cfg.SecretTTL, Grace: cfg.Grace, Jitter: cfg.Jitter,
-		Publish: func(c *workloadcert.Certificate) error { return publish(secrets, c) },
-		Log:     opts.Log, Now: opts.Now, Rand: opts.Rand,
-	})
+	manager, lists := newManager(cfg, opts, secrets)
 	admin := newAdmin(cfg)
 	defer admin.close()
-	status := newStatus(admin, manager.Status, opts)
+	status := newStatus(admin, manager.Status, lists.Status, opts)
 
 	// What serves Envoy goes on while Envoy drains, and ends after it.
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -95,6 +82,7 @@ func Run(ctx context.Context, cfg Config, opts Options) error {
 	if err == nil {
 		tasks.Go(func() error { return secrets.Serve(serving, socket) })
 		tasks.Go(func() error { manager.Run(serving); return nil })
+		tasks.Go(func() error { return lists.Run(serving) })
 		err = runEnvoy(ctx, serving, cfg, opts, admin, status)
 	}
 	stop()
@@ -154,14 +142,6 @@ func runEnvoy(ctx, serving context.Context, cfg Config, opts Options, admin *adm
 	}
 	opts.Log.Info("envoy has ended")
 	return nil
-}
-
-func publish(secrets *sds.Server, c *workloadcert.Certificate) error {
-	key, err := c.Key()
-	if err != nil {
-		return err
-	}
-	return secrets.Update(sds.Secrets{Chain: c.Chain(), Key: key, Roots: c.Roots()})
 }
 
 // sdsSocket is the path of the socket that Envoy gets its secrets from. Its

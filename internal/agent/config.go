@@ -25,8 +25,11 @@ type Config struct {
 	// CARootFile and XDSRootFile hold PEM roots. An empty XDSRootFile means
 	// that the roots of the mesh are those of the control plane too.
 	CARootFile, XDSRootFile string
-	TokenFile               string
-	SecretTTL               time.Duration
+	// CRLFile holds revocation lists, PEM. While it is not there, the control
+	// plane is asked for them.
+	CRLFile   string
+	TokenFile string
+	SecretTTL time.Duration
 	// Grace is the share of a certificate's life that is left at renewal,
 	// give or take Jitter.
 	Grace, Jitter float64
@@ -63,7 +66,7 @@ type Flags struct {
 	PodName, PodNamespace, InstanceIP               string
 	ServiceAccount, TrustDomain, ClusterID, Network string
 	DiscoveryAddress, CAAddress                     string
-	RootCA, Token                                   string
+	RootCA, CRL, Token                              string
 	ConfigPath, Envoy                               string
 	BindAddress                                     string
 	AdminPort, StatusPort, ReadyPort, StatsPort     int
@@ -90,6 +93,7 @@ type Input struct {
 const (
 	DefaultTokenFile     = "./var/run/secrets/tokens/istio-token"
 	DefaultRootFile      = "./var/run/secrets/istio/root-cert.pem"
+	DefaultCRLFile       = "./var/run/secrets/istio/crl/ca-crl.pem"
 	DefaultConfigPath    = "./etc/istio/proxy"
 	DefaultPodLabelsFile = "./etc/istio/pod/labels"
 	DefaultDiscovery     = "istiod.istio-system.svc:15012"
@@ -279,6 +283,9 @@ func (r *resolver) secrets(cfg *Config) {
 	cfg.TokenFile = f.Token
 	if cfg.TokenFile == "" {
 		cfg.TokenFile = DefaultTokenFile
+	}
+	if cfg.CRLFile = f.CRL; cfg.CRLFile == "" {
+		cfg.CRLFile = DefaultCRLFile
 	}
 	cfg.CARootFile = r.pick("root-ca", f.RootCA, "CA_ROOT_CA", DefaultRootFile).value
 	if xds := r.lookup("XDS_ROOT_CA"); f.RootCA == "" && xds != cfg.CARootFile {

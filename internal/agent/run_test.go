@@ -25,6 +25,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/meshctl/meshctl/internal/agent/catest"
+	"github.com/meshctl/meshctl/internal/agent/revocation"
 	"github.com/meshctl/meshctl/internal/agent/workloadcert"
 	"github.com/meshctl/meshctl/internal/dial"
 )
@@ -298,7 +299,7 @@ func TestReadiness(t *testing.T) {
 	defer admin.close()
 	cert := workloadcert.Status{Certificate: new(workloadcert.Certificate)}
 	newServer := func() *statusServer {
-		return newStatus(admin, func() workloadcert.Status { return cert }, Options{Log: slog.New(slog.DiscardHandler), Now: time.Now})
+		return newStatus(admin, func() workloadcert.Status { return cert }, func() revocation.Status { return revocation.Status{} }, Options{Log: slog.New(slog.DiscardHandler), Now: time.Now})
 	}
 	for name, tc := range map[string]struct{ stats, want string }{
 		"ready":     {good, ""},

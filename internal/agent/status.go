@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/meshctl/meshctl/internal/agent/revocation"
 	"github.com/meshctl/meshctl/internal/agent/workloadcert"
 )
 
@@ -31,8 +32,9 @@ type statusServer struct {
 	lastReason  atomic.Value // string, to log each reason once
 }
 
-func newStatus(admin *adminClient, cert func() workloadcert.Status, opts Options) *statusServer {
+func newStatus(admin *adminClient, cert func() workloadcert.Status, lists func() revocation.Status, opts Options) *statusServer {
 	registry := prometheus.NewRegistry()
+	listStats(registry, lists)
 	registry.MustRegister(
 		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 			Name:        "istio_agent_cert_expiry_seconds",
@@ -57,6 +59,29 @@ func newStatus(admin *adminClient, cert func() workloadcert.Status, opts Options
 	s := &statusServer{admin: admin, cert: cert, log: opts.Log, metrics: promhttp.HandlerFor(registry, promhttp.HandlerOpts{})}
 	s.lastReason.Store("")
 	return s
+}
+
+// listStats tell how the revocation lists are.
+func listStats(registry *prometheus.Registry, lists func() revocation.Status) {
+	gauge := func(name, help string, value func(revocation.Status) float64) {
+		registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return value(lists()) }))
+	}
+	gauge("meshctl_agent_revocation_lists", "Revocation lists that Envoy checks its peers with.",
+		func(s revocation.Status) float64 { return float64(s.Count) })
+	gauge("meshctl_agent_revocation_lists_until_timestamp", "When the first of the revocation lists has to be replaced, in seconds since 1970; 0 for never.",
+		func(s revocation.Status) float64 {
+			if s.Until.IsZero() {
+				return 0
+			}
+			return float64(s.Until.Unix())
+		})
+	gauge("meshctl_agent_revocation_lists_problems", "1 when there are no new revocation lists, or they have to be replaced soon; the log says why.",
+		func(s revocation.Status) float64 {
+			if s.Err != nil {
+				return 1
+			}
+			return 0
+		})
 }
 
 // terminate makes the proxy not ready for good.

@@ -65,6 +65,7 @@ code 1 and the cause when Envoy fails.`,
 		"`host:port` of the control plane (discoveryAddress of PROXY_CONFIG, default "+agent.DefaultDiscovery+")")
 	fs.StringVar(&f.CAAddress, "ca-address", "", "`host:port` of the certificate authority (CA_ADDR, default that of the control plane)")
 	fs.StringVar(&f.RootCA, "root-ca", "", "`file` of roots to check both with, PEM (CA_ROOT_CA, XDS_ROOT_CA, default "+agent.DefaultRootFile+")")
+	fs.StringVar(&f.CRL, "crl", "", "`file` of revocation lists, PEM, followed; while it is not there, the control plane is asked for them (default "+agent.DefaultCRLFile+")")
 	fs.StringVar(&f.Token, "token", "", "`file` of the token that proves who the pod is (default "+agent.DefaultTokenFile+")")
 	fs.StringVar(&f.ConfigPath, "config-path", "", "`directory` for the bootstrap and the SDS socket (configPath, default "+agent.DefaultConfigPath+")")
 	fs.StringVar(&f.Envoy, "envoy", "", "`path` of Envoy (binaryPath, default envoy on PATH)")

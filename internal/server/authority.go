@@ -2,6 +2,7 @@ package server
 
 import (
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/ca"
 	"github.com/meshctl/meshctl/internal/server/issuer"
+	"github.com/meshctl/meshctl/internal/server/xds"
 )
 
 // loadCA loads the plugged-in CA, or makes and keeps a self-signed one. Either
@@ -88,6 +90,24 @@ func (s *Server) useCA(set *ca.Set) {
 		s.cfg.Log.Warn("the signing CA was made for another cluster", "ca", l[0], "cluster", s.cfg.ClusterID)
 	}
 	s.issuer.SetAuthority(set.Authority)
+	s.trusted.Store(nil)
+	if set.ForPeers.Withheld {
+		return
+	}
+	t, err := xds.NewTrust(certs.EncodeCerts(set.Roots...), []byte(set.ForPeers.PEM))
+	if err != nil {
+		s.cfg.Log.Error("agents are not told of roots and revocation lists", "error", err)
+		return
+	}
+	s.trusted.Store(t)
+}
+
+// trustForPeers is what agents hand to their Envoys.
+func (s *Server) trustForPeers() (*xds.Trust, error) {
+	if t := s.trusted.Load(); t != nil {
+		return t, nil
+	}
+	return nil, errors.New("the revocation lists of the control plane cannot be used by proxies")
 }
 
 // makeServing makes the certificate of the secure port; each handshake has one

@@ -39,6 +39,7 @@ type Server struct {
 	serving  *issuer.ServingCertificate
 	tokens   map[mesh.ClusterID][]authn.TokenVerifier
 	callers  atomic.Pointer[callers]
+	trusted  atomic.Pointer[xds.Trust] // nil while there are lists that proxies cannot use
 	registry *registry.Registry
 	hub      *xds.Hub
 	sources  *clusters

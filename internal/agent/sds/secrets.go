@@ -23,9 +23,9 @@ const (
 const secretType = xdswire.SecretType
 
 // Secrets is what an Envoy needs to prove itself and to check others, each
-// part PEM: the certificate with its intermediates, leaf first, its key, and
-// the roots of the mesh.
-type Secrets struct{ Chain, Key, Roots []byte }
+// part PEM: the certificate with its intermediates, leaf first, its key, the
+// roots of the mesh, and if there are any, the revocation lists of its CAs.
+type Secrets struct{ Chain, Key, Roots, Lists []byte }
 
 // secret is one encoded resource. Its version is a hash of its content.
 type secret struct {
@@ -34,6 +34,10 @@ type secret struct {
 }
 
 func (s Secrets) encode() (map[string]*secret, error) {
+	peers := &tlsv3.CertificateValidationContext{TrustedCa: inline(s.Roots)}
+	if len(s.Lists) > 0 {
+		peers.Crl = inline(s.Lists)
+	}
 	messages := []*tlsv3.Secret{
 		{
 			Name: Certificate,
@@ -44,9 +48,7 @@ func (s Secrets) encode() (map[string]*secret, error) {
 		},
 		{
 			Name: Roots,
-			Type: &tlsv3.Secret_ValidationContext{ValidationContext: &tlsv3.CertificateValidationContext{
-				TrustedCa: inline(s.Roots),
-			}},
+			Type: &tlsv3.Secret_ValidationContext{ValidationContext: peers},
 		},
 	}
 	out := make(map[string]*secret, len(messages))

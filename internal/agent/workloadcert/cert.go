@@ -39,6 +39,10 @@ func (c *Certificate) Key() ([]byte, error) { return certs.EncodeKey(c.key) }
 // Roots is what peers are checked against, in PEM. Equal sets are equal bytes.
 func (c *Certificate) Roots() []byte { return certs.EncodeCerts(c.roots...) }
 
+// Certificates are the certificate and its intermediates, leaf first, and what
+// peers are checked against. They are not to be changed.
+func (c *Certificate) Certificates() (chain, roots []*x509.Certificate) { return c.chain, c.roots }
+
 // client returns the certificate to show when connecting.
 func (c *Certificate) client() *tls.Certificate {
 	out := &tls.Certificate{PrivateKey: c.key, Leaf: c.chain[0]}

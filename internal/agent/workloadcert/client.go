@@ -51,45 +51,88 @@ type Current struct {
 }
 
 // Sign returns the certificate for a request, PEM, of the wished life time,
-// with the roots of the authority and those of RootFile. The caller proves
-// itself by the token and by the certificate that it has; one of them may be
-// missing.
+// with the roots of the authority and those of RootFile.
 func (c *Client) Sign(ctx context.Context, csr []byte, ttl time.Duration, current Current) (Response, error) {
+	rootFile, err := c.roots()
+	if err != nil {
+		return Response{}, err
+	}
+	var chain []string
+	err = c.call(ctx, rootFile, current, func(ctx context.Context, conn grpc.ClientConnInterface) error {
+		resp, err := securityv1.NewIstioCertificateServiceClient(conn).CreateCertificate(ctx, &securityv1.IstioCertificateRequest{
+			Csr:              string(csr),
+			ValidityDuration: int64(ttl / time.Second),
+		})
+		chain = resp.GetCertChain()
+		return err
+	})
+	if err != nil {
+		return Response{}, c.explain(err)
+	}
+	return parseResponse(chain, rootFile)
+}
+
+// Call makes a call of another service of the authority as Sign does.
+func (c *Client) Call(ctx context.Context, current Current, do func(context.Context, grpc.ClientConnInterface) error) error {
+	rootFile, err := c.roots()
+	if err != nil {
+		return err
+	}
+	if err := c.call(ctx, rootFile, current, do); err != nil {
+		return c.explain(err)
+	}
+	return nil
+}
+
+// explain names the authority, and what it answered.
+func (c *Client) explain(err error) error {
+	if s, ok := status.FromError(err); ok {
+		return &answerError{fmt.Sprintf("certificate authority %s: %s: %s", c.Addr, s.Code(), s.Message()), s}
+	}
+	return err
+}
+
+// answerError is an answer of the authority, in words for a person.
+type answerError struct {
+	text   string
+	status *status.Status
+}
+
+func (e *answerError) Error() string { return e.text }
+
+// GRPCStatus implements what status.Code looks for.
+func (e *answerError) GRPCStatus() *status.Status { return e.status }
+
+func (c *Client) roots() ([]*x509.Certificate, error) {
 	rootPEM, err := files.Read(c.RootFile, maxRootFile)
 	if err != nil {
-		return Response{}, fmt.Errorf("roots of the certificate authority: %w", err)
+		return nil, fmt.Errorf("roots of the certificate authority: %w", err)
 	}
-	rootFile, err := certs.ParseCerts(rootPEM)
+	roots, err := certs.ParseCerts(rootPEM)
 	if err != nil {
-		return Response{}, fmt.Errorf("roots of the certificate authority: %s: %w", c.RootFile, err)
+		return nil, fmt.Errorf("roots of the certificate authority: %s: %w", c.RootFile, err)
 	}
+	return roots, nil
+}
+
+// call makes one call over a connection of its own. The caller proves itself by
+// the token and by the certificate that it has; one of them may be missing.
+func (c *Client) call(ctx context.Context, roots []*x509.Certificate, current Current, do func(context.Context, grpc.ClientConnInterface) error) (err error) {
 	header := metadata.Pairs("ClusterID", string(c.Cluster))
 	token, err := c.token()
 	switch {
 	case err == nil:
 		header.Set("authorization", "Bearer "+token)
 	case current.Certificate == nil:
-		return Response{}, fmt.Errorf("token to ask for the first certificate with: %w", err)
+		return fmt.Errorf("token to prove without a certificate who the workload is: %w", err)
 	}
-	chain, err := c.call(metadata.NewOutgoingContext(ctx, header), slices.Concat(rootFile, current.Roots), current.Certificate, &securityv1.IstioCertificateRequest{
-		Csr:              string(csr),
-		ValidityDuration: int64(ttl / time.Second),
-	})
-	if err != nil {
-		return Response{}, fmt.Errorf("certificate authority %s: %w", c.Addr, err)
-	}
-	return parseResponse(chain, rootFile)
-}
-
-// call sends one request over a connection of its own.
-func (c *Client) call(ctx context.Context, roots []*x509.Certificate, current *tls.Certificate, req *securityv1.IstioCertificateRequest) (chain []string, err error) {
 	var show []tls.Certificate
-	if current != nil {
-		show = append(show, *current)
+	if current.Certificate != nil {
+		show = append(show, *current.Certificate)
 	}
-	config, err := dial.TLSConfig(certs.EncodeCerts(roots...), c.ServerName, show...)
+	config, err := dial.TLSConfig(certs.EncodeCerts(slices.Concat(roots, current.Roots)...), c.ServerName, show...)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	conn, err := grpc.NewClient(c.Addr,
 		grpc.WithTransportCredentials(credentials.NewTLS(config)),
@@ -98,15 +141,14 @@ func (c *Client) call(ctx context.Context, roots []*x509.Certificate, current *t
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxResponse)),
 	)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	defer func() { err = errors.Join(err, conn.Close()) }()
-	resp, err := securityv1.NewIstioCertificateServiceClient(conn).CreateCertificate(ctx, req)
-	if err != nil {
-		s := status.Convert(err)
-		return nil, fmt.Errorf("%s: %s", s.Code(), s.Message())
-	}
-	return resp.GetCertChain(), nil
+	defer func() {
+		if closed := conn.Close(); err == nil { // else it would hide the answer
+			err = closed
+		}
+	}()
+	return do(metadata.NewOutgoingContext(ctx, header), conn)
 }
 
 func (c *Client) token() (string, error) {

@@ -2,6 +2,7 @@ package workloadcert
 
 import (
 	"context"
+	"crypto/x509"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -36,7 +37,7 @@ type Config struct {
 	// certificate is renewed, give or take up to Jitter.
 	Grace, Jitter float64
 	// Publish is told of every certificate.
-	Publish func(*Certificate) error
+	Publish func(context.Context, *Certificate) error
 	Log     *slog.Logger
 	Now     func() time.Time
 	Rand    *rand.Rand
@@ -44,10 +45,12 @@ type Config struct {
 
 // Manager gets and renews one certificate.
 type Manager struct {
-	cfg Config
+	cfg   Config
+	again chan struct{} // capacity 1: renew now
 
-	mu     sync.Mutex
-	status Status
+	mu      sync.Mutex
+	status  Status
+	revoked *x509.Certificate // not to be shown
 }
 
 // Status is how a Manager does.
@@ -61,13 +64,48 @@ type Status struct {
 }
 
 // NewManager returns a manager that does nothing before Run.
-func NewManager(cfg Config) *Manager { return &Manager{cfg: cfg} }
+func NewManager(cfg Config) *Manager { return &Manager{cfg: cfg, again: make(chan struct{}, 1)} }
 
 // Status returns how the manager does. It may be called at any time.
 func (m *Manager) Status() Status {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.status
+}
+
+// Current returns what the workload can prove itself with now.
+func (m *Manager) Current() Current {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.show(m.status.Certificate)
+}
+
+// show is cert for the authority. The lock must be held.
+func (m *Manager) show(cert *Certificate) Current {
+	if cert == nil {
+		return Current{}
+	}
+	c := Current{Roots: cert.roots}
+	if cert.chain[0] != m.revoked && m.cfg.Now().Before(cert.NotAfter()) {
+		c.Certificate = cert.client()
+	}
+	return c
+}
+
+// Revoked says that the certificate in use, which begins with leaf, was revoked:
+// another one is got at once, by the token.
+func (m *Manager) Revoked(leaf *x509.Certificate) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.revoked == leaf {
+		return
+	}
+	m.revoked = leaf
+	m.cfg.Log.Error("the certificate in use is revoked, getting another one by the token", "serial", leaf.SerialNumber.Text(16))
+	select {
+	case m.again <- struct{}{}:
+	default:
+	}
 }
 
 // Run gets a certificate and renews it until ctx ends. Failures are logged,
@@ -80,7 +118,7 @@ func (m *Manager) Run(ctx context.Context) {
 		lastText string
 	)
 	for {
-		next, err := m.renew(ctx, current)
+		next, err := m.renew(ctx, current, failures)
 		if ctx.Err() != nil {
 			return
 		}
@@ -102,7 +140,7 @@ func (m *Manager) Run(ctx context.Context) {
 			}
 		}
 		m.note(current, err)
-		if !sleep(ctx, max(wait, floor)) {
+		if !m.sleep(ctx, max(wait, floor), floor) {
 			return
 		}
 	}
@@ -118,8 +156,10 @@ func (m *Manager) note(current *Certificate, err error) {
 	}
 }
 
-// renew gets one certificate with a new key and publishes it.
-func (m *Manager) renew(ctx context.Context, current *Certificate) (*Certificate, error) {
+// renew gets one certificate with a new key and publishes it. After a failure
+// every second try is by the token alone: who shows a certificate that was
+// revoked is not let in.
+func (m *Manager) renew(ctx context.Context, current *Certificate, failures int) (*Certificate, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
 	key, err := certs.GenerateKey(certs.ECDSAP256)
@@ -130,12 +170,11 @@ func (m *Manager) renew(ctx context.Context, current *Certificate) (*Certificate
 	if err != nil {
 		return nil, err
 	}
-	var have Current
-	if current != nil {
-		have.Roots = current.roots
-		if m.cfg.Now().Before(current.NotAfter()) {
-			have.Certificate = current.client()
-		}
+	m.mu.Lock()
+	have := m.show(current)
+	m.mu.Unlock()
+	if failures%2 == 1 {
+		have.Certificate = nil
 	}
 	response, err := m.cfg.Signer.Sign(ctx, csr, m.cfg.TTL, have)
 	if err != nil {
@@ -145,7 +184,7 @@ func (m *Manager) renew(ctx context.Context, current *Certificate) (*Certificate
 	if err != nil {
 		return nil, err
 	}
-	return cert, m.cfg.Publish(cert)
+	return cert, m.cfg.Publish(ctx, cert)
 }
 
 // renewIn returns how long cert is to be used. It is an error when cert is
@@ -172,8 +211,23 @@ func (m *Manager) backoff(failures int) time.Duration {
 	return d/2 + time.Duration(m.cfg.Rand.Float64()*float64(d/2))
 }
 
-// sleep waits for d; it is false when ctx ended first.
-func sleep(ctx context.Context, d time.Duration) bool {
+// sleep waits for d, or for news of a revocation and least; it is false when
+// ctx ended first.
+func (m *Manager) sleep(ctx context.Context, d, least time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-m.again:
+		return pause(ctx, least)
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// pause waits for d; it is false when ctx ended first.
+func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {

@@ -21,6 +21,8 @@ type signer struct {
 	times  []time.Time
 	shown  []bool
 	silent bool // never answer
+	// refuseShown refuses who shows a certificate.
+	refuseShown bool
 }
 
 func (s *signer) Sign(ctx context.Context, csr []byte, ttl time.Duration, current Current) (Response, error) {
@@ -30,7 +32,7 @@ func (s *signer) Sign(ctx context.Context, csr []byte, ttl time.Duration, curren
 		<-ctx.Done()
 		return Response{}, ctx.Err()
 	}
-	if s.fail > 0 {
+	if s.fail > 0 || s.refuseShown && current.Certificate != nil {
 		s.fail--
 		return Response{}, errors.New("not now")
 	}
@@ -45,12 +47,12 @@ func (s *signer) Sign(ctx context.Context, csr []byte, ttl time.Duration, curren
 }
 
 // runManager runs a manager for d of fake time.
-func runManager(t *testing.T, s *signer, d time.Duration, adjust func(*Config)) (m *Manager, published []*Certificate, log string) {
+func runManager(t *testing.T, s *signer, d time.Duration, adjust func(*Config), made ...func(*Manager)) (m *Manager, published []*Certificate, log string) {
 	t.Helper()
 	var text strings.Builder
 	cfg := Config{
 		Identity: catest.Identity(), Signer: s, TTL: 10 * time.Minute, Grace: 0.5, Jitter: 0.01,
-		Publish: func(c *Certificate) error { published = append(published, c); return nil },
+		Publish: func(_ context.Context, c *Certificate) error { published = append(published, c); return nil },
 		Log:     slog.New(slog.NewTextHandler(&text, nil)),
 		Now:     time.Now, Rand: rand.New(rand.NewPCG(1, 2)),
 	}
@@ -58,6 +60,9 @@ func runManager(t *testing.T, s *signer, d time.Duration, adjust func(*Config)) 
 		adjust(&cfg)
 	}
 	m = NewManager(cfg)
+	for _, f := range made {
+		f(m)
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	defer cancel()
 	m.Run(ctx)
@@ -151,10 +156,48 @@ func TestManagerWithWrongClock(t *testing.T) {
 func TestManagerTellsOfPublish(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, _, _ := runManager(t, &signer{ca: catest.New(t)}, time.Minute, func(c *Config) {
-			c.Publish = func(*Certificate) error { return errors.New("cannot publish") }
+			c.Publish = func(context.Context, *Certificate) error { return errors.New("cannot publish") }
 		})
 		if st := m.Status(); st.Certificate != nil || st.Err == nil || st.Err.Error() != "cannot publish" {
 			t.Errorf("status %+v", st)
+		}
+	})
+}
+
+// A certificate that was revoked is not shown, and another one is got at once.
+func TestManagerRenewsWhatIsRevoked(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &signer{ca: catest.New(t)}
+		var m *Manager
+		_, published, _ := runManager(t, s, time.Minute, func(c *Config) {
+			publish := c.Publish
+			c.Publish = func(ctx context.Context, cert *Certificate) error {
+				if len(s.times) == 1 {
+					time.AfterFunc(10*time.Second, func() {
+						m.Revoked(cert.chain[0])
+						m.Revoked(cert.chain[0])
+					})
+				}
+				return publish(ctx, cert)
+			}
+		}, func(made *Manager) { m = made })
+		if len(published) != 2 || s.shown[1] {
+			t.Errorf("%d certificates, shown %v, want a second one that is asked for without the first", len(published), s.shown)
+		}
+		if gap := s.times[1].Sub(s.times[0]); gap > 12*time.Second {
+			t.Errorf("it came after %v", gap)
+		}
+	})
+}
+
+// Who shows a certificate that the authority does not like is not let in, so
+// every second try is without.
+func TestManagerTriesWithoutTheCertificate(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &signer{ca: catest.New(t), refuseShown: true}
+		_, published, _ := runManager(t, s, 6*time.Minute, nil)
+		if len(published) != 2 {
+			t.Errorf("%d certificates, shown %v", len(published), s.shown)
 		}
 	})
 }

@@ -32,6 +32,9 @@ type Access struct {
 	// CheckNode compares what a proxy says of itself with who it is. Its
 	// error ends the stream with PermissionDenied.
 	CheckNode func(mesh.Caller, xdsgen.Node) error
+	// Trust returns what authenticated callers are told to check peers with.
+	// Its error means that they stay with what they have. May be nil.
+	Trust func() (*Trust, error)
 }
 
 // Register makes a server serve the hub's configuration over ADS and over the
@@ -133,18 +136,26 @@ func (h *Hub) panicked(log *slog.Logger, p any) error {
 // caller says who calls, and counts the stream for them until it is closed.
 func (s *service) caller(ctx context.Context) (caller mesh.Caller, counted *gate.Stream, err error) {
 	if s.access.Authenticate != nil {
-		caller, err = s.access.Authenticate(ctx)
-	}
-	if err != nil {
-		s.hub.cfg.Metrics.rejected.Inc()
-		s.hub.cfg.Log.Warn("caller not authenticated", "peer", peerAddr(ctx), "error", err)
-		if _, ok := status.FromError(err); ok {
-			return caller, nil, err // says itself what the caller may know
+		if caller, err = s.authenticate(ctx); err != nil {
+			return caller, nil, err
 		}
-		return caller, nil, status.Error(codes.Unauthenticated, "request authenticate failure")
 	}
 	counted, err = gate.ConnOf(ctx).OpenStream(caller.Identity)
 	return caller, counted, err
+}
+
+// authenticate says who calls. The error is for the caller.
+func (s *service) authenticate(ctx context.Context) (mesh.Caller, error) {
+	caller, err := s.access.Authenticate(ctx)
+	if err == nil {
+		return caller, nil
+	}
+	s.hub.cfg.Metrics.rejected.Inc()
+	s.hub.cfg.Log.Warn("caller not authenticated", "peer", peerAddr(ctx), "error", err)
+	if _, ok := status.FromError(err); ok {
+		return caller, err // says itself what the caller may know
+	}
+	return caller, status.Error(codes.Unauthenticated, "request authenticate failure")
 }
 
 // takeTurn waits until the stream may start. It makes room for others with

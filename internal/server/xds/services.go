@@ -14,7 +14,7 @@ import (
 
 // separateServices are the services of one type each, besides ADS. Their
 // calls end in what they give: StreamClusters and DeltaClusters. FetchClusters,
-// which polls, is not served.
+// which polls, is not served, and of FetchSecrets only what fetchMethods says.
 var separateServices = [...]struct{ name, of, typeURL string }{
 	{"envoy.service.cluster.v3.ClusterDiscoveryService", "Clusters", xdswire.ClusterType},
 	{"envoy.service.endpoint.v3.EndpointDiscoveryService", "Endpoints", xdswire.EndpointType},
@@ -36,9 +36,14 @@ func registerSeparate(r grpc.ServiceRegistrar, s *service) {
 			recv := receiver(s.hub, stream, d.typeURL, deltaType)
 			return serve(s, stream, xdswire.Delta, recv, (*session).delta)
 		}
+		var methods []grpc.MethodDesc
+		if d.typeURL == xdswire.SecretType {
+			methods = fetchMethods(s)
+		}
 		r.RegisterService(&grpc.ServiceDesc{
 			ServiceName: d.name,
 			HandlerType: (*any)(nil),
+			Methods:     methods,
 			Streams: []grpc.StreamDesc{
 				{StreamName: "Stream" + d.of, Handler: sotw, ServerStreams: true, ClientStreams: true},
 				{StreamName: "Delta" + d.of, Handler: delta, ServerStreams: true, ClientStreams: true},

@@ -1,0 +1,82 @@
+package revocation
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	secretv3 "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+// controlPlane is what lists that were asked for are said to be from.
+const controlPlane = "the control plane"
+
+// trustName is what the control plane calls what peers are checked with.
+const trustName = "ROOTCA"
+
+// ask asks the control plane, if it is time, and reports whether it has other
+// lists than before.
+func (l *Lists) ask(ctx context.Context) bool {
+	now := l.cfg.Now()
+	if now.Before(l.askAt) {
+		return false
+	}
+	l.askAt = now.Add(askInterval*9/10 + time.Duration(l.cfg.Rand.Float64()*float64(askInterval/5)))
+	answer, err := l.fetch(ctx)
+	switch {
+	case status.Code(err) == codes.Unimplemented:
+		// It is none of ours: then a file is the only way.
+		l.askAt = now.Add(askNever)
+		return false
+	case err != nil:
+		changed := text(l.source.err) != err.Error()
+		l.source.name, l.source.err = controlPlane, err
+		return changed
+	case len(answer.GetResources()) == 0 && answer.GetVersionInfo() == l.version:
+		changed := l.source.err != nil
+		l.source.err = nil
+		return changed
+	}
+	lists, err := listsOf(answer)
+	l.source = source{name: controlPlane, data: lists, err: err}
+	if err == nil {
+		l.version = answer.GetVersionInfo()
+	}
+	return true
+}
+
+func (l *Lists) fetch(ctx context.Context) (answer *discoveryv3.DiscoveryResponse, err error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	err = l.cfg.Call(ctx, func(ctx context.Context, conn grpc.ClientConnInterface) error {
+		answer, err = secretv3.NewSecretDiscoveryServiceClient(conn).FetchSecrets(ctx, &discoveryv3.DiscoveryRequest{
+			TypeUrl: xdswire.SecretType, ResourceNames: []string{trustName}, VersionInfo: l.version,
+		}, grpc.MaxCallRecvMsgSize(maxLists+1<<20))
+		return err
+	})
+	return answer, err
+}
+
+// listsOf takes the lists out of an answer, nil when there are none.
+func listsOf(answer *discoveryv3.DiscoveryResponse) ([]byte, error) {
+	for _, body := range answer.GetResources() {
+		var s tlsv3.Secret
+		if err := body.UnmarshalTo(&s); err != nil {
+			return nil, fmt.Errorf("the control plane's answer about revocation lists: %w", err)
+		}
+		if s.GetName() == trustName {
+			if lists := s.GetValidationContext().GetCrl().GetInlineBytes(); len(lists) > 0 {
+				return lists, nil
+			}
+			return nil, nil
+		}
+	}
+	return nil, fmt.Errorf("the control plane's answer about revocation lists is without %s", trustName)
+}

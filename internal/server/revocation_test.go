@@ -1,0 +1,161 @@
+package server
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/pem"
+	"math/big"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	secretv3 "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	"github.com/meshctl/meshctl/internal/certs"
+)
+
+// listOf is a revocation list of a.
+func listOf(t *testing.T, a *certs.Authority, until time.Time, revoked ...*x509.Certificate) string {
+	t.Helper()
+	template := &x509.RevocationList{Number: big.NewInt(1), ThisUpdate: time.Now().Add(-time.Hour), NextUpdate: until}
+	for _, c := range revoked {
+		template.RevokedCertificateEntries = append(template.RevokedCertificateEntries, x509.RevocationListEntry{SerialNumber: c.SerialNumber, RevocationTime: time.Now()})
+	}
+	der, err := x509.CreateRevocationList(rand.Reader, template, a.Cert, a.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: der}))
+}
+
+func (w *workload) dial(t *testing.T, s *Server) *grpc.ClientConn {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:"+s.secure.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{
+		MinVersion: tls.VersionTLS13, RootCAs: w.roots, ServerName: "istiod.istio-system.svc", Certificates: []tls.Certificate{w.cert},
+	})))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// fetch asks what peers are checked with.
+func fetch(t *testing.T, conn *grpc.ClientConn, have string, names ...string) (version string, peers *tlsv3.CertificateValidationContext, err error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	answer, err := secretv3.NewSecretDiscoveryServiceClient(conn).FetchSecrets(ctx, &discoveryv3.DiscoveryRequest{ResourceNames: names, VersionInfo: have})
+	if err != nil {
+		return "", nil, err
+	}
+	for _, r := range answer.GetResources() {
+		var secret tlsv3.Secret
+		if err := r.UnmarshalTo(&secret); err != nil {
+			t.Fatal(err)
+		}
+		peers = secret.GetValidationContext()
+	}
+	return answer.GetVersionInfo(), peers, nil
+}
+
+// C16: agents are told which lists their proxies are to check peers with, and
+// only of lists that proxies can work with.
+func TestCase_C16_ListsForPeers(t *testing.T) {
+	dir, root := filepath.Join(t.TempDir(), "cluster1"), newRoot(t)
+	signer := below(t, root, root)
+	saveCA(t, dir, signer)
+	s := start(t, func(c *Config) { c.CADir = dir })
+	conn := workloadOf(t, signer).dial(t, s)
+	none, peers, err := fetch(t, conn, "", "ROOTCA")
+	if err != nil || peers.GetCrl() != nil || string(peers.GetTrustedCa().GetInlineBytes()) != string(certs.EncodeCerts(root.Cert)) {
+		t.Fatalf("%v, %v, want the root and no lists", peers, err)
+	}
+	if v, again, err := fetch(t, conn, none, "ROOTCA"); v != none || again != nil || err != nil {
+		t.Errorf("%q, %v, %v, want no resources for who has them", v, again, err)
+	}
+	lists := listOf(t, root, time.Now().Add(time.Hour)) + listOf(t, signer, time.Now().Add(time.Hour))
+	write(t, dir, "ca-crl.pem", lists)
+	waitFor(t, "lists", func() bool { return s.ca.Current().ForPeers.Count == 2 })
+	good, peers, err := fetch(t, conn, none, "ROOTCA")
+	if err != nil || string(peers.GetCrl().GetInlineBytes()) != lists {
+		t.Fatalf("%v, %v, want the lists", peers, err)
+	}
+	// Envoy would refuse everybody by the root's list alone.
+	write(t, dir, "ca-crl.pem", listOf(t, root, time.Now().Add(time.Hour)))
+	waitFor(t, "an alarm", func() bool { return len(s.ca.Problems()) > 0 })
+	if v, again, err := fetch(t, conn, good, "ROOTCA"); v != good || again != nil || err != nil {
+		t.Errorf("%q, %v, %v, want the last good ones", v, again, err)
+	}
+	for name, ask := range map[string]func() error{
+		"another secret": func() error { _, _, err := fetch(t, conn, "", "kubernetes://a"); return err },
+		"two secrets":    func() error { _, _, err := fetch(t, conn, "", "ROOTCA", "default"); return err },
+		"without TLS": func() error {
+			plain, err := grpc.NewClient("passthrough:"+s.plain.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer plain.Close()
+			_, _, err = fetch(t, plain, "", "ROOTCA")
+			return err
+		},
+	} {
+		if err := ask(); status.Code(err) != codes.Unimplemented {
+			t.Errorf("%s: %v, want %v", name, err, codes.Unimplemented)
+		}
+	}
+	stranger := workloadOf(t, signer)
+	stranger.cert = tls.Certificate{}
+	if _, _, err := fetch(t, stranger.dial(t, s), "", "ROOTCA"); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("without a certificate: %v", err)
+	}
+}
+
+// C16: at the start, lists that proxies cannot work with are kept from agents
+// that have better ones.
+func TestCase_C16_ListsThatProxiesCannotUse(t *testing.T) {
+	dir, root := filepath.Join(t.TempDir(), "cluster1"), newRoot(t)
+	signer := below(t, root, root)
+	saveCA(t, dir, signer)
+	write(t, dir, "ca-crl.pem", listOf(t, root, time.Now().Add(time.Hour)))
+	s := start(t, func(c *Config) { c.CADir = dir })
+	if _, _, err := fetch(t, workloadOf(t, signer).dial(t, s), "", "ROOTCA"); status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "cannot be used by proxies") {
+		t.Errorf("error %v", err)
+	}
+}
+
+// C16: a list may be of another cluster's CA, which callers show: it counts for
+// what that CA signed, and for nothing that has its name.
+func TestCase_C16_ListOfAnotherCluster(t *testing.T) {
+	dir, root := filepath.Join(t.TempDir(), "cluster1"), newRoot(t)
+	signer, other, namesake := below(t, root, root), below(t, root, root), below(t, root, root)
+	saveCA(t, dir, signer)
+	bad, good, foreign := workloadOf(t, other), workloadOf(t, other), workloadOf(t, namesake)
+	later := time.Now().Add(time.Hour)
+	write(t, dir, "ca-crl.pem", listOf(t, root, later)+listOf(t, signer, later)+listOf(t, other, later, bad.cert.Leaf, foreign.cert.Leaf))
+	s := start(t, func(c *Config) { c.CADir = dir })
+	if problems := s.ca.Problems(); len(problems) > 0 {
+		t.Errorf("problems: %q", problems)
+	}
+	if _, err := bad.ask(t, s); err == nil {
+		t.Error("who is revoked is let in")
+	}
+	for _, w := range []*workload{good, foreign} {
+		if _, err := w.ask(t, s); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, text := page(t, s.http, "/ready?verbose"); !strings.Contains(text, "crl-unknown-issuer") {
+		t.Errorf("/ready?verbose has %q", text)
+	}
+}

@@ -1,0 +1,85 @@
+package xds
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+// trustName is what the validation context of the mesh is called, by agents'
+// proxies as well.
+const trustName = "ROOTCA"
+
+// Trust is what peers in the mesh are checked with: roots and revocation lists.
+// It is immutable and public.
+type Trust struct {
+	version string
+	body    *anypb.Any
+}
+
+// NewTrust makes a Trust of PEM. Without lists nobody is revoked.
+func NewTrust(roots, lists []byte) (*Trust, error) {
+	context := &tlsv3.CertificateValidationContext{TrustedCa: inlineBytes(roots)}
+	if len(lists) > 0 {
+		context.Crl = inlineBytes(lists)
+	}
+	body, err := xdswire.Any(&tlsv3.Secret{Name: trustName, Type: &tlsv3.Secret_ValidationContext{ValidationContext: context}})
+	if err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256(body.GetValue())
+	return &Trust{version: hex.EncodeToString(sum[:8]), body: body}, nil
+}
+
+func inlineBytes(data []byte) *corev3.DataSource {
+	return &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: data}}
+}
+
+// fetchMethods is the one unary method of the secrets' service: agents whose
+// pod has no file of revocation lists ask by it, from time to time, for what
+// their Envoy checks peers with. A request that says to hold the version that
+// there is gets an answer without resources.
+func fetchMethods(s *service) []grpc.MethodDesc {
+	return []grpc.MethodDesc{{
+		MethodName: "FetchSecrets",
+		Handler: func(_ any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+			in := xdswire.Received{Message: &discoveryv3.DiscoveryRequest{}}
+			if err := decode(&in); err != nil {
+				return nil, err
+			}
+			request, _ := in.Message.(*discoveryv3.DiscoveryRequest)
+			if in.Err != nil {
+				return nil, status.Error(codes.InvalidArgument, "request is malformed")
+			}
+			return s.fetchTrust(ctx, request)
+		},
+	}}
+}
+
+func (s *service) fetchTrust(ctx context.Context, r *discoveryv3.DiscoveryRequest) (*discoveryv3.DiscoveryResponse, error) {
+	if names := r.GetResourceNames(); s.access.Trust == nil || s.access.Authenticate == nil || len(names) != 1 || names[0] != trustName {
+		return nil, status.Error(codes.Unimplemented, "FetchSecrets is for "+trustName+" over TLS only: ask for others on a stream")
+	}
+	if _, err := s.authenticate(ctx); err != nil {
+		return nil, err
+	}
+	trust, err := s.access.Trust()
+	if err != nil {
+		return nil, status.Error(codes.Unavailable, err.Error())
+	}
+	answer := &discoveryv3.DiscoveryResponse{TypeUrl: xdswire.SecretType, VersionInfo: trust.version}
+	if r.GetVersionInfo() != trust.version {
+		answer.Resources = []*anypb.Any{trust.body}
+	}
+	return answer, nil
+}
