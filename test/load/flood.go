@@ -30,25 +30,38 @@ const (
 // flood measures how long others wait for a certificate while one identity
 // asks floodRate times a second. Rounds with and without it alternate.
 func (b *bench) flood(ctx context.Context, m *meshctl, clients []*grpc.ClientConn, requests []signing, config *tls.Config) error {
-	var without, with, sent []float64
+	var without, with, sent, cpu []float64
 	for range b.rounds {
+		before, err := m.cpu()
+		if err != nil {
+			return err
+		}
 		took, err := calm(ctx, clients, requests[1:])
 		if err != nil {
 			return err
 		}
 		without = append(without, percentile(took, 99))
+		between, err := m.cpu()
+		if err != nil {
+			return err
+		}
 		f, err := startFlood(ctx, m.secure, config, requests[0])
 		if err != nil {
 			return err
 		}
 		start := time.Now()
 		took, err = calm(ctx, clients, requests[1:])
-		answered := float64(f.answered.Load()) / time.Since(start).Seconds()
+		answered, wall := float64(f.answered.Load()), time.Since(start)
 		if err = errors.Join(err, f.stop()); err != nil {
 			return err
 		}
+		after, err := m.cpu()
+		if err != nil {
+			return err
+		}
 		with = append(with, percentile(took, 99))
-		sent = append(sent, answered)
+		sent = append(sent, answered/wall.Seconds())
+		cpu = append(cpu, (after-between-(between-before))/answered)
 	}
 	counted, err := m.counters()
 	if err != nil {
@@ -59,6 +72,7 @@ func (b *bench) flood(ctx context.Context, m *meshctl, clients []*grpc.ClientCon
 	}
 	what := fmt.Sprintf("one identity asks %d times a second: ", floodRate)
 	b.report.add(what+"answers to it", median(sent), perSecond, 0)
+	b.report.add(what+"server CPU for each", median(cpu), "seconds", 0)
 	b.report.add(what+"p99 of others", median(with), "seconds", 0)
 	b.report.add(what+"p99 of others, ratio to without it", median(with)/median(without), "ratio", 2)
 	return nil
@@ -135,12 +149,13 @@ type floodConn struct {
 	conn   net.Conn
 	framer *http2.Framer // to read
 	free   chan struct{} // holds one for each stream that is not answered
-	credit atomic.Int64  // bytes that the server takes
+	credit atomic.Int64  // bytes of messages that the server takes
 }
 
 func (c *floodConn) write(ctx context.Context, s signing) error {
 	defer func() { _ = c.conn.Close() }()
 	first, next := floodFrames(s)
+	message := int64(len(s.csr)) + 5
 	c.credit.Add(65_535)
 	const tick = time.Millisecond
 	ticks := time.NewTicker(tick)
@@ -163,11 +178,11 @@ func (c *floodConn) write(ctx context.Context, s signing) error {
 		due := int(time.Since(start).Seconds()*floodRate/floodConns) - sent
 		batch = batch[:0]
 		for range due {
-			if c.credit.Load() < int64(len(next)) || len(c.free) == cap(c.free) {
+			if c.credit.Load() < message || len(c.free) == cap(c.free) {
 				break
 			}
 			c.free <- struct{}{}
-			c.credit.Add(-int64(len(next)))
+			c.credit.Add(-message)
 			batch = appendFrames(batch, frames, stream)
 			frames, stream = next, stream+2
 		}

@@ -25,13 +25,19 @@ type proof struct {
 }
 
 func proofOf[T []byte | string](roots *x509.CertPool, parts ...T) proof {
-	var room [2 << 10]byte // most tokens fit
-	b := room[:0]
+	h := sha256.New()
+	var room [256]byte // in pieces: a copy of a token on the stack would make it grow
 	for _, p := range parts {
-		b = binary.BigEndian.AppendUint32(b, uint32(len(p)))
-		b = append(b, p...)
+		h.Write(binary.BigEndian.AppendUint32(room[:0], uint32(len(p))))
+		for len(p) > 0 {
+			n := copy(room[:], p)
+			h.Write(room[:n])
+			p = p[n:]
+		}
 	}
-	return proof{sha256.Sum256(b), roots}
+	p := proof{roots: roots}
+	h.Sum(p.sum[:0])
+	return p
 }
 
 // verified is who a proof proves, and until when.
