@@ -19,7 +19,8 @@ func TestParse(t *testing.T) {
 		{"nothing", "clusters: {}\n", mesh.ClusterSettings{}, ""},
 		{
 			"all", "clusters:\n  c2: {drain: true, weight: 50, onLost: drop, allow: [exec]}\n  c3: {}\n",
-			mesh.ClusterSettings{"c2": {Drain: true, Weight: 50, OnLost: mesh.Drop, Allow: []string{"exec"}}, "c3": {}}, "",
+			mesh.ClusterSettings{"c2": {Drain: true, Weight: 50, OnLost: mesh.Drop, Allow: []string{"exec"}}, "c3": {}},
+			"",
 		},
 		{"unknown field", "clusters:\n  c2: {drained: true}\n", nil, `unknown field "drained"`},
 		{"no mapping", "- c2\n", nil, "want clusters:"},

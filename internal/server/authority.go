@@ -155,7 +155,7 @@ func (s *Server) issuerCluster(signer *x509.Certificate) mesh.ClusterID {
 	if signer.Equal(set.Cert) {
 		return s.cfg.ClusterID
 	}
-	if l := signer.Subject.Locality; len(l) == 1 && slices.Contains(s.clusters(), mesh.ClusterID(l[0])) {
+	if l := signer.Subject.Locality; len(l) == 1 && s.sources.Has(mesh.ClusterID(l[0])) {
 		return mesh.ClusterID(l[0])
 	}
 	return ""

@@ -50,6 +50,11 @@ type Config struct {
 	// RemoteTimeout is how long serving waits for remote clusters to be read;
 	// default 30 s. Later they come in when they can.
 	RemoteTimeout time.Duration
+	// OnClusterLost is what happens to the endpoints of a cluster that is not
+	// followed any more; default mesh.Keep. Grace is how long after that
+	// mesh.Drop drops them; default 5 min.
+	OnClusterLost mesh.OnLost
+	Grace         time.Duration
 	// Network is that of the own cluster when its system namespace has no
 	// network label.
 	Network mesh.NetworkID

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/url"
-	"strings"
 	"time"
 
 	"github.com/meshctl/meshctl/internal/server/admin"
@@ -17,7 +16,8 @@ func (s *Server) pages() map[string]admin.Page {
 	flight := s.hub.Flight()
 	return map[string]admin.Page{
 		"/debug/certs":    func(context.Context, url.Values) (any, error) { return s.caPage(), nil },
-		"/debug/clusters": func(context.Context, url.Values) (any, error) { return s.sources.list(), nil },
+		"/debug/clusters": func(context.Context, url.Values) (any, error) { return s.clustersPage(), nil },
+		"/debug/clusterz": func(context.Context, url.Values) (any, error) { return s.clusterz(), nil },
 		"/debug/proxies":  func(context.Context, url.Values) (any, error) { return s.hub.Proxies(), nil },
 		// One proxy's history, or without a name who there is.
 		"/debug/xds/history": func(_ context.Context, query url.Values) (any, error) {
@@ -46,26 +46,15 @@ func (s *Server) notes() []string {
 	if len(s.notReady()) == 0 && set != nil {
 		signer := ca.Describe(set.Cert)
 		lines = append(lines, "ready", fmt.Sprintf("signing CA: %s, valid until %s", signer.Subject, signer.Until.Format(time.RFC3339)))
-		for _, c := range s.sources.list() {
-			lines = append(lines, c.note())
+		list, _ := s.sources.Status()
+		for i := range list {
+			lines = append(lines, noteOf(&list[i]))
 		}
 	}
 	if set != nil { // else it is a reason not to be ready
 		lines = append(append(lines, s.ca.Problems()...), s.ca.Warnings()...)
 	}
 	return append(lines, notesOf(s.hub.NACKs())...)
-}
-
-func (c *clusterStatus) note() string {
-	switch {
-	case c.Error != "":
-		return fmt.Sprintf("cluster %s: not read: %s", c.Cluster, c.Error)
-	case c.API != nil && len(c.API.Errors()) > 0:
-		return fmt.Sprintf("cluster %s: not followed: %s", c.Cluster, strings.Join(c.API.Errors(), "; "))
-	case !c.Synced:
-		return fmt.Sprintf("cluster %s: not read yet", c.Cluster)
-	}
-	return fmt.Sprintf("cluster %s: read", c.Cluster)
 }
 
 func notesOf(page xds.NACKs) []string {

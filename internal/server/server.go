@@ -21,6 +21,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server/admin"
 	"github.com/meshctl/meshctl/internal/server/authn"
 	"github.com/meshctl/meshctl/internal/server/ca"
+	"github.com/meshctl/meshctl/internal/server/clusters"
 	"github.com/meshctl/meshctl/internal/server/issuer"
 	"github.com/meshctl/meshctl/internal/server/registry"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -42,7 +43,7 @@ type Server struct {
 	trusted  atomic.Pointer[xds.Trust] // nil while there are lists that proxies cannot use
 	registry *registry.Registry
 	hub      *xds.Hub
-	sources  *clusters
+	sources  *clusters.Manager
 	metrics  *prometheus.Registry
 	ready    atomic.Bool
 	draining atomic.Bool
@@ -84,12 +85,12 @@ func New(cfg Config) (_ *Server, err error) {
 		Limits: cfg.Limits, Memory: memoryUse,
 	})
 	s.registry = registry.New(registry.Config{
-		Local: cfg.ClusterID, Clusters: s.clusters(),
+		Local: cfg.ClusterID, Clusters: []mesh.ClusterID{cfg.ClusterID},
 		Network:     map[mesh.ClusterID]mesh.NetworkID{cfg.ClusterID: cfg.Network},
 		TrustDomain: cfg.TrustDomain, SystemNamespace: cfg.systemNamespace(),
 		Publish: s.publish, Log: cfg.Log, Now: cfg.Now,
 	})
-	s.sources = newClusters(&s.cfg, s.registry, s.metrics)
+	s.sources = s.newClusters()
 	if err := s.listen(); err != nil {
 		return nil, err
 	}
@@ -113,14 +114,6 @@ func checkConfigDir(cfg *Config) error {
 		return fmt.Errorf("configuration directory of cluster %s: %s is not a directory", cfg.ClusterID, cfg.ConfigDir)
 	}
 	return nil
-}
-
-func (s *Server) clusters() []mesh.ClusterID {
-	out := []mesh.ClusterID{s.cfg.ClusterID}
-	for _, r := range s.cfg.RemoteDirs {
-		out = append(out, r.Cluster)
-	}
-	return out
 }
 
 func (s *Server) loadTokenIssuers() error {
@@ -229,9 +222,7 @@ func (s *Server) listen() error {
 // read, so that no proxy is given less than there is.
 func (s *Server) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
-	for _, d := range s.cfg.dirs() {
-		g.Go(func() error { return s.sources.run(ctx, d) })
-	}
+	g.Go(func() error { return s.sources.Run(ctx) })
 	g.Go(func() error { return s.registry.Run(ctx) })
 	g.Go(func() error { return s.ca.Run(ctx) })
 	// The hub outlives the context so that streams can say goodbye.
@@ -259,7 +250,7 @@ func (s *Server) notReady() []string {
 		return s.ca.Problems()
 	}
 	if !s.ready.Load() {
-		return append([]string{"the configuration was not read completely yet"}, s.sources.faults()...)
+		return append([]string{"the configuration was not read completely yet"}, s.ownFaults()...)
 	}
 	return nil
 }

@@ -258,7 +258,7 @@ func (r *reader) checkRoot() bool {
 	}
 	root, err := os.OpenRoot(r.dir)
 	if err != nil {
-		r.faults["."] = "the directory is gone, what it gave stays in use until it is back: " + reason(err)
+		r.faults["."] = goneDirectory + reason(err)
 		r.gone = true
 		return true
 	}

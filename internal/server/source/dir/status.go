@@ -39,6 +39,20 @@ func (s *Source) Status() []Problem {
 	return nil
 }
 
+// goneDirectory is why nothing more is heard of the directory.
+const goneDirectory = "the directory is gone, what it gave stays in use until it is back: "
+
+// Lost is since when the directory is gone, and why; the time is zero while it
+// is there. It may be called from any goroutine.
+func (s *Source) Lost() (since time.Time, reason string) {
+	for _, p := range s.Status() {
+		if p.Object == "" && strings.HasPrefix(p.Reason, goneDirectory) {
+			return p.Since, p.Reason
+		}
+	}
+	return time.Time{}, ""
+}
+
 // publish hands the changes over, then tells about problems. It returns what
 // changed, and the one object when it is one.
 func (r *reader) publish() (d delta, only string) {

@@ -1,0 +1,586 @@
+package clusters
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/client-go/util/workqueue"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// Manager owns the clusters. New makes it, Run makes it work.
+type Manager struct {
+	cfg       Config
+	queue     workqueue.TypedDelayingInterface[item]
+	listeners []*listener
+	readings  sync.WaitGroup
+	counters  counters
+	failed    chan error // why the own cluster cannot be read
+
+	mu       sync.Mutex
+	wanted   map[Origin][]Spec    // what origins claim, by the newest word
+	looked   map[Origin]time.Time // when an origin was looked at last
+	settings mesh.ClusterSettings
+
+	published atomic.Pointer[published]
+
+	// What follows is owned by the goroutine of Run.
+	clusters map[mesh.ClusterID]*cluster
+	claims   map[Origin]map[mesh.ClusterID]*claim // those that count
+	problems map[Origin][]Problem
+	unlisted int    // finders that have not handed everything over
+	searched bool   // finders were started
+	ready    bool   // the registry was told that the own cluster is synced
+	order    uint64 // counts claims and clusters
+}
+
+// item is a key of the queue.
+type item struct {
+	kind    itemKind
+	origin  Origin
+	cluster mesh.ClusterID
+	life    uint64 // of the cluster, where it matters
+}
+
+type itemKind uint8
+
+const (
+	originChanged   itemKind = iota
+	readingMoved             // a reading has everything
+	clusterOverdue           // the time to wait for a cluster is over
+	finderListed             // one finder has handed everything over
+	findersOverdue           // the time to wait for finders is over
+	settingsChanged          // those of all clusters
+	timePassed
+)
+
+// claim is a cluster that an origin claims with an access that passed.
+type claim struct {
+	origin Origin
+	spec   Spec
+	allow  []string
+	access *Access
+	order  uint64 // the lowest is first
+}
+
+// same reports whether both lead to the cluster in the same way.
+func (c *claim) same(other *claim) bool {
+	return c.spec.Hash == other.spec.Hash && c.origin.Kind == other.origin.Kind && slices.Equal(c.allow, other.allow)
+}
+
+// cluster is one cluster and its claims, the first of which counts.
+type cluster struct {
+	id      mesh.ClusterID
+	claims  []*claim
+	life    uint64 // no other cluster has it, not even one of the same name
+	reading *reading
+	next    *reading // is to take the place of reading when it has everything
+	since   time.Time
+	synced  bool // everything was read once
+	overdue bool // that took too long
+	// standing is what the registry was told.
+	standing snapshot.Standing
+}
+
+// New makes a manager.
+func New(cfg Config) *Manager {
+	if cfg.timing == (timing{}) {
+		cfg.timing = defaultTiming()
+	}
+	m := &Manager{
+		cfg:      cfg,
+		queue:    workqueue.NewTypedDelayingQueue[item](),
+		failed:   make(chan error, 1),
+		wanted:   make(map[Origin][]Spec),
+		looked:   make(map[Origin]time.Time),
+		clusters: make(map[mesh.ClusterID]*cluster),
+		claims:   make(map[Origin]map[mesh.ClusterID]*claim),
+		problems: make(map[Origin][]Problem),
+		unlisted: len(cfg.Finders),
+		searched: len(cfg.Finders) == 0,
+	}
+	for _, h := range cfg.Handlers {
+		m.listeners = append(m.listeners, newListener(h))
+	}
+	m.counters = newCounters(cfg.Metrics)
+	cfg.Metrics.MustRegister(collector{m})
+	m.publish()
+	return m
+}
+
+// Run reads clusters until ctx ends; then it waits for everything that it
+// started. The error is that the own cluster cannot be read.
+func (m *Manager) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer m.readings.Wait()
+	defer m.queue.ShutDown()
+	defer cancel()
+	for _, l := range m.listeners {
+		m.readings.Go(func() { l.run(ctx) })
+	}
+	m.enter(ctx)
+	m.publish()
+	m.queue.AddAfter(item{kind: timePassed}, m.cfg.timing.tick)
+
+	stop := context.AfterFunc(ctx, m.queue.ShutDown)
+	defer stop()
+	for {
+		it, down := m.queue.Get()
+		if down {
+			break
+		}
+		m.handle(ctx, it)
+		m.queue.Done(it)
+		m.publish()
+	}
+	select {
+	case err := <-m.failed:
+		return err
+	default:
+		return nil
+	}
+}
+
+// enter takes the clusters of the command line.
+func (m *Manager) enter(ctx context.Context) {
+	own := m.cluster(m.cfg.Own)
+	access := m.cfg.OwnAccess
+	own.claims = []*claim{{origin: m.cfg.OwnOrigin, access: &access}}
+	m.reconcile(ctx, own)
+	for _, s := range m.cfg.Static {
+		m.mu.Lock()
+		m.wanted[s.Origin] = []Spec{s.Spec}
+		m.mu.Unlock()
+		m.lookAt(ctx, s.Origin)
+	}
+}
+
+// Set implements Claims.
+func (m *Manager) Set(o Origin, specs []Spec) {
+	m.mu.Lock()
+	m.wanted[o] = specs
+	if specs == nil {
+		m.wanted[o] = []Spec{}
+	}
+	wait := m.cfg.timing.gap - m.cfg.Now().Sub(m.looked[o])
+	m.mu.Unlock()
+	m.queue.AddAfter(item{kind: originChanged, origin: o}, max(wait, 0))
+}
+
+// Listed implements Claims.
+func (m *Manager) Listed() { m.queue.Add(item{kind: finderListed}) }
+
+// setSettings takes the settings of clusters; nil is none.
+func (m *Manager) setSettings(s *snapshot.ClusterSettings) {
+	m.mu.Lock()
+	m.settings = nil
+	if s != nil {
+		m.settings = s.Clusters
+	}
+	m.mu.Unlock()
+	m.queue.Add(item{kind: settingsChanged})
+}
+
+func (m *Manager) setting(id mesh.ClusterID) mesh.ClusterSetting {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.settings[id]
+}
+
+func (m *Manager) handle(ctx context.Context, it item) {
+	switch it.kind {
+	case originChanged:
+		m.lookAt(ctx, it.origin)
+	case readingMoved:
+		if c := m.clusters[it.cluster]; c != nil {
+			m.advance(ctx, c)
+		}
+	case clusterOverdue:
+		if c := m.clusters[it.cluster]; c != nil && c.life == it.life && !c.synced {
+			m.giveUp(c)
+		}
+	case finderListed:
+		m.unlisted--
+		m.tellReady()
+	case findersOverdue:
+		if m.unlisted > 0 {
+			m.cfg.Log.Error("serving without the other clusters until it is known which there are")
+			m.unlisted = 0
+			m.tellReady()
+		}
+	case settingsChanged:
+		m.applySettings(ctx)
+	case timePassed:
+		m.judge()
+		m.queue.AddAfter(it, m.cfg.timing.tick)
+	}
+}
+
+func (m *Manager) cluster(id mesh.ClusterID) *cluster {
+	c := m.clusters[id]
+	if c == nil {
+		m.order++
+		c = &cluster{id: id, life: m.order, since: m.cfg.Now()}
+		m.clusters[id] = c
+	}
+	return c
+}
+
+// lookAt takes what an origin claims now: first what it does not claim any
+// more, then the rest, by name.
+func (m *Manager) lookAt(ctx context.Context, o Origin) {
+	m.mu.Lock()
+	specs, known := m.wanted[o]
+	m.looked[o] = m.cfg.Now()
+	if len(specs) == 0 {
+		delete(m.wanted, o)
+		delete(m.looked, o)
+	}
+	m.mu.Unlock()
+	if !known {
+		return
+	}
+	if o.Kind != OriginDirectory {
+		m.cfg.Log.Info("processing remote config event for "+o.Name, "origin", string(o.Kind)) //nolint:sloglint // people search Istio's message
+	}
+	m.problems[o] = nil
+	var touched []mesh.ClusterID
+	for _, id := range slices.Sorted(maps.Keys(m.claims[o])) {
+		if !slices.ContainsFunc(specs, func(s Spec) bool { return s.ID == id }) {
+			m.withdraw(o, id)
+			touched = append(touched, id)
+		}
+	}
+	for _, s := range specs {
+		if m.take(o, s) {
+			touched = append(touched, s.ID)
+		}
+	}
+	for _, id := range touched {
+		m.reconcile(ctx, m.clusters[id])
+	}
+	if len(m.problems[o]) == 0 {
+		delete(m.problems, o)
+	}
+	remote := len(m.clusters) - 1
+	if o.Kind != OriginDirectory {
+		m.cfg.Log.Info(fmt.Sprintf("Number of remote clusters: %d", remote)) //nolint:sloglint // the same
+	}
+}
+
+func (m *Manager) withdraw(o Origin, id mesh.ClusterID) {
+	c := m.clusters[id]
+	c.claims = slices.DeleteFunc(c.claims, func(claim *claim) bool { return claim.origin == o })
+	if delete(m.claims[o], id); len(m.claims[o]) == 0 {
+		delete(m.claims, o)
+	}
+	m.counters.event("delete")
+}
+
+// take makes a claim of a spec, or keeps the one that the origin had when the
+// spec cannot be used. It reports whether something changed.
+func (m *Manager) take(o Origin, s Spec) bool {
+	log := m.cfg.Log.With("cluster", s.ID, "secret", o.Name)
+	old := m.claims[o][s.ID]
+	refuse := func(reason string) bool {
+		if old != nil {
+			reason += "; the last good one stays in use"
+		}
+		m.problems[o] = append(m.problems[o], Problem{Cluster: s.ID, Reason: reason})
+		log.Warn("cluster cannot be used as it is configured", "reason", reason)
+		return false
+	}
+	if s.ID == m.cfg.Own {
+		m.problems[o] = append(m.problems[o], Problem{Cluster: s.ID, Reason: "it has the name of the own cluster, which it cannot replace"})
+		log.Info("ignoring cluster as it would overwrite the config cluster")
+		return false
+	}
+	if s.Err != nil {
+		return refuse(s.Err.Error())
+	}
+	next := &claim{origin: o, spec: s, allow: m.setting(s.ID).Allow}
+	if old != nil && old.same(next) {
+		log.Info("skipping update (kubeconfig are identical)")
+		return false
+	}
+	access, err := s.Open(next.allow)
+	if err != nil {
+		return refuse(err.Error())
+	}
+	next.access = access
+	c := m.cluster(s.ID)
+	if old != nil {
+		next.order = old.order
+		c.claims[slices.Index(c.claims, old)] = next
+		log.Info("Updating cluster")
+		m.counters.event("update")
+	} else {
+		m.order++
+		next.order = m.order
+		c.claims = append(c.claims, next)
+		m.counters.event("add")
+		if len(c.claims) > 1 {
+			log.Warn("cluster has already been registered", "by", c.claims[0].origin.Name, "fix", "delete one of the two")
+		} else {
+			log.Info("Adding cluster")
+		}
+	}
+	if m.claims[o] == nil {
+		m.claims[o] = make(map[mesh.ClusterID]*claim)
+	}
+	m.claims[o][s.ID] = next
+	return true
+}
+
+// reconcile makes what is read what the first claim says.
+func (m *Manager) reconcile(ctx context.Context, c *cluster) {
+	if len(c.claims) == 0 {
+		m.remove(c)
+		return
+	}
+	want := c.claims[0]
+	switch {
+	case c.reading == nil:
+		m.expect(c)
+		c.reading = m.read(ctx, c, want)
+		m.tell(c)
+		m.cfg.Log.Info("finished callback for cluster and starting to sync", "cluster", c.id)
+	case c.reading.claim.same(want):
+		c.reading.claim = want
+		c.dropNext()
+	case c.next != nil && c.next.claim.same(want):
+		c.next.claim = want
+	case !c.synced: // there is nothing to keep
+		c.dropNext()
+		c.reading.end()
+		c.reading = m.read(ctx, c, want)
+		m.tell(c)
+	default:
+		c.dropNext()
+		c.next = m.read(ctx, c, want)
+	}
+}
+
+func (c *cluster) dropNext() {
+	if c.next != nil {
+		c.next.end()
+		c.next = nil
+	}
+}
+
+// expect makes the first snapshot wait for the cluster, but not for ever.
+func (m *Manager) expect(c *cluster) {
+	m.cfg.Registry.Expect(c.id)
+	m.setStanding(c)
+	if c.id != m.cfg.Own {
+		m.queue.AddAfter(item{kind: clusterOverdue, cluster: c.id, life: c.life}, m.cfg.RemoteTimeout)
+	}
+}
+
+// read begins a reading.
+func (m *Manager) read(ctx context.Context, c *cluster, claim *claim) *reading {
+	ctx, cancel := context.WithCancel(ctx)
+	r := &reading{
+		id: c.id, claim: claim, started: m.cfg.Now(), stop: cancel,
+		feed: &feed{
+			cluster: c.id, registry: m.cfg.Registry,
+			notify: func() { m.queue.Add(item{kind: readingMoved, cluster: c.id}) },
+		},
+	}
+	if c.id == m.cfg.Own {
+		r.feed.settings = m.setSettings
+	}
+	m.readings.Go(func() {
+		defer cancel()
+		r.run(ctx, claim.access, &m.cfg, m.failure(r))
+	})
+	return r
+}
+
+// failure logs why a reading failed, each reason once, and says whether to try
+// again: the own cluster must be readable at the start.
+func (m *Manager) failure(r *reading) func(error) bool {
+	last := ""
+	return func(err error) bool {
+		if r.id == m.cfg.Own {
+			select {
+			case m.failed <- err:
+			default:
+			}
+			m.queue.ShutDown()
+			return false
+		}
+		if err.Error() != last {
+			m.cfg.Log.Error("a remote cluster cannot be read, trying again", "cluster", r.id, "error", err)
+		}
+		last = err.Error()
+		return true
+	}
+}
+
+// advance lets readings that have everything take effect.
+func (m *Manager) advance(ctx context.Context, c *cluster) {
+	if c.next != nil && c.next.feed.complete() {
+		old := c.reading
+		old.feed.close() // from here on only the new one speaks of the cluster
+		c.reading, c.next = c.next, nil
+		c.reading.feed.open()
+		old.end()
+		m.cfg.Log.Info("cluster is read with the new credential", "cluster", c.id)
+		m.tell(c)
+	} else if c.reading.feed.open() && !c.synced {
+		c.synced, c.overdue, c.since = true, false, m.cfg.Now()
+		m.cfg.Log.Info("cluster is read", "cluster", c.id, "took", c.since.Sub(c.reading.started).Round(time.Millisecond))
+		if c.id == m.cfg.Own {
+			m.search(ctx)
+			m.tellReady()
+			return
+		}
+		m.cfg.Registry.Synced(c.id)
+	}
+}
+
+// search starts the finders.
+func (m *Manager) search(ctx context.Context) {
+	if m.searched {
+		return
+	}
+	m.searched = true
+	m.queue.AddAfter(item{kind: findersOverdue}, m.cfg.RemoteTimeout)
+	for _, f := range m.cfg.Finders {
+		m.readings.Go(func() {
+			if err := f.Run(ctx, m); err != nil && ctx.Err() == nil {
+				m.cfg.Log.Error("other clusters are not looked for any more", "error", err)
+				m.Listed()
+			}
+		})
+	}
+}
+
+// tellReady lets the first snapshot be made: the own cluster is read, and it is
+// known which others there are.
+func (m *Manager) tellReady() {
+	own := m.clusters[m.cfg.Own]
+	if !m.ready && own.synced && m.unlisted <= 0 {
+		m.ready = true
+		m.cfg.Registry.Synced(own.id)
+	}
+}
+
+// giveUp lets the mesh be served without a cluster that was not read in time.
+func (m *Manager) giveUp(c *cluster) {
+	c.overdue = true
+	m.counters.timeout(c.id)
+	reason := c.reading.report().Reason
+	m.cfg.Log.Error("serving without a remote cluster until it can be read", "cluster", c.id,
+		"origin", c.claims[0].origin.Name, "error", cmp.Or(reason, "it was not read completely"))
+	m.cfg.Registry.Synced(c.id)
+}
+
+// remove forgets a cluster that nobody claims any more.
+func (m *Manager) remove(c *cluster) {
+	c.dropNext()
+	if c.reading != nil {
+		c.reading.end()
+	}
+	delete(m.clusters, c.id)
+	m.cfg.Registry.Remove(c.id)
+	m.cfg.Registry.SetStanding(c.id, snapshot.Standing{})
+	m.counters.forget(c.id)
+	m.cfg.Log.Info("cluster is removed", "cluster", c.id)
+	for _, l := range m.listeners {
+		l.remove(c.id)
+	}
+}
+
+// tell tells the handlers how the cluster is reached now.
+func (m *Manager) tell(c *cluster) {
+	for _, l := range m.listeners {
+		l.set(Cluster{ID: c.id, Own: c.id == m.cfg.Own, Config: c.reading.claim.access.Config})
+	}
+}
+
+// applySettings takes the settings of clusters: what their kubeconfigs may do,
+// and how their endpoints take part.
+func (m *Manager) applySettings(ctx context.Context) {
+	m.mu.Lock()
+	origins := slices.SortedFunc(maps.Keys(m.wanted), func(a, b Origin) int {
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
+	})
+	m.mu.Unlock()
+	for _, o := range origins {
+		if m.affected(o) {
+			m.lookAt(ctx, o)
+		}
+	}
+	m.judge()
+}
+
+// affected reports whether what is allowed to a cluster of the origin changed,
+// or may have been missing.
+func (m *Manager) affected(o Origin) bool {
+	for id, c := range m.claims[o] {
+		if !slices.Equal(c.allow, m.setting(id).Allow) {
+			return true
+		}
+	}
+	return len(m.problems[o]) > 0
+}
+
+// judge finds clusters that were lost or are back, and what that means for
+// their endpoints.
+func (m *Manager) judge() {
+	for _, c := range m.clusters {
+		m.setStanding(c)
+	}
+}
+
+func (m *Manager) setStanding(c *cluster) {
+	standing := m.standingOf(c)
+	if standing == c.standing {
+		return
+	}
+	m.cfg.Log.Info("cluster takes another part in load balancing", "cluster", c.id,
+		"drained", standing.Drained, "demoted", standing.Demoted, "weight", cmp.Or(standing.Weight, 100))
+	c.standing = standing
+	m.cfg.Registry.SetStanding(c.id, standing)
+}
+
+func (m *Manager) standingOf(c *cluster) snapshot.Standing {
+	set := m.setting(c.id)
+	standing := snapshot.Standing{Drained: set.Drain, Weight: set.Weight}
+	since := m.lostSince(c)
+	if c.id == m.cfg.Own || since.IsZero() {
+		return standing
+	}
+	switch cmp.Or(set.OnLost, m.cfg.OnLost, mesh.Keep) {
+	case mesh.Keep:
+	case mesh.Demote:
+		standing.Demoted = true
+	case mesh.Drop:
+		standing.Demoted = true
+		standing.Drained = standing.Drained || m.cfg.Now().Sub(since) >= m.cfg.Grace
+	}
+	return standing
+}
+
+// lostSince is since when a cluster that was read is not followed any more;
+// zero when it is, or when it may be back in a moment.
+func (m *Manager) lostSince(c *cluster) time.Time {
+	if !c.synced || c.reading == nil {
+		return time.Time{}
+	}
+	since := c.reading.report().LostSince
+	if since.IsZero() || m.cfg.Now().Sub(since) < m.cfg.timing.lost {
+		return time.Time{}
+	}
+	return since
+}

@@ -1,0 +1,751 @@
+package clusters
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.uber.org/goleak"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/registry"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const host = "hello.sample.svc.cluster.local"
+
+// script is a source that does what the test says.
+type script struct {
+	run    func(ctx context.Context, sink snapshot.Sink) error
+	report *atomic.Pointer[Report]
+}
+
+func (s script) Run(ctx context.Context, sink snapshot.Sink) error { return s.run(ctx, sink) }
+
+func (s script) Report() Report {
+	if s.report != nil {
+		if r := s.report.Load(); r != nil {
+			return *r
+		}
+	}
+	return Report{}
+}
+
+// hello are the objects of a cluster with the service hello on the addresses.
+func hello(c mesh.ClusterID, ips ...string) []snapshot.Event {
+	slice := &snapshot.EndpointSlice{
+		Meta: snapshot.Meta{Cluster: c, Namespace: "sample", Name: "x"}, Service: "hello",
+		Ports: []snapshot.SlicePort{{Name: "http", Number: 80}},
+	}
+	for _, ip := range ips {
+		slice.Endpoints = append(slice.Endpoints, snapshot.SliceEndpoint{Addresses: []netip.Addr{netip.MustParseAddr(ip)}, Ready: true})
+	}
+	var out []snapshot.Event
+	for _, o := range []snapshot.Object{slice, &snapshot.Service{
+		Meta:  snapshot.Meta{Cluster: c, Namespace: "sample", Name: "hello"},
+		Ports: []snapshot.ServicePort{{Name: "http", Number: 80, Protocol: mesh.HTTP, Target: 80}},
+	}} {
+		out = append(out, snapshot.Event{Key: o.Key(), Object: o})
+	}
+	return out
+}
+
+// serves is a source that reads the events and then waits for the end.
+func serves(c mesh.ClusterID, events []snapshot.Event) func(context.Context, snapshot.Sink) error {
+	return func(ctx context.Context, sink snapshot.Sink) error {
+		sink.Apply(events)
+		sink.Synced(c)
+		<-ctx.Done()
+		return nil
+	}
+}
+
+func access(run func(context.Context, snapshot.Sink) error) Access {
+	return Access{NewSource: func() Source { return script{run: run} }}
+}
+
+func spec(id mesh.ClusterID, hash string, a Access) Spec {
+	return Spec{ID: id, Hash: hash, Credential: hash, Open: func([]string) (*Access, error) { return &a, nil }}
+}
+
+func secret(name string) Origin { return Origin{OriginSecret, "istio-system/" + name} }
+
+// world is a manager on a real registry.
+type world struct {
+	*Manager
+	t        *testing.T
+	registry *registry.Registry
+	metrics  *prometheus.Registry
+	log      *lines
+	stop     func()
+
+	mu        sync.Mutex
+	snapshots [][]string // the addresses of hello in each snapshot
+	pushed    int        // endpoints that changed, by service, summed over all snapshots
+	now       time.Time
+}
+
+// lines takes the log.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+func (w *world) clock() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.now
+}
+
+func (w *world) pass(d time.Duration) {
+	w.mu.Lock()
+	w.now = w.now.Add(d)
+	w.mu.Unlock()
+}
+
+func start(t *testing.T, change ...func(*Config)) *world {
+	t.Helper()
+	w := &world{t: t, metrics: prometheus.NewRegistry(), log: &lines{}, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+	w.registry = registry.New(registry.Config{
+		Local: "c1", Clusters: []mesh.ClusterID{"c1"}, SystemNamespace: mesh.DefaultSystemNamespace,
+		Publish: w.publish, Log: slog.New(slog.DiscardHandler), Now: time.Now,
+	})
+	cfg := Config{
+		Own: "c1", OwnOrigin: Origin{OriginOwn, "./c1"}, OwnAccess: access(serves("c1", hello("c1", "10.1.0.1"))),
+		Registry: w.registry, RemoteTimeout: time.Minute, Grace: 5 * time.Minute,
+		Log: slog.New(slog.NewTextHandler(w.log, nil)), Now: w.clock, Jitter: func() float64 { return 0 }, Metrics: w.metrics,
+		timing: timing{gap: time.Microsecond, retry: time.Millisecond, longest: 10 * time.Millisecond, tick: time.Millisecond, lost: 10 * time.Second},
+	}
+	for _, f := range change {
+		f(&cfg)
+	}
+	w.Manager = New(cfg)
+	ctx, cancel := context.WithCancel(context.Background())
+	var done sync.WaitGroup
+	done.Go(func() { _ = w.registry.Run(ctx) })
+	done.Go(func() {
+		if err := w.Run(ctx); err != nil {
+			t.Error(err)
+		}
+	})
+	w.stop = func() {
+		cancel()
+		done.Wait()
+	}
+	t.Cleanup(w.stop)
+	return w
+}
+
+func (w *world) publish(s *snapshot.Snapshot, c *snapshot.Changes) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.snapshots = append(w.snapshots, addresses(s))
+	w.pushed += len(c.Endpoints)
+}
+
+func addresses(s *snapshot.Snapshot) []string {
+	var out []string
+	if eps := s.Endpoints.Get(host); eps != nil {
+		for _, e := range eps.ByPort["http"] {
+			out = append(out, e.Address.String())
+		}
+	}
+	return out
+}
+
+func (w *world) until(what string, holds func() bool) {
+	w.t.Helper()
+	deadline := time.Now().Add(time.Minute)
+	for !holds() {
+		if time.Now().After(deadline) {
+			list, problems := w.Status()
+			w.t.Fatalf("%s: never; clusters %+v, problems %+v, snapshots %v\n%s", what, list, problems, w.snapshots, w.log)
+		}
+		runtime.Gosched()
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func (w *world) has(want ...string) func() bool {
+	return func() bool {
+		s := w.registry.Current()
+		return s != nil && slices.Equal(addresses(s), want)
+	}
+}
+
+func (w *world) status(id mesh.ClusterID) Status {
+	list, _ := w.Status()
+	for _, s := range list {
+		if s.Cluster == id {
+			return s
+		}
+	}
+	return Status{}
+}
+
+func (w *world) problem(text string) func() bool {
+	return func() bool {
+		_, list := w.Status()
+		return slices.ContainsFunc(list, func(p Problem) bool { return strings.Contains(p.Reason, text) })
+	}
+}
+
+// values are the metrics, by name and labels.
+func (w *world) values() map[string]float64 {
+	families, err := w.metrics.Gather()
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	out := make(map[string]float64)
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			name := f.GetName()
+			for _, l := range m.GetLabel() {
+				name += " " + l.GetName() + "=" + l.GetValue()
+			}
+			out[name] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
+		}
+	}
+	return out
+}
+
+func TestClustersComeAndGo(t *testing.T) {
+	w := start(t)
+	w.until("own", w.has("10.1.0.1"))
+	w.Set(secret("a"), []Spec{
+		spec("c2", "1", access(serves("c2", hello("c2", "10.2.0.1")))),
+		spec("c3", "2", access(serves("c3", hello("c3", "10.3.0.1")))),
+	})
+	w.until("two more", w.has("10.1.0.1", "10.2.0.1", "10.3.0.1"))
+	if s := w.status("c2"); s.State != Synced || s.Origin != "istio-system/a" || s.Credential != "1" {
+		t.Errorf("status %+v", s)
+	}
+	for text, want := range map[string]float64{
+		"remote_cluster_secret_events_total event=add":                                   2,
+		"istiod_managed_clusters cluster_type=local":                                     1,
+		"istiod_managed_clusters cluster_type=remote":                                    2,
+		"istiod_remote_cluster_sync_status cluster=c1 cluster_type=local status=synced":  1,
+		"istiod_remote_cluster_sync_status cluster=c3 cluster_type=remote status=synced": 1,
+		"meshctl_cluster_synced cluster=c2":                                              1,
+		"meshctl_cluster_lost cluster=c2":                                                0,
+	} {
+		if got, ok := w.values()[text]; !ok || got != want {
+			t.Errorf("%s is %v, want %v", text, got, want)
+		}
+	}
+	w.Set(secret("a"), []Spec{spec("c3", "2", access(serves("c3", hello("c3", "10.3.0.1"))))})
+	w.until("c2 gone", w.has("10.1.0.1", "10.3.0.1"))
+	w.Set(secret("a"), nil)
+	w.until("all gone", w.has("10.1.0.1"))
+	w.until("no remote cluster", func() bool { list, _ := w.Status(); return len(list) == 1 && !w.Has("c2") })
+	for name := range w.values() {
+		if strings.Contains(name, "c2") {
+			t.Errorf("a metric is left of a cluster that is gone: %s", name)
+		}
+	}
+	w.stop()
+	for _, want := range []string{
+		"processing remote config event for istio-system/a", `"Adding cluster" cluster=c2 secret=istio-system/a`,
+		"skipping update (kubeconfig are identical)", "Number of remote clusters: 2", "Number of remote clusters: 0",
+	} {
+		if !strings.Contains(w.log.String(), want) {
+			t.Errorf("the log lacks %q:\n%s", want, w.log)
+		}
+	}
+}
+
+// TestCase_D9_ClaimedTwice: the first secret is kept, the second reported and
+// taken over when the first goes, without a moment in which the endpoints are
+// missing. The own cluster is never replaced.
+func TestCase_D9_ClaimedTwice(t *testing.T) {
+	w := start(t)
+	w.Set(secret("b-first"), []Spec{spec("c2", "1", access(serves("c2", hello("c2", "10.2.0.1"))))})
+	w.until("first", w.has("10.1.0.1", "10.2.0.1"))
+	w.Set(secret("a-second"), []Spec{
+		spec("c1", "9", access(serves("c1", hello("c1", "10.9.9.9")))),
+		spec("c2", "2", access(serves("c2", hello("c2", "10.2.0.1", "10.2.0.2")))),
+	})
+	w.until("reported", w.problem("istio-system/b-first claims the cluster, too"))
+	w.until("own cluster reported", w.problem("it has the name of the own cluster"))
+	if s := w.status("c2"); s.Origin != "istio-system/b-first" || s.Credential != "1" {
+		t.Errorf("the second took over: %+v", s)
+	}
+	w.Set(secret("b-first"), nil)
+	w.until("taken over", w.has("10.1.0.1", "10.2.0.1", "10.2.0.2"))
+	w.until("no conflict", func() bool {
+		return !w.problem("claims the cluster, too")() && w.status("c2").Origin == "istio-system/a-second"
+	})
+	w.stop()
+	w.never("10.9.9.9")
+	w.always("10.2.0.1")
+	for _, want := range []string{"ignoring cluster as it would overwrite the config cluster", "cluster has already been registered"} {
+		if !strings.Contains(w.log.String(), want) {
+			t.Errorf("the log lacks %q", want)
+		}
+	}
+}
+
+// never and always look at all snapshots, from the first one with the address.
+func (w *world) never(addr string) {
+	w.t.Helper()
+	for i, s := range w.snapshots {
+		if slices.Contains(s, addr) {
+			w.t.Fatalf("snapshot %d has %s: %v", i, addr, w.snapshots)
+		}
+	}
+}
+
+func (w *world) always(addr string) {
+	w.t.Helper()
+	seen := false
+	for i, s := range w.snapshots {
+		if seen && !slices.Contains(s, addr) {
+			w.t.Fatalf("snapshot %d lacks %s: %v", i, addr, w.snapshots)
+		}
+		seen = seen || slices.Contains(s, addr)
+	}
+	if !seen {
+		w.t.Fatalf("no snapshot has %s", addr)
+	}
+}
+
+// TestCase_D10_MalformedUpdate: the good cluster keeps working.
+func TestCase_D10_MalformedUpdate(t *testing.T) {
+	w := start(t)
+	good := spec("c2", "1", access(serves("c2", hello("c2", "10.2.0.1"))))
+	w.Set(secret("a"), []Spec{good})
+	w.until("read", w.has("10.1.0.1", "10.2.0.1"))
+	for name, bad := range map[string]Spec{
+		"unreadable": {ID: "c2", Hash: "2", Err: errors.New("kubeconfig is empty")},
+		"refused": {ID: "c2", Hash: "3", Open: func([]string) (*Access, error) {
+			return nil, errors.New("kubeconfig is not allowed: exec is not allowed")
+		}},
+	} {
+		w.Set(secret("a"), []Spec{bad})
+		w.until(name, w.problem("; the last good one stays in use"))
+		if s := w.status("c2"); s.State != Synced || s.Credential != "1" {
+			t.Errorf("%s: status %+v", name, s)
+		}
+		w.Set(secret("a"), []Spec{good})
+		w.until("good again", func() bool { _, p := w.Status(); return len(p) == 0 })
+	}
+	w.Set(secret("b"), []Spec{{ID: "c4", Err: errors.New("kubeconfig is empty")}})
+	w.until("a bad new one", w.problem("kubeconfig is empty"))
+	if w.Has("c4") {
+		t.Error("a cluster that cannot be used is there")
+	}
+	w.stop()
+	w.always("10.2.0.1")
+}
+
+// TestCase_D11_FastUpdates updates a cluster again and again, also while it is
+// read, and deletes it while it is read: the last word counts.
+func TestCase_D11_FastUpdates(t *testing.T) {
+	w := start(t)
+	slow := func(ctx context.Context, sink snapshot.Sink) error {
+		sink.Apply(hello("c2", "10.2.9.9")) // and never says Synced
+		<-ctx.Done()
+		return nil
+	}
+	w.Set(secret("a"), []Spec{spec("c2", "slow", access(slow))})
+	w.until("reading", func() bool { return w.status("c2").State == Syncing })
+	w.Set(secret("a"), []Spec{spec("c2", "1", access(serves("c2", hello("c2", "10.2.0.1"))))})
+	w.until("updated while it is read", w.has("10.1.0.1", "10.2.0.1"))
+	for i := range 100 {
+		w.Set(secret("a"), []Spec{spec("c2", fmt.Sprint("many", i), access(serves("c2", hello("c2", "10.2.0.1", fmt.Sprintf("10.2.1.%d", i)))))})
+	}
+	w.until("the last", w.has("10.1.0.1", "10.2.0.1", "10.2.1.99"))
+	w.Set(secret("a"), []Spec{spec("c2", "slow2", access(slow))})
+	w.until("swap begins", func() bool { return w.status("c2").NextCredential == "slow2" })
+	w.Set(secret("a"), []Spec{spec("c2", "many99", access(slow))}) // back to what is in use
+	w.until("swap is taken back", func() bool { return w.status("c2").NextCredential == "" })
+	w.Set(secret("b"), []Spec{spec("c3", "slow", access(slow))})
+	w.until("reading c3", func() bool { return w.Has("c3") })
+	w.Set(secret("b"), nil)
+	w.until("deleted while it is read", func() bool { return !w.Has("c3") })
+	w.stop()
+	w.never("10.2.9.9")
+	w.always("10.2.0.1")
+}
+
+// TestRotationRemovesNothing changes the credential 200 times while the objects
+// change, too: what both readings have is in every snapshot, what only the old
+// one had is gone.
+func TestRotationRemovesNothing(t *testing.T) {
+	w := start(t)
+	var closed atomic.Int64
+	for i := range 200 {
+		a := access(serves("c2", hello("c2", "10.2.0.1", fmt.Sprintf("10.2.1.%d", i))))
+		a.Close = func() { closed.Add(1) }
+		w.Set(secret("a"), []Spec{spec("c2", fmt.Sprint(i), a)})
+		w.until("rotated", w.has("10.1.0.1", "10.2.0.1", fmt.Sprintf("10.2.1.%d", i)))
+	}
+	w.until("old accesses are closed", func() bool { return closed.Load() == 199 })
+	w.stop()
+	w.always("10.2.0.1")
+	if n := closed.Load(); n != 200 {
+		t.Errorf("%d accesses were closed, want 200", n)
+	}
+}
+
+// TestDeadCluster: a cluster that cannot be read delays the first snapshot by
+// the timeout and no more, and comes in when it can be read.
+func TestDeadCluster(t *testing.T) {
+	var alive atomic.Bool
+	dead := Spec{ID: "c2", Hash: "1", Open: func([]string) (*Access, error) {
+		return new(access(func(ctx context.Context, sink snapshot.Sink) error {
+			if !alive.Load() {
+				return errors.New("connection refused")
+			}
+			return serves("c2", hello("c2", "10.2.0.1"))(ctx, sink)
+		})), nil
+	}}
+	w := start(t, func(c *Config) {
+		c.RemoteTimeout = 50 * time.Millisecond
+		c.Finders = []Finder{finder(func(ctx context.Context, claims Claims) error {
+			claims.Set(secret("a"), []Spec{dead})
+			claims.Listed()
+			<-ctx.Done()
+			return nil
+		})}
+	})
+	w.until("served without it", w.has("10.1.0.1"))
+	if s := w.status("c2"); s.State != Timeout || s.Reason != "connection refused" || s.LostSince.IsZero() {
+		t.Errorf("status %+v", s)
+	}
+	if n := w.values()["remote_cluster_sync_timeouts_total cluster=c2"]; n != 1 {
+		t.Errorf("%v timeouts, want 1", n)
+	}
+	alive.Store(true)
+	w.until("back", w.has("10.1.0.1", "10.2.0.1"))
+	w.until("synced", func() bool { return w.status("c2").State == Synced && w.status("c2").Reason == "" })
+	if n := strings.Count(w.log.String(), "trying again"); n != 1 {
+		t.Errorf("the reason was logged %d times, want once", n)
+	}
+}
+
+type finder func(context.Context, Claims) error
+
+func (f finder) Run(ctx context.Context, claims Claims) error { return f(ctx, claims) }
+
+// TestFirstSnapshotHasAll: what finders list at the start is in the first
+// snapshot, and they start when the own cluster was read.
+func TestFirstSnapshotHasAll(t *testing.T) {
+	var own atomic.Bool
+	w := start(t, func(c *Config) {
+		c.OwnAccess = access(func(ctx context.Context, sink snapshot.Sink) error {
+			own.Store(true)
+			return serves("c1", hello("c1", "10.1.0.1"))(ctx, sink)
+		})
+		c.Finders = []Finder{finder(func(ctx context.Context, claims Claims) error {
+			if !own.Load() {
+				t.Error("other clusters are looked for before the own one was read")
+			}
+			for i := 2; i < 50; i++ {
+				id := mesh.ClusterID(fmt.Sprint("c", i))
+				claims.Set(secret(string(id)), []Spec{spec(id, "1", access(serves(id, hello(id, fmt.Sprintf("10.2.0.%d", i)))))})
+			}
+			claims.Listed()
+			<-ctx.Done()
+			return nil
+		})}
+	})
+	w.until("first", func() bool { return w.registry.Current() != nil })
+	w.stop()
+	if n := len(w.snapshots[0]); n != 49 {
+		t.Errorf("the first snapshot has %d endpoints, want 49", n)
+	}
+}
+
+// TestOwnClusterMustBeReadable: without it there is nothing to serve.
+func TestOwnClusterMustBeReadable(t *testing.T) {
+	m := New(Config{
+		Own: "c1", OwnAccess: access(func(context.Context, snapshot.Sink) error { return errors.New("no such directory") }),
+		Registry: registry.New(registry.Config{Local: "c1", Now: time.Now}), RemoteTimeout: time.Minute,
+		Log: slog.New(slog.DiscardHandler), Now: time.Now, Jitter: func() float64 { return 0 }, Metrics: prometheus.NewRegistry(),
+	})
+	if err := m.Run(t.Context()); err == nil || err.Error() != "no such directory" {
+		t.Errorf("error %v", err)
+	}
+}
+
+// recorder is a handler that writes down what it is told.
+type recorder struct {
+	mu    sync.Mutex
+	calls []string
+	slow  chan struct{} // when not nil, each call waits for it
+}
+
+func (r *recorder) note(text string) {
+	if r.slow != nil {
+		<-r.slow
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.calls = append(r.calls, text)
+}
+
+func (r *recorder) ClusterAdded(c Cluster)           { r.note(fmt.Sprint("added ", c.ID, " ", c.Own)) }
+func (r *recorder) ClusterUpdated(c Cluster)         { r.note(fmt.Sprint("updated ", c.ID)) }
+func (r *recorder) ClusterDeleted(id mesh.ClusterID) { r.note(fmt.Sprint("deleted ", id)) }
+
+func (r *recorder) said() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.calls)
+}
+
+func TestHandlers(t *testing.T) {
+	fast, slow := &recorder{}, &recorder{slow: make(chan struct{})}
+	w := start(t, func(c *Config) { c.Handlers = []Handler{fast, slow} })
+	step := func(hash string, want ...string) {
+		t.Helper()
+		if hash == "" {
+			w.Set(secret("a"), nil)
+		} else {
+			w.Set(secret("a"), []Spec{spec("c2", hash, access(serves("c2", hello("c2", "10.2.0.1"))))})
+		}
+		w.until(strings.Join(want, ", "), func() bool { return slices.Equal(fast.said(), want) })
+		w.until("credential", func() bool { return w.status("c2").Credential == hash })
+	}
+	step("1", "added c1 true", "added c2 false")
+	w.until("synced", func() bool { return w.status("c2").State == Synced })
+	step("2", "added c1 true", "added c2 false", "updated c2")
+	step("", "added c1 true", "added c2 false", "updated c2", "deleted c2")
+	step("3", "added c1 true", "added c2 false", "updated c2", "deleted c2", "added c2 false")
+	// The slow one held nobody up, and is told a life that makes sense.
+	close(slow.slow)
+	w.until("slow", func() bool { return slices.Equal(slow.said(), []string{"added c1 true", "added c2 false"}) })
+}
+
+// TestHandlerSeesNewLife: who was told of a cluster is told of its end before
+// it is told that it is there again, however fast that went.
+func TestHandlerSeesNewLife(t *testing.T) {
+	r := &recorder{}
+	l := newListener(r)
+	told := func(want ...string) {
+		t.Helper()
+		for l.tell() {
+		}
+		if !slices.Equal(r.calls, want) {
+			t.Fatalf("told %q, want %q", r.calls, want)
+		}
+		r.calls = nil
+	}
+	l.set(Cluster{ID: "c"})
+	told("added c false")
+	l.remove("c")
+	l.set(Cluster{ID: "c"})
+	l.set(Cluster{ID: "c"})
+	told("deleted c", "added c false")
+	l.set(Cluster{ID: "c"})
+	l.set(Cluster{ID: "c"})
+	told("updated c")
+	l.set(Cluster{ID: "d"})
+	l.remove("d")
+	told()
+	l.remove("c")
+	told("deleted c")
+}
+
+// TestNothingLeaks: 500 clusters come and go, each with a reading that is in
+// the middle of something.
+func TestNothingLeaks(t *testing.T) {
+	w := start(t)
+	w.until("own", w.has("10.1.0.1"))
+	before := runtime.NumGoroutine()
+	var running atomic.Int64
+	for i := range 500 {
+		w.Set(secret("a"), []Spec{spec("c2", fmt.Sprint(i), access(func(ctx context.Context, sink snapshot.Sink) error {
+			running.Add(1)
+			defer running.Add(-1)
+			if i%3 == 0 {
+				return errors.New("connection refused")
+			}
+			return serves("c2", hello("c2", "10.2.0.1"))(ctx, sink)
+		}))})
+		w.until("there", func() bool { return w.status("c2").Credential == fmt.Sprint(i) })
+		w.Set(secret("a"), nil)
+		w.until("gone", func() bool { return !w.Has("c2") })
+	}
+	w.until("readings ended", func() bool { return running.Load() == 0 && runtime.NumGoroutine() <= before })
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.wanted)+len(w.looked) > 0 {
+		t.Errorf("origins are left: %v %v", w.wanted, w.looked)
+	}
+}
+
+// TestOnClusterLost: what happens to the endpoints of a cluster that is not
+// followed any more, and when it is back.
+func TestOnClusterLost(t *testing.T) {
+	tests := []struct {
+		policy        mesh.OnLost
+		setting       mesh.ClusterSetting
+		lost, dropped snapshot.Standing // at once, and after the grace
+	}{
+		{policy: mesh.Keep},
+		{policy: "", setting: mesh.ClusterSetting{OnLost: mesh.Demote}, lost: snapshot.Standing{Demoted: true}, dropped: snapshot.Standing{Demoted: true}},
+		{policy: mesh.Demote, setting: mesh.ClusterSetting{Weight: 20}, lost: snapshot.Standing{Demoted: true, Weight: 20}, dropped: snapshot.Standing{Demoted: true, Weight: 20}},
+		{policy: mesh.Drop, lost: snapshot.Standing{Demoted: true}, dropped: snapshot.Standing{Demoted: true, Drained: true}},
+		{policy: mesh.Drop, setting: mesh.ClusterSetting{OnLost: mesh.Keep}},
+	}
+	for _, tt := range tests {
+		t.Run(fmt.Sprint(tt.policy, tt.setting.OnLost), func(t *testing.T) {
+			var report atomic.Pointer[Report]
+			w := start(t, func(c *Config) {
+				c.OnLost = tt.policy
+				settings := &snapshot.ClusterSettings{
+					Meta:     snapshot.Meta{Cluster: "c1", Namespace: "istio-system", Name: "meshctl-clusters"},
+					Clusters: mesh.ClusterSettings{"c2": tt.setting},
+				}
+				c.OwnAccess = access(serves("c1", append(hello("c1", "10.1.0.1"), snapshot.Event{Key: settings.Key(), Object: settings})))
+				c.Static = []StaticCluster{{Origin{OriginDirectory, "./c2"}, spec("c2", "1", Access{NewSource: func() Source {
+					return script{run: serves("c2", hello("c2", "10.2.0.1")), report: &report}
+				}})}}
+			})
+			standing := func(want snapshot.Standing) func() bool {
+				want.Weight = tt.setting.Weight
+				return func() bool {
+					s := w.registry.Current()
+					if s == nil || s.Endpoints.Get(host) == nil || len(s.Endpoints.Get(host).ByPort["http"]) != 2 {
+						return false
+					}
+					e := s.Endpoints.Get(host).ByPort["http"][1]
+					st := w.status("c2")
+					return e.Drained == want.Drained && e.Demoted == want.Demoted && st.Drained == want.Drained && st.Demoted == want.Demoted
+				}
+			}
+			w.until("there", standing(snapshot.Standing{}))
+			report.Store(&Report{LostSince: w.clock(), Cause: "tcp", Reason: "TCP: connection refused"})
+			w.until("lost", func() bool { return w.status("c2").State == Lost && w.status("c2").Cause == "tcp" })
+			if !standing(snapshot.Standing{})() {
+				t.Error("a cluster that was lost for a moment takes another part")
+			}
+			w.pass(10 * time.Second)
+			w.until("lost for some time", standing(tt.lost))
+			w.pass(5 * time.Minute)
+			w.until("lost for long", standing(tt.dropped))
+			report.Store(nil)
+			w.until("back", standing(snapshot.Standing{}))
+			w.stop()
+			w.always("10.2.0.1") // the generator leaves it out, where others have the service
+		})
+	}
+}
+
+// TestRecoveryIsNoStorm: a cluster of 100 services that is read anew, with one
+// endpoint that changed meanwhile, changes one service.
+func TestRecoveryIsNoStorm(t *testing.T) {
+	objects := func(changed string) []snapshot.Event {
+		out := hello("c2", changed)
+		for i := range 100 {
+			for _, e := range hello("c2", "10.2.0.1") {
+				switch o := e.Object.(type) {
+				case *snapshot.Service:
+					o.Name = fmt.Sprint("s", i)
+				case *snapshot.EndpointSlice:
+					o.Name, o.Service = fmt.Sprint("s", i), fmt.Sprint("s", i)
+				}
+				out = append(out, snapshot.Event{Key: e.Object.Key(), Object: e.Object})
+			}
+		}
+		return out
+	}
+	fail := make(chan error)
+	var attempts atomic.Int64
+	w := start(t, func(c *Config) {
+		c.Static = []StaticCluster{{Origin{OriginDirectory, "./c2"}, spec("c2", "1", access(func(ctx context.Context, sink snapshot.Sink) error {
+			n := attempts.Add(1)
+			if n == 2 {
+				return errors.New("connection refused")
+			}
+			sink.Apply(objects(fmt.Sprintf("10.2.0.%d", n)))
+			sink.Synced("c2")
+			select {
+			case err := <-fail:
+				return err
+			case <-ctx.Done():
+				return nil
+			}
+		}))}}
+	})
+	w.until("there", w.has("10.1.0.1", "10.2.0.1"))
+	w.mu.Lock()
+	before := w.pushed
+	w.mu.Unlock()
+	fail <- errors.New("connection reset")
+	w.until("back", w.has("10.1.0.1", "10.2.0.3"))
+	w.stop()
+	if n := w.pushed - before; n != 1 {
+		t.Errorf("the endpoints of %d services changed, want 1", n)
+	}
+}
+
+// TestSettingsCountAtOnce: a drained cluster is drained when the settings say
+// so, and until they do not.
+func TestSettingsCountAtOnce(t *testing.T) {
+	sinks := make(chan snapshot.Sink, 1)
+	w := start(t, func(c *Config) {
+		c.OwnAccess = access(func(ctx context.Context, sink snapshot.Sink) error {
+			sinks <- sink
+			return serves("c1", hello("c1", "10.1.0.1"))(ctx, sink)
+		})
+	})
+	var allowed atomic.Value
+	w.Set(secret("a"), []Spec{{ID: "c2", Hash: "1", Open: func(allow []string) (*Access, error) {
+		allowed.Store(allow)
+		if len(allow) == 0 {
+			return nil, errors.New("kubeconfig is not allowed: exec is not allowed")
+		}
+		return new(access(serves("c2", hello("c2", "10.2.0.1")))), nil
+	}}})
+	w.until("refused", w.problem("exec is not allowed"))
+	sink := <-sinks
+	set := func(s mesh.ClusterSettings) {
+		o := &snapshot.ClusterSettings{Meta: snapshot.Meta{Cluster: "c1", Namespace: "istio-system", Name: "meshctl-clusters"}, Clusters: s}
+		e := snapshot.Event{Key: o.Key(), Object: o}
+		if s == nil {
+			e.Object = nil
+		}
+		sink.Apply(append(hello("c1", "10.1.0.2"), e))
+	}
+	set(mesh.ClusterSettings{"c2": {Drain: true, Allow: []string{"exec"}}})
+	w.until("allowed and drained", func() bool {
+		return w.has("10.1.0.2", "10.2.0.1")() && w.status("c2").Drained && w.registry.Current().Endpoints.Get(host).ByPort["http"][1].Drained
+	})
+	if s := w.status("c2"); !slices.Equal(s.Setting.Allow, []string{"exec"}) {
+		t.Errorf("what is allowed is not shown: %+v", s)
+	}
+	set(mesh.ClusterSettings{"c2": {Allow: []string{"exec"}}})
+	w.until("not drained", func() bool { return !w.registry.Current().Endpoints.Get(host).ByPort["http"][1].Drained })
+	set(nil) // what was allowed is not any more: the last good one stays, and that is told
+	w.until("refused again", w.problem("exec is not allowed; the last good one stays in use"))
+	if !w.has("10.1.0.2", "10.2.0.1")() {
+		t.Error("the endpoints are gone")
+	}
+}

@@ -1,0 +1,87 @@
+package clusters
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+)
+
+// counters count what happened, under Istio's names.
+type counters struct {
+	events   *prometheus.CounterVec
+	timeouts *prometheus.CounterVec
+}
+
+func newCounters(reg prometheus.Registerer) counters {
+	c := counters{
+		events: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "remote_cluster_secret_events_total", Help: "Clusters that remote secrets and files added, updated and deleted.",
+		}, []string{"event"}),
+		timeouts: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "remote_cluster_sync_timeouts_total", Help: "Times that a remote cluster was not read in time.",
+		}, []string{"cluster"}),
+	}
+	reg.MustRegister(c.events, c.timeouts)
+	return c
+}
+
+func (c counters) event(what string)         { c.events.WithLabelValues(what).Inc() }
+func (c counters) timeout(id mesh.ClusterID) { c.timeouts.WithLabelValues(string(id)).Inc() }
+func (c counters) forget(id mesh.ClusterID)  { c.timeouts.DeleteLabelValues(string(id)) }
+
+// collector tells how the clusters are now, so that nothing is left of one that
+// is gone.
+type collector struct{ m *Manager }
+
+func (c collector) managed() *prometheus.Desc {
+	return prometheus.NewDesc("istiod_managed_clusters", "Clusters that are read.", []string{"cluster_type"}, nil)
+}
+
+func (c collector) state() *prometheus.Desc {
+	return prometheus.NewDesc("istiod_remote_cluster_sync_status", "How far a cluster was read: 1 for its state.",
+		[]string{"cluster", "cluster_type", "status"}, nil)
+}
+
+func (c collector) synced() *prometheus.Desc {
+	return prometheus.NewDesc("meshctl_cluster_synced", "Whether everything of a cluster was read once.", []string{"cluster"}, nil)
+}
+
+func (c collector) lost() *prometheus.Desc {
+	return prometheus.NewDesc("meshctl_cluster_lost", "Whether a cluster that was read is not followed now.", []string{"cluster"}, nil)
+}
+
+// Describe implements prometheus.Collector.
+func (c collector) Describe(to chan<- *prometheus.Desc) {
+	to <- c.managed()
+	to <- c.state()
+	to <- c.synced()
+	to <- c.lost()
+}
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(to chan<- prometheus.Metric) {
+	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
+		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+	}
+	flag := func(b bool) float64 {
+		if b {
+			return 1
+		}
+		return 0
+	}
+	list, _ := c.m.Status()
+	number := map[string]int{"local": 0, "remote": 0}
+	for _, s := range list {
+		kind := "remote"
+		if s.Own {
+			kind = "local"
+		}
+		number[kind]++
+		gauge(c.state(), 1, string(s.Cluster), kind, string(s.State))
+		gauge(c.synced(), flag(s.State == Synced || s.State == Lost), string(s.Cluster))
+		gauge(c.lost(), flag(s.State == Lost), string(s.Cluster))
+	}
+	for kind, n := range number {
+		gauge(c.managed(), float64(n), kind)
+	}
+}
