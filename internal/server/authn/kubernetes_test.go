@@ -305,7 +305,8 @@ func TestCase_A8(t *testing.T) {
 		"system:serviceaccount", "system:serviceaccount:a", "system:serviceaccount:a:b:c", "system:serviceaccountX:a:b",
 		"system:serviceaccount:", "system:serviceaccount::", "system:serviceaccount:a:", "system:serviceaccount::b",
 		"system:serviceaccount:A:b", "system:serviceaccount:a:b/c", "system:serviceaccount:../a:b", "system:node:a", "admin", "",
-		" system:serviceaccount:a:b", "system:serviceaccount:a:b\n", 7, nil, []string{"system:serviceaccount:a:b"},
+		" system:serviceaccount:a:b", "system:serviceaccount:a:b\n", 7, nil,
+		[]string{"system:serviceaccount:a:b"},
 	} {
 		if got, err := r.ask(t, sign(sub), "east"); status.Code(err) != codes.Unauthenticated {
 			t.Errorf("sub %q: %+v, %v", sub, got, err)
