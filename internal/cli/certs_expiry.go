@@ -19,7 +19,7 @@ type certsExpiryOptions struct {
 func newCertsExpiryCmd(env *Env) *cobra.Command {
 	o := &certsExpiryOptions{}
 	cmd := &cobra.Command{
-		Use:   "expiry INPUT...",
+		Use:   "expiry [INPUT...]",
 		Short: "Show what expires when",
 		Long: `Show everything that expires in one list, what ends first coming first:
 certificates, revocation lists, and the tokens of remote secrets. Exit code 3
@@ -27,6 +27,9 @@ when something has expired, ends within --fail-within, or cannot be read.
 
 ` + inputHelp,
 		Example: `  meshctl certs expiry certs secrets.yaml istiod.example.com:15012
+
+  # the CAs and the tokens of remote secrets of two clusters
+  meshctl certs expiry --contexts cluster1,cluster2
 
   # for a nightly job
   meshctl certs expiry certs --fail-within 30d -o junit > expiry.xml
@@ -48,11 +51,10 @@ when something has expired, ends within --fail-within, or cannot be read.
 }
 
 func (o *certsExpiryOptions) run(ctx context.Context, env *Env) error {
-	loader, err := o.loader(env)
-	if err != nil {
+	if err := o.check(); err != nil {
 		return err
 	}
-	found, err := loader.Load(ctx, o.inputs)
+	found, err := o.load(ctx, env)
 	if err != nil {
 		return err
 	}

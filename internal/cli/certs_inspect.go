@@ -49,8 +49,7 @@ chain that a TLS server shows leads to one of them.
 }
 
 func (o *certsInspectOptions) run(ctx context.Context, env *Env) error {
-	loader, err := o.loader(env)
-	if err != nil {
+	if err := o.check(); err != nil {
 		return err
 	}
 	if o.roots != "" && !slices.ContainsFunc(o.inputs, input.IsHost) {
@@ -60,7 +59,7 @@ func (o *certsInspectOptions) run(ctx context.Context, env *Env) error {
 	if err != nil {
 		return err
 	}
-	found, err := loader.Load(ctx, o.inputs)
+	found, err := o.load(ctx, env)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"crypto/x509"
 	"fmt"
 
@@ -23,32 +24,46 @@ const (
 const inputHelp = `An INPUT is a PEM file, a directory (with those below it), a Secret in YAML (the
 cacerts Secret in both layouts, istio-ca-secret, kubernetes.io/tls, remote
 secrets), a kubeconfig, Envoy's config dump, host:port of a TLS server, or - for
-standard input. What it is, is seen from what it holds. Private keys and tokens
-are never shown.`
+standard input. What it is, is seen from what it holds. With --contexts the Secrets
+of clusters are read, too: secret/NAME of each, or without such an INPUT the CA,
+the roots and the remote secrets of the namespace. Private keys and tokens are
+never shown.`
 
 // readOptions are the flags of the commands that read certificates.
 type readOptions struct {
+	clusterFlags
 	inputs     []string
 	serverName string
 }
 
 func (o *readOptions) bind(fs *pflag.FlagSet) {
+	o.clusterFlags.bind(fs)
 	fs.StringVar(&o.serverName, "server-name", "", "`Name` to ask TLS servers for (default their host)")
 }
 
-// loader checks the inputs and returns what reads them.
-func (o *readOptions) loader(env *Env) (*input.Loader, error) {
-	if len(o.inputs) == 0 {
-		return nil, usagef("name at least one input: a file, a directory, host:port, or - for standard input")
+// check says what is wrong with the inputs.
+func (o *readOptions) check() error {
+	if len(o.inputs)+len(o.contexts) == 0 {
+		return usagef("name at least one input: a file, a directory, host:port, - for standard input, or clusters with --contexts")
 	}
 	seen := map[string]bool{}
 	for _, in := range o.inputs {
 		if seen[in] {
-			return nil, usagef("the input %q is named twice", in)
+			return usagef("the input %q is named twice", in)
 		}
 		seen[in] = true
 	}
-	return &input.Loader{Stdin: env.Stdin, ServerName: o.serverName}, nil
+	return nil
+}
+
+// load reads the inputs, those in clusters first.
+func (o *readOptions) load(ctx context.Context, env *Env) (*input.Material, error) {
+	documents, rest, err := o.documents(ctx, env, o.inputs)
+	if err != nil {
+		return nil, err
+	}
+	loader := &input.Loader{Stdin: env.Stdin, ServerName: o.serverName, Documents: documents}
+	return loader.Load(ctx, rest)
 }
 
 // maxRoots bounds the file of --roots, in bytes.

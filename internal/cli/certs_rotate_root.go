@@ -12,6 +12,8 @@ import (
 
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/certs/rotation"
+	"github.com/meshctl/meshctl/internal/certs/secrets"
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
 )
 
@@ -27,12 +29,20 @@ certificate since the step before. Until finish, abort goes back in the same way
 
 DIR is what certs root-ca and certs intermediate-ca made: root-cert.pem and a
 directory for each cluster. The state of the rotation, the new CAs and the old
-ones are kept in DIR/.rotation. A command that was interrupted is given again.`,
+ones are kept in DIR/.rotation. A command that was interrupted is given again.
+
+With --contexts instead of DIR the rotation works on the Secrets cacerts of
+clusters, and keeps its state in the Secret meshctl-root-rotation of the first of
+them. Name all clusters of the mesh in each command.`,
 		Example: `  meshctl certs rotate-root plan certs
   meshctl certs rotate-root start certs --leaf-ttl 24h
   meshctl certs rotate-root status certs
   meshctl certs rotate-root next certs
-  meshctl certs rotate-root finish certs`,
+  meshctl certs rotate-root finish certs
+
+  # in the Secrets of clusters
+  meshctl certs rotate-root start --contexts cluster1,cluster2
+  meshctl certs rotate-root next --contexts cluster1,cluster2`,
 	}
 	cmd.AddCommand(
 		newRotatePlanCmd(env),
@@ -45,25 +55,57 @@ ones are kept in DIR/.rotation. A command that was interrupted is given again.`,
 	return cmd
 }
 
-// rotateDir is what all steps of a rotation are about.
-type rotateDir struct{ path string }
+// rotateDir is what all steps of a rotation are about: a directory, or clusters.
+type rotateDir struct {
+	clusterFlags
+	path string
+}
 
 // one takes the argument; run tells what is wrong with it.
 func (r *rotateDir) one(args []string) error {
-	if len(args) != 1 {
-		return usagef("name one directory: the one with root-cert.pem and the directories of the clusters")
+	switch {
+	case len(args) == 1 && len(r.contexts) == 0:
+		r.path = args[0]
+		return nil
+	case len(args) == 0 && len(r.contexts) > 0:
+		return nil
 	}
-	r.path = args[0]
-	return nil
+	return usagef("name one directory, the one with root-cert.pem and the directories of the clusters, or the clusters with --contexts")
 }
 
-func (r *rotateDir) open(env *Env) *rotation.Dir {
-	return &rotation.Dir{
+// target is how the next command names the same.
+func (r *rotateDir) target() string {
+	if len(r.contexts) == 0 {
+		return r.path
+	}
+	out := "--contexts " + strings.Join(r.contexts, ",")
+	if r.namespace != mesh.DefaultSystemNamespace {
+		out += " -n " + r.namespace
+	}
+	return out
+}
+
+func (r *rotateDir) open(ctx context.Context, env *Env) (*rotation.Dir, error) {
+	d := &rotation.Dir{
 		Path: r.path, Now: env.Now, Rand: rand.Reader,
 		// What asks the connected proxies joins the gate of time here.
 		Gates: []rotation.Gate{rotation.Waited(env.Now)},
 		Wrote: func(path string) { fmt.Fprintln(env.Stdout, "wrote", path) },
 	}
+	if len(r.contexts) == 0 {
+		return d, nil
+	}
+	clusters, err := r.connect(env)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range clusters {
+		if !mesh.IsDNSLabel(string(c.ID)) {
+			return nil, usagef("--contexts: %q is not a DNS label: name the cluster with CLUSTER=%s", c.ID, c.Context)
+		}
+	}
+	d.Storage, err = secrets.OpenStorage(ctx, clusters)
+	return d, err
 }
 
 // rotateStart are the flags of plan and start.
@@ -80,6 +122,7 @@ type rotateStart struct {
 }
 
 func (o *rotateStart) bind(fs *pflag.FlagSet) {
+	o.rotateDir.bind(fs)
 	fs.StringVar(&o.algorithm, "algorithm", "", "Kind of the new keys, as of root-ca (default that of the old ones)")
 	durationVar(fs, &o.ttl, "ttl", 0, "How long the new root is valid (default as long as the old one was)")
 	fs.StringVar(&o.organization, "org", "", "Organization (O) of the new root (default that of the old one)")
@@ -121,7 +164,7 @@ func (o *rotateStart) options() (rotation.StartOptions, error) {
 func newRotatePlanCmd(env *Env) *cobra.Command {
 	o := &rotateStart{output: output.FormatTable}
 	cmd := &cobra.Command{
-		Use:   "plan DIR",
+		Use:   "plan [DIR]",
 		Short: "Explain the steps of a rotation, with their times",
 		Long: `Explain each step of the rotation under way, or of the one that start would begin
 with the same flags: what it writes, what it waits for and from when on it is
@@ -145,12 +188,16 @@ the step before: --propagation until the last control plane works with that, and
 	return cmd
 }
 
-func (o *rotateStart) plan(_ context.Context, env *Env) error {
+func (o *rotateStart) plan(ctx context.Context, env *Env) error {
 	options, err := o.options()
 	if err != nil {
 		return err
 	}
-	plan, err := o.open(env).Plan(options)
+	dir, err := o.open(ctx, env)
+	if err != nil {
+		return err
+	}
+	plan, err := dir.Plan(options)
 	if err != nil {
 		return err
 	}
@@ -183,7 +230,7 @@ func (o *rotateStart) plan(_ context.Context, env *Env) error {
 func newRotateStartCmd(env *Env) *cobra.Command {
 	o := &rotateStart{}
 	cmd := &cobra.Command{
-		Use:   "start DIR",
+		Use:   "start [DIR]",
 		Short: "Make the new root and have both roots trusted",
 		Long: `Make the new root and the new signer of each cluster, check all that later steps
 will write, and add the new root to the trust bundle of each cluster. The old
@@ -208,29 +255,33 @@ func (o *rotateStart) start(ctx context.Context, env *Env) error {
 	if err != nil {
 		return err
 	}
+	dir, err := o.open(ctx, env)
+	if err != nil {
+		return err
+	}
 	var state *rotation.State
 	err = patiently(env, "making keys, which takes a moment", func() (err error) {
-		state, err = o.open(env).Start(ctx, options)
+		state, err = dir.Start(ctx, options)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	o.say(env, state)
+	o.say(env, dir, state)
 	return nil
 }
 
 // say tells where the rotation is and what comes next.
-func (r *rotateDir) say(env *Env, s *rotation.State) {
+func (r *rotateDir) say(env *Env, d *rotation.Dir, s *rotation.State) {
 	fmt.Fprintf(env.Stdout, "%s\n", describePhase(s.Phase))
 	switch s.Phase {
 	case rotation.Finished, rotation.Aborted:
-		fmt.Fprintf(env.Stdout, "the rotation has ended; its files, with private keys, are in %s\n", r.open(env).Archive(s))
+		fmt.Fprintf(env.Stdout, "the rotation has ended; its files, with private keys, are in %s\n", d.Archive(s))
 		return
 	case rotation.Trust, rotation.Sign, rotation.Back:
 	}
 	fmt.Fprintf(env.Stdout, "next: meshctl certs rotate-root %s %s, from %s\n",
-		commandAfter(s.Phase), r.path, s.SafeFrom().UTC().Format(time.RFC3339))
+		commandAfter(s.Phase), r.target(), s.SafeFrom().UTC().Format(time.RFC3339))
 }
 
 func commandAfter(p rotation.Phase) string {
@@ -267,7 +318,7 @@ type rotateNext struct {
 func newRotateNextCmd(env *Env) *cobra.Command {
 	o := &rotateNext{}
 	cmd := &cobra.Command{
-		Use:   "next DIR",
+		Use:   "next [DIR]",
 		Short: "Have the new signers sign, once both roots are trusted",
 		Long: `Take the next step, or complete one that was interrupted. A step that could make
 a proxy refuse another is refused, with the time from which it is safe: too
@@ -287,33 +338,38 @@ between, so the wait begins anew.`,
 				return err
 			}
 			if o.force {
-				return o.take(env, func(d *rotation.Dir) (*rotation.State, error) { return d.Restore(cmd.Context()) })
+				return o.take(cmd.Context(), env, func(d *rotation.Dir) (*rotation.State, error) { return d.Restore(cmd.Context()) })
 			}
 			return o.act(cmd.Context(), env, rotation.Next)
 		},
 	}
+	o.bind(cmd.Flags())
 	cmd.Flags().BoolVar(&o.force, "force", false, "Write directories again that were changed or are missing, and wait anew")
 	return cmd
 }
 
 // act takes a step of the rotation under way.
 func (r *rotateDir) act(ctx context.Context, env *Env, a rotation.Action) error {
-	return r.take(env, func(d *rotation.Dir) (*rotation.State, error) { return d.Take(ctx, a) })
+	return r.take(ctx, env, func(d *rotation.Dir) (*rotation.State, error) { return d.Take(ctx, a) })
 }
 
-func (r *rotateDir) take(env *Env, step func(*rotation.Dir) (*rotation.State, error)) error {
-	state, err := step(r.open(env))
+func (r *rotateDir) take(ctx context.Context, env *Env, step func(*rotation.Dir) (*rotation.State, error)) error {
+	dir, err := r.open(ctx, env)
 	if err != nil {
 		return err
 	}
-	r.say(env, state)
+	state, err := step(dir)
+	if err != nil {
+		return err
+	}
+	r.say(env, dir, state)
 	return nil
 }
 
 func newRotateAbortCmd(env *Env) *cobra.Command {
 	o := &rotateDir{}
-	return &cobra.Command{
-		Use:   "abort DIR",
+	cmd := &cobra.Command{
+		Use:   "abort [DIR]",
 		Short: "Go back to the old root",
 		Long: `Go back from any step before finish. As long as the new root has signed nothing
 that is at once. Else the old signers sign again and both roots stay trusted; the
@@ -327,12 +383,14 @@ same command, given again when no certificate of the new root is left, drops tha
 			return o.act(cmd.Context(), env, rotation.Abort)
 		},
 	}
+	o.bind(cmd.Flags())
+	return cmd
 }
 
 func newRotateFinishCmd(env *Env) *cobra.Command {
 	o := &rotateDir{}
-	return &cobra.Command{
-		Use:   "finish DIR",
+	cmd := &cobra.Command{
+		Use:   "finish [DIR]",
 		Short: "Drop the old root; this cannot be undone",
 		Long: `Drop the old root from the trust bundles, once no certificate of it is left, put
 the new root with its key into DIR, and keep the old one and the old signers in
@@ -346,6 +404,8 @@ DIR/.finished-DATE-ROOT. This cannot be undone.`,
 			return o.act(cmd.Context(), env, rotation.Finish)
 		},
 	}
+	o.bind(cmd.Flags())
+	return cmd
 }
 
 type rotateStatus struct {
@@ -356,7 +416,7 @@ type rotateStatus struct {
 func newRotateStatusCmd(env *Env) *cobra.Command {
 	o := &rotateStatus{output: output.FormatTable}
 	cmd := &cobra.Command{
-		Use:   "status DIR",
+		Use:   "status [DIR]",
 		Short: "Show where a rotation stands and what it waits for",
 		Long: `Show where the directory of each cluster stands, by the fingerprints of what signs
 and of the roots, and what the next step waits for. Exit code 3 when a directory
@@ -371,12 +431,17 @@ is missing, does not verify, was changed, or is no part of the rotation.`,
 			return o.run(cmd.Context(), env)
 		},
 	}
+	o.bind(cmd.Flags())
 	cmd.Flags().VarP(&o.output, "output", "o", "Output `format`: table, json or yaml")
 	return cmd
 }
 
-func (o *rotateStatus) run(_ context.Context, env *Env) error {
-	status, err := o.open(env).Status()
+func (o *rotateStatus) run(ctx context.Context, env *Env) error {
+	dir, err := o.open(ctx, env)
+	if err != nil {
+		return err
+	}
+	status, err := dir.Status()
 	if err != nil {
 		return err
 	}
@@ -386,7 +451,7 @@ func (o *rotateStatus) run(_ context.Context, env *Env) error {
 				Command string `json:"command"`
 			}{"start"})
 		}
-		fmt.Fprintf(env.Stdout, "no rotation is under way in %s\n", o.path)
+		fmt.Fprintf(env.Stdout, "no rotation is under way in %s\n", o.target())
 		return nil
 	}
 	if err := o.write(env, status); err != nil {
@@ -403,7 +468,11 @@ func (o *rotateStatus) write(env *Env, s *rotation.Status) error {
 		return output.Write(env.Stdout, o.output, s)
 	}
 	fmt.Fprintln(env.Stdout, describePhase(s.Phase))
-	t := &output.Table{Header: []string{"CLUSTER", "DIRECTORY", "SIGNER", "ROOTS", "PROBLEM"}, Gap: 3}
+	where := "DIRECTORY"
+	if len(o.contexts) > 0 {
+		where = "SECRET"
+	}
+	t := &output.Table{Header: []string{"CLUSTER", where, "SIGNER", "ROOTS", "PROBLEM"}, Gap: 3}
 	for _, d := range s.Directory {
 		row := []string{string(d.Cluster), string(d.Condition), d.Signer, strings.Join(d.Roots, " "), d.Problem}
 		for i, cell := range row {
@@ -420,7 +489,7 @@ func (o *rotateStatus) write(env *Env, s *rotation.Status) error {
 		return nil // the error says what has to be done before anything else
 	}
 	fmt.Fprintf(env.Stdout, "waits for: %s\n", s.Waits)
-	next := fmt.Sprintf("next: meshctl certs rotate-root %s %s", s.Command, o.path)
+	next := fmt.Sprintf("next: meshctl certs rotate-root %s %s", s.Command, o.target())
 	if !s.SafeFrom.IsZero() {
 		next += ", from " + s.SafeFrom.UTC().Format(time.RFC3339)
 	}

@@ -23,7 +23,7 @@ type certsVerifyOptions struct {
 func newCertsVerifyCmd(env *Env) *cobra.Command {
 	o := &certsVerifyOptions{output: output.FormatTable}
 	cmd := &cobra.Command{
-		Use:   "verify INPUT...",
+		Use:   "verify [INPUT...]",
 		Short: "Find what is wrong with certificates",
 		Long: `Check the files of a CA, a chain or a trust bundle as the control plane and the
 proxies will: does the key belong to the certificate, does the chain lead to a
@@ -36,6 +36,9 @@ and a fix. Exit code 3 when something is found.
 
   # before it becomes the cluster's CA
   meshctl certs cacerts certs/cluster1 | meshctl certs verify -
+
+  # the CAs of two clusters as they are
+  meshctl certs verify --contexts cluster1,cluster2
 
   # a chain against the mesh's roots
   meshctl certs verify cert-chain.pem --roots certs/root-cert.pem`,
@@ -54,8 +57,7 @@ and a fix. Exit code 3 when something is found.
 }
 
 func (o *certsVerifyOptions) run(ctx context.Context, env *Env) error {
-	loader, err := o.loader(env)
-	if err != nil {
+	if err := o.check(); err != nil {
 		return err
 	}
 	if o.trustDomain != "" && !mesh.IsTrustDomain(o.trustDomain) {
@@ -65,7 +67,7 @@ func (o *certsVerifyOptions) run(ctx context.Context, env *Env) error {
 	if err != nil {
 		return err
 	}
-	found, err := loader.Load(ctx, o.inputs)
+	found, err := o.load(ctx, env)
 	if err != nil {
 		return err
 	}

@@ -52,11 +52,19 @@ type Token struct {
 	Fault string
 }
 
+// Document is text that was got from elsewhere, in any of the forms of a file.
+type Document struct {
+	Place string
+	Data  []byte
+}
+
 // Loader reads inputs.
 type Loader struct {
 	Stdin io.Reader
 	// ServerName is what TLS servers are asked for; empty means their host.
 	ServerName string
+	// Documents are read before the inputs.
+	Documents []Document
 
 	left      int64 // of maxTotal
 	filesLeft int
@@ -69,19 +77,33 @@ type Loader struct {
 // or holds nothing that is looked for, is an error that names it.
 func (l *Loader) Load(ctx context.Context, inputs []string) (*Material, error) {
 	l.left, l.filesLeft, l.certsLeft, l.found = maxTotal, maxFiles, maxCerts, Material{}
+	for _, d := range l.Documents {
+		err := l.some(d.Place, "Secrets of a CA or of remote clusters", func() error { return l.text(d.Place, "", d.Data) })
+		if err != nil {
+			return nil, err
+		}
+	}
 	for _, in := range inputs {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		before := len(l.found.Sets) + len(l.found.Tokens)
-		if err := l.load(ctx, in); err != nil {
+		if err := l.some(Describe(in), "PEM, a Secret in YAML or Envoy's config dump", func() error { return l.load(ctx, in) }); err != nil {
 			return nil, err
-		}
-		if before == len(l.found.Sets)+len(l.found.Tokens) {
-			return nil, fmt.Errorf("%s holds no certificates, keys, revocation lists or tokens: want PEM, a Secret in YAML or Envoy's config dump", Describe(in))
 		}
 	}
 	return &l.found, nil
+}
+
+// some calls load, which must find something.
+func (l *Loader) some(place, want string, load func() error) error {
+	before := len(l.found.Sets) + len(l.found.Tokens)
+	if err := load(); err != nil {
+		return err
+	}
+	if before == len(l.found.Sets)+len(l.found.Tokens) {
+		return fmt.Errorf("%s holds no certificates, keys, revocation lists or tokens: want %s", place, want)
+	}
+	return nil
 }
 
 // Describe names an input for a person.

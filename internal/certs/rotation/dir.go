@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -39,43 +38,28 @@ type Dir struct {
 	// Wrote is told of every directory that was written; it may be nil.
 	Wrote func(path string)
 
-	disk disk // nil: the real one
+	// Storage is where the files lie; nil is the file system.
+	Storage Storage
 }
 
-// disk is what writes; tests let it fail.
-type disk interface {
-	writeDir(path string, set []files.File) error
-	writeFile(path string, data []byte) error
-	rename(from, to string) error
-}
-
-type realDisk struct{}
-
-func (realDisk) writeDir(path string, set []files.File) error {
-	return files.WriteDir(path, set, files.Options{Force: true})
-}
-
-func (realDisk) writeFile(path string, data []byte) error {
-	return files.Write(path, data, files.Secret)
-}
-
-func (realDisk) rename(from, to string) error { return os.Rename(from, to) }
-
-func (d *Dir) writer() disk {
-	if d.disk != nil {
-		return d.disk
+func (d *Dir) storage() Storage {
+	if d.Storage != nil {
+		return d.Storage
 	}
-	return realDisk{}
+	return fileSystem{}
 }
 
 func (d *Dir) path(parts ...string) string {
 	return filepath.Join(append([]string{d.Path}, parts...)...)
 }
 
+// place names a path for people.
+func (d *Dir) place(parts ...string) string { return d.storage().Place(d.path(parts...)) }
+
 // wrote tells of what was written.
 func (d *Dir) wrote(path string) {
 	if d.Wrote != nil {
-		d.Wrote(path)
+		d.Wrote(d.storage().Place(path))
 	}
 }
 
@@ -88,30 +72,30 @@ type rotation struct {
 
 // open reads the rotation that is under way; it is nil when there is none.
 func (d *Dir) open() (*rotation, error) {
-	if _, err := os.Stat(d.Path); err != nil {
+	if err := d.storage().Stat(d.Path); err != nil {
 		return nil, fmt.Errorf("directory of the certificates: %w", err)
 	}
 	keep := d.path(keepDir)
-	if _, err := os.Lstat(keep); errors.Is(err, fs.ErrNotExist) {
+	if err := d.storage().Stat(keep); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	path := filepath.Join(keep, stateFile)
-	data, err := files.Read(path, store.MaxFile)
+	data, err := d.storage().Read(path)
 	if err != nil {
 		return nil, fmt.Errorf("state of the rotation: %w", err)
 	}
 	r := &rotation{}
 	if r.state, err = decode(data); err != nil {
-		return nil, fmt.Errorf("state of the rotation: %s: %w", path, err)
+		return nil, fmt.Errorf("state of the rotation: %s: %w", d.storage().Place(path), err)
 	}
-	if r.root, err = parseOne(filepath.Join(keep, store.RootCertFile)); err != nil {
+	if r.root, err = parseOne(d.storage(), filepath.Join(keep, store.RootCertFile)); err != nil {
 		return nil, fmt.Errorf("state of the rotation: %w", err)
 	}
 	if certs.Fingerprint(r.root) != r.state.NewRoot {
-		return nil, fmt.Errorf("state of the rotation: %s holds another root than %s says", filepath.Join(keep, store.RootCertFile), path)
+		return nil, fmt.Errorf("state of the rotation: %s holds another root than %s says", d.place(keepDir, store.RootCertFile), d.place(keepDir, stateFile))
 	}
 	for _, name := range r.state.Clusters {
-		c, err := load(keep, name)
+		c, err := load(d.storage(), keep, name)
 		if err != nil {
 			return nil, fmt.Errorf("state of the rotation: %w", err)
 		}
@@ -124,17 +108,17 @@ func (d *Dir) open() (*rotation, error) {
 func (d *Dir) underWay() (*rotation, error) {
 	r, err := d.open()
 	if err == nil && r == nil {
-		err = refuse("begin one with start", "no rotation is under way in %s", d.Path)
+		err = refuse("begin one with start", "no rotation is under way in %s", d.place())
 	}
 	return r, err
 }
 
 // locked does work while no other meshctl works on the directory.
 func (d *Dir) locked(work func() error) (err error) {
-	if _, err := os.Stat(d.Path); err != nil {
+	if err := d.storage().Stat(d.Path); err != nil {
 		return fmt.Errorf("directory of the certificates: %w", err)
 	}
-	unlock, err := files.Lock(d.path(lockFile))
+	unlock, err := d.storage().Lock(d.path(lockFile))
 	if err != nil {
 		return err
 	}
@@ -199,12 +183,12 @@ func (d *Dir) allow(ctx context.Context, r *rotation, to Phase) error {
 	}
 	if len(unknown) > 0 && (to == Sign || to == Finished) {
 		return refuse("take it out of the directory until the rotation has ended, then make its CA again",
-			"%s is not part of the rotation: its proxies do not trust the new root", d.path(string(unknown[0])))
+			"%s is not part of the rotation: its proxies do not trust the new root", d.place(string(unknown[0])))
 	}
 	for _, c := range r.clusters {
 		if s := d.standing(r.state, c); !s.fine() {
 			return refuse("put back what was there, or have it written again with next --force",
-				"%s: %s", d.path(string(c.name)), s.say())
+				"%s: %s", d.place(string(c.name)), s.say())
 		}
 	}
 	if err := d.fits(r, to); err != nil {
@@ -225,7 +209,7 @@ func (d *Dir) allow(ctx context.Context, r *rotation, to Phase) error {
 // fits refuses a phase whose files a control plane would refuse now.
 func (d *Dir) fits(r *rotation, to Phase) error {
 	for _, c := range r.clusters {
-		if err := lint(d.path(string(c.name)), c.set(to), verify.Options{Now: d.Now()}, c.all()...); err != nil {
+		if err := lint(d.storage(), d.path(string(c.name)), c.set(to), verify.Options{Now: d.Now()}, c.all()...); err != nil {
 			return refuse("", "what would be written for %s cannot be used: %v", c.name, err)
 		}
 	}
@@ -235,7 +219,7 @@ func (d *Dir) fits(r *rotation, to Phase) error {
 // write brings all directories to the phase of the state and keeps the state:
 // first that it is being written, last that it has been.
 func (d *Dir) write(ctx context.Context, r *rotation, state *State) (*State, error) {
-	if err := d.save(state); err != nil {
+	if err := d.save(ctx, state); err != nil {
 		return nil, err
 	}
 	for _, c := range r.clusters {
@@ -243,48 +227,48 @@ func (d *Dir) write(ctx context.Context, r *rotation, state *State) (*State, err
 			return nil, fmt.Errorf("interrupted between two clusters; the same command goes on: %w", err)
 		}
 		want, dir := c.set(state.Phase), d.path(string(c.name))
-		if have, err := readSet(dir, ""); err == nil && equalSets(have, want) {
+		if have, err := readSet(d.storage(), dir, ""); err == nil && equalSets(have, want) {
 			continue
 		}
-		if err := d.writer().writeDir(dir, want); err != nil {
+		if err := d.storage().WriteDir(ctx, dir, want); err != nil {
 			return nil, err
 		}
 		d.wrote(dir)
 	}
 	if state.Phase == Finished {
-		if err := d.replaceRoot(r); err != nil {
+		if err := d.replaceRoot(ctx, r); err != nil {
 			return nil, err
 		}
 	}
 	state = state.settle(d.Now())
 	if state.Phase.ends() {
-		return state, d.archive(r, state)
+		return state, d.archive(ctx, r, state)
 	}
-	return state, d.save(state)
+	return state, d.save(ctx, state)
 }
 
-func (d *Dir) save(s *State) error {
+func (d *Dir) save(ctx context.Context, s *State) error {
 	data, err := s.encode()
 	if err != nil {
 		return err
 	}
-	return d.writer().writeFile(d.path(keepDir, stateFile), data)
+	return d.storage().WriteFile(ctx, d.path(keepDir, stateFile), data)
 }
 
 // replaceRoot makes the new root that of the directory. The old one is kept
 // with the rotation, with its key if that is here.
-func (d *Dir) replaceRoot(r *rotation) error {
-	have, err := parseOne(d.path(store.RootCertFile))
+func (d *Dir) replaceRoot(ctx context.Context, r *rotation) error {
+	have, err := parseOne(d.storage(), d.path(store.RootCertFile))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if have != nil && have.Equal(r.root) {
 		return nil
 	}
-	key, err := files.ReadSecret(d.path(store.RootKeyFile), store.MaxFile)
+	key, err := d.storage().ReadSecret(d.path(store.RootKeyFile))
 	switch {
 	case err == nil:
-		if err := d.writer().writeFile(d.path(keepDir, oldRoot+store.RootKeyFile), key); err != nil {
+		if err := d.storage().WriteFile(ctx, d.path(keepDir, oldRoot+store.RootKeyFile), key); err != nil {
 			return err
 		}
 	case !errors.Is(err, fs.ErrNotExist):
@@ -296,12 +280,12 @@ func (d *Dir) replaceRoot(r *rotation) error {
 		if name == store.RootKeyFile {
 			f.Mode = files.Secret
 		}
-		if f.Data, err = files.Read(d.path(keepDir, name), store.MaxFile); err != nil {
+		if f.Data, err = d.storage().Read(d.path(keepDir, name)); err != nil {
 			return err
 		}
 		set = append(set, f)
 	}
-	if err := d.writer().writeDir(d.Path, set); err != nil {
+	if err := d.storage().WriteDir(ctx, d.Path, set); err != nil {
 		return err
 	}
 	d.wrote(d.path(store.RootCertFile))
@@ -309,15 +293,17 @@ func (d *Dir) replaceRoot(r *rotation) error {
 	return nil
 }
 
-// Archive is where what is left of a rotation that has ended lies.
-func (d *Dir) Archive(s *State) string {
+// Archive is where what is left of a rotation that has ended lies, for people.
+func (d *Dir) Archive(s *State) string { return d.storage().Place(d.archivePath(s)) }
+
+func (d *Dir) archivePath(s *State) string {
 	root := strings.ToLower(strings.ReplaceAll(s.NewRoot, ":", ""))
 	return d.path(fmt.Sprintf(".%s-%s-%s", s.Phase, s.Written.UTC().Format("20060102"), root[:8]))
 }
 
 // archive ends a rotation: its directory gets another name.
-func (d *Dir) archive(r *rotation, state *State) error {
-	if err := d.writer().rename(d.path(keepDir), d.Archive(state)); err != nil {
+func (d *Dir) archive(ctx context.Context, r *rotation, state *State) error {
+	if err := d.storage().Rename(ctx, d.path(keepDir), d.archivePath(state)); err != nil {
 		return fmt.Errorf("archive the rotation to %s: %w", r.root.Subject, err)
 	}
 	return nil
@@ -335,18 +321,17 @@ func (d *Dir) unknown(s *State) ([]mesh.ClusterID, error) {
 // names lists the directories that hold the CA of a cluster, in whichever
 // layout.
 func (d *Dir) names() ([]mesh.ClusterID, error) {
-	entries, err := os.ReadDir(d.Path)
+	entries, err := d.storage().Names(d.Path)
 	if err != nil {
 		return nil, fmt.Errorf("directory of the certificates: %w", err)
 	}
 	var out []mesh.ClusterID
-	for _, e := range entries {
-		if strings.HasPrefix(e.Name(), ".") {
+	for _, name := range entries {
+		if strings.HasPrefix(name, ".") {
 			continue
 		}
-		_, err := os.Lstat(d.path(e.Name(), store.CertFile))
-		if err == nil || d.isTLS(e.Name()) {
-			out = append(out, mesh.ClusterID(e.Name()))
+		if d.storage().Stat(d.path(name, store.CertFile)) == nil || d.isTLS(name) {
+			out = append(out, mesh.ClusterID(name))
 		}
 	}
 	return out, nil
@@ -355,7 +340,7 @@ func (d *Dir) names() ([]mesh.ClusterID, error) {
 // isTLS reports whether a directory holds a CA as tls.crt and tls.key, which a
 // control plane reads, too.
 func (d *Dir) isTLS(name string) bool {
-	data, err := files.Read(d.path(name, store.TLSCertFile), store.MaxFile)
+	data, err := d.storage().Read(d.path(name, store.TLSCertFile))
 	if err != nil {
 		return false
 	}

@@ -1,6 +1,7 @@
 package rotation
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -16,9 +17,9 @@ var errCrash = errors.New("the process was killed")
 
 // quickDisk writes without waiting for the disk; how files are written whole is
 // tested where it is done.
-type quickDisk struct{ realDisk }
+type quickDisk struct{ fileSystem }
 
-func (quickDisk) writeDir(path string, set []files.File) error {
+func (quickDisk) WriteDir(_ context.Context, path string, set []files.File) error {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return err
 	}
@@ -30,12 +31,14 @@ func (quickDisk) writeDir(path string, set []files.File) error {
 	return nil
 }
 
-func (quickDisk) writeFile(path string, data []byte) error { return os.WriteFile(path, data, 0o600) }
+func (quickDisk) WriteFile(_ context.Context, path string, data []byte) error {
+	return os.WriteFile(path, data, 0o600)
+}
 
 // faulty is a disk that fails at the write number at, counted from 1: before
 // it, or after it. 0 never fails.
 type faulty struct {
-	disk
+	Storage
 	at     int
 	after  bool
 	writes int
@@ -54,16 +57,16 @@ func (f *faulty) fail(write func() error) error {
 	return errCrash
 }
 
-func (f *faulty) writeDir(path string, set []files.File) error {
-	return f.fail(func() error { return f.disk.writeDir(path, set) })
+func (f *faulty) WriteDir(ctx context.Context, path string, set []files.File) error {
+	return f.fail(func() error { return f.Storage.WriteDir(ctx, path, set) })
 }
 
-func (f *faulty) writeFile(path string, data []byte) error {
-	return f.fail(func() error { return f.disk.writeFile(path, data) })
+func (f *faulty) WriteFile(ctx context.Context, path string, data []byte) error {
+	return f.fail(func() error { return f.Storage.WriteFile(ctx, path, data) })
 }
 
-func (f *faulty) rename(from, to string) error {
-	return f.fail(func() error { return f.disk.rename(from, to) })
+func (f *faulty) Rename(ctx context.Context, from, to string) error {
+	return f.fail(func() error { return f.Storage.Rename(ctx, from, to) })
 }
 
 // ways are the steps of whole rotations; "+" waits.
@@ -99,12 +102,12 @@ func interrupted(t *testing.T, way []string, at int) int {
 	t.Helper()
 	c := newClock()
 	d := newDir(t, c, "cluster1", "cluster2")
-	original, err := readSet(d.path("cluster1"), "")
+	original, err := readSet(fileSystem{}, d.path("cluster1"), "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := &faulty{disk: quickDisk{}, at: at, after: true}
-	d.disk = f
+	f := &faulty{Storage: quickDisk{}, at: at, after: true}
+	d.Storage = f
 	for _, step := range way {
 		if step == "+" {
 			c.advance(wait)
@@ -148,7 +151,7 @@ func (d *Dir) wholeAndClean(t *testing.T, original []files.File, way []string, w
 	if s, err := d.Status(); s != nil || err != nil {
 		t.Fatalf("%v, %s: a rotation is under way: %+v, %v", way, where, s, err)
 	}
-	set, err := readSet(d.path("cluster1"), "")
+	set, err := readSet(fileSystem{}, d.path("cluster1"), "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -67,8 +67,8 @@ func newFleet(t *testing.T, seed uint64) *fleet {
 		names = append(names, mesh.ClusterID(fmt.Sprintf("cluster%d", i+1)))
 	}
 	f.dir = newDir(t, f.clock, names...)
-	f.disk = &faulty{disk: quickDisk{}}
-	f.dir.disk = f.disk
+	f.disk = &faulty{Storage: quickDisk{}}
+	f.dir.Storage = f.disk
 	var err error
 	if f.key, err = certs.GenerateKey(certs.Ed25519); err != nil {
 		t.Fatal(err)

@@ -2,7 +2,6 @@ package rotation
 
 import (
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/meshctl/meshctl/internal/certs"
@@ -81,16 +80,11 @@ func (d *Dir) planStart(o StartOptions) (*Plan, error) {
 		if until := c.authority.Cert.NotAfter; until.Before(signs) {
 			p.Notes = append(p.Notes, fmt.Sprintf("what signs for %s ends at %s, before the new signer can sign", c.name, stamp(until)))
 		}
-		if crl := d.path(string(c.name), store.CRLFile); there(crl) {
-			p.Notes = append(p.Notes, fmt.Sprintf("%s has to hold lists of the new CAs, too, before next; make them with the keys in %s, and take out those of the old CAs after finish", crl, d.path(keepDir)))
+		if crl := d.path(string(c.name), store.CRLFile); d.storage().Stat(crl) == nil {
+			p.Notes = append(p.Notes, fmt.Sprintf("%s has to hold lists of the new CAs, too, before next; make them with the keys in %s, and take out those of the old CAs after finish", d.storage().Place(crl), d.place(keepDir)))
 		}
 	}
 	return p, nil
-}
-
-func there(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
 }
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
@@ -99,10 +93,10 @@ func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 func (d *Dir) steps(s *State, clusters []string) []Step {
 	var dirs []string
 	for _, c := range clusters {
-		dirs = append(dirs, d.path(c))
+		dirs = append(dirs, d.place(c))
 	}
 	start := Step{
-		Command: "start", Phase: Trust, Writes: append([]string{d.path(keepDir)}, dirs...),
+		Command: "start", Phase: Trust, Writes: append([]string{d.place(keepDir)}, dirs...),
 		Does: "makes the new root and signers; the old signers sign, both roots are trusted",
 		Why:  "safe at any time: nobody shows a certificate of the new root yet",
 		Undo: "abort, at once",
@@ -117,7 +111,7 @@ func (d *Dir) steps(s *State, clusters []string) []Step {
 		Undo: "abort, then abort again after " + s.Wait().String(),
 	}
 	finish := Step{
-		Command: "finish", Phase: Finished, Writes: append(dirs, d.path("root-cert.pem"), d.path("root-key.pem")),
+		Command: "finish", Phase: Finished, Writes: append(dirs, d.place(store.RootCertFile), d.place(store.RootKeyFile)),
 		Does: "drops the old root: the new one alone is trusted",
 		Why:  "no certificate of the old root is valid any more",
 		Undo: "no",

@@ -37,7 +37,7 @@ func makeCAs(t testing.TB, dir string, now time.Time, clusters ...mesh.ClusterID
 	}
 	write := func(dir string, set []files.File, err error) {
 		t.Helper()
-		if err := errors.Join(err, quickDisk{}.writeDir(dir, set)); err != nil {
+		if err := errors.Join(err, quickDisk{}.WriteDir(t.Context(), dir, set)); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -92,7 +92,7 @@ func must(t testing.TB, d *Dir, what string) *State {
 
 func (d *Dir) read(t testing.TB, cluster string) (signer string, roots []string) {
 	t.Helper()
-	set, err := readSet(d.path(cluster), "")
+	set, err := readSet(fileSystem{}, d.path(cluster), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +105,7 @@ func TestFromOldToNew(t *testing.T) {
 	c := newClock()
 	d := newDir(t, c, "cluster1", "cluster2")
 	oldSigner, oldRoots := d.read(t, "cluster1")
-	before, err := readSet(d.path("cluster2"), "")
+	before, err := readSet(fileSystem{}, d.path("cluster2"), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,13 +155,13 @@ func TestFromOldToNew(t *testing.T) {
 	}
 
 	// The next rotation begins where this one ended, and goes back whole.
-	before2, err := readSet(d.path("cluster2"), "")
+	before2, err := readSet(fileSystem{}, d.path("cluster2"), "")
 	if err != nil || equalSets(before, before2) {
 		t.Fatalf("the directory is as it was: %v", err)
 	}
 	must(t, d, "start")
 	must(t, d, "abort")
-	after, err := readSet(d.path("cluster2"), "")
+	after, err := readSet(fileSystem{}, d.path("cluster2"), "")
 	if err != nil || !equalSets(after, before2) {
 		t.Errorf("after abort the directory is another: %v", err)
 	}

@@ -86,16 +86,16 @@ func (c *cluster) keep() []files.File {
 }
 
 // load reads what keep has written.
-func load(dir string, name mesh.ClusterID) (*cluster, error) {
+func load(from Storage, dir string, name mesh.ClusterID) (*cluster, error) {
 	c := &cluster{name: name}
 	var err error
-	if c.old, err = readSet(dir, string(name)+oldPrefix); err != nil {
+	if c.old, err = readSet(from, dir, string(name)+oldPrefix); err != nil {
 		return nil, err
 	}
-	if c.fresh, err = readSet(dir, string(name)+newPrefix); err != nil {
+	if c.fresh, err = readSet(from, dir, string(name)+newPrefix); err != nil {
 		return nil, err
 	}
-	c.both, err = files.Read(filepath.Join(dir, string(name)+bothBundle), store.MaxFile)
+	c.both, err = from.Read(filepath.Join(dir, string(name)+bothBundle))
 	for _, f := range c.fresh {
 		if f.Name == store.RootCertFile {
 			c.alone = f.Data
@@ -106,7 +106,7 @@ func load(dir string, name mesh.ClusterID) (*cluster, error) {
 
 // readSet reads the files of an authority, whose names are after a prefix. The
 // mode of a file says whether it is a secret.
-func readSet(dir, prefix string) ([]files.File, error) {
+func readSet(from Storage, dir, prefix string) ([]files.File, error) {
 	var (
 		out  []files.File
 		errs []error
@@ -116,9 +116,9 @@ func readSet(dir, prefix string) ([]files.File, error) {
 		var err error
 		if path := filepath.Join(dir, prefix+name); name == store.KeyFile {
 			f.Mode = files.Secret
-			f.Data, err = files.ReadSecret(path, store.MaxFile)
+			f.Data, err = from.ReadSecret(path)
 		} else {
-			f.Data, err = files.Read(path, store.MaxFile)
+			f.Data, err = from.Read(path)
 		}
 		errs = append(errs, err)
 		out = append(out, f)
@@ -133,29 +133,29 @@ func equalSets(a, b []files.File) bool {
 // lint returns what is wrong with a set of files in a directory, whose
 // revocation lists, if any, count with it. The lists may also be those of CAs
 // in the others: while a mesh changes, both old and new ones are in use.
-func lint(dir string, set []files.File, o verify.Options, others ...files.File) error {
+func lint(from Storage, dir string, set []files.File, o verify.Options, others ...files.File) error {
 	var list []verify.File
 	for _, f := range set {
-		list = append(list, linted(dir, f.Name, f.Data))
+		list = append(list, linted(from, dir, f.Name, f.Data))
 	}
-	crl, err := files.Read(filepath.Join(dir, store.CRLFile), store.MaxFile)
+	crl, err := from.Read(filepath.Join(dir, store.CRLFile))
 	switch {
 	case err == nil:
-		list = append(list, linted(dir, store.CRLFile, crl))
+		list = append(list, linted(from, dir, store.CRLFile, crl))
 		for _, f := range others {
 			if f.Name != store.KeyFile {
-				list = append(list, linted(dir, "other "+f.Name, f.Data))
+				list = append(list, linted(from, dir, "other "+f.Name, f.Data))
 			}
 		}
 	case !errors.Is(err, fs.ErrNotExist):
 		return err
 	}
-	return verify.Refuse(verify.Check(verify.Arrange(dir, list), o))
+	return verify.Refuse(verify.Check(verify.Arrange(from.Place(dir), list), o))
 }
 
-func linted(dir, name string, data []byte) verify.File {
+func linted(from Storage, dir, name string, data []byte) verify.File {
 	f := verify.NewFile(name, data)
-	f.Place = filepath.Join(dir, name)
+	f.Place = from.Place(filepath.Join(dir, name))
 	return f
 }
 
@@ -187,17 +187,17 @@ func facts(set []files.File) (signer string, roots []string) {
 }
 
 // parseOne reads a file with one certificate.
-func parseOne(path string) (*x509.Certificate, error) {
-	data, err := files.Read(path, store.MaxFile)
+func parseOne(from Storage, path string) (*x509.Certificate, error) {
+	data, err := from.Read(path)
 	if err != nil {
 		return nil, err
 	}
 	list, err := certs.ParseCerts(data)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, fmt.Errorf("%s: %w", from.Place(path), err)
 	}
 	if len(list) != 1 {
-		return nil, fmt.Errorf("%s holds %d certificates, want the root alone", path, len(list))
+		return nil, fmt.Errorf("%s holds %d certificates, want the root alone", from.Place(path), len(list))
 	}
 	return list[0], nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/x509"
 	"fmt"
-	"path/filepath"
 	"time"
 
 	"github.com/meshctl/meshctl/internal/certs"
@@ -35,7 +34,7 @@ func (d *Dir) Start(ctx context.Context, o StartOptions) (after *State, err erro
 				return err
 			}
 		case r.state.Phase != Trust || !r.state.pending():
-			return refuse("see status", "a rotation is under way in %s already, in phase %q", d.Path, r.state.Phase)
+			return refuse("see status", "a rotation is under way in %s already, in phase %q", d.place(), r.state.Phase)
 		}
 		if err := d.allow(ctx, r, Trust); err != nil {
 			return err
@@ -86,7 +85,7 @@ func (d *Dir) begin(ctx context.Context, o StartOptions) (*rotation, error) {
 	if err := d.lintAll(r); err != nil {
 		return nil, err
 	}
-	return r, d.keep(r, root, old)
+	return r, d.keep(ctx, r, root, old)
 }
 
 // survey reads what is to be rotated and refuses what cannot be.
@@ -94,7 +93,7 @@ func (d *Dir) survey(o StartOptions) (*x509.Certificate, []*cluster, error) {
 	if o.LeafTTL <= 0 || o.LeafTTL > maxWait || o.Propagation < 0 || o.Propagation > maxWait {
 		return nil, nil, fmt.Errorf("life time of leaves is %v and propagation %v, want more than 0 and at most %v", o.LeafTTL, o.Propagation, maxWait)
 	}
-	root, err := parseOne(d.path(store.RootCertFile))
+	root, err := parseOne(d.storage(), d.path(store.RootCertFile))
 	if err != nil {
 		return nil, nil, fmt.Errorf("the root that is to be replaced: %w", err)
 	}
@@ -103,26 +102,26 @@ func (d *Dir) survey(o StartOptions) (*x509.Certificate, []*cluster, error) {
 		return nil, nil, err
 	}
 	if len(names) == 0 {
-		return nil, nil, refuse("make them with certs intermediate-ca", "%s has no directory of a cluster with %s", d.Path, store.CertFile)
+		return nil, nil, refuse("make them with certs intermediate-ca", "%s has no directory of a cluster with %s", d.place(), store.CertFile)
 	}
 	var clusters []*cluster
 	for _, name := range names {
 		c := &cluster{name: name}
-		dir := d.path(string(name))
+		dir, place := d.path(string(name)), d.place(string(name))
 		if !mesh.IsDNSLabel(string(name)) {
-			return nil, nil, refuse("rename it", "%s: the name of a cluster has to be a DNS label", dir)
+			return nil, nil, refuse("rename it", "%s: the name of a cluster has to be a DNS label", place)
 		}
 		if d.isTLS(string(name)) {
-			return nil, nil, refuse("name its files as certs intermediate-ca does", "%s has the CA in %s, a layout that is not rotated", dir, store.TLSCertFile)
+			return nil, nil, refuse("name its files as certs intermediate-ca does", "%s has the CA in %s, a layout that is not rotated", place, store.TLSCertFile)
 		}
-		if c.authority, err = store.Load(dir, d.Now()); err != nil {
+		if c.authority, err = d.authority(dir); err != nil {
 			return nil, nil, err
 		}
-		if c.old, err = readSet(dir, ""); err != nil {
+		if c.old, err = readSet(d.storage(), dir, ""); err != nil {
 			return nil, nil, err
 		}
-		if err := lint(dir, c.old, verify.Options{Now: d.Now()}); err != nil {
-			return nil, nil, refuse("", "%s is not fit to be rotated: %v", dir, err)
+		if err := lint(d.storage(), dir, c.old, verify.Options{Now: d.Now()}); err != nil {
+			return nil, nil, refuse("", "%s is not fit to be rotated: %v", place, err)
 		}
 		if err := c.leadsTo(root, d.Now()); err != nil {
 			return nil, nil, err
@@ -130,6 +129,18 @@ func (d *Dir) survey(o StartOptions) (*x509.Certificate, []*cluster, error) {
 		clusters = append(clusters, c)
 	}
 	return root, clusters, nil
+}
+
+func (d *Dir) authority(dir string) (*certs.Authority, error) {
+	m, err := d.storage().Material(dir)
+	if err != nil {
+		return nil, err
+	}
+	a, _, err := m.Authority(verify.Options{Now: d.Now()})
+	if err != nil {
+		return nil, fmt.Errorf("load CA: %w", err)
+	}
+	return a, nil
 }
 
 // maxWait bounds the times of a rotation: no leaf lives as long.
@@ -143,7 +154,7 @@ func (d *Dir) lintAll(r *rotation) error {
 	}
 	for _, c := range r.clusters {
 		for _, p := range []Phase{Sign, Finished} {
-			if err := lint(d.path(keepDir, string(c.name)), c.set(p), verify.Options{Now: d.Now()}); err != nil {
+			if err := lint(d.storage(), d.path(keepDir, string(c.name)), c.set(p), verify.Options{Now: d.Now()}); err != nil {
 				return refuse("", "what the step %q would write for %s cannot be used: %v", p, c.name, err)
 			}
 		}
@@ -152,7 +163,7 @@ func (d *Dir) lintAll(r *rotation) error {
 }
 
 // keep writes the directory of the rotation, whole.
-func (d *Dir) keep(r *rotation, root *certs.Authority, old *x509.Certificate) error {
+func (d *Dir) keep(ctx context.Context, r *rotation, root *certs.Authority, old *x509.Certificate) error {
 	set, err := store.RootFiles(root)
 	if err != nil {
 		return err
@@ -167,9 +178,9 @@ func (d *Dir) keep(r *rotation, root *certs.Authority, old *x509.Certificate) er
 	for _, c := range r.clusters {
 		set = append(set, c.keep()...)
 	}
-	if err := d.writer().writeDir(d.path(keepDir), set); err != nil {
+	if err := d.storage().WriteDir(ctx, d.path(keepDir), set); err != nil {
 		return fmt.Errorf("keep the rotation: %w", err)
 	}
-	d.wrote(filepath.Join(d.Path, keepDir))
+	d.wrote(d.path(keepDir))
 	return nil
 }

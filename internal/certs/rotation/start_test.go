@@ -23,7 +23,7 @@ import (
 
 func parse(t *testing.T, path string) *x509.Certificate {
 	t.Helper()
-	c, err := parseOne(path)
+	c, err := parseOne(fileSystem{}, path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,7 +54,7 @@ func TestNewIsLikeOld(t *testing.T) {
 		t.Fatal(err)
 	}
 	set, err := store.Files(signer)
-	if err := errors.Join(err, quickDisk{}.writeDir(d.Path, rootSet), quickDisk{}.writeDir(d.path("cluster1"), set)); err != nil {
+	if err := errors.Join(err, quickDisk{}.WriteDir(t.Context(), d.Path, rootSet), quickDisk{}.WriteDir(t.Context(), d.path("cluster1"), set)); err != nil {
 		t.Fatal(err)
 	}
 
@@ -251,7 +251,7 @@ func TestSameNameWithoutKeyIDs(t *testing.T) {
 	}
 	set, err := store.Files(&certs.Authority{Cert: signer, Key: key, Chain: []*x509.Certificate{signer}, Roots: []*x509.Certificate{root}})
 	rootSet := []files.File{{Name: store.RootCertFile, Data: certs.EncodeCerts(root), Mode: files.Public}}
-	if err := errors.Join(err, quickDisk{}.writeDir(d.Path, rootSet), quickDisk{}.writeDir(d.path("cluster1"), set)); err != nil {
+	if err := errors.Join(err, quickDisk{}.WriteDir(t.Context(), d.Path, rootSet), quickDisk{}.WriteDir(t.Context(), d.path("cluster1"), set)); err != nil {
 		t.Fatal(err)
 	}
 	_, err = d.Start(t.Context(), options())
@@ -295,12 +295,12 @@ func TestRestore(t *testing.T) {
 
 	// A last step that was interrupted is taken back.
 	c.advance(wait)
-	f := &faulty{disk: quickDisk{}, at: 3}
-	d.disk = f
+	f := &faulty{Storage: quickDisk{}, at: 3}
+	d.Storage = f
 	if _, err := d.do(t.Context(), "finish"); !errors.Is(err, errCrash) {
 		t.Fatal(err)
 	}
-	d.disk = nil
+	d.Storage = nil
 	if _, roots := d.read(t, "cluster1"); len(roots) != 1 {
 		t.Fatalf("the roots are %v", roots)
 	}

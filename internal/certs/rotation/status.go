@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"slices"
 	"time"
 
@@ -59,11 +58,11 @@ func (d *Dir) standing(state *State, c *cluster) Standing {
 	s := Standing{Cluster: c.name, Condition: Changed}
 	s.WantSigner, s.WantRoots = facts(c.set(state.Phase))
 	dir := d.path(string(c.name))
-	if _, err := os.Stat(dir); errors.Is(err, fs.ErrNotExist) {
+	if err := d.storage().Stat(dir); errors.Is(err, fs.ErrNotExist) {
 		s.Condition = Missing
 		return s
 	}
-	have, err := readSet(dir, "")
+	have, err := readSet(d.storage(), dir, "")
 	if err != nil {
 		s.Problem = err.Error()
 		return s
@@ -79,7 +78,7 @@ func (d *Dir) standing(state *State, c *cluster) Standing {
 		return s
 	}
 	// What has expired is no reason not to go on: nobody uses it any more.
-	if err := unexpired(lint(dir, have, verify.Options{Now: d.Now()}, c.all()...)); err != nil {
+	if err := unexpired(lint(d.storage(), dir, have, verify.Options{Now: d.Now()}, c.all()...)); err != nil {
 		s.Condition, s.Problem = Broken, err.Error()
 	}
 	return s
@@ -142,7 +141,7 @@ func (d *Dir) Status() (*Status, error) {
 	}
 	for _, name := range unknown {
 		x := Standing{Cluster: name, Condition: Unknown}
-		if have, err := readSet(d.path(string(name)), ""); err == nil {
+		if have, err := readSet(d.storage(), d.path(string(name)), ""); err == nil {
 			x.Signer, x.Roots = facts(have)
 		}
 		s.Directory = append(s.Directory, x)

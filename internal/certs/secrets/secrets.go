@@ -1,0 +1,133 @@
+// Package secrets reads and writes the certificate authorities that lie in
+// Secrets of Kubernetes clusters.
+package secrets
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/remotesecret"
+)
+
+// CACerts is the name of the Secret with the CA of a cluster.
+const CACerts = "cacerts"
+
+// fieldManager is who owns the fields that are written.
+const fieldManager = "meshctl"
+
+// Cluster is a namespace of a cluster. It may be used concurrently.
+type Cluster struct {
+	// ID is what the cluster is called in the mesh, Context its context in the
+	// kubeconfig.
+	ID        mesh.ClusterID
+	Context   string
+	Namespace string
+	core      typedcorev1.CoreV1Interface
+}
+
+// Connect makes the clients of a cluster. Nothing is asked yet.
+func Connect(id mesh.ClusterID, context, namespace string, api *rest.Config) (*Cluster, error) {
+	core, err := typedcorev1.NewForConfig(api)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", context, err)
+	}
+	return &Cluster{ID: id, Context: context, Namespace: namespace, core: core}, nil
+}
+
+// place names a Secret of the cluster for people.
+func (c *Cluster) place(name string) string {
+	return fmt.Sprintf("%s: Secret %s/%s", c.Context, c.Namespace, name)
+}
+
+// get returns a Secret, nil when there is none.
+func (c *Cluster) get(ctx context.Context, name string) (*corev1.Secret, error) {
+	found, err := c.core.Secrets(c.Namespace).Get(ctx, name, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", c.place(name), err)
+	}
+	return found, nil
+}
+
+// Objects returns, as a List in JSON, the objects of the namespace that hold
+// certificates or tokens: the named Secrets, which must be there, or with no
+// names those of the CA, remote secrets, and the ConfigMap with the roots.
+func (c *Cluster) Objects(ctx context.Context, names ...string) ([]byte, error) {
+	var items []any
+	for _, name := range names {
+		found, err := c.get(ctx, name)
+		switch {
+		case err != nil:
+			return nil, err
+		case found == nil:
+			return nil, fmt.Errorf("%s: it is not there", c.place(name))
+		}
+		items = append(items, secretItem(found))
+	}
+	if len(names) == 0 {
+		known, err := c.known(ctx)
+		if err != nil {
+			return nil, err
+		}
+		items = known
+	}
+	return json.Marshal(map[string]any{"apiVersion": "v1", "kind": "List", "items": items})
+}
+
+func (c *Cluster) known(ctx context.Context) (items []any, err error) {
+	for _, name := range []string{CACerts, "istio-ca-secret"} {
+		found, err := c.get(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		if found != nil {
+			items = append(items, secretItem(found))
+		}
+	}
+	remote, err := c.core.Secrets(c.Namespace).List(ctx, metav1.ListOptions{LabelSelector: remotesecret.Label + "=true"})
+	if err != nil {
+		return nil, fmt.Errorf("%s: remote secrets of %s: %w", c.Context, c.Namespace, err)
+	}
+	for i := range remote.Items {
+		items = append(items, secretItem(&remote.Items[i]))
+	}
+	roots, err := c.core.ConfigMaps(c.Namespace).Get(ctx, rootConfigMap, metav1.GetOptions{})
+	switch {
+	case apierrors.IsNotFound(err):
+	case err != nil:
+		return nil, fmt.Errorf("%s: ConfigMap %s/%s: %w", c.Context, c.Namespace, rootConfigMap, err)
+	default:
+		items = append(items, map[string]any{
+			"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata(&roots.ObjectMeta), "data": roots.Data,
+		})
+	}
+	return items, nil
+}
+
+// rootConfigMap holds the roots that agents trust.
+const rootConfigMap = "istio-ca-root-cert"
+
+func secretItem(s *corev1.Secret) map[string]any {
+	return map[string]any{
+		"apiVersion": "v1", "kind": "Secret", "metadata": metadata(&s.ObjectMeta), "type": s.Type, "data": s.Data,
+	}
+}
+
+// metadata is what readers look at.
+func metadata(m *metav1.ObjectMeta) map[string]any {
+	out := map[string]any{"name": m.Name, "namespace": m.Namespace}
+	if value, ok := m.Labels[remotesecret.Label]; ok {
+		out["labels"] = map[string]string{remotesecret.Label: value}
+	}
+	return out
+}

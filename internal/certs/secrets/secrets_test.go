@@ -1,0 +1,290 @@
+package secrets
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/certs/rotation"
+	"github.com/meshctl/meshctl/internal/certs/store"
+	"github.com/meshctl/meshctl/internal/certs/verify"
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/test/kube"
+)
+
+func shared(t *testing.T) *kube.Cluster {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("needs Kubernetes: make kube")
+	}
+	return kube.Shared(t, "secrets")
+}
+
+// newMesh makes two clusters with a common root, each a namespace of one API.
+func newMesh(t *testing.T, api *kube.Cluster) []*Cluster {
+	t.Helper()
+	spec := certs.CASpec{Algorithm: certs.ECDSAP256, CommonName: "CA", TTL: 1000 * time.Hour}
+	root, err := certs.NewRoot(spec, time.Now(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []*Cluster
+	for _, id := range []mesh.ClusterID{"cluster1", "cluster2"} {
+		c, err := Connect(id, string(id), api.Namespace(t, "mesh"), api.Config())
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := root.NewIntermediate(id, spec, time.Now(), rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		set, err := store.SecretFiles(a, nil, store.LayoutIstio)
+		if err != nil {
+			t.Fatal(err)
+		}
+		put, err := c.Plan(t.Context(), CACerts, set)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := put.Write(t.Context(), false); err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// rotating is a rotation in the clusters, at a time.
+func rotating(t *testing.T, clusters []*Cluster, now *time.Time) (*rotation.Dir, error) {
+	t.Helper()
+	clock := func() time.Time { return *now }
+	storage, err := OpenStorage(t.Context(), clusters)
+	return &rotation.Dir{Storage: storage, Now: clock, Rand: rand.Reader, Gates: []rotation.Gate{rotation.Waited(clock)}}, err
+}
+
+func take(ctx context.Context, d *rotation.Dir, step string) error {
+	var err error
+	if step == "start" {
+		_, err = d.Start(ctx, rotation.StartOptions{LeafTTL: time.Hour})
+	} else {
+		_, err = d.Take(ctx, rotation.Action(step))
+	}
+	return err
+}
+
+var errLost = errors.New("the connection was lost")
+
+// losing loses the connection at a write: before the API server has it, or
+// before its answer is read.
+type losing struct {
+	http.RoundTripper
+	writes, at int
+	after      bool
+}
+
+func (l *losing) RoundTrip(req *http.Request) (*http.Response, error) {
+	if req.Method == http.MethodGet {
+		return l.RoundTripper.RoundTrip(req)
+	}
+	if l.writes++; l.writes != l.at {
+		return l.RoundTripper.RoundTrip(req)
+	}
+	if l.after {
+		resp, err := l.RoundTripper.RoundTrip(req)
+		if err != nil {
+			return nil, err
+		}
+		_ = resp.Body.Close()
+	}
+	return nil, errLost
+}
+
+// lose returns the clusters with a connection that is lost at a write.
+func lose(t *testing.T, api *kube.Cluster, clusters []*Cluster, l *losing) []*Cluster {
+	t.Helper()
+	var out []*Cluster
+	for _, c := range clusters {
+		config := api.Config()
+		config.Wrap(func(rt http.RoundTripper) http.RoundTripper {
+			return roundTripper(func(req *http.Request) (*http.Response, error) {
+				l.RoundTripper = rt
+				return l.RoundTrip(req)
+			})
+		})
+		other, err := Connect(c.ID, c.Context, c.Namespace, rest.CopyConfig(config))
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, other)
+	}
+	return out
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
+
+// A rotation whose connection is lost at any write goes on with the same
+// command, and ends as one that was not interrupted.
+func TestRotationInterruptedAnywhere(t *testing.T) {
+	t.Parallel()
+	api := shared(t)
+	for _, after := range []bool{false, true} {
+		last := 1
+		for at := 1; at <= last; at++ {
+			clusters, now := newMesh(t, api), time.Now()
+			l := &losing{at: at, after: after}
+			lossy, lost := lose(t, api, clusters, l), 0
+			for _, step := range []string{"start", "next", "finish"} {
+				for {
+					d, err := rotating(t, lossy, &now)
+					if err != nil {
+						t.Fatalf("write %d, %s: %v", at, step, err)
+					}
+					if err = take(t.Context(), d, step); err == nil {
+						break
+					}
+					if _, refused := errors.AsType[*rotation.Refusal](err); refused && after && lost > 0 {
+						break // it was taken, only the answer was lost
+					}
+					if lost++; lost > 1 || !errors.Is(err, errLost) {
+						t.Fatalf("write %d, %s: %v", at, step, err)
+					}
+				}
+				now = now.Add(2 * time.Hour)
+			}
+			last = max(last, l.writes)
+			checkRotated(t, clusters, now, at)
+		}
+		if last < 12 {
+			t.Errorf("there were %d writes", last)
+		}
+	}
+}
+
+// checkRotated wants one new root in both clusters, and its key with what is
+// left of the rotation.
+func checkRotated(t *testing.T, clusters []*Cluster, now time.Time, at int) {
+	t.Helper()
+	var roots []string
+	for _, c := range clusters {
+		secret, err := c.get(t.Context(), CACerts)
+		if err != nil || secret == nil {
+			t.Fatalf("write %d: %v", at, err)
+		}
+		a, _, err := store.FromSecret("", "", secret.Data).Authority(verify.Options{Now: now})
+		if err != nil || len(a.Roots) != 1 {
+			t.Fatalf("write %d: %s: %v", at, c.Context, err)
+		}
+		roots = append(roots, certs.Fingerprint(a.Roots[0]))
+	}
+	left, err := clusters[0].core.Secrets(clusters[0].Namespace).List(t.Context(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	var key []byte
+	for _, s := range left.Items {
+		names = append(names, s.Name)
+		if strings.HasPrefix(s.Name, "meshctl-root-finished-") {
+			key = s.Data[store.RootKeyFile]
+		}
+	}
+	if roots[0] != roots[1] || len(key) == 0 || slices.Contains(names, stateSecret) {
+		t.Errorf("write %d: roots %v, Secrets %v, key of %d bytes", at, roots, names, len(key))
+	}
+}
+
+// Of two people who work at once one is refused, and changes nothing.
+func TestRotationConflict(t *testing.T) {
+	t.Parallel()
+	clusters, now := newMesh(t, shared(t)), time.Now()
+	for _, step := range []string{"start", "next", "finish"} {
+		var both []*rotation.Dir
+		for range 2 {
+			d, err := rotating(t, clusters, &now)
+			if err != nil {
+				t.Fatal(err)
+			}
+			both = append(both, d)
+		}
+		if err := take(t.Context(), both[0], step); err != nil {
+			t.Fatal(err)
+		}
+		if err := take(t.Context(), both[1], step); err == nil || !strings.Contains(err.Error(), "somebody has written it at the same time") {
+			t.Errorf("%s a second time: %v", step, err)
+		}
+		now = now.Add(2 * time.Hour)
+	}
+	checkRotated(t, clusters, now, 0)
+}
+
+// A Secret that somebody writes between Plan and Write is kept.
+func TestPutConflict(t *testing.T) {
+	t.Parallel()
+	c := newMesh(t, shared(t))[0]
+	have, err := c.get(t.Context(), CACerts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := &Put{cluster: c, name: CACerts, have: have, want: map[string][]byte{"x": nil}}
+	twice := &Put{cluster: c, name: CACerts, have: have, want: map[string][]byte{"y": nil}}
+	if err := put.Write(t.Context(), false); err != nil {
+		t.Fatal(err)
+	}
+	if err := twice.Write(t.Context(), false); err == nil || !strings.Contains(err.Error(), "at the same time") {
+		t.Errorf("the second write: %v", err)
+	}
+	fresh := &Put{cluster: c, name: CACerts, want: map[string][]byte{"z": nil}}
+	if err := fresh.Write(t.Context(), false); err == nil || !strings.Contains(err.Error(), "at the same time") {
+		t.Errorf("a third, which knows of none: %v", err)
+	}
+	if now, err := c.get(t.Context(), CACerts); err != nil || len(now.Data) != 1 || !slices.Contains(slices.Collect(maps.Keys(now.Data)), "x") {
+		t.Errorf("the first write did not stay: %v", err)
+	}
+}
+
+func TestRefuse(t *testing.T) {
+	t.Parallel()
+	c := newMesh(t, shared(t))[0]
+	have, err := c.get(t.Context(), CACerts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	with := func(key, value string) map[string][]byte {
+		out := map[string][]byte{key: []byte(value)}
+		for k, v := range have.Data {
+			if k != key {
+				out[k] = v
+			}
+		}
+		return out
+	}
+	for name, tc := range map[string]struct {
+		have, want map[string][]byte
+		refused    string
+	}{
+		"the same":      {have.Data, have.Data, ""},
+		"nothing there": {nil, have.Data, ""},
+		"junk":          {with(store.CertFile, "junk"), have.Data, "holds no CA that can be read"},
+		"lists dropped": {with(store.CRLFile, "lists"), have.Data, "holds revocation lists in ca-crl.pem, which would be lost"},
+		"lists kept":    {with(store.CRLFile, "lists"), with(store.CRLFile, "lists"), ""},
+	} {
+		before := have.DeepCopy()
+		before.Data = tc.have
+		err := (&Put{cluster: c, name: CACerts, have: before, want: tc.want}).Refuse()
+		if tc.refused == "" && err != nil || tc.refused != "" && (err == nil || !strings.Contains(err.Error(), tc.refused)) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
