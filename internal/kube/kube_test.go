@@ -222,7 +222,8 @@ echo '{"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"
 		"token file": {"certificate-authority: " + ca, "tokenFile: " + token, []remotesecret.Code{remotesecret.CAFile, remotesecret.TokenFile}, "Bearer from-a-file"},
 		"exec": {
 			"certificate-authority: " + ca, "exec: {apiVersion: client.authentication.k8s.io/v1, command: " + plugin + "}",
-			[]remotesecret.Code{remotesecret.CAFile, remotesecret.Exec}, "Bearer from-a-command",
+			[]remotesecret.Code{remotesecret.CAFile, remotesecret.Exec},
+			"Bearer from-a-command",
 		},
 	} {
 		c := remote(t, kubeconfigOf(server, tc.cluster, tc.user))

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -23,9 +24,7 @@ func Decode(secret *corev1.Secret) []Cluster {
 	for key, value := range secret.Data {
 		values[key] = string(value)
 	}
-	for key, value := range secret.StringData { // as in an API server, these win
-		values[key] = value
-	}
+	maps.Copy(values, secret.StringData) // as in an API server, these win
 	clusters := make([]Cluster, 0, len(values))
 	for key, value := range values {
 		id := mesh.ClusterID(key)
@@ -35,10 +34,24 @@ func Decode(secret *corev1.Secret) []Cluster {
 		c := decode(fmt.Sprintf("secret %s/%s, key %s", secret.Namespace, secret.Name, key), value)
 		c.setID(id)
 		c.Renewed = secret.Annotations[AnnotationBoundTo] != ""
+		c.Namespaces = namespaces(secret.Annotations[AnnotationNamespaces])
+		c.CredentialNamespaces = namespaces(secret.Annotations[AnnotationCredentialNamespaces])
 		clusters = append(clusters, c)
 	}
 	slices.SortFunc(clusters, func(a, b Cluster) int { return strings.Compare(string(a.ID), string(b.ID)) })
 	return clusters
+}
+
+// namespaces reads the value of an annotation. What is no namespace is left
+// out: the API server would not have it either.
+func namespaces(list string) []string {
+	var out []string
+	for name := range strings.SplitSeq(list, ",") {
+		if mesh.IsDNSLabel(name) && !slices.Contains(out, name) {
+			out = append(out, name)
+		}
+	}
+	return out
 }
 
 func (c *Cluster) setID(id mesh.ClusterID) {
@@ -83,26 +96,50 @@ func (c *Cluster) read(text string) error {
 	case len(text) > MaxSize:
 		return fmt.Errorf("kubeconfig has %d bytes: want at most %d", len(text), MaxSize)
 	}
-	doc, err := parse(text)
+	doc, config, err := readConfig(text)
+	if err == nil {
+		c.doc = doc
+		err = c.choose(config)
+	}
 	if err != nil {
-		return fmt.Errorf("kubeconfig: %w", err)
-	}
-	data, err := doc.JSON()
-	if err != nil {
-		return fmt.Errorf("kubeconfig: %w", err)
-	}
-	var config clientcmdv1.Config
-	if err := json.Unmarshal(data, &config); err != nil {
-		return fmt.Errorf("kubeconfig: %w", err)
-	}
-	if config.Kind != "" && config.Kind != "Config" || config.APIVersion != "" && config.APIVersion != "v1" {
-		return fmt.Errorf("kubeconfig: it is of kind %q, version %q: want Config, v1", clip(config.Kind), clip(config.APIVersion))
-	}
-	c.doc = doc
-	if err := c.choose(&config); err != nil {
 		return fmt.Errorf("kubeconfig: %w", err)
 	}
 	return nil
+}
+
+func readConfig(text string) (yamldoc.Value, *clientcmdv1.Config, error) {
+	doc, err := parse(text)
+	if err != nil {
+		return doc, nil, err
+	}
+	data, err := doc.JSON()
+	if err != nil {
+		return doc, nil, err
+	}
+	config := &clientcmdv1.Config{}
+	if err := json.Unmarshal(data, config); err != nil {
+		return doc, nil, err
+	}
+	if config.Kind != "" && config.Kind != "Config" || config.APIVersion != "" && config.APIVersion != "v1" {
+		return doc, nil, fmt.Errorf("it is of kind %q, version %q: want Config, v1", clip(config.Kind), clip(config.APIVersion))
+	}
+	return doc, config, nil
+}
+
+// PublishedServer reads the one server of a kubeconfig without contexts, as
+// the ConfigMap cluster-info of kubeadm has it.
+func PublishedServer(text []byte) (clientcmdv1.Cluster, error) {
+	if len(text) > MaxSize {
+		return clientcmdv1.Cluster{}, fmt.Errorf("kubeconfig has %d bytes: want at most %d", len(text), MaxSize)
+	}
+	_, config, err := readConfig(string(text))
+	if err == nil && len(config.Clusters) != 1 {
+		err = fmt.Errorf("it has %d clusters, not one", len(config.Clusters))
+	}
+	if err != nil {
+		return clientcmdv1.Cluster{}, fmt.Errorf("kubeconfig: %w", err)
+	}
+	return config.Clusters[0].Cluster, nil
 }
 
 // parse reads the one document of the text.

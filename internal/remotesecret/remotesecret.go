@@ -35,6 +35,11 @@ const (
 	// AnnotationBoundTo is the Secret in the other cluster, namespace/name,
 	// whose deletion revokes the token.
 	AnnotationBoundTo = "meshctl.io/token-bound-to"
+	// AnnotationNamespaces and AnnotationCredentialNamespaces are the namespaces,
+	// joined by commas, that the reader may read services, or Secrets, of.
+	// Without the first it is all of them, without the second none.
+	AnnotationNamespaces           = "meshctl.io/namespaces"
+	AnnotationCredentialNamespaces = "meshctl.io/credential-namespaces"
 	// AnnotationCredential is the CredentialHash of the Secret's cluster.
 	AnnotationCredential = "meshctl.io/credential-hash"
 )
@@ -75,6 +80,9 @@ type Cluster struct {
 	// Renewed says that the token is bound to an object of its own, so that the
 	// control plane renews it at two thirds of its life.
 	Renewed bool
+	// Namespaces are those whose services can be read, nil for all of them;
+	// CredentialNamespaces those whose Secrets are for gateways.
+	Namespaces, CredentialNamespaces []string
 
 	doc              yamldoc.Value
 	serverAt, userAt string // paths in doc

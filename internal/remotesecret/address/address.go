@@ -1,0 +1,179 @@
+// Package address finds out at which address an API server can be reached by
+// others, and which CA signs its certificate there.
+package address
+
+import (
+	"cmp"
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/dial"
+	"github.com/meshctl/meshctl/internal/mesh"
+)
+
+// probeTimeout bounds the look at one address.
+const probeTimeout = 3 * time.Second
+
+// CA is a CA that may sign the certificate of an API server.
+type CA struct {
+	// Name is such as "service account".
+	Name string
+	// PEM is nil for the roots of the system.
+	PEM []byte
+}
+
+// Candidate is an address that the API server may have.
+type Candidate struct {
+	URL string
+	// Source says who names it.
+	Source string
+
+	// The rest is what Probe finds.
+
+	// CA signs the certificate that is shown there; nil if none of them does.
+	CA *CA
+	// TLSServerName has to be asked for, as the certificate is for that name
+	// and not for the address; empty if it is for the address.
+	TLSServerName string
+	// Err is why the address cannot be used.
+	Err error
+	// Unreached is set when Err is that nothing was shown.
+	Unreached bool
+}
+
+// Loopback reports whether the address leads to whoever uses it.
+func (c *Candidate) Loopback() bool { return IsLoopback(c.URL) }
+
+// IsLoopback reports whether the URL leads to whoever uses it.
+func IsLoopback(server string) bool {
+	u, err := url.Parse(server)
+	if err != nil {
+		return false
+	}
+	host := strings.TrimSuffix(strings.ToLower(u.Hostname()), ".")
+	if addr, err := netip.ParseAddr(host); err == nil {
+		kind := mesh.KindOf(addr)
+		return kind == mesh.AddressLoopback || kind == mesh.AddressUnspecified
+	}
+	return host == "localhost" || strings.HasSuffix(host, ".localhost")
+}
+
+// Probe connects to each candidate and finds the first of the CAs that signs
+// its certificate. serverName is what to ask for; empty means the host.
+func Probe(ctx context.Context, candidates []Candidate, cas []CA, serverName string, now time.Time) {
+	var group sync.WaitGroup
+	for i := range candidates {
+		group.Go(func() { candidates[i].probe(ctx, cas, serverName, now) })
+	}
+	group.Wait()
+}
+
+func (c *Candidate) probe(ctx context.Context, cas []CA, serverName string, now time.Time) {
+	u, err := url.Parse(c.URL)
+	if err != nil || u.Scheme != "https" || u.Hostname() == "" {
+		c.Err = errors.New("is no URL of the form https://HOST:PORT")
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	chain, err := dial.ShownChain(ctx, net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), "443")), serverName)
+	if err != nil {
+		c.Err, c.Unreached = err, true
+		return
+	}
+	for i := range cas {
+		if signs(&cas[i], chain, now) {
+			c.CA = &cas[i]
+			break
+		}
+	}
+	if c.CA == nil {
+		c.Err = fmt.Errorf("its certificate, of %q, is signed by none of: %s", chain[0].Issuer, names(cas))
+		return
+	}
+	name := cmp.Or(serverName, u.Hostname())
+	if err := chain[0].VerifyHostname(name); err == nil {
+		return
+	}
+	if serverName != "" || len(chain[0].DNSNames) == 0 {
+		c.Err = fmt.Errorf("its certificate is not for %s", name)
+		return
+	}
+	c.TLSServerName = bestName(chain[0].DNSNames)
+}
+
+// bestName prefers the names that every API server has for its own pods.
+func bestName(names []string) string {
+	for _, usual := range []string{"kubernetes.default.svc", "kubernetes.default", "kubernetes"} {
+		if slices.Contains(names, usual) {
+			return usual
+		}
+	}
+	return names[0]
+}
+
+func names(cas []CA) string {
+	var out []string
+	for _, ca := range cas {
+		out = append(out, ca.Name)
+	}
+	return strings.Join(out, ", ")
+}
+
+// signs reports whether the CA vouches for the chain, whatever it is for.
+func signs(ca *CA, chain []*x509.Certificate, now time.Time) bool {
+	o := x509.VerifyOptions{Intermediates: x509.NewCertPool(), CurrentTime: now}
+	for _, cert := range chain[1:] {
+		o.Intermediates.AddCert(cert)
+	}
+	if ca.PEM != nil {
+		o.Roots = x509.NewCertPool()
+		if !o.Roots.AppendCertsFromPEM(ca.PEM) {
+			return false
+		}
+	}
+	_, err := chain[0].Verify(o)
+	return err == nil
+}
+
+// Rank sorts probed candidates, those first that are likely to work.
+func Rank(candidates []Candidate) {
+	badness := func(c Candidate) int {
+		switch {
+		case c.Unreached:
+			return 4
+		case c.Err != nil:
+			return 3
+		case c.Loopback():
+			return 2
+		case c.TLSServerName != "":
+			return 1
+		}
+		return 0
+	}
+	slices.SortStableFunc(candidates, func(a, b Candidate) int { return badness(a) - badness(b) })
+}
+
+// Best returns the candidate to use of ranked ones; loopback only when it is
+// forced.
+func Best(candidates []Candidate, force bool) (*Candidate, error) {
+	for i := range candidates {
+		if c := &candidates[i]; c.Err == nil && (force || !c.Loopback()) {
+			return c, nil
+		}
+	}
+	if slices.ContainsFunc(candidates, func(c Candidate) bool { return c.Err == nil }) {
+		return nil, errors.New("the API server was found at loopback addresses only, which are the reader's own; " +
+			"name another with --server URL, or take one with --force")
+	}
+	return nil, errors.New("the API server was found at no address; name one with --server URL")
+}

@@ -1,0 +1,152 @@
+package address
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"errors"
+	"io"
+	"log"
+	"math/big"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestRankAndBest(t *testing.T) {
+	t.Parallel()
+	bad := errors.New("no")
+	candidates := []Candidate{
+		{URL: "https://10.0.0.1:6443", Err: bad, Unreached: true},
+		{URL: "https://127.0.0.1:6443"},
+		{URL: "https://10.0.0.2:6443", Err: bad},
+		{URL: "https://10.0.0.3:6443", TLSServerName: "kubernetes"},
+		{URL: "https://10.0.0.4:6443"},
+		{URL: "https://10.0.0.5:6443"},
+	}
+	Rank(candidates)
+	var got []string
+	for _, c := range candidates {
+		got = append(got, strings.TrimSuffix(strings.TrimPrefix(c.URL, "https://"), ":6443"))
+	}
+	want := []string{"10.0.0.4", "10.0.0.5", "10.0.0.3", "127.0.0.1", "10.0.0.2", "10.0.0.1"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if best, err := Best(candidates, false); err != nil || best.URL != "https://10.0.0.4:6443" {
+		t.Errorf("best is %v, error %v", best, err)
+	}
+	local := candidates[3:]
+	if _, err := Best(local, false); err == nil || !strings.Contains(err.Error(), "loopback addresses only") {
+		t.Errorf("loopback: error %v", err)
+	}
+	if best, err := Best(local, true); err != nil || best.URL != "https://127.0.0.1:6443" {
+		t.Errorf("forced: %v, error %v", best, err)
+	}
+	if _, err := Best(candidates[4:], true); err == nil || !strings.Contains(err.Error(), "at no address") {
+		t.Errorf("none: error %v", err)
+	}
+}
+
+func TestIsLoopback(t *testing.T) {
+	t.Parallel()
+	for server, want := range map[string]bool{
+		"https://127.0.0.1:6443": true, "https://localhost": true, "https://LocalHost.:1": true, "https://[::1]:6443": true,
+		"https://0.0.0.0:6443": true, "https://a.localhost": true, "https://localhost.example.com": false,
+		"https://10.0.0.1": false, "https://west.example.com/127.0.0.1": false, ":": false,
+	} {
+		if got := IsLoopback(server); got != want {
+			t.Errorf("%s: %v", server, got)
+		}
+	}
+}
+
+// serve shows a certificate for the names and 127.0.0.2, signed by a CA of its
+// own, at 127.0.0.1.
+func serve(t *testing.T, names ...string) (at string, ca []byte) {
+	t.Helper()
+	signer, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := &x509.Certificate{
+		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "root"}, NotBefore: time.Now().Add(-time.Hour),
+		NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	leaf := &x509.Certificate{
+		SerialNumber: big.NewInt(2), NotBefore: root.NotBefore, NotAfter: root.NotAfter, DNSNames: names,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 2)},
+	}
+	rootDER, err := x509.CreateCertificate(rand.Reader, root, root, signer.Public(), signer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	leafDER, err := x509.CreateCertificate(rand.Reader, leaf, root, signer.Public(), signer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewUnstartedServer(http.NotFoundHandler())
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.TLS = &tls.Config{Certificates: []tls.Certificate{{Certificate: [][]byte{leafDER}, PrivateKey: signer}}, MinVersion: tls.VersionTLS12}
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	return server.URL, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: rootDER})
+}
+
+func TestProbe(t *testing.T) {
+	t.Parallel()
+	at, ca := serve(t, "api.example.com", "kubernetes.default.svc")
+	nameless, namelessCA := serve(t)
+	_, other := serve(t)
+	good, bad := CA{"good", ca}, CA{"other", other}
+	refusing, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody := "https://" + refusing.Addr().String()
+	if err := refusing.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		url, serverName string
+		cas             []CA
+		ca, tlsName     string // found
+		err             string
+		unreached       bool
+	}{
+		"first that signs":  {at, "kubernetes.default.svc", []CA{bad, {Name: "system"}, good}, "good", "", "", false},
+		"for another name":  {at, "", []CA{good}, "good", "kubernetes.default.svc", "", false},
+		"asked for another": {at, "west.example.com", []CA{good}, "good", "", "is not for west.example.com", false},
+		"no names":          {nameless, "", []CA{{"good", namelessCA}}, "good", "", "is not for 127.0.0.1", false},
+		"none signs":        {at, "", []CA{bad, {Name: "system"}}, "", "", "is signed by none of: other, system", false},
+		"no CA":             {at, "", []CA{{"broken", []byte("x")}}, "", "", "is signed by none of: broken", false},
+		"nobody":            {nobody, "", []CA{good}, "", "", "refused", true},
+		"no https":          {"http://127.0.0.1", "", []CA{good}, "", "", "is no URL of the form", false},
+		"no URL":            {"127.0.0.1:6443", "", []CA{good}, "", "", "is no URL of the form", false},
+	} {
+		candidates := []Candidate{{URL: tc.url}}
+		Probe(t.Context(), candidates, tc.cas, tc.serverName, time.Now())
+		c := candidates[0]
+		found := ""
+		if c.CA != nil {
+			found = c.CA.Name
+		}
+		if found != tc.ca || c.TLSServerName != tc.tlsName || c.Unreached != tc.unreached ||
+			(c.Err == nil) != (tc.err == "") || c.Err != nil && !strings.Contains(c.Err.Error(), tc.err) {
+			t.Errorf("%s: found %+v, CA %q", name, c, found)
+		}
+	}
+	late := []Candidate{{URL: at}}
+	if Probe(t.Context(), late, []CA{good}, "", time.Now().Add(2*time.Hour)); late[0].Err == nil {
+		t.Error("a certificate that has ended is good")
+	}
+}

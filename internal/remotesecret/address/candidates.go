@@ -1,0 +1,206 @@
+package address
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
+	discoveryclient "k8s.io/client-go/kubernetes/typed/discovery/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/meshctl/meshctl/internal/remotesecret"
+)
+
+const (
+	// maxCandidates bounds how many addresses are looked at.
+	maxCandidates = 32
+	// usualPort is that of API servers where nothing says another, minikubePort
+	// that of minikube's.
+	usualPort    = 6443
+	minikubePort = 8443
+)
+
+// finder collects candidates, each URL once, in the order of trust.
+type finder struct {
+	core      coreclient.CoreV1Interface
+	discovery discoveryclient.DiscoveryV1Interface
+	found     []Candidate
+	cas       []CA
+	// Unread are sources that could not be read.
+	unread []error
+	ports  []int32
+}
+
+// Found is what a cluster says of its API server.
+type Found struct {
+	Candidates []Candidate
+	// CAs are those that come with the candidates.
+	CAs []CA
+	// Unread are the sources that could not be read; the others count.
+	Unread []error
+}
+
+// Find collects the addresses that the kubeconfig and the cluster itself name.
+func Find(ctx context.Context, config *rest.Config) (Found, error) {
+	client, err := rest.HTTPClientFor(config)
+	if err != nil {
+		return Found{}, err
+	}
+	f := &finder{}
+	if f.core, err = coreclient.NewForConfigAndClient(config, client); err != nil {
+		return Found{}, err
+	}
+	if f.discovery, err = discoveryclient.NewForConfigAndClient(config, client); err != nil {
+		return Found{}, err
+	}
+	f.add(config.Host, "kubeconfig")
+	f.clusterInfo(ctx)
+	f.loadBalancers(ctx)
+	f.slices(ctx)
+	f.nodes(ctx)
+	return Found{f.found, f.cas, f.unread}, nil
+}
+
+func (f *finder) add(server, source string) {
+	u, err := url.Parse(server)
+	if err != nil || u.Host == "" || len(f.found) >= maxCandidates {
+		return
+	}
+	server = u.Scheme + "://" + u.Host + strings.TrimSuffix(u.Path, "/")
+	same := func(c Candidate) bool { return c.URL == server }
+	if !slices.ContainsFunc(f.found, same) {
+		f.found = append(f.found, Candidate{URL: server, Source: source})
+	}
+}
+
+func (f *finder) addHost(host string, port int32, source string) {
+	f.add("https://"+net.JoinHostPort(host, strconv.Itoa(int(port))), source)
+}
+
+func (f *finder) couldNot(what string, err error) {
+	f.unread = append(f.unread, fmt.Errorf("read %s: %w", what, err))
+}
+
+// clusterInfo reads the kubeconfig that kubeadm publishes for new nodes.
+func (f *finder) clusterInfo(ctx context.Context) {
+	const name = "cluster-info"
+	info, err := f.core.ConfigMaps(metav1.NamespacePublic).Get(ctx, name, metav1.GetOptions{})
+	if err != nil {
+		if !apierrors.IsNotFound(err) {
+			f.couldNot("ConfigMap kube-public/"+name, err)
+		}
+		return
+	}
+	server, err := remotesecret.PublishedServer([]byte(info.Data["kubeconfig"]))
+	if err != nil {
+		f.couldNot("ConfigMap kube-public/"+name, err)
+		return
+	}
+	f.add(server.Server, name)
+	if len(server.CertificateAuthorityData) > 0 {
+		f.cas = append(f.cas, CA{Name: name, PEM: server.CertificateAuthorityData})
+	}
+}
+
+// slices reads where the Service kubernetes leads.
+func (f *finder) slices(ctx context.Context) {
+	const name = "kubernetes"
+	list, err := f.discovery.EndpointSlices(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{
+		LabelSelector: "kubernetes.io/service-name=" + name, Limit: maxCandidates,
+	})
+	if err != nil {
+		f.couldNot("EndpointSlices of Service default/"+name, err)
+		return
+	}
+	for _, s := range list.Items {
+		for _, p := range s.Ports {
+			if p.Port == nil {
+				continue
+			}
+			f.ports = append(f.ports, *p.Port)
+			for _, e := range s.Endpoints {
+				for _, address := range e.Addresses {
+					f.addHost(address, *p.Port, "EndpointSlice "+s.Name)
+				}
+			}
+		}
+	}
+}
+
+// loadBalancers reads Services that expose the API server, as virtual and
+// managed clusters have them.
+func (f *finder) loadBalancers(ctx context.Context) {
+	list, err := f.core.Services(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
+		FieldSelector: "spec.type=" + string(corev1.ServiceTypeLoadBalancer), Limit: 500,
+	})
+	if err != nil {
+		f.couldNot("Services of type LoadBalancer", err)
+		return
+	}
+	for _, s := range list.Items {
+		own := s.Namespace == metav1.NamespaceDefault && s.Name == "kubernetes"
+		for _, p := range s.Spec.Ports {
+			if p.Port != usualPort && !own {
+				continue
+			}
+			for _, ingress := range s.Status.LoadBalancer.Ingress {
+				for _, host := range []string{ingress.Hostname, ingress.IP} {
+					if host != "" {
+						f.addHost(host, p.Port, "Service "+s.Namespace+"/"+s.Name)
+					}
+				}
+			}
+		}
+	}
+}
+
+// nodes reads the addresses of control-plane nodes, and the names under which
+// kind and k3d make them known to the containers beside them.
+func (f *finder) nodes(ctx context.Context) {
+	for _, role := range []string{"control-plane", "master"} {
+		list, err := f.core.Nodes().List(ctx, metav1.ListOptions{LabelSelector: "node-role.kubernetes.io/" + role, Limit: maxCandidates})
+		if err != nil {
+			f.couldNot("Nodes", err)
+			return
+		}
+		for _, n := range list.Items {
+			f.node(&n)
+		}
+		if len(list.Items) > 0 {
+			return
+		}
+	}
+}
+
+func (f *finder) node(n *corev1.Node) {
+	port := int32(usualPort)
+	switch {
+	case n.Labels["minikube.k8s.io/name"] != "":
+		port = minikubePort
+	case len(f.ports) > 0:
+		port = f.ports[0]
+	}
+	for _, a := range n.Status.Addresses {
+		switch a.Type {
+		case corev1.NodeInternalIP, corev1.NodeExternalIP, corev1.NodeExternalDNS:
+			f.addHost(a.Address, port, "Node "+n.Name+" "+string(a.Type))
+		case corev1.NodeHostName, corev1.NodeInternalDNS:
+		}
+	}
+	if strings.HasPrefix(n.Spec.ProviderID, "kind://") {
+		f.addHost(n.Name, usualPort, "container of kind")
+	}
+	if cluster, ok := strings.CutPrefix(n.Name, "k3d-"); ok {
+		if cluster, _, ok = strings.Cut(cluster, "-server-"); ok {
+			f.addHost("k3d-"+cluster+"-serverlb", usualPort, "container of k3d")
+		}
+	}
+}
