@@ -1,9 +1,18 @@
 package cli
 
 import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/term"
 
 	"github.com/meshctl/meshctl/internal/kube"
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/multicluster"
 )
 
 // kubeFlags say how a command gets at API servers.
@@ -24,5 +33,74 @@ func (k *kubeFlags) options(env *Env, context string) kube.Options {
 	return kube.Options{
 		Kubeconfig: k.kubeconfig, Context: context, As: k.as, AsGroups: k.asGroups,
 		Timeout: kube.RequestTimeout, UserAgent: "meshctl/" + currentBuild().Version, LookupEnv: env.LookupEnv,
+	}
+}
+
+// connect makes the clients of a context, empty for the current one.
+func (k *kubeFlags) connect(env *Env, context string) (*multicluster.Cluster, error) {
+	access, err := kube.Load(k.options(env, context))
+	if err != nil {
+		return nil, err
+	}
+	return multicluster.Connect(access)
+}
+
+// completeContexts offers the contexts of the kubeconfig, also behind a comma.
+func (k *kubeFlags) completeContexts(env *Env) cobra.CompletionFunc {
+	return func(_ *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		names, err := kube.Contexts(k.options(env, ""))
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return afterComma(names, typed), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// contextFlags bind the flags that name contexts, and complete them.
+func (k *kubeFlags) contextFlags(env *Env, cmd *cobra.Command, names ...string) {
+	for _, name := range names {
+		// The error is that the flag does not exist or has a function.
+		_ = cmd.RegisterFlagCompletionFunc(name, k.completeContexts(env))
+	}
+}
+
+// namespaceFlags bind the namespace of the control plane, in both of Istio's
+// spellings.
+type namespaceFlags struct{ namespace, system string }
+
+func (n *namespaceFlags) bind(fs *pflag.FlagSet, what string) {
+	fs.StringVarP(&n.namespace, "namespace", "n", "", what+" (default that of --istioNamespace; a namespace of the context does not count)")
+	fs.StringVarP(&n.system, "istioNamespace", "i", mesh.DefaultSystemNamespace, "Namespace of the control plane")
+}
+
+func (n *namespaceFlags) value() (string, error) {
+	namespace := n.system
+	if n.namespace != "" {
+		namespace = n.namespace
+	}
+	if !mesh.IsDNSLabel(namespace) {
+		return "", usagef("namespace %q is not a DNS label", namespace)
+	}
+	return namespace, nil
+}
+
+// afterComma completes the last item of a list with names that it does not
+// have yet.
+func afterComma(names []string, typed string) []cobra.Completion {
+	before := typed[:strings.LastIndex(typed, ",")+1]
+	var out []cobra.Completion
+	for _, name := range names {
+		if !slices.Contains(strings.Split(before, ","), name) {
+			out = append(out, before+name)
+		}
+	}
+	return out
+}
+
+// warnOnTerminal prints a warning when what is printed is seen by whoever sees
+// the terminal.
+func warnOnTerminal(env *Env, text string) {
+	if f, ok := env.Stdout.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		fmt.Fprintln(env.Stderr, "warn:", text)
 	}
 }

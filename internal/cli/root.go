@@ -34,7 +34,9 @@ func constructors() []func(*Env) *cobra.Command {
 	return []func(*Env) *cobra.Command{
 		newAgentCmd,
 		newCertsCmd,
+		newCreateRemoteSecretCmd,
 		newDemoCmd,
+		newExperimentalCmd,
 		newProxyConfigCmd,
 		newServeCmd,
 		newTokenCmd,
