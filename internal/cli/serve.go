@@ -77,8 +77,8 @@ of itself is only compared with it.`,
       --config-dir ./cluster1 --remote-dir cluster2=./cluster2 \
       --token-issuer cluster1=./issuer
 
-  # the cluster of a kubeconfig's context
-  meshctl serve --cluster-id cluster1 --context kind-cluster1 --ca-dir ./ca/cluster1`,
+  # the cluster of a kubeconfig's context, with the CA of its Secret cacerts
+  meshctl serve --cluster-id cluster1 --context kind-cluster1`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
 	f := cmd.Flags()
@@ -92,7 +92,7 @@ of itself is only compared with it.`,
 	f.StringVar(&o.network, "network", "", "`Network` of the own cluster when its system namespace has no label topology.istio.io/network")
 	f.StringVar(&o.meshID, "mesh-id", "", "`Name` of the mesh; proxies whose MESH_ID says another are refused (default: all are served)")
 	f.StringVar(&o.trustDomain, "trust-domain", "", "SPIFFE trust `domain` (default: that of the ConfigMap istio, else cluster.local)")
-	f.StringVar(&o.caDir, "ca-dir", "", "`Directory` of the signing CA, followed: ca-cert.pem, ca-key.pem, root-cert.pem, cert-chain.pem, ca-crl.pem, or tls.crt, tls.key, ca.crt (default: a self-signed CA kept in --state-dir)")
+	f.StringVar(&o.caDir, "ca-dir", "", "`Directory` of the signing CA, followed: ca-cert.pem, ca-key.pem, root-cert.pem, cert-chain.pem, ca-crl.pem, or tls.crt, tls.key, ca.crt (default: with a Kubernetes API the Secret cacerts or istio-ca-secret, else a self-signed CA kept in --state-dir)")
 	f.StringVar(&o.stateDir, "state-dir", "", "`Directory` for what the server keeps (default $XDG_STATE_HOME/meshctl/<cluster-id>)")
 	f.StringArrayVar(&o.tokenIssuers, "token-issuer", nil, "Trust the issuer of a directory for callers of a cluster, as `CLUSTER=DIR`; repeatable")
 	f.StringSliceVar(&o.tokenAudiences, "token-audience", []string{"istio-ca"}, "`Audience` that a token must name, one of these")
@@ -159,7 +159,10 @@ func (o *serveOptions) run(ctx context.Context, env *Env) error {
 	if err := cfg.Validate(); err != nil {
 		return usagef("%w", err)
 	}
-	if cfg.CADir == "" && cfg.StateDir == "" {
+	if err := openCA(ctx, &cfg); err != nil {
+		return err
+	}
+	if cfg.CADir == "" && cfg.CASource == nil && cfg.StateDir == "" {
 		if cfg.StateDir, err = stateDir(env, o.clusterID); err != nil {
 			return err
 		}
