@@ -78,7 +78,7 @@ func New(cfg Config) (_ *Server, err error) {
 	s.hub = xds.NewHub(xds.Config{
 		Generation: xds.Generation{
 			ParseNode: xdsgen.ParseNode, Assign: xdsgen.Assign,
-			AssignTouched: xdsgen.AssignTouched, Fallback: xdsgen.Fallback, Secrets: xdsgen.AssignSecrets,
+			AssignReads: xdsgen.AssignReads, AssignAll: xdsgen.AssignAll, Fallback: xdsgen.Fallback, Secrets: xdsgen.AssignSecrets,
 		},
 		MayReadKeys: mayReadKeys,
 		Metrics:     xds.NewMetrics(s.metrics), Log: cfg.Log, Now: cfg.Now,

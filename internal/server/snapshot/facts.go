@@ -62,6 +62,33 @@ type Cause struct {
 	Gone  bool
 }
 
+// Kinds is a set of kinds of facts.
+type Kinds uint8
+
+// The kinds of facts that lists of resources are made of. By pods and
+// namespaces it is only chosen which lists a proxy is given.
+const (
+	ServiceFacts Kinds = 1 << iota
+	EndpointFacts
+	PortFacts
+	SecretFacts
+)
+
+// Kinds is what kinds of facts changed; Everywhere is none of them.
+func (c *Changes) Kinds() Kinds {
+	var k Kinds
+	add := func(kind Kinds, changed int) {
+		if changed > 0 {
+			k |= kind
+		}
+	}
+	add(ServiceFacts, len(c.Services))
+	add(EndpointFacts, len(c.Endpoints))
+	add(PortFacts, len(c.Ports))
+	add(SecretFacts, len(c.Secrets))
+	return k
+}
+
 // Empty reports whether nothing changed.
 func (c *Changes) Empty() bool {
 	return !c.Everywhere && len(c.Services) == 0 && len(c.Endpoints) == 0 && len(c.Ports) == 0 &&

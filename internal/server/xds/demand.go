@@ -3,18 +3,12 @@ package xds
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
-
-// onDemand says that the views of a type are made for a stream only once it
-// asks: most proxies want no name table, and which secrets a stream is given
-// depends on what it asks for and on who it was proved to be.
-func (h *Hub) onDemand(i int) bool {
-	return i == nds || i == sds && h.cfg.Generation.Secrets != nil
-}
 
 // neverRemoved says that a resource that is gone is not told of: a gateway
 // whose Secret was deleted goes on with what it has, and one that waits for a
@@ -24,7 +18,10 @@ func (h *Hub) onDemand(i int) bool {
 // refers to.
 func neverRemoved(i int) bool { return i == sds || i == ecds }
 
-// demand is what a stream asks for of a type that is made on demand.
+// demand is what a stream asks for of a type. The views of a type are made for a
+// stream only once it asks: a gateway wants no name table, a stream for one type
+// no other, and which secrets a stream is given depends on what it asks for and
+// on who it was proved to be.
 type demand struct {
 	asked bool
 	// secrets is what the stream may have of the secrets that it asks for,
@@ -41,54 +38,66 @@ type demandKey struct {
 
 // demandBasis is what a stream's demands follow from.
 type demandBasis struct {
-	by           *assignment // new whenever what decides may have changed
-	table        bool        // asked for
-	secrets      bool
-	secretsNames *xdswire.NameSet
+	by      *assignment // new whenever what decides may have changed
+	watched [numTypes]bool
+	secrets *xdswire.NameSet
 }
 
 // demand tells the hub what the stream asks for, when that differs from what
 // it was told before. Whether secrets are given is decided anew each time, by
 // who the caller was proved to be.
 func (s *session) demand(a *assignment) {
-	basis := demandBasis{a, s.types[nds].watched, s.types[sds].watched, s.types[sds].want.Names}
+	basis := demandBasis{by: a, secrets: s.types[sds].want.Names}
+	for i := range s.types {
+		basis.watched[i] = s.types[i].watched
+	}
 	snap := s.hub.current.Load()
 	if basis == s.told || snap == nil {
 		return
 	}
 	s.told = basis
-	for _, i := range []int{sds, nds} {
-		d := demand{asked: s.types[i].watched && s.hub.onDemand(i)}
-		if i == sds && d.asked {
+	demands := make(map[demandKey]demand)
+	for i, watched := range basis.watched {
+		d := demand{asked: watched}
+		if i == sds && watched && s.hub.cfg.Generation.Secrets != nil {
 			d.names = s.types[sds].want.Names
 			mayReadKeys := s.hub.cfg.MayReadKeys != nil && s.hub.cfg.MayReadKeys(snap, s.sub.caller, s.sub.node) == nil
 			d.secrets = s.hub.cfg.Generation.Secrets(snap, s.sub.caller, mayReadKeys, d.names)
 		}
 		if s.demanded[i] != d {
 			s.demanded[i] = d
-			s.hub.post(func(m *mail) {
-				if m.demands == nil {
-					m.demands = make(map[demandKey]demand)
-				}
-				m.demands[demandKey{s.sub, i}] = d // only the newest counts
-			})
+			demands[demandKey{s.sub, i}] = d
 		}
+	}
+	if len(demands) == 0 {
+		return
+	}
+	s.hub.post(func(m *mail) {
+		if m.demands == nil {
+			m.demands = make(map[demandKey]demand)
+		}
+		maps.Copy(m.demands, demands) // only the newest counts
+	})
+}
+
+// expect is demand for the type that the first request is for, before the hub
+// knows the stream.
+func (s *session) expect(typeURL string) {
+	if i := typeIndex(typeURL); i >= 0 && i != sds {
+		s.demanded[i].asked, s.sub.demands[i].asked = true, true
 	}
 }
 
-// heed gives streams views of what they ask for.
-func (h *Hub) heed(demands map[demandKey]demand, chosen map[*subscriber]*assignment) {
-	of := make(map[*subscriber]struct{})
+// heed notes what streams ask for, and returns those streams.
+func (h *Hub) heed(demands map[demandKey]demand) []*subscriber {
+	var of []*subscriber
 	for k, d := range demands {
-		if _, ok := h.subs[k.sub]; ok {
+		if _, ok := h.subs.all[k.sub]; ok {
 			k.sub.demands[k.typ] = d
-			of[k.sub] = struct{}{}
+			of = append(of, k.sub)
 		}
 	}
-	for sub := range of {
-		// After a panic, which guard tells of, the stream keeps its views.
-		_ = h.guard("choose views", sub.id, func() { chosen[sub] = h.assign(sub) })
-	}
+	return of
 }
 
 // answers reports whether the views of a type are those of what the stream

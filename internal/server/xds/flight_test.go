@@ -127,8 +127,8 @@ func TestViews(t *testing.T) {
 	if v := found["EDS own"]; v.Streams != 2 || v.Views != 2 || v.Resources != 1 {
 		t.Errorf("own %+v", v)
 	}
-	if len(views) != 8 {
-		t.Errorf("%d views, want 8: %+v", len(views), views)
+	if len(views) != 2 {
+		t.Errorf("%d views, want those of EDS: %+v", len(views), views)
 	}
 	b.stop()
 	<-b.hub.done

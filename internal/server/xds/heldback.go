@@ -349,7 +349,7 @@ func (h *Hub) judge(published []*liveView, reports map[reportKey]report) []*live
 		return cmp.Or(reports[a].at.Compare(reports[b].at), cmp.Compare(a.who.String(), b.who.String()),
 			cmp.Compare(a.name, b.name), cmp.Compare(a.version, b.version))
 	}) {
-		if v := h.views[key.view]; v != nil && h.note(v, reports[key]) {
+		if v := h.views.all[key.view]; v != nil && h.note(v, reports[key]) {
 			touched[v] = struct{}{}
 		}
 	}
@@ -499,7 +499,7 @@ type HeldBack struct {
 func (h *Hub) publishHeld() {
 	list := []HeldBack{}
 	var count [numTypes]int
-	for _, v := range h.views {
+	for _, v := range h.views.all {
 		for key, x := range v.suspects {
 			if !x.isHeld() {
 				continue

@@ -528,7 +528,7 @@ func TestReportsAreBounded(t *testing.T) {
 		resources[name] = h.encoder.Raw(xdswire.ClusterType, name, []byte(name))
 	}
 	live.state.Store((*viewState)(nil).next(1, resources))
-	h.views[v] = live
+	h.views.all[v] = live
 	reports := make(map[reportKey]report)
 	for i := range 2 * maxViewReports {
 		name := fmt.Sprint(i)
@@ -557,11 +557,11 @@ func TestKeptViewsAreBounded(t *testing.T) {
 	for i := range 2 * maxKept {
 		v := &liveView{view: testView{xdswire.ClusterType, fmt.Sprint(i)}}
 		v.held.Store(&heldTable{})
-		h.views[v.view] = v
+		h.views.all[v.view], h.views.unused[v] = v, struct{}{}
 	}
 	h.sweep()
-	if len(h.views) != maxKept || len(h.held.idle) != maxKept {
-		t.Errorf("%d views are kept, %d of them idle; want %d", len(h.views), len(h.held.idle), maxKept)
+	if len(h.views.all) != maxKept || len(h.held.idle) != maxKept {
+		t.Errorf("%d views are kept, %d of them idle; want %d", len(h.views.all), len(h.held.idle), maxKept)
 	}
 }
 

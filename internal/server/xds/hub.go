@@ -26,9 +26,12 @@ import (
 
 // Generation is what the hub needs of package xdsgen besides views.
 type Generation struct {
-	ParseNode     func(n *corev3.Node, maxMetadata int) (xdsgen.Node, error)
-	Assign        func(*snapshot.Snapshot, xdsgen.Node) xdsgen.Assignment
-	AssignTouched func(*snapshot.Snapshot, *snapshot.Changes, xdsgen.Node) bool
+	ParseNode func(n *corev3.Node, maxMetadata int) (xdsgen.Node, error)
+	Assign    func(*snapshot.Snapshot, xdsgen.Node) xdsgen.Assignment
+	// AssignReads is what Assign reads of the proxy alone; AssignAll says that
+	// changes concern every proxy.
+	AssignReads func(xdsgen.Node) (pod, namespace string)
+	AssignAll   func(*snapshot.Snapshot, *snapshot.Changes) bool
 	// Fallback answers names of EDS and RDS that no view has; nil is no
 	// answer.
 	Fallback func(typeURL, name string, e *xdswire.Encoder) (*xdswire.Resource, error)
@@ -102,12 +105,16 @@ type Hub struct {
 	proxies map[*subscriber]struct{}
 	streams uint64 // streams so far, for their ids
 
+	// showing is held while a round's states and assignments are stored, so that
+	// a stream sees all of a change or nothing.
+	showing sync.RWMutex
+
 	overlays atomic.Uint64 // states made by streams so far
 	heldList atomic.Pointer[[]HeldBack]
 
 	// What follows belongs to the goroutine of Run.
-	subs    map[*subscriber]struct{}
-	views   map[xdsgen.View]*liveView
+	subs    streams
+	views   liveViews
 	units   map[xdsgen.Unit]*unit
 	missing []*unit // to generate in this round
 	idle    []*unit // perhaps without a view since the last sweep
@@ -139,8 +146,8 @@ func NewHub(cfg Config) *Hub {
 		turns:   gate.NewTurns(cfg.Limits.Starting, cfg.Limits.MemoryWait, cfg.Memory),
 		wake:    make(chan struct{}, 1),
 		proxies: make(map[*subscriber]struct{}),
-		subs:    make(map[*subscriber]struct{}),
-		views:   make(map[xdsgen.View]*liveView),
+		subs:    newStreams(),
+		views:   newLiveViews(),
 		units:   make(map[xdsgen.Unit]*unit),
 		held:    heldViews{by: make(map[mesh.Identity]int), idle: make(map[*liveView]time.Time)},
 	}
@@ -259,7 +266,12 @@ type subscriber struct {
 	session   *session
 	// assigned is set once the views are generated.
 	assigned atomic.Pointer[assignment]
-	// demands belongs to the hub's goroutine.
+	// pod and namespace are what AssignReads says, set by attach.
+	pod, namespace string
+	// What follows belongs to the hub's goroutine: the views that the proxy may
+	// have, or why none could be chosen; it is given those that it demands.
+	views   [numTypes]mayHave
+	err     error
 	demands [numTypes]demand
 	// record is set by attach.
 	record *flight.Stream
@@ -271,6 +283,7 @@ type subscriber struct {
 // attach registers a stream. Everything that is published from then on
 // reaches it: its views are chosen after it is registered.
 func (h *Hub) attach(s *subscriber) {
+	s.pod, s.namespace = h.cfg.Generation.AssignReads(s.node)
 	s.record = h.flight.Open(flight.Info{
 		Stream: s.id, Proxy: s.node.ID.ProxyID(), Variant: s.variant.String(), Connected: s.connected,
 	})

@@ -266,7 +266,7 @@ type incremental struct {
 func newIncremental() *incremental {
 	h := drivenHub()
 	h.cfg.Generation = Generation{
-		ParseNode: xdsgen.ParseNode, Assign: xdsgen.Assign, AssignTouched: xdsgen.AssignTouched, Fallback: xdsgen.Fallback,
+		ParseNode: xdsgen.ParseNode, Assign: xdsgen.Assign, AssignReads: xdsgen.AssignReads, AssignAll: xdsgen.AssignAll, Fallback: xdsgen.Fallback,
 	}
 	w := &incremental{
 		registry: runRegistry(meshClusters), hub: h, nodes: incrementalNodes(),
@@ -296,10 +296,13 @@ func (w *incremental) toggle(i int) {
 	w.hub.attach(w.subs[i])
 }
 
-// silent is a stream that asks for nothing.
+// silent is a stream that is sent nothing, though it is given views.
 func silent(n xdsgen.Node) *subscriber {
 	sub := &subscriber{id: n.ID.ProxyID(), node: n}
 	sub.session = &session{sub: sub}
+	for _, i := range []int{cds, eds, lds, rds, ecds} {
+		sub.demands[i].asked = true
+	}
 	return sub
 }
 

@@ -1,11 +1,9 @@
 package xds
 
 import (
-	"cmp"
 	"fmt"
 	"runtime"
 	"runtime/debug"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,22 +30,21 @@ type liveView struct {
 	// want is what the round now running found: the units that are new or
 	// other than those in entries, nil for those that are gone.
 	want map[string]*unit
-	// stale says that entries may miss more than the next changes name:
-	// nothing was listed yet, or listing failed.
-	stale bool
 	// contested says that several units make a resource of one name.
 	contested bool
 	// pieces are what a Joined view's resource is made of.
 	pieces *viewState
 	// state is nil until the view was listed once.
 	state atomic.Pointer[viewState]
+	next  *viewState // to be shown
 	// suspects are resources that proxies refused, held is what is held back
 	// for it, nil for nothing. It is stored after state.
 	suspects map[suspectKey]*suspect
 	held     atomic.Pointer[heldTable]
 }
 
-// assignment is the live views of one stream, by type index.
+// assignment is the live views of one stream, by type index: of the types that
+// it asks for.
 type assignment struct {
 	err   error // no views could be chosen
 	types [numTypes]typeViews
@@ -56,7 +53,7 @@ type assignment struct {
 type typeViews struct {
 	served      bool
 	shared, own *liveView
-	demand      demand // of secrets: what they were chosen by
+	demand      demand
 }
 
 // pair is what the views hold now; ok is false when they hold nothing yet.
@@ -94,10 +91,10 @@ func (h *Hub) round(m mail) {
 	touched := h.collect(changes)
 	h.generate(h.missing)
 	changed := h.publish(touched, h.record(changes, started))
+	h.show(changed, chosen)
 	changed = append(changed, h.judge(changed, m.reports)...)
 	var news []*session
-	for sub, a := range chosen {
-		sub.assigned.Store(a)
+	for sub := range chosen {
 		news = append(news, sub.session)
 	}
 	for _, v := range changed {
@@ -133,27 +130,40 @@ func (h *Hub) record(changes *snapshot.Changes, started time.Time) *flight.Round
 	return r
 }
 
-// choose gives streams that came, or whose facts changed, their views. The
-// assignments it returns are to be stored once their views are generated.
+// show lets streams see what was published, and the assignments that were
+// chosen, at once.
+func (h *Hub) show(changed []*liveView, chosen map[*subscriber]*assignment) {
+	h.showing.Lock()
+	defer h.showing.Unlock()
+	for _, v := range changed {
+		v.state.Store(v.next)
+	}
+	for sub, a := range chosen {
+		sub.assigned.Store(a)
+	}
+}
+
+// choose gives streams that came, whose facts changed or that ask for other
+// types their views. The assignments it returns are to be shown once their
+// views are generated.
 func (h *Hub) choose(m mail, changes *snapshot.Changes) map[*subscriber]*assignment {
 	chosen := make(map[*subscriber]*assignment)
 	if changes != nil {
-		for sub := range h.subs {
-			// After a panic, which guard tells of, the stream keeps its views.
-			_ = h.guard("choose views", sub.id, func() {
-				if h.cfg.Generation.AssignTouched(h.current.Load(), changes, sub.node) {
-					chosen[sub] = h.assign(sub)
-				}
-			})
+		all := h.cfg.Generation.AssignAll(h.current.Load(), changes)
+		for sub := range h.subs.concerned(changes, all) {
+			if chosen[sub] == nil && h.assign(sub) == nil {
+				chosen[sub] = h.give(sub)
+			} // After a panic, which guard tells of, the stream keeps its views.
 		}
 	}
 	for _, sub := range m.attach {
-		h.subs[sub] = struct{}{}
-		if err := h.guard("choose views", sub.id, func() { chosen[sub] = h.assign(sub) }); err != nil {
-			chosen[sub] = &assignment{err: err}
-		}
+		h.subs.add(sub)
+		sub.err = h.assign(sub)
+		chosen[sub] = h.give(sub)
 	}
-	h.heed(m.demands, chosen)
+	for _, sub := range h.heed(m.demands) {
+		chosen[sub] = h.give(sub)
+	}
 	for sub, a := range chosen {
 		h.leave(sub, sub.assigned.Load())
 		for v := range a.views {
@@ -163,7 +173,7 @@ func (h *Hub) choose(m mail, changes *snapshot.Changes) map[*subscriber]*assignm
 	for _, sub := range m.detach {
 		h.leave(sub, chosen[sub])
 		h.leave(sub, sub.assigned.Load())
-		delete(h.subs, sub)
+		h.subs.remove(sub)
 		delete(chosen, sub)
 	}
 	return chosen
@@ -175,60 +185,84 @@ func (h *Hub) leave(sub *subscriber, a *assignment) {
 		return
 	}
 	for v := range a.views {
-		delete(v.streams, sub)
+		if delete(v.streams, sub); len(v.streams) == 0 {
+			h.views.unused[v] = struct{}{}
+		}
 	}
 }
 
-// assign finds or makes the live views of a stream.
-func (h *Hub) assign(sub *subscriber) *assignment {
-	a := &assignment{}
-	live := func(v xdsgen.View) *liveView {
-		if v == nil {
-			return nil
+// assign chooses the views that a stream may have.
+func (h *Hub) assign(sub *subscriber) error {
+	return h.guard("choose views", sub.id, func() {
+		h.cfg.Metrics.assigned.Inc()
+		var views [numTypes]mayHave
+		for url, v := range h.cfg.Generation.Assign(h.current.Load(), sub.node) {
+			if i := typeIndex(url); i >= 0 {
+				views[i] = mayHave{true, v}
+			}
 		}
-		lv := h.views[v]
-		if lv == nil {
-			lv = &liveView{view: v, stale: true, streams: make(map[*subscriber]struct{}), entries: make(map[string]*unit)}
-			h.views[v] = lv
+		sub.views, sub.err = views, nil
+	})
+}
+
+// mayHave is what a stream is given of a type when it asks for it.
+type mayHave struct {
+	served bool
+	xdsgen.Views
+}
+
+// give finds or makes the live views of the types that a stream asks for.
+func (h *Hub) give(sub *subscriber) *assignment {
+	a := &assignment{err: sub.err}
+	for i, d := range sub.demands {
+		v := sub.views[i]
+		if i == sds && h.cfg.Generation.Secrets != nil {
+			v = mayHave{true, xdsgen.Views{Shared: d.secrets}}
 		}
-		return lv
-	}
-	for url, v := range h.cfg.Generation.Assign(h.current.Load(), sub.node) {
-		if i := typeIndex(url); i >= 0 && (!h.onDemand(i) || i == nds && sub.demands[nds].asked) {
-			a.types[i] = typeViews{served: true, shared: live(v.Shared), own: live(v.Own)}
+		a.types[i].demand = d
+		if d.asked && v.served {
+			a.types[i] = typeViews{served: true, shared: h.views.of(v.Shared), own: h.views.of(v.Own), demand: d}
 		}
-	}
-	if d := sub.demands[sds]; d.asked {
-		a.types[sds] = typeViews{served: true, shared: live(d.secrets), demand: d}
 	}
 	return a
 }
 
-// collect asks the views for their units, new ones for all and the others for
+// collect asks the views for their units, stale ones for all and the others for
 // those that the changes may touch. It returns the views to publish anew; the
 // units to generate are then in missing.
 func (h *Hub) collect(changes *snapshot.Changes) []*liveView {
 	var touched []*liveView
 	l := &listing{hub: h, changes: changes}
-	run := l.run // bound once: there may be many thousand views
+	run := l.run // bound once: there may be many views
 	l.yield = l.note
-	for _, v := range h.views {
-		if !v.stale && changes == nil {
-			continue
-		}
+	ask := func(v *liveView) bool {
 		if len(v.streams) == 0 {
-			v.stale = true // in case that it is kept and used again
-			continue       // its last streams go on with what they have until they see their new views
+			return false // it goes, or is listed whole when it is used again
 		}
-		l.view = v
+		h.cfg.Metrics.listed.Inc()
+		l.view, l.whole = v, h.views.isStale(v) || changes.Everywhere
 		if err := h.guard("list units", v.view.Type(), run); err != nil {
-			v.want, v.stale = nil, true // the last good state stays
-			continue
+			v.want = nil // the last good state stays
+			return false
 		}
-		if v.want != nil || v.stale {
+		if v.want != nil || h.views.isStale(v) {
 			touched = append(touched, v)
 		}
-		v.stale = false
+		return true
+	}
+	var failed []*liveView
+	for v := range h.views.touched(changes) {
+		if !ask(v) {
+			failed = append(failed, v)
+		}
+	}
+	for v := range h.views.stale {
+		if ask(v) {
+			delete(h.views.stale, v)
+		}
+	}
+	for _, v := range failed {
+		h.views.stale[v] = struct{}{}
 	}
 	return touched
 }
@@ -240,13 +274,14 @@ type listing struct {
 	changes *snapshot.Changes
 	yield   func(id string, key xdsgen.Unit) // note
 	view    *liveView
-	seen    map[string]struct{} // ids, when everything is listed
+	whole   bool                // list everything
+	seen    map[string]struct{} // ids, then
 }
 
 func (l *listing) run() {
 	v := l.view
 	l.seen = nil
-	if !v.stale && !l.changes.Everywhere {
+	if !l.whole {
 		v.view.Touched(l.hub.current.Load(), l.changes, l.yield)
 		return
 	}
@@ -322,13 +357,8 @@ func (h *Hub) generateOne(u *unit) {
 	}
 }
 
-// publish makes the new states of the views and returns those that changed.
-// It does so in push order, and streams read the states in the opposite one
-// (see flush): who sees new endpoints sees the clusters of their time too.
+// publish makes the next states of the views and returns those that have one.
 func (h *Hub) publish(touched []*liveView, round *flight.Round) []*liveView {
-	slices.SortFunc(touched, func(a, b *liveView) int {
-		return cmp.Compare(typeIndex(a.view.Type()), typeIndex(b.view.Type()))
-	})
 	var changed []*liveView
 	for _, v := range touched {
 		changes := make(map[string]*xdswire.Resource)
@@ -366,7 +396,7 @@ func (h *Hub) publish(touched []*liveView, round *flight.Round) []*liveView {
 		}
 		if s := before.next(h.states, changes); s != before {
 			s.round, s.view, s.seq = round, v.view, s.id
-			v.state.Store(s)
+			v.next = s
 			changed = append(changed, v)
 		}
 	}
@@ -381,18 +411,20 @@ func (h *Hub) release(u *unit) {
 
 // sweep forgets views that no stream uses and units that no view holds.
 func (h *Hub) sweep() {
-	for key, v := range h.views {
+	for v := range h.views.unused {
 		if len(v.streams) > 0 {
+			delete(h.views.unused, v)
 			delete(h.held.idle, v)
 			continue
 		}
 		if h.kept(v) {
+			h.views.stale[v] = struct{}{} // it is asked nothing meanwhile
 			continue
 		}
 		for _, u := range v.entries {
 			h.release(u)
 		}
-		delete(h.views, key)
+		h.views.remove(v)
 		h.endView(v)
 	}
 	for _, u := range h.idle {
@@ -401,7 +433,7 @@ func (h *Hub) sweep() {
 		}
 	}
 	h.idle = nil
-	h.cfg.Metrics.views.Set(float64(len(h.views)))
+	h.cfg.Metrics.views.Set(float64(len(h.views.all)))
 }
 
 // guard runs a piece of generation; a panic in it becomes an error and costs

@@ -14,6 +14,7 @@ type Metrics struct {
 	nacks, expired                      [numTypes]prometheus.Counter
 	failures, panics, stalled, rejected prometheus.Counter
 	refusedConns, badSecrets            prometheus.Counter
+	assigned, listed                    prometheus.Counter
 	streams, waiting, views             prometheus.Gauge
 	refused, heldBack                   [numTypes]prometheus.Gauge
 }
@@ -52,9 +53,11 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.refusedConns = counter("refused_connections_total", "Connections closed because there were too many, or nobody proved whose they are.")
 	m.rejected = counter("rejected_streams_total", "Streams refused or ended for what the peer is or asks.")
 	m.badSecrets = counter("bad_secrets_total", "Secrets that a proxy asked for and was not given, or was given out of date.")
+	m.assigned = counter("assignments_total", "Times that it was chosen which lists of resources a stream is given.")
+	m.listed = counter("listed_views_total", "Lists of resources that were looked through because a change could concern them.")
 	m.streams = gauge("streams", "Streams connected.")
 	m.waiting = gauge("waiting_streams", "Streams that wait for their first configuration.")
-	m.views = gauge("views", "Views in use.")
+	m.views = gauge("views", "Lists of resources in use.")
 	gauges := func(dst *[numTypes]prometheus.Gauge, name, help string) {
 		v := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "meshctl_xds_" + name, Help: help}, []string{"type"})
 		reg.MustRegister(v)

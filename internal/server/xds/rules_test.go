@@ -567,7 +567,7 @@ func TestNewViewSendsTheDifference(t *testing.T) {
 		b.world.set("EDS", "other", "a", "a:3")
 		b.push()
 		c.wantAck("EDS", "a=a:3")
-		b.eventually("the old views to go", func() bool { return b.metric("meshctl_xds_views", "") == 8 })
+		b.eventually("the old views to go", func() bool { return b.metric("meshctl_xds_views", "") == 4 }) // of EDS and RDS, which quiet asks for
 	})
 }
 

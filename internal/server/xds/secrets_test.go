@@ -100,7 +100,7 @@ func (a *asker) next() map[string][]byte {
 // Routers may read keys.
 func realGeneration(cfg *Config, a *Access) {
 	cfg.Generation = Generation{
-		ParseNode: xdsgen.ParseNode, Assign: xdsgen.Assign, AssignTouched: xdsgen.AssignTouched,
+		ParseNode: xdsgen.ParseNode, Assign: xdsgen.Assign, AssignReads: xdsgen.AssignReads, AssignAll: xdsgen.AssignAll,
 		Fallback: xdsgen.Fallback, Secrets: xdsgen.AssignSecrets,
 	}
 	cfg.MayReadKeys = func(_ *snapshot.Snapshot, _ mesh.Caller, n xdsgen.Node) error {

@@ -68,9 +68,12 @@ func newSession(ctx context.Context, sub *subscriber, log *slog.Logger, h *Hub, 
 	return s
 }
 
-// take handles a request and sends what is owed.
+// take handles a request and sends what is owed. Whoever is sending what the
+// hub published stops after the response in hand.
 func (s *session) take(handle func() error) error {
+	s.asking.Store(true)
 	s.mu.Lock()
+	s.asking.Store(false)
 	err := s.work(func() error {
 		if err := handle(); err != nil {
 			return err
@@ -83,7 +86,8 @@ func (s *session) take(handle func() error) error {
 	return err
 }
 
-// errEnded is the answer to a request that comes after the end.
+// errEnded is the answer to what comes after the end. It is no reason to end:
+// whoever ended the stream says why.
 var errEnded = errors.New("the stream has ended")
 
 // work does one thing for the session, then sends what is owed and unlocks it,
@@ -106,8 +110,8 @@ func (s *session) work(thing func() error) error {
 	return err
 }
 
-// catchUp sends what is owed, unless another goroutine works for the session:
-// then that one does so.
+// catchUp sends what is owed, unless another goroutine works for the session or
+// is about to: then that one does so.
 func (s *session) catchUp() {
 	defer func() {
 		if p := recover(); p != nil {
@@ -115,7 +119,7 @@ func (s *session) catchUp() {
 		}
 	}()
 	s.news.Store(true)
-	for s.news.Load() && s.mu.TryLock() {
+	for s.news.Load() && !s.asking.Load() && s.mu.TryLock() {
 		if err := s.work(func() error { return nil }); err != nil {
 			s.end(err)
 			return
@@ -125,6 +129,9 @@ func (s *session) catchUp() {
 
 // end has wait return. The first end counts.
 func (s *session) end(err error) {
+	if errors.Is(err, errEnded) {
+		return
+	}
 	select {
 	case s.ended <- err:
 	default:

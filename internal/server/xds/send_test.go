@@ -2,13 +2,17 @@ package xds
 
 import (
 	"fmt"
+	"runtime"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -122,6 +126,94 @@ func TestCase_E2_PanicInAPush(t *testing.T) {
 			t.Errorf("%v panics counted, want 1", n)
 		}
 	})
+}
+
+// TestRequestsGoBeforePushes has a request come while something is sent that the
+// hub published, of several types: it is handled before the next response.
+func TestRequestsGoBeforePushes(t *testing.T) {
+	h, w := drivenHub(), small()
+	h.Update(w.take())
+	var s *session
+	var events []string
+	handled := make(chan struct{})
+	request := func() {
+		defer close(handled)
+		if err := s.take(func() error {
+			events = append(events, "request")
+			return s.sotw(&discoveryv3.DiscoveryRequest{
+				TypeUrl: xdswire.EndpointType, ResourceNames: []string{"a", "b"}, ResponseNonce: s.types[eds].nonce,
+			})
+		}); err != nil {
+			t.Error(err)
+		}
+	}
+	armed := false
+	s = newTestSession(t, h, "p", xdswire.SotW, func(f *xdswire.Frame) error {
+		m := &discoveryv3.DiscoveryResponse{}
+		if err := proto.Unmarshal(f.Buffers().Materialize(), m); err != nil {
+			return err
+		}
+		events = append(events, xdswire.ShortType(m.GetTypeUrl()))
+		if armed {
+			armed = false
+			go request()
+			for !s.asking.Load() {
+				runtime.Gosched()
+			}
+		}
+		return nil
+	})
+	watched := map[int][]string{cds: {"a"}, eds: {"b"}, lds: {"l"}, rds: {"r"}}
+	for i, names := range watched {
+		if err := s.sotw(&discoveryv3.DiscoveryRequest{TypeUrl: xdswire.PushOrder[i], ResourceNames: names}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	h.deliver()
+	s.catchUp()
+	for i := range watched {
+		s.accept(i)
+	}
+	w.set("CDS", "shared", "a", "a:2").set("LDS", "shared", "l", "l:2").set("RDS", "shared", "r", "r:2")
+	h.Update(w.take())
+	h.deliver()
+	events, armed = nil, true
+	s.catchUp()
+	<-handled
+	if want := []string{"CDS", "request", "EDS", "LDS", "RDS"}; !slices.Equal(events, want) {
+		t.Errorf("%v, want %v", events, want)
+	}
+}
+
+// TestAnswersThatReferToNothingComeFirst has a request for secrets come when all
+// types changed.
+func TestAnswersThatReferToNothingComeFirst(t *testing.T) {
+	h, w := drivenHub(), small().set("SDS", "shared", "s", "s:1").set("NDS", "shared", "n", "n:1")
+	h.cfg.Generation = generationOf(xdswire.SecretType, xdswire.NameTableType)
+	for _, first := range []int{sds, nds} {
+		h.Update(w.take())
+		var sent []string
+		s := newTestSession(t, h, "p", xdswire.Delta, func(f *xdswire.Frame) error {
+			m := &discoveryv3.DeltaDiscoveryResponse{}
+			err := proto.Unmarshal(f.Buffers().Materialize(), m)
+			sent = append(sent, xdswire.ShortType(m.GetTypeUrl()))
+			return err
+		})
+		h.deliver()
+		for _, i := range []int{first, rds, lds, eds, cds, first} {
+			if err := s.delta(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xdswire.PushOrder[i], ResourceNamesSubscribe: []string{"*"}}); err != nil {
+				t.Fatal(err)
+			}
+			s.demand(s.sub.assigned.Load())
+			h.deliver()
+		}
+		if err := s.flush(); err != nil {
+			t.Fatal(err)
+		}
+		if want := []string{xdswire.ShortType(xdswire.PushOrder[first]), "CDS", "EDS", "LDS", "RDS"}; !slices.Equal(sent, want) {
+			t.Errorf("%v, want %v", sent, want)
+		}
+	}
 }
 
 // discard is a stream of a peer that never reads.

@@ -112,6 +112,7 @@ func serve[R request](s *service, stream grpc.ServerStream, v xdswire.Variant, r
 	defer leave()
 	sess := newSession(ctx, sub, log, h, stream, leave)
 	sess.counted = counted
+	sess.expect(first.request.GetTypeUrl())
 	h.attach(sub)
 	defer h.detach(sub)
 	defer sess.close()

@@ -30,6 +30,7 @@ type session struct {
 	counts  [numTypes]*xdswire.NameSet
 	ended   chan error  // capacity 1: why the stream ends
 	news    atomic.Bool // the hub published something since the last flush
+	asking  atomic.Bool // a request waits for mu: nothing is sent before it
 	queued  bool        // under the lock of the hub's queue
 
 	// mu is held by the goroutine that works for the session, never for long:
@@ -38,6 +39,7 @@ type session struct {
 	closed bool // nothing may be sent
 	nonces xdswire.Nonces
 	types  [numTypes]typeState
+	answer int // the type of the last request
 	// demanded is what the hub was told that the stream asks for, by the
 	// state in told.
 	demanded [numTypes]demand
@@ -139,6 +141,7 @@ func (s *session) sotw(req *discoveryv3.DiscoveryRequest) error {
 		return nil
 	}
 	t := &s.types[i]
+	s.answer = i
 	nonce, names := req.GetResponseNonce(), req.GetResourceNames()
 	if e := req.GetErrorDetail(); e != nil {
 		s.refuse(i, nonce, e.GetMessage())
@@ -248,6 +251,7 @@ func (s *session) delta(req *discoveryv3.DeltaDiscoveryRequest) error {
 		return nil
 	}
 	t := &s.types[i]
+	s.answer = i
 	nonce := req.GetResponseNonce()
 	if e := req.GetErrorDetail(); e != nil {
 		s.refuse(i, nonce, e.GetMessage())
@@ -309,7 +313,9 @@ func (s *session) deltaFirst(i int, req *discoveryv3.DeltaDiscoveryRequest) erro
 	if len(held) > 0 {
 		names := make([]string, 0, len(held))
 		for name := range held {
-			names = append(names, name)
+			if name != xdswire.Wildcard { // which no resource is called
+				names = append(names, name)
+			}
 		}
 		if !want.Wildcard {
 			want.Names = s.hub.names.With(want.Names, names)
@@ -414,39 +420,62 @@ func clip(s string) string {
 // do not refer to what the proxy cannot know yet.
 func (s *session) flush() error {
 	for {
-		a := s.sub.assigned.Load()
-		if a == nil || s.closed {
+		seen := s.look()
+		if seen.by == nil || s.closed {
 			return nil
 		}
-		if a.err != nil {
+		if seen.by.err != nil {
 			return status.Error(codes.Internal, "no configuration could be chosen for the proxy")
 		}
-		if again, err := s.flushAll(a); err != nil || !again {
+		if again, err := s.flushAll(seen); err != nil || !again {
 			return err
 		}
 	}
 }
 
-// flushAll goes once through the types. It reports whether there is more to
-// send now.
-func (s *session) flushAll(a *assignment) (again bool, err error) {
-	s.demand(a)
-	var now [numTypes]pair
-	var ok [numTypes]bool
-	for i := range slices.Backward(s.types[:]) {
-		if s.types[i].watched && s.answers(i, a.types[i]) {
-			held := a.types[i].held(s.sub.node.Envoy)
-			now[i], ok[i] = a.types[i].pair()
-			if ok[i] {
-				if i == sds {
-					s.checkSecrets(now[i])
-				}
-				now[i] = s.left(i, now[i], held)
-			}
+// sight is what a stream is given at one moment.
+type sight struct {
+	by   *assignment
+	now  [numTypes]pair
+	ok   [numTypes]bool // the type is watched, and its views hold something
+	held [numTypes]heldPair
+}
+
+// look reads what the hub shows: all of it is of one round.
+func (s *session) look() (seen sight) {
+	s.hub.showing.RLock()
+	defer s.hub.showing.RUnlock()
+	if seen.by = s.sub.assigned.Load(); seen.by == nil {
+		return seen
+	}
+	for i, views := range seen.by.types {
+		if s.types[i].watched && views.served {
+			seen.held[i] = views.held(s.sub.node.Envoy)
+			seen.now[i], seen.ok[i] = views.pair()
 		}
 	}
-	clustersWait := false
+	return seen
+}
+
+// flushAll goes once through the types. It reports whether there is more to
+// send now.
+func (s *session) flushAll(seen sight) (again bool, err error) {
+	s.demand(seen.by)
+	now, ok := seen.now, seen.ok
 	for i := range s.types {
+		if ok[i] = ok[i] && s.answers(i, seen.by.types[i]); !ok[i] {
+			continue
+		}
+		if i == sds {
+			s.checkSecrets(now[i])
+		}
+		now[i] = s.left(i, now[i], seen.held[i])
+	}
+	// The hub has still to give the clusters that are asked for.
+	clustersCome := s.types[cds].watched && !seen.by.types[cds].demand.asked
+	clustersWait := false
+	order := s.order()
+	for n, i := range order {
 		t := &s.types[i]
 		if !ok[i] {
 			continue
@@ -456,12 +485,13 @@ func (s *session) flushAll(a *assignment) (again bool, err error) {
 			t.wait(now[i])
 			continue
 		}
-		if clustersWait && !t.due && (i == lds || i == rds) {
+		if clustersWait && !t.due && (i == lds || i == rds) || clustersCome && (i == eds || i == lds || i == rds) {
 			t.wait(now[i])
 			continue
 		}
-		if !s.writes.hasRoom() { // to go on once there is
-			for j := i; j < numTypes; j++ {
+		// To go on once there is room, or with the request.
+		if s.asking.Load() || !s.writes.hasRoom() {
+			for _, j := range order[n:] {
 				if ok[j] {
 					s.types[j].wait(now[j])
 				}
@@ -475,6 +505,18 @@ func (s *session) flushAll(a *assignment) (again bool, err error) {
 		again = again || more
 	}
 	return again, nil
+}
+
+// order is in which order the types are sent: what is referred to first. The
+// answer to a request for secrets or a name table, which refer to nothing, goes
+// before all that was published.
+func (s *session) order() [numTypes]int {
+	order := [numTypes]int{cds, eds, lds, rds, sds, ecds, nds}
+	if s.answer == sds || s.answer == nds {
+		copy(order[1:], order[:s.answer])
+		order[0] = s.answer
+	}
+	return order
 }
 
 // wait notes the first publication that cannot be sent yet.

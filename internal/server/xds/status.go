@@ -103,7 +103,7 @@ func (h *Hub) Views(ctx context.Context) ([]LiveView, error) {
 // inspect makes the answer of Views on the hub's goroutine.
 func (h *Hub) inspect() []LiveView {
 	own := make(map[*liveView]bool)
-	for sub := range h.subs {
+	for sub := range h.subs.all {
 		if a := sub.assigned.Load(); a != nil {
 			for _, t := range a.types {
 				own[t.own] = true
@@ -112,7 +112,7 @@ func (h *Hub) inspect() []LiveView {
 	}
 	var out []LiveView
 	folded := make(map[string]*LiveView)
-	for key, v := range h.views {
+	for key, v := range h.views.all {
 		l := LiveView{Type: xdswire.ShortType(key.Type()), Scope: "shared", Views: 1, Streams: len(v.streams), Units: len(v.entries)}
 		if s := v.state.Load(); s != nil {
 			l.Version = versionInfo(s.sum)

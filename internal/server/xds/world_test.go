@@ -48,10 +48,14 @@ func (w *world) set(typ, view, name, content string) *world {
 	next := *w.s
 	next.Services = next.Services.With(map[string]*snapshot.MeshService{key: svc})
 	w.s = &next
-	if w.changes.Services == nil {
-		w.changes.Services = make(map[string]struct{})
+	changed := &w.changes.Services
+	if typ == "EDS" {
+		changed = &w.changes.Endpoints
 	}
-	w.changes.Services[key] = struct{}{}
+	if *changed == nil {
+		*changed = make(map[string]struct{})
+	}
+	(*changed)[key] = struct{}{}
 	return w
 }
 
@@ -80,7 +84,14 @@ func (w *world) take() (*snapshot.Snapshot, *snapshot.Changes) {
 // testView holds all resources of a type whose host names the view.
 type testView struct{ typ, name string }
 
-func (v testView) Type() string   { return v.typ }
+func (v testView) Type() string { return v.typ }
+func (v testView) Reads() snapshot.Kinds {
+	if v.typ == xdswire.EndpointType {
+		return snapshot.EndpointFacts
+	}
+	return snapshot.ServiceFacts
+}
+
 func (v testView) prefix() string { return xdswire.ShortType(v.typ) + "/" + v.name + "/" }
 
 func (v testView) Units(s *snapshot.Snapshot, yield func(string, xdsgen.Unit)) {
@@ -92,7 +103,11 @@ func (v testView) Units(s *snapshot.Snapshot, yield func(string, xdsgen.Unit)) {
 }
 
 func (v testView) Touched(s *snapshot.Snapshot, c *snapshot.Changes, yield func(string, xdsgen.Unit)) {
-	for key := range c.Services {
+	changed := c.Services
+	if v.typ == xdswire.EndpointType {
+		changed = c.Endpoints
+	}
+	for key := range changed {
 		if !strings.HasPrefix(key, v.prefix()) {
 			continue
 		}
@@ -149,10 +164,8 @@ func generationOf(more ...string) Generation {
 			}
 			return a
 		},
-		AssignTouched: func(_ *snapshot.Snapshot, c *snapshot.Changes, n xdsgen.Node) bool {
-			_, ok := c.Pods[n.ID.Name]
-			return ok || c.Everywhere
-		},
+		AssignReads: func(n xdsgen.Node) (pod, namespace string) { return n.ID.Name, n.Namespace },
+		AssignAll:   func(_ *snapshot.Snapshot, c *snapshot.Changes) bool { return c.Everywhere },
 		Fallback: func(t, name string, e *xdswire.Encoder) (*xdswire.Resource, error) {
 			return e.Resource(t, name, wrapperspb.String(name+":fallback"))
 		},

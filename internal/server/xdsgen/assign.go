@@ -81,17 +81,14 @@ func assignRouter(s *snapshot.Snapshot, n Node, labels map[string]string, eds en
 	}
 }
 
-// AssignTouched reports whether the changes may give the proxy other views.
-func AssignTouched(s *snapshot.Snapshot, c *snapshot.Changes, n Node) bool {
-	if c.Everywhere {
-		return true
-	}
-	if _, ok := c.Pods[podKey(n)]; ok {
-		return true
-	}
-	_, own := c.Namespaces[n.Namespace]
+// AssignReads is what Assign reads of a single proxy: the key of its pod and its
+// namespace. Only changes of them, and those of AssignAll, give it other views.
+func AssignReads(n Node) (pod, namespace string) { return podKey(n), n.Namespace }
+
+// AssignAll reports whether the changes may give any proxy other views.
+func AssignAll(s *snapshot.Snapshot, c *snapshot.Changes) bool {
 	_, root := c.Namespaces[s.Mesh.RootNamespace]
-	return own || root
+	return c.Everywhere || root
 }
 
 // Fallback is the answer to a name that no view has: an assignment without

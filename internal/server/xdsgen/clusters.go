@@ -27,6 +27,8 @@ type clusterView struct {
 
 func (v clusterView) Type() string { return xdswire.ClusterType }
 
+func (v clusterView) Reads() snapshot.Kinds { return snapshot.ServiceFacts }
+
 func (v clusterView) Units(s *snapshot.Snapshot, yield func(string, Unit)) {
 	yield("", fixedClusters{router: v.router, connectTimeout: s.Mesh.ConnectTimeout})
 	for host := range s.Services.All() {

@@ -31,6 +31,8 @@ type endpointView struct {
 
 func (v endpointView) Type() string { return xdswire.EndpointType }
 
+func (v endpointView) Reads() snapshot.Kinds { return snapshot.ServiceFacts | snapshot.EndpointFacts }
+
 func (v endpointView) Units(s *snapshot.Snapshot, yield func(string, Unit)) {
 	for host := range s.Services.All() {
 		v.unit(s, host, yield)

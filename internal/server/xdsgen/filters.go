@@ -59,13 +59,16 @@ type extensionView struct {
 
 func (v extensionView) Type() string { return xdswire.ExtensionType }
 
+// Reads says that other facts make another view.
+func (v extensionView) Reads() snapshot.Kinds { return 0 }
+
 func (v extensionView) Units(_ *snapshot.Snapshot, yield func(string, Unit)) {
 	for _, e := range v.extensions() {
 		yield(e.Name, extension{e.Name, string(e.Body)})
 	}
 }
 
-// Touched yields nothing: other facts make another view.
+// Touched yields nothing.
 func (v extensionView) Touched(*snapshot.Snapshot, *snapshot.Changes, func(string, Unit)) {}
 
 func (v extensionView) extensions() []snapshot.Extension {

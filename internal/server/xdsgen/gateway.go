@@ -76,6 +76,8 @@ type gatewayView struct {
 
 func (v gatewayView) Type() string { return xdswire.ListenerType }
 
+func (v gatewayView) Reads() snapshot.Kinds { return snapshot.ServiceFacts }
+
 func (v gatewayView) Units(s *snapshot.Snapshot, yield func(string, Unit)) {
 	yield("gateway", gatewayListeners{scope: v.scope, facts: v.facts, services: s.Services})
 }

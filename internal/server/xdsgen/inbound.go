@@ -180,11 +180,14 @@ type inboundView struct {
 
 func (v inboundView) Type() string { return v.typ }
 
+// Reads says that other facts make another view.
+func (v inboundView) Reads() snapshot.Kinds { return 0 }
+
 func (v inboundView) Units(_ *snapshot.Snapshot, yield func(string, Unit)) {
 	yield("inbound", inboundUnit(v))
 }
 
-// Touched yields nothing: other facts make another view.
+// Touched yields nothing.
 func (v inboundView) Touched(*snapshot.Snapshot, *snapshot.Changes, func(string, Unit)) {}
 
 type inboundUnit inboundView

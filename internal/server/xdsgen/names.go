@@ -33,6 +33,8 @@ func (v endpointView) names(sc scope) nameView {
 
 func (v nameView) Type() string { return xdswire.NameTableType }
 
+func (v nameView) Reads() snapshot.Kinds { return snapshot.ServiceFacts | snapshot.EndpointFacts }
+
 func (v nameView) Units(s *snapshot.Snapshot, yield func(string, Unit)) {
 	for host := range s.Services.All() {
 		v.unit(s, host, yield)

@@ -31,6 +31,10 @@ type listenerView struct {
 
 func (v listenerView) Type() string { return xdswire.ListenerType }
 
+func (v listenerView) Reads() snapshot.Kinds {
+	return snapshot.PortFacts | snapshot.ServiceFacts | snapshot.EndpointFacts
+}
+
 func (v listenerView) Units(s *snapshot.Snapshot, yield func(string, Unit)) {
 	filters := decodeFilters(v.filters)
 	v.fixed(s, filters, yield)

@@ -28,6 +28,8 @@ type routeView struct {
 
 func (v routeView) Type() string { return xdswire.RouteType }
 
+func (v routeView) Reads() snapshot.Kinds { return snapshot.PortFacts | snapshot.ServiceFacts }
+
 func (v routeView) Units(s *snapshot.Snapshot, yield func(string, Unit)) {
 	for number := range s.Ports.All() {
 		v.port(s, number, yield)

@@ -47,6 +47,9 @@ func AssignSecrets(s *snapshot.Snapshot, caller mesh.Caller, keys bool, names *x
 // Type implements View.
 func (v Secrets) Type() string { return xdswire.SecretType }
 
+// Reads implements View.
+func (v Secrets) Reads() snapshot.Kinds { return snapshot.SecretFacts }
+
 // Units implements View.
 func (v Secrets) Units(s *snapshot.Snapshot, yield func(string, Unit)) {
 	for _, name := range v.names.Names() {

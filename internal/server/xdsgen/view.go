@@ -28,6 +28,9 @@ type Unit interface {
 type View interface {
 	// Type is the type URL of the resources.
 	Type() string
+	// Reads is the kinds of changes that may touch the view's units. Touched
+	// yields nothing for others.
+	Reads() snapshot.Kinds
 	// Units yields all units of the view under ids that are unique in it.
 	Units(s *snapshot.Snapshot, yield func(id string, u Unit))
 	// Touched yields the units that the changes may touch; a nil Unit means
