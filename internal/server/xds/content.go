@@ -92,9 +92,13 @@ func (s *session) addAll(i int, c *content, now pair) {
 	if !t.want.Wildcard && found == t.want.Names.Len() {
 		return
 	}
+	names := t.want.Names.Names()
+	if len(t.force) > 0 { // with the wildcard, these may be others
+		names = sortedUnique(names, t.force)
+	}
 	var loose []*xdswire.Resource
-	for _, name := range t.want.Names.Names() {
-		if now.get(name) == nil {
+	for _, name := range names {
+		if t.want.Has(name) && now.get(name) == nil {
 			c.framed = append(c.framed, name)
 			loose = s.addMissing(i, c, name, loose)
 		}
