@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/meshctl/meshctl/internal/server/admin"
@@ -39,7 +40,7 @@ func (s *Server) pages() map[string]admin.Page {
 
 // notes are what is known besides the reasons not to be ready, for
 // /ready?verbose: what the server is ready with, what is wrong with the signing
-// CA, and what proxies refused.
+// CA, which extensions are configured twice, and what proxies refused.
 func (s *Server) notes() []string {
 	var lines []string
 	set := s.ca.Current()
@@ -54,6 +55,7 @@ func (s *Server) notes() []string {
 	if set != nil { // else it is a reason not to be ready
 		lines = append(append(lines, s.ca.Problems()...), s.ca.Warnings()...)
 	}
+	lines = append(lines, bounded(s.registry.DoubleExtensions(), "extensions that are configured twice: see the log")...)
 	return append(lines, notesOf(s.hub.NACKs())...)
 }
 
@@ -78,8 +80,17 @@ func notesOf(page xds.NACKs) []string {
 	return append(numbered(held, len(page.HeldBack), "held back"), numbered(refused, len(page.Refused), "refused")...)
 }
 
-// maxNotes is how many resources of a kind /ready?verbose tells of.
+// maxNotes is how many things of a kind /ready?verbose tells of.
 const maxNotes = 50
+
+// bounded is the first of the lines, and how many more there are of what.
+func bounded(lines []string, what string) []string {
+	more := len(lines) - maxNotes
+	if more <= 0 {
+		return lines
+	}
+	return append(slices.Clip(lines[:maxNotes]), fmt.Sprintf("and %d more %s", more, what))
+}
 
 // numbered is lines under their full number, none for none.
 func numbered(lines []string, all int, what string) []string {

@@ -2,6 +2,9 @@ package server
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -38,4 +41,39 @@ func TestNotes(t *testing.T) {
 	if more := "and 52 more held back resources: see meshctl xds nacks -o json"; len(got) != maxNotes+4 || got[maxNotes+1] != more {
 		t.Errorf("%d notes, want %q after %d: %q", len(got), more, maxNotes, got)
 	}
+}
+
+// TestDoubleExtensionsAreShown has two EnvoyFilters give one extension.
+func TestDoubleExtensionsAreShown(t *testing.T) {
+	filter := func(name string) string {
+		return fmt.Sprintf(`apiVersion: networking.istio.io/v1alpha3
+kind: EnvoyFilter
+metadata: {name: %s, namespace: sample}
+spec:
+  configPatches:
+  - applyTo: EXTENSION_CONFIG
+    patch:
+      operation: ADD
+      value:
+        name: greeting
+        typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua}
+`, name)
+	}
+	var dir string
+	s := start(t, func(c *Config) {
+		dir = c.ConfigDir
+		write(t, dir, "a.yaml", filter("a"))
+		write(t, dir, "b.yaml", filter("b"))
+	})
+	const want = `EnvoyFilter sample/b (cluster cluster1): extension "greeting" is that of EnvoyFilter sample/a (cluster cluster1) for proxies that both select` + "\n"
+	if _, body := get(t, s, "/ready?verbose"); !strings.Contains(body, want) {
+		t.Errorf("/ready?verbose says %s, want %s", body, want)
+	}
+	if err := os.Remove(filepath.Join(dir, "b.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "the end of it", func() bool {
+		_, body := get(t, s, "/ready?verbose")
+		return !strings.Contains(body, "greeting")
+	})
 }

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -30,6 +31,19 @@ type claim struct {
 	loser     snapshot.Key
 }
 
+func (c claim) String() string {
+	return fmt.Sprintf("%s: extension %q is that of %s for proxies that both select", c.loser, c.extension, c.winner)
+}
+
+// DoubleExtensions tells, sorted, of the extensions that an EnvoyFilter does not
+// give the proxies that another one gives an extension of that name.
+func (r *Registry) DoubleExtensions() []string {
+	if lines := r.double.Load(); lines != nil {
+		return *lines
+	}
+	return nil
+}
+
 // tellClaims says once of each extension that two EnvoyFilters which may
 // select one proxy both give it: the first in their order counts.
 func (b *builder) tellClaims() {
@@ -49,6 +63,12 @@ func (b *builder) tellClaims() {
 		}
 	}
 	b.claims = now
+	lines := make([]string, 0, len(now))
+	for c := range now {
+		lines = append(lines, c.String())
+	}
+	slices.Sort(lines)
+	b.double(lines)
 }
 
 func (b *builder) tellClaim(now set[claim], winner, loser *snapshot.EnvoyFilter) {

@@ -72,6 +72,8 @@ func TestClaimsAreTold(t *testing.T) {
 	var log strings.Builder
 	b := newBench(t)
 	b.s.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+	var double []string
+	b.s.double = func(lines []string) { double = lines }
 	told := func() (out []string) {
 		for line := range strings.Lines(log.String()) {
 			_, line, _ = strings.Cut(line, "extension=")
@@ -100,6 +102,12 @@ func TestClaimsAreTold(t *testing.T) {
 		t.Error(diff)
 	}
 	b.apply(down(root))
+	if diff := cmp.Diff([]string{
+		`EnvoyFilter sample/z (cluster c1): extension "e" is that of EnvoyFilter sample/apart (cluster c1) for proxies that both select`,
+		`EnvoyFilter sample/z (cluster c1): extension "e" is that of EnvoyFilter sample/web (cluster c1) for proxies that both select`,
+	}, double); diff != "" {
+		t.Error(diff)
+	}
 	b.apply(up(root))
 	if got := told(); len(got) != 4 {
 		t.Errorf("after it came again, told %d times, want 4: %q", len(got), got)

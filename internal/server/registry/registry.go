@@ -47,6 +47,7 @@ type Registry struct {
 	// waiting are the clusters to wait for before the first snapshot.
 	waiting map[mesh.ClusterID]struct{}
 	wake    chan struct{}
+	double  atomic.Pointer[[]string]
 
 	state *state // owned by Run
 }
@@ -61,6 +62,7 @@ func New(cfg Config) *Registry {
 		wake:    make(chan struct{}, 1),
 		state:   newState(cfg),
 	}
+	r.state.double = func(lines []string) { r.double.Store(&lines) }
 	for _, c := range cfg.Clusters {
 		r.waiting[c] = struct{}{}
 	}

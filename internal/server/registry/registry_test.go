@@ -36,10 +36,12 @@ type bench struct {
 }
 
 func newBench(t testing.TB) *bench {
-	return &bench{t: t, s: newState(Config{
+	s := newState(Config{
 		Local: "c1", Clusters: []mesh.ClusterID{"c1", "c2"}, SystemNamespace: "istio-system",
 		Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return epoch },
-	})}
+	})
+	s.double = func([]string) {}
+	return &bench{t: t, s: s}
 }
 
 func (b *bench) apply(events ...snapshot.Event) *snapshot.Changes {

@@ -99,6 +99,7 @@ type state struct {
 	gateways map[name]*snapshot.Gateway
 	filters  map[name]*snapshot.EnvoyFilter
 	claims   set[claim] // those that were told of
+	double   func(lines []string)
 	backing  map[name]backing
 	standing map[mesh.ClusterID]snapshot.Standing // those that are not zero
 	dirty    dirty

@@ -6,6 +6,10 @@ import (
 	"net/netip"
 	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
@@ -16,6 +20,7 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
 // chance makes the objects of a mesh at random: few names, so that objects
@@ -44,7 +49,7 @@ func (c chance) app() map[string]string { return map[string]string{"app": pickOn
 
 // object is any object of the cluster.
 func (c chance) object(cluster mesh.ClusterID) snapshot.Object {
-	switch c.IntN(29) {
+	switch c.IntN(32) {
 	case 0, 1, 2, 3, 4, 24:
 		return c.service(cluster)
 	case 5, 6, 7, 8, 9, 25, 26, 27:
@@ -69,6 +74,8 @@ func (c chance) object(cluster mesh.ClusterID) snapshot.Object {
 		return c.gateway(cluster)
 	case 23:
 		return c.other(cluster)
+	case 29, 30, 31:
+		return c.envoyFilter(cluster)
 	default:
 		return &snapshot.Secret{
 			Meta: c.meta(cluster, c.namespace(), pickOne(c, "cert", "other")), NoPair: "none",
@@ -254,6 +261,37 @@ func (c chance) gateway(cluster mesh.ClusterID) snapshot.Object {
 		})
 	}
 	return g
+}
+
+// envoyFilter has extensions whose names meet, and filters for every place.
+func (c chance) envoyFilter(cluster mesh.ClusterID) snapshot.Object {
+	f := &snapshot.EnvoyFilter{Meta: c.meta(cluster, c.namespace(), fmt.Sprint("f", c.IntN(2))), Priority: int32(c.IntN(2))}
+	if c.once(2) {
+		f.Selector = c.app()
+	}
+	for _, name := range []string{"x", "y"} {
+		if c.once(2) {
+			f.Extensions = append(f.Extensions, snapshot.Extension{
+				Name: name, Body: c.encoded(&corev3.TypedExtensionConfig{Name: name, TypedConfig: &anypb.Any{Value: []byte{byte(c.IntN(2))}}}),
+			})
+		}
+	}
+	if c.once(2) {
+		f.Filters = append(f.Filters, snapshot.HTTPFilter{
+			Context: snapshot.Context(c.IntN(3)), Port: pickOne[uint32](c, 0, 80, 85, 8080), Insert: snapshot.Insertion(c.IntN(4)),
+			Near: pickOne(c, "", "envoy.filters.http.router", "nowhere"),
+			Body: c.encoded(&hcmv3.HttpFilter{Name: pickOne(c, "x", "y"), IsOptional: c.once(2)}),
+		})
+	}
+	return f
+}
+
+func (c chance) encoded(m proto.Message) []byte {
+	b, err := xdswire.Marshal(m)
+	if err != nil {
+		panic(err) // these messages always encode
+	}
+	return b
 }
 
 // other is an object that has no effect yet. When it has one, it must not be

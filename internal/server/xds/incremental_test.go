@@ -48,8 +48,13 @@ func TestIncrementalEqualsFull(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			t.Parallel()
 			steps := randomSteps(seed, changes)
-			at, err := follow(steps)
+			at, made, err := follow(steps)
 			if err == nil {
+				for i, url := range xdswire.PushOrder {
+					if made[url] == 0 && i != sds {
+						t.Errorf("the random mesh has nothing of %s", xdswire.ShortType(url))
+					}
+				}
 				return
 			}
 			t.Errorf("seed %d, step %d: %s\nthe change: %v", seed, at, err, steps[at])
@@ -163,7 +168,7 @@ func randomSteps(seed uint64, n int) []step {
 
 // follow takes the steps and checks after each. It returns the first step
 // after which something is wrong, and what.
-func follow(steps []step) (int, error) {
+func follow(steps []step) (at int, made map[string]int, err error) {
 	w := newIncremental()
 	defer w.registry.stop()
 	for i := range min(7, len(w.nodes)) {
@@ -175,10 +180,14 @@ func follow(steps []step) (int, error) {
 		}
 		w.apply(i, s)
 		if err := w.check(i%50 == 0); err != nil {
-			return i, err
+			return i, nil, err
 		}
 	}
-	return 0, nil
+	made = make(map[string]int)
+	for u, resources := range w.full {
+		made[u.Type()] += len(resources)
+	}
+	return 0, made, nil
 }
 
 // shrink leaves out steps as long as something still goes wrong.
@@ -188,7 +197,7 @@ func shrink(steps []step, limit time.Duration) string {
 	for size := len(steps) / 2; size > 0; size /= 2 {
 		for from := 0; from+size <= len(steps) && time.Now().Before(end); {
 			less := slices.Concat(steps[:from], steps[from+size:])
-			at, err := follow(less)
+			at, _, err := follow(less)
 			if err == nil {
 				from += size
 				continue
@@ -300,7 +309,7 @@ func (w *incremental) toggle(i int) {
 func silent(n xdsgen.Node) *subscriber {
 	sub := &subscriber{id: n.ID.ProxyID(), node: n}
 	sub.session = &session{sub: sub}
-	for _, i := range []int{cds, eds, lds, rds, ecds} {
+	for _, i := range []int{cds, eds, lds, rds, ecds, nds} {
 		sub.demands[i].asked = true
 	}
 	return sub
@@ -373,8 +382,8 @@ func (w *incremental) check(thorough bool) error {
 		views := xdsgen.Assign(want, sub.node)
 		for t, url := range xdswire.PushOrder {
 			held := sub.assigned.Load().types[t]
-			if asked := url != xdswire.NameTableType && url != xdswire.SecretType; !asked && !held.served {
-				continue // given only to who asks
+			if t == sds {
+				continue // chosen by what a stream asks for
 			}
 			if _, served := views[url]; served != held.served {
 				return fmt.Errorf("proxy %d: %s served: %v, want %v", i, xdswire.ShortType(url), held.served, served)
@@ -459,6 +468,9 @@ func (w *incremental) generate(s *snapshot.Snapshot, view xdsgen.View) (out []*x
 		}
 	}
 	slices.SortFunc(out, func(a, b *xdswire.Resource) int { return strings.Compare(a.Name, b.Name) })
+	if to, ok := view.(xdsgen.Joined); ok {
+		out = []*xdswire.Resource{to.Join(&w.encoder, out)}
+	}
 	return out, err
 }
 
@@ -555,12 +567,12 @@ func (in interned) snapshot(s *snapshot.Snapshot) *snapshot.Snapshot {
 		return intern(in, fmt.Sprint(v.Number, addressesOf(fact.Services)), fact)
 	})
 	out.Namespaces = table(in, s.Namespaces, func(v *snapshot.NamespaceFacts) *snapshot.NamespaceFacts {
-		if len(v.PeerAuth)+len(v.Sidecars)+len(v.Services) == 0 {
+		if len(v.PeerAuth)+len(v.Sidecars)+len(v.EnvoyFilters)+len(v.Services) == 0 {
 			return nil
 		}
 		fact := *v
 		fact.Services = services(v.Services)
-		return intern(in, fmt.Sprint(v.Name, addressesOf(fact.Sidecars), "/", addressesOf(fact.PeerAuth), "/", addressesOf(fact.Services)), &fact)
+		return intern(in, fmt.Sprint(v.Name, addressesOf(fact.Sidecars), "/", addressesOf(fact.PeerAuth), "/", addressesOf(fact.EnvoyFilters), "/", addressesOf(fact.Services)), &fact)
 	})
 	return &out
 }
@@ -583,8 +595,8 @@ func readable(s *snapshot.Snapshot) map[string]any {
 		out["pod "+k] = text(v)
 	}
 	for k, v := range s.Namespaces.All() {
-		if len(v.PeerAuth)+len(v.Sidecars)+len(v.Services) > 0 {
-			out["namespace "+k] = fmt.Sprint(addressesOf(v.Sidecars), "/", addressesOf(v.PeerAuth), "/", text(v.Services))
+		if len(v.PeerAuth)+len(v.Sidecars)+len(v.EnvoyFilters)+len(v.Services) > 0 {
+			out["namespace "+k] = fmt.Sprint(addressesOf(v.Sidecars), "/", addressesOf(v.PeerAuth), "/", addressesOf(v.EnvoyFilters), "/", text(v.Services))
 		}
 	}
 	return out

@@ -91,11 +91,11 @@ func (s *session) take(handle func() error) error {
 var errEnded = errors.New("the stream has ended")
 
 // work does one thing for the session, then sends what is owed and unlocks it,
-// which the caller has locked. After a panic nothing is sent any more.
+// which the caller has locked. After an error or a panic nothing is sent any more.
 func (s *session) work(thing func() error) error {
-	whole := false
+	well := false
 	defer func() {
-		s.closed = s.closed || !whole
+		s.closed = s.closed || !well
 		s.mu.Unlock()
 	}()
 	s.news.Store(false)
@@ -106,7 +106,7 @@ func (s *session) work(thing func() error) error {
 	if err == nil {
 		err = s.flush()
 	}
-	whole = true
+	well = err == nil
 	return err
 }
 
