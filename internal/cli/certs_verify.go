@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -17,11 +18,11 @@ type certsVerifyOptions struct {
 	readOptions
 	roots       string
 	trustDomain string
-	output      output.Format
+	output      string
 }
 
 func newCertsVerifyCmd(env *Env) *cobra.Command {
-	o := &certsVerifyOptions{output: output.FormatTable}
+	o := &certsVerifyOptions{}
 	cmd := &cobra.Command{
 		Use:   "verify [INPUT...]",
 		Short: "Find what is wrong with certificates",
@@ -41,7 +42,10 @@ and a fix. Exit code 3 when something is found.
   meshctl certs verify --contexts cluster1,cluster2
 
   # a chain against the mesh's roots
-  meshctl certs verify cert-chain.pem --roots certs/root-cert.pem`,
+  meshctl certs verify cert-chain.pem --roots certs/root-cert.pem
+
+  # for CI
+  meshctl certs verify certs -o junit > certs.xml`,
 		Args: cobra.ArbitraryArgs, // run tells what is wrong with them
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.inputs = args
@@ -52,7 +56,8 @@ and a fix. Exit code 3 when something is found.
 	o.bind(fs)
 	fs.StringVar(&o.roots, "roots", "", "`File` with roots to trust beside those in the inputs")
 	fs.StringVar(&o.trustDomain, "trust-domain", "", "Trust `domain` that SPIFFE ids must have and CAs must permit")
-	fs.VarP(&o.output, "output", "o", "Output `format`: table, json or yaml")
+	choiceVar(fs, &o.output, "output", "o", "Output `format`",
+		string(output.FormatTable), string(output.FormatJSON), string(output.FormatYAML), formatJUnit)
 	return cmd
 }
 
@@ -71,7 +76,7 @@ func (o *certsVerifyOptions) run(ctx context.Context, env *Env) error {
 	if err != nil {
 		return err
 	}
-	findings, files := []verify.Finding{}, 0
+	findings, places := []verify.Finding{}, []string{}
 	known := map[verify.Finding]bool{} // inputs may overlap
 	for _, s := range found.Sets {
 		if err := ctx.Err(); err != nil {
@@ -82,7 +87,7 @@ func (o *certsVerifyOptions) run(ctx context.Context, env *Env) error {
 				fmt.Fprintf(env.Stderr, "%s: it is a certificate request, of which nothing is checked\n", f.Place)
 				continue
 			}
-			files++
+			places = append(places, f.Place)
 		}
 		for _, f := range verify.Check(s, verify.Options{Now: env.Now(), TrustDomain: o.trustDomain, Roots: roots}) {
 			if !known[f] {
@@ -91,11 +96,11 @@ func (o *certsVerifyOptions) run(ctx context.Context, env *Env) error {
 			}
 		}
 	}
-	if err := o.write(env, findings); err != nil {
+	if err := o.write(env, findings, places); err != nil {
 		return err
 	}
 	if len(findings) == 0 {
-		fmt.Fprintf(env.Stderr, "nothing found in %s\n", plural(files, "place"))
+		fmt.Fprintf(env.Stderr, "nothing found in %s\n", plural(len(places), "place"))
 		return nil
 	}
 	errs := 0
@@ -112,9 +117,13 @@ func isRequest(f verify.File) bool {
 	return len(f.Blocks) > 0 && !slices.ContainsFunc(f.Blocks, func(b certs.Block) bool { return b.CSR == nil })
 }
 
-func (o *certsVerifyOptions) write(env *Env, findings []verify.Finding) error {
-	if o.output != output.FormatTable {
-		return output.Write(env.Stdout, o.output, findings)
+func (o *certsVerifyOptions) write(env *Env, findings []verify.Finding, places []string) error {
+	switch o.output {
+	case formatJUnit:
+		return output.WriteJUnit(env.Stdout, "certs verify", verifyCases(findings, places))
+	case string(output.FormatTable):
+	default:
+		return output.Write(env.Stdout, output.Format(o.output), findings)
 	}
 	if len(findings) == 0 {
 		return nil
@@ -128,6 +137,34 @@ func (o *certsVerifyOptions) write(env *Env, findings []verify.Finding) error {
 		t.Rows = append(t.Rows, []string{string(f.Severity), string(f.Code), f.Place, cert, f.Reason, f.Fix})
 	}
 	return t.Write(env.Stdout)
+}
+
+// verifyCases are a failed test for each finding, and a passed one for each
+// place without any.
+func verifyCases(findings []verify.Finding, places []string) []output.TestCase {
+	cases := []output.TestCase{}
+	for _, f := range findings {
+		text := strings.TrimSpace(f.Subject + " " + f.Fingerprint)
+		cases = append(cases, output.TestCase{
+			Class: string(f.Code), Name: f.Place,
+			Failure: &output.TestFailure{Type: string(f.Severity), Message: f.Reason, Text: strings.TrimPrefix(text+"; "+f.Fix, "; ")},
+		})
+	}
+	seen := map[string]bool{} // inputs may overlap
+	for _, place := range places {
+		if seen[place] {
+			continue
+		}
+		seen[place] = true
+		// A finding is at a place, a line or a certificate of it.
+		if !slices.ContainsFunc(findings, func(f verify.Finding) bool {
+			rest, at := strings.CutPrefix(f.Place, place)
+			return at && (rest == "" || rest[0] == ':' || rest[0] == ' ')
+		}) {
+			cases = append(cases, output.TestCase{Class: "ok", Name: place})
+		}
+	}
+	return cases
 }
 
 // plural writes a number with its noun: 1 error, 2 errors.

@@ -2,7 +2,6 @@ package listing
 
 import (
 	"cmp"
-	"encoding/xml"
 	"fmt"
 	"io"
 	"slices"
@@ -172,47 +171,17 @@ func (e *Ending) sentence() string {
 	return fmt.Sprintf("ends at %s, days left: %d", e.until(), *e.DaysLeft)
 }
 
-// The elements of a JUnit report.
-type (
-	junitSuites struct {
-		XMLName xml.Name   `xml:"testsuites"`
-		Suite   junitSuite `xml:"testsuite"`
-	}
-	junitSuite struct {
-		Name     string      `xml:"name,attr"`
-		Tests    int         `xml:"tests,attr"`
-		Failures int         `xml:"failures,attr"`
-		Cases    []junitCase `xml:"testcase"`
-	}
-	junitCase struct {
-		Class   string        `xml:"classname,attr"`
-		Name    string        `xml:"name,attr"`
-		Failure *junitFailure `xml:"failure,omitempty"`
-	}
-	junitFailure struct {
-		Type    string `xml:"type,attr"`
-		Message string `xml:"message,attr"`
-		Text    string `xml:",chardata"`
-	}
-)
-
 // WriteJUnit writes endings as a JUnit report: a test case each.
 func WriteJUnit(w io.Writer, endings []Ending) error {
-	suite := junitSuite{Name: "certs expiry", Tests: len(endings), Failures: Failed(endings)}
+	cases := make([]output.TestCase, 0, len(endings))
 	for _, e := range endings {
-		c := junitCase{Class: e.Kind, Name: output.Escape(strings.TrimSpace(e.Name + " " + e.Places[0]))}
+		c := output.TestCase{Class: e.Kind, Name: strings.TrimSpace(e.Name + " " + e.Places[0])}
 		if e.State != StateOK {
-			text := output.Escape(e.sentence())
-			c.Failure = &junitFailure{Type: e.State, Message: text, Text: output.Escape(strings.Join(e.Places, ", "))}
+			c.Failure = &output.TestFailure{Type: e.State, Message: e.sentence(), Text: strings.Join(e.Places, ", ")}
 		}
-		suite.Cases = append(suite.Cases, c)
+		cases = append(cases, c)
 	}
-	data, err := xml.MarshalIndent(junitSuites{Suite: suite}, "", "  ")
-	if err != nil {
-		return err
-	}
-	_, err = fmt.Fprintf(w, "%s%s\n", xml.Header, data)
-	return err
+	return output.WriteJUnit(w, "certs expiry", cases)
 }
 
 // WriteOpenMetrics writes when each ends, in seconds since 1970, as

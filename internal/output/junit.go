@@ -1,0 +1,61 @@
+package output
+
+import (
+	"encoding/xml"
+	"fmt"
+	"io"
+)
+
+// TestCase is one line of a JUnit report.
+type TestCase struct {
+	Class, Name string
+	// Failure is nil for what passed.
+	Failure *TestFailure
+}
+
+// TestFailure says what is wrong: its kind in a word, a sentence, and details.
+type TestFailure struct{ Type, Message, Text string }
+
+// The elements of a JUnit report.
+type (
+	junitSuites struct {
+		XMLName xml.Name   `xml:"testsuites"`
+		Suite   junitSuite `xml:"testsuite"`
+	}
+	junitSuite struct {
+		Name     string      `xml:"name,attr"`
+		Tests    int         `xml:"tests,attr"`
+		Failures int         `xml:"failures,attr"`
+		Cases    []junitCase `xml:"testcase"`
+	}
+	junitCase struct {
+		Class   string        `xml:"classname,attr"`
+		Name    string        `xml:"name,attr"`
+		Failure *junitFailure `xml:"failure,omitempty"`
+	}
+	junitFailure struct {
+		Type    string `xml:"type,attr"`
+		Message string `xml:"message,attr"`
+		Text    string `xml:",chardata"`
+	}
+)
+
+// WriteJUnit writes a JUnit report of one suite, as CI systems show it. What
+// does not print, and XML could not hold, is written as an escape.
+func WriteJUnit(w io.Writer, suite string, cases []TestCase) error {
+	s := junitSuite{Name: suite, Tests: len(cases)}
+	for _, c := range cases {
+		out := junitCase{Class: Escape(c.Class), Name: Escape(c.Name)}
+		if f := c.Failure; f != nil {
+			s.Failures++
+			out.Failure = &junitFailure{Type: Escape(f.Type), Message: Escape(f.Message), Text: Escape(f.Text)}
+		}
+		s.Cases = append(s.Cases, out)
+	}
+	data, err := xml.MarshalIndent(junitSuites{Suite: s}, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode JUnit report: %w", err)
+	}
+	_, err = fmt.Fprintf(w, "%s%s\n", xml.Header, data)
+	return err
+}
