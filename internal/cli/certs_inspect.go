@@ -33,7 +33,8 @@ chain that a TLS server shows leads to one of them.
   meshctl certs inspect 127.0.0.1:15012 --server-name istiod.istio-system.svc --roots certs/root-cert.pem
 
   # what a proxy was given
-  curl -s 127.0.0.1:15000/config_dump | meshctl certs inspect -`,
+  curl -s 127.0.0.1:15000/config_dump | meshctl certs inspect -
+  meshctl pc secrets --admin 127.0.0.1:15000 -o json | meshctl certs inspect -`,
 		Args: cobra.ArbitraryArgs, // run tells what is wrong with them
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.inputs = args

@@ -21,13 +21,13 @@ const (
 )
 
 // inputHelp is what the commands that read certificates say of their input.
-const inputHelp = `An INPUT is a PEM file, a directory (with those below it), a Secret in YAML (the
-cacerts Secret in both layouts, istio-ca-secret, kubernetes.io/tls, remote
-secrets), a kubeconfig, Envoy's config dump, host:port of a TLS server, or - for
-standard input. What it is, is seen from what it holds. With --contexts the Secrets
-of clusters are read, too: secret/NAME of each, or without such an INPUT the CA,
-the roots and the remote secrets of the namespace. Private keys and tokens are
-never shown.`
+const inputHelp = `An INPUT is a file in PEM or DER, a directory (with those below it), a Secret in
+YAML (the cacerts Secret in both layouts, istio-ca-secret, kubernetes.io/tls,
+remote secrets), a kubeconfig, Envoy's config dump or what meshctl pc secrets
+-o json prints of it, host:port of a TLS server, or - for standard input. What it
+is, is seen from what it holds. With --contexts the Secrets of clusters are read,
+too: secret/NAME of each, or without such an INPUT the CA, the roots and the remote
+secrets of the namespace. Private keys and tokens are never shown.`
 
 // readOptions are the flags of the commands that read certificates.
 type readOptions struct {

@@ -179,11 +179,16 @@ func (d *dump) document(what, member string, body func() error) error {
 			return errors.New("there is something behind the end of the dump")
 		}
 	}
+	if errors.Is(err, io.EOF) && other != "" && !found && d.InputOffset() > 0 {
+		return fmt.Errorf("this is no dump of Envoy: it has no %q but %q", member, other)
+	}
+	return d.ended(err)
+}
+
+// ended says how reading a document ended: nil for its end.
+func (d *dump) ended(err error) error {
 	switch {
 	case errors.Is(err, io.EOF) && d.InputOffset() > 0:
-		if other != "" && !found {
-			return fmt.Errorf("this is no dump of Envoy: it has no %q but %q", member, other)
-		}
 		return nil
 	case errors.Is(err, io.EOF):
 		return errors.New("the dump is empty")
@@ -238,13 +243,10 @@ func (s *section) read(r io.Reader, fn func(list string, resource jsontext.Value
 					found = found || wanted
 					return err
 				}
-				path, ok := s.paths[name]
-				if !wanted || !ok {
+				if !wanted {
 					return d.SkipValue()
 				}
-				return d.array(func() error {
-					return d.follow(path, func(v jsontext.Value) error { return fn(name, v) })
-				})
+				return s.list(d, name, fn)
 			})
 		})
 	})
@@ -252,6 +254,30 @@ func (s *section) read(r io.Reader, fn func(list string, resource jsontext.Value
 		return fmt.Errorf("config dump has no configuration type %s", s.typeURL)
 	}
 	return err
+}
+
+// list calls fn with each resource of a list of the section, and passes over
+// other members.
+func (s *section) list(d *dump, name string, fn func(list string, resource jsontext.Value) error) error {
+	path, ok := s.paths[name]
+	if !ok {
+		return d.SkipValue()
+	}
+	return d.array(func() error {
+		return d.follow(path, func(v jsontext.Value) error { return fn(name, v) })
+	})
+}
+
+// readAlone is read for a section that is not in a dump, as pc -o json shows it.
+func (s *section) readAlone(r io.Reader, fn func(list string, resource jsontext.Value) error) error {
+	d := newDump(r)
+	err := d.object(func(name string) error { return s.list(d, name, fn) })
+	if err == nil {
+		if _, err = d.ReadToken(); err == nil {
+			return errors.New("there is something behind the end of the secrets")
+		}
+	}
+	return d.ended(err)
 }
 
 // follow descends through members of objects and calls fn with the value at

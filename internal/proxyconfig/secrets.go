@@ -1,6 +1,7 @@
 package proxyconfig
 
 import (
+	"bytes"
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
@@ -70,10 +71,34 @@ const (
 )
 
 // ReadSecrets reads the secrets of a config dump.
-func ReadSecrets(r io.Reader) (*Secrets, error) {
+func ReadSecrets(r io.Reader) (*Secrets, error) { return readSecrets(r, secretSection.read) }
+
+// ReadSecretsResource reads secrets in the JSON form of a SecretsResource.
+func ReadSecretsResource(r io.Reader) (*Secrets, error) {
+	return readSecrets(r, secretSection.readAlone)
+}
+
+// IsSecretsResource reports whether a text begins as that JSON form does, and
+// as nothing else.
+func IsSecretsResource(data []byte) bool {
+	d := jsontext.NewDecoder(bytes.NewReader(data))
+	if tok, err := d.ReadToken(); err != nil || tok.Kind() != jsontext.KindBeginObject {
+		return false
+	}
+	tok, err := d.ReadToken()
+	if err != nil || tok.Kind() != jsontext.KindString {
+		return false
+	}
+	_, known := secretSection.paths[snakeCase(tok.String())]
+	return known
+}
+
+type readSection = func(io.Reader, func(list string, raw jsontext.Value) error) error
+
+func readSecrets(r io.Reader, read readSection) (*Secrets, error) {
 	s := new(Secrets)
 	var active []Secret
-	err := secretSection.read(r, func(list string, raw jsontext.Value) error {
+	err := read(r, func(list string, raw jsontext.Value) error {
 		resource, err := protoJSON(raw, (*adminv3.SecretsConfigDump_DynamicSecret)(nil))
 		if err != nil {
 			return err
@@ -82,18 +107,17 @@ func ReadSecrets(r io.Reader) (*Secrets, error) {
 		if err := decode(raw, m); err != nil {
 			return err
 		}
-		if list == "static_secrets" {
+		switch list {
+		case "static_secrets":
 			s.Resource.Static = append(s.Resource.Static, resource)
 			s.Static, err = appendSecret(s.Static, m, "")
-			return err
-		}
-		if list == "dynamic_active_secrets" {
+		case "dynamic_active_secrets":
 			s.Resource.Active = append(s.Resource.Active, resource)
 			active, err = appendSecret(active, m, secretActive)
-			return err
+		default:
+			s.Resource.Warming = append(s.Resource.Warming, resource)
+			s.Items, err = appendSecret(s.Items, m, secretWarming)
 		}
-		s.Resource.Warming = append(s.Resource.Warming, resource)
-		s.Items, err = appendSecret(s.Items, m, secretWarming)
 		return err
 	})
 	s.Items = append(s.Items, active...)

@@ -10,7 +10,9 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/certs/verify"
+	"github.com/meshctl/meshctl/internal/proxyconfig"
 )
 
 // directory reads a directory and those below it; the PEM files of each are
@@ -93,8 +95,15 @@ func (l *Loader) entry(full string) (f verify.File, found bool, err error) {
 			f, err = unreadable(base, full, err), nil
 		}
 		return f, true, err
+	case kind == derBytes:
+		if f, err = pemFile(base, full, full, certs.FromDER(data)); err != nil {
+			f, err = unreadable(base, full, err), nil
+		}
+		return f, true, err
 	case kind == dumpText:
-		err = l.dump(full, data)
+		err = l.dump(full, data, proxyconfig.ReadSecrets)
+	case kind == secretsText:
+		err = l.dump(full, data, proxyconfig.ReadSecretsResource)
 	case kind == yamlText:
 		err = l.documents(full, data)
 	}
@@ -131,5 +140,5 @@ func readEntry(name string) ([]byte, error) {
 const maxOther = 1 << 20
 
 func extensions() []string {
-	return []string{".pem", ".crt", ".cer", ".cert", ".key", ".crl", ".yaml", ".yml", ".json"}
+	return []string{".pem", ".der", ".crt", ".cer", ".cert", ".key", ".crl", ".yaml", ".yml", ".json"}
 }

@@ -1,5 +1,5 @@
 // Package input gathers certificates, keys, revocation lists and tokens from
-// whatever a person names: PEM files, directories, Kubernetes Secrets in YAML,
+// whatever a person names: PEM and DER files, directories, Kubernetes Secrets in YAML,
 // Envoy's config dumps, TLS servers and standard input. Everything that it
 // reads may be hostile and is bounded; private keys are looked at and dropped.
 package input
@@ -87,7 +87,7 @@ func (l *Loader) Load(ctx context.Context, inputs []string) (*Material, error) {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		if err := l.some(Describe(in), "PEM, a Secret in YAML or Envoy's config dump", func() error { return l.load(ctx, in) }); err != nil {
+		if err := l.some(Describe(in), "PEM, DER, a Secret in YAML or Envoy's config dump", func() error { return l.load(ctx, in) }); err != nil {
 			return nil, err
 		}
 	}
@@ -168,6 +168,8 @@ const (
 	pemText
 	yamlText
 	dumpText
+	secretsText // of a dump, as meshctl pc secrets -o json prints it
+	derBytes
 )
 
 // kindOf looks at the text, never at its name.
@@ -177,8 +179,12 @@ func kindOf(data []byte) kind {
 	switch {
 	case bytes.HasPrefix(start, []byte("{")) && bytes.Contains(head, []byte(`"configs"`)):
 		return dumpText
+	case bytes.HasPrefix(start, []byte("{")) && proxyconfig.IsSecretsResource(start):
+		return secretsText
 	case bytes.HasPrefix(start, []byte("{")):
 		return yamlText
+	case len(data) <= maxPEM && certs.FromDER(data) != nil:
+		return derBytes
 	case bytes.HasPrefix(data, []byte("-----BEGIN ")), bytes.Contains(data, []byte("\n-----BEGIN ")):
 		return pemText
 	case bytes.HasPrefix(data, []byte("kind:")), bytes.Contains(data, []byte("\nkind:")):
@@ -197,9 +203,14 @@ func (l *Loader) text(place, path string, data []byte) error {
 	}
 	switch kindOf(data) {
 	case dumpText:
-		return l.dump(place, data)
+		return l.dump(place, data, proxyconfig.ReadSecrets)
+	case secretsText:
+		return l.dump(place, data, proxyconfig.ReadSecretsResource)
 	case yamlText:
 		return l.documents(place, data)
+	case derBytes:
+		data = certs.FromDER(data)
+		fallthrough
 	case pemText:
 		f, err := pemFile(place, place, path, data)
 		if err != nil {
@@ -246,8 +257,8 @@ func (l *Loader) add(sets ...verify.Set) error {
 	return nil
 }
 
-func (l *Loader) dump(place string, data []byte) error {
-	secrets, err := proxyconfig.ReadSecrets(bytes.NewReader(data))
+func (l *Loader) dump(place string, data []byte, read func(io.Reader) (*proxyconfig.Secrets, error)) error {
+	secrets, err := read(bytes.NewReader(data))
 	if err != nil {
 		return fmt.Errorf("%s: %w", place, err)
 	}

@@ -1,0 +1,134 @@
+package input
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/rand"
+	"crypto/x509"
+	"math/big"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/output"
+	"github.com/meshctl/meshctl/internal/proxyconfig"
+)
+
+func TestDER(t *testing.T) {
+	t.Parallel()
+	root, ca, _ := authority(t)
+	must := func(der []byte, err error) string {
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(der)
+	}
+	key, ok := ca.Key.(*ecdsa.PrivateKey)
+	if !ok {
+		t.Fatalf("the key is %T", ca.Key)
+	}
+	old, err := certs.GenerateKey(certs.RSA2048)
+	if err != nil {
+		t.Fatal(err)
+	}
+	oldKey := pemBytes(t, old)
+	dir := t.TempDir()
+	for name, der := range map[string]string{
+		"one.cer":   string(ca.Cert.Raw),
+		"chain.der": string(ca.Cert.Raw) + string(root.Cert.Raw),
+		"request":   must(x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)),
+		"list.crl":  must(x509.CreateRevocationList(rand.Reader, &x509.RevocationList{Number: big.NewInt(1), NextUpdate: time.Now().Add(time.Hour)}, ca.Cert, key)),
+		"pkcs8.key": string(oldKey),
+		"sec1.key":  must(x509.MarshalECPrivateKey(key)),
+		// What looks like it but is none of these.
+		"other.der": "\x30\x03\x02\x01\x05", "cut.der": string(ca.Cert.Raw[:100]), "more.der": string(oldKey) + "x",
+		// A set's file has to be PEM.
+		"set/ca-cert.pem": string(ca.Cert.Raw),
+	} {
+		write(t, filepath.Join(dir, name), der)
+	}
+	m, err := load(t, dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"DIR : chain.der//2 list.crl//1 one.cer//1 pkcs8.key//1 request//1 sec1.key//1",
+		"DIR/set ca: ca-cert.pem/certificate/0",
+	}
+	got := summary(m, dir)
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if m, err = load(t, filepath.Join(dir, "one.cer")); err != nil || !m.Sets[0].Files[0].Blocks[0].Cert.Equal(ca.Cert) {
+		t.Errorf("one.cer: %v", err)
+	}
+	for _, name := range []string{"other.der", "cut.der", "more.der"} {
+		if _, err := load(t, filepath.Join(dir, name)); err == nil || !strings.Contains(err.Error(), "want PEM, DER") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func pemBytes(t *testing.T, key any) []byte {
+	t.Helper()
+	der, err := x509.MarshalPKCS8PrivateKey(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return der
+}
+
+// What meshctl pc secrets -o json prints of a dump, and istioctl does, is read
+// as the dump is.
+func TestSecretsOfADump(t *testing.T) {
+	t.Parallel()
+	const dump = "../../proxyconfig/testdata/c1-sleep.config.json"
+	whole, err := load(t, dump)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := os.ReadFile(dump)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secrets, err := proxyconfig.ReadSecrets(bytes.NewReader(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ours bytes.Buffer
+	if err := output.Write(&ours, output.FormatJSON, secrets.Resource); err != nil {
+		t.Fatal(err)
+	}
+	theirs, err := os.ReadFile("../../proxyconfig/testdata/c1-sleep.secret.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{ours.String(), string(theirs)} {
+		m, err := (&Loader{Stdin: strings.NewReader(text)}).Load(t.Context(), []string{Stdin})
+		if err != nil {
+			t.Fatalf("%v:\n%s", err, text)
+		}
+		if diff := cmp.Diff(summary(whole, dump), summary(m, "standard input")); diff != "" {
+			t.Error(diff)
+		}
+	}
+	for text, want := range map[string]string{
+		`{"dynamicActiveSecrets":[{"name":"x"}]}`:                    "holds no certificates",
+		`{"dynamicActiveSecrets":[{"name":"x"}]} {}`:                 "behind the end of the secrets",
+		`{"dynamicActiveSecrets":[{"na`:                              "the dump is truncated",
+		`{"staticSecrets":{}}`:                                       "want an array",
+		`{"dynamicActiveSecrets":[{"secret":{"@type":"x"}}]}`:        "mismatched message type",
+		`{"staticSecrets":[{"name":1}]}`:                             "/staticSecrets: decode",
+		`{"kind":"List","items":[],"dynamicActiveSecrets":"text x"}`: "holds no certificates",
+	} {
+		_, err := (&Loader{Stdin: strings.NewReader(text)}).Load(t.Context(), []string{Stdin})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %s", text, err, want)
+		}
+	}
+}
