@@ -18,8 +18,10 @@ import (
 )
 
 const (
-	stopTimeout = 30 * time.Second // from SIGTERM to SIGKILL
-	logTail     = 4 << 10          // bytes of each log that a failed test shows
+	// stopTimeout is from SIGTERM to SIGKILL. An API server with open watches
+	// would wait for a minute, but has nothing to save.
+	stopTimeout = 2 * time.Second
+	logTail     = 4 << 10 // bytes of each log that a failed test shows
 )
 
 // process is a server of the cluster. No goroutine belongs to it, as those of

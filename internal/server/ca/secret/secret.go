@@ -32,7 +32,7 @@ const (
 const (
 	requestTimeout = 15 * time.Second
 	firstRetry     = time.Second
-	lastRetry      = 30 * time.Second
+	lastRetry      = 5 * time.Second
 	watchTime      = 5 * time.Minute // then the API server ends a watch, and another begins
 )
 
