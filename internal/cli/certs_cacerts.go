@@ -57,7 +57,7 @@ ca.crt, as cert-manager and others write them.`,
 		},
 	}
 	fs := cmd.Flags()
-	o.bind(fs)
+	o.bind(env, cmd)
 	fs.BoolVar(&o.apply, "apply", false, "Write the Secret into the clusters of --contexts")
 	fs.BoolVar(&o.dryRun, "dry-run", false, "With --apply: have the API servers check everything, and write nothing")
 	fs.BoolVar(&o.force, "force", false, "With --apply: replace another CA, too")

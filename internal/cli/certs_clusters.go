@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/spf13/pflag"
+	"github.com/spf13/cobra"
 
 	"github.com/meshctl/meshctl/internal/certs/input"
 	"github.com/meshctl/meshctl/internal/certs/secrets"
@@ -20,11 +20,13 @@ type clusterFlags struct {
 	namespace string
 }
 
-func (o *clusterFlags) bind(fs *pflag.FlagSet) {
+func (o *clusterFlags) bind(env *Env, cmd *cobra.Command) {
+	fs := cmd.Flags()
 	o.kubeFlags.bind(fs)
 	fs.StringSliceVar(&o.contexts, "contexts", nil,
 		"The clusters, by the `contexts` of the kubeconfig, with commas; CLUSTER=CONTEXT where a cluster is called otherwise in the mesh")
 	fs.StringVarP(&o.namespace, "namespace", "n", mesh.DefaultSystemNamespace, "Namespace of the Secrets")
+	o.contextFlags(env, cmd, "contexts")
 }
 
 // connect makes the clients of the clusters that --contexts names.

@@ -43,7 +43,7 @@ when something has expired, ends within --fail-within, or cannot be read.
 		},
 	}
 	fs := cmd.Flags()
-	o.bind(fs)
+	o.bind(env, cmd)
 	durationVar(fs, &o.failWithin, "fail-within", 0, "Exit with code 3 when something ends within this time")
 	choiceVar(fs, &o.output, "output", "o", "Output `format`",
 		string(output.FormatTable), string(output.FormatJSON), string(output.FormatYAML), formatJUnit, formatOpenMetrics)

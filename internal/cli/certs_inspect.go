@@ -42,7 +42,7 @@ chain that a TLS server shows leads to one of them.
 		},
 	}
 	fs := cmd.Flags()
-	o.bind(fs)
+	o.bind(env, cmd)
 	fs.StringVar(&o.roots, "roots", "", "`File` with the roots that the chain of host:port should lead to")
 	choiceVar(fs, &o.output, "output", "o", "Output `format`",
 		string(output.FormatTable), formatWide, formatText, string(output.FormatJSON), string(output.FormatYAML))

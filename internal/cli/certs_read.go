@@ -5,7 +5,7 @@ import (
 	"crypto/x509"
 	"fmt"
 
-	"github.com/spf13/pflag"
+	"github.com/spf13/cobra"
 
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/certs/input"
@@ -36,9 +36,9 @@ type readOptions struct {
 	serverName string
 }
 
-func (o *readOptions) bind(fs *pflag.FlagSet) {
-	o.clusterFlags.bind(fs)
-	fs.StringVar(&o.serverName, "server-name", "", "`Name` to ask TLS servers for (default their host)")
+func (o *readOptions) bind(env *Env, cmd *cobra.Command) {
+	o.clusterFlags.bind(env, cmd)
+	cmd.Flags().StringVar(&o.serverName, "server-name", "", "`Name` to ask TLS servers for (default their host)")
 }
 
 // check says what is wrong with the inputs.

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/certs/rotation"
@@ -121,8 +120,9 @@ type rotateStart struct {
 	output                   output.Format
 }
 
-func (o *rotateStart) bind(fs *pflag.FlagSet) {
-	o.rotateDir.bind(fs)
+func (o *rotateStart) bind(env *Env, cmd *cobra.Command) {
+	o.rotateDir.bind(env, cmd)
+	fs := cmd.Flags()
 	fs.StringVar(&o.algorithm, "algorithm", "", "Kind of the new keys, as of root-ca (default that of the old ones)")
 	durationVar(fs, &o.ttl, "ttl", 0, "How long the new root is valid (default as long as the old one was)")
 	fs.StringVar(&o.organization, "org", "", "Organization (O) of the new root (default that of the old one)")
@@ -183,7 +183,7 @@ the step before: --propagation until the last control plane works with that, and
 			return o.plan(cmd.Context(), env)
 		},
 	}
-	o.bind(cmd.Flags())
+	o.bind(env, cmd)
 	cmd.Flags().VarP(&o.output, "output", "o", "Output `format`: table, json or yaml")
 	return cmd
 }
@@ -246,7 +246,7 @@ unless flags say otherwise; certificates are not signed across the two roots.`,
 			return o.start(cmd.Context(), env)
 		},
 	}
-	o.bind(cmd.Flags())
+	o.bind(env, cmd)
 	return cmd
 }
 
@@ -343,7 +343,7 @@ between, so the wait begins anew.`,
 			return o.act(cmd.Context(), env, rotation.Next)
 		},
 	}
-	o.bind(cmd.Flags())
+	o.bind(env, cmd)
 	cmd.Flags().BoolVar(&o.force, "force", false, "Write directories again that were changed or are missing, and wait anew")
 	return cmd
 }
@@ -383,7 +383,7 @@ same command, given again when no certificate of the new root is left, drops tha
 			return o.act(cmd.Context(), env, rotation.Abort)
 		},
 	}
-	o.bind(cmd.Flags())
+	o.bind(env, cmd)
 	return cmd
 }
 
@@ -404,7 +404,7 @@ DIR/.finished-DATE-ROOT. This cannot be undone.`,
 			return o.act(cmd.Context(), env, rotation.Finish)
 		},
 	}
-	o.bind(cmd.Flags())
+	o.bind(env, cmd)
 	return cmd
 }
 
@@ -431,7 +431,7 @@ is missing, does not verify, was changed, or is no part of the rotation.`,
 			return o.run(cmd.Context(), env)
 		},
 	}
-	o.bind(cmd.Flags())
+	o.bind(env, cmd)
 	cmd.Flags().VarP(&o.output, "output", "o", "Output `format`: table, json or yaml")
 	return cmd
 }

@@ -20,8 +20,8 @@ func newCertsStatusCmd(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
 		Short: "Compare the signing CA on disk, loaded and given out",
-		Long: `Compare the signing CA of a running control plane: what its directory holds,
-what it has loaded, and what workloads were given last, with the reason where
+		Long: `Compare the signing CA of a running control plane: what its directory or
+Secret holds, what it has loaded, and what workloads were given last, with the reason where
 they differ. Fingerprints are the beginning of the SHA-256; -o json has all of it.
 
 The source is the control plane's debug address (--server), which answers

@@ -53,7 +53,7 @@ and a fix. Exit code 3 when something is found.
 		},
 	}
 	fs := cmd.Flags()
-	o.bind(fs)
+	o.bind(env, cmd)
 	fs.StringVar(&o.roots, "roots", "", "`File` with roots to trust beside those in the inputs")
 	fs.StringVar(&o.trustDomain, "trust-domain", "", "Trust `domain` that SPIFFE ids must have and CAs must permit")
 	choiceVar(fs, &o.output, "output", "o", "Output `format`",
