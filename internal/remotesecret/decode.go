@@ -36,6 +36,9 @@ func Decode(secret *corev1.Secret) []Cluster {
 		c.Renewed = secret.Annotations[AnnotationBoundTo] != ""
 		c.Namespaces = namespaces(secret.Annotations[AnnotationNamespaces])
 		c.CredentialNamespaces = namespaces(secret.Annotations[AnnotationCredentialNamespaces])
+		if c.Namespaces != nil || c.CredentialNamespaces != nil {
+			c.Hash = hash(value, strings.Join(c.Namespaces, ","), strings.Join(c.CredentialNamespaces, ","))
+		}
 		clusters = append(clusters, c)
 	}
 	slices.SortFunc(clusters, func(a, b Cluster) int { return strings.Compare(string(a.ID), string(b.ID)) })
@@ -83,10 +86,14 @@ func DecodeKubeconfig(place string, text []byte) Cluster {
 
 // decode reads a kubeconfig. The id is the name of its cluster.
 func decode(place, text string) Cluster {
-	sum := sha256.Sum256([]byte(text))
-	c := Cluster{Place: place, Hash: hex.EncodeToString(sum[:])}
+	c := Cluster{Place: place, Hash: hash(text)}
 	c.Err = c.read(text)
 	return c
+}
+
+func hash(texts ...string) string {
+	sum := sha256.Sum256([]byte(strings.Join(texts, "\x00")))
+	return hex.EncodeToString(sum[:])
 }
 
 func (c *Cluster) read(text string) error {

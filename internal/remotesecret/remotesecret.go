@@ -65,8 +65,8 @@ type Cluster struct {
 	ID mesh.ClusterID
 	// Place names the Secret and its key, or the file.
 	Place string
-	// Hash is the SHA-256 of the kubeconfig's bytes, hex: what is equal need
-	// not be read again.
+	// Hash is the SHA-256 of the kubeconfig's bytes, and of the namespaces if it
+	// is for some only, hex: what is equal need not be read again.
 	Hash string
 	// Err is why the kubeconfig cannot be read; the fields below are then
 	// empty. It holds nothing of the credential.

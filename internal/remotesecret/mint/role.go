@@ -79,7 +79,7 @@ func (s Scope) grants(a Account) []grant {
 		rule := rbacv1.PolicyRule{APIGroups: []string{r.Group}, Resources: []string{r.Name}, Verbs: source.Verbs()}
 		switch r.Use {
 		case source.ForMesh:
-			if !clusterWide(r.Name) {
+			if r.Namespaced() {
 				in = namespaces
 			}
 		case source.ForConfiguration:
@@ -110,11 +110,6 @@ func (s Scope) grants(a Account) []grant {
 		create(a.Namespace, "", "serviceaccounts/token", "the token is not renewed before it ends", a.Name)
 	}
 	return out
-}
-
-// clusterWide knows the resources without a namespace.
-func clusterWide(resource string) bool {
-	return slices.Contains([]string{"namespaces", "nodes", "customresourcedefinitions"}, resource)
 }
 
 // Rights are the requests that the grants allow.

@@ -33,7 +33,12 @@ type Kubernetes struct {
 
 // Own is the access to the own cluster.
 func (k *Kubernetes) Own(id mesh.ClusterID, config *rest.Config) Access {
-	return Access{Config: config, NewSource: func() Source { return k.source(id, config, true) }}
+	return Access{Config: config, NewSource: func() Source {
+		return &api{&kube.Source{
+			Cluster: id, Config: config, Configuration: true, SystemNamespace: k.SystemNamespace,
+			SecretNamespaces: k.SecretNamespaces, Limits: k.Limits, Log: k.Log, Now: k.Now,
+		}}
+	}}
 }
 
 // Spec makes a cluster of what a remote secret or a file holds.
@@ -71,7 +76,7 @@ func (k *Kubernetes) open(c *remotesecret.Cluster, allow []string) (*Access, err
 	}
 	a := &Access{
 		Config:    config,
-		NewSource: func() Source { return k.source(c.ID, config, false) },
+		NewSource: func() Source { return k.remote(c, config) },
 		Close:     func() { kubeaccess.Close(config) },
 	}
 	for _, f := range remotesecret.Check(c, o) {
@@ -84,10 +89,15 @@ func (k *Kubernetes) open(c *remotesecret.Cluster, allow []string) (*Access, err
 	return a, nil
 }
 
-func (k *Kubernetes) source(id mesh.ClusterID, config *rest.Config, own bool) Source {
+// remote reads what the remote secret says that its credential may read.
+func (k *Kubernetes) remote(c *remotesecret.Cluster, config *rest.Config) Source {
+	secrets := k.SecretNamespaces
+	if c.CredentialNamespaces != nil {
+		secrets = c.CredentialNamespaces
+	}
 	return &api{&kube.Source{
-		Cluster: id, Config: config, Configuration: own, SystemNamespace: k.SystemNamespace,
-		SecretNamespaces: k.SecretNamespaces, Limits: k.Limits, Log: k.Log, Now: k.Now,
+		Cluster: c.ID, Config: config, SystemNamespace: k.SystemNamespace, Namespaces: c.Namespaces,
+		SecretNamespaces: secrets, Limits: k.Limits, Log: k.Log, Now: k.Now,
 	}}
 }
 

@@ -65,6 +65,11 @@ func (r *Resource) GroupResource() string {
 	return r.Name + "." + r.Group
 }
 
+// Namespaced reports whether objects of the resource are in namespaces.
+func (r *Resource) Namespaced() bool {
+	return r.Kind != snapshot.KindNamespace && r.Kind != snapshot.KindNode && r.Kind != KindCustomResource
+}
+
 // Watched are all resources that are read of Kubernetes APIs.
 func Watched() []Resource {
 	v1 := []string{"v1"}

@@ -220,3 +220,43 @@ func TestFollow(t *testing.T) {
 		t.Errorf("gateways: %+v", got)
 	}
 }
+
+// TestNamespaces has a source that reads some namespaces, with a credential
+// that may not read more.
+func TestNamespaces(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs Kubernetes")
+	}
+	c := kube.Shared(t, "c1")
+	one, two, other := c.Namespace(t, "one"), c.Namespace(t, "two"), c.Namespace(t, "other")
+	for _, ns := range []string{one, two, other} {
+		c.Apply(t, in(ns, app))
+	}
+	s, r, _ := run(t, c.Config(), func(s *Source) {
+		s.Configuration, s.Namespaces, s.SecretNamespaces = false, []string{one, two}, nil
+	})
+	r.until("everything", func() bool { return r.synced == 1 })
+	for ns, want := range map[string]bool{one: true, two: true, other: false} {
+		for _, kind := range []snapshot.Kind{snapshot.KindService, snapshot.KindPod} {
+			name := "web"
+			if kind == snapshot.KindPod {
+				name = "web-1"
+			}
+			if got := r.get(kind, ns, name) != nil; got != want {
+				t.Errorf("%s of %s is read: %v, want %v", kind, ns, got, want)
+			}
+		}
+		if r.get(snapshot.KindNamespace, "", ns) == nil {
+			t.Errorf("namespace %s is not read", ns)
+		}
+	}
+	c.Kubectl(t, "", "-n", two, "delete", "service", "web")
+	r.until("deletion", func() bool { return r.get(snapshot.KindService, two, "web") == nil })
+	if r.get(snapshot.KindService, one, "web") == nil {
+		t.Error("the service of the other namespace is gone, too")
+	}
+	st := s.Status()
+	if problems := st.Errors(); len(problems) != 0 {
+		t.Errorf("problems %q", problems)
+	}
+}

@@ -9,18 +9,18 @@ type definitions struct {
 	mu      sync.Mutex
 	known   bool // all of them
 	present map[string]bool
-	waiting map[string]chan struct{}
+	waiting map[string][]chan struct{}
 }
 
 func newDefinitions() *definitions {
-	return &definitions{present: make(map[string]bool), waiting: make(map[string]chan struct{})}
+	return &definitions{present: make(map[string]bool), waiting: make(map[string][]chan struct{})}
 }
 
 // watch returns what gets a value when the resource was defined, or its
 // definition changed. It is for the time before the first change.
 func (d *definitions) watch(name string) <-chan struct{} {
 	c := make(chan struct{}, 1)
-	d.waiting[name] = c
+	d.waiting[name] = append(d.waiting[name], c)
 	return c
 }
 
@@ -28,13 +28,17 @@ func (d *definitions) watch(name string) <-chan struct{} {
 func (d *definitions) set(name string, present bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if c := d.waiting[name]; c != nil {
-		d.present[name] = present
-		if present {
-			select {
-			case c <- struct{}{}:
-			default:
-			}
+	if d.waiting[name] == nil {
+		return
+	}
+	d.present[name] = present
+	for _, c := range d.waiting[name] {
+		if !present {
+			break
+		}
+		select {
+		case c <- struct{}{}:
+		default:
 		}
 	}
 }

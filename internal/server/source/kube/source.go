@@ -62,6 +62,8 @@ type Source struct {
 	// Configuration says that the cluster's Istio objects and its ConfigMap istio
 	// are read, too: those of the own cluster count.
 	Configuration bool
+	// Namespaces are those whose services are read; nil is every one.
+	Namespaces []string
 	// SecretNamespaces are those whose Secrets are read, for gateways; "*" is
 	// every one.
 	SecretNamespaces []string
@@ -131,13 +133,17 @@ func (s *Source) share(c *client, sink snapshot.Sink) *shared {
 	}
 }
 
-// followers are one for each resource that is read, and for Secrets one for
-// each namespace.
+// followers are one for each resource that is read, and for what is read of
+// some namespaces only, one for each of them.
 func (s *shared) followers() []*follower {
 	var out []*follower
 	for _, r := range source.Watched() {
 		switch {
 		case r.Use == source.ForConfiguration && !s.Configuration:
+		case r.Use == source.ForMesh && r.Namespaced() && s.Namespaces != nil:
+			for _, namespace := range s.Namespaces {
+				out = append(out, newFollower(s, r, namespace))
+			}
 		case r.Use != source.ForCredentials:
 			namespace := ""
 			if r.Object != "" {
