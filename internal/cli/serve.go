@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"runtime/debug"
 	"strings"
@@ -138,6 +139,7 @@ func (o *serveOptions) run(ctx context.Context, env *Env) error {
 		Version: currentBuild(), Log: log, Now: env.Now, Rand: rand.Reader,
 	}
 	if access != nil {
+		cfg.Replica = replica(env)
 		cfg.KubeAccess = access.Config
 		if cfg.SystemNamespace == "" && access.InPod {
 			cfg.SystemNamespace = access.Namespace
@@ -207,6 +209,16 @@ func (o *serveOptions) kubeAccess(env *Env) (*kube.Access, error) {
 		}
 	}
 	return kube.Load(kube.Options{Kubeconfig: o.kubeconfig, Context: o.kubeContext, LookupEnv: lookup, UserAgent: "meshctl"})
+}
+
+// replica names this process for those who read who writes: by its pod or
+// machine, and so that no other one has the name.
+func replica(env *Env) string {
+	name, _ := env.LookupEnv("POD_NAME")
+	if name == "" {
+		name, _ = os.Hostname()
+	}
+	return cmp.Or(name, "meshctl") + "_" + strings.ToLower(rand.Text())
 }
 
 // clusterDirs reads CLUSTER=DIR pairs.

@@ -90,6 +90,7 @@ func (s *Server) useCA(set *ca.Set) {
 		s.cfg.Log.Warn("the signing CA was made for another cluster", "ca", l[0], "cluster", s.cfg.ClusterID)
 	}
 	s.issuer.SetAuthority(set.Authority)
+	s.setRoots(set)
 	s.trusted.Store(nil)
 	if set.ForPeers.Withheld {
 		return

@@ -16,7 +16,7 @@ func (s *Server) newClusters() *clusters.Manager {
 		Own: s.cfg.ClusterID, OwnOrigin: clusters.Origin{Kind: clusters.OriginOwn, Name: s.cfg.ConfigDir},
 		OwnAccess: s.directory(ClusterDir{s.cfg.ClusterID, s.cfg.ConfigDir}).Access(),
 		Registry:  s.registry, RemoteTimeout: cmp.Or(s.cfg.RemoteTimeout, defaultRemoteTimeout),
-		OnLost: s.cfg.OnClusterLost, Grace: s.cfg.Grace,
+		Handlers: s.handlers(), OnLost: s.cfg.OnClusterLost, Grace: s.cfg.Grace,
 		Log: s.cfg.Log, Now: s.cfg.Now, Jitter: rand.Float64, Metrics: s.metrics,
 	}
 	k := &clusters.Kubernetes{

@@ -41,6 +41,9 @@ type Config struct {
 	ConfigDir  string
 	KubeAccess *rest.Config
 	RemoteDirs []ClusterDir
+	// Replica is the name of this control plane among those of the cluster; no
+	// other one has it. Default is a random one.
+	Replica string
 	// SecretNamespaces are those of which Secrets are read from Kubernetes APIs,
 	// for gateways; "*" is every one. Directories give all that they have.
 	SecretNamespaces []string

@@ -19,6 +19,8 @@ func (s *Server) pages() map[string]admin.Page {
 		"/debug/certs":    func(context.Context, url.Values) (any, error) { return s.caPage(), nil },
 		"/debug/clusters": func(context.Context, url.Values) (any, error) { return s.clustersPage(), nil },
 		"/debug/clusterz": func(context.Context, url.Values) (any, error) { return s.clusterz(), nil },
+		"/debug/tokens":   func(context.Context, url.Values) (any, error) { return s.apis.reviewers.Status(), nil },
+		"/debug/writers":  func(context.Context, url.Values) (any, error) { return s.writersPage(), nil },
 		"/debug/proxies":  func(context.Context, url.Values) (any, error) { return s.hub.Proxies(), nil },
 		// One proxy's history, or without a name who there is.
 		"/debug/xds/history": func(_ context.Context, query url.Values) (any, error) {
@@ -56,6 +58,7 @@ func (s *Server) notes() []string {
 		lines = append(append(lines, s.ca.Problems()...), s.ca.Warnings()...)
 	}
 	lines = append(lines, bounded(s.registry.DoubleExtensions(), "extensions that are configured twice: see the log")...)
+	lines = append(lines, s.apiNotes()...)
 	return append(lines, notesOf(s.hub.NACKs())...)
 }
 

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/admin"
 	"github.com/meshctl/meshctl/internal/server/authn"
@@ -44,6 +45,7 @@ type Server struct {
 	registry *registry.Registry
 	hub      *xds.Hub
 	sources  *clusters.Manager
+	apis     atAPIs
 	metrics  *prometheus.Registry
 	ready    atomic.Bool
 	draining atomic.Bool
@@ -69,6 +71,7 @@ func New(cfg Config) (_ *Server, err error) {
 	}
 	s := &Server{cfg: cfg, metrics: prometheus.NewRegistry()}
 	s.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	s.newAtAPIs()
 	if err := s.loadCA(); err != nil {
 		return nil, err
 	}
@@ -118,7 +121,7 @@ func checkConfigDir(cfg *Config) error {
 
 func (s *Server) loadTokenIssuers() error {
 	s.tokens = make(map[mesh.ClusterID][]authn.TokenVerifier)
-	if len(s.cfg.TokenIssuers) == 0 && s.cfg.SecureGRPCAddr != "" {
+	if len(s.cfg.TokenIssuers) == 0 && s.cfg.KubeAccess == nil && s.cfg.SecureGRPCAddr != "" {
 		s.cfg.Log.Warn("no --token-issuer: workloads without a certificate cannot prove who they are, so none gets its first one")
 	}
 	for _, t := range s.cfg.TokenIssuers {
@@ -150,7 +153,7 @@ func (s *Server) trust(m *snapshot.Mesh) error {
 		Roots:         s.roots,
 		Revoked:       s.revoked,
 		IssuerCluster: s.issuerCluster,
-		Tokens:        s.tokens, Now: s.cfg.Now, Log: s.cfg.Log,
+		Tokens:        s.tokens, Reviewers: s.apis.reviewers, Now: s.cfg.Now, Log: s.cfg.Log,
 	})
 	if err != nil {
 		return err
@@ -221,7 +224,8 @@ func (s *Server) listen() error {
 // Run serves until the context ends. gRPC is served once the whole mesh was
 // read, so that no proxy is given less than there is.
 func (s *Server) Run(ctx context.Context) error {
-	g, ctx := errgroup.WithContext(ctx)
+	g, ctx := errgroup.WithContext(kube.WithLog(ctx, s.cfg.Log))
+	s.runAtAPIs(ctx, g)
 	g.Go(func() error { return s.sources.Run(ctx) })
 	g.Go(func() error { return s.registry.Run(ctx) })
 	g.Go(func() error { return s.ca.Run(ctx) })

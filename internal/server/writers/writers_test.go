@@ -20,7 +20,6 @@ import (
 	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
-	kubeaccess "github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/test/kube"
 )
@@ -46,7 +45,9 @@ func until(t *testing.T, what string, ok func() error) {
 
 // replica is one control plane.
 type replica struct {
+	name  string
 	roots *Roots
+	lease *Lease
 	stop  func()
 
 	mu     sync.Mutex
@@ -59,12 +60,6 @@ func (r *replica) Write(b []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.log.Write(b)
-}
-
-func (r *replica) logged() string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.log.String()
 }
 
 func (r *replica) count(key string) int {
@@ -91,7 +86,7 @@ func (r *replica) held() bool {
 // start runs a control plane of cluster own, whose Lease is in c.
 func start(t *testing.T, c *kube.Cluster, own mesh.ClusterID, name, system string) *replica {
 	t.Helper()
-	r := &replica{counts: make(map[string]int)}
+	r := &replica{name: name, counts: make(map[string]int)}
 	log := slog.New(slog.NewTextHandler(r, nil))
 	r.roots = NewRoots(RootsConfig{
 		Cluster: own, SystemNamespace: system, Now: time.Now, Log: log,
@@ -101,12 +96,13 @@ func start(t *testing.T, c *kube.Cluster, own mesh.ClusterID, name, system strin
 			r.counts[string(cluster)+" "+result]++
 		},
 	})
-	lease := Lease{
+	lease := NewLease(LeaseConfig{
 		Access: c.Config(), Namespace: system, Holder: name, Log: log,
 		Duration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: 200 * time.Millisecond,
 		Held: func(yes bool) { r.mu.Lock(); defer r.mu.Unlock(); r.holds = yes },
-	}
-	ctx, cancel := context.WithCancel(kubeaccess.WithLog(t.Context(), log))
+	})
+	r.lease = lease
+	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- lease.Run(ctx, r.roots.Run) }()
 	r.stop = sync.OnceFunc(func() {
@@ -229,8 +225,10 @@ data: {root-cert.pem: stale, more: stays}
 		r.roots.SetRoots([]byte("first\nsecond"))
 	}
 	all("new roots reach all namespaces, also where they were immutable", "first\nsecond")
-	if got := idle.logged(); got == "" || strings.Contains(got, "writes from now on") {
-		t.Errorf("log of the replica without the Lease:\n%s", got)
+	for name, r := range map[string]*replica{"holder": holder, "other": idle} {
+		if st := r.lease.Status(); st.Held != (r == holder) || st.Holder != holder.name || st.Problem != "" {
+			t.Errorf("%s: status %+v", name, st)
+		}
 	}
 	if n := idle.total(); n != 0 {
 		t.Errorf("the replica without the Lease wrote %d times", n)

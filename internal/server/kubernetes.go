@@ -1,0 +1,162 @@
+package server
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/rest"
+
+	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/authn"
+	"github.com/meshctl/meshctl/internal/server/ca"
+	"github.com/meshctl/meshctl/internal/server/clusters"
+	"github.com/meshctl/meshctl/internal/server/writers"
+)
+
+// atAPIs is what the control plane does at the API servers of clusters besides
+// reading them.
+type atAPIs struct {
+	reviewers *authn.Reviewers // made when the server runs
+	roots     *writers.Roots
+	reviews   *prometheus.CounterVec
+	writes    *prometheus.CounterVec
+	writing   prometheus.Gauge
+	lease     *writers.Lease
+}
+
+func (s *Server) newAtAPIs() {
+	k := &s.apis
+	k.reviews = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "meshctl_token_reviews_total", Help: "TokenReviews that API servers were asked for, by result: accepted, refused or error.",
+	}, []string{"cluster", "result"})
+	k.writes = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "meshctl_root_configmap_writes_total", Help: "Writes of the ConfigMaps with the roots of the mesh, by result: created, updated, deleted or error.",
+	}, []string{"cluster", "result"})
+	k.writing = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "meshctl_writer", Help: "Whether this replica holds the Lease, and so writes to Kubernetes.",
+	})
+	s.metrics.MustRegister(k.reviews, k.writes, k.writing)
+	k.roots = writers.NewRoots(writers.RootsConfig{
+		Cluster: s.cfg.ClusterID, SystemNamespace: s.cfg.systemNamespace(), Written: counted(k.writes),
+		Now: s.cfg.Now, Log: s.cfg.Log,
+	})
+	k.lease = writers.NewLease(writers.LeaseConfig{
+		Access: s.cfg.KubeAccess, Namespace: s.cfg.systemNamespace(), Holder: s.replica(), Log: s.cfg.Log,
+		Held: func(yes bool) {
+			k.writing.Set(0)
+			if yes {
+				k.writing.Set(1)
+			}
+		},
+	})
+}
+
+// replica is the name of this control plane, for others to read.
+func (s *Server) replica() string {
+	if s.cfg.Replica == "" {
+		s.cfg.Replica = "meshctl-" + strings.ToLower(rand.Text())
+	}
+	return s.cfg.Replica
+}
+
+func counted(c *prometheus.CounterVec) func(mesh.ClusterID, string) {
+	return func(cluster mesh.ClusterID, result string) { c.WithLabelValues(string(cluster), result).Inc() }
+}
+
+// handlers are told of the clusters.
+func (s *Server) handlers() []clusters.Handler {
+	k := &s.apis
+	return []clusters.Handler{
+		accessHandler{
+			set: func(id mesh.ClusterID, access *rest.Config) {
+				if err := k.reviewers.SetCluster(id, access); err != nil {
+					s.cfg.Log.Error("tokens of a cluster cannot be reviewed", "cluster", id, "error", err)
+				}
+			},
+			remove: func(id mesh.ClusterID) {
+				k.reviewers.RemoveCluster(id)
+				k.reviews.DeletePartialMatch(prometheus.Labels{"cluster": string(id)})
+			},
+		},
+		accessHandler{set: k.roots.SetCluster, remove: func(id mesh.ClusterID) {
+			k.roots.RemoveCluster(id)
+			k.writes.DeletePartialMatch(prometheus.Labels{"cluster": string(id)})
+		}},
+	}
+}
+
+// accessHandler is a clusters.Handler of those that have an API.
+type accessHandler struct {
+	set    func(mesh.ClusterID, *rest.Config)
+	remove func(mesh.ClusterID)
+}
+
+// ClusterAdded implements clusters.Handler.
+func (h accessHandler) ClusterAdded(c clusters.Cluster) { h.ClusterUpdated(c) }
+
+// ClusterUpdated implements clusters.Handler.
+func (h accessHandler) ClusterUpdated(c clusters.Cluster) {
+	if c.Config == nil {
+		h.remove(c.ID)
+		return
+	}
+	h.set(c.ID, c.Config)
+}
+
+// ClusterDeleted implements clusters.Handler.
+func (h accessHandler) ClusterDeleted(id mesh.ClusterID) { h.remove(id) }
+
+// runAtAPIs starts what works at API servers, before anything else runs.
+func (s *Server) runAtAPIs(ctx context.Context, g *errgroup.Group) {
+	s.apis.reviewers = authn.NewReviewers(ctx, authn.ReviewersConfig{
+		Audiences: s.cfg.TokenAudiences, Reviewed: counted(s.apis.reviews), Now: s.cfg.Now, Log: s.cfg.Log,
+	})
+	g.Go(func() error {
+		s.apis.reviewers.Wait()
+		return nil
+	})
+	if s.cfg.KubeAccess != nil {
+		g.Go(func() error { return s.apis.lease.Run(ctx, s.apis.roots.Run) })
+	}
+}
+
+// setRoots has the roots of a CA written to the clusters.
+func (s *Server) setRoots(set *ca.Set) {
+	s.apis.roots.SetRoots(certs.EncodeCerts(set.Roots...))
+}
+
+// writersPage is /debug/writers: what this replica writes to Kubernetes.
+type writersPage struct {
+	Replica string
+	Lease   writers.LeaseStatus
+	Roots   []writers.RootsStatus `json:",omitempty"`
+}
+
+func (s *Server) writersPage() writersPage {
+	return writersPage{Replica: s.cfg.Replica, Lease: s.apis.lease.Status(), Roots: s.apis.roots.Status()}
+}
+
+// apiNotes are what does not work at API servers, a line each.
+func (s *Server) apiNotes() []string {
+	var lines []string
+	note := func(what, problem string) {
+		if problem != "" {
+			lines = append(lines, fmt.Sprintf("%s: %s", what, strings.ReplaceAll(problem, "\n", "; ")))
+		}
+	}
+	for _, st := range s.apis.reviewers.Status() {
+		note(fmt.Sprintf("tokens of cluster %s", st.Cluster), st.Problem)
+	}
+	if s.cfg.KubeAccess != nil {
+		note("writing to Kubernetes", s.apis.lease.Status().Problem)
+	}
+	for _, st := range s.apis.roots.Status() {
+		note(fmt.Sprintf("roots of the mesh in cluster %s", st.Cluster), st.Problem)
+	}
+	return lines
+}
