@@ -9,6 +9,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/certs/input"
 	"github.com/meshctl/meshctl/internal/certs/secrets"
+	"github.com/meshctl/meshctl/internal/certs/verify"
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
 )
@@ -57,6 +58,25 @@ func (o *clusterFlags) connect(env *Env) ([]*secrets.Cluster, error) {
 		out = append(out, c)
 	}
 	return out, nil
+}
+
+// findMesh finds clusters that do not trust each other.
+func (o *clusterFlags) findMesh(ctx context.Context, env *Env) ([]verify.Finding, error) {
+	clusters, err := o.connect(env)
+	if err != nil {
+		return nil, err
+	}
+	var found []verify.ClusterCA
+	for _, c := range clusters {
+		authority, ok, err := c.CA(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if ok {
+			found = append(found, authority)
+		}
+	}
+	return verify.Mesh(found, env.Now()), nil
 }
 
 // secretPrefix is before the name of a Secret among the inputs.

@@ -29,7 +29,7 @@ func newCertsVerifyCmd(env *Env) *cobra.Command {
 		Long: `Check the files of a CA, a chain or a trust bundle as the control plane and the
 proxies will: does the key belong to the certificate, does the chain lead to a
 root, may each certificate do what it is for, is nothing weak, exposed or about
-to expire. Each finding has a code that stays (docs/certs.md), a place, a reason
+to expire, and do the clusters of --contexts trust each other. Each finding has a code that stays (docs/certs.md), a place, a reason
 and a fix. Exit code 3 when something is found.
 
 ` + inputHelp,
@@ -76,7 +76,11 @@ func (o *certsVerifyOptions) run(ctx context.Context, env *Env) error {
 	if err != nil {
 		return err
 	}
-	findings, places := []verify.Finding{}, []string{}
+	apart, err := o.findMesh(ctx, env)
+	if err != nil {
+		return err
+	}
+	findings, places := append([]verify.Finding{}, apart...), []string{}
 	known := map[verify.Finding]bool{} // inputs may overlap
 	for _, s := range found.Sets {
 		if err := ctx.Err(); err != nil {

@@ -13,12 +13,17 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/meshctl/meshctl/internal/certs/store"
+	"github.com/meshctl/meshctl/internal/certs/verify"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/remotesecret"
 )
 
 // CACerts is the name of the Secret with the CA of a cluster.
 const CACerts = "cacerts"
+
+// selfSigned is the Secret in which Istio keeps a CA that nobody plugged in.
+const selfSigned = "istio-ca-secret"
 
 // fieldManager is who owns the fields that are written.
 const fieldManager = "meshctl"
@@ -84,8 +89,28 @@ func (c *Cluster) Objects(ctx context.Context, names ...string) ([]byte, error) 
 	return json.Marshal(map[string]any{"apiVersion": "v1", "kind": "List", "items": items})
 }
 
+// CA returns what signs in the cluster, as far as it can be read; false when
+// there is nothing.
+func (c *Cluster) CA(ctx context.Context) (verify.ClusterCA, bool, error) {
+	for _, name := range []string{CACerts, selfSigned} {
+		found, err := c.get(ctx, name)
+		if err != nil {
+			return verify.ClusterCA{}, false, err
+		}
+		if found == nil {
+			continue
+		}
+		signer, chain, roots := store.FromSecret("", "", found.Data).Certificates()
+		if len(signer) == 0 {
+			return verify.ClusterCA{}, false, nil
+		}
+		return verify.ClusterCA{Place: c.place(name), Signer: signer[0], Chain: chain, Roots: roots}, true, nil
+	}
+	return verify.ClusterCA{}, false, nil
+}
+
 func (c *Cluster) known(ctx context.Context) (items []any, err error) {
-	for _, name := range []string{CACerts, "istio-ca-secret"} {
+	for _, name := range []string{CACerts, selfSigned} {
 		found, err := c.get(ctx, name)
 		if err != nil {
 			return nil, err

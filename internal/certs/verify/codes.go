@@ -34,6 +34,7 @@ const (
 	Unrelated       Code = "unrelated"
 	RootNotInBundle Code = "root-not-in-bundle"
 	NoPathToRoot    Code = "no-path-to-root"
+	OtherRoot       Code = "other-root"
 	NotSelfSigned   Code = "not-self-signed"
 	OutlivesSigner  Code = "outlives-signer"
 	NotACA          Code = "not-a-ca"
@@ -149,6 +150,8 @@ func rightsKinds(c Code) kind {
 	switch c {
 	case NoPathToRoot:
 		return kind{Error, "add what signed it to the chain, or its root to the root certificates"}
+	case OtherRoot:
+		return kind{Error, "make the CAs of all clusters below one root, or add the roots of each to the root certificates of the others"}
 	case NotSelfSigned:
 		return kind{Warning, "trust the root above it, or make it a root of its own"}
 	case OutlivesSigner:

@@ -1,0 +1,46 @@
+package verify
+
+import (
+	"crypto/x509"
+	"fmt"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/certs"
+)
+
+// ClusterCA is the CA of a cluster of a mesh.
+type ClusterCA struct {
+	Place string
+	// Signer signs for the cluster, Chain leads from it to a root, and Roots
+	// are those that the cluster's proxies trust.
+	Signer       *x509.Certificate
+	Chain, Roots []*x509.Certificate
+}
+
+// Mesh finds clusters whose proxies refuse those of another one, because what
+// signs for that leads to none of the roots that they trust. A signer whose time
+// is over is passed over: Check says so.
+func Mesh(clusters []ClusterCA, now time.Time) []Finding {
+	var out []Finding
+	for _, here := range clusters {
+		for _, there := range clusters {
+			if here.Place == there.Place || now.After(there.Signer.NotAfter) {
+				continue
+			}
+			_, err := there.Signer.Verify(x509.VerifyOptions{
+				Roots: certs.Pool(here.Roots), Intermediates: certs.Pool(there.Chain),
+				CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
+			})
+			if err == nil {
+				continue
+			}
+			k := kinds(OtherRoot)
+			out = append(out, Finding{
+				Severity: k.severity, Code: OtherRoot, Place: here.Place, Subject: Name(there.Signer), Fingerprint: Short(there.Signer),
+				Reason: fmt.Sprintf("no root that is trusted here is above what signs in %s, so proxies here refuse those there", there.Place),
+				Fix:    k.fix,
+			})
+		}
+	}
+	return out
+}
