@@ -57,7 +57,7 @@ test: ## Get what is missing and run all tests
 	go test -count=1 -timeout=10m -run '^TestModel$$' ./internal/server -seeds 100
 
 .PHONY: bench
-bench: build ## Measure the control plane beside a go-control-plane snapshot cache (ARGS=-help lists flags)
+bench: build kube ## Measure the control plane beside a go-control-plane snapshot cache (ARGS=-help lists flags)
 	go run ./test/load -meshctl bin/meshctl -revision $(VERSION) -out .cache/bench/$(VERSION).json $(ARGS)
 
 .PHONY: bench-compare

@@ -51,8 +51,10 @@ func (b *bench) all(ctx context.Context) error {
 	case "":
 	case "certificates":
 		return b.certificates(ctx)
+	case "kube":
+		return b.kube(ctx)
 	default:
-		return fmt.Errorf("-only %q: want certificates", b.only)
+		return fmt.Errorf("-only %q: want certificates or kube", b.only)
 	}
 	for _, k := range []kind{{sotw: true}, {}, {sotw: true, tls: true}, {tls: true}} {
 		if !slices.Contains(strings.Split(b.kinds, ","), k.String()) {
@@ -75,6 +77,9 @@ func (b *bench) all(ctx context.Context) error {
 		}
 		if err := b.certificates(ctx); err != nil {
 			return fmt.Errorf("certificates: %w", err)
+		}
+		if err := b.kube(ctx); err != nil {
+			return fmt.Errorf("Kubernetes API: %w", err)
 		}
 	}
 	if len(b.starts) == 0 {

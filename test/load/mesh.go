@@ -38,21 +38,29 @@ func writeService(dir string, i, endpoints int) error {
 	if _, err := writeSlice(dir, i, endpoints, 0); err != nil {
 		return err
 	}
-	_, err := replace(serviceFile(dir, i), fmt.Sprintf(`apiVersion: v1
+	_, err := replace(serviceFile(dir, i), serviceText(i, fmt.Sprintf("{app: svc-%d}", i)))
+	return err
+}
+
+// serviceText is a Service. Of one with a selector a Kubernetes API would make
+// an EndpointSlice by itself.
+func serviceText(i int, selector string) string {
+	if selector == "" {
+		selector = "{}"
+	}
+	return fmt.Sprintf(`apiVersion: v1
 kind: Service
 metadata:
   name: svc-%d
   namespace: ns-%d
 spec:
   clusterIP: 10.96.%d.%d
-  selector:
-    app: svc-%d
+  selector: %s
   ports:
   - name: http
     port: 80
     targetPort: 8080
-`, i, i%10, i/250, i%250+1, i))
-	return err
+`, i, i%10, 1+i/250, i%250+1, selector) // the API has addresses of its own before these
 }
 
 func removeService(dir string, i int) error {
@@ -68,9 +76,15 @@ func replace(name, text string) (time.Time, error) {
 	return time.Now(), os.Rename(name+".tmp", name)
 }
 
-// writeSlice writes the EndpointSlice of one service; version moves its last
-// endpoint. It returns when the file got its name.
+// writeSlice writes the EndpointSlice of one service, see sliceText. It returns
+// when the file got its name.
 func writeSlice(dir string, i, endpoints, version int) (time.Time, error) {
+	return replace(sliceFile(dir, i), sliceText(i, endpoints, version))
+}
+
+// sliceText is the EndpointSlice of one service; version moves its last
+// endpoint.
+func sliceText(i, endpoints, version int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
@@ -92,5 +106,5 @@ endpoints:
 		}
 		fmt.Fprintf(&b, "- addresses: [\"10.%d.%d.%d\"]\n  conditions: {ready: true}\n", 1+i/250, i%250, last+1)
 	}
-	return replace(sliceFile(dir, i), b.String())
+	return b.String()
 }

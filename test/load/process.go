@@ -153,6 +153,7 @@ type meshctl struct {
 	*process
 	binary, profiles, config, state string
 	plain, secure, http, metrics    string
+	source                          []string      // arguments that say where the mesh is
 	args                            []string      // more of serve
 	ready                           time.Duration // from start until /ready said yes
 	atReady                         usage
@@ -167,7 +168,8 @@ func newMeshctl(binary, profiles, dir, config string, args ...string) (*meshctl,
 	}
 	return &meshctl{
 		binary: binary, profiles: profiles, config: config, state: filepath.Join(dir, "state"), args: args,
-		plain: addrs[0], secure: addrs[1], http: addrs[2], metrics: addrs[3],
+		source: []string{"--config-dir", config},
+		plain:  addrs[0], secure: addrs[1], http: addrs[2], metrics: addrs[3],
 	}, nil
 }
 
@@ -179,9 +181,9 @@ func (m *meshctl) start(ctx context.Context) (err error) {
 		}
 		args = []string{"-serve-profiled", m.profiles, "--"}
 	}
-	args = append(args, "serve", "--config-dir", m.config, "--state-dir", m.state,
+	args = append(args, "serve", "--state-dir", m.state,
 		"--grpc-addr", m.plain, "--secure-grpc-addr", m.secure, "--http-addr", m.http, "--monitoring-addr", m.metrics)
-	args = append(args, m.args...)
+	args = append(append(args, m.source...), m.args...)
 	start := time.Now()
 	m.process, err = startProcess(ctx, binary, args...)
 	m.phase("start")
