@@ -109,7 +109,7 @@ func ServerFlags(flags ...string) Option {
 // Start runs a cluster until the test ends and returns when it is ready.
 func Start(tb testing.TB, opts ...Option) *Cluster {
 	tb.Helper()
-	c, err := start(tb.Context(), opts...)
+	c, err := Run(tb.Context(), opts...)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -123,7 +123,7 @@ func StartAll(tb testing.TB, names ...string) []*Cluster {
 	clusters, failed := make([]*Cluster, len(names)), make([]error, len(names))
 	var wg sync.WaitGroup
 	for i, name := range names {
-		wg.Go(func() { clusters[i], failed[i] = start(tb.Context(), Named(name)) })
+		wg.Go(func() { clusters[i], failed[i] = Run(tb.Context(), Named(name)) })
 	}
 	wg.Wait()
 	for _, c := range clusters {
@@ -152,7 +152,7 @@ func Shared(tb testing.TB, name string) *Cluster {
 	once := shared.clusters[name]
 	if once == nil {
 		once = sync.OnceValues(func() (*Cluster, error) {
-			return start(context.Background(), Named(name)) // outlives the test
+			return Run(context.Background(), Named(name)) // outlives the test
 		})
 		if shared.clusters == nil {
 			shared.clusters = map[string]func() (*Cluster, error){}
@@ -167,8 +167,9 @@ func Shared(tb testing.TB, name string) *Cluster {
 	return c
 }
 
-// start runs a cluster until end or until the test process ends.
-func start(ctx context.Context, opts ...Option) (_ *Cluster, err error) {
+// Run starts a cluster for a program that is no test and returns when it is
+// ready, which ctx bounds. It runs until Close, or until the process ends.
+func Run(ctx context.Context, opts ...Option) (_ *Cluster, err error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	c := &Cluster{name: "cluster"}
@@ -187,7 +188,7 @@ func start(ctx context.Context, opts ...Option) (_ *Cluster, err error) {
 	defer func() {
 		if err != nil {
 			err = fmt.Errorf("start cluster %s: %w%s", c.name, err, c.logs())
-			err = errors.Join(err, c.release())
+			err = errors.Join(err, c.Close())
 		}
 	}()
 	if err := c.files(); err != nil {
@@ -420,7 +421,7 @@ func (c *Cluster) end(tb testing.TB) {
 	if tb.Failed() {
 		tb.Logf("cluster %s%s", c.name, c.logs())
 	}
-	if err := c.release(); err != nil {
+	if err := c.Close(); err != nil {
 		tb.Errorf("end cluster %s: %v", c.name, err)
 	}
 }
@@ -436,8 +437,8 @@ func (c *Cluster) processes() []*process {
 	return all
 }
 
-// release kills the processes and frees files and ports.
-func (c *Cluster) release() error {
+// Close ends a cluster of Run: it kills the processes and frees files and ports.
+func (c *Cluster) Close() error {
 	for _, p := range c.processes() {
 		p.kill()
 	}

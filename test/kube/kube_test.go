@@ -226,8 +226,8 @@ func TestFailureShowsTheLog(t *testing.T) {
 		t.Skip("needs Kubernetes: make kube")
 	}
 	t.Parallel()
-	_, err := start(t.Context(), ServerFlags("--no-such-flag"))
+	_, err := Run(t.Context(), ServerFlags("--no-such-flag"))
 	if err == nil || !strings.Contains(err.Error(), "unknown flag: --no-such-flag") {
-		t.Errorf("start() = %v, want the message of the API server", err)
+		t.Errorf("Run() = %v, want the message of the API server", err)
 	}
 }

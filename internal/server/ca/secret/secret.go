@@ -105,6 +105,8 @@ func (s *Source) create(ctx context.Context) error {
 	case err == nil:
 		s.cfg.Log.Warn("no Secret cacerts: certificates are signed by a new self-signed CA, which other clusters do not trust",
 			"secret", s.cfg.Namespace+"/"+SelfSigned)
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("keep a self-signed CA in the Secret %s/%s: %w; make the namespace first", s.cfg.Namespace, SelfSigned, err)
 	case !apierrors.IsAlreadyExists(err):
 		return fmt.Errorf("keep a self-signed CA in the Secret %s/%s: %w; plug a CA in with meshctl certs cacerts, or let the control plane create Secrets there",
 			s.cfg.Namespace, SelfSigned, err)

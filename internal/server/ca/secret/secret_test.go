@@ -251,6 +251,9 @@ func TestForbidden(t *testing.T) {
 	t.Parallel()
 	c := kube.Shared(t, "ca")
 	ns := c.Namespace(t, "forbidden")
+	if _, err := Open(t.Context(), config(t, c.Config(), "nowhere")); err == nil || !strings.Contains(err.Error(), "make the namespace first") {
+		t.Errorf("without a namespace: %v", err)
+	}
 	api := c.Config()
 	api.Impersonate.UserName = "somebody"
 	if _, err := Open(t.Context(), config(t, api, ns)); err == nil || !strings.Contains(err.Error(), "read the Secret "+ns+"/cacerts of the signing CA: secrets \"cacerts\" is forbidden") {
