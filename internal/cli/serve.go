@@ -50,7 +50,7 @@ type serveOptions struct {
 	limits         xds.Limits
 	signing        issuer.Policy
 	shutdown       time.Duration
-	remoteTimeout  time.Duration
+	clusters       clusterOptions
 }
 
 func newServeCmd(env *Env) *cobra.Command {
@@ -102,7 +102,7 @@ of itself is only compared with it.`,
 	f.StringVar(&o.minTLS, "tls-min-version", "1.3", "Oldest `version` of TLS that proxies may speak: 1.3 or 1.2, the latter with ECDHE and AEAD ciphers only")
 	f.StringVar(&o.httpAddr, "http-addr", ":8080", "`Address` of /ready and /version, and of status pages for callers on loopback; empty turns it off")
 	f.StringVar(&o.monitoringAddr, "monitoring-addr", fmt.Sprintf(":%d", mesh.PortMonitoring), "`Address` of /metrics; empty turns it off")
-	durationVar(f, &o.remoteTimeout, "remote-timeout", 30*time.Second, "Longest wait for other clusters to be read before the rest is served")
+	o.clusters.bind(f)
 	limitFlags(f, &o.limits)
 	signingFlags(f, &o.signing)
 	durationVar(f, &o.shutdown, "shutdown-timeout", 5*time.Second, "Longest time for streams to end when the server stops")
@@ -116,7 +116,7 @@ func (o *serveOptions) run(ctx context.Context, env *Env) error {
 	if err != nil {
 		return err
 	}
-	if err := checkLimits(&o.limits, o.shutdown, o.remoteTimeout); err != nil {
+	if err := checkLimits(&o.limits, o.shutdown, o.clusters.timeout); err != nil {
 		return err
 	}
 	if err := checkSigning(o.signing); err != nil {
@@ -135,12 +135,15 @@ func (o *serveOptions) run(ctx context.Context, env *Env) error {
 		Network: mesh.NetworkID(o.network), MeshID: o.meshID, TrustDomain: o.trustDomain,
 		CADir: o.caDir, StateDir: o.stateDir, TokenAudiences: o.tokenAudiences,
 		GRPCAddr: o.grpcAddr, SecureGRPCAddr: o.secureGRPCAddr, HTTPAddr: o.httpAddr, MonitoringAddr: o.monitoringAddr,
-		Limits: o.limits, Signing: o.signing, ShutdownTimeout: o.shutdown, RemoteTimeout: o.remoteTimeout,
+		Limits: o.limits, Signing: o.signing, ShutdownTimeout: o.shutdown,
 		Version: currentBuild(), Log: log, Now: env.Now, Rand: rand.Reader,
+	}
+	if err := o.clusters.apply(&cfg); err != nil {
+		return err
 	}
 	if access != nil {
 		cfg.Replica = replica(env)
-		cfg.KubeAccess = access.Config
+		cfg.KubeAccess, cfg.InPod = access.Config, access.InPod
 		if cfg.SystemNamespace == "" && access.InPod {
 			cfg.SystemNamespace = access.Namespace
 		}

@@ -20,10 +20,17 @@ func (s *Server) newClusters() *clusters.Manager {
 		Log: s.cfg.Log, Now: s.cfg.Now, Jitter: rand.Float64, Metrics: s.metrics,
 	}
 	k := &clusters.Kubernetes{
+		Allow: s.cfg.Allow, InPod: s.cfg.InPod,
 		SystemNamespace: s.cfg.systemNamespace(), SecretNamespaces: s.cfg.SecretNamespaces, Log: s.cfg.Log, Now: s.cfg.Now,
 	}
 	if s.cfg.KubeAccess != nil {
 		cfg.OwnOrigin.Name, cfg.OwnAccess = s.cfg.KubeAccess.Host, k.Own(s.cfg.ClusterID, s.cfg.KubeAccess)
+		cfg.Finders = append(cfg.Finders, &clusters.Secrets{
+			API: s.cfg.KubeAccess, Namespace: s.cfg.systemNamespace(), Spec: k.Spec, Log: s.cfg.Log,
+		})
+	}
+	if s.cfg.KubeconfigDir != "" {
+		cfg.Finders = append(cfg.Finders, &clusters.Files{Dir: s.cfg.KubeconfigDir, Spec: k.Spec, Log: s.cfg.Log})
 	}
 	for _, d := range s.cfg.RemoteDirs {
 		cfg.Static = append(cfg.Static, s.directory(d).Static())

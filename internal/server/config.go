@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/remotesecret"
 	"github.com/meshctl/meshctl/internal/server/ca"
 	"github.com/meshctl/meshctl/internal/server/issuer"
 	"github.com/meshctl/meshctl/internal/server/xds"
@@ -50,6 +51,15 @@ type Config struct {
 	// SystemNamespace is that of the control plane and of the ConfigMap istio;
 	// default istio-system.
 	SystemNamespace string
+	// KubeconfigDir, when not empty, holds the kubeconfigs of other clusters.
+	// Remote secrets of the own cluster's system namespace are read when
+	// KubeAccess is set.
+	KubeconfigDir string
+	// Allow is what kubeconfigs may do that is refused otherwise.
+	Allow remotesecret.Allow
+	// InPod says that the server runs in a pod: kubeconfigs must not lead to
+	// loopback addresses.
+	InPod bool
 	// RemoteTimeout is how long serving waits for remote clusters to be read;
 	// default 30 s. Later they come in when they can.
 	RemoteTimeout time.Duration

@@ -254,7 +254,8 @@ func (m *Manager) lookAt(ctx context.Context, o Origin) {
 	m.problems[o] = nil
 	var touched []mesh.ClusterID
 	for _, id := range slices.Sorted(maps.Keys(m.claims[o])) {
-		if !slices.ContainsFunc(specs, func(s Spec) bool { return s.ID == id }) {
+		// What cannot be read at all may still be about the cluster.
+		if !slices.ContainsFunc(specs, func(s Spec) bool { return s.ID == id || s.ID == "" && s.Err != nil }) {
 			m.withdraw(o, id)
 			touched = append(touched, id)
 		}
@@ -291,7 +292,7 @@ func (m *Manager) take(o Origin, s Spec) bool {
 	log := m.cfg.Log.With("cluster", s.ID, "secret", o.Name)
 	old := m.claims[o][s.ID]
 	refuse := func(reason string) bool {
-		if old != nil {
+		if old != nil || s.ID == "" && len(m.claims[o]) > 0 {
 			reason += "; the last good one stays in use"
 		}
 		m.problems[o] = append(m.problems[o], Problem{Cluster: s.ID, Reason: reason})

@@ -90,6 +90,7 @@ type world struct {
 	metrics  *prometheus.Registry
 	log      *lines
 	stop     func()
+	host     string // whose endpoints are looked at
 
 	mu        sync.Mutex
 	snapshots [][]string // the addresses of hello in each snapshot
@@ -129,7 +130,7 @@ func (w *world) pass(d time.Duration) {
 
 func start(t *testing.T, change ...func(*Config)) *world {
 	t.Helper()
-	w := &world{t: t, metrics: prometheus.NewRegistry(), log: &lines{}, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+	w := &world{t: t, metrics: prometheus.NewRegistry(), log: &lines{}, host: host, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
 	w.registry = registry.New(registry.Config{
 		Local: "c1", Clusters: []mesh.ClusterID{"c1"}, SystemNamespace: mesh.DefaultSystemNamespace,
 		Publish: w.publish, Log: slog.New(slog.DiscardHandler), Now: time.Now,
@@ -163,13 +164,13 @@ func start(t *testing.T, change ...func(*Config)) *world {
 func (w *world) publish(s *snapshot.Snapshot, c *snapshot.Changes) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.snapshots = append(w.snapshots, addresses(s))
+	w.snapshots = append(w.snapshots, w.addresses(s))
 	w.pushed += len(c.Endpoints)
 }
 
-func addresses(s *snapshot.Snapshot) []string {
+func (w *world) addresses(s *snapshot.Snapshot) []string {
 	var out []string
-	if eps := s.Endpoints.Get(host); eps != nil {
+	if eps := s.Endpoints.Get(w.host); eps != nil {
 		for _, e := range eps.ByPort["http"] {
 			out = append(out, e.Address.String())
 		}
@@ -193,7 +194,7 @@ func (w *world) until(what string, holds func() bool) {
 func (w *world) has(want ...string) func() bool {
 	return func() bool {
 		s := w.registry.Current()
-		return s != nil && slices.Equal(addresses(s), want)
+		return s != nil && slices.Equal(w.addresses(s), want)
 	}
 }
 

@@ -63,6 +63,7 @@ type published struct {
 type entry struct {
 	Status
 	reading *reading
+	hash    string // of what the reading was made of
 }
 
 // publish makes the state known.
@@ -102,7 +103,7 @@ func (m *Manager) publish() {
 
 func (m *Manager) entry(c *cluster) entry {
 	claim := c.reading.claim
-	e := entry{reading: c.reading, Status: Status{
+	e := entry{reading: c.reading, hash: claim.spec.Hash, Status: Status{
 		Cluster: c.id, Own: c.id == m.cfg.Own, Origin: claim.origin.Name, OriginKind: claim.origin.Kind,
 		State: Syncing, Since: c.since, Credential: claim.spec.Credential, Setting: m.setting(c.id),
 		Drained: c.standing.Drained, Demoted: c.standing.Demoted, Notes: claim.access.Notes,

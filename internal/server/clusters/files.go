@@ -1,0 +1,133 @@
+package clusters
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"github.com/meshctl/meshctl/internal/files"
+	"github.com/meshctl/meshctl/internal/remotesecret"
+)
+
+const (
+	// maxKubeconfigs bounds how many files are read.
+	maxKubeconfigs = 1000
+	// filesCheck is how often the directory is looked at without an event:
+	// another directory may have taken its name.
+	filesCheck = 2 * time.Second
+)
+
+// Files finds kubeconfigs in a directory, one cluster in each file. Files whose
+// name begins with a dot are left out, and so are folders.
+type Files struct {
+	Dir string
+	// Spec makes a cluster of each file.
+	Spec func(remotesecret.Cluster) Spec
+	Log  *slog.Logger
+}
+
+// Run implements Finder.
+func (f *Files) Run(ctx context.Context, claims Claims) error {
+	watcher, err := fsnotify.NewWatcher()
+	if err != nil {
+		return fmt.Errorf("watch kubeconfigs: %w (is fs.inotify.max_user_instances too low?)", err)
+	}
+	defer func() { _ = watcher.Close() }()
+	s := &fileScan{Files: f, claims: claims, known: make(map[string]string)}
+	check := time.NewTicker(filesCheck)
+	defer check.Stop()
+	_ = watcher.Add(f.Dir) // if it is not there yet, looking at it will find it
+	s.scan()
+	claims.Listed()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case e, ok := <-watcher.Events:
+			if !ok {
+				return nil
+			}
+			if e.Op == fsnotify.Chmod {
+				continue
+			}
+		case _, ok := <-watcher.Errors:
+			if !ok {
+				return nil
+			}
+		case <-check.C:
+			_ = watcher.Add(f.Dir)
+		}
+		s.scan()
+	}
+}
+
+// fileScan is what was found so far.
+type fileScan struct {
+	*Files
+	claims Claims
+	known  map[string]string // the hash of each file that was handed over
+	fault  string            // why the directory cannot be read, as it was logged
+}
+
+// scan hands over what changed. A directory that cannot be read takes nothing
+// away.
+func (s *fileScan) scan() {
+	entries, err := os.ReadDir(s.Dir)
+	if err == nil && len(entries) > maxKubeconfigs {
+		err = fmt.Errorf("%d files: want at most %d", len(entries), maxKubeconfigs)
+	}
+	if err != nil {
+		if s.fault != err.Error() {
+			s.Log.Error("the directory of kubeconfigs cannot be read, the clusters that are known stay", "dir", s.Dir, "error", err)
+		}
+		s.fault = err.Error()
+		return
+	}
+	s.fault = ""
+	there := make(map[string]bool, len(entries))
+	for _, e := range entries {
+		name := filepath.Join(s.Dir, e.Name())
+		if strings.HasPrefix(e.Name(), ".") {
+			continue
+		}
+		if info, err := os.Stat(name); err != nil || !info.Mode().IsRegular() {
+			continue
+		}
+		there[name] = true
+		s.take(name)
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.known)) {
+		if !there[name] {
+			delete(s.known, name)
+			s.claims.Set(Origin{OriginFile, name}, nil)
+		}
+	}
+}
+
+func (s *fileScan) take(name string) {
+	text, err := files.Read(name, remotesecret.MaxSize)
+	if err == nil && len(text) == 0 {
+		return // as while it is being written
+	}
+	c := remotesecret.Cluster{Place: name, Err: err}
+	if err == nil {
+		c = remotesecret.DecodeKubeconfig(name, text)
+	}
+	state := c.Hash
+	if c.Err != nil {
+		state = c.Err.Error()
+	}
+	if s.known[name] == state {
+		return
+	}
+	s.known[name] = state
+	s.claims.Set(Origin{OriginFile, name}, []Spec{s.Spec(c)})
+}

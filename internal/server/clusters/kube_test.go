@@ -1,0 +1,407 @@
+package clusters
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/pem"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/remotesecret"
+	"github.com/meshctl/meshctl/test/kube"
+)
+
+// real is a world whose own cluster is a real one, with remote secrets in a
+// namespace of its own.
+type real struct {
+	*world
+	own     *kube.Cluster
+	secrets typedcorev1.SecretInterface
+	system  string // the namespace of the secrets
+	sample  string // that of the service hello, in all clusters
+}
+
+func startReal(t *testing.T, change ...func(*Config, *Kubernetes)) *real {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("needs a Kubernetes API")
+	}
+	r := &real{own: kube.Shared(t, "own")}
+	client, err := rest.HTTPClientFor(r.own.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { utilnet.CloseIdleConnectionsFor(client.Transport) })
+	api, err := typedcorev1.NewForConfigAndClient(r.own.Config(), client)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.system = r.own.Namespace(t, "system")
+	r.sample = r.own.Namespace(t, "sample")
+	r.secrets = api.Secrets(r.system)
+	helloIn(t, r.own, r.sample, "10.1.0.1")
+	r.world = start(t, func(c *Config) {
+		k := &Kubernetes{SystemNamespace: r.system, Log: c.Log, Now: time.Now}
+		c.Now = time.Now
+		c.Finders = []Finder{&Secrets{API: r.own.Config(), Namespace: r.system, Spec: k.Spec, Log: c.Log}}
+		c.OwnAccess = k.Own("c1", r.own.Config())
+		for _, f := range change {
+			f(c, k)
+		}
+	})
+	r.host = fmt.Sprintf("hello.%s.svc.cluster.local", r.sample)
+	r.until("own cluster", r.has("10.1.0.1"))
+	return r
+}
+
+// helloIn makes the service hello with the addresses behind it.
+func helloIn(t *testing.T, c *kube.Cluster, namespace string, ips ...string) {
+	t.Helper()
+	endpoints := ""
+	for _, ip := range ips {
+		endpoints += fmt.Sprintf("- addresses: [%s]\n  conditions: {ready: true}\n", ip)
+	}
+	c.Apply(t, fmt.Sprintf(`apiVersion: v1
+kind: Namespace
+metadata: {name: %[1]s}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: hello, namespace: %[1]s}
+spec: {ports: [{name: http, port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: hello-x, namespace: %[1]s, labels: {kubernetes.io/service-name: hello}}
+addressType: IPv4
+ports: [{name: http, port: 80}]
+endpoints:
+%[2]s`, namespace, endpoints))
+}
+
+// put writes a remote secret.
+func (r *real) put(name string, labels map[string]string, kubeconfigs map[string]string) {
+	r.t.Helper()
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: r.system, Labels: labels}, StringData: kubeconfigs}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	_, err := r.secrets.Create(ctx, secret, metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		_, err = r.secrets.Update(ctx, secret, metav1.UpdateOptions{})
+	}
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func label() map[string]string {
+	return map[string]string{remotesecret.Label: remotesecret.LabelValue}
+}
+
+// kubeconfig is one for the cluster; equal ones with another number differ.
+func kubeconfig(c *kube.Cluster, number int) string {
+	return fmt.Sprintf("# %d\n%s", number, c.Kubeconfig())
+}
+
+// TestCase_D12_OnlyLabelledSecrets of the system namespace count. They come,
+// change and go.
+func TestCase_D12_OnlyLabelledSecrets(t *testing.T) {
+	t.Parallel()
+	r := startReal(t)
+	remote := kube.Shared(t, "remote")
+	helloIn(t, remote, r.sample, "10.2.0.1")
+	r.put("unlabelled", nil, map[string]string{"c9": kubeconfig(remote, 0)})
+	other := r.own.Namespace(t, "other")
+	r.own.Apply(t, fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: elsewhere, namespace: %s, labels: {istio/multiCluster: \"true\"}}\ndata: {c8: %s}\n",
+		other, base64.StdEncoding.EncodeToString([]byte(kubeconfig(remote, 0)))))
+	r.put("good", label(), map[string]string{"c2": kubeconfig(remote, 0)})
+	r.until("read", r.has("10.1.0.1", "10.2.0.1"))
+	if s := r.status("c2"); s.Origin != r.system+"/good" || s.State != Synced || s.Credential == "" || s.Heard.IsZero() {
+		t.Errorf("status %+v", s)
+	}
+	helloIn(t, remote, r.sample, "10.2.0.1", "10.2.0.2")
+	r.until("a change there", r.has("10.1.0.1", "10.2.0.1", "10.2.0.2"))
+	r.put("good", label(), map[string]string{"c3": kubeconfig(remote, 0)})
+	r.until("another name", func() bool { return r.Has("c3") && !r.Has("c2") && r.status("c3").State == Synced })
+	r.put("good", nil, map[string]string{"c3": kubeconfig(remote, 0)})
+	r.until("the label is gone", func() bool { return !r.Has("c3") })
+	if r.Has("c8") || r.Has("c9") {
+		t.Error("a secret counts that is not labelled or of another namespace")
+	}
+}
+
+// TestRotationAtRealServers changes the credential 200 times; no snapshot lacks
+// an endpoint.
+func TestRotationAtRealServers(t *testing.T) {
+	t.Parallel()
+	r := startReal(t)
+	remote := kube.Shared(t, "remote")
+	helloIn(t, remote, r.sample, "10.2.0.1", "10.2.0.2")
+	for i := range 200 {
+		text := kubeconfig(remote, i)
+		c := remotesecret.DecodeKubeconfig("", []byte(text))
+		if c.Err != nil {
+			t.Fatal(c.Err)
+		}
+		r.put("a", label(), map[string]string{"c2": text})
+		r.until(fmt.Sprint("rotation ", i), func() bool {
+			p := r.published.Load()
+			j := slices.IndexFunc(p.clusters, func(e entry) bool { return e.Cluster == "c2" })
+			return j >= 0 && p.clusters[j].hash == c.Hash && p.clusters[j].State == Synced
+		})
+	}
+	r.until("endpoints", r.has("10.1.0.1", "10.2.0.1", "10.2.0.2"))
+	r.stop()
+	r.always("10.2.0.1")
+	r.always("10.2.0.2")
+}
+
+// TestNothingLeaksAtRealServers adds and removes a real cluster 500 times:
+// connections, files and goroutines are what they were.
+func TestNothingLeaksAtRealServers(t *testing.T) {
+	r := startReal(t)
+	remote := kube.Shared(t, "remote")
+	helloIn(t, remote, r.sample, "10.2.0.1")
+	cycle := func(i int) {
+		text := kubeconfig(remote, i)
+		k := &Kubernetes{SystemNamespace: r.system, Log: slog.New(slog.DiscardHandler), Now: time.Now}
+		r.Set(secret("a"), []Spec{k.Spec(named("c2", text))})
+		r.until("read", r.has("10.1.0.1", "10.2.0.1"))
+		r.Set(secret("a"), nil)
+		r.until("gone", func() bool { return !r.Has("c2") && r.has("10.1.0.1")() })
+	}
+	cycle(0)
+	files, goroutines := openFiles(t), runtime.NumGoroutine()
+	for i := range 500 {
+		cycle(i + 1)
+	}
+	r.until("everything is closed", func() bool {
+		return openFiles(t) <= files+2 && runtime.NumGoroutine() <= goroutines+4 // the API server's own connection may be a new one
+	})
+}
+
+func named(id mesh.ClusterID, text string) remotesecret.Cluster {
+	c := remotesecret.DecodeKubeconfig("test", []byte(text))
+	c.ID = id
+	return c
+}
+
+func openFiles(t *testing.T) int {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
+
+// TestRemoteServerIsAway: the API server of a remote cluster stops; the own
+// cluster goes on, the status has the cause, and the cluster comes back.
+func TestRemoteServerIsAway(t *testing.T) {
+	t.Parallel()
+	r := startReal(t, func(c *Config, _ *Kubernetes) {
+		c.OnLost, c.timing.lost = mesh.Demote, time.Millisecond
+	})
+	remote := kube.Start(t, kube.Named("away"))
+	helloIn(t, remote, r.sample, "10.2.0.1")
+	r.put("a", label(), map[string]string{"c2": kubeconfig(remote, 0)})
+	r.until("read", r.has("10.1.0.1", "10.2.0.1"))
+	remote.Stop(t)
+	r.until("lost", func() bool { s := r.status("c2"); return s.State == Lost && s.Cause == "tcp" && s.Demoted })
+	helloIn(t, r.own, r.sample, "10.1.0.1", "10.1.0.2")
+	r.until("a change of the own cluster", r.has("10.1.0.1", "10.1.0.2", "10.2.0.1"))
+	remote.Restart(t)
+	began := time.Now()
+	r.until("back", func() bool { s := r.status("c2"); return s.State == Synced && !s.Demoted })
+	t.Logf("back after %v", time.Since(began))
+	helloIn(t, remote, r.sample, "10.2.0.1", "10.2.0.2")
+	r.until("a change there", r.has("10.1.0.1", "10.1.0.2", "10.2.0.1", "10.2.0.2"))
+	r.stop()
+	r.always("10.2.0.1")
+}
+
+// TestCase_D15_HostileServers: API servers that answer with nonsense, too much,
+// or nothing, and one that redirects to a metadata service. Each is told of by
+// name, and the clusters beside them are read.
+func TestCase_D15_HostileServers(t *testing.T) {
+	t.Parallel()
+	r := startReal(t)
+	remote := kube.Shared(t, "remote")
+	helloIn(t, remote, r.sample, "10.2.0.1")
+	configs := map[string]string{"c2": kubeconfig(remote, 0)}
+	want := map[mesh.ClusterID]string{}
+	for name, h := range map[string]struct {
+		answer http.HandlerFunc
+		cause  string
+	}{
+		"nonsense": {func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "<html>") }, "answer"},
+		"endless": {func(w http.ResponseWriter, req *http.Request) {
+			w.Header().Set("Content-Type", "application/vnd.kubernetes.protobuf")
+			for chunk := make([]byte, 64<<10); req.Context().Err() == nil; {
+				if _, err := w.Write(chunk); err != nil {
+					return
+				}
+			}
+		}, ""},
+		"redirect": {func(w http.ResponseWriter, req *http.Request) {
+			http.Redirect(w, req, "http://169.254.169.254/latest/meta-data", http.StatusFound)
+		}, ""},
+		"refuses": {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusUnauthorized) }, "401"},
+	} {
+		server := httptest.NewTLSServer(h.answer)
+		t.Cleanup(server.Close)
+		server.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
+		configs[name] = kubeconfigOf(server)
+		want[mesh.ClusterID(name)] = h.cause
+	}
+	r.put("hostile", label(), configs)
+	r.until("the good one", r.has("10.1.0.1", "10.2.0.1"))
+	for id, cause := range want {
+		r.until(string(id), func() bool {
+			s := r.status(id)
+			return s.State != Synced && s.Reason != "" && (cause == "" || s.Cause == cause)
+		})
+	}
+	helloIn(t, remote, r.sample, "10.2.0.1", "10.2.0.2")
+	r.until("a change beside them", r.has("10.1.0.1", "10.2.0.1", "10.2.0.2"))
+}
+
+func kubeconfigOf(server *httptest.Server) string {
+	return fmt.Sprintf(`apiVersion: v1
+kind: Config
+current-context: c
+clusters: [{name: c, cluster: {server: %q, certificate-authority-data: %s}}]
+users: [{name: c, user: {token: secret}}]
+contexts: [{name: c, context: {cluster: c, user: c}}]
+`, server.URL, base64.StdEncoding.EncodeToString(pemOf(server)))
+}
+
+// TestCase_D1_RefusedKubeconfigs: each secret's kubeconfig is refused for a
+// field that is named, nothing is started or opened, and the cluster beside it
+// in the same secret is read.
+func TestCase_D1_RefusedKubeconfigs(t *testing.T) {
+	t.Parallel()
+	r := startReal(t, func(_ *Config, k *Kubernetes) {
+		k.InPod = true
+		k.Allow = remotesecret.Allow{"good": {remotesecret.Loopback}}
+	})
+	remote := kube.Shared(t, "remote")
+	helloIn(t, remote, r.sample, "10.2.0.1")
+	started := filepath.Join(t.TempDir(), "started")
+	config := func(cluster, user string) string {
+		return fmt.Sprintf("apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{name: c, cluster: {%s}}]\nusers: [{name: c, user: {%s}}]\ncontexts: [{name: c, context: {cluster: c, user: c}}]\n", cluster, user)
+	}
+	const server = `server: "https://192.0.2.1:6443"`
+	configs := map[string]string{"good": kubeconfig(remote, 0)}
+	want := map[string]string{}
+	for name, c := range map[string]struct{ config, field string }{
+		"d1-exec":       {config(server, "exec: {apiVersion: client.authentication.k8s.io/v1, command: touch, args: ["+started+"], interactiveMode: Never}"), "exec is not allowed"},
+		"d3-provider":   {config(server, "auth-provider: {name: gcp}"), "auth provider gcp is not allowed"},
+		"d3-token":      {config(server, "tokenFile: /etc/passwd"), "tokenFile is not allowed"},
+		"d3-key":        {config(server, "client-key: /etc/passwd"), "clientKey is not allowed"},
+		"d3-cert":       {config(server, "client-certificate: /etc/passwd"), "clientCertificate is not allowed"},
+		"d4-ca":         {config(server+", certificate-authority: /etc/passwd", "token: t"), "certificateAuthority is not allowed"},
+		"d5-insecure":   {config(server+", insecure-skip-tls-verify: true", "token: t"), "insecure-skip-tls-verify is not allowed"},
+		"d6-proxy":      {config(server+`, proxy-url: "http://169.254.169.254"`, "token: t"), "proxy-url is not allowed"},
+		"d6-metadata":   {config(`server: "https://169.254.169.254"`, "token: t"), "169.254.169.254"},
+		"d6-loopback":   {config(`server: "https://127.0.0.1:6443"`, "token: t"), "127.0.0.1"},
+		"d7-as":         {config(server, "token: t, as: \"system:admin\""), "as is not allowed"},
+		"d8-anchors":    {"a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b,*b]\nd: &d [*c,*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d,*d,*d]\nf: [*e,*e,*e,*e,*e,*e,*e,*e,*e]\n", "kubeconfig:"},
+		"d8-large":      {"# " + strings.Repeat("x", 300<<10), "want at most"},
+		"d8-duplicates": {"apiVersion: v1\napiVersion: v1\n", "line 2"},
+		"d10-empty":     {"", "kubeconfig is empty"},
+	} {
+		configs[name] = c.config
+		want[name] = c.field
+	}
+	r.put("hostile", label(), configs)
+	r.until("the good one", r.has("10.1.0.1", "10.2.0.1"))
+	r.until("all are told of", func() bool { _, p := r.Status(); return len(p) == len(want) })
+	_, problems := r.Status()
+	for _, p := range problems {
+		field, known := want[string(p.Cluster)]
+		if !known || !strings.Contains(p.Reason, field) || p.Origin != r.system+"/hostile" {
+			t.Errorf("%+v, want %q", p, field)
+		}
+	}
+	if list, _ := r.Status(); len(list) != 2 {
+		t.Errorf("clusters %+v", list)
+	}
+	if notes := strings.Join(r.status("good").Notes, " "); !strings.Contains(notes, "allowed: loopback") {
+		t.Errorf("what is allowed is not shown: %q", notes)
+	}
+	if _, err := os.Stat(started); err == nil {
+		t.Error("the plug-in was started")
+	}
+}
+
+// TestKubeconfigDirectory: files come, change and go, also as the kubelet swaps
+// them.
+func TestKubeconfigDirectory(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	r := startReal(t, func(c *Config, k *Kubernetes) {
+		c.Finders = append(c.Finders, &Files{Dir: dir, Spec: k.Spec, Log: c.Log})
+	})
+	remote := kube.Shared(t, "remote")
+	helloIn(t, remote, r.sample, "10.2.0.1")
+	write := func(name, text string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(".hidden", "x")
+	write("a", kubeconfig(remote, 0))
+	r.until("read", r.has("10.1.0.1", "10.2.0.1"))
+	if s := r.status("remote"); s.OriginKind != OriginFile || s.Origin != filepath.Join(dir, "a") {
+		t.Errorf("status %+v", s)
+	}
+	write("a", "no kubeconfig")
+	r.until("malformed", r.problem("; the last good one stays in use"))
+	write("b", kubeconfig(remote, 1))
+	r.until("claimed twice", r.problem("claims the cluster, too"))
+	if err := os.Remove(filepath.Join(dir, "a")); err != nil {
+		t.Fatal(err)
+	}
+	r.until("taken over", func() bool {
+		_, p := r.Status()
+		return len(p) == 0 && r.status("remote").Origin == filepath.Join(dir, "b")
+	})
+	if err := os.Rename(dir, dir+"-away"); err != nil {
+		t.Fatal(err)
+	}
+	r.until("the directory is gone", func() bool { return strings.Contains(r.log.String(), "the directory of kubeconfigs cannot be read") })
+	if !r.Has("remote") {
+		t.Error("a cluster went with the directory")
+	}
+	if err := os.Rename(dir+"-away", dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Remove(filepath.Join(dir, "b")); err != nil {
+		t.Fatal(err)
+	}
+	r.until("gone", func() bool { return !r.Has("remote") })
+	r.stop()
+	r.always("10.1.0.1")
+}
+
+func pemOf(server *httptest.Server) []byte {
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
+}
