@@ -39,36 +39,44 @@ func threeLevels(tb testing.TB) *Authority {
 	return newIntermediate(tb, policy, "cluster1")
 }
 
-func TestLoadAuthority(t *testing.T) {
-	root := newRoot(t)
-	cluster := newIntermediate(t, root, "cluster1")
-	crlf := pems(t, cluster)
+// loadable is files that can be loaded, and how many certificates they hold.
+type loadable struct {
+	pems         PEMs
+	chain, roots int
+}
+
+func goodAuthorities(tb testing.TB) map[string]loadable {
+	tb.Helper()
+	root := newRoot(tb)
+	cluster := newIntermediate(tb, root, "cluster1")
+	crlf := pems(tb, cluster)
 	for _, p := range []*[]byte{&crlf.Cert, &crlf.Key, &crlf.Chain, &crlf.Roots} {
 		*p = bytes.ReplaceAll(*p, []byte("\n"), []byte("\r\n"))
 	}
-	noChain := pems(t, cluster)
+	noChain := pems(tb, cluster)
 	noChain.Chain = nil
-	rootsBehind := pems(t, cluster)
-	rootsBehind.Chain = append(rootsBehind.Chain, EncodeCerts(newRoot(t).Cert, newRoot(t).Cert)...)
-	stranger := pems(t, cluster)
-	stranger.Chain = EncodeCerts(cluster.Cert, newRoot(t).Cert)
-	twoRoots := pems(t, cluster)
-	twoRoots.Roots = append(EncodeCerts(newRoot(t).Cert), twoRoots.Roots...)
-	deep := threeLevels(t)
+	rootsBehind := pems(tb, cluster)
+	rootsBehind.Chain = append(rootsBehind.Chain, EncodeCerts(newRoot(tb).Cert, newRoot(tb).Cert)...)
+	stranger := pems(tb, cluster)
+	stranger.Chain = EncodeCerts(cluster.Cert, newRoot(tb).Cert)
+	twoRoots := pems(tb, cluster)
+	twoRoots.Roots = append(EncodeCerts(newRoot(tb).Cert), twoRoots.Roots...)
+	deep := threeLevels(tb)
 
-	for name, test := range map[string]struct {
-		pems         PEMs
-		chain, roots int
-	}{
-		"intermediate":     {pems(t, cluster), 1, 1},
-		"root":             {pems(t, root), 0, 1},
+	return map[string]loadable{
+		"intermediate":     {pems(tb, cluster), 1, 1},
+		"root":             {pems(tb, root), 0, 1},
 		"roots behind":     {rootsBehind, 1, 1},
 		"stranger behind":  {stranger, 1, 1},
 		"CRLF":             {crlf, 1, 1},
 		"no chain":         {noChain, 1, 1},
 		"two roots":        {twoRoots, 1, 2},
-		"two levels below": {pems(t, deep), 2, 1},
-	} {
+		"two levels below": {pems(tb, deep), 2, 1},
+	}
+}
+
+func TestLoadAuthority(t *testing.T) {
+	for name, test := range goodAuthorities(t) {
 		t.Run(name, func(t *testing.T) {
 			a, err := LoadAuthority(test.pems, now)
 			if err != nil {
@@ -88,30 +96,35 @@ func TestLoadAuthority(t *testing.T) {
 	}
 }
 
-func TestLoadAuthorityRefuses(t *testing.T) {
-	root := newRoot(t)
-	cluster, other := newIntermediate(t, root, "cluster1"), newIntermediate(t, root, "cluster2")
-	deep := threeLevels(t)
+// brokenAuthority is a fault in the files of a good authority, or a time at
+// which they are not good.
+type brokenAuthority struct {
+	change func(*PEMs)
+	at     time.Time
+	want   string
+}
+
+func brokenAuthorities(tb testing.TB) (good PEMs, broken map[string]brokenAuthority) {
+	tb.Helper()
+	root := newRoot(tb)
+	cluster, other := newIntermediate(tb, root, "cluster1"), newIntermediate(tb, root, "cluster2")
+	deep := threeLevels(tb)
 	leaf, err := cluster.SignLeaf(cluster.Cert.PublicKey, caller(), time.Hour, now, rand.Reader)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	otherKey := pems(t, other).Key
+	otherKey := pems(tb, other).Key
 	template, belowKey, err := newCA(spec("Below"), now, rand.Reader)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	belowCert, err := create(template, cluster.Cert, belowKey.Public(), cluster.Key, rand.Reader)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
-	below := pems(t, &Authority{Cert: belowCert, Key: belowKey, Chain: []*x509.Certificate{belowCert, cluster.Cert}, Roots: root.Roots})
+	below := pems(tb, &Authority{Cert: belowCert, Key: belowKey, Chain: []*x509.Certificate{belowCert, cluster.Cert}, Roots: root.Roots})
 
-	for name, test := range map[string]struct {
-		change func(*PEMs)
-		at     time.Time
-		want   string
-	}{
+	return pems(tb, cluster), map[string]brokenAuthority{
 		"no certificate":     {func(p *PEMs) { p.Cert = nil }, now, "CA certificate: holds no PEM block"},
 		"two certificates":   {func(p *PEMs) { p.Cert = p.Chain }, now, "CA certificate: the file holds 2 certificates"},
 		"no key":             {func(p *PEMs) { p.Key = nil }, now, "CA key: holds no PEM block"},
@@ -119,7 +132,7 @@ func TestLoadAuthorityRefuses(t *testing.T) {
 		"not a CA":           {func(p *PEMs) { p.Cert = EncodeCerts(leaf) }, now, "is not a CA"},
 		"no root":            {func(p *PEMs) { p.Roots = nil }, now, "root certificates: holds no PEM block"},
 		"leaf as root":       {func(p *PEMs) { p.Roots = EncodeCerts(leaf) }, now, "root certificate 1: "},
-		"root of another":    {func(p *PEMs) { p.Roots, p.Chain = EncodeCerts(newRoot(t).Cert), nil }, now, `does not lead to a root ("CN=Root CA,O=example" is the first)`},
+		"root of another":    {func(p *PEMs) { p.Roots, p.Chain = EncodeCerts(newRoot(tb).Cert), nil }, now, `does not lead to a root ("CN=Root CA,O=example" is the first)`},
 		"expired":            {func(*PEMs) {}, now.Add(11 * year), "expired at 2036"},
 		"not valid yet":      {func(*PEMs) {}, now.Add(-year), "is valid only from 2026"},
 		"chain of another":   {func(p *PEMs) { p.Chain = EncodeCerts(other.Cert, root.Cert) }, now, "certificate chain: it starts with"},
@@ -128,12 +141,17 @@ func TestLoadAuthorityRefuses(t *testing.T) {
 		"damaged chain":      {func(p *PEMs) { p.Chain = p.Chain[:len(p.Chain)-30] }, now, "certificate chain: 1 of 2 PEM blocks are damaged"},
 		"path too long":      {func(p *PEMs) { *p = below }, now, "the path length of a CA above it"},
 		"gap in the chain": {func(p *PEMs) {
-			*p = pems(t, deep)
+			*p = pems(tb, deep)
 			p.Chain = EncodeCerts(deep.Cert, root.Cert)
 		}, now, "is not signed by certificate 2"},
-	} {
+	}
+}
+
+func TestLoadAuthorityRefuses(t *testing.T) {
+	good, broken := brokenAuthorities(t)
+	for name, test := range broken {
 		t.Run(name, func(t *testing.T) {
-			p := pems(t, cluster)
+			p := good
 			test.change(&p)
 			_, err := LoadAuthority(p, test.at)
 			wantError(t, err, test.want)
@@ -142,11 +160,31 @@ func TestLoadAuthorityRefuses(t *testing.T) {
 }
 
 func FuzzLoadAuthority(f *testing.F) {
-	for _, a := range []*Authority{newRoot(f), threeLevels(f)} {
-		p := pems(f, a)
-		f.Add(p.Cert, p.Key, p.Chain, p.Roots)
-		f.Add(p.Cert, p.Key, []byte{}, p.Cert)
-		f.Add(p.Chain, p.Roots, p.Key, p.Cert)
+	add := func(p PEMs) { f.Add(p.Cert, p.Key, p.Chain, p.Roots) }
+	for _, test := range goodAuthorities(f) {
+		add(test.pems)
+	}
+	good, broken := brokenAuthorities(f)
+	for _, test := range broken {
+		p := good
+		test.change(&p)
+		add(p)
+	}
+	add(PEMs{good.Chain, good.Roots, good.Key, good.Cert}) // in the wrong files
+	for _, name := range []string{"TRUSTED CERTIFICATE", "PKCS7", "X509 CRL", "EC PARAMETERS"} {
+		p := good
+		p.Chain = bytes.ReplaceAll(p.Chain, []byte(" CERTIFICATE-"), []byte(" "+name+"-"))
+		add(p)
+		p = good
+		p.Key = slices.Concat([]byte("-----BEGIN "+name+"-----\nAAAA\n-----END "+name+"-----\n"), p.Key)
+		add(p)
+	}
+	for _, algorithm := range Algorithms()[:3] { // keys that are dear to make are not
+		s := spec("Root CA")
+		s.Algorithm = algorithm
+		if root, err := NewRoot(s, now, rand.Reader); err == nil {
+			add(pems(f, root))
+		}
 	}
 	pub := newKey(f, ECDSAP256).Public()
 	f.Fuzz(func(t *testing.T, cert, key, chain, roots []byte) {

@@ -41,20 +41,22 @@ func sample(tb testing.TB) []byte {
 	return slices.Concat(EncodeCerts(root.Cert), key, csr, pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: crl}))
 }
 
-func TestScan(t *testing.T) {
-	t.Parallel()
-	good := string(sample(t))
+// scanCase is a text and what is found in it.
+type scanCase struct {
+	text string
+	want []found
+}
+
+type found struct {
+	Line  int
+	Fault Fault
+}
+
+func scanCases(good string) map[string]scanCase {
 	cert := good[:strings.Index(good, "-----BEGIN PRIVATE")]
 	const block = "-----BEGIN %-----\nAAAA\n-----END %-----\n"
 	named := func(blockType string) string { return strings.ReplaceAll(block, "%", blockType) }
-	type found struct {
-		Line  int
-		Fault Fault
-	}
-	for name, tc := range map[string]struct {
-		text string
-		want []found
-	}{
+	return map[string]scanCase{
 		"nothing":             {"", nil},
 		"text alone":          {"hello\nworld\n", nil},
 		"one":                 {cert, []found{{1, ""}}},
@@ -75,7 +77,13 @@ func TestScan(t *testing.T) {
 		"parameters":          {named("EC PARAMETERS"), nil},
 		"malformed":           {named("CERTIFICATE") + named("PRIVATE KEY") + named("CERTIFICATE REQUEST") + named("X509 CRL"), []found{{1, FaultMalformed}, {4, FaultMalformed}, {7, FaultMalformed}, {10, FaultMalformed}}},
 		"huge key":            {string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: make([]byte, maxKeyBlock+1)})), []found{{1, FaultMalformed}}},
-	} {
+	}
+}
+
+func TestScan(t *testing.T) {
+	t.Parallel()
+	good := string(sample(t))
+	for name, tc := range scanCases(good) {
 		var got []found
 		for _, b := range Scan([]byte(tc.text)) {
 			got = append(got, found{b.Line, b.Fault})
@@ -100,7 +108,11 @@ func TestScan(t *testing.T) {
 // is lost without a fault. It reads certificates, requests and revocation
 // lists.
 func FuzzScan(f *testing.F) {
-	f.Add(sample(f))
+	good := sample(f)
+	f.Add(good)
+	for _, tc := range scanCases(string(good)) {
+		f.Add([]byte(tc.text))
+	}
 	f.Add([]byte("-----BEGIN A-----\n-----BEGIN B-----\nAA==\n-----END B-----\n"))
 	f.Add([]byte("-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE----------BEGIN CERTIFICATE-----\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {

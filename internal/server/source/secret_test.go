@@ -144,6 +144,51 @@ func TestSecrets(t *testing.T) {
 	}
 }
 
+// A Secret that is broken or huge is reported by field and line, an expired one
+// is told of by its time, and none keeps another from being read.
+func TestCase_B6_SecretsOfGateways(t *testing.T) {
+	t.Parallel()
+	cert, key := pemPair(t, 1)
+	_, otherKey := pemPair(t, 1)
+	old, oldKey := pemPair(t, -1)
+	var many strings.Builder
+	for i := range 10_000 {
+		fmt.Fprintf(&many, "  k%d: eA==\n", i)
+	}
+	const tls = "kubernetes.io/tls"
+	texts := []string{
+		secretYAML(tls, "tls.crt", cert, "tls.key", otherKey),
+		secretYAML(tls, "tls.crt", old, "tls.key", oldKey),
+		secretYAML(tls, "tls.crt", strings.Repeat("x", 5<<20), "tls.key", key),
+		secretYAML("Opaque", "cert", cert, "key", key) + many.String(),
+		secretYAML(tls, "tls.crt", cert, "tls.key", key),
+	}
+	want := []string{
+		"line 7: data[tls.key]: is not the key of the certificate",
+		"until 2025-12-31 23:00:00 +0000 UTC",
+		fmt.Sprintf("line 5: data: has %d bytes, at most 1048576 are used", 5<<20+len(key)),
+		"until 2026-01-01 01:00:00 +0000 UTC",
+		"until 2026-01-01 01:00:00 +0000 UTC",
+	}
+	converter := &source.Converter{Cluster: "c"}
+	for i, text := range texts {
+		v, err := yamldoc.Parse(yamldoc.Chunk{Text: []byte(text), Line: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := converter.Decode(v, snapshot.Place{})
+		got := "nothing"
+		if fault, ok := errors.AsType[*source.FieldError](err); ok {
+			got = fmt.Sprintf("line %d: %v", fault.Line, fault)
+		} else if s, ok := r.Object.(*snapshot.Secret); ok && s.Pair != nil {
+			got = fmt.Sprint("until ", s.Pair.NotAfter)
+		}
+		if got != want[i] {
+			t.Errorf("Secret %d: got %s, want %s", i, got, want[i])
+		}
+	}
+}
+
 func TestOtherSecrets(t *testing.T) {
 	t.Parallel()
 	for _, typ := range []string{"kubernetes.io/service-account-token", "helm.sh/release.v1", "kubernetes.io/dockerconfigjson"} {
