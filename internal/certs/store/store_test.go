@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/certs/verify"
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
@@ -248,5 +249,48 @@ func TestLoadRootRefusesWeakKey(t *testing.T) {
 	}
 	if _, err := LoadRoot(dir, now); err == nil || !strings.Contains(err.Error(), "root-cert.pem:1: weak-key") {
 		t.Errorf("error is %v", err)
+	}
+}
+
+// A Secret is read like a directory; as with Istio's own, the chain of a
+// self-signed CA may be empty.
+func TestFromSecret(t *testing.T) {
+	root, clusters := newCAs(t, "c")
+	data := func(a *certs.Authority, layout Layout) map[string][]byte {
+		set, err := SecretFiles(a, nil, layout)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := map[string][]byte{"other": []byte("x")}
+		for _, f := range set {
+			out[f.Name] = f.Data
+		}
+		return out
+	}
+	selfSigned := data(root, LayoutIstio)
+	selfSigned[certChainFile] = nil
+	big := data(clusters[0].Authority, LayoutIstio)
+	big[caKeyFile] = make([]byte, maxKey+1)
+	for name, tc := range map[string]struct {
+		data    map[string][]byte
+		want    *certs.Authority
+		refused string
+	}{
+		"istio":       {data(clusters[0].Authority, LayoutIstio), clusters[0].Authority, ""},
+		"tls":         {data(clusters[0].Authority, LayoutTLS), clusters[0].Authority, ""},
+		"self-signed": {selfSigned, root, ""},
+		"too big":     {big, nil, "Secret ns/x, ca-key.pem: unreadable"},
+		"nothing":     {nil, nil, "incomplete"},
+	} {
+		m := FromSecret("Secret ns/x", "7", tc.data)
+		a, _, err := m.Authority(verify.Options{Now: now})
+		if tc.refused != "" {
+			wantError(t, err, tc.refused)
+		} else if err != nil || !same(a, tc.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if m.Stamp.Version != "7" || m.Empty() != (tc.data == nil) {
+			t.Errorf("%s: stamp %+v, empty %v", name, m.Stamp, m.Empty())
+		}
 	}
 }

@@ -185,16 +185,30 @@ func leadsTo(a *certs.Authority, roots []*x509.Certificate, now time.Time) []*x5
 		Roots: certs.Pool(roots), Intermediates: certs.Pool(a.Chain), CurrentTime: now,
 		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
 	})
-	if err != nil {
-		return nil
-	}
 	var top []*x509.Certificate
+	for _, root := range roots {
+		if reissued(a.Cert, root, now) {
+			top = append(top, root)
+		}
+	}
+	if err != nil {
+		return top
+	}
 	for _, chain := range chains {
 		if root := chain[len(chain)-1]; !slices.ContainsFunc(top, root.Equal) {
 			top = append(top, root)
 		}
 	}
 	return top
+}
+
+// reissued reports whether a root is the signer with another certificate for
+// the same name and key, as Istio makes its own anew: each verifies what the
+// other signs. The verifier of Go does not look for a way between the two.
+func reissued(signer, root *x509.Certificate, now time.Time) bool {
+	return root.IsCA && bytes.Equal(signer.RawSubject, root.RawSubject) &&
+		bytes.Equal(signer.RawSubjectPublicKeyInfo, root.RawSubjectPublicKeyInfo) &&
+		!now.Before(root.NotBefore) && !now.After(root.NotAfter)
 }
 
 func same(a, b *Set) bool {

@@ -199,14 +199,10 @@ func TestSelfSigned(t *testing.T) {
 
 // istioSecret is what Istio's control plane keeps: RSA, an empty chain and an
 // empty key.pem.
-func istioSecret(t *testing.T, ns string) *corev1.Secret {
+func istioSecret(t *testing.T, ns string, key *rsa.PrivateKey, serial int64) *corev1.Secret {
 	t.Helper()
-	key, err := rsa.GenerateKey(rand.Reader, 2048)
-	if err != nil {
-		t.Fatal(err)
-	}
 	template := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{Organization: []string{"cluster.local"}},
+		SerialNumber: big.NewInt(serial), Subject: pkix.Name{Organization: []string{"cluster.local"}},
 		NotBefore: time.Now().Add(-time.Minute), NotAfter: time.Now().Add(time.Hour),
 		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign, URIs: []*url.URL{},
 	}
@@ -224,25 +220,39 @@ func istioSecret(t *testing.T, ns string) *corev1.Secret {
 	}
 }
 
+// Istio makes the certificate of its root anew before it ends, with the same
+// key. Old and new are roots of the same certificates, so that is followed.
 func TestSelfSignedByIstio(t *testing.T) {
 	needKubernetes(t)
 	t.Parallel()
+	key, err := rsa.GenerateKey(rand.Reader, 2048)
+	if err != nil {
+		t.Fatal(err)
+	}
 	c := kube.Shared(t, "ca")
 	ns := c.Namespace(t, "istio")
-	source, err := Open(t.Context(), config(t, c.Config(), ns)) // makes one, which is replaced
+	source, err := Open(t.Context(), config(t, c.Config(), ns)) // makes one, which is deleted
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := source.secrets.Delete(t.Context(), SelfSigned, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := source.secrets.Create(t.Context(), istioSecret(t, ns), metav1.CreateOptions{}); err != nil {
+	if _, err := source.secrets.Create(t.Context(), istioSecret(t, ns, key, 1), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	followed := open(t, c.Config(), ns)
 	if set := followed.Current(); set == nil || len(set.Cert.Subject.CommonName) != 0 || len(set.Roots) != 1 {
 		t.Errorf("status is %+v", followed.Status())
 	}
+	again := istioSecret(t, ns, key, 2)
+	if _, err := source.secrets.Update(t.Context(), again, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	waitFor(t, "new certificate of the root", func() bool {
+		s := followed.Status()
+		return s.Error == "" && followed.Current().Cert.SerialNumber.Int64() == 2
+	})
 }
 
 // Without the right to read or to write the error says which and how to go on.
