@@ -1,6 +1,7 @@
 package server
 
 import (
+	"context"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -91,6 +92,10 @@ func (s *Server) useCA(set *ca.Set) {
 	}
 	s.issuer.SetAuthority(set.Authority)
 	s.setRoots(set)
+	select {
+	case s.trustChanged <- struct{}{}:
+	default:
+	}
 	s.trusted.Store(nil)
 	if set.ForPeers.Withheld {
 		return
@@ -101,6 +106,27 @@ func (s *Server) useCA(set *ca.Set) {
 		return
 	}
 	s.trusted.Store(t)
+}
+
+// recheckCallers ends the streams of callers that another set of the CA no longer
+// accepts: what was revoked does not last until the connection ends.
+func (s *Server) recheckCallers(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-s.trustChanged:
+			s.hub.Recheck()
+		}
+	}
+}
+
+// recheck says why the caller of a stream is not accepted any more.
+func (s *Server) recheck(ctx context.Context) error {
+	if c := s.callers.Load(); c != nil {
+		return c.Lost(ctx)
+	}
+	return nil
 }
 
 // trustForPeers is what agents hand to their Envoys.

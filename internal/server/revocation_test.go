@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	secretv3 "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
@@ -20,8 +21,10 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
 // listOf is a revocation list of a.
@@ -157,5 +160,77 @@ func TestCase_C16_ListOfAnotherCluster(t *testing.T) {
 	}
 	if _, text := page(t, s.http, "/ready?verbose"); !strings.Contains(text, "crl-unknown-issuer") {
 		t.Errorf("/ready?verbose has %q", text)
+	}
+}
+
+// stream is an open stream of a workload.
+func (w *workload) stream(t *testing.T, s *Server, name string) discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient {
+	t.Helper()
+	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(w.dial(t, s)).DeltaAggregatedResources(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	md, err := structpb.NewStruct(map[string]any{"CLUSTER_ID": "cluster1", "NAMESPACE": "apps", "SERVICE_ACCOUNT": "web"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = stream.Send(&discoveryv3.DeltaDiscoveryRequest{
+		Node: &corev3.Node{Id: "sidecar~10.0.0.1~" + name + ".apps~apps.svc.cluster.local", Metadata: md}, TypeUrl: xdswire.ClusterType,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	return stream
+}
+
+// C16: a stream ends when a list comes that revokes what its caller was
+// authenticated with. Others go on.
+func TestCase_C16_OpenStreamsEnd(t *testing.T) {
+	dir, root := filepath.Join(t.TempDir(), "cluster1"), newRoot(t)
+	signer := below(t, root, root)
+	saveCA(t, dir, signer)
+	s := start(t, func(c *Config) { c.CADir = dir })
+	bad, good := workloadOf(t, signer), workloadOf(t, signer)
+	ending, going := bad.stream(t, s, "bad"), good.stream(t, s, "good")
+	later := time.Now().Add(time.Hour)
+	write(t, dir, "ca-crl.pem", listOf(t, root, later)+listOf(t, signer, later, bad.cert.Leaf))
+	_, err := ending.Recv()
+	if status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), "revoked") {
+		t.Errorf("the stream of who is revoked ends with %v", err)
+	}
+	if n := metrics(t, s)["meshctl_xds_revoked_streams_total"]; n != 1 {
+		t.Errorf("%v streams are counted", n)
+	}
+	// It answers still, after everybody was looked at.
+	if err := going.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xdswire.ListenerType}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := going.Recv(); err != nil {
+		t.Errorf("the stream of who is not revoked ends with %v", err)
+	}
+}
+
+// A caller whose root is dropped from the bundle is not let in, and its open
+// stream ends.
+func TestOpenStreamsEndWithTheirRoot(t *testing.T) {
+	dir, root, foreign := filepath.Join(t.TempDir(), "cluster1"), newRoot(t), newRoot(t)
+	signer := below(t, root, root, foreign)
+	saveCA(t, dir, signer)
+	s := start(t, func(c *Config) { c.CADir = dir })
+	other := workloadOf(t, below(t, foreign, root, foreign))
+	ending, going := other.stream(t, s, "foreign"), workloadOf(t, signer).stream(t, s, "own")
+	signer.Roots = signer.Roots[:1]
+	saveCA(t, dir, signer)
+	if _, err := ending.Recv(); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("it ends with %v", err)
+	}
+	if err := going.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xdswire.ListenerType}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := going.Recv(); err != nil {
+		t.Error(err)
 	}
 }

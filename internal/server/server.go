@@ -51,6 +51,9 @@ type Server struct {
 	draining atomic.Bool
 
 	http, monitoring, plain, secure net.Listener
+
+	// trustChanged has a token while callers are to be checked anew. Capacity 1.
+	trustChanged chan struct{}
 }
 
 // callers authenticates by the trust domains of one version of MeshConfig.
@@ -69,7 +72,7 @@ func New(cfg Config) (_ *Server, err error) {
 	if err := checkConfigDir(&cfg); err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, metrics: prometheus.NewRegistry()}
+	s := &Server{cfg: cfg, metrics: prometheus.NewRegistry(), trustChanged: make(chan struct{}, 1)}
 	s.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	s.newAtAPIs()
 	if err := s.loadCA(); err != nil {
@@ -229,6 +232,7 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error { return s.sources.Run(ctx) })
 	g.Go(func() error { return s.registry.Run(ctx) })
 	g.Go(func() error { return s.ca.Run(ctx) })
+	g.Go(func() error { return s.recheckCallers(ctx) })
 	// The hub outlives the context so that streams can say goodbye.
 	hubCtx, stopHub := context.WithCancel(context.WithoutCancel(ctx))
 	g.Go(func() error { return s.hub.Run(hubCtx) })

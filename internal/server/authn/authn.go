@@ -85,10 +85,7 @@ func New(cfg Config) (*Authenticator, error) {
 //
 // The error is always an *Error.
 func (a *Authenticator) Authenticate(ctx context.Context) (mesh.Caller, error) {
-	var info credentials.TLSInfo
-	if p, ok := peer.FromContext(ctx); ok {
-		info, _ = p.AuthInfo.(credentials.TLSInfo)
-	}
+	info := tlsOf(ctx)
 	if !info.State.HandshakeComplete {
 		return mesh.Caller{}, &Error{errs: []error{errors.New("the connection is not TLS")}}
 	}
@@ -105,6 +102,14 @@ func (a *Authenticator) Authenticate(ctx context.Context) (mesh.Caller, error) {
 		fmt.Errorf("client certificate: %w", certErr),
 		fmt.Errorf("token: %w", tokenErr),
 	}}
+}
+
+func tlsOf(ctx context.Context) credentials.TLSInfo {
+	var info credentials.TLSInfo
+	if p, ok := peer.FromContext(ctx); ok {
+		info, _ = p.AuthInfo.(credentials.TLSInfo)
+	}
+	return info
 }
 
 // Error says why nobody was authenticated. Its text is for the log. To the

@@ -1,11 +1,13 @@
 package authn
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -66,6 +68,11 @@ func modernSuites() []uint16 {
 // byCertificate authenticates by the certificates that a caller presented,
 // leaf first, and whose key crypto/tls has seen proved.
 func (a *Authenticator) byCertificate(presented []*x509.Certificate) (mesh.Caller, error) {
+	return a.byCertificateAt(presented, a.cfg.Now())
+}
+
+// byCertificateAt is byCertificate at a time.
+func (a *Authenticator) byCertificateAt(presented []*x509.Certificate, now time.Time) (mesh.Caller, error) {
 	if len(presented) == 0 {
 		return mesh.Caller{}, errors.New("none presented")
 	}
@@ -85,7 +92,6 @@ func (a *Authenticator) byCertificate(presented []*x509.Certificate) (mesh.Calle
 	if roots == nil {
 		return mesh.Caller{}, fmt.Errorf("identity %s: no roots for its trust domain", id)
 	}
-	now := a.cfg.Now()
 	p := proofOf(roots, rawOf(presented)...)
 	if caller, known := a.proofs.get(p, now); known {
 		return caller, nil
@@ -111,6 +117,24 @@ func (a *Authenticator) byCertificate(presented []*x509.Certificate) (mesh.Calle
 	}
 	a.proofs.put(p, caller, now, end)
 	return caller, nil
+}
+
+// Lost says why the certificate that a connection presented is not accepted any
+// more, because it was revoked or leads to no root of today. That it expired
+// since is no reason, nor is there one without a certificate.
+func (a *Authenticator) Lost(ctx context.Context) error {
+	presented := tlsOf(ctx).State.PeerCertificates
+	if len(presented) == 0 {
+		return nil
+	}
+	leaf, now := presented[0], a.cfg.Now()
+	if now.After(leaf.NotAfter) {
+		now = leaf.NotAfter
+	}
+	if _, err := a.byCertificateAt(presented, now); err != nil {
+		return fmt.Errorf("the certificate with the serial number %x is not accepted any more: %w", leaf.SerialNumber, err)
+	}
+	return nil
 }
 
 func rawOf(list []*x509.Certificate) [][]byte {

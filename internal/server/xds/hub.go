@@ -264,6 +264,7 @@ type subscriber struct {
 	variant   xdswire.Variant
 	connected time.Time
 	session   *session
+	recheck   func() error // why its caller would not be let in any more
 	// assigned is set once the views are generated.
 	assigned atomic.Pointer[assignment]
 	// pod and namespace are what AssignReads says, set by attach.

@@ -13,6 +13,7 @@ type Metrics struct {
 	sent, sentResources, sentBytes      [numTypes]prometheus.Counter
 	nacks, expired                      [numTypes]prometheus.Counter
 	failures, panics, stalled, rejected prometheus.Counter
+	revoked                             prometheus.Counter
 	refusedConns, badSecrets            prometheus.Counter
 	assigned, listed                    prometheus.Counter
 	streams, waiting, views             prometheus.Gauge
@@ -48,6 +49,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	byType(&m.nacks, "nacks_total", "Responses that a proxy refused.")
 	byType(&m.expired, "expired_nonce_total", "Requests ignored because their nonce is not that of the last response.")
 	m.failures = counter("generation_failures_total", "Pieces of configuration that could not be generated; their last good version stays.")
+	m.revoked = counter("revoked_streams_total", "Streams that were ended because the certificate of their caller was revoked, or lost its root.")
 	m.panics = counter("panics_total", "Panics that ended one stream or one piece of generation.")
 	m.stalled = counter("write_timeouts_total", "Connections closed because the peer did not read in time.")
 	m.refusedConns = counter("refused_connections_total", "Connections closed because there were too many, or nobody proved whose they are.")

@@ -32,6 +32,9 @@ type Access struct {
 	// CheckNode compares what a proxy says of itself with who it is. Its
 	// error ends the stream with PermissionDenied.
 	CheckNode func(mesh.Caller, xdsgen.Node) error
+	// Recheck says why the caller of a stream would not be let in any more,
+	// by what was revoked since. May be nil.
+	Recheck func(context.Context) error
 	// Trust returns what authenticated callers are told to check peers with.
 	// Its error means that they stay with what they have. May be nil.
 	Trust func() (*Trust, error)
@@ -113,9 +116,16 @@ func serve[R request](s *service, stream grpc.ServerStream, v xdswire.Variant, r
 	sess := newSession(ctx, sub, log, h, stream, leave)
 	sess.counted = counted
 	sess.expect(first.request.GetTypeUrl())
+	sub.recheck = s.recheck(ctx)
 	h.attach(sub)
 	defer h.detach(sub)
 	defer sess.close()
+	// A revocation may have come between Authenticate and attach.
+	if err := sub.recheck(); err != nil {
+		h.cfg.Metrics.revoked.Inc()
+		log.Warn("stream ended", "error", err)
+		return err
+	}
 	log.Info("proxy connected", "variant", v.String())
 	go receive(sess, first.request, recv, handle)
 	err = sess.wait(ctx)

@@ -83,3 +83,34 @@ func (s *service) fetchTrust(ctx context.Context, r *discoveryv3.DiscoveryReques
 	}
 	return answer, nil
 }
+
+// recheck says why the caller of ctx would not be let in any more.
+func (s *service) recheck(ctx context.Context) func() error {
+	if s.access.Recheck == nil {
+		return func() error { return nil }
+	}
+	return func() error {
+		if err := s.access.Recheck(ctx); err != nil {
+			return status.Error(codes.Unauthenticated, err.Error())
+		}
+		return nil
+	}
+}
+
+// Recheck ends the streams of callers that would not be let in any more: what
+// they were authenticated with was revoked. It takes a signature check or two
+// for each stream.
+func (h *Hub) Recheck() {
+	h.mu.Lock()
+	open := make([]*subscriber, 0, len(h.proxies))
+	for s := range h.proxies {
+		open = append(open, s)
+	}
+	h.mu.Unlock()
+	for _, s := range open {
+		if err := s.recheck(); err != nil {
+			h.cfg.Metrics.revoked.Inc()
+			s.session.end(err)
+		}
+	}
+}
