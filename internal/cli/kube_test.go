@@ -13,8 +13,8 @@ import (
 )
 
 // TestKubeStories runs testdata/kube/*.txtar: stories with kubectl and a
-// kubeconfig of the contexts cluster1 and cluster2. All share the clusters, so
-// each makes the namespace istio-system a name of its own: $NS.
+// kubeconfig of the contexts cluster1 and cluster2. All share the clusters; in
+// both of them, $NS is a namespace of the story's own.
 func TestKubeStories(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs Kubernetes: make kube")
