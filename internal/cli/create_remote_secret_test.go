@@ -10,10 +10,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/yaml"
 
-	corekube "github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/remotesecret"
 	"github.com/meshctl/meshctl/internal/remotesecret/mint"
 	"github.com/meshctl/meshctl/internal/token/peek"
@@ -155,11 +153,7 @@ func TestCreateRemoteSecretTTL(t *testing.T) {
 	}
 
 	// The account may ask for its own next token, and for nobody else's.
-	access, err := corekube.Remote(c, corekube.RemoteOptions{Options: remotesecret.Options{Now: time.Now()}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { corekube.Close(access) })
+	access := accessOf(t, c)
 	_, bound, _ := strings.Cut(secret.Annotations[remotesecret.AnnotationBoundTo], "/")
 	account := mint.Account{Namespace: namespace, Name: "istio-reader-service-account"}
 	renewed, end, err := mint.Renew(t.Context(), access, account, bound, time.Hour)
@@ -174,18 +168,7 @@ func TestCreateRemoteSecretTTL(t *testing.T) {
 
 	asReader(t, c, west, "get", "services", "-A")
 	west.Kubectl(t, "", "delete", "secret", "-n", namespace, bound)
-	for deadline := time.Now().Add(time.Minute); ; {
-		cluster, err := mint.Connect("west", access)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err = cluster.UID(t.Context()); apierrors.IsUnauthorized(err) {
-			break
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the token outlives its Secret: %v", err)
-		}
-	}
+	ends(t, c)
 	asReader(t, first, west, "get", "services", "-A") // the other one lives
 }
 
@@ -406,11 +389,7 @@ func TestCreateRemoteSecretNamespaces(t *testing.T) {
 	asReader(t, c, west, "get", "services,endpointslices,pods", "-n", one)
 	asReader(t, c, west, "get", "services,endpointslices,pods,secrets", "-n", two)
 	asReader(t, c, west, "get", "namespaces,nodes")
-	access, err := corekube.Remote(c, corekube.RemoteOptions{Options: remotesecret.Options{Now: time.Now()}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { corekube.Close(access) })
+	access := accessOf(t, c)
 	reader, err := mint.Connect("west", access)
 	if err != nil {
 		t.Fatal(err)

@@ -28,24 +28,33 @@ func (c *Cluster) CheckTarget(ctx context.Context, secret *corev1.Secret, uid st
 	if err != nil {
 		return c.failed(err, "read namespace %s, where the secret belongs", secret.Namespace)
 	}
+	return c.Require(ctx, RightsToWrite(secret.Namespace))
+}
+
+// RightsToWrite are what Apply needs in the namespace.
+func RightsToWrite(namespace string) []Right {
 	var rights []Right
 	for _, verb := range []string{"create", "patch"} {
 		rights = append(rights, Right{
-			Verb: verb, Resource: "secrets", Namespace: secret.Namespace, Without: "the remote secret cannot be written",
+			Verb: verb, Resource: "secrets", Namespace: namespace, Without: "the remote secret cannot be written",
 		})
 	}
-	return c.Require(ctx, rights)
+	return rights
 }
 
 // Apply writes a remote secret.
 func (c *Cluster) Apply(ctx context.Context, secret *corev1.Secret) error {
 	s := secret.DeepCopy()
 	// What was applied as stringData would not go when it is no longer applied.
-	s.Data, s.StringData = map[string][]byte{}, nil
+	s.StringData = nil
+	if s.Data == nil {
+		s.Data = make(map[string][]byte, len(secret.StringData))
+	}
 	for key, value := range secret.StringData {
 		s.Data[key] = []byte(value)
 	}
-	s.ManagedFields, s.ResourceVersion, s.UID = nil, "", ""
+	s.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}
+	s.ObjectMeta = metav1.ObjectMeta{Name: s.Name, Namespace: s.Namespace, Labels: s.Labels, Annotations: s.Annotations}
 	return c.applyOne(ctx, object(s))
 }
 
@@ -71,4 +80,33 @@ func (c *Cluster) DeleteSecret(ctx context.Context, namespace, name string) erro
 		return c.failed(err, "delete secret %s/%s", namespace, name)
 	}
 	return nil
+}
+
+// Secret returns a Secret, nil if there is none of that name.
+func (c *Cluster) Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
+	s, err := c.core.Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
+	switch found, err := exists(err); {
+	case err != nil:
+		return nil, c.failed(err, "read secret %s/%s", namespace, name)
+	case !found:
+		return nil, nil
+	}
+	return s, nil
+}
+
+// TokenSecret returns the name of the token Secret that holds the token of the
+// account, empty if there is none.
+func (c *Cluster) TokenSecret(ctx context.Context, a Account, token string) (string, error) {
+	list, err := c.core.Secrets(a.Namespace).List(ctx, metav1.ListOptions{
+		FieldSelector: "type=" + string(corev1.SecretTypeServiceAccountToken),
+	})
+	if err != nil {
+		return "", c.failed(err, "list the token secrets of %s", a.Namespace)
+	}
+	for _, s := range list.Items {
+		if isTokenOf(&s, a) && string(s.Data[corev1.ServiceAccountTokenKey]) == token {
+			return s.Name, nil
+		}
+	}
+	return "", nil
 }

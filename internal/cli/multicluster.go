@@ -1,0 +1,171 @@
+package cli
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/multicluster"
+	"github.com/meshctl/meshctl/internal/remotesecret/mint"
+)
+
+func newMulticlusterCmd(env *Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "multicluster",
+		Short: "Join clusters to a mesh",
+		Long:  "Join clusters to a mesh, and take them out of it.",
+		Example: `  meshctl multicluster link east west north
+  meshctl multicluster unlink east north`,
+	}
+	cmd.AddCommand(newMulticlusterLinkCmd(env), newMulticlusterUnlinkCmd(env))
+	return cmd
+}
+
+// linkFlags name the clusters that are linked.
+type linkFlags struct {
+	kube      kubeFlags
+	namespace namespaceFlags
+	names     map[string]string
+}
+
+func (l *linkFlags) bind(fs *pflag.FlagSet) {
+	l.kube.bind(fs)
+	l.namespace.bind(fs, "Namespace of the service accounts and of the secrets")
+	fs.StringToStringVar(&l.names, "name", nil, "Name of the cluster of a context, as `CONTEXT=NAME` (default that of the context)")
+}
+
+type multiclusterLinkOptions struct {
+	linkFlags
+	rbac   rbacFlags
+	ttl    time.Duration
+	server string
+	ca     string
+	force  bool
+}
+
+func newMulticlusterLinkCmd(env *Env) *cobra.Command {
+	o := &multiclusterLinkOptions{}
+	cmd := &cobra.Command{
+		Use:   "link CONTEXT CONTEXT...",
+		Short: "Let the control planes of clusters read each other's clusters",
+		Long: `Give each of the clusters the remote secrets of all others, as
+meshctl create-remote-secret --apply does for one of them. What is there and good
+is kept, so it may be run again at any time, and with one more cluster.
+
+Nothing is written before it is clear that all may be.`,
+		Example: `  meshctl multicluster link east west
+  meshctl multicluster link east west north --ttl 24h --server auto`,
+		Args:              cobra.ArbitraryArgs, // run tells what is wrong with them
+		ValidArgsFunction: o.kube.completeContexts(env),
+		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), env, args) },
+	}
+	fs := cmd.Flags()
+	o.bind(fs)
+	o.rbac.bind(fs)
+	durationVar(fs, &o.ttl, "ttl", 0, "Life of the tokens, at least 10m; 0 makes them without an end")
+	choiceVar(fs, &o.server, "server", "", "Addresses of the API servers", serverKubeconfig, multicluster.ServerAuto)
+	choiceVar(fs, &o.ca, "ca", "", "CAs of the API servers", multicluster.CAAuto, multicluster.CASA, multicluster.CAKubeconfig, multicluster.CASystem)
+	fs.BoolVar(&o.force, forceFlag, false, "With --server auto, take an address of this machine if there is no other")
+	return cmd
+}
+
+// serverKubeconfig takes the addresses as the kubeconfig has them.
+const serverKubeconfig = "kubeconfig"
+
+func (o *multiclusterLinkOptions) run(ctx context.Context, env *Env, contexts []string) error {
+	scope, err := o.rbac.scope()
+	if err != nil {
+		return err
+	}
+	if o.ttl > 0 && o.ttl < mint.MinTTL {
+		return usagef("--ttl is %s: API servers give no token less than %s", formatDuration(o.ttl), formatDuration(mint.MinTTL))
+	}
+	members, err := o.members(env, contexts)
+	if err != nil {
+		return err
+	}
+	scope.Renew = o.ttl > 0
+	for _, m := range members {
+		r := m.Request
+		r.Scope, r.TTL, r.CA, r.Force, r.Create = scope, o.ttl, o.ca, o.force, true
+		if o.server == multicluster.ServerAuto {
+			r.Server = o.server
+		}
+	}
+	if err := multicluster.Link(ctx, members, sayTo(env)); err != nil {
+		return err
+	}
+	fmt.Fprintf(env.Stdout, "%s linked\n", plural(len(members), "cluster"))
+	return nil
+}
+
+// members connects to the clusters of the contexts.
+func (l *linkFlags) members(env *Env, contexts []string) ([]*multicluster.Member, error) {
+	namespace, err := l.namespace.value()
+	if err != nil {
+		return nil, err
+	}
+	if len(contexts) < 2 {
+		return nil, usagef("name the contexts of at least two clusters")
+	}
+	for name := range l.names {
+		if !slices.Contains(contexts, name) {
+			return nil, usagef("--name %s=...: that context is none of %s", name, strings.Join(contexts, ", "))
+		}
+	}
+	var members []*multicluster.Member
+	for _, name := range contexts {
+		id := name
+		if given := l.names[name]; given != "" {
+			id = given
+		}
+		if !mesh.IsDNSLabel(id) {
+			return nil, usagef("%v is not a valid DNS 1123 label; name the cluster with --name %s=NAME", id, name)
+		}
+		c, err := l.kube.connect(env, name)
+		if err != nil {
+			return nil, err
+		}
+		r := &multicluster.Request{Cluster: mesh.ClusterID(id), Now: env.Now()}
+		r.Account, r.Rand = mint.Account{Namespace: namespace, Name: "istio-reader-service-account"}, rand.Reader
+		members = append(members, &multicluster.Member{Cluster: c, Request: r})
+	}
+	return members, nil
+}
+
+type multiclusterUnlinkOptions struct{ linkFlags }
+
+func newMulticlusterUnlinkCmd(env *Env) *cobra.Command {
+	o := &multiclusterUnlinkOptions{}
+	cmd := &cobra.Command{
+		Use:   "unlink CONTEXT CONTEXT...",
+		Short: "Delete the remote secrets that clusters have of each other",
+		Long: `Delete the remote secrets that the clusters have of each other: the way back from
+meshctl multicluster link. Their control planes take the endpoints of the others
+away at once. Other clusters are not touched, and so the tokens stay valid:
+meshctl remote-secret delete --revoke-in ends them.`,
+		Example:           "  meshctl multicluster unlink east west",
+		Args:              cobra.ArbitraryArgs, // run tells what is wrong with them
+		ValidArgsFunction: o.kube.completeContexts(env),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			members, err := o.members(env, args)
+			if err != nil {
+				return err
+			}
+			if err := multicluster.Unlink(cmd.Context(), members, sayTo(env)); err != nil {
+				return err
+			}
+			fmt.Fprintf(env.Stdout, "%s unlinked\n", plural(len(members), "cluster"))
+			return nil
+		},
+	}
+	o.bind(cmd.Flags())
+	return cmd
+}

@@ -1,0 +1,238 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/multicluster"
+	"github.com/meshctl/meshctl/internal/output"
+	"github.com/meshctl/meshctl/internal/remotesecret"
+	"github.com/meshctl/meshctl/internal/token/peek"
+)
+
+func newRemoteSecretCmd(env *Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "remote-secret",
+		Short: "List, judge, replace and delete remote secrets",
+		Long: `Look after the Secrets by which control planes read other clusters. They are made
+by meshctl create-remote-secret.`,
+		Example: `  meshctl remote-secret list --context east
+  meshctl remote-secret check west.yaml`,
+	}
+	cmd.AddCommand(newRemoteSecretListCmd(env), newRemoteSecretCheckCmd(env), newRemoteSecretRotateCmd(env), newRemoteSecretDeleteCmd(env))
+	return cmd
+}
+
+type remoteSecretListOptions struct {
+	kube      kubeFlags
+	namespace namespaceFlags
+	context   string
+	output    output.Format
+}
+
+func newRemoteSecretListCmd(env *Env) *cobra.Command {
+	o := &remoteSecretListOptions{output: output.FormatTable}
+	cmd := &cobra.Command{
+		Use:   "list",
+		Short: "List the remote secrets of a cluster",
+		Long: `List the clusters that the control plane of this cluster is told to read: each
+with its Secret, its API server, the end of its token, and the hash by which
+control planes name the credential.`,
+		Example: `  meshctl remote-secret list --context east
+  meshctl remote-secret list --context east -o json`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
+	}
+	fs := cmd.Flags()
+	o.kube.bind(fs)
+	o.namespace.bind(fs, "Namespace of the secrets")
+	fs.StringVar(&o.context, "context", "", "Kubeconfig `context` of the cluster (default the current one)")
+	fs.VarP(&o.output, "output", "o", "Output `format`: table, json or yaml")
+	o.kube.contextFlags(env, cmd, "context")
+	return cmd
+}
+
+// listedCluster is one cluster of a remote secret, as list shows it.
+type listedCluster struct {
+	Cluster    mesh.ClusterID `json:"cluster"`
+	Secret     string         `json:"secret"`
+	Server     string         `json:"server,omitzero"`
+	TokenEnds  *time.Time     `json:"tokenEnds,omitzero"`
+	Renewed    bool           `json:"renewed"`
+	Credential string         `json:"credential,omitzero"`
+	Error      string         `json:"error,omitzero"`
+}
+
+func (o *remoteSecretListOptions) run(ctx context.Context, env *Env) error {
+	secrets, err := readSecrets(ctx, env, &o.kube, o.context, &o.namespace)
+	if err != nil {
+		return err
+	}
+	list := []listedCluster{}
+	for _, secret := range secrets {
+		for _, c := range remotesecret.Decode(&secret) {
+			l := listedCluster{Cluster: c.ID, Secret: secret.Namespace + "/" + secret.Name}
+			if c.Err != nil {
+				l.Error = c.Err.Error()
+				list = append(list, l)
+				continue
+			}
+			l.Server, l.Renewed, l.Credential = c.Server.Server, c.Renewed, c.CredentialHash()
+			if claims, err := peek.Token(c.BearerToken()); err == nil && !claims.Expiry.IsZero() {
+				end := claims.Expiry.UTC()
+				l.TokenEnds = &end
+			}
+			list = append(list, l)
+		}
+	}
+	if o.output != output.FormatTable {
+		return output.Write(env.Stdout, o.output, list)
+	}
+	table := output.Table{Header: []string{"CLUSTER", "SECRET", "SERVER", "TOKEN ENDS", "CREDENTIAL"}}
+	for _, l := range list {
+		ends := "never"
+		switch {
+		case l.Error != "":
+			l.Server, ends = l.Error, "-"
+		case l.TokenEnds != nil && l.Renewed:
+			ends = l.TokenEnds.Format(time.RFC3339) + ", renewed"
+		case l.TokenEnds != nil:
+			ends = l.TokenEnds.Format(time.RFC3339)
+		}
+		table.Rows = append(table.Rows, []string{string(l.Cluster), l.Secret, l.Server, ends, l.Credential})
+	}
+	return table.Write(env.Stdout)
+}
+
+func readSecrets(ctx context.Context, env *Env, k *kubeFlags, name string, n *namespaceFlags) ([]corev1.Secret, error) {
+	namespace, err := n.value()
+	if err != nil {
+		return nil, err
+	}
+	cluster, err := k.connect(env, name)
+	if err != nil {
+		return nil, err
+	}
+	return cluster.Secrets(ctx, namespace)
+}
+
+type remoteSecretDeleteOptions struct {
+	kube      kubeFlags
+	namespace namespaceFlags
+	contexts  []string
+	revokeIn  string
+	cluster   mesh.ClusterID
+}
+
+func newRemoteSecretDeleteCmd(env *Env) *cobra.Command {
+	o := &remoteSecretDeleteOptions{}
+	cmd := &cobra.Command{
+		Use:   "delete CLUSTER",
+		Short: "Delete the remote secret of a cluster",
+		Long: `Delete the remote secret of a cluster in those that read it. Their control planes
+take its endpoints away at once.
+
+With --revoke-in its token ends, too, for everybody who has it: the object that
+it is bound to is deleted in the cluster itself. Without it whoever kept a copy
+of the secret can go on reading the cluster.`,
+		Example: `  meshctl remote-secret delete west --from east
+  meshctl remote-secret delete west --from east,north --revoke-in west`,
+		Args: cobra.ArbitraryArgs, // run tells what is wrong with them
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 || !mesh.ClusterID(args[0]).Valid() {
+				return usagef("name one cluster")
+			}
+			o.cluster = mesh.ClusterID(args[0])
+			return o.run(cmd.Context(), env)
+		},
+	}
+	fs := cmd.Flags()
+	o.kube.bind(fs)
+	o.namespace.bind(fs, "Namespace of the secret")
+	fs.StringSliceVar(&o.contexts, "from", nil, "Kubeconfig `context`s of the clusters that have the secret (default the current one)")
+	fs.StringVar(&o.revokeIn, "revoke-in", "", "Kubeconfig `context` of the cluster itself, in which to end the token")
+	o.kube.contextFlags(env, cmd, "from", "revoke-in")
+	return cmd
+}
+
+func (o *remoteSecretDeleteOptions) run(ctx context.Context, env *Env) error {
+	namespace, err := o.namespace.value()
+	if err != nil {
+		return err
+	}
+	if len(o.contexts) == 0 {
+		o.contexts = []string{""}
+	}
+	var own *multicluster.Cluster
+	if o.revokeIn != "" {
+		if own, err = o.kube.connect(env, o.revokeIn); err != nil {
+			return err
+		}
+	}
+	say := sayTo(env)
+	deleted := 0
+	for _, name := range o.contexts {
+		cluster, err := o.kube.connect(env, name)
+		if err != nil {
+			return err
+		}
+		secret, err := cluster.Secret(ctx, namespace, remotesecret.Name(o.cluster))
+		if err != nil {
+			return err
+		}
+		if secret == nil {
+			say("%s has no secret %s/%s", cluster.Name, namespace, remotesecret.Name(o.cluster))
+			continue
+		}
+		if own != nil {
+			for _, c := range remotesecret.Decode(secret) {
+				if c.ID != o.cluster {
+					continue
+				}
+				if err := multicluster.Revoke(ctx, own, secret, &c, say); err != nil {
+					return err
+				}
+			}
+		}
+		if err := cluster.DeleteSecret(ctx, namespace, secret.Name); err != nil {
+			return err
+		}
+		deleted++
+		fmt.Fprintf(env.Stdout, "deleted secret %s/%s in %s\n", namespace, secret.Name, cluster.Name)
+	}
+	if deleted == 0 {
+		return fmt.Errorf("cluster %s has no remote secret there", o.cluster)
+	}
+	return nil
+}
+
+// sayTo prints what a function has to say, a line each.
+func sayTo(env *Env) func(format string, args ...any) {
+	return func(format string, args ...any) { fmt.Fprintf(env.Stderr, format+"\n", args...) }
+}
+
+// findingsTable writes findings for people.
+func findingsTable(env *Env, findings []remotesecret.Finding) error {
+	table := output.Table{Header: []string{"CLUSTER", "SEVERITY", "CODE", "FIELD", "REASON", "FIX"}}
+	for _, f := range findings {
+		field := f.Field
+		if f.Line > 0 {
+			field += ":" + strconv.Itoa(f.Line)
+		}
+		reason := f.Reason
+		if f.Allowed {
+			reason = "allowed: " + reason
+		}
+		if f.Cluster == "" {
+			reason = strings.TrimSpace(f.Place + ": " + reason)
+		}
+		table.Rows = append(table.Rows, []string{string(f.Cluster), string(f.Severity), string(f.Code), field, reason, f.Fix})
+	}
+	return table.Write(env.Stdout)
+}

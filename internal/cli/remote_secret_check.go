@@ -1,0 +1,117 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/meshctl/meshctl/internal/output"
+	"github.com/meshctl/meshctl/internal/remotesecret"
+)
+
+type remoteSecretCheckOptions struct {
+	kube      kubeFlags
+	namespace namespaceFlags
+	context   string
+	allow     []string
+	inPod     bool
+	output    output.Format
+	files     []string
+}
+
+func newRemoteSecretCheckCmd(env *Env) *cobra.Command {
+	o := &remoteSecretCheckOptions{output: output.FormatTable}
+	cmd := &cobra.Command{
+		Use:   "check [FILE...]",
+		Short: "Judge remote secrets as the control plane does",
+		Long: `Decode remote secrets and judge them with the code of the control plane: what it
+would refuse, what cannot work, what may not. Files hold Secrets or kubeconfigs
+in YAML or JSON, - is standard input; without files it is the remote secrets of
+a cluster. Nothing in them is run or read, and no server in them is asked.
+
+Severities: a refused kubeconfig is not used at all; a broken one is, and the
+API server will not have it; a warning may be fine. Exit code 3 when something
+is refused or broken.`,
+		Example: `  meshctl remote-secret check west.yaml
+  meshctl create-remote-secret --context west --name west | meshctl remote-secret check -
+  meshctl remote-secret check --context east`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.files = args
+			return o.run(cmd.Context(), env)
+		},
+	}
+	fs := cmd.Flags()
+	o.kube.bind(fs)
+	o.namespace.bind(fs, "Namespace of the secrets")
+	fs.StringVar(&o.context, "context", "", "Kubeconfig `context` of the cluster, without files (default the current one)")
+	fs.StringSliceVar(&o.allow, "allow", nil, "What the control plane is told to let pass, as `CLUSTER=CODE`; may be repeated")
+	fs.BoolVar(&o.inPod, "in-pod", false, "The control plane runs in a pod, where loopback addresses are its own")
+	fs.VarP(&o.output, "output", "o", "Output `format`: table, json or yaml")
+	o.kube.contextFlags(env, cmd, "context")
+	return cmd
+}
+
+func (o *remoteSecretCheckOptions) run(ctx context.Context, env *Env) error {
+	allow, err := remotesecret.ParseAllow(o.allow)
+	if err != nil {
+		return usagef("--allow: %w", err)
+	}
+	clusters, err := o.read(ctx, env)
+	if err != nil {
+		return err
+	}
+	findings := []remotesecret.Finding{}
+	for i := range clusters {
+		findings = append(findings, remotesecret.Check(&clusters[i], remotesecret.Options{Now: env.Now(), InPod: o.inPod, Allow: allow})...)
+	}
+	if o.output != output.FormatTable {
+		err = output.Write(env.Stdout, o.output, findings)
+	} else if len(findings) > 0 {
+		err = findingsTable(env, findings)
+	}
+	if err != nil {
+		return err
+	}
+	bad := 0
+	for _, f := range findings {
+		if f.Severity != remotesecret.Warning {
+			bad++
+		}
+	}
+	if bad > 0 {
+		return findingsf("%s of %s wrong", plural(bad, "thing"), plural(len(clusters), "cluster"))
+	}
+	if o.output == output.FormatTable {
+		fmt.Fprintf(env.Stderr, "%s can be used\n", plural(len(clusters), "cluster"))
+	}
+	return nil
+}
+
+// read returns the clusters of the files, or those of the API server.
+func (o *remoteSecretCheckOptions) read(ctx context.Context, env *Env) ([]remotesecret.Cluster, error) {
+	var clusters []remotesecret.Cluster
+	if len(o.files) == 0 {
+		secrets, err := readSecrets(ctx, env, &o.kube, o.context, &o.namespace)
+		if err != nil {
+			return nil, err
+		}
+		for _, secret := range secrets {
+			clusters = append(clusters, remotesecret.Decode(&secret)...)
+		}
+		return clusters, nil
+	}
+	for _, path := range o.files {
+		name, text, err := readInput(env, path, remotesecret.MaxFileSize)
+		if err != nil {
+			return nil, err
+		}
+		found, err := remotesecret.DecodeFile(name, text)
+		if err != nil {
+			return nil, err
+		}
+		clusters = append(clusters, found...)
+	}
+	return clusters, nil
+}

@@ -1,0 +1,134 @@
+package cli
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/multicluster"
+	"github.com/meshctl/meshctl/internal/remotesecret/mint"
+)
+
+type remoteSecretRotateOptions struct {
+	kube      kubeFlags
+	namespace namespaceFlags
+	from      string
+	to        []string
+	name      string
+	ttl       time.Duration
+	replicas  []string
+	timeout   time.Duration
+	noWait    bool
+	abort     bool
+}
+
+func newRemoteSecretRotateCmd(env *Env) *cobra.Command {
+	o := &remoteSecretRotateOptions{}
+	cmd := &cobra.Command{
+		Use:   "rotate",
+		Short: "Replace the credential of a remote secret without a gap",
+		Long: `Replace the token by which other clusters read a cluster: make a new one, write it
+into their remote secrets, wait until every replica of their control planes says
+that it reads the cluster with it, and only then end the old one.
+
+--to has to name every cluster that has the secret: the old token ends for all.
+--replica names the monitoring address of each replica of their control planes,
+as meshctl serve --debug-address has it; kubectl port-forward leads there.
+
+A rotation that was interrupted, or whose replicas took too long, goes on when
+the command is run again. Until it is finished the old secret is kept beside the
+new one, as NAME-previous, and --abort puts it back and ends the new token.`,
+		Example: `  meshctl remote-secret rotate --from west --to east,north --replica 127.0.0.1:15014,127.0.0.1:25014
+
+  # take it back
+  meshctl remote-secret rotate --from west --to east,north --abort`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
+	}
+	fs := cmd.Flags()
+	o.kube.bind(fs)
+	o.namespace.bind(fs, "Namespace of the secret")
+	fs.StringVar(&o.from, "from", "", "Kubeconfig `context` of the cluster whose credential it is (required)")
+	fs.StringSliceVar(&o.to, "to", nil, "Kubeconfig `context`s of the clusters that have its remote secret (required)")
+	fs.StringVar(&o.name, "name", "", "Name of the cluster (default that of the context)")
+	durationVar(fs, &o.ttl, "ttl", 0, "Life of the new token, at least 10m; 0 makes it like the old one")
+	fs.StringSliceVar(&o.replicas, "replica", nil, "Monitoring `address` of a replica, host:port; may be repeated")
+	durationVar(fs, &o.timeout, "timeout", 5*time.Minute, "How long to wait for the replicas")
+	fs.BoolVar(&o.noWait, "no-wait", false, "End the old token without asking any replica")
+	fs.BoolVar(&o.abort, "abort", false, "Put the old credential back, and end the new one")
+	o.kube.contextFlags(env, cmd, "from", "to")
+	return cmd
+}
+
+func (o *remoteSecretRotateOptions) run(ctx context.Context, env *Env) error {
+	r, err := o.rotation(env)
+	if err != nil {
+		return err
+	}
+	if o.abort {
+		if err := r.Abort(ctx); err != nil {
+			return err
+		}
+		fmt.Fprintf(env.Stdout, "cluster %s has its old credential again\n", r.ID)
+		return nil
+	}
+	credential, err := r.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	if !o.noWait {
+		ctx, cancel := context.WithTimeout(ctx, o.timeout)
+		defer cancel()
+		if err := multicluster.WaitInUse(ctx, o.replicas, r.ID, credential, r.Say); err != nil {
+			return fmt.Errorf("%w; the old credential is kept: run this again to go on, or with --abort to go back", err)
+		}
+	}
+	if err := r.Finish(ctx); err != nil {
+		return err
+	}
+	fmt.Fprintf(env.Stdout, "cluster %s has credential %s, and the old one has ended\n", r.ID, credential)
+	return nil
+}
+
+func (o *remoteSecretRotateOptions) rotation(env *Env) (*multicluster.Rotation, error) {
+	namespace, err := o.namespace.value()
+	if err != nil {
+		return nil, err
+	}
+	if o.name == "" {
+		o.name = o.from
+	}
+	switch {
+	case o.from == "" || len(o.to) == 0:
+		return nil, usagef("--from and --to are required")
+	case !mesh.IsDNSLabel(o.name):
+		return nil, usagef("%v is not a valid DNS 1123 label; name the cluster with --name", o.name)
+	case o.ttl > 0 && o.ttl < mint.MinTTL:
+		return nil, usagef("--ttl is %s: API servers give no token less than %s", formatDuration(o.ttl), formatDuration(mint.MinTTL))
+	case !o.abort && o.noWait == (len(o.replicas) > 0):
+		return nil, usagef("name the replicas that must use the new credential with --replica, or none with --no-wait")
+	}
+	for _, address := range o.replicas {
+		if _, _, err := net.SplitHostPort(address); err != nil {
+			return nil, usagef("--replica %q: want host:port", address)
+		}
+	}
+	r := &multicluster.Rotation{
+		ID: mesh.ClusterID(o.name), Namespace: namespace, TTL: o.ttl, Rand: rand.Reader, Now: env.Now, Say: sayTo(env),
+	}
+	if r.From, err = o.kube.connect(env, o.from); err != nil {
+		return nil, err
+	}
+	for _, name := range o.to {
+		c, err := o.kube.connect(env, name)
+		if err != nil {
+			return nil, err
+		}
+		r.To = append(r.To, c)
+	}
+	return r, nil
+}

@@ -1,0 +1,282 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
+
+	corekube "github.com/meshctl/meshctl/internal/kube"
+	"github.com/meshctl/meshctl/internal/remotesecret"
+	"github.com/meshctl/meshctl/internal/remotesecret/mint"
+	"github.com/meshctl/meshctl/test/kube"
+)
+
+// TestCase_D2: no command runs what a remote secret names.
+func TestCase_D2_NoCommandRunsPlugins(t *testing.T) {
+	t.Parallel()
+	_, west, kubeconfig := twoClusters(t)
+	namespace := west.Namespace(t, "plugin")
+	ran := filepath.Join(t.TempDir(), "ran")
+	secret := corev1.Secret{StringData: map[string]string{"evil": `apiVersion: v1
+kind: Config
+current-context: e
+clusters: [{name: e, cluster: {server: "https://10.0.0.1"}}]
+users: [{name: e, user: {exec: {apiVersion: client.authentication.k8s.io/v1, command: touch, args: ["` + ran + `"], interactiveMode: Never}}}]
+contexts: [{name: e, context: {cluster: e, user: e}}]
+`}}
+	secret.APIVersion, secret.Kind = "v1", "Secret"
+	secret.Name, secret.Namespace, secret.Labels = "istio-remote-secret-evil", namespace, map[string]string{remotesecret.Label: remotesecret.LabelValue}
+	text, err := yaml.Marshal(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	west.Apply(t, string(text))
+	path := filepath.Join(t.TempDir(), "evil.yaml")
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, tc := range map[string]struct {
+		args []string
+		code int
+		want string
+	}{
+		"check of a file":    {[]string{"remote-secret", "check", path}, 3, "exec is not allowed"},
+		"check of a cluster": {[]string{"remote-secret", "check", "--context", "west", "-n", namespace}, 3, "users[0].user.exec"},
+		"list":               {[]string{"remote-secret", "list", "--context", "west", "-n", namespace}, 0, "evil"},
+		"rotate":             {[]string{"remote-secret", "rotate", "--from", "east", "--name", "evil", "--to", "west", "-n", namespace, "--no-wait"}, 1, "no token of a service account"},
+		"delete": {
+			[]string{"remote-secret", "delete", "evil", "--from", "west", "--revoke-in", "east", "-n", namespace},
+			1, "no token of a service account",
+		},
+	} {
+		r := meshctl(t, kubeconfig, tc.args...)
+		if r.code != tc.code || !strings.Contains(r.stdout+r.stderr, tc.want) {
+			t.Errorf("%s: exit %d, want %d with %q\n%s%s", name, r.code, tc.code, tc.want, r.stdout, r.stderr)
+		}
+	}
+	if _, err := os.Stat(ran); err == nil {
+		t.Error("the plug-in ran")
+	}
+}
+
+func TestRemoteSecretCheckAndList(t *testing.T) {
+	t.Parallel()
+	_, west, kubeconfig := twoClusters(t)
+	namespace, args := prepared(t, west, "--ttl", "1h")
+	r := must(t, kubeconfig, args...)
+	west.Kubectl(t, r.stdout, "apply", "-f", "-")
+	c := decoded(t, r.stdout)
+
+	checked := must(t, kubeconfig, "remote-secret", "check", "--context", "west", "-n", namespace)
+	if !strings.Contains(checked.stdout, "loopback") || !strings.Contains(checked.stderr, "1 cluster can be used") {
+		t.Errorf("loopback is a warning:\n%s%s", checked.stdout, checked.stderr)
+	}
+	checked = meshctl(t, kubeconfig, "remote-secret", "check", "--context", "west", "-n", namespace, "--in-pod", "-o", "json")
+	var findings []remotesecret.Finding
+	if err := json.Unmarshal([]byte(checked.stdout), &findings); err != nil || checked.code != 3 || len(findings) != 1 || findings[0].Severity != remotesecret.Refused {
+		t.Errorf("in a pod: exit %d, error %v\n%s%s", checked.code, err, checked.stdout, checked.stderr)
+	}
+	must(t, kubeconfig, "remote-secret", "check", "--context", "west", "-n", namespace, "--in-pod", "--allow", "west=loopback")
+
+	list := must(t, kubeconfig, "remote-secret", "list", "--context", "west", "-n", namespace)
+	for _, want := range []string{"west", namespace + "/istio-remote-secret-west", c.Server.Server, ", renewed", c.CredentialHash()} {
+		if !strings.Contains(list.stdout, want) {
+			t.Errorf("no %q in\n%s", want, list.stdout)
+		}
+	}
+	for _, out := range []result{checked, list, must(t, kubeconfig, "remote-secret", "list", "--context", "west", "-n", namespace, "-o", "yaml")} {
+		if strings.Contains(out.stdout+out.stderr, c.User.Token) {
+			t.Error("the token is printed")
+		}
+	}
+	if r := meshctl(t, kubeconfig, "remote-secret", "check", "--allow", "west=all"); r.code != 2 {
+		t.Errorf("--allow west=all: exit %d, %s", r.code, r.stderr)
+	}
+}
+
+// linked makes a namespace in both clusters.
+func linked(t *testing.T) (east, west *kube.Cluster, kubeconfig, namespace string) {
+	t.Helper()
+	east, west, kubeconfig = twoClusters(t)
+	namespace = east.Namespace(t, "link")
+	west.Apply(t, "{apiVersion: v1, kind: Namespace, metadata: {name: "+namespace+"}}")
+	return east, west, kubeconfig, namespace
+}
+
+// held is the remote secret of a cluster, as another one has it.
+func held(t *testing.T, in *kube.Cluster, namespace, id string) *remotesecret.Cluster {
+	t.Helper()
+	return decoded(t, in.Kubectl(t, "", "get", "secret", "-n", namespace, "istio-remote-secret-"+id, "-o", "yaml"))
+}
+
+// ends waits until the credential opens its cluster no more: the API server may
+// remember a token for some seconds.
+func ends(t *testing.T, c *remotesecret.Cluster) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; {
+		cluster, err := mint.Connect("", accessOf(t, c))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err = cluster.UID(t.Context()); apierrors.IsUnauthorized(err) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s still opens its cluster: %v", c, err)
+		}
+	}
+}
+
+// accessOf is the access that a remote secret gives.
+func accessOf(t *testing.T, c *remotesecret.Cluster) *rest.Config {
+	t.Helper()
+	access, err := corekube.Remote(c, corekube.RemoteOptions{Options: remotesecret.Options{Now: time.Now()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { corekube.Close(access) })
+	return access
+}
+
+func TestMulticlusterLink(t *testing.T) {
+	t.Parallel()
+	east, west, kubeconfig, namespace := linked(t)
+	for _, more := range [][]string{nil, {"--ttl", "1h"}} {
+		args := append([]string{"multicluster", "link", "east", "west", "-n", namespace}, more...)
+		r := must(t, kubeconfig, args...)
+		if r.stdout != "2 clusters linked\n" || !strings.Contains(r.stderr, "[1/2] wrote secret of cluster east in context west\n[2/2] wrote secret of cluster west in context east\n") {
+			t.Errorf("%s%s", r.stdout, r.stderr)
+		}
+		inWest, inEast := held(t, west, namespace, "east"), held(t, east, namespace, "west")
+		asReader(t, inWest, east, "get", "services", "-A")
+		asReader(t, inEast, west, "get", "services", "-A")
+		r = must(t, kubeconfig, args...)
+		if held(t, west, namespace, "east").Hash != inWest.Hash || held(t, east, namespace, "west").Hash != inEast.Hash {
+			t.Errorf("a second call changes secrets:\n%s", r.stderr)
+		}
+	}
+	for range 2 {
+		must(t, kubeconfig, "multicluster", "unlink", "east", "west", "-n", namespace)
+		for _, c := range []*kube.Cluster{east, west} {
+			if got := c.Kubectl(t, "", "get", "secrets", "-n", namespace, "-l", "istio/multiCluster=true", "-o", "name"); got != "" {
+				t.Errorf("left are\n%s", got)
+			}
+		}
+	}
+	for args, want := range map[string]string{
+		"east":                       "at least two",
+		"east west --name north=n":   "is none of east, west",
+		"east west --name east=a.b":  "is not a valid DNS 1123 label",
+		"east west --ttl 1m":         "no token less than 10m",
+		"east west --name east=west": "would both be cluster west",
+		"east east":                  "are the same cluster",
+	} {
+		r := meshctl(t, kubeconfig, append([]string{"multicluster", "link", "-n", namespace}, strings.Fields(args)...)...)
+		if r.code == 0 || !strings.Contains(r.stderr, want) {
+			t.Errorf("link %s: exit %d, %s", args, r.code, r.stderr)
+		}
+	}
+}
+
+// replica is a control plane that says with which credential it reads west.
+type replica struct {
+	mu         sync.Mutex
+	state      string
+	credential string
+	asked      chan struct{}
+}
+
+func (r *replica) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	r.mu.Lock()
+	fmt.Fprintf(w, `{"Clusters":[{"Cluster":"own","State":"synced"},{"Cluster":"west","State":%q,"Credential":%q}]}`, r.state, r.credential)
+	r.mu.Unlock()
+	select {
+	case r.asked <- struct{}{}:
+	default:
+	}
+}
+
+func (r *replica) is(state, credential string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.state, r.credential = state, credential
+}
+
+func TestRemoteSecretRotate(t *testing.T) {
+	t.Parallel()
+	east, west, kubeconfig, namespace := linked(t)
+	for _, more := range [][]string{nil, {"--ttl", "1h"}} {
+		must(t, kubeconfig, append([]string{"create-remote-secret", "--context", "west", "--name", "west", "-n", namespace, "--apply", "--to", "east"}, more...)...)
+		before := held(t, east, namespace, "west")
+		slow := &replica{state: "synced", credential: before.CredentialHash(), asked: make(chan struct{}, 1)}
+		server := httptest.NewServer(slow)
+		t.Cleanup(server.Close)
+		args := []string{"remote-secret", "rotate", "--from", "west", "--to", "east", "-n", namespace, "--replica", strings.TrimPrefix(server.URL, "http://")}
+
+		// A replica that stays behind keeps the old credential alive.
+		r := meshctl(t, kubeconfig, append(args, "--timeout", "2s")...)
+		if r.code != 1 || !strings.Contains(r.stderr, "uses credential "+before.CredentialHash()) || !strings.Contains(r.stderr, "the old credential is kept") {
+			t.Errorf("exit %d\n%s%s", r.code, r.stdout, r.stderr)
+		}
+		next := held(t, east, namespace, "west")
+		if next.CredentialHash() == before.CredentialHash() || next.Renewed != before.Renewed || next.Server.Server != before.Server.Server {
+			t.Errorf("new credential %s, old %s", next.CredentialHash(), before.CredentialHash())
+		}
+		for _, c := range []*remotesecret.Cluster{before, next} {
+			asReader(t, c, west, "get", "services", "-A")
+		}
+		must(t, kubeconfig, "remote-secret", "rotate", "--from", "west", "--to", "east", "-n", namespace, "--abort")
+		if back := held(t, east, namespace, "west"); back.Hash != before.Hash || back.Renewed != before.Renewed {
+			t.Error("the old secret is not back")
+		}
+		asReader(t, before, west, "get", "services", "-A")
+		ends(t, next)
+
+		// When it follows, the old one ends.
+		done := make(chan result, 1)
+		go func() { done <- meshctl(t, kubeconfig, args...) }()
+		for next = held(t, east, namespace, "west"); next.Hash == before.Hash; next = held(t, east, namespace, "west") {
+		}
+		slow.is("syncing", next.CredentialHash())
+		for range 2 { // one answer may be of before
+			<-slow.asked
+		}
+		asReader(t, before, west, "get", "services", "-A")
+		slow.is("synced", next.CredentialHash())
+		if r := <-done; r.code != 0 || !strings.Contains(r.stdout, "has credential "+next.CredentialHash()+", and the old one has ended") {
+			t.Errorf("exit %d\n%s%s", r.code, r.stdout, r.stderr)
+		}
+		asReader(t, next, west, "get", "services", "-A")
+		ends(t, before)
+		if got := east.Kubectl(t, "", "get", "secrets", "-n", namespace, "-o", "name"); strings.Contains(got, "previous") {
+			t.Errorf("left are\n%s", got)
+		}
+		must(t, kubeconfig, "remote-secret", "delete", "west", "--from", "east", "--revoke-in", "west", "-n", namespace)
+		ends(t, next)
+	}
+	for args, want := range map[string]string{
+		"--from west":           "--from and --to are required",
+		"--from west --to east": "name the replicas",
+		"--from west --to east --no-wait --replica a:1": "name the replicas",
+		"--from west --to east --replica a":             "want host:port",
+		"--from west --to east --no-wait --ttl 1m":      "no token less than 10m",
+		"--from west --to east --abort -n " + namespace: "there is no secret",
+	} {
+		r := meshctl(t, kubeconfig, append([]string{"remote-secret", "rotate"}, strings.Fields(args)...)...)
+		if r.code == 0 || !strings.Contains(r.stderr, want) {
+			t.Errorf("rotate %s: exit %d, %s", args, r.code, r.stderr)
+		}
+	}
+}

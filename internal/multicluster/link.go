@@ -1,0 +1,156 @@
+package multicluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/remotesecret"
+	"github.com/meshctl/meshctl/internal/remotesecret/mint"
+)
+
+// Member is one of the clusters that are linked.
+type Member struct {
+	*Cluster
+	// Request makes its remote secret.
+	Request  *Request
+	prepared *Prepared
+}
+
+// Link gives each of the clusters the remote secrets of all others. Nothing is
+// written before it is clear that all may be. A credential that a cluster has
+// already and that is good is kept.
+func Link(ctx context.Context, members []*Member, say func(format string, args ...any)) error {
+	if err := distinct(ctx, members); err != nil {
+		return err
+	}
+	group, groupCtx := errgroup.WithContext(ctx)
+	for _, m := range members {
+		group.Go(func() (err error) { m.prepared, err = m.Prepare(groupCtx, m.Request); return err })
+		group.Go(func() error { return m.Require(groupCtx, mint.RightsToWrite(m.Request.Account.Namespace)) })
+	}
+	if err := group.Wait(); err != nil {
+		return err
+	}
+	for _, m := range members {
+		for _, w := range m.prepared.Warnings {
+			say("warn: %s: %s", m.Name, w)
+		}
+	}
+	// Each cluster makes its account with its namespace, where the secrets of
+	// the others go, before any of them is written.
+	made := make([]*Made, len(members))
+	for i, m := range members {
+		wanted, err := m.wanted(ctx, members)
+		if err != nil {
+			return err
+		}
+		if !wanted && m.Request.TTL > 0 {
+			continue
+		}
+		if made[i], err = m.prepared.Make(ctx); err != nil {
+			return err
+		}
+		for _, lacking := range made[i].Lacking() {
+			say("warn: %s: %s", m.Name, lacking)
+		}
+	}
+	step, steps := 0, len(members)*(len(members)-1)
+	for i, from := range members {
+		for _, to := range members {
+			if to == from {
+				continue
+			}
+			step++
+			said := "wrote secret"
+			if made[i] == nil {
+				said = "unchanged secret"
+			} else if err := to.Apply(ctx, made[i].Secret); err != nil {
+				return err
+			}
+			say("[%d/%d] %s of cluster %s in %s", step, steps, said, from.prepared.ID, to.Name)
+		}
+	}
+	return nil
+}
+
+// wanted reports whether one of the others lacks a good secret of the member.
+func (m *Member) wanted(ctx context.Context, members []*Member) (bool, error) {
+	for _, to := range members {
+		if to == m {
+			continue
+		}
+		secret, err := to.Secret(ctx, m.Request.Account.Namespace, remotesecret.Name(m.prepared.ID))
+		if err != nil {
+			return false, err
+		}
+		if secret == nil {
+			return true, nil
+		}
+		c, err := clusterOf(secret, m.prepared.ID)
+		if err != nil || c.Server.Server != m.prepared.Server() || !c.Renewed || worn(c, m.Request.Now) {
+			return true, nil //nolint:nilerr // what cannot be read is replaced
+		}
+	}
+	return false, nil
+}
+
+// worn reports whether the kubeconfig does not work, or soon will not.
+func worn(c *remotesecret.Cluster, now time.Time) bool {
+	return slices.ContainsFunc(remotesecret.Check(c, remotesecret.Options{Now: now}), func(f remotesecret.Finding) bool {
+		return f.Severity != remotesecret.Warning || f.Code == remotesecret.TokenExpiresSoon
+	})
+}
+
+// distinct refuses a cluster that is named twice, and ids that are.
+func distinct(ctx context.Context, members []*Member) error {
+	uids := map[string]string{}
+	ids := map[mesh.ClusterID]string{}
+	for _, m := range members {
+		uid, err := m.UID(ctx)
+		if err != nil {
+			return err
+		}
+		if other := uids[uid]; other != "" {
+			return fmt.Errorf("%s and %s are the same cluster", other, m.Name)
+		}
+		if other := ids[m.Request.Cluster]; other != "" {
+			return fmt.Errorf("%s and %s would both be cluster %s", other, m.Name, m.Request.Cluster)
+		}
+		uids[uid], ids[m.Request.Cluster] = m.Name, m.Name
+	}
+	return nil
+}
+
+// Unlink deletes the remote secrets that the clusters have of each other.
+func Unlink(ctx context.Context, members []*Member, say func(format string, args ...any)) error {
+	var errs []error
+	step, steps := 0, len(members)*(len(members)-1)
+	for _, from := range members {
+		id, namespace := from.Request.Cluster, from.Request.Account.Namespace
+		for _, in := range members {
+			if in == from {
+				continue
+			}
+			step++
+			secret, err := in.Secret(ctx, namespace, remotesecret.Name(id))
+			if err == nil && secret != nil {
+				err = in.DeleteSecret(ctx, namespace, secret.Name)
+			}
+			switch {
+			case err != nil:
+				errs = append(errs, err)
+			case secret == nil:
+				say("[%d/%d] no secret of cluster %s in %s", step, steps, id, in.Name)
+			default:
+				say("[%d/%d] deleted secret of cluster %s in %s", step, steps, id, in.Name)
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
