@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"strings"
 	"syscall"
 
 	"github.com/meshctl/meshctl/internal/server/source"
@@ -84,5 +85,6 @@ func isTLS(err error) bool {
 func isTCP(err error) bool {
 	var op *net.OpError
 	var number syscall.Errno
-	return errors.As(err, &op) || errors.As(err, &number) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+	return strings.HasPrefix(err.Error(), "http2: ") || // the connection was ended in good order
+		errors.As(err, &op) || errors.As(err, &number) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }

@@ -191,7 +191,7 @@ func (f *follower) list(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, f.waits.list, errTimeout)
 	defer cancel()
 	seen := make(map[objectKey]bool, len(f.known))
-	budget := f.Limits.List
+	budget, listed := f.Limits.List, int64(0)
 	var events []snapshot.Event
 	var next string
 	for {
@@ -200,11 +200,16 @@ func (f *follower) list(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			if seen[o.key] = true; int64(len(seen)) > f.Limits.Objects {
+			if listed++; listed > f.Limits.Objects {
 				return fmt.Errorf("a list of more than %d objects, which %w", f.Limits.Objects, errLimit)
 			}
+			seen[o.key] = true
 			if f.known[o.key].version == o.version && o.version != "" {
 				return nil
+			}
+			if len(events) == pageSize { // whatever the server takes for a page
+				f.apply(events)
+				events = nil
 			}
 			events, err = f.put(events, o)
 			return err
@@ -273,7 +278,7 @@ func (f *follower) open(ctx context.Context, query url.Values, suffix string) (i
 		if err == nil {
 			f.version = version
 		}
-		if !isStatus(err, http.StatusNotFound) || !f.res.Custom {
+		if !isStatus(err, http.StatusNotFound) || !f.res.Custom && !f.res.Optional {
 			return body, err
 		}
 	}
