@@ -288,3 +288,55 @@ func TestRefuse(t *testing.T) {
 		}
 	}
 }
+
+// What else a Secret holds stays through a rotation; the layout that is not
+// rotated is refused before anything is written.
+func TestRotationKeepsTheRest(t *testing.T) {
+	t.Parallel()
+	clusters, now := newMesh(t, shared(t)), time.Now()
+	secret, err := clusters[1].get(t.Context(), CACerts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secret.Labels = map[string]string{"keep": "me"}
+	secret.Data["other"] = []byte("x")
+	if _, err := clusters[1].core.Secrets(secret.Namespace).Update(t.Context(), secret, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	d, err := rotating(t, clusters, &now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(take(t.Context(), d, "start"), take(t.Context(), d, "abort")); err != nil {
+		t.Fatal(err)
+	}
+	after, err := clusters[1].get(t.Context(), CACerts)
+	if err != nil || after.Labels["keep"] != "me" || string(after.Data["other"]) != "x" || after.ResourceVersion == secret.ResourceVersion {
+		t.Errorf("after a rotation: %v, labels %v, %d keys", err, after.Labels, len(after.Data))
+	}
+
+	a, _, err := store.FromSecret("", "", after.Data).Authority(verify.Options{Now: now})
+	if err != nil {
+		t.Fatal(err)
+	}
+	set, err := store.SecretFiles(a, nil, store.LayoutTLS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put, err := clusters[1].Plan(t.Context(), CACerts, set)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(put.Refuse(), put.Write(t.Context(), false)); err != nil {
+		t.Fatal(err)
+	}
+	if d, err = rotating(t, clusters, &now); err != nil {
+		t.Fatal(err)
+	}
+	if err := take(t.Context(), d, "start"); err == nil || !strings.Contains(err.Error(), "a layout that is not rotated") {
+		t.Errorf("with the other layout: %v", err)
+	}
+	if state, err := clusters[0].get(t.Context(), stateSecret); state != nil || err != nil {
+		t.Errorf("the refused start left a state: %v", err)
+	}
+}
