@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/multicluster"
@@ -70,26 +69,13 @@ type listedCluster struct {
 }
 
 func (o *remoteSecretListOptions) run(ctx context.Context, env *Env) error {
-	secrets, err := readSecrets(ctx, env, &o.kube, o.context, &o.namespace)
+	clusters, err := readClusters(ctx, env, &o.kube, o.context, &o.namespace)
 	if err != nil {
 		return err
 	}
 	list := []listedCluster{}
-	for _, secret := range secrets {
-		for _, c := range remotesecret.Decode(&secret) {
-			l := listedCluster{Cluster: c.ID, Secret: secret.Namespace + "/" + secret.Name}
-			if c.Err != nil {
-				l.Error = c.Err.Error()
-				list = append(list, l)
-				continue
-			}
-			l.Server, l.Renewed, l.Credential = c.Server.Server, c.Renewed, c.CredentialHash()
-			if claims, err := peek.Token(c.BearerToken()); err == nil && !claims.Expiry.IsZero() {
-				end := claims.Expiry.UTC()
-				l.TokenEnds = &end
-			}
-			list = append(list, l)
-		}
+	for i := range clusters {
+		list = append(list, listOne(&clusters[i]))
 	}
 	if o.output != output.FormatTable {
 		return output.Write(env.Stdout, o.output, list)
@@ -110,7 +96,22 @@ func (o *remoteSecretListOptions) run(ctx context.Context, env *Env) error {
 	return table.Write(env.Stdout)
 }
 
-func readSecrets(ctx context.Context, env *Env, k *kubeFlags, name string, n *namespaceFlags) ([]corev1.Secret, error) {
+func listOne(c *remotesecret.Cluster) listedCluster {
+	l := listedCluster{Cluster: c.ID, Secret: c.Secret}
+	if c.Err != nil {
+		l.Error = c.Err.Error()
+		return l
+	}
+	l.Server, l.Renewed, l.Credential = c.Server.Server, c.Renewed, c.CredentialHash()
+	if claims, err := peek.Token(c.BearerToken()); err == nil && !claims.Expiry.IsZero() {
+		end := claims.Expiry.UTC()
+		l.TokenEnds = &end
+	}
+	return l
+}
+
+// readClusters returns the clusters of the remote secrets of a context.
+func readClusters(ctx context.Context, env *Env, k *kubeFlags, name string, n *namespaceFlags) ([]remotesecret.Cluster, error) {
 	namespace, err := n.value()
 	if err != nil {
 		return nil, err
@@ -119,7 +120,7 @@ func readSecrets(ctx context.Context, env *Env, k *kubeFlags, name string, n *na
 	if err != nil {
 		return nil, err
 	}
-	return cluster.Secrets(ctx, namespace)
+	return cluster.RemoteClusters(ctx, namespace)
 }
 
 type remoteSecretDeleteOptions struct {

@@ -91,17 +91,10 @@ func (o *remoteSecretCheckOptions) run(ctx context.Context, env *Env) error {
 
 // read returns the clusters of the files, or those of the API server.
 func (o *remoteSecretCheckOptions) read(ctx context.Context, env *Env) ([]remotesecret.Cluster, error) {
-	var clusters []remotesecret.Cluster
 	if len(o.files) == 0 {
-		secrets, err := readSecrets(ctx, env, &o.kube, o.context, &o.namespace)
-		if err != nil {
-			return nil, err
-		}
-		for _, secret := range secrets {
-			clusters = append(clusters, remotesecret.Decode(&secret)...)
-		}
-		return clusters, nil
+		return readClusters(ctx, env, &o.kube, o.context, &o.namespace)
 	}
+	var clusters []remotesecret.Cluster
 	for _, path := range o.files {
 		name, text, err := readInput(env, path, remotesecret.MaxFileSize)
 		if err != nil {

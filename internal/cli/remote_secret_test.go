@@ -190,15 +190,15 @@ func TestMulticlusterLink(t *testing.T) {
 	}
 }
 
-// replica is a control plane that says with which credential it reads west.
-type replica struct {
+// fakeReplica is a control plane that says with which credential it reads west.
+type fakeReplica struct {
 	mu         sync.Mutex
 	state      string
 	credential string
 	asked      chan struct{}
 }
 
-func (r *replica) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+func (r *fakeReplica) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	r.mu.Lock()
 	fmt.Fprintf(w, `{"Clusters":[{"Cluster":"own","State":"synced"},{"Cluster":"west","State":%q,"Credential":%q}]}`, r.state, r.credential)
 	r.mu.Unlock()
@@ -208,7 +208,7 @@ func (r *replica) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-func (r *replica) is(state, credential string) {
+func (r *fakeReplica) is(state, credential string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.state, r.credential = state, credential
@@ -220,7 +220,7 @@ func TestRemoteSecretRotate(t *testing.T) {
 	for _, more := range [][]string{nil, {"--ttl", "1h"}} {
 		must(t, kubeconfig, append([]string{"create-remote-secret", "--context", "west", "--name", "west", "-n", namespace, "--apply", "--to", "east"}, more...)...)
 		before := held(t, east, namespace, "west")
-		slow := &replica{state: "synced", credential: before.CredentialHash(), asked: make(chan struct{}, 1)}
+		slow := &fakeReplica{state: "synced", credential: before.CredentialHash(), asked: make(chan struct{}, 1)}
 		server := httptest.NewServer(slow)
 		t.Cleanup(server.Close)
 		args := []string{"remote-secret", "rotate", "--from", "west", "--to", "east", "-n", namespace, "--replica", strings.TrimPrefix(server.URL, "http://")}

@@ -73,6 +73,20 @@ func Connect(access *kube.Access) (*Cluster, error) {
 	return &Cluster{c, access.Config}, nil
 }
 
+// RemoteClusters are the clusters that the control plane of this one is told to
+// read, by the name of their Secret.
+func (c *Cluster) RemoteClusters(ctx context.Context, namespace string) ([]remotesecret.Cluster, error) {
+	secrets, err := c.Secrets(ctx, namespace)
+	if err != nil {
+		return nil, err
+	}
+	var out []remotesecret.Cluster
+	for i := range secrets {
+		out = append(out, remotesecret.Decode(&secrets[i])...)
+	}
+	return out, nil
+}
+
 // Prepared is what was found out before anything is written.
 type Prepared struct {
 	Plan *mint.Plan

@@ -33,6 +33,7 @@ func Decode(secret *corev1.Secret) []Cluster {
 		}
 		c := decode(fmt.Sprintf("secret %s/%s, key %s", secret.Namespace, secret.Name, key), value)
 		c.setID(id)
+		c.Secret = secret.Namespace + "/" + secret.Name
 		c.Renewed = secret.Annotations[AnnotationBoundTo] != ""
 		c.Namespaces = namespaces(secret.Annotations[AnnotationNamespaces])
 		c.CredentialNamespaces = namespaces(secret.Annotations[AnnotationCredentialNamespaces])

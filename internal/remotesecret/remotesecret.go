@@ -65,6 +65,8 @@ type Cluster struct {
 	ID mesh.ClusterID
 	// Place names the Secret and its key, or the file.
 	Place string
+	// Secret is the Secret as namespace/name, empty for a kubeconfig alone.
+	Secret string
 	// Hash is the SHA-256 of the kubeconfig's bytes, and of the namespaces if it
 	// is for some only, hex: what is equal need not be read again.
 	Hash string
