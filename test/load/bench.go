@@ -79,7 +79,7 @@ func (b *bench) all(ctx context.Context) error {
 			return fmt.Errorf("certificates: %w", err)
 		}
 		if err := b.kube(ctx); err != nil {
-			return fmt.Errorf("Kubernetes API: %w", err)
+			return fmt.Errorf("mesh in a Kubernetes API: %w", err)
 		}
 	}
 	if len(b.starts) == 0 {
