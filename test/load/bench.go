@@ -160,7 +160,9 @@ func clientCertificates(state string) (func(string) credentials.TransportCredent
 		if err != nil {
 			return nil, err
 		}
-		config.DynamicRecordSizingDisabled = true // as Envoy
+		// As Envoy:
+		config.DynamicRecordSizingDisabled = true
+		config.CurvePreferences = []tls.CurveID{tls.X25519, tls.CurveP256}
 		all[ns] = credentials.NewTLS(config)
 	}
 	return func(ns string) credentials.TransportCredentials { return all[ns] }, nil

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,13 +12,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
-	"sync"
-	"testing"
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/meshctl/meshctl/internal/certs/store"
 	"github.com/meshctl/meshctl/internal/dial"
@@ -28,12 +27,12 @@ import (
 
 // kube measures the same where the mesh is in a Kubernetes API.
 func (b *bench) kube(ctx context.Context) (err error) {
-	api, end, err := startAPI(ctx, "Kubernetes")
+	api, err := startAPI(ctx, "Kubernetes")
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, end()) }()
-	if err := api.fill(ctx, b.services, b.endpoints); err != nil {
+	defer func() { err = errors.Join(err, api.Close()) }()
+	if err := api.fill(ctx, 0, b.services, b.endpoints); err != nil {
 		return err
 	}
 	m, err := b.kubeServer(api)
@@ -64,14 +63,17 @@ func (b *bench) kube(ctx context.Context) (err error) {
 	if err := b.kubeEndpoints(ctx, api, m); err != nil {
 		return err
 	}
-	return b.remoteSecret(ctx, m.source[1])
+	if err := b.kubeCertificates(ctx, api, m); err != nil {
+		return err
+	}
+	return b.remoteCluster(ctx, api, m)
 }
 
 // kubeServer is a meshctl that reads the API. Its CA is that of its state
 // directory, as with a mesh in files.
 func (b *bench) kubeServer(api *apiServer) (*meshctl, error) {
 	config := filepath.Join(b.dir, "kubeconfig")
-	if err := os.WriteFile(config, api.kubeconfig, 0o600); err != nil {
+	if err := os.WriteFile(config, api.Kubeconfig(), 0o600); err != nil {
 		return nil, err
 	}
 	m, err := newMeshctl(b.binary, b.profiles, b.dir, b.config)
@@ -131,125 +133,142 @@ func (b *bench) kubeEndpoints(ctx context.Context, api *apiServer, m *meshctl) e
 	return nil
 }
 
-// remoteSecret makes remote secrets of the API, each of a service account that is
-// not there yet.
-func (b *bench) remoteSecret(ctx context.Context, config string) error {
+// remoteCluster makes remote secrets of another API, each of a service account
+// that is not there yet, then gives the control plane one and waits for the
+// services behind it.
+func (b *bench) remoteCluster(ctx context.Context, own *apiServer, m *meshctl) (err error) {
+	remote, err := startAPI(ctx, "remote")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, remote.Close()) }()
+	if err := remote.fill(ctx, b.services, b.services, b.endpoints); err != nil {
+		return err
+	}
+	config := filepath.Join(b.dir, "remote-kubeconfig")
+	if err := os.WriteFile(config, remote.Kubeconfig(), 0o600); err != nil {
+		return err
+	}
 	var took []float64
+	var secret []byte
 	for round := range b.rounds {
 		c := exec.CommandContext(ctx, b.binary, "create-remote-secret", "--kubeconfig", config,
 			"--name", "remote", "--service-account", fmt.Sprintf("reader-%d", round))
 		var stderr bytes.Buffer
 		c.Stderr = &stderr
 		start := time.Now()
-		if err := c.Run(); err != nil {
+		if secret, err = c.Output(); err != nil {
 			return fmt.Errorf("create-remote-secret: %w: %s", err, stderr.Bytes())
 		}
 		took = append(took, time.Since(start).Seconds())
 	}
 	b.report.add("Kubernetes API: create-remote-secret", median(took), "seconds", 0.2)
+	f, err := b.fleet(m, kind{})
+	if err != nil {
+		return err
+	}
+	defer f.close()
+	f.grow(ctx, 1)
+	if _, err := f.all(ctx, complete); err != nil {
+		return err
+	}
+	name := clusterName(2*b.services - 1)
+	f.drain()
+	start := time.Now()
+	if _, err := own.send(ctx, http.MethodPost, "/api/v1/namespaces/istio-system/secrets", string(secret)); err != nil {
+		return err
+	}
+	at, err := f.all(ctx, func(e event) bool { return e.typ == xdswire.ClusterType && e.has(name) })
+	if err != nil {
+		return err
+	}
+	b.report.add(fmt.Sprintf("Kubernetes API: a proxy has %d services of another cluster after its remote secret", b.services),
+		at[0].Sub(start).Seconds(), "seconds", b.limit(1))
+	return nil
+}
+
+// kubeAccounts is how many service accounts ask for certificates.
+const kubeAccounts = 50
+
+// kubeCertificates signs for tokens that the API server made and has reviewed
+// just before.
+func (b *bench) kubeCertificates(ctx context.Context, api *apiServer, m *meshctl) error {
+	requests, err := signings()
+	if err != nil {
+		return err
+	}
+	tokens := make([]string, kubeAccounts)
+	for i := range tokens {
+		if tokens[i], err = api.token(ctx, fmt.Sprintf("ns-%d", i%10), fmt.Sprintf("account-%d", i)); err != nil {
+			return err
+		}
+	}
+	for i := range requests {
+		requests[i].headers = metadata.Pairs("authorization", "Bearer "+tokens[i%len(tokens)], "clusterid", "Kubernetes")
+	}
+	config, err := serverTrust(m)
+	if err != nil {
+		return err
+	}
+	clients, closeAll, err := signers(m, config)
+	if err != nil {
+		return err
+	}
+	defer closeAll()
+	m.phase("kube certificates")
+	defer m.phase("")
+	var warm spent
+	for range b.rounds {
+		if err := sign(ctx, clients, requests); err != nil { // reviews count for a few seconds
+			return err
+		}
+		if err := warm.measure(ctx, m, clients, requests); err != nil {
+			return err
+		}
+	}
+	what := fmt.Sprintf("Kubernetes API: certificates for tokens reviewed just before, %d clients: ", signClients)
+	b.report.add(what+"signed", median(warm.rate), perSecond, 3000)
+	b.report.add(what+"server CPU each", median(warm.cpu), "seconds", 0.0003)
 	return nil
 }
 
 // apiServer is a Kubernetes API with nothing but what is written to it.
 type apiServer struct {
+	*kube.Cluster
 	url, bearer string
-	kubeconfig  []byte
 	client      *http.Client
 }
 
-// startAPI runs a Kubernetes API until end is called.
-func startAPI(ctx context.Context, name string) (_ *apiServer, end func() error, err error) {
-	tb := &testless{ctx: ctx, done: make(chan struct{}), over: make(chan struct{})}
-	started := make(chan *kube.Cluster, 1)
-	go tb.run(func() {
-		started <- kube.Start(tb, kube.Named(name))
-		<-tb.done
-	})
-	end = sync.OnceValue(func() error {
-		close(tb.done)
-		<-tb.over
-		return tb.failed()
-	})
-	var c *kube.Cluster
-	select {
-	case c = <-started:
-	case <-tb.over:
-		return nil, nil, tb.failed()
+// startAPI runs a Kubernetes API until it is closed.
+func startAPI(ctx context.Context, name string) (_ *apiServer, err error) {
+	c, err := kube.Run(ctx, kube.Named(name))
+	if err != nil {
+		return nil, err
 	}
 	trust, err := dial.TLSConfig(c.CA(), "127.0.0.1")
 	if err != nil {
-		return nil, nil, errors.Join(err, end())
+		return nil, errors.Join(err, c.Close())
 	}
 	return &apiServer{
-		url: "https://" + c.Addr(), bearer: c.Config().BearerToken, kubeconfig: c.Kubeconfig(),
-		client: dial.HTTPClient(patience, trust),
-	}, end, nil
+		Cluster: c, url: "https://" + c.Addr(), bearer: c.Config().BearerToken, client: dial.HTTPClient(patience, trust),
+	}, nil
 }
 
-// testless stands in for a test: package kube is made for tests. Only what it
-// uses is there.
-type testless struct {
-	testing.TB
-	ctx        context.Context
-	done, over chan struct{}
-
-	mu       sync.Mutex
-	errs     []error
-	cleanups []func()
-}
-
-// run calls what fails by ending its goroutine, then what was left to clean up.
-func (t *testless) run(f func()) {
-	defer close(t.over)
-	defer func() {
-		for _, c := range slices.Backward(t.cleanups) {
-			c()
-		}
-	}()
-	f()
-}
-
-func (t *testless) failed() error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return errors.Join(t.errs...)
-}
-
-func (t *testless) Helper()                  {}
-func (t *testless) Context() context.Context { return t.ctx }
-func (t *testless) Cleanup(f func())         { t.cleanups = append(t.cleanups, f) }
-func (t *testless) Failed() bool             { return t.failed() != nil }
-func (t *testless) Logf(format string, a ...any) {
-	fmt.Fprintf(os.Stderr, format+"\n", a...)
-}
-
-func (t *testless) Errorf(format string, a ...any) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.errs = append(t.errs, fmt.Errorf(format, a...))
-}
-
-func (t *testless) Fatal(a ...any) {
-	t.Errorf("%s", fmt.Sprint(a...))
-	runtime.Goexit()
-}
-
-func (t *testless) Fatalf(format string, a ...any) {
-	t.Errorf(format, a...)
-	runtime.Goexit()
-}
-
-// fill writes the mesh.
-func (a *apiServer) fill(ctx context.Context, services, endpoints int) error {
+// fill writes a mesh of that many services, from a number on.
+func (a *apiServer) fill(ctx context.Context, first, services, endpoints int) error {
+	namespaces := []string{"istio-system"}
 	for i := range 10 {
-		ns := fmt.Sprintf("{apiVersion: v1, kind: Namespace, metadata: {name: ns-%d}}", i)
-		if _, err := a.send(ctx, http.MethodPost, "/api/v1/namespaces", ns); err != nil {
+		namespaces = append(namespaces, fmt.Sprintf("ns-%d", i))
+	}
+	for _, ns := range namespaces {
+		text := "{apiVersion: v1, kind: Namespace, metadata: {name: " + ns + "}}"
+		if _, err := a.send(ctx, http.MethodPost, "/api/v1/namespaces", text); err != nil {
 			return err
 		}
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.SetLimit(4)
-	for i := range services {
+	for i := first; i < first+services; i++ {
 		g.Go(func() error {
 			ns := fmt.Sprintf("ns-%d", i%10)
 			if _, err := a.send(ctx, http.MethodPost, "/api/v1/namespaces/"+ns+"/services", serviceText(i, "")); err != nil {
@@ -266,6 +285,27 @@ func (a *apiServer) replaceSlice(ctx context.Context, i, endpoints, version int)
 	path := fmt.Sprintf("/apis/discovery.k8s.io/v1/namespaces/ns-%d/endpointslices/svc-%d-abc", i%10, i)
 	_, err := a.send(ctx, http.MethodPut, path, sliceText(i, endpoints, version))
 	return err
+}
+
+// token makes a service account and a token for it.
+func (a *apiServer) token(ctx context.Context, namespace, account string) (string, error) {
+	accounts := "/api/v1/namespaces/" + namespace + "/serviceaccounts"
+	text := "{apiVersion: v1, kind: ServiceAccount, metadata: {name: " + account + "}}"
+	if _, err := a.send(ctx, http.MethodPost, accounts, text); err != nil {
+		return "", err
+	}
+	text = "{apiVersion: authentication.k8s.io/v1, kind: TokenRequest, spec: {audiences: [" + kube.Audience + "], expirationSeconds: 3600}}"
+	body, err := a.send(ctx, http.MethodPost, accounts+"/"+account+"/token", text)
+	if err != nil {
+		return "", err
+	}
+	var answer struct {
+		Status struct {
+			Token string `json:"token"`
+		} `json:"status"`
+	}
+	err = json.Unmarshal(body, &answer)
+	return answer.Status.Token, err
 }
 
 // send sends an object as YAML.
