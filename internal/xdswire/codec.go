@@ -69,10 +69,15 @@ func (c ServerCodec) Unmarshal(data mem.BufferSlice, v any) error {
 			c.scratch.Put(scratch)
 		}()
 	}
-	sum, rest, ok := c.split(b)
+	names, rest, ok := split(b)
 	if !ok {
-		return c.unmarshal(b, req) // which says what is wrong
+		if err := c.unmarshal(b, req); err != nil { // which says what is wrong
+			return err
+		}
+		req.ResourceNames = c.names.Of(req.GetResourceNames()).Names()
+		return nil
 	}
+	sum := maphash.Bytes(c.names.seed, names)
 	set := c.names.known(sum)
 	if set == nil {
 		if err := c.unmarshal(b, req); err != nil {
@@ -89,34 +94,54 @@ func (c ServerCodec) Unmarshal(data mem.BufferSlice, v any) error {
 
 const fieldResourceNames = 3 // of DiscoveryRequest
 
-// split hashes the names of an encoded DiscoveryRequest and copies its other
-// fields. It reports false when the request is malformed.
-func (c ServerCodec) split(b []byte) (sum uint64, rest []byte, ok bool) {
-	var hash maphash.Hash
-	hash.SetSeed(c.names.seed)
+// split cuts the names, which follow each other, out of an encoded
+// DiscoveryRequest; rest is a copy of its other fields. It reports false when the
+// request is malformed, or as no encoder writes it.
+func split(b []byte) (names, rest []byte, ok bool) {
 	for len(b) > 0 {
-		// Names follow each other, so they are hashed at once, with the tags
-		// and lengths that keep them apart.
-		names := b
-		for len(b) > 0 && b[0] == fieldResourceNames<<3|byte(protowire.BytesType) {
-			_, n := protowire.ConsumeBytes(b[1:])
-			if n < 0 {
-				return 0, nil, false
+		if b[0] == nameTag {
+			if names != nil {
+				return nil, nil, false
 			}
-			b = b[1+n:]
-		}
-		_, _ = hash.Write(names[:len(names)-len(b)]) // never fails
-		if len(b) == 0 {
-			break
+			end := skipNames(b)
+			if end < 0 {
+				return nil, nil, false
+			}
+			names, b = b[:end], b[end:]
+			continue
 		}
 		num, _, n := protowire.ConsumeField(b)
 		if n < 0 || num == fieldResourceNames { // with another tag than encoders write
-			return 0, nil, false
+			return nil, nil, false
 		}
 		rest = append(rest, b[:n]...)
 		b = b[n:]
 	}
-	return hash.Sum64(), rest, true
+	return names, rest, true
+}
+
+const nameTag = fieldResourceNames<<3 | byte(protowire.BytesType)
+
+// skipNames is where the names end with which b begins, -1 when one is cut. It
+// sees a thousand of them with every ACK, so that a length of one byte, as most
+// are, is not decoded by a call.
+func skipNames(b []byte) int {
+	i := 0
+	for i < len(b) && b[i] == nameTag {
+		if i+1 < len(b) && b[i+1] < 0x80 {
+			i += 2 + int(b[i+1])
+			continue
+		}
+		_, n := protowire.ConsumeBytes(b[i+1:])
+		if n < 0 {
+			return -1
+		}
+		i += 1 + n
+	}
+	if i > len(b) {
+		return -1
+	}
+	return i
 }
 
 // maxKnown bounds how many lists are known; beyond it all are forgotten.

@@ -36,7 +36,9 @@ func (a *Authenticator) TLSConfig(
 		NextProtos:             []string{"h2"},
 		GetCertificate:         getCertificate,
 		SessionTicketsDisabled: true,
-		Time:                   a.cfg.Now,
+		// Small records first are for browsers, which can use a part of a page.
+		DynamicRecordSizingDisabled: true,
+		Time:                        a.cfg.Now,
 		// Which roots count depends on the identity in the certificate, which
 		// crypto/tls cannot know: it only asks for one, and proves that the
 		// caller has its key. VerifyConnection does the rest.
