@@ -7,7 +7,12 @@ import (
 	"fmt"
 	"net"
 	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/certs/store"
@@ -25,7 +30,7 @@ func (s *Server) loadCA() (err error) {
 		return fmt.Errorf("load the CA of %s: %w", flag, err)
 	}
 	s.issuer, err = issuer.New(issuer.Config{
-		Policy: s.cfg.Signing, Authenticate: s.authenticate, Now: s.cfg.Now, Rand: s.cfg.Rand, Log: s.cfg.Log, Stats: issuerStats(s.metrics),
+		Policy: s.cfg.Signing, Authenticate: s.authenticateForCA, Now: s.cfg.Now, Rand: s.cfg.Rand, Log: s.cfg.Log, Stats: issuerStats(s.metrics),
 	})
 	if err != nil {
 		return err
@@ -92,20 +97,78 @@ func (s *Server) useCA(set *ca.Set) {
 	}
 	s.issuer.SetAuthority(set.Authority)
 	s.setRoots(set)
+	s.judgeFit()
 	select {
 	case s.trustChanged <- struct{}{}:
 	default:
 	}
-	s.trusted.Store(nil)
 	if set.ForPeers.Withheld {
+		s.trusted.Store(nil)
 		return
 	}
 	t, err := xds.NewTrust(certs.EncodeCerts(set.Roots...), []byte(set.ForPeers.PEM))
 	if err != nil {
 		s.cfg.Log.Error("agents are not told of roots and revocation lists", "error", err)
-		return
 	}
 	s.trusted.Store(t)
+}
+
+// fitness tells whether the signing CA fits the mesh, whose trust domain may come
+// to be known after the CA, and may change. It may be used concurrently.
+type fitness struct {
+	mu      sync.Mutex // one judges at a time
+	err     atomic.Pointer[error]
+	changed chan struct{} // has a token after a change; capacity 1
+}
+
+// get is why the CA does not fit.
+func (f *fitness) get() error {
+	if err := f.err.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// judgeFit is called when the CA or the trust domain has changed.
+func (s *Server) judgeFit() {
+	if s.ca == nil {
+		return // it is being opened, which judges it
+	}
+	s.fit.mu.Lock()
+	defer s.fit.mu.Unlock()
+	var err error
+	if set := s.ca.Current(); set != nil {
+		err = s.ca.Fits(set)
+	}
+	s.fit.err.Store(&err)
+	select {
+	case s.fit.changed <- struct{}{}:
+	default:
+	}
+}
+
+// awaitFit waits for a CA that fits the mesh; it is false when ctx ended first.
+func (s *Server) awaitFit(ctx context.Context) bool {
+	for said := false; s.fit.get() != nil; said = true {
+		if !said {
+			s.cfg.Log.Error("the signing CA does not fit the mesh, nothing is served before it does", "error", s.fit.get())
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-s.fit.changed:
+		}
+	}
+	return true
+}
+
+// authenticateForCA is authenticate for who asks for a certificate. Nobody is
+// given one that peers would refuse: agents keep what they have and try again.
+func (s *Server) authenticateForCA(ctx context.Context) (mesh.Caller, error) {
+	if s.fit.get() != nil {
+		return mesh.Caller{}, status.Error(codes.Unavailable, "the signing CA does not fit the trust domain of the mesh")
+	}
+	return s.authenticate(ctx)
 }
 
 // recheckCallers ends the streams of callers that another set of the CA no longer

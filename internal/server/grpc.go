@@ -30,6 +30,10 @@ func (s *Server) serveGRPC(ctx context.Context, stopHub func()) error {
 		case <-ready:
 		}
 	}
+	if !s.awaitFit(ctx) {
+		closeAll(s.plain, s.secure)
+		return nil
+	}
 	if err := s.makeServing(); err != nil {
 		closeAll(s.plain, s.secure)
 		return err

@@ -54,6 +54,7 @@ type Server struct {
 
 	// trustChanged has a token while callers are to be checked anew. Capacity 1.
 	trustChanged chan struct{}
+	fit          fitness
 }
 
 // callers authenticates by the trust domains of one version of MeshConfig.
@@ -72,7 +73,7 @@ func New(cfg Config) (_ *Server, err error) {
 	if err := checkConfigDir(&cfg); err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, metrics: prometheus.NewRegistry(), trustChanged: make(chan struct{}, 1)}
+	s := &Server{cfg: cfg, metrics: prometheus.NewRegistry(), trustChanged: make(chan struct{}, 1), fit: fitness{changed: make(chan struct{}, 1)}}
 	s.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	s.newAtAPIs()
 	if err := s.loadCA(); err != nil {
@@ -162,6 +163,7 @@ func (s *Server) trust(m *snapshot.Mesh) error {
 		return err
 	}
 	s.callers.Store(&callers{m.TrustDomain, m.Aliases, a})
+	s.judgeFit()
 	return nil
 }
 
@@ -256,6 +258,9 @@ func (s *Server) notReady() []string {
 	}
 	if s.ca.Current() == nil {
 		return s.ca.Problems()
+	}
+	if err := s.fit.get(); err != nil && !s.ready.Load() {
+		return []string{fmt.Sprintf("signing CA: it does not fit the mesh: %v", err)}
 	}
 	if !s.ready.Load() {
 		return append([]string{"the configuration was not read completely yet"}, s.ownFaults()...)

@@ -74,6 +74,9 @@ type look struct {
 	// or not without care.
 	err, alarm error
 	since      time.Time // of err or alarm
+	// unfit is why peers would refuse what the set in use signs, since the mesh
+	// has this trust domain.
+	unfit error
 	// warnings are what is wrong with what is in use.
 	warnings []verify.Finding
 }
@@ -109,6 +112,9 @@ func (c *CA) load(m *store.Material) {
 	if l.set, l.warnings, l.alarm, l.err = c.judge(m); l.set == nil {
 		l.seen = describeSeen(m)
 	}
+	if l.err != nil && old != nil {
+		l.unfit = c.Fits(old)
+	}
 	known := last != nil && text(last.err) == text(l.err) && text(last.alarm) == text(l.alarm)
 	if known {
 		l.since = last.since
@@ -116,6 +122,8 @@ func (c *CA) load(m *store.Material) {
 	switch {
 	case l.err != nil && old == nil:
 		c.cfg.Log.Error("signing CA refused", "source", c.cfg.Source.Place(), "error", l.err)
+	case l.unfit != nil && !known:
+		c.cfg.Log.Error("the signing CA does not fit the mesh, nothing is signed", "source", c.cfg.Source.Place(), "error", l.unfit)
 	case l.err != nil && !known:
 		c.cfg.Log.Error("new signing CA refused, the last good one keeps signing", "source", c.cfg.Source.Place(), "error", l.err)
 	case l.err != nil:
@@ -167,9 +175,16 @@ func (c *CA) judge(m *store.Material) (next *Set, warnings []verify.Finding, ala
 	next = newSet(a, lists, now)
 	next.ForPeers = forPeers(old, lists)
 	if old != nil {
-		err = follows(old, next, c.cfg.Alive(now), c.cfg.Source.Place(), now)
+		err = follows(old, next, c.Fits(old) == nil, c.cfg.Alive(now), c.cfg.Source.Place(), now)
 	}
 	return next, append(warnings, lists.Warnings...), alarm, err
+}
+
+// Fits says why peers would refuse what the set signs for the mesh as it is now.
+// While the trust domain is not known every set fits.
+func (c *CA) Fits(s *Set) error {
+	domain, _ := c.cfg.TrustDomain()
+	return try(s.Authority, domain, c.cfg.ServerNames, c.cfg.Source.Place(), c.cfg.Now())
 }
 
 func newSet(a *certs.Authority, lists store.Revocations, now time.Time) *Set {

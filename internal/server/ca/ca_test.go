@@ -434,7 +434,18 @@ func TestTrustDomainLater(t *testing.T) {
 		if good := c.Status().Error == ""; good != step.good {
 			t.Errorf("%s: error is %q", step.domain, c.Status().Error)
 		}
+		if fits := c.Fits(c.Current()) == nil; fits != step.good {
+			t.Errorf("%s: it fits: %v", step.domain, fits)
+		}
 	}
+	// One that never fitted has nothing that another would have to follow.
+	domain.Store("other.org")
+	waitFor(t, "a problem", func() bool {
+		return slices.ContainsFunc(c.Problems(), func(p string) bool { return strings.Contains(p, "nothing is signed") })
+	})
+	next := newRoot(t)
+	save(t, cfg.Source.Place(), next)
+	waitFor(t, "another CA", func() bool { return c.signs(next) && len(c.Problems()) == 0 })
 }
 
 // The root of an earlier signer stays as long as its certificates are valid.

@@ -27,10 +27,11 @@ const (
 // Peers come over one by one, so that for a while some have the one and some
 // the other: each must trust what the other's signer signs. A step of a root
 // rotation changes either the roots or the signer, and passes. When the old
-// signer has expired there is nothing left to break with it.
-func follows(old, next *Set, alive []*certs.Authority, place string, now time.Time) error {
+// signer has expired, or does not fit the mesh (fits), there is nothing left to
+// break with it.
+func follows(old, next *Set, fits bool, alive []*certs.Authority, place string, now time.Time) error {
 	f := verify.Finding{Severity: verify.Error, Place: place}
-	if !now.After(old.Cert.NotAfter) {
+	if fits {
 		if len(leadsTo(next.Authority, old.Roots, now)) == 0 {
 			f.Code, f.Subject, f.Fingerprint = UntrustedSigner, verify.Name(next.Cert), verify.Short(next.Cert)
 			f.Reason = fmt.Sprintf("the new signer %q leads to no root that proxies trust so far, so they would refuse its certificates", f.Subject)

@@ -210,6 +210,8 @@ func (c *CA) Problems() []string {
 	switch {
 	case l.err != nil && set == nil:
 		lines = append(lines, fmt.Sprintf("signing CA: none in %s since %s: %v", c.cfg.Source.Place(), since, l.err))
+	case l.unfit != nil:
+		lines = append(lines, fmt.Sprintf("signing CA: that in %s does not fit the mesh since %s, nothing is signed: %v", c.cfg.Source.Place(), since, l.err))
 	case l.err != nil:
 		lines = append(lines, fmt.Sprintf("signing CA: that in %s is refused since %s, the one loaded at %s keeps signing: %v",
 			c.cfg.Source.Place(), since, set.LoadedAt.UTC().Format(time.RFC3339), l.err))
