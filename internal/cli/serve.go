@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -42,7 +41,7 @@ type serveOptions struct {
 	tokenAudiences []string
 	grpcAddr       string
 	secureGRPCAddr string
-	minTLS         string
+	tls            serveTLSOptions
 	httpAddr       string
 	monitoringAddr string
 	logFormat      string
@@ -99,7 +98,7 @@ of itself is only compared with it.`,
 	f.StringSliceVar(&o.tokenAudiences, "token-audience", []string{"istio-ca"}, "`Audience` that a token must name, one of these")
 	f.StringVar(&o.grpcAddr, "grpc-addr", fmt.Sprintf("127.0.0.1:%d", mesh.PortPlaintextXDS), "`Address` of plaintext xDS, without identities; empty turns it off")
 	f.StringVar(&o.secureGRPCAddr, "secure-grpc-addr", fmt.Sprintf(":%d", mesh.PortSecureXDS), "`Address` of xDS and CA over TLS; empty turns it off")
-	f.StringVar(&o.minTLS, "tls-min-version", "1.3", "Oldest `version` of TLS that proxies may speak: 1.3 or 1.2, the latter with ECDHE and AEAD ciphers only")
+	o.tls.bind(f)
 	f.StringVar(&o.httpAddr, "http-addr", ":8080", "`Address` of /ready and /version, and of status pages for callers on loopback; empty turns it off")
 	f.StringVar(&o.monitoringAddr, "monitoring-addr", fmt.Sprintf(":%d", mesh.PortMonitoring), "`Address` of /metrics; empty turns it off")
 	o.clusters.bind(f)
@@ -148,12 +147,8 @@ func (o *serveOptions) run(ctx context.Context, env *Env) error {
 			cfg.SystemNamespace = access.Namespace
 		}
 	}
-	switch o.minTLS {
-	case "1.3":
-	case "1.2":
-		cfg.MinTLS = tls.VersionTLS12
-	default:
-		return usagef("--tls-min-version %q: want 1.3 or 1.2", o.minTLS)
+	if err := o.tls.apply(&cfg); err != nil {
+		return err
 	}
 	if cfg.RemoteDirs, err = clusterDirs("--remote-dir", o.remoteDirs); err != nil {
 		return err

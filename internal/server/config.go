@@ -5,6 +5,7 @@ package server
 
 import (
 	"cmp"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -90,7 +91,10 @@ type Config struct {
 	GRPCAddr       string // plaintext xDS; empty turns it off
 	SecureGRPCAddr string // TLS xDS and CA
 	// MinTLS is the oldest version of TLS, such as tls.VersionTLS12; 0 is 1.3.
-	MinTLS         uint16
+	MinTLS uint16
+	// KeyExchanges are the key exchanges that the secure port speaks, empty for
+	// all that Go does, the post-quantum one first.
+	KeyExchanges   []tls.CurveID
 	HTTPAddr       string // readiness, version, status
 	MonitoringAddr string // metrics
 

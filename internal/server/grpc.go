@@ -85,7 +85,9 @@ func (s *Server) tlsConfig() *tls.Config {
 			if c == nil {
 				return nil, errors.New("the mesh configuration was not read yet")
 			}
-			return c.TLSConfig(s.serving.GetCertificate, s.cfg.MinTLS), nil
+			cfg := c.TLSConfig(s.serving.GetCertificate, s.cfg.MinTLS)
+			cfg.CurvePreferences = s.cfg.KeyExchanges
+			return cfg, nil
 		},
 	}
 }

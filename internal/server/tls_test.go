@@ -92,6 +92,19 @@ func TestCase_K2_PostQuantum(t *testing.T) {
 	}
 }
 
+// K2: where it is required, a client that cannot fails in the handshake.
+func TestCase_K2_PostQuantumIsRequired(t *testing.T) {
+	s := start(t, func(c *Config) { c.KeyExchanges = []tls.CurveID{tls.X25519MLKEM768} })
+	cfg := clientTLS(t, s)
+	if state, err := shake(t, s, cfg); err != nil || state.CurveID != tls.X25519MLKEM768 {
+		t.Errorf("%v with %v, want %v", err, state.CurveID, tls.X25519MLKEM768)
+	}
+	cfg.CurvePreferences = []tls.CurveID{tls.X25519, tls.CurveP256}
+	if _, err := shake(t, s, cfg); err == nil || !strings.Contains(err.Error(), "handshake failure") {
+		t.Errorf("a classical client: %v", err)
+	}
+}
+
 // K3: with nothing but what FIPS 140-3 allows the server starts, serves and
 // signs.
 func TestCase_K3_FIPS(t *testing.T) {

@@ -3,6 +3,7 @@ package agent
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"io/fs"
@@ -52,6 +53,9 @@ func TestAgentRunsEnvoy(t *testing.T) {
 func testAgentRunsEnvoy(t *testing.T, delta string) {
 	t.Helper()
 	ca, plane := catest.New(t), &controlPlane{}
+	if delta == "true" {
+		ca.KeyExchanges = []tls.CurveID{tls.X25519MLKEM768} // agent and Envoy offer what a control plane may require
+	}
 	ca.Serve(t, func(s *grpc.Server) { discoveryv3.RegisterAggregatedDiscoveryServiceServer(s, plane) })
 	dir := shortDir(t)
 	flags := flagsFor(t, ca, dir)

@@ -46,6 +46,8 @@ type CA struct {
 	Addr string
 	// Answer, when set, replaces the answer to a request that was signed.
 	Answer func(chain []string) ([]string, error)
+	// KeyExchanges, when set, are those that Serve speaks.
+	KeyExchanges []tls.CurveID
 
 	mu       sync.Mutex
 	requests []Request
@@ -88,10 +90,11 @@ func (ca *CA) Serve(t testing.TB, register ...func(*grpc.Server)) {
 	clients := x509.NewCertPool()
 	clients.AddCert(ca.Root.Cert)
 	server := grpc.NewServer(grpc.Creds(credentials.NewTLS(&tls.Config{
-		MinVersion:   tls.VersionTLS13,
-		ClientAuth:   tls.VerifyClientCertIfGiven,
-		ClientCAs:    clients,
-		Certificates: []tls.Certificate{{PrivateKey: key, Certificate: [][]byte{leaf.Raw, ca.Authority.Cert.Raw}}},
+		MinVersion:       tls.VersionTLS13,
+		CurvePreferences: ca.KeyExchanges,
+		ClientAuth:       tls.VerifyClientCertIfGiven,
+		ClientCAs:        clients,
+		Certificates:     []tls.Certificate{{PrivateKey: key, Certificate: [][]byte{leaf.Raw, ca.Authority.Cert.Raw}}},
 	})), grpc.WaitForHandlers(true))
 	securityv1.RegisterIstioCertificateServiceServer(server, ca)
 	for _, r := range register {
