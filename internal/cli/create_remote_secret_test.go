@@ -18,14 +18,14 @@ import (
 	"github.com/meshctl/meshctl/test/kube"
 )
 
-// twoClusters are clusters east and west, and a kubeconfig with both.
-func twoClusters(t *testing.T) (east, west *kube.Cluster, kubeconfig string) {
+// twoClusters are clusters cluster1 and cluster2, and a kubeconfig with both.
+func twoClusters(t *testing.T) (cluster1, cluster2 *kube.Cluster, kubeconfig string) {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("needs two API servers")
 	}
-	east, west = kube.Shared(t, "east"), kube.Shared(t, "west")
-	return east, west, east.KubeconfigFile(t) + string(os.PathListSeparator) + west.KubeconfigFile(t)
+	cluster1, cluster2 = kube.Shared(t, "cluster1"), kube.Shared(t, "cluster2")
+	return cluster1, cluster2, cluster1.KubeconfigFile(t) + string(os.PathListSeparator) + cluster2.KubeconfigFile(t)
 }
 
 // result is what a command said.
@@ -86,8 +86,8 @@ func asReader(t *testing.T, c *remotesecret.Cluster, cluster *kube.Cluster, args
 // Each way, piped into kubectl as a user would.
 func TestCreateRemoteSecret(t *testing.T) {
 	t.Parallel()
-	east, west, kubeconfig := twoClusters(t)
-	for _, way := range []struct{ from, to *kube.Cluster }{{east, west}, {west, east}} {
+	cluster1, cluster2, kubeconfig := twoClusters(t)
+	for _, way := range []struct{ from, to *kube.Cluster }{{cluster1, cluster2}, {cluster2, cluster1}} {
 		from, to := way.from, way.to
 		namespace := to.Namespace(t, "create")
 		from.Apply(t, "{apiVersion: v1, kind: Namespace, metadata: {name: "+namespace+"}}")
@@ -125,8 +125,8 @@ func prepared(t *testing.T, from *kube.Cluster, more ...string) (namespace strin
 // A token with an end is bound to a Secret: without that, it is worth nothing.
 func TestCreateRemoteSecretTTL(t *testing.T) {
 	t.Parallel()
-	_, west, kubeconfig := twoClusters(t)
-	namespace, args := prepared(t, west, "--ttl", "1h")
+	_, cluster2, kubeconfig := twoClusters(t)
+	namespace, args := prepared(t, cluster2, "--ttl", "1h")
 	first := decoded(t, must(t, kubeconfig, args...).stdout)
 	r := must(t, kubeconfig, args...)
 	c := decoded(t, r.stdout)
@@ -166,10 +166,10 @@ func TestCreateRemoteSecretTTL(t *testing.T) {
 		t.Error("the account may be another one")
 	}
 
-	asReader(t, c, west, "get", "services", "-A")
-	west.Kubectl(t, "", "delete", "secret", "-n", namespace, bound)
+	asReader(t, c, cluster2, "get", "services", "-A")
+	cluster2.Kubectl(t, "", "delete", "secret", "-n", namespace, bound)
 	ends(t, c)
-	asReader(t, first, west, "get", "services", "-A") // the other one lives
+	asReader(t, first, cluster2, "get", "services", "-A") // the other one lives
 }
 
 // objects are all that is in the namespace, and the roles of the account.
@@ -182,11 +182,11 @@ func objects(t *testing.T, c *kube.Cluster, namespace string) string {
 
 func TestCreateRemoteSecretDryRun(t *testing.T) {
 	t.Parallel()
-	_, west, kubeconfig := twoClusters(t)
-	namespace, args := prepared(t, west)
-	before := objects(t, west, namespace)
+	_, cluster2, kubeconfig := twoClusters(t)
+	namespace, args := prepared(t, cluster2)
+	before := objects(t, cluster2, namespace)
 	r := must(t, kubeconfig, append(args, "--dry-run")...)
-	if after := objects(t, west, namespace); after != before {
+	if after := objects(t, cluster2, namespace); after != before {
 		t.Errorf("it wrote: before\n%s\nafter\n%s", before, after)
 	}
 	for _, want := range []string{"kind: ServiceAccount", "kind: ClusterRole\n", "kind: ClusterRoleBinding", "kind: Secret"} {
@@ -194,11 +194,11 @@ func TestCreateRemoteSecretDryRun(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, r.stdout)
 		}
 	}
-	if !strings.Contains(r.stderr, "would write 4 objects here, and the secret of cluster west with server https://127.0.0.1") {
+	if !strings.Contains(r.stderr, "would write 4 objects here, and the secret of cluster cluster2 with server https://127.0.0.1") {
 		t.Errorf("stderr\n%s", r.stderr)
 	}
 	// What is printed is what would be written.
-	west.Kubectl(t, r.stdout, "apply", "--server-side", "-f", "-")
+	cluster2.Kubectl(t, r.stdout, "apply", "--server-side", "-f", "-")
 	if again := must(t, kubeconfig, append(args, "--dry-run")...); !strings.Contains(again.stderr, "would write 0 objects") {
 		t.Errorf("after it was applied:\n%s%s", again.stdout, again.stderr)
 	}
@@ -207,9 +207,9 @@ func TestCreateRemoteSecretDryRun(t *testing.T) {
 // The token goes into a file that nobody else reads, and into clusters.
 func TestCase_D13_PrivateFile(t *testing.T) {
 	t.Parallel()
-	_, west, kubeconfig := twoClusters(t)
-	_, args := prepared(t, west)
-	path := filepath.Join(t.TempDir(), "west.yaml")
+	_, cluster2, kubeconfig := twoClusters(t)
+	_, args := prepared(t, cluster2)
+	path := filepath.Join(t.TempDir(), "cluster2.yaml")
 	r := must(t, kubeconfig, append(args, "--out", path)...)
 	info, err := os.Stat(path)
 	if err != nil || info.Mode().Perm() != 0o600 {
@@ -227,28 +227,28 @@ func TestCase_D13_PrivateFile(t *testing.T) {
 
 func TestCreateRemoteSecretApply(t *testing.T) {
 	t.Parallel()
-	east, west, kubeconfig := twoClusters(t)
-	namespace, args := prepared(t, west, "--apply", "--to", "east")
+	cluster1, cluster2, kubeconfig := twoClusters(t)
+	namespace, args := prepared(t, cluster2, "--apply", "--to", "cluster1")
 
 	r := meshctl(t, kubeconfig, args...)
-	if r.code != 1 || !strings.Contains(r.stderr, "context east: read namespace "+namespace) {
+	if r.code != 1 || !strings.Contains(r.stderr, "context cluster1: read namespace "+namespace) {
 		t.Errorf("without the namespace: exit %d\n%s", r.code, r.stderr)
 	}
-	if got := west.Kubectl(t, "", "get", "serviceaccounts", "-n", namespace, "-o", "name"); strings.Contains(got, "reader") {
-		t.Errorf("it wrote in west before it knew:\n%s", got)
+	if got := cluster2.Kubectl(t, "", "get", "serviceaccounts", "-n", namespace, "-o", "name"); strings.Contains(got, "reader") {
+		t.Errorf("it wrote in cluster2 before it knew:\n%s", got)
 	}
-	r = meshctl(t, kubeconfig, append(args, "--to", "west")...)
-	if r.code != 1 || !strings.Contains(r.stderr, "context west: this is the cluster that the secret is for") {
+	r = meshctl(t, kubeconfig, append(args, "--to", "cluster2")...)
+	if r.code != 1 || !strings.Contains(r.stderr, "context cluster2: this is the cluster that the secret is for") {
 		t.Errorf("into itself: exit %d\n%s", r.code, r.stderr)
 	}
 
-	east.Apply(t, "{apiVersion: v1, kind: Namespace, metadata: {name: "+namespace+"}}")
+	cluster1.Apply(t, "{apiVersion: v1, kind: Namespace, metadata: {name: "+namespace+"}}")
 	r = must(t, kubeconfig, args...)
-	if r.stdout != "wrote secret "+namespace+"/istio-remote-secret-west in context east\n" {
+	if r.stdout != "wrote secret "+namespace+"/istio-remote-secret-cluster2 in context cluster1\n" {
 		t.Errorf("stdout\n%s", r.stdout)
 	}
-	written := east.Kubectl(t, "", "get", "secret", "-n", namespace, "istio-remote-secret-west", "-o", "yaml")
-	if out := asReader(t, decoded(t, written), west, "get", "nodes"); strings.Contains(out, "rror") {
+	written := cluster1.Kubectl(t, "", "get", "secret", "-n", namespace, "istio-remote-secret-cluster2", "-o", "yaml")
+	if out := asReader(t, decoded(t, written), cluster2, "get", "nodes"); strings.Contains(out, "rror") {
 		t.Errorf("the reader sees\n%s", out)
 	}
 }
@@ -256,10 +256,10 @@ func TestCreateRemoteSecretApply(t *testing.T) {
 // Nothing is written when not all may be, and each missing right is named.
 func TestCreateRemoteSecretRights(t *testing.T) {
 	t.Parallel()
-	_, west, kubeconfig := twoClusters(t)
-	namespace, args := prepared(t, west, "--as", "clerk")
-	before := objects(t, west, namespace)
-	west.Apply(t, `
+	_, cluster2, kubeconfig := twoClusters(t)
+	namespace, args := prepared(t, cluster2, "--as", "clerk")
+	before := objects(t, cluster2, namespace)
+	cluster2.Apply(t, `
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata: {name: clerk}
@@ -282,15 +282,15 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: clerk}]
 		t.Errorf("exit %d, stdout\n%s", r.code, r.stdout)
 	}
 	for _, want := range []string{
-		"context west: you may not create serviceaccounts in " + namespace + "; without it, the account cannot be made",
-		"context west: you may not create clusterroles.rbac.authorization.k8s.io; without it, the account cannot be given its role",
-		"context west: you may not create secrets in " + namespace + "; without it, there is no token",
+		"context cluster2: you may not create serviceaccounts in " + namespace + "; without it, the account cannot be made",
+		"context cluster2: you may not create clusterroles.rbac.authorization.k8s.io; without it, the account cannot be given its role",
+		"context cluster2: you may not create secrets in " + namespace + "; without it, there is no token",
 	} {
 		if !strings.Contains(r.stderr, want) {
 			t.Errorf("no %q in\n%s", want, r.stderr)
 		}
 	}
-	if after := objects(t, west, namespace); after != before {
+	if after := objects(t, cluster2, namespace); after != before {
 		t.Errorf("it wrote: before\n%s\nafter\n%s", before, after)
 	}
 }
@@ -298,14 +298,14 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: clerk}]
 // An account that others made is used as it is; what it lacks is named.
 func TestCreateRemoteSecretLacking(t *testing.T) {
 	t.Parallel()
-	_, west, kubeconfig := twoClusters(t)
-	namespace, args := prepared(t, west, "--create-service-account=false", "--service-account", "poor")
+	_, cluster2, kubeconfig := twoClusters(t)
+	namespace, args := prepared(t, cluster2, "--create-service-account=false", "--service-account", "poor")
 	r := meshctl(t, kubeconfig, args...)
 	if r.code != 1 || !strings.Contains(r.stderr, "failed retrieving service account poor."+namespace+" required for creating the remote secret "+
 		"(hint: try installing a minimal Istio profile on the cluster first, or run with '--create-service-account=true')") {
 		t.Errorf("without the account: exit %d\n%s", r.code, r.stderr)
 	}
-	west.Kubectl(t, "", "create", "serviceaccount", "-n", namespace, "poor")
+	cluster2.Kubectl(t, "", "create", "serviceaccount", "-n", namespace, "poor")
 	r = must(t, kubeconfig, args...)
 	for _, want := range []string{
 		"warn: service account " + namespace + "/poor may not get services, list services, watch services: the cluster has no services",
@@ -321,7 +321,7 @@ func TestCreateRemoteSecretLacking(t *testing.T) {
 		"other":            "secret " + namespace + "/other does not reference ServiceAccount poor",
 	} {
 		if name == "other" {
-			west.Kubectl(t, "", "create", "secret", "generic", "-n", namespace, "other")
+			cluster2.Kubectl(t, "", "create", "secret", "generic", "-n", namespace, "other")
 		}
 		r := meshctl(t, kubeconfig, append(args, "--secret-name", name)...)
 		if r.code != 1 || !strings.Contains(r.stderr, want) {
@@ -333,20 +333,20 @@ func TestCreateRemoteSecretLacking(t *testing.T) {
 // The objects of Istio's own installation are enough, and are not touched.
 func TestCreateRemoteSecretOfIstio(t *testing.T) {
 	t.Parallel()
-	_, west, kubeconfig := twoClusters(t)
-	namespace, args := prepared(t, west)
-	west.Apply(t, strings.ReplaceAll(istioReader, "NAMESPACE", namespace))
+	_, cluster2, kubeconfig := twoClusters(t)
+	namespace, args := prepared(t, cluster2)
+	cluster2.Apply(t, strings.ReplaceAll(istioReader, "NAMESPACE", namespace))
 	r := must(t, kubeconfig, args...)
-	if got := objects(t, west, namespace); strings.Contains(got, "meshctl-reader") || strings.Contains(r.stderr, "may not") {
+	if got := objects(t, cluster2, namespace); strings.Contains(got, "meshctl-reader") || strings.Contains(r.stderr, "may not") {
 		t.Errorf("there are\n%s\nand it says\n%s", got, r.stderr)
 	}
-	asReader(t, decoded(t, r.stdout), west, "get", "endpointslices,pods,nodes,namespaces", "-A")
+	asReader(t, decoded(t, r.stdout), cluster2, "get", "endpointslices,pods,nodes,namespaces", "-A")
 
 	other := must(t, kubeconfig, append(args, "--service-account", "another", "--rbac", "istio")...)
-	if c := decoded(t, other.stdout); !strings.Contains(asReader(t, c, west, "auth", "whoami"), namespace+":another") {
+	if c := decoded(t, other.stdout); !strings.Contains(asReader(t, c, cluster2, "auth", "whoami"), namespace+":another") {
 		t.Error("the account that is asked for is not the one that is bound")
 	} else {
-		asReader(t, c, west, "get", "secrets", "-A")
+		asReader(t, c, cluster2, "get", "secrets", "-A")
 	}
 }
 
@@ -379,18 +379,18 @@ subjects: [{kind: ServiceAccount, name: istio-reader-service-account, namespace:
 // A role for some namespaces reads nothing of the others, and shrinks.
 func TestCreateRemoteSecretNamespaces(t *testing.T) {
 	t.Parallel()
-	_, west, kubeconfig := twoClusters(t)
-	one, two := west.Namespace(t, "one"), west.Namespace(t, "two")
-	_, args := prepared(t, west)
+	_, cluster2, kubeconfig := twoClusters(t)
+	one, two := cluster2.Namespace(t, "one"), cluster2.Namespace(t, "two")
+	_, args := prepared(t, cluster2)
 	c := decoded(t, must(t, kubeconfig, append(args, "--namespaces", one+","+two, "--credential-namespaces", two)...).stdout)
 	if !slices.Equal(c.Namespaces, []string{one, two}) || !slices.Equal(c.CredentialNamespaces, []string{two}) {
 		t.Errorf("the control plane would read %v, Secrets of %v", c.Namespaces, c.CredentialNamespaces)
 	}
-	asReader(t, c, west, "get", "services,endpointslices,pods", "-n", one)
-	asReader(t, c, west, "get", "services,endpointslices,pods,secrets", "-n", two)
-	asReader(t, c, west, "get", "namespaces,nodes")
+	asReader(t, c, cluster2, "get", "services,endpointslices,pods", "-n", one)
+	asReader(t, c, cluster2, "get", "services,endpointslices,pods,secrets", "-n", two)
+	asReader(t, c, cluster2, "get", "namespaces,nodes")
 	access := accessOf(t, c)
-	reader, err := mint.Connect("west", access)
+	reader, err := mint.Connect("cluster2", access)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -423,19 +423,19 @@ func TestCreateRemoteSecretNamespaces(t *testing.T) {
 
 func TestCreateRemoteSecretServerAuto(t *testing.T) {
 	t.Parallel()
-	_, west, kubeconfig := twoClusters(t)
-	namespace, args := prepared(t, west, "--server", "auto")
-	before := objects(t, west, namespace)
+	_, cluster2, kubeconfig := twoClusters(t)
+	namespace, args := prepared(t, cluster2, "--server", "auto")
+	before := objects(t, cluster2, namespace)
 	r := meshctl(t, kubeconfig, args...)
 	if r.code != 1 || !strings.Contains(r.stderr, "loopback addresses only") || !strings.Contains(r.stderr, "NAMED BY") ||
 		!strings.Contains(r.stderr, "works, but is the reader's own machine, CA: the service account's") {
 		t.Errorf("exit %d\n%s", r.code, r.stderr)
 	}
-	if after := objects(t, west, namespace); after != before {
+	if after := objects(t, cluster2, namespace); after != before {
 		t.Errorf("it wrote: before\n%s\nafter\n%s", before, after)
 	}
 	r = must(t, kubeconfig, append(args, "--force")...)
-	if c := decoded(t, r.stdout); c.Server.Server != "https://"+west.Addr() {
+	if c := decoded(t, r.stdout); c.Server.Server != "https://"+cluster2.Addr() {
 		t.Errorf("server %s", c.Server.Server)
 	}
 }
@@ -453,7 +453,7 @@ func TestCreateRemoteSecretUsage(t *testing.T) {
 		"--ttl 1h --secret-name a":    "leave --ttl out",
 		"--ca none":                   "want auto, sa, kubeconfig, file:FILE or system",
 		"--apply":                     "--apply and --to CONTEXT go together",
-		"--to east":                   "--apply and --to CONTEXT go together",
+		"--to cluster1":               "--apply and --to CONTEXT go together",
 		"-n a/b":                      "is not a DNS label",
 		"--rbac admin":                "use minimal or istio",
 		"--rbac istio --namespaces a": "are for --rbac minimal",
@@ -475,8 +475,8 @@ func TestCreateRemoteSecretUsage(t *testing.T) {
 // What a plug-in of the reader needs gets into the secret; there is no token.
 func TestCreateRemoteSecretPlugin(t *testing.T) {
 	t.Parallel()
-	_, west, kubeconfig := twoClusters(t)
-	_, args := prepared(t, west, "--auth-type", "plugin", "--auth-plugin-name", "oidc", "--auth-plugin-config", "client-id=meshctl,idp-issuer-url=https://login.example.com")
+	_, cluster2, kubeconfig := twoClusters(t)
+	_, args := prepared(t, cluster2, "--auth-type", "plugin", "--auth-plugin-name", "oidc", "--auth-plugin-config", "client-id=meshctl,idp-issuer-url=https://login.example.com")
 	c := decoded(t, must(t, kubeconfig, args...).stdout)
 	p := c.User.AuthProvider
 	if p == nil || p.Name != "oidc" || p.Config["client-id"] != "meshctl" || p.Config["idp-issuer-url"] != "https://login.example.com" || c.User.Token != "" {

@@ -46,7 +46,7 @@ is refused or broken.`,
 	o.kube.bind(fs)
 	o.namespace.bind(fs, "Namespace of the secrets")
 	fs.StringVar(&o.context, "context", "", "Kubeconfig `context` of the cluster, without files (default the current one)")
-	fs.StringSliceVar(&o.allow, "allow", nil, "What the control plane is told to let pass, as `CLUSTER=CODE`; may be repeated")
+	fs.StringSliceVar(&o.allow, "insecure-remote", nil, "What the control plane is told to let pass by the flag of the same name, as `CLUSTER=WHAT`; may be repeated")
 	fs.BoolVar(&o.inPod, "in-pod", false, "The control plane runs in a pod, where loopback addresses are its own")
 	fs.VarP(&o.output, "output", "o", "Output `format`: table, json or yaml")
 	o.kube.contextFlags(env, cmd, "context")
@@ -56,7 +56,7 @@ is refused or broken.`,
 func (o *remoteSecretCheckOptions) run(ctx context.Context, env *Env) error {
 	allow, err := remotesecret.ParseAllow(o.allow)
 	if err != nil {
-		return usagef("--allow: %w", err)
+		return usagef("--insecure-remote: %w", err)
 	}
 	clusters, err := o.read(ctx, env)
 	if err != nil {

@@ -37,13 +37,13 @@ into their remote secrets, wait until every replica of their control planes says
 that it reads the cluster with it, and only then end the old one.
 
 --to has to name every cluster that has the secret: the old token ends for all.
---replica names the monitoring address of each replica of their control planes,
-as meshctl serve --debug-address has it; kubectl port-forward leads there.
+--replica names the address of each replica of their control planes, that of
+meshctl serve --http-addr; kubectl port-forward leads there.
 
 A rotation that was interrupted, or whose replicas took too long, goes on when
 the command is run again. Until it is finished the old secret is kept beside the
 new one, as NAME-previous, and --abort puts it back and ends the new token.`,
-		Example: `  meshctl remote-secret rotate --from west --to east,north --replica 127.0.0.1:15014,127.0.0.1:25014
+		Example: `  meshctl remote-secret rotate --from west --to east,north --replica 127.0.0.1:8080,127.0.0.1:18080
 
   # take it back
   meshctl remote-secret rotate --from west --to east,north --abort`,
@@ -56,7 +56,7 @@ new one, as NAME-previous, and --abort puts it back and ends the new token.`,
 	fs.StringSliceVar(&o.to, "to", nil, "Kubeconfig `context`s of the clusters that have its remote secret (required)")
 	fs.StringVar(&o.name, "name", "", "Name of the cluster (default that of the context)")
 	durationVar(fs, &o.ttl, "ttl", 0, "Life of the new token, at least 10m; 0 makes it like the old one")
-	fs.StringSliceVar(&o.replicas, "replica", nil, "Monitoring `address` of a replica, host:port; may be repeated")
+	fs.StringSliceVar(&o.replicas, "replica", nil, "HTTP `address` of a replica, host:port; may be repeated")
 	durationVar(fs, &o.timeout, "timeout", 5*time.Minute, "How long to wait for the replicas")
 	fs.BoolVar(&o.noWait, "no-wait", false, "End the old token without asking any replica")
 	fs.BoolVar(&o.abort, "abort", false, "Put the old credential back, and end the new one")

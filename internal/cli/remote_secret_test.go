@@ -26,8 +26,8 @@ import (
 // TestCase_D2: no command runs what a remote secret names.
 func TestCase_D2_NoCommandRunsPlugins(t *testing.T) {
 	t.Parallel()
-	_, west, kubeconfig := twoClusters(t)
-	namespace := west.Namespace(t, "plugin")
+	_, cluster2, kubeconfig := twoClusters(t)
+	namespace := cluster2.Namespace(t, "plugin")
 	ran := filepath.Join(t.TempDir(), "ran")
 	secret := corev1.Secret{StringData: map[string]string{"evil": `apiVersion: v1
 kind: Config
@@ -42,7 +42,7 @@ contexts: [{name: e, context: {cluster: e, user: e}}]
 	if err != nil {
 		t.Fatal(err)
 	}
-	west.Apply(t, string(text))
+	cluster2.Apply(t, string(text))
 	path := filepath.Join(t.TempDir(), "evil.yaml")
 	if err := os.WriteFile(path, text, 0o600); err != nil {
 		t.Fatal(err)
@@ -53,11 +53,11 @@ contexts: [{name: e, context: {cluster: e, user: e}}]
 		want string
 	}{
 		"check of a file":    {[]string{"remote-secret", "check", path}, 3, "exec is not allowed"},
-		"check of a cluster": {[]string{"remote-secret", "check", "--context", "west", "-n", namespace}, 3, "users[0].user.exec"},
-		"list":               {[]string{"remote-secret", "list", "--context", "west", "-n", namespace}, 0, "evil"},
-		"rotate":             {[]string{"remote-secret", "rotate", "--from", "east", "--name", "evil", "--to", "west", "-n", namespace, "--no-wait"}, 1, "no token of a service account"},
+		"check of a cluster": {[]string{"remote-secret", "check", "--context", "cluster2", "-n", namespace}, 3, "users[0].user.exec"},
+		"list":               {[]string{"remote-secret", "list", "--context", "cluster2", "-n", namespace}, 0, "evil"},
+		"rotate":             {[]string{"remote-secret", "rotate", "--from", "cluster1", "--name", "evil", "--to", "cluster2", "-n", namespace, "--no-wait"}, 1, "no token of a service account"},
 		"delete": {
-			[]string{"remote-secret", "delete", "evil", "--from", "west", "--revoke-in", "east", "-n", namespace},
+			[]string{"remote-secret", "delete", "evil", "--from", "cluster2", "--revoke-in", "cluster1", "-n", namespace},
 			1, "no token of a service account",
 		},
 	} {
@@ -73,46 +73,46 @@ contexts: [{name: e, context: {cluster: e, user: e}}]
 
 func TestRemoteSecretCheckAndList(t *testing.T) {
 	t.Parallel()
-	_, west, kubeconfig := twoClusters(t)
-	namespace, args := prepared(t, west, "--ttl", "1h")
+	_, cluster2, kubeconfig := twoClusters(t)
+	namespace, args := prepared(t, cluster2, "--ttl", "1h")
 	r := must(t, kubeconfig, args...)
-	west.Kubectl(t, r.stdout, "apply", "-f", "-")
+	cluster2.Kubectl(t, r.stdout, "apply", "-f", "-")
 	c := decoded(t, r.stdout)
 
-	checked := must(t, kubeconfig, "remote-secret", "check", "--context", "west", "-n", namespace)
+	checked := must(t, kubeconfig, "remote-secret", "check", "--context", "cluster2", "-n", namespace)
 	if !strings.Contains(checked.stdout, "loopback") || !strings.Contains(checked.stderr, "1 cluster can be used") {
 		t.Errorf("loopback is a warning:\n%s%s", checked.stdout, checked.stderr)
 	}
-	checked = meshctl(t, kubeconfig, "remote-secret", "check", "--context", "west", "-n", namespace, "--in-pod", "-o", "json")
+	checked = meshctl(t, kubeconfig, "remote-secret", "check", "--context", "cluster2", "-n", namespace, "--in-pod", "-o", "json")
 	var findings []remotesecret.Finding
 	if err := json.Unmarshal([]byte(checked.stdout), &findings); err != nil || checked.code != 3 || len(findings) != 1 || findings[0].Severity != remotesecret.Refused {
 		t.Errorf("in a pod: exit %d, error %v\n%s%s", checked.code, err, checked.stdout, checked.stderr)
 	}
-	must(t, kubeconfig, "remote-secret", "check", "--context", "west", "-n", namespace, "--in-pod", "--allow", "west=loopback")
+	must(t, kubeconfig, "remote-secret", "check", "--context", "cluster2", "-n", namespace, "--in-pod", "--insecure-remote", "cluster2=loopback")
 
-	list := must(t, kubeconfig, "remote-secret", "list", "--context", "west", "-n", namespace)
-	for _, want := range []string{"west", namespace + "/istio-remote-secret-west", c.Server.Server, ", renewed", c.CredentialHash()} {
+	list := must(t, kubeconfig, "remote-secret", "list", "--context", "cluster2", "-n", namespace)
+	for _, want := range []string{"cluster2", namespace + "/istio-remote-secret-cluster2", c.Server.Server, ", renewed", c.CredentialHash()} {
 		if !strings.Contains(list.stdout, want) {
 			t.Errorf("no %q in\n%s", want, list.stdout)
 		}
 	}
-	for _, out := range []result{checked, list, must(t, kubeconfig, "remote-secret", "list", "--context", "west", "-n", namespace, "-o", "yaml")} {
+	for _, out := range []result{checked, list, must(t, kubeconfig, "remote-secret", "list", "--context", "cluster2", "-n", namespace, "-o", "yaml")} {
 		if strings.Contains(out.stdout+out.stderr, c.User.Token) {
 			t.Error("the token is printed")
 		}
 	}
-	if r := meshctl(t, kubeconfig, "remote-secret", "check", "--allow", "west=all"); r.code != 2 {
-		t.Errorf("--allow west=all: exit %d, %s", r.code, r.stderr)
+	if r := meshctl(t, kubeconfig, "remote-secret", "check", "--insecure-remote", "cluster2=all"); r.code != 2 {
+		t.Errorf("--insecure-remote cluster2=all: exit %d, %s", r.code, r.stderr)
 	}
 }
 
 // linked makes a namespace in both clusters.
-func linked(t *testing.T) (east, west *kube.Cluster, kubeconfig, namespace string) {
+func linked(t *testing.T) (cluster1, cluster2 *kube.Cluster, kubeconfig, namespace string) {
 	t.Helper()
-	east, west, kubeconfig = twoClusters(t)
-	namespace = east.Namespace(t, "link")
-	west.Apply(t, "{apiVersion: v1, kind: Namespace, metadata: {name: "+namespace+"}}")
-	return east, west, kubeconfig, namespace
+	cluster1, cluster2, kubeconfig = twoClusters(t)
+	namespace = cluster1.Namespace(t, "link")
+	cluster2.Apply(t, "{apiVersion: v1, kind: Namespace, metadata: {name: "+namespace+"}}")
+	return cluster1, cluster2, kubeconfig, namespace
 }
 
 // held is the remote secret of a cluster, as another one has it.
@@ -152,36 +152,36 @@ func accessOf(t *testing.T, c *remotesecret.Cluster) *rest.Config {
 
 func TestMulticlusterLink(t *testing.T) {
 	t.Parallel()
-	east, west, kubeconfig, namespace := linked(t)
+	cluster1, cluster2, kubeconfig, namespace := linked(t)
 	for _, more := range [][]string{nil, {"--ttl", "1h"}} {
-		args := append([]string{"multicluster", "link", "east", "west", "-n", namespace}, more...)
+		args := append([]string{"multicluster", "link", "cluster1", "cluster2", "-n", namespace}, more...)
 		r := must(t, kubeconfig, args...)
-		if r.stdout != "2 clusters linked\n" || !strings.Contains(r.stderr, "[1/2] wrote secret of cluster east in context west\n[2/2] wrote secret of cluster west in context east\n") {
+		if r.stdout != "2 clusters linked\n" || !strings.Contains(r.stderr, "[1/2] wrote secret of cluster cluster1 in context cluster2\n[2/2] wrote secret of cluster cluster2 in context cluster1\n") {
 			t.Errorf("%s%s", r.stdout, r.stderr)
 		}
-		inWest, inEast := held(t, west, namespace, "east"), held(t, east, namespace, "west")
-		asReader(t, inWest, east, "get", "services", "-A")
-		asReader(t, inEast, west, "get", "services", "-A")
+		inWest, inEast := held(t, cluster2, namespace, "cluster1"), held(t, cluster1, namespace, "cluster2")
+		asReader(t, inWest, cluster1, "get", "services", "-A")
+		asReader(t, inEast, cluster2, "get", "services", "-A")
 		r = must(t, kubeconfig, args...)
-		if held(t, west, namespace, "east").Hash != inWest.Hash || held(t, east, namespace, "west").Hash != inEast.Hash {
+		if held(t, cluster2, namespace, "cluster1").Hash != inWest.Hash || held(t, cluster1, namespace, "cluster2").Hash != inEast.Hash {
 			t.Errorf("a second call changes secrets:\n%s", r.stderr)
 		}
 	}
 	for range 2 {
-		must(t, kubeconfig, "multicluster", "unlink", "east", "west", "-n", namespace)
-		for _, c := range []*kube.Cluster{east, west} {
+		must(t, kubeconfig, "multicluster", "unlink", "cluster1", "cluster2", "-n", namespace)
+		for _, c := range []*kube.Cluster{cluster1, cluster2} {
 			if got := c.Kubectl(t, "", "get", "secrets", "-n", namespace, "-l", "istio/multiCluster=true", "-o", "name"); got != "" {
 				t.Errorf("left are\n%s", got)
 			}
 		}
 	}
 	for args, want := range map[string]string{
-		"east":                       "at least two",
-		"east west --name north=n":   "is none of east, west",
-		"east west --name east=a.b":  "is not a valid DNS 1123 label",
-		"east west --ttl 1m":         "no token less than 10m",
-		"east west --name east=west": "would both be cluster west",
-		"east east":                  "are the same cluster",
+		"cluster1":                                   "at least two",
+		"cluster1 cluster2 --name north=n":           "is none of cluster1, cluster2",
+		"cluster1 cluster2 --name cluster1=a.b":      "is not a valid DNS 1123 label",
+		"cluster1 cluster2 --ttl 1m":                 "no token less than 10m",
+		"cluster1 cluster2 --name cluster1=cluster2": "would both be cluster cluster2",
+		"cluster1 cluster1":                          "are the same cluster",
 	} {
 		r := meshctl(t, kubeconfig, append([]string{"multicluster", "link", "-n", namespace}, strings.Fields(args)...)...)
 		if r.code == 0 || !strings.Contains(r.stderr, want) {
@@ -190,7 +190,7 @@ func TestMulticlusterLink(t *testing.T) {
 	}
 }
 
-// fakeReplica is a control plane that says with which credential it reads west.
+// fakeReplica is a control plane that says with which credential it reads cluster2.
 type fakeReplica struct {
 	mu         sync.Mutex
 	state      string
@@ -200,7 +200,7 @@ type fakeReplica struct {
 
 func (r *fakeReplica) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	r.mu.Lock()
-	fmt.Fprintf(w, `{"Clusters":[{"Cluster":"own","State":"synced"},{"Cluster":"west","State":%q,"Credential":%q}]}`, r.state, r.credential)
+	fmt.Fprintf(w, `{"Clusters":[{"Cluster":"own","State":"synced"},{"Cluster":"cluster2","State":%q,"Credential":%q}]}`, r.state, r.credential)
 	r.mu.Unlock()
 	select {
 	case r.asked <- struct{}{}:
@@ -216,63 +216,63 @@ func (r *fakeReplica) is(state, credential string) {
 
 func TestRemoteSecretRotate(t *testing.T) {
 	t.Parallel()
-	east, west, kubeconfig, namespace := linked(t)
+	cluster1, cluster2, kubeconfig, namespace := linked(t)
 	for _, more := range [][]string{nil, {"--ttl", "1h"}} {
-		must(t, kubeconfig, append([]string{"create-remote-secret", "--context", "west", "--name", "west", "-n", namespace, "--apply", "--to", "east"}, more...)...)
-		before := held(t, east, namespace, "west")
+		must(t, kubeconfig, append([]string{"create-remote-secret", "--context", "cluster2", "--name", "cluster2", "-n", namespace, "--apply", "--to", "cluster1"}, more...)...)
+		before := held(t, cluster1, namespace, "cluster2")
 		slow := &fakeReplica{state: "synced", credential: before.CredentialHash(), asked: make(chan struct{}, 1)}
 		server := httptest.NewServer(slow)
 		t.Cleanup(server.Close)
-		args := []string{"remote-secret", "rotate", "--from", "west", "--to", "east", "-n", namespace, "--replica", strings.TrimPrefix(server.URL, "http://")}
+		args := []string{"remote-secret", "rotate", "--from", "cluster2", "--to", "cluster1", "-n", namespace, "--replica", strings.TrimPrefix(server.URL, "http://")}
 
 		// A replica that stays behind keeps the old credential alive.
 		r := meshctl(t, kubeconfig, append(args, "--timeout", "2s")...)
 		if r.code != 1 || !strings.Contains(r.stderr, "uses credential "+before.CredentialHash()) || !strings.Contains(r.stderr, "the old credential is kept") {
 			t.Errorf("exit %d\n%s%s", r.code, r.stdout, r.stderr)
 		}
-		next := held(t, east, namespace, "west")
+		next := held(t, cluster1, namespace, "cluster2")
 		if next.CredentialHash() == before.CredentialHash() || next.Renewed != before.Renewed || next.Server.Server != before.Server.Server {
 			t.Errorf("new credential %s, old %s", next.CredentialHash(), before.CredentialHash())
 		}
 		for _, c := range []*remotesecret.Cluster{before, next} {
-			asReader(t, c, west, "get", "services", "-A")
+			asReader(t, c, cluster2, "get", "services", "-A")
 		}
-		must(t, kubeconfig, "remote-secret", "rotate", "--from", "west", "--to", "east", "-n", namespace, "--abort")
-		if back := held(t, east, namespace, "west"); back.Hash != before.Hash || back.Renewed != before.Renewed {
+		must(t, kubeconfig, "remote-secret", "rotate", "--from", "cluster2", "--to", "cluster1", "-n", namespace, "--abort")
+		if back := held(t, cluster1, namespace, "cluster2"); back.Hash != before.Hash || back.Renewed != before.Renewed {
 			t.Error("the old secret is not back")
 		}
-		asReader(t, before, west, "get", "services", "-A")
+		asReader(t, before, cluster2, "get", "services", "-A")
 		ends(t, next)
 
 		// When it follows, the old one ends.
 		done := make(chan result, 1)
 		go func() { done <- meshctl(t, kubeconfig, args...) }()
-		for next = held(t, east, namespace, "west"); next.Hash == before.Hash; next = held(t, east, namespace, "west") {
+		for next = held(t, cluster1, namespace, "cluster2"); next.Hash == before.Hash; next = held(t, cluster1, namespace, "cluster2") {
 		}
 		slow.is("syncing", next.CredentialHash())
 		for range 2 { // one answer may be of before
 			<-slow.asked
 		}
-		asReader(t, before, west, "get", "services", "-A")
+		asReader(t, before, cluster2, "get", "services", "-A")
 		slow.is("synced", next.CredentialHash())
 		if r := <-done; r.code != 0 || !strings.Contains(r.stdout, "has credential "+next.CredentialHash()+", and the old one has ended") {
 			t.Errorf("exit %d\n%s%s", r.code, r.stdout, r.stderr)
 		}
-		asReader(t, next, west, "get", "services", "-A")
+		asReader(t, next, cluster2, "get", "services", "-A")
 		ends(t, before)
-		if got := east.Kubectl(t, "", "get", "secrets", "-n", namespace, "-o", "name"); strings.Contains(got, "previous") {
+		if got := cluster1.Kubectl(t, "", "get", "secrets", "-n", namespace, "-o", "name"); strings.Contains(got, "previous") {
 			t.Errorf("left are\n%s", got)
 		}
-		must(t, kubeconfig, "remote-secret", "delete", "west", "--from", "east", "--revoke-in", "west", "-n", namespace)
+		must(t, kubeconfig, "remote-secret", "delete", "cluster2", "--from", "cluster1", "--revoke-in", "cluster2", "-n", namespace)
 		ends(t, next)
 	}
 	for args, want := range map[string]string{
-		"--from west":           "--from and --to are required",
-		"--from west --to east": "name the replicas",
-		"--from west --to east --no-wait --replica a:1": "name the replicas",
-		"--from west --to east --replica a":             "want host:port",
-		"--from west --to east --no-wait --ttl 1m":      "no token less than 10m",
-		"--from west --to east --abort -n " + namespace: "there is no secret",
+		"--from cluster2":                                       "--from and --to are required",
+		"--from cluster2 --to cluster1":                         "name the replicas",
+		"--from cluster2 --to cluster1 --no-wait --replica a:1": "name the replicas",
+		"--from cluster2 --to cluster1 --replica a":             "want host:port",
+		"--from cluster2 --to cluster1 --no-wait --ttl 1m":      "no token less than 10m",
+		"--from cluster2 --to cluster1 --abort -n " + namespace: "there is no secret",
 	} {
 		r := meshctl(t, kubeconfig, append([]string{"remote-secret", "rotate"}, strings.Fields(args)...)...)
 		if r.code == 0 || !strings.Contains(r.stderr, want) {
