@@ -221,12 +221,12 @@ func (l *Lease) note(ctx context.Context, err error) {
 	before := l.problem
 	l.problem = err
 	l.mu.Unlock()
-	lease := slog.String("lease", l.cfg.Namespace+"/"+LeaseName)
+	lease := l.cfg.Namespace + "/" + LeaseName
 	switch {
 	case err != nil && before == nil:
-		l.cfg.Log.Warn("this replica cannot write to Kubernetes without the Lease, trying again", lease, "error", err,
+		l.cfg.Log.Warn("this replica cannot write to Kubernetes without the Lease, trying again", "lease", lease, "error", err,
 			"fix", "grant get, create and update on leases.coordination.k8s.io in the system namespace")
 	case err == nil && before != nil:
-		l.cfg.Log.Info("this replica can get the Lease again", lease)
+		l.cfg.Log.Info("this replica can get the Lease again", "lease", lease)
 	}
 }
