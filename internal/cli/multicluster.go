@@ -20,11 +20,13 @@ func newMulticlusterCmd(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "multicluster",
 		Short: "Join clusters to a mesh",
-		Long:  "Join clusters to a mesh, and take them out of it.",
+		Long:  "Join clusters to a mesh, take them out of it, and say what part they take in load balancing.",
 		Example: `  meshctl multicluster link east west north
-  meshctl multicluster unlink east north`,
+  meshctl multicluster unlink east north
+  meshctl multicluster drain west --context east,north`,
 	}
-	cmd.AddCommand(newMulticlusterLinkCmd(env), newMulticlusterUnlinkCmd(env))
+	cmd.AddCommand(newMulticlusterLinkCmd(env), newMulticlusterUnlinkCmd(env),
+		newMulticlusterDrainCmd(env), newMulticlusterUndrainCmd(env), newMulticlusterWeightCmd(env))
 	return cmd
 }
 

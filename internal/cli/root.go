@@ -40,6 +40,7 @@ func constructors() []func(*Env) *cobra.Command {
 		newMulticlusterCmd,
 		newProxyConfigCmd,
 		newRemoteSecretCmd,
+		newRemoteClustersCmd,
 		newServeCmd,
 		newTokenCmd,
 		newVersionCmd,

@@ -405,3 +405,22 @@ func TestKubeconfigDirectory(t *testing.T) {
 func pemOf(server *httptest.Server) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 }
+
+// TestDrainByConfigMap: the settings in the own cluster count, and stop to
+// count when they are gone.
+func TestDrainByConfigMap(t *testing.T) {
+	t.Parallel()
+	r := startReal(t)
+	remote := kube.Shared(t, "remote")
+	helloIn(t, remote, r.sample, "10.2.0.1")
+	r.put("a", label(), map[string]string{"c2": kubeconfig(remote, 0)})
+	r.until("read", r.has("10.1.0.1", "10.2.0.1"))
+	drained := func() bool {
+		eps := r.registry.Current().Endpoints.Get(r.host).ByPort["http"]
+		return len(eps) == 2 && eps[1].Drained && eps[1].Weight == 1 && eps[0].Weight == 2 && r.status("c2").Drained
+	}
+	r.own.Apply(t, fmt.Sprintf("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: meshctl-clusters, namespace: %s}\ndata:\n  clusters.yaml: |\n    clusters: {c2: {drain: true, weight: 50}}\n", r.system))
+	r.until("drained", drained)
+	r.own.Kubectl(t, "", "delete", "configmap", "meshctl-clusters", "-n", r.system)
+	r.until("not drained", func() bool { return !drained() && !r.status("c2").Drained })
+}

@@ -1,0 +1,129 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/multicluster"
+)
+
+// clusterSettingOptions change what is set for one cluster.
+type clusterSettingOptions struct {
+	kube      kubeFlags
+	namespace namespaceFlags
+	contexts  []string
+	configDir string
+}
+
+func (o *clusterSettingOptions) command(env *Env, cmd *cobra.Command, args int, change func([]string) (func(*mesh.ClusterSetting), string, error)) *cobra.Command {
+	cmd.Args = func(_ *cobra.Command, given []string) error {
+		if len(given) != args || !mesh.ClusterID(given[0]).Valid() {
+			return errors.New("want " + cmd.Use)
+		}
+		return nil
+	}
+	cmd.RunE = func(cmd *cobra.Command, given []string) error {
+		set, done, err := change(given)
+		if err != nil {
+			return err
+		}
+		return o.run(cmd.Context(), env, mesh.ClusterID(given[0]), set, done)
+	}
+	f := cmd.Flags()
+	o.kube.bind(f)
+	o.namespace.bind(f, "Namespace of the ConfigMap meshctl-clusters")
+	f.StringSliceVar(&o.contexts, "context", nil, "`Contexts` of the clusters whose control planes are told (default: the current one)")
+	f.StringVar(&o.configDir, "config-dir", "", "`Directory` of a control plane without Kubernetes, instead of contexts")
+	o.kube.contextFlags(env, cmd, "context")
+	return cmd
+}
+
+func (o *clusterSettingOptions) run(ctx context.Context, env *Env, id mesh.ClusterID, set func(*mesh.ClusterSetting), done string) error {
+	namespace, err := o.namespace.value()
+	if err != nil {
+		return err
+	}
+	change := func(s mesh.ClusterSettings) {
+		c := s[id]
+		set(&c)
+		s[id] = c
+	}
+	if o.configDir != "" {
+		if len(o.contexts) > 0 {
+			return usagef("--config-dir and --context: settings are in a directory or in clusters")
+		}
+		path, err := multicluster.ChangeSettingsFile(o.configDir, namespace, change)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(env.Stdout, "cluster %s: %s (%s)\n", id, done, path)
+		return nil
+	}
+	contexts := o.contexts
+	if len(contexts) == 0 {
+		contexts = []string{""}
+	}
+	for _, name := range contexts {
+		c, err := o.kube.connect(env, name)
+		if err != nil {
+			return err
+		}
+		if err := c.ChangeSettings(ctx, namespace, change); err != nil {
+			return err
+		}
+		fmt.Fprintf(env.Stdout, "cluster %s: %s (%s)\n", id, done, c.Name)
+	}
+	return nil
+}
+
+func newMulticlusterDrainCmd(env *Env) *cobra.Command {
+	return new(clusterSettingOptions).command(env, &cobra.Command{
+		Use:   "drain CLUSTER",
+		Short: "Take a cluster out of load balancing, where others have its services",
+		Long: `Take the endpoints of a cluster out of load balancing where other clusters have
+healthy ones that a proxy can reach. Nothing is deleted: no secret, no service, no
+endpoint of a service that only this cluster has. Every control plane that reads
+the settings does so, also after a restart, until undrain.`,
+		Example: `  meshctl multicluster drain west --context east,north
+  meshctl multicluster drain cluster2 --config-dir ./cluster1`,
+	}, 1, func([]string) (func(*mesh.ClusterSetting), string, error) {
+		return func(c *mesh.ClusterSetting) { c.Drain = true }, "drained", nil
+	})
+}
+
+func newMulticlusterUndrainCmd(env *Env) *cobra.Command {
+	return new(clusterSettingOptions).command(env, &cobra.Command{
+		Use:     "undrain CLUSTER",
+		Short:   "Let a drained cluster take part in load balancing again",
+		Long:    "Let a cluster that was drained take part in load balancing again.",
+		Example: "  meshctl multicluster undrain west --context east,north",
+	}, 1, func([]string) (func(*mesh.ClusterSetting), string, error) {
+		return func(c *mesh.ClusterSetting) { c.Drain = false }, "takes part in load balancing", nil
+	})
+}
+
+func newMulticlusterWeightCmd(env *Env) *cobra.Command {
+	return new(clusterSettingOptions).command(env, &cobra.Command{
+		Use:   "weight CLUSTER PERCENT",
+		Short: "Give the endpoints of a cluster a larger or smaller share of the load",
+		Long: `Give each endpoint of a cluster this share of the load of one elsewhere, in
+percent, 1 to 1000; 100 is the usual one.`,
+		Example: `  # a new cluster takes a tenth at first
+  meshctl multicluster weight west 10 --context east,west`,
+	}, 2, func(args []string) (func(*mesh.ClusterSetting), string, error) {
+		n, err := strconv.ParseUint(args[1], 10, 32)
+		if err != nil || n < 1 || n > mesh.MaxWeight {
+			return nil, "", usagef("weight %q: want 1 to %d percent", args[1], mesh.MaxWeight)
+		}
+		weight := uint32(n)
+		if weight == 100 {
+			weight = 0
+		}
+		return func(c *mesh.ClusterSetting) { c.Weight = weight }, fmt.Sprintf("weight %d%%", n), nil
+	})
+}

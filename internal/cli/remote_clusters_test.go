@@ -1,0 +1,114 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/server"
+)
+
+// remoteClusters runs the command and returns its exit code and output.
+func remoteClusters(t *testing.T, args ...string) (int, string, string) {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	code := Run(ctx, &Env{
+		Stdin: strings.NewReader(""), Stdout: &stdout, Stderr: &stderr, Now: time.Now,
+		LookupEnv: func(string) (string, bool) { return "", false },
+	}, args)
+	return code, stdout.String(), stderr.String()
+}
+
+// TestRemoteClusters asks a control plane whose other cluster is not there,
+// waits until it is, drains it and sees that.
+func TestRemoteClusters(t *testing.T) {
+	t.Parallel()
+	own, away := t.TempDir(), filepath.Join(t.TempDir(), "cluster2")
+	service := func(dir, ip string) {
+		t.Helper()
+		text := fmt.Sprintf(`apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: apps}
+spec: {clusterIP: 10.96.0.1, ports: [{name: http, port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-x, namespace: apps, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: http, port: 80}]
+endpoints: [{addresses: [%s], conditions: {ready: true}}]
+`, ip)
+		if err := os.WriteFile(filepath.Join(dir, "web.yaml"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	service(own, "10.1.0.1")
+	debug := freeAddr(t)
+	s, err := server.New(server.Config{
+		ClusterID: "cluster1", ConfigDir: own, StateDir: filepath.Join(t.TempDir(), "state"), TokenAudiences: []string{"istio-ca"},
+		RemoteDirs: []server.ClusterDir{{Cluster: "cluster2", Dir: away}}, RemoteTimeout: 10 * time.Millisecond,
+		GRPCAddr: freeAddr(t), HTTPAddr: debug,
+		Log: slog.New(slog.DiscardHandler), Now: time.Now, Rand: rand.Reader,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+
+	code, stdout, stderr := remoteClusters(t, "remote-clusters", "--server", debug)
+	if code != exitFindings || !strings.Contains(stdout, "cluster2") || !strings.Contains(stderr, "cluster cluster2 is ") || !strings.Contains(stderr, "does not exist") {
+		t.Errorf("exit code %d\n%s\n%s", code, stdout, stderr)
+	}
+	if err := os.Mkdir(away, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	service(away, "10.2.0.1")
+	code, stdout, stderr = remoteClusters(t, "remote-clusters", "--server", debug+",http://"+debug, "--wait", "--timeout", "1m")
+	if code != exitOK || strings.Count(stdout, "cluster2") != 4 || strings.Count(stdout, "synced") != 4 { // name and directory, of two replicas
+		t.Errorf("exit code %d\n%s\n%s", code, stdout, stderr)
+	}
+
+	if code, _, stderr := remoteClusters(t, "multicluster", "drain", "cluster2", "--config-dir", own); code != exitOK {
+		t.Fatal(stderr)
+	}
+	var views []struct {
+		Clusters []server.ClusterPage
+	}
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		_, stdout, _ = remoteClusters(t, "remote-clusters", "--server", debug, "-o", "json")
+		if err := json.Unmarshal([]byte(stdout), &views); err != nil {
+			t.Fatal(err)
+		}
+		if c := views[0].Clusters[1]; c.Drained {
+			if c.Services != 1 || c.Endpoints != 1 || !c.Setting.Drain {
+				t.Errorf("%+v", c)
+			}
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the cluster is not drained: %s", stdout)
+		}
+	}
+	_, stdout, _ = remoteClusters(t, "remote-clusters", "--server", debug, "-o", "wide")
+	if !strings.Contains(stdout, "BALANCING") || !strings.Contains(stdout, "drained") {
+		t.Error(stdout)
+	}
+}
