@@ -66,6 +66,7 @@ func saveCA(t *testing.T, dir string, a *certs.Authority) {
 type workload struct {
 	cert  tls.Certificate
 	roots *x509.CertPool
+	last  *grpc.ClientConn // of dial
 }
 
 func workloadOf(t *testing.T, a *certs.Authority) *workload {

@@ -18,6 +18,7 @@ import (
 	secretv3 "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
@@ -50,6 +51,7 @@ func (w *workload) dial(t *testing.T, s *Server) *grpc.ClientConn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
+	w.last = conn
 	return conn
 }
 
@@ -204,6 +206,20 @@ func TestCase_C16_OpenStreamsEnd(t *testing.T) {
 	}
 	if n := metrics(t, s)["meshctl_xds_revoked_streams_total"]; n != 1 {
 		t.Errorf("%v streams are counted", n)
+	}
+	// Envoy tries again on the same connection, which must not last.
+	conn := bad.last
+	again, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).DeltaAggregatedResources(t.Context())
+	if err == nil {
+		_, err = again.Recv()
+	}
+	if status.Code(err) != codes.Unauthenticated {
+		t.Errorf("another stream on the connection of who is revoked: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	if !conn.WaitForStateChange(ctx, connectivity.Ready) {
+		t.Error("the connection of who is revoked lives on")
 	}
 	// It answers still, after everybody was looked at.
 	if err := going.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xdswire.ListenerType}); err != nil {

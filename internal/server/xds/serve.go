@@ -148,6 +148,9 @@ func (h *Hub) panicked(log *slog.Logger, p any) error {
 func (s *service) caller(ctx context.Context) (caller mesh.Caller, counted *gate.Stream, err error) {
 	if s.access.Authenticate != nil {
 		if caller, err = s.authenticate(ctx); err != nil {
+			// Envoy would try again on this connection for as long as it lives, with
+			// the certificate that it showed in its handshake.
+			gate.ConnOf(ctx).CloseSoon()
 			return caller, nil, err
 		}
 	}

@@ -162,6 +162,7 @@ type Conn struct {
 	prove   *time.Timer   // runs until the connection has an owner
 	records *recordReader // nil without TLS
 	written atomic.Int64
+	soon    sync.Once // of CloseSoon
 
 	// Under the lock of conns.
 	pending *list.Element
@@ -356,6 +357,17 @@ func (c *Conn) Stall() {
 	c.conns.cfg.Stats.Stalled()
 	c.conns.cfg.Log.Warn("the peer does not read: its connection is closed",
 		"peer", c.Conn.RemoteAddr(), "after", c.conns.cfg.Limits.Write)
+}
+
+// closeDelay is how long what was answered last may take to be sent.
+const closeDelay = time.Second
+
+// CloseSoon closes the connection when its peer has had time to read the last
+// answer. A nil Conn has none.
+func (c *Conn) CloseSoon() {
+	if c != nil {
+		c.soon.Do(func() { time.AfterFunc(closeDelay, func() { c.close() }) })
+	}
 }
 
 // Close implements net.Conn.
