@@ -118,7 +118,7 @@ func (o *remoteSecretRotateOptions) rotation(env *Env) (*multicluster.Rotation, 
 		}
 	}
 	r := &multicluster.Rotation{
-		ID: mesh.ClusterID(o.name), Namespace: namespace, TTL: o.ttl, Rand: rand.Reader, Now: env.Now, Say: sayTo(env),
+		ID: mesh.ClusterID(o.name), Namespace: namespace, TTL: o.ttl, Rand: rand.Reader, Say: sayTo(env),
 	}
 	if r.From, err = o.kube.connect(env, o.from); err != nil {
 		return nil, err

@@ -244,6 +244,11 @@ func TestRemoteSecretRotate(t *testing.T) {
 		asReader(t, before, cluster2, "get", "services", "-A")
 		ends(t, next)
 
+		// A copy that a killed call left is no rotation to continue.
+		cluster1.Apply(t, strings.ReplaceAll(cluster1.Kubectl(t, "", "get", "secret", "-n", namespace, "istio-remote-secret-cluster2",
+			"-o", `go-template={apiVersion: v1, kind: Secret, metadata: {name: {{.metadata.name}}-previous, namespace: {{.metadata.namespace}}}, `+
+				`data: { {{range $k, $v := .data}}{{$k}}: {{$v}}{{end}} }}`), "\n", ""))
+
 		// When it follows, the old one ends.
 		done := make(chan result, 1)
 		go func() { done <- meshctl(t, kubeconfig, args...) }()

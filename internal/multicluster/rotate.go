@@ -1,6 +1,7 @@
 package multicluster
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -33,7 +34,6 @@ type Rotation struct {
 	// TTL is the life of the new token; zero means that of the old one.
 	TTL  time.Duration
 	Rand io.Reader
-	Now  func() time.Time
 	// Say tells a person what was done.
 	Say func(format string, args ...any)
 }
@@ -59,6 +59,9 @@ func (r *Rotation) read(ctx context.Context) ([]held, error) {
 		}
 		if h.previous, err = c.Secret(ctx, r.Namespace, name+previousSuffix); err != nil {
 			return nil, err
+		}
+		if h.previous != nil && maps.EqualFunc(h.previous.Data, h.now.Data, bytes.Equal) {
+			h.previous = nil // the call that copied it ended before it wrote the new one
 		}
 		out = append(out, h)
 	}

@@ -186,3 +186,16 @@ func TestDecodeFile(t *testing.T) {
 		}
 	}
 }
+
+func TestPublishedServer(t *testing.T) {
+	t.Parallel()
+	got, err := PublishedServer([]byte("kind: Config\nclusters: [{name: '', cluster: {server: https://10.0.0.1:6443, certificate-authority-data: Y2E=}}]\n"))
+	if err != nil || got.Server != "https://10.0.0.1:6443" || string(got.CertificateAuthorityData) != "ca" {
+		t.Errorf("got %+v, error %v", got, err)
+	}
+	for _, text := range []string{"", "kind: Config", "clusters: [{}, {}]", "clusters: 1", strings.Repeat("#", MaxSize+1)} {
+		if _, err := PublishedServer([]byte(text)); err == nil {
+			t.Errorf("%.40q is accepted", text)
+		}
+	}
+}
