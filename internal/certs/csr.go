@@ -6,13 +6,16 @@ import (
 	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/rsa"
 	"crypto/x509"
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"io"
 	"math"
+	"net/url"
+
+	"github.com/meshctl/meshctl/internal/mesh"
 )
 
 // maxCSR is the largest certificate request that is read, in bytes. One with
@@ -74,10 +77,18 @@ func checkPublicKey(pub crypto.PublicKey) error {
 	return errors.New("the key is of another kind than RSA, ECDSA and Ed25519")
 }
 
-// NewCSR makes a certificate request for key in PEM. It asks for no names: the
-// issuer takes them from the authenticated caller.
-func NewCSR(key crypto.Signer, rand io.Reader) ([]byte, error) {
-	der, err := x509.CreateCertificateRequest(rand, &x509.CertificateRequest{}, key)
+// NewCSR makes a certificate request for key in PEM. It names id, unless that
+// is zero; the issuer takes it from the authenticated caller all the same.
+func NewCSR(key crypto.Signer, id mesh.Identity) ([]byte, error) {
+	template := &x509.CertificateRequest{}
+	if id != (mesh.Identity{}) {
+		uri, err := url.Parse(id.String())
+		if err != nil {
+			return nil, fmt.Errorf("make certificate request: %w", err)
+		}
+		template.URIs = []*url.URL{uri}
+	}
+	der, err := x509.CreateCertificateRequest(rand.Reader, template, key)
 	if err != nil {
 		return nil, fmt.Errorf("make certificate request: %w", err)
 	}

@@ -18,11 +18,13 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/meshctl/meshctl/internal/mesh"
 )
 
 func newCSR(tb testing.TB, key crypto.Signer) []byte {
 	tb.Helper()
-	csr, err := NewCSR(key, rand.Reader)
+	csr, err := NewCSR(key, mesh.Identity{})
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/meshctl/meshctl/internal/mesh"
 )
 
 // sample holds a block of each kind that Scan knows.
@@ -26,7 +28,7 @@ func sample(tb testing.TB) []byte {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	csr, err := NewCSR(root.Key, rand.Reader)
+	csr, err := NewCSR(root.Key, mesh.Identity{})
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/certs/certstest"
 )
 
 // TestCertsOfServer looks at a TLS server that wants a client's certificate.
@@ -39,7 +40,7 @@ func TestCertsOfServer(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	address := serveTLS(t, &tls.Config{
+	address := certstest.ServeTLS(t, &tls.Config{
 		ClientAuth:   tls.RequireAnyClientCert,
 		Certificates: []tls.Certificate{{Certificate: [][]byte{leaf.Raw}, PrivateKey: key}},
 	})
@@ -70,29 +71,4 @@ func TestCertsOfServer(t *testing.T) {
 			t.Errorf("%s: exit code %d\n%s%s", tc.args, code, stdout, stderr)
 		}
 	}
-}
-
-// serveTLS completes handshakes until the test ends.
-func serveTLS(t *testing.T, config *tls.Config) (address string) {
-	t.Helper()
-	listener, err := tls.Listen("tcp", "127.0.0.1:0", config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			if server, ok := conn.(*tls.Conn); ok {
-				_ = server.HandshakeContext(t.Context()) // the client ends it when it has seen enough
-			}
-			conn.Close()
-		}
-	}()
-	t.Cleanup(func() { listener.Close(); <-done })
-	return listener.Addr().String()
 }

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"sync"
 	"time"
+
+	"github.com/meshctl/meshctl/internal/bucket"
 )
 
 // Of each message this many lines are logged at once, and this many more a
@@ -15,6 +17,8 @@ const (
 	burst  = 200
 	refill = 20
 )
+
+func perMessage() bucket.Limit { return bucket.Limit{PerSecond: refill, Burst: burst} }
 
 // maxMessages bounds what is remembered. Messages are constants of the
 // program, of which there are fewer.
@@ -36,8 +40,7 @@ type state struct {
 
 // allowance is what may be logged of one message.
 type allowance struct {
-	lines   float64
-	at      time.Time
+	lines   bucket.Bucket
 	leftOut int
 }
 
@@ -52,16 +55,13 @@ func (s *state) take(message string) (leftOut int, ok bool) {
 		if len(s.messages) >= maxMessages {
 			clear(s.messages)
 		}
-		a = &allowance{lines: burst, at: now}
+		a = &allowance{lines: perMessage().Full(now)}
 		s.messages[message] = a
 	}
-	a.lines = min(burst, a.lines+max(now.Sub(a.at), 0).Seconds()*refill)
-	a.at = now
-	if a.lines < 1 {
+	if a.lines, ok = perMessage().Take(a.lines, now); !ok {
 		a.leftOut++
 		return 0, false
 	}
-	a.lines--
 	leftOut, a.leftOut = a.leftOut, 0
 	return leftOut, true
 }

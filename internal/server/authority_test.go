@@ -27,33 +27,11 @@ import (
 	securityv1alpha1 "istio.io/api/security/v1alpha1"
 
 	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/certs/certstest"
 	"github.com/meshctl/meshctl/internal/certs/store"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/ca"
 )
-
-func newRoot(t *testing.T) *certs.Authority {
-	t.Helper()
-	root, err := certs.NewRoot(certs.CASpec{Algorithm: certs.ECDSAP256, CommonName: "Root CA", TTL: 24 * time.Hour}, time.Now(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return root
-}
-
-// below is a new intermediate of root with a bundle of these roots.
-func below(t *testing.T, root *certs.Authority, roots ...*certs.Authority) *certs.Authority {
-	t.Helper()
-	a, err := root.NewIntermediate("cluster1", certs.CASpec{Algorithm: certs.ECDSAP256, CommonName: "Intermediate CA", TTL: 23 * time.Hour}, time.Now(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	a.Roots = nil
-	for _, r := range roots {
-		a.Roots = append(a.Roots, r.Cert)
-	}
-	return a
-}
 
 func saveCA(t *testing.T, dir string, a *certs.Authority) {
 	t.Helper()
@@ -104,7 +82,7 @@ func (w *workload) ask(t *testing.T, s *Server) ([]string, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	csr, err := certs.NewCSR(key, rand.Reader)
+	csr, err := certs.NewCSR(key, mesh.Identity{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,8 +109,8 @@ func page(t *testing.T, l net.Listener, path string) (int, string) {
 // C10: the root rotates while the server serves, and nobody is refused who
 // trusts what was given out before.
 func TestCase_C10_RootRotates(t *testing.T) {
-	a, b := newRoot(t), newRoot(t)
-	underA, underB := below(t, a, a), below(t, b, a, b)
+	a, b := certstest.NewRoot(t), certstest.NewRoot(t)
+	underA, underB := certstest.NewIntermediate(t, a), certstest.WithRoots(certstest.NewIntermediate(t, b), a, b)
 	both, last := *underA, *underB
 	both.Roots = underB.Roots
 	last.Roots = []*x509.Certificate{b.Cert}
@@ -236,8 +214,8 @@ func TestCAComesLate(t *testing.T) {
 	if code, text := page(t, s.http, "/ready"); code != http.StatusServiceUnavailable || !strings.Contains(text, "signing CA: none in "+dir) {
 		t.Errorf("/ready answers %d with %s", code, text)
 	}
-	a := newRoot(t)
-	signer := below(t, a, a)
+	a := certstest.NewRoot(t)
+	signer := certstest.NewIntermediate(t, a)
 	saveCA(t, dir, signer)
 	waitFor(t, "readiness", func() bool { return s.ready.Load() })
 	if _, err := workloadOf(t, signer).ask(t, s); err != nil {

@@ -43,7 +43,7 @@ func TestServeOnOpenSSLCA(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	csr, err := certs.NewCSR(key, rand.Reader)
+	csr, err := certs.NewCSR(key, mesh.Identity{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,6 +25,7 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/certs/certstest"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -77,8 +78,8 @@ func fetch(t *testing.T, conn *grpc.ClientConn, have string, names ...string) (v
 // C16: agents are told which lists their proxies are to check peers with, and
 // only of lists that proxies can work with.
 func TestCase_C16_ListsForPeers(t *testing.T) {
-	dir, root := filepath.Join(t.TempDir(), "cluster1"), newRoot(t)
-	signer := below(t, root, root)
+	dir, root := filepath.Join(t.TempDir(), "cluster1"), certstest.NewRoot(t)
+	signer := certstest.NewIntermediate(t, root)
 	saveCA(t, dir, signer)
 	s := start(t, func(c *Config) { c.CADir = dir })
 	conn := workloadOf(t, signer).dial(t, s)
@@ -130,8 +131,8 @@ func TestCase_C16_ListsForPeers(t *testing.T) {
 // C16: at the start, lists that proxies cannot work with are kept from agents
 // that have better ones.
 func TestCase_C16_ListsThatProxiesCannotUse(t *testing.T) {
-	dir, root := filepath.Join(t.TempDir(), "cluster1"), newRoot(t)
-	signer := below(t, root, root)
+	dir, root := filepath.Join(t.TempDir(), "cluster1"), certstest.NewRoot(t)
+	signer := certstest.NewIntermediate(t, root)
 	saveCA(t, dir, signer)
 	write(t, dir, "ca-crl.pem", listOf(t, root, time.Now().Add(time.Hour)))
 	s := start(t, func(c *Config) { c.CADir = dir })
@@ -143,8 +144,8 @@ func TestCase_C16_ListsThatProxiesCannotUse(t *testing.T) {
 // C16: a list may be of another cluster's CA, which callers show: it counts for
 // what that CA signed, and for nothing that has its name.
 func TestCase_C16_ListOfAnotherCluster(t *testing.T) {
-	dir, root := filepath.Join(t.TempDir(), "cluster1"), newRoot(t)
-	signer, other, namesake := below(t, root, root), below(t, root, root), below(t, root, root)
+	dir, root := filepath.Join(t.TempDir(), "cluster1"), certstest.NewRoot(t)
+	signer, other, namesake := certstest.NewIntermediate(t, root), certstest.NewIntermediate(t, root), certstest.NewIntermediate(t, root)
 	saveCA(t, dir, signer)
 	bad, good, foreign := workloadOf(t, other), workloadOf(t, other), workloadOf(t, namesake)
 	later := time.Now().Add(time.Hour)
@@ -192,8 +193,8 @@ func (w *workload) stream(t *testing.T, s *Server, name string) discoveryv3.Aggr
 // C16: a stream ends when a list comes that revokes what its caller was
 // authenticated with. Others go on.
 func TestCase_C16_OpenStreamsEnd(t *testing.T) {
-	dir, root := filepath.Join(t.TempDir(), "cluster1"), newRoot(t)
-	signer := below(t, root, root)
+	dir, root := filepath.Join(t.TempDir(), "cluster1"), certstest.NewRoot(t)
+	signer := certstest.NewIntermediate(t, root)
 	saveCA(t, dir, signer)
 	s := start(t, func(c *Config) { c.CADir = dir })
 	bad, good := workloadOf(t, signer), workloadOf(t, signer)
@@ -233,11 +234,11 @@ func TestCase_C16_OpenStreamsEnd(t *testing.T) {
 // A caller whose root is dropped from the bundle is not let in, and its open
 // stream ends.
 func TestOpenStreamsEndWithTheirRoot(t *testing.T) {
-	dir, root, foreign := filepath.Join(t.TempDir(), "cluster1"), newRoot(t), newRoot(t)
-	signer := below(t, root, root, foreign)
+	dir, root, foreign := filepath.Join(t.TempDir(), "cluster1"), certstest.NewRoot(t), certstest.NewRoot(t)
+	signer := certstest.WithRoots(certstest.NewIntermediate(t, root), root, foreign)
 	saveCA(t, dir, signer)
 	s := start(t, func(c *Config) { c.CADir = dir })
-	other := workloadOf(t, below(t, foreign, root, foreign))
+	other := workloadOf(t, certstest.WithRoots(certstest.NewIntermediate(t, foreign), root, foreign))
 	ending, going := other.stream(t, s, "foreign"), workloadOf(t, signer).stream(t, s, "own")
 	signer.Roots = signer.Roots[:1]
 	saveCA(t, dir, signer)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/certs/certstest"
 )
 
 // shake makes a handshake with the secure port, as far as a byte comes or the
@@ -126,9 +127,9 @@ func TestCase_K3_FIPS(t *testing.T) {
 	if !fips140.Enabled() {
 		t.Fatal("the module is off")
 	}
-	root := newRoot(t)
+	root := certstest.NewRoot(t)
 	dir := filepath.Join(t.TempDir(), "cluster1")
-	saveCA(t, dir, below(t, root, root))
+	saveCA(t, dir, certstest.NewIntermediate(t, root))
 	s := start(t, func(c *Config) { c.CADir = dir })
 	if _, err := dialSecure(t, s, clientTLS(t, s, s.ca.Current().Cert.Raw)); err != nil {
 		t.Error(err)

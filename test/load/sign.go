@@ -198,7 +198,7 @@ func signings() ([]signing, error) {
 		if err != nil {
 			return nil, err
 		}
-		csr, err := certs.NewCSR(key, rand.Reader)
+		csr, err := certs.NewCSR(key, mesh.Identity{})
 		if err != nil {
 			return nil, err
 		}

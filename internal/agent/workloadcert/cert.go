@@ -6,13 +6,10 @@ package workloadcert
 import (
 	"bytes"
 	"crypto"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/pem"
 	"errors"
 	"fmt"
-	"net/url"
 	"slices"
 	"time"
 
@@ -50,20 +47,6 @@ func (c *Certificate) client() *tls.Certificate {
 		out.Certificate = append(out.Certificate, cert.Raw)
 	}
 	return out
-}
-
-// newRequest makes a certificate request for id, PEM. The authority takes the
-// identity from who asks; the name says what is expected.
-func newRequest(key crypto.Signer, id mesh.Identity) ([]byte, error) {
-	uri, err := url.Parse(id.String())
-	if err != nil {
-		return nil, fmt.Errorf("make certificate request: %w", err)
-	}
-	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{URIs: []*url.URL{uri}}, key)
-	if err != nil {
-		return nil, fmt.Errorf("make certificate request: %w", err)
-	}
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}), nil
 }
 
 // check makes a Certificate of an answer if it is for the key and the

@@ -34,7 +34,7 @@ func get(t *testing.T, c *Client, current *tls.Certificate) (*Certificate, error
 	if err != nil {
 		t.Fatal(err)
 	}
-	csr, err := newRequest(key, catest.Identity())
+	csr, err := certs.NewCSR(key, catest.Identity())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +155,7 @@ func TestRootsOfTheLastAnswer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	csr, err := newRequest(key, catest.Identity())
+	csr, err := certs.NewCSR(key, catest.Identity())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -166,7 +166,7 @@ func (m *Manager) renew(ctx context.Context, current *Certificate, failures int)
 	if err != nil {
 		return nil, fmt.Errorf("make a key: %w", err)
 	}
-	csr, err := newRequest(key, m.cfg.Identity)
+	csr, err := certs.NewCSR(key, m.cfg.Identity)
 	if err != nil {
 		return nil, err
 	}

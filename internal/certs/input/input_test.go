@@ -20,6 +20,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/certs/certstest"
 	"github.com/meshctl/meshctl/internal/certs/verify"
 )
 
@@ -287,7 +288,7 @@ func TestHost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			asked := make(chan string, 1)
-			listener := listen(t, &tls.Config{
+			listener := certstest.ServeTLS(t, &tls.Config{
 				MaxVersion:   version,
 				ClientAuth:   tls.RequireAnyClientCert,
 				NextProtos:   []string{"h2"},
@@ -319,30 +320,6 @@ func TestHost(t *testing.T) {
 	if _, err := load(t, closedPort(t)); err == nil {
 		t.Error("a closed port gives no error")
 	}
-}
-
-func listen(t *testing.T, config *tls.Config) string {
-	t.Helper()
-	listener, err := tls.Listen("tcp", "127.0.0.1:0", config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			if server, ok := conn.(*tls.Conn); ok {
-				_ = server.HandshakeContext(t.Context()) // it ends when the client has seen enough
-			}
-			conn.Close()
-		}
-	}()
-	t.Cleanup(func() { listener.Close(); <-done })
-	return listener.Addr().String()
 }
 
 func closedPort(t *testing.T) string {

@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/certs/certstest"
 	"github.com/meshctl/meshctl/internal/certs/store"
 	"github.com/meshctl/meshctl/internal/certs/verify"
 )
@@ -38,26 +39,6 @@ func waitFor(t *testing.T, what string, is func() bool) {
 	}
 }
 
-func newRoot(t *testing.T) *certs.Authority {
-	t.Helper()
-	root, err := certs.NewRoot(certs.CASpec{Algorithm: certs.ECDSAP256, CommonName: "Root CA", TTL: 24 * time.Hour}, time.Now(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return root
-}
-
-// below is a new intermediate of root, whose bundle has the roots of others
-// as well.
-func below(t *testing.T, root *certs.Authority, others ...*certs.Authority) *certs.Authority {
-	t.Helper()
-	a, err := root.NewIntermediate("cluster1", certs.CASpec{Algorithm: certs.ECDSAP256, CommonName: "Intermediate CA", TTL: 23 * time.Hour}, time.Now(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return trusting(a, others...)
-}
-
 // trusting is a with more roots in its bundle.
 func trusting(a *certs.Authority, others ...*certs.Authority) *certs.Authority {
 	b := *a
@@ -66,13 +47,6 @@ func trusting(a *certs.Authority, others ...*certs.Authority) *certs.Authority {
 		b.Roots = append(b.Roots, o.Cert)
 	}
 	return &b
-}
-
-// only is a without its own roots, with those of others.
-func only(a *certs.Authority, others ...*certs.Authority) *certs.Authority {
-	b := *a
-	b.Roots = nil
-	return trusting(&b, others...)
 }
 
 // save makes dir hold a; dir is swapped whole.
@@ -162,8 +136,8 @@ func mount(t *testing.T, dir, version string, a *certs.Authority) {
 
 // C10: whatever way the files change, the new set is used.
 func TestCase_C10_Reload(t *testing.T) {
-	root := newRoot(t)
-	first, second := below(t, root), below(t, root)
+	root := certstest.NewRoot(t)
+	first, second := certstest.NewIntermediate(t, root), certstest.NewIntermediate(t, root)
 	for name, way := range map[string]struct {
 		first  func(t *testing.T, dir string)
 		second func(t *testing.T, dir string)
@@ -254,9 +228,9 @@ func relink(t *testing.T, to, link string) {
 // C9: a set that is not good is refused with its code, and the last good one
 // stays.
 func TestCase_C9_BadSetsAreRefused(t *testing.T) {
-	root, other := newRoot(t), newRoot(t)
-	good := below(t, root)
-	old := below(t, root)
+	root, other := certstest.NewRoot(t), certstest.NewRoot(t)
+	good := certstest.NewIntermediate(t, root)
+	old := certstest.NewIntermediate(t, root)
 	expired, err := root.NewIntermediate("cluster1", certs.CASpec{Algorithm: certs.ECDSAP256, CommonName: "x", TTL: 30 * time.Second}, time.Now().Add(-time.Minute), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -298,9 +272,11 @@ func TestCase_C9_BadSetsAreRefused(t *testing.T) {
 			}
 		}, verify.ExposedKey},
 		// What is good but cannot be followed to.
-		"another mesh":             {func(t *testing.T, dir string) { save(t, dir, below(t, other)) }, UntrustedSigner},
-		"new root signs at once":   {func(t *testing.T, dir string) { save(t, dir, below(t, other, root)) }, UntrustedSigner},
-		"signer and roots at once": {func(t *testing.T, dir string) { save(t, dir, only(below(t, other), other)) }, UntrustedSigner},
+		"another mesh":           {func(t *testing.T, dir string) { save(t, dir, certstest.NewIntermediate(t, other)) }, UntrustedSigner},
+		"new root signs at once": {func(t *testing.T, dir string) { save(t, dir, trusting(certstest.NewIntermediate(t, other), root)) }, UntrustedSigner},
+		"signer and roots at once": {func(t *testing.T, dir string) {
+			save(t, dir, certstest.WithRoots(certstest.NewIntermediate(t, other), other))
+		}, UntrustedSigner},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -351,9 +327,9 @@ func keyOf(t *testing.T, a *certs.Authority) []byte {
 // The steps of a root rotation pass one after the other, there and back; a
 // step left out is refused.
 func TestRootRotation(t *testing.T) {
-	a, b := newRoot(t), newRoot(t)
-	underA, underB := below(t, a), below(t, b)
-	steps := []*certs.Authority{underA, trusting(underA, b), only(underB, a, b), underB}
+	a, b := certstest.NewRoot(t), certstest.NewRoot(t)
+	underA, underB := certstest.NewIntermediate(t, a), certstest.NewIntermediate(t, b)
+	steps := []*certs.Authority{underA, trusting(underA, b), certstest.WithRoots(underB, a, b), underB}
 	dir := newDir(t)
 	save(t, dir, steps[0])
 	c := run(t, dir)
@@ -373,7 +349,7 @@ func TestRootRotation(t *testing.T) {
 	}
 	save(t, dir, steps[2])
 	waitFor(t, "step back", func() bool { return c.signs(steps[2]) })
-	save(t, dir, only(underA, a)) // drops the root of the signer in use
+	save(t, dir, certstest.WithRoots(underA, a)) // drops the root of the signer in use
 	waitFor(t, "refusal", func() bool { return c.Status().Error != "" })
 	if s := c.Status(); s.Codes[0] != DroppedRoot {
 		t.Errorf("dropping the root in use: %s", s.Error)
@@ -450,8 +426,8 @@ func TestTrustDomainLater(t *testing.T) {
 
 // The root of an earlier signer stays as long as its certificates are valid.
 func TestEarlierSigner(t *testing.T) {
-	a, b := newRoot(t), newRoot(t)
-	first, second := trusting(below(t, a), b), trusting(below(t, b), a)
+	a, b := certstest.NewRoot(t), certstest.NewRoot(t)
+	first, second := trusting(certstest.NewIntermediate(t, a), b), trusting(certstest.NewIntermediate(t, b), a)
 	cfg := config(t, newDir(t))
 	save(t, cfg.Source.Place(), first)
 	var alive atomic.Pointer[[]*certs.Authority]
@@ -460,14 +436,14 @@ func TestEarlierSigner(t *testing.T) {
 	c := follow(t, cfg)
 	save(t, cfg.Source.Place(), second)
 	waitFor(t, "second signer", func() bool { return c.Current().Cert.Equal(second.Cert) })
-	save(t, cfg.Source.Place(), only(second, b))
+	save(t, cfg.Source.Place(), certstest.WithRoots(second, b))
 	waitFor(t, "refusal", func() bool { return c.Status().Error != "" })
 	if s := c.Status(); s.Codes[0] != DroppedRoot || !strings.Contains(s.Error, verify.Short(first.Cert)) {
 		t.Errorf("dropping the root of certificates that are valid: %s", s.Error)
 	}
 	alive.Store(&[]*certs.Authority{second})
-	save(t, cfg.Source.Place(), only(second, b))
-	waitFor(t, "end of the first root", func() bool { return c.signs(only(second, b)) })
+	save(t, cfg.Source.Place(), certstest.WithRoots(second, b))
+	waitFor(t, "end of the first root", func() bool { return c.signs(certstest.WithRoots(second, b)) })
 }
 
 func TestOpenRefuses(t *testing.T) {
@@ -475,7 +451,7 @@ func TestOpenRefuses(t *testing.T) {
 	if _, err := NewDir(dir, slog.Default()); err == nil {
 		t.Error("a directory that is not there is opened")
 	}
-	save(t, dir, below(t, newRoot(t)))
+	save(t, dir, certstest.NewIntermediate(t, certstest.NewRoot(t)))
 	write(t, dir+"/ca-cert.pem", []byte("junk"))
 	if _, err := Open(config(t, dir)); err == nil || !strings.Contains(err.Error(), string(verify.NoPEM)) {
 		t.Errorf("error is %v", err)
@@ -484,7 +460,7 @@ func TestOpenRefuses(t *testing.T) {
 
 // Both layouts that Istio reads are read.
 func TestLayoutTLS(t *testing.T) {
-	a, dir := below(t, newRoot(t)), t.TempDir()
+	a, dir := certstest.NewIntermediate(t, certstest.NewRoot(t)), t.TempDir()
 	write(t, dir+"/tls.crt", certs.EncodeCerts(a.Chain...))
 	write(t, dir+"/tls.key", keyOf(t, a))
 	write(t, dir+"/ca.crt", certs.EncodeCerts(a.Roots...))

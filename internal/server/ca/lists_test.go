@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/certs/certstest"
 	"github.com/meshctl/meshctl/internal/certs/verify"
 )
 
@@ -26,8 +27,8 @@ func lists(t *testing.T, dir string, until time.Time, of ...*certs.Authority) {
 // going. None of them is a problem; of one that is not known yet, a warning
 // tells.
 func TestListsWhileARootRotates(t *testing.T) {
-	oldRoot, newOne := newRoot(t), newRoot(t)
-	oldSigner, newSigner := below(t, oldRoot), below(t, newOne)
+	oldRoot, newOne := certstest.NewRoot(t), certstest.NewRoot(t)
+	oldSigner, newSigner := certstest.NewIntermediate(t, oldRoot), certstest.NewIntermediate(t, newOne)
 	dir, later := newDir(t), time.Now().Add(time.Hour)
 	save(t, dir, oldSigner)
 	lists(t, dir, later, oldRoot, oldSigner, newOne, newSigner)
@@ -75,8 +76,8 @@ func TestListsWhileARootRotates(t *testing.T) {
 // Where there is a list, proxies want a current one of each CA: they are not
 // given a set of lists by which they would refuse every peer.
 func TestListsForPeers(t *testing.T) {
-	root := newRoot(t)
-	signer, dir, later := below(t, root), newDir(t), time.Now().Add(time.Hour)
+	root := certstest.NewRoot(t)
+	signer, dir, later := certstest.NewIntermediate(t, root), newDir(t), time.Now().Add(time.Hour)
 	save(t, dir, signer)
 	lists(t, dir, later, signer)
 	c := run(t, dir)
@@ -104,7 +105,7 @@ func TestListsForPeers(t *testing.T) {
 // A directory that others can write to is told of; the CA signs all the same.
 func TestOpenDirectory(t *testing.T) {
 	dir := newDir(t)
-	save(t, dir, below(t, newRoot(t)))
+	save(t, dir, certstest.NewIntermediate(t, certstest.NewRoot(t)))
 	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)
 	}

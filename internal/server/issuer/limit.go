@@ -4,6 +4,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/meshctl/meshctl/internal/bucket"
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
@@ -17,25 +18,21 @@ const (
 // limiter has a token bucket for each identity. A full bucket is the same as
 // none, so that only those are kept whose identity asked lately.
 type limiter struct {
-	rate float64 // a second; 0 is no limit
+	limit bucket.Limit // none when it is 0 a second
 
 	mu      sync.Mutex // guards what follows
-	buckets map[mesh.Identity]bucket
+	buckets map[mesh.Identity]bucket.Bucket
 }
 
-// bucket is how many requests were left at a time.
-type bucket struct {
-	left float64
-	at   time.Time
-}
-
+// newLimiter allows so many requests a second, and at once ten times as many,
+// at least one.
 func newLimiter(rate float64) *limiter {
-	return &limiter{rate: rate, buckets: map[mesh.Identity]bucket{}}
+	return &limiter{limit: bucket.Limit{PerSecond: rate, Burst: max(1, burst*rate)}, buckets: map[mesh.Identity]bucket.Bucket{}}
 }
 
 // allow takes a request from the bucket of an identity, if there is one left.
 func (l *limiter) allow(id mesh.Identity, now time.Time) bool {
-	if l.rate <= 0 {
+	if l.limit.PerSecond <= 0 {
 		return true
 	}
 	l.mu.Lock()
@@ -45,28 +42,17 @@ func (l *limiter) allow(id mesh.Identity, now time.Time) bool {
 		if len(l.buckets) >= maxBuckets {
 			l.makeRoom(now)
 		}
-		b = bucket{l.full(), now}
+		b = l.limit.Full(now)
 	}
-	b = bucket{l.leftOf(b, now), now}
-	allowed := b.left >= 1
-	if allowed {
-		b.left--
-	}
+	b, allowed := l.limit.Take(b, now)
 	l.buckets[id] = b
 	return allowed
-}
-
-// full is what is in a bucket that nobody took from, at least one request.
-func (l *limiter) full() float64 { return max(1, burst*l.rate) }
-
-func (l *limiter) leftOf(b bucket, now time.Time) float64 {
-	return min(l.full(), b.left+l.rate*max(0, now.Sub(b.at).Seconds()))
 }
 
 // makeRoom drops full buckets and, when that is not enough, any.
 func (l *limiter) makeRoom(now time.Time) {
 	for id, b := range l.buckets {
-		if l.leftOf(b, now) >= l.full() {
+		if l.limit.IsFull(b, now) {
 			delete(l.buckets, id)
 		}
 	}
