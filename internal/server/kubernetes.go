@@ -87,6 +87,11 @@ func (s *Server) handlers() []clusters.Handler {
 			k.roots.RemoveCluster(id)
 			k.writes.DeletePartialMatch(prometheus.Labels{"cluster": string(id)})
 		}},
+		accessHandler{set: func(id mesh.ClusterID, access *rest.Config) {
+			if err := s.keyReviews.SetCluster(id, access); err != nil {
+				s.cfg.Log.Error("rights to read secrets cannot be asked for: gateways of the cluster are given no keys", "cluster", id, "error", err)
+			}
+		}, remove: s.keyReviews.RemoveCluster},
 	}
 }
 

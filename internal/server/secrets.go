@@ -10,6 +10,18 @@ import (
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 )
 
+// mayReadKeys decides who is given private keys: in a cluster of a directory by
+// what the directory says of gateways, in any other by what its API server says.
+func (s *Server) mayReadKeys(snap *snapshot.Snapshot, caller mesh.Caller, n xdsgen.Node) error {
+	for _, d := range s.cfg.dirs() {
+		if d.Cluster == caller.Cluster && d.Dir != "" {
+			return mayReadKeys(snap, caller, n)
+		}
+	}
+	pod := snapshot.PodKey{Cluster: n.Cluster, Namespace: n.Namespace, Name: n.ID.Name}
+	return s.keyReviews.MayRead(caller, pod.String())
+}
+
 // mayReadKeys decides who is given private keys where there is no Kubernetes
 // API to ask: gateways. That it is one only the proxy says, so it must run as
 // a pod that a Gateway object selects, by the name that it says and with the

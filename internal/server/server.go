@@ -23,6 +23,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server/authn"
 	"github.com/meshctl/meshctl/internal/server/ca"
 	"github.com/meshctl/meshctl/internal/server/clusters"
+	"github.com/meshctl/meshctl/internal/server/credentials"
 	"github.com/meshctl/meshctl/internal/server/issuer"
 	"github.com/meshctl/meshctl/internal/server/registry"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -45,10 +46,12 @@ type Server struct {
 	registry *registry.Registry
 	hub      *xds.Hub
 	sources  *clusters.Manager
-	apis     atAPIs
-	metrics  *prometheus.Registry
-	ready    atomic.Bool
-	draining atomic.Bool
+	// keyReviews are the rights to keys in the clusters that have an API.
+	keyReviews *credentials.Reviews
+	apis       atAPIs
+	metrics    *prometheus.Registry
+	ready      atomic.Bool
+	draining   atomic.Bool
 
 	http, monitoring, plain, secure net.Listener
 
@@ -87,10 +90,11 @@ func New(cfg Config) (_ *Server, err error) {
 			ParseNode: xdsgen.ParseNode, Assign: xdsgen.Assign,
 			AssignReads: xdsgen.AssignReads, AssignAll: xdsgen.AssignAll, Fallback: xdsgen.Fallback, Secrets: xdsgen.AssignSecrets,
 		},
-		MayReadKeys: mayReadKeys,
+		MayReadKeys: s.mayReadKeys,
 		Metrics:     xds.NewMetrics(s.metrics), Log: cfg.Log, Now: cfg.Now,
 		Limits: cfg.Limits, Memory: memoryUse,
 	})
+	s.keyReviews = credentials.New(credentials.Config{Changed: s.hub.Reconsider, Log: cfg.Log, Now: cfg.Now})
 	s.registry = registry.New(registry.Config{
 		Local: cfg.ClusterID, Clusters: []mesh.ClusterID{cfg.ClusterID},
 		Network:     map[mesh.ClusterID]mesh.NetworkID{cfg.ClusterID: cfg.Network},
@@ -233,6 +237,7 @@ func (s *Server) Run(ctx context.Context) error {
 	s.runAtAPIs(ctx, g)
 	g.Go(func() error { return s.sources.Run(ctx) })
 	g.Go(func() error { return s.registry.Run(ctx) })
+	g.Go(func() error { return s.keyReviews.Run(ctx) })
 	g.Go(func() error { return s.ca.Run(ctx) })
 	g.Go(func() error { return s.recheckCallers(ctx) })
 	// The hub outlives the context so that streams can say goodbye.

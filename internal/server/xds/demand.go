@@ -157,7 +157,11 @@ func (s *session) checkSecret(name string) error {
 	if !errors.Is(err, xdsgen.ErrKeysDenied) || s.hub.cfg.MayReadKeys == nil {
 		return err
 	}
-	if why := s.hub.cfg.MayReadKeys(snap, s.sub.caller, s.sub.node); why != nil {
+	why := s.hub.cfg.MayReadKeys(snap, s.sub.caller, s.sub.node)
+	switch {
+	case errors.Is(why, xdsgen.ErrUndecided):
+		return nil // nothing to tell of so far
+	case why != nil:
 		return fmt.Errorf("%w: %w", err, why)
 	}
 	return err

@@ -53,8 +53,8 @@ type Config struct {
 	// MayReadKeys decides which callers are given private keys of their own
 	// namespace and cluster; an error says why not, nil MayReadKeys is nobody.
 	// It is asked each time a stream's views are chosen and must not block: one
-	// that asks elsewhere first says no, and has the stream look again by an
-	// Update that names the proxy's pod.
+	// that asks elsewhere says xdsgen.ErrUndecided and has the stream look again
+	// by Reconsider.
 	MayReadKeys func(*snapshot.Snapshot, mesh.Caller, xdsgen.Node) error
 	// Memory, when set, is the share of the process's memory limit that is in
 	// use. New streams wait while it is above 0.8.
@@ -124,12 +124,13 @@ type Hub struct {
 
 // mail is what waits for the hub's goroutine.
 type mail struct {
-	snapshot *snapshot.Snapshot
-	changes  *snapshot.Changes
-	attach   []*subscriber
-	detach   []*subscriber
-	demands  map[demandKey]demand
-	inspect  []chan<- []LiveView
+	snapshot   *snapshot.Snapshot
+	changes    *snapshot.Changes
+	attach     []*subscriber
+	detach     []*subscriber
+	demands    map[demandKey]demand
+	reconsider map[string]struct{} // pods whose rights may have changed
+	inspect    []chan<- []LiveView
 	// reports are of refused resources, reporters how many each identity sent.
 	reports   map[reportKey]report
 	reporters map[mesh.Identity]int
@@ -172,6 +173,19 @@ func (h *Hub) Update(s *snapshot.Snapshot, c *snapshot.Changes) {
 		m.changes = mergeChanges(m.changes, c)
 	})
 	h.ready.Store(true)
+}
+
+// Reconsider has the streams of pods, named as snapshot.PodKey does, look again at
+// what MayReadKeys says of them. It never blocks.
+func (h *Hub) Reconsider(pods []string) {
+	h.post(func(m *mail) {
+		if m.reconsider == nil {
+			m.reconsider = make(map[string]struct{})
+		}
+		for _, pod := range pods {
+			m.reconsider[pod] = struct{}{}
+		}
+	})
 }
 
 // Seq is the sequence number of the snapshot that all views show; 0 before

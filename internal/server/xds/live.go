@@ -156,6 +156,11 @@ func (h *Hub) choose(m mail, changes *snapshot.Changes) map[*subscriber]*assignm
 			} // After a panic, which guard tells of, the stream keeps its views.
 		}
 	}
+	for sub := range h.subs.concerned(&snapshot.Changes{Pods: m.reconsider}, false) {
+		if chosen[sub] == nil {
+			chosen[sub] = h.give(sub)
+		}
+	}
 	for _, sub := range m.attach {
 		h.subs.add(sub)
 		sub.err = h.assign(sub)

@@ -109,6 +109,10 @@ func (v Secrets) Check(s *snapshot.Snapshot, name string, now time.Time) error {
 // ErrKeysDenied says that a caller may not be given private keys.
 var ErrKeysDenied = errors.New("the proxy is not authorized to read secrets")
 
+// ErrUndecided says that it is not known yet whether a caller may be given
+// private keys.
+var ErrUndecided = errors.New("the right of the proxy to read secrets is being asked for")
+
 // Forms of names of secrets, as Istio has them.
 const (
 	secretPrefix        = "kubernetes://"

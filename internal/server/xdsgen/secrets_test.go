@@ -213,3 +213,40 @@ func randomSecret(r *rand.Rand) snapshot.Event {
 	}
 	return put(o)
 }
+
+// TestCase_B4_SecretNames: a name that no secret can have is given nothing.
+func TestCase_B4_SecretNames(t *testing.T) {
+	s := build(t, []mesh.ClusterID{"c1"}, []snapshot.Event{put(testSecret("c1", "gw", "s", "pc")), put(testSecret("c1", "other", "s", "pc"))})
+	for _, name := range []string{
+		"", "..", "../other/s", "gw/../other/s", "gw/..", "gw%2fs", "%2e%2e/other/s", "s\n", "s\x00", "gw/s/", "/gw/s", "S", strings.Repeat("a", 10<<10), "gw/" + strings.Repeat("a", 254),
+	} {
+		for _, prefix := range []string{"kubernetes://", "kubernetes-gateway://", "configmap://", ""} {
+			names := xdswire.NewNameSets().Of([]string{prefix + name})
+			v := xdsgen.AssignSecrets(s, callerIn("c1", "gw"), true, names)
+			if got := given(t, s, v); len(got) > 0 {
+				t.Errorf("%.60q is given %v", prefix+name, got)
+			}
+			if err := v.Check(s, prefix+name, noon); err == nil || len(err.Error()) > 200 {
+				t.Errorf("%.60q: %v", prefix+name, err)
+			}
+		}
+	}
+}
+
+// TestCase_B5_CASuffix: who asks for CA certificates is never given a key, also
+// of a secret that itself is called so.
+func TestCase_B5_CASuffix(t *testing.T) {
+	s := build(t, []mesh.ClusterID{"c1"}, []snapshot.Event{
+		put(testSecret("c1", "gw", "x-cacert", "pc")), put(testSecret("c1", "gw", "y-cacert", "p")), put(testSecret("c1", "gw", "z", "p")),
+	})
+	for _, name := range []string{"x-cacert", "x-cacert-cacert", "x", "y-cacert", "y", "z-cacert", "z-cacert-cacert"} {
+		for _, keys := range []bool{false, true} {
+			names := xdswire.NewNameSets().Of([]string{"kubernetes://" + name})
+			for _, got := range given(t, s, xdsgen.AssignSecrets(s, callerIn("c1", "gw"), keys, names)) {
+				if strings.Contains(got, "key") || !strings.HasPrefix(got, "roots c1/gw/x-cacert") {
+					t.Errorf("%s is given %s", name, got)
+				}
+			}
+		}
+	}
+}

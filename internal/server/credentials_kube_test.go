@@ -1,0 +1,68 @@
+package server
+
+import (
+	"log/slog"
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/meshctl/meshctl/internal/xdswire"
+	"github.com/meshctl/meshctl/test/kube"
+)
+
+// appsReader lets the account of workload web read the Secrets of its namespace.
+const appsReader = `apiVersion: v1
+kind: Namespace
+metadata: {name: apps}
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: other}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: gateway, namespace: apps}
+rules: [{apiGroups: [""], resources: [secrets], verbs: [get, list, watch]}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: gateway, namespace: apps}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: gateway}
+subjects: [{kind: ServiceAccount, name: web, namespace: apps}]
+---
+`
+
+// TestCase_B1_SecretsOfAPI has a gateway ask for Secrets of a Kubernetes API: it
+// is given those of its namespace, because the API server says that it may read
+// them, and follows them; those of another namespace it is not.
+func TestCase_B1_SecretsOfAPI(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs Kubernetes")
+	}
+	c := kube.Start(t)
+	c.Apply(t, appsReader)
+	for _, v := range []xdswire.Variant{xdswire.SotW, xdswire.Delta} {
+		t.Run(v.String(), func(t *testing.T) {
+			var logs text
+			s := start(t, func(cfg *Config) {
+				cfg.ConfigDir, cfg.KubeAccess, cfg.SecretNamespaces = "", c.Config(), []string{"*"}
+				cfg.Log = slog.New(slog.NewTextHandler(&logs, nil))
+			})
+			cert, key := credential(t, s)
+			foreign, foreignKey := credential(t, s)
+			c.Apply(t, secretYAML("shop", cert, key)+"---\n"+strings.ReplaceAll(secretYAML("shop", foreign, foreignKey), "namespace: apps", "namespace: other"))
+			const pair, other = "kubernetes://shop", "kubernetes://other/shop"
+			gateway := dialWire(t, s, true, v, "router", xdswire.SecretType, pair, other)
+			if got := gateway.secrets(pair, other); !maps.Equal(got, map[string]string{pair: cert + key}) {
+				t.Fatalf("the gateway is given %v", got)
+			}
+			newer, newerKey := credential(t, s)
+			c.Apply(t, secretYAML("shop", newer, newerKey))
+			if got := gateway.secrets(pair, other); !maps.Equal(got, map[string]string{pair: newer + newerKey}) {
+				t.Errorf("the gateway is given %v", got)
+			}
+			waitFor(t, "warning", func() bool { return strings.Contains(logs.String(), "is of another namespace than the proxy") })
+			keysAreNowhere(t, s, logs.String(), key, newerKey, foreignKey)
+		})
+	}
+}
