@@ -101,6 +101,11 @@ func (b *builder) clusterEndpoints(out *snapshot.Endpoints, accounts set[string]
 				continue // comes back when its pod is known
 			}
 			for _, addr := range ep.Addresses {
+				if b.takesLocal(c, pod, addr, networks) {
+					b.cfg.Log.Warn("endpoint of another cluster has the address of a service of this one: it is not used",
+						"cluster", c.id, "service", n.namespace+"/"+n.name, "address", addr.String())
+					continue
+				}
 				for _, port := range slice.Ports {
 					at := spot{port.Name, netip.AddrPortFrom(addr, uint16(port.Number))}
 					if _, dup := seen[at]; dup {

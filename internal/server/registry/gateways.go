@@ -29,7 +29,7 @@ func (b *builder) gateways() {
 	b.kubeGateways(found)
 	b.settingsGateways(found)
 	next := &snapshot.Gateways{ByNetwork: make(map[mesh.NetworkID][]snapshot.NetworkGateway), LCM: 1}
-	for _, g := range slices.SortedFunc(maps.Keys(found), compareGateways) {
+	for _, g := range b.withoutHostile(found) {
 		next.ByNetwork[g.Network] = append(next.ByNetwork[g.Network], g)
 	}
 	next.LCM = groupLCM(next.ByNetwork)

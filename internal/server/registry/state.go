@@ -39,6 +39,7 @@ func (r refs[K]) change(k K, v name, n int) {
 // clusterState are the objects of one cluster and the indexes over them.
 type clusterState struct {
 	id         mesh.ClusterID
+	remote     bool // it is not the local one
 	namespaces map[string]*snapshot.Namespace
 	nodes      map[string]*snapshot.Node
 	pods       map[name]*snapshot.Pod
@@ -51,7 +52,7 @@ type clusterState struct {
 
 	slicesOf refs[name]       // service → its slices
 	byPod    refs[name]       // pod → services whose slices name it
-	byIP     refs[netip.Addr] // address without a pod name → services
+	byIP     refs[netip.Addr] // address without a pod name, of remote clusters any → services
 	byNode   refs[string]     // node → services with an endpoint there
 	podsOn   refs[string]     // node → its pods
 }
@@ -102,7 +103,11 @@ type state struct {
 	double   func(lines []string)
 	backing  map[name]backing
 	standing map[mesh.ClusterID]snapshot.Standing // those that are not zero
-	dirty    dirty
+	// vips counts the local services of each address: no other cluster may have
+	// it. heldGateways are the addresses of gateways, used or not.
+	vips         map[netip.Addr]int
+	heldGateways set[netip.Addr]
+	dirty        dirty
 }
 
 func newState(cfg Config) *state {
@@ -115,6 +120,7 @@ func newState(cfg Config) *state {
 		filters:  make(map[name]*snapshot.EnvoyFilter),
 		backing:  make(map[name]backing),
 		standing: make(map[mesh.ClusterID]snapshot.Standing),
+		vips:     make(map[netip.Addr]int),
 		dirty:    newDirty(),
 	}
 	s.dirty.mesh, s.dirty.gateways, s.dirty.configs = true, true, true
@@ -129,6 +135,7 @@ func (s *state) cluster(id mesh.ClusterID) *clusterState {
 	if c == nil {
 		c = &clusterState{
 			id:         id,
+			remote:     id != s.cfg.Local,
 			namespaces: make(map[string]*snapshot.Namespace),
 			nodes:      make(map[string]*snapshot.Node),
 			pods:       make(map[name]*snapshot.Pod),
@@ -276,6 +283,10 @@ func (s *state) applyService(c *clusterState, n name, svc *snapshot.Service) {
 			s.dirty.gateways = true
 		}
 	}
+	if !c.remote {
+		s.countVIPs(c.services[n], -1)
+		s.countVIPs(svc, 1)
+	}
 	put(c.services, n, svc)
 	s.dirty.services.add(n)
 	s.dirty.endpoints.add(n)
@@ -303,7 +314,8 @@ func (c *clusterState) index(n name, e *snapshot.EndpointSlice, by int) {
 	for _, ep := range e.Endpoints {
 		if ep.Pod != "" {
 			c.byPod.change(name{e.Namespace, ep.Pod}, svc, by)
-		} else {
+		}
+		if ep.Pod == "" || c.remote {
 			for _, a := range ep.Addresses {
 				c.byIP.change(a, svc, by)
 			}

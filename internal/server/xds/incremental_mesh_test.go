@@ -135,6 +135,9 @@ func (c chance) slice(cluster mesh.ClusterID) snapshot.Object {
 		if c.once(3) {
 			ep.Pod = fmt.Sprint("p", c.IntN(2))
 		}
+		if c.once(5) { // the address of a service of the local cluster
+			ep.Addresses = append(ep.Addresses, netip.AddrFrom4([4]byte{10, 9, meshClusters[0][1], byte(c.IntN(4))}))
+		}
 		ep.Hostname = pickOne(c, "", "", "host-0")
 		ep.Node, ep.Zone = pickOne(c, "", "node"), pickOne(c, "", "z9")
 		e.Endpoints = append(e.Endpoints, ep)

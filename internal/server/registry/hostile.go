@@ -1,0 +1,69 @@
+package registry
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// maxGateways is how many addresses of gateways one cluster may have.
+const maxGateways = 64
+
+// countVIPs notes the addresses of a local service, which may be nil. What
+// other clusters have of the same addresses is looked at again.
+func (s *state) countVIPs(svc *snapshot.Service, by int) {
+	if svc == nil {
+		return
+	}
+	for _, vip := range svc.VIPs {
+		if s.vips[vip] += by; s.vips[vip] == 0 {
+			delete(s.vips, vip)
+		}
+		for _, c := range s.clusters {
+			if c.remote {
+				s.touchAll(c.byIP[vip])
+			}
+		}
+		if _, held := s.heldGateways[vip]; held {
+			s.dirty.gateways = true
+		}
+	}
+}
+
+// takesLocal reports whether an endpoint of another cluster, where the local
+// one would reach it directly, has the address of a local service: what is sent
+// to it would end at that service.
+func (b *builder) takesLocal(c *clusterState, pod *snapshot.Pod, addr netip.Addr, networks networkRules) bool {
+	return c.remote && b.vips[addr] > 0 && b.networkOf(c, pod, addr, networks) == b.next.Mesh.Networks[b.cfg.Local]
+}
+
+// withoutHostile leaves out the gateways of other clusters that have addresses
+// of local services, and those that are more than a cluster may have.
+func (b *builder) withoutHostile(found set[snapshot.NetworkGateway]) []snapshot.NetworkGateway {
+	b.heldGateways = set[netip.Addr]{}
+	number := make(map[mesh.ClusterID]int)
+	var out []snapshot.NetworkGateway
+	for _, g := range slices.SortedFunc(maps.Keys(found), compareGateways) {
+		b.heldGateways.add(g.Address)
+		remote := g.Cluster != "" && g.Cluster != b.cfg.Local
+		if remote && b.vips[g.Address] > 0 {
+			b.cfg.Log.Warn("gateway of another cluster has the address of a service of this one: it is not used",
+				"cluster", g.Cluster, "network", g.Network, "address", g.Address.String())
+			continue
+		}
+		if number[g.Cluster]++; remote && number[g.Cluster] > maxGateways {
+			continue
+		}
+		out = append(out, g)
+	}
+	for _, id := range slices.Sorted(maps.Keys(number)) {
+		if n := number[id]; n > maxGateways && id != "" && id != b.cfg.Local {
+			b.cfg.Log.Warn("cluster has too many addresses of gateways: the first by network and address are used",
+				"cluster", id, "addresses", n, "used", maxGateways)
+		}
+	}
+	return out
+}
