@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/certs/certstest"
 )
 
 // meshOf is MeshConfig with a trust domain.
@@ -34,7 +35,7 @@ func constrained(t *testing.T, domain string) *certs.Authority {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return below(t, root, root)
+	return certstest.NewIntermediate(t, root)
 }
 
 // A CA may turn out not to fit the mesh when MeshConfig is read: then nothing

@@ -419,7 +419,7 @@ func TestTrustDomainLater(t *testing.T) {
 	waitFor(t, "a problem", func() bool {
 		return slices.ContainsFunc(c.Problems(), func(p string) bool { return strings.Contains(p, "nothing is signed") })
 	})
-	next := newRoot(t)
+	next := certstest.NewRoot(t)
 	save(t, cfg.Source.Place(), next)
 	waitFor(t, "another CA", func() bool { return c.signs(next) && len(c.Problems()) == 0 })
 }
