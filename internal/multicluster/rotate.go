@@ -148,7 +148,7 @@ func (r *Rotation) mint(ctx context.Context, old *corev1.Secret) (*corev1.Secret
 	if err != nil {
 		return nil, err
 	}
-	account, err := accountOf(c)
+	account, err := mint.AccountOf(c)
 	if err != nil {
 		return nil, err
 	}
@@ -181,19 +181,6 @@ func (r *Rotation) mint(ctx context.Context, old *corev1.Secret) (*corev1.Secret
 		Cluster: r.ID, Namespace: r.Namespace, Server: c.Server.Server, TLSServerName: c.Server.TLSServerName,
 		CA: c.Server.CertificateAuthorityData, Token: minted.Token, Annotations: annotations,
 	})
-}
-
-// accountOf is whose token the cluster's is, by what it says of itself.
-func accountOf(c *remotesecret.Cluster) (mint.Account, error) {
-	claims, err := peek.Token(c.User.Token)
-	if err != nil {
-		return mint.Account{}, fmt.Errorf("%s has no token of a service account: %w", c, err)
-	}
-	parts := strings.Split(claims.Subject, ":")
-	if len(parts) != 4 || parts[0] != "system" || parts[1] != "serviceaccount" || !mesh.IsDNSLabel(parts[2]) || !mesh.IsDNSName(parts[3]) {
-		return mint.Account{}, fmt.Errorf("%s has a token of %q, which is no service account", c, claims.Subject)
-	}
-	return mint.Account{Namespace: parts[2], Name: parts[3]}, nil
 }
 
 // Finish ends the old token and forgets it. Only when every replica uses the
@@ -269,7 +256,7 @@ func (r *Rotation) revoke(ctx context.Context, secret, keep *corev1.Secret) erro
 
 // Revoke ends the token of a remote secret in the cluster that it is for.
 func Revoke(ctx context.Context, from *Cluster, secret *corev1.Secret, c *remotesecret.Cluster, say func(string, ...any)) error {
-	account, err := accountOf(c)
+	account, err := mint.AccountOf(c)
 	if err != nil {
 		return err
 	}

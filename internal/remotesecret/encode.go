@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -95,6 +96,27 @@ func (s Spec) kubeconfig() (string, error) {
 		return "", fmt.Errorf("invalid kubeconfig: %w", err)
 	}
 	return string(text), nil
+}
+
+// WithToken returns the Secret with another token in the place of that of its
+// only cluster, and all else as it is. secret is one of an API server.
+func WithToken(secret *corev1.Secret, token string, ends time.Time) (*corev1.Secret, error) {
+	next := secret.DeepCopy()
+	if clusters := Decode(secret); len(clusters) == 1 && clusters[0].User.Token != "" {
+		for key, kubeconfig := range next.Data {
+			next.Data[key] = bytes.Replace(kubeconfig, []byte(clusters[0].User.Token), []byte(token), 1)
+		}
+	}
+	// Whatever there was before: the result is what counts.
+	if got := Decode(next); len(got) != 1 || got[0].Err != nil || got[0].User.Token != token {
+		return nil, fmt.Errorf("secret %s/%s does not hold one cluster with a token in one word: make it anew", secret.Namespace, secret.Name)
+	}
+	if next.Annotations == nil {
+		next.Annotations = make(map[string]string, 2)
+	}
+	next.Annotations[AnnotationExpires] = ends.UTC().Format(time.RFC3339)
+	next.Annotations[AnnotationCredential] = HashToken(token)
+	return next, nil
 }
 
 // Encode writes the Secret as YAML in the frame that Istio's tools write.

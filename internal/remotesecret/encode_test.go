@@ -6,8 +6,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
 func updating() bool { return flag.Lookup("update").Value.String() == "true" }
@@ -114,5 +117,46 @@ func TestCase_D13_Injection(t *testing.T) {
 	c := clusters[0]
 	if c.Err != nil || c.User.Token != odd.Token || c.Server.TLSServerName != odd.TLSServerName || c.Server.Server != odd.Server || c.User.Exec != nil {
 		t.Errorf("quotes and line breaks did not stay where they were: %v %q %q", c.Err, c.User.Token, c.Server.Server)
+	}
+}
+
+func TestWithToken(t *testing.T) {
+	t.Parallel()
+	ends := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+	stored := func(kubeconfigs map[string]string) *corev1.Secret {
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "istio-system", Name: "s"}, Data: map[string][]byte{}}
+		for key, text := range kubeconfigs {
+			secret.Data[key] = []byte(text)
+		}
+		return secret
+	}
+	const kubeconfig = `apiVersion: v1
+kind: Config
+current-context: west
+contexts: [{name: west, context: {cluster: west, user: west}}]
+clusters: [{name: west, cluster: {server: "https://west.example", tls-server-name: kubernetes}}] # by hand
+users: [{name: west, user: {token: USER}}]
+`
+	text := strings.Replace(kubeconfig, "USER", "old", 1)
+	got, err := WithToken(stored(map[string]string{"west": text}), "new", ends)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := strings.Replace(kubeconfig, "USER", "new", 1); string(got.Data["west"]) != want {
+		t.Errorf("kubeconfig\n%s\nwant\n%s", got.Data["west"], want)
+	}
+	if got.Annotations[AnnotationExpires] != "2030-01-02T03:04:05Z" || got.Annotations[AnnotationCredential] != HashToken("new") {
+		t.Errorf("annotations %v", got.Annotations)
+	}
+	for name, kubeconfigs := range map[string]map[string]string{
+		"several clusters":     {"west": text, "east": text},
+		"token in two lines":   {"west": strings.Replace(kubeconfig, "USER", "\"ol\\\nd\"", 1)},
+		"no token":             {"west": strings.Replace(kubeconfig, "{token: USER}", "{username: u, password: p}", 1)},
+		"token elsewhere, too": {"west": strings.Replace(kubeconfig, "USER", "west", 1)},
+		"nothing":              {},
+	} {
+		if got, err := WithToken(stored(kubeconfigs), "new", ends); err == nil {
+			t.Errorf("%s: no error, %s", name, got.Data["west"])
+		}
 	}
 }

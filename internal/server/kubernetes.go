@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sync/errgroup"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/remotesecret"
 	"github.com/meshctl/meshctl/internal/server/authn"
 	"github.com/meshctl/meshctl/internal/server/ca"
 	"github.com/meshctl/meshctl/internal/server/clusters"
@@ -23,6 +25,7 @@ import (
 type atAPIs struct {
 	reviewers *authn.Reviewers // made when the server runs
 	roots     *writers.Roots
+	tokens    *writers.Tokens
 	reviews   *prometheus.CounterVec
 	writes    *prometheus.CounterVec
 	writing   prometheus.Gauge
@@ -44,6 +47,15 @@ func (s *Server) newAtAPIs() {
 	k.roots = writers.NewRoots(writers.RootsConfig{
 		Cluster: s.cfg.ClusterID, SystemNamespace: s.cfg.systemNamespace(), Written: counted(k.writes),
 		Now: s.cfg.Now, Log: s.cfg.Log,
+	})
+	renewals := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "meshctl_remote_token_renewals_total", Help: "Renewals of the tokens of remote secrets, by result: updated or error.",
+	}, []string{"cluster", "result"})
+	s.metrics.MustRegister(renewals)
+	k.tokens = writers.NewTokens(writers.TokensConfig{
+		API: s.cfg.KubeAccess, Namespace: s.cfg.systemNamespace(), Written: counted(renewals),
+		Remote: remotesecret.Options{InPod: s.cfg.InPod, Allow: s.cfg.Allow},
+		Now:    s.cfg.Now, Log: s.cfg.Log,
 	})
 	k.lease = writers.NewLease(writers.LeaseConfig{
 		Access: s.cfg.KubeAccess, Namespace: s.cfg.systemNamespace(), Holder: s.replica(), Log: s.cfg.Log,
@@ -126,7 +138,7 @@ func (s *Server) runAtAPIs(ctx context.Context, g *errgroup.Group) {
 		return nil
 	})
 	if s.cfg.KubeAccess != nil {
-		g.Go(func() error { return s.apis.lease.Run(ctx, s.apis.roots.Run) })
+		g.Go(func() error { return s.apis.lease.Run(ctx, s.apis.roots.Run, s.apis.tokens.Run) })
 	}
 }
 
@@ -140,10 +152,11 @@ type writersPage struct {
 	Replica string
 	Lease   writers.LeaseStatus
 	Roots   []writers.RootsStatus `json:",omitempty"`
+	Tokens  []writers.TokenStatus `json:",omitempty"`
 }
 
 func (s *Server) writersPage() writersPage {
-	return writersPage{Replica: s.cfg.Replica, Lease: s.apis.lease.Status(), Roots: s.apis.roots.Status()}
+	return writersPage{Replica: s.cfg.Replica, Lease: s.apis.lease.Status(), Roots: s.apis.roots.Status(), Tokens: s.apis.tokens.Status()}
 }
 
 // apiNotes are what does not work at API servers, a line each.
@@ -162,6 +175,9 @@ func (s *Server) apiNotes() []string {
 	}
 	for _, st := range s.apis.roots.Status() {
 		note(fmt.Sprintf("roots of the mesh in cluster %s", st.Cluster), st.Problem)
+	}
+	for _, st := range s.apis.tokens.Status() {
+		note(fmt.Sprintf("token of remote secret %s, which ends at %s", st.Secret, st.Ends.UTC().Format(time.RFC3339)), st.Problem)
 	}
 	return lines
 }

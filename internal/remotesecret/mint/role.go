@@ -1,6 +1,7 @@
 package mint
 
 import (
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -10,8 +11,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/remotesecret"
 	"github.com/meshctl/meshctl/internal/server/source"
+	"github.com/meshctl/meshctl/internal/token/peek"
 )
 
 // Style is how much the role of a reader allows.
@@ -56,6 +59,19 @@ func (s Scope) Annotations() map[string]string {
 type Account struct{ Namespace, Name string }
 
 func (a Account) String() string { return a.Namespace + "/" + a.Name }
+
+// AccountOf is whose token the cluster's is, by what it says of itself.
+func AccountOf(c *remotesecret.Cluster) (Account, error) {
+	claims, err := peek.Token(c.User.Token)
+	if err != nil {
+		return Account{}, fmt.Errorf("%s has no token of a service account: %w", c, err)
+	}
+	parts := strings.Split(claims.Subject, ":")
+	if len(parts) != 4 || parts[0] != "system" || parts[1] != "serviceaccount" || !mesh.IsDNSLabel(parts[2]) || !mesh.IsDNSName(parts[3]) {
+		return Account{}, fmt.Errorf("%s has a token of %q, which is no service account", c, claims.Subject)
+	}
+	return Account{Namespace: parts[2], Name: parts[3]}, nil
+}
 
 // roleName is that of all roles and bindings of the account.
 func (a Account) roleName() string { return "meshctl-reader-" + a.Namespace + "-" + a.Name }
