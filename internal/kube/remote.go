@@ -87,10 +87,24 @@ func Remote(c *remotesecret.Cluster, o RemoteOptions) (*rest.Config, error) {
 	return config, err
 }
 
-// Close closes the idle connections of an access that Remote made.
+// Close closes the connections of an access that Remote made and that nobody
+// uses any more.
 func Close(config *rest.Config) {
 	if config.Transport != nil {
-		utilnet.CloseIdleConnectionsFor(config.Transport)
+		CloseIdle(config.Transport)
+	}
+}
+
+// CloseIdle closes the connections that requests no longer use. HTTP/2 lets go
+// of a cancelled request a moment after it has returned and tells nobody, so
+// this looks again for up to 63 ms; what it misses ends by its idle timeout.
+func CloseIdle(transport http.RoundTripper) {
+	for pause := time.Millisecond; ; pause *= 2 {
+		utilnet.CloseIdleConnectionsFor(transport)
+		if pause > 32*time.Millisecond {
+			return
+		}
+		time.Sleep(pause)
 	}
 }
 

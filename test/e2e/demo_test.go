@@ -288,10 +288,11 @@ func TestDemoKilledTakesItsProcessesAlong(t *testing.T) {
 	}
 
 	// The next demo clears that away, even one that then cannot start.
-	l, err := net.Listen("tcp", "127.1.0.3:15443")
-	if err != nil {
-		t.Fatal(err)
-	}
+	var l net.Listener
+	eventually(t, "the threads of the dead Envoy let go of its port", func() (err error) {
+		l, err = net.Listen("tcp", "127.1.0.3:15443")
+		return err
+	})
 	defer l.Close()
 	next := newCommand(t, c.temp, "--once")
 	next.start(t)

@@ -66,7 +66,9 @@ func startReal(t *testing.T, change ...func(*Config, *Kubernetes)) *real {
 			f(c, k)
 		}
 	})
+	r.mu.Lock()
 	r.host = fmt.Sprintf("hello.%s.svc.cluster.local", r.sample)
+	r.mu.Unlock()
 	r.until("own cluster", r.has("10.1.0.1"))
 	return r
 }

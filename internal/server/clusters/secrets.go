@@ -11,11 +11,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/watch"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/remotesecret"
 )
 
@@ -41,7 +41,7 @@ func (s *Secrets) Run(ctx context.Context, claims Claims) error {
 	if err != nil {
 		return fmt.Errorf("connect to the Kubernetes API: %w", err)
 	}
-	defer utilnet.CloseIdleConnectionsFor(client.Transport)
+	defer kube.CloseIdle(client.Transport)
 	api, err := typedcorev1.NewForConfigAndClient(s.API, client)
 	if err != nil {
 		return fmt.Errorf("connect to the Kubernetes API: %w", err)

@@ -115,6 +115,20 @@ func (r *record) names() []string {
 	return out
 }
 
+// now is get for those that do not hold the lock.
+func (r *record) now(kind snapshot.Kind, namespace, name string) snapshot.Object {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.get(kind, namespace, name)
+}
+
+// handed is how many objects were handed over and which were deleted.
+func (r *record) handed() (puts int, removed []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.puts, slices.Clone(r.removed)
+}
+
 func (r *record) get(kind snapshot.Kind, namespace, name string) snapshot.Object {
 	return r.objects[snapshot.Key{Kind: kind, Cluster: "c1", Namespace: namespace, Name: name}]
 }
@@ -187,15 +201,15 @@ func TestFollow(t *testing.T) {
 	c.Apply(t, in(ns, app))
 	s, r, _ := run(t, c.Config(), nil)
 	r.until("everything", func() bool { return r.synced == 1 && r.get(snapshot.KindPod, ns, "web-1") != nil })
-	svc, _ := r.get(snapshot.KindService, ns, "web").(*snapshot.Service)
+	svc, _ := r.now(snapshot.KindService, ns, "web").(*snapshot.Service)
 	if svc == nil || !slices.Equal(svc.ExportTo, []string{"."}) || svc.Ports[0].TargetName != "http" || !slices.Equal(svc.External, []string{"192.0.2.1"}) || svc.Created.IsZero() || svc.Selector["app"] != "web" || len(svc.VIPs) == 0 {
 		t.Errorf("service %+v", svc)
 	}
-	pod, _ := r.get(snapshot.KindPod, ns, "web-1").(*snapshot.Pod)
+	pod, _ := r.now(snapshot.KindPod, ns, "web-1").(*snapshot.Pod)
 	if pod == nil || pod.ServiceAccount != "web" || pod.Node != "node-1" || pod.Labels["app"] != "web" || len(pod.Ports) != 1 || pod.Ports[0].Number != 8080 {
 		t.Errorf("pod %+v", pod)
 	}
-	slice, _ := r.get(snapshot.KindEndpointSlice, ns, "web-manual").(*snapshot.EndpointSlice)
+	slice, _ := r.now(snapshot.KindEndpointSlice, ns, "web-manual").(*snapshot.EndpointSlice)
 	if want := (snapshot.SliceEndpoint{Ready: true, Pod: "web-1", Hostname: "h", Node: "node-1", Zone: "z1"}); slice == nil || len(slice.Endpoints) != 1 ||
 		fmt.Sprintf("%+v", slice.Endpoints[0]) != strings.Replace(fmt.Sprintf("%+v", want), "[]", "[10.0.0.9]", 1) {
 		t.Errorf("slice %+v", slice)
@@ -242,17 +256,17 @@ func TestNamespaces(t *testing.T) {
 			if kind == snapshot.KindPod {
 				name = "web-1"
 			}
-			if got := r.get(kind, ns, name) != nil; got != want {
+			if got := r.now(kind, ns, name) != nil; got != want {
 				t.Errorf("%s of %s is read: %v, want %v", kind, ns, got, want)
 			}
 		}
-		if r.get(snapshot.KindNamespace, "", ns) == nil {
+		if r.now(snapshot.KindNamespace, "", ns) == nil {
 			t.Errorf("namespace %s is not read", ns)
 		}
 	}
 	c.Kubectl(t, "", "-n", two, "delete", "service", "web")
 	r.until("deletion", func() bool { return r.get(snapshot.KindService, two, "web") == nil })
-	if r.get(snapshot.KindService, one, "web") == nil {
+	if r.now(snapshot.KindService, one, "web") == nil {
 		t.Error("the service of the other namespace is gone, too")
 	}
 	st := s.Status()

@@ -14,9 +14,9 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/json"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
 
+	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/server/source"
 )
 
@@ -55,7 +55,7 @@ func newClient(cfg *rest.Config) (*client, error) {
 	return &client{http: &own, base: base}, nil
 }
 
-func (c *client) close() { utilnet.CloseIdleConnectionsFor(c.http.Transport) }
+func (c *client) close() { kube.CloseIdle(c.http.Transport) }
 
 // get asks for a path. The answer is a good one and its body in the form that
 // was asked for.

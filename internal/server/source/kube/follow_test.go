@@ -110,7 +110,7 @@ func TestServerStops(t *testing.T) {
 	if got := r.names(); !slices.Equal(got, before) {
 		t.Errorf("without the API server there are %v, before there were %v", got, before)
 	}
-	puts := r.puts
+	handed, _ := r.handed()
 	c.Restart(t)
 	c.Apply(t, in("default", strings.ReplaceAll(app, "10.0.0.9", "10.0.0.10")))
 	r.until("change", func() bool {
@@ -119,8 +119,8 @@ func TestServerStops(t *testing.T) {
 	})
 	r.until("recovery", func() bool { st := s.Status(); return len(st.Errors()) == 0 })
 	stop()
-	if len(r.removed) > 0 || r.puts-puts > 5 {
-		t.Errorf("removed %v, handed over %d objects anew", r.removed, r.puts-puts)
+	if puts, removed := r.handed(); len(removed) > 0 || puts-handed > 5 {
+		t.Errorf("removed %v, handed over %d objects anew", removed, puts-handed)
 	}
 	if !strings.Contains(r.log.String(), "followed again") {
 		t.Errorf("the log does not tell of the recovery:\n%s", r.text())

@@ -251,7 +251,8 @@ func TestCase_D15_HostileAPIServer(t *testing.T) {
 				o, ok := r.get(snapshot.KindService, "ns", "good").(*snapshot.Service)
 				return ok && o.Labels["new"] == "yes" && s.resource("services").Error == ""
 			})
-			for _, gone := range r.removed {
+			_, removed := r.handed()
+			for _, gone := range removed {
 				if strings.Contains(gone, "ns/good") {
 					t.Errorf("%s was taken away", gone)
 				}
@@ -309,8 +310,8 @@ func TestCase_D15_HostileWatch(t *testing.T) {
 			if got.Objects > 100 {
 				t.Errorf("%d objects are held", got.Objects)
 			}
-			if len(r.removed) > 0 {
-				t.Errorf("removed %v", r.removed)
+			if _, removed := r.handed(); len(removed) > 0 {
+				t.Errorf("removed %v", removed)
 			}
 		})
 	}
@@ -365,8 +366,8 @@ func TestResume(t *testing.T) {
 		}
 	}
 	r.until("removal", func() bool { return r.get(snapshot.KindService, "ns", "goes") == nil })
-	if r.get(snapshot.KindService, "ns", "stays") == nil || r.puts != 3 {
-		t.Errorf("%d objects were handed over, want 3", r.puts)
+	if puts, _ := r.handed(); r.now(snapshot.KindService, "ns", "stays") == nil || puts != 3 {
+		t.Errorf("%d objects were handed over, want 3", puts)
 	}
 }
 
