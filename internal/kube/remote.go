@@ -104,7 +104,7 @@ func CloseIdle(transport http.RoundTripper) {
 		if pause > 32*time.Millisecond {
 			return
 		}
-		time.Sleep(pause)
+		time.Sleep(pause) //nolint:forbidigo // there is no event to wait for
 	}
 }
 
