@@ -84,7 +84,7 @@ func TestInstalledLater(t *testing.T) {
 	c.Apply(t, strings.Replace(strings.Replace(in("later", peerAuthentication), "istio.io/v1", "istio.io/v1beta1", 1), "STRICT}", "STRICT}, portLevelMtls: {80: {mode: STRICT}}", 1))
 	r.until("problem", func() bool { return len(s.Status().Problems) == 1 })
 	want := "spec.portLevelMtls: needs a selector; its last good version stays in use"
-	if got := s.Status().Problems[0]; got.Object != "PeerAuthentication later/default" || !slices.Equal(got.Reasons, []string{want}) || !policy() {
+	if got := s.Status().Problems[0]; got.Object != "PeerAuthentication later/default" || !slices.Equal(got.Reasons, []string{want}) || r.now(snapshot.KindPeerAuthentication, "later", "default") == nil {
 		t.Errorf("problem %+v", got)
 	}
 	c.Kubectl(t, "", "-n", "later", "delete", "peerauthentications.v1beta1.security.istio.io", "default")
