@@ -26,6 +26,8 @@ const (
 	Label             = "istio/multiCluster"
 	LabelValue        = "true"
 	AnnotationCluster = "networking.istio.io/cluster"
+	// Selector selects remote secrets by their label.
+	Selector = Label + "=" + LabelValue
 
 	// AnnotationExpires is when the token ends, RFC 3339; missing for tokens
 	// without an end.

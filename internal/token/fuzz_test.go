@@ -22,7 +22,7 @@ func FuzzSubject(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		ns, sa, err := parseSubject(s)
+		ns, sa, err := ParseSubject(s)
 		if err != nil {
 			return
 		}

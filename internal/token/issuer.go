@@ -101,7 +101,7 @@ func (i *Issuer) Create(c Claims, now time.Time) (string, error) {
 	exp := *iat + jwt.NumericDate(c.TTL/time.Second)
 	p := payload{
 		Issuer:    i.url,
-		Subject:   subjectPrefix + c.Namespace + ":" + c.ServiceAccount,
+		Subject:   Subject(c.Namespace, c.ServiceAccount),
 		Audience:  c.Audiences,
 		Expiry:    &exp,
 		IssuedAt:  iat,

@@ -51,8 +51,13 @@ func (c Claims) Expiry() time.Time { return c.IssuedAt.Add(c.TTL) }
 
 const subjectPrefix = "system:serviceaccount:"
 
-// parseSubject reads system:serviceaccount:<namespace>:<service account>.
-func parseSubject(sub string) (namespace, serviceAccount string, err error) {
+// Subject is whom a token of the service account is of, as API servers name it.
+func Subject(namespace, serviceAccount string) string {
+	return subjectPrefix + namespace + ":" + serviceAccount
+}
+
+// ParseSubject reads system:serviceaccount:<namespace>:<service account>.
+func ParseSubject(sub string) (namespace, serviceAccount string, err error) {
 	rest, ok := strings.CutPrefix(sub, subjectPrefix)
 	if !ok {
 		return "", "", fmt.Errorf("sub %q: want %s<namespace>:<service account>", sub, subjectPrefix)

@@ -266,7 +266,7 @@ func (v *Verifier) check(p payload, now time.Time) (Claims, error) {
 		TTL:       time.Duration(*p.Expiry-*p.IssuedAt) * time.Second,
 	}
 	var err error
-	if c.Namespace, c.ServiceAccount, err = parseSubject(p.Subject); err != nil {
+	if c.Namespace, c.ServiceAccount, err = ParseSubject(p.Subject); err != nil {
 		return Claims{}, err
 	}
 	k := p.Kubernetes

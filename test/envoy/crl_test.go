@@ -10,6 +10,7 @@ import (
 	"io"
 	"math/big"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -18,24 +19,9 @@ import (
 )
 
 // crlListener is keysListener with revocation lists.
-const crlListener = `
-- "@type": type.googleapis.com/envoy.config.listener.v3.Listener
-  name: %[1]s
-  address: {socket_address: {address: 127.0.0.1, port_value: 0}}
-  filter_chains:
-  - transport_socket:
-      name: tls
-      typed_config:
-        "@type": type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.DownstreamTlsContext
-        require_client_certificate: true
-        common_tls_context:
-          tls_certificates:
-          - {certificate_chain: {filename: %[2]q}, private_key: {filename: %[3]q}}
-          validation_context: {trusted_ca: {filename: %[4]q}, crl: {filename: %[5]q}}
-    filters:
-    - name: echo
-      typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.network.echo.v3.Echo}
-`
+func crlListener() string {
+	return strings.Replace(keysListener, "{filename: %[4]q}", "{filename: %[4]q}, crl: {filename: %[5]q}", 1)
+}
 
 // list is a revocation list of ca.
 func list(t *testing.T, ca *certs.Authority, until time.Time, revoked ...*x509.Certificate) []byte {
@@ -138,7 +124,7 @@ func startWithLists(t *testing.T, server *party, roots []*certs.Authority, lists
 	write(t, path("cert.pem"), certs.EncodeCerts(server.leaf, server.ca.Cert))
 	write(t, path("roots.pem"), trusted)
 	write(t, path("crl.pem"), lists)
-	write(t, path("lds.yaml"), fmt.Appendf([]byte("resources:\n"), crlListener[1:], "l", path("cert.pem"), path("key.pem"), path("roots.pem"), path("crl.pem")))
+	write(t, path("lds.yaml"), fmt.Appendf([]byte("resources:\n"), crlListener()[1:], "l", path("cert.pem"), path("key.pem"), path("roots.pem"), path("crl.pem")))
 	write(t, path("bootstrap.yaml"), fmt.Appendf(nil, keysBootstrap, path("lds.yaml")))
 	proxy := Start(t, path("bootstrap.yaml"))
 	var answer struct {

@@ -17,6 +17,8 @@ import (
 	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
 	rbacclient "k8s.io/client-go/kubernetes/typed/rbac/v1"
 	"k8s.io/client-go/rest"
+
+	"github.com/meshctl/meshctl/internal/token"
 )
 
 // fieldManager is who API servers say wrote what is applied.
@@ -128,7 +130,7 @@ func (c *Cluster) missingOf(ctx context.Context, account Account, rights []Right
 		review, err := c.authz.SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
 			Spec: authorizationv1.SubjectAccessReviewSpec{
 				ResourceAttributes: a,
-				User:               "system:serviceaccount:" + account.Namespace + ":" + account.Name,
+				User:               token.Subject(account.Namespace, account.Name),
 				Groups:             []string{all, all + ":" + account.Namespace, "system:authenticated"},
 			},
 		}, metav1.CreateOptions{})

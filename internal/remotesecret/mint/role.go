@@ -11,9 +11,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
-	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/remotesecret"
 	"github.com/meshctl/meshctl/internal/server/source"
+	"github.com/meshctl/meshctl/internal/token"
 	"github.com/meshctl/meshctl/internal/token/peek"
 )
 
@@ -66,11 +66,11 @@ func AccountOf(c *remotesecret.Cluster) (Account, error) {
 	if err != nil {
 		return Account{}, fmt.Errorf("%s has no token of a service account: %w", c, err)
 	}
-	parts := strings.Split(claims.Subject, ":")
-	if len(parts) != 4 || parts[0] != "system" || parts[1] != "serviceaccount" || !mesh.IsDNSLabel(parts[2]) || !mesh.IsDNSName(parts[3]) {
+	namespace, name, err := token.ParseSubject(claims.Subject)
+	if err != nil {
 		return Account{}, fmt.Errorf("%s has a token of %q, which is no service account", c, claims.Subject)
 	}
-	return Account{Namespace: parts[2], Name: parts[3]}, nil
+	return Account{Namespace: namespace, Name: name}, nil
 }
 
 // roleName is that of all roles and bindings of the account.

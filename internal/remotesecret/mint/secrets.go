@@ -61,7 +61,7 @@ func (c *Cluster) Apply(ctx context.Context, secret *corev1.Secret) error {
 // Secrets returns the remote secrets of the namespace, by name.
 func (c *Cluster) Secrets(ctx context.Context, namespace string) ([]corev1.Secret, error) {
 	list, err := c.core.Secrets(namespace).List(ctx, metav1.ListOptions{
-		LabelSelector: remotesecret.Label + "=" + remotesecret.LabelValue, Limit: maxSecrets,
+		LabelSelector: remotesecret.Selector, Limit: maxSecrets,
 	})
 	if err != nil {
 		return nil, c.failed(err, "list the remote secrets of namespace %s", namespace)

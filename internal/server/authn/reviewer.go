@@ -337,7 +337,7 @@ func (r *reviewer) ask(raw string, claims token.Claims) error {
 
 // judge holds the answer of a review to what the token says.
 func judge(s authenticationv1.TokenReviewStatus, claims token.Claims, audiences []string) error {
-	account := "system:serviceaccount:" + claims.Namespace + ":" + claims.ServiceAccount
+	account := token.Subject(claims.Namespace, claims.ServiceAccount)
 	switch {
 	case !s.Authenticated:
 		return fmt.Errorf("the API server refuses the token: %.300q", s.Error)

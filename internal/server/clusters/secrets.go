@@ -84,13 +84,10 @@ type secretFollower struct {
 	listed  bool
 }
 
-// selector is that of remote secrets.
-func selector() string { return remotesecret.Label + "=" + remotesecret.LabelValue }
-
 // watch takes all secrets, then each change until the watch ends.
 func (f *secretFollower) watch(ctx context.Context, reached func()) error {
 	listing, cancel := context.WithTimeout(ctx, requestTimeout)
-	list, err := f.secrets.List(listing, metav1.ListOptions{LabelSelector: selector()})
+	list, err := f.secrets.List(listing, metav1.ListOptions{LabelSelector: remotesecret.Selector})
 	cancel()
 	if err != nil {
 		return fmt.Errorf("list them: %w", err)
@@ -100,7 +97,7 @@ func (f *secretFollower) watch(ctx context.Context, reached func()) error {
 	ctx, cancel = context.WithTimeout(ctx, 2*watchTime)
 	defer cancel()
 	events, err := f.secrets.Watch(ctx, metav1.ListOptions{
-		LabelSelector: selector(), ResourceVersion: list.ResourceVersion, TimeoutSeconds: new(int64(watchTime.Seconds())),
+		LabelSelector: remotesecret.Selector, ResourceVersion: list.ResourceVersion, TimeoutSeconds: new(int64(watchTime.Seconds())),
 	})
 	if err != nil {
 		return fmt.Errorf("watch them: %w", err)

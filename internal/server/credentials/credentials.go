@@ -27,6 +27,7 @@ import (
 	"github.com/meshctl/meshctl/internal/dial"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/token"
 )
 
 const (
@@ -312,7 +313,7 @@ func (c *cluster) review(ctx context.Context, a account) (authorizationv1.Subjec
 	defer cancel()
 	review, err := c.access.Create(ctx, &authorizationv1.SubjectAccessReview{
 		Spec: authorizationv1.SubjectAccessReviewSpec{
-			User:   "system:serviceaccount:" + a.namespace + ":" + a.name,
+			User:   token.Subject(a.namespace, a.name),
 			Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + a.namespace, "system:authenticated"},
 			ResourceAttributes: &authorizationv1.ResourceAttributes{
 				Namespace: a.namespace, Verb: "list", Version: "v1", Resource: "secrets",

@@ -112,7 +112,7 @@ func (t *Tokens) Run(ctx context.Context) error {
 
 // look renews what it is time for.
 func (t *Tokens) look(ctx context.Context, secrets corev1client.SecretInterface) error {
-	list, err := secrets.List(ctx, metav1.ListOptions{LabelSelector: remotesecret.Label + "=" + remotesecret.LabelValue})
+	list, err := secrets.List(ctx, metav1.ListOptions{LabelSelector: remotesecret.Selector})
 	if err != nil {
 		return err
 	}
