@@ -2,7 +2,6 @@ package xdswire
 
 import (
 	"hash/maphash"
-	"sync"
 	"weak"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
@@ -17,8 +16,7 @@ import (
 // own order: that list is compared as bytes and not decoded anew.
 type ServerCodec struct {
 	Codec
-	names   *NameSets
-	scratch *sync.Pool // of *[]byte
+	names *NameSets
 }
 
 var _ encoding.CodecV2 = ServerCodec{}
@@ -27,15 +25,11 @@ var _ encoding.CodecV2 = ServerCodec{}
 // Lists of many names in requests that it decodes are those of sets: sorted,
 // each name once, and not to be changed. Depth is that of a Codec.
 func NewServerCodec(names *NameSets, depth int) ServerCodec {
-	return ServerCodec{Codec: Codec{Depth: depth}, names: names, scratch: &sync.Pool{New: func() any { return new([]byte) }}}
+	return ServerCodec{Codec: Codec{Depth: depth}, names: names}
 }
 
-const (
-	// longRequest is the size from which a request's names are compared.
-	longRequest = 4 << 10
-	// maxScratch is the size of the largest request whose memory is kept.
-	maxScratch = 256 << 10
-)
+// longRequest is the size from which a request's names are compared.
+const longRequest = 4 << 10
 
 // Received takes a message from a stream, and notes in Err that it cannot be
 // decoded. Of an error of the codec gRPC would tell the peer itself, as one of
@@ -55,20 +49,9 @@ func (c ServerCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	if !ok || data.Len() < longRequest {
 		return c.Codec.Unmarshal(data, v)
 	}
-	scratch, ok := c.scratch.Get().(*[]byte)
-	if !ok {
-		return c.Codec.Unmarshal(data, v)
-	}
-	b := (*scratch)[:0]
-	for _, piece := range data {
-		b = append(b, piece.ReadOnlyData()...)
-	}
-	if cap(b) <= maxScratch {
-		defer func() {
-			*scratch = b
-			c.scratch.Put(scratch)
-		}()
-	}
+	whole := data.MaterializeToBuffer(requests)
+	defer whole.Free()
+	b := whole.ReadOnlyData()
 	names, rest, ok := split(b)
 	if !ok {
 		if err := c.unmarshal(b, req); err != nil { // which says what is wrong
