@@ -361,13 +361,18 @@ func (s *session) accept(i int) {
 		return
 	}
 	t.inflight = false
-	s.sub.record.ACK(t.push, s.hub.cfg.Now())
+	now := s.hub.cfg.Now()
+	s.sub.record.ACK(t.push, now)
 	if t.aside {
 		t.doubt = sortedUnique(t.doubt, t.framed)
+		s.sub.setStatus(i, func(st *typeStatus) { st.answered(now) })
 	} else {
 		t.acked, t.refused, t.doubt, t.assumed = t.sent, false, nil, false
 		version := t.sent.version()
-		s.sub.setStatus(i, func(st *typeStatus) { st.acked, st.ackedVersion, st.nack = true, version, nil })
+		s.sub.setStatus(i, func(st *typeStatus) {
+			st.answered(now)
+			st.acked, st.ackedVersion, st.nack = true, version, nil
+		})
 	}
 	t.framed = nil
 	t.release()
@@ -386,7 +391,10 @@ func (s *session) refuse(i int, nonce, message string) {
 	nack := &NACK{Version: version, Message: clip(message), At: s.hub.cfg.Now()}
 	s.log.Warn("the proxy refused a response and keeps what it had",
 		"type", xdswire.ShortType(xdswire.PushOrder[i]), "version", version, "nonce", clip(nonce), "error", nack.Message)
-	s.sub.setStatus(i, func(st *typeStatus) { st.nack = nack })
+	s.sub.setStatus(i, func(st *typeStatus) {
+		st.answered(nack.At)
+		st.nack = nack
+	})
 	t.inflight = false
 	lists := [][]string{t.doubt, t.framed}
 	if !t.aside {
@@ -630,11 +638,11 @@ func (s *session) transmit(i int, version uint64, c *content, r flight.Sent) err
 	f := xdswire.NewFrame(xdswire.Header{
 		Version: versionInfo(version), TypeURL: xdswire.PushOrder[i], Nonce: s.types[i].nonce, Removed: c.removed,
 	}, c.bodies...)
-	s.sub.setStatus(i, func(st *typeStatus) { st.isSent, st.sentVersion = true, version })
+	r.Type, r.Version, r.At = xdswire.ShortType(xdswire.PushOrder[i]), version, s.hub.cfg.Now()
+	s.sub.setStatus(i, func(st *typeStatus) { st.isSent, st.sentVersion, st.sentAt, st.awaited = true, version, r.At, true })
 	m.sent[i].Inc()
 	m.sentResources[i].Add(float64(f.Resources()))
 	m.sentBytes[i].Add(float64(f.Size()))
-	r.Type, r.Version, r.At = xdswire.ShortType(xdswire.PushOrder[i]), version, s.hub.cfg.Now()
 	r.Resources, r.Removed, r.Bytes = f.Resources(), len(c.removed), f.Size()
 	push := s.sub.record.Send(r)
 	s.types[i].push = push

@@ -30,6 +30,16 @@ type TypeStatus struct {
 	Sent  string // version of the last response; empty when there was none
 	Acked string // version that the proxy accepted last
 	NACK  *NACK  // what it refused since; nil when its last answer was an ACK
+	// SentAt is when the last response was sent, AnsweredAt when the proxy
+	// accepted or refused one last. Awaited says that the last response has no
+	// answer yet.
+	SentAt, AnsweredAt time.Time
+	Awaited            bool
+	// Refused are the resources that the proxy is left without because it
+	// refused them, without Streams; HeldBack is of how many it is given an
+	// older version because others refused the newest.
+	Refused  []Refused
+	HeldBack int
 }
 
 // NACK is a response that a proxy refused.
@@ -47,9 +57,15 @@ type typeStatus struct {
 	sentVersion   uint64
 	ackedVersion  uint64
 	nack          *NACK
+	sentAt        time.Time
+	answeredAt    time.Time
+	awaited       bool
 	refused       []*Refused
 	heldBack      []uint64 // ids
 }
+
+// answered notes that an answer came.
+func (st *typeStatus) answered(at time.Time) { st.answeredAt, st.awaited = at, false }
 
 // Flight is the record of how changes reached the proxies.
 func (h *Hub) Flight() *flight.Recorder { return h.flight }
@@ -182,7 +198,10 @@ func (s *subscriber) proxy() Proxy {
 		if !st.watched {
 			continue
 		}
-		t := TypeStatus{NACK: st.nack}
+		t := TypeStatus{NACK: st.nack, SentAt: st.sentAt, AnsweredAt: st.answeredAt, Awaited: st.awaited, HeldBack: len(st.heldBack)}
+		for _, r := range st.refused {
+			t.Refused = append(t.Refused, *r)
+		}
 		if st.isSent {
 			t.Sent = versionInfo(st.sentVersion)
 		}
