@@ -39,6 +39,7 @@ func constructors() []func(*Env) *cobra.Command {
 		newExperimentalCmd,
 		newMulticlusterCmd,
 		newProxyConfigCmd,
+		newProxyStatusCmd,
 		newRemoteSecretCmd,
 		newRemoteClustersCmd,
 		newServeCmd,

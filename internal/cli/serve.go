@@ -140,8 +140,8 @@ func (o *serveOptions) run(ctx context.Context, env *Env) error {
 	if err := o.clusters.apply(&cfg); err != nil {
 		return err
 	}
+	cfg.Replica = replica(env)
 	if access != nil {
-		cfg.Replica = replica(env)
 		cfg.KubeAccess, cfg.InPod = access.Config, access.InPod
 		if cfg.SystemNamespace == "" && access.InPod {
 			cfg.SystemNamespace = access.Namespace

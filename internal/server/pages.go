@@ -34,6 +34,7 @@ func (s *Server) pages() map[string]admin.Page {
 			}
 			return history, nil
 		},
+		"/debug/xds/proxies":  func(context.Context, url.Values) (any, error) { return s.proxiesPage(), nil },
 		"/debug/xds/timeline": func(context.Context, url.Values) (any, error) { return flight.Timeline(), nil },
 		"/debug/xds/nacks":    func(context.Context, url.Values) (any, error) { return s.hub.NACKs(), nil },
 		"/debug/xds/views":    func(ctx context.Context, _ url.Values) (any, error) { return s.hub.Views(ctx) },

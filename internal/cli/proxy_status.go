@@ -1,0 +1,265 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/meshctl/meshctl/internal/output"
+	"github.com/meshctl/meshctl/internal/proxystatus"
+)
+
+type proxyStatusOptions struct {
+	servers   []string
+	timeout   time.Duration
+	format    string
+	verbosity int
+	namespace string
+	watch     bool
+	fail      bool
+	stale     time.Duration
+	every     time.Duration // between two questions of a watch
+}
+
+func newProxyStatusCmd(env *Env) *cobra.Command {
+	o := proxyStatusOptions{every: time.Second}
+	cmd := &cobra.Command{
+		Use:     "proxy-status",
+		Aliases: []string{"ps"},
+		Short:   "Show how far proxies are with their configuration",
+		Long: `Show how far the proxies of a control plane are with their configuration, over
+all its replicas: what each asked for, whether it took the last response, why it
+refused it, and for how long it has not answered.
+
+SYNCED is a type of which the last response was accepted; STALE one whose
+response waits for its answer; ERROR one that the proxy refused, or of which it
+is left without what it refused; NOT SENT one that there is nothing of. A proxy
+that moves from one replica to another has a row for each.
+
+The sources are the replicas' debug addresses (--server), which answer callers on
+their own machine only: a port-forward is one.`,
+		Example: `  meshctl proxy-status
+  # a column for each type, of two replicas
+  meshctl ps -v 1 --server 127.0.0.1:8080,127.0.0.1:18080
+  # a live view of one namespace
+  meshctl ps -n apps -w
+  # in a script: exit code 3 when a proxy refused something or does not answer
+  meshctl ps --fail --stale-after 1m`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
+	}
+	f := cmd.Flags()
+	f.StringSliceVar(&o.servers, "server", []string{"http://127.0.0.1:8080"}, "Debug addresses of the replicas: `host:port` or http://host:port, repeatable")
+	durationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of a replica")
+	choiceVar(f, &o.format, "output", "o", "How to show it", string(output.FormatTable), formatWide, string(output.FormatJSON), string(output.FormatYAML))
+	f.IntVarP(&o.verbosity, "verbosity", "v", 0, "0, or 1 for a table with a column for each `type`")
+	f.StringVarP(&o.namespace, "namespace", "n", "", "Only proxies of this `namespace`")
+	f.BoolVarP(&o.watch, "watch", "w", false, "Go on and show changes as they come, until interrupted")
+	f.BoolVar(&o.fail, "fail", false, "Exit with code 3 when a proxy refused something or has not answered for --stale-after")
+	durationVar(f, &o.stale, "stale-after", 30*time.Second, "How long a proxy may take to answer before --fail counts it")
+	return cmd
+}
+
+func (o *proxyStatusOptions) run(ctx context.Context, env *Env) error {
+	if len(o.servers) == 0 {
+		return usagef("--server: name at least one replica")
+	}
+	for _, s := range o.servers {
+		if _, err := (&xdsOptions{server: s}).base(); err != nil {
+			return err
+		}
+	}
+	if o.verbosity < 0 || o.verbosity > 1 {
+		return usagef("--verbosity %d: want 0 or 1", o.verbosity)
+	}
+	if o.watch {
+		if o.fail {
+			return usagef("--fail asks once, --watch goes on: give one of them")
+		}
+		return o.follow(ctx, env)
+	}
+	reports := o.ask(ctx)
+	if err := o.show(env, reports); err != nil {
+		return err
+	}
+	return o.judge(reports)
+}
+
+// judge is the end of a command that asked once.
+func (o *proxyStatusOptions) judge(reports []proxystatus.Report) error {
+	var silent, wrong []string
+	for i := range reports {
+		if reports[i].Error != "" {
+			silent = append(silent, reports[i].Error)
+		}
+		wrong = append(wrong, reports[i].Wrong(o.stale)...)
+	}
+	switch {
+	case o.fail && len(wrong) > 0:
+		return findingsf("%s", output.Escape(strings.Join(wrong, "\n")))
+	case len(silent) > 0:
+		return errors.New(output.Escape(strings.Join(silent, "\n")))
+	}
+	return nil
+}
+
+// ask asks all replicas at once.
+func (o *proxyStatusOptions) ask(ctx context.Context) []proxystatus.Report {
+	reports := make([]proxystatus.Report, len(o.servers))
+	var wg sync.WaitGroup
+	for i, s := range o.servers {
+		wg.Go(func() { reports[i] = o.askOne(ctx, s) })
+	}
+	wg.Wait()
+	return reports
+}
+
+func (o *proxyStatusOptions) askOne(ctx context.Context, server string) proxystatus.Report {
+	var report proxystatus.Report
+	one := xdsOptions{server: server, timeout: o.timeout}
+	err := one.get(ctx, "proxies", nil, &report)
+	if report.Replica == "" {
+		report.Replica = strings.TrimPrefix(server, "http://")
+	}
+	if err != nil {
+		report = proxystatus.Report{Replica: strings.TrimPrefix(server, "http://"), Error: err.Error()}
+	}
+	if report.Proxies == nil {
+		report.Proxies = []proxystatus.Proxy{}
+	}
+	if o.namespace != "" {
+		report.Keep(func(p *proxystatus.Proxy) bool { return p.Namespace == o.namespace })
+	}
+	report.Sort() // it is from elsewhere
+	return report
+}
+
+// table is in the form that was asked for.
+func (o *proxyStatusOptions) table(reports []proxystatus.Report) *output.Table {
+	switch {
+	case o.format == formatWide:
+		return proxystatus.WideTable(reports)
+	case o.verbosity > 0:
+		return proxystatus.TypesTable(reports)
+	}
+	return proxystatus.Table(reports)
+}
+
+func (o *proxyStatusOptions) isTable() bool {
+	return o.format == formatWide || output.Format(o.format) == output.FormatTable
+}
+
+func (o *proxyStatusOptions) show(env *Env, reports []proxystatus.Report) error {
+	if !o.isTable() {
+		return output.Write(env.Stdout, output.Format(o.format), reports)
+	}
+	table := o.table(reports)
+	if err := table.Write(env.Stdout); err != nil {
+		return err
+	}
+	if len(table.Rows) == 0 && !slices.ContainsFunc(reports, func(r proxystatus.Report) bool { return r.Error != "" }) {
+		fmt.Fprintln(env.Stderr, "No proxy is connected.")
+	}
+	return nil
+}
+
+// follow shows what changes: on a terminal one view in place of the other, else
+// the rows that changed, or in JSON and YAML everything anew.
+func (o *proxyStatusOptions) follow(ctx context.Context, env *Env) error {
+	show := o.appender(env)
+	if size := terminalSize(env); size != nil && o.isTable() {
+		screen := output.NewScreen(env.Stdout, size)
+		show = func(reports []proxystatus.Report) error { return screen.Show(o.view(env, reports)) }
+	}
+	tick := time.NewTicker(o.every)
+	defer tick.Stop()
+	for first := true; ; first = false {
+		reports := o.ask(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil // how watching ends
+		case first && !slices.ContainsFunc(reports, func(r proxystatus.Report) bool { return r.Error == "" }):
+			return o.judge(reports) // likely a wrong address
+		}
+		if err := show(reports); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// view is what the screen shows of one moment.
+func (o *proxyStatusOptions) view(env *Env, reports []proxystatus.Report) string {
+	var text bytes.Buffer
+	proxies, wrong := 0, 0
+	for i := range reports {
+		proxies += len(reports[i].Proxies)
+		wrong += len(reports[i].Wrong(o.stale))
+	}
+	fmt.Fprintf(&text, "%s UTC: %s, %s\n", env.Now().UTC().Format(time.TimeOnly), plural(proxies, "stream"), plural(wrong, "problem"))
+	for i := range reports {
+		if reports[i].Error != "" {
+			fmt.Fprintln(&text, output.Escape(reports[i].Error))
+		}
+	}
+	_ = o.table(reports).Write(&text) // to memory
+	return text.String()
+}
+
+// appender shows everything first and then what changed.
+func (o *proxyStatusOptions) appender(env *Env) func([]proxystatus.Report) error {
+	var before []proxystatus.Report
+	return func(reports []proxystatus.Report) error {
+		changed := proxystatus.Changed(before, reports)
+		first := before == nil
+		before = reports
+		switch {
+		case len(changed) == 0 && !first:
+			return nil
+		case !o.isTable():
+			if output.Format(o.format) == output.FormatYAML {
+				fmt.Fprintln(env.Stdout, "---")
+			}
+			return output.Write(env.Stdout, output.Format(o.format), reports)
+		}
+		for i := range changed {
+			if changed[i].Error != "" {
+				fmt.Fprintln(env.Stderr, output.Escape(changed[i].Error))
+			}
+		}
+		table := o.table(changed)
+		if len(table.Rows) == 0 && !first {
+			return nil
+		}
+		table.NoHeader = !first && o.verbosity == 0 && o.format != formatWide
+		return table.Write(env.Stdout)
+	}
+}
+
+// terminalSize tells the size of the terminal that results go to, 0 if it is
+// unknown, or is nil if they go elsewhere.
+func terminalSize(env *Env) func() (width, height int) {
+	f, ok := env.Stdout.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return nil
+	}
+	return func() (int, int) {
+		width, height, err := term.GetSize(int(f.Fd()))
+		if err != nil {
+			return 0, 0
+		}
+		return width, height
+	}
+}

@@ -1,0 +1,76 @@
+package server
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/proxystatus"
+	"github.com/meshctl/meshctl/internal/server/xds"
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+// proxiesPage is /debug/xds/proxies: how far each stream is with each type.
+func (s *Server) proxiesPage() proxystatus.Report {
+	name, _, _ := strings.Cut(s.cfg.Replica, "_") // a name of Kubernetes has no underscore
+	report := proxystatus.Report{Replica: name, Proxies: []proxystatus.Proxy{}}
+	streams := s.hub.Proxies()
+	report.At = s.cfg.Now() // after all that is told of
+	for i := range streams {
+		report.Proxies = append(report.Proxies, proxyStatus(&streams[i], report.At))
+	}
+	report.Sort()
+	return report
+}
+
+func proxyStatus(p *xds.Proxy, now time.Time) proxystatus.Proxy {
+	out := proxystatus.Proxy{
+		Name: p.Node.ID.ProxyID(), Namespace: p.Node.ID.Namespace, Stream: p.ID,
+		Cluster: string(p.Node.Cluster), Network: string(p.Node.Network), Kind: string(p.Node.ID.Type),
+		Version: p.Node.Version, Envoy: p.Node.Envoy, Variant: p.Variant.String(), Connected: p.Connected,
+		Types: []proxystatus.Type{},
+	}
+	if p.Caller.Identity != (mesh.Identity{}) {
+		out.Identity = p.Caller.Identity.String()
+	}
+	for _, url := range xdswire.PushOrder {
+		if t, ok := p.Types[xdswire.ShortType(url)]; ok {
+			out.Types = append(out.Types, typeStatus(url, &t, now))
+		}
+	}
+	return out
+}
+
+func typeStatus(url string, t *xds.TypeStatus, now time.Time) proxystatus.Type {
+	out := proxystatus.Type{
+		Type: xdswire.ShortType(url), URL: url, Sent: t.Sent, Acked: t.Acked,
+		SentAt: t.SentAt, AnsweredAt: t.AnsweredAt, HeldBack: t.HeldBack,
+	}
+	for i := range t.Refused {
+		out.Refused = append(out.Refused, t.Refused[i].Resource)
+	}
+	switch {
+	case t.NACK != nil:
+		out.Error = t.NACK.Message
+	case len(t.Refused) > 0:
+		out.Error = fmt.Sprintf("left without %s: %s", t.Refused[0].Resource, t.Refused[0].Error)
+		if more := len(t.Refused) - 1; more > 0 {
+			out.Error = fmt.Sprintf("left without %s and %d more: %s", t.Refused[0].Resource, more, t.Refused[0].Error)
+		}
+	}
+	if t.Awaited {
+		out.Lag = proxystatus.Lag(max(now.Sub(t.SentAt), 0))
+	}
+	switch {
+	case t.NACK != nil || len(t.Refused) > 0:
+		out.State = proxystatus.Error
+	case t.Sent == "":
+		out.State = proxystatus.NotSent
+	case t.Awaited:
+		out.State = proxystatus.Stale
+	default:
+		out.State = proxystatus.Synced
+	}
+	return out
+}
