@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"crypto/x509"
 	"fmt"
 	"slices"
 	"strings"
@@ -82,6 +83,7 @@ func (o *certsVerifyOptions) run(ctx context.Context, env *Env) error {
 	}
 	findings, places := append([]verify.Finding{}, apart...), []string{}
 	known := map[verify.Finding]bool{} // inputs may overlap
+	signers := authoritiesOf(found.Sets)
 	for _, s := range found.Sets {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -93,7 +95,7 @@ func (o *certsVerifyOptions) run(ctx context.Context, env *Env) error {
 			}
 			places = append(places, f.Place)
 		}
-		for _, f := range verify.Check(s, verify.Options{Now: env.Now(), TrustDomain: o.trustDomain, Roots: roots}) {
+		for _, f := range verify.Check(s, verify.Options{Now: env.Now(), TrustDomain: o.trustDomain, Roots: roots, Signers: signers}) {
 			if !known[f] {
 				known[f] = true
 				findings = append(findings, f)
@@ -114,6 +116,24 @@ func (o *certsVerifyOptions) run(ctx context.Context, env *Env) error {
 		}
 	}
 	return findingsf("%s, %s", plural(errs, "error"), plural(len(findings)-errs, "warning"))
+}
+
+// authoritiesOf are the CAs of all inputs, each once: lists of another cluster's
+// CA are known where that is looked at, too.
+func authoritiesOf(sets []verify.Set) []*x509.Certificate {
+	var out []*x509.Certificate
+	seen := map[string]bool{}
+	for _, s := range sets {
+		for _, f := range s.Files {
+			for _, b := range f.Blocks {
+				if b.Cert != nil && b.Cert.IsCA && !seen[string(b.Cert.Raw)] {
+					seen[string(b.Cert.Raw)] = true
+					out = append(out, b.Cert)
+				}
+			}
+		}
+	}
+	return out
 }
 
 // isRequest reports whether a file holds nothing but certificate requests.

@@ -104,6 +104,50 @@ func (d *Dir) open() (*rotation, error) {
 	return r, nil
 }
 
+// Authorities returns those of the rotation that is under way: the new root, and
+// the old and the new signers of all clusters. There are none when none is.
+func (d *Dir) Authorities() ([]*certs.Authority, error) {
+	r, err := d.open()
+	if err != nil || r == nil {
+		return nil, err
+	}
+	keep := d.path(keepDir)
+	cert, err1 := d.storage().Read(filepath.Join(keep, store.RootCertFile))
+	key, err2 := d.storage().ReadSecret(filepath.Join(keep, store.RootKeyFile))
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, fmt.Errorf("state of the rotation: %w", err)
+	}
+	pems := []certs.PEMs{{Cert: cert, Key: key, Roots: cert}}
+	for _, c := range r.clusters {
+		pems = append(pems, pemsOf(c.old), pemsOf(c.set(Finished)))
+	}
+	var out []*certs.Authority
+	for _, p := range pems {
+		a, err := certs.LoadAuthority(p, d.Now())
+		if err != nil {
+			return nil, fmt.Errorf("state of the rotation: %s: %w", d.storage().Place(keep), err)
+		}
+		out = append(out, a)
+	}
+	return out, nil
+}
+
+func pemsOf(set []files.File) (p certs.PEMs) {
+	for _, f := range set {
+		switch f.Name {
+		case store.CertFile:
+			p.Cert = f.Data
+		case store.KeyFile:
+			p.Key = f.Data
+		case store.RootCertFile:
+			p.Roots = f.Data
+		default:
+			p.Chain = f.Data
+		}
+	}
+	return p
+}
+
 // underWay is open for what needs a rotation.
 func (d *Dir) underWay() (*rotation, error) {
 	r, err := d.open()

@@ -81,7 +81,7 @@ func (d *Dir) planStart(o StartOptions) (*Plan, error) {
 			p.Notes = append(p.Notes, fmt.Sprintf("what signs for %s ends at %s, before the new signer can sign", c.name, stamp(until)))
 		}
 		if crl := d.path(string(c.name), store.CRLFile); d.storage().Stat(crl) == nil {
-			p.Notes = append(p.Notes, fmt.Sprintf("%s has to hold lists of the new CAs, too, before next; make them with the keys in %s, and take out those of the old CAs after finish", d.storage().Place(crl), d.place(keepDir)))
+			p.Notes = append(p.Notes, fmt.Sprintf("%s has to hold lists of the new CAs, too, before next: after start, certs crl makes them, and after finish certs crl --drop-unknown takes out those of the old CAs", d.storage().Place(crl)))
 		}
 	}
 	return p, nil

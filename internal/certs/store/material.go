@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -202,16 +203,32 @@ func (m *Material) Certificates() (signer, chain, roots []*x509.Certificate) {
 // be used do not matter here. The error is a *verify.Failure.
 func (m *Material) Authority(o verify.Options) (*certs.Authority, []verify.Finding, error) {
 	if m.set.Purpose != verify.CA {
-		return nil, nil, m.fail(verify.Incomplete, fmt.Sprintf("%s, %s, %s and %s, or %s, %s and %s, are missing",
-			caCertFile, caKeyFile, certChainFile, rootCertFile, tlsCertFile, tlsKeyFile, tlsRootsFile),
-			"add the files; meshctl certs intermediate-ca writes all of them")
+		return nil, nil, m.incomplete()
 	}
-	found := verify.Check(m.withoutCRL(), o)
-	if err := verify.Refuse(found); err != nil {
+	a, found, err := m.signer(o)
+	if err != nil {
 		return nil, nil, err
 	}
 	revoked := slices.DeleteFunc(verify.Check(m.set, o), func(f verify.Finding) bool { return f.Code != verify.Revoked })
 	if err := verify.Refuse(revoked); err != nil {
+		return nil, nil, err
+	}
+	return a, found, nil
+}
+
+// Signer is Authority whatever the revocation lists say: who was revoked may
+// still sign such lists.
+func (m *Material) Signer(o verify.Options) (*certs.Authority, error) {
+	if m.set.Purpose != verify.CA {
+		return nil, m.incomplete()
+	}
+	a, _, err := m.signer(o)
+	return a, err
+}
+
+func (m *Material) signer(o verify.Options) (*certs.Authority, []verify.Finding, error) {
+	found := verify.Check(m.withoutCRL(), o)
+	if err := verify.Refuse(found); err != nil {
 		return nil, nil, err
 	}
 	a, err := certs.LoadAuthority(m.pems(), o.Now)
@@ -219,6 +236,12 @@ func (m *Material) Authority(o verify.Options) (*certs.Authority, []verify.Findi
 		return nil, nil, m.fail(verify.Rejected, err.Error(), "make the certificates again")
 	}
 	return a, found, nil
+}
+
+func (m *Material) incomplete() error {
+	return m.fail(verify.Incomplete, fmt.Sprintf("%s, %s, %s and %s, or %s, %s and %s, are missing",
+		caCertFile, caKeyFile, certChainFile, rootCertFile, tlsCertFile, tlsKeyFile, tlsRootsFile),
+		"add the files; meshctl certs intermediate-ca writes all of them")
 }
 
 func (m *Material) fail(code verify.Code, reason, fix string) error {
@@ -244,6 +267,22 @@ func (m *Material) pems() certs.PEMs {
 		p.Cert = certs.EncodeCerts(chain[0])
 	}
 	return p
+}
+
+// CRL returns the file with the revocation lists, and whether there is one.
+func (m *Material) CRL() (data []byte, there bool) {
+	data, there = m.data[crlFile]
+	return data, there
+}
+
+// WithCRL returns the material with another file of revocation lists.
+func (m *Material) WithCRL(data []byte) *Material {
+	file := verify.NewFile(crlFile, data)
+	file.Place = filepath.Join(m.set.Place, crlFile)
+	next := &Material{Stamp: m.Stamp, data: maps.Clone(m.data)}
+	next.data[crlFile] = data
+	next.set = verify.Arrange(m.set.Place, append(m.withoutCRL().Files, file))
+	return next
 }
 
 // Revocations are the revocation lists of an authority's directory.

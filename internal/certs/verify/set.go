@@ -155,7 +155,7 @@ func layoutOf(files []File) layout {
 		}
 		return l
 	case has(rootKey):
-		return layout{CA, map[string]Role{rootCert: RoleRoot, rootKey: RoleKey}, []string{rootCert, rootKey}}
+		return layout{CA, map[string]Role{rootCert: RoleRoot, rootKey: RoleKey, caCRL: RoleCRL}, []string{rootCert, rootKey}}
 	case has(certChain) && has(leafKey):
 		return layout{Leaf, map[string]Role{certChain: RoleCert, leafKey: RoleKey, rootCert: RoleRoots}, []string{certChain, leafKey}}
 	}

@@ -1,0 +1,154 @@
+package certs
+
+import (
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/asn1"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"io"
+	"math/big"
+	"slices"
+	"time"
+)
+
+// Revocation is one certificate that its CA no longer stands for.
+type Revocation struct {
+	Serial *big.Int
+	At     time.Time
+	Reason Reason
+}
+
+// Reason is why a certificate was revoked: the CRLReason of RFC 5280.
+type Reason int
+
+// The reasons. A hold that ends, and what only authorities for attributes know,
+// are not among them.
+const (
+	Unspecified          Reason = 0
+	KeyCompromise        Reason = 1
+	CACompromise         Reason = 2
+	AffiliationChanged   Reason = 3
+	Superseded           Reason = 4
+	CessationOfOperation Reason = 5
+	PrivilegeWithdrawn   Reason = 9
+)
+
+// reasonOID is the extension of an entry with the reason.
+func reasonOID() asn1.ObjectIdentifier { return asn1.ObjectIdentifier{2, 5, 29, 21} }
+
+// SignCRL makes the authority's next revocation list: what the last one has,
+// nil when there is none, and the certificates that are revoked now, unless they
+// were before. Its number is greater than that of the last one, and not less than
+// the seconds since 1970, so that it goes on growing when the last one is lost.
+// It holds from shortly before now for the given life.
+func (a *Authority) SignCRL(last *x509.RevocationList, revoked []Revocation, life time.Duration, now time.Time, rand io.Reader) (*x509.RevocationList, error) {
+	if err := a.maySignCRL(now); err != nil {
+		return nil, err
+	}
+	if life <= 0 {
+		return nil, fmt.Errorf("life time of a revocation list is %v, want more than 0", life)
+	}
+	template := &x509.RevocationList{Number: big.NewInt(now.Unix()), ThisUpdate: now.Add(-backdate), NextUpdate: now.Add(life)}
+	known := map[string]bool{}
+	if last != nil {
+		if err := plainCRL(last); err != nil {
+			return nil, err
+		}
+		if n := last.Number; n != nil && n.Cmp(template.Number) >= 0 {
+			template.Number = new(big.Int).Add(n, big.NewInt(1))
+		}
+		for _, e := range last.RevokedCertificateEntries {
+			known[e.SerialNumber.String()] = true
+			template.RevokedCertificateEntries = append(template.RevokedCertificateEntries, again(e))
+		}
+	}
+	for _, r := range revoked {
+		if known[r.Serial.String()] {
+			continue
+		}
+		known[r.Serial.String()] = true
+		template.RevokedCertificateEntries = append(template.RevokedCertificateEntries, x509.RevocationListEntry{
+			SerialNumber: r.Serial, RevocationTime: r.At.UTC(), ReasonCode: int(r.Reason),
+		})
+	}
+	der, err := x509.CreateRevocationList(rand, template, a.Cert, a.Key)
+	if err != nil {
+		return nil, fmt.Errorf("sign revocation list: %w", err)
+	}
+	list, err := x509.ParseRevocationList(der)
+	if err != nil {
+		return nil, fmt.Errorf("read back signed revocation list: %w", err)
+	}
+	return list, nil
+}
+
+// maySignCRL says why peers would refuse a list of the authority.
+func (a *Authority) maySignCRL(now time.Time) error {
+	if err := checkTime(a.Cert, now); err != nil {
+		return fmt.Errorf("sign revocation list: %w", err)
+	}
+	if a.Cert.KeyUsage&x509.KeyUsageCRLSign == 0 {
+		return fmt.Errorf("%q may not sign revocation lists: its key usage is without cRLSign, as openssl's is by the steps of Istio; make the CA anew with meshctl, or with cRLSign", a.Cert.Subject)
+	}
+	if len(a.Cert.SubjectKeyId) == 0 {
+		return fmt.Errorf("%q cannot sign revocation lists: it has no subject key id, which they name", a.Cert.Subject)
+	}
+	return nil
+}
+
+// plainCRL refuses a list of which the next one would lose something: one for
+// some certificates only, or one of changes.
+func plainCRL(l *x509.RevocationList) error {
+	for _, ext := range l.Extensions {
+		if ext.Critical {
+			return fmt.Errorf("the revocation list of %q has the critical extension %s, which only the program knows that made it: go on with that", l.Issuer, ext.Id)
+		}
+	}
+	for _, e := range l.RevokedCertificateEntries {
+		if i := slices.IndexFunc(e.Extensions, func(x pkix.Extension) bool { return x.Critical }); i >= 0 {
+			return fmt.Errorf("the revocation list of %q has an entry with the critical extension %s, which only the program knows that made it: go on with that", l.Issuer, e.Extensions[i].Id)
+		}
+	}
+	return nil
+}
+
+// again is an entry for the next list.
+func again(e x509.RevocationListEntry) x509.RevocationListEntry {
+	others := slices.DeleteFunc(slices.Clone(e.Extensions), func(x pkix.Extension) bool { return x.Id.Equal(reasonOID()) })
+	return x509.RevocationListEntry{
+		SerialNumber: e.SerialNumber, RevocationTime: e.RevocationTime, ReasonCode: e.ReasonCode, ExtraExtensions: others,
+	}
+}
+
+// EncodeCRLs renders revocation lists as PEM, one after the other.
+func EncodeCRLs(lists ...*x509.RevocationList) []byte {
+	var out []byte
+	for _, l := range lists {
+		out = append(out, pem.EncodeToMemory(&pem.Block{Type: blockCRL, Bytes: l.Raw})...)
+	}
+	return out
+}
+
+// ParseCRLs reads revocation lists from PEM, or from DER. Any other block is an
+// error, and so is a text without any.
+func ParseCRLs(data []byte) ([]*x509.RevocationList, error) {
+	if der := FromDER(data); der != nil {
+		data = der
+	}
+	var lists []*x509.RevocationList
+	for _, b := range Scan(data) {
+		switch {
+		case b.Err != nil:
+			return nil, fmt.Errorf("line %d: %w", b.Line, b.Err)
+		case b.CRL == nil:
+			return nil, fmt.Errorf("line %d: the PEM block is %q, want %q", b.Line, b.Type, blockCRL)
+		}
+		lists = append(lists, b.CRL)
+	}
+	if len(lists) == 0 {
+		return nil, errors.New("it holds no revocation list")
+	}
+	return lists, nil
+}

@@ -1,0 +1,428 @@
+// Package crl makes the revocation lists of the authorities in a directory, and
+// brings all of them to each of these.
+package crl
+
+import (
+	"bytes"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/big"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/certs/store"
+	"github.com/meshctl/meshctl/internal/certs/verify"
+	"github.com/meshctl/meshctl/internal/files"
+)
+
+// Options say what lists are to be made.
+type Options struct {
+	// Dir is the directory of a cluster's authority, or one with a root, with
+	// directories of clusters, or with both.
+	Dir string
+	// Signers are authorities beside those in Dir, such as the new ones of a
+	// rotation that is under way. They are made lists, too.
+	Signers []*certs.Authority
+	// Revoke is what is to be revoked, with one reason.
+	Revoke []Target
+	Reason certs.Reason
+	// Add are lists that were made elsewhere.
+	Add []Lists
+	// DropUnknown leaves out lists of authorities that are not in Dir.
+	DropUnknown bool
+	Life        time.Duration // until the next update
+	Now         time.Time
+	Rand        io.Reader
+}
+
+// Target is a certificate to revoke. Either Cert or Serial is set.
+type Target struct {
+	Name   string // as the person gave it
+	Cert   *x509.Certificate
+	Serial *big.Int // of what the only authority in Dir has signed
+}
+
+// Lists are revocation lists of one place.
+type Lists struct {
+	Place string
+	Lists []*x509.RevocationList
+}
+
+// Result is what Update has done.
+type Result struct {
+	Wrote []string
+	// Made are the lists that were made, Kept those of others.
+	Made, Kept []*x509.RevocationList
+	// Notes are what a person should know.
+	Notes []string
+}
+
+// Update makes the next list of each authority whose key is there, with all that
+// was revoked before, and writes these and the lists of others into the file
+// ca-crl.pem of each directory: that of the root first, then those of all clusters
+// or of none. Nothing is written that a control plane or Envoy could not use.
+func Update(o Options) (_ *Result, err error) {
+	d, err := find(o.Dir)
+	if err != nil {
+		return nil, err
+	}
+	unlock, err := d.lock()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
+	b, err := d.read(o)
+	if err != nil {
+		return nil, err
+	}
+	result, err := b.next(o)
+	if err != nil {
+		return nil, err
+	}
+	data := certs.EncodeCRLs(slices.Concat(result.Made, result.Kept)...)
+	if len(data) > store.MaxFile {
+		return nil, fmt.Errorf("the revocation lists have %d bytes, more than the %d that are read again", len(data), store.MaxFile)
+	}
+	if err := d.check(data, o, b); err != nil {
+		return nil, err
+	}
+	result.Wrote, err = d.write(data)
+	return result, err
+}
+
+// directory is where authorities are.
+type directory struct {
+	path string
+	root bool     // has the key of a root
+	one  bool     // is that of one cluster itself
+	sets []string // directories of the authorities of clusters
+
+	materials map[string]*store.Material // of the sets
+}
+
+func find(path string) (*directory, error) {
+	d := &directory{path: filepath.Clean(path), materials: map[string]*store.Material{}}
+	entries, err := os.ReadDir(d.path)
+	if err != nil {
+		return nil, fmt.Errorf("directory of the authorities: %w", err)
+	}
+	if isSet(d.path) {
+		d.one, d.sets = true, []string{d.path}
+		return d, nil
+	}
+	_, err = os.Lstat(filepath.Join(d.path, store.RootKeyFile))
+	d.root = err == nil
+	for _, e := range entries {
+		if sub := filepath.Join(d.path, e.Name()); !strings.HasPrefix(e.Name(), ".") && isSet(sub) {
+			d.sets = append(d.sets, sub)
+		}
+	}
+	if !d.root && len(d.sets) == 0 {
+		return nil, fmt.Errorf("%s has neither %s nor the CA of a cluster: name a directory that certs root-ca or certs intermediate-ca made", path, store.RootKeyFile)
+	}
+	return d, nil
+}
+
+// isSet reports whether a directory has the authority of a cluster, in either
+// layout.
+func isSet(path string) bool {
+	if _, err := os.Stat(filepath.Join(path, store.CertFile)); err == nil {
+		return true
+	}
+	data, err := files.Read(filepath.Join(path, store.TLSCertFile), store.MaxFile)
+	if err != nil {
+		return false
+	}
+	list, err := certs.ParseCerts(data)
+	return err == nil && list[0].IsCA
+}
+
+// lock keeps others from making lists of the same authorities meanwhile: one
+// would be lost, with what it revokes.
+func (d *directory) lock() (unlock func() error, err error) {
+	var held []func() error
+	unlock = func() error {
+		var errs []error
+		for _, u := range slices.Backward(held) {
+			errs = append(errs, u())
+		}
+		return errors.Join(errs...)
+	}
+	paths := slices.Clone(d.sets)
+	if d.root {
+		paths = append(paths, d.path)
+	}
+	for _, p := range paths {
+		abs, err := filepath.Abs(p)
+		if err != nil {
+			return nil, errors.Join(err, unlock())
+		}
+		u, err := files.Lock(filepath.Join(filepath.Dir(abs), "."+filepath.Base(abs)+".crl.lock"))
+		if err != nil {
+			return nil, errors.Join(err, unlock())
+		}
+		held = append(held, u)
+	}
+	return unlock, nil
+}
+
+// read reads all authorities and the lists that there are.
+func (d *directory) read(o Options) (*book, error) {
+	b := &book{}
+	if d.root {
+		root, err := store.LoadRoot(d.path, o.Now)
+		if err != nil {
+			return nil, err
+		}
+		b.addSigner(root)
+		path := filepath.Join(d.path, store.CRLFile)
+		data, err := files.Read(path, store.MaxFile)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		if err == nil {
+			b.sources = append(b.sources, source{path, data})
+		}
+	}
+	for _, path := range d.sets {
+		m, err := store.Read(path)
+		if err != nil {
+			return nil, err
+		}
+		a, err := m.Signer(verify.Options{Now: o.Now})
+		if err != nil {
+			return nil, fmt.Errorf("load CA: %w", err)
+		}
+		d.materials[path] = m
+		b.addSigner(a)
+		b.own = a
+		b.known = append(append(b.known, a.Chain...), a.Roots...)
+		if data, there := m.CRL(); there {
+			b.sources = append(b.sources, source{filepath.Join(path, store.CRLFile), data})
+		}
+	}
+	if !d.one {
+		b.own = nil
+	}
+	for _, a := range o.Signers {
+		b.addSigner(a)
+	}
+	return b, b.collect(o.Add)
+}
+
+// check refuses lists that one of the authorities could not be used with.
+func (d *directory) check(data []byte, o Options, b *book) error {
+	judge := verify.Options{Now: o.Now}
+	for _, a := range b.signers {
+		judge.Signers = append(judge.Signers, a.Cert)
+	}
+	for _, path := range d.sets {
+		r, err := d.materials[path].WithCRL(data).Revocations(judge)
+		if err == nil {
+			err = verify.Refuse(r.Findings)
+		}
+		if err != nil {
+			return fmt.Errorf("the lists could not be used with the CA of %s, so nothing is written; a list of a CA whose key is elsewhere is made there and brought with --add: %w", path, err)
+		}
+	}
+	return nil
+}
+
+func (d *directory) write(data []byte) (wrote []string, err error) {
+	file := files.File{Name: store.CRLFile, Data: data, Mode: files.Public}
+	if d.root {
+		path := filepath.Join(d.path, store.CRLFile)
+		if err := files.Write(path, data, files.Public); err != nil {
+			return nil, err
+		}
+		wrote = append(wrote, path)
+	}
+	force := files.Options{Force: true}
+	if d.one {
+		err = files.WriteDir(d.path, []files.File{file}, force)
+	} else {
+		dirs := make([]files.Dir, len(d.sets))
+		for i, path := range d.sets {
+			dirs[i] = files.Dir{Name: filepath.Base(path), Files: []files.File{file}}
+		}
+		if len(dirs) > 0 {
+			err = files.WriteDirs(d.path, dirs, force)
+		}
+	}
+	if err != nil {
+		return wrote, err
+	}
+	for _, path := range d.sets {
+		wrote = append(wrote, filepath.Join(path, store.CRLFile))
+	}
+	return wrote, nil
+}
+
+// source is a file with lists.
+type source struct {
+	place string
+	data  []byte
+}
+
+// book is what is known of authorities and their lists.
+type book struct {
+	signers []*certs.Authority
+	own     *certs.Authority // of serial numbers, nil when there are several
+	known   []*x509.Certificate
+	sources []source
+
+	last []*x509.RevocationList // of each signer, nil for none
+	rest []*x509.RevocationList // the last ones of others, in the order they came
+}
+
+// addSigner adds an authority, unless it is there under another certificate.
+func (b *book) addSigner(a *certs.Authority) {
+	b.known = append(b.known, a.Cert)
+	for _, s := range b.signers {
+		if bytes.Equal(s.Cert.RawSubject, a.Cert.RawSubject) && bytes.Equal(s.Cert.RawSubjectPublicKeyInfo, a.Cert.RawSubjectPublicKeyInfo) {
+			return
+		}
+	}
+	b.signers = append(b.signers, a)
+}
+
+// signed reports whether a certificate's key has signed a list of its name.
+func signed(by *x509.Certificate, l *x509.RevocationList) bool {
+	return bytes.Equal(by.RawSubject, l.RawIssuer) && by.CheckSignature(l.SignatureAlgorithm, l.RawTBSRevocationList, l.Signature) == nil
+}
+
+// collect finds the last list of each authority.
+func (b *book) collect(add []Lists) error {
+	b.last = make([]*x509.RevocationList, len(b.signers))
+	for _, s := range b.sources {
+		lists, err := certs.ParseCRLs(s.data)
+		if err != nil {
+			return fmt.Errorf("%s: %w; nothing is written, as what it revokes would be lost", s.place, err)
+		}
+		for _, l := range lists {
+			b.take(l)
+		}
+	}
+	for _, more := range add {
+		for _, l := range more.Lists {
+			b.take(l)
+		}
+	}
+	return nil
+}
+
+func (b *book) take(l *x509.RevocationList) {
+	if i := slices.IndexFunc(b.signers, func(a *certs.Authority) bool { return signed(a.Cert, l) }); i >= 0 {
+		if b.last[i] == nil || newer(l, b.last[i]) {
+			b.last[i] = l
+		}
+		return
+	}
+	by := b.knownSigner(l)
+	i := slices.IndexFunc(b.rest, func(x *x509.RevocationList) bool {
+		if by != nil {
+			return signed(by, x)
+		}
+		return bytes.Equal(x.RawIssuer, l.RawIssuer) && bytes.Equal(x.AuthorityKeyId, l.AuthorityKeyId) && b.knownSigner(x) == nil
+	})
+	switch {
+	case i < 0:
+		b.rest = append(b.rest, l)
+	case newer(l, b.rest[i]):
+		b.rest[i] = l
+	}
+}
+
+// knownSigner is the certificate that signed a list, nil when it is not here.
+func (b *book) knownSigner(l *x509.RevocationList) *x509.Certificate {
+	for _, c := range b.known {
+		if signed(c, l) {
+			return c
+		}
+	}
+	return nil
+}
+
+// newer reports whether a is a later list than b of the same authority.
+func newer(a, b *x509.RevocationList) bool {
+	if a.Number == nil || b.Number == nil || a.Number.Cmp(b.Number) == 0 {
+		return a.ThisUpdate.After(b.ThisUpdate)
+	}
+	return a.Number.Cmp(b.Number) > 0
+}
+
+// next makes the next lists.
+func (b *book) next(o Options) (*Result, error) {
+	r := &Result{}
+	revoked := make([][]certs.Revocation, len(b.signers))
+	for _, t := range o.Revoke {
+		i, serial, err := b.signerOf(t)
+		if err != nil {
+			return nil, err
+		}
+		if before := entry(b.last[i], serial); before != nil {
+			r.Notes = append(r.Notes, fmt.Sprintf("%s: it was revoked at %s already", t.Name, before.RevocationTime.UTC().Format(time.RFC3339)))
+			continue
+		}
+		revoked[i] = append(revoked[i], certs.Revocation{Serial: serial, At: o.Now, Reason: o.Reason})
+	}
+	for i, a := range b.signers {
+		list, err := a.SignCRL(b.last[i], revoked[i], o.Life, o.Now, o.Rand)
+		if err != nil {
+			return nil, err
+		}
+		r.Made = append(r.Made, list)
+	}
+	for _, l := range b.rest {
+		unknown := b.knownSigner(l) == nil
+		switch ended := !l.NextUpdate.IsZero() && o.Now.After(l.NextUpdate); {
+		case unknown && o.DropUnknown:
+			r.Notes = append(r.Notes, fmt.Sprintf("left out the list of %q, of which there is no certificate here", l.Issuer))
+		case unknown && ended:
+			r.Notes = append(r.Notes, fmt.Sprintf("left out the list of %q, which ended at %s and of which there is no certificate here", l.Issuer, l.NextUpdate.UTC().Format(time.RFC3339)))
+		default:
+			r.Kept = append(r.Kept, l)
+		}
+	}
+	return r, nil
+}
+
+// signerOf returns the number of the authority that has to revoke a certificate,
+// and its serial number.
+func (b *book) signerOf(t Target) (int, *big.Int, error) {
+	if t.Cert == nil {
+		if b.own == nil {
+			return 0, nil, fmt.Errorf("%s: a serial number does not tell whose it is; name the directory of the CA that signed the certificate", t.Name)
+		}
+		return slices.Index(b.signers, b.own), t.Serial, nil
+	}
+	if bytes.Equal(t.Cert.RawSubject, t.Cert.RawIssuer) && t.Cert.CheckSignatureFrom(t.Cert) == nil {
+		return 0, nil, fmt.Errorf("%s: %q is a root, which nobody can revoke; replace it with certs rotate-root", t.Name, t.Cert.Subject)
+	}
+	for i, a := range b.signers {
+		if t.Cert.CheckSignatureFrom(a.Cert) == nil {
+			return i, t.Cert.SerialNumber, nil
+		}
+	}
+	return 0, nil, fmt.Errorf("%s: it was signed by %q, whose key is not here; name the directory of that CA", t.Name, t.Cert.Issuer)
+}
+
+// entry is that of a serial number in a list, which may be nil.
+func entry(l *x509.RevocationList, serial *big.Int) *x509.RevocationListEntry {
+	if l == nil {
+		return nil
+	}
+	for i, e := range l.RevokedCertificateEntries {
+		if e.SerialNumber.Cmp(serial) == 0 {
+			return &l.RevokedCertificateEntries[i]
+		}
+	}
+	return nil
+}
