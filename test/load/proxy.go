@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -11,7 +12,6 @@ import (
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/proto"
@@ -215,24 +215,20 @@ func (p *proxy) dial(ctx context.Context, addr string) (net.Conn, error) {
 
 // stream is one stream from its start to its end.
 func (p *proxy) stream(ctx context.Context) error {
-	conn, err := grpc.NewClient("passthrough:"+p.addr, grpc.WithTransportCredentials(p.creds(p.namespace())),
-		grpc.WithAuthority("istiod.istio-system.svc"), grpc.WithContextDialer(p.dial), grpc.WithReadBufferSize(16<<10),
-		// As Envoy: windows that do not bound, and no pings to find better ones.
-		grpc.WithInitialWindowSize(1<<28), grpc.WithInitialConnWindowSize(1<<28),
-		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(codec{}), grpc.MaxCallRecvMsgSize(1<<30)))
+	raw, err := p.dial(ctx, p.addr)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = conn.Close() }()
 	method := "DeltaAggregatedResources"
 	if p.sotw {
 		method = "StreamAggregatedResources"
 	}
-	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true},
+	stream, err := openStream(ctx, raw, p.creds(p.namespace()), "istiod.istio-system.svc",
 		"/envoy.service.discovery.v3.AggregatedDiscoveryService/"+method)
 	if err != nil {
 		return err
 	}
+	defer func() { _ = stream.close() }()
 	node, err := p.node()
 	if err != nil {
 		return err
@@ -243,8 +239,8 @@ func (p *proxy) stream(ctx context.Context) error {
 	}
 	answered := make(map[string]bool)
 	for {
-		var frame []byte
-		if err := stream.RecvMsg(&frame); err != nil {
+		frame, err := stream.receive()
+		if err != nil {
 			return err
 		}
 		now := time.Now()
@@ -257,7 +253,7 @@ func (p *proxy) stream(ctx context.Context) error {
 			return err
 		}
 		if p.keep != nil {
-			p.keep[r.typ] = frame
+			p.keep[r.typ] = bytes.Clone(frame)
 		}
 		answered[r.typ] = true
 		p.events <- event{p.number - p.first, r.typ, r.batch, len(answered) == len(xdsTypes), now}
@@ -265,16 +261,16 @@ func (p *proxy) stream(ctx context.Context) error {
 }
 
 // ask subscribes to a type. A proxy of the delta variant says what it holds.
-func (p *proxy) ask(stream grpc.ClientStream, typ string, node, names []byte) error {
+func (p *proxy) ask(stream *stream, typ string, node, names []byte) error {
 	rest := names
 	for _, b := range p.held[typ] {
 		rest = append(slices.Clip(rest), b.held...)
 	}
-	return stream.SendMsg(request{typ: typ, node: node, rest: rest}.encode(p.sotw))
+	return stream.send(request{typ: typ, node: node, rest: rest}.encode(p.sotw))
 }
 
 // take acknowledges a response and asks for what follows from it.
-func (p *proxy) take(stream grpc.ClientStream, r response, asked map[string][]byte) error {
+func (p *proxy) take(stream *stream, r response, asked map[string][]byte) error {
 	ack := request{typ: r.typ, nonce: r.nonce}
 	if p.sotw {
 		// Envoy names in every request of state of the world what it wants.
@@ -282,7 +278,7 @@ func (p *proxy) take(stream grpc.ClientStream, r response, asked map[string][]by
 	} else if len(r.names) > 0 {
 		p.held[r.typ] = append(p.held[r.typ], r.batch)
 	}
-	if err := stream.SendMsg(ack.encode(p.sotw)); err != nil {
+	if err := stream.send(ack.encode(p.sotw)); err != nil {
 		return err
 	}
 	subscribe := func(typ string, names []byte) error {
