@@ -12,15 +12,16 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshctl/meshctl/internal/output"
+	"github.com/meshctl/meshctl/internal/replicas"
 	"github.com/meshctl/meshctl/internal/server"
 	"github.com/meshctl/meshctl/internal/server/clusters"
 )
 
 type remoteClustersOptions struct {
-	servers []string
-	wait    bool
-	timeout time.Duration
-	format  string
+	replicas replicaFlags
+	wait     bool
+	timeout  time.Duration
+	format   string
 }
 
 func newRemoteClustersCmd(env *Env) *cobra.Command {
@@ -29,19 +30,26 @@ func newRemoteClustersCmd(env *Env) *cobra.Command {
 		Use:   "remote-clusters",
 		Short: "Show the clusters that control planes read, and what is wrong with them",
 		Long: `Show the clusters that each replica of a control plane reads: where each comes
-from, how far it was read, since when and why not, what it contributes. The
-sources are the replicas' debug addresses (--server), which answer callers on
-their own machine only: a port-forward is one.
+from, how far it was read, since when and why not, what it contributes.
+
+The replicas are those of the kubeconfig's cluster: each keeps a Lease in the
+system namespace, and those without one are found as pods of meshctl or istiod.
+One on this machine is asked directly, one in a pod by a port-forward of the API
+server, for which the right to create pods/portforward is needed. Of one that
+cannot be reached, what its Lease tells is shown. --server names replicas by
+address instead; they answer callers on their own machine only.
 
 The exit code is 3 when a replica does not answer, when a cluster is not read or
 not followed, or when a claim of a cluster has no effect.`,
-		Example: `  meshctl remote-clusters
-  # of two replicas, and until everything is read
-  meshctl remote-clusters --server 127.0.0.1:8080,127.0.0.1:18080 --wait --timeout 2m -o wide`,
+		Example: `  meshctl remote-clusters --context east
+  # until everything is read
+  meshctl remote-clusters --context east --wait --timeout 2m -o wide
+  # of two replicas on this machine
+  meshctl remote-clusters --server 127.0.0.1:8080,127.0.0.1:18080`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
 	f := cmd.Flags()
-	f.StringSliceVar(&o.servers, "server", []string{"http://127.0.0.1:8080"}, "Debug addresses of the replicas: `host:port` or http://host:port, repeatable")
+	o.replicas.bind(env, cmd)
 	f.BoolVar(&o.wait, "wait", false, "Wait until nothing is wrong, for --timeout at most")
 	durationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer, and with --wait until nothing is wrong")
 	choiceVar(f, &o.format, "output", "o", "How to show it", string(output.FormatTable), formatWide, string(output.FormatJSON), string(output.FormatYAML))
@@ -51,7 +59,9 @@ not followed, or when a claim of a cluster has no effect.`,
 // replicaView is what one replica says.
 type replicaView struct {
 	Server string `json:"server"`
-	// Error is why it says nothing.
+	// Via is how it was reached.
+	Via string `json:"via,omitzero"`
+	// Error is why it says nothing. Clusters are then what its Lease said last.
 	Error    string               `json:"error,omitzero"`
 	Clusters []server.ClusterPage `json:"clusters"`
 	Problems []clusters.Problem   `json:"problems,omitzero"`
@@ -59,10 +69,10 @@ type replicaView struct {
 
 // wrong are the things that are not as they should be.
 func (v *replicaView) wrong() []string {
-	if v.Error != "" {
-		return []string{v.Server + ": " + v.Error}
-	}
 	var out []string
+	if v.Error != "" {
+		out = append(out, v.Server+": "+strings.ReplaceAll(v.Error, "\n", "; "))
+	}
 	for _, c := range v.Clusters {
 		if c.State != clusters.Synced {
 			out = append(out, strings.TrimSuffix(fmt.Sprintf("%s: cluster %s is %s: %s", v.Server, c.Cluster, c.State, c.Reason), ": "))
@@ -78,23 +88,29 @@ func (v *replicaView) wrong() []string {
 const waitPause = 500 * time.Millisecond
 
 func (o *remoteClustersOptions) run(ctx context.Context, env *Env) error {
-	if len(o.servers) == 0 {
-		return usagef("--server: name at least one replica")
-	}
-	for _, s := range o.servers {
-		if _, err := (&xdsOptions{server: s}).base(); err != nil {
-			return err
-		}
-	}
 	deadline := time.NewTimer(o.timeout)
 	defer deadline.Stop()
+	var found []*replicas.Replica
+	defer func() { closeReplicas(found) }()
 	for {
-		views := o.ask(ctx)
+		if found == nil {
+			var err error
+			if found, err = o.replicas.find(ctx, env, o.timeout); err != nil {
+				return err
+			}
+		}
+		views := askClusters(ctx, found)
 		var wrong []string
+		again := false
 		for i := range views {
 			wrong = append(wrong, views[i].wrong()...)
+			again = again || views[i].Error != ""
 		}
 		if len(wrong) > 0 && o.wait {
+			if again { // there may be others by now
+				closeReplicas(found)
+				found = nil
+			}
 			pause := time.NewTimer(waitPause)
 			select {
 			case <-pause.C:
@@ -110,20 +126,34 @@ func (o *remoteClustersOptions) run(ctx context.Context, env *Env) error {
 	}
 }
 
-// ask asks all replicas at once.
-func (o *remoteClustersOptions) ask(ctx context.Context) []replicaView {
-	views := make([]replicaView, len(o.servers))
+func closeReplicas(list []*replicas.Replica) {
+	for _, r := range list {
+		r.Close()
+	}
+}
+
+// askClusters asks all replicas at once.
+func askClusters(ctx context.Context, list []*replicas.Replica) []replicaView {
+	views := make([]replicaView, len(list))
 	var wg sync.WaitGroup
-	for i, s := range o.servers {
+	for i, r := range list {
 		wg.Go(func() {
 			var page server.ClustersPage
-			one := xdsOptions{server: s, timeout: o.timeout}
-			err := one.debug(ctx, "clusters", nil, &page)
-			views[i] = replicaView{Server: strings.TrimPrefix(s, "http://"), Clusters: page.Clusters, Problems: page.Problems}
-			if errors.Is(err, errNoSuch) {
+			err := r.Get(ctx, "/debug/clusters", nil, &page)
+			views[i] = replicaView{Server: r.Name, Via: r.Via, Clusters: page.Clusters, Problems: page.Problems}
+			if err == nil {
+				return
+			}
+			views[i].Error = err.Error()
+			if errors.Is(err, replicas.ErrNotFound) {
 				views[i].Error = "it is no control plane of meshctl"
-			} else if err != nil {
-				views[i].Error = err.Error()
+			}
+			if r.Announced != nil {
+				for _, c := range r.Announced.Clusters {
+					views[i].Clusters = append(views[i].Clusters, server.ClusterPage{Status: clusters.Status{
+						Cluster: c.ID, State: clusters.State(c.State), Credential: c.Credential,
+					}})
+				}
 			}
 		})
 	}
@@ -161,8 +191,12 @@ func (o *remoteClustersOptions) row(now time.Time, v *replicaView, c *server.Clu
 	if c.Own {
 		secret = ""
 	}
+	state := string(c.State)
+	if v.Error != "" {
+		state += ", by its Lease"
+	}
 	row := []string{
-		string(c.Cluster), secret, string(c.State), ageOf(now, c.Since), fmt.Sprint(c.Services), fmt.Sprint(c.Endpoints), v.Server,
+		string(c.Cluster), secret, state, ageOf(now, c.Since), fmt.Sprint(c.Services), fmt.Sprint(c.Endpoints), v.Server,
 	}
 	if o.format != formatWide {
 		return row

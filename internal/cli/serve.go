@@ -142,6 +142,7 @@ func (o *serveOptions) run(ctx context.Context, env *Env) error {
 	}
 	cfg.Replica = replica(env)
 	if access != nil {
+		cfg.Pod = podOf(env, access)
 		cfg.KubeAccess, cfg.InPod = access.Config, access.InPod
 		if cfg.SystemNamespace == "" && access.InPod {
 			cfg.SystemNamespace = access.Namespace
@@ -217,6 +218,23 @@ func replica(env *Env) string {
 		name, _ = os.Hostname()
 	}
 	return cmp.Or(name, "meshctl") + "_" + strings.ToLower(rand.Text())
+}
+
+// podOf is the pod that this is, namespace/name, empty outside of pods. A pod
+// that does not say its name has the host name.
+func podOf(env *Env, access *kube.Access) string {
+	if !access.InPod {
+		return ""
+	}
+	namespace, _ := env.LookupEnv("POD_NAMESPACE")
+	name, _ := env.LookupEnv("POD_NAME")
+	if name == "" {
+		name, _ = os.Hostname()
+	}
+	if namespace = cmp.Or(namespace, access.Namespace); namespace == "" || name == "" {
+		return ""
+	}
+	return namespace + "/" + name
 }
 
 // clusterDirs reads CLUSTER=DIR pairs.

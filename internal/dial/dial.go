@@ -104,3 +104,11 @@ func newClient(timeout time.Duration, transport *http.Transport) *http.Client {
 		},
 	}
 }
+
+// HTTPClientVia is HTTPClient for http:// addresses that are reached by dial,
+// such as through another connection.
+func HTTPClientVia(timeout time.Duration, dial func(ctx context.Context, network, address string) (net.Conn, error)) *http.Client {
+	transport := newTransport(nil)
+	transport.DialContext = dial
+	return newClient(timeout, transport)
+}

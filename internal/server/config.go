@@ -46,6 +46,9 @@ type Config struct {
 	// Replica is the name of this control plane among those of the cluster; no
 	// other one has it. Default is a random one.
 	Replica string
+	// Pod is that of this control plane as namespace/name, empty outside of pods.
+	// By it others reach the status pages.
+	Pod string
 	// SecretNamespaces are those of which Secrets are read from Kubernetes APIs,
 	// for gateways; "*" is every one. Directories give all that they have.
 	SecretNamespaces []string

@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"net"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/remotesecret"
+	"github.com/meshctl/meshctl/internal/replicas"
 	"github.com/meshctl/meshctl/internal/server/authn"
 	"github.com/meshctl/meshctl/internal/server/ca"
 	"github.com/meshctl/meshctl/internal/server/clusters"
@@ -30,6 +33,7 @@ type atAPIs struct {
 	writes    *prometheus.CounterVec
 	writing   prometheus.Gauge
 	lease     *writers.Lease
+	announcer *replicas.Announcer
 }
 
 func (s *Server) newAtAPIs() {
@@ -66,6 +70,26 @@ func (s *Server) newAtAPIs() {
 			}
 		},
 	})
+	k.announcer = replicas.NewAnnouncer(replicas.AnnouncerConfig{
+		Access: s.cfg.KubeAccess, Namespace: s.cfg.systemNamespace(), Say: s.announcement, Now: s.cfg.Now, Log: s.cfg.Log,
+	})
+}
+
+// announcement is what others are told of this control plane in its Lease.
+func (s *Server) announcement() replicas.Announcement {
+	a := replicas.Announcement{Replica: s.cfg.Replica, Cluster: s.cfg.ClusterID, Pod: s.cfg.Pod}
+	if at, ok := addrOrNil(s.http).(*net.TCPAddr); ok {
+		addr := at.AddrPort()
+		if addr.Addr().IsUnspecified() { // status pages are for loopback callers
+			addr = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), addr.Port())
+		}
+		a.Addresses = []string{addr.String()}
+	}
+	list, _ := s.sources.Status()
+	for i := range list {
+		a.Clusters = append(a.Clusters, replicas.ClusterDigest{ID: list[i].Cluster, State: string(list[i].State), Credential: list[i].Credential})
+	}
+	return a
 }
 
 // replica is the name of this control plane, for others to read.
@@ -139,6 +163,7 @@ func (s *Server) runAtAPIs(ctx context.Context, g *errgroup.Group) {
 	})
 	if s.cfg.KubeAccess != nil {
 		g.Go(func() error { return s.apis.lease.Run(ctx, s.apis.roots.Run, s.apis.tokens.Run) })
+		g.Go(func() error { return s.apis.announcer.Run(ctx) })
 	}
 }
 
@@ -172,6 +197,7 @@ func (s *Server) apiNotes() []string {
 	}
 	if s.cfg.KubeAccess != nil {
 		note("writing to Kubernetes", s.apis.lease.Status().Problem)
+		note("being found by others", s.apis.announcer.Problem())
 	}
 	for _, st := range s.apis.roots.Status() {
 		note(fmt.Sprintf("roots of the mesh in cluster %s", st.Cluster), st.Problem)

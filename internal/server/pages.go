@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/meshctl/meshctl/internal/replicas"
 	"github.com/meshctl/meshctl/internal/server/admin"
 	"github.com/meshctl/meshctl/internal/server/ca"
 	"github.com/meshctl/meshctl/internal/server/xds"
@@ -21,7 +22,10 @@ func (s *Server) pages() map[string]admin.Page {
 		"/debug/clusterz": func(context.Context, url.Values) (any, error) { return s.clusterz(), nil },
 		"/debug/tokens":   func(context.Context, url.Values) (any, error) { return s.apis.reviewers.Status(), nil },
 		"/debug/writers":  func(context.Context, url.Values) (any, error) { return s.writersPage(), nil },
-		"/debug/proxies":  func(context.Context, url.Values) (any, error) { return s.hub.Proxies(), nil },
+		replicas.IdentityPath: func(context.Context, url.Values) (any, error) {
+			return replicas.Identity{Replica: s.cfg.Replica, Cluster: s.cfg.ClusterID}, nil
+		},
+		"/debug/proxies": func(context.Context, url.Values) (any, error) { return s.hub.Proxies(), nil },
 		// One proxy's history, or without a name who there is.
 		"/debug/xds/history": func(_ context.Context, query url.Values) (any, error) {
 			name := query.Get("proxy")

@@ -1,0 +1,68 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/meshctl/meshctl/internal/kube"
+	"github.com/meshctl/meshctl/internal/replicas"
+)
+
+// replicaFlags say which control planes a command asks.
+type replicaFlags struct {
+	servers   []string
+	kube      kubeFlags
+	context   string
+	namespace namespaceFlags
+}
+
+func (f *replicaFlags) bind(env *Env, cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.StringSliceVar(&f.servers, "server", nil,
+		"Debug addresses of the replicas: `host:port` or http://host:port, repeatable (default: those that the cluster of the kubeconfig has; without a kubeconfig 127.0.0.1:8080)")
+	fs.StringVar(&f.context, "context", "", "Kubeconfig `context` of the cluster whose replicas are asked (default the current one)")
+	f.kube.bind(fs)
+	f.namespace.bind(fs, "Namespace of the replicas")
+	f.kube.contextFlags(env, cmd, "context")
+}
+
+// thisMachine is the status address of a control plane beside its user.
+const thisMachine = "127.0.0.1:8080"
+
+// find returns the replicas: those that are named, else those of the cluster. A
+// request to one takes timeout at most. Close each of them.
+func (f *replicaFlags) find(ctx context.Context, env *Env, timeout time.Duration) ([]*replicas.Replica, error) {
+	servers := f.servers
+	namespace, err := f.namespace.value()
+	if err != nil {
+		return nil, err
+	}
+	if len(servers) == 0 {
+		access, err := kube.Load(f.kube.options(env, f.context))
+		switch {
+		case errors.Is(err, kube.ErrNoAccess) && f.kube.kubeconfig == "" && f.context == "":
+			servers = []string{thisMachine}
+		case err != nil:
+			return nil, err
+		default:
+			found, err := replicas.Find(ctx, replicas.Options{Access: access.Config, Namespace: namespace, Timeout: timeout, Now: env.Now})
+			if err != nil {
+				return nil, fmt.Errorf("%w; --server names replicas by address", err)
+			}
+			return found, nil
+		}
+	}
+	var out []*replicas.Replica
+	for _, s := range servers {
+		r, err := replicas.At(s, timeout)
+		if err != nil {
+			return nil, usagef("--server %w", err)
+		}
+		out = append(out, r)
+	}
+	return out, nil
+}

@@ -1,0 +1,169 @@
+package replicas
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+)
+
+// goodbyeTimeout bounds the deletion of a replica's Lease when it stops.
+const goodbyeTimeout = 3 * time.Second
+
+// AnnouncerConfig of an Announcer. All but Every are required.
+type AnnouncerConfig struct {
+	Access    *rest.Config // to the control plane's own cluster
+	Namespace string       // of control planes
+	// Say is what to say now; it is called before each renewal.
+	Say func() Announcement
+	// Every is between two renewals; default 10 s.
+	Every time.Duration
+	Now   func() time.Time
+	Log   *slog.Logger
+}
+
+// Announcer keeps the Lease by which a replica is found.
+type Announcer struct {
+	cfg AnnouncerConfig
+
+	mu      sync.Mutex
+	problem string
+}
+
+// NewAnnouncer returns one that has announced nothing.
+func NewAnnouncer(cfg AnnouncerConfig) *Announcer {
+	if cfg.Every == 0 {
+		cfg.Every = renewEvery
+	}
+	return &Announcer{cfg: cfg}
+}
+
+// Problem is why others do not find the replica; empty when they do.
+func (a *Announcer) Problem() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.problem
+}
+
+// Run keeps the Lease until ctx ends, then deletes it. It forgets the Leases of
+// replicas that ended without doing so.
+func (a *Announcer) Run(ctx context.Context) error {
+	api, err := newAPI(a.cfg.Access)
+	if err != nil {
+		return fmt.Errorf("keep the Lease of the replica: %w", err)
+	}
+	defer api.close()
+	var kept *coordinationv1.Lease
+	defer func() {
+		if kept != nil {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbyeTimeout)
+			defer cancel()
+			// If that fails, the Lease is stale in a while.
+			_ = api.do(ctx, http.MethodDelete, leases(kept.Namespace, kept.Name), nil, nil, nil)
+		}
+	}()
+	tick := time.NewTicker(a.cfg.Every)
+	defer tick.Stop()
+	var swept time.Time
+	for {
+		kept, err = a.announce(ctx, api, kept)
+		a.note(ctx, err)
+		if now := a.cfg.Now(); err == nil && now.Sub(swept) >= forgetAfter {
+			swept = now
+			if err := a.sweep(ctx, api); err != nil && ctx.Err() == nil {
+				a.cfg.Log.Debug("Leases of control planes that are gone are kept", "error", err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// announce writes the Lease, which is kept from one call to the next.
+func (a *Announcer) announce(ctx context.Context, api *api, kept *coordinationv1.Lease) (*coordinationv1.Lease, error) {
+	said := a.cfg.Say()
+	said.Renewed = a.cfg.Now()
+	lease, err := said.lease(a.cfg.Namespace)
+	if err != nil {
+		return kept, err
+	}
+	path := leases(a.cfg.Namespace, lease.Name)
+	for {
+		var written coordinationv1.Lease
+		if kept == nil {
+			err = api.do(ctx, http.MethodPost, leases(a.cfg.Namespace), nil, lease, &written)
+			if apierrors.IsAlreadyExists(err) {
+				if err = api.do(ctx, http.MethodGet, path, nil, nil, &written); err == nil {
+					kept = &written
+					continue // and replace it
+				}
+			}
+		} else {
+			lease.ResourceVersion = kept.ResourceVersion
+			err = api.do(ctx, http.MethodPut, path, nil, lease, &written)
+			if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+				return nil, fmt.Errorf("somebody else wrote to it: %w", err) // it is made anew the next time
+			}
+		}
+		if err != nil {
+			return kept, err
+		}
+		return &written, nil
+	}
+}
+
+// sweep deletes the Leases of replicas that are long gone.
+func (a *Announcer) sweep(ctx context.Context, api *api) error {
+	var list coordinationv1.LeaseList
+	if err := api.do(ctx, http.MethodGet, leases(a.cfg.Namespace), url.Values{"labelSelector": {leaseSelector}}, nil, &list); err != nil {
+		return err
+	}
+	for i := range list.Items {
+		l := &list.Items[i]
+		if l.Spec.RenewTime == nil || a.cfg.Now().Sub(l.Spec.RenewTime.Time) < forgetAfter {
+			continue
+		}
+		options := metav1.DeleteOptions{
+			TypeMeta:      metav1.TypeMeta{APIVersion: "v1", Kind: "DeleteOptions"},
+			Preconditions: &metav1.Preconditions{UID: &l.UID, ResourceVersion: &l.ResourceVersion},
+		}
+		err := api.do(ctx, http.MethodDelete, leases(l.Namespace, l.Name), nil, options, nil)
+		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
+			return err
+		}
+	}
+	return nil
+}
+
+// note keeps and logs why the Lease cannot be kept.
+func (a *Announcer) note(ctx context.Context, err error) {
+	if err != nil && ctx.Err() != nil {
+		return
+	}
+	text := ""
+	if err != nil {
+		text = fmt.Sprintf("Lease of this replica in namespace %s: %v", a.cfg.Namespace, err)
+	}
+	a.mu.Lock()
+	before := a.problem
+	a.problem = text
+	a.mu.Unlock()
+	switch {
+	case text != "" && before == "":
+		a.cfg.Log.Warn("this replica cannot be found by its Lease, trying again", "namespace", a.cfg.Namespace, "error", err,
+			"fix", "grant get, list, create, update and delete on leases.coordination.k8s.io in the system namespace")
+	case text == "" && before != "":
+		a.cfg.Log.Info("this replica can be found by its Lease again", "namespace", a.cfg.Namespace)
+	}
+}

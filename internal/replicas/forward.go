@@ -1,0 +1,186 @@
+package replicas
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/rest"
+	"k8s.io/streaming/pkg/httpstream"
+	"k8s.io/streaming/pkg/httpstream/spdy"
+)
+
+const (
+	// forwardTimeout bounds how long a port-forward takes to begin.
+	forwardTimeout = 10 * time.Second
+	// forwardProtocol is what streams of a port-forward speak.
+	forwardProtocol = "portforward.k8s.io"
+	// maxForwardError bounds what the other end says is wrong, in bytes.
+	maxForwardError = 1 << 10
+)
+
+// pod is where a replica may run.
+type pod struct {
+	namespace, name string
+	port            uint16
+}
+
+// forwarder connects to a port of a pod through the API server, which asks the
+// kubelet, as kubectl port-forward does.
+type forwarder struct {
+	access *rest.Config
+	pod    pod
+}
+
+// dial makes a connection to the pod, whatever address it is asked for.
+func (f *forwarder) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, forwardTimeout)
+	defer cancel()
+	raw, err := f.upgrade(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("port-forward: %w", err)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = raw.Close() })
+	session, err := spdy.NewClientConnection(upgraded{raw})
+	if err != nil {
+		stop()
+		return nil, fmt.Errorf("port-forward: %w", err)
+	}
+	c := &forwarded{session: session, done: make(chan struct{})}
+	if err := c.open(f.pod.port); err != nil || !stop() {
+		_ = session.Close()
+		_ = raw.Close()
+		return nil, fmt.Errorf("port-forward: %w", cmp.Or(err, ctx.Err()))
+	}
+	return c, nil
+}
+
+// upgrade asks the API server for the port-forward and returns the connection.
+func (f *forwarder) upgrade(ctx context.Context) (io.ReadWriteCloser, error) {
+	access := rest.CopyConfig(f.access)
+	access.Timeout = 0                       // of the whole connection; ctx bounds its beginning
+	access.NextProtos = []string{"http/1.1"} // HTTP/2 has no upgrades
+	client, err := rest.HTTPClientFor(access)
+	if err != nil {
+		return nil, err
+	}
+	base, _, err := rest.DefaultServerUrlFor(access)
+	if err != nil {
+		return nil, err
+	}
+	target := base.JoinPath("api", "v1", "namespaces", f.pod.namespace, "pods", f.pod.name, "portforward")
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target.String(), http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set(httpstream.HeaderConnection, httpstream.HeaderUpgrade)
+	req.Header.Set(httpstream.HeaderUpgrade, spdy.HeaderSpdy31)
+	req.Header.Set(httpstream.HeaderProtocolVersion, forwardProtocol)
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	conn, ok := resp.Body.(io.ReadWriteCloser)
+	if resp.StatusCode != http.StatusSwitchingProtocols || !ok ||
+		!strings.EqualFold(resp.Header.Get(httpstream.HeaderUpgrade), spdy.HeaderSpdy31) {
+		defer resp.Body.Close()
+		return nil, statusError(resp)
+	}
+	return conn, nil
+}
+
+// forwarded is one connection to a port of a pod.
+type forwarded struct {
+	session httpstream.Connection
+	data    httpstream.Stream
+	done    chan struct{} // closed when it is known how the connection went
+	fault   error         // what the other end says; read after done
+}
+
+// open makes the two streams of a connection: what goes wrong with it comes on
+// one of its own.
+func (c *forwarded) open(port uint16) error {
+	header := http.Header{}
+	header.Set(corev1.PortHeader, strconv.Itoa(int(port)))
+	header.Set(corev1.PortForwardRequestIDHeader, "0")
+	header.Set(corev1.StreamType, corev1.StreamTypeError)
+	faults, err := c.session.CreateStream(header)
+	if err != nil {
+		return err
+	}
+	_ = faults.Close() // nothing is written to it
+	header = header.Clone()
+	header.Set(corev1.StreamType, corev1.StreamTypeData)
+	if c.data, err = c.session.CreateStream(header); err != nil {
+		return err
+	}
+	go func() {
+		defer close(c.done)
+		if text, err := io.ReadAll(io.LimitReader(faults, maxForwardError)); err == nil && len(text) > 0 {
+			c.fault = fmt.Errorf("port-forward: %.300q", text)
+			_ = c.session.Close()
+		}
+	}()
+	return nil
+}
+
+// Read implements net.Conn.
+func (c *forwarded) Read(b []byte) (int, error) {
+	n, err := c.data.Read(b)
+	if err != nil && n == 0 {
+		<-c.done // ends with the session at the latest
+		if c.fault != nil {
+			err = c.fault
+		}
+	}
+	return n, err
+}
+
+// Write implements net.Conn.
+func (c *forwarded) Write(b []byte) (int, error) { return c.data.Write(b) }
+
+// Close implements net.Conn.
+func (c *forwarded) Close() error { return c.session.Close() }
+
+// LocalAddr implements net.Conn.
+func (c *forwarded) LocalAddr() net.Addr { return forwardAddr{} }
+
+// RemoteAddr implements net.Conn.
+func (c *forwarded) RemoteAddr() net.Addr { return forwardAddr{} }
+
+// SetDeadline implements net.Conn: who connects closes instead.
+func (c *forwarded) SetDeadline(time.Time) error { return os.ErrNoDeadline }
+
+// SetReadDeadline implements net.Conn.
+func (c *forwarded) SetReadDeadline(time.Time) error { return os.ErrNoDeadline }
+
+// SetWriteDeadline implements net.Conn.
+func (c *forwarded) SetWriteDeadline(time.Time) error { return os.ErrNoDeadline }
+
+type forwardAddr struct{}
+
+func (forwardAddr) Network() string { return "port-forward" }
+func (forwardAddr) String() string  { return "port-forward" }
+
+// upgraded is what HTTP leaves of a connection, as a net.Conn.
+type upgraded struct{ io.ReadWriteCloser }
+
+// Close is nil also when the connection was closed before, which is no fault.
+func (u upgraded) Close() error {
+	_ = u.ReadWriteCloser.Close()
+	return nil
+}
+
+func (upgraded) LocalAddr() net.Addr              { return forwardAddr{} }
+func (upgraded) RemoteAddr() net.Addr             { return forwardAddr{} }
+func (upgraded) SetDeadline(time.Time) error      { return nil }
+func (upgraded) SetReadDeadline(time.Time) error  { return nil }
+func (upgraded) SetWriteDeadline(time.Time) error { return nil }

@@ -1,0 +1,173 @@
+package replicas
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+)
+
+// The Leases of replicas.
+const (
+	leasePrefix   = "meshctl-replica-"
+	leaseLabel    = "meshctl.io/replica"
+	leaseSelector = leaseLabel + "=true"
+
+	annotationPod       = "meshctl.io/pod"
+	annotationCluster   = "meshctl.io/cluster"
+	annotationAddresses = "meshctl.io/status-addresses"
+	annotationClusters  = "meshctl.io/clusters"
+)
+
+const (
+	// renewEvery is how often a replica says that it is there; after lifetime
+	// without that it counts as gone, and after forgetAfter others delete its
+	// Lease.
+	renewEvery  = 10 * time.Second
+	lifetime    = 40 * time.Second
+	forgetAfter = time.Hour
+	// maxDigest bounds how many clusters a Lease tells of, maxAddresses how many
+	// addresses, maxName every name in it, in bytes.
+	maxDigest    = 500
+	maxAddresses = 8
+	maxName      = 253
+)
+
+// Announcement is what a replica says of itself in its Lease.
+type Announcement struct {
+	Replica string         `json:"replica"`
+	Cluster mesh.ClusterID `json:"cluster,omitzero"`
+	// Pod is that of the replica as namespace/name, empty outside of pods.
+	Pod string `json:"pod,omitzero"`
+	// Addresses are those of its status pages, ip:port.
+	Addresses []string `json:"addresses,omitzero"`
+	// Clusters are those that it reads, Left how many more there are.
+	Clusters []ClusterDigest `json:"clusters,omitzero"`
+	Left     int             `json:"left,omitzero"`
+	// Renewed is when it said so.
+	Renewed time.Time `json:"renewed,omitzero"`
+}
+
+// ClusterDigest is how a replica reads one cluster.
+type ClusterDigest struct {
+	ID         mesh.ClusterID `json:"id"`
+	State      string         `json:"state"`
+	Credential string         `json:"credential,omitzero"`
+}
+
+// digest is the annotation with the clusters.
+type digest struct {
+	Clusters []ClusterDigest `json:"clusters"`
+	Left     int             `json:"left,omitzero"`
+}
+
+// leaseName is that of the Lease of a replica. What distinguishes replicas is
+// at the end of their names.
+func leaseName(replica string) string {
+	name := strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= '0' && r <= '9':
+			return r
+		case r >= 'A' && r <= 'Z':
+			return r - 'A' + 'a'
+		}
+		return '-'
+	}, replica)
+	if most := maxName - len(leasePrefix); len(name) > most {
+		name = name[len(name)-most:]
+	}
+	return leasePrefix + strings.Trim(name, "-")
+}
+
+// lease is the Lease that says it.
+func (a *Announcement) lease(namespace string) (*coordinationv1.Lease, error) {
+	d := digest{Clusters: a.Clusters, Left: a.Left}
+	if over := len(d.Clusters) - maxDigest; over > 0 {
+		d.Clusters, d.Left = d.Clusters[:maxDigest], d.Left+over
+	}
+	text, err := json.Marshal(d)
+	if err != nil {
+		return nil, err
+	}
+	return &coordinationv1.Lease{
+		TypeMeta: metav1.TypeMeta{APIVersion: coordinationv1.SchemeGroupVersion.String(), Kind: "Lease"},
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: leaseName(a.Replica),
+			Labels: map[string]string{leaseLabel: "true", "app.kubernetes.io/managed-by": "meshctl"},
+			Annotations: map[string]string{
+				annotationPod: a.Pod, annotationCluster: string(a.Cluster), annotationClusters: string(text),
+				annotationAddresses: strings.Join(a.Addresses[:min(len(a.Addresses), maxAddresses)], ","),
+			},
+		},
+		Spec: coordinationv1.LeaseSpec{
+			HolderIdentity: new(a.Replica), LeaseDurationSeconds: new(int32(lifetime.Seconds())),
+			RenewTime: new(metav1.NewMicroTime(a.Renewed)),
+		},
+	}, nil
+}
+
+// announcementOf reads a Lease, which anybody may have written who may write
+// there. What cannot be of a replica is left out.
+func announcementOf(l *coordinationv1.Lease) (*Announcement, error) {
+	if l.Spec.HolderIdentity == nil || !printable(*l.Spec.HolderIdentity) {
+		return nil, fmt.Errorf("the Lease %s/%s names no replica", l.Namespace, l.Name)
+	}
+	a := &Announcement{Replica: *l.Spec.HolderIdentity}
+	if l.Spec.RenewTime != nil {
+		a.Renewed = l.Spec.RenewTime.Time
+	}
+	if id := l.Annotations[annotationCluster]; printable(id) {
+		a.Cluster = mesh.ClusterID(id)
+	}
+	// A replica is in the namespace of its Lease, so that no Lease leads elsewhere.
+	if name, ok := strings.CutPrefix(l.Annotations[annotationPod], l.Namespace+"/"); ok && mesh.IsDNSName(name) {
+		a.Pod = l.Annotations[annotationPod]
+	}
+	for address := range strings.SplitSeq(l.Annotations[annotationAddresses], ",") {
+		if at, err := netip.ParseAddrPort(address); err == nil && at.Port() != 0 && len(a.Addresses) < maxAddresses {
+			a.Addresses = append(a.Addresses, at.String())
+		}
+	}
+	var d digest
+	if text := l.Annotations[annotationClusters]; text != "" {
+		if err := json.Unmarshal([]byte(text), &d); err != nil {
+			return nil, fmt.Errorf("the Lease %s/%s: annotation %s: %w", l.Namespace, l.Name, annotationClusters, err)
+		}
+	}
+	a.Left = max(d.Left, 0)
+	for _, c := range d.Clusters {
+		if len(a.Clusters) < maxDigest && printable(string(c.ID)) && printable(c.State) && (c.Credential == "" || printable(c.Credential)) {
+			a.Clusters = append(a.Clusters, c)
+		}
+	}
+	return a, nil
+}
+
+// printable reports whether text is a name to show: not empty, bounded, ASCII.
+func printable(text string) bool {
+	return text != "" && len(text) <= maxName && !slices.ContainsFunc([]byte(text), func(b byte) bool { return b <= ' ' || b > '~' })
+}
+
+// port is that of the status pages.
+func (a *Announcement) port() uint16 {
+	for _, address := range a.Addresses {
+		if _, port, err := net.SplitHostPort(address); err == nil {
+			if n, err := strconv.ParseUint(port, 10, 16); err == nil {
+				return uint16(n)
+			}
+		}
+	}
+	return defaultPort
+}
+
+// stale reports whether the replica has not been heard of for too long.
+func (a *Announcement) stale(now time.Time) bool { return now.Sub(a.Renewed) > lifetime }

@@ -1,0 +1,255 @@
+// Package replicas finds the control planes of a cluster and reaches their
+// status pages. Each replica keeps a Lease that says where it is and which
+// clusters it reads; those without one are found as pods. Status pages answer
+// callers on their own machine only, so those of pods are reached by a
+// port-forward of the API server. No port is opened here for it.
+package replicas
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/meshctl/meshctl/internal/dial"
+	"github.com/meshctl/meshctl/internal/mesh"
+)
+
+const (
+	// identifyTimeout bounds the first question to one address.
+	identifyTimeout = 5 * time.Second
+	// maxReplicas bounds how many are asked, atOnce how many at the same time.
+	maxReplicas = 100
+	atOnce      = 10
+	// maxPage bounds one status page, in bytes.
+	maxPage = 256 << 20
+)
+
+// IdentityPath is the status page with the Identity of a replica.
+const IdentityPath = "/debug/replica"
+
+// Identity says which control plane answers at an address.
+type Identity struct {
+	Replica string
+	Cluster mesh.ClusterID
+}
+
+// Options say where to look for replicas.
+type Options struct {
+	// Access is the way to the API of the control planes' cluster, Namespace
+	// that of the control planes.
+	Access    *rest.Config
+	Namespace string
+	// Timeout bounds one request to a status page, its answer included.
+	Timeout time.Duration
+	Now     func() time.Time
+}
+
+// Replica is one control plane.
+type Replica struct {
+	// Name is that of its Lease or pod, or the address it was named by.
+	Name string
+	// Via says how it is reached, such as 127.0.0.1:8080 or port-forward to pod
+	// istio-system/meshctl-0.
+	Via string
+	// URL is http://host:port, for Client alone. Both are unset with Err.
+	URL    string
+	Client *http.Client
+	// Err is why it cannot be reached.
+	Err error
+	// Announced is what its Lease says; nil when it was found in another way.
+	Announced *Announcement
+}
+
+// At is the replica at an address, host:port or http://host:port. It does not
+// connect.
+func At(address string, timeout time.Duration) (*Replica, error) {
+	text := address
+	if !strings.Contains(text, "://") {
+		text = "http://" + text
+	}
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "http" || u.Host == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.User != nil {
+		return nil, fmt.Errorf("%q: want host:port or http://host:port", address)
+	}
+	return &Replica{Name: u.Host, Via: u.Host, URL: "http://" + u.Host, Client: dial.HTTPClient(timeout, nil)}, nil
+}
+
+// ErrNone says that no replica was found.
+var ErrNone = errors.New("no control plane of meshctl was found")
+
+// Find finds the replicas that keep a Lease, or, when none does, those that run
+// in pods of meshctl or of istiod, by name. Each was reached, or has an error.
+// Close each of them.
+func Find(ctx context.Context, o Options) ([]*Replica, error) {
+	api, err := newAPI(o.Access)
+	if err != nil {
+		return nil, err
+	}
+	defer api.close()
+	announced, err := api.announced(ctx, o.Namespace, o.Now())
+	if err != nil {
+		return nil, err
+	}
+	var found []*candidate
+	for i := range announced {
+		found = append(found, o.announced(&announced[i]))
+	}
+	if len(found) == 0 {
+		pods, err := api.pods(ctx, o.Namespace)
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range pods {
+			found = append(found, &candidate{name: p.name, ways: []way{o.forward(p)}})
+		}
+	}
+	if len(found) == 0 {
+		return nil, fmt.Errorf("%w: namespace %s has no Lease with label %s and no running pod with label %s",
+			ErrNone, o.Namespace, leaseSelector, strings.Join(podSelectors(), " or "))
+	}
+	if len(found) > maxReplicas {
+		return nil, fmt.Errorf("namespace %s has %d control planes, at most %d are asked; name them by address", o.Namespace, len(found), maxReplicas)
+	}
+	out := make([]*Replica, len(found))
+	slots := make(chan struct{}, atOnce)
+	var asked sync.WaitGroup
+	for i, c := range found {
+		asked.Go(func() {
+			slots <- struct{}{}
+			defer func() { <-slots }()
+			out[i] = c.reach(ctx)
+		})
+	}
+	asked.Wait()
+	slices.SortStableFunc(out, func(a, b *Replica) int { return cmp.Compare(a.Name, b.Name) })
+	return out, nil
+}
+
+// candidate is a replica and the ways on which it may be reached.
+type candidate struct {
+	name      string
+	announced *Announcement
+	ways      []way
+}
+
+// way leads to status pages.
+type way struct {
+	via, url string
+	client   *http.Client
+}
+
+func (o *Options) announced(a *Announcement) *candidate {
+	c := &candidate{name: a.Replica, announced: a}
+	if namespace, name, ok := strings.Cut(a.Pod, "/"); ok {
+		c.ways = append(c.ways, o.forward(pod{namespace: namespace, name: name, port: a.port()}))
+	}
+	for _, address := range a.Addresses {
+		c.ways = append(c.ways, way{via: address, url: "http://" + address, client: dial.HTTPClient(o.Timeout, nil)})
+	}
+	return c
+}
+
+// forward is the way through the API server to a port of a pod.
+func (o *Options) forward(p pod) way {
+	return way{
+		via: fmt.Sprintf("port-forward to pod %s/%s", p.namespace, p.name),
+		// The host is for the status page, which answers callers on loopback.
+		url:    fmt.Sprintf("http://localhost:%d", p.port),
+		client: dial.HTTPClientVia(o.Timeout, (&forwarder{access: o.Access, pod: p}).dial),
+	}
+}
+
+// reach takes the first way that leads to the replica.
+func (c *candidate) reach(ctx context.Context) *Replica {
+	r := &Replica{Name: c.name, Announced: c.announced}
+	var errs []error
+	for _, w := range c.ways {
+		r.Via, r.URL, r.Client = w.via, w.url, w.client
+		err := c.identify(ctx, r)
+		if err == nil {
+			return r
+		}
+		r.Close()
+		errs = append(errs, fmt.Errorf("%s: %w", w.via, err))
+	}
+	r.Via, r.URL, r.Client = "", "", nil
+	if r.Err = errors.Join(errs...); r.Err == nil {
+		r.Err = errors.New("it names no address")
+	}
+	return r
+}
+
+// identify asks who answers: another process may have the address.
+func (c *candidate) identify(ctx context.Context, r *Replica) error {
+	ctx, cancel := context.WithTimeout(ctx, identifyTimeout)
+	defer cancel()
+	var is Identity
+	switch err := r.Get(ctx, IdentityPath, nil, &is); {
+	case errors.Is(err, ErrNotFound):
+		return errors.New("what answers there is no control plane of meshctl")
+	case err != nil:
+		return err
+	case c.announced != nil && is.Replica != c.announced.Replica:
+		return fmt.Errorf("another replica, %.100q, answers there", is.Replica)
+	}
+	return nil
+}
+
+// ErrNotFound is that the replica has no such page, or nothing of the name that
+// was asked for.
+var ErrNotFound = errors.New("not found")
+
+// Get reads a status page, such as /debug/clusters, into v.
+func (r *Replica) Get(ctx context.Context, path string, query url.Values, v any) error {
+	if r.Err != nil {
+		return r.Err
+	}
+	target := r.URL + path
+	if len(query) > 0 {
+		target += "?" + query.Encode()
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, http.NoBody)
+	if err != nil {
+		return err
+	}
+	resp, err := r.Client.Do(req)
+	if err != nil {
+		if u, ok := errors.AsType[*url.Error](err); ok {
+			err = u.Err // the caller names the address
+		}
+		return err
+	}
+	defer resp.Body.Close()
+	body := io.LimitReader(resp.Body, maxPage)
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(body, 200))
+		err := fmt.Errorf("answered %s: %.200q", resp.Status, strings.TrimSpace(string(text)))
+		if resp.StatusCode == http.StatusNotFound {
+			err = fmt.Errorf("%w: %w", ErrNotFound, err)
+		}
+		return err
+	}
+	if err := json.NewDecoder(body).Decode(v); err != nil {
+		return fmt.Errorf("answered what is no such page: %w", err)
+	}
+	_, _ = io.CopyN(io.Discard, body, 1<<10) // read to its end, the connection is used again
+	return nil
+}
+
+// Close ends the connections to the replica.
+func (r *Replica) Close() {
+	if r.Client != nil {
+		r.Client.CloseIdleConnections()
+	}
+}
