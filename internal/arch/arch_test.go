@@ -10,6 +10,7 @@ import (
 	"io/fs"
 	"maps"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -130,6 +131,26 @@ func TestFences(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestLinked keeps out of the program what nobody imports but others would
+// bring along: kinds and clients of all of Kubernetes, and what only tests need.
+func TestLinked(t *testing.T) {
+	t.Parallel()
+	list := exec.CommandContext(t.Context(), "go", "list", "-deps", "./cmd/meshctl")
+	list.Dir = root
+	linked, err := list.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	fat := regexp.MustCompile(`(?m)^(k8s\.io/client-go/(kubernetes|informers|listers|applyconfigurations|discovery|testing|gentype|` +
+		`tools/leaderelection)|k8s\.io/kube-openapi/pkg/validation|github\.com/google/gnostic-models|testing$).*`)
+	for _, path := range fat.FindAllString(string(linked), -1) {
+		t.Errorf("cmd/meshctl links %s", path)
+	}
+	if !strings.Contains(string(linked), "k8s.io/client-go/rest\n") {
+		t.Error("cmd/meshctl does not link client-go: this test looks at the wrong thing")
 	}
 }
 

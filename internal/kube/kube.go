@@ -1,8 +1,7 @@
 // Package kube makes the access to API servers: from the kubeconfig of the
 // person who runs meshctl, from the pod that it runs in, or from a remote
-// secret. Access is a *rest.Config; the clients of the groups in use come from
-// k8s.io/client-go/kubernetes/typed. A person's own kubeconfig may do what
-// kubectl lets it do, plug-ins included; that of a remote secret is the word
+// secret. Access is a *rest.Config; requests are made with internal/kubeapi. A
+// person's own kubeconfig may do what kubectl lets it do, plug-ins included; that of a remote secret is the word
 // of others and passes remotesecret.Check first.
 package kube
 

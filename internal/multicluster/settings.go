@@ -11,12 +11,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/yaml"
 
 	"github.com/meshctl/meshctl/internal/clusterset"
 	"github.com/meshctl/meshctl/internal/files"
+	"github.com/meshctl/meshctl/internal/kubeapi"
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
@@ -30,7 +30,7 @@ const maxSettings = 1 << 20
 // meshctl-clusters of the namespace, which is made when it is not there. When
 // somebody else changes them at the same time, change is called again.
 func (c *Cluster) ChangeSettings(ctx context.Context, namespace string, change func(mesh.ClusterSettings)) error {
-	api, err := typedcorev1.NewForConfig(c.config)
+	api, err := kubeapi.New(c.config)
 	if err != nil {
 		return fmt.Errorf("%s: %w", c.Name, err)
 	}
@@ -38,7 +38,7 @@ func (c *Cluster) ChangeSettings(ctx context.Context, namespace string, change f
 	err = retry.OnError(retry.DefaultBackoff, func(err error) bool {
 		return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)
 	}, func() error {
-		have, err := maps.Get(ctx, clusterset.ConfigMap, metav1.GetOptions{})
+		have, err := maps.Get(ctx, clusterset.ConfigMap)
 		if apierrors.IsNotFound(err) {
 			made := settingsMap(namespace)
 			if err := changeMap(made, change); err != nil {

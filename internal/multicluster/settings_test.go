@@ -6,11 +6,9 @@ import (
 	"testing"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
-
 	"github.com/meshctl/meshctl/internal/clusterset"
 	"github.com/meshctl/meshctl/internal/kube"
+	"github.com/meshctl/meshctl/internal/kubeapi"
 	"github.com/meshctl/meshctl/internal/mesh"
 	testkube "github.com/meshctl/meshctl/test/kube"
 )
@@ -46,11 +44,11 @@ func TestChangeSettings(t *testing.T) {
 	if err := c.ChangeSettings(ctx, namespace, func(s mesh.ClusterSettings) { delete(s, "c3") }); err != nil {
 		t.Fatal(err)
 	}
-	client, err := typedcorev1.NewForConfig(api.Config())
+	client, err := kubeapi.New(api.Config())
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := client.ConfigMaps(namespace).Get(ctx, clusterset.ConfigMap, metav1.GetOptions{})
+	got, err := client.ConfigMaps(namespace).Get(ctx, clusterset.ConfigMap)
 	if err != nil {
 		t.Fatal(err)
 	}

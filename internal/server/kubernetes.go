@@ -62,7 +62,7 @@ func (s *Server) newAtAPIs() {
 		Now:    s.cfg.Now, Log: s.cfg.Log,
 	})
 	k.lease = writers.NewLease(writers.LeaseConfig{
-		Access: s.cfg.KubeAccess, Namespace: s.cfg.systemNamespace(), Holder: s.replica(), Log: s.cfg.Log,
+		Access: s.cfg.KubeAccess, Namespace: s.cfg.systemNamespace(), Holder: s.replica(), Now: s.cfg.Now, Log: s.cfg.Log,
 		Held: func(yes bool) {
 			k.writing.Set(0)
 			if yes {

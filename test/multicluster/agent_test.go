@@ -11,10 +11,10 @@ import (
 	"time"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshctl/meshctl/internal/dial"
+	"github.com/meshctl/meshctl/internal/kubeapi"
 	"github.com/meshctl/meshctl/test/envoy"
 )
 
@@ -35,20 +35,20 @@ spec:
   serviceAccountName: client
   containers: [{name: app, image: app}]
 `)
-	core, err := corev1client.NewForConfig(m.west.Config())
+	core, err := kubeapi.New(m.west.Config())
 	if err != nil {
 		t.Fatal(err)
 	}
-	pod, err := core.Pods("sample").Get(t.Context(), "client", metav1.GetOptions{})
+	pod, err := kubeapi.Of[corev1.Pod, corev1.PodList](core, corev1.SchemeGroupVersion, "pods", "sample").Get(t.Context(), "client")
 	if err != nil {
 		t.Fatal(err)
 	}
-	answer, err := core.ServiceAccounts("sample").CreateToken(t.Context(), "client", &authenticationv1.TokenRequest{
+	answer, err := core.CreateToken(t.Context(), "sample", "client", &authenticationv1.TokenRequest{
 		Spec: authenticationv1.TokenRequestSpec{
 			Audiences: []string{"istio-ca"}, ExpirationSeconds: new(int64(43200)),
 			BoundObjectRef: &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: pod.Name, UID: pod.UID},
 		},
-	}, metav1.CreateOptions{})
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

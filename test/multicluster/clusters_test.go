@@ -13,7 +13,8 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
+
+	"github.com/meshctl/meshctl/internal/kubeapi"
 )
 
 const (
@@ -79,16 +80,16 @@ func rotations(t *testing.T, m *mesh) {
 	const times = 200
 	w := watch(t, m.east)
 	w.wait(t, eastAddress, westAddress)
-	in, err := corev1client.NewForConfig(m.west.Config())
+	in, err := kubeapi.New(m.west.Config())
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := corev1client.NewForConfig(m.east.Config())
+	out, err := kubeapi.New(m.east.Config())
 	if err != nil {
 		t.Fatal(err)
 	}
 	secrets := out.Secrets("istio-system")
-	secret, err := secrets.Get(t.Context(), "istio-remote-secret-west", metav1.GetOptions{})
+	secret, err := secrets.Get(t.Context(), "istio-remote-secret-west")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,8 +104,8 @@ func rotations(t *testing.T, m *mesh) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		answer, err := in.ServiceAccounts("istio-system").CreateToken(t.Context(), "istio-reader-service-account",
-			&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(3600 + n))}}, metav1.CreateOptions{})
+		answer, err := in.CreateToken(t.Context(), "istio-system", "istio-reader-service-account",
+			&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(3600 + n))}})
 		if err != nil {
 			t.Fatal(err)
 		}

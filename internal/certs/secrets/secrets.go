@@ -10,11 +10,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/meshctl/meshctl/internal/certs/store"
 	"github.com/meshctl/meshctl/internal/certs/verify"
+	"github.com/meshctl/meshctl/internal/kubeapi"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/remotesecret"
 )
@@ -35,12 +35,12 @@ type Cluster struct {
 	ID        mesh.ClusterID
 	Context   string
 	Namespace string
-	core      typedcorev1.CoreV1Interface
+	core      *kubeapi.Client
 }
 
 // Connect makes the clients of a cluster. Nothing is asked yet.
 func Connect(id mesh.ClusterID, context, namespace string, api *rest.Config) (*Cluster, error) {
-	core, err := typedcorev1.NewForConfig(api)
+	core, err := kubeapi.New(api)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", context, err)
 	}
@@ -54,7 +54,7 @@ func (c *Cluster) place(name string) string {
 
 // get returns a Secret, nil when there is none.
 func (c *Cluster) get(ctx context.Context, name string) (*corev1.Secret, error) {
-	found, err := c.core.Secrets(c.Namespace).Get(ctx, name, metav1.GetOptions{})
+	found, err := c.core.Secrets(c.Namespace).Get(ctx, name)
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, nil
@@ -126,7 +126,7 @@ func (c *Cluster) known(ctx context.Context) (items []any, err error) {
 	for i := range remote.Items {
 		items = append(items, secretItem(&remote.Items[i]))
 	}
-	roots, err := c.core.ConfigMaps(c.Namespace).Get(ctx, rootConfigMap, metav1.GetOptions{})
+	roots, err := c.core.ConfigMaps(c.Namespace).Get(ctx, rootConfigMap)
 	switch {
 	case apierrors.IsNotFound(err):
 	case err != nil:

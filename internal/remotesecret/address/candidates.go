@@ -12,10 +12,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
-	discoveryclient "k8s.io/client-go/kubernetes/typed/discovery/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/meshctl/meshctl/internal/kubeapi"
 	"github.com/meshctl/meshctl/internal/remotesecret"
 )
 
@@ -30,10 +29,9 @@ const (
 
 // finder collects candidates, each URL once, in the order of trust.
 type finder struct {
-	core      coreclient.CoreV1Interface
-	discovery discoveryclient.DiscoveryV1Interface
-	found     []Candidate
-	cas       []CA
+	api   *kubeapi.Client
+	found []Candidate
+	cas   []CA
 	// Unread are sources that could not be read.
 	unread []error
 	ports  []int32
@@ -50,17 +48,11 @@ type Found struct {
 
 // Find collects the addresses that the kubeconfig and the cluster itself name.
 func Find(ctx context.Context, config *rest.Config) (Found, error) {
-	client, err := rest.HTTPClientFor(config)
+	api, err := kubeapi.New(config)
 	if err != nil {
 		return Found{}, err
 	}
-	f := &finder{}
-	if f.core, err = coreclient.NewForConfigAndClient(config, client); err != nil {
-		return Found{}, err
-	}
-	if f.discovery, err = discoveryclient.NewForConfigAndClient(config, client); err != nil {
-		return Found{}, err
-	}
+	f := &finder{api: api}
 	f.add(config.Host, "kubeconfig")
 	f.clusterInfo(ctx)
 	f.loadBalancers(ctx)
@@ -92,7 +84,7 @@ func (f *finder) couldNot(what string, err error) {
 // clusterInfo reads the kubeconfig that kubeadm publishes for new nodes.
 func (f *finder) clusterInfo(ctx context.Context) {
 	const name = "cluster-info"
-	info, err := f.core.ConfigMaps(metav1.NamespacePublic).Get(ctx, name, metav1.GetOptions{})
+	info, err := f.api.ConfigMaps(metav1.NamespacePublic).Get(ctx, name)
 	if err != nil {
 		if !apierrors.IsNotFound(err) {
 			f.couldNot("ConfigMap kube-public/"+name, err)
@@ -113,7 +105,7 @@ func (f *finder) clusterInfo(ctx context.Context) {
 // slices reads where the Service kubernetes leads.
 func (f *finder) slices(ctx context.Context) {
 	const name = "kubernetes"
-	list, err := f.discovery.EndpointSlices(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{
+	list, err := f.api.EndpointSlices(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{
 		LabelSelector: "kubernetes.io/service-name=" + name, Limit: maxCandidates,
 	})
 	if err != nil {
@@ -138,7 +130,7 @@ func (f *finder) slices(ctx context.Context) {
 // loadBalancers reads Services that expose the API server, as virtual and
 // managed clusters have them.
 func (f *finder) loadBalancers(ctx context.Context) {
-	list, err := f.core.Services(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
+	list, err := f.api.Services(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
 		FieldSelector: "spec.type=" + string(corev1.ServiceTypeLoadBalancer), Limit: 500,
 	})
 	if err != nil {
@@ -166,7 +158,7 @@ func (f *finder) loadBalancers(ctx context.Context) {
 // kind and k3d make them known to the containers beside them.
 func (f *finder) nodes(ctx context.Context) {
 	for _, role := range []string{"control-plane", "master"} {
-		list, err := f.core.Nodes().List(ctx, metav1.ListOptions{LabelSelector: "node-role.kubernetes.io/" + role, Limit: maxCandidates})
+		list, err := f.api.Nodes().List(ctx, metav1.ListOptions{LabelSelector: "node-role.kubernetes.io/" + role, Limit: maxCandidates})
 		if err != nil {
 			f.couldNot("Nodes", err)
 			return

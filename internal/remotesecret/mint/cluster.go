@@ -13,11 +13,9 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
-	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
-	rbacclient "k8s.io/client-go/kubernetes/typed/rbac/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/meshctl/meshctl/internal/kubeapi"
 	"github.com/meshctl/meshctl/internal/token"
 )
 
@@ -29,28 +27,16 @@ type Cluster struct {
 	// Name is how messages call it, such as the context.
 	Name   string
 	config *rest.Config
-	core   *coreclient.CoreV1Client
-	rbac   *rbacclient.RbacV1Client
-	authz  *authorizationclient.AuthorizationV1Client
+	api    *kubeapi.Client
 }
 
-// Connect makes the clients of one API server. It does not talk to it yet.
+// Connect makes the client of one API server. It does not talk to it yet.
 func Connect(name string, config *rest.Config) (*Cluster, error) {
-	c := &Cluster{Name: name, config: config}
-	client, err := rest.HTTPClientFor(config) // one connection for all groups
-	if err == nil {
-		c.core, err = coreclient.NewForConfigAndClient(config, client)
-	}
-	if err == nil {
-		c.rbac, err = rbacclient.NewForConfigAndClient(config, client)
-	}
-	if err == nil {
-		c.authz, err = authorizationclient.NewForConfigAndClient(config, client)
-	}
+	api, err := kubeapi.New(config)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	return c, nil
+	return &Cluster{Name: name, config: config, api: api}, nil
 }
 
 // as returns the cluster as the bearer of the token sees it.
@@ -62,7 +48,7 @@ func (c *Cluster) as(token string) (*Cluster, error) {
 
 // UID is the cluster's own identity, that of its namespace kube-system.
 func (c *Cluster) UID(ctx context.Context) (string, error) {
-	ns, err := c.core.Namespaces().Get(ctx, metav1.NamespaceSystem, metav1.GetOptions{})
+	ns, err := c.api.Namespaces().Get(ctx, metav1.NamespaceSystem)
 	if err != nil {
 		return "", c.failed(err, "read the UID of namespace %s", metav1.NamespaceSystem)
 	}
@@ -113,9 +99,9 @@ const reviewsAtOnce = 8
 // Missing asks the API server which of the rights the caller does not have.
 func (c *Cluster) Missing(ctx context.Context, rights []Right) ([]Right, error) {
 	return c.review(ctx, rights, func(ctx context.Context, a *authorizationv1.ResourceAttributes) (bool, error) {
-		review, err := c.authz.SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
+		review, err := c.api.ReviewOwnAccess(ctx, &authorizationv1.SelfSubjectAccessReview{
 			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: a},
-		}, metav1.CreateOptions{})
+		})
 		if err != nil {
 			return false, err
 		}
@@ -127,13 +113,13 @@ func (c *Cluster) Missing(ctx context.Context, rights []Right) ([]Right, error) 
 func (c *Cluster) missingOf(ctx context.Context, account Account, rights []Right) ([]Right, error) {
 	const all = "system:serviceaccounts"
 	return c.review(ctx, rights, func(ctx context.Context, a *authorizationv1.ResourceAttributes) (bool, error) {
-		review, err := c.authz.SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
+		review, err := c.api.ReviewAccess(ctx, &authorizationv1.SubjectAccessReview{
 			Spec: authorizationv1.SubjectAccessReviewSpec{
 				ResourceAttributes: a,
 				User:               token.Subject(account.Namespace, account.Name),
 				Groups:             []string{all, all + ":" + account.Namespace, "system:authenticated"},
 			},
-		}, metav1.CreateOptions{})
+		})
 		if err != nil {
 			return false, err
 		}

@@ -66,7 +66,7 @@ func (c *Cluster) Plan(ctx context.Context, r Request) (*Plan, error) {
 
 func (c *Cluster) planAccount(ctx context.Context, p *Plan) error {
 	a := p.request.Account
-	_, err := c.core.ServiceAccounts(a.Namespace).Get(ctx, a.Name, metav1.GetOptions{})
+	_, err := c.api.ServiceAccounts(a.Namespace).Get(ctx, a.Name)
 	found, missing := exists(err)
 	if missing != nil || !found && !p.request.Create {
 		return fmt.Errorf("failed retrieving service account %s.%s required for creating the remote secret "+
@@ -86,7 +86,7 @@ func (c *Cluster) planAccount(ctx context.Context, p *Plan) error {
 		}
 	}
 	if !found {
-		_, err := c.core.Namespaces().Get(ctx, a.Namespace, metav1.GetOptions{})
+		_, err := c.api.Namespaces().Get(ctx, a.Namespace)
 		switch found, err := exists(err); {
 		case err != nil:
 			return c.failed(err, "read namespace %s", a.Namespace)
@@ -107,7 +107,7 @@ func (c *Cluster) planAccount(ctx context.Context, p *Plan) error {
 // planStale finds roles that an earlier call made for other namespaces.
 func (c *Cluster) planStale(ctx context.Context, p *Plan) error {
 	selector := metav1.ListOptions{FieldSelector: "metadata.name=" + p.request.Account.roleName()}
-	bindings, err := c.rbac.RoleBindings(metav1.NamespaceAll).List(ctx, selector)
+	bindings, err := c.api.RoleBindings(metav1.NamespaceAll).List(ctx, selector)
 	if apierrors.IsForbidden(err) {
 		return nil // then it may not have made them either
 	}
@@ -161,9 +161,9 @@ func (c *Cluster) planToken(ctx context.Context, p *Plan) error {
 // findTokenSecret returns the name of a token Secret of the account, empty if
 // there is none.
 func (c *Cluster) findTokenSecret(ctx context.Context, r *Request) (string, error) {
-	secrets, a := c.core.Secrets(r.Account.Namespace), r.Account
+	secrets, a := c.api.Secrets(r.Account.Namespace), r.Account
 	if r.TokenSecret != "" {
-		s, err := secrets.Get(ctx, r.TokenSecret, metav1.GetOptions{})
+		s, err := secrets.Get(ctx, r.TokenSecret)
 		if err != nil {
 			return "", fmt.Errorf("could not get specified secret %s/%s: %w", a.Namespace, r.TokenSecret, err)
 		}
@@ -226,9 +226,9 @@ func (c *Cluster) apply(ctx context.Context, p *Plan) error {
 	for _, o := range p.Stale {
 		var err error
 		if o.Kind == "Role" {
-			err = c.rbac.Roles(o.Namespace).Delete(ctx, o.Name, metav1.DeleteOptions{})
+			err = c.api.Roles(o.Namespace).Delete(ctx, o.Name, metav1.DeleteOptions{})
 		} else {
-			err = c.rbac.RoleBindings(o.Namespace).Delete(ctx, o.Name, metav1.DeleteOptions{})
+			err = c.api.RoleBindings(o.Namespace).Delete(ctx, o.Name, metav1.DeleteOptions{})
 		}
 		if _, err := exists(err); err != nil {
 			return c.failed(err, "delete %s %s/%s", o.Kind, o.Namespace, o.Name)
@@ -246,19 +246,19 @@ func (c *Cluster) applyOne(ctx context.Context, o Object) error {
 	options := metav1.PatchOptions{FieldManager: fieldManager, Force: &force}
 	switch o.Kind {
 	case "Namespace":
-		_, err = c.core.Namespaces().Patch(ctx, o.Name, types.ApplyPatchType, body, options)
+		_, err = c.api.Namespaces().Patch(ctx, o.Name, types.ApplyPatchType, body, options)
 	case "ServiceAccount":
-		_, err = c.core.ServiceAccounts(o.Namespace).Patch(ctx, o.Name, types.ApplyPatchType, body, options)
+		_, err = c.api.ServiceAccounts(o.Namespace).Patch(ctx, o.Name, types.ApplyPatchType, body, options)
 	case "Secret":
-		_, err = c.core.Secrets(o.Namespace).Patch(ctx, o.Name, types.ApplyPatchType, body, options)
+		_, err = c.api.Secrets(o.Namespace).Patch(ctx, o.Name, types.ApplyPatchType, body, options)
 	case "ClusterRole":
-		_, err = c.rbac.ClusterRoles().Patch(ctx, o.Name, types.ApplyPatchType, body, options)
+		_, err = c.api.ClusterRoles().Patch(ctx, o.Name, types.ApplyPatchType, body, options)
 	case "ClusterRoleBinding":
-		_, err = c.rbac.ClusterRoleBindings().Patch(ctx, o.Name, types.ApplyPatchType, body, options)
+		_, err = c.api.ClusterRoleBindings().Patch(ctx, o.Name, types.ApplyPatchType, body, options)
 	case "Role":
-		_, err = c.rbac.Roles(o.Namespace).Patch(ctx, o.Name, types.ApplyPatchType, body, options)
+		_, err = c.api.Roles(o.Namespace).Patch(ctx, o.Name, types.ApplyPatchType, body, options)
 	case "RoleBinding":
-		_, err = c.rbac.RoleBindings(o.Namespace).Patch(ctx, o.Name, types.ApplyPatchType, body, options)
+		_, err = c.api.RoleBindings(o.Namespace).Patch(ctx, o.Name, types.ApplyPatchType, body, options)
 	default:
 		return fmt.Errorf("apply %s %s: of this kind is nothing applied", o.Kind, o.Name)
 	}

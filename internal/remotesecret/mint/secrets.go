@@ -24,7 +24,7 @@ func (c *Cluster) CheckTarget(ctx context.Context, secret *corev1.Secret, uid st
 	if own == uid && secret.Name != remotesecret.ConfigName {
 		return fmt.Errorf("%s: this is the cluster that the secret is for; a control plane does not read its own cluster by a remote secret", c.Name)
 	}
-	_, err = c.core.Namespaces().Get(ctx, secret.Namespace, metav1.GetOptions{})
+	_, err = c.api.Namespaces().Get(ctx, secret.Namespace)
 	if err != nil {
 		return c.failed(err, "read namespace %s, where the secret belongs", secret.Namespace)
 	}
@@ -60,7 +60,7 @@ func (c *Cluster) Apply(ctx context.Context, secret *corev1.Secret) error {
 
 // Secrets returns the remote secrets of the namespace, by name.
 func (c *Cluster) Secrets(ctx context.Context, namespace string) ([]corev1.Secret, error) {
-	list, err := c.core.Secrets(namespace).List(ctx, metav1.ListOptions{
+	list, err := c.api.Secrets(namespace).List(ctx, metav1.ListOptions{
 		LabelSelector: remotesecret.Selector, Limit: maxSecrets,
 	})
 	if err != nil {
@@ -75,7 +75,7 @@ func (c *Cluster) Secrets(ctx context.Context, namespace string) ([]corev1.Secre
 
 // DeleteSecret deletes a Secret; one that is gone is no error.
 func (c *Cluster) DeleteSecret(ctx context.Context, namespace, name string) error {
-	err := c.core.Secrets(namespace).Delete(ctx, name, metav1.DeleteOptions{})
+	err := c.api.Secrets(namespace).Delete(ctx, name, metav1.DeleteOptions{})
 	if _, err := exists(err); err != nil {
 		return c.failed(err, "delete secret %s/%s", namespace, name)
 	}
@@ -84,7 +84,7 @@ func (c *Cluster) DeleteSecret(ctx context.Context, namespace, name string) erro
 
 // Secret returns a Secret, nil if there is none of that name.
 func (c *Cluster) Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
-	s, err := c.core.Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
+	s, err := c.api.Secrets(namespace).Get(ctx, name)
 	switch found, err := exists(err); {
 	case err != nil:
 		return nil, c.failed(err, "read secret %s/%s", namespace, name)
@@ -97,7 +97,7 @@ func (c *Cluster) Secret(ctx context.Context, namespace, name string) (*corev1.S
 // TokenSecret returns the name of the token Secret that holds the token of the
 // account, empty if there is none.
 func (c *Cluster) TokenSecret(ctx context.Context, a Account, token string) (string, error) {
-	list, err := c.core.Secrets(a.Namespace).List(ctx, metav1.ListOptions{
+	list, err := c.api.Secrets(a.Namespace).List(ctx, metav1.ListOptions{
 		FieldSelector: "type=" + string(corev1.SecretTypeServiceAccountToken),
 	})
 	if err != nil {

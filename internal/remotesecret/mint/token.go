@@ -11,9 +11,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
-	coreclient "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/meshctl/meshctl/internal/kubeapi"
 	"github.com/meshctl/meshctl/internal/remotesecret"
 )
 
@@ -115,8 +115,8 @@ func (c *Cluster) longLived(ctx context.Context, m *Minted, onlyCA bool) error {
 		m.CA, m.Token = s.Data[corev1.ServiceAccountRootCAKey], string(s.Data[corev1.ServiceAccountTokenKey])
 		return len(m.CA) > 0 && (m.Token != "" || onlyCA)
 	}
-	secrets := c.core.Secrets(m.Account.Namespace)
-	secret, err := secrets.Get(ctx, m.Secret, metav1.GetOptions{})
+	secrets := c.api.Secrets(m.Account.Namespace)
+	secret, err := secrets.Get(ctx, m.Secret)
 	if err != nil {
 		return err
 	}
@@ -164,19 +164,19 @@ func (c *Cluster) expiring(ctx context.Context, m *Minted, ttl time.Duration) er
 	if err != nil {
 		return err
 	}
-	m.Token, m.Expires, err = request(ctx, c.core, m.Account, m.Secret, ttl)
+	m.Token, m.Expires, err = request(ctx, c.api, m.Account, m.Secret, ttl)
 	return err
 }
 
 // request asks for a token of the account that ends with the Secret.
-func request(ctx context.Context, core coreclient.CoreV1Interface, a Account, secret string, ttl time.Duration) (string, time.Time, error) {
+func request(ctx context.Context, api *kubeapi.Client, a Account, secret string, ttl time.Duration) (string, time.Time, error) {
 	seconds := int64(ttl / time.Second)
-	answer, err := core.ServiceAccounts(a.Namespace).CreateToken(ctx, a.Name, &authenticationv1.TokenRequest{
+	answer, err := api.CreateToken(ctx, a.Namespace, a.Name, &authenticationv1.TokenRequest{
 		Spec: authenticationv1.TokenRequestSpec{
 			ExpirationSeconds: &seconds,
 			BoundObjectRef:    &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Secret", Name: secret},
 		},
-	}, metav1.CreateOptions{})
+	})
 	if err != nil {
 		return "", time.Time{}, fmt.Errorf("request a token of service account %s: %w", a, err)
 	}
@@ -191,7 +191,7 @@ func (c *Cluster) RootCA(ctx context.Context, namespace string) ([]byte, error) 
 	var err error
 	for _, ns := range []string{namespace, metav1.NamespaceSystem} {
 		var m *corev1.ConfigMap
-		if m, err = c.core.ConfigMaps(ns).Get(ctx, name, metav1.GetOptions{}); err == nil {
+		if m, err = c.api.ConfigMaps(ns).Get(ctx, name); err == nil {
 			if ca = m.Data[corev1.ServiceAccountRootCAKey]; ca != "" {
 				return []byte(ca), nil
 			}
@@ -206,9 +206,9 @@ func (c *Cluster) RootCA(ctx context.Context, namespace string) ([]byte, error) 
 // Renew asks, with the token that is renewed, for another one of the account
 // that ends with the same Secret. config is the access of the remote secret.
 func Renew(ctx context.Context, config *rest.Config, a Account, secret string, ttl time.Duration) (string, time.Time, error) {
-	core, err := coreclient.NewForConfig(config)
+	api, err := kubeapi.New(config)
 	if err != nil {
 		return "", time.Time{}, err
 	}
-	return request(ctx, core, a, secret, ttl)
+	return request(ctx, api, a, secret, ttl)
 }

@@ -16,10 +16,11 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/meshctl/meshctl/internal/kubeapi"
 	"github.com/meshctl/meshctl/internal/token"
 	"github.com/meshctl/meshctl/test/kube"
 )
@@ -66,15 +67,18 @@ spec:
 // request makes a token as the kubelet does for a projected volume.
 func request(t *testing.T, c *kube.Cluster, namespace, name, audience string, bound bool) string {
 	t.Helper()
-	core := must(corev1client.NewForConfig(c.Config()))(t)
+	core := must(kubeapi.New(c.Config()))(t)
 	spec := authenticationv1.TokenRequestSpec{Audiences: []string{audience}, ExpirationSeconds: new(int64(3600))}
 	if bound {
-		p := must(core.Pods(namespace).Get(t.Context(), name, metav1.GetOptions{}))(t)
+		p := must(pods(core, namespace).Get(t.Context(), name))(t)
 		spec.BoundObjectRef = &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: name, UID: p.UID}
 	}
-	answer := must(core.ServiceAccounts(namespace).CreateToken(t.Context(), name,
-		&authenticationv1.TokenRequest{Spec: spec}, metav1.CreateOptions{}))(t)
+	answer := must(core.CreateToken(t.Context(), namespace, name, &authenticationv1.TokenRequest{Spec: spec}))(t)
 	return answer.Status.Token
+}
+
+func pods(api *kubeapi.Client, namespace string) kubeapi.Objects[*corev1.Pod, *corev1.PodList] {
+	return kubeapi.Of[corev1.Pod, corev1.PodList](api, corev1.SchemeGroupVersion, "pods", namespace)
 }
 
 // until asks again and again, as the API server takes a moment to know.
@@ -177,10 +181,10 @@ func caseA7(t *testing.T, c *kube.Cluster, ns string) {
 
 // A9: a token dies with its pod, and with its account.
 func caseA9(t *testing.T, c *kube.Cluster, ns string) {
-	core := must(corev1client.NewForConfig(c.Config()))(t)
+	core := must(kubeapi.New(c.Config()))(t)
 	for name, remove := range map[string]func(name string) error{
 		"pod": func(name string) error {
-			return core.Pods(ns).Delete(t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))})
+			return pods(core, ns).Delete(t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))})
 		},
 		"account": func(name string) error {
 			return core.ServiceAccounts(ns).Delete(t.Context(), name, metav1.DeleteOptions{})

@@ -15,11 +15,9 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	authenticationclient "k8s.io/client-go/kubernetes/typed/authentication/v1"
-	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/meshctl/meshctl/internal/kubeapi"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/token"
 )
@@ -48,8 +46,7 @@ type reviewer struct {
 	cluster mesh.ClusterID
 	keys    keys
 	client  *http.Client
-	reviews *authenticationclient.AuthenticationV1Client
-	access  *authorizationclient.AuthorizationV1Client
+	api     *kubeapi.Client
 	slots   chan struct{} // one for each review that may be under way
 	failed  chan struct{} // has one when a review failed, so that it is probed
 
@@ -91,10 +88,7 @@ func newReviewer(ctx context.Context, cfg *ReviewersConfig, id mesh.ClusterID, a
 		cfg: cfg, cluster: id, client: client,
 		slots: make(chan struct{}, maxReviews), failed: make(chan struct{}, 1), flights: make(map[[sha256.Size]byte]*flight),
 	}
-	if r.reviews, err = authenticationclient.NewForConfigAndClient(access, client); err != nil {
-		return nil, err
-	}
-	if r.access, err = authorizationclient.NewForConfigAndClient(access, client); err != nil {
+	if r.api, err = kubeapi.NewWith(access, client); err != nil {
 		return nil, err
 	}
 	r.keys.fetch, r.keys.now = r.fetchKeys, cfg.Now
@@ -152,11 +146,11 @@ func (r *reviewer) probe() error {
 	}
 	ctx, cancel := context.WithTimeout(r.ctx, askTimeout)
 	defer cancel()
-	answer, err := r.access.SelfSubjectAccessReviews().Create(ctx, &authorizationv1.SelfSubjectAccessReview{
+	answer, err := r.api.ReviewOwnAccess(ctx, &authorizationv1.SelfSubjectAccessReview{
 		Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: &authorizationv1.ResourceAttributes{
 			Verb: "create", Group: "authentication.k8s.io", Resource: "tokenreviews",
 		}},
-	}, metav1.CreateOptions{})
+	})
 	switch {
 	case err != nil:
 		return fmt.Errorf("ask what the credential may do: %w", err)
@@ -252,7 +246,7 @@ func (r *reviewer) fetchKeys(ctx context.Context) (*token.Verifier, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	read := func(path string) ([]byte, error) {
-		b, err := r.reviews.RESTClient().Get().AbsPath(path).MaxRetries(0).DoRaw(ctx)
+		b, err := r.api.Get().AbsPath(path).MaxRetries(0).DoRaw(ctx)
 		if err != nil {
 			err = fmt.Errorf("%w: %s: %w", errKeys, path, err)
 		}
@@ -319,9 +313,9 @@ func (r *reviewer) ask(raw string, claims token.Claims) error {
 	// API servers keep good answers for 10 s, by token and audiences. An
 	// audience that was never asked for makes them look anew.
 	audiences := append(slices.Clone(r.cfg.Audiences), "https://meshctl.local/review/"+rand.Text())
-	answer, err := r.reviews.TokenReviews().Create(ctx, &authenticationv1.TokenReview{
+	answer, err := r.api.ReviewToken(ctx, &authenticationv1.TokenReview{
 		Spec: authenticationv1.TokenReviewSpec{Token: raw, Audiences: audiences},
-	}, metav1.CreateOptions{})
+	})
 	if err != nil {
 		r.count("error")
 		r.fail(err)

@@ -24,7 +24,8 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
 
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -84,7 +85,9 @@ func (api *faultyAPI) serve(w http.ResponseWriter, req *http.Request) {
 	case review:
 		var in authenticationv1.TokenReview
 		body, _ := io.ReadAll(req.Body)
-		if _, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, &in); err != nil || len(in.Spec.Audiences) == 0 {
+		scheme := runtime.NewScheme()
+		_ = authenticationv1.AddToScheme(scheme)
+		if _, _, err := serializer.NewCodecFactory(scheme).UniversalDeserializer().Decode(body, nil, &in); err != nil || len(in.Spec.Audiences) == 0 {
 			http.Error(w, "not a review", http.StatusBadRequest)
 			return
 		}

@@ -20,9 +20,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/meshctl/meshctl/internal/kubeapi"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/remotesecret"
 	"github.com/meshctl/meshctl/test/kube"
@@ -33,7 +33,7 @@ import (
 type real struct {
 	*world
 	own     *kube.Cluster
-	secrets typedcorev1.SecretInterface
+	secrets kubeapi.Objects[*corev1.Secret, *corev1.SecretList]
 	system  string // the namespace of the secrets
 	sample  string // that of the service hello, in all clusters
 }
@@ -49,7 +49,7 @@ func startReal(t *testing.T, change ...func(*Config, *Kubernetes)) *real {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { utilnet.CloseIdleConnectionsFor(client.Transport) })
-	api, err := typedcorev1.NewForConfigAndClient(r.own.Config(), client)
+	api, err := kubeapi.NewWith(r.own.Config(), client)
 	if err != nil {
 		t.Fatal(err)
 	}

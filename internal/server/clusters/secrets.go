@@ -12,10 +12,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/watch"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/meshctl/meshctl/internal/kube"
+	"github.com/meshctl/meshctl/internal/kubeapi"
 	"github.com/meshctl/meshctl/internal/remotesecret"
 )
 
@@ -42,7 +42,7 @@ func (s *Secrets) Run(ctx context.Context, claims Claims) error {
 		return fmt.Errorf("connect to the Kubernetes API: %w", err)
 	}
 	defer kube.CloseIdle(client.Transport)
-	api, err := typedcorev1.NewForConfigAndClient(s.API, client)
+	api, err := kubeapi.NewWith(s.API, client)
 	if err != nil {
 		return fmt.Errorf("connect to the Kubernetes API: %w", err)
 	}
@@ -78,7 +78,7 @@ func (s *Secrets) Run(ctx context.Context, claims Claims) error {
 // secretFollower is the state of Run.
 type secretFollower struct {
 	*Secrets
-	secrets typedcorev1.SecretInterface
+	secrets kubeapi.Objects[*corev1.Secret, *corev1.SecretList]
 	claims  Claims
 	known   map[string]string // the version of each secret that was handed over
 	listed  bool

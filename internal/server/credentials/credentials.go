@@ -19,12 +19,11 @@ import (
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
-	authorizationclient "k8s.io/client-go/kubernetes/typed/authorization/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/meshctl/meshctl/internal/dial"
+	"github.com/meshctl/meshctl/internal/kubeapi"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 	"github.com/meshctl/meshctl/internal/token"
@@ -74,7 +73,7 @@ type Reviews struct {
 // cluster is how the API server of a cluster is asked.
 type cluster struct {
 	client *http.Client
-	access authorizationclient.SubjectAccessReviewInterface
+	api    *kubeapi.Client
 	fault  string // of the last question, as it was logged
 }
 
@@ -111,13 +110,13 @@ func (r *Reviews) SetCluster(id mesh.ClusterID, access *rest.Config) error {
 	if err != nil {
 		return fmt.Errorf("cluster %s: %w", id, err)
 	}
-	reviews, err := authorizationclient.NewForConfigAndClient(access, client)
+	api, err := kubeapi.NewWith(access, client)
 	if err != nil {
 		return fmt.Errorf("cluster %s: %w", id, err)
 	}
 	r.mu.Lock()
 	old := r.clusters[id]
-	r.clusters[id] = &cluster{client: client, access: reviews.SubjectAccessReviews()}
+	r.clusters[id] = &cluster{client: client, api: api}
 	r.mu.Unlock()
 	old.close()
 	r.signal()
@@ -311,7 +310,7 @@ func (c *cluster) note(err error) string {
 func (c *cluster) review(ctx context.Context, a account) (authorizationv1.SubjectAccessReviewStatus, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	review, err := c.access.Create(ctx, &authorizationv1.SubjectAccessReview{
+	review, err := c.api.ReviewAccess(ctx, &authorizationv1.SubjectAccessReview{
 		Spec: authorizationv1.SubjectAccessReviewSpec{
 			User:   token.Subject(a.namespace, a.name),
 			Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + a.namespace, "system:authenticated"},
@@ -319,7 +318,7 @@ func (c *cluster) review(ctx context.Context, a account) (authorizationv1.Subjec
 				Namespace: a.namespace, Verb: "list", Version: "v1", Resource: "secrets",
 			},
 		},
-	}, metav1.CreateOptions{})
+	})
 	if err != nil {
 		return authorizationv1.SubjectAccessReviewStatus{}, err
 	}

@@ -14,12 +14,12 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
-	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/client-go/util/workqueue"
 
+	"github.com/meshctl/meshctl/internal/kubeapi"
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
@@ -40,7 +40,7 @@ const (
 type keeper struct {
 	cfg        *RootsConfig
 	cluster    mesh.ClusterID
-	client     *corev1client.CoreV1Client
+	client     *kubeapi.Client
 	roots      atomic.Pointer[string]
 	changed    chan struct{} // has one when the roots changed or the system namespace did
 	namespaces cache.Store
@@ -55,7 +55,7 @@ type keeper struct {
 func newKeeper(cfg *RootsConfig, id mesh.ClusterID, access *rest.Config) (*keeper, error) {
 	access = rest.CopyConfig(access)
 	access.QPS, access.Burst, access.RateLimiter = writesPerSecond, writeBurst, nil
-	client, err := corev1client.NewForConfig(access)
+	client, err := kubeapi.New(access)
 	if err != nil {
 		return nil, err
 	}
@@ -81,7 +81,7 @@ func (k *keeper) run(ctx context.Context) {
 	defer ended.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	store, informer := k.informer("namespaces", fields.Everything(), &corev1.Namespace{}, func(o metav1.Object) {
+	store, informer := k.informer("namespaces", follow(k.client.Namespaces(), fields.Everything()), &corev1.Namespace{}, func(o metav1.Object) {
 		k.add(o.GetName())
 		if o.GetName() == k.cfg.SystemNamespace {
 			signal(k.changed)
@@ -130,7 +130,8 @@ func (k *keeper) write(ctx context.Context) {
 	defer k.setWriting(false, nil)
 	k.cfg.Log.Info("keeping the roots of the mesh in a cluster", "cluster", k.cluster)
 
-	store, informer := k.informer("configmaps", fields.OneTermEqualSelector("metadata.name", RootConfigMap),
+	store, informer := k.informer("configmaps",
+		follow(k.client.ConfigMaps(metav1.NamespaceAll), fields.OneTermEqualSelector(metav1.ObjectNameField, RootConfigMap)),
 		&corev1.ConfigMap{}, func(o metav1.Object) { queue.Add(o.GetNamespace()) })
 	ended.Go(func() { informer.RunWithContext(ctx) })
 	if !cache.WaitForCacheSync(ctx.Done(), informer.HasSynced) {
@@ -165,11 +166,24 @@ func (k *keeper) setWriting(yes bool, queue workqueue.TypedDelayingInterface[str
 	clear(k.failures)
 }
 
+// follow is how an informer lists and watches the objects with those fields.
+func follow[T kubeapi.Object, L runtime.Object](objects kubeapi.Objects[T, L], which fields.Selector) *cache.ListWatch {
+	return &cache.ListWatch{
+		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+			o.FieldSelector = which.String()
+			return objects.List(ctx, o)
+		},
+		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			o.FieldSelector = which.String()
+			return objects.Watch(ctx, o)
+		},
+	}
+}
+
 // informer follows objects and calls seen for each that came, changed or went.
 func (k *keeper) informer(
-	resource string, which fields.Selector, kind runtime.Object, seen func(metav1.Object),
+	resource string, lw *cache.ListWatch, kind runtime.Object, seen func(metav1.Object),
 ) (cache.Store, cache.Controller) {
-	lw := cache.NewListWatchFromClient(k.client.RESTClient(), resource, metav1.NamespaceAll, which)
 	list, follow := lw.ListWithContextFunc, lw.WatchFuncWithContext
 	what := "list and watch " + resource
 	lw.ListWithContextFunc = func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {

@@ -12,14 +12,9 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	coordinationclient "k8s.io/client-go/kubernetes/typed/coordination/v1"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/leaderelection"
-	"k8s.io/client-go/tools/leaderelection/resourcelock"
 
-	"github.com/meshctl/meshctl/internal/kube"
+	"github.com/meshctl/meshctl/internal/kubeapi"
 )
 
 // LeaseName is that of the Lease in the system namespace.
@@ -38,7 +33,9 @@ type LeaseConfig struct {
 	Duration, RenewDeadline, RetryPeriod time.Duration
 	// Held is told when it is held and when not. May be nil.
 	Held func(bool)
-	Log  *slog.Logger
+	// Now must have a monotonic reading, as that of time.Now.
+	Now func() time.Time
+	Log *slog.Logger
 }
 
 // Lease is what a replica holds while it writes.
@@ -80,44 +77,43 @@ func (l *Lease) Status() LeaseStatus {
 // Run holds the Lease whenever it can, until ctx ends, and runs the tasks while
 // it does.
 func (l *Lease) Run(ctx context.Context, tasks ...Task) error {
-	elector, terms, err := l.elector()
+	api, err := kubeapi.New(l.cfg.Access)
 	if err != nil {
 		return fmt.Errorf("Lease %s/%s: %w", l.cfg.Namespace, LeaseName, err)
 	}
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error {
-		// What it has to say is in the status.
-		quiet := kube.WithLog(ctx, slog.New(slog.DiscardHandler))
-		for ctx.Err() == nil {
-			elector.Run(quiet) // until it is lost
-		}
-		return nil
-	})
-	for {
-		select {
-		case <-ctx.Done():
-			return g.Wait()
-		case term := <-terms:
-			if err := l.term(term, tasks); err != nil {
-				g.Go(func() error { return err })
-			}
+	return l.run(ctx, api.Leases(l.cfg.Namespace), tasks)
+}
+
+func (l *Lease) run(ctx context.Context, api leases, tasks []Task) error {
+	c := &candidate{
+		api: api, now: l.cfg.Now, holder: l.cfg.Holder, tell: l.note,
+		duration: cmp.Or(l.cfg.Duration, 15*time.Second),
+		deadline: cmp.Or(l.cfg.RenewDeadline, 10*time.Second),
+		retry:    cmp.Or(l.cfg.RetryPeriod, 2*time.Second),
+	}
+	for c.acquire(ctx) {
+		if err := l.term(ctx, c, tasks); err != nil {
+			return err
 		}
 	}
+	return nil
 }
 
 // term runs the tasks from getting the Lease to losing it.
-func (l *Lease) term(ctx context.Context, tasks []Task) error {
+func (l *Lease) term(ctx context.Context, c *candidate, tasks []Task) error {
 	l.hold(true)
-	defer l.hold(false)
 	g, running := errgroup.WithContext(ctx)
+	g.Go(func() error { return c.keep(running) })
 	for _, task := range tasks {
 		g.Go(func() error { return task(running) })
 	}
-	if err := g.Wait(); err != nil && (ctx.Err() == nil || !errors.Is(err, ctx.Err())) {
-		return err
+	err := g.Wait()
+	l.hold(false)
+	c.release(ctx) // nobody writes any more
+	if errors.Is(err, errLost) || ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		return nil
 	}
-	<-ctx.Done()
-	return nil
+	return err
 }
 
 func (l *Lease) hold(yes bool) {
@@ -134,90 +130,16 @@ func (l *Lease) hold(yes bool) {
 	l.cfg.Log.Info(what, "lease", l.cfg.Namespace+"/"+LeaseName, "holder", l.cfg.Holder) //nolint:sloglint // one of two constants
 }
 
-// elector hands over the context of each term.
-func (l *Lease) elector() (*leaderelection.LeaderElector, <-chan context.Context, error) {
-	deadline := cmp.Or(l.cfg.RenewDeadline, 10*time.Second)
-	access := rest.CopyConfig(l.cfg.Access)
-	access.Timeout = deadline / 2 // a request that hangs leaves time for another
-	client, err := coordinationclient.NewForConfig(access)
-	if err != nil {
-		return nil, nil, err
-	}
-	terms := make(chan context.Context)
-	elector, err := leaderelection.NewLeaderElector(leaderelection.LeaderElectionConfig{
-		Name: LeaseName,
-		Lock: told{&resourcelock.LeaseLock{
-			LeaseMeta:  metav1.ObjectMeta{Namespace: l.cfg.Namespace, Name: LeaseName},
-			Client:     client,
-			LockConfig: resourcelock.ResourceLockConfig{Identity: l.cfg.Holder},
-		}, l},
-		LeaseDuration: cmp.Or(l.cfg.Duration, 15*time.Second), RenewDeadline: deadline, RetryPeriod: cmp.Or(l.cfg.RetryPeriod, 2*time.Second),
-		ReleaseOnCancel: true,
-		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: func(term context.Context) {
-				select {
-				case terms <- term:
-				case <-term.Done():
-				}
-			},
-			OnStoppedLeading: func() {},
-		},
-	})
-	return elector, terms, err
-}
-
-// told tells the Lease how it went with the API server.
-type told struct {
-	*resourcelock.LeaseLock
-	to *Lease
-}
-
-// Get implements resourcelock.Interface.
-func (t told) Get(ctx context.Context) (*resourcelock.LeaderElectionRecord, []byte, error) {
-	record, raw, err := t.LeaseLock.Get(ctx)
-	if err == nil {
-		t.to.mu.Lock()
-		t.to.holder = record.HolderIdentity
-		t.to.mu.Unlock()
-	}
-	if !apierrors.IsNotFound(err) {
-		t.to.note(ctx, err)
-	}
-	return record, raw, err
-}
-
-// Create implements resourcelock.Interface.
-func (t told) Create(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
-	err := t.LeaseLock.Create(ctx, record)
-	t.to.put(ctx, record, err)
-	return err
-}
-
-// Update implements resourcelock.Interface.
-func (t told) Update(ctx context.Context, record resourcelock.LeaderElectionRecord) error {
-	err := t.LeaseLock.Update(ctx, record)
-	t.to.put(ctx, record, err)
-	return err
-}
-
-func (l *Lease) put(ctx context.Context, record resourcelock.LeaderElectionRecord, err error) {
-	if apierrors.IsAlreadyExists(err) || apierrors.IsConflict(err) {
-		return // another one was faster
-	}
-	if err == nil {
-		l.mu.Lock()
-		l.holder = record.HolderIdentity
-		l.mu.Unlock()
-	}
-	l.note(ctx, err)
-}
-
-// note keeps and logs why the Lease cannot be had.
-func (l *Lease) note(ctx context.Context, err error) {
+// note keeps who holds the Lease, if that is known, and why it cannot be had,
+// which it logs once.
+func (l *Lease) note(ctx context.Context, holder string, err error) {
 	if err != nil && ctx.Err() != nil {
 		return
 	}
 	l.mu.Lock()
+	if err == nil {
+		l.holder = holder
+	}
 	before := l.problem
 	l.problem = err
 	l.mu.Unlock()

@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/meshctl/meshctl/internal/kube"
+	"github.com/meshctl/meshctl/internal/kubeapi"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/remotesecret"
 	"github.com/meshctl/meshctl/internal/remotesecret/mint"
@@ -71,6 +71,9 @@ func NewTokens(cfg TokensConfig) *Tokens {
 	return &Tokens{cfg: cfg, statuses: make(map[string]TokenStatus)}
 }
 
+// secretsAPI are the Secrets of a namespace.
+type secretsAPI = kubeapi.Objects[*corev1.Secret, *corev1.SecretList]
+
 // Status is that of all tokens that are renewed, by place.
 func (t *Tokens) Status() []TokenStatus {
 	t.mu.Lock()
@@ -86,7 +89,7 @@ func (t *Tokens) Status() []TokenStatus {
 func (t *Tokens) Run(ctx context.Context) error {
 	api := rest.CopyConfig(t.cfg.API)
 	api.Timeout = kube.RequestTimeout
-	core, err := corev1client.NewForConfig(api)
+	core, err := kubeapi.New(api)
 	if err != nil {
 		return fmt.Errorf("renew the tokens of remote secrets: %w", err)
 	}
@@ -111,7 +114,7 @@ func (t *Tokens) Run(ctx context.Context) error {
 }
 
 // look renews what it is time for.
-func (t *Tokens) look(ctx context.Context, secrets corev1client.SecretInterface) error {
+func (t *Tokens) look(ctx context.Context, secrets secretsAPI) error {
 	list, err := secrets.List(ctx, metav1.ListOptions{LabelSelector: remotesecret.Selector})
 	if err != nil {
 		return err
@@ -152,7 +155,7 @@ func (t *Tokens) set(statuses []*TokenStatus) {
 
 // keep looks at one remote secret. It returns nil when its token is not to be
 // renewed.
-func (t *Tokens) keep(ctx context.Context, secrets corev1client.SecretInterface, secret *corev1.Secret) *TokenStatus {
+func (t *Tokens) keep(ctx context.Context, secrets secretsAPI, secret *corev1.Secret) *TokenStatus {
 	clusters := remotesecret.Decode(secret)
 	if len(clusters) != 1 || !clusters[0].Renewed || clusters[0].Err != nil {
 		return nil
@@ -186,7 +189,7 @@ func (t *Tokens) keep(ctx context.Context, secrets corev1client.SecretInterface,
 // renew asks the cluster for another token, with the one that is renewed, and
 // writes it into the Secret, unless somebody else has written to that.
 func (t *Tokens) renew(
-	ctx context.Context, secrets corev1client.SecretInterface, secret *corev1.Secret, c *remotesecret.Cluster, life time.Duration,
+	ctx context.Context, secrets secretsAPI, secret *corev1.Secret, c *remotesecret.Cluster, life time.Duration,
 ) (time.Time, error) {
 	account, err := mint.AccountOf(c)
 	if err != nil {

@@ -15,9 +15,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 
 	kubeaccess "github.com/meshctl/meshctl/internal/kube"
+	"github.com/meshctl/meshctl/internal/kubeapi"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/remotesecret"
 	"github.com/meshctl/meshctl/internal/remotesecret/mint"
@@ -164,7 +164,7 @@ type secretNow struct {
 
 func read(t *testing.T, a api, namespace string) secretNow {
 	t.Helper()
-	secret, err := a.Secrets(namespace).Get(t.Context(), remotesecret.Name("west"), metav1.GetOptions{})
+	secret, err := a.Secrets(namespace).Get(t.Context(), remotesecret.Name("west"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +189,7 @@ func (s secretNow) works(t *testing.T, namespace string) error {
 		return err
 	}
 	defer kubeaccess.Close(access)
-	core, err := corev1client.NewForConfig(access)
+	core, err := kubeapi.New(access)
 	if err != nil {
 		return err
 	}

@@ -17,9 +17,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	corev1client "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
+	"github.com/meshctl/meshctl/internal/kubeapi"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/test/kube"
 )
@@ -97,7 +97,7 @@ func start(t *testing.T, c *kube.Cluster, own mesh.ClusterID, name, system strin
 		},
 	})
 	lease := NewLease(LeaseConfig{
-		Access: c.Config(), Namespace: system, Holder: name, Log: log,
+		Access: c.Config(), Namespace: system, Holder: name, Now: time.Now, Log: log,
 		Duration: 3 * time.Second, RenewDeadline: 2 * time.Second, RetryPeriod: 200 * time.Millisecond,
 		Held: func(yes bool) { r.mu.Lock(); defer r.mu.Unlock(); r.holds = yes },
 	})
@@ -116,12 +116,12 @@ func start(t *testing.T, c *kube.Cluster, own mesh.ClusterID, name, system strin
 }
 
 type api struct {
-	*corev1client.CoreV1Client
+	*kubeapi.Client
 	t *testing.T
 }
 
 func apiOf(t *testing.T, c *kube.Cluster) api {
-	client, err := corev1client.NewForConfig(c.Config())
+	client, err := kubeapi.New(c.Config())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +130,7 @@ func apiOf(t *testing.T, c *kube.Cluster) api {
 
 // check reports what of the ConfigMap of a namespace is not right.
 func (a api) check(namespace, want string) error {
-	cm, err := a.ConfigMaps(namespace).Get(a.t.Context(), RootConfigMap, metav1.GetOptions{})
+	cm, err := a.ConfigMaps(namespace).Get(a.t.Context(), RootConfigMap)
 	if err != nil {
 		return err
 	}
@@ -206,7 +206,7 @@ data: {root-cert.pem: stale, more: stays}
 		r.roots.SetRoots([]byte("first"))
 	}
 	all("all namespaces have the roots", "first")
-	cm, err := a.ConfigMaps(other).Get(t.Context(), RootConfigMap, metav1.GetOptions{})
+	cm, err := a.ConfigMaps(other).Get(t.Context(), RootConfigMap)
 	if err != nil || cm.Data["more"] != "stays" || cm.Labels["mine"] != "yes" {
 		t.Errorf("what others wrote is gone: %+v, %v", cm, err)
 	}
@@ -255,7 +255,7 @@ data: {root-cert.pem: stale, more: stays}
 		t.Fatal(err)
 	}
 	until(t, "the namespace goes", func() error {
-		_, err := a.Namespaces().Get(t.Context(), late, metav1.GetOptions{})
+		_, err := a.Namespaces().Get(t.Context(), late)
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
@@ -373,8 +373,8 @@ metadata: {name: reader}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: reader}
 subjects: [{kind: ServiceAccount, namespace: istio-system, name: reader}]
 `)
-	answer, err := apiOf(t, c).ServiceAccounts("istio-system").CreateToken(t.Context(), "reader",
-		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(3600))}}, metav1.CreateOptions{})
+	answer, err := apiOf(t, c).CreateToken(t.Context(), "istio-system", "reader",
+		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{ExpirationSeconds: new(int64(3600))}})
 	if err != nil {
 		t.Fatal(err)
 	}

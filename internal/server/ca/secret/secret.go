@@ -16,10 +16,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/watch"
-	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/meshctl/meshctl/internal/certs/store"
+	"github.com/meshctl/meshctl/internal/kubeapi"
 )
 
 // Names of the Secrets. The first that is there counts.
@@ -48,7 +48,7 @@ type Config struct {
 // Source is the CA in the Secrets of a namespace. It may be used concurrently.
 type Source struct {
 	cfg     Config
-	secrets typedcorev1.SecretInterface
+	secrets kubeapi.Objects[*corev1.Secret, *corev1.SecretList]
 	have    [2]atomic.Pointer[corev1.Secret] // of names; nil: not there
 }
 
@@ -57,7 +57,7 @@ func names() [2]string { return [2]string{PluggedIn, SelfSigned} }
 // Open reads the Secrets. When there is none, it makes the one of a self-signed
 // CA; of several control planes that do so at once one wins, and all use its CA.
 func Open(ctx context.Context, cfg Config) (*Source, error) {
-	api, err := typedcorev1.NewForConfig(cfg.API)
+	api, err := kubeapi.New(cfg.API)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the Kubernetes API: %w", err)
 	}
@@ -77,7 +77,7 @@ func (s *Source) get(ctx context.Context, i int) error {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
 	name := names()[i]
-	found, err := s.secrets.Get(ctx, name, metav1.GetOptions{})
+	found, err := s.secrets.Get(ctx, name)
 	switch {
 	case apierrors.IsNotFound(err):
 		s.have[i].Store(nil)
