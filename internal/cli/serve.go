@@ -50,6 +50,7 @@ type serveOptions struct {
 	signing        issuer.Policy
 	shutdown       time.Duration
 	clusters       clusterOptions
+	federation     federationOptions
 }
 
 func newServeCmd(env *Env) *cobra.Command {
@@ -102,6 +103,7 @@ of itself is only compared with it.`,
 	f.StringVar(&o.httpAddr, "http-addr", ":8080", "`Address` of /ready and /version, and of status pages for callers on loopback; empty turns it off")
 	f.StringVar(&o.monitoringAddr, "monitoring-addr", fmt.Sprintf(":%d", mesh.PortMonitoring), "`Address` of /metrics; empty turns it off")
 	o.clusters.bind(f)
+	o.federation.bind(f)
 	limitFlags(f, &o.limits)
 	signingFlags(f, &o.signing)
 	durationVar(f, &o.shutdown, "shutdown-timeout", 5*time.Second, "Longest time for streams to end when the server stops")
@@ -149,6 +151,9 @@ func (o *serveOptions) run(ctx context.Context, env *Env) error {
 		}
 	}
 	if err := o.tls.apply(&cfg); err != nil {
+		return err
+	}
+	if err := o.federation.apply(&cfg); err != nil {
 		return err
 	}
 	if cfg.RemoteDirs, err = clusterDirs("--remote-dir", o.remoteDirs); err != nil {

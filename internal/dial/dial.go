@@ -95,7 +95,7 @@ func newTransport(tlsConfig *tls.Config) *http.Transport {
 	}
 }
 
-func newClient(timeout time.Duration, transport *http.Transport) *http.Client {
+func newClient(timeout time.Duration, transport http.RoundTripper) *http.Client {
 	return &http.Client{
 		Timeout:   timeout,
 		Transport: transport,

@@ -16,7 +16,10 @@ type ServerTLS struct {
 	// Name is what the certificate must be for; empty means the host of the URL.
 	Name string
 	// Insecure switches verification off.
-	Insecure     bool
+	Insecure bool
+	// Verify, when not nil, decides alone about the certificates that the server
+	// shows, its own first: neither roots nor names are looked at besides.
+	Verify       func(shown []*x509.Certificate) error
 	Certificates []tls.Certificate
 }
 
@@ -37,6 +40,10 @@ func (g Guard) Transport(server ServerTLS, proxy *url.URL, limit int64) (http.Ro
 			return nil, errors.New("no PEM certificate among the roots")
 		}
 	}
+	if verify := server.Verify; verify != nil {
+		config.InsecureSkipVerify = true
+		config.VerifyConnection = func(s tls.ConnectionState) error { return verify(s.PeerCertificates) }
+	}
 	t := newTransport(config)
 	t.DialContext = g.DialContext
 	t.ForceAttemptHTTP2 = true
@@ -46,4 +53,14 @@ func (g Guard) Transport(server ServerTLS, proxy *url.URL, limit int64) (http.Ro
 		t.Proxy = http.ProxyURL(proxy)
 	}
 	return Bounded(t, limit), nil
+}
+
+// Client returns a client over Transport whose requests, body included, end
+// within timeout. It follows no redirect.
+func (g Guard) Client(timeout time.Duration, server ServerTLS, limit int64) (*http.Client, error) {
+	t, err := g.Transport(server, nil, limit)
+	if err != nil {
+		return nil, err
+	}
+	return newClient(timeout, t), nil
 }

@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"crypto/x509"
-	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -19,7 +18,6 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/ca"
 	"github.com/meshctl/meshctl/internal/server/issuer"
-	"github.com/meshctl/meshctl/internal/server/xds"
 )
 
 // loadCA loads the plugged-in CA, or makes and keeps a self-signed one. Either
@@ -95,22 +93,10 @@ func (s *Server) useCA(set *ca.Set) {
 	if l := set.Cert.Subject.Locality; len(l) == 1 && l[0] != string(s.cfg.ClusterID) {
 		s.cfg.Log.Warn("the signing CA was made for another cluster", "ca", l[0], "cluster", s.cfg.ClusterID)
 	}
+	s.trust.setCA(set)
 	s.issuer.SetAuthority(set.Authority)
 	s.setRoots(set)
 	s.judgeFit()
-	select {
-	case s.trustChanged <- struct{}{}:
-	default:
-	}
-	if set.ForPeers.Withheld {
-		s.trusted.Store(nil)
-		return
-	}
-	t, err := xds.NewTrust(certs.EncodeCerts(set.Roots...), []byte(set.ForPeers.PEM))
-	if err != nil {
-		s.cfg.Log.Error("agents are not told of roots and revocation lists", "error", err)
-	}
-	s.trusted.Store(t)
 }
 
 // fitness tells whether the signing CA fits the mesh, whose trust domain may come
@@ -168,7 +154,11 @@ func (s *Server) authenticateForCA(ctx context.Context) (mesh.Caller, error) {
 	if s.fit.get() != nil {
 		return mesh.Caller{}, status.Error(codes.Unavailable, "the signing CA does not fit the trust domain of the mesh")
 	}
-	return s.authenticate(ctx)
+	caller, err := s.authenticate(ctx)
+	if err == nil && s.trust.foreign(caller.Identity.TrustDomain) {
+		err = status.Errorf(codes.PermissionDenied, "certificates of trust domain %s are signed by its own control plane", caller.Identity.TrustDomain)
+	}
+	return caller, err
 }
 
 // recheckCallers ends the streams of callers that another set of the CA no longer
@@ -178,7 +168,7 @@ func (s *Server) recheckCallers(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-s.trustChanged:
+		case <-s.trust.changed:
 			s.hub.Recheck()
 		}
 	}
@@ -190,14 +180,6 @@ func (s *Server) recheck(ctx context.Context) error {
 		return c.Lost(ctx)
 	}
 	return nil
-}
-
-// trustForPeers is what agents hand to their Envoys.
-func (s *Server) trustForPeers() (*xds.Trust, error) {
-	if t := s.trusted.Load(); t != nil {
-		return t, nil
-	}
-	return nil, errors.New("the revocation lists of the control plane cannot be used by proxies")
 }
 
 // makeServing makes the certificate of the secure port; each handshake has one
@@ -217,15 +199,6 @@ func servingNames(addr string) []string {
 		return nil
 	}
 	return []string{host}
-}
-
-// roots are what callers' certificates must lead to. Aliases of the trust
-// domain have the same roots.
-func (s *Server) roots(string) *x509.CertPool {
-	if set := s.ca.Current(); set != nil {
-		return set.Pool
-	}
-	return nil
 }
 
 func (s *Server) revoked(cert, issuer *x509.Certificate) bool {

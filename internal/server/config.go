@@ -18,6 +18,7 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/remotesecret"
 	"github.com/meshctl/meshctl/internal/server/ca"
+	"github.com/meshctl/meshctl/internal/server/federation"
 	"github.com/meshctl/meshctl/internal/server/issuer"
 	"github.com/meshctl/meshctl/internal/server/xds"
 )
@@ -79,6 +80,15 @@ type Config struct {
 	MeshID string
 	// TrustDomain, when not empty, wins over MeshConfig's.
 	TrustDomain string
+	// Federated are further sources of roots, of other trust domains above all.
+	// BundleWebRoots, PEM, are what certificates of bundle endpoints must lead
+	// to; default: the roots of the system.
+	Federated      []federation.Source
+	BundleWebRoots []byte
+	// BundleAddr serves the mesh's own roots as a SPIFFE bundle; empty turns it
+	// off. BundleRefresh is how often others are to ask for it; default 5 min.
+	BundleAddr    string
+	BundleRefresh time.Duration
 	// CADir holds the signing CA in the layout of Istio's cacerts. Without it
 	// CASource does, and without both a self-signed CA is kept under StateDir.
 	CADir    string

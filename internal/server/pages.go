@@ -18,6 +18,7 @@ func (s *Server) pages() map[string]admin.Page {
 	flight := s.hub.Flight()
 	return map[string]admin.Page{
 		"/debug/certs":    func(context.Context, url.Values) (any, error) { return s.caPage(), nil },
+		"/debug/bundles":  func(context.Context, url.Values) (any, error) { return s.bundles.Status(), nil },
 		"/debug/clusters": func(context.Context, url.Values) (any, error) { return s.clustersPage(), nil },
 		"/debug/clusterz": func(context.Context, url.Values) (any, error) { return s.clusterz(), nil },
 		"/debug/tokens":   func(context.Context, url.Values) (any, error) { return s.apis.reviewers.Status(), nil },
@@ -64,6 +65,7 @@ func (s *Server) notes() []string {
 	}
 	lines = append(lines, bounded(s.registry.DoubleExtensions(), "extensions that are configured twice: see the log")...)
 	lines = append(lines, s.apiNotes()...)
+	lines = append(lines, s.bundleNotes()...)
 	return append(lines, notesOf(s.hub.NACKs())...)
 }
 

@@ -2,6 +2,7 @@ package server
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -24,6 +25,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server/ca"
 	"github.com/meshctl/meshctl/internal/server/clusters"
 	"github.com/meshctl/meshctl/internal/server/credentials"
+	"github.com/meshctl/meshctl/internal/server/federation"
 	"github.com/meshctl/meshctl/internal/server/issuer"
 	"github.com/meshctl/meshctl/internal/server/registry"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -42,7 +44,8 @@ type Server struct {
 	serving  *issuer.ServingCertificate
 	tokens   map[mesh.ClusterID][]authn.TokenVerifier
 	callers  atomic.Pointer[callers]
-	trusted  atomic.Pointer[xds.Trust] // nil while there are lists that proxies cannot use
+	trust    *trust
+	bundles  *federation.Federation
 	registry *registry.Registry
 	hub      *xds.Hub
 	sources  *clusters.Manager
@@ -53,11 +56,9 @@ type Server struct {
 	ready      atomic.Bool
 	draining   atomic.Bool
 
-	http, monitoring, plain, secure net.Listener
+	http, monitoring, plain, secure, bundle net.Listener
 
-	// trustChanged has a token while callers are to be checked anew. Capacity 1.
-	trustChanged chan struct{}
-	fit          fitness
+	fit fitness
 }
 
 // callers authenticates by the trust domains of one version of MeshConfig.
@@ -76,9 +77,12 @@ func New(cfg Config) (_ *Server, err error) {
 	if err := checkConfigDir(&cfg); err != nil {
 		return nil, err
 	}
-	s := &Server{cfg: cfg, metrics: prometheus.NewRegistry(), trustChanged: make(chan struct{}, 1), fit: fitness{changed: make(chan struct{}, 1)}}
+	s := &Server{cfg: cfg, metrics: prometheus.NewRegistry(), fit: fitness{changed: make(chan struct{}, 1)}}
 	s.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	s.newAtAPIs()
+	if err := s.newTrust(); err != nil {
+		return nil, err
+	}
 	if err := s.loadCA(); err != nil {
 		return nil, err
 	}
@@ -145,20 +149,22 @@ func (s *Server) loadTokenIssuers() error {
 
 // publish passes a snapshot on; it runs on the registry's goroutine.
 func (s *Server) publish(snap *snapshot.Snapshot, changes *snapshot.Changes) {
-	if err := s.trust(snap.Mesh); err != nil {
+	if err := s.trustMesh(snap.Mesh); err != nil {
 		s.cfg.Log.Error("keeping the previous trust domains", "error", err)
 	}
 	s.hub.Update(snap, changes)
 }
 
-// trust makes callers be authenticated by the trust domains of the mesh.
-func (s *Server) trust(m *snapshot.Mesh) error {
+// trustMesh makes callers be authenticated by the trust domains of the mesh.
+func (s *Server) trustMesh(m *snapshot.Mesh) error {
+	s.trust.setMesh(m)
 	if c := s.callers.Load(); c != nil && c.trustDomain == m.TrustDomain && slices.Equal(c.aliases, m.Aliases) {
 		return nil
 	}
 	a, err := authn.New(authn.Config{
 		TrustDomain: m.TrustDomain, TrustDomainAliases: m.Aliases,
-		Roots:         s.roots,
+		Roots:         s.trust.roots,
+		Foreign:       s.trust.foreign,
 		Revoked:       s.revoked,
 		IssuerCluster: s.issuerCluster,
 		Tokens:        s.tokens, Reviewers: s.apis.reviewers, Now: s.cfg.Now, Log: s.cfg.Log,
@@ -213,6 +219,7 @@ func (s *Server) listen() error {
 		{"--monitoring-addr", s.cfg.MonitoringAddr, &s.monitoring},
 		{"--grpc-addr", s.cfg.GRPCAddr, &s.plain},
 		{"--secure-grpc-addr", s.cfg.SecureGRPCAddr, &s.secure},
+		{"--bundle-addr", s.cfg.BundleAddr, &s.bundle},
 	} {
 		if l.addr == "" {
 			continue
@@ -227,6 +234,9 @@ func (s *Server) listen() error {
 		open = append(open, listener)
 		*l.to = listener
 	}
+	if s.bundle != nil {
+		s.bundle = tls.NewListener(s.bundle, s.bundleTLS())
+	}
 	return nil
 }
 
@@ -239,6 +249,7 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error { return s.registry.Run(ctx) })
 	g.Go(func() error { return s.keyReviews.Run(ctx) })
 	g.Go(func() error { return s.ca.Run(ctx) })
+	g.Go(func() error { return s.bundles.Run(ctx) })
 	g.Go(func() error { return s.recheckCallers(ctx) })
 	// The hub outlives the context so that streams can say goodbye.
 	hubCtx, stopHub := context.WithCancel(context.WithoutCancel(ctx))
@@ -249,6 +260,7 @@ func (s *Server) Run(ctx context.Context) error {
 		Ready: s.notReady, Version: s.cfg.Version, Pages: s.pages(), Notes: s.notes, Log: s.cfg.Log,
 	}))
 	s.serveHTTP(httpCtx, g, s.monitoring, admin.Metrics(s.metrics))
+	s.serveHTTP(httpCtx, g, s.bundle, http.HandlerFunc(s.serveBundle))
 	g.Go(func() error {
 		defer stopHTTP()
 		defer stopHub()

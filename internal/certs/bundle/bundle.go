@@ -134,6 +134,17 @@ func equalKeys(a, b crypto.PublicKey) bool {
 	return ok && known.Equal(b)
 }
 
+// Published returns what a SPIFFE bundle says of itself: its sequence number and
+// how often it wants to be asked for, 0 for what it does not say.
+func (b *Bundle) Published() (sequence uint64, refresh time.Duration) {
+	if b.spiffe == nil {
+		return 0, 0
+	}
+	sequence, _ = b.spiffe.SequenceNumber()
+	refresh, _ = b.spiffe.RefreshHint()
+	return sequence, refresh
+}
+
 // PEM renders the roots.
 func (b *Bundle) PEM() []byte { return certs.EncodeCerts(b.Roots...) }
 

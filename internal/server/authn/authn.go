@@ -35,10 +35,15 @@ type Config struct {
 	// TrustDomainAliases are others whose identities are accepted as well. An
 	// identity keeps the trust domain that its certificate names.
 	TrustDomainAliases []string
-	// Roots returns what certificates of a trust domain, own or alias, must
-	// chain to; nil means none are accepted. It is asked for every handshake
-	// and every call, so the roots may change at any time.
+	// Roots returns what certificates of a trust domain must chain to; nil
+	// means none are accepted. It is asked for every handshake and every call,
+	// so the roots may change at any time. A trust domain with roots that is
+	// neither own nor alias may shake hands, and is told that it may do nothing
+	// more.
 	Roots func(trustDomain string) *x509.CertPool
+	// Foreign reports whether the roots of a trust domain are those of another
+	// mesh: what its CAs say of clusters proves nothing here. May be nil.
+	Foreign func(trustDomain string) bool
 	// Revoked reports whether issuer, the CA that signed cert, has revoked it.
 	// May be nil. What it answers may change when the pool of Roots does.
 	Revoked func(cert, issuer *x509.Certificate) bool
@@ -91,7 +96,9 @@ func (a *Authenticator) Authenticate(ctx context.Context) (mesh.Caller, error) {
 	}
 	caller, certErr := a.byCertificate(info.State.PeerCertificates)
 	if certErr == nil {
-		return caller, nil
+		if certErr = a.ofMesh(caller.Identity); certErr == nil {
+			return caller, nil
+		}
 	}
 	md, _ := metadata.FromIncomingContext(ctx)
 	caller, tokenErr := a.byToken(ctx, md)
@@ -103,6 +110,17 @@ func (a *Authenticator) Authenticate(ctx context.Context) (mesh.Caller, error) {
 		fmt.Errorf("token: %w", tokenErr),
 	}}
 }
+
+// ofMesh refuses identities of trust domains that are known, but whose accounts
+// are none of the mesh's: the same name there is somebody else.
+func (a *Authenticator) ofMesh(id mesh.Identity) error {
+	if !slices.Contains(a.domains, id.TrustDomain) {
+		return fmt.Errorf("identity %s: %w", id, errOtherMesh)
+	}
+	return nil
+}
+
+var errOtherMesh = errors.New("its trust domain is none of trustDomain and trustDomainAliases of MeshConfig")
 
 func tlsOf(ctx context.Context) credentials.TLSInfo {
 	var info credentials.TLSInfo
@@ -123,10 +141,17 @@ func (e *Error) Error() string {
 }
 
 // GRPCStatus is what the caller sees: Unavailable when the token could be good
-// and nobody could be asked.
+// and nobody could be asked, PermissionDenied when the certificate is good and
+// of another mesh.
 func (e *Error) GRPCStatus() *status.Status {
-	if slices.ContainsFunc(e.errs, func(err error) bool { return errors.Is(err, errUndecided) }) {
+	is := func(what error) bool {
+		return slices.ContainsFunc(e.errs, func(err error) bool { return errors.Is(err, what) })
+	}
+	switch {
+	case is(errUndecided):
 		return status.New(codes.Unavailable, "the token could not be reviewed, try again")
+	case is(errOtherMesh):
+		return status.New(codes.PermissionDenied, "authorization failed: the trust domain is not one of this mesh")
 	}
 	return status.New(codes.Unauthenticated, "request authenticate failure")
 }

@@ -86,13 +86,10 @@ func (a *Authenticator) byCertificateAt(presented []*x509.Certificate, now time.
 	if err != nil {
 		return mesh.Caller{}, err
 	}
-	if !slices.Contains(a.domains, id.TrustDomain) {
-		return mesh.Caller{}, fmt.Errorf("identity %s: trust domain is none of %q", id, a.domains)
-	}
 	// Without a pool crypto/x509 would take the roots of the system.
 	roots := a.cfg.Roots(id.TrustDomain)
 	if roots == nil {
-		return mesh.Caller{}, fmt.Errorf("identity %s: no roots for its trust domain", id)
+		return mesh.Caller{}, fmt.Errorf("identity %s: no roots for its trust domain; the mesh is of %q", id, a.domains)
 	}
 	p := proofOf(roots, rawOf(presented)...)
 	if caller, known := a.proofs.get(p, now); known {
@@ -110,7 +107,10 @@ func (a *Authenticator) byCertificateAt(presented []*x509.Certificate, now time.
 	if chains = a.unrevoked(chains); len(chains) == 0 {
 		return mesh.Caller{}, fmt.Errorf("identity %s: the certificate with the serial number %x, or that of a CA above it, is revoked", id, leaf.SerialNumber)
 	}
-	caller := mesh.Caller{Identity: id, Cluster: a.clusterOf(chains)}
+	caller := mesh.Caller{Identity: id}
+	if a.cfg.Foreign == nil || !a.cfg.Foreign(id.TrustDomain) {
+		caller.Cluster = a.clusterOf(chains)
+	}
 	end := leaf.NotAfter
 	for _, c := range chains[0] {
 		if c.NotAfter.Before(end) {

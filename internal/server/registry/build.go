@@ -93,6 +93,11 @@ func (b *builder) meshFacts() *snapshot.Mesh {
 		AutoMTLS:       mc.GetEnableAutoMtls() == nil || mc.GetEnableAutoMtls().GetValue(),
 		Networks:       make(map[mesh.ClusterID]mesh.NetworkID),
 	}
+	for _, c := range mc.GetCaCertificates() {
+		m.CACertificates = append(m.CACertificates, snapshot.CACertificate{
+			PEM: c.GetPem(), BundleURL: c.GetSpiffeBundleUrl(), TrustDomains: c.GetTrustDomains(),
+		})
+	}
 	if d := mc.GetConnectTimeout(); d.AsDuration() > 0 {
 		m.ConnectTimeout = d.AsDuration()
 	}
@@ -120,8 +125,10 @@ func (b *builder) trustDomainOf(c *clusterState) string {
 
 func equalMesh(a, b *snapshot.Mesh) bool {
 	x, y := *a, *b
-	same := slices.Equal(x.Aliases, y.Aliases) && maps.Equal(x.Networks, y.Networks)
-	x.Aliases, y.Aliases, x.Networks, y.Networks = nil, nil, nil, nil
+	same := slices.Equal(x.Aliases, y.Aliases) && maps.Equal(x.Networks, y.Networks) &&
+		slices.EqualFunc(x.CACertificates, y.CACertificates, func(a, b snapshot.CACertificate) bool {
+			return a.PEM == b.PEM && a.BundleURL == b.BundleURL && slices.Equal(a.TrustDomains, b.TrustDomains)
+		})
 	return same && x.LocalCluster == y.LocalCluster && x.TrustDomain == y.TrustDomain &&
 		x.Domain == y.Domain && x.RootNamespace == y.RootNamespace && x.RegistryOnly == y.RegistryOnly &&
 		x.ConnectTimeout == y.ConnectTimeout && x.AutoMTLS == y.AutoMTLS

@@ -97,11 +97,13 @@ func (c *Changes) Empty() bool {
 
 // Mesh holds the facts that apply to the whole mesh.
 type Mesh struct {
-	LocalCluster  mesh.ClusterID
-	TrustDomain   string
-	Aliases       []string // trust-domain aliases, sorted
-	Domain        string   // DNS suffix of services
-	RootNamespace string
+	LocalCluster mesh.ClusterID
+	TrustDomain  string
+	Aliases      []string // trust-domain aliases, sorted
+	// CACertificates are caCertificates.
+	CACertificates []CACertificate
+	Domain         string // DNS suffix of services
+	RootNamespace  string
 	// RegistryOnly is outboundTrafficPolicy REGISTRY_ONLY.
 	RegistryOnly   bool
 	ConnectTimeout time.Duration
@@ -109,6 +111,14 @@ type Mesh struct {
 	AutoMTLS bool
 	// Networks maps each cluster to the network of its system namespace.
 	Networks map[mesh.ClusterID]mesh.NetworkID
+}
+
+// CACertificate is a further source of roots, that MeshConfig names.
+type CACertificate struct {
+	PEM, BundleURL string // one of them
+	// TrustDomains are whose roots they are; none means the mesh's own and its
+	// aliases.
+	TrustDomains []string
 }
 
 // PodKey names a pod of one cluster.

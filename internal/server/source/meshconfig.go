@@ -94,6 +94,9 @@ func (c *conversion) configMap(o *corev1.ConfigMap) *FieldError {
 	if fault = inText(keyMesh, doc, checkMeshConfig(s.Mesh)); fault != nil {
 		return fault
 	}
+	if fault = inText(keyMesh, doc, c.checkCACertificates(s.Mesh, doc)); fault != nil {
+		return fault
+	}
 	if doc, fault = c.embedded(keyMeshNetworks, o.Data[keyMeshNetworks], s.Networks); fault != nil {
 		return fault
 	}
