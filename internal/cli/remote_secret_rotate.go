@@ -9,9 +9,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/multicluster"
 	"github.com/meshctl/meshctl/internal/remotesecret/mint"
+	"github.com/meshctl/meshctl/internal/replicas"
 )
 
 type remoteSecretRotateOptions struct {
@@ -37,13 +39,14 @@ into their remote secrets, wait until every replica of their control planes says
 that it reads the cluster with it, and only then end the old one.
 
 --to has to name every cluster that has the secret: the old token ends for all.
---replica names the address of each replica of their control planes, that of
-meshctl serve --http-addr; kubectl port-forward leads there.
+The replicas are those that the control planes of these clusters have, each with a
+Lease; what it says is enough where they cannot be reached. --replica names them
+by address instead, that of meshctl serve --http-addr.
 
 A rotation that was interrupted, or whose replicas took too long, goes on when
 the command is run again. Until it is finished the old secret is kept beside the
 new one, as NAME-previous, and --abort puts it back and ends the new token.`,
-		Example: `  meshctl remote-secret rotate --from west --to east,north --replica 127.0.0.1:8080,127.0.0.1:18080
+		Example: `  meshctl remote-secret rotate --from west --to east,north
 
   # take it back
   meshctl remote-secret rotate --from west --to east,north --abort`,
@@ -56,7 +59,7 @@ new one, as NAME-previous, and --abort puts it back and ends the new token.`,
 	fs.StringSliceVar(&o.to, "to", nil, "Kubeconfig `context`s of the clusters that have its remote secret (required)")
 	fs.StringVar(&o.name, "name", "", "Name of the cluster (default that of the context)")
 	durationVar(fs, &o.ttl, "ttl", 0, "Life of the new token, at least 10m; 0 makes it like the old one")
-	fs.StringSliceVar(&o.replicas, "replica", nil, "HTTP `address` of a replica, host:port; may be repeated")
+	fs.StringSliceVar(&o.replicas, "replica", nil, "HTTP `address` of a replica, host:port; may be repeated (default: all that keep a Lease or run in pods in the clusters of --to)")
 	durationVar(fs, &o.timeout, "timeout", 5*time.Minute, "How long to wait for the replicas")
 	fs.BoolVar(&o.noWait, "no-wait", false, "End the old token without asking any replica")
 	fs.BoolVar(&o.abort, "abort", false, "Put the old credential back, and end the new one")
@@ -83,7 +86,8 @@ func (o *remoteSecretRotateOptions) run(ctx context.Context, env *Env) error {
 	if !o.noWait {
 		ctx, cancel := context.WithTimeout(ctx, o.timeout)
 		defer cancel()
-		if err := multicluster.WaitInUse(ctx, o.replicas, r.ID, credential, r.Say); err != nil {
+		find := func(ctx context.Context) ([]*replicas.Replica, error) { return o.find(ctx, env, r) }
+		if err := multicluster.WaitInUse(ctx, find, r.ID, credential, r.Say); err != nil {
 			return fmt.Errorf("%w; the old credential is kept: run this again to go on, or with --abort to go back", err)
 		}
 	}
@@ -92,6 +96,26 @@ func (o *remoteSecretRotateOptions) run(ctx context.Context, env *Env) error {
 	}
 	fmt.Fprintf(env.Stdout, "cluster %s has credential %s, and the old one has ended\n", r.ID, credential)
 	return nil
+}
+
+// find finds the replicas that must use the new credential.
+func (o *remoteSecretRotateOptions) find(ctx context.Context, env *Env, r *multicluster.Rotation) ([]*replicas.Replica, error) {
+	if len(o.replicas) == 0 {
+		found, err := multicluster.FindReplicas(ctx, r.To, r.Namespace, env.Now)
+		if err != nil {
+			return nil, fmt.Errorf("%w; name the replicas with --replica, or ask none with --no-wait", err)
+		}
+		return found, nil
+	}
+	var out []*replicas.Replica
+	for _, address := range o.replicas {
+		at, err := replicas.At(address, kube.RequestTimeout)
+		if err != nil {
+			return nil, usagef("--replica %w", err)
+		}
+		out = append(out, at)
+	}
+	return out, nil
 }
 
 func (o *remoteSecretRotateOptions) rotation(env *Env) (*multicluster.Rotation, error) {
@@ -109,8 +133,8 @@ func (o *remoteSecretRotateOptions) rotation(env *Env) (*multicluster.Rotation, 
 		return nil, usagef("%v is not a valid DNS 1123 label; name the cluster with --name", o.name)
 	case o.ttl > 0 && o.ttl < mint.MinTTL:
 		return nil, usagef("--ttl is %s: API servers give no token less than %s", formatDuration(o.ttl), formatDuration(mint.MinTTL))
-	case !o.abort && o.noWait == (len(o.replicas) > 0):
-		return nil, usagef("name the replicas that must use the new credential with --replica, or none with --no-wait")
+	case o.noWait && len(o.replicas) > 0:
+		return nil, usagef("--replica names replicas to wait for, and --no-wait asks none: give one of them")
 	}
 	for _, address := range o.replicas {
 		if _, _, err := net.SplitHostPort(address); err != nil {

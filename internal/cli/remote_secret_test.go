@@ -20,6 +20,7 @@ import (
 	corekube "github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/remotesecret"
 	"github.com/meshctl/meshctl/internal/remotesecret/mint"
+	"github.com/meshctl/meshctl/internal/replicas"
 	"github.com/meshctl/meshctl/test/kube"
 )
 
@@ -198,7 +199,11 @@ type fakeReplica struct {
 	asked      chan struct{}
 }
 
-func (r *fakeReplica) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+func (r *fakeReplica) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	if req.URL.Path == replicas.IdentityPath {
+		fmt.Fprint(w, `{"Replica":"slow"}`)
+		return
+	}
 	r.mu.Lock()
 	fmt.Fprintf(w, `{"Clusters":[{"Cluster":"own","State":"synced"},{"Cluster":"cluster2","State":%q,"Credential":%q}]}`, r.state, r.credential)
 	r.mu.Unlock()
@@ -214,6 +219,16 @@ func (r *fakeReplica) is(state, credential string) {
 	r.state, r.credential = state, credential
 }
 
+// lease writes the Lease of a replica that reads cluster2.
+func lease(t *testing.T, c *kube.Cluster, namespace, name, address, credential string) {
+	t.Helper()
+	c.Apply(t, fmt.Sprintf(`{apiVersion: coordination.k8s.io/v1, kind: Lease,
+metadata: {name: meshctl-replica-%s, namespace: %s, labels: {meshctl.io/replica: "true"}, annotations: {
+  meshctl.io/status-addresses: %q, meshctl.io/clusters: '{"clusters":[{"id":"cluster2","state":"synced","credential":%q}]}'}},
+spec: {holderIdentity: %s, renewTime: %q}}`, name, namespace, address, credential, name,
+		time.Now().Add(time.Hour).UTC().Format("2006-01-02T15:04:05.000000Z")))
+}
+
 func TestRemoteSecretRotate(t *testing.T) {
 	t.Parallel()
 	cluster1, cluster2, kubeconfig, namespace := linked(t)
@@ -224,6 +239,12 @@ func TestRemoteSecretRotate(t *testing.T) {
 		server := httptest.NewServer(slow)
 		t.Cleanup(server.Close)
 		args := []string{"remote-secret", "rotate", "--from", "cluster2", "--to", "cluster1", "-n", namespace, "--replica", strings.TrimPrefix(server.URL, "http://")}
+
+		if more != nil { // found by their Leases, of which one leads nowhere
+			args = args[:len(args)-2]
+			lease(t, cluster1, namespace, "slow", server.Listener.Addr().String(), "")
+			lease(t, cluster1, namespace, "away", "127.0.0.1:1", before.CredentialHash())
+		}
 
 		// A replica that stays behind keeps the old credential alive.
 		r := meshctl(t, kubeconfig, append(args, "--timeout", "2s")...)
@@ -259,6 +280,9 @@ func TestRemoteSecretRotate(t *testing.T) {
 			<-slow.asked
 		}
 		asReader(t, before, cluster2, "get", "services", "-A")
+		if more != nil {
+			lease(t, cluster1, namespace, "away", "127.0.0.1:1", next.CredentialHash())
+		}
 		slow.is("synced", next.CredentialHash())
 		if r := <-done; r.code != 0 || !strings.Contains(r.stdout, "has credential "+next.CredentialHash()+", and the old one has ended") {
 			t.Errorf("exit %d\n%s%s", r.code, r.stdout, r.stderr)
@@ -272,9 +296,8 @@ func TestRemoteSecretRotate(t *testing.T) {
 		ends(t, next)
 	}
 	for args, want := range map[string]string{
-		"--from cluster2":                                       "--from and --to are required",
-		"--from cluster2 --to cluster1":                         "name the replicas",
-		"--from cluster2 --to cluster1 --no-wait --replica a:1": "name the replicas",
+		"--from cluster2": "--from and --to are required",
+		"--from cluster2 --to cluster1 --no-wait --replica a:1": "give one of them",
 		"--from cluster2 --to cluster1 --replica a":             "want host:port",
 		"--from cluster2 --to cluster1 --no-wait --ttl 1m":      "no token less than 10m",
 		"--from cluster2 --to cluster1 --abort -n " + namespace: "there is no secret",

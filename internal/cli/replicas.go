@@ -9,15 +9,16 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshctl/meshctl/internal/kube"
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/replicas"
 )
 
 // replicaFlags say which control planes a command asks.
 type replicaFlags struct {
-	servers   []string
-	kube      kubeFlags
-	context   string
-	namespace namespaceFlags
+	servers []string
+	kube    kubeFlags
+	context string
+	system  string
 }
 
 func (f *replicaFlags) bind(env *Env, cmd *cobra.Command) {
@@ -26,7 +27,7 @@ func (f *replicaFlags) bind(env *Env, cmd *cobra.Command) {
 		"Debug addresses of the replicas: `host:port` or http://host:port, repeatable (default: those that the cluster of the kubeconfig has; without a kubeconfig 127.0.0.1:8080)")
 	fs.StringVar(&f.context, "context", "", "Kubeconfig `context` of the cluster whose replicas are asked (default the current one)")
 	f.kube.bind(fs)
-	f.namespace.bind(fs, "Namespace of the replicas")
+	fs.StringVarP(&f.system, "istioNamespace", "i", mesh.DefaultSystemNamespace, "Namespace of the replicas")
 	f.kube.contextFlags(env, cmd, "context")
 }
 
@@ -37,9 +38,8 @@ const thisMachine = "127.0.0.1:8080"
 // request to one takes timeout at most. Close each of them.
 func (f *replicaFlags) find(ctx context.Context, env *Env, timeout time.Duration) ([]*replicas.Replica, error) {
 	servers := f.servers
-	namespace, err := f.namespace.value()
-	if err != nil {
-		return nil, err
+	if !mesh.IsDNSLabel(f.system) {
+		return nil, usagef("namespace %q is not a DNS label", f.system)
 	}
 	if len(servers) == 0 {
 		access, err := kube.Load(f.kube.options(env, f.context))
@@ -49,7 +49,7 @@ func (f *replicaFlags) find(ctx context.Context, env *Env, timeout time.Duration
 		case err != nil:
 			return nil, err
 		default:
-			found, err := replicas.Find(ctx, replicas.Options{Access: access.Config, Namespace: namespace, Timeout: timeout, Now: env.Now})
+			found, err := replicas.Find(ctx, replicas.Options{Access: access.Config, Namespace: f.system, Timeout: timeout, Now: env.Now})
 			if err != nil {
 				return nil, fmt.Errorf("%w; --server names replicas by address", err)
 			}

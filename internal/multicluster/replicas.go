@@ -2,22 +2,17 @@ package multicluster
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
-	"net/http"
 	"strings"
 	"time"
 
-	"github.com/meshctl/meshctl/internal/dial"
+	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/replicas"
 )
 
-const (
-	replicaTimeout = 5 * time.Second
-	replicaPause   = 200 * time.Millisecond
-	maxReplicaPage = 16 << 20 // bytes
-)
+// replicaPause is how long replicas are left alone between two questions.
+const replicaPause = 500 * time.Millisecond
 
 // replicaCluster is what a replica says of one cluster.
 type replicaCluster struct {
@@ -27,12 +22,18 @@ type replicaCluster struct {
 }
 
 // behind says why a replica does not use the credential yet, empty when it does.
-func behind(ctx context.Context, address string, id mesh.ClusterID, credential string) string {
-	list, err := replicaClusters(ctx, address)
-	if err != nil {
-		return err.Error()
+func behind(ctx context.Context, r *replicas.Replica, id mesh.ClusterID, credential string) string {
+	var page struct{ Clusters []replicaCluster }
+	if err := r.Get(ctx, "/debug/clusters", nil, &page); err != nil {
+		if r.Announced == nil {
+			return err.Error()
+		}
+		// What its Lease says is a little old, and enough.
+		for _, c := range r.Announced.Clusters {
+			page.Clusters = append(page.Clusters, replicaCluster{Cluster: c.ID, State: c.State, Credential: c.Credential})
+		}
 	}
-	for _, c := range list {
+	for _, c := range page.Clusters {
 		switch {
 		case c.Cluster != id:
 		case c.Credential == credential && c.State == "synced":
@@ -46,47 +47,60 @@ func behind(ctx context.Context, address string, id mesh.ClusterID, credential s
 	return "does not know the cluster"
 }
 
-// replicaClusters asks the debug address of a replica, host:port.
-func replicaClusters(ctx context.Context, address string) ([]replicaCluster, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/debug/clusters", nil)
-	if err != nil {
-		return nil, err
+// FindReplicas finds the control planes in a namespace of all of the clusters.
+// It is an error that one of these has none.
+func FindReplicas(ctx context.Context, in []*Cluster, namespace string, now func() time.Time) ([]*replicas.Replica, error) {
+	var out []*replicas.Replica
+	for _, c := range in {
+		found, err := replicas.Find(ctx, replicas.Options{
+			Access: c.config, Namespace: namespace, Timeout: kube.RequestTimeout, Now: now,
+		})
+		if err != nil {
+			closeAll(out)
+			return nil, fmt.Errorf("%s: %w", c.Name, err)
+		}
+		out = append(out, found...)
 	}
-	resp, err := dial.HTTPClient(replicaTimeout, nil).Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("answers %s", resp.Status)
-	}
-	var page struct{ Clusters []replicaCluster }
-	if err := json.NewDecoder(io.LimitReader(resp.Body, maxReplicaPage)).Decode(&page); err != nil {
-		return nil, fmt.Errorf("answers what is no list of clusters: %w", err)
-	}
-	return page.Clusters, nil
+	return out, nil
 }
 
-// WaitInUse returns when every replica, each a debug address, reads the cluster
-// with the credential. The error names those that do not when ctx ends.
-func WaitInUse(ctx context.Context, replicas []string, id mesh.ClusterID, credential string, say func(string, ...any)) error {
+func closeAll(list []*replicas.Replica) {
+	for _, r := range list {
+		r.Close()
+	}
+}
+
+// WaitInUse returns when every replica reads the cluster with the credential.
+// The replicas are found anew each time they are asked, as they come and go.
+// The error names those that do not when ctx ends.
+func WaitInUse(
+	ctx context.Context, find func(context.Context) ([]*replicas.Replica, error), id mesh.ClusterID, credential string, say func(string, ...any),
+) error {
 	said := map[string]string{}
+	var waiting []string
 	for {
-		var waiting []string
-		for _, address := range replicas {
-			why := behind(ctx, address, id, credential)
+		list, err := find(ctx)
+		switch {
+		case err != nil && ctx.Err() == nil:
+			return err
+		case err == nil:
+			waiting = nil
+		}
+		for _, r := range list {
+			why := behind(ctx, r, id, credential)
 			if why != "" {
-				waiting = append(waiting, address+" "+why)
+				waiting = append(waiting, r.Name+" "+why)
 			}
-			if last, told := said[address]; ctx.Err() == nil && (!told || last != why) {
-				said[address] = why
+			if last, told := said[r.Name]; ctx.Err() == nil && (!told || last != why) {
+				said[r.Name] = why
 				if why == "" {
 					why = "uses the new credential"
 				}
-				say("replica %s %s", address, why)
+				say("replica %s %s", r.Name, why)
 			}
 		}
-		if len(waiting) == 0 {
+		closeAll(list)
+		if err == nil && len(waiting) == 0 {
 			return nil
 		}
 		select {
