@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime/debug"
@@ -16,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshctl/meshctl/internal/kube"
-	"github.com/meshctl/meshctl/internal/logs"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server"
 	"github.com/meshctl/meshctl/internal/server/issuer"
@@ -108,12 +106,12 @@ of itself is only compared with it.`,
 	signingFlags(f, &o.signing)
 	durationVar(f, &o.shutdown, "shutdown-timeout", 5*time.Second, "Longest time for streams to end when the server stops")
 	f.StringVar(&o.logFormat, "log-format", "text", "`Format` of the log on standard error: text or json")
-	f.StringVar(&o.logLevel, "log-level", "info", "Least `level` that is logged: debug, info, warn or error")
+	f.StringVar(&o.logLevel, "log-level", "info", "Least `level` that is logged: debug, info, warn or error, or by area, as in default:info,xds:debug; the areas are "+strings.Join(server.LogAreas(), ", "))
 	return cmd
 }
 
 func (o *serveOptions) run(ctx context.Context, env *Env) error {
-	log, err := newLog(env, o.logFormat, o.logLevel)
+	log, err := newLog(env, o.logFormat, o.logLevel, server.LogAreas())
 	if err != nil {
 		return err
 	}
@@ -267,20 +265,4 @@ func stateDir(env *Env, cluster string) (string, error) {
 		base = filepath.Join(home, ".local", "state")
 	}
 	return filepath.Join(base, "meshctl", cluster), nil
-}
-
-// newLog makes the log on standard error.
-func newLog(env *Env, format, level string) (*slog.Logger, error) {
-	var l slog.Level
-	if err := l.UnmarshalText([]byte(level)); err != nil {
-		return nil, usagef("--log-level %q: want debug, info, warn or error", level)
-	}
-	opts := &slog.HandlerOptions{Level: l}
-	switch format {
-	case "text":
-		return slog.New(logs.Limit(slog.NewTextHandler(env.Stderr, opts), env.Now)), nil
-	case "json":
-		return slog.New(logs.Limit(slog.NewJSONHandler(env.Stderr, opts), env.Now)), nil
-	}
-	return nil, usagef("--log-format %q: want text or json", format)
 }

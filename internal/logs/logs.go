@@ -1,4 +1,5 @@
-// Package logs bounds how often a line is logged, so that peers cannot fill a
+// Package logs decides which lines are logged: from which level on, by areas that
+// can be changed while a program runs, and how often, so that peers cannot fill a
 // disk by making mistakes.
 package logs
 

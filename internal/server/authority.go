@@ -28,13 +28,13 @@ func (s *Server) loadCA() (err error) {
 		return fmt.Errorf("load the CA of %s: %w", flag, err)
 	}
 	s.issuer, err = issuer.New(issuer.Config{
-		Policy: s.cfg.Signing, Authenticate: s.authenticateForCA, Now: s.cfg.Now, Rand: s.cfg.Rand, Log: s.cfg.Log, Stats: issuerStats(s.metrics),
+		Policy: s.cfg.Signing, Authenticate: s.authenticateForCA, Now: s.cfg.Now, Rand: s.cfg.Rand, Log: s.cfg.log(logIssuer), Stats: issuerStats(s.metrics),
 	})
 	if err != nil {
 		return err
 	}
 	s.ca, err = ca.Open(ca.Config{
-		Source: source, Use: s.useCA, Reloaded: reloadStats(s.metrics), Now: s.cfg.Now, Log: s.cfg.Log,
+		Source: source, Use: s.useCA, Reloaded: reloadStats(s.metrics), Now: s.cfg.Now, Log: s.cfg.log(logCA),
 		TrustDomain: s.trustDomains, ServerNames: issuer.ServerNames(), Alive: s.aliveSigners,
 	})
 	if err != nil {
@@ -52,7 +52,7 @@ func (s *Server) loadCA() (err error) {
 func (s *Server) caSource() (source ca.Source, flag string, err error) {
 	switch {
 	case s.cfg.CADir != "":
-		source, err = ca.NewDir(s.cfg.CADir, s.cfg.Log)
+		source, err = ca.NewDir(s.cfg.CADir, s.cfg.log(logCA))
 		return source, "--ca-dir", err
 	case s.cfg.CASource != nil:
 		return s.cfg.CASource, s.cfg.CASource.Place(), nil
@@ -64,7 +64,7 @@ func (s *Server) caSource() (source ca.Source, flag string, err error) {
 	}
 	s.cfg.Log.Warn("no --ca-dir: certificates are signed by a self-signed CA, which other clusters do not trust",
 		"dir", dir, "created", created)
-	source, err = ca.NewDir(dir, s.cfg.Log)
+	source, err = ca.NewDir(dir, s.cfg.log(logCA))
 	return source, "--state-dir", err
 }
 

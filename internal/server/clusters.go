@@ -17,20 +17,20 @@ func (s *Server) newClusters() *clusters.Manager {
 		OwnAccess: s.directory(ClusterDir{s.cfg.ClusterID, s.cfg.ConfigDir}).Access(),
 		Registry:  s.registry, RemoteTimeout: cmp.Or(s.cfg.RemoteTimeout, defaultRemoteTimeout),
 		Handlers: s.handlers(), OnLost: s.cfg.OnClusterLost, Grace: s.cfg.Grace,
-		Log: s.cfg.Log, Now: s.cfg.Now, Jitter: rand.Float64, Metrics: s.metrics,
+		Log: s.cfg.log(logClusters), Now: s.cfg.Now, Jitter: rand.Float64, Metrics: s.metrics,
 	}
 	k := &clusters.Kubernetes{
 		Allow: s.cfg.Allow, InPod: s.cfg.InPod,
-		SystemNamespace: s.cfg.systemNamespace(), SecretNamespaces: s.cfg.SecretNamespaces, Log: s.cfg.Log, Now: s.cfg.Now,
+		SystemNamespace: s.cfg.systemNamespace(), SecretNamespaces: s.cfg.SecretNamespaces, Log: s.cfg.log(logSource), Now: s.cfg.Now,
 	}
 	if s.cfg.KubeAccess != nil {
 		cfg.OwnOrigin.Name, cfg.OwnAccess = s.cfg.KubeAccess.Host, k.Own(s.cfg.ClusterID, s.cfg.KubeAccess)
 		cfg.Finders = append(cfg.Finders, &clusters.Secrets{
-			API: s.cfg.KubeAccess, Namespace: s.cfg.systemNamespace(), Spec: k.Spec, Log: s.cfg.Log,
+			API: s.cfg.KubeAccess, Namespace: s.cfg.systemNamespace(), Spec: k.Spec, Log: s.cfg.log(logClusters),
 		})
 	}
 	if s.cfg.KubeconfigDir != "" {
-		cfg.Finders = append(cfg.Finders, &clusters.Files{Dir: s.cfg.KubeconfigDir, Spec: k.Spec, Log: s.cfg.Log})
+		cfg.Finders = append(cfg.Finders, &clusters.Files{Dir: s.cfg.KubeconfigDir, Spec: k.Spec, Log: s.cfg.log(logClusters)})
 	}
 	for _, d := range s.cfg.RemoteDirs {
 		cfg.Static = append(cfg.Static, s.directory(d).Static())
@@ -40,7 +40,7 @@ func (s *Server) newClusters() *clusters.Manager {
 
 func (s *Server) directory(d ClusterDir) clusters.Directory {
 	return clusters.Directory{
-		Cluster: d.Cluster, Dir: d.Dir, SystemNamespace: s.cfg.systemNamespace(), Log: s.cfg.Log, Now: s.cfg.Now,
+		Cluster: d.Cluster, Dir: d.Dir, SystemNamespace: s.cfg.systemNamespace(), Log: s.cfg.log(logSource), Now: s.cfg.Now,
 	}
 }
 

@@ -50,7 +50,7 @@ func (s *Server) newAtAPIs() {
 	s.metrics.MustRegister(k.reviews, k.writes, k.writing)
 	k.roots = writers.NewRoots(writers.RootsConfig{
 		Cluster: s.cfg.ClusterID, SystemNamespace: s.cfg.systemNamespace(), Written: counted(k.writes),
-		Now: s.cfg.Now, Log: s.cfg.Log,
+		Now: s.cfg.Now, Log: s.cfg.log(logWriters),
 	})
 	renewals := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "meshctl_remote_token_renewals_total", Help: "Renewals of the tokens of remote secrets, by result: updated or error.",
@@ -59,10 +59,10 @@ func (s *Server) newAtAPIs() {
 	k.tokens = writers.NewTokens(writers.TokensConfig{
 		API: s.cfg.KubeAccess, Namespace: s.cfg.systemNamespace(), Written: counted(renewals),
 		Remote: remotesecret.Options{InPod: s.cfg.InPod, Allow: s.cfg.Allow},
-		Now:    s.cfg.Now, Log: s.cfg.Log,
+		Now:    s.cfg.Now, Log: s.cfg.log(logWriters),
 	})
 	k.lease = writers.NewLease(writers.LeaseConfig{
-		Access: s.cfg.KubeAccess, Namespace: s.cfg.systemNamespace(), Holder: s.replica(), Now: s.cfg.Now, Log: s.cfg.Log,
+		Access: s.cfg.KubeAccess, Namespace: s.cfg.systemNamespace(), Holder: s.replica(), Now: s.cfg.Now, Log: s.cfg.log(logWriters),
 		Held: func(yes bool) {
 			k.writing.Set(0)
 			if yes {
@@ -71,7 +71,7 @@ func (s *Server) newAtAPIs() {
 		},
 	})
 	k.announcer = replicas.NewAnnouncer(replicas.AnnouncerConfig{
-		Access: s.cfg.KubeAccess, Namespace: s.cfg.systemNamespace(), Say: s.announcement, Now: s.cfg.Now, Log: s.cfg.Log,
+		Access: s.cfg.KubeAccess, Namespace: s.cfg.systemNamespace(), Say: s.announcement, Now: s.cfg.Now, Log: s.cfg.log(logWriters),
 	})
 }
 
@@ -155,7 +155,7 @@ func (h accessHandler) ClusterDeleted(id mesh.ClusterID) { h.remove(id) }
 // runAtAPIs starts what works at API servers, before anything else runs.
 func (s *Server) runAtAPIs(ctx context.Context, g *errgroup.Group) {
 	s.apis.reviewers = authn.NewReviewers(ctx, authn.ReviewersConfig{
-		Audiences: s.cfg.TokenAudiences, Reviewed: counted(s.apis.reviews), Now: s.cfg.Now, Log: s.cfg.Log,
+		Audiences: s.cfg.TokenAudiences, Reviewed: counted(s.apis.reviews), Now: s.cfg.Now, Log: s.cfg.log(logAuthn),
 	})
 	g.Go(func() error {
 		s.apis.reviewers.Wait()

@@ -95,15 +95,15 @@ func New(cfg Config) (_ *Server, err error) {
 			AssignReads: xdsgen.AssignReads, AssignAll: xdsgen.AssignAll, Fallback: xdsgen.Fallback, Secrets: xdsgen.AssignSecrets,
 		},
 		MayReadKeys: s.mayReadKeys,
-		Metrics:     xds.NewMetrics(s.metrics), Log: cfg.Log, Now: cfg.Now,
+		Metrics:     xds.NewMetrics(s.metrics), Log: cfg.log(logXDS), Now: cfg.Now,
 		Limits: cfg.Limits, Memory: memoryUse,
 	})
-	s.keyReviews = credentials.New(credentials.Config{Changed: s.hub.Reconsider, Log: cfg.Log, Now: cfg.Now})
+	s.keyReviews = credentials.New(credentials.Config{Changed: s.hub.Reconsider, Log: cfg.log(logCredentials), Now: cfg.Now})
 	s.registry = registry.New(registry.Config{
 		Local: cfg.ClusterID, Clusters: []mesh.ClusterID{cfg.ClusterID},
 		Network:     map[mesh.ClusterID]mesh.NetworkID{cfg.ClusterID: cfg.Network},
 		TrustDomain: cfg.TrustDomain, SystemNamespace: cfg.systemNamespace(),
-		Publish: s.publish, Log: cfg.Log, Now: cfg.Now,
+		Publish: s.publish, Log: cfg.log(logRegistry), Now: cfg.Now,
 	})
 	s.sources = s.newClusters()
 	if err := s.listen(); err != nil {
@@ -167,7 +167,7 @@ func (s *Server) trustMesh(m *snapshot.Mesh) error {
 		Foreign:       s.trust.foreign,
 		Revoked:       s.revoked,
 		IssuerCluster: s.issuerCluster,
-		Tokens:        s.tokens, Reviewers: s.apis.reviewers, Now: s.cfg.Now, Log: s.cfg.Log,
+		Tokens:        s.tokens, Reviewers: s.apis.reviewers, Now: s.cfg.Now, Log: s.cfg.log(logAuthn),
 	})
 	if err != nil {
 		return err
@@ -243,7 +243,7 @@ func (s *Server) listen() error {
 // Run serves until the context ends. gRPC is served once the whole mesh was
 // read, so that no proxy is given less than there is.
 func (s *Server) Run(ctx context.Context) error {
-	g, ctx := errgroup.WithContext(kube.WithLog(ctx, s.cfg.Log))
+	g, ctx := errgroup.WithContext(kube.WithLog(ctx, s.cfg.log(logKube)))
 	s.runAtAPIs(ctx, g)
 	g.Go(func() error { return s.sources.Run(ctx) })
 	g.Go(func() error { return s.registry.Run(ctx) })
@@ -257,7 +257,7 @@ func (s *Server) Run(ctx context.Context) error {
 	// HTTP outlives gRPC: /ready says that the server is stopping.
 	httpCtx, stopHTTP := context.WithCancel(context.WithoutCancel(ctx))
 	s.serveHTTP(httpCtx, g, s.http, admin.Handler(admin.Config{
-		Ready: s.notReady, Version: s.cfg.Version, Pages: s.pages(), Notes: s.notes, Log: s.cfg.Log,
+		Ready: s.notReady, Version: s.cfg.Version, Pages: s.pages(), Notes: s.notes, Log: s.cfg.log(logHTTP),
 	}))
 	s.serveHTTP(httpCtx, g, s.monitoring, admin.Metrics(s.metrics))
 	s.serveHTTP(httpCtx, g, s.bundle, http.HandlerFunc(s.serveBundle))
@@ -289,7 +289,7 @@ func (s *Server) serveHTTP(ctx context.Context, g *errgroup.Group, l net.Listene
 	if l == nil {
 		return
 	}
-	srv := admin.NewServer(h, s.cfg.Log)
+	srv := admin.NewServer(h, s.cfg.log(logHTTP))
 	g.Go(func() error {
 		if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 			return fmt.Errorf("serve %s: %w", l.Addr(), err)

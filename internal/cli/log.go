@@ -1,0 +1,26 @@
+package cli
+
+import (
+	"log/slog"
+
+	"github.com/meshctl/meshctl/internal/logs"
+)
+
+// newLog makes the log on standard error, with a level for each of the areas.
+func newLog(env *Env, format, level string, areas []string) (*slog.Logger, error) {
+	levels := logs.NewLevels(areas...)
+	if err := levels.Set(level); err != nil {
+		return nil, usagef("--log-level %q: %w", level, err)
+	}
+	opts := &slog.HandlerOptions{Level: slog.LevelDebug} // levels leaves out the rest
+	var lines slog.Handler
+	switch format {
+	case "text":
+		lines = slog.NewTextHandler(env.Stderr, opts)
+	case "json":
+		lines = slog.NewJSONHandler(env.Stderr, opts)
+	default:
+		return nil, usagef("--log-format %q: want text or json", format)
+	}
+	return slog.New(levels.Handler(logs.Limit(lines, env.Now))), nil
+}
