@@ -54,18 +54,27 @@ func Run(ctx context.Context, cfg Config, opts Options) error {
 	if runtime.GOOS != "linux" {
 		return fmt.Errorf("the agent runs on Linux only, not on %s", runtime.GOOS)
 	}
-	envoyPath, err := exec.LookPath(cfg.EnvoyPath)
-	if err != nil {
-		return fmt.Errorf("find envoy: %w; name it with --envoy", err)
+	if !cfg.NoEnvoy {
+		envoyPath, err := exec.LookPath(cfg.EnvoyPath)
+		if err != nil {
+			return fmt.Errorf("find envoy: %w; name it with --envoy, or run without with --no-envoy", err)
+		}
+		cfg.EnvoyPath = envoyPath
 	}
-	cfg.EnvoyPath = envoyPath
 	if _, err := os.Stat(cfg.CARootFile); err != nil {
 		return fmt.Errorf("roots to check the certificate authority with: %w; name the file with --root-ca", err)
 	}
+	apps, err := cfg.applicationFiles()
+	if err != nil {
+		return err
+	}
 	secrets := sds.New(opts.Log)
-	manager, lists := newManager(cfg, opts, secrets)
-	admin := newAdmin(cfg)
-	defer admin.close()
+	manager, lists := newManager(cfg, opts, secrets, apps)
+	var admin *adminClient
+	if !cfg.NoEnvoy {
+		admin = newAdmin(cfg)
+		defer admin.close()
+	}
 	status := newStatus(admin, manager.Status, lists.Status, opts)
 
 	// What serves Envoy goes on while Envoy drains, and ends after it.
@@ -78,24 +87,42 @@ func Run(ctx context.Context, cfg Config, opts Options) error {
 	}
 	tasks.Go(func() error { return status.serve(serving, statusListener) })
 
-	socket, err := sds.Listen(ctx, cfg.sdsSocket(), opts.Log)
+	sockets, err := cfg.sockets(ctx, opts.Log, secrets, manager)
 	if err == nil {
-		tasks.Go(func() error { return secrets.Serve(serving, socket) })
+		for _, s := range sockets {
+			tasks.Go(func() error { return s.serve(serving, s.listener) })
+		}
 		tasks.Go(func() error { manager.Run(serving); return nil })
 		tasks.Go(func() error { return lists.Run(serving) })
-		err = runEnvoy(ctx, serving, cfg, opts, admin, status)
+		if cfg.NoEnvoy {
+			err = runAlone(ctx, serving, cfg, opts, status)
+		} else {
+			err = runEnvoy(ctx, serving, cfg, opts, admin, status)
+		}
 	}
 	stop()
 	if taskErr := tasks.Wait(); err == nil || errors.Is(err, errServing) {
 		err = taskErr
 	}
-	if socket != nil {
+	if len(sockets) > 0 && !cfg.NoEnvoy {
 		err = errors.Join(err, removeDir(filepath.Dir(cfg.sdsSocket())))
 	}
 	return err
 }
 
-// errServing says that Envoy was ended because a task beside it failed.
+// runAlone waits until ctx ends, or serving does.
+func runAlone(ctx, serving context.Context, cfg Config, opts Options, status *statusServer) error {
+	opts.Log.Info("serving applications without Envoy", "node", cfg.Node.String(), "bootstrap", cfg.GRPCBootstrap)
+	select {
+	case <-serving.Done():
+		return errServing
+	case <-ctx.Done():
+	}
+	status.terminate()
+	return nil
+}
+
+// errServing says that the agent ends because one of its tasks failed.
 var errServing = errors.New("a server of the agent failed")
 
 // runEnvoy writes the bootstrap and runs Envoy until ctx ends, serving ends,

@@ -50,7 +50,12 @@ type Config struct {
 	// told to end.
 	Drain, TerminationDrain time.Duration
 	Stats                   bootstrap.StatsInclusion
-	RuntimeValues           map[string]string
+	// NoEnvoy runs no Envoy: applications are configured themselves.
+	NoEnvoy bool
+	// GRPCBootstrap is where the bootstrap of applications' gRPC is written, and
+	// CertDir where their certificate files are. Empty is nowhere.
+	GRPCBootstrap, CertDir string
+	RuntimeValues          map[string]string
 }
 
 // Server is a TLS server with the DNS name that its certificate must hold.
@@ -72,6 +77,8 @@ type Flags struct {
 	AdminPort, StatusPort, ReadyPort, StatsPort     int
 	Concurrency                                     int
 	Delta                                           string // a boolean
+	NoEnvoy                                         string // a boolean
+	GRPCBootstrap, OutputCerts                      string
 	DrainDuration, TerminationDrainDuration         *time.Duration
 	LogLevel                                        string
 }
@@ -120,6 +127,7 @@ func Resolve(in Input) (cfg Config, warnings []string, err error) {
 	r.servers(&cfg, pc)
 	r.secrets(&cfg)
 	r.envoy(&cfg, pc)
+	r.proxyless(&cfg)
 	r.nodeMetadata(&cfg, pc, in.PodLabels)
 	return cfg, r.warnings, errors.Join(r.errs...)
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -116,7 +117,17 @@ func TestPrecedence(t *testing.T) {
 			"ISTIO_META_WORKLOAD_NAME=e", "serviceCluster: p", func(c Config) any { return c.NodeCluster },
 			[4]any{nil, nil, "p", "istio-proxy.sample"},
 		},
-		"log level": {Flags{LogLevel: "f"}, "", "", func(c Config) any { return c.LogLevel }, [4]any{"f", nil, nil, "warning"}},
+		"no envoy": {Flags{NoEnvoy: "true"}, "DISABLE_ENVOY=1", "proxyMetadata: {DISABLE_ENVOY: 'true'}", func(c Config) any {
+			return fmt.Sprint(c.NoEnvoy, " ", c.GRPCBootstrap, " ", c.CertDir)
+		}, [4]any{
+			"true etc/istio/proxy/grpc-bootstrap.json etc/istio/proxy/certs", "true etc/istio/proxy/grpc-bootstrap.json etc/istio/proxy/certs",
+			"true etc/istio/proxy/grpc-bootstrap.json etc/istio/proxy/certs", "false  ",
+		}},
+		"grpc bootstrap": {Flags{GRPCBootstrap: "f"}, "GRPC_XDS_BOOTSTRAP=e", "", func(c Config) any {
+			return c.GRPCBootstrap + " " + c.CertDir
+		}, [4]any{"f etc/istio/proxy/certs", "e etc/istio/proxy/certs", nil, " "}},
+		"certificates": {Flags{OutputCerts: "f"}, "OUTPUT_CERTS=e", "", func(c Config) any { return c.CertDir }, [4]any{"f", "e", nil, ""}},
+		"log level":    {Flags{LogLevel: "f"}, "", "", func(c Config) any { return c.LogLevel }, [4]any{"f", nil, nil, "warning"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for from, want := range tc.want {
@@ -263,6 +274,8 @@ func TestResolveRefuses(t *testing.T) {
 		"no tls":             {Flags{}, "PROXY_CONFIG=controlPlaneAuthPolicy: NONE", "controlPlaneAuthPolicy"},
 		"san":                {Flags{}, "ISTIOD_SAN=a b", `ISTIOD_SAN="a b"`},
 		"delta":              {Flags{}, "ISTIO_DELTA_XDS=maybe", `ISTIO_DELTA_XDS="maybe"`},
+		"no envoy":           {Flags{}, "DISABLE_ENVOY=maybe", `DISABLE_ENVOY="maybe"`},
+		"gateway, no envoy":  {Flags{Type: "router", NoEnvoy: "true"}, "", "--no-envoy"},
 		"ttl":                {Flags{}, "SECRET_TTL=1ms", `SECRET_TTL="1ms"`},
 		"ratio":              {Flags{}, "SECRET_GRACE_PERIOD_RATIO=NaN", "SECRET_GRACE_PERIOD_RATIO"},
 		"jitter":             {Flags{}, "SECRET_GRACE_PERIOD_RATIO_JITTER=2", "SECRET_GRACE_PERIOD_RATIO_JITTER"},

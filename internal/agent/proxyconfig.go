@@ -4,6 +4,7 @@ import (
 	"maps"
 	"net"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -224,14 +225,33 @@ func (r *resolver) servers(cfg *Config, pc *meshv1alpha1.ProxyConfig) {
 			cfg.CA.Name = san
 		}
 	}
-	cfg.Delta = true
-	if delta := r.pick("delta", r.flags.Delta, "ISTIO_DELTA_XDS", "true"); delta.value != "" {
-		v, err := strconv.ParseBool(delta.value)
-		if err != nil {
-			r.errorf("%s=%q is neither true nor false", delta.from, delta.value)
-		}
-		cfg.Delta = v
+	cfg.Delta = r.boolean(r.pick("delta", r.flags.Delta, "ISTIO_DELTA_XDS", "true"))
+}
+
+func (r *resolver) boolean(s setting) bool {
+	v, err := strconv.ParseBool(s.value)
+	if err != nil {
+		r.errorf("%s=%q is neither true nor false", s.from, s.value)
 	}
+	return v
+}
+
+// proxyless resolves what applications are given that need no Envoy.
+func (r *resolver) proxyless(cfg *Config) {
+	cfg.NoEnvoy = r.boolean(r.pick("no-envoy", r.flags.NoEnvoy, "DISABLE_ENVOY", "false"))
+	if cfg.NoEnvoy && cfg.Node.Type == mesh.Router {
+		r.errorf("--no-envoy (or DISABLE_ENVOY) is for applications; a %s is an Envoy", mesh.Router)
+	}
+	file := ""
+	if cfg.NoEnvoy {
+		file = filepath.Join(cfg.ConfigPath, "grpc-bootstrap.json")
+	}
+	cfg.GRPCBootstrap = r.pick("grpc-bootstrap", r.flags.GRPCBootstrap, "GRPC_XDS_BOOTSTRAP", file).value
+	dir := ""
+	if cfg.GRPCBootstrap != "" {
+		dir = filepath.Join(cfg.ConfigPath, "certs")
+	}
+	cfg.CertDir = r.pick("output-certs", r.flags.OutputCerts, "OUTPUT_CERTS", dir).value
 }
 
 func (r *resolver) server(s setting) Server {

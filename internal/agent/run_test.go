@@ -248,6 +248,34 @@ func TestRunEndsWithEnvoy(t *testing.T) {
 	a.wantClean(t)
 }
 
+// TestRunWithoutEnvoy writes what applications read, and forwards their streams
+// with the workload's certificate.
+func TestRunWithoutEnvoy(t *testing.T) {
+	a := newAgentTest(t, "sidecar", "run")
+	a.cfg.NoEnvoy, a.cfg.EnvoyPath = true, "/no/envoy"
+	a.cfg.GRPCBootstrap, a.cfg.CertDir = filepath.Join(a.cfg.ConfigPath, "grpc.json"), filepath.Join(a.cfg.ConfigPath, "certs")
+	a.start(t)
+	a.waitReady(t)
+	for _, file := range []string{a.cfg.GRPCBootstrap, filepath.Join(a.cfg.CertDir, "key.pem"), a.cfg.xdsSocket()} {
+		if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v, %v, want mode 0600", file, info.Mode(), err)
+		}
+	}
+	a.stop()
+	if err := a.ended(t); err != nil {
+		t.Errorf("ended with %v", err)
+	}
+	if _, err := os.Stat(a.cfg.xdsSocket()); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the socket stays: %v", err)
+	}
+	if _, err := os.Stat(a.cfg.GRPCBootstrap); err != nil {
+		t.Errorf("applications that start before the next agent have no bootstrap: %v", err)
+	}
+	if _, err := os.Stat(a.log); err == nil {
+		t.Error("Envoy was started")
+	}
+}
+
 func TestRunRefuses(t *testing.T) {
 	for name, tc := range map[string]struct {
 		spoil func(t *testing.T, a *agentTest)

@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/meshctl/meshctl/internal/agent/proxyless"
 	"github.com/meshctl/meshctl/internal/agent/revocation"
 	"github.com/meshctl/meshctl/internal/agent/sds"
 	"github.com/meshctl/meshctl/internal/agent/workloadcert"
@@ -16,7 +17,7 @@ import (
 
 // newManager makes what gets the certificate and what follows the revocation
 // lists. Both hand what they have to Envoy by secrets.
-func newManager(cfg Config, opts Options, secrets *sds.Server) (*workloadcert.Manager, *revocation.Lists) {
+func newManager(cfg Config, opts Options, secrets *sds.Server, apps *proxyless.Files) (*workloadcert.Manager, *revocation.Lists) {
 	client := &workloadcert.Client{
 		Addr:       net.JoinHostPort(cfg.CA.Host, strconv.Itoa(int(cfg.CA.Port))),
 		ServerName: cfg.CA.Name,
@@ -24,7 +25,7 @@ func newManager(cfg Config, opts Options, secrets *sds.Server) (*workloadcert.Ma
 		TokenFile:  cfg.TokenFile,
 		Cluster:    cfg.Cluster,
 	}
-	p := &publisher{secrets: secrets}
+	p := &publisher{secrets: secrets, apps: apps}
 	manager := workloadcert.NewManager(workloadcert.Config{
 		Identity: cfg.Identity, Signer: client,
 		TTL: cfg.SecretTTL, Grace: cfg.Grace, Jitter: cfg.Jitter,
@@ -41,10 +42,12 @@ func newManager(cfg Config, opts Options, secrets *sds.Server) (*workloadcert.Ma
 	return manager, p.lists
 }
 
-// publisher hands the newest certificate and the newest lists to Envoy together.
+// publisher hands the newest certificate and the newest lists to Envoy together,
+// and the certificate to applications.
 type publisher struct {
 	secrets *sds.Server
 	lists   *revocation.Lists
+	apps    *proxyless.Files // nil writes none
 
 	mu   sync.Mutex
 	cert *workloadcert.Certificate
@@ -70,6 +73,11 @@ func (p *publisher) send() error {
 	key, err := p.cert.Key()
 	if err != nil {
 		return err
+	}
+	if p.apps != nil {
+		if err := p.apps.Write(p.cert.Chain(), key, p.cert.Roots()); err != nil {
+			return err
+		}
 	}
 	return p.secrets.Update(sds.Secrets{Chain: p.cert.Chain(), Key: key, Roots: p.cert.Roots(), Lists: p.lists.PEM()})
 }

@@ -38,6 +38,10 @@ POD_NAMESPACE, INSTANCE_IP, SERVICE_ACCOUNT, TRUST_DOMAIN, PROXY_CONFIG,
 CA_ADDR, ISTIO_META_… and others. A flag wins over its MESHCTL_… variable,
 that over Istio's variable, that over PROXY_CONFIG.
 
+With --no-envoy there is no Envoy: applications whose gRPC is its own xDS
+client read the bootstrap that --grpc-bootstrap names, get their configuration
+through a Unix socket of the agent, and their certificate from files.
+
 Told to end (SIGTERM, Ctrl-C), it drains Envoy first. It ends with Envoy: with
 code 1 and the cause when Envoy fails.`,
 		Example: `  # in a pod that has Istio's environment
@@ -47,7 +51,14 @@ code 1 and the cause when Envoy fails.`,
   meshctl agent --pod-name client --pod-namespace sample --service-account client \
     --bind-address 127.1.0.12 --cluster-id cluster1 --network network1 \
     --discovery-address 127.1.0.2:15012 --root-ca root-cert.pem --token token \
-    --config-path run/client --envoy .cache/envoy/envoy`,
+    --config-path run/client --envoy .cache/envoy/envoy
+
+  # for an application that finds its services by xds:/// targets of gRPC,
+  # started with GRPC_XDS_BOOTSTRAP=run/client/grpc-bootstrap.json
+  meshctl agent --no-envoy --pod-name client --pod-namespace sample \
+    --service-account client --bind-address 127.1.0.12 --cluster-id cluster1 \
+    --discovery-address 127.1.0.2:15012 --root-ca root-cert.pem --token token \
+    --config-path run/client`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return o.run(cmd.Context(), env)
 		},
@@ -69,6 +80,12 @@ code 1 and the cause when Envoy fails.`,
 	fs.StringVar(&f.Token, "token", "", "`file` of the token that proves who the pod is (default "+agent.DefaultTokenFile+")")
 	fs.StringVar(&f.ConfigPath, "config-path", "", "`directory` for the bootstrap and the SDS socket (configPath, default "+agent.DefaultConfigPath+")")
 	fs.StringVar(&f.Envoy, "envoy", "", "`path` of Envoy (binaryPath, default envoy on PATH)")
+	fs.StringVar(&f.NoEnvoy, "no-envoy", "", "Run no Envoy, only what applications with gRPC need, a `boolean` (DISABLE_ENVOY, default false)")
+	fs.Lookup("no-envoy").NoOptDefVal = "true"
+	fs.StringVar(&f.GRPCBootstrap, "grpc-bootstrap", "",
+		"Write the bootstrap of applications' gRPC to this `file` (GRPC_XDS_BOOTSTRAP, default with --no-envoy: grpc-bootstrap.json in --config-path)")
+	fs.StringVar(&f.OutputCerts, "output-certs", "",
+		"Write certificate, key and roots to this `directory` (OUTPUT_CERTS, default with a gRPC bootstrap: certs in --config-path)")
 	fs.StringVar(&f.BindAddress, "bind-address", "", "The one `address` to listen on (default: admin on loopback, the rest on all)")
 	fs.IntVar(&f.AdminPort, "admin-port", 0, "`port` of Envoy's admin interface (proxyAdminPort, default 15000)")
 	fs.IntVar(&f.StatusPort, "status-port", 0, "`port` of the agent's own readiness and metrics (statusPort, default 15020)")

@@ -74,8 +74,13 @@ const (
 	LabelServiceName       = "kubernetes.io/service-name"
 	LabelMCSServiceName    = "multicluster.kubernetes.io/service-name"
 
-	AnnotationExportTo = "networking.istio.io/exportTo"
+	AnnotationExportTo  = "networking.istio.io/exportTo"
+	AnnotationTemplates = "inject.istio.io/templates"
 )
+
+// GRPCServerListener is what the names of the listeners begin with that gRPC
+// servers ask for; the address that the server listens on follows.
+const GRPCServerListener = "xds.istio.io/grpc/lds/inbound/"
 
 // TLSModeIstio is the value of LabelTLSMode on pods that accept mesh mTLS.
 const TLSModeIstio = "istio"

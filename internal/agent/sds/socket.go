@@ -112,7 +112,7 @@ func (l *peerListener) Accept() (net.Conn, error) {
 		if err == nil && uid == l.uid {
 			return conn, nil
 		}
-		l.log.Warn("refused a connection to the secrets", "socket", l.Addr(), "uid", uid, "want", l.uid, "error", err)
+		l.log.Warn("refused a connection of another user", "socket", l.Addr(), "uid", uid, "want", l.uid, "error", err)
 		conn.Close() //nolint:errcheck // nothing was written, and the peer is a stranger
 	}
 }

@@ -246,8 +246,8 @@ func (b *builder) service(n name, host string) *snapshot.MeshService {
 			out = &snapshot.MeshService{
 				Host: host, Name: n.name, Namespace: n.namespace, Created: svc.Created,
 				Headless: svc.Headless, ExternalName: svc.ExternalName, Ports: svc.Ports, ExportTo: svc.ExportTo,
-				Accounts:  b.backing[n].accounts,
-				AllTLS:    b.backing[n].allTLS,
+				Accounts: b.backing[n].accounts,
+				AllTLS:   b.backing[n].allTLS, AllDirectTLS: b.backing[n].allDirectTLS,
 				Plaintext: snapshot.NamespaceMTLS(root, b.next.Namespaces.Get(n.namespace)) == snapshot.Disable,
 			}
 		}
@@ -263,7 +263,7 @@ func (b *builder) service(n name, host string) *snapshot.MeshService {
 
 func equalService(a, b *snapshot.MeshService) bool {
 	return a.Host == b.Host && a.Created.Equal(b.Created) && a.Headless == b.Headless && a.ExternalName == b.ExternalName &&
-		a.Plaintext == b.Plaintext && a.AllTLS == b.AllTLS && slices.Equal(a.Ports, b.Ports) && slices.Equal(a.ExportTo, b.ExportTo) &&
+		a.Plaintext == b.Plaintext && a.AllTLS == b.AllTLS && a.AllDirectTLS == b.AllDirectTLS && slices.Equal(a.Ports, b.Ports) && slices.Equal(a.ExportTo, b.ExportTo) &&
 		slices.Equal(a.Accounts, b.Accounts) &&
 		slices.EqualFunc(a.Clusters, b.Clusters, func(x, y snapshot.ClusterService) bool {
 			return x.Cluster == y.Cluster && slices.Equal(x.VIPs, y.VIPs) && maps.Equal(x.Selector, y.Selector) && slices.Equal(x.Ports, y.Ports)

@@ -23,7 +23,7 @@ func (b *builder) endpoints() {
 	for n := range b.dirty.endpoints {
 		host := mesh.ServiceHost(n.name, n.namespace, b.next.Mesh.Domain)
 		eps, behind := b.endpointsOf(n, host, order, networks)
-		if was := b.backing[n]; was.allTLS != behind.allTLS || !slices.Equal(was.accounts, behind.accounts) {
+		if was := b.backing[n]; was.allTLS != behind.allTLS || was.allDirectTLS != behind.allDirectTLS || !slices.Equal(was.accounts, behind.accounts) {
 			b.dirty.services.add(n)
 		}
 		if b.backing[n] = behind; eps == nil {
@@ -70,13 +70,14 @@ func (b *builder) endpointsOf(n name, host string, order []*clusterState, networ
 	if !known {
 		return nil, backing{}
 	}
-	behind := backing{accounts: slices.Sorted(maps.Keys(accounts)), allTLS: len(out.ByPort) > 0}
+	behind := backing{accounts: slices.Sorted(maps.Keys(accounts)), allTLS: len(out.ByPort) > 0, allDirectTLS: len(out.ByPort) > 0}
 	for _, list := range out.ByPort {
 		slices.SortFunc(list, func(x, y snapshot.Endpoint) int {
 			return cmp.Or(cmp.Compare(x.Cluster, y.Cluster), x.Address.Compare(y.Address), cmp.Compare(x.Port, y.Port))
 		})
 		for i := range list {
 			behind.allTLS = behind.allTLS && list[i].TLSMode
+			behind.allDirectTLS = behind.allDirectTLS && list[i].DirectTLS
 		}
 	}
 	return out, behind
@@ -169,7 +170,9 @@ func (b *builder) endpoint(c *clusterState, n name, ep *snapshot.SliceEndpoint, 
 	if e.TLSMode {
 		root := b.next.Namespaces.Get(b.next.Mesh.RootNamespace)
 		policy := snapshot.WorkloadMTLS(root, b.next.Namespaces.Get(n.namespace), pod.Labels)
-		e.MTLS = policy.Port(port) != snapshot.Disable
+		mode := policy.Port(port)
+		e.MTLS = mode != snapshot.Disable
+		e.DirectTLS = mode == snapshot.Strict || e.MTLS && pod.Proxyless
 	}
 	e.Workload = workload(c.id, pod)
 	e.Pod = snapshot.PodKey{Cluster: c.id, Namespace: pod.Namespace, Name: pod.Name}.String()
@@ -269,7 +272,7 @@ func equalEndpoints(x, y *snapshot.Endpoints) bool {
 
 func equalEndpoint(x, y snapshot.Endpoint) bool {
 	return x.Address == y.Address && x.Port == y.Port && x.Cluster == y.Cluster && x.Network == y.Network &&
-		x.Locality == y.Locality && x.Health == y.Health && x.MTLS == y.MTLS && x.TLSMode == y.TLSMode &&
+		x.Locality == y.Locality && x.Health == y.Health && x.MTLS == y.MTLS && x.TLSMode == y.TLSMode && x.DirectTLS == y.DirectTLS &&
 		x.Workload == y.Workload && x.Pod == y.Pod && x.Hostname == y.Hostname &&
 		x.Drained == y.Drained && x.Demoted == y.Demoted && x.Weight == y.Weight && maps.Equal(x.Labels, y.Labels)
 }

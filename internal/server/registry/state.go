@@ -89,6 +89,8 @@ func newDirty() dirty {
 type backing struct {
 	accounts []string // SPIFFE ids, sorted
 	allTLS   bool     // there are endpoints, all with the tlsMode label
+	// allDirectTLS: there are endpoints, all with DirectTLS.
+	allDirectTLS bool
 }
 
 // state is everything the registry's goroutine owns.

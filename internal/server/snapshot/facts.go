@@ -152,6 +152,8 @@ type MeshService struct {
 	Accounts []string
 	// AllTLS is set when there are endpoints and all have the tlsMode label.
 	AllTLS bool
+	// AllDirectTLS is set when there are endpoints and all have DirectTLS.
+	AllDirectTLS bool
 	// Plaintext is set when PeerAuthentication disables mTLS in the
 	// service's namespace.
 	Plaintext bool
@@ -235,7 +237,11 @@ type Endpoint struct {
 	MTLS bool
 	// TLSMode says that the pod's tlsMode label is istio.
 	TLSMode bool
-	Labels  map[string]string
+	// DirectTLS says that mTLS is accepted whatever protocol the client offers
+	// by ALPN: plaintext is refused (STRICT), or gRPC serves without a proxy. A
+	// permissive proxy takes for mTLS only what offers one of Istio's protocols.
+	DirectTLS bool
+	Labels    map[string]string
 	// Workload is "<workload>;<namespace>;<canonical name>;<canonical
 	// revision>;<cluster>", Istio's endpoint metadata.
 	Workload string

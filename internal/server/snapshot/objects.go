@@ -133,7 +133,9 @@ type Pod struct {
 	ServiceAccount string
 	Workload       string // name of the Deployment, StatefulSet … that owns the pod
 	HostNetwork    bool
-	Ports          []PodPort
+	// Proxyless pods have no proxy: gRPC in the application takes its place.
+	Proxyless bool
+	Ports     []PodPort
 }
 
 // Key implements Object.

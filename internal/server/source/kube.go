@@ -64,8 +64,20 @@ func (c *conversion) pod(o *corev1.Pod) *FieldError {
 	c.object = &snapshot.Pod{
 		Meta: c.meta, IPs: ips, Node: o.Spec.NodeName, ServiceAccount: account,
 		Workload: workloadName(o), HostNetwork: o.Spec.HostNetwork, Ports: podPorts(o),
+		Proxyless: proxyless(o.Annotations[mesh.AnnotationTemplates]),
 	}
 	return nil
+}
+
+// proxyless reports whether one of the templates, joined by commas, is for
+// applications whose gRPC needs no proxy.
+func proxyless(templates string) bool {
+	for t := range strings.SplitSeq(templates, ",") {
+		if t = strings.TrimSpace(t); t == "grpc-agent" || t == "grpc-simple" {
+			return true
+		}
+	}
+	return false
 }
 
 // workloadName is the name that a person gave: of the Deployment rather than

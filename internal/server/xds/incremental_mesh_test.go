@@ -342,6 +342,7 @@ func incrementalNodes() []xdsgen.Node {
 		}
 		return n
 	}
+	proxyless := func(n *xdsgen.Node) { n.Proxyless = true }
 	bare := func(n *xdsgen.Node) { n.Captured = false }
 	return []xdsgen.Node{
 		node(mesh.Sidecar, "c1", "ns0", "p0", "10.0.1.1", nil),
@@ -355,5 +356,7 @@ func incrementalNodes() []xdsgen.Node {
 		node(mesh.Sidecar, "c1", "ns0", "other", "fd00::1", nil),
 		node(mesh.Sidecar, "c3", "ns1", "p1", "10.0.3.1", func(n *xdsgen.Node) { n.Network = "n2" }),
 		node(mesh.Sidecar, "c1", "istio-system", "p1", "10.0.1.7", nil),
+		node(mesh.Sidecar, "c1", "ns0", "p0", "10.0.1.1", proxyless),
+		node(mesh.Sidecar, "c2", "ns1", "p1", "10.0.2.2", proxyless),
 	}
 }

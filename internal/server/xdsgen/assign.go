@@ -30,6 +30,9 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 	if s.Private {
 		eds.namespace = n.Namespace
 	}
+	if n.Proxyless {
+		return assignProxyless(s, n, pod, labels, eds)
+	}
 	filters := chooseFilters(s, n.Namespace, labels)
 	if n.ID.Type == mesh.Router {
 		a := assignRouter(s, n, labels, eds)

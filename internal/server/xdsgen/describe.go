@@ -7,7 +7,7 @@ import (
 
 // Describe says in a few words what sets a view apart from others of its
 // type, for status pages.
-func Describe(v View) string {
+func Describe(v View) string { //nolint:funlen // a case for each view
 	var words []string
 	say := func(what, of string) {
 		if of != "" {
@@ -29,8 +29,15 @@ func Describe(v View) string {
 	case clusterView:
 		router(v.router)
 		in(v.scope)
+	case grpcView:
+		words = append(words, "gRPC")
+		in(v.scope)
+		say("short names of", v.namespace)
 	case endpointView:
 		router(v.router)
+		if v.proxyless {
+			words = append(words, "gRPC")
+		}
 		say("namespace", v.namespace)
 		say("cluster", string(v.cluster))
 		say("network", string(v.network))

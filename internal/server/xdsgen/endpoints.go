@@ -23,6 +23,7 @@ import (
 type endpointView struct {
 	namespace string // empty when it makes no difference
 	router    bool
+	proxyless bool
 	cluster   mesh.ClusterID
 	network   mesh.NetworkID
 	view      string // networks that are wanted, joined by commas; empty is all
@@ -50,13 +51,13 @@ func (v endpointView) Touched(s *snapshot.Snapshot, c *snapshot.Changes, yield f
 
 func (v endpointView) unit(s *snapshot.Snapshot, host string, yield func(string, Unit)) {
 	svc := s.Services.Get(host)
-	if svc == nil || svc.ExternalName != "" || svc.Headless && !v.router || !svc.VisibleTo(v.namespace) {
+	if svc == nil || svc.ExternalName != "" || svc.Headless && !v.router && !v.proxyless || !svc.VisibleTo(v.namespace) {
 		yield(host, nil)
 		return
 	}
 	u := assignments{
 		service: svc, endpoints: s.Endpoints.Get(host), gateways: s.Gateways,
-		network: v.network, view: v.view, families: v.families, router: v.router,
+		network: v.network, view: v.view, families: v.families, router: v.router, proxyless: v.proxyless,
 	}
 	if clusterLocal(svc) {
 		u.cluster = v.cluster
@@ -74,6 +75,7 @@ type assignments struct {
 	view      string
 	families  families
 	router    bool
+	proxyless bool           // for gRPC itself
 	cluster   mesh.ClusterID // the only cluster that counts; empty is all
 }
 
@@ -123,7 +125,7 @@ func (u assignments) assignment(enc *xdswire.Encoder, name string, list []snapsh
 // address. mtlsOnly leaves out what cannot be reached by server name.
 func (u assignments) localities(list []snapshot.Endpoint, mtlsOnly bool) []*endpointv3.LocalityLbEndpoints {
 	factor := uint32(1)
-	if u.gateways != nil {
+	if u.gateways != nil && !u.proxyless {
 		factor = max(u.gateways.LCM, 1)
 	}
 	direct := make(map[group][]*endpointv3.LbEndpoint)
@@ -132,7 +134,7 @@ func (u assignments) localities(list []snapshot.Endpoint, mtlsOnly bool) []*endp
 		e, at := r.endpoint, group{r.endpoint.Demoted, r.endpoint.Locality}
 		weight := factor * max(e.Weight, 1)
 		if r.gateways == nil {
-			direct[at] = append(direct[at], lbEndpoint(e, weight))
+			direct[at] = append(direct[at], u.lbEndpoint(e, weight))
 		}
 		for _, g := range r.gateways {
 			addr := netip.AddrPortFrom(g.Address, uint16(g.Port))
@@ -190,6 +192,10 @@ type route struct {
 // routes are those to all endpoints that the proxy may use.
 func (u assignments) routes(list []snapshot.Endpoint, mtlsOnly bool) []route {
 	out := make([]route, 0, len(list))
+	var seen map[netip.AddrPort]struct{}
+	if u.proxyless {
+		seen = make(map[netip.AddrPort]struct{}, len(list))
+	}
 	for i := range list {
 		e := &list[i]
 		if u.cluster != "" && e.Cluster != u.cluster || !u.wants(e.Network) || mtlsOnly && !e.MTLS {
@@ -197,8 +203,18 @@ func (u assignments) routes(list []snapshot.Endpoint, mtlsOnly bool) []route {
 		}
 		gateways, near := u.via(e)
 		switch {
+		case near && u.proxyless:
+			// gRPC refuses an assignment that has an address twice.
+			addr := netip.AddrPortFrom(e.Address, uint16(e.Port))
+			if _, twice := seen[addr]; !twice {
+				seen[addr] = struct{}{}
+				out = append(out, route{endpoint: e})
+			}
 		case near:
 			out = append(out, route{endpoint: e})
+		case u.proxyless:
+			// gRPC offers neither the server name nor the protocol by which a
+			// gateway passes TLS through.
 		// Plaintext has no server name to be routed by, and an endpoint that
 		// the far gateway would not use must not draw load there.
 		case len(gateways) > 0 && e.MTLS && e.Health == snapshot.Healthy:
@@ -269,10 +285,13 @@ func (u assignments) via(e *snapshot.Endpoint) (gateways []snapshot.NetworkGatew
 // clip keeps a sum within what Envoy accepts.
 func clip(n uint64) uint32 { return uint32(min(n, math.MaxUint32)) }
 
-func lbEndpoint(e *snapshot.Endpoint, weight uint32) *endpointv3.LbEndpoint {
+func (u assignments) lbEndpoint(e *snapshot.Endpoint, weight uint32) *endpointv3.LbEndpoint {
 	health := corev3.HealthStatus_UNKNOWN // Envoy treats it as healthy
 	if e.Health == snapshot.Unhealthy {
 		health = corev3.HealthStatus_UNHEALTHY
+	}
+	if u.proxyless { // it reads no metadata
+		return endpointProto(e.Address, e.Port, weight, health, false, "")
 	}
 	return endpointProto(e.Address, e.Port, weight, health, e.MTLS, e.Workload)
 }

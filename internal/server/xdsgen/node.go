@@ -32,6 +32,9 @@ type Node struct {
 	// Captured says that connections are redirected to the proxy; without it
 	// (interceptionMode NONE) listeners bind what a Sidecar declares.
 	Captured bool
+	// Proxyless says that the node is no Envoy but gRPC in an application
+	// (GENERATOR grpc), which understands a part of what an Envoy does.
+	Proxyless bool
 	// MeshID is the mesh that the proxy says it belongs to.
 	MeshID string
 	// Version is the proxy's ISTIO_VERSION, for tables.
@@ -40,6 +43,9 @@ type Node struct {
 	// proxy does not say.
 	Envoy string
 }
+
+// generatorGRPC is the metadata GENERATOR of gRPC's own xDS clients.
+const generatorGRPC = "grpc"
 
 // Bounds of a node's metadata. What is kept of it lives as long as its stream.
 const (
@@ -82,6 +88,7 @@ func ParseNode(n *corev3.Node, maxMetadata int) (Node, error) {
 		ServiceAccount: text("SERVICE_ACCOUNT"),
 		Network:        mesh.NetworkID(text("NETWORK")),
 		Captured:       text("INTERCEPTION_MODE") != "NONE",
+		Proxyless:      text("GENERATOR") == generatorGRPC,
 		MeshID:         text("MESH_ID"),
 		Version:        text("ISTIO_VERSION"),
 		Envoy:          envoyVersion(n),

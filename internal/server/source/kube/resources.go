@@ -40,7 +40,7 @@ var (
 	ownerFields = fields{1: nil, 3: nil, 6: nil}                  // kind, name, controller
 	container   = fields{6: {1: nil, 3: nil}, 24: nil}            // ports (name, containerPort), restartPolicy
 	podFields   = fields{
-		1: {1: nil, 3: nil, 6: nil, 8: nil, 11: nil, 13: ownerFields}, // and ownerReferences
+		1: {1: nil, 3: nil, 6: nil, 8: nil, 11: nil, 12: nil, 13: ownerFields}, // and annotations, ownerReferences
 		// containers, serviceAccountName, serviceAccount, nodeName, hostNetwork, initContainers
 		2: {2: container, 8: nil, 9: nil, 10: nil, 11: nil, 20: container},
 		3: {1: nil, 6: nil, 12: nil}, // phase, podIP, podIPs
