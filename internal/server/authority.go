@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"github.com/meshctl/meshctl/internal/certs"
@@ -18,6 +19,7 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/ca"
 	"github.com/meshctl/meshctl/internal/server/issuer"
+	"github.com/meshctl/meshctl/internal/server/xds/gate"
 )
 
 // loadCA loads the plugged-in CA, or makes and keeps a self-signed one. Either
@@ -28,7 +30,8 @@ func (s *Server) loadCA() (err error) {
 		return fmt.Errorf("load the CA of %s: %w", flag, err)
 	}
 	s.issuer, err = issuer.New(issuer.Config{
-		Policy: s.cfg.Signing, Authenticate: s.authenticateForCA, Now: s.cfg.Now, Rand: s.cfg.Rand, Log: s.cfg.log(logIssuer), Stats: issuerStats(s.metrics),
+		Policy: s.cfg.Signing, Authenticate: s.authenticateForCA, Known: s.knownForCA, SlowDown: gate.SlowDown,
+		Now: s.cfg.Now, Rand: s.cfg.Rand, Log: s.cfg.log(logIssuer), Stats: issuerStats(s.metrics),
 	})
 	if err != nil {
 		return err
@@ -159,6 +162,14 @@ func (s *Server) authenticateForCA(ctx context.Context) (mesh.Caller, error) {
 		err = status.Errorf(codes.PermissionDenied, "certificates of trust domain %s are signed by its own control plane", caller.Identity.TrustDomain)
 	}
 	return caller, err
+}
+
+// knownForCA is authenticateForCA for who was authenticated a moment ago.
+func (s *Server) knownForCA(ctx context.Context, md metadata.MD) (mesh.Caller, bool) {
+	if c := s.callers.Load(); c != nil && s.fit.get() == nil {
+		return c.Known(ctx, md)
+	}
+	return mesh.Caller{}, false
 }
 
 // recheckCallers ends the streams of callers that another set of the CA no longer

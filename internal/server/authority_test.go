@@ -49,11 +49,16 @@ type workload struct {
 
 func workloadOf(t *testing.T, a *certs.Authority) *workload {
 	t.Helper()
+	return workloadAs(t, a, "web")
+}
+
+func workloadAs(t *testing.T, a *certs.Authority, account string) *workload {
+	t.Helper()
 	key, err := certs.GenerateKey(certs.ECDSAP256)
 	if err != nil {
 		t.Fatal(err)
 	}
-	who := mesh.Caller{Identity: mesh.Identity{TrustDomain: "cluster.local", Namespace: "apps", ServiceAccount: "web"}, Cluster: "cluster1"}
+	who := mesh.Caller{Identity: mesh.Identity{TrustDomain: "cluster.local", Namespace: "apps", ServiceAccount: account}, Cluster: "cluster1"}
 	leaf, err := a.SignLeaf(key.Public(), who, time.Hour, time.Now(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)

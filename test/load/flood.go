@@ -213,7 +213,11 @@ func (c *floodConn) read() error {
 				c.answered.Add(1)
 				<-c.free
 			}
-		case *http2.GoAwayFrame, *http2.RSTStreamFrame:
+		case *http2.RSTStreamFrame: // after an answer, to a request that it has not read
+			if f.ErrCode != http2.ErrCodeNo {
+				return fmt.Errorf("flood: the server answers %v", frame)
+			}
+		case *http2.GoAwayFrame:
 			return fmt.Errorf("flood: the server answers %v", frame)
 		}
 	}

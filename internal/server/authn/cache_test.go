@@ -1,13 +1,17 @@
 package authn
 
 import (
+	"context"
+	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"testing"
 	"time"
 
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/token"
@@ -102,6 +106,54 @@ func TestTokensAreVerifiedOnceInAWhile(t *testing.T) {
 		}
 	}
 	want("refused twice", 2)
+}
+
+// Known knows whom Authenticate has found out a moment ago, by the same proof,
+// and nobody else. It verifies nothing.
+func TestKnown(t *testing.T) {
+	w := newWorld(t)
+	now := start
+	w.cfg.Now = func() time.Time { return now }
+	verifier := &counting{end: start.Add(time.Hour)}
+	w.cfg.Tokens = map[mesh.ClusterID][]TokenVerifier{"one": {verifier}}
+	a := must(New(w.cfg))(t)
+	over := func(state tls.ConnectionState, headers ...string) (context.Context, metadata.MD) {
+		md := metadata.Pairs(headers...)
+		ctx := peer.NewContext(t.Context(), &peer.Peer{AuthInfo: credentials.TLSInfo{State: state}})
+		return metadata.NewIncomingContext(ctx, md), md
+	}
+	want := func(what string, known bool, ctx context.Context, md metadata.MD) {
+		t.Helper()
+		if _, got := a.Known(ctx, md); got != known {
+			t.Errorf("%s: known %v", what, got)
+		}
+	}
+	done := tls.ConnectionState{HandshakeComplete: true}
+	shown := done
+	for _, der := range w.leaf(t, w.east, caller("cluster.local", "sample", "helloworld", "east")).Certificate {
+		shown.PeerCertificates = append(shown.PeerCertificates, must(x509.ParseCertificate(der))(t))
+	}
+	for what, state := range map[string]tls.ConnectionState{"token": done, "certificate": shown} {
+		ctx, md := over(state, "authorization", "Bearer "+what)
+		want(what+" that nobody has seen", false, ctx, md)
+		who, err := a.Authenticate(ctx)
+		if err != nil {
+			t.Fatal(what, err)
+		}
+		verified := verifier.n
+		if got, known := a.Known(ctx, md); !known || got != who || verifier.n != verified {
+			t.Errorf("%s: known %v, %v", what, known, got)
+		}
+	}
+	ctx, md := over(tls.ConnectionState{}, "authorization", "Bearer token")
+	want("without TLS", false, ctx, md)
+	ctx, md = over(done, "authorization", "Bearer token", "clusterid", "two")
+	want("for another cluster", false, ctx, md)
+	ctx, md = over(done)
+	want("without a proof", false, ctx, md)
+	now = now.Add(cacheTime)
+	ctx, md = over(done, "authorization", "Bearer token")
+	want("later", false, ctx, md)
 }
 
 func TestCacheIsBounded(t *testing.T) {

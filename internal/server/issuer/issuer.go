@@ -18,7 +18,9 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
 	securityv1alpha1 "istio.io/api/security/v1alpha1"
 
 	"github.com/meshctl/meshctl/internal/certs"
@@ -42,7 +44,8 @@ type Policy struct {
 	PerIdentity float64
 }
 
-// Config of an Issuer. Everything but Authority, Policy and Stats is required.
+// Config of an Issuer. Everything but Authority, Policy, Known, SlowDown and
+// Stats is required.
 type Config struct {
 	// Authority signs until SetAuthority gives another. Without one nothing is
 	// signed.
@@ -50,10 +53,15 @@ type Config struct {
 	Policy    Policy
 	// Authenticate says who is at the other end of a gRPC call.
 	Authenticate func(context.Context) (mesh.Caller, error)
-	Now          func() time.Time
-	Rand         io.Reader // serial numbers
-	Log          *slog.Logger
-	Stats        Stats
+	// Known says who calls with these headers if that was found out a moment
+	// ago, at the price of a hash. SlowDown makes the connection of a call be
+	// read later. Either may be nil.
+	Known    func(context.Context, metadata.MD) (mesh.Caller, bool)
+	SlowDown func(context.Context, time.Duration)
+	Now      func() time.Time
+	Rand     io.Reader // serial numbers
+	Log      *slog.Logger
+	Stats    Stats
 }
 
 // Stats are called when something is to be counted, concurrently. Nil ones
@@ -203,8 +211,7 @@ func (i *Issuer) CreateCertificate(ctx context.Context, req *securityv1alpha1.Is
 		return nil, status.Error(codes.Unauthenticated, "request authenticate failure")
 	}
 	if !i.limits.allow(caller.Identity, i.cfg.Now()) {
-		count(i.cfg.Stats.Limited)
-		return nil, status.Errorf(codes.ResourceExhausted, "more than %v certificate requests a second of %s", i.cfg.Policy.PerIdentity, caller.Identity)
+		return nil, i.tooMany(caller)
 	}
 	if err := i.turn(ctx); err != nil {
 		return nil, err
@@ -219,6 +226,34 @@ func (i *Issuer) CreateCertificate(ctx context.Context, req *securityv1alpha1.Is
 		i.cfg.Log.DebugContext(ctx, "certificate issued", "identity", caller.Identity.String(), "cluster", caller.Cluster)
 	}
 	return &securityv1alpha1.IstioCertificateResponse{CertChain: chain}, nil
+}
+
+// refusalCost is how much later the connection of a refused request is read on:
+// who asks without measure waits, and takes no more of the processors than so
+// many refusals a second cost.
+const refusalCost = time.Millisecond
+
+// Tap refuses requests of callers that are known and over their limit before a
+// stream is made for them or the request is read. What it lets pass is judged by
+// CreateCertificate. It is a tap.ServerInHandle.
+func (i *Issuer) Tap(ctx context.Context, info *tap.Info) (context.Context, error) {
+	if i.cfg.Known == nil || info.FullMethodName != securityv1alpha1.IstioCertificateService_CreateCertificate_FullMethodName {
+		return ctx, nil
+	}
+	caller, known := i.cfg.Known(ctx, info.Header)
+	if !known || !i.limits.exhausted(caller.Identity, i.cfg.Now()) {
+		return ctx, nil
+	}
+	count(i.cfg.Stats.Request)
+	if i.cfg.SlowDown != nil {
+		i.cfg.SlowDown(ctx, refusalCost)
+	}
+	return ctx, i.tooMany(caller)
+}
+
+func (i *Issuer) tooMany(caller mesh.Caller) error {
+	count(i.cfg.Stats.Limited)
+	return status.Errorf(codes.ResourceExhausted, "more than %v certificate requests a second of %s", i.cfg.Policy.PerIdentity, caller.Identity)
 }
 
 // turn waits until the request may be worked on.

@@ -49,6 +49,21 @@ func (l *limiter) allow(id mesh.Identity, now time.Time) bool {
 	return allowed
 }
 
+// exhausted reports whether allow would refuse now. It takes nothing.
+func (l *limiter) exhausted(id mesh.Identity, now time.Time) bool {
+	if l.limit.PerSecond <= 0 {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b, known := l.buckets[id]
+	if !known {
+		return false
+	}
+	_, allowed := l.limit.Take(b, now)
+	return !allowed
+}
+
 // makeRoom drops full buckets and, when that is not enough, any.
 func (l *limiter) makeRoom(now time.Time) {
 	for id, b := range l.buckets {

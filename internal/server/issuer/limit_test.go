@@ -9,7 +9,9 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
 	securityv1alpha1 "istio.io/api/security/v1alpha1"
 
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -67,6 +69,59 @@ func TestCase_C6_OneIdentityAsksWithoutMeasure(t *testing.T) {
 		t.Error("it is refused though it has rested")
 	}
 }
+
+// C6: who is known to be over the limit is refused before anybody looks at the
+// proof again, and is read on later; nobody else is.
+func TestCase_C6_RefusedAtOnce(t *testing.T) {
+	_, intermediate := authorities(t, time.Hour)
+	var counts tally
+	authenticated, slowed := 0, time.Duration(0)
+	cfg := config(intermediate)
+	cfg.Stats = counts.stats()
+	cfg.Stats.Limited = counts.count("limited")
+	cfg.Policy.PerIdentity = 1
+	known := mesh.Caller{}
+	cfg.Authenticate = func(context.Context) (mesh.Caller, error) { authenticated++; return known, nil }
+	cfg.Known = func(_ context.Context, md metadata.MD) (mesh.Caller, bool) {
+		return known, len(md.Get("authorization")) == 1
+	}
+	cfg.SlowDown = func(_ context.Context, by time.Duration) { slowed += by }
+	i := newIssuer(t, cfg)
+	csr := newCSR(t)
+	ask := func(method string, md metadata.MD) codes.Code {
+		if _, err := i.Tap(t.Context(), &tap.Info{FullMethodName: method, Header: md}); err != nil {
+			return status.Code(err)
+		}
+		if method != create {
+			return codes.OK
+		}
+		_, err := i.CreateCertificate(t.Context(), &securityv1alpha1.IstioCertificateRequest{Csr: csr})
+		return status.Code(err)
+	}
+	token := metadata.Pairs("authorization", "Bearer x")
+	known.Identity = identity(0)
+	given := 0
+	for range 1000 {
+		if ask(create, token) == codes.OK {
+			given++
+		}
+	}
+	if n := counts.n["limited"]; given != burst || n != 1000-burst || authenticated != burst || slowed != time.Duration(n)*refusalCost {
+		t.Errorf("given %d, limited %d, authenticated %d times, slowed by %v", given, n, authenticated, slowed)
+	}
+	if got := ask(create, nil); got != codes.ResourceExhausted || authenticated != burst+1 {
+		t.Errorf("who is not known yet: %v, authenticated %d times", got, authenticated)
+	}
+	if got := ask("/another.Service/Method", token); got != codes.OK {
+		t.Errorf("another method: %v", got)
+	}
+	known.Identity = identity(1)
+	if got := ask(create, token); got != codes.OK {
+		t.Errorf("another identity: %v", got)
+	}
+}
+
+const create = securityv1alpha1.IstioCertificateService_CreateCertificate_FullMethodName
 
 func TestLimiter(t *testing.T) {
 	off := newLimiter(0)

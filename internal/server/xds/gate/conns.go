@@ -162,7 +162,9 @@ type Conn struct {
 	prove   *time.Timer   // runs until the connection has an owner
 	records *recordReader // nil without TLS
 	written atomic.Int64
-	soon    sync.Once // of CloseSoon
+	late    atomic.Int64  // nanoseconds that the next read waits
+	soon    sync.Once     // of CloseSoon
+	gone    chan struct{} // closed with the connection
 
 	// Under the lock of conns.
 	pending *list.Element
@@ -179,7 +181,7 @@ func (c *Conns) admit(raw net.Conn) *Conn {
 	if err := setUserTimeout(raw, c.cfg.Limits.Write); err != nil {
 		c.cfg.Log.Debug("no limit for unacknowledged bytes", "error", err)
 	}
-	n := &Conn{Conn: raw, conns: c, address: AddressOf(raw.RemoteAddr())}
+	n := &Conn{Conn: raw, conns: c, address: AddressOf(raw.RemoteAddr()), gone: make(chan struct{})}
 	n.write = time.AfterFunc(c.cfg.Limits.Write, n.Stall)
 	n.write.Stop()
 	c.mu.Lock()
@@ -317,8 +319,37 @@ func (c *Conns) leaveAddress(a netip.Prefix) {
 	}
 }
 
+// maxLate bounds how long a read waits.
+const maxLate = 100 * time.Millisecond
+
+// SlowDown has the connection of a call be read on later: its peer asks for more
+// than it is given, and can do nothing but wait. Others do not. It is later by the
+// given time for each connection of its identity, so that who asks over many comes
+// no further than over one.
+func SlowDown(ctx context.Context, by time.Duration) {
+	if c := ConnOf(ctx); c != nil {
+		c.late.Add(int64(by) * int64(c.siblings()))
+	}
+}
+
+// siblings is how many connections the owner has, this one counted.
+func (c *Conn) siblings() int {
+	c.conns.mu.Lock()
+	defer c.conns.mu.Unlock()
+	if c.owner == nil {
+		return 1
+	}
+	return c.conns.peers[peerKey{identity: *c.owner}].conns
+}
+
 // Read implements net.Conn.
 func (c *Conn) Read(p []byte) (int, error) {
+	if late := time.Duration(c.late.Swap(0)); late > 0 {
+		select {
+		case <-time.After(min(late, maxLate)):
+		case <-c.gone:
+		}
+	}
 	var n int
 	var err error
 	if c.records != nil {
@@ -385,6 +416,7 @@ func (c *Conn) close() bool {
 		return false
 	}
 	c.closed = true
+	close(c.gone)
 	c.proved()
 	if c.owner != nil {
 		s.release(peerKey{identity: *c.owner}, usage{conns: 1})
