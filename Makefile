@@ -23,9 +23,13 @@ help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | while IFS=$$'\t' read -r target about; do \
 		printf '  make %-13s %s\n' "$$target" "$$about"; done
 
+# Without the pages of gRPC about itself, which nobody can open: they bring
+# templates, and with these the linker has to keep every method of every type.
+TAGS := grpcnotrace
+
 .PHONY: build
 build: ## Build bin/meshctl
-	CGO_ENABLED=0 go build -trimpath -o bin/meshctl \
+	CGO_ENABLED=0 go build -trimpath -tags $(TAGS) -o bin/meshctl \
 		-ldflags '-s -w -X github.com/meshctl/meshctl/internal/cli.version=$(VERSION)' ./cmd/meshctl
 
 .PHONY: envoy

@@ -106,8 +106,7 @@ mesh may mix both.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.Version = currentBuild().String()
-	root.SetVersionTemplate("{{.Version}}\n")
+	root.Version = currentBuild().String() // without a template of our own: see .golangci.yml
 	root.SetIn(env.Stdin)
 	root.SetOut(env.Stdout)
 	root.SetErr(env.Stderr)

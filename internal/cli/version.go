@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/fips140"
 	"fmt"
-	"io"
 	"runtime"
 	"runtime/debug"
 
@@ -39,7 +38,7 @@ func (o *versionOptions) run(_ context.Context, env *Env) error {
 	if o.output != output.FormatTable {
 		return output.Write(env.Stdout, o.output, b)
 	}
-	_, err := io.WriteString(env.Stdout, b.String()+"\n")
+	_, err := fmt.Fprintf(env.Stdout, "meshctl version %s\n", b)
 	return err
 }
 
@@ -53,8 +52,9 @@ type build struct {
 	FIPS140 bool `json:"fips140"`
 }
 
+// String is such as: v1.2.0 (go1.26.0, linux/amd64) commit 1f2e…
 func (b build) String() string {
-	s := fmt.Sprintf("meshctl %s (%s, %s)", b.Version, b.GoVersion, b.Platform)
+	s := fmt.Sprintf("%s (%s, %s)", b.Version, b.GoVersion, b.Platform)
 	if b.Commit != "" {
 		s += " commit " + b.Commit
 	}
