@@ -49,6 +49,7 @@ type serveOptions struct {
 	shutdown       time.Duration
 	clusters       clusterOptions
 	federation     federationOptions
+	callers        callerOptions
 }
 
 func newServeCmd(env *Env) *cobra.Command {
@@ -102,6 +103,7 @@ of itself is only compared with it.`,
 	f.StringVar(&o.monitoringAddr, "monitoring-addr", fmt.Sprintf(":%d", mesh.PortMonitoring), "`Address` of /metrics; empty turns it off")
 	o.clusters.bind(f)
 	o.federation.bind(f)
+	o.callers.bind(f)
 	limitFlags(f, &o.limits)
 	signingFlags(f, &o.signing)
 	durationVar(f, &o.shutdown, "shutdown-timeout", 5*time.Second, "Longest time for streams to end when the server stops")
@@ -152,6 +154,9 @@ func (o *serveOptions) run(ctx context.Context, env *Env) error {
 		return err
 	}
 	if err := o.federation.apply(&cfg); err != nil {
+		return err
+	}
+	if err := o.callers.apply(&cfg); err != nil {
 		return err
 	}
 	if cfg.RemoteDirs, err = clusterDirs("--remote-dir", o.remoteDirs); err != nil {

@@ -194,12 +194,20 @@ func (s *Server) recheck(ctx context.Context) error {
 }
 
 // makeServing makes the certificate of the secure port; each handshake has one
-// of the authority in use.
-func (s *Server) makeServing() (err error) {
-	if s.serving == nil {
-		s.serving, err = s.issuer.ServingCertificate(servingNames(s.cfg.SecureGRPCAddr)...)
+// of the authority in use, or that of the files.
+func (s *Server) makeServing() error {
+	switch {
+	case s.serving != nil:
+	case s.own != nil:
+		s.serving = s.own.GetCertificate
+	default:
+		c, err := s.issuer.ServingCertificate(append(servingNames(s.cfg.SecureGRPCAddr), s.cfg.ServingNames...)...)
+		if err != nil {
+			return err
+		}
+		s.serving = c.GetCertificate
 	}
-	return err
+	return nil
 }
 
 // servingNames are the names beside istiod's: the address it listens on, so
@@ -246,7 +254,9 @@ func (s *Server) caPage() ca.Page {
 		served = append(served, one)
 	}
 	p := ca.NewPage(s.ca.Status(), served, s.cfg.Now())
-	if leaf, signer := s.issuer.Serving(); leaf != nil {
+	if s.own != nil {
+		p.Serving = new(ca.Describe(s.own.Leaf()))
+	} else if leaf, signer := s.issuer.Serving(); leaf != nil {
 		p.Serving, p.ServingSigner = new(ca.Describe(leaf)), new(ca.Describe(signer.Cert))
 	}
 	return p

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/netip"
 	"path/filepath"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/remotesecret"
+	"github.com/meshctl/meshctl/internal/server/authn"
 	"github.com/meshctl/meshctl/internal/server/ca"
 	"github.com/meshctl/meshctl/internal/server/federation"
 	"github.com/meshctl/meshctl/internal/server/issuer"
@@ -34,6 +36,10 @@ type ClusterDir struct {
 	Cluster mesh.ClusterID
 	Dir     string
 }
+
+// OwnFiles are the files of the certificate of the secure port, PEM: the
+// certificate, its key, and, if given, the roots that it must lead to.
+type OwnFiles struct{ Cert, Key, CA string }
 
 // Config says what a control plane serves. Addresses are host:port; an empty
 // host is every interface, port 0 is any free port.
@@ -100,6 +106,19 @@ type Config struct {
 	// for callers of its cluster only.
 	TokenIssuers   []ClusterDir
 	TokenAudiences []string
+
+	// OIDC are issuers whose tokens are accepted besides those of clusters.
+	// OIDCRoots, PEM, are what the servers of their keys must lead to; default:
+	// the roots of the system.
+	OIDC      []authn.OIDCRule
+	OIDCRoots []byte
+	// XFCCSources are the addresses of gateways whose word about their clients'
+	// certificates counts.
+	XFCCSources []netip.Prefix
+	// Own are the files of the secure port's certificate; without them the CA
+	// signs one, for istiod's names and ServingNames.
+	Own          OwnFiles
+	ServingNames []string
 
 	GRPCAddr       string // plaintext xDS; empty turns it off
 	SecureGRPCAddr string // TLS xDS and CA
@@ -177,6 +196,14 @@ func (c *Config) Validate() error {
 	}
 	if c.TrustDomain != "" && !mesh.IsTrustDomain(c.TrustDomain) {
 		errs = append(errs, fmt.Errorf("trust domain %q is not a SPIFFE trust domain", c.TrustDomain))
+	}
+	if (c.Own.Cert == "") != (c.Own.Key == "") || c.Own.CA != "" && c.Own.Cert == "" {
+		errs = append(errs, errors.New("--tls-cert-file and --tls-key-file belong together, and --ca-cert-file to them"))
+	}
+	for _, name := range c.ServingNames {
+		if _, err := netip.ParseAddr(name); err != nil && !mesh.IsDNSName(name) {
+			errs = append(errs, fmt.Errorf("--serving-name %q is neither a DNS name nor an IP address", name))
+		}
 	}
 	if c.GRPCAddr == "" && c.SecureGRPCAddr == "" {
 		errs = append(errs, errors.New("neither --grpc-addr nor --secure-grpc-addr is given: no proxy could connect"))

@@ -85,7 +85,7 @@ func (s *Server) tlsConfig() *tls.Config {
 			if c == nil {
 				return nil, errors.New("the mesh configuration was not read yet")
 			}
-			cfg := c.TLSConfig(s.serving.GetCertificate, s.cfg.MinTLS)
+			cfg := c.TLSConfig(s.serving, s.cfg.MinTLS)
 			cfg.CurvePreferences = s.cfg.KeyExchanges
 			return cfg, nil
 		},

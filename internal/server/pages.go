@@ -21,6 +21,7 @@ func (s *Server) pages() map[string]admin.Page {
 		"/debug/bundles":  func(context.Context, url.Values) (any, error) { return s.bundles.Status(), nil },
 		"/debug/clusters": func(context.Context, url.Values) (any, error) { return s.clustersPage(), nil },
 		"/debug/clusterz": func(context.Context, url.Values) (any, error) { return s.clusterz(), nil },
+		"/debug/oidc":     func(context.Context, url.Values) (any, error) { return s.oidcPage(), nil },
 		"/debug/tokens":   func(context.Context, url.Values) (any, error) { return s.apis.reviewers.Status(), nil },
 		"/debug/writers":  func(context.Context, url.Values) (any, error) { return s.writersPage(), nil },
 		replicas.IdentityPath: func(context.Context, url.Values) (any, error) {
@@ -66,6 +67,7 @@ func (s *Server) notes() []string {
 	lines = append(lines, bounded(s.registry.DoubleExtensions(), "extensions that are configured twice: see the log")...)
 	lines = append(lines, s.apiNotes()...)
 	lines = append(lines, s.bundleNotes()...)
+	lines = append(lines, s.ownNotes()...)
 	return append(lines, notesOf(s.hub.NACKs())...)
 }
 

@@ -41,7 +41,9 @@ type Server struct {
 	cfg      Config
 	ca       *ca.CA
 	issuer   *issuer.Issuer
-	serving  *issuer.ServingCertificate
+	serving  func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	own      *issuer.FileCertificate // nil without files
+	oidc     *authn.OIDC             // nil without rules
 	tokens   map[mesh.ClusterID][]authn.TokenVerifier
 	callers  atomic.Pointer[callers]
 	trust    *trust
@@ -81,6 +83,9 @@ func New(cfg Config) (_ *Server, err error) {
 	s.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	s.newAtAPIs()
 	if err := s.newTrust(); err != nil {
+		return nil, err
+	}
+	if err := s.loadOwn(); err != nil {
 		return nil, err
 	}
 	if err := s.loadCA(); err != nil {
@@ -133,7 +138,7 @@ func checkConfigDir(cfg *Config) error {
 
 func (s *Server) loadTokenIssuers() error {
 	s.tokens = make(map[mesh.ClusterID][]authn.TokenVerifier)
-	if len(s.cfg.TokenIssuers) == 0 && s.cfg.KubeAccess == nil && s.cfg.SecureGRPCAddr != "" {
+	if len(s.cfg.TokenIssuers) == 0 && len(s.cfg.OIDC) == 0 && s.cfg.KubeAccess == nil && s.cfg.SecureGRPCAddr != "" {
 		s.cfg.Log.Warn("no --token-issuer: workloads without a certificate cannot prove who they are, so none gets its first one")
 	}
 	for _, t := range s.cfg.TokenIssuers {
@@ -167,7 +172,7 @@ func (s *Server) trustMesh(m *snapshot.Mesh) error {
 		Foreign:       s.trust.foreign,
 		Revoked:       s.revoked,
 		IssuerCluster: s.issuerCluster,
-		Tokens:        s.tokens, Reviewers: s.apis.reviewers, Now: s.cfg.Now, Log: s.cfg.log(logAuthn),
+		Tokens:        s.tokens, Reviewers: s.apis.reviewers, OIDC: s.oidc, XFCCSources: s.cfg.XFCCSources, Now: s.cfg.Now, Log: s.cfg.log(logAuthn),
 	})
 	if err != nil {
 		return err
@@ -203,9 +208,14 @@ func (s *Server) checkNode(caller mesh.Caller, n xdsgen.Node) error {
 	if err := s.checkMesh(n); err != nil {
 		return err
 	}
-	return authn.CheckNode(caller, authn.NodeClaims{
-		Namespace: n.Namespace, ServiceAccount: n.ServiceAccount, Cluster: n.Cluster,
+	err := authn.CheckNode(caller, authn.NodeClaims{
+		Namespace: n.Namespace, ServiceAccount: n.ServiceAccount, Cluster: n.Cluster, TrustDomain: n.TrustDomain,
 	})
+	if err != nil {
+		s.cfg.log(logAuthn).Warn("proxy refused: it says that it is another than it was proved to be", "identity", caller.Identity.String(),
+			"cluster", caller.Cluster, "node", n.ID.String(), "error", err)
+	}
+	return err
 }
 
 // listen takes all ports, or none.
@@ -250,6 +260,9 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error { return s.keyReviews.Run(ctx) })
 	g.Go(func() error { return s.ca.Run(ctx) })
 	g.Go(func() error { return s.bundles.Run(ctx) })
+	if s.oidc != nil {
+		g.Go(func() error { return s.oidc.Run(ctx) })
+	}
 	g.Go(func() error { return s.recheckCallers(ctx) })
 	// The hub outlives the context so that streams can say goodbye.
 	hubCtx, stopHub := context.WithCancel(context.WithoutCancel(ctx))

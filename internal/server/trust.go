@@ -44,7 +44,7 @@ type trust struct {
 }
 
 func (s *Server) newTrust() (err error) {
-	s.trust = &trust{log: s.cfg.Log, own: s.cfg.TrustDomain, changed: make(chan struct{}, 1)}
+	s.trust = &trust{log: s.cfg.log(logAuthn), own: s.cfg.TrustDomain, changed: make(chan struct{}, 1)}
 	fetches := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "meshctl_trust_bundle_fetches_total", Help: "Looks at the sources of trust bundles, by result: ok or refused.",
 	}, []string{"trust_domain", "result"})
@@ -60,7 +60,7 @@ func (s *Server) newTrust() (err error) {
 			}
 			fetches.WithLabelValues(td, result).Inc()
 		},
-		Now: s.cfg.Now, Log: s.cfg.Log,
+		Now: s.cfg.Now, Log: s.cfg.log(logAuthn),
 	})
 	if err != nil {
 		return fmt.Errorf("federation: %w", err)

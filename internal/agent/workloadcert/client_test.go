@@ -140,6 +140,26 @@ func TestClientSignFails(t *testing.T) {
 	}
 }
 
+// J4: a server that does not prove itself is not told the token.
+func TestCase_J4_NoTokenForStrangers(t *testing.T) {
+	ca, stranger := catest.New(t), catest.New(t)
+	stranger.Serve(t)
+	for name, change := range map[string]func(*Client){
+		"wrong certificate": func(*Client) {},
+		"wrong name":        func(c *Client) { c.RootFile, c.ServerName = stranger.RootFile, "other.svc" },
+	} {
+		c := newClient(ca)
+		c.Addr = stranger.Addr
+		change(c)
+		if _, err := get(t, c, nil); err == nil || strings.Contains(err.Error(), "accepted") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if n := len(stranger.Requests()); n != 0 {
+		t.Errorf("%d requests arrived, each with the token", n)
+	}
+}
+
 // An authority that has come to stand below another root is known by the roots
 // of its last answer.
 func TestRootsOfTheLastAnswer(t *testing.T) {

@@ -1,5 +1,5 @@
 // Package authn says who is calling: by a certificate of the mesh, else by a
-// service-account token. What callers say of themselves is never believed;
+// token of a cluster or of an OIDC issuer, else by the word of a trusted gateway. What callers say of themselves is never believed;
 // CheckNode compares it with what was proved.
 package authn
 
@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -54,7 +55,12 @@ type Config struct {
 	Tokens map[mesh.ClusterID][]TokenVerifier
 	// Reviewers check the tokens of Kubernetes clusters. May be nil.
 	Reviewers *Reviewers
-	Now       func() time.Time
+	// OIDC checks the tokens of issuers that are no cluster. May be nil.
+	OIDC *OIDC
+	// XFCCSources are the addresses of gateways that are believed what they say
+	// of their clients' certificates; none by default, loopback included.
+	XFCCSources []netip.Prefix
+	Now         func() time.Time
 	// Log gets the certificates that handshakes refuse. May be nil.
 	Log *slog.Logger
 }
@@ -84,7 +90,8 @@ func New(cfg Config) (*Authenticator, error) {
 }
 
 // Authenticate returns the caller of the gRPC call that ctx belongs to: of its
-// client certificate, else of its token. Both count only on a TLS connection.
+// client certificate, else of its token, else of what a trusted gateway says. All
+// count only on a TLS connection.
 // The certificate is checked here again, whatever the handshake found: it may
 // have expired or lost its root while the connection lives.
 //
@@ -105,10 +112,15 @@ func (a *Authenticator) Authenticate(ctx context.Context) (mesh.Caller, error) {
 	if tokenErr == nil {
 		return caller, nil
 	}
-	return mesh.Caller{}, &Error{errs: []error{
-		fmt.Errorf("client certificate: %w", certErr),
-		fmt.Errorf("token: %w", tokenErr),
-	}}
+	errs := []error{fmt.Errorf("client certificate: %w", certErr), fmt.Errorf("token: %w", tokenErr)}
+	if len(a.cfg.XFCCSources) > 0 {
+		caller, err := a.byXFCC(ctx, md)
+		if err == nil {
+			return caller, nil
+		}
+		errs = append(errs, fmt.Errorf("forwarded certificate: %w", err))
+	}
+	return mesh.Caller{}, &Error{errs: errs}
 }
 
 // ofMesh refuses identities of trust domains that are known, but whose accounts

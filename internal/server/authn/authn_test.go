@@ -577,7 +577,7 @@ func TestPlaintextIsNobody(t *testing.T) {
 }
 
 // A12: a path without its slash reaches no handler.
-func TestPathWithoutSlash(t *testing.T) {
+func TestCase_A12_PathWithoutSlash(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	s := w.serveTLS(t)

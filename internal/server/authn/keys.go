@@ -1,6 +1,7 @@
 package authn
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -28,6 +29,8 @@ var errNoKeys = fmt.Errorf("%w: its issuer is not known yet", errUndecided)
 type keys struct {
 	fetch func(context.Context) (*token.Verifier, error)
 	now   func() time.Time
+	// retry is how long after a failure they are fetched again; 0 is fetchRetry.
+	retry time.Duration
 
 	mu      sync.Mutex // guards what follows
 	current *token.Verifier
@@ -78,7 +81,7 @@ func (k *keys) refetch(ctx, fetching context.Context) error {
 	k.pending = nil
 	close(done)
 	if err != nil {
-		k.next = k.now().Add(fetchRetry)
+		k.next = k.now().Add(cmp.Or(k.retry, fetchRetry))
 		return err
 	}
 	k.current, k.next = fetched, k.now().Add(refetchInterval)

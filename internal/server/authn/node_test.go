@@ -20,26 +20,28 @@ func TestCheckNode(t *testing.T) {
 		claims NodeClaims
 		want   string // "" is allowed
 	}{
-		"all said":                    {hello, NodeClaims{"sample", "helloworld", "east"}, ""},
-		"account not said":            {hello, NodeClaims{"sample", "", "east"}, ""},
-		"cluster not said":            {hello, NodeClaims{"sample", "helloworld", ""}, ""},
-		"caller's cluster not proved": {unbound, NodeClaims{"sample", "helloworld", "west"}, ""},
+		"all said":                    {hello, NodeClaims{"sample", "helloworld", "east", ""}, ""},
+		"account not said":            {hello, NodeClaims{"sample", "", "east", ""}, ""},
+		"cluster not said":            {hello, NodeClaims{"sample", "helloworld", "", ""}, ""},
+		"caller's cluster not proved": {unbound, NodeClaims{"sample", "helloworld", "west", ""}, ""},
+		"trust domain said":           {hello, NodeClaims{"sample", "helloworld", "east", "cluster.local"}, ""},
+		"other trust domain":          {hello, NodeClaims{"sample", "helloworld", "east", "b.example"}, `is not of trust domain "b.example"`},
 		"other namespace": {
 			hello,
-			NodeClaims{"prod", "helloworld", "east"},
+			NodeClaims{"prod", "helloworld", "east", ""},
 			"authorization failed: no identities (spiffe://cluster.local/ns/sample/sa/helloworld) matched prod/helloworld",
 		},
 		"other account": {
 			hello,
-			NodeClaims{"sample", "admin", "east"},
+			NodeClaims{"sample", "admin", "east", ""},
 			"authorization failed: no identities (spiffe://cluster.local/ns/sample/sa/helloworld) matched sample/admin",
 		},
-		"empty namespace":            {hello, NodeClaims{"", "helloworld", "east"}, "matched /helloworld"},
+		"empty namespace":            {hello, NodeClaims{"", "helloworld", "east", ""}, "matched /helloworld"},
 		"nobody with empty claims":   {mesh.Caller{}, NodeClaims{}, "authorization failed"},
-		"other cluster":              {hello, NodeClaims{"sample", "helloworld", "west"}, `is of cluster "east", not of cluster "west"`},
-		"cluster in other case":      {hello, NodeClaims{"sample", "helloworld", "East"}, `not of cluster "East"`},
-		"namespace that is a prefix": {hello, NodeClaims{"sampl", "helloworld", "east"}, "matched sampl/"},
-		"huge namespace":             {hello, NodeClaims{strings.Repeat("a", 1<<20), "helloworld", "east"}, "matched aaa"},
+		"other cluster":              {hello, NodeClaims{"sample", "helloworld", "west", ""}, `is of cluster "east", not of cluster "west"`},
+		"cluster in other case":      {hello, NodeClaims{"sample", "helloworld", "East", ""}, `not of cluster "East"`},
+		"namespace that is a prefix": {hello, NodeClaims{"sampl", "helloworld", "east", ""}, "matched sampl/"},
+		"huge namespace":             {hello, NodeClaims{strings.Repeat("a", 1<<20), "helloworld", "east", ""}, "matched aaa"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

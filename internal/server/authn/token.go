@@ -22,14 +22,30 @@ const (
 	headerCluster       = "clusterid"
 )
 
-// byToken authenticates by the bearer token of a call. A clusterid header
-// chooses whose issuers may have signed it; without one the issuer tells the
-// cluster.
+// byToken authenticates by the bearer token of a call: one of a cluster, else
+// one of an OIDC issuer.
 func (a *Authenticator) byToken(ctx context.Context, md metadata.MD) (mesh.Caller, error) {
 	raw, err := bearer(md)
 	if err != nil {
 		return mesh.Caller{}, err
 	}
+	caller, err := a.byClusterToken(ctx, raw, md)
+	if err == nil || a.cfg.OIDC == nil {
+		return caller, err
+	}
+	claims, oidcErr := a.cfg.OIDC.verify(ctx, raw, a.cfg.Now())
+	if oidcErr != nil {
+		return mesh.Caller{}, errors.Join(err, fmt.Errorf("OIDC: %w", oidcErr))
+	}
+	return mesh.Caller{Identity: mesh.Identity{
+		TrustDomain: a.cfg.TrustDomain, Namespace: claims.Namespace, ServiceAccount: claims.ServiceAccount,
+	}}, nil
+}
+
+// byClusterToken authenticates by the token of a cluster. A clusterid header
+// chooses whose issuers may have signed it; without one the issuer tells the
+// cluster.
+func (a *Authenticator) byClusterToken(ctx context.Context, raw string, md metadata.MD) (mesh.Caller, error) {
 	clusters, err := a.tokenClusters(md)
 	if err != nil {
 		return mesh.Caller{}, err

@@ -83,6 +83,10 @@ const (
 	reasonCA   = "CA_NOT_READY"
 )
 
+// metaImpersonated is the entry of a request's metadata that names another
+// identity to sign for.
+const metaImpersonated = "ImpersonatedIdentity"
+
 // maxWaiting is how many requests may wait for their turn to be signed. More
 // are refused: who asked would have given up before.
 const maxWaiting = 1000
@@ -209,6 +213,12 @@ func (i *Issuer) CreateCertificate(ctx context.Context, req *securityv1alpha1.Is
 			return nil, err
 		}
 		return nil, status.Error(codes.Unauthenticated, "request authenticate failure")
+	}
+	// Istio's node proxies ask in the name of others. Nobody may here.
+	if req.GetMetadata().GetFields()[metaImpersonated].GetStringValue() != "" {
+		count(i.cfg.Stats.AuthFailure)
+		i.cfg.Log.WarnContext(ctx, "certificate request refused: it is in the name of another", "caller", caller.Identity.String())
+		return nil, status.Error(codes.Unauthenticated, "request impersonation authentication failure")
 	}
 	if !i.limits.allow(caller.Identity, i.cfg.Now()) {
 		return nil, i.tooMany(caller)

@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/types/known/structpb"
 	securityv1alpha1 "istio.io/api/security/v1alpha1"
 
 	"github.com/meshctl/meshctl/internal/certs"
@@ -335,6 +336,20 @@ func TestRefusals(t *testing.T) {
 				t.Error(diff)
 			}
 		})
+	}
+}
+
+// A10: nobody gets a certificate in the name of another, and nobody is told why.
+func TestCase_A10_Impersonation(t *testing.T) {
+	_, intermediate := authorities(t, time.Hour)
+	client := dial(t, newIssuer(t, config(intermediate)))
+	md, err := structpb.NewStruct(map[string]any{"ImpersonatedIdentity": "spiffe://cluster.local/ns/sample/sa/other"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = client.CreateCertificate(t.Context(), &securityv1alpha1.IstioCertificateRequest{Csr: newCSR(t), Metadata: md})
+	if st := status.Convert(err); st.Code() != codes.Unauthenticated || st.Message() != "request impersonation authentication failure" {
+		t.Errorf("error is %v", err)
 	}
 }
 

@@ -37,6 +37,8 @@ type Node struct {
 	Proxyless bool
 	// MeshID is the mesh that the proxy says it belongs to.
 	MeshID string
+	// TrustDomain is what the proxy says of its own, mostly nothing.
+	TrustDomain string
 	// Version is the proxy's ISTIO_VERSION, for tables.
 	Version string
 	// Envoy is the version of its Envoy as major.minor.patch, empty when the
@@ -58,7 +60,7 @@ const (
 
 // keptTexts are the entries whose text is kept, whole or in parts, or told.
 var keptTexts = [...]string{
-	"CLUSTER_ID", "NAMESPACE", "SERVICE_ACCOUNT", "NETWORK", "REQUESTED_NETWORK_VIEW", "MESH_ID", "ISTIO_VERSION",
+	"CLUSTER_ID", "NAMESPACE", "SERVICE_ACCOUNT", "NETWORK", "REQUESTED_NETWORK_VIEW", "MESH_ID", "ISTIO_VERSION", "TRUST_DOMAIN",
 }
 
 // ParseNode reads an xDS node whose metadata has at most so many bytes,
@@ -90,6 +92,7 @@ func ParseNode(n *corev3.Node, maxMetadata int) (Node, error) {
 		Captured:       text("INTERCEPTION_MODE") != "NONE",
 		Proxyless:      text("GENERATOR") == generatorGRPC,
 		MeshID:         text("MESH_ID"),
+		TrustDomain:    text("TRUST_DOMAIN"),
 		Version:        text("ISTIO_VERSION"),
 		Envoy:          envoyVersion(n),
 	}

@@ -149,7 +149,8 @@ func (p public) parse() (issuer string, keys jose.JSONWebKeySet, err error) {
 // most. While they cannot be read or are broken, the last good ones count. It
 // may be used concurrently.
 type Verifier struct {
-	dir       string
+	read      func() (public, error)
+	wrap      func(error) error // says which files
 	audiences []string
 
 	mu      sync.Mutex // guards what follows
@@ -162,11 +163,38 @@ type Verifier struct {
 // LoadVerifier reads jwks.json and issuer from dir. A token must name one of
 // the audiences.
 func LoadVerifier(dir string, audiences []string) (*Verifier, error) {
-	v := &Verifier{dir: dir, audiences: audiences}
+	return load(&Verifier{
+		audiences: audiences,
+		read:      func() (public, error) { return readPublic(dir) },
+		wrap:      func(err error) error { return loadError(dir, err) },
+	})
+}
+
+// LoadKeys is LoadVerifier for an issuer whose name is known and whose keys are
+// in a file.
+func LoadKeys(issuer, file string, audiences []string) (*Verifier, error) {
+	return load(&Verifier{
+		audiences: audiences,
+		read: func() (public, error) {
+			keys, err := files.Read(file, token.MaxKeySetSize)
+			return public{issuer: []byte(issuer), jwks: keys}, err
+		},
+		wrap: func(err error) error { return fmt.Errorf("keys of issuer %s: %w", issuer, err) },
+	})
+}
+
+func load(v *Verifier) (*Verifier, error) {
 	if v.reload(); v.problem != nil {
 		return nil, v.problem
 	}
 	return v, nil
+}
+
+// Problem says why the files are not in use as they were last read.
+func (v *Verifier) Problem() error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.problem
 }
 
 // Issuer is the iss claim that the verifier accepts now.
@@ -198,7 +226,7 @@ func (v *Verifier) refresh(now time.Time) (*token.Verifier, error) {
 
 // reload replaces current if the files changed and are good.
 func (v *Verifier) reload() {
-	p, err := readPublic(v.dir)
+	p, err := v.read()
 	if err == nil && p.equal(v.last) {
 		v.problem = nil
 		return
@@ -209,7 +237,7 @@ func (v *Verifier) reload() {
 		issuer, keys, err = p.parse()
 	}
 	if err != nil {
-		v.problem = loadError(v.dir, err)
+		v.problem = v.wrap(err)
 		return
 	}
 	v.last, v.problem = p, nil
