@@ -183,7 +183,7 @@ func (c *Config) Bootstrap() ([]byte, error) {
 		AdminPort: c.AdminPort, StatusPort: c.StatusPort, ReadyPort: c.ReadyPort, StatsPort: c.StatsPort,
 		SDSSocket: c.sdsSocket(),
 		XDSHost:   c.Discovery.Host, XDSPort: c.Discovery.Port, XDSServerName: c.Discovery.Name,
-		XDSRootFile: c.XDSRootFile, Delta: c.Delta,
+		XDSRootFile: c.XDSRootFile, KeyExchanges: c.KeyExchanges, Delta: c.Delta,
 		Stats: c.Stats, RuntimeValues: c.RuntimeValues,
 	})
 }

@@ -79,11 +79,12 @@ func (c *Config) sockets(ctx context.Context, log *slog.Logger, secrets *sds.Ser
 // certificate, and its token.
 func (c *Config) callControlPlane(manager *workloadcert.Manager) proxyless.Call {
 	client := &workloadcert.Client{
-		Addr:       net.JoinHostPort(c.Discovery.Host, strconv.Itoa(int(c.Discovery.Port))),
-		ServerName: c.Discovery.Name,
-		RootFile:   cmp.Or(c.XDSRootFile, c.CARootFile),
-		TokenFile:  c.TokenFile,
-		Cluster:    c.Cluster,
+		Addr:         net.JoinHostPort(c.Discovery.Host, strconv.Itoa(int(c.Discovery.Port))),
+		ServerName:   c.Discovery.Name,
+		RootFile:     cmp.Or(c.XDSRootFile, c.CARootFile),
+		TokenFile:    c.TokenFile,
+		Cluster:      c.Cluster,
+		KeyExchanges: c.KeyExchanges,
 	}
 	return func(ctx context.Context, do func(context.Context, grpc.ClientConnInterface) error) error {
 		current := manager.Current()

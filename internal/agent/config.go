@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -29,7 +30,10 @@ type Config struct {
 	// plane is asked for them.
 	CRLFile   string
 	TokenFile string
-	SecretTTL time.Duration
+	// KeyExchanges are those that the agent, the agent's Envoy and applications
+	// speak with the control plane; empty is what each prefers.
+	KeyExchanges []tls.CurveID
+	SecretTTL    time.Duration
 	// Grace is the share of a certificate's life that is left at renewal,
 	// give or take Jitter.
 	Grace, Jitter float64
@@ -72,6 +76,7 @@ type Flags struct {
 	ServiceAccount, TrustDomain, ClusterID, Network string
 	DiscoveryAddress, CAAddress                     string
 	RootCA, CRL, Token                              string
+	KeyExchange                                     string
 	ConfigPath, Envoy                               string
 	BindAddress                                     string
 	AdminPort, StatusPort, ReadyPort, StatsPort     int
@@ -126,6 +131,7 @@ func Resolve(in Input) (cfg Config, warnings []string, err error) {
 	r.ports(&cfg, pc)
 	r.servers(&cfg, pc)
 	r.secrets(&cfg)
+	r.keyExchange(&cfg)
 	r.envoy(&cfg, pc)
 	r.proxyless(&cfg)
 	r.nodeMetadata(&cfg, pc, in.PodLabels)
@@ -313,6 +319,28 @@ func (r *resolver) secrets(cfg *Config) {
 	}
 	cfg.Grace = r.ratio("SECRET_GRACE_PERIOD_RATIO", defaultGrace)
 	cfg.Jitter = r.ratio("SECRET_GRACE_PERIOD_RATIO_JITTER", defaultJitter)
+}
+
+// keyExchange resolves how keys are agreed on with the control plane. Istio's
+// COMPLIANCE_POLICY=pqc is pqc-required.
+func (r *resolver) keyExchange(cfg *Config) {
+	kind, from := r.flags.KeyExchange, "--tls-key-exchange"
+	if policy := r.lookup("COMPLIANCE_POLICY"); kind == "" && policy != "" {
+		if policy != "pqc" {
+			r.warnf("COMPLIANCE_POLICY=%q has no effect here, only pqc has", policy)
+			return
+		}
+		kind, from = "pqc-required", "COMPLIANCE_POLICY"
+	}
+	switch kind {
+	case "", "pqc-preferred":
+	case "pqc-required":
+		cfg.KeyExchanges = []tls.CurveID{tls.X25519MLKEM768}
+	case "classic":
+		cfg.KeyExchanges = []tls.CurveID{tls.X25519, tls.CurveP256}
+	default:
+		r.errorf("%s=%q: want pqc-preferred, pqc-required or classic", from, kind)
+	}
 }
 
 // systemRoots is what Istio writes for the roots of the operating system.

@@ -127,7 +127,10 @@ func TestPrecedence(t *testing.T) {
 			return c.GRPCBootstrap + " " + c.CertDir
 		}, [4]any{"f etc/istio/proxy/certs", "e etc/istio/proxy/certs", nil, " "}},
 		"certificates": {Flags{OutputCerts: "f"}, "OUTPUT_CERTS=e", "", func(c Config) any { return c.CertDir }, [4]any{"f", "e", nil, ""}},
-		"log level":    {Flags{LogLevel: "f"}, "", "", func(c Config) any { return c.LogLevel }, [4]any{"f", nil, nil, "warning"}},
+		"key exchange": {Flags{KeyExchange: "classic"}, "COMPLIANCE_POLICY=pqc", "proxyMetadata: {COMPLIANCE_POLICY: pqc}", func(c Config) any {
+			return fmt.Sprint(c.KeyExchanges)
+		}, [4]any{"[X25519 CurveP256]", "[X25519MLKEM768]", "[X25519MLKEM768]", "[]"}},
+		"log level": {Flags{LogLevel: "f"}, "", "", func(c Config) any { return c.LogLevel }, [4]any{"f", nil, nil, "warning"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for from, want := range tc.want {
@@ -273,6 +276,7 @@ func TestResolveRefuses(t *testing.T) {
 		"plaintext":          {Flags{}, "CA_ADDR=istiod:15010", "CA_ADDR"},
 		"no tls":             {Flags{}, "PROXY_CONFIG=controlPlaneAuthPolicy: NONE", "controlPlaneAuthPolicy"},
 		"san":                {Flags{}, "ISTIOD_SAN=a b", `ISTIOD_SAN="a b"`},
+		"key exchange":       {Flags{KeyExchange: "rsa"}, "", `--tls-key-exchange="rsa"`},
 		"delta":              {Flags{}, "ISTIO_DELTA_XDS=maybe", `ISTIO_DELTA_XDS="maybe"`},
 		"no envoy":           {Flags{}, "DISABLE_ENVOY=maybe", `DISABLE_ENVOY="maybe"`},
 		"gateway, no envoy":  {Flags{Type: "router", NoEnvoy: "true"}, "", "--no-envoy"},

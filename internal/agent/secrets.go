@@ -19,11 +19,12 @@ import (
 // lists. Both hand what they have to Envoy by secrets.
 func newManager(cfg Config, opts Options, secrets *sds.Server, apps *proxyless.Files) (*workloadcert.Manager, *revocation.Lists) {
 	client := &workloadcert.Client{
-		Addr:       net.JoinHostPort(cfg.CA.Host, strconv.Itoa(int(cfg.CA.Port))),
-		ServerName: cfg.CA.Name,
-		RootFile:   cfg.CARootFile,
-		TokenFile:  cfg.TokenFile,
-		Cluster:    cfg.Cluster,
+		Addr:         net.JoinHostPort(cfg.CA.Host, strconv.Itoa(int(cfg.CA.Port))),
+		ServerName:   cfg.CA.Name,
+		RootFile:     cfg.CARootFile,
+		TokenFile:    cfg.TokenFile,
+		Cluster:      cfg.Cluster,
+		KeyExchanges: cfg.KeyExchanges,
 	}
 	p := &publisher{secrets: secrets, apps: apps}
 	manager := workloadcert.NewManager(workloadcert.Config{

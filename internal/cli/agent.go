@@ -78,6 +78,7 @@ code 1 and the cause when Envoy fails.`,
 	fs.StringVar(&f.RootCA, "root-ca", "", "`file` of roots to check both with, PEM (CA_ROOT_CA, XDS_ROOT_CA, default "+agent.DefaultRootFile+")")
 	fs.StringVar(&f.CRL, "crl", "", "`file` of revocation lists, PEM, followed; while it is not there, the control plane is asked for them (default "+agent.DefaultCRLFile+")")
 	fs.StringVar(&f.Token, "token", "", "`file` of the token that proves who the pod is (default "+agent.DefaultTokenFile+")")
+	fs.StringVar(&f.KeyExchange, "tls-key-exchange", "", "`Kind` of key exchange with the control plane: pqc-preferred (X25519MLKEM768 with who can), pqc-required (nothing else, COMPLIANCE_POLICY=pqc) or classic (default pqc-preferred)")
 	fs.StringVar(&f.ConfigPath, "config-path", "", "`directory` for the bootstrap and the SDS socket (configPath, default "+agent.DefaultConfigPath+")")
 	fs.StringVar(&f.Envoy, "envoy", "", "`path` of Envoy (binaryPath, default envoy on PATH)")
 	fs.StringVar(&f.NoEnvoy, "no-envoy", "", "Run no Envoy, only what applications with gRPC need, a `boolean` (DISABLE_ENVOY, default false)")

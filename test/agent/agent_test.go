@@ -53,13 +53,19 @@ func TestAgentRunsEnvoy(t *testing.T) {
 func testAgentRunsEnvoy(t *testing.T, delta string) {
 	t.Helper()
 	ca, plane := catest.New(t), &controlPlane{}
+	ca.KeyExchanges = []tls.CurveID{tls.X25519, tls.CurveP256}
 	if delta == "true" {
-		ca.KeyExchanges = []tls.CurveID{tls.X25519MLKEM768} // agent and Envoy offer what a control plane may require
+		ca.KeyExchanges = []tls.CurveID{tls.X25519MLKEM768} // what a control plane may require
 	}
 	ca.Serve(t, func(s *grpc.Server) { discoveryv3.RegisterAggregatedDiscoveryServiceServer(s, plane) })
 	dir := shortDir(t)
 	flags := flagsFor(t, ca, dir)
 	flags.Delta = delta
+	if delta == "false" {
+		flags.KeyExchange = "classic"
+	} else {
+		flags.KeyExchange = "pqc-required"
+	}
 	a := start(t, flags)
 
 	a.waitReady(t)

@@ -5,6 +5,7 @@ package bootstrap
 
 import (
 	"bytes"
+	"crypto/tls"
 	"encoding/json"
 	"fmt"
 	"net/netip"
@@ -51,6 +52,9 @@ type Config struct {
 	// XDSRootFile holds the roots for the control plane's certificate, PEM;
 	// empty means those of the mesh.
 	XDSRootFile string
+	// KeyExchanges are those that Envoy offers the control plane, empty for what
+	// it prefers.
+	KeyExchanges []tls.CurveID
 	// Delta selects incremental xDS, else the state of the world is sent.
 	Delta bool
 

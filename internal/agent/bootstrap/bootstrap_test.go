@@ -1,6 +1,7 @@
 package bootstrap
 
 import (
+	"crypto/tls"
 	"flag"
 	"net/netip"
 	"os"
@@ -35,6 +36,7 @@ func TestMarshal(t *testing.T) {
 	router.Node.Type = mesh.Router
 	router.Listen, router.Local = netip.MustParseAddr("127.1.0.3"), netip.MustParseAddr("127.1.0.3")
 	router.XDSHost, router.XDSRootFile, router.Delta = "127.1.0.2", "root.pem", false
+	router.KeyExchanges = []tls.CurveID{tls.X25519MLKEM768, tls.X25519, tls.CurveP256}
 	router.Stats = StatsInclusion{Prefixes: []string{"p"}, Suffixes: []string{"s"}, Regexps: []string{"r.*"}}
 	router.RuntimeValues = map[string]string{"a.b": "1", "re2.max_program_size.error_level": ""}
 

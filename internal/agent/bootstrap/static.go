@@ -1,6 +1,7 @@
 package bootstrap
 
 import (
+	"crypto/tls"
 	"net/netip"
 	"strconv"
 	"time"
@@ -99,11 +100,12 @@ func (p *packer) xdsCluster(c Config) *clusterv3.Cluster {
 	cluster.UpstreamConnectionOptions = &clusterv3.UpstreamConnectionOptions{
 		TcpKeepalive: &corev3.TcpKeepalive{KeepaliveTime: wrapperspb.UInt32(30)},
 	}
-	tls := &tlsv3.CommonTlsContext{
+	common := &tlsv3.CommonTlsContext{
 		// As a client, Envoy goes up to TLS 1.2 unless told otherwise.
 		TlsParams: &tlsv3.TlsParameters{
 			TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
 			TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
+			EcdhCurves:                curveNames(c.KeyExchanges),
 		},
 		AlpnProtocols:                  []string{"h2"},
 		TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{sdsSecret(SecretCertificate)},
@@ -116,9 +118,9 @@ func (p *packer) xdsCluster(c Config) *clusterv3.Cluster {
 	}
 	if c.XDSRootFile != "" {
 		validation.TrustedCa = &corev3.DataSource{Specifier: &corev3.DataSource_Filename{Filename: c.XDSRootFile}}
-		tls.ValidationContextType = &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: validation}
+		common.ValidationContextType = &tlsv3.CommonTlsContext_ValidationContext{ValidationContext: validation}
 	} else {
-		tls.ValidationContextType = &tlsv3.CommonTlsContext_CombinedValidationContext{
+		common.ValidationContextType = &tlsv3.CommonTlsContext_CombinedValidationContext{
 			CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
 				DefaultValidationContext:         validation,
 				ValidationContextSdsSecretConfig: sdsSecret(SecretRoots),
@@ -129,7 +131,7 @@ func (p *packer) xdsCluster(c Config) *clusterv3.Cluster {
 		Name: "envoy.transport_sockets.tls",
 		ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: p.any(&tlsv3.UpstreamTlsContext{
 			Sni:              c.XDSServerName,
-			CommonTlsContext: tls,
+			CommonTlsContext: common,
 		})},
 	}
 	return cluster
@@ -194,4 +196,14 @@ func socketAddress(addr netip.Addr, port uint16) *corev3.Address {
 		Address:       addr.String(),
 		PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: uint32(port)},
 	}}}
+}
+
+// curveNames are the names that Envoy has for key exchanges.
+func curveNames(list []tls.CurveID) []string {
+	names := map[tls.CurveID]string{tls.X25519MLKEM768: "X25519MLKEM768", tls.X25519: "X25519", tls.CurveP256: "P-256"}
+	var out []string
+	for _, id := range list {
+		out = append(out, names[id])
+	}
+	return out
 }

@@ -41,6 +41,8 @@ type Client struct {
 	TokenFile string
 	// Cluster tells the authority who issued the token.
 	Cluster mesh.ClusterID
+	// KeyExchanges are those that are offered, empty for what Go prefers.
+	KeyExchanges []tls.CurveID
 }
 
 // Current is what a workload has from the last answer. Parts may be missing.
@@ -135,6 +137,7 @@ func (c *Client) call(ctx context.Context, roots []*x509.Certificate, current Cu
 	if err != nil {
 		return err
 	}
+	config.CurvePreferences = c.KeyExchanges
 	conn, err := grpc.NewClient(c.Addr,
 		grpc.WithTransportCredentials(credentials.NewTLS(config)),
 		grpc.WithNoProxy(),

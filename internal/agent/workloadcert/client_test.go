@@ -104,6 +104,24 @@ func write(t *testing.T, path, data string) {
 	}
 }
 
+// Keys are agreed on by the kinds that the client was told, or not at all.
+func TestClientKeyExchanges(t *testing.T) {
+	pqc, classic := []tls.CurveID{tls.X25519MLKEM768}, []tls.CurveID{tls.X25519, tls.CurveP256}
+	for _, server := range [][]tls.CurveID{pqc, classic} {
+		ca := catest.New(t)
+		ca.KeyExchanges = server
+		ca.Serve(t)
+		for _, client := range [][]tls.CurveID{nil, pqc, classic} {
+			c := newClient(ca)
+			c.KeyExchanges = client
+			_, err := get(t, c, nil)
+			if fits := client == nil || client[0] == server[0]; fits != (err == nil) {
+				t.Errorf("client %v, server %v: %v", client, server, err)
+			}
+		}
+	}
+}
+
 func TestClientSignFails(t *testing.T) {
 	ca := catest.New(t)
 	stranger := catest.New(t)
