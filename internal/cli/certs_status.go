@@ -24,8 +24,8 @@ func newCertsStatusCmd(env *Env) *cobra.Command {
 Secret holds, what it has loaded, and what workloads were given last, with the reason where
 they differ. Fingerprints are the beginning of the SHA-256; -o json has all of it.
 
-The source is the control plane's debug address (--server), which answers
-callers on its own machine only. The exit code is 3 when what is on disk is not
+The source is the control plane's debug address (--server), which answers the
+user that runs it on its own machine, and others with --token-file. The exit code is 3 when what is on disk is not
 what is loaded.`,
 		Example: `  meshctl certs status
   meshctl certs status --server 127.0.0.1:8080 -o json | jq .differences`,
@@ -38,7 +38,7 @@ what is loaded.`,
 
 func (o *certsStatusOptions) run(ctx context.Context, env *Env) error {
 	var p ca.Page
-	if err := o.debug(ctx, "certs", nil, &p); err != nil {
+	if err := o.debug(ctx, env, "certs", nil, &p); err != nil {
 		return err
 	}
 	if err := o.show(env, p, caTable(p), ""); err != nil {

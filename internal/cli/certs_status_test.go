@@ -14,6 +14,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/certs/store"
+	"github.com/meshctl/meshctl/internal/localtoken"
 	"github.com/meshctl/meshctl/internal/server"
 	"github.com/meshctl/meshctl/internal/server/ca"
 )
@@ -38,7 +39,8 @@ func startCA(t *testing.T) (address, dir string) {
 	s, err := server.New(server.Config{
 		ClusterID: "c1", ConfigDir: t.TempDir(), CADir: dir, TokenAudiences: []string{"istio-ca"},
 		SecureGRPCAddr: "127.0.0.1:0", HTTPAddr: address, OnReady: func() { close(ready) },
-		Log: slog.New(slog.DiscardHandler), Now: time.Now, Rand: rand.Reader,
+		TokenDirs: localtoken.Directories(homeOnly(parent)),
+		Log:       slog.New(slog.DiscardHandler), Now: time.Now, Rand: rand.Reader,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -60,7 +62,7 @@ func TestCertsStatus(t *testing.T) {
 	address, dir := startCA(t)
 	status := func(args ...string) (int, string) {
 		var out, errs strings.Builder
-		env := &Env{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs, LookupEnv: func(string) (string, bool) { return "", false }, Now: time.Now}
+		env := &Env{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs, LookupEnv: homeOnly(filepath.Dir(dir)), Now: time.Now}
 		code := Run(t.Context(), env, append([]string{"certs", "status", "--server", address}, args...))
 		return code, out.String() + errs.String()
 	}

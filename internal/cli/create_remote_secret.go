@@ -29,7 +29,7 @@ func newExperimentalCmd(env *Env) *cobra.Command {
 		Long:    "Commands that istioctl had among its experimental ones, for scripts that still call them so.",
 		Example: "  meshctl x create-remote-secret --context west --name west",
 	}
-	cmd.AddCommand(newCreateRemoteSecretCmd(env))
+	cmd.AddCommand(newCreateRemoteSecretCmd(env), newInternalDebugCmd(env))
 	return cmd
 }
 

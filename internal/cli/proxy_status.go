@@ -20,6 +20,7 @@ import (
 
 type proxyStatusOptions struct {
 	servers   []string
+	token     debugToken
 	timeout   time.Duration
 	format    string
 	verbosity int
@@ -45,8 +46,9 @@ response waits for its answer; ERROR one that the proxy refused, or of which it
 is left without what it refused; NOT SENT one that there is nothing of. A proxy
 that moves from one replica to another has a row for each.
 
-The sources are the replicas' debug addresses (--server), which answer callers on
-their own machine only: a port-forward is one.`,
+The sources are the replicas' debug addresses (--server), which answer
+the user that runs them on their own machine, and others with --token-file;
+kubectl port-forward leads there.`,
 		Example: `  meshctl proxy-status
   # a column for each type, of two replicas
   meshctl ps -v 1 --server 127.0.0.1:8080,127.0.0.1:18080
@@ -58,6 +60,7 @@ their own machine only: a port-forward is one.`,
 	}
 	f := cmd.Flags()
 	f.StringSliceVar(&o.servers, "server", []string{"http://127.0.0.1:8080"}, "Debug addresses of the replicas: `host:port` or http://host:port, repeatable")
+	o.token.bind(f)
 	durationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of a replica")
 	choiceVar(f, &o.format, "output", "o", "How to show it", string(output.FormatTable), formatWide, string(output.FormatJSON), string(output.FormatYAML))
 	f.IntVarP(&o.verbosity, "verbosity", "v", 0, "0, or 1 for a table with a column for each `type`")
@@ -86,7 +89,7 @@ func (o *proxyStatusOptions) run(ctx context.Context, env *Env) error {
 		}
 		return o.follow(ctx, env)
 	}
-	reports := o.ask(ctx)
+	reports := o.ask(ctx, env)
 	if err := o.show(env, reports); err != nil {
 		return err
 	}
@@ -112,20 +115,20 @@ func (o *proxyStatusOptions) judge(reports []proxystatus.Report) error {
 }
 
 // ask asks all replicas at once.
-func (o *proxyStatusOptions) ask(ctx context.Context) []proxystatus.Report {
+func (o *proxyStatusOptions) ask(ctx context.Context, env *Env) []proxystatus.Report {
 	reports := make([]proxystatus.Report, len(o.servers))
 	var wg sync.WaitGroup
 	for i, s := range o.servers {
-		wg.Go(func() { reports[i] = o.askOne(ctx, s) })
+		wg.Go(func() { reports[i] = o.askOne(ctx, env, s) })
 	}
 	wg.Wait()
 	return reports
 }
 
-func (o *proxyStatusOptions) askOne(ctx context.Context, server string) proxystatus.Report {
+func (o *proxyStatusOptions) askOne(ctx context.Context, env *Env, server string) proxystatus.Report {
 	var report proxystatus.Report
-	one := xdsOptions{server: server, timeout: o.timeout}
-	err := one.get(ctx, "proxies", nil, &report)
+	one := xdsOptions{server: server, token: o.token, timeout: o.timeout}
+	err := one.get(ctx, env, "proxies", nil, &report)
 	if report.Replica == "" {
 		report.Replica = strings.TrimPrefix(server, "http://")
 	}
@@ -182,7 +185,7 @@ func (o *proxyStatusOptions) follow(ctx context.Context, env *Env) error {
 	tick := time.NewTicker(o.every)
 	defer tick.Stop()
 	for first := true; ; first = false {
-		reports := o.ask(ctx)
+		reports := o.ask(ctx, env)
 		switch {
 		case ctx.Err() != nil:
 			return nil // how watching ends

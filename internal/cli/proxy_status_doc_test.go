@@ -30,7 +30,7 @@ func TestProxyStatusPage(t *testing.T) {
 	dir := t.TempDir()
 	cmd := exec.CommandContext(t.Context(), "bash", "-euxo", "pipefail", "-c", script.String())
 	cmd.Dir = dir
-	cmd.Env = append(os.Environ(), "HOME="+dir, "XDG_CONFIG_HOME=", "XDG_STATE_HOME=", "MESHCTL_SERVER="+m.debug)
+	cmd.Env = append(os.Environ(), "HOME="+m.home, "XDG_CONFIG_HOME=", "XDG_STATE_HOME=", "MESHCTL_SERVER="+m.debug)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

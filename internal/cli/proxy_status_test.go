@@ -109,7 +109,7 @@ func TestProxyStatusWatch(t *testing.T) {
 			o := proxyStatusOptions{servers: []string{m.debug}, timeout: xdsPatience, format: format, watch: true, every: time.Millisecond}
 			var wg sync.WaitGroup
 			wg.Go(func() {
-				if err := o.run(ctx, &Env{Stdout: in, Stderr: io.Discard, Now: time.Now}); err != nil {
+				if err := o.run(ctx, &Env{Stdout: in, Stderr: io.Discard, LookupEnv: homeOnly(m.home), Now: time.Now}); err != nil {
 					t.Error(err)
 				}
 				_ = in.Close()

@@ -37,7 +37,9 @@ system namespace, and those without one are found as pods of meshctl or istiod.
 One on this machine is asked directly, one in a pod by a port-forward of the API
 server, for which the right to create pods/portforward is needed. Of one that
 cannot be reached, what its Lease tells is shown. --server names replicas by
-address instead; they answer callers on their own machine only.
+address instead; they answer the user that runs them on their own machine, and
+others with --token-file. For pods without it, a token of the service account
+default is made.
 
 The exit code is 3 when a replica does not answer, when a cluster is not read or
 not followed, or when a claim of a cluster has no effect.`,

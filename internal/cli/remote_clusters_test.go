@@ -13,18 +13,19 @@ import (
 	"testing"
 	"time"
 
+	"github.com/meshctl/meshctl/internal/localtoken"
 	"github.com/meshctl/meshctl/internal/server"
 )
 
 // remoteClusters runs the command and returns its exit code and output.
-func remoteClusters(t *testing.T, args ...string) (int, string, string) {
+func remoteClusters(t *testing.T, home string, args ...string) (int, string, string) {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	code := Run(ctx, &Env{
 		Stdin: strings.NewReader(""), Stdout: &stdout, Stderr: &stderr, Now: time.Now,
-		LookupEnv: func(string) (string, bool) { return "", false },
+		LookupEnv: homeOnly(home),
 	}, args)
 	return code, stdout.String(), stderr.String()
 }
@@ -53,11 +54,11 @@ endpoints: [{addresses: [%s], conditions: {ready: true}}]
 		}
 	}
 	service(own, "10.1.0.1")
-	debug := freeAddr(t)
+	debug, home := freeAddr(t), t.TempDir()
 	s, err := server.New(server.Config{
 		ClusterID: "cluster1", ConfigDir: own, StateDir: filepath.Join(t.TempDir(), "state"), TokenAudiences: []string{"istio-ca"},
 		RemoteDirs: []server.ClusterDir{{Cluster: "cluster2", Dir: away}}, RemoteTimeout: 10 * time.Millisecond,
-		GRPCAddr: freeAddr(t), HTTPAddr: debug,
+		GRPCAddr: freeAddr(t), HTTPAddr: debug, TokenDirs: localtoken.Directories(homeOnly(home)),
 		Log: slog.New(slog.DiscardHandler), Now: time.Now, Rand: rand.Reader,
 	})
 	if err != nil {
@@ -73,7 +74,7 @@ endpoints: [{addresses: [%s], conditions: {ready: true}}]
 		}
 	})
 
-	code, stdout, stderr := remoteClusters(t, "remote-clusters", "--server", debug)
+	code, stdout, stderr := remoteClusters(t, home, "remote-clusters", "--server", debug)
 	if code != exitFindings || !strings.Contains(stdout, "cluster2") || !strings.Contains(stderr, "cluster cluster2 is ") || !strings.Contains(stderr, "does not exist") {
 		t.Errorf("exit code %d\n%s\n%s", code, stdout, stderr)
 	}
@@ -81,19 +82,19 @@ endpoints: [{addresses: [%s], conditions: {ready: true}}]
 		t.Fatal(err)
 	}
 	service(away, "10.2.0.1")
-	code, stdout, stderr = remoteClusters(t, "remote-clusters", "--server", debug+",http://"+debug, "--wait", "--timeout", "1m")
+	code, stdout, stderr = remoteClusters(t, home, "remote-clusters", "--server", debug+",http://"+debug, "--wait", "--timeout", "1m")
 	if code != exitOK || strings.Count(stdout, "cluster2") != 4 || strings.Count(stdout, "synced") != 4 { // name and directory, of two replicas
 		t.Errorf("exit code %d\n%s\n%s", code, stdout, stderr)
 	}
 
-	if code, _, stderr := remoteClusters(t, "multicluster", "drain", "cluster2", "--config-dir", own); code != exitOK {
+	if code, _, stderr := remoteClusters(t, home, "multicluster", "drain", "cluster2", "--config-dir", own); code != exitOK {
 		t.Fatal(stderr)
 	}
 	var views []struct {
 		Clusters []server.ClusterPage
 	}
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		_, stdout, _ = remoteClusters(t, "remote-clusters", "--server", debug, "-o", "json")
+		_, stdout, _ = remoteClusters(t, home, "remote-clusters", "--server", debug, "-o", "json")
 		if err := json.Unmarshal([]byte(stdout), &views); err != nil {
 			t.Fatal(err)
 		}
@@ -107,7 +108,7 @@ endpoints: [{addresses: [%s], conditions: {ready: true}}]
 			t.Fatalf("the cluster is not drained: %s", stdout)
 		}
 	}
-	_, stdout, _ = remoteClusters(t, "remote-clusters", "--server", debug, "-o", "wide")
+	_, stdout, _ = remoteClusters(t, home, "remote-clusters", "--server", debug, "-o", "wide")
 	if !strings.Contains(stdout, "BALANCING") || !strings.Contains(stdout, "drained") {
 		t.Error(stdout)
 	}

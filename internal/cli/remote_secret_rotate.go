@@ -24,6 +24,7 @@ type remoteSecretRotateOptions struct {
 	name      string
 	ttl       time.Duration
 	replicas  []string
+	token     debugToken
 	timeout   time.Duration
 	noWait    bool
 	abort     bool
@@ -41,7 +42,8 @@ that it reads the cluster with it, and only then end the old one.
 --to has to name every cluster that has the secret: the old token ends for all.
 The replicas are those that the control planes of these clusters have, each with a
 Lease; what it says is enough where they cannot be reached. --replica names them
-by address instead, that of meshctl serve --http-addr.
+by address instead, that of meshctl serve --http-addr: they answer the user that
+runs them on their own machine, and others with --token-file.
 
 A rotation that was interrupted, or whose replicas took too long, goes on when
 the command is run again. Until it is finished the old secret is kept beside the
@@ -60,6 +62,7 @@ new one, as NAME-previous, and --abort puts it back and ends the new token.`,
 	fs.StringVar(&o.name, "name", "", "Name of the cluster (default that of the context)")
 	durationVar(fs, &o.ttl, "ttl", 0, "Life of the new token, at least 10m; 0 makes it like the old one")
 	fs.StringSliceVar(&o.replicas, "replica", nil, "HTTP `address` of a replica, host:port; may be repeated (default: all that keep a Lease or run in pods in the clusters of --to)")
+	o.token.bind(fs)
 	durationVar(fs, &o.timeout, "timeout", 5*time.Minute, "How long to wait for the replicas")
 	fs.BoolVar(&o.noWait, "no-wait", false, "End the old token without asking any replica")
 	fs.BoolVar(&o.abort, "abort", false, "Put the old credential back, and end the new one")
@@ -101,7 +104,7 @@ func (o *remoteSecretRotateOptions) run(ctx context.Context, env *Env) error {
 // find finds the replicas that must use the new credential.
 func (o *remoteSecretRotateOptions) find(ctx context.Context, env *Env, r *multicluster.Rotation) ([]*replicas.Replica, error) {
 	if len(o.replicas) == 0 {
-		found, err := multicluster.FindReplicas(ctx, r.To, r.Namespace, env.Now)
+		found, err := multicluster.FindReplicas(ctx, r.To, r.Namespace, o.token.tokens(env), env.Now)
 		if err != nil {
 			return nil, fmt.Errorf("%w; name the replicas with --replica, or ask none with --no-wait", err)
 		}
@@ -109,7 +112,7 @@ func (o *remoteSecretRotateOptions) find(ctx context.Context, env *Env, r *multi
 	}
 	var out []*replicas.Replica
 	for _, address := range o.replicas {
-		at, err := replicas.At(address, kube.RequestTimeout)
+		at, err := replicas.At(address, o.token.tokens(env), kube.RequestTimeout)
 		if err != nil {
 			return nil, usagef("--replica %w", err)
 		}

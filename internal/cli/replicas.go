@@ -19,6 +19,7 @@ type replicaFlags struct {
 	kube    kubeFlags
 	context string
 	system  string
+	token   debugToken
 }
 
 func (f *replicaFlags) bind(env *Env, cmd *cobra.Command) {
@@ -27,6 +28,7 @@ func (f *replicaFlags) bind(env *Env, cmd *cobra.Command) {
 		"Debug addresses of the replicas: `host:port` or http://host:port, repeatable (default: those that the cluster of the kubeconfig has; without a kubeconfig 127.0.0.1:8080)")
 	fs.StringVar(&f.context, "context", "", "Kubeconfig `context` of the cluster whose replicas are asked (default the current one)")
 	f.kube.bind(fs)
+	f.token.bind(fs)
 	fs.StringVarP(&f.system, "istioNamespace", "i", mesh.DefaultSystemNamespace, "Namespace of the replicas")
 	f.kube.contextFlags(env, cmd, "context")
 }
@@ -49,7 +51,7 @@ func (f *replicaFlags) find(ctx context.Context, env *Env, timeout time.Duration
 		case err != nil:
 			return nil, err
 		default:
-			found, err := replicas.Find(ctx, replicas.Options{Access: access.Config, Namespace: f.system, Timeout: timeout, Now: env.Now})
+			found, err := replicas.Find(ctx, replicas.Options{Access: access.Config, Namespace: f.system, Tokens: f.token.tokens(env), Timeout: timeout, Now: env.Now})
 			if err != nil {
 				return nil, fmt.Errorf("%w; --server names replicas by address", err)
 			}
@@ -58,7 +60,7 @@ func (f *replicaFlags) find(ctx context.Context, env *Env, timeout time.Duration
 	}
 	var out []*replicas.Replica
 	for _, s := range servers {
-		r, err := replicas.At(s, timeout)
+		r, err := replicas.At(s, f.token.tokens(env), timeout)
 		if err != nil {
 			return nil, usagef("--server %w", err)
 		}

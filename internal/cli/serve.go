@@ -50,6 +50,7 @@ type serveOptions struct {
 	clusters       clusterOptions
 	federation     federationOptions
 	callers        callerOptions
+	debug          debugOptions
 }
 
 func newServeCmd(env *Env) *cobra.Command {
@@ -99,11 +100,12 @@ of itself is only compared with it.`,
 	f.StringVar(&o.grpcAddr, "grpc-addr", fmt.Sprintf("127.0.0.1:%d", mesh.PortPlaintextXDS), "`Address` of plaintext xDS, without identities; empty turns it off")
 	f.StringVar(&o.secureGRPCAddr, "secure-grpc-addr", fmt.Sprintf(":%d", mesh.PortSecureXDS), "`Address` of xDS and CA over TLS; empty turns it off")
 	o.tls.bind(f)
-	f.StringVar(&o.httpAddr, "http-addr", ":8080", "`Address` of /ready and /version, and of status pages for callers on loopback; empty turns it off")
+	f.StringVar(&o.httpAddr, "http-addr", ":8080", "`Address` of /ready and /version, and of status pages; empty turns it off")
 	f.StringVar(&o.monitoringAddr, "monitoring-addr", fmt.Sprintf(":%d", mesh.PortMonitoring), "`Address` of /metrics; empty turns it off")
 	o.clusters.bind(f)
 	o.federation.bind(f)
 	o.callers.bind(f)
+	o.debug.bind(f)
 	limitFlags(f, &o.limits)
 	signingFlags(f, &o.signing)
 	durationVar(f, &o.shutdown, "shutdown-timeout", 5*time.Second, "Longest time for streams to end when the server stops")
@@ -139,6 +141,7 @@ func (o *serveOptions) run(ctx context.Context, env *Env) error {
 		Limits: o.limits, Signing: o.signing, ShutdownTimeout: o.shutdown,
 		Version: currentBuild(), Log: log, Now: env.Now, Rand: rand.Reader,
 	}
+	o.debug.apply(env, &cfg)
 	if err := o.clusters.apply(&cfg); err != nil {
 		return err
 	}

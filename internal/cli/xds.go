@@ -29,8 +29,9 @@ func newXDSCmd(env *Env) *cobra.Command {
 		Long: `Show how configuration reaches the proxies of a running control plane: what
 caused each push, how long each stage took, what the proxies answered.
 
-The source is the control plane's debug address (--server), which answers
-callers on its own machine only.`,
+The source is the control plane's debug address (--server), which answers the
+user that runs it on its own machine, and others with --token-file; kubectl
+port-forward leads there.`,
 		Example: `  # why did this proxy get new configuration, and when?
   meshctl xds history web-1.apps
 
@@ -44,6 +45,7 @@ callers on its own machine only.`,
 // xdsOptions are the flags that all xds commands have.
 type xdsOptions struct {
 	server  string
+	token   debugToken
 	timeout time.Duration
 	output  output.Format
 }
@@ -51,6 +53,7 @@ type xdsOptions struct {
 func (o *xdsOptions) bind(fs *pflag.FlagSet) {
 	o.output = output.FormatTable
 	fs.StringVar(&o.server, "server", "http://127.0.0.1:8080", "Debug address of the control plane: `host:port` or http://host:port")
+	o.token.bind(fs)
 	fs.VarP(&o.output, "output", "o", "Output `format`: table, json or yaml")
 	durationVar(fs, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of the control plane")
 }
@@ -75,12 +78,12 @@ var errNoSuch = errors.New("not found")
 const maxPage = 256 << 20
 
 // get reads a status page about xDS into v.
-func (o *xdsOptions) get(ctx context.Context, page string, query url.Values, v any) error {
-	return o.debug(ctx, "xds/"+page, query, v)
+func (o *xdsOptions) get(ctx context.Context, env *Env, page string, query url.Values, v any) error {
+	return o.debug(ctx, env, "xds/"+page, query, v)
 }
 
 // debug reads a status page into v.
-func (o *xdsOptions) debug(ctx context.Context, page string, query url.Values, v any) error {
+func (o *xdsOptions) debug(ctx context.Context, env *Env, page string, query url.Values, v any) error {
 	base, err := o.base()
 	if err != nil {
 		return err
@@ -90,6 +93,13 @@ func (o *xdsOptions) debug(ctx context.Context, page string, query url.Values, v
 		return usagef("--server %q: %w", o.server, err)
 	}
 	req.Close = true // one request
+	token, err := o.token.of(env, req.URL.Host)
+	if err != nil {
+		return err
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
 	resp, err := dial.HTTPClient(o.timeout, nil).Do(req)
 	if err != nil {
 		if u, ok := errors.AsType[*url.Error](err); ok {
@@ -104,7 +114,11 @@ func (o *xdsOptions) debug(ctx context.Context, page string, query url.Values, v
 		if resp.StatusCode == http.StatusNotFound && strings.Contains(string(text), flightNotFound) {
 			return errNoSuch
 		}
-		return fmt.Errorf("the control plane at %s answered %s: %s", base, resp.Status, output.Escape(strings.TrimSpace(string(text))))
+		err := fmt.Errorf("the control plane at %s answered %s: %s", base, resp.Status, output.Escape(strings.TrimSpace(string(text))))
+		if resp.StatusCode == http.StatusUnauthorized {
+			return fmt.Errorf("%w; %s", err, needsToken)
+		}
+		return err
 	}
 	if err := json.NewDecoder(body).Decode(v); err != nil {
 		return fmt.Errorf("answer of the control plane at %s: %w", base, err)
@@ -163,9 +177,9 @@ PROXY is name.namespace, or one stream of it as name.namespace-number.`,
 
 func (o *xdsHistoryOptions) run(ctx context.Context, env *Env) error {
 	var histories []flight.History
-	err := o.get(ctx, "history", url.Values{"proxy": {o.proxy}}, &histories)
+	err := o.get(ctx, env, "history", url.Values{"proxy": {o.proxy}}, &histories)
 	if errors.Is(err, errNoSuch) {
-		return o.unknown(ctx)
+		return o.unknown(ctx, env)
 	}
 	if err != nil {
 		return err
@@ -188,9 +202,9 @@ func (o *xdsHistoryOptions) run(ctx context.Context, env *Env) error {
 }
 
 // unknown is the error for a proxy that is not known, with names near it.
-func (o *xdsHistoryOptions) unknown(ctx context.Context) error {
+func (o *xdsHistoryOptions) unknown(ctx context.Context, env *Env) error {
 	var streams []flight.Info
-	if err := o.get(ctx, "history", nil, &streams); err != nil {
+	if err := o.get(ctx, env, "history", nil, &streams); err != nil {
 		return err
 	}
 	var names []string
@@ -245,7 +259,7 @@ of a proxy (TOTAL).`,
 
 func (o *xdsTimelineOptions) run(ctx context.Context, env *Env) error {
 	var line []flight.Publication
-	if err := o.get(ctx, "timeline", nil, &line); err != nil {
+	if err := o.get(ctx, env, "timeline", nil, &line); err != nil {
 		return err
 	}
 	table := &output.Table{

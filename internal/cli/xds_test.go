@@ -26,6 +26,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/meshctl/meshctl/internal/localtoken"
 	"github.com/meshctl/meshctl/internal/server"
 	"github.com/meshctl/meshctl/internal/server/xds/flight"
 	"github.com/meshctl/meshctl/internal/xdswire"
@@ -38,6 +39,7 @@ type xdsMesh struct {
 	t      *testing.T
 	dir    string
 	debug  string // host:port
+	home   string
 	stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
 }
 
@@ -89,13 +91,13 @@ func freeAddr(t *testing.T) string {
 
 func startXDSMesh(t *testing.T) *xdsMesh {
 	t.Helper()
-	m := &xdsMesh{t: t, dir: t.TempDir()}
+	m := &xdsMesh{t: t, dir: t.TempDir(), home: t.TempDir()}
 	m.service(80)
 	m.debug = freeAddr(t)
 	plain := freeAddr(t)
 	s, err := server.New(server.Config{
 		ClusterID: "c1", ConfigDir: m.dir, StateDir: filepath.Join(t.TempDir(), "state"), TokenAudiences: []string{"istio-ca"},
-		GRPCAddr: plain, HTTPAddr: m.debug,
+		GRPCAddr: plain, HTTPAddr: m.debug, TokenDirs: localtoken.Directories(homeOnly(m.home)),
 		Log: slog.New(slog.DiscardHandler), Now: time.Now, Rand: rand.Reader,
 	})
 	if err != nil {
@@ -129,12 +131,22 @@ func startXDSMesh(t *testing.T) *xdsMesh {
 	return m
 }
 
+// homeOnly is an environment that says where home is and nothing else.
+func homeOnly(home string) func(string) (string, bool) {
+	return func(name string) (string, bool) {
+		if name != "HOME" {
+			return "", false
+		}
+		return home, true
+	}
+}
+
 // run runs meshctl and returns its exit code and output.
 func (m *xdsMesh) run(args ...string) (code int, stdout, stderr string) {
 	var out, talk bytes.Buffer
 	env := &Env{
 		Stdin: strings.NewReader(""), Stdout: &out, Stderr: &talk, Now: time.Now,
-		LookupEnv: func(string) (string, bool) { return "", false },
+		LookupEnv: homeOnly(m.home),
 	}
 	code = Run(m.t.Context(), env, append(args, "--server", m.debug))
 	return code, out.String(), talk.String()
@@ -243,7 +255,7 @@ func TestXDSNACKsWatch(t *testing.T) {
 			}
 			var wg sync.WaitGroup
 			wg.Go(func() {
-				if err := o.run(ctx, &Env{Stdout: in, Stderr: io.Discard, Now: time.Now}); err != nil {
+				if err := o.run(ctx, &Env{Stdout: in, Stderr: io.Discard, LookupEnv: homeOnly(m.home), Now: time.Now}); err != nil {
 					t.Error(err)
 				}
 				_ = in.Close()

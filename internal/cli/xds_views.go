@@ -33,7 +33,7 @@ that several lists hold are counted for each.`,
 
 func (o *xdsViewsOptions) run(ctx context.Context, env *Env) error {
 	var views []xds.LiveView
-	if err := o.get(ctx, "views", nil, &views); err != nil {
+	if err := o.get(ctx, env, "views", nil, &views); err != nil {
 		return err
 	}
 	table := &output.Table{Header: []string{"TYPE", "SCOPE", "VIEWS", "STREAMS", "RESOURCES", "BYTES", "VERSION", "OF"}, Gap: 3}
@@ -73,7 +73,7 @@ proxies of two identities with the same version of Envoy refused them.`,
 
 func (o *xdsNACKsOptions) run(ctx context.Context, env *Env) error {
 	var page xds.NACKs
-	if err := o.get(ctx, "nacks", nil, &page); err != nil {
+	if err := o.get(ctx, env, "nacks", nil, &page); err != nil {
 		return err
 	}
 	none := "No proxy refused anything."
@@ -133,7 +133,7 @@ func (o *xdsNACKsOptions) follow(ctx context.Context, env *Env, page xds.NACKs) 
 		case <-tick.C:
 		}
 		page = xds.NACKs{}
-		if err := o.get(ctx, "nacks", nil, &page); err != nil {
+		if err := o.get(ctx, env, "nacks", nil, &page); err != nil {
 			if ctx.Err() != nil {
 				return nil
 			}

@@ -195,13 +195,18 @@ func (m *Mesh) agentCommand(c *cluster, p pod) (command, error) {
 }
 
 // environment is what a child gets of ours: no MESHCTL_ or ISTIO_ variable
-// and no configuration file of the person may change the demo.
+// and no configuration file of the person may change the demo. The tokens of the
+// control planes are where the person's commands look for them.
 func (m *Mesh) environment(home string) []string {
 	env := []string{"HOME=" + home}
-	for _, name := range []string{"PATH", "TMPDIR", "GOCOVERDIR"} {
+	for _, name := range []string{"PATH", "TMPDIR", "GOCOVERDIR", "XDG_RUNTIME_DIR", "XDG_STATE_HOME"} {
 		if value, ok := m.opts.LookupEnv(name); ok {
 			env = append(env, name+"="+value)
 		}
+	}
+	state, _ := m.opts.LookupEnv("XDG_STATE_HOME")
+	if home, _ := m.opts.LookupEnv("HOME"); state == "" && filepath.IsAbs(home) {
+		env = append(env, "XDG_STATE_HOME="+filepath.Join(home, ".local", "state"))
 	}
 	return env
 }

@@ -49,11 +49,11 @@ func behind(ctx context.Context, r *replicas.Replica, id mesh.ClusterID, credent
 
 // FindReplicas finds the control planes in a namespace of all of the clusters.
 // It is an error that one of these has none.
-func FindReplicas(ctx context.Context, in []*Cluster, namespace string, now func() time.Time) ([]*replicas.Replica, error) {
+func FindReplicas(ctx context.Context, in []*Cluster, namespace string, tokens replicas.Tokens, now func() time.Time) ([]*replicas.Replica, error) {
 	var out []*replicas.Replica
 	for _, c := range in {
 		found, err := replicas.Find(ctx, replicas.Options{
-			Access: c.config, Namespace: namespace, Timeout: kube.RequestTimeout, Now: now,
+			Access: c.config, Namespace: namespace, Tokens: tokens, Timeout: kube.RequestTimeout, Now: now,
 		})
 		if err != nil {
 			closeAll(out)

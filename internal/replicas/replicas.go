@@ -44,12 +44,22 @@ type Identity struct {
 	Cluster mesh.ClusterID
 }
 
+// Tokens are with which status pages answer, empty for none.
+type Tokens struct {
+	// At is for those at an address, host:port.
+	At func(address string) (string, error)
+	// Pod is for those of pods. When it is nil, a token of the service account
+	// default of their namespace is made.
+	Pod func() (string, error)
+}
+
 // Options say where to look for replicas.
 type Options struct {
 	// Access is the way to the API of the control planes' cluster, Namespace
 	// that of the control planes.
 	Access    *rest.Config
 	Namespace string
+	Tokens    Tokens
 	// Timeout bounds one request to a status page, its answer included.
 	Timeout time.Duration
 	Now     func() time.Time
@@ -65,6 +75,8 @@ type Replica struct {
 	// URL is http://host:port, for Client alone. Both are unset with Err.
 	URL    string
 	Client *http.Client
+	// Token is with which its pages answer.
+	Token func(context.Context) (string, error)
 	// Err is why it cannot be reached.
 	Err error
 	// Announced is what its Lease says; nil when it was found in another way.
@@ -73,7 +85,7 @@ type Replica struct {
 
 // At is the replica at an address, host:port or http://host:port. It does not
 // connect.
-func At(address string, timeout time.Duration) (*Replica, error) {
+func At(address string, tokens Tokens, timeout time.Duration) (*Replica, error) {
 	text := address
 	if !strings.Contains(text, "://") {
 		text = "http://" + text
@@ -82,7 +94,10 @@ func At(address string, timeout time.Duration) (*Replica, error) {
 	if err != nil || u.Scheme != "http" || u.Host == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.User != nil {
 		return nil, fmt.Errorf("%q: want host:port or http://host:port", address)
 	}
-	return &Replica{Name: u.Host, Via: u.Host, URL: "http://" + u.Host, Client: dial.HTTPClient(timeout, nil)}, nil
+	return &Replica{
+		Name: u.Host, Via: u.Host, URL: "http://" + u.Host, Client: dial.HTTPClient(timeout, nil),
+		Token: func(context.Context) (string, error) { return tokens.At(u.Host) },
+	}, nil
 }
 
 // ErrNone says that no replica was found.
@@ -100,6 +115,9 @@ func Find(ctx context.Context, o Options) ([]*Replica, error) {
 	announced, err := api.announced(ctx, o.Namespace, o.Now())
 	if err != nil {
 		return nil, err
+	}
+	if o.Tokens.Pod == nil {
+		o.Tokens.Pod = sync.OnceValues(func() (string, error) { return mintToken(ctx, o.Access, o.Namespace) })
 	}
 	var found []*candidate
 	for i := range announced {
@@ -147,6 +165,7 @@ type candidate struct {
 type way struct {
 	via, url string
 	client   *http.Client
+	token    func(context.Context) (string, error)
 }
 
 func (o *Options) announced(a *Announcement) *candidate {
@@ -155,7 +174,10 @@ func (o *Options) announced(a *Announcement) *candidate {
 		c.ways = append(c.ways, o.forward(pod{namespace: namespace, name: name, port: a.port()}))
 	}
 	for _, address := range a.Addresses {
-		c.ways = append(c.ways, way{via: address, url: "http://" + address, client: dial.HTTPClient(o.Timeout, nil)})
+		c.ways = append(c.ways, way{
+			via: address, url: "http://" + address, client: dial.HTTPClient(o.Timeout, nil),
+			token: func(context.Context) (string, error) { return o.Tokens.At(address) },
+		})
 	}
 	return c
 }
@@ -167,6 +189,7 @@ func (o *Options) forward(p pod) way {
 		// The host is for the status page, which answers callers on loopback.
 		url:    fmt.Sprintf("http://localhost:%d", p.port),
 		client: dial.HTTPClientVia(o.Timeout, (&forwarder{access: o.Access, pod: p}).dial),
+		token:  func(context.Context) (string, error) { return o.Tokens.Pod() },
 	}
 }
 
@@ -175,7 +198,7 @@ func (c *candidate) reach(ctx context.Context) *Replica {
 	r := &Replica{Name: c.name, Announced: c.announced}
 	var errs []error
 	for _, w := range c.ways {
-		r.Via, r.URL, r.Client = w.via, w.url, w.client
+		r.Via, r.URL, r.Client, r.Token = w.via, w.url, w.client, w.token
 		err := c.identify(ctx, r)
 		if err == nil {
 			return r
@@ -222,6 +245,13 @@ func (r *Replica) Get(ctx context.Context, path string, query url.Values, v any)
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, http.NoBody)
 	if err != nil {
 		return err
+	}
+	token, err := r.Token(ctx)
+	if err != nil {
+		return err
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
 	}
 	resp, err := r.Client.Do(req)
 	if err != nil {

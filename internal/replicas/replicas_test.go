@@ -38,6 +38,13 @@ func statusPages(t *testing.T, name string) (address string, asked *atomic.Int64
 			http.Error(w, "host "+r.Host, http.StatusForbidden)
 			return
 		}
+		// Addresses are asked with the token that was given for them, pods with
+		// one that the API server made.
+		token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+		if token != "for-"+r.Host && (!strings.HasPrefix(r.Host, "localhost:") || strings.Count(token, ".") != 2) {
+			http.Error(w, "token "+token, http.StatusUnauthorized)
+			return
+		}
 		_ = json.NewEncoder(w).Encode(Identity{Replica: name, Cluster: "east"})
 	})
 	mux.HandleFunc("GET /debug/thing", func(w http.ResponseWriter, _ *http.Request) {
@@ -101,7 +108,10 @@ func waitFor(t *testing.T, check func() error) {
 
 func find(t *testing.T, c *kube.Cluster, namespace string) ([]*Replica, error) {
 	t.Helper()
-	found, err := Find(t.Context(), Options{Access: c.Config(), Namespace: namespace, Timeout: time.Minute, Now: time.Now})
+	found, err := Find(t.Context(), Options{
+		Access: c.Config(), Namespace: namespace, Timeout: time.Minute, Now: time.Now,
+		Tokens: Tokens{At: func(address string) (string, error) { return "for-" + address, nil }},
+	})
 	t.Cleanup(func() {
 		for _, r := range found {
 			r.Close()

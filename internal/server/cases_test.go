@@ -31,6 +31,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/localtoken"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
@@ -318,8 +319,25 @@ func clustersOf(r *discoveryv3.DeltaDiscoveryResponse) int {
 // get reads a page of a server.
 func get(t *testing.T, s *Server, path string) (code int, body string) {
 	t.Helper()
+	token, err := localtoken.Read(s.cfg.TokenDirs, s.http.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return getAs(t, s, path, token)
+}
+
+// getAs asks for a page with a token, or without when it is empty.
+func getAs(t *testing.T, s *Server, path, token string) (code int, body string) {
+	t.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
-	resp, err := client.Get("http://" + s.http.Addr().String() + path)
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.http.Addr().String()+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	resp, err := client.Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -130,6 +130,16 @@ type Config struct {
 	HTTPAddr       string // readiness, version, status
 	MonitoringAddr string // metrics
 
+	// DebugNetwork shows status pages to callers of other machines, too.
+	DebugNetwork bool
+	// DebugNamespaces are those whose identities may see all status pages,
+	// besides the system namespace.
+	DebugNamespaces []string
+	// TokenDirs are where the token for commands of this machine may be kept.
+	TokenDirs []string
+	// Name is what this control plane calls itself; default meshctl.
+	Name string
+
 	// Limits bound what proxies may use.
 	Limits xds.Limits
 	// ShutdownTimeout bounds how long calls may take to end when the server
@@ -207,6 +217,11 @@ func (c *Config) Validate() error {
 	}
 	if c.GRPCAddr == "" && c.SecureGRPCAddr == "" {
 		errs = append(errs, errors.New("neither --grpc-addr nor --secure-grpc-addr is given: no proxy could connect"))
+	}
+	for _, ns := range c.DebugNamespaces {
+		if !mesh.IsDNSLabel(ns) {
+			errs = append(errs, fmt.Errorf("--debug-namespace %q is not a DNS label", ns))
+		}
 	}
 	if c.Network != "" && !mesh.ClusterID(c.Network).Valid() {
 		errs = append(errs, fmt.Errorf("network %q: want letters, digits, '.', '-' and '_', at most 63", c.Network))

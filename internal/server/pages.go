@@ -3,47 +3,51 @@ package server
 import (
 	"context"
 	"fmt"
-	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/meshctl/meshctl/internal/replicas"
-	"github.com/meshctl/meshctl/internal/server/admin"
 	"github.com/meshctl/meshctl/internal/server/ca"
+	"github.com/meshctl/meshctl/internal/server/debug"
 	"github.com/meshctl/meshctl/internal/server/xds"
 )
 
-// pages are the status pages for callers on loopback.
-func (s *Server) pages() map[string]admin.Page {
+// pages are the status pages of meshctl's own.
+func (s *Server) pages() map[string]debug.Page {
 	flight := s.hub.Flight()
-	return map[string]admin.Page{
-		"/debug/certs":    func(context.Context, url.Values) (any, error) { return s.caPage(), nil },
-		"/debug/bundles":  func(context.Context, url.Values) (any, error) { return s.bundles.Status(), nil },
-		"/debug/clusters": func(context.Context, url.Values) (any, error) { return s.clustersPage(), nil },
-		"/debug/clusterz": func(context.Context, url.Values) (any, error) { return s.clusterz(), nil },
-		"/debug/oidc":     func(context.Context, url.Values) (any, error) { return s.oidcPage(), nil },
-		"/debug/tokens":   func(context.Context, url.Values) (any, error) { return s.apis.reviewers.Status(), nil },
-		"/debug/writers":  func(context.Context, url.Values) (any, error) { return s.writersPage(), nil },
-		replicas.IdentityPath: func(context.Context, url.Values) (any, error) {
-			return replicas.Identity{Replica: s.cfg.Replica, Cluster: s.cfg.ClusterID}, nil
-		},
-		"/debug/proxies": func(context.Context, url.Values) (any, error) { return s.hub.Proxies(), nil },
-		// One proxy's history, or without a name who there is.
-		"/debug/xds/history": func(_ context.Context, query url.Values) (any, error) {
-			name := query.Get("proxy")
+	show := func(help string, what func() any) debug.Page {
+		return debug.Page{Help: help, Make: func(context.Context, debug.Query) (any, error) { return what(), nil }}
+	}
+	return map[string]debug.Page{
+		"bundles":  show("the bundles of other trust domains", func() any { return s.bundles.Status() }),
+		"certs":    show("the signing CA on disk, loaded and given out", func() any { return s.caPage() }),
+		"clusters": show("the clusters that are read, and how each of them lives", func() any { return s.clustersPage() }),
+		"clusterz": show("the clusters that are read", func() any { return s.clusterz() }),
+		"oidc":     show("the issuers of OIDC tokens", func() any { return s.oidcPage() }),
+		"tokens":   show("whose tokens count", func() any { return s.apis.reviewers.Status() }),
+		"writers":  show("what is written to Kubernetes", func() any { return s.writersPage() }),
+		"proxies":  show("the connected proxies", func() any { return s.hub.Proxies() }),
+		strings.TrimPrefix(replicas.IdentityPath, "/debug/"): show("which replica this is", func() any {
+			return replicas.Identity{Replica: s.cfg.Replica, Cluster: s.cfg.ClusterID}
+		}),
+		"xds/history": {Help: "the last responses of ?proxy=, or who there is", Make: func(_ context.Context, q debug.Query) (any, error) {
+			name := q.Get("proxy")
 			if name == "" {
 				return flight.Streams(), nil
 			}
 			history := flight.History(name)
 			if len(history) == 0 {
-				return nil, fmt.Errorf("proxy %q: %w", name, admin.ErrNotFound)
+				return nil, debug.NotFound("proxy %q: not found", name)
 			}
 			return history, nil
-		},
-		"/debug/xds/proxies":  func(context.Context, url.Values) (any, error) { return s.proxiesPage(), nil },
-		"/debug/xds/timeline": func(context.Context, url.Values) (any, error) { return flight.Timeline(), nil },
-		"/debug/xds/nacks":    func(context.Context, url.Values) (any, error) { return s.hub.NACKs(), nil },
-		"/debug/xds/views":    func(ctx context.Context, _ url.Values) (any, error) { return s.hub.Views(ctx) },
+		}},
+		"xds/proxies":  show("how far each proxy is with each type", func() any { return s.proxiesPage() }),
+		"xds/timeline": show("the last changes and how they reached the proxies", func() any { return flight.Timeline() }),
+		"xds/nacks":    show("what proxies refused", func() any { return s.hub.NACKs() }),
+		"xds/views": {Help: "lists of resources in use", Make: func(ctx context.Context, _ debug.Query) (any, error) {
+			return s.hub.Views(ctx)
+		}},
 	}
 }
 

@@ -227,27 +227,28 @@ func TestSecretsOfFiles(t *testing.T) {
 func keysAreNowhere(t *testing.T, s *Server, logs string, keys ...string) {
 	t.Helper()
 	shown := logs
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
-	pages := []string{"/ready?verbose", "/debug/xds/history?proxy=web.apps"}
+	pages := []string{"/ready?verbose", "/debug/xds/history?proxy=web.apps", "/debug/syncz?pretty"}
 	for page := range s.pages() {
-		pages = append(pages, page)
+		pages = append(pages, "/debug/"+page)
 	}
-	urls := []string{"http://" + s.monitoring.Addr().String() + "/metrics"}
 	for _, page := range pages {
-		urls = append(urls, "http://"+s.http.Addr().String()+page)
-	}
-	for _, url := range urls {
-		resp, err := client.Get(url)
-		if err != nil {
-			t.Fatal(err)
+		code, body := get(t, s, page)
+		if code != http.StatusOK {
+			t.Errorf("%s: %d, %s", page, code, body)
 		}
-		body, err := io.ReadAll(resp.Body)
-		_ = resp.Body.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
-		shown += string(body)
+		shown += body
 	}
+	resp, err := http.Get("http://" + s.monitoring.Addr().String() + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(resp.Body)
+	_ = resp.Body.Close()
+	http.DefaultClient.CloseIdleConnections()
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown += string(body)
 	shown += fmt.Sprintf("%+v %#v", s.registry.Current(), s.registry.Current())
 	for _, key := range keys {
 		lines := strings.Split(key, "\n")

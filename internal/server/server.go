@@ -19,12 +19,14 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/meshctl/meshctl/internal/kube"
+	"github.com/meshctl/meshctl/internal/localtoken"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/admin"
 	"github.com/meshctl/meshctl/internal/server/authn"
 	"github.com/meshctl/meshctl/internal/server/ca"
 	"github.com/meshctl/meshctl/internal/server/clusters"
 	"github.com/meshctl/meshctl/internal/server/credentials"
+	"github.com/meshctl/meshctl/internal/server/debug"
 	"github.com/meshctl/meshctl/internal/server/federation"
 	"github.com/meshctl/meshctl/internal/server/issuer"
 	"github.com/meshctl/meshctl/internal/server/registry"
@@ -55,8 +57,12 @@ type Server struct {
 	keyReviews *credentials.Reviews
 	apis       atAPIs
 	metrics    *prometheus.Registry
-	ready      atomic.Bool
-	draining   atomic.Bool
+	debug      *debug.Pages
+	// operator is the token for commands of this machine, until forgetToken.
+	operator    localtoken.Token
+	forgetToken func()
+	ready       atomic.Bool
+	draining    atomic.Bool
 
 	http, monitoring, plain, secure, bundle net.Listener
 
@@ -111,9 +117,11 @@ func New(cfg Config) (_ *Server, err error) {
 		Publish: s.publish, Log: cfg.log(logRegistry), Now: cfg.Now,
 	})
 	s.sources = s.newClusters()
+	s.debug = s.newDebug()
 	if err := s.listen(); err != nil {
 		return nil, err
 	}
+	s.keepToken()
 	if a, ok := addrOrNil(s.plain).(*net.TCPAddr); ok && !a.IP.IsLoopback() {
 		cfg.Log.Warn("plaintext xDS is open to the network: whoever reaches it reads the whole configuration",
 			"addr", a.String(), "fix", "--grpc-addr 127.0.0.1:15010, or empty")
@@ -269,8 +277,9 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error { return s.hub.Run(hubCtx) })
 	// HTTP outlives gRPC: /ready says that the server is stopping.
 	httpCtx, stopHTTP := context.WithCancel(context.WithoutCancel(ctx))
+	defer s.forgetToken()
 	s.serveHTTP(httpCtx, g, s.http, admin.Handler(admin.Config{
-		Ready: s.notReady, Version: s.cfg.Version, Pages: s.pages(), Notes: s.notes, Log: s.cfg.log(logHTTP),
+		Ready: s.notReady, Version: s.cfg.Version, Debug: s.debugHandler(), Notes: s.notes, Log: s.cfg.log(logHTTP),
 	}))
 	s.serveHTTP(httpCtx, g, s.monitoring, admin.Metrics(s.metrics))
 	s.serveHTTP(httpCtx, g, s.bundle, http.HandlerFunc(s.serveBundle))

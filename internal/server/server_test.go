@@ -51,8 +51,8 @@ func launch(t *testing.T, change func(*Config)) (s *Server, stop func(), done <-
 		ClusterID: "cluster1", ConfigDir: t.TempDir(), StateDir: filepath.Join(t.TempDir(), "state"),
 		TokenAudiences: []string{"istio-ca"},
 		GRPCAddr:       "127.0.0.1:0", SecureGRPCAddr: "127.0.0.1:0", HTTPAddr: "127.0.0.1:0", MonitoringAddr: "127.0.0.1:0",
-		Version: map[string]string{"version": "test"},
-		Log:     slog.New(slog.NewTextHandler(t.Output(), nil)), Now: time.Now, Rand: rand.Reader,
+		Version: map[string]string{"version": "test"}, TokenDirs: []string{t.TempDir()},
+		Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Now: time.Now, Rand: rand.Reader,
 	}
 	if change != nil {
 		change(&cfg)

@@ -50,7 +50,7 @@ func TestByHand(t *testing.T) {
 	var stdout, stderr strings.Builder
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err = cmd.Run()
-	for _, want := range []string{"\n200\n", "127.0.0.1:" + port + "     HEALTHY", "ROOTCA", `"ID": "client.sample-1"`} {
+	for _, want := range []string{"\n200\n", "127.0.0.1:" + port + "     HEALTHY", "ROOTCA", `"connection": "client.sample-1"`} {
 		if !strings.Contains(stdout.String(), want) {
 			t.Errorf("the commands do not print %q", want)
 		}

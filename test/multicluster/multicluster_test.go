@@ -19,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/meshctl/meshctl/internal/dial"
+	"github.com/meshctl/meshctl/internal/localtoken"
 	"github.com/meshctl/meshctl/test/kube"
 )
 
@@ -82,6 +83,7 @@ type plane struct {
 	*kube.Cluster
 	ip         string // that it listens on
 	kubeconfig string
+	home       string
 }
 
 func (p *plane) plain() string  { return net.JoinHostPort(p.ip, "15010") }
@@ -102,7 +104,7 @@ func newMesh(t *testing.T, net string) *mesh {
 	m.run(t, "certs", "root-ca", "--out", filepath.Join(m.dir, "root"))
 	m.run(t, "certs", "intermediate-ca", "--root", filepath.Join(m.dir, "root"), "--out", filepath.Join(m.dir, "ca"), "east", "west")
 	for i, c := range kube.StartAll(t, "east", "west") {
-		p := &plane{Cluster: c, ip: fmt.Sprintf("%s.%d", net, i+1), kubeconfig: c.KubeconfigFile(t)}
+		p := &plane{Cluster: c, ip: fmt.Sprintf("%s.%d", net, i+1), kubeconfig: c.KubeconfigFile(t), home: m.dir}
 		c.Apply(t, fmt.Sprintf(`
 apiVersion: v1
 kind: Namespace
@@ -158,7 +160,17 @@ func (m *mesh) serve(t *testing.T, p *plane) {
 func (p *plane) get(port, path string) ([]byte, error) {
 	client := dial.HTTPClient(10*time.Second, nil)
 	defer client.CloseIdleConnections()
-	resp, err := client.Get("http://" + net.JoinHostPort(p.ip, port) + path)
+	req, err := http.NewRequest(http.MethodGet, "http://"+net.JoinHostPort(p.ip, port)+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	dirs := localtoken.Directories(func(name string) (string, bool) { return map[string]string{"HOME": p.home}[name], name == "HOME" })
+	token, err := localtoken.Read(dirs, req.Host)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Authorization", "Bearer "+token)
+	resp, err := client.Do(req)
 	if err != nil {
 		return nil, err
 	}

@@ -3,18 +3,16 @@
 package admin
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/netip"
-	"net/url"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/meshctl/meshctl/internal/localtoken"
 )
 
 // Config says what the pages show. All functions are called for each request
@@ -28,20 +26,12 @@ type Config struct {
 	Notes func() []string
 	// Version is shown as JSON.
 	Version any
-	// Pages are shown as JSON to loopback callers, by path.
-	Pages map[string]Page
+	// Debug serves /debug and all below; it decides itself who may read there.
+	Debug http.Handler
 	Log   *slog.Logger
 }
 
-// Page makes what a status page shows for a request's query. An error that
-// is ErrNotFound answers 404, any other 503.
-type Page func(ctx context.Context, query url.Values) (any, error)
-
-// ErrNotFound says that there is nothing of the name that was asked for.
-var ErrNotFound = errors.New("not found")
-
-// Handler serves /ready and /version to everyone, and the pages to callers on
-// the loopback interface.
+// Handler serves /ready and /version to everyone.
 func Handler(cfg Config) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, r *http.Request) {
@@ -58,18 +48,9 @@ func Handler(cfg Config) http.Handler {
 		}
 	})
 	mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) { cfg.json(w, cfg.Version) })
-	for path, page := range cfg.Pages {
-		mux.Handle("GET "+path, loopbackOnly(func(w http.ResponseWriter, r *http.Request) {
-			v, err := page(r.Context(), r.URL.Query())
-			switch {
-			case errors.Is(err, ErrNotFound):
-				http.Error(w, err.Error(), http.StatusNotFound)
-			case err != nil:
-				http.Error(w, err.Error(), http.StatusServiceUnavailable)
-			default:
-				cfg.json(w, v)
-			}
-		}))
+	if cfg.Debug != nil {
+		mux.Handle("/debug", cfg.Debug)
+		mux.Handle("/debug/", cfg.Debug)
 	}
 	return mux
 }
@@ -103,31 +84,9 @@ func (cfg *Config) json(w http.ResponseWriter, v any) {
 	}
 }
 
-// loopbackOnly refuses callers from the network, and those on loopback who
-// name another host: a web page that was rebound to 127.0.0.1.
-func loopbackOnly(next http.HandlerFunc) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !fromLoopback(r) {
-			http.Error(w, "only callers on the loopback interface may read this page", http.StatusForbidden)
-			return
-		}
-		next(w, r)
-	})
-}
-
+// fromLoopback is false for callers from the network, and for those on loopback
+// who name another host: a web page that was rebound to 127.0.0.1.
 func fromLoopback(r *http.Request) bool {
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
-	return err == nil && peer.Addr().Unmap().IsLoopback() && isLoopbackHost(r.Host)
-}
-
-func isLoopbackHost(hostport string) bool {
-	host, _, err := net.SplitHostPort(hostport)
-	if err != nil {
-		host = hostport
-	}
-	if host == "localhost" {
-		return true
-	}
-	ip, err := netip.ParseAddr(host)
-	return err == nil && ip.IsLoopback()
+	return err == nil && peer.Addr().Unmap().IsLoopback() && localtoken.IsLocal(r.Host)
 }

@@ -275,6 +275,7 @@ type subscriber struct {
 	id        string
 	node      xdsgen.Node
 	caller    mesh.Caller
+	address   string // of the peer
 	variant   xdswire.Variant
 	connected time.Time
 	session   *session

@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 	"weak"
 
 	"github.com/meshctl/meshctl/internal/xdswire"
@@ -279,21 +278,6 @@ func (h *Hub) overlay(s *viewState, replaced map[string]goodVersion) *viewState 
 	}
 	s.overlays[key.String()] = weak.Make(made)
 	return made
-}
-
-// Refused is a resource that a proxy refused and is left without: it keeps
-// what it had.
-type Refused struct {
-	Type     string `json:"type"`
-	Resource string `json:"resource"`
-	Version  string `json:"version"` // of the resource
-	// Found says how it was found: by the error text, or alone in a response,
-	// perhaps after halving.
-	Found string    `json:"found"`
-	Since time.Time `json:"since"` // the first proxy's
-	Error string    `json:"error"` // the first proxy's
-	// Streams are those that refused it, sorted.
-	Streams []string `json:"streams"`
 }
 
 // publishRefused shows on status pages what is certain.

@@ -102,7 +102,7 @@ func serve[R request](s *service, stream grpc.ServerStream, v xdswire.Variant, r
 	if err != nil || !first.ok {
 		return err
 	}
-	sub, err := s.admit(caller, first.request.GetNode(), v)
+	sub, err := s.admit(ctx, caller, first.request.GetNode(), v)
 	if err != nil {
 		h.cfg.Metrics.rejected.Inc()
 		return err
@@ -282,7 +282,7 @@ func peerError(err error) error {
 }
 
 // admit checks the node and makes the subscriber.
-func (s *service) admit(caller mesh.Caller, n *corev3.Node, v xdswire.Variant) (*subscriber, error) {
+func (s *service) admit(ctx context.Context, caller mesh.Caller, n *corev3.Node, v xdswire.Variant) (*subscriber, error) {
 	h := s.hub
 	if n.GetId() == "" {
 		return nil, status.Error(codes.InvalidArgument, "missing node information")
@@ -301,7 +301,7 @@ func (s *service) admit(caller mesh.Caller, n *corev3.Node, v xdswire.Variant) (
 	id := fmt.Sprintf("%s-%d", node.ID.ProxyID(), h.streams)
 	h.mu.Unlock()
 	return &subscriber{
-		id: id, node: node, caller: caller, variant: v,
+		id: id, node: node, caller: caller, address: peerAddr(ctx), variant: v,
 		connected: h.cfg.Now(),
 	}, nil
 }

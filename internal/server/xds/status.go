@@ -8,46 +8,19 @@ import (
 	"slices"
 	"time"
 
-	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/xds/connected"
 	"github.com/meshctl/meshctl/internal/server/xds/flight"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// Proxy is one connected stream, as status pages show it.
-type Proxy struct {
-	ID        string // <name>.<namespace>-<number of the stream>
-	Node      xdsgen.Node
-	Caller    mesh.Caller // zero on a server without authentication
-	Variant   xdswire.Variant
-	Connected time.Time
-	// Types holds the types that the proxy asked for, by short name (CDS …).
-	Types map[string]TypeStatus
-}
-
-// TypeStatus is how far a proxy is with one type.
-type TypeStatus struct {
-	Sent  string // version of the last response; empty when there was none
-	Acked string // version that the proxy accepted last
-	NACK  *NACK  // what it refused since; nil when its last answer was an ACK
-	// SentAt is when the last response was sent, AnsweredAt when the proxy
-	// accepted or refused one last. Awaited says that the last response has no
-	// answer yet.
-	SentAt, AnsweredAt time.Time
-	Awaited            bool
-	// Refused are the resources that the proxy is left without because it
-	// refused them, without Streams; HeldBack is of how many it is given an
-	// older version because others refused the newest.
-	Refused  []Refused
-	HeldBack int
-}
-
-// NACK is a response that a proxy refused.
-type NACK struct {
-	Version string
-	Message string
-	At      time.Time
-}
+// What the hub tells of connected proxies.
+type (
+	Proxy      = connected.Proxy
+	TypeStatus = connected.Type
+	NACK       = connected.NACK
+	Refused    = connected.Refused
+)
 
 // typeStatus is the part of a stream's state that others may read, under the
 // subscriber's lock.
@@ -189,7 +162,7 @@ func (h *Hub) subscribers() []*subscriber {
 
 func (s *subscriber) proxy() Proxy {
 	p := Proxy{
-		ID: s.id, Node: s.node, Caller: s.caller, Variant: s.variant, Connected: s.connected,
+		ID: s.id, Node: s.node, Caller: s.caller, Address: s.address, Variant: s.variant, Connected: s.connected,
 		Types: make(map[string]TypeStatus),
 	}
 	s.mu.Lock()
@@ -211,4 +184,51 @@ func (s *subscriber) proxy() Proxy {
 		p.Types[xdswire.ShortType(xdswire.PushOrder[i])] = t
 	}
 	return p
+}
+
+// Sent is what a stream was sent last, by type URL, for the types that it
+// watches. It is nil when there is no stream of that id.
+func (h *Hub) Sent(id string) map[string]connected.Sent {
+	subs := h.subscribers()
+	i := slices.IndexFunc(subs, func(s *subscriber) bool { return s.id == id })
+	if i < 0 {
+		return nil
+	}
+	wants, pairs := subs[i].session.sentNow()
+	out := make(map[string]connected.Sent)
+	for i, want := range wants {
+		if want == nil {
+			continue
+		}
+		sent := connected.Sent{Wildcard: want.Wildcard, Names: want.Names.Names()}
+		if pairs[i] != (pair{}) {
+			sent.Version = versionInfo(pairs[i].version())
+		}
+		for _, r := range slices.Concat(pairs[i].shared.list(), pairs[i].own.list()) {
+			if want.Has(r.Name) {
+				sent.Resources = append(sent.Resources, r)
+			}
+		}
+		slices.SortFunc(sent.Resources, func(a, b *xdswire.Resource) int { return cmp.Compare(a.Name, b.Name) })
+		out[xdswire.PushOrder[i]] = sent
+	}
+	return out
+}
+
+// sentNow is what the stream subscribed to, nil for types that it does not
+// watch, and what it was sent last.
+func (s *session) sentNow() (wants [numTypes]*xdswire.Subscription, pairs [numTypes]pair) {
+	s.mu.Lock()
+	for i := range s.types {
+		if t := &s.types[i]; t.watched {
+			want := t.want
+			wants[i], pairs[i] = &want, t.sent
+		}
+	}
+	s.mu.Unlock()
+	// Who came meanwhile to send something has left that to the lock's holder.
+	if s.news.Load() {
+		s.hub.queue.add(s)
+	}
+	return wants, pairs
 }

@@ -1,0 +1,164 @@
+// Package localtoken is how commands prove to a control plane on the same
+// machine that they are run by the same user: the control plane keeps a random
+// token in a file that only its user can read, named by the address of its
+// status pages.
+package localtoken
+
+import (
+	"crypto/subtle"
+	"encoding/base32"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/meshctl/meshctl/internal/files"
+)
+
+// Token shows itself nowhere but in its file. The zero Token is none.
+type Token struct{ text func() string }
+
+// Is reports whether the text is that of the token.
+func (t Token) Is(text string) bool {
+	return t.text != nil && subtle.ConstantTimeCompare([]byte(t.text()), []byte(text)) == 1
+}
+
+// String implements fmt.Stringer.
+func (t Token) String() string { return "[token]" }
+
+// LogValue implements slog.LogValuer.
+func (t Token) LogValue() slog.Value { return slog.StringValue("[token]") }
+
+// Directories are where tokens may be, the first being where they are kept:
+// that of the user's session, and that of what programs keep. There are none
+// when the environment names none.
+func Directories(lookup func(string) (string, bool)) []string {
+	var out []string
+	for _, in := range []struct {
+		variable string
+		below    []string
+	}{
+		{"XDG_RUNTIME_DIR", []string{"meshctl"}},
+		{"XDG_STATE_HOME", []string{"meshctl", "run"}},
+		{"HOME", []string{".local", "state", "meshctl", "run"}},
+	} {
+		if dir, _ := lookup(in.variable); filepath.IsAbs(dir) {
+			out = append(out, filepath.Join(append([]string{dir}, in.below...)...))
+		}
+	}
+	return out
+}
+
+const suffix = ".token"
+
+// nameOf is the name of the file for a listener's address. Those of all
+// interfaces share one.
+func nameOf(ip netip.Addr, port uint16) string {
+	if ip = ip.Unmap(); ip.IsUnspecified() || !ip.IsValid() {
+		return fmt.Sprintf("debug-%d%s", port, suffix)
+	}
+	return fmt.Sprintf("debug-%s-%d%s", strings.ReplaceAll(ip.WithZone("").String(), ":", "_"), port, suffix)
+}
+
+// size of a token, in bytes before it is written as text.
+const size = 20
+
+// Keep makes a token and keeps it in the first of the directories that can be
+// written to, for who listens at the address. The file is gone after remove. The error
+// says why it is in none of them.
+func Keep(dirs []string, listener net.Addr, random io.Reader) (token Token, path string, remove func(), err error) {
+	at, err := netip.ParseAddrPort(listener.String())
+	if err != nil {
+		return Token{}, "", nil, fmt.Errorf("local token: %w", err)
+	}
+	b := make([]byte, size)
+	if _, err := io.ReadFull(random, b); err != nil {
+		return Token{}, "", nil, fmt.Errorf("local token: %w", err)
+	}
+	text := base32.StdEncoding.EncodeToString(b)
+	errs := []error{errors.New("none of XDG_RUNTIME_DIR, XDG_STATE_HOME and HOME is set")}
+	for i, dir := range dirs {
+		if i == 0 {
+			errs = nil
+		}
+		path := filepath.Join(dir, nameOf(at.Addr(), at.Port()))
+		if err := write(dir, path, text); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		return Token{func() string { return text }}, path, func() { drop(path, text) }, nil
+	}
+	return Token{}, "", nil, fmt.Errorf("local token: %w", errors.Join(errs...))
+}
+
+func write(dir, path, text string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	return files.Write(path, []byte(text+"\n"), files.Secret)
+}
+
+// drop removes the file unless another control plane has taken it over.
+func drop(path, text string) {
+	if now, err := files.ReadSecret(path, limit); err == nil && strings.TrimSpace(string(now)) == text {
+		_ = os.Remove(path)
+	}
+}
+
+// limit bounds a file, in bytes.
+const limit = 1 << 10
+
+// Read returns the token of the control plane at the address, a loopback address
+// or localhost with a port; empty when there is none. Of several the newest
+// counts.
+func Read(dirs []string, address string) (string, error) {
+	host, number, err := net.SplitHostPort(address)
+	if err != nil {
+		return "", err
+	}
+	port, err := net.LookupPort("tcp", number)
+	if err != nil {
+		return "", err
+	}
+	ips := []netip.Addr{{}} // all interfaces
+	if host == "localhost" {
+		ips = append(ips, netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback())
+	} else if ip, err := netip.ParseAddr(host); err == nil {
+		ips = append(ips, ip)
+	}
+	var newest fs.FileInfo
+	var path string
+	for _, dir := range dirs {
+		for _, ip := range ips {
+			at := filepath.Join(dir, nameOf(ip, uint16(port)))
+			if info, err := os.Lstat(at); err == nil && (newest == nil || info.ModTime().After(newest.ModTime())) {
+				newest, path = info, at
+			}
+		}
+	}
+	if newest == nil {
+		return "", nil
+	}
+	text, err := files.ReadSecret(path, limit)
+	return strings.TrimSpace(string(text)), err
+}
+
+// IsLocal reports whether a host, perhaps with a port, is this machine by its
+// name alone.
+func IsLocal(hostport string) bool {
+	host, _, err := net.SplitHostPort(hostport)
+	if err != nil {
+		host = strings.Trim(hostport, "[]")
+	}
+	if host == "localhost" {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.Unmap().IsLoopback()
+}

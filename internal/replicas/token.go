@@ -1,0 +1,37 @@
+package replicas
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	"k8s.io/client-go/rest"
+)
+
+const (
+	// tokenAccount is whose token is made, tokenAudience whom it is for.
+	tokenAccount  = "default"
+	tokenAudience = "istio-ca"
+	// tokenSeconds is how long it counts.
+	tokenSeconds = int64(3600)
+)
+
+// mintToken makes a token with which the control planes of the namespace let
+// status pages be read.
+func mintToken(ctx context.Context, access *rest.Config, namespace string) (string, error) {
+	api, err := newAPI(access)
+	if err != nil {
+		return "", err
+	}
+	defer api.close()
+	seconds := tokenSeconds
+	request := authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+		Audiences: []string{tokenAudience}, ExpirationSeconds: &seconds,
+	}}
+	path := []string{"api", "v1", "namespaces", namespace, "serviceaccounts", tokenAccount, "token"}
+	if err := api.do(ctx, http.MethodPost, path, nil, &request, &request); err != nil {
+		return "", fmt.Errorf("make a token of service account %s/%s (or give one with --token-file): %w", namespace, tokenAccount, err)
+	}
+	return request.Status.Token, nil
+}

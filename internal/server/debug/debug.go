@@ -1,0 +1,210 @@
+// Package debug makes the status pages of the control plane: Istio's names and
+// shapes where the meaning is the same, and meshctl's own. The same pages are
+// served over HTTP, by Handler, and over xDS, by Stream.
+package debug
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/output"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/xds/connected"
+)
+
+// Config says what the pages are made of. All functions are called for each
+// request and must be safe from any goroutine.
+type Config struct {
+	// Proxies are the connected ones; Sent is what one of them, by its id, was
+	// sent last, by type URL.
+	Proxies func() []connected.Proxy
+	Sent    func(id string) map[string]connected.Sent
+	// Snapshot is the newest one, nil before the first.
+	Snapshot func() *snapshot.Snapshot
+	// Pages are further pages, by name.
+	Pages map[string]Page
+	// SystemNamespace is that of the control plane. Its identities may see
+	// everything, as may those of Namespaces.
+	SystemNamespace string
+	Namespaces      []string
+	// ID and Version say over xDS who answers.
+	ID      string
+	Version any
+}
+
+// Page is one status page.
+type Page struct {
+	Help string
+	// Open pages are shown to every identity, with what is of its namespace.
+	Open bool
+	// Make makes what the page shows: what encodes as JSON, or a string that is
+	// shown as it is. Its error is a *Error, or counts as a passing failure.
+	Make func(ctx context.Context, q Query) (any, error)
+}
+
+// Query is what is asked of a page, and by whom.
+type Query struct {
+	url.Values
+	Caller Caller
+}
+
+// Caller is what somebody may see: all, or what is of one namespace. The zero
+// Caller may see nothing.
+type Caller struct {
+	All       bool
+	Namespace string
+}
+
+func (c Caller) sees(p *connected.Proxy) bool {
+	return c.All || c.Namespace != "" && c.Namespace == p.Node.Namespace
+}
+
+// Error is an answer other than a page. The text is for the caller.
+type Error struct {
+	Status int // of HTTP
+	Text   string
+}
+
+func (e *Error) Error() string { return e.Text }
+
+// NotFound is the answer to a name that nothing has.
+func NotFound(format string, args ...any) error {
+	return &Error{http.StatusNotFound, fmt.Sprintf(format, args...)}
+}
+
+// Istio's texts, which its tools look for.
+const (
+	noPage       = "404 page not found"
+	noProxyID    = "You must provide a proxyID in the query string"
+	notConnected = "Proxy not connected to this Pilot instance. It may be connected to another instance."
+)
+
+// busy bounds how many pages are made at once: some are as large as the mesh.
+const busy = 4
+
+// Pages are the status pages.
+type Pages struct {
+	cfg   Config
+	pages map[string]Page
+	turns chan struct{}
+}
+
+// New returns the pages.
+func New(cfg Config) *Pages {
+	p := &Pages{cfg: cfg, turns: make(chan struct{}, busy)}
+	p.pages = map[string]Page{
+		"list":  {Help: "names of all pages", Make: func(context.Context, Query) (any, error) { return p.Names(), nil }},
+		"syncz": {Help: "how far each proxy is with each type", Make: p.syncz},
+	}
+	maps.Copy(p.pages, cfg.Pages)
+	return p
+}
+
+// Names are those of all pages but the list of them, sorted.
+func (p *Pages) Names() []string {
+	names := slices.Sorted(maps.Keys(p.pages))
+	return slices.DeleteFunc(names, func(n string) bool { return n == "list" })
+}
+
+// Judge says what an identity may see. Those of other trust domains, which
+// have roots and namespaces of their own, may see nothing.
+func (p *Pages) Judge(id mesh.Identity) Caller {
+	s := p.cfg.Snapshot()
+	if s == nil || id.Namespace == "" || id.TrustDomain != s.Mesh.TrustDomain && !slices.Contains(s.Mesh.Aliases, id.TrustDomain) {
+		return Caller{}
+	}
+	return Caller{
+		All:       id.Namespace == p.cfg.SystemNamespace || slices.Contains(p.cfg.Namespaces, id.Namespace),
+		Namespace: id.Namespace,
+	}
+}
+
+// get makes the page of the name for a caller.
+func (p *Pages) get(ctx context.Context, caller Caller, name string, query url.Values) ([]byte, error) {
+	page, ok := p.pages[name]
+	switch {
+	case !caller.All && (caller.Namespace == "" || !page.Open): // nor do they learn which pages there are
+		return nil, &Error{http.StatusForbidden, "this page is for identities of the system namespace, and of others that --debug-namespace names"}
+	case !ok:
+		return nil, &Error{http.StatusNotFound, noPage}
+	}
+	select {
+	case p.turns <- struct{}{}:
+		defer func() { <-p.turns }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	v, err := page.Make(ctx, Query{query, caller})
+	if err != nil {
+		return nil, err
+	}
+	return encode(v, query.Has("pretty"))
+}
+
+// encode writes a page so that it is safe to look at in a terminal.
+func encode(v any, pretty bool) ([]byte, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if pretty {
+		e.SetIndent("", "  ")
+	}
+	if err := e.Encode(v); err != nil {
+		return nil, err
+	}
+	return output.EscapeJSON(b.Bytes()), nil
+}
+
+// proxy finds the proxy that the query names: by the id of its stream, by name
+// and namespace, or by a part of them.
+func (p *Pages) proxy(q Query) (*connected.Proxy, error) {
+	name := q.Get("proxyID")
+	if name == "" {
+		return nil, &Error{http.StatusBadRequest, noProxyID}
+	}
+	if found := p.find(q.Caller, name); found != nil {
+		return found, nil
+	}
+	return nil, &Error{http.StatusNotFound, notConnected}
+}
+
+// find is nil when the caller sees no such proxy. Of several streams of a proxy
+// it is the newest.
+func (p *Pages) find(c Caller, name string) *connected.Proxy {
+	all := p.visible(c)
+	slices.SortStableFunc(all, func(a, b connected.Proxy) int { return b.Connected.Compare(a.Connected) })
+	for _, is := range []func(*connected.Proxy) bool{
+		func(x *connected.Proxy) bool { return x.ID == name },
+		func(x *connected.Proxy) bool { return x.Node.ID.ProxyID() == name },
+		func(x *connected.Proxy) bool { return strings.Contains(x.ID, name) },
+	} {
+		for i := range all {
+			if is(&all[i]) {
+				return &all[i]
+			}
+		}
+	}
+	return nil
+}
+
+// visible are the proxies that the caller sees, sorted by id.
+func (p *Pages) visible(c Caller) []connected.Proxy {
+	return slices.DeleteFunc(p.cfg.Proxies(), func(x connected.Proxy) bool { return !c.sees(&x) })
+}
+
+// statusOf is the status of HTTP for an error.
+func statusOf(err error) int {
+	if e, ok := errors.AsType[*Error](err); ok {
+		return e.Status
+	}
+	return http.StatusServiceUnavailable
+}

@@ -1,0 +1,113 @@
+package debug
+
+import (
+	"cmp"
+	"context"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/xds/connected"
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+// SyncStatus is how far one proxy is, as /debug/syncz tells it: Istio's fields,
+// and in the second part ours. Sent and acked are equal when the proxy holds
+// what it was sent last.
+type SyncStatus struct {
+	ClusterID            mesh.ClusterID `json:"cluster_id,omitempty"`
+	Proxy                string         `json:"proxy,omitempty"` // <name>.<namespace>
+	ProxyType            mesh.NodeType  `json:"proxy_type,omitempty"`
+	ProxyVersion         string         `json:"proxy_version,omitempty"` // of its Envoy
+	IstioVersion         string         `json:"istio_version,omitempty"`
+	ClusterSent          string         `json:"cluster_sent,omitempty"`
+	ClusterAcked         string         `json:"cluster_acked,omitempty"`
+	ListenerSent         string         `json:"listener_sent,omitempty"`
+	ListenerAcked        string         `json:"listener_acked,omitempty"`
+	RouteSent            string         `json:"route_sent,omitempty"`
+	RouteAcked           string         `json:"route_acked,omitempty"`
+	EndpointSent         string         `json:"endpoint_sent,omitempty"`
+	EndpointAcked        string         `json:"endpoint_acked,omitempty"`
+	ExtensionConfigSent  string         `json:"extensionconfig_sent,omitempty"`
+	ExtensionConfigAcked string         `json:"extensionconfig_acked,omitempty"`
+	// Resources by type URL.
+	Resources map[string]ResourceStatus `json:"resources,omitempty"`
+
+	Connection string         `json:"connection"` // id of the stream
+	Connected  time.Time      `json:"connected"`
+	Network    mesh.NetworkID `json:"network,omitempty"`
+	Identity   string         `json:"identity,omitempty"`
+	Variant    string         `json:"variant"` // sotw or delta
+}
+
+// ResourceStatus is how far a proxy is with one type.
+type ResourceStatus struct {
+	Sent      string    `json:"sent,omitempty"`  // version
+	Acked     string    `json:"acked,omitempty"` // version
+	SentTime  time.Time `json:"sentTime,omitzero"`
+	LastError string    `json:"lastError,omitempty"` // of a NACK that was not made good
+	// Status is NOT_SENT, SYNCED, STALE (there was no answer yet) or ERROR;
+	// AnsweredTime is when the last answer came.
+	Status       string    `json:"status"`
+	AnsweredTime time.Time `json:"answeredTime,omitzero"`
+}
+
+// Names of states as in envoy.service.status.v3.ConfigStatus.
+const (
+	notSent = "NOT_SENT"
+	synced  = "SYNCED"
+	stale   = "STALE"
+	refused = "ERROR"
+)
+
+func statusName(t connected.Type) string {
+	switch {
+	case t.NACK != nil:
+		return refused
+	case t.Sent == "":
+		return notSent
+	case t.Sent == t.Acked:
+		return synced
+	}
+	return stale
+}
+
+// syncz tells of all proxies, or of those of ?namespace=.
+func (p *Pages) syncz(_ context.Context, q Query) (any, error) {
+	out := []SyncStatus{}
+	namespace := q.Get("namespace")
+	for _, x := range p.visible(q.Caller) {
+		if namespace == "" || x.Node.Namespace == namespace {
+			out = append(out, syncStatus(&x))
+		}
+	}
+	return out, nil
+}
+
+func syncStatus(x *connected.Proxy) SyncStatus {
+	s := SyncStatus{
+		ClusterID: x.Node.Cluster, Proxy: x.Node.ID.ProxyID(), ProxyType: x.Node.ID.Type,
+		ProxyVersion: x.Node.Envoy, IstioVersion: x.Node.Version,
+		ClusterSent: x.Types["CDS"].Sent, ClusterAcked: x.Types["CDS"].Acked,
+		ListenerSent: x.Types["LDS"].Sent, ListenerAcked: x.Types["LDS"].Acked,
+		RouteSent: x.Types["RDS"].Sent, RouteAcked: x.Types["RDS"].Acked,
+		EndpointSent: x.Types["EDS"].Sent, EndpointAcked: x.Types["EDS"].Acked,
+		ExtensionConfigSent: x.Types["ECDS"].Sent, ExtensionConfigAcked: x.Types["ECDS"].Acked,
+		Resources:  make(map[string]ResourceStatus, len(x.Types)),
+		Connection: x.ID, Connected: x.Connected, Network: x.Node.Network, Variant: x.Variant.String(),
+	}
+	if x.Caller != (mesh.Caller{}) {
+		s.Identity = x.Caller.Identity.String()
+	}
+	for _, url := range xdswire.PushOrder {
+		t, ok := x.Types[xdswire.ShortType(url)]
+		if !ok {
+			continue
+		}
+		r := ResourceStatus{Sent: t.Sent, Acked: t.Acked, SentTime: t.SentAt, Status: statusName(t), AnsweredTime: t.AnsweredAt}
+		if t.NACK != nil {
+			r.LastError = cmp.Or(t.NACK.Message, "refused without a reason")
+		}
+		s.Resources[url] = r
+	}
+	return s
+}
