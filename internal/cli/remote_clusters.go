@@ -81,7 +81,14 @@ func (v *replicaView) wrong() []string {
 		}
 	}
 	for _, p := range v.Problems {
-		out = append(out, strings.Replace(fmt.Sprintf("%s: %s, cluster %s: %s", v.Server, p.Origin, p.Cluster, p.Reason), ", cluster :", ":", 1))
+		at := v.Server + ": " + p.Origin
+		if p.Cluster != "" {
+			at += ", cluster " + string(p.Cluster)
+		}
+		out = append(out, at+": "+p.Reason)
+		for _, f := range p.Refused {
+			out = append(out, fmt.Sprintf("%s, field %s: fix: %s, or allow %s=%s", at, f.Field, f.Fix, p.Cluster, f.Code))
+		}
 	}
 	return out
 }
@@ -146,7 +153,7 @@ func askClusters(ctx context.Context, list []*replicas.Replica) []replicaView {
 			if err == nil {
 				return
 			}
-			views[i].Error = err.Error()
+			views[i].Error = "ask the control plane: " + err.Error()
 			if errors.Is(err, replicas.ErrNotFound) {
 				views[i].Error = "it is no control plane of meshctl"
 			}
@@ -171,7 +178,7 @@ func (o *remoteClustersOptions) show(env *Env, views []replicaView, wrong []stri
 	} else {
 		table := &output.Table{Header: []string{"NAME", "SECRET", "STATUS", "AGE", "SERVICES", "ENDPOINTS", "REPLICA"}, Gap: 5}
 		if o.format == formatWide {
-			table.Header = append(table.Header, "NETWORK", "GATEWAYS", "HEARD", "CREDENTIAL", "TOKEN LEFT", "BALANCING", "CAUSE")
+			table.Header = append(table.Header, "NETWORK", "GATEWAYS", "HEARD", "CREDENTIAL", "TOKEN LEFT", "BALANCING", "VERSION", "CAUSE")
 		}
 		for i := range views {
 			for j := range views[i].Clusters {
@@ -208,7 +215,7 @@ func (o *remoteClustersOptions) row(now time.Time, v *replicaView, c *server.Clu
 		left = formatDuration(max(c.TokenEnds.Sub(now), 0).Truncate(time.Minute))
 	}
 	return append(row, orDash(string(c.Network)), orDash(strings.Join(c.Gateways, ",")), ageOf(now, c.Heard),
-		orDash(c.Credential), left, balancing(c), orDash(c.Cause))
+		orDash(c.Credential), left, balancing(c), orDash(c.Version), orDash(c.Cause))
 }
 
 // balancing is the part that a cluster takes in load balancing.

@@ -120,19 +120,25 @@ type Finding struct {
 	Allowed bool `json:"allowed,omitzero"`
 }
 
-// Refuse returns an error that names what is refused of the findings, nil if
+// RefusedError says what a kubeconfig may not do.
+type RefusedError struct{ Findings []Finding }
+
+func (e *RefusedError) Error() string {
+	var refused []string
+	for _, f := range e.Findings {
+		refused = append(refused, fmt.Sprintf("%s (%s)", f.Reason, f.Field))
+	}
+	return "kubeconfig is not allowed: " + strings.Join(refused, "; ")
+}
+
+// Refuse returns a *RefusedError with what is refused of the findings, nil if
 // nothing is.
 func Refuse(findings []Finding) error {
-	var refused []string
-	for _, f := range findings {
-		if f.Severity == Refused {
-			refused = append(refused, fmt.Sprintf("%s (%s)", f.Reason, f.Field))
-		}
-	}
-	if refused == nil {
+	refused := slices.DeleteFunc(slices.Clone(findings), func(f Finding) bool { return f.Severity != Refused })
+	if len(refused) == 0 {
 		return nil
 	}
-	return fmt.Errorf("kubeconfig is not allowed: %s", strings.Join(refused, "; "))
+	return &RefusedError{refused}
 }
 
 // Allowable are the codes that may be allowed, in the order of help texts.

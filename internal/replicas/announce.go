@@ -4,8 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net/http"
-	"net/url"
 	"sync"
 	"time"
 
@@ -67,7 +65,7 @@ func (a *Announcer) Run(ctx context.Context) error {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbyeTimeout)
 			defer cancel()
 			// If that fails, the Lease is stale in a while.
-			_ = api.do(ctx, http.MethodDelete, leases(kept.Namespace, kept.Name), nil, nil, nil)
+			_ = api.Leases(kept.Namespace).Delete(ctx, kept.Name, metav1.DeleteOptions{})
 		}
 	}()
 	tick := time.NewTicker(a.cfg.Every)
@@ -98,35 +96,38 @@ func (a *Announcer) announce(ctx context.Context, api *api, kept *coordinationv1
 	if err != nil {
 		return kept, err
 	}
-	path := leases(a.cfg.Namespace, lease.Name)
-	for {
-		var written coordinationv1.Lease
-		if kept == nil {
-			err = api.do(ctx, http.MethodPost, leases(a.cfg.Namespace), nil, lease, &written)
-			if apierrors.IsAlreadyExists(err) {
-				if err = api.do(ctx, http.MethodGet, path, nil, nil, &written); err == nil {
-					kept = &written
-					continue // and replace it
-				}
-			}
-		} else {
-			lease.ResourceVersion = kept.ResourceVersion
-			err = api.do(ctx, http.MethodPut, path, nil, lease, &written)
-			if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-				return nil, fmt.Errorf("somebody else wrote to it: %w", err) // it is made anew the next time
-			}
+	leases := api.Leases(a.cfg.Namespace)
+	if kept == nil {
+		written, err := leases.Create(ctx, lease, metav1.CreateOptions{})
+		if !apierrors.IsAlreadyExists(err) {
+			return orNil(written, err), err
 		}
-		if err != nil {
-			return kept, err
+		if kept, err = leases.Get(ctx, lease.Name); err != nil {
+			return nil, err
 		}
-		return &written, nil
 	}
+	lease.ResourceVersion = kept.ResourceVersion
+	written, err := leases.Update(ctx, lease, metav1.UpdateOptions{})
+	switch {
+	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
+		return nil, fmt.Errorf("somebody else wrote to it: %w", err) // it is made anew the next time
+	case err != nil:
+		return kept, err
+	}
+	return written, nil
+}
+
+func orNil(l *coordinationv1.Lease, err error) *coordinationv1.Lease {
+	if err != nil {
+		return nil
+	}
+	return l
 }
 
 // sweep deletes the Leases of replicas that are long gone.
 func (a *Announcer) sweep(ctx context.Context, api *api) error {
-	var list coordinationv1.LeaseList
-	if err := api.do(ctx, http.MethodGet, leases(a.cfg.Namespace), url.Values{"labelSelector": {leaseSelector}}, nil, &list); err != nil {
+	list, err := api.Leases(a.cfg.Namespace).List(ctx, metav1.ListOptions{LabelSelector: leaseSelector})
+	if err != nil {
 		return err
 	}
 	for i := range list.Items {
@@ -134,11 +135,9 @@ func (a *Announcer) sweep(ctx context.Context, api *api) error {
 		if l.Spec.RenewTime == nil || a.cfg.Now().Sub(l.Spec.RenewTime.Time) < forgetAfter {
 			continue
 		}
-		options := metav1.DeleteOptions{
-			TypeMeta:      metav1.TypeMeta{APIVersion: "v1", Kind: "DeleteOptions"},
+		err := api.Leases(l.Namespace).Delete(ctx, l.Name, metav1.DeleteOptions{
 			Preconditions: &metav1.Preconditions{UID: &l.UID, ResourceVersion: &l.ResourceVersion},
-		}
-		err := api.do(ctx, http.MethodDelete, leases(l.Namespace, l.Name), nil, options, nil)
+		})
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			return err
 		}

@@ -1,29 +1,27 @@
 package replicas
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"slices"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/meshctl/meshctl/internal/kube"
+	"github.com/meshctl/meshctl/internal/kubeapi"
 )
 
 const (
-	// maxAnswer bounds one answer of the API server, in bytes.
-	maxAnswer = 32 << 20
+	// maxRefusal bounds what of an answer that is an error is read, in bytes.
+	maxRefusal = 64 << 10
 	// defaultPort is that of the status pages when nothing else is known.
 	defaultPort = 8080
 	// statusPort is the name of the container port with the status pages.
@@ -35,83 +33,40 @@ func podSelectors() []string { return []string{"app.kubernetes.io/name=meshctl",
 
 // api asks the API server of the control planes' cluster.
 type api struct {
-	client *http.Client
-	base   *url.URL
+	*kubeapi.Client
+	http *http.Client
 }
 
 func newAPI(access *rest.Config) (*api, error) {
+	access = rest.CopyConfig(access)
+	access.Timeout = kube.RequestTimeout
 	client, err := rest.HTTPClientFor(access)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the Kubernetes API: %w", err)
 	}
-	base, _, err := rest.DefaultServerUrlFor(access)
+	made, err := kubeapi.NewWith(access, client)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the Kubernetes API: %w", err)
 	}
-	return &api{client, base}, nil
+	return &api{made, client}, nil
 }
 
-func (a *api) close() { kube.CloseIdle(a.client.Transport) }
+func (a *api) close() { kube.CloseIdle(a.http.Transport) }
 
-// leases is the path of the Leases of a namespace, and of one with its name.
-func leases(namespace string, name ...string) []string {
-	return append([]string{"apis", "coordination.k8s.io", "v1", "namespaces", namespace, "leases"}, name...)
-}
-
-// do sends in, if any, and reads the answer into out, if any.
-func (a *api) do(ctx context.Context, method string, path []string, query url.Values, in, out any) error {
-	ctx, cancel := context.WithTimeout(ctx, kube.RequestTimeout)
-	defer cancel()
-	var body io.Reader = http.NoBody
-	if in != nil {
-		text, err := json.Marshal(in)
-		if err != nil {
-			return err
-		}
-		body = bytes.NewReader(text)
-	}
-	target := a.base.JoinPath(path...)
-	target.RawQuery = query.Encode()
-	req, err := http.NewRequestWithContext(ctx, method, target.String(), body)
-	if err != nil {
-		return err
-	}
-	req.Header.Set("Accept", "application/json")
-	req.Header.Set("Content-Type", "application/json")
-	resp, err := a.client.Do(req)
-	if err != nil {
-		return err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode >= http.StatusMultipleChoices {
-		return statusError(resp)
-	}
-	if out == nil {
-		return nil
-	}
-	if err := json.NewDecoder(io.LimitReader(resp.Body, maxAnswer)).Decode(out); err != nil {
-		return fmt.Errorf("answer of the API server: %w", err)
-	}
-	return nil
-}
-
-// statusError is what an API server says that went wrong.
-func statusError(resp *http.Response) error {
+// refusal is what an API server says instead of a port-forward.
+func refusal(resp *http.Response) error {
 	var st metav1.Status
-	text, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
-	if err := json.Unmarshal(text, &st); err != nil || st.Kind != "Status" {
-		st = metav1.Status{
-			Status: metav1.StatusFailure, Code: int32(resp.StatusCode),
-			Message: fmt.Sprintf("the API server answered %s: %.200q", resp.Status, text),
-		}
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusal))
+	if err := json.Unmarshal(text, &st); err == nil && st.Kind == "Status" && st.Message != "" {
+		return &apierrors.StatusError{ErrStatus: st}
 	}
-	return &apierrors.StatusError{ErrStatus: st}
+	return fmt.Errorf("the API server answered %s: %.200q", resp.Status, text)
 }
 
 // announced are the replicas whose Leases are not stale.
 func (a *api) announced(ctx context.Context, namespace string, now time.Time) ([]Announcement, error) {
-	var list coordinationv1.LeaseList
-	if err := a.do(ctx, http.MethodGet, leases(namespace), url.Values{"labelSelector": {leaseSelector}}, nil, &list); err != nil {
+	list, err := a.Leases(namespace).List(ctx, metav1.ListOptions{LabelSelector: leaseSelector})
+	if err != nil {
 		return nil, fmt.Errorf("list the Leases of control planes: %w", err)
 	}
 	var out []Announcement
@@ -127,9 +82,9 @@ func (a *api) announced(ctx context.Context, namespace string, now time.Time) ([
 func (a *api) pods(ctx context.Context, namespace string) ([]pod, error) {
 	var out []pod
 	for _, selector := range podSelectors() {
-		var list corev1.PodList
-		path := []string{"api", "v1", "namespaces", namespace, "pods"}
-		if err := a.do(ctx, http.MethodGet, path, url.Values{"labelSelector": {selector}}, nil, &list); err != nil {
+		pods := kubeapi.Of[corev1.Pod, corev1.PodList](a.Client, corev1.SchemeGroupVersion, "pods", namespace)
+		list, err := pods.List(ctx, metav1.ListOptions{LabelSelector: selector})
+		if err != nil {
 			return nil, fmt.Errorf("list the pods of control planes: %w", err)
 		}
 		for i := range list.Items {

@@ -92,7 +92,7 @@ func (f *forwarder) upgrade(ctx context.Context) (io.ReadWriteCloser, error) {
 	if resp.StatusCode != http.StatusSwitchingProtocols || !ok ||
 		!strings.EqualFold(resp.Header.Get(httpstream.HeaderUpgrade), spdy.HeaderSpdy31) {
 		defer resp.Body.Close()
-		return nil, statusError(resp)
+		return nil, refusal(resp)
 	}
 	return conn, nil
 }

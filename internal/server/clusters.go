@@ -23,6 +23,7 @@ func (s *Server) newClusters() *clusters.Manager {
 		Allow: s.cfg.Allow, InPod: s.cfg.InPod,
 		SystemNamespace: s.cfg.systemNamespace(), SecretNamespaces: s.cfg.SecretNamespaces, Log: s.cfg.log(logSource), Now: s.cfg.Now,
 	}
+	s.kubernetes = k
 	if s.cfg.KubeAccess != nil {
 		cfg.OwnOrigin.Name, cfg.OwnAccess = s.cfg.KubeAccess.Host, k.Own(s.cfg.ClusterID, s.cfg.KubeAccess)
 		cfg.Finders = append(cfg.Finders, &clusters.Secrets{

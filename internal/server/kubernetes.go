@@ -58,8 +58,10 @@ func (s *Server) newAtAPIs() {
 	s.metrics.MustRegister(renewals)
 	k.tokens = writers.NewTokens(writers.TokensConfig{
 		API: s.cfg.KubeAccess, Namespace: s.cfg.systemNamespace(), Written: counted(renewals),
-		Remote: remotesecret.Options{InPod: s.cfg.InPod, Allow: s.cfg.Allow},
-		Now:    s.cfg.Now, Log: s.cfg.log(logWriters),
+		Reach: func(c *remotesecret.Cluster) (*rest.Config, error) {
+			return s.kubernetes.Reach(c, s.sources.Setting(c.ID))
+		},
+		Now: s.cfg.Now, Log: s.cfg.log(logWriters),
 	})
 	k.lease = writers.NewLease(writers.LeaseConfig{
 		Access: s.cfg.KubeAccess, Namespace: s.cfg.systemNamespace(), Holder: s.replica(), Now: s.cfg.Now, Log: s.cfg.log(logWriters),

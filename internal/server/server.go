@@ -53,6 +53,8 @@ type Server struct {
 	registry *registry.Registry
 	hub      *xds.Hub
 	sources  *clusters.Manager
+	// kubernetes makes the access to clusters of remote secrets.
+	kubernetes *clusters.Kubernetes
 	// keyReviews are the rights to keys in the clusters that have an API.
 	keyReviews *credentials.Reviews
 	apis       atAPIs

@@ -341,6 +341,10 @@ func TestCase_D1_RefusedKubeconfigs(t *testing.T) {
 		if !known || !strings.Contains(p.Reason, field) || p.Origin != r.system+"/hostile" {
 			t.Errorf("%+v, want %q", p, field)
 		}
+		if text, refusal := strings.CutPrefix(p.Reason, "kubeconfig is not allowed: "); refusal != (len(p.Refused) > 0) ||
+			refusal && (p.Refused[0].Field == "" || p.Refused[0].Fix == "" || !strings.HasPrefix(text, p.Refused[0].Reason)) {
+			t.Errorf("refused are %+v, said is %q", p.Refused, p.Reason)
+		}
 	}
 	if list, _ := r.Status(); len(list) != 2 {
 		t.Errorf("clusters %+v", list)
@@ -350,6 +354,26 @@ func TestCase_D1_RefusedKubeconfigs(t *testing.T) {
 	}
 	if _, err := os.Stat(started); err == nil {
 		t.Error("the plug-in was started")
+	}
+	for _, id := range []mesh.ClusterID{"c1", "good"} {
+		r.until("the version of "+string(id), func() bool { return strings.HasPrefix(r.status(id).Version, "v1.") })
+	}
+}
+
+// TestReach: what the settings of a cluster allow holds for whoever reaches it
+// besides its reading.
+func TestReach(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewTLSServer(http.NotFoundHandler())
+	t.Cleanup(server.Close)
+	k := &Kubernetes{InPod: true, Log: slog.New(slog.DiscardHandler), Now: time.Now}
+	c := named("c2", kubeconfigOf(server))
+	if _, err := k.Reach(&c, mesh.ClusterSetting{}); err == nil || !strings.Contains(err.Error(), "not allowed") {
+		t.Errorf("loopback in a pod: %v", err)
+	}
+	access, err := k.Reach(&c, mesh.ClusterSetting{Allow: []string{string(remotesecret.Loopback)}})
+	if err != nil || access.Host != server.URL {
+		t.Errorf("allowed by a setting: %v", err)
 	}
 }
 

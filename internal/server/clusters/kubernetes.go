@@ -89,6 +89,17 @@ func (k *Kubernetes) open(c *remotesecret.Cluster, allow []string) (*Access, err
 	return a, nil
 }
 
+// Reach makes the access to the cluster of a remote secret as its reading has
+// it, with what the settings of the cluster allow. Close it when it is not
+// used any more.
+func (k *Kubernetes) Reach(c *remotesecret.Cluster, set mesh.ClusterSetting) (*rest.Config, error) {
+	access, err := k.open(c, set.Allow)
+	if err != nil {
+		return nil, err
+	}
+	return access.Config, nil
+}
+
 // remote reads what the remote secret says that its credential may read.
 func (k *Kubernetes) remote(c *remotesecret.Cluster, config *rest.Config) Source {
 	secrets := k.SecretNamespaces
@@ -111,7 +122,7 @@ const maxReported = 100
 // read is not followed any more; what is not installed is fine.
 func (a *api) Report() Report {
 	st := a.Status()
-	var r Report
+	r := Report{Version: st.Version}
 	for i := range st.Resources {
 		res := &st.Resources[i]
 		if res.Heard.After(r.Heard) {

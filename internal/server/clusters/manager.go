@@ -3,6 +3,7 @@ package clusters
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -13,6 +14,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/remotesecret"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -189,6 +191,9 @@ func (m *Manager) setSettings(s *snapshot.ClusterSettings) {
 	m.queue.Add(item{kind: settingsChanged})
 }
 
+// Setting is what is set for a cluster. It may be called from any goroutine.
+func (m *Manager) Setting(id mesh.ClusterID) mesh.ClusterSetting { return m.setting(id) }
+
 func (m *Manager) setting(id mesh.ClusterID) mesh.ClusterSetting {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -291,11 +296,16 @@ func (m *Manager) withdraw(o Origin, id mesh.ClusterID) {
 func (m *Manager) take(o Origin, s Spec) bool {
 	log := m.cfg.Log.With("cluster", s.ID, "secret", o.Name)
 	old := m.claims[o][s.ID]
-	refuse := func(reason string) bool {
+	refuse := func(err error) bool {
+		reason := err.Error()
+		var refused []remotesecret.Finding
+		if e, ok := errors.AsType[*remotesecret.RefusedError](err); ok {
+			refused = e.Findings
+		}
 		if old != nil || s.ID == "" && len(m.claims[o]) > 0 {
 			reason += "; the last good one stays in use"
 		}
-		m.problems[o] = append(m.problems[o], Problem{Cluster: s.ID, Reason: reason})
+		m.problems[o] = append(m.problems[o], Problem{Cluster: s.ID, Reason: reason, Refused: refused})
 		log.Warn("cluster cannot be used as it is configured", "reason", reason)
 		return false
 	}
@@ -305,7 +315,7 @@ func (m *Manager) take(o Origin, s Spec) bool {
 		return false
 	}
 	if s.Err != nil {
-		return refuse(s.Err.Error())
+		return refuse(s.Err)
 	}
 	next := &claim{origin: o, spec: s, allow: m.setting(s.ID).Allow}
 	if old != nil && old.same(next) {
@@ -314,7 +324,7 @@ func (m *Manager) take(o Origin, s Spec) bool {
 	}
 	access, err := s.Open(next.allow)
 	if err != nil {
-		return refuse(err.Error())
+		return refuse(err)
 	}
 	next.access = access
 	c := m.cluster(s.ID)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/remotesecret"
 )
 
 // State is how far a cluster was read, under Istio's names, and lost.
@@ -52,6 +53,9 @@ type Problem struct {
 	Origin  string
 	Cluster mesh.ClusterID
 	Reason  string
+	// Refused is what a kubeconfig may not do, each with its field and what to
+	// do instead. The key of the secret is the cluster.
+	Refused []remotesecret.Finding `json:",omitempty"`
 }
 
 // published is what others may know of the manager's state; it does not change.

@@ -37,8 +37,8 @@ const (
 type TokensConfig struct {
 	API       *rest.Config // the control plane's own cluster
 	Namespace string       // of the remote secrets
-	// Remote says how clusters of remote secrets are judged and reached.
-	Remote remotesecret.Options
+	// Reach makes the access to the cluster of a remote secret, or refuses it.
+	Reach func(*remotesecret.Cluster) (*rest.Config, error)
 	// Written counts each renewal.
 	Written func(cluster mesh.ClusterID, result string)
 	// Interval is between two looks at the remote secrets; default 30 s.
@@ -200,14 +200,14 @@ func (t *Tokens) renew(
 		return time.Time{}, fmt.Errorf("annotation %s: %q names no Secret of namespace %s, where the account is",
 			remotesecret.AnnotationBoundTo, secret.Annotations[remotesecret.AnnotationBoundTo], account.Namespace)
 	}
-	options := t.cfg.Remote
-	options.Now = t.cfg.Now()
-	access, err := kube.Remote(c, kube.RemoteOptions{Options: options, Timeout: kube.RequestTimeout, UserAgent: "meshctl"})
+	access, err := t.cfg.Reach(c)
 	if err != nil {
 		return time.Time{}, err
 	}
 	defer kube.Close(access)
-	token, ends, err := mint.Renew(ctx, access, account, bound, life)
+	asking, cancel := context.WithTimeout(ctx, kube.RequestTimeout)
+	defer cancel()
+	token, ends, err := mint.Renew(asking, access, account, bound, life)
 	if err != nil {
 		return time.Time{}, err
 	}

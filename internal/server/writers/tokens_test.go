@@ -15,6 +15,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 
 	kubeaccess "github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/kubeapi"
@@ -50,6 +51,9 @@ func TestTokensOfRemoteSecretsAreRenewed(t *testing.T) {
 		API: c.Config(), Namespace: system, Interval: 50 * time.Millisecond,
 		Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) },
 		Log: slog.New(slog.DiscardHandler),
+		Reach: func(c *remotesecret.Cluster) (*rest.Config, error) {
+			return kubeaccess.Remote(c, kubeaccess.RemoteOptions{Options: remotesecret.Options{Now: time.Now()}})
+		},
 		Written: func(id mesh.ClusterID, result string) {
 			mu.Lock()
 			defer mu.Unlock()

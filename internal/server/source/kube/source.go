@@ -79,6 +79,7 @@ type Source struct {
 	waits     waits // tests shorten them
 	followers atomic.Pointer[[]*follower]
 	synced    atomic.Bool
+	version   atomic.Pointer[string] // of the API server
 }
 
 // shared is what the followers of one cluster have in common.
@@ -114,6 +115,7 @@ func (s *Source) Run(ctx context.Context, sink snapshot.Sink) error {
 	for _, f := range followers {
 		done.Go(func() { f.run(ctx) })
 	}
+	done.Go(func() { sh.followVersion(ctx) })
 	done.Wait()
 	return nil
 }

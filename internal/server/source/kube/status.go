@@ -16,6 +16,8 @@ import (
 type Status struct {
 	// Synced is set once everything was read for the first time.
 	Synced bool
+	// Version is that of the API server, empty when it is not known.
+	Version string `json:",omitempty"`
 	// Resources are in the order of source.Watched.
 	Resources []ResourceStatus
 	// Problems are the objects that are not used, or not all of them, sorted.
@@ -72,6 +74,9 @@ const maxProblems = 100
 // Status may be called from any goroutine. The result is the caller's.
 func (s *Source) Status() Status {
 	st := Status{Synced: s.synced.Load()}
+	if version := s.version.Load(); version != nil {
+		st.Version = *version
+	}
 	followers := s.followers.Load()
 	if followers == nil {
 		return st
