@@ -3,7 +3,6 @@ package replicas
 import (
 	"context"
 	"fmt"
-	"net/http"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/client-go/rest"
@@ -26,12 +25,11 @@ func mintToken(ctx context.Context, access *rest.Config, namespace string) (stri
 	}
 	defer api.close()
 	seconds := tokenSeconds
-	request := authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
+	made, err := api.CreateToken(ctx, namespace, tokenAccount, &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 		Audiences: []string{tokenAudience}, ExpirationSeconds: &seconds,
-	}}
-	path := []string{"api", "v1", "namespaces", namespace, "serviceaccounts", tokenAccount, "token"}
-	if err := api.do(ctx, http.MethodPost, path, nil, &request, &request); err != nil {
+	}})
+	if err != nil {
 		return "", fmt.Errorf("make a token of service account %s/%s (or give one with --token-file): %w", namespace, tokenAccount, err)
 	}
-	return request.Status.Token, nil
+	return made.Status.Token, nil
 }
