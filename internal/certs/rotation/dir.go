@@ -134,16 +134,20 @@ func (d *Dir) Authorities() ([]*certs.Authority, error) {
 
 func pemsOf(set []files.File) (p certs.PEMs) {
 	for _, f := range set {
-		switch f.Name {
-		case store.CertFile:
+		switch {
+		case store.IsSigner(f.Name):
 			p.Cert = f.Data
-		case store.KeyFile:
+		case store.IsKey(f.Name):
 			p.Key = f.Data
-		case store.RootCertFile:
+		case store.IsRoots(f.Name):
 			p.Roots = f.Data
 		default:
 			p.Chain = f.Data
 		}
+	}
+	// In one layout what leads to the root follows the certificate.
+	if list, err := certs.ParseCerts(p.Cert); err == nil && p.Chain == nil {
+		p.Chain, p.Cert = p.Cert, certs.EncodeCerts(list[0])
 	}
 	return p
 }

@@ -20,6 +20,7 @@ import (
 // cluster is the directory of a cluster and all that a rotation writes there.
 type cluster struct {
 	name      mesh.ClusterID
+	layout    store.Layout
 	authority *certs.Authority // the old one; only at the start
 	// sets are the files of a directory, by what they hold.
 	old, fresh []files.File
@@ -33,7 +34,7 @@ func (c *cluster) prepare(old, root *x509.Certificate, signer *certs.Authority) 
 	others := slices.DeleteFunc(slices.Clone(c.authority.Roots), old.Equal)
 	c.both = certs.EncodeCerts(append(slices.Clone(c.authority.Roots), root)...)
 	c.alone = certs.EncodeCerts(append([]*x509.Certificate{root}, others...)...)
-	c.fresh, err = store.Files(signer)
+	c.fresh, err = store.SecretFiles(signer, nil, c.layout)
 	return err
 }
 
@@ -51,7 +52,7 @@ func (c *cluster) set(p Phase) []files.File {
 	}
 	out := slices.Clone(from)
 	for i, f := range out {
-		if f.Name == store.RootCertFile {
+		if store.IsRoots(f.Name) {
 			out[i].Data = roots
 		}
 	}
@@ -87,7 +88,7 @@ func (c *cluster) keep() []files.File {
 
 // load reads what keep has written.
 func load(from Storage, dir string, name mesh.ClusterID) (*cluster, error) {
-	c := &cluster{name: name}
+	c := &cluster{name: name, layout: layoutAt(from, dir, string(name)+oldPrefix)}
 	var err error
 	if c.old, err = readSet(from, dir, string(name)+oldPrefix); err != nil {
 		return nil, err
@@ -97,11 +98,22 @@ func load(from Storage, dir string, name mesh.ClusterID) (*cluster, error) {
 	}
 	c.both, err = from.Read(filepath.Join(dir, string(name)+bothBundle))
 	for _, f := range c.fresh {
-		if f.Name == store.RootCertFile {
+		if store.IsRoots(f.Name) {
 			c.alone = f.Data
 		}
 	}
 	return c, err
+}
+
+// layoutAt is the layout of the files of an authority, whose names are after a
+// prefix. Where both are, the first is read, as a control plane does.
+func layoutAt(from Storage, dir, prefix string) store.Layout {
+	for _, l := range []store.Layout{store.LayoutIstio, store.LayoutTLS} {
+		if from.Stat(filepath.Join(dir, prefix+store.Names(l)[0])) == nil {
+			return l
+		}
+	}
+	return store.LayoutIstio
 }
 
 // readSet reads the files of an authority, whose names are after a prefix. The
@@ -111,10 +123,10 @@ func readSet(from Storage, dir, prefix string) ([]files.File, error) {
 		out  []files.File
 		errs []error
 	)
-	for _, name := range store.Names() {
+	for _, name := range store.Names(layoutAt(from, dir, prefix)) {
 		f := files.File{Name: name, Mode: files.Public}
 		var err error
-		if path := filepath.Join(dir, prefix+name); name == store.KeyFile {
+		if path := filepath.Join(dir, prefix+name); store.IsKey(name) {
 			f.Mode = files.Secret
 			f.Data, err = from.ReadSecret(path)
 		} else {
@@ -143,7 +155,7 @@ func lint(from Storage, dir string, set []files.File, o verify.Options, others .
 	case err == nil:
 		list = append(list, linted(from, dir, store.CRLFile, crl))
 		for _, f := range others {
-			if f.Name != store.KeyFile {
+			if !store.IsKey(f.Name) {
 				list = append(list, linted(from, dir, "other "+f.Name, f.Data))
 			}
 		}
@@ -176,11 +188,11 @@ func ids(data []byte) []string {
 // facts are the signer and the roots of a set, for people.
 func facts(set []files.File) (signer string, roots []string) {
 	for _, f := range set {
-		switch f.Name {
-		case store.CertFile:
-			signer = strings.Join(ids(f.Data), " ")
-		case store.RootCertFile:
-			roots = ids(f.Data)
+		switch list := ids(f.Data); {
+		case store.IsSigner(f.Name):
+			signer = strings.Join(list[:min(1, len(list))], " ")
+		case store.IsRoots(f.Name):
+			roots = list
 		}
 	}
 	return signer, roots

@@ -106,13 +106,10 @@ func (d *Dir) survey(o StartOptions) (*x509.Certificate, []*cluster, error) {
 	}
 	var clusters []*cluster
 	for _, name := range names {
-		c := &cluster{name: name}
+		c := &cluster{name: name, layout: layoutAt(d.storage(), d.path(string(name)), "")}
 		dir, place := d.path(string(name)), d.place(string(name))
 		if !mesh.IsDNSLabel(string(name)) {
 			return nil, nil, refuse("rename it", "%s: the name of a cluster has to be a DNS label", place)
-		}
-		if d.isTLS(string(name)) {
-			return nil, nil, refuse("name its files as certs intermediate-ca does", "%s has the CA in %s, a layout that is not rotated", place, store.TLSCertFile)
 		}
 		if c.authority, err = d.authority(dir); err != nil {
 			return nil, nil, err

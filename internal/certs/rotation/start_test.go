@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -263,8 +264,9 @@ func TestSameNameWithoutKeyIDs(t *testing.T) {
 	}
 }
 
-// A cluster whose CA is in the other layout would be forgotten.
-func TestOtherLayoutIsRefused(t *testing.T) {
+// A cluster whose CA is in the other layout is rotated in that, and gets no files
+// of the first one.
+func TestOtherLayout(t *testing.T) {
 	c := newClock()
 	d := newDir(t, c, "cluster1", "cluster2")
 	for from, to := range map[string]string{"ca-cert.pem": "tls.crt", "ca-key.pem": "tls.key", "root-cert.pem": "ca.crt"} {
@@ -272,8 +274,34 @@ func TestOtherLayoutIsRefused(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	_, err := d.Start(t.Context(), options())
-	wantRefusal(t, err, "cluster2 has the CA in tls.crt", time.Time{})
+	if err := os.Remove(d.path("cluster2", "cert-chain.pem")); err != nil {
+		t.Fatal(err)
+	}
+	before, _ := d.read(t, "cluster2")
+	for _, step := range []string{"start", "next", "finish"} {
+		must(t, d, step)
+		_, first := d.read(t, "cluster1")
+		if _, second := d.read(t, "cluster2"); !slices.Equal(first, second) {
+			t.Errorf("after %s the roots are %v and %v", step, first, second)
+		}
+		if step == "start" {
+			list, err := d.Authorities()
+			if err != nil || len(list) != 5 || len(list[3].Chain) != 1 || len(list[4].Chain) != 1 {
+				t.Errorf("%d authorities, %v", len(list), err)
+			}
+		}
+		c.advance(wait)
+	}
+	if after, roots := d.read(t, "cluster2"); after == before || len(roots) != 1 {
+		t.Errorf("%s signs as before, or the roots are %v", after, roots)
+	}
+	entries, err := os.ReadDir(d.path("cluster2"))
+	if err != nil || len(entries) != 3 {
+		t.Errorf("the directory holds %v, %v", entries, err)
+	}
+	if _, err := store.Load(d.path("cluster2"), c.Now()); err != nil {
+		t.Error(err)
+	}
 }
 
 // Restoring writes what was lost, and everything is waited for anew.

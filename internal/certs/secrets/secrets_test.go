@@ -289,8 +289,7 @@ func TestRefuse(t *testing.T) {
 	}
 }
 
-// What else a Secret holds stays through a rotation; the layout that is not
-// rotated is refused before anything is written.
+// What else a Secret holds stays through a rotation, and so does its layout.
 func TestRotationKeepsTheRest(t *testing.T) {
 	t.Parallel()
 	clusters, now := newMesh(t, shared(t)), time.Now()
@@ -333,10 +332,14 @@ func TestRotationKeepsTheRest(t *testing.T) {
 	if d, err = rotating(t, clusters, &now); err != nil {
 		t.Fatal(err)
 	}
-	if err := take(t.Context(), d, "start"); err == nil || !strings.Contains(err.Error(), "a layout that is not rotated") {
-		t.Errorf("with the other layout: %v", err)
+	if err := take(t.Context(), d, "start"); err != nil {
+		t.Fatal(err)
 	}
-	if state, err := clusters[0].get(t.Context(), stateSecret); state != nil || err != nil {
-		t.Errorf("the refused start left a state: %v", err)
+	after, err = clusters[1].get(t.Context(), CACerts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if roots, err := certs.ParseCerts(after.Data["ca.crt"]); err != nil || len(roots) != 2 || after.Data[store.CertFile] != nil {
+		t.Errorf("with the other layout: %d roots, %v, keys %v", len(roots), err, slices.Sorted(maps.Keys(after.Data)))
 	}
 }

@@ -18,8 +18,23 @@ const (
 	MaxFile = maxCRL
 )
 
-// Names are those of the files of a cluster's authority.
-func Names() []string { return []string{caCertFile, caKeyFile, rootCertFile, certChainFile} }
+// Names are those of the files of a cluster's authority in a layout.
+func Names(l Layout) []string {
+	if l == LayoutTLS {
+		return []string{tlsCertFile, tlsKeyFile, tlsRootsFile}
+	}
+	return []string{caCertFile, caKeyFile, rootCertFile, certChainFile}
+}
+
+// IsSigner reports whether a file, by its name in either layout, begins with the
+// certificate that signs.
+func IsSigner(name string) bool { return name == caCertFile || name == tlsCertFile }
+
+// IsKey reports whether a file has the key that signs.
+func IsKey(name string) bool { return name == caKeyFile || name == tlsKeyFile }
+
+// IsRoots reports whether a file has what peers trust.
+func IsRoots(name string) bool { return name == rootCertFile || name == tlsRootsFile }
 
 // Files renders the files of a cluster's authority, in the order of Names.
 func Files(a *certs.Authority) ([]files.File, error) { return authorityFiles(a) }
