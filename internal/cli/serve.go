@@ -48,6 +48,7 @@ type serveOptions struct {
 	signing        issuer.Policy
 	shutdown       time.Duration
 	clusters       clusterOptions
+	tracing        tracingOptions
 	federation     federationOptions
 	callers        callerOptions
 	debug          debugOptions
@@ -103,6 +104,7 @@ of itself is only compared with it.`,
 	f.StringVar(&o.httpAddr, "http-addr", ":8080", "`Address` of /ready and /version, and of status pages; empty turns it off")
 	f.StringVar(&o.monitoringAddr, "monitoring-addr", fmt.Sprintf(":%d", mesh.PortMonitoring), "`Address` of /metrics; empty turns it off")
 	o.clusters.bind(f)
+	o.tracing.bind(f)
 	o.federation.bind(f)
 	o.callers.bind(f)
 	o.debug.bind(f)
@@ -188,6 +190,9 @@ func (o *serveOptions) run(ctx context.Context, env *Env) error {
 	// starting soon counts. GOGC and GOMEMLIMIT still count.
 	if _, set := env.LookupEnv("GOGC"); !set {
 		cfg.OnReady = func() { debug.SetGCPercent(50) }
+	}
+	if cfg.Tracer, err = o.tracing.tracer(ctx, env, cfg.Replica, log); err != nil {
+		return err
 	}
 	s, err := server.New(cfg)
 	if err != nil {

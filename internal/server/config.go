@@ -22,6 +22,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server/ca"
 	"github.com/meshctl/meshctl/internal/server/federation"
 	"github.com/meshctl/meshctl/internal/server/issuer"
+	"github.com/meshctl/meshctl/internal/server/tracing"
 	"github.com/meshctl/meshctl/internal/server/xds"
 )
 
@@ -139,6 +140,8 @@ type Config struct {
 	TokenDirs []string
 	// Name is what this control plane calls itself; default meshctl.
 	Name string
+	// Tracer, when not nil, is told how changes reach proxies. The server runs it.
+	Tracer *tracing.Tracer
 
 	// Limits bound what proxies may use.
 	Limits xds.Limits

@@ -160,6 +160,7 @@ func (r *Registry) turn() {
 	r.pending = newBatch()
 	r.mu.Unlock()
 
+	taken := r.cfg.Now()
 	causes := batch.into(r.state)
 	if !complete {
 		return
@@ -169,7 +170,8 @@ func (r *Registry) turn() {
 	if before != nil && changes.Empty() {
 		return
 	}
-	changes.Causes, changes.Events, changes.Since = causes, batch.len(), batch.since
+	changes.Causes, changes.Events = causes, batch.len()
+	changes.Since, changes.Taken, changes.Built = batch.since, taken, r.cfg.Now()
 	r.current.Store(next)
 	r.cfg.Publish(next, changes)
 	if before == nil {

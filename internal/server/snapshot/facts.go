@@ -51,8 +51,9 @@ type Changes struct {
 	// Events is how many there are.
 	Causes []Cause
 	Events int
-	// Since is when the first event of the batch arrived.
-	Since time.Time
+	// Since is when the first event of the batch arrived, Taken when the batch was
+	// closed, Built when the snapshot was made of it.
+	Since, Taken, Built time.Time
 }
 
 // Cause is an object that changed.

@@ -56,6 +56,8 @@ type Config struct {
 	// that asks elsewhere says xdsgen.ErrUndecided and has the stream look again
 	// by Reconsider.
 	MayReadKeys func(*snapshot.Snapshot, mesh.Caller, xdsgen.Node) error
+	// Observer, when set, is told how changes reach proxies.
+	Observer flight.Observer
 	// Memory, when set, is the share of the process's memory limit that is in
 	// use. New streams wait while it is above 0.8.
 	Memory func() float64
@@ -120,6 +122,8 @@ type Hub struct {
 	idle    []*unit // perhaps without a view since the last sweep
 	held    heldViews
 	states  uint64 // ids of view states so far
+	// times are those of the round's generation, nil without an Observer.
+	times *generationTimes
 }
 
 // mail is what waits for the hub's goroutine.
@@ -142,7 +146,7 @@ func NewHub(cfg Config) *Hub {
 	h := &Hub{
 		cfg:     cfg,
 		names:   xdswire.NewNameSets(),
-		flight:  flight.New(),
+		flight:  flight.New(cfg.Observer),
 		done:    make(chan struct{}),
 		turns:   gate.NewTurns(cfg.Limits.Starting, cfg.Limits.MemoryWait, cfg.Memory),
 		wake:    make(chan struct{}, 1),
@@ -227,10 +231,10 @@ func mergeChanges(a, b *snapshot.Changes) *snapshot.Changes {
 		Everywhere: a.Everywhere || b.Everywhere,
 		Causes:     causes[:min(len(causes), maxCauses)],
 		Events:     a.Events + b.Events,
-		Since:      a.Since,
+		Since:      a.Since, Taken: a.Taken, Built: b.Built,
 	}
 	if a.Since.IsZero() || !b.Since.IsZero() && b.Since.Before(a.Since) {
-		out.Since = b.Since
+		out.Since, out.Taken = b.Since, b.Taken
 	}
 	return out
 }

@@ -89,6 +89,9 @@ func (h *Hub) round(m mail) {
 	}
 	chosen := h.choose(m, changes)
 	touched := h.collect(changes)
+	if h.cfg.Observer != nil {
+		h.times = &generationTimes{}
+	}
 	h.generate(h.missing)
 	changed := h.publish(touched, h.record(changes, started))
 	h.show(changed, chosen)
@@ -121,7 +124,8 @@ func (h *Hub) record(changes *snapshot.Changes, started time.Time) *flight.Round
 	}
 	r := &flight.Round{
 		Snapshot: h.current.Load().Seq, Causes: changes.Causes, Events: changes.Events,
-		Arrived: changes.Since, Started: started, Generated: h.cfg.Now(),
+		Arrived: changes.Since, Taken: changes.Taken, Built: changes.Built, Started: started, Generated: h.cfg.Now(),
+		Types: h.times.list(),
 	}
 	for _, u := range h.missing {
 		r.Resources += len(u.resources)
@@ -346,6 +350,10 @@ func (h *Hub) generate(units []*unit) {
 
 func (h *Hub) generateOne(u *unit) {
 	t := typeIndex(u.key.Type())
+	if h.times != nil && t >= 0 {
+		began := h.cfg.Now()
+		defer func() { h.times.note(t, began, h.cfg.Now()) }()
+	}
 	err := h.guard("generate", u.key.Type(), func() { u.resources, u.err = u.key.Generate(&h.encoder) })
 	if err != nil {
 		u.err = err

@@ -578,8 +578,8 @@ func (s *session) record(t *typeState, now pair, asked bool) flight.Sent {
 	switch round := now.round(t.sent); {
 	case asked:
 	case round != nil:
-		r.Why, r.Round = flight.Change, round
-		r.Queued = cmp.Or(t.waiting, round).Generated
+		r.Why, r.Round, r.First = flight.Change, round, cmp.Or(t.waiting, round)
+		r.Queued = r.First.Generated
 	case t.refused:
 		r.Why = flight.Repair
 	}

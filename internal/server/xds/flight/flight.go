@@ -28,12 +28,37 @@ type Round struct {
 	Causes    []snapshot.Cause
 	Events    int // behind the publication, Causes are the first of them
 	Arrived   time.Time
-	Started   time.Time // the batch was closed and generation began
+	Taken     time.Time // the batch was closed
+	Built     time.Time // the snapshot was made
+	Started   time.Time // generation began
 	Generated time.Time
 	Resources int // that were generated
+	// Types are when which type was generated, for an Observer alone.
+	Types []Generation
+	// Trace is what the Observer said of the round.
+	Trace any
 
 	pushes, acks, nacks, bytes atomic.Int64
 	lastAnswer                 atomic.Int64 // Unix nanoseconds
+}
+
+// Generation is when resources of a type were generated, by several goroutines.
+type Generation struct {
+	Type         string // short name
+	Units        int    // generated pieces, of one or more resources each
+	Began, Ended time.Time
+}
+
+// Observer is told of each round and of the responses that carried it. It is
+// called by those who work for the proxies, so it must not block.
+type Observer interface {
+	// Published is told of a round before anything is sent for it. What it returns
+	// is kept as the round's Trace; of a round without one nothing more is told.
+	Published(r *Round) any
+	// Answered is told of a response that a proxy answered, or that had no answer
+	// when its stream ended. It carries the round and all before it since first;
+	// p has no Change.
+	Answered(of Info, p Push, round, first *Round)
 }
 
 // Why says what made a push necessary.
@@ -54,6 +79,7 @@ type Sent struct {
 	Version   uint64
 	Why       Why
 	Round     *Round // the newest that it shows, nil unless Why is Change
+	First     *Round // the oldest that had not been sent before, with Round
 	Resources int
 	Removed   int
 	Bytes     int
@@ -78,17 +104,22 @@ type refused struct {
 // Recorder remembers the rounds and streams of a hub. It is safe for use by
 // several goroutines.
 type Recorder struct {
+	observer Observer // may be nil
+
 	mu     sync.Mutex
 	rounds []*Round // oldest first
 	live   map[*Stream]struct{}
 	ended  []*Stream // oldest first
 }
 
-// New returns an empty Recorder.
-func New() *Recorder { return &Recorder{live: make(map[*Stream]struct{})} }
+// New returns an empty Recorder; the observer may be nil.
+func New(o Observer) *Recorder { return &Recorder{observer: o, live: make(map[*Stream]struct{})} }
 
 // Publish remembers a round. Only its counters may change from then on.
 func (r *Recorder) Publish(round *Round) {
+	if r.observer != nil {
+		round.Trace = r.observer.Published(round)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.rounds = appendBounded(r.rounds, round, maxRounds)
@@ -134,10 +165,17 @@ func (r *Recorder) Open(info Info) *Stream {
 // have ended; those of one proxy make room for each other first, so that one
 // that keeps connecting does not push out the rest.
 func (s *Stream) Close(now time.Time) {
+	r := s.recorder
 	s.mu.Lock()
 	s.info.Ended = now
+	if r.observer != nil {
+		for n := s.count - uint64(len(s.ring)); n < s.count; n++ {
+			if p := s.at(n); p.answered.IsZero() {
+				s.observe(p, n)
+			}
+		}
+	}
 	s.mu.Unlock()
-	r := s.recorder
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.live, s)
@@ -208,6 +246,9 @@ func (s *Stream) answer(n uint64, now time.Time, no *refused) {
 		return
 	}
 	p.answered, p.refused = now, no
+	if s.recorder.observer != nil {
+		s.observe(p, n)
+	}
 	r := p.Round
 	if r == nil {
 		return
@@ -219,5 +260,14 @@ func (s *Stream) answer(n uint64, now time.Time, no *refused) {
 	}
 	for last := r.lastAnswer.Load(); now.UnixNano() > last && !r.lastAnswer.CompareAndSwap(last, now.UnixNano()); {
 		last = r.lastAnswer.Load()
+	}
+}
+
+// observe tells the observer of a response.
+func (s *Stream) observe(p *push, n uint64) {
+	if p.Round != nil && p.Round.Trace != nil {
+		alone := *p
+		alone.Round = nil // which is told of by itself
+		s.recorder.observer.Answered(s.info, alone.report(n), p.Round, p.First)
 	}
 }

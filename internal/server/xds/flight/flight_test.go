@@ -21,7 +21,7 @@ func service(name string) snapshot.Cause {
 }
 
 func TestHistory(t *testing.T) {
-	r := New()
+	r := New(nil)
 	gone := service("b")
 	gone.Place, gone.Gone = snapshot.Place{}, true
 	round := &Round{
@@ -78,7 +78,7 @@ func TestHistory(t *testing.T) {
 
 // TestBounds holds the recorder to its bounds, and the newest to be kept.
 func TestBounds(t *testing.T) {
-	r := New()
+	r := New(nil)
 	for i := range uint64(3 * maxRounds) {
 		r.Publish(&Round{Snapshot: i})
 	}
@@ -114,7 +114,7 @@ func TestBounds(t *testing.T) {
 // TestFlappingProxy has one proxy connect again and again: what is known of the
 // others stays, and of it the newest.
 func TestFlappingProxy(t *testing.T) {
-	r := New()
+	r := New(nil)
 	quiet := r.Open(Info{Stream: "quiet-0", Proxy: "quiet"})
 	quiet.NACK(quiet.Send(Sent{}), at(1), "no", nil)
 	quiet.Close(at(1))
@@ -137,7 +137,7 @@ func TestFlappingProxy(t *testing.T) {
 
 // TestConcurrentUse is for the race detector.
 func TestConcurrentUse(t *testing.T) {
-	r := New()
+	r := New(nil)
 	round := &Round{}
 	r.Publish(round)
 	var wg sync.WaitGroup
@@ -166,8 +166,59 @@ func TestConcurrentUse(t *testing.T) {
 	}
 }
 
+// TestPushWithoutObserver: what is not observed allocates nothing.
+func TestPushWithoutObserver(t *testing.T) {
+	s := New(nil).Open(Info{})
+	round := &Round{}
+	push := func() {
+		n := s.Send(Sent{Type: "CDS", Round: round, First: round, At: at(1)})
+		s.Written(n, at(1))
+		s.ACK(n, at(2))
+	}
+	for range maxPushes {
+		push()
+	}
+	if n := testing.AllocsPerRun(100, push); n != 0 {
+		t.Errorf("a push allocates %v times", n)
+	}
+}
+
+// observer notes what it is told.
+type observer struct{ told []string }
+
+func (o *observer) Published(r *Round) any {
+	if r.Snapshot == 0 {
+		return nil
+	}
+	return r.Snapshot
+}
+
+func (o *observer) Answered(of Info, p Push, round, first *Round) {
+	o.told = append(o.told, fmt.Sprintf("%s %d %s %q %d since %d", of.Stream, p.Number, p.Type, p.Answer, round.Trace, first.Trace))
+}
+
+func TestObserver(t *testing.T) {
+	var o observer
+	r := New(&o)
+	rounds := []*Round{{}, {Snapshot: 1}, {Snapshot: 2}}
+	for _, round := range rounds {
+		r.Publish(round)
+	}
+	s := r.Open(Info{Stream: "p-1"})
+	s.ACK(s.Send(Sent{Type: "CDS", Round: rounds[2], First: rounds[1]}), at(1))
+	s.NACK(s.Send(Sent{Type: "EDS", Round: rounds[2], First: rounds[2]}), at(2), "no", nil)
+	s.ACK(s.Send(Sent{Type: "LDS", Why: Request}), at(3))
+	s.ACK(s.Send(Sent{Type: "RDS", Round: rounds[0], First: rounds[0]}), at(3)) // not traced
+	s.Send(Sent{Type: "SDS", Round: rounds[1], First: rounds[1]})
+	s.Close(at(4))
+	want := []string{`p-1 0 CDS "ACK" 2 since 1`, `p-1 1 EDS "NACK" 2 since 2`, `p-1 4 SDS "" 1 since 1`}
+	if d := cmp.Diff(want, o.told); d != "" {
+		t.Error(d)
+	}
+}
+
 func BenchmarkPush(b *testing.B) {
-	s := New().Open(Info{})
+	s := New(nil).Open(Info{})
 	round := &Round{}
 	b.ReportAllocs()
 	for b.Loop() {

@@ -1,0 +1,12 @@
+package server
+
+import "github.com/meshctl/meshctl/internal/server/xds/flight"
+
+// observer is nil without a Tracer, which an interface with a nil Tracer in it
+// is not.
+func (c *Config) observer() flight.Observer {
+	if c.Tracer == nil {
+		return nil
+	}
+	return c.Tracer
+}
