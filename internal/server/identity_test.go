@@ -27,7 +27,7 @@ import (
 
 // introduce opens a stream as a node and returns how it ends, nil when it was
 // answered.
-func introduce(t *testing.T, s *Server, creds credentials.TransportCredentials, addr string, node *corev3.Node, typ string) error {
+func introduce(t *testing.T, creds credentials.TransportCredentials, addr string, node *corev3.Node, typ string) error {
 	t.Helper()
 	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(creds))
 	if err != nil {
@@ -62,7 +62,7 @@ func TestCase_A1_NoCredentials(t *testing.T) {
 	cfg.Certificates = nil
 	before := metrics(t, s)
 	for range 50 {
-		err := introduce(t, s, credentials.NewTLS(cfg), s.secure.Addr().String(), node(t, webNode, nil), xdswire.ClusterType)
+		err := introduce(t, credentials.NewTLS(cfg), s.secure.Addr().String(), node(t, webNode, nil), xdswire.ClusterType)
 		if st := status.Convert(err); st.Code() != codes.Unauthenticated || st.Message() != "request authenticate failure" {
 			t.Fatalf("error is %v", err)
 		}
@@ -83,7 +83,7 @@ func TestCase_A1_NoCredentials(t *testing.T) {
 func TestCase_A2_Plaintext(t *testing.T) {
 	s := start(t, nil)
 	addr := s.plain.Addr().String()
-	if err := introduce(t, s, insecure.NewCredentials(), addr, node(t, webNode, nil), xdswire.ClusterType); err != nil {
+	if err := introduce(t, insecure.NewCredentials(), addr, node(t, webNode, nil), xdswire.ClusterType); err != nil {
 		t.Errorf("configuration: %v", err)
 	}
 	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -126,7 +126,7 @@ func TestCase_A3_A6_ClaimsOfOthers(t *testing.T) {
 	} {
 		before := metrics(t, s)["meshctl_xds_rejected_streams_total"]
 		for _, typ := range []string{xdswire.ClusterType, xdswire.SecretType} {
-			err := introduce(t, s, credentials.NewTLS(clientTLS(t, s)), s.secure.Addr().String(), n, typ)
+			err := introduce(t, credentials.NewTLS(clientTLS(t, s)), s.secure.Addr().String(), n, typ)
 			if status.Code(err) != codes.PermissionDenied {
 				t.Errorf("%s: %v", name, err)
 			}
@@ -159,7 +159,7 @@ func TestCase_A4_NodeIDs(t *testing.T) {
 		"namespace of dots":  "sidecar~10.0.0.1~web..~apps.svc.cluster.local",
 		"namespace in upper": "sidecar~10.0.0.1~web.APPS~apps.svc.cluster.local",
 	} {
-		err := introduce(t, s, credentials.NewTLS(clientTLS(t, s)), s.secure.Addr().String(), &corev3.Node{Id: id}, xdswire.ClusterType)
+		err := introduce(t, credentials.NewTLS(clientTLS(t, s)), s.secure.Addr().String(), &corev3.Node{Id: id}, xdswire.ClusterType)
 		if status.Code(err) != codes.InvalidArgument {
 			t.Errorf("%s: %v", name, err)
 		}

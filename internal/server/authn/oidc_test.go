@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"encoding/pem"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
@@ -90,9 +91,7 @@ func TestCase_A7_OIDCTokens(t *testing.T) {
 			"iss": "https://id.example", "aud": "istio-ca", "iat": start.Unix(), "exp": start.Add(time.Hour).Unix(),
 			"sub": "system:serviceaccount:sample:helloworld",
 		}
-		for k, v := range change {
-			c[k] = v
-		}
+		maps.Copy(c, change)
 		return c
 	}
 	body := base64.RawURLEncoding.EncodeToString(must(json.Marshal(claims(nil)))(t))
