@@ -61,7 +61,7 @@ func (s *Server) serveGRPC(ctx context.Context, stopHub func()) error {
 	if s.secure != nil {
 		srv := grpc.NewServer(append(options, grpc.Creds(credentials.NewTLS(s.tlsConfig())), grpc.InTapHandle(s.issuer.Tap))...)
 		s.issuer.Register(srv)
-		serve(s.secure, srv, xds.Access{Authenticate: s.authenticate, CheckNode: s.checkNode, Recheck: s.recheck, Trust: s.trust.forPeers})
+		serve(s.secure, srv, xds.Access{Authenticate: s.authenticate, CheckNode: s.checkNode, Recheck: s.recheck, Trust: s.trust.forPeers, Debug: s.debug})
 	}
 	s.ready.Store(true)
 	if s.cfg.OnReady != nil {

@@ -42,6 +42,9 @@ func (s *Server) pages() map[string]debug.Page {
 			}
 			return history, nil
 		}},
+		"cachez": {Help: "lists of resources in use, which are what is cached", Make: func(ctx context.Context, _ debug.Query) (any, error) {
+			return s.hub.Views(ctx)
+		}},
 		"xds/proxies":  show("how far each proxy is with each type", func() any { return s.proxiesPage() }),
 		"xds/timeline": show("the last changes and how they reached the proxies", func() any { return flight.Timeline() }),
 		"xds/nacks":    show("what proxies refused", func() any { return s.hub.NACKs() }),

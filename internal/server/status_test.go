@@ -135,3 +135,45 @@ func TestSyncz(t *testing.T) {
 		t.Errorf("another namespace: %d %s", code, body)
 	}
 }
+
+// TestStatusPages reads every page, and looks for what it must tell.
+func TestStatusPages(t *testing.T) {
+	s := start(t, func(c *Config) {
+		write(t, c.ConfigDir, "a.yaml", serviceYAML(1))
+		write(t, c.ConfigDir, "b.yaml", sliceYAML(1, "10.1.0.1"))
+	})
+	connect(t, s, "web").subscribeAll(t)
+	dialWire(t, s, false, xdswire.SotW, "sidecar", xdswire.NameTableType).next()
+	const host = "svc-1.ns-1.svc.cluster.local"
+	for page, want := range map[string]string{
+		"adsz":                           `"watches":{"type.googleapis.com/envoy.config.cluster.v3.Cluster":["*"]`,
+		"adsz?proxyID=web.apps-1":        `"totalClients":1`,
+		"connections":                    `{"totalClients":2,"clients":[{"connectionId":"web.apps-1"`,
+		"registryz":                      `"hostname":"` + host + `","clusterVIPs":{"Addresses":{"cluster1":["10.96.0.2"]}}`,
+		"endpointShardz":                 `{"` + host + `":{"ns-1":{"Shards":{"Kubernetes/cluster1":[{"Addresses":["10.1.0.1"]`,
+		"endpointz":                      `"EndpointPort":8080`,
+		"networkz":                       `[]`,
+		"mesh":                           `"trustDomain":"cluster.local"`,
+		"pushcontext":                    `"NetworkGateways":[]`,
+		"cachez":                         `"type":"CDS"`,
+		"config_dump?proxyID=web.apps-1": `"dynamicActiveClusters":[{"versionInfo":`,
+		"config_dump?proxyID=web.apps-1&types=lds,RDS&pretty": "\n      \"@type\": \"type.googleapis.com/envoy.config.listener.v3.Listener\"",
+		"config_dump?proxyID=web.apps-1&include_eds":          `"dynamicEndpointConfigs":[{`,
+		"edsz?proxyID=web.apps-1":                             `"clusterName":"outbound|80||` + host + `"`,
+		"ndsz?proxyID=web.apps-2":                             `"table":{"` + host + `":{"ips":["10.96.0.2"],"registry":"Kubernetes","shortname":"svc-1","namespace":"ns-1"}}`,
+		"ecdsz?proxyID=web":                                   `{"configs":[]}`,
+		"list":                                                `"config_dump"`,
+	} {
+		if code, body := get(t, s, "/debug/"+page); code != http.StatusOK || !strings.Contains(body, want) {
+			t.Errorf("/debug/%s: %d, no %s in %.600s", page, code, want, body)
+		}
+	}
+	for page, want := range map[string]int{
+		"config_dump": 400, "edsz": 400, "config_dump?proxyID=nobody": 404, "adsz?proxyID=nobody": 404, "nothing": 404,
+		"config_dump?proxyID=web&types=xyz": 400, "ambientz": 404, "pprof/": 404, "quitquitquit": 404,
+	} {
+		if code, body := get(t, s, "/debug/"+page); code != want {
+			t.Errorf("/debug/%s: %d, want %d: %s", page, code, want, body)
+		}
+	}
+}

@@ -24,6 +24,10 @@ const (
 	NameTableType = "type.googleapis.com/istio.networking.nds.v1.NameTable"
 )
 
+// DebugType is that of status pages; types that begin with it and a slash are of
+// single ones.
+const DebugType = "istio.io/debug"
+
 // PushOrder is the order in which types are sent when several changed, so
 // that what is referred to comes before what refers to it.
 var PushOrder = [...]string{ClusterType, EndpointType, ListenerType, RouteType, SecretType, ExtensionType, NameTableType}

@@ -102,8 +102,20 @@ type Pages struct {
 func New(cfg Config) *Pages {
 	p := &Pages{cfg: cfg, turns: make(chan struct{}, busy)}
 	p.pages = map[string]Page{
-		"list":  {Help: "names of all pages", Make: func(context.Context, Query) (any, error) { return p.Names(), nil }},
-		"syncz": {Help: "how far each proxy is with each type", Make: p.syncz},
+		"list":           {Help: "names of all pages", Make: func(context.Context, Query) (any, error) { return p.Names(), nil }},
+		"syncz":          {Help: "how far each proxy is with each type", Make: p.syncz},
+		"adsz":           {Help: "what the proxies, or ?proxyID=, are and watch", Make: p.adsz},
+		"connections":    {Help: "who is connected", Make: p.connections},
+		"registryz":      {Help: "the services", Make: p.ofSnapshot(registryz)},
+		"endpointShardz": {Help: "the endpoints by host, namespace and cluster", Make: p.ofSnapshot(endpointShardz)},
+		"endpointz":      {Help: "another name of endpointShardz", Make: p.ofSnapshot(endpointShardz)},
+		"networkz":       {Help: "the gateways of networks", Make: p.ofSnapshot(func(s *snapshot.Snapshot) any { return networkGateways(s) })},
+		"mesh":           {Help: "what counts of MeshConfig", Make: p.ofSnapshot(meshConfig)},
+		"pushcontext":    {Help: "the snapshot that is served", Make: p.ofSnapshot(pushContext)},
+		"config_dump":    {Help: "what ?proxyID= was sent last, as Envoy dumps it; &types=cds,eds… for some types, &include_eds", Open: true, Make: p.configDump},
+		"ecdsz":          {Help: "the extensions of ?proxyID=", Make: p.ofType("ecds")},
+		"edsz":           {Help: "the endpoints of ?proxyID=", Open: true, Make: p.ofType("eds")},
+		"ndsz":           {Help: "the name table of ?proxyID=", Open: true, Make: p.ofType("nds")},
 	}
 	maps.Copy(p.pages, cfg.Pages)
 	return p

@@ -3,6 +3,7 @@ package debug
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -61,14 +62,26 @@ const (
 
 func statusName(t connected.Type) string {
 	switch {
-	case t.NACK != nil:
+	case t.NACK != nil || len(t.Refused) > 0:
 		return refused
 	case t.Sent == "":
 		return notSent
-	case t.Sent == t.Acked:
-		return synced
+	case t.Awaited:
+		return stale
 	}
-	return stale
+	return synced
+}
+
+// lastError is why the proxy refused what it does not hold; empty when it holds
+// all.
+func lastError(t connected.Type) string {
+	switch {
+	case t.NACK != nil:
+		return cmp.Or(t.NACK.Message, "refused without a reason")
+	case len(t.Refused) > 0:
+		return fmt.Sprintf("left without %s: %s", t.Refused[0].Resource, t.Refused[0].Error)
+	}
+	return ""
 }
 
 // syncz tells of all proxies, or of those of ?namespace=.
@@ -103,11 +116,7 @@ func syncStatus(x *connected.Proxy) SyncStatus {
 		if !ok {
 			continue
 		}
-		r := ResourceStatus{Sent: t.Sent, Acked: t.Acked, SentTime: t.SentAt, Status: statusName(t), AnsweredTime: t.AnsweredAt}
-		if t.NACK != nil {
-			r.LastError = cmp.Or(t.NACK.Message, "refused without a reason")
-		}
-		s.Resources[url] = r
+		s.Resources[url] = ResourceStatus{Sent: t.Sent, Acked: t.Acked, SentTime: t.SentAt, Status: statusName(t), AnsweredTime: t.AnsweredAt, LastError: lastError(t)}
 	}
 	return s
 }

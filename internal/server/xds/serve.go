@@ -38,6 +38,9 @@ type Access struct {
 	// Trust returns what authenticated callers are told to check peers with.
 	// Its error means that they stay with what they have. May be nil.
 	Trust func() (*Trust, error)
+	// Debug answers authenticated callers that ask for status pages. May be nil:
+	// nobody is answered.
+	Debug Debug
 }
 
 // Register makes a server serve the hub's configuration over ADS and over the
@@ -101,6 +104,9 @@ func serve[R request](s *service, stream grpc.ServerStream, v xdswire.Variant, r
 	first, err := firstRequest(ctx, h, recv)
 	if err != nil || !first.ok {
 		return err
+	}
+	if isDebug(first.request.GetTypeUrl()) {
+		return serveDebug(ctx, s, stream, caller, first.request, recv)
 	}
 	sub, err := s.admit(ctx, caller, first.request.GetNode(), v)
 	if err != nil {

@@ -1,0 +1,217 @@
+package debug
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	adminv3 "github.com/envoyproxy/go-control-plane/envoy/admin/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/meshctl/meshctl/internal/server/xds/connected"
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+// configDump is a page in the form of Envoy's own dump.
+type configDump struct {
+	Configs []message `json:"configs"`
+}
+
+// message shows itself as JSON with its type.
+type message struct{ *anypb.Any }
+
+// MarshalJSON implements json.Marshaler.
+func (m message) MarshalJSON() ([]byte, error) {
+	if m.GetTypeUrl() == xdswire.NameTableType {
+		return nameTable(m.GetValue())
+	}
+	return protojson.Marshal(m.Any)
+}
+
+// configDump is /debug/config_dump: what the proxy was sent last, or with types=
+// the resources of these types alone.
+func (p *Pages) configDump(_ context.Context, q Query) (any, error) {
+	if types := q.Get("types"); types != "" {
+		return p.ofTypes(q, strings.Split(types, ",")...)
+	}
+	x, err := p.proxy(q)
+	if err != nil {
+		return nil, err
+	}
+	configs, err := p.dump(x, q.Has("include_eds"))
+	if err != nil {
+		return nil, err
+	}
+	out := configDump{Configs: []message{}}
+	for _, c := range configs {
+		out.Configs = append(out.Configs, message{c})
+	}
+	return out, nil
+}
+
+// ofType is a page with the resources of one type.
+func (p *Pages) ofType(short string) func(context.Context, Query) (any, error) {
+	return func(_ context.Context, q Query) (any, error) { return p.ofTypes(q, short) }
+}
+
+func (p *Pages) ofTypes(q Query, types ...string) (any, error) {
+	x, err := p.proxy(q)
+	if err != nil {
+		return nil, err
+	}
+	sent := p.cfg.Sent(x.ID)
+	out := configDump{Configs: []message{}}
+	for _, t := range types {
+		i := slices.IndexFunc(xdswire.PushOrder[:], func(url string) bool {
+			return url == t || strings.EqualFold(xdswire.ShortType(url), t)
+		})
+		if i < 0 {
+			return nil, &Error{http.StatusBadRequest, fmt.Sprintf("type %.100q is not known: want cds, eds, lds, rds, sds, ecds or nds", t)}
+		}
+		for _, r := range sent[xdswire.PushOrder[i]].Resources {
+			a, err := shown(r)
+			if err != nil {
+				return nil, err
+			}
+			out.Configs = append(out.Configs, message{a})
+		}
+	}
+	return out, nil
+}
+
+// shown is a resource without private keys.
+func shown(r *xdswire.Resource) (*anypb.Any, error) {
+	a, err := r.Any()
+	if err != nil || a.GetTypeUrl() != xdswire.SecretType {
+		return a, err
+	}
+	var s tlsv3.Secret
+	if err := a.UnmarshalTo(&s); err != nil {
+		return nil, fmt.Errorf("secret %s: %w", r.Name, err)
+	}
+	hidden := func() *corev3.DataSource {
+		return &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: []byte("[redacted]")}}
+	}
+	switch t := s.GetType().(type) {
+	case *tlsv3.Secret_TlsCertificate:
+		t.TlsCertificate.PrivateKey, t.TlsCertificate.Password = hidden(), nil
+		t.TlsCertificate.PrivateKeyProvider, t.TlsCertificate.Pkcs12 = nil, nil
+	case *tlsv3.Secret_ValidationContext:
+	default: // what else there is, is secret as a whole
+		s.Type = &tlsv3.Secret_GenericSecret{GenericSecret: &tlsv3.GenericSecret{Secret: hidden()}}
+	}
+	return xdswire.Any(&s)
+}
+
+// dump is what the proxy was sent last, in the messages of Envoy's dump.
+func (p *Pages) dump(x *connected.Proxy, endpoints bool) ([]*anypb.Any, error) {
+	sent := p.cfg.Sent(x.ID)
+	var failed error
+	each := func(url string, add func(version, name string, a *anypb.Any)) {
+		for _, r := range sent[url].Resources {
+			a, err := shown(r)
+			if err != nil {
+				failed = err
+				return
+			}
+			add(sent[url].Version, r.Name, a)
+		}
+	}
+	clusters := &adminv3.ClustersConfigDump{VersionInfo: sent[xdswire.ClusterType].Version}
+	each(xdswire.ClusterType, func(version, _ string, a *anypb.Any) {
+		clusters.DynamicActiveClusters = append(clusters.DynamicActiveClusters, &adminv3.ClustersConfigDump_DynamicCluster{VersionInfo: version, Cluster: a})
+	})
+	assignments := &adminv3.EndpointsConfigDump{}
+	if endpoints {
+		each(xdswire.EndpointType, func(version, _ string, a *anypb.Any) {
+			assignments.DynamicEndpointConfigs = append(assignments.DynamicEndpointConfigs, &adminv3.EndpointsConfigDump_DynamicEndpointConfig{VersionInfo: version, EndpointConfig: a})
+		})
+	}
+	listeners := &adminv3.ListenersConfigDump{VersionInfo: sent[xdswire.ListenerType].Version}
+	each(xdswire.ListenerType, func(version, name string, a *anypb.Any) {
+		listeners.DynamicListeners = append(listeners.DynamicListeners, &adminv3.ListenersConfigDump_DynamicListener{
+			Name: name, ActiveState: &adminv3.ListenersConfigDump_DynamicListenerState{VersionInfo: version, Listener: a},
+		})
+	})
+	routes := &adminv3.RoutesConfigDump{}
+	each(xdswire.RouteType, func(version, _ string, a *anypb.Any) {
+		routes.DynamicRouteConfigs = append(routes.DynamicRouteConfigs, &adminv3.RoutesConfigDump_DynamicRouteConfig{VersionInfo: version, RouteConfig: a})
+	})
+	secrets := &adminv3.SecretsConfigDump{}
+	each(xdswire.SecretType, func(version, name string, a *anypb.Any) {
+		secrets.DynamicActiveSecrets = append(secrets.DynamicActiveSecrets, &adminv3.SecretsConfigDump_DynamicSecret{Name: name, VersionInfo: version, Secret: a})
+	})
+	extensions := &adminv3.EcdsConfigDump{}
+	each(xdswire.ExtensionType, func(version, _ string, a *anypb.Any) {
+		extensions.EcdsFilters = append(extensions.EcdsFilters, &adminv3.EcdsConfigDump_EcdsFilterConfig{VersionInfo: version, EcdsFilter: a})
+	})
+	if failed != nil {
+		return nil, failed
+	}
+	// Istio's order; what is not ours to know is there and empty.
+	parts := []proto.Message{&adminv3.BootstrapConfigDump{}, clusters}
+	if endpoints {
+		parts = append(parts, assignments)
+	}
+	parts = append(parts, listeners, &adminv3.ScopedRoutesConfigDump{}, routes, secrets, extensions)
+	out := make([]*anypb.Any, len(parts))
+	for i, m := range parts {
+		var err error
+		if out[i], err = xdswire.Any(m); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// nameInfo is an entry of a name table.
+type nameInfo struct {
+	IPs       []string `json:"ips"`
+	Registry  string   `json:"registry,omitempty"`
+	Shortname string   `json:"shortname,omitempty"`
+	Namespace string   `json:"namespace,omitempty"`
+}
+
+// nameTable shows an encoded name table as JSON.
+func nameTable(b []byte) ([]byte, error) {
+	table := map[string]nameInfo{}
+	err := fields(b, func(_ int, entry []byte) error {
+		var name string
+		var info nameInfo
+		err := fields(entry, func(number int, value []byte) error {
+			if number == 1 {
+				name = string(value)
+				return nil
+			}
+			return fields(value, func(number int, v []byte) error {
+				switch number {
+				case 1:
+					info.IPs = append(info.IPs, string(v))
+				case 2:
+					info.Registry = string(v)
+				case 3:
+					info.Shortname = string(v)
+				case 4:
+					info.Namespace = string(v)
+				}
+				return nil
+			})
+		})
+		table[name] = info
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("name table: %w", err)
+	}
+	return json.Marshal(struct {
+		Type  string              `json:"@type"`
+		Table map[string]nameInfo `json:"table"`
+	}{xdswire.NameTableType, table})
+}

@@ -1,0 +1,84 @@
+package debug
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+
+	"github.com/meshctl/meshctl/internal/server/xds/connected"
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+// TestKeysAreHidden dumps secrets of every kind.
+func TestKeysAreHidden(t *testing.T) {
+	inline := func(s string) *corev3.DataSource {
+		return &corev3.DataSource{Specifier: &corev3.DataSource_InlineString{InlineString: s}}
+	}
+	var enc xdswire.Encoder
+	var list []*xdswire.Resource
+	for name, s := range map[string]*tlsv3.Secret{
+		"pair": {Name: "pair", Type: &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{
+			CertificateChain: inline("shown-chain"), PrivateKey: inline("hidden-key"), Password: inline("hidden-password"), Pkcs12: inline("hidden-p12"),
+		}}},
+		"roots":   {Name: "roots", Type: &tlsv3.Secret_ValidationContext{ValidationContext: &tlsv3.CertificateValidationContext{TrustedCa: inline("shown-roots")}}},
+		"generic": {Name: "generic", Type: &tlsv3.Secret_GenericSecret{GenericSecret: &tlsv3.GenericSecret{Secret: inline("hidden-generic")}}},
+		"tickets": {Name: "tickets", Type: &tlsv3.Secret_SessionTicketKeys{SessionTicketKeys: &tlsv3.TlsSessionTicketKeys{Keys: []*corev3.DataSource{inline("hidden-ticket")}}}},
+	} {
+		r, err := enc.Resource(xdswire.SecretType, name, s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, r)
+	}
+	cfg := testConfig(newProxy("gw", "apps", "1"))
+	cfg.Sent = func(string) map[string]connected.Sent {
+		return map[string]connected.Sent{xdswire.SecretType: {Version: "v1", Resources: list}}
+	}
+	for _, query := range []map[string][]string{{"proxyID": {"gw.apps"}}, {"proxyID": {"gw.apps"}, "types": {"sds"}}} {
+		b, err := New(cfg).get(t.Context(), Caller{All: true}, "config_dump", query)
+		if err != nil || !json.Valid(b) {
+			t.Fatalf("%v: %s", err, b)
+		}
+		if strings.Contains(string(b), "hidden") || strings.Count(string(b), "shown") != 2 || strings.Count(string(b), "W3JlZGFjdGVkXQ==") != 3 {
+			t.Errorf("got %s", b)
+		}
+	}
+}
+
+// TestWhoSeesWhichProxy asks for proxies by parts of their names.
+func TestWhoSeesWhichProxy(t *testing.T) {
+	old, young := newProxy("web", "apps", "1"), newProxy("web", "apps", "12")
+	young.Connected = young.Connected.Add(1)
+	p := New(testConfig(old, young, newProxy("web-2", "apps", "3"), newProxy("web", "shop", "4")))
+	all, apps := Caller{All: true}, Caller{Namespace: "apps"}
+	for _, tc := range []struct {
+		who        Caller
+		name, want string
+	}{
+		{all, "web.apps", "web.apps-12"}, {all, "web.apps-1", "web.apps-1"}, {all, "web-2", "web-2.apps-3"}, {all, "shop", "web.shop-4"},
+		{apps, "web.shop", ""}, {apps, "web.shop-4", ""}, {apps, "shop", ""}, {apps, "web", "web.apps-12"}, {all, "nobody", ""},
+		{Caller{}, "web.apps", ""},
+	} {
+		got := ""
+		if x := p.find(tc.who, tc.name); x != nil {
+			got = x.ID
+		}
+		if got != tc.want {
+			t.Errorf("%+v asks for %q: %q, want %q", tc.who, tc.name, got, tc.want)
+		}
+	}
+}
+
+// FuzzNameTable must not fail on anything but a clear error.
+func FuzzNameTable(f *testing.F) {
+	f.Add([]byte("\x0a\x12\x0a\x01a\x12\x0d\x0a\x071.2.3.4\x1a\x01b"))
+	f.Add([]byte{0x0a, 0xff})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if text, err := nameTable(b); err == nil && !json.Valid(text) {
+			t.Errorf("no JSON: %q", text)
+		}
+	})
+}

@@ -1,0 +1,171 @@
+package debug
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// ofSnapshot is a page about the newest snapshot.
+func (p *Pages) ofSnapshot(show func(*snapshot.Snapshot) any) func(context.Context, Query) (any, error) {
+	return func(context.Context, Query) (any, error) {
+		s := p.cfg.Snapshot()
+		if s == nil {
+			return nil, &Error{503, "the configuration was not read completely yet"}
+		}
+		return show(s), nil
+	}
+}
+
+// service is one of registryz, in Istio's fields.
+type service struct {
+	Attributes struct {
+		ServiceRegistry string
+		Name            string
+		Namespace       string
+		ExportTo        []string `json:",omitempty"`
+	}
+	Ports        []servicePort `json:"ports,omitempty"`
+	CreationTime time.Time     `json:"creationTime,omitzero"`
+	Hostname     string        `json:"hostname"`
+	ClusterVIPs  struct {
+		Addresses map[mesh.ClusterID][]netip.Addr
+	} `json:"clusterVIPs"`
+	ServiceAccounts []string `json:"serviceAccounts,omitempty"`
+	Headless        bool     `json:"headless,omitempty"`
+	ExternalName    string   `json:"externalName,omitempty"`
+}
+
+type servicePort struct {
+	Name     string        `json:"name,omitempty"`
+	Port     uint32        `json:"port"`
+	Protocol mesh.Protocol `json:"protocol"`
+}
+
+// registry names the kind of registry of all services, as Istio does.
+const registry = "Kubernetes"
+
+func registryz(s *snapshot.Snapshot) any {
+	out := []service{}
+	for host, svc := range s.Services.All() {
+		x := service{Hostname: host, CreationTime: svc.Created, ServiceAccounts: svc.Accounts, Headless: svc.Headless, ExternalName: svc.ExternalName}
+		x.Attributes.ServiceRegistry, x.Attributes.Name, x.Attributes.Namespace, x.Attributes.ExportTo = registry, svc.Name, svc.Namespace, svc.ExportTo
+		for _, port := range svc.Ports {
+			x.Ports = append(x.Ports, servicePort{port.Name, port.Number, port.Protocol})
+		}
+		x.ClusterVIPs.Addresses = make(map[mesh.ClusterID][]netip.Addr)
+		for i := range svc.Clusters {
+			x.ClusterVIPs.Addresses[svc.Clusters[i].Cluster] = svc.Clusters[i].VIPs
+		}
+		out = append(out, x)
+	}
+	return out
+}
+
+// endpoint is one of a shard, in Istio's fields.
+type endpoint struct {
+	Addresses       []netip.Addr
+	ServicePortName string
+	EndpointPort    uint32
+	Network         mesh.NetworkID
+	Locality        struct {
+		Label     string
+		ClusterID mesh.ClusterID
+	}
+	Labels       map[string]string `json:",omitempty"`
+	LbWeight     uint32
+	TLSMode      string `json:",omitempty"`
+	Namespace    string
+	HostName     string `json:",omitempty"`
+	HealthStatus int    // 1 healthy, 2 unhealthy
+	Drained      bool   `json:",omitempty"`
+	Demoted      bool   `json:",omitempty"`
+}
+
+type shards struct {
+	Shards map[string][]endpoint
+}
+
+// endpointShardz are the endpoints by host, namespace and shard, which is a
+// cluster.
+func endpointShardz(s *snapshot.Snapshot) any {
+	out := make(map[string]map[string]shards)
+	for host, eps := range s.Endpoints.All() {
+		namespace := ""
+		if svc := s.Services.Get(host); svc != nil {
+			namespace = svc.Namespace
+		}
+		by := make(map[string][]endpoint)
+		for _, port := range slices.Sorted(maps.Keys(eps.ByPort)) {
+			for _, e := range eps.ByPort[port] {
+				x := endpoint{
+					Addresses: []netip.Addr{e.Address}, ServicePortName: port, EndpointPort: e.Port, Network: e.Network,
+					Labels: e.Labels, LbWeight: cmp.Or(e.Weight, 1), Namespace: namespace, HostName: e.Hostname,
+					HealthStatus: int(e.Health) + 1, Drained: e.Drained, Demoted: e.Demoted,
+				}
+				x.Locality.Label, x.Locality.ClusterID = e.Locality.String(), e.Cluster
+				if e.TLSMode {
+					x.TLSMode = mesh.TLSModeIstio
+				}
+				shard := registry + "/" + string(e.Cluster)
+				by[shard] = append(by[shard], x)
+			}
+		}
+		out[host] = map[string]shards{namespace: {by}}
+	}
+	return out
+}
+
+// gateway is a way into a network, in Istio's fields.
+type gateway struct {
+	Network mesh.NetworkID
+	Cluster mesh.ClusterID
+	Addr    netip.Addr
+	Port    uint32
+}
+
+func networkGateways(s *snapshot.Snapshot) []gateway {
+	out := []gateway{}
+	for _, network := range slices.Sorted(maps.Keys(s.Gateways.ByNetwork)) {
+		for _, g := range s.Gateways.ByNetwork[network] {
+			out = append(out, gateway{g.Network, g.Cluster, g.Address, g.Port})
+		}
+	}
+	return out
+}
+
+// meshConfig is what counts of MeshConfig, in its fields, and the networks.
+func meshConfig(s *snapshot.Snapshot) any {
+	mode := "ALLOW_ANY"
+	if s.Mesh.RegistryOnly {
+		mode = "REGISTRY_ONLY"
+	}
+	type policy struct {
+		Mode string `json:"mode"`
+	}
+	return struct {
+		TrustDomain           string                            `json:"trustDomain"`
+		TrustDomainAliases    []string                          `json:"trustDomainAliases,omitempty"`
+		RootNamespace         string                            `json:"rootNamespace"`
+		EnableAutoMTLS        bool                              `json:"enableAutoMtls"`
+		OutboundTrafficPolicy policy                            `json:"outboundTrafficPolicy"`
+		ConnectTimeout        string                            `json:"connectTimeout"`
+		Networks              map[mesh.ClusterID]mesh.NetworkID `json:"networks"`
+	}{
+		s.Mesh.TrustDomain, s.Mesh.Aliases, s.Mesh.RootNamespace, s.Mesh.AutoMTLS, policy{mode}, s.Mesh.ConnectTimeout.String(), s.Mesh.Networks,
+	}
+}
+
+func pushContext(s *snapshot.Snapshot) any {
+	return struct {
+		NetworkGateways []gateway
+		Snapshot        uint64
+		Services, Pods  int
+	}{networkGateways(s), s.Seq, s.Services.Len(), s.Pods.Len()}
+}

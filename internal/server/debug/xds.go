@@ -1,0 +1,160 @@
+package debug
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	adminv3 "github.com/envoyproxy/go-control-plane/envoy/admin/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	statusv3 "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/structpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/xds/connected"
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+// Types that are asked for over xDS: a page by its name, and two in messages of
+// their own.
+const (
+	pageType       = xdswire.DebugType
+	synczType      = xdswire.DebugType + "/syncz"
+	configDumpType = xdswire.DebugType + "/config_dump"
+)
+
+// XDS answers a request for a debug type: Istio's tools name the page as the only
+// resource of istio.io/debug. Errors are those of gRPC.
+func (p *Pages) XDS(ctx context.Context, who mesh.Caller, typeURL string, names []string) ([]*anypb.Any, error) {
+	caller := p.Judge(who.Identity)
+	if caller == (Caller{}) {
+		return nil, unavailableTo(who)
+	}
+	switch typeURL {
+	case synczType:
+		return p.clientConfigs(caller)
+	case pageType, configDumpType:
+		if len(names) != 1 {
+			return nil, status.Error(codes.InvalidArgument, "exactly one debug request is required")
+		}
+		if typeURL == configDumpType {
+			return p.dumpOf(who, caller, names[0])
+		}
+		return p.page(ctx, who, caller, names[0])
+	}
+	return nil, status.Errorf(codes.InvalidArgument, "type %.200q is not known: want %s, %s or %s", typeURL, pageType, synczType, configDumpType)
+}
+
+func unavailableTo(who mesh.Caller) error {
+	return status.Errorf(codes.PermissionDenied, "the debug info is not available for current identity: %q", who.Identity)
+}
+
+// page is the body that the page has over HTTP, whether it is a page or says why
+// there is none.
+func (p *Pages) page(ctx context.Context, who mesh.Caller, caller Caller, resource string) ([]*anypb.Any, error) {
+	target, err := url.Parse(resource)
+	if err != nil {
+		return nil, status.Errorf(codes.InvalidArgument, "%.200q is no page", resource)
+	}
+	query := target.Query()
+	body, err := p.get(ctx, caller, target.Path, query)
+	if err != nil {
+		told, ok := errors.AsType[*Error](err)
+		switch {
+		case !ok:
+			return nil, status.FromContextError(err).Err()
+		case told.Status == http.StatusForbidden, told.Status == http.StatusNotFound && !caller.mayBeOf(query.Get("proxyID")):
+			return nil, unavailableTo(who)
+		}
+		body = []byte(told.Text + "\n")
+	}
+	return []*anypb.Any{{TypeUrl: pageType, Value: body}}, nil
+}
+
+// mayBeOf reports whether a name of a proxy, which is not connected here, is one
+// that the caller could see elsewhere.
+func (c Caller) mayBeOf(proxy string) bool {
+	return c.All || strings.HasSuffix(proxy, "."+c.Namespace) || strings.Contains(proxy, "."+c.Namespace+"-")
+}
+
+// dumpOf is the configuration of one proxy, nothing when it is not connected.
+func (p *Pages) dumpOf(who mesh.Caller, caller Caller, name string) ([]*anypb.Any, error) {
+	x := p.find(caller, name)
+	switch {
+	case x != nil:
+		return p.dump(x, false)
+	case !caller.mayBeOf(name):
+		return nil, unavailableTo(who)
+	}
+	return nil, nil
+}
+
+// clientConfigs are how far the proxies are, each as an
+// envoy.service.status.v3.ClientConfig.
+func (p *Pages) clientConfigs(caller Caller) ([]*anypb.Any, error) {
+	var out []*anypb.Any
+	for _, x := range p.visible(caller) {
+		a, err := xdswire.Any(clientConfig(&x))
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, a)
+	}
+	return out, nil
+}
+
+func clientConfig(x *connected.Proxy) *statusv3.ClientConfig {
+	metadata := map[string]*structpb.Value{}
+	for key, value := range map[string]string{
+		"CLUSTER_ID": string(x.Node.Cluster), "NAMESPACE": x.Node.Namespace, "ISTIO_VERSION": x.Node.Version,
+	} {
+		if value != "" {
+			metadata[key] = structpb.NewStringValue(value)
+		}
+	}
+	out := &statusv3.ClientConfig{
+		Node: &corev3.Node{Id: x.Node.ID.ProxyID(), Metadata: &structpb.Struct{Fields: metadata}},
+	}
+	for _, typeURL := range xdswire.PushOrder {
+		t, ok := x.Types[xdswire.ShortType(typeURL)]
+		if !ok {
+			continue
+		}
+		c := &statusv3.ClientConfig_GenericXdsConfig{
+			TypeUrl: typeURL, VersionInfo: t.Sent,
+			ConfigStatus: statusv3.ConfigStatus(statusv3.ConfigStatus_value[statusName(t)]),
+		}
+		if !t.SentAt.IsZero() {
+			c.LastUpdated = timestamppb.New(t.SentAt)
+		}
+		if message := lastError(t); message != "" {
+			c.ErrorState = &adminv3.UpdateFailureState{LastUpdateAttempt: c.LastUpdated, Details: message}
+		}
+		out.GenericXdsConfigs = append(out.GenericXdsConfigs, c)
+	}
+	slices.SortFunc(out.GenericXdsConfigs, func(a, b *statusv3.ClientConfig_GenericXdsConfig) int {
+		return cmp.Compare(a.GetTypeUrl(), b.GetTypeUrl())
+	})
+	return out
+}
+
+// Identifier says who answers over xDS, as the JSON that Istio's tools read.
+func (p *Pages) Identifier() string {
+	b, err := json.Marshal(struct {
+		Component, ID string
+		Info          any
+	}{"istiod", p.cfg.ID, p.cfg.Version})
+	if err != nil {
+		return ""
+	}
+	return string(b)
+}
