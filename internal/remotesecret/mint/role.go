@@ -112,6 +112,13 @@ func (s Scope) grants(a Account) []grant {
 			out = append(out, grant{namespace, rule, r.Without})
 		}
 	}
+	if s.Configuration {
+		for _, r := range source.Unread() {
+			out = append(out, grant{metav1.NamespaceAll, rbacv1.PolicyRule{
+				APIGroups: []string{r.Group}, Resources: []string{r.Name}, Verbs: []string{"list"},
+			}, r.Without})
+		}
+	}
 	create := func(namespace, group, resource, without string, names ...string) {
 		out = append(out, grant{namespace, rbacv1.PolicyRule{
 			APIGroups: []string{group}, Resources: []string{resource}, Verbs: []string{"create"}, ResourceNames: names,

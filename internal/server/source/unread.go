@@ -49,6 +49,32 @@ func unread(key snapshot.Key, group string) Result {
 	return r
 }
 
+// Unread are the kinds of Istio that are not read. A cluster of which the
+// configuration counts is looked at for them, so that nobody relies on one.
+func Unread() []Resource {
+	kind := func(group, kind, name string, versions ...string) Resource {
+		return Resource{
+			KubeKind: kind, Group: group, Versions: versions, Name: name, Use: ForConfiguration, Custom: true, Optional: true,
+			Without: "it is not told whether there is any " + kind + ", which is not read",
+		}
+	}
+	return []Resource{
+		kind(groupSecurity, "AuthorizationPolicy", "authorizationpolicies", "v1", "v1beta1"),
+		kind(groupSecurity, "RequestAuthentication", "requestauthentications", "v1", "v1beta1"),
+		kind(groupNetworking, "WorkloadEntry", "workloadentries", "v1", "v1beta1", "v1alpha3"),
+		kind(groupNetworking, "WorkloadGroup", "workloadgroups", "v1", "v1beta1", "v1alpha3"),
+		kind(groupNetworking, "ProxyConfig", "proxyconfigs", "v1beta1"),
+		kind("telemetry.istio.io", "Telemetry", "telemetries", "v1", "v1alpha1"),
+		kind("extensions.istio.io", "WasmPlugin", "wasmplugins", "v1alpha1"),
+	}
+}
+
+// UnreadWarning is what is told of objects of a kind of Unread, wherever they
+// come from.
+func UnreadWarning(r *Resource) error {
+	return unread(snapshot.Key{Kind: snapshot.Kind(r.KubeKind)}, r.Group).Warnings[0]
+}
+
 // kindHint suggests what a misspelt kind, or a kind of another group, was
 // meant to be; empty when it looks like neither.
 func kindHint(group, kind string) string {

@@ -89,6 +89,45 @@ func TestInstalledLater(t *testing.T) {
 	}
 	c.Kubectl(t, "", "-n", "later", "delete", "peerauthentications.v1beta1.security.istio.io", "default")
 	r.until("no policy and no problem", func() bool { return !policy() && len(s.Status().Problems) == 0 })
+	unreadKinds(t, c)
+}
+
+// unreadKinds: a kind that is used and not read is told of once, as long as it
+// is used, and so is one of which that may not be known.
+func unreadKinds(t *testing.T, c *kube.Cluster) {
+	t.Helper()
+	s, r, _ := run(t, c.Config(), func(s *Source) { s.waits.installed = 50 * time.Millisecond })
+	blind, other, _ := run(t, reader(t, c, "blind", mostRules), func(s *Source) { s.waits.installed = 50 * time.Millisecond })
+	remote, _, _ := run(t, c.Config(), func(s *Source) { s.Configuration = false })
+	c.Apply(t, crd("security.istio.io", "AuthorizationPolicy", "authorizationpolicies", "v1beta1"))
+	other.until("a kind that may not be looked at", func() bool {
+		p := blind.Status().Problems
+		return len(p) == 1 && strings.Contains(p[0].Reasons[0], "AuthorizationPolicy is not read: it protects nothing; whether there are any may not be looked at: 403")
+	})
+	if p := s.Status().Problems; len(p) != 0 {
+		t.Errorf("nobody uses it: %+v", p)
+	}
+	for _, name := range []string{"deny", "deny-more"} {
+		c.Apply(t, "{apiVersion: security.istio.io/v1beta1, kind: AuthorizationPolicy, metadata: {name: "+name+", namespace: later}, spec: {}}")
+	}
+	r.until("a kind that is used", func() bool {
+		p := s.Status().Problems
+		return len(p) == 1 && p[0].Object == "AuthorizationPolicy" &&
+			p[0].Reasons[0] == "kind: AuthorizationPolicy is not read: it protects nothing; there is AuthorizationPolicy later/deny"
+	})
+	c.Kubectl(t, "", "-n", "later", "delete", "authorizationpolicies", "deny")
+	r.until("another one", func() bool {
+		p := s.Status().Problems
+		return len(p) == 1 && strings.HasSuffix(p[0].Reasons[0], "later/deny-more")
+	})
+	if n := strings.Count(r.text(), "it protects nothing"); n != 1 {
+		t.Errorf("told %d times", n)
+	}
+	c.Kubectl(t, "", "-n", "later", "delete", "authorizationpolicies", "deny-more")
+	r.until("nobody uses it", func() bool { return len(s.Status().Problems) == 0 })
+	if p := remote.Status().Problems; len(p) != 0 {
+		t.Errorf("configuration of another cluster does not count: %+v", p)
+	}
 }
 
 // TestServerStops: what was read stays while the API server is away, and what

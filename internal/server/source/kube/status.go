@@ -86,6 +86,9 @@ func (s *Source) Status() Status {
 		st.Resources = append(st.Resources, r)
 		st.Problems = append(st.Problems, problems...)
 	}
+	if unread := s.unread.Load(); unread != nil {
+		st.Problems = append(st.Problems, *unread...)
+	}
 	slices.SortFunc(st.Problems, func(a, b Problem) int { return cmp.Compare(a.Object, b.Object) })
 	return st
 }
