@@ -23,6 +23,9 @@ type Env struct {
 	// that read variables of unknown names. Nil means empty.
 	Environ func() []string
 	Now     func() time.Time
+	// PodDir is where a pod finds the credential of its service account; empty
+	// is where the kubelet mounts it.
+	PodDir string
 	// Hurry is for a command whose end takes time: from its call on, the
 	// second signal closes the channel and only the third kills, as otherwise
 	// the second does. Nil means that there are no signals.

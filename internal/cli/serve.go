@@ -223,7 +223,7 @@ func (o *serveOptions) kubeAccess(env *Env) (*kube.Access, error) {
 			return env.LookupEnv(name)
 		}
 	}
-	return kube.Load(kube.Options{Kubeconfig: o.kubeconfig, Context: o.kubeContext, LookupEnv: lookup, UserAgent: "meshctl"})
+	return kube.Load(kube.Options{Kubeconfig: o.kubeconfig, Context: o.kubeContext, LookupEnv: lookup, UserAgent: "meshctl", PodDir: env.PodDir})
 }
 
 // replica names this process for those who read who writes: by its pod or

@@ -56,7 +56,9 @@ type Options struct {
 	UserAgent string
 	LookupEnv func(string) (string, bool)
 
-	podDir string // of tests
+	// PodDir is where a pod finds its credential; empty is where the kubelet
+	// mounts it.
+	PodDir string
 }
 
 // Access is the way to one API server.
@@ -162,7 +164,7 @@ func (o Options) inPod() (*Access, error) {
 	if host == "" || port == "" {
 		return nil, fmt.Errorf("%w: name one with --kubeconfig or $KUBECONFIG", ErrNoAccess)
 	}
-	dir := o.podDir
+	dir := o.PodDir
 	if dir == "" {
 		dir = podDir
 	}

@@ -70,8 +70,8 @@ func TestLoad(t *testing.T) {
 		"variable":    {Options{}, map[string]string{"KUBECONFIG": empty + ":" + file}, "https://east.example.com:6443", "east", "mesh", ""},
 		"file first":  {Options{Kubeconfig: file}, map[string]string{"KUBECONFIG": empty}, "https://east.example.com:6443", "east", "mesh", ""},
 		"home":        {Options{}, map[string]string{"HOME": filepath.Dir(home)}, "https://home.example.com:6443", "east", "mesh", ""},
-		"pod":         {Options{podDir: pod}, map[string]string{"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}, "https://[fd00::1]:443", "", "istio-system", ""},
-		"broken pod":  {Options{podDir: dir}, map[string]string{"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}, "", "", "", "access of the pod"},
+		"pod":         {Options{PodDir: pod}, map[string]string{"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}, "https://[fd00::1]:443", "", "istio-system", ""},
+		"broken pod":  {Options{PodDir: dir}, map[string]string{"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}, "", "", "", "access of the pod"},
 		"nothing":     {Options{}, nil, "", "", "", "no kubeconfig: name one with --kubeconfig"},
 		"none of env": {Options{}, map[string]string{"KUBECONFIG": filepath.Join(dir, "none")}, "", "", "", "has no clusters"},
 	} {

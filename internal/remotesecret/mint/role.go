@@ -41,6 +41,9 @@ type Scope struct {
 	Configuration bool
 	// Renew is set when the account renews its own token.
 	Renew bool
+	// Serve is set for the account of the control plane itself, in the cluster
+	// where it runs: it also writes there.
+	Serve bool
 }
 
 // Annotations tell the control plane what it can read.
@@ -75,6 +78,13 @@ func AccountOf(c *remotesecret.Cluster) (Account, error) {
 
 // roleName is that of all roles and bindings of the account.
 func (a Account) roleName() string { return "meshctl-reader-" + a.Namespace + "-" + a.Name }
+
+func (s Scope) roleName(a Account) string {
+	if s.Serve {
+		return "meshctl-" + a.Namespace
+	}
+	return a.roleName()
+}
 
 // grant is a rule and the namespace it is for, empty for the whole cluster.
 type grant struct {
@@ -119,6 +129,9 @@ func (s Scope) grants(a Account) []grant {
 			}, r.Without})
 		}
 	}
+	if s.Serve {
+		out = append(out, serveGrants(a)...)
+	}
 	create := func(namespace, group, resource, without string, names ...string) {
 		out = append(out, grant{namespace, rbacv1.PolicyRule{
 			APIGroups: []string{group}, Resources: []string{resource}, Verbs: []string{"create"}, ResourceNames: names,
@@ -133,6 +146,26 @@ func (s Scope) grants(a Account) []grant {
 		create(a.Namespace, "", "serviceaccounts/token", "the token is not renewed before it ends", a.Name)
 	}
 	return out
+}
+
+// serveGrants are what a control plane does in its own cluster besides reading it.
+func serveGrants(a Account) []grant {
+	system := func(group, resource, without string, verbs ...string) grant {
+		return grant{a.Namespace, rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, Verbs: verbs}, without}
+	}
+	const noRoots = "pods are not given the roots of the mesh"
+	return []grant{
+		// Remote secrets and the signing CA, which is made when there is none;
+		// renewed tokens.
+		system("", "secrets", "there is no signing CA, and no other cluster is read", "get", "list", "watch", "create", "update"),
+		system("coordination.k8s.io", "leases", "nothing is written, and replicas are not found",
+			"get", "list", "create", "update", "delete"),
+		{metav1.NamespaceAll, rbacv1.PolicyRule{
+			APIGroups: []string{""}, Resources: []string{"configmaps"}, ResourceNames: []string{"istio-ca-root-cert"},
+			Verbs: []string{"list", "watch", "update", "delete"},
+		}, noRoots},
+		{metav1.NamespaceAll, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"create"}}, noRoots},
+	}
 }
 
 // Rights are the requests that the grants allow.
@@ -167,7 +200,7 @@ func (s Scope) Objects(a Account) []Object {
 		byNamespace[""] = istioRules()
 	}
 	for _, namespace := range slices.Sorted(maps.Keys(byNamespace)) {
-		objects = append(objects, roleObjects(a, namespace, byNamespace[namespace])...)
+		objects = append(objects, roleObjects(a, s.roleName(a), namespace, byNamespace[namespace])...)
 	}
 	return objects
 }
@@ -185,9 +218,9 @@ func addRule(rules []rbacv1.PolicyRule, rule rbacv1.PolicyRule) []rbacv1.PolicyR
 
 // roleObjects are the role with the rules and its binding, of the whole
 // cluster or of a namespace.
-func roleObjects(a Account, namespace string, rules []rbacv1.PolicyRule) []Object {
+func roleObjects(a Account, name, namespace string, rules []rbacv1.PolicyRule) []Object {
 	meta := metav1.ObjectMeta{
-		Name: a.roleName(), Namespace: namespace, Labels: map[string]string{"app.kubernetes.io/managed-by": "meshctl"},
+		Name: name, Namespace: namespace, Labels: map[string]string{"app.kubernetes.io/managed-by": "meshctl"},
 	}
 	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: a.Name, Namespace: a.Namespace}}
 	kind := func(k string) metav1.TypeMeta {
