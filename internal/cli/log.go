@@ -4,6 +4,7 @@ import (
 	"log/slog"
 
 	"github.com/meshctl/meshctl/internal/logs"
+	"github.com/meshctl/meshctl/internal/output"
 )
 
 // newLog makes the log on standard error, with a level for each of the areas.
@@ -18,7 +19,7 @@ func newLog(env *Env, format, level string, areas []string) (*slog.Logger, error
 	case "text":
 		lines = slog.NewTextHandler(env.Stderr, opts)
 	case "json":
-		lines = slog.NewJSONHandler(env.Stderr, opts)
+		lines = slog.NewJSONHandler(output.JSONLines(env.Stderr), opts)
 	default:
 		return nil, usagef("--log-format %q: want text or json", format)
 	}

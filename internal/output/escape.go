@@ -3,6 +3,7 @@ package output
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"strconv"
 	"strings"
 	"unicode/utf16"
@@ -79,3 +80,17 @@ func appendYAMLEscape(b []byte, r rune) []byte { return fmt.Appendf(b, `\U%08x`,
 // EscapeJSON rewrites JSON so that each character of it prints as itself. It
 // means the same as before.
 func EscapeJSON(text []byte) []byte { return escapeQuoted(text, appendJSONEscape) }
+
+// JSONLines returns a writer that passes lines of JSON on by EscapeJSON, each
+// Write being of whole lines.
+func JSONLines(to io.Writer) io.Writer { return jsonLines{to} }
+
+type jsonLines struct{ to io.Writer }
+
+// Write implements io.Writer.
+func (w jsonLines) Write(lines []byte) (int, error) {
+	if _, err := w.to.Write(EscapeJSON(lines)); err != nil {
+		return 0, err
+	}
+	return len(lines), nil
+}

@@ -120,6 +120,7 @@ func New(cfg Config) (_ *Server, err error) {
 	})
 	s.sources = s.newClusters()
 	s.debug = s.newDebug()
+	s.metrics.MustRegister(newPilotStats(s))
 	if err := s.listen(); err != nil {
 		return nil, err
 	}

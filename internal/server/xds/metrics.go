@@ -1,6 +1,8 @@
 package xds
 
 import (
+	"strings"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/meshctl/meshctl/internal/xdswire"
@@ -48,6 +50,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	byType(&m.sentBytes, "sent_bytes_total", "Bytes of the responses sent.")
 	byType(&m.nacks, "nacks_total", "Responses that a proxy refused.")
 	byType(&m.expired, "expired_nonce_total", "Requests ignored because their nonce is not that of the last response.")
+	m.istio(reg)
 	m.failures = counter("generation_failures_total", "Pieces of configuration that could not be generated; their last good version stays.")
 	m.revoked = counter("revoked_streams_total", "Streams that were ended because the certificate of their caller was revoked, or lost its root.")
 	m.panics = counter("panics_total", "Panics that ended one stream or one piece of generation.")
@@ -70,4 +73,37 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	gauges(&m.refused, "refused_resources", "Resources that connected proxies refused and are left without, for each proxy.")
 	gauges(&m.heldBack, "held_back", "Resources held back from proxies that have not refused them, for each view and version of Envoy.")
 	return m
+}
+
+// twins count under two names.
+type twins struct {
+	prometheus.Counter
+	other prometheus.Counter
+}
+
+// Inc implements prometheus.Counter.
+func (t twins) Inc() { t.Add(1) }
+
+// Add implements prometheus.Counter.
+func (t twins) Add(v float64) {
+	t.Counter.Add(v)
+	t.other.Add(v)
+}
+
+// istio counts some under Istio's names, too. Its label type is in lower case.
+func (m *Metrics) istio(reg prometheus.Registerer) {
+	for _, x := range []struct {
+		counters   *[numTypes]prometheus.Counter
+		name, help string
+	}{
+		{&m.sent, "pilot_xds_pushes", "Responses sent."},
+		{&m.nacks, "pilot_total_xds_rejects", "Responses that a proxy refused."},
+		{&m.expired, "pilot_xds_expired_nonce", "Requests ignored because their nonce is not that of the last response."},
+	} {
+		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: x.name, Help: x.help}, []string{"type"})
+		reg.MustRegister(v)
+		for i, url := range xdswire.PushOrder {
+			x.counters[i] = twins{x.counters[i], v.WithLabelValues(strings.ToLower(xdswire.ShortType(url)))}
+		}
+	}
 }
