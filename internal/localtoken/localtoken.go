@@ -16,6 +16,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/meshctl/meshctl/internal/files"
@@ -122,7 +123,7 @@ func Read(dirs []string, address string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	port, err := net.LookupPort("tcp", number)
+	port, err := strconv.ParseUint(number, 10, 16)
 	if err != nil {
 		return "", err
 	}

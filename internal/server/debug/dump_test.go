@@ -58,8 +58,15 @@ func TestWhoSeesWhichProxy(t *testing.T) {
 		who        Caller
 		name, want string
 	}{
-		{all, "web.apps", "web.apps-12"}, {all, "web.apps-1", "web.apps-1"}, {all, "web-2", "web-2.apps-3"}, {all, "shop", "web.shop-4"},
-		{apps, "web.shop", ""}, {apps, "web.shop-4", ""}, {apps, "shop", ""}, {apps, "web", "web.apps-12"}, {all, "nobody", ""},
+		{all, "web.apps", "web.apps-12"},
+		{all, "web.apps-1", "web.apps-1"},
+		{all, "web-2", "web-2.apps-3"},
+		{all, "shop", "web.shop-4"},
+		{all, "nobody", ""},
+		{apps, "web.shop", ""},
+		{apps, "web.shop-4", ""},
+		{apps, "shop", ""},
+		{apps, "web", "web.apps-12"},
 		{Caller{}, "web.apps", ""},
 	} {
 		got := ""

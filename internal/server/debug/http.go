@@ -62,7 +62,7 @@ func (p *Pages) serve(w http.ResponseWriter, r *http.Request, a Access, name str
 		return
 	}
 	header.Set("Content-Type", "application/json")
-	_, _ = w.Write(page)
+	_, _ = w.Write(page) //nolint:gosec // it is JSON, and nosniff has it taken as that
 }
 
 // judge says what a caller may see.
