@@ -7,11 +7,12 @@ import (
 	"github.com/meshctl/meshctl/internal/output"
 )
 
-// newLog makes the log on standard error, with a level for each of the areas.
-func newLog(env *Env, format, level string, areas []string) (*slog.Logger, error) {
+// newLog makes the log on standard error, with a level for each of the areas,
+// which may be changed at any time.
+func newLog(env *Env, format, level string, areas []string) (*slog.Logger, *logs.Levels, error) {
 	levels := logs.NewLevels(areas...)
 	if err := levels.Set(level); err != nil {
-		return nil, usagef("--log-level %q: %w", level, err)
+		return nil, nil, usagef("--log-level %q: %w", level, err)
 	}
 	opts := &slog.HandlerOptions{Level: slog.LevelDebug} // levels leaves out the rest
 	var lines slog.Handler
@@ -21,7 +22,7 @@ func newLog(env *Env, format, level string, areas []string) (*slog.Logger, error
 	case "json":
 		lines = slog.NewJSONHandler(output.JSONLines(env.Stderr), opts)
 	default:
-		return nil, usagef("--log-format %q: want text or json", format)
+		return nil, nil, usagef("--log-format %q: want text or json", format)
 	}
-	return slog.New(levels.Handler(logs.Limit(lines, env.Now))), nil
+	return slog.New(levels.Handler(logs.Limit(lines, env.Now))), levels, nil
 }

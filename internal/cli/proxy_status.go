@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,11 +17,11 @@ import (
 
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/proxystatus"
+	"github.com/meshctl/meshctl/internal/replicas"
 )
 
 type proxyStatusOptions struct {
-	servers   []string
-	token     debugToken
+	replicas  replicaFlags
 	timeout   time.Duration
 	format    string
 	verbosity int
@@ -46,12 +47,15 @@ response waits for its answer; ERROR one that the proxy refused, or of which it
 is left without what it refused; NOT SENT one that there is nothing of. A proxy
 that moves from one replica to another has a row for each.
 
-The sources are the replicas' debug addresses (--server), which answer
-the user that runs them on their own machine, and others with --token-file;
-kubectl port-forward leads there.`,
+The replicas are those that keep a Lease in the cluster of the kubeconfig, or run
+in pods there; they are asked by way of its API server. --server names them by
+address instead; they answer the user that runs them on their own machine, and
+others with --token-file. Without a kubeconfig it is 127.0.0.1:8080.`,
 		Example: `  meshctl proxy-status
   # a column for each type, of two replicas
   meshctl ps -v 1 --server 127.0.0.1:8080,127.0.0.1:18080
+  # of the cluster of a context
+  meshctl ps --context kind-cluster1
   # a live view of one namespace
   meshctl ps -n apps -w
   # in a script: exit code 3 when a proxy refused something or does not answer
@@ -59,8 +63,7 @@ kubectl port-forward leads there.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
 	f := cmd.Flags()
-	f.StringSliceVar(&o.servers, "server", []string{"http://127.0.0.1:8080"}, "Debug addresses of the replicas: `host:port` or http://host:port, repeatable")
-	o.token.bind(f)
+	o.replicas.bind(env, cmd)
 	durationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of a replica")
 	choiceVar(f, &o.format, "output", "o", "How to show it", string(output.FormatTable), formatWide, string(output.FormatJSON), string(output.FormatYAML))
 	f.IntVarP(&o.verbosity, "verbosity", "v", 0, "0, or 1 for a table with a column for each `type`")
@@ -72,14 +75,6 @@ kubectl port-forward leads there.`,
 }
 
 func (o *proxyStatusOptions) run(ctx context.Context, env *Env) error {
-	if len(o.servers) == 0 {
-		return usagef("--server: name at least one replica")
-	}
-	for _, s := range o.servers {
-		if _, err := (&xdsOptions{server: s}).base(); err != nil {
-			return err
-		}
-	}
 	if o.verbosity < 0 || o.verbosity > 1 {
 		return usagef("--verbosity %d: want 0 or 1", o.verbosity)
 	}
@@ -89,7 +84,12 @@ func (o *proxyStatusOptions) run(ctx context.Context, env *Env) error {
 		}
 		return o.follow(ctx, env)
 	}
-	reports := o.ask(ctx, env)
+	found, err := o.replicas.find(ctx, env, o.timeout)
+	if err != nil {
+		return err
+	}
+	defer closeReplicas(found)
+	reports := o.ask(ctx, found)
 	if err := o.show(env, reports); err != nil {
 		return err
 	}
@@ -101,7 +101,7 @@ func (o *proxyStatusOptions) judge(reports []proxystatus.Report) error {
 	var silent, wrong []string
 	for i := range reports {
 		if reports[i].Error != "" {
-			silent = append(silent, reports[i].Error)
+			silent = append(silent, reports[i].Replica+": "+reports[i].Error)
 		}
 		wrong = append(wrong, reports[i].Wrong(o.stale)...)
 	}
@@ -115,26 +115,25 @@ func (o *proxyStatusOptions) judge(reports []proxystatus.Report) error {
 }
 
 // ask asks all replicas at once.
-func (o *proxyStatusOptions) ask(ctx context.Context, env *Env) []proxystatus.Report {
-	reports := make([]proxystatus.Report, len(o.servers))
+func (o *proxyStatusOptions) ask(ctx context.Context, found []*replicas.Replica) []proxystatus.Report {
+	reports := make([]proxystatus.Report, len(found))
 	var wg sync.WaitGroup
-	for i, s := range o.servers {
-		wg.Go(func() { reports[i] = o.askOne(ctx, env, s) })
+	for i, r := range found {
+		wg.Go(func() { reports[i] = o.askOne(ctx, r) })
 	}
 	wg.Wait()
 	return reports
 }
 
-func (o *proxyStatusOptions) askOne(ctx context.Context, env *Env, server string) proxystatus.Report {
+func (o *proxyStatusOptions) askOne(ctx context.Context, r *replicas.Replica) proxystatus.Report {
 	var report proxystatus.Report
-	one := xdsOptions{server: server, token: o.token, timeout: o.timeout}
-	err := one.get(ctx, env, "proxies", nil, &report)
-	if report.Replica == "" {
-		report.Replica = strings.TrimPrefix(server, "http://")
+	if err := r.Get(ctx, "/debug/xds/proxies", nil, &report); err != nil {
+		report = proxystatus.Report{Error: err.Error()}
+		if errors.Is(err, replicas.ErrNotFound) {
+			report.Error = "it is no control plane of meshctl that tells this"
+		}
 	}
-	if err != nil {
-		report = proxystatus.Report{Replica: strings.TrimPrefix(server, "http://"), Error: err.Error()}
-	}
+	report.Replica = cmp.Or(report.Replica, r.Name)
 	if report.Proxies == nil {
 		report.Proxies = []proxystatus.Proxy{}
 	}
@@ -184,8 +183,16 @@ func (o *proxyStatusOptions) follow(ctx context.Context, env *Env) error {
 	}
 	tick := time.NewTicker(o.every)
 	defer tick.Stop()
+	var found []*replicas.Replica
+	defer func() { closeReplicas(found) }()
 	for first := true; ; first = false {
-		reports := o.ask(ctx, env)
+		if found == nil {
+			var err error
+			if found, err = o.replicas.find(ctx, env, o.timeout); err != nil && (first || ctx.Err() == nil) {
+				return err
+			}
+		}
+		reports := o.ask(ctx, found)
 		switch {
 		case ctx.Err() != nil:
 			return nil // how watching ends
@@ -194,6 +201,10 @@ func (o *proxyStatusOptions) follow(ctx context.Context, env *Env) error {
 		}
 		if err := show(reports); err != nil {
 			return err
+		}
+		if slices.ContainsFunc(reports, func(r proxystatus.Report) bool { return r.Error != "" }) {
+			closeReplicas(found) // there may be others by now
+			found = nil
 		}
 		select {
 		case <-ctx.Done():
@@ -214,7 +225,7 @@ func (o *proxyStatusOptions) view(env *Env, reports []proxystatus.Report) string
 	fmt.Fprintf(&text, "%s UTC: %s, %s\n", env.Now().UTC().Format(time.TimeOnly), plural(proxies, "stream"), plural(wrong, "problem"))
 	for i := range reports {
 		if reports[i].Error != "" {
-			fmt.Fprintln(&text, output.Escape(reports[i].Error))
+			fmt.Fprintln(&text, output.Escape(reports[i].Replica+": "+reports[i].Error))
 		}
 	}
 	_ = o.table(reports).Write(&text) // to memory
@@ -239,7 +250,7 @@ func (o *proxyStatusOptions) appender(env *Env) func([]proxystatus.Report) error
 		}
 		for i := range changed {
 			if changed[i].Error != "" {
-				fmt.Fprintln(env.Stderr, output.Escape(changed[i].Error))
+				fmt.Fprintln(env.Stderr, output.Escape(changed[i].Replica+": "+changed[i].Error))
 			}
 		}
 		table := o.table(changed)

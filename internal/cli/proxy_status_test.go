@@ -76,15 +76,14 @@ func TestProxyStatusErrors(t *testing.T) {
 		stderr string
 	}{
 		{"ftp://a", []string{"ps"}, 2, `^$`, "want host:port"},
-		{"", []string{"ps"}, 2, `^$`, "name at least one replica|want host:port"},
 		{alive, []string{"ps", "-v", "2"}, 2, `^$`, "want 0 or 1"},
 		{alive, []string{"ps", "-w", "--fail"}, 2, `^$`, "give one of them"},
 		{alive, []string{"ps", "-o", "xml"}, 2, `^$`, "table, wide, json or yaml"},
-		{"127.0.0.1:1", []string{"ps"}, 1, `^NAME.*\n$`, "--server names its --http-addr"},
-		{"127.0.0.1:1", []string{"ps", "-w"}, 1, `^$`, "--server names its --http-addr"},
+		{"127.0.0.1:1", []string{"ps"}, 1, `^NAME.*\n$`, "127.0.0.1:1: .*connection refused"},
+		{"127.0.0.1:1", []string{"ps", "-w"}, 1, `^$`, "127.0.0.1:1: .*connection refused"},
 		// What the others say is shown.
-		{"127.0.0.1:1," + alive, []string{"ps"}, 1, `\nclient-1`, "--server names its --http-addr"},
-		{"127.0.0.1:1," + alive, []string{"ps", "--fail"}, 3, `\nclient-1`, "127.0.0.1:1: ask the control plane"},
+		{"127.0.0.1:1," + alive, []string{"ps"}, 1, `\nclient-1`, "127.0.0.1:1: .*connection refused"},
+		{"127.0.0.1:1," + alive, []string{"ps", "--fail"}, 3, `\nclient-1`, "127.0.0.1:1: .*connection refused"},
 	} {
 		m.debug = tc.server
 		code, stdout, stderr := m.run(tc.args...)
@@ -106,7 +105,7 @@ func TestProxyStatusWatch(t *testing.T) {
 			m.eventually("SYNCED", "ps")
 			ctx, cancel := context.WithCancel(t.Context())
 			out, in := io.Pipe()
-			o := proxyStatusOptions{servers: []string{m.debug}, timeout: xdsPatience, format: format, watch: true, every: time.Millisecond}
+			o := proxyStatusOptions{replicas: replicaFlags{servers: []string{m.debug}, system: "istio-system"}, timeout: xdsPatience, format: format, watch: true, every: time.Millisecond}
 			var wg sync.WaitGroup
 			wg.Go(func() {
 				if err := o.run(ctx, &Env{Stdout: in, Stderr: io.Discard, LookupEnv: homeOnly(m.home), Now: time.Now}); err != nil {

@@ -40,6 +40,7 @@ func constructors() []func(*Env) *cobra.Command {
 		newCreateRemoteSecretCmd,
 		newDemoCmd,
 		newExperimentalCmd,
+		newLogLevelCmd,
 		newMulticlusterCmd,
 		newProxyConfigCmd,
 		newProxyStatusCmd,

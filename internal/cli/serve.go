@@ -117,7 +117,7 @@ of itself is only compared with it.`,
 }
 
 func (o *serveOptions) run(ctx context.Context, env *Env) error {
-	log, err := newLog(env, o.logFormat, o.logLevel, server.LogAreas())
+	log, levels, err := newLog(env, o.logFormat, o.logLevel, server.LogAreas())
 	if err != nil {
 		return err
 	}
@@ -141,7 +141,7 @@ func (o *serveOptions) run(ctx context.Context, env *Env) error {
 		CADir: o.caDir, StateDir: o.stateDir, TokenAudiences: o.tokenAudiences,
 		GRPCAddr: o.grpcAddr, SecureGRPCAddr: o.secureGRPCAddr, HTTPAddr: o.httpAddr, MonitoringAddr: o.monitoringAddr,
 		Limits: o.limits, Signing: o.signing, ShutdownTimeout: o.shutdown,
-		Version: currentBuild(), Log: log, Now: env.Now, Rand: rand.Reader,
+		Version: currentBuild(), Log: log, LogLevels: levels, Now: env.Now, Rand: rand.Reader,
 	}
 	o.debug.apply(env, &cfg)
 	if err := o.clusters.apply(&cfg); err != nil {

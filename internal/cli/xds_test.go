@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -41,6 +40,7 @@ type xdsMesh struct {
 	debug  string // host:port
 	home   string
 	stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
+	log    logLines
 }
 
 func (m *xdsMesh) service(port int) {
@@ -95,10 +95,14 @@ func startXDSMesh(t *testing.T) *xdsMesh {
 	m.service(80)
 	m.debug = freeAddr(t)
 	plain := freeAddr(t)
+	log, levels, err := newLog(&Env{Stderr: &m.log, Now: time.Now}, "text", "info", server.LogAreas())
+	if err != nil {
+		t.Fatal(err)
+	}
 	s, err := server.New(server.Config{
 		ClusterID: "c1", ConfigDir: m.dir, StateDir: filepath.Join(t.TempDir(), "state"), TokenAudiences: []string{"istio-ca"},
 		GRPCAddr: plain, HTTPAddr: m.debug, TokenDirs: localtoken.Directories(homeOnly(m.home)),
-		Log: slog.New(slog.DiscardHandler), Now: time.Now, Rand: rand.Reader,
+		Log: log, LogLevels: levels, Now: time.Now, Rand: rand.Reader,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -129,6 +133,24 @@ func startXDSMesh(t *testing.T) *xdsMesh {
 	}
 	m.next("")
 	return m
+}
+
+// logLines are what a log holds.
+type logLines struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *logLines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *logLines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
 
 // homeOnly is an environment that says where home is and nothing else.

@@ -235,6 +235,15 @@ var ErrNotFound = errors.New("not found")
 
 // Get reads a status page, such as /debug/clusters, into v.
 func (r *Replica) Get(ctx context.Context, path string, query url.Values, v any) error {
+	return r.do(ctx, http.MethodGet, path, query, http.NoBody, v)
+}
+
+// Put sets a page to a text and reads what it is then into v.
+func (r *Replica) Put(ctx context.Context, path, text string, v any) error {
+	return r.do(ctx, http.MethodPut, path, nil, strings.NewReader(text), v)
+}
+
+func (r *Replica) do(ctx context.Context, method, path string, query url.Values, text io.Reader, v any) error {
 	if r.Err != nil {
 		return r.Err
 	}
@@ -242,7 +251,7 @@ func (r *Replica) Get(ctx context.Context, path string, query url.Values, v any)
 	if len(query) > 0 {
 		target += "?" + query.Encode()
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, http.NoBody)
+	req, err := http.NewRequestWithContext(ctx, method, target, text)
 	if err != nil {
 		return err
 	}
@@ -263,8 +272,8 @@ func (r *Replica) Get(ctx context.Context, path string, query url.Values, v any)
 	defer resp.Body.Close()
 	body := io.LimitReader(resp.Body, maxPage)
 	if resp.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(body, 200))
-		err := fmt.Errorf("answered %s: %.200q", resp.Status, strings.TrimSpace(string(text)))
+		text, _ := io.ReadAll(io.LimitReader(body, 500))
+		err := fmt.Errorf("answered %s: %.500q", resp.Status, strings.TrimSpace(string(text)))
 		if resp.StatusCode == http.StatusNotFound {
 			err = fmt.Errorf("%w: %w", ErrNotFound, err)
 		}

@@ -16,6 +16,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/meshctl/meshctl/internal/logs"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/remotesecret"
 	"github.com/meshctl/meshctl/internal/server/authn"
@@ -153,8 +154,11 @@ type Config struct {
 
 	Version any // shown by /version
 	Log     *slog.Logger
-	Now     func() time.Time
-	Rand    io.Reader
+	// LogLevels, when not nil, are those of Log, which may be changed while the
+	// server runs.
+	LogLevels *logs.Levels
+	Now       func() time.Time
+	Rand      io.Reader
 }
 
 // dirs are the clusters that are read, the own one first. The directory of one

@@ -46,6 +46,7 @@ func (s *Server) pages() map[string]debug.Page {
 			return s.hub.Views(ctx)
 		}},
 		"xds/proxies":  show("how far each proxy is with each type", func() any { return s.proxiesPage() }),
+		"log-levels":   show("the least level that is logged of each area; PUT changes it", func() any { return s.logLevels() }),
 		"xds/timeline": show("the last changes and how they reached the proxies", func() any { return flight.Timeline() }),
 		"xds/nacks":    show("what proxies refused", func() any { return s.hub.NACKs() }),
 		"xds/views": {Help: "lists of resources in use", Make: func(ctx context.Context, _ debug.Query) (any, error) {

@@ -32,6 +32,8 @@ type Config struct {
 	Snapshot func() *snapshot.Snapshot
 	// Pages are further pages, by name.
 	Pages map[string]Page
+	// Changes are the pages that can be set to something, by name.
+	Changes map[string]Change
 	// SystemNamespace is that of the control plane. Its identities may see
 	// everything, as may those of Namespaces.
 	SystemNamespace string

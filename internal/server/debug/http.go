@@ -34,6 +34,13 @@ func (p *Pages) Handler(a Access) http.Handler {
 	mux.HandleFunc("GET /debug/{name...}", func(w http.ResponseWriter, r *http.Request) {
 		p.serve(w, r, a, r.PathValue("name"))
 	})
+	mux.HandleFunc("PUT /debug/{name...}", func(w http.ResponseWriter, r *http.Request) {
+		if err := p.change(r, a, r.PathValue("name")); err != nil {
+			refuse(w, err)
+			return
+		}
+		p.serve(w, r, a, r.PathValue("name"))
+	})
 	mux.HandleFunc("GET /debug", func(w http.ResponseWriter, r *http.Request) { p.serve(w, r, a, "") })
 	return mux
 }
@@ -54,15 +61,19 @@ func (p *Pages) serve(w http.ResponseWriter, r *http.Request, a Access, name str
 		page, err = p.get(r.Context(), caller, name, r.URL.Query())
 	}
 	if err != nil {
-		code := statusOf(err)
-		if code == http.StatusUnauthorized {
-			header.Set("WWW-Authenticate", `Bearer realm="meshctl"`)
-		}
-		http.Error(w, err.Error(), code)
+		refuse(w, err)
 		return
 	}
 	header.Set("Content-Type", "application/json")
 	_, _ = w.Write(page) //nolint:gosec // it is JSON, and nosniff has it taken as that
+}
+
+func refuse(w http.ResponseWriter, err error) {
+	code := statusOf(err)
+	if code == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", `Bearer realm="meshctl"`)
+	}
+	http.Error(w, err.Error(), code)
 }
 
 // judge says what a caller may see.

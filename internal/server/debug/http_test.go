@@ -116,7 +116,7 @@ func TestCase_F1_StatusPagesByNetwork(t *testing.T) {
 }
 
 func TestHandlerReadsOnly(t *testing.T) {
-	h := New(testConfig()).Handler(Access{Authenticate: authenticate, Log: slog.New(slog.DiscardHandler)})
+	h := New(testConfig()).Handler(Access{Authenticate: authenticate, Network: true, Log: slog.New(slog.DiscardHandler)})
 	for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete} {
 		w := httptest.NewRecorder()
 		r := httptest.NewRequest(method, "/debug/syncz", nil)
