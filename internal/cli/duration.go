@@ -14,6 +14,9 @@ import (
 func durationVar(fs *pflag.FlagSet, p *time.Duration, name string, def time.Duration, usage string) {
 	*p = def
 	fs.Var((*durationValue)(p), name, usage)
+	if def == 0 {
+		fs.Lookup(name).DefValue = "" // the usage says what that means
+	}
 }
 
 type durationValue time.Duration

@@ -106,6 +106,9 @@ func (b *bench) certificates(ctx context.Context) (err error) {
 		b.report.add(what+"CPU of the load each", median(first.load), "seconds", 0)
 		b.report.add(what+"server CPU each, token shown before", median(again.cpu), "seconds", cpu)
 	}
+	if err := b.polls(ctx, m, clients[0], requests[0], config); err != nil {
+		return err
+	}
 	m.phase("certificates flood")
 	defer m.phase("")
 	return b.flood(ctx, m, clients, requests, config)
