@@ -14,13 +14,17 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// What the hub tells of connected proxies.
-type (
-	Proxy      = connected.Proxy
-	TypeStatus = connected.Type
-	NACK       = connected.NACK
-	Refused    = connected.Refused
-)
+// Proxy is a connected stream.
+type Proxy = connected.Proxy
+
+// TypeStatus is how far a proxy is with one type.
+type TypeStatus = connected.Type
+
+// NACK is a response that a proxy refused.
+type NACK = connected.NACK
+
+// Refused is a resource that a proxy refused and is left without.
+type Refused = connected.Refused
 
 // typeStatus is the part of a stream's state that others may read, under the
 // subscriber's lock.
