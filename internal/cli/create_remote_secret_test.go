@@ -2,6 +2,10 @@ package cli
 
 import (
 	"bytes"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -80,6 +84,7 @@ func asReader(t *testing.T, c *remotesecret.Cluster, cluster *kube.Cluster, args
 	}
 	return cluster.Kubectl(t, "", append([]string{
 		"--kubeconfig=/dev/null", "--server=" + c.Server.Server, "--certificate-authority=" + ca, "--token=" + c.User.Token,
+		"--tls-server-name=" + c.Server.TLSServerName,
 	}, args...)...)
 }
 
@@ -425,6 +430,7 @@ func TestCreateRemoteSecretServerAuto(t *testing.T) {
 	t.Parallel()
 	_, cluster2, kubeconfig := twoClusters(t)
 	namespace, args := prepared(t, cluster2, "--server", "auto")
+	waitOutput(t, cluster2, "/default", "get", "serviceaccounts", "-n", namespace, "-o", "name") // the cluster's own
 	before := objects(t, cluster2, namespace)
 	r := meshctl(t, kubeconfig, args...)
 	if r.code != 1 || !strings.Contains(r.stderr, "loopback addresses only") || !strings.Contains(r.stderr, "NAMED BY") ||
@@ -438,6 +444,69 @@ func TestCreateRemoteSecretServerAuto(t *testing.T) {
 	if c := decoded(t, r.stdout); c.Server.Server != "https://"+cluster2.Addr() {
 		t.Errorf("server %s", c.Server.Server)
 	}
+
+	// A node that others reach, by a name that its certificate has.
+	host := otherAddress(t)
+	node := net.JoinHostPort(host, "6443") // the port that nodes have it at when nothing says another
+	relay(t, node, cluster2.Addr())
+	cluster2.Apply(t, fmt.Sprintf(`{apiVersion: v1, kind: Node, metadata: {name: kind-control-plane, labels: {node-role.kubernetes.io/control-plane: ""}},
+spec: {providerID: "kind://docker/kind/kind-control-plane"}, status: {addresses: [{type: InternalIP, address: %s}, {type: ExternalIP, address: 127.0.0.9}]}}`, host))
+	defer cluster2.Kubectl(t, "", "delete", "node", "kind-control-plane")
+	r = must(t, kubeconfig, args...)
+	c := decoded(t, r.stdout)
+	if c.Server.Server != "https://"+node || c.Server.TLSServerName == "" {
+		t.Errorf("server %s, name %q\n%s", c.Server.Server, c.Server.TLSServerName, r.stderr)
+	}
+	for _, want := range []string{"Node kind-control-plane InternalIP", "works as " + c.Server.TLSServerName, "container of kind"} {
+		if !strings.Contains(r.stderr, want) {
+			t.Errorf("no %q in\n%s", want, r.stderr)
+		}
+	}
+	asReader(t, c, cluster2, "get", "services", "-A")
+}
+
+// otherAddress is one of this machine that is not loopback.
+func otherAddress(t *testing.T) string {
+	t.Helper()
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range addrs {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().Is4() && p.Addr().IsGlobalUnicast() {
+			return p.Addr().String()
+		}
+	}
+	t.Skip("this machine has loopback addresses only")
+	return ""
+}
+
+// relay passes connections to one address on to another one, until the test ends.
+func relay(t *testing.T, from, to string) {
+	t.Helper()
+	l, err := net.Listen("tcp", from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	go func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer in.Close()
+				out, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", to)
+				if err != nil {
+					return
+				}
+				defer out.Close()
+				go func() { _, _ = io.Copy(out, in) }()
+				_, _ = io.Copy(in, out)
+			}()
+		}
+	}()
 }
 
 func TestCreateRemoteSecretUsage(t *testing.T) {
