@@ -158,10 +158,7 @@ func (o *serveOptions) run(ctx context.Context, env *Env) error {
 	if err := o.tls.apply(&cfg); err != nil {
 		return err
 	}
-	if err := o.federation.apply(&cfg); err != nil {
-		return err
-	}
-	if err := o.callers.apply(&cfg); err != nil {
+	if err := errors.Join(o.federation.apply(&cfg), o.callers.apply(&cfg)); err != nil {
 		return err
 	}
 	if cfg.RemoteDirs, err = clusterDirs("--remote-dir", o.remoteDirs); err != nil {

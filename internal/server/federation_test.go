@@ -195,7 +195,7 @@ func TestFederation(t *testing.T) {
 		t.Errorf("/ready?verbose is %s", text)
 	}
 	var shown []federation.Status
-	_, text := page(t, a.http, "/debug/bundles")
+	_, text := get(t, a.Server, "/debug/bundles")
 	if err := json.Unmarshal([]byte(text), &shown); err != nil || len(shown) != 1 || shown[0].Problem == "" || shown[0].Until.IsZero() {
 		t.Errorf("/debug/bundles is %s", text)
 	}
