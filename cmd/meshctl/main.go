@@ -14,6 +14,7 @@ import (
 )
 
 func main() {
+	findDeadServers()
 	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
 	if !signal.Ignored(syscall.SIGHUP) { // nohup stays in force
 		signals = append(signals, syscall.SIGHUP)
@@ -45,4 +46,15 @@ func main() {
 			return hurry
 		},
 	}, os.Args[1:]))
+}
+
+// findDeadServers has client-go ask connections to API servers that are silent
+// for 3 seconds whether they are alive, as those of remote secrets are asked,
+// and not only after 30. The environment is the only place where it looks.
+func findDeadServers() {
+	for name, seconds := range map[string]string{"HTTP2_READ_IDLE_TIMEOUT_SECONDS": "3", "HTTP2_PING_TIMEOUT_SECONDS": "2"} {
+		if _, set := os.LookupEnv(name); !set {
+			_ = os.Setenv(name, seconds) // then it is as slow as client-go likes
+		}
+	}
 }

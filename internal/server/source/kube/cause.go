@@ -59,6 +59,8 @@ func explain(err error, verb string, r *source.Resource) (Cause, string) {
 		return CauseLimit, text
 	case isTLS(err):
 		return CauseTLS, "TLS: " + text
+	case isLost(err):
+		return CauseTimeout, "timeout: the API server is silent, its connection is given up"
 	case errors.Is(err, errTimeout), errors.Is(err, context.DeadlineExceeded), errors.As(err, &timeout) && timeout.Timeout():
 		return CauseTimeout, "timeout: " + text
 	case isTCP(err):
@@ -81,6 +83,9 @@ func isTLS(err error) bool {
 	return fromPeer || errors.As(err, &unknown) || errors.As(err, &host) || errors.As(err, &invalid) ||
 		errors.As(err, &verify) || errors.As(err, &record) || errors.As(err, &alert)
 }
+
+// isLost reports that the other side did not answer a ping.
+func isLost(err error) bool { return strings.HasSuffix(err.Error(), "http2: client connection lost") }
 
 func isTCP(err error) bool {
 	var op *net.OpError

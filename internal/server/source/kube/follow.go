@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,6 +23,7 @@ import (
 // waits are how long is waited for what.
 type waits struct {
 	answer    time.Duration // for the answer of a list or the start of a watch
+	slow      time.Duration // for the same, until it is told that there is none yet
 	list      time.Duration // for all pages of a list
 	idle      time.Duration // in a watch, for an event or a bookmark, of which one comes each minute
 	watch     time.Duration // how long a watch is asked to last, and up to twice as long
@@ -33,6 +35,7 @@ type waits struct {
 func (w waits) withDefaults() waits {
 	set := func(d *time.Duration, def time.Duration) { *d = cmp.Or(*d, def) }
 	set(&w.answer, 30*time.Second)
+	set(&w.slow, 4*time.Second)
 	set(&w.list, 5*time.Minute)
 	set(&w.idle, 3*time.Minute)
 	set(&w.watch, 5*time.Minute)
@@ -124,15 +127,20 @@ func (f *follower) fail(err error) time.Duration {
 	case cause == CauseTCP && f.failures == 1 && f.from != "":
 		return f.backoff(f.waits.maxRetry) // every connection ends some time
 	}
-	if before := f.health.fail(cause, text, f.Now()); before != text {
-		f.failed(f.res.GroupResource(), before, text)
-	}
+	f.tell(cause, text)
 	f.readOnceIf(f.res.Optional && cause == CauseForbidden)
 	wait := f.backoff(f.waits.maxRetry)
 	if status, ok := errors.AsType[*statusError](err); ok {
 		wait = max(wait, status.retry)
 	}
 	return wait
+}
+
+// tell shows why the resource is not followed.
+func (f *follower) tell(cause Cause, text string) {
+	if before := f.health.fail(cause, text, f.Now()); before != text {
+		f.failed(f.res.GroupResource(), before, text)
+	}
 }
 
 // readOnceIf tells the source that the follower does not hold it up any more.
@@ -163,6 +171,7 @@ func (f *follower) pause(ctx context.Context, d time.Duration) {
 	case <-t.C:
 	case <-f.appeared:
 		f.failures = 0
+	case <-f.answers():
 	}
 }
 
@@ -236,9 +245,7 @@ func (f *follower) page(ctx context.Context, next string, budget *int64, each fu
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	answer := time.AfterFunc(f.waits.answer, func() { cancel(errTimeout) })
-	body, err := f.open(ctx, query, "List")
-	answer.Stop() // the whole list has a bound of its own
+	body, err := f.answer(cancel, func() (io.ReadCloser, error) { return f.open(ctx, query, "List") })
 	if err != nil {
 		return page{}, err
 	}
@@ -248,12 +255,39 @@ func (f *follower) page(ctx context.Context, next string, budget *int64, each fu
 	*budget = int64(m.left)
 	f.health.heard(f.Now())
 	switch {
-	case err != nil && context.Cause(ctx) != nil:
+	case context.Cause(ctx) != nil && (err != nil || p.version == ""): // a cancelled answer may look complete
 		return p, context.Cause(ctx)
 	case err == nil && p.version == "":
 		return p, &answerError{errors.New("a list without a version")}
 	}
 	return p, err
+}
+
+// answer waits for the beginning of an answer, tells when it takes long, and at
+// last cancels the request.
+func (f *follower) answer(cancel context.CancelCauseFunc, ask func() (io.ReadCloser, error)) (io.ReadCloser, error) {
+	ended := make(chan struct{})
+	var waiting sync.WaitGroup
+	waiting.Go(func() {
+		slow, late := time.NewTimer(f.waits.slow), time.NewTimer(f.waits.answer)
+		defer slow.Stop()
+		defer late.Stop()
+		for {
+			select {
+			case <-ended:
+				return
+			case <-slow.C:
+				f.tell(CauseTimeout, "timeout: the API server has not answered yet")
+			case <-late.C:
+				cancel(errTimeout)
+				return
+			}
+		}
+	})
+	body, err := ask()
+	close(ended)
+	waiting.Wait()
+	return body, err
 }
 
 // open asks for the resource in the version that is known, or else in each one
@@ -302,13 +336,12 @@ func (f *follower) form() form {
 func (f *follower) watch(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	answer := time.AfterFunc(f.waits.answer, func() { cancel(errTimeout) })
 	lasts := f.waits.watch + time.Duration(f.Jitter()*float64(f.waits.watch))
-	body, err := f.open(ctx, url.Values{
+	query := url.Values{
 		"watch": {"1"}, "allowWatchBookmarks": {"true"}, "resourceVersion": {f.from},
 		"timeoutSeconds": {strconv.Itoa(int(lasts.Seconds()))},
-	}, "")
-	answer.Stop()
+	}
+	body, err := f.answer(cancel, func() (io.ReadCloser, error) { return f.open(ctx, query, "") })
 	if isStatus(err, http.StatusGone) {
 		return errExpired
 	}

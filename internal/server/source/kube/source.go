@@ -99,6 +99,7 @@ type shared struct {
 
 	mu      sync.Mutex
 	failing map[string]int // followers by what is wrong with them
+	again   chan struct{}  // closed when a resource is followed again
 }
 
 // Run reads the cluster, says Synced when all of it was read once, and follows
@@ -140,8 +141,8 @@ func (s *Source) share(c *client, sink snapshot.Sink) *shared {
 	s.Limits, s.waits = s.Limits.withDefaults(), s.waits.withDefaults()
 	return &shared{
 		Source: s, client: c, sink: sink, definitions: newDefinitions(), started: s.Now(), failing: make(map[string]int),
-		unreadAppeared: make(chan struct{}, 1),
-		conv:           &source.Converter{Cluster: s.Cluster, SystemNamespace: s.SystemNamespace, RefuseLocal: true},
+		again: make(chan struct{}), unreadAppeared: make(chan struct{}, 1),
+		conv: &source.Converter{Cluster: s.Cluster, SystemNamespace: s.SystemNamespace, RefuseLocal: true},
 	}
 }
 
@@ -222,10 +223,20 @@ func (s *shared) failed(resource, before, cause string) {
 func (s *shared) recovered(cause string) {
 	s.mu.Lock()
 	last := s.less(cause)
+	close(s.again)
+	s.again = make(chan struct{})
 	s.mu.Unlock()
 	if last {
 		s.Log.Info("the Kubernetes API of the cluster is followed again", "was", cause)
 	}
+}
+
+// answers is closed when a resource is followed again, so that all others need
+// not wait for the end of their pauses.
+func (s *shared) answers() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.again
 }
 
 // less counts a resource out and reports whether it was the last of its cause.
