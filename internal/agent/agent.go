@@ -69,13 +69,13 @@ func Run(ctx context.Context, cfg Config, opts Options) error {
 		return err
 	}
 	secrets := sds.New(opts.Log)
-	manager, lists := newManager(cfg, opts, secrets, apps)
+	manager, publisher := newManager(cfg, opts, secrets, apps)
 	var admin *adminClient
 	if !cfg.NoEnvoy {
 		admin = newAdmin(cfg)
 		defer admin.close()
 	}
-	status := newStatus(admin, manager.Status, lists.Status, opts)
+	status := newStatus(admin, manager.Status, publisher.lists.Status, opts)
 
 	// What serves Envoy goes on while Envoy drains, and ends after it.
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -87,13 +87,17 @@ func Run(ctx context.Context, cfg Config, opts Options) error {
 	}
 	tasks.Go(func() error { return status.serve(serving, statusListener) })
 
+	bundle := cfg.trustBundle(opts, manager, publisher)
 	sockets, err := cfg.sockets(ctx, opts.Log, secrets, manager)
 	if err == nil {
 		for _, s := range sockets {
 			tasks.Go(func() error { return s.serve(serving, s.listener) })
 		}
 		tasks.Go(func() error { manager.Run(serving); return nil })
-		tasks.Go(func() error { return lists.Run(serving) })
+		tasks.Go(func() error { return publisher.lists.Run(serving) })
+		if bundle != nil {
+			tasks.Go(func() error { return bundle.Run(serving) })
+		}
 		if cfg.NoEnvoy {
 			err = runAlone(ctx, serving, cfg, opts, status)
 		} else {

@@ -77,7 +77,7 @@ func (c *Config) sockets(ctx context.Context, log *slog.Logger, secrets *sds.Ser
 
 // callControlPlane calls the control plane with the workload's newest
 // certificate, and its token.
-func (c *Config) callControlPlane(manager *workloadcert.Manager) proxyless.Call {
+func (c *Config) callControlPlane(manager *workloadcert.Manager) func(context.Context, func(context.Context, grpc.ClientConnInterface) error) error {
 	client := &workloadcert.Client{
 		Addr:         net.JoinHostPort(c.Discovery.Host, strconv.Itoa(int(c.Discovery.Port))),
 		ServerName:   c.Discovery.Name,

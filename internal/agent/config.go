@@ -54,6 +54,8 @@ type Config struct {
 	// told to end.
 	Drain, TerminationDrain time.Duration
 	Stats                   bootstrap.StatsInclusion
+	// FollowRoots has the control plane tell of new roots at once.
+	FollowRoots bool
 	// NoEnvoy runs no Envoy: applications are configured themselves.
 	NoEnvoy bool
 	// GRPCBootstrap is where the bootstrap of applications' gRPC is written, and

@@ -280,6 +280,7 @@ func TestResolveRefuses(t *testing.T) {
 		"delta":              {Flags{}, "ISTIO_DELTA_XDS=maybe", `ISTIO_DELTA_XDS="maybe"`},
 		"no envoy":           {Flags{}, "DISABLE_ENVOY=maybe", `DISABLE_ENVOY="maybe"`},
 		"gateway, no envoy":  {Flags{Type: "router", NoEnvoy: "true"}, "", "--no-envoy"},
+		"roots":              {Flags{}, "PROXY_CONFIG_XDS_AGENT=maybe", `PROXY_CONFIG_XDS_AGENT="maybe"`},
 		"ttl":                {Flags{}, "SECRET_TTL=1ms", `SECRET_TTL="1ms"`},
 		"ratio":              {Flags{}, "SECRET_GRACE_PERIOD_RATIO=NaN", "SECRET_GRACE_PERIOD_RATIO"},
 		"jitter":             {Flags{}, "SECRET_GRACE_PERIOD_RATIO_JITTER=2", "SECRET_GRACE_PERIOD_RATIO_JITTER"},

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"maps"
 	"net"
 	"net/netip"
@@ -225,8 +226,12 @@ func (r *resolver) servers(cfg *Config, pc *meshv1alpha1.ProxyConfig) {
 			cfg.CA.Name = san
 		}
 	}
+	cfg.FollowRoots = r.boolean(setting{cmp.Or(r.lookup(followRoots), "false"), followRoots})
 	cfg.Delta = r.boolean(r.pick("delta", r.flags.Delta, "ISTIO_DELTA_XDS", "true"))
 }
+
+// followRoots is Istio's switch for what PCDS tells; there is no flag for it.
+const followRoots = "PROXY_CONFIG_XDS_AGENT"
 
 func (r *resolver) boolean(s setting) bool {
 	v, err := strconv.ParseBool(s.value)

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"crypto/x509"
 	"math/rand/v2"
 	"net"
 	"strconv"
@@ -12,12 +13,13 @@ import (
 	"github.com/meshctl/meshctl/internal/agent/proxyless"
 	"github.com/meshctl/meshctl/internal/agent/revocation"
 	"github.com/meshctl/meshctl/internal/agent/sds"
+	"github.com/meshctl/meshctl/internal/agent/trustbundle"
 	"github.com/meshctl/meshctl/internal/agent/workloadcert"
 )
 
-// newManager makes what gets the certificate and what follows the revocation
-// lists. Both hand what they have to Envoy by secrets.
-func newManager(cfg Config, opts Options, secrets *sds.Server, apps *proxyless.Files) (*workloadcert.Manager, *revocation.Lists) {
+// newManager makes what gets the certificate, and what hands it, with the
+// revocation lists, to Envoy and to applications.
+func newManager(cfg Config, opts Options, secrets *sds.Server, apps *proxyless.Files) (*workloadcert.Manager, *publisher) {
 	client := &workloadcert.Client{
 		Addr:         net.JoinHostPort(cfg.CA.Host, strconv.Itoa(int(cfg.CA.Port))),
 		ServerName:   cfg.CA.Name,
@@ -40,7 +42,18 @@ func newManager(cfg Config, opts Options, secrets *sds.Server, apps *proxyless.F
 		Update: p.update, Revoked: manager.Revoked,
 		Log: opts.Log, Now: opts.Now, Rand: rand.New(rand.NewPCG(opts.Rand.Uint64(), opts.Rand.Uint64())), //nolint:gosec // spreads waits, guards nothing
 	})
-	return manager, p.lists
+	return manager, p
+}
+
+// trustBundle follows the roots of the mesh, nil when that is not wanted.
+func (c *Config) trustBundle(opts Options, manager *workloadcert.Manager, p *publisher) *trustbundle.Config {
+	if !c.FollowRoots {
+		return nil
+	}
+	return &trustbundle.Config{
+		Call: c.callControlPlane(manager), Node: c.Node, Metadata: c.Metadata, Use: p.useBundle, Log: opts.Log,
+		Rand: rand.New(rand.NewPCG(opts.Rand.Uint64(), opts.Rand.Uint64())), //nolint:gosec // spreads waits, guards nothing
+	}
 }
 
 // publisher hands the newest certificate and the newest lists to Envoy together,
@@ -50,8 +63,9 @@ type publisher struct {
 	lists   *revocation.Lists
 	apps    *proxyless.Files // nil writes none
 
-	mu   sync.Mutex
-	cert *workloadcert.Certificate
+	mu     sync.Mutex
+	cert   *workloadcert.Certificate
+	bundle []*x509.Certificate // roots that the control plane told of since
 }
 
 func (p *publisher) use(ctx context.Context, cert *workloadcert.Certificate) error {
@@ -69,16 +83,29 @@ func (p *publisher) update() error {
 	return p.send()
 }
 
+// useBundle adds the roots that the control plane tells of to those that came
+// with the certificate.
+func (p *publisher) useBundle(roots []*x509.Certificate) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.bundle = roots
+	if p.cert == nil {
+		return nil
+	}
+	return p.send()
+}
+
 // send is called under the lock, when there is a certificate.
 func (p *publisher) send() error {
 	key, err := p.cert.Key()
 	if err != nil {
 		return err
 	}
+	roots := p.cert.Roots(p.bundle...)
 	if p.apps != nil {
-		if err := p.apps.Write(p.cert.Chain(), key, p.cert.Roots()); err != nil {
+		if err := p.apps.Write(p.cert.Chain(), key, roots); err != nil {
 			return err
 		}
 	}
-	return p.secrets.Update(sds.Secrets{Chain: p.cert.Chain(), Key: key, Roots: p.cert.Roots(), Lists: p.lists.PEM()})
+	return p.secrets.Update(sds.Secrets{Chain: p.cert.Chain(), Key: key, Roots: roots, Lists: p.lists.PEM()})
 }

@@ -118,6 +118,7 @@ func New(cfg Config) (_ *Server, err error) {
 		TrustDomain: cfg.TrustDomain, SystemNamespace: cfg.systemNamespace(),
 		Publish: s.publish, Log: cfg.log(logRegistry), Now: cfg.Now,
 	})
+	s.trust.publishTo(s.registry.SetTrustBundle)
 	s.sources = s.newClusters()
 	s.debug = s.newDebug()
 	s.metrics.MustRegister(newPilotStats(s))

@@ -41,6 +41,8 @@ type trust struct {
 	pools   map[string]*x509.CertPool
 	others  map[string]bool // trust domains with sources, but the own one
 	peers   *xds.Trust      // nil while there are lists that proxies cannot use
+	bundle  []string        // the own roots as snapshot.TrustBundle has them
+	publish func(roots []string)
 }
 
 func (s *Server) newTrust() (err error) {
@@ -118,8 +120,9 @@ func (t *trust) gather() {
 	delete(named, "")
 	delete(named, t.own)
 	own := t.ca.Pool
+	all := append(slices.Clip(t.ca.Roots), extra...)
 	if len(extra) > 0 {
-		own = certs.Pool(append(slices.Clip(t.ca.Roots), extra...))
+		own = certs.Pool(all)
 	}
 	t.pools, t.others = map[string]*x509.CertPool{t.own: own}, map[string]bool{}
 	for td, roots := range named {
@@ -134,9 +137,33 @@ func (t *trust) gather() {
 		}
 	}
 	t.setPeers()
+	t.setBundle(all)
 	select {
 	case t.changed <- struct{}{}:
 	default:
+	}
+}
+
+// publishTo has the roots of the mesh told to workloads, now and when they change.
+func (t *trust) publishTo(publish func(roots []string)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.publish = publish; t.bundle != nil {
+		publish(t.bundle)
+	}
+}
+
+// setBundle tells workloads what to check each other with: the roots of their
+// own trust domain. Those of another could sign for theirs, if Envoy had them.
+// It is called under the lock.
+func (t *trust) setBundle(roots []*x509.Certificate) {
+	t.bundle = make([]string, len(roots))
+	for i, r := range roots {
+		t.bundle[i] = string(certs.EncodeCerts(r))
+	}
+	slices.Sort(t.bundle)
+	if t.bundle = slices.Compact(t.bundle); t.publish != nil {
+		t.publish(t.bundle)
 	}
 }
 

@@ -22,6 +22,8 @@ const (
 	SecretType    = "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"
 	ExtensionType = "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig"
 	NameTableType = "type.googleapis.com/istio.networking.nds.v1.NameTable"
+	// ProxyConfigType carries the roots of the mesh.
+	ProxyConfigType = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig"
 )
 
 // DebugType is that of status pages; types that begin with it and a slash are of
@@ -30,7 +32,7 @@ const DebugType = "istio.io/debug"
 
 // PushOrder is the order in which types are sent when several changed, so
 // that what is referred to comes before what refers to it.
-var PushOrder = [...]string{ClusterType, EndpointType, ListenerType, RouteType, SecretType, ExtensionType, NameTableType}
+var PushOrder = [...]string{ClusterType, EndpointType, ListenerType, RouteType, SecretType, ExtensionType, NameTableType, ProxyConfigType}
 
 // ShortType is the name that people use for a type: CDS, EDS …; a type that
 // is not served keeps its URL.
@@ -50,6 +52,8 @@ func ShortType(typeURL string) string {
 		return "ECDS"
 	case NameTableType:
 		return "NDS"
+	case ProxyConfigType:
+		return "PCDS"
 	}
 	return typeURL
 }

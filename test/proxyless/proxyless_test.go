@@ -30,6 +30,8 @@ import (
 	"google.golang.org/grpc/xds"
 
 	"github.com/meshctl/meshctl/internal/agent"
+	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/certs/certstest"
 	"github.com/meshctl/meshctl/internal/dial"
 	"github.com/meshctl/meshctl/internal/server"
 	"github.com/meshctl/meshctl/internal/token"
@@ -136,8 +138,9 @@ endpoints:
 	return b.String()
 }
 
-// startAgent runs the agent of a pod, and returns the bootstrap that it wrote.
-func (m *mesh) startAgent(t *testing.T, pod, account string) []byte {
+// startAgent runs the agent of a pod, and returns the bootstrap that it wrote and
+// where it writes certificates.
+func (m *mesh) startAgent(t *testing.T, pod, account string) (bootstrap []byte, certDir string) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "proxyless") //nolint:usetesting // the path of a socket must be short
 	check(t, err)
@@ -149,6 +152,7 @@ func (m *mesh) startAgent(t *testing.T, pod, account string) []byte {
 	tokenFile := filepath.Join(dir, "token")
 	check(t, os.WriteFile(tokenFile, []byte(raw), 0o600))
 	cfg, _, err := agent.Resolve(agent.Input{
+		Environ: []string{"PROXY_CONFIG_XDS_AGENT=true"},
 		Flags: agent.Flags{
 			PodName: pod, PodNamespace: "shop", ServiceAccount: account, ClusterID: "cluster1",
 			BindAddress: address(pod), DiscoveryAddress: planeIP + ":15012",
@@ -165,7 +169,7 @@ func (m *mesh) startAgent(t *testing.T, pod, account string) []byte {
 	})
 	url := "http://" + net.JoinHostPort(address(pod), "15020") + "/healthz/ready"
 	until(t, "agent of "+pod, func() error { _, err := get(url); return err })
-	bootstrap, err := os.ReadFile(cfg.GRPCBootstrap)
+	bootstrap, err = os.ReadFile(cfg.GRPCBootstrap)
 	check(t, err)
 	for _, name := range []string{"key.pem", "cert-chain.pem", "root-cert.pem"} {
 		info, err := os.Stat(filepath.Join(cfg.CertDir, name))
@@ -174,7 +178,7 @@ func (m *mesh) startAgent(t *testing.T, pod, account string) []byte {
 			t.Errorf("%s has mode %v", name, info.Mode())
 		}
 	}
-	return bootstrap
+	return bootstrap, cfg.CertDir
 }
 
 // echo is a gRPC server that says who it is and who called.
@@ -244,9 +248,10 @@ func call(t *testing.T, c testpb.TestServiceClient, opts ...grpc.CallOption) (*t
 func TestProxyless(t *testing.T) {
 	m := startMesh(t)
 	for pod, account := range map[string]string{"echo-1": "echo", "echo-2": "echo", "mallory": "mallory"} {
-		startServer(t, pod, m.startAgent(t, pod, account))
+		bootstrap, _ := m.startAgent(t, pod, account)
+		startServer(t, pod, bootstrap)
 	}
-	bootstrap := m.startAgent(t, "client", "client")
+	bootstrap, certDir := m.startAgent(t, "client", "client")
 	const caller = "spiffe://cluster.local/ns/shop/sa/client"
 
 	for _, target := range []string{"echo.shop.svc.cluster.local:80", "echo.shop:80", "echo:80"} {
@@ -300,6 +305,18 @@ func TestProxyless(t *testing.T) {
 				return fmt.Errorf("%v, %w", r, errors.Join(err))
 			}
 			return nil
+		})
+	})
+	t.Run("roots are followed", func(t *testing.T) {
+		root := string(certs.EncodeCerts(certstest.NewRoot(t).Cert))
+		m.write(t, "settings.yaml", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata:\n  mesh: |\n"+
+			"    caCertificates:\n    - pem: |\n        "+strings.ReplaceAll(strings.TrimSpace(root), "\n", "\n        ")+"\n")
+		until(t, "new root in the file", func() error {
+			text, err := os.ReadFile(filepath.Join(certDir, "root-cert.pem"))
+			if err == nil && !strings.Contains(string(text), root) {
+				err = errors.New("it is not there")
+			}
+			return err
 		})
 	})
 	metrics, err := get("http://" + planeIP + ":15014/metrics")

@@ -33,8 +33,11 @@ func (c *Certificate) Chain() []byte { return certs.EncodeCerts(c.chain...) }
 // Key is the private key in PEM.
 func (c *Certificate) Key() ([]byte, error) { return certs.EncodeKey(c.key) }
 
-// Roots is what peers are checked against, in PEM. Equal sets are equal bytes.
-func (c *Certificate) Roots() []byte { return certs.EncodeCerts(c.roots...) }
+// Roots is what peers are checked against, with more roots, in PEM. Equal sets
+// are equal bytes.
+func (c *Certificate) Roots(more ...*x509.Certificate) []byte {
+	return certs.EncodeCerts(distinct(slices.Concat(c.roots, more))...)
+}
 
 // Certificates are the certificate and its intermediates, leaf first, and what
 // peers are checked against. They are not to be changed.

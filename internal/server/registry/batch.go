@@ -20,6 +20,7 @@ type batch struct {
 	replaced  map[mesh.ClusterID]struct{} // the events are all that there is of it
 	expected  map[mesh.ClusterID]struct{}
 	standings map[mesh.ClusterID]snapshot.Standing
+	trust     *snapshot.TrustBundle // nil when it stays
 }
 
 func newBatch() batch {
@@ -33,7 +34,11 @@ func newBatch() batch {
 }
 
 func (b *batch) len() int {
-	return len(b.events) + len(b.removed) + len(b.replaced) + len(b.expected) + len(b.standings)
+	n := len(b.events) + len(b.removed) + len(b.replaced) + len(b.expected) + len(b.standings)
+	if b.trust != nil {
+		n++
+	}
+	return n
 }
 
 func (b *batch) empty() bool { return b.len() == 0 }
@@ -95,6 +100,10 @@ func (b *batch) into(s *state) []snapshot.Cause {
 		if s.setStanding(c, standing) {
 			cluster(c, false)
 		}
+	}
+	if b.trust != nil {
+		s.trust = b.trust
+		cause(snapshot.Cause{Key: snapshot.Key{Kind: snapshot.KindTrustBundle, Cluster: s.cfg.Local, Name: "roots"}})
 	}
 	for k, e := range b.events {
 		s.apply(e)

@@ -31,6 +31,7 @@ func (s *state) build(before *snapshot.Snapshot) (*snapshot.Snapshot, *snapshot.
 	b.services()
 	b.pods()
 	b.secrets()
+	b.trustBundle()
 	s.dirty = newDirty()
 	return next, b.changes
 }
@@ -344,6 +345,14 @@ func (b *builder) pods() {
 		b.changes.Pods[k.String()] = struct{}{}
 	}
 	b.next.Pods = b.next.Pods.With(update)
+}
+
+func (b *builder) trustBundle() {
+	if old := b.next.TrustBundle; b.trust == nil || old != nil && slices.Equal(old.Roots, b.trust.Roots) {
+		return
+	}
+	b.next.TrustBundle = b.trust
+	b.changes.TrustBundle = true
 }
 
 func (b *builder) secrets() {

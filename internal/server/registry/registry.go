@@ -123,6 +123,12 @@ func (r *Registry) SetStanding(c mesh.ClusterID, s snapshot.Standing) {
 	r.change(func(b *batch) { b.standings[c] = s })
 }
 
+// SetTrustBundle says which roots workloads check each other with: PEM texts of
+// one certificate each, sorted.
+func (r *Registry) SetTrustBundle(roots []string) {
+	r.change(func(b *batch) { b.trust = &snapshot.TrustBundle{Roots: roots} })
+}
+
 // change enters something into the batch; r.mu is held meanwhile.
 func (r *Registry) change(enter func(*batch)) {
 	r.mu.Lock()

@@ -104,6 +104,7 @@ type state struct {
 	claims   set[claim] // those that were told of
 	double   func(lines []string)
 	backing  map[name]backing
+	trust    *snapshot.TrustBundle
 	standing map[mesh.ClusterID]snapshot.Standing // those that are not zero
 	// vips counts the local services of each address: no other cluster may have
 	// it. heldGateways are the addresses of gateways, used or not.

@@ -28,6 +28,8 @@ type Snapshot struct {
 	// Secrets of all clusters by SecretKey. Who reads them decides by an
 	// authenticated identity who is given what.
 	Secrets *Table[string, Secret]
+	// TrustBundle is nil until the roots are known.
+	TrustBundle *TrustBundle
 	// Namespaces by name.
 	Namespaces *Table[string, NamespaceFacts]
 	// Private is set when some service is not exported to every namespace.
@@ -45,6 +47,8 @@ type Changes struct {
 	Pods       map[string]struct{} // PodKey.String() of pods that changed, came or went
 	Secrets    map[string]struct{} // SecretKey of secrets that changed, came or went
 	Namespaces map[string]struct{} // namespaces whose NamespaceFacts changed
+	// TrustBundle is set when the TrustBundle changed.
+	TrustBundle bool
 	// Everywhere is set when Mesh, Gateways, Private or GatewayConfigs changed.
 	Everywhere bool
 	// Causes are a few of the objects behind the change, for logs and traces,
@@ -73,6 +77,7 @@ const (
 	EndpointFacts
 	PortFacts
 	SecretFacts
+	TrustFacts
 )
 
 // Kinds is what kinds of facts changed; Everywhere is none of them.
@@ -87,12 +92,15 @@ func (c *Changes) Kinds() Kinds {
 	add(EndpointFacts, len(c.Endpoints))
 	add(PortFacts, len(c.Ports))
 	add(SecretFacts, len(c.Secrets))
+	if c.TrustBundle {
+		k |= TrustFacts
+	}
 	return k
 }
 
 // Empty reports whether nothing changed.
 func (c *Changes) Empty() bool {
-	return !c.Everywhere && len(c.Services) == 0 && len(c.Endpoints) == 0 && len(c.Ports) == 0 &&
+	return !c.Everywhere && !c.TrustBundle && len(c.Services) == 0 && len(c.Endpoints) == 0 && len(c.Ports) == 0 &&
 		len(c.Pods) == 0 && len(c.Secrets) == 0 && len(c.Namespaces) == 0
 }
 
@@ -120,6 +128,12 @@ type CACertificate struct {
 	// TrustDomains are whose roots they are; none means the mesh's own and its
 	// aliases.
 	TrustDomains []string
+}
+
+// TrustBundle is what workloads of the mesh check each other with.
+type TrustBundle struct {
+	// Roots are PEM texts of one certificate each, sorted.
+	Roots []string
 }
 
 // PodKey names a pod of one cluster.

@@ -42,6 +42,8 @@ const (
 	// KindCluster is that of no object: it names a cluster as the cause of a
 	// change.
 	KindCluster Kind = "Cluster"
+	// KindTrustBundle likewise names the roots of the mesh.
+	KindTrustBundle Kind = "TrustBundle"
 )
 
 // Key names one object of the mesh.

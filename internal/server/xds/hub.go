@@ -75,6 +75,7 @@ const (
 	sds
 	ecds
 	nds
+	pcds
 )
 
 // typeIndex is the place of a type in xdswire.PushOrder, or -1.
@@ -222,16 +223,17 @@ func mergeChanges(a, b *snapshot.Changes) *snapshot.Changes {
 	}
 	causes := append(slices.Clip(a.Causes), b.Causes...)
 	out := &snapshot.Changes{
-		Services:   union(a.Services, b.Services),
-		Endpoints:  union(a.Endpoints, b.Endpoints),
-		Ports:      union(a.Ports, b.Ports),
-		Pods:       union(a.Pods, b.Pods),
-		Secrets:    union(a.Secrets, b.Secrets),
-		Namespaces: union(a.Namespaces, b.Namespaces),
-		Everywhere: a.Everywhere || b.Everywhere,
-		Causes:     causes[:min(len(causes), maxCauses)],
-		Events:     a.Events + b.Events,
-		Since:      a.Since, Taken: a.Taken, Built: b.Built,
+		Services:    union(a.Services, b.Services),
+		Endpoints:   union(a.Endpoints, b.Endpoints),
+		Ports:       union(a.Ports, b.Ports),
+		Pods:        union(a.Pods, b.Pods),
+		Secrets:     union(a.Secrets, b.Secrets),
+		Namespaces:  union(a.Namespaces, b.Namespaces),
+		TrustBundle: a.TrustBundle || b.TrustBundle,
+		Everywhere:  a.Everywhere || b.Everywhere,
+		Causes:      causes[:min(len(causes), maxCauses)],
+		Events:      a.Events + b.Events,
+		Since:       a.Since, Taken: a.Taken, Built: b.Built,
 	}
 	if a.Since.IsZero() || !b.Since.IsZero() && b.Since.Before(a.Since) {
 		out.Since, out.Taken = b.Since, b.Taken

@@ -79,6 +79,7 @@ type step struct {
 	// remove that it goes before them.
 	replace, remove bool
 	standings       map[mesh.ClusterID]snapshot.Standing
+	roots           []string // nil for as before
 }
 
 func (s step) String() string {
@@ -91,6 +92,9 @@ func (s step) String() string {
 	}
 	for id, standing := range s.standings {
 		fmt.Fprintf(&b, "\n  standing of %s: %+v", id, standing)
+	}
+	if s.roots != nil {
+		fmt.Fprintf(&b, "\n  the roots are %q", s.roots)
 	}
 	for _, e := range s.events {
 		if e.Object == nil {
@@ -129,6 +133,9 @@ func randomSteps(seed uint64, n int) []step {
 			s.standings = map[mesh.ClusterID]snapshot.Standing{pickOne(c, meshClusters...): {
 				Drained: c.once(3), Demoted: c.once(3), Weight: pickOne[uint32](c, 0, 0, 50, 100, 150, 200, 1),
 			}}
+		}
+		if c.once(30) {
+			s.roots = []string{"a", "b", "c"}[:c.IntN(4)]
 		}
 		last := meshClusters[len(meshClusters)-1]
 		if c.once(40) {
@@ -265,6 +272,7 @@ type incremental struct {
 	objects  map[snapshot.Key]snapshot.Object
 	clusters []mesh.ClusterID // those that there are
 	standing map[mesh.ClusterID]snapshot.Standing
+	roots    []string
 
 	same interned
 	// full are the resources of units of interned facts.
@@ -309,7 +317,7 @@ func (w *incremental) toggle(i int) {
 func silent(n xdsgen.Node) *subscriber {
 	sub := &subscriber{id: n.ID.ProxyID(), node: n}
 	sub.session = &session{sub: sub}
-	for _, i := range []int{cds, eds, lds, rds, ecds, nds} {
+	for _, i := range []int{cds, eds, lds, rds, ecds, nds, pcds} {
 		sub.demands[i].asked = true
 	}
 	return sub
@@ -321,6 +329,10 @@ func (w *incremental) apply(number int, s step) {
 	for id, standing := range s.standings {
 		w.standing[id] = standing
 		w.registry.SetStanding(id, standing)
+	}
+	if s.roots != nil {
+		w.roots = s.roots
+		w.registry.SetTrustBundle(s.roots)
 	}
 	last := meshClusters[len(meshClusters)-1]
 	if s.remove || s.replace {
@@ -363,6 +375,9 @@ func (w *incremental) rebuilt() *snapshot.Snapshot {
 	r.Apply(events)
 	for id, standing := range w.standing {
 		r.SetStanding(id, standing)
+	}
+	if w.roots != nil {
+		r.SetTrustBundle(w.roots)
 	}
 	r.synced()
 	return (<-r.published).snapshot
@@ -558,6 +573,7 @@ func (in interned) snapshot(s *snapshot.Snapshot) *snapshot.Snapshot {
 	out := *s
 	out.Seq = 0
 	out.Mesh, out.Gateways = intern(in, text(s.Mesh), s.Mesh), intern(in, text(s.Gateways), s.Gateways)
+	out.TrustBundle = intern(in, text(s.TrustBundle), s.TrustBundle)
 	out.Services = table(in, s.Services, service)
 	out.Endpoints = table(in, s.Endpoints, func(v *snapshot.Endpoints) *snapshot.Endpoints { return intern(in, text(v), v) })
 	out.Pods = table(in, s.Pods, func(v *snapshot.Pod) *snapshot.Pod { return v })
@@ -580,7 +596,7 @@ func (in interned) snapshot(s *snapshot.Snapshot) *snapshot.Snapshot {
 // readable is a snapshot as text, for differences.
 func readable(s *snapshot.Snapshot) map[string]any {
 	out := map[string]any{
-		"mesh": text(s.Mesh), "gateways": text(s.Gateways), "private": s.Private, "gateway configs": addressesOf(s.GatewayConfigs),
+		"trust bundle": text(s.TrustBundle), "mesh": text(s.Mesh), "gateways": text(s.Gateways), "private": s.Private, "gateway configs": addressesOf(s.GatewayConfigs),
 	}
 	for k, v := range s.Services.All() {
 		out["service "+k] = text(v)

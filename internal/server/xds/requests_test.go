@@ -75,7 +75,7 @@ type modelResponse struct {
 
 func newRequestModel(t *testing.T, v xdswire.Variant, input []byte) *requestModel {
 	m := &requestModel{t: t, variant: v, input: input, hub: drivenHub(), world: newWorld(), nonce: make(map[string]bool)}
-	m.hub.cfg.Generation = generationOf(xdswire.SecretType, xdswire.ExtensionType, xdswire.NameTableType)
+	m.hub.cfg.Generation = generationOf(xdswire.SecretType, xdswire.ExtensionType, xdswire.NameTableType, xdswire.ProxyConfigType)
 	for i := range m.types {
 		m.types[i].names, m.types[i].held = make(map[string]bool), make(map[string]string)
 		m.content[i], m.ever[i] = make(map[string]string), make(map[string]bool)
@@ -238,7 +238,7 @@ func (m *requestModel) sotw(t *modelType, i int, r *discoveryv3.DiscoveryRequest
 	wildcard := names["*"]
 	delete(names, "*")
 	t.named = t.named || len(r.GetResourceNames()) > 0
-	if len(r.GetResourceNames()) == 0 && (i == cds || i == lds || i == nds) {
+	if len(r.GetResourceNames()) == 0 && fullList(i) {
 		wildcard = !t.named
 	}
 	switch {
@@ -274,7 +274,7 @@ func (m *requestModel) delta(t *modelType, i int, r *discoveryv3.DeltaDiscoveryR
 	m.answered(t, r.GetResponseNonce(), r.GetErrorDetail() != nil, false)
 	more, less := r.GetResourceNamesSubscribe(), r.GetResourceNamesUnsubscribe()
 	if !t.watched {
-		wildcard := slices.Contains(more, "*") || len(more)+len(less) == 0 && (i == cds || i == lds || i == nds)
+		wildcard := slices.Contains(more, "*") || len(more)+len(less) == 0 && fullList(i)
 		*t = modelType{
 			watched: true, wildcard: wildcard, names: make(map[string]bool),
 			nacks: t.nacks, expired: t.expired, held: make(map[string]string),
@@ -391,7 +391,7 @@ func (m *requestModel) receive(f *xdswire.Frame) error {
 	}
 	i := typeIndex(url)
 	t := &m.types[i]
-	r.full = m.variant == xdswire.SotW && (i == cds || i == lds || i == nds)
+	r.full = m.variant == xdswire.SotW && fullList(i)
 	switch {
 	case !t.watched || t.inflight:
 		m.t.Fatalf("%s: a response though watched %v, in flight %v", m.name(i), t.watched, t.inflight)
@@ -484,7 +484,7 @@ func (m *requestModel) finish() {
 			}
 		}
 		for name, content := range t.held {
-			removable := m.variant == xdswire.Delta && i != sds && i != ecds || m.variant == xdswire.SotW && (i == cds || i == lds || i == nds)
+			removable := m.variant == xdswire.Delta && i != sds && i != ecds || m.variant == xdswire.SotW && fullList(i)
 			if m.content[i][name] == "" && removable && content != name+":fallback" {
 				m.t.Fatalf("%s: in the end the proxy has %q of %q, which is gone", m.name(i), content, name)
 			}

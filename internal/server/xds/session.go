@@ -105,7 +105,7 @@ type typeState struct {
 
 // fullList says that responses of the type carry everything subscribed to in
 // the state of the world variant, where what is absent is removed.
-func fullList(i int) bool { return i == cds || i == lds || i == nds }
+func fullList(i int) bool { return i == cds || i == lds || i == nds || i == pcds }
 
 // maxForce bounds the names kept to be sent; beyond it everything is.
 const maxForce = 4096
@@ -516,11 +516,14 @@ func (s *session) flushAll(seen sight) (again bool, err error) {
 }
 
 // order is in which order the types are sent: what is referred to first. The
-// answer to a request for secrets or a name table, which refer to nothing, goes
+// answer to a request for secrets, a name table or roots, which refer to nothing, goes
 // before all that was published.
 func (s *session) order() [numTypes]int {
-	order := [numTypes]int{cds, eds, lds, rds, sds, ecds, nds}
-	if s.answer == sds || s.answer == nds {
+	var order [numTypes]int
+	for i := range order {
+		order[i] = i
+	}
+	if s.answer == sds || s.answer == nds || s.answer == pcds {
 		copy(order[1:], order[:s.answer])
 		order[0] = s.answer
 	}

@@ -64,8 +64,9 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 			},
 			Own: inboundView{typ: xdswire.ListenerType, facts: facts, filters: encodeFilters(filters.inbound)},
 		},
-		xdswire.ExtensionType: filters.extensions,
-		xdswire.RouteType:     {Shared: routeView{scope: routes, namespace: routes.namespace, cluster: n.Cluster, captured: n.Captured}},
+		xdswire.ExtensionType:   filters.extensions,
+		xdswire.ProxyConfigType: {Shared: trustView{}},
+		xdswire.RouteType:       {Shared: routeView{scope: routes, namespace: routes.namespace, cluster: n.Cluster, captured: n.Captured}},
 	}
 }
 
@@ -76,11 +77,12 @@ func assignRouter(s *snapshot.Snapshot, n Node, labels map[string]string, eds en
 	}
 	facts := encodeFacts(gatewayServers(s, n, labels))
 	return Assignment{
-		xdswire.ClusterType:   {Shared: clusterView{scope: sc, router: true}},
-		xdswire.EndpointType:  {Shared: eds},
-		xdswire.NameTableType: {Shared: eds.names(sc)},
-		xdswire.ListenerType:  {Shared: gatewayView{scope: sc, facts: facts}},
-		xdswire.RouteType:     {},
+		xdswire.ClusterType:     {Shared: clusterView{scope: sc, router: true}},
+		xdswire.EndpointType:    {Shared: eds},
+		xdswire.NameTableType:   {Shared: eds.names(sc)},
+		xdswire.ListenerType:    {Shared: gatewayView{scope: sc, facts: facts}},
+		xdswire.ProxyConfigType: {Shared: trustView{}},
+		xdswire.RouteType:       {},
 	}
 }
 

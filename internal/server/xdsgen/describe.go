@@ -60,6 +60,7 @@ func Describe(v View) string { //nolint:funlen // a case for each view
 		in(v.scope)
 		say("cluster", string(v.cluster))
 		say("network", string(v.network))
+	case trustView:
 	case Secrets:
 		say("namespace", v.namespace)
 		say("cluster", string(v.cluster))

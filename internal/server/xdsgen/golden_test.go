@@ -52,6 +52,9 @@ func TestGolden(t *testing.T) {
 			for _, file := range nodes {
 				proxy := strings.TrimSuffix(filepath.Base(file), ".json")
 				for typ, resources := range generate(t, s, readNode(t, file)) {
+					if typ == xdswire.ProxyConfigType {
+						continue // these meshes have no roots
+					}
 					golden := filepath.Join(dir, "golden", proxy+"."+strings.ToLower(xdswire.ShortType(typ))+".yaml")
 					wanted[golden] = true
 					compareGolden(t, golden, render(t, resources))

@@ -36,8 +36,9 @@ func assignProxyless(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map
 			Shared: grpcView{typ: xdswire.ListenerType, scope: sc, namespace: n.Namespace},
 			Own:    grpcServerView{facts: encodeFacts(grpcServer(s, n, pod, labels))},
 		},
-		xdswire.RouteType:     {Shared: grpcView{typ: xdswire.RouteType, scope: sc}},
-		xdswire.NameTableType: {Shared: eds.names(sc)},
+		xdswire.RouteType:       {Shared: grpcView{typ: xdswire.RouteType, scope: sc}},
+		xdswire.NameTableType:   {Shared: eds.names(sc)},
+		xdswire.ProxyConfigType: {Shared: trustView{}},
 	}
 }
 

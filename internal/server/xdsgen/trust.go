@@ -1,0 +1,40 @@
+package xdsgen
+
+import (
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+// proxyConfig is the name of the only resource of its type. On the wire it has
+// none.
+const proxyConfig = ""
+
+// trustView are the roots of the mesh, for all who ask: a ProxyConfig with
+// nothing else in it, as Istio's agents read it.
+type trustView struct{}
+
+func (v trustView) Type() string { return xdswire.ProxyConfigType }
+
+func (v trustView) Reads() snapshot.Kinds { return snapshot.TrustFacts }
+
+func (v trustView) Units(s *snapshot.Snapshot, yield func(string, Unit)) {
+	if s.TrustBundle != nil {
+		yield(proxyConfig, trustUnit{s.TrustBundle})
+	}
+}
+
+func (v trustView) Touched(s *snapshot.Snapshot, c *snapshot.Changes, yield func(string, Unit)) {
+	if c.TrustBundle {
+		v.Units(s, yield)
+	}
+}
+
+type trustUnit struct{ bundle *snapshot.TrustBundle }
+
+func (u trustUnit) Type() string { return xdswire.ProxyConfigType }
+
+func (u trustUnit) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
+	return one(enc.Resource(xdswire.ProxyConfigType, proxyConfig, &meshv1alpha1.ProxyConfig{CaCertificatesPem: u.bundle.Roots}))
+}
