@@ -257,8 +257,12 @@ func TestRunWithoutEnvoy(t *testing.T) {
 	a.start(t)
 	a.waitReady(t)
 	for _, file := range []string{a.cfg.GRPCBootstrap, filepath.Join(a.cfg.CertDir, "key.pem"), a.cfg.xdsSocket()} {
-		if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
-			t.Errorf("%s: %v, %v, want mode 0600", file, info.Mode(), err)
+		info, err := os.Stat(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if info.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v, want mode 0600", file, info.Mode())
 		}
 	}
 	a.stop()
