@@ -21,8 +21,10 @@ func TestServeCAInSecrets(t *testing.T) {
 	t.Parallel()
 	c := kube.Shared(t, "cluster1")
 	ns, address, dir := c.Namespace(t, "serve"), freeAddr(t), t.TempDir()
+	env := map[string]string{"KUBECONFIG": c.KubeconfigFile(t), "XDG_RUNTIME_DIR": dir}
 	lookup := func(name string) (string, bool) {
-		return map[string]string{"KUBECONFIG": c.KubeconfigFile(t)}[name], name == "KUBECONFIG"
+		value, ok := env[name]
+		return value, ok
 	}
 	run := func(ctx context.Context, args ...string) (int, string) {
 		var out, talk strings.Builder

@@ -93,22 +93,36 @@ func Keep(dirs []string, listener net.Addr, random io.Reader) (token Token, path
 			errs = append(errs, err)
 			continue
 		}
-		return Token{func() string { return text }}, path, func() { drop(path, text) }, nil
+		return Token{func() string { return text }}, path, func() { drop(dir, path, text) }, nil
 	}
 	return Token{}, "", nil, fmt.Errorf("local token: %w", errors.Join(errs...))
 }
 
 func write(dir, path, text string) error {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
+	for attempt := 1; ; attempt++ {
+		err := os.MkdirAll(dir, 0o700)
+		if err == nil {
+			err = files.Write(path, []byte(text+"\n"), files.Secret)
+		}
+		// Another control plane may just have taken its own, empty directory away.
+		if !errors.Is(err, fs.ErrNotExist) || attempt == 3 {
+			return err
+		}
 	}
-	return files.Write(path, []byte(text+"\n"), files.Secret)
 }
 
-// drop removes the file unless another control plane has taken it over.
-func drop(path, text string) {
-	if now, err := files.ReadSecret(path, limit); err == nil && strings.TrimSpace(string(now)) == text {
-		_ = os.Remove(path)
+// drop removes the file unless another control plane has taken it over, and the
+// directories of tokens when they are empty.
+func drop(dir, path, text string) {
+	if now, err := files.ReadSecret(path, limit); err != nil || strings.TrimSpace(string(now)) != text {
+		return
+	}
+	_ = os.Remove(path)
+	for base := filepath.Base(dir); base == "run" || base == "meshctl"; base = filepath.Base(dir) {
+		if os.Remove(dir) != nil {
+			return
+		}
+		dir = filepath.Dir(dir)
 	}
 }
 
