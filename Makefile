@@ -53,7 +53,7 @@ test: ## Get what is missing and run all tests
 	@hack/envoy.sh
 	@hack/kube.sh
 	@$(if $(RACE),,echo 'make test: no C compiler, so the tests run without the race detector' >&2)
-	go test $(RACE) -shuffle=on -count=1 -timeout=10m ./...
+	go test $(RACE) -shuffle=on -count=1 -timeout=20m ./...
 	@# A thousand clients: too slow with the race detector, which would watch them and not the server.
 	$(if $(RACE),go test -count=1 -timeout=10m ./test/stall)
 	@# The models in full: above, each ran for a few seeds.
