@@ -325,9 +325,12 @@ func TestReviewsUnderWayAreBounded(t *testing.T) {
 	if err := r.reviewers.SetCluster("east", api.access()); err != nil {
 		t.Fatal(err)
 	}
+	tokens := make([]string, 3*maxReviews) // before a review waits for others, which it does not do for long
+	for n := range tokens {
+		tokens[n] = api.token(t, time.Hour+time.Duration(n)*time.Second)
+	}
 	var calls sync.WaitGroup
-	for n := range 3 * maxReviews {
-		raw := api.token(t, time.Hour+time.Duration(n)*time.Second)
+	for _, raw := range tokens {
 		calls.Go(func() {
 			if _, err := r.ask(t, raw, "east"); err != nil {
 				t.Error(err)
