@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/meshctl/meshctl/internal/agent/revocation"
+	"github.com/meshctl/meshctl/internal/agent/serving"
 	"github.com/meshctl/meshctl/internal/agent/workloadcert"
 )
 
@@ -101,19 +102,15 @@ func (s *statusServer) serve(ctx context.Context, listener net.Listener) error {
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
-	stopped := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(stopped)
+	err := serving.Until(ctx, func() error { return server.Serve(listener) }, func() {
 		if err := server.Close(); err != nil {
 			s.log.Debug("close the status server", "error", err)
 		}
 	})
-	err := server.Serve(listener)
-	if !stop() {
-		<-stopped
-		return nil
+	if err != nil {
+		return fmt.Errorf("serve the agent's status on %s: %w", listener.Addr(), err)
 	}
-	return fmt.Errorf("serve the agent's status on %s: %w", listener.Addr(), err)
+	return nil
 }
 
 func (s *statusServer) ready(w http.ResponseWriter, r *http.Request) {

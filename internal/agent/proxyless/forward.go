@@ -14,6 +14,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
+
+	"github.com/meshctl/meshctl/internal/agent/serving"
 )
 
 // Limits of what is forwarded. gRPC opens a stream for each target and each
@@ -43,17 +45,10 @@ func Serve(ctx context.Context, listener net.Listener, call Call) error {
 		HandlerType: (*any)(nil),
 		Streams:     []grpc.StreamDesc{forwarded("StreamAggregatedResources", call), forwarded("DeltaAggregatedResources", call)},
 	}, nil)
-	stopped := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(stopped)
-		server.Stop()
-	})
-	err := server.Serve(listener)
-	if !stop() {
-		<-stopped
-		return nil
+	if err := serving.Until(ctx, func() error { return server.Serve(listener) }, server.Stop); err != nil {
+		return fmt.Errorf("serve xDS on %s: %w", listener.Addr(), err)
 	}
-	return fmt.Errorf("serve xDS on %s: %w", listener.Addr(), err)
+	return nil
 }
 
 func forwarded(method string, call Call) grpc.StreamDesc {

@@ -11,6 +11,8 @@ import (
 
 	secretv3 "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
 	"google.golang.org/grpc"
+
+	"github.com/meshctl/meshctl/internal/agent/serving"
 )
 
 // Limits of one server. Envoy opens a stream for each secret that its
@@ -69,15 +71,8 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
 		grpc.WaitForHandlers(true),
 	)
 	secretv3.RegisterSecretDiscoveryServiceServer(server, s)
-	stopped := make(chan struct{})
-	stop := context.AfterFunc(ctx, func() {
-		defer close(stopped)
-		server.Stop()
-	})
-	err := server.Serve(listener)
-	if !stop() {
-		<-stopped
-		return nil
+	if err := serving.Until(ctx, func() error { return server.Serve(listener) }, server.Stop); err != nil {
+		return fmt.Errorf("serve secrets on %s: %w", listener.Addr(), err)
 	}
-	return fmt.Errorf("serve secrets on %s: %w", listener.Addr(), err)
+	return nil
 }
