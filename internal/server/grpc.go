@@ -59,7 +59,8 @@ func (s *Server) serveGRPC(ctx context.Context, stopHub func()) error {
 		})
 	}
 	if s.secure != nil {
-		srv := grpc.NewServer(append(options, grpc.Creds(credentials.NewTLS(s.tlsConfig())), grpc.InTapHandle(s.issuer.Tap))...)
+		creds := gate.Credentials(credentials.NewTLS(s.tlsConfig()))
+		srv := grpc.NewServer(append(options, grpc.Creds(creds), grpc.InTapHandle(s.issuer.Tap))...)
 		s.issuer.Register(srv)
 		serve(s.secure, srv, xds.Access{Authenticate: s.authenticate, CheckNode: s.checkNode, Recheck: s.recheck, Trust: s.trust.forPeers, Debug: s.debug})
 	}

@@ -58,8 +58,8 @@ func (p *pilotStats) Collect(to chan<- prometheus.Metric) {
 // proxyVersions counts the connected proxies by version, few versions apart.
 func (s *Server) proxyVersions() map[string]int {
 	counts := make(map[string]int)
-	for _, p := range s.hub.Proxies() {
-		counts[plainVersion(p.Node.Version)]++
+	for v, n := range s.hub.Versions() {
+		counts[plainVersion(v)] += n
 	}
 	var known []string
 	for v := range counts {

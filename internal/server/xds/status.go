@@ -157,6 +157,18 @@ func (h *Hub) Proxies() []Proxy {
 	return out
 }
 
+// Versions counts the connected streams by what their proxies say is the version
+// of the mesh's software.
+func (h *Hub) Versions() map[string]int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	out := make(map[string]int)
+	for s := range h.proxies {
+		out[s.node.Version]++
+	}
+	return out
+}
+
 // subscribers lists the connected streams in no order.
 func (h *Hub) subscribers() []*subscriber {
 	h.mu.Lock()

@@ -161,10 +161,14 @@ type Conn struct {
 	write   *time.Timer   // runs while a write does
 	prove   *time.Timer   // runs until the connection has an owner
 	records *recordReader // nil without TLS
+	frames  *frameWriter  // nil with TLS
 	written atomic.Int64
 	late    atomic.Int64  // nanoseconds that the next read waits
 	soon    sync.Once     // of CloseSoon
 	gone    chan struct{} // closed with the connection
+
+	holdNext atomic.Bool // the next write goes out with the one after it
+	held     []byte
 
 	// Under the lock of conns.
 	pending *list.Element
@@ -201,8 +205,8 @@ func (c *Conns) admit(raw net.Conn) *Conn {
 		oldest, _ = c.pending.Front().Value.(*Conn)
 	}
 	n.pending = c.pending.PushBack(n)
-	if c.cfg.Authenticate { // which takes TLS
-		n.records = new(recordReader)
+	n.frames = &frameWriter{out: (*rawConn)(n)}
+	if c.cfg.Authenticate {
 		n.prove = time.AfterFunc(c.cfg.Limits.FirstRequest, func() {
 			c.cfg.Stats.Refused()
 			n.close()
@@ -363,13 +367,36 @@ func (c *Conn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Write implements net.Conn.
+// Write implements net.Conn. It takes the frames of gRPC, or the records of TLS.
 func (c *Conn) Write(p []byte) (int, error) {
+	if c.frames != nil {
+		return c.frames.Write(p)
+	}
+	if c.holdNext.Swap(false) {
+		c.held = append(c.held, p...)
+		return len(p), nil
+	}
+	return (*rawConn)(c).Write(p)
+}
+
+// rawConn is a Conn that writes what it is given.
+type rawConn Conn
+
+// Write implements io.Writer.
+func (c *rawConn) Write(p []byte) (int, error) {
 	c.write.Reset(c.conns.cfg.Limits.Write)
 	defer c.write.Stop()
-	n, err := c.Conn.Write(p)
-	c.written.Add(int64(n))
-	return n, err
+	if len(c.held) == 0 {
+		n, err := c.Conn.Write(p)
+		c.written.Add(int64(n))
+		return n, err
+	}
+	parts := net.Buffers{c.held, p}
+	n, err := parts.WriteTo(c.Conn)
+	c.written.Add(n)
+	held := int64(len(c.held))
+	c.held = c.held[:0]
+	return int(max(0, n-held)), err
 }
 
 // Written is how many bytes were written so far; none for a nil Conn.
