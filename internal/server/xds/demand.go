@@ -55,6 +55,9 @@ func (s *session) demand(a *assignment) {
 	if basis == s.told || snap == nil {
 		return
 	}
+	if s.told.by == nil && basis.watched == [numTypes]bool{} {
+		return // until the first request is handled, what is expected holds
+	}
 	s.told = basis
 	demands := make(map[demandKey]demand)
 	for i, watched := range basis.watched {
