@@ -3,10 +3,8 @@ package cli
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"slices"
@@ -16,9 +14,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/meshctl/meshctl/internal/dial"
 	"github.com/meshctl/meshctl/internal/nearest"
 	"github.com/meshctl/meshctl/internal/output"
+	"github.com/meshctl/meshctl/internal/replicas"
 	"github.com/meshctl/meshctl/internal/server/xds/flight"
 )
 
@@ -58,24 +56,8 @@ func (o *xdsOptions) bind(fs *pflag.FlagSet) {
 	durationVar(fs, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of the control plane")
 }
 
-// base is the URL of the control plane without a path.
-func (o *xdsOptions) base() (string, error) {
-	text := o.server
-	if !strings.Contains(text, "://") {
-		text = "http://" + text
-	}
-	u, err := url.Parse(text)
-	if err != nil || u.Scheme != "http" || u.Host == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.User != nil {
-		return "", usagef("--server %q: want host:port or http://host:port", o.server)
-	}
-	return "http://" + u.Host, nil
-}
-
 // errNoSuch is that the control plane has nothing of the name.
 var errNoSuch = errors.New("not found")
-
-// maxPage bounds the answer of the control plane, in bytes.
-const maxPage = 256 << 20
 
 // get reads a status page about xDS into v.
 func (o *xdsOptions) get(ctx context.Context, env *Env, page string, query url.Values, v any) error {
@@ -84,46 +66,31 @@ func (o *xdsOptions) get(ctx context.Context, env *Env, page string, query url.V
 
 // debug reads a status page into v.
 func (o *xdsOptions) debug(ctx context.Context, env *Env, page string, query url.Values, v any) error {
-	base, err := o.base()
+	server, err := replicas.At(o.server, o.token.tokens(env), o.timeout)
+	if err != nil {
+		return usagef("--server %w", err)
+	}
+	defer server.Close()
+	token, err := server.Token(ctx) // what is wrong with it is told as it is
 	if err != nil {
 		return err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+"/debug/"+page+"?"+query.Encode(), nil)
-	if err != nil {
-		return usagef("--server %q: %w", o.server, err)
+	server.Token = func(context.Context) (string, error) { return token, nil }
+	err = server.Get(ctx, "/debug/"+page, query, v)
+	answer, answered := errors.AsType[*replicas.AnswerError](err)
+	switch {
+	case err == nil:
+		return nil
+	case !answered:
+		return fmt.Errorf("ask the control plane at %s: %w; --server names its --http-addr", server.URL, err)
+	case answer.Code == http.StatusNotFound && strings.Contains(answer.Text, flightNotFound):
+		return errNoSuch
 	}
-	req.Close = true // one request
-	token, err := o.token.of(env, req.URL.Host)
-	if err != nil {
-		return err
+	err = fmt.Errorf("the control plane at %s answered %s", server.URL, output.Escape(fmt.Sprintf("%s: %.200s", answer.Status, answer.Text)))
+	if answer.Code == http.StatusUnauthorized {
+		return fmt.Errorf("%w; %s", err, needsToken)
 	}
-	if token != "" {
-		req.Header.Set("Authorization", "Bearer "+token)
-	}
-	resp, err := dial.HTTPClient(o.timeout, nil).Do(req)
-	if err != nil {
-		if u, ok := errors.AsType[*url.Error](err); ok {
-			err = u.Err
-		}
-		return fmt.Errorf("ask the control plane at %s: %w; --server names its --http-addr", base, err)
-	}
-	defer resp.Body.Close()
-	body := io.LimitReader(resp.Body, maxPage)
-	if resp.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(body, 200))
-		if resp.StatusCode == http.StatusNotFound && strings.Contains(string(text), flightNotFound) {
-			return errNoSuch
-		}
-		err := fmt.Errorf("the control plane at %s answered %s: %s", base, resp.Status, output.Escape(strings.TrimSpace(string(text))))
-		if resp.StatusCode == http.StatusUnauthorized {
-			return fmt.Errorf("%w; %s", err, needsToken)
-		}
-		return err
-	}
-	if err := json.NewDecoder(body).Decode(v); err != nil {
-		return fmt.Errorf("answer of the control plane at %s: %w", base, err)
-	}
-	return nil
+	return err
 }
 
 // flightNotFound begins the answer for a proxy that is not known, which other

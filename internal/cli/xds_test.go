@@ -321,3 +321,31 @@ func TestXDSHistoryOfNobody(t *testing.T) {
 		t.Errorf("exit code %d: %s", code, stderr)
 	}
 }
+
+// TestXDSAnswers shows what servers answer that are no control plane, or do not
+// let the caller read.
+func TestXDSAnswers(t *testing.T) {
+	m := startXDSMesh(t)
+	for _, tc := range []struct {
+		code int
+		body string
+		want string
+	}{
+		{http.StatusUnauthorized, "this page needs a token", `the control plane at http://127\.0\.0\.1:\d+ answered 401 Unauthorized: this page needs a token; .*--token-file`},
+		{http.StatusForbidden, "not \x1b[2Jfor you", `answered 403 Forbidden: not \\x1b\[2Jfor you\n`},
+		{http.StatusNotFound, "404 page not found", `answered 404 Not Found: 404 page not found\n`},
+		{http.StatusServiceUnavailable, strings.Repeat("a", 300), `answered 503 Service Unavailable: a{200}\n`},
+		{http.StatusOK, "<html>", `ask the control plane at http://127\.0\.0\.1:\d+: answered what is no such page: .*; --server names its --http-addr`},
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(tc.code)
+			_, _ = io.WriteString(w, tc.body)
+		}))
+		m.debug = server.Listener.Addr().String()
+		code, stdout, stderr := m.run("xds", "history", "web.apps")
+		server.Close()
+		if code != 1 || stdout != "" || !regexp.MustCompile(tc.want).MatchString(stderr) {
+			t.Errorf("%d %.20q: exit code %d, want 1 and %s: %s%s", tc.code, tc.body, code, tc.want, stdout, stderr)
+		}
+	}
+}

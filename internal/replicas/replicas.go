@@ -230,8 +230,29 @@ func (c *candidate) identify(ctx context.Context, r *Replica) error {
 }
 
 // ErrNotFound is that the replica has no such page, or nothing of the name that
-// was asked for.
+// was asked for: an *AnswerError of status 404.
 var ErrNotFound = errors.New("not found")
+
+// AnswerError is an answer that is no page.
+type AnswerError struct {
+	Code   int    // of HTTP
+	Status string // such as 404 Not Found
+	// Text is how the answer begins, at most 500 bytes, as the other end wrote it.
+	Text string
+}
+
+func (e *AnswerError) Error() string {
+	text := fmt.Sprintf("answered %s: %.500q", e.Status, e.Text)
+	if e.Code == http.StatusNotFound {
+		text = ErrNotFound.Error() + ": " + text
+	}
+	return text
+}
+
+// Is tells errors.Is which answer is ErrNotFound.
+func (e *AnswerError) Is(target error) bool {
+	return target == ErrNotFound && e.Code == http.StatusNotFound
+}
 
 // Get reads a status page, such as /debug/clusters, into v.
 func (r *Replica) Get(ctx context.Context, path string, query url.Values, v any) error {
@@ -273,11 +294,7 @@ func (r *Replica) do(ctx context.Context, method, path string, query url.Values,
 	body := io.LimitReader(resp.Body, maxPage)
 	if resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(body, 500))
-		err := fmt.Errorf("answered %s: %.500q", resp.Status, strings.TrimSpace(string(text)))
-		if resp.StatusCode == http.StatusNotFound {
-			err = fmt.Errorf("%w: %w", ErrNotFound, err)
-		}
-		return err
+		return &AnswerError{resp.StatusCode, resp.Status, strings.TrimSpace(string(text))}
 	}
 	if err := json.NewDecoder(body).Decode(v); err != nil {
 		return fmt.Errorf("answered what is no such page: %w", err)
