@@ -33,8 +33,9 @@ port-forward leads there.`,
 		Example: `  meshctl x internal-debug --list
   meshctl x internal-debug syncz
   meshctl x internal-debug 'config_dump?proxyID=web-1.apps' | jq .configs`,
-		Args: cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), env, args) },
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: completeNames(env, o.pages),
+		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), env, args) },
 	}
 	f := cmd.Flags()
 	o.output = output.FormatJSON

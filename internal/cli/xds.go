@@ -136,7 +136,8 @@ PROXY is name.namespace, or one stream of it as name.namespace-number.`,
 			o.proxy = args[0]
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
+		ValidArgsFunction: completeNames(env, o.proxies),
+		RunE:              func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
 	o.bind(cmd.Flags())
 	return cmd
@@ -170,16 +171,10 @@ func (o *xdsHistoryOptions) run(ctx context.Context, env *Env) error {
 
 // unknown is the error for a proxy that is not known, with names near it.
 func (o *xdsHistoryOptions) unknown(ctx context.Context, env *Env) error {
-	var streams []flight.Info
-	if err := o.get(ctx, env, "history", nil, &streams); err != nil {
+	names, err := o.proxies(ctx, env)
+	if err != nil {
 		return err
 	}
-	var names []string
-	for _, s := range streams {
-		names = append(names, s.Proxy)
-	}
-	slices.Sort(names)
-	names = slices.Compact(names)
 	near := nearNames(o.proxy, names)
 	if len(near) == 0 {
 		others := "nor any other"
