@@ -83,7 +83,7 @@ func (o *certsVerifyOptions) run(ctx context.Context, env *Env) error {
 	}
 	findings, places := append([]verify.Finding{}, apart...), []string{}
 	known := map[verify.Finding]bool{} // inputs may overlap
-	signers := authoritiesOf(found.Sets)
+	signers, clusters := authoritiesOf(found.Sets)
 	for _, s := range found.Sets {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -95,7 +95,7 @@ func (o *certsVerifyOptions) run(ctx context.Context, env *Env) error {
 			}
 			places = append(places, f.Place)
 		}
-		for _, f := range verify.Check(s, verify.Options{Now: env.Now(), TrustDomain: o.trustDomain, Roots: roots, Signers: signers}) {
+		for _, f := range verify.Check(s, verify.Options{Now: env.Now(), TrustDomain: o.trustDomain, Roots: roots, Signers: signers, Clusters: clusters}) {
 			if !known[f] {
 				known[f] = true
 				findings = append(findings, f)
@@ -118,22 +118,25 @@ func (o *certsVerifyOptions) run(ctx context.Context, env *Env) error {
 	return findingsf("%s, %s", plural(errs, "error"), plural(len(findings)-errs, "warning"))
 }
 
-// authoritiesOf are the CAs of all inputs, each once: lists of another cluster's
-// CA are known where that is looked at, too.
-func authoritiesOf(sets []verify.Set) []*x509.Certificate {
-	var out []*x509.Certificate
+// authoritiesOf are the CAs of all inputs, each once, and those among them that
+// sign for a cluster: lists of another cluster's CA are known where that is looked
+// at, too.
+func authoritiesOf(sets []verify.Set) (all, clusters []*x509.Certificate) {
 	seen := map[string]bool{}
 	for _, s := range sets {
+		if signer := s.Signer(); signer != nil && !slices.ContainsFunc(clusters, signer.Equal) {
+			clusters = append(clusters, signer)
+		}
 		for _, f := range s.Files {
 			for _, b := range f.Blocks {
 				if b.Cert != nil && b.Cert.IsCA && !seen[string(b.Cert.Raw)] {
 					seen[string(b.Cert.Raw)] = true
-					out = append(out, b.Cert)
+					all = append(all, b.Cert)
 				}
 			}
 		}
 	}
-	return out
+	return all, clusters
 }
 
 // isRequest reports whether a file holds nothing but certificate requests.

@@ -162,8 +162,11 @@ func TestCase_C16_ListOfAnotherCluster(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if _, text := page(t, s.http, "/ready?verbose"); !strings.Contains(text, "crl-unknown-issuer") {
+	if _, text := page(t, s.http, "/ready?verbose"); strings.Contains(text, "crl-") {
 		t.Errorf("/ready?verbose has %q", text)
+	}
+	if _, peers, err := fetch(t, good.dial(t, s), "", "ROOTCA"); err != nil || strings.Count(string(peers.GetCrl().GetInlineBytes()), "BEGIN") != 3 {
+		t.Errorf("proxies are given %v, %v", peers, err)
 	}
 }
 

@@ -37,6 +37,26 @@ func list(t *testing.T, ca *certs.Authority, until time.Time, revoked ...*x509.C
 	return pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: der})
 }
 
+// altered breaks the signature of a list.
+func altered(t *testing.T, list []byte) []byte {
+	t.Helper()
+	block, _ := pem.Decode(list)
+	block.Bytes[len(block.Bytes)-1] ^= 1
+	return pem.EncodeToMemory(block)
+}
+
+// byName is a list of ca without its key id, made at a time.
+func byName(t *testing.T, ca *certs.Authority, at time.Time) []byte {
+	t.Helper()
+	without := *ca.Cert
+	without.SubjectKeyId = nil
+	der, err := without.CreateCRL(rand.Reader, ca.Key, nil, at, at.Add(time.Hour)) // the other one always writes the key id
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: der})
+}
+
 // What Envoy makes of revocation lists, by which lists are passed on.
 // docs/certs.md says the same.
 func TestRevocationLists(t *testing.T) {
@@ -85,11 +105,15 @@ func TestRevocationLists(t *testing.T) {
 		// who gets in
 		good, bad, remote, renewed bool
 	}{
-		"all":             {cat(list(t, root, later), list(t, ca1, later, bad.leaf), list(t, ca2, later), list(t, namesake, later), list(t, ca3, later)), true, false, true, true},
-		"of one cluster":  {cat(list(t, root, later), list(t, ca1, later, bad.leaf)), true, false, false, false},
-		"without root":    {cat(list(t, ca1, later, bad.leaf)), false, false, false, false},
-		"root alone":      {cat(list(t, root, later)), false, false, false, false},
-		"out of date":     {cat(list(t, root, past), list(t, ca1, later, bad.leaf)), false, false, false, false},
+		"all":            {cat(list(t, root, later), list(t, ca1, later, bad.leaf), list(t, ca2, later), list(t, namesake, later), list(t, ca3, later)), true, false, true, true},
+		"of one cluster": {cat(list(t, root, later), list(t, ca1, later, bad.leaf)), true, false, false, false},
+		"without root":   {cat(list(t, ca1, later, bad.leaf)), false, false, false, false},
+		"root alone":     {cat(list(t, root, later)), false, false, false, false},
+		"out of date":    {cat(list(t, root, past), list(t, ca1, later, bad.leaf)), false, false, false, false},
+		"of strangers":   {cat(list(t, root, later), list(t, ca1, later, bad.leaf), list(t, below(newRoot(), "nobody"), later, good.leaf), altered(t, list(t, newRoot(), later))), true, false, false, false},
+		"forged":         {cat(list(t, root, later), list(t, ca1, later, bad.leaf), list(t, namesake, later), list(t, ca3, later), altered(t, list(t, ca2, later, remote.leaf))), true, false, false, true},
+		// Without a key id, the name alone says whose a list is, and the later one counts.
+		"of a namesake":   {cat(list(t, root, later), list(t, ca1, later, bad.leaf), byName(t, ca3, now)), false, false, false, false},
 		"a CA is revoked": {cat(list(t, root, later, ca2.Cert), list(t, ca1, later), list(t, ca2, later)), true, true, false, false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -174,10 +174,14 @@ func TestCase_C9_BrokenAuthorities(t *testing.T) {
 			s[caCRL] = pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: []byte("x")})
 		}, want: []Code{CRLMalformed}},
 		"CRL empty": {change: func(_ *testing.T, s map[string][]byte) { s[caCRL] = []byte{'\n'} }, want: []Code{CRLMalformed}},
-		"CRL of another": {change: func(t *testing.T, s map[string][]byte) {
+		"good, with the list of another cluster": {change: func(t *testing.T, s map[string][]byte) {
 			s[caCRL] = slices.Concat(crlPEM(t, r, clock.Add(-time.Hour), clock.Add(time.Hour)), crlPEM(t, ca, clock.Add(-time.Hour), clock.Add(time.Hour)),
-				crlPEM(t, other, clock.Add(-time.Hour), clock.Add(time.Hour)))
-		}, want: []Code{CRLUnknown}},
+				crlPEM(t, intermediate(t, r, "Elsewhere"), clock.Add(-time.Hour), clock.Add(time.Hour)))
+		}, want: []Code{}},
+		"CRL of another, out of date": {change: func(t *testing.T, s map[string][]byte) {
+			s[caCRL] = slices.Concat(crlPEM(t, r, clock.Add(-time.Hour), clock.Add(time.Hour)), crlPEM(t, ca, clock.Add(-time.Hour), clock.Add(time.Hour)),
+				crlPEM(t, intermediate(t, r, "Elsewhere"), clock.Add(-2*time.Hour), clock.Add(-time.Hour)))
+		}, want: []Code{CRLStale}},
 		"CRL of another alone": {change: func(t *testing.T, s map[string][]byte) {
 			s[caCRL] = crlPEM(t, other, clock.Add(-time.Hour), clock.Add(time.Hour))
 		}, want: []Code{CRLMissing, CRLMissing, CRLUnknown}},
@@ -193,7 +197,14 @@ func TestCase_C9_BrokenAuthorities(t *testing.T) {
 		"CRL of another with the name": {change: func(t *testing.T, s map[string][]byte) {
 			s[caCRL] = slices.Concat(crlPEM(t, r, clock.Add(-time.Hour), clock.Add(time.Hour)), crlPEM(t, ca, clock.Add(-time.Hour), clock.Add(time.Hour)),
 				crlPEM(t, root(t, "Root CA"), clock.Add(-time.Hour), clock.Add(time.Hour)))
-		}, want: []Code{CRLUnknown}},
+		}, want: []Code{}},
+		"CRL of another with the name, without key id": {change: func(t *testing.T, s map[string][]byte) {
+			s[caCRL] = slices.Concat(crlPEM(t, r, clock.Add(-time.Hour), clock.Add(time.Hour)), crlPEM(t, ca, clock.Add(-time.Hour), clock.Add(time.Hour)),
+				crlByName(t, root(t, "Root CA")))
+		}, want: []Code{CRLWrongIssuer}},
+		"good, with a list without key id": {change: func(t *testing.T, s map[string][]byte) {
+			s[caCRL] = slices.Concat(crlByName(t, r), crlPEM(t, ca, clock.Add(-time.Hour), clock.Add(time.Hour)))
+		}, want: []Code{}},
 		"CRL stale": {change: func(t *testing.T, s map[string][]byte) {
 			s[caCRL] = slices.Concat(crlPEM(t, r, clock.Add(-2*time.Hour), clock.Add(-time.Hour)), crlPEM(t, ca, clock.Add(-time.Hour), clock.Add(time.Hour)))
 		}, want: []Code{CRLStale}},
@@ -294,5 +305,49 @@ func TestListOfACAWithoutTheRight(t *testing.T) {
 	}), Options{Now: clock})
 	if len(findings) != 1 || findings[0].Code != KeyUsage || !strings.Contains(findings[0].Fix, "cRLSign") || findings[0].Place != "ca-crl.pem:1" {
 		t.Errorf("findings: %+v", findings)
+	}
+}
+
+// Where what signs in other clusters is known, a CA with lists needs one of each
+// of them.
+func TestListsOfClusters(t *testing.T) {
+	t.Parallel()
+	r, strange := root(t, "Root CA"), root(t, "Strange Root")
+	ca, other := intermediate(t, r, "cluster1"), intermediate(t, r, "cluster2")
+	namesake, apart := intermediate(t, r, "cluster2"), intermediate(t, strange, "apart")
+	gone := intermediate(t, r, "gone", func(c *x509.Certificate) { c.NotAfter = clock.Add(-time.Minute) })
+	list := func(p *pair) []byte { return crlPEM(t, p, clock.Add(-time.Hour), clock.Add(time.Hour)) }
+	own := slices.Concat(list(r), list(ca))
+	for name, tc := range map[string]struct {
+		lists    []byte
+		clusters []*pair
+		want     []Code
+	}{
+		"all":                         {slices.Concat(own, list(other)), []*pair{ca, other}, []Code{}},
+		"one is missing":              {own, []*pair{ca, other}, []Code{CRLMissing}},
+		"one of a namesake":           {slices.Concat(own, list(namesake)), []*pair{ca, other}, []Code{CRLMissing, CRLUnknown}},
+		"both namesakes":              {slices.Concat(own, list(namesake), list(other)), []*pair{ca, other, namesake}, []Code{}},
+		"no lists":                    {nil, []*pair{ca, other}, []Code{}},
+		"another mesh":                {own, []*pair{ca, apart}, []Code{}},
+		"a cluster signs by the root": {own, []*pair{ca, r}, []Code{}},
+		"its time is over":            {own, []*pair{ca, gone}, []Code{}},
+	} {
+		texts, o := cacerts(t, r, ca), Options{Now: clock}
+		if tc.lists != nil {
+			texts[caCRL] = tc.lists
+		}
+		for _, p := range tc.clusters {
+			o.Clusters = append(o.Clusters, p.Certificate)
+		}
+		o.Signers = o.Clusters
+		if diff := cmp.Diff(tc.want, codes(Check(arrange(texts), o))); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+	}
+	// A file of the root's directory is given to agents, too.
+	findings := Check(arrange(map[string][]byte{rootCert: pems(r), rootKey: keyPEM(t, r), caCRL: own}),
+		Options{Now: clock, Clusters: []*x509.Certificate{ca.Certificate, other.Certificate}, Signers: []*x509.Certificate{ca.Certificate}})
+	if len(findings) != 1 || findings[0].Code != CRLMissing || findings[0].Subject != Name(other.Certificate) || findings[0].Place != "ca-crl.pem:1" {
+		t.Errorf("beside the root: %+v", findings)
 	}
 }

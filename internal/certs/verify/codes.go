@@ -183,13 +183,13 @@ func rightsKinds(c Code) kind {
 	case CRLMalformed:
 		return kind{Error, "get the revocation list again from its CA, or take the file away if there is none"}
 	case CRLWrongIssuer:
-		return kind{Error, "get the revocation list again from its CA"}
+		return kind{Error, "get the revocation list again from its CA, or take it out if it is of an earlier CA of that name, as meshctl certs crl --drop-unknown does"}
 	case CRLUnknown:
-		return kind{Warning, "keep it if it is of another cluster's CA, or of one that comes or goes with a root; else take it away"}
+		return kind{Warning, "keep it if it is of another cluster's CA; replace it if it was meant for the CA that has none"}
 	case CRLStale:
-		return kind{Error, "get the current revocation list from its CA"}
+		return kind{Error, "get the current revocation list from its CA, or take it out if the CA is gone; meshctl certs crl makes the next ones"}
 	case CRLMissing:
-		return kind{Error, "add the revocation list of each CA in the chain, or use none"}
+		return kind{Error, "add the revocation list of each CA, or use none; meshctl certs crl brings them together"}
 	case Revoked:
 		return kind{Error, "replace it by a new certificate"}
 	default: // Rejected

@@ -16,7 +16,7 @@ type crl struct {
 
 // revocation checks the revocation lists, if there are any.
 func (c *checker) revocation() {
-	var good []crl
+	var good, strange []crl
 	faults := false
 	for _, l := range c.crls {
 		switch use := c.crl(&l); use {
@@ -25,27 +25,53 @@ func (c *checker) revocation() {
 		case faulty:
 			faults = true
 		case foreign:
+			strange = append(strange, l)
 		}
 	}
 	c.revoked(good)
 	if len(c.crls) == 0 || faults {
 		return // what is wrong is reported
 	}
+	if !c.covered(good) {
+		// One of these may be meant.
+		for _, l := range strange {
+			c.report(CRLUnknown, l.place, cert{}, "the revocation list is of %q, of which there is no certificate here to check it with", l.Issuer)
+		}
+	}
+}
+
+// covered reports CAs without a list, those above what the set is about and
+// those of other clusters.
+func (c *checker) covered(lists []crl) bool {
 	seen := map[string]bool{}
+	missing := false
+	want := func(ca cert, reason string) {
+		// By its key too: while roots change, old and new CAs share their names.
+		has := slices.ContainsFunc(lists, func(l crl) bool { return bytes.Equal(l.RawIssuer, ca.RawSubject) && sameKey(l.key, ca.PublicKey) })
+		if !has && !seen[string(ca.Raw)] {
+			c.report(CRLMissing, c.crls[0].place, ca, "there is no revocation list of %q; %s", Name(ca.Certificate), reason)
+			missing = true
+		}
+		seen[string(ca.Raw)] = true
+	}
 	for _, p := range c.paths {
 		signers := p
 		if !p[0].IsCA {
 			signers = p[1:]
 		}
 		for _, ca := range signers {
-			// By its key too: while roots change, old and new CAs share their names.
-			has := slices.ContainsFunc(good, func(l crl) bool { return bytes.Equal(l.RawIssuer, ca.RawSubject) && sameKey(l.key, ca.PublicKey) })
-			if !has && !seen[string(ca.Raw)] {
-				seen[string(ca.Raw)] = true
-				c.report(CRLMissing, c.crls[0].place, ca, "there is no revocation list of %q; peers that are given one want one of each CA", Name(ca.Certificate))
-			}
+			want(ca, "peers that are given one want one of each CA")
 		}
 	}
+	if c.set.Purpose != CA || c.first.Certificate == nil {
+		return !missing
+	}
+	for _, x := range c.opts.Clusters {
+		if !c.opts.Now.After(x.NotAfter) && c.leads(cert{x, ""}) && !c.isRoot(x) {
+			want(cert{x, ""}, "it signs for another cluster, whose proxies are refused by those that are given the lists here")
+		}
+	}
+	return !missing
 }
 
 // use is what a list is good for.
@@ -53,14 +79,15 @@ type use int
 
 const (
 	usable  use = iota
-	foreign     // of a CA that is not here
+	foreign     // of a CA that is not here, whose peers alone it counts for
 	faulty      // reported
 )
 
 // crl reports what is wrong with one list, and whether it can be used.
 func (c *checker) crl(l *crl) use {
 	if weakSignature(l.SignatureAlgorithm) {
-		c.report(WeakSignature, l.place, cert{}, "the revocation list is signed with %s", l.SignatureAlgorithm)
+		c.report(WeakSignature, l.place, cert{}, "the revocation list of %q is signed with %s", l.Issuer, l.SignatureAlgorithm)
+		c.findings[len(c.findings)-1].Fix = "have the list made again, signed with SHA-256 or better"
 		return faulty
 	}
 	if now := c.opts.Now; now.Before(l.ThisUpdate) {
@@ -86,15 +113,14 @@ func (c *checker) crl(l *crl) use {
 	case forged.Certificate != nil:
 		c.report(CRLWrongIssuer, l.place, forged, "the revocation list names %q as its signer, whose signature it has not", Name(forged.Certificate))
 		return faulty
-	case len(c.all)+len(c.roots) > 0:
-		c.report(CRLUnknown, l.place, cert{}, "the revocation list is of %q, of which there is no certificate here to check it with", l.Issuer)
 	}
 	return foreign
 }
 
-// signerOf returns the certificate that signed a list, or else one that the
-// list names, by name and key, and that did not. A namesake with another key is
-// neither: while roots change there are CAs of one name, not all of them here.
+// signerOf returns the certificate that signed a list, or else one that did not
+// and whose list Envoy takes it for: by the name, and by the key id where both have
+// one. A namesake with another key id is neither: while roots change there are CAs
+// of one name, not all of them here.
 func (c *checker) signerOf(l *crl) (issuer, forged cert) {
 	for _, x := range slices.Concat(c.all, c.roots, c.signers()) {
 		if !bytes.Equal(x.RawSubject, l.RawIssuer) {
@@ -108,7 +134,7 @@ func (c *checker) signerOf(l *crl) (issuer, forged cert) {
 			l.key = x.PublicKey
 			return x, cert{}
 		}
-		if len(l.AuthorityKeyId) > 0 && bytes.Equal(l.AuthorityKeyId, x.SubjectKeyId) {
+		if len(l.AuthorityKeyId) == 0 || len(x.SubjectKeyId) == 0 || bytes.Equal(l.AuthorityKeyId, x.SubjectKeyId) {
 			forged = x
 		}
 	}

@@ -175,6 +175,19 @@ func crlPEM(tb testing.TB, issuer *pair, from, until time.Time, revoked ...*pair
 	return pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: der})
 }
 
+// crlByName is a list without the key id of its CA, as openssl makes them unless
+// it is told otherwise.
+func crlByName(tb testing.TB, issuer *pair) []byte {
+	tb.Helper()
+	without := *issuer.Certificate
+	without.SubjectKeyId = nil
+	der, err := without.CreateCRL(rand.Reader, issuer.key, nil, clock.Add(-time.Hour), clock.Add(time.Hour)) // the other one always writes the key id
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: der})
+}
+
 // cacerts is the good set that tests break: names to texts.
 func cacerts(tb testing.TB, r, ca *pair) map[string][]byte {
 	tb.Helper()

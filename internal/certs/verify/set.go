@@ -162,6 +162,21 @@ func layoutOf(files []File) layout {
 	return layout{}
 }
 
+// Signer is what signs for a cluster, nil when the set is not the CA of one.
+func (s Set) Signer() *x509.Certificate {
+	if s.Purpose != CA {
+		return nil
+	}
+	for _, f := range s.Files {
+		for _, b := range f.Blocks {
+			if f.Role == RoleCert && b.Cert != nil {
+				return b.Cert
+			}
+		}
+	}
+	return nil
+}
+
 // cert is a certificate with its place.
 type cert struct {
 	*x509.Certificate
@@ -196,4 +211,7 @@ type Options struct {
 	Roots []*x509.Certificate
 	// Signers are CAs beside those of the set that revocation lists may be of.
 	Signers []*x509.Certificate
+	// Clusters are what signs for the clusters of the mesh, as far as it is known,
+	// and are among Signers: where a CA has lists, it needs one of each of them.
+	Clusters []*x509.Certificate
 }
