@@ -30,6 +30,16 @@ type Env struct {
 	// second signal closes the channel and only the third kills, as otherwise
 	// the second does. Nil means that there are no signals.
 	Hurry func() <-chan struct{}
+	// OutliveReaders is for a command that others depend on, or that has to
+	// clean up: from its call on, writing to a pipe that nobody reads any more
+	// fails, as otherwise it ends the program. Nil changes nothing.
+	OutliveReaders func()
+}
+
+func (e *Env) outliveReaders() {
+	if e.OutliveReaders != nil {
+		e.OutliveReaders()
+	}
 }
 
 // constructors lists the commands, one a line.

@@ -117,6 +117,7 @@ of itself is only compared with it.`,
 }
 
 func (o *serveOptions) run(ctx context.Context, env *Env) error {
+	env.outliveReaders() // a mesh does not end with who reads the log
 	log, levels, err := newLog(env, o.logFormat, o.logLevel, server.LogAreas())
 	if err != nil {
 		return err

@@ -21,7 +21,7 @@ const (
 )
 
 // live sends requests from all clients and prints a line a second, until ctx
-// ends. It returns nil unless the mesh failed. With width, each line is written
+// ends or nobody reads them any more. It returns nil unless the mesh failed. With width, each line is written
 // over the last.
 func (m *Mesh) live(ctx context.Context, w io.Writer, width func() int) error {
 	type outcome struct {
@@ -75,10 +75,11 @@ func (m *Mesh) live(ctx context.Context, w io.Writer, width func() int) error {
 			if width != nil {
 				fmt.Fprintln(w)
 			}
-			if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
-				return cause
+			cause := context.Cause(ctx)
+			if errors.Is(cause, context.Canceled) || errors.Is(cause, syscall.EPIPE) {
+				return nil
 			}
-			return nil
+			return cause
 		}
 	}
 }

@@ -33,8 +33,9 @@ type RunOptions struct {
 }
 
 // Run shows the demo. With Once it returns nil only if the mesh does all that
-// it should; else it shows live shares until ctx ends, which is no error. When
-// ctx ends before that, or o.Hurry is closed, the error is context.Canceled.
+// it should; else it shows live shares until ctx ends or nobody reads o.Stdout
+// any more, which is no error. When ctx ends before that, or o.Hurry is closed,
+// the error is context.Canceled.
 func Run(ctx context.Context, o RunOptions) (err error) {
 	started := o.Now()
 	say := func(mark string) func(string) {
@@ -67,6 +68,9 @@ func Run(ctx context.Context, o RunOptions) (err error) {
 
 	bound, cancel := m.bind(ctx)
 	defer cancel()
+	bound, giveUp := context.WithCancelCause(bound)
+	defer giveUp(nil)
+	o.Stdout = &results{o.Stdout, giveUp}
 	err = m.show(bound, o)
 	if err != nil {
 		// Why a request or a program was given up is the better cause.
@@ -78,6 +82,21 @@ func Run(ctx context.Context, o RunOptions) (err error) {
 		}
 	}
 	return err
+}
+
+// results is where results are written; the first that cannot be ends the demo.
+type results struct {
+	w      io.Writer
+	giveUp context.CancelCauseFunc
+}
+
+func (r *results) Write(p []byte) (int, error) {
+	n, err := r.w.Write(p)
+	if err != nil {
+		err = fmt.Errorf("nothing more can be shown: %w", err)
+		r.giveUp(err)
+	}
+	return n, err
 }
 
 // ending says what has become of the processes and files after Stop.
