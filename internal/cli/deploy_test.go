@@ -26,7 +26,7 @@ func TestDeployRights(t *testing.T) {
 	t.Parallel()
 	var text bytes.Buffer
 	text.WriteString("# The rights of meshctl serve in the cluster where it runs, for the namespace\n" +
-		"# istio-system. For --credential-namespaces, let it get, list and watch secrets there.\n")
+		"# istio-system. For --credential-namespaces, let it get, list and watch\n# secrets and configmaps there.\n")
 	scope := mint.Scope{Style: mint.Minimal, Authenticate: true, Configuration: true, Serve: true}
 	for i, o := range scope.Objects(mint.Account{Namespace: "istio-system", Name: "meshctl"}) {
 		doc, err := yaml.Marshal(o.Value)

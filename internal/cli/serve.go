@@ -88,7 +88,7 @@ of itself is only compared with it.`,
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "`File` of the kubeconfig of the own cluster, whose API is read instead of a directory")
 	f.StringVar(&o.kubeContext, "context", "", "`Context` of the kubeconfig of the own cluster, whose API is read instead of a directory (default: the current one)")
 	f.StringVar(&o.system, "system-namespace", "", "`Namespace` of the control plane and of the ConfigMap istio (default: that of the pod it runs in, else istio-system)")
-	f.StringSliceVar(&o.secrets, "credential-namespaces", nil, "`Namespaces` of gateways whose Secrets are read from the Kubernetes API; * is every one (default: none)")
+	f.StringSliceVar(&o.secrets, "credential-namespaces", nil, "`Namespaces` whose Secrets are read for gateways, and whose ConfigMaps for CA certificates, from the Kubernetes API; * is every one (default: none)")
 	f.StringArrayVar(&o.remoteDirs, "remote-dir", nil, "Another cluster and its directory, as `CLUSTER=DIR`; repeatable")
 	f.StringVar(&o.clusterID, "cluster-id", "", "`Name` of the own cluster (default: $CLUSTER_ID, else Kubernetes)")
 	f.StringVar(&o.network, "network", "", "`Network` of the own cluster when its system namespace has no label topology.istio.io/network")

@@ -3,6 +3,7 @@ package server
 import (
 	"log/slog"
 	"maps"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -63,6 +64,47 @@ func TestCase_B1_SecretsOfAPI(t *testing.T) {
 			}
 			waitFor(t, "warning", func() bool { return strings.Contains(logs.String(), "is of another namespace than the proxy") })
 			keysAreNowhere(t, s, logs.String(), key, newerKey, foreignKey)
+		})
+	}
+}
+
+// TestConfigMapsOfAPI: a sidecar, which may have no keys, is given the CA
+// certificates in ConfigMaps of any namespace, follows them and keeps what it has
+// when they are deleted.
+func TestConfigMapsOfAPI(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs Kubernetes")
+	}
+	c := kube.Start(t)
+	c.Apply(t, strings.Replace(appsReader, "verbs: [get, list, watch]", "verbs: [get]", 1))
+	configMap := func(key, cert string) string {
+		return "{apiVersion: v1, kind: ConfigMap, metadata: {name: roots, namespace: other}, data: {other: x, " + key + ": " + strconv.Quote(cert) + "}}"
+	}
+	for _, v := range []xdswire.Variant{xdswire.SotW, xdswire.Delta} {
+		t.Run(v.String(), func(t *testing.T) {
+			var logs text
+			s := start(t, func(cfg *Config) {
+				cfg.ConfigDir, cfg.KubeAccess, cfg.SecretNamespaces = "", c.Config(), []string{"other"}
+				cfg.Log = slog.New(slog.NewTextHandler(&logs, nil))
+			})
+			cert, key := credential(t, s)
+			c.Apply(t, configMap("ca.crt", cert)+"\n---\n"+strings.ReplaceAll(secretYAML("roots", cert, key), "namespace: apps", "namespace: other"))
+			const roots, suffixed, pair = "configmap://other/roots", "configmap://other/roots-cacert", "kubernetes://other/roots"
+			sidecar := dialWire(t, s, true, v, "sidecar", xdswire.SecretType, roots, suffixed, pair)
+			for i, name := range []string{"ca.crt", "cacert"} {
+				if i > 0 {
+					cert, _ = credential(t, s)
+					c.Apply(t, configMap(name, cert))
+				}
+				if got := sidecar.secrets(roots, suffixed, pair); !maps.Equal(got, map[string]string{roots: cert, suffixed: cert}) {
+					t.Fatalf("the sidecar is given %v", got)
+				}
+			}
+			c.Kubectl(t, "", "-n", "other", "delete", "configmap", "roots")
+			waitFor(t, "warning", func() bool {
+				return strings.Contains(logs.String(), "configmap other/roots with key cacert or ca.crt not found")
+			})
+			keysAreNowhere(t, s, logs.String(), key)
 		})
 	}
 }

@@ -103,6 +103,9 @@ func (s Scope) grants(a Account) []grant {
 	for _, r := range source.Watched() {
 		in := []string{metav1.NamespaceAll}
 		rule := rbacv1.PolicyRule{APIGroups: []string{r.Group}, Resources: []string{r.Name}, Verbs: source.Verbs()}
+		if r.OwnOnly && !s.Configuration {
+			continue
+		}
 		switch r.Use {
 		case source.ForMesh:
 			if r.Namespaced() {

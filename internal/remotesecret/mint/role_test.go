@@ -30,7 +30,7 @@ func TestCase_D14_Roles(t *testing.T) {
 		"no-callers":    {Style: Minimal},
 		"namespaces":    {Style: Minimal, Namespaces: []string{"shop", "stock"}, CredentialNamespaces: []string{"edge"}, Authenticate: true},
 		"renew":         {Style: Minimal, Authenticate: true, Renew: true},
-		"configuration": {Style: Minimal, Authenticate: true, Configuration: true},
+		"configuration": {Style: Minimal, CredentialNamespaces: []string{"edge"}, Authenticate: true, Configuration: true},
 		"istio":         {Style: Istio, Authenticate: true, Renew: true},
 	} {
 		var text bytes.Buffer

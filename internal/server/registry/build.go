@@ -31,6 +31,7 @@ func (s *state) build(before *snapshot.Snapshot) (*snapshot.Snapshot, *snapshot.
 	b.services()
 	b.pods()
 	b.secrets()
+	b.caConfigMaps()
 	b.trustBundle()
 	s.dirty = newDirty()
 	return next, b.changes
@@ -366,4 +367,14 @@ func (b *builder) secrets() {
 		b.changes.Secrets[key] = struct{}{}
 	}
 	b.next.Secrets = b.next.Secrets.With(update)
+}
+
+func (b *builder) caConfigMaps() {
+	update := make(map[string]*snapshot.ConfigMap, len(b.dirty.configMaps))
+	for n := range b.dirty.configMaps {
+		key := snapshot.ConfigMapKey(n.namespace, n.name)
+		update[key] = b.configMaps[n]
+		b.changes.Secrets[key] = struct{}{}
+	}
+	b.next.ConfigMaps = b.next.ConfigMaps.With(update)
 }

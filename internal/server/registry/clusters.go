@@ -31,6 +31,7 @@ func (s *state) keys(id mesh.ClusterID) []snapshot.Key {
 		out = appendKeys(out, snapshot.KindPeerAuthentication, id, s.peerAuth)
 		out = appendKeys(out, snapshot.KindEnvoyFilter, id, s.filters)
 		out = appendKeys(out, snapshot.KindGateway, id, s.gateways)
+		out = appendKeys(out, snapshot.KindConfigMap, id, s.configMaps)
 	}
 	return out
 }

@@ -25,6 +25,17 @@ func TestSecrets(t *testing.T) {
 	if b.snap.Secrets.Get("c1/gw/s") != one || b.snap.Secrets.Get("c2/gw/s") != two {
 		t.Error("the secrets are not in their places")
 	}
+	roots := &snapshot.ConfigMap{Meta: meta("c1", "gw", "s")}
+	changes = b.apply(up(roots), up(&snapshot.ConfigMap{Meta: meta("c2", "gw", "other")}))
+	if got := slices.Sorted(maps.Keys(changes.Secrets)); !slices.Equal(got, []string{"configmap://gw/s"}) {
+		t.Errorf("changed: %v", got)
+	}
+	if b.snap.ConfigMaps.Get("configmap://gw/s") != roots || b.snap.ConfigMaps.Len() != 1 {
+		t.Error("the ConfigMap of the own cluster alone counts")
+	}
+	if b.apply(down(roots)); b.snap.ConfigMaps.Len() != 0 {
+		t.Error("the ConfigMap that is gone is still there")
+	}
 	if b.apply(down(one)); b.snap.Secrets.Get("c1/gw/s") != nil || b.snap.Secrets.Len() != 1 {
 		t.Error("the secret that is gone is still there")
 	}

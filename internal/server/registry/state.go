@@ -69,6 +69,7 @@ type dirty struct {
 	endpoints  set[name]
 	pods       set[snapshot.PodKey]
 	secrets    set[secretKey]
+	configMaps set[name]
 	namespaces set[string]
 	mtls       set[string] // namespaces whose PeerAuthentication changed
 	filters    bool        // EnvoyFilters
@@ -79,7 +80,7 @@ type dirty struct {
 
 func newDirty() dirty {
 	return dirty{
-		secrets:  set[secretKey]{},
+		secrets: set[secretKey]{}, configMaps: set[name]{},
 		services: set[name]{}, endpoints: set[name]{},
 		pods: set[snapshot.PodKey]{}, namespaces: set[string]{}, mtls: set[string]{},
 	}
@@ -101,11 +102,13 @@ type state struct {
 	peerAuth map[name]*snapshot.PeerAuthentication
 	gateways map[name]*snapshot.Gateway
 	filters  map[name]*snapshot.EnvoyFilter
-	claims   set[claim] // those that were told of
-	double   func(lines []string)
-	backing  map[name]backing
-	trust    *snapshot.TrustBundle
-	standing map[mesh.ClusterID]snapshot.Standing // those that are not zero
+	// configMaps are those with CA certificates.
+	configMaps map[name]*snapshot.ConfigMap
+	claims     set[claim] // those that were told of
+	double     func(lines []string)
+	backing    map[name]backing
+	trust      *snapshot.TrustBundle
+	standing   map[mesh.ClusterID]snapshot.Standing // those that are not zero
 	// vips counts the local services of each address: no other cluster may have
 	// it. heldGateways are the addresses of gateways, used or not.
 	vips         map[netip.Addr]int
@@ -115,16 +118,17 @@ type state struct {
 
 func newState(cfg Config) *state {
 	s := &state{
-		cfg:      cfg,
-		clusters: make(map[mesh.ClusterID]*clusterState),
-		sidecars: make(map[name]*snapshot.Sidecar),
-		peerAuth: make(map[name]*snapshot.PeerAuthentication),
-		gateways: make(map[name]*snapshot.Gateway),
-		filters:  make(map[name]*snapshot.EnvoyFilter),
-		backing:  make(map[name]backing),
-		standing: make(map[mesh.ClusterID]snapshot.Standing),
-		vips:     make(map[netip.Addr]int),
-		dirty:    newDirty(),
+		cfg:        cfg,
+		clusters:   make(map[mesh.ClusterID]*clusterState),
+		sidecars:   make(map[name]*snapshot.Sidecar),
+		peerAuth:   make(map[name]*snapshot.PeerAuthentication),
+		gateways:   make(map[name]*snapshot.Gateway),
+		filters:    make(map[name]*snapshot.EnvoyFilter),
+		configMaps: make(map[name]*snapshot.ConfigMap),
+		backing:    make(map[name]backing),
+		standing:   make(map[mesh.ClusterID]snapshot.Standing),
+		vips:       make(map[netip.Addr]int),
+		dirty:      newDirty(),
 	}
 	s.dirty.mesh, s.dirty.gateways, s.dirty.configs = true, true, true
 	for _, c := range cfg.Clusters {
@@ -342,6 +346,9 @@ func (s *state) applyConfig(n name, e snapshot.Event) {
 		put(s.filters, n, as[*snapshot.EnvoyFilter](e))
 		s.dirty.namespaces.add(n.namespace)
 		s.dirty.filters = true
+	case snapshot.KindConfigMap:
+		put(s.configMaps, n, as[*snapshot.ConfigMap](e))
+		s.dirty.configMaps.add(n)
 	case snapshot.KindGateway:
 		put(s.gateways, n, as[*snapshot.Gateway](e))
 		s.dirty.configs = true

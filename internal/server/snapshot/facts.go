@@ -28,6 +28,9 @@ type Snapshot struct {
 	// Secrets of all clusters by SecretKey. Who reads them decides by an
 	// authenticated identity who is given what.
 	Secrets *Table[string, Secret]
+	// ConfigMaps with CA certificates of the configuration cluster by
+	// ConfigMapKey.
+	ConfigMaps *Table[string, ConfigMap]
 	// TrustBundle is nil until the roots are known.
 	TrustBundle *TrustBundle
 	// Namespaces by name.
@@ -45,7 +48,7 @@ type Changes struct {
 	Endpoints  map[string]struct{} // hosts whose Endpoints changed, came or went
 	Ports      map[uint32]struct{} // numbers whose PortServices changed, came or went
 	Pods       map[string]struct{} // PodKey.String() of pods that changed, came or went
-	Secrets    map[string]struct{} // SecretKey of secrets that changed, came or went
+	Secrets    map[string]struct{} // SecretKey or ConfigMapKey of those that changed, came or went
 	Namespaces map[string]struct{} // namespaces whose NamespaceFacts changed
 	// TrustBundle is set when the TrustBundle changed.
 	TrustBundle bool

@@ -87,7 +87,7 @@ type Meta struct {
 
 // Object is one object of one cluster: *Namespace, *Node, *Pod, *Service,
 // *EndpointSlice, *KubeGateway, *MeshSettings, *ClusterSettings, *EnvoyFilter,
-// *Secret or a *Config.
+// *Secret, *ConfigMap or a *Config.
 type Object interface {
 	Key() Key
 	// ReadFrom is where the object was read.

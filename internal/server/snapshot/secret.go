@@ -25,6 +25,21 @@ type Secret struct {
 // Key implements Object.
 func (o *Secret) Key() Key { return o.key(KindSecret) }
 
+// KindConfigMap is the kind of ConfigMaps with CA certificates.
+const KindConfigMap Kind = "CAConfigMap"
+
+// ConfigMap is a Kubernetes ConfigMap as far as proxies are given it: a bundle
+// of CA certificates.
+type ConfigMap struct {
+	Meta
+	CA *CABundle
+	// NoCA says why there is none.
+	NoCA string
+}
+
+// Key implements Object.
+func (o *ConfigMap) Key() Key { return o.key(KindConfigMap) }
+
 // KeyPair is a certificate chain with the key that belongs to its first
 // certificate.
 type KeyPair struct {
@@ -76,3 +91,10 @@ func (k PrivateKey) MarshalText() ([]byte, error) { return []byte(hidden), nil }
 func SecretKey(c mesh.ClusterID, namespace, name string) string {
 	return string(c) + "/" + namespace + "/" + name
 }
+
+// ConfigMapPrefix begins the names under which proxies ask for ConfigMaps.
+const ConfigMapPrefix = "configmap://"
+
+// ConfigMapKey names a ConfigMap of the cluster whose configuration counts, as
+// proxies ask for it and in changes, where it differs from each SecretKey.
+func ConfigMapKey(namespace, name string) string { return ConfigMapPrefix + namespace + "/" + name }

@@ -79,6 +79,7 @@ func (c *Converter) decode(v yamldoc.Value, place snapshot.Place) (Result, error
 		return unread(r.Key, group), nil
 	}
 	_, r.Key.Kind = metaOf(object)
+	r.Key.Kind = c.kindOf(r.Key.Kind, r.Key.Namespace, r.Key.Name)
 	if !strings.Contains(versions, version+" ") {
 		return r, faultf("apiVersion", "%s of version %q is not read: use %s", kind, version, strings.Fields(versions)[0])
 	}

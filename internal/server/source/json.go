@@ -55,6 +55,7 @@ func (c *Converter) DecodeJSON(text []byte) (Result, error) {
 // resultOf is the result of an object that cannot be read.
 func (c *Converter) resultOf(object any, meta *metav1.ObjectMeta) Result {
 	_, kind := metaOf(object)
+	kind = c.kindOf(kind, meta.Namespace, meta.Name)
 	return Result{Key: snapshot.Key{Kind: kind, Cluster: c.Cluster, Namespace: meta.Namespace, Name: meta.Name}}
 }
 

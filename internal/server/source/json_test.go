@@ -89,9 +89,9 @@ func TestWatched(t *testing.T) {
 			t.Errorf("%+v is incomplete or twice", r)
 		}
 		seen[name] = true
-		object := "x"
+		object, namespace := "x", "n"
 		if r.Object != "" {
-			object = r.Object
+			object, namespace = r.Object, "istio-system"
 		}
 		if r.Kind == source.KindCustomResource {
 			continue
@@ -101,7 +101,7 @@ func TestWatched(t *testing.T) {
 			if r.Group != "" {
 				version = r.Group + "/" + version
 			}
-			got, _ := c.Decode(objects(t, "apiVersion: "+version+"\nkind: "+r.KubeKind+"\nmetadata: {name: "+object+", namespace: n}\n")[0], snapshot.Place{})
+			got, _ := c.Decode(objects(t, "apiVersion: "+version+"\nkind: "+r.KubeKind+"\nmetadata: {name: "+object+", namespace: "+namespace+"}\n")[0], snapshot.Place{})
 			if got.Skipped || got.Key.Kind != r.Kind {
 				t.Errorf("%s of %s is read as %+v", r.KubeKind, version, got)
 			}

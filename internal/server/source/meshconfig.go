@@ -74,15 +74,12 @@ func (c *conversion) clusterSettings(o *corev1.ConfigMap) *FieldError {
 }
 
 func (c *conversion) configMap(o *corev1.ConfigMap) *FieldError {
-	if c.meta.Namespace != SystemNamespaceOf(c.SystemNamespace) {
-		return nil
-	}
-	switch c.meta.Name {
-	case meshConfigMap:
-	case clusterset.ConfigMap:
+	switch c.kindOf(snapshot.KindConfigMap, c.meta.Namespace, c.meta.Name) {
+	case snapshot.KindMeshSettings:
+	case snapshot.KindClusterSettings:
 		return c.clusterSettings(o)
 	default:
-		return nil
+		return c.caConfigMap(o)
 	}
 	s := &snapshot.MeshSettings{Meta: c.meta, Mesh: DefaultMeshConfig(), Networks: &meshv1alpha1.MeshNetworks{}}
 	given := &meshv1alpha1.MeshConfig{}

@@ -53,13 +53,56 @@ func (c *conversion) secret(o *corev1.Secret) *FieldError {
 	if s.Pair, s.NoPair, fault = keyPair(data, given); fault != nil {
 		return fault
 	}
-	s.CA, s.NoCA, fault = caBundle(data, given)
+	s.CA, s.NoCA, fault = caBundle("secret", data, given)
 	if fault != nil {
 		s.NoCA = fault.Error()
 		c.warn(fault)
 	}
 	c.object = s
 	return nil
+}
+
+// IsCAKey reports whether a key of a ConfigMap may hold what is read of it.
+func IsCAKey(key string) bool {
+	return key == keyCACert || key == keyTLSCACert || key == keyCRL || key == keyTLSCRL
+}
+
+// caConfigMap reads ConfigMaps with CA certificates; there is nothing to deliver
+// of others, which may change often.
+func (c *conversion) caConfigMap(o *corev1.ConfigMap) *FieldError {
+	_, generic := o.Data[keyCACert]
+	_, tls := o.Data[keyTLSCACert]
+	if !generic && !tls {
+		return nil
+	}
+	data, size := make(map[string][]byte), 0
+	for key, value := range o.Data {
+		if IsCAKey(key) {
+			data[key] = []byte(value)
+			size += len(value)
+		}
+	}
+	if size > maxSecret {
+		return faultf("data", "has %d bytes of certificates, at most %d are used", size, maxSecret)
+	}
+	m := &snapshot.ConfigMap{Meta: c.meta}
+	var fault *FieldError
+	m.CA, m.NoCA, fault = caBundle("configmap", data, dataField)
+	if fault != nil {
+		return fault
+	}
+	c.object = m
+	return nil
+}
+
+// dataField is the path of a key of data.
+func dataField(key string) string { return keyIn("data", key) }
+
+func keyIn(field, key string) string {
+	if key = fieldOf(key); key[0] != '[' {
+		key = "." + key
+	}
+	return field + key
 }
 
 // secretData are the values of a Secret by key, with the field that gave each:
@@ -77,10 +120,7 @@ func secretData(o *corev1.Secret) (data map[string][]byte, given func(key string
 		if _, ok := o.StringData[key]; ok {
 			field = "stringData"
 		}
-		if key = fieldOf(key); key[0] != '[' {
-			key = "." + key
-		}
-		return field + key
+		return keyIn(field, key)
 	}
 }
 
@@ -114,8 +154,9 @@ func keyPair(data map[string][]byte, given func(string) string) (*snapshot.KeyPa
 		keyCert, keyKey, keyTLSCert, keyTLSKey, keysOf(data)), nil
 }
 
-// caBundle finds the CA certificates, or says why there are none.
-func caBundle(data map[string][]byte, given func(string) string) (*snapshot.CABundle, string, *FieldError) {
+// caBundle finds the CA certificates in an object of that name for people, or
+// says why there are none.
+func caBundle(what string, data map[string][]byte, given func(string) string) (*snapshot.CABundle, string, *FieldError) {
 	for _, names := range [][2]string{{keyCACert, keyCRL}, {keyTLSCACert, keyTLSCRL}} {
 		roots := data[names[0]]
 		if len(roots) == 0 {
@@ -133,7 +174,7 @@ func caBundle(data map[string][]byte, given func(string) string) (*snapshot.CABu
 			return nil, fmt.Sprintf("found key %q, but it was empty", name), nil
 		}
 	}
-	return nil, fmt.Sprintf("found secret, but didn't have expected keys %s or %s; found: %s", keyCACert, keyTLSCACert, keysOf(data)), nil
+	return nil, fmt.Sprintf("found %s, but didn't have expected keys %s or %s; found: %s", what, keyCACert, keyTLSCACert, keysOf(data)), nil
 }
 
 // keysOf are the names of the first values.

@@ -144,6 +144,56 @@ func TestSecrets(t *testing.T) {
 	}
 }
 
+// TestConfigMaps: of ConfigMaps CA certificates alone are read, under the same
+// keys as those of Secrets, and what has none is left alone.
+func TestConfigMaps(t *testing.T) {
+	t.Parallel()
+	cert, key := pemPair(t, 1)
+	other, _ := pemPair(t, 2)
+	configMap := func(values ...string) string {
+		text := "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: s, namespace: n}\ndata:\n  app.properties: x\n"
+		for i := 0; i+1 < len(values); i += 2 {
+			text += "  " + values[i] + ": |\n    " + strings.ReplaceAll(strings.TrimSpace(values[i+1]), "\n", "\n    ") + "\n"
+		}
+		return text
+	}
+	type want struct{ ca, crl, noCA, fault string }
+	for name, tc := range map[string]struct {
+		yaml string
+		want want
+	}{
+		"ca.crt":         {configMap("ca.crt", cert+other, "ca.crl", "revoked", "crl", "x"), want{ca: cert + other, crl: "revoked\n"}},
+		"generic first":  {configMap("ca.crt", other, "cacert", cert, "crl", "revoked"), want{ca: cert, crl: "revoked\n"}},
+		"empty":          {configMap() + "  ca.crt: ''\n", want{noCA: `found key "ca.crt", but it was empty`}},
+		"something else": {configMap("tls.crt", cert, "tls.key", key), want{}},
+		"key among them": {configMap("ca.crt", cert+key), want{fault: "line 6: data[ca.crt]: PEM block 2 is not a certificate"}},
+		"no certificate": {configMap("cacert", "x"), want{fault: "line 6: data.cacert: is not a certificate in PEM"}},
+		"too large":      {configMap("ca.crt", strings.Repeat("x", 1<<20)), want{fault: "line 4: data: has 1048577 bytes of certificates, at most 1048576 are used"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			v, err := yamldoc.Parse(yamldoc.Chunk{Text: []byte(tc.yaml), Line: 1})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := (&source.Converter{Cluster: "c"}).Decode(v, snapshot.Place{})
+			var got want
+			if fault, ok := errors.AsType[*source.FieldError](err); ok {
+				got.fault = fmt.Sprintf("line %d: %v", fault.Line, fault)
+			}
+			if m, ok := r.Object.(*snapshot.ConfigMap); ok {
+				got.noCA = m.NoCA
+				if m.CA != nil {
+					got.ca, got.crl = string(m.CA.Roots), string(m.CA.CRL)
+				}
+			}
+			if got != tc.want || r.Key != (snapshot.Key{Kind: snapshot.KindConfigMap, Cluster: "c", Namespace: "n", Name: "s"}) {
+				t.Errorf("%v is read as %+v\nwant %+v", r.Key, got, tc.want)
+			}
+		})
+	}
+}
+
 // A Secret that is broken or huge is reported by field and line, an expired one
 // is told of by its time, and none keeps another from being read.
 func TestCase_B6_SecretsOfGateways(t *testing.T) {

@@ -104,6 +104,7 @@ func (c *Converter) Convert(object any, place snapshot.Place) (Result, error) {
 		return Result{Skipped: true}, nil
 	}
 	m := c.meta(meta, kind, place)
+	kind = c.kindOf(kind, m.Namespace, m.Name)
 	r := Result{Key: snapshot.Key{Kind: kind, Cluster: c.Cluster, Namespace: m.Namespace, Name: m.Name}}
 	if err := checkMeta(m, kind); err != nil {
 		return r, err
@@ -164,10 +165,7 @@ func metaOf(object any) (*metav1.ObjectMeta, snapshot.Kind) {
 	case *discoveryv1.EndpointSlice:
 		return &o.ObjectMeta, snapshot.KindEndpointSlice
 	case *corev1.ConfigMap:
-		if o.Name == clusterset.ConfigMap {
-			return &o.ObjectMeta, snapshot.KindClusterSettings
-		}
-		return &o.ObjectMeta, snapshot.KindMeshSettings
+		return &o.ObjectMeta, snapshot.KindConfigMap
 	case *corev1.Secret:
 		return &o.ObjectMeta, snapshot.KindSecret
 	case *corev1.ServiceAccount:
@@ -178,6 +176,20 @@ func metaOf(object any) (*metav1.ObjectMeta, snapshot.Kind) {
 		return &o.ObjectMeta, o.Kind
 	}
 	return nil, ""
+}
+
+// kindOf is as what an object is delivered: two ConfigMaps are settings.
+func (c *Converter) kindOf(kind snapshot.Kind, namespace, name string) snapshot.Kind {
+	if kind != snapshot.KindConfigMap || namespace != SystemNamespaceOf(c.SystemNamespace) {
+		return kind
+	}
+	switch name {
+	case meshConfigMap:
+		return snapshot.KindMeshSettings
+	case clusterset.ConfigMap:
+		return snapshot.KindClusterSettings
+	}
+	return kind
 }
 
 func isClusterWide(k snapshot.Kind) bool {

@@ -45,6 +45,9 @@ type Resource struct {
 	// Object, when not empty, is the one object that is read, which is in the
 	// system namespace.
 	Object string
+	// OwnOnly is set when it counts only when it is of the own cluster, whatever
+	// the use.
+	OwnOnly bool
 	// Custom is set for resources that need not be installed.
 	Custom bool
 	// Optional is set when a mesh is served also without the right to read them.
@@ -124,6 +127,10 @@ func Watched() []Resource {
 		{
 			Kind: snapshot.KindSecret, KubeKind: "Secret", Versions: v1, Name: "secrets", Use: ForCredentials, Optional: true,
 			Without: "gateways are given no certificates",
+		},
+		{
+			Kind: snapshot.KindConfigMap, KubeKind: "ConfigMap", Versions: v1, Name: "configmaps", Use: ForCredentials, OwnOnly: true, Optional: true,
+			Without: "proxies are given no CA certificates of ConfigMaps",
 		},
 	}
 }

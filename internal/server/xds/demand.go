@@ -64,7 +64,7 @@ func (s *session) demand(a *assignment) {
 		d := demand{asked: watched}
 		if i == sds && watched && s.hub.cfg.Generation.Secrets != nil {
 			d.names = s.types[sds].want.Names
-			mayReadKeys := s.hub.cfg.MayReadKeys != nil && s.hub.cfg.MayReadKeys(snap, s.sub.caller, s.sub.node) == nil
+			mayReadKeys := s.hub.cfg.MayReadKeys != nil && xdsgen.AskForKeys(d.names) && s.hub.cfg.MayReadKeys(snap, s.sub.caller, s.sub.node) == nil
 			d.secrets = s.hub.cfg.Generation.Secrets(snap, s.sub.caller, mayReadKeys, d.names)
 		}
 		if s.demanded[i] != d {

@@ -3,6 +3,7 @@ package xdsgen
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -61,47 +62,56 @@ func (v Secrets) Units(s *snapshot.Snapshot, yield func(string, Unit)) {
 func (v Secrets) Touched(s *snapshot.Snapshot, c *snapshot.Changes, yield func(string, Unit)) {
 	own := snapshot.SecretKey(v.cluster, v.namespace, "")
 	for key := range c.Secrets {
+		if strings.HasPrefix(key, snapshot.ConfigMapPrefix) {
+			v.touch(s, key, yield)
+			continue
+		}
 		object, ok := strings.CutPrefix(key, own)
 		if !ok {
 			continue
 		}
 		for _, prefix := range []string{secretPrefix, secretPrefix + v.namespace + "/", gatewaySecretPrefix + v.namespace + "/"} {
-			for _, suffix := range []string{"", caSuffix} {
-				if name := prefix + object + suffix; v.names.Has(name) {
-					v.unit(s, name, yield)
-				}
-			}
+			v.touch(s, prefix+object, yield)
+		}
+	}
+}
+
+// touch yields what was asked for by a name and by that of its CA certificates.
+func (v Secrets) touch(s *snapshot.Snapshot, name string, yield func(string, Unit)) {
+	for _, name := range []string{name, name + caSuffix} {
+		if v.names.Has(name) {
+			v.unit(s, name, yield)
 		}
 	}
 }
 
 func (v Secrets) unit(s *snapshot.Snapshot, name string, yield func(string, Unit)) {
-	secret, ca, err := v.find(s, name)
+	c, err := v.find(s, name)
 	if err != nil {
 		yield(name, nil)
 		return
 	}
-	yield(name, secretUnit{secret: secret, name: name, ca: ca})
+	yield(name, secretUnit{name: name, pair: c.pair, ca: c.ca})
 }
 
 // Check is why a name is not given, or what is wrong with what is given; nil
 // when all is well.
 func (v Secrets) Check(s *snapshot.Snapshot, name string, now time.Time) error {
-	secret, ca, err := v.find(s, name)
+	c, err := v.find(s, name)
 	if err != nil {
 		return err
 	}
 	var from, until time.Time
-	if ca {
-		from, until = secret.CA.NotBefore, secret.CA.NotAfter
+	if c.ca != nil {
+		from, until = c.ca.NotBefore, c.ca.NotAfter
 	} else {
-		from, until = secret.Pair.NotBefore, secret.Pair.NotAfter
+		from, until = c.pair.NotBefore, c.pair.NotAfter
 	}
 	switch {
 	case now.After(until):
-		return fmt.Errorf("secret %s/%s is given though its certificate expired at %s", secret.Namespace, secret.Name, until.UTC().Format(time.RFC3339))
+		return fmt.Errorf("%s is given though its certificate expired at %s", c.of, until.UTC().Format(time.RFC3339))
 	case now.Before(from):
-		return fmt.Errorf("secret %s/%s is given though its certificate is valid from %s only", secret.Namespace, secret.Name, from.UTC().Format(time.RFC3339))
+		return fmt.Errorf("%s is given though its certificate is valid from %s only", c.of, from.UTC().Format(time.RFC3339))
 	}
 	return nil
 }
@@ -117,76 +127,125 @@ var ErrUndecided = errors.New("the right of the proxy to read secrets is being a
 const (
 	secretPrefix        = "kubernetes://"
 	gatewaySecretPrefix = "kubernetes-gateway://"
+	configMapPrefix     = snapshot.ConfigMapPrefix
 	// caSuffix asks for the CA certificates only.
 	caSuffix = "-cacert"
 )
 
-// parseSecretName takes a name apart. The namespace is empty when the name has
-// none, which stands for the caller's own.
-func parseSecretName(name string) (namespace, object string, gateway bool, err error) {
-	rest, ok := strings.CutPrefix(name, secretPrefix)
-	if !ok {
-		if rest, gateway = strings.CutPrefix(name, gatewaySecretPrefix); !gateway {
-			return "", "", false, errors.New("is not a name that is served: want kubernetes://name or kubernetes://namespace/name")
-		}
-	}
-	object = rest
-	if ns, o, qualified := strings.Cut(rest, "/"); qualified {
-		if namespace, object = ns, o; !mesh.IsDNSLabel(namespace) {
-			return "", "", false, errors.New("names no namespace that can be")
-		}
-	} else if gateway {
-		return "", "", false, errors.New("names no namespace: want kubernetes-gateway://namespace/name")
-	}
-	if !mesh.IsDNSName(object) {
-		return "", "", false, errors.New("names no secret that can be")
-	}
-	return namespace, object, gateway, nil
+// secretName is a name taken apart.
+type secretName struct {
+	prefix string
+	// namespace is empty when the name has none, which stands for the caller's own.
+	namespace, object string
+	// ca says that CA certificates are asked for, and no key.
+	ca bool
 }
 
-// find is the secret behind a name if the caller may have it. ca says that only
-// its CA certificates are meant.
-func (v Secrets) find(s *snapshot.Snapshot, name string) (secret *snapshot.Secret, ca bool, err error) {
-	if v.cluster == "" {
-		return nil, false, errors.New("secrets are given only over TLS, to callers whose identity and cluster are proved")
+func parseSecretName(name string) (secretName, error) {
+	for _, prefix := range []string{secretPrefix, gatewaySecretPrefix, configMapPrefix} {
+		rest, ok := strings.CutPrefix(name, prefix)
+		if !ok {
+			continue
+		}
+		n := secretName{prefix: prefix, object: rest}
+		if namespace, object, qualified := strings.Cut(rest, "/"); qualified {
+			if n.namespace, n.object = namespace, object; !mesh.IsDNSLabel(namespace) {
+				return n, errors.New("names no namespace that can be")
+			}
+		} else if prefix != secretPrefix {
+			return n, fmt.Errorf("names no namespace: want %snamespace/name", prefix)
+		}
+		if !mesh.IsDNSName(n.object) {
+			return n, errors.New("names no secret that can be")
+		}
+		n.ca = prefix == configMapPrefix || strings.HasSuffix(n.object, caSuffix)
+		return n, nil
 	}
-	namespace, object, gateway, err := parseSecretName(name)
-	ca = strings.HasSuffix(object, caSuffix)
+	return secretName{}, errors.New("is not a name that is served: want kubernetes://name, kubernetes://namespace/name or configmap://namespace/name")
+}
+
+// AskForKeys reports whether private keys are asked for by any of the names.
+func AskForKeys(names *xdswire.NameSet) bool {
+	return slices.ContainsFunc(names.Names(), func(name string) bool {
+		n, err := parseSecretName(name)
+		return err == nil && !n.ca
+	})
+}
+
+// credential is what a name stands for: a pair or CA certificates.
+type credential struct {
+	of   string // the object, for people
+	pair *snapshot.KeyPair
+	ca   *snapshot.CABundle
+}
+
+// find is what is behind a name if the caller may have it.
+func (v Secrets) find(s *snapshot.Snapshot, name string) (credential, error) {
+	if v.cluster == "" {
+		return credential{}, errors.New("secrets are given only over TLS, to callers whose identity and cluster are proved")
+	}
+	n, err := parseSecretName(name)
 	switch {
 	case err != nil:
-		return nil, ca, err
-	case namespace != "" && namespace != v.namespace:
-		return nil, ca, fmt.Errorf("is of another namespace than the proxy, which is of %s", v.namespace)
-	case gateway && !v.configCluster:
-		return nil, ca, fmt.Errorf("is of another cluster than the proxy, which is of %s", v.cluster)
-	case !ca && !v.keys:
-		return nil, ca, ErrKeysDenied
+		return credential{}, err
+	case n.prefix == configMapPrefix: // CA certificates are no secret: every namespace and cluster is given them
+		return n.configMap(s)
+	case n.namespace != "" && n.namespace != v.namespace:
+		return credential{}, fmt.Errorf("is of another namespace than the proxy, which is of %s", v.namespace)
+	case n.prefix == gatewaySecretPrefix && !v.configCluster:
+		return credential{}, fmt.Errorf("is of another cluster than the proxy, which is of %s", v.cluster)
+	case !n.ca && !v.keys:
+		return credential{}, ErrKeysDenied
 	}
-	get := func(object string) *snapshot.Secret {
+	secret, object := lookUp(n, func(object string) *snapshot.Secret {
 		return s.Secrets.Get(snapshot.SecretKey(v.cluster, v.namespace, object))
-	}
-	secret = get(object)
-	if secret == nil && ca {
-		object = strings.TrimSuffix(object, caSuffix)
-		secret = get(object)
-	}
+	})
+	of := fmt.Sprintf("secret %s/%s", v.namespace, object)
 	switch {
 	case secret == nil:
-		return nil, ca, fmt.Errorf("secret %s/%s not found", v.namespace, object)
-	case ca && secret.CA == nil:
-		return nil, ca, errors.New(secret.NoCA)
-	case !ca && secret.Pair == nil:
-		return nil, ca, errors.New(secret.NoPair)
+		return credential{}, fmt.Errorf("%s not found", of)
+	case n.ca && secret.CA == nil:
+		return credential{}, errors.New(secret.NoCA)
+	case n.ca:
+		return credential{of: of, ca: secret.CA}, nil
+	case secret.Pair == nil:
+		return credential{}, errors.New(secret.NoPair)
 	}
-	return secret, ca, nil
+	return credential{of: of, pair: secret.Pair}, nil
 }
 
-// secretUnit is one resource made of a secret. Secrets of two namespaces or
-// clusters are never one fact, so their units are never equal.
+// configMap is what is behind the name of a ConfigMap.
+func (n secretName) configMap(s *snapshot.Snapshot) (credential, error) {
+	m, object := lookUp(n, func(object string) *snapshot.ConfigMap {
+		return s.ConfigMaps.Get(snapshot.ConfigMapKey(n.namespace, object))
+	})
+	of := fmt.Sprintf("configmap %s/%s", n.namespace, object)
+	switch {
+	case m == nil:
+		return credential{}, fmt.Errorf("%s with key cacert or ca.crt not found", of)
+	case m.CA == nil:
+		return credential{}, errors.New(m.NoCA)
+	}
+	return credential{of: of, ca: m.CA}, nil
+}
+
+// lookUp finds the object of that name or else, when the name ends with
+// caSuffix, the one without it.
+func lookUp[T any](n secretName, get func(object string) *T) (found *T, object string) {
+	object = n.object
+	if found = get(object); found == nil && n.ca {
+		object = strings.TrimSuffix(object, caSuffix)
+		found = get(object)
+	}
+	return found, object
+}
+
+// secretUnit is one resource made of a part of a Secret or ConfigMap. Those of
+// two namespaces or clusters are never one fact, so their units are never equal.
 type secretUnit struct {
-	secret *snapshot.Secret
-	name   string
-	ca     bool
+	name string
+	pair *snapshot.KeyPair
+	ca   *snapshot.CABundle
 }
 
 func (u secretUnit) Type() string { return xdswire.SecretType }
@@ -199,20 +258,20 @@ func (u secretUnit) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) 
 		return &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: b}}
 	}
 	m := &tlsv3.Secret{Name: u.name}
-	if u.ca {
+	if u.ca != nil {
 		m.Type = &tlsv3.Secret_ValidationContext{ValidationContext: &tlsv3.CertificateValidationContext{
-			TrustedCa: inline(u.secret.CA.Roots), Crl: inline(u.secret.CA.CRL),
+			TrustedCa: inline(u.ca.Roots), Crl: inline(u.ca.CRL),
 		}}
 	} else {
 		m.Type = &tlsv3.Secret_TlsCertificate{TlsCertificate: &tlsv3.TlsCertificate{
-			CertificateChain: inline(u.secret.Pair.Chain), PrivateKey: inline(u.secret.Pair.Key.PEM()),
-			OcspStaple: inline(u.secret.Pair.OCSP),
+			CertificateChain: inline(u.pair.Chain), PrivateKey: inline(u.pair.Key.PEM()),
+			OcspStaple: inline(u.pair.OCSP),
 		}}
 	}
 	r, err := enc.Resource(xdswire.SecretType, u.name, m)
 	if err != nil {
 		// The encoder's own words might repeat what it could not encode.
-		return nil, fmt.Errorf("secret %s/%s cannot be encoded", u.secret.Namespace, u.secret.Name)
+		return nil, fmt.Errorf("%s cannot be encoded", u.name)
 	}
 	return []*xdswire.Resource{r}, nil
 }

@@ -37,6 +37,16 @@ func testSecret(c mesh.ClusterID, ns, name, what string) *snapshot.Secret {
 	return s
 }
 
+// testConfigMap is a ConfigMap whose CAs name it, if it has any.
+func testConfigMap(c mesh.ClusterID, ns, name string, cas bool) *snapshot.ConfigMap {
+	id := fmt.Sprintf("map %s/%s/%s", c, ns, name)
+	m := &snapshot.ConfigMap{Meta: metaOf(c, ns, name), NoCA: "no CA in " + id}
+	if cas {
+		m.CA = &snapshot.CABundle{Roots: []byte("roots " + id), CRL: []byte("crl " + id), NotBefore: noon, NotAfter: night}
+	}
+	return m
+}
+
 func callerIn(c mesh.ClusterID, ns string) mesh.Caller {
 	return mesh.Caller{Identity: mesh.Identity{TrustDomain: "td", Namespace: ns, ServiceAccount: "gw"}, Cluster: c}
 }
@@ -80,6 +90,8 @@ func TestSecrets(t *testing.T) {
 		put(testSecret("c1", "gw", "both", "pc")), put(testSecret("c1", "gw", "pair", "p")), put(testSecret("c1", "gw", "pair-cacert", "c")),
 		put(testSecret("c1", "gw", "x-cacert", "p")), put(testSecret("c1", "gw", "x", "pc")),
 		put(testSecret("c1", "other", "both", "pc")), put(testSecret("c2", "gw", "both", "pc")),
+		put(testConfigMap("c1", "gw", "roots", true)), put(testConfigMap("c1", "other", "roots", true)), put(testConfigMap("c1", "other", "roots-cacert", true)),
+		put(testConfigMap("c1", "gw", "empty", false)), put(testConfigMap("c2", "gw", "remote", true)),
 	})
 	const pair, roots = "chain %[1]s, key %[1]s", "roots %[1]s, crl %[1]s"
 	own, remote := callerIn("c1", "gw"), callerIn("c2", "gw")
@@ -97,6 +109,19 @@ func TestSecrets(t *testing.T) {
 		{"kubernetes://gw/both-cacert", own, false, roots, "c1/gw/both"},
 		{"kubernetes://pair-cacert", own, true, roots, "c1/gw/pair-cacert"},
 		{"kubernetes://both", remote, true, pair, "c2/gw/both"},
+
+		{"configmap://gw/roots", own, false, roots, "map c1/gw/roots"},
+		{"configmap://gw/roots-cacert", own, false, roots, "map c1/gw/roots"},
+		{"configmap://other/roots", own, true, roots, "map c1/other/roots"},
+		{"configmap://other/roots-cacert", own, true, roots, "map c1/other/roots-cacert"},
+		{"configmap://gw/roots", remote, false, roots, "map c1/gw/roots"},
+		{"configmap://gw/empty", own, true, "", "no CA in map c1/gw/empty"},
+		{"configmap://gw/both", own, true, "", "configmap gw/both with key cacert or ca.crt not found"},
+		{"configmap://gw/none-cacert", own, true, "", "configmap gw/none with key cacert or ca.crt not found"},
+		{"configmap://gw/remote", remote, true, "", "configmap gw/remote with key cacert or ca.crt not found"},
+		{"configmap://roots", own, true, "", "names no namespace: want configmap://namespace/name"},
+		{"configmap://gw/../other/roots", own, true, "", "names no secret that can be"},
+		{"configmap://gw/roots", mesh.Caller{}, true, "", "secrets are given only over TLS, to callers whose identity and cluster are proved"},
 
 		{"kubernetes://both", own, false, "", "the proxy is not authorized to read secrets"},
 		{"kubernetes://x-cacert", own, true, "", "no CA in c1/gw/x-cacert"}, // never its key, nor that of x
@@ -118,9 +143,9 @@ func TestSecrets(t *testing.T) {
 		{"kubernetes://gw%2fboth", own, true, "", "names no secret that can be"},
 		{"kubernetes://both\n", own, true, "", "names no secret that can be"},
 		{"kubernetes://" + strings.Repeat("a", 10<<10), own, true, "", "names no secret that can be"},
-		{"invalid://", own, true, "", "is not a name that is served: want kubernetes://name or kubernetes://namespace/name"},
-		{"default", own, true, "", "is not a name that is served: want kubernetes://name or kubernetes://namespace/name"},
-		{"*", own, true, "", "is not a name that is served: want kubernetes://name or kubernetes://namespace/name"},
+		{"invalid://", own, true, "", "is not a name that is served: want kubernetes://name, kubernetes://namespace/name or configmap://namespace/name"},
+		{"default", own, true, "", "is not a name that is served: want kubernetes://name, kubernetes://namespace/name or configmap://namespace/name"},
+		{"*", own, true, "", "is not a name that is served: want kubernetes://name, kubernetes://namespace/name or configmap://namespace/name"},
 	} {
 		t.Run(fmt.Sprintf("%.40q of %s", tc.name, tc.caller.Cluster), func(t *testing.T) {
 			names := xdswire.NewNameSets().Of([]string{tc.name})
@@ -179,6 +204,13 @@ func TestSecretsAreShared(t *testing.T) {
 			t.Errorf("a caller of another %s shares", what)
 		}
 	}
+	for name, want := range map[string]bool{
+		"kubernetes://a": true, "kubernetes-gateway://gw/a": true, "kubernetes://a-cacert": false, "configmap://gw/a": false, "default": false,
+	} {
+		if got := xdsgen.AskForKeys(sets.Of([]string{"x", name})); got != want {
+			t.Errorf("%s asks for keys: %v", name, got)
+		}
+	}
 	if err := v.Check(s, "kubernetes://a", noon); err == nil || errors.Is(err, xdsgen.ErrKeysDenied) {
 		t.Errorf("a missing secret: %v", err)
 	}
@@ -188,7 +220,7 @@ func TestSecretsAreShared(t *testing.T) {
 func secretNames() []string {
 	var out []string
 	for _, name := range []string{"s0", "s0-cacert", "s1", "s1-cacert", "s1-cacert-cacert"} {
-		out = append(out, "kubernetes://"+name, "kubernetes://ns0/"+name, "kubernetes-gateway://ns0/"+name)
+		out = append(out, "kubernetes://"+name, "kubernetes://ns0/"+name, "kubernetes-gateway://ns0/"+name, "configmap://ns0/"+name, "configmap://ns1/"+name)
 	}
 	return out
 }
@@ -204,10 +236,12 @@ func secretViews(s *snapshot.Snapshot, names *xdswire.NameSet) []xdsgen.View {
 }
 
 func randomSecret(r *rand.Rand) snapshot.Event {
-	o := testSecret(
-		mesh.ClusterID(fmt.Sprintf("c%d", 1+r.IntN(2))), fmt.Sprintf("ns%d", r.IntN(2)),
-		[]string{"s0", "s0-cacert", "s1", "s1-cacert"}[r.IntN(4)], []string{"", "p", "c", "pc"}[r.IntN(4)],
-	)
+	c, ns := mesh.ClusterID(fmt.Sprintf("c%d", 1+r.IntN(2))), fmt.Sprintf("ns%d", r.IntN(2))
+	name := []string{"s0", "s0-cacert", "s1", "s1-cacert"}[r.IntN(4)]
+	var o snapshot.Object = testSecret(c, ns, name, []string{"", "p", "c", "pc"}[r.IntN(4)])
+	if r.IntN(2) == 0 {
+		o = testConfigMap(c, ns, name, r.IntN(3) > 0)
+	}
 	if r.IntN(3) == 0 {
 		return snapshot.Event{Key: o.Key()}
 	}

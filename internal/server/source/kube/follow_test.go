@@ -13,6 +13,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -307,7 +308,9 @@ func TestSameAsDirectory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	text = append(text, "---\n"+secretYAML(t, "apps", "shop")...)
+	cert, _ := keyPair(t)
+	text = append(text, "---\n"+secretYAML(t, "apps", "shop")+
+		"---\n{apiVersion: v1, kind: ConfigMap, metadata: {name: roots, namespace: istio-system}, data: {ca.crt: "+strconv.Quote(cert)+", other: x}}\n"...)
 	var definitions strings.Builder
 	for kind, plural := range map[string]string{
 		"Gateway": "gateways", "Sidecar": "sidecars", "DestinationRule": "destinationrules",

@@ -25,6 +25,9 @@ func (f *follower) put(events []snapshot.Event, o object) ([]snapshot.Event, err
 		return events, nil
 	}
 	r, err := o.convert(f.conv)
+	if f.res.Kind == snapshot.KindConfigMap && r.Key.Kind != f.res.Kind {
+		r, err = source.Result{}, nil // settings: another one follows them
+	}
 	f.health.report(f.key(o.key), reasonsOf(r, err, old.used), f.Now(), f.Log)
 	switch {
 	case err != nil: // the last good version stays

@@ -3,6 +3,7 @@ package kube
 import (
 	stdjson "encoding/json"
 	"fmt"
+	"maps"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -85,6 +86,8 @@ func readingOf(r *source.Resource) reading {
 		return reading{func() message { return &corev1.Secret{} }, secretFields, notCredentials, secretPage}
 	case snapshot.KindMeshSettings, snapshot.KindClusterSettings:
 		return reading{func() message { return &corev1.ConfigMap{} }, configMapFields, "metadata.name=" + r.Object, pageSize}
+	case snapshot.KindConfigMap:
+		return reading{func() message { return &corev1.ConfigMap{} }, configMapFields, "", secretPage}
 	case source.KindCustomResource:
 		return reading{func() message { return &metav1.PartialObjectMetadata{} }, nameFields, "", pageSize}
 	}
@@ -116,9 +119,14 @@ func (f *follower) decode(b []byte) (object, error) {
 	if err := o.Unmarshal(stripped); err != nil {
 		return object{}, &answerError{errMalformed}
 	}
+	size := int64(len(stripped))
+	if m, ok := o.(*corev1.ConfigMap); ok && f.res.Kind == snapshot.KindConfigMap {
+		maps.DeleteFunc(m.Data, func(key, _ string) bool { return !source.IsCAKey(key) })
+		size = int64(m.Size()) // most hold something else, which may be large
+	}
 	meta := o.GetObjectMeta()
 	return object{
-		key: objectKey{meta.GetNamespace(), meta.GetName()}, version: meta.GetResourceVersion(), size: int64(len(stripped)),
+		key: objectKey{meta.GetNamespace(), meta.GetName()}, version: meta.GetResourceVersion(), size: size,
 		convert: func(c *source.Converter) (source.Result, error) { return c.Convert(o, snapshot.Place{}) },
 	}, nil
 }

@@ -64,8 +64,8 @@ type Source struct {
 	Configuration bool
 	// Namespaces are those whose services are read; nil is every one.
 	Namespaces []string
-	// SecretNamespaces are those whose Secrets are read, for gateways; "*" is
-	// every one.
+	// SecretNamespaces are those whose Secrets are read, for gateways, and with
+	// Configuration the CA certificates in their ConfigMaps; "*" is every one.
 	SecretNamespaces []string
 	Limits           Limits
 	// Log takes what a person should know; default: nothing is logged.
@@ -152,7 +152,7 @@ func (s *shared) followers() []*follower {
 	var out []*follower
 	for _, r := range source.Watched() {
 		switch {
-		case r.Use == source.ForConfiguration && !s.Configuration:
+		case (r.OwnOnly || r.Use == source.ForConfiguration) && !s.Configuration:
 		case r.Use == source.ForMesh && r.Namespaced() && s.Namespaces != nil:
 			for _, namespace := range s.Namespaces {
 				out = append(out, newFollower(s, r, namespace))
