@@ -173,6 +173,7 @@ func (h *Hub) Update(s *snapshot.Snapshot, c *snapshot.Changes) {
 	if c == nil {
 		c = &snapshot.Changes{Everywhere: true}
 	}
+	h.cfg.Metrics.pilot.published(c)
 	h.post(func(m *mail) {
 		m.snapshot = s
 		m.changes = mergeChanges(m.changes, c)

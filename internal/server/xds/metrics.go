@@ -20,6 +20,7 @@ type Metrics struct {
 	assigned, listed                    prometheus.Counter
 	streams, waiting, views             prometheus.Gauge
 	refused, heldBack                   [numTypes]prometheus.Gauge
+	pilot                               pilotTimes
 }
 
 // NewMetrics makes the metrics and registers them. It panics when the
@@ -51,6 +52,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	byType(&m.nacks, "nacks_total", "Responses that a proxy refused.")
 	byType(&m.expired, "expired_nonce_total", "Requests ignored because their nonce is not that of the last response.")
 	m.istio(reg)
+	m.pilot = newPilotTimes(reg)
 	m.failures = counter("generation_failures_total", "Pieces of configuration that could not be generated; their last good version stays.")
 	m.revoked = counter("revoked_streams_total", "Streams that were ended because the certificate of their caller was revoked, or lost its root.")
 	m.panics = counter("panics_total", "Panics that ended one stream or one piece of generation.")
@@ -63,6 +65,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.streams = gauge("streams", "Streams connected.")
 	m.waiting = gauge("waiting_streams", "Streams that wait for their first configuration.")
 	m.views = gauge("views", "Lists of resources in use.")
+	m.istioFailures(reg)
 	gauges := func(dst *[numTypes]prometheus.Gauge, name, help string) {
 		v := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "meshctl_xds_" + name, Help: help}, []string{"type"})
 		reg.MustRegister(v)
@@ -106,4 +109,17 @@ func (m *Metrics) istio(reg prometheus.Registerer) {
 			x.counters[i] = twins{x.counters[i], v.WithLabelValues(strings.ToLower(xdswire.ShortType(url)))}
 		}
 	}
+}
+
+// istioFailures counts what goes wrong under Istio's names, too.
+func (m *Metrics) istioFailures(reg prometheus.Registerer) {
+	counter := func(name, help string) prometheus.Counter {
+		c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
+		reg.MustRegister(c)
+		return c
+	}
+	internal := counter("pilot_total_xds_internal_errors", "Pieces of configuration that could not be generated, and panics.")
+	m.failures, m.panics = twins{m.failures, internal}, twins{m.panics, internal}
+	m.stalled = twins{m.stalled, counter("pilot_xds_write_timeout", "Connections closed because the peer did not read in time.")}
+	m.badSecrets = twins{m.badSecrets, counter("pilot_sds_certificate_errors_total", "Secrets that a proxy asked for and was not given, or was given out of date.")}
 }

@@ -47,6 +47,8 @@ type session struct {
 	// warned is what was said of secrets, by the state in checked.
 	warned  *xdswire.NameSet
 	checked secretsBasis
+	// converging is the change that is being sent.
+	converging converging
 }
 
 // typeState is what a stream knows of one type. There is no map of versions:
@@ -435,8 +437,13 @@ func (s *session) flush() error {
 		if seen.by.err != nil {
 			return status.Error(codes.Internal, "no configuration could be chosen for the proxy")
 		}
-		if again, err := s.flushAll(seen); err != nil || !again {
+		again, err := s.flushAll(seen)
+		if err != nil {
 			return err
+		}
+		if !again {
+			s.settle()
+			return nil
 		}
 	}
 }
@@ -546,6 +553,7 @@ func (s *session) flushType(i int, now pair) (again bool, err error) {
 	}
 	moved := now != t.sent
 	if !moved && !t.due && len(t.force) == 0 {
+		t.waiting = nil // it came to nothing for this proxy
 		return false, nil
 	}
 	asked := t.due
@@ -649,7 +657,14 @@ func (s *session) transmit(i int, version uint64, c *content, r flight.Sent) err
 	r.Resources, r.Removed, r.Bytes = f.Resources(), len(c.removed), f.Size()
 	push := s.sub.record.Send(r)
 	s.types[i].push = push
-	f.WhenWritten(func() { s.sub.record.Written(push, s.hub.cfg.Now()) })
+	m.pilot.sent(i, &r)
+	s.converging.sent(&r)
+	round, at := r.Round, r.At
+	f.WhenWritten(func() {
+		now := s.hub.cfg.Now()
+		s.sub.record.Written(push, now)
+		m.pilot.written(i, round, at, now)
+	})
 	if err := s.send(f); err != nil {
 		return fmt.Errorf("send %s: %w", r.Type, err)
 	}
