@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/meshctl/meshctl/internal/server/debug"
 )
 
 // maxVersions bounds how many versions of proxies are told apart in metrics:
@@ -18,9 +20,9 @@ const otherVersions = "other"
 
 // pilotStats tells of the mesh under Istio's names.
 type pilotStats struct {
-	s                               *Server
-	began                           time.Time
-	proxies, services, uptime, info *prometheus.Desc
+	s                                      *Server
+	began                                  time.Time
+	proxies, services, empty, uptime, info *prometheus.Desc
 }
 
 func newPilotStats(s *Server) *pilotStats {
@@ -28,6 +30,7 @@ func newPilotStats(s *Server) *pilotStats {
 		s: s, began: s.cfg.Now(),
 		proxies:  prometheus.NewDesc("pilot_xds", "Proxies connected, by the version that they say; all but the ten most frequent are other.", []string{"version"}, nil),
 		services: prometheus.NewDesc("pilot_services", "Services known.", nil, nil),
+		empty:    prometheus.NewDesc("pilot_eds_no_instances", "Ports of services without an endpoint in any cluster.", nil, nil),
 		uptime:   prometheus.NewDesc("istiod_uptime_seconds", "How long the control plane runs.", nil, nil),
 		info:     prometheus.NewDesc("pilot_info", "Always 1; the version of the control plane.", []string{"version"}, nil),
 	}
@@ -35,7 +38,7 @@ func newPilotStats(s *Server) *pilotStats {
 
 // Describe implements prometheus.Collector.
 func (p *pilotStats) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{p.proxies, p.services, p.uptime, p.info} {
+	for _, d := range []*prometheus.Desc{p.proxies, p.services, p.empty, p.uptime, p.info} {
 		to <- d
 	}
 }
@@ -50,6 +53,9 @@ func (p *pilotStats) Collect(to chan<- prometheus.Metric) {
 	}
 	if snap := p.s.registry.Current(); snap != nil {
 		gauge(p.services, float64(snap.Services.Len()))
+		empty := 0
+		debug.EachEmpty(snap, func(string) bool { empty++; return true })
+		gauge(p.empty, float64(empty))
 	}
 	gauge(p.uptime, p.s.cfg.Now().Sub(p.began).Seconds())
 	gauge(p.info, 1, versionOf(p.s.cfg.Version))

@@ -113,11 +113,22 @@ func New(cfg Config) *Pages {
 		"endpointz":      {Help: "another name of endpointShardz", Make: p.ofSnapshot(endpointShardz)},
 		"networkz":       {Help: "the gateways of networks", Make: p.ofSnapshot(func(s *snapshot.Snapshot) any { return networkGateways(s) })},
 		"mesh":           {Help: "what counts of MeshConfig", Make: p.ofSnapshot(meshConfig)},
-		"pushcontext":    {Help: "the snapshot that is served", Make: p.ofSnapshot(pushContext)},
-		"config_dump":    {Help: "what ?proxyID= was sent last, as Envoy dumps it; &types=cds,eds… for some types, &include_eds", Open: true, Make: p.configDump},
-		"ecdsz":          {Help: "the extensions of ?proxyID=", Make: p.ofType("ecds")},
-		"edsz":           {Help: "the endpoints of ?proxyID=", Open: true, Make: p.ofType("eds")},
-		"ndsz":           {Help: "the name table of ?proxyID=", Open: true, Make: p.ofType("nds")},
+		"push_status":    {Help: "clusters without endpoints", Make: p.ofSnapshot(pushStatus)},
+		"configz": {Help: "the configuration objects that count, or those of ?namespace=", Make: func(_ context.Context, q Query) (any, error) {
+			s, err := p.snapshot()
+			if err != nil {
+				return nil, err
+			}
+			return configz(s, q.Get("namespace"))
+		}},
+		"resourcesz":  {Help: "the kinds of configuration objects that are followed", Make: func(context.Context, Query) (any, error) { return resourcesz(), nil }},
+		"instancesz":  {Help: "the services that lead to each proxy, or to those of ?namespace= or ?proxyID=", Make: p.instancesz},
+		"sidecarz":    {Help: "the services that ?proxyID= may see, and by which Sidecar", Make: p.sidecarz},
+		"pushcontext": {Help: "the snapshot that is served", Make: p.ofSnapshot(pushContext)},
+		"config_dump": {Help: "what ?proxyID= was sent last, as Envoy dumps it; &types=cds,eds… for some types, &include_eds", Open: true, Make: p.configDump},
+		"ecdsz":       {Help: "the extensions of ?proxyID=", Make: p.ofType("ecds")},
+		"edsz":        {Help: "the endpoints of ?proxyID=", Open: true, Make: p.ofType("eds")},
+		"ndsz":        {Help: "the name table of ?proxyID=", Open: true, Make: p.ofType("nds")},
 	}
 	maps.Copy(p.pages, cfg.Pages)
 	return p

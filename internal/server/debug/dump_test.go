@@ -2,6 +2,8 @@ package debug
 
 import (
 	"encoding/json"
+	"fmt"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -75,6 +77,34 @@ func TestWhoSeesWhichProxy(t *testing.T) {
 		}
 		if got != tc.want {
 			t.Errorf("%+v asks for %q: %q, want %q", tc.who, tc.name, got, tc.want)
+		}
+	}
+}
+
+// TestPagesAreBounded asks for all of a fleet that is larger than a page may be.
+func TestPagesAreBounded(t *testing.T) {
+	fleet := make([]connected.Proxy, maxEntries+1)
+	for i := range fleet {
+		fleet[i] = newProxy(fmt.Sprintf("web-%d", i), "apps", "1")
+	}
+	fleet[7] = newProxy("web", "shop", "1")
+	p := New(testConfig(fleet...))
+	for query, want := range map[string]string{
+		"":                     "there are more than 10000 proxies: ask with ?namespace= or ?proxyID=",
+		"namespace=shop":       `{"web.shop":[]}`,
+		"proxyID=web-1.apps":   `{"web-1.apps":[]}`,
+		"proxyID=web-1.nobody": notConnected,
+	} {
+		q, err := url.ParseQuery(query)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := p.get(t.Context(), Caller{All: true}, "instancesz", q)
+		if err != nil {
+			b = []byte(err.Error())
+		}
+		if got := strings.TrimSpace(string(b)); got != want {
+			t.Errorf("%q: %.200s, want %s", query, got, want)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"maps"
+	"net/http"
 	"net/netip"
 	"slices"
 	"time"
@@ -15,12 +16,20 @@ import (
 // ofSnapshot is a page about the newest snapshot.
 func (p *Pages) ofSnapshot(show func(*snapshot.Snapshot) any) func(context.Context, Query) (any, error) {
 	return func(context.Context, Query) (any, error) {
-		s := p.cfg.Snapshot()
-		if s == nil {
-			return nil, &Error{503, "the configuration was not read completely yet"}
+		s, err := p.snapshot()
+		if err != nil {
+			return nil, err
 		}
 		return show(s), nil
 	}
+}
+
+// snapshot is the newest one.
+func (p *Pages) snapshot() (*snapshot.Snapshot, error) {
+	if s := p.cfg.Snapshot(); s != nil {
+		return s, nil
+	}
+	return nil, &Error{http.StatusServiceUnavailable, "the configuration was not read completely yet"}
 }
 
 // service is one of registryz, in Istio's fields.
@@ -53,19 +62,23 @@ const registry = "Kubernetes"
 
 func registryz(s *snapshot.Snapshot) any {
 	out := []service{}
-	for host, svc := range s.Services.All() {
-		x := service{Hostname: host, CreationTime: svc.Created, ServiceAccounts: svc.Accounts, Headless: svc.Headless, ExternalName: svc.ExternalName}
-		x.Attributes.ServiceRegistry, x.Attributes.Name, x.Attributes.Namespace, x.Attributes.ExportTo = registry, svc.Name, svc.Namespace, svc.ExportTo
-		for _, port := range svc.Ports {
-			x.Ports = append(x.Ports, servicePort{port.Name, port.Number, port.Protocol})
-		}
-		x.ClusterVIPs.Addresses = make(map[mesh.ClusterID][]netip.Addr)
-		for i := range svc.Clusters {
-			x.ClusterVIPs.Addresses[svc.Clusters[i].Cluster] = svc.Clusters[i].VIPs
-		}
-		out = append(out, x)
+	for _, svc := range s.Services.All() {
+		out = append(out, serviceOf(svc))
 	}
 	return out
+}
+
+func serviceOf(svc *snapshot.MeshService) service {
+	x := service{Hostname: svc.Host, CreationTime: svc.Created, ServiceAccounts: svc.Accounts, Headless: svc.Headless, ExternalName: svc.ExternalName}
+	x.Attributes.ServiceRegistry, x.Attributes.Name, x.Attributes.Namespace, x.Attributes.ExportTo = registry, svc.Name, svc.Namespace, svc.ExportTo
+	for _, port := range svc.Ports {
+		x.Ports = append(x.Ports, servicePort{port.Name, port.Number, port.Protocol})
+	}
+	x.ClusterVIPs.Addresses = make(map[mesh.ClusterID][]netip.Addr)
+	for i := range svc.Clusters {
+		x.ClusterVIPs.Addresses[svc.Clusters[i].Cluster] = svc.Clusters[i].VIPs
+	}
+	return x
 }
 
 // endpoint is one of a shard, in Istio's fields.
@@ -142,23 +155,16 @@ func networkGateways(s *snapshot.Snapshot) []gateway {
 
 // meshConfig is what counts of MeshConfig, in its fields, and the networks.
 func meshConfig(s *snapshot.Snapshot) any {
-	mode := "ALLOW_ANY"
-	if s.Mesh.RegistryOnly {
-		mode = "REGISTRY_ONLY"
-	}
-	type policy struct {
-		Mode string `json:"mode"`
-	}
 	return struct {
 		TrustDomain           string                            `json:"trustDomain"`
 		TrustDomainAliases    []string                          `json:"trustDomainAliases,omitempty"`
 		RootNamespace         string                            `json:"rootNamespace"`
 		EnableAutoMTLS        bool                              `json:"enableAutoMtls"`
-		OutboundTrafficPolicy policy                            `json:"outboundTrafficPolicy"`
+		OutboundTrafficPolicy outboundTrafficPolicy             `json:"outboundTrafficPolicy"`
 		ConnectTimeout        string                            `json:"connectTimeout"`
 		Networks              map[mesh.ClusterID]mesh.NetworkID `json:"networks"`
 	}{
-		s.Mesh.TrustDomain, s.Mesh.Aliases, s.Mesh.RootNamespace, s.Mesh.AutoMTLS, policy{mode}, s.Mesh.ConnectTimeout.String(), s.Mesh.Networks,
+		s.Mesh.TrustDomain, s.Mesh.Aliases, s.Mesh.RootNamespace, s.Mesh.AutoMTLS, meshPolicy(s), s.Mesh.ConnectTimeout.String(), s.Mesh.Networks,
 	}
 }
 

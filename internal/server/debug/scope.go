@@ -1,0 +1,109 @@
+package debug
+
+import (
+	"context"
+	"strconv"
+
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/xds/connected"
+	"github.com/meshctl/meshctl/internal/server/xdsgen"
+)
+
+// serviceTarget is a port on which a workload is called, in Istio's fields.
+type serviceTarget struct {
+	Service service
+	Port    struct {
+		ServicePort servicePort
+		TargetPort  uint32
+	}
+}
+
+// instancesz tells on which ports which services lead to each proxy, to that of
+// ?proxyID=, or to those of ?namespace=.
+func (p *Pages) instancesz(_ context.Context, q Query) (any, error) {
+	s, err := p.snapshot()
+	if err != nil {
+		return nil, err
+	}
+	proxies := p.visible(q.Caller)
+	if q.Get("proxyID") != "" {
+		x, err := p.proxy(q)
+		if err != nil {
+			return nil, err
+		}
+		proxies = []connected.Proxy{*x}
+	}
+	out := make(map[string][]serviceTarget)
+	for i := range proxies {
+		n := &proxies[i].Node
+		if namespace := q.Get("namespace"); namespace != "" && n.Namespace != namespace {
+			continue
+		}
+		targets := []serviceTarget{}
+		for _, t := range xdsgen.Targets(s, *n) {
+			x := serviceTarget{Service: serviceOf(t.Service)}
+			x.Port.ServicePort, x.Port.TargetPort = servicePort{t.Port.Name, t.Port.Number, t.Port.Protocol}, t.Number
+			targets = append(targets, x)
+		}
+		if out[n.ID.ProxyID()] = targets; len(out) > maxEntries {
+			return nil, tooMany("proxies", "?namespace= or ?proxyID=")
+		}
+	}
+	return out, nil
+}
+
+// defaultSidecar is what Istio calls the scope of proxies without a Sidecar.
+const defaultSidecar = "default-sidecar"
+
+// sidecarScope is what a proxy may see, in Istio's fields.
+type sidecarScope struct {
+	Version               string                `json:"version"` // of the snapshot
+	RootNamespace         string                `json:"rootNamespace"`
+	Name                  string                `json:"name"`
+	Namespace             string                `json:"namespace"`
+	OutboundTrafficPolicy outboundTrafficPolicy `json:"outboundTrafficPolicy"`
+	Services              []service             `json:"services"`
+	Sidecar               any                   `json:"sidecar"`
+	DestinationRules      struct{}              `json:"destinationRules"` // they have no effect
+}
+
+// sidecarz tells which services ?proxyID= may see, and by which Sidecar.
+func (p *Pages) sidecarz(_ context.Context, q Query) (any, error) {
+	s, err := p.snapshot()
+	if err != nil {
+		return nil, err
+	}
+	x, err := p.proxy(q)
+	if err != nil {
+		return nil, err
+	}
+	sight := xdsgen.SightOf(s, x.Node)
+	out := sidecarScope{
+		Version: strconv.FormatUint(s.Seq, 10), RootNamespace: s.Mesh.RootNamespace, Name: defaultSidecar, Namespace: x.Node.Namespace,
+		OutboundTrafficPolicy: meshPolicy(s), Services: []service{},
+	}
+	if c := sight.Sidecar; c != nil {
+		out.Name, out.Namespace, out.Sidecar = c.Name, c.Namespace, c.Spec
+		if policy := c.Spec.GetOutboundTrafficPolicy(); policy != nil {
+			out.OutboundTrafficPolicy.Mode = policy.GetMode().String()
+		}
+	}
+	for _, svc := range s.Services.All() {
+		if sight.Sees(svc) {
+			out.Services = append(out.Services, serviceOf(svc))
+		}
+	}
+	return out, nil
+}
+
+// outboundTrafficPolicy is where proxies send what nobody describes.
+type outboundTrafficPolicy struct {
+	Mode string `json:"mode"`
+}
+
+func meshPolicy(s *snapshot.Snapshot) outboundTrafficPolicy {
+	if s.Mesh.RegistryOnly {
+		return outboundTrafficPolicy{"REGISTRY_ONLY"}
+	}
+	return outboundTrafficPolicy{"ALLOW_ANY"}
+}
