@@ -178,7 +178,7 @@ func (o *remoteClustersOptions) show(env *Env, views []replicaView, wrong []stri
 	} else {
 		table := &output.Table{Header: []string{"NAME", "SECRET", "STATUS", "AGE", "SERVICES", "ENDPOINTS", "REPLICA"}, Gap: 5}
 		if o.format == formatWide {
-			table.Header = append(table.Header, "NETWORK", "GATEWAYS", "HEARD", "CREDENTIAL", "TOKEN LEFT", "BALANCING", "VERSION", "CAUSE")
+			table.Header = append(table.Header, "NETWORK", "GATEWAYS", "HEARD", "CREDENTIAL", "TOKEN LEFT", "BALANCING", "VERSION", "CAUSE", "REFUSED GATEWAYS")
 		}
 		for i := range views {
 			for j := range views[i].Clusters {
@@ -215,7 +215,19 @@ func (o *remoteClustersOptions) row(now time.Time, v *replicaView, c *server.Clu
 		left = formatDuration(max(c.TokenEnds.Sub(now), 0).Truncate(time.Minute))
 	}
 	return append(row, orDash(string(c.Network)), orDash(strings.Join(c.Gateways, ",")), ageOf(now, c.Heard),
-		orDash(c.Credential), left, balancing(c), orDash(c.Version), orDash(c.Cause))
+		orDash(c.Credential), left, balancing(c), orDash(c.Version), orDash(c.Cause), orDash(refusedGateways(c)))
+}
+
+// refusedGateways are those of a cluster that are not used, and why not.
+func refusedGateways(c *server.ClusterPage) string {
+	var parts []string
+	for _, g := range c.RefusedGateways {
+		parts = append(parts, g.Address+": "+g.Reason)
+	}
+	if more := c.RefusedGatewayCount - len(parts); more > 0 {
+		parts = append(parts, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(parts, "; ")
 }
 
 // balancing is the part that a cluster takes in load balancing.

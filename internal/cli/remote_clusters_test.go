@@ -6,7 +6,9 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -54,11 +56,11 @@ endpoints: [{addresses: [%s], conditions: {ready: true}}]
 		}
 	}
 	service(own, "10.1.0.1")
-	debug, home := freeAddr(t), t.TempDir()
+	debug, monitoring, home := freeAddr(t), freeAddr(t), t.TempDir()
 	s, err := server.New(server.Config{
 		ClusterID: "cluster1", ConfigDir: own, StateDir: filepath.Join(t.TempDir(), "state"), TokenAudiences: []string{"istio-ca"},
 		RemoteDirs: []server.ClusterDir{{Cluster: "cluster2", Dir: away}}, RemoteTimeout: 10 * time.Millisecond,
-		GRPCAddr: freeAddr(t), HTTPAddr: debug, TokenDirs: localtoken.Directories(homeOnly(home)),
+		GRPCAddr: freeAddr(t), HTTPAddr: debug, MonitoringAddr: monitoring, TokenDirs: localtoken.Directories(homeOnly(home)),
 		Log: slog.New(slog.DiscardHandler), Now: time.Now, Rand: rand.Reader,
 	})
 	if err != nil {
@@ -108,8 +110,45 @@ endpoints: [{addresses: [%s], conditions: {ready: true}}]
 			t.Fatalf("the cluster is not drained: %s", stdout)
 		}
 	}
-	_, stdout, _ = remoteClusters(t, home, "remote-clusters", "--server", debug, "-o", "wide")
-	if !strings.Contains(stdout, "BALANCING") || !strings.Contains(stdout, "drained") {
-		t.Error(stdout)
+	hostile := `apiVersion: v1
+kind: Service
+metadata: {name: eastwest, namespace: istio-system, labels: {topology.istio.io/network: n2}}
+spec: {type: LoadBalancer, clusterIP: 10.96.9.9, ports: [{name: tls, port: 15443}]}
+status: {loadBalancer: {ingress: [{ip: 10.96.0.1}, {hostname: gateway.example}, {ip: 192.0.2.7}]}}
+`
+	if err := os.WriteFile(filepath.Join(away, "eastwest.yaml"), []byte(hostile), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const taken, host = "10.96.0.1:15443: it is the address of a service of the own cluster", "gateway.example: it is a host name; only IP addresses are used"
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		code, stdout, stderr = remoteClusters(t, home, "remote-clusters", "--server", debug, "-o", "wide")
+		if code == exitOK && strings.Contains(stdout, "BALANCING") && strings.Contains(stdout, "drained") &&
+			strings.Contains(stdout, "192.0.2.7:15443 ") && strings.Contains(stdout, host+"; "+taken) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the refused gateways are not shown: exit code %d\n%s%s", code, stdout, stderr)
+		}
+	}
+	_, stdout, _ = remoteClusters(t, home, "remote-clusters", "--server", debug, "-o", "json")
+	if err := json.Unmarshal([]byte(stdout), &views); err != nil {
+		t.Fatal(err)
+	}
+	if c := views[0].Clusters[1]; c.RefusedGatewayCount != 2 || len(c.RefusedGateways) != 2 || c.RefusedGateways[1].Network != "n2" {
+		t.Errorf("%+v", c)
+	}
+	metrics, err := http.Get("http://" + monitoring + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer metrics.Body.Close()
+	text, err := io.ReadAll(metrics.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`meshctl_cluster_refused_gateways{cluster="cluster1"} 0`, `meshctl_cluster_refused_gateways{cluster="cluster2"} 2`} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("the metrics lack %s", want)
+		}
 	}
 }

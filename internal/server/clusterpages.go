@@ -5,8 +5,11 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/clusters"
+	"github.com/meshctl/meshctl/internal/server/registry"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -49,6 +52,10 @@ type ClusterPage struct {
 	Endpoints int
 	// Gateways are the addresses under which other networks reach it.
 	Gateways []string `json:",omitempty"`
+	// RefusedGateways are the first of its addresses of gateways that are not
+	// used, RefusedGatewayCount how many there are.
+	RefusedGateways     []registry.RefusedGateway `json:",omitempty"`
+	RefusedGatewayCount int                       `json:",omitempty"`
 }
 
 func (s *Server) clustersPage() ClustersPage {
@@ -61,6 +68,11 @@ func (s *Server) clustersPage() ClustersPage {
 	}
 	if snap := s.registry.Current(); snap != nil {
 		contribute(snap, byID)
+	}
+	for id, refused := range s.registry.RefusedGateways() {
+		if c := byID[id]; c != nil {
+			c.RefusedGateways, c.RefusedGatewayCount = refused.First, refused.Number
+		}
 	}
 	return page
 }
@@ -92,5 +104,25 @@ func contribute(snap *snapshot.Snapshot, pages map[mesh.ClusterID]*ClusterPage) 
 				page.Gateways = append(page.Gateways, netip.AddrPortFrom(g.Address, uint16(g.Port)).String())
 			}
 		}
+	}
+}
+
+// gatewayMetrics tells how many addresses of gateways are not used.
+type gatewayMetrics struct{ s *Server }
+
+func (m gatewayMetrics) refused() *prometheus.Desc {
+	return prometheus.NewDesc("meshctl_cluster_refused_gateways", "Addresses of gateways of a cluster that are not used.", []string{"cluster"}, nil)
+}
+
+// Describe implements prometheus.Collector.
+func (m gatewayMetrics) Describe(to chan<- *prometheus.Desc) { to <- m.refused() }
+
+// Collect implements prometheus.Collector.
+func (m gatewayMetrics) Collect(to chan<- prometheus.Metric) {
+	refused := m.s.registry.RefusedGateways()
+	list, _ := m.s.sources.Status()
+	for i := range list {
+		number := refused[list[i].Cluster].Number
+		to <- prometheus.MustNewConstMetric(m.refused(), prometheus.GaugeValue, float64(number), string(list[i].Cluster))
 	}
 }

@@ -121,7 +121,7 @@ func New(cfg Config) (_ *Server, err error) {
 	s.trust.publishTo(s.registry.SetTrustBundle)
 	s.sources = s.newClusters()
 	s.debug = s.newDebug()
-	s.metrics.MustRegister(newPilotStats(s))
+	s.metrics.MustRegister(newPilotStats(s), gatewayMetrics{s})
 	if err := s.listen(); err != nil {
 		return nil, err
 	}

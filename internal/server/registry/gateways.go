@@ -18,6 +18,7 @@ func (b *builder) gateways() {
 	if !b.dirty.gateways && b.next.Gateways != nil {
 		return
 	}
+	b.refused = make(map[mesh.ClusterID]RefusedGateways)
 	found := set[snapshot.NetworkGateway]{}
 	for _, c := range b.clusters {
 		for _, svc := range c.services {
@@ -64,6 +65,7 @@ func (b *builder) serviceGateways(found set[snapshot.NetworkGateway], c mesh.Clu
 		}
 		if !slices.ContainsFunc(svc.Ports, func(p snapshot.ServicePort) bool { return p.Number == port }) {
 			b.report(svc, "is labelled as the gateway of network %s but does not expose port %d", network, port)
+			b.noPort(svc, network, port)
 			return
 		}
 	}
@@ -71,6 +73,7 @@ func (b *builder) serviceGateways(found set[snapshot.NetworkGateway], c mesh.Clu
 		addr, err := netip.ParseAddr(ext)
 		if err != nil {
 			b.report(svc, "gateway address %q of network %s is a host name; only IP addresses are used", ext, network)
+			b.refuseHost(c, network, ext)
 			continue
 		}
 		found.add(snapshot.NetworkGateway{Network: network, Cluster: c, Address: addr.Unmap(), Port: port})
@@ -91,6 +94,7 @@ func (b *builder) kubeGateways(found set[snapshot.NetworkGateway]) {
 				if err != nil {
 					b.cfg.Log.Warn("gateway address is a host name; only IP addresses are used",
 						"gateway", g.Namespace+"/"+g.Name, "cluster", c.id, "network", g.Network, "address", address)
+					b.refuseHost(c.id, g.Network, address)
 					continue
 				}
 				for _, port := range g.Ports {
@@ -130,6 +134,7 @@ func (b *builder) settingsGateways(found set[snapshot.NetworkGateway]) {
 			if err != nil {
 				b.cfg.Log.Warn("meshNetworks: gateway address is a host name; only IP addresses are used",
 					"network", network, "address", g.GetAddress())
+				b.refuseHost(b.cfg.Local, id, g.GetAddress())
 				continue
 			}
 			found.add(snapshot.NetworkGateway{Network: id, Address: addr.Unmap(), Port: g.GetPort()})

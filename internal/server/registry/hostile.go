@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -52,9 +53,11 @@ func (b *builder) withoutHostile(found set[snapshot.NetworkGateway]) []snapshot.
 		if remote && b.vips[g.Address] > 0 {
 			b.cfg.Log.Warn("gateway of another cluster has the address of a service of this one: it is not used",
 				"cluster", g.Cluster, "network", g.Network, "address", g.Address.String())
+			b.refuseFound(g, "it is the address of a service of the own cluster")
 			continue
 		}
 		if number[g.Cluster]++; remote && number[g.Cluster] > maxGateways {
+			b.refuseFound(g, fmt.Sprintf("the cluster has more than %d addresses of gateways", maxGateways))
 			continue
 		}
 		out = append(out, g)

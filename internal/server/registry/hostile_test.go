@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -47,6 +48,11 @@ func TestCase_D16_AddressesOfOthers(t *testing.T) {
 	if list := b.snap.Gateways.ByNetwork["n2"]; len(list) != 1 || list[0].Address.String() != "192.0.2.1" {
 		t.Errorf("gateways %v, want that with the address of its own", list)
 	}
+	if got, want := b.s.refused["c2"], (RefusedGateways{1, []RefusedGateway{
+		{"n2", "10.96.0.7:15443", "it is the address of a service of the own cluster"},
+	}}); !reflect.DeepEqual(got, want) {
+		t.Errorf("refused %+v, want %+v", got, want)
+	}
 	var many []string
 	for i := range 10_000 {
 		many = append(many, fmt.Sprintf("192.%d.%d.1", 1+i/250, i%250))
@@ -54,6 +60,28 @@ func TestCase_D16_AddressesOfOthers(t *testing.T) {
 	b.apply(up(gateway("c2", "n2", many...)))
 	if n := len(b.snap.Gateways.ByNetwork["n2"]); n != maxGateways {
 		t.Errorf("%d gateways, want %d", n, maxGateways)
+	}
+	if got := b.s.refused["c2"]; got.Number != 10_000-maxGateways || len(got.First) != maxRefused ||
+		got.First[0].Reason != "the cluster has more than 64 addresses of gateways" {
+		t.Errorf("refused %+v", got)
+	}
+	b.apply(up(gateway("c2", "n2", "gateway.example", "192.0.2.1")))
+	if got, want := b.s.refused["c2"], (RefusedGateways{1, []RefusedGateway{
+		{"n2", "gateway.example", "it is a host name; only IP addresses are used"},
+	}}); !reflect.DeepEqual(got, want) {
+		t.Errorf("refused %+v, want %+v", got, want)
+	}
+	noPort := gateway("c2", "n2", "192.0.2.1")
+	noPort.Ports = nil
+	b.apply(up(noPort))
+	if got, want := b.s.refused["c2"], (RefusedGateways{1, []RefusedGateway{
+		{"n2", "192.0.2.1", "service istio-system/eastwest does not expose port 15443"},
+	}}); !reflect.DeepEqual(got, want) {
+		t.Errorf("refused %+v, want %+v", got, want)
+	}
+	b.apply(up(gateway("c2", "n2", "192.0.2.1")))
+	if len(b.s.refused) > 0 {
+		t.Errorf("refused %+v, want none", b.s.refused)
 	}
 	for _, want := range []string{
 		"endpoint of another cluster has the address of a service of this one: it is not used\" cluster=c2 service=sample/hello address=10.96.0.7",

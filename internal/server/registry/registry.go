@@ -48,6 +48,7 @@ type Registry struct {
 	waiting map[mesh.ClusterID]struct{}
 	wake    chan struct{}
 	double  atomic.Pointer[[]string]
+	refused atomic.Pointer[map[mesh.ClusterID]RefusedGateways]
 
 	state *state // owned by Run
 }
@@ -173,6 +174,8 @@ func (r *Registry) turn() {
 	}
 	before := r.current.Load()
 	next, changes := r.state.build(before)
+	refused := r.state.refused
+	r.refused.Store(&refused)
 	if before != nil && changes.Empty() {
 		return
 	}

@@ -113,6 +113,7 @@ type state struct {
 	// it. heldGateways are the addresses of gateways, used or not.
 	vips         map[netip.Addr]int
 	heldGateways set[netip.Addr]
+	refused      map[mesh.ClusterID]RefusedGateways // not written again once it is published
 	dirty        dirty
 }
 
