@@ -13,7 +13,9 @@ import (
 
 // ServerCodec is a Codec that knows long lists of names again. In the state of
 // the world variant a proxy repeats all names it wants with every ACK, in its
-// own order: that list is compared as bytes and not decoded anew.
+// own order: that list is compared as bytes and not decoded anew. In the delta
+// variant it tells once, when it connects, all that it holds with versions; when a
+// control plane starts again, all proxies do.
 type ServerCodec struct {
 	Codec
 	names *NameSets
@@ -28,7 +30,7 @@ func NewServerCodec(names *NameSets, depth int) ServerCodec {
 	return ServerCodec{Codec: Codec{Depth: depth}, names: names}
 }
 
-// longRequest is the size from which a request's names are compared.
+// longRequest is the size from which the lists of a request are looked at.
 const longRequest = 4 << 10
 
 // Received takes a message from a stream, and notes in Err that it cannot be
@@ -45,13 +47,24 @@ func (c ServerCodec) Unmarshal(data mem.BufferSlice, v any) error {
 		r.Err = c.Unmarshal(data, r.Message)
 		return nil
 	}
-	req, ok := v.(*discoveryv3.DiscoveryRequest)
-	if !ok || data.Len() < longRequest {
+	if data.Len() < longRequest {
 		return c.Codec.Unmarshal(data, v)
 	}
-	whole := data.MaterializeToBuffer(requests)
-	defer whole.Free()
-	b := whole.ReadOnlyData()
+	switch req := v.(type) {
+	case *discoveryv3.DiscoveryRequest:
+		whole := data.MaterializeToBuffer(requests)
+		defer whole.Free()
+		return c.sotw(whole.ReadOnlyData(), req)
+	case *discoveryv3.DeltaDiscoveryRequest:
+		whole := data.MaterializeToBuffer(requests)
+		defer whole.Free()
+		return c.delta(whole.ReadOnlyData(), req)
+	default:
+		return c.Codec.Unmarshal(data, v)
+	}
+}
+
+func (c ServerCodec) sotw(b []byte, req *discoveryv3.DiscoveryRequest) error {
 	names, rest, ok := split(b)
 	if !ok {
 		if err := c.unmarshal(b, req); err != nil { // which says what is wrong

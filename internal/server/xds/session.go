@@ -312,16 +312,14 @@ func (s *session) deltaFirst(i int, req *discoveryv3.DeltaDiscoveryRequest) erro
 	legacy := len(req.GetResourceNamesSubscribe()) == 0 && len(req.GetResourceNamesUnsubscribe()) == 0
 	want.Wildcard = want.Wildcard || fullList(i) && legacy
 	held := req.GetInitialResourceVersions()
-	if len(held) > 0 {
+	if !want.Wildcard && len(held) > 0 {
 		names := make([]string, 0, len(held))
 		for name := range held {
 			if name != xdswire.Wildcard { // which no resource is called
 				names = append(names, name)
 			}
 		}
-		if !want.Wildcard {
-			want.Names = s.hub.names.With(want.Names, names)
-		}
+		want.Names = s.hub.names.With(want.Names, names)
 	}
 	if err := s.allowed(i, want); err != nil {
 		return err
@@ -602,23 +600,33 @@ func (s *session) record(t *typeState, now pair, asked bool) flight.Sent {
 // forgets them.
 func (s *session) compareHeld(t *typeState, now pair) {
 	force := slices.Clip(t.force)
-	for name := range t.held {
+	found := 0 // of those that are held
+	for _, state := range []*viewState{now.shared, now.own} {
+		for _, r := range state.list() {
+			if state == now.own && now.shared.get(r.Name) != nil {
+				continue // that one counts
+			}
+			version, held := t.held[r.Name]
+			if held {
+				found++
+			}
+			if version != r.Version && t.want.Has(r.Name) {
+				force = append(force, r.Name)
+			}
+		}
+	}
+	lacking := func(name string) {
 		if t.want.Has(name) && now.get(name) == nil {
 			force = append(force, name)
 		}
 	}
-	check := func(name string) {
-		if r := now.get(name); r == nil || t.held[name] != r.Version {
-			force = append(force, name)
-		}
-	}
-	if t.want.Wildcard {
-		for _, r := range slices.Concat(now.shared.list(), now.own.list()) {
-			check(r.Name)
+	if found < len(t.held) {
+		for name := range t.held {
+			lacking(name)
 		}
 	}
 	for _, name := range t.want.Names.Names() {
-		check(name)
+		lacking(name)
 	}
 	t.force, t.held = force, nil
 	t.acked, t.sent, t.assumed = now, now, true

@@ -1,0 +1,81 @@
+package xdswire
+
+import (
+	"unicode/utf8"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+const fieldHeldVersions = 5 // of DeltaDiscoveryRequest
+
+// delta decodes the versions that a proxy holds without protobuf's reflection,
+// which takes ten times as long for them.
+func (c ServerCodec) delta(b []byte, req *discoveryv3.DeltaDiscoveryRequest) error {
+	rest, versions := heldVersions(b)
+	if versions == nil {
+		return c.unmarshal(b, req)
+	}
+	if err := c.unmarshal(rest, req); err != nil {
+		return err
+	}
+	req.InitialResourceVersions = versions
+	return nil
+}
+
+// heldVersions takes the versions out of an encoded DeltaDiscoveryRequest; rest is
+// a copy of its other fields. They are nil when there are none, or when something
+// is malformed or as no encoder writes it.
+func heldVersions(b []byte) (rest []byte, versions map[string]string) {
+	text := string(b) // which all names and versions are parts of
+	var entries []string
+	for at := 0; at < len(b); {
+		num, typ, n := protowire.ConsumeField(b[at:])
+		if n < 0 {
+			return nil, nil
+		}
+		switch {
+		case num != fieldHeldVersions:
+			rest = append(rest, b[at:at+n]...)
+		case typ != protowire.BytesType:
+			return nil, nil
+		default:
+			_, tag := protowire.ConsumeVarint(b[at:])
+			_, size := protowire.ConsumeVarint(b[at+tag:])
+			entries = append(entries, text[at+tag+size:at+n])
+		}
+		at += n
+	}
+	if len(entries) == 0 {
+		return nil, nil
+	}
+	versions = make(map[string]string, len(entries))
+	for _, e := range entries {
+		name, after, ok := cutString(e, 1)
+		version, end, also := cutString(after, 2)
+		if !ok || !also || end != "" {
+			return nil, nil
+		}
+		versions[name] = version
+	}
+	return rest, versions
+}
+
+// cutString takes a string field from the beginning of a message.
+func cutString(m string, num protowire.Number) (value, after string, ok bool) {
+	if len(m) < 2 || m[0] != byte(num)<<3|byte(protowire.BytesType) {
+		return "", "", false
+	}
+	size, n := int(m[1]), 1
+	if m[1] >= 0x80 {
+		long, more := protowire.ConsumeVarint([]byte(m[1:min(len(m), 11)]))
+		if more < 0 || long > uint64(len(m)) {
+			return "", "", false
+		}
+		size, n = int(long), more
+	}
+	if m = m[1+n:]; size > len(m) || !utf8.ValidString(m[:size]) {
+		return "", "", false
+	}
+	return m[:size], m[size:], true
+}
