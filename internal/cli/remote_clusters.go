@@ -42,7 +42,8 @@ others with --token-file. For pods without it, a token of the service account
 default is made.
 
 The exit code is 3 when a replica does not answer, when a cluster is not read or
-not followed, or when a claim of a cluster has no effect.`,
+not followed, when the credential it is read with has expired, or when a claim of a
+cluster has no effect.`,
 		Example: `  meshctl remote-clusters --context east
   # until everything is read
   meshctl remote-clusters --context east --wait --timeout 2m -o wide
@@ -76,8 +77,11 @@ func (v *replicaView) wrong() []string {
 		out = append(out, v.Server+": "+strings.ReplaceAll(v.Error, "\n", "; "))
 	}
 	for _, c := range v.Clusters {
-		if c.State != clusters.Synced {
+		switch {
+		case c.State != clusters.Synced:
 			out = append(out, strings.TrimSuffix(fmt.Sprintf("%s: cluster %s is %s: %s", v.Server, c.Cluster, c.State, c.Reason), ": "))
+		case c.CredentialExpired:
+			out = append(out, fmt.Sprintf("%s: cluster %s: %s", v.Server, c.Cluster, c.CredentialProblem))
 		}
 	}
 	for _, p := range v.Problems {
@@ -203,6 +207,12 @@ func (o *remoteClustersOptions) row(now time.Time, v *replicaView, c *server.Clu
 	state := string(c.State)
 	if v.Error != "" {
 		state += ", by its Lease"
+	}
+	switch what, _, _ := strings.Cut(c.CredentialProblem, ", at "); {
+	case c.CredentialExpired:
+		state += ", credential expired"
+	case what != "":
+		state += ", " + what
 	}
 	row := []string{
 		string(c.Cluster), secret, state, ageOf(now, c.Since), fmt.Sprint(c.Services), fmt.Sprint(c.Endpoints), v.Server,

@@ -17,6 +17,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/localtoken"
 	"github.com/meshctl/meshctl/internal/server"
+	"github.com/meshctl/meshctl/internal/server/clusters"
 )
 
 // remoteClusters runs the command and returns its exit code and output.
@@ -149,6 +150,32 @@ status: {loadBalancer: {ingress: [{ip: 10.96.0.1}, {hostname: gateway.example}, 
 	for _, want := range []string{`meshctl_cluster_refused_gateways{cluster="cluster1"} 0`, `meshctl_cluster_refused_gateways{cluster="cluster2"} 2`} {
 		if !strings.Contains(string(text), want) {
 			t.Errorf("the metrics lack %s", want)
+		}
+	}
+}
+
+// TestRemoteClustersCredentials: a credential that ends is shown, and is wrong once
+// it has ended.
+func TestRemoteClustersCredentials(t *testing.T) {
+	page := func(problem string, expired bool) replicaView {
+		return replicaView{Server: "r", Clusters: []server.ClusterPage{{Status: clusters.Status{
+			Cluster: "c2", State: clusters.Synced, CredentialProblem: problem, CredentialExpired: expired,
+		}}}}
+	}
+	o := &remoteClustersOptions{format: formatWide}
+	for _, tc := range []struct {
+		view         replicaView
+		state, wrong string
+	}{
+		{page("", false), "synced", ""},
+		{page("credential ends in 5 hours, at 2026-01-02T00:00:00Z", false), "synced, credential ends in 5 hours", ""},
+		{page("credential expired at 2026-01-02T00:00:00Z", true), "synced, credential expired", "r: cluster c2: credential expired at 2026-01-02T00:00:00Z"},
+	} {
+		if got := o.row(time.Now(), &tc.view, &tc.view.Clusters[0])[2]; got != tc.state {
+			t.Errorf("state %q, want %q", got, tc.state)
+		}
+		if got := strings.Join(tc.view.wrong(), ""); got != tc.wrong {
+			t.Errorf("wrong %q, want %q", got, tc.wrong)
 		}
 	}
 }

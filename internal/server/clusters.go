@@ -59,6 +59,9 @@ func noteOf(c *clusters.Status) string {
 			text = fmt.Sprintf("cluster %s: not read: %s", c.Cluster, c.Reason)
 		}
 	}
+	if !strings.Contains(text, c.CredentialProblem) {
+		text += "; " + c.CredentialProblem
+	}
 	return strings.Join(append([]string{text}, c.Problems...), "; ")
 }
 

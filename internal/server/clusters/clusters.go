@@ -53,7 +53,7 @@ type Report struct {
 	// LostSince is since when nothing more is heard of the cluster; zero when
 	// it is followed.
 	LostSince time.Time `json:",omitzero"`
-	// Cause is why in one word, such as tcp, tls, 401, 403; Reason in words.
+	// Cause is why in one word, such as tcp, tls, 401, 403, expired; Reason in words.
 	Cause  string `json:",omitempty"`
 	Reason string `json:",omitempty"`
 	// Heard is when the cluster was last heard of; zero when that is not known.
@@ -91,6 +91,8 @@ type Spec struct {
 	// TokenEnds is when the credential ends; zero when it does not or when that
 	// is not known.
 	TokenEnds time.Time
+	// TokenBegins is when it was made; zero when that is not known.
+	TokenBegins time.Time
 }
 
 // Finder finds origins and follows them.

@@ -166,7 +166,7 @@ func TestRotationAtRealServers(t *testing.T) {
 		r.until(fmt.Sprint("rotation ", i), func() bool {
 			p := r.published.Load()
 			j := slices.IndexFunc(p.clusters, func(e entry) bool { return e.Cluster == "c2" })
-			return j >= 0 && p.clusters[j].hash == c.Hash && p.clusters[j].State == Synced
+			return j >= 0 && p.clusters[j].spec.Hash == c.Hash && p.clusters[j].State == Synced
 		})
 	}
 	r.until("endpoints", r.has("10.1.0.1", "10.2.0.1", "10.2.0.2"))

@@ -49,7 +49,7 @@ func (k *Kubernetes) Spec(c remotesecret.Cluster) Spec {
 	}
 	s.Credential = c.CredentialHash()
 	if claims, err := peek.Token(c.BearerToken()); err == nil {
-		s.TokenEnds = claims.Expiry
+		s.TokenBegins, s.TokenEnds = claims.IssuedAt, claims.Expiry
 	}
 	return s
 }

@@ -90,6 +90,7 @@ type cluster struct {
 	overdue bool // that took too long
 	// standing is what the registry was told.
 	standing snapshot.Standing
+	told     toldCredential
 }
 
 // New makes a manager.
@@ -547,10 +548,11 @@ func (m *Manager) affected(o Origin) bool {
 }
 
 // judge finds clusters that were lost or are back, and what that means for
-// their endpoints.
+// their endpoints, and credentials that end.
 func (m *Manager) judge() {
 	for _, c := range m.clusters {
 		m.setStanding(c)
+		m.lookAtCredential(c)
 	}
 }
 

@@ -50,12 +50,18 @@ func (c collector) lost() *prometheus.Desc {
 	return prometheus.NewDesc("meshctl_cluster_lost", "Whether a cluster that was read is not followed now.", []string{"cluster"}, nil)
 }
 
+func (c collector) ends() *prometheus.Desc {
+	return prometheus.NewDesc("meshctl_cluster_token_expiry_timestamp", "When the token that a cluster is read with ends, in seconds since 1970.",
+		[]string{"cluster"}, nil)
+}
+
 // Describe implements prometheus.Collector.
 func (c collector) Describe(to chan<- *prometheus.Desc) {
 	to <- c.managed()
 	to <- c.state()
 	to <- c.synced()
 	to <- c.lost()
+	to <- c.ends()
 }
 
 // Collect implements prometheus.Collector.
@@ -80,6 +86,9 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 		gauge(c.state(), 1, string(s.Cluster), kind, string(s.State))
 		gauge(c.synced(), flag(s.State == Synced || s.State == Lost), string(s.Cluster))
 		gauge(c.lost(), flag(s.State == Lost), string(s.Cluster))
+		if s.TokenEnds != nil {
+			gauge(c.ends(), float64(s.TokenEnds.Unix()), string(s.Cluster))
+		}
 	}
 	for kind, n := range number {
 		gauge(c.managed(), float64(n), kind)

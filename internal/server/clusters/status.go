@@ -39,6 +39,9 @@ type Status struct {
 	NextCredential string `json:",omitempty"`
 	// TokenEnds is when the credential in use ends.
 	TokenEnds *time.Time `json:",omitempty"`
+	// CredentialProblem says that it ends soon or has ended, by the clock.
+	CredentialProblem string `json:",omitempty"`
+	CredentialExpired bool   `json:",omitempty"`
 	// Setting is what is set for the cluster, OnLost and Grace what follows when
 	// it is lost.
 	Setting mesh.ClusterSetting `json:",omitzero"`
@@ -67,7 +70,7 @@ type published struct {
 type entry struct {
 	Status
 	reading *reading
-	hash    string // of what the reading was made of
+	spec    Spec // that the reading was made of
 }
 
 // publish makes the state known.
@@ -107,7 +110,7 @@ func (m *Manager) publish() {
 
 func (m *Manager) entry(c *cluster) entry {
 	claim := c.reading.claim
-	e := entry{reading: c.reading, hash: claim.spec.Hash, Status: Status{
+	e := entry{reading: c.reading, spec: claim.spec, Status: Status{
 		Cluster: c.id, Own: c.id == m.cfg.Own, Origin: claim.origin.Name, OriginKind: claim.origin.Kind,
 		State: Syncing, Since: c.since, Credential: claim.spec.Credential, Setting: m.setting(c.id),
 		Drained: c.standing.Drained, Demoted: c.standing.Demoted, Notes: claim.access.Notes,
@@ -131,13 +134,14 @@ func (m *Manager) entry(c *cluster) entry {
 // what has no effect. It may be called from any goroutine.
 func (m *Manager) Status() ([]Status, []Problem) {
 	p := m.published.Load()
-	out := make([]Status, 0, len(p.clusters))
+	now, out := m.cfg.Now(), make([]Status, 0, len(p.clusters))
 	for _, e := range p.clusters {
 		s := e.Status
 		s.Report = e.reading.report()
 		if s.State == Synced && !s.LostSince.IsZero() {
 			s.State, s.Since = Lost, s.LostSince
 		}
+		s.withCredential(e.spec.phase(now))
 		out = append(out, s)
 	}
 	return out, p.problems
