@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -51,6 +52,10 @@ type party struct {
 	leaf    *x509.Certificate
 	key     crypto.Signer
 	address string // of its listener; empty when Envoy refused the certificate
+	// exchange is the only key exchange of its listener, offer are those of it as
+	// a client; empty is what they prefer.
+	exchange string
+	offer    []tls.CurveID
 }
 
 func newParty(t *testing.T, name string, caKey, leafKey certs.Algorithm, constrain bool) *party {
@@ -89,7 +94,7 @@ func (p *party) connect(server *party, roots *x509.CertPool) error {
 		return errors.New("Envoy does not take the certificate for its own")
 	}
 	conn, err := tls.Dial("tcp", server.address, &tls.Config{
-		RootCAs: roots, ServerName: "a.svc", MinVersion: tls.VersionTLS12,
+		RootCAs: roots, ServerName: "a.svc", MinVersion: tls.VersionTLS12, CurvePreferences: p.offer,
 		Certificates: []tls.Certificate{{Certificate: [][]byte{p.leaf.Raw, p.ca.Cert.Raw}, PrivateKey: p.key}},
 	})
 	if err != nil {
@@ -165,7 +170,11 @@ func startParties(t *testing.T, parties []*party) {
 		}
 		write(t, path(p.name+".key"), key)
 		write(t, path(p.name+".pem"), certs.EncodeCerts(p.leaf, p.ca.Cert))
-		config += fmt.Sprintf(keysListener[1:], p.name, path(p.name+".pem"), path(p.name+".key"), path("roots.pem"))
+		listener := keysListener[1:]
+		if p.exchange != "" {
+			listener = strings.Replace(listener, "common_tls_context:", fmt.Sprintf("common_tls_context:\n          tls_params: {ecdh_curves: [%q]}", p.exchange), 1)
+		}
+		config += fmt.Sprintf(listener, p.name, path(p.name+".pem"), path(p.name+".key"), path("roots.pem"))
 	}
 	write(t, path("roots.pem"), roots)
 	write(t, path("lds.yaml"), []byte(config))

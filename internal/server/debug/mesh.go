@@ -155,6 +155,13 @@ func networkGateways(s *snapshot.Snapshot) []gateway {
 
 // meshConfig is what counts of MeshConfig, in its fields, and the networks.
 func meshConfig(s *snapshot.Snapshot) any {
+	type tls struct {
+		ECDHCurves []string `json:"ecdhCurves"`
+	}
+	var mtls *tls
+	if curves := s.Mesh.KeyExchanges; len(curves) > 0 {
+		mtls = &tls{curves}
+	}
 	return struct {
 		TrustDomain           string                            `json:"trustDomain"`
 		TrustDomainAliases    []string                          `json:"trustDomainAliases,omitempty"`
@@ -162,9 +169,10 @@ func meshConfig(s *snapshot.Snapshot) any {
 		EnableAutoMTLS        bool                              `json:"enableAutoMtls"`
 		OutboundTrafficPolicy outboundTrafficPolicy             `json:"outboundTrafficPolicy"`
 		ConnectTimeout        string                            `json:"connectTimeout"`
+		MeshMTLS              *tls                              `json:"meshMTLS,omitempty"`
 		Networks              map[mesh.ClusterID]mesh.NetworkID `json:"networks"`
 	}{
-		s.Mesh.TrustDomain, s.Mesh.Aliases, s.Mesh.RootNamespace, s.Mesh.AutoMTLS, meshPolicy(s), s.Mesh.ConnectTimeout.String(), s.Mesh.Networks,
+		s.Mesh.TrustDomain, s.Mesh.Aliases, s.Mesh.RootNamespace, s.Mesh.AutoMTLS, meshPolicy(s), s.Mesh.ConnectTimeout.String(), mtls, s.Mesh.Networks,
 	}
 }
 

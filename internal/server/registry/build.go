@@ -93,6 +93,7 @@ func (b *builder) meshFacts() *snapshot.Mesh {
 		RegistryOnly:   mc.GetOutboundTrafficPolicy() != nil && mc.GetOutboundTrafficPolicy().GetMode() == meshv1alpha1.MeshConfig_OutboundTrafficPolicy_REGISTRY_ONLY,
 		ConnectTimeout: 10 * time.Second,
 		AutoMTLS:       mc.GetEnableAutoMtls() == nil || mc.GetEnableAutoMtls().GetValue(),
+		KeyExchanges:   slices.Clone(mc.GetMeshMTLS().GetEcdhCurves()),
 		Networks:       make(map[mesh.ClusterID]mesh.NetworkID),
 	}
 	for _, c := range mc.GetCaCertificates() {
@@ -127,7 +128,7 @@ func (b *builder) trustDomainOf(c *clusterState) string {
 
 func equalMesh(a, b *snapshot.Mesh) bool {
 	x, y := *a, *b
-	same := slices.Equal(x.Aliases, y.Aliases) && maps.Equal(x.Networks, y.Networks) &&
+	same := slices.Equal(x.Aliases, y.Aliases) && slices.Equal(x.KeyExchanges, y.KeyExchanges) && maps.Equal(x.Networks, y.Networks) &&
 		slices.EqualFunc(x.CACertificates, y.CACertificates, func(a, b snapshot.CACertificate) bool {
 			return a.PEM == b.PEM && a.BundleURL == b.BundleURL && slices.Equal(a.TrustDomains, b.TrustDomains)
 		})

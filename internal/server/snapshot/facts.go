@@ -121,6 +121,9 @@ type Mesh struct {
 	ConnectTimeout time.Duration
 	// AutoMTLS is enableAutoMtls.
 	AutoMTLS bool
+	// KeyExchanges is meshMTLS.ecdhCurves: what Envoys use with each other, by
+	// Envoy's names, what is preferred coming first; empty leaves it to them.
+	KeyExchanges []string
 	// Networks maps each cluster to the network of its system namespace.
 	Networks map[mesh.ClusterID]mesh.NetworkID
 }

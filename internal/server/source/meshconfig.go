@@ -190,6 +190,25 @@ func checkMeshConfig(m *meshv1alpha1.MeshConfig) *FieldError {
 	if d := m.ConnectTimeout; d.CheckValid() != nil || d.AsDuration() <= 0 || d.AsDuration() > time.Hour {
 		return faultf("connectTimeout", "must be more than 0 and at most 1h")
 	}
+	return checkKeyExchanges(m.GetMeshMTLS().GetEcdhCurves())
+}
+
+// KeyExchanges are those that meshMTLS.ecdhCurves may name, by Envoy's names.
+func KeyExchanges() []string { return []string{"X25519MLKEM768", "X25519", "P-256", "P-384", "P-521"} }
+
+// checkKeyExchanges is strict: Envoy refuses all clusters and listeners for a name
+// that it does not know, and to go on without one would be weaker than what was
+// asked for.
+func checkKeyExchanges(names []string) *FieldError {
+	for i, name := range names {
+		field := fmt.Sprintf("meshMTLS.ecdhCurves[%d]", i)
+		switch {
+		case !slices.Contains(KeyExchanges(), name):
+			return faultf(field, "%q is none of %s", name, strings.Join(KeyExchanges(), ", "))
+		case slices.Contains(names[:i], name):
+			return faultf(field, "%q is there twice", name)
+		}
+	}
 	return nil
 }
 

@@ -351,6 +351,8 @@ func TestRefusals(t *testing.T) {
 		"mesh trust domain":    {meshHead + "  mesh: |\n    # comment\n    trustDomain: A/b\n", 7, `data.mesh: trustDomain: "A/b" is not a SPIFFE trust domain`},
 		"mesh folded":          {meshHead + "  mesh: \"trustDomain: A/b\"\n", 5, `data.mesh: trustDomain: "A/b" is not a SPIFFE trust domain`},
 		"mesh timeout":         {meshHead + "  mesh: |\n    connectTimeout: 0s\n", 6, "data.mesh: connectTimeout: must be more than 0 and at most 1h"},
+		"mesh curve":           {meshHead + "  mesh: |\n    meshMTLS:\n      ecdhCurves:\n      - P-256\n      - P-512\n", 9, `data.mesh: meshMTLS.ecdhCurves[1]: "P-512" is none of X25519MLKEM768, X25519, P-256, P-384, P-521`},
+		"mesh curve twice":     {meshHead + "  mesh: |\n    meshMTLS: {ecdhCurves: [P-256, P-256]}\n", 6, `data.mesh: meshMTLS.ecdhCurves[1]: "P-256" is there twice`},
 		"mesh is a list":       {meshHead + "  mesh: |\n    - a\n", 6, "data.mesh: "},
 		"mesh networks range":  {meshHead + "  meshNetworks: |\n    networks:\n      n1:\n        endpoints:\n        - fromCidr: 10.0.0.0\n", 9, `data.meshNetworks: networks[n1].endpoints[0].fromCidr: "10.0.0.0" is not an address range such as 10.0.0.0/8`},
 		"mesh networks port":   {meshHead + "  meshNetworks: |\n    networks:\n      n1:\n        gateways:\n        - address: 10.0.0.1\n", 9, "data.meshNetworks: networks[n1].gateways[0].port: 0 is not a port: want 1 to 65535"},

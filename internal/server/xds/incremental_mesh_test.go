@@ -174,6 +174,7 @@ func (c chance) settings(cluster mesh.ClusterID) snapshot.Object {
 		ConnectTimeout:        durationpb.New(time.Duration(1+c.IntN(2)) * time.Second),
 		OutboundTrafficPolicy: &meshv1alpha1.MeshConfig_OutboundTrafficPolicy{Mode: pickOne(c, allow, only)},
 		TrustDomainAliases:    []string{"old", "older"}[:c.IntN(3)],
+		MeshMTLS:              &meshv1alpha1.MeshConfig_TLSConfig{EcdhCurves: []string{"X25519MLKEM768", "X25519"}[:c.IntN(3)]},
 	}
 	if !c.once(2) {
 		return s

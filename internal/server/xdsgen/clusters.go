@@ -50,7 +50,7 @@ func (v clusterView) unit(s *snapshot.Snapshot, host string, yield func(string, 
 	}
 	yield(host, serviceClusters{
 		service: svc, router: v.router,
-		connectTimeout: s.Mesh.ConnectTimeout, autoMTLS: s.Mesh.AutoMTLS,
+		connectTimeout: s.Mesh.ConnectTimeout, autoMTLS: s.Mesh.AutoMTLS, exchange: curvesOf(s.Mesh),
 	})
 }
 
@@ -61,6 +61,7 @@ type serviceClusters struct {
 	router         bool
 	connectTimeout time.Duration
 	autoMTLS       bool
+	exchange       curves
 }
 
 func (u serviceClusters) Type() string { return xdswire.ClusterType }
@@ -142,7 +143,7 @@ func (u serviceClusters) upstreamTLS(c *clusterv3.Cluster, name mesh.ClusterName
 	if !u.autoMTLS || u.service.Plaintext {
 		return nil
 	}
-	tls, err := upstreamTLS(u.service.Accounts, name.SNI(), port.Protocol.IsHTTP2())
+	tls, err := upstreamTLS(u.exchange, u.service.Accounts, name.SNI(), port.Protocol.IsHTTP2())
 	if err != nil {
 		return err
 	}

@@ -26,6 +26,7 @@ type inboundFacts struct {
 	Targets        []target
 	TrustDomains   []string
 	ConnectTimeout time.Duration
+	KeyExchanges   curves `json:",omitempty"`
 	// Passthrough is the mTLS mode of ports that no service names, Ports the
 	// overrides for single ports.
 	Passthrough snapshot.MTLSMode
@@ -57,7 +58,7 @@ func inbound(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]
 	mtls := snapshot.WorkloadMTLS(s.Namespaces.Get(s.Mesh.RootNamespace), s.Namespaces.Get(n.Namespace), labels)
 	f := inboundFacts{
 		Captured: n.Captured, TrustDomains: trustDomains(s.Mesh), ConnectTimeout: s.Mesh.ConnectTimeout,
-		Passthrough: mtls.Default, IPv6: n.families() == v6,
+		KeyExchanges: curvesOf(s.Mesh), Passthrough: mtls.Default, IPv6: n.families() == v6,
 	}
 	services := serviceTargets(s, n, pod, labels)
 	if sc.sidecar != nil && len(sc.sidecar.Spec.GetIngress()) > 0 {

@@ -259,7 +259,7 @@ func (f *inboundFacts) chains(t *target, number uint32) ([]*listenerv3.FilterCha
 		}
 		var err error
 		if kind.mtls {
-			if c.TransportSocket, err = downstreamTLS(f.TrustDomains); err != nil {
+			if c.TransportSocket, err = downstreamTLS(f.KeyExchanges, f.TrustDomains); err != nil {
 				return nil, err
 			}
 		}

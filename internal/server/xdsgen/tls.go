@@ -1,6 +1,8 @@
 package xdsgen
 
 import (
+	"strings"
+
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	rawbufferv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/raw_buffer/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
@@ -11,6 +13,7 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -23,9 +26,25 @@ var (
 	alpnPlain    = []string{"http/1.1", "h2c"}
 )
 
+// curves are the key exchanges of mesh mTLS, joined so that they can be compared;
+// empty leaves them to Envoy.
+type curves string
+
+const curveSeparator = ":"
+
+func curvesOf(m *snapshot.Mesh) curves { return curves(strings.Join(m.KeyExchanges, curveSeparator)) }
+
+func (c curves) list() []string {
+	if c == "" {
+		return nil
+	}
+	return strings.Split(string(c), curveSeparator)
+}
+
 // mutualTLSParams: both ends are ours or Istio's, which speak TLS 1.3.
-func mutualTLSParams() *tlsv3.TlsParameters {
+func mutualTLSParams(exchange curves) *tlsv3.TlsParameters {
 	return &tlsv3.TlsParameters{
+		EcdhCurves:                exchange.list(),
 		TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
 		TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
 	}
@@ -34,18 +53,18 @@ func mutualTLSParams() *tlsv3.TlsParameters {
 // upstreamTLS is mesh mTLS to a service: our workload certificate, the mesh's
 // roots, and the server's identity among the accounts of the service. Without
 // known accounts any identity that the roots vouch for is accepted.
-func upstreamTLS(accounts []string, sni string, http2 bool) (*corev3.TransportSocket, error) {
+func upstreamTLS(exchange curves, accounts []string, sni string, http2 bool) (*corev3.TransportSocket, error) {
 	alpn := []string{"istio"}
 	if http2 {
 		alpn = append(alpn, "h2")
 	}
-	common := commonTLS(alpn, exactSANs(accounts))
+	common := commonTLS(exchange, alpn, exactSANs(accounts))
 	return transportSocket("envoy.transport_sockets.tls", &tlsv3.UpstreamTlsContext{CommonTlsContext: common, Sni: sni})
 }
 
 // downstreamTLS terminates mesh mTLS: a client certificate of one of the
 // trust domains is required.
-func downstreamTLS(trustDomains []string) (*corev3.TransportSocket, error) {
+func downstreamTLS(exchange curves, trustDomains []string) (*corev3.TransportSocket, error) {
 	var sans []*matcherv3.StringMatcher
 	for _, td := range trustDomains {
 		sans = append(sans, &matcherv3.StringMatcher{
@@ -53,14 +72,14 @@ func downstreamTLS(trustDomains []string) (*corev3.TransportSocket, error) {
 		})
 	}
 	return transportSocket("envoy.transport_sockets.tls", &tlsv3.DownstreamTlsContext{
-		CommonTlsContext:         commonTLS([]string{"h2", "http/1.1"}, sans),
+		CommonTlsContext:         commonTLS(exchange, []string{"h2", "http/1.1"}, sans),
 		RequireClientCertificate: wrapperspb.Bool(true),
 	})
 }
 
-func commonTLS(alpn []string, sans []*matcherv3.StringMatcher) *tlsv3.CommonTlsContext {
+func commonTLS(exchange curves, alpn []string, sans []*matcherv3.StringMatcher) *tlsv3.CommonTlsContext {
 	return &tlsv3.CommonTlsContext{
-		TlsParams:                      mutualTLSParams(),
+		TlsParams:                      mutualTLSParams(exchange),
 		AlpnProtocols:                  alpn,
 		TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{agentSecret("default")},
 		ValidationContextType: &tlsv3.CommonTlsContext_CombinedValidationContext{
