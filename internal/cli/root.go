@@ -42,25 +42,42 @@ func (e *Env) outliveReaders() {
 	}
 }
 
-// constructors lists the commands, one a line.
-func constructors() []func(*Env) *cobra.Command {
-	return []func(*Env) *cobra.Command{
-		newAgentCmd,
-		newCertsCmd,
-		newCreateRemoteSecretCmd,
-		newDemoCmd,
-		newExperimentalCmd,
-		newLogLevelCmd,
-		newMulticlusterCmd,
-		newProxyConfigCmd,
-		newProxyStatusCmd,
-		newRemoteSecretCmd,
-		newRemoteClustersCmd,
-		newServeCmd,
-		newTokenCmd,
-		newVersionCmd,
-		newXDSCmd,
-		newEnvironmentTopic,
+// group is commands that the help shows together.
+type group struct {
+	title        string
+	constructors []func(*Env) *cobra.Command
+}
+
+// groups lists the commands, one a line, in the order of the help. Those
+// without a title come last, as additional ones.
+func groups() []group {
+	return []group{
+		{"Run a mesh:", []func(*Env) *cobra.Command{
+			newDemoCmd,
+			newServeCmd,
+			newAgentCmd,
+		}},
+		{"See what it does:", []func(*Env) *cobra.Command{
+			newProxyConfigCmd,
+			newProxyStatusCmd,
+			newXDSCmd,
+			newLogLevelCmd,
+		}},
+		{"Join clusters:", []func(*Env) *cobra.Command{
+			newMulticlusterCmd,
+			newCreateRemoteSecretCmd,
+			newRemoteSecretCmd,
+			newRemoteClustersCmd,
+		}},
+		{"Prove who is who:", []func(*Env) *cobra.Command{
+			newCertsCmd,
+			newTokenCmd,
+		}},
+		{"", []func(*Env) *cobra.Command{
+			newExperimentalCmd,
+			newVersionCmd,
+			newEnvironmentTopic,
+		}},
 	}
 }
 
@@ -116,7 +133,15 @@ func newRootCmd(env *Env) *cobra.Command {
 plain upstream Envoy. It keeps Istio's contracts: existing YAML works, and a
 mesh may mix both.`,
 		Example: `  # watch a two-cluster mesh work on this machine
-  meshctl demo`,
+  meshctl demo
+
+  # what has this Envoy, and which proxies are behind or refuse something?
+  meshctl pc clusters --admin 127.0.0.1:15000
+  meshctl ps
+
+  # the certificates of a mesh of two clusters
+  meshctl certs root-ca --out certs
+  meshctl certs intermediate-ca --root certs --out certs cluster1 cluster2`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
@@ -136,10 +161,23 @@ mesh may mix both.`,
 		return configure(env, cmd)
 	}
 
-	for _, newCmd := range constructors() {
-		root.AddCommand(newCmd(env))
+	for _, g := range groups() {
+		if g.title != "" {
+			root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})
+		}
+		for _, newCmd := range g.constructors {
+			cmd := newCmd(env)
+			cmd.GroupID = g.title
+			root.AddCommand(cmd)
+		}
 	}
+	root.SetFlagErrorFunc(flagError)
 	root.InitDefaultHelpCmd()
+	for _, cmd := range root.Commands() {
+		if cmd.Name() == "help" {
+			cmd.Args = helpArgs
+		}
+	}
 	root.InitDefaultCompletionCmd()
 	prepare(root)
 	return root
