@@ -41,7 +41,18 @@ needed.`,
 		newPCSecretsCmd(env),
 		newPCExtensionsCmd(env),
 	)
+	for _, sub := range cmd.Commands() {
+		sub.Args = noPod
+	}
 	return cmd
+}
+
+// noPod says to who is used to istioctl how the Envoy of a pod is reached.
+func noPod(_ *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("unexpected argument %q: an Envoy is named by --admin; kubectl port-forward POD 15000 brings that of a pod to --admin 127.0.0.1:15000", args[0])
+	}
+	return nil
 }
 
 // pcOptions are the flags that all proxy-config commands have.

@@ -196,7 +196,7 @@ func (d *dump) ended(err error) error {
 		return fmt.Errorf("the dump is truncated: it ends after %d bytes", d.InputOffset()+int64(len(d.UnreadBuffer())))
 	}
 	if _, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
-		return fmt.Errorf("the dump is not valid JSON: %w", err)
+		return fmt.Errorf("the dump is not valid JSON: %s", strings.TrimPrefix(err.Error(), "jsontext: "))
 	}
 	return err
 }
@@ -251,7 +251,7 @@ func (s *section) read(r io.Reader, fn func(list string, resource jsontext.Value
 		})
 	})
 	if err == nil && !found {
-		return fmt.Errorf("config dump has no configuration type %s", s.typeURL)
+		return fmt.Errorf("config dump has no configuration type %s: an Envoy without %s leaves it out", s.typeURL, s.what)
 	}
 	return err
 }

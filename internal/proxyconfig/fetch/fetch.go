@@ -96,6 +96,10 @@ func (s *Source) open(ctx context.Context, request Request) (io.ReadCloser, erro
 	if err != nil {
 		return nil, err
 	}
+	if info, err := f.Stat(); err == nil && info.IsDir() {
+		_ = f.Close() // nothing was written
+		return nil, fmt.Errorf("%s is a directory: want the file of a saved dump", s.File)
+	}
 	return f, nil
 }
 
