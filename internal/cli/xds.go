@@ -17,6 +17,7 @@ import (
 	"github.com/meshctl/meshctl/internal/nearest"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/replicas"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xds/flight"
 )
 
@@ -294,7 +295,9 @@ func because(p *flight.Publication, refused string) string {
 	if c.Namespace != "" {
 		text = c.Kind + " " + c.Namespace + "/" + c.Name
 	}
-	text += " of " + c.Cluster
+	if c.Kind != string(snapshot.KindCluster) || c.Name != c.Cluster {
+		text += " of " + c.Cluster
+	}
 	if c.Gone {
 		text += ", removed"
 	} else if c.Place != "" {

@@ -203,6 +203,7 @@ func TestXDSCommands(t *testing.T) {
 	}
 	m.eventually(`CDS +change .* ACK .* Service apps/web of c1, .*web\.yaml:1`, "xds", "history", "client-1.apps-1")
 	m.eventually(`(?m)Service apps/web of c1, .*web\.yaml:1$`, "xds", "timeline")
+	m.eventually(`(?m)^\S+ +1 .* Cluster c1( and \d+ more)?$`, "xds", "timeline") // read for the first time, and no object
 	m.eventually(`(?m)^CDS +shared +1 +1 +\d+ +\d+ `, "xds", "views")
 	m.eventually(`(?m)^CDS +shared .* everyone$`, "xds", "views")
 
