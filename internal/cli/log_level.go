@@ -134,12 +134,14 @@ func (o *logLevelOptions) show(env *Env, all []replicaLevels) error {
 	}
 	var err error
 	if f := output.Format(o.format); f == output.FormatTable {
-		err = table.Write(env.Stdout)
+		if len(table.Rows) > 0 {
+			err = table.Write(env.Stdout)
+		}
 	} else {
 		err = output.Write(env.Stdout, f, all)
 	}
 	if err == nil && len(errs) > 0 {
-		err = errors.New(output.Escape(strings.Join(errs, "\n")))
+		err = errors.New(output.Escape(strings.Join(errs, "\n")) + o.replicas.elsewhere(len(errs), len(all)))
 	}
 	return err
 }

@@ -23,7 +23,7 @@ type clusterSettingOptions struct {
 func (o *clusterSettingOptions) command(env *Env, cmd *cobra.Command, args int, change func([]string) (func(*mesh.ClusterSetting), string, error)) *cobra.Command {
 	cmd.Args = func(_ *cobra.Command, given []string) error {
 		if len(given) != args || !mesh.ClusterID(given[0]).Valid() {
-			return errors.New("want " + cmd.Use)
+			return errors.New("want meshctl multicluster " + cmd.Use)
 		}
 		return nil
 	}

@@ -105,13 +105,19 @@ func (o *proxyStatusOptions) judge(reports []proxystatus.Report) error {
 		}
 		wrong = append(wrong, reports[i].Wrong(o.stale)...)
 	}
+	elsewhere := o.replicas.elsewhere(len(silent), len(reports))
 	switch {
 	case o.fail && len(wrong) > 0:
-		return findingsf("%s", output.Escape(strings.Join(wrong, "\n")))
+		return findingsf("%s%s", output.Escape(strings.Join(wrong, "\n")), elsewhere)
 	case len(silent) > 0:
-		return errors.New(output.Escape(strings.Join(silent, "\n")))
+		return errors.New(output.Escape(strings.Join(silent, "\n")) + elsewhere)
 	}
 	return nil
+}
+
+// answered tells whether any replica has.
+func answered(reports []proxystatus.Report) bool {
+	return slices.ContainsFunc(reports, func(r proxystatus.Report) bool { return r.Error == "" })
 }
 
 // ask asks all replicas at once.
@@ -163,6 +169,9 @@ func (o *proxyStatusOptions) show(env *Env, reports []proxystatus.Report) error 
 	if !o.isTable() {
 		return output.Write(env.Stdout, output.Format(o.format), reports)
 	}
+	if !answered(reports) {
+		return nil // judge says why
+	}
 	table := o.table(reports)
 	if err := table.Write(env.Stdout); err != nil {
 		return err
@@ -196,7 +205,7 @@ func (o *proxyStatusOptions) follow(ctx context.Context, env *Env) error {
 		switch {
 		case ctx.Err() != nil:
 			return nil // how watching ends
-		case first && !slices.ContainsFunc(reports, func(r proxystatus.Report) bool { return r.Error == "" }):
+		case first && !answered(reports):
 			return o.judge(reports) // likely a wrong address
 		}
 		if err := show(reports); err != nil {

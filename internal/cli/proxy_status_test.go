@@ -79,7 +79,7 @@ func TestProxyStatusErrors(t *testing.T) {
 		{alive, []string{"ps", "-v", "2"}, 2, `^$`, "want 0 or 1"},
 		{alive, []string{"ps", "-w", "--fail"}, 2, `^$`, "give one of them"},
 		{alive, []string{"ps", "-o", "xml"}, 2, `^$`, "table, wide, json or yaml"},
-		{"127.0.0.1:1", []string{"ps"}, 1, `^NAME.*\n$`, "127.0.0.1:1: .*connection refused"},
+		{"127.0.0.1:1", []string{"ps"}, 1, `^$`, "127.0.0.1:1: .*connection refused; --server names the --http-addr of control planes"},
 		{"127.0.0.1:1", []string{"ps", "-w"}, 1, `^$`, "127.0.0.1:1: .*connection refused"},
 		// What the others say is shown.
 		{"127.0.0.1:1," + alive, []string{"ps"}, 1, `\nclient-1`, "127.0.0.1:1: .*connection refused"},

@@ -189,12 +189,20 @@ func (o *remoteClustersOptions) show(env *Env, views []replicaView, wrong []stri
 				table.Rows = append(table.Rows, o.row(env.Now(), &views[i], &views[i].Clusters[j]))
 			}
 		}
-		if err := table.Write(env.Stdout); err != nil {
-			return err
+		if len(table.Rows) > 0 {
+			if err := table.Write(env.Stdout); err != nil {
+				return err
+			}
 		}
 	}
 	if len(wrong) > 0 {
-		return findingsf("%s", output.Escape(strings.Join(wrong, "\n")))
+		silent := 0
+		for i := range views {
+			if views[i].Error != "" {
+				silent++
+			}
+		}
+		return findingsf("%s%s", output.Escape(strings.Join(wrong, "\n")), o.replicas.elsewhere(silent, len(views)))
 	}
 	return nil
 }

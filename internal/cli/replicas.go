@@ -20,6 +20,15 @@ type replicaFlags struct {
 	context string
 	system  string
 	token   debugToken
+	named   bool // the replicas are at addresses, not those of a cluster
+}
+
+// elsewhere is what to do when none of the replicas has answered.
+func (f *replicaFlags) elsewhere(silent, all int) string {
+	if !f.named || silent < all {
+		return ""
+	}
+	return "; --server names the --http-addr of control planes, --context the cluster that they run in"
 }
 
 func (f *replicaFlags) bind(env *Env, cmd *cobra.Command) {
@@ -58,6 +67,7 @@ func (f *replicaFlags) find(ctx context.Context, env *Env, timeout time.Duration
 			return found, nil
 		}
 	}
+	f.named = true
 	var out []*replicas.Replica
 	for _, s := range servers {
 		r, err := replicas.At(s, f.token.tokens(env), timeout)
