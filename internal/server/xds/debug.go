@@ -2,6 +2,7 @@ package xds
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"time"
 
@@ -9,7 +10,9 @@ import (
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -50,9 +53,6 @@ func questionOf(r request) question {
 // serveDebug runs a stream that asks for status pages alone. Nothing is watched:
 // each request is answered once. What the caller says of itself does not count.
 func serveDebug[R request](ctx context.Context, s *service, stream grpc.ServerStream, caller mesh.Caller, first R, recv func() (R, error)) error {
-	if s.access.Debug == nil {
-		return status.Error(codes.Unauthenticated, "authentication required")
-	}
 	requests, ended := make(chan R), make(chan error, 1)
 	go func() {
 		defer func() {
@@ -97,28 +97,48 @@ func serveDebug[R request](ctx context.Context, s *service, stream grpc.ServerSt
 // answer sends what is asked for. A peer that does not read it loses its
 // connection.
 func (s *service) answer(ctx context.Context, stream grpc.ServerStream, caller mesh.Caller, q question, nonce string) error {
-	h := s.hub
 	if !isDebug(q.typeURL) {
 		return status.Error(codes.InvalidArgument, "a stream for status pages gives no configuration: open another one")
 	}
-	if err := s.recheck(ctx)(); err != nil {
+	f, err := s.page(ctx, caller, q, nonce)
+	if err != nil {
 		return err
+	}
+	late := time.AfterFunc(s.hub.cfg.Limits.Write, gate.ConnOf(ctx).Stall)
+	defer late.Stop()
+	return stream.SendMsg(f)
+}
+
+// page is the answer to a question. Its error is of gRPC, and ends the stream.
+func (s *service) page(ctx context.Context, caller mesh.Caller, q question, nonce string) (*xdswire.Frame, error) {
+	if s.access.Debug == nil {
+		return nil, status.Error(codes.Unauthenticated, "authentication required")
+	}
+	if err := s.recheck(ctx)(); err != nil {
+		return nil, err
 	}
 	resources, err := s.access.Debug.XDS(ctx, caller, q.typeURL, q.names)
 	if err != nil {
 		if status.Code(err) == codes.PermissionDenied {
+			h := s.hub
 			h.cfg.Metrics.rejected.Inc()
 			h.cfg.Log.Warn("caller may not see status pages", "peer", peerAddr(ctx), "identity", caller.Identity.String(), "type", clip(q.typeURL))
 		}
-		return err
+		return nil, err
 	}
-	who := &corev3.ControlPlane{Identifier: s.access.Debug.Identifier()}
-	late := time.AfterFunc(h.cfg.Limits.Write, gate.ConnOf(ctx).Stall)
-	defer late.Stop()
+	m, err := xdswire.Any(q.answer(resources, &corev3.ControlPlane{Identifier: s.access.Debug.Identifier()}))
+	if err != nil {
+		return nil, status.Error(codes.Internal, "the page cannot be encoded")
+	}
+	return xdswire.NewFrame(xdswire.Header{TypeURL: q.typeURL, Nonce: nonce}, xdswire.Body{mem.SliceBuffer(m.GetValue())}), nil
+}
+
+// answer is a response but for its type and nonce.
+func (q *question) answer(resources []*anypb.Any, who *corev3.ControlPlane) proto.Message {
 	if !q.delta {
-		return stream.SendMsg(&discoveryv3.DiscoveryResponse{TypeUrl: q.typeURL, Nonce: nonce, Resources: resources, ControlPlane: who})
+		return &discoveryv3.DiscoveryResponse{Resources: resources, ControlPlane: who}
 	}
-	m := &discoveryv3.DeltaDiscoveryResponse{TypeUrl: q.typeURL, Nonce: nonce, ControlPlane: who}
+	m := &discoveryv3.DeltaDiscoveryResponse{ControlPlane: who}
 	for i, a := range resources {
 		r := &discoveryv3.Resource{Resource: a}
 		if i < len(q.names) {
@@ -126,5 +146,52 @@ func (s *service) answer(ctx context.Context, stream grpc.ServerStream, caller m
 		}
 		m.Resources = append(m.Resources, r)
 	}
-	return stream.SendMsg(m)
+	return m
+}
+
+// maxPages is how many answers of one stream may wait for their peer to read.
+const maxPages = 4
+
+// inquiries are the requests for status pages on a stream that carries
+// configuration. They watch nothing and are answered once, at once.
+type inquiries struct {
+	page func(q question, nonce string) (*xdswire.Frame, error)
+	// nonces are of pages, nonce is that of the last: for the goroutine that receives.
+	nonces xdswire.Nonces
+	nonce  string
+	// ready are to be sent, under the session's lock.
+	ready []*xdswire.Frame
+}
+
+// inquire answers a question. Making the page may take a while, so that it is
+// made without the lock.
+func (s *session) inquire(q question) error {
+	if s.inquiries.nonce != "" && q.nonce == s.inquiries.nonce {
+		return nil // an ACK
+	}
+	nonce := "page-" + s.inquiries.nonces.Next() // unlike those of configuration
+	f, err := s.inquiries.page(q, nonce)
+	if err != nil {
+		return err
+	}
+	s.inquiries.nonce = nonce
+	return s.take(func() error {
+		if len(s.inquiries.ready) == maxPages {
+			return status.Errorf(codes.ResourceExhausted, "%d status pages were not read yet: ask for the next when there is an answer", maxPages)
+		}
+		s.inquiries.ready = append(s.inquiries.ready, f)
+		return nil
+	})
+}
+
+// flushPages sends what was asked for as far as there is room.
+func (s *session) flushPages() error {
+	for len(s.inquiries.ready) > 0 && s.writes.hasRoom() {
+		f := s.inquiries.ready[0]
+		s.inquiries.ready = s.inquiries.ready[1:]
+		if err := s.send(f); err != nil {
+			return fmt.Errorf("send a status page: %w", err)
+		}
+	}
+	return nil
 }

@@ -121,6 +121,7 @@ func serve[R request](s *service, stream grpc.ServerStream, v xdswire.Variant, r
 	defer leave()
 	sess := newSession(ctx, sub, log, h, stream, leave)
 	sess.counted = counted
+	sess.inquiries.page = func(q question, nonce string) (*xdswire.Frame, error) { return s.page(ctx, caller, q, nonce) }
 	sess.expect(first.request.GetTypeUrl())
 	sub.recheck = s.recheck(ctx)
 	h.attach(sub)
@@ -267,11 +268,16 @@ func receive[R request](s *session, r R, recv func() (R, error), handle func(*se
 		}
 	}()
 	for {
-		if err := s.take(func() error { return handle(s, r) }); err != nil {
+		var err error
+		if isDebug(r.GetTypeUrl()) {
+			err = s.inquire(questionOf(r))
+		} else {
+			err = s.take(func() error { return handle(s, r) })
+		}
+		if err != nil {
 			s.end(err)
 			return
 		}
-		var err error
 		if r, err = recv(); err != nil {
 			s.end(peerError(err))
 			return

@@ -49,6 +49,7 @@ type session struct {
 	checked secretsBasis
 	// converging is the change that is being sent.
 	converging converging
+	inquiries  inquiries
 }
 
 // typeState is what a stream knows of one type. There is no map of versions:
@@ -427,6 +428,9 @@ func clip(s string) string {
 // waits; routes and listeners wait for newer clusters that do, so that they
 // do not refer to what the proxy cannot know yet.
 func (s *session) flush() error {
+	if err := s.flushPages(); err != nil {
+		return err
+	}
 	for {
 		seen := s.look()
 		if seen.by == nil || s.closed {

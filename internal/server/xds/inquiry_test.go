@@ -1,0 +1,45 @@
+package xds
+
+import (
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+// TestPagesWaitForRoom has a peer ask and not read: pages wait, a few of them, and
+// go out once there is room.
+func TestPagesWaitForRoom(t *testing.T) {
+	h := drivenHub()
+	sent := 0
+	s := newTestSession(t, h, "p", xdswire.SotW, func(*xdswire.Frame) error { sent++; return nil })
+	s.writes = &writes{size: maxUnwritten}
+	s.inquiries.page = func(q question, nonce string) (*xdswire.Frame, error) {
+		return xdswire.NewFrame(xdswire.Header{TypeURL: q.typeURL, Nonce: nonce}), nil
+	}
+	ask := func(nonce string) error { return s.inquire(question{typeURL: xdswire.DebugType, nonce: nonce}) }
+	for range maxPages {
+		if err := ask(""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := ask(s.inquiries.nonce); err != nil || sent != 0 {
+		t.Errorf("after an ACK: %d sent, %v", sent, err)
+	}
+	s.writes.size = 0
+	s.catchUp()
+	if sent != maxPages {
+		t.Errorf("%d sent once there was room, want %d", sent, maxPages)
+	}
+	s.writes.size = maxUnwritten
+	for range maxPages {
+		if err := ask(""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := ask(""); status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("one more than may wait: %v", err)
+	}
+}
