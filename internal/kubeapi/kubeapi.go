@@ -187,9 +187,15 @@ type Object interface {
 	metav1.Object
 }
 
+// List is a list of objects.
+type List interface {
+	runtime.Object
+	metav1.ListInterface
+}
+
 // Objects are those of one kind T, in one namespace or all; lists of them are L.
 // Errors are those of k8s.io/apimachinery/pkg/api/errors.
-type Objects[T Object, L runtime.Object] struct {
+type Objects[T Object, L List] struct {
 	client              *Client
 	group               schema.GroupVersion
 	resource, namespace string
@@ -203,7 +209,7 @@ func Of[T, L any, PT interface {
 	Object
 }, PL interface {
 	*L
-	runtime.Object
+	List
 }](c *Client, group schema.GroupVersion, resource, namespace string) Objects[PT, PL] {
 	return Objects[PT, PL]{c, group, resource, namespace, func() PT { return new(T) }, func() PL { return new(L) }}
 }

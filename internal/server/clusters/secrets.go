@@ -6,24 +6,14 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/kubeapi"
 	"github.com/meshctl/meshctl/internal/remotesecret"
-)
-
-const (
-	requestTimeout = 15 * time.Second
-	firstRetry     = 500 * time.Millisecond
-	lastRetry      = 4 * time.Second
-	watchTime      = 5 * time.Minute // then the API server ends a watch, and another begins
 )
 
 // Secrets finds the remote secrets of a namespace.
@@ -46,76 +36,25 @@ func (s *Secrets) Run(ctx context.Context, claims Claims) error {
 	if err != nil {
 		return fmt.Errorf("connect to the Kubernetes API: %w", err)
 	}
-	f := &secretFollower{Secrets: s, secrets: api.Secrets(s.Namespace), claims: claims, known: make(map[string]string)}
-	wait, lost := firstRetry, false
-	for {
-		err := f.watch(ctx, func() {
-			if lost {
-				s.Log.Info("remote secrets are watched again", "namespace", s.Namespace)
-			}
-			wait, lost = firstRetry, false
-		})
-		if ctx.Err() != nil {
-			return nil
-		}
-		if err != nil { // else it ended in good order, as watches do
-			if !lost {
-				s.Log.Error("remote secrets cannot be watched, the clusters that are known stay", "namespace", s.Namespace, "error", err)
-			}
-			lost = true
-		}
-		timer := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return nil
-		case <-timer.C:
-		}
-		wait = min(2*wait, lastRetry)
-	}
+	f := &secretFollower{Secrets: s, claims: claims, known: make(map[string]string)}
+	api.Secrets(s.Namespace).Follow(ctx, metav1.ListOptions{LabelSelector: remotesecret.Selector}, kubeapi.Follower[*corev1.Secret, *corev1.SecretList]{
+		List: func(list *corev1.SecretList) { f.all(list.Items) },
+		Set:  f.take,
+		Gone: func(secret *corev1.Secret) { f.gone(secret.Name) },
+		Lost: func(err error) {
+			s.Log.Error("remote secrets cannot be watched, the clusters that are known stay", "namespace", s.Namespace, "error", err)
+		},
+		Back: func() { s.Log.Info("remote secrets are watched again", "namespace", s.Namespace) },
+	})
+	return nil
 }
 
 // secretFollower is the state of Run.
 type secretFollower struct {
 	*Secrets
-	secrets kubeapi.Objects[*corev1.Secret, *corev1.SecretList]
-	claims  Claims
-	known   map[string]string // the version of each secret that was handed over
-	listed  bool
-}
-
-// watch takes all secrets, then each change until the watch ends.
-func (f *secretFollower) watch(ctx context.Context, reached func()) error {
-	listing, cancel := context.WithTimeout(ctx, requestTimeout)
-	list, err := f.secrets.List(listing, metav1.ListOptions{LabelSelector: remotesecret.Selector})
-	cancel()
-	if err != nil {
-		return fmt.Errorf("list them: %w", err)
-	}
-	reached()
-	f.all(list.Items)
-	ctx, cancel = context.WithTimeout(ctx, 2*watchTime)
-	defer cancel()
-	events, err := f.secrets.Watch(ctx, metav1.ListOptions{
-		LabelSelector: remotesecret.Selector, ResourceVersion: list.ResourceVersion, TimeoutSeconds: new(int64(watchTime.Seconds())),
-	})
-	if err != nil {
-		return fmt.Errorf("watch them: %w", err)
-	}
-	defer events.Stop()
-	for event := range events.ResultChan() {
-		switch object := event.Object.(type) {
-		case *corev1.Secret:
-			if event.Type == watch.Deleted {
-				f.gone(object.Name)
-			} else {
-				f.take(object)
-			}
-		case *metav1.Status:
-			return fmt.Errorf("watch them: %w", apierrors.FromObject(object))
-		}
-	}
-	return nil
+	claims Claims
+	known  map[string]string // the version of each secret that was handed over
+	listed bool
 }
 
 // all takes everything that there is, the oldest first, so that control planes

@@ -167,7 +167,7 @@ func (k *keeper) setWriting(yes bool, queue workqueue.TypedDelayingInterface[str
 }
 
 // follow is how an informer lists and watches the objects with those fields.
-func follow[T kubeapi.Object, L runtime.Object](objects kubeapi.Objects[T, L], which fields.Selector) *cache.ListWatch {
+func follow[T kubeapi.Object, L kubeapi.List](objects kubeapi.Objects[T, L], which fields.Selector) *cache.ListWatch {
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			o.FieldSelector = which.String()

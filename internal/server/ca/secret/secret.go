@@ -15,7 +15,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 
 	"github.com/meshctl/meshctl/internal/certs/store"
@@ -29,12 +28,7 @@ const (
 	typeCARoot = "istio.io/ca-root"
 )
 
-const (
-	requestTimeout = 15 * time.Second
-	firstRetry     = time.Second
-	lastRetry      = 5 * time.Second
-	watchTime      = 5 * time.Minute // then the API server ends a watch, and another begins
-)
+const requestTimeout = 15 * time.Second
 
 // Config of a Source. Everything is required.
 type Config struct {
@@ -164,75 +158,27 @@ func (s *Source) Follow(ctx context.Context, changed func()) error {
 	return g.Wait()
 }
 
-// follow watches one of the Secrets, again and again.
+// follow watches one of the Secrets.
 func (s *Source) follow(ctx context.Context, i int, changed func()) {
-	retry := time.NewTimer(0)
-	defer retry.Stop()
-	<-retry.C
-	wait, log := firstRetry, s.cfg.Log.With("secret", s.cfg.Namespace+"/"+names()[i])
-	for lost := false; ; {
-		err := s.watch(ctx, i, func() {
-			if lost {
-				log.Info("the Secret of the signing CA is watched again")
+	log := s.cfg.Log.With("secret", s.cfg.Namespace+"/"+names()[i])
+	set := func(have *corev1.Secret) {
+		s.have[i].Store(have)
+		changed()
+	}
+	this := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, names()[i]).String()}
+	s.secrets.Follow(ctx, this, kubeapi.Follower[*corev1.Secret, *corev1.SecretList]{
+		List: func(list *corev1.SecretList) {
+			if len(list.Items) == 0 {
+				set(nil)
+			} else {
+				set(&list.Items[0])
 			}
-			wait, lost = firstRetry, false
-			changed()
-		})
-		if ctx.Err() != nil {
-			return
-		}
-		if err != nil { // else it ended in good order, as watches do
-			if !lost {
-				log.Warn("the Secret of the signing CA cannot be watched, what was read last stays", "error", err)
-			}
-			lost = true
-		}
-		retry.Reset(wait)
-		select {
-		case <-ctx.Done():
-			return
-		case <-retry.C:
-		}
-		wait = min(2*wait, lastRetry)
-	}
-}
-
-// watch keeps one of the Secrets as it is until the watch ends. It calls seen
-// after it has read it and after each change.
-func (s *Source) watch(ctx context.Context, i int, seen func()) error {
-	this := fields.OneTermEqualSelector(metav1.ObjectNameField, names()[i]).String()
-	listing, cancel := context.WithTimeout(ctx, requestTimeout)
-	list, err := s.secrets.List(listing, metav1.ListOptions{FieldSelector: this})
-	cancel()
-	if err != nil {
-		return fmt.Errorf("list it: %w", err)
-	}
-	if len(list.Items) == 0 {
-		s.have[i].Store(nil)
-	} else {
-		s.have[i].Store(&list.Items[0])
-	}
-	seen()
-	ctx, cancel = context.WithTimeout(ctx, 2*watchTime)
-	defer cancel()
-	events, err := s.secrets.Watch(ctx, metav1.ListOptions{
-		FieldSelector: this, ResourceVersion: list.ResourceVersion, TimeoutSeconds: new(int64(watchTime.Seconds())),
+		},
+		Set:  set,
+		Gone: func(*corev1.Secret) { set(nil) },
+		Lost: func(err error) {
+			log.Warn("the Secret of the signing CA cannot be watched, what was read last stays", "error", err)
+		},
+		Back: func() { log.Info("the Secret of the signing CA is watched again") },
 	})
-	if err != nil {
-		return fmt.Errorf("watch it: %w", err)
-	}
-	defer events.Stop()
-	for event := range events.ResultChan() {
-		switch object := event.Object.(type) {
-		case *corev1.Secret:
-			if event.Type == watch.Deleted {
-				object = nil
-			}
-			s.have[i].Store(object)
-			seen()
-		case *metav1.Status:
-			return fmt.Errorf("watch it: %w", apierrors.FromObject(object))
-		}
-	}
-	return nil
 }
