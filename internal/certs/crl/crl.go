@@ -1,5 +1,5 @@
-// Package crl makes the revocation lists of the authorities in a directory, and
-// brings all of them to each of these.
+// Package crl makes the revocation lists of the authorities of a mesh, and brings
+// all of them to each of these.
 package crl
 
 import (
@@ -24,18 +24,15 @@ import (
 
 // Options say what lists are to be made.
 type Options struct {
-	// Dir is the directory of a cluster's authority, or one with a root, with
-	// directories of clusters, or with both.
-	Dir string
-	// Signers are authorities beside those in Dir, such as the new ones of a
-	// rotation that is under way. They are made lists, too.
+	// Signers are further authorities, such as the new ones of a rotation that is
+	// under way. They are made lists, too.
 	Signers []*certs.Authority
 	// Revoke is what is to be revoked, with one reason.
 	Revoke []Target
 	Reason certs.Reason
 	// Add are lists that were made elsewhere.
 	Add []Lists
-	// DropUnknown leaves out lists of authorities that are not in Dir.
+	// DropUnknown leaves out lists of authorities that are not given.
 	DropUnknown bool
 	Life        time.Duration // until the next update
 	Now         time.Time
@@ -46,7 +43,7 @@ type Options struct {
 type Target struct {
 	Name   string // as the person gave it
 	Cert   *x509.Certificate
-	Serial *big.Int // of what the only authority in Dir has signed
+	Serial *big.Int // of what the only authority has signed
 }
 
 // Lists are revocation lists of one place.
@@ -55,21 +52,34 @@ type Lists struct {
 	Lists []*x509.RevocationList
 }
 
-// Result is what Update has done.
+// Set is the authority of a cluster.
+type Set struct {
+	Material *store.Material
+	// Place is where it is, Lists where its lists are, for people.
+	Place, Lists string
+}
+
+// Result is what was made.
 type Result struct {
-	Wrote []string
+	PEM   []byte   // all lists
+	Wrote []string // by Update
 	// Made are the lists that were made, Kept those of others.
 	Made, Kept []*x509.RevocationList
 	// Notes are what a person should know.
 	Notes []string
 }
 
-// Update makes the next list of each authority whose key is there, with all that
-// was revoked before, and writes these and the lists of others into the file
-// ca-crl.pem of each directory: that of the root first, then those of all clusters
-// or of none. Nothing is written that a control plane or Envoy could not use.
-func Update(o Options) (_ *Result, err error) {
-	d, err := find(o.Dir)
+// Next makes the next list of each authority, with all that was revoked before,
+// beside the lists of others that the sets have. The error is also that a control
+// plane or Envoy could not use them with one of the sets.
+func Next(sets []Set, o Options) (*Result, error) { return (&book{}).make(sets, o) }
+
+// Update does what Next does for the authorities in a directory, which is that of a
+// cluster's authority, or one with a root, with directories of clusters, or with
+// both, and writes the lists into the file ca-crl.pem of each directory: that of the
+// root first, then those of all clusters or of none.
+func Update(dir string, o Options) (_ *Result, err error) {
+	d, err := find(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -78,22 +88,15 @@ func Update(o Options) (_ *Result, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
-	b, err := d.read(o)
+	b, sets, err := d.read(o.Now)
 	if err != nil {
 		return nil, err
 	}
-	result, err := b.next(o)
+	result, err := b.make(sets, o)
 	if err != nil {
 		return nil, err
 	}
-	data := certs.EncodeCRLs(slices.Concat(result.Made, result.Kept)...)
-	if len(data) > store.MaxFile {
-		return nil, fmt.Errorf("the revocation lists have %d bytes, more than the %d that are read again", len(data), store.MaxFile)
-	}
-	if err := d.check(data, o, b); err != nil {
-		return nil, err
-	}
-	result.Wrote, err = d.write(data)
+	result.Wrote, err = d.write(result.PEM)
 	return result, err
 }
 
@@ -103,12 +106,10 @@ type directory struct {
 	root bool     // has the key of a root
 	one  bool     // is that of one cluster itself
 	sets []string // directories of the authorities of clusters
-
-	materials map[string]*store.Material // of the sets
 }
 
 func find(path string) (*directory, error) {
-	d := &directory{path: filepath.Clean(path), materials: map[string]*store.Material{}}
+	d := &directory{path: filepath.Clean(path)}
 	entries, err := os.ReadDir(d.path)
 	if err != nil {
 		return nil, fmt.Errorf("directory of the authorities: %w", err)
@@ -173,66 +174,33 @@ func (d *directory) lock() (unlock func() error, err error) {
 	return unlock, nil
 }
 
-// read reads all authorities and the lists that there are.
-func (d *directory) read(o Options) (*book, error) {
+// read reads the root with its lists into a book, and the sets of the clusters.
+func (d *directory) read(now time.Time) (*book, []Set, error) {
 	b := &book{}
 	if d.root {
-		root, err := store.LoadRoot(d.path, o.Now)
+		root, err := store.LoadRoot(d.path, now)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		b.addSigner(root)
 		path := filepath.Join(d.path, store.CRLFile)
 		data, err := files.Read(path, store.MaxFile)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
+			return nil, nil, err
 		}
 		if err == nil {
 			b.sources = append(b.sources, source{path, data})
 		}
 	}
+	var sets []Set
 	for _, path := range d.sets {
 		m, err := store.Read(path)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		a, err := m.Signer(verify.Options{Now: o.Now})
-		if err != nil {
-			return nil, fmt.Errorf("load CA: %w", err)
-		}
-		d.materials[path] = m
-		b.addSigner(a)
-		b.own = a
-		b.known = append(append(b.known, a.Chain...), a.Roots...)
-		if data, there := m.CRL(); there {
-			b.sources = append(b.sources, source{filepath.Join(path, store.CRLFile), data})
-		}
+		sets = append(sets, Set{m, path, filepath.Join(path, store.CRLFile)})
 	}
-	if !d.one {
-		b.own = nil
-	}
-	for _, a := range o.Signers {
-		b.addSigner(a)
-	}
-	return b, b.collect(o.Add)
-}
-
-// check refuses lists that one of the authorities could not be used with.
-func (d *directory) check(data []byte, o Options, b *book) error {
-	judge := verify.Options{Now: o.Now}
-	for _, a := range b.signers {
-		judge.Signers = append(judge.Signers, a.Cert)
-	}
-	for _, path := range d.sets {
-		r, err := d.materials[path].WithCRL(data).Revocations(judge)
-		if err == nil {
-			err = verify.Refuse(r.Findings)
-		}
-		if err != nil {
-			return fmt.Errorf("the lists could not be used with the CA of %s, so nothing is written; a list of a CA whose key is elsewhere is made there and brought with --add: %w", path, err)
-		}
-	}
-	return nil
+	return b, sets, nil
 }
 
 func (d *directory) write(data []byte) (wrote []string, err error) {
@@ -280,6 +248,57 @@ type book struct {
 
 	last []*x509.RevocationList // of each signer, nil for none
 	rest []*x509.RevocationList // the last ones of others, in the order they came
+}
+
+// make makes the next lists.
+func (b *book) make(sets []Set, o Options) (*Result, error) {
+	for _, s := range sets {
+		a, err := s.Material.Signer(verify.Options{Now: o.Now})
+		if err != nil {
+			return nil, fmt.Errorf("load CA: %w", err)
+		}
+		b.addSigner(a)
+		b.known = append(append(b.known, a.Chain...), a.Roots...)
+		if data, there := s.Material.CRL(); there {
+			b.sources = append(b.sources, source{s.Lists, data})
+		}
+	}
+	if len(b.signers) == 1 {
+		b.own = b.signers[0]
+	}
+	for _, a := range o.Signers {
+		b.addSigner(a)
+	}
+	if err := b.collect(o.Add); err != nil {
+		return nil, err
+	}
+	result, err := b.next(o)
+	if err != nil {
+		return nil, err
+	}
+	result.PEM = certs.EncodeCRLs(slices.Concat(result.Made, result.Kept)...)
+	if n := len(result.PEM); n > store.MaxFile {
+		return nil, fmt.Errorf("the revocation lists have %d bytes, more than the %d that are read again", n, store.MaxFile)
+	}
+	return result, b.check(result.PEM, sets, o.Now)
+}
+
+// check refuses lists that one of the authorities could not be used with.
+func (b *book) check(data []byte, sets []Set, now time.Time) error {
+	judge := verify.Options{Now: now}
+	for _, a := range b.signers {
+		judge.Signers = append(judge.Signers, a.Cert)
+	}
+	for _, s := range sets {
+		r, err := s.Material.WithCRL(s.Lists, data).Revocations(judge)
+		if err == nil {
+			err = verify.Refuse(r.Findings)
+		}
+		if err != nil {
+			return fmt.Errorf("the lists could not be used with the CA of %s, so nothing is written; a list of a CA whose key is elsewhere is made there and brought with --add: %w", s.Place, err)
+		}
+	}
+	return nil
 }
 
 // addSigner adds an authority, unless it is there under another certificate.

@@ -59,16 +59,16 @@ func (w *world) leaf(t *testing.T, cluster int) *x509.Certificate {
 }
 
 func (w *world) options(revoke ...*x509.Certificate) Options {
-	o := Options{Dir: w.dir, Life: time.Hour, Now: w.now, Rand: rand.Reader}
+	o := Options{Life: time.Hour, Now: w.now, Rand: rand.Reader}
 	for _, c := range revoke {
 		o.Revoke = append(o.Revoke, Target{Name: "leaf", Cert: c})
 	}
 	return o
 }
 
-func update(t *testing.T, o Options) *Result {
+func update(t *testing.T, dir string, o Options) *Result {
 	t.Helper()
-	r, err := Update(o)
+	r, err := Update(dir, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,20 +110,20 @@ func (w *world) want(t *testing.T, root, c1, c2 int) {
 // CA, or of all.
 func TestNothingIsForgotten(t *testing.T) {
 	w := newWorld(t)
-	update(t, w.options())
+	update(t, w.dir, w.options())
 	w.want(t, 0, 0, 0)
-	update(t, w.options(w.leaf(t, 0)))
-	update(t, w.options(w.leaf(t, 1), w.leaf(t, 1)))
+	update(t, w.dir, w.options(w.leaf(t, 0)))
+	update(t, w.dir, w.options(w.leaf(t, 1), w.leaf(t, 1)))
 	w.want(t, 0, 1, 2)
 	one := w.options()
-	one.Dir, one.Revoke = filepath.Join(w.dir, "c1"), []Target{{Name: "a serial number", Serial: big.NewInt(4711)}}
-	if r := update(t, one); len(r.Made) != 1 || len(r.Kept) != 2 {
+	one.Revoke = []Target{{Name: "a serial number", Serial: big.NewInt(4711)}}
+	if r := update(t, filepath.Join(w.dir, "c1"), one); len(r.Made) != 1 || len(r.Kept) != 2 {
 		t.Errorf("made %d, kept %d", len(r.Made), len(r.Kept))
 	}
-	update(t, w.options(w.clusters[1].Authority.Cert))
+	update(t, w.dir, w.options(w.clusters[1].Authority.Cert))
 	w.want(t, 1, 2, 2)
 	// The revoked CA's own list goes on.
-	update(t, w.options(w.leaf(t, 1)))
+	update(t, w.dir, w.options(w.leaf(t, 1)))
 	w.want(t, 1, 2, 3)
 }
 
@@ -137,7 +137,7 @@ func TestOpenSSLReadsThem(t *testing.T) {
 	bad, good := w.leaf(t, 0), w.leaf(t, 0)
 	o := w.options(bad)
 	o.Reason = certs.Superseded
-	update(t, o)
+	update(t, w.dir, o)
 	for name, leaf := range map[string]*x509.Certificate{"bad": bad, "good": good} {
 		path := filepath.Join(w.dir, name+".pem")
 		if err := os.WriteFile(path, certs.EncodeCerts(leaf), 0o600); err != nil {
@@ -156,7 +156,7 @@ func TestOpenSSLReadsThem(t *testing.T) {
 // whichever file it is; those of unknown CAs are kept until they end.
 func TestLastListCounts(t *testing.T) {
 	w := newWorld(t)
-	update(t, w.options())
+	update(t, w.dir, w.options())
 	stranger := certstest.NewRoot(t)
 	sign := func(a *certs.Authority, last *x509.RevocationList, life time.Duration, serial int64) *x509.RevocationList {
 		l, err := a.SignCRL(last, []certs.Revocation{{Serial: big.NewInt(serial), At: w.now}}, life, w.now, rand.Reader)
@@ -170,7 +170,7 @@ func TestLastListCounts(t *testing.T) {
 	theirs := sign(stranger, nil, time.Minute, 3)
 	o := w.options()
 	o.Add = []Lists{{"elsewhere", []*x509.RevocationList{newer, older, theirs, sign(stranger, theirs, time.Minute, 4)}}}
-	r := update(t, o)
+	r := update(t, w.dir, o)
 	if len(r.Kept) != 1 || len(r.Kept[0].RevokedCertificateEntries) != 2 || len(r.Notes) > 0 {
 		t.Errorf("kept %d, notes %q", len(r.Kept), r.Notes)
 	}
@@ -178,7 +178,7 @@ func TestLastListCounts(t *testing.T) {
 		t.Errorf("%d entries of what came from elsewhere", n)
 	}
 	w.now = w.now.Add(2 * time.Minute)
-	if r := update(t, w.options()); len(r.Kept) != 0 || len(r.Notes) != 1 || !strings.Contains(r.Notes[0], "which ended at") {
+	if r := update(t, w.dir, w.options()); len(r.Kept) != 0 || len(r.Notes) != 1 || !strings.Contains(r.Notes[0], "which ended at") {
 		t.Errorf("kept %d, notes %q", len(r.Kept), r.Notes)
 	}
 }
@@ -190,13 +190,13 @@ func TestOneAtATime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Update(w.options()); err == nil || !strings.Contains(err.Error(), "another process of meshctl is at work") {
+	if _, err := Update(w.dir, w.options()); err == nil || !strings.Contains(err.Error(), "another process of meshctl is at work") {
 		t.Errorf("error %v", err)
 	}
 	if err := unlock(); err != nil {
 		t.Fatal(err)
 	}
-	update(t, w.options())
+	update(t, w.dir, w.options())
 	left, err := filepath.Glob(filepath.Join(w.dir, ".*"))
 	if err != nil || len(left) > 0 {
 		t.Errorf("left: %q, %v", left, err)
@@ -210,7 +210,7 @@ func TestNothingIsWritten(t *testing.T) {
 	if err := os.Rename(filepath.Join(other.dir, "c1"), filepath.Join(w.dir, "c3")); err != nil {
 		t.Fatal(err)
 	}
-	_, err := Update(w.options()) // there is no list of the other root
+	_, err := Update(w.dir, w.options()) // there is no list of the other root
 	if err == nil || !strings.Contains(err.Error(), "c3") || !strings.Contains(err.Error(), "crl-missing") {
 		t.Errorf("error %v", err)
 	}
@@ -219,7 +219,7 @@ func TestNothingIsWritten(t *testing.T) {
 			t.Errorf("%q has lists", dir)
 		}
 	}
-	update(t, other.options())
+	update(t, other.dir, other.options())
 	list, err := os.ReadFile(filepath.Join(other.dir, store.CRLFile))
 	if err != nil {
 		t.Fatal(err)
@@ -230,5 +230,5 @@ func TestNothingIsWritten(t *testing.T) {
 	}
 	o := w.options()
 	o.Add = []Lists{{"the other", lists}}
-	update(t, o)
+	update(t, w.dir, o)
 }

@@ -38,6 +38,30 @@ func (c *Cluster) Plan(ctx context.Context, name string, want []files.File) (*Pu
 	return p, err
 }
 
+// Held reads the Secret, which must hold the CA of the cluster, to have keys of it
+// written anew with SetLists. Nothing is written yet.
+func (c *Cluster) Held(ctx context.Context, name string) (*Put, error) {
+	p, err := c.Plan(ctx, name, nil)
+	switch {
+	case err != nil:
+		return nil, err
+	case p.have == nil:
+		return nil, fmt.Errorf("%s: it is not there; make it with meshctl certs cacerts --apply", c.place(name))
+	}
+	p.want = maps.Clone(p.have.Data)
+	return p, nil
+}
+
+// Material is the CA in the Secret as it is. Its place and that of its lists are
+// for people.
+func (p *Put) Material() (m *store.Material, place, lists string) {
+	place = p.cluster.place(p.name)
+	return store.FromSecret(place, "", p.have.Data), place, place + ", " + store.CRLFile
+}
+
+// SetLists has the Secret that Held has read hold these revocation lists.
+func (p *Put) SetLists(pem []byte) { p.want[store.CRLFile] = pem }
+
 // Refuse returns why the Secret is not to be written unless a person insists:
 // it holds another CA, or revocation lists that would be lost.
 func (p *Put) Refuse() error {
@@ -119,7 +143,8 @@ func (p *Put) String() string {
 	add("new keys", keys(p.want), keys(p.have.Data))
 	add("takes out", keys(p.have.Data), keys(p.want))
 	if len(changes) == 0 {
-		changes = []string{"other bytes, the same signer and roots"}
+		other := slices.DeleteFunc(keys(p.want), func(k string) bool { return bytes.Equal(p.want[k], p.have.Data[k]) })
+		changes = []string{"the same signer and roots, other " + strings.Join(other, ", ")}
 	}
 	return place + ": " + strings.Join(changes, "; ")
 }

@@ -254,6 +254,41 @@ func TestPutConflict(t *testing.T) {
 	}
 }
 
+// Of two who write lists at once, the second is refused, and what else the Secret
+// holds stays.
+func TestListsConflict(t *testing.T) {
+	t.Parallel()
+	c := newMesh(t, shared(t))[0]
+	var both []*Put
+	for range 2 {
+		p, err := c.Held(t.Context(), CACerts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p.SetLists([]byte("lists"))
+		both = append(both, p)
+	}
+	if m, _, _ := both[0].Material(); len(both[0].have.Data) != len(both[0].want)-1 {
+		t.Errorf("it is to hold %d keys; %v", len(both[0].want), m)
+	}
+	if err := both[0].Write(t.Context(), true); err != nil {
+		t.Fatal(err)
+	}
+	if err := both[0].Write(t.Context(), false); err != nil {
+		t.Fatal(err)
+	}
+	if err := both[1].Write(t.Context(), false); err == nil || !strings.Contains(err.Error(), "at the same time") {
+		t.Errorf("the second write: %v", err)
+	}
+	now, err := c.get(t.Context(), CACerts)
+	if err != nil || string(now.Data[store.CRLFile]) != "lists" || len(now.Data[store.CertFile]) == 0 {
+		t.Errorf("%v, keys %v", err, slices.Sorted(maps.Keys(now.Data)))
+	}
+	if _, err := c.Held(t.Context(), "nothing"); err == nil || !strings.Contains(err.Error(), "it is not there; make it with") {
+		t.Errorf("no Secret: %v", err)
+	}
+}
+
 func TestRefuse(t *testing.T) {
 	t.Parallel()
 	c := newMesh(t, shared(t))[0]

@@ -275,10 +275,10 @@ func (m *Material) CRL() (data []byte, there bool) {
 	return data, there
 }
 
-// WithCRL returns the material with another file of revocation lists.
-func (m *Material) WithCRL(data []byte) *Material {
+// WithCRL returns the material with another file of revocation lists, at a place.
+func (m *Material) WithCRL(place string, data []byte) *Material {
 	file := verify.NewFile(crlFile, data)
-	file.Place = filepath.Join(m.set.Place, crlFile)
+	file.Place = place
 	next := &Material{Stamp: m.Stamp, data: maps.Clone(m.data)}
 	next.data[crlFile] = data
 	next.set = verify.Arrange(m.set.Place, append(m.withoutCRL().Files, file))
