@@ -174,13 +174,8 @@ func (o *serveOptions) run(ctx context.Context, env *Env) error {
 	if err := openCA(ctx, &cfg); err != nil {
 		return err
 	}
-	if cfg.CADir == "" && cfg.CASource == nil && cfg.StateDir == "" {
-		if cfg.StateDir, err = stateDir(env, o.clusterID); err != nil {
-			return err
-		}
-	}
-	if err := cfg.ValidateStateDir(); err != nil {
-		return usagef("%w", err)
+	if err := placeState(env, &cfg); err != nil {
+		return err
 	}
 	// Most of what a control plane allocates is requests, which live for a
 	// moment. Collecting twice as often as by default costs little CPU and
@@ -262,6 +257,26 @@ func clusterDirs(flag string, values []string) ([]server.ClusterDir, error) {
 		out = append(out, server.ClusterDir{Cluster: mesh.ClusterID(cluster), Dir: dir})
 	}
 	return out, nil
+}
+
+// placeState chooses where a server without --state-dir keeps what it keeps.
+// Without a place it does without, unless it keeps the CA there.
+func placeState(env *Env, cfg *server.Config) error {
+	needed := cfg.StateDir != "" || cfg.CADir == "" && cfg.CASource == nil
+	if cfg.StateDir == "" {
+		dir, err := stateDir(env, string(cfg.ClusterID))
+		if err != nil && needed {
+			return err
+		}
+		cfg.StateDir = dir
+	}
+	if err := cfg.ValidateStateDir(); err != nil {
+		if needed {
+			return usagef("%w", err)
+		}
+		cfg.StateDir = ""
+	}
+	return nil
 }
 
 // stateDir is where a server without --state-dir keeps its CA: never the

@@ -98,7 +98,8 @@ type Config struct {
 	BundleAddr    string
 	BundleRefresh time.Duration
 	// CADir holds the signing CA in the layout of Istio's cacerts. Without it
-	// CASource does, and without both a self-signed CA is kept under StateDir.
+	// CASource does, and without both a self-signed CA is kept under StateDir. What
+	// bundle endpoints said is kept there, too; without CA and StateDir it is not.
 	CADir    string
 	CASource ca.Source
 	StateDir string
@@ -174,7 +175,7 @@ func (c *Config) systemNamespace() string {
 // ValidateStateDir refuses a state directory, which holds a private key, that
 // lies within a directory that is read as configuration.
 func (c *Config) ValidateStateDir() error {
-	if c.CADir != "" || c.CASource != nil {
+	if c.StateDir == "" {
 		return nil // nothing is kept
 	}
 	for _, d := range c.dirs() {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -51,8 +52,12 @@ func (s *Server) newTrust() (err error) {
 		Name: "meshctl_trust_bundle_fetches_total", Help: "Looks at the sources of trust bundles, by result: ok or refused.",
 	}, []string{"trust_domain", "result"})
 	s.metrics.MustRegister(fetches)
+	kept := ""
+	if s.cfg.StateDir != "" {
+		kept = filepath.Join(s.cfg.StateDir, "bundles")
+	}
 	s.bundles, err = federation.New(federation.Config{
-		Sources: s.cfg.Federated, WebRoots: s.cfg.BundleWebRoots,
+		Sources: s.cfg.Federated, Dir: kept, WebRoots: s.cfg.BundleWebRoots,
 		Guard:   dial.Guard{Loopback: !s.cfg.InPod},
 		Changed: s.trust.gather,
 		Fetched: func(td string, ok bool) {

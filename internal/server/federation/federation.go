@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -30,6 +31,9 @@ type Config struct {
 	WebRoots []byte
 	// Guard is what endpoints are connected to through.
 	Guard dial.Guard
+	// Dir is where the last good bundles of endpoints are kept over restarts; it is
+	// made when needed. Empty keeps none.
+	Dir string
 	// Changed is called after the roots of a trust domain have changed. May be
 	// nil.
 	Changed func()
@@ -58,6 +62,11 @@ type entry struct {
 	loaded, looked time.Time // when bundle changed, and was last found to be good
 	problem        error
 	since          time.Time // of the problem
+	// restored says that the bundle is of before the start. What is kept for the
+	// next one was written at keptAt.
+	restored bool
+	keptAt   time.Time
+	keptSum  [sha256.Size]byte
 }
 
 // New checks the sources that stay. Those of files and endpoints are read when
@@ -98,6 +107,7 @@ func (f *Federation) Set(sources []Source) {
 			e.stop()
 		}
 		delete(f.entries, s)
+		f.forget(s)
 	}
 	f.add(sources)
 	f.mu.Unlock()
@@ -121,7 +131,9 @@ func (f *Federation) add(sources []Source) {
 		if s.PEM != "" {
 			e.note(f.cfg.Now(), s, []byte(s.PEM), nil)
 			f.say(s, e, nil)
-		} else if f.ctx != nil {
+			continue
+		}
+		if f.restore(s, e); f.ctx != nil {
 			f.start(s, e)
 		}
 	}
@@ -170,7 +182,7 @@ func (e *entry) note(now time.Time, s Source, data []byte, err error) bool {
 		e.problem = err
 		return false
 	}
-	e.problem, e.looked = nil, now
+	e.problem, e.looked, e.restored = nil, now, false
 	if e.bundle != nil {
 		gone, came := bundle.Diff(e.bundle, b)
 		if len(gone)+len(came) == 0 {
@@ -270,6 +282,9 @@ type Status struct {
 	LoadedAt   time.Time `json:"loadedAt,omitzero"`
 	CheckedAt  time.Time `json:"checkedAt,omitzero"`
 	AgeSeconds float64   `json:"ageSeconds"`
+	// Restored says that they are those that were kept before the start, and that
+	// the source was not found to be good since.
+	Restored bool `json:"restored,omitempty"`
 	// Problem is why the source is not in use as it is, and what counts instead;
 	// empty if all is well. Since is when that began.
 	Problem string    `json:"problem,omitempty"`
@@ -291,7 +306,7 @@ func (f *Federation) Status() []Status {
 }
 
 func (e *entry) status(s Source, now time.Time) Status {
-	st := Status{TrustDomain: s.TrustDomain, Source: s.place(), Profile: s.profile(), Via: s.Via, Roots: []Root{}}
+	st := Status{TrustDomain: s.TrustDomain, Source: s.place(), Profile: s.profile(), Via: s.Via, Roots: []Root{}, Restored: e.restored}
 	if e.bundle != nil {
 		for _, r := range e.bundle.Roots {
 			st.Roots = append(st.Roots, Root{r.Subject.String(), certs.Fingerprint(r), r.NotAfter.UTC()})

@@ -37,8 +37,8 @@ const (
 func (f *Federation) follow(ctx context.Context, s Source) {
 	var file fileReader
 	retry := firstRetry
-	answered := false // the endpoint has, so that the file counts no longer
-	var trusted []*x509.Certificate
+	// answered says that the endpoint has, so that the file counts no longer.
+	trusted, answered := f.restored(s)
 	for ctx.Err() == nil {
 		wait := fileInterval
 		if s.File != "" {
@@ -73,10 +73,23 @@ func (f *Federation) follow(ctx context.Context, s Source) {
 	}
 }
 
+// restored are the roots of before the start, if they are in use.
+func (f *Federation) restored(s Source) (roots []*x509.Certificate, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if e := f.entries[s]; e != nil && e.restored {
+		return e.bundle.Roots, true
+	}
+	return nil, false
+}
+
 // ask asks the endpoint once. What it returns is that of report.
 func (f *Federation) ask(ctx context.Context, s Source, trusted []*x509.Certificate) (used *bundle.Bundle, good bool) {
 	data, err := f.fetch(ctx, s, trusted)
-	return f.report(ctx, s, data, err)
+	if used, good = f.report(ctx, s, data, err); good {
+		f.keep(s, data)
+	}
+	return used, good
 }
 
 func refreshOf(hint time.Duration) time.Duration {
