@@ -3,15 +3,12 @@ package replicas
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
@@ -20,8 +17,6 @@ import (
 )
 
 const (
-	// maxRefusal bounds what of an answer that is an error is read, in bytes.
-	maxRefusal = 64 << 10
 	// defaultPort is that of the status pages when nothing else is known.
 	defaultPort = 8080
 	// statusPort is the name of the container port with the status pages.
@@ -30,6 +25,12 @@ const (
 
 // podSelectors find the pods of control planes.
 func podSelectors() []string { return []string{"app.kubernetes.io/name=meshctl", "app=istiod"} }
+
+// pod is where a replica may run.
+type pod struct {
+	namespace, name string
+	port            uint16
+}
 
 // api asks the API server of the control planes' cluster.
 type api struct {
@@ -52,16 +53,6 @@ func newAPI(access *rest.Config) (*api, error) {
 }
 
 func (a *api) close() { kube.CloseIdle(a.http.Transport) }
-
-// refusal is what an API server says instead of a port-forward.
-func refusal(resp *http.Response) error {
-	var st metav1.Status
-	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusal))
-	if err := json.Unmarshal(text, &st); err == nil && st.Kind == "Status" && st.Message != "" {
-		return &apierrors.StatusError{ErrStatus: st}
-	}
-	return fmt.Errorf("the API server answered %s: %.200q", resp.Status, text)
-}
 
 // announced are the replicas whose Leases are not stale.
 func (a *api) announced(ctx context.Context, namespace string, now time.Time) ([]Announcement, error) {

@@ -23,6 +23,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/dial"
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/portforward"
 )
 
 const (
@@ -184,11 +185,12 @@ func (o *Options) announced(a *Announcement) *candidate {
 
 // forward is the way through the API server to a port of a pod.
 func (o *Options) forward(p pod) way {
+	target := portforward.Target{Access: o.Access, Namespace: p.namespace, Name: p.name, Port: p.port}
 	return way{
-		via: fmt.Sprintf("port-forward to pod %s/%s", p.namespace, p.name),
+		via: "port-forward to " + target.String(),
 		// The host is for the status page, which answers callers on loopback.
 		url:    fmt.Sprintf("http://localhost:%d", p.port),
-		client: dial.HTTPClientVia(o.Timeout, (&forwarder{access: o.Access, pod: p}).dial),
+		client: dial.HTTPClientVia(o.Timeout, target.DialContext),
 		token:  func(context.Context) (string, error) { return o.Tokens.Pod() },
 	}
 }

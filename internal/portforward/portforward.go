@@ -1,8 +1,11 @@
-package replicas
+// Package portforward connects to ports of pods through the API server of their
+// cluster, as kubectl port-forward does. No port is opened here for it.
+package portforward
 
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -13,6 +16,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/spdy"
@@ -25,26 +30,26 @@ const (
 	forwardProtocol = "portforward.k8s.io"
 	// maxForwardError bounds what the other end says is wrong, in bytes.
 	maxForwardError = 1 << 10
+	// maxRefusal bounds what of an answer that is an error is read, in bytes.
+	maxRefusal = 64 << 10
 )
 
-// pod is where a replica may run.
-type pod struct {
-	namespace, name string
-	port            uint16
+// Target is a port of a pod.
+type Target struct {
+	// Access is the way to the API server of the pod's cluster.
+	Access          *rest.Config
+	Namespace, Name string
+	Port            uint16
 }
 
-// forwarder connects to a port of a pod through the API server, which asks the
-// kubelet, as kubectl port-forward does.
-type forwarder struct {
-	access *rest.Config
-	pod    pod
-}
+func (t Target) String() string { return fmt.Sprintf("pod %s/%s", t.Namespace, t.Name) }
 
-// dial makes a connection to the pod, whatever address it is asked for.
-func (f *forwarder) dial(ctx context.Context, _, _ string) (net.Conn, error) {
+// DialContext makes a connection to the pod, whatever address it is asked for. The
+// API server asks the kubelet for it. It can be the dialer of an HTTP client.
+func (t Target) DialContext(ctx context.Context, _, _ string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, forwardTimeout)
 	defer cancel()
-	raw, err := f.upgrade(ctx)
+	raw, err := t.upgrade(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("port-forward: %w", err)
 	}
@@ -55,7 +60,7 @@ func (f *forwarder) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 		return nil, fmt.Errorf("port-forward: %w", err)
 	}
 	c := &forwarded{session: session, done: make(chan struct{})}
-	if err := c.open(f.pod.port); err != nil || !stop() {
+	if err := c.open(t.Port); err != nil || !stop() {
 		_ = session.Close()
 		_ = raw.Close()
 		return nil, fmt.Errorf("port-forward: %w", cmp.Or(err, ctx.Err()))
@@ -64,8 +69,8 @@ func (f *forwarder) dial(ctx context.Context, _, _ string) (net.Conn, error) {
 }
 
 // upgrade asks the API server for the port-forward and returns the connection.
-func (f *forwarder) upgrade(ctx context.Context) (io.ReadWriteCloser, error) {
-	access := rest.CopyConfig(f.access)
+func (t Target) upgrade(ctx context.Context) (io.ReadWriteCloser, error) {
+	access := rest.CopyConfig(t.Access)
 	access.Timeout = 0                       // of the whole connection; ctx bounds its beginning
 	access.NextProtos = []string{"http/1.1"} // HTTP/2 has no upgrades
 	client, err := rest.HTTPClientFor(access)
@@ -76,7 +81,7 @@ func (f *forwarder) upgrade(ctx context.Context) (io.ReadWriteCloser, error) {
 	if err != nil {
 		return nil, err
 	}
-	target := base.JoinPath("api", "v1", "namespaces", f.pod.namespace, "pods", f.pod.name, "portforward")
+	target := base.JoinPath("api", "v1", "namespaces", t.Namespace, "pods", t.Name, "portforward")
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target.String(), http.NoBody)
 	if err != nil {
 		return nil, err
@@ -95,6 +100,16 @@ func (f *forwarder) upgrade(ctx context.Context) (io.ReadWriteCloser, error) {
 		return nil, refusal(resp)
 	}
 	return conn, nil
+}
+
+// refusal is what an API server says instead of a port-forward.
+func refusal(resp *http.Response) error {
+	var st metav1.Status
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusal))
+	if err := json.Unmarshal(text, &st); err == nil && st.Kind == "Status" && st.Message != "" {
+		return &apierrors.StatusError{ErrStatus: st}
+	}
+	return fmt.Errorf("the API server answered %s: %.200q", resp.Status, text)
 }
 
 // forwarded is one connection to a port of a pod.
