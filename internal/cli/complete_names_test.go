@@ -67,7 +67,7 @@ func TestCompleteNames(t *testing.T) {
 		{"the environment", []string{"xds", "history", ""}, map[string]string{"MESHCTL_SERVER": m.debug}, "[client-1.apps]"},
 		{"the configuration file", []string{"xds", "history", ""}, map[string]string{"MESHCTL_CONFIG": config}, "[client-1.apps]"},
 		{"no such file", []string{"xds", "history", ""}, map[string]string{"MESHCTL_CONFIG": config + "~"}, "[]"},
-		{"pages", append([]string{"x", "internal-debug"}, append(server, "config")...), nil, "[config_dump]"},
+		{"pages", append([]string{"x", "internal-debug"}, append(server, "config_")...), nil, "[config_dump]"},
 		{"nobody there", []string{"xds", "history", "--server", "127.0.0.1:1", ""}, nil, "[]"},
 		{"no address", []string{"xds", "history", "--server", "ftp://a", ""}, nil, "[]"},
 	} {

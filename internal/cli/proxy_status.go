@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/proxystatus"
 	"github.com/meshctl/meshctl/internal/replicas"
@@ -30,12 +31,17 @@ type proxyStatusOptions struct {
 	fail      bool
 	stale     time.Duration
 	every     time.Duration // between two questions of a watch
+
+	proxy        string // to compare; empty for the table of all
+	envoy        envoyFlags
+	proxyContext string
+	adminPort    uint16
 }
 
 func newProxyStatusCmd(env *Env) *cobra.Command {
 	o := proxyStatusOptions{every: time.Second}
 	cmd := &cobra.Command{
-		Use:     "proxy-status",
+		Use:     "proxy-status [PROXY]",
 		Aliases: []string{"ps"},
 		Short:   "Show how far proxies are with their configuration",
 		Long: `Show how far the proxies of a control plane are with their configuration, over
@@ -50,7 +56,12 @@ that moves from one replica to another has a row for each.
 The replicas are those that keep a Lease in the cluster of the kubeconfig, or run
 in pods there; they are asked by way of its API server. --server names them by
 address instead; they answer the user that runs them on their own machine, and
-others with --token-file. Without a kubeconfig it is 127.0.0.1:8080.`,
+others with --token-file. Without a kubeconfig it is 127.0.0.1:8080.
+
+With PROXY, name.namespace, it compares the clusters, listeners and routes that
+the proxy was sent last with those that its Envoy holds. Differences are shown as
+a unified diff, and end it with code 3. What the Envoy holds is read in its pod,
+by way of the API server, or where --admin or --file says.`,
 		Example: `  meshctl proxy-status
   # a column for each type, of two replicas
   meshctl ps -v 1 --server 127.0.0.1:8080,127.0.0.1:18080
@@ -59,22 +70,61 @@ others with --token-file. Without a kubeconfig it is 127.0.0.1:8080.`,
   # a live view of one namespace
   meshctl ps -n apps -w
   # in a script: exit code 3 when a proxy refused something or does not answer
-  meshctl ps --fail --stale-after 1m`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
+  meshctl ps --fail --stale-after 1m
+  # does this Envoy hold what it was sent?
+  meshctl ps web-1.apps
+  meshctl ps web-1.apps --admin 127.0.0.1:15000`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 1 || len(args) == 1 && args[0] == "" {
+				return errors.New("want one proxy, as name.namespace, or none for all")
+			}
+			o.proxy = strings.Join(args, "")
+			for _, name := range []string{"admin", "file", "proxy-context", "proxy-admin-port"} {
+				if o.proxy == "" && cmd.Flags().Changed(name) {
+					return fmt.Errorf("--%s is for one proxy: name it, as name.namespace", name)
+				}
+			}
+			return nil
+		},
+		ValidArgsFunction: completeNames(env, o.connected),
+		RunE:              func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
 	f := cmd.Flags()
 	o.replicas.bind(env, cmd)
-	durationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of a replica")
+	durationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of a replica, or of Envoy")
 	choiceVar(f, &o.format, "output", "o", "How to show it", string(output.FormatTable), formatWide, string(output.FormatJSON), string(output.FormatYAML))
 	f.IntVarP(&o.verbosity, "verbosity", "v", 0, "0, or 1 for a table with a column for each `type`")
 	f.StringVarP(&o.namespace, "namespace", "n", "", "Only proxies of this `namespace`")
 	f.BoolVarP(&o.watch, "watch", "w", false, "Go on and show changes as they come, until interrupted")
 	f.BoolVar(&o.fail, "fail", false, "Exit with code 3 when a proxy refused something or has not answered for --stale-after")
 	durationVar(f, &o.stale, "stale-after", 30*time.Second, "How long a proxy may take to answer before --fail counts it")
+	o.envoy.bind(f)
+	f.StringVar(&o.proxyContext, "proxy-context", "", "Kubeconfig `context` of the cluster of PROXY's pod (default that of --context)")
+	o.replicas.kube.contextFlags(env, cmd, "proxy-context")
+	f.Uint16Var(&o.adminPort, "proxy-admin-port", mesh.PortEnvoyAdmin, "`Port` of Envoy's admin interface in PROXY's pod")
 	return cmd
 }
 
+// connected are the names of the connected proxies.
+func (o *proxyStatusOptions) connected(ctx context.Context, env *Env) ([]string, error) {
+	found, err := o.replicas.find(ctx, env, completionTimeout)
+	if err != nil {
+		return nil, err
+	}
+	defer closeReplicas(found)
+	var names []string
+	for _, r := range o.ask(ctx, found) {
+		for i := range r.Proxies {
+			names = append(names, r.Proxies[i].Name)
+		}
+	}
+	return names, nil
+}
+
 func (o *proxyStatusOptions) run(ctx context.Context, env *Env) error {
+	if o.proxy != "" {
+		return o.compare(ctx, env)
+	}
 	if o.verbosity < 0 || o.verbosity > 1 {
 		return usagef("--verbosity %d: want 0 or 1", o.verbosity)
 	}
@@ -108,9 +158,9 @@ func (o *proxyStatusOptions) judge(reports []proxystatus.Report) error {
 	elsewhere := o.replicas.elsewhere(len(silent), len(reports))
 	switch {
 	case o.fail && len(wrong) > 0:
-		return findingsf("%s%s", output.Escape(strings.Join(wrong, "\n")), elsewhere)
+		return findingsf("%s%s", output.EscapeLines(wrong), elsewhere)
 	case len(silent) > 0:
-		return errors.New(output.Escape(strings.Join(silent, "\n")) + elsewhere)
+		return errors.New(output.EscapeLines(silent) + elsewhere)
 	}
 	return nil
 }

@@ -83,6 +83,8 @@ func TestProxyStatusErrors(t *testing.T) {
 		{"127.0.0.1:1", []string{"ps", "-w"}, 1, `^$`, "127.0.0.1:1: .*connection refused"},
 		// What the others say is shown.
 		{"127.0.0.1:1," + alive, []string{"ps"}, 1, `\nclient-1`, "127.0.0.1:1: .*connection refused"},
+		{"127.0.0.1:1,127.0.0.1:2", []string{"ps"}, 1, `^$`, "^Error: 127.0.0.1:1: .*refused\n127.0.0.1:2: .*refused; --server names"},
+		{"127.0.0.1:1", []string{"ps", "web.apps", "--admin", "127.0.0.1:1"}, 1, `^$`, "^Error: 127.0.0.1:1: .*refused; --server names"},
 		{"127.0.0.1:1," + alive, []string{"ps", "--fail"}, 3, `\nclient-1`, "127.0.0.1:1: .*connection refused"},
 	} {
 		m.debug = tc.server

@@ -55,20 +55,44 @@ func noPod(_ *cobra.Command, args []string) error {
 	return nil
 }
 
-// pcOptions are the flags that all proxy-config commands have.
-type pcOptions struct {
+// envoyFlags say where a dump of an Envoy is read.
+type envoyFlags struct {
 	source fetch.Source
 	maxMiB int64
+}
+
+func (f *envoyFlags) bind(fs *pflag.FlagSet) {
+	fs.StringVar(&f.source.Admin, "admin", "", "Admin interface of a running Envoy: `host:port` or http://host:port")
+	fs.StringVarP(&f.source.File, "file", "f", "", "Saved dump, a `path` or - for standard input")
+	fs.Int64Var(&f.maxMiB, "max-size", 1024, "Largest dump that is read, in `MiB`")
+}
+
+// check checks the flags; an Envoy that neither names is no error of theirs.
+func (f *envoyFlags) check(env *Env) error {
+	if f.source.Admin != "" || f.source.File != "" {
+		if err := f.source.Validate(); err != nil {
+			return usagef("%w", err)
+		}
+	}
+	if f.maxMiB <= 0 || f.maxMiB > 1<<20 {
+		return usagef("--max-size %d is not between 1 and %d MiB", f.maxMiB, 1<<20)
+	}
+	f.source.MaxSize = f.maxMiB << 20
+	f.source.Stdin = env.Stdin
+	return nil
+}
+
+// pcOptions are the flags that all proxy-config commands have.
+type pcOptions struct {
+	envoyFlags
 	output output.Format
 }
 
 func (o *pcOptions) bind(fs *pflag.FlagSet) {
 	o.output = output.FormatTable
-	fs.StringVar(&o.source.Admin, "admin", "", "Admin interface of a running Envoy: `host:port` or http://host:port")
-	fs.StringVarP(&o.source.File, "file", "f", "", "Saved dump, a `path` or - for standard input")
+	o.envoyFlags.bind(fs)
 	fs.VarP(&o.output, "output", "o", "Output `format`: table, json or yaml")
 	durationVar(fs, &o.source.Timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of the admin interface")
-	fs.Int64Var(&o.maxMiB, "max-size", 1024, "Largest dump that is read, in `MiB`")
 }
 
 // pcResult is what a command has read.
@@ -84,12 +108,9 @@ func (o *pcOptions) show(ctx context.Context, env *Env, request fetch.Request, r
 	if err := o.source.Validate(); err != nil {
 		return usagef("%w", err)
 	}
-	if o.maxMiB <= 0 || o.maxMiB > 1<<20 {
-		return usagef("--max-size %d is not between 1 and %d MiB", o.maxMiB, 1<<20)
+	if err := o.check(env); err != nil {
+		return err
 	}
-	o.source.MaxSize = o.maxMiB << 20
-	o.source.Stdin = env.Stdin
-
 	resources := o.output != output.FormatTable
 	var result pcResult
 	err := o.source.Read(ctx, request, func(r io.Reader) (err error) {

@@ -202,7 +202,7 @@ func (o *remoteClustersOptions) show(env *Env, views []replicaView, wrong []stri
 				silent++
 			}
 		}
-		return findingsf("%s%s", output.Escape(strings.Join(wrong, "\n")), o.replicas.elsewhere(silent, len(views)))
+		return findingsf("%s%s", output.EscapeLines(wrong), o.replicas.elsewhere(silent, len(views)))
 	}
 	return nil
 }

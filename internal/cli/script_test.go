@@ -3,9 +3,11 @@ package cli
 import (
 	"context"
 	"errors"
+	"net"
 	"os"
 	"os/exec"
 	"os/signal"
+	"regexp"
 	"strconv"
 	"testing"
 	"time"
@@ -13,7 +15,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// TestMain lets the stories run the real command tree as meshctl.
+// TestMain lets the stories run the real command tree as meshctl, and a proxy.
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"meshctl": func() {
@@ -28,12 +30,15 @@ func TestMain(m *testing.M) {
 			stop()
 			os.Exit(code)
 		},
+		"proxy": storyProxy,
 	})
 }
 
 // TestStories runs testdata/script/*.txtar, each what a person types and
 // sees. A story has HOME and the XDG directories in its own work directory;
-// `exitcode N meshctl …` runs meshctl and wants that code.
+// `exitcode N meshctl …` runs meshctl and wants that code, `eventually N REGEXP
+// meshctl …` runs it until it ends with that code and such a result, and
+// `addresses NAME…` sets variables to addresses that nothing listens on.
 func TestStories(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
@@ -45,7 +50,9 @@ func TestStories(t *testing.T) {
 		},
 		RequireUniqueNames: true,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exitcode": exitcode,
+			"exitcode":   exitcode,
+			"eventually": eventually,
+			"addresses":  addresses,
 		},
 	})
 }
@@ -55,14 +62,45 @@ func exitcode(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: exitcode N program [args...]")
 	}
-	got := 0
+	if got, want := run(ts, args[1:]), args[0]; got != want {
+		ts.Fatalf("exit code %s, want %s", got, want)
+	}
+}
+
+// run runs a program and returns its exit code.
+func run(ts *testscript.TestScript, args []string) string {
 	var exit *exec.ExitError
-	if err := ts.Exec(args[1], args[2:]...); errors.As(err, &exit) {
-		got = exit.ExitCode()
+	if err := ts.Exec(args[0], args[1:]...); errors.As(err, &exit) {
+		return strconv.Itoa(exit.ExitCode())
 	} else if err != nil {
 		ts.Fatalf("%v", err)
 	}
-	if want := args[0]; strconv.Itoa(got) != want {
-		ts.Fatalf("exit code %d, want %s", got, want)
+	return "0"
+}
+
+// eventually is the story command `eventually N REGEXP program args…`.
+func eventually(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 3 {
+		ts.Fatalf("usage: eventually N REGEXP program [args...]")
+	}
+	want := regexp.MustCompile("(?m)" + args[1])
+	for end := time.Now().Add(xdsPatience); ; time.Sleep(20 * time.Millisecond) {
+		got := run(ts, args[2:])
+		if got == args[0] && want.MatchString(ts.ReadFile("stdout")) {
+			return
+		}
+		if time.Now().After(end) {
+			ts.Fatalf("exit code %s, want %s and a result with %s", got, args[0], args[1])
+		}
+	}
+}
+
+// addresses is the story command `addresses NAME…`.
+func addresses(ts *testscript.TestScript, _ bool, names []string) {
+	for _, name := range names {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		ts.Check(err)
+		ts.Setenv(name, l.Addr().String())
+		ts.Check(l.Close())
 	}
 }

@@ -32,6 +32,15 @@ func Escape(s string) string {
 	return b.String()
 }
 
+// EscapeLines joins lines, each escaped.
+func EscapeLines(lines []string) string {
+	out := make([]string, len(lines))
+	for i, line := range lines {
+		out[i] = Escape(line)
+	}
+	return strings.Join(out, "\n")
+}
+
 func printable(r rune, size int) bool {
 	return strconv.IsPrint(r) && (r != utf8.RuneError || size > 1)
 }

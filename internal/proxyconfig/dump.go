@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -207,6 +208,8 @@ type section struct {
 	typeURL string // of the configuration
 	// paths leads from an item of each list to the resource.
 	paths map[string][]string
+	// single says that there is one item each instead of a list.
+	single bool
 }
 
 // readSome is read for sections that every Envoy fills: one without any
@@ -227,11 +230,29 @@ func (s *section) readSome(r io.Reader, fn func(list string, resource jsontext.V
 // list is the name of the list that it stands in. The resource is valid until
 // fn returns.
 func (s *section) read(r io.Reader, fn func(list string, resource jsontext.Value) error) error {
+	found, err := readSections(r, s.what, []*section{s}, func(_ *section, list string, resource jsontext.Value) error {
+		return fn(list, resource)
+	})
+	if err == nil && !found[s] {
+		return s.missing()
+	}
+	return err
+}
+
+func (s *section) missing() error {
+	return fmt.Errorf("config dump has no configuration type %s: an Envoy without %s leaves it out", s.typeURL, s.what)
+}
+
+// readSections calls fn with each resource of the sections, in the order of the
+// dump, and returns which of the sections there are. The resource is valid until
+// fn returns. what names what is wanted, for errors.
+func readSections(r io.Reader, what string, sections []*section, fn func(s *section, list string, resource jsontext.Value) error) (map[*section]bool, error) {
 	d := newDump(r)
-	found := false
-	err := d.document(s.what, configDumpMember, func() error {
+	found := make(map[*section]bool)
+	err := d.document(what, configDumpMember, func() error {
 		return d.array(func() error {
-			wanted, first := false, true
+			var in *section
+			first := true
 			return d.object(func(name string) error {
 				if first {
 					first = false
@@ -239,21 +260,20 @@ func (s *section) read(r io.Reader, fn func(list string, resource jsontext.Value
 						return fmt.Errorf(`%s does not begin with "@type"`, d.StackPointer().Parent())
 					}
 					url, err := d.text()
-					wanted = url == s.typeURL
-					found = found || wanted
+					if i := slices.IndexFunc(sections, func(s *section) bool { return s.typeURL == url }); i >= 0 {
+						in = sections[i]
+						found[in] = true
+					}
 					return err
 				}
-				if !wanted {
+				if in == nil {
 					return d.SkipValue()
 				}
-				return s.list(d, name, fn)
+				return in.list(d, name, func(list string, resource jsontext.Value) error { return fn(in, list, resource) })
 			})
 		})
 	})
-	if err == nil && !found {
-		return fmt.Errorf("config dump has no configuration type %s: an Envoy without %s leaves it out", s.typeURL, s.what)
-	}
-	return err
+	return found, err
 }
 
 // list calls fn with each resource of a list of the section, and passes over
@@ -263,9 +283,13 @@ func (s *section) list(d *dump, name string, fn func(list string, resource jsont
 	if !ok {
 		return d.SkipValue()
 	}
-	return d.array(func() error {
+	item := func() error {
 		return d.follow(path, func(v jsontext.Value) error { return fn(name, v) })
-	})
+	}
+	if s.single {
+		return item()
+	}
+	return d.array(item)
 }
 
 // readAlone is read for a section that is not in a dump, as pc -o json shows it.
@@ -284,11 +308,11 @@ func (s *section) readAlone(r io.Reader, fn func(list string, resource jsontext.
 // the end of the path, if it is there.
 func (d *dump) follow(path []string, fn func(jsontext.Value) error) error {
 	if len(path) == 0 {
-		at := d.StackPointer()
 		v, err := d.resource()
 		if err != nil {
 			return err
 		}
+		at := d.StackPointer()
 		if err := fn(v); err != nil {
 			return fmt.Errorf("%s: %w", at, err)
 		}

@@ -144,7 +144,15 @@ func FuzzConfigDump(f *testing.F) {
 			f.Add(fmt.Appendf(nil, `{"configs":[{"@type":%q,%q:[%s{"name":"a"}%s]}]}`, s.typeURL, list, open, end))
 		}
 	}
+	f.Add([]byte(dynamicDump(`,"dynamic_warming_clusters":[{"cluster":{"name":"a"}}]`, `,"dynamicListeners":[{"name":"l","warming_state":{"listener":{}},"errorState":{"details":"x"}}]`, "")))
 	f.Fuzz(func(t *testing.T, data []byte) {
+		if d, err := ReadDynamic(bytes.NewReader(data)); err == nil {
+			for _, c := range Compare(d, d) {
+				if !c.Match {
+					t.Errorf("it differs from itself: %+v", c)
+				}
+			}
+		}
 		written := func(err error, resources any) {
 			if err != nil {
 				return

@@ -23,6 +23,7 @@ var readers = map[string]func(io.Reader) error{
 	"listeners":        func(r io.Reader) error { _, err := ReadListeners(r, ListenerFilter{}, true); return err },
 	"routes":           func(r io.Reader) error { _, err := ReadRoutes(r, RouteFilter{}, true); return err },
 	"secrets":          func(r io.Reader) error { _, err := ReadSecrets(r); return err },
+	"dynamic":          func(r io.Reader) error { _, err := ReadDynamic(r); return err },
 	"extensions":       func(r io.Reader) error { _, err := ReadExtensions(r); return err },
 }
 

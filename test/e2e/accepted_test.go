@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/http"
+	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -28,6 +30,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/demo"
 	"github.com/meshctl/meshctl/internal/dial"
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/xdswire"
 	_ "github.com/meshctl/meshctl/internal/xdswire/protos"
 )
@@ -64,6 +67,7 @@ func everythingAccepted(t *testing.T, m *demo.Mesh) {
 				}
 				return nil
 			})
+			comparedAsSent(t, p, node)
 			for line := range strings.SplitSeq(strings.TrimSpace(adminGet(t, p.Admin, "/stats?filter=update_rejected|init_fetch_timeout")), "\n") {
 				if !strings.HasSuffix(line, ": 0") {
 					t.Errorf("Envoy counts %s", line)
@@ -73,6 +77,30 @@ func everythingAccepted(t *testing.T, m *demo.Mesh) {
 				len(want[xdswire.EndpointType]), len(want[xdswire.ListenerType]), len(want[xdswire.RouteType]))
 		})
 	}
+}
+
+// comparedAsSent checks that meshctl ps finds no difference between what the proxy
+// was sent and what it holds, byte for byte of what both dump.
+func comparedAsSent(t *testing.T, p demo.Proxy, node *corev3.Node) {
+	t.Helper()
+	id, err := mesh.ParseNodeID(node.GetId())
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, _, err := net.SplitHostPort(p.ControlPlane)
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "what is held is what was sent", func() error {
+		out, err := exec.Command(meshctl, "ps", id.ProxyID(), "--server", server+":8080", "--admin", p.Admin).CombinedOutput()
+		if err != nil {
+			return fmt.Errorf("%w: %s", err, out)
+		}
+		if strings.Count(string(out), " Match") != 3 {
+			return fmt.Errorf("not all are told to match: %s", out)
+		}
+		return nil
+	})
 }
 
 func adminGet(t *testing.T, admin, path string) string {

@@ -1,6 +1,6 @@
 // Package fetch gets the dumps that package proxyconfig reads: from the admin
-// interface of a running Envoy, from a file or from standard input. It only
-// reads.
+// interface of a running Envoy, by its address or otherwise, from a file or from
+// standard input. It only reads.
 package fetch
 
 import (
@@ -33,12 +33,18 @@ const (
 	// Extensions has no mask: with one, Envoy says nothing of the section
 	// when it has no filters yet.
 	Extensions Request = "/config_dump"
+	// Everything is all sections of one moment, but endpoints.
+	Everything Request = "/config_dump"
 )
 
 // Source says where a dump is. Exactly one of Admin and File is set.
 type Source struct {
 	// Admin is an admin interface: host:port or http://host:port.
 	Admin string
+	// Dial connects to Admin otherwise than by its address, which is then a name
+	// only; Via says how, such as port-forward to pod apps/web-1.
+	Dial func(ctx context.Context, network, address string) (net.Conn, error)
+	Via  string
 	// File is the path of a saved dump, "-" for Stdin.
 	File  string
 	Stdin io.Reader
@@ -52,6 +58,9 @@ type Source struct {
 func (s *Source) String() string {
 	switch s.File {
 	case "":
+		if s.Via != "" {
+			return "admin interface " + s.Admin + " by " + s.Via
+		}
 		return "admin interface " + s.Admin
 	case "-":
 		return "standard input"
@@ -116,7 +125,11 @@ func (s *Source) get(ctx context.Context, request Request) (io.ReadCloser, error
 		return nil, err
 	}
 	req.Close = true // one request
-	resp, err := dial.HTTPClient(s.Timeout, nil).Do(req)
+	client := dial.HTTPClient(s.Timeout, nil)
+	if s.Dial != nil {
+		client = dial.HTTPClientVia(s.Timeout, s.Dial)
+	}
+	resp, err := client.Do(req)
 	if err != nil {
 		return nil, fmt.Errorf("ask Envoy's %s: %w", s, withoutURL(err))
 	}

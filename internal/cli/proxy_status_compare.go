@@ -1,0 +1,272 @@
+package cli
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/kube"
+	"github.com/meshctl/meshctl/internal/output"
+	"github.com/meshctl/meshctl/internal/portforward"
+	"github.com/meshctl/meshctl/internal/proxyconfig"
+	"github.com/meshctl/meshctl/internal/proxyconfig/fetch"
+	"github.com/meshctl/meshctl/internal/proxystatus"
+	"github.com/meshctl/meshctl/internal/replicas"
+)
+
+// compared is what the comparison of one proxy found.
+type compared struct {
+	Proxy    string                   `json:"proxy"`
+	Replicas []string                 `json:"replicas"` // that sent it something
+	Envoy    string                   `json:"envoy"`    // where what it holds was read
+	Types    []proxyconfig.Comparison `json:"types"`
+}
+
+// stream is one of a proxy, and who serves it.
+type stream struct {
+	*proxystatus.Proxy
+	replica *replicas.Replica
+}
+
+// compare shows how what the Envoy of one proxy holds differs from what it was
+// sent.
+func (o *proxyStatusOptions) compare(ctx context.Context, env *Env) error {
+	if o.watch || o.fail || o.verbosity > 0 || o.format == formatWide {
+		return usagef("--watch, --fail, --verbosity and --output %s are for all proxies, not for one", formatWide)
+	}
+	if err := o.envoy.check(env); err != nil {
+		return err
+	}
+	found, err := o.replicas.find(ctx, env, o.timeout)
+	if err != nil {
+		return err
+	}
+	defer closeReplicas(found)
+	streams, err := o.streamsOf(o.ask(ctx, found), found)
+	if err != nil {
+		return err
+	}
+	proxy := streams[0].Proxy
+	envoy, err := o.envoyOf(env, proxy)
+	if err != nil {
+		return err
+	}
+	result := compared{Proxy: proxy.Name, Envoy: envoy.String()}
+	sent, err := o.sent(ctx, streams)
+	if err != nil {
+		return err
+	}
+	held, err := o.held(ctx, envoy, proxy.Name)
+	if err != nil {
+		return err
+	}
+	for _, s := range streams {
+		result.Replicas = append(result.Replicas, s.replica.Name)
+	}
+	slices.Sort(result.Replicas)
+	result.Replicas = slices.Compact(result.Replicas)
+	result.Types = proxyconfig.Compare(sent, held)
+	if err := o.showCompared(env, &result); err != nil {
+		return err
+	}
+	return judgeCompared(env, &result, streams)
+}
+
+// streamsOf are those of the proxy that was named: by name.namespace, by its name
+// alone when no other has it, or by one of its streams.
+func (o *proxyStatusOptions) streamsOf(reports []proxystatus.Report, found []*replicas.Replica) ([]stream, error) {
+	var out []stream
+	var names, silent []string
+	for i := range reports {
+		r := &reports[i]
+		if r.Error != "" {
+			silent = append(silent, r.Replica+": "+r.Error)
+		}
+		for j := range r.Proxies {
+			p := &r.Proxies[j]
+			names = append(names, p.Name)
+			if p.Name == o.proxy || p.Stream == o.proxy || p.Name == o.proxy+"."+p.Namespace {
+				out = append(out, stream{p, found[i]})
+			}
+		}
+	}
+	slices.SortStableFunc(out, func(a, b stream) int { return b.Connected.Compare(a.Connected) })
+	for _, s := range out {
+		if s.Name != out[0].Name {
+			return nil, usagef("%q may be %s or %s: name one of them", o.proxy, output.Escape(out[0].Name), output.Escape(s.Name))
+		}
+	}
+	if len(out) > 0 {
+		return out, nil
+	}
+	if !answered(reports) {
+		return nil, o.judge(reports)
+	}
+	text := fmt.Sprintf("no proxy %q is connected", o.proxy)
+	if o.namespace != "" {
+		text += " in namespace " + o.namespace
+	}
+	slices.Sort(names)
+	if near := nearNames(o.proxy, slices.Compact(names)); len(near) > 0 {
+		text += ", near are: " + strings.Join(near, ", ")
+	}
+	return nil, errors.New(output.EscapeLines(append([]string{text}, silent...)))
+}
+
+// sent is what the proxy was sent last: of each type by the newest stream that
+// asked for it.
+func (o *proxyStatusOptions) sent(ctx context.Context, streams []stream) (*proxyconfig.Dynamic, error) {
+	out := &proxyconfig.Dynamic{Types: map[string]proxyconfig.DynamicType{}}
+	for _, s := range streams {
+		wanted := slices.DeleteFunc(slices.Clone(s.Types), func(t proxystatus.Type) bool {
+			_, has := out.Types[t.Type]
+			return has
+		})
+		if len(wanted) == 0 {
+			continue
+		}
+		var page json.RawMessage
+		var dump *proxyconfig.Dynamic
+		err := s.replica.Get(ctx, "/debug/config_dump", url.Values{"proxyID": {s.Stream}}, &page)
+		if err == nil {
+			dump, err = proxyconfig.ReadDynamic(bytes.NewReader(page))
+		}
+		if err != nil {
+			return nil, fmt.Errorf("what %s sent to %s: %w", s.replica.Name, s.Stream, err)
+		}
+		for _, t := range wanted {
+			if d, ok := dump.Types[t.Type]; ok {
+				out.Types[t.Type] = d
+			}
+		}
+	}
+	return out, nil
+}
+
+// envoyOf is where what a proxy holds is read: where the flags say, else in its
+// pod.
+func (o *proxyStatusOptions) envoyOf(env *Env, p *proxystatus.Proxy) (*fetch.Source, error) {
+	source := o.envoy.source
+	source.Timeout = o.timeout
+	if source.Admin != "" || source.File != "" {
+		return &source, nil
+	}
+	access, err := kube.Load(o.replicas.kube.options(env, cmp.Or(o.proxyContext, o.replicas.context)))
+	if errors.Is(err, kube.ErrNoAccess) {
+		return nil, usagef("where is the Envoy of %s? --admin names its admin interface, --file a saved dump; its pod is not reached: %w", output.Escape(p.Name), err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	target := portforward.Target{
+		Access: access.Config, Namespace: p.Namespace, Name: strings.TrimSuffix(p.Name, "."+p.Namespace), Port: o.adminPort,
+	}
+	source.Admin, source.Dial, source.Via = fmt.Sprintf("localhost:%d", o.adminPort), target.DialContext, "port-forward to "+target.String()
+	return &source, nil
+}
+
+// held is what the Envoy holds.
+func (o *proxyStatusOptions) held(ctx context.Context, envoy *fetch.Source, proxy string) (*proxyconfig.Dynamic, error) {
+	var dump *proxyconfig.Dynamic
+	err := envoy.Read(ctx, fetch.Everything, func(r io.Reader) (err error) {
+		dump, err = proxyconfig.ReadDynamic(r)
+		return err
+	})
+	switch {
+	case err != nil && envoy.Via != "":
+		return nil, fmt.Errorf("%w; --proxy-context names the cluster of the pod when it is another, --admin an address of its Envoy", err)
+	case err != nil:
+		return nil, err
+	case dump.Proxy != "" && dump.Proxy != proxy:
+		return nil, fmt.Errorf("%s is of proxy %s, not of %s", envoy, output.Escape(dump.Proxy), output.Escape(proxy))
+	}
+	return dump, nil
+}
+
+// judgeCompared is the end of a comparison. What the proxy refused is said also
+// when nothing differs: it is then not given that any more.
+func judgeCompared(env *Env, c *compared, streams []stream) error {
+	var differ, remarks []string
+	for _, t := range c.Types {
+		if !t.Match {
+			differ = append(differ, t.String())
+		}
+		switch x := stateOf(streams, t.Type); {
+		case x.State == proxystatus.Error:
+			remarks = append(remarks, t.Type+": the proxy refused a version: "+cmp.Or(x.Error, "without a reason"))
+		case x.State == proxystatus.Stale && !t.Match:
+			remarks = append(remarks, t.Type+": the proxy has not answered the last response yet")
+		}
+	}
+	text := output.Escape(c.Proxy + ": " + strings.Join(append(differ, remarks...), "; "))
+	switch {
+	case len(differ) > 0:
+		return findingsf("%s", text)
+	case len(remarks) > 0:
+		fmt.Fprintln(env.Stderr, text)
+	}
+	return nil
+}
+
+// stateOf is how the newest stream that asked for the type is with it.
+func stateOf(streams []stream, short string) proxystatus.Type {
+	for _, s := range streams {
+		for _, t := range s.Types {
+			if t.Type == short {
+				return t
+			}
+		}
+	}
+	return proxystatus.Type{}
+}
+
+// showCompared writes what was found: for people in the words of Istio's tools.
+func (o *proxyStatusOptions) showCompared(env *Env, c *compared) error {
+	if !o.isTable() {
+		return output.Write(env.Stdout, output.Format(o.format), c)
+	}
+	var text strings.Builder
+	for _, t := range c.Types {
+		what := map[string]string{"CDS": "Clusters", "LDS": "Listeners", "RDS": "Routes"}[t.Type]
+		verdict := "Match"
+		if !t.Match {
+			verdict = "Don't Match"
+		}
+		loaded := ""
+		if t.Type == "RDS" && !t.Updated.IsZero() {
+			loaded = " (RDS last loaded at " + t.Updated.In(env.Now().Location()).Format(time.RFC1123) + ")"
+		}
+		fmt.Fprintf(&text, "%s %s%s\n", what, verdict, loaded)
+		for _, d := range t.Differences {
+			writeDifference(&text, what, d)
+		}
+	}
+	_, err := io.WriteString(env.Stdout, text.String())
+	return err
+}
+
+func writeDifference(text *strings.Builder, what string, d proxyconfig.Difference) {
+	name, note := output.Escape(d.Name), ""
+	if d.Note != "" {
+		note = " (" + output.Escape(d.Note) + ")"
+	}
+	switch d.Only {
+	case proxyconfig.Sent:
+		fmt.Fprintf(text, "Only in Istiod %s: %s%s\n", what, name, note)
+	case proxyconfig.Held:
+		fmt.Fprintf(text, "Only in Envoy %s: %s%s\n", what, name, note)
+	default:
+		fmt.Fprintf(text, "--- Istiod %s: %s\n+++ Envoy %s: %s%s\n", what, name, what, name, note)
+		for line := range strings.Lines(d.Diff) {
+			text.WriteString(output.Escape(strings.TrimSuffix(line, "\n")) + "\n")
+		}
+	}
+}

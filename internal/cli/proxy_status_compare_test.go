@@ -1,0 +1,157 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	statuspb "google.golang.org/genproto/googleapis/rpc/status"
+
+	"github.com/meshctl/meshctl/internal/proxyconfig"
+	"github.com/meshctl/meshctl/internal/proxystatus"
+	"github.com/meshctl/meshctl/internal/replicas"
+	"github.com/meshctl/meshctl/test/kube"
+)
+
+// holdsWhatWasSent is an admin interface of an Envoy that took everything.
+func (m *xdsMesh) holdsWhatWasSent() *httptest.Server {
+	m.t.Helper()
+	code, dump, stderr := m.run("x", "internal-debug", "config_dump?proxyID=client-1.apps")
+	if code != 0 {
+		m.t.Fatal(stderr)
+	}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, dump) }))
+	m.t.Cleanup(s.Close)
+	return s
+}
+
+// TestProxyStatusOfARefusal compares while a change waits for its answer, and
+// after the proxy refused it: it is then given what it had before.
+func TestProxyStatusOfARefusal(t *testing.T) {
+	m := startXDSMesh(t)
+	m.eventually("SYNCED", "ps")
+	admin := m.holdsWhatWasSent().Listener.Addr().String()
+	code, stdout, stderr := m.run("ps", "client-1.apps", "--admin", admin)
+	if code != 0 || stdout != "Clusters Match\nListeners Match\nRoutes Match\n" || stderr != "" {
+		t.Errorf("exit code %d: %s%s", code, stdout, stderr)
+	}
+
+	m.service(81)
+	r, err := m.stream.Recv() // and no answer
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.eventually("STALE CDS", "ps")
+	code, stdout, stderr = m.run("ps", "client-1.apps", "--admin", admin)
+	if code != 3 || !strings.Contains(stdout, "Clusters Don't Match\n") || !strings.Contains(stdout, "Only in Istiod Clusters: outbound|81||web.apps.svc.cluster.local\n") ||
+		!regexp.MustCompile(`^client-1\.apps: CDS: 2 of \d differ; CDS: the proxy has not answered the last response yet\n$`).MatchString(stderr) {
+		t.Errorf("exit code %d: %s%s", code, stdout, stderr)
+	}
+
+	err = m.stream.Send(&discoveryv3.DeltaDiscoveryRequest{
+		TypeUrl: r.GetTypeUrl(), ResponseNonce: r.GetNonce(),
+		ErrorDetail: &statuspb.Status{Message: "Error adding/updating cluster(s) outbound|81||web.apps.svc.cluster.local: no \x1b good"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.eventually("ERROR CDS", "ps")
+	if _, _, stderr = m.run("ps", "client-1.apps", "--admin", admin); !regexp.MustCompile(`^client-1\.apps: .*CDS: the proxy refused a version: .*no \\x1b good\n$`).MatchString(stderr) {
+		t.Errorf("said is %q", stderr)
+	}
+}
+
+// TestProxyStatusOfAPod reads what the Envoy of a pod holds by a port-forward, in
+// the cluster that --proxy-context names.
+func TestProxyStatusOfAPod(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs Kubernetes")
+	}
+	one, two := kube.Shared(t, "cluster1"), kube.Shared(t, "cluster2")
+	config := mergedKubeconfig(t, one, two)
+	m := startXDSMesh(t)
+	m.eventually("SYNCED", "ps")
+	kubelet := two.Kubelet(t)
+	two.Apply(t, fmt.Sprintf(`{apiVersion: v1, kind: Namespace, metadata: {name: apps}}
+---
+{apiVersion: v1, kind: Pod, metadata: {name: client-1, namespace: apps},
+spec: {nodeName: %s, automountServiceAccountToken: false, serviceAccountName: default, containers: [{name: istio-proxy, image: none}]},
+status: {phase: Running, podIP: 10.9.9.9, podIPs: [{ip: 10.9.9.9}]}}`, kubelet.Node))
+	_, port, _ := strings.Cut(m.holdsWhatWasSent().Listener.Addr().String(), ":")
+	for _, tc := range []struct {
+		args           []string
+		code           int
+		stdout, stderr string
+	}{
+		{[]string{"--proxy-context", "cluster2", "--proxy-admin-port", port}, 0, `^Clusters Match\nListeners Match\nRoutes Match\n$`, `^$`},
+		{[]string{"--context", "cluster2", "--proxy-admin-port", port, "-o", "json"}, 0, `"envoy": "admin interface localhost:\d+ by port-forward to pod apps/client-1"`, `^$`},
+		{[]string{"--proxy-context", "cluster2", "--proxy-admin-port", "1"}, 1, `^$`, `ask Envoy's admin interface localhost:1 by port-forward to pod apps/client-1: .*connection refused.*; --proxy-context names`},
+		{[]string{"--context", "cluster1"}, 1, `^$`, `port-forward to pod apps/client-1: .*not found.*; --proxy-context names the cluster of the pod when it is another`},
+		{[]string{"--proxy-context", "cluster3"}, 1, `^$`, `cluster3`},
+	} {
+		code, stdout, stderr := m.run(append([]string{"ps", "client-1.apps", "--kubeconfig", config}, tc.args...)...)
+		if code != tc.code || !regexp.MustCompile(tc.stdout).MatchString(stdout) || !regexp.MustCompile(tc.stderr).MatchString(stderr) {
+			t.Errorf("%v: exit code %d, want %d, %s and %s:\n%s%s", tc.args, code, tc.code, tc.stdout, tc.stderr, stdout, stderr)
+		}
+	}
+}
+
+// TestStreamsOf finds the streams of a proxy that moves, and of one that does not
+// use ADS.
+func TestStreamsOf(t *testing.T) {
+	t.Parallel()
+	proxy := func(stream, name, namespace string, age int) proxystatus.Proxy {
+		return proxystatus.Proxy{Name: name + "." + namespace, Namespace: namespace, Stream: stream, Connected: time.Unix(1_700_000_000-int64(age), 0)}
+	}
+	reports := []proxystatus.Report{
+		{Replica: "a", Proxies: []proxystatus.Proxy{proxy("web.apps-1", "web", "apps", 10), proxy("web.apps-2", "web", "apps", 20), proxy("v1.web.apps-9", "v1.web", "apps", 20)}},
+		{Replica: "b", Proxies: []proxystatus.Proxy{proxy("web.apps-7", "web", "apps", 5), proxy("web.shop-8", "web", "shop", 1)}},
+		{Replica: "c", Error: "no answer"},
+	}
+	found := []*replicas.Replica{{Name: "a"}, {Name: "b"}, {Name: "c"}}
+	for name, want := range map[string]string{
+		"web.apps":   "b/web.apps-7 a/web.apps-1 a/web.apps-2 ",
+		"web.apps-2": "a/web.apps-2 ",
+		"web.shop":   "b/web.shop-8 ",
+		"v1.web":     "a/v1.web.apps-9 ",
+		"web":        `"web" may be web.shop or web.apps: name one of them`,
+		"we.shop":    "no proxy \"we.shop\" is connected, near are: web.shop\nc: no answer",
+	} {
+		o := proxyStatusOptions{proxy: name}
+		streams, err := o.streamsOf(reports, found)
+		got := ""
+		for _, s := range streams {
+			got += s.replica.Name + "/" + s.Stream + " "
+		}
+		if err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("%s: %s, want %s", name, got, want)
+		}
+	}
+}
+
+// TestWriteDifference cannot steer the terminal.
+func TestWriteDifference(t *testing.T) {
+	t.Parallel()
+	var text strings.Builder
+	writeDifference(&text, "Routes", proxyconfig.Difference{Name: "a\x1b", Only: proxyconfig.Held, Note: "b\x1b"})
+	writeDifference(&text, "Routes", proxyconfig.Difference{Name: "c", Note: "d", Diff: "@@ -1 +1 @@\n-\u202e\n+f\n"})
+	want := `Only in Envoy Routes: a\x1b (b\x1b)
+--- Istiod Routes: c
++++ Envoy Routes: c (d)
+@@ -1 +1 @@
+-\u202e
++f
+`
+	if text.String() != want {
+		t.Errorf("got\n%s\nwant\n%s", text.String(), want)
+	}
+}

@@ -1,0 +1,153 @@
+package proxyconfig
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// dynamicDump is a config dump with these members of the three sections.
+func dynamicDump(clusters, listeners, routes string) string {
+	return fmt.Sprintf(`{"configs": [
+{"@type": "type.googleapis.com/envoy.admin.v3.BootstrapConfigDump", "bootstrap": {"node": {"id": "sidecar~10.0.0.1~web-1.apps~apps.svc.cluster.local"}}},
+{"@type": %q %s}, {"@type": %q %s}, {"@type": %q %s}]}`, clusterSection.typeURL, clusters, listenerSection.typeURL, listeners, routeSection.typeURL, routes)
+}
+
+func readDynamic(t *testing.T, dump string) *Dynamic {
+	t.Helper()
+	d, err := ReadDynamic(strings.NewReader(dump))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+const clusterType = `"@type": "type.googleapis.com/envoy.config.cluster.v3.Cluster"`
+
+func TestCompare(t *testing.T) {
+	t.Parallel()
+	cluster := func(fields string) string {
+		return `, "dynamic_active_clusters": [{"version_info": "1", "cluster": {` + clusterType + `, ` + fields + `}}]`
+	}
+	listener := func(state string) string {
+		return `, "dynamic_listeners": [{"name": "l", ` + state + `}]`
+	}
+	const l = `{"listener": {"@type": "type.googleapis.com/envoy.config.listener.v3.Listener", "name": "l"}, "last_updated": "2026-05-04T03:02:01.5Z"}`
+	at := time.Date(2026, 5, 4, 3, 2, 1, 5e8, time.UTC)
+	for name, tc := range map[string]struct {
+		sent, held string
+		want       []Comparison // those that are not empty
+	}{
+		"spelled in other ways": {
+			dynamicDump(strings.ReplaceAll(cluster(`"name": "a", "connectTimeout": "1.500s", "type": "EDS", "maxRequestsPerConnection": 5`), "dynamic_active_clusters", "dynamicActiveClusters"), "", ""),
+			dynamicDump(cluster(`"type": "EDS", "connect_timeout": "1.5s", "max_requests_per_connection": 5.0, "name": "a"`), "", ""),
+			[]Comparison{{Type: "CDS", Match: true, Sent: 1, Held: 1}},
+		},
+		"another value": {
+			dynamicDump(cluster(`"name": "a", "connectTimeout": "2s"`), "", ""), dynamicDump(cluster(`"name": "a", "connect_timeout": "3s"`), "", ""),
+			[]Comparison{{Type: "CDS", Sent: 1, Held: 1, Differences: []Difference{{
+				Name: "a", Diff: "@@ -1,5 +1,5 @@\n {\n   " + clusterType + ",\n   \"name\": \"a\",\n-  \"connectTimeout\": \"2s\"\n+  \"connectTimeout\": \"3s\"\n }\n",
+			}}}},
+		},
+		"what this build does not know": {
+			dynamicDump(cluster(`"name": "a", "fresh": {"x": 1, "y": 2}`), "", ""), dynamicDump(cluster(`"fresh": {"y": 2, "x": 1.0}, "name": "a"`), "", ""),
+			[]Comparison{{Type: "CDS", Match: true, Sent: 1, Held: 1}},
+		},
+		"an unknown extension with another value": {
+			dynamicDump(cluster(`"name": "a", "transport_socket": {"name": "s", "typed_config": {"@type": "type.googleapis.com/own.Socket", "x": 1}}`), "", ""),
+			dynamicDump(cluster(`"name": "a", "transport_socket": {"name": "s", "typed_config": {"@type": "type.googleapis.com/own.Socket", "x": 2}}`), "", ""),
+			[]Comparison{{Type: "CDS", Sent: 1, Held: 1, Differences: []Difference{{Name: "a"}}}},
+		},
+		"static ones, and names that one side has": {
+			dynamicDump(cluster(`"name": "a"`), "", ""),
+			dynamicDump(cluster(`"name": "b"`)+`, "static_clusters": [{"cluster": {`+clusterType+`, "name": "c"}}]`, "", ""),
+			[]Comparison{{Type: "CDS", Sent: 1, Held: 1, Differences: []Difference{{Name: "a", Only: Sent}, {Name: "b", Only: Held}}}},
+		},
+		"warming, the first time": {
+			dynamicDump(cluster(`"name": "a"`), listener(`"active_state": `+l), ""),
+			dynamicDump(strings.ReplaceAll(cluster(`"name": "a"`), "active", "warming"), listener(`"warming_state": `+l), ""),
+			[]Comparison{
+				{Type: "CDS", Sent: 1, Differences: []Difference{{Name: "a", Only: Sent, Note: "Envoy is warming a version"}}},
+				{Type: "LDS", Sent: 1, Differences: []Difference{{Name: "l", Only: Sent, Note: "Envoy is warming a version"}}},
+			},
+		},
+		"warming another one": {
+			dynamicDump(cluster(`"name": "a"`), "", ""),
+			dynamicDump(cluster(`"name": "a", "type": "EDS"`)+strings.ReplaceAll(cluster(`"name": "a"`), "active", "warming"), "", ""),
+			[]Comparison{{Type: "CDS", Sent: 1, Held: 1, Differences: []Difference{{Name: "a", Note: "Envoy is warming a version"}}}},
+		},
+		"refused": {
+			dynamicDump("", listener(`"active_state": `+l), ""),
+			dynamicDump("", listener(`"error_state": {"details": "no good"}`), ""),
+			[]Comparison{{Type: "LDS", Sent: 1, Differences: []Difference{{Name: "l", Only: Sent, Note: "Envoy refused a version: no good"}}}},
+		},
+		"when it was loaded": {
+			dynamicDump("", listener(`"active_state": `+l), ""), dynamicDump("", listener(`"active_state": `+l), ""),
+			[]Comparison{{Type: "LDS", Match: true, Sent: 1, Held: 1, Updated: at}},
+		},
+	} {
+		var got []Comparison
+		for _, c := range Compare(readDynamic(t, tc.sent), readDynamic(t, tc.held)) {
+			if len(c.Differences) == 0 {
+				c.Differences = nil
+			}
+			for i := range c.Differences { // not all are spelled out
+				if c.Differences[i].Diff != "" && c.Type == "CDS" && name != "another value" {
+					c.Differences[i].Diff = ""
+				}
+			}
+			if c.Sent+c.Held > 0 {
+				got = append(got, c)
+			}
+		}
+		if diff := cmp.Diff(tc.want, got); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+}
+
+// TestCompareCaptured compares what a real Envoy dumped with itself and with what
+// of it a control plane would not have sent.
+func TestCompareCaptured(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("testdata/c1-sleep.config.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := readDynamic(t, string(text))
+	if d.Proxy != "sleep.sample" {
+		t.Errorf("it is of %q", d.Proxy)
+	}
+	for _, c := range Compare(d, d) {
+		if !c.Match || c.Sent == 0 || c.Updated.IsZero() {
+			t.Errorf("%+v", c)
+		}
+	}
+	changed := readDynamic(t, strings.Replace(string(text), `"connect_timeout": "10s"`, `"connect_timeout": "11s"`, 1))
+	if c := Compare(d, changed)[0]; c.Match || len(c.Differences) != 1 || !strings.Contains(c.Differences[0].Diff, "+  \"connectTimeout\": \"11s\"") {
+		t.Errorf("%+v", c)
+	}
+}
+
+func TestReadDynamicErrors(t *testing.T) {
+	t.Parallel()
+	noListeners := strings.ReplaceAll(dynamicDump("", "", ""), listenerSection.typeURL, "x")
+	for dump, want := range map[string]string{
+		`{"cluster_statuses": []}`: "this is the output of /clusters, clusters, listeners and routes are read from /config_dump",
+		noListeners:                "config dump has no configuration type " + listenerSection.typeURL,
+		dynamicDump(`, "dynamic_active_clusters": [{"cluster": 5}]`, "", ""): "/configs/1/dynamic_active_clusters/0: ",
+		dynamicDump("", `, "dynamic_listeners": {}`, ""):                     "/configs/2/dynamic_listeners is an object, want an array",
+	} {
+		if _, err := ReadDynamic(strings.NewReader(dump)); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%.80s: error %v, want %s", dump, err, want)
+		}
+	}
+	// Envoy has no section for routes before it has any.
+	if _, err := ReadDynamic(strings.NewReader(strings.ReplaceAll(dynamicDump("", "", ""), routeSection.typeURL, "x"))); err != nil {
+		t.Error(err)
+	}
+}
