@@ -42,8 +42,8 @@ others with --token-file. For pods without it, a token of the service account
 default is made.
 
 The exit code is 3 when a replica does not answer, when a cluster is not read or
-not followed, when the credential it is read with has expired, or when a claim of a
-cluster has no effect.`,
+not followed, when the credential it is read with has expired or lacks a right, or
+when a claim of a cluster has no effect.`,
 		Example: `  meshctl remote-clusters --context east
   # until everything is read
   meshctl remote-clusters --context east --wait --timeout 2m -o wide
@@ -80,8 +80,8 @@ func (v *replicaView) wrong() []string {
 		switch {
 		case c.State != clusters.Synced:
 			out = append(out, strings.TrimSuffix(fmt.Sprintf("%s: cluster %s is %s: %s", v.Server, c.Cluster, c.State, c.Reason), ": "))
-		case c.CredentialExpired:
-			out = append(out, fmt.Sprintf("%s: cluster %s: %s", v.Server, c.Cluster, c.CredentialProblem))
+		case c.Reason != "":
+			out = append(out, fmt.Sprintf("%s: cluster %s: %s", v.Server, c.Cluster, c.Reason))
 		}
 	}
 	for _, p := range v.Problems {

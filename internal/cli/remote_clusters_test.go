@@ -162,6 +162,10 @@ func TestRemoteClustersCredentials(t *testing.T) {
 			Cluster: "c2", State: clusters.Synced, CredentialProblem: problem, CredentialExpired: expired,
 		}}}}
 	}
+	forbidden := page("", false)
+	forbidden.Clusters[0].Report = clusters.Report{Cause: "403", Reason: "may not list nodes"}
+	expired := page("credential expired at 2026-01-02T00:00:00Z", true)
+	expired.Clusters[0].Report = clusters.Report{Cause: clusters.CauseExpired, Reason: "credential expired at 2026-01-02T00:00:00Z"}
 	o := &remoteClustersOptions{format: formatWide}
 	for _, tc := range []struct {
 		view         replicaView
@@ -169,7 +173,8 @@ func TestRemoteClustersCredentials(t *testing.T) {
 	}{
 		{page("", false), "synced", ""},
 		{page("credential ends in 5 hours, at 2026-01-02T00:00:00Z", false), "synced, credential ends in 5 hours", ""},
-		{page("credential expired at 2026-01-02T00:00:00Z", true), "synced, credential expired", "r: cluster c2: credential expired at 2026-01-02T00:00:00Z"},
+		{expired, "synced, credential expired", "r: cluster c2: credential expired at 2026-01-02T00:00:00Z"},
+		{forbidden, "synced", "r: cluster c2: may not list nodes"},
 	} {
 		if got := o.row(time.Now(), &tc.view, &tc.view.Clusters[0])[2]; got != tc.state {
 			t.Errorf("state %q, want %q", got, tc.state)

@@ -51,6 +51,9 @@ func noteOf(c *clusters.Status) string {
 	switch c.State {
 	case clusters.Synced:
 		text += "read"
+		if c.Reason != "" {
+			text += "; " + c.Reason
+		}
 	case clusters.Lost:
 		text += fmt.Sprintf("lost since %s: %s", c.LostSince.UTC().Format(time.RFC3339), c.Reason)
 	case clusters.Syncing, clusters.Timeout:

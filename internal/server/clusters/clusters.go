@@ -53,7 +53,8 @@ type Report struct {
 	// LostSince is since when nothing more is heard of the cluster; zero when
 	// it is followed.
 	LostSince time.Time `json:",omitzero"`
-	// Cause is why in one word, such as tcp, tls, 401, 403, expired; Reason in words.
+	// Cause is why in one word, such as tcp, tls, 401, 403, expired; Reason in
+	// words. Of a cluster that is followed they say what else is most wrong.
 	Cause  string `json:",omitempty"`
 	Reason string `json:",omitempty"`
 	// Heard is when the cluster was last heard of; zero when that is not known.

@@ -450,3 +450,40 @@ func TestDrainByConfigMap(t *testing.T) {
 	r.own.Kubectl(t, "", "delete", "configmap", "meshctl-clusters", "-n", r.system)
 	r.until("not drained", func() bool { return !drained() && !r.status("c2").Drained })
 }
+
+// TestMissingRightIsNoLoss: a cluster whose nodes may not be read is told of, but
+// it is followed, so nothing is done about its loss.
+func TestMissingRightIsNoLoss(t *testing.T) {
+	t.Parallel()
+	r := startReal(t, func(c *Config, _ *Kubernetes) { c.OnLost, c.Grace, c.timing.lost = mesh.Drop, 0, 0 })
+	remote := kube.Shared(t, "remote")
+	helloIn(t, remote, r.sample, "10.2.0.1")
+	remote.Apply(t, fmt.Sprintf(`{apiVersion: v1, kind: ServiceAccount, metadata: {name: reader, namespace: %[1]s}}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: %[1]s}
+rules:
+- {apiGroups: [""], resources: [namespaces, services, pods], verbs: [get, list, watch]}
+- {apiGroups: [discovery.k8s.io], resources: [endpointslices], verbs: [get, list, watch]}
+- {apiGroups: [apiextensions.k8s.io], resources: [customresourcedefinitions], verbs: [get, list, watch]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: %[1]s}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: %[1]s}
+subjects: [{kind: ServiceAccount, name: reader, namespace: %[1]s}]
+`, r.sample))
+	token := strings.TrimSpace(remote.Kubectl(t, "", "-n", r.sample, "create", "token", "reader"))
+	r.put("reader", label(), map[string]string{"c2": fmt.Sprintf(
+		`{apiVersion: v1, kind: Config, current-context: x, clusters: [{name: x, cluster: {server: %q, certificate-authority-data: %s}}],
+users: [{name: x, user: {token: %s}}], contexts: [{name: x, context: {cluster: x, user: x}}]}`,
+		remote.Config().Host, base64.StdEncoding.EncodeToString(remote.CA()), token)})
+	r.until("read", r.has("10.1.0.1", "10.2.0.1"))
+	r.until("told of", func() bool { return r.status("c2").Cause == "403" })
+	helloIn(t, remote, r.sample, "10.2.0.1", "10.2.0.2")
+	r.until("followed", r.has("10.1.0.1", "10.2.0.1", "10.2.0.2"))
+	if s := r.status("c2"); s.State != Synced || !s.LostSince.IsZero() || s.Drained || s.Demoted || !strings.HasPrefix(s.Reason, "may not list nodes (") {
+		t.Errorf("status %+v", s)
+	}
+}

@@ -1,6 +1,7 @@
 package clusters
 
 import (
+	"cmp"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -119,10 +120,11 @@ type api struct{ *kube.Source }
 const maxReported = 100
 
 // Report implements Source. The cluster is lost when some resource that was
-// read is not followed any more; what is not installed is fine.
+// read is not followed any more; what is not installed is fine, and that what is
+// optional may not be read is wrong, but no loss.
 func (a *api) Report() Report {
 	st := a.Status()
-	r := Report{Version: st.Version}
+	r, forbidden := Report{Version: st.Version}, ""
 	for i := range st.Resources {
 		res := &st.Resources[i]
 		if res.Heard.After(r.Heard) {
@@ -131,9 +133,16 @@ func (a *api) Report() Report {
 		if res.Error == "" {
 			continue
 		}
+		if res.Optional && res.Cause == kube.CauseForbidden {
+			forbidden = cmp.Or(forbidden, res.Error)
+			continue
+		}
 		if r.LostSince.IsZero() || res.Since.Before(r.LostSince) {
 			r.LostSince, r.Cause, r.Reason = res.Since, string(res.Cause), res.Error
 		}
+	}
+	if r.LostSince.IsZero() && forbidden != "" {
+		r.Cause, r.Reason = string(kube.CauseForbidden), forbidden
 	}
 	for _, text := range st.Errors() {
 		if text != r.Reason {

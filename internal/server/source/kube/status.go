@@ -43,6 +43,8 @@ type ResourceStatus struct {
 	// every one.
 	Namespace string `json:",omitempty"`
 	Object    string `json:",omitempty"`
+	// Optional is set when a mesh is served also without the right to read it.
+	Optional bool `json:",omitempty"`
 	// Synced is set once everything was read for the first time.
 	Synced bool
 	// Objects are those that are known.
@@ -101,7 +103,7 @@ type health struct {
 }
 
 func newHealth(r *source.Resource, namespace string) *health {
-	return &health{is: ResourceStatus{Resource: r.GroupResource(), Namespace: namespace, Object: r.Object}, problems: make(map[snapshot.Key]Problem)}
+	return &health{is: ResourceStatus{Resource: r.GroupResource(), Namespace: namespace, Object: r.Object, Optional: r.Optional}, problems: make(map[snapshot.Key]Problem)}
 }
 
 func (h *health) status() (ResourceStatus, []Problem) {
