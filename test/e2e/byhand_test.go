@@ -13,17 +13,35 @@ import (
 	"github.com/meshctl/meshctl/test/envoy"
 )
 
-// TestByHand runs the commands of docs/by-hand.md as they stand, but for the
-// directory and the application's port.
-func TestByHand(t *testing.T) {
-	doc, err := os.ReadFile(filepath.Join("..", "..", "docs", "by-hand.md"))
+// commands are what a page has for a shell.
+func commands(t *testing.T, page string) (out []string) {
+	t.Helper()
+	doc, err := os.ReadFile(filepath.Join("..", "..", "docs", page))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var script strings.Builder
-	for _, block := range regexp.MustCompile("(?s)```\n(.*?)```").FindAllStringSubmatch(string(doc), -1) {
-		script.WriteString(block[1])
+	for _, block := range regexp.MustCompile("(?ms)^```(\\w*)\n(.*?)^```$").FindAllStringSubmatch(string(doc), -1) {
+		if block[1] == "" {
+			out = append(out, block[2])
+		}
 	}
+	return out
+}
+
+// TestByHand runs the commands of docs/by-hand.md as they stand, but for the
+// directory and the application's port, and before its end those of
+// docs/agent.md for an application without Envoy, which prints its bootstrap.
+func TestByHand(t *testing.T) {
+	proxyless := commands(t, "agent.md")
+	if len(proxyless) != 1 {
+		t.Fatalf("docs/agent.md has %d blocks of commands, want 1", len(proxyless))
+	}
+	const application, end = " ./application\n", "kill $(jobs -p)"
+	script := strings.Join(commands(t, "by-hand.md"), "")
+	if !strings.Contains(proxyless[0], application) || !strings.Contains(script, end) {
+		t.Fatalf("the pages have no%sor no %s", application, end)
+	}
+	script = strings.Replace(script, end, strings.Replace(proxyless[0], application, ` sh -c 'cat "$GRPC_XDS_BOOTSTRAP"'`+"\n", 1)+end, 1)
 	dir := filepath.Join(shortDir(t), "h")
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -44,13 +62,13 @@ func TestByHand(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	cmd := exec.CommandContext(t.Context(), "bash", "-c", "set -e\n"+strings.NewReplacer("/tmp/by-hand", dir, "8000", port).Replace(script.String()))
+	cmd := exec.CommandContext(t.Context(), "bash", "-c", "set -e; trap 'kill $(jobs -p) 2>/dev/null || true' EXIT\n"+strings.NewReplacer("/tmp/by-hand", dir, "8000", port).Replace(script))
 	cmd.Dir = root
 	cmd.Env = append(os.Environ(), "XDG_CONFIG_HOME="+root)
 	var stdout, stderr strings.Builder
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	err = cmd.Run()
-	for _, want := range []string{"\n200\n", "127.0.0.1:" + port + "     HEALTHY", "ROOTCA", `"connection": "client.sample-1"`} {
+	for _, want := range []string{"\n200\n", "127.0.0.1:" + port + "     HEALTHY", "ROOTCA", `"connection": "client.sample-1"`, `"server_uri": "unix://` + dir + `/run/client/XDS"`} {
 		if !strings.Contains(stdout.String(), want) {
 			t.Errorf("the commands do not print %q", want)
 		}
