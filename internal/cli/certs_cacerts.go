@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -134,10 +136,8 @@ func (o *cacertsOptions) write(ctx context.Context, env *Env, layout store.Layou
 // dirOf is the directory of a cluster's CA: DIR, or the one in it that is named
 // after the cluster.
 func (o *cacertsOptions) dirOf(id mesh.ClusterID) string {
-	for _, name := range []string{store.CertFile, store.TLSCertFile} {
-		if _, err := os.Stat(filepath.Join(o.dir, name)); err == nil {
-			return o.dir
-		}
+	if hasCA(o.dir) {
+		return o.dir
 	}
 	return filepath.Join(o.dir, string(id))
 }
@@ -152,7 +152,7 @@ func isDir(path string) bool {
 func (o *cacertsOptions) read(env *Env, dir string, layout store.Layout) ([]files.File, error) {
 	set, err := o.files(env.Now(), dir, layout)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", dir, err)
+		return nil, err
 	}
 	var checked []verify.File
 	for _, f := range set {
@@ -170,11 +170,15 @@ func (o *cacertsOptions) read(env *Env, dir string, layout store.Layout) ([]file
 
 func (o *cacertsOptions) files(now time.Time, dir string, layout store.Layout) ([]files.File, error) {
 	if !isDir(dir) {
-		return nil, errors.New("there is no such directory")
+		return nil, fmt.Errorf("%s: there is no such directory", dir)
 	}
 	m, err := store.Read(dir)
 	if err != nil {
 		return nil, err
+	}
+	if clusters := clustersIn(dir); !hasCA(dir) && len(clusters) > 0 {
+		return nil, fmt.Errorf("%s has the CAs of clusters, each in a directory of its own: name one of them, such as %s, or write all with --apply --contexts",
+			dir, filepath.Join(dir, clusters[0]))
 	}
 	authority, _, err := m.Authority(verify.Options{Now: now})
 	if err != nil {
@@ -184,5 +188,32 @@ func (o *cacertsOptions) files(now time.Time, dir string, layout store.Layout) (
 	if err != nil {
 		return nil, err
 	}
-	return store.SecretFiles(authority, crl.PEM, layout)
+	set, err := store.SecretFiles(authority, crl.PEM, layout)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", dir, err)
+	}
+	return set, nil
+}
+
+// clustersIn are the directories below dir that have the CA of a cluster.
+func clustersIn(dir string) []string {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil
+	}
+	var out []string
+	for _, e := range entries {
+		if hasCA(filepath.Join(dir, e.Name())) && !strings.HasPrefix(e.Name(), ".") {
+			out = append(out, e.Name())
+		}
+	}
+	return out
+}
+
+// hasCA reports whether there is the certificate of a CA, in either layout.
+func hasCA(dir string) bool {
+	return slices.ContainsFunc([]string{store.CertFile, store.TLSCertFile}, func(name string) bool {
+		_, err := os.Stat(filepath.Join(dir, name))
+		return err == nil
+	})
 }

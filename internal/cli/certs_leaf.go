@@ -161,8 +161,16 @@ func (o *leafOptions) spec() (certs.LeafSpec, error) {
 		}
 		spec.IPAddresses = append(spec.IPAddresses, addr)
 	}
+	for _, name := range o.dnsNames {
+		if !mesh.IsDNSName(strings.TrimPrefix(name, "*.")) {
+			return spec, usagef("--dns: %q is not a DNS name", name)
+		}
+	}
+	if spec.SPIFFEID == "" && len(spec.DNSNames)+len(spec.IPAddresses) == 0 {
+		return spec, usagef("a certificate needs a SPIFFE id, a DNS name or an IP address: use --spiffe-id, --namespace and --service-account, --dns or --ip")
+	}
 	if err := spec.Check(); err != nil {
-		return spec, usagef("%w: use --spiffe-id, --namespace and --service-account, --dns or --ip", err)
+		return spec, usagef("--spiffe-id: %w", err)
 	}
 	return spec, nil
 }

@@ -61,7 +61,8 @@ func newBundle(roots []*x509.Certificate, s *spiffebundle.Bundle) (*Bundle, erro
 	}
 	for i, c := range roots {
 		if !c.BasicConstraintsValid || !c.IsCA {
-			return nil, fmt.Errorf("certificate %d (%q) is not a CA, so it is no root of anything", i+1, c.Subject)
+			name := cmp.Or(c.Subject.String(), strings.Join(append(certs.URIs(c), c.DNSNames...), ", "))
+			return nil, fmt.Errorf("certificate %d (%q) is not a CA, so it is no root of anything", i+1, name)
 		}
 	}
 	return &Bundle{Roots: arrange(roots), spiffe: s}, nil

@@ -182,7 +182,7 @@ func TestParseRefuses(t *testing.T) {
 	for name, test := range map[string]struct{ data, want string }{
 		"nothing":      {"", "no PEM block"},
 		"text":         {"hello", "no PEM block"},
-		"a leaf":       {string(certs.EncodeCerts(root.Cert, leaf)), `certificate 2 ("") is not a CA`},
+		"a leaf":       {string(certs.EncodeCerts(root.Cert, leaf)), `certificate 2 ("spiffe://cluster.local/ns/a/sa/b") is not a CA`},
 		"damaged":      {string(certs.EncodeCerts(root.Cert)[:200]), "damaged"},
 		"broken JSON":  {"{", "unable to parse"},
 		"no keys":      {"{}", "no authorities found"},
