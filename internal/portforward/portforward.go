@@ -18,6 +18,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
 	"k8s.io/streaming/pkg/httpstream"
 	"k8s.io/streaming/pkg/httpstream/spdy"
@@ -96,6 +97,7 @@ func (t Target) upgrade(ctx context.Context) (io.ReadWriteCloser, error) {
 	conn, ok := resp.Body.(io.ReadWriteCloser)
 	if resp.StatusCode != http.StatusSwitchingProtocols || !ok ||
 		!strings.EqualFold(resp.Header.Get(httpstream.HeaderUpgrade), spdy.HeaderSpdy31) {
+		defer utilnet.CloseIdleConnectionsFor(client.Transport)
 		defer resp.Body.Close()
 		return nil, refusal(resp)
 	}
@@ -139,7 +141,8 @@ func (c *forwarded) open(port uint16) error {
 	}
 	go func() {
 		defer close(c.done)
-		if text, err := io.ReadAll(io.LimitReader(faults, maxForwardError)); err == nil && len(text) > 0 {
+		// The session may end behind the text.
+		if text, _ := io.ReadAll(io.LimitReader(faults, maxForwardError)); len(text) > 0 {
 			c.fault = fmt.Errorf("port-forward: %.300q", text)
 			_ = c.session.Close()
 		}
@@ -151,16 +154,25 @@ func (c *forwarded) open(port uint16) error {
 func (c *forwarded) Read(b []byte) (int, error) {
 	n, err := c.data.Read(b)
 	if err != nil && n == 0 {
-		<-c.done // ends with the session at the latest
-		if c.fault != nil {
-			err = c.fault
-		}
+		err = c.because(err)
 	}
 	return n, err
 }
 
 // Write implements net.Conn.
-func (c *forwarded) Write(b []byte) (int, error) { return c.data.Write(b) }
+func (c *forwarded) Write(b []byte) (int, error) {
+	n, err := c.data.Write(b)
+	if err != nil {
+		err = c.because(err)
+	}
+	return n, err
+}
+
+// because is what the other end says of an error, if it says anything.
+func (c *forwarded) because(err error) error {
+	<-c.done // ends with the session at the latest
+	return cmp.Or(c.fault, err)
+}
 
 // Close implements net.Conn.
 func (c *forwarded) Close() error { return c.session.Close() }
