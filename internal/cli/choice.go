@@ -28,7 +28,7 @@ func (c *choiceValue) Set(s string) error {
 	return nil
 }
 
-func (c *choiceValue) Type() string   { return "format" }
+func (c *choiceValue) Type() string   { return "choice" }
 func (c *choiceValue) String() string { return *c.p }
 
 // orList writes a, b or c.

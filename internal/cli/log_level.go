@@ -60,7 +60,7 @@ Every replica is asked: those of the cluster of the kubeconfig, or those that
 	f := cmd.Flags()
 	o.replicas.bind(env, cmd)
 	durationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of a replica")
-	choiceVar(f, &o.format, "output", "o", "How to show it", string(output.FormatTable), string(output.FormatJSON), string(output.FormatYAML))
+	choiceVar(f, &o.format, "output", "o", "Output `format`", string(output.FormatTable), string(output.FormatJSON), string(output.FormatYAML))
 	return cmd
 }
 

@@ -92,7 +92,7 @@ by way of the API server, or where --admin or --file says.`,
 	f := cmd.Flags()
 	o.replicas.bind(env, cmd)
 	durationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of a replica, or of Envoy")
-	choiceVar(f, &o.format, "output", "o", "How to show it", string(output.FormatTable), formatWide, string(output.FormatJSON), string(output.FormatYAML))
+	choiceVar(f, &o.format, "output", "o", "Output `format`", string(output.FormatTable), formatWide, string(output.FormatJSON), string(output.FormatYAML))
 	f.IntVarP(&o.verbosity, "verbosity", "v", 0, "0, or 1 for a table with a column for each `type`")
 	f.StringVarP(&o.namespace, "namespace", "n", "", "Only proxies of this `namespace`")
 	f.BoolVarP(&o.watch, "watch", "w", false, "Go on and show changes as they come, until interrupted")

@@ -55,7 +55,7 @@ when a claim of a cluster has no effect.`,
 	o.replicas.bind(env, cmd)
 	f.BoolVar(&o.wait, "wait", false, "Wait until nothing is wrong, for --timeout at most")
 	durationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer, and with --wait until nothing is wrong")
-	choiceVar(f, &o.format, "output", "o", "How to show it", string(output.FormatTable), formatWide, string(output.FormatJSON), string(output.FormatYAML))
+	choiceVar(f, &o.format, "output", "o", "Output `format`", string(output.FormatTable), formatWide, string(output.FormatJSON), string(output.FormatYAML))
 	return cmd
 }
 
