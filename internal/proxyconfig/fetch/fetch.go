@@ -89,6 +89,9 @@ func (s *Source) Read(ctx context.Context, request Request, read func(io.Reader)
 	defer body.Close()
 	dump := &limitedReader{r: body, left: s.MaxSize, max: s.MaxSize}
 	if err := read(bufio.NewReaderSize(dump, 64<<10)); err != nil {
+		if dump.left < 0 { // whatever read makes of it
+			err = dump.exceeded()
+		}
 		return fmt.Errorf("%s: %w", s, err)
 	}
 	return nil
@@ -177,7 +180,11 @@ func (l *limitedReader) Read(p []byte) (int, error) {
 	}
 	n, err := l.r.Read(p)
 	if l.left -= int64(n); l.left < 0 {
-		return 0, fmt.Errorf("the dump has more than %d MiB", l.max>>20)
+		return 0, l.exceeded()
 	}
 	return n, err
+}
+
+func (l *limitedReader) exceeded() error {
+	return fmt.Errorf("the dump has more than %d MiB; --max-size allows more", l.max>>20)
 }

@@ -3,6 +3,7 @@ package fetch
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -170,6 +171,15 @@ func TestFile(t *testing.T) {
 	_, err := read(t, Source{File: path, MaxSize: 7}, Clusters)
 	if err == nil || !strings.HasPrefix(err.Error(), path+": the dump has more than ") {
 		t.Errorf("file that is too large: error %v", err)
+	}
+	// Who reads may take the end for a fault of the dump.
+	s := Source{File: path, MaxSize: 7}
+	err = s.Read(t.Context(), Clusters, func(r io.Reader) error {
+		_, err := io.ReadAll(r)
+		return fmt.Errorf("not valid JSON: %w", err)
+	})
+	if want := path + ": the dump has more than 0 MiB; --max-size allows more"; err == nil || err.Error() != want {
+		t.Errorf("file that is too large, and its reader fails: error %v, want %s", err, want)
 	}
 }
 
