@@ -5,11 +5,13 @@ package server
 
 import (
 	"cmp"
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/netip"
 	"path/filepath"
 	"time"
@@ -160,6 +162,17 @@ type Config struct {
 	LogLevels *logs.Levels
 	Now       func() time.Time
 	Rand      io.Reader
+	// LookupHost resolves the host names of gateways. Default: as this machine does.
+	LookupHost func(ctx context.Context, host string) ([]netip.Addr, error)
+}
+
+func (c *Config) lookupHost() func(context.Context, string) ([]netip.Addr, error) {
+	if c.LookupHost != nil {
+		return c.LookupHost
+	}
+	return func(ctx context.Context, host string) ([]netip.Addr, error) {
+		return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	}
 }
 
 // dirs are the clusters that are read, the own one first. The directory of one

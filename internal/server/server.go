@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"math/rand/v2"
 	"net/http"
 	"os"
 	"slices"
@@ -30,6 +31,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server/federation"
 	"github.com/meshctl/meshctl/internal/server/issuer"
 	"github.com/meshctl/meshctl/internal/server/registry"
+	"github.com/meshctl/meshctl/internal/server/resolve"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xds"
 	"github.com/meshctl/meshctl/internal/server/xds/gate"
@@ -51,6 +53,7 @@ type Server struct {
 	trust    *trust
 	bundles  *federation.Federation
 	registry *registry.Registry
+	hosts    *resolve.Resolver
 	hub      *xds.Hub
 	sources  *clusters.Manager
 	// kubernetes makes the access to clusters of remote secrets.
@@ -116,7 +119,11 @@ func New(cfg Config) (_ *Server, err error) {
 		Local: cfg.ClusterID, Clusters: []mesh.ClusterID{cfg.ClusterID},
 		Network:     map[mesh.ClusterID]mesh.NetworkID{cfg.ClusterID: cfg.Network},
 		TrustDomain: cfg.TrustDomain, SystemNamespace: cfg.systemNamespace(),
-		Publish: s.publish, Log: cfg.log(logRegistry), Now: cfg.Now,
+		Publish: s.publish, Resolve: func(hosts []string) { s.hosts.Want(hosts) }, Log: cfg.log(logRegistry), Now: cfg.Now,
+	})
+	s.hosts = resolve.New(resolve.Config{
+		Lookup: cfg.lookupHost(), Publish: s.registry.SetAddresses, Log: cfg.log(logRegistry),
+		Jitter: func(d time.Duration) time.Duration { return rand.N(d + 1) }, Now: cfg.Now,
 	})
 	s.trust.publishTo(s.registry.SetTrustBundle)
 	s.sources = s.newClusters()
@@ -269,6 +276,7 @@ func (s *Server) Run(ctx context.Context) error {
 	s.runAtAPIs(ctx, g)
 	g.Go(func() error { return s.sources.Run(ctx) })
 	g.Go(func() error { return s.registry.Run(ctx) })
+	g.Go(func() error { return s.hosts.Run(ctx) })
 	g.Go(func() error { return s.keyReviews.Run(ctx) })
 	g.Go(func() error { return s.ca.Run(ctx) })
 	g.Go(func() error { return s.bundles.Run(ctx) })

@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -20,7 +21,8 @@ type batch struct {
 	replaced  map[mesh.ClusterID]struct{} // the events are all that there is of it
 	expected  map[mesh.ClusterID]struct{}
 	standings map[mesh.ClusterID]snapshot.Standing
-	trust     *snapshot.TrustBundle // nil when it stays
+	trust     *snapshot.TrustBundle   // nil when it stays
+	hosts     map[string][]netip.Addr // likewise
 }
 
 func newBatch() batch {
@@ -36,6 +38,9 @@ func newBatch() batch {
 func (b *batch) len() int {
 	n := len(b.events) + len(b.removed) + len(b.replaced) + len(b.expected) + len(b.standings)
 	if b.trust != nil {
+		n++
+	}
+	if b.hosts != nil {
 		n++
 	}
 	return n
@@ -104,6 +109,11 @@ func (b *batch) into(s *state) []snapshot.Cause {
 	if b.trust != nil {
 		s.trust = b.trust
 		cause(snapshot.Cause{Key: snapshot.Key{Kind: snapshot.KindTrustBundle, Cluster: s.cfg.Local, Name: "roots"}})
+	}
+	if b.hosts != nil {
+		s.hosts = b.hosts
+		s.dirty.gateways = true
+		cause(snapshot.Cause{Key: snapshot.Key{Kind: snapshot.KindHostName, Cluster: s.cfg.Local, Name: "gateways"}})
 	}
 	for k, e := range b.events {
 		s.apply(e)

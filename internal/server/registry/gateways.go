@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"strconv"
 
@@ -19,6 +18,7 @@ func (b *builder) gateways() {
 		return
 	}
 	b.refused = make(map[mesh.ClusterID]RefusedGateways)
+	b.named = make(map[mesh.ClusterID]set[string])
 	found := set[snapshot.NetworkGateway]{}
 	for _, c := range b.clusters {
 		for _, svc := range c.services {
@@ -70,13 +70,9 @@ func (b *builder) serviceGateways(found set[snapshot.NetworkGateway], c mesh.Clu
 		}
 	}
 	for _, ext := range svc.External {
-		addr, err := netip.ParseAddr(ext)
-		if err != nil {
-			b.report(svc, "gateway address %q of network %s is a host name; only IP addresses are used", ext, network)
-			b.refuseHost(c, network, ext)
-			continue
+		for _, addr := range b.standsFor(c, network, ext) {
+			found.add(snapshot.NetworkGateway{Network: network, Cluster: c, Address: addr, Port: port})
 		}
-		found.add(snapshot.NetworkGateway{Network: network, Cluster: c, Address: addr.Unmap(), Port: port})
 	}
 }
 
@@ -90,15 +86,10 @@ func (b *builder) kubeGateways(found set[snapshot.NetworkGateway]) {
 				continue
 			}
 			for _, address := range g.Addresses {
-				addr, err := netip.ParseAddr(address)
-				if err != nil {
-					b.cfg.Log.Warn("gateway address is a host name; only IP addresses are used",
-						"gateway", g.Namespace+"/"+g.Name, "cluster", c.id, "network", g.Network, "address", address)
-					b.refuseHost(c.id, g.Network, address)
-					continue
-				}
-				for _, port := range g.Ports {
-					found.add(snapshot.NetworkGateway{Network: g.Network, Cluster: c.id, Address: addr, Port: port})
+				for _, addr := range b.standsFor(c.id, g.Network, address) {
+					for _, port := range g.Ports {
+						found.add(snapshot.NetworkGateway{Network: g.Network, Cluster: c.id, Address: addr, Port: port})
+					}
 				}
 			}
 		}
@@ -130,14 +121,9 @@ func (b *builder) settingsGateways(found set[snapshot.NetworkGateway]) {
 				}
 				continue
 			}
-			addr, err := netip.ParseAddr(g.GetAddress())
-			if err != nil {
-				b.cfg.Log.Warn("meshNetworks: gateway address is a host name; only IP addresses are used",
-					"network", network, "address", g.GetAddress())
-				b.refuseHost(b.cfg.Local, id, g.GetAddress())
-				continue
+			for _, addr := range b.standsFor(b.cfg.Local, id, g.GetAddress()) {
+				found.add(snapshot.NetworkGateway{Network: id, Address: addr, Port: g.GetPort()})
 			}
-			found.add(snapshot.NetworkGateway{Network: id, Address: addr.Unmap(), Port: g.GetPort()})
 		}
 	}
 }

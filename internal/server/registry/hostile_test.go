@@ -67,7 +67,7 @@ func TestCase_D16_AddressesOfOthers(t *testing.T) {
 	}
 	b.apply(up(gateway("c2", "n2", "gateway.example", "192.0.2.1")))
 	if got, want := b.s.refused["c2"], (RefusedGateways{1, []RefusedGateway{
-		{"n2", "gateway.example", "it is a host name; only IP addresses are used"},
+		{"n2", "gateway.example", "it is a host name, and host names are not resolved"},
 	}}); !reflect.DeepEqual(got, want) {
 		t.Errorf("refused %+v, want %+v", got, want)
 	}

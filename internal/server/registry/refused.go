@@ -44,10 +44,6 @@ func (b *builder) refuse(id mesh.ClusterID, g RefusedGateway) {
 	b.refused[id] = all
 }
 
-func (b *builder) refuseHost(id mesh.ClusterID, network mesh.NetworkID, host string) {
-	b.refuse(id, RefusedGateway{network, host, "it is a host name; only IP addresses are used"})
-}
-
 func (b *builder) refuseFound(g snapshot.NetworkGateway, reason string) {
 	b.refuse(g.Cluster, RefusedGateway{g.Network, netip.AddrPortFrom(g.Address, uint16(g.Port)).String(), reason})
 }

@@ -6,8 +6,11 @@
 package registry
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
+	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,6 +35,10 @@ type Config struct {
 	// Publish is told of every snapshot, in order, on the registry's
 	// goroutine. It must not block.
 	Publish func(*snapshot.Snapshot, *snapshot.Changes)
+	// Resolve is told of the host names of gateways, sorted, whenever they change,
+	// and answered by SetAddresses: the first snapshot waits for the first answer.
+	// It must not block. Without it host names are not used.
+	Resolve func(hosts []string)
 	Log     *slog.Logger
 	Now     func() time.Time
 }
@@ -50,7 +57,10 @@ type Registry struct {
 	double  atomic.Pointer[[]string]
 	refused atomic.Pointer[map[mesh.ClusterID]RefusedGateways]
 
-	state *state // owned by Run
+	// Owned by Run.
+	state *state
+	held  *snapshot.Snapshot // the first one, while host names are resolved
+	asked []string           // the host names that were told of last
 }
 
 // New makes a registry; Run makes it work.
@@ -130,6 +140,12 @@ func (r *Registry) SetTrustBundle(roots []string) {
 	r.change(func(b *batch) { b.trust = &snapshot.TrustBundle{Roots: roots} })
 }
 
+// SetAddresses says what the host names of gateways stand for. Those that it lacks
+// stand for nothing. The map must not be changed any more.
+func (r *Registry) SetAddresses(of map[string][]netip.Addr) {
+	r.change(func(b *batch) { b.hosts = of })
+}
+
 // change enters something into the batch; r.mu is held meanwhile.
 func (r *Registry) change(enter func(*batch)) {
 	r.mu.Lock()
@@ -160,6 +176,19 @@ func (r *Registry) Run(ctx context.Context) error {
 	}
 }
 
+// resolve has the host names of gateways resolved when they changed. It reports
+// whether there are some and no answer has come so far.
+func (r *Registry) resolve() bool {
+	if r.cfg.Resolve == nil {
+		return false
+	}
+	if hosts := r.state.hostNames(); !slices.Equal(hosts, r.asked) {
+		r.asked = hosts
+		r.cfg.Resolve(hosts)
+	}
+	return len(r.asked) > 0 && r.state.hosts == nil
+}
+
 // turn takes what is pending and publishes a snapshot if something changed.
 func (r *Registry) turn() {
 	r.mu.Lock()
@@ -173,9 +202,16 @@ func (r *Registry) turn() {
 		return
 	}
 	before := r.current.Load()
-	next, changes := r.state.build(before)
+	next, changes := r.state.build(cmp.Or(before, r.held))
 	refused := r.state.refused
 	r.refused.Store(&refused)
+	if r.resolve() && before == nil {
+		r.held = next
+		return
+	}
+	if r.held != nil {
+		r.held, changes.Everywhere = nil, true
+	}
 	if before != nil && changes.Empty() {
 		return
 	}

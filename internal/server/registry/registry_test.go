@@ -188,7 +188,7 @@ func TestEqualEventChangesNothing(t *testing.T) {
 	b := newBench(t)
 	p := pod("c1", "a", "10.1.0.1")
 	b.apply(up(service("c1", "hello")), up(p), up(slice("c1", "hello", "x", p)), up(system("c1", "n1")), up(node("c1", "z")))
-	c := b.apply(up(service("c1", "hello")), up(slice("c1", "hello", "x", p)), up(system("c1", "n1")), up(node("c1", "z")))
+	c := b.apply(up(service("c1", "hello")), up(pod("c1", "a", "10.1.0.1")), up(slice("c1", "hello", "x", p)), up(system("c1", "n1")), up(node("c1", "z")))
 	if !c.Empty() {
 		t.Errorf("changes: %+v", c)
 	}

@@ -3,6 +3,7 @@ package registry
 import (
 	"cmp"
 	"net/netip"
+	"reflect"
 	"slices"
 
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -114,7 +115,11 @@ type state struct {
 	vips         map[netip.Addr]int
 	heldGateways set[netip.Addr]
 	refused      map[mesh.ClusterID]RefusedGateways // not written again once it is published
-	dirty        dirty
+	// named are the host names of gateways by cluster, hosts what they stand for,
+	// nil before the first answer.
+	named map[mesh.ClusterID]set[string]
+	hosts map[string][]netip.Addr
+	dirty dirty
 }
 
 func newState(cfg Config) *state {
@@ -203,7 +208,10 @@ func (s *state) apply(e snapshot.Event) {
 			}
 		}
 	case snapshot.KindPod:
-		s.applyPod(c, n, as[*snapshot.Pod](e))
+		// A list that is read again has them all, and nearly all as they were.
+		if pod := as[*snapshot.Pod](e); !reflect.DeepEqual(pod, c.pods[n]) {
+			s.applyPod(c, n, pod)
+		}
 	case snapshot.KindService:
 		s.applyService(c, n, as[*snapshot.Service](e))
 	case snapshot.KindEndpointSlice:

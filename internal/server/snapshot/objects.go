@@ -44,6 +44,8 @@ const (
 	KindCluster Kind = "Cluster"
 	// KindTrustBundle likewise names the roots of the mesh.
 	KindTrustBundle Kind = "TrustBundle"
+	// KindHostName likewise names host names that were resolved.
+	KindHostName Kind = "HostName"
 )
 
 // Key names one object of the mesh.

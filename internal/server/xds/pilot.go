@@ -50,7 +50,7 @@ func triggerOf(k snapshot.Kind) trigger {
 		return byNamespace
 	case snapshot.KindSecret:
 		return bySecret
-	case snapshot.KindMeshSettings, snapshot.KindTrustBundle:
+	case snapshot.KindMeshSettings, snapshot.KindTrustBundle, snapshot.KindHostName:
 		return byGlobal
 	case snapshot.KindCluster, snapshot.KindClusterSettings:
 		return byCluster

@@ -1,0 +1,62 @@
+package registry
+
+import (
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+)
+
+// maxHosts is how many host names of gateways of one cluster are resolved, the
+// first in order.
+const maxHosts = maxGateways
+
+// hostNames are the host names to resolve, sorted.
+func (s *state) hostNames() []string {
+	var out []string
+	for _, names := range s.named {
+		sorted := slices.Sorted(maps.Keys(names))
+		out = append(out, sorted[:min(len(sorted), maxHosts)]...)
+	}
+	slices.Sort(out)
+	return slices.Compact(out)
+}
+
+// standsFor is the address that a gateway of a cluster is said to have, or those
+// of the host that is named in its place.
+func (b *builder) standsFor(c mesh.ClusterID, network mesh.NetworkID, text string) []netip.Addr {
+	if addr, err := netip.ParseAddr(text); err == nil {
+		return []netip.Addr{addr.Unmap()}
+	}
+	refuse := func(reason string) { b.refuse(c, RefusedGateway{network, text, reason}) }
+	host := strings.ToLower(text)
+	switch {
+	case !mesh.IsDNSName(strings.TrimSuffix(host, ".")):
+		refuse("it is neither an IP address nor a host name")
+		return nil
+	case b.cfg.Resolve == nil:
+		refuse("it is a host name, and host names are not resolved")
+		return nil
+	}
+	if b.named[c] == nil {
+		b.named[c] = set[string]{}
+	}
+	b.named[c].add(host)
+	addresses, known := b.hosts[host]
+	if !known {
+		refuse("it is a host name of which no address is known so far")
+		return nil
+	}
+	var out []netip.Addr
+	for _, addr := range addresses {
+		// The name may be another cluster's, its zone may be anybody's.
+		if kind := mesh.KindOf(addr); kind != mesh.AddressOrdinary && c != b.cfg.Local {
+			refuse("it stands for " + addr.String() + ", which is a " + string(kind) + " address")
+			continue
+		}
+		out = append(out, addr)
+	}
+	return out
+}
