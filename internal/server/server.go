@@ -5,8 +5,8 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"net"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"os"
 	"slices"
@@ -123,7 +123,8 @@ func New(cfg Config) (_ *Server, err error) {
 	})
 	s.hosts = resolve.New(resolve.Config{
 		Lookup: cfg.lookupHost(), Publish: s.registry.SetAddresses, Log: cfg.log(logRegistry),
-		Jitter: func(d time.Duration) time.Duration { return rand.N(d + 1) }, Now: cfg.Now,
+		Jitter: func(d time.Duration) time.Duration { return rand.N(d + 1) }, //nolint:gosec // spreads waits, guards nothing
+		Now:    cfg.Now,
 	})
 	s.trust.publishTo(s.registry.SetTrustBundle)
 	s.sources = s.newClusters()
