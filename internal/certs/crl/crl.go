@@ -280,6 +280,9 @@ func (b *book) make(sets []Set, o Options) (*Result, error) {
 	if n := len(result.PEM); n > store.MaxFile {
 		return nil, fmt.Errorf("the revocation lists have %d bytes, more than the %d that are read again", n, store.MaxFile)
 	}
+	if elsewhere := slices.ContainsFunc(result.Kept, func(l *x509.RevocationList) bool { return b.knownSigner(l) == nil }); elsewhere && len(sets) == 1 && len(o.Revoke) > 0 {
+		result.Notes = append(result.Notes, fmt.Sprintf("there are lists of other clusters beside it: nobody there knows of what was revoked until they are brought that of %s, with --add", sets[0].Place))
+	}
 	return result, b.check(result.PEM, sets, o.Now)
 }
 
