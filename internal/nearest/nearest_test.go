@@ -7,7 +7,7 @@ func TestWord(t *testing.T) {
 	known := []string{"once", "name", "names", "trust-domain", "Sidecar", "root-ca", "ear-one", "ear-two"}
 	for written, want := range map[string]string{
 		"nme": "name", "nmaes": "names", "trustdomain": "trust-domain", "Name": "name",
-		"sidecarr": "Sidecar", "noec": "once", "root": "root-ca", "TRUST": "trust-domain", "ear": "", "ro": "", "nothing": "", "": "", "x": "",
+		"sidecarr": "Sidecar", "onec": "once", "root": "root-ca", "TRUST": "trust-domain", "ear": "", "ro": "", "nothing": "", "": "", "x": "",
 	} {
 		if got := Word(written, known); got != want {
 			t.Errorf("Word(%q) = %q, want %q", written, got, want)

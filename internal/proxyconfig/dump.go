@@ -196,7 +196,10 @@ func (d *dump) ended(err error) error {
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return fmt.Errorf("the dump is truncated: it ends after %d bytes", d.InputOffset()+int64(len(d.UnreadBuffer())))
 	}
-	if _, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
+	if syntax, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
+		if errors.Is(err, errResourceSize) {
+			return fmt.Errorf("%w: %s", errResourceSize, syntax.JSONPointer)
+		}
 		return fmt.Errorf("the dump is not valid JSON: %s", strings.TrimPrefix(err.Error(), "jsontext: "))
 	}
 	return err
