@@ -135,6 +135,8 @@ type Config struct {
 	HTTPAddr       string // readiness, version, status
 	MonitoringAddr string // metrics
 
+	// PprofSocket is the path of a Unix socket with runtime profiles; empty is none.
+	PprofSocket string
 	// DebugNetwork shows status pages to callers of other machines, too.
 	DebugNetwork bool
 	// DebugNamespaces are those whose identities may see all status pages,

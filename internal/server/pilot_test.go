@@ -2,11 +2,15 @@ package server
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"unicode"
@@ -100,9 +104,22 @@ func TestCase_F4_MetricsOfManyClients(t *testing.T) {
 	}
 }
 
-// TestCase_F3_NoWayToStopOrProfile asks every HTTP port for what others serve.
+// TestCase_F3_NoWayToStopOrProfile asks every HTTP port for what others serve, with
+// profiles at a Unix socket.
 func TestCase_F3_NoWayToStopOrProfile(t *testing.T) {
-	s := start(t, nil)
+	socket := filepath.Join(t.TempDir(), "pprof")
+	s := start(t, func(c *Config) { c.PprofSocket = socket })
+	there := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+	}}}
+	resp, err := there.Get("http://localhost/debug/pprof/heap")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if info, err := os.Stat(socket); err != nil || info.Mode().Perm() != 0o600 || resp.StatusCode != http.StatusOK {
+		t.Errorf("the socket: %v, %v, %s", info.Mode(), err, resp.Status)
+	}
 	for _, path := range []string{"/debug/pprof/", "/debug/pprof/heap", "/debug/pprof/profile", "/quitquitquit", "/drain", "/config_dump", "/ctrlz", "/scopez", "/debug/force_disconnect?proxyID=a"} {
 		if code, _ := get(t, s, path); code != http.StatusNotFound {
 			t.Errorf("%s: %d", path, code)

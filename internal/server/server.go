@@ -30,6 +30,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server/debug"
 	"github.com/meshctl/meshctl/internal/server/federation"
 	"github.com/meshctl/meshctl/internal/server/issuer"
+	"github.com/meshctl/meshctl/internal/server/profile"
 	"github.com/meshctl/meshctl/internal/server/registry"
 	"github.com/meshctl/meshctl/internal/server/resolve"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -63,6 +64,7 @@ type Server struct {
 	apis       atAPIs
 	metrics    *prometheus.Registry
 	debug      *debug.Pages
+	profile    *profile.Server // nil without a socket
 	// operator is the token for commands of this machine, until forgetToken.
 	operator    localtoken.Token
 	forgetToken func()
@@ -130,7 +132,15 @@ func New(cfg Config) (_ *Server, err error) {
 	s.sources = s.newClusters()
 	s.debug = s.newDebug()
 	s.metrics.MustRegister(newPilotStats(s), gatewayMetrics{s})
+	if cfg.PprofSocket != "" {
+		if s.profile, err = profile.Listen(cfg.PprofSocket, cfg.log(logHTTP)); err != nil {
+			return nil, fmt.Errorf("--pprof-socket: %w", err)
+		}
+	}
 	if err := s.listen(); err != nil {
+		if s.profile != nil {
+			err = errors.Join(err, s.profile.Close())
+		}
 		return nil, err
 	}
 	s.keepToken()
@@ -296,6 +306,9 @@ func (s *Server) Run(ctx context.Context) error {
 	}))
 	if s.cfg.Tracer != nil { // after the last streams
 		g.Go(func() error { return s.cfg.Tracer.Run(httpCtx) })
+	}
+	if s.profile != nil {
+		g.Go(func() error { return s.profile.Run(httpCtx) })
 	}
 	s.serveHTTP(httpCtx, g, s.monitoring, admin.Metrics(s.metrics))
 	s.serveHTTP(httpCtx, g, s.bundle, http.HandlerFunc(s.serveBundle))
