@@ -83,6 +83,8 @@ func TestProxyStatusOfAPod(t *testing.T) {
 {apiVersion: v1, kind: Pod, metadata: {name: client-1, namespace: apps},
 spec: {nodeName: %s, automountServiceAccountToken: false, serviceAccountName: default, containers: [{name: istio-proxy, image: none}]},
 status: {phase: Running, podIP: 10.9.9.9, podIPs: [{ip: 10.9.9.9}]}}`, kubelet.Node))
+	// Its name is the proxy's, and the cluster is that of other tests.
+	defer two.Kubectl(t, "", "delete", "pod", "client-1", "-n", "apps", "--grace-period=0", "--force")
 	_, port, _ := strings.Cut(m.holdsWhatWasSent().Listener.Addr().String(), ":")
 	for _, tc := range []struct {
 		args           []string

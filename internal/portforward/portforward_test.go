@@ -55,6 +55,7 @@ status: {phase: Running, podIP: 10.9.9.9, podIPs: [{ip: 10.9.9.9}]}}`, namespace
 	if body, err := io.ReadAll(resp.Body); err != nil || string(body) != "hello" {
 		t.Errorf("%q, %v", body, err)
 	}
+	_ = resp.Body.Close()
 	_ = conn.Close()
 
 	target.Port = 1 // nobody listens there
