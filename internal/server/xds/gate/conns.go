@@ -205,7 +205,7 @@ func (c *Conns) admit(raw net.Conn) *Conn {
 		oldest, _ = c.pending.Front().Value.(*Conn)
 	}
 	n.pending = c.pending.PushBack(n)
-	n.frames = &frameWriter{out: (*rawConn)(n), wait: pairWait}
+	n.frames = &frameWriter{out: (*rawConn)(n)}
 	if c.cfg.Authenticate {
 		n.prove = time.AfterFunc(c.cfg.Limits.FirstRequest, func() {
 			c.cfg.Stats.Refused()

@@ -5,7 +5,6 @@ import (
 	"io"
 	"net"
 	"sync"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -24,81 +23,42 @@ const (
 	maxRecord   = 16 << 10             // bytes of others in one record of TLS
 )
 
-// pairWait is how long a full frame waits for the next, which nearly always follows
-// at once: two in one write cost a fifth less. It does not when the peer's window
-// ends with the first.
-const pairWait = 200 * time.Microsecond
+var frameBuffers = sync.Pool{New: func() any { return new(make([]byte, 0, maxFrame)) }}
 
-var frameBuffers = sync.Pool{New: func() any { return new(make([]byte, 0, 2*maxFrame)) }}
-
-// frameWriter writes each HTTP/2 frame when its last part has come, full ones in
-// pairs. It has a buffer from the first part to the last.
+// frameWriter writes each HTTP/2 frame at once, when its last part has come. It
+// has a buffer from the first part to the last.
 type frameWriter struct {
-	out  io.Writer
-	wait time.Duration // pairWait, or 0: no pairs
-
-	mu   sync.Mutex
-	buf  *[]byte     // nil between frames
-	from int         // where in buf the last frame begins
-	late *time.Timer // of a full frame that waits; nil before the first
-	err  error       // that the last write had; it is the last
+	out io.Writer
+	buf *[]byte // nil between frames
 }
 
 // Write implements io.Writer.
 func (w *frameWriter) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for rest := p; len(rest) > 0 && w.err == nil; {
-		if over := -missing(rest); w.buf == nil && over >= 0 {
-			_, w.err = w.out.Write(rest[:len(rest)-over])
-			rest = rest[len(rest)-over:]
-			continue
-		}
+	for rest := p; len(rest) > 0; {
 		if w.buf == nil {
+			if over := -missing(rest); over >= 0 {
+				if _, err := w.out.Write(rest[:len(rest)-over]); err != nil {
+					return 0, err
+				}
+				rest = rest[len(rest)-over:]
+				continue
+			}
 			w.buf, _ = frameBuffers.Get().(*[]byte)
 		}
-		part := rest[:min(len(rest), missing((*w.buf)[w.from:]))]
+		part := rest[:min(len(rest), missing(*w.buf))]
 		*w.buf, rest = append(*w.buf, part...), rest[len(part):]
-		switch {
-		case missing((*w.buf)[w.from:]) > 0:
-		case w.wait > 0 && len(*w.buf) == maxFrame:
-			w.from = maxFrame
-			w.await()
-		default:
-			w.flush()
+		if missing(*w.buf) > 0 {
+			continue
 		}
-	}
-	if w.err != nil {
-		return 0, w.err
+		_, err := w.out.Write(*w.buf)
+		*w.buf = (*w.buf)[:0]
+		frameBuffers.Put(w.buf)
+		w.buf = nil
+		if err != nil {
+			return 0, err
+		}
 	}
 	return len(p), nil
-}
-
-// await has a full frame written that is still alone when its time is over. The
-// lock must be held.
-func (w *frameWriter) await() {
-	if w.late != nil {
-		w.late.Reset(w.wait)
-		return
-	}
-	w.late = time.AfterFunc(w.wait, func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if w.buf != nil && len(*w.buf) == maxFrame && w.from == maxFrame {
-			w.flush()
-		}
-	})
-}
-
-// flush writes all there is. The lock must be held.
-func (w *frameWriter) flush() {
-	if w.late != nil {
-		w.late.Stop()
-	}
-	_, w.err = w.out.Write(*w.buf)
-	*w.buf = (*w.buf)[:0]
-	frameBuffers.Put(w.buf)
-	w.buf, w.from = nil, 0
 }
 
 // missing is how much is needed to know the length of a frame, then to have all of
@@ -129,7 +89,7 @@ func (f framing) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, 
 	if err != nil {
 		return nil, nil, err
 	}
-	return &secureConn{Conn: c, frames: frameWriter{out: recordWriter{c, below}}}, info, nil
+	return &secureConn{c, frameWriter{out: recordWriter{c, below}}}, info, nil
 }
 
 // Clone implements credentials.TransportCredentials.

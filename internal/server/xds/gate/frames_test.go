@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"testing"
 	"time"
 
@@ -72,61 +71,6 @@ func TestFrameWriter(t *testing.T) {
 	t.Error("nobody is told that a write fails")
 }
 
-// Full frames go out in pairs, or with what follows them; one that nothing follows
-// does not wait for long.
-func TestFullFramesInPairs(t *testing.T) {
-	t.Parallel()
-	const full = frameHeader + 16<<10
-	out := make(channelWriter, 10)
-	for name, tt := range map[string]struct{ frames, writes []int }{
-		"two":             {[]int{16 << 10, 16 << 10}, []int{2 * full}},
-		"three and less":  {[]int{16 << 10, 16 << 10, 16 << 10, 5}, []int{2 * full, full + 14}},
-		"one":             {frames: []int{16 << 10}},
-		"less":            {[]int{5, 16<<10 - 1}, []int{14, full - 1}},
-		"three":           {frames: []int{16 << 10, 16 << 10, 16 << 10}},
-		"three and empty": {[]int{16 << 10, 16 << 10, 16 << 10, 0}, []int{2 * full, full + 9}},
-	} {
-		w := frameWriter{out: out, wait: time.Minute}
-		if tt.writes == nil { // nothing comes after the last
-			w.wait = time.Millisecond
-		}
-		var want, got []byte
-		for _, size := range tt.frames {
-			f := http2Frame(size)
-			want = append(want, f...)
-			for _, part := range [][]byte{f[:frameHeader], f[frameHeader:]} {
-				if _, err := w.Write(part); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-		var writes []int
-		for len(got) < len(want) {
-			select {
-			case p := <-out:
-				got = append(got, p...)
-				writes = append(writes, len(p))
-			case <-time.After(30 * time.Second):
-				t.Fatalf("%s: %d of %d bytes were written", name, len(got), len(want))
-			}
-		}
-		if !bytes.Equal(got, want) {
-			t.Errorf("%s: something else was written", name)
-		}
-		if tt.writes != nil && !slices.Equal(writes, tt.writes) {
-			t.Errorf("%s: writes of %v bytes, want %v", name, writes, tt.writes)
-		}
-	}
-}
-
-// channelWriter hands on what is written.
-type channelWriter chan []byte
-
-func (c channelWriter) Write(p []byte) (int, error) {
-	c <- bytes.Clone(p)
-	return len(p), nil
-}
-
 // With TLS a frame is a record, and what a full one has too much goes out with it.
 func TestFramesWithTLS(t *testing.T) {
 	t.Parallel()
@@ -140,7 +84,7 @@ func TestFramesWithTLS(t *testing.T) {
 	near, far := net.Pipe()
 	out := &recorder{Conn: near, forward: true}
 	client := tls.Client(far, &tls.Config{RootCAs: pool(pages.Certificate()), ServerName: "example.com", NextProtos: []string{"h2"}})
-	defer func() { _ = client.Close() }()
+	defer client.Close()
 	var got bytes.Buffer
 	read := make(chan error, 1)
 	sizes := []int{16 << 10, 100, 0, 16<<10 - 1, 16<<10 - 9, 16 << 10}
