@@ -27,38 +27,48 @@ func (c ServerCodec) delta(b []byte, req *discoveryv3.DeltaDiscoveryRequest) err
 // a copy of its other fields. They are nil when there are none, or when something
 // is malformed or as no encoder writes it.
 func heldVersions(b []byte) (rest []byte, versions map[string]string) {
+	entries, size := 0, 0
+	bad := eachField(b, func(num protowire.Number, typ protowire.Type, from, to int) bool {
+		if num == fieldHeldVersions {
+			entries, size = entries+1, size+to-from
+		}
+		return num != fieldHeldVersions || typ == protowire.BytesType
+	})
+	if bad || entries == 0 {
+		return nil, nil // nothing was copied
+	}
 	text := string(b) // which all names and versions are parts of
-	var entries []string
+	rest = make([]byte, 0, len(b)-size)
+	versions = make(map[string]string, entries)
+	bad = eachField(b, func(num protowire.Number, _ protowire.Type, from, to int) bool {
+		if num != fieldHeldVersions {
+			rest = append(rest, b[from:to]...)
+			return true
+		}
+		_, tag := protowire.ConsumeVarint(b[from:])
+		_, length := protowire.ConsumeVarint(b[from+tag:])
+		name, after, ok := cutString(text[from+tag+length:to], 1)
+		version, end, also := cutString(after, 2)
+		versions[name] = version
+		return ok && also && end == ""
+	})
+	if bad {
+		return nil, nil
+	}
+	return rest, versions
+}
+
+// eachField goes through the fields of a message, each from its tag to its end. It
+// reports whether one is malformed, or not good.
+func eachField(b []byte, good func(num protowire.Number, typ protowire.Type, from, to int) bool) bool {
 	for at := 0; at < len(b); {
 		num, typ, n := protowire.ConsumeField(b[at:])
-		if n < 0 {
-			return nil, nil
-		}
-		switch {
-		case num != fieldHeldVersions:
-			rest = append(rest, b[at:at+n]...)
-		case typ != protowire.BytesType:
-			return nil, nil
-		default:
-			_, tag := protowire.ConsumeVarint(b[at:])
-			_, size := protowire.ConsumeVarint(b[at+tag:])
-			entries = append(entries, text[at+tag+size:at+n])
+		if n < 0 || !good(num, typ, at, at+n) {
+			return true
 		}
 		at += n
 	}
-	if len(entries) == 0 {
-		return nil, nil
-	}
-	versions = make(map[string]string, len(entries))
-	for _, e := range entries {
-		name, after, ok := cutString(e, 1)
-		version, end, also := cutString(after, 2)
-		if !ok || !also || end != "" {
-			return nil, nil
-		}
-		versions[name] = version
-	}
-	return rest, versions
+	return false
 }
 
 // cutString takes a string field from the beginning of a message.
