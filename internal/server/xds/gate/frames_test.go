@@ -84,7 +84,7 @@ func TestFramesWithTLS(t *testing.T) {
 	near, far := net.Pipe()
 	out := &recorder{Conn: near, forward: true}
 	client := tls.Client(far, &tls.Config{RootCAs: pool(pages.Certificate()), ServerName: "example.com", NextProtos: []string{"h2"}})
-	defer client.Close()
+	defer func() { _ = client.Close() }()
 	var got bytes.Buffer
 	read := make(chan error, 1)
 	sizes := []int{16 << 10, 100, 0, 16<<10 - 1, 16<<10 - 9, 16 << 10}
