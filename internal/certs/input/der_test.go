@@ -123,7 +123,7 @@ func TestSecretsOfADump(t *testing.T) {
 		`{"dynamicActiveSecrets":[{"na`:                              "the dump is truncated",
 		`{"staticSecrets":{}}`:                                       "want an array",
 		`{"dynamicActiveSecrets":[{"secret":{"@type":"x"}}]}`:        "mismatched message type",
-		`{"staticSecrets":[{"name":1}]}`:                             "/staticSecrets: decode",
+		`{"staticSecrets":[{"name":1}]}`:                             "/staticSecrets/0: decode",
 		`{"kind":"List","items":[],"dynamicActiveSecrets":"text x"}`: "holds no certificates",
 	} {
 		_, err := (&Loader{Stdin: strings.NewReader(text)}).Load(t.Context(), []string{Stdin})

@@ -134,8 +134,8 @@ func TestCase_D12_OnlyLabelledSecrets(t *testing.T) {
 	r.own.Apply(t, fmt.Sprintf("apiVersion: v1\nkind: Secret\nmetadata: {name: elsewhere, namespace: %s, labels: {istio/multiCluster: \"true\"}}\ndata: {c8: %s}\n",
 		other, base64.StdEncoding.EncodeToString([]byte(kubeconfig(remote, 0)))))
 	r.put("good", label(), map[string]string{"c2": kubeconfig(remote, 0)})
-	r.until("read", r.has("10.1.0.1", "10.2.0.1"))
-	if s := r.status("c2"); s.Origin != r.system+"/good" || s.State != Synced || s.Credential == "" || s.Heard.IsZero() {
+	r.until("read", func() bool { return r.has("10.1.0.1", "10.2.0.1")() && r.status("c2").State == Synced })
+	if s := r.status("c2"); s.Origin != r.system+"/good" || s.Credential == "" || s.Heard.IsZero() {
 		t.Errorf("status %+v", s)
 	}
 	helloIn(t, remote, r.sample, "10.2.0.1", "10.2.0.2")
