@@ -141,6 +141,9 @@ func TestServerStops(t *testing.T) {
 	c.Apply(t, in("default", app))
 	s, r, stop := run(t, c.Config(), nil)
 	r.until("everything", func() bool { return r.synced == 1 && r.get(snapshot.KindPod, "default", "web-1") != nil })
+	for _, ns := range []string{"default", "kube-node-lease", "kube-public", "kube-system"} { // which a controller makes
+		r.until("CA of "+ns, func() bool { return r.get(snapshot.KindConfigMap, ns, "kube-root-ca.crt") != nil })
+	}
 	before := r.names()
 	c.Stop(t)
 	r.until("fault", func() bool { return s.resource("services").Error != "" && s.resource("pods").Error != "" })

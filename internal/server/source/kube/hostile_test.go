@@ -229,7 +229,12 @@ func TestCase_D15_HostileAPIServer(t *testing.T) {
 			t.Parallel()
 			good := says(services("5", "", service("good", "4")))
 			a := newAPI(t, "/api/v1/services", good)
-			s, r, _ := run(t, a.config(), smallLimits)
+			s, r, _ := run(t, a.config(), func(s *Source) {
+				smallLimits(s)
+				if tc.cause == CauseLimit { // which a busy machine reaches late
+					s.waits.list = time.Minute
+				}
+			})
 			r.until("everything", func() bool { return r.synced == 1 })
 			a.says(tc.list, nil)
 			close(a.expired)
