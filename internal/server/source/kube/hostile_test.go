@@ -232,7 +232,7 @@ func TestCase_D15_HostileAPIServer(t *testing.T) {
 			s, r, _ := run(t, a.config(), func(s *Source) {
 				smallLimits(s)
 				if tc.cause == CauseLimit { // which a busy machine reaches late
-					s.waits.list = time.Minute
+					s.waits.answer, s.waits.list = time.Minute, time.Minute
 				}
 			})
 			r.until("everything", func() bool { return r.synced == 1 })
