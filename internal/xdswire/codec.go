@@ -47,20 +47,20 @@ func (c ServerCodec) Unmarshal(data mem.BufferSlice, v any) error {
 		r.Err = c.Unmarshal(data, r.Message)
 		return nil
 	}
-	if data.Len() < longRequest {
-		return c.Codec.Unmarshal(data, v)
+	return whole(data, v, c.decode)
+}
+
+func (c ServerCodec) decode(b []byte, m protobuf.Message) error {
+	if len(b) < longRequest {
+		return c.unmarshal(b, m)
 	}
-	switch req := v.(type) {
+	switch req := m.(type) {
 	case *discoveryv3.DiscoveryRequest:
-		whole := data.MaterializeToBuffer(requests)
-		defer whole.Free()
-		return c.sotw(whole.ReadOnlyData(), req)
+		return c.sotw(b, req)
 	case *discoveryv3.DeltaDiscoveryRequest:
-		whole := data.MaterializeToBuffer(requests)
-		defer whole.Free()
-		return c.delta(whole.ReadOnlyData(), req)
+		return c.delta(b, req)
 	default:
-		return c.Codec.Unmarshal(data, v)
+		return c.unmarshal(b, m)
 	}
 }
 

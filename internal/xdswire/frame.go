@@ -147,16 +147,15 @@ func (written) Get(n int) *[]byte {
 // Put implements mem.BufferPool.
 func (w written) Put(*[]byte) { w() }
 
-// requests are the buffers in which requests are put together that came in
-// several parts, by powers of two: the list of names in a request of 33 KB gets
-// 64 KB. gRPC's own pool would take, and clear, 1 MB for it.
-var requests = func() mem.BufferPool {
-	p, err := mem.NewBinaryTieredBufferPool(12, 14, 15, 16, 17, 18, 19, 20, 21, 22)
-	if err != nil {
-		panic(err) // the exponents are constants
-	}
-	return p
-}()
+// requests are the buffers in which requests are read and put together, by powers
+// of two: ACKs, of which thousands come at once, get less than the 4 KB of gRPC's
+// own pool, and the list of names in a request of 33 KB gets 64 KB, where gRPC
+// would take, and clear, 1 MB.
+var requests = mem.NewTieredBufferPool(1<<8, 1<<9, 1<<10, 1<<12, 1<<14, 1<<15, 1<<16, 1<<17, 1<<18, 1<<19, 1<<20, 1<<21, 1<<22)
+
+// RequestBuffers is the pool with which servers read requests: that of Codec,
+// which puts them together.
+func RequestBuffers() mem.BufferPool { return requests }
 
 // Codec is the gRPC codec of servers that send Frames. Every other message
 // goes through the ordinary codec, so that it can be set for a whole server
@@ -178,14 +177,17 @@ func (Codec) Marshal(v any) (mem.BufferSlice, error) {
 }
 
 // Unmarshal implements encoding.CodecV2.
-func (c Codec) Unmarshal(data mem.BufferSlice, v any) error {
+func (c Codec) Unmarshal(data mem.BufferSlice, v any) error { return whole(data, v, c.unmarshal) }
+
+// whole puts a message together and has it decoded, which may not keep the bytes.
+func whole(data mem.BufferSlice, v any, decode func([]byte, protobuf.Message) error) error {
 	m, ok := v.(protobuf.Message)
 	if !ok {
 		return encoding.GetCodecV2(proto.Name).Unmarshal(data, v)
 	}
-	whole := data.MaterializeToBuffer(requests)
-	defer whole.Free()
-	return c.unmarshal(whole.ReadOnlyData(), m)
+	b := data.MaterializeToBuffer(requests)
+	defer b.Free()
+	return decode(b.ReadOnlyData(), m)
 }
 
 // unmarshal decodes what a peer sent.

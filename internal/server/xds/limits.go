@@ -6,7 +6,6 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/mem"
 
 	"github.com/meshctl/meshctl/internal/server/xds/gate"
 	"github.com/meshctl/meshctl/internal/xdswire"
@@ -106,16 +105,6 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// requestBuffers has buffers for ACKs, of which thousands come at once: the
-// smallest but one of gRPC's own has 4 KB.
-var requestBuffers = func() mem.BufferPool {
-	p, err := mem.NewBinaryTieredBufferPool(8, 9, 10, 12, 14, 16, 20) // powers of two
-	if err != nil {
-		panic(err)
-	}
-	return p
-}()
-
 // window is how much of its requests a peer may send before they are read, in
 // bytes. gRPC tells the peer that there is room again when a quarter was read: in
 // the state of the world an ACK repeats all names, 44 KB of them for 1,000 Services,
@@ -141,7 +130,7 @@ func (h *Hub) ServerOptions() []grpc.ServerOption {
 		grpc.ForceServerCodecV2(xdswire.NewServerCodec(h.names, messages(l.MetadataDepth))),
 		grpc.ReadBufferSize(4 << 10),
 		gate.NoWriteBuffer(),
-		experimental.BufferPool(requestBuffers),
+		experimental.BufferPool(xdswire.RequestBuffers()),
 		// Windows of a fixed size: to find a better one gRPC would answer every
 		// ACK with a ping.
 		grpc.InitialWindowSize(window),
