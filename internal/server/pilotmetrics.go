@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/debug"
 )
 
@@ -30,7 +31,7 @@ func newPilotStats(s *Server) *pilotStats {
 		s: s, began: s.cfg.Now(),
 		proxies:  prometheus.NewDesc("pilot_xds", "Proxies connected, by the version that they say; all but the ten most frequent are other.", []string{"version"}, nil),
 		services: prometheus.NewDesc("pilot_services", "Services known.", nil, nil),
-		empty:    prometheus.NewDesc("pilot_eds_no_instances", "Ports of services without an endpoint in any cluster.", nil, nil),
+		empty:    prometheus.NewDesc(debug.NoInstances, "Ports of services without an endpoint in any cluster.", nil, nil),
 		uptime:   prometheus.NewDesc("istiod_uptime_seconds", "How long the control plane runs.", nil, nil),
 		info:     prometheus.NewDesc("pilot_info", "Always 1; the version of the control plane.", []string{"version"}, nil),
 	}
@@ -54,7 +55,7 @@ func (p *pilotStats) Collect(to chan<- prometheus.Metric) {
 	if snap := p.s.registry.Current(); snap != nil {
 		gauge(p.services, float64(snap.Services.Len()))
 		empty := 0
-		debug.EachEmpty(snap, func(string) bool { empty++; return true })
+		debug.EachEmpty(snap, func(mesh.ClusterName) bool { empty++; return true })
 		gauge(p.empty, float64(empty))
 	}
 	gauge(p.uptime, p.s.cfg.Now().Sub(p.began).Seconds())

@@ -104,7 +104,7 @@ func configz(s *snapshot.Snapshot, namespace string) ([]object, error) {
 // EachEmpty calls each with the clusters of services that have no endpoint
 // anywhere, in the order of their hosts, until it returns false. Those of headless
 // services and of names elsewhere have none by their kind.
-func EachEmpty(s *snapshot.Snapshot, each func(cluster string) bool) {
+func EachEmpty(s *snapshot.Snapshot, each func(mesh.ClusterName) bool) {
 	for host, svc := range s.Services.All() {
 		if svc.Headless || svc.ExternalName != "" {
 			continue
@@ -115,7 +115,7 @@ func EachEmpty(s *snapshot.Snapshot, each func(cluster string) bool) {
 			if p.Protocol == mesh.UDP || eps != nil && len(eps.ByPort[p.Name]) > 0 {
 				continue
 			}
-			if !each(fmt.Sprintf("outbound|%d||%s", p.Number, host)) {
+			if !each(mesh.ClusterName{Direction: mesh.Outbound, Port: p.Number, Host: host}) {
 				return
 			}
 		}
@@ -127,16 +127,16 @@ func EachEmpty(s *snapshot.Snapshot, each func(cluster string) bool) {
 func pushStatus(s *snapshot.Snapshot) any {
 	type event struct{} // Istio tells here of one proxy, which this is not about
 	empty := make(map[string]event)
-	EachEmpty(s, func(cluster string) bool {
-		empty[cluster] = event{}
+	EachEmpty(s, func(cluster mesh.ClusterName) bool {
+		empty[cluster.String()] = event{}
 		return len(empty) < maxEntries
 	})
 	out := make(map[string]map[string]event)
 	if len(empty) > 0 {
-		out[noInstances] = empty
+		out[NoInstances] = empty
 	}
 	return out
 }
 
-// noInstances is Istio's name for clusters without endpoints.
-const noInstances = "pilot_eds_no_instances"
+// NoInstances is Istio's name for clusters without endpoints.
+const NoInstances = "pilot_eds_no_instances"
