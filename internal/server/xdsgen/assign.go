@@ -18,11 +18,7 @@ import (
 // Assign chooses the views of a proxy. Proxies for which generation would
 // read the same get equal views.
 func Assign(s *snapshot.Snapshot, n Node) Assignment {
-	labels := n.Labels
-	pod := s.Pods.Get(podKey(n))
-	if pod != nil {
-		labels = pod.Labels
-	}
+	pod, labels := podOf(s, n)
 	eds := endpointView{
 		router: n.ID.Type == mesh.Router, cluster: n.Cluster, network: networkOf(s, n, labels),
 		view: joinNetworks(n.View), families: n.families(),
@@ -107,6 +103,15 @@ func Fallback(typeURL, name string, enc *xdswire.Encoder) (*xdswire.Resource, er
 		return enc.Resource(typeURL, name, &routev3.RouteConfiguration{Name: name, ValidateClusters: wrapperspb.Bool(false)})
 	}
 	return nil, nil
+}
+
+// podOf is the pod of a proxy, nil when it is not known, and the labels of the
+// workload: those of the pod, else what the proxy says.
+func podOf(s *snapshot.Snapshot, n Node) (*snapshot.Pod, map[string]string) {
+	if pod := s.Pods.Get(podKey(n)); pod != nil {
+		return pod, pod.Labels
+	}
+	return nil, n.Labels
 }
 
 func podKey(n Node) string {

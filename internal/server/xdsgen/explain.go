@@ -14,11 +14,7 @@ type Target struct {
 
 // Targets are those of a proxy, by the services of its own cluster.
 func Targets(s *snapshot.Snapshot, n Node) []Target {
-	labels := n.Labels
-	pod := s.Pods.Get(podKey(n))
-	if pod != nil {
-		labels = pod.Labels
-	}
+	pod, labels := podOf(s, n)
 	var out []Target
 	for _, t := range serviceTargets(s, n, pod, labels) {
 		svc := s.Services.Get(t.Host)
@@ -46,10 +42,7 @@ type Sight struct {
 func SightOf(s *snapshot.Snapshot, n Node) Sight {
 	sc := scope{namespace: n.Namespace}
 	if n.ID.Type == mesh.Sidecar {
-		labels := n.Labels
-		if pod := s.Pods.Get(podKey(n)); pod != nil {
-			labels = pod.Labels
-		}
+		_, labels := podOf(s, n)
 		sc.sidecar = chooseSidecar(s, n.Namespace, labels)
 	}
 	return Sight{Sidecar: sc.sidecar, Sees: sc.sees}
