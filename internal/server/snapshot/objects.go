@@ -48,6 +48,12 @@ const (
 	KindHostName Kind = "HostName"
 )
 
+// IsObject reports whether there are objects of the kind, which were read
+// somewhere: others only name causes of changes.
+func (k Kind) IsObject() bool {
+	return k != KindCluster && k != KindTrustBundle && k != KindHostName
+}
+
 // Key names one object of the mesh.
 type Key struct {
 	Kind      Kind

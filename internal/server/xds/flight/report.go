@@ -199,7 +199,7 @@ func causes(list []snapshot.Cause) []Cause {
 	out := make([]Cause, len(list))
 	for i, c := range list {
 		out[i] = Cause{Kind: string(c.Kind), Cluster: string(c.Cluster), Namespace: c.Namespace, Name: c.Name, Gone: c.Gone}
-		if !c.Gone && c.Kind != snapshot.KindCluster && c.Kind != snapshot.KindTrustBundle && c.Kind != snapshot.KindHostName { // which are no objects
+		if !c.Gone && c.Kind.IsObject() {
 			out[i].Place = c.Place.String()
 		}
 	}
