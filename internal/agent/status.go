@@ -17,8 +17,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/meshctl/meshctl/internal/agent/revocation"
-	"github.com/meshctl/meshctl/internal/agent/serving"
 	"github.com/meshctl/meshctl/internal/agent/workloadcert"
+	"github.com/meshctl/meshctl/internal/serving"
 )
 
 // statusServer tells whether the proxy is ready, and the agent's metrics.

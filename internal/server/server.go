@@ -37,6 +37,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server/xds"
 	"github.com/meshctl/meshctl/internal/server/xds/gate"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/serving"
 	tokenstore "github.com/meshctl/meshctl/internal/token/store"
 )
 
@@ -342,17 +343,8 @@ func (s *Server) serveHTTP(ctx context.Context, g *errgroup.Group, l net.Listene
 	}
 	srv := admin.NewServer(h, s.cfg.log(logHTTP))
 	g.Go(func() error {
-		if err := srv.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		if err := serving.HTTP(ctx, srv, l); err != nil {
 			return fmt.Errorf("serve %s: %w", l.Addr(), err)
-		}
-		return nil
-	})
-	g.Go(func() error {
-		<-ctx.Done()
-		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-		defer cancel()
-		if err := srv.Shutdown(stop); err != nil {
-			_ = srv.Close()
 		}
 		return nil
 	})

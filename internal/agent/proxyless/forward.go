@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
 
-	"github.com/meshctl/meshctl/internal/agent/serving"
+	"github.com/meshctl/meshctl/internal/serving"
 )
 
 // Limits of what is forwarded. gRPC opens a stream for each target and each

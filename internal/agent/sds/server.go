@@ -12,7 +12,7 @@ import (
 	secretv3 "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
 	"google.golang.org/grpc"
 
-	"github.com/meshctl/meshctl/internal/agent/serving"
+	"github.com/meshctl/meshctl/internal/serving"
 )
 
 // Limits of one server. Envoy opens a stream for each secret that its

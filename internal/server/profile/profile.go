@@ -20,6 +20,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/meshctl/meshctl/internal/serving"
 )
 
 const (
@@ -110,24 +112,12 @@ func (s *Server) Run(ctx context.Context) error {
 		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: (maxSeconds + 30) * time.Second,
 		IdleTimeout: 10 * time.Second, MaxHeaderBytes: 16 << 10, ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- srv.Serve(s.listener) }()
-	var err error
-	select {
-	case <-ctx.Done():
-		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-		defer cancel()
-		if srv.Shutdown(stop) != nil {
-			_ = srv.Close()
-		}
-		err = <-ended
-	case err = <-ended:
-	}
+	err := serving.HTTP(ctx, srv, s.listener)
 	_ = os.Remove(s.path)
-	if errors.Is(err, http.ErrServerClosed) {
-		return nil
+	if err != nil {
+		return fmt.Errorf("serve profiles at %s: %w", s.path, err)
 	}
-	return fmt.Errorf("serve profiles at %s: %w", s.path, err)
+	return nil
 }
 
 // paths are where the profiles are.
