@@ -88,7 +88,7 @@ func Run(ctx context.Context, cfg Config, opts Options) error {
 	tasks.Go(func() error { return status.serve(serving, statusListener) })
 
 	bundle := cfg.trustBundle(opts, manager, publisher)
-	sockets, err := cfg.sockets(ctx, opts.Log, secrets, manager)
+	sockets, err := cfg.sockets(opts.Log, secrets, manager)
 	if err == nil {
 		for _, s := range sockets {
 			tasks.Go(func() error { return s.serve(serving, s.listener) })

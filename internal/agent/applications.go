@@ -49,10 +49,10 @@ type socket struct {
 }
 
 // sockets listens on those that Envoy and applications need: on all, or none.
-func (c *Config) sockets(ctx context.Context, log *slog.Logger, secrets *sds.Server, manager *workloadcert.Manager) ([]socket, error) {
+func (c *Config) sockets(log *slog.Logger, secrets *sds.Server, manager *workloadcert.Manager) ([]socket, error) {
 	var out []socket
 	listen := func(path string, serve func(context.Context, net.Listener) error) error {
-		l, err := sds.Listen(ctx, path, log)
+		l, err := sds.Listen(path, log)
 		if err == nil {
 			out = append(out, socket{l, serve})
 		}

@@ -38,7 +38,7 @@ func serveTest(t *testing.T) (*Server, secretv3.SecretDiscoveryServiceClient, co
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	path := filepath.Join(shortDir(t), "sds", "socket")
-	listener, err := Listen(t.Context(), path, log)
+	listener, err := Listen(path, log)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -244,7 +244,7 @@ func TestStreamRefuses(t *testing.T) {
 func TestListen(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	listen := func(path string) error {
-		l, err := Listen(t.Context(), path, log)
+		l, err := Listen(path, log)
 		if err != nil {
 			return err
 		}
@@ -255,7 +255,7 @@ func TestListen(t *testing.T) {
 		if err := os.Mkdir(filepath.Dir(path), 0o777); err != nil {
 			t.Fatal(err)
 		}
-		l, err := Listen(t.Context(), path, log)
+		l, err := Listen(path, log)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -305,7 +305,7 @@ func TestListen(t *testing.T) {
 		}
 	})
 	t.Run("other user", func(t *testing.T) {
-		l, err := Listen(t.Context(), filepath.Join(shortDir(t), "s"), log)
+		l, err := Listen(filepath.Join(shortDir(t), "s"), log)
 		if err != nil {
 			t.Fatal(err)
 		}

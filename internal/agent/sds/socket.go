@@ -1,39 +1,30 @@
 package sds
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
-	"syscall"
-	"time"
+
+	"github.com/meshctl/meshctl/internal/unixsocket"
 )
-
-// maxSocketPath is the room for a path in the system's socket address, in
-// bytes, less the closing zero.
-const maxSocketPath = 107
-
-// probeTimeout bounds the question whether somebody answers on a socket.
-const probeTimeout = time.Second
 
 // Listen listens on a Unix socket at path that only processes of this user
 // may connect to. The socket has mode 0600 in a directory of mode 0700, which
 // is made if missing. A socket that nobody answers on is replaced; one that
 // is in use, and anything that is no socket, is an error. Closing the
 // listener removes the socket.
-func Listen(ctx context.Context, path string, log *slog.Logger) (net.Listener, error) {
-	if len(path) > maxSocketPath {
+func Listen(path string, log *slog.Logger) (net.Listener, error) {
+	if len(path) > unixsocket.MaxPath {
 		return nil, fmt.Errorf("socket path %s is %d bytes long, the system allows %d; choose a shorter directory",
-			path, len(path), maxSocketPath)
+			path, len(path), unixsocket.MaxPath)
 	}
 	if err := ownDirectory(filepath.Dir(path)); err != nil {
 		return nil, err
 	}
-	if err := removeStale(ctx, path); err != nil {
+	if err := removeStale(path); err != nil {
 		return nil, err
 	}
 	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
@@ -70,23 +61,15 @@ func ownDirectory(dir string) error {
 }
 
 // removeStale removes the socket at path if nobody answers on it.
-func removeStale(ctx context.Context, path string) error {
-	info, err := os.Lstat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("socket: %w", err)
-	}
-	if info.Mode().Type() != fs.ModeSocket {
-		return fmt.Errorf("%s exists and is not a socket; remove it or choose another directory", path)
-	}
-	conn, err := (&net.Dialer{Timeout: probeTimeout}).DialContext(ctx, "unix", path)
-	if err == nil {
-		return errors.Join(fmt.Errorf("socket %s is in use: is another agent running with the same directory?", path), conn.Close())
-	}
-	if !errors.Is(err, syscall.ECONNREFUSED) {
-		return fmt.Errorf("socket %s is there and does not tell whether it is in use: %w", path, err)
+func removeStale(path string) error {
+	stale, err := unixsocket.Probe(path)
+	switch {
+	case errors.Is(err, unixsocket.ErrNoSocket):
+		return fmt.Errorf("%w; remove it or choose another directory", err)
+	case errors.Is(err, unixsocket.ErrInUse):
+		return fmt.Errorf("%w: is another agent running with the same directory?", err)
+	case err != nil || !stale:
+		return err
 	}
 	if err := os.Remove(path); err != nil {
 		return fmt.Errorf("remove stale socket: %w", err)

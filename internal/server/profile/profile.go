@@ -18,10 +18,10 @@ import (
 	"runtime/trace"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/meshctl/meshctl/internal/serving"
+	"github.com/meshctl/meshctl/internal/unixsocket"
 )
 
 const (
@@ -35,9 +35,6 @@ const (
 	// many nanoseconds of waiting.
 	mutexFraction = 10
 	blockRate     = 10_000
-	// maxSocketPath is the room in the system's socket address, less the closing
-	// zero.
-	maxSocketPath = 107
 )
 
 // Server serves profiles.
@@ -63,8 +60,8 @@ func Listen(path string, log *slog.Logger) (*Server, error) {
 	}
 	defer func() { _ = os.Remove(dir) }()
 	hidden := filepath.Join(dir, "s")
-	if len(hidden) > maxSocketPath {
-		return nil, fmt.Errorf("socket path %s is too long by %d bytes: choose a shorter directory", path, len(hidden)-maxSocketPath)
+	if len(hidden) > unixsocket.MaxPath {
+		return nil, fmt.Errorf("socket path %s is too long by %d bytes: choose a shorter directory", path, len(hidden)-unixsocket.MaxPath)
 	}
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: hidden, Net: "unix"})
 	if err != nil {
@@ -83,23 +80,14 @@ func Listen(path string, log *slog.Logger) (*Server, error) {
 
 // free says why the path cannot be taken.
 func free(path string) error {
-	info, err := os.Lstat(path)
+	_, err := unixsocket.Probe(path)
 	switch {
-	case errors.Is(err, os.ErrNotExist):
-		return nil
-	case err != nil:
-		return fmt.Errorf("socket: %w", err)
-	case info.Mode().Type() != os.ModeSocket:
-		return fmt.Errorf("%s exists and is not a socket: remove it or choose another path", path)
+	case errors.Is(err, unixsocket.ErrNoSocket):
+		return fmt.Errorf("%w: remove it or choose another path", err)
+	case errors.Is(err, unixsocket.ErrInUse):
+		return fmt.Errorf("%w: choose another path", err)
 	}
-	conn, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"}) // it does not wait
-	switch {
-	case err == nil:
-		return errors.Join(fmt.Errorf("socket %s is in use: choose another path", path), conn.Close())
-	case !errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("socket %s is there and does not tell whether it is in use: %w", path, err)
-	}
-	return nil
+	return err
 }
 
 // Close gives the socket up.
