@@ -55,9 +55,9 @@ type CASpec struct {
 // controlPlaneName is the name that Istio puts into the CA of a cluster.
 const controlPlaneName = "istiod." + mesh.DefaultSystemNamespace + ".svc"
 
-// backdate is how far before their making certificates begin to be valid, for
+// Backdate is how far before their making certificates begin to be valid, for
 // peers whose clock is behind.
-const backdate = 2 * time.Minute
+const Backdate = 2 * time.Minute
 
 // signs are the key usages of each CA: without the second, peers refuse its
 // revocation lists.
@@ -142,7 +142,7 @@ func newCA(spec CASpec, now time.Time, rand io.Reader) (*x509.Certificate, crypt
 	template := &x509.Certificate{
 		SerialNumber:          serial,
 		Subject:               subject,
-		NotBefore:             now.Add(-backdate),
+		NotBefore:             now.Add(-Backdate),
 		NotAfter:              now.Add(spec.TTL),
 		KeyUsage:              caKeyUsage,
 		BasicConstraintsValid: true,

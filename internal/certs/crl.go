@@ -50,7 +50,7 @@ func (a *Authority) SignCRL(last *x509.RevocationList, revoked []Revocation, lif
 	if life <= 0 {
 		return nil, fmt.Errorf("life time of a revocation list is %v, want more than 0", life)
 	}
-	template := &x509.RevocationList{Number: big.NewInt(now.Unix()), ThisUpdate: now.Add(-backdate), NextUpdate: now.Add(life)}
+	template := &x509.RevocationList{Number: big.NewInt(now.Unix()), ThisUpdate: now.Add(-Backdate), NextUpdate: now.Add(life)}
 	known := map[string]bool{}
 	if last != nil {
 		if err := plainCRL(last); err != nil {

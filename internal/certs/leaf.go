@@ -180,7 +180,7 @@ func newLife(ttl time.Duration, now time.Time, rand io.Reader) (life, error) {
 		return life{}, fmt.Errorf("sign certificate: life time is %v, want more than 0", ttl)
 	}
 	serial, err := newSerial(rand)
-	return life{serial, now.Add(-backdate), now.Add(ttl)}, err
+	return life{serial, now.Add(-Backdate), now.Add(ttl)}, err
 }
 
 // endEntity completes the template of a certificate that may not sign others.

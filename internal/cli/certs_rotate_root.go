@@ -87,7 +87,6 @@ func (r *rotateDir) target() string {
 func (r *rotateDir) open(ctx context.Context, env *Env) (*rotation.Dir, error) {
 	d := &rotation.Dir{
 		Path: r.path, Now: env.Now, Rand: rand.Reader,
-		// What asks the connected proxies joins the gate of time here.
 		Gates: []rotation.Gate{rotation.Waited(env.Now)},
 		Wrote: func(path string) { fmt.Fprintln(env.Stdout, "wrote", path) },
 	}
@@ -311,7 +310,7 @@ func describePhase(p rotation.Phase) string {
 }
 
 type rotateNext struct {
-	rotateDir
+	rotateStep
 	force bool
 }
 
@@ -325,10 +324,20 @@ a proxy refuse another is refused, with the time from which it is safe: too
 early, or with a cluster whose directory is missing, does not verify, was changed
 by hand, or is no part of the rotation. No flag overrides that.
 
+With --server or --ask-proxies the control planes are asked, too: the step is
+refused, with their names, when a connected proxy may not know the new root, as
+its certificate is from before the step, or when a control plane does not work
+with the new root. What is not connected is not known to them, so the time counts
+all the same.
+
 --force writes the directories of all clusters again as the current step has
 them, whatever they hold, and takes no step. Nobody knows what was signed in
 between, so the wait begins anew.`,
 		Example: `  meshctl certs rotate-root next certs
+
+  # ask all control planes for their proxies first
+  meshctl certs rotate-root next certs --server 127.0.0.1:8081,127.0.0.1:8082
+  meshctl certs rotate-root next --contexts cluster1,cluster2 --ask-proxies
 
   # after a directory was changed or lost
   meshctl certs rotate-root next certs --force`,
@@ -349,25 +358,26 @@ between, so the wait begins anew.`,
 }
 
 // act takes a step of the rotation under way.
-func (r *rotateDir) act(ctx context.Context, env *Env, a rotation.Action) error {
-	return r.take(ctx, env, func(d *rotation.Dir) (*rotation.State, error) { return d.Take(ctx, a) })
+func (o *rotateStep) act(ctx context.Context, env *Env, a rotation.Action) error {
+	return o.take(ctx, env, func(d *rotation.Dir) (*rotation.State, error) { return d.Take(ctx, a) })
 }
 
-func (r *rotateDir) take(ctx context.Context, env *Env, step func(*rotation.Dir) (*rotation.State, error)) error {
-	dir, err := r.open(ctx, env)
+func (o *rotateStep) take(ctx context.Context, env *Env, step func(*rotation.Dir) (*rotation.State, error)) error {
+	dir, err := o.open(ctx, env)
 	if err != nil {
 		return err
 	}
+	dir.Gates = append(dir.Gates, o.gate(env))
 	state, err := step(dir)
 	if err != nil {
 		return err
 	}
-	r.say(env, dir, state)
+	o.say(env, dir, state)
 	return nil
 }
 
 func newRotateAbortCmd(env *Env) *cobra.Command {
-	o := &rotateDir{}
+	o := &rotateStep{}
 	cmd := &cobra.Command{
 		Use:   "abort [DIR]",
 		Short: "Go back to the old root",
@@ -388,15 +398,20 @@ same command, given again when no certificate of the new root is left, drops tha
 }
 
 func newRotateFinishCmd(env *Env) *cobra.Command {
-	o := &rotateDir{}
+	o := &rotateStep{}
 	cmd := &cobra.Command{
 		Use:   "finish [DIR]",
 		Short: "Drop the old root; this cannot be undone",
 		Long: `Drop the old root from the trust bundles, once no certificate of it is left, put
 the new root with its key into DIR, and keep the old one and the old signers in
-DIR/.finished-DATE-ROOT. This cannot be undone.`,
-		Example: `  meshctl certs rotate-root finish certs`,
-		Args:    cobra.ArbitraryArgs,
+DIR/.finished-DATE-ROOT. This cannot be undone.
+
+With --server or --ask-proxies the control planes are asked, too: it is refused,
+with their names, when the certificate of a connected proxy leads to the old root,
+or a control plane signed one with an old signer that is still valid.`,
+		Example: `  meshctl certs rotate-root finish certs
+  meshctl certs rotate-root finish certs --server 127.0.0.1:8081,127.0.0.1:8082`,
+		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.one(args); err != nil {
 				return err
@@ -409,7 +424,7 @@ DIR/.finished-DATE-ROOT. This cannot be undone.`,
 }
 
 type rotateStatus struct {
-	rotateDir
+	rotateStep
 	output output.Format
 }
 
@@ -420,8 +435,12 @@ func newRotateStatusCmd(env *Env) *cobra.Command {
 		Short: "Show where a rotation stands and what it waits for",
 		Long: `Show where the directory of each cluster stands, by the fingerprints of what signs
 and of the roots, and what the next step waits for. Exit code 3 when a directory
-is missing, does not verify, was changed, or is no part of the rotation.`,
+is missing, does not verify, was changed, or is no part of the rotation.
+
+With --server or --ask-proxies the control planes are asked which of the connected
+proxies already have what the next step needs; -o json names all that do not.`,
 		Example: `  meshctl certs rotate-root status certs
+  meshctl certs rotate-root status certs --server 127.0.0.1:8081,127.0.0.1:8082
   meshctl certs rotate-root status certs -o json`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -454,18 +473,30 @@ func (o *rotateStatus) run(ctx context.Context, env *Env) error {
 		fmt.Fprintf(env.Stdout, "no rotation is under way in %s\n", o.target())
 		return nil
 	}
-	if err := o.write(env, status); err != nil {
+	var answer *rotateAnswer
+	if status.Requires != nil && o.asks() {
+		if answer, err = o.inquire(ctx, env, status.Requires); err != nil {
+			return err
+		}
+	}
+	if err := o.write(env, status, answer); err != nil {
 		return err
 	}
 	if !status.Fine() {
 		return findingsf("the rotation cannot go on like this: put back what was there, or give next --force")
 	}
+	if answer != nil {
+		return answer.silent()
+	}
 	return nil
 }
 
-func (o *rotateStatus) write(env *Env, s *rotation.Status) error {
+func (o *rotateStatus) write(env *Env, s *rotation.Status, answer *rotateAnswer) error {
 	if o.output != output.FormatTable {
-		return output.Write(env.Stdout, o.output, s)
+		return output.Write(env.Stdout, o.output, struct {
+			*rotation.Status
+			Asked *rotateAnswer `json:"asked,omitzero"`
+		}{s, answer})
 	}
 	fmt.Fprintln(env.Stdout, describePhase(s.Phase))
 	where := "DIRECTORY"
@@ -489,6 +520,12 @@ func (o *rotateStatus) write(env *Env, s *rotation.Status) error {
 		return nil // the error says what has to be done before anything else
 	}
 	fmt.Fprintf(env.Stdout, "waits for: %s\n", s.Waits)
+	switch {
+	case answer != nil:
+		answer.write(env, s.Requires)
+	case s.Requires != nil:
+		fmt.Fprintln(env.Stdout, "proxies:", notAsked)
+	}
 	next := fmt.Sprintf("next: meshctl certs rotate-root %s %s", s.Command, o.target())
 	if !s.SafeFrom.IsZero() {
 		next += ", from " + s.SafeFrom.UTC().Format(time.RFC3339)

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -34,7 +35,13 @@ type Proxy struct {
 	Version string `json:"version,omitzero"` // its ISTIO_VERSION
 	Envoy   string `json:"envoy,omitzero"`   // version of its Envoy
 	// Identity is its SPIFFE id; empty when nobody proved one.
-	Identity  string    `json:"identity,omitzero"`
+	Identity string `json:"identity,omitzero"`
+	// Certificate is with which it proved it when the stream was opened; nil when
+	// it was not by one.
+	Certificate *mesh.ClientCertificate `json:"certificate,omitzero"`
+	// Roots are the SHA-256 of the roots of the mesh that its agent was told and
+	// accepted over this stream (PCDS), sorted; none when it did not ask.
+	Roots     []string  `json:"roots,omitzero"`
 	Variant   string    `json:"variant,omitzero"` // delta or sotw
 	Connected time.Time `json:"connected,omitzero"`
 	// Gone says that the stream has ended, in what Changed returns.

@@ -193,6 +193,15 @@ func (s *Server) recheck(ctx context.Context) error {
 	return nil
 }
 
+// clientCertificate is with which certificate a caller that was let in proved
+// itself; nil when it was not by one.
+func (s *Server) clientCertificate(ctx context.Context) *mesh.ClientCertificate {
+	if c := s.callers.Load(); c != nil {
+		return c.Certificate(ctx)
+	}
+	return nil
+}
+
 // makeServing makes the certificate of the secure port; each handshake has one
 // of the authority in use, or that of the files.
 func (s *Server) makeServing() error {

@@ -62,7 +62,9 @@ func (s *Server) serveGRPC(ctx context.Context, stopHub func()) error {
 		creds := gate.Credentials(credentials.NewTLS(s.tlsConfig()))
 		srv := grpc.NewServer(append(options, grpc.Creds(creds), grpc.InTapHandle(s.issuer.Tap))...)
 		s.issuer.Register(srv)
-		serve(s.secure, srv, xds.Access{Authenticate: s.authenticate, CheckNode: s.checkNode, Recheck: s.recheck, Trust: s.trust.forPeers, Debug: s.debug})
+		serve(s.secure, srv, xds.Access{
+			Authenticate: s.authenticate, Certificate: s.clientCertificate, CheckNode: s.checkNode, Recheck: s.recheck, Trust: s.trust.forPeers, Debug: s.debug,
+		})
 	}
 	s.ready.Store(true)
 	if s.cfg.OnReady != nil {

@@ -1,13 +1,17 @@
 package server
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/proxystatus"
 	"github.com/meshctl/meshctl/internal/server/xds"
+	"github.com/meshctl/meshctl/internal/server/xdsgen"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -15,20 +19,47 @@ import (
 func (s *Server) proxiesPage() proxystatus.Report {
 	name, _, _ := strings.Cut(s.cfg.Replica, "_") // a name of Kubernetes has no underscore
 	report := proxystatus.Report{Replica: name, Proxies: []proxystatus.Proxy{}}
-	streams := s.hub.Proxies()
-	report.At = s.cfg.Now() // after all that is told of
+	streams, told := s.hub.Proxies(), s.hub.Accepted(xdswire.ProxyConfigType)
+	report.At = s.cfg.Now()                      // after all that is told of
+	seen := make(map[*xdswire.Resource][]string) // most have the same
 	for i := range streams {
-		report.Proxies = append(report.Proxies, proxyStatus(&streams[i], report.At))
+		p := proxyStatus(&streams[i], report.At)
+		for _, r := range told[p.Stream] {
+			if _, known := seen[r]; !known {
+				seen[r] = s.rootsIn(r)
+			}
+			p.Roots = seen[r] // there is one resource of the type
+		}
+		report.Proxies = append(report.Proxies, p)
 	}
 	report.Sort()
 	return report
+}
+
+// rootsIn are the fingerprints of the roots that a resource tells agents of.
+func (s *Server) rootsIn(r *xdswire.Resource) []string {
+	list, err := xdsgen.RootsIn(r)
+	var out []string
+	for _, text := range list {
+		parsed, bad := certs.ParseCerts([]byte(text))
+		err = cmp.Or(err, bad)
+		for _, c := range parsed {
+			out = append(out, certs.Fingerprint(c))
+		}
+	}
+	if err != nil {
+		s.cfg.Log.Error("the roots that agents accepted cannot be told", "error", err)
+		return nil
+	}
+	slices.Sort(out)
+	return out
 }
 
 func proxyStatus(p *xds.Proxy, now time.Time) proxystatus.Proxy {
 	out := proxystatus.Proxy{
 		Name: p.Node.ID.ProxyID(), Namespace: p.Node.ID.Namespace, Stream: p.ID,
 		Cluster: string(p.Node.Cluster), Network: string(p.Node.Network), Kind: string(p.Node.ID.Type),
-		Version: p.Node.Version, Envoy: p.Node.Envoy, Variant: p.Variant.String(), Connected: p.Connected,
+		Version: p.Node.Version, Envoy: p.Node.Envoy, Certificate: p.Certificate, Variant: p.Variant.String(), Connected: p.Connected,
 		Types: []proxystatus.Type{},
 	}
 	if p.Caller.Identity != (mesh.Identity{}) {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/meshctl/meshctl/internal/mesh"
 )
 
 // Refusal is why a step is not taken. Nothing has been changed.
@@ -34,20 +36,27 @@ func refuse(fix, format string, args ...any) error {
 // Requirement is what has to be so before a step is taken.
 type Requirement struct {
 	From, To Phase
+	Clusters []mesh.ClusterID
 	// Written is when From was in force everywhere in the directories, Wait how
 	// long it then takes until proxies that know nothing of it are gone.
 	Written time.Time
 	Wait    time.Duration
+	// InForce is from when on every control plane works with From: what proxies
+	// got since, they got with its trust bundle.
+	InForce time.Time
 	// Trusted is the SHA-256 of the root that every proxy has to trust; empty
 	// when it does not matter.
 	Trusted string
 	// Gone is the SHA-256 of the root below which no proxy may have its
-	// certificate; empty when it does not matter.
-	Gone string
+	// certificate; empty when it does not matter. GoneSigners are the SHA-256 of
+	// the CAs below it that signed for the clusters.
+	Gone        string
+	GoneSigners []string
 }
 
 // Gate says whether what a step requires is so: nil, or the reason why not.
-// Several gates are all asked; the one of time is Waited.
+// Several gates are asked one after the other until one refuses; the one of time
+// is Waited.
 type Gate func(ctx context.Context, r Requirement) error
 
 // Waited is the gate that knows nothing but the time.
@@ -133,7 +142,7 @@ func (s *State) undoTrust() Phase {
 // requirement is what the step from the state to a phase waits for; it is
 // false when the step is safe at any time.
 func (s *State) requirement(to Phase) (Requirement, bool) {
-	r := Requirement{From: s.Phase, To: to, Written: s.Written, Wait: s.Wait()}
+	r := Requirement{From: s.Phase, To: to, Clusters: s.Clusters, Written: s.Written, Wait: s.Wait(), InForce: s.Written.Add(time.Duration(s.Propagation))}
 	switch {
 	case s.pending():
 		return r, false // it waited before it began
@@ -147,6 +156,22 @@ func (s *State) requirement(to Phase) (Requirement, bool) {
 		return r, false
 	}
 	return r, true
+}
+
+// requirement is what the step to a phase waits for, as State.requirement has it,
+// with the signers.
+func (r *rotation) requirement(to Phase) (Requirement, bool) {
+	out, needed := r.state.requirement(to)
+	for _, c := range r.clusters {
+		set := c.old
+		if out.Gone == r.state.NewRoot {
+			set = c.fresh
+		}
+		if out.Gone != "" {
+			out.GoneSigners = append(out.GoneSigners, signerOf(set)...)
+		}
+	}
+	return out, needed
 }
 
 // move returns the state in which the phase is being written.

@@ -242,7 +242,7 @@ func (d *Dir) allow(ctx context.Context, r *rotation, to Phase) error {
 	if err := d.fits(r, to); err != nil {
 		return err
 	}
-	requirement, needed := r.state.requirement(to)
+	requirement, needed := r.requirement(to)
 	if !needed {
 		return nil
 	}

@@ -198,6 +198,16 @@ func facts(set []files.File) (signer string, roots []string) {
 	return signer, roots
 }
 
+// signerOf is the SHA-256 of the signer of a set.
+func signerOf(set []files.File) []string {
+	for _, f := range set {
+		if list, err := certs.ParseCerts(f.Data); err == nil && store.IsSigner(f.Name) {
+			return []string{certs.Fingerprint(list[0])}
+		}
+	}
+	return nil
+}
+
 // parseOne reads a file with one certificate.
 func parseOne(from Storage, path string) (*x509.Certificate, error) {
 	data, err := from.Read(path)

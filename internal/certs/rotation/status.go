@@ -114,6 +114,8 @@ type Status struct {
 	Command   string     `json:"command"`
 	Waits     string     `json:"waitsFor"`
 	Directory []Standing `json:"directories"`
+	// Requires is what the next step requires of proxies; nil when nothing.
+	Requires *Requirement `json:"-"`
 }
 
 // Fine reports whether the directories let the rotation go on.
@@ -131,6 +133,11 @@ func (d *Dir) Status() (*Status, error) {
 	s.Command, s.Waits = r.state.following(d.Now())
 	if !s.Pending {
 		s.SafeFrom = r.state.SafeFrom()
+	}
+	if to, err := decide(r.state, Action(s.Command)); err == nil {
+		if required, needed := r.requirement(to); needed {
+			s.Requires = &required
+		}
 	}
 	for _, c := range r.clusters {
 		s.Directory = append(s.Directory, d.standing(r.state, c))

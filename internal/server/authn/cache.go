@@ -43,6 +43,7 @@ func proofOf[T []byte | string](roots *x509.CertPool, parts ...T) proof {
 // verified is who a proof proves, and until when.
 type verified struct {
 	caller      mesh.Caller
+	shown       *mesh.ClientCertificate // nil when the proof is a token
 	from, until time.Time
 }
 
@@ -56,6 +57,11 @@ type cache struct {
 }
 
 func (c *cache) get(p proof, now time.Time) (mesh.Caller, bool) {
+	v, ok := c.find(p, now)
+	return v.caller, ok
+}
+
+func (c *cache) find(p proof, now time.Time) (verified, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	v, ok := c.young[p]
@@ -64,21 +70,25 @@ func (c *cache) get(p proof, now time.Time) (mesh.Caller, bool) {
 	}
 	// A clock that was set back makes everything be verified again.
 	if !ok || now.Before(v.from) || !now.Before(v.until) {
-		return mesh.Caller{}, false
+		return verified{}, false
 	}
-	return v.caller, true
+	return v, true
 }
 
 // put remembers a proof that itself is good until end.
 func (c *cache) put(p proof, caller mesh.Caller, now, end time.Time) {
-	until := now.Add(cacheTime)
-	if end.Before(until) {
-		until = end
+	c.keep(p, verified{caller: caller}, now, end)
+}
+
+func (c *cache) keep(p proof, v verified, now, end time.Time) {
+	v.from, v.until = now, now.Add(cacheTime)
+	if end.Before(v.until) {
+		v.until = end
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.young == nil || len(c.young) >= cacheSize || now.Sub(c.born).Abs() >= cacheTime {
 		c.old, c.young, c.born = c.young, map[proof]verified{}, now
 	}
-	c.young[p] = verified{caller, now, until}
+	c.young[p] = v
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"time"
+	"unique"
 
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -75,25 +76,31 @@ func (a *Authenticator) byCertificate(presented []*x509.Certificate) (mesh.Calle
 
 // byCertificateAt is byCertificate at a time.
 func (a *Authenticator) byCertificateAt(presented []*x509.Certificate, now time.Time) (mesh.Caller, error) {
+	v, err := a.verifyChain(presented, now)
+	return v.caller, err
+}
+
+// verifyChain checks the certificates that a caller presented.
+func (a *Authenticator) verifyChain(presented []*x509.Certificate, now time.Time) (verified, error) {
 	if len(presented) == 0 {
-		return mesh.Caller{}, errors.New("none presented")
+		return verified{}, errors.New("none presented")
 	}
 	if len(presented) > maxChain {
-		return mesh.Caller{}, fmt.Errorf("%d certificates presented: want at most %d", len(presented), maxChain)
+		return verified{}, fmt.Errorf("%d certificates presented: want at most %d", len(presented), maxChain)
 	}
 	leaf := presented[0]
 	id, err := leafIdentity(leaf)
 	if err != nil {
-		return mesh.Caller{}, err
+		return verified{}, err
 	}
 	// Without a pool crypto/x509 would take the roots of the system.
 	roots := a.cfg.Roots(id.TrustDomain)
 	if roots == nil {
-		return mesh.Caller{}, fmt.Errorf("identity %s: no roots for its trust domain; the mesh is of %q", id, a.domains)
+		return verified{}, fmt.Errorf("identity %s: no roots for its trust domain; the mesh is of %q", id, a.domains)
 	}
 	p := proofOf(roots, rawOf(presented)...)
-	if caller, known := a.proofs.get(p, now); known {
-		return caller, nil
+	if v, known := a.proofs.find(p, now); known {
+		return v, nil
 	}
 	chains, err := leaf.Verify(x509.VerifyOptions{
 		Roots:         roots,
@@ -102,14 +109,14 @@ func (a *Authenticator) byCertificateAt(presented []*x509.Certificate, now time.
 		KeyUsages:     []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	})
 	if err != nil {
-		return mesh.Caller{}, fmt.Errorf("identity %s: %w", id, err)
+		return verified{}, fmt.Errorf("identity %s: %w", id, err)
 	}
 	if chains = a.unrevoked(chains); len(chains) == 0 {
-		return mesh.Caller{}, fmt.Errorf("identity %s: the certificate with the serial number %x, or that of a CA above it, is revoked", id, leaf.SerialNumber)
+		return verified{}, fmt.Errorf("identity %s: the certificate with the serial number %x, or that of a CA above it, is revoked", id, leaf.SerialNumber)
 	}
-	caller := mesh.Caller{Identity: id}
+	v := verified{caller: mesh.Caller{Identity: id}, shown: describe(leaf, chains)}
 	if a.cfg.Foreign == nil || !a.cfg.Foreign(id.TrustDomain) {
-		caller.Cluster = a.clusterOf(chains)
+		v.caller.Cluster = a.clusterOf(chains)
 	}
 	end := leaf.NotAfter
 	for _, c := range chains[0] {
@@ -117,8 +124,40 @@ func (a *Authenticator) byCertificateAt(presented []*x509.Certificate, now time.
 			end = c.NotAfter
 		}
 	}
-	a.proofs.put(p, caller, now, end)
-	return caller, nil
+	a.proofs.keep(p, v, now, end)
+	return v, nil
+}
+
+// describe tells of a certificate that leads to roots by the chains.
+func describe(leaf *x509.Certificate, chains [][]*x509.Certificate) *mesh.ClientCertificate {
+	out := &mesh.ClientCertificate{
+		Serial: fmt.Sprintf("%x", leaf.SerialNumber), From: leaf.NotBefore.UTC(), Until: leaf.NotAfter.UTC(),
+		Issuer: fingerprint(chains[0][min(1, len(chains[0])-1)]),
+	}
+	for _, chain := range chains {
+		out.Roots = append(out.Roots, fingerprint(chain[len(chain)-1]))
+	}
+	slices.Sort(out.Roots)
+	out.Roots = slices.Compact(out.Roots)
+	return out
+}
+
+// fingerprint is that of a CA, held once for all callers.
+func fingerprint(ca *x509.Certificate) string { return unique.Make(certs.Fingerprint(ca)).Value() }
+
+// Certificate is with which certificate the caller of ctx proved itself; nil when
+// it was not by one. It is meant for callers that Authenticate has just let in:
+// then it costs a hash.
+func (a *Authenticator) Certificate(ctx context.Context) *mesh.ClientCertificate {
+	info := tlsOf(ctx)
+	if !info.State.HandshakeComplete || len(info.State.PeerCertificates) == 0 {
+		return nil
+	}
+	v, err := a.verifyChain(info.State.PeerCertificates, a.cfg.Now())
+	if err != nil || a.ofMesh(v.caller.Identity) != nil {
+		return nil
+	}
+	return v.shown
 }
 
 // Lost says why the certificate that a connection presented is not accepted any

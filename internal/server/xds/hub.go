@@ -279,14 +279,16 @@ func (h *Hub) deliver() {
 
 // subscriber is a stream as the hub sees it.
 type subscriber struct {
-	id        string
-	node      xdsgen.Node
-	caller    mesh.Caller
-	address   string // of the peer
-	variant   xdswire.Variant
-	connected time.Time
-	session   *session
-	recheck   func() error // why its caller would not be let in any more
+	id     string
+	node   xdsgen.Node
+	caller mesh.Caller
+	// certificate is with which the caller proved itself; nil when it was not by one.
+	certificate *mesh.ClientCertificate
+	address     string // of the peer
+	variant     xdswire.Variant
+	connected   time.Time
+	session     *session
+	recheck     func() error // why its caller would not be let in any more
 	// assigned is set once the views are generated.
 	assigned atomic.Pointer[assignment]
 	// pod and namespace are what AssignReads says, set by attach.

@@ -29,6 +29,9 @@ type Access struct {
 	// Authenticate tells who calls. Its error ends the stream with
 	// Unauthenticated.
 	Authenticate func(context.Context) (mesh.Caller, error)
+	// Certificate tells with which certificate the caller, who was let in, proved
+	// itself; nil when it was not by one. May be nil.
+	Certificate func(context.Context) *mesh.ClientCertificate
 	// CheckNode compares what a proxy says of itself with who it is. Its
 	// error ends the stream with PermissionDenied.
 	CheckNode func(mesh.Caller, xdsgen.Node) error
@@ -312,8 +315,12 @@ func (s *service) admit(ctx context.Context, caller mesh.Caller, n *corev3.Node,
 	h.streams++
 	id := fmt.Sprintf("%s-%d", node.ID.ProxyID(), h.streams)
 	h.mu.Unlock()
-	return &subscriber{
+	sub := &subscriber{
 		id: id, node: node, caller: caller, address: peerAddr(ctx), variant: v,
 		connected: h.cfg.Now(),
-	}, nil
+	}
+	if s.access.Certificate != nil {
+		sub.certificate = s.access.Certificate(ctx)
+	}
+	return sub, nil
 }

@@ -178,7 +178,7 @@ func (h *Hub) subscribers() []*subscriber {
 
 func (s *subscriber) proxy() Proxy {
 	p := Proxy{
-		ID: s.id, Node: s.node, Caller: s.caller, Address: s.address, Variant: s.variant, Connected: s.connected,
+		ID: s.id, Node: s.node, Caller: s.caller, Certificate: s.certificate, Address: s.address, Variant: s.variant, Connected: s.connected,
 		Types: make(map[string]TypeStatus),
 	}
 	s.mu.Lock()
@@ -227,6 +227,27 @@ func (h *Hub) Sent(id string) map[string]connected.Sent {
 		}
 		slices.SortFunc(sent.Resources, func(a, b *xdswire.Resource) int { return cmp.Compare(a.Name, b.Name) })
 		out[xdswire.PushOrder[i]] = sent
+	}
+	return out
+}
+
+// Accepted are the resources of a type that streams accepted last, by their ids. A
+// stream that has refused or not yet answered the last response has none.
+func (h *Hub) Accepted(typeURL string) map[string][]*xdswire.Resource {
+	i := slices.Index(xdswire.PushOrder[:], typeURL)
+	out := make(map[string][]*xdswire.Resource)
+	for _, s := range h.subscribers() {
+		s.mu.Lock()
+		st := s.status[i]
+		s.mu.Unlock()
+		if !st.watched || !st.acked || st.awaited || st.nack != nil || len(st.refused) > 0 || st.ackedVersion != st.sentVersion {
+			continue
+		}
+		_, pairs := s.session.sentNow()
+		if pairs[i] == (pair{}) || pairs[i].version() != st.ackedVersion {
+			continue // something was sent meanwhile
+		}
+		out[s.id] = slices.Concat(pairs[i].shared.list(), pairs[i].own.list())
 	}
 	return out
 }

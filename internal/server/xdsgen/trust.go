@@ -1,6 +1,9 @@
 package xdsgen
 
 import (
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -37,4 +40,13 @@ func (u trustUnit) Type() string { return xdswire.ProxyConfigType }
 
 func (u trustUnit) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	return one(enc.Resource(xdswire.ProxyConfigType, proxyConfig, &meshv1alpha1.ProxyConfig{CaCertificatesPem: u.bundle.Roots}))
+}
+
+// RootsIn are the roots of the mesh in a resource that tells of them, each as PEM.
+func RootsIn(r *xdswire.Resource) ([]string, error) {
+	var m meshv1alpha1.ProxyConfig
+	if err := proto.Unmarshal(r.Message(), &m); err != nil {
+		return nil, fmt.Errorf("resource of %s: %w", xdswire.ShortType(xdswire.ProxyConfigType), err)
+	}
+	return m.GetCaCertificatesPem(), nil
 }

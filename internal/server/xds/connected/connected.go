@@ -12,12 +12,14 @@ import (
 
 // Proxy is one connected stream.
 type Proxy struct {
-	ID        string // <name>.<namespace>-<number of the stream>
-	Node      xdsgen.Node
-	Caller    mesh.Caller // zero on a server without authentication
-	Address   string      // of the peer, host:port
-	Variant   xdswire.Variant
-	Connected time.Time
+	ID     string // <name>.<namespace>-<number of the stream>
+	Node   xdsgen.Node
+	Caller mesh.Caller // zero on a server without authentication
+	// Certificate is with which the stream was proved; nil when it was not by one.
+	Certificate *mesh.ClientCertificate
+	Address     string // of the peer, host:port
+	Variant     xdswire.Variant
+	Connected   time.Time
 	// Types holds the types that the proxy asked for, by short name (CDS …).
 	Types map[string]Type
 }

@@ -1,0 +1,17 @@
+package mesh
+
+import "time"
+
+// ClientCertificate is with which certificate a caller proved itself, and to
+// what it led when that was checked. Fingerprints are SHA-256 as
+// certs.Fingerprint writes them.
+type ClientCertificate struct {
+	Serial string    `json:"serial"` // in hexadecimal
+	From   time.Time `json:"from"`
+	Until  time.Time `json:"until"`
+	Issuer string    `json:"issuer"` // fingerprint of the CA that signed it
+	// Roots are the fingerprints of the roots that it led to, of those that
+	// callers were checked with, sorted. There are several when a CA has
+	// certificates of several roots.
+	Roots []string `json:"roots"`
+}
