@@ -12,14 +12,19 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
+// newConns bounds n connections, which have all the time that tests need.
+func newConns(n int, authenticate bool) *Conns {
+	none := func() {}
+	return NewConns(Config{
+		Limits: Limits{FirstRequest: time.Minute, Write: time.Minute, AddressConns: n, PendingConns: n, IdentityConns: n},
+		Stats:  Stats{Refused: none, Rejected: none, Stalled: none}, Log: slog.New(slog.DiscardHandler), Authenticate: authenticate,
+	})
+}
+
 // Who is slowed down is read on later, by as much as the identity has
 // connections; the connections of others are not.
 func TestSlowDown(t *testing.T) {
-	none := func() {}
-	c := NewConns(Config{
-		Limits: Limits{FirstRequest: time.Minute, Write: time.Minute, AddressConns: 10, PendingConns: 10, IdentityConns: 10},
-		Stats:  Stats{Refused: none, Rejected: none, Stalled: none}, Log: slog.New(slog.DiscardHandler),
-	})
+	c := newConns(10, false)
 	admit := func() (*Conn, net.Conn, context.Context) {
 		server, client := net.Pipe()
 		n := c.admit(server)

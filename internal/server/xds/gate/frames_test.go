@@ -5,12 +5,10 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/credentials"
@@ -76,11 +74,7 @@ func TestFramesWithTLS(t *testing.T) {
 	t.Parallel()
 	pages := httptest.NewTLSServer(http.NotFoundHandler()) // for its certificate
 	defer pages.Close()
-	none := func() {}
-	conns := NewConns(Config{
-		Limits: Limits{FirstRequest: time.Minute, Write: time.Minute, AddressConns: 1, PendingConns: 1, IdentityConns: 1},
-		Stats:  Stats{Refused: none, Rejected: none, Stalled: none}, Log: slog.New(slog.DiscardHandler), Authenticate: true,
-	})
+	conns := newConns(1, true)
 	near, far := net.Pipe()
 	out := &recorder{Conn: near, forward: true}
 	client := tls.Client(far, &tls.Config{RootCAs: pool(pages.Certificate()), ServerName: "example.com", NextProtos: []string{"h2"}})
