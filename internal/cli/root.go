@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/meshctl/meshctl/internal/files"
 )
 
 // Env is what a command has of the world outside.
@@ -92,10 +94,12 @@ const (
 // Run executes the command that args name and returns the exit code: 0 done,
 // 1 failed, 2 wrong usage, 3 done and found problems.
 func Run(ctx context.Context, env *Env, args []string) int {
-	root := newRootCmd(env)
+	own := *env
+	own.Stdin = files.Until(ctx, env.Stdin) // nobody is made to wait for input
+	root := newRootCmd(&own)
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
-	return report(env.Stderr, cmd, err)
+	return report(own.Stderr, cmd, err)
 }
 
 // report tells the person what went wrong and returns the exit code for it.

@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
-	"os"
 	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
 
 	"github.com/meshctl/meshctl/internal/dial"
+	"github.com/meshctl/meshctl/internal/files"
 	"github.com/meshctl/meshctl/internal/server/tracing"
 )
 
@@ -34,7 +34,7 @@ func (o *tracingOptions) tracer(ctx context.Context, env *Env, replica string, l
 	}
 	var config *tls.Config
 	if roots := env.lookup("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "OTEL_EXPORTER_OTLP_CERTIFICATE"); roots != "" && endpoint.Scheme == "https" {
-		pem, err := os.ReadFile(roots)
+		pem, err := files.Read(roots, maxRoots)
 		if err == nil {
 			config, err = dial.TLSConfig(pem, endpoint.Hostname())
 		}

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/dial"
+	"github.com/meshctl/meshctl/internal/files"
 )
 
 // Request is a path and query of Envoy's admin interface.
@@ -89,8 +90,11 @@ func (s *Source) Read(ctx context.Context, request Request, read func(io.Reader)
 	defer body.Close()
 	dump := &limitedReader{r: body, left: s.MaxSize, max: s.MaxSize}
 	if err := read(bufio.NewReaderSize(dump, 64<<10)); err != nil {
-		if dump.left < 0 { // whatever read makes of it
+		switch { // whatever read makes of it
+		case dump.left < 0:
 			err = dump.exceeded()
+		case ctx.Err() != nil:
+			err = ctx.Err()
 		}
 		return fmt.Errorf("%s: %w", s, err)
 	}
@@ -104,15 +108,21 @@ func (s *Source) open(ctx context.Context, request Request) (io.ReadCloser, erro
 	case "-":
 		return io.NopCloser(s.Stdin), nil
 	}
-	f, err := os.Open(s.File)
+	f, err := files.Wait(ctx, func() (*os.File, error) { return os.Open(s.File) }) // it may be a named pipe
 	if err != nil {
 		return nil, err
 	}
-	if info, err := f.Stat(); err == nil && info.IsDir() {
+	switch info, err := f.Stat(); {
+	case err == nil && info.IsDir():
 		_ = f.Close() // nothing was written
 		return nil, fmt.Errorf("%s is a directory: want the file of a saved dump", s.File)
+	case err == nil && info.Mode().IsRegular():
+		return f, nil
 	}
-	return f, nil
+	return struct {
+		io.Reader
+		io.Closer
+	}{files.Until(ctx, f), f}, nil
 }
 
 // maxErrorBody is how much of an error's body is shown, in bytes.
