@@ -28,6 +28,7 @@ type leafOptions struct {
 	force          bool
 	spiffeID       string
 	trustDomain    string
+	domainTyped    bool // and not set by the environment or the file for all commands
 	namespace      string
 	serviceAccount string
 	dnsNames       []string
@@ -57,6 +58,10 @@ A leaf with an ed25519 key is for other programs: Envoy accepts none from a peer
 
   # a request that was made elsewhere
   meshctl certs leaf --ca certs/cluster1 --csr vm.csr --spiffe-id spiffe://cluster.local/ns/vms/sa/db --out -`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			o.domainTyped = cmd.Flags().Changed("trust-domain")
+			return noArgs(cmd, args)
+		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
 	fs := cmd.Flags()
@@ -145,6 +150,8 @@ func (o *leafOptions) spec() (certs.LeafSpec, error) {
 		return spec, usagef("--ttl must be more than 0")
 	case (o.namespace == "") != (o.serviceAccount == ""):
 		return spec, usagef("--namespace and --service-account go together")
+	case o.domainTyped && o.namespace == "":
+		return spec, usagef("--trust-domain is that of the SPIFFE id which --namespace and --service-account make: give them, too, or the whole of it with --spiffe-id")
 	case o.namespace != "" && o.spiffeID != "":
 		return spec, usagef("--spiffe-id is given, and --namespace, which would make another")
 	case o.namespace != "":
