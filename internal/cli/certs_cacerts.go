@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -136,7 +134,7 @@ func (o *cacertsOptions) write(ctx context.Context, env *Env, layout store.Layou
 // dirOf is the directory of a cluster's CA: DIR, or the one in it that is named
 // after the cluster.
 func (o *cacertsOptions) dirOf(id mesh.ClusterID) string {
-	if hasCA(o.dir) {
+	if store.HasAuthority(o.dir) {
 		return o.dir
 	}
 	return filepath.Join(o.dir, string(id))
@@ -176,7 +174,11 @@ func (o *cacertsOptions) files(now time.Time, dir string, layout store.Layout) (
 	if err != nil {
 		return nil, err
 	}
-	if clusters := clustersIn(dir); !hasCA(dir) && len(clusters) > 0 {
+	clusters, err := store.Authorities(dir)
+	if err != nil {
+		return nil, err
+	}
+	if len(clusters) > 0 && !store.HasAuthority(dir) {
 		return nil, fmt.Errorf("%s has the CAs of clusters, each in a directory of its own: name one of them, such as %s, or write all with --apply --contexts",
 			dir, filepath.Join(dir, clusters[0]))
 	}
@@ -193,27 +195,4 @@ func (o *cacertsOptions) files(now time.Time, dir string, layout store.Layout) (
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
 	return set, nil
-}
-
-// clustersIn are the directories below dir that have the CA of a cluster.
-func clustersIn(dir string) []string {
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil
-	}
-	var out []string
-	for _, e := range entries {
-		if hasCA(filepath.Join(dir, e.Name())) && !strings.HasPrefix(e.Name(), ".") {
-			out = append(out, e.Name())
-		}
-	}
-	return out
-}
-
-// hasCA reports whether there is the certificate of a CA, in either layout.
-func hasCA(dir string) bool {
-	return slices.ContainsFunc([]string{store.CertFile, store.TLSCertFile}, func(name string) bool {
-		_, err := os.Stat(filepath.Join(dir, name))
-		return err == nil
-	})
 }

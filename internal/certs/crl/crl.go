@@ -13,7 +13,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/meshctl/meshctl/internal/certs"
@@ -110,39 +109,23 @@ type directory struct {
 
 func find(path string) (*directory, error) {
 	d := &directory{path: filepath.Clean(path)}
-	entries, err := os.ReadDir(d.path)
-	if err != nil {
-		return nil, fmt.Errorf("directory of the authorities: %w", err)
-	}
-	if isSet(d.path) {
+	if store.HasAuthority(d.path) {
 		d.one, d.sets = true, []string{d.path}
 		return d, nil
 	}
+	clusters, err := store.Authorities(d.path)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range clusters {
+		d.sets = append(d.sets, filepath.Join(d.path, name))
+	}
 	_, err = os.Lstat(filepath.Join(d.path, store.RootKeyFile))
 	d.root = err == nil
-	for _, e := range entries {
-		if sub := filepath.Join(d.path, e.Name()); !strings.HasPrefix(e.Name(), ".") && isSet(sub) {
-			d.sets = append(d.sets, sub)
-		}
-	}
 	if !d.root && len(d.sets) == 0 {
 		return nil, fmt.Errorf("%s has neither %s nor the CA of a cluster: name a directory that certs root-ca or certs intermediate-ca made", path, store.RootKeyFile)
 	}
 	return d, nil
-}
-
-// isSet reports whether a directory has the authority of a cluster, in either
-// layout.
-func isSet(path string) bool {
-	if _, err := os.Stat(filepath.Join(path, store.CertFile)); err == nil {
-		return true
-	}
-	data, err := files.Read(filepath.Join(path, store.TLSCertFile), store.MaxFile)
-	if err != nil {
-		return false
-	}
-	list, err := certs.ParseCerts(data)
-	return err == nil && list[0].IsCA
 }
 
 // lock keeps others from making lists of the same authorities meanwhile: one
