@@ -38,6 +38,15 @@ const (
 // reasonOID is the extension of an entry with the reason.
 func reasonOID() asn1.ObjectIdentifier { return asn1.ObjectIdentifier{2, 5, 29, 21} }
 
+// NewerCRL reports whether a is a later list than b of the same authority: by its
+// number, else by its time.
+func NewerCRL(a, b *x509.RevocationList) bool {
+	if a.Number == nil || b.Number == nil || a.Number.Cmp(b.Number) == 0 {
+		return a.ThisUpdate.After(b.ThisUpdate)
+	}
+	return a.Number.Cmp(b.Number) > 0
+}
+
 // SignCRL makes the authority's next revocation list: what the last one has,
 // nil when there is none, and the certificates that are revoked now, unless they
 // were before. Its number is greater than that of the last one, and not less than

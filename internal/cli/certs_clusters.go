@@ -60,23 +60,26 @@ func (o *clusterFlags) connect(env *Env) ([]*secrets.Cluster, error) {
 	return out, nil
 }
 
-// findMesh finds clusters that do not trust each other.
-func (o *clusterFlags) findMesh(ctx context.Context, env *Env) ([]verify.Finding, error) {
+// findMesh finds clusters that do not trust each other. without are the contexts of
+// those that have no CA.
+func (o *clusterFlags) findMesh(ctx context.Context, env *Env) (findings []verify.Finding, without []string, err error) {
 	clusters, err := o.connect(env)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	var found []verify.ClusterCA
 	for _, c := range clusters {
-		authority, ok, err := c.CA(ctx)
-		if err != nil {
-			return nil, err
-		}
-		if ok {
-			found = append(found, authority)
+		authority, err := c.CA(ctx)
+		switch {
+		case err != nil:
+			return nil, nil, err
+		case authority == nil:
+			without = append(without, c.Context)
+		case authority.Signer != nil:
+			found = append(found, *authority)
 		}
 	}
-	return verify.Mesh(found, env.Now()), nil
+	return verify.Mesh(found, env.Now()), without, nil
 }
 
 // secretPrefix is before the name of a Secret among the inputs.

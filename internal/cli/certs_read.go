@@ -4,6 +4,8 @@ import (
 	"context"
 	"crypto/x509"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -54,6 +56,11 @@ func (o *readOptions) check() error {
 		seen[in] = true
 	}
 	return nil
+}
+
+// namesSecrets reports whether the inputs name Secrets of the clusters.
+func (o *readOptions) namesSecrets() bool {
+	return slices.ContainsFunc(o.inputs, func(in string) bool { return strings.HasPrefix(in, secretPrefix) })
 }
 
 // load reads the inputs, those in clusters first.

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"crypto/x509"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/certs/secrets"
 	"github.com/meshctl/meshctl/internal/certs/verify"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
@@ -77,16 +77,29 @@ func (o *certsVerifyOptions) run(ctx context.Context, env *Env) error {
 	if err != nil {
 		return err
 	}
-	apart, err := o.findMesh(ctx, env)
+	apart, without, err := o.findMesh(ctx, env)
 	if err != nil {
 		return err
 	}
-	findings, places := append([]verify.Finding{}, apart...), []string{}
+	judge := togetherOf(found.Sets)
+	judge.Now, judge.TrustDomain, judge.Roots = env.Now(), o.trustDomain, roots
+	findings, places, err := o.find(ctx, env, found.Sets, judge)
+	if err != nil {
+		return err
+	}
+	findings = append(apart, findings...)
+	if err := o.write(env, findings, places); err != nil {
+		return err
+	}
+	return o.conclude(env, findings, places, without)
+}
+
+// find checks each set by what all of them have. places are those that it looked at.
+func (o *certsVerifyOptions) find(ctx context.Context, env *Env, sets []verify.Set, judge verify.Options) (findings []verify.Finding, places []string, err error) {
 	known := map[verify.Finding]bool{} // inputs may overlap
-	signers, clusters := authoritiesOf(found.Sets)
-	for _, s := range found.Sets {
+	for _, s := range sets {
 		if err := ctx.Err(); err != nil {
-			return err
+			return nil, nil, err
 		}
 		for _, f := range s.Files {
 			if isRequest(f) {
@@ -95,19 +108,23 @@ func (o *certsVerifyOptions) run(ctx context.Context, env *Env) error {
 			}
 			places = append(places, f.Place)
 		}
-		for _, f := range verify.Check(s, verify.Options{Now: env.Now(), TrustDomain: o.trustDomain, Roots: roots, Signers: signers, Clusters: clusters}) {
+		for _, f := range verify.Check(s, judge) {
 			if !known[f] {
 				known[f] = true
 				findings = append(findings, f)
 			}
 		}
 	}
-	if err := o.write(env, findings, places); err != nil {
-		return err
-	}
-	if len(findings) == 0 {
-		fmt.Fprintf(env.Stderr, "nothing found in %s\n", plural(len(places), "place"))
-		return nil
+	return findings, places, nil
+}
+
+// conclude says what it all comes to. The clusters without a CA are no finding: one
+// that others run has none.
+func (o *certsVerifyOptions) conclude(env *Env, findings []verify.Finding, places, without []string) error {
+	nothing := ""
+	if len(without) > 0 && !o.namesSecrets() {
+		nothing = fmt.Sprintf("there is no CA to check in %s: namespace %s has neither the Secret %s nor %s",
+			strings.Join(without, ", "), o.namespace, secrets.CACerts, secrets.SelfSigned)
 	}
 	errs := 0
 	for _, f := range findings {
@@ -115,28 +132,42 @@ func (o *certsVerifyOptions) run(ctx context.Context, env *Env) error {
 			errs++
 		}
 	}
-	return findingsf("%s, %s", plural(errs, "error"), plural(len(findings)-errs, "warning"))
+	switch {
+	case nothing != "" && len(findings) == 0 && len(without) == len(o.contexts):
+		return fmt.Errorf("%s; name another with --namespace, or write them with meshctl certs cacerts --apply", nothing)
+	case nothing != "":
+		fmt.Fprintln(env.Stderr, nothing)
+	}
+	if len(findings) > 0 {
+		return findingsf("%s, %s", plural(errs, "error"), plural(len(findings)-errs, "warning"))
+	}
+	fmt.Fprintf(env.Stderr, "nothing found in %s\n", plural(len(places), "place"))
+	return nil
 }
 
-// authoritiesOf are the CAs of all inputs, each once, and those among them that
-// sign for a cluster: lists of another cluster's CA are known where that is looked
-// at, too.
-func authoritiesOf(sets []verify.Set) (all, clusters []*x509.Certificate) {
+// togetherOf are what each set is judged by of all inputs: the CAs, each once, those
+// among them that sign for a cluster, and the revocation lists. Lists of another
+// cluster's CA are known where that is looked at, too.
+func togetherOf(sets []verify.Set) (o verify.Options) {
 	seen := map[string]bool{}
 	for _, s := range sets {
-		if signer := s.Signer(); signer != nil && !slices.ContainsFunc(clusters, signer.Equal) {
-			clusters = append(clusters, signer)
+		if signer := s.Signer(); signer != nil && !slices.ContainsFunc(o.Clusters, signer.Equal) {
+			o.Clusters = append(o.Clusters, signer)
 		}
 		for _, f := range s.Files {
-			for _, b := range f.Blocks {
-				if b.Cert != nil && b.Cert.IsCA && !seen[string(b.Cert.Raw)] {
+			for i, b := range f.Blocks {
+				switch {
+				case b.Cert != nil && b.Cert.IsCA && !seen[string(b.Cert.Raw)]:
 					seen[string(b.Cert.Raw)] = true
-					all = append(all, b.Cert)
+					o.Signers = append(o.Signers, b.Cert)
+				case b.CRL != nil && !seen[string(b.CRL.Raw)]:
+					seen[string(b.CRL.Raw)] = true
+					o.Lists = append(o.Lists, verify.PlacedList{RevocationList: b.CRL, Place: f.At(i)})
 				}
 			}
 		}
 	}
-	return all, clusters
+	return o
 }
 
 // isRequest reports whether a file holds nothing but certificate requests.

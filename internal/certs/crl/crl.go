@@ -325,7 +325,7 @@ func (b *book) collect(add []Lists) error {
 
 func (b *book) take(l *x509.RevocationList) {
 	if i := slices.IndexFunc(b.signers, func(a *certs.Authority) bool { return signed(a.Cert, l) }); i >= 0 {
-		if b.last[i] == nil || newer(l, b.last[i]) {
+		if b.last[i] == nil || certs.NewerCRL(l, b.last[i]) {
 			b.last[i] = l
 		}
 		return
@@ -340,7 +340,7 @@ func (b *book) take(l *x509.RevocationList) {
 	switch {
 	case i < 0:
 		b.rest = append(b.rest, l)
-	case newer(l, b.rest[i]):
+	case certs.NewerCRL(l, b.rest[i]):
 		b.rest[i] = l
 	}
 }
@@ -353,14 +353,6 @@ func (b *book) knownSigner(l *x509.RevocationList) *x509.Certificate {
 		}
 	}
 	return nil
-}
-
-// newer reports whether a is a later list than b of the same authority.
-func newer(a, b *x509.RevocationList) bool {
-	if a.Number == nil || b.Number == nil || a.Number.Cmp(b.Number) == 0 {
-		return a.ThisUpdate.After(b.ThisUpdate)
-	}
-	return a.Number.Cmp(b.Number) > 0
 }
 
 // next makes the next lists.

@@ -22,8 +22,8 @@ import (
 // CACerts is the name of the Secret with the CA of a cluster.
 const CACerts = "cacerts"
 
-// selfSigned is the Secret in which Istio keeps a CA that nobody plugged in.
-const selfSigned = "istio-ca-secret"
+// SelfSigned is the name of the Secret in which Istio keeps a CA that nobody plugged in.
+const SelfSigned = "istio-ca-secret"
 
 // fieldManager is who owns the fields that are written.
 const fieldManager = "meshctl"
@@ -89,28 +89,29 @@ func (c *Cluster) Objects(ctx context.Context, names ...string) ([]byte, error) 
 	return json.Marshal(map[string]any{"apiVersion": "v1", "kind": "List", "items": items})
 }
 
-// CA returns what signs in the cluster, as far as it can be read; false when
-// there is nothing.
-func (c *Cluster) CA(ctx context.Context) (verify.ClusterCA, bool, error) {
-	for _, name := range []string{CACerts, selfSigned} {
+// CA returns what signs in the cluster, nil when it has no Secret of a CA. Its Signer
+// is nil when none can be read.
+func (c *Cluster) CA(ctx context.Context) (*verify.ClusterCA, error) {
+	for _, name := range []string{CACerts, SelfSigned} {
 		found, err := c.get(ctx, name)
 		if err != nil {
-			return verify.ClusterCA{}, false, err
+			return nil, err
 		}
 		if found == nil {
 			continue
 		}
+		ca := &verify.ClusterCA{Place: c.place(name)}
 		signer, chain, roots := store.FromSecret("", "", found.Data).Certificates()
-		if len(signer) == 0 {
-			return verify.ClusterCA{}, false, nil
+		if len(signer) > 0 {
+			ca.Signer, ca.Chain, ca.Roots = signer[0], chain, roots
 		}
-		return verify.ClusterCA{Place: c.place(name), Signer: signer[0], Chain: chain, Roots: roots}, true, nil
+		return ca, nil
 	}
-	return verify.ClusterCA{}, false, nil
+	return nil, nil
 }
 
 func (c *Cluster) known(ctx context.Context) (items []any, err error) {
-	for _, name := range []string{CACerts, selfSigned} {
+	for _, name := range []string{CACerts, SelfSigned} {
 		found, err := c.get(ctx, name)
 		if err != nil {
 			return nil, err

@@ -15,7 +15,7 @@ import (
 func Check(s Set, o Options) []Finding {
 	c := &checker{set: s, opts: o, links: &linker{known: map[[2]*x509.Certificate]bool{}}}
 	c.read()
-	c.links.limit(len(c.all) + len(c.crls) + len(o.Roots) + len(o.Clusters))
+	c.links.limit(len(c.all) + len(c.crls) + len(o.Roots) + len(o.Clusters) + len(o.Lists))
 	c.complete()
 	c.roles()
 	c.chains()

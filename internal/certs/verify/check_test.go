@@ -351,3 +351,49 @@ func TestListsOfClusters(t *testing.T) {
 		t.Errorf("beside the root: %+v", findings)
 	}
 }
+
+// Of lists of one CA in several places the newest counts, if that CA has signed it.
+func TestSupersededLists(t *testing.T) {
+	t.Parallel()
+	r := root(t, "Root CA")
+	ca := intermediate(t, r, "cluster1")
+	namesake := intermediate(t, r, "cluster1")
+	hour := func(n time.Duration) time.Time { return clock.Add(n * time.Hour) }
+	list := func(p *pair, number int64) []byte { return numberedCRL(t, p, number, hour(-1), hour(1)) }
+	bare := func(from time.Time) []byte { // an old one has no number
+		der, err := ca.CreateCRL(rand.Reader, ca.key, nil, from, hour(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return encode("X509 CRL", der)
+	}
+	for name, tc := range map[string]struct {
+		here, there []byte
+		want        string // the reason, empty for none
+	}{
+		"the same":              {list(ca, 1), list(ca, 1), ""},
+		"older there":           {list(ca, 2), list(ca, 1), ""},
+		"newer there":           {list(ca, 1), list(ca, 3), `the revocation list of "CN=cluster1,O=test" has the number 1, and that in there:1 has the number 3: what was revoked since is accepted here`},
+		"the newest counts":     {list(ca, 1), slices.Concat(list(ca, 2), list(ca, 4), list(ca, 3)), "that in there:"},
+		"both here":             {slices.Concat(list(ca, 1), list(ca, 3)), list(ca, 3), ""},
+		"newer by time":         {bare(hour(-2)), bare(hour(-1)), "has the time 2026-06-01T10:00:00Z, and that in there:1 has the time 2026-06-01T11:00:00Z"},
+		"of tomorrow":           {list(ca, 1), numberedCRL(t, ca, 3, hour(24), hour(48)), ""},
+		"of a namesake":         {list(ca, 1), list(namesake, 3), ""},
+		"of one that forged it": {list(ca, 1), list(&pair{ca.Certificate, namesake.key}, 3), ""},
+	} {
+		texts := cacerts(t, r, ca)
+		texts[caCRL] = slices.Concat(list(r, 1), tc.here)
+		o := Options{Now: clock}
+		there := NewFile("there", tc.there)
+		for i, b := range there.Blocks {
+			o.Lists = append(o.Lists, PlacedList{b.CRL, there.At(i)})
+		}
+		findings := Check(arrange(texts), o)
+		switch {
+		case tc.want == "" && len(findings) > 0, tc.want != "" && len(findings) != 1:
+			t.Errorf("%s: %+v", name, findings)
+		case tc.want != "" && (findings[0].Code != CRLSuperseded || findings[0].Severity != Error || !strings.HasPrefix(findings[0].Place, caCRL+":") || !strings.Contains(findings[0].Reason, tc.want)):
+			t.Errorf("%s: %+v, want %q", name, findings[0], tc.want)
+		}
+	}
+}

@@ -54,6 +54,7 @@ const (
 	CRLUnknown      Code = "crl-unknown-issuer"
 	CRLStale        Code = "crl-stale"
 	CRLMissing      Code = "crl-missing"
+	CRLSuperseded   Code = "crl-superseded"
 	Revoked         Code = "revoked"
 	Rejected        Code = "rejected"
 )
@@ -63,7 +64,7 @@ type Severity string
 
 // The severities.
 const (
-	// Error is what makes peers refuse, or a secret public.
+	// Error is what makes peers refuse, or accept what is revoked, or a secret public.
 	Error Severity = "error"
 	// Warning is what works today.
 	Warning Severity = "warning"
@@ -190,6 +191,8 @@ func rightsKinds(c Code) kind {
 		return kind{Error, "get the current revocation list from its CA, or take it out if the CA is gone; meshctl certs crl makes the next ones"}
 	case CRLMissing:
 		return kind{Error, "add the revocation list of each CA, or use none; meshctl certs crl brings them together"}
+	case CRLSuperseded:
+		return kind{Error, "bring the newest list of each CA to every cluster; meshctl certs crl does so"}
 	case Revoked:
 		return kind{Error, "replace it by a new certificate"}
 	default: // Rejected

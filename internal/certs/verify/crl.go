@@ -2,16 +2,18 @@ package verify
 
 import (
 	"bytes"
-	"crypto"
 	"crypto/x509"
+	"fmt"
 	"slices"
+
+	"github.com/meshctl/meshctl/internal/certs"
 )
 
 // crl is a revocation list with its place.
 type crl struct {
 	*x509.RevocationList
 	place string
-	key   crypto.PublicKey // that signed it, nil while not known
+	by    *x509.Certificate // whose key signed it, nil while not known
 }
 
 // revocation checks the revocation lists, if there are any.
@@ -29,6 +31,7 @@ func (c *checker) revocation() {
 		}
 	}
 	c.revoked(good)
+	c.superseded(good)
 	if len(c.crls) == 0 || faults {
 		return // what is wrong is reported
 	}
@@ -47,7 +50,9 @@ func (c *checker) covered(lists []crl) bool {
 	missing := false
 	want := func(ca cert, reason string) {
 		// By its key too: while roots change, old and new CAs share their names.
-		has := slices.ContainsFunc(lists, func(l crl) bool { return bytes.Equal(l.RawIssuer, ca.RawSubject) && sameKey(l.key, ca.PublicKey) })
+		has := slices.ContainsFunc(lists, func(l crl) bool {
+			return bytes.Equal(l.RawIssuer, ca.RawSubject) && sameKey(l.by.PublicKey, ca.PublicKey)
+		})
 		if !has && !seen[string(ca.Raw)] {
 			c.report(CRLMissing, c.crls[0].place, ca, "there is no revocation list of %q; %s", Name(ca.Certificate), reason)
 			missing = true
@@ -130,8 +135,8 @@ func (c *checker) signerOf(l *crl) (issuer, forged cert) {
 			continue
 		}
 		c.links.left--
-		if x.CheckSignature(l.SignatureAlgorithm, l.RawTBSRevocationList, l.Signature) == nil {
-			l.key = x.PublicKey
+		if signedList(x.Certificate, l.RevocationList) {
+			l.by = x.Certificate
 			return x, cert{}
 		}
 		if len(l.AuthorityKeyId) == 0 || len(x.SubjectKeyId) == 0 || bytes.Equal(l.AuthorityKeyId, x.SubjectKeyId) {
@@ -162,4 +167,40 @@ func (c *checker) revoked(lists []crl) {
 			}
 		}
 	}
+}
+
+// superseded reports lists when the same CA has a newer one, which another place
+// has and this one has not.
+func (c *checker) superseded(lists []crl) {
+	for _, l := range lists {
+		newest := PlacedList{l.RevocationList, l.place}
+		for _, x := range c.opts.Lists {
+			if !bytes.Equal(x.RawIssuer, l.RawIssuer) || c.opts.Now.Before(x.ThisUpdate) || !certs.NewerCRL(x.RevocationList, newest.RevocationList) || c.links.left == 0 {
+				continue
+			}
+			if c.links.left--; signedList(l.by, x.RevocationList) {
+				newest = x
+			}
+		}
+		here := slices.ContainsFunc(lists, func(x crl) bool {
+			return bytes.Equal(x.RawIssuer, l.RawIssuer) && sameKey(x.by.PublicKey, l.by.PublicKey) && !certs.NewerCRL(newest.RevocationList, x.RevocationList)
+		})
+		if !here {
+			c.report(CRLSuperseded, l.place, cert{}, "the revocation list of %q has %s, and that in %s has %s: what was revoked since is accepted here",
+				l.Issuer, edition(l.RevocationList), newest.Place, edition(newest.RevocationList))
+		}
+	}
+}
+
+// signedList reports whether the key of a certificate has signed a list.
+func signedList(by *x509.Certificate, l *x509.RevocationList) bool {
+	return by.CheckSignature(l.SignatureAlgorithm, l.RawTBSRevocationList, l.Signature) == nil
+}
+
+// edition tells lists of one CA apart.
+func edition(l *x509.RevocationList) string {
+	if l.Number == nil {
+		return "the time " + stamp(l.ThisUpdate)
+	}
+	return fmt.Sprintf("the number %s", l.Number)
 }

@@ -163,7 +163,12 @@ func keyPEM(tb testing.TB, p *pair) []byte {
 
 func crlPEM(tb testing.TB, issuer *pair, from, until time.Time, revoked ...*pair) []byte {
 	tb.Helper()
-	list := &x509.RevocationList{Number: big.NewInt(1), ThisUpdate: from, NextUpdate: until}
+	return numberedCRL(tb, issuer, 1, from, until, revoked...)
+}
+
+func numberedCRL(tb testing.TB, issuer *pair, number int64, from, until time.Time, revoked ...*pair) []byte {
+	tb.Helper()
+	list := &x509.RevocationList{Number: big.NewInt(number), ThisUpdate: from, NextUpdate: until}
 	for _, r := range revoked {
 		list.RevokedCertificateEntries = append(list.RevokedCertificateEntries,
 			x509.RevocationListEntry{SerialNumber: r.SerialNumber, RevocationTime: from})

@@ -214,4 +214,13 @@ type Options struct {
 	// Clusters are what signs for the clusters of the mesh, as far as it is known,
 	// and are among Signers: where a CA has lists, it needs one of each of them.
 	Clusters []*x509.Certificate
+	// Lists are the revocation lists of all places that are judged, this one among
+	// them: each should have the newest of a CA.
+	Lists []PlacedList
+}
+
+// PlacedList is a revocation list and how a person finds it.
+type PlacedList struct {
+	*x509.RevocationList
+	Place string
 }
