@@ -76,6 +76,10 @@ const (
 
 	AnnotationExportTo  = "networking.istio.io/exportTo"
 	AnnotationTemplates = "inject.istio.io/templates"
+	// AnnotationHealthChecks of a WorkloadEntry, when "true", has it be healthy only
+	// while its condition ConditionHealthy says so.
+	AnnotationHealthChecks = "proxy.istio.io/health-checks-enabled"
+	ConditionHealthy       = "Healthy"
 )
 
 // GRPCServerListener is what the names of the listeners begin with that gRPC

@@ -18,8 +18,8 @@ func (s *Server) mayReadKeys(snap *snapshot.Snapshot, caller mesh.Caller, n xdsg
 			return mayReadKeys(snap, caller, n)
 		}
 	}
-	pod := snapshot.PodKey{Cluster: n.Cluster, Namespace: n.Namespace, Name: n.ID.Name}
-	return s.keyReviews.MayRead(caller, pod.String())
+	pod, _ := xdsgen.AssignReads(n)
+	return s.keyReviews.MayRead(caller, pod)
 }
 
 // mayReadKeys decides who is given private keys where there is no Kubernetes

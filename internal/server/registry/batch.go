@@ -23,6 +23,7 @@ type batch struct {
 	standings map[mesh.ClusterID]snapshot.Standing
 	trust     *snapshot.TrustBundle   // nil when it stays
 	hosts     map[string][]netip.Addr // likewise
+	said      map[saidBy]snapshot.Condition
 }
 
 func newBatch() batch {
@@ -32,11 +33,12 @@ func newBatch() batch {
 		replaced:  make(map[mesh.ClusterID]struct{}),
 		expected:  make(map[mesh.ClusterID]struct{}),
 		standings: make(map[mesh.ClusterID]snapshot.Standing),
+		said:      make(map[saidBy]snapshot.Condition),
 	}
 }
 
 func (b *batch) len() int {
-	n := len(b.events) + len(b.removed) + len(b.replaced) + len(b.expected) + len(b.standings)
+	n := len(b.events) + len(b.removed) + len(b.replaced) + len(b.expected) + len(b.standings) + len(b.said)
 	if b.trust != nil {
 		n++
 	}
@@ -114,6 +116,11 @@ func (b *batch) into(s *state) []snapshot.Cause {
 		s.hosts = b.hosts
 		s.dirty.gateways = true
 		cause(snapshot.Cause{Key: snapshot.Key{Kind: snapshot.KindHostName, Cluster: s.cfg.Local, Name: "gateways"}})
+	}
+	for by, is := range b.said {
+		s.setHealth(by, is)
+		k := by.entry
+		cause(snapshot.Cause{Key: snapshot.Key{Kind: snapshot.KindWorkloadEntry, Cluster: k.Cluster, Namespace: k.Namespace, Name: k.Name}})
 	}
 	for k, e := range b.events {
 		s.apply(e)

@@ -346,6 +346,16 @@ func (b *builder) pods() {
 		}
 		b.changes.Pods[k.String()] = struct{}{}
 	}
+	for k := range b.dirty.entries {
+		key := snapshot.WorkloadEntryKey(k.Cluster, k.Namespace, k.Name)
+		update[key] = nil
+		if c := b.clusters[k.Cluster]; c != nil {
+			if w := c.entries[name{k.Namespace, k.Name}]; w != nil {
+				update[key] = &w.Pod
+			}
+		}
+		b.changes.Pods[key] = struct{}{}
+	}
 	b.next.Pods = b.next.Pods.With(update)
 }
 

@@ -21,6 +21,7 @@ func (s *state) keys(id mesh.ClusterID) []snapshot.Key {
 	out = appendKeys(out, snapshot.KindPod, id, c.pods)
 	out = appendKeys(out, snapshot.KindService, id, c.services)
 	out = appendKeys(out, snapshot.KindEndpointSlice, id, c.slices)
+	out = appendKeys(out, snapshot.KindWorkloadEntry, id, c.entries)
 	out = appendKeys(out, snapshot.KindSecret, id, c.secrets)
 	out = appendKeys(out, snapshot.KindKubeGateway, id, c.gateways)
 	if c.settings != nil {

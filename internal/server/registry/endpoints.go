@@ -85,43 +85,85 @@ func (b *builder) endpointsOf(n name, host string, order []*clusterState, networ
 
 // clusterEndpoints adds the endpoints that one cluster has for the service.
 func (b *builder) clusterEndpoints(out *snapshot.Endpoints, accounts set[string], c *clusterState, n name, networks networkRules) {
-	type spot struct {
-		port string
-		addr netip.AddrPort
-	}
-	seen := set[spot]{}
+	j := joining{b, out, accounts, c, n, networks, set[spot]{}}
 	for _, sn := range slices.SortedFunc(maps.Keys(c.slicesOf[n]), func(x, y name) int { return cmp.Compare(x.name, y.name) }) {
-		slice := c.slices[sn]
-		for i := range slice.Endpoints {
-			ep := &slice.Endpoints[i]
-			if ep.Terminating {
+		j.slice(c.slices[sn])
+	}
+	svc := c.services[n]
+	for _, w := range c.selected(svc) {
+		j.entry(svc, w)
+	}
+}
+
+// joining gathers what one cluster has for a service.
+type joining struct {
+	*builder
+	out      *snapshot.Endpoints
+	accounts set[string]
+	cluster  *clusterState
+	service  name
+	networks networkRules
+	seen     set[spot]
+}
+
+// spot is where one port of a service is served.
+type spot struct {
+	port string
+	addr netip.AddrPort
+}
+
+func (j *joining) slice(slice *snapshot.EndpointSlice) {
+	for i := range slice.Endpoints {
+		ep := &slice.Endpoints[i]
+		if ep.Terminating {
+			continue
+		}
+		pod := j.cluster.podOf(slice.Namespace, ep)
+		if pod == nil && ep.Pod != "" {
+			continue // comes back when its pod is known
+		}
+		for _, addr := range ep.Addresses {
+			e := j.endpoint(ep, pod, addr)
+			if j.isHostile(&e) {
 				continue
 			}
-			pod := c.podOf(slice.Namespace, ep)
-			if pod == nil && ep.Pod != "" {
-				continue // comes back when its pod is known
-			}
-			for _, addr := range ep.Addresses {
-				if b.takesLocal(c, pod, addr, networks) {
-					b.cfg.Log.Warn("endpoint of another cluster has the address of a service of this one: it is not used",
-						"cluster", c.id, "service", n.namespace+"/"+n.name, "address", addr.String())
-					continue
-				}
-				for _, port := range slice.Ports {
-					at := spot{port.Name, netip.AddrPortFrom(addr, uint16(port.Number))}
-					if _, dup := seen[at]; dup {
-						continue
-					}
-					seen.add(at)
-					e := b.endpoint(c, n, ep, pod, addr, port.Number, networks)
-					out.ByPort[port.Name] = append(out.ByPort[port.Name], e)
-				}
-			}
-			if pod != nil && pod.ServiceAccount != "" {
-				b.account(accounts, c, pod)
+			for _, port := range slice.Ports {
+				j.add(e, port.Name, port.Number, pod)
 			}
 		}
+		if pod != nil && pod.ServiceAccount != "" {
+			j.account(j.accounts, j.cluster, pod)
+		}
 	}
+}
+
+// isHostile reports whether an endpoint is one that the cluster may not have.
+func (j *joining) isHostile(e *snapshot.Endpoint) bool {
+	if !j.takesLocal(j.cluster, e.Address, e.Network) {
+		return false
+	}
+	j.cfg.Log.Warn("endpoint of another cluster has the address of a service of this one: it is not used",
+		"cluster", j.cluster.id, "service", j.service.namespace+"/"+j.service.name, "address", e.Address.String())
+	return true
+}
+
+// add enters the endpoint of a port, whose number decides about mTLS. The pod may
+// be nil.
+func (j *joining) add(e snapshot.Endpoint, port string, number uint32, pod *snapshot.Pod) {
+	at := spot{port, netip.AddrPortFrom(e.Address, uint16(number))}
+	if _, dup := j.seen[at]; dup {
+		return
+	}
+	j.seen.add(at)
+	e.Port = number
+	if e.TLSMode {
+		root := j.next.Namespaces.Get(j.next.Mesh.RootNamespace)
+		policy := snapshot.WorkloadMTLS(root, j.next.Namespaces.Get(j.service.namespace), pod.Labels)
+		mode := policy.Port(number)
+		e.MTLS = mode != snapshot.Disable
+		e.DirectTLS = mode == snapshot.Strict || e.MTLS && pod.Proxyless
+	}
+	j.out.ByPort[port] = append(j.out.ByPort[port], e)
 }
 
 // account adds the SPIFFE ids of the pod: its own and those of the aliases.
@@ -148,34 +190,28 @@ func (c *clusterState) podOf(namespace string, ep *snapshot.SliceEndpoint) *snap
 	return nil
 }
 
-func (b *builder) endpoint(c *clusterState, n name, ep *snapshot.SliceEndpoint, pod *snapshot.Pod, addr netip.Addr, port uint32, networks networkRules) snapshot.Endpoint {
+// endpoint is what all ports of an endpoint have in common. The pod may be nil.
+func (j *joining) endpoint(ep *snapshot.SliceEndpoint, pod *snapshot.Pod, addr netip.Addr) snapshot.Endpoint {
+	c := j.cluster
 	e := snapshot.Endpoint{
-		Address: addr, Port: port, Cluster: c.id,
-		Network:  b.networkOf(c, pod, addr, networks),
+		Address: addr, Cluster: c.id,
+		Network:  j.networkOf(c, pod, addr, j.networks),
 		Locality: c.localityOf(ep, pod),
 		Hostname: ep.Hostname,
-		Drained:  b.standing[c.id].Drained, Demoted: b.standing[c.id].Demoted, Weight: b.usualWeight,
+		Drained:  j.standing[c.id].Drained, Demoted: j.standing[c.id].Demoted, Weight: j.usualWeight,
 	}
-	if w, ok := b.weight[c.id]; ok {
+	if w, ok := j.weight[c.id]; ok {
 		e.Weight = w
 	}
 	if !ep.Ready {
 		e.Health = snapshot.Unhealthy
 	}
-	if pod == nil {
-		return e
+	if pod != nil {
+		e.Labels = pod.Labels
+		e.TLSMode = pod.Labels[mesh.LabelTLSMode] == mesh.TLSModeIstio
+		e.Workload = workload(c.id, pod)
+		e.Pod = snapshot.PodKey{Cluster: c.id, Namespace: pod.Namespace, Name: pod.Name}.String()
 	}
-	e.Labels = pod.Labels
-	e.TLSMode = pod.Labels[mesh.LabelTLSMode] == mesh.TLSModeIstio
-	if e.TLSMode {
-		root := b.next.Namespaces.Get(b.next.Mesh.RootNamespace)
-		policy := snapshot.WorkloadMTLS(root, b.next.Namespaces.Get(n.namespace), pod.Labels)
-		mode := policy.Port(port)
-		e.MTLS = mode != snapshot.Disable
-		e.DirectTLS = mode == snapshot.Strict || e.MTLS && pod.Proxyless
-	}
-	e.Workload = workload(c.id, pod)
-	e.Pod = snapshot.PodKey{Cluster: c.id, Namespace: pod.Namespace, Name: pod.Name}.String()
 	return e
 }
 

@@ -26,6 +26,9 @@ func (s *state) countVIPs(svc *snapshot.Service, by int) {
 		for _, c := range s.clusters {
 			if c.remote {
 				s.touchAll(c.byIP[vip])
+				for n := range c.entriesAt[vip] {
+					s.touchEntry(c, c.entries[n])
+				}
 			}
 		}
 		if _, held := s.heldGateways[vip]; held {
@@ -37,8 +40,8 @@ func (s *state) countVIPs(svc *snapshot.Service, by int) {
 // takesLocal reports whether an endpoint of another cluster, where the local
 // one would reach it directly, has the address of a local service: what is sent
 // to it would end at that service.
-func (b *builder) takesLocal(c *clusterState, pod *snapshot.Pod, addr netip.Addr, networks networkRules) bool {
-	return c.remote && b.vips[addr] > 0 && b.networkOf(c, pod, addr, networks) == b.next.Mesh.Networks[b.cfg.Local]
+func (b *builder) takesLocal(c *clusterState, addr netip.Addr, network mesh.NetworkID) bool {
+	return c.remote && b.vips[addr] > 0 && network == b.next.Mesh.Networks[b.cfg.Local]
 }
 
 // withoutHostile leaves out the gateways of other clusters that have addresses

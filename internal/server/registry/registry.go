@@ -146,6 +146,13 @@ func (r *Registry) SetAddresses(of map[string][]netip.Addr) {
 	r.change(func(b *batch) { b.hosts = of })
 }
 
+// SetHealth says what a proxy of that service account says of the health of the
+// WorkloadEntry that it belongs to. It counts more than what the object says, if
+// the entry is of that account; Unknown takes it back.
+func (r *Registry) SetHealth(entry snapshot.PodKey, account string, is snapshot.Condition) {
+	r.change(func(b *batch) { b.said[saidBy{entry, account}] = is })
+}
+
 // change enters something into the batch; r.mu is held meanwhile.
 func (r *Registry) change(enter func(*batch)) {
 	r.mu.Lock()

@@ -433,7 +433,9 @@ func randomEvent(r *rand.Rand) snapshot.Event {
 		return p
 	}
 	var o snapshot.Object
-	switch r.IntN(9) {
+	switch r.IntN(11) {
+	case 9, 10:
+		o = randomEntry(r, c)
 	case 0:
 		o = system(c, fmt.Sprintf("n%d", r.IntN(2)))
 	case 1:

@@ -47,6 +47,7 @@ type clusterState struct {
 	podsByIP   map[netip.Addr][]*snapshot.Pod // by namespace and name: the first counts
 	services   map[name]*snapshot.Service
 	slices     map[name]*snapshot.EndpointSlice
+	entries    map[name]*snapshot.WorkloadEntry
 	secrets    map[name]*snapshot.Secret
 	gateways   map[name]*snapshot.KubeGateway
 	settings   *snapshot.MeshSettings
@@ -56,6 +57,10 @@ type clusterState struct {
 	byIP     refs[netip.Addr] // address without a pod name, of remote clusters any → services
 	byNode   refs[string]     // node → services with an endpoint there
 	podsOn   refs[string]     // node → its pods
+
+	entriesIn  map[string]set[name] // namespace → its entries
+	entriesAt  map[netip.Addr]set[name]
+	servicesIn map[string]set[name] // namespace → its services
 }
 
 // secretKey names a secret of one cluster.
@@ -69,6 +74,7 @@ type dirty struct {
 	services   set[name] // MeshService and endpoints
 	endpoints  set[name]
 	pods       set[snapshot.PodKey]
+	entries    set[snapshot.PodKey]
 	secrets    set[secretKey]
 	configMaps set[name]
 	namespaces set[string]
@@ -83,7 +89,7 @@ func newDirty() dirty {
 	return dirty{
 		secrets: set[secretKey]{}, configMaps: set[name]{},
 		services: set[name]{}, endpoints: set[name]{},
-		pods: set[snapshot.PodKey]{}, namespaces: set[string]{}, mtls: set[string]{},
+		pods: set[snapshot.PodKey]{}, entries: set[snapshot.PodKey]{}, namespaces: set[string]{}, mtls: set[string]{},
 	}
 }
 
@@ -110,6 +116,7 @@ type state struct {
 	backing    map[name]backing
 	trust      *snapshot.TrustBundle
 	standing   map[mesh.ClusterID]snapshot.Standing // those that are not zero
+	said       map[saidBy]snapshot.Condition        // of WorkloadEntries
 	// vips counts the local services of each address: no other cluster may have
 	// it. heldGateways are the addresses of gateways, used or not.
 	vips         map[netip.Addr]int
@@ -133,6 +140,7 @@ func newState(cfg Config) *state {
 		configMaps: make(map[name]*snapshot.ConfigMap),
 		backing:    make(map[name]backing),
 		standing:   make(map[mesh.ClusterID]snapshot.Standing),
+		said:       make(map[saidBy]snapshot.Condition),
 		vips:       make(map[netip.Addr]int),
 		dirty:      newDirty(),
 	}
@@ -155,6 +163,7 @@ func (s *state) cluster(id mesh.ClusterID) *clusterState {
 			podsByIP:   make(map[netip.Addr][]*snapshot.Pod),
 			services:   make(map[name]*snapshot.Service),
 			slices:     make(map[name]*snapshot.EndpointSlice),
+			entries:    make(map[name]*snapshot.WorkloadEntry),
 			secrets:    make(map[name]*snapshot.Secret),
 			gateways:   make(map[name]*snapshot.KubeGateway),
 			slicesOf:   make(refs[name]),
@@ -162,6 +171,9 @@ func (s *state) cluster(id mesh.ClusterID) *clusterState {
 			byIP:       make(refs[netip.Addr]),
 			byNode:     make(refs[string]),
 			podsOn:     make(refs[string]),
+			entriesIn:  make(map[string]set[name]),
+			entriesAt:  make(map[netip.Addr]set[name]),
+			servicesIn: make(map[string]set[name]),
 		}
 		s.clusters[id] = c
 		s.dirty.mesh = true // its network
@@ -216,6 +228,8 @@ func (s *state) apply(e snapshot.Event) {
 		s.applyService(c, n, as[*snapshot.Service](e))
 	case snapshot.KindEndpointSlice:
 		s.applySlice(c, n, as[*snapshot.EndpointSlice](e))
+	case snapshot.KindWorkloadEntry:
+		s.applyEntry(c, n, as[*snapshot.WorkloadEntry](e))
 	case snapshot.KindSecret:
 		put(c.secrets, n, as[*snapshot.Secret](e))
 		s.dirty.secrets.add(secretKey{c.id, n})
@@ -304,6 +318,7 @@ func (s *state) applyService(c *clusterState, n name, svc *snapshot.Service) {
 		s.countVIPs(svc, 1)
 	}
 	put(c.services, n, svc)
+	within(c.servicesIn, n.namespace, n, svc != nil)
 	s.dirty.services.add(n)
 	s.dirty.endpoints.add(n)
 }

@@ -23,7 +23,8 @@ type Snapshot struct {
 	Endpoints *Table[string, Endpoints]
 	// Ports tells, for each port number, the services that have it.
 	Ports *Table[uint32, PortServices]
-	// Pods by PodKey.String().
+	// Pods by PodKey.String(), and the workloads of WorkloadEntries by
+	// WorkloadEntryKey.
 	Pods *Table[string, Pod]
 	// Secrets of all clusters by SecretKey. Who reads them decides by an
 	// authenticated identity who is given what.
@@ -47,7 +48,7 @@ type Changes struct {
 	Services   map[string]struct{} // hosts whose MeshService changed, came or went
 	Endpoints  map[string]struct{} // hosts whose Endpoints changed, came or went
 	Ports      map[uint32]struct{} // numbers whose PortServices changed, came or went
-	Pods       map[string]struct{} // PodKey.String() of pods that changed, came or went
+	Pods       map[string]struct{} // keys of Pods that changed, came or went
 	Secrets    map[string]struct{} // SecretKey or ConfigMapKey of those that changed, came or went
 	Namespaces map[string]struct{} // namespaces whose NamespaceFacts changed
 	// TrustBundle is set when the TrustBundle changed.
@@ -151,6 +152,12 @@ type PodKey struct {
 
 func (k PodKey) String() string {
 	return string(k.Cluster) + "/" + k.Namespace + "/" + k.Name
+}
+
+// WorkloadEntryKey names a WorkloadEntry of one cluster among the pods, whose names
+// have no colon.
+func WorkloadEntryKey(c mesh.ClusterID, namespace, name string) string {
+	return PodKey{c, namespace, "entry:" + name}.String()
 }
 
 // MeshService is one service of the mesh: the services of the same name and
@@ -266,7 +273,7 @@ type Endpoint struct {
 	// Workload is "<workload>;<namespace>;<canonical name>;<canonical
 	// revision>;<cluster>", Istio's endpoint metadata.
 	Workload string
-	Pod      string // PodKey.String(), empty when no pod is known
+	Pod      string // key of Pods, empty when no pod is known
 	// Hostname is the DNS label of the endpoint below the service's host, as
 	// the pods of a StatefulSet have; mostly empty.
 	Hostname string

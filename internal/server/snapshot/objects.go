@@ -6,8 +6,10 @@
 package snapshot
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
+	"strings"
 	"time"
 
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
@@ -27,6 +29,7 @@ const (
 	KindPod                Kind = "Pod"
 	KindService            Kind = "Service"
 	KindEndpointSlice      Kind = "EndpointSlice"
+	KindWorkloadEntry      Kind = "WorkloadEntry"
 	KindMeshSettings       Kind = "ConfigMap" // the ConfigMap istio of the system namespace
 	KindGateway            Kind = "Gateway"
 	KindSidecar            Kind = "Sidecar"
@@ -94,8 +97,8 @@ type Meta struct {
 }
 
 // Object is one object of one cluster: *Namespace, *Node, *Pod, *Service,
-// *EndpointSlice, *KubeGateway, *MeshSettings, *ClusterSettings, *EnvoyFilter,
-// *Secret, *ConfigMap or a *Config.
+// *EndpointSlice, *WorkloadEntry, *KubeGateway, *MeshSettings, *ClusterSettings,
+// *EnvoyFilter, *Secret, *ConfigMap or a *Config.
 type Object interface {
 	Key() Key
 	// ReadFrom is where the object was read.
@@ -145,17 +148,73 @@ type Pod struct {
 	HostNetwork    bool
 	// Proxyless pods have no proxy: gRPC in the application takes its place.
 	Proxyless bool
-	Ports     []PodPort
+	// Ports are what services may target by name.
+	Ports []PodPort
+	// External workloads are those of a WorkloadEntry: it may also give a port of
+	// the service's name where the service targets a number.
+	External bool
 }
 
 // Key implements Object.
 func (o *Pod) Key() Key { return o.key(KindPod) }
 
-// PodPort is a named container port, which a service may target by name.
+// PodPort is a named port of a workload.
 type PodPort struct {
 	Name   string
 	Number uint32
 }
+
+// TargetPort is the workload's port behind one of a service, 0 when it has none.
+// The pod may be nil.
+func (o *Pod) TargetPort(s *ServicePort) uint32 {
+	name := s.TargetName
+	if o != nil && o.External {
+		name = cmp.Or(name, s.Name)
+	}
+	if o != nil && name != "" {
+		for _, port := range o.Ports {
+			if port.Name == name {
+				return port.Number
+			}
+		}
+	}
+	if s.TargetName != "" {
+		return 0
+	}
+	return cmp.Or(s.Target, s.Number)
+}
+
+// WorkloadEntry is a workload that Kubernetes does not run, such as a virtual
+// machine: what services see of it is as of a pod.
+type WorkloadEntry struct {
+	Pod
+	Network  mesh.NetworkID // of the spec, else empty
+	Locality mesh.Locality  // likewise
+	// Weight is its part of the load beside the others; 0 is 1.
+	Weight uint32
+	// HealthChecked entries are healthy only where it is said that they are.
+	HealthChecked bool
+	// Health is what the status of the object says.
+	Health Condition
+}
+
+// Key implements Object.
+func (o *WorkloadEntry) Key() Key { return o.key(KindWorkloadEntry) }
+
+// HealthChecked reports whether annotations have an entry be health-checked.
+func HealthChecked(annotations map[string]string) bool {
+	return strings.EqualFold(annotations[mesh.AnnotationHealthChecks], "true")
+}
+
+// Condition is what is known of something that holds or not.
+type Condition uint8
+
+// The conditions.
+const (
+	Unknown Condition = iota
+	True
+	False
+)
 
 // Service is a Kubernetes Service of one cluster.
 type Service struct {

@@ -126,6 +126,8 @@ func newObject(group string, kind snapshot.Kind) (object any, versions string) {
 		return istio(&networkingv1alpha3.VirtualService{}), all
 	case groupNetworking + "/ServiceEntry":
 		return istio(&networkingv1alpha3.ServiceEntry{}), all
+	case groupNetworking + "/WorkloadEntry":
+		return istio(&networkingv1alpha3.WorkloadEntry{}), all
 	case groupNetworking + "/EnvoyFilter":
 		return istio(&networkingv1alpha3.EnvoyFilter{}), "v1alpha3 "
 	case groupSecurity + "/PeerAuthentication":
@@ -167,6 +169,11 @@ func decodeObject(v yamldoc.Value, object any) *FieldError {
 	}
 	if fault := decodeKube(v.Get("metadata"), "metadata", &istio.ObjectMeta); fault != nil {
 		return fault
+	}
+	if _, ok := istio.Spec.(*networkingv1alpha3.WorkloadEntry); ok && !v.Get("status").IsNull() {
+		if fault := decodeKube(v.Get("status"), "status", &istio.Status); fault != nil {
+			return fault
+		}
 	}
 	spec := v.Get("spec")
 	if spec.IsNull() {

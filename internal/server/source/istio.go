@@ -35,6 +35,8 @@ func (c *conversion) istio(o *Istio) *FieldError {
 		c.object, fault = &snapshot.ServiceEntry{Meta: c.meta, Kind: o.Kind, Spec: spec}, checkServiceEntry(spec)
 	case *networkingv1alpha3.EnvoyFilter:
 		fault = c.envoyFilter(spec)
+	case *networkingv1alpha3.WorkloadEntry:
+		fault = c.workloadEntry(o, spec)
 	default:
 		fault = faultf("", "is not a spec of %s", o.Kind)
 	}

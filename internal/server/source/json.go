@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"google.golang.org/protobuf/encoding/protojson"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/json"
 
@@ -59,13 +60,19 @@ func (c *Converter) resultOf(object any, meta *metav1.ObjectMeta) Result {
 	return Result{Key: snapshot.Key{Kind: kind, Cluster: c.Cluster, Namespace: meta.Namespace, Name: meta.Name}}
 }
 
-// decodeSpec reads the spec. unknown tells of fields that are not known.
+// decodeSpec reads the spec, and the status of a WorkloadEntry. unknown tells of fields that are not known.
 func decodeSpec(text []byte, istio *Istio) (unknown, fault *FieldError) {
 	var body struct {
-		Spec stdjson.RawMessage `json:"spec"`
+		Spec   stdjson.RawMessage `json:"spec"`
+		Status stdjson.RawMessage `json:"status"`
 	}
 	if err := json.Unmarshal(text, &body); err != nil {
 		return nil, faultf("spec", "%s", kubeReason(err, ""))
+	}
+	if _, ok := istio.Spec.(*networkingv1alpha3.WorkloadEntry); ok && len(body.Status) > 0 {
+		if err := json.Unmarshal(body.Status, &istio.Status); err != nil {
+			return nil, faultf("status", "%s", kubeReason(err, ""))
+		}
 	}
 	if len(body.Spec) == 0 || string(body.Spec) == "null" {
 		return nil, nil

@@ -43,6 +43,8 @@ type Istio struct {
 	Kind snapshot.Kind
 	metav1.ObjectMeta
 	Spec proto.Message
+	// Status is read of a WorkloadEntry alone.
+	Status Conditions
 }
 
 // Result is what an object became.

@@ -176,20 +176,21 @@ func objects(t *testing.T, text string) []yamldoc.Value {
 }
 
 const (
-	gatewayHead = "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: g, namespace: n}\nspec:\n"
-	sidecarHead = "apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {name: s, namespace: n}\nspec:\n"
-	peerHead    = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: p, namespace: n}\nspec:\n"
-	ruleHead    = "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: d, namespace: n}\nspec:\n"
-	routeHead   = "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: v, namespace: n}\nspec:\n"
-	entryHead   = "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: e, namespace: n}\nspec:\n"
-	filterHead  = "apiVersion: networking.istio.io/v1alpha3\nkind: EnvoyFilter\nmetadata: {name: f, namespace: n}\nspec:\n"
-	filterPatch = filterHead + "  configPatches:\n  - applyTo: HTTP_FILTER\n"
-	filterAdd   = "    patch:\n      operation: ADD\n      value:\n"
-	serviceHead = "apiVersion: v1\nkind: Service\nmetadata: {name: s, namespace: n}\nspec:\n"
-	sliceHead   = "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: s, namespace: n, labels: {kubernetes.io/service-name: s}}\naddressType: IPv4\n"
-	podHead     = "apiVersion: v1\nkind: Pod\nmetadata: {name: p, namespace: n}\n"
-	kubeGateway = "apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: g, namespace: n, labels: {topology.istio.io/network: n2}}\nspec:\n"
-	meshHead    = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata:\n"
+	gatewayHead  = "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: g, namespace: n}\nspec:\n"
+	sidecarHead  = "apiVersion: networking.istio.io/v1\nkind: Sidecar\nmetadata: {name: s, namespace: n}\nspec:\n"
+	peerHead     = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: p, namespace: n}\nspec:\n"
+	ruleHead     = "apiVersion: networking.istio.io/v1\nkind: DestinationRule\nmetadata: {name: d, namespace: n}\nspec:\n"
+	routeHead    = "apiVersion: networking.istio.io/v1\nkind: VirtualService\nmetadata: {name: v, namespace: n}\nspec:\n"
+	entryHead    = "apiVersion: networking.istio.io/v1\nkind: ServiceEntry\nmetadata: {name: e, namespace: n}\nspec:\n"
+	workloadHead = "apiVersion: networking.istio.io/v1\nkind: WorkloadEntry\nmetadata: {name: w, namespace: n}\nspec:\n"
+	filterHead   = "apiVersion: networking.istio.io/v1alpha3\nkind: EnvoyFilter\nmetadata: {name: f, namespace: n}\nspec:\n"
+	filterPatch  = filterHead + "  configPatches:\n  - applyTo: HTTP_FILTER\n"
+	filterAdd    = "    patch:\n      operation: ADD\n      value:\n"
+	serviceHead  = "apiVersion: v1\nkind: Service\nmetadata: {name: s, namespace: n}\nspec:\n"
+	sliceHead    = "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: s, namespace: n, labels: {kubernetes.io/service-name: s}}\naddressType: IPv4\n"
+	podHead      = "apiVersion: v1\nkind: Pod\nmetadata: {name: p, namespace: n}\n"
+	kubeGateway  = "apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: g, namespace: n, labels: {topology.istio.io/network: n2}}\nspec:\n"
+	meshHead     = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata:\n"
 )
 
 // TestRefusals: what is refused, with the line of the faulty field. Heads are
@@ -293,6 +294,14 @@ func TestRefusals(t *testing.T) {
 		"entry port twice":      {entryHead + "  hosts: [a]\n  ports:\n  - {number: 1, name: a}\n  - {number: 1, name: b}", 8, "spec.ports[1].number: 1 is given twice"},
 		"entry resolution":      {entryHead + "  hosts: [a]\n  resolution: NONE\n  endpoints:\n  - address: 10.0.0.1", 7, "spec.endpoints: needs a resolution other than NONE"},
 		"entry address":         {entryHead + "  hosts: [a]\n  resolution: STATIC\n  endpoints:\n  - address: a.b", 8, `spec.endpoints[0].address: "a.b" is not an IP address, which resolution STATIC needs`},
+
+		"workload address":   {workloadHead + "  labels: {}", 4, "spec.address: is missing"},
+		"workload port":      {workloadHead + "  address: 10.0.0.1\n  ports:\n    http: 0", 7, "spec.ports[http]: 0 is not a port: want 1 to 65535"},
+		"workload port name": {workloadHead + "  address: 10.0.0.1\n  ports:\n    '': 1", 6, "spec.ports: has a port without a name"},
+		"workload account":   {workloadHead + "  address: 10.0.0.1\n  serviceAccount: a/b", 6, `spec.serviceAccount: "a/b" is not a DNS name`},
+		"workload locality":  {workloadHead + "  address: 10.0.0.1\n  locality: a/b/c/d", 6, `spec.locality: "a/b/c/d" has more than region/zone/subzone`},
+		"workload label":     {workloadHead + "  address: 10.0.0.1\n  labels: {a: '*'}", 6, "spec.labels[a]: wildcards and empty names are not allowed"},
+		"workload status":    {workloadHead + "  address: 10.0.0.1\nstatus:\n  conditions:\n  - type: 1", 8, "status.conditions[0].type: is a number, want a string"},
 
 		"filter version":         {strings.Replace(filterHead, "v1alpha3", "v1", 1) + "  configPatches: []", 1, `apiVersion: EnvoyFilter of version "v1" is not read: use v1alpha3`},
 		"filter selector":        {filterHead + "  workloadSelector:\n    labels:\n      a: '*'", 7, "spec.workloadSelector.labels[a]: wildcards and empty names are not allowed"},

@@ -16,7 +16,7 @@ import (
 var readKinds = map[string][]string{
 	"":                    {"Namespace", "Node", "Pod", "Service", "ConfigMap", "Secret", "ServiceAccount"},
 	discoveryv1.GroupName: {"EndpointSlice"},
-	groupNetworking:       {"Gateway", "Sidecar", "DestinationRule", "VirtualService", "ServiceEntry", "EnvoyFilter"},
+	groupNetworking:       {"Gateway", "Sidecar", "DestinationRule", "VirtualService", "ServiceEntry", "WorkloadEntry", "EnvoyFilter"},
 	groupSecurity:         {"PeerAuthentication"},
 	groupGatewayAPI:       {"Gateway"},
 }
@@ -61,7 +61,6 @@ func Unread() []Resource {
 	return []Resource{
 		kind(groupSecurity, "AuthorizationPolicy", "authorizationpolicies", "v1", "v1beta1"),
 		kind(groupSecurity, "RequestAuthentication", "requestauthentications", "v1", "v1beta1"),
-		kind(groupNetworking, "WorkloadEntry", "workloadentries", "v1", "v1beta1", "v1alpha3"),
 		kind(groupNetworking, "WorkloadGroup", "workloadgroups", "v1", "v1beta1", "v1alpha3"),
 		kind(groupNetworking, "ProxyConfig", "proxyconfigs", "v1beta1"),
 		kind("telemetry.istio.io", "Telemetry", "telemetries", "v1", "v1alpha1"),

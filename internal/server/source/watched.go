@@ -106,6 +106,10 @@ func Watched() []Resource {
 			Custom: true, Optional: true, Without: "Gateways of the Kubernetes API are no gateways of networks",
 		},
 		{
+			Kind: snapshot.KindWorkloadEntry, KubeKind: "WorkloadEntry", Group: groupNetworking, Versions: istio, Name: "workloadentries",
+			Custom: true, Optional: true, Without: "workloads outside of Kubernetes are no endpoints",
+		},
+		{
 			Kind: KindCustomResource, KubeKind: "CustomResourceDefinition", Group: groupExtensions, Versions: v1, Name: "customresourcedefinitions",
 			Optional: true, Without: "resources that are installed later are found within a minute, not at once",
 		},

@@ -115,6 +115,9 @@ func podOf(s *snapshot.Snapshot, n Node) (*snapshot.Pod, map[string]string) {
 }
 
 func podKey(n Node) string {
+	if n.WorkloadEntry != "" {
+		return snapshot.WorkloadEntryKey(n.Cluster, n.Namespace, n.WorkloadEntry)
+	}
 	return snapshot.PodKey{Cluster: n.Cluster, Namespace: n.Namespace, Name: n.ID.Name}.String()
 }
 

@@ -132,7 +132,7 @@ func (u assignments) localities(list []snapshot.Endpoint, mtlsOnly bool) []*endp
 	far := make(map[netip.AddrPort]*standIn)
 	for _, r := range withoutDrained(u.routes(list, mtlsOnly)) {
 		e, at := r.endpoint, group{r.endpoint.Demoted, r.endpoint.Locality}
-		weight := factor * max(e.Weight, 1)
+		weight := clip(uint64(factor) * uint64(max(e.Weight, 1)))
 		if r.gateways == nil {
 			direct[at] = append(direct[at], u.lbEndpoint(e, weight))
 		}

@@ -102,7 +102,7 @@ func serviceTargets(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[
 		}
 		if snapshot.Selects(in.Selector, labels) {
 			for i := range in.Ports {
-				add(svc, &in.Ports[i], targetPort(&in.Ports[i], pod))
+				add(svc, &in.Ports[i], pod.TargetPort(&in.Ports[i]))
 			}
 		}
 	}
@@ -127,23 +127,6 @@ func selectorless(s *snapshot.Snapshot, svc *snapshot.MeshService, in *snapshot.
 			}
 		}
 	}
-}
-
-func targetPort(p *snapshot.ServicePort, pod *snapshot.Pod) uint32 {
-	switch {
-	case p.Target != 0:
-		return p.Target
-	case p.TargetName == "":
-		return p.Number
-	case pod == nil:
-		return 0
-	}
-	for _, c := range pod.Ports {
-		if c.Name == p.TargetName {
-			return c.Number
-		}
-	}
-	return 0
 }
 
 // ingressTargets are the ports that a Sidecar declares. The service of the

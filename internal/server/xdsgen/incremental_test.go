@@ -165,9 +165,11 @@ func testNodes() []xdsgen.Node {
 	}
 	gw := node(mesh.Router, "istio-system", "c1", true)
 	gw.View = []mesh.NetworkID{"n0"}
+	vm := node(mesh.Sidecar, "ns0", "c1", true)
+	vm.WorkloadEntry = "vm"
 	return []xdsgen.Node{
 		node(mesh.Sidecar, "ns0", "c1", true), node(mesh.Sidecar, "ns1", "c1", true), node(mesh.Sidecar, "ns0", "c2", true),
-		node(mesh.Sidecar, "ns1", "c1", false), node(mesh.Sidecar, "elsewhere", "c1", true), gw,
+		node(mesh.Sidecar, "ns1", "c1", false), node(mesh.Sidecar, "elsewhere", "c1", true), gw, vm,
 	}
 }
 
@@ -185,7 +187,13 @@ func randomChange(r *rand.Rand) snapshot.Event {
 	}
 	svc := fmt.Sprintf("svc%d", r.IntN(4))
 	var o snapshot.Object
-	switch r.IntN(9) {
+	switch r.IntN(10) {
+	case 9:
+		w := &snapshot.WorkloadEntry{Weight: uint32(r.IntN(3)), HealthChecked: r.IntN(2) == 0, Health: snapshot.Condition(r.IntN(3))}
+		w.Meta, w.External, w.IPs = metaOf(c, ns, "vm"), true, []netip.Addr{netip.MustParseAddr("192.0.2.5")}
+		w.Labels = map[string]string{"app": []string{"a", "b"}[r.IntN(2)], mesh.LabelTLSMode: "istio"}
+		w.Ports = []snapshot.PodPort{{Name: "http", Number: uint32(8080 + r.IntN(2))}}
+		o = w
 	case 0, 1:
 		s := &snapshot.Service{Meta: metaOf(c, ns, svc), Selector: map[string]string{"app": "a"}, Headless: r.IntN(4) == 0}
 		s.VIPs = []netip.Addr{netip.AddrFrom4([4]byte{10, 9, c[1], byte(r.IntN(4))})}

@@ -39,6 +39,9 @@ type Node struct {
 	MeshID string
 	// TrustDomain is what the proxy says of its own, mostly nothing.
 	TrustDomain string
+	// WorkloadEntry is the name of the WorkloadEntry that the proxy belongs to,
+	// empty for one of a pod.
+	WorkloadEntry string
 	// Version is the proxy's ISTIO_VERSION, for tables.
 	Version string
 	// Envoy is the version of its Envoy as major.minor.patch, empty when the
@@ -61,6 +64,7 @@ const (
 // keptTexts are the entries whose text is kept, whole or in parts, or told.
 var keptTexts = [...]string{
 	"CLUSTER_ID", "NAMESPACE", "SERVICE_ACCOUNT", "NETWORK", "REQUESTED_NETWORK_VIEW", "MESH_ID", "ISTIO_VERSION", "TRUST_DOMAIN",
+	"WORKLOAD_ENTRY",
 }
 
 // ParseNode reads an xDS node whose metadata has at most so many bytes,
@@ -93,11 +97,15 @@ func ParseNode(n *corev3.Node, maxMetadata int) (Node, error) {
 		Proxyless:      text("GENERATOR") == generatorGRPC,
 		MeshID:         text("MESH_ID"),
 		TrustDomain:    text("TRUST_DOMAIN"),
+		WorkloadEntry:  text("WORKLOAD_ENTRY"),
 		Version:        text("ISTIO_VERSION"),
 		Envoy:          envoyVersion(n),
 	}
 	if out.Namespace != id.Namespace {
 		return Node{}, fmt.Errorf("node %s: metadata NAMESPACE is %q", id.ProxyID(), out.Namespace)
+	}
+	if out.WorkloadEntry != "" && !mesh.IsDNSName(out.WorkloadEntry) {
+		return Node{}, fmt.Errorf("node %s: metadata WORKLOAD_ENTRY: %.64q is not a DNS name", id.ProxyID(), out.WorkloadEntry)
 	}
 	view, err := splitList("REQUESTED_NETWORK_VIEW", text("REQUESTED_NETWORK_VIEW"))
 	if err != nil {

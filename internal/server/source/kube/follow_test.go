@@ -318,7 +318,7 @@ func TestSameAsDirectory(t *testing.T) {
 	var definitions strings.Builder
 	for kind, plural := range map[string]string{
 		"Gateway": "gateways", "Sidecar": "sidecars", "DestinationRule": "destinationrules",
-		"VirtualService": "virtualservices", "ServiceEntry": "serviceentries",
+		"VirtualService": "virtualservices", "ServiceEntry": "serviceentries", "WorkloadEntry": "workloadentries",
 	} {
 		definitions.WriteString(crd("networking.istio.io", kind, plural, "v1", "v1beta1"))
 	}

@@ -1,0 +1,114 @@
+package source
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// Conditions are the part of the status of an Istio object that is read.
+type Conditions struct {
+	Conditions []struct {
+		Type   string `json:"type"`
+		Status string `json:"status"`
+	} `json:"conditions"`
+}
+
+func (c *Conditions) of(typ string) snapshot.Condition {
+	for _, is := range c.Conditions {
+		if is.Type != typ {
+			continue
+		}
+		switch strings.ToLower(is.Status) {
+		case "true":
+			return snapshot.True
+		case "false":
+			return snapshot.False
+		}
+	}
+	return snapshot.Unknown
+}
+
+// workloadEntry delivers a workload that services of Kubernetes may select.
+func (c *conversion) workloadEntry(o *Istio, spec *networkingv1alpha3.WorkloadEntry) *FieldError {
+	if fault := checkWorkloadEntry(spec); fault != nil {
+		return fault
+	}
+	if spec.Address == "" {
+		c.warn(faultf("spec.address", "is missing: a workload that only the gateways of its network know is no endpoint, so the entry has no effect"))
+		return nil
+	}
+	address, err := parseAddr(spec.Address)
+	if err != nil {
+		c.warn(faultf("spec.address", "%q is not an IP address: services of Kubernetes have no such endpoint, so the entry has no effect", spec.Address))
+		return nil
+	}
+	if why := c.refused(address); why != "" {
+		c.warn(faultf("spec.address", "%s %s: it is not used", address, why))
+		return nil
+	}
+	w := &snapshot.WorkloadEntry{
+		Network: mesh.NetworkID(spec.Network), Locality: mesh.ParseLocality(spec.Locality), Weight: spec.Weight,
+		HealthChecked: snapshot.HealthChecked(o.Annotations),
+		Health:        o.Status.of(mesh.ConditionHealthy),
+	}
+	if w.Weight > mesh.MaxWeight {
+		c.warn(faultf("spec.weight", "%d counts as %d, the most there is", w.Weight, mesh.MaxWeight))
+		w.Weight = mesh.MaxWeight
+	}
+	if w.HealthChecked && spec.ServiceAccount == "" {
+		c.warn(faultf("spec.serviceAccount", "is missing: no proxy is believed what it says of the health of the entry, its status alone counts"))
+	}
+	w.Meta, w.External = c.meta, true
+	w.Labels = entryLabels(spec, c.meta.Labels)
+	w.IPs = append(w.IPs, address)
+	w.ServiceAccount = spec.ServiceAccount
+	w.Workload = w.Labels[labelWorkloadName]
+	if w.Workload == "" {
+		w.Workload = c.meta.Name
+	}
+	for _, name := range slices.Sorted(maps.Keys(spec.Ports)) {
+		w.Ports = append(w.Ports, snapshot.PodPort{Name: name, Number: spec.Ports[name]})
+	}
+	c.object = w
+	return nil
+}
+
+// entryLabels are those of the object over those of its spec. An entry with a
+// service account has a proxy unless it says otherwise.
+func entryLabels(spec *networkingv1alpha3.WorkloadEntry, object map[string]string) map[string]string {
+	labels := make(map[string]string, len(spec.Labels)+len(object)+1)
+	if spec.ServiceAccount != "" {
+		labels[mesh.LabelTLSMode] = mesh.TLSModeIstio
+	}
+	maps.Copy(labels, spec.Labels)
+	maps.Copy(labels, object)
+	return labels
+}
+
+func checkWorkloadEntry(spec *networkingv1alpha3.WorkloadEntry) *FieldError {
+	switch {
+	case spec.Address == "" && spec.Network == "":
+		return faultf("address", "is missing")
+	case spec.ServiceAccount != "" && !mesh.IsDNSName(spec.ServiceAccount):
+		return faultf("serviceAccount", "%q is not a DNS name", spec.ServiceAccount)
+	case strings.Count(spec.Locality, "/") > 2:
+		return faultf("locality", "%q has more than region/zone/subzone", spec.Locality)
+	}
+	for _, name := range slices.Sorted(maps.Keys(spec.Ports)) {
+		field := fmt.Sprintf("ports[%s]", name)
+		switch {
+		case name == "":
+			return faultf("ports", "has a port without a name")
+		case !isPort(spec.Ports[name]):
+			return faultf(field, "%d is not a port: want 1 to 65535", spec.Ports[name])
+		}
+	}
+	return labelsFault("labels", spec.Labels)
+}
