@@ -78,6 +78,10 @@ func NewWith(config *rest.Config, client *http.Client) (*Client, error) {
 // caller gives its absolute path.
 func (c *Client) Get() *rest.Request { return c.rest.Get() }
 
+// Patch begins a patch, of that type, of an object of a kind that the package does
+// not have. The caller gives its absolute path.
+func (c *Client) Patch(how types.PatchType) *rest.Request { return c.rest.Patch(how) }
+
 // Secrets of a namespace; of all with "".
 func (c *Client) Secrets(namespace string) Objects[*corev1.Secret, *corev1.SecretList] {
 	return Of[corev1.Secret, corev1.SecretList](c, corev1.SchemeGroupVersion, "secrets", namespace)

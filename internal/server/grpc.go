@@ -64,6 +64,7 @@ func (s *Server) serveGRPC(ctx context.Context, stopHub func()) error {
 		s.issuer.Register(srv)
 		serve(s.secure, srv, xds.Access{
 			Authenticate: s.authenticate, Certificate: s.clientCertificate, CheckNode: s.checkNode, Recheck: s.recheck, Trust: s.trust.forPeers, Debug: s.debug,
+			Health: s.apis.health,
 		})
 	}
 	s.ready.Store(true)

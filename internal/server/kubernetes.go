@@ -20,6 +20,8 @@ import (
 	"github.com/meshctl/meshctl/internal/server/authn"
 	"github.com/meshctl/meshctl/internal/server/ca"
 	"github.com/meshctl/meshctl/internal/server/clusters"
+	"github.com/meshctl/meshctl/internal/server/health"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/writers"
 )
 
@@ -29,6 +31,7 @@ type atAPIs struct {
 	reviewers *authn.Reviewers // made when the server runs
 	roots     *writers.Roots
 	tokens    *writers.Tokens
+	health    *health.Reports
 	reviews   *prometheus.CounterVec
 	writes    *prometheus.CounterVec
 	writing   prometheus.Gauge
@@ -62,6 +65,16 @@ func (s *Server) newAtAPIs() {
 			return s.kubernetes.Reach(c, s.sources.Setting(c.ID))
 		},
 		Now: s.cfg.Now, Log: s.cfg.log(logWriters),
+	})
+	healthWrites := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "meshctl_workload_health_writes_total", Help: "Writes of the health of workloads to their WorkloadEntries, by result: updated or error.",
+	}, []string{"cluster", "result"})
+	s.metrics.MustRegister(healthWrites)
+	k.health = health.New(health.Config{
+		Set: func(entry snapshot.PodKey, account string, is snapshot.Condition) {
+			s.registry.SetHealth(entry, account, is)
+		},
+		Written: counted(healthWrites), Log: s.cfg.log(logWriters), Now: s.cfg.Now,
 	})
 	k.lease = writers.NewLease(writers.LeaseConfig{
 		Access: s.cfg.KubeAccess, Namespace: s.cfg.systemNamespace(), Holder: s.replica(), Now: s.cfg.Now, Log: s.cfg.log(logWriters),
@@ -130,6 +143,11 @@ func (s *Server) handlers() []clusters.Handler {
 				s.cfg.Log.Error("rights to read secrets cannot be asked for: gateways of the cluster are given no keys", "cluster", id, "error", err)
 			}
 		}, remove: s.keyReviews.RemoveCluster},
+		accessHandler{set: func(id mesh.ClusterID, access *rest.Config) {
+			if err := k.health.SetCluster(id, access); err != nil {
+				s.cfg.Log.Error("the health of workloads cannot be written", "cluster", id, "error", err)
+			}
+		}, remove: k.health.RemoveCluster},
 	}
 }
 
@@ -163,6 +181,7 @@ func (s *Server) runAtAPIs(ctx context.Context, g *errgroup.Group) {
 		s.apis.reviewers.Wait()
 		return nil
 	})
+	g.Go(func() error { return s.apis.health.Run(ctx) })
 	if s.cfg.KubeAccess != nil {
 		g.Go(func() error { return s.apis.lease.Run(ctx, s.apis.roots.Run, s.apis.tokens.Run) })
 		g.Go(func() error { return s.apis.announcer.Run(ctx) })

@@ -168,6 +168,9 @@ func serveGrants(a Account) []grant {
 			Verbs: []string{"list", "watch", "update", "delete"},
 		}, noRoots},
 		{metav1.NamespaceAll, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"create"}}, noRoots},
+		{metav1.NamespaceAll, rbacv1.PolicyRule{
+			APIGroups: []string{"networking.istio.io"}, Resources: []string{"workloadentries/status"}, Verbs: []string{"patch"},
+		}, "the health of virtual machines is known to the control plane alone that their proxies talk to"},
 	}
 }
 

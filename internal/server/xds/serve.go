@@ -1,6 +1,7 @@
 package xds
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	statuspb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
@@ -44,6 +46,18 @@ type Access struct {
 	// Debug answers authenticated callers that ask for status pages. May be nil:
 	// nobody is answered.
 	Debug Debug
+	// Health is told of the health of workloads. May be nil: nobody is heard.
+	Health Health
+}
+
+// Health takes what proxies say of the health of their workloads. It must not
+// block.
+type Health interface {
+	// Report says how the workload behind a stream is; problem is empty when it is
+	// healthy.
+	Report(stream string, who mesh.Caller, n xdsgen.Node, problem string)
+	// Gone says that the stream has ended.
+	Gone(stream string)
 }
 
 // Register makes a server serve the hub's configuration over ADS and over the
@@ -77,10 +91,12 @@ type request interface {
 	proto.Message
 	GetNode() *corev3.Node
 	GetTypeUrl() string
+	GetErrorDetail() *statuspb.Status
 }
 
-// healthType marks messages in which agents report health. They may come
-// before the first request and ask for nothing.
+// healthType marks messages in which agents report health, with an error when it
+// is bad. They may come before the first request, where they do not count, and
+// are not answered.
 const healthType = "type.googleapis.com/istio.v1.HealthInformation"
 
 // serve runs one stream. Its requests are handled by a goroutine that receives
@@ -125,6 +141,7 @@ func serve[R request](s *service, stream grpc.ServerStream, v xdswire.Variant, r
 	sess := newSession(ctx, sub, log, h, stream, leave)
 	sess.counted = counted
 	sess.inquiries.page = func(q question, nonce string) (*xdswire.Frame, error) { return s.page(ctx, caller, q, nonce) }
+	defer s.hear(sess, caller)()
 	sess.expect(first.request.GetTypeUrl())
 	sub.recheck = s.recheck(ctx)
 	h.attach(sub)
@@ -272,9 +289,12 @@ func receive[R request](s *session, r R, recv func() (R, error), handle func(*se
 	}()
 	for {
 		var err error
-		if isDebug(r.GetTypeUrl()) {
+		switch {
+		case isDebug(r.GetTypeUrl()):
 			err = s.inquire(questionOf(r))
-		} else {
+		case r.GetTypeUrl() == healthType:
+			s.takeHealth(r)
+		default:
 			err = s.take(func() error { return handle(s, r) })
 		}
 		if err != nil {
@@ -286,6 +306,29 @@ func receive[R request](s *session, r R, recv func() (R, error), handle func(*se
 			return
 		}
 	}
+}
+
+// hear has somebody take what the caller says of its workload, until the stream
+// has ended.
+func (s *service) hear(sess *session, caller mesh.Caller) (ended func()) {
+	h, sub := s.access.Health, sess.sub
+	if h == nil {
+		return func() {}
+	}
+	sess.health = func(problem string) { h.Report(sub.id, caller, sub.node, problem) }
+	return func() { h.Gone(sub.id) }
+}
+
+// takeHealth passes on what the peer says of its workload.
+func (s *session) takeHealth(r request) {
+	if s.health == nil {
+		return
+	}
+	problem := ""
+	if e := r.GetErrorDetail(); e != nil {
+		problem = cmp.Or(clip(e.GetMessage()), "no reason was given")
+	}
+	s.health(problem)
 }
 
 // peerError is nil when the peer ended the stream in an ordinary way.

@@ -50,6 +50,8 @@ type session struct {
 	// converging is the change that is being sent.
 	converging converging
 	inquiries  inquiries
+	// health takes what the peer says of its workload; nil when nobody does.
+	health func(problem string)
 }
 
 // typeState is what a stream knows of one type. There is no map of versions:

@@ -1,0 +1,312 @@
+// Package health keeps what proxies say of the health of workloads that Kubernetes
+// does not run: the registry is told at once, and the status of the WorkloadEntry
+// in the cluster's API, from which the other control planes and the next one of
+// this place know it. A workload whose proxy is gone keeps its health for a while,
+// in which the proxy may come back, here or elsewhere.
+//
+// Reports is guarded by one lock; Run owns all that is under way.
+package health
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"k8s.io/client-go/rest"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/xdsgen"
+)
+
+const (
+	// Grace is how long the last word of a proxy counts after it is gone.
+	Grace = 10 * time.Second
+	// maxEntries bounds how many workloads are kept.
+	maxEntries = 100_000
+	// maxWriting is how many writes are under way at once.
+	maxWriting = 16
+	// restTime is how long an object is left alone after it was written, so that a
+	// workload that wavers does not cost an API server more.
+	restTime = time.Second
+	// firstRetry and lastRetry bound the wait after a write that failed.
+	firstRetry = time.Second
+	lastRetry  = time.Minute
+)
+
+// Results of writes, for Config.Written.
+const (
+	Updated = "updated"
+	Failed  = "error"
+)
+
+// Config says whom Reports tells. All fields are needed.
+type Config struct {
+	// Set tells the registry what a proxy of that service account says of the
+	// WorkloadEntry that it names; Unknown takes it back. It must not block.
+	Set func(entry snapshot.PodKey, account string, is snapshot.Condition)
+	// Written counts the writes of a cluster by result.
+	Written func(mesh.ClusterID, string)
+	Log     *slog.Logger
+	Now     func() time.Time
+}
+
+// Reports implements xds.Health.
+type Reports struct {
+	cfg  Config
+	wake chan struct{} // capacity 1: something changed
+
+	mu      sync.Mutex
+	apis    map[mesh.ClusterID]*api
+	entries map[claim]*entry
+	streams map[string]claim
+	// look are the entries that have something to do now or later.
+	look    map[claim]*entry
+	writing int
+}
+
+// claim is a WorkloadEntry and the service account of a proxy that names it. What
+// others say of the same entry is kept apart: who is right the entry says.
+type claim struct {
+	entry   snapshot.PodKey
+	account string
+}
+
+// entry is what proxies of one account say of one workload.
+type entry struct {
+	streams map[string]struct{}
+	problem string // empty when it is healthy
+	// reported is when a proxy spoke last, gone when the last stream ended, zero
+	// while there is one.
+	reported, gone time.Time
+	// dirty says that the object is not known to say so, due when to write it.
+	dirty bool
+	due   time.Time
+	retry time.Duration
+	busy  bool
+	// wrote is the condition that was written last, nil when there was none.
+	wrote *condition
+	fault string // of the last write, as it was logged
+}
+
+// New makes reports of nothing; Run makes them work.
+func New(cfg Config) *Reports {
+	return &Reports{
+		cfg: cfg, wake: make(chan struct{}, 1), apis: make(map[mesh.ClusterID]*api),
+		entries: make(map[claim]*entry), streams: make(map[string]claim), look: make(map[claim]*entry),
+	}
+}
+
+// SetCluster has the objects of the cluster be written with that access.
+func (r *Reports) SetCluster(id mesh.ClusterID, access *rest.Config) error {
+	made, err := newAPI(access)
+	if err != nil {
+		return fmt.Errorf("cluster %s: %w", id, err)
+	}
+	r.mu.Lock()
+	old := r.apis[id]
+	r.apis[id] = made
+	for c, e := range r.entries {
+		if c.entry.Cluster == id { // the cluster may be another one now
+			e.dirty, e.due, e.retry = true, time.Time{}, 0
+			r.look[c] = e
+		}
+	}
+	r.mu.Unlock()
+	old.close()
+	r.signal()
+	return nil
+}
+
+// RemoveCluster has nothing more be written to the cluster.
+func (r *Reports) RemoveCluster(id mesh.ClusterID) {
+	r.mu.Lock()
+	old := r.apis[id]
+	delete(r.apis, id)
+	r.mu.Unlock()
+	old.close()
+}
+
+// Report implements xds.Health. Proxies that name no WorkloadEntry are of pods,
+// whose health Kubernetes knows; those of which the cluster is not proved are of
+// none.
+func (r *Reports) Report(stream string, who mesh.Caller, n xdsgen.Node, problem string) {
+	if n.WorkloadEntry == "" || who.Cluster == "" {
+		return
+	}
+	id := who.Identity
+	c := claim{snapshot.PodKey{Cluster: who.Cluster, Namespace: id.Namespace, Name: n.WorkloadEntry}, id.ServiceAccount}
+	if !r.note(stream, c, problem) {
+		return
+	}
+	r.cfg.Log.Info("a workload reported its health", "workload_entry", c.entry.String(), "identity", id.String(),
+		"healthy", problem == "", "problem", problem)
+	r.signal()
+}
+
+// note enters a report and says whether it tells something new.
+func (r *Reports) note(stream string, c claim, problem string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	e := r.entries[c]
+	if e == nil {
+		if len(r.entries) >= maxEntries {
+			return false
+		}
+		e = &entry{streams: make(map[string]struct{})}
+		r.entries[c] = e
+	}
+	_, known := e.streams[stream]
+	is := e.problem == problem
+	e.streams[stream], r.streams[stream] = struct{}{}, c
+	e.problem, e.reported, e.gone = problem, r.cfg.Now(), time.Time{}
+	if known && is {
+		return false
+	}
+	// A new stream is written even if it says the same: the object may know
+	// something else from another control plane, which takes it back later.
+	e.dirty, e.retry = true, 0
+	r.look[c] = e
+	r.cfg.Set(c.entry, c.account, conditionOf(problem))
+	return true
+}
+
+func conditionOf(problem string) snapshot.Condition {
+	if problem == "" {
+		return snapshot.True
+	}
+	return snapshot.False
+}
+
+// Gone implements xds.Health.
+func (r *Reports) Gone(stream string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c, known := r.streams[stream]
+	delete(r.streams, stream)
+	if e := r.entries[c]; known && e != nil {
+		if delete(e.streams, stream); len(e.streams) == 0 {
+			e.gone = r.cfg.Now()
+			r.look[c] = e
+		}
+	}
+}
+
+func (r *Reports) signal() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run writes what is due, and forgets workloads whose proxies stay away, until the
+// context ends.
+func (r *Reports) Run(ctx context.Context) error {
+	tick := time.NewTicker(time.Second / 2)
+	defer tick.Stop()
+	var writes sync.WaitGroup
+	defer writes.Wait()
+	for {
+		for _, j := range r.due() {
+			writes.Go(func() { r.write(ctx, j) })
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-r.wake:
+		case <-tick.C:
+		}
+	}
+}
+
+// job is one write: a condition to say, or one to take back.
+type job struct {
+	claim
+	api         *api
+	entry       *entry
+	say, forget *condition
+}
+
+// due are the writes to begin now. What is past its grace is forgotten.
+func (r *Reports) due() []job {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := r.cfg.Now()
+	var out []job
+	for c, e := range r.look {
+		api := r.apis[c.entry.Cluster]
+		past := !e.gone.IsZero() && now.Sub(e.gone) >= Grace
+		write := api != nil && (past && e.wrote != nil || !past && e.dirty)
+		switch {
+		case e.busy, write && (r.writing >= maxWriting || now.Before(e.due) && !past):
+			continue
+		case past:
+			delete(r.entries, c)
+			delete(r.look, c)
+			r.cfg.Set(c.entry, c.account, snapshot.Unknown)
+			r.cfg.Log.Info("the proxy of a workload is gone: its health is not known any more", "workload_entry", c.entry.String())
+			if write {
+				r.writing++
+				out = append(out, job{claim: c, api: api, entry: e, forget: e.wrote})
+			}
+		case write:
+			e.dirty, e.busy = false, true
+			r.writing++
+			out = append(out, job{claim: c, api: api, entry: e, say: newCondition(e.problem, e.reported)})
+		case e.gone.IsZero():
+			delete(r.look, c)
+		}
+	}
+	return out
+}
+
+// write does one job.
+func (r *Reports) write(ctx context.Context, j job) {
+	var wrote *condition
+	var err error
+	if j.forget != nil {
+		err = j.api.forget(ctx, j.claim, j.forget)
+	} else {
+		wrote, err = j.api.say(ctx, j.claim, *j.say)
+	}
+	if ctx.Err() != nil {
+		return
+	}
+	if r.wrote(j, wrote, err) {
+		r.cfg.Log.Warn("the health of a workload cannot be written to its object: other control planes do not know it",
+			"workload_entry", j.claim.entry.String(), "error", err)
+	}
+	switch {
+	case err != nil:
+		r.cfg.Written(j.claim.entry.Cluster, Failed)
+	case wrote != nil, j.forget != nil:
+		r.cfg.Written(j.claim.entry.Cluster, Updated)
+	}
+	r.signal()
+}
+
+// wrote notes how a job went, and says whether the error is to be told.
+func (r *Reports) wrote(j job, wrote *condition, err error) (tell bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.writing--
+	e := j.entry
+	e.busy, e.due = false, r.cfg.Now().Add(restTime)
+	if err == nil {
+		e.retry, e.fault = 0, ""
+		if wrote != nil {
+			e.wrote = wrote
+		}
+		return false
+	}
+	if r.entries[j.claim] == e {
+		e.retry = min(max(2*e.retry, firstRetry), lastRetry)
+		e.dirty, e.due = true, e.due.Add(e.retry)
+		r.look[j.claim] = e
+	}
+	tell = e.fault != err.Error()
+	e.fault = err.Error()
+	return tell
+}

@@ -1,0 +1,64 @@
+package xds
+
+import (
+	"context"
+	"strings"
+	"testing"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/xdsgen"
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+// heard is a Health that keeps what it is told.
+type heard chan string
+
+func (h heard) Report(stream string, who mesh.Caller, n xdsgen.Node, problem string) {
+	h <- strings.Join([]string{stream, who.Identity.ServiceAccount, n.ID.Name, problem}, " ")
+}
+
+func (h heard) Gone(stream string) { h <- stream + " gone" }
+
+// Health is passed on with who said it, as is the end of the stream; it is not
+// answered and disturbs nothing.
+func TestHealth(t *testing.T) {
+	both(t, func(t *testing.T, v xdswire.Variant) {
+		told := make(heard, 10)
+		b := start(t, small(), func(_ *Config, a *Access) {
+			a.Health = told
+			a.Authenticate = func(context.Context) (mesh.Caller, error) {
+				return mesh.Caller{Identity: mesh.Identity{TrustDomain: "td", Namespace: "ns", ServiceAccount: "vm"}}, nil
+			}
+		})
+		want := func(want string) {
+			t.Helper()
+			if got := <-told; got != want {
+				t.Errorf("told %q, want %q", got, want)
+			}
+		}
+		c := b.connect(v, "p")
+		c.subscribe("CDS")
+		c.wantAck("CDS", "a=a:1 b=b:1")
+		c.request(healthType, "", nil, nil, "")
+		want("p.ns-1 vm p ")
+		c.request(healthType, "", nil, nil, "connection refused")
+		want("p.ns-1 vm p connection refused")
+		c.request(healthType, "", nil, nil, strings.Repeat("x", 2000))
+		want("p.ns-1 vm p " + strings.Repeat("x", 1024) + "…")
+		c.quiet()
+		c.cancel()
+		want("p.ns-1 gone")
+	})
+}
+
+// Nobody hears what is said without a proof of who says it.
+func TestHealthOfNobody(t *testing.T) {
+	both(t, func(t *testing.T, v xdswire.Variant) {
+		b := start(t, small())
+		c := b.connect(v, "p")
+		c.subscribe("CDS")
+		c.wantAck("CDS", "a=a:1 b=b:1")
+		c.request(healthType, "", nil, nil, "down")
+		c.quiet()
+	})
+}
