@@ -15,13 +15,13 @@ func (s *Server) newClusters() *clusters.Manager {
 	cfg := clusters.Config{
 		Own: s.cfg.ClusterID, OwnOrigin: clusters.Origin{Kind: clusters.OriginOwn, Name: s.cfg.ConfigDir},
 		OwnAccess: s.directory(ClusterDir{s.cfg.ClusterID, s.cfg.ConfigDir}).Access(),
-		Registry:  s.registry, RemoteTimeout: cmp.Or(s.cfg.RemoteTimeout, defaultRemoteTimeout),
+		Registry:  newInbound(s.registry, s.metrics), RemoteTimeout: cmp.Or(s.cfg.RemoteTimeout, defaultRemoteTimeout),
 		Handlers: s.handlers(), OnLost: s.cfg.OnClusterLost, Grace: s.cfg.Grace,
 		Log: s.cfg.log(logClusters), Now: s.cfg.Now, Jitter: rand.Float64, Metrics: s.metrics,
 	}
 	k := &clusters.Kubernetes{
 		Allow: s.cfg.Allow, InPod: s.cfg.InPod,
-		SystemNamespace: s.cfg.systemNamespace(), SecretNamespaces: s.cfg.SecretNamespaces, Log: s.cfg.log(logSource), Now: s.cfg.Now,
+		SystemNamespace: s.cfg.systemNamespace(), SecretNamespaces: s.cfg.SecretNamespaces, Count: kubeEvents(s.metrics), Log: s.cfg.log(logSource), Now: s.cfg.Now,
 	}
 	s.kubernetes = k
 	if s.cfg.KubeAccess != nil {

@@ -14,6 +14,7 @@ import (
 	kubeaccess "github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/remotesecret"
+	"github.com/meshctl/meshctl/internal/server/source"
 	"github.com/meshctl/meshctl/internal/server/source/kube"
 	"github.com/meshctl/meshctl/internal/token/peek"
 )
@@ -28,8 +29,10 @@ type Kubernetes struct {
 	SystemNamespace  string
 	SecretNamespaces []string
 	Limits           kube.Limits
-	Log              *slog.Logger
-	Now              func() time.Time
+	// Count is told of each change of an object of any of these APIs. May be nil.
+	Count func(*source.Resource, source.Change)
+	Log   *slog.Logger
+	Now   func() time.Time
 }
 
 // Own is the access to the own cluster.
@@ -37,7 +40,7 @@ func (k *Kubernetes) Own(id mesh.ClusterID, config *rest.Config) Access {
 	return Access{Config: config, NewSource: func() Source {
 		return &api{&kube.Source{
 			Cluster: id, Config: config, Configuration: true, SystemNamespace: k.SystemNamespace,
-			SecretNamespaces: k.SecretNamespaces, Limits: k.Limits, Log: k.Log, Now: k.Now,
+			SecretNamespaces: k.SecretNamespaces, Limits: k.Limits, Count: k.Count, Log: k.Log, Now: k.Now,
 		}}
 	}}
 }
@@ -109,7 +112,7 @@ func (k *Kubernetes) remote(c *remotesecret.Cluster, config *rest.Config) Source
 	}
 	return &api{&kube.Source{
 		Cluster: c.ID, Config: config, SystemNamespace: k.SystemNamespace, Namespaces: c.Namespaces,
-		SecretNamespaces: secrets, Limits: k.Limits, Log: k.Log, Now: k.Now,
+		SecretNamespaces: secrets, Limits: k.Limits, Count: k.Count, Log: k.Log, Now: k.Now,
 	}}
 }
 

@@ -73,6 +73,16 @@ func (r *Resource) Namespaced() bool {
 	return r.Kind != snapshot.KindNamespace && r.Kind != snapshot.KindNode && r.Kind != KindCustomResource
 }
 
+// Change is what happened to an object of a Kubernetes API.
+type Change string
+
+// The changes.
+const (
+	Added   Change = "add"
+	Updated Change = "update"
+	Deleted Change = "delete"
+)
+
 // Watched are all resources that are read of Kubernetes APIs.
 func Watched() []Resource {
 	v1 := []string{"v1"}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xds/flight"
@@ -19,6 +20,7 @@ type pilotTimes struct {
 	push, send                        [numTypes]prometheus.Observer
 	size                              [numTypes]prometheus.Observer
 	triggers                          [len(triggers)]prometheus.Counter
+	rejects                           [numTypes]*prometheus.CounterVec // nil for types that Istio does not count so
 }
 
 // trigger is why there was a push, in Istio's words.
@@ -89,7 +91,29 @@ func newPilotTimes(reg prometheus.Registerer) pilotTimes {
 	for i, name := range triggers {
 		p.triggers[i] = v.WithLabelValues(name)
 	}
+	for i, url := range xdswire.PushOrder {
+		switch short := xdswire.ShortType(url); short {
+		case "CDS", "EDS", "LDS", "RDS":
+			p.rejects[i] = prometheus.NewCounterVec(prometheus.CounterOpts{
+				Name: "pilot_xds_" + strings.ToLower(short) + "_reject", Help: short + " responses that a proxy refused, by the gRPC code that it gives.",
+			}, []string{"err"})
+			reg.MustRegister(p.rejects[i])
+		}
+	}
 	return p
+}
+
+// rejected notes that a proxy refused a response of the type. Peers choose the
+// code: what is none of gRPC's is Unknown.
+func (p *pilotTimes) rejected(i int, code int32) {
+	if p.rejects[i] == nil {
+		return
+	}
+	err := codes.Unknown
+	if code >= 0 && code <= int32(codes.Unauthenticated) { // the last one
+		err = codes.Code(code)
+	}
+	p.rejects[i].WithLabelValues(err.String()).Inc()
 }
 
 // published notes what the registry made of a batch.

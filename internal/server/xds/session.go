@@ -149,6 +149,7 @@ func (s *session) sotw(req *discoveryv3.DiscoveryRequest) error {
 	s.answer = i
 	nonce, names := req.GetResponseNonce(), req.GetResourceNames()
 	if e := req.GetErrorDetail(); e != nil {
+		s.hub.cfg.Metrics.pilot.rejected(i, e.GetCode())
 		s.refuse(i, nonce, e.GetMessage())
 	}
 	want := xdswire.Subscription{Names: t.want.Names}
@@ -259,6 +260,7 @@ func (s *session) delta(req *discoveryv3.DeltaDiscoveryRequest) error {
 	s.answer = i
 	nonce := req.GetResponseNonce()
 	if e := req.GetErrorDetail(); e != nil {
+		s.hub.cfg.Metrics.pilot.rejected(i, e.GetCode())
 		s.refuse(i, nonce, e.GetMessage())
 	}
 	if !t.watched {

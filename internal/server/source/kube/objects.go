@@ -11,13 +11,14 @@ import (
 // put takes in a new or changed object. It appends what is to be handed over.
 func (f *follower) put(events []snapshot.Event, o object) ([]snapshot.Event, error) {
 	old, was := f.known[o.key]
-	more := int64(0)
+	more, change := int64(0), source.Updated
 	if !was {
-		more = 1
+		more, change = 1, source.Added
 	}
 	if err := f.hold(more, o.size-old.size); err != nil {
 		return events, err
 	}
+	f.Count(&f.res, change)
 	now := known{version: o.version, size: o.size, used: old.used}
 	if f.res.Kind == source.KindCustomResource {
 		f.known[o.key] = now
@@ -72,6 +73,7 @@ func (f *follower) remove(events []snapshot.Event, key objectKey) []snapshot.Eve
 		return events
 	}
 	delete(f.known, key)
+	f.Count(&f.res, source.Deleted)
 	_ = f.hold(-1, -old.size) // less is never too much
 	f.health.report(f.key(key), nil, f.Now(), f.Log)
 	if f.res.Kind == source.KindCustomResource {

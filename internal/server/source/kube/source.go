@@ -70,6 +70,9 @@ type Source struct {
 	Limits           Limits
 	// Log takes what a person should know; default: nothing is logged.
 	Log *slog.Logger
+	// Count is told of each object that was added, changed or deleted, whether it is
+	// used or not. May be nil.
+	Count func(*source.Resource, source.Change)
 	// Now is the clock; required.
 	Now func() time.Time
 	// Jitter spreads what many would do at one time: a random number from 0 to 1;
@@ -135,6 +138,9 @@ func (s *Source) share(c *client, sink snapshot.Sink) *shared {
 		s.Log = slog.New(slog.DiscardHandler)
 	}
 	s.Log = s.Log.With("cluster", string(s.Cluster))
+	if s.Count == nil {
+		s.Count = func(*source.Resource, source.Change) {}
+	}
 	if s.Jitter == nil {
 		s.Jitter = rand.Float64
 	}
