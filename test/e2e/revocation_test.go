@@ -158,11 +158,12 @@ func peerOf(t *testing.T, a *certs.Authority) *tls.Certificate {
 }
 
 // askAs is nil when the server's Envoy lets the peer in, over a connection of
-// its own.
-func askAs(t *testing.T, server string, p *tls.Certificate) error {
+// its own with one of those key exchanges, if any are given.
+func askAs(t *testing.T, server string, p *tls.Certificate, exchanges ...tls.CurveID) error {
 	t.Helper()
 	client := &http.Client{Timeout: deadline, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{
 		MinVersion: tls.VersionTLS13, NextProtos: []string{"istio-http/1.1"}, Certificates: []tls.Certificate{*p},
+		CurvePreferences:   exchanges,
 		InsecureSkipVerify: true, // whom the server lets in is the question
 	}}}
 	resp, err := client.Get("https://" + server + "/hello")
