@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -18,6 +20,7 @@ type clusterSettingOptions struct {
 	namespace namespaceFlags
 	contexts  []string
 	configDir string
+	force     bool
 }
 
 func (o *clusterSettingOptions) command(env *Env, cmd *cobra.Command, args int, change func([]string) (func(*mesh.ClusterSetting), string, error)) *cobra.Command {
@@ -39,6 +42,7 @@ func (o *clusterSettingOptions) command(env *Env, cmd *cobra.Command, args int, 
 	o.namespace.bind(f, "Namespace of the ConfigMap meshctl-clusters")
 	f.StringSliceVar(&o.contexts, "context", nil, "`Contexts` of the clusters whose control planes are told (default: the current one)")
 	f.StringVar(&o.configDir, "config-dir", "", "`Directory` of a control plane without Kubernetes, instead of contexts")
+	f.BoolVar(&o.force, forceFlag, false, "Also for a cluster that no control plane of the contexts knows, such as one that is to be linked")
 	o.kube.contextFlags(env, cmd, "context")
 	return cmd
 }
@@ -68,17 +72,60 @@ func (o *clusterSettingOptions) run(ctx context.Context, env *Env, id mesh.Clust
 	if len(contexts) == 0 {
 		contexts = []string{""}
 	}
+	var in []*multicluster.Cluster
 	for _, name := range contexts {
 		c, err := o.kube.connect(env, name)
 		if err != nil {
 			return err
 		}
+		in = append(in, c)
+	}
+	if err := o.checkKnown(ctx, env, namespace, in, id); err != nil {
+		return err
+	}
+	for _, c := range in {
 		if err := c.ChangeSettings(ctx, namespace, change); err != nil {
 			return err
 		}
 		fmt.Fprintf(env.Stdout, "cluster %s: %s (%s)\n", id, done, c.Name)
 	}
 	return nil
+}
+
+// checkKnown refuses a cluster that no control plane knows: its name is likely
+// mistyped, and nothing would be drained. Where one does not tell which it knows,
+// that is said and nothing is refused, as clusters are drained when much is broken. A
+// directory does not tell either: only the flags of its control plane do.
+func (o *clusterSettingOptions) checkKnown(ctx context.Context, env *Env, namespace string, in []*multicluster.Cluster, id mesh.ClusterID) error {
+	if o.force {
+		return nil
+	}
+	var all, names []string
+	var untold error
+	for _, c := range in {
+		known, err := c.KnownClusters(ctx, namespace, env.Now())
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if slices.Contains(known, id) {
+			return nil
+		}
+		if err != nil {
+			untold = errors.Join(untold, fmt.Errorf("%s: %w", c.Name, err))
+		}
+		for _, k := range known {
+			all = append(all, string(k))
+		}
+		names = append(names, c.Name)
+	}
+	if untold != nil {
+		fmt.Fprintf(env.Stderr, "whether there is a cluster %s is not known: %v\n", id, untold)
+		return nil
+	}
+	slices.Sort(all)
+	all = slices.Compact(all)
+	return fmt.Errorf("no control plane in %s knows a cluster %s, they know %s%s; set it all the same with --force",
+		strings.Join(names, ", "), id, strings.Join(all, ", "), didYouMean(string(id), all))
 }
 
 func newMulticlusterDrainCmd(env *Env) *cobra.Command {
@@ -88,7 +135,9 @@ func newMulticlusterDrainCmd(env *Env) *cobra.Command {
 		Long: `Take the endpoints of a cluster out of load balancing where other clusters have
 healthy ones that a proxy can reach. Nothing is deleted: no secret, no service, no
 endpoint of a service that only this cluster has. Every control plane that reads
-the settings does so, also after a restart, until undrain.`,
+the settings does so, also after a restart, until undrain.
+
+A name that no control plane of the contexts knows is refused.`,
 		Example: `  meshctl multicluster drain west --context east,north
   meshctl multicluster drain cluster2 --config-dir ./cluster1`,
 	}, 1, func([]string) (func(*mesh.ClusterSetting), string, error) {

@@ -104,6 +104,17 @@ func At(address string, tokens Tokens, timeout time.Duration) (*Replica, error) 
 // ErrNone says that no replica was found.
 var ErrNone = errors.New("no control plane of meshctl was found")
 
+// Announced are what the replicas of a namespace say of themselves in Leases that
+// are not stale. access is the way to the API of their cluster.
+func Announced(ctx context.Context, access *rest.Config, namespace string, now time.Time) ([]Announcement, error) {
+	api, err := newAPI(access)
+	if err != nil {
+		return nil, err
+	}
+	defer api.close()
+	return api.announced(ctx, namespace, now)
+}
+
 // Find finds the replicas that keep a Lease, or, when none does, those that run
 // in pods of meshctl or of istiod, by name. Each was reached, or has an error.
 // Close each of them.
