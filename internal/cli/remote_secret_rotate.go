@@ -82,6 +82,13 @@ func (o *remoteSecretRotateOptions) run(ctx context.Context, env *Env) error {
 		fmt.Fprintf(env.Stdout, "cluster %s has its old credential again\n", r.ID)
 		return nil
 	}
+	if !o.noWait { // before anything is written
+		found, err := o.find(ctx, env, r)
+		if err != nil {
+			return fmt.Errorf("nothing is written: %w", err)
+		}
+		closeReplicas(found)
+	}
 	credential, err := r.Begin(ctx)
 	if err != nil {
 		return err

@@ -240,6 +240,12 @@ func TestRemoteSecretRotate(t *testing.T) {
 		t.Cleanup(server.Close)
 		args := []string{"remote-secret", "rotate", "--from", "cluster2", "--to", "cluster1", "-n", namespace, "--replica", strings.TrimPrefix(server.URL, "http://")}
 
+		// Without any to ask nothing is written.
+		if r := meshctl(t, kubeconfig, args[:len(args)-2]...); r.code != 1 || !strings.Contains(r.stderr, "Error: nothing is written: context cluster1: no control plane of meshctl was found: ") ||
+			!strings.Contains(r.stderr, "name the replicas with --replica") || held(t, cluster1, namespace, "cluster2").Hash != before.Hash {
+			t.Errorf("exit %d\n%s%s", r.code, r.stdout, r.stderr)
+		}
+
 		if more != nil { // found by their Leases, of which one leads nowhere
 			args = args[:len(args)-2]
 			lease(t, cluster1, namespace, "slow", server.Listener.Addr().String(), "")
