@@ -38,6 +38,11 @@ func (o *debugToken) of(env *Env, address string) (string, error) {
 	if !local {
 		return "", usagef("--token-file: %s is not on this machine, and the token would cross the network in clear: forward the port to this machine, as kubectl port-forward does", address)
 	}
+	return o.read()
+}
+
+// read reads the token of the file.
+func (o *debugToken) read() (string, error) {
 	text, err := files.ReadSecret(o.file, maxToken)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):

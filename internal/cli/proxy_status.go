@@ -23,6 +23,7 @@ import (
 
 type proxyStatusOptions struct {
 	replicas  replicaFlags
+	xds       xdsFlags
 	timeout   time.Duration
 	format    string
 	verbosity int
@@ -58,6 +59,11 @@ in pods there; they are asked by way of its API server. --server names them by
 address instead; they answer the user that runs them on their own machine, and
 others with --token-file. Without a kubeconfig it is 127.0.0.1:8080.
 
+--xds-address asks over xDS, as Istio's tools do, also control planes of Istio and
+those on other machines. Who asks is proved by the certificate of --cert-dir, the
+token of --token-file, or one that the cluster of the kubeconfig makes for the
+service account default of --istioNamespace.
+
 With PROXY, name.namespace, it compares the clusters, listeners and routes that
 the proxy was sent last with those that its Envoy holds. Differences are shown as
 a unified diff, and end it with code 3. What the Envoy holds is read in its pod,
@@ -67,6 +73,8 @@ by way of the API server, or where --admin or --file says.`,
   meshctl ps -v 1 --server 127.0.0.1:8080,127.0.0.1:18080
   # of the cluster of a context
   meshctl ps --context kind-cluster1
+  # over xDS
+  meshctl ps --xds-address istiod.example.com:15012 --authority istiod.istio-system.svc
   # a live view of one namespace
   meshctl ps -n apps -w
   # in a script: exit code 3 when a proxy refused something or does not answer
@@ -84,6 +92,11 @@ by way of the API server, or where --admin or --file says.`,
 					return fmt.Errorf("--%s is for one proxy: name it, as name.namespace", name)
 				}
 			}
+			for _, name := range xdsFlagNames() {
+				if len(o.xds.addresses) == 0 && cmd.Flags().Changed(name) {
+					return fmt.Errorf("--%s is for control planes that are asked over xDS: name them with --xds-address", name)
+				}
+			}
 			return nil
 		},
 		ValidArgsFunction: completeNames(env, o.connected),
@@ -91,6 +104,7 @@ by way of the API server, or where --admin or --file says.`,
 	}
 	f := cmd.Flags()
 	o.replicas.bind(env, cmd)
+	o.xds.bind(f)
 	durationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of a replica, or of Envoy")
 	choiceVar(f, &o.format, "output", "o", "Output `format`", string(output.FormatTable), formatWide, string(output.FormatJSON), string(output.FormatYAML))
 	f.IntVarP(&o.verbosity, "verbosity", "v", 0, "0, or 1 for a table with a column for each `type`")
@@ -105,9 +119,20 @@ by way of the API server, or where --admin or --file says.`,
 	return cmd
 }
 
+// find returns the control planes to ask. Close each of them.
+func (o *proxyStatusOptions) find(ctx context.Context, env *Env, timeout time.Duration) ([]*replicas.Replica, error) {
+	if len(o.xds.addresses) > 0 {
+		if !mesh.IsDNSLabel(o.replicas.system) {
+			return nil, usagef("namespace %q is not a DNS label", o.replicas.system)
+		}
+		return o.xds.find(ctx, env, &o.replicas, timeout)
+	}
+	return o.replicas.find(ctx, env, timeout)
+}
+
 // connected are the names of the connected proxies.
 func (o *proxyStatusOptions) connected(ctx context.Context, env *Env) ([]string, error) {
-	found, err := o.replicas.find(ctx, env, completionTimeout)
+	found, err := o.find(ctx, env, completionTimeout)
 	if err != nil {
 		return nil, err
 	}
@@ -134,7 +159,7 @@ func (o *proxyStatusOptions) run(ctx context.Context, env *Env) error {
 		}
 		return o.follow(ctx, env)
 	}
-	found, err := o.replicas.find(ctx, env, o.timeout)
+	found, err := o.find(ctx, env, o.timeout)
 	if err != nil {
 		return err
 	}
@@ -247,7 +272,7 @@ func (o *proxyStatusOptions) follow(ctx context.Context, env *Env) error {
 	for first := true; ; first = false {
 		if found == nil {
 			var err error
-			if found, err = o.replicas.find(ctx, env, o.timeout); err != nil && (first || ctx.Err() == nil) {
+			if found, err = o.find(ctx, env, o.timeout); err != nil && (first || ctx.Err() == nil) {
 				return err
 			}
 		}

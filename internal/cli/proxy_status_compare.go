@@ -45,7 +45,7 @@ func (o *proxyStatusOptions) compare(ctx context.Context, env *Env) error {
 	if err := o.envoy.check(env); err != nil {
 		return err
 	}
-	found, err := o.replicas.find(ctx, env, o.timeout)
+	found, err := o.find(ctx, env, o.timeout)
 	if err != nil {
 		return err
 	}
@@ -135,7 +135,7 @@ func (o *proxyStatusOptions) sent(ctx context.Context, streams []stream) (*proxy
 		}
 		var page json.RawMessage
 		var dump *proxyconfig.Dynamic
-		err := s.replica.Get(ctx, "/debug/config_dump", url.Values{"proxyID": {s.Stream}}, &page)
+		err := s.replica.Get(ctx, "/debug/config_dump", url.Values{"proxyID": {cmp.Or(s.Stream, s.Name)}}, &page)
 		if err == nil {
 			dump, err = proxyconfig.ReadDynamic(bytes.NewReader(page))
 		}

@@ -36,6 +36,17 @@ func TLSConfig(roots []byte, serverName string, certs ...tls.Certificate) (*tls.
 	}, nil
 }
 
+// UnverifiedTLSConfig is TLSConfig for a peer that nobody verifies: for people who
+// ask for that.
+func UnverifiedTLSConfig(serverName string, certs ...tls.Certificate) *tls.Config {
+	return &tls.Config{
+		MinVersion:         tls.VersionTLS13,
+		ServerName:         serverName,
+		Certificates:       certs,
+		InsecureSkipVerify: true, //nolint:gosec // it is asked for
+	}
+}
+
 // ShownChain connects to address, host:port, and returns the certificates that
 // the TLS server there shows, the first being its own. It verifies nothing,
 // shows nothing and sends nothing: a server that then asks for a client's

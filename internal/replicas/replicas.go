@@ -78,10 +78,19 @@ type Replica struct {
 	Client *http.Client
 	// Token is with which its pages answer.
 	Token func(context.Context) (string, error)
+	// Pages reads status pages in another way than HTTP, by what follows /debug/ in
+	// their URL; nil is HTTP. Then URL, Client and Token are unset.
+	Pages Pages
 	// Err is why it cannot be reached.
 	Err error
 	// Announced is what its Lease says; nil when it was found in another way.
 	Announced *Announcement
+}
+
+// Pages reads status pages.
+type Pages interface {
+	Page(ctx context.Context, page string) ([]byte, error)
+	Close()
 }
 
 // At is the replica at an address, host:port or http://host:port. It does not
@@ -129,7 +138,7 @@ func Find(ctx context.Context, o Options) ([]*Replica, error) {
 		return nil, err
 	}
 	if o.Tokens.Pod == nil {
-		o.Tokens.Pod = sync.OnceValues(func() (string, error) { return mintToken(ctx, o.Access, o.Namespace) })
+		o.Tokens.Pod = sync.OnceValues(func() (string, error) { return Mint(ctx, o.Access, o.Namespace) })
 	}
 	var found []*candidate
 	for i := range announced {
@@ -269,6 +278,9 @@ func (e *AnswerError) Is(target error) bool {
 
 // Get reads a status page, such as /debug/clusters, into v.
 func (r *Replica) Get(ctx context.Context, path string, query url.Values, v any) error {
+	if r.Pages != nil {
+		return r.read(ctx, path, query, v)
+	}
 	return r.do(ctx, http.MethodGet, path, query, http.NoBody, v)
 }
 
@@ -316,8 +328,27 @@ func (r *Replica) do(ctx context.Context, method, path string, query url.Values,
 	return nil
 }
 
+// read reads a page from Pages.
+func (r *Replica) read(ctx context.Context, path string, query url.Values, v any) error {
+	page := strings.TrimPrefix(path, "/debug/")
+	if len(query) > 0 {
+		page += "?" + query.Encode()
+	}
+	body, err := r.Pages.Page(ctx, page)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(body, v); err != nil {
+		return fmt.Errorf("answered what is no such page: %.500q", body) // it is a text that says why
+	}
+	return nil
+}
+
 // Close ends the connections to the replica.
 func (r *Replica) Close() {
+	if r.Pages != nil {
+		r.Pages.Close()
+	}
 	if r.Client != nil {
 		r.Client.CloseIdleConnections()
 	}

@@ -1,0 +1,164 @@
+// Package xdsdebug asks control planes, of meshctl or of Istio, for status pages
+// over xDS: by Istio's debug types, on their port with TLS.
+package xdsdebug
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"time"
+
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/meshctl/meshctl/internal/proxystatus"
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+const (
+	// nodeID and generator are what Istio's tools say of themselves.
+	nodeID    = "debug~0.0.0.0~istioctl~cluster.local"
+	generator = "event"
+	synczType = xdswire.DebugType + "/syncz"
+	// proxiesPage is what a control plane of meshctl tells beyond syncz.
+	proxiesPage = "xds/proxies"
+	// maxAnswer bounds one answer, in bytes.
+	maxAnswer = 256 << 20
+)
+
+// Config says who is asked, and who asks. Token and a certificate in TLS may both
+// be there, or one of them.
+type Config struct {
+	Address string // host:port
+	TLS     *tls.Config
+	Token   string
+	// Timeout bounds one question, its answer included.
+	Timeout time.Duration
+	Now     func() time.Time
+}
+
+// Client asks one control plane. It may be used concurrently.
+type Client struct {
+	cfg  Config
+	conn *grpc.ClientConn
+}
+
+// New returns a client; it does not connect yet.
+func New(cfg Config) (*Client, error) {
+	if _, _, err := net.SplitHostPort(cfg.Address); err != nil {
+		return nil, fmt.Errorf("%q: want host:port", cfg.Address)
+	}
+	conn, err := grpc.NewClient("passthrough:"+cfg.Address,
+		grpc.WithTransportCredentials(credentials.NewTLS(cfg.TLS)), grpc.WithNoProxy(), grpc.WithDisableServiceConfig(),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxAnswer)))
+	if err != nil {
+		return nil, fmt.Errorf("%q: %w", cfg.Address, err)
+	}
+	return &Client{cfg, conn}, nil
+}
+
+// Close ends the connection.
+func (c *Client) Close() { _ = c.conn.Close() } // it only fails when it is closed
+
+// Page returns the body of a status page, by the name that follows /debug/ over
+// HTTP, with its query. Istio's control planes, too, give the text of a refusal for
+// a page that they do not have.
+func (c *Client) Page(ctx context.Context, page string) ([]byte, error) {
+	answer, err := c.ask(ctx, xdswire.DebugType, page)
+	if err != nil {
+		return nil, err
+	}
+	if n := len(answer.GetResources()); n != 1 {
+		return nil, fmt.Errorf("answered with %d pages, want 1", n)
+	}
+	return answer.GetResources()[0].GetValue(), nil
+}
+
+// Proxies returns how far the proxies are: all that a control plane of meshctl
+// knows, when it lets the caller see that, else what syncz has for all control
+// planes and callers.
+func (c *Client) Proxies(ctx context.Context) (*proxystatus.Report, error) {
+	page, err := c.Page(ctx, proxiesPage)
+	switch told := (*Error)(nil); {
+	case err == nil:
+		report := &proxystatus.Report{}
+		if json.Unmarshal(page, report) == nil && report.Proxies != nil {
+			return report, nil
+		}
+	case !errors.As(err, &told) || told.final():
+		return nil, err
+	}
+	answer, err := c.ask(ctx, synczType)
+	if err != nil {
+		return nil, err
+	}
+	return reportOf(answer, c.cfg.Now())
+}
+
+// ask sends one question on a stream of its own, as Istio's tools do.
+func (c *Client) ask(ctx context.Context, typeURL string, names ...string) (*discoveryv3.DiscoveryResponse, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+	defer cancel()
+	if c.cfg.Token != "" {
+		ctx = metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer "+c.cfg.Token)
+	}
+	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(c.conn).StreamAggregatedResources(ctx)
+	if err != nil {
+		return nil, &Error{status.Convert(err)}
+	}
+	_ = stream.Send(&discoveryv3.DiscoveryRequest{ // Recv says why it failed
+		Node: &corev3.Node{Id: nodeID, Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{
+			"GENERATOR": structpb.NewStringValue(generator),
+		}}},
+		TypeUrl: typeURL, ResourceNames: names,
+	})
+	answer, err := stream.Recv()
+	if err != nil {
+		return nil, &Error{status.Convert(err)}
+	}
+	return answer, nil
+}
+
+// Error is why a control plane did not answer.
+type Error struct{ status *status.Status }
+
+// Error tells it, with what can be done.
+func (e *Error) Error() string {
+	text := e.status.Message()
+	switch e.status.Code() {
+	case codes.Unauthenticated:
+		return text + "; it wants the token or the certificate of an identity of the mesh"
+	case codes.PermissionDenied:
+		return text + "; identities of the system namespace may see all"
+	case codes.Unavailable:
+		// gRPC names the address and wraps the reason, which alone matters.
+		text = strings.TrimSuffix(strings.TrimPrefix(text, `connection error: desc = "`), `"`)
+	case codes.DeadlineExceeded:
+		text = "no answer in time"
+	}
+	return text
+}
+
+// Untrusted reports whether the certificate of the control plane was not accepted.
+func (e *Error) Untrusted() bool {
+	return e.status.Code() == codes.Unavailable && strings.Contains(e.status.Message(), "failed to verify certificate")
+}
+
+// final reports whether another question would end likewise.
+func (e *Error) final() bool {
+	switch e.status.Code() {
+	case codes.Unauthenticated, codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
+		return true
+	}
+	return false
+}
