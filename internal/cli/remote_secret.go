@@ -13,7 +13,6 @@ import (
 	"github.com/meshctl/meshctl/internal/multicluster"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/remotesecret"
-	"github.com/meshctl/meshctl/internal/token/peek"
 )
 
 func newRemoteSecretCmd(env *Env) *cobra.Command {
@@ -103,8 +102,8 @@ func listOne(c *remotesecret.Cluster) listedCluster {
 		return l
 	}
 	l.Server, l.Renewed, l.Credential = c.Server.Server, c.Renewed, c.CredentialHash()
-	if claims, err := peek.Token(c.BearerToken()); err == nil && !claims.Expiry.IsZero() {
-		end := claims.Expiry.UTC()
+	if _, end := c.Life(); !end.IsZero() {
+		end = end.UTC()
 		l.TokenEnds = &end
 	}
 	return l

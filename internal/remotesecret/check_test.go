@@ -284,6 +284,25 @@ func TestCheckCredentials(t *testing.T) {
 	}
 }
 
+// The end of a token counts, and that of a client certificate without one.
+func TestLife(t *testing.T) {
+	t.Parallel()
+	end := now().Add(30 * 24 * time.Hour).Truncate(time.Second)
+	cert, key := pair(t, end)
+	certPair := "client-certificate-data: " + cert + "\nclient-key-data: " + key
+	token := "token: " + jwt(fmt.Sprintf(`{"iat":%d,"exp":%d}`, now().Unix(), now().Add(time.Hour).Unix()))
+	for user, want := range map[string]time.Time{
+		"token: opaque": {}, "token: " + jwt(`{}`): {}, "username: a\npassword: b": {}, "client-certificate-data: bm9uZQ==": {},
+		token: now().Add(time.Hour).Truncate(time.Second), certPair: end, certPair + "\n" + token: now().Add(time.Hour).Truncate(time.Second),
+	} {
+		c := west(t, kubeconfig(good+cert, user))
+		begins, ends := c.Life()
+		if !ends.Equal(want) || begins.IsZero() != want.IsZero() || !want.IsZero() && !begins.Before(ends) {
+			t.Errorf("%.40s: from %v to %v, want %v", user, begins, ends, want)
+		}
+	}
+}
+
 func TestParseAllow(t *testing.T) {
 	t.Parallel()
 	allow, err := ParseAllow([]string{"west=insecure", "west=exec", "east=loopback"})

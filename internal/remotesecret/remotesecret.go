@@ -14,10 +14,12 @@ import (
 	"encoding/hex"
 	"fmt"
 	"log/slog"
+	"time"
 
 	clientcmdv1 "k8s.io/client-go/tools/clientcmd/api/v1"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/token/peek"
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
@@ -118,6 +120,23 @@ func (c *Cluster) BearerToken() string {
 		return c.User.Token
 	}
 	return c.idToken()
+}
+
+// Life is from when until when the credential counts: the token, else the client
+// certificate. Both are zero when that is not known or when it does not end.
+func (c *Cluster) Life() (begins, ends time.Time) {
+	if token := c.BearerToken(); token != "" {
+		claims, err := peek.Token(token)
+		if err != nil || claims.Expiry.IsZero() {
+			return time.Time{}, time.Time{}
+		}
+		return claims.IssuedAt, claims.Expiry
+	}
+	pair, err := parsePEM(c.User.ClientCertificateData)
+	if err != nil || len(pair) == 0 {
+		return time.Time{}, time.Time{}
+	}
+	return pair[0].NotBefore, pair[0].NotAfter
 }
 
 // idToken is the token of the auth provider oidc. It is used as it is: nothing

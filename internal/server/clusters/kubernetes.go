@@ -16,7 +16,6 @@ import (
 	"github.com/meshctl/meshctl/internal/remotesecret"
 	"github.com/meshctl/meshctl/internal/server/source"
 	"github.com/meshctl/meshctl/internal/server/source/kube"
-	"github.com/meshctl/meshctl/internal/token/peek"
 )
 
 // Kubernetes makes clusters that are read from their Kubernetes APIs.
@@ -52,9 +51,7 @@ func (k *Kubernetes) Spec(c remotesecret.Cluster) Spec {
 		return s
 	}
 	s.Credential = c.CredentialHash()
-	if claims, err := peek.Token(c.BearerToken()); err == nil {
-		s.TokenBegins, s.TokenEnds = claims.IssuedAt, claims.Expiry
-	}
+	s.TokenBegins, s.TokenEnds = c.Life()
 	return s
 }
 
