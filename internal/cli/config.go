@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +16,8 @@ import (
 	"github.com/spf13/pflag"
 	"github.com/spf13/viper"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/meshctl/meshctl/internal/files"
 )
 
 const (
@@ -65,7 +68,7 @@ func configure(env *Env, cmd *cobra.Command) error {
 		return err
 	}
 	if path != "" {
-		values, err := readConfig(path, explicit, cmd.Root(), sources)
+		values, err := readConfig(cmd.Context(), path, explicit, cmd.Root(), sources)
 		if err != nil {
 			return err
 		}
@@ -122,18 +125,24 @@ const maxConfigSize = 1 << 20
 // readConfig returns the values of the file at path by flag name, each a
 // string or a []string, and notes the place of each in sources. A key that no
 // command under root has as a flag is an error.
-func readConfig(path string, mustExist bool, root *cobra.Command, sources map[string]string) (map[string]any, error) {
-	file, err := os.Open(path)
+func readConfig(ctx context.Context, path string, mustExist bool, root *cobra.Command, sources map[string]string) (map[string]any, error) {
+	mapping, err := files.Wait(ctx, func() ([]*yaml.Node, error) { // it may be a named pipe
+		file, err := os.Open(path)
+		if err != nil {
+			return nil, fmt.Errorf("configuration file: %w", err)
+		}
+		defer file.Close()
+		mapping, err := readMapping(file)
+		if err != nil {
+			return nil, fmt.Errorf("configuration file %s: %w", path, err)
+		}
+		return mapping, nil
+	})
 	if errors.Is(err, fs.ErrNotExist) && !mustExist {
 		return nil, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("configuration file: %w", err)
-	}
-	defer file.Close()
-	mapping, err := readMapping(file)
-	if err != nil {
-		return nil, fmt.Errorf("configuration file %s: %w", path, err)
+		return nil, err
 	}
 
 	known := flagNames(root)

@@ -16,7 +16,8 @@ func TestInterruptedInput(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	ca, fifo, silent := filepath.Join(dir, "ca"), filepath.Join(dir, "fifo"), filepath.Join(dir, "silent")
-	for _, path := range []string{fifo, silent} {
+	config := filepath.Join(dir, "config")
+	for _, path := range []string{fifo, silent, config} {
 		if err := syscall.Mkfifo(path, 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -38,6 +39,7 @@ func TestInterruptedInput(t *testing.T) {
 		"certificates":  {[]string{"certs", "verify", "-"}, begin},
 		"request":       {[]string{"certs", "leaf", "--ca", ca, "--csr", "-", "--dns", "x.example.com", "--out", "-"}, begin},
 		"silent writer": {[]string{"pc", "clusters", "-f", silent}, func(*io.PipeWriter) { open(t, silent) }},
+		"configuration": {[]string{"version", "--config", config}, func(*io.PipeWriter) { open(t, config) }},
 		"no writer":     {[]string{"pc", "clusters", "-f", fifo}, func(*io.PipeWriter) {}},
 	} {
 		t.Run(name, func(t *testing.T) {

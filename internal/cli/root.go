@@ -116,13 +116,13 @@ func report(stderr io.Writer, cmd *cobra.Command, err error) int {
 	case errors.As(err, &findings):
 		fmt.Fprintln(stderr, findings)
 		return exitFindings
+	case errors.Is(err, context.Canceled) && cmd.Context().Err() != nil:
+		fmt.Fprintln(stderr, "Error: interrupted")
+		return exitFailure
 	// What fails before a command's run is what was typed.
 	case errors.As(err, &usage), !errors.As(err, &run):
 		fmt.Fprintf(stderr, "Error: %v\nRun '%s --help' for usage.\n", err, cmd.CommandPath())
 		return exitUsage
-	case errors.Is(err, context.Canceled) && cmd.Context().Err() != nil:
-		fmt.Fprintln(stderr, "Error: interrupted")
-		return exitFailure
 	default:
 		fmt.Fprintf(stderr, "Error: %v\n", err)
 		return exitFailure
