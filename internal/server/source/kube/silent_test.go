@@ -15,6 +15,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/dial"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source"
 )
 
 // network is the way to a server, on which everything gets lost while it is
@@ -141,11 +142,9 @@ func TestSlowAnswer(t *testing.T) {
 func TestAgain(t *testing.T) {
 	t.Parallel()
 	var well atomic.Bool
-	var refused atomic.Int64
 	a := newAPI(t, "/api/v1/services", says(services("5", "", service("s", "4"))))
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !well.Load() {
-			refused.Add(1)
 			http.Error(w, "no", http.StatusServiceUnavailable)
 			return
 		}
@@ -156,19 +155,20 @@ func TestAgain(t *testing.T) {
 	_, r, _ := run(t, &rest.Config{Host: server.URL, TLSClientConfig: rest.TLSClientConfig{CAData: ca}}, func(s *Source) {
 		s.Configuration, s.SecretNamespaces = false, nil
 		s.waits = waits{retry: time.Hour, maxRetry: time.Hour}
-		first := true // one follower has another pause than all others
-		var mu sync.Mutex
-		s.Jitter = func() float64 {
-			mu.Lock()
-			defer mu.Unlock()
-			if first {
-				first = false
-				return -0.9999
+		followers := int64(0)
+		for _, res := range source.Watched() {
+			if res.Use == source.ForMesh {
+				followers++
 			}
-			return 1
+		}
+		var pausing atomic.Int64
+		s.Jitter = func() float64 { // the last to pause has a short one, all others an hour
+			if pausing.Add(1) != followers {
+				return 1
+			}
+			well.Store(true)
+			return -0.9999
 		}
 	})
-	r.until("tries", func() bool { return refused.Load() > 0 })
-	well.Store(true)
 	r.until("everything", func() bool { return r.synced == 1 })
 }
