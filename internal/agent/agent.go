@@ -87,7 +87,8 @@ func Run(ctx context.Context, cfg Config, opts Options) error {
 	}
 	tasks.Go(func() error { return status.serve(serving, statusListener) })
 
-	bundle := cfg.trustBundle(opts, manager, publisher)
+	health, stopProbing := cfg.startProbing(ctx, opts.Log, status)
+	up := cfg.upstream(opts, manager, publisher, health)
 	sockets, err := cfg.sockets(opts.Log, secrets, manager)
 	if err == nil {
 		for _, s := range sockets {
@@ -95,8 +96,8 @@ func Run(ctx context.Context, cfg Config, opts Options) error {
 		}
 		tasks.Go(func() error { manager.Run(serving); return nil })
 		tasks.Go(func() error { return publisher.lists.Run(serving) })
-		if bundle != nil {
-			tasks.Go(func() error { return bundle.Run(serving) })
+		if up != nil {
+			tasks.Go(func() error { return up.Run(serving) })
 		}
 		if cfg.NoEnvoy {
 			err = runAlone(ctx, serving, cfg, opts, status)
@@ -104,6 +105,7 @@ func Run(ctx context.Context, cfg Config, opts Options) error {
 			err = runEnvoy(ctx, serving, cfg, opts, admin, status)
 		}
 	}
+	stopProbing() // whose last word is told before serving ends
 	stop()
 	if taskErr := tasks.Wait(); err == nil || errors.Is(err, errServing) {
 		err = taskErr

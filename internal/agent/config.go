@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/agent/bootstrap"
+	"github.com/meshctl/meshctl/internal/agent/probe"
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
@@ -56,6 +57,9 @@ type Config struct {
 	Stats                   bootstrap.StatsInclusion
 	// FollowRoots has the control plane tell of new roots at once.
 	FollowRoots bool
+	// Probe says how the application is probed, whose health the control plane is
+	// told; nil is not at all.
+	Probe *probe.Config
 	// NoEnvoy runs no Envoy: applications are configured themselves.
 	NoEnvoy bool
 	// GRPCBootstrap is where the bootstrap of applications' gRPC is written, and
@@ -124,7 +128,7 @@ const (
 // lists all that is wrong, each with the name of its variable; warnings tell
 // what has no effect.
 func Resolve(in Input) (cfg Config, warnings []string, err error) {
-	r := &resolver{flags: in.Flags, env: environment(in.Environ)}
+	r := &resolver{flags: in.Flags, environ: in.Environ, env: environment(in.Environ)}
 	pc := r.proxyConfig()
 	r.metadata = pc.GetProxyMetadata()
 
@@ -137,13 +141,15 @@ func Resolve(in Input) (cfg Config, warnings []string, err error) {
 	r.envoy(&cfg, pc)
 	r.proxyless(&cfg)
 	r.nodeMetadata(&cfg, pc, in.PodLabels)
+	r.probe(&cfg, pc.GetReadinessProbe())
 	return cfg, r.warnings, errors.Join(r.errs...)
 }
 
 // resolver collects errors and warnings while a configuration is resolved.
 type resolver struct {
 	flags    Flags
-	env      map[string]string
+	environ  []string
+	env      map[string]string // of environ
 	metadata map[string]string // ProxyConfig.proxyMetadata: more environment
 	warnings []string
 	errs     []error

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/meshctl/meshctl/internal/agent/probe"
 )
 
 // base is the least that an agent has to be told.
@@ -340,6 +342,70 @@ image: {imageType: distroless}
 	}
 }
 
+// TestProbe reads the defaults of a probe and all that may be set.
+func TestProbe(t *testing.T) {
+	entry := "ISTIO_META_WORKLOAD_ENTRY=vm-1"
+	cfg := resolve(t, Flags{}, entry, "PROXY_CONFIG=readinessProbe: {tcpSocket: {port: 1}}")
+	if cfg.Metadata["WORKLOAD_ENTRY"] != "vm-1" {
+		t.Errorf("metadata %v", cfg.Metadata)
+	}
+	numbers := func(p *probe.Config) string {
+		return fmt.Sprint(p.InitialDelay, p.Timeout, p.Period, p.SuccessThreshold, p.FailureThreshold)
+	}
+	if got, want := numbers(cfg.Probe), "0s 1s 10s 1 3"; got != want {
+		t.Errorf("defaults %s, want %s", got, want)
+	}
+	cfg = resolve(t, Flags{}, "ISTIO_META_AUTO_REGISTER_GROUP=vm", "PROXY_CONFIG=readinessProbe: {exec: {command: [a]}, "+
+		"initialDelaySeconds: 1, timeoutSeconds: 2, periodSeconds: 3, successThreshold: 4, failureThreshold: 5}")
+	if got, want := numbers(cfg.Probe), "1s 2s 3s 4 5"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	for text, want := range map[string]string{
+		"httpGet: {port: 1}": "GET http://127.77.0.10:1/: ",
+		"httpGet: {port: 1, path: 'ready?a=b', scheme: HTTPS, host: '127.77.0.11', httpHeaders: [{name: a, value: b}]}": "GET https://127.77.0.11:1/ready: ",
+		"tcpSocket: {port: 1}":                      "connect to 127.77.0.10:1: ",
+		"tcpSocket: {port: 1, host: '127.77.0.11'}": "connect to 127.77.0.11:1: ",
+		"grpc: {port: 1, service: x}":               `gRPC health of "x" at 127.77.0.10:1: `,
+		"exec: {command: [/no/program, a]}":         "run /no/program: ",
+	} {
+		cfg := resolve(t, Flags{InstanceIP: "127.77.0.10"}, entry, "PROXY_CONFIG=readinessProbe: {"+text+"}")
+		if err := cfg.Probe.Check(t.Context()); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("%s: got %v, want %q", text, err, want)
+		}
+	}
+	cfg, warnings, err := Resolve(Input{Environ: append(base(), "PROXY_CONFIG=readinessProbe: {tcpSocket: {port: 1}}")})
+	if err != nil || cfg.Probe != nil || len(warnings) != 1 || !strings.Contains(warnings[0], "ISTIO_META_WORKLOAD_ENTRY") {
+		t.Errorf("without an entry: %v, %q, %v", cfg.Probe, warnings, err)
+	}
+}
+
+func TestProbeRefuses(t *testing.T) {
+	for text, want := range map[string]string{
+		"{}":                                  "want httpGet, tcpSocket, grpc or exec",
+		"{tcpSocket: {}}":                     "tcpSocket.port of readinessProbe of PROXY_CONFIG is 0, want 1 to 65535",
+		"{grpc: {port: 65536}}":               "grpc.port of readinessProbe of PROXY_CONFIG is 65536",
+		"{tcpSocket: {port: 1, host: 'a b'}}": `tcpSocket.host of readinessProbe of PROXY_CONFIG is "a b"`,
+		"{exec: {}}":                          "exec.command of readinessProbe of PROXY_CONFIG names no program",
+		"{httpGet: {}}":                       "httpGet.port",
+		"{httpGet: {port: 1, scheme: ftp}}":   `httpGet.scheme of readinessProbe of PROXY_CONFIG is "ftp", want HTTP or HTTPS`,
+		"{httpGet: {port: 1, path: '/%zz'}}":  "httpGet.path",
+		"{httpGet: {port: 1, path: '//a/b'}}": "httpGet.path",
+		"{httpGet: {port: 1, httpHeaders: [{name: 'a b'}]}}":            `"a b" is not the name of a header`,
+		`{httpGet: {port: 1, httpHeaders: [{name: a, value: "x\ny"}]}}`: "the value of a has characters",
+		"{httpGet: {port: 1}, exec: {command: [a]}}":                    "PROXY_CONFIG",
+		"{tcpSocket: {port: 1}, periodSeconds: -1}":                     "periodSeconds of readinessProbe of PROXY_CONFIG is -1, want 0 (for the default, 10) to 86400",
+		"{tcpSocket: {port: 1}, failureThreshold: 1001}":                "failureThreshold",
+		"{tcpSocket: {port: 1}, timeoutSeconds: 86401}":                 "timeoutSeconds",
+		"{tcpSocket: {port: 1}, initialDelaySeconds: -1}":               "initialDelaySeconds",
+		"{tcpSocket: {port: 1}, successThreshold: -1}":                  "successThreshold",
+	} {
+		_, _, err := Resolve(Input{Environ: append(base(), "PROXY_CONFIG=readinessProbe: "+text)})
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v, want %q", text, err, want)
+		}
+	}
+}
+
 func TestEnvoyArgs(t *testing.T) {
 	cfg := resolve(t, Flags{LogLevel: "info,misc:error,upstream:debug", Concurrency: 2, BindAddress: "::1"})
 	want := "-c f --drain-time-s 45 --drain-strategy immediate --local-address-ip-version v6 --file-flush-interval-msec 1000 " +
@@ -352,6 +418,7 @@ func TestEnvoyArgs(t *testing.T) {
 
 func FuzzResolve(f *testing.F) {
 	f.Add("concurrency: 2\ntracing: {zipkin: {address: a}}", `{"a":"b"}`, []byte("a=\"b\""))
+	f.Add("readinessProbe: {httpGet: {port: 80, path: /x, httpHeaders: [{name: a}]}}", `{"WORKLOAD_ENTRY":"a"}`, []byte(""))
 	f.Add("[]", "null", []byte("=\n"))
 	f.Add("proxyMetadata: 3", `{"LABELS":{}}`, []byte(`x="\q"`))
 	f.Fuzz(func(t *testing.T, proxyConfig, meta string, labels []byte) {

@@ -127,7 +127,7 @@ func (r *resolver) overlayProxyConfig(pc *meshv1alpha1.ProxyConfig, text string)
 // withoutEffect are the fields that Istio's agent reads and this one does not.
 var withoutEffect = []string{
 	"customConfigFile", "proxyBootstrapTemplatePath", "tracing", "zipkinAddress", "statsdUdpAddress",
-	"envoyMetricsService", "envoyAccessLogService", "extraStatTags", "readinessProbe", "caCertificatesPem",
+	"envoyMetricsService", "envoyAccessLogService", "extraStatTags", "caCertificatesPem",
 	"privateKeyProvider", "fileFlushInterval", "fileFlushMinSizeKb", "statsCompression", "connectionSettings",
 }
 

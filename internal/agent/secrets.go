@@ -13,7 +13,7 @@ import (
 	"github.com/meshctl/meshctl/internal/agent/proxyless"
 	"github.com/meshctl/meshctl/internal/agent/revocation"
 	"github.com/meshctl/meshctl/internal/agent/sds"
-	"github.com/meshctl/meshctl/internal/agent/trustbundle"
+	"github.com/meshctl/meshctl/internal/agent/upstream"
 	"github.com/meshctl/meshctl/internal/agent/workloadcert"
 )
 
@@ -45,15 +45,20 @@ func newManager(cfg Config, opts Options, secrets *sds.Server, apps *proxyless.F
 	return manager, p
 }
 
-// trustBundle follows the roots of the mesh, nil when that is not wanted.
-func (c *Config) trustBundle(opts Options, manager *workloadcert.Manager, p *publisher) *trustbundle.Config {
-	if !c.FollowRoots {
+// upstream is the agent's own stream to the control plane, nil when nothing goes over
+// it. health has that of the workload, and is nil when it is not probed.
+func (c *Config) upstream(opts Options, manager *workloadcert.Manager, p *publisher, health <-chan string) *upstream.Config {
+	if !c.FollowRoots && health == nil {
 		return nil
 	}
-	return &trustbundle.Config{
-		Call: c.callControlPlane(manager), Node: c.Node, Metadata: c.Metadata, Use: p.useBundle, Log: opts.Log,
+	up := &upstream.Config{
+		Call: c.callControlPlane(manager), Node: c.Node, Metadata: c.Metadata, Health: health, Log: opts.Log, Now: opts.Now,
 		Rand: rand.New(rand.NewPCG(opts.Rand.Uint64(), opts.Rand.Uint64())), //nolint:gosec // spreads waits, guards nothing
 	}
+	if c.FollowRoots {
+		up.Roots = p.useBundle
+	}
+	return up
 }
 
 // publisher hands the newest certificate and the newest lists to Envoy together,

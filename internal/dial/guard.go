@@ -63,11 +63,9 @@ func (g Guard) Check(addr netip.Addr) error {
 	return &RefusedError{Address: addr, Reason: reason}
 }
 
-// DialContext connects to address, host:port. Of the addresses of a name it
-// tries those that are not refused, in order. It can be the Dial of a
-// rest.Config.
-func (g Guard) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
-	d := &net.Dialer{
+// dialer connects where Check lets it.
+func (g Guard) dialer() *net.Dialer {
+	return &net.Dialer{
 		Timeout: connectTimeout, KeepAlive: 30 * time.Second,
 		// What is connected to decides, however it was found.
 		ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
@@ -78,6 +76,13 @@ func (g Guard) DialContext(ctx context.Context, network, address string) (net.Co
 			return g.Check(at.Addr())
 		},
 	}
+}
+
+// DialContext connects to address, host:port. Of the addresses of a name it
+// tries those that are not refused, in order. It can be the Dial of a
+// rest.Config.
+func (g Guard) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
+	d := g.dialer()
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, err

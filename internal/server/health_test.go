@@ -98,7 +98,7 @@ func (m *machine) send(r *discoveryv3.DiscoveryRequest) {
 // says reports health as Istio's agent does; no problem is good health.
 func (m *machine) says(problem string) {
 	m.t.Helper()
-	r := &discoveryv3.DiscoveryRequest{TypeUrl: "type.googleapis.com/istio.v1.HealthInformation"}
+	r := &discoveryv3.DiscoveryRequest{TypeUrl: xdswire.HealthType}
 	if problem != "" {
 		r.ErrorDetail = &statuspb.Status{Code: int32(codes.Internal), Message: problem}
 	}

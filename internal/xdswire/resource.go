@@ -26,6 +26,11 @@ const (
 	ProxyConfigType = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig"
 )
 
+// HealthType marks messages in which agents report the health of their workload, with
+// an error when it is bad. They count after the first request alone, and are not
+// answered.
+const HealthType = "type.googleapis.com/istio.v1.HealthInformation"
+
 // DebugType is that of status pages; types that begin with it and a slash are of
 // single ones.
 const DebugType = "istio.io/debug"

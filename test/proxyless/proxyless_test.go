@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -53,6 +54,7 @@ const (
 type mesh struct {
 	config, state string
 	issuer        *token.Issuer
+	log           text // of the control plane
 }
 
 func startMesh(t *testing.T) *mesh {
@@ -71,7 +73,7 @@ func startMesh(t *testing.T) *mesh {
 		TokenIssuers: []server.ClusterDir{{Cluster: "cluster1", Dir: tokens}}, TokenAudiences: []string{"istio-ca"},
 		SecureGRPCAddr: planeIP + ":15012", HTTPAddr: planeIP + ":8080", MonitoringAddr: planeIP + ":15014",
 		OnReady: func() { close(ready) },
-		Version: "test", Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Now: time.Now, Rand: rand.Reader,
+		Version: "test", Log: slog.New(slog.NewTextHandler(io.MultiWriter(t.Output(), &m.log), nil)), Now: time.Now, Rand: rand.Reader,
 	})
 	check(t, err)
 	run(t, "control plane", s.Run)
@@ -97,6 +99,7 @@ func (m *mesh) endpoints(t *testing.T, pods ...string) {
 func address(pod string) string {
 	return map[string]string{
 		"client": "127.77.1.10", "echo-1": "127.77.1.11", "echo-2": "127.77.1.12", "taken": "127.77.1.13", "mallory": "127.77.1.13",
+		"vm": "127.77.1.14",
 	}[pod]
 }
 
@@ -138,9 +141,9 @@ endpoints:
 	return b.String()
 }
 
-// startAgent runs the agent of a pod, and returns the bootstrap that it wrote and
-// where it writes certificates.
-func (m *mesh) startAgent(t *testing.T, pod, account string) (bootstrap []byte, certDir string) {
+// startAgent runs the agent of a pod, and returns the bootstrap that it wrote,
+// where it writes certificates, and what stops it.
+func (m *mesh) startAgent(t *testing.T, pod, account string, environ ...string) (bootstrap []byte, certDir string, stop func()) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "proxyless") //nolint:usetesting // the path of a socket must be short
 	check(t, err)
@@ -152,7 +155,7 @@ func (m *mesh) startAgent(t *testing.T, pod, account string) (bootstrap []byte, 
 	tokenFile := filepath.Join(dir, "token")
 	check(t, os.WriteFile(tokenFile, []byte(raw), 0o600))
 	cfg, _, err := agent.Resolve(agent.Input{
-		Environ: []string{"PROXY_CONFIG_XDS_AGENT=true"},
+		Environ: environ,
 		Flags: agent.Flags{
 			PodName: pod, PodNamespace: "shop", ServiceAccount: account, ClusterID: "cluster1",
 			BindAddress: address(pod), DiscoveryAddress: planeIP + ":15012",
@@ -161,7 +164,7 @@ func (m *mesh) startAgent(t *testing.T, pod, account string) (bootstrap []byte, 
 		},
 	})
 	check(t, err)
-	run(t, "agent of "+pod, func(ctx context.Context) error {
+	stop = run(t, "agent of "+pod, func(ctx context.Context) error {
 		return agent.Run(ctx, cfg, agent.Options{
 			Log: slog.New(slog.NewTextHandler(t.Output(), nil)).With("agent", pod), Stdout: t.Output(), Stderr: t.Output(),
 			Now: time.Now, Rand: mathrand.New(mathrand.NewPCG(1, 2)),
@@ -178,7 +181,7 @@ func (m *mesh) startAgent(t *testing.T, pod, account string) (bootstrap []byte, 
 			t.Errorf("%s has mode %v", name, info.Mode())
 		}
 	}
-	return bootstrap, cfg.CertDir
+	return bootstrap, cfg.CertDir, stop
 }
 
 // echo is a gRPC server that says who it is and who called.
@@ -248,10 +251,10 @@ func call(t *testing.T, c testpb.TestServiceClient, opts ...grpc.CallOption) (*t
 func TestProxyless(t *testing.T) {
 	m := startMesh(t)
 	for pod, account := range map[string]string{"echo-1": "echo", "echo-2": "echo", "mallory": "mallory"} {
-		bootstrap, _ := m.startAgent(t, pod, account)
+		bootstrap, _, _ := m.startAgent(t, pod, account)
 		startServer(t, pod, bootstrap)
 	}
-	bootstrap, certDir := m.startAgent(t, "client", "client")
+	bootstrap, certDir, _ := m.startAgent(t, "client", "client", "PROXY_CONFIG_XDS_AGENT=true")
 	const caller = "spiffe://cluster.local/ns/shop/sa/client"
 
 	for _, target := range []string{"echo.shop.svc.cluster.local:80", "echo.shop:80", "echo:80"} {
@@ -335,17 +338,38 @@ func TestProxyless(t *testing.T) {
 	}
 }
 
-func run(t *testing.T, what string, do func(context.Context) error) {
+// run runs what until the test ends or stop is called, which waits for it.
+func run(t *testing.T, what string, do func(context.Context) error) (stop func()) {
 	t.Helper()
-	ctx, stop := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- do(ctx) }()
-	t.Cleanup(func() {
-		stop()
+	stop = sync.OnceFunc(func() {
+		cancel()
 		if err := <-ended; err != nil {
 			t.Errorf("%s: %v", what, err)
 		}
 	})
+	t.Cleanup(stop)
+	return stop
+}
+
+// text is a log that is read while it is written.
+type text struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *text) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *text) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
 }
 
 func wait[V any](t *testing.T, what string, c <-chan V) {

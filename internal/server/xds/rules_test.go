@@ -646,7 +646,7 @@ func TestHealthBeforeTheFirstRequest(t *testing.T) {
 		c := b.connect(v, "p")
 		node := c.node
 		c.node = nil
-		c.subscribe(healthType)
+		c.subscribe(xdswire.HealthType)
 		c.node, c.first = node, true
 		c.subscribe("CDS")
 		c.wantAck("CDS", "a=a:1 b=b:1")

@@ -94,11 +94,6 @@ type request interface {
 	GetErrorDetail() *statuspb.Status
 }
 
-// healthType marks messages in which agents report health, with an error when it
-// is bad. They may come before the first request, where they do not count, and
-// are not answered.
-const healthType = "type.googleapis.com/istio.v1.HealthInformation"
-
 // serve runs one stream. Its requests are handled by a goroutine that receives
 // them, what the hub publishes by those of the hub's queue; this one waits
 // until the stream ends, so that nothing keeps it from ending.
@@ -259,7 +254,7 @@ func firstRequest[R request](ctx context.Context, h *Hub, recv func() (R, error)
 				ended <- err
 				return
 			}
-			if r.GetTypeUrl() != healthType {
+			if r.GetTypeUrl() != xdswire.HealthType {
 				requests <- r
 				return
 			}
@@ -292,7 +287,7 @@ func receive[R request](s *session, r R, recv func() (R, error), handle func(*se
 		switch {
 		case isDebug(r.GetTypeUrl()):
 			err = s.inquire(questionOf(r))
-		case r.GetTypeUrl() == healthType:
+		case r.GetTypeUrl() == xdswire.HealthType:
 			s.takeHealth(r)
 		default:
 			err = s.take(func() error { return handle(s, r) })

@@ -1,4 +1,4 @@
-package trustbundle
+package upstream
 
 import (
 	"crypto/rand"

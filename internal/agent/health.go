@@ -1,0 +1,157 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+
+	"github.com/meshctl/meshctl/internal/agent/probe"
+	"github.com/meshctl/meshctl/internal/mesh"
+)
+
+// Bounds of a probe: larger numbers are mistakes.
+const (
+	maxProbeSeconds   = 24 * 60 * 60
+	maxProbeThreshold = 1000
+)
+
+// readinessProbe is where the fields below are, for errors.
+const readinessProbe = " of readinessProbe of PROXY_CONFIG"
+
+// probe resolves how the application is probed, if the control plane can know whose
+// health that is.
+func (r *resolver) probe(cfg *Config, p *networkingv1alpha3.ReadinessProbe) {
+	if p == nil {
+		return
+	}
+	number := func(field string, given int32, def, most int) int {
+		if given < 0 || int(given) > most {
+			r.errorf("%s%s is %d, want 0 (for the default, %d) to %d", field, readinessProbe, given, def, most)
+		}
+		if given == 0 {
+			return def
+		}
+		return int(given)
+	}
+	seconds := func(field string, given int32, def int) time.Duration {
+		return time.Duration(number(field, given, def, maxProbeSeconds)) * time.Second
+	}
+	made := &probe.Config{
+		InitialDelay:     seconds("initialDelaySeconds", p.GetInitialDelaySeconds(), 0),
+		Timeout:          seconds("timeoutSeconds", p.GetTimeoutSeconds(), 1),
+		Period:           seconds("periodSeconds", p.GetPeriodSeconds(), 10),
+		SuccessThreshold: number("successThreshold", p.GetSuccessThreshold(), 1, maxProbeThreshold),
+		FailureThreshold: number("failureThreshold", p.GetFailureThreshold(), 3, maxProbeThreshold),
+		Check:            r.applicationCheck(cfg.Node.IP, p),
+	}
+	if cfg.Metadata["WORKLOAD_ENTRY"] == nil && cfg.Metadata["AUTO_REGISTER_GROUP"] == nil {
+		r.warnf("PROXY_CONFIG: readinessProbe has no effect without ISTIO_META_WORKLOAD_ENTRY, which names the WorkloadEntry whose health it is")
+		return
+	}
+	cfg.Probe = made
+}
+
+// applicationCheck resolves what is asked of the application, by default at the address own.
+func (r *resolver) applicationCheck(own netip.Addr, p *networkingv1alpha3.ReadinessProbe) func(context.Context) error {
+	switch m := p.GetHealthCheckMethod().(type) {
+	case *networkingv1alpha3.ReadinessProbe_HttpGet:
+		return r.httpCheck(own, m.HttpGet)
+	case *networkingv1alpha3.ReadinessProbe_TcpSocket:
+		return probe.TCP(r.target("tcpSocket", own, m.TcpSocket.GetHost(), m.TcpSocket.GetPort()))
+	case *networkingv1alpha3.ReadinessProbe_Grpc:
+		return probe.GRPC(r.target("grpc", own, "", m.Grpc.GetPort()), m.Grpc.GetService())
+	case *networkingv1alpha3.ReadinessProbe_Exec:
+		command := m.Exec.GetCommand()
+		if len(command) == 0 || command[0] == "" {
+			r.errorf("exec.command%s names no program", readinessProbe)
+			return nil
+		}
+		return probe.Exec(command, r.environ)
+	default:
+		r.errorf("readinessProbe of PROXY_CONFIG says nothing to check: want httpGet, tcpSocket, grpc or exec")
+		return nil
+	}
+}
+
+// target is where the check of that name connects to, host:port.
+func (r *resolver) target(check string, own netip.Addr, host string, port uint32) string {
+	if port == 0 || port > 65535 {
+		r.errorf("%s.port%s is %d, want 1 to 65535", check, readinessProbe, port)
+	}
+	if host == "" {
+		host = own.String()
+	}
+	if _, err := netip.ParseAddr(host); err != nil && !mesh.IsDNSName(strings.ToLower(host)) {
+		r.errorf("%s.host%s is %q, neither a DNS name nor an IP address", check, readinessProbe, host)
+	}
+	return net.JoinHostPort(host, strconv.FormatUint(uint64(port), 10))
+}
+
+func (r *resolver) httpCheck(own netip.Addr, get *networkingv1alpha3.HTTPHealthCheckConfig) func(context.Context) error {
+	target, err := url.Parse("/" + strings.TrimPrefix(get.GetPath(), "/"))
+	if err != nil || target.Host != "" {
+		r.errorf("httpGet.path%s is not the path of a URL", readinessProbe) // which may hold a secret
+		return nil
+	}
+	target.Scheme = "http"
+	switch scheme := strings.ToLower(get.GetScheme()); scheme {
+	case "":
+	case "http", "https":
+		target.Scheme = scheme
+	default:
+		r.errorf("httpGet.scheme%s is %q, want HTTP or HTTPS", readinessProbe, get.GetScheme())
+	}
+	target.Host = r.target("httpGet", own, get.GetHost(), get.GetPort())
+	headers := http.Header{}
+	for _, h := range get.GetHttpHeaders() {
+		if h.GetName() == "" || strings.Trim(h.GetName(), headerLetters) != "" {
+			r.errorf("httpGet.httpHeaders%s: %q is not the name of a header", readinessProbe, h.GetName())
+			continue
+		}
+		if strings.ContainsFunc(h.GetValue(), func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }) {
+			r.errorf("httpGet.httpHeaders%s: the value of %s has characters that no header may have", readinessProbe, h.GetName())
+		}
+		headers.Add(h.GetName(), h.GetValue())
+	}
+	return probe.HTTP(*target, headers)
+}
+
+const headerLetters = "-_ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+
+// startProbing probes the application until ctx ends or stop is called, which waits for
+// the last word. health has the newest that changed; it is nil when nothing is probed.
+func (c *Config) startProbing(ctx context.Context, log *slog.Logger, status *statusServer) (health <-chan string, stop func()) {
+	if c.Probe == nil {
+		return nil, func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	newest, ended := make(chan string, 1), make(chan struct{})
+	report := func(problem string) {
+		switch problem {
+		case "":
+			log.Info("the application is healthy")
+		case probe.Stopping:
+			log.Info("the application is not probed any more")
+		default:
+			log.Warn("the application is not healthy", "problem", problem)
+		}
+		select {
+		case <-newest: // nobody has taken it, and it is old now
+		default:
+		}
+		newest <- problem
+	}
+	go func() {
+		defer close(ended)
+		c.Probe.Run(ctx, status.check, report)
+	}()
+	return newest, func() { cancel(); <-ended }
+}
