@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,12 +23,16 @@ import (
 	"testing"
 	"time"
 
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"go.uber.org/goleak"
+	"google.golang.org/grpc"
 
 	"github.com/meshctl/meshctl/internal/agent/catest"
+	"github.com/meshctl/meshctl/internal/agent/probe"
 	"github.com/meshctl/meshctl/internal/agent/revocation"
 	"github.com/meshctl/meshctl/internal/agent/workloadcert"
 	"github.com/meshctl/meshctl/internal/dial"
+	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
 // The test's own program plays Envoy: it writes what happens to it to a file.
@@ -102,10 +107,10 @@ type agentTest struct {
 	stop    context.CancelFunc
 }
 
-func newAgentTest(t *testing.T, kind, mode string) *agentTest {
+func newAgentTest(t *testing.T, kind, mode string, services ...func(*grpc.Server)) *agentTest {
 	t.Helper()
 	ca := catest.New(t)
-	ca.Serve(t)
+	ca.Serve(t, services...)
 	dir, err := os.MkdirTemp("", "agent") //nolint:usetesting // the path of a socket must be short
 	if err != nil {
 		t.Fatal(err)
@@ -373,4 +378,64 @@ func TestReadiness(t *testing.T) {
 			t.Errorf("got %v, want the cause", err)
 		}
 	})
+}
+
+// reports is a control plane that passes on what it is told of health.
+type reports struct {
+	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
+	told chan string
+}
+
+func (r *reports) StreamAggregatedResources(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+	for {
+		req, err := stream.Recv()
+		if err != nil {
+			return nil
+		}
+		if req.GetTypeUrl() == xdswire.HealthType {
+			r.told <- cmp.Or(req.GetErrorDetail().GetMessage(), "healthy")
+		}
+	}
+}
+
+// TestRunReportsHealth: the application is healthy when it says so and its proxy is
+// ready, until the agent is told to end.
+func TestRunReportsHealth(t *testing.T) {
+	plane := &reports{told: make(chan string, 10)}
+	a := newAgentTest(t, "sidecar", "run", func(s *grpc.Server) { discoveryv3.RegisterAggregatedDiscoveryServiceServer(s, plane) })
+	var broken atomic.Bool
+	a.cfg.Probe = &probe.Config{
+		Timeout: deadline, Period: 10 * time.Millisecond, SuccessThreshold: 1, FailureThreshold: 3,
+		Check: func(context.Context) error {
+			if broken.Load() {
+				return errors.New("broken")
+			}
+			return nil
+		},
+	}
+	a.start(t)
+	until := func(want string) {
+		t.Helper()
+		for timeout := time.After(deadline); ; {
+			select {
+			case got := <-plane.told: // at first perhaps that the proxy is not ready
+				if got == want {
+					return
+				}
+			case <-timeout:
+				t.Fatalf("not told: %q", want)
+			}
+		}
+	}
+	until("healthy")
+	broken.Store(true)
+	until("broken")
+	a.stop()
+	until(probe.Stopping)
+	if err := a.ended(t); err != nil {
+		t.Errorf("ended with %v", err)
+	}
+	if len(plane.told) > 0 {
+		t.Errorf("after the last word: %q", <-plane.told)
+	}
 }
