@@ -81,6 +81,7 @@ type entry struct {
 	// reported is when a proxy spoke last, gone when the last stream ended, zero
 	// while there is one.
 	reported, gone time.Time
+	logged         time.Time // when a report was last told of at the usual level
 	// dirty says that the object is not known to say so, due when to write it.
 	dirty bool
 	due   time.Time
@@ -138,22 +139,28 @@ func (r *Reports) Report(stream string, who mesh.Caller, n xdsgen.Node, problem 
 	}
 	id := who.Identity
 	c := claim{snapshot.PodKey{Cluster: who.Cluster, Namespace: id.Namespace, Name: n.WorkloadEntry}, id.ServiceAccount}
-	if !r.note(stream, c, problem) {
+	tells, loud := r.note(stream, c, problem)
+	if !tells {
 		return
 	}
-	r.cfg.Log.Info("a workload reported its health", "workload_entry", c.entry.String(), "identity", id.String(),
-		"healthy", problem == "", "problem", problem)
+	log := r.cfg.Log.Debug
+	if loud {
+		log = r.cfg.Log.Info
+	}
+	log("a workload reported its health", "workload_entry", c.entry.String(),
+		"identity", id.String(), "healthy", problem == "", "problem", problem)
 	r.signal()
 }
 
-// note enters a report and says whether it tells something new.
-func (r *Reports) note(stream string, c claim, problem string) bool {
+// note enters a report and says whether it tells something new, and how loud to
+// say so: one that wavers does not fill the log.
+func (r *Reports) note(stream string, c claim, problem string) (tells, loud bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e := r.entries[c]
 	if e == nil {
 		if len(r.entries) >= maxEntries {
-			return false
+			return false, false
 		}
 		e = &entry{streams: make(map[string]struct{})}
 		r.entries[c] = e
@@ -161,16 +168,20 @@ func (r *Reports) note(stream string, c claim, problem string) bool {
 	_, known := e.streams[stream]
 	is := e.problem == problem
 	e.streams[stream], r.streams[stream] = struct{}{}, c
-	e.problem, e.reported, e.gone = problem, r.cfg.Now(), time.Time{}
+	now := r.cfg.Now()
+	e.problem, e.reported, e.gone = problem, now, time.Time{}
 	if known && is {
-		return false
+		return false, false
+	}
+	if loud = now.Sub(e.logged) >= restTime; loud {
+		e.logged = now
 	}
 	// A new stream is written even if it says the same: the object may know
 	// something else from another control plane, which takes it back later.
 	e.dirty, e.retry = true, 0
 	r.look[c] = e
 	r.cfg.Set(c.entry, c.account, conditionOf(problem))
-	return true
+	return true, loud
 }
 
 func conditionOf(problem string) snapshot.Condition {

@@ -74,7 +74,7 @@ func start(t *testing.T) *bench {
 			defer b.mu.Unlock()
 			b.results[result]++
 		},
-		Log: slog.New(slog.NewTextHandler(b, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		Log: slog.New(slog.NewTextHandler(b, nil)),
 		Now: func() time.Time {
 			b.mu.Lock()
 			defer b.mu.Unlock()
@@ -261,8 +261,9 @@ func TestWavering(t *testing.T) {
 	}
 	b.report("s", "vm", "at last")
 	b.change(func() {
-		if len(b.set) != 1002 || b.patches != 1 {
-			t.Errorf("told %d times, %d patches; want 1002 and 1", len(b.set), b.patches)
+		lines := strings.Count(b.logs.String(), "reported its health")
+		if len(b.set) != 1002 || b.patches != 1 || lines != 1 {
+			t.Errorf("told %d times, %d patches, %d lines of the log; want 1002, 1 and 1", len(b.set), b.patches, lines)
 		}
 	})
 	b.pass(restTime)

@@ -62,3 +62,24 @@ func TestHealthOfNobody(t *testing.T) {
 		c.quiet()
 	})
 }
+
+// What is received while a stream ends comes to nothing: nobody would say that it
+// has ended.
+func TestHealthAfterTheEnd(t *testing.T) {
+	t.Parallel()
+	told := make(heard, 10)
+	s := &service{access: Access{Health: told}}
+	sess := &session{sub: &subscriber{id: "p.ns-1"}}
+	ended := s.hear(sess, mesh.Caller{})
+	sess.health("down")
+	ended()
+	sess.health("")
+	close(told)
+	var got []string
+	for line := range told {
+		got = append(got, line)
+	}
+	if len(got) != 2 || got[1] != "p.ns-1 gone" {
+		t.Errorf("told %q", got)
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -304,14 +305,27 @@ func receive[R request](s *session, r R, recv func() (R, error), handle func(*se
 }
 
 // hear has somebody take what the caller says of its workload, until the stream
-// has ended.
+// has ended: a message that is being received then does not count any more.
 func (s *service) hear(sess *session, caller mesh.Caller) (ended func()) {
 	h, sub := s.access.Health, sess.sub
 	if h == nil {
 		return func() {}
 	}
-	sess.health = func(problem string) { h.Report(sub.id, caller, sub.node, problem) }
-	return func() { h.Gone(sub.id) }
+	var mu sync.Mutex
+	over := false
+	sess.health = func(problem string) {
+		mu.Lock()
+		defer mu.Unlock()
+		if !over {
+			h.Report(sub.id, caller, sub.node, problem)
+		}
+	}
+	return func() {
+		mu.Lock()
+		defer mu.Unlock()
+		over = true
+		h.Gone(sub.id)
+	}
 }
 
 // takeHealth passes on what the peer says of its workload.
