@@ -26,7 +26,8 @@ const (
 	Grace = 10 * time.Second
 	// maxEntries bounds how many workloads are kept.
 	maxEntries = 100_000
-	// maxWriting is how many writes are under way at once.
+	// maxWriting is how many writes are under way at once in one cluster: others do
+	// not wait for an API server that hangs.
 	maxWriting = 16
 	// restTime is how long an object is left alone after it was written, so that a
 	// workload that wavers does not cost an API server more.
@@ -64,7 +65,7 @@ type Reports struct {
 	streams map[string]claim
 	// look are the entries that have something to do now or later.
 	look    map[claim]*entry
-	writing int
+	writing map[mesh.ClusterID]int
 }
 
 // claim is a WorkloadEntry and the service account of a proxy that names it. What
@@ -82,6 +83,9 @@ type entry struct {
 	// while there is one.
 	reported, gone time.Time
 	logged         time.Time // when a report was last told of at the usual level
+	// over says that the registry knows nothing of it any more: what is left to do
+	// is at the API server.
+	over bool
 	// dirty says that the object is not known to say so, due when to write it.
 	dirty bool
 	due   time.Time
@@ -97,6 +101,7 @@ func New(cfg Config) *Reports {
 	return &Reports{
 		cfg: cfg, wake: make(chan struct{}, 1), apis: make(map[mesh.ClusterID]*api),
 		entries: make(map[claim]*entry), streams: make(map[string]claim), look: make(map[claim]*entry),
+		writing: make(map[mesh.ClusterID]int),
 	}
 }
 
@@ -169,7 +174,7 @@ func (r *Reports) note(stream string, c claim, problem string) (tells, loud bool
 	is := e.problem == problem
 	e.streams[stream], r.streams[stream] = struct{}{}, c
 	now := r.cfg.Now()
-	e.problem, e.reported, e.gone = problem, now, time.Time{}
+	e.problem, e.reported, e.gone, e.over = problem, now, time.Time{}, false
 	if known && is {
 		return false, false
 	}
@@ -240,32 +245,39 @@ type job struct {
 	say, forget *condition
 }
 
-// due are the writes to begin now. What is past its grace is forgotten.
+// due are the writes to begin now. What is past its grace is forgotten, by the
+// registry at once.
 func (r *Reports) due() []job {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.cfg.Now()
 	var out []job
 	for c, e := range r.look {
-		api := r.apis[c.entry.Cluster]
+		cluster := c.entry.Cluster
+		api := r.apis[cluster]
 		past := !e.gone.IsZero() && now.Sub(e.gone) >= Grace
+		if past && !e.over {
+			e.over = true
+			r.cfg.Set(c.entry, c.account, snapshot.Unknown)
+			r.cfg.Log.Info("the proxy of a workload is gone: its health is not known any more", "workload_entry", c.entry.String())
+		}
 		write := api != nil && (past && e.wrote != nil || !past && e.dirty)
 		switch {
-		case e.busy, write && (r.writing >= maxWriting || now.Before(e.due) && !past):
+		case e.busy, write && (r.writing[cluster] >= maxWriting || now.Before(e.due)):
 			continue
+		case write:
+			j := job{claim: c, api: api, entry: e}
+			if past {
+				j.forget = e.wrote
+			} else {
+				e.dirty, j.say = false, newCondition(e.problem, e.reported)
+			}
+			e.busy = true
+			r.writing[cluster]++
+			out = append(out, j)
 		case past:
 			delete(r.entries, c)
 			delete(r.look, c)
-			r.cfg.Set(c.entry, c.account, snapshot.Unknown)
-			r.cfg.Log.Info("the proxy of a workload is gone: its health is not known any more", "workload_entry", c.entry.String())
-			if write {
-				r.writing++
-				out = append(out, job{claim: c, api: api, entry: e, forget: e.wrote})
-			}
-		case write:
-			e.dirty, e.busy = false, true
-			r.writing++
-			out = append(out, job{claim: c, api: api, entry: e, say: newCondition(e.problem, e.reported)})
 		case e.gone.IsZero():
 			delete(r.look, c)
 		}
@@ -302,21 +314,18 @@ func (r *Reports) write(ctx context.Context, j job) {
 func (r *Reports) wrote(j job, wrote *condition, err error) (tell bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.writing--
+	if r.writing[j.claim.entry.Cluster]--; r.writing[j.claim.entry.Cluster] == 0 {
+		delete(r.writing, j.claim.entry.Cluster)
+	}
 	e := j.entry
+	r.look[j.claim] = e
 	e.busy, e.due = false, r.cfg.Now().Add(restTime)
 	if err == nil {
-		e.retry, e.fault = 0, ""
-		if wrote != nil {
-			e.wrote = wrote
-		}
+		e.wrote, e.retry, e.fault = wrote, 0, ""
 		return false
 	}
-	if r.entries[j.claim] == e {
-		e.retry = min(max(2*e.retry, firstRetry), lastRetry)
-		e.dirty, e.due = true, e.due.Add(e.retry)
-		r.look[j.claim] = e
-	}
+	e.retry = min(max(2*e.retry, firstRetry), lastRetry)
+	e.dirty, e.due = true, e.due.Add(e.retry)
 	tell = e.fault != err.Error()
 	e.fault = err.Error()
 	return tell

@@ -193,6 +193,13 @@ func (b *bench) is(conditions string) func() bool {
 	return func() bool { return b.conditions() == conditions }
 }
 
+// empty reports whether nothing is kept.
+func (b *bench) empty() bool {
+	b.Reports.mu.Lock()
+	defer b.Reports.mu.Unlock()
+	return len(b.entries)+len(b.streams)+len(b.look)+len(b.writing) == 0
+}
+
 // writes waits until so many writes are over, and looks what they led to.
 func (b *bench) writes(n int, conditions string) {
 	b.t.Helper()
@@ -301,11 +308,64 @@ func TestGone(t *testing.T) {
 		}
 		b.pass(Grace)
 		b.until("end", func() bool { return b.conditions() == want && len(b.set) == 3 && b.set[2] == "c1/ns/vm-1 vm 0" })
-		b.until("nothing kept", func() bool {
-			b.Reports.mu.Lock()
-			defer b.Reports.mu.Unlock()
-			return len(b.entries)+len(b.streams)+len(b.look)+b.writing == 0
-		})
+		b.until("nothing kept", b.empty)
+	}
+}
+
+// What cannot be taken back is known no more here at once, and tried again.
+func TestNotTakenBack(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	b.access()
+	b.report("s", "vm", "")
+	b.writes(1, "Healthy=True")
+	b.change(func() { b.fail, b.failWith = -1, http.StatusForbidden })
+	b.Gone("s")
+	b.pass(Grace)
+	b.until("failure", func() bool { return b.results[Failed] == 1 })
+	b.change(func() {
+		if want := "c1/ns/vm-1 vm 0"; len(b.set) != 2 || b.set[1] != want {
+			t.Errorf("told %q, want %q last", b.set, want)
+		}
+		b.fail = 0
+	})
+	b.pass(lastRetry + restTime)
+	b.writes(2, "")
+	b.until("nothing kept", b.empty)
+	b.change(func() {
+		if len(b.set) != 2 {
+			t.Errorf("told %q: the end twice", b.set)
+		}
+	})
+}
+
+// An API server that does not answer keeps no other cluster waiting.
+func TestOneClusterHangs(t *testing.T) {
+	t.Parallel()
+	b := start(t)
+	hanging, asked := make(chan struct{}), make(chan struct{}, 1000)
+	api := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		asked <- struct{}{}
+		<-hanging
+	}))
+	t.Cleanup(api.Close)
+	t.Cleanup(func() { close(hanging) })
+	if err := b.SetCluster("c2", &rest.Config{Host: api.URL}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.RemoveCluster("c2") })
+	for i := range 3 * maxWriting {
+		who := mesh.Caller{Identity: mesh.Identity{TrustDomain: "td", Namespace: "ns", ServiceAccount: "vm"}, Cluster: "c2"}
+		b.Report(fmt.Sprint("c2-", i), who, xdsgen.Node{WorkloadEntry: fmt.Sprint("vm-", i)}, "")
+	}
+	for range maxWriting {
+		<-asked
+	}
+	b.access()
+	b.report("s", "vm", "")
+	b.writes(1, "Healthy=True")
+	if len(asked) > 0 {
+		t.Errorf("more than %d writes at once in one cluster", maxWriting)
 	}
 }
 
