@@ -147,6 +147,12 @@ func TestHostileWorkloadEntry(t *testing.T) {
 	if eps := b.endpoints(); len(eps) != 0 {
 		t.Errorf("endpoints %+v, want none", eps)
 	}
+	hidden := workloadEntry("c2", "vm", "10.96.0.7")
+	hidden.Network = "nowhere"
+	b.apply(up(hidden))
+	if eps := b.endpoints(); len(eps) != 0 {
+		t.Errorf("endpoints of a network without gateways %+v, want none", eps)
+	}
 	b.apply(down(vip))
 	if n := len(b.endpoints()); n != 1 {
 		t.Errorf("%d endpoints after the address was free again, want 1", n)

@@ -42,6 +42,9 @@ func (b *builder) gateways() {
 	}
 	b.next.Gateways = next
 	b.changes.Everywhere = true
+	for vip := range b.vips { // which networks are reached directly may have changed
+		b.touchRemoteAt(vip)
+	}
 }
 
 func compareGateways(x, y snapshot.NetworkGateway) int {

@@ -23,25 +23,32 @@ func (s *state) countVIPs(svc *snapshot.Service, by int) {
 		if s.vips[vip] += by; s.vips[vip] == 0 {
 			delete(s.vips, vip)
 		}
-		for _, c := range s.clusters {
-			if c.remote {
-				s.touchAll(c.byIP[vip])
-				for n := range c.entriesAt[vip] {
-					s.touchEntry(c, c.entries[n])
-				}
-			}
-		}
+		s.touchRemoteAt(vip)
 		if _, held := s.heldGateways[vip]; held {
 			s.dirty.gateways = true
 		}
 	}
 }
 
+// touchRemoteAt marks the endpoints of an address that other clusters have.
+func (s *state) touchRemoteAt(addr netip.Addr) {
+	for _, c := range s.clusters {
+		if c.remote {
+			s.touchAll(c.byIP[addr])
+			for n := range c.entriesAt[addr] {
+				s.touchEntry(c, c.entries[n])
+			}
+		}
+	}
+}
+
 // takesLocal reports whether an endpoint of another cluster, where the local
 // one would reach it directly, has the address of a local service: what is sent
-// to it would end at that service.
+// to it would end at that service. A network without gateways is reached directly,
+// too, whatever an object names.
 func (b *builder) takesLocal(c *clusterState, addr netip.Addr, network mesh.NetworkID) bool {
-	return c.remote && b.vips[addr] > 0 && network == b.next.Mesh.Networks[b.cfg.Local]
+	return c.remote && b.vips[addr] > 0 &&
+		(network == b.next.Mesh.Networks[b.cfg.Local] || len(b.next.Gateways.For(network, c.id)) == 0)
 }
 
 // withoutHostile leaves out the gateways of other clusters that have addresses

@@ -26,10 +26,19 @@ func TestCase_D16_AddressesOfOthers(t *testing.T) {
 	if got, want := addresses(b.snap), []string{"10.2.0.1"}; !slices.Equal(got, want) {
 		t.Errorf("endpoints %v, want %v", got, want)
 	}
-	// Behind a gateway the address is another one.
+	// Behind a gateway the address is another one. A network without one is reached
+	// directly.
 	b.apply(up(system("c1", "n1")), up(system("c2", "n2")))
+	if got := addresses(b.snap); len(got) != 1 {
+		t.Errorf("endpoints of another network without gateways %v, want one", got)
+	}
+	b.apply(up(gateway("c2", "n2", "192.0.2.9")))
 	if got := addresses(b.snap); len(got) != 2 {
 		t.Errorf("endpoints of another network %v, want both", got)
+	}
+	b.apply(down(gateway("c2", "n2", "192.0.2.9")))
+	if got := addresses(b.snap); len(got) != 1 {
+		t.Errorf("endpoints of a network whose gateway went %v, want one", got)
 	}
 	b.apply(down(system("c1", "n1")), down(system("c2", "n2")))
 	if got := addresses(b.snap); len(got) != 1 {
