@@ -90,7 +90,7 @@ func configure(env *Env, cmd *cobra.Command) error {
 			errs = append(errs, fmt.Errorf("%s: %w", sources[f.Name], err))
 		case f.Name == forceFlag && f.Value.String() == "true":
 			// What replaces keys must not happen unseen.
-			fmt.Fprintf(env.Stderr, "warning: --%s is set by %s: existing files are replaced\n", f.Name, sources[f.Name])
+			fmt.Fprintf(env.Stderr, "warning: --%s is set by %s: %s\n", f.Name, sources[f.Name], f.Usage)
 		}
 	})
 	return errors.Join(errs...)
