@@ -28,15 +28,16 @@ import (
 // atAPIs is what the control plane does at the API servers of clusters besides
 // reading them.
 type atAPIs struct {
-	reviewers *authn.Reviewers // made when the server runs
-	roots     *writers.Roots
-	tokens    *writers.Tokens
-	health    *health.Reports
-	reviews   *prometheus.CounterVec
-	writes    *prometheus.CounterVec
-	writing   prometheus.Gauge
-	lease     *writers.Lease
-	announcer *replicas.Announcer
+	reviewers    *authn.Reviewers // made when the server runs
+	roots        *writers.Roots
+	tokens       *writers.Tokens
+	health       *health.Reports
+	reviews      *prometheus.CounterVec
+	writes       *prometheus.CounterVec
+	healthWrites *prometheus.CounterVec
+	writing      prometheus.Gauge
+	lease        *writers.Lease
+	announcer    *replicas.Announcer
 }
 
 func (s *Server) newAtAPIs() {
@@ -66,15 +67,15 @@ func (s *Server) newAtAPIs() {
 		},
 		Now: s.cfg.Now, Log: s.cfg.log(logWriters),
 	})
-	healthWrites := prometheus.NewCounterVec(prometheus.CounterOpts{
+	k.healthWrites = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "meshctl_workload_health_writes_total", Help: "Writes of the health of workloads to their WorkloadEntries, by result: updated or error.",
 	}, []string{"cluster", "result"})
-	s.metrics.MustRegister(healthWrites)
+	s.metrics.MustRegister(k.healthWrites)
 	k.health = health.New(health.Config{
 		Set: func(entry snapshot.PodKey, account string, is snapshot.Condition) {
 			s.registry.SetHealth(entry, account, is)
 		},
-		Written: counted(healthWrites), Log: s.cfg.log(logWriters), Now: s.cfg.Now,
+		Written: counted(k.healthWrites), Log: s.cfg.log(logWriters), Now: s.cfg.Now,
 	})
 	k.lease = writers.NewLease(writers.LeaseConfig{
 		Access: s.cfg.KubeAccess, Namespace: s.cfg.systemNamespace(), Holder: s.replica(), Now: s.cfg.Now, Log: s.cfg.log(logWriters),
@@ -147,7 +148,10 @@ func (s *Server) handlers() []clusters.Handler {
 			if err := k.health.SetCluster(id, access); err != nil {
 				s.cfg.Log.Error("the health of workloads cannot be written", "cluster", id, "error", err)
 			}
-		}, remove: k.health.RemoveCluster},
+		}, remove: func(id mesh.ClusterID) {
+			k.health.RemoveCluster(id)
+			k.healthWrites.DeletePartialMatch(prometheus.Labels{"cluster": string(id)})
+		}},
 	}
 }
 
