@@ -42,7 +42,7 @@ type Config struct {
 	Address string // host:port
 	TLS     *tls.Config
 	Token   string
-	// Timeout bounds one question, its answer included.
+	// Timeout bounds a whole answer: of Page, and of Proxies, which may ask twice.
 	Timeout time.Duration
 	Now     func() time.Time
 }
@@ -88,6 +88,8 @@ func (c *Client) Page(ctx context.Context, page string) ([]byte, error) {
 // knows, when it lets the caller see that, else what syncz has for all control
 // planes and callers.
 func (c *Client) Proxies(ctx context.Context) (*proxystatus.Report, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+	defer cancel()
 	page, err := c.Page(ctx, proxiesPage)
 	switch told := (*Error)(nil); {
 	case err == nil:
