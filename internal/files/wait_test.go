@@ -26,12 +26,12 @@ func TestUntil(t *testing.T) {
 	defer func() { _ = out.Close() }() // ends the read that was given up
 	ctx, end := context.WithCancel(t.Context())
 	r := Until(ctx, in)
-	go func() {
-		_, _ = out.Write([]byte("x")) // returns once it was read
-		end()
-	}()
-	got, err := io.ReadAll(r)
-	if string(got) != "x" || !errors.Is(err, context.Canceled) {
+	go func() { _, _ = out.Write([]byte("x")) }()
+	if n, err := r.Read(make([]byte, 2)); n != 1 || err != nil {
+		t.Errorf("before the end of the context: %d, %v", n, err)
+	}
+	go end()
+	if got, err := io.ReadAll(r); len(got) > 0 || !errors.Is(err, context.Canceled) {
 		t.Errorf("until the context ends: %q, %v", got, err)
 	}
 	if n, err := r.Read(make([]byte, 1)); n != 0 || !errors.Is(err, context.Canceled) {
