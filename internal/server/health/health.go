@@ -83,9 +83,10 @@ type entry struct {
 	// while there is one.
 	reported, gone time.Time
 	logged         time.Time // when a report was last told of at the usual level
-	// over says that the registry knows nothing of it any more: what is left to do
-	// is at the API server.
-	over bool
+	// told is what the registry knows of it, toldAt since when. Unknown with all
+	// streams gone leaves only the API server to tell.
+	told   snapshot.Condition
+	toldAt time.Time
 	// dirty says that the object is not known to say so, due when to write it.
 	dirty bool
 	due   time.Time
@@ -174,7 +175,7 @@ func (r *Reports) note(stream string, c claim, problem string) (tells, loud bool
 	is := e.problem == problem
 	e.streams[stream], r.streams[stream] = struct{}{}, c
 	now := r.cfg.Now()
-	e.problem, e.reported, e.gone, e.over = problem, now, time.Time{}, false
+	e.problem, e.reported, e.gone = problem, now, time.Time{}
 	if known && is {
 		return false, false
 	}
@@ -185,8 +186,19 @@ func (r *Reports) note(stream string, c claim, problem string) (tells, loud bool
 	// something else from another control plane, which takes it back later.
 	e.dirty, e.retry = true, 0
 	r.look[c] = e
-	r.cfg.Set(c.entry, c.account, conditionOf(problem))
+	r.tell(c, e, now)
 	return true, loud
+}
+
+// tell has the registry know what is said now, at most once in a while: each change
+// may reach every proxy of the mesh.
+func (r *Reports) tell(c claim, e *entry, now time.Time) {
+	is := conditionOf(e.problem)
+	if e.told == is || now.Sub(e.toldAt) < restTime {
+		return
+	}
+	e.told, e.toldAt = is, now
+	r.cfg.Set(c.entry, c.account, is)
 }
 
 func conditionOf(problem string) snapshot.Condition {
@@ -256,8 +268,11 @@ func (r *Reports) due() []job {
 		cluster := c.entry.Cluster
 		api := r.apis[cluster]
 		past := !e.gone.IsZero() && now.Sub(e.gone) >= Grace
-		if past && !e.over {
-			e.over = true
+		switch {
+		case !past:
+			r.tell(c, e, now)
+		case e.told != snapshot.Unknown:
+			e.told, e.toldAt = snapshot.Unknown, now
 			r.cfg.Set(c.entry, c.account, snapshot.Unknown)
 			r.cfg.Log.Info("the proxy of a workload is gone: its health is not known any more", "workload_entry", c.entry.String())
 		}
@@ -278,7 +293,7 @@ func (r *Reports) due() []job {
 		case past:
 			delete(r.entries, c)
 			delete(r.look, c)
-		case e.gone.IsZero():
+		case e.gone.IsZero() && e.told == conditionOf(e.problem):
 			delete(r.look, c)
 		}
 	}
