@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -69,4 +71,28 @@ func open(t *testing.T, path string) {
 		return
 	}
 	t.Cleanup(func() { _ = f.Close() })
+}
+
+// TestInterruptedQuestion interrupts a command whose question nobody answers.
+func TestInterruptedQuestion(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"ps"}, {"ps", "web.apps"}} {
+		asked := make(chan struct{}, 1)
+		server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			asked <- struct{}{}
+			<-r.Context().Done()
+		}))
+		t.Cleanup(server.Close)
+		ctx, interrupt := context.WithCancel(t.Context())
+		go func() {
+			<-asked
+			interrupt()
+		}()
+		var out, talk bytes.Buffer
+		env := &Env{Stdout: &out, Stderr: &talk, LookupEnv: homeOnly(t.TempDir()), Now: time.Now}
+		code := Run(ctx, env, append(args, "--server", server.Listener.Addr().String()))
+		if code != exitFailure || talk.String() != "Error: interrupted\n" || out.Len() > 0 {
+			t.Errorf("%v: exit code %d, %q, %q", args, code, talk.String(), out.String())
+		}
+	}
 }

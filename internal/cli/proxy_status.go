@@ -165,6 +165,9 @@ func (o *proxyStatusOptions) run(ctx context.Context, env *Env) error {
 	}
 	defer closeReplicas(found)
 	reports := o.ask(ctx, found)
+	if err := ctx.Err(); err != nil {
+		return err // not what the answers are
+	}
 	if err := o.show(env, reports); err != nil {
 		return err
 	}

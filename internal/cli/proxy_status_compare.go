@@ -50,7 +50,11 @@ func (o *proxyStatusOptions) compare(ctx context.Context, env *Env) error {
 		return err
 	}
 	defer closeReplicas(found)
-	streams, err := o.streamsOf(o.ask(ctx, found), found)
+	reports := o.ask(ctx, found)
+	if err := ctx.Err(); err != nil {
+		return err // not what the answers are
+	}
+	streams, err := o.streamsOf(reports, found)
 	if err != nil {
 		return err
 	}
