@@ -130,6 +130,27 @@ func (b *batch) into(s *state) []snapshot.Cause {
 		}
 		cause(c)
 	}
+	return inOrder(causes)
+}
+
+func inOrder(causes []snapshot.Cause) []snapshot.Cause {
 	slices.SortFunc(causes, func(a, b snapshot.Cause) int { return strings.Compare(a.String(), b.String()) })
 	return slices.Compact(causes)
+}
+
+// story is what led to a snapshot: one batch, and several to the first, which
+// waits for clusters and host names.
+type story struct {
+	since  time.Time // arrival of the oldest event
+	events int
+	causes []snapshot.Cause // a few, sorted
+}
+
+func (s *story) add(b *batch, causes []snapshot.Cause) {
+	if s.since.IsZero() {
+		s.since = b.since
+	}
+	s.events += b.len()
+	s.causes = inOrder(append(s.causes, causes...))
+	s.causes = s.causes[:min(len(s.causes), maxCauses)]
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -183,5 +185,47 @@ func TestStanding(t *testing.T) {
 	}
 	if b.s.setStanding("c1", snapshot.Standing{Demoted: true}) {
 		t.Error("the standing that a cluster has changed something")
+	}
+}
+
+// TestFirstSnapshotTellsAll: what arrived while the first snapshot waited is named
+// with it, and what changed nothing is not named with a later one.
+func TestFirstSnapshotTellsAll(t *testing.T) {
+	var told []*snapshot.Changes
+	at := epoch
+	r := New(Config{
+		Local: "c1", Clusters: []mesh.ClusterID{"c1", "c2"}, SystemNamespace: "istio-system",
+		Publish: func(_ *snapshot.Snapshot, c *snapshot.Changes) { told = append(told, c) },
+		Log:     slog.New(slog.DiscardHandler), Now: func() time.Time { return at },
+	})
+	turn := func() {
+		at = at.Add(time.Second)
+		r.turn()
+	}
+	web := service("c1", "web")
+	r.Replace("c1", []snapshot.Event{up(web)})
+	turn()
+	r.Synced("c1")
+	r.Synced("c2")
+	turn()
+	r.Apply([]snapshot.Event{up(web)}) // nothing new
+	turn()
+	other := service("c1", "other")
+	later := at
+	r.Apply([]snapshot.Event{up(other)})
+	turn()
+	if len(told) != 2 {
+		t.Fatalf("%d snapshots", len(told))
+	}
+	for i, want := range []snapshot.Changes{
+		{Since: epoch, Events: 2, Causes: []snapshot.Cause{
+			{Key: snapshot.Key{Kind: snapshot.KindCluster, Cluster: "c1", Name: "c1"}}, {Key: web.Key()},
+		}},
+		{Since: later, Events: 1, Causes: []snapshot.Cause{{Key: other.Key()}}},
+	} {
+		got := snapshot.Changes{Since: told[i].Since, Events: told[i].Events, Causes: told[i].Causes}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("snapshot %d: %s", i+1, diff)
+		}
 	}
 }

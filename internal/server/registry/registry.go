@@ -59,6 +59,7 @@ type Registry struct {
 
 	// Owned by Run.
 	state *state
+	story story              // of what was taken since the last snapshot
 	held  *snapshot.Snapshot // the first one, while host names are resolved
 	asked []string           // the host names that were told of last
 }
@@ -204,7 +205,7 @@ func (r *Registry) turn() {
 	r.mu.Unlock()
 
 	taken := r.cfg.Now()
-	causes := batch.into(r.state)
+	r.story.add(&batch, batch.into(r.state))
 	if !complete {
 		return
 	}
@@ -219,11 +220,13 @@ func (r *Registry) turn() {
 	if r.held != nil {
 		r.held, changes.Everywhere = nil, true
 	}
+	told := r.story
+	r.story = story{}
 	if before != nil && changes.Empty() {
 		return
 	}
-	changes.Causes, changes.Events = causes, batch.len()
-	changes.Since, changes.Taken, changes.Built = batch.since, taken, r.cfg.Now()
+	changes.Causes, changes.Events = told.causes, told.events
+	changes.Since, changes.Taken, changes.Built = told.since, taken, r.cfg.Now()
 	r.current.Store(next)
 	r.cfg.Publish(next, changes)
 	if before == nil {
