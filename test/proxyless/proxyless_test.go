@@ -73,7 +73,9 @@ func startMesh(t *testing.T) *mesh {
 		TokenIssuers: []server.ClusterDir{{Cluster: "cluster1", Dir: tokens}}, TokenAudiences: []string{"istio-ca"},
 		SecureGRPCAddr: planeIP + ":15012", HTTPAddr: planeIP + ":8080", MonitoringAddr: planeIP + ":15014",
 		OnReady: func() { close(ready) },
-		Version: "test", Log: slog.New(slog.NewTextHandler(io.MultiWriter(t.Output(), &m.log), nil)), Now: time.Now, Rand: rand.Reader,
+		Version: "test", Log: slog.New(slog.NewTextHandler(io.MultiWriter(t.Output(), &m.log),
+			&slog.HandlerOptions{Level: slog.LevelDebug})), // reports of health in quick succession are told of there
+		Now: time.Now, Rand: rand.Reader,
 	})
 	check(t, err)
 	run(t, "control plane", s.Run)
