@@ -170,10 +170,9 @@ func (o *proxyStatusOptions) envoyOf(env *Env, p *proxystatus.Proxy) (*fetch.Sou
 	if err != nil {
 		return nil, err
 	}
-	target := portforward.Target{
+	readInPod(&source, portforward.Target{
 		Access: access.Config, Namespace: p.Namespace, Name: strings.TrimSuffix(p.Name, "."+p.Namespace), Port: o.adminPort,
-	}
-	source.Admin, source.Dial, source.Via = fmt.Sprintf("localhost:%d", o.adminPort), target.DialContext, "port-forward to "+target.String()
+	})
 	return &source, nil
 }
 

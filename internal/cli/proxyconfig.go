@@ -22,12 +22,19 @@ func newProxyConfigCmd(env *Env) *cobra.Command {
 		Long: `Show what an Envoy is configured with, in Istio's tables: endpoints, clusters,
 listeners, routes, secrets and extensions.
 
-The source is the admin interface of a running Envoy (--admin) or a file
+POD names a pod of the kubeconfig's cluster, as name or name.namespace, or what
+pods belong to, as kind/name: deploy, rs, sts, ds, job, svc or gateway; of several
+pods one that is ready. Its Envoy is asked by a port-forward of the API server.
+
+The source is otherwise the admin interface of a running Envoy (--admin) or a file
 (--file, - for standard input) with a saved answer of it: /config_dump, for
-endpoints /clusters?format=json. Nothing is changed and no Kubernetes is
-needed.`,
+endpoints /clusters?format=json. Neither needs Kubernetes. Nothing is changed.`,
 		Example: `  # where does the proxy send requests for helloworld?
-  meshctl pc endpoints --admin 127.0.0.1:15000 --cluster "outbound|5000||helloworld.sample.svc.cluster.local"
+  meshctl pc endpoints web-1.apps --cluster "outbound|5000||helloworld.sample.svc.cluster.local"
+  meshctl pc endpoints deploy/web -n apps --context kind-cluster1
+
+  # of an Envoy without Kubernetes
+  meshctl pc clusters --admin 127.0.0.1:15000
 
   # work on a saved dump
   curl -s 127.0.0.1:15000/config_dump > dump.json
@@ -41,18 +48,7 @@ needed.`,
 		newPCSecretsCmd(env),
 		newPCExtensionsCmd(env),
 	)
-	for _, sub := range cmd.Commands() {
-		sub.Args = noPod
-	}
 	return cmd
-}
-
-// noPod says to who is used to istioctl how the Envoy of a pod is reached.
-func noPod(_ *cobra.Command, args []string) error {
-	if len(args) > 0 {
-		return fmt.Errorf("unexpected argument %q: an Envoy is named by --admin; kubectl port-forward POD 15000 brings that of a pod to --admin 127.0.0.1:15000", args[0])
-	}
-	return nil
 }
 
 // envoyFlags say where a dump of an Envoy is read.
@@ -85,12 +81,15 @@ func (f *envoyFlags) check(env *Env) error {
 // pcOptions are the flags that all proxy-config commands have.
 type pcOptions struct {
 	envoyFlags
+	pod    podFlags
 	output output.Format
 }
 
-func (o *pcOptions) bind(fs *pflag.FlagSet) {
+func (o *pcOptions) bind(env *Env, cmd *cobra.Command) {
+	fs := cmd.Flags()
 	o.output = output.FormatTable
 	o.envoyFlags.bind(fs)
+	o.pod.bind(env, cmd)
 	fs.VarP(&o.output, "output", "o", "Output `format`: table, json or yaml")
 	durationVar(fs, &o.source.Timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of the admin interface")
 }
@@ -105,11 +104,17 @@ type pcResult struct {
 // show reads from the source and writes the result. read gets whether
 // resources are wanted, for JSON, or rows.
 func (o *pcOptions) show(ctx context.Context, env *Env, request fetch.Request, read func(r io.Reader, resources bool) (pcResult, error)) error {
-	if err := o.source.Validate(); err != nil {
-		return usagef("%w", err)
+	if o.pod.named != "" { // which counts more than an Envoy of the environment
+		o.source.File = ""
+		if err := o.pod.find(ctx, env, &o.source); err != nil {
+			return err
+		}
 	}
 	if err := o.check(env); err != nil {
 		return err
+	}
+	if err := o.source.Validate(); err != nil {
+		return usagef("%w", err)
 	}
 	resources := o.output != output.FormatTable
 	var result pcResult

@@ -21,7 +21,7 @@ type pcClustersOptions struct {
 func newPCClustersCmd(env *Env) *cobra.Command {
 	var o pcClustersOptions
 	cmd := &cobra.Command{
-		Use:     "clusters",
+		Use:     "clusters [POD]",
 		Aliases: []string{"cluster", "c"},
 		Short:   "Show the clusters: the services that the proxy knows",
 		Long: `Show the clusters: the services that the proxy knows. The filters compare the
@@ -33,7 +33,7 @@ form. --fqdn also takes some labels of the host that follow each other.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
 	fs := cmd.Flags()
-	o.bind(fs)
+	o.bind(env, cmd)
 	fs.StringVar(&o.filter.FQDN, "fqdn", "", "Only this `host`, or hosts with these labels")
 	portVar(fs, &o.filter.Port, "Only this service port")
 	fs.StringVar(&o.filter.Subset, "subset", "", "Only this `subset` of a DestinationRule")

@@ -18,7 +18,7 @@ type pcEndpointsOptions struct {
 func newPCEndpointsCmd(env *Env) *cobra.Command {
 	var o pcEndpointsOptions
 	cmd := &cobra.Command{
-		Use:     "endpoints",
+		Use:     "endpoints [POD]",
 		Aliases: []string{"endpoint", "ep"},
 		Short:   "Show the hosts of each cluster and their health",
 		Long: `Show the hosts of each cluster and their health. An endpoint in another network
@@ -31,7 +31,7 @@ that has an endpoint which the filters select.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
 	fs := cmd.Flags()
-	o.bind(fs)
+	o.bind(env, cmd)
 	fs.StringVar(&o.filter.Cluster, "cluster", "", "Only this cluster, by its whole `name`")
 	fs.StringVar(&o.filter.Address, "address", "", "Only this `address`")
 	portVar(fs, &o.filter.Port, "Only this port")

@@ -15,7 +15,7 @@ type pcExtensionsOptions struct{ pcOptions }
 func newPCExtensionsCmd(env *Env) *cobra.Command {
 	var o pcExtensionsOptions
 	cmd := &cobra.Command{
-		Use:     "ecds",
+		Use:     "ecds [POD]",
 		Aliases: []string{"ec"},
 		Short:   "Show the extension configurations",
 		Long: `Show the configurations of extensions, such as HTTP filters, that the proxy got
@@ -26,7 +26,7 @@ on their own (ECDS), by type and name. JSON and YAML hold them whole.`,
   meshctl pc ecds --admin 127.0.0.1:15000 -o json | jq '.ecdsFilters[] | .ecdsFilter.name, .lastUpdated'`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
-	o.bind(cmd.Flags())
+	o.bind(env, cmd)
 	return cmd
 }
 

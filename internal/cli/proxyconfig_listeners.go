@@ -21,7 +21,7 @@ type pcListenersOptions struct {
 func newPCListenersCmd(env *Env) *cobra.Command {
 	var o pcListenersOptions
 	cmd := &cobra.Command{
-		Use:     "listeners",
+		Use:     "listeners [POD]",
 		Aliases: []string{"listener", "l"},
 		Short:   "Show the listeners: what connections are taken and where they lead",
 		Long: `Show the listeners: one row for each filter chain with the connections that it
@@ -32,7 +32,7 @@ takes and where it leads, or with --verbose=false one row for each listener.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
 	fs := cmd.Flags()
-	o.bind(fs)
+	o.bind(env, cmd)
 	fs.StringVar(&o.filter.Address, "address", "", "Only listeners on this `address`")
 	portVar(fs, &o.filter.Port, "Only this port")
 	fs.StringVar(&o.listenerType, "type", "", "Only this `type`: HTTP, TCP, HTTP+TCP or UNKNOWN")

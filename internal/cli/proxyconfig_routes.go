@@ -19,7 +19,7 @@ type pcRoutesOptions struct {
 func newPCRoutesCmd(env *Env) *cobra.Command {
 	var o pcRoutesOptions
 	cmd := &cobra.Command{
-		Use:     "routes",
+		Use:     "routes [POD]",
 		Aliases: []string{"route", "r"},
 		Short:   "Show the routes: hosts, paths and the VirtualService behind them",
 		Long: `Show the routes: one row for each route of each virtual host, or with
@@ -30,7 +30,7 @@ hosts through unchanged are not shown.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
 	fs := cmd.Flags()
-	o.bind(fs)
+	o.bind(env, cmd)
 	fs.StringVar(&o.filter.Name, "name", "", "Only the route configuration of this `name`")
 	fs.BoolVar(&o.verbose, "verbose", true, "Show virtual hosts and routes")
 	return cmd

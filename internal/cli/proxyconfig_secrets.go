@@ -15,7 +15,7 @@ type pcSecretsOptions struct{ pcOptions }
 func newPCSecretsCmd(env *Env) *cobra.Command {
 	var o pcSecretsOptions
 	cmd := &cobra.Command{
-		Use:     "secrets",
+		Use:     "secrets [POD]",
 		Aliases: []string{"secret", "s"},
 		Short:   "Show the certificates and trust bundles",
 		Long: `Show the certificates and trust bundles that the proxy got: of each the first
@@ -28,7 +28,7 @@ certificate. JSON and YAML hold them whole; private keys are never shown.`,
     base64 -d | openssl x509 -noout -text`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
-	o.bind(cmd.Flags())
+	o.bind(env, cmd)
 	return cmd
 }
 

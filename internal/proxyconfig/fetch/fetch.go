@@ -72,7 +72,7 @@ func (s *Source) String() string {
 // Validate checks that the source is exactly one and well formed.
 func (s *Source) Validate() error {
 	if (s.Admin == "") == (s.File == "") {
-		return errors.New("give exactly one source: --admin host:port of a running Envoy, or --file with a saved dump")
+		return errors.New("give exactly one source: a pod, --admin host:port of a running Envoy, or --file with a saved dump")
 	}
 	if s.File != "" {
 		return nil

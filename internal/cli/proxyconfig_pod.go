@@ -1,0 +1,107 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/meshctl/meshctl/internal/kube"
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/portforward"
+	"github.com/meshctl/meshctl/internal/proxyconfig/fetch"
+	"github.com/meshctl/meshctl/internal/workload"
+)
+
+// podFlags say in which pod an Envoy runs.
+type podFlags struct {
+	named     string // the argument, empty without one
+	kube      kubeFlags
+	context   string
+	namespace string
+	port      uint16
+}
+
+func (p *podFlags) bind(env *Env, cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.StringVar(&p.context, "context", "", "Kubeconfig `context` of the cluster of POD (default the current one)")
+	p.kube.bind(fs)
+	fs.StringVarP(&p.namespace, "namespace", "n", "", "`Namespace` of POD, when its name has none (default that of the context)")
+	fs.Uint16Var(&p.port, "proxy-admin-port", mesh.PortEnvoyAdmin, "`Port` of Envoy's admin interface in POD")
+	p.kube.contextFlags(env, cmd, "context")
+	cmd.ValidArgsFunction = completeNames(env, p.complete)
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if len(args) > 1 || len(args) == 1 && args[0] == "" {
+			return errors.New("want one pod, as [kind/]name[.namespace]")
+		}
+		p.named = strings.Join(args, "")
+		for _, name := range []string{"context", "kubeconfig", "namespace", "proxy-admin-port", "as", "as-group"} {
+			if p.named == "" && cmd.Flags().Changed(name) {
+				return fmt.Errorf("--%s is for a pod: name it, as [kind/]name[.namespace]", name)
+			}
+		}
+		for _, name := range []string{"admin", "file"} {
+			if p.named != "" && cmd.Flags().Changed(name) {
+				return fmt.Errorf("give one source: either pod %s or --%s", p.named, name)
+			}
+		}
+		return nil
+	}
+}
+
+// find has the source be the Envoy of the pod.
+func (p *podFlags) find(ctx context.Context, env *Env, source *fetch.Source) error {
+	access, namespace, err := p.access(env)
+	if err != nil {
+		return err
+	}
+	ref, err := workload.Parse(p.named, namespace)
+	if err != nil {
+		return usagef("%w", err)
+	}
+	finder, err := workload.NewFinder(access.Config)
+	if err != nil {
+		return err
+	}
+	defer finder.Close()
+	pods, err := finder.Pods(ctx, ref)
+	if err != nil {
+		return err
+	}
+	if len(pods) > 1 {
+		fmt.Fprintf(env.Stderr, "%s has %d pods, this is %s.%s\n", ref, len(pods), pods[0], ref.Namespace)
+	}
+	readInPod(source, portforward.Target{Access: access.Config, Namespace: ref.Namespace, Name: pods[0], Port: p.port})
+	return nil
+}
+
+// access is the way to the pod's cluster, and the namespace of names without one.
+func (p *podFlags) access(env *Env) (access *kube.Access, namespace string, err error) {
+	if access, err = kube.Load(p.kube.options(env, p.context)); err != nil {
+		return nil, "", err
+	}
+	return access, cmp.Or(p.namespace, access.Namespace, "default"), nil
+}
+
+// complete are the names of the running pods of the namespace.
+func (p *podFlags) complete(ctx context.Context, env *Env) ([]string, error) {
+	access, namespace, err := p.access(env)
+	if err != nil {
+		return nil, err
+	}
+	finder, err := workload.NewFinder(access.Config)
+	if err != nil {
+		return nil, err
+	}
+	defer finder.Close()
+	return finder.Names(ctx, namespace)
+}
+
+// readInPod has the source be the admin interface at a port of a pod.
+func readInPod(source *fetch.Source, target portforward.Target) {
+	source.Admin = fmt.Sprintf("localhost:%d", target.Port)
+	source.Dial, source.Via = target.DialContext, "port-forward to "+target.String()
+}

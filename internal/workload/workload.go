@@ -1,0 +1,294 @@
+// Package workload finds the pods that a name stands for: that of a pod, or of what
+// pods belong to, as kubectl and istioctl take it.
+package workload
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/client-go/rest"
+
+	"github.com/meshctl/meshctl/internal/kube"
+	"github.com/meshctl/meshctl/internal/kubeapi"
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/nearest"
+)
+
+const (
+	// maxPods bounds how many pods of a namespace are read.
+	maxPods = 5000
+	// maxObject bounds the object that pods belong to, in bytes.
+	maxObject = 4 << 20
+	// gatewayName is the label of the pods that were made for a Gateway.
+	gatewayName = "gateway.networking.k8s.io/gateway-name"
+)
+
+// Ref names pods. The zero Kind is that of a pod.
+type Ref struct {
+	Kind            string
+	Namespace, Name string
+}
+
+// String is the way to write the reference that is always understood.
+func (r Ref) String() string {
+	return cmp.Or(r.Kind, pod) + "/" + r.Name + "." + r.Namespace
+}
+
+// The kind of pods, and that of Kubernetes Gateways, whose pods have a label.
+const (
+	pod     = "pod"
+	gateway = "gateway"
+)
+
+// kind is what pods belong to.
+type kind struct {
+	group, version, resource string
+	others                   []string // names that it has as well
+	// labels makes the selector of the pods from the object.
+	labels func(*object) (labels.Selector, error)
+}
+
+// kinds by the name that is shown.
+func kinds() map[string]kind {
+	return map[string]kind{
+		pod:           {resource: "pods", others: []string{"po"}},
+		"service":     {version: "v1", resource: "services", others: []string{"svc"}, labels: serviceLabels},
+		"deployment":  {group: "apps", version: "v1", resource: "deployments", others: []string{"deploy"}, labels: selectorLabels},
+		"replicaset":  {group: "apps", version: "v1", resource: "replicasets", others: []string{"rs"}, labels: selectorLabels},
+		"statefulset": {group: "apps", version: "v1", resource: "statefulsets", others: []string{"sts"}, labels: selectorLabels},
+		"daemonset":   {group: "apps", version: "v1", resource: "daemonsets", others: []string{"ds"}, labels: selectorLabels},
+		"job":         {group: "batch", version: "v1", resource: "jobs", labels: selectorLabels},
+		gateway: {
+			group: "gateway.networking.k8s.io", version: "v1", resource: "gateways", others: []string{"gtw"}, labels: gatewayLabels,
+		},
+	}
+}
+
+// Kinds are the names of the kinds, sorted.
+func Kinds() []string { return slices.Sorted(maps.Keys(kinds())) }
+
+// kindOf finds a kind by one of its names, in either case and with its group behind
+// it or not, such as deploy, Deployments or deployment.apps.
+func kindOf(written string) (string, error) {
+	name, group, _ := strings.Cut(strings.ToLower(written), ".")
+	for shown, k := range kinds() {
+		if name == shown || name == k.resource || slices.Contains(k.others, name) {
+			if group == "" || group == k.group || group == k.version+"."+k.group {
+				return shown, nil
+			}
+		}
+	}
+	return "", fmt.Errorf("kind %q is none of %s", written, strings.Join(Kinds(), ", "))
+}
+
+// Parse reads [kind/]name[.namespace]. The namespace stands behind the last dot, and
+// is otherwise what namespace says.
+func Parse(text, namespace string) (Ref, error) {
+	r := Ref{Kind: pod, Name: text, Namespace: namespace}
+	if written, name, ok := strings.Cut(text, "/"); ok {
+		found, err := kindOf(written)
+		if err != nil {
+			return Ref{}, fmt.Errorf("%q: %w", text, err)
+		}
+		r.Kind, r.Name = found, name
+	}
+	if dot := strings.LastIndexByte(r.Name, '.'); dot >= 0 {
+		r.Name, r.Namespace = r.Name[:dot], r.Name[dot+1:]
+	}
+	switch {
+	case !mesh.IsDNSName(r.Name):
+		return Ref{}, fmt.Errorf("%q: %q is not a name of Kubernetes; want [kind/]name[.namespace]", text, r.Name)
+	case !mesh.IsDNSLabel(r.Namespace):
+		return Ref{}, fmt.Errorf("%q: %q is not the name of a namespace; want [kind/]name[.namespace]", text, r.Namespace)
+	}
+	return r, nil
+}
+
+// Finder asks one API server. Close it.
+type Finder struct {
+	api  *kubeapi.Client
+	http *http.Client
+}
+
+// NewFinder makes one; nothing is asked yet.
+func NewFinder(access *rest.Config) (*Finder, error) {
+	client, err := rest.HTTPClientFor(access)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the Kubernetes API: %w", err)
+	}
+	api, err := kubeapi.NewWith(access, client)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the Kubernetes API: %w", err)
+	}
+	return &Finder{api, client}, nil
+}
+
+// Close ends the connections.
+func (f *Finder) Close() { kube.CloseIdle(f.http.Transport) }
+
+// Pods are the names of the running pods that r stands for, at least one: the ready
+// ones first, then the oldest, which are those that kubectl takes. One that is named
+// by itself need not run.
+func (f *Finder) Pods(ctx context.Context, r Ref) ([]string, error) {
+	if cmp.Or(r.Kind, pod) == pod {
+		return []string{r.Name}, f.exists(ctx, r)
+	}
+	k, ok := kinds()[r.Kind]
+	if !ok {
+		return nil, fmt.Errorf("kind %q is none of %s", r.Kind, strings.Join(Kinds(), ", "))
+	}
+	selector, err := f.selector(ctx, k, r)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", r, err)
+	}
+	pods, err := f.list(ctx, r.Namespace, selector.String())
+	if err != nil {
+		return nil, err
+	}
+	if len(pods) == 0 {
+		return nil, fmt.Errorf("no pods match %q: none in namespace %s has the labels %s", r, r.Namespace, selector)
+	}
+	running := slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool { return p.Status.Phase != corev1.PodRunning })
+	if len(running) == 0 {
+		return nil, fmt.Errorf("no pods match %q: of %d pods none runs, %s is %s", r, len(pods), pods[0].Name, pods[0].Status.Phase)
+	}
+	slices.SortFunc(running, func(a, b corev1.Pod) int {
+		return cmp.Or(cmp.Compare(rank(&a), rank(&b)), a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
+	})
+	return names(running), nil
+}
+
+// Names are those of the running pods of a namespace, sorted.
+func (f *Finder) Names(ctx context.Context, namespace string) ([]string, error) {
+	pods, err := f.list(ctx, namespace, "")
+	if err != nil {
+		return nil, err
+	}
+	found := names(slices.DeleteFunc(pods, func(p corev1.Pod) bool { return p.Status.Phase != corev1.PodRunning }))
+	slices.Sort(found)
+	return found, nil
+}
+
+// rank is less for a pod that rather answers.
+func rank(p *corev1.Pod) int {
+	ready := slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
+	switch {
+	case p.DeletionTimestamp != nil:
+		return 2
+	case !ready:
+		return 1
+	}
+	return 0
+}
+
+func names(pods []corev1.Pod) []string {
+	out := make([]string, len(pods))
+	for i := range pods {
+		out[i] = pods[i].Name
+	}
+	return out
+}
+
+func (f *Finder) list(ctx context.Context, namespace, selector string) ([]corev1.Pod, error) {
+	pods := kubeapi.Of[corev1.Pod, corev1.PodList](f.api, corev1.SchemeGroupVersion, "pods", namespace)
+	list, err := pods.List(ctx, metav1.ListOptions{LabelSelector: selector, Limit: maxPods})
+	if err != nil {
+		return nil, fmt.Errorf("list the pods of namespace %s: %w", namespace, err)
+	}
+	return list.Items, nil
+}
+
+// exists says what is wrong with the name of a pod. Who may not read pods may still
+// reach one.
+func (f *Finder) exists(ctx context.Context, r Ref) error {
+	pods := kubeapi.Of[corev1.Pod, corev1.PodList](f.api, corev1.SchemeGroupVersion, "pods", r.Namespace)
+	_, err := pods.Get(ctx, r.Name)
+	switch {
+	case err == nil || apierrors.IsForbidden(err):
+		return nil
+	case !apierrors.IsNotFound(err):
+		return fmt.Errorf("get %s: %w", r, err)
+	}
+	text := fmt.Sprintf("namespace %s has no pod %s", r.Namespace, r.Name)
+	if known, err := f.Names(ctx, r.Namespace); err == nil {
+		if near := nearest.Word(r.Name, known); near != "" {
+			return fmt.Errorf("%s, did you mean %s?", text, near)
+		}
+		if len(known) == 0 {
+			return fmt.Errorf("%s, and no other that runs; name.namespace or --namespace names another namespace", text)
+		}
+	}
+	return fmt.Errorf("%s; name.namespace or --namespace names another namespace, kind/name what pods belong to", text)
+}
+
+// object is what is read of that which pods belong to.
+type object struct {
+	Metadata struct {
+		Name string `json:"name"`
+	} `json:"metadata"`
+	Spec struct {
+		Selector json.RawMessage `json:"selector"`
+		Type     string          `json:"type"`
+	} `json:"spec"`
+}
+
+func (f *Finder) selector(ctx context.Context, k kind, r Ref) (labels.Selector, error) {
+	root := []string{"/api", k.version}
+	if k.group != "" {
+		root = []string{"/apis", k.group, k.version}
+	}
+	request := f.api.Get().AbsPath(root...).Namespace(r.Namespace).Resource(k.resource).Name(r.Name)
+	body, err := request.SetHeader("Accept", "application/json").Stream(ctx)
+	if apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("there is no such %s in namespace %s", r.Kind, r.Namespace)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer body.Close()
+	var o object
+	if err := json.NewDecoder(http.MaxBytesReader(nil, body, maxObject)).Decode(&o); err != nil {
+		return nil, err
+	}
+	return k.labels(&o)
+}
+
+// selectorLabels are those of objects whose selector is a LabelSelector.
+func selectorLabels(o *object) (labels.Selector, error) {
+	var s *metav1.LabelSelector
+	if err := json.Unmarshal(o.Spec.Selector, &s); err != nil && len(o.Spec.Selector) > 0 {
+		return nil, fmt.Errorf("selector: %w", err)
+	}
+	if s == nil || len(s.MatchLabels)+len(s.MatchExpressions) == 0 {
+		return nil, errors.New("it selects no pods")
+	}
+	return metav1.LabelSelectorAsSelector(s)
+}
+
+func serviceLabels(o *object) (labels.Selector, error) {
+	var s map[string]string
+	if err := json.Unmarshal(o.Spec.Selector, &s); err != nil && len(o.Spec.Selector) > 0 {
+		return nil, fmt.Errorf("selector: %w", err)
+	}
+	if len(s) == 0 || o.Spec.Type == string(corev1.ServiceTypeExternalName) {
+		return nil, errors.New("the service selects no pods")
+	}
+	return labels.ValidatedSelectorFromSet(s)
+}
+
+func gatewayLabels(o *object) (labels.Selector, error) {
+	return labels.ValidatedSelectorFromSet(labels.Set{gatewayName: o.Metadata.Name})
+}
