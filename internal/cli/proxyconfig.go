@@ -28,7 +28,8 @@ pods one that is ready. Its Envoy is asked by a port-forward of the API server.
 
 The source is otherwise the admin interface of a running Envoy (--admin) or a file
 (--file, - for standard input) with a saved answer of it: /config_dump, for
-endpoints /clusters?format=json. Neither needs Kubernetes. Nothing is changed.`,
+endpoints /clusters?format=json. Neither needs Kubernetes. Nothing but log --level
+and log --reset changes anything.`,
 		Example: `  # where does the proxy send requests for helloworld?
   meshctl pc endpoints web-1.apps --cluster "outbound|5000||helloworld.sample.svc.cluster.local"
   meshctl pc endpoints deploy/web -n apps --context kind-cluster1
@@ -47,6 +48,7 @@ endpoints /clusters?format=json. Neither needs Kubernetes. Nothing is changed.`,
 		newPCRoutesCmd(env),
 		newPCSecretsCmd(env),
 		newPCExtensionsCmd(env),
+		newPCLogCmd(env),
 	)
 	return cmd
 }

@@ -23,7 +23,11 @@ type podFlags struct {
 	context   string
 	namespace string
 	port      uint16
+	selector  string // labels instead of named, where there is a flag for it
 }
+
+// given reports whether there is a pod.
+func (p *podFlags) given() bool { return p.named != "" || p.selector != "" }
 
 func (p *podFlags) bind(env *Env, cmd *cobra.Command) {
 	fs := cmd.Flags()
@@ -39,11 +43,11 @@ func (p *podFlags) bind(env *Env, cmd *cobra.Command) {
 		}
 		p.named = strings.Join(args, "")
 		for _, name := range []string{"context", "kubeconfig", "namespace", "proxy-admin-port", "as", "as-group"} {
-			if p.named == "" && cmd.Flags().Changed(name) {
+			if !p.given() && cmd.Flags().Changed(name) {
 				return fmt.Errorf("--%s is for a pod: name it, as [kind/]name[.namespace]", name)
 			}
 		}
-		for _, name := range []string{"admin", "file"} {
+		for _, name := range []string{"admin", "file", "selector"} {
 			if p.named != "" && cmd.Flags().Changed(name) {
 				return fmt.Errorf("give one source: either pod %s or --%s", p.named, name)
 			}
@@ -52,30 +56,51 @@ func (p *podFlags) bind(env *Env, cmd *cobra.Command) {
 	}
 }
 
-// find has the source be the Envoy of the pod.
+// find has the source be the Envoy of the pod, or of one of those that are named.
 func (p *podFlags) find(ctx context.Context, env *Env, source *fetch.Source) error {
-	access, namespace, err := p.access(env)
-	if err != nil {
-		return err
-	}
-	ref, err := workload.Parse(p.named, namespace)
-	if err != nil {
-		return usagef("%w", err)
-	}
-	finder, err := workload.NewFinder(access.Config)
-	if err != nil {
-		return err
-	}
-	defer finder.Close()
-	pods, err := finder.Pods(ctx, ref)
+	of, pods, err := p.targets(ctx, env)
 	if err != nil {
 		return err
 	}
 	if len(pods) > 1 {
-		fmt.Fprintf(env.Stderr, "%s has %d pods, this is %s.%s\n", ref, len(pods), pods[0], ref.Namespace)
+		fmt.Fprintf(env.Stderr, "%s has %d pods, this is %s.%s\n", of, len(pods), pods[0].Name, pods[0].Namespace)
 	}
-	readInPod(source, portforward.Target{Access: access.Config, Namespace: ref.Namespace, Name: pods[0], Port: p.port})
+	readInPod(source, pods[0])
 	return nil
+}
+
+// targets are the admin interfaces of the pods that are named, at least one, those
+// first that rather answer, and what they are of.
+func (p *podFlags) targets(ctx context.Context, env *Env) (of string, pods []portforward.Target, err error) {
+	access, namespace, err := p.access(env)
+	if err != nil {
+		return "", nil, err
+	}
+	finder, err := workload.NewFinder(access.Config)
+	if err != nil {
+		return "", nil, err
+	}
+	defer finder.Close()
+	var names []string
+	if p.named == "" {
+		selector, bad := workload.ParseSelector(p.selector)
+		if bad != nil {
+			return "", nil, usagef("--selector %q: %w", p.selector, bad)
+		}
+		of = p.selector
+		names, err = finder.Select(ctx, namespace, selector)
+	} else {
+		ref, bad := workload.Parse(p.named, namespace)
+		if bad != nil {
+			return "", nil, usagef("%w", bad)
+		}
+		of, namespace = ref.String(), ref.Namespace
+		names, err = finder.Pods(ctx, ref)
+	}
+	for _, name := range names {
+		pods = append(pods, portforward.Target{Access: access.Config, Namespace: namespace, Name: name, Port: p.port})
+	}
+	return of, pods, err
 }
 
 // access is the way to the pod's cluster, and the namespace of names without one.

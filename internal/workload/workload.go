@@ -152,16 +152,30 @@ func (f *Finder) Pods(ctx context.Context, r Ref) ([]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", r, err)
 	}
-	pods, err := f.list(ctx, r.Namespace, selector.String())
+	return f.running(ctx, r.Namespace, selector, r.String())
+}
+
+// ParseSelector reads labels of pods, such as app=web,version!=v1.
+func ParseSelector(written string) (labels.Selector, error) { return labels.Parse(written) }
+
+// Select are the names of the running pods of a namespace with these labels, at least
+// one, in the order of Pods.
+func (f *Finder) Select(ctx context.Context, namespace string, selector labels.Selector) ([]string, error) {
+	return f.running(ctx, namespace, selector, selector.String())
+}
+
+// running are the pods that wanted stands for.
+func (f *Finder) running(ctx context.Context, namespace string, selector labels.Selector, wanted string) ([]string, error) {
+	pods, err := f.list(ctx, namespace, selector.String())
 	if err != nil {
 		return nil, err
 	}
 	if len(pods) == 0 {
-		return nil, fmt.Errorf("no pods match %q: none in namespace %s has the labels %s", r, r.Namespace, selector)
+		return nil, fmt.Errorf("no pods match %q: none in namespace %s has the labels %s", wanted, namespace, selector)
 	}
 	running := slices.DeleteFunc(slices.Clone(pods), func(p corev1.Pod) bool { return p.Status.Phase != corev1.PodRunning })
 	if len(running) == 0 {
-		return nil, fmt.Errorf("no pods match %q: of %d pods none runs, %s is %s", r, len(pods), pods[0].Name, pods[0].Status.Phase)
+		return nil, fmt.Errorf("no pods match %q: of %d pods none runs, %s is %s", wanted, len(pods), pods[0].Name, pods[0].Status.Phase)
 	}
 	slices.SortFunc(running, func(a, b corev1.Pod) int {
 		return cmp.Or(cmp.Compare(rank(&a), rank(&b)), a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))

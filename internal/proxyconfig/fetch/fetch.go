@@ -1,6 +1,6 @@
 // Package fetch gets the dumps that package proxyconfig reads: from the admin
 // interface of a running Envoy, by its address or otherwise, from a file or from
-// standard input. It only reads.
+// standard input. Nothing but Post changes anything.
 package fetch
 
 import (
@@ -10,10 +10,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -37,6 +39,25 @@ const (
 	// Everything is all sections of one moment, but endpoints.
 	Everything Request = "/config_dump"
 )
+
+// ServerInfo is how the Envoy was started.
+const ServerInfo Request = "/server_info"
+
+// Loggers lists the levels of all loggers, for Post. It sets all to a level before, if
+// that is not empty, or those that are named, together.
+func Loggers(all string, of map[string]string) Request {
+	switch {
+	case all != "":
+		return Request("/logging?" + url.Values{"level": {all}}.Encode())
+	case len(of) > 0:
+		var paths []string
+		for _, logger := range slices.Sorted(maps.Keys(of)) {
+			paths = append(paths, logger+":"+of[logger])
+		}
+		return Request("/logging?" + url.Values{"paths": {strings.Join(paths, ",")}}.Encode())
+	}
+	return "/logging"
+}
 
 // Source says where a dump is. Exactly one of Admin and File is set.
 type Source struct {
@@ -87,6 +108,20 @@ func (s *Source) Read(ctx context.Context, request Request, read func(io.Reader)
 	if err != nil {
 		return err
 	}
+	return s.read(ctx, body, read)
+}
+
+// Post sends a request that may change something to the admin interface, and calls
+// read with the answer.
+func (s *Source) Post(ctx context.Context, request Request, read func(io.Reader) error) error {
+	body, err := s.ask(ctx, http.MethodPost, request)
+	if err != nil {
+		return err
+	}
+	return s.read(ctx, body, read)
+}
+
+func (s *Source) read(ctx context.Context, body io.ReadCloser, read func(io.Reader) error) error {
 	defer body.Close()
 	dump := &limitedReader{r: body, left: s.MaxSize, max: s.MaxSize}
 	if err := read(bufio.NewReaderSize(dump, 64<<10)); err != nil {
@@ -104,7 +139,7 @@ func (s *Source) Read(ctx context.Context, request Request, read func(io.Reader)
 func (s *Source) open(ctx context.Context, request Request) (io.ReadCloser, error) {
 	switch s.File {
 	case "":
-		return s.get(ctx, request)
+		return s.ask(ctx, http.MethodGet, request)
 	case "-":
 		return io.NopCloser(s.Stdin), nil
 	}
@@ -128,12 +163,12 @@ func (s *Source) open(ctx context.Context, request Request) (io.ReadCloser, erro
 // maxErrorBody is how much of an error's body is shown, in bytes.
 const maxErrorBody = 200
 
-func (s *Source) get(ctx context.Context, request Request) (io.ReadCloser, error) {
+func (s *Source) ask(ctx context.Context, method string, request Request) (io.ReadCloser, error) {
 	base, err := baseURL(s.Admin)
 	if err != nil {
 		return nil, err
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+string(request), nil)
+	req, err := http.NewRequestWithContext(ctx, method, base+string(request), nil)
 	if err != nil {
 		return nil, err
 	}

@@ -1,0 +1,186 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/meshctl/meshctl/internal/output"
+	"github.com/meshctl/meshctl/internal/proxyconfig"
+	"github.com/meshctl/meshctl/internal/proxyconfig/fetch"
+)
+
+type pcLogOptions struct {
+	pod     podFlags
+	admin   string
+	timeout time.Duration
+	output  output.Format
+	level   string
+	reset   bool
+}
+
+func newPCLogCmd(env *Env) *cobra.Command {
+	o := pcLogOptions{output: output.FormatTable}
+	cmd := &cobra.Command{
+		Use:     "log [POD]",
+		Aliases: []string{"o"},
+		Short:   "Show or change what Envoys log",
+		Long: `Show or change the levels of the loggers of an Envoy, of that of each pod of a
+workload such as deploy/web, or of each pod that has the labels of --selector.
+
+--level LEVEL is for all loggers, --level LOGGER:LEVEL for one; several are separated
+by commas. Levels are trace, debug, info, warning, error, critical and off. --reset
+goes back to the levels that each Envoy was started with, as a restart does.
+
+A logger that an Envoy does not have changes nothing in it.`,
+		Example: `  meshctl pc log web-1.apps
+  # why does the proxy answer 503?
+  meshctl pc log deploy/web -n apps --level http:debug,router:debug
+  meshctl pc log deploy/web -n apps --reset
+  meshctl pc log -l app=web -n apps --level warning
+  meshctl pc log --admin 127.0.0.1:15000 --level upstream:trace`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
+	}
+	f := cmd.Flags()
+	o.pod.bind(env, cmd)
+	f.StringVarP(&o.pod.selector, "selector", "l", "", "All running pods of the namespace that have these `labels`")
+	f.StringVar(&o.admin, "admin", "", "Admin interface of a running Envoy: `host:port` or http://host:port")
+	f.StringVar(&o.level, "level", "", "`Levels` to set: level, logger:level, …")
+	f.BoolVarP(&o.reset, "reset", "r", false, "Set the levels that each Envoy was started with")
+	f.VarP(&o.output, "output", "o", "Output `format`: table, json or yaml")
+	durationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of an Envoy")
+	cmd.MarkFlagsMutuallyExclusive("level", "reset")
+	cmd.MarkFlagsMutuallyExclusive("selector", "admin")
+	return cmd
+}
+
+// loggersOf is what one Envoy logs.
+type loggersOf struct {
+	Envoy   string            `json:"envoy"` // name.namespace of its pod, or its address
+	Loggers map[string]string `json:"loggers,omitzero"`
+	Error   string            `json:"error,omitzero"` // why it says nothing, or was not changed
+}
+
+func (o *pcLogOptions) run(ctx context.Context, env *Env) error {
+	var levels *proxyconfig.LogLevels
+	if o.level != "" {
+		parsed, err := proxyconfig.ParseLogLevels(o.level)
+		if err != nil {
+			return usagef("--level: %w", err)
+		}
+		levels = &parsed
+	}
+	sources, err := o.sources(ctx, env)
+	if err != nil {
+		return err
+	}
+	var all []loggersOf
+	var failed []error
+	for _, s := range sources {
+		loggers, err := o.change(ctx, s.source, levels)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		one := loggersOf{Envoy: s.name, Loggers: loggers}
+		if err != nil {
+			one.Error = err.Error()
+			failed = append(failed, fmt.Errorf("%s: %w", s.name, err))
+		} else if o.output == output.FormatTable {
+			if err := writeLoggers(env.Stdout, one); err != nil {
+				return err
+			}
+		}
+		all = append(all, one)
+	}
+	if o.output != output.FormatTable {
+		if err := output.Write(env.Stdout, o.output, all); err != nil {
+			return err
+		}
+	}
+	return errors.Join(failed...)
+}
+
+// namedSource is an Envoy, and what it is called.
+type namedSource struct {
+	name   string
+	source *fetch.Source
+}
+
+func (o *pcLogOptions) sources(ctx context.Context, env *Env) ([]namedSource, error) {
+	source := fetch.Source{Admin: o.admin, Timeout: o.timeout, MaxSize: 1 << 20}
+	if !o.pod.given() {
+		if o.admin == "" {
+			return nil, usagef("name a pod, such as web-1.apps, or what pods belong to, such as deploy/web; or give --selector, or --admin host:port of a running Envoy")
+		}
+		if err := source.Validate(); err != nil {
+			return nil, usagef("%w", err)
+		}
+		return []namedSource{{o.admin, &source}}, nil
+	}
+	_, targets, err := o.pod.targets(ctx, env)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]namedSource, len(targets))
+	for i, target := range targets {
+		own := source
+		readInPod(&own, target)
+		out[i] = namedSource{target.Name + "." + target.Namespace, &own}
+	}
+	return out, nil
+}
+
+// change sets what is to be set in one Envoy, and returns the levels of its loggers.
+func (o *pcLogOptions) change(ctx context.Context, source *fetch.Source, levels *proxyconfig.LogLevels) (loggers map[string]string, err error) {
+	ask := func(request fetch.Request) error {
+		return source.Post(ctx, request, func(r io.Reader) (err error) {
+			loggers, err = proxyconfig.ReadLoggers(r)
+			return err
+		})
+	}
+	if o.reset {
+		err := source.Read(ctx, fetch.ServerInfo, func(r io.Reader) error {
+			start, err := proxyconfig.ReadStartLevels(r)
+			levels = &start
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	if err := ask(fetch.Loggers("", nil)); err != nil || levels == nil {
+		return loggers, err
+	}
+	if err := levels.Check(loggers); err != nil {
+		return nil, err
+	}
+	if levels.All != "" {
+		if err := ask(fetch.Loggers(levels.All, nil)); err != nil {
+			return nil, err
+		}
+	}
+	if len(levels.Of) > 0 {
+		if err := ask(fetch.Loggers("", levels.Of)); err != nil {
+			return nil, err
+		}
+	}
+	return loggers, nil
+}
+
+// writeLoggers writes what Istio's tool does.
+func writeLoggers(w io.Writer, of loggersOf) error {
+	var text strings.Builder
+	fmt.Fprintf(&text, "%s:\nactive loggers:\n", output.Escape(of.Envoy))
+	for _, logger := range slices.Sorted(maps.Keys(of.Loggers)) {
+		fmt.Fprintf(&text, "  %s: %s\n", output.Escape(logger), of.Loggers[logger])
+	}
+	_, err := io.WriteString(w, text.String()+"\n")
+	return err
+}

@@ -1,0 +1,138 @@
+package proxyconfig
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	adminv3 "github.com/envoyproxy/go-control-plane/envoy/admin/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/meshctl/meshctl/internal/nearest"
+)
+
+// logLevels are those of Envoy, from the one that logs most.
+func logLevels() []string {
+	return []string{"trace", "debug", "info", "warning", "error", "critical", "off"}
+}
+
+// LogLevels are levels of Envoy's loggers.
+type LogLevels struct {
+	All string            // of those that Of does not name; empty leaves them as they are
+	Of  map[string]string // by logger
+}
+
+// ParseLogLevels reads a list of level, logger:level and logger=level, separated by
+// commas. A logger may have a prefix that ends with ::, which does not count.
+func ParseLogLevels(text string) (LogLevels, error) {
+	out := LogLevels{Of: map[string]string{}}
+	for item := range strings.SplitSeq(text, ",") {
+		if at := strings.LastIndex(item, "::"); at >= 0 {
+			item = item[at+2:]
+		}
+		logger, written := "", item
+		if at := strings.IndexAny(item, ":="); at >= 0 {
+			logger, written = item[:at], item[at+1:]
+			if logger == "" {
+				return LogLevels{}, fmt.Errorf("%q names no logger: want logger:level", item)
+			}
+		}
+		level, err := logLevel(written)
+		if err != nil {
+			return LogLevels{}, err
+		}
+		was := out.Of[logger]
+		if logger == "" {
+			was = out.All
+		}
+		switch {
+		case was != "" && logger == "":
+			return LogLevels{}, fmt.Errorf("two levels for all loggers, %s and %s", was, level)
+		case was != "":
+			return LogLevels{}, fmt.Errorf("two levels for logger %s, %s and %s", logger, was, level)
+		case logger == "":
+			out.All = level
+		default:
+			out.Of[logger] = level
+		}
+	}
+	return out, nil
+}
+
+// logLevel is Envoy's name of a level.
+func logLevel(written string) (string, error) {
+	if written == "warn" {
+		return "warning", nil
+	}
+	if !slices.Contains(logLevels(), written) {
+		text := fmt.Sprintf("unrecognized logging level: %.60q is none of %s", written, strings.Join(logLevels(), ", "))
+		if near := nearest.Word(written, logLevels()); near != "" {
+			text += fmt.Sprintf(", did you mean %q?", near)
+		}
+		return "", fmt.Errorf("%s", text)
+	}
+	return written, nil
+}
+
+// Check says which logger an Envoy with these active loggers does not have.
+func (l LogLevels) Check(active map[string]string) error {
+	for _, logger := range slices.Sorted(maps.Keys(l.Of)) {
+		if _, ok := active[logger]; ok {
+			continue
+		}
+		text := fmt.Sprintf("unrecognized logger name: %.60q", logger)
+		if near := nearest.Word(logger, slices.Sorted(maps.Keys(active))); near != "" {
+			text += fmt.Sprintf(", did you mean %q?", near)
+		}
+		return fmt.Errorf("%s", text)
+	}
+	return nil
+}
+
+// ReadLoggers reads the levels of all loggers, as Envoy's /logging lists them.
+func ReadLoggers(r io.Reader) (map[string]string, error) {
+	out := map[string]string{}
+	lines := bufio.NewScanner(r)
+	for lines.Scan() {
+		logger, level, ok := strings.Cut(strings.TrimSpace(lines.Text()), ": ")
+		if ok && slices.Contains(logLevels(), level) {
+			out[logger] = level
+		}
+	}
+	if err := lines.Err(); err != nil {
+		return nil, err
+	}
+	if len(out) == 0 {
+		return nil, fmt.Errorf("the answer lists no loggers: is that the port of Envoy's admin interface?")
+	}
+	return out, nil
+}
+
+// maxServerInfo bounds an answer to /server_info, in bytes.
+const maxServerInfo = 1 << 20
+
+// ReadStartLevels reads from an answer to Envoy's /server_info which levels it was
+// started with.
+func ReadStartLevels(r io.Reader) (LogLevels, error) {
+	text, err := io.ReadAll(io.LimitReader(r, maxServerInfo))
+	if err != nil {
+		return LogLevels{}, err
+	}
+	var info adminv3.ServerInfo
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(text, &info); err != nil {
+		return LogLevels{}, fmt.Errorf("the answer is no server info of Envoy: %w", err)
+	}
+	options := info.GetCommandLineOptions()
+	levels := options.GetLogLevel()
+	if components := options.GetComponentLogLevel(); components != "" {
+		levels += "," + components
+	}
+	out, err := ParseLogLevels(levels)
+	if err != nil {
+		return LogLevels{}, fmt.Errorf("levels that Envoy was started with: %w", err)
+	}
+	return out, nil
+}
