@@ -20,7 +20,7 @@ func newProxyConfigCmd(env *Env) *cobra.Command {
 		Aliases: []string{"pc"},
 		Short:   "Show what an Envoy is configured with",
 		Long: `Show what an Envoy is configured with, in Istio's tables: endpoints, clusters,
-listeners, routes, secrets and extensions.
+listeners, routes, secrets, extensions, what it was started with, and all of it.
 
 POD names a pod of the kubeconfig's cluster, as name or name.namespace, or what
 pods belong to, as kind/name: deploy, rs, sts, ds, job, svc or gateway; of several
@@ -28,8 +28,8 @@ pods one that is ready. Its Envoy is asked by a port-forward of the API server.
 
 The source is otherwise the admin interface of a running Envoy (--admin) or a file
 (--file, - for standard input) with a saved answer of it: /config_dump, for
-endpoints /clusters?format=json. Neither needs Kubernetes. Nothing but log --level
-and log --reset changes anything.`,
+endpoints /clusters?format=json, for eds and all /config_dump?include_eds. Neither
+needs Kubernetes. Nothing but log --level and log --reset changes anything.`,
 		Example: `  # where does the proxy send requests for helloworld?
   meshctl pc endpoints web-1.apps --cluster "outbound|5000||helloworld.sample.svc.cluster.local"
   meshctl pc endpoints deploy/web -n apps --context kind-cluster1
@@ -48,6 +48,9 @@ and log --reset changes anything.`,
 		newPCRoutesCmd(env),
 		newPCSecretsCmd(env),
 		newPCExtensionsCmd(env),
+		newPCAssignmentsCmd(env),
+		newPCBootstrapCmd(env),
+		newPCAllCmd(env),
 		newPCLogCmd(env),
 	)
 	return cmd
@@ -101,6 +104,8 @@ type pcResult struct {
 	table *output.Table
 	none  string // what to say of a table without rows
 	json  any
+	// write writes what is more than a table, instead of it.
+	write func() error
 }
 
 // show reads from the source and writes the result. read gets whether
@@ -129,6 +134,9 @@ func (o *pcOptions) show(ctx context.Context, env *Env, request fetch.Request, r
 	}
 	if resources {
 		return output.Write(env.Stdout, o.output, result.json)
+	}
+	if result.write != nil {
+		return result.write()
 	}
 	if err := result.table.Write(env.Stdout); err != nil {
 		return err

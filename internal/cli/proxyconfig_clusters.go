@@ -42,14 +42,21 @@ form. --fqdn also takes some labels of the host that follow each other.`,
 }
 
 func (o *pcClustersOptions) run(ctx context.Context, env *Env) error {
-	switch d := mesh.Direction(strings.ToLower(o.direction)); d {
-	case "", mesh.Inbound, mesh.Outbound:
-		o.filter.Direction = d
-	default:
-		return usagef("--direction %q is neither inbound nor outbound", o.direction)
+	var err error
+	if o.filter.Direction, err = parseDirection(o.direction); err != nil {
+		return err
 	}
 	return o.show(ctx, env, fetch.Clusters, func(r io.Reader, resources bool) (pcResult, error) {
 		clusters, err := proxyconfig.ReadClusters(r, o.filter, resources)
-		return pcResult{proxyconfig.ClusterTable(clusters), "No clusters match.", proxyconfig.ClusterResources(clusters)}, err
+		return pcResult{table: proxyconfig.ClusterTable(clusters), none: "No clusters match.", json: proxyconfig.ClusterResources(clusters)}, err
 	})
+}
+
+// parseDirection reads the flag --direction.
+func parseDirection(s string) (mesh.Direction, error) {
+	switch d := mesh.Direction(strings.ToLower(s)); d {
+	case "", mesh.Inbound, mesh.Outbound:
+		return d, nil
+	}
+	return "", usagef("--direction %q is neither inbound nor outbound", s)
 }

@@ -5,6 +5,7 @@ import (
 	"io"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/meshctl/meshctl/internal/proxyconfig"
 	"github.com/meshctl/meshctl/internal/proxyconfig/fetch"
@@ -32,11 +33,15 @@ that has an endpoint which the filters select.`,
 	}
 	fs := cmd.Flags()
 	o.bind(env, cmd)
-	fs.StringVar(&o.filter.Cluster, "cluster", "", "Only this cluster, by its whole `name`")
-	fs.StringVar(&o.filter.Address, "address", "", "Only this `address`")
-	portVar(fs, &o.filter.Port, "Only this port")
-	fs.StringVar(&o.filter.Status, "status", "", "Only this health `status`, such as HEALTHY or UNHEALTHY")
+	bindEndpointFilter(fs, &o.filter)
 	return cmd
+}
+
+func bindEndpointFilter(fs *pflag.FlagSet, f *proxyconfig.EndpointFilter) {
+	fs.StringVar(&f.Cluster, "cluster", "", "Only this cluster, by its whole `name`")
+	fs.StringVar(&f.Address, "address", "", "Only this `address`")
+	portVar(fs, &f.Port, "Only this port")
+	fs.StringVar(&f.Status, "status", "", "Only this health `status`, such as HEALTHY or UNHEALTHY")
 }
 
 func (o *pcEndpointsOptions) run(ctx context.Context, env *Env) error {

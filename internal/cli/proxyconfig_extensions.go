@@ -33,6 +33,6 @@ on their own (ECDS), by type and name. JSON and YAML hold them whole.`,
 func (o *pcExtensionsOptions) run(ctx context.Context, env *Env) error {
 	return o.show(ctx, env, fetch.Extensions, func(r io.Reader, _ bool) (pcResult, error) {
 		extensions, err := proxyconfig.ReadExtensions(r)
-		return pcResult{proxyconfig.ExtensionTable(extensions.Items), "No extension configurations found.", extensions.Resource}, err
+		return pcResult{table: proxyconfig.ExtensionTable(extensions.Items), none: "No extension configurations found.", json: extensions.Resource}, err
 	})
 }

@@ -41,14 +41,21 @@ takes and where it leads, or with --verbose=false one row for each listener.`,
 }
 
 func (o *pcListenersOptions) run(ctx context.Context, env *Env) error {
-	switch t := proxyconfig.ListenerType(strings.ToUpper(o.listenerType)); t {
-	case "", proxyconfig.ListenerHTTP, proxyconfig.ListenerTCP, proxyconfig.ListenerHTTPTCP, proxyconfig.ListenerUnknown:
-		o.filter.Type = t
-	default:
-		return usagef("--type %q is not one of HTTP, TCP, HTTP+TCP and UNKNOWN", o.listenerType)
+	var err error
+	if o.filter.Type, err = parseListenerType(o.listenerType); err != nil {
+		return err
 	}
 	return o.show(ctx, env, fetch.Listeners, func(r io.Reader, resources bool) (pcResult, error) {
 		listeners, err := proxyconfig.ReadListeners(r, o.filter, resources)
-		return pcResult{proxyconfig.ListenerTable(listeners, o.verbose), "No listeners match.", proxyconfig.ListenerResources(listeners)}, err
+		return pcResult{table: proxyconfig.ListenerTable(listeners, o.verbose), none: "No listeners match.", json: proxyconfig.ListenerResources(listeners)}, err
 	})
+}
+
+// parseListenerType reads the flag --type.
+func parseListenerType(s string) (proxyconfig.ListenerType, error) {
+	switch t := proxyconfig.ListenerType(strings.ToUpper(s)); t {
+	case "", proxyconfig.ListenerHTTP, proxyconfig.ListenerTCP, proxyconfig.ListenerHTTPTCP, proxyconfig.ListenerUnknown:
+		return t, nil
+	}
+	return "", usagef("--type %q is not one of HTTP, TCP, HTTP+TCP and UNKNOWN", s)
 }

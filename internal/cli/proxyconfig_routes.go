@@ -39,6 +39,6 @@ hosts through unchanged are not shown.`,
 func (o *pcRoutesOptions) run(ctx context.Context, env *Env) error {
 	return o.show(ctx, env, fetch.Routes, func(r io.Reader, resources bool) (pcResult, error) {
 		routes, err := proxyconfig.ReadRoutes(r, o.filter, resources)
-		return pcResult{proxyconfig.RouteTable(routes, o.verbose), "No routes match.", proxyconfig.RouteResources(routes)}, err
+		return pcResult{table: proxyconfig.RouteTable(routes, o.verbose), none: "No routes match.", json: proxyconfig.RouteResources(routes)}, err
 	})
 }

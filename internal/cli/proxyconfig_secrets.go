@@ -35,6 +35,6 @@ certificate. JSON and YAML hold them whole; private keys are never shown.`,
 func (o *pcSecretsOptions) run(ctx context.Context, env *Env) error {
 	return o.show(ctx, env, fetch.Secrets, func(r io.Reader, _ bool) (pcResult, error) {
 		secrets, err := proxyconfig.ReadSecrets(r)
-		return pcResult{proxyconfig.SecretTable(secrets.Items, env.Now()), "No active or warming secrets found.", secrets.Resource}, err
+		return pcResult{table: proxyconfig.SecretTable(secrets.Items, env.Now()), none: "No active or warming secrets found.", json: secrets.Resource}, err
 	})
 }

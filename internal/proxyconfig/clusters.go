@@ -75,24 +75,8 @@ var clusterSection = section{
 // resources they carry their JSON. A dump without any cluster is an error.
 func ReadClusters(r io.Reader, f ClusterFilter, resources bool) ([]Cluster, error) {
 	var found []Cluster
-	err := clusterSection.readSome(r, func(_ string, raw jsontext.Value) error {
-		var c clusterFields
-		if err := json.Unmarshal(raw, &c); err != nil {
-			return err
-		}
-		if !f.matches(c.Name) {
-			return nil
-		}
-		row := Cluster{
-			Name: c.Name,
-			Type: cmp.Or(c.ClusterType.Name, c.Type, "STATIC"),
-			Rule: configName(string(c.Metadata.FilterMetadata.Istio.Config)),
-		}
-		var err error
-		if resources {
-			row.Resource, err = protoJSON(raw, (*clusterv3.Cluster)(nil))
-		}
-		found = append(found, row)
+	err := clusterSection.readSome(r, func(_ string, raw jsontext.Value) (err error) {
+		found, err = appendCluster(found, raw, &f, resources)
 		return err
 	})
 	if err != nil {
@@ -100,6 +84,26 @@ func ReadClusters(r io.Reader, f ClusterFilter, resources bool) ([]Cluster, erro
 	}
 	slices.SortStableFunc(found, compareClusters)
 	return found, nil
+}
+
+func appendCluster(to []Cluster, raw jsontext.Value, f *ClusterFilter, resources bool) ([]Cluster, error) {
+	var c clusterFields
+	if err := json.Unmarshal(raw, &c); err != nil {
+		return to, err
+	}
+	if !f.matches(c.Name) {
+		return to, nil
+	}
+	row := Cluster{
+		Name: c.Name,
+		Type: cmp.Or(c.ClusterType.Name, c.Type, "STATIC"),
+		Rule: configName(string(c.Metadata.FilterMetadata.Istio.Config)),
+	}
+	var err error
+	if resources {
+		row.Resource, err = protoJSON(raw, (*clusterv3.Cluster)(nil))
+	}
+	return append(to, row), err
 }
 
 // clusterFields is what a row needs of a cluster. Clusters are many and
@@ -134,8 +138,10 @@ func (t *textOrNothing) UnmarshalJSONFrom(d *jsontext.Decoder) error {
 	return err
 }
 
-func compareClusters(a, b Cluster) int {
-	x, y := a.parts(), b.parts()
+func compareClusters(a, b Cluster) int { return compareClusterNames(a.Name, b.Name) }
+
+func compareClusterNames(a, b string) int {
+	x, y := nameParts(a), nameParts(b)
 	return cmp.Or(
 		cmp.Compare(x.Host, y.Host),
 		cmp.Compare(x.Subset, y.Subset),
@@ -144,12 +150,12 @@ func compareClusters(a, b Cluster) int {
 	)
 }
 
-// parts are those of the name; a name in another form is all host.
-func (c *Cluster) parts() mesh.ClusterName {
-	if parts, ok := mesh.ParseClusterName(c.Name); ok {
+// nameParts are those of a cluster's name; a name in another form is all host.
+func nameParts(name string) mesh.ClusterName {
+	if parts, ok := mesh.ParseClusterName(name); ok {
 		return parts
 	}
-	return mesh.ClusterName{Host: c.Name}
+	return mesh.ClusterName{Host: name}
 }
 
 // ClusterTable lays clusters out in Istio's columns.

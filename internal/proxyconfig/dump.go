@@ -9,6 +9,7 @@
 package proxyconfig
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -213,6 +214,9 @@ type section struct {
 	paths map[string][]string
 	// single says that there is one item each instead of a list.
 	single bool
+	// why says what leaves the section out, for errors; empty for an Envoy that
+	// has nothing of the kind.
+	why string
 }
 
 // readSome is read for sections that every Envoy fills: one without any
@@ -243,7 +247,12 @@ func (s *section) read(r io.Reader, fn func(list string, resource jsontext.Value
 }
 
 func (s *section) missing() error {
-	return fmt.Errorf("config dump has no configuration type %s: an Envoy without %s leaves it out", s.typeURL, s.what)
+	return fmt.Errorf("config dump has no configuration type %s: %s", s.typeURL, s.reason())
+}
+
+// reason says what leaves the section out.
+func (s *section) reason() string {
+	return cmp.Or(s.why, "an Envoy without "+s.what+" leaves it out")
 }
 
 // readSections calls fn with each resource of the sections, in the order of the

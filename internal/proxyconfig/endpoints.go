@@ -108,11 +108,14 @@ func EndpointTable(endpoints []Endpoint) *output.Table {
 	return t
 }
 
-func (e *Endpoint) hostPort() string {
-	if e.Port == 0 {
-		return e.Address
+func (e *Endpoint) hostPort() string { return joinHostPort(e.Address, e.Port) }
+
+// joinHostPort leaves port 0 out.
+func joinHostPort(host string, port uint32) string {
+	if port == 0 {
+		return host
 	}
-	return net.JoinHostPort(e.Address, strconv.FormatUint(uint64(e.Port), 10))
+	return net.JoinHostPort(host, strconv.FormatUint(uint64(port), 10))
 }
 
 // clusterStatus reads the status of one cluster and returns its endpoints
@@ -155,7 +158,7 @@ func (d *dump) hostStatus() (Endpoint, error) {
 	err := d.object(func(name string) error {
 		switch name {
 		case "address":
-			return d.object(func(kind string) error { return d.address(kind, &e) })
+			return d.object(func(kind string) error { return d.address(kind, &e.Address, &e.Port) })
 		case "health_status":
 			return d.object(func(name string) (err error) {
 				switch name {
@@ -173,14 +176,14 @@ func (d *dump) hostStatus() (Endpoint, error) {
 }
 
 // address reads the value of an envoy.config.core.v3.Address of that kind.
-func (d *dump) address(kind string, e *Endpoint) error {
+func (d *dump) address(kind string, host *string, port *uint32) error {
 	var path, listener, id string
 	field := func(name string) any {
 		switch kind + "." + name {
 		case "socket_address.address":
-			return &e.Address
+			return host
 		case "socket_address.port_value":
-			return &e.Port
+			return port
 		case "pipe.path":
 			return &path
 		case "envoy_internal_address.server_listener_name":
@@ -198,9 +201,9 @@ func (d *dump) address(kind string, e *Endpoint) error {
 	})
 	switch kind {
 	case "pipe":
-		e.Address = "unix://" + path
+		*host = "unix://" + path
 	case "envoy_internal_address":
-		e.Address = "envoy://" + listener + "/" + id
+		*host = "envoy://" + listener + "/" + id
 	}
 	return err
 }

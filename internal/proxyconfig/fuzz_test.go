@@ -41,19 +41,24 @@ type naiveAddress struct {
 	} `json:"health_status"`
 }
 
+func (n *naiveAddress) split() (host string, port uint32) {
+	switch a := n.Address; {
+	case a.SocketAddress != nil:
+		return a.SocketAddress.Address, a.SocketAddress.PortValue
+	case a.Pipe != nil:
+		return "unix://" + a.Pipe.Path, 0
+	case a.Internal != nil:
+		return "envoy://" + a.Internal.Listener + "/" + a.Internal.EndpointID, 0
+	}
+	return "unknown", 0
+}
+
 func (n *naive) endpoints(cluster string) []Endpoint {
 	var out []Endpoint
 	for _, c := range n.ClusterStatuses {
 		for _, h := range c.HostStatuses {
-			e := Endpoint{Address: "unknown", Status: cmp.Or(h.HealthStatus.EDS, "UNKNOWN"), Ejected: h.HealthStatus.Failed, Cluster: c.Name}
-			switch a := h.Address; {
-			case a.SocketAddress != nil:
-				e.Address, e.Port = a.SocketAddress.Address, a.SocketAddress.PortValue
-			case a.Pipe != nil:
-				e.Address = "unix://" + a.Pipe.Path
-			case a.Internal != nil:
-				e.Address = "envoy://" + a.Internal.Listener + "/" + a.Internal.EndpointID
-			}
+			e := Endpoint{Status: cmp.Or(h.HealthStatus.EDS, "UNKNOWN"), Ejected: h.HealthStatus.Failed, Cluster: c.Name}
+			e.Address, e.Port = h.split()
 			if cluster == "" || strings.EqualFold(cluster, c.Name) {
 				out = append(out, e)
 			}
@@ -131,11 +136,82 @@ func snakeNames(t *testing.T, data []byte) []byte {
 	return out
 }
 
+// naiveAssignment is an assignment whole in memory.
+type naiveAssignment struct {
+	Cluster   string `json:"cluster_name"`
+	Endpoints []struct {
+		Locality struct {
+			Region  string `json:"region"`
+			Zone    string `json:"zone"`
+			SubZone string `json:"sub_zone"`
+		} `json:"locality"`
+		Endpoints []struct {
+			Status   string `json:"health_status"`
+			Name     string `json:"endpoint_name"`
+			Endpoint struct {
+				naiveAddress
+				More []naiveAddress `json:"additional_addresses"`
+			} `json:"endpoint"`
+		} `json:"lb_endpoints"`
+	} `json:"endpoints"`
+}
+
+func (n *naiveAssignment) endpoints() []Assigned {
+	var out []Assigned
+	for _, l := range n.Endpoints {
+		locality := l.Locality.Region
+		switch {
+		case l.Locality.SubZone != "":
+			locality += "/" + l.Locality.Zone + "/" + l.Locality.SubZone
+		case l.Locality.Zone != "":
+			locality += "/" + l.Locality.Zone
+		}
+		for _, e := range l.Endpoints {
+			a := Assigned{Status: cmp.Or(e.Status, "UNKNOWN"), Locality: strings.TrimRight(locality, "/")}
+			for _, address := range append([]naiveAddress{e.Endpoint.naiveAddress}, e.Endpoint.More...) {
+				host, port := address.split()
+				a.Addresses = append(a.Addresses, Address{host, port})
+			}
+			if e.Name != "" {
+				a.Addresses[0].Host = e.Name
+			}
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// FuzzReadAssignments: reading as a stream gives what decoding the whole
+// assignment gives.
+func FuzzReadAssignments(f *testing.F) {
+	for _, a := range must[[]Assignment](f)(ReadAssignments(testdata(f, assignmentsDump), EndpointFilter{}, true)) {
+		f.Add([]byte(a.Resource))
+	}
+	f.Add([]byte(`{"cluster_name":"a","endpoints":[{"lb_endpoints":[{"endpoint_name":"n","health_status":"DRAINING"},{}],"locality":{"zone":"z"}}]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		dump := fmt.Appendf(nil, `{"configs":[{"@type":%q,"dynamic_endpoint_configs":[{"endpoint_config":%s}]}]}`, assignmentSection.typeURL, data)
+		found, err := ReadAssignments(bytes.NewReader(dump), EndpointFilter{}, true)
+		if err != nil || len(found) != 1 {
+			return
+		}
+		if !json.Valid(found[0].Resource) {
+			t.Fatalf("not JSON: %s", found[0].Resource)
+		}
+		var want naiveAssignment
+		if err := json.Unmarshal(snakeNames(t, data), &want); err != nil {
+			t.Fatalf("read as a stream but not as a whole: %v", err)
+		}
+		if diff := gocmp.Diff(want.endpoints(), found[0].Endpoints); diff != "" || want.Cluster != found[0].Cluster {
+			t.Errorf("of %q, not %q: %s", want.Cluster, found[0].Cluster, diff)
+		}
+	})
+}
+
 // FuzzConfigDump: no dump makes a reader panic or hang, and whatever is read
 // is written as JSON.
 func FuzzConfigDump(f *testing.F) {
 	f.Add(must[[]byte](f)(io.ReadAll(testdata(f, configDump))))
-	for _, s := range []section{clusterSection, listenerSection, routeSection, secretSection, extensionSection} {
+	for _, s := range []section{clusterSection, listenerSection, routeSection, secretSection, extensionSection, bootstrapSection, assignmentSection} {
 		for list, path := range s.paths {
 			open, end := "", ""
 			for _, p := range path {
@@ -171,5 +247,20 @@ func FuzzConfigDump(f *testing.F) {
 		written(err, secrets.Resource)
 		extensions, err := ReadExtensions(bytes.NewReader(data))
 		written(err, extensions.Resource)
+		if bootstrap, err := ReadBootstrap(bytes.NewReader(data)); err == nil {
+			written(nil, bootstrap.Resource)
+		}
+		assignments, err := ReadAssignments(bytes.NewReader(data), EndpointFilter{}, true)
+		written(err, AssignmentResources(assignments))
+		if o, err := ReadOverview(bytes.NewReader(data), OverviewFilter{}); err == nil {
+			for _, part := range o.Parts(true, dumpTime) {
+				if err := part.Table.Write(io.Discard); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		if dump, err := ReadDump(bytes.NewReader(data)); err == nil {
+			written(nil, dump.Configs)
+		}
 	})
 }

@@ -25,6 +25,10 @@ var readers = map[string]func(io.Reader) error{
 	"secrets":          func(r io.Reader) error { _, err := ReadSecrets(r); return err },
 	"dynamic":          func(r io.Reader) error { _, err := ReadDynamic(r); return err },
 	"extensions":       func(r io.Reader) error { _, err := ReadExtensions(r); return err },
+	"bootstrap":        func(r io.Reader) error { _, err := ReadBootstrap(r); return err },
+	"assignments":      func(r io.Reader) error { _, err := ReadAssignments(r, EndpointFilter{}, true); return err },
+	"overview":         func(r io.Reader) error { _, err := ReadOverview(r, OverviewFilter{}); return err },
+	"dump":             func(r io.Reader) error { _, err := ReadDump(r); return err },
 }
 
 func TestBadDumps(t *testing.T) {
@@ -57,6 +61,17 @@ func TestBadDumps(t *testing.T) {
 		"no list":          {"routes", `{"configs": 5}`, "/configs is a number, want an array"},
 		"no clusters":      {"clusters", fmt.Sprintf(`{"configs": [{"@type": %q}]}`, clusterSection.typeURL), "no clusters found"},
 		"no listeners":     {"listeners", fmt.Sprintf(`{"configs": [{"@type": %q}]}`, listenerSection.typeURL), "no listeners found"},
+		"no bootstrap":     {"bootstrap", fmt.Sprintf(`{"configs": [{"@type": %q, "last_updated": "2026-11-21T16:11:42.205Z"}]}`, bootstrapSection.typeURL), "no bootstrap found"},
+		"bootstrap masked": {"bootstrap", `{"configs": []}`, "config dump has no configuration type type.googleapis.com/envoy.admin.v3.BootstrapConfigDump: a mask left it out"},
+		"no assignments":   {"assignments", `{"configs": []}`, "config dump has no configuration type type.googleapis.com/envoy.admin.v3.EndpointsConfigDump: a dump of /config_dump?include_eds has it"},
+		"nothing to show":  {"overview", `{"configs": [{"@type": "x"}]}`, "config dump has no configuration of a type that is shown"},
+		"all masked":       {"dump", `{}`, "config dump has no configuration of a type that is shown"},
+		"no configs":       {"dump", `{"configs": {}}`, "/configs is an object, want an array"},
+		"type not first":   {"dump", `{"configs": [{"a": 1, "@type": "x"}]}`, `/configs/0 does not begin with "@type"`},
+		"truncated dump":   {"dump", `{"configs": [{"@type": "x"`, "the dump is truncated: it ends after 26 bytes"},
+		"cut before":       {"dump", `{"configs":`, "the dump is truncated: it ends after 11 bytes"},
+		"clusters for all": {"overview", `{"cluster_statuses": []}`, "this is the output of /clusters, all but endpoints are read from /config_dump"},
+		"bad port":         {"assignments", fmt.Sprintf(`{"configs": [{"@type": %q, "static_endpoint_configs": [{"endpoint_config": {"endpoints": [{"lb_endpoints": [{"endpoint": {"address": {"socket_address": {"port_value": -1}}}}]}]}}]}]}`, assignmentSection.typeURL), "/configs/0/static_endpoint_configs/0/endpoint_config: json: "},
 		"no routes":        {"routes", fmt.Sprintf(`{"configs": [{"@type": %q}]}`, routeSection.typeURL), "no routes found"},
 		"name is a number": {"clusters", clustersOf(`{"name": 5}`), "/configs/0/dynamic_active_clusters/0/cluster: json: "},
 		"port out of range": {

@@ -72,29 +72,35 @@ var listenerSection = section{
 // resources they carry their JSON. A dump without any listener is an error.
 func ReadListeners(r io.Reader, f ListenerFilter, resources bool) ([]Listener, error) {
 	var found []Listener
-	err := listenerSection.readSome(r, func(_ string, raw jsontext.Value) error {
-		m := new(listenerv3.Listener)
-		if err := decode(raw, m); err != nil {
-			return err
-		}
-		l := NewListener(m)
-		if !f.matches(&l) {
-			return nil
-		}
-		var err error
-		if resources {
-			l.Resource, err = protoJSON(raw, m)
-		}
-		found = append(found, l)
+	err := listenerSection.readSome(r, func(_ string, raw jsontext.Value) (err error) {
+		found, err = appendListener(found, raw, &f, resources)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	slices.SortStableFunc(found, func(a, b Listener) int {
-		return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.Addresses[0], b.Addresses[0]), cmp.Compare(a.Type, b.Type))
-	})
+	slices.SortStableFunc(found, compareListeners)
 	return found, nil
+}
+
+func appendListener(to []Listener, raw jsontext.Value, f *ListenerFilter, resources bool) ([]Listener, error) {
+	m := new(listenerv3.Listener)
+	if err := decode(raw, m); err != nil {
+		return to, err
+	}
+	l := NewListener(m)
+	if !f.matches(&l) {
+		return to, nil
+	}
+	var err error
+	if resources {
+		l.Resource, err = protoJSON(raw, m)
+	}
+	return append(to, l), err
+}
+
+func compareListeners(a, b Listener) int {
+	return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.Addresses[0], b.Addresses[0]), cmp.Compare(a.Type, b.Type))
 }
 
 // NewListener summarises a listener. Its chains are ordered by destination,

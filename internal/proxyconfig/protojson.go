@@ -94,7 +94,12 @@ func (c *converter) message(md protoreflect.MessageDescriptor, secret bool) erro
 	if c.d.PeekKind() != jsontext.KindBeginObject || md.FullName().Parent() == "google.protobuf" && md.Name() != "Any" {
 		return c.plain(false, secret)
 	}
+	untyped := md.FullName() == "google.protobuf.Any"
 	return c.object(func(name string) error {
+		if untyped && name != "@type" { // what is secret in it is not known yet
+			return fmt.Errorf(`%s does not begin with "@type"`, c.d.StackPointer().Parent())
+		}
+		untyped = false
 		fd := md.Fields().ByName(protoreflect.Name(name))
 		if fd == nil {
 			fd = md.Fields().ByJSONName(name)

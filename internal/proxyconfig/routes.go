@@ -62,21 +62,8 @@ var routeSection = section{
 // any route configuration is an error.
 func ReadRoutes(r io.Reader, f RouteFilter, resources bool) ([]Route, error) {
 	var found []Route
-	err := routeSection.readSome(r, func(list string, raw jsontext.Value) error {
-		m := new(routev3.RouteConfiguration)
-		if err := decode(raw, m); err != nil {
-			return err
-		}
-		if f.Name != "" && f.Name != m.GetName() {
-			return nil
-		}
-		route := NewRoute(m)
-		route.static = list == "static_route_configs"
-		var err error
-		if resources {
-			route.Resource, err = protoJSON(raw, m)
-		}
-		found = append(found, route)
+	err := routeSection.readSome(r, func(list string, raw jsontext.Value) (err error) {
+		found, err = appendRoute(found, list, raw, &f, resources)
 		return err
 	})
 	if err != nil {
@@ -84,6 +71,23 @@ func ReadRoutes(r io.Reader, f RouteFilter, resources bool) ([]Route, error) {
 	}
 	slices.SortStableFunc(found, compareRoutes)
 	return found, nil
+}
+
+func appendRoute(to []Route, list string, raw jsontext.Value, f *RouteFilter, resources bool) ([]Route, error) {
+	m := new(routev3.RouteConfiguration)
+	if err := decode(raw, m); err != nil {
+		return to, err
+	}
+	if f.Name != "" && f.Name != m.GetName() {
+		return to, nil
+	}
+	route := NewRoute(m)
+	route.static = list == "static_route_configs"
+	var err error
+	if resources {
+		route.Resource, err = protoJSON(raw, m)
+	}
+	return append(to, route), err
 }
 
 func compareRoutes(a, b Route) int {

@@ -97,31 +97,43 @@ type readSection = func(io.Reader, func(list string, raw jsontext.Value) error) 
 
 func readSecrets(r io.Reader, read readSection) (*Secrets, error) {
 	s := new(Secrets)
-	var active []Secret
-	err := read(r, func(list string, raw jsontext.Value) error {
-		resource, err := protoJSON(raw, (*adminv3.SecretsConfigDump_DynamicSecret)(nil))
-		if err != nil {
-			return err
-		}
-		m := new(adminv3.SecretsConfigDump_DynamicSecret)
-		if err := decode(raw, m); err != nil {
-			return err
-		}
-		switch list {
-		case "static_secrets":
-			s.Resource.Static = append(s.Resource.Static, resource)
-			s.Static, err = appendSecret(s.Static, m, "")
-		case "dynamic_active_secrets":
-			s.Resource.Active = append(s.Resource.Active, resource)
-			active, err = appendSecret(active, m, secretActive)
-		default:
-			s.Resource.Warming = append(s.Resource.Warming, resource)
-			s.Items, err = appendSecret(s.Items, m, secretWarming)
-		}
-		return err
-	})
-	s.Items = append(s.Items, active...)
+	err := read(r, s.add)
+	s.sort()
 	return s, err
+}
+
+func (s *Secrets) add(list string, raw jsontext.Value) error {
+	resource, err := protoJSON(raw, (*adminv3.SecretsConfigDump_DynamicSecret)(nil))
+	if err != nil {
+		return err
+	}
+	m := new(adminv3.SecretsConfigDump_DynamicSecret)
+	if err := decode(raw, m); err != nil {
+		return err
+	}
+	switch list {
+	case "static_secrets":
+		s.Resource.Static = append(s.Resource.Static, resource)
+		s.Static, err = appendSecret(s.Static, m, "")
+	case "dynamic_active_secrets":
+		s.Resource.Active = append(s.Resource.Active, resource)
+		s.Items, err = appendSecret(s.Items, m, secretActive)
+	default:
+		s.Resource.Warming = append(s.Resource.Warming, resource)
+		s.Items, err = appendSecret(s.Items, m, secretWarming)
+	}
+	return err
+}
+
+// sort puts active secrets behind those that are warming.
+func (s *Secrets) sort() {
+	rank := func(s *Secret) int {
+		if s.State == secretActive {
+			return 1
+		}
+		return 0
+	}
+	slices.SortStableFunc(s.Items, func(a, b Secret) int { return rank(&a) - rank(&b) })
 }
 
 func appendSecret(to []Secret, m *adminv3.SecretsConfigDump_DynamicSecret, state string) ([]Secret, error) {

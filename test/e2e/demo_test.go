@@ -165,7 +165,9 @@ func TestDemoOnce(t *testing.T) {
 					t.Errorf("%s was not kept: %v", want, err)
 				}
 			}
-			keptEndpoints(t, filepath.Join(keep, "clusters", "cluster1-client.json"))
+			keptEndpoints(t, "endpoints", filepath.Join(keep, "clusters", "cluster1-client.json"), "--port", "15443")
+			keptEndpoints(t, "eds", filepath.Join(keep, "config_dumps", "cluster1-client.json"), "--port", "15443")
+			keptEndpoints(t, "all", filepath.Join(keep, "config_dumps", "cluster1-client.json"))
 			noSockets(t, keep)
 			noProcessesIn(t, keep)
 			emptyDir(t, c.temp)
@@ -175,11 +177,11 @@ func TestDemoOnce(t *testing.T) {
 }
 
 // keptEndpoints reads a kept file as the person would.
-func keptEndpoints(t *testing.T, file string) {
+func keptEndpoints(t *testing.T, command, file string, flags ...string) {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), meshctl, "pc", "endpoints", "-f", file, "--port", "15443").CombinedOutput()
+	out, err := exec.CommandContext(t.Context(), meshctl, append([]string{"pc", command, "-f", file}, flags...)...).CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "127.2.0.3:15443") {
-		t.Errorf("pc endpoints -f %s: %v:\n%s", file, err, out)
+		t.Errorf("pc %s -f %s: %v:\n%s", command, file, err, out)
 	}
 }
 

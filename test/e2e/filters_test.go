@@ -97,6 +97,16 @@ func TestExtensionsByDiscovery(t *testing.T) {
 			if want := "greeting      envoy.extensions.filters.http.lua.v3.Lua"; err != nil || !strings.Contains(string(out), want) {
 				t.Errorf("meshctl pc ecds: %v, want %s in\n%s", err, want, out)
 			}
+			out, err = exec.Command(meshctl, "pc", "all", "--admin", admin).Output()
+			for _, want := range []string{"\nEnvoy Version: ", "\ncluster/inbound|5000||", "\nlistener/", "\nroute/", "\nsecret/ROOTCA", "\nendpoint/unix://"} {
+				if err != nil || !strings.Contains("\n"+string(out), want) {
+					t.Errorf("meshctl pc all: %v, want %q in\n%s", err, want, out)
+				}
+			}
+			out, err = exec.Command(meshctl, "pc", "bootstrap", "--admin", admin).CombinedOutput()
+			if want := `"id": "sidecar~`; err != nil || !strings.Contains(string(out), want) {
+				t.Errorf("meshctl pc bootstrap: %v, want %s in\n%s", err, want, out)
+			}
 
 			modified := adminGet(t, admin, "/stats?filter=listener_manager.listener_(modified|added|removed)")
 			filters(filterHead + filterDiscovery + fmt.Sprintf(filterExtension, "good day"))

@@ -36,6 +36,11 @@ const (
 	// Extensions has no mask: with one, Envoy says nothing of the section
 	// when it has no filters yet.
 	Extensions Request = "/config_dump"
+	// Assignments are endpoints, as the rest of the configuration shows them.
+	Assignments Request = "/config_dump?mask=dynamic_endpoint_configs,static_endpoint_configs&include_eds"
+	Bootstrap   Request = "/config_dump?mask=bootstrap"
+	// All is Everything and endpoints.
+	All Request = "/config_dump?include_eds"
 	// Everything is all sections of one moment, but endpoints.
 	Everything Request = "/config_dump"
 )

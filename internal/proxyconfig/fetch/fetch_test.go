@@ -57,7 +57,7 @@ func TestAdmin(t *testing.T) {
 	})
 	hostPort := strings.TrimPrefix(server.URL, "http://")
 	for _, address := range []string{hostPort, "http://" + hostPort, "http://" + hostPort + "/"} {
-		for _, request := range []Request{Endpoints, Clusters, Listeners, Routes, Secrets} {
+		for _, request := range []Request{Endpoints, Clusters, Listeners, Routes, Secrets, Extensions, Assignments, Bootstrap, All} {
 			got, err := read(t, Source{Admin: address}, request)
 			if want := "GET " + string(request); err != nil || got != want {
 				t.Errorf("%s: %q, %v, want %q", address, got, err, want)

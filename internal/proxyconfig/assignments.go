@@ -1,0 +1,207 @@
+package proxyconfig
+
+import (
+	"bytes"
+	"io"
+	"slices"
+	"strings"
+
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/meshctl/meshctl/internal/output"
+)
+
+// Assignment is the endpoints of one cluster as a config dump has them, which
+// Envoy makes of what EDS, DNS or the cluster itself gave.
+type Assignment struct {
+	Cluster string
+	// Endpoints are in the order of the dump.
+	Endpoints []Assigned
+	// Resource is the assignment as proto JSON; nil unless asked for.
+	Resource jsontext.Value
+}
+
+// Assigned is one endpoint of an Assignment.
+type Assigned struct {
+	// Addresses are as in Endpoint: the first one and the additional ones. An
+	// endpoint by reference has its name as the only one.
+	Addresses []Address
+	// Status is Envoy's health status: HEALTHY, UNHEALTHY, DRAINING …
+	Status string
+	// Locality is region/zone/subzone, without what is not set at its end.
+	Locality string
+}
+
+// Address is a host and its port, 0 for none.
+type Address struct {
+	Host string
+	Port uint32
+}
+
+func (f *EndpointFilter) matchesAssigned(a *Assigned) bool {
+	return matchesFold(f.Status, a.Status) && slices.ContainsFunc(a.Addresses, func(a Address) bool {
+		return matchesFold(f.Address, a.Host) && (f.Port == 0 || f.Port == a.Port)
+	})
+}
+
+var assignmentSection = section{
+	what:    "endpoint assignments",
+	typeURL: "type.googleapis.com/envoy.admin.v3.EndpointsConfigDump",
+	paths: map[string][]string{
+		"dynamic_endpoint_configs": {"endpoint_config"},
+		"static_endpoint_configs":  {"endpoint_config"},
+	},
+	why: "a dump of /config_dump?include_eds has it",
+}
+
+// ReadAssignments reads a config dump and returns the endpoints that the filter
+// selects, by cluster, ordered like clusters. With resources they carry the JSON
+// of their whole cluster.
+func ReadAssignments(r io.Reader, f EndpointFilter, resources bool) ([]Assignment, error) {
+	var found []Assignment
+	wanted := func(cluster string) bool { return matchesFold(f.Cluster, cluster) }
+	err := assignmentSection.read(r, func(_ string, raw jsontext.Value) (err error) {
+		found, err = appendAssignment(found, raw, wanted, &f, resources)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	slices.SortStableFunc(found, compareAssignments)
+	return found, nil
+}
+
+func compareAssignments(a, b Assignment) int { return compareClusterNames(a.Cluster, b.Cluster) }
+
+// appendAssignment appends what the filter selects, if that is anything and of
+// a cluster that is wanted.
+func appendAssignment(to []Assignment, raw jsontext.Value, wanted func(cluster string) bool, f *EndpointFilter, resources bool) ([]Assignment, error) {
+	a, err := newDump(bytes.NewReader(raw)).assignment()
+	if err != nil {
+		return to, err
+	}
+	if !wanted(a.Cluster) {
+		return to, nil
+	}
+	a.Endpoints = slices.DeleteFunc(a.Endpoints, func(e Assigned) bool { return !f.matchesAssigned(&e) })
+	if len(a.Endpoints) == 0 {
+		return to, nil
+	}
+	if resources {
+		a.Resource, err = protoJSON(raw, (*endpointv3.ClusterLoadAssignment)(nil))
+	}
+	return append(to, a), err
+}
+
+// assignment reads one envoy.config.endpoint.v3.ClusterLoadAssignment; nothing
+// but what a row shows is decoded.
+func (d *dump) assignment() (Assignment, error) {
+	var a Assignment
+	err := d.object(func(name string) (err error) {
+		switch name {
+		case "cluster_name":
+			a.Cluster, err = d.text()
+			return err
+		case "endpoints":
+			return d.array(func() error {
+				endpoints, err := d.localityEndpoints()
+				a.Endpoints = append(a.Endpoints, endpoints...)
+				return err
+			})
+		}
+		return d.SkipValue()
+	})
+	return a, err
+}
+
+// localityEndpoints reads one LocalityLbEndpoints.
+func (d *dump) localityEndpoints() ([]Assigned, error) {
+	var found []Assigned
+	var locality struct {
+		Region  string `json:"region"`
+		Zone    string `json:"zone"`
+		SubZone string `json:"sub_zone,case:ignore"`
+	}
+	err := d.object(func(name string) error {
+		switch name {
+		case "locality":
+			return json.UnmarshalDecode(d.Decoder, &locality)
+		case "lb_endpoints":
+			return d.array(func() error {
+				e, err := d.lbEndpoint()
+				found = append(found, e)
+				return err
+			})
+		}
+		return d.SkipValue()
+	})
+	for i := range found {
+		found[i].Locality = strings.TrimRight(locality.Region+"/"+locality.Zone+"/"+locality.SubZone, "/")
+	}
+	return found, err
+}
+
+// lbEndpoint reads one LbEndpoint.
+func (d *dump) lbEndpoint() (Assigned, error) {
+	e := Assigned{Status: "UNKNOWN"}
+	first := Address{Host: "unknown"}
+	var more []Address
+	err := d.object(func(name string) error {
+		switch name {
+		case "endpoint":
+			return d.object(func(name string) error {
+				switch name {
+				case "address":
+					return d.addressOf(&first)
+				case "additional_addresses":
+					return d.array(func() error {
+						a := Address{Host: "unknown"}
+						err := d.object(func(name string) error {
+							if name == "address" {
+								return d.addressOf(&a)
+							}
+							return d.SkipValue()
+						})
+						more = append(more, a)
+						return err
+					})
+				}
+				return d.SkipValue()
+			})
+		case "endpoint_name":
+			return json.UnmarshalDecode(d.Decoder, &first.Host)
+		case "health_status":
+			return json.UnmarshalDecode(d.Decoder, &e.Status)
+		}
+		return d.SkipValue()
+	})
+	e.Addresses = append([]Address{first}, more...)
+	return e, err
+}
+
+// addressOf reads an envoy.config.core.v3.Address.
+func (d *dump) addressOf(a *Address) error {
+	return d.object(func(kind string) error { return d.address(kind, &a.Host, &a.Port) })
+}
+
+// AssignmentTable lays the endpoints of config dumps out in Istio's columns.
+func AssignmentTable(assignments []Assignment) *output.Table {
+	t := &output.Table{Header: []string{"NAME", "STATUS", "LOCALITY", "CLUSTER"}}
+	for _, a := range assignments {
+		for _, e := range a.Endpoints {
+			names := make([]string, len(e.Addresses))
+			for i, a := range e.Addresses {
+				names[i] = joinHostPort(a.Host, a.Port)
+			}
+			t.Rows = append(t.Rows, []string{strings.Join(names, ","), e.Status, e.Locality, a.Cluster})
+		}
+	}
+	return t
+}
+
+// AssignmentResources is the JSON of assignments that were read with resources.
+func AssignmentResources(assignments []Assignment) []jsontext.Value {
+	return resourcesOf(assignments, func(a Assignment) jsontext.Value { return a.Resource })
+}

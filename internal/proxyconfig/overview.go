@@ -1,0 +1,154 @@
+package proxyconfig
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	adminv3 "github.com/envoyproxy/go-control-plane/envoy/admin/v3"
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/meshctl/meshctl/internal/output"
+)
+
+// Overview is the rows of a whole config dump.
+type Overview struct {
+	Bootstrap   Bootstrap // without Resource
+	Clusters    []Cluster
+	Listeners   []Listener
+	Routes      []Route
+	Secrets     []Secret // those of Secrets.Items
+	Assignments []Assignment
+	// Missing says which sections are not in the dump, and why that may be.
+	Missing []string
+}
+
+// OverviewFilter selects what stands in an Overview; zero fields select all.
+type OverviewFilter struct {
+	// Clusters selects clusters, and endpoints by their cluster.
+	Clusters ClusterFilter
+	// Listeners selects listeners. Its address selects endpoints, too.
+	Listeners ListenerFilter
+	Routes    RouteFilter
+}
+
+var errNothing = errors.New("config dump has no configuration of a type that is shown")
+
+// ReadOverview reads a config dump once. Sections that are not in it are no
+// error, unless there is none.
+func ReadOverview(r io.Reader, f OverviewFilter) (*Overview, error) {
+	o, secrets := new(Overview), new(Secrets)
+	endpoints := EndpointFilter{Address: f.Listeners.Address}
+	sections := []*section{&bootstrapSection, &clusterSection, &listenerSection, &routeSection, &secretSection, &assignmentSection}
+	found, err := readSections(r, "all but endpoints", sections, func(s *section, list string, raw jsontext.Value) (err error) {
+		switch s {
+		case &bootstrapSection:
+			return o.Bootstrap.readVersions(list, raw)
+		case &clusterSection:
+			o.Clusters, err = appendCluster(o.Clusters, raw, &f.Clusters, false)
+		case &listenerSection:
+			o.Listeners, err = appendListener(o.Listeners, raw, &f.Listeners, false)
+		case &routeSection:
+			o.Routes, err = appendRoute(o.Routes, list, raw, &f.Routes, false)
+		case &secretSection:
+			return secrets.add(list, raw)
+		case &assignmentSection:
+			o.Assignments, err = appendAssignment(o.Assignments, raw, f.Clusters.matches, &endpoints, false)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if len(found) == 0 {
+		return nil, errNothing
+	}
+	for _, s := range sections {
+		if !found[s] {
+			o.Missing = append(o.Missing, fmt.Sprintf("no section of %s: %s", s.what, s.reason()))
+		}
+	}
+	secrets.sort()
+	o.Secrets = secrets.Items
+	slices.SortStableFunc(o.Clusters, compareClusters)
+	slices.SortStableFunc(o.Listeners, compareListeners)
+	slices.SortStableFunc(o.Routes, compareRoutes)
+	slices.SortStableFunc(o.Assignments, compareAssignments)
+	return o, nil
+}
+
+// Part is one table of an overview.
+type Part struct {
+	Title string // as Istio has it, such as CLUSTER
+	Table *output.Table
+}
+
+// Parts lays an overview out in Istio's tables, see the tables of each kind.
+// Rows say in their first cell what they are: cluster/…, listener/….
+func (o *Overview) Parts(verbose bool, now time.Time) []Part {
+	clusters := ClusterTable(o.Clusters)
+	for i, c := range o.Clusters {
+		clusters.Rows[i] = slices.Insert(clusters.Rows[i], 0, "cluster/"+c.Name)
+	}
+	listeners := ListenerTable(o.Listeners, verbose)
+	row := 0
+	for _, l := range o.Listeners {
+		rows := 1
+		if verbose {
+			rows = len(l.Chains)
+		}
+		for range rows {
+			listeners.Rows[row] = slices.Insert(listeners.Rows[row], 0, "listener/"+l.Name)
+			row++
+		}
+	}
+	for _, t := range []*output.Table{clusters, listeners} {
+		t.Header = slices.Insert(t.Header, 0, "NAME")
+	}
+	return []Part{
+		{"BOOTSTRAP", BootstrapTable(&o.Bootstrap)},
+		{"CLUSTER", clusters},
+		{"LISTENER", listeners},
+		{"ROUTE", prefixed("route/", RouteTable(o.Routes, verbose))},
+		{"SECRET", prefixed("secret/", SecretTable(o.Secrets, now))},
+		{"ENDPOINTS", prefixed("endpoint/", AssignmentTable(o.Assignments))},
+	}
+}
+
+// prefixed puts the prefix before the first cell of each row.
+func prefixed(prefix string, t *output.Table) *output.Table {
+	for _, row := range t.Rows {
+		row[0] = prefix + row[0]
+	}
+	return t
+}
+
+// DumpResource is the JSON form of a whole config dump.
+type DumpResource struct {
+	Configs jsontext.Value `json:"configs"`
+}
+
+// ReadDump returns a whole config dump as proto JSON. What is secret is redacted,
+// also in types that no table shows. It holds the dump once, without white space.
+func ReadDump(r io.Reader) (*DumpResource, error) {
+	d := newDump(r)
+	var out bytes.Buffer
+	c := converter{d: d.Decoder, e: jsontext.NewEncoder(&out, jsontext.AllowDuplicateNames(true))}
+	configs := (*adminv3.ConfigDump)(nil).ProtoReflect().Descriptor().Fields().ByName(configDumpMember)
+	err := d.document("all but endpoints", configDumpMember, func() error {
+		if kind := d.PeekKind(); kind != jsontext.KindBeginArray && kind != jsontext.KindInvalid {
+			return fmt.Errorf("/%s is %s, want an array", configDumpMember, kindName(kind))
+		}
+		return c.field(configs, false)
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case out.Len() == 0:
+		return nil, errNothing
+	}
+	return &DumpResource{bytes.TrimRight(out.Bytes(), "\n")}, nil
+}
