@@ -51,7 +51,7 @@ func Write(w io.Writer, f Format, v any) error {
 		return fmt.Errorf("encode result: %w", err)
 	}
 	if f == FormatYAML {
-		return writeYAML(w, b)
+		return writeYAML(w, b, yamlChunk)
 	}
 	value := jsontext.Value(b)
 	if err := value.Indent(jsontext.WithIndent("    ")); err != nil {

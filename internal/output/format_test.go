@@ -3,8 +3,10 @@ package output
 import (
 	"bytes"
 	"encoding/json"
+	"strings"
 	"testing"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/google/go-cmp/cmp"
 	"go.yaml.in/yaml/v3"
 )
@@ -82,6 +84,32 @@ func TestWrite(t *testing.T) {
 			t.Errorf("%s: %s", format, diff)
 		}
 	}
+}
+
+// FuzzYAMLChunks: YAML that is written by parts is what it is as a whole.
+func FuzzYAMLChunks(f *testing.F) {
+	f.Add([]byte(`{"a": [{"b": [[1, "x\n y\n\n"], []], "": {}}, {"c": {"d": {"e": ["\n  z", null]}}}], "f": " \u0001\u202e"}`))
+	f.Add([]byte(`[[[["a"], "b"]], {"a": {"b": 1, "c": {"d": 2}}, "- ": ["~"]}]`))
+	f.Add([]byte(`{"` + strings.Repeat("k", 200) + `": {"a": [1]}, "x\ny": [[2]]}`))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		text := jsontext.Value(data)
+		if !text.IsValid() || text.Compact() != nil {
+			return
+		}
+		var whole bytes.Buffer
+		if err := writeYAML(&whole, text, len(text)); err != nil {
+			t.Fatal(err)
+		}
+		for _, chunk := range []int{0, 10, 20} {
+			var parts bytes.Buffer
+			if err := writeYAML(&parts, text, chunk); err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(whole.String(), parts.String()); diff != "" {
+				t.Errorf("by %d bytes: %s", chunk, diff)
+			}
+		}
+	})
 }
 
 // FuzzWrite: JSON and YAML decode to what was written, whatever the text.

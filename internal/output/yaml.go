@@ -1,6 +1,7 @@
 package output
 
 import (
+	"bufio"
 	"bytes"
 	"fmt"
 	"io"
@@ -10,20 +11,130 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// writeYAML writes the JSON value text as YAML, members in the same order.
-func writeYAML(w io.Writer, text []byte) error {
-	node, err := yamlNode(jsontext.NewDecoder(bytes.NewReader(text)))
-	if err != nil {
+// yamlChunk is the size in bytes, as JSON, of what is converted at a time: the nodes
+// of YAML take fifty times that memory.
+const yamlChunk = 64 << 10
+
+// writeYAML writes the compact JSON value text as YAML, members in the same order.
+func writeYAML(w io.Writer, text jsontext.Value, chunk int) error {
+	out := yamlWriter{bufio.NewWriterSize(w, 64<<10), chunk}
+	if err := out.value(text, "", ""); err != nil {
 		return fmt.Errorf("convert result to YAML: %w", err)
 	}
+	return out.Flush()
+}
+
+// yamlWriter writes values that are larger than a chunk by their parts.
+type yamlWriter struct {
+	*bufio.Writer
+	chunk int
+}
+
+// small reports whether a value behind rest is written as one. A deep one is: on
+// each level, what is below is read once more.
+func (w yamlWriter) small(text jsontext.Value, rest string) bool {
+	kind := text.Kind()
+	return len(text) <= max(w.chunk, len("{}")) || len(rest) > 64 || kind != jsontext.KindBeginObject && kind != jsontext.KindBeginArray
+}
+
+// value writes a value, its first line behind the text first, the others behind
+// rest.
+func (w yamlWriter) value(text jsontext.Value, first, rest string) error {
+	d := jsontext.NewDecoder(bytes.NewReader(text))
+	if w.small(text, rest) {
+		node, err := yamlNode(d)
+		if err != nil {
+			return err
+		}
+		return w.node(node, first, rest)
+	}
+	begin, err := d.ReadToken()
+	if err != nil {
+		return err
+	}
+	part := w.item
+	if begin.Kind() == jsontext.KindBeginObject {
+		part = w.member
+	}
+	for kind := d.PeekKind(); kind != jsontext.KindEndObject && kind != jsontext.KindEndArray; kind = d.PeekKind() {
+		if err := part(d, first, rest); err != nil {
+			return err
+		}
+		first = rest
+	}
+	return nil
+}
+
+// item writes the next item of an array.
+func (w yamlWriter) item(d *jsontext.Decoder, first, rest string) error {
+	text, err := d.ReadValue()
+	if err != nil {
+		return err
+	}
+	if !w.small(text, rest) {
+		return w.value(text, first+"- ", rest+"  ")
+	}
+	value, err := yamlNode(jsontext.NewDecoder(bytes.NewReader(text)))
+	if err != nil {
+		return err
+	}
+	return w.node(&yaml.Node{Kind: yaml.SequenceNode, Tag: "!!seq", Content: []*yaml.Node{value}}, first, rest)
+}
+
+// member writes the next member of an object.
+func (w yamlWriter) member(d *jsontext.Decoder, first, rest string) error {
+	key, err := yamlNode(d)
+	if err != nil {
+		return err
+	}
+	text, err := d.ReadValue()
+	if err != nil {
+		return err
+	}
+	if !w.small(text, rest) {
+		head, err := yamlText(yamlPair(key, &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null"}))
+		if err != nil {
+			return err
+		}
+		if bytes.IndexByte(head, '\n') == len(head)-1 && bytes.HasSuffix(head, []byte(":\n")) { // else the key is long
+			w.lines(head, first, rest)
+			return w.value(text, rest+"  ", rest+"  ")
+		}
+	}
+	value, err := yamlNode(jsontext.NewDecoder(bytes.NewReader(text)))
+	if err != nil {
+		return err
+	}
+	return w.node(yamlPair(key, value), first, rest)
+}
+
+func (w yamlWriter) node(node *yaml.Node, first, rest string) error {
+	text, err := yamlText(node)
+	w.lines(text, first, rest)
+	return err
+}
+
+// lines writes lines of YAML. Errors are kept for Flush.
+func (w yamlWriter) lines(text []byte, first, rest string) {
+	for line := range bytes.Lines(escapeQuoted(text, appendYAMLEscape)) {
+		if len(line) > 1 {
+			w.WriteString(first)
+		}
+		w.Write(line)
+		first = rest
+	}
+}
+
+func yamlPair(key, value *yaml.Node) *yaml.Node {
+	return &yaml.Node{Kind: yaml.MappingNode, Tag: "!!map", Content: []*yaml.Node{key, value}}
+}
+
+func yamlText(node *yaml.Node) ([]byte, error) {
 	var out bytes.Buffer
 	enc := yaml.NewEncoder(&out)
 	enc.SetIndent(2)
-	if err := enc.Encode(node); err != nil {
-		return fmt.Errorf("convert result to YAML: %w", err)
-	}
-	_, err = w.Write(escapeQuoted(out.Bytes(), appendYAMLEscape))
-	return err
+	err := enc.Encode(node)
+	return out.Bytes(), err
 }
 
 // yamlNode reads one JSON value. JSON is not handed to a YAML parser, because
