@@ -24,10 +24,53 @@ import (
 
 // compared is what the comparison of one proxy found.
 type compared struct {
-	Proxy    string                   `json:"proxy"`
-	Replicas []string                 `json:"replicas"` // that sent it something
-	Envoy    string                   `json:"envoy"`    // where what it holds was read
-	Types    []proxyconfig.Comparison `json:"types"`
+	Proxy    string         `json:"proxy"`
+	Replicas []string       `json:"replicas"` // that sent it something
+	Envoy    string         `json:"envoy"`    // where what it holds was read
+	Types    []comparedType `json:"types"`
+}
+
+// comparedType is how what the Envoy holds of a type differs from what it was sent.
+type comparedType struct {
+	proxyconfig.Comparison `json:"-"`
+
+	Type  string `json:"type"` // CDS, LDS or RDS
+	Match bool   `json:"match"`
+	// Sent and Held count resources.
+	Sent int `json:"sent"`
+	Held int `json:"held"`
+	// Updated is when Envoy last took one of them over; zero when it has none.
+	Updated     time.Time            `json:"updated,omitzero"`
+	Differences []comparedDifference `json:"differences"`
+}
+
+// comparedDifference is a resource that is not the same.
+type comparedDifference struct {
+	Name string `json:"name"`
+	Only string `json:"only,omitzero"` // sent or held; empty for both
+	Note string `json:"note,omitzero"` // what Envoy says of it
+	Diff string `json:"diff,omitzero"` // from what was sent to what is held
+}
+
+// compareHeld compares what was sent with what is held.
+func compareHeld(sent, held *proxyconfig.Dynamic) []comparedType {
+	var out []comparedType
+	for _, c := range proxyconfig.Compare(sent, held, proxyconfig.SentTypes()) {
+		t := comparedType{
+			Comparison: c, Type: c.Type, Match: c.Match, Sent: c.A.Count, Held: c.B.Count, Updated: c.B.Updated,
+			Differences: []comparedDifference{},
+		}
+		for _, d := range c.Differences {
+			only := map[proxyconfig.Side]string{proxyconfig.A: "sent", proxyconfig.B: "held"}[d.Only]
+			note := ""
+			if d.NoteB != "" {
+				note = heldBy + " " + d.NoteB
+			}
+			t.Differences = append(t.Differences, comparedDifference{d.Name, only, note, d.Diff})
+		}
+		out = append(out, t)
+	}
+	return out
 }
 
 // stream is one of a proxy, and who serves it.
@@ -77,7 +120,7 @@ func (o *proxyStatusOptions) compare(ctx context.Context, env *Env) error {
 	}
 	slices.Sort(result.Replicas)
 	result.Replicas = slices.Compact(result.Replicas)
-	result.Types = proxyconfig.Compare(sent, held)
+	result.Types = compareHeld(sent, held)
 	if err := o.showCompared(env, &result); err != nil {
 		return err
 	}
@@ -141,7 +184,7 @@ func (o *proxyStatusOptions) sent(ctx context.Context, streams []stream) (*proxy
 		var dump *proxyconfig.Dynamic
 		err := s.replica.Get(ctx, "/debug/config_dump", url.Values{"proxyID": {cmp.Or(s.Stream, s.Name)}}, &page)
 		if err == nil {
-			dump, err = proxyconfig.ReadDynamic(bytes.NewReader(page))
+			dump, err = proxyconfig.ReadDynamic(bytes.NewReader(page), proxyconfig.Selection{Types: proxyconfig.SentTypes()})
 		}
 		if err != nil {
 			return nil, fmt.Errorf("what %s sent to %s: %w", s.replica.Name, s.Stream, err)
@@ -180,7 +223,7 @@ func (o *proxyStatusOptions) envoyOf(env *Env, p *proxystatus.Proxy) (*fetch.Sou
 func (o *proxyStatusOptions) held(ctx context.Context, envoy *fetch.Source, proxy string) (*proxyconfig.Dynamic, error) {
 	var dump *proxyconfig.Dynamic
 	err := envoy.Read(ctx, fetch.Everything, func(r io.Reader) (err error) {
-		dump, err = proxyconfig.ReadDynamic(r)
+		dump, err = proxyconfig.ReadDynamic(r, proxyconfig.Selection{Types: proxyconfig.SentTypes()})
 		return err
 	})
 	switch {
@@ -238,7 +281,6 @@ func (o *proxyStatusOptions) showCompared(env *Env, c *compared) error {
 	}
 	var text strings.Builder
 	for _, t := range c.Types {
-		what := map[string]string{"CDS": "Clusters", "LDS": "Listeners", "RDS": "Routes"}[t.Type]
 		verdict := "Match"
 		if !t.Match {
 			verdict = "Don't Match"
@@ -247,27 +289,34 @@ func (o *proxyStatusOptions) showCompared(env *Env, c *compared) error {
 		if t.Type == "RDS" && !t.Updated.IsZero() {
 			loaded = " (RDS last loaded at " + t.Updated.In(env.Now().Location()).Format(time.RFC1123) + ")"
 		}
-		fmt.Fprintf(&text, "%s %s%s\n", what, verdict, loaded)
-		for _, d := range t.Differences {
-			writeDifference(&text, what, d)
+		fmt.Fprintf(&text, "%s %s%s\n", t.Title, verdict, loaded)
+		for _, d := range t.Comparison.Differences {
+			writeDifference(&text, "Istiod", heldBy, t.Title, d)
 		}
 	}
 	_, err := io.WriteString(env.Stdout, text.String())
 	return err
 }
 
-func writeDifference(text *strings.Builder, what string, d proxyconfig.Difference) {
-	name, note := output.Escape(d.Name), ""
-	if d.Note != "" {
-		note = " (" + output.Escape(d.Note) + ")"
+// heldBy is how Istio's tools name the side that holds something.
+const heldBy = "Envoy"
+
+// writeDifference writes one for people; a and b name the sides.
+func writeDifference(text *strings.Builder, a, b, what string, d proxyconfig.Difference) {
+	name, notes := output.Escape(d.Name), ""
+	if d.NoteA != "" {
+		notes += " (" + a + " " + output.Escape(d.NoteA) + ")"
+	}
+	if d.NoteB != "" {
+		notes += " (" + b + " " + output.Escape(d.NoteB) + ")"
 	}
 	switch d.Only {
-	case proxyconfig.Sent:
-		fmt.Fprintf(text, "Only in Istiod %s: %s%s\n", what, name, note)
-	case proxyconfig.Held:
-		fmt.Fprintf(text, "Only in Envoy %s: %s%s\n", what, name, note)
+	case proxyconfig.A:
+		fmt.Fprintf(text, "Only in %s %s: %s%s\n", a, what, name, notes)
+	case proxyconfig.B:
+		fmt.Fprintf(text, "Only in %s %s: %s%s\n", b, what, name, notes)
 	default:
-		fmt.Fprintf(text, "--- Istiod %s: %s\n+++ Envoy %s: %s%s\n", what, name, what, name, note)
+		fmt.Fprintf(text, "--- %s %s: %s\n+++ %s %s: %s%s\n", a, what, name, b, what, name, notes)
 		for line := range strings.Lines(d.Diff) {
 			text.WriteString(output.Escape(strings.TrimSuffix(line, "\n")) + "\n")
 		}

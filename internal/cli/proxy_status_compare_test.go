@@ -144,11 +144,11 @@ func TestStreamsOf(t *testing.T) {
 func TestWriteDifference(t *testing.T) {
 	t.Parallel()
 	var text strings.Builder
-	writeDifference(&text, "Routes", proxyconfig.Difference{Name: "a\x1b", Only: proxyconfig.Held, Note: "b\x1b"})
-	writeDifference(&text, "Routes", proxyconfig.Difference{Name: "c", Note: "d", Diff: "@@ -1 +1 @@\n-\u202e\n+f\n"})
-	want := `Only in Envoy Routes: a\x1b (b\x1b)
---- Istiod Routes: c
-+++ Envoy Routes: c (d)
+	writeDifference(&text, "Istiod", "Envoy", "Routes", proxyconfig.Difference{Name: "a\x1b", Only: proxyconfig.B, NoteB: "said b\x1b"})
+	writeDifference(&text, "x", "y", "Routes", proxyconfig.Difference{Name: "c", NoteA: "said d", NoteB: "said e", Diff: "@@ -1 +1 @@\n-\u202e\n+f\n"})
+	want := `Only in Envoy Routes: a\x1b (Envoy said b\x1b)
+--- x Routes: c
++++ y Routes: c (x said d) (y said e)
 @@ -1 +1 @@
 -\u202e
 +f

@@ -2,13 +2,17 @@ package proxyconfig
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"github.com/go-json-experiment/json"
@@ -21,42 +25,100 @@ import (
 	"github.com/meshctl/meshctl/internal/output"
 )
 
-// comparedType is a type that both a control plane and Envoy dump as it was sent.
-// Endpoints are none: Envoy dumps what it made of them.
+// comparedType is a type that comes over xDS and that Envoy dumps.
 type comparedType struct {
 	section
 	name    string // short, such as CDS
+	title   string // in plural, for people
 	message proto.Message
 	// optional says that Envoy leaves the section out when it is empty.
 	optional bool
 }
 
-// comparedTypes are in the order in which Istio's tools show them.
+// comparedTypes are in the order in which they are shown.
 func comparedTypes() []*comparedType {
 	return []*comparedType{
-		{name: "CDS", message: (*clusterv3.Cluster)(nil), section: section{
+		{name: "CDS", title: "Clusters", message: (*clusterv3.Cluster)(nil), section: section{
 			what: clusterSection.what, typeURL: clusterSection.typeURL,
 			paths: map[string][]string{"dynamic_active_clusters": nil, warmingClusters: nil},
 		}},
-		{name: "LDS", message: (*listenerv3.Listener)(nil), section: section{
+		{name: "LDS", title: "Listeners", message: (*listenerv3.Listener)(nil), section: section{
 			what: listenerSection.what, typeURL: listenerSection.typeURL,
 			paths: map[string][]string{"dynamic_listeners": nil},
 		}},
-		{name: "RDS", message: (*routev3.RouteConfiguration)(nil), optional: true, section: section{
+		{name: "RDS", title: "Routes", message: (*routev3.RouteConfiguration)(nil), optional: true, section: section{
 			what: routeSection.what, typeURL: routeSection.typeURL,
 			paths: map[string][]string{"dynamic_route_configs": nil},
+		}},
+		{name: "ECDS", title: "Extensions", message: (*corev3.TypedExtensionConfig)(nil), optional: true, section: section{
+			what: extensionSection.what, typeURL: extensionSection.typeURL,
+			paths: map[string][]string{"ecds_filters": nil},
+		}},
+		{name: EDS, title: "Endpoints", message: (*endpointv3.ClusterLoadAssignment)(nil), section: section{
+			what: assignmentSection.what, typeURL: assignmentSection.typeURL, why: assignmentSection.why,
+			paths: map[string][]string{"dynamic_endpoint_configs": nil},
 		}},
 	}
 }
 
 const warmingClusters = "dynamic_warming_clusters"
 
+// EDS is the type of endpoints, which a dump has when it is asked for them.
+const EDS = "EDS"
+
+// DynamicTypes are the types that Envoy dumps, in the order in which they are
+// shown.
+func DynamicTypes() []string {
+	var names []string
+	for _, t := range comparedTypes() {
+		names = append(names, t.name)
+	}
+	return names
+}
+
+// SentTypes are those of them that Envoy and a control plane both dump as they were
+// sent.
+func SentTypes() []string { return []string{"CDS", "LDS", "RDS"} }
+
+// Selection is what is read of a dump.
+type Selection struct {
+	Types []string // of DynamicTypes
+	// Names are what the names of resources have to match one of; all do when it is
+	// empty. A star stands for any text; one without a star is any part of a name.
+	// Case does not count.
+	Names []string
+}
+
+func (s Selection) types() []*comparedType {
+	return slices.DeleteFunc(comparedTypes(), func(t *comparedType) bool { return !slices.Contains(s.Types, t.name) })
+}
+
+func (s Selection) matches(name string) bool {
+	return len(s.Names) == 0 || slices.ContainsFunc(s.Names, func(p string) bool { return matches(p, name) })
+}
+
+// matches compares a name with a pattern of Selection.Names.
+func matches(pattern, name string) bool {
+	pattern, name = strings.ToLower(pattern), strings.ToLower(name)
+	parts := strings.Split(pattern, "*")
+	if len(parts) == 1 {
+		return strings.Contains(name, pattern)
+	}
+	last := len(parts) - 1
+	rest, ok := strings.CutPrefix(name, parts[0])
+	for _, part := range parts[1:last] {
+		_, after, found := strings.Cut(rest, part)
+		rest, ok = after, ok && found
+	}
+	return ok && strings.HasSuffix(rest, parts[last])
+}
+
 // Dynamic is what a config dump, of Envoy or of a control plane, holds of what
 // came over xDS.
 type Dynamic struct {
 	// Proxy is whose Envoy it is, name.namespace; empty when the dump does not say.
 	Proxy string
-	// Types are CDS, LDS and RDS.
+	// Types are those that were read.
 	Types map[string]DynamicType
 }
 
@@ -69,26 +131,26 @@ type DynamicType struct {
 // resource is one in use, or one that is not yet, as its note says.
 type resource struct {
 	text string // JSON in lines; empty when Envoy does not use any yet
-	note string // what else Envoy says of it
+	note string // what else Envoy says of it, as in Difference
 }
 
-// ReadDynamic reads a whole config dump.
-func ReadDynamic(r io.Reader) (*Dynamic, error) {
+// ReadDynamic reads a config dump, of which it needs the sections of the selection.
+func ReadDynamic(r io.Reader, selected Selection) (*Dynamic, error) {
 	node := section{
 		typeURL: "type.googleapis.com/envoy.admin.v3.BootstrapConfigDump", single: true,
 		paths: map[string][]string{"bootstrap": {"node", "id"}},
 	}
-	all := comparedTypes()
+	wanted := selected.types()
 	sections, types := []*section{&node}, map[*section]*comparedType{}
 	out := &Dynamic{Types: map[string]DynamicType{}}
-	for _, t := range all {
+	for _, t := range wanted {
 		sections = append(sections, &t.section)
 		types[&t.section] = t
 		out.Types[t.name] = DynamicType{resources: map[string]resource{}}
 	}
-	found, err := readSections(r, "clusters, listeners and routes", sections, func(s *section, list string, raw jsontext.Value) error {
+	found, err := readSections(r, whatOf(wanted), sections, func(s *section, list string, raw jsontext.Value) error {
 		if t, ok := types[s]; ok {
-			return out.add(t, list, raw)
+			return out.add(t, list, raw, selected)
 		}
 		var id string
 		if err := json.Unmarshal(raw, &id); err != nil {
@@ -102,7 +164,7 @@ func ReadDynamic(r io.Reader) (*Dynamic, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, t := range all {
+	for _, t := range wanted {
 		if !found[&t.section] && !t.optional {
 			return nil, t.missing()
 		}
@@ -110,11 +172,25 @@ func ReadDynamic(r io.Reader) (*Dynamic, error) {
 	return out, nil
 }
 
+// whatOf lists types for people, such as clusters, listeners and routes.
+func whatOf(types []*comparedType) string {
+	var all []string
+	for _, t := range types {
+		all = append(all, t.what)
+	}
+	if last := len(all) - 1; last > 0 {
+		return strings.Join(all[:last], ", ") + " and " + all[last]
+	}
+	return strings.Join(all, "")
+}
+
 // dynamicItem is an item of the lists that are read. What the types have not is
 // empty.
 type dynamicItem struct {
 	Cluster      jsontext.Value `json:"cluster"`
 	RouteConfig  jsontext.Value `json:"route_config,case:ignore"`
+	Endpoints    jsontext.Value `json:"endpoint_config,case:ignore"`
+	Extension    jsontext.Value `json:"ecds_filter,case:ignore"`
 	ActiveState  listenerState  `json:"active_state,case:ignore"`
 	WarmingState listenerState  `json:"warming_state,case:ignore"`
 	LastUpdated  string         `json:"last_updated,case:ignore"`
@@ -129,29 +205,44 @@ type listenerState struct {
 	LastUpdated string         `json:"last_updated,case:ignore"`
 }
 
-func (d *Dynamic) add(t *comparedType, list string, raw jsontext.Value) error {
+// used is what Envoy uses, or of a cluster will use; nil when there is nothing yet.
+func (i *dynamicItem) used(t *comparedType) jsontext.Value {
+	switch t.name {
+	case "CDS":
+		return i.Cluster
+	case "LDS":
+		return i.ActiveState.Listener
+	case "RDS":
+		return i.RouteConfig
+	case EDS:
+		return i.Endpoints
+	}
+	return i.Extension
+}
+
+func (d *Dynamic) add(t *comparedType, list string, raw jsontext.Value, selected Selection) error {
 	var item dynamicItem
 	if err := json.Unmarshal(raw, &item); err != nil {
 		return err
 	}
-	used, updated := item.Cluster, item.LastUpdated
+	used, updated := item.used(t), item.LastUpdated
 	warming := list == warmingClusters
-	switch t.name {
-	case "LDS":
-		used, updated = item.ActiveState.Listener, item.ActiveState.LastUpdated
-		warming = item.WarmingState.Listener != nil
-	case "RDS":
-		used = item.RouteConfig
+	if t.name == "LDS" {
+		updated, warming = item.ActiveState.LastUpdated, item.WarmingState.Listener != nil
 	}
 	name := item.Name
 	if used != nil {
 		var named struct {
-			Name string `json:"name"`
+			Name    string `json:"name"`
+			Cluster string `json:"cluster_name,case:ignore"` // of endpoints
 		}
 		if err := json.Unmarshal(used, &named); err != nil {
 			return err
 		}
-		name = named.Name
+		name = cmp.Or(named.Name, named.Cluster)
+	}
+	if !selected.matches(name) {
+		return nil
 	}
 	all := d.Types[t.name]
 	r := all.resources[name] // a cluster may be in two lists
@@ -166,9 +257,9 @@ func (d *Dynamic) add(t *comparedType, list string, raw jsontext.Value) error {
 	}
 	switch {
 	case item.ErrorState.Details != "":
-		r.note = "Envoy refused a version: " + item.ErrorState.Details
+		r.note = "refused a version: " + item.ErrorState.Details
 	case warming:
-		r.note = "Envoy is warming a version"
+		r.note = "is warming a version"
 	}
 	all.resources[name] = r
 	d.Types[t.name] = all
@@ -176,8 +267,9 @@ func (d *Dynamic) add(t *comparedType, list string, raw jsontext.Value) error {
 }
 
 // comparedText writes a resource so that what means the same is the same text,
-// whoever printed it: proto JSON in lines, with what is sensitive redacted. What
-// this build does not know is compared as it came.
+// whoever printed it: proto JSON in lines, with what is sensitive redacted, and with
+// lists whose order means nothing in one order. What this build does not know is
+// compared as it came.
 func comparedText(raw jsontext.Value, of proto.Message) (string, error) {
 	value, err := protoJSON(raw, of)
 	if err != nil {
@@ -185,6 +277,7 @@ func comparedText(raw jsontext.Value, of proto.Message) (string, error) {
 	}
 	var message anypb.Any
 	if err := protojson.Unmarshal(value, &message); err == nil {
+		arrange(&message)
 		if known, err := protojson.Marshal(&message); err == nil {
 			value = known
 		}
@@ -197,27 +290,35 @@ func comparedText(raw jsontext.Value, of proto.Message) (string, error) {
 	return string(bytes.TrimSpace(value)), nil
 }
 
-// Comparison is how what Envoy holds of a type differs from what it was sent.
+// Comparison is how what two dumps hold of a type differs.
 type Comparison struct {
-	Type string `json:"type"` // CDS, LDS or RDS
+	Type  string `json:"type"` // such as CDS
+	Title string `json:"-"`    // such as Clusters
+	Names int    `json:"-"`    // how many there are, on both sides together
 	// Match says that there is no difference.
-	Match bool `json:"match"`
-	// Sent and Held count resources.
-	Sent int `json:"sent"`
-	Held int `json:"held"`
-	// Updated is when Envoy last took one of them over; zero when it has none.
-	Updated     time.Time    `json:"updated,omitzero"`
+	Match       bool         `json:"match"`
+	A           Holding      `json:"a"`
+	B           Holding      `json:"b"`
 	Differences []Difference `json:"differences"`
+}
+
+// Holding is what one side has of a type.
+type Holding struct {
+	Count int `json:"count"` // of resources
+	// Updated is when it last took one of them over; zero when the dump does not say.
+	Updated time.Time `json:"updated,omitzero"`
 }
 
 // Difference is a resource that is not the same on both sides.
 type Difference struct {
 	Name string `json:"name"`
 	Only Side   `json:"only,omitzero"` // the side that has it alone; empty for both
-	// Note is what Envoy says of the resource, such as why it refused a version.
-	Note string `json:"note,omitzero"`
-	// Diff is a unified diff without a header, from what was sent to what is held;
-	// empty when only one side has the resource.
+	// NoteA and NoteB are what the Envoys say of the resource, each a sentence without
+	// its subject, such as: refused a version: it has no name.
+	NoteA string `json:"noteA,omitzero"`
+	NoteB string `json:"noteB,omitzero"`
+	// Diff is a unified diff without a header, from A to B; empty when only one side
+	// has the resource.
 	Diff string `json:"diff,omitzero"`
 }
 
@@ -226,52 +327,63 @@ type Side string
 
 // The sides.
 const (
-	Sent Side = "sent"
-	Held Side = "held"
+	A Side = "a"
+	B Side = "b"
 )
 
-// Compare compares what a control plane sent with what Envoy holds, type by type.
-func Compare(sent, held *Dynamic) []Comparison {
+// Compare compares two dumps, type by type.
+func Compare(a, b *Dynamic, types []string) []Comparison {
 	var out []Comparison
-	for _, t := range comparedTypes() {
-		a, b := sent.Types[t.name], held.Types[t.name]
-		c := Comparison{Type: t.name, Updated: b.updated, Differences: []Difference{}}
-		names := slices.Sorted(maps.Keys(a.resources))
-		for name := range b.resources {
-			if _, ok := a.resources[name]; !ok {
-				names = append(names, name)
-			}
-		}
-		slices.Sort(names)
-		for _, name := range names {
-			x, y := a.resources[name], b.resources[name]
-			if x.text != "" {
-				c.Sent++
-			}
-			if y.text != "" {
-				c.Held++
-			}
-			if x.text == y.text {
-				continue
-			}
-			d := Difference{Name: name, Note: y.note}
-			switch {
-			case y.text == "":
-				d.Only = Sent
-			case x.text == "":
-				d.Only = Held
-			default:
-				d.Diff = output.UnifiedDiff(x.text, y.text)
-			}
-			c.Differences = append(c.Differences, d)
-		}
-		c.Match = len(c.Differences) == 0
-		out = append(out, c)
+	for _, t := range (Selection{Types: types}).types() {
+		out = append(out, compareType(t, a.Types[t.name], b.Types[t.name]))
 	}
 	return out
 }
 
+func compareType(t *comparedType, a, b DynamicType) Comparison {
+	c := Comparison{Type: t.name, Title: t.title, Differences: []Difference{}}
+	c.A.Updated, c.B.Updated = a.updated, b.updated
+	names := slices.AppendSeq(slices.Collect(maps.Keys(a.resources)), maps.Keys(b.resources))
+	slices.Sort(names)
+	names = slices.Compact(names)
+	c.Names = len(names)
+	for _, name := range names {
+		x, y := a.resources[name], b.resources[name]
+		if x.text != "" {
+			c.A.Count++
+		}
+		if y.text != "" {
+			c.B.Count++
+		}
+		if x.text == y.text {
+			continue
+		}
+		d := Difference{Name: name, NoteA: x.note, NoteB: y.note}
+		switch {
+		case y.text == "":
+			d.Only = A
+		case x.text == "":
+			d.Only = B
+		default:
+			d.Diff = output.UnifiedDiff(x.text, y.text)
+		}
+		c.Differences = append(c.Differences, d)
+	}
+	c.Match = len(c.Differences) == 0
+	return c
+}
+
+// Only counts the resources that one side has alone.
+func (c Comparison) Only(side Side) (n int) {
+	for _, d := range c.Differences {
+		if d.Only == side {
+			n++
+		}
+	}
+	return n
+}
+
 // String counts the differences, for people.
 func (c Comparison) String() string {
-	return fmt.Sprintf("%s: %d of %d differ", c.Type, len(c.Differences), max(c.Sent, c.Held))
+	return fmt.Sprintf("%s: %d of %d differ", c.Type, len(c.Differences), c.Names)
 }

@@ -19,7 +19,7 @@ func dynamicDump(clusters, listeners, routes string) string {
 
 func readDynamic(t *testing.T, dump string) *Dynamic {
 	t.Helper()
-	d, err := ReadDynamic(strings.NewReader(dump))
+	d, err := ReadDynamic(strings.NewReader(dump), Selection{Types: SentTypes()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,61 +37,63 @@ func TestCompare(t *testing.T) {
 		return `, "dynamic_listeners": [{"name": "l", ` + state + `}]`
 	}
 	const l = `{"listener": {"@type": "type.googleapis.com/envoy.config.listener.v3.Listener", "name": "l"}, "last_updated": "2026-05-04T03:02:01.5Z"}`
+	one := Holding{Count: 1}
 	at := time.Date(2026, 5, 4, 3, 2, 1, 5e8, time.UTC)
 	for name, tc := range map[string]struct {
-		sent, held string
-		want       []Comparison // those that are not empty
+		a, b string
+		want []Comparison // those that are not empty
 	}{
 		"spelled in other ways": {
 			dynamicDump(strings.ReplaceAll(cluster(`"name": "a", "connectTimeout": "1.500s", "type": "EDS", "maxRequestsPerConnection": 5`), "dynamic_active_clusters", "dynamicActiveClusters"), "", ""),
 			dynamicDump(cluster(`"type": "EDS", "connect_timeout": "1.5s", "max_requests_per_connection": 5.0, "name": "a"`), "", ""),
-			[]Comparison{{Type: "CDS", Match: true, Sent: 1, Held: 1}},
+			[]Comparison{{Type: "CDS", Match: true, A: one, B: one}},
 		},
 		"another value": {
 			dynamicDump(cluster(`"name": "a", "connectTimeout": "2s"`), "", ""), dynamicDump(cluster(`"name": "a", "connect_timeout": "3s"`), "", ""),
-			[]Comparison{{Type: "CDS", Sent: 1, Held: 1, Differences: []Difference{{
+			[]Comparison{{Type: "CDS", A: one, B: one, Differences: []Difference{{
 				Name: "a", Diff: "@@ -1,5 +1,5 @@\n {\n   " + clusterType + ",\n   \"name\": \"a\",\n-  \"connectTimeout\": \"2s\"\n+  \"connectTimeout\": \"3s\"\n }\n",
 			}}}},
 		},
 		"what this build does not know": {
 			dynamicDump(cluster(`"name": "a", "fresh": {"x": 1, "y": 2}`), "", ""), dynamicDump(cluster(`"fresh": {"y": 2, "x": 1.0}, "name": "a"`), "", ""),
-			[]Comparison{{Type: "CDS", Match: true, Sent: 1, Held: 1}},
+			[]Comparison{{Type: "CDS", Match: true, A: one, B: one}},
 		},
 		"an unknown extension with another value": {
 			dynamicDump(cluster(`"name": "a", "transport_socket": {"name": "s", "typed_config": {"@type": "type.googleapis.com/own.Socket", "x": 1}}`), "", ""),
 			dynamicDump(cluster(`"name": "a", "transport_socket": {"name": "s", "typed_config": {"@type": "type.googleapis.com/own.Socket", "x": 2}}`), "", ""),
-			[]Comparison{{Type: "CDS", Sent: 1, Held: 1, Differences: []Difference{{Name: "a"}}}},
+			[]Comparison{{Type: "CDS", A: one, B: one, Differences: []Difference{{Name: "a"}}}},
 		},
 		"static ones, and names that one side has": {
 			dynamicDump(cluster(`"name": "a"`), "", ""),
 			dynamicDump(cluster(`"name": "b"`)+`, "static_clusters": [{"cluster": {`+clusterType+`, "name": "c"}}]`, "", ""),
-			[]Comparison{{Type: "CDS", Sent: 1, Held: 1, Differences: []Difference{{Name: "a", Only: Sent}, {Name: "b", Only: Held}}}},
+			[]Comparison{{Type: "CDS", A: one, B: one, Differences: []Difference{{Name: "a", Only: A}, {Name: "b", Only: B}}}},
 		},
 		"warming, the first time": {
 			dynamicDump(cluster(`"name": "a"`), listener(`"active_state": `+l), ""),
 			dynamicDump(strings.ReplaceAll(cluster(`"name": "a"`), "active", "warming"), listener(`"warming_state": `+l), ""),
 			[]Comparison{
-				{Type: "CDS", Sent: 1, Differences: []Difference{{Name: "a", Only: Sent, Note: "Envoy is warming a version"}}},
-				{Type: "LDS", Sent: 1, Differences: []Difference{{Name: "l", Only: Sent, Note: "Envoy is warming a version"}}},
+				{Type: "CDS", A: one, Differences: []Difference{{Name: "a", Only: A, NoteB: "is warming a version"}}},
+				{Type: "LDS", A: Holding{1, at}, Differences: []Difference{{Name: "l", Only: A, NoteB: "is warming a version"}}},
 			},
 		},
 		"warming another one": {
 			dynamicDump(cluster(`"name": "a"`), "", ""),
 			dynamicDump(cluster(`"name": "a", "type": "EDS"`)+strings.ReplaceAll(cluster(`"name": "a"`), "active", "warming"), "", ""),
-			[]Comparison{{Type: "CDS", Sent: 1, Held: 1, Differences: []Difference{{Name: "a", Note: "Envoy is warming a version"}}}},
+			[]Comparison{{Type: "CDS", A: one, B: one, Differences: []Difference{{Name: "a", NoteB: "is warming a version"}}}},
 		},
 		"refused": {
 			dynamicDump("", listener(`"active_state": `+l), ""),
 			dynamicDump("", listener(`"error_state": {"details": "no good"}`), ""),
-			[]Comparison{{Type: "LDS", Sent: 1, Differences: []Difference{{Name: "l", Only: Sent, Note: "Envoy refused a version: no good"}}}},
+			[]Comparison{{Type: "LDS", A: Holding{1, at}, Differences: []Difference{{Name: "l", Only: A, NoteB: "refused a version: no good"}}}},
 		},
 		"when it was loaded": {
 			dynamicDump("", listener(`"active_state": `+l), ""), dynamicDump("", listener(`"active_state": `+l), ""),
-			[]Comparison{{Type: "LDS", Match: true, Sent: 1, Held: 1, Updated: at}},
+			[]Comparison{{Type: "LDS", Match: true, A: Holding{1, at}, B: Holding{1, at}}},
 		},
 	} {
 		var got []Comparison
-		for _, c := range Compare(readDynamic(t, tc.sent), readDynamic(t, tc.held)) {
+		for _, c := range Compare(readDynamic(t, tc.a), readDynamic(t, tc.b), SentTypes()) {
+			c.Title, c.Names = "", 0
 			if len(c.Differences) == 0 {
 				c.Differences = nil
 			}
@@ -100,7 +102,7 @@ func TestCompare(t *testing.T) {
 					c.Differences[i].Diff = ""
 				}
 			}
-			if c.Sent+c.Held > 0 {
+			if c.A.Count+c.B.Count > 0 {
 				got = append(got, c)
 			}
 		}
@@ -122,13 +124,13 @@ func TestCompareCaptured(t *testing.T) {
 	if d.Proxy != "sleep.sample" {
 		t.Errorf("it is of %q", d.Proxy)
 	}
-	for _, c := range Compare(d, d) {
-		if !c.Match || c.Sent == 0 || c.Updated.IsZero() {
+	for _, c := range Compare(d, d, SentTypes()) {
+		if !c.Match || c.A.Count == 0 || c.A.Updated.IsZero() {
 			t.Errorf("%+v", c)
 		}
 	}
 	changed := readDynamic(t, strings.Replace(string(text), `"connect_timeout": "10s"`, `"connect_timeout": "11s"`, 1))
-	if c := Compare(d, changed)[0]; c.Match || len(c.Differences) != 1 || !strings.Contains(c.Differences[0].Diff, "+  \"connectTimeout\": \"11s\"") {
+	if c := Compare(d, changed, SentTypes())[0]; c.Match || len(c.Differences) != 1 || !strings.Contains(c.Differences[0].Diff, "+  \"connectTimeout\": \"11s\"") {
 		t.Errorf("%+v", c)
 	}
 }
@@ -142,12 +144,12 @@ func TestReadDynamicErrors(t *testing.T) {
 		dynamicDump(`, "dynamic_active_clusters": [{"cluster": 5}]`, "", ""): "/configs/1/dynamic_active_clusters/0: ",
 		dynamicDump("", `, "dynamic_listeners": {}`, ""):                     "/configs/2/dynamic_listeners is an object, want an array",
 	} {
-		if _, err := ReadDynamic(strings.NewReader(dump)); err == nil || !strings.HasPrefix(err.Error(), want) {
+		if _, err := ReadDynamic(strings.NewReader(dump), Selection{Types: SentTypes()}); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%.80s: error %v, want %s", dump, err, want)
 		}
 	}
 	// Envoy has no section for routes before it has any.
-	if _, err := ReadDynamic(strings.NewReader(strings.ReplaceAll(dynamicDump("", "", ""), routeSection.typeURL, "x"))); err != nil {
+	if _, err := ReadDynamic(strings.NewReader(strings.ReplaceAll(dynamicDump("", "", ""), routeSection.typeURL, "x")), Selection{Types: SentTypes()}); err != nil {
 		t.Error(err)
 	}
 }

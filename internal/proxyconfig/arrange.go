@@ -1,0 +1,77 @@
+package proxyconfig
+
+import (
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protopath"
+	"google.golang.org/protobuf/reflect/protorange"
+	"google.golang.org/protobuf/reflect/protoreflect"
+)
+
+// unordered are the lists in which Envoy finds the same whatever their order is,
+// each with the fields by which its messages are told apart.
+func unordered() map[protoreflect.FullName][]protoreflect.Name {
+	return map[protoreflect.FullName][]protoreflect.Name{
+		"envoy.config.listener.v3.Listener.filter_chains":                 {"name", "filter_chain_match"},
+		"envoy.config.listener.v3.FilterChainMatch.prefix_ranges":         {"address_prefix", "prefix_len"},
+		"envoy.config.listener.v3.FilterChainMatch.server_names":          nil,
+		"envoy.config.listener.v3.FilterChainMatch.application_protocols": nil,
+		"envoy.config.route.v3.RouteConfiguration.virtual_hosts":          {"name"},
+		"envoy.config.route.v3.VirtualHost.domains":                       nil,
+		"envoy.config.endpoint.v3.ClusterLoadAssignment.endpoints":        {"priority", "locality"},
+		"envoy.config.endpoint.v3.LocalityLbEndpoints.lb_endpoints":       {"endpoint", "endpoint_name"},
+	}
+}
+
+// arrange puts the lists of a message whose order means nothing into one order, also
+// those in its extensions.
+func arrange(m proto.Message) {
+	lists := unordered()
+	// The error is that a message of an extension is not complete, which none is
+	// asked to be.
+	_ = protorange.Options{}.Range(m.ProtoReflect(), nil, func(p protopath.Values) error {
+		last := p.Index(-1)
+		if last.Step.Kind() != protopath.FieldAccessStep {
+			return nil
+		}
+		if fields, ok := lists[last.Step.FieldDescriptor().FullName()]; ok {
+			sortList(last.Value.List(), fields)
+		}
+		return nil
+	})
+}
+
+// sortList sorts texts, or messages by these fields.
+func sortList(list protoreflect.List, fields []protoreflect.Name) {
+	type item struct {
+		key   string
+		value protoreflect.Value
+	}
+	items := make([]item, list.Len())
+	for i := range items {
+		items[i].value = list.Get(i)
+		if len(fields) == 0 {
+			items[i].key = items[i].value.String()
+		} else {
+			items[i].key = keyOf(items[i].value.Message(), fields)
+		}
+	}
+	slices.SortStableFunc(items, func(a, b item) int { return strings.Compare(a.key, b.key) })
+	for i, it := range items {
+		list.Set(i, it.value)
+	}
+}
+
+// keyOf is the same text for the same values of the fields.
+func keyOf(m protoreflect.Message, fields []protoreflect.Name) string {
+	key := m.New()
+	for _, name := range fields {
+		if fd := m.Descriptor().Fields().ByName(name); m.Has(fd) {
+			key.Set(fd, m.Get(fd))
+		}
+	}
+	data, _ := proto.MarshalOptions{Deterministic: true, AllowPartial: true}.Marshal(key.Interface()) // to memory
+	return string(data)
+}

@@ -1,0 +1,170 @@
+package proxyconfig
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+)
+
+// TestUnordered names lists, and fields, that there are.
+func TestUnordered(t *testing.T) {
+	t.Parallel()
+	for name, fields := range unordered() {
+		d, err := protoregistry.GlobalFiles.FindDescriptorByName(name)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		list, ok := d.(protoreflect.FieldDescriptor)
+		if !ok || !list.IsList() || (list.Message() == nil) != (len(fields) == 0) {
+			t.Errorf("%s is a %v, with fields %v", name, d, fields)
+			continue
+		}
+		for _, f := range fields {
+			if list.Message().Fields().ByName(f) == nil {
+				t.Errorf("%s has no %s", list.Message().FullName(), f)
+			}
+		}
+	}
+}
+
+// comparable is a dump with one resource of each type, with the lists of which
+// Envoy takes the order for nothing in one of two orders.
+func comparable(turned bool) string {
+	list := func(items ...string) string {
+		if turned {
+			items[0], items[1] = items[1], items[0]
+		}
+		return "[" + strings.Join(items, ", ") + "]"
+	}
+	const manager = `{"name": "hcm", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager",
+		"stat_prefix": "s", "route_config": {"name": "inline", "virtual_hosts": %s}}}`
+	hosts := list(
+		fmt.Sprintf(`{"name": "x", "domains": %s, "routes": [{"name": "1"}, {"name": "2"}]}`, list(`"x"`, `"x:80"`)),
+		fmt.Sprintf(`{"name": "y", "domains": %s}`, list(`"y"`, `"*.y"`)))
+	chains := list(
+		`{"filter_chain_match": {"prefix_ranges": `+list(`{"address_prefix": "10.0.0.0", "prefix_len": 8}`, `{"address_prefix": "10.0.0.0", "prefix_len": 9}`)+`}}`,
+		`{"filter_chain_match": {"server_names": `+list(`"a"`, `"b"`)+`, "application_protocols": `+list(`"h2"`, `"http/1.1"`)+`}, "filters": [`+fmt.Sprintf(manager, hosts)+`]}`)
+	endpoint := func(address string) string {
+		return `{"endpoint": {"address": {"socket_address": {"address": "` + address + `", "port_value": 80}}}}`
+	}
+	localities := list(
+		`{"locality": {"region": "r1"}, "lb_endpoints": `+list(endpoint("10.0.0.1"), endpoint("10.0.0.2"))+`}`,
+		`{"locality": {"region": "r2"}, "priority": 1, "lb_endpoints": [`+endpoint("10.0.0.3")+`]}`)
+	dump := dynamicDump(
+		`, "dynamic_active_clusters": [{"cluster": {`+clusterType+`, "name": "c"}}]`,
+		`, "dynamic_listeners": [{"name": "l", "active_state": {"listener": {"@type": "type.googleapis.com/envoy.config.listener.v3.Listener", "name": "l", "filter_chains": `+chains+`}}}]`,
+		`, "dynamic_route_configs": [{"route_config": {"@type": "type.googleapis.com/envoy.config.route.v3.RouteConfiguration", "name": "r", "virtual_hosts": `+hosts+`}}]`)
+	return strings.TrimSuffix(dump, "]}") + `, {"@type": "type.googleapis.com/envoy.admin.v3.EcdsConfigDump", "ecds_filters": [
+		{"ecds_filter": {"@type": "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig", "name": "e", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua"}}}]},
+	{"@type": "type.googleapis.com/envoy.admin.v3.EndpointsConfigDump", "dynamic_endpoint_configs": [
+		{"endpoint_config": {"@type": "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment", "cluster_name": "c", "endpoints": ` + localities + `}}]}]}`
+}
+
+// TestCompareOrder finds no difference in what Envoy takes in any order, and one in
+// the order of routes.
+func TestCompareOrder(t *testing.T) {
+	t.Parallel()
+	all := Selection{Types: DynamicTypes()}
+	read := func(dump string) *Dynamic {
+		d, err := ReadDynamic(strings.NewReader(dump), all)
+		if err != nil {
+			t.Fatalf("%v:\n%s", err, dump)
+		}
+		return d
+	}
+	one, other := comparable(false), comparable(true)
+	if one == other {
+		t.Fatal("nothing is in another order")
+	}
+	one = strings.ReplaceAll(one, "\n", "")
+	compare := func(a, b string) (out []string) {
+		for _, c := range Compare(read(a), read(b), all.Types) {
+			out = append(out, fmt.Sprintf("%s %d %d %d", c.Title, c.A.Count, c.B.Count, len(c.Differences)))
+		}
+		return out
+	}
+	want := []string{"Clusters 1 1 0", "Listeners 1 1 0", "Routes 1 1 0", "Extensions 1 1 0", "Endpoints 1 1 0"}
+	if diff := cmp.Diff(want, compare(one, other)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	// The first match counts, in listeners as in route configurations.
+	routes := strings.ReplaceAll(one, `[{"name": "1"}, {"name": "2"}]`, `[{"name": "2"}, {"name": "1"}]`)
+	want[1], want[2] = "Listeners 1 1 1", "Routes 1 1 1"
+	if diff := cmp.Diff(want, compare(one, routes)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	for from, to := range map[string]string{"10.0.0.3": "10.0.0.4", `"prefix_len": 9`: `"prefix_len": 10`, "Lua": "Buffer", `"*.y"`: `"*.z"`} {
+		if got := compare(one, strings.ReplaceAll(one, from, to)); !strings.Contains(fmt.Sprint(got), "1 1 1") {
+			t.Errorf("%s for %s makes no difference: %v", to, from, got)
+		}
+	}
+}
+
+func TestSelection(t *testing.T) {
+	t.Parallel()
+	dump := comparable(false)
+	count := func(s Selection) map[string]int {
+		d, err := ReadDynamic(strings.NewReader(dump), s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := map[string]int{}
+		for name, held := range d.Types {
+			out[name] = len(held.resources)
+		}
+		return out
+	}
+	for _, tc := range []struct {
+		selected Selection
+		want     map[string]int
+	}{
+		{Selection{Types: SentTypes()}, map[string]int{"CDS": 1, "LDS": 1, "RDS": 1}},
+		{Selection{Types: []string{"EDS", "CDS"}, Names: []string{"C"}}, map[string]int{"CDS": 1, "EDS": 1}},
+		{Selection{Types: DynamicTypes(), Names: []string{"e", "l*"}}, map[string]int{"CDS": 0, "LDS": 1, "RDS": 0, "ECDS": 1, "EDS": 0}},
+	} {
+		if diff := cmp.Diff(tc.want, count(tc.selected)); diff != "" {
+			t.Errorf("%v (-want +got):\n%s", tc.selected, diff)
+		}
+	}
+	// What is not asked for need not be there.
+	if _, err := ReadDynamic(strings.NewReader(`{"configs": [{"@type": "`+clusterSection.typeURL+`"}]}`), Selection{Types: []string{"CDS"}}); err != nil {
+		t.Error(err)
+	}
+	_, err := ReadDynamic(strings.NewReader(dynamicDump("", "", "")), Selection{Types: []string{EDS}})
+	if err == nil || !strings.Contains(err.Error(), "/config_dump?include_eds") {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestMatches(t *testing.T) {
+	t.Parallel()
+	const name = "outbound|5000|v1|helloworld.sample.svc.cluster.local"
+	for pattern, want := range map[string]bool{
+		"helloworld":        true,
+		"HelloWorld":        true,
+		"|5000|":            true,
+		"outbound":          true,
+		"hello.world":       false,
+		"helloworld*":       false,
+		"*helloworld*":      true,
+		"outbound|*":        true,
+		"outbound|*.local":  true,
+		"*.local":           true,
+		"*.loca":            false,
+		"*":                 true,
+		"**":                true,
+		"out*5000*v1*.svc*": true,
+		"out*v1*5000*":      false,
+		"outbound|5000|v1|helloworld.sample.svc.cluster.local*local": false, // each letter once
+		"outbound|?000|*": false,
+	} {
+		if got := matches(pattern, name); got != want {
+			t.Errorf("%s: %t", pattern, got)
+		}
+	}
+}
