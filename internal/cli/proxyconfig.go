@@ -20,7 +20,8 @@ func newProxyConfigCmd(env *Env) *cobra.Command {
 		Aliases: []string{"pc"},
 		Short:   "Show what an Envoy is configured with",
 		Long: `Show what an Envoy is configured with, in Istio's tables: endpoints, clusters,
-listeners, routes, secrets, extensions, what it was started with, and all of it.
+listeners, routes, secrets, extensions, what it was started with, and all of it; and
+how two Envoys differ.
 
 POD names a pod of the kubeconfig's cluster, as name or name.namespace, or what
 pods belong to, as kind/name: deploy, rs, sts, ds, job, svc or gateway; of several
@@ -52,6 +53,8 @@ needs Kubernetes. Nothing but log --level and log --reset changes anything.`,
 		newPCBootstrapCmd(env),
 		newPCAllCmd(env),
 		newPCLogCmd(env),
+		newPCDiffCmd(env),
+		newPCRootCompareCmd(env),
 	)
 	return cmd
 }

@@ -58,15 +58,23 @@ func (p *podFlags) bind(env *Env, cmd *cobra.Command) {
 
 // find has the source be the Envoy of the pod, or of one of those that are named.
 func (p *podFlags) find(ctx context.Context, env *Env, source *fetch.Source) error {
+	target, err := p.target(ctx, env)
+	if err == nil {
+		readInPod(source, target)
+	}
+	return err
+}
+
+// target is the admin interface of the pod, or of one of those that are named.
+func (p *podFlags) target(ctx context.Context, env *Env) (portforward.Target, error) {
 	of, pods, err := p.targets(ctx, env)
 	if err != nil {
-		return err
+		return portforward.Target{}, err
 	}
 	if len(pods) > 1 {
 		fmt.Fprintf(env.Stderr, "%s has %d pods, this is %s.%s\n", of, len(pods), pods[0].Name, pods[0].Namespace)
 	}
-	readInPod(source, pods[0])
-	return nil
+	return pods[0], nil
 }
 
 // targets are the admin interfaces of the pods that are named, at least one, those

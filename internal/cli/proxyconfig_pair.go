@@ -1,0 +1,194 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/output"
+	"github.com/meshctl/meshctl/internal/proxyconfig/fetch"
+	"github.com/meshctl/meshctl/internal/workload"
+)
+
+// How the Envoys that are no pods are written.
+const (
+	inFile  = "file:"
+	atAdmin = "http://"
+)
+
+// pairHelp is what the commands that compare two Envoys say of them.
+const pairHelp = `A and B are each a pod, as [kind/]name[.namespace] (see meshctl pc --help); the admin
+interface of a running Envoy, as http://host:port; or a saved answer of one to
+/config_dump, as file:PATH, for one of them file:- of standard input. --context names
+the cluster of both pods, --context-b that of B when it is another.`
+
+// pairOptions are the flags of commands that compare two Envoys.
+type pairOptions struct {
+	named    [2]string // the arguments
+	pod      podFlags  // of both, but for what is named
+	contextB string
+	maxMiB   int64
+	timeout  time.Duration
+	output   output.Format
+}
+
+func (o *pairOptions) bind(env *Env, cmd *cobra.Command) {
+	fs := cmd.Flags()
+	o.output = output.FormatTable
+	fs.StringVar(&o.pod.context, "context", "", "Kubeconfig `context` of the cluster of the pods (default the current one)")
+	fs.StringVar(&o.contextB, "context-b", "", "Kubeconfig `context` of the cluster of pod B (default that of --context)")
+	o.pod.kube.bind(fs)
+	fs.StringVarP(&o.pod.namespace, "namespace", "n", "", "`Namespace` of pods whose names have none (default that of the context)")
+	fs.Uint16Var(&o.pod.port, "proxy-admin-port", mesh.PortEnvoyAdmin, "`Port` of Envoy's admin interface in the pods")
+	fs.Int64Var(&o.maxMiB, "max-size", 1024, "Largest dump that is read, in `MiB`")
+	fs.VarP(&o.output, "output", "o", "Output `format`: table, json or yaml")
+	durationVar(fs, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of each admin interface")
+	o.pod.kube.contextFlags(env, cmd, "context", "context-b")
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if len(args) > 1 || strings.HasPrefix(typed, inFile) || strings.HasPrefix(typed, atAdmin) {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		ask := func(ctx context.Context, env *Env) ([]string, error) {
+			pod := o.podOf(len(args))
+			return pod.complete(ctx, env)
+		}
+		return completeNames(env, ask)(cmd, nil, typed)
+	}
+}
+
+// podOf are the flags of one of the pods, 0 for A or 1 for B.
+func (o *pairOptions) podOf(i int) podFlags {
+	pod := o.pod
+	pod.named = o.named[i]
+	if i == 1 {
+		pod.context = cmp.Or(o.contextB, o.pod.context)
+	}
+	return pod
+}
+
+// isPod reports whether an argument names a pod.
+func isPod(named string) bool {
+	return !strings.HasPrefix(named, inFile) && !strings.HasPrefix(named, atAdmin)
+}
+
+// take takes the arguments.
+func (o *pairOptions) take(cmd *cobra.Command, args []string) error {
+	if len(args) != len(o.named) {
+		return fmt.Errorf("%s requires 2 pods as an argument, or what else A and B may be", cmd.Name())
+	}
+	copy(o.named[:], args)
+	if args[0] == inFile+"-" && args[0] == args[1] {
+		return errors.New("standard input can be one of the two only")
+	}
+	for _, name := range []string{"context", "kubeconfig", "namespace", "proxy-admin-port", "as", "as-group"} {
+		if !isPod(args[0]) && !isPod(args[1]) && cmd.Flags().Changed(name) {
+			return fmt.Errorf("--%s is for pods, and neither %s nor %s is one", name, args[0], args[1])
+		}
+	}
+	if !isPod(args[1]) && cmd.Flags().Changed("context-b") {
+		return fmt.Errorf("--context-b is for a pod, and %s is none", args[1])
+	}
+	return nil
+}
+
+// envoySide is one of the two.
+type envoySide struct {
+	Name   string `json:"name"`   // short: name.namespace of a pod, a path or an address
+	Source string `json:"source"` // where it is read, for people
+	source fetch.Source
+}
+
+// find finds both.
+func (o *pairOptions) find(ctx context.Context, env *Env) (both [2]*envoySide, err error) {
+	if o.maxMiB <= 0 || o.maxMiB > 1<<20 {
+		return both, usagef("--max-size %d is not between 1 and %d MiB", o.maxMiB, 1<<20)
+	}
+	for i := range both { // what is wrong with either, before anything is asked
+		if both[i], err = o.envoySide(env, i); err != nil {
+			return both, usagef("%w", err)
+		}
+	}
+	for i, side := range both {
+		if isPod(o.named[i]) {
+			if err := o.findPod(ctx, env, i, side); err != nil {
+				return both, err
+			}
+		}
+		side.Source = side.source.String()
+	}
+	return both, nil
+}
+
+// envoySide is one as it is named.
+func (o *pairOptions) envoySide(env *Env, i int) (*envoySide, error) {
+	side := &envoySide{source: fetch.Source{Timeout: o.timeout, MaxSize: o.maxMiB << 20, Stdin: env.Stdin}}
+	named := o.named[i]
+	if path, ok := strings.CutPrefix(named, inFile); ok {
+		if path == "" {
+			return nil, fmt.Errorf("%s has no path: want file:PATH, or file:- for standard input", named)
+		}
+		side.source.File = path
+		side.Name = side.source.String()
+		return side, nil
+	}
+	if strings.HasPrefix(named, atAdmin) {
+		side.source.Admin = named
+		side.Name = strings.TrimSuffix(strings.TrimPrefix(named, atAdmin), "/")
+		return side, side.source.Validate()
+	}
+	_, err := workload.Parse(named, "default")
+	if err != nil {
+		return nil, fmt.Errorf("%w, file:PATH or http://host:port", err)
+	}
+	if info, err := os.Stat(named); err == nil && info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is a file here: file:%[1]s names it, pod/%[1]s a pod", named)
+	}
+	return side, nil
+}
+
+func (o *pairOptions) findPod(ctx context.Context, env *Env, i int, side *envoySide) error {
+	pod := o.podOf(i)
+	target, err := pod.target(ctx, env)
+	if err != nil {
+		if i == 1 && o.contextB == "" && isPod(o.named[0]) {
+			return fmt.Errorf("%w; --context-b names the cluster of B when it is another", err)
+		}
+		return err
+	}
+	readInPod(&side.source, target)
+	side.Name = target.Name + "." + target.Namespace
+	if o.contextB != "" {
+		access, _, err := pod.access(env)
+		if err != nil {
+			return err
+		}
+		side.Name += " of " + access.Context
+	}
+	return nil
+}
+
+// readBoth reads both at once, so that they tell of the same time.
+func readBoth[T any](ctx context.Context, both [2]*envoySide, request fetch.Request, read func(io.Reader) (T, error)) ([2]T, error) {
+	var out [2]T
+	var failed [2]error
+	var wg sync.WaitGroup
+	for i, side := range both {
+		wg.Go(func() {
+			failed[i] = side.source.Read(ctx, request, func(r io.Reader) (err error) {
+				out[i], err = read(r)
+				return err
+			})
+		})
+	}
+	wg.Wait()
+	return out, cmp.Or(ctx.Err(), failed[0], failed[1])
+}
