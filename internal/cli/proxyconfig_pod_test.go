@@ -100,6 +100,8 @@ func TestProxyConfigOfAPod(t *testing.T) {
 		{"pc c StatefulSet/web." + ns, 0, `EDS`, `this is web-2\.NS\n$`},
 		{"pc c svc/web." + ns, 0, `EDS`, `this is web-2\.NS\n$`},
 		{"pc c gateway.gateway.networking.k8s.io/entry." + ns, 0, `EDS`, `^$`},
+		{"pc all web-1." + ns, 0, `(?m)^listener/virtualInbound `, `^The dump has no section of endpoint assignments: `},
+		{"pc b web-1." + ns + " -o short", 0, `^Istio Version: unknown\nEnvoy Version: 1\.40\.0/`, `^$`},
 
 		{"pc c web-3." + ns, 1, `^$`, `^Error: namespace NS has no pod web-3, did you mean web-[12]\?\n$`},
 		{"pc c absent." + ns, 1, `^$`, `namespace NS has no pod absent; name\.namespace or --namespace names another namespace, kind/name what pods belong to\n$`},
