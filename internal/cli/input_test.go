@@ -38,6 +38,7 @@ func TestInterruptedInput(t *testing.T) {
 		begun func(stdin *io.PipeWriter)
 	}{
 		"dump":          {[]string{"pc", "clusters", "-f", "-"}, begin},
+		"two dumps":     {[]string{"pc", "diff", "file:-", "file:" + fifo}, begin},
 		"certificates":  {[]string{"certs", "verify", "-"}, begin},
 		"request":       {[]string{"certs", "leaf", "--ca", ca, "--csr", "-", "--dns", "x.example.com", "--out", "-"}, begin},
 		"silent writer": {[]string{"pc", "clusters", "-f", silent}, func(*io.PipeWriter) { open(t, silent) }},

@@ -19,6 +19,7 @@ type pcDiffOptions struct {
 	types     []string
 	names     []string
 	namesOnly bool
+	alike     bool
 }
 
 func newPCDiffCmd(env *Env) *cobra.Command {
@@ -35,9 +36,9 @@ the endpoints. Order and spelling do not count. The exit code is 3 when they dif
 Each type has a line with counts; below it stand, as a unified diff, the resources
 that differ and the names of those that one Envoy has alone. What differs by nature,
 such as a listener on a pod's own address, is a difference, too: --name and --type
-say what to compare.`,
+say what to compare, and --ignore-own-addresses takes those addresses for the same.`,
 		Example: `  # why does one replica behave otherwise than the other?
-  meshctl pc diff web-1.apps web-2.apps
+  meshctl pc diff web-1.apps web-2.apps --ignore-own-addresses
 
   # what did a change do?
   curl -s 127.0.0.1:15000/config_dump > before.json
@@ -53,6 +54,7 @@ say what to compare.`,
 	o.bind(env, cmd)
 	fs.StringSliceVar(&o.types, "type", []string{"cds", "lds", "rds", "ecds"}, "`Types` to compare: cds, lds, rds, ecds, eds, or all")
 	fs.StringArrayVar(&o.names, "name", nil, "Only resources with this in their `name`; * stands for any text. May be repeated")
+	fs.BoolVar(&o.alike, "ignore-own-addresses", false, "Take the addresses of each Envoy itself for the same, but in endpoints")
 	fs.BoolVar(&o.namesOnly, "names-only", false, "Do not show how resources differ")
 	return cmd
 }
@@ -115,7 +117,7 @@ func (o *pcDiffOptions) run(ctx context.Context, env *Env) error {
 // selection is what the flags select.
 func (o *pcDiffOptions) selection() (proxyconfig.Selection, error) {
 	known := proxyconfig.DynamicTypes()
-	selected := proxyconfig.Selection{Names: o.names}
+	selected := proxyconfig.Selection{Names: o.names, Alike: o.alike}
 	for _, written := range o.types {
 		name := strings.ToUpper(strings.TrimSpace(written))
 		switch {

@@ -8,10 +8,10 @@ import (
 	"io"
 	"os"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
@@ -176,19 +176,19 @@ func (o *pairOptions) findPod(ctx context.Context, env *Env, i int, side *envoyS
 	return nil
 }
 
-// readBoth reads both at once, so that they tell of the same time.
+// readBoth reads both at once, so that they tell of the same time. When one fails
+// the other is not waited for.
 func readBoth[T any](ctx context.Context, both [2]*envoySide, request fetch.Request, read func(io.Reader) (T, error)) ([2]T, error) {
 	var out [2]T
-	var failed [2]error
-	var wg sync.WaitGroup
+	group, ctx := errgroup.WithContext(ctx)
 	for i, side := range both {
-		wg.Go(func() {
-			failed[i] = side.source.Read(ctx, request, func(r io.Reader) (err error) {
+		group.Go(func() error {
+			return side.source.Read(ctx, request, func(r io.Reader) (err error) {
 				out[i], err = read(r)
 				return err
 			})
 		})
 	}
-	wg.Wait()
-	return out, cmp.Or(ctx.Err(), failed[0], failed[1])
+	err := group.Wait()
+	return out, err
 }

@@ -14,6 +14,21 @@ import (
 	"github.com/meshctl/meshctl/test/kube"
 )
 
+// TestPairEndsWithTheFirstFailure does not wait for an Envoy that says nothing.
+func TestPairEndsWithTheFirstFailure(t *testing.T) {
+	t.Parallel()
+	silent := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
+	defer silent.Close()
+	for _, cmd := range []string{"diff", "rc"} {
+		var out, errs strings.Builder
+		env := &Env{Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs, Now: time.Now, LookupEnv: homeOnly(t.TempDir())}
+		code := Run(t.Context(), env, []string{"pc", cmd, silent.URL, "file:missing.json", "--timeout", "1h"})
+		if code != exitFailure || out.Len() > 0 || !strings.Contains(errs.String(), "missing.json: no such file") {
+			t.Errorf("%s: exit code %d: %s", cmd, code, errs.String())
+		}
+	}
+}
+
 // TestProxyConfigOfTwoPods compares Envoys of pods in two clusters, and of one with a
 // file and an address.
 func TestProxyConfigOfTwoPods(t *testing.T) {

@@ -1,6 +1,7 @@
 package proxyconfig
 
 import (
+	"bytes"
 	"slices"
 	"strings"
 
@@ -74,4 +75,34 @@ func keyOf(m protoreflect.Message, fields []protoreflect.Name) string {
 	}
 	data, _ := proto.MarshalOptions{Deterministic: true, AllowPartial: true}.Marshal(key.Interface()) // to memory
 	return string(data)
+}
+
+// ownAddress stands for the addresses of an Envoy itself.
+const ownAddress = "own-address"
+
+// alike writes ownAddress for addresses.
+func alike(raw []byte, addresses []string) []byte {
+	for _, address := range addresses {
+		parts := "0123456789."
+		if strings.Contains(address, ":") {
+			parts = "0123456789abcdef:"
+		}
+		var out []byte
+		from := 0 // what is not in out yet
+		for at := 0; ; {
+			i := bytes.Index(raw[at:], []byte(address))
+			if i < 0 {
+				break
+			}
+			begin, end := at+i, at+i+len(address)
+			at = end
+			// Else it is a part of another address.
+			if (begin == 0 || strings.IndexByte(parts, raw[begin-1]) < 0) && (end == len(raw) || strings.IndexByte(parts, raw[end]) < 0) {
+				out = append(append(out, raw[from:begin]...), ownAddress...)
+				from = end
+			}
+		}
+		raw = append(out, raw[from:]...)
+	}
+	return raw
 }

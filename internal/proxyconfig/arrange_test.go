@@ -168,3 +168,55 @@ func TestMatches(t *testing.T) {
 		}
 	}
 }
+
+func TestAlike(t *testing.T) {
+	t.Parallel()
+	own := []string{"10.0.0.1", "fd00::1", "10.0.0.12"}
+	for text, want := range map[string]string{
+		"10.0.0.1":              "own-address",
+		`"10.0.0.1_80"`:         `"own-address_80"`,
+		"10.0.0.1:80,10.0.0.1":  "own-address:80,own-address",
+		"10.0.0.12 10.0.0.123":  "own-address 10.0.0.123",
+		"110.0.0.1 10.0.0.1.5":  "110.0.0.1 10.0.0.1.5",
+		"[fd00::1]:80 fd00::1":  "[own-address]:80 own-address",
+		"fd00::12 afd00::1":     "fd00::12 afd00::1",
+		"fd00::1:2 10.0.0.2 _":  "fd00::1:2 10.0.0.2 _",
+		"10.0.0.110.0.0.1 left": "10.0.0.110.0.0.1 left",
+	} {
+		if got := string(alike([]byte(text), own)); got != want {
+			t.Errorf("%s: %s, want %s", text, got, want)
+		}
+	}
+}
+
+// TestCompareAlike finds two Envoys alike, but for their own addresses.
+func TestCompareAlike(t *testing.T) {
+	t.Parallel()
+	one := strings.ReplaceAll(comparable(false), `"l"`, `"10.0.0.1_80"`)
+	other := strings.ReplaceAll(one, "~10.0.0.1~", "~10.0.0.2~")
+	other = strings.ReplaceAll(other, "10.0.0.1_80", "10.0.0.2_80")
+	for _, alike := range []bool{false, true} {
+		selected := Selection{Types: DynamicTypes(), Alike: alike}
+		var both [2]*Dynamic
+		for i, dump := range []string{one, other} {
+			var err error
+			if both[i], err = ReadDynamic(strings.NewReader(dump), selected); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, c := range Compare(both[0], both[1], selected.Types) {
+			if want := alike || c.Type != "LDS"; c.Match != want {
+				t.Errorf("alike %t: %+v", alike, c)
+			}
+		}
+	}
+	_, err := ReadDynamic(strings.NewReader(strings.ReplaceAll(one, "~10.0.0.1~", "~nobody~")), Selection{Types: DynamicTypes(), Alike: true})
+	if err == nil || !strings.Contains(err.Error(), "what the Envoy's own addresses are") {
+		t.Errorf("error %v", err)
+	}
+	others := strings.Replace(one, `"node": {"id": "sidecar~10.0.0.1~`, `"node": {"metadata": {"INSTANCE_IPS": "fd00::9, 10.0.0.1"}, "id": "sidecar~192.0.2.1~`, 1)
+	d, err := ReadDynamic(strings.NewReader(others), Selection{Types: []string{"LDS"}, Alike: true})
+	if err != nil || d.Types["LDS"].resources["own-address_80"].text == "" {
+		t.Errorf("%v, %+v", err, d)
+	}
+}

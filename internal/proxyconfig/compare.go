@@ -3,9 +3,11 @@ package proxyconfig
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"time"
@@ -87,6 +89,9 @@ type Selection struct {
 	// empty. A star stands for any text; one without a star is any part of a name.
 	// Case does not count.
 	Names []string
+	// Alike has the addresses of the Envoy itself be the text own-address, for two of
+	// them to be alike; but in endpoints, which are those of others, too.
+	Alike bool
 }
 
 func (s Selection) types() []*comparedType {
@@ -120,6 +125,7 @@ type Dynamic struct {
 	Proxy string
 	// Types are those that were read.
 	Types map[string]DynamicType
+	own   []string // addresses of the Envoy itself
 }
 
 // DynamicType is what there is of one type.
@@ -137,8 +143,7 @@ type resource struct {
 // ReadDynamic reads a config dump, of which it needs the sections of the selection.
 func ReadDynamic(r io.Reader, selected Selection) (*Dynamic, error) {
 	node := section{
-		typeURL: "type.googleapis.com/envoy.admin.v3.BootstrapConfigDump", single: true,
-		paths: map[string][]string{"bootstrap": {"node", "id"}},
+		typeURL: bootstrapSection.typeURL, single: true, paths: map[string][]string{"bootstrap": {"node"}},
 	}
 	wanted := selected.types()
 	sections, types := []*section{&node}, map[*section]*comparedType{}
@@ -149,17 +154,16 @@ func ReadDynamic(r io.Reader, selected Selection) (*Dynamic, error) {
 		out.Types[t.name] = DynamicType{resources: map[string]resource{}}
 	}
 	found, err := readSections(r, whatOf(wanted), sections, func(s *section, list string, raw jsontext.Value) error {
-		if t, ok := types[s]; ok {
-			return out.add(t, list, raw, selected)
+		t, ok := types[s]
+		switch {
+		case !ok:
+			return out.itself(raw)
+		case selected.Alike && len(out.own) == 0:
+			return errors.New("the dump does not say before it what the Envoy's own addresses are, as the bootstrap in a whole dump does")
+		case selected.Alike && t.name != EDS:
+			raw = alike(raw, out.own)
 		}
-		var id string
-		if err := json.Unmarshal(raw, &id); err != nil {
-			return err
-		}
-		if n, err := mesh.ParseNodeID(id); err == nil {
-			out.Proxy = n.ProxyID()
-		}
-		return nil
+		return out.add(t, list, raw, selected)
 	})
 	if err != nil {
 		return nil, err
@@ -170,6 +174,31 @@ func ReadDynamic(r io.Reader, selected Selection) (*Dynamic, error) {
 		}
 	}
 	return out, nil
+}
+
+// itself reads what the node says of itself.
+func (d *Dynamic) itself(raw jsontext.Value) error {
+	var node struct {
+		ID       string         `json:"id"`
+		Metadata jsontext.Value `json:"metadata"`
+	}
+	if err := json.Unmarshal(raw, &node); err != nil {
+		return err
+	}
+	if n, err := mesh.ParseNodeID(node.ID); err == nil {
+		d.Proxy = n.ProxyID()
+		d.own = append(d.own, n.IP.String())
+	}
+	var metadata struct {
+		IPs string `json:"INSTANCE_IPS"`
+	}
+	_ = json.Unmarshal(node.Metadata, &metadata) // it may hold anything
+	for text := range strings.SplitSeq(metadata.IPs, ",") {
+		if ip, err := netip.ParseAddr(strings.TrimSpace(text)); err == nil {
+			d.own = append(d.own, ip.String())
+		}
+	}
+	return nil
 }
 
 // whatOf lists types for people, such as clusters, listeners and routes.

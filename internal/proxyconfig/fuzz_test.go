@@ -240,7 +240,11 @@ func FuzzConfigDump(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		for _, name := range DynamicTypes() {
 			types := []string{name}
-			if d, err := ReadDynamic(bytes.NewReader(data), Selection{Types: types}); err == nil {
+			for _, alike := range []bool{false, true} {
+				d, err := ReadDynamic(bytes.NewReader(data), Selection{Types: types, Alike: alike})
+				if err != nil {
+					continue
+				}
 				for _, c := range Compare(d, d, types) {
 					if !c.Match {
 						t.Errorf("it differs from itself: %+v", c)
