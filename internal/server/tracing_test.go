@@ -93,13 +93,17 @@ func TestTraces(t *testing.T) {
 	})
 	waitFor(t, "readiness", s.ready.Load)
 	p := connect(t, s, "web")
+	var before string
+	acked := func() bool {
+		types := s.hub.Proxies()[0].Types["CDS"]
+		return types.Acked != before && types.Sent == types.Acked && !types.Awaited
+	}
 	p.next(t)
+	waitFor(t, "the first answer", acked)
+	before = s.hub.Proxies()[0].Types["CDS"].Acked
 	write(t, dir, "service8.yaml", serviceYAML(8))
 	p.next(t)
-	waitFor(t, "the answer", func() bool {
-		types := s.hub.Proxies()[0].Types["CDS"]
-		return types.Sent == types.Acked && !types.Awaited
-	})
+	waitFor(t, "the answer", acked)
 	stop() // and what waits is sent
 	if err := <-done; err != nil {
 		t.Fatal(err)

@@ -224,7 +224,7 @@ func (s *Stream) at(n uint64) *push {
 func (s *Stream) Written(n uint64, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if p := s.at(n); p != nil {
+	if p := s.at(n); p != nil && p.written.IsZero() {
 		p.written = now
 	}
 }
@@ -246,6 +246,9 @@ func (s *Stream) answer(n uint64, now time.Time, no *refused) {
 		return
 	}
 	p.answered, p.refused = now, no
+	if p.written.IsZero() { // what writes has not come to say so
+		p.written = now
+	}
 	if s.recorder.observer != nil {
 		s.observe(p, n)
 	}

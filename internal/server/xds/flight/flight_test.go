@@ -37,6 +37,7 @@ func TestHistory(t *testing.T) {
 	s.Written(first, at(5))
 	s.ACK(first, at(9))
 	s.NACK(second, at(8), "no good", []string{"x"})
+	s.Written(second, at(9)) // the answer was quicker than what says so
 
 	change := &Publication{
 		Snapshot: 7, Events: 5, Arrived: at(1), Started: at(2), Generated: at(3), LastAnswer: at(9),
@@ -52,7 +53,7 @@ func TestHistory(t *testing.T) {
 			Queued: at(3), Sent: at(4), Written: at(5), Answered: at(9), Answer: "ACK", Resources: 2, Removed: 1, Bytes: 100,
 		},
 		{
-			Number: second, Type: "EDS", Version: "0000000000000000", Why: "request", Sent: at(5), Answered: at(8),
+			Number: second, Type: "EDS", Version: "0000000000000000", Why: "request", Sent: at(5), Written: at(8), Answered: at(8),
 			Answer: "NACK", Error: "no good", Refused: []string{"x"}, Bytes: 7,
 		},
 		{Number: third, Type: "LDS", Version: "0000000000000000", Why: "repair", Sent: at(6)},
