@@ -62,6 +62,7 @@ func groups() []group {
 		{"See what it does:", []func(*Env) *cobra.Command{
 			newProxyConfigCmd,
 			newProxyStatusCmd,
+			newExplainCmd,
 			newXDSCmd,
 			newLogLevelCmd,
 		}},

@@ -25,6 +25,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/meshctl/meshctl/internal/xdswire"
@@ -37,9 +38,13 @@ func storyProxy() {
 	xdsAddr := flag.String("xds", "", "address of plaintext xDS")
 	admin := flag.String("admin", "", "address of the admin interface")
 	id := flag.String("id", "", "node id")
+	cluster := flag.String("cluster", "", "cluster id")
 	flag.BoolVar(&p.stuck, "stuck", false, "accept changes and keep what was held before them")
 	flag.Parse()
 	p.node = &corev3.Node{Id: *id}
+	if *cluster != "" {
+		p.node.Metadata = &structpb.Struct{Fields: map[string]*structpb.Value{"CLUSTER_ID": structpb.NewStringValue(*cluster)}}
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	server := &http.Server{Addr: *admin, Handler: &p, ReadHeaderTimeout: time.Minute}

@@ -14,7 +14,8 @@ import (
 // newDebug makes the status pages.
 func (s *Server) newDebug() *debug.Pages {
 	return debug.New(debug.Config{
-		Proxies: s.hub.Proxies, Sent: s.hub.Sent, Snapshot: s.registry.Current, Pages: s.pages(), Changes: s.changes(),
+		Proxies: s.hub.Proxies, Sent: s.hub.Sent, Snapshot: s.registry.Current, Omitted: s.registry.Omitted,
+		Pages: s.pages(), Changes: s.changes(),
 		SystemNamespace: s.cfg.systemNamespace(), Namespaces: s.cfg.DebugNamespaces,
 		ID: cmp.Or(s.cfg.Name, "meshctl"), Version: s.cfg.Version,
 	})

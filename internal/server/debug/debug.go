@@ -17,6 +17,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
+	"github.com/meshctl/meshctl/internal/server/registry"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xds/connected"
 )
@@ -30,6 +31,9 @@ type Config struct {
 	Sent    func(id string) map[string]connected.Sent
 	// Snapshot is the newest one, nil before the first.
 	Snapshot func() *snapshot.Snapshot
+	// Omitted are the endpoints of a service, by its host, that no proxy is given.
+	// Without it none are told of.
+	Omitted func(host string) registry.Omitted
 	// Pages are further pages, by name.
 	Pages map[string]Page
 	// Changes are the pages that can be set to something, by name.
@@ -85,9 +89,9 @@ func NotFound(format string, args ...any) error {
 
 // Istio's texts, which its tools look for.
 const (
-	noPage       = "404 page not found"
+	NoPage       = "404 page not found"
+	NotConnected = "Proxy not connected to this Pilot instance. It may be connected to another instance."
 	noProxyID    = "You must provide a proxyID in the query string"
-	notConnected = "Proxy not connected to this Pilot instance. It may be connected to another instance."
 )
 
 // busy bounds how many pages are made at once: some are as large as the mesh.
@@ -124,6 +128,7 @@ func New(cfg Config) *Pages {
 		"resourcesz":  {Help: "the kinds of configuration objects that are followed", Make: func(context.Context, Query) (any, error) { return resourcesz(), nil }},
 		"instancesz":  {Help: "the services that lead to each proxy, or to those of ?namespace= or ?proxyID=", Make: p.instancesz},
 		"sidecarz":    {Help: "the services that ?proxyID= may see, and by which Sidecar", Make: p.sidecarz},
+		"explainz":    {Help: "how ?proxyID= reaches each endpoint of ?service=name.namespace, and why not", Make: p.explainz},
 		"pushcontext": {Help: "the snapshot that is served", Make: p.ofSnapshot(pushContext)},
 		"config_dump": {Help: "what ?proxyID= was sent last, as Envoy dumps it; &types=cds,eds… for some types, &include_eds", Open: true, Make: p.configDump},
 		"ecdsz":       {Help: "the extensions of ?proxyID=", Make: p.ofType("ecds")},
@@ -160,7 +165,7 @@ func (p *Pages) get(ctx context.Context, caller Caller, name string, query url.V
 	case !caller.All && (caller.Namespace == "" || !page.Open): // nor do they learn which pages there are
 		return nil, &Error{http.StatusForbidden, "this page is for identities of the system namespace, and of others that --debug-namespace names"}
 	case !ok:
-		return nil, &Error{http.StatusNotFound, noPage}
+		return nil, &Error{http.StatusNotFound, NoPage}
 	}
 	select {
 	case p.turns <- struct{}{}:
@@ -199,7 +204,7 @@ func (p *Pages) proxy(q Query) (*connected.Proxy, error) {
 	if found := p.find(q.Caller, name); found != nil {
 		return found, nil
 	}
-	return nil, &Error{http.StatusNotFound, notConnected}
+	return nil, &Error{http.StatusNotFound, NotConnected}
 }
 
 // find is nil when the caller sees no such proxy. Of several streams of a proxy

@@ -93,7 +93,7 @@ func TestPagesAreBounded(t *testing.T) {
 		"":                     "there are more than 10000 proxies: ask with ?namespace= or ?proxyID=",
 		"namespace=shop":       `{"web.shop":[]}`,
 		"proxyID=web-1.apps":   `{"web-1.apps":[]}`,
-		"proxyID=web-1.nobody": notConnected,
+		"proxyID=web-1.nobody": NotConnected,
 	} {
 		q, err := url.ParseQuery(query)
 		if err != nil {

@@ -57,8 +57,8 @@ type servicePort struct {
 	Protocol mesh.Protocol `json:"protocol"`
 }
 
-// registry names the kind of registry of all services, as Istio does.
-const registry = "Kubernetes"
+// registryKind names the kind of registry of all services, as Istio does.
+const registryKind = "Kubernetes"
 
 func registryz(s *snapshot.Snapshot) any {
 	out := []service{}
@@ -70,7 +70,7 @@ func registryz(s *snapshot.Snapshot) any {
 
 func serviceOf(svc *snapshot.MeshService) service {
 	x := service{Hostname: svc.Host, CreationTime: svc.Created, ServiceAccounts: svc.Accounts, Headless: svc.Headless, ExternalName: svc.ExternalName}
-	x.Attributes.ServiceRegistry, x.Attributes.Name, x.Attributes.Namespace, x.Attributes.ExportTo = registry, svc.Name, svc.Namespace, svc.ExportTo
+	x.Attributes.ServiceRegistry, x.Attributes.Name, x.Attributes.Namespace, x.Attributes.ExportTo = registryKind, svc.Name, svc.Namespace, svc.ExportTo
 	for _, port := range svc.Ports {
 		x.Ports = append(x.Ports, servicePort{port.Name, port.Number, port.Protocol})
 	}
@@ -126,7 +126,7 @@ func endpointShardz(s *snapshot.Snapshot) any {
 				if e.TLSMode {
 					x.TLSMode = mesh.TLSModeIstio
 				}
-				shard := registry + "/" + string(e.Cluster)
+				shard := registryKind + "/" + string(e.Cluster)
 				by[shard] = append(by[shard], x)
 			}
 		}

@@ -22,7 +22,8 @@ func (b *builder) endpoints() {
 	b.weight, b.usualWeight = b.weights()
 	for n := range b.dirty.endpoints {
 		host := mesh.ServiceHost(n.name, n.namespace, b.next.Mesh.Domain)
-		eps, behind := b.endpointsOf(n, host, order, networks)
+		eps, behind, omitted := b.endpointsOf(n, host, order, networks)
+		b.omit(host, omitted)
 		if was := b.backing[n]; was.allTLS != behind.allTLS || was.allDirectTLS != behind.allDirectTLS || !slices.Equal(was.accounts, behind.accounts) {
 			b.dirty.services.add(n)
 		}
@@ -55,9 +56,10 @@ func (b *builder) selectorless(n name) bool {
 }
 
 // endpointsOf joins the endpoints of one service, nil when no cluster has the
-// service, and what is behind it.
-func (b *builder) endpointsOf(n name, host string, order []*clusterState, networks networkRules) (*snapshot.Endpoints, backing) {
+// service, what is behind it, and what is left out.
+func (b *builder) endpointsOf(n name, host string, order []*clusterState, networks networkRules) (*snapshot.Endpoints, backing, Omitted) {
 	known := false
+	var omitted Omitted
 	out := &snapshot.Endpoints{Host: host, ByPort: make(map[string][]snapshot.Endpoint)}
 	accounts := set[string]{}
 	for _, c := range order {
@@ -65,10 +67,10 @@ func (b *builder) endpointsOf(n name, host string, order []*clusterState, networ
 			continue
 		}
 		known = true
-		b.clusterEndpoints(out, accounts, c, n, networks)
+		omitted.join(b.clusterEndpoints(out, accounts, c, n, networks))
 	}
 	if !known {
-		return nil, backing{}
+		return nil, backing{}, Omitted{}
 	}
 	behind := backing{accounts: slices.Sorted(maps.Keys(accounts)), allTLS: len(out.ByPort) > 0, allDirectTLS: len(out.ByPort) > 0}
 	for _, list := range out.ByPort {
@@ -80,12 +82,15 @@ func (b *builder) endpointsOf(n name, host string, order []*clusterState, networ
 			behind.allDirectTLS = behind.allDirectTLS && list[i].DirectTLS
 		}
 	}
-	return out, behind
+	return out, behind, omitted
 }
 
-// clusterEndpoints adds the endpoints that one cluster has for the service.
-func (b *builder) clusterEndpoints(out *snapshot.Endpoints, accounts set[string], c *clusterState, n name, networks networkRules) {
-	j := joining{b, out, accounts, c, n, networks, set[spot]{}}
+// clusterEndpoints adds the endpoints that one cluster has for the service, and
+// returns those that are left out.
+func (b *builder) clusterEndpoints(
+	out *snapshot.Endpoints, accounts set[string], c *clusterState, n name, networks networkRules,
+) Omitted {
+	j := joining{b, out, accounts, c, n, networks, set[spot]{}, Omitted{}}
 	for _, sn := range slices.SortedFunc(maps.Keys(c.slicesOf[n]), func(x, y name) int { return cmp.Compare(x.name, y.name) }) {
 		j.slice(c.slices[sn])
 	}
@@ -93,6 +98,7 @@ func (b *builder) clusterEndpoints(out *snapshot.Endpoints, accounts set[string]
 	for _, w := range c.selected(svc) {
 		j.entry(svc, w)
 	}
+	return j.omitted
 }
 
 // joining gathers what one cluster has for a service.
@@ -104,6 +110,7 @@ type joining struct {
 	service  name
 	networks networkRules
 	seen     set[spot]
+	omitted  Omitted
 }
 
 // spot is where one port of a service is served.
@@ -116,10 +123,12 @@ func (j *joining) slice(slice *snapshot.EndpointSlice) {
 	for i := range slice.Endpoints {
 		ep := &slice.Endpoints[i]
 		if ep.Terminating {
+			j.omitted.add(j.cluster.id, ep, OmittedTerminating)
 			continue
 		}
 		pod := j.cluster.podOf(slice.Namespace, ep)
 		if pod == nil && ep.Pod != "" {
+			j.omitted.add(j.cluster.id, ep, OmittedNoPod)
 			continue // comes back when its pod is known
 		}
 		for _, addr := range ep.Addresses {
@@ -142,6 +151,7 @@ func (j *joining) isHostile(e *snapshot.Endpoint) bool {
 	if !j.takesLocal(j.cluster, e.Address, e.Network) {
 		return false
 	}
+	j.omitted.addOne(OmittedEndpoint{j.cluster.id, e.Address, OmittedTakesLocal})
 	j.cfg.Log.Warn("endpoint of another cluster has the address of a service of this one: it is not used",
 		"cluster", j.cluster.id, "service", j.service.namespace+"/"+j.service.name, "address", e.Address.String())
 	return true

@@ -19,13 +19,7 @@ import (
 // read the same get equal views.
 func Assign(s *snapshot.Snapshot, n Node) Assignment {
 	pod, labels := podOf(s, n)
-	eds := endpointView{
-		router: n.ID.Type == mesh.Router, cluster: n.Cluster, network: networkOf(s, n, labels),
-		view: joinNetworks(n.View), families: n.families(),
-	}
-	if s.Private {
-		eds.namespace = n.Namespace
-	}
+	eds := endpointViewOf(s, n, labels)
 	if n.Proxyless {
 		return assignProxyless(s, n, pod, labels, eds)
 	}
@@ -64,6 +58,18 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 		xdswire.ProxyConfigType: {Shared: trustView{}},
 		xdswire.RouteType:       {Shared: routeView{scope: routes, namespace: routes.namespace, cluster: n.Cluster, captured: n.Captured}},
 	}
+}
+
+// endpointViewOf is that of a proxy; the labels are those of its workload.
+func endpointViewOf(s *snapshot.Snapshot, n Node, labels map[string]string) endpointView {
+	v := endpointView{
+		router: n.ID.Type == mesh.Router, proxyless: n.Proxyless, cluster: n.Cluster, network: networkOf(s, n, labels),
+		view: joinNetworks(n.View), families: n.families(),
+	}
+	if s.Private {
+		v.namespace = n.Namespace
+	}
+	return v
 }
 
 func assignRouter(s *snapshot.Snapshot, n Node, labels map[string]string, eds endpointView) Assignment {

@@ -55,14 +55,18 @@ func (v endpointView) unit(s *snapshot.Snapshot, host string, yield func(string,
 		yield(host, nil)
 		return
 	}
+	yield(host, v.assignments(s, svc))
+}
+
+func (v endpointView) assignments(s *snapshot.Snapshot, svc *snapshot.MeshService) assignments {
 	u := assignments{
-		service: svc, endpoints: s.Endpoints.Get(host), gateways: s.Gateways,
+		service: svc, endpoints: s.Endpoints.Get(svc.Host), gateways: s.Gateways,
 		network: v.network, view: v.view, families: v.families, router: v.router, proxyless: v.proxyless,
 	}
 	if clusterLocal(svc) {
 		u.cluster = v.cluster
 	}
-	yield(host, u)
+	return u
 }
 
 // assignments are the load assignments of one service: one for each port, and
@@ -197,31 +201,50 @@ func (u assignments) routes(list []snapshot.Endpoint, mtlsOnly bool) []route {
 		seen = make(map[netip.AddrPort]struct{}, len(list))
 	}
 	for i := range list {
-		e := &list[i]
-		if u.cluster != "" && e.Cluster != u.cluster || !u.wants(e.Network) || mtlsOnly && !e.MTLS {
+		r, obstacle := u.route(&list[i], mtlsOnly)
+		if obstacle != "" {
 			continue
 		}
-		gateways, near := u.via(e)
-		switch {
-		case near && u.proxyless:
-			// gRPC refuses an assignment that has an address twice.
-			addr := netip.AddrPortFrom(e.Address, uint16(e.Port))
-			if _, twice := seen[addr]; !twice {
-				seen[addr] = struct{}{}
-				out = append(out, route{endpoint: e})
+		if u.proxyless { // gRPC refuses an assignment that has an address twice
+			addr := netip.AddrPortFrom(r.endpoint.Address, uint16(r.endpoint.Port))
+			if _, twice := seen[addr]; twice {
+				continue
 			}
-		case near:
-			out = append(out, route{endpoint: e})
-		case u.proxyless:
-			// gRPC offers neither the server name nor the protocol by which a
-			// gateway passes TLS through.
-		// Plaintext has no server name to be routed by, and an endpoint that
-		// the far gateway would not use must not draw load there.
-		case len(gateways) > 0 && e.MTLS && e.Health == snapshot.Healthy:
-			out = append(out, route{e, gateways})
+			seen[addr] = struct{}{}
 		}
+		out = append(out, r)
 	}
 	return out
+}
+
+// route is that to an endpoint, or what stands in its way.
+func (u assignments) route(e *snapshot.Endpoint, mtlsOnly bool) (route, Obstacle) {
+	switch {
+	case u.cluster != "" && e.Cluster != u.cluster:
+		return route{}, ObstacleCluster
+	case !u.wants(e.Network):
+		return route{}, ObstacleView
+	case mtlsOnly && !e.MTLS:
+		return route{}, ObstaclePlaintext
+	}
+	gateways, near := u.via(e)
+	switch {
+	case near:
+		return route{endpoint: e}, ""
+	case u.proxyless:
+		// gRPC offers neither the server name nor the protocol by which a
+		// gateway passes TLS through.
+		return route{}, ObstacleProxyless
+	case len(gateways) == 0:
+		return route{}, ObstacleFamily
+	// Plaintext has no server name to be routed by, and an endpoint that
+	// the far gateway would not use must not draw load there.
+	case !e.MTLS:
+		return route{}, ObstaclePlaintext
+	case e.Health != snapshot.Healthy:
+		return route{}, ObstacleHealth
+	}
+	return route{e, gateways}, ""
 }
 
 // withoutDrained leaves out what is drained where something else is healthy.

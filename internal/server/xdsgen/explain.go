@@ -1,6 +1,8 @@
 package xdsgen
 
 import (
+	"net/netip"
+
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -46,4 +48,124 @@ func SightOf(s *snapshot.Snapshot, n Node) Sight {
 		sc.sidecar = chooseSidecar(s, n.Namespace, labels)
 	}
 	return Sight{Sidecar: sc.sidecar, Sees: sc.sees}
+}
+
+// NetworkOf is the network that a proxy is in.
+func NetworkOf(s *snapshot.Snapshot, n Node) mesh.NetworkID {
+	_, labels := podOf(s, n)
+	return networkOf(s, n, labels)
+}
+
+// Obstacle is why a proxy is not given an endpoint of a service that it is given,
+// in a word; empty when it is.
+type Obstacle string
+
+// The obstacles.
+const (
+	ObstacleCluster   Obstacle = "cluster-local"
+	ObstacleView      Obstacle = "network-view"
+	ObstaclePlaintext Obstacle = "plaintext"
+	ObstacleHealth    Obstacle = "unhealthy"
+	ObstacleFamily    Obstacle = "ip-family"
+	ObstacleProxyless Obstacle = "grpc"
+	ObstacleTwin      Obstacle = "same-address"
+	ObstacleDrained   Obstacle = "drained"
+)
+
+// String says it in words, as what goes on after the endpoint, and what to do.
+func (o Obstacle) String() string {
+	switch o {
+	case ObstacleCluster:
+		return "it is in another cluster, and this service is of each cluster alone"
+	case ObstacleView:
+		return "its network is not in the proxy's ISTIO_META_REQUESTED_NETWORK_VIEW"
+	case ObstaclePlaintext:
+		return "it takes no mTLS, by which alone gateways pass calls on: its pod has no label " + mesh.LabelTLSMode + "=" + mesh.TLSModeIstio +
+			", or a PeerAuthentication disables mTLS"
+	case ObstacleHealth:
+		return "it is not ready, and its gateway would not use it"
+	case ObstacleFamily:
+		return "the gateways of its network have no address of an IP version that the proxy speaks"
+	case ObstacleProxyless:
+		return "it is in another network, and gRPC without a proxy cannot go through gateways"
+	case ObstacleTwin:
+		return "it has the address of another one, which gRPC refuses"
+	case ObstacleDrained:
+		return "its cluster is drained, and others can take its load: see meshctl multicluster undrain"
+	}
+	return string(o)
+}
+
+// Reach is how a proxy reaches an endpoint, or why it is not given it.
+type Reach struct {
+	Endpoint *snapshot.Endpoint
+	// Gateways are those that it goes through; none is directly.
+	Gateways []snapshot.NetworkGateway
+	Obstacle Obstacle
+}
+
+// PortReach is how a proxy reaches the endpoints of one port of a service.
+type PortReach struct {
+	Port      *snapshot.ServicePort
+	Endpoints []Reach
+}
+
+// ReachOf tells how a proxy reaches the endpoints of a service, by the rules by which
+// its assignments are made. missing says why it is not given any of the service.
+func ReachOf(s *snapshot.Snapshot, n Node, svc *snapshot.MeshService) (ports []PortReach, missing string) {
+	_, labels := podOf(s, n)
+	sight := SightOf(s, n)
+	switch {
+	case svc.ExternalName != "":
+		return nil, "it is another name of " + svc.ExternalName + ", and no endpoints belong to it"
+	case !svc.VisibleTo(n.Namespace):
+		return nil, "it is not exported to namespace " + n.Namespace + ": see its annotation " + mesh.AnnotationExportTo
+	case sight.Sidecar != nil && !sight.Sees(svc):
+		return nil, "the egress hosts of Sidecar " + sight.Sidecar.Namespace + "/" + sight.Sidecar.Name + " do not have it"
+	case svc.Headless && n.ID.Type == mesh.Sidecar && !n.Proxyless:
+		return nil, "it is headless: calls go on to the address that the application has resolved"
+	}
+	u := endpointViewOf(s, n, labels).assignments(s, svc)
+	for i := range svc.Ports {
+		port := &svc.Ports[i]
+		if port.Protocol == mesh.UDP {
+			continue
+		}
+		var list []snapshot.Endpoint
+		if u.endpoints != nil {
+			list = u.endpoints.ByPort[port.Name]
+		}
+		ports = append(ports, PortReach{port, u.reach(list)})
+	}
+	if len(ports) == 0 {
+		return nil, "all its ports are UDP, which proxies do not take"
+	}
+	return ports, ""
+}
+
+// reach tells of each endpoint of a list.
+func (u assignments) reach(list []snapshot.Endpoint) []Reach {
+	used := u.routes(list, false)
+	given := make(map[*snapshot.Endpoint]bool, len(used))
+	for _, r := range withoutDrained(used) {
+		given[r.endpoint] = true
+	}
+	seen := make(map[netip.AddrPort]struct{}, len(used))
+	out := make([]Reach, len(list))
+	for i := range list {
+		e := &list[i]
+		r, obstacle := u.route(e, false)
+		addr := netip.AddrPortFrom(e.Address, uint16(e.Port))
+		_, twice := seen[addr]
+		switch {
+		case obstacle != "" || given[e]:
+		case u.proxyless && twice:
+			obstacle = ObstacleTwin
+		default:
+			obstacle = ObstacleDrained
+		}
+		seen[addr] = struct{}{}
+		out[i] = Reach{e, r.gateways, obstacle}
+	}
+	return out
 }

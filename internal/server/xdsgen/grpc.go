@@ -28,7 +28,6 @@ func assignProxyless(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map
 	if !s.Private && len(sc.egress()) == 0 {
 		sc = scope{}
 	}
-	eds.proxyless = true
 	return Assignment{
 		xdswire.ClusterType:  {Shared: grpcView{typ: xdswire.ClusterType, scope: sc}},
 		xdswire.EndpointType: {Shared: eds},

@@ -2,6 +2,7 @@ package xdsgen
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"testing"
@@ -150,6 +151,64 @@ func TestSidecarHosts(t *testing.T) {
 	} {
 		if got := hostsMatch(tc.hosts, svc, tc.own); got != tc.want {
 			t.Errorf("hosts %v of %s: %v, want %v", tc.hosts, tc.own, got, tc.want)
+		}
+	}
+}
+
+// TestReachIsWhatIsAssigned: what is told of endpoints is what proxies are given.
+func TestReachIsWhatIsAssigned(t *testing.T) {
+	told := map[Obstacle]int{}
+	for seed := range uint64(500) {
+		r := rand.New(rand.NewPCG(seed, 5))
+		var list []snapshot.Endpoint
+		for i := range r.IntN(12) {
+			list = append(list, snapshot.Endpoint{
+				Address: netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), Port: 80,
+				Network: mesh.NetworkID([]string{"", "n0", "n1", "n2"}[r.IntN(4)]),
+				Cluster: mesh.ClusterID(fmt.Sprint("c", r.IntN(3))),
+				MTLS:    r.IntN(4) > 0, Health: snapshot.Health(r.IntN(4) / 3), Drained: r.IntN(8) == 0,
+			})
+		}
+		if len(list) > 1 && r.IntN(4) == 0 {
+			list[1].Address = list[0].Address
+		}
+		u := assignments{
+			gateways: randomGateways(r), network: mesh.NetworkID([]string{"", "n0", "n1"}[r.IntN(3)]),
+			families: []families{v4, v6}[r.IntN(8)/7], view: []string{"", "n0,n1"}[r.IntN(4)/3],
+			cluster: mesh.ClusterID([]string{"", "c0"}[r.IntN(8)/7]), proxyless: r.IntN(8) == 0,
+		}
+		want := map[string]bool{}
+		for _, group := range u.localities(list, false) {
+			for _, lb := range group.GetLbEndpoints() {
+				addr := lb.GetEndpoint().GetAddress().GetSocketAddress()
+				want[fmt.Sprint(addr.GetAddress(), ":", addr.GetPortValue())] = true
+			}
+		}
+		got := map[string]bool{}
+		for _, reach := range u.reach(list) {
+			told[reach.Obstacle]++
+			if reach.Obstacle != "" {
+				continue
+			}
+			if len(reach.Gateways) == 0 {
+				got[fmt.Sprint(reach.Endpoint.Address, ":", reach.Endpoint.Port)] = true
+			}
+			for _, g := range reach.Gateways {
+				got[fmt.Sprint(g.Address, ":", g.Port)] = true
+			}
+		}
+		if !maps.Equal(got, want) {
+			t.Fatalf("seed %d: told of %v, given is %v", seed, got, want)
+		}
+	}
+	for _, o := range []Obstacle{
+		"", ObstacleCluster, ObstacleView, ObstaclePlaintext, ObstacleHealth, ObstacleFamily, ObstacleProxyless, ObstacleTwin, ObstacleDrained,
+	} {
+		if told[o] == 0 {
+			t.Errorf("no endpoint has obstacle %q", o)
+		}
+		if o != "" && o.String() == string(o) {
+			t.Errorf("obstacle %q has no words", o)
 		}
 	}
 }

@@ -1,0 +1,229 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/output"
+	"github.com/meshctl/meshctl/internal/replicas"
+	"github.com/meshctl/meshctl/internal/server/debug"
+)
+
+func newExplainCmd(env *Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "explain",
+		Short: "Explain why a proxy is configured as it is",
+		Long:  `Explain why a proxy is configured as it is, by the rules of the control plane.`,
+	}
+	cmd.AddCommand(newExplainEndpointsCmd(env))
+	return cmd
+}
+
+type explainEndpointsOptions struct {
+	replicas replicaFlags
+	timeout  time.Duration
+	output   output.Format
+	service  string
+	proxy    string
+	port     uint32
+}
+
+func newExplainEndpointsCmd(env *Env) *cobra.Command {
+	o := explainEndpointsOptions{output: output.FormatTable}
+	cmd := &cobra.Command{
+		Use:     "endpoints SERVICE --from PROXY",
+		Aliases: []string{"endpoint", "ep"},
+		Short:   "Explain how a proxy reaches each endpoint of a service, and why not",
+		Long: `Explain how a proxy reaches each endpoint of a service, in every cluster: directly,
+through which gateways, or not, and why. SERVICE is name.namespace, a whole host name,
+or the name of a service in the proxy's own namespace. PROXY is a proxy that is
+connected to one of the control planes, name.namespace as meshctl ps shows it.
+
+It tells by the newest state of the control plane; meshctl ps shows whether the proxy
+has taken it, and meshctl pc endpoints what its Envoy made of it. When the proxy
+reaches no endpoint, the exit code is 3.`,
+		Example: `  # why does web call only the pods of its own cluster?
+  meshctl explain endpoints helloworld.sample --from web-1.apps
+  meshctl explain ep helloworld.sample --from web-1.apps --port 5000 -o json`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 || args[0] == "" {
+				return errors.New("want one service, as name.namespace")
+			}
+			o.service = args[0]
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.proxy, "from", "", "The `proxy` whose view is explained, name.namespace")
+	portVar(f, &o.port, "Only this port of the service")
+	o.replicas.bind(env, cmd)
+	durationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of a replica")
+	f.VarP(&o.output, "output", "o", "Output `format`: table, json or yaml")
+	// The error is that the flag does not exist or has a function.
+	_ = cmd.RegisterFlagCompletionFunc("from", func(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return completeNames(env, o.connected)(cmd, nil, typed)
+	})
+	return cmd
+}
+
+func (o *explainEndpointsOptions) run(ctx context.Context, env *Env) error {
+	if o.proxy == "" {
+		return usagef("--from names the proxy whose view is explained: name.namespace, as meshctl ps shows it")
+	}
+	found, err := o.replicas.find(ctx, env, o.timeout)
+	if err != nil {
+		return err
+	}
+	defer closeReplicas(found)
+	e, err := o.ask(ctx, env, found)
+	if err != nil {
+		return err
+	}
+	if o.port != 0 {
+		e.Ports = slices.DeleteFunc(e.Ports, func(p debug.ExplainedPort) bool { return p.Port != o.port })
+		if len(e.Ports) == 0 && e.Missing == "" {
+			return fmt.Errorf("service %s has no port %d that proxies take", output.Escape(e.Service), o.port)
+		}
+	}
+	if o.output != output.FormatTable {
+		err = output.Write(env.Stdout, o.output, e)
+	} else {
+		err = writeExplanation(env, e)
+	}
+	if err != nil {
+		return err
+	}
+	return judgeExplanation(e)
+}
+
+// ask asks each control plane until one has the proxy.
+func (o *explainEndpointsOptions) ask(ctx context.Context, env *Env, found []*replicas.Replica) (*debug.Explanation, error) {
+	var errs []error
+	absent := 0
+	for _, r := range found {
+		var e debug.Explanation
+		err := r.Get(ctx, "/debug/explainz", url.Values{"proxyID": {o.proxy}, "service": {o.service}}, &e)
+		if err == nil {
+			return &e, nil
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if answer, ok := errors.AsType[*replicas.AnswerError](err); ok && answer.Code == http.StatusNotFound {
+			switch answer.Text {
+			case debug.NotConnected:
+				absent++
+				continue
+			case debug.NoPage:
+				err = errors.New("it explains nothing: it is no meshctl, or an older one")
+			default:
+				return nil, errors.New(output.Escape(answer.Text))
+			}
+		}
+		errs = append(errs, fmt.Errorf("%s: %w", r.Name, err))
+	}
+	if absent > 0 {
+		text := fmt.Sprintf("no proxy %q is connected", o.proxy)
+		names, _ := o.connected(ctx, env) // those that there are
+		if near := nearNames(o.proxy, names); len(near) > 0 {
+			text += ", near are: " + strings.Join(near, ", ")
+		}
+		errs = slices.Insert(errs, 0, errors.New(output.Escape(text)))
+	}
+	return nil, errors.Join(errs...)
+}
+
+// connected are the names of the connected proxies.
+func (o *explainEndpointsOptions) connected(ctx context.Context, env *Env) ([]string, error) {
+	return (&proxyStatusOptions{replicas: o.replicas}).connected(ctx, env)
+}
+
+// writeExplanation writes the endpoints, and what else there is to know to standard error.
+func writeExplanation(env *Env, e *debug.Explanation) error {
+	table := &output.Table{Header: []string{"PORT", "ENDPOINT", "POD", "CLUSTER", "NETWORK", "LOCALITY", "REACHED"}}
+	for _, p := range e.Ports {
+		for i := range p.Endpoints {
+			x := &p.Endpoints[i]
+			_, pod, _ := strings.Cut(x.Pod, "/")
+			table.Rows = append(table.Rows, []string{
+				strconv.FormatUint(uint64(p.Port), 10), x.Address, cmp.Or(pod, "-"), string(x.Cluster), cmp.Or(string(x.Network), "-"), cmp.Or(x.Locality, "-"), reached(e, x),
+			})
+		}
+	}
+	for _, x := range e.Omitted.First {
+		table.Rows = append(table.Rows, []string{"-", x.Address.String(), "-", string(x.Cluster), "-", "-", "no: " + x.Reason})
+	}
+	if len(table.Rows) > 0 {
+		if err := table.Write(env.Stdout); err != nil {
+			return err
+		}
+	}
+	say := func(format string, args ...any) {
+		fmt.Fprintln(env.Stderr, output.Escape(fmt.Sprintf(format, args...)))
+	}
+	if more := e.Omitted.Number - len(e.Omitted.First); more > 0 {
+		say("%d more endpoints are left out", more)
+	}
+	if e.Network == "" && slices.ContainsFunc(e.Clusters, func(c debug.ExplainedCluster) bool { return c.Network != "" }) {
+		say("The network of %s is not known: it tells neither ISTIO_META_NETWORK nor, by ISTIO_META_CLUSTER_ID, a cluster whose system namespace has the label %s", e.Proxy, mesh.LabelNetwork)
+	}
+	var without []string
+	for _, c := range e.Clusters {
+		if !c.Service {
+			without = append(without, string(c.Cluster))
+		}
+	}
+	if len(without) > 0 && len(without) < len(e.Clusters) {
+		say("Without a service of that name and namespace: %s", strings.Join(without, ", "))
+	}
+	return nil
+}
+
+// reached says how an endpoint is, or why not.
+func reached(e *debug.Explanation, x *debug.ExplainedEndpoint) string {
+	var notes []string
+	if !x.Healthy {
+		notes = append(notes, "not ready: given as unhealthy")
+	}
+	if x.Demoted {
+		notes = append(notes, "when others cannot")
+	}
+	how := "directly"
+	if len(x.Gateways) == 0 && x.Network != e.Network && x.Network != "" {
+		how += ": its network has no gateways"
+	}
+	switch {
+	case x.Obstacle != "":
+		return "no: " + x.Why
+	case len(x.Gateways) > 0:
+		how = "via " + strings.Join(x.Gateways, ", ")
+	}
+	return strings.Join(append([]string{how}, notes...), "; ")
+}
+
+// judgeExplanation is a finding when no endpoint is reached.
+func judgeExplanation(e *debug.Explanation) error {
+	if e.Missing != "" {
+		return findingsf("%s", output.Escape(e.Proxy+" has no endpoints of "+e.Service+": "+e.Missing))
+	}
+	for _, p := range e.Ports {
+		for i := range p.Endpoints {
+			if p.Endpoints[i].Obstacle == "" {
+				return nil
+			}
+		}
+	}
+	return findingsf("%s", output.Escape(e.Proxy+" reaches no endpoint of "+e.Service))
+}

@@ -1,0 +1,54 @@
+package registry
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// TestOmitted: what no proxy is given of a service is told of, as long as it is so.
+func TestOmitted(t *testing.T) {
+	r := run(t, "c1")
+	known, late := pod("c1", "known", "10.0.0.1"), pod("c1", "late", "10.0.0.2")
+	all := slice("c1", "hello", "x", known, late)
+	all.Endpoints = append(all.Endpoints, snapshot.SliceEndpoint{Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.3")}, Terminating: true})
+	local := service("c1", "local")
+	local.VIPs = []netip.Addr{netip.MustParseAddr("10.96.0.1")}
+	r.Apply([]snapshot.Event{up(service("c1", "hello")), up(known), up(all), up(local)})
+	r.Expect("c2")
+	r.Apply([]snapshot.Event{up(service("c2", "hello")), up(slice("c2", "hello", "y", pod("c2", "", "10.96.0.1")))})
+	r.Synced("c1")
+	r.Synced("c2")
+	r.next(t)
+	want := Omitted{Number: 3, First: []OmittedEndpoint{
+		{"c1", netip.MustParseAddr("10.0.0.2"), OmittedNoPod},
+		{"c1", netip.MustParseAddr("10.0.0.3"), OmittedTerminating},
+		{"c2", netip.MustParseAddr("10.96.0.1"), OmittedTakesLocal},
+	}}
+	if diff := cmp.Diff(want, r.Omitted(host), cmpopts.EquateComparable(netip.Addr{})); diff != "" {
+		t.Error(diff)
+	}
+	r.Apply([]snapshot.Event{up(late), down(local)})
+	for r.Omitted(host).Number != 1 {
+		r.next(t)
+	}
+	many := slice("c1", "hello", "x", known)
+	for i := range 2 * maxOmitted {
+		many.Endpoints = append(many.Endpoints, snapshot.SliceEndpoint{Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 1, 0, byte(i)})}, Pod: fmt.Sprint("no-", i)})
+	}
+	r.Apply([]snapshot.Event{up(many)})
+	r.next(t)
+	if got := r.Omitted(host); got.Number != 2*maxOmitted || len(got.First) != maxOmitted {
+		t.Errorf("%d, of which %d are told of", got.Number, len(got.First))
+	}
+	r.Remove("c1")
+	r.Remove("c2")
+	for r.Omitted(host).Number != 0 {
+		r.next(t)
+	}
+}
