@@ -50,7 +50,7 @@ proxy-status.`,
 					stray = fmt.Errorf("--%s is for control planes: add --remote", f.Name)
 				}
 			})
-			return cmp.Or(cobra.NoArgs(cmd, args), stray)
+			return cmp.Or(noArgs(cmd, args), stray)
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
