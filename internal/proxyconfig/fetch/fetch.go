@@ -107,7 +107,8 @@ func (s *Source) Validate() error {
 	return err
 }
 
-// Read opens the source and calls read with the dump. Errors name the source.
+// Read opens the source and calls read with the dump. Errors name the source. When
+// ctx ends before read does, the error is why, whatever read has made of it.
 func (s *Source) Read(ctx context.Context, request Request, read func(io.Reader) error) error {
 	body, err := s.open(ctx, request)
 	if err != nil {
@@ -128,17 +129,32 @@ func (s *Source) Post(ctx context.Context, request Request, read func(io.Reader)
 
 func (s *Source) read(ctx context.Context, body io.ReadCloser, read func(io.Reader) error) error {
 	defer body.Close()
-	dump := &limitedReader{r: body, left: s.MaxSize, max: s.MaxSize}
-	if err := read(bufio.NewReaderSize(dump, 64<<10)); err != nil {
-		switch { // whatever read makes of it
-		case dump.left < 0:
-			err = dump.exceeded()
-		case ctx.Err() != nil:
-			err = ctx.Err()
-		}
+	dump := &limitedReader{r: &endingReader{ctx, body}, left: s.MaxSize, max: s.MaxSize}
+	err := read(bufio.NewReaderSize(dump, 64<<10))
+	switch { // whatever read makes of it
+	case err != nil && dump.left < 0:
+		err = dump.exceeded()
+	case ctx.Err() != nil:
+		err = ctx.Err()
+	}
+	if err != nil {
 		return fmt.Errorf("%s: %w", s, err)
 	}
 	return nil
+}
+
+// endingReader fails when ctx has ended, also where no Read waits: what is made of a
+// large file takes time.
+type endingReader struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (e *endingReader) Read(p []byte) (int, error) {
+	if err := e.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return e.r.Read(p)
 }
 
 func (s *Source) open(ctx context.Context, request Request) (io.ReadCloser, error) {

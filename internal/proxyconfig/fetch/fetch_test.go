@@ -206,3 +206,33 @@ func TestValidate(t *testing.T) {
 		}
 	}
 }
+
+// TestEndsWithContext ends while a file is read, and when it has been read.
+func TestEndsWithContext(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "dump.json")
+	if err := os.WriteFile(path, make([]byte, 1<<20), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, after := range map[string]int64{"at once": 1, "at the end": 1 << 20} {
+		ctx, cancel := context.WithCancel(t.Context())
+		s := Source{File: path, MaxSize: 2 << 20}
+		var got int64
+		err := s.Read(ctx, Everything, func(r io.Reader) error {
+			n, err := io.CopyN(io.Discard, r, after)
+			cancel()
+			if err != nil {
+				return err
+			}
+			rest, err := io.Copy(io.Discard, r)
+			got = n + rest
+			if after == 1<<20 { // a reader that has all it needs does not fail
+				return nil
+			}
+			return err
+		})
+		if !errors.Is(err, context.Canceled) || !strings.HasPrefix(err.Error(), path+": ") || name == "at once" && got == 1<<20 {
+			t.Errorf("%s: %d bytes were read, error %v", name, got, err)
+		}
+	}
+}
