@@ -64,8 +64,8 @@ func (k knownTypes) FindMessageByURL(url string) (protoreflect.MessageType, erro
 // protoJSON rewrites a message as Envoy prints it (snake case) to proto JSON
 // (lower camel case), member by member along the message's description: keys
 // of maps and of google.protobuf.Struct stay, unknown members and extensions
-// stay as they came. Fields that Envoy's API marks as sensitive are redacted,
-// whatever printed the dump.
+// stay as they came. Fields that Envoy's API marks as sensitive, and private keys in
+// PEM in any other, are redacted, whatever printed the dump.
 func protoJSON(raw jsontext.Value, of proto.Message) (jsontext.Value, error) {
 	var out bytes.Buffer
 	c := converter{
@@ -77,12 +77,6 @@ func protoJSON(raw jsontext.Value, of proto.Message) (jsontext.Value, error) {
 	}
 	return bytes.TrimRight(out.Bytes(), "\n"), nil
 }
-
-// Redacted values, as Envoy writes them.
-const (
-	redacted       = "[redacted]"
-	redactedBase64 = "W3JlZGFjdGVkXQ=="
-)
 
 type converter struct {
 	d *jsontext.Decoder
@@ -162,16 +156,9 @@ func (c *converter) single(fd protoreflect.FieldDescriptor, secret bool) error {
 	return c.plain(fd.Kind() == protoreflect.BytesKind, secret)
 }
 
-// plain copies a value that has no field names to convert. Of a secret it
-// keeps the shape and redacts the strings and numbers.
+// plain copies a value that has no field names to convert, without private keys. Of
+// a secret it keeps the shape and redacts the strings and numbers.
 func (c *converter) plain(isBytes, secret bool) error {
-	if !secret {
-		v, err := c.d.ReadValue()
-		if err != nil {
-			return err
-		}
-		return c.e.WriteValue(v)
-	}
 	depth := c.d.StackDepth()
 	for {
 		kind, length := c.d.StackIndex(c.d.StackDepth())
@@ -182,6 +169,13 @@ func (c *converter) plain(isBytes, secret bool) error {
 		}
 		switch k := tok.Kind(); {
 		case isName:
+		case !secret:
+			if k == jsontext.KindString {
+				text := tok.String()
+				if safe := redactKeys(text, isBytes); safe != text {
+					tok = jsontext.String(safe)
+				}
+			}
 		case k == jsontext.KindString && isBytes:
 			tok = jsontext.String(redactedBase64)
 		case k == jsontext.KindString:

@@ -1,0 +1,59 @@
+package proxyconfig
+
+import (
+	"encoding/base64"
+	"strings"
+)
+
+// Redacted values, as Envoy writes them.
+const (
+	redacted       = "[redacted]"
+	redactedBase64 = "W3JlZGFjdGVkXQ=="
+)
+
+// How PEM blocks begin and end, and how base64 of a first one begins.
+const (
+	pemBegin, pemEnd = "-----BEGIN ", "-----END "
+	pemDashes        = "-----"
+	pemBase64        = "LS0tLS1CRUdJTi" // -----BEGIN
+)
+
+// redactKeys replaces the PEM blocks with private keys in a string of a dump, which
+// is bytes in base64 or a text: a chain of certificates may have its key beside it,
+// which Envoy prints. What else is in the string stays.
+func redactKeys(s string, isBytes bool) string {
+	if isBytes || strings.HasPrefix(s, pemBase64) { // extensions that are not known do not tell bytes
+		plain := strings.NewReplacer("-", "+", "_", "/", "=", "").Replace(s)
+		if data, err := base64.RawStdEncoding.DecodeString(plain); err == nil {
+			if text := redactBlocks(string(data)); text != string(data) {
+				return base64.StdEncoding.EncodeToString([]byte(text))
+			}
+		}
+	}
+	return redactBlocks(s)
+}
+
+// redactBlocks takes what has no end for a key up to the end of the text.
+func redactBlocks(text string) string {
+	var out strings.Builder
+	rest := text
+	for {
+		before, after, found := strings.Cut(rest, pemBegin)
+		kind, body, whole := strings.Cut(after, pemDashes)
+		if !found || !whole {
+			break
+		}
+		if !strings.Contains(kind, "PRIVATE KEY") {
+			out.WriteString(before + pemBegin)
+			rest = after
+			continue
+		}
+		out.WriteString(before + redacted)
+		_, rest, _ = strings.Cut(body, pemEnd)
+		_, rest, _ = strings.Cut(rest, pemDashes)
+	}
+	if out.Len() == 0 {
+		return text
+	}
+	return out.String() + rest
+}
