@@ -22,9 +22,10 @@ import (
 
 func newExplainCmd(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:   "explain",
-		Short: "Explain why a proxy is configured as it is",
-		Long:  `Explain why a proxy is configured as it is, by the rules of the control plane.`,
+		Use:     "explain",
+		Short:   "Explain why a proxy is configured as it is",
+		Long:    `Explain why a proxy is configured as it is, by the rules of the control plane.`,
+		Example: `  meshctl explain endpoints helloworld.sample --from web-1.apps`,
 	}
 	cmd.AddCommand(newExplainEndpointsCmd(env))
 	return cmd
