@@ -5,11 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
+	"maps"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -37,6 +38,7 @@ type explainEndpointsOptions struct {
 	output   output.Format
 	service  string
 	proxy    string
+	cluster  string
 	port     uint32
 }
 
@@ -64,10 +66,12 @@ reaches no endpoint, the exit code is 3.`,
 			o.service = args[0]
 			return nil
 		},
-		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.proxy, "from", "", "The `proxy` whose view is explained, name.namespace")
+	f.StringVar(&o.cluster, "cluster", "", "The `cluster` of that proxy, where several have one of that name")
 	portVar(f, &o.port, "Only this port of the service")
 	o.replicas.bind(env, cmd)
 	durationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of a replica")
@@ -88,7 +92,7 @@ func (o *explainEndpointsOptions) run(ctx context.Context, env *Env) error {
 		return err
 	}
 	defer closeReplicas(found)
-	e, err := o.ask(ctx, env, found)
+	e, err := o.ask(ctx, found)
 	if err != nil {
 		return err
 	}
@@ -109,52 +113,90 @@ func (o *explainEndpointsOptions) run(ctx context.Context, env *Env) error {
 	return judgeExplanation(e)
 }
 
-// ask asks each control plane until one has the proxy.
-func (o *explainEndpointsOptions) ask(ctx context.Context, env *Env, found []*replicas.Replica) (*debug.Explanation, error) {
-	var errs []error
-	absent := 0
-	for _, r := range found {
-		var e debug.Explanation
-		err := r.Get(ctx, "/debug/explainz", url.Values{"proxyID": {o.proxy}, "service": {o.service}}, &e)
-		if err == nil {
-			return &e, nil
-		}
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		if answer, ok := errors.AsType[*replicas.AnswerError](err); ok && answer.Code == http.StatusNotFound {
-			switch answer.Text {
-			case debug.NotConnected:
-				absent++
-				continue
-			case debug.NoPage:
-				err = errors.New("it explains nothing: it is no meshctl, or an older one")
-			default:
-				return nil, errors.New(output.Escape(answer.Text))
+// ask asks all control planes at once: two of them may have a proxy of that name,
+// each of its own cluster.
+func (o *explainEndpointsOptions) ask(ctx context.Context, found []*replicas.Replica) (*debug.Explanation, error) {
+	answers, faults := make([][]*debug.Explanation, len(found)), make([]error, len(found))
+	var asked sync.WaitGroup
+	for i, r := range found {
+		asked.Go(func() { answers[i], faults[i] = o.askOne(ctx, r) })
+	}
+	asked.Wait()
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	of := map[mesh.ClusterID]*debug.Explanation{}
+	for _, list := range answers {
+		for _, e := range list {
+			if o.cluster == "" || string(e.Cluster) == o.cluster {
+				of[e.Cluster] = e
 			}
 		}
-		errs = append(errs, fmt.Errorf("%s: %w", r.Name, err))
 	}
-	if absent > 0 {
-		text := fmt.Sprintf("no proxy %q is connected", o.proxy)
-		names, _ := o.connected(ctx, env) // those that there are
-		if near := nearNames(o.proxy, names); len(near) > 0 {
-			text += ", near are: " + strings.Join(near, ", ")
-		}
-		errs = slices.Insert(errs, 0, errors.New(output.Escape(text)))
+	clusters := slices.Sorted(maps.Keys(of))
+	if len(clusters) > 1 {
+		return nil, usagef("%s is in clusters %s: name one with --cluster", o.proxy, output.Escape(strings.Trim(fmt.Sprint(clusters), "[]")))
 	}
-	return nil, errors.Join(errs...)
+	if len(clusters) == 1 {
+		return of[clusters[0]], nil
+	}
+	faults = slices.DeleteFunc(faults, func(err error) bool { return err == nil || errors.Is(err, errNotHere) })
+	if len(faults) == len(found) {
+		return nil, errors.Join(faults...)
+	}
+	return nil, errors.Join(append([]error{o.absent(ctx, found)}, faults...)...)
+}
+
+// errNotHere says that a control plane does not have the proxy.
+var errNotHere = errors.New("not connected here")
+
+func (o *explainEndpointsOptions) askOne(ctx context.Context, r *replicas.Replica) ([]*debug.Explanation, error) {
+	var list []*debug.Explanation
+	err := r.Get(ctx, "/debug/explainz", url.Values{"proxyID": {o.proxy}, "service": {o.service}}, &list)
+	answer, ok := errors.AsType[*replicas.AnswerError](err)
+	switch {
+	case ok && answer.Text == debug.NotConnected:
+		return nil, errNotHere
+	case ok && answer.Text == debug.NoPage:
+		return nil, fmt.Errorf("%s: it explains nothing: it is no meshctl, or an older one", r.Name)
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", r.Name, err)
+	case len(list) == 0 || slices.ContainsFunc(list, func(e *debug.Explanation) bool { return e == nil || e.Proxy == "" }):
+		return nil, fmt.Errorf("%s: it answered what explains nothing: it is no meshctl", r.Name)
+	}
+	return list, nil
+}
+
+// absent says that no control plane has the proxy, and which are near.
+func (o *explainEndpointsOptions) absent(ctx context.Context, found []*replicas.Replica) error {
+	text := fmt.Sprintf("no proxy %q is connected", o.proxy)
+	if o.cluster != "" {
+		text += " in cluster " + o.cluster
+	}
+	names := proxyNames((&proxyStatusOptions{}).ask(ctx, found))
+	if near := nearNames(o.proxy, names); len(near) > 0 {
+		text += ", near are: " + strings.Join(near, ", ")
+	}
+	return errors.New(output.Escape(text))
 }
 
 // connected are the names of the connected proxies.
 func (o *explainEndpointsOptions) connected(ctx context.Context, env *Env) ([]string, error) {
-	return (&proxyStatusOptions{replicas: o.replicas}).connected(ctx, env)
+	found, err := o.replicas.find(ctx, env, completionTimeout)
+	if err != nil {
+		return nil, err
+	}
+	defer closeReplicas(found)
+	return proxyNames((&proxyStatusOptions{}).ask(ctx, found)), nil
 }
 
 // writeExplanation writes the endpoints, and what else there is to know to standard error.
 func writeExplanation(env *Env, e *debug.Explanation) error {
 	table := &output.Table{Header: []string{"PORT", "ENDPOINT", "POD", "CLUSTER", "NETWORK", "LOCALITY", "REACHED"}}
 	for _, p := range e.Ports {
+		if len(p.Endpoints) == 0 {
+			table.Rows = append(table.Rows, []string{strconv.FormatUint(uint64(p.Port), 10), "-", "-", "-", "-", "-", "no: " + nobody})
+		}
 		for i := range p.Endpoints {
 			x := &p.Endpoints[i]
 			_, pod, _ := strings.Cut(x.Pod, "/")
@@ -174,6 +216,7 @@ func writeExplanation(env *Env, e *debug.Explanation) error {
 	say := func(format string, args ...any) {
 		fmt.Fprintln(env.Stderr, output.Escape(fmt.Sprintf(format, args...)))
 	}
+	say("%s is in %s", e.Proxy, whereabouts(e))
 	if more := e.Omitted.Number - len(e.Omitted.First); more > 0 {
 		say("%d more endpoints are left out", more)
 	}
@@ -191,6 +234,21 @@ func writeExplanation(env *Env, e *debug.Explanation) error {
 	}
 	return nil
 }
+
+// whereabouts says where a proxy is.
+func whereabouts(e *debug.Explanation) string {
+	text := "no known cluster"
+	if e.Cluster != "" {
+		text = "cluster " + string(e.Cluster)
+	}
+	if e.Network != "" {
+		text += ", network " + string(e.Network)
+	}
+	return text
+}
+
+// nobody says that a port has no endpoints.
+const nobody = "no cluster has endpoints for it: see the selector of the Service, its EndpointSlices and the names of their ports"
 
 // reached says how an endpoint is, or why not.
 func reached(e *debug.Explanation, x *debug.ExplainedEndpoint) string {
@@ -210,6 +268,9 @@ func reached(e *debug.Explanation, x *debug.ExplainedEndpoint) string {
 		return "no: " + x.Why
 	case len(x.Gateways) > 0:
 		how = "via " + strings.Join(x.Gateways, ", ")
+	}
+	if x.Passthrough != "" {
+		notes = append(notes, "but not for calls from other networks: "+x.Passthrough.String())
 	}
 	return strings.Join(append([]string{how}, notes...), "; ")
 }

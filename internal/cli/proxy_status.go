@@ -137,13 +137,19 @@ func (o *proxyStatusOptions) connected(ctx context.Context, env *Env) ([]string,
 		return nil, err
 	}
 	defer closeReplicas(found)
+	return proxyNames(o.ask(ctx, found)), nil
+}
+
+// proxyNames are those of all proxies, sorted.
+func proxyNames(reports []proxystatus.Report) []string {
 	var names []string
-	for _, r := range o.ask(ctx, found) {
+	for _, r := range reports {
 		for i := range r.Proxies {
 			names = append(names, r.Proxies[i].Name)
 		}
 	}
-	return names, nil
+	slices.Sort(names)
+	return slices.Compact(names)
 }
 
 func (o *proxyStatusOptions) run(ctx context.Context, env *Env) error {

@@ -128,7 +128,7 @@ func New(cfg Config) *Pages {
 		"resourcesz":  {Help: "the kinds of configuration objects that are followed", Make: func(context.Context, Query) (any, error) { return resourcesz(), nil }},
 		"instancesz":  {Help: "the services that lead to each proxy, or to those of ?namespace= or ?proxyID=", Make: p.instancesz},
 		"sidecarz":    {Help: "the services that ?proxyID= may see, and by which Sidecar", Make: p.sidecarz},
-		"explainz":    {Help: "how ?proxyID= reaches each endpoint of ?service=name.namespace, and why not", Make: p.explainz},
+		"explainz":    {Help: "how the proxies ?proxyID= reach each endpoint of ?service=name.namespace, and why not", Make: p.explainz},
 		"pushcontext": {Help: "the snapshot that is served", Make: p.ofSnapshot(pushContext)},
 		"config_dump": {Help: "what ?proxyID= was sent last, as Envoy dumps it; &types=cds,eds… for some types, &include_eds", Open: true, Make: p.configDump},
 		"ecdsz":       {Help: "the extensions of ?proxyID=", Make: p.ofType("ecds")},

@@ -3,6 +3,7 @@ package debug
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/netip"
 	"slices"
@@ -52,6 +53,9 @@ type ExplainedEndpoint struct {
 	// Obstacle is why the proxy is not given it, in a word and in words.
 	Obstacle xdsgen.Obstacle `json:"obstacle,omitzero"`
 	Why      string          `json:"why,omitzero"`
+	// Passthrough is why a gateway does not pass calls on to it that come by server
+	// name, from other networks; empty when it does, and for sidecars.
+	Passthrough xdsgen.Obstacle `json:"passthrough,omitzero"`
 }
 
 // Omissions are endpoints that no proxy is given.
@@ -69,35 +73,58 @@ type ExplainedCluster struct {
 	Service bool `json:"service"`
 }
 
-// explainz tells how ?proxyID= reaches the endpoints of ?service=.
+// explainz tells how the proxies that are ?proxyID= reach the endpoints of ?service=.
+// They are of different clusters: of several streams of one it is the newest. The
+// name is that of a proxy or of a stream, whole.
 func (p *Pages) explainz(_ context.Context, q Query) (any, error) {
 	s, err := p.snapshot()
 	if err != nil {
 		return nil, err
 	}
-	x, err := p.proxy(q)
-	if err != nil {
-		return nil, err
+	name, service := q.Get("proxyID"), q.Get("service")
+	switch {
+	case name == "":
+		return nil, &Error{http.StatusBadRequest, noProxyID}
+	case service == "":
+		return nil, &Error{http.StatusBadRequest, "name a service, as ?service=name.namespace"}
 	}
-	svc, err := serviceNamed(s, q.Get("service"), x.Node.Namespace)
-	if err != nil {
-		return nil, err
+	newest := map[mesh.ClusterID]*connected.Proxy{}
+	all := p.visible(q.Caller)
+	for i := range all {
+		x := &all[i]
+		if x.ID != name && x.Node.ID.ProxyID() != name {
+			continue
+		}
+		if was := newest[x.Node.Cluster]; was == nil || x.Connected.After(was.Connected) {
+			newest[x.Node.Cluster] = x
+		}
 	}
-	return p.explain(s, x, svc), nil
+	if len(newest) == 0 {
+		return nil, &Error{http.StatusNotFound, NotConnected}
+	}
+	out := []*Explanation{}
+	for _, id := range slices.Sorted(maps.Keys(newest)) {
+		out = append(out, p.explain(s, newest[id].Node, service))
+	}
+	return out, nil
 }
 
-func (p *Pages) explain(s *snapshot.Snapshot, x *connected.Proxy, svc *snapshot.MeshService) *Explanation {
-	n := x.Node
+func (p *Pages) explain(s *snapshot.Snapshot, n xdsgen.Node, service string) *Explanation {
 	out := &Explanation{
-		Proxy: n.ID.ProxyID(), Cluster: n.Cluster, Network: xdsgen.NetworkOf(s, n), Service: svc.Host, Clusters: []ExplainedCluster{},
+		Proxy: n.ID.ProxyID(), Cluster: n.Cluster, Network: xdsgen.NetworkOf(s, n), Service: service, Clusters: []ExplainedCluster{},
 	}
-	for id, network := range s.Mesh.Networks {
-		out.Clusters = append(out.Clusters, ExplainedCluster{id, network, svc.In(id) != nil})
+	svc := serviceNamed(s, service, n.Namespace)
+	for _, id := range slices.Sorted(maps.Keys(s.Mesh.Networks)) {
+		out.Clusters = append(out.Clusters, ExplainedCluster{id, s.Mesh.Networks[id], svc != nil && svc.In(id) != nil})
 	}
-	slices.SortFunc(out.Clusters, func(a, b ExplainedCluster) int { return strings.Compare(string(a.Cluster), string(b.Cluster)) })
+	if svc == nil {
+		out.Missing = "no cluster has such a service" + nearService(s, service, n.Namespace)
+		return out
+	}
+	out.Service = svc.Host
+	var omitted registry.Omitted
 	if p.cfg.Omitted != nil {
-		omitted := p.cfg.Omitted(svc.Host)
-		out.Omitted = Omissions{omitted.Number, omitted.First}
+		omitted = p.cfg.Omitted(svc.Host)
 	}
 	var ports []xdsgen.PortReach
 	ports, out.Missing = xdsgen.ReachOf(s, n, svc)
@@ -108,6 +135,28 @@ func (p *Pages) explain(s *snapshot.Snapshot, x *connected.Proxy, svc *snapshot.
 		}
 		out.Ports = append(out.Ports, shown)
 	}
+	omitted = omitted.With(unnamed(s, svc))
+	out.Omitted = Omissions{omitted.Number, omitted.First}
+	return out
+}
+
+// unnamed are the endpoints of ports that the service does not have.
+func unnamed(s *snapshot.Snapshot, svc *snapshot.MeshService) []registry.OmittedEndpoint {
+	endpoints := s.Endpoints.Get(svc.Host)
+	if endpoints == nil {
+		return nil
+	}
+	var out []registry.OmittedEndpoint
+	for _, name := range slices.Sorted(maps.Keys(endpoints.ByPort)) {
+		if slices.ContainsFunc(svc.Ports, func(p snapshot.ServicePort) bool { return p.Name == name }) {
+			continue
+		}
+		for _, e := range endpoints.ByPort[name] {
+			out = append(out, registry.OmittedEndpoint{
+				Cluster: e.Cluster, Address: e.Address, Reason: fmt.Sprintf("it is of port %q, and the service has no port of that name", name),
+			})
+		}
+	}
 	return out
 }
 
@@ -116,7 +165,7 @@ func endpointOf(r xdsgen.Reach) ExplainedEndpoint {
 	out := ExplainedEndpoint{
 		Address: netip.AddrPortFrom(e.Address, uint16(e.Port)).String(), Cluster: e.Cluster, Network: e.Network,
 		Locality: e.Locality.String(), Pod: e.Pod, Healthy: e.Health == snapshot.Healthy, MTLS: e.MTLS, Demoted: e.Demoted,
-		Obstacle: r.Obstacle, Why: r.Obstacle.String(),
+		Obstacle: r.Obstacle, Why: r.Obstacle.String(), Passthrough: r.Passthrough,
 	}
 	for _, g := range r.Gateways {
 		out.Gateways = append(out.Gateways, netip.AddrPortFrom(g.Address, uint16(g.Port)).String())
@@ -124,30 +173,35 @@ func endpointOf(r xdsgen.Reach) ExplainedEndpoint {
 	return out
 }
 
-// serviceNamed finds a service by its host, as name.namespace, or by a name of the
-// namespace.
-func serviceNamed(s *snapshot.Snapshot, named, namespace string) (*snapshot.MeshService, error) {
-	if named == "" {
-		return nil, &Error{http.StatusBadRequest, "name a service, as ?service=name.namespace"}
-	}
+// serviceNamed finds a service by its host, or by the first words of that, as
+// name.namespace; by its name alone it is of the namespace. It is nil when there is
+// none.
+func serviceNamed(s *snapshot.Snapshot, named, namespace string) *snapshot.MeshService {
 	host := strings.TrimSuffix(named, ".")
-	name, rest, dotted := strings.Cut(host, ".")
-	of, _, _ := strings.Cut(rest, ".") // name.namespace.svc means the same
-	if !dotted {
-		of = namespace
+	if svc := s.Services.Get(host); svc != nil {
+		return svc
 	}
-	for _, h := range []string{host, mesh.ServiceHost(name, of, s.Mesh.Domain)} {
-		if svc := s.Services.Get(h); svc != nil {
-			return svc, nil
-		}
+	words := strings.Split(host, ".")
+	switch {
+	case len(words) == 1:
+		words = append(words, namespace)
+	case len(words) > 3 || len(words) == 3 && words[2] != "svc":
+		return nil
 	}
-	text := fmt.Sprintf("no cluster has service %.100q of namespace %.100q", name, of)
+	return s.Services.Get(mesh.ServiceHost(words[0], words[1], s.Mesh.Domain))
+}
+
+// nearService says which service was likely meant, or nothing.
+func nearService(s *snapshot.Snapshot, named, namespace string) string {
+	if !strings.Contains(named, ".") {
+		named += "." + namespace
+	}
 	var known []string
 	for _, svc := range s.Services.All() {
 		known = append(known, svc.Name+"."+svc.Namespace)
 	}
-	if near := nearest.Word(name+"."+of, known); near != "" {
-		text += ", did you mean " + near + "?"
+	if near := nearest.Word(named, known); near != "" {
+		return ", did you mean " + near + "?"
 	}
-	return nil, NotFound("%s", text)
+	return ""
 }

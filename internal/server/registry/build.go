@@ -45,6 +45,7 @@ type builder struct {
 
 	weight      map[mesh.ClusterID]uint32 // of endpoints, where it is not usualWeight
 	usualWeight uint32
+	omitting    map[string]*Omitted // what changes of omitted
 }
 
 // everything marks all services and endpoints dirty.

@@ -17,6 +17,7 @@ import (
 // accounts changed with them becomes dirty itself.
 func (b *builder) endpoints() {
 	update := make(map[string]*snapshot.Endpoints)
+	b.omitting = make(map[string]*Omitted)
 	order := b.ordered()
 	networks := b.meshNetworks()
 	b.weight, b.usualWeight = b.weights()
@@ -42,6 +43,7 @@ func (b *builder) endpoints() {
 		}
 	}
 	b.next.Endpoints = b.next.Endpoints.With(update)
+	b.omitted = b.omitted.With(b.omitting)
 }
 
 // selectorless reports whether some cluster has the service without a

@@ -2,6 +2,7 @@ package registry
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -48,19 +49,27 @@ func (o *Omitted) join(other Omitted) {
 	o.First = append(o.First, other.First[:min(len(other.First), maxOmitted-len(o.First))]...)
 }
 
+// With returns the omissions with further ones.
+func (o Omitted) With(more []OmittedEndpoint) Omitted {
+	o.First = slices.Clone(o.First)
+	o.join(Omitted{len(more), more})
+	return o
+}
+
 // omit notes what is left out of a service.
 func (b *builder) omit(host string, o Omitted) {
 	if o.Number > 0 {
-		b.omitted.Store(host, o)
-		return
+		b.omitting[host] = &o
+	} else if b.omitted.Get(host) != nil {
+		b.omitting[host] = nil
 	}
-	b.omitted.Delete(host)
 }
 
 // Omitted are the endpoints of a service that no proxy is given. The result must not
 // be changed.
 func (r *Registry) Omitted(host string) Omitted {
-	o, _ := r.state.omitted.Load(host)
-	found, _ := o.(Omitted)
-	return found
+	if o := r.omitted.Load().Get(host); o != nil {
+		return *o
+	}
+	return Omitted{}
 }

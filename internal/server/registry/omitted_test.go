@@ -42,9 +42,11 @@ func TestOmitted(t *testing.T) {
 		many.Endpoints = append(many.Endpoints, snapshot.SliceEndpoint{Addresses: []netip.Addr{netip.AddrFrom4([4]byte{10, 1, 0, byte(i)})}, Pod: fmt.Sprint("no-", i)})
 	}
 	r.Apply([]snapshot.Event{up(many)})
-	r.next(t)
-	if got := r.Omitted(host); got.Number != 2*maxOmitted || len(got.First) != maxOmitted {
-		t.Errorf("%d, of which %d are told of", got.Number, len(got.First))
+	for r.Omitted(host).Number != 2*maxOmitted {
+		r.next(t)
+	}
+	if got := r.Omitted(host); len(got.First) != maxOmitted {
+		t.Errorf("%d are told of", len(got.First))
 	}
 	r.Remove("c1")
 	r.Remove("c2")

@@ -56,6 +56,7 @@ type Registry struct {
 	wake    chan struct{}
 	double  atomic.Pointer[[]string]
 	refused atomic.Pointer[map[mesh.ClusterID]RefusedGateways]
+	omitted atomic.Pointer[snapshot.Table[string, Omitted]]
 
 	// Owned by Run.
 	state *state
@@ -213,6 +214,7 @@ func (r *Registry) turn() {
 	next, changes := r.state.build(cmp.Or(before, r.held))
 	refused := r.state.refused
 	r.refused.Store(&refused)
+	r.omitted.Store(r.state.omitted)
 	if r.resolve() && before == nil {
 		r.held = next
 		return

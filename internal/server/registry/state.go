@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
-	"sync"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -123,8 +122,8 @@ type state struct {
 	vips         map[netip.Addr]int
 	heldGateways set[netip.Addr]
 	refused      map[mesh.ClusterID]RefusedGateways // not written again once it is published
-	// omitted are those of services that have any, by host; others read it.
-	omitted sync.Map
+	// omitted are those of services that have any, by host.
+	omitted *snapshot.Table[string, Omitted]
 	// named are the host names of gateways by cluster, hosts what they stand for,
 	// nil before the first answer.
 	named map[mesh.ClusterID]set[string]

@@ -102,7 +102,7 @@ func (u assignments) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error)
 			return nil, err
 		}
 		out = append(out, r)
-		if !u.router || u.service.Headless || u.cluster != "" {
+		if !u.passesThrough() {
 			continue
 		}
 		if r, err = u.assignment(enc, name.SNI(), list, true); err != nil {
@@ -111,6 +111,11 @@ func (u assignments) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error)
 		out = append(out, r)
 	}
 	return out, nil
+}
+
+// passesThrough reports whether calls by server name are passed on to the service.
+func (u assignments) passesThrough() bool {
+	return u.router && !u.service.Headless && u.cluster == ""
 }
 
 func (u assignments) assignment(enc *xdswire.Encoder, name string, list []snapshot.Endpoint, mtlsOnly bool) (*xdswire.Resource, error) {

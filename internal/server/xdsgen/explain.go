@@ -1,8 +1,6 @@
 package xdsgen
 
 import (
-	"net/netip"
-
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -102,6 +100,9 @@ type Reach struct {
 	// Gateways are those that it goes through; none is directly.
 	Gateways []snapshot.NetworkGateway
 	Obstacle Obstacle
+	// Passthrough is why a gateway does not pass calls on to it that come by server
+	// name, as those from other networks do; empty when it does, and for sidecars.
+	Passthrough Obstacle
 }
 
 // PortReach is how a proxy reaches the endpoints of one port of a service.
@@ -135,7 +136,13 @@ func ReachOf(s *snapshot.Snapshot, n Node, svc *snapshot.MeshService) (ports []P
 		if u.endpoints != nil {
 			list = u.endpoints.ByPort[port.Name]
 		}
-		ports = append(ports, PortReach{port, u.reach(list)})
+		reach := u.reach(list, false)
+		if u.passesThrough() {
+			for i, r := range u.reach(list, true) {
+				reach[i].Passthrough = r.Obstacle
+			}
+		}
+		ports = append(ports, PortReach{port, reach})
 	}
 	if len(ports) == 0 {
 		return nil, "all its ports are UDP, which proxies do not take"
@@ -143,29 +150,29 @@ func ReachOf(s *snapshot.Snapshot, n Node, svc *snapshot.MeshService) (ports []P
 	return ports, ""
 }
 
-// reach tells of each endpoint of a list.
-func (u assignments) reach(list []snapshot.Endpoint) []Reach {
-	used := u.routes(list, false)
+// reach tells of each endpoint of a list, as localities assigns them.
+func (u assignments) reach(list []snapshot.Endpoint, mtlsOnly bool) []Reach {
+	used := u.routes(list, mtlsOnly)
+	taken := make(map[*snapshot.Endpoint]bool, len(used))
+	for _, r := range used {
+		taken[r.endpoint] = true
+	}
 	given := make(map[*snapshot.Endpoint]bool, len(used))
 	for _, r := range withoutDrained(used) {
 		given[r.endpoint] = true
 	}
-	seen := make(map[netip.AddrPort]struct{}, len(used))
 	out := make([]Reach, len(list))
 	for i := range list {
 		e := &list[i]
-		r, obstacle := u.route(e, false)
-		addr := netip.AddrPortFrom(e.Address, uint16(e.Port))
-		_, twice := seen[addr]
+		r, obstacle := u.route(e, mtlsOnly)
 		switch {
 		case obstacle != "" || given[e]:
-		case u.proxyless && twice:
-			obstacle = ObstacleTwin
-		default:
+		case taken[e]:
 			obstacle = ObstacleDrained
+		default:
+			obstacle = ObstacleTwin
 		}
-		seen[addr] = struct{}{}
-		out[i] = Reach{e, r.gateways, obstacle}
+		out[i] = Reach{Endpoint: e, Gateways: r.gateways, Obstacle: obstacle}
 	}
 	return out
 }

@@ -177,28 +177,30 @@ func TestReachIsWhatIsAssigned(t *testing.T) {
 			families: []families{v4, v6}[r.IntN(8)/7], view: []string{"", "n0,n1"}[r.IntN(4)/3],
 			cluster: mesh.ClusterID([]string{"", "c0"}[r.IntN(8)/7]), proxyless: r.IntN(8) == 0,
 		}
-		want := map[string]bool{}
-		for _, group := range u.localities(list, false) {
-			for _, lb := range group.GetLbEndpoints() {
-				addr := lb.GetEndpoint().GetAddress().GetSocketAddress()
-				want[fmt.Sprint(addr.GetAddress(), ":", addr.GetPortValue())] = true
+		for _, mtlsOnly := range []bool{false, true} {
+			want := map[string]bool{}
+			for _, group := range u.localities(list, mtlsOnly) {
+				for _, lb := range group.GetLbEndpoints() {
+					addr := lb.GetEndpoint().GetAddress().GetSocketAddress()
+					want[fmt.Sprint(addr.GetAddress(), ":", addr.GetPortValue())] = true
+				}
 			}
-		}
-		got := map[string]bool{}
-		for _, reach := range u.reach(list) {
-			told[reach.Obstacle]++
-			if reach.Obstacle != "" {
-				continue
+			got := map[string]bool{}
+			for _, reach := range u.reach(list, mtlsOnly) {
+				told[reach.Obstacle]++
+				if reach.Obstacle != "" {
+					continue
+				}
+				if len(reach.Gateways) == 0 {
+					got[fmt.Sprint(reach.Endpoint.Address, ":", reach.Endpoint.Port)] = true
+				}
+				for _, g := range reach.Gateways {
+					got[fmt.Sprint(g.Address, ":", g.Port)] = true
+				}
 			}
-			if len(reach.Gateways) == 0 {
-				got[fmt.Sprint(reach.Endpoint.Address, ":", reach.Endpoint.Port)] = true
+			if !maps.Equal(got, want) {
+				t.Fatalf("seed %d, by server name %v: told of %v, given is %v", seed, mtlsOnly, got, want)
 			}
-			for _, g := range reach.Gateways {
-				got[fmt.Sprint(g.Address, ":", g.Port)] = true
-			}
-		}
-		if !maps.Equal(got, want) {
-			t.Fatalf("seed %d: told of %v, given is %v", seed, got, want)
 		}
 	}
 	for _, o := range []Obstacle{
