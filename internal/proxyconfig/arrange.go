@@ -2,6 +2,8 @@ package proxyconfig
 
 import (
 	"bytes"
+	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -77,12 +79,35 @@ func keyOf(m protoreflect.Message, fields []protoreflect.Name) string {
 	return string(data)
 }
 
-// ownAddress stands for the addresses of an Envoy itself.
-const ownAddress = "own-address"
+// ownAddress is an address of an Envoy itself, and the text that stands for it.
+type ownAddress struct{ text, alias string }
 
-// alike writes ownAddress for addresses.
-func alike(raw []byte, addresses []string) []byte {
-	for _, address := range addresses {
+// addOwn adds an address. What stands for it says its family and, from the second of
+// a family on, its number: own-ipv4, own-ipv4-2, own-ipv6.
+func addOwn(all []ownAddress, ip netip.Addr) []ownAddress {
+	own := ownAddress{ip.String(), "own-ipv6"}
+	if ip.Is4() {
+		own.alias = "own-ipv4"
+	}
+	family := 1
+	for _, other := range all {
+		if other.text == own.text {
+			return all
+		}
+		if strings.HasPrefix(other.alias, own.alias) {
+			family++
+		}
+	}
+	if family > 1 {
+		own.alias += fmt.Sprintf("-%d", family)
+	}
+	return append(all, own)
+}
+
+// alike writes what stands for them for addresses.
+func alike(raw []byte, addresses []ownAddress) []byte {
+	for _, own := range addresses {
+		address := own.text
 		parts := "0123456789."
 		if strings.Contains(address, ":") {
 			parts = "0123456789abcdef:"
@@ -98,7 +123,7 @@ func alike(raw []byte, addresses []string) []byte {
 			at = end
 			// Else it is a part of another address.
 			if (begin == 0 || strings.IndexByte(parts, raw[begin-1]) < 0) && (end == len(raw) || strings.IndexByte(parts, raw[end]) < 0) {
-				out = append(append(out, raw[from:begin]...), ownAddress...)
+				out = append(append(out, raw[from:begin]...), own.alias...)
 				from = end
 			}
 		}

@@ -2,10 +2,12 @@ package proxyconfig
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 )
@@ -171,14 +173,17 @@ func TestMatches(t *testing.T) {
 
 func TestAlike(t *testing.T) {
 	t.Parallel()
-	own := []string{"10.0.0.1", "fd00::1", "10.0.0.12"}
+	var own []ownAddress
+	for _, ip := range []string{"10.0.0.1", "fd00::1", "10.0.0.1", "10.0.0.12"} {
+		own = addOwn(own, netip.MustParseAddr(ip))
+	}
 	for text, want := range map[string]string{
-		"10.0.0.1":              "own-address",
-		`"10.0.0.1_80"`:         `"own-address_80"`,
-		"10.0.0.1:80,10.0.0.1":  "own-address:80,own-address",
-		"10.0.0.12 10.0.0.123":  "own-address 10.0.0.123",
+		"10.0.0.1":              "own-ipv4",
+		`"10.0.0.1_80"`:         `"own-ipv4_80"`,
+		"10.0.0.1:80,10.0.0.1":  "own-ipv4:80,own-ipv4",
+		"10.0.0.12 10.0.0.123":  "own-ipv4-2 10.0.0.123",
 		"110.0.0.1 10.0.0.1.5":  "110.0.0.1 10.0.0.1.5",
-		"[fd00::1]:80 fd00::1":  "[own-address]:80 own-address",
+		"[fd00::1]:80 fd00::1":  "[own-ipv6]:80 own-ipv6",
 		"fd00::12 afd00::1":     "fd00::12 afd00::1",
 		"fd00::1:2 10.0.0.2 _":  "fd00::1:2 10.0.0.2 _",
 		"10.0.0.110.0.0.1 left": "10.0.0.110.0.0.1 left",
@@ -216,7 +221,48 @@ func TestCompareAlike(t *testing.T) {
 	}
 	others := strings.Replace(one, `"node": {"id": "sidecar~10.0.0.1~`, `"node": {"metadata": {"INSTANCE_IPS": "fd00::9, 10.0.0.1"}, "id": "sidecar~192.0.2.1~`, 1)
 	d, err := ReadDynamic(strings.NewReader(others), Selection{Types: []string{"LDS"}, Alike: true})
-	if err != nil || d.Types["LDS"].resources["own-address_80"].text == "" {
+	if err != nil || d.Types["LDS"].resources["own-ipv4-2_80"].text == "" {
 		t.Errorf("%v, %+v", err, d)
+	}
+}
+
+// TestCompareAlikeDualStack loses none of the resources that have the addresses of two
+// families in their names, or names that are alike otherwise.
+func TestCompareAlikeDualStack(t *testing.T) {
+	t.Parallel()
+	read := func(ipv4, ipv6 string, port int, names ...string) *Dynamic {
+		t.Helper()
+		listener := func(name string, port int) string {
+			return fmt.Sprintf(`{"name": %q, "active_state": {"listener": {"@type": "type.googleapis.com/envoy.config.listener.v3.Listener", "name": %[1]q,
+				"address": {"socket_address": {"address": "x", "port_value": %d}}}}}`, name, port)
+		}
+		listeners := strings.Join([]string{listener(ipv4+"_80", port), listener(ipv6+"_80", 80), listener("own-ipv4_80", 5)}, ",")
+		dump := dynamicDump("", `, "dynamic_listeners": [`+listeners+`]`, "")
+		dump = strings.Replace(dump, `"node": {"id": "sidecar~10.0.0.1~`, fmt.Sprintf(`"node": {"metadata": {"INSTANCE_IPS": "%s,%s"}, "id": "sidecar~%[1]s~`, ipv4, ipv6), 1)
+		d, err := ReadDynamic(strings.NewReader(dump), Selection{Types: []string{"LDS"}, Alike: true, Names: names})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	for _, tc := range []struct {
+		names []string
+		port  int // of IPv4 in B
+		want  Comparison
+	}{
+		{nil, 80, Comparison{Match: true, Names: 3, A: Holding{Count: 3}, B: Holding{Count: 3}}},
+		{nil, 81, Comparison{Names: 3, A: Holding{Count: 3}, B: Holding{Count: 3}, Differences: []Difference{{Name: "own-ipv4_80"}}}},
+		{[]string{"10.0.0.1_80"}, 81, Comparison{Names: 1, A: Holding{Count: 1}, B: Holding{Count: 1}, Differences: []Difference{{Name: "own-ipv4_80"}}}},
+		{[]string{"10.0.0.2_80"}, 81, Comparison{Names: 1, A: Holding{Count: 1}, B: Holding{Count: 1}, Differences: []Difference{{Name: "own-ipv4_80"}}}},
+		{[]string{"own-ipv6*"}, 81, Comparison{Match: true, Names: 1, A: Holding{Count: 1}, B: Holding{Count: 1}}},
+	} {
+		got := Compare(read("10.0.0.1", "fd00::1", 80, tc.names...), read("10.0.0.2", "fd00::2", tc.port, tc.names...), []string{"LDS"})[0]
+		for i := range got.Differences {
+			got.Differences[i].Diff = ""
+		}
+		tc.want.Type, tc.want.Title = "LDS", "Listeners"
+		if diff := cmp.Diff(tc.want, got, cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("--name %q, port %d (-want +got):\n%s", tc.names, tc.port, diff)
+		}
 	}
 }

@@ -89,8 +89,9 @@ type Selection struct {
 	// empty. A star stands for any text; one without a star is any part of a name.
 	// Case does not count.
 	Names []string
-	// Alike has the addresses of the Envoy itself be the text own-address, for two of
-	// them to be alike; but in endpoints, which are those of others, too.
+	// Alike has texts such as own-ipv4 stand for the addresses of the Envoy itself, for
+	// two of them to be alike; but in endpoints, which are those of others, too. Names
+	// then matches either spelling of a name, and on either side.
 	Alike bool
 }
 
@@ -125,7 +126,7 @@ type Dynamic struct {
 	Proxy string
 	// Types are those that were read.
 	Types map[string]DynamicType
-	own   []string // addresses of the Envoy itself
+	own   []ownAddress
 }
 
 // DynamicType is what there is of one type.
@@ -136,8 +137,10 @@ type DynamicType struct {
 
 // resource is one in use, or one that is not yet, as its note says.
 type resource struct {
-	text string // JSON in lines; empty when Envoy does not use any yet
-	note string // what else Envoy says of it, as in Difference
+	name     string // as it came
+	selected bool   // by its name
+	text     string // JSON in lines; empty when Envoy does not use any yet
+	note     string // what else Envoy says of it, as in Difference
 }
 
 // ReadDynamic reads a config dump, of which it needs the sections of the selection.
@@ -160,8 +163,6 @@ func ReadDynamic(r io.Reader, selected Selection) (*Dynamic, error) {
 			return out.itself(raw)
 		case selected.Alike && len(out.own) == 0:
 			return errors.New("the dump does not say before it what the Envoy's own addresses are, as the bootstrap in a whole dump does")
-		case selected.Alike && t.name != EDS:
-			raw = alike(raw, out.own)
 		}
 		return out.add(t, list, raw, selected)
 	})
@@ -187,7 +188,7 @@ func (d *Dynamic) itself(raw jsontext.Value) error {
 	}
 	if n, err := mesh.ParseNodeID(node.ID); err == nil {
 		d.Proxy = n.ProxyID()
-		d.own = append(d.own, n.IP.String())
+		d.own = addOwn(d.own, n.IP)
 	}
 	var metadata struct {
 		IPs string `json:"INSTANCE_IPS"`
@@ -195,7 +196,7 @@ func (d *Dynamic) itself(raw jsontext.Value) error {
 	_ = json.Unmarshal(node.Metadata, &metadata) // it may hold anything
 	for text := range strings.SplitSeq(metadata.IPs, ",") {
 		if ip, err := netip.ParseAddr(strings.TrimSpace(text)); err == nil {
-			d.own = append(d.own, ip.String())
+			d.own = addOwn(d.own, ip)
 		}
 	}
 	return nil
@@ -226,7 +227,7 @@ type dynamicItem struct {
 	ErrorState   struct {
 		Details string `json:"details"`
 	} `json:"error_state,case:ignore"`
-	Name string `json:"name"` // of a listener
+	Named string `json:"name"` // a listener
 }
 
 type listenerState struct {
@@ -259,24 +260,26 @@ func (d *Dynamic) add(t *comparedType, list string, raw jsontext.Value, selected
 	if t.name == "LDS" {
 		updated, warming = item.ActiveState.LastUpdated, item.WarmingState.Listener != nil
 	}
-	name := item.Name
-	if used != nil {
-		var named struct {
-			Name    string `json:"name"`
-			Cluster string `json:"cluster_name,case:ignore"` // of endpoints
-		}
-		if err := json.Unmarshal(used, &named); err != nil {
-			return err
-		}
-		name = cmp.Or(named.Name, named.Cluster)
+	name, err := item.name(used)
+	if err != nil {
+		return err
 	}
-	if !selected.matches(name) {
+	details, shown := item.ErrorState.Details, name
+	if selected.Alike && t.name != EDS {
+		used, details = alike(used, d.own), string(alike([]byte(details), d.own))
+		shown = string(alike([]byte(name), d.own))
+	}
+	matched := selected.matches(name) || selected.matches(shown)
+	if !matched && !selected.Alike { // else the one of the other side may match
 		return nil
 	}
 	all := d.Types[t.name]
-	r := all.resources[name] // a cluster may be in two lists
-	if used != nil && list != warmingClusters {
-		var err error
+	for all.resources[shown].name != "" && all.resources[shown].name != name {
+		shown += " (" + name + ")" // two that are alike
+	}
+	r := all.resources[shown] // a cluster may be in two lists
+	r.name, r.selected = name, matched
+	if len(used) > 0 && list != warmingClusters {
 		if r.text, err = comparedText(used, t.message); err != nil {
 			return err
 		}
@@ -285,14 +288,27 @@ func (d *Dynamic) add(t *comparedType, list string, raw jsontext.Value, selected
 		}
 	}
 	switch {
-	case item.ErrorState.Details != "":
-		r.note = "refused a version: " + item.ErrorState.Details
+	case details != "":
+		r.note = "refused a version: " + details
 	case warming:
 		r.note = "is warming a version"
 	}
-	all.resources[name] = r
+	all.resources[shown] = r
 	d.Types[t.name] = all
 	return nil
+}
+
+// name is that of a resource: of what is used, else of the item.
+func (i *dynamicItem) name(used jsontext.Value) (string, error) {
+	if used == nil {
+		return i.Named, nil
+	}
+	var named struct {
+		Name    string `json:"name"`
+		Cluster string `json:"cluster_name,case:ignore"` // of endpoints
+	}
+	err := json.Unmarshal(used, &named)
+	return cmp.Or(named.Name, named.Cluster), err
 }
 
 // comparedText writes a resource so that what means the same is the same text,
@@ -375,9 +391,12 @@ func compareType(t *comparedType, a, b DynamicType) Comparison {
 	names := slices.AppendSeq(slices.Collect(maps.Keys(a.resources)), maps.Keys(b.resources))
 	slices.Sort(names)
 	names = slices.Compact(names)
-	c.Names = len(names)
 	for _, name := range names {
 		x, y := a.resources[name], b.resources[name]
+		if !x.selected && !y.selected {
+			continue
+		}
+		c.Names++
 		if x.text != "" {
 			c.A.Count++
 		}
