@@ -38,6 +38,9 @@ one configuration file. The first of these that has a value counts:
   3. the configuration file       trust-domain: prod.example
   4. the default that --help shows
 
+Flags of which only one may be given, such as --admin and --file, are one choice: a
+typed --file counts, whatever MESHCTL_ADMIN or the file's key admin say.
+
 A variable is MESHCTL_ and the flag's name in upper case with - written as _.
 An empty variable counts as not set. A flag that may be repeated takes its
 values separated by commas.
@@ -76,13 +79,15 @@ func configure(env *Env, cmd *cobra.Command) error {
 			return err
 		}
 	}
-	if err := v.MergeConfigMap(environment(env, flags, sources)); err != nil {
+	variables := environment(env, flags, sources)
+	if err := v.MergeConfigMap(variables); err != nil {
 		return err
 	}
+	beaten := beatenByRivals(flags, variables)
 
 	var errs []error
 	flags.VisitAll(func(f *pflag.Flag) {
-		if f.Changed || !v.InConfig(f.Name) {
+		if f.Changed || !v.InConfig(f.Name) || slices.Contains(beaten, f.Name) {
 			return
 		}
 		switch err := setFlag(flags, f, v.Get(f.Name)); {
@@ -94,6 +99,38 @@ func configure(env *Env, cmd *cobra.Command) error {
 		}
 	})
 	return errors.Join(errs...)
+}
+
+// rivalsKey is the annotation of a flag with the names of its rivals.
+const rivalsKey = "meshctl_rivals"
+
+// rivals says that these flags stand for one choice: a value from the environment or
+// the configuration file gives way when a rival comes from nearer to the person.
+func rivals(flags *pflag.FlagSet, names ...string) {
+	for _, name := range names {
+		if f := flags.Lookup(name); f != nil {
+			if f.Annotations == nil {
+				f.Annotations = map[string][]string{}
+			}
+			f.Annotations[rivalsKey] = append(f.Annotations[rivalsKey], names...)
+		}
+	}
+}
+
+// beatenByRivals are the flags of which a rival was typed, with another value than its
+// default, or is in the environment when they are not.
+func beatenByRivals(flags *pflag.FlagSet, variables map[string]any) []string {
+	var beaten []string
+	flags.VisitAll(func(f *pflag.Flag) {
+		for _, name := range f.Annotations[rivalsKey] {
+			rival := flags.Lookup(name)
+			typed := rival.Changed && rival.Value.String() != rival.DefValue
+			if name != f.Name && (typed || variables[name] != nil && variables[f.Name] == nil) {
+				beaten = append(beaten, f.Name)
+			}
+		}
+	})
+	return beaten
 }
 
 // configPath returns the configuration file to read, empty for none, and

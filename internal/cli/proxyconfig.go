@@ -68,6 +68,7 @@ type envoyFlags struct {
 func (f *envoyFlags) bind(fs *pflag.FlagSet) {
 	fs.StringVar(&f.source.Admin, "admin", "", "Admin interface of a running Envoy: `host:port` or http://host:port")
 	fs.StringVarP(&f.source.File, "file", "f", "", "Saved dump, a `path` or - for standard input")
+	rivals(fs, "admin", "file")
 	fs.Int64Var(&f.maxMiB, "max-size", 1024, "Largest dump that is read, in `MiB`")
 }
 

@@ -56,8 +56,10 @@ A logger that an Envoy does not have changes nothing in it.`,
 	f.BoolVarP(&o.reset, "reset", "r", false, "Set the levels that each Envoy was started with")
 	f.VarP(&o.output, "output", "o", "Output `format`: table, json or yaml")
 	durationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of an Envoy")
-	cmd.MarkFlagsMutuallyExclusive("level", "reset")
-	cmd.MarkFlagsMutuallyExclusive("selector", "admin")
+	for _, one := range [][]string{{"level", "reset"}, {"selector", "admin"}} {
+		cmd.MarkFlagsMutuallyExclusive(one...)
+		rivals(f, one...)
+	}
 	return cmd
 }
 
