@@ -56,6 +56,9 @@ type comparedDifference struct {
 func compareHeld(sent, held *proxyconfig.Dynamic) []comparedType {
 	var out []comparedType
 	for _, c := range proxyconfig.Compare(sent, held, proxyconfig.SentTypes()) {
+		// What it refused before, or warms, is not what it holds.
+		c.Differences = slices.DeleteFunc(c.Differences, func(d proxyconfig.Difference) bool { return d.Noted })
+		c.Match = len(c.Differences) == 0
 		t := comparedType{
 			Comparison: c, Type: c.Type, Match: c.Match, Sent: c.A.Count, Held: c.B.Count, Updated: c.B.Updated,
 			Differences: []comparedDifference{},
@@ -310,11 +313,13 @@ func writeDifference(text *strings.Builder, a, b, what string, d proxyconfig.Dif
 	if d.NoteB != "" {
 		notes += " (" + b + " " + output.Escape(d.NoteB) + ")"
 	}
-	switch d.Only {
-	case proxyconfig.A:
+	switch {
+	case d.Only == proxyconfig.A:
 		fmt.Fprintf(text, "Only in %s %s: %s%s\n", a, what, name, notes)
-	case proxyconfig.B:
+	case d.Only == proxyconfig.B:
 		fmt.Fprintf(text, "Only in %s %s: %s%s\n", b, what, name, notes)
+	case d.Diff == "":
+		fmt.Fprintf(text, "Differs in %s: %s%s\n", what, name, notes)
 	default:
 		fmt.Fprintf(text, "--- %s %s: %s\n+++ %s %s: %s%s\n", a, what, name, b, what, name, notes)
 		for line := range strings.Lines(d.Diff) {

@@ -157,3 +157,25 @@ func TestWriteDifference(t *testing.T) {
 		t.Errorf("got\n%s\nwant\n%s", text.String(), want)
 	}
 }
+
+// TestCompareHeldOfARefusal matches what an Envoy uses, whatever it refused besides.
+func TestCompareHeldOfARefusal(t *testing.T) {
+	t.Parallel()
+	read := func(besides string) *proxyconfig.Dynamic {
+		t.Helper()
+		const listener = `{"name": "l", "active_state": {"listener": {"@type": "type.googleapis.com/envoy.config.listener.v3.Listener", "name": "l"}}`
+		d, err := proxyconfig.ReadDynamic(strings.NewReader(`{"configs": [
+			{"@type": "type.googleapis.com/envoy.admin.v3.ClustersConfigDump"},
+			{"@type": "type.googleapis.com/envoy.admin.v3.ListenersConfigDump", "dynamic_listeners": [`+listener+besides+`]}]}`), proxyconfig.Selection{Types: proxyconfig.SentTypes()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	const refused = `, "error_state": {"details": "no good"}}`
+	for _, c := range compareHeld(read("}"), read(refused+`, {"name": "m"`+refused)) {
+		if !c.Match || !c.Comparison.Match || len(c.Differences)+len(c.Comparison.Differences) > 0 {
+			t.Errorf("%+v", c)
+		}
+	}
+}

@@ -147,10 +147,6 @@ func (o *pcDiffOptions) show(env *Env, d *envoyDiff) error {
 	for _, t := range d.Types {
 		fmt.Fprintf(&text, "%s: %s\n", t.Title, countDifferences(t, a, b))
 		for _, diff := range t.Differences {
-			if o.namesOnly && diff.Only == "" {
-				fmt.Fprintf(&text, "Differs in %s: %s\n", t.Title, output.Escape(diff.Name))
-				continue
-			}
 			writeDifference(&text, a, b, t.Title, diff)
 		}
 	}

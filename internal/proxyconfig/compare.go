@@ -362,8 +362,10 @@ type Difference struct {
 	// its subject, such as: refused a version: it has no name.
 	NoteA string `json:"noteA,omitzero"`
 	NoteB string `json:"noteB,omitzero"`
+	// Noted says that only the notes differ: what Envoy uses is the same, or nothing.
+	Noted bool `json:"-"`
 	// Diff is a unified diff without a header, from A to B; empty when only one side
-	// has the resource.
+	// has the resource, or only the notes differ.
 	Diff string `json:"diff,omitzero"`
 }
 
@@ -392,7 +394,8 @@ func compareType(t *comparedType, a, b DynamicType) Comparison {
 	slices.Sort(names)
 	names = slices.Compact(names)
 	for _, name := range names {
-		x, y := a.resources[name], b.resources[name]
+		x, inA := a.resources[name]
+		y, inB := b.resources[name]
 		if !x.selected && !y.selected {
 			continue
 		}
@@ -403,16 +406,16 @@ func compareType(t *comparedType, a, b DynamicType) Comparison {
 		if y.text != "" {
 			c.B.Count++
 		}
-		if x.text == y.text {
+		if x.text == y.text && x.note == y.note {
 			continue
 		}
-		d := Difference{Name: name, NoteA: x.note, NoteB: y.note}
+		d := Difference{Name: name, NoteA: x.note, NoteB: y.note, Noted: x.text == y.text}
 		switch {
-		case y.text == "":
+		case !inB, y.text == "" && x.text != "":
 			d.Only = A
-		case x.text == "":
+		case !inA, x.text == "" && y.text != "":
 			d.Only = B
-		default:
+		case !d.Noted:
 			d.Diff = output.UnifiedDiff(x.text, y.text)
 		}
 		c.Differences = append(c.Differences, d)

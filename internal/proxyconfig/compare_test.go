@@ -86,6 +86,27 @@ func TestCompare(t *testing.T) {
 			dynamicDump("", listener(`"error_state": {"details": "no good"}`), ""),
 			[]Comparison{{Type: "LDS", A: Holding{1, at}, Differences: []Difference{{Name: "l", Only: A, NoteB: "refused a version: no good"}}}},
 		},
+		"refused or warming, with the same in use": {
+			dynamicDump(cluster(`"name": "a"`), listener(`"active_state": `+l+`, "error_state": {"details": "no good"}`), ""),
+			dynamicDump(cluster(`"name": "a"`)+strings.ReplaceAll(cluster(`"name": "a"`), "active", "warming"), listener(`"active_state": `+l), ""),
+			[]Comparison{
+				{Type: "CDS", A: one, B: one, Differences: []Difference{{Name: "a", NoteB: "is warming a version", Noted: true}}},
+				{Type: "LDS", A: Holding{1, at}, B: Holding{1, at}, Differences: []Difference{{Name: "l", NoteA: "refused a version: no good", Noted: true}}},
+			},
+		},
+		"refused and warming, the first time on both": {
+			dynamicDump("", listener(`"error_state": {"details": "no good"}`), ""), dynamicDump("", listener(`"warming_state": `+l), ""),
+			[]Comparison{{Type: "LDS", Differences: []Difference{{Name: "l", NoteA: "refused a version: no good", NoteB: "is warming a version", Noted: true}}}},
+		},
+		"warming, the first time on one": {
+			dynamicDump("", "", ""), dynamicDump("", listener(`"warming_state": `+l), ""),
+			[]Comparison{{Type: "LDS", Differences: []Difference{{Name: "l", Only: B, NoteB: "is warming a version", Noted: true}}}},
+		},
+		"refused on both alike": {
+			dynamicDump("", listener(`"active_state": `+l+`, "error_state": {"details": "no good"}`), ""),
+			dynamicDump("", listener(`"active_state": `+l+`, "error_state": {"details": "no good"}`), ""),
+			[]Comparison{{Type: "LDS", Match: true, A: Holding{1, at}, B: Holding{1, at}}},
+		},
 		"when it was loaded": {
 			dynamicDump("", listener(`"active_state": `+l), ""), dynamicDump("", listener(`"active_state": `+l), ""),
 			[]Comparison{{Type: "LDS", Match: true, A: Holding{1, at}, B: Holding{1, at}}},
@@ -102,7 +123,7 @@ func TestCompare(t *testing.T) {
 					c.Differences[i].Diff = ""
 				}
 			}
-			if c.A.Count+c.B.Count > 0 {
+			if c.A.Count+c.B.Count+len(c.Differences) > 0 {
 				got = append(got, c)
 			}
 		}
