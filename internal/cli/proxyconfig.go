@@ -100,7 +100,7 @@ func (o *pcOptions) bind(env *Env, cmd *cobra.Command) {
 	o.envoyFlags.bind(fs)
 	o.pod.bind(env, cmd)
 	fs.VarP(&o.output, "output", "o", "Output `format`: table, json or yaml")
-	durationVar(fs, &o.source.Timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of the admin interface")
+	durationVar(fs, &o.source.Timeout, "timeout", 30*time.Second, "Longest time to get and read the whole answer of the admin interface")
 }
 
 // pcResult is what a command has read.

@@ -55,7 +55,7 @@ A logger that an Envoy does not have changes nothing in it.`,
 	f.StringVar(&o.level, "level", "", "`Levels` to set: level, logger:level, …")
 	f.BoolVarP(&o.reset, "reset", "r", false, "Set the levels that each Envoy was started with")
 	f.VarP(&o.output, "output", "o", "Output `format`: table, json or yaml")
-	durationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of an Envoy")
+	durationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for each whole answer of an Envoy")
 	for _, one := range [][]string{{"level", "reset"}, {"selector", "admin"}} {
 		cmd.MarkFlagsMutuallyExclusive(one...)
 		rivals(f, one...)

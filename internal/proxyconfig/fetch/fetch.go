@@ -75,7 +75,8 @@ type Source struct {
 	// File is the path of a saved dump, "-" for Stdin.
 	File  string
 	Stdin io.Reader
-	// Timeout bounds a request to Admin, from connect to the last byte.
+	// Timeout bounds a request to Admin, from connect until its last byte was read;
+	// 0 for no bound.
 	Timeout time.Duration
 	// MaxSize bounds the dump, in bytes.
 	MaxSize int64
@@ -136,6 +137,8 @@ func (s *Source) read(ctx context.Context, body io.ReadCloser, read func(io.Read
 		err = dump.exceeded()
 	case ctx.Err() != nil:
 		err = ctx.Err()
+	case err != nil && dump.failed != nil:
+		err = dump.failed
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", s, err)
@@ -189,19 +192,26 @@ func (s *Source) ask(ctx context.Context, method string, request Request) (io.Re
 	if err != nil {
 		return nil, err
 	}
+	ctx, cancel := s.bounded(ctx)
 	req, err := http.NewRequestWithContext(ctx, method, base+string(request), nil)
 	if err != nil {
+		cancel()
 		return nil, err
 	}
 	req.Close = true // one request
-	client := dial.HTTPClient(s.Timeout, nil)
+	client := dial.HTTPClient(0, nil)
 	if s.Dial != nil {
-		client = dial.HTTPClientVia(s.Timeout, s.Dial)
+		client = dial.HTTPClientVia(0, s.Dial)
 	}
 	resp, err := client.Do(req)
 	if err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		cancel()
 		return nil, fmt.Errorf("ask Envoy's %s: %w", s, withoutURL(err))
 	}
+	resp.Body = &answer{resp.Body, ctx, cancel}
 	if resp.StatusCode != http.StatusOK {
 		defer resp.Body.Close()
 		// Envoy leaves a section out that it has nothing for, such as routes
@@ -214,6 +224,42 @@ func (s *Source) ask(ctx context.Context, method string, request Request) (io.Re
 			s, resp.Status, request, strings.TrimSpace(string(text)))
 	}
 	return resp.Body, nil
+}
+
+func (s *Source) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
+	if s.Timeout == 0 {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeoutCause(ctx, s.Timeout, timeoutError(s.Timeout))
+}
+
+// timeoutError is that an answer was not whole after that time.
+type timeoutError time.Duration
+
+func (t timeoutError) Error() string {
+	return fmt.Sprintf("no whole answer within --timeout %s", time.Duration(t))
+}
+
+func (t timeoutError) Unwrap() error { return context.DeadlineExceeded }
+
+// answer is the body of one whose time ctx bounds.
+type answer struct {
+	io.ReadCloser
+	ctx    context.Context
+	cancel context.CancelFunc
+}
+
+func (a *answer) Read(p []byte) (int, error) {
+	n, err := a.ReadCloser.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) && a.ctx.Err() != nil {
+		err = context.Cause(a.ctx)
+	}
+	return n, err
+}
+
+func (a *answer) Close() error {
+	defer a.cancel()
+	return a.ReadCloser.Close()
 }
 
 // withoutURL drops method and URL, which say nothing that a person typed.
@@ -238,6 +284,7 @@ func baseURL(admin string) (string, error) {
 type limitedReader struct {
 	r         io.Reader
 	left, max int64
+	failed    error // why it could not be read, other than by its end
 }
 
 func (l *limitedReader) Read(p []byte) (int, error) {
@@ -247,6 +294,9 @@ func (l *limitedReader) Read(p []byte) (int, error) {
 	n, err := l.r.Read(p)
 	if l.left -= int64(n); l.left < 0 {
 		return 0, l.exceeded()
+	}
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		l.failed = err
 	}
 	return n, err
 }

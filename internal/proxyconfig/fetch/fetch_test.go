@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -118,20 +119,46 @@ func TestNothingToMask(t *testing.T) {
 	}
 }
 
-// An Envoy that stops in the middle of its answer does not hold us for ever.
+// An Envoy that stops before its answer, or in the middle, does not hold us for ever,
+// and is not told of as one whose answer is wrong.
 func TestAdminTimeout(t *testing.T) {
 	t.Parallel()
-	release := make(chan struct{})
-	server := admin(t, func(w http.ResponseWriter, _ *http.Request) {
-		respond(t, w, "half")
-		w.(http.Flusher).Flush()
-		<-release
+	for name, begin := range map[string]string{"before": "", "middle": "half"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			release := make(chan struct{})
+			server := admin(t, func(w http.ResponseWriter, _ *http.Request) {
+				if begin != "" {
+					respond(t, w, begin)
+					w.(http.Flusher).Flush()
+				}
+				<-release
+			})
+			defer close(release)
+			s := Source{Admin: server.URL, Timeout: 50 * time.Millisecond, MaxSize: 1 << 20}
+			err := s.Read(t.Context(), Clusters, func(r io.Reader) error {
+				_, err := io.ReadAll(r)
+				return fmt.Errorf("not valid JSON: %w", err)
+			})
+			want := "admin interface " + server.URL + ": no whole answer within --timeout 50ms"
+			if !errors.Is(err, context.DeadlineExceeded) || strings.TrimPrefix(err.Error(), "ask Envoy's ") != want {
+				t.Errorf("error %v, want %s", err, want)
+			}
+		})
+	}
+}
+
+// What cannot be read is told of as that, whatever its reader takes it for.
+func TestReadError(t *testing.T) {
+	t.Parallel()
+	broken := errors.New("disk on fire")
+	s := Source{File: "-", Stdin: iotest.ErrReader(broken), MaxSize: 1 << 20}
+	err := s.Read(t.Context(), Clusters, func(r io.Reader) error {
+		_, err := io.ReadAll(r)
+		return fmt.Errorf("not valid JSON: %w", err)
 	})
-	defer close(release)
-	_, err := read(t, Source{Admin: server.URL, Timeout: 50 * time.Millisecond}, Clusters)
-	var timeout net.Error
-	if !errors.As(err, &timeout) || !timeout.Timeout() {
-		t.Errorf("error %v, want a timeout", err)
+	if want := "standard input: disk on fire"; err == nil || err.Error() != want {
+		t.Errorf("error %v, want %s", err, want)
 	}
 }
 
