@@ -8,6 +8,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,6 +26,7 @@ type pcLogOptions struct {
 	output  output.Format
 	level   string
 	reset   bool
+	set     func(flag string) bool // whether a flag has a value, which may be empty
 }
 
 func newPCLogCmd(env *Env) *cobra.Command {
@@ -49,6 +52,7 @@ A logger that an Envoy does not have changes nothing in it.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
 	f := cmd.Flags()
+	o.set = f.Changed
 	o.pod.bind(env, cmd)
 	f.StringVarP(&o.pod.selector, "selector", "l", "", "All running pods of the namespace that have these `labels`")
 	f.StringVar(&o.admin, "admin", "", "Admin interface of a running Envoy: `host:port` or http://host:port")
@@ -63,6 +67,9 @@ A logger that an Envoy does not have changes nothing in it.`,
 	return cmd
 }
 
+// maxLoggers bounds an answer of an Envoy about its loggers, in bytes.
+const maxLoggers = 1 << 20
+
 // loggersOf is what one Envoy logs.
 type loggersOf struct {
 	Envoy   string            `json:"envoy"` // name.namespace of its pod, or its address
@@ -72,7 +79,7 @@ type loggersOf struct {
 
 func (o *pcLogOptions) run(ctx context.Context, env *Env) error {
 	var levels *proxyconfig.LogLevels
-	if o.level != "" {
+	if o.set("level") {
 		parsed, err := proxyconfig.ParseLogLevels(o.level)
 		if err != nil {
 			return usagef("--level: %w", err)
@@ -85,28 +92,74 @@ func (o *pcLogOptions) run(ctx context.Context, env *Env) error {
 	}
 	var all []loggersOf
 	var failed []error
-	for _, s := range sources {
-		loggers, err := o.change(ctx, s.source, levels)
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		one := loggersOf{Envoy: s.name, Loggers: loggers}
-		if err != nil {
+	err = o.askAll(ctx, sources, levels, func(name string, loggers map[string]string, err error) error {
+		one := loggersOf{Envoy: name, Loggers: loggers}
+		switch {
+		case err != nil:
 			one.Error = err.Error()
-			failed = append(failed, fmt.Errorf("%s: %w", s.name, err))
-		} else if o.output == output.FormatTable {
+			failed = append(failed, err)
+			if len(sources) > 1 { // others may take a while
+				fmt.Fprintln(env.Stderr, output.Escape(err.Error()))
+			}
+		case o.output == output.FormatTable:
 			if err := writeLoggers(env.Stdout, one); err != nil {
 				return err
 			}
 		}
 		all = append(all, one)
+		return nil
+	})
+	if err != nil {
+		return err
 	}
 	if o.output != output.FormatTable {
 		if err := output.Write(env.Stdout, o.output, all); err != nil {
 			return err
 		}
 	}
+	if len(failed) > 0 && len(sources) > 1 {
+		return fmt.Errorf("%d of %d Envoys failed, see above", len(failed), len(sources))
+	}
 	return errors.Join(failed...)
+}
+
+// loggersAtOnce is how many Envoys are asked at the same time.
+const loggersAtOnce = 8
+
+// askAll sets what is to be set in the Envoys, several at a time, and calls each with
+// what each of them says, in their order, as soon as it is known.
+func (o *pcLogOptions) askAll(ctx context.Context, sources []namedSource, levels *proxyconfig.LogLevels, each func(name string, loggers map[string]string, err error) error) error {
+	type answer struct {
+		loggers map[string]string
+		err     error
+	}
+	answers := make([]chan answer, len(sources))
+	for i := range answers {
+		answers[i] = make(chan answer, 1)
+	}
+	var next atomic.Int64
+	var workers sync.WaitGroup
+	defer workers.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	for range min(loggersAtOnce, len(sources)) {
+		workers.Go(func() {
+			for i := next.Add(1) - 1; i < int64(len(sources)); i = next.Add(1) - 1 {
+				loggers, err := o.change(ctx, sources[i].source, levels)
+				answers[i] <- answer{loggers, err}
+			}
+		})
+	}
+	for i, s := range sources {
+		a := <-answers[i]
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err := each(s.name, a.loggers, a.err); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // namedSource is an Envoy, and what it is called.
@@ -116,7 +169,7 @@ type namedSource struct {
 }
 
 func (o *pcLogOptions) sources(ctx context.Context, env *Env) ([]namedSource, error) {
-	source := fetch.Source{Admin: o.admin, Timeout: o.timeout, MaxSize: 1 << 20}
+	source := fetch.Source{Admin: o.admin, Timeout: o.timeout, MaxSize: maxLoggers, FixedSize: true}
 	if !o.pod.given() {
 		if o.admin == "" {
 			return nil, usagef("name a pod, such as web-1.apps, or what pods belong to, such as deploy/web; or give --selector, or --admin host:port of a running Envoy")
@@ -161,7 +214,7 @@ func (o *pcLogOptions) change(ctx context.Context, source *fetch.Source, levels 
 		return loggers, err
 	}
 	if err := levels.Check(loggers); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", source, err)
 	}
 	if levels.All != "" {
 		if err := ask(fetch.Loggers(levels.All, nil)); err != nil {

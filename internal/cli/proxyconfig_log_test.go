@@ -3,13 +3,19 @@ package cli
 import (
 	"fmt"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"github.com/meshctl/meshctl/internal/proxyconfig/fetch"
 	"github.com/meshctl/meshctl/test/envoy"
 	"github.com/meshctl/meshctl/test/kube"
 )
@@ -42,14 +48,14 @@ func TestProxyConfigLog(t *testing.T) {
 	}{
 		{"--admin " + proxy.Admin, 0, `^127\.0\.0\.1:\d+:\nactive loggers:\n  \w+: error\n(.*\n)*  http: critical\n(.*\n)*  router: info\n(.*\n)*\n$`, `^$`},
 		{"--admin " + proxy.Admin + " --level debug,http:trace", 0, `(?m)^  admin: debug\n(.*\n)*  http: trace\n(.*\n)*  router: debug$`, `^$`},
-		{"--admin " + proxy.Admin + " --level warn,htp:trace", 1, `^$`, `^Error: 127\.0\.0\.1:\d+: unrecognized logger name: "htp", did you mean "http"\?\n$`},
+		{"--admin " + proxy.Admin + " --level warn,htp:trace", 1, `^$`, `^Error: admin interface 127\.0\.0\.1:\d+: unrecognized logger name: "htp", did you mean "http"\?\n$`},
 		{"--admin " + proxy.Admin, 0, `(?m)^  admin: debug\n(.*\n)*  http: trace$`, `^$`}, // nothing was changed
 		{"--admin " + proxy.Admin + " -r", 0, `(?m)^  admin: error\n(.*\n)*  http: critical\n(.*\n)*  router: info$`, `^$`},
 		{"deploy/web --reset", 1, `^$`, `^Error: deployment/web\.NS: there is no such deployment`},
 		{"web-1 --level off -o json", 0, `^\[\n +\{\n +"envoy": "web-1\.NS",\n +"loggers": \{\n(.*\n)* +"http": "off",`, `^$`},
 		{"-l app=web -o yaml --level router=info", 0, `^- envoy: web-0\.NS\n  loggers:\n(.*\n)*    router: info\n(.*\n)*- envoy: web-1\.NS\n`, `^$`},
 		{"-l app=web --reset", 0, `^web-0\.NS:\nactive loggers:\n(.*\n)*\nweb-1\.NS:\nactive loggers:\n`, `^$`},
-		{"-l app=web --proxy-admin-port 1 -o json", 1, `(?m)^ +"envoy": "web-0\.NS",\n +"error": "ask Envoy's admin interface`, `web-0\.NS: ask Envoy's admin interface (.*\n)*web-1\.NS: ask Envoy's`},
+		{"-l app=web --proxy-admin-port 1 -o json", 1, `(?m)^ +"envoy": "web-0\.NS",\n +"error": "ask Envoy's admin interface`, `^ask Envoy's admin interface localhost:1 by port-forward to pod NS/web-0: .*\nask Envoy's .* pod NS/web-1: .*\nError: 2 of 2 Envoys failed, see above\n$`},
 		{"-l app=nobody", 1, `^$`, `no pods match "app=nobody": none in namespace NS has the labels app=nobody\n$`},
 
 		{"", 2, `^$`, `--context is for a pod`},
@@ -57,6 +63,7 @@ func TestProxyConfigLog(t *testing.T) {
 		{"web-1 -l app=web", 2, `^$`, `give one source: either pod web-1 or --selector`},
 		{"-l app=web --admin 127.0.0.1:1", 2, `^$`, `(?s)selector.*admin`},
 		{"web-1 --level info -r", 2, `^$`, `(?s)level.*reset`},
+		{"web-1 --level=", 2, `^$`, `--level: unrecognized logging level: "" is none of trace, debug`},
 		{"web-1 --level loud", 2, `^$`, `--level: unrecognized logging level: "loud" is none of trace, debug`},
 	} {
 		args := append([]string{"pc", "log"}, strings.Fields(tc.args)...)
@@ -75,5 +82,47 @@ func TestProxyConfigLog(t *testing.T) {
 		if code != tc.code || !regexp.MustCompile(wantOut).MatchString(out.String()) || !regexp.MustCompile(wantErr).MatchString(errs.String()) {
 			t.Errorf("%s: exit code %d, want %d, %s and %s:\n%s\n%s", tc.args, code, tc.code, wantOut, wantErr, out.String(), errs.String())
 		}
+	}
+}
+
+// TestProxyConfigLogAtOnce: an Envoy that does not answer holds up none of the next
+// ones, of which no more than the bound are asked at a time; the order stays.
+func TestProxyConfigLogAtOnce(t *testing.T) {
+	t.Parallel()
+	const envoys = 3 * loggersAtOnce
+	var now, most atomic.Int64
+	var once sync.Once
+	atBound := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		n := now.Add(1)
+		defer now.Add(-1)
+		for old := most.Load(); n > old && !most.CompareAndSwap(old, n); old = most.Load() {
+		}
+		if n == loggersAtOnce {
+			once.Do(func() { close(atBound) })
+		}
+		select {
+		case <-atBound:
+		case <-t.Context().Done():
+		}
+		fmt.Fprintln(w, "active loggers:\n  http: info")
+	}))
+	defer server.Close()
+	var sources []namedSource
+	var want, got []string
+	for i := range envoys {
+		name := fmt.Sprint("web-", i)
+		sources = append(sources, namedSource{name, &fetch.Source{Admin: server.URL, Timeout: time.Minute, MaxSize: maxLoggers}})
+		want = append(want, name+" info <nil>")
+	}
+	err := new(pcLogOptions).askAll(t.Context(), sources, nil, func(name string, loggers map[string]string, err error) error {
+		got = append(got, fmt.Sprint(name, " ", loggers["http"], " ", err))
+		return nil
+	})
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("got %q, %v, want %q", got, err, want)
+	}
+	if n := most.Load(); n != loggersAtOnce {
+		t.Errorf("%d Envoys were asked at a time, want %d", n, loggersAtOnce)
 	}
 }

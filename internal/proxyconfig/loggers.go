@@ -2,6 +2,7 @@ package proxyconfig
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -26,10 +27,11 @@ type LogLevels struct {
 }
 
 // ParseLogLevels reads a list of level, logger:level and logger=level, separated by
-// commas. A logger may have a prefix that ends with ::, which does not count.
+// commas and blanks. A logger may have a prefix that ends with ::, which does not count.
 func ParseLogLevels(text string) (LogLevels, error) {
 	out := LogLevels{Of: map[string]string{}}
 	for item := range strings.SplitSeq(text, ",") {
+		item = strings.TrimSpace(item)
 		if at := strings.LastIndex(item, "::"); at >= 0 {
 			item = item[at+2:]
 		}
@@ -72,7 +74,7 @@ func logLevel(written string) (string, error) {
 		if near := nearest.Word(written, logLevels()); near != "" {
 			text += fmt.Sprintf(", did you mean %q?", near)
 		}
-		return "", fmt.Errorf("%s", text)
+		return "", errors.New(text)
 	}
 	return written, nil
 }
@@ -87,7 +89,7 @@ func (l LogLevels) Check(active map[string]string) error {
 		if near := nearest.Word(logger, slices.Sorted(maps.Keys(active))); near != "" {
 			text += fmt.Sprintf(", did you mean %q?", near)
 		}
-		return fmt.Errorf("%s", text)
+		return errors.New(text)
 	}
 	return nil
 }
@@ -106,18 +108,15 @@ func ReadLoggers(r io.Reader) (map[string]string, error) {
 		return nil, err
 	}
 	if len(out) == 0 {
-		return nil, fmt.Errorf("the answer lists no loggers: is that the port of Envoy's admin interface?")
+		return nil, errors.New("the answer lists no loggers: is that the port of Envoy's admin interface?")
 	}
 	return out, nil
 }
 
-// maxServerInfo bounds an answer to /server_info, in bytes.
-const maxServerInfo = 1 << 20
-
-// ReadStartLevels reads from an answer to Envoy's /server_info which levels it was
-// started with.
+// ReadStartLevels reads from an answer to Envoy's /server_info, which it holds whole,
+// which levels it was started with.
 func ReadStartLevels(r io.Reader) (LogLevels, error) {
-	text, err := io.ReadAll(io.LimitReader(r, maxServerInfo))
+	text, err := io.ReadAll(r)
 	if err != nil {
 		return LogLevels{}, err
 	}

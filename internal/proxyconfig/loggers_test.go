@@ -23,6 +23,7 @@ func TestParseLogLevels(t *testing.T) {
 		"warn":                             "warning",
 		"http:debug":                       ",http:debug",
 		"router=trace,http:off,error":      "error,http:off,router:trace",
+		"http:debug, router:debug , info":  "info,http:debug,router:debug",
 		"istio-proxy::http:debug,ns::info": "info,http:debug",
 
 		"":                    `unrecognized logging level: "" is none of trace, debug, info, warning, error, critical, off`,
@@ -49,6 +50,7 @@ func TestReadStartLevels(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"command_line_options":{"log_level":"info","component_log_level":"misc:error,http:debug","unheard_of":1}}`: "info,http:debug,misc:error",
 		`{"command_line_options":{"log_level":"warning"}}`:                                                           "warning",
+		`{"unheard_of":"` + strings.Repeat("x", 1<<20) + `","command_line_options":{"log_level":"off"}}`:             "off", // who gives it bounds it
 		`{}`:       `levels that Envoy was started with: unrecognized logging level: "" is none of trace, debug, info, warning, error, critical, off`,
 		`<html/>`:  `the answer is no server info of Envoy: `,
 		`{"state"`: `the answer is no server info of Envoy: `,
@@ -59,7 +61,7 @@ func TestReadStartLevels(t *testing.T) {
 			got = err.Error()
 		}
 		if !strings.HasPrefix(got, want) {
-			t.Errorf("%s: %s, want %s", text, got, want)
+			t.Errorf("%.200s: %s, want %s", text, got, want)
 		}
 	}
 }

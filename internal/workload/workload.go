@@ -26,8 +26,10 @@ import (
 )
 
 const (
-	// maxPods bounds how many pods of a namespace are read.
-	maxPods = 5000
+	// maxPods bounds how many pods of a namespace are read, podsAtOnce how many in
+	// one answer.
+	maxPods    = 20_000
+	podsAtOnce = 1000
 	// maxObject bounds the object that pods belong to, in bytes.
 	maxObject = 4 << 20
 	// gatewayName is the label of the pods that were made for a Gateway.
@@ -218,11 +220,21 @@ func names(pods []corev1.Pod) []string {
 
 func (f *Finder) list(ctx context.Context, namespace, selector string) ([]corev1.Pod, error) {
 	pods := kubeapi.Of[corev1.Pod, corev1.PodList](f.api, corev1.SchemeGroupVersion, "pods", namespace)
-	list, err := pods.List(ctx, metav1.ListOptions{LabelSelector: selector, Limit: maxPods})
-	if err != nil {
-		return nil, fmt.Errorf("list the pods of namespace %s: %w", namespace, err)
+	options := metav1.ListOptions{LabelSelector: selector, Limit: podsAtOnce}
+	var all []corev1.Pod
+	for {
+		list, err := pods.List(ctx, options)
+		if err != nil {
+			return nil, fmt.Errorf("list the pods of namespace %s: %w", namespace, err)
+		}
+		all = append(all, list.Items...)
+		if options.Continue = list.Continue; options.Continue == "" {
+			return all, nil
+		}
+		if len(all) >= maxPods {
+			return nil, fmt.Errorf("list the pods of namespace %s: more than %d; name fewer by their labels", namespace, maxPods)
+		}
 	}
-	return list.Items, nil
 }
 
 // exists says what is wrong with the name of a pod. Who may not read pods may still

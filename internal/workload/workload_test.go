@@ -1,8 +1,17 @@
 package workload
 
 import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 )
 
 func TestParse(t *testing.T) {
@@ -40,6 +49,57 @@ func TestParse(t *testing.T) {
 		if got != want {
 			t.Errorf("%q: %s, want %s", text, got, want)
 		}
+	}
+}
+
+// TestPages: no pod is left out because they come in several answers, and an API
+// server without end is given up.
+func TestPages(t *testing.T) {
+	t.Parallel()
+	for last, want := range map[int]string{0: "", 3: "", maxPods: "more than 20000; name fewer by their labels"} {
+		t.Run(fmt.Sprint(last), func(t *testing.T) {
+			t.Parallel()
+			asked := 0
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if page, _ := strconv.Atoi(r.FormValue("continue")); page != asked || r.FormValue("labelSelector") != "app=web" {
+					t.Errorf("asked for %s, want page %d", r.URL, asked)
+				}
+				list := corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}}
+				pods := 1
+				if last == maxPods {
+					pods = podsAtOnce
+				}
+				for i := range pods {
+					pod := corev1.Pod{Status: corev1.PodStatus{Phase: corev1.PodRunning}}
+					pod.Name = fmt.Sprintf("web-%d-%d", asked, i)
+					list.Items = append(list.Items, pod)
+				}
+				if asked++; asked <= last {
+					list.Continue = strconv.Itoa(asked)
+				}
+				w.Header().Set("Content-Type", "application/json")
+				if err := json.NewEncoder(w).Encode(list); err != nil {
+					t.Error(err)
+				}
+			}))
+			defer server.Close()
+			f, err := NewFinder(&rest.Config{Host: server.URL})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			selector, err := ParseSelector("app=web")
+			if err != nil {
+				t.Fatal(err)
+			}
+			pods, err := f.Select(t.Context(), "apps", selector)
+			switch {
+			case want == "" && (err != nil || len(pods) != last+1):
+				t.Errorf("%d pods, %v, want %d", len(pods), err, last+1)
+			case want != "" && (err == nil || !strings.Contains(err.Error(), want) || asked != maxPods/podsAtOnce):
+				t.Errorf("error %v after %d answers, want %s", err, asked, want)
+			}
+		})
 	}
 }
 

@@ -78,8 +78,9 @@ type Source struct {
 	// Timeout bounds a request to Admin, from connect until its last byte was read;
 	// 0 for no bound.
 	Timeout time.Duration
-	// MaxSize bounds the dump, in bytes.
-	MaxSize int64
+	// MaxSize bounds the dump, in bytes. With FixedSize, no flag allows more.
+	MaxSize   int64
+	FixedSize bool
 }
 
 // String names the source, for errors.
@@ -130,7 +131,7 @@ func (s *Source) Post(ctx context.Context, request Request, read func(io.Reader)
 
 func (s *Source) read(ctx context.Context, body io.ReadCloser, read func(io.Reader) error) error {
 	defer body.Close()
-	dump := &limitedReader{r: &endingReader{ctx, body}, left: s.MaxSize, max: s.MaxSize}
+	dump := &limitedReader{r: &endingReader{ctx, body}, left: s.MaxSize, max: s.MaxSize, fixed: s.FixedSize}
 	err := read(bufio.NewReaderSize(dump, 64<<10))
 	switch { // whatever read makes of it
 	case err != nil && dump.left < 0:
@@ -284,6 +285,7 @@ func baseURL(admin string) (string, error) {
 type limitedReader struct {
 	r         io.Reader
 	left, max int64
+	fixed     bool  // that is not what a flag says
 	failed    error // why it could not be read, other than by its end
 }
 
@@ -302,5 +304,8 @@ func (l *limitedReader) Read(p []byte) (int, error) {
 }
 
 func (l *limitedReader) exceeded() error {
+	if l.fixed {
+		return fmt.Errorf("the answer has more than %d MiB: is that the port of Envoy's admin interface?", l.max>>20)
+	}
 	return fmt.Errorf("the dump has more than %d MiB; --max-size allows more", l.max>>20)
 }

@@ -208,6 +208,10 @@ func TestFile(t *testing.T) {
 	if want := path + ": the dump has more than 0 MiB; --max-size allows more"; err == nil || err.Error() != want {
 		t.Errorf("file that is too large, and its reader fails: error %v, want %s", err, want)
 	}
+	_, err = read(t, Source{File: path, MaxSize: 7, FixedSize: true}, Clusters)
+	if want := path + ": the answer has more than 0 MiB: is that the port of Envoy's admin interface?"; err == nil || err.Error() != want {
+		t.Errorf("what is too large and may not be larger: error %v, want %s", err, want)
+	}
 }
 
 func TestValidate(t *testing.T) {
