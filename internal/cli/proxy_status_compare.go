@@ -53,9 +53,13 @@ type comparedDifference struct {
 }
 
 // compareHeld compares what was sent with what is held.
-func compareHeld(sent, held *proxyconfig.Dynamic) []comparedType {
+func compareHeld(ctx context.Context, sent, held *proxyconfig.Dynamic) ([]comparedType, error) {
+	all, err := proxyconfig.Compare(ctx, sent, held, proxyconfig.SentTypes())
+	if err != nil {
+		return nil, err
+	}
 	var out []comparedType
-	for _, c := range proxyconfig.Compare(sent, held, proxyconfig.SentTypes()) {
+	for _, c := range all {
 		// What it refused before, or warms, is not what it holds.
 		c.Differences = slices.DeleteFunc(c.Differences, func(d proxyconfig.Difference) bool { return d.Noted })
 		c.Match = len(c.Differences) == 0
@@ -69,11 +73,14 @@ func compareHeld(sent, held *proxyconfig.Dynamic) []comparedType {
 			if d.NoteB != "" {
 				note = heldBy + " " + d.NoteB
 			}
+			if d.Redacted {
+				note = strings.TrimSpace(inRedacted + " " + note)
+			}
 			t.Differences = append(t.Differences, comparedDifference{d.Name, only, note, d.Diff})
 		}
 		out = append(out, t)
 	}
-	return out
+	return out, nil
 }
 
 // stream is one of a proxy, and who serves it.
@@ -123,7 +130,10 @@ func (o *proxyStatusOptions) compare(ctx context.Context, env *Env) error {
 	}
 	slices.Sort(result.Replicas)
 	result.Replicas = slices.Compact(result.Replicas)
-	result.Types = compareHeld(sent, held)
+	sent.From, held.From = "what was sent", envoy.String()
+	if result.Types, err = compareHeld(ctx, sent, held); err != nil {
+		return err
+	}
 	if err := o.showCompared(env, &result); err != nil {
 		return err
 	}
@@ -304,9 +314,15 @@ func (o *proxyStatusOptions) showCompared(env *Env, c *compared) error {
 // heldBy is how Istio's tools name the side that holds something.
 const heldBy = "Envoy"
 
+// inRedacted says where a difference is of which nothing is shown.
+const inRedacted = "in what is redacted"
+
 // writeDifference writes one for people; a and b name the sides.
 func writeDifference(text *strings.Builder, a, b, what string, d proxyconfig.Difference) {
 	name, notes := output.Escape(d.Name), ""
+	if d.Redacted {
+		notes = " (" + inRedacted + ")"
+	}
 	if d.NoteA != "" {
 		notes += " (" + a + " " + output.Escape(d.NoteA) + ")"
 	}

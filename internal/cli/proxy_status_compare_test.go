@@ -173,7 +173,11 @@ func TestCompareHeldOfARefusal(t *testing.T) {
 		return d
 	}
 	const refused = `, "error_state": {"details": "no good"}}`
-	for _, c := range compareHeld(read("}"), read(refused+`, {"name": "m"`+refused)) {
+	all, err := compareHeld(t.Context(), read("}"), read(refused+`, {"name": "m"`+refused))
+	if err != nil || len(all) != 3 {
+		t.Fatalf("%v, %v", all, err)
+	}
+	for _, c := range all {
 		if !c.Match || !c.Comparison.Match || len(c.Differences)+len(c.Comparison.Differences) > 0 {
 			t.Errorf("%+v", c)
 		}

@@ -86,7 +86,11 @@ func (o *pcDiffOptions) run(ctx context.Context, env *Env) error {
 	if err != nil {
 		return err
 	}
-	result := envoyDiff{A: both[0], B: both[1], Match: true, Types: proxyconfig.Compare(dumps[0], dumps[1], selected.Types)}
+	result := envoyDiff{A: both[0], B: both[1], Match: true}
+	dumps[0].From, dumps[1].From = both[0].Source, both[1].Source
+	if result.Types, err = proxyconfig.Compare(ctx, dumps[0], dumps[1], selected.Types); err != nil {
+		return err
+	}
 	var differ []string
 	resources := 0
 	for i := range result.Types {

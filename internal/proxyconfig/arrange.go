@@ -28,10 +28,9 @@ func unordered() map[protoreflect.FullName][]protoreflect.Name {
 	}
 }
 
-// arrange puts the lists of a message whose order means nothing into one order, also
-// those in its extensions.
-func arrange(m proto.Message) {
-	lists := unordered()
+// arrange puts the lists of a message whose order means nothing, those of unordered,
+// into one order, also in its extensions.
+func arrange(m proto.Message, lists map[protoreflect.FullName][]protoreflect.Name) {
 	// The error is that a message of an extension is not complete, which none is
 	// asked to be.
 	_ = protorange.Options{}.Range(m.ProtoReflect(), nil, func(p protopath.Values) error {

@@ -84,24 +84,24 @@ func TestCompareOrder(t *testing.T) {
 		t.Fatal("nothing is in another order")
 	}
 	one = strings.ReplaceAll(one, "\n", "")
-	compare := func(a, b string) (out []string) {
-		for _, c := range Compare(read(a), read(b), all.Types) {
+	counts := func(a, b string) (out []string) {
+		for _, c := range compare(t, read(a), read(b), all.Types...) {
 			out = append(out, fmt.Sprintf("%s %d %d %d", c.Title, c.A.Count, c.B.Count, len(c.Differences)))
 		}
 		return out
 	}
 	want := []string{"Clusters 1 1 0", "Listeners 1 1 0", "Routes 1 1 0", "Extensions 1 1 0", "Endpoints 1 1 0"}
-	if diff := cmp.Diff(want, compare(one, other)); diff != "" {
+	if diff := cmp.Diff(want, counts(one, other)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	// The first match counts, in listeners as in route configurations.
 	routes := strings.ReplaceAll(one, `[{"name": "1"}, {"name": "2"}]`, `[{"name": "2"}, {"name": "1"}]`)
 	want[1], want[2] = "Listeners 1 1 1", "Routes 1 1 1"
-	if diff := cmp.Diff(want, compare(one, routes)); diff != "" {
+	if diff := cmp.Diff(want, counts(one, routes)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 	for from, to := range map[string]string{"10.0.0.3": "10.0.0.4", `"prefix_len": 9`: `"prefix_len": 10`, "Lua": "Buffer", `"*.y"`: `"*.z"`} {
-		if got := compare(one, strings.ReplaceAll(one, from, to)); !strings.Contains(fmt.Sprint(got), "1 1 1") {
+		if got := counts(one, strings.ReplaceAll(one, from, to)); !strings.Contains(fmt.Sprint(got), "1 1 1") {
 			t.Errorf("%s for %s makes no difference: %v", to, from, got)
 		}
 	}
@@ -209,7 +209,7 @@ func TestCompareAlike(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		for _, c := range Compare(both[0], both[1], selected.Types) {
+		for _, c := range compare(t, both[0], both[1], selected.Types...) {
 			if want := alike || c.Type != "LDS"; c.Match != want {
 				t.Errorf("alike %t: %+v", alike, c)
 			}
@@ -221,7 +221,7 @@ func TestCompareAlike(t *testing.T) {
 	}
 	others := strings.Replace(one, `"node": {"id": "sidecar~10.0.0.1~`, `"node": {"metadata": {"INSTANCE_IPS": "fd00::9, 10.0.0.1"}, "id": "sidecar~192.0.2.1~`, 1)
 	d, err := ReadDynamic(strings.NewReader(others), Selection{Types: []string{"LDS"}, Alike: true})
-	if err != nil || d.Types["LDS"].resources["own-ipv4-2_80"].text == "" {
+	if err != nil || d.Types["LDS"].resources["own-ipv4-2_80"].raw == nil {
 		t.Errorf("%v, %+v", err, d)
 	}
 }
@@ -256,7 +256,7 @@ func TestCompareAlikeDualStack(t *testing.T) {
 		{[]string{"10.0.0.2_80"}, 81, Comparison{Names: 1, A: Holding{Count: 1}, B: Holding{Count: 1}, Differences: []Difference{{Name: "own-ipv4_80"}}}},
 		{[]string{"own-ipv6*"}, 81, Comparison{Match: true, Names: 1, A: Holding{Count: 1}, B: Holding{Count: 1}}},
 	} {
-		got := Compare(read("10.0.0.1", "fd00::1", 80, tc.names...), read("10.0.0.2", "fd00::2", tc.port, tc.names...), []string{"LDS"})[0]
+		got := compare(t, read("10.0.0.1", "fd00::1", 80, tc.names...), read("10.0.0.2", "fd00::2", tc.port, tc.names...), "LDS")[0]
 		for i := range got.Differences {
 			got.Differences[i].Diff = ""
 		}

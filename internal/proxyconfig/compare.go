@@ -3,6 +3,7 @@ package proxyconfig
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -19,12 +20,9 @@ import (
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
-	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/output"
 )
 
 // comparedType is a type that comes over xDS and that Envoy dumps.
@@ -124,6 +122,8 @@ func matches(pattern, name string) bool {
 type Dynamic struct {
 	// Proxy is whose Envoy it is, name.namespace; empty when the dump does not say.
 	Proxy string
+	// From is where the dump is from, for errors of Compare.
+	From string
 	// Types are those that were read.
 	Types map[string]DynamicType
 	own   []ownAddress
@@ -137,10 +137,10 @@ type DynamicType struct {
 
 // resource is one in use, or one that is not yet, as its note says.
 type resource struct {
-	name     string // as it came
-	selected bool   // by its name
-	text     string // JSON in lines; empty when Envoy does not use any yet
-	note     string // what else Envoy says of it, as in Difference
+	name     string         // as it came
+	selected bool           // by its name
+	raw      jsontext.Value // without spaces; empty when Envoy does not use any yet
+	note     string         // what else Envoy says of it, as in Difference
 }
 
 // ReadDynamic reads a config dump, of which it needs the sections of the selection.
@@ -280,9 +280,10 @@ func (d *Dynamic) add(t *comparedType, list string, raw jsontext.Value, selected
 	r := all.resources[shown] // a cluster may be in two lists
 	r.name, r.selected = name, matched
 	if len(used) > 0 && list != warmingClusters {
-		if r.text, err = comparedText(used, t.message); err != nil {
+		if err := used.Compact(); err != nil {
 			return err
 		}
+		r.raw = bytes.Clone(used)
 		if at, err := time.Parse(time.RFC3339Nano, updated); err == nil && at.After(all.updated) {
 			all.updated = at
 		}
@@ -309,30 +310,6 @@ func (i *dynamicItem) name(used jsontext.Value) (string, error) {
 	}
 	err := json.Unmarshal(used, &named)
 	return cmp.Or(named.Name, named.Cluster), err
-}
-
-// comparedText writes a resource so that what means the same is the same text,
-// whoever printed it: proto JSON in lines, with what is sensitive redacted, and with
-// lists whose order means nothing in one order. What this build does not know is
-// compared as it came.
-func comparedText(raw jsontext.Value, of proto.Message) (string, error) {
-	value, err := protoJSON(raw, of)
-	if err != nil {
-		return "", err
-	}
-	var message anypb.Any
-	if err := protojson.Unmarshal(value, &message); err == nil {
-		arrange(&message)
-		if known, err := protojson.Marshal(&message); err == nil {
-			value = known
-		}
-	} else if err := value.Canonicalize(); err != nil {
-		return "", err
-	}
-	if err := value.Indent(jsontext.WithIndent("  ")); err != nil {
-		return "", err
-	}
-	return string(bytes.TrimSpace(value)), nil
 }
 
 // Comparison is how what two dumps hold of a type differs.
@@ -364,8 +341,10 @@ type Difference struct {
 	NoteB string `json:"noteB,omitzero"`
 	// Noted says that only the notes differ: what Envoy uses is the same, or nothing.
 	Noted bool `json:"-"`
+	// Redacted says that what is redacted differs, and nothing else that Envoy uses.
+	Redacted bool `json:"redacted,omitzero"`
 	// Diff is a unified diff without a header, from A to B; empty when only one side
-	// has the resource, or only the notes differ.
+	// has the resource, or when only what is redacted or the notes differ.
 	Diff string `json:"diff,omitzero"`
 }
 
@@ -378,50 +357,62 @@ const (
 	B Side = "b"
 )
 
-// Compare compares two dumps, type by type.
-func Compare(a, b *Dynamic, types []string) []Comparison {
+// Compare compares two dumps, type by type, until ctx ends.
+func Compare(ctx context.Context, a, b *Dynamic, types []string) ([]Comparison, error) {
+	c := comparer{from: [2]string{a.From, b.From}, lists: unordered()}
 	var out []Comparison
 	for _, t := range (Selection{Types: types}).types() {
-		out = append(out, compareType(t, a.Types[t.name], b.Types[t.name]))
+		compared, err := c.compareType(ctx, t, a.Types[t.name], b.Types[t.name])
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, compared)
 	}
-	return out
+	return out, nil
 }
 
-func compareType(t *comparedType, a, b DynamicType) Comparison {
-	c := Comparison{Type: t.name, Title: t.title, Differences: []Difference{}}
-	c.A.Updated, c.B.Updated = a.updated, b.updated
+func (c *comparer) compareType(ctx context.Context, t *comparedType, a, b DynamicType) (Comparison, error) {
+	out := Comparison{Type: t.name, Title: t.title, Differences: []Difference{}}
+	out.A.Updated, out.B.Updated = a.updated, b.updated
 	names := slices.AppendSeq(slices.Collect(maps.Keys(a.resources)), maps.Keys(b.resources))
 	slices.Sort(names)
-	names = slices.Compact(names)
-	for _, name := range names {
+	for _, name := range slices.Compact(names) {
+		if err := ctx.Err(); err != nil {
+			return out, err
+		}
 		x, inA := a.resources[name]
 		y, inB := b.resources[name]
 		if !x.selected && !y.selected {
 			continue
 		}
-		c.Names++
-		if x.text != "" {
-			c.A.Count++
+		out.Names++
+		usedA, usedB := len(x.raw) > 0, len(y.raw) > 0
+		if usedA {
+			out.A.Count++
 		}
-		if y.text != "" {
-			c.B.Count++
+		if usedB {
+			out.B.Count++
 		}
-		if x.text == y.text && x.note == y.note {
+		d := Difference{Name: name, NoteA: x.note, NoteB: y.note, Noted: usedA == usedB}
+		switch {
+		case !inB, usedA && !usedB:
+			d.Only = A
+		case !inA, usedB && !usedA:
+			d.Only = B
+		case usedA:
+			var err error
+			if d.Diff, d.Redacted, err = c.compare([2]jsontext.Value{x.raw, y.raw}, t.message); err != nil {
+				return out, fmt.Errorf("%s %q: %w", t.what, name, err)
+			}
+			d.Noted = d.Diff == "" && !d.Redacted
+		}
+		if d.Noted && d.Only == "" && x.note == y.note {
 			continue
 		}
-		d := Difference{Name: name, NoteA: x.note, NoteB: y.note, Noted: x.text == y.text}
-		switch {
-		case !inB, y.text == "" && x.text != "":
-			d.Only = A
-		case !inA, x.text == "" && y.text != "":
-			d.Only = B
-		case !d.Noted:
-			d.Diff = output.UnifiedDiff(x.text, y.text)
-		}
-		c.Differences = append(c.Differences, d)
+		out.Differences = append(out.Differences, d)
 	}
-	c.Match = len(c.Differences) == 0
-	return c
+	out.Match = len(out.Differences) == 0
+	return out, nil
 }
 
 // Only counts the resources that one side has alone.

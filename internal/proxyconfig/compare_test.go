@@ -1,6 +1,8 @@
 package proxyconfig
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -8,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 )
 
 // dynamicDump is a config dump with these members of the three sections.
@@ -24,6 +27,15 @@ func readDynamic(t *testing.T, dump string) *Dynamic {
 		t.Fatal(err)
 	}
 	return d
+}
+
+func compare(t *testing.T, a, b *Dynamic, types ...string) []Comparison {
+	t.Helper()
+	all, err := Compare(t.Context(), a, b, types)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
 }
 
 const clusterType = `"@type": "type.googleapis.com/envoy.config.cluster.v3.Cluster"`
@@ -113,7 +125,7 @@ func TestCompare(t *testing.T) {
 		},
 	} {
 		var got []Comparison
-		for _, c := range Compare(readDynamic(t, tc.a), readDynamic(t, tc.b), SentTypes()) {
+		for _, c := range compare(t, readDynamic(t, tc.a), readDynamic(t, tc.b), SentTypes()...) {
 			c.Title, c.Names = "", 0
 			if len(c.Differences) == 0 {
 				c.Differences = nil
@@ -145,13 +157,13 @@ func TestCompareCaptured(t *testing.T) {
 	if d.Proxy != "sleep.sample" {
 		t.Errorf("it is of %q", d.Proxy)
 	}
-	for _, c := range Compare(d, d, SentTypes()) {
+	for _, c := range compare(t, d, d, SentTypes()...) {
 		if !c.Match || c.A.Count == 0 || c.A.Updated.IsZero() {
 			t.Errorf("%+v", c)
 		}
 	}
 	changed := readDynamic(t, strings.Replace(string(text), `"connect_timeout": "10s"`, `"connect_timeout": "11s"`, 1))
-	if c := Compare(d, changed, SentTypes())[0]; c.Match || len(c.Differences) != 1 || !strings.Contains(c.Differences[0].Diff, "+  \"connectTimeout\": \"11s\"") {
+	if c := compare(t, d, changed, SentTypes()...)[0]; c.Match || len(c.Differences) != 1 || !strings.Contains(c.Differences[0].Diff, "+  \"connectTimeout\": \"11s\"") {
 		t.Errorf("%+v", c)
 	}
 }
@@ -172,5 +184,64 @@ func TestReadDynamicErrors(t *testing.T) {
 	// Envoy has no section for routes before it has any.
 	if _, err := ReadDynamic(strings.NewReader(strings.ReplaceAll(dynamicDump("", "", ""), routeSection.typeURL, "x")), Selection{Types: SentTypes()}); err != nil {
 		t.Error(err)
+	}
+}
+
+// TestCompareRedacted tells that secrets differ, and nothing of them; what an Envoy has
+// redacted itself may be anything.
+func TestCompareRedacted(t *testing.T) {
+	t.Parallel()
+	cluster := func(key, rest string) *Dynamic {
+		t.Helper()
+		return readDynamic(t, dynamicDump(`, "dynamic_active_clusters": [{"cluster": {`+clusterType+`, "name": "a", `+rest+` "transport_socket": {"name": "s", "typed_config": {
+			"@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext", "common_tls_context": {"tls_certificates": [{
+			"certificate_chain": {"inline_string": "x"}, "private_key": `+key+`}]}}}}}]`, "", ""))
+	}
+	const pem = "-----BEGIN PRIVATE KEY-----\\nMIGH%s\\n-----END PRIVATE KEY-----"
+	key := func(n string) string { return fmt.Sprintf(`{"inline_string": "`+pem+`"}`, n) }
+	for name, tc := range map[string]struct {
+		a, b string
+		rest string
+		want []Difference
+	}{
+		"the same":            {key("1"), key("1"), "", nil},
+		"the same, otherwise": {key("1"), strings.ReplaceAll(key("1"), "inline_string", "inlineString"), "", nil},
+		"another":             {key("1"), key("2"), "", []Difference{{Name: "a", Redacted: true}}},
+		"bytes":               {`{"inline_bytes": "YWE="}`, `{"inline_bytes": "YWI="}`, "", []Difference{{Name: "a", Redacted: true}}},
+		"redacted by A":       {`{"inline_string": "[redacted]"}`, key("2"), "", nil},
+		"bytes, by B":         {`{"inline_bytes": "YWE="}`, `{"inline_bytes": "W3JlZGFjdGVkXQ=="}`, "", nil},
+		"in another PEM": {
+			key("1"), key("1"), `"alt_stat_name": ` + fmt.Sprintf(`"`+pem+`",`, "3"), []Difference{{Name: "a", Redacted: true}},
+		},
+	} {
+		rest := strings.Replace(tc.rest, "MIGH3", "MIGH4", 1)
+		c := compare(t, cluster(tc.a, tc.rest), cluster(tc.b, rest), "CDS")[0]
+		if diff := cmp.Diff(tc.want, c.Differences, cmpopts.EquateEmpty()); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", name, diff)
+		}
+	}
+	c := compare(t, cluster(key("1"), `"type": "EDS",`), cluster(key("2"), ""), "CDS")[0]
+	if text := fmt.Sprintf("%+v", c.Differences); !strings.Contains(text, `"EDS"`) || strings.Contains(text, "MIGH") {
+		t.Error(text)
+	}
+}
+
+// TestCompareErrors names the dump and the resource.
+func TestCompareErrors(t *testing.T) {
+	t.Parallel()
+	read := func(socket string) *Dynamic {
+		t.Helper()
+		return readDynamic(t, dynamicDump(`, "dynamic_active_clusters": [{"cluster": {`+clusterType+`, "name": "a", "transport_socket": {"typed_config": {`+socket+`}}}}]`, "", ""))
+	}
+	a, b := read(``), read(`"x": 1, "@type": "y"`)
+	a.From, b.From = "a.json", "b.json"
+	_, err := Compare(t.Context(), a, b, SentTypes())
+	if want := `clusters "a": b.json: convert to proto JSON: /transport_socket/typed_config does not begin with "@type"`; err == nil || err.Error() != want {
+		t.Errorf("error %v, want %s", err, want)
+	}
+	ended, end := context.WithCancel(t.Context())
+	end()
+	if _, err := Compare(ended, a, a, SentTypes()); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
 	}
 }

@@ -67,20 +67,31 @@ func (k knownTypes) FindMessageByURL(url string) (protoreflect.MessageType, erro
 // stay as they came. Fields that Envoy's API marks as sensitive, and private keys in
 // PEM in any other, are redacted, whatever printed the dump.
 func protoJSON(raw jsontext.Value, of proto.Message) (jsontext.Value, error) {
+	value, _, err := convert(raw, of, false)
+	return value, err
+}
+
+// convert is protoJSON, and says whether there is anything to redact, which stays as it
+// came when it is to be revealed.
+func convert(raw jsontext.Value, of proto.Message, reveal bool) (value jsontext.Value, redacts bool, err error) {
 	var out bytes.Buffer
 	c := converter{
-		d: jsontext.NewDecoder(bytes.NewReader(raw)),
-		e: jsontext.NewEncoder(&out, jsontext.AllowDuplicateNames(true)),
+		d:      jsontext.NewDecoder(bytes.NewReader(raw)),
+		e:      jsontext.NewEncoder(&out, jsontext.AllowDuplicateNames(true)),
+		reveal: reveal,
 	}
 	if err := c.message(of.ProtoReflect().Descriptor(), false); err != nil {
-		return nil, fmt.Errorf("convert to proto JSON: %w", err)
+		return nil, false, fmt.Errorf("convert to proto JSON: %w", err)
 	}
-	return bytes.TrimRight(out.Bytes(), "\n"), nil
+	return bytes.TrimRight(out.Bytes(), "\n"), c.redacts, nil
 }
 
 type converter struct {
 	d *jsontext.Decoder
 	e *jsontext.Encoder
+
+	reveal  bool // what is redacted else
+	redacts bool // there is such
 }
 
 // message converts the value of a message.
@@ -167,21 +178,13 @@ func (c *converter) plain(isBytes, secret bool) error {
 		if err != nil {
 			return err
 		}
-		switch k := tok.Kind(); {
-		case isName:
-		case !secret:
-			if k == jsontext.KindString {
-				text := tok.String()
-				if safe := redactKeys(text, isBytes); safe != text {
-					tok = jsontext.String(safe)
+		if !isName {
+			if safe, redacts := safeToken(tok, isBytes, secret); redacts {
+				c.redacts = true
+				if !c.reveal {
+					tok = safe
 				}
 			}
-		case k == jsontext.KindString && isBytes:
-			tok = jsontext.String(redactedBase64)
-		case k == jsontext.KindString:
-			tok = jsontext.String(redacted)
-		case k == jsontext.KindNumber:
-			tok = jsontext.Int(0)
 		}
 		if err := c.e.WriteToken(tok); err != nil {
 			return err
@@ -190,6 +193,21 @@ func (c *converter) plain(isBytes, secret bool) error {
 			return nil
 		}
 	}
+}
+
+// safeToken is what is shown for a string or number instead, if that must not be.
+func safeToken(tok jsontext.Token, isBytes, secret bool) (safe jsontext.Token, redacts bool) {
+	switch k := tok.Kind(); {
+	case k == jsontext.KindString && !secret:
+		text := tok.String()
+		safe := redactKeys(text, isBytes)
+		return jsontext.String(safe), safe != text
+	case k == jsontext.KindString && isBytes:
+		return jsontext.String(redactedBase64), true
+	case k == jsontext.KindString:
+		return jsontext.String(redacted), true
+	}
+	return jsontext.Int(0), secret && tok.Kind() == jsontext.KindNumber
 }
 
 // object copies an object's braces; member is called after each name is read.
