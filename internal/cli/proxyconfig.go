@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/meshctl/meshctl/internal/output"
+	"github.com/meshctl/meshctl/internal/proxyconfig"
 	"github.com/meshctl/meshctl/internal/proxyconfig/fetch"
 )
 
@@ -131,6 +132,9 @@ func (o *pcOptions) show(ctx context.Context, env *Env, request fetch.Request, r
 	var result pcResult
 	err := o.source.Read(ctx, request, func(r io.Reader) (err error) {
 		result, err = read(r, resources)
+		if m, ok := errors.AsType[*proxyconfig.MissingError](err); ok && m.Why != "" && o.running() {
+			err = fmt.Errorf("the answer has no %s: %w", m.What, errNotEnvoy)
+		}
 		return err
 	})
 	if err != nil {
@@ -150,6 +154,12 @@ func (o *pcOptions) show(ctx context.Context, env *Env, request fetch.Request, r
 	}
 	return nil
 }
+
+// running reports whether a running Envoy is asked, so that the request is as it
+// should be.
+func (o *pcOptions) running() bool { return o.source.File == "" }
+
+var errNotEnvoy = errors.New("is that Envoy's admin interface?")
 
 // portVar binds a filter for a port; 0 stands for every port.
 func portVar(fs *pflag.FlagSet, p *uint32, usage string) {

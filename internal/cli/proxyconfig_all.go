@@ -103,7 +103,11 @@ func (o *pcAllOptions) write(env *Env, overview *proxyconfig.Overview) error {
 		between = "\n"
 	}
 	for _, missing := range overview.Missing {
-		fmt.Fprintf(env.Stderr, "The dump has %s.\n", missing)
+		reason := missing.Reason()
+		if missing.Why != "" && o.running() { // all was asked for
+			reason = "an Envoy without clusters leaves it out"
+		}
+		fmt.Fprintf(env.Stderr, "The dump has no section of %s: %s.\n", missing.What, reason)
 	}
 	return nil
 }

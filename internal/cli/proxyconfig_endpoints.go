@@ -2,6 +2,8 @@ package cli
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
@@ -45,12 +47,30 @@ func bindEndpointFilter(fs *pflag.FlagSet, f *proxyconfig.EndpointFilter) {
 }
 
 func (o *pcEndpointsOptions) run(ctx context.Context, env *Env) error {
-	return o.show(ctx, env, fetch.Endpoints, func(r io.Reader, resources bool) (pcResult, error) {
+	return o.show(ctx, env, fetch.Endpoints, func(r io.Reader, resources bool) (result pcResult, err error) {
+		result.none = "No endpoints match."
 		if resources {
-			statuses, err := proxyconfig.ReadClusterStatuses(r, o.filter)
-			return pcResult{json: statuses}, err
+			result.json, err = proxyconfig.ReadClusterStatuses(r, o.filter)
+		} else {
+			var endpoints []proxyconfig.Endpoint
+			endpoints, err = proxyconfig.ReadEndpoints(r, o.filter)
+			result.table = proxyconfig.EndpointTable(endpoints)
 		}
-		endpoints, err := proxyconfig.ReadEndpoints(r, o.filter)
-		return pcResult{table: proxyconfig.EndpointTable(endpoints), none: "No endpoints match."}, err
+		if errors.Is(err, proxyconfig.ErrNoClusters) {
+			result.none = "The Envoy has no clusters."
+			err = o.checkEnvoy(ctx)
+		}
+		return result, err
 	})
+}
+
+// checkEnvoy reports that what answers does not say that it is an Envoy.
+func (o *pcEndpointsOptions) checkEnvoy(ctx context.Context) error {
+	if !o.running() {
+		return nil
+	}
+	if err := o.source.Read(ctx, fetch.ServerInfo, proxyconfig.CheckServerInfo); err != nil {
+		return fmt.Errorf("%w: %w (%w)", proxyconfig.ErrNoClusters, errNotEnvoy, err)
+	}
+	return nil
 }

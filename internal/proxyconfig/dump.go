@@ -171,7 +171,11 @@ func (d *dump) document(what, member string, body func() error) error {
 		case configDumpMember:
 			return fmt.Errorf("this is a config dump, %s are read from /clusters?format=json", what)
 		case clustersMember:
-			return fmt.Errorf("this is the output of /clusters, %s are read from /config_dump", what)
+			path := "/config_dump"
+			if what == overviewWhat || what == assignmentSection.what {
+				path += "?include_eds"
+			}
+			return fmt.Errorf("this is the output of /clusters, %s are read from %s", what, path)
 		}
 		other = name
 		return d.SkipValue()
@@ -246,13 +250,23 @@ func (s *section) read(r io.Reader, fn func(list string, resource jsontext.Value
 	return err
 }
 
-func (s *section) missing() error {
-	return fmt.Errorf("config dump has no configuration type %s: %s", s.typeURL, s.reason())
+func (s *section) missing() *MissingError { return &MissingError{s.what, s.typeURL, s.why} }
+
+// MissingError is that a config dump has no section of a kind.
+type MissingError struct {
+	What string // of what, plural
+	Type string // the type URL of the section
+	// Why is what left it out, other than that the Envoy has none of it: the request.
+	Why string
 }
 
-// reason says what leaves the section out.
-func (s *section) reason() string {
-	return cmp.Or(s.why, "an Envoy without "+s.what+" leaves it out")
+func (e *MissingError) Error() string {
+	return fmt.Sprintf("config dump has no configuration type %s: %s", e.Type, e.Reason())
+}
+
+// Reason says what leaves the section out.
+func (e *MissingError) Reason() string {
+	return cmp.Or(e.Why, "an Envoy without "+e.What+" leaves it out")
 }
 
 // readSections calls fn with each resource of the sections, in the order of the

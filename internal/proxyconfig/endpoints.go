@@ -3,6 +3,7 @@ package proxyconfig
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"io"
 	"net"
 	"slices"
@@ -47,12 +48,17 @@ func (f *EndpointFilter) matches(e *Endpoint) bool {
 
 func matchesFold(want, got string) bool { return want == "" || strings.EqualFold(want, got) }
 
+// ErrNoClusters is that an answer to /clusters holds nothing, as that of an Envoy
+// without clusters does, and as many a server's that is no Envoy.
+var ErrNoClusters = errors.New("the answer has no clusters")
+
 // ReadEndpoints reads the output of /clusters?format=json and returns the
-// endpoints that the filter selects, ordered by address, port and cluster.
+// endpoints that the filter selects, ordered by address, port and cluster, or
+// ErrNoClusters.
 func ReadEndpoints(r io.Reader, f EndpointFilter) ([]Endpoint, error) {
 	var found []Endpoint
 	d := newDump(r)
-	err := d.document("endpoints", clustersMember, func() error {
+	err := d.clusters(func() error {
 		return d.array(func() error {
 			hosts, err := d.clusterStatus(&f)
 			found = append(found, hosts...)
@@ -70,11 +76,11 @@ func ReadEndpoints(r io.Reader, f EndpointFilter) ([]Endpoint, error) {
 
 // ReadClusterStatuses reads the output of /clusters?format=json and returns,
 // in its order and as proto JSON, the whole status of each cluster that has
-// an endpoint which the filter selects.
+// an endpoint which the filter selects, or ErrNoClusters.
 func ReadClusterStatuses(r io.Reader, f EndpointFilter) ([]jsontext.Value, error) {
 	var found []jsontext.Value
 	d := newDump(r)
-	err := d.document("endpoints", clustersMember, func() error {
+	err := d.clusters(func() error {
 		return d.array(func() error {
 			raw, err := d.resource()
 			if err != nil {
@@ -90,6 +96,19 @@ func ReadClusterStatuses(r io.Reader, f EndpointFilter) ([]jsontext.Value, error
 		})
 	})
 	return found, err
+}
+
+// clusters reads an answer to /clusters?format=json: body is called at the list.
+func (d *dump) clusters(body func() error) error {
+	found := false
+	err := d.document("endpoints", clustersMember, func() error {
+		found = true
+		return body()
+	})
+	if err == nil && !found {
+		return ErrNoClusters
+	}
+	return err
 }
 
 // EndpointTable lays endpoints out in Istio's columns.

@@ -39,10 +39,12 @@ var extensionSection = section{
 	paths:   map[string][]string{"ecds_filters": {}},
 }
 
-// ReadExtensions reads the extension configurations of a config dump.
+// ReadExtensions reads the extension configurations of a config dump. A whole one, as
+// its bootstrap shows, without the section is that of an Envoy without any.
 func ReadExtensions(r io.Reader) (*Extensions, error) {
 	e := &Extensions{Resource: ExtensionsResource{Filters: []jsontext.Value{}}}
-	err := extensionSection.read(r, func(_ string, raw jsontext.Value) error {
+	whole := &section{typeURL: bootstrapSection.typeURL}
+	found, err := readSections(r, extensionSection.what, []*section{&extensionSection, whole}, func(_ *section, _ string, raw jsontext.Value) error {
 		m := new(adminv3.EcdsConfigDump_EcdsFilterConfig)
 		resource, err := protoJSON(raw, m)
 		if err != nil {
@@ -62,6 +64,9 @@ func ReadExtensions(r io.Reader) (*Extensions, error) {
 		e.Items = append(e.Items, Extension{Name: config.GetName(), Type: url[strings.LastIndexByte(url, '/')+1:]})
 		return nil
 	})
+	if err == nil && !found[&extensionSection] && !found[whole] {
+		err = extensionSection.missing()
+	}
 	slices.SortStableFunc(e.Items, func(a, b Extension) int {
 		return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.Name, b.Name))
 	})

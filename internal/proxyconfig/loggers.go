@@ -113,16 +113,34 @@ func ReadLoggers(r io.Reader) (map[string]string, error) {
 	return out, nil
 }
 
+// CheckServerInfo reads an answer to /server_info, which it holds whole: one that names
+// no version is an error, as no Envoy gives it.
+func CheckServerInfo(r io.Reader) error {
+	info, err := readServerInfo(r)
+	if err == nil && info.GetVersion() == "" {
+		return errors.New("the answer is no server info of Envoy: it names no version")
+	}
+	return err
+}
+
+func readServerInfo(r io.Reader) (*adminv3.ServerInfo, error) {
+	text, err := io.ReadAll(r)
+	if err != nil {
+		return nil, err
+	}
+	info := new(adminv3.ServerInfo)
+	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(text, info); err != nil {
+		return nil, fmt.Errorf("the answer is no server info of Envoy: %w", err)
+	}
+	return info, nil
+}
+
 // ReadStartLevels reads from an answer to Envoy's /server_info, which it holds whole,
 // which levels it was started with.
 func ReadStartLevels(r io.Reader) (LogLevels, error) {
-	text, err := io.ReadAll(r)
+	info, err := readServerInfo(r)
 	if err != nil {
 		return LogLevels{}, err
-	}
-	var info adminv3.ServerInfo
-	if err := (protojson.UnmarshalOptions{DiscardUnknown: true}).Unmarshal(text, &info); err != nil {
-		return LogLevels{}, fmt.Errorf("the answer is no server info of Envoy: %w", err)
 	}
 	options := info.GetCommandLineOptions()
 	levels := options.GetLogLevel()

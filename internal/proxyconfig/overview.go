@@ -22,8 +22,8 @@ type Overview struct {
 	Routes      []Route
 	Secrets     []Secret // those of Secrets.Items
 	Assignments []Assignment
-	// Missing says which sections are not in the dump, and why that may be.
-	Missing []string
+	// Missing are the sections that are not in the dump.
+	Missing []*MissingError
 }
 
 // OverviewFilter selects what stands in an Overview; zero fields select all.
@@ -35,6 +35,9 @@ type OverviewFilter struct {
 	Routes    RouteFilter
 }
 
+// overviewWhat names what an overview is read from, for errors.
+const overviewWhat = "clusters, listeners, routes, secrets and endpoint assignments"
+
 var errNothing = errors.New("config dump has no configuration of a type that is shown")
 
 // ReadOverview reads a config dump once. Sections that are not in it are no
@@ -43,7 +46,7 @@ func ReadOverview(r io.Reader, f OverviewFilter) (*Overview, error) {
 	o, secrets := new(Overview), new(Secrets)
 	endpoints := EndpointFilter{Address: f.Listeners.Address}
 	sections := []*section{&bootstrapSection, &clusterSection, &listenerSection, &routeSection, &secretSection, &assignmentSection}
-	found, err := readSections(r, "all but endpoints", sections, func(s *section, list string, raw jsontext.Value) (err error) {
+	found, err := readSections(r, overviewWhat, sections, func(s *section, list string, raw jsontext.Value) (err error) {
 		switch s {
 		case &bootstrapSection:
 			return o.Bootstrap.readVersions(list, raw)
@@ -68,7 +71,7 @@ func ReadOverview(r io.Reader, f OverviewFilter) (*Overview, error) {
 	}
 	for _, s := range sections {
 		if !found[s] {
-			o.Missing = append(o.Missing, fmt.Sprintf("no section of %s: %s", s.what, s.reason()))
+			o.Missing = append(o.Missing, s.missing())
 		}
 	}
 	secrets.sort()
@@ -138,7 +141,7 @@ func ReadDump(r io.Reader) (*DumpResource, error) {
 	var out bytes.Buffer
 	c := converter{d: d.Decoder, e: jsontext.NewEncoder(&out, jsontext.AllowDuplicateNames(true))}
 	configs := (*adminv3.ConfigDump)(nil).ProtoReflect().Descriptor().Fields().ByName(configDumpMember)
-	err := d.document("all but endpoints", configDumpMember, func() error {
+	err := d.document(overviewWhat, configDumpMember, func() error {
 		if kind := d.PeekKind(); kind != jsontext.KindBeginArray && kind != jsontext.KindInvalid {
 			return fmt.Errorf("/%s is %s, want an array", configDumpMember, kindName(kind))
 		}

@@ -219,12 +219,21 @@ func (s *Source) ask(ctx context.Context, method string, request Request) (io.Re
 		// without any HTTP listener, and then refuses the mask.
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
 		if bytes.Contains(text, []byte("could not be successfully applied to any configs")) {
-			return io.NopCloser(strings.NewReader("{}")), nil
+			return io.NopCloser(strings.NewReader(nothingTo(request))), nil
 		}
 		return nil, fmt.Errorf("%s answered %s to %s: %q; is that the port of Envoy's admin interface?",
 			s, resp.Status, request, strings.TrimSpace(string(text)))
 	}
 	return resp.Body, nil
+}
+
+// nothingTo is the answer of an Envoy that has nothing for a request. One that has no
+// endpoints has no clusters either, which is no fault; of routes the dump is to say it.
+func nothingTo(request Request) string {
+	if request == Assignments {
+		return `{"configs": [{"@type": "type.googleapis.com/envoy.admin.v3.EndpointsConfigDump"}]}`
+	}
+	return "{}"
 }
 
 func (s *Source) bounded(ctx context.Context) (context.Context, context.CancelFunc) {
