@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -313,20 +314,47 @@ func (r *Replica) do(ctx context.Context, method, path string, query url.Values,
 		if u, ok := errors.AsType[*url.Error](err); ok {
 			err = u.Err // the caller names the address
 		}
-		return err
+		return inTime(err)
 	}
 	defer resp.Body.Close()
-	body := io.LimitReader(resp.Body, maxPage)
+	body := &notingReader{r: io.LimitReader(resp.Body, maxPage)}
 	if resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(body, 500))
 		return &AnswerError{resp.StatusCode, resp.Status, strings.TrimSpace(string(text))}
 	}
-	if err := json.NewDecoder(body).Decode(v); err != nil {
+	switch err := json.NewDecoder(body).Decode(v); {
+	case err != nil && body.failed != nil:
+		return fmt.Errorf("read the answer: %w", inTime(body.failed))
+	case err != nil:
 		return fmt.Errorf("answered what is no such page: %w", err)
 	}
 	_, _ = io.CopyN(io.Discard, body, 1<<10) // read to its end, the connection is used again
 	return nil
 }
+
+// notingReader notes why r could not be read, which is not what it held.
+type notingReader struct {
+	r      io.Reader
+	failed error
+}
+
+func (n *notingReader) Read(p []byte) (int, error) {
+	count, err := n.r.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		n.failed = err
+	}
+	return count, err
+}
+
+// inTime says in words that an answer came too late.
+func inTime(err error) error {
+	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() && errors.Is(err, context.DeadlineExceeded) {
+		return errLate
+	}
+	return err
+}
+
+var errLate = fmt.Errorf("no whole answer in time: %w", context.DeadlineExceeded)
 
 // read reads a page from Pages.
 func (r *Replica) read(ctx context.Context, path string, query url.Values, v any) error {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -252,6 +253,50 @@ status: {phase: %s, podIP: 10.9.9.9, podIPs: [{ip: 10.9.9.9}]}}`, name, namespac
 	}
 	if text := found[0].Err.Error(); !strings.Contains(text, "127.0.0.1:1: ") || !strings.Contains(text, "port-forward to pod "+namespace+"/istiod-1: ") {
 		t.Errorf("not both ways are named: %s", text)
+	}
+}
+
+// TestUnreadAnswers: what could not be read whole is not told of as a wrong page.
+func TestUnreadAnswers(t *testing.T) {
+	t.Parallel()
+	const late = "no whole answer in time: context deadline exceeded"
+	for name, tc := range map[string]struct {
+		begin   string
+		stalls  bool // after that; else the connection ends
+		timeout time.Duration
+		want    string // how the error ends
+	}{
+		"late":    {"", true, 200 * time.Millisecond, late},
+		"stalled": {`{"a": `, true, 200 * time.Millisecond, late},
+		"cut":     {`{"a": `, false, time.Minute, "read the answer: unexpected EOF"},
+		"a page":  {`<html>`, true, time.Minute, "answered what is no such page: invalid character '<' looking for beginning of value"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			release := make(chan struct{})
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				if tc.begin != "" {
+					_, _ = io.WriteString(w, tc.begin)
+					_ = http.NewResponseController(w).Flush()
+				}
+				if tc.stalls {
+					<-release
+				}
+				panic(http.ErrAbortHandler)
+			}))
+			defer server.Close()
+			defer close(release)
+			r, err := At(server.URL, Tokens{At: func(string) (string, error) { return "", nil }}, tc.timeout)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			var v any
+			err = r.Get(t.Context(), "/debug/thing", nil, &v)
+			if err == nil || !strings.HasSuffix(err.Error(), tc.want) || strings.Contains(err.Error(), "no such page") != (name == "a page") {
+				t.Errorf("error %v, want %s", err, tc.want)
+			}
+		})
 	}
 }
 
