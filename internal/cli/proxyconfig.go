@@ -70,7 +70,7 @@ func (f *envoyFlags) bind(fs *pflag.FlagSet) {
 	fs.StringVar(&f.source.Admin, "admin", "", "Admin interface of a running Envoy: `host:port` or http://host:port")
 	fs.StringVarP(&f.source.File, "file", "f", "", "Saved dump, a `path` or - for standard input")
 	rivals(fs, "admin", "file")
-	fs.Int64Var(&f.maxMiB, "max-size", 1024, "Largest dump that is read, in `MiB`")
+	maxDumpVar(fs, &f.maxMiB)
 }
 
 // check checks the flags; an Envoy that neither names is no error of theirs.
@@ -80,12 +80,23 @@ func (f *envoyFlags) check(env *Env) error {
 			return usagef("%w", err)
 		}
 	}
-	if f.maxMiB <= 0 || f.maxMiB > 1<<20 {
-		return usagef("--max-size %d is not between 1 and %d MiB", f.maxMiB, 1<<20)
-	}
-	f.source.MaxSize = f.maxMiB << 20
 	f.source.Stdin = env.Stdin
-	return nil
+	var err error
+	f.source.MaxSize, err = maxDump(f.maxMiB)
+	return err
+}
+
+// maxDumpVar binds the bound on a dump, in MiB.
+func maxDumpVar(fs *pflag.FlagSet, mib *int64) {
+	fs.Int64Var(mib, "max-size", 1024, "Largest dump that is read, in `MiB`")
+}
+
+// maxDump is the bound of maxDumpVar in bytes.
+func maxDump(mib int64) (int64, error) {
+	if mib <= 0 || mib > 1<<20 {
+		return 0, usagef("--max-size %d is not between 1 and %d MiB", mib, 1<<20)
+	}
+	return mib << 20, nil
 }
 
 // pcOptions are the flags that all proxy-config commands have.

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -49,7 +51,7 @@ func (o *pairOptions) bind(env *Env, cmd *cobra.Command) {
 	o.pod.kube.bind(fs)
 	fs.StringVarP(&o.pod.namespace, "namespace", "n", "", "`Namespace` of pods whose names have none (default that of the context)")
 	fs.Uint16Var(&o.pod.port, "proxy-admin-port", mesh.PortEnvoyAdmin, "`Port` of Envoy's admin interface in the pods")
-	fs.Int64Var(&o.maxMiB, "max-size", 1024, "Largest dump that is read, in `MiB`")
+	maxDumpVar(fs, &o.maxMiB)
 	fs.VarP(&o.output, "output", "o", "Output `format`: table, json or yaml")
 	durationVar(fs, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of each admin interface")
 	o.pod.kube.contextFlags(env, cmd, "context", "context-b")
@@ -83,13 +85,13 @@ func isPod(named string) bool {
 // take takes the arguments.
 func (o *pairOptions) take(cmd *cobra.Command, args []string) error {
 	if len(args) != len(o.named) {
-		return fmt.Errorf("%s requires 2 pods as an argument, or what else A and B may be", cmd.Name())
+		return errors.New("want two Envoys, A and B: each a pod as [kind/]name[.namespace], http://host:port or file:PATH")
 	}
 	copy(o.named[:], args)
 	if args[0] == inFile+"-" && args[0] == args[1] {
 		return errors.New("standard input can be one of the two only")
 	}
-	for _, name := range []string{"context", "kubeconfig", "namespace", "proxy-admin-port", "as", "as-group"} {
+	for _, name := range podFlagNames() {
 		if !isPod(args[0]) && !isPod(args[1]) && cmd.Flags().Changed(name) {
 			return fmt.Errorf("--%s is for pods, and neither %s nor %s is one", name, args[0], args[1])
 		}
@@ -109,11 +111,12 @@ type envoySide struct {
 
 // find finds both.
 func (o *pairOptions) find(ctx context.Context, env *Env) (both [2]*envoySide, err error) {
-	if o.maxMiB <= 0 || o.maxMiB > 1<<20 {
-		return both, usagef("--max-size %d is not between 1 and %d MiB", o.maxMiB, 1<<20)
+	maxSize, err := maxDump(o.maxMiB)
+	if err != nil {
+		return both, err
 	}
 	for i := range both { // what is wrong with either, before anything is asked
-		if both[i], err = o.envoySide(env, i); err != nil {
+		if both[i], err = o.envoySide(env, i, maxSize); err != nil {
 			return both, usagef("%w", err)
 		}
 	}
@@ -129,8 +132,8 @@ func (o *pairOptions) find(ctx context.Context, env *Env) (both [2]*envoySide, e
 }
 
 // envoySide is one as it is named.
-func (o *pairOptions) envoySide(env *Env, i int) (*envoySide, error) {
-	side := &envoySide{source: fetch.Source{Timeout: o.timeout, MaxSize: o.maxMiB << 20, Stdin: env.Stdin}}
+func (o *pairOptions) envoySide(env *Env, i int, maxSize int64) (*envoySide, error) {
+	side := &envoySide{source: fetch.Source{Timeout: o.timeout, MaxSize: maxSize, Stdin: env.Stdin}}
 	named := o.named[i]
 	if path, ok := strings.CutPrefix(named, inFile); ok {
 		if path == "" {
@@ -145,14 +148,32 @@ func (o *pairOptions) envoySide(env *Env, i int) (*envoySide, error) {
 		side.Name = strings.TrimSuffix(strings.TrimPrefix(named, atAdmin), "/")
 		return side, side.source.Validate()
 	}
-	_, err := workload.Parse(named, "default")
-	if err != nil {
-		return nil, fmt.Errorf("%w, file:PATH or http://host:port", err)
+	return side, checkPod(named)
+}
+
+// checkPod checks the name of a pod, which may be meant for something else.
+func checkPod(named string) error {
+	if _, port, err := net.SplitHostPort(named); err == nil {
+		if _, err := strconv.ParseUint(port, 10, 16); err == nil {
+			return fmt.Errorf("%s is an address: %s%[1]s names the admin interface there", named, atAdmin)
+		}
 	}
-	if info, err := os.Stat(named); err == nil && info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is a file here: file:%[1]s names it, pod/%[1]s a pod", named)
+	if strings.Contains(named, "://") {
+		return fmt.Errorf("%s is no way to an admin interface: want http://host:port", named)
 	}
-	return side, nil
+	_, bad := workload.Parse(named, "default")
+	_, _, kind := strings.Cut(named, "/")
+	switch info, err := os.Stat(named); {
+	case err != nil || !info.Mode().IsRegular():
+	case bad == nil && !kind:
+		return fmt.Errorf("%s is a file here: file:%[1]s names it, pod/%[1]s a pod", named)
+	case bad != nil || strings.HasSuffix(named, ".json"): // no deployment in a namespace of that name
+		return fmt.Errorf("%s is a file: %s%[1]s names it", named, inFile)
+	}
+	if bad != nil {
+		return fmt.Errorf("%w; an Envoy that is not of a pod is file:PATH or http://host:port", bad)
+	}
+	return nil
 }
 
 func (o *pairOptions) findPod(ctx context.Context, env *Env, i int, side *envoySide) error {

@@ -1,7 +1,10 @@
 package cli
 
 import (
+	"bytes"
+	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -28,6 +31,31 @@ func TestPairEndsWithTheFirstFailure(t *testing.T) {
 		}
 	}
 }
+
+// TestProxyConfigInterrupted shows nothing when the interrupt comes with the last byte.
+func TestProxyConfigInterrupted(t *testing.T) {
+	t.Parallel()
+	const path = "../proxyconfig/testdata/c1-sleep.config.json"
+	dump, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range []string{"diff file:" + path + " file:-", "rc file:- file:" + path, "all -f -"} {
+		ctx, interrupt := context.WithCancel(t.Context())
+		var out, errs strings.Builder
+		in := readerFunc(func([]byte) (int, error) { interrupt(); return 0, io.EOF })
+		env := &Env{Stdin: io.MultiReader(bytes.NewReader(dump), in), Stdout: &out, Stderr: &errs, Now: time.Now, LookupEnv: homeOnly(t.TempDir())}
+		code := Run(ctx, env, append([]string{"pc"}, strings.Fields(args)...))
+		interrupt()
+		if code != exitFailure || out.Len() > 0 || errs.String() != "Error: interrupted\n" {
+			t.Errorf("%s: exit code %d: %.200s%s", args, code, out.String(), errs.String())
+		}
+	}
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
 
 // TestProxyConfigOfTwoPods compares Envoys of pods in two clusters, and of one with a
 // file and an address.

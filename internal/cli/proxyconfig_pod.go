@@ -26,6 +26,11 @@ type podFlags struct {
 	selector  string // labels instead of named, where there is a flag for it
 }
 
+// podFlagNames are the flags that mean nothing without a pod.
+func podFlagNames() []string {
+	return []string{"context", "kubeconfig", "namespace", "proxy-admin-port", "as", "as-group"}
+}
+
 // given reports whether there is a pod.
 func (p *podFlags) given() bool { return p.named != "" || p.selector != "" }
 
@@ -42,7 +47,7 @@ func (p *podFlags) bind(env *Env, cmd *cobra.Command) {
 			return errors.New("want one pod, as [kind/]name[.namespace]")
 		}
 		p.named = strings.Join(args, "")
-		for _, name := range []string{"context", "kubeconfig", "namespace", "proxy-admin-port", "as", "as-group"} {
+		for _, name := range podFlagNames() {
 			if !p.given() && cmd.Flags().Changed(name) {
 				return fmt.Errorf("--%s is for a pod: name it, as [kind/]name[.namespace]", name)
 			}
