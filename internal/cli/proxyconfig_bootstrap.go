@@ -22,7 +22,7 @@ func newPCBootstrapCmd(env *Env) *cobra.Command {
 		Long: `Show what the proxy was started with: its node with the metadata, and the
 clusters, listeners and secrets that do not come from a control plane. JSON and
 YAML hold it whole, private keys redacted; the table has versions only.`,
-		Example: `  meshctl pc bootstrap --admin 127.0.0.1:15000 -o short
+		Example: `  meshctl pc bootstrap --admin 127.0.0.1:15000 -o table
 
   # what the proxy tells its control plane of itself
   meshctl pc bootstrap --admin 127.0.0.1:15000 | jq .bootstrap.node.metadata`,

@@ -35,6 +35,9 @@ Whether outlier detection ejected an endpoint is in meshctl pc endpoints.`,
 }
 
 func (o *pcAssignmentsOptions) run(ctx context.Context, env *Env) error {
+	if err := o.filter.CheckStatus(); err != nil {
+		return usagef("--status: %w", err)
+	}
 	return o.show(ctx, env, fetch.Assignments, func(r io.Reader, resources bool) (pcResult, error) {
 		found, err := proxyconfig.ReadAssignments(r, o.filter, resources)
 		return pcResult{table: proxyconfig.AssignmentTable(found), none: "No endpoints match.", json: proxyconfig.AssignmentResources(found)}, err

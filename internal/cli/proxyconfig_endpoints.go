@@ -41,12 +41,15 @@ that has an endpoint which the filters select.`,
 
 func bindEndpointFilter(fs *pflag.FlagSet, f *proxyconfig.EndpointFilter) {
 	fs.StringVar(&f.Cluster, "cluster", "", "Only this cluster, by its whole `name`")
-	fs.StringVar(&f.Address, "address", "", "Only this `address`")
+	fs.StringVar(&f.Address, "address", "", "Only this `address`, with or without its port")
 	portVar(fs, &f.Port, "Only this port")
 	fs.StringVar(&f.Status, "status", "", "Only this health `status`, such as HEALTHY or UNHEALTHY")
 }
 
 func (o *pcEndpointsOptions) run(ctx context.Context, env *Env) error {
+	if err := o.filter.CheckStatus(); err != nil {
+		return usagef("--status: %w", err)
+	}
 	return o.show(ctx, env, fetch.Endpoints, func(r io.Reader, resources bool) (result pcResult, err error) {
 		result.none = "No endpoints match."
 		if resources {

@@ -41,9 +41,7 @@ type Address struct {
 }
 
 func (f *EndpointFilter) matchesAssigned(a *Assigned) bool {
-	return matchesFold(f.Status, a.Status) && slices.ContainsFunc(a.Addresses, func(a Address) bool {
-		return matchesFold(f.Address, a.Host) && (f.Port == 0 || f.Port == a.Port)
-	})
+	return matchesFold(f.Status, a.Status) && slices.ContainsFunc(a.Addresses, func(a Address) bool { return f.matchesAddress(a.Host, a.Port) })
 }
 
 var assignmentSection = section{

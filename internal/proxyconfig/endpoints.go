@@ -4,13 +4,16 @@ import (
 	"bytes"
 	"cmp"
 	"errors"
+	"fmt"
 	"io"
+	"maps"
 	"net"
 	"slices"
 	"strconv"
 	"strings"
 
 	adminv3 "github.com/envoyproxy/go-control-plane/envoy/admin/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -35,15 +38,35 @@ type Endpoint struct {
 // compared whole, ignoring case.
 type EndpointFilter struct {
 	Cluster string
+	// Address is one without its port, or with it as a row shows it.
 	Address string
 	Port    uint32
 	Status  string
 }
 
+// CheckStatus reports a status that Envoy does not have, in either case.
+func (f *EndpointFilter) CheckStatus() error {
+	known := corev3.HealthStatus_name
+	if f.Status == "" {
+		return nil
+	}
+	var names []string
+	for _, number := range slices.Sorted(maps.Keys(known)) {
+		if strings.EqualFold(f.Status, known[number]) {
+			return nil
+		}
+		names = append(names, known[number])
+	}
+	return fmt.Errorf("%.60q is none of %s", f.Status, strings.Join(names, ", "))
+}
+
+func (f *EndpointFilter) matchesAddress(host string, port uint32) bool {
+	return (matchesFold(f.Address, host) || matchesFold(f.Address, joinHostPort(host, port))) &&
+		(f.Port == 0 || f.Port == port)
+}
+
 func (f *EndpointFilter) matches(e *Endpoint) bool {
-	return matchesFold(f.Address, e.Address) &&
-		(f.Port == 0 || f.Port == e.Port) &&
-		matchesFold(f.Status, e.Status)
+	return f.matchesAddress(e.Address, e.Port) && matchesFold(f.Status, e.Status)
 }
 
 func matchesFold(want, got string) bool { return want == "" || strings.EqualFold(want, got) }

@@ -24,6 +24,8 @@ func TestEndpointFilter(t *testing.T) {
 		"cluster, any case": {EndpointFilter{Cluster: strings.ToUpper(hello)}, []string{"10.11.0.2:5000", "192.168.1.242:15443"}},
 		"part of a cluster": {EndpointFilter{Cluster: "helloworld.sample.svc.cluster.local"}, nil},
 		"address":           {EndpointFilter{Address: "127.0.0.1"}, []string{"127.0.0.1:15100", "127.0.0.1:15120"}},
+		"address and port":  {EndpointFilter{Address: "127.0.0.1:15120"}, []string{"127.0.0.1:15120"}},
+		"two ports":         {EndpointFilter{Address: "127.0.0.1:15120", Port: 15100}, nil},
 		"part of address":   {EndpointFilter{Address: "127.0.0"}, nil},
 		"port":              {EndpointFilter{Port: 8080}, []string{"10.11.0.2:8080"}},
 		"part of port":      {EndpointFilter{Port: 808}, nil},
@@ -74,6 +76,9 @@ func TestEndpointKinds(t *testing.T) {
 	lines := tableLines(t, EndpointTable(got))
 	if want := "[::1]:80              DRAINING     FAILED            c"; lines[1] != want {
 		t.Errorf("row %q, want %q", lines[1], want)
+	}
+	if got := must[[]Endpoint](t)(ReadEndpoints(strings.NewReader(dump), EndpointFilter{Address: "[::1]:80"})); len(got) != 1 {
+		t.Errorf("[::1]:80 selects %v", got)
 	}
 	// The name comes last here, and still excludes its hosts.
 	if got := must[[]Endpoint](t)(ReadEndpoints(strings.NewReader(dump), EndpointFilter{Cluster: "other"})); len(got) != 0 {
