@@ -95,7 +95,7 @@ func (o *pcDiffOptions) run(ctx context.Context, env *Env) error {
 	resources := 0
 	for i := range result.Types {
 		t := &result.Types[i]
-		resources += t.A.Count + t.B.Count
+		resources += t.Names
 		if !t.Match {
 			result.Match = false
 			differ = append(differ, t.String())
