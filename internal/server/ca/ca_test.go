@@ -23,6 +23,7 @@ import (
 	"github.com/meshctl/meshctl/internal/certs/certstest"
 	"github.com/meshctl/meshctl/internal/certs/store"
 	"github.com/meshctl/meshctl/internal/certs/verify"
+	"github.com/meshctl/meshctl/internal/files"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -59,9 +60,10 @@ func save(t *testing.T, dir string, a *certs.Authority) {
 
 func newDir(t *testing.T) string { return filepath.Join(t.TempDir(), "cluster1") }
 
+// write writes a file whole: who follows it never reads a part.
 func write(t *testing.T, path string, data []byte) {
 	t.Helper()
-	if err := os.WriteFile(path, data, 0o600); err != nil {
+	if err := files.Write(path, data, files.Secret); err != nil {
 		t.Fatal(err)
 	}
 }
