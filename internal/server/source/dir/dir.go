@@ -10,6 +10,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path"
@@ -226,7 +227,7 @@ func (r *reader) event(p string, op fsnotify.Op) {
 	if !op.Has(fsnotify.Create|fsnotify.Rename|fsnotify.Remove) && !isManifest(base) && base != kubeletData {
 		return // it is no other file or folder than before
 	}
-	info, err := r.root.Lstat(p)
+	info, err := lookFor(func() (fs.FileInfo, error) { return r.root.Lstat(p) })
 	switch {
 	case err != nil && base != kubeletData && !r.knows(p):
 		// Gone before it was looked at, as what is written beside a file and

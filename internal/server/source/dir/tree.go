@@ -58,7 +58,7 @@ type folder struct {
 // also one that did not change. It watches before it reads, so that nothing
 // is missed in between.
 func (r *reader) folder(p string, force bool) {
-	info, err := r.root.Stat(p)
+	info, err := r.stat(p)
 	if errors.Is(err, fs.ErrNotExist) && p != "." { // gone since it was seen
 		r.forget(p)
 		return
@@ -93,6 +93,44 @@ func (r *reader) folder(p string, force bool) {
 	}
 }
 
+// swaps bounds how often lookFor looks for what is not found: a name that leads through
+// ..data may be followed into a folder that kubelet removes, having swapped the
+// link first. So what is not there each time is really gone.
+const swaps = 4
+
+func lookFor[T any](look func() (T, error)) (v T, err error) {
+	for range swaps {
+		if v, err = look(); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+	}
+	return v, err
+}
+
+func (r *reader) stat(p string) (fs.FileInfo, error) {
+	return lookFor(func() (fs.FileInfo, error) { return r.root.Stat(p) })
+}
+
+// list returns what is in a folder, in order, and never a part of one that is
+// being removed.
+func (r *reader) list(p string) ([]fs.DirEntry, error) {
+	return lookFor(func() ([]fs.DirEntry, error) {
+		before, err := r.root.Stat(p)
+		if err != nil {
+			return nil, err
+		}
+		entries, err := fs.ReadDir(r.root.FS(), p)
+		if err != nil {
+			return nil, err
+		}
+		after, err := r.root.Stat(p)
+		if err == nil && !os.SameFile(before, after) {
+			err = fs.ErrNotExist
+		}
+		return entries, err
+	})
+}
+
 // full reports, also as a fault of the directory, that there is no room for
 // another name.
 func (r *reader) full(p string) bool {
@@ -124,7 +162,7 @@ func (r *reader) scan(p string, force bool) {
 	if f == nil {
 		return
 	}
-	entries, err := fs.ReadDir(r.root.FS(), p)
+	entries, err := r.list(p)
 	if errors.Is(err, fs.ErrNotExist) {
 		if p != "." { // for the directory itself its own event decides
 			r.forget(p)
@@ -245,7 +283,7 @@ func isManifest(name string) bool {
 // symlink follows a link that stays within the directory: to a file, or, in
 // kubelet's form alone, to a folder, as others are read under their own name.
 func (r *reader) symlink(p string, force bool) {
-	info, err := r.root.Stat(p)
+	info, err := r.stat(p)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		r.forget(p)
@@ -264,7 +302,9 @@ func (r *reader) symlink(p string, force bool) {
 			r.fault(p, "the symlink to a folder is not followed: only kubelet's form ..data/NAME is")
 			return
 		}
-		r.folder(p, force)
+		// A folder made after two swaps may have the number of the first.
+		f := r.folders[p]
+		r.folder(p, force || f != nil && !f.info.ModTime().Equal(info.ModTime()))
 	case isManifest(p):
 		f := r.files[p]
 		if force || f == nil || !os.SameFile(f.info, info) || !f.info.ModTime().Equal(info.ModTime()) || f.info.Size() != info.Size() {
