@@ -9,6 +9,7 @@ import (
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/certs/store"
 	"github.com/meshctl/meshctl/internal/output"
+	"github.com/meshctl/meshctl/internal/proxyconfig"
 )
 
 // completions tells the shell what values the flags of cmd can have, by their
@@ -52,6 +53,8 @@ func flagValues(f *pflag.Flag) []string {
 		return []string{"text", "json"}
 	case "xds":
 		return []string{"delta", "sotw"}
+	case "status":
+		return proxyconfig.HealthStatuses()
 	case "direction":
 		return []string{"inbound", "outbound"}
 	case "layout":
@@ -62,4 +65,10 @@ func flagValues(f *pflag.Flag) []string {
 		return []string{directory}
 	}
 	return nil
+}
+
+// completeValues tells the shell the values of a flag that has others than one of
+// its name in another command.
+func completeValues(cmd *cobra.Command, flag string, values ...string) {
+	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 }

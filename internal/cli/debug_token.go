@@ -66,5 +66,8 @@ func (o *debugToken) tokens(env *Env) replicas.Tokens {
 	return t
 }
 
-// needsToken is what to do about a control plane that wants a token.
+// refusedToken is in the error of a page that wants a token, or another one.
+const refusedToken = "answered 401 "
+
+// needsToken is what to do about that.
 const needsToken = "run this as the user of the control plane on its machine, or give --token-file the token of an identity of its system namespace, such as that of kubectl create token --audience istio-ca"

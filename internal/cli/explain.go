@@ -141,10 +141,14 @@ func (o *explainEndpointsOptions) ask(ctx context.Context, found []*replicas.Rep
 		return of[clusters[0]], nil
 	}
 	faults = slices.DeleteFunc(faults, func(err error) bool { return err == nil || errors.Is(err, errNotHere) })
-	if len(faults) == len(found) {
-		return nil, errors.Join(faults...)
+	var silent []string
+	for _, err := range faults {
+		silent = append(silent, err.Error())
 	}
-	return nil, errors.Join(append([]error{o.absent(ctx, found)}, faults...)...)
+	if len(faults) < len(found) {
+		faults = slices.Insert(faults, 0, o.absent(ctx, found))
+	}
+	return nil, fmt.Errorf("%w%s", errors.Join(faults...), o.replicas.advice(silent, len(found)))
 }
 
 // errNotHere says that a control plane does not have the proxy.

@@ -141,7 +141,7 @@ func (o *logLevelOptions) show(env *Env, all []replicaLevels) error {
 		err = output.Write(env.Stdout, f, all)
 	}
 	if err == nil && len(errs) > 0 {
-		err = errors.New(output.EscapeLines(errs) + o.replicas.elsewhere(len(errs), len(all)))
+		err = errors.New(output.EscapeLines(errs) + o.replicas.advice(errs, len(all)))
 	}
 	return err
 }

@@ -189,12 +189,12 @@ func (o *proxyStatusOptions) judge(reports []proxystatus.Report) error {
 		}
 		wrong = append(wrong, reports[i].Wrong(o.stale)...)
 	}
-	elsewhere := o.replicas.elsewhere(len(silent), len(reports))
+	advice := o.replicas.advice(silent, len(reports))
 	switch {
 	case o.fail && len(wrong) > 0:
-		return findingsf("%s%s", output.EscapeLines(wrong), elsewhere)
+		return findingsf("%s%s", output.EscapeLines(wrong), advice)
 	case len(silent) > 0:
-		return errors.New(output.EscapeLines(silent) + elsewhere)
+		return errors.New(output.EscapeLines(silent) + advice)
 	}
 	return nil
 }

@@ -56,7 +56,7 @@ meshctl pc clusters -o json and the others do.`,
 	fs.StringVar(&o.filter.Clusters.Subset, "subset", "", "Only clusters of this `subset` of a DestinationRule, and their endpoints")
 	portVar(fs, &o.port, "Only clusters of this service port, their endpoints, and listeners on this port")
 	fs.StringVar(&o.filter.Listeners.Address, "address", "", "Only listeners and endpoints on this `address`")
-	fs.StringVar(&o.listenerType, "type", "", "Only listeners of this `type`: HTTP, TCP, HTTP+TCP or UNKNOWN")
+	listenerTypeVar(cmd, &o.listenerType, "Only listeners of this `type`")
 	fs.StringVar(&o.filter.Routes.Name, "name", "", "Only the route configuration of this `name`")
 	fs.BoolVar(&o.verbose, "verbose", true, "Show filter chains of listeners, and virtual hosts and routes")
 	fs.BoolVar(&o.headers, "with-headers", false, "Show a line before each table that says what it is")

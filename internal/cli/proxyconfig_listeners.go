@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -35,7 +36,7 @@ takes and where it leads, or with --verbose=false one row for each listener.`,
 	o.bind(env, cmd)
 	fs.StringVar(&o.filter.Address, "address", "", "Only listeners on this `address`")
 	portVar(fs, &o.filter.Port, "Only this port")
-	fs.StringVar(&o.listenerType, "type", "", "Only this `type`: HTTP, TCP, HTTP+TCP or UNKNOWN")
+	listenerTypeVar(cmd, &o.listenerType, "Only this `type`")
 	fs.BoolVar(&o.verbose, "verbose", true, "Show filter chains")
 	return cmd
 }
@@ -51,11 +52,19 @@ func (o *pcListenersOptions) run(ctx context.Context, env *Env) error {
 	})
 }
 
+// listenerTypes are those that a filter can name.
+var listenerTypes = []string{string(proxyconfig.ListenerHTTP), string(proxyconfig.ListenerTCP), string(proxyconfig.ListenerHTTPTCP), string(proxyconfig.ListenerUnknown)}
+
+func listenerTypeVar(cmd *cobra.Command, p *string, usage string) {
+	cmd.Flags().StringVar(p, "type", "", usage+": "+orList(listenerTypes))
+	completeValues(cmd, "type", listenerTypes...)
+}
+
 // parseListenerType reads the flag --type.
 func parseListenerType(s string) (proxyconfig.ListenerType, error) {
-	switch t := proxyconfig.ListenerType(strings.ToUpper(s)); t {
-	case "", proxyconfig.ListenerHTTP, proxyconfig.ListenerTCP, proxyconfig.ListenerHTTPTCP, proxyconfig.ListenerUnknown:
-		return t, nil
+	t := strings.ToUpper(s)
+	if t != "" && !slices.Contains(listenerTypes, t) {
+		return "", usagef("--type %q is none of %s", s, strings.Join(listenerTypes, ", "))
 	}
-	return "", usagef("--type %q is not one of HTTP, TCP, HTTP+TCP and UNKNOWN", s)
+	return proxyconfig.ListenerType(t), nil
 }

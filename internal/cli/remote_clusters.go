@@ -196,13 +196,13 @@ func (o *remoteClustersOptions) show(env *Env, views []replicaView, wrong []stri
 		}
 	}
 	if len(wrong) > 0 {
-		silent := 0
+		var silent []string
 		for i := range views {
 			if views[i].Error != "" {
-				silent++
+				silent = append(silent, views[i].Error)
 			}
 		}
-		return findingsf("%s%s", output.EscapeLines(wrong), o.replicas.elsewhere(silent, len(views)))
+		return findingsf("%s%s", output.EscapeLines(wrong), o.replicas.advice(silent, len(views)))
 	}
 	return nil
 }

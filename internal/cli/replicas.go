@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -23,12 +25,16 @@ type replicaFlags struct {
 	named   bool // the replicas are at addresses, not those of a cluster
 }
 
-// elsewhere is what to do when none of the replicas has answered.
-func (f *replicaFlags) elsewhere(silent, all int) string {
-	if !f.named || silent < all {
-		return ""
+// advice is what to do about those of all replicas that have not answered, by their
+// errors.
+func (f *replicaFlags) advice(silent []string, all int) string {
+	switch {
+	case slices.ContainsFunc(silent, func(text string) bool { return strings.Contains(text, refusedToken) }):
+		return "; " + needsToken
+	case f.named && len(silent) == all:
+		return "; --server names the --http-addr of control planes, --context the cluster that they run in"
 	}
-	return "; --server names the --http-addr of control planes, --context the cluster that they run in"
+	return ""
 }
 
 func (f *replicaFlags) bind(env *Env, cmd *cobra.Command) {

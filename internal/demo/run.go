@@ -261,6 +261,8 @@ func (m *Mesh) showCommands(w io.Writer) {
 			m.commandLine("pc", "secrets", "--admin", admin(c1.server)),
 		}},
 		{"Look at the control plane:", []string{
+			m.commandLine("ps", "--server", c1.httpAddr().String()+","+c2.httpAddr().String()),
+			m.commandLine("explain", "endpoints", "helloworld.sample", "--from", "client.sample", "--server", c1.httpAddr().String()),
 			"curl -s http://" + c1.metricsAddr().String() + "/metrics | grep ^meshctl_",
 			"tail -f " + quote(m.ControlPlaneLog(c1.id)),
 		}},

@@ -138,7 +138,7 @@ func (m *Mesh) controlCommand(c *cluster) command {
 	return command{
 		role: "control plane of " + id,
 		args: args,
-		env:  m.environment(m.dir),
+		env:  append(m.environment(m.dir), "POD_NAME=istiod-"+id), // by which meshctl ps names it
 		dir:  m.dir,
 		log:  m.logPath(id + "-" + controlPlane),
 	}

@@ -46,18 +46,20 @@ type EndpointFilter struct {
 
 // CheckStatus reports a status that Envoy does not have, in either case.
 func (f *EndpointFilter) CheckStatus() error {
-	known := corev3.HealthStatus_name
-	if f.Status == "" {
+	names := HealthStatuses()
+	if f.Status == "" || slices.ContainsFunc(names, func(name string) bool { return strings.EqualFold(f.Status, name) }) {
 		return nil
 	}
-	var names []string
-	for _, number := range slices.Sorted(maps.Keys(known)) {
-		if strings.EqualFold(f.Status, known[number]) {
-			return nil
-		}
-		names = append(names, known[number])
-	}
 	return fmt.Errorf("%.60q is none of %s", f.Status, strings.Join(names, ", "))
+}
+
+// HealthStatuses are the statuses that an endpoint can have, in Envoy's order.
+func HealthStatuses() []string {
+	var names []string
+	for _, number := range slices.Sorted(maps.Keys(corev3.HealthStatus_name)) {
+		names = append(names, corev3.HealthStatus_name[number])
+	}
+	return names
 }
 
 func (f *EndpointFilter) matchesAddress(host string, port uint32) bool {
