@@ -62,6 +62,17 @@ type modelProxy struct {
 	spared  int               // resources held over the start of a stream and not sent again
 	routes  []string
 	nothing map[string]bool // clusters of which the endpoints are not wanted
+	talk    []string        // of its streams, for what goes wrong
+}
+
+// errorf holds the lock or is of the proxy's own goroutine.
+func (p *modelProxy) errorf(format string, args ...any) {
+	p.t.Helper()
+	p.model.errorf("%s\nit had:\n  %s", fmt.Sprintf(format, args...), strings.Join(p.talk[max(0, len(p.talk)-40):], "\n  "))
+}
+
+func (p *modelProxy) note(format string, args ...any) {
+	p.talk = append(p.talk, fmt.Sprintf(format, args...))
 }
 
 type modelResource struct{ version, body string }
@@ -234,6 +245,7 @@ func (p *modelProxy) begun(s *modelStream) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stream = s
+	p.note("a stream, %d clusters held", len(p.state[xdswire.ClusterType]))
 	node := p.node
 	for _, typ := range modelTypes {
 		if names := p.wanted(typ); names != nil && len(names) == 0 {
@@ -395,9 +407,11 @@ func (p *modelProxy) take(s *modelStream, r *modelResponse) error {
 	if p.t.Failed() {
 		return context.Canceled
 	}
+	refused := p.naughty.Load() && len(r.resources)%3 > 0
+	p.note("%s %s %s: %d resources, %d removed, refused: %t", xdswire.ShortType(r.typ), r.nonce, r.info, len(r.resources), len(r.removed), refused)
 	tick := p.check(r)
 	s.nonces[r.typ], s.answered[r.typ] = r.nonce, true
-	if p.naughty.Load() && len(r.resources)%3 > 0 {
+	if refused {
 		return s.send(r.typ, r.nonce, nil, &status.Status{Code: 13, Message: "refused by the model"})
 	}
 	p.infos[r.typ], p.ticks[r.typ] = r.info, tick

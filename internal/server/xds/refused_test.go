@@ -144,26 +144,58 @@ func TestRefusedIsFoundByHalving(t *testing.T) {
 	})
 }
 
-// TestRefusalOfEverythingEnds has a proxy refuse all that it is sent, always.
+// TestRefusalOfEverythingEnds has a proxy refuse all that it is sent until there is
+// nothing left. It is not told an empty list then, and goes on getting what changes.
 func TestRefusalOfEverythingEnds(t *testing.T) {
-	w := newWorld()
-	for i := range 500 {
-		w.set("CDS", "shared", fmt.Sprintf("c%03d", i), fmt.Sprintf("c%03d:1", i))
-	}
-	b := start(t, w)
-	c := b.connect(xdswire.Delta, "p")
-	c.subscribe("CDS")
-	responses := 0
-	for ; len(b.hub.NACKs().Refused) < 500; responses++ {
-		if responses > 2*maxTries {
-			t.Fatalf("%d responses and no end", responses)
+	both(t, func(t *testing.T, v xdswire.Variant) {
+		w := newWorld()
+		for i := range 500 {
+			w.set("CDS", "shared", fmt.Sprintf("c%03d", i), fmt.Sprintf("c%03d:1", i))
 		}
-		c.nack(c.recv(), "no")
-		want := uint64(responses + 1)
-		b.eventually("NACK taken", func() bool { return b.metric("meshctl_xds_nacks_total", "CDS") == float64(want) })
-		b.eventually("next", func() bool { return len(c.in) > 0 || len(b.hub.NACKs().Refused) == 500 })
-	}
+		b := start(t, w)
+		c := b.connect(v, "p")
+		c.subscribe("CDS")
+		responses := 0
+		for ; len(b.hub.NACKs().Refused) < 500; responses++ {
+			if responses > 2*maxTries {
+				t.Fatalf("%d responses and no end", responses)
+			}
+			r := c.recv()
+			if len(r.resources) == 0 {
+				t.Fatalf("response %d is empty", responses)
+			}
+			c.nack(r, "no")
+			want := uint64(responses + 1)
+			b.eventually("NACK taken", func() bool { return b.metric("meshctl_xds_nacks_total", "CDS") == float64(want) })
+			b.eventually("next", func() bool { return len(c.in) > 0 || len(b.hub.NACKs().Refused) == 500 })
+		}
+		c.quiet()
+		b.world.set("CDS", "shared", "c007", "c007:2")
+		b.push()
+		c.wantAck("CDS", "c007=c007:2")
+		c.quiet()
+	})
+}
+
+// TestNothingButRefused takes away all but what a proxy refused that accepted nothing
+// yet. An empty list would have it start with nothing.
+func TestNothingButRefused(t *testing.T) {
+	b := start(t, small())
+	c := b.connect(xdswire.SotW, "p")
+	c.subscribe("CDS")
+	c.nack(c.want("CDS", "a=a:1 b=b:1"), "no")
+	r := c.want("CDS", "a=a:1")
+	b.world.set("CDS", "shared", "b", "")
+	b.push()
+	c.nack(r, "no")
 	c.quiet()
+	b.world.set("CDS", "shared", "c", "c:1")
+	b.push()
+	c.wantAck("CDS", "c=c:1")
+	// It has something now, and is told that it is gone.
+	b.world.set("CDS", "shared", "c", "")
+	b.push()
+	c.wantAck("CDS", "")
 }
 
 // TestRefusedGaugeEndsAtZero: what proxies refuse that hang up at once does not

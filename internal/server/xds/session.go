@@ -565,8 +565,8 @@ func (s *session) flushType(i int, now pair) (again bool, err error) {
 	asked := t.due
 	aside := t.refused && !moved && !t.all
 	c := s.content(i, now, aside)
-	if i == sds && c.empty() {
-		t.due, t.all = false, false // it waits for its secrets
+	if c.empty() && (i == sds || s.refusedAll(i)) {
+		t.due, t.all = false, false // it waits for its secrets, or for other resources
 	}
 	if c.empty() && !t.due {
 		if !aside {
@@ -586,6 +586,13 @@ func (s *session) flushType(i int, now pair) (again bool, err error) {
 	}
 	t.nonce, t.inflight = s.nonces.Next(), true
 	return false, s.transmit(i, now.version(), c, record)
+}
+
+// refusedAll reports whether the proxy has refused all that it was ever told of a
+// type. An empty list would take nothing away, but let it start with nothing.
+func (s *session) refusedAll(i int) bool {
+	t := &s.types[i]
+	return fullList(i) && t.withheld != nil && t.acked == pair{}
 }
 
 // record begins the record of a response of which the rest is not known yet.
