@@ -251,7 +251,7 @@ func (b *bench) ours(what string, v float64) float64 {
 func (b *bench) endpointChanges(ctx context.Context, k kind, m *meshctl, f *fleet) error {
 	m.phase(k.String() + " change")
 	defer m.phase("")
-	var p50, last, cpu, generated, frames []float64
+	var first, p50, last, cpu, generated, frames []float64
 	for range b.rounds {
 		before, err := m.settled(ctx)
 		if err != nil {
@@ -276,6 +276,7 @@ func (b *bench) endpointChanges(ctx context.Context, k kind, m *meshctl, f *flee
 		if err != nil {
 			return err
 		}
+		first = append(first, slices.Min(took))
 		p50 = append(p50, median(took))
 		last = append(last, slices.Max(took))
 		cpu = append(cpu, after.cpu-before.cpu)
@@ -283,6 +284,7 @@ func (b *bench) endpointChanges(ctx context.Context, k kind, m *meshctl, f *flee
 		frames = append(frames, now["meshctl_xds_sent_total"]-counted["meshctl_xds_sent_total"])
 	}
 	what := k.String() + ": one endpoint changes: "
+	b.report.add(what+"the first proxy has it", median(first), "seconds", 0)
 	b.report.add(what+"half of the proxies have it", median(p50), "seconds", b.limit(0.015))
 	b.report.add(what+"the last proxy has it", median(last), "seconds", b.limit(0.04))
 	b.report.add(what+"server CPU", median(cpu), "seconds", b.limit(0.01))

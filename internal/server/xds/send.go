@@ -41,6 +41,7 @@ func (q *queue) add(sessions ...*session) {
 func (q *queue) work() {
 	for s := q.next(); s != nil; s = q.next() {
 		s.catchUp()
+		runtime.Gosched()
 	}
 }
 
