@@ -266,7 +266,7 @@ func (p *proxy) ask(stream *stream, typ string, node, names []byte) error {
 	for _, b := range p.held[typ] {
 		rest = append(slices.Clip(rest), b.held...)
 	}
-	return stream.send(request{typ: typ, node: node, rest: rest}.encode(p.sotw))
+	return stream.send(request{typ: typ, node: node, rest: rest}.encode(p.sotw)...)
 }
 
 // take acknowledges a response and asks for what follows from it.
@@ -278,7 +278,7 @@ func (p *proxy) take(stream *stream, r response, asked map[string][]byte) error 
 	} else if len(r.names) > 0 {
 		p.held[r.typ] = append(p.held[r.typ], r.batch)
 	}
-	if err := stream.send(ack.encode(p.sotw)); err != nil {
+	if err := stream.send(ack.encode(p.sotw)...); err != nil {
 		return err
 	}
 	subscribe := func(typ string, names []byte) error {

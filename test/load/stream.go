@@ -22,10 +22,11 @@ type stream struct {
 	conn    net.Conn
 	framer  *http2.Framer
 	out     *bufio.Writer
-	in      []byte // what was read of messages, with their prefixes
-	used    int    // of it, by the last message
-	read    uint32 // and not given back to the windows
-	waiting []byte // to be sent once the server allows it
+	in      []byte   // what was read of messages, with their prefixes
+	used    int      // of it, by the last message
+	read    uint32   // and not given back to the windows
+	waiting [][]byte // to be sent once the server allows it
+	unsent  int      // bytes of it
 	// What the server allows to send: in one frame, on the connection, and on
 	// the stream, whose first allowance can change.
 	frame, connection, allowed, initial int
@@ -76,32 +77,54 @@ func openStream(ctx context.Context, raw net.Conn, creds credentials.TransportCr
 	return s, nil
 }
 
-// send sends a message, or what the server allows of it: the rest follows while
-// messages are read.
-func (s *stream) send(message []byte) error {
-	s.waiting = append(s.waiting, 0)
-	s.waiting = binary.BigEndian.AppendUint32(s.waiting, uint32(len(message)))
+// send sends a message in parts, or what the server allows of it: the rest follows
+// while messages are read. The parts are not written to, and not used once all is sent.
+func (s *stream) send(message ...[]byte) error {
+	size := 0
+	for _, part := range message {
+		size += len(part)
+	}
+	s.waiting = append(s.waiting, binary.BigEndian.AppendUint32([]byte{0}, uint32(size)))
 	s.waiting = append(s.waiting, message...)
+	s.unsent += prefixBytes + size
 	return s.push()
 }
 
+// push sends what it can in one write, as Envoy does, without putting it together.
 func (s *stream) push() error {
-	for len(s.waiting) > 0 {
-		n := min(len(s.waiting), s.frame, s.connection, s.allowed)
+	if err := s.out.Flush(); err != nil {
+		return err
+	}
+	var frames net.Buffers
+	for {
+		n := min(s.unsent, s.frame, s.connection, s.allowed)
 		if n <= 0 {
 			break
 		}
-		if err := s.framer.WriteData(streamID, false, s.waiting[:n]); err != nil {
-			return err
-		}
-		s.waiting = s.waiting[n:]
+		s.unsent -= n
 		s.connection -= n
 		s.allowed -= n
+		header := binary.BigEndian.AppendUint32(nil, uint32(n)<<8|uint32(http2.FrameData))
+		frames = append(frames, binary.BigEndian.AppendUint32(append(header, 0), streamID))
+		for n > 0 {
+			part := s.waiting[0]
+			if len(part) > n {
+				part, s.waiting[0] = part[:n], part[n:]
+			} else {
+				s.waiting = s.waiting[1:]
+			}
+			frames = append(frames, part)
+			n -= len(part)
+		}
 	}
-	if len(s.waiting) == 0 {
-		s.waiting = nil
+	if len(frames) == 0 {
+		return nil
 	}
-	return s.out.Flush()
+	if _, ok := s.conn.(*net.TCPConn); !ok { // each part would be a record of TLS
+		frames = net.Buffers{slices.Concat(frames...)}
+	}
+	_, err := frames.WriteTo(s.conn)
+	return err
 }
 
 // receive waits for the next message, which is valid until the next call.

@@ -146,8 +146,9 @@ type request struct {
 	rest                []byte // encoded fields: names, versions held
 }
 
-func (r request) encode(sotw bool) []byte {
-	b := make([]byte, 0, 32+len(r.typ)+len(r.nonce)+len(r.version)+len(r.node)+len(r.rest))
+// encode returns the message in parts. The last one is r.rest.
+func (r request) encode(sotw bool) [][]byte {
+	b := make([]byte, 0, 32+len(r.typ)+len(r.nonce)+len(r.version)+len(r.node))
 	if sotw {
 		b = appendField(b, 1, r.version)
 		b = appendField(b, 2, string(r.node))
@@ -158,7 +159,7 @@ func (r request) encode(sotw bool) []byte {
 		b = appendField(b, 2, r.typ)
 		b = appendField(b, 6, r.nonce)
 	}
-	return append(b, r.rest...)
+	return [][]byte{b, r.rest}
 }
 
 // appendField adds a field; empty ones are left out, as encoders do.
