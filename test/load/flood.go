@@ -16,8 +16,6 @@ import (
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/metadata"
 )
 
 // What a flood of one identity is measured with.
@@ -29,7 +27,7 @@ const (
 
 // flood measures how long others wait for a certificate while one identity
 // asks floodRate times a second. Rounds with and without it alternate.
-func (b *bench) flood(ctx context.Context, m *meshctl, clients []*grpc.ClientConn, requests []signing, config *tls.Config) error {
+func (b *bench) flood(ctx context.Context, m *meshctl, clients []*signer, requests []signing, config *tls.Config) error {
 	var without, with, sent, cpu []float64
 	for range b.rounds {
 		before, err := m.cpu()
@@ -80,7 +78,7 @@ func (b *bench) flood(ctx context.Context, m *meshctl, clients []*grpc.ClientCon
 
 // calm has the clients ask for the certificates at calmRate, and returns how
 // long each took from when it was due.
-func calm(ctx context.Context, clients []*grpc.ClientConn, requests []signing) ([]time.Duration, error) {
+func calm(ctx context.Context, clients []*signer, requests []signing) ([]time.Duration, error) {
 	took := make([]time.Duration, len(requests))
 	start := time.Now()
 	g, ctx := errgroup.WithContext(ctx)
@@ -94,8 +92,7 @@ func calm(ctx context.Context, clients []*grpc.ClientConn, requests []signing) (
 				case <-time.After(time.Until(due)):
 				}
 				asked := time.Now() // not due: a late timer is this process's fault
-				var answer []byte
-				if err := conn.Invoke(metadata.NewOutgoingContext(ctx, requests[i].headers), signMethod, requests[i].csr, &answer); err != nil {
+				if _, err := conn.ask(requests[i]); err != nil {
 					return fmt.Errorf("certificate %d: %w", i, err)
 				}
 				took[i] = time.Since(asked)
@@ -230,19 +227,8 @@ func floodFrames(s signing) (first, next []byte) {
 	encoder := hpack.NewEncoder(&block)
 	request := func() []byte {
 		block.Reset()
-		fields := [][2]string{
-			{":method", "POST"},
-			{":scheme", "https"},
-			{":path", signMethod},
-			{":authority", "istiod.istio-system.svc"},
-			{"content-type", "application/grpc"},
-			{"te", "trailers"},
-		}
-		for name, values := range s.headers {
-			fields = append(fields, [2]string{name, values[0]})
-		}
-		for _, f := range fields {
-			_ = encoder.WriteField(hpack.HeaderField{Name: f[0], Value: f[1]}) // to memory
+		for _, f := range requestHeaders(s) {
+			_ = encoder.WriteField(f) // to memory
 		}
 		message := binary.BigEndian.AppendUint32([]byte{0}, uint32(len(s.csr)))
 		var out bytes.Buffer

@@ -211,7 +211,7 @@ func (b *bench) kubeCertificates(ctx context.Context, api *apiServer, m *meshctl
 	if err != nil {
 		return err
 	}
-	clients, closeAll, err := signers(m, config)
+	clients, closeAll, err := signers(ctx, m, config)
 	if err != nil {
 		return err
 	}

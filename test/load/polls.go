@@ -12,7 +12,6 @@ import (
 	secretv3 "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 	securityv1alpha1 "istio.io/api/security/v1alpha1"
 
@@ -25,8 +24,8 @@ const pollCount = 500
 
 // polls measures what agents cost that ask once a minute whether there are other
 // revocation lists, each time over a connection of its own.
-func (b *bench) polls(ctx context.Context, m *meshctl, client *grpc.ClientConn, s signing, config *tls.Config) error {
-	config, err := withCertificate(ctx, client, s, config)
+func (b *bench) polls(ctx context.Context, m *meshctl, client *signer, s signing, config *tls.Config) error {
+	config, err := withCertificate(client, s, config)
 	if err != nil {
 		return err
 	}
@@ -65,7 +64,7 @@ func (b *bench) polls(ctx context.Context, m *meshctl, client *grpc.ClientConn, 
 
 // withCertificate returns the configuration of a client with a certificate of
 // the mesh.
-func withCertificate(ctx context.Context, client *grpc.ClientConn, s signing, config *tls.Config) (*tls.Config, error) {
+func withCertificate(client *signer, s signing, config *tls.Config) (*tls.Config, error) {
 	key, err := certs.GenerateKey(certs.ECDSAP256)
 	if err != nil {
 		return nil, err
@@ -78,8 +77,8 @@ func withCertificate(ctx context.Context, client *grpc.ClientConn, s signing, co
 	if err != nil {
 		return nil, err
 	}
-	var answer []byte
-	if err := client.Invoke(metadata.NewOutgoingContext(ctx, s.headers), signMethod, request, &answer); err != nil {
+	answer, err := client.ask(signing{csr: request, headers: s.headers})
+	if err != nil {
 		return nil, err
 	}
 	var signed securityv1alpha1.IstioCertificateResponse

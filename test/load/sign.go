@@ -16,8 +16,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 	securityv1alpha1 "istio.io/api/security/v1alpha1"
@@ -71,7 +69,7 @@ func (b *bench) certificates(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	clients, closeAll, err := signers(m, config)
+	clients, closeAll, err := signers(ctx, m, config)
 	if err != nil {
 		return err
 	}
@@ -173,7 +171,7 @@ func (b *bench) yardstickKey() error {
 // CPU for each, of the server and of this process.
 type spent struct{ rate, cpu, load []float64 }
 
-func (s *spent) measure(ctx context.Context, m *meshctl, clients []*grpc.ClientConn, requests []signing) error {
+func (s *spent) measure(ctx context.Context, m *meshctl, clients []*signer, requests []signing) error {
 	before, err := m.settled(ctx)
 	if err != nil {
 		return err
@@ -237,39 +235,36 @@ func serverTrust(m *meshctl) (*tls.Config, error) {
 	return dial.TLSConfig(certs.EncodeCerts(ca.Roots...), "istiod.istio-system.svc")
 }
 
-// signers are clients of the server's CA, each with a connection.
-func signers(m *meshctl, config *tls.Config) (conns []*grpc.ClientConn, closeAll func(), err error) {
+// signers are clients of the server's CA.
+func signers(ctx context.Context, m *meshctl, config *tls.Config) (clients []*signer, closeAll func(), err error) {
 	closeAll = func() {
-		for _, c := range conns {
-			_ = c.Close()
+		for _, c := range clients {
+			_ = c.close()
 		}
 	}
 	for range signClients {
-		conn, err := grpc.NewClient("passthrough:"+m.secure,
-			grpc.WithTransportCredentials(credentials.NewTLS(config)), grpc.WithDefaultCallOptions(grpc.ForceCodecV2(codec{})),
-			grpc.WithInitialWindowSize(1<<20), grpc.WithInitialConnWindowSize(1<<20))
+		c, err := dialSigner(ctx, m.secure, config)
 		if err != nil {
 			closeAll()
 			return nil, nil, err
 		}
-		conns = append(conns, conn)
+		clients = append(clients, c)
 	}
-	return conns, closeAll, nil
+	return clients, closeAll, nil
 }
 
 // sign has the clients ask for all certificates, each one at a time.
-func sign(ctx context.Context, clients []*grpc.ClientConn, requests []signing) error {
+func sign(ctx context.Context, clients []*signer, requests []signing) error {
 	g, ctx := errgroup.WithContext(ctx)
 	var next atomic.Int64
 	for _, c := range clients {
 		g.Go(func() error {
 			for {
 				i := int(next.Add(1)) - 1
-				if i >= len(requests) {
-					return nil
+				if i >= len(requests) || ctx.Err() != nil {
+					return ctx.Err()
 				}
-				var answer []byte
-				if err := c.Invoke(metadata.NewOutgoingContext(ctx, requests[i].headers), signMethod, requests[i].csr, &answer); err != nil {
+				if _, err := c.ask(requests[i]); err != nil {
 					return fmt.Errorf("certificate %d: %w", i, err)
 				}
 			}

@@ -1,40 +1,15 @@
 package main
 
 import (
-	"fmt"
 	"hash/maphash"
 	"io"
 	"strings"
 	"sync"
 
-	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
-
-// codec passes encoded messages both ways, so that the load costs little
-// beside the server.
-type codec struct{}
-
-func (codec) Name() string { return "proto" }
-
-func (codec) Marshal(v any) (mem.BufferSlice, error) {
-	b, ok := v.([]byte)
-	if !ok {
-		return nil, fmt.Errorf("cannot send %T", v)
-	}
-	return mem.BufferSlice{mem.SliceBuffer(b)}, nil
-}
-
-func (codec) Unmarshal(data mem.BufferSlice, v any) error {
-	b, ok := v.(*[]byte)
-	if !ok {
-		return fmt.Errorf("cannot receive into %T", v)
-	}
-	*b = data.Materialize()
-	return nil
-}
 
 // response is what is read of a frame.
 type response struct {
