@@ -100,8 +100,12 @@ func TestWithoutToken(t *testing.T) {
 	m := startXDSMesh(t)
 	m.home = t.TempDir()
 	for _, args := range [][]string{
-		{"ps"}, {"ps", "--fail"}, {"explain", "endpoints", "web.apps", "--from", "client-1.apps"},
-		{"log-level"}, {"remote-clusters"}, {"xds", "views"},
+		{"ps"},
+		{"ps", "--fail"},
+		{"explain", "endpoints", "web.apps", "--from", "client-1.apps"},
+		{"log-level"},
+		{"remote-clusters"},
+		{"xds", "views"},
 	} {
 		code, stdout, stderr := m.run(args...)
 		if code != exitFailure && code != exitFindings || !strings.Contains(stderr, "401 Unauthorized") || !strings.HasSuffix(stderr, "; "+needsToken+"\n") || strings.Contains(stderr, "--server") {
