@@ -216,7 +216,13 @@ func (o *serveOptions) kubeAccess(env *Env) (*kube.Access, error) {
 			return env.LookupEnv(name)
 		}
 	}
-	return kube.Load(kube.Options{Kubeconfig: o.kubeconfig, Context: o.kubeContext, LookupEnv: lookup, UserAgent: "meshctl", PodDir: env.PodDir})
+	access, err := kube.Load(kube.Options{Kubeconfig: o.kubeconfig, Context: o.kubeContext, LookupEnv: lookup, UserAgent: "meshctl", PodDir: env.PodDir})
+	if err == nil {
+		// The API server of the own cluster is near: to compress its lists takes it
+		// longer than to send them.
+		access.Config.DisableCompression = true
+	}
+	return access, err
 }
 
 // replica names this process for those who read who writes: by its pod or
