@@ -111,33 +111,44 @@ func TestCase_A2_Plaintext(t *testing.T) {
 	}
 }
 
-// A3 and A6: who one is counts, not what one says.
-func TestCase_A3_A6_ClaimsOfOthers(t *testing.T) {
+// A3: who one is counts, not who one says to be.
+func TestCase_A3_NodeOfAnother(t *testing.T) {
+	refusesClaims(t, map[string]*corev3.Node{
+		"matched prod/":       node(t, "sidecar~10.0.0.1~web.prod~prod.svc.cluster.local", nil),
+		"matched apps/admin":  node(t, webNode, map[string]any{"SERVICE_ACCOUNT": "admin"}),
+		"not of trust domain": node(t, webNode, map[string]any{"TRUST_DOMAIN": "b.example"}),
+	})
+}
+
+// A6: nor where one says to be.
+func TestCase_A6_ClusterOfAnother(t *testing.T) {
+	refusesClaims(t, map[string]*corev3.Node{
+		"not of cluster": node(t, webNode, map[string]any{"CLUSTER_ID": "cluster2"}),
+	})
+}
+
+// refusesClaims has a workload introduce itself as nodes that it is not. Each is
+// refused, counted, and told in the log as its key says.
+func refusesClaims(t *testing.T, nodes map[string]*corev3.Node) {
+	t.Helper()
 	var log text
 	s := start(t, func(c *Config) {
 		c.RemoteDirs = []ClusterDir{{"cluster2", t.TempDir()}}
 		c.Log = slog.New(slog.NewTextHandler(&log, nil))
 	})
-	for name, n := range map[string]*corev3.Node{
-		"A3 namespace":       node(t, "sidecar~10.0.0.1~web.prod~prod.svc.cluster.local", nil),
-		"A3 service account": node(t, webNode, map[string]any{"SERVICE_ACCOUNT": "admin"}),
-		"A3 trust domain":    node(t, webNode, map[string]any{"TRUST_DOMAIN": "b.example"}),
-		"A6 cluster":         node(t, webNode, map[string]any{"CLUSTER_ID": "cluster2"}),
-	} {
+	for told, n := range nodes {
 		before := metrics(t, s)["meshctl_xds_rejected_streams_total"]
 		for _, typ := range []string{xdswire.ClusterType, xdswire.SecretType} {
 			err := introduce(t, credentials.NewTLS(clientTLS(t, s)), s.secure.Addr().String(), n, typ)
 			if status.Code(err) != codes.PermissionDenied {
-				t.Errorf("%s: %v", name, err)
+				t.Errorf("%s: %v", told, err)
 			}
 		}
 		if got := metrics(t, s)["meshctl_xds_rejected_streams_total"] - before; got != 2 {
-			t.Errorf("%s: %v are counted, want 2", name, got)
+			t.Errorf("%s: %v are counted, want 2", told, got)
 		}
-	}
-	for _, want := range []string{"matched prod/", "matched apps/admin", "not of trust domain", "not of cluster"} {
-		if !strings.Contains(log.String(), want) {
-			t.Errorf("the log has nothing of %q", want)
+		if !strings.Contains(log.String(), told) {
+			t.Errorf("the log has nothing of %q", told)
 		}
 	}
 	wantServed(t, s)

@@ -292,7 +292,7 @@ func gone(t *testing.T, c *kube.Cluster, ns string) {
 
 // A8: subjects that are not exactly those of a service account, really signed
 // by the cluster's key.
-func TestCase_A8(t *testing.T) {
+func TestCase_A8_SubjectsOfNobody(t *testing.T) {
 	t.Parallel()
 	api, r := newFaultyAPI(t), newReviewed(t, start)
 	if err := r.reviewers.SetCluster("east", api.access()); err != nil {
