@@ -20,14 +20,14 @@ func completions(cmd *cobra.Command) {
 		if len(values) == 0 {
 			return
 		}
-		complete := cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)
 		if slices.Contains(values, directory) {
-			complete = func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
+			// The error is that the flag does not exist or has a function.
+			_ = cmd.RegisterFlagCompletionFunc(f.Name, func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
 				return nil, cobra.ShellCompDirectiveFilterDirs
-			}
+			})
+			return
 		}
-		// The error is that the flag does not exist or has a function.
-		_ = cmd.RegisterFlagCompletionFunc(f.Name, complete)
+		completeValues(cmd, f.Name, values...)
 	})
 }
 
@@ -67,8 +67,8 @@ func flagValues(f *pflag.Flag) []string {
 	return nil
 }
 
-// completeValues tells the shell the values of a flag that has others than one of
-// its name in another command.
+// completeValues tells the shell the values of a flag. The first call for a flag
+// counts: a command makes it whose flag has others than its name has elsewhere.
 func completeValues(cmd *cobra.Command, flag string, values ...string) {
 	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 }
