@@ -49,11 +49,8 @@ func ParseProtocol(s string) (Protocol, bool) {
 // Istio's order: UDP stays UDP, appProtocol wins over the port's name, then
 // the well-known TCP ports, then detection.
 func ServiceProtocol(transport, appProtocol, name string, port uint32) Protocol {
-	switch strings.ToUpper(transport) {
-	case "UDP":
+	if strings.EqualFold(transport, "UDP") {
 		return UDP
-	case "SCTP":
-		return TCP
 	}
 	switch app := strings.ToLower(appProtocol); app {
 	case "":

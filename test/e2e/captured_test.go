@@ -22,7 +22,7 @@ import (
 // TestCapturedProxiesAccepted gives real Envoys what proxies get whose
 // connections are redirected: virtualOutbound, virtualInbound and a listener
 // for each service. The mesh is that of the golden files of generation; no
-// traffic flows, because redirection needs root.
+// traffic flows: see redirected_linux_test.go for that, which needs root.
 func TestCapturedProxiesAccepted(t *testing.T) {
 	mesh := filepath.Join("..", "..", "internal", "server", "xdsgen", "testdata", "two-networks")
 	for _, variant := range []string{"delta", "sotw"} {
@@ -146,6 +146,12 @@ func mustRun(t *testing.T, args ...string) {
 // its log is shown when the test fails.
 func background(t *testing.T, log, work string, env []string, args ...string) (stop func()) {
 	t.Helper()
+	return backgroundAs(t, nil, log, work, env, args...)
+}
+
+// backgroundAs is background with attributes of the process.
+func backgroundAs(t *testing.T, attributes *syscall.SysProcAttr, log, work string, env []string, args ...string) (stop func()) {
+	t.Helper()
 	out, err := os.Create(log)
 	if err != nil {
 		t.Fatal(err)
@@ -153,6 +159,7 @@ func background(t *testing.T, log, work string, env []string, args ...string) (s
 	cmd := exec.Command(meshctl, args...)
 	cmd.Stdout, cmd.Stderr, cmd.Dir = out, out, work
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + work}, env...)
+	cmd.SysProcAttr = attributes
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}

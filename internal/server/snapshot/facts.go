@@ -21,7 +21,7 @@ type Snapshot struct {
 	Services *Table[string, MeshService]
 	// Endpoints by host name.
 	Endpoints *Table[string, Endpoints]
-	// Ports tells, for each port number, the services that have it.
+	// Ports holds, for each TCP port number, the services that have it.
 	Ports *Table[uint32, PortServices]
 	// Pods by PodKey.String(), and the workloads of WorkloadEntries by
 	// WorkloadEntryKey.
@@ -205,10 +205,11 @@ func (s *MeshService) In(c mesh.ClusterID) *ClusterService {
 	return nil
 }
 
-// Port returns the port of that number, or nil.
+// Port returns the TCP port of that number, or nil. A UDP port may have the
+// same number; proxies do not take UDP.
 func (s *MeshService) Port(number uint32) *ServicePort {
 	for i := range s.Ports {
-		if s.Ports[i].Number == number {
+		if s.Ports[i].Number == number && s.Ports[i].Protocol != mesh.UDP {
 			return &s.Ports[i]
 		}
 	}
@@ -228,8 +229,8 @@ func (s *MeshService) VisibleTo(namespace string) bool {
 	return false
 }
 
-// PortServices are the services that have one port number, oldest first: in
-// the order in which they win conflicts.
+// PortServices are the services that have a TCP port of one number, oldest
+// first: in the order in which they win conflicts.
 type PortServices struct {
 	Number   uint32
 	Services []*MeshService

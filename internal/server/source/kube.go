@@ -184,6 +184,9 @@ func servicePorts(in []corev1.ServicePort) ([]snapshot.ServicePort, *FieldError)
 			return nil, faultf(field+".name", "%q is given twice", p.Name)
 		}
 		names[p.Name] = true
+		if p.Protocol == corev1.ProtocolSCTP {
+			continue // a proxy takes none, and a TCP port may have its number
+		}
 		var app string
 		if p.AppProtocol != nil {
 			app = *p.AppProtocol

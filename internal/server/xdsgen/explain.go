@@ -145,7 +145,7 @@ func ReachOf(s *snapshot.Snapshot, n Node, svc *snapshot.MeshService) (ports []P
 		ports = append(ports, PortReach{port, reach})
 	}
 	if len(ports) == 0 {
-		return nil, "all its ports are UDP, which proxies do not take"
+		return nil, "it has no TCP port, and proxies take nothing else"
 	}
 	return ports, ""
 }

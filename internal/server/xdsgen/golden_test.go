@@ -247,6 +247,11 @@ func readObjects(t testing.TB, cluster mesh.ClusterID, file string) []snapshot.E
 	if err != nil {
 		t.Fatal(err)
 	}
+	return decodeObjects(t, cluster, file, data)
+}
+
+func decodeObjects(t testing.TB, cluster mesh.ClusterID, file string, data []byte) []snapshot.Event {
+	t.Helper()
 	conv := source.Converter{Cluster: cluster}
 	var out []snapshot.Event
 	for chunk := range yamldoc.Split(data) {

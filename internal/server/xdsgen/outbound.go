@@ -180,7 +180,7 @@ func (u portListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, erro
 	taken := make(map[string]struct{})
 	for _, svc := range u.services.Services {
 		port := svc.Port(number)
-		if svc.ExternalName != "" || svc.Headless || port.Protocol.IsHTTP() || port.Protocol == mesh.UDP || !u.scope.sees(svc) {
+		if svc.ExternalName != "" || svc.Headless || port.Protocol.IsHTTP() || !u.scope.sees(svc) {
 			continue
 		}
 		for _, ip := range addresses(svc, u.cluster) {

@@ -1,0 +1,252 @@
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/meshctl/meshctl/internal/dial"
+	"github.com/meshctl/meshctl/test/envoy"
+)
+
+// envInPod is the environment variable that tells a test that it runs in a
+// network namespace of its own.
+const envInPod = "E2E_IN_POD"
+
+// proxyGroup is the group of Envoy, whose connections are not redirected.
+const proxyGroup = 1337
+
+// inPod reports whether the test runs in a network namespace of its own, as a
+// pod does. If not, it starts the test again in one and reports its result.
+func inPod(t *testing.T) bool {
+	t.Helper()
+	if os.Getenv(envInPod) != "" {
+		return true
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("NOT TESTED: redirection to a real Envoy, because a network namespace needs root")
+	}
+	for _, tool := range []string{"ip", "nft"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("NOT TESTED: redirection to a real Envoy, because there is no %s: install iproute2 and nftables", tool)
+		}
+	}
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^"+t.Name()+"$", "-test.v")
+	cmd.Env = append(os.Environ(), envInPod+"=1", envMeshctl+"="+meshctl)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGTERM}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("in the network namespace: %v", err)
+	}
+	t.Logf("%s", out)
+	return false
+}
+
+// pod is a network namespace with the proxy of the pod "client" of namespace
+// shop. Its connections are redirected to the proxy: those to its own
+// addresses to the inbound port, all others to the outbound port.
+type pod struct {
+	addresses []netip.Addr
+	dir       string
+}
+
+// startPod makes the test's own network namespace that of the pod, with a
+// control plane that has the objects.
+func startPod(t *testing.T, objects string, addresses ...string) *pod {
+	t.Helper()
+	p := &pod{dir: shortDir(t)}
+	own := make(map[bool][]string) // by whether they are IPv6
+	for _, a := range addresses {
+		ip := netip.MustParseAddr(a)
+		p.addresses = append(p.addresses, ip)
+		own[ip.Is6()] = append(own[ip.Is6()], a)
+	}
+	runTool(t, "", "ip", "link", "set", "lo", "up")
+	for _, a := range addresses {
+		p.address(t, a)
+	}
+	var inbound string
+	for is6, keyword := range map[bool]string{false: "ip", true: "ip6"} {
+		if len(own[is6]) == 0 {
+			continue
+		}
+		route := []string{"route", "add", "default", "dev", "lo"}
+		if is6 {
+			// What Envoy calls its application from, beside 127.0.0.6.
+			p.address(t, "::6")
+			route = append([]string{"-6"}, route...)
+		}
+		runTool(t, "", "ip", route...)
+		inbound += fmt.Sprintf("meta l4proto tcp %s daddr { %s } redirect to :15006\n", keyword, strings.Join(own[is6], ", "))
+	}
+	// The loopback addresses are those of the control plane and of the
+	// proxy's own ports.
+	runTool(t, fmt.Sprintf(`table inet pod {
+chain output {
+type nat hook output priority -100
+meta skgid %d return
+ip daddr 127.0.0.0/8 return
+ip6 daddr ::1 return
+%smeta l4proto tcp redirect to :15001
+}
+}
+`, proxyGroup, inbound), "nft", "-f", "-")
+
+	mesh := filepath.Join(p.dir, "mesh")
+	for _, cluster := range []string{"cluster1", "cluster2"} {
+		if err := os.MkdirAll(filepath.Join(mesh, cluster), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(mesh, "cluster1", "mesh.yaml"), []byte(objects), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, secure := controlPlane(t, p.dir, mesh)
+	p.startProxy(t, secure)
+	return p
+}
+
+// address gives the pod an address.
+func (p *pod) address(t *testing.T, ip string) {
+	t.Helper()
+	bits := netip.MustParseAddr(ip).BitLen()
+	runTool(t, "", "ip", "address", "add", fmt.Sprintf("%s/%d", ip, bits), "dev", "lo")
+}
+
+func (p *pod) startProxy(t *testing.T, secure string) {
+	t.Helper()
+	token := filepath.Join(p.dir, "token")
+	mustRun(t, "token", "create", "--issuer", filepath.Join(p.dir, "issuer"), "--service-account", "shop/client", "--out", token)
+	work := filepath.Join(p.dir, "client")
+	if err := os.Mkdir(work, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	stop := backgroundAs(t, &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 0, Gid: proxyGroup}},
+		filepath.Join(p.dir, "client.log"), work, []string{
+			"POD_NAME=client", "POD_NAMESPACE=shop", "SERVICE_ACCOUNT=client", "INSTANCE_IP=" + p.addresses[0].String(),
+			"CA_ADDR=" + secure, `PROXY_CONFIG={"discoveryAddress":"` + secure + `","concurrency":1,"terminationDrainDuration":"0s"}`,
+			"ISTIO_META_CLUSTER_ID=cluster1", `ISTIO_METAJSON_LABELS={"app":"client"}`,
+		}, "agent", "--envoy", envoy.Path(t),
+		"--root-ca", filepath.Join(p.dir, "ca", "cluster1", "root-cert.pem"), "--token", token)
+	t.Cleanup(stop)
+	eventually(t, "the proxy is ready", func() error {
+		_, err := get("http://localhost:15020/healthz/ready")
+		return err
+	})
+}
+
+// runTool runs a tool of the system to its end with a standard input.
+func runTool(t *testing.T, input, name string, args ...string) {
+	t.Helper()
+	cmd := exec.Command(name, args...)
+	cmd.Stdin = strings.NewReader(input)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+	}
+}
+
+// answers serves HTTP with one answer at an address and port until the test
+// ends.
+func answers(t *testing.T, at, answer string) {
+	t.Helper()
+	l, err := net.Listen("tcp", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{ReadHeaderTimeout: deadline, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, answer)
+	})}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			t.Errorf("server at %s: %v", at, err)
+		}
+	}()
+	t.Cleanup(func() {
+		_ = server.Close()
+		<-done
+	})
+}
+
+// get returns the answer to a GET request over a connection of its own.
+func get(url string) (string, error) {
+	client := dial.HTTPClient(deadline, nil)
+	defer client.CloseIdleConnections()
+	resp, err := client.Get(url)
+	if err != nil {
+		return "", err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("%s: %s", resp.Status, body)
+	}
+	return string(body), err
+}
+
+// served checks that a GET request is answered so.
+func served(t *testing.T, url, want string) {
+	t.Helper()
+	if got, err := get(url); err != nil || got != want {
+		t.Errorf("GET %s: %q, error %v, want %q", url, got, err, want)
+	}
+}
+
+// sharedNumbers is a Service each of whose TCP ports has the number of a UDP
+// port that comes first, and its only endpoint.
+const sharedNumbers = `
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec:
+  clusterIPs: [10.96.0.80]
+  ports:
+  - {name: dns, port: 53, protocol: UDP}
+  - {name: dns-tcp, port: 53, targetPort: 8053, protocol: TCP}
+  - {name: quic, port: 443, protocol: UDP}
+  - {name: https, port: 443, targetPort: 8443, protocol: TCP}
+  - {name: udp, port: 80, protocol: UDP}
+  - {name: http, port: 80, targetPort: 8080, protocol: TCP}
+  - {name: any-udp, port: 7000, protocol: UDP}
+  - {name: any, port: 7000, targetPort: 8700, protocol: TCP}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-1, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports:
+- {name: dns, port: 8053, protocol: UDP}
+- {name: dns-tcp, port: 8053, protocol: TCP}
+- {name: https, port: 8443, protocol: TCP}
+- {name: http, port: 8080, protocol: TCP}
+- {name: any, port: 8700, protocol: TCP}
+endpoints:
+- addresses: [10.11.0.5]
+`
+
+// TestTCPBehindUDPStaysInTheMesh sends redirected requests to TCP ports that
+// share their numbers with UDP ports. A stranger at the service's address
+// answers whatever leaves the mesh.
+func TestTCPBehindUDPStaysInTheMesh(t *testing.T) {
+	if !inPod(t) {
+		return
+	}
+	p := startPod(t, sharedNumbers, "10.11.0.77")
+	p.address(t, "10.11.0.5")
+	p.address(t, "10.96.0.80")
+	for service, target := range map[string]string{"53": "8053", "443": "8443", "80": "8080", "7000": "8700"} {
+		answers(t, "10.11.0.5:"+target, "in the mesh")
+		answers(t, "10.96.0.80:"+service, "outside of the mesh")
+		served(t, "http://10.96.0.80:"+service, "in the mesh")
+	}
+}
