@@ -185,7 +185,7 @@ func (c *Config) sdsSocket() string { return filepath.Join(c.ConfigPath, "sds", 
 func (c *Config) Bootstrap() ([]byte, error) {
 	return bootstrap.Marshal(bootstrap.Config{
 		Node: c.Node, NodeCluster: c.NodeCluster, Metadata: c.Metadata,
-		Listen: c.Listen, Local: c.Local,
+		Listen: c.Listen, DualStack: c.DualStack, Local: c.Local,
 		AdminPort: c.AdminPort, StatusPort: c.StatusPort, ReadyPort: c.ReadyPort, StatsPort: c.StatsPort,
 		SDSSocket: c.sdsSocket(),
 		XDSHost:   c.Discovery.Host, XDSPort: c.Discovery.Port, XDSServerName: c.Discovery.Name,

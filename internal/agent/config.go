@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -43,7 +44,10 @@ type Config struct {
 	// Listen is where readiness, metrics and status are served, a wildcard
 	// or one address. Local is where the admin port listens and where Envoy
 	// and the agent reach each other.
-	Listen, Local                               netip.Addr
+	Listen, Local netip.Addr
+	// DualStack has what listens at the IPv4 wildcard also listen at that of IPv6.
+	DualStack bool
+
 	AdminPort, StatusPort, ReadyPort, StatsPort uint16
 
 	ConfigPath, EnvoyPath string
@@ -255,7 +259,10 @@ func (r *resolver) addresses(cfg *Config, interfaces []netip.Addr) {
 		}
 	}
 	if len(own) == 0 {
-		own = []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()}
+		own = []netip.Addr{netip.AddrFrom4([4]byte{127, 0, 0, 1})}
+		if slices.Contains(interfaces, netip.IPv6Loopback()) {
+			own = append(own, netip.IPv6Loopback())
+		}
 	}
 	cfg.Node.IP = own[0]
 	cfg.Metadata = map[string]any{"INSTANCE_IPS": joinAddrs(own)}
@@ -267,6 +274,7 @@ func (r *resolver) addresses(cfg *Config, interfaces []netip.Addr) {
 		cfg.Listen, cfg.Local = netip.IPv6Unspecified(), netip.IPv6Loopback()
 	default:
 		cfg.Listen, cfg.Local = netip.IPv4Unspecified(), netip.AddrFrom4([4]byte{127, 0, 0, 1})
+		cfg.DualStack = slices.ContainsFunc(own, netip.Addr.Is6)
 	}
 }
 

@@ -196,21 +196,22 @@ func TestAddresses(t *testing.T) {
 	for name, tc := range map[string]struct {
 		ip, bind   string
 		interfaces []netip.Addr
-		want       string // INSTANCE_IPS, listen, local
+		want       string // INSTANCE_IPS, listen, local, whether of both IP versions
 	}{
-		"all":       {"10.0.0.9", "", addrs("127.0.0.1", "10.0.0.9", "fe80::1", "fd00::2"), "10.0.0.9,fd00::2 0.0.0.0 127.0.0.1"},
-		"found":     {"", "", addrs("127.0.0.1", "10.0.0.7"), "10.0.0.7 0.0.0.0 127.0.0.1"},
-		"none":      {"", "", nil, "127.0.0.1,::1 0.0.0.0 127.0.0.1"},
-		"only IPv6": {"fd00::3", "", addrs("::1", "fd00::2"), "fd00::3,fd00::2 :: ::1"},
-		"bound":     {"10.0.0.9", "127.1.0.3", addrs("10.0.0.7"), "10.0.0.9 127.1.0.3 127.1.0.3"},
-		"bind only": {"", "127.1.0.3", addrs("10.0.0.7"), "127.1.0.3 127.1.0.3 127.1.0.3"},
+		"all":       {"10.0.0.9", "", addrs("127.0.0.1", "10.0.0.9", "fe80::1", "fd00::2"), "10.0.0.9,fd00::2 0.0.0.0 127.0.0.1 true"},
+		"found":     {"", "", addrs("127.0.0.1", "10.0.0.7"), "10.0.0.7 0.0.0.0 127.0.0.1 false"},
+		"none":      {"", "", nil, "127.0.0.1 0.0.0.0 127.0.0.1 false"},
+		"loopback":  {"", "", addrs("127.0.0.1", "::1"), "127.0.0.1,::1 0.0.0.0 127.0.0.1 true"},
+		"only IPv6": {"fd00::3", "", addrs("::1", "fd00::2"), "fd00::3,fd00::2 :: ::1 false"},
+		"bound":     {"10.0.0.9", "127.1.0.3", addrs("10.0.0.7"), "10.0.0.9 127.1.0.3 127.1.0.3 false"},
+		"bind only": {"", "127.1.0.3", addrs("10.0.0.7"), "127.1.0.3 127.1.0.3 127.1.0.3 false"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg, _, err := Resolve(Input{Flags: Flags{BindAddress: tc.bind, InstanceIP: tc.ip}, Environ: base()[:3], Interfaces: tc.interfaces})
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := text(cfg.Metadata["INSTANCE_IPS"]) + " " + cfg.Listen.String() + " " + cfg.Local.String(); got != tc.want {
+			if got := fmt.Sprint(text(cfg.Metadata["INSTANCE_IPS"]), " ", cfg.Listen, " ", cfg.Local, " ", cfg.DualStack); got != tc.want {
 				t.Errorf("got %s, want %s", got, tc.want)
 			}
 		})

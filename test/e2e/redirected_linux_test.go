@@ -96,6 +96,7 @@ type nat hook output priority -100
 meta skgid %d return
 ip daddr 127.0.0.0/8 return
 ip6 daddr ::1 return
+tcp dport { 15021, 15090 } return
 %smeta l4proto tcp redirect to :15001
 }
 }
@@ -118,8 +119,11 @@ ip6 daddr ::1 return
 // address gives the pod an address.
 func (p *pod) address(t *testing.T, ip string) {
 	t.Helper()
-	bits := netip.MustParseAddr(ip).BitLen()
-	runTool(t, "", "ip", "address", "add", fmt.Sprintf("%s/%d", ip, bits), "dev", "lo")
+	args := []string{"address", "add", netip.PrefixFrom(netip.MustParseAddr(ip), netip.MustParseAddr(ip).BitLen()).String(), "dev", "lo"}
+	if strings.Contains(ip, ":") {
+		args = append(args, "nodad") // usable at once
+	}
+	runTool(t, "", "ip", args...)
 }
 
 func (p *pod) startProxy(t *testing.T, secure string) {
@@ -139,7 +143,7 @@ func (p *pod) startProxy(t *testing.T, secure string) {
 		"--root-ca", filepath.Join(p.dir, "ca", "cluster1", "root-cert.pem"), "--token", token)
 	t.Cleanup(stop)
 	eventually(t, "the proxy is ready", func() error {
-		_, err := get("http://localhost:15020/healthz/ready")
+		_, _, err := get("http://localhost:15020/healthz/ready")
 		return err
 	})
 }
@@ -178,27 +182,35 @@ func answers(t *testing.T, at, answer string) {
 	})
 }
 
-// get returns the answer to a GET request over a connection of its own.
-func get(url string) (string, error) {
+// get returns the answer to a GET request over a connection of its own, and
+// the server that it names.
+func get(url string) (body, server string, err error) {
 	client := dial.HTTPClient(deadline, nil)
 	defer client.CloseIdleConnections()
 	resp, err := client.Get(url)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
+	b, err := io.ReadAll(resp.Body)
 	if err == nil && resp.StatusCode != http.StatusOK {
-		err = fmt.Errorf("%s: %s", resp.Status, body)
+		err = fmt.Errorf("%s: %s", resp.Status, b)
 	}
-	return string(body), err
+	return string(b), resp.Header.Get("Server"), err
 }
 
-// served checks that a GET request is answered so.
-func served(t *testing.T, url, want string) {
+// What an answer names as its server.
+const (
+	overTCP      = "" // the application of these tests names none
+	outboundHTTP = "envoy"
+	inboundHTTP  = "istio-envoy"
+)
+
+// served checks the answer to a GET request, and how it came.
+func served(t *testing.T, url, how, want string) {
 	t.Helper()
-	if got, err := get(url); err != nil || got != want {
-		t.Errorf("GET %s: %q, error %v, want %q", url, got, err, want)
+	if got, server, err := get(url); err != nil || got != want || server != how {
+		t.Errorf("GET %s: %q of server %q, error %v, want %q of %q", url, got, server, err, want, how)
 	}
 }
 
@@ -244,9 +256,115 @@ func TestTCPBehindUDPStaysInTheMesh(t *testing.T) {
 	p := startPod(t, sharedNumbers, "10.11.0.77")
 	p.address(t, "10.11.0.5")
 	p.address(t, "10.96.0.80")
-	for service, target := range map[string]string{"53": "8053", "443": "8443", "80": "8080", "7000": "8700"} {
-		answers(t, "10.11.0.5:"+target, "in the mesh")
+	for service, port := range map[string]struct{ target, how string }{
+		"53": {"8053", overTCP}, "443": {"8443", overTCP}, "80": {"8080", outboundHTTP}, "7000": {"8700", outboundHTTP},
+	} {
+		answers(t, "10.11.0.5:"+port.target, "in the mesh")
 		answers(t, "10.96.0.80:"+service, "outside of the mesh")
-		served(t, "http://10.96.0.80:"+service, "in the mesh")
+		served(t, "http://10.96.0.80:"+service, port.how, "in the mesh")
+	}
+}
+
+// family is one IP version of a mesh: the addresses of the pod "client", of a
+// service and its only endpoint, and of a stranger.
+type family struct{ client, service, endpoint, stranger string }
+
+var (
+	ipv4 = family{"10.11.0.77", "10.96.0.80", "10.11.0.5", "10.77.0.1"}
+	ipv6 = family{"fd00:a::77", "fd00:96::80", "fd00:a::5", "fd00:77::1"}
+)
+
+// familyMesh has the services "web", of the endpoint, and "client", of the pod
+// itself, with the addresses of some IP versions.
+func familyMesh(families []family) string {
+	var vips, own []string
+	var slices string
+	for _, f := range families {
+		vips, own = append(vips, f.service), append(own, "{ip: \""+f.client+"\"}")
+		kind := "IPv4"
+		if strings.Contains(f.endpoint, ":") {
+			kind = "IPv6"
+		}
+		slices += fmt.Sprintf(`
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-%[1]s, namespace: shop, labels: {kubernetes.io/service-name: web}}
+addressType: %[2]s
+ports:
+- {name: http, port: 8080}
+- {name: tcp, port: 8443}
+endpoints:
+- addresses: ["%[3]s"]
+`, strings.ToLower(kind), kind, f.endpoint)
+	}
+	return fmt.Sprintf(`
+apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: shop}
+spec:
+  clusterIPs: ["%s"]
+  ports:
+  - {name: http, port: 80, targetPort: 8080}
+  - {name: tcp, port: 443, targetPort: 8443}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: client, namespace: shop}
+spec:
+  clusterIP: None
+  selector: {app: client}
+  ports:
+  - {name: http, port: 8080}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: client, namespace: shop, labels: {app: client}}
+spec: {serviceAccountName: client}
+status: {podIPs: [%s]}
+%s`, strings.Join(vips, `", "`), strings.Join(own, ", "), slices)
+}
+
+func TestRedirectedIPv4Only(t *testing.T)  { redirectedByFamily(t, ipv4) }
+func TestRedirectedIPv6Only(t *testing.T)  { redirectedByFamily(t, ipv6) }
+func TestRedirectedDualStack(t *testing.T) { redirectedByFamily(t, ipv4, ipv6) }
+
+// redirectedByFamily sends redirected requests over each IP version of a pod:
+// to a service over HTTP and over TCP, to strangers at a port of a service and
+// at another port, and to the pod itself at a port of a service and at another
+// port.
+func redirectedByFamily(t *testing.T, families ...family) {
+	if !inPod(t) {
+		return
+	}
+	var own []string
+	for _, f := range families {
+		own = append(own, f.client)
+	}
+	p := startPod(t, familyMesh(families), own...)
+	at := net.JoinHostPort
+	for _, f := range families {
+		p.address(t, f.endpoint)
+		p.address(t, f.stranger)
+		answers(t, at(f.endpoint, "8080"), "the service over HTTP")
+		answers(t, at(f.endpoint, "8443"), "the service over TCP")
+		answers(t, at(f.stranger, "80"), "a stranger at a port of a service")
+		answers(t, at(f.stranger, "9000"), "a stranger")
+		answers(t, at(f.client, "8080"), "the application at a port of a service")
+		answers(t, at(f.client, "9000"), "the application")
+	}
+	for _, f := range families {
+		served(t, "http://"+at(f.service, "80"), outboundHTTP, "the service over HTTP")
+		served(t, "http://"+at(f.service, "443"), overTCP, "the service over TCP")
+		served(t, "http://"+at(f.stranger, "80"), outboundHTTP, "a stranger at a port of a service")
+		served(t, "http://"+at(f.stranger, "9000"), overTCP, "a stranger")
+		served(t, "http://"+at(f.client, "8080"), inboundHTTP, "the application at a port of a service")
+		served(t, "http://"+at(f.client, "9000"), inboundHTTP, "the application")
+		// Probes and Prometheus come without redirection.
+		for _, own := range []string{at(f.client, "15021") + "/healthz/ready", at(f.client, "15090") + "/stats/prometheus"} {
+			if _, _, err := get("http://" + own); err != nil {
+				t.Errorf("GET %s: %v", own, err)
+			}
+		}
 	}
 }

@@ -38,7 +38,10 @@ type Config struct {
 	// Listen is where readiness and metrics are served, a wildcard or one
 	// address; Local is where Envoy reaches its own admin port and the
 	// agent, and where that admin port listens.
-	Listen, Local                               netip.Addr
+	Listen, Local netip.Addr
+	// DualStack has what listens at the IPv4 wildcard also listen at that of IPv6.
+	DualStack bool
+
 	AdminPort, StatusPort, ReadyPort, StatsPort uint16
 
 	// SDSSocket is the path of the agent's Unix socket.
@@ -115,8 +118,8 @@ func build(c Config) (*bootstrapv3.Bootstrap, error) {
 		},
 		StaticResources: &bootstrapv3.Bootstrap_StaticResources{
 			Listeners: []*listenerv3.Listener{
-				p.forwarder(c.Listen, c.StatsPort, "stats", "/stats/prometheus", clusterStats),
-				p.forwarder(c.Listen, c.ReadyPort, "agent", "/healthz/ready", clusterAgent),
+				p.forwarder(c, c.StatsPort, "stats", "/stats/prometheus", clusterStats),
+				p.forwarder(c, c.ReadyPort, "agent", "/healthz/ready", clusterAgent),
 			},
 			Clusters: []*clusterv3.Cluster{
 				localCluster(clusterStats, c.Local, c.AdminPort),

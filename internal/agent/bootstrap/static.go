@@ -34,9 +34,9 @@ func (p *packer) any(m proto.Message) *anypb.Any {
 	return a
 }
 
-// forwarder is a listener on addr that hands one path to one static cluster
-// and answers 404 for the rest.
-func (p *packer) forwarder(addr netip.Addr, port uint16, statPrefix, path, cluster string) *listenerv3.Listener {
+// forwarder is a listener that hands one path to one static cluster and answers
+// 404 for the rest.
+func (p *packer) forwarder(c Config, port uint16, statPrefix, path, cluster string) *listenerv3.Listener {
 	hcm := &hcmv3.HttpConnectionManager{
 		StatPrefix: statPrefix,
 		RouteSpecifier: &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: &routev3.RouteConfiguration{
@@ -56,9 +56,9 @@ func (p *packer) forwarder(addr netip.Addr, port uint16, statPrefix, path, clust
 			ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: p.any(&routerv3.Router{})},
 		}},
 	}
-	return &listenerv3.Listener{
-		Name:    addr.String() + "_" + strconv.Itoa(int(port)),
-		Address: socketAddress(addr, port),
+	l := &listenerv3.Listener{
+		Name:    c.Listen.String() + "_" + strconv.Itoa(int(port)),
+		Address: socketAddress(c.Listen, port),
 		FilterChains: []*listenerv3.FilterChain{{
 			Filters: []*listenerv3.Filter{{
 				Name:       "envoy.filters.network.http_connection_manager",
@@ -69,6 +69,10 @@ func (p *packer) forwarder(addr netip.Addr, port uint16, statPrefix, path, clust
 		IgnoreGlobalConnLimit: true,
 		BypassOverloadManager: true,
 	}
+	if c.DualStack {
+		l.AdditionalAddresses = []*listenerv3.AdditionalAddress{{Address: socketAddress(netip.IPv6Unspecified(), port)}}
+	}
+	return l
 }
 
 func localCluster(name string, addr netip.Addr, port uint16) *clusterv3.Cluster {

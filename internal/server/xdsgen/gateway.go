@@ -20,13 +20,16 @@ import (
 // connectTimeout bounds a client's TLS handshake with a listener.
 const connectTimeout = 15 * time.Second
 
-// passthroughServer is one address at which a gateway passes TLS through by
-// its server name, and the hosts that Gateway objects expose there.
+// passthroughServer is one port at which a gateway passes TLS through by its
+// server name, with its addresses and the hosts that Gateway objects expose there.
 type passthroughServer struct {
-	Bind  string
+	Binds []string
 	Port  uint32
 	Hosts []string // "<namespace>/<host>" or "<host>"
 }
+
+// name is the name of its listener.
+func (p *passthroughServer) name() string { return p.Binds[0] + "_" + portString(p.Port) }
 
 // gatewayServers gathers the AUTO_PASSTHROUGH servers of the Gateway objects
 // that select the proxy, one for each address and port.
@@ -41,16 +44,11 @@ func gatewayServers(s *snapshot.Snapshot, n Node, labels map[string]string) []pa
 			if srv.GetTls().GetMode() != networkingv1alpha3.ServerTLSSettings_AUTO_PASSTHROUGH {
 				continue
 			}
-			bind := srv.GetBind()
-			switch {
-			case bind != "":
-			case n.families() == v6:
-				bind = "::"
-			default:
-				bind = "0.0.0.0"
+			ps := passthroughServer{Binds: n.families().wildcards(), Port: srv.GetPort().GetNumber()}
+			if bind := srv.GetBind(); bind != "" {
+				ps.Binds = []string{bind}
 			}
-			ps := passthroughServer{Bind: bind, Port: srv.GetPort().GetNumber()}
-			key := bind + "_" + portString(ps.Port)
+			key := ps.name()
 			i, known := index[key]
 			if !known {
 				i = len(out)
@@ -117,14 +115,15 @@ func (u gatewayListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, e
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, &listenerv3.Listener{
-			Name:                                 srv.Bind + "_" + portString(srv.Port),
-			Address:                              address(srv.Bind, srv.Port),
+		l := &listenerv3.Listener{
+			Name:                                 srv.name(),
 			TrafficDirection:                     corev3.TrafficDirection_OUTBOUND,
 			MaxConnectionsToAcceptPerSocketEvent: wrapperspb.UInt32(1),
 			ListenerFilters:                      []*listenerv3.ListenerFilter{inspector},
 			FilterChains:                         chains,
-		})
+		}
+		listenAt(l, srv.Port, srv.Binds)
+		out = append(out, l)
 	}
 	return listeners(enc, out...)
 }

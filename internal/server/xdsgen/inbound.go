@@ -31,7 +31,7 @@ type inboundFacts struct {
 	// overrides for single ports.
 	Passthrough snapshot.MTLSMode
 	Ports       map[uint32]snapshot.MTLSMode
-	IPv6        bool // the proxy has only IPv6 addresses
+	Families    families // of the proxy's addresses
 
 	filters []snapshot.HTTPFilter // of listeners; not encoded
 }
@@ -58,7 +58,7 @@ func inbound(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]
 	mtls := snapshot.WorkloadMTLS(s.Namespaces.Get(s.Mesh.RootNamespace), s.Namespaces.Get(n.Namespace), labels)
 	f := inboundFacts{
 		Captured: n.Captured, TrustDomains: trustDomains(s.Mesh), ConnectTimeout: s.Mesh.ConnectTimeout,
-		KeyExchanges: curvesOf(s.Mesh), Passthrough: mtls.Default, IPv6: n.families() == v6,
+		KeyExchanges: curvesOf(s.Mesh), Passthrough: mtls.Default, Families: n.families(),
 	}
 	services := serviceTargets(s, n, pod, labels)
 	if sc.sidecar != nil && len(sc.sidecar.Spec.GetIngress()) > 0 {
@@ -292,13 +292,19 @@ func loopback(like string) string {
 // loopbackSource lets the redirection tell connections of the proxy to its
 // application from those that must be captured.
 func (f *inboundFacts) loopbackSource() *corev3.BindConfig {
-	source := "127.0.0.6"
-	if f.IPv6 {
-		source = "::6"
+	source := func(ip string) *corev3.SocketAddress {
+		return &corev3.SocketAddress{Address: ip, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 0}}
 	}
-	return &corev3.BindConfig{SourceAddress: &corev3.SocketAddress{
-		Address: source, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 0},
-	}}
+	switch f.Families {
+	case v6:
+		return &corev3.BindConfig{SourceAddress: source("::6")}
+	case v4 | v6:
+		return &corev3.BindConfig{
+			SourceAddress:        source("127.0.0.6"),
+			ExtraSourceAddresses: []*corev3.ExtraSourceAddress{{Address: source("::6")}},
+		}
+	}
+	return &corev3.BindConfig{SourceAddress: source("127.0.0.6")}
 }
 
 func portString(n uint32) string { return strconv.FormatUint(uint64(n), 10) }

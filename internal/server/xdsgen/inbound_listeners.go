@@ -79,23 +79,17 @@ func (f *inboundFacts) virtualInbound() (*listenerv3.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &listenerv3.Listener{
+	l := &listenerv3.Listener{
 		Name:                                 "virtualInbound",
-		Address:                              address(f.any(), mesh.PortInbound),
 		TrafficDirection:                     corev3.TrafficDirection_INBOUND,
 		FilterChains:                         chains,
 		ListenerFilters:                      filters,
 		ListenerFiltersTimeout:               durationpb.New(0),
 		ContinueOnListenerFiltersTimeout:     true,
 		MaxConnectionsToAcceptPerSocketEvent: wrapperspb.UInt32(1),
-	}, nil
-}
-
-func (f *inboundFacts) any() string {
-	if f.IPv6 {
-		return "::"
 	}
-	return "0.0.0.0"
+	listenAt(l, mesh.PortInbound, f.Families.wildcards())
+	return l, nil
 }
 
 // inspectors recover the original destination and look into the first bytes:
@@ -241,7 +235,7 @@ func (f *inboundFacts) chains(t *target, number uint32) ([]*listenerv3.FilterCha
 		operation = t.Host + ":" + portString(t.Service) + "/*"
 		bind := t.Bind
 		if bind == "" {
-			bind = f.any()
+			bind = f.Families.wildcards()[0]
 		}
 		name = bind + "_" + portString(t.Port)
 		stat = "inbound_" + name + ";"

@@ -196,6 +196,19 @@ func (n *Node) families() families {
 	return f
 }
 
+// wildcards are the addresses at which a listener takes connections to any
+// address of those IP versions. IPv4 comes first, and alone for a proxy without
+// any address.
+func (f families) wildcards() []string {
+	switch f {
+	case v6:
+		return []string{"::"}
+	case v4 | v6:
+		return []string{"0.0.0.0", "::"}
+	}
+	return []string{"0.0.0.0"}
+}
+
 func familyOf(ip netip.Addr) families {
 	if ip.Is4() || ip.Is4In6() {
 		return v4

@@ -25,8 +25,9 @@ type listenerView struct {
 	scope    scope
 	cluster  mesh.ClusterID
 	captured bool
-	bind     string // for egress listeners that name no address
-	filters  string // []snapshot.HTTPFilter, encoded
+	families families // of the proxy's addresses
+	bind     string   // for egress listeners that name no address
+	filters  string   // []snapshot.HTTPFilter, encoded
 }
 
 func (v listenerView) Type() string { return xdswire.ListenerType }
@@ -61,12 +62,13 @@ func (v listenerView) Touched(s *snapshot.Snapshot, c *snapshot.Changes, yield f
 
 func (v listenerView) fixed(s *snapshot.Snapshot, filters []snapshot.HTTPFilter, yield func(string, Unit)) {
 	if v.captured {
-		yield("virtualOutbound", virtualOutbound{registryOnly: registryOnly(s.Mesh, v.scope)})
+		yield("virtualOutbound", virtualOutbound{registryOnly: registryOnly(s.Mesh, v.scope), families: v.families})
 	}
 	for i, e := range v.scope.egress() {
 		if number := e.GetPort().GetNumber(); number != 0 {
 			yield("egress "+strconv.Itoa(i), egressListener{
-				sidecar: v.scope.sidecar, listener: i, captured: v.captured, bind: v.bind, filters: filtersAt(filters, number),
+				sidecar: v.scope.sidecar, listener: i, captured: v.captured, families: v.families, bind: v.bind,
+				filters: filtersAt(filters, number),
 			})
 		}
 	}
@@ -95,7 +97,7 @@ func (v listenerView) port(s *snapshot.Snapshot, number uint32, filters []snapsh
 		return
 	}
 	yield(id, portListeners{
-		services: services, scope: v.scope, cluster: v.cluster, registryOnly: registryOnly(s.Mesh, v.scope),
+		services: services, scope: v.scope, cluster: v.cluster, families: v.families, registryOnly: registryOnly(s.Mesh, v.scope),
 		filters: filtersAt(filters, number),
 	})
 }
@@ -118,7 +120,10 @@ func (v listenerView) headless(s *snapshot.Snapshot, host string, filters []snap
 
 // virtualOutbound takes every redirected connection that no other listener
 // wants.
-type virtualOutbound struct{ registryOnly bool }
+type virtualOutbound struct {
+	registryOnly bool
+	families     families
+}
 
 func (u virtualOutbound) Type() string { return xdswire.ListenerType }
 
@@ -131,9 +136,8 @@ func (u virtualOutbound) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, er
 	if err != nil {
 		return nil, err
 	}
-	return listeners(enc, &listenerv3.Listener{
+	l := &listenerv3.Listener{
 		Name:                                 "virtualOutbound",
-		Address:                              address("0.0.0.0", mesh.PortOutbound),
 		TrafficDirection:                     corev3.TrafficDirection_OUTBOUND,
 		UseOriginalDst:                       wrapperspb.Bool(true),
 		MaxConnectionsToAcceptPerSocketEvent: wrapperspb.UInt32(1),
@@ -145,7 +149,17 @@ func (u virtualOutbound) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, er
 			},
 			{Name: "virtualOutbound-catchall-tcp", Filters: []*listenerv3.Filter{rest}},
 		},
-	})
+	}
+	listenAt(l, mesh.PortOutbound, u.families.wildcards())
+	return listeners(enc, l)
+}
+
+// listenAt sets the addresses of a listener, all of one port.
+func listenAt(l *listenerv3.Listener, port uint32, ips []string) {
+	l.Address = address(ips[0], port)
+	for _, ip := range ips[1:] {
+		l.AdditionalAddresses = append(l.AdditionalAddresses, &listenerv3.AdditionalAddress{Address: address(ip, port)})
+	}
 }
 
 func unknownTCP(registryOnly bool) string {
@@ -161,6 +175,7 @@ type portListeners struct {
 	services     *snapshot.PortServices
 	scope        scope
 	cluster      mesh.ClusterID
+	families     families
 	registryOnly bool
 	filters      string
 }
@@ -171,7 +186,7 @@ func (u portListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, erro
 	var out []*listenerv3.Listener
 	number, filters := u.services.Number, decodeFilters(u.filters)
 	if anyHTTP(u.services, u.scope) && !reserved(number) {
-		l, err := httpListener(number, u.registryOnly, filters)
+		l, err := httpListener(number, u.families.wildcards(), u.registryOnly, filters)
 		if err != nil {
 			return nil, err
 		}
@@ -235,9 +250,9 @@ func (u headlessListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, 
 }
 
 // httpListener takes the redirected HTTP connections of one port number to
-// any address.
-func httpListener(number uint32, registryOnly bool, filters []snapshot.HTTPFilter) (*listenerv3.Listener, error) {
-	name := "0.0.0.0_" + portString(number)
+// any address, at the wildcard addresses.
+func httpListener(number uint32, wildcards []string, registryOnly bool, filters []snapshot.HTTPFilter) (*listenerv3.Listener, error) {
+	name := wildcards[0] + "_" + portString(number)
 	http, err := outboundHTTP("outbound_"+name+";", portString(number), filters, number)
 	if err != nil {
 		return nil, err
@@ -246,7 +261,7 @@ func httpListener(number uint32, registryOnly bool, filters []snapshot.HTTPFilte
 	if err != nil {
 		return nil, err
 	}
-	l, err := capturedListener(name, "0.0.0.0", number, true)
+	l, err := capturedListener(name, wildcards, number, true)
 	if err != nil {
 		return nil, err
 	}
@@ -268,7 +283,7 @@ func serviceListener(svc *snapshot.MeshService, port *snapshot.ServicePort, ip s
 	if err != nil {
 		return nil, err
 	}
-	l, err := capturedListener(name, ip, port.Number, detect)
+	l, err := capturedListener(name, []string{ip}, port.Number, detect)
 	if err != nil {
 		return nil, err
 	}
@@ -297,15 +312,15 @@ func plainHTTPChain(http *listenerv3.Filter) *listenerv3.FilterChain {
 
 // capturedListener is a listener that gets its connections from
 // virtualOutbound rather than from a socket of its own.
-func capturedListener(name, ip string, port uint32, detect bool) (*listenerv3.Listener, error) {
+func capturedListener(name string, ips []string, port uint32, detect bool) (*listenerv3.Listener, error) {
 	l := &listenerv3.Listener{
 		Name:                             name,
-		Address:                          address(ip, port),
 		TrafficDirection:                 corev3.TrafficDirection_OUTBOUND,
 		BindToPort:                       wrapperspb.Bool(false),
 		ContinueOnListenerFiltersTimeout: true,
 		ListenerFiltersTimeout:           durationpb.New(0),
 	}
+	listenAt(l, port, ips)
 	if detect {
 		f, err := listenerFilter("envoy.filters.listener.http_inspector", &httpinspectorv3.HttpInspector{})
 		if err != nil {
@@ -321,6 +336,7 @@ type egressListener struct {
 	sidecar  *snapshot.Sidecar
 	listener int
 	captured bool
+	families families
 	bind     string
 	filters  string
 }
@@ -333,34 +349,36 @@ func (u egressListener) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, err
 	if !protocol.IsHTTP() {
 		return nil, nil // the source says that it has no effect
 	}
-	bind := e.GetBind()
 	binds := !u.captured || e.GetCaptureMode() == networkingv1alpha3.CaptureMode_NONE
-	if bind == "" {
-		bind = "0.0.0.0"
-		if binds {
-			bind = u.bind
-		}
+	at := []string{e.GetBind()}
+	switch {
+	case at[0] != "":
+	case binds:
+		at[0] = u.bind
+	default:
+		at = u.families.wildcards()
 	}
 	number := e.GetPort().GetNumber()
-	if bind == "0.0.0.0" && reserved(number) {
+	if (at[0] == "0.0.0.0" || at[0] == "::") && reserved(number) {
 		return nil, nil
 	}
-	name := bind + "_" + portString(number)
-	at := address(bind, number)
-	if path, ok := strings.CutPrefix(bind, "unix://"); ok {
-		at = pipe(path)
-	}
+	name := at[0] + "_" + portString(number)
 	http, err := outboundHTTP("outbound_"+name+";", portString(number), decodeFilters(u.filters), number)
 	if err != nil {
 		return nil, err
 	}
-	return listeners(enc, &listenerv3.Listener{
+	l := &listenerv3.Listener{
 		Name:             name,
-		Address:          at,
 		TrafficDirection: corev3.TrafficDirection_OUTBOUND,
 		BindToPort:       wrapperspb.Bool(binds),
 		FilterChains:     []*listenerv3.FilterChain{{Filters: []*listenerv3.Filter{http}}},
-	})
+	}
+	if path, ok := strings.CutPrefix(at[0], "unix://"); ok {
+		l.Address = pipe(path)
+	} else {
+		listenAt(l, number, at)
+	}
+	return listeners(enc, l)
 }
 
 // bindOf is the address of egress listeners that name none: the proxy's own.
