@@ -3,6 +3,7 @@ package kubeapi
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -26,22 +27,29 @@ type Follower[T Object, L List] struct {
 	// Lost is told once why they cannot be followed, Back that they are again.
 	Lost func(error)
 	Back func()
+	// Jitter spreads the requests of many clients: a random number from 0 to 1;
+	// default rand.Float64.
+	Jitter func() float64
 }
 
 // Follow tells of the objects that the options select, until ctx ends. An API
-// server that cannot be asked is asked again for as long.
+// server that cannot be asked is asked again for as long, after waits that double
+// until a watch has shown something.
 func (o Objects[T, L]) Follow(ctx context.Context, selected metav1.ListOptions, f Follower[T, L]) {
+	if f.Jitter == nil {
+		f.Jitter = rand.Float64
+	}
 	retry := time.NewTimer(0)
 	defer retry.Stop()
 	<-retry.C
 	wait := firstRetry
-	for lost := false; ; {
+	for lost := false; ; wait = min(2*wait, lastRetry) {
 		err := o.followOnce(ctx, selected, &f, func() {
 			if lost {
+				lost = false
 				f.Back()
 			}
-			wait, lost = firstRetry, false
-		})
+		}, func() { wait = firstRetry })
 		if ctx.Err() != nil {
 			return
 		}
@@ -49,26 +57,25 @@ func (o Objects[T, L]) Follow(ctx context.Context, selected metav1.ListOptions, 
 			lost = true
 			f.Lost(err)
 		}
-		retry.Reset(wait)
+		retry.Reset(time.Duration(float64(wait) * (0.5 + f.Jitter()/2)))
 		select {
 		case <-ctx.Done():
 			return
 		case <-retry.C:
 		}
-		wait = min(2*wait, lastRetry)
 	}
 }
 
 // followOnce lists the objects and tells of changes until the watch ends.
-// reached is called when the API server has listed them.
-func (o Objects[T, L]) followOnce(ctx context.Context, selected metav1.ListOptions, f *Follower[T, L], reached func()) error {
+// watching is called when the API server has begun the watch, heard with each
+// change.
+func (o Objects[T, L]) followOnce(ctx context.Context, selected metav1.ListOptions, f *Follower[T, L], watching, heard func()) error {
 	listing, cancel := context.WithTimeout(ctx, listTimeout)
 	list, err := o.List(listing, selected)
 	cancel()
 	if err != nil {
 		return fmt.Errorf("list %s: %w", o.resource, err)
 	}
-	reached()
 	f.List(list)
 	ctx, cancel = context.WithTimeout(ctx, 2*watchTime)
 	defer cancel()
@@ -78,9 +85,11 @@ func (o Objects[T, L]) followOnce(ctx context.Context, selected metav1.ListOptio
 		return fmt.Errorf("watch %s: %w", o.resource, err)
 	}
 	defer events.Stop()
+	watching()
 	for event := range events.ResultChan() {
 		switch object := event.Object.(type) {
 		case T:
+			heard()
 			if event.Type == watch.Deleted {
 				f.Gone(object)
 			} else {

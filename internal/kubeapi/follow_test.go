@@ -3,10 +3,14 @@ package kubeapi
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -67,9 +71,79 @@ func TestFollow(t *testing.T) {
 	})
 	want := []string{
 		`lost: list secrets: an error on the server ("broken") has prevented the request from succeeding (get secrets)`,
-		"back", "list a", "set b", "gone a", "lost: watch secrets: too old", "back", "list a",
+		"list a", "back", "set b", "gone a", "lost: watch secrets: too old", "list a",
 	}
 	if !slices.Equal(told, want) {
 		t.Errorf("told %q\nwant %q", told, want)
+	}
+}
+
+// TestFollowBacksOff: a client that may list but not watch, or whose watches end
+// at once, asks less and less often, and at once again after a watch that works.
+func TestFollowBacksOff(t *testing.T) {
+	t.Parallel()
+	const forbidden = `{"apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": "Forbidden", "code": 403}`
+	for name, watch := range map[string]struct {
+		code int
+		body string
+	}{"refused": {http.StatusForbidden, forbidden}, "ends at once": {http.StatusOK, ""}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				const lasts = 10 * time.Minute
+				var lists []time.Duration // after the start
+				start, works := time.Now(), false
+				api := roundTrip(func(r *http.Request) *http.Response {
+					switch {
+					case r.URL.Query().Get("watch") == "":
+						lists = append(lists, time.Since(start))
+						return answered(http.StatusOK, `{"apiVersion": "v1", "kind": "SecretList", "metadata": {"resourceVersion": "7"}}`)
+					case works:
+						works = false
+						return answered(http.StatusOK, `{"type": "ADDED", "object": {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a"}}}`)
+					}
+					return answered(watch.code, watch.body)
+				})
+				c, err := NewWith(&rest.Config{Host: "http://api"}, &http.Client{Transport: api})
+				if err != nil {
+					t.Fatal(err)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), lasts)
+				defer cancel()
+				time.AfterFunc(lasts/2, func() { works = true })
+				lost := 0
+				c.Secrets("ns").Follow(ctx, metav1.ListOptions{}, Follower[*corev1.Secret, *corev1.SecretList]{
+					List: func(*corev1.SecretList) {}, Set: func(*corev1.Secret) {}, Gone: func(*corev1.Secret) {},
+					Lost: func(error) { lost++ }, Back: func() {}, Jitter: func() float64 { return 0 },
+				})
+				if most := int(lasts / (lastRetry / 2)); len(lists) > most+8 {
+					t.Errorf("listed %d times in %s", len(lists), lasts)
+				}
+				soon := 0
+				for i := range lists[1:] {
+					if lists[i+1]-lists[i] < lastRetry/2 && lists[i] > lasts/2 {
+						soon++
+					}
+				}
+				if soon == 0 {
+					t.Error("a watch that worked shortens no wait")
+				}
+				if lost > 2 {
+					t.Errorf("told %d times that they are lost", lost)
+				}
+			})
+		})
+	}
+}
+
+// roundTrip is a transport that a function answers.
+type roundTrip func(*http.Request) *http.Response
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r), nil }
+
+// answered is an answer in JSON.
+func answered(code int, body string) *http.Response {
+	return &http.Response{
+		StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(body)),
 	}
 }
