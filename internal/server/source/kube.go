@@ -69,6 +69,12 @@ func (c *conversion) pod(o *corev1.Pod) *FieldError {
 	return nil
 }
 
+// ReadsAnnotation reports whether Convert reads the annotation of a Pod or a
+// Service. Sources need not keep others.
+func ReadsAnnotation(key string) bool {
+	return key == mesh.AnnotationTemplates || key == mesh.AnnotationExportTo
+}
+
 // proxyless reports whether one of the templates, joined by commas, is for
 // applications whose gRPC needs no proxy.
 func proxyless(templates string) bool {

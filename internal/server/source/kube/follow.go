@@ -56,6 +56,8 @@ type follower struct {
 
 	// What follows belongs to run.
 	known     map[objectKey]known
+	left      map[objectKey]struct{} // not held as they are: the cluster has more than may be
+	leftWhy   error
 	version   string // of the API, empty until one is found
 	from      string // where a watch starts; empty is after a list
 	once      bool   // everything was read once, or there is nothing to read
@@ -74,7 +76,7 @@ type known struct {
 func newFollower(s *shared, r source.Resource, namespace string) *follower {
 	f := &follower{
 		shared: s, res: r, namespace: namespace, reading: readingOf(&r),
-		known: make(map[objectKey]known), health: newHealth(&r, namespace),
+		known: make(map[objectKey]known), left: make(map[objectKey]struct{}), health: newHealth(&r, namespace),
 	}
 	if r.Custom {
 		f.appeared = s.definitions.watch(r.GroupResource())
@@ -118,7 +120,9 @@ func (f *follower) fail(err error) time.Duration {
 		f.from = ""
 		return f.backoff(f.waits.maxRetry)
 	case absent && f.mayForget():
+		clear(f.left)
 		f.replace(nil)
+		f.tellLeft()
 		if before := f.health.absent(f.Now()); before != "" {
 			f.recovered(before)
 		}
@@ -176,9 +180,10 @@ func (f *follower) pause(ctx context.Context, d time.Duration) {
 }
 
 // follow lists the resource, unless it is known where the watch ended, and
-// watches it until the watch ends.
+// watches it until the watch ends. What was left out is looked at again by
+// listing: there may be room for it now.
 func (f *follower) follow(ctx context.Context) error {
-	if f.from == "" {
+	if f.from == "" || len(f.left) > 0 {
 		if err := f.list(ctx); err != nil {
 			return err
 		}
@@ -192,6 +197,7 @@ func (f *follower) well() {
 	if before := f.health.well(int64(len(f.known)), f.Now()); before != "" {
 		f.recovered(before)
 	}
+	f.tellLeft()
 }
 
 // list reads everything anew. What is not there any more is deleted once the
@@ -200,28 +206,27 @@ func (f *follower) list(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, f.waits.list, errTimeout)
 	defer cancel()
 	seen := make(map[objectKey]bool, len(f.known))
-	budget, listed := f.Limits.List, int64(0)
+	budget := f.Limits.List
+	clear(f.left)
 	var events []snapshot.Event
 	var next string
 	for {
-		p, err := f.page(ctx, next, &budget, func(b []byte) error {
-			o, err := f.decode(b)
+		p, err := f.page(ctx, next, &budget, func(it item) error {
+			o, err := f.decode(it)
 			if err != nil {
 				return err
-			}
-			if listed++; listed > f.Limits.Objects {
-				return fmt.Errorf("a list of more than %d objects, which %w", f.Limits.Objects, errLimit)
-			}
-			seen[o.key] = true
-			if f.known[o.key].version == o.version && o.version != "" {
-				return nil
 			}
 			if len(events) == pageSize { // whatever the server takes for a page
 				f.apply(events)
 				events = nil
 			}
-			events, err = f.put(events, o)
-			return err
+			if f.known[o.key].version != o.version || o.version == "" {
+				events = f.put(events, o)
+			}
+			if _, held := f.known[o.key]; held { // others would be without number
+				seen[o.key] = true
+			}
+			return nil
 		})
 		f.apply(events)
 		events = nil
@@ -238,7 +243,7 @@ func (f *follower) list(ctx context.Context) error {
 }
 
 // page asks for a part of the list: the first one when next is empty.
-func (f *follower) page(ctx context.Context, next string, budget *int64, each func([]byte) error) (page, error) {
+func (f *follower) page(ctx context.Context, next string, budget *int64, each func(item) error) (page, error) {
 	query := url.Values{"limit": {strconv.Itoa(f.reading.page)}}
 	if next != "" {
 		query.Set("continue", next)
@@ -380,7 +385,7 @@ func (f *follower) watch(ctx context.Context) error {
 func (f *follower) event(e event) error {
 	f.health.heard(f.Now())
 	if e.typ == eventError {
-		return f.watchError(e.object)
+		return f.watchError(e.object.bytes)
 	}
 	o, err := f.decode(e.object)
 	if err != nil {
@@ -389,9 +394,7 @@ func (f *follower) event(e event) error {
 	var events []snapshot.Event
 	switch e.typ {
 	case eventAdded, eventModified:
-		if events, err = f.put(nil, o); err != nil {
-			return err
-		}
+		events = f.put(nil, o)
 	case eventDeleted:
 		events = f.remove(nil, o.key)
 	case eventBookmark:
@@ -400,6 +403,7 @@ func (f *follower) event(e event) error {
 	}
 	f.apply(events)
 	f.health.count(int64(len(f.known)))
+	f.tellLeft()
 	if o.version != "" {
 		f.from = o.version
 	}

@@ -22,11 +22,11 @@ func FuzzList(f *testing.F) {
 	f.Add([]byte(`{"items":null,"kind":[1]}`), true)
 	f.Fuzz(func(t *testing.T, answer []byte, json bool) {
 		form := form{version: "v1", kind: "Service", json: json, max: maxFuzzed}
-		_, _ = form.list(bytes.NewReader(answer), func(object []byte) error {
-			if len(object) > maxFuzzed {
-				t.Errorf("an object of %d bytes, at most %d are read", len(object), maxFuzzed)
+		_, _ = form.list(bytes.NewReader(answer), func(it item) error {
+			if len(it.bytes) > maxFuzzed || it.fault != nil && it.head.key.name == "" {
+				t.Errorf("an object %q of %d bytes, at most %d are read", it.head.key, len(it.bytes), maxFuzzed)
 			}
-			checkStrip(t, object)
+			checkStrip(t, it.bytes)
 			return nil
 		})
 	})
@@ -53,9 +53,9 @@ func FuzzWatch(f *testing.F) {
 				return
 			}
 			if e.typ == eventError {
-				_ = parseStatus(e.object, media)
+				_ = parseStatus(e.object.bytes, media)
 			} else if !json {
-				checkStrip(t, e.object)
+				checkStrip(t, e.object.bytes)
 			}
 		}
 		t.Errorf("more events than bytes of %q", answer)

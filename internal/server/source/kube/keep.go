@@ -5,11 +5,20 @@ import (
 	"errors"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/meshctl/meshctl/internal/server/source"
 )
 
 // fields are those of a message that are kept, by number; nil keeps a field
 // whole. What is left out is never decoded: most of an object is of no use here.
 type fields map[protowire.Number]fields
+
+// readAnnotations keeps, of annotations, those that source.Converter reads: some
+// tools write hundreds of kilobytes of others.
+var readAnnotations = fields{annotation: nil}
+
+// annotation marks readAnnotations; no field has that number.
+const annotation protowire.Number = 0
 
 var errMalformed = errors.New("malformed protobuf")
 
@@ -32,10 +41,11 @@ func (f fields) strip(dst, message []byte) ([]byte, error) {
 		value := message[n : n+size]
 		message = message[n+size:]
 		inner, kept := f[number]
+		_, annotations := inner[annotation]
 		switch {
-		case !kept:
+		case !kept, annotations && !isRead(value):
 			continue
-		case inner == nil:
+		case inner == nil, annotations:
 			dst = append(dst, field...)
 			continue
 		case typ != protowire.BytesType:
@@ -56,6 +66,13 @@ func (f fields) strip(dst, message []byte) ([]byte, error) {
 		putLength(dst[start:], length)
 	}
 	return dst, nil
+}
+
+// isRead reports whether the value is an entry of annotations that is kept.
+func isRead(value []byte) bool {
+	entry, _ := protowire.ConsumeBytes(value)
+	key, _ := part(entry, 1)
+	return source.ReadsAnnotation(string(key))
 }
 
 // putLength writes a length that takes lengthSize bytes, whatever it is.

@@ -8,22 +8,25 @@ import (
 	"github.com/meshctl/meshctl/internal/server/source"
 )
 
-// put takes in a new or changed object. It appends what is to be handed over.
-func (f *follower) put(events []snapshot.Event, o object) ([]snapshot.Event, error) {
+// put takes in a new or changed object, if the cluster may have it beside its
+// others; else the last good version stays. It appends what is to be handed over.
+func (f *follower) put(events []snapshot.Event, o object) []snapshot.Event {
 	old, was := f.known[o.key]
 	more, change := int64(0), source.Updated
 	if !was {
 		more, change = 1, source.Added
 	}
 	if err := f.hold(more, o.size-old.size); err != nil {
-		return events, err
+		f.leaveOut(o.key, err)
+		return events
 	}
+	delete(f.left, o.key)
 	f.Count(&f.res, change)
 	now := known{version: o.version, size: o.size, used: old.used}
 	if f.res.Kind == source.KindCustomResource {
 		f.known[o.key] = now
 		f.definitions.set(o.key.name, true)
-		return events, nil
+		return events
 	}
 	r, err := o.convert(f.conv)
 	if f.res.Kind == snapshot.KindConfigMap && r.Key.Kind != f.res.Kind {
@@ -41,7 +44,37 @@ func (f *follower) put(events []snapshot.Event, o object) ([]snapshot.Event, err
 		events = append(events, snapshot.Event{Key: f.key(o.key)})
 	}
 	f.known[o.key] = now
-	return events, nil
+	return events
+}
+
+// maxLeft is how many objects of a resource are counted that are left out.
+const maxLeft = 10_000
+
+// leaveOut notes that an object is not held.
+func (f *follower) leaveOut(key objectKey, why error) {
+	f.leftWhy = why
+	if len(f.left) < maxLeft {
+		f.left[key] = struct{}{}
+	}
+}
+
+// tellLeft shows how many objects are left out, and logs the first time and the
+// last.
+func (f *follower) tellLeft() {
+	var text string
+	if n := len(f.left); n > 0 {
+		text = fmt.Sprintf("%d objects left out or outdated: %v", n, f.leftWhy)
+		if n == maxLeft {
+			text = "at least " + text
+		}
+	}
+	before := f.health.leave(&f.res, text, f.Now())
+	switch {
+	case text != "" && !before:
+		f.Log.Warn("objects of the cluster are left out", "resource", f.res.GroupResource(), "reason", text)
+	case text == "" && before:
+		f.Log.Info("no object of the cluster is left out any more", "resource", f.res.GroupResource())
+	}
 }
 
 // reasonsOf are what is wrong with an object.
@@ -68,6 +101,7 @@ const maxReasons = 10
 
 // remove forgets an object. It appends what is to be handed over.
 func (f *follower) remove(events []snapshot.Event, key objectKey) []snapshot.Event {
+	delete(f.left, key)
 	old, was := f.known[key]
 	if !was {
 		return events

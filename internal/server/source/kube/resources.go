@@ -41,13 +41,13 @@ var (
 	ownerFields = fields{1: nil, 3: nil, 6: nil}                  // kind, name, controller
 	container   = fields{6: {1: nil, 3: nil}, 24: nil}            // ports (name, containerPort), restartPolicy
 	podFields   = fields{
-		1: {1: nil, 3: nil, 6: nil, 8: nil, 11: nil, 12: nil, 13: ownerFields}, // and annotations, ownerReferences
+		1: {1: nil, 3: nil, 6: nil, 8: nil, 11: nil, 12: readAnnotations, 13: ownerFields}, // and annotations, ownerReferences
 		// containers, serviceAccountName, serviceAccount, nodeName, hostNetwork, initContainers
 		2: {2: container, 8: nil, 9: nil, 10: nil, 11: nil, 20: container},
 		3: {1: nil, 6: nil, 12: nil}, // phase, podIP, podIPs
 	}
 	serviceFields = fields{
-		1: {1: nil, 3: nil, 6: nil, 8: nil, 11: nil, 12: nil}, // and annotations
+		1: {1: nil, 3: nil, 6: nil, 8: nil, 11: nil, 12: readAnnotations}, // and annotations
 		2: {1: nil, 2: nil, 3: nil, 4: nil, 5: nil, 10: nil, 18: nil},
 		3: {1: nil}, // loadBalancer
 	}
@@ -105,12 +105,16 @@ type object struct {
 // objectKey names an object of one resource.
 type objectKey struct{ namespace, name string }
 
-// decode reads an object as far as it is used. Nothing of it refers to b.
-func (f *follower) decode(b []byte) (object, error) {
-	if f.reading.make == nil {
-		return f.decodeJSON(b)
+// decode reads an object as far as it is used. Nothing of it refers to the bytes
+// of the item.
+func (f *follower) decode(it item) (object, error) {
+	switch {
+	case it.fault != nil:
+		return f.unreadable(it.head, it.fault), nil
+	case f.reading.make == nil:
+		return f.decodeJSON(it.bytes)
 	}
-	stripped, err := f.reading.keep.strip(f.buf[:0], b)
+	stripped, err := f.reading.keep.strip(f.buf[:0], it.bytes)
 	if err != nil {
 		return object{}, &answerError{err}
 	}
@@ -131,18 +135,32 @@ func (f *follower) decode(b []byte) (object, error) {
 	}, nil
 }
 
+// unreadable is an object that is not read: its last good version stays.
+func (f *follower) unreadable(h head, fault error) object {
+	return object{
+		key: h.key, version: h.version, size: f.known[h.key].size,
+		convert: func(*source.Converter) (source.Result, error) { return source.Result{Key: f.key(h.key)}, fault },
+	}
+}
+
 func (f *follower) decodeJSON(b []byte) (object, error) {
 	var head struct {
 		APIVersion string `json:"apiVersion"`
 		Kind       string `json:"kind"`
 		Metadata   struct {
-			Namespace       string `json:"namespace"`
-			Name            string `json:"name"`
-			ResourceVersion string `json:"resourceVersion"`
+			Namespace       string             `json:"namespace"`
+			Name            string             `json:"name"`
+			ResourceVersion string             `json:"resourceVersion"`
+			Annotations     stdjson.RawMessage `json:"annotations"`
+			ManagedFields   stdjson.RawMessage `json:"managedFields"`
 		} `json:"metadata"`
 	}
 	if err := stdjson.Unmarshal(b, &head); err != nil {
-		return object{}, &answerError{err}
+		h := headOfJSON(b, "")
+		if h.key.name == "" {
+			return object{}, &answerError{err}
+		}
+		return f.unreadable(h, err), nil
 	}
 	group, _, _ := strings.Cut(head.APIVersion, "/")
 	if group != f.res.Group || head.Kind != f.res.KubeKind {
@@ -150,7 +168,8 @@ func (f *follower) decodeJSON(b []byte) (object, error) {
 	}
 	m := head.Metadata
 	return object{
-		key: objectKey{m.Namespace, m.Name}, version: m.ResourceVersion, size: int64(len(b)),
+		key: objectKey{m.Namespace, m.Name}, version: m.ResourceVersion,
+		size:    int64(len(b) - len(m.Annotations) - len(m.ManagedFields)), // which are not kept
 		convert: func(c *source.Converter) (source.Result, error) { return c.DecodeJSON(b) },
 	}, nil
 }

@@ -201,9 +201,9 @@ func (s *shared) hold(objects, bytes int64) error {
 	var err error
 	switch {
 	case objects > 0 && o > s.Limits.Objects:
-		err = fmt.Errorf("the cluster has more than %d objects, which %w: the rest is left out", s.Limits.Objects, errLimit)
+		err = fmt.Errorf("the cluster has more than %d objects, which %w", s.Limits.Objects, errLimit)
 	case bytes > 0 && b > s.Limits.Bytes:
-		err = fmt.Errorf("the objects of the cluster have more than %d bytes, which %w: the rest is left out", s.Limits.Bytes, errLimit)
+		err = fmt.Errorf("the objects of the cluster have more than %d bytes, which %w", s.Limits.Bytes, errLimit)
 	default:
 		return nil
 	}

@@ -100,6 +100,7 @@ type health struct {
 	mu       sync.Mutex
 	is       ResourceStatus
 	problems map[snapshot.Key]Problem
+	left     Problem // objects that are not held; the zero value for none
 }
 
 func newHealth(r *source.Resource, namespace string) *health {
@@ -109,7 +110,28 @@ func newHealth(r *source.Resource, namespace string) *health {
 func (h *health) status() (ResourceStatus, []Problem) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.is, slices.Collect(maps.Values(h.problems))
+	problems := slices.Collect(maps.Values(h.problems))
+	if h.left.Object != "" {
+		problems = append(problems, h.left)
+	}
+	return h.is, problems
+}
+
+// leave notes why objects are not held, nothing when all are. It reports whether
+// some were not until now.
+func (h *health) leave(r *source.Resource, why string, now time.Time) (before bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	before = h.left.Object != ""
+	switch {
+	case why == "":
+		h.left = Problem{}
+	case before:
+		h.left.Reasons = []string{why}
+	default:
+		h.left = Problem{Object: r.GroupResource(), Reasons: []string{why}, Since: now}
+	}
+	return before
 }
 
 // well notes that the resource is followed. It returns what was wrong.

@@ -4,10 +4,10 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/binary"
-	stdjson "encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -27,9 +27,37 @@ type page struct {
 	next    string // token for the rest, empty when there is none
 }
 
-// list reads a list object by object, so that never more than one is held. The
-// bytes that each is called with are only valid until it returns.
-func (f form) list(r io.Reader, each func(object []byte) error) (page, error) {
+// item is one object of a list or a watch. Its bytes are only valid until the
+// next one is read.
+type item struct {
+	bytes []byte
+	// fault is why the object is not read, such as its size. Then there are no
+	// bytes, and head, from the beginning of the object, names it.
+	fault error
+	head  head
+}
+
+// head names an object.
+type head struct {
+	key     objectKey
+	version string
+}
+
+// unread returns an item for an object that is not read. The answer as a whole
+// is at fault when the object has no name.
+func unread(h head, fault error) (item, error) {
+	if h.key.name == "" {
+		return item{}, &contentError{fault}
+	}
+	return item{fault: fault, head: h}, nil
+}
+
+func tooLarge[N int64 | uint64](size N, most int) error {
+	return fmt.Errorf("has %d bytes, at most %d are read", size, most)
+}
+
+// list reads a list object by object, so that never more than one is held.
+func (f form) list(r io.Reader, each func(item) error) (page, error) {
 	if f.json {
 		return f.listJSON(r, each)
 	}
@@ -65,7 +93,7 @@ type protoReader struct {
 // maxHead is the size of what a list says beside its objects, in bytes.
 const maxHead = 64 << 10
 
-func (d *protoReader) list(version, kind string, each func([]byte) error) (page, error) {
+func (d *protoReader) list(version, kind string, each func(item) error) (page, error) {
 	var p page
 	start := make([]byte, len(magic))
 	if _, err := io.ReadFull(d.r, start); err != nil {
@@ -109,14 +137,14 @@ const (
 	listItems = 2
 )
 
-func (d *protoReader) items(length uint64, p *page, each func([]byte) error) error {
+func (d *protoReader) items(length uint64, p *page, each func(item) error) error {
 	for end := d.read + int64(length); d.read < end; {
 		number, length, err := d.field()
 		if err != nil {
 			return err
 		}
 		if number == listItems {
-			object, err := d.take(length, d.max)
+			object, err := d.item(length)
 			if err != nil {
 				return err
 			}
@@ -158,6 +186,71 @@ func (d *protoReader) field() (protowire.Number, uint64, error) {
 	}
 	d.read += int64(protowire.SizeVarint(tag) + protowire.SizeVarint(length))
 	return number, length, nil
+}
+
+// item reads an object. Of one that is too large it keeps the name alone.
+func (d *protoReader) item(length uint64) (item, error) {
+	if length <= uint64(d.max) {
+		b, err := d.take(length, d.max)
+		return item{bytes: b}, err
+	}
+	b, err := d.begin(length)
+	if err != nil {
+		return item{}, err
+	}
+	it, err := unread(headOf(b), tooLarge(length, d.max))
+	if err != nil {
+		return item{}, err
+	}
+	return it, d.skip(length - uint64(len(b)))
+}
+
+// begin reads the beginning of a part that is too large.
+func (d *protoReader) begin(length uint64) ([]byte, error) {
+	return d.take(min(length, maxHead), maxHead)
+}
+
+func (d *protoReader) skip(length uint64) error {
+	n, err := io.CopyN(io.Discard, d.r, int64(min(length, math.MaxInt64)))
+	d.read += n
+	return noEOF(err)
+}
+
+// headOf reads which object a message is, which may be cut short.
+func headOf(object []byte) head {
+	meta, _ := part(object, 1)
+	text := func(number protowire.Number) string {
+		if b, whole := part(meta, number); whole {
+			return string(b)
+		}
+		return ""
+	}
+	return head{objectKey{name: text(1), namespace: text(3)}, text(6)}
+}
+
+// part returns a field of a message that may be cut short, and whether the field
+// is whole.
+func part(message []byte, want protowire.Number) (content []byte, whole bool) {
+	for len(message) > 0 {
+		number, typ, n := protowire.ConsumeTag(message)
+		if n < 0 {
+			return nil, false
+		}
+		message = message[n:]
+		if number == want && typ == protowire.BytesType {
+			length, n := protowire.ConsumeVarint(message)
+			if n < 0 {
+				return nil, false
+			}
+			message = message[n:]
+			return message[:min(length, uint64(len(message)))], length <= uint64(len(message))
+		}
+		if n = protowire.ConsumeFieldValue(number, typ, message); n < 0 {
+			return nil, false
+		}
+		message = message[n:]
+	}
+	return nil, false
 }
 
 func (d *protoReader) take(length uint64, most int) ([]byte, error) {
@@ -225,104 +318,10 @@ func (m *meter) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// jsonReader is a decoder of which each value has a bound, give or take what it
-// reads ahead.
-func (f form) jsonReader(r io.Reader) (*stdjson.Decoder, func()) {
-	m := &meter{r: r, left: f.max, over: badContent("a part of more than %d bytes", f.max)}
-	return stdjson.NewDecoder(m), func() { m.left = f.max }
-}
-
-func (f form) listJSON(r io.Reader, each func([]byte) error) (page, error) {
-	dec, reset := f.jsonReader(r)
-	var p page
-	var version, kind string
-	err := func() error {
-		if err := delim(dec, '{'); err != nil {
-			return err
-		}
-		for dec.More() {
-			reset()
-			key, err := dec.Token()
-			if err != nil {
-				return err
-			}
-			switch key {
-			case "apiVersion":
-				err = dec.Decode(&version)
-			case "kind":
-				err = dec.Decode(&kind)
-			case "metadata":
-				var meta metav1.ListMeta
-				err = dec.Decode(&meta)
-				p.version, p.next = meta.ResourceVersion, meta.Continue
-			case "items":
-				err = jsonItems(dec, reset, each)
-			default:
-				var other stdjson.RawMessage
-				err = dec.Decode(&other)
-			}
-			if err != nil {
-				return err
-			}
-		}
-		return delim(dec, '}')
-	}()
-	if err == nil {
-		if err := checkKind(version, kind, f.version, f.kind+"List"); err != nil {
-			return p, &answerError{err}
-		}
-	}
-	return p, jsonFault(err)
-}
-
-func jsonItems(dec *stdjson.Decoder, reset func(), each func([]byte) error) error {
-	open, err := dec.Token()
-	if err != nil || open == nil {
-		return err // null is none
-	}
-	if open != stdjson.Delim('[') {
-		return badContent("items is not a list")
-	}
-	var object stdjson.RawMessage
-	for dec.More() {
-		reset()
-		if err := dec.Decode(&object); err != nil {
-			return err
-		}
-		if err := each(object); err != nil {
-			return err
-		}
-	}
-	reset()
-	return delim(dec, ']')
-}
-
-func delim(dec *stdjson.Decoder, want stdjson.Delim) error {
-	token, err := dec.Token()
-	if err != nil {
-		return err
-	}
-	if token != want {
-		return badContent("is not the JSON of a list")
-	}
-	return nil
-}
-
-// jsonFault tells faults of the content from those of the transport.
-func jsonFault(err error) error {
-	if _, ok := errors.AsType[*stdjson.SyntaxError](err); ok {
-		return &answerError{err}
-	}
-	if _, ok := errors.AsType[*stdjson.UnmarshalTypeError](err); ok {
-		return &answerError{err}
-	}
-	return asAnswer(noEOF(err))
-}
-
-// event is one of a watch. Its object is only valid until the next is read.
+// event is one of a watch.
 type event struct {
 	typ    string
-	object []byte // of the form, or a Status when typ is that of an error
+	object item // of the form, or a Status when typ is that of an error
 }
 
 // Types of events.
@@ -346,11 +345,10 @@ func (f form) events(r io.Reader) func() (event, error) {
 		if err != nil {
 			return event{}, asAnswer(err)
 		}
-		kind := f.kind
-		if e.typ == eventError {
+		if e.typ == eventError || e.object.fault != nil {
 			return e, nil
 		}
-		if e.object, err = openEnvelope(e.object, f.version, kind); err != nil {
+		if e.object.bytes, err = openEnvelope(e.object.bytes, f.version, f.kind); err != nil {
 			return event{}, &answerError{err}
 		}
 		return e, nil
@@ -365,7 +363,11 @@ func (d *protoReader) event() (event, error) {
 	if _, err := io.ReadFull(d.r, size[:]); err != nil {
 		return event{}, err // io.EOF only before the first byte
 	}
-	b, err := d.take(uint64(bigEndian(size[:])), d.max)
+	length := uint64(bigEndian(size[:]))
+	if length > uint64(d.max) {
+		return d.largeEvent(length)
+	}
+	b, err := d.take(length, d.max)
 	if err != nil {
 		return event{}, err
 	}
@@ -374,24 +376,23 @@ func (d *protoReader) event() (event, error) {
 	if err := w.Unmarshal(b); err != nil {
 		return event{}, badContent("%w", errMalformed)
 	}
-	return event{w.Type, w.Object.Raw}, nil
+	return event{w.Type, item{bytes: w.Object.Raw}}, nil
 }
 
-func (f form) eventsJSON(r io.Reader) func() (event, error) {
-	dec, reset := f.jsonReader(r)
-	return func() (event, error) {
-		reset()
-		var e struct {
-			Type   string             `json:"type"`
-			Object stdjson.RawMessage `json:"object"`
-		}
-		err := dec.Decode(&e)
-		switch {
-		case errors.Is(err, io.EOF):
-			return event{}, io.EOF
-		case err != nil:
-			return event{}, jsonFault(err)
-		}
-		return event{e.Type, bytes.TrimSpace(e.Object)}, nil
+// largeEvent reads an event that is too large: its type and the name of its
+// object.
+func (d *protoReader) largeEvent(length uint64) (event, error) {
+	b, err := d.begin(length)
+	if err != nil {
+		return event{}, err
 	}
+	typ, _ := part(b, 1)
+	extension, _ := part(b, 2)
+	envelope, _ := part(extension, 1)
+	object, _ := part(bytes.TrimPrefix(envelope, []byte(magic)), envelopeRaw)
+	it, err := unread(headOf(object), tooLarge(length, d.max))
+	if err != nil {
+		return event{}, err
+	}
+	return event{string(typ), it}, d.skip(length - uint64(len(b)))
 }
