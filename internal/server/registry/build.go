@@ -3,9 +3,11 @@ package registry
 import (
 	"cmp"
 	"maps"
+	"reflect"
 	"slices"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -20,10 +22,7 @@ func (s *state) build(before *snapshot.Snapshot) (*snapshot.Snapshot, *snapshot.
 		*next = *before
 		next.Seq++
 	}
-	b := &builder{state: s, next: next, changes: &snapshot.Changes{
-		Services: map[string]struct{}{}, Endpoints: map[string]struct{}{},
-		Ports: map[uint32]struct{}{}, Pods: map[string]struct{}{}, Secrets: map[string]struct{}{}, Namespaces: map[string]struct{}{},
-	}}
+	b := &builder{state: s, next: next, changes: newChanges()}
 	b.mesh()
 	b.gateways()
 	b.policies()
@@ -35,6 +34,13 @@ func (s *state) build(before *snapshot.Snapshot) (*snapshot.Snapshot, *snapshot.
 	b.trustBundle()
 	s.dirty = newDirty()
 	return next, b.changes
+}
+
+func newChanges() *snapshot.Changes {
+	return &snapshot.Changes{
+		Services: map[string]struct{}{}, Endpoints: map[string]struct{}{},
+		Ports: map[uint32]struct{}{}, Pods: map[string]struct{}{}, Secrets: map[string]struct{}{}, Namespaces: map[string]struct{}{},
+	}
 }
 
 // builder holds one build.
@@ -68,15 +74,10 @@ func (b *builder) mesh() {
 		b.everything()
 		return
 	}
-	old := b.next.Mesh
 	b.next.Mesh = m
 	b.changes.Everywhere = true
 	b.dirty.gateways = true
 	b.everything()
-	if old != nil && old.RootNamespace != m.RootNamespace {
-		b.dirty.namespaces.add(old.RootNamespace)
-		b.dirty.namespaces.add(m.RootNamespace)
-	}
 }
 
 func (b *builder) meshFacts() *snapshot.Mesh {
@@ -143,35 +144,34 @@ func equalMesh(a, b *snapshot.Mesh) bool {
 // root one.
 func (b *builder) policies() {
 	if b.dirty.configs {
-		b.next.GatewayConfigs = oldestFirst(b.state.gateways, nil)
-		b.changes.Everywhere = true
-	}
-	if len(b.dirty.namespaces) == 0 {
-		return
+		configs := oldestFirst(b.state.gateways, nil)
+		if !slices.EqualFunc(b.next.GatewayConfigs, configs, equalConfig) {
+			b.changes.Everywhere = true
+		}
+		b.next.GatewayConfigs = configs
 	}
 	update := make(map[string]*snapshot.NamespaceFacts)
 	for ns := range b.dirty.namespaces {
+		old := cmp.Or(b.next.Namespaces.Get(ns), &snapshot.NamespaceFacts{})
 		facts := &snapshot.NamespaceFacts{
 			Name:         ns,
 			Sidecars:     oldestFirst(b.sidecars, &ns),
 			PeerAuth:     oldestFirst(b.peerAuth, &ns),
 			EnvoyFilters: b.envoyFilters(ns),
+			Services:     old.Services,
 		}
-		if old := b.next.Namespaces.Get(ns); old != nil {
-			facts.Services = old.Services
+		update[ns] = orNone(facts)
+		mtls := !slices.EqualFunc(old.PeerAuth, facts.PeerAuth, equalConfig)
+		if mtls || !slices.EqualFunc(old.Sidecars, facts.Sidecars, equalConfig) || !slices.EqualFunc(old.EnvoyFilters, facts.EnvoyFilters, equalFilter) {
+			b.changes.Namespaces[ns] = struct{}{}
 		}
-		update[ns] = facts
-		b.changes.Namespaces[ns] = struct{}{}
-		if _, ok := b.dirty.mtls[ns]; !ok {
-			continue
-		}
-		if ns == b.next.Mesh.RootNamespace {
+		switch {
+		case !mtls:
+		case ns == b.next.Mesh.RootNamespace:
 			b.everything()
-			continue
-		}
-		for _, c := range b.clusters {
-			for n := range c.services {
-				if n.namespace == ns {
+		default:
+			for _, c := range b.clusters {
+				for n := range c.servicesIn[ns] {
 					b.dirty.services.add(n)
 					b.dirty.endpoints.add(n)
 				}
@@ -182,6 +182,30 @@ func (b *builder) policies() {
 	if b.dirty.filters {
 		b.tellClaims()
 	}
+}
+
+// orNone returns nil for facts of a namespace that has nothing.
+func orNone(f *snapshot.NamespaceFacts) *snapshot.NamespaceFacts {
+	if len(f.Sidecars)+len(f.PeerAuth)+len(f.EnvoyFilters)+len(f.Services) == 0 {
+		return nil
+	}
+	return f
+}
+
+// equalConfig and equalFilter compare objects but for the place where they were
+// read.
+func equalConfig[S snapshot.Spec](a, b *snapshot.Config[S]) bool {
+	return equalMeta(&a.Meta, &b.Meta) && proto.Equal(any(a.Spec).(proto.Message), any(b.Spec).(proto.Message))
+}
+
+func equalFilter(a, b *snapshot.EnvoyFilter) bool {
+	x := *a
+	x.Meta = b.Meta
+	return equalMeta(&a.Meta, &b.Meta) && reflect.DeepEqual(&x, b)
+}
+
+func equalMeta(a, b *snapshot.Meta) bool {
+	return a.Namespace == b.Namespace && a.Name == b.Name && a.Created.Equal(b.Created) && maps.Equal(a.Labels, b.Labels)
 }
 
 // oldestFirst are the objects of one namespace, or of all when ns is nil, by
@@ -313,7 +337,7 @@ func (b *builder) namespaceServices(namespaces set[string], changed map[string]*
 		}
 		sortServices(list)
 		facts.Services = list
-		update[ns] = &facts
+		update[ns] = orNone(&facts)
 		b.changes.Namespaces[ns] = struct{}{}
 	}
 	b.next.Namespaces = b.next.Namespaces.With(update)

@@ -6,6 +6,8 @@ import (
 	"reflect"
 	"slices"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -78,9 +80,8 @@ type dirty struct {
 	secrets    set[secretKey]
 	configMaps set[name]
 	namespaces set[string]
-	mtls       set[string] // namespaces whose PeerAuthentication changed
-	filters    bool        // EnvoyFilters
-	mesh       bool        // Mesh, and all services and endpoints with it
+	filters    bool // EnvoyFilters
+	mesh       bool // Mesh, and all services and endpoints with it
 	gateways   bool
 	configs    bool // GatewayConfigs
 }
@@ -89,7 +90,7 @@ func newDirty() dirty {
 	return dirty{
 		secrets: set[secretKey]{}, configMaps: set[name]{},
 		services: set[name]{}, endpoints: set[name]{},
-		pods: set[snapshot.PodKey]{}, entries: set[snapshot.PodKey]{}, namespaces: set[string]{}, mtls: set[string]{},
+		pods: set[snapshot.PodKey]{}, entries: set[snapshot.PodKey]{}, namespaces: set[string]{},
 	}
 }
 
@@ -208,39 +209,43 @@ func (s *state) apply(e snapshot.Event) {
 	n := name{e.Key.Namespace, e.Key.Name}
 	switch e.Key.Kind {
 	case snapshot.KindNamespace:
-		put(c.namespaces, e.Key.Name, as[*snapshot.Namespace](e))
-		if e.Key.Name == s.cfg.SystemNamespace {
+		ns := as[*snapshot.Namespace](e)
+		if e.Key.Name == s.cfg.SystemNamespace && networkLabel(ns) != networkLabel(c.namespaces[e.Key.Name]) {
 			s.dirty.mesh = true
 		}
+		put(c.namespaces, e.Key.Name, ns)
 	case snapshot.KindNode:
-		put(c.nodes, e.Key.Name, as[*snapshot.Node](e))
-		s.touchAll(c.byNode[e.Key.Name])
-		for pod := range c.podsOn[e.Key.Name] {
-			s.touchAll(c.byPod[pod])
-			for _, ip := range c.pods[pod].IPs {
-				s.touchAll(c.byIP[ip])
-			}
-		}
+		s.applyNode(c, e.Key.Name, as[*snapshot.Node](e))
 	case snapshot.KindPod:
-		// A list that is read again has them all, and nearly all as they were.
-		if pod := as[*snapshot.Pod](e); !reflect.DeepEqual(pod, c.pods[n]) {
+		if pod := as[*snapshot.Pod](e); differs(c.pods, n, pod) {
 			s.applyPod(c, n, pod)
 		}
 	case snapshot.KindService:
-		s.applyService(c, n, as[*snapshot.Service](e))
+		if svc := as[*snapshot.Service](e); differs(c.services, n, svc) {
+			s.applyService(c, n, svc)
+		}
 	case snapshot.KindEndpointSlice:
-		s.applySlice(c, n, as[*snapshot.EndpointSlice](e))
+		if slice := as[*snapshot.EndpointSlice](e); differs(c.slices, n, slice) {
+			s.applySlice(c, n, slice)
+		}
 	case snapshot.KindWorkloadEntry:
 		s.applyEntry(c, n, as[*snapshot.WorkloadEntry](e))
 	case snapshot.KindSecret:
-		put(c.secrets, n, as[*snapshot.Secret](e))
-		s.dirty.secrets.add(secretKey{c.id, n})
+		if secret := as[*snapshot.Secret](e); differs(c.secrets, n, secret) {
+			put(c.secrets, n, secret)
+			s.dirty.secrets.add(secretKey{c.id, n})
+		}
 	case snapshot.KindKubeGateway:
-		put(c.gateways, n, as[*snapshot.KubeGateway](e))
-		s.dirty.gateways = true
+		if g := as[*snapshot.KubeGateway](e); differs(c.gateways, n, g) {
+			put(c.gateways, n, g)
+			s.dirty.gateways = true
+		}
 	case snapshot.KindMeshSettings:
-		c.settings = as[*snapshot.MeshSettings](e)
-		s.dirty.mesh = true
+		settings := as[*snapshot.MeshSettings](e)
+		if !equalSettings(c.settings, settings) {
+			s.dirty.mesh = true
+		}
+		c.settings = settings
 	default:
 		if e.Key.Cluster == s.cfg.Local {
 			s.applyConfig(n, e)
@@ -260,6 +265,40 @@ func put[K comparable, V any](m map[K]*V, k K, v *V) {
 		return
 	}
 	m[k] = v
+}
+
+// differs reports whether v is news. A list that is read again has nearly all
+// objects as they were, and many changes are of what no object of ours has.
+func differs[K comparable, V any](m map[K]*V, k K, v *V) bool { return !reflect.DeepEqual(m[k], v) }
+
+func networkLabel(ns *snapshot.Namespace) string {
+	if ns == nil {
+		return ""
+	}
+	return ns.Labels[mesh.LabelNetwork]
+}
+
+func equalSettings(a, b *snapshot.MeshSettings) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return proto.Equal(a.Mesh, b.Mesh) && proto.Equal(a.Networks, b.Networks)
+}
+
+// applyNode marks the services with endpoints on a node whose locality changed.
+func (s *state) applyNode(c *clusterState, id string, node *snapshot.Node) {
+	old := c.nodes[id]
+	put(c.nodes, id, node)
+	if (old == nil) == (node == nil) && (old == nil || old.Locality == node.Locality) {
+		return
+	}
+	s.touchAll(c.byNode[id])
+	for pod := range c.podsOn[id] {
+		s.touchAll(c.byPod[pod])
+		for _, ip := range c.pods[pod].IPs {
+			s.touchAll(c.byIP[ip])
+		}
+	}
 }
 
 func (s *state) touchAll(services map[name]int) {
@@ -367,7 +406,6 @@ func (s *state) applyConfig(n name, e snapshot.Event) {
 	case snapshot.KindPeerAuthentication:
 		put(s.peerAuth, n, as[*snapshot.PeerAuthentication](e))
 		s.dirty.namespaces.add(n.namespace)
-		s.dirty.mtls.add(n.namespace)
 	case snapshot.KindEnvoyFilter:
 		put(s.filters, n, as[*snapshot.EnvoyFilter](e))
 		s.dirty.namespaces.add(n.namespace)

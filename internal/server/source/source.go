@@ -133,6 +133,7 @@ func (c *conversion) convert(object any) *FieldError {
 	case *corev1.Namespace:
 		c.object = &snapshot.Namespace{Meta: c.meta}
 	case *corev1.Node:
+		c.meta.Labels = nil // there are many, and nodes
 		c.object = &snapshot.Node{Meta: c.meta, Locality: nodeLocality(o.Labels)}
 	case *corev1.Pod:
 		return c.pod(o)

@@ -539,22 +539,18 @@ func addressesOf[V any](list []*V) string {
 	return b.String()
 }
 
-// table interns the facts of a table, and the table. A nil result of fact
-// leaves the fact out.
+// table interns the facts of a table, and the table.
 func table[K ~string | ~uint32, V any](in interned, t *snapshot.Table[K, V], fact func(*V) *V) *snapshot.Table[K, V] {
 	facts, content := make(map[K]*V), strings.Builder{}
 	for k, v := range t.All() {
-		if v = fact(v); v != nil {
-			facts[k] = v
-			fmt.Fprintf(&content, "%v %p ", k, v)
-		}
+		facts[k] = fact(v)
+		fmt.Fprintf(&content, "%v %p ", k, facts[k])
 	}
 	return intern(in, content.String(), (*snapshot.Table[K, V])(nil).With(facts))
 }
 
-// snapshot is the snapshot of interned facts. Namespaces that lost everything
-// are left out: a registry may remember them. Fields that are not known here
-// are taken as they are.
+// snapshot is the snapshot of interned facts. Fields that are not known here are
+// taken as they are.
 func (in interned) snapshot(s *snapshot.Snapshot) *snapshot.Snapshot {
 	seen := make(map[*snapshot.MeshService]*snapshot.MeshService)
 	service := func(v *snapshot.MeshService) *snapshot.MeshService {
@@ -583,9 +579,6 @@ func (in interned) snapshot(s *snapshot.Snapshot) *snapshot.Snapshot {
 		return intern(in, fmt.Sprint(v.Number, addressesOf(fact.Services)), fact)
 	})
 	out.Namespaces = table(in, s.Namespaces, func(v *snapshot.NamespaceFacts) *snapshot.NamespaceFacts {
-		if len(v.PeerAuth)+len(v.Sidecars)+len(v.EnvoyFilters)+len(v.Services) == 0 {
-			return nil
-		}
 		fact := *v
 		fact.Services = services(v.Services)
 		return intern(in, fmt.Sprint(v.Name, addressesOf(fact.Sidecars), "/", addressesOf(fact.PeerAuth), "/", addressesOf(fact.EnvoyFilters), "/", addressesOf(fact.Services)), &fact)
@@ -611,9 +604,7 @@ func readable(s *snapshot.Snapshot) map[string]any {
 		out["pod "+k] = text(v)
 	}
 	for k, v := range s.Namespaces.All() {
-		if len(v.PeerAuth)+len(v.Sidecars)+len(v.EnvoyFilters)+len(v.Services) > 0 {
-			out["namespace "+k] = fmt.Sprint(addressesOf(v.Sidecars), "/", addressesOf(v.PeerAuth), "/", addressesOf(v.EnvoyFilters), "/", text(v.Services))
-		}
+		out["namespace "+k] = fmt.Sprint(addressesOf(v.Sidecars), "/", addressesOf(v.PeerAuth), "/", addressesOf(v.EnvoyFilters), "/", text(v.Services))
 	}
 	return out
 }
