@@ -33,6 +33,9 @@ func newExperimentalCmd(env *Env) *cobra.Command {
 	return cmd
 }
 
+// readerAccount is the service account that reads a cluster, by Istio's name.
+const readerAccount = "istio-reader-service-account"
+
 // Types of remote secrets and of their credentials, as Istio's tool calls them.
 const (
 	typeRemote      = "remote"
@@ -113,7 +116,7 @@ func (o *createRemoteSecretOptions) bind(fs *pflag.FlagSet) {
 	fs.StringVar(&o.pluginName, "auth-plugin-name", "", "Name of the auth provider, with --auth-type plugin")
 	fs.StringToStringVar(&o.pluginConfig, "auth-plugin-config", nil, "Settings of the auth provider, as `key=value,...`")
 	fs.StringVar(&o.serviceAccount, "service-account", "",
-		"Service account that the reader is (default istio-reader-service-account, with --type config istiod)")
+		"Service account that the reader is (default "+readerAccount+", with --type config istiod)")
 	fs.BoolVar(&o.createAccount, "create-service-account", true, "Make the service account with its namespace and role where they are missing")
 	fs.StringVar(&o.secretName, "secret-name", "", "Name of the token Secret of the service account (default any that it has, else a new one)")
 	fs.StringVar(&o.server, "server", "", "Address of the API server, as `URL`, or auto (default that of the kubeconfig)")
@@ -246,7 +249,7 @@ func (o *createRemoteSecretOptions) request(env *Env) (*multicluster.Request, er
 		Server: o.server, TLSServerName: o.tlsServerName, CA: o.ca, Force: o.force, Now: env.Now(),
 	}
 	if r.Account.Name == "" {
-		r.Account.Name = "istio-reader-service-account"
+		r.Account.Name = readerAccount
 		if o.kind == typeConfig {
 			r.Account.Name = "istiod"
 		}

@@ -173,7 +173,7 @@ func TestCreateRemoteSecretTTL(t *testing.T) {
 
 	asReader(t, c, cluster2, "get", "services", "-A")
 	cluster2.Kubectl(t, "", "delete", "secret", "-n", namespace, bound)
-	ends(t, c)
+	ends(t, c, cluster2)
 	asReader(t, first, cluster2, "get", "services", "-A") // the other one lives
 }
 

@@ -61,6 +61,10 @@ func newMulticlusterLinkCmd(env *Env) *cobra.Command {
 meshctl create-remote-secret --apply does for one of them. What is there and good
 is kept, so it may be run again at any time, and with one more cluster.
 
+Where a credential is replaced, as by one with --ttl, the earlier tokens of the
+cluster's reader that meshctl made end. They stay, and are named, when a cluster that
+is not among CONTEXTS may read with them.
+
 Nothing is written before it is clear that all may be.`,
 		Example: `  meshctl multicluster link east west
   meshctl multicluster link east west north --ttl 24h --server auto`,
@@ -136,7 +140,7 @@ func (l *linkFlags) members(env *Env, contexts []string) ([]*multicluster.Member
 			return nil, err
 		}
 		r := &multicluster.Request{Cluster: mesh.ClusterID(id), Now: env.Now()}
-		r.Account, r.Rand = mint.Account{Namespace: namespace, Name: "istio-reader-service-account"}, rand.Reader
+		r.Account, r.Rand = mint.Account{Namespace: namespace, Name: readerAccount}, rand.Reader
 		members = append(members, &multicluster.Member{Cluster: c, Request: r})
 	}
 	return members, nil
@@ -151,8 +155,12 @@ func newMulticlusterUnlinkCmd(env *Env) *cobra.Command {
 		Short: "Delete the remote secrets that clusters have of each other",
 		Long: `Delete the remote secrets that the clusters have of each other: the way back from
 meshctl multicluster link. Their control planes take the endpoints of the others
-away at once. Other clusters are not touched, and so the tokens stay valid:
-meshctl remote-secret delete --revoke-in ends them.`,
+away at once.
+
+The tokens that meshctl made for the clusters' readers end. They stay, and are named,
+when a cluster that is not among CONTEXTS may read with them: meshctl remote-secret
+rotate ends them then, and gives that cluster a new one. Token Secrets that others
+made are listed and stay.`,
 		Example:           "  meshctl multicluster unlink east west",
 		Args:              cobra.ArbitraryArgs, // run tells what is wrong with them
 		ValidArgsFunction: o.kube.completeContexts(env),
@@ -161,8 +169,13 @@ meshctl remote-secret delete --revoke-in ends them.`,
 			if err != nil {
 				return err
 			}
-			if err := multicluster.Unlink(cmd.Context(), members, sayTo(env)); err != nil {
+			deleted, err := multicluster.Unlink(cmd.Context(), members, sayTo(env))
+			if err != nil {
 				return err
+			}
+			if deleted == 0 {
+				fmt.Fprintln(env.Stdout, "nothing to unlink: the clusters have no remote secrets of each other")
+				return nil
 			}
 			fmt.Fprintf(env.Stdout, "%s unlinked\n", plural(len(members), "cluster"))
 			return nil

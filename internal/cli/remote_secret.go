@@ -127,6 +127,7 @@ type remoteSecretDeleteOptions struct {
 	namespace namespaceFlags
 	contexts  []string
 	revokeIn  string
+	account   string
 	cluster   mesh.ClusterID
 }
 
@@ -138,9 +139,13 @@ func newRemoteSecretDeleteCmd(env *Env) *cobra.Command {
 		Long: `Delete the remote secret of a cluster in those that read it. Their control planes
 take its endpoints away at once.
 
-With --revoke-in its token ends, too, for everybody who has it: the object that
-it is bound to is deleted in the cluster itself. Without it whoever kept a copy
-of the secret can go on reading the cluster.`,
+With --revoke-in the tokens of the cluster's reader end, too, for everybody who has
+one, also in clusters that --from does not name: the Secrets that meshctl made for
+them are deleted in the cluster itself. Token Secrets of the reader that others
+made are listed and stay. This also works when the remote secret is gone, as after
+meshctl multicluster unlink.
+
+Without --revoke-in whoever kept a copy of the secret can go on reading the cluster.`,
 		Example: `  meshctl remote-secret delete west --from east
   meshctl remote-secret delete west --from east,north --revoke-in west`,
 		Args: cobra.ArbitraryArgs, // run tells what is wrong with them
@@ -156,60 +161,89 @@ of the secret can go on reading the cluster.`,
 	o.kube.bind(fs)
 	o.namespace.bind(fs, "Namespace of the secret")
 	fs.StringSliceVar(&o.contexts, "from", nil, "Kubeconfig `context`s of the clusters that have the secret (default the current one)")
-	fs.StringVar(&o.revokeIn, "revoke-in", "", "Kubeconfig `context` of the cluster itself, in which to end the token")
+	fs.StringVar(&o.revokeIn, "revoke-in", "", "Kubeconfig `context` of the cluster itself, in which to end the tokens")
+	fs.StringVar(&o.account, "service-account", "",
+		"With --revoke-in, service account of the reader (default that of the secret's token, else "+readerAccount+")")
 	o.kube.contextFlags(env, cmd, "from", "revoke-in")
 	return cmd
 }
 
 func (o *remoteSecretDeleteOptions) run(ctx context.Context, env *Env) error {
 	namespace, err := o.namespace.value()
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
+	case o.account != "" && o.revokeIn == "":
+		return usagef("--service-account is for --revoke-in")
+	case o.account != "" && !mesh.IsDNSName(o.account):
+		return usagef("--service-account: %q is not a DNS name", o.account)
 	}
 	if len(o.contexts) == 0 {
 		o.contexts = []string{""}
 	}
-	var own *multicluster.Cluster
+	var readers *multicluster.Readers
 	if o.revokeIn != "" {
-		if own, err = o.kube.connect(env, o.revokeIn); err != nil {
+		own, err := o.kube.connect(env, o.revokeIn)
+		if err != nil {
 			return err
 		}
+		readers = &multicluster.Readers{From: own, Namespace: namespace, Say: sayTo(env)}
+		if o.account != "" {
+			readers.Add(o.account)
+		}
 	}
-	say := sayTo(env)
 	deleted := 0
 	for _, name := range o.contexts {
-		cluster, err := o.kube.connect(env, name)
+		n, err := o.deleteIn(ctx, env, name, namespace, readers)
 		if err != nil {
 			return err
 		}
-		secret, err := cluster.Secret(ctx, namespace, remotesecret.Name(o.cluster))
+		deleted += n
+	}
+	if readers != nil {
+		if deleted == 0 {
+			readers.Add(readerAccount)
+		}
+		ended, working, err := readers.End(ctx)
 		if err != nil {
 			return err
 		}
-		if secret == nil {
-			say("%s has no secret %s/%s", cluster.Name, namespace, remotesecret.Name(o.cluster))
-			continue
+		if len(working) > 0 {
+			return findingsf("%s", output.EscapeLines(working))
 		}
-		if own != nil {
-			for _, c := range remotesecret.Decode(secret) {
-				if c.ID != o.cluster {
-					continue
-				}
-				if err := multicluster.Revoke(ctx, own, secret, &c, say); err != nil {
-					return err
-				}
-			}
-		}
-		if err := cluster.DeleteSecret(ctx, namespace, secret.Name); err != nil {
-			return err
-		}
-		deleted++
-		fmt.Fprintf(env.Stdout, "deleted secret %s/%s in %s\n", namespace, secret.Name, cluster.Name)
+		deleted += ended
 	}
-	if deleted == 0 {
-		return fmt.Errorf("cluster %s has no remote secret there", o.cluster)
+	switch {
+	case deleted > 0:
+		return nil
+	case readers != nil:
+		return fmt.Errorf("cluster %s has no remote secret there, and its reader no token that meshctl made", o.cluster)
 	}
-	return nil
+	return fmt.Errorf("cluster %s has no remote secret there", o.cluster)
+}
+
+// deleteIn deletes the secret in a context, and notes whose token it had.
+func (o *remoteSecretDeleteOptions) deleteIn(ctx context.Context, env *Env, context, namespace string, readers *multicluster.Readers) (int, error) {
+	cluster, err := o.kube.connect(env, context)
+	if err != nil {
+		return 0, err
+	}
+	secret, err := cluster.Secret(ctx, namespace, remotesecret.Name(o.cluster))
+	if err != nil {
+		return 0, err
+	}
+	if secret == nil {
+		sayTo(env)("%s has no secret %s/%s", cluster.Name, namespace, remotesecret.Name(o.cluster))
+	} else if readers != nil {
+		if err := readers.AddSecret(secret, o.cluster); err != nil {
+			return 0, err // the secret is the only trace of the token
+		}
+	}
+	if _, err := cluster.DeleteRemote(ctx, namespace, o.cluster); err != nil || secret == nil {
+		return 0, err
+	}
+	fmt.Fprintf(env.Stdout, "deleted secret %s/%s in %s\n", namespace, secret.Name, cluster.Name)
+	return 1, nil
 }
 
 // sayTo prints what a function has to say, a line each.

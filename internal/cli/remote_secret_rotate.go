@@ -12,6 +12,7 @@ import (
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/multicluster"
+	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/remotesecret/mint"
 	"github.com/meshctl/meshctl/internal/replicas"
 )
@@ -36,10 +37,14 @@ func newRemoteSecretRotateCmd(env *Env) *cobra.Command {
 		Use:   "rotate",
 		Short: "Replace the credential of a remote secret without a gap",
 		Long: `Replace the token by which other clusters read a cluster: make a new one, write it
-into their remote secrets, wait until every replica of their control planes says
+into their remote secrets, wait until every replica of their control planes reports
 that it reads the cluster with it, and only then end the old one.
 
---to has to name every cluster that has the secret: the old token ends for all.
+--to has to name every cluster that has the secret: all earlier tokens of the
+reader that meshctl made end, for all clusters. Token Secrets of the reader that
+others made are listed and stay. The exit code is 3 when the old token still works,
+as one that is bound to no Secret.
+
 The replicas are those that the control planes of these clusters have, each with a
 Lease; what it says is enough where they cannot be reached. --replica names them
 by address instead, that of meshctl serve --http-addr: they answer the user that
@@ -101,8 +106,13 @@ func (o *remoteSecretRotateOptions) run(ctx context.Context, env *Env) error {
 			return fmt.Errorf("%w; the old credential is kept: run this again to go on, or with --abort to go back", err)
 		}
 	}
-	if err := r.Finish(ctx); err != nil {
-		return err
+	working, err := r.Finish(ctx)
+	if err != nil {
+		return fmt.Errorf("%w; old tokens may still work: run this again to end them", err)
+	}
+	if len(working) > 0 {
+		fmt.Fprintf(env.Stdout, "cluster %s has credential %s\n", r.ID, credential)
+		return findingsf("%s", output.EscapeLines(working))
 	}
 	fmt.Fprintf(env.Stdout, "cluster %s has credential %s, and the old one has ended\n", r.ID, credential)
 	return nil

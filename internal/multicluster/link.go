@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/remotesecret"
@@ -24,7 +25,8 @@ type Member struct {
 
 // Link gives each of the clusters the remote secrets of all others. Nothing is
 // written before it is clear that all may be. A credential that a cluster has
-// already and that is good is kept.
+// already and that is good is kept. Where one is replaced, the earlier tokens of
+// the account that meshctl made end, unless other clusters may read with them.
 func Link(ctx context.Context, members []*Member, say func(format string, args ...any)) error {
 	if err := distinct(ctx, members); err != nil {
 		return err
@@ -60,6 +62,7 @@ func Link(ctx context.Context, members []*Member, say func(format string, args .
 			say("warn: %s: %s", m.Name, lacking)
 		}
 	}
+	replaced := make([][]*remotesecret.Cluster, len(members))
 	step, steps := 0, len(members)*(len(members)-1)
 	for i, from := range members {
 		for _, to := range members {
@@ -70,13 +73,56 @@ func Link(ctx context.Context, members []*Member, say func(format string, args .
 			said := "wrote secret"
 			if made[i] == nil {
 				said = "unchanged secret"
-			} else if err := to.Apply(ctx, made[i].Secret); err != nil {
-				return err
+			} else {
+				old, err := replace(ctx, to, made[i])
+				if err != nil {
+					return err
+				}
+				replaced[i] = append(replaced[i], old...)
 			}
 			say("[%d/%d] %s of cluster %s in %s", step, steps, said, from.prepared.ID, to.Name)
 		}
 	}
+	// The clusters are linked: what cannot be ended is a warning.
+	for i, m := range members {
+		if len(replaced[i]) == 0 {
+			continue
+		}
+		unknown, err := strangers(ctx, members)
+		if err == nil {
+			_, err = m.endEarlier(ctx, []string{made[i].Minted.Secret}, replaced[i], unknown, say)
+		}
+		if err != nil {
+			say("warn: %s: earlier tokens of service account %s may still work: %v", m.Name, m.Request.Account, err)
+		}
+	}
 	return nil
+}
+
+// replace writes a remote secret and returns the clusters that it had with other
+// credentials.
+func replace(ctx context.Context, to *Member, made *Made) ([]*remotesecret.Cluster, error) {
+	old, err := to.Secret(ctx, made.Secret.Namespace, made.Secret.Name)
+	if err != nil {
+		return nil, err
+	}
+	if err := to.Apply(ctx, made.Secret); err != nil || old == nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(decode(old), func(c *remotesecret.Cluster) bool {
+		return c.CredentialHash() == remotesecret.HashToken(made.Token)
+	}), nil
+}
+
+// decode returns the clusters of a remote secret that can be read.
+func decode(secret *corev1.Secret) []*remotesecret.Cluster {
+	var out []*remotesecret.Cluster
+	for _, c := range remotesecret.Decode(secret) {
+		if c.Err == nil {
+			out = append(out, &c)
+		}
+	}
+	return out
 }
 
 // wanted reports whether one of the others lacks a good secret of the member.
@@ -127,30 +173,68 @@ func distinct(ctx context.Context, members []*Member) error {
 	return nil
 }
 
-// Unlink deletes the remote secrets that the clusters have of each other.
-func Unlink(ctx context.Context, members []*Member, say func(format string, args ...any)) error {
+// Unlink deletes the remote secrets that the clusters have of each other, and ends
+// the tokens of the clusters that meshctl made, unless other clusters may read with
+// them. It returns how many Secrets it deleted.
+func Unlink(ctx context.Context, members []*Member, say func(format string, args ...any)) (int, error) {
+	unknown, err := strangers(ctx, members)
+	if err != nil {
+		return 0, err
+	}
 	var errs []error
-	step, steps := 0, len(members)*(len(members)-1)
-	for _, from := range members {
+	had := make([][]*remotesecret.Cluster, len(members))
+	deleted, step, steps := 0, 0, len(members)*(len(members)-1)
+	for i, from := range members {
 		id, namespace := from.Request.Cluster, from.Request.Account.Namespace
 		for _, in := range members {
 			if in == from {
 				continue
 			}
 			step++
-			secret, err := in.Secret(ctx, namespace, remotesecret.Name(id))
-			if err == nil && secret != nil {
-				err = in.DeleteSecret(ctx, namespace, secret.Name)
-			}
+			was, err := in.DeleteRemote(ctx, namespace, id)
 			switch {
 			case err != nil:
 				errs = append(errs, err)
-			case secret == nil:
+			case was == nil:
 				say("[%d/%d] no secret of cluster %s in %s", step, steps, id, in.Name)
 			default:
+				deleted++
+				had[i] = append(had[i], decode(was)...)
 				say("[%d/%d] deleted secret of cluster %s in %s", step, steps, id, in.Name)
 			}
 		}
 	}
-	return errors.Join(errs...)
+	if len(errs) > 0 {
+		return deleted, errors.Join(errs...) // whose secret is there goes on reading
+	}
+	for i, m := range members {
+		ended, err := m.endEarlier(ctx, nil, had[i], unknown, say)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("tokens of service account %s may still work: %w", m.Request.Account, err))
+		}
+		deleted += ended
+	}
+	return deleted, errors.Join(errs...)
+}
+
+// DeleteRemote deletes the remote secret of a cluster, and the copy that an
+// unfinished rotation keeps. It returns the Secret, nil if there was none.
+func (c *Cluster) DeleteRemote(ctx context.Context, namespace string, id mesh.ClusterID) (*corev1.Secret, error) {
+	secret, err := c.Secret(ctx, namespace, remotesecret.Name(id))
+	if err != nil {
+		return nil, err
+	}
+	copied, err := c.previous(ctx, namespace, id)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range []*corev1.Secret{secret, copied} {
+		if s == nil {
+			continue
+		}
+		if err := c.DeleteSecret(ctx, namespace, s.Name); err != nil {
+			return nil, err
+		}
+	}
+	return secret, nil
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -45,6 +46,19 @@ type held struct {
 	previous *corev1.Secret
 }
 
+// previous returns the copy of the remote secret that an unfinished rotation keeps,
+// nil if there is none.
+func (c *Cluster) previous(ctx context.Context, namespace string, id mesh.ClusterID) (*corev1.Secret, error) {
+	s, err := c.Secret(ctx, namespace, remotesecret.Name(id)+previousSuffix)
+	if err != nil || s == nil {
+		return nil, err
+	}
+	if s.Labels[remotesecret.Label] != "" {
+		return nil, nil // the remote secret of a cluster of that name
+	}
+	return s, nil
+}
+
 func (r *Rotation) read(ctx context.Context) ([]held, error) {
 	var out []held
 	for _, c := range r.To {
@@ -57,7 +71,7 @@ func (r *Rotation) read(ctx context.Context) ([]held, error) {
 		if h.now == nil {
 			return nil, fmt.Errorf("%s: there is no secret %s/%s; make it with create-remote-secret", c.Name, r.Namespace, name)
 		}
-		if h.previous, err = c.Secret(ctx, r.Namespace, name+previousSuffix); err != nil {
+		if h.previous, err = c.previous(ctx, r.Namespace, r.ID); err != nil {
 			return nil, err
 		}
 		if h.previous != nil && maps.EqualFunc(h.previous.Data, h.now.Data, bytes.Equal) {
@@ -96,6 +110,9 @@ func (r *Rotation) Begin(ctx context.Context) (string, error) {
 		if err := h.in.CheckTarget(ctx, h.now, ""); err != nil {
 			return "", err
 		}
+	}
+	if err := r.From.Require(ctx, mint.RightsToEnd(r.Namespace)); err != nil {
+		return "", err
 	}
 	if fresh == nil {
 		if fresh, err = r.mint(ctx, all[0].now); err != nil {
@@ -148,7 +165,7 @@ func (r *Rotation) mint(ctx context.Context, old *corev1.Secret) (*corev1.Secret
 	if err != nil {
 		return nil, err
 	}
-	account, err := mint.AccountOf(c)
+	account, err := readerOf(c, r.Namespace)
 	if err != nil {
 		return nil, err
 	}
@@ -183,19 +200,50 @@ func (r *Rotation) mint(ctx context.Context, old *corev1.Secret) (*corev1.Secret
 	})
 }
 
-// Finish ends the old token and forgets it. Only when every replica uses the
-// new one is it time for that.
-func (r *Rotation) Finish(ctx context.Context) error {
+// Finish ends the old tokens, and all others of the reader that meshctl made, and
+// deletes the copies of the old secrets. Only when every replica uses the new
+// token is it time for that. Finish returns why old tokens still work, each with
+// the hash of its credential.
+func (r *Rotation) Finish(ctx context.Context) ([]string, error) {
 	all, err := r.read(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
+	ending := &Readers{From: r.From, Namespace: r.Namespace, Say: r.Say}
+	for _, h := range all {
+		if h.previous != nil {
+			if err := ending.AddSecret(h.previous, r.ID); err != nil {
+				return nil, err
+			}
+		}
+		kept, err := secretOf(h.now, r.ID)
+		if err != nil {
+			return nil, err
+		}
+		ending.Keep = append(ending.Keep, kept)
+	}
+	_, working, err := ending.End(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return working, r.forget(ctx, all)
+}
+
+// secretOf returns the Secret that the token of a remote secret ends with.
+func secretOf(secret *corev1.Secret, id mesh.ClusterID) (string, error) {
+	c, err := clusterOf(secret, id)
+	if err != nil {
+		return "", err
+	}
+	claims, err := peek.Token(c.User.Token)
+	return claims.Secret, err
+}
+
+// forget deletes the copies of the old secrets.
+func (r *Rotation) forget(ctx context.Context, all []held) error {
 	for _, h := range all {
 		if h.previous == nil {
 			continue
-		}
-		if err := r.revoke(ctx, h.previous, h.now); err != nil {
-			return err
 		}
 		if err := h.in.DeleteSecret(ctx, r.Namespace, h.previous.Name); err != nil {
 			return err
@@ -228,50 +276,45 @@ func (r *Rotation) Abort(ctx context.Context) error {
 	if !found {
 		return errors.New("there is no rotation to abort")
 	}
+	if err := r.endNew(ctx, all); err != nil {
+		return err
+	}
+	return r.forget(ctx, all)
+}
+
+// endNew ends the tokens that the rotation made, and no others: clusters may read
+// with earlier ones.
+func (r *Rotation) endNew(ctx context.Context, all []held) error {
 	for _, h := range all {
 		if h.previous == nil {
 			continue
 		}
-		if err := r.revoke(ctx, h.now, h.previous); err != nil {
+		c, err := clusterOf(h.now, r.ID)
+		if err != nil {
 			return err
 		}
-		if err := h.in.DeleteSecret(ctx, r.Namespace, h.previous.Name); err != nil {
+		account, err := readerOf(c, r.Namespace)
+		if err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// revoke ends the token of a secret, unless it is that of the one to keep.
-func (r *Rotation) revoke(ctx context.Context, secret, keep *corev1.Secret) error {
-	c, err := clusterOf(secret, r.ID)
-	if err != nil {
-		return err
-	}
-	if kept, err := clusterOf(keep, r.ID); err == nil && kept.CredentialHash() == c.CredentialHash() {
-		return nil
-	}
-	return Revoke(ctx, r.From, secret, c, r.Say)
-}
-
-// Revoke ends the token of a remote secret in the cluster that it is for.
-func Revoke(ctx context.Context, from *Cluster, secret *corev1.Secret, c *remotesecret.Cluster, say func(string, ...any)) error {
-	account, err := mint.AccountOf(c)
-	if err != nil {
-		return err
-	}
-	_, name, _ := strings.Cut(secret.Annotations[remotesecret.AnnotationBoundTo], "/")
-	if name == "" {
-		if name, err = from.TokenSecret(ctx, account, c.User.Token); err != nil {
+		name, err := secretOf(h.now, r.ID)
+		if err != nil {
 			return err
 		}
+		if kept, err := secretOf(h.previous, r.ID); err == nil && kept == name {
+			continue
+		}
+		found, err := r.From.Credentials(ctx, account)
+		if err != nil {
+			return err
+		}
+		if !slices.ContainsFunc(found, func(f mint.Credential) bool { return f.Ours && f.Name == name }) {
+			continue // it has ended, or is not of meshctl
+		}
+		if err := r.From.DeleteSecret(ctx, r.Namespace, name); err != nil {
+			return err
+		}
+		r.Say("%s: deleted secret %s/%s, with which credential %s ends", r.From.Name, r.Namespace, name, c.CredentialHash())
 	}
-	if name == "" {
-		return nil // it is revoked already
-	}
-	if err := from.DeleteSecret(ctx, account.Namespace, name); err != nil {
-		return err
-	}
-	say("%s: deleted secret %s/%s, with which credential %s ends", from.Name, account.Namespace, name, c.CredentialHash())
 	return nil
 }

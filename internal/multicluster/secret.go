@@ -57,7 +57,8 @@ type Request struct {
 // Cluster is one cluster that the kubeconfig knows.
 type Cluster struct {
 	*mint.Cluster
-	config *rest.Config
+	config  *rest.Config
+	context string // of the kubeconfig, empty in a pod
 }
 
 // Connect makes the clients of the cluster of a context.
@@ -70,7 +71,7 @@ func Connect(access *kube.Access) (*Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Cluster{c, access.Config}, nil
+	return &Cluster{c, access.Config, access.Context}, nil
 }
 
 // RemoteClusters are the clusters that the control plane of this one is told to

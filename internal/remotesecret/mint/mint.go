@@ -135,16 +135,16 @@ func (c *Cluster) planToken(ctx context.Context, p *Plan) error {
 			return nil
 		}
 	}
-	meta := metav1.ObjectMeta{Name: a.Name + "-istio-remote-secret-token", Namespace: a.Namespace}
+	meta := metav1.ObjectMeta{Name: tokenSecretName(a, ""), Namespace: a.Namespace}
 	kind := corev1.SecretTypeServiceAccountToken
 	if r.TTL > 0 || r.Fresh {
-		suffix := make([]byte, 4)
+		suffix := make([]byte, suffixSize)
 		if _, err := io.ReadFull(r.Rand, suffix); err != nil {
 			return fmt.Errorf("name a secret: %w", err)
 		}
-		meta.Name += "-" + hex.EncodeToString(suffix)
+		meta.Name = tokenSecretName(a, hex.EncodeToString(suffix))
 	}
-	meta.Labels = map[string]string{"app.kubernetes.io/managed-by": "meshctl"}
+	meta.Labels = map[string]string{labelManagedBy: managedBy}
 	meta.Annotations = map[string]string{corev1.ServiceAccountNameKey: a.Name}
 	if r.TTL > 0 {
 		// Nobody fills it: it is there for the token to end with it.

@@ -226,7 +226,7 @@ func addRule(rules []rbacv1.PolicyRule, rule rbacv1.PolicyRule) []rbacv1.PolicyR
 // cluster or of a namespace.
 func roleObjects(a Account, name, namespace string, rules []rbacv1.PolicyRule) []Object {
 	meta := metav1.ObjectMeta{
-		Name: name, Namespace: namespace, Labels: map[string]string{"app.kubernetes.io/managed-by": "meshctl"},
+		Name: name, Namespace: namespace, Labels: map[string]string{labelManagedBy: managedBy},
 	}
 	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: a.Name, Namespace: a.Namespace}}
 	kind := func(k string) metav1.TypeMeta {

@@ -93,20 +93,3 @@ func (c *Cluster) Secret(ctx context.Context, namespace, name string) (*corev1.S
 	}
 	return s, nil
 }
-
-// TokenSecret returns the name of the token Secret that holds the token of the
-// account, empty if there is none.
-func (c *Cluster) TokenSecret(ctx context.Context, a Account, token string) (string, error) {
-	list, err := c.api.Secrets(a.Namespace).List(ctx, metav1.ListOptions{
-		FieldSelector: "type=" + string(corev1.SecretTypeServiceAccountToken),
-	})
-	if err != nil {
-		return "", c.failed(err, "list the token secrets of %s", a.Namespace)
-	}
-	for _, s := range list.Items {
-		if isTokenOf(&s, a) && string(s.Data[corev1.ServiceAccountTokenKey]) == token {
-			return s.Name, nil
-		}
-	}
-	return "", nil
-}

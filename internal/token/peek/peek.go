@@ -3,6 +3,7 @@
 package peek
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
 	"errors"
@@ -27,6 +28,9 @@ type Claims struct {
 	Expiry time.Time
 	// IssuedAt is zero if it is missing.
 	IssuedAt time.Time
+	// Secret is the Secret, in the namespace of the service account, without
+	// which Kubernetes refuses the token; empty if there is none.
+	Secret string
 }
 
 // Token reads a token in compact form without checking who made it. The error
@@ -48,11 +52,19 @@ func Token(raw string) (Claims, error) {
 		Subject  string   `json:"sub"`
 		Expiry   *float64 `json:"exp"`
 		IssuedAt *float64 `json:"iat"`
+		// A token of a token Secret names it in the first claim, a requested one
+		// that is bound to a Secret in the second.
+		TokenSecret string `json:"kubernetes.io/serviceaccount/secret.name"`
+		Kubernetes  struct {
+			Secret struct {
+				Name string `json:"name"`
+			} `json:"secret"`
+		} `json:"kubernetes.io"`
 	}
 	if err := json.Unmarshal(text, &p); err != nil {
 		return Claims{}, errors.New("token: its claims are not those of a JWT")
 	}
-	out := Claims{Subject: p.Subject, Issuer: p.Issuer}
+	out := Claims{Subject: p.Subject, Issuer: p.Issuer, Secret: cmp.Or(p.TokenSecret, p.Kubernetes.Secret.Name)}
 	for _, claim := range []struct {
 		name  string
 		value *float64

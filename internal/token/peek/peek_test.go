@@ -15,9 +15,13 @@ func TestToken(t *testing.T) {
 		return "e30." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".c2ln"
 	}
 	for raw, want := range map[string]Claims{
-		jwt(`{"sub":"a","iss":"b","exp":1000000000,"iat":900000000}`): {"a", "b", time.Unix(1e9, 0), time.Unix(9e8, 0)},
+		jwt(`{"sub":"a","iss":"b","exp":1000000000,"iat":900000000}`): {Subject: "a", Issuer: "b", Expiry: time.Unix(1e9, 0), IssuedAt: time.Unix(9e8, 0)},
 		jwt(`{"iss":"kubernetes/serviceaccount"}`):                    {Issuer: "kubernetes/serviceaccount"},
 		jwt(`{"exp":1000000000.9}`):                                   {Expiry: time.Unix(1e9, 0)},
+
+		jwt(`{"kubernetes.io/serviceaccount/secret.name":"s"}`):          {Secret: "s"},
+		jwt(`{"kubernetes.io":{"namespace":"n","secret":{"name":"s"}}}`): {Secret: "s"},
+		jwt(`{"kubernetes.io":{"namespace":"n","pod":{"name":"p"}}}`):    {},
 	} {
 		got, err := Token(raw)
 		if err != nil {

@@ -1,0 +1,214 @@
+package multicluster
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/remotesecret"
+	"github.com/meshctl/meshctl/internal/remotesecret/mint"
+	"github.com/meshctl/meshctl/internal/token/peek"
+)
+
+// Readers are service accounts of one cluster by which others read it, and whose
+// tokens are to end.
+type Readers struct {
+	// From is the cluster, Namespace that of the accounts.
+	From      *Cluster
+	Namespace string
+	// Keep are the Secrets whose tokens stay.
+	Keep []string
+	// OnlyOurs leaves the token Secrets that meshctl did not make, also those of
+	// the remote secrets that were added.
+	OnlyOurs bool
+	// Strangers are clusters that may read with the same tokens. Where there are
+	// any, no token ends.
+	Strangers []mesh.ClusterID
+	// Say tells a person what was done.
+	Say func(format string, args ...any)
+
+	accounts []mint.Account
+	tokens   []*remotesecret.Cluster
+}
+
+// Add adds the account of that name.
+func (r *Readers) Add(name string) {
+	account := mint.Account{Namespace: r.Namespace, Name: name}
+	if !slices.Contains(r.accounts, account) {
+		r.accounts = append(r.accounts, account)
+	}
+}
+
+// AddToken adds the token of a remote secret and its account.
+func (r *Readers) AddToken(c *remotesecret.Cluster) error {
+	account, err := readerOf(c, r.Namespace)
+	if err != nil {
+		return err
+	}
+	r.Add(account.Name)
+	r.tokens = append(r.tokens, c)
+	return nil
+}
+
+// AddSecret adds the token by which a remote secret reads a cluster.
+func (r *Readers) AddSecret(secret *corev1.Secret, id mesh.ClusterID) error {
+	c, err := clusterOf(secret, id)
+	if err != nil {
+		return err
+	}
+	return r.AddToken(c)
+}
+
+// readerOf returns the service account whose token a remote secret of the
+// namespace holds. The token is not verified, so an account of another namespace
+// is refused: whoever may write the secret could name any.
+func readerOf(c *remotesecret.Cluster, namespace string) (mint.Account, error) {
+	account, err := mint.AccountOf(c)
+	if err != nil {
+		return account, err
+	}
+	if account.Namespace != namespace {
+		return account, fmt.Errorf("%s has a token of service account %s: the readers of its cluster are service accounts of namespace %s",
+			c, account, namespace)
+	}
+	return account, nil
+}
+
+// End deletes the Secrets that tokens of the accounts end with: those that meshctl
+// made, and those of the tokens that were added. It says which others there are. It
+// returns how many Secrets it deleted, and why tokens that were added still work.
+func (r *Readers) End(ctx context.Context) (ended int, working []string, err error) {
+	for _, account := range r.accounts {
+		n, err := r.endOf(ctx, account)
+		ended += n
+		if err != nil {
+			return ended, nil, err
+		}
+	}
+	for _, c := range r.tokens {
+		why, err := r.works(ctx, c)
+		if err != nil {
+			return ended, nil, err
+		}
+		if why != "" && !slices.Contains(working, why) {
+			working = append(working, why)
+		}
+	}
+	return ended, working, nil
+}
+
+func (r *Readers) endOf(ctx context.Context, account mint.Account) (ended int, err error) {
+	found, err := r.From.Credentials(ctx, account)
+	if err != nil {
+		return 0, err
+	}
+	var shared []string
+	for _, f := range found {
+		added := slices.ContainsFunc(r.tokens, func(c *remotesecret.Cluster) bool { return f.Token != "" && f.Token == c.User.Token })
+		switch {
+		case slices.Contains(r.Keep, f.Name):
+		case !f.Ours && (r.OnlyOurs || !added):
+			r.Say("%s: secret %s/%s has a token of service account %s without an end, and meshctl did not make it: the token works until the secret is deleted",
+				r.From.Name, account.Namespace, f.Name, account.Name)
+		case len(r.Strangers) > 0:
+			shared = append(shared, f.Name)
+		default:
+			if err := r.From.DeleteSecret(ctx, account.Namespace, f.Name); err != nil {
+				return ended, err
+			}
+			ended++
+			r.Say("%s: deleted secret %s/%s, with which its tokens of service account %s end",
+				r.From.Name, account.Namespace, f.Name, account.Name)
+		}
+	}
+	if len(shared) > 0 {
+		r.Keep = append(r.Keep, shared...)
+		r.Say("warn: %s: tokens of service account %s still work, as cluster %s may read with them: those of secret %s; "+
+			"end them with meshctl remote-secret rotate --from %s --to CONTEXTS, with the contexts of all clusters that read it",
+			r.From.Name, account, join(r.Strangers), strings.Join(shared, ", "), r.From.context)
+	}
+	return ended, nil
+}
+
+// works returns why a token still works, empty when it has ended or is kept.
+func (r *Readers) works(ctx context.Context, c *remotesecret.Cluster) (string, error) {
+	account, err := mint.AccountOf(c)
+	if err != nil {
+		return "", err
+	}
+	claims, err := peek.Token(c.User.Token)
+	if err != nil {
+		return "", err
+	}
+	works := fmt.Sprintf("%s: credential %s of service account %s still works, ", r.From.Name, c.CredentialHash(), account)
+	if claims.Expiry.IsZero() {
+		works += "without an end: "
+	} else {
+		works += "until " + claims.Expiry.UTC().Format(time.RFC3339) + ": "
+	}
+	if claims.Secret == "" {
+		return works + "it is bound to no secret and ends with the service account alone", nil
+	}
+	secret, err := r.From.Secret(ctx, account.Namespace, claims.Secret)
+	if err != nil || secret == nil || slices.Contains(r.Keep, claims.Secret) {
+		return "", err
+	}
+	if held := secret.Data[corev1.ServiceAccountTokenKey]; secret.Type == corev1.SecretTypeServiceAccountToken && string(held) != c.User.Token {
+		return "", nil
+	}
+	return works + fmt.Sprintf("it ends with secret %s/%s, which meshctl did not make", account.Namespace, claims.Secret), nil
+}
+
+// endEarlier ends the tokens by which others read the member, but for those of the
+// Secrets to keep, and says which still work. had are the clusters of the remote
+// secrets that were deleted or replaced. It returns how many Secrets it deleted.
+func (m *Member) endEarlier(
+	ctx context.Context, keep []string, had []*remotesecret.Cluster, strangers []mesh.ClusterID, say func(string, ...any),
+) (int, error) {
+	account := m.Request.Account
+	r := &Readers{From: m.Cluster, Namespace: account.Namespace, Keep: keep, OnlyOurs: true, Strangers: strangers, Say: say}
+	r.Add(account.Name)
+	for _, c := range had {
+		if err := r.AddToken(c); err != nil {
+			say("warn: %s: what the secret of cluster %s held may still work: %v", m.Name, c.ID, err)
+		}
+	}
+	ended, working, err := r.End(ctx)
+	for _, w := range working {
+		say("warn: %s", w)
+	}
+	return ended, err
+}
+
+// strangers returns the clusters that the members read and that are no members.
+// They likely read the members, too, each with the same account as all others.
+func strangers(ctx context.Context, members []*Member) ([]mesh.ClusterID, error) {
+	var out []mesh.ClusterID
+	for _, m := range members {
+		read, err := m.RemoteClusters(ctx, m.Request.Account.Namespace)
+		if err != nil {
+			return nil, err
+		}
+		for i := range read {
+			isMember := func(m *Member) bool { return m.Request.Cluster == read[i].ID }
+			if !slices.ContainsFunc(members, isMember) {
+				out = append(out, read[i].ID)
+			}
+		}
+	}
+	slices.Sort(out)
+	return slices.Compact(out), nil
+}
+
+func join(ids []mesh.ClusterID) string {
+	var out []string
+	for _, id := range ids {
+		out = append(out, string(id))
+	}
+	return strings.Join(out, ", ")
+}
