@@ -263,6 +263,7 @@ func TestCreateRemoteSecretRights(t *testing.T) {
 	t.Parallel()
 	_, cluster2, kubeconfig := twoClusters(t)
 	namespace, args := prepared(t, cluster2, "--as", "clerk")
+	waitOutput(t, cluster2, "/default", "get", "serviceaccounts", "-n", namespace, "-o", "name") // the cluster's own
 	before := objects(t, cluster2, namespace)
 	cluster2.Apply(t, `
 apiVersion: rbac.authorization.k8s.io/v1
@@ -279,7 +280,7 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: clerk}]
 `)
 	var r result
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); { // until the role is in force
-		if r = meshctl(t, kubeconfig, args...); strings.Contains(r.stderr, "you may not") {
+		if r = meshctl(t, kubeconfig, args...); strings.Contains(r.stderr, "may not create") {
 			break
 		}
 	}
@@ -287,9 +288,9 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: clerk}]
 		t.Errorf("exit %d, stdout\n%s", r.code, r.stdout)
 	}
 	for _, want := range []string{
-		"context cluster2: you may not create serviceaccounts in " + namespace + "; without it, the account cannot be made",
-		"context cluster2: you may not create clusterroles.rbac.authorization.k8s.io; without it, the account cannot be given its role",
-		"context cluster2: you may not create secrets in " + namespace + "; without it, there is no token",
+		"context cluster2: user \"clerk\" may not create serviceaccounts in " + namespace + "; without it, the account cannot be made",
+		"context cluster2: user \"clerk\" may not create clusterroles.rbac.authorization.k8s.io; without it, the account cannot be given its role",
+		"context cluster2: user \"clerk\" may not create secrets in " + namespace + "; without it, there is no token",
 	} {
 		if !strings.Contains(r.stderr, want) {
 			t.Errorf("no %q in\n%s", want, r.stderr)

@@ -98,8 +98,11 @@ func (o *multiclusterLinkOptions) run(ctx context.Context, env *Env, contexts []
 		return err
 	}
 	scope.Renew = o.ttl > 0
-	for _, m := range members {
+	for i, m := range members {
 		r := m.Request
+		others := slices.Delete(slices.Clone(contexts), i, i+1)
+		r.Command = fmt.Sprintf("meshctl create-remote-secret --context %s --name %s -n %s --apply --to %s",
+			contexts[i], r.Cluster, r.Account.Namespace, strings.Join(others, ","))
 		r.Scope, r.TTL, r.CA, r.Force, r.Create = scope, o.ttl, o.ca, o.force, true
 		if o.server == multicluster.ServerAuto {
 			r.Server = o.server

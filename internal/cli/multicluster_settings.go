@@ -80,7 +80,8 @@ func (o *clusterSettingOptions) run(ctx context.Context, env *Env, id mesh.Clust
 		}
 		in = append(in, c)
 	}
-	if err := o.checkKnown(ctx, env, namespace, in, id); err != nil {
+	untold, err := o.checkKnown(ctx, env, namespace, in, id)
+	if err != nil {
 		return err
 	}
 	for _, c := range in {
@@ -89,29 +90,35 @@ func (o *clusterSettingOptions) run(ctx context.Context, env *Env, id mesh.Clust
 		}
 		fmt.Fprintf(env.Stdout, "cluster %s: %s (%s)\n", id, done, c.Name)
 	}
+	if untold != nil {
+		return findingsf("it is set, but whether there is a cluster %s is not known: %s; --force sets it unchecked",
+			id, strings.ReplaceAll(untold.Error(), "\n", "; "))
+	}
 	return nil
 }
 
 // checkKnown refuses a cluster that no control plane knows: its name is likely
-// mistyped, and nothing would be drained. Where one does not tell which it knows,
-// that is said and nothing is refused, as clusters are drained when much is broken. A
-// directory does not tell either: only the flags of its control plane do.
-func (o *clusterSettingOptions) checkKnown(ctx context.Context, env *Env, namespace string, in []*multicluster.Cluster, id mesh.ClusterID) error {
+// mistyped, and nothing would be drained. Where a control plane does not report which
+// it knows, nothing is refused, as clusters are drained when much is broken: untold
+// is why the cluster could not be verified. A directory reports none: only the flags
+// of its control plane do.
+func (o *clusterSettingOptions) checkKnown(
+	ctx context.Context, env *Env, namespace string, in []*multicluster.Cluster, id mesh.ClusterID,
+) (untold, err error) {
 	if o.force {
-		return nil
+		return nil, nil
 	}
 	var all, names []string
-	var untold error
 	for _, c := range in {
 		known, err := c.KnownClusters(ctx, namespace, env.Now())
 		if ctx.Err() != nil {
-			return ctx.Err()
+			return nil, ctx.Err()
 		}
 		if slices.Contains(known, id) {
-			return nil
+			return nil, nil
 		}
 		if err != nil {
-			untold = errors.Join(untold, fmt.Errorf("%s: %w", c.Name, err))
+			untold = errors.Join(untold, c.Explain(err))
 		}
 		for _, k := range known {
 			all = append(all, string(k))
@@ -119,12 +126,11 @@ func (o *clusterSettingOptions) checkKnown(ctx context.Context, env *Env, namesp
 		names = append(names, c.Name)
 	}
 	if untold != nil {
-		fmt.Fprintf(env.Stderr, "whether there is a cluster %s is not known: %v\n", id, untold)
-		return nil
+		return untold, nil
 	}
 	slices.Sort(all)
 	all = slices.Compact(all)
-	return fmt.Errorf("no control plane in %s knows a cluster %s, they know %s%s; set it all the same with --force",
+	return nil, fmt.Errorf("no control plane in %s knows a cluster %s, they know %s%s; set it all the same with --force",
 		strings.Join(names, ", "), id, strings.Join(all, ", "), didYouMean(string(id), all))
 }
 
@@ -137,7 +143,8 @@ healthy ones that a proxy can reach. Nothing is deleted: no secret, no service, 
 endpoint of a service that only this cluster has. Every control plane that reads
 the settings does so, also after a restart, until undrain.
 
-A name that no control plane of the contexts knows is refused.`,
+A name that no control plane of the contexts knows is refused. Where they do not
+report which clusters they know, the cluster is drained, and the exit code is 3.`,
 		Example: `  meshctl multicluster drain west --context east,north
   meshctl multicluster drain cluster2 --config-dir ./cluster1`,
 	}, 1, func([]string) (func(*mesh.ClusterSetting), string, error) {

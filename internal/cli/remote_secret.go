@@ -68,7 +68,7 @@ type listedCluster struct {
 }
 
 func (o *remoteSecretListOptions) run(ctx context.Context, env *Env) error {
-	clusters, err := readClusters(ctx, env, &o.kube, o.context, &o.namespace)
+	clusters, where, err := readClusters(ctx, env, &o.kube, o.context, &o.namespace)
 	if err != nil {
 		return err
 	}
@@ -78,6 +78,10 @@ func (o *remoteSecretListOptions) run(ctx context.Context, env *Env) error {
 	}
 	if o.output != output.FormatTable {
 		return output.Write(env.Stdout, o.output, list)
+	}
+	if len(list) == 0 {
+		fmt.Fprintf(env.Stderr, "there are no remote secrets in %s\n", where)
+		return nil
 	}
 	table := output.Table{Header: []string{"CLUSTER", "SECRET", "SERVER", "TOKEN ENDS", "CREDENTIAL"}}
 	for _, l := range list {
@@ -109,17 +113,21 @@ func listOne(c *remotesecret.Cluster) listedCluster {
 	return l
 }
 
-// readClusters returns the clusters of the remote secrets of a context.
-func readClusters(ctx context.Context, env *Env, k *kubeFlags, name string, n *namespaceFlags) ([]remotesecret.Cluster, error) {
+// readClusters returns the clusters of the remote secrets of a context, and where
+// it looked for them.
+func readClusters(
+	ctx context.Context, env *Env, k *kubeFlags, name string, n *namespaceFlags,
+) (clusters []remotesecret.Cluster, where string, err error) {
 	namespace, err := n.value()
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	cluster, err := k.connect(env, name)
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
-	return cluster.RemoteClusters(ctx, namespace)
+	clusters, err = cluster.RemoteClusters(ctx, namespace)
+	return clusters, fmt.Sprintf("namespace %s of %s", namespace, cluster.Name), err
 }
 
 type remoteSecretDeleteOptions struct {

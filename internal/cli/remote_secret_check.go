@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -58,7 +59,7 @@ func (o *remoteSecretCheckOptions) run(ctx context.Context, env *Env) error {
 	if err != nil {
 		return usagef("--insecure-remote: %w", err)
 	}
-	clusters, err := o.read(ctx, env)
+	clusters, where, err := o.read(ctx, env)
 	if err != nil {
 		return err
 	}
@@ -83,28 +84,32 @@ func (o *remoteSecretCheckOptions) run(ctx context.Context, env *Env) error {
 	if bad > 0 {
 		return findingsf("%s of %s wrong", plural(bad, "thing"), plural(len(clusters), "cluster"))
 	}
-	if o.output == output.FormatTable {
+	switch {
+	case o.output != output.FormatTable:
+	case len(clusters) == 0:
+		fmt.Fprintf(env.Stderr, "there are no remote secrets in %s\n", where)
+	default:
 		fmt.Fprintf(env.Stderr, "%s can be used\n", plural(len(clusters), "cluster"))
 	}
 	return nil
 }
 
-// read returns the clusters of the files, or those of the API server.
-func (o *remoteSecretCheckOptions) read(ctx context.Context, env *Env) ([]remotesecret.Cluster, error) {
+// read returns the clusters of the files, or those of the API server, and where it
+// looked for them.
+func (o *remoteSecretCheckOptions) read(ctx context.Context, env *Env) (clusters []remotesecret.Cluster, where string, err error) {
 	if len(o.files) == 0 {
 		return readClusters(ctx, env, &o.kube, o.context, &o.namespace)
 	}
-	var clusters []remotesecret.Cluster
 	for _, path := range o.files {
 		name, text, err := readInput(env, path, remotesecret.MaxFileSize)
 		if err != nil {
-			return nil, err
+			return nil, "", err
 		}
 		found, err := remotesecret.DecodeFile(name, text)
 		if err != nil {
-			return nil, err
+			return nil, "", err
 		}
 		clusters = append(clusters, found...)
 	}
-	return clusters, nil
+	return clusters, strings.Join(o.files, ", "), nil
 }

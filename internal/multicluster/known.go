@@ -63,7 +63,7 @@ func (c *Cluster) settings(ctx context.Context, namespace string) (mesh.ClusterS
 		return nil, nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read what is set: %w", err)
 	}
 	return clusterset.Parse(m.Data[clusterset.Key])
 }

@@ -57,7 +57,7 @@ func FindReplicas(ctx context.Context, in []*Cluster, namespace string, tokens r
 		})
 		if err != nil {
 			closeAll(out)
-			return nil, fmt.Errorf("%s: %w", c.Name, err)
+			return nil, c.Explain(err)
 		}
 		out = append(out, found...)
 	}

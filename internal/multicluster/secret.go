@@ -52,7 +52,13 @@ type Request struct {
 	// Force takes a loopback address, too, when the server is looked for.
 	Force bool
 	Now   time.Time
+	// Command is the command that takes --server URL, --tls-server-name and --ca
+	// file:F for the cluster; empty is the one that runs.
+	Command string
 }
+
+// flag names a flag of create-remote-secret in advice.
+func (r *Request) flag(text string) string { return strings.TrimSpace(r.Command + " " + text) }
 
 // Cluster is one cluster that the kubeconfig knows.
 type Cluster struct {
@@ -118,15 +124,21 @@ func (c *Cluster) Prepare(ctx context.Context, r *Request) (*Prepared, error) {
 		}
 		p.ID = mesh.ClusterID(uid)
 	}
-	group, groupCtx := errgroup.WithContext(ctx)
-	group.Go(func() (err error) { p.Plan, err = c.Plan(groupCtx, r.Request); return err })
-	group.Go(func() error { return p.findServer(groupCtx) })
+	// Neither is cancelled when the other fails: what was interrupted would be
+	// taken for an API server that cannot be reached.
+	var group errgroup.Group
+	var serverErr error
+	group.Go(func() (err error) { p.Plan, err = c.Plan(ctx, r.Request); return err })
+	group.Go(func() error { serverErr = p.findServer(ctx); return nil })
 	if err := group.Wait(); err != nil {
-		return p, err
+		return nil, err // addresses do not help
+	}
+	if serverErr != nil {
+		return p, fmt.Errorf("%s: %w", c.Name, serverErr)
 	}
 	if address.IsLoopback(p.server) {
 		p.warn("server in Kubeconfig is %s. This is likely not reachable from inside the cluster, if you're using "+
-			"Kubernetes in Docker, pass --server with the container IP for the API Server", p.server)
+			"Kubernetes in Docker, pass %s with the container IP for the API Server", p.server, r.flag("--server"))
 	}
 	// What Build would refuse must not be found out after a token was made.
 	_, err := p.build(&mint.Minted{Token: "-"})
@@ -170,8 +182,11 @@ func (p *Prepared) findServer(ctx context.Context) error {
 		address.Rank(found.Candidates)
 		p.Candidates = found.Candidates
 		best, err := address.Best(found.Candidates, r.Force)
-		if err != nil {
-			return err
+		switch {
+		case errors.Is(err, address.ErrLoopback):
+			return fmt.Errorf("%w; take one with --force, or name another with %s", err, r.flag("--server URL"))
+		case err != nil:
+			return fmt.Errorf("%w; name one with %s", err, r.flag("--server URL"))
 		}
 		p.take(best)
 		return nil
@@ -199,11 +214,12 @@ func (p *Prepared) judge(c *address.Candidate) error {
 		p.fromSA = true
 		return nil
 	case c.CA == nil:
-		return fmt.Errorf("%s: %w; name another with --ca file:F, or take that of the service account as it is with --ca sa", c.URL, c.Err)
+		return fmt.Errorf("%s: %w; take the CA of the service account as it is with --ca sa, or name another with %s",
+			c.URL, c.Err, p.request.flag("--ca file:FILE"))
 	case c.Err != nil:
 		p.warn("%s: %v", c.URL, c.Err)
 	case c.TLSServerName != "":
-		p.warn("the certificate at %s is not for that address; add --tls-server-name %s", c.URL, c.TLSServerName)
+		p.warn("the certificate at %s is not for that address; add %s", c.URL, p.request.flag("--tls-server-name "+c.TLSServerName))
 	}
 	p.ca, p.fromSA = c.CA.PEM, c.CA.Name == caOfAccount
 	return nil

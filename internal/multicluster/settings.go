@@ -57,7 +57,7 @@ func (c *Cluster) ChangeSettings(ctx context.Context, namespace string, change f
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("%s: change the ConfigMap %s/%s: %w", c.Name, namespace, clusterset.ConfigMap, err)
+		return c.Explain(fmt.Errorf("change the ConfigMap %s/%s: %w", namespace, clusterset.ConfigMap, err))
 	}
 	return nil
 }

@@ -163,6 +163,12 @@ func Rank(candidates []Candidate) {
 	slices.SortStableFunc(candidates, func(a, b Candidate) int { return badness(a) - badness(b) })
 }
 
+// Errors of Best.
+var (
+	ErrNone     = errors.New("the API server was found at no address")
+	ErrLoopback = errors.New("the API server was found at loopback addresses only, which are the reader's own")
+)
+
 // Best returns the candidate to use of ranked ones; loopback only when it is
 // forced.
 func Best(candidates []Candidate, force bool) (*Candidate, error) {
@@ -172,8 +178,7 @@ func Best(candidates []Candidate, force bool) (*Candidate, error) {
 		}
 	}
 	if slices.ContainsFunc(candidates, func(c Candidate) bool { return c.Err == nil }) {
-		return nil, errors.New("the API server was found at loopback addresses only, which are the reader's own; " +
-			"name another with --server URL, or take one with --force")
+		return nil, ErrLoopback
 	}
-	return nil, errors.New("the API server was found at no address; name one with --server URL")
+	return nil, ErrNone
 }

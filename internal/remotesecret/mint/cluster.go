@@ -57,7 +57,29 @@ func (c *Cluster) UID(ctx context.Context) (string, error) {
 
 // failed names the cluster and what was tried.
 func (c *Cluster) failed(err error, format string, args ...any) error {
-	return fmt.Errorf("%s: %s: %w", c.Name, fmt.Sprintf(format, args...), err)
+	return c.Explain(fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), err))
+}
+
+// Explain returns the error with the name of the cluster, and with what helps when
+// a right is missing. The API server's own text has the user, verb and resource.
+func (c *Cluster) Explain(err error) error {
+	if apierrors.IsForbidden(err) {
+		return fmt.Errorf("%s: %w; %s", c.Name, err, c.grant())
+	}
+	return fmt.Errorf("%s: %w", c.Name, err)
+}
+
+// grant is what helps when a right is missing.
+func (c *Cluster) grant() string {
+	return "have " + c.caller() + " granted the right, or use a context or --as USER that has it"
+}
+
+// caller is who asks, as far as that is known here.
+func (c *Cluster) caller() string {
+	if user := c.config.Impersonate.UserName; user != "" {
+		return fmt.Sprintf("user %q", user)
+	}
+	return "your user"
 }
 
 // exists tells from the error of a Get whether there is such an object.
@@ -167,7 +189,10 @@ func (c *Cluster) Require(ctx context.Context, rights []Right) error {
 	}
 	var errs []error
 	for _, r := range missing {
-		errs = append(errs, fmt.Errorf("%s: you may not %s; without it, %s", c.Name, r, r.Without))
+		errs = append(errs, fmt.Errorf("%s: %s may not %s; without it, %s", c.Name, c.caller(), r, r.Without))
+	}
+	if len(errs) > 0 {
+		errs = append(errs, fmt.Errorf("%s: %s", c.Name, c.grant()))
 	}
 	return errors.Join(errs...)
 }

@@ -67,8 +67,11 @@ func (c *Cluster) Plan(ctx context.Context, r Request) (*Plan, error) {
 func (c *Cluster) planAccount(ctx context.Context, p *Plan) error {
 	a := p.request.Account
 	_, err := c.api.ServiceAccounts(a.Namespace).Get(ctx, a.Name)
-	found, missing := exists(err)
-	if missing != nil || !found && !p.request.Create {
+	found, unread := exists(err)
+	if unread != nil {
+		return c.failed(err, "read service account %s", a)
+	}
+	if !found && !p.request.Create {
 		return fmt.Errorf("failed retrieving service account %s.%s required for creating the remote secret "+
 			"(hint: try installing a minimal Istio profile on the cluster first, or run with '--create-service-account=true'): %w",
 			a.Name, a.Namespace, err)
@@ -165,7 +168,7 @@ func (c *Cluster) findTokenSecret(ctx context.Context, r *Request) (string, erro
 	if r.TokenSecret != "" {
 		s, err := secrets.Get(ctx, r.TokenSecret)
 		if err != nil {
-			return "", fmt.Errorf("could not get specified secret %s/%s: %w", a.Namespace, r.TokenSecret, err)
+			return "", c.failed(err, "could not get specified secret %s/%s", a.Namespace, r.TokenSecret)
 		}
 		if !isTokenOf(s, a) {
 			return "", fmt.Errorf("secret %s/%s does not reference ServiceAccount %s", a.Namespace, r.TokenSecret, a.Name)
