@@ -108,6 +108,8 @@ type Input struct {
 	PodLabels []byte
 	// Interfaces are the addresses of this machine.
 	Interfaces []netip.Addr
+	// Version is the version of meshctl, empty when it is not known.
+	Version string
 }
 
 // Defaults, as those of Istio's agent. Paths are relative to the working
@@ -132,7 +134,7 @@ const (
 // lists all that is wrong, each with the name of its variable; warnings tell
 // what has no effect.
 func Resolve(in Input) (cfg Config, warnings []string, err error) {
-	r := &resolver{flags: in.Flags, environ: in.Environ, env: environment(in.Environ)}
+	r := &resolver{flags: in.Flags, version: in.Version, environ: in.Environ, env: environment(in.Environ)}
 	pc := r.proxyConfig()
 	r.metadata = pc.GetProxyMetadata()
 
@@ -152,6 +154,7 @@ func Resolve(in Input) (cfg Config, warnings []string, err error) {
 // resolver collects errors and warnings while a configuration is resolved.
 type resolver struct {
 	flags    Flags
+	version  string
 	environ  []string
 	env      map[string]string // of environ
 	metadata map[string]string // ProxyConfig.proxyMetadata: more environment

@@ -107,7 +107,8 @@ func TestPrecedence(t *testing.T) {
 			func(c Config) any { return c.TerminationDrain },
 			[4]any{time.Duration(0), nil, 2 * second, 5 * second},
 		},
-		"mesh": {Flags{}, "ISTIO_META_MESH_ID=e", "meshId: p", func(c Config) any { return text(c.Metadata["MESH_ID"]) }, [4]any{nil, "e", "p", ""}},
+		"version": {Flags{}, "ISTIO_META_ISTIO_VERSION=e", "proxyMetadata: {ISTIO_META_ISTIO_VERSION: p}", func(c Config) any { return text(c.Metadata["ISTIO_VERSION"]) }, [4]any{nil, "e", "p", ""}},
+		"mesh":    {Flags{}, "ISTIO_META_MESH_ID=e", "meshId: p", func(c Config) any { return text(c.Metadata["MESH_ID"]) }, [4]any{nil, "e", "p", ""}},
 		"interception": {
 			Flags{},
 			"ISTIO_META_INTERCEPTION_MODE=NONE", "interceptionMode: TPROXY",
@@ -226,6 +227,7 @@ func TestMetadata(t *testing.T) {
 			"PROXY_CONFIG=\nproxyMetadata:\n  ISTIO_META_CLUSTER_ID: other\n  ISTIO_META_MORE: more\nconcurrency: 2\n",
 			"ISTIO_META_EMPTY=", "UNRELATED=1"),
 		PodLabels: []byte("app=\"client\"\nversion=\"v1\"\nquote=\"a \\\"b\\\"\"\n"),
+		Version:   "v1.4.0",
 	})
 	if err != nil || len(warnings) > 0 {
 		t.Fatal(err, warnings)
@@ -236,7 +238,7 @@ func TestMetadata(t *testing.T) {
 		"LABELS":        map[string]any{"app": "client", "version": "v2", "quote": `a "b"`},
 		"STATIC_LABELS": map[string]any{"version": "v2", "pod-template-hash": "x"},
 		"WORKLOAD_NAME": "client", "CLUSTER_ID": "cluster1", "REQUESTED_NETWORK_VIEW": "n1,n2", "MORE": "more",
-		"A": "1", "B": []any{true, 2.0},
+		"A": "1", "B": []any{true, 2.0}, "ISTIO_VERSION": "meshctl-v1.4.0",
 		"PROXY_CONFIG": map[string]any{
 			"configPath": "./etc/istio/proxy", "serviceCluster": "istio-proxy", "drainDuration": "45s", "terminationDrainDuration": "5s",
 			"discoveryAddress": "istiod.istio-system.svc:15012", "proxyAdminPort": 15000.0, "statusPort": 15020.0,

@@ -47,6 +47,11 @@ func (r *resolver) nodeMetadata(cfg *Config, pc *meshv1alpha1.ProxyConfig, podLa
 	}
 	overlay("CLUSTER_ID", "cluster-id", r.flags.ClusterID)
 	overlay("NETWORK", "network", r.flags.Network)
+	// Control planes of Istio compare ISTIO_VERSION with their own versions, unless
+	// it does not begin with a number.
+	if _, ok := given["ISTIO_VERSION"]; !ok && r.version != "" {
+		given["ISTIO_VERSION"] = "meshctl-" + r.version
+	}
 	if _, ok := given["MESH_ID"]; !ok && pc.GetMeshId() != "" {
 		given["MESH_ID"] = pc.GetMeshId()
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/url"
 	"slices"
 	"strconv"
@@ -133,12 +132,13 @@ func (o *explainEndpointsOptions) ask(ctx context.Context, found []*replicas.Rep
 			}
 		}
 	}
-	clusters := slices.Sorted(maps.Keys(of))
-	if len(clusters) > 1 {
-		return nil, usagef("%s is in clusters %s: name one with --cluster", o.proxy, output.Escape(strings.Trim(fmt.Sprint(clusters), "[]")))
+	var clusters []string
+	var explanation *debug.Explanation
+	for id, e := range of {
+		clusters, explanation = append(clusters, string(id)), e
 	}
-	if len(clusters) == 1 {
-		return of[clusters[0]], nil
+	if explanation != nil {
+		return explanation, oneCluster(o.proxy, clusters)
 	}
 	faults = slices.DeleteFunc(faults, func(err error) bool { return err == nil || errors.Is(err, errNotHere) })
 	var silent []string

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -28,6 +29,7 @@ type proxyStatusOptions struct {
 	format    string
 	verbosity int
 	namespace string
+	cluster   string
 	watch     bool
 	fail      bool
 	stale     time.Duration
@@ -52,7 +54,8 @@ refused it, and for how long it has not answered.
 SYNCED is a type of which the last response was accepted; STALE one whose
 response waits for its answer; ERROR one that the proxy refused, or of which it
 is left without what it refused; NOT SENT one that there is nothing of. A proxy
-that moves from one replica to another has a row for each.
+that moves from one replica to another has a row for each. The streams of an Envoy
+and of its agent are one row; -o json and yaml have each stream.
 
 The replicas are those that keep a Lease in the cluster of the kubeconfig, or run
 in pods there; they are asked by way of its API server. --server names them by
@@ -67,7 +70,8 @@ service account default of --istioNamespace.
 With PROXY, name.namespace, it compares the clusters, listeners and routes that
 the proxy was sent last with those that its Envoy holds. Differences are shown as
 a unified diff, and end it with code 3. What the Envoy holds is read in its pod,
-by way of the API server, or where --admin or --file says.`,
+by way of the API server, or where --admin or --file says. Where several clusters
+have a proxy of that name, --cluster names the one that is meant.`,
 		Example: `  meshctl proxy-status
   # a column for each type, of two replicas
   meshctl ps -v 1 --server 127.0.0.1:8080,127.0.0.1:18080
@@ -81,7 +85,8 @@ by way of the API server, or where --admin or --file says.`,
   meshctl ps --fail --stale-after 1m
   # does this Envoy hold what it was sent?
   meshctl ps web-1.apps
-  meshctl ps web-1.apps --admin 127.0.0.1:15000`,
+  meshctl ps web-1.apps --admin 127.0.0.1:15000
+  meshctl ps web-1.apps --cluster cluster2 --proxy-context kind-cluster2`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 || len(args) == 1 && args[0] == "" {
 				return errors.New("want one proxy, as name.namespace, or none for all")
@@ -109,6 +114,7 @@ by way of the API server, or where --admin or --file says.`,
 	choiceVar(f, &o.format, "output", "o", "Output `format`", string(output.FormatTable), formatWide, string(output.FormatJSON), string(output.FormatYAML))
 	f.IntVarP(&o.verbosity, "verbosity", "v", 0, "0, or 1 for a table with a column for each `type`")
 	f.StringVarP(&o.namespace, "namespace", "n", "", "Only proxies of this `namespace`")
+	f.StringVar(&o.cluster, "cluster", "", "Only proxies of this `cluster`; with PROXY the one that is meant, where several have one of that name")
 	f.BoolVarP(&o.watch, "watch", "w", false, "Go on and show changes as they come, until interrupted")
 	f.BoolVar(&o.fail, "fail", false, "Exit with code 3 when a proxy refused something or has not answered for --stale-after")
 	durationVar(f, &o.stale, "stale-after", 30*time.Second, "How long a proxy may take to answer before --fail counts it")
@@ -137,7 +143,7 @@ func (o *proxyStatusOptions) connected(ctx context.Context, env *Env) ([]string,
 		return nil, err
 	}
 	defer closeReplicas(found)
-	return proxyNames(o.ask(ctx, found)), nil
+	return proxyNames(o.selected(o.ask(ctx, found))), nil
 }
 
 // proxyNames are those of all proxies, sorted.
@@ -170,14 +176,77 @@ func (o *proxyStatusOptions) run(ctx context.Context, env *Env) error {
 		return err
 	}
 	defer closeReplicas(found)
-	reports := o.ask(ctx, found)
+	all := o.ask(ctx, found)
 	if err := ctx.Err(); err != nil {
 		return err // not what the answers are
 	}
+	reports := o.selected(all)
 	if err := o.show(env, reports); err != nil {
 		return err
 	}
+	if o.isTable() && !slices.ContainsFunc(reports, func(r proxystatus.Report) bool { return r.Error != "" || len(r.Proxies) > 0 }) {
+		fmt.Fprintln(env.Stderr, o.none(all))
+	}
 	return o.judge(reports)
+}
+
+// selects reports whether a proxy is of the namespace and the cluster that were
+// asked for.
+func (o *proxyStatusOptions) selects(p *proxystatus.Proxy) bool {
+	return (o.namespace == "" || p.Namespace == o.namespace) && (o.cluster == "" || p.Cluster == o.cluster)
+}
+
+// selected returns the reports with the selected proxies.
+func (o *proxyStatusOptions) selected(all []proxystatus.Report) []proxystatus.Report {
+	out := slices.Clone(all)
+	for i := range out {
+		out[i].Proxies = slices.Clone(out[i].Proxies)
+		out[i].Keep(o.selects)
+	}
+	return out
+}
+
+// none says that no selected proxy is connected, and which others are.
+func (o *proxyStatusOptions) none(all []proxystatus.Report) string {
+	namespaces, clusters := map[string]bool{}, map[string]bool{}
+	for i := range all {
+		for j := range all[i].Proxies {
+			p := &all[i].Proxies[j]
+			namespaces[p.Namespace], clusters[orDash(p.Cluster)] = true, true
+		}
+	}
+	var places []string
+	if o.namespace != "" && len(namespaces) > 0 {
+		places = append(places, "in namespaces "+firstFew(slices.Sorted(maps.Keys(namespaces))))
+	}
+	if o.cluster != "" && len(clusters) > 0 {
+		places = append(places, "in clusters "+firstFew(slices.Sorted(maps.Keys(clusters))))
+	}
+	text := "No proxy" + o.where() + " is connected"
+	if len(places) > 0 {
+		text += "; others are, " + strings.Join(places, ", ")
+	}
+	return output.Escape(text + ".")
+}
+
+// where names the selected namespace and cluster.
+func (o *proxyStatusOptions) where() string {
+	text := ""
+	if o.namespace != "" {
+		text += " in namespace " + o.namespace
+	}
+	if o.cluster != "" {
+		text += " in cluster " + o.cluster
+	}
+	return text
+}
+
+// firstFew lists at most ten names.
+func firstFew(names []string) string {
+	if more := len(names) - 10; more > 0 {
+		return strings.Join(names[:10], ", ") + fmt.Sprintf(" and %d more", more)
+	}
+	return strings.Join(names, ", ")
 }
 
 // judge is the end of a command that asked once.
@@ -227,9 +296,6 @@ func (o *proxyStatusOptions) askOne(ctx context.Context, r *replicas.Replica) pr
 	if report.Proxies == nil {
 		report.Proxies = []proxystatus.Proxy{}
 	}
-	if o.namespace != "" {
-		report.Keep(func(p *proxystatus.Proxy) bool { return p.Namespace == o.namespace })
-	}
 	report.Sort() // it is from elsewhere
 	return report
 }
@@ -256,14 +322,7 @@ func (o *proxyStatusOptions) show(env *Env, reports []proxystatus.Report) error 
 	if !answered(reports) {
 		return nil // judge says why
 	}
-	table := o.table(reports)
-	if err := table.Write(env.Stdout); err != nil {
-		return err
-	}
-	if len(table.Rows) == 0 && !slices.ContainsFunc(reports, func(r proxystatus.Report) bool { return r.Error != "" }) {
-		fmt.Fprintln(env.Stderr, "No proxy is connected.")
-	}
-	return nil
+	return o.table(proxystatus.Join(reports)).Write(env.Stdout)
 }
 
 // follow shows what changes: on a terminal one view in place of the other, else
@@ -285,7 +344,7 @@ func (o *proxyStatusOptions) follow(ctx context.Context, env *Env) error {
 				return err
 			}
 		}
-		reports := o.ask(ctx, found)
+		reports := o.selected(o.ask(ctx, found))
 		switch {
 		case ctx.Err() != nil:
 			return nil // how watching ends
@@ -321,7 +380,7 @@ func (o *proxyStatusOptions) view(env *Env, reports []proxystatus.Report) string
 			fmt.Fprintln(&text, output.Escape(reports[i].Replica+": "+reports[i].Error))
 		}
 	}
-	_ = o.table(reports).Write(&text) // to memory
+	_ = o.table(proxystatus.Join(reports)).Write(&text) // to memory
 	return text.String()
 }
 
@@ -329,6 +388,9 @@ func (o *proxyStatusOptions) view(env *Env, reports []proxystatus.Report) string
 func (o *proxyStatusOptions) appender(env *Env) func([]proxystatus.Report) error {
 	var before []proxystatus.Report
 	return func(reports []proxystatus.Report) error {
+		if o.isTable() {
+			reports = proxystatus.Join(reports)
+		}
 		changed := proxystatus.Changed(before, reports)
 		first := before == nil
 		before = reports

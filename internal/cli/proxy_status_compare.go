@@ -25,6 +25,7 @@ import (
 // compared is what the comparison of one proxy found.
 type compared struct {
 	Proxy    string         `json:"proxy"`
+	Cluster  string         `json:"cluster,omitzero"`
 	Replicas []string       `json:"replicas"` // that sent it something
 	Envoy    string         `json:"envoy"`    // where what it holds was read
 	Types    []comparedType `json:"types"`
@@ -111,17 +112,20 @@ func (o *proxyStatusOptions) compare(ctx context.Context, env *Env) error {
 	if err != nil {
 		return err
 	}
+	if err := unnamable(reports, streams); err != nil {
+		return err
+	}
 	proxy := streams[0].Proxy
 	envoy, err := o.envoyOf(env, proxy)
 	if err != nil {
 		return err
 	}
-	result := compared{Proxy: proxy.Name, Envoy: envoy.String()}
+	result := compared{Proxy: proxy.Name, Cluster: proxy.Cluster, Envoy: envoy.String()}
 	sent, err := o.sent(ctx, streams)
 	if err != nil {
 		return err
 	}
-	held, err := o.held(ctx, envoy, proxy.Name)
+	held, err := o.held(ctx, envoy, proxy)
 	if err != nil {
 		return err
 	}
@@ -140,8 +144,9 @@ func (o *proxyStatusOptions) compare(ctx context.Context, env *Env) error {
 	return judgeCompared(env, &result, streams)
 }
 
-// streamsOf are those of the proxy that was named: by name.namespace, by its name
-// alone when no other has it, or by one of its streams.
+// streamsOf returns the streams of the proxy that was named: by name.namespace, by
+// its name alone when no other has it, or by one of its streams. A name that several
+// clusters have is an error without --cluster.
 func (o *proxyStatusOptions) streamsOf(reports []proxystatus.Report, found []*replicas.Replica) ([]stream, error) {
 	var out []stream
 	var names, silent []string
@@ -152,6 +157,9 @@ func (o *proxyStatusOptions) streamsOf(reports []proxystatus.Report, found []*re
 		}
 		for j := range r.Proxies {
 			p := &r.Proxies[j]
+			if !o.selects(p) {
+				continue
+			}
 			names = append(names, p.Name)
 			if p.Name == o.proxy || p.Stream == o.proxy || p.Name == o.proxy+"."+p.Namespace {
 				out = append(out, stream{p, found[i]})
@@ -159,26 +167,55 @@ func (o *proxyStatusOptions) streamsOf(reports []proxystatus.Report, found []*re
 		}
 	}
 	slices.SortStableFunc(out, func(a, b stream) int { return b.Connected.Compare(a.Connected) })
+	var clusters []string
 	for _, s := range out {
 		if s.Name != out[0].Name {
 			return nil, usagef("%q may be %s or %s: name one of them", o.proxy, output.Escape(out[0].Name), output.Escape(s.Name))
 		}
+		clusters = append(clusters, s.Cluster)
 	}
-	if len(out) > 0 {
-		return out, nil
-	}
-	if !answered(reports) {
+	switch {
+	case len(out) > 0:
+		return out, oneCluster(o.proxy, clusters)
+	case !answered(reports):
 		return nil, o.judge(reports)
 	}
-	text := fmt.Sprintf("no proxy %q is connected", o.proxy)
-	if o.namespace != "" {
-		text += " in namespace " + o.namespace
-	}
+	text := fmt.Sprintf("no proxy %q is connected%s", o.proxy, o.where())
 	slices.Sort(names)
 	if near := nearNames(o.proxy, slices.Compact(names)); len(near) > 0 {
 		text += ", near are: " + strings.Join(near, ", ")
 	}
 	return nil, errors.New(output.EscapeLines(append([]string{text}, silent...)))
+}
+
+// oneCluster is an error when proxies of one name are of several clusters.
+func oneCluster(proxy string, clusters []string) error {
+	clusters = slices.Compact(slices.Sorted(slices.Values(clusters)))
+	if len(clusters) < 2 {
+		return nil
+	}
+	for i := range clusters {
+		clusters[i] = cmp.Or(clusters[i], "(unknown)")
+	}
+	return usagef("%s is in clusters %s: name one with --cluster", output.Escape(proxy), output.Escape(strings.Join(clusters, " ")))
+}
+
+// unnamable is an error when a replica that does not number its streams also has
+// the proxy's name in another cluster: it would dump either proxy.
+func unnamable(reports []proxystatus.Report, streams []stream) error {
+	for i := range reports {
+		others := func(p proxystatus.Proxy) bool {
+			return p.Name == streams[0].Name && p.Cluster != streams[0].Cluster
+		}
+		ours := func(p proxystatus.Proxy) bool {
+			return p.Name == streams[0].Name && p.Cluster == streams[0].Cluster && p.Stream == ""
+		}
+		if slices.ContainsFunc(reports[i].Proxies, ours) && slices.ContainsFunc(reports[i].Proxies, others) {
+			return fmt.Errorf("%s has %s of several clusters and cannot be asked for one of them: ask it without --xds-address, or as an identity of the system namespace",
+				output.Escape(reports[i].Replica), output.Escape(streams[0].Name))
+		}
+	}
+	return nil
 }
 
 // sent is what the proxy was sent last: of each type by the newest stream that
@@ -233,7 +270,7 @@ func (o *proxyStatusOptions) envoyOf(env *Env, p *proxystatus.Proxy) (*fetch.Sou
 }
 
 // held is what the Envoy holds.
-func (o *proxyStatusOptions) held(ctx context.Context, envoy *fetch.Source, proxy string) (*proxyconfig.Dynamic, error) {
+func (o *proxyStatusOptions) held(ctx context.Context, envoy *fetch.Source, proxy *proxystatus.Proxy) (*proxyconfig.Dynamic, error) {
 	var dump *proxyconfig.Dynamic
 	err := envoy.Read(ctx, fetch.Everything, func(r io.Reader) (err error) {
 		dump, err = proxyconfig.ReadDynamic(r, proxyconfig.Selection{Types: proxyconfig.SentTypes()})
@@ -244,8 +281,11 @@ func (o *proxyStatusOptions) held(ctx context.Context, envoy *fetch.Source, prox
 		return nil, fmt.Errorf("%w; --proxy-context names the cluster of the pod when it is another, --admin an address of its Envoy", err)
 	case err != nil:
 		return nil, err
-	case dump.Proxy != "" && dump.Proxy != proxy:
-		return nil, fmt.Errorf("%s is of proxy %s, not of %s", envoy, output.Escape(dump.Proxy), output.Escape(proxy))
+	case dump.Proxy != "" && dump.Proxy != proxy.Name:
+		return nil, fmt.Errorf("%s is of proxy %s, not of %s", envoy, output.Escape(dump.Proxy), output.Escape(proxy.Name))
+	case dump.Cluster != "" && proxy.Cluster != "" && dump.Cluster != proxy.Cluster:
+		return nil, fmt.Errorf("%s is of %s in cluster %s, not in cluster %s; --proxy-context names the cluster of the pod",
+			envoy, output.Escape(proxy.Name), output.Escape(dump.Cluster), output.Escape(proxy.Cluster))
 	}
 	return dump, nil
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"net/http"
@@ -136,6 +137,45 @@ func TestStreamsOf(t *testing.T) {
 		}
 		if got != want {
 			t.Errorf("%s: %s, want %s", name, got, want)
+		}
+	}
+}
+
+// TestProxyOfSeveralClusters refuses to compare with whichever proxy of the name a
+// control plane dumps.
+func TestProxyOfSeveralClusters(t *testing.T) {
+	t.Parallel()
+	proxy := func(stream, cluster string) proxystatus.Proxy {
+		return proxystatus.Proxy{Name: "web.apps", Namespace: "apps", Stream: stream, Cluster: cluster}
+	}
+	found := []*replicas.Replica{{Name: "a"}, {Name: "b"}}
+	for name, tc := range map[string]struct {
+		a, b          []proxystatus.Proxy
+		proxy, asked  string
+		want, unclear string
+	}{
+		"not named":          {[]proxystatus.Proxy{proxy("web.apps-1", "c1"), proxy("web.apps-2", "c2")}, nil, "web.apps", "", "web.apps is in clusters c1 c2: name one with --cluster", ""},
+		"at two replicas":    {[]proxystatus.Proxy{proxy("web.apps-1", "c1")}, []proxystatus.Proxy{proxy("web.apps-1", "")}, "web.apps-1", "", "web.apps-1 is in clusters (unknown) c1: name one with --cluster", ""},
+		"named":              {[]proxystatus.Proxy{proxy("web.apps-1", "c1"), proxy("web.apps-2", "c2")}, nil, "web.apps", "c2", "", ""},
+		"a stream":           {[]proxystatus.Proxy{proxy("web.apps-1", "c1"), proxy("web.apps-2", "c2")}, nil, "web.apps-2", "", "", ""},
+		"without streams":    {[]proxystatus.Proxy{proxy("", "c1"), proxy("", "c2")}, nil, "web.apps", "c2", "", "a has web.apps of several clusters"},
+		"each at its own":    {[]proxystatus.Proxy{proxy("", "c1")}, []proxystatus.Proxy{proxy("", "c2")}, "web.apps", "c2", "", ""},
+		"in no such cluster": {[]proxystatus.Proxy{proxy("", "c1")}, nil, "web.apps", "c3", `no proxy "web.apps" is connected in cluster c3`, ""},
+	} {
+		o := proxyStatusOptions{proxy: tc.proxy, cluster: tc.asked}
+		reports := []proxystatus.Report{{Replica: "a", Proxies: tc.a}, {Replica: "b", Proxies: tc.b}}
+		streams, err := o.streamsOf(reports, found)
+		if fmt.Sprint(err) != cmp.Or(tc.want, "<nil>") {
+			t.Errorf("%s: %v, want %s", name, err, tc.want)
+		}
+		if err != nil {
+			continue
+		}
+		if len(streams) != 1 || streams[0].Cluster != "c2" {
+			t.Errorf("%s: streams %+v", name, streams)
+		}
+		if err := unnamable(reports, streams); (err == nil) != (tc.unclear == "") || err != nil && !strings.Contains(err.Error(), tc.unclear) {
+			t.Errorf("%s: %v, want %s", name, err, tc.unclear)
 		}
 	}
 }

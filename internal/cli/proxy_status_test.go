@@ -23,7 +23,7 @@ func TestProxyStatus(t *testing.T) {
 	m.eventually(`(?m)^NAME +CLUSTER +CDS +ECDS +EDS +LDS +RDS +ISTIOD +VERSION\nclient-1\.apps +SYNCED \(\d+m?s\) +IGNORED +IGNORED `, "proxy-status", "-v", "1")
 	m.eventually(`(?m)^NAME +STREAM +KIND +CLUSTER +NETWORK .*\nclient-1\.apps +1 +sidecar +- +SYNCED `, "ps", "-o", "wide")
 	m.eventually(`^NAME .*\nclient-1`, "ps", "-n", "apps", "--fail")
-	if code, stdout, stderr := m.run("ps", "-n", "other"); code != 0 || strings.Contains(stdout, "client") || !strings.Contains(stderr, "No proxy is connected") {
+	if code, stdout, stderr := m.run("ps", "-n", "other"); code != 0 || strings.Contains(stdout, "client") || stderr != "No proxy in namespace other is connected; others are, in namespaces apps.\n" {
 		t.Errorf("another namespace: exit code %d, %s%s", code, stdout, stderr)
 	}
 

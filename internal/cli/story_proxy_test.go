@@ -40,6 +40,7 @@ func storyProxy() {
 	id := flag.String("id", "", "node id")
 	cluster := flag.String("cluster", "", "cluster id")
 	flag.BoolVar(&p.stuck, "stuck", false, "accept changes and keep what was held before them")
+	flag.BoolVar(&p.agent, "agent", false, "open a second stream, as the agent of a virtual machine does")
 	flag.Parse()
 	p.node = &corev3.Node{Id: *id}
 	if *cluster != "" {
@@ -56,8 +57,8 @@ func storyProxy() {
 }
 
 type proxyOfStory struct {
-	node  *corev3.Node
-	stuck bool
+	node         *corev3.Node
+	stuck, agent bool
 
 	mu   sync.Mutex
 	held map[string][]*anypb.Any // by type URL
@@ -72,7 +73,17 @@ func (p *proxyOfStory) follow(ctx context.Context, address string) error {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(conn).StreamAggregatedResources(ctx, grpc.WaitForReady(true))
+	client := discoveryv3.NewAggregatedDiscoveryServiceClient(conn)
+	if p.agent {
+		own, err := client.StreamAggregatedResources(ctx, grpc.WaitForReady(true))
+		if err != nil {
+			return err
+		}
+		if err := own.Send(&discoveryv3.DiscoveryRequest{Node: p.node, TypeUrl: xdswire.ProxyConfigType}); err != nil {
+			return err
+		}
+	}
+	stream, err := client.StreamAggregatedResources(ctx, grpc.WaitForReady(true))
 	if err != nil {
 		return err
 	}

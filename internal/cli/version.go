@@ -131,9 +131,9 @@ func (o *versionOptions) runRemote(ctx context.Context, env *Env, own build) err
 // countVersions counts proxies, each once however many streams it has.
 func countVersions(reports []proxystatus.Report) []proxyVersion {
 	seen := map[string]proxyVersion{}
-	for i := range reports {
-		for j := range reports[i].Proxies {
-			p := &reports[i].Proxies[j]
+	for _, r := range proxystatus.Join(reports) {
+		for i := range r.Proxies {
+			p := &r.Proxies[i]
 			seen[p.Cluster+"/"+p.Name] = proxyVersion{Version: p.Version, Envoy: p.Envoy}
 		}
 	}

@@ -38,6 +38,7 @@ type xdsMesh struct {
 	t      *testing.T
 	dir    string
 	debug  string // host:port
+	plain  string // host:port of plaintext xDS
 	home   string
 	stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
 	log    logLines
@@ -94,7 +95,8 @@ func startXDSMesh(t *testing.T) *xdsMesh {
 	m := &xdsMesh{t: t, dir: t.TempDir(), home: t.TempDir()}
 	m.service(80)
 	m.debug = freeAddr(t)
-	plain := freeAddr(t)
+	m.plain = freeAddr(t)
+	plain := m.plain
 	log, levels, err := newLog(&Env{Stderr: &m.log, Now: time.Now}, "text", "info", server.LogAreas())
 	if err != nil {
 		t.Fatal(err)

@@ -122,6 +122,8 @@ func matches(pattern, name string) bool {
 type Dynamic struct {
 	// Proxy is whose Envoy it is, name.namespace; empty when the dump does not say.
 	Proxy string
+	// Cluster is the cluster of that proxy; empty when the dump does not say.
+	Cluster string
 	// From is where the dump is from, for errors of Compare.
 	From string
 	// Types are those that were read.
@@ -191,10 +193,12 @@ func (d *Dynamic) itself(raw jsontext.Value) error {
 		d.own = addOwn(d.own, n.IP)
 	}
 	var metadata struct {
-		IPs string `json:"INSTANCE_IPS"`
+		IPs     textOrNothing `json:"INSTANCE_IPS"`
+		Cluster textOrNothing `json:"CLUSTER_ID"`
 	}
 	_ = json.Unmarshal(node.Metadata, &metadata) // it may hold anything
-	for text := range strings.SplitSeq(metadata.IPs, ",") {
+	d.Cluster = string(metadata.Cluster)
+	for text := range strings.SplitSeq(string(metadata.IPs), ",") {
 		if ip, err := netip.ParseAddr(strings.TrimSpace(text)); err == nil {
 			d.own = addOwn(d.own, ip)
 		}

@@ -17,6 +17,14 @@ type row struct {
 	report *Report
 }
 
+// ended orders a stream that ended before the one that follows it.
+func (r row) ended() int {
+	if r.Gone {
+		return 0
+	}
+	return 1
+}
+
 // rows are those of all reports by proxy; one that moves from a replica to
 // another has a row for each.
 func rows(reports []Report) []row {
@@ -27,7 +35,7 @@ func rows(reports []Report) []row {
 		}
 	}
 	slices.SortStableFunc(out, func(a, b row) int {
-		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.report.Replica, b.report.Replica))
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.report.Replica, b.report.Replica), a.ended()-b.ended())
 	})
 	return out
 }

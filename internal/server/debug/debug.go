@@ -201,15 +201,16 @@ func (p *Pages) proxy(q Query) (*connected.Proxy, error) {
 	if name == "" {
 		return nil, &Error{http.StatusBadRequest, noProxyID}
 	}
-	if found := p.find(q.Caller, name); found != nil {
-		return found, nil
+	found, err := p.find(q.Caller, name)
+	if found == nil && err == nil {
+		err = &Error{http.StatusNotFound, NotConnected}
 	}
-	return nil, &Error{http.StatusNotFound, NotConnected}
+	return found, err
 }
 
-// find is nil when the caller sees no such proxy. Of several streams of a proxy
-// it is the newest.
-func (p *Pages) find(c Caller, name string) *connected.Proxy {
+// find returns the newest stream of a proxy, nil when the caller sees no such
+// proxy. Proxies of one name in several clusters are an error.
+func (p *Pages) find(c Caller, name string) (*connected.Proxy, error) {
 	all := p.visible(c)
 	slices.SortStableFunc(all, func(a, b connected.Proxy) int { return b.Connected.Compare(a.Connected) })
 	for _, is := range []func(*connected.Proxy) bool{
@@ -217,13 +218,23 @@ func (p *Pages) find(c Caller, name string) *connected.Proxy {
 		func(x *connected.Proxy) bool { return x.Node.ID.ProxyID() == name },
 		func(x *connected.Proxy) bool { return strings.Contains(x.ID, name) },
 	} {
+		var found *connected.Proxy
 		for i := range all {
-			if is(&all[i]) {
-				return &all[i]
+			x := &all[i]
+			switch {
+			case !is(x):
+			case found == nil:
+				found = x
+			case x.Node.ID.ProxyID() == name && x.Node.Cluster != found.Node.Cluster:
+				return nil, &Error{http.StatusConflict, fmt.Sprintf("%s is in clusters %s and %s: name a stream of one of them, such as %s or %s",
+					name, found.Node.Cluster, x.Node.Cluster, found.ID, x.ID)}
 			}
 		}
+		if found != nil {
+			return found, nil
+		}
 	}
-	return nil
+	return nil, nil
 }
 
 // visible are the proxies that the caller sees, sorted by id.

@@ -4,11 +4,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
+	statusv3 "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
 
 	"github.com/meshctl/meshctl/internal/server/xds/connected"
 	"github.com/meshctl/meshctl/internal/xdswire"
@@ -54,7 +56,9 @@ func TestKeysAreHidden(t *testing.T) {
 func TestWhoSeesWhichProxy(t *testing.T) {
 	old, young := newProxy("web", "apps", "1"), newProxy("web", "apps", "12")
 	young.Connected = young.Connected.Add(1)
-	p := New(testConfig(old, young, newProxy("web-2", "apps", "3"), newProxy("web", "shop", "4")))
+	east, west := newProxy("db", "apps", "5"), newProxy("db", "apps", "6")
+	east.Node.Cluster, west.Node.Cluster = "east", "west"
+	p := New(testConfig(old, young, newProxy("web-2", "apps", "3"), newProxy("web", "shop", "4"), east, west))
 	all, apps := Caller{All: true}, Caller{Namespace: "apps"}
 	for _, tc := range []struct {
 		who        Caller
@@ -70,9 +74,13 @@ func TestWhoSeesWhichProxy(t *testing.T) {
 		{apps, "shop", ""},
 		{apps, "web", "web.apps-12"},
 		{Caller{}, "web.apps", ""},
+		{all, "db.apps-6", "db.apps-6"},
+		{all, "db.apps", "db.apps is in clusters east and west: name a stream of one of them, such as db.apps-5 or db.apps-6"},
 	} {
 		got := ""
-		if x := p.find(tc.who, tc.name); x != nil {
+		if x, err := p.find(tc.who, tc.name); err != nil {
+			got = err.Error()
+		} else if x != nil {
 			got = x.ID
 		}
 		if got != tc.want {
@@ -106,6 +114,34 @@ func TestPagesAreBounded(t *testing.T) {
 		if got := strings.TrimSpace(string(b)); got != want {
 			t.Errorf("%q: %.200s, want %s", query, got, want)
 		}
+	}
+}
+
+// TestClientConfigsOfAnAgent joins the stream of an agent with that of its Envoy.
+func TestClientConfigsOfAnAgent(t *testing.T) {
+	agent, envoy, other, again := newProxy("vm", "apps", "1"), newProxy("vm", "apps", "2"), newProxy("vm", "apps", "3"), newProxy("vm", "apps", "4")
+	agent.Types = map[string]connected.Type{"PCDS": {Sent: "1"}}
+	envoy.Types = map[string]connected.Type{"RDS": {Sent: "1"}, "CDS": {Sent: "1"}}
+	other.Types, other.Node.Cluster = map[string]connected.Type{"EDS": {}}, "c2"
+	again.Types = map[string]connected.Type{"CDS": {}}
+	configs, err := New(testConfig(agent, envoy, other, again)).clientConfigs(Caller{All: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, a := range configs {
+		var c statusv3.ClientConfig
+		if err := a.UnmarshalTo(&c); err != nil {
+			t.Fatal(err)
+		}
+		text := c.GetNode().GetMetadata().AsMap()["CLUSTER_ID"].(string)
+		for _, x := range c.GetGenericXdsConfigs() {
+			text += " " + xdswire.ShortType(x.GetTypeUrl())
+		}
+		got = append(got, text)
+	}
+	if want := []string{"c1 CDS RDS PCDS", "c2 EDS", "c1 CDS"}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 

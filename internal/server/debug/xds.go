@@ -15,6 +15,7 @@ import (
 	statusv3 "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
@@ -88,8 +89,10 @@ func (c Caller) mayBeOf(proxy string) bool {
 
 // dumpOf is the configuration of one proxy, nothing when it is not connected.
 func (p *Pages) dumpOf(who mesh.Caller, caller Caller, name string) ([]*anypb.Any, error) {
-	x := p.find(caller, name)
+	x, err := p.find(caller, name)
 	switch {
+	case err != nil:
+		return nil, status.Error(codes.InvalidArgument, err.Error())
 	case x != nil:
 		return p.dump(x, false)
 	case !caller.mayBeOf(name):
@@ -98,18 +101,44 @@ func (p *Pages) dumpOf(who mesh.Caller, caller Caller, name string) ([]*anypb.An
 	return nil, nil
 }
 
-// clientConfigs are how far the proxies are, each as an
-// envoy.service.status.v3.ClientConfig.
+// clientConfigs returns how far the proxies are, each as an
+// envoy.service.status.v3.ClientConfig. The streams of an Envoy and of its agent
+// are one proxy: streams of one node that ask for different types are joined.
 func (p *Pages) clientConfigs(caller Caller) ([]*anypb.Any, error) {
-	var out []*anypb.Any
+	var configs []*statusv3.ClientConfig
+	byID := make(map[string][]*statusv3.ClientConfig)
 	for _, x := range p.visible(caller) {
-		a, err := xdswire.Any(clientConfig(&x))
+		c := clientConfig(&x)
+		same := byID[c.GetNode().GetId()]
+		if i := slices.IndexFunc(same, func(o *statusv3.ClientConfig) bool { return joins(o, c) }); i >= 0 {
+			same[i].GenericXdsConfigs = append(same[i].GenericXdsConfigs, c.GetGenericXdsConfigs()...)
+			continue
+		}
+		configs = append(configs, c)
+		byID[c.GetNode().GetId()] = append(same, c)
+	}
+	out := make([]*anypb.Any, len(configs))
+	for i, c := range configs {
+		slices.SortFunc(c.GetGenericXdsConfigs(), func(a, b *statusv3.ClientConfig_GenericXdsConfig) int {
+			return cmp.Compare(a.GetTypeUrl(), b.GetTypeUrl())
+		})
+		a, err := xdswire.Any(c)
 		if err != nil {
 			return nil, err
 		}
-		out = append(out, a)
+		out[i] = a
 	}
 	return out, nil
+}
+
+// joins reports whether two streams are of one node and share no type.
+func joins(a, b *statusv3.ClientConfig) bool {
+	return proto.Equal(a.GetNode(), b.GetNode()) &&
+		!slices.ContainsFunc(a.GetGenericXdsConfigs(), func(x *statusv3.ClientConfig_GenericXdsConfig) bool {
+			return slices.ContainsFunc(b.GetGenericXdsConfigs(), func(y *statusv3.ClientConfig_GenericXdsConfig) bool {
+				return x.GetTypeUrl() == y.GetTypeUrl()
+			})
+		})
 }
 
 func clientConfig(x *connected.Proxy) *statusv3.ClientConfig {
@@ -141,9 +170,6 @@ func clientConfig(x *connected.Proxy) *statusv3.ClientConfig {
 		}
 		out.GenericXdsConfigs = append(out.GenericXdsConfigs, c)
 	}
-	slices.SortFunc(out.GenericXdsConfigs, func(a, b *statusv3.ClientConfig_GenericXdsConfig) int {
-		return cmp.Compare(a.GetTypeUrl(), b.GetTypeUrl())
-	})
 	return out
 }
 
