@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
+	"encoding/asn1"
 	"errors"
 	"log/slog"
 	"math/big"
@@ -335,6 +336,8 @@ func refuseCertificates(t *testing.T, row string) {
 		"C13 CA":                       {changed(func(c *x509.Certificate) { c.IsCA, c.BasicConstraintsValid = true, true }), "may sign"},
 		"C13 keyCertSign":              {changed(func(c *x509.Certificate) { c.KeyUsage |= x509.KeyUsageCertSign }), "may sign"},
 		"C13 cRLSign":                  {changed(func(c *x509.Certificate) { c.KeyUsage |= x509.KeyUsageCRLSign }), "may sign"},
+		"C13 no key usage":             {changed(func(c *x509.Certificate) { c.KeyUsage = 0 }), "digitalSignature"},
+		"C13 only keyEncipherment":     {changed(func(c *x509.Certificate) { c.KeyUsage = x509.KeyUsageKeyEncipherment }), "digitalSignature"},
 		"C17 not yet valid":            {changed(func(c *x509.Certificate) { c.NotBefore = start.Add(time.Minute) }), "not yet valid"},
 		"C17 expired":                  {changed(func(c *x509.Certificate) { c.NotAfter = start.Add(-time.Second) }), "expired"},
 		"for servers only":             {changed(func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }), "key usage"},
@@ -348,6 +351,7 @@ func refuseCertificates(t *testing.T, row string) {
 		"C14 port":                     {named("spiffe://cluster.local:80/ns/a/sa/b"), "trust domain"},
 		"C14 user":                     {named("spiffe://u@cluster.local/ns/a/sa/b"), "trust domain"},
 		"C14 upper-case trust domain":  {named("spiffe://Cluster.local/ns/a/sa/b"), "trust domain"},
+		"C14 upper-case scheme":        {changed(writtenName("SPIFFE" + strings.TrimPrefix(good, "spiffe"))), "does not start with spiffe://"},
 		"C14 percent escape":           {named("spiffe://cluster.local/ns/%61/sa/b"), "namespace"},
 		"C14 escaped slash":            {named("spiffe://cluster.local/ns/a%2fsa%2fb"), "want spiffe://"},
 		"C14 too long":                 {named("spiffe://cluster.local/ns/a/sa/" + strings.Repeat("b", 2048)), "longer than 2048"},
@@ -401,6 +405,20 @@ func refuseCertificates(t *testing.T, row string) {
 				t.Errorf("log %q: want %q", w.log.String(), tt.want)
 			}
 		})
+	}
+}
+
+// writtenName gives a certificate a URI name that crypto/x509 would write in
+// another way.
+func writtenName(uri string) func(*x509.Certificate) {
+	return func(c *x509.Certificate) {
+		const tagURI = 6
+		names, err := asn1.Marshal([]asn1.RawValue{{Class: asn1.ClassContextSpecific, Tag: tagURI, Bytes: []byte(uri)}})
+		if err != nil {
+			panic(err)
+		}
+		c.URIs = nil
+		c.ExtraExtensions = []pkix.Extension{{Id: []int{2, 5, 29, 17}, Critical: true, Value: names}}
 	}
 }
 

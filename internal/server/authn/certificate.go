@@ -201,16 +201,20 @@ func (a *Authenticator) unrevoked(chains [][]*x509.Certificate) [][]*x509.Certif
 	})
 }
 
-// leafIdentity is the SPIFFE id of a certificate that keeps the rules of the
-// X509-SVID specification for leaves.
+// leafIdentity returns the SPIFFE id of a leaf certificate. It refuses leaves that
+// break the rules of the X509-SVID specification.
 func leafIdentity(leaf *x509.Certificate) (mesh.Identity, error) {
-	if len(leaf.URIs) != 1 {
-		return mesh.Identity{}, fmt.Errorf("%d URI names: want exactly one, the SPIFFE id", len(leaf.URIs))
+	uris := certs.URIs(leaf) // as written: leaf.URIs has the scheme in lower case
+	if len(uris) != 1 {
+		return mesh.Identity{}, fmt.Errorf("%d URI names: want exactly one, the SPIFFE id", len(uris))
 	}
 	if leaf.IsCA || leaf.KeyUsage&(x509.KeyUsageCertSign|x509.KeyUsageCRLSign) != 0 {
 		return mesh.Identity{}, errors.New("it may sign certificates or revocation lists, so it is not a workload's")
 	}
-	return mesh.ParseIdentity(leaf.URIs[0].String())
+	if leaf.KeyUsage&x509.KeyUsageDigitalSignature == 0 {
+		return mesh.Identity{}, errors.New("its key usage does not include digitalSignature, which the handshake of TLS needs")
+	}
+	return mesh.ParseIdentity(uris[0])
 }
 
 // clusterOf is the cluster of a verified leaf: what the leaf says, for the
