@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -87,10 +86,6 @@ const (
 // identity to sign for.
 const metaImpersonated = "ImpersonatedIdentity"
 
-// maxWaiting is how many requests may wait for their turn to be signed. More
-// are refused: who asked would have given up before.
-const maxWaiting = 1000
-
 // Issuer signs certificates with an authority that may be swapped while it
 // works. It is safe for concurrent use.
 type Issuer struct {
@@ -99,8 +94,7 @@ type Issuer struct {
 	cfg     Config
 	signing atomic.Pointer[signing]
 	limits  *limiter
-	slots   chan struct{} // one for each request that may be worked on
-	waiting atomic.Int64
+	queue   *queue
 	signed  record
 	serving atomic.Pointer[served] // the last one made
 }
@@ -112,7 +106,7 @@ func New(cfg Config) (*Issuer, error) {
 	}
 	cfg.Policy.TTL = cmp.Or(cfg.Policy.TTL, DefaultTTL)
 	cfg.Policy.MaxTTL = cmp.Or(cfg.Policy.MaxTTL, DefaultMaxTTL)
-	i := &Issuer{cfg: cfg, slots: make(chan struct{}, runtime.GOMAXPROCS(0)), limits: newLimiter(cfg.Policy.PerIdentity)}
+	i := &Issuer{cfg: cfg, queue: newQueue(), limits: newLimiter(cfg.Policy.PerIdentity)}
 	i.SetAuthority(cfg.Authority)
 	return i, nil
 }
@@ -223,10 +217,14 @@ func (i *Issuer) CreateCertificate(ctx context.Context, req *securityv1alpha1.Is
 	if !i.limits.allow(caller.Identity, i.cfg.Now()) {
 		return nil, i.tooMany(caller)
 	}
-	if err := i.turn(ctx); err != nil {
+	done, err := i.queue.take(ctx, caller.Identity)
+	if err != nil {
+		if status.Code(err) == codes.ResourceExhausted {
+			count(i.cfg.Stats.Limited)
+		}
 		return nil, err
 	}
-	defer func() { <-i.slots }()
+	defer done()
 	chain, err := i.Sign([]byte(req.GetCsr()), caller, secondsToTTL(req.GetValidityDuration()))
 	if err != nil {
 		return nil, i.refuse(ctx, caller, err)
@@ -264,22 +262,6 @@ func (i *Issuer) Tap(ctx context.Context, info *tap.Info) (context.Context, erro
 func (i *Issuer) tooMany(caller mesh.Caller) error {
 	count(i.cfg.Stats.Limited)
 	return status.Errorf(codes.ResourceExhausted, "more than %v certificate requests a second of %s", i.cfg.Policy.PerIdentity, caller.Identity)
-}
-
-// turn waits until the request may be worked on.
-func (i *Issuer) turn(ctx context.Context) error {
-	if i.waiting.Add(1) > maxWaiting {
-		i.waiting.Add(-1)
-		count(i.cfg.Stats.Limited)
-		return status.Error(codes.ResourceExhausted, "too many certificate requests at once")
-	}
-	defer i.waiting.Add(-1)
-	select {
-	case i.slots <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return status.FromContextError(ctx.Err()).Err()
-	}
 }
 
 // refuse counts and logs a request that was not signed and returns the error

@@ -11,6 +11,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/iotest"
 	"time"
@@ -392,13 +393,17 @@ func (b blocking) Read(p []byte) (int, error) {
 func TestSigningIsBounded(t *testing.T) {
 	_, intermediate := authorities(t, time.Hour)
 	cfg := config(intermediate)
+	var callers atomic.Int64
+	cfg.Authenticate = func(context.Context) (mesh.Caller, error) {
+		return mesh.Caller{Identity: identity(int(callers.Add(1)))}, nil
+	}
 	b := blocking{entered: make(chan struct{}), leave: make(chan struct{})}
 	cfg.Rand = b
 	i := newIssuer(t, cfg)
 	req := &securityv1alpha1.IstioCertificateRequest{Csr: newCSR(t)}
 
 	var wg sync.WaitGroup
-	for range cap(i.slots) {
+	for range cap(i.queue.slots) {
 		wg.Go(func() {
 			if _, err := i.CreateCertificate(t.Context(), req); err != nil {
 				t.Error(err)
@@ -413,8 +418,8 @@ func TestSigningIsBounded(t *testing.T) {
 	}
 	close(b.leave)
 	wg.Wait()
-	if len(i.slots) != 0 {
-		t.Errorf("%d slots are still taken", len(i.slots))
+	if len(i.queue.slots) != 0 || len(i.queue.lines) != 0 || i.queue.waiting != 0 {
+		t.Errorf("the queue still holds something: %+v", i.queue)
 	}
 }
 

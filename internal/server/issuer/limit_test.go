@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
@@ -152,35 +151,6 @@ func TestLimiter(t *testing.T) {
 	}
 	if n := len(full.buckets); n > maxBuckets {
 		t.Errorf("%d buckets are kept", n)
-	}
-}
-
-// More requests than can be worked on soon are refused at once.
-func TestWaitingIsBounded(t *testing.T) {
-	_, intermediate := authorities(t, time.Hour)
-	i := newIssuer(t, config(intermediate))
-	for range cap(i.slots) {
-		i.slots <- struct{}{}
-	}
-	req := &securityv1alpha1.IstioCertificateRequest{Csr: newCSR(t)}
-	ctx, stop := context.WithCancel(t.Context())
-	var wg sync.WaitGroup
-	results := make(chan codes.Code, 2*maxWaiting)
-	for range maxWaiting + 50 {
-		wg.Go(func() {
-			_, err := i.CreateCertificate(ctx, req)
-			results <- status.Code(err)
-		})
-	}
-	for range 50 {
-		if code := <-results; code != codes.ResourceExhausted {
-			t.Fatalf("code is %v", code)
-		}
-	}
-	stop()
-	wg.Wait()
-	if n := i.waiting.Load(); n != 0 {
-		t.Errorf("%d still wait", n)
 	}
 }
 
