@@ -1,12 +1,14 @@
 package kube
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -19,7 +21,10 @@ import (
 // port of a pod of the Node goes to that port of this machine's loopback.
 type Kubelet struct {
 	// Node is the name of the Node, for the spec of pods.
-	Node     string
+	Node string
+	// Hosts has the addresses of pods by name, for those that are not at 127.0.0.1.
+	// It is set before the first forward.
+	Hosts    map[string]string
 	forwards atomic.Int64
 }
 
@@ -53,10 +58,11 @@ func (k *Kubelet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // PortForward implements portforward.PortForwarder.
-func (k *Kubelet) PortForward(ctx context.Context, _, _ string, port int32, stream io.ReadWriteCloser) error {
+func (k *Kubelet) PortForward(ctx context.Context, pod, _ string, port int32, stream io.ReadWriteCloser) error {
 	k.forwards.Add(1)
 	defer stream.Close()
-	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	host := cmp.Or(k.Hosts[pod], "127.0.0.1")
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(int(port))))
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,173 @@
+// Package docs runs the commands of the pages as readers type them: each page in one
+// shell, from an empty directory, with a real Envoy and real Kubernetes APIs.
+package docs
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/meshctl/meshctl/test/envoy"
+	"github.com/meshctl/meshctl/test/kube"
+)
+
+const repository = "../.."
+
+// insideVar is set in the test process that has a network of its own.
+const insideVar = "MESHCTL_TEST_DOCS_TOOLS"
+
+// notRunFile lists the blocks that do not run, with the reasons.
+const notRunFile = "testdata/not-run.txt"
+
+var (
+	tools  string // the directory with the programs that pages use
+	update = flag.Bool("update", false, "write "+notRunFile)
+)
+
+// TestMain runs the tests in a network namespace of their own, as the pages use the
+// ports that meshctl and Envoy have by default.
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	if tools = os.Getenv(insideVar); tools != "" {
+		if err := loopbackUp(); err != nil {
+			fmt.Fprintln(os.Stderr, "bring loopback up:", err)
+			return 1
+		}
+		return m.Run()
+	}
+	dir, err := os.MkdirTemp("", "docs-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer func() {
+		if err := os.RemoveAll(dir); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+	}()
+	build := exec.Command("go", "build", "-o", filepath.Join(dir, "meshctl"), "./cmd/meshctl")
+	build.Dir = repository
+	if out, err := build.CombinedOutput(); err != nil {
+		fmt.Fprintf(os.Stderr, "build meshctl: %v\n%s", err, out)
+		return 1
+	}
+	cache, err := exec.Command("go", "env", "GOCACHE").Output() // pages use go, at a home of their own
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	self, err := os.Executable()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	inside := exec.Command(self, os.Args[1:]...)
+	inside.Env = append(os.Environ(), insideVar+"="+dir, "GOCACHE="+strings.TrimSpace(string(cache)))
+	inside.Stdin, inside.Stdout, inside.Stderr = os.Stdin, os.Stdout, os.Stderr
+	inside.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+	if os.Getuid() != 0 {
+		inside.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
+		inside.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
+		inside.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
+	}
+	if err := inside.Run(); inside.ProcessState == nil {
+		fmt.Fprintln(os.Stderr, "the tests of pages need a network namespace, for root or with user namespaces:", err)
+		return 1
+	}
+	return inside.ProcessState.ExitCode()
+}
+
+func loopbackUp() error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	lo, err := unix.NewIfreq("lo")
+	if err != nil {
+		return err
+	}
+	lo.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
+	return unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, lo)
+}
+
+// TestPages runs every page.
+func TestPages(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs Envoy and Kubernetes")
+	}
+	for _, name := range []string{"curl", "jq", "openssl", "python3"} {
+		if _, err := exec.LookPath(name); err != nil {
+			t.Fatalf("pages use %s: %v", name, err)
+		}
+	}
+	for name, path := range map[string]string{"envoy": envoy.Path(t), "kubectl": filepath.Join(kube.Bin(t), "kubectl")} {
+		if err := os.Symlink(path, filepath.Join(tools, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	byWorld := map[string][]*page{}
+	for _, p := range pages(t) {
+		if slices.ContainsFunc(p.blocks, func(b block) bool { return b.notRun == "" }) {
+			byWorld[p.world] = append(byWorld[p.world], p)
+		}
+	}
+	for name, pages := range byWorld {
+		t.Run(name, func(t *testing.T) {
+			w, ok := worlds[name]
+			if !ok {
+				t.Fatalf("%s: there is no world %q", pages[0].name, name)
+			}
+			var from place
+			if w.once {
+				from = w.start(t)
+			}
+			for _, p := range pages {
+				t.Run(p.name, func(t *testing.T) {
+					if !w.once {
+						from = w.start(t)
+					}
+					p.run(t, from)
+				})
+			}
+		})
+	}
+}
+
+// TestBlocksThatDoNotRun holds testdata/not-run.txt to the pages: whoever marks a block
+// changes that list too. With -update it is written.
+func TestBlocksThatDoNotRun(t *testing.T) {
+	t.Parallel()
+	var list strings.Builder
+	for _, p := range pages(t) {
+		for _, b := range p.blocks {
+			if b.notRun != "" {
+				first, _, _ := strings.Cut(b.text, "\n")
+				fmt.Fprintf(&list, "%s: %s\n\t%s\n", p.name, b.notRun, first)
+			}
+		}
+	}
+	t.Logf("blocks that do not run:\n%s", &list)
+	if *update {
+		if err := os.WriteFile(notRunFile, []byte(list.String()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(notRunFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), list.String()); diff != "" {
+		t.Errorf("%s (-want +got), rewrite it with -update:\n%s", notRunFile, diff)
+	}
+}
