@@ -54,7 +54,7 @@ func (o *certsInspectOptions) run(ctx context.Context, env *Env) error {
 		return err
 	}
 	if o.roots != "" && !slices.ContainsFunc(o.inputs, input.IsHost) {
-		return usagef("--roots is for the chain of host:port; use meshctl certs verify --roots for others")
+		return usagef("--roots is for the chain of host:port; check others with: meshctl certs verify FILE --roots FILE")
 	}
 	roots, err := readRoots(o.roots)
 	if err != nil {

@@ -279,8 +279,8 @@ func (r *rotateDir) say(env *Env, d *rotation.Dir, s *rotation.State) {
 		return
 	case rotation.Trust, rotation.Sign, rotation.Back:
 	}
-	fmt.Fprintf(env.Stdout, "next: meshctl certs rotate-root %s %s, from %s\n",
-		commandAfter(s.Phase), r.target(), s.SafeFrom().UTC().Format(time.RFC3339))
+	fmt.Fprintf(env.Stdout, "next, from %s: meshctl certs rotate-root %s %s\n",
+		s.SafeFrom().UTC().Format(time.RFC3339), commandAfter(s.Phase), r.target())
 }
 
 func commandAfter(p rotation.Phase) string {
@@ -526,10 +526,10 @@ func (o *rotateStatus) write(env *Env, s *rotation.Status, answer *rotateAnswer)
 	case s.Requires != nil:
 		fmt.Fprintln(env.Stdout, "proxies:", notAsked)
 	}
-	next := fmt.Sprintf("next: meshctl certs rotate-root %s %s", s.Command, o.target())
+	from := ""
 	if !s.SafeFrom.IsZero() {
-		next += ", from " + s.SafeFrom.UTC().Format(time.RFC3339)
+		from = ", from " + s.SafeFrom.UTC().Format(time.RFC3339)
 	}
-	fmt.Fprintln(env.Stdout, next)
+	fmt.Fprintf(env.Stdout, "next%s: meshctl certs rotate-root %s %s\n", from, s.Command, o.target())
 	return nil
 }

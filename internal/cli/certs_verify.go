@@ -134,7 +134,7 @@ func (o *certsVerifyOptions) conclude(env *Env, findings []verify.Finding, place
 	}
 	switch {
 	case nothing != "" && len(findings) == 0 && len(without) == len(o.contexts):
-		return fmt.Errorf("%s; name another with --namespace, or write them with meshctl certs cacerts --apply", nothing)
+		return fmt.Errorf("%s; name another with --namespace, or write them with: %s", nothing, secrets.WriteCommand(secrets.CACerts, o.namespace, o.contexts...))
 	case nothing != "":
 		fmt.Fprintln(env.Stderr, nothing)
 	}

@@ -35,7 +35,7 @@ func TestKubeStories(t *testing.T) {
 			return nil
 		},
 		RequireUniqueNames: true,
-		Cmds:               map[string]func(*testscript.TestScript, bool, []string){"exitcode": exitcode},
+		Cmds:               map[string]func(*testscript.TestScript, bool, []string){"exitcode": exitcode, "followhint": followHint},
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"regexp"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -38,7 +39,8 @@ func TestMain(m *testing.M) {
 // sees. A story has HOME and the XDG directories in its own work directory;
 // `exitcode N meshctl …` runs meshctl and wants that code, `eventually N REGEXP
 // meshctl …` runs it until it ends with that code and such a result, and
-// `addresses NAME…` sets variables to addresses that nothing listens on.
+// `addresses NAME…` sets variables to addresses that nothing listens on, and
+// `followhint NAME=VALUE…` runs what the last error suggests.
 func TestStories(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
@@ -53,6 +55,7 @@ func TestStories(t *testing.T) {
 			"exitcode":   exitcode,
 			"eventually": eventually,
 			"addresses":  addresses,
+			"followhint": followHint,
 		},
 	})
 }
@@ -92,6 +95,28 @@ func eventually(ts *testscript.TestScript, neg bool, args []string) {
 		if time.Now().After(end) {
 			ts.Fatalf("exit code %s, want %s and a result with %s", got, args[0], args[1])
 		}
+	}
+}
+
+// followHint is the story command `followhint NAME=VALUE…`: it runs the command that
+// the last error ends with, with values in place of names such as DIR.
+func followHint(ts *testscript.TestScript, neg bool, values []string) {
+	_, command, ok := strings.Cut(ts.ReadFile("stderr"), ": meshctl ")
+	if neg || !ok {
+		ts.Fatalf("the last error suggests no command: %s", ts.ReadFile("stderr"))
+	}
+	line, _, _ := strings.Cut(command, "\n")
+	words := shellWords("meshctl " + line)[0]
+	for i, word := range words {
+		for _, v := range values {
+			if name, value, _ := strings.Cut(v, "="); name == word {
+				words[i] = value
+			}
+		}
+	}
+	ts.Logf("[%s]\n", strings.Join(words, " "))
+	if code := run(ts, words); code != "0" {
+		ts.Fatalf("the suggested command ends with %s", code)
 	}
 }
 

@@ -447,20 +447,6 @@ func TestLastWords(t *testing.T) {
 	}
 }
 
-func TestQuote(t *testing.T) {
-	t.Parallel()
-	for in, want := range map[string]string{
-		"":               "''",
-		"127.1.0.1:1500": "127.1.0.1:1500",
-		"outbound|1||a":  "'outbound|1||a'",
-		"it's":           `'it'\''s'`,
-	} {
-		if got := quote(in); got != want {
-			t.Errorf("%q: got %s, want %s", in, got, want)
-		}
-	}
-}
-
 func TestDirMustBeEmpty(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -264,15 +264,15 @@ func (m *Mesh) showCommands(w io.Writer) {
 			m.commandLine("ps", "--server", c1.httpAddr().String()+","+c2.httpAddr().String()),
 			m.commandLine("explain", "endpoints", "helloworld.sample", "--from", "client.sample", "--server", c1.httpAddr().String()),
 			"curl -s http://" + c1.metricsAddr().String() + "/metrics | grep ^meshctl_",
-			"tail -f " + quote(m.ControlPlaneLog(c1.id)),
+			"tail -f " + output.ShellWord(m.ControlPlaneLog(c1.id)),
 		}},
 		{"Take v1 away, and bring it back:", []string{
-			"mv " + quote(endpoints) + " " + quote(m.dir),
-			"mv " + quote(filepath.Join(m.dir, filepath.Base(endpoints))) + " " + quote(endpoints),
+			"mv " + output.ShellWord(endpoints) + " " + output.ShellWord(m.dir),
+			"mv " + output.ShellWord(filepath.Join(m.dir, filepath.Base(endpoints))) + " " + output.ShellWord(endpoints),
 		}},
 		{"Break the configuration: the log says where, the traffic goes on:", []string{
-			"echo 'kind: [' > " + quote(broken),
-			"rm " + quote(broken),
+			"echo 'kind: [' > " + output.ShellWord(broken),
+			"rm " + output.ShellWord(broken),
 		}},
 	}
 	fmt.Fprintln(w, "What to try in another terminal:")
@@ -288,9 +288,9 @@ func (m *Mesh) showCommands(w io.Writer) {
 // commandLine is how a person runs meshctl with these arguments from any
 // directory.
 func (m *Mesh) commandLine(args ...string) string {
-	words := []string{quote(m.programName())}
+	words := []string{output.ShellWord(m.programName())}
 	for _, a := range args {
-		words = append(words, quote(a))
+		words = append(words, output.ShellWord(a))
 	}
 	return strings.Join(words, " ")
 }
@@ -309,15 +309,4 @@ func (m *Mesh) programName() string {
 		return m.opts.Program
 	}
 	return name
-}
-
-// quote makes s one word of a shell.
-func quote(s string) string {
-	plain := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./:=,@%+", r)
-	}
-	if s != "" && strings.IndexFunc(s, func(r rune) bool { return !plain(r) }) < 0 {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }

@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/remotesecret"
 	"github.com/meshctl/meshctl/internal/remotesecret/mint"
 	"github.com/meshctl/meshctl/internal/token/peek"
@@ -129,8 +130,8 @@ func (r *Readers) endOf(ctx context.Context, account mint.Account) (ended int, e
 	if len(shared) > 0 {
 		r.Keep = append(r.Keep, shared...)
 		r.Say("warn: %s: tokens of service account %s still work, as cluster %s may read with them: those of secret %s; "+
-			"end them with meshctl remote-secret rotate --from %s --to CONTEXTS, with the contexts of all clusters that read it",
-			r.From.Name, account, join(r.Strangers), strings.Join(shared, ", "), r.From.context)
+			"to end them, name the contexts of all clusters that read it: meshctl remote-secret rotate --from %s --to CONTEXTS",
+			r.From.Name, account, join(r.Strangers), strings.Join(shared, ", "), output.ShellWord(r.From.context))
 	}
 	return ended, nil
 }

@@ -119,7 +119,7 @@ func numbered(lines []string, all int, what string) []string {
 	}
 	out := append([]string{fmt.Sprintf("%s: %d", what, all)}, lines...)
 	if more := all - len(lines); more > 0 {
-		out = append(out, fmt.Sprintf("and %d more %s resources: see meshctl xds nacks -o json", more, what))
+		out = append(out, fmt.Sprintf("and %d more %s resources; all are in: meshctl xds nacks -o json", more, what))
 	}
 	return out
 }

@@ -38,7 +38,7 @@ func TestNotes(t *testing.T) {
 		page.HeldBack = append(page.HeldBack, xds.HeldBack{Resource: fmt.Sprint(i)})
 	}
 	got := notesOf(page)
-	if more := "and 52 more held back resources: see meshctl xds nacks -o json"; len(got) != maxNotes+4 || got[maxNotes+1] != more {
+	if more := "and 52 more held back resources; all are in: meshctl xds nacks -o json"; len(got) != maxNotes+4 || got[maxNotes+1] != more {
 		t.Errorf("%d notes, want %q after %d: %q", len(got), more, maxNotes, got)
 	}
 }

@@ -46,7 +46,7 @@ func (c *Cluster) Held(ctx context.Context, name string) (*Put, error) {
 	case err != nil:
 		return nil, err
 	case p.have == nil:
-		return nil, fmt.Errorf("%s: it is not there; make it with meshctl certs cacerts --apply", c.place(name))
+		return nil, c.absent(name)
 	}
 	p.want = maps.Clone(p.have.Data)
 	return p, nil

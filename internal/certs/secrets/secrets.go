@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,6 +17,7 @@ import (
 	"github.com/meshctl/meshctl/internal/certs/verify"
 	"github.com/meshctl/meshctl/internal/kubeapi"
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/remotesecret"
 )
 
@@ -50,6 +52,28 @@ func Connect(id mesh.ClusterID, context, namespace string, api *rest.Config) (*C
 // place names a Secret of the cluster for people.
 func (c *Cluster) place(name string) string {
 	return fmt.Sprintf("%s: Secret %s/%s", c.Context, c.Namespace, name)
+}
+
+// absent is the error of a Secret with the CA of the cluster that is not there.
+func (c *Cluster) absent(name string) error {
+	entry := c.Context
+	if string(c.ID) != entry {
+		entry = string(c.ID) + "=" + entry
+	}
+	return fmt.Errorf("%s: it is not there; make it with: %s", c.place(name), WriteCommand(name, c.Namespace, entry))
+}
+
+// WriteCommand returns the command that writes the Secrets with the CAs of clusters,
+// which are entries of --contexts.
+func WriteCommand(name, namespace string, contexts ...string) string {
+	command := "meshctl certs cacerts DIR --apply --contexts " + output.ShellWord(strings.Join(contexts, ","))
+	if name != CACerts {
+		command += " --name " + output.ShellWord(name)
+	}
+	if namespace != mesh.DefaultSystemNamespace {
+		command += " --namespace " + output.ShellWord(namespace)
+	}
+	return command
 }
 
 // get returns a Secret, nil when there is none.

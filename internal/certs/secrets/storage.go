@@ -60,7 +60,7 @@ func OpenStorage(ctx context.Context, clusters []*Cluster) (*Storage, error) {
 	}
 	for _, c := range clusters {
 		if s.have[stateDir] == nil && s.have[string(c.ID)] == nil {
-			return nil, fmt.Errorf("%s: it is not there; make it with meshctl certs cacerts --apply", c.place(CACerts))
+			return nil, c.absent(CACerts)
 		}
 	}
 	return s, nil

@@ -16,6 +16,7 @@ import (
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/certs/verify"
 	"github.com/meshctl/meshctl/internal/files"
+	"github.com/meshctl/meshctl/internal/output"
 )
 
 // Names of the files.
@@ -63,7 +64,8 @@ func LoadRoot(dir string, now time.Time) (*certs.Authority, error) {
 	cert, err1 := files.Read(filepath.Join(dir, rootCertFile), maxCerts)
 	key, err2 := files.ReadSecret(filepath.Join(dir, rootKeyFile), maxKey)
 	if errors.Is(err1, fs.ErrNotExist) && errors.Is(err2, fs.ErrNotExist) {
-		return nil, fmt.Errorf("%s has no root: neither %s nor %s is there; meshctl certs root-ca --out DIR makes one", dir, rootCertFile, rootKeyFile)
+		return nil, fmt.Errorf("%s has no root: neither %s nor %s is there; make one with: meshctl certs root-ca --out %s",
+			dir, rootCertFile, rootKeyFile, output.ShellWord(dir))
 	}
 	if err := errors.Join(err1, err2); err != nil {
 		return nil, fmt.Errorf("load CA from %s: %w", dir, err)

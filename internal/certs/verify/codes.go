@@ -184,7 +184,7 @@ func rightsKinds(c Code) kind {
 	case CRLMalformed:
 		return kind{Error, "get the revocation list again from its CA, or take the file away if there is none"}
 	case CRLWrongIssuer:
-		return kind{Error, "get the revocation list again from its CA, or take it out if it is of an earlier CA of that name, as meshctl certs crl --drop-unknown does"}
+		return kind{Error, "get the revocation list again from its CA, or take it out if it is of an earlier CA of that name, with: meshctl certs crl DIR --drop-unknown"}
 	case CRLUnknown:
 		return kind{Warning, "keep it if it is of another cluster's CA; replace it if it was meant for the CA that has none"}
 	case CRLStale:

@@ -23,6 +23,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/files"
+	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/token"
 )
 
@@ -75,7 +76,7 @@ func LoadIssuer(dir string) (*token.Issuer, error) {
 func loadError(dir string, err error) error {
 	hint := ""
 	if errors.Is(err, fs.ErrNotExist) {
-		hint = "; meshctl token issuer --out DIR makes one"
+		hint = "; make one with: meshctl token issuer --out " + output.ShellWord(dir)
 	}
 	return fmt.Errorf("token issuer %s: %w%s", dir, err, hint)
 }
