@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -106,14 +107,11 @@ func TestPages(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs Envoy and Kubernetes")
 	}
+	link(t, "kubectl", filepath.Join(kube.Bin(t), "kubectl"))
+	link(t, "envoy", envoy.Path(t))
 	for _, name := range []string{"curl", "jq", "openssl", "python3"} {
 		if _, err := exec.LookPath(name); err != nil {
 			t.Fatalf("pages use %s: %v", name, err)
-		}
-	}
-	for name, path := range map[string]string{"envoy": envoy.Path(t), "kubectl": filepath.Join(kube.Bin(t), "kubectl")} {
-		if err := os.Symlink(path, filepath.Join(tools, name)); err != nil {
-			t.Fatal(err)
 		}
 	}
 	byWorld := map[string][]*page{}
@@ -141,6 +139,56 @@ func TestPages(t *testing.T) {
 				})
 			}
 		})
+	}
+}
+
+// link puts a program on the PATH of pages.
+func link(t *testing.T, name, path string) {
+	t.Helper()
+	if err := os.Symlink(path, filepath.Join(tools, name)); err != nil && !os.IsExist(err) {
+		t.Fatal(err)
+	}
+}
+
+// TestDemoPrintsCommandsThatRun runs what meshctl demo prints for another terminal.
+func TestDemoPrintsCommandsThatRun(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs Envoy")
+	}
+	link(t, "envoy", envoy.Path(t))
+	(&page{name: "meshctl demo", blocks: []block{
+		{text: "meshctl demo", inBack: true, until: `grep -q "Answers of each second" $out`},
+		{text: `sed -n '/^What to try/,/^Answers of/s/^    //p' $out | sed 's/^tail -f/tail -n 9/' > printed
+[ $(wc -l < printed) -ge 10 ]
+. ./printed
+`},
+	}}).run(t, place{})
+}
+
+// TestMakeTargetsExist holds the pages to the Makefile, whose targets they do not run.
+func TestMakeTargetsExist(t *testing.T) {
+	t.Parallel()
+	makefile, err := os.ReadFile(filepath.Join(repository, "Makefile"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	targets := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^([a-z-]+):`).FindAllStringSubmatch(string(makefile), -1) {
+		targets[m[1]] = true
+	}
+	named := regexp.MustCompile("(?m)(?:^|`|&& )make ([a-z-]+)(?: ([a-z-]+))?")
+	for _, name := range pageNames(t) {
+		text, err := os.ReadFile(filepath.Join(repository, name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range named.FindAllStringSubmatch(string(text), -1) {
+			for _, target := range m[1:] {
+				if target != "" && !targets[target] {
+					t.Errorf("%s: the Makefile has no target %s: %s", name, target, m[0])
+				}
+			}
+		}
 	}
 }
 

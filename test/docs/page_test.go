@@ -195,27 +195,34 @@ func spaced(text string) string {
 	return out.String()
 }
 
-// pages reads all pages of the repository.
-func pages(t *testing.T) (all []*page) {
+// pageNames returns the paths of all pages in the repository.
+func pageNames(t *testing.T) (names []string) {
 	t.Helper()
-	var names []string
 	for _, pattern := range []string{"*.md", "docs/*.md", "deploy/*.md", "examples/*/*.md"} {
 		found, err := filepath.Glob(filepath.Join(repository, pattern))
 		if err != nil {
 			t.Fatal(err)
 		}
-		names = append(names, found...)
+		for _, path := range found {
+			name, err := filepath.Rel(repository, path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			names = append(names, name)
+		}
 	}
-	for _, path := range names {
-		text, err := os.ReadFile(path)
+	return names
+}
+
+// pages reads all pages of the repository.
+func pages(t *testing.T) (all []*page) {
+	t.Helper()
+	for _, name := range pageNames(t) {
+		text, err := os.ReadFile(filepath.Join(repository, name))
 		if err != nil {
 			t.Fatal(err)
 		}
-		name, err := filepath.Rel(repository, path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		p, err := parse(filepath.ToSlash(name), string(text))
+		p, err := parse(name, string(text))
 		if err != nil {
 			t.Error(err)
 			continue
