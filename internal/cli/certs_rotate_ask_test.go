@@ -182,7 +182,7 @@ func TestRotateRootAsksProxies(t *testing.T) {
 	old := m.connect("web-1.apps", xdswire.ClusterType)
 	defer m.connect("vm.apps", xdswire.ProxyConfigType)()
 	m.now = start.Add(-30 * time.Second)
-	m.must("certs", "rotate-root", "start", m.certs, "--leaf-ttl", "1s", "--propagation", "0s")
+	m.must("certs", "rotate-root", "start", m.certs, "--leaf-ttl", "1s", "--propagation", "0s", "--force")
 	m.now = start
 
 	m.rotate("next", exitFailure, `127\.0\.0\.1:1: .*connection refused`, "--server", "127.0.0.1:1,"+m.debug)
@@ -211,6 +211,31 @@ func TestRotateRootAsksProxies(t *testing.T) {
 	m.now = start.Add(time.Minute)
 	m.rotate("finish", exitFailure, `the step would break 1 proxy; (.*\n)+vm\.apps of`, "--server", m.debug)
 	m.rotate("finish", exitOK, `Note: connected proxies were not asked, the time alone counts; (.*\n)*finished`)
+}
+
+// TestRotateRootRefusesWaitsThatProxiesOutlive has a proxy connected whose
+// certificate lives for two days.
+func TestRotateRootRefusesWaitsThatProxiesOutlive(t *testing.T) {
+	m := startRotatedMesh(t)
+	closed := m.connect("web-1.apps", xdswire.ClusterType)
+	rehearsal := []string{"--leaf-ttl", "1s", "--propagation", "0s"}
+
+	m.rotate("start", exitFailure, `^Error: --leaf-ttl 1s is less than 10m: .*; give the longest life time of a certificate in the mesh, .*or, in a rehearsal, --force\n$`, rehearsal...)
+	m.rotate("start", exitFailure, `^Error: --propagation 0s is less than 1m: `, "--propagation", "0s")
+	m.rotate("plan", exitOK, `Warning: --leaf-ttl 1s is less than 10m: start refuses that where proxies are connected\n`, rehearsal...)
+	const outlived = `(?m)^Error: certificates of connected proxies end later than %s \(--leaf-ttl\) from now; .*:\nweb-1\.apps of cluster1: valid until 20\S+Z$`
+	m.rotate("start", exitFailure, fmt.Sprintf(outlived, "1s"), append(rehearsal, "--server", m.debug)...)
+	m.rotate("start", exitFailure, fmt.Sprintf(outlived, "1d"), "--server", m.debug)
+	m.rotate("start", exitFailure, `Error: --propagation 0s is less than 1m, and proxies are connected: `, "--leaf-ttl", "49h", "--propagation", "0s", "--server", m.debug)
+	m.rotate("start", exitFailure, `control planes do not answer:\n127\.0\.0\.1:1: `, "--server", "127.0.0.1:1,"+m.debug)
+	if _, err := os.Stat(filepath.Join(m.certs, ".rotation")); err == nil {
+		t.Error("a start that was refused wrote something")
+	}
+
+	m.rotate("start", exitOK, `Note: 1 control plane asked, with 1 proxy connected\n(.*\n)*trust: `, "--leaf-ttl", "49h", "--server", m.debug)
+	m.must("certs", "rotate-root", "abort", m.certs)
+	closed()
+	m.rotate("start", exitOK, `Note: 1 control plane asked, with 0 proxies connected\n(.*\n)*trust: `, append(rehearsal, "--server", m.debug)...)
 }
 
 func TestRotateRootAskUsage(t *testing.T) {

@@ -108,7 +108,7 @@ func (r *rotateDir) open(ctx context.Context, env *Env) (*rotation.Dir, error) {
 
 // rotateStart are the flags of plan and start.
 type rotateStart struct {
-	rotateDir
+	rotateStep
 	algorithm                string
 	ttl                      time.Duration
 	organization, commonName string
@@ -116,11 +116,11 @@ type rotateStart struct {
 	trustDomains, dnsDomains []string
 	ipRanges                 []string
 	leafTTL, propagation     time.Duration
+	force                    bool
 	output                   output.Format
 }
 
-func (o *rotateStart) bind(env *Env, cmd *cobra.Command) {
-	o.rotateDir.bind(env, cmd)
+func (o *rotateStart) bind(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.StringVar(&o.algorithm, "algorithm", "", "Kind of the new keys, as of root-ca (default that of the old ones)")
 	durationVar(fs, &o.ttl, "ttl", 0, "How long the new root is valid (default as long as the old one was)")
@@ -182,7 +182,8 @@ the step before: --propagation until the last control plane works with that, and
 			return o.plan(cmd.Context(), env)
 		},
 	}
-	o.bind(env, cmd)
+	o.rotateDir.bind(env, cmd)
+	o.bind(cmd)
 	cmd.Flags().VarP(&o.output, "output", "o", "Output `format`: table, json or yaml")
 	return cmd
 }
@@ -223,6 +224,9 @@ func (o *rotateStart) plan(ctx context.Context, env *Env) error {
 	for _, n := range plan.Notes {
 		fmt.Fprintln(env.Stderr, "Warning:", n)
 	}
+	if short := o.short(); short != "" && plan.Phase == "" {
+		fmt.Fprintf(env.Stderr, "Warning: %s: start refuses that where proxies are connected\n", short)
+	}
 	return nil
 }
 
@@ -234,9 +238,17 @@ func newRotateStartCmd(env *Env) *cobra.Command {
 		Long: `Make the new root and the new signer of each cluster, check all that later steps
 will write, and add the new root to the trust bundle of each cluster. The old
 signers go on signing. The new CAs are like the old ones but for their keys,
-unless flags say otherwise; certificates are not signed across the two roots.`,
+unless flags say otherwise; certificates are not signed across the two roots.
+
+A --leaf-ttl below 10m or a --propagation below 1m is refused. With --server or
+--ask-proxies the control planes are asked for their proxies, and what counts are
+the certificates of these: a --leaf-ttl that one of them outlives is refused.
+--force takes the values all the same, as in a rehearsal.`,
 		Example: `  meshctl certs rotate-root start certs
-  meshctl certs rotate-root start certs --leaf-ttl 12h --algorithm ecdsa-p384 --cn 'Root CA 2'`,
+  meshctl certs rotate-root start certs --leaf-ttl 12h --algorithm ecdsa-p384 --cn 'Root CA 2'
+
+  # compare --leaf-ttl with the certificates of connected proxies
+  meshctl certs rotate-root start certs --leaf-ttl 1h --server 127.0.0.1:8081,127.0.0.1:8082`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.one(args); err != nil {
@@ -245,13 +257,18 @@ unless flags say otherwise; certificates are not signed across the two roots.`,
 			return o.start(cmd.Context(), env)
 		},
 	}
-	o.bind(env, cmd)
+	o.rotateStep.bind(env, cmd)
+	o.bind(cmd)
+	cmd.Flags().BoolVar(&o.force, forceFlag, false, "Take a --leaf-ttl and a --propagation that are too short for connected proxies, as in a rehearsal")
 	return cmd
 }
 
 func (o *rotateStart) start(ctx context.Context, env *Env) error {
 	options, err := o.options()
 	if err != nil {
+		return err
+	}
+	if err := o.checkWaits(ctx, env); err != nil {
 		return err
 	}
 	dir, err := o.open(ctx, env)

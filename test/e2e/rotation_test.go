@@ -136,7 +136,7 @@ func rotate(t *testing.T, ca, step string) {
 	args := []string{"certs", "rotate-root", step, ca}
 	switch {
 	case step == "start":
-		args = append(args, "--leaf-ttl", rotationLeafTTL.String(), "--propagation", rotationPropagation.String())
+		args = append(args, "--leaf-ttl", rotationLeafTTL.String(), "--propagation", rotationPropagation.String(), "--force")
 	case status.Command == step:
 		if out, err := exec.Command(meshctl, args...).CombinedOutput(); err == nil {
 			t.Fatalf("%s was not refused before its time:\n%s", step, out)
