@@ -18,6 +18,8 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/meshctl/meshctl/internal/files"
+	"github.com/meshctl/meshctl/internal/output"
+	"github.com/meshctl/meshctl/internal/remotesecret/mint"
 )
 
 const (
@@ -50,6 +52,10 @@ $XDG_CONFIG_HOME/meshctl/config.yaml, else ~/.config/meshctl/config.yaml if it
 exists; never a file of the working directory. It is YAML: flag names as keys,
 a list for a flag that may be repeated. A key that is no flag of any command
 is an error.
+
+A flag that weakens security, such as --insecure, --insecure-remote or --force, is
+named in a warning on standard error whenever its value is from a variable or the
+file.
 
   trust-domain: prod.example
   remote-dir:
@@ -93,12 +99,42 @@ func configure(env *Env, cmd *cobra.Command) error {
 		switch err := setFlag(flags, f, v.Get(f.Name)); {
 		case err != nil:
 			errs = append(errs, fmt.Errorf("%s: %w", sources[f.Name], err))
-		case f.Name == forceFlag && f.Value.String() == "true":
-			// What replaces keys must not happen unseen.
-			fmt.Fprintf(env.Stderr, "warning: --%s is set by %s: %s\n", f.Name, sources[f.Name], f.Usage)
+		case weakens(f):
+			// What replaces keys or verifies nobody must not happen unseen.
+			_, usage := pflag.UnquoteUsage(f)
+			fmt.Fprintf(env.Stderr, "warning: --%s is set by %s: %s\n", setting(f), sources[f.Name], usage)
 		}
 	})
 	return errors.Join(errs...)
+}
+
+// weakens reports whether a flag has a value with which less is verified, protected or
+// kept than by default.
+func weakens(f *pflag.Flag) bool {
+	value := f.Value.String()
+	if value == f.DefValue {
+		return false
+	}
+	switch f.Name {
+	case "debug-network", "drop-unknown", "no-wait", "trusted-gateway-cidr":
+		return true
+	case "rbac":
+		return value == string(mint.Istio)
+	case "tls-min-version":
+		return value == "1.2"
+	case "tls-key-exchange":
+		return value == "classic"
+	}
+	words := []string{"allow", forceFlag, "insecure", "plaintext", "security", "skip", "unsafe", "unverified", "verify"}
+	return slices.ContainsFunc(strings.Split(f.Name, "-"), func(word string) bool { return slices.Contains(words, word) })
+}
+
+// setting is the name of a flag, with its value where that is more than true.
+func setting(f *pflag.Flag) string {
+	if f.Value.Type() == "bool" {
+		return f.Name
+	}
+	return f.Name + " " + output.Escape(f.Value.String())
 }
 
 // rivalsKey is the annotation of a flag with the names of its rivals.
