@@ -2,6 +2,7 @@ package cli
 
 import (
 	"crypto/rand"
+	"encoding/base64"
 	"fmt"
 	"strings"
 	"testing"
@@ -85,10 +86,7 @@ func TestRotateReportsTokensThatStillWork(t *testing.T) {
 	cluster1, cluster2, kubeconfig, namespace := linked(t)
 	create(t, cluster1, kubeconfig, namespace)
 	unbound := strings.TrimSpace(cluster2.Kubectl(t, "", "create", "token", readerAccount, "-n", namespace))
-	secret := cluster1.Kubectl(t, "", "get", "secret", "-n", namespace, "istio-remote-secret-cluster2", "-o", "go-template={{.data.cluster2 | base64decode}}")
-	before, _, _ := strings.Cut(secret, "token: ")
-	cluster1.Kubectl(t, "", "patch", "secret", "-n", namespace, "istio-remote-secret-cluster2", "--type", "merge", "-p",
-		fmt.Sprintf(`{"stringData": {"cluster2": %q}}`, before+"token: "+unbound+"\n"))
+	setToken(t, cluster1, namespace, unbound)
 
 	r := meshctl(t, kubeconfig, "remote-secret", "rotate", "--from", "cluster2", "--to", "cluster1", "-n", namespace, "--no-wait")
 	if r.code != 3 || strings.Contains(r.stdout, "ended") ||
@@ -96,6 +94,40 @@ func TestRotateReportsTokensThatStillWork(t *testing.T) {
 		t.Errorf("exit %d\n%s%s", r.code, r.stdout, r.stderr)
 	}
 	wantValid(t, cluster2, true, map[string]string{"unbound": unbound, "new": held(t, cluster1, namespace, "cluster2").User.Token})
+}
+
+// setToken writes another token into the remote secret of cluster2.
+func setToken(t *testing.T, in *kube.Cluster, namespace, token string) {
+	t.Helper()
+	const name = "istio-remote-secret-cluster2"
+	kubeconfig := in.Kubectl(t, "", "get", "secret", "-n", namespace, name, "-o", "go-template={{.data.cluster2 | base64decode}}")
+	before, _, _ := strings.Cut(kubeconfig, "token: ")
+	in.Kubectl(t, "", "patch", "secret", "-n", namespace, name, "--type", "merge", "-p",
+		fmt.Sprintf(`{"stringData": {"cluster2": %q}}`, before+"token: "+token+"\n"))
+}
+
+// Whoever may write the remote secret may name any account in its token: no token is
+// made for one that nobody proved to be.
+func TestCase_D2_RotateMakesNoTokenOfAnotherAccount(t *testing.T) {
+	t.Parallel()
+	cluster1, cluster2, kubeconfig, namespace := linked(t)
+	create(t, cluster1, kubeconfig, namespace)
+	cluster2.Kubectl(t, "", "create", "serviceaccount", "-n", namespace, "victim")
+	for subject, want := range map[string]string{
+		"system:serviceaccount:" + namespace + ":victim": "service account " + namespace + "/victim is named by a token that the API server refuses",
+		"system:serviceaccount:kube-system:victim":       "has a token of service account kube-system/victim: the readers of its cluster are service accounts of namespace " + namespace,
+	} {
+		claims := base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, `{"sub": %q}`, subject))
+		setToken(t, cluster1, namespace, "e30."+claims+".c2ln")
+		before := cluster2.Kubectl(t, "", "get", "secrets", "-n", namespace, "-o", "name")
+		r := meshctl(t, kubeconfig, "remote-secret", "rotate", "--from", "cluster2", "--to", "cluster1", "-n", namespace, "--no-wait")
+		if r.code != 1 || !strings.Contains(r.stderr, want) {
+			t.Errorf("exit %d, want %q in\n%s%s", r.code, want, r.stdout, r.stderr)
+		}
+		if after := cluster2.Kubectl(t, "", "get", "secrets", "-n", namespace, "-o", "name"); after != before {
+			t.Errorf("before\n%safter\n%s", before, after)
+		}
+	}
 }
 
 func TestLinkEndsTheTokensThatItReplaces(t *testing.T) {

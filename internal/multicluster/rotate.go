@@ -169,6 +169,9 @@ func (r *Rotation) mint(ctx context.Context, old *corev1.Secret) (*corev1.Secret
 	if err != nil {
 		return nil, err
 	}
+	if err := r.From.CheckReader(ctx, account, c.User.Token); err != nil {
+		return nil, err
+	}
 	ttl := r.TTL
 	if claims, err := peek.Token(c.User.Token); err == nil && ttl == 0 && !claims.Expiry.IsZero() {
 		ttl = max(claims.Expiry.Sub(claims.IssuedAt).Round(time.Second), mint.MinTTL)

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -55,6 +56,26 @@ func (c *Cluster) Credentials(ctx context.Context, a Account) ([]Credential, err
 		}
 	}
 	return slices.SortedFunc(maps.Values(found), func(a, b Credential) int { return strings.Compare(a.Name, b.Name) }), nil
+}
+
+// CheckReader returns an error unless the account is one that others read the cluster
+// by: meshctl made tokens of it, or the API server accepts the token that names it.
+// What a token names is else the word of whoever wrote it into a remote secret.
+func (c *Cluster) CheckReader(ctx context.Context, a Account, token string) error {
+	found, err := c.Credentials(ctx, a)
+	if err != nil || slices.ContainsFunc(found, func(f Credential) bool { return f.Ours }) {
+		return err
+	}
+	bearer, err := c.as(token)
+	if err != nil {
+		return err
+	}
+	_, err = bearer.Missing(ctx, []Right{{Verb: "list", Resource: "services"}})
+	if apierrors.IsUnauthorized(err) {
+		return fmt.Errorf("%s: service account %s is named by a token that the API server refuses, and meshctl made no token of it; "+
+			"make the remote secret anew with create-remote-secret", c.Name, a)
+	}
+	return err
 }
 
 // tokenSecretName is the name of a Secret of tokens of the account. The suffix
