@@ -150,15 +150,21 @@ func findSecret(path string) (*secretFile, error) {
 func openMounted(dir *os.Root, name string) (*os.Root, error) {
 	const data = "..data"
 	target, err := dir.Readlink(name)
+	if Transient(err) {
+		return nil, err
+	}
 	if err != nil || target != filepath.Join(data, name) {
 		return nil, errLink
 	}
 	version, err := dir.Readlink(data)
+	if Transient(err) {
+		return nil, err
+	}
 	if err != nil || !strings.HasPrefix(version, "..") || len(version) == 2 || filepath.Base(version) != version {
 		return nil, errLink
 	}
 	named, err := dir.Lstat(version)
-	if errors.Is(err, fs.ErrNotExist) {
+	if errors.Is(err, fs.ErrNotExist) || Transient(err) {
 		return nil, err
 	}
 	if err != nil || !named.IsDir() {

@@ -168,7 +168,9 @@ func (l *Lists) look(ctx context.Context, atOnce bool) bool {
 			return false // until the next look
 		}
 		l.source = source{name: l.cfg.File, stamp: stamp, found: true}
-		l.source.data, l.source.err = files.Read(l.cfg.File, maxLists)
+		if l.source.data, l.source.err = files.Read(l.cfg.File, maxLists); files.Transient(l.source.err) {
+			l.source.stamp = "" // look again
+		}
 		return true
 	case l.source.found:
 		gone := fmt.Errorf("revocation lists: %w", err)

@@ -26,6 +26,7 @@ import (
 	"github.com/meshctl/meshctl/internal/agent/catest"
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/certs/verify"
+	"github.com/meshctl/meshctl/internal/files/filestest"
 )
 
 // world is an authority, a workload's chain below it, and a clock.
@@ -280,5 +281,23 @@ func TestOwnCertificateIsRevoked(t *testing.T) {
 	w.write(t, w.both(t, time.Hour, w.chain[0].SerialNumber))
 	if !w.lists.follow(t.Context()) || len(w.revoked) != 1 || w.revoked[0] != w.chain[0] {
 		t.Errorf("told of %d revocations, status %+v", len(w.revoked), w.lists.Status())
+	}
+}
+
+// TestFileWithoutDescriptors: lists that could not be read are read again, though
+// the file does not change.
+func TestFileWithoutDescriptors(t *testing.T) {
+	w := newWorld(t)
+	good := w.both(t, time.Hour)
+	w.write(t, good)
+	w.judge(t)
+	next := w.both(t, time.Hour, big.NewInt(7))
+	w.write(t, next)
+	feed := filestest.Starve(t)
+	w.lists.follow(t.Context())
+	w.wantKept(t, "no descriptors", good, "too many open files")
+	feed()
+	if !w.lists.follow(t.Context()) || string(w.lists.PEM()) != string(next) {
+		t.Errorf("the lists were not read again: %v", w.lists.Status())
 	}
 }

@@ -87,6 +87,7 @@ type Material struct {
 	Stamp Stamp
 	set   verify.Set
 	data  map[string][]byte
+	again bool // reading it again may give more
 }
 
 // maxReads is how often a directory is read that changes meanwhile.
@@ -96,13 +97,17 @@ const maxReads = 5
 // cert-chain.pem, root-cert.pem and ca-crl.pem, or tls.crt, tls.key and
 // ca.crt. All are of one moment: when the directory changes meanwhile, it is
 // read again. The error is that it keeps changing; what cannot be read is a
-// finding of Authority.
+// finding of Authority. When it may be read soon, as after a want of file
+// descriptors, the Stamp is the zero value, which is no directory's.
 func Read(dir string) (*Material, error) {
 	before := StampOf(dir)
 	for range maxReads {
 		m := read(dir)
 		m.Stamp = StampOf(dir)
 		if m.Stamp == before {
+			if m.again {
+				m.Stamp = Stamp{}
+			}
 			return m, nil
 		}
 		before = m.Stamp
@@ -123,7 +128,8 @@ func read(dir string) *Material {
 		file.Place = path
 		if err != nil {
 			file.Unreadable = err.Error()
-			if exposed := files.CheckSecret(path); f.secret() && exposed != nil {
+			m.again = m.again || files.Transient(err)
+			if exposed := files.CheckSecret(path); f.secret() && exposed != nil && !files.Transient(exposed) {
 				file.Exposed = exposed.Error()
 			}
 		} else if f.secret() {

@@ -98,11 +98,13 @@ func (s *fileScan) scan() {
 		if strings.HasPrefix(e.Name(), ".") {
 			continue
 		}
-		if info, err := os.Stat(name); err != nil || !info.Mode().IsRegular() {
-			continue
+		switch info, err := os.Stat(name); {
+		case files.Transient(err):
+			there[name] = true // as far as is known
+		case err == nil && info.Mode().IsRegular():
+			there[name] = true
+			s.take(name)
 		}
-		there[name] = true
-		s.take(name)
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.known)) {
 		if !there[name] {

@@ -118,6 +118,9 @@ func (r *fileReader) read(path string) (data []byte, changed bool, err error) {
 	if err == nil {
 		r.data, err = files.Read(path, maxBundle)
 	}
+	if files.Transient(err) {
+		r.stamp = "" // look again
+	}
 	return r.data, true, err
 }
 

@@ -21,6 +21,7 @@ import (
 
 	"github.com/fsnotify/fsnotify"
 
+	"github.com/meshctl/meshctl/internal/files"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source"
@@ -117,7 +118,7 @@ type reader struct {
 func newReader(s *Source, sink snapshot.Sink, root *os.Root, watcher *fsnotify.Watcher) *reader {
 	r := &reader{
 		Source: s, dir: filepath.Clean(s.Dir), log: s.Log, now: s.Now, sink: sink, root: root, watcher: watcher,
-		tree:  tree{files: map[string]*file{}, odd: map[string]*file{}, folders: map[string]*folder{}, faults: map[string]string{}, changed: map[string]bool{}, missing: map[string]time.Time{}},
+		tree:  tree{files: map[string]*file{}, odd: map[string]*file{}, folders: map[string]*folder{}, faults: map[string]string{}, changed: map[string]bool{}, missing: map[string]time.Time{}, again: map[string]bool{}},
 		index: newIndex(),
 		told:  map[snapshot.Key]bool{},
 	}
@@ -140,12 +141,14 @@ func (r *reader) close() {
 // follow takes file events until ctx ends. Its cases: the end; events, of
 // which all that are waiting are used together; a fault of the watcher, after
 // which everything is read again; the time to look at the directory itself;
-// that to give missing files up.
+// that to give missing files up; that to look again at what could not be read.
 func (r *reader) follow(ctx context.Context) {
 	check := time.NewTicker(rootCheck)
 	defer check.Stop()
 	missing := time.NewTimer(missingWait)
 	defer missing.Stop()
+	again := time.NewTimer(0)
+	defer again.Stop()
 	for {
 		select {
 		case <-ctx.Done():
@@ -166,6 +169,14 @@ func (r *reader) follow(ctx context.Context) {
 				continue
 			}
 		case <-missing.C:
+		case <-again.C:
+			if wait := r.lookAgain(); wait > 0 {
+				again.Reset(wait)
+			}
+		}
+		if len(r.again) > 0 && r.failures == 0 {
+			r.failures = 1
+			again.Reset(firstAgain)
 		}
 		if wait := r.giveUp(); wait > 0 {
 			missing.Reset(wait)
@@ -229,6 +240,8 @@ func (r *reader) event(p string, op fsnotify.Op) {
 	}
 	info, err := lookFor(func() (fs.FileInfo, error) { return r.root.Lstat(p) })
 	switch {
+	case files.Transient(err):
+		r.failed(p, "cannot be read: ", err)
 	case err != nil && base != kubeletData && !r.knows(p):
 		// Gone before it was looked at, as what is written beside a file and
 		// renamed to it: that event comes under the file's own name.
@@ -258,6 +271,9 @@ func (r *reader) checkRoot() bool {
 		return false
 	}
 	root, err := os.OpenRoot(r.dir)
+	if files.Transient(err) {
+		return false // until the next time
+	}
 	if err != nil {
 		r.faults["."] = goneDirectory + reason(err)
 		r.gone = true

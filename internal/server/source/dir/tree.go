@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path"
 	"path/filepath"
@@ -13,6 +14,10 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"github.com/meshctl/meshctl/internal/files"
 )
 
 // kubeletData is the symlink that kubelet swaps to change all files of a
@@ -44,6 +49,10 @@ type tree struct {
 	// file that is renamed meanwhile under both of its names, so their objects
 	// stay until another file has them, or for missingWait.
 	missing map[string]time.Time
+	// again are the names that could not be read for want of something that may
+	// be there soon; failures is how often in a row some were.
+	again    map[string]bool
+	failures int
 }
 
 // missingWait is how long a file may be missing that nobody said was removed.
@@ -64,7 +73,7 @@ func (r *reader) folder(p string, force bool) {
 		return
 	}
 	if err != nil {
-		r.faults[p] = "cannot be read: " + reason(err)
+		r.failed(p, "cannot be read: ", err)
 		return
 	}
 	f := r.folders[p]
@@ -82,7 +91,7 @@ func (r *reader) folder(p string, force bool) {
 	name := filepath.Join(r.dir, filepath.FromSlash(p))
 	_ = r.watcher.Remove(name) // it may be the watch of another folder that had the name
 	if err := r.watcher.Add(name); err != nil {
-		r.faults[p] = "cannot be watched, changes in it are not seen: " + reason(err)
+		r.failed(p, "cannot be watched, changes in it are not seen: ", err)
 		r.unwatched = r.unwatched || p == "." // to be tried again
 	} else {
 		delete(r.faults, p)
@@ -170,7 +179,7 @@ func (r *reader) scan(p string, force bool) {
 		return
 	}
 	if err != nil {
-		r.faults[p] = "cannot be read: " + reason(err)
+		r.failed(p, "cannot be read: ", err)
 		return
 	}
 	present := map[string]bool{}
@@ -215,13 +224,57 @@ func (r *reader) giveUp() (wait time.Duration) {
 			continue
 		}
 		delete(r.missing, p)
-		if info, err := r.root.Lstat(p); err == nil {
+		switch info, err := r.root.Lstat(p); {
+		case err == nil:
 			r.visit(p, info.Mode().Type(), true)
-		} else {
+		case files.Transient(err):
+			r.failed(p, "cannot be read: ", err)
+		default:
 			r.forget(p)
 		}
 	}
 	return wait
+}
+
+// failed notes why a name is not read, and to look at it again if that may pass
+// without a change of it.
+func (r *reader) failed(p, what string, err error) {
+	r.faults[p] = what + reason(err)
+	if files.Transient(err) {
+		r.again[p] = true
+	}
+}
+
+// Waits before names that could not be read are looked at again.
+const (
+	firstAgain = 100 * time.Millisecond
+	lastAgain  = 10 * time.Second
+)
+
+// lookAgain looks at the names that could not be read. It returns how long to
+// wait until the next time, 0 when all were read.
+func (r *reader) lookAgain() time.Duration {
+	names := slices.Sorted(maps.Keys(r.again))
+	clear(r.again)
+	for _, p := range names {
+		delete(r.faults, p)
+		if p == "." {
+			r.folder(p, true)
+		} else {
+			r.event(p, fsnotify.Create)
+		}
+	}
+	r.load()
+	if len(r.again) == 0 {
+		r.failures = 0
+		return 0
+	}
+	r.failures++
+	return r.waitAgain()
+}
+
+func (r *reader) waitAgain() time.Duration {
+	return min(firstAgain<<min(r.failures, 10), lastAgain)
 }
 
 // forget drops a file or folder that is gone, with all that is in it.
@@ -290,6 +343,8 @@ func (r *reader) symlink(p string, force bool) {
 		if isManifest(p) {
 			r.fault(p, "the symlink points to nothing")
 		}
+	case files.Transient(err):
+		r.failed(p, "cannot be read: ", err)
 	case err != nil:
 		r.forget(p)
 		if outside, e := os.Stat(filepath.Join(r.dir, filepath.FromSlash(p))); isManifest(p) || e == nil && outside.IsDir() {
@@ -331,7 +386,7 @@ func (r *reader) read(p string) {
 	delete(r.missing, p)
 	r.remember(p)
 	if err != nil {
-		r.faults[p] = reason(err)
+		r.failed(p, "", err)
 		if f := r.files[p]; f != nil {
 			r.faults[p] += keptText(len(f.entries()))
 		}
