@@ -111,7 +111,12 @@ func LoadOrCreate(dir, trustDomain string, now time.Time, rand io.Reader) (a *ce
 	if err != nil {
 		return nil, false, err
 	}
-	if err := files.WriteDir(dir, all, files.Options{}); err != nil {
+	err = files.WriteDir(dir, all, files.Options{})
+	if errors.Is(err, fs.ErrExist) { // by another process, meanwhile
+		a, err := Load(dir, now)
+		return a, false, err
+	}
+	if err != nil {
 		return nil, false, fmt.Errorf("keep self-signed CA: %w", err)
 	}
 	return a, true, nil
