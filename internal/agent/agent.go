@@ -61,6 +61,9 @@ func Run(ctx context.Context, cfg Config, opts Options) error {
 		}
 		cfg.EnvoyPath = envoyPath
 	}
+	if err := cfg.checkDirectories(); err != nil {
+		return err
+	}
 	if _, err := os.Stat(cfg.CARootFile); err != nil {
 		return fmt.Errorf("roots to check the certificate authority with: %w; name the file with --root-ca", err)
 	}
@@ -194,13 +197,32 @@ func (c *Config) Bootstrap() ([]byte, error) {
 	})
 }
 
+// checkDirectories makes the directory of the bootstrap and refuses directories
+// in which others could put files in the place of the agent's. In a pod anybody
+// may write to a volume, which its containers alone have.
+func (c *Config) checkDirectories() error {
+	if err := os.MkdirAll(c.ConfigPath, 0o700); err != nil {
+		return fmt.Errorf("make directory for the bootstrap: %w", err)
+	}
+	if c.InPod {
+		return nil
+	}
+	dirs := [][2]string{{c.ConfigPath, "--config-path"}, {c.CertDir, "--output-certs"}}
+	if c.GRPCBootstrap != "" {
+		dirs = append(dirs, [2]string{filepath.Dir(c.GRPCBootstrap), "--grpc-bootstrap"})
+	}
+	for _, dir := range dirs {
+		if err := files.CheckDirectory(dir[0]); dir[0] != "" && err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("refuse the directory %s (%s): %w", dir[0], dir[1], err)
+		}
+	}
+	return nil
+}
+
 func writeBootstrap(cfg Config) (path string, err error) {
 	data, err := cfg.Bootstrap()
 	if err != nil {
 		return "", err
-	}
-	if err := os.MkdirAll(cfg.ConfigPath, 0o700); err != nil {
-		return "", fmt.Errorf("make directory for the bootstrap: %w", err)
 	}
 	path = filepath.Join(cfg.ConfigPath, "envoy-rev.json")
 	return path, files.Write(path, data, files.Secret)

@@ -51,6 +51,8 @@ type Config struct {
 	AdminPort, StatusPort, ReadyPort, StatsPort uint16
 
 	ConfigPath, EnvoyPath string
+	// InPod says that the agent runs in a pod, whose volumes are its own.
+	InPod bool
 	LogLevel              string
 	// Concurrency is the number of Envoy's worker threads, 0 for one a core.
 	Concurrency int

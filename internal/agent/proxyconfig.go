@@ -287,6 +287,7 @@ func (r *resolver) server(s setting) Server {
 // envoy resolves how Envoy is run.
 func (r *resolver) envoy(cfg *Config, pc *meshv1alpha1.ProxyConfig) {
 	cfg.ConfigPath = pc.GetConfigPath()
+	cfg.InPod = r.lookup("KUBERNETES_SERVICE_HOST") != ""
 	cfg.EnvoyPath = pc.GetBinaryPath()
 	if cfg.EnvoyPath == "" {
 		cfg.EnvoyPath = "envoy"

@@ -292,6 +292,18 @@ func TestRunRefuses(t *testing.T) {
 	}{
 		"no envoy":  {func(_ *testing.T, a *agentTest) { a.cfg.EnvoyPath = "/no/envoy" }, "--envoy"},
 		"no root":   {func(_ *testing.T, a *agentTest) { a.cfg.CARootFile = "none.pem" }, "none.pem"},
+		"config path that all may write to": {func(t *testing.T, a *agentTest) {
+			chmod(t, a.cfg.ConfigPath, 0o777)
+		}, "(--config-path): its mode 0777 lets others write to it"},
+		"certificates where a group may write": {func(t *testing.T, a *agentTest) {
+			a.cfg.CertDir = t.TempDir()
+			chmod(t, a.cfg.CertDir, 0o770)
+		}, "(--output-certs): its mode 0770 lets others write to it"},
+		"gRPC bootstrap where all may write": {func(t *testing.T, a *agentTest) {
+			dir := t.TempDir()
+			chmod(t, dir, 0o777)
+			a.cfg.GRPCBootstrap = filepath.Join(dir, "grpc-bootstrap.json")
+		}, "(--grpc-bootstrap): its mode 0777 lets others write to it"},
 		"long path": {func(_ *testing.T, a *agentTest) { a.cfg.ConfigPath += strings.Repeat("/x", 60) }, "107"},
 		"status port taken": {func(t *testing.T, a *agentTest) {
 			t.Helper()
@@ -437,5 +449,24 @@ func TestRunReportsHealth(t *testing.T) {
 	}
 	if len(plane.told) > 0 {
 		t.Errorf("after the last word: %q", <-plane.told)
+	}
+}
+
+func chmod(t *testing.T, dir string, mode os.FileMode) {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, mode); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestVolumeOfPod: in a pod the mode of an emptyDir is no fault.
+func TestVolumeOfPod(t *testing.T) {
+	cfg := resolve(t, Flags{ConfigPath: filepath.Join(t.TempDir(), "proxy")}, "KUBERNETES_SERVICE_HOST=10.96.0.1")
+	chmod(t, cfg.ConfigPath, 0o777)
+	if err := cfg.checkDirectories(); err != nil {
+		t.Error(err)
 	}
 }

@@ -97,6 +97,28 @@ func CheckReplaceable(path string) error {
 	return fmt.Errorf("the mode %04o of its directory lets others write to it", info.Mode().Perm())
 }
 
+// CheckDirectory says why others could put files of theirs in the place of those
+// of the directory dir, nil if they cannot.
+func CheckDirectory(dir string) error {
+	info, err := os.Stat(dir)
+	if err != nil {
+		return err
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	const root = 0
+	switch {
+	case !info.IsDir():
+		return errors.New("it is not a directory")
+	case !ok:
+		return errors.New("its owner is not known on this system")
+	case int(stat.Uid) != os.Geteuid() && stat.Uid != root:
+		return fmt.Errorf("it belongs to user %d, not to user %d who writes there; chown it or name another", stat.Uid, os.Geteuid())
+	case info.Mode().Perm()&0o022 != 0:
+		return fmt.Errorf("its mode %04o lets others write to it; run chmod 700 on it or name another", info.Mode().Perm())
+	}
+	return nil
+}
+
 func checkOwner(info fs.FileInfo, mounted bool) error {
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {

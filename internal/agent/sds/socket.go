@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"github.com/meshctl/meshctl/internal/files"
 	"github.com/meshctl/meshctl/internal/unixsocket"
 )
 
@@ -50,12 +51,14 @@ func ownDirectory(dir string) error {
 	if !info.IsDir() {
 		return fmt.Errorf("directory of the socket: %s is a symbolic link or a file; name a directory", dir)
 	}
-	if info.Mode().Perm() == 0o700 {
-		return nil
+	if info.Mode().Perm() != 0o700 {
+		if err := os.Chmod(dir, 0o700); err != nil { //nolint:gosec // a directory needs the bit to enter it
+			return fmt.Errorf("directory %s of the socket has mode %04o and cannot be closed to others: %w",
+				dir, info.Mode().Perm(), err)
+		}
 	}
-	if err := os.Chmod(dir, 0o700); err != nil { //nolint:gosec // a directory needs the bit to enter it
-		return fmt.Errorf("directory %s of the socket has mode %04o and cannot be closed to others: %w",
-			dir, info.Mode().Perm(), err)
+	if err := files.CheckDirectory(dir); err != nil {
+		return fmt.Errorf("refuse the directory %s of the socket: %w", dir, err)
 	}
 	return nil
 }
