@@ -52,8 +52,8 @@ type Config struct {
 
 	ConfigPath, EnvoyPath string
 	// InPod says that the agent runs in a pod, whose volumes are its own.
-	InPod bool
-	LogLevel              string
+	InPod    bool
+	LogLevel string
 	// Concurrency is the number of Envoy's worker threads, 0 for one a core.
 	Concurrency int
 	// Drain is how long Envoy takes to drain a listener that changed,

@@ -290,8 +290,8 @@ func TestRunRefuses(t *testing.T) {
 		spoil func(t *testing.T, a *agentTest)
 		want  string
 	}{
-		"no envoy":  {func(_ *testing.T, a *agentTest) { a.cfg.EnvoyPath = "/no/envoy" }, "--envoy"},
-		"no root":   {func(_ *testing.T, a *agentTest) { a.cfg.CARootFile = "none.pem" }, "none.pem"},
+		"no envoy": {func(_ *testing.T, a *agentTest) { a.cfg.EnvoyPath = "/no/envoy" }, "--envoy"},
+		"no root":  {func(_ *testing.T, a *agentTest) { a.cfg.CARootFile = "none.pem" }, "none.pem"},
 		"config path that all may write to": {func(t *testing.T, a *agentTest) {
 			chmod(t, a.cfg.ConfigPath, 0o777)
 		}, "(--config-path): its mode 0777 lets others write to it"},

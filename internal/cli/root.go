@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshctl/meshctl/internal/files"
+	"github.com/meshctl/meshctl/internal/output"
 )
 
 // Env is what a command has of the world outside.
@@ -97,6 +98,7 @@ const (
 func Run(ctx context.Context, env *Env, args []string) int {
 	own := *env
 	own.Stdin = files.Until(ctx, env.Stdin) // nobody is made to wait for input
+	own.Stderr = output.Text(env.Stderr)    // errors and warnings repeat what servers say
 	root := newRootCmd(&own)
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)

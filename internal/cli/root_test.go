@@ -5,7 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/spf13/cobra"
 )
@@ -39,6 +42,22 @@ func TestReport(t *testing.T) {
 				t.Errorf("report(%v) = %d, %q, want %d, %q", tt.err, code, &stderr, tt.code, tt.text)
 			}
 		})
+	}
+}
+
+// TestErrorsCannotSteerATerminal: what a command repeats of others is escaped.
+func TestErrorsCannotSteerATerminal(t *testing.T) {
+	t.Parallel()
+	var stderr bytes.Buffer
+	env := &Env{
+		Stdin: strings.NewReader(""), Stdout: io.Discard, Stderr: &stderr, Now: time.Now,
+		LookupEnv: func(string) (string, bool) { return "", false },
+	}
+	if code := Run(t.Context(), env, []string{"pc", "clusters", "--file", "no\x1b[2Jfile"}); code == exitOK {
+		t.Error("a file that is not there is read")
+	}
+	if text := stderr.String(); strings.Contains(text, "\x1b") || !strings.Contains(text, `no\x1b[2Jfile`) {
+		t.Errorf("wrote %q", text)
 	}
 }
 

@@ -90,6 +90,32 @@ func appendYAMLEscape(b []byte, r rune) []byte { return fmt.Appendf(b, `\U%08x`,
 // means the same as before.
 func EscapeJSON(text []byte) []byte { return escapeQuoted(text, appendJSONEscape) }
 
+// Text returns a writer that passes text on by Escape, but for line ends and
+// tabs.
+func Text(to io.Writer) io.Writer { return text{to} }
+
+type text struct{ to io.Writer }
+
+// Write implements io.Writer.
+func (w text) Write(b []byte) (int, error) {
+	var out strings.Builder
+	for part := range strings.SplitAfterSeq(string(b), "\n") {
+		line, end := strings.CutSuffix(part, "\n")
+		cells := strings.Split(line, "\t")
+		for i := range cells {
+			cells[i] = Escape(cells[i])
+		}
+		out.WriteString(strings.Join(cells, "\t"))
+		if end {
+			out.WriteByte('\n')
+		}
+	}
+	if _, err := io.WriteString(w.to, out.String()); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
 // JSONLines returns a writer that passes lines of JSON on by EscapeJSON, each
 // Write being of whole lines.
 func JSONLines(to io.Writer) io.Writer { return jsonLines{to} }

@@ -22,6 +22,13 @@ func TestCase_F5_TextOfOthersCannotSteerATerminal(t *testing.T) {
 		}
 	}
 	slog.New(slog.NewJSONHandler(JSONLines(&log), nil)).Info(evil, "proxy", evil)
+	var talk strings.Builder
+	if n, err := Text(&talk).Write([]byte("Error:\t" + strings.ReplaceAll(evil, "\n", " ") + "\x9b\nmore\n")); n != len(evil)+14 || err != nil {
+		t.Errorf("wrote %d bytes, %v", n, err)
+	}
+	if want := "Error:\tx NAME  forged\\x1b[2J\\u202e\\u2066\\a\\u009b31m\\x9b\nmore\n"; talk.String() != want {
+		t.Errorf("talk %q, want %q", talk.String(), want)
+	}
 	forms["table"], forms["JSON"], forms["YAML"], forms["log"] = table.String(), asJSON.String(), asYAML.String(), log.String()
 	for what, text := range forms {
 		if i := strings.IndexFunc(text, mustEscape); i >= 0 {

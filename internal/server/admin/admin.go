@@ -4,6 +4,7 @@ package admin
 
 import (
 	"encoding/json"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/netip"
@@ -13,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/meshctl/meshctl/internal/localtoken"
+	"github.com/meshctl/meshctl/internal/output"
 )
 
 // Config says what the pages show. All functions are called for each request
@@ -44,7 +46,7 @@ func Handler(cfg Config) http.Handler {
 			lines = append(lines, cfg.Notes()...)
 		}
 		for _, line := range lines {
-			_, _ = w.Write([]byte(line + "\n"))
+			_, _ = io.WriteString(w, output.Escape(line)+"\n")
 		}
 	})
 	mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) { cfg.json(w, cfg.Version) })

@@ -37,6 +37,7 @@ func TestHandler(t *testing.T) {
 		{"ready", "/ready", "10.0.0.1:1", "x", nil, 200, ""},
 		{"not ready says why", "/ready", "10.0.0.1:1", "x", []string{"cluster c2: not read yet"}, 503, "cluster c2: not read yet\n"},
 		{"notes when ready", "/ready?verbose", "127.0.0.1:1", "localhost:8080", nil, 200, "a note\n"},
+		{"what others wrote", "/ready?verbose", "127.0.0.1:1", "localhost", []string{"403: \x1b[2J\x9b\nforged"}, 503, "403: \\x1b[2J\\x9b\\nforged\na note\n"},
 		{"notes when not ready", "/ready?verbose", "127.0.0.1:1", "localhost:8080", []string{"why"}, 503, "why\na note\n"},
 		{"no notes for the network", "/ready?verbose", "10.0.0.1:1", "localhost:8080", []string{"why"}, 503, "why\n"},
 		{"version for everyone", "/version", "10.0.0.1:1", "x", nil, 200, ""},
