@@ -47,8 +47,11 @@ func (d directory) Report() Report {
 	if since, reason := d.Lost(); !since.IsZero() {
 		r.LostSince, r.Cause, r.Reason = since, "directory", reason
 	}
+	if left := d.LeftOut(); left != "" {
+		r.Problems = append(r.Problems, left)
+	}
 	if n := len(d.Status()); n > 0 {
-		r.Problems = []string{fmt.Sprintf("%d problems in the directory, which the log tells", n)}
+		r.Problems = append(r.Problems, fmt.Sprintf("%d problems in the directory, which the log tells", n))
 	}
 	return r
 }

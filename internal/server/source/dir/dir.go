@@ -118,7 +118,7 @@ type reader struct {
 func newReader(s *Source, sink snapshot.Sink, root *os.Root, watcher *fsnotify.Watcher) *reader {
 	r := &reader{
 		Source: s, dir: filepath.Clean(s.Dir), log: s.Log, now: s.Now, sink: sink, root: root, watcher: watcher,
-		tree:  tree{files: map[string]*file{}, odd: map[string]*file{}, folders: map[string]*folder{}, faults: map[string]string{}, changed: map[string]bool{}, missing: map[string]time.Time{}, again: map[string]bool{}},
+		tree:  tree{files: map[string]*file{}, odd: map[string]*file{}, folders: map[string]*folder{}, faults: map[string]string{}, changed: map[string]bool{}, missing: map[string]time.Time{}, again: map[string]bool{}, under: map[string]int{}, closed: map[string]bool{}},
 		index: newIndex(),
 		told:  map[snapshot.Key]bool{},
 	}
@@ -281,6 +281,7 @@ func (r *reader) checkRoot() bool {
 	}
 	_ = r.root.Close()
 	r.root, r.gone, r.unwatched, r.overfull = root, false, false, false
+	clear(r.closed)
 	delete(r.faults, ".")
 	r.folder(".", true)
 	return true

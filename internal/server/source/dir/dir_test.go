@@ -574,7 +574,7 @@ func TestTooManyFiles(t *testing.T) {
 	w := prepare(t, map[string]string{"a.yaml": "", "b.yaml": "", "c/d.yaml": "", "c/e.yaml": ""})
 	w.source.LimitFiles(4)
 	w.run()
-	w.problems(".:0 : holds more than 4 files and folders: the rest is not read")
+	w.problems(".:0 : holds more than 4 files and folders: not all are read", "c:0 : is not read wholly: the directory holds more than is read")
 	w.write("c/e.yaml", namespace("last"))
 	w.must(os.Remove(w.path("a.yaml")))
 	w.wants(map[string]string{"Namespace last": "c/e.yaml:1"})

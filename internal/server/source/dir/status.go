@@ -53,6 +53,31 @@ func (s *Source) Lost() (since time.Time, reason string) {
 	return time.Time{}, ""
 }
 
+// LeftOut says which folders are not read wholly because the directory holds more
+// than is read; empty when it does not. It may be called from any goroutine.
+func (s *Source) LeftOut() string {
+	var text string
+	var folders []string
+	for _, p := range s.Status() {
+		switch {
+		case p.File == filepath.Clean(s.Dir) && p.Object == "" && p.Reason == fmt.Sprintf(overfull, cmp.Or(s.maxFiles, MaxFiles)):
+			text = "the directory " + p.File + " " + p.Reason
+		case p.Reason == leftOut && len(folders) <= maxLeftOut:
+			folders = append(folders, p.File)
+		}
+	}
+	if len(folders) > maxLeftOut {
+		folders[maxLeftOut] = "more"
+	}
+	if text != "" && len(folders) > 0 {
+		text += "; left out is a part of " + strings.Join(folders, ", ")
+	}
+	return text
+}
+
+// maxLeftOut is how many folders LeftOut names.
+const maxLeftOut = 10
+
 // publish hands the changes over, then tells about problems. It returns what
 // changed, and the one object when it is one.
 func (r *reader) publish() (d delta, only string) {

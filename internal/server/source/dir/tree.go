@@ -2,6 +2,7 @@ package dir
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -32,7 +33,11 @@ type tree struct {
 	files   map[string]*file
 	odd     map[string]*file // those of them that there is something to tell about
 	folders map[string]*folder
-	known   int // names in all folders
+	known   int            // names in all folders
+	under   map[string]int // names in each folder and those below it
+	// closed are folders of which a name was left out because the directory holds
+	// more than is read: the path for a file, with a slash for a folder.
+	closed map[string]bool
 	// faults are the reasons why something is not read.
 	faults map[string]string
 	// gone says that the directory does not exist, unwatched that its events
@@ -78,7 +83,7 @@ func (r *reader) folder(p string, force bool) {
 	}
 	f := r.folders[p]
 	switch {
-	case f == nil && r.full(p):
+	case f == nil && r.full(p, true):
 		return
 	case f == nil:
 		f = &folder{names: map[string]bool{}}
@@ -140,15 +145,110 @@ func (r *reader) list(p string) ([]fs.DirEntry, error) {
 	})
 }
 
-// full reports, also as a fault of the directory, that there is no room for
-// another name.
-func (r *reader) full(p string) bool {
+// Faults of a directory that holds more than is read, and of its folders.
+const (
+	overfull = "holds more than %d files and folders: not all are read"
+	leftOut  = "is not read wholly: the directory holds more than is read"
+)
+
+// full reports that there is no room for another name. In a directory that is
+// full, a name of a smaller folder takes the place of one of a larger folder.
+func (r *reader) full(p string, isFolder bool) bool {
 	if r.known < r.maxFiles || r.knows(p) {
 		return false
 	}
+	kind := path.Dir(p)
+	if isFolder {
+		kind += "/"
+	}
+	left := p
+	if !r.closed[kind] {
+		left = cmp.Or(r.displaced(p, isFolder), p)
+	}
+	if left == p {
+		r.closed[kind] = true
+	} else {
+		r.forget(left)
+	}
 	r.overfull, r.room = true, false
-	r.faults["."] = fmt.Sprintf("holds more than %d files and folders: the rest is not read", r.maxFiles)
-	return true
+	r.faults["."] = fmt.Sprintf(overfull, r.maxFiles)
+	if in := path.Dir(left); in != "." {
+		r.faults[in] = leftOut
+	}
+	return left == p
+}
+
+// displaced returns the name that makes room for p: one of the largest folder,
+// at the first level where that is not the folder of p. It is empty when the
+// folder of p is as large.
+func (r *reader) displaced(p string, isFolder bool) string {
+	at := "."
+	for parts := strings.Split(p, "/"); ; parts = parts[1:] {
+		own := parts[0]
+		if len(parts) == 1 && !isFolder {
+			own = "" // one of the files of the folder
+		}
+		largest, size := r.largest(at)
+		switch {
+		case largest != own && size > r.size(at, own)+1:
+			return r.last(at, largest)
+		case largest != own, len(parts) == 1:
+			return ""
+		}
+		at = path.Join(at, own)
+	}
+}
+
+// last returns a name among the largest of a folder, which are those of another
+// folder in it or, with "", its files.
+func (r *reader) last(at, largest string) string {
+	for largest != "" {
+		at = path.Join(at, largest)
+		if len(r.folders[at].names) == 0 {
+			return at
+		}
+		largest, _ = r.largest(at)
+	}
+	last := ""
+	for name := range r.folders[at].names {
+		if r.folders[path.Join(at, name)] == nil {
+			last = max(last, name)
+		}
+	}
+	return path.Join(at, last)
+}
+
+// largest returns the folder in a folder with the most names, "" for the files
+// of the folder itself, and how many names these are.
+func (r *reader) largest(at string) (name string, size int) {
+	size = r.size(at, "")
+	for n := range r.folders[at].names {
+		if r.folders[path.Join(at, n)] == nil {
+			continue
+		}
+		if s := r.size(at, n); s > size || s == size && n > name {
+			name, size = n, s
+		}
+	}
+	return name, size
+}
+
+// size returns how many names a folder in a folder has, itself among them, or with
+// "" how many files the folder has.
+func (r *reader) size(at, name string) int {
+	if name != "" {
+		if in := path.Join(at, name); r.folders[in] != nil {
+			return r.under[in] + 1
+		}
+		return 0
+	}
+	files := 0
+	for n := range r.folders[at].names {
+		if r.folders[path.Join(at, n)] == nil {
+			files++
+		}
+	}
+	return files
 }
 
 // knows reports whether the name is known in its folder.
@@ -160,7 +260,18 @@ func (r *reader) knows(p string) bool {
 func (r *reader) remember(p string) {
 	if parent := r.folders[path.Dir(p)]; parent != nil && p != "." && !parent.names[path.Base(p)] {
 		parent.names[path.Base(p)] = true
-		r.known++
+		r.count(p, 1)
+	}
+}
+
+// count enters a name, or takes it out, where names are counted.
+func (r *reader) count(p string, by int) {
+	r.known += by
+	for p != "." {
+		p = path.Dir(p)
+		if r.under[p] += by; r.under[p] == 0 {
+			delete(r.under, p)
+		}
 	}
 }
 
@@ -181,6 +292,11 @@ func (r *reader) scan(p string, force bool) {
 	if err != nil {
 		r.failed(p, "cannot be read: ", err)
 		return
+	}
+	delete(r.closed, p)
+	delete(r.closed, p+"/")
+	if r.faults[p] == leftOut {
+		delete(r.faults, p)
 	}
 	present := map[string]bool{}
 	for _, e := range entries {
@@ -285,12 +401,14 @@ func (r *reader) forget(p string) {
 		}
 		_ = r.watcher.Remove(filepath.Join(r.dir, filepath.FromSlash(p)))
 		delete(r.folders, p)
+		delete(r.closed, p)
+		delete(r.closed, p+"/")
 	}
 	r.drop(p)
 	delete(r.faults, p)
 	if r.knows(p) {
 		delete(r.folders[path.Dir(p)].names, path.Base(p))
-		r.known--
+		r.count(p, -1)
 		r.room = true
 	}
 }
@@ -375,7 +493,7 @@ func (r *reader) fault(p, why string) {
 
 // read takes the text of a file in; load parses it.
 func (r *reader) read(p string) {
-	if r.full(p) {
+	if r.full(p, false) {
 		return
 	}
 	data, info, err := r.text(p)
@@ -437,6 +555,9 @@ func (r *reader) load() {
 	}
 	r.parser.finish()
 	for _, rd := range r.pending {
+		if !r.knows(rd.path) { // it had to make room
+			continue
+		}
 		old := r.files[rd.path]
 		f := rd.finish(old)
 		var before []*entry
