@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -27,8 +26,9 @@ func (a *Authenticator) byXFCC(ctx context.Context, md metadata.MD) (mesh.Caller
 	if !ok {
 		return mesh.Caller{}, errors.New("the peer has no address")
 	}
-	addr, ok := p.Addr.(*net.TCPAddr)
-	if !ok || !slices.ContainsFunc(a.cfg.XFCCSources, func(n netip.Prefix) bool { return n.Contains(addr.AddrPort().Addr().Unmap()) }) {
+	// The type of the address depends on who serves the connection; its text does not.
+	addr, err := netip.ParseAddrPort(p.Addr.String())
+	if err != nil || !slices.ContainsFunc(a.cfg.XFCCSources, func(n netip.Prefix) bool { return n.Contains(addr.Addr().Unmap()) }) {
 		return mesh.Caller{}, errors.New("the peer is no trusted gateway")
 	}
 	values := md.Get(headerXFCC)
