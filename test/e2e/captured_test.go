@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -152,7 +153,8 @@ func background(t *testing.T, log, work string, env []string, args ...string) (s
 // backgroundAs is background with attributes of the process.
 func backgroundAs(t *testing.T, attributes *syscall.SysProcAttr, log, work string, env []string, args ...string) (stop func()) {
 	t.Helper()
-	out, err := os.Create(log)
+	// Envoy may append to it, too.
+	out, err := os.OpenFile(log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,4 +178,28 @@ func backgroundAs(t *testing.T, attributes *syscall.SysProcAttr, log, work strin
 			t.Logf("log of meshctl %s:\n%s", args[0], text)
 		}
 	}
+}
+
+// answers serves HTTP with one answer at an address and port until the test
+// ends.
+func answers(t *testing.T, at, answer string) {
+	t.Helper()
+	l, err := net.Listen("tcp", at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{ReadHeaderTimeout: deadline, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, answer)
+	})}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			t.Errorf("server at %s: %v", at, err)
+		}
+	}()
+	t.Cleanup(func() {
+		_ = server.Close()
+		<-done
+	})
 }

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -156,30 +155,6 @@ func runTool(t *testing.T, input, name string, args ...string) {
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
 	}
-}
-
-// answers serves HTTP with one answer at an address and port until the test
-// ends.
-func answers(t *testing.T, at, answer string) {
-	t.Helper()
-	l, err := net.Listen("tcp", at)
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := &http.Server{ReadHeaderTimeout: deadline, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = io.WriteString(w, answer)
-	})}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			t.Errorf("server at %s: %v", at, err)
-		}
-	}()
-	t.Cleanup(func() {
-		_ = server.Close()
-		<-done
-	})
 }
 
 // get returns the answer to a GET request over a connection of its own, and

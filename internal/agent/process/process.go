@@ -44,7 +44,7 @@ func Start(ctx context.Context, c Command) (*Process, error) {
 	p := &Process{tail: &tail{out: c.Stderr}, done: make(chan struct{})}
 	p.cmd = exec.CommandContext(ctx, c.Path, c.Args...)
 	p.cmd.Env = c.Env
-	p.cmd.Stdout = c.Stdout
+	p.cmd.Stdout = reopenable(c.Stdout)
 	p.cmd.Stderr = p.tail
 	p.cmd.SysProcAttr = sysProcAttr()
 	p.cmd.WaitDelay = killWait
@@ -66,6 +66,18 @@ func Start(ctx context.Context, c Command) (*Process, error) {
 		return nil, fmt.Errorf("start envoy: %w", err)
 	}
 	return p, nil
+}
+
+// reopenable is a standard output that a process can open again as /dev/stdout,
+// as Envoy does for access logs. Linux does not open sockets, such as the one that
+// systemd gives: for these there is a pipe in between.
+func reopenable(w io.Writer) io.Writer {
+	if f, ok := w.(*os.File); ok {
+		if info, err := f.Stat(); err == nil && info.Mode()&os.ModeSocket != 0 {
+			return struct{ io.Writer }{f}
+		}
+	}
+	return w
 }
 
 // Done is closed when the process has ended.

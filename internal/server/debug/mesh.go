@@ -162,17 +162,28 @@ func meshConfig(s *snapshot.Snapshot) any {
 	if curves := s.Mesh.KeyExchanges; len(curves) > 0 {
 		mtls = &tls{curves}
 	}
+	l := s.Mesh.Listeners
+	encoding := "TEXT"
+	if l.AccessLogJSON {
+		encoding = "JSON"
+	}
 	return struct {
-		TrustDomain           string                            `json:"trustDomain"`
-		TrustDomainAliases    []string                          `json:"trustDomainAliases,omitempty"`
-		RootNamespace         string                            `json:"rootNamespace"`
-		EnableAutoMTLS        bool                              `json:"enableAutoMtls"`
-		OutboundTrafficPolicy outboundTrafficPolicy             `json:"outboundTrafficPolicy"`
-		ConnectTimeout        string                            `json:"connectTimeout"`
-		MeshMTLS              *tls                              `json:"meshMTLS,omitempty"`
-		Networks              map[mesh.ClusterID]mesh.NetworkID `json:"networks"`
+		TrustDomain              string                            `json:"trustDomain"`
+		TrustDomainAliases       []string                          `json:"trustDomainAliases,omitempty"`
+		RootNamespace            string                            `json:"rootNamespace"`
+		EnableAutoMTLS           bool                              `json:"enableAutoMtls"`
+		OutboundTrafficPolicy    outboundTrafficPolicy             `json:"outboundTrafficPolicy"`
+		ConnectTimeout           string                            `json:"connectTimeout"`
+		ProtocolDetectionTimeout string                            `json:"protocolDetectionTimeout"`
+		AccessLogFile            string                            `json:"accessLogFile"`
+		AccessLogEncoding        string                            `json:"accessLogEncoding"`
+		AccessLogFormat          string                            `json:"accessLogFormat"`
+		EnableTracing            bool                              `json:"enableTracing"`
+		MeshMTLS                 *tls                              `json:"meshMTLS,omitempty"`
+		Networks                 map[mesh.ClusterID]mesh.NetworkID `json:"networks"`
 	}{
-		s.Mesh.TrustDomain, s.Mesh.Aliases, s.Mesh.RootNamespace, s.Mesh.AutoMTLS, meshPolicy(s), s.Mesh.ConnectTimeout.String(), mtls, s.Mesh.Networks,
+		s.Mesh.TrustDomain, s.Mesh.Aliases, s.Mesh.RootNamespace, s.Mesh.AutoMTLS, meshPolicy(s), s.Mesh.ConnectTimeout.String(),
+		l.DetectionTimeout.String(), l.AccessLogFile, encoding, l.AccessLogFormat, l.Tracing, mtls, s.Mesh.Networks,
 	}
 }
 

@@ -96,7 +96,13 @@ func (b *builder) meshFacts() *snapshot.Mesh {
 		ConnectTimeout: 10 * time.Second,
 		AutoMTLS:       mc.GetEnableAutoMtls() == nil || mc.GetEnableAutoMtls().GetValue(),
 		KeyExchanges:   slices.Clone(mc.GetMeshMTLS().GetEcdhCurves()),
-		Networks:       make(map[mesh.ClusterID]mesh.NetworkID),
+		Listeners: snapshot.ListenerSettings{
+			AccessLogFile: mc.GetAccessLogFile(), AccessLogFormat: mc.GetAccessLogFormat(),
+			AccessLogJSON:    mc.GetAccessLogEncoding() == meshv1alpha1.MeshConfig_JSON,
+			Tracing:          mc == nil || mc.GetEnableTracing(),
+			DetectionTimeout: mc.GetProtocolDetectionTimeout().AsDuration(),
+		},
+		Networks: make(map[mesh.ClusterID]mesh.NetworkID),
 	}
 	for _, c := range mc.GetCaCertificates() {
 		m.CACertificates = append(m.CACertificates, snapshot.CACertificate{
@@ -136,7 +142,8 @@ func equalMesh(a, b *snapshot.Mesh) bool {
 		})
 	return same && x.LocalCluster == y.LocalCluster && x.TrustDomain == y.TrustDomain &&
 		x.Domain == y.Domain && x.RootNamespace == y.RootNamespace && x.RegistryOnly == y.RegistryOnly &&
-		x.ConnectTimeout == y.ConnectTimeout && x.AutoMTLS == y.AutoMTLS
+		x.ConnectTimeout == y.ConnectTimeout && x.AutoMTLS == y.AutoMTLS &&
+		x.Listeners == y.Listeners
 }
 
 // policies rebuilds the policies of the dirty namespaces and marks what reads

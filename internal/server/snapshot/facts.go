@@ -125,8 +125,26 @@ type Mesh struct {
 	// KeyExchanges is meshMTLS.ecdhCurves: what Envoys use with each other, by
 	// Envoy's names, what is preferred coming first; empty leaves it to them.
 	KeyExchanges []string
+	// Listeners is what MeshConfig sets for the listeners of all proxies.
+	Listeners ListenerSettings
 	// Networks maps each cluster to the network of its system namespace.
 	Networks map[mesh.ClusterID]mesh.NetworkID
+}
+
+// ListenerSettings are settings of MeshConfig that count for all listeners.
+type ListenerSettings struct {
+	// AccessLogFile is accessLogFile, the path at which Envoy logs requests and
+	// connections; empty is no log.
+	AccessLogFile string
+	// AccessLogFormat is accessLogFormat, a text or, with AccessLogJSON, an
+	// object of JSON; empty is the default.
+	AccessLogFormat string
+	AccessLogJSON   bool
+	// Tracing is enableTracing.
+	Tracing bool
+	// DetectionTimeout is protocolDetectionTimeout: how long to wait for the first
+	// bytes of a connection; 0 is without end.
+	DetectionTimeout time.Duration
 }
 
 // CACertificate is a further source of roots, that MeshConfig names.

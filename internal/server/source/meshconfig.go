@@ -44,6 +44,7 @@ func DefaultMeshConfig() *meshv1alpha1.MeshConfig {
 		ConnectTimeout:         durationpb.New(10 * time.Second),
 		DnsRefreshRate:         durationpb.New(time.Minute),
 
+		EnableTracing:                  true,
 		ProtocolDetectionTimeout:       durationpb.New(0),
 		EnablePrometheusMerge:          wrapperspb.Bool(true),
 		DefaultServiceExportTo:         []string{"*"},
@@ -94,6 +95,7 @@ func (c *conversion) configMap(o *corev1.ConfigMap) *FieldError {
 	if fault = inText(keyMesh, doc, c.checkCACertificates(s.Mesh, doc)); fault != nil {
 		return fault
 	}
+	c.checkAccessLog(s.Mesh, doc)
 	if doc, fault = c.embedded(keyMeshNetworks, o.Data[keyMeshNetworks], s.Networks); fault != nil {
 		return fault
 	}
@@ -189,6 +191,9 @@ func checkMeshConfig(m *meshv1alpha1.MeshConfig) *FieldError {
 	}
 	if d := m.ConnectTimeout; d.CheckValid() != nil || d.AsDuration() <= 0 || d.AsDuration() > time.Hour {
 		return faultf("connectTimeout", "must be more than 0 and at most 1h")
+	}
+	if d := m.ProtocolDetectionTimeout; d.CheckValid() != nil || d.AsDuration() < 0 || d.AsDuration() > time.Hour {
+		return faultf("protocolDetectionTimeout", "must be 0, which is no end, or at most 1h")
 	}
 	return checkKeyExchanges(m.GetMeshMTLS().GetEcdhCurves())
 }

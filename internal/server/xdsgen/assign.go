@@ -52,7 +52,7 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 				scope: listeners, cluster: n.Cluster, captured: n.Captured, families: n.families(), bind: bindOf(n, sc),
 				filters: encodeFilters(filters.outbound),
 			},
-			Own: inboundView{typ: xdswire.ListenerType, facts: facts, filters: encodeFilters(filters.inbound)},
+			Own: inboundView{typ: xdswire.ListenerType, facts: facts, filters: encodeFilters(filters.inbound), settings: s.Mesh.Listeners},
 		},
 		xdswire.ExtensionType:   filters.extensions,
 		xdswire.ProxyConfigType: {Shared: trustView{}},

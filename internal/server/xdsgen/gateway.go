@@ -77,7 +77,7 @@ func (v gatewayView) Type() string { return xdswire.ListenerType }
 func (v gatewayView) Reads() snapshot.Kinds { return snapshot.ServiceFacts }
 
 func (v gatewayView) Units(s *snapshot.Snapshot, yield func(string, Unit)) {
-	yield("gateway", gatewayListeners{scope: v.scope, facts: v.facts, services: s.Services})
+	yield("gateway", gatewayListeners{scope: v.scope, facts: v.facts, services: s.Services, settings: s.Mesh.Listeners})
 }
 
 func (v gatewayView) Touched(s *snapshot.Snapshot, c *snapshot.Changes, yield func(string, Unit)) {
@@ -93,6 +93,7 @@ type gatewayListeners struct {
 	scope    scope
 	facts    string
 	services *snapshot.Table[string, snapshot.MeshService]
+	settings snapshot.ListenerSettings
 }
 
 func (u gatewayListeners) Type() string { return xdswire.ListenerType }
@@ -115,12 +116,17 @@ func (u gatewayListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, e
 		if err != nil {
 			return nil, err
 		}
+		logs, err := refusedConnections(u.settings)
+		if err != nil {
+			return nil, err
+		}
 		l := &listenerv3.Listener{
 			Name:                                 srv.name(),
 			TrafficDirection:                     corev3.TrafficDirection_OUTBOUND,
 			MaxConnectionsToAcceptPerSocketEvent: wrapperspb.UInt32(1),
 			ListenerFilters:                      []*listenerv3.ListenerFilter{inspector},
 			FilterChains:                         chains,
+			AccessLog:                            logs,
 		}
 		listenAt(l, srv.Port, srv.Binds)
 		out = append(out, l)
@@ -140,7 +146,7 @@ func (u gatewayListeners) chains(srv passthroughServer) ([]*listenerv3.FilterCha
 				continue
 			}
 			name := mesh.ClusterName{Direction: mesh.Outbound, Port: port.Number, Host: svc.Host}.SNI()
-			proxy, err := tcpProxy(name)
+			proxy, err := tcpProxy(name, u.settings)
 			if err != nil {
 				return nil, err
 			}

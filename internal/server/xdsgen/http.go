@@ -11,6 +11,7 @@ import (
 	corsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/cors/v3"
 	faultv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/fault/v3"
 	grpcstatsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/grpc_stats/v3"
+	grpcwebv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/grpc_web/v3"
 	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	httpstatev3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/set_filter_state/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
@@ -21,6 +22,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
@@ -32,10 +34,18 @@ const (
 	filterSetState = "envoy.filters.http.set_filter_state"
 )
 
+// httpOptions is what connection managers of one port have in common.
+type httpOptions struct {
+	port     uint32
+	settings snapshot.ListenerSettings
+	filters  []snapshot.HTTPFilter // of which those for the port are inserted
+	grpcWeb  bool                  // gRPC-Web comes in, gRPC goes out
+}
+
 // outboundHTTP is the connection manager of an outbound listener; its routes
-// come by RDS. Of the filters it has those for the port.
-func outboundHTTP(statPrefix, routeName string, filters []snapshot.HTTPFilter, port uint32) (*listenerv3.Filter, error) {
-	h, err := baseHCM(statPrefix)
+// come by RDS.
+func outboundHTTP(statPrefix, routeName string, o httpOptions) (*listenerv3.Filter, error) {
+	h, err := baseHCM(statPrefix, o)
 	if err != nil {
 		return nil, err
 	}
@@ -44,22 +54,22 @@ func outboundHTTP(statPrefix, routeName string, filters []snapshot.HTTPFilter, p
 		return nil, err
 	}
 	h.HttpFilters = slices.Insert(h.HttpFilters, len(h.HttpFilters)-1, alpn)
-	if err := insertFilters(h, filters, port); err != nil {
+	if err := insertFilters(h, o.filters, o.port); err != nil {
 		return nil, err
 	}
 	h.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: adsSource(), RouteConfigName: routeName}}
 	return networkFilter(filterHCM, h)
 }
 
-// http is the connection manager of an inbound chain. It tells the application
+// inboundHTTP is the connection manager of an inbound chain. It tells the application
 // who called: x-forwarded-client-cert carries the identity that the client's
 // certificate proved.
-func (f *inboundFacts) http(statPrefix string, routes *routev3.RouteConfiguration, http2 bool, port uint32) (*listenerv3.Filter, error) {
-	h, err := baseHCM(statPrefix)
+func inboundHTTP(statPrefix string, routes *routev3.RouteConfiguration, http2 bool, o httpOptions) (*listenerv3.Filter, error) {
+	h, err := baseHCM(statPrefix, o)
 	if err != nil {
 		return nil, err
 	}
-	if err := insertFilters(h, f.filters, port); err != nil {
+	if err := insertFilters(h, o.filters, o.port); err != nil {
 		return nil, err
 	}
 	h.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: routes}
@@ -74,7 +84,11 @@ func (f *inboundFacts) http(statPrefix string, routes *routev3.RouteConfiguratio
 	return networkFilter(filterHCM, h)
 }
 
-func baseHCM(statPrefix string) (*hcmv3.HttpConnectionManager, error) {
+func baseHCM(statPrefix string, o httpOptions) (*hcmv3.HttpConnectionManager, error) {
+	logs, err := accessLogs(o.settings)
+	if err != nil {
+		return nil, err
+	}
 	requestID, err := xdswire.Any(&uuidv3.UuidRequestIdConfig{UseRequestIdForTraceSampling: wrapperspb.Bool(true)})
 	if err != nil {
 		return nil, err
@@ -88,11 +102,18 @@ func baseHCM(statPrefix string) (*hcmv3.HttpConnectionManager, error) {
 		NormalizePath:                wrapperspb.Bool(true),
 		PathWithEscapedSlashesAction: hcmv3.HttpConnectionManager_KEEP_UNCHANGED,
 		RequestIdExtension:           &hcmv3.RequestIDExtension{TypedConfig: requestID},
+		AccessLog:                    logs,
+		Tracing:                      tracing(o.settings),
 	}
-	for _, f := range []struct {
+	type filter struct {
 		name   string
 		config proto.Message
-	}{
+	}
+	var list []filter
+	if o.grpcWeb {
+		list = append(list, filter{"envoy.filters.http.grpc_web", &grpcwebv3.GrpcWeb{}})
+	}
+	for _, f := range append(list, []filter{
 		{"envoy.filters.http.grpc_stats", &grpcstatsv3.FilterConfig{
 			EmitFilterState: true,
 			PerMethodStatSpecifier: &grpcstatsv3.FilterConfig_StatsForAllMethods{
@@ -102,7 +123,7 @@ func baseHCM(statPrefix string) (*hcmv3.HttpConnectionManager, error) {
 		{"envoy.filters.http.fault", &faultv3.HTTPFault{}},
 		{"envoy.filters.http.cors", &corsv3.Cors{}},
 		{"envoy.filters.http.router", &routerv3.Router{}},
-	} {
+	}...) {
 		a, err := xdswire.Any(f.config)
 		if err != nil {
 			return nil, err
@@ -147,11 +168,21 @@ func alpnState(alpn ...string) *httpstatev3.Config {
 }
 
 // tcpProxy sends a connection to a cluster.
-func tcpProxy(cluster string) (*listenerv3.Filter, error) {
+func tcpProxy(cluster string, s snapshot.ListenerSettings) (*listenerv3.Filter, error) {
+	logs, err := accessLogs(s)
+	if err != nil {
+		return nil, err
+	}
 	return networkFilter(filterTCP, &tcpv3.TcpProxy{
+		AccessLog:        logs,
 		StatPrefix:       cluster,
 		ClusterSpecifier: &tcpv3.TcpProxy_Cluster{Cluster: cluster},
 	})
+}
+
+// blackHole closes a connection and logs nothing.
+func blackHole() (*listenerv3.Filter, error) {
+	return tcpProxy(mesh.BlackHoleCluster, snapshot.ListenerSettings{})
 }
 
 func networkFilter(name string, m proto.Message) (*listenerv3.Filter, error) {

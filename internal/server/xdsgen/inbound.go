@@ -33,7 +33,9 @@ type inboundFacts struct {
 	Ports       map[uint32]snapshot.MTLSMode
 	Families    families // of the proxy's addresses
 
-	filters []snapshot.HTTPFilter // of listeners; not encoded
+	// Of listeners; not encoded.
+	filters  []snapshot.HTTPFilter
+	settings snapshot.ListenerSettings
 }
 
 // target is one port on which a workload is called.
@@ -157,9 +159,10 @@ func ingressTargets(sc *snapshot.Sidecar, n Node, services []target) []target {
 
 // inboundView are the clusters or the listeners of one kind of workload.
 type inboundView struct {
-	typ     string
-	facts   string // inboundFacts, encoded
-	filters string // []snapshot.HTTPFilter, encoded; of listeners only
+	typ      string
+	facts    string                    // inboundFacts, encoded
+	filters  string                    // []snapshot.HTTPFilter, encoded; of listeners only
+	settings snapshot.ListenerSettings // of listeners only
 }
 
 func (v inboundView) Type() string { return v.typ }
@@ -186,7 +189,7 @@ func (u inboundUnit) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error)
 	if u.typ == xdswire.ClusterType {
 		return f.clusters(enc)
 	}
-	f.filters = decodeFilters(u.filters)
+	f.filters, f.settings = decodeFilters(u.filters), u.settings
 	return f.listeners(enc)
 }
 

@@ -40,7 +40,7 @@ func (f *inboundFacts) listeners(enc *xdswire.Encoder) ([]*xdswire.Resource, err
 // virtualInbound takes every redirected inbound connection: chains for ports
 // that no service names first, then those of each service port.
 func (f *inboundFacts) virtualInbound() (*listenerv3.Listener, error) {
-	hole, err := tcpProxy(mesh.BlackHoleCluster)
+	hole, err := blackHole()
 	if err != nil {
 		return nil, err
 	}
@@ -79,12 +79,17 @@ func (f *inboundFacts) virtualInbound() (*listenerv3.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
+	logs, err := refusedConnections(f.settings)
+	if err != nil {
+		return nil, err
+	}
 	l := &listenerv3.Listener{
 		Name:                                 "virtualInbound",
 		TrafficDirection:                     corev3.TrafficDirection_INBOUND,
 		FilterChains:                         chains,
+		AccessLog:                            logs,
 		ListenerFilters:                      filters,
-		ListenerFiltersTimeout:               durationpb.New(0),
+		ListenerFiltersTimeout:               durationpb.New(f.settings.DetectionTimeout),
 		ContinueOnListenerFiltersTimeout:     true,
 		MaxConnectionsToAcceptPerSocketEvent: wrapperspb.UInt32(1),
 	}
@@ -171,7 +176,7 @@ func (f *inboundFacts) boundListener(t *target) (*listenerv3.Listener, error) {
 		TrafficDirection:                 corev3.TrafficDirection_INBOUND,
 		FilterChains:                     chains,
 		ListenerFilters:                  filters,
-		ListenerFiltersTimeout:           durationpb.New(0),
+		ListenerFiltersTimeout:           durationpb.New(f.settings.DetectionTimeout),
 		ContinueOnListenerFiltersTimeout: true,
 	}, nil
 }
@@ -260,9 +265,11 @@ func (f *inboundFacts) chains(t *target, number uint32) ([]*listenerv3.FilterCha
 		var filter *listenerv3.Filter
 		if kind.http {
 			grpc := t.Protocol == mesh.GRPC || t.Protocol == mesh.GRPCWeb
-			filter, err = f.http(stat, inboundRoutes(cluster, vhost, operation, grpc), t.Protocol.IsHTTP2(), number)
+			filter, err = inboundHTTP(stat, inboundRoutes(cluster, vhost, operation, grpc), t.Protocol.IsHTTP2(), httpOptions{
+				port: number, settings: f.settings, filters: f.filters, grpcWeb: t.Protocol == mesh.GRPCWeb,
+			})
 		} else {
-			filter, err = tcpProxy(cluster)
+			filter, err = tcpProxy(cluster, f.settings)
 		}
 		if err != nil {
 			return nil, err

@@ -62,13 +62,15 @@ func (v listenerView) Touched(s *snapshot.Snapshot, c *snapshot.Changes, yield f
 
 func (v listenerView) fixed(s *snapshot.Snapshot, filters []snapshot.HTTPFilter, yield func(string, Unit)) {
 	if v.captured {
-		yield("virtualOutbound", virtualOutbound{registryOnly: registryOnly(s.Mesh, v.scope), families: v.families})
+		yield("virtualOutbound", virtualOutbound{
+			registryOnly: registryOnly(s.Mesh, v.scope), families: v.families, settings: s.Mesh.Listeners,
+		})
 	}
 	for i, e := range v.scope.egress() {
 		if number := e.GetPort().GetNumber(); number != 0 {
 			yield("egress "+strconv.Itoa(i), egressListener{
 				sidecar: v.scope.sidecar, listener: i, captured: v.captured, families: v.families, bind: v.bind,
-				filters: filtersAt(filters, number),
+				settings: s.Mesh.Listeners, filters: filtersAt(filters, number),
 			})
 		}
 	}
@@ -98,7 +100,7 @@ func (v listenerView) port(s *snapshot.Snapshot, number uint32, filters []snapsh
 	}
 	yield(id, portListeners{
 		services: services, scope: v.scope, cluster: v.cluster, families: v.families, registryOnly: registryOnly(s.Mesh, v.scope),
-		filters: filtersAt(filters, number),
+		settings: s.Mesh.Listeners, filters: filtersAt(filters, number),
 	})
 }
 
@@ -115,7 +117,7 @@ func (v listenerView) headless(s *snapshot.Snapshot, host string, filters []snap
 	for i := range svc.Ports {
 		ports[i] = svc.Ports[i].Number
 	}
-	yield(id, headlessListeners{service: svc, endpoints: s.Endpoints.Get(host), filters: filtersAt(filters, ports...)})
+	yield(id, headlessListeners{service: svc, endpoints: s.Endpoints.Get(host), settings: s.Mesh.Listeners, filters: filtersAt(filters, ports...)})
 }
 
 // virtualOutbound takes every redirected connection that no other listener
@@ -123,16 +125,21 @@ func (v listenerView) headless(s *snapshot.Snapshot, host string, filters []snap
 type virtualOutbound struct {
 	registryOnly bool
 	families     families
+	settings     snapshot.ListenerSettings
 }
 
 func (u virtualOutbound) Type() string { return xdswire.ListenerType }
 
 func (u virtualOutbound) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
-	hole, err := tcpProxy(mesh.BlackHoleCluster)
+	hole, err := blackHole()
 	if err != nil {
 		return nil, err
 	}
-	rest, err := tcpProxy(unknownTCP(u.registryOnly))
+	rest, err := tcpProxy(unknownTCP(u.registryOnly), u.settings)
+	if err != nil {
+		return nil, err
+	}
+	logs, err := refusedConnections(u.settings)
 	if err != nil {
 		return nil, err
 	}
@@ -140,6 +147,7 @@ func (u virtualOutbound) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, er
 		Name:                                 "virtualOutbound",
 		TrafficDirection:                     corev3.TrafficDirection_OUTBOUND,
 		UseOriginalDst:                       wrapperspb.Bool(true),
+		AccessLog:                            logs,
 		MaxConnectionsToAcceptPerSocketEvent: wrapperspb.UInt32(1),
 		FilterChains: []*listenerv3.FilterChain{
 			{
@@ -177,6 +185,7 @@ type portListeners struct {
 	cluster      mesh.ClusterID
 	families     families
 	registryOnly bool
+	settings     snapshot.ListenerSettings
 	filters      string
 }
 
@@ -184,9 +193,12 @@ func (u portListeners) Type() string { return xdswire.ListenerType }
 
 func (u portListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	var out []*listenerv3.Listener
-	number, filters := u.services.Number, decodeFilters(u.filters)
+	number := u.services.Number
+	o := httpOptions{port: number, settings: u.settings, filters: decodeFilters(u.filters)}
 	if anyHTTP(u.services, u.scope) && !reserved(number) {
-		l, err := httpListener(number, u.families.wildcards(), u.registryOnly, filters)
+		web := o
+		web.grpcWeb = anyPort(u.services, u.scope, func(p *snapshot.ServicePort) bool { return p.Protocol == mesh.GRPCWeb })
+		l, err := httpListener(u.families.wildcards(), u.registryOnly, web)
 		if err != nil {
 			return nil, err
 		}
@@ -203,7 +215,7 @@ func (u portListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, erro
 				continue // of two services that claim an address the oldest has it
 			}
 			taken[ip] = struct{}{}
-			l, err := serviceListener(svc, port, ip, filters)
+			l, err := serviceListener(svc, port, ip, o)
 			if err != nil {
 				return nil, err
 			}
@@ -217,6 +229,7 @@ func (u portListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, erro
 type headlessListeners struct {
 	service   *snapshot.MeshService
 	endpoints *snapshot.Endpoints
+	settings  snapshot.ListenerSettings
 	filters   string
 }
 
@@ -235,7 +248,7 @@ func (u headlessListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, 
 			continue
 		}
 		for _, e := range u.endpoints.ByPort[port.Name] {
-			l, err := serviceListener(u.service, port, e.Address.String(), filters)
+			l, err := serviceListener(u.service, port, e.Address.String(), httpOptions{port: port.Number, settings: u.settings, filters: filters})
 			if err != nil {
 				return nil, err
 			}
@@ -251,17 +264,17 @@ func (u headlessListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, 
 
 // httpListener takes the redirected HTTP connections of one port number to
 // any address, at the wildcard addresses.
-func httpListener(number uint32, wildcards []string, registryOnly bool, filters []snapshot.HTTPFilter) (*listenerv3.Listener, error) {
-	name := wildcards[0] + "_" + portString(number)
-	http, err := outboundHTTP("outbound_"+name+";", portString(number), filters, number)
+func httpListener(wildcards []string, registryOnly bool, o httpOptions) (*listenerv3.Listener, error) {
+	name := wildcards[0] + "_" + portString(o.port)
+	http, err := outboundHTTP("outbound_"+name+";", portString(o.port), o)
 	if err != nil {
 		return nil, err
 	}
-	rest, err := tcpProxy(unknownTCP(registryOnly))
+	rest, err := tcpProxy(unknownTCP(registryOnly), o.settings)
 	if err != nil {
 		return nil, err
 	}
-	l, err := capturedListener(name, wildcards, number, true)
+	l, err := capturedListener(name, wildcards, o, true)
 	if err != nil {
 		return nil, err
 	}
@@ -275,15 +288,15 @@ func httpListener(number uint32, wildcards []string, registryOnly bool, filters 
 
 // serviceListener takes the redirected connections to one address of a
 // service; with detection, HTTP is routed and the rest goes on as TCP.
-func serviceListener(svc *snapshot.MeshService, port *snapshot.ServicePort, ip string, filters []snapshot.HTTPFilter) (*listenerv3.Listener, error) {
+func serviceListener(svc *snapshot.MeshService, port *snapshot.ServicePort, ip string, o httpOptions) (*listenerv3.Listener, error) {
 	number := portString(port.Number)
 	name := ip + "_" + number
 	detect := port.Protocol == mesh.Auto
-	tcp, err := tcpProxy(mesh.ClusterName{Direction: mesh.Outbound, Port: port.Number, Host: svc.Host}.String())
+	tcp, err := tcpProxy(mesh.ClusterName{Direction: mesh.Outbound, Port: port.Number, Host: svc.Host}.String(), o.settings)
 	if err != nil {
 		return nil, err
 	}
-	l, err := capturedListener(name, []string{ip}, port.Number, detect)
+	l, err := capturedListener(name, []string{ip}, o, detect)
 	if err != nil {
 		return nil, err
 	}
@@ -292,7 +305,7 @@ func serviceListener(svc *snapshot.MeshService, port *snapshot.ServicePort, ip s
 		l.FilterChains = []*listenerv3.FilterChain{chain}
 		return l, nil
 	}
-	http, err := outboundHTTP("outbound_"+name+";", svc.Host+":"+number, filters, port.Number)
+	http, err := outboundHTTP("outbound_"+name+";", svc.Host+":"+number, o)
 	if err != nil {
 		return nil, err
 	}
@@ -312,15 +325,15 @@ func plainHTTPChain(http *listenerv3.Filter) *listenerv3.FilterChain {
 
 // capturedListener is a listener that gets its connections from
 // virtualOutbound rather than from a socket of its own.
-func capturedListener(name string, ips []string, port uint32, detect bool) (*listenerv3.Listener, error) {
+func capturedListener(name string, ips []string, o httpOptions, detect bool) (*listenerv3.Listener, error) {
 	l := &listenerv3.Listener{
 		Name:                             name,
 		TrafficDirection:                 corev3.TrafficDirection_OUTBOUND,
 		BindToPort:                       wrapperspb.Bool(false),
 		ContinueOnListenerFiltersTimeout: true,
-		ListenerFiltersTimeout:           durationpb.New(0),
+		ListenerFiltersTimeout:           durationpb.New(o.settings.DetectionTimeout),
 	}
-	listenAt(l, port, ips)
+	listenAt(l, o.port, ips)
 	if detect {
 		f, err := listenerFilter("envoy.filters.listener.http_inspector", &httpinspectorv3.HttpInspector{})
 		if err != nil {
@@ -338,6 +351,7 @@ type egressListener struct {
 	captured bool
 	families families
 	bind     string
+	settings snapshot.ListenerSettings
 	filters  string
 }
 
@@ -363,7 +377,9 @@ func (u egressListener) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, err
 		return nil, nil
 	}
 	name := at[0] + "_" + portString(number)
-	http, err := outboundHTTP("outbound_"+name+";", portString(number), decodeFilters(u.filters), number)
+	http, err := outboundHTTP("outbound_"+name+";", portString(number), httpOptions{
+		port: number, settings: u.settings, filters: decodeFilters(u.filters), grpcWeb: protocol == mesh.GRPCWeb,
+	})
 	if err != nil {
 		return nil, err
 	}

@@ -114,8 +114,13 @@ func hasPort(svc *snapshot.MeshService, is func(*snapshot.ServicePort) bool) boo
 }
 
 func anyHTTP(ps *snapshot.PortServices, sc scope) bool {
+	return anyPort(ps, sc, func(p *snapshot.ServicePort) bool { return p.Protocol.IsHTTP() })
+}
+
+// anyPort reports whether the port of a visible service is so.
+func anyPort(ps *snapshot.PortServices, sc scope, is func(*snapshot.ServicePort) bool) bool {
 	for _, svc := range ps.Services {
-		if svc.ExternalName == "" && svc.Port(ps.Number).Protocol.IsHTTP() && sc.sees(svc) {
+		if svc.ExternalName == "" && is(svc.Port(ps.Number)) && sc.sees(svc) {
 			return true
 		}
 	}
