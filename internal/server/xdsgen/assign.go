@@ -69,6 +69,7 @@ func endpointViewOf(s *snapshot.Snapshot, n Node, labels map[string]string) endp
 	if s.Private {
 		v.namespace = n.Namespace
 	}
+	v.passthrough = v.router && len(gatewayServers(s, n, labels)) > 0
 	return v
 }
 
@@ -79,7 +80,7 @@ func assignRouter(s *snapshot.Snapshot, n Node, labels map[string]string, eds en
 	}
 	facts := encodeFacts(gatewayServers(s, n, labels))
 	return Assignment{
-		xdswire.ClusterType:     {Shared: clusterView{scope: sc, router: true}},
+		xdswire.ClusterType:     {Shared: clusterView{scope: sc, router: true, passthrough: eds.passthrough}},
 		xdswire.EndpointType:    {Shared: eds},
 		xdswire.NameTableType:   {Shared: eds.names(sc)},
 		xdswire.ListenerType:    {Shared: gatewayView{scope: sc, facts: facts}},

@@ -21,8 +21,9 @@ import (
 // clusterView are the outbound clusters of all proxies that see the same
 // services, with the fixed clusters.
 type clusterView struct {
-	scope  scope
-	router bool
+	scope       scope
+	router      bool
+	passthrough bool // a gateway that passes TLS through by its server name
 }
 
 func (v clusterView) Type() string { return xdswire.ClusterType }
@@ -49,16 +50,17 @@ func (v clusterView) unit(s *snapshot.Snapshot, host string, yield func(string, 
 		return
 	}
 	yield(host, serviceClusters{
-		service: svc, router: v.router,
+		service: svc, router: v.router, passthrough: v.passthrough,
 		connectTimeout: s.Mesh.ConnectTimeout, autoMTLS: s.Mesh.AutoMTLS, exchange: curvesOf(s.Mesh),
 	})
 }
 
 // serviceClusters are the clusters of one service: one for each port, and on
-// gateways the pass-through twin of each.
+// gateways that pass TLS through a twin of each for that.
 type serviceClusters struct {
 	service        *snapshot.MeshService
 	router         bool
+	passthrough    bool
 	connectTimeout time.Duration
 	autoMTLS       bool
 	exchange       curves
@@ -89,7 +91,7 @@ func (u serviceClusters) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, er
 			return nil, err
 		}
 		out = append(out, r)
-		if !u.router || u.service.Headless || clusterLocal(u.service) {
+		if !u.passthrough || u.service.Headless || clusterLocal(u.service) {
 			continue
 		}
 		// The gateway passes TLS through by its server name: same cluster

@@ -28,6 +28,8 @@ type endpointView struct {
 	network   mesh.NetworkID
 	view      string // networks that are wanted, joined by commas; empty is all
 	families  families
+	// passthrough gateways pass TLS through by its server name.
+	passthrough bool
 }
 
 func (v endpointView) Type() string { return xdswire.EndpointType }
@@ -61,7 +63,7 @@ func (v endpointView) unit(s *snapshot.Snapshot, host string, yield func(string,
 func (v endpointView) assignments(s *snapshot.Snapshot, svc *snapshot.MeshService) assignments {
 	u := assignments{
 		service: svc, endpoints: s.Endpoints.Get(svc.Host), gateways: s.Gateways,
-		network: v.network, view: v.view, families: v.families, router: v.router, proxyless: v.proxyless,
+		network: v.network, view: v.view, families: v.families, passthrough: v.passthrough, proxyless: v.proxyless,
 	}
 	if clusterLocal(svc) {
 		u.cluster = v.cluster
@@ -70,7 +72,7 @@ func (v endpointView) assignments(s *snapshot.Snapshot, svc *snapshot.MeshServic
 }
 
 // assignments are the load assignments of one service: one for each port, and
-// on gateways one for each pass-through cluster.
+// on gateways that pass TLS through one for each cluster for that.
 type assignments struct {
 	service   *snapshot.MeshService
 	endpoints *snapshot.Endpoints
@@ -78,9 +80,10 @@ type assignments struct {
 	network   mesh.NetworkID
 	view      string
 	families  families
-	router    bool
 	proxyless bool           // for gRPC itself
 	cluster   mesh.ClusterID // the only cluster that counts; empty is all
+
+	passthrough bool
 }
 
 func (u assignments) Type() string { return xdswire.EndpointType }
@@ -115,7 +118,7 @@ func (u assignments) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error)
 
 // passesThrough reports whether calls by server name are passed on to the service.
 func (u assignments) passesThrough() bool {
-	return u.router && !u.service.Headless && u.cluster == ""
+	return u.passthrough && !u.service.Headless && u.cluster == ""
 }
 
 func (u assignments) assignment(enc *xdswire.Encoder, name string, list []snapshot.Endpoint, mtlsOnly bool) (*xdswire.Resource, error) {

@@ -51,7 +51,7 @@ func TestStandingOfClusters(t *testing.T) {
 		{"the own cluster is drained", n1, []snapshot.Endpoint{ep(1, "c1", on("n1"), drained), ep(2, "c2", on("n2"))}, []string{"192.0.2.2 1"}},
 		{
 			"a gateway of the drained cluster",
-			assignments{families: v4, gateways: two, network: "n2", view: "n2", router: true},
+			assignments{families: v4, gateways: two, network: "n2", view: "n2", passthrough: true},
 			[]snapshot.Endpoint{ep(1, "c1", on("n1")), ep(2, "c2", on("n2"), drained)},
 			[]string{"10.0.0.2 1"},
 		},
