@@ -256,12 +256,13 @@ func (b *builder) services() {
 		return
 	}
 	b.next.Services = b.next.Services.With(services)
-	private := false
+	private, nodeLocal := false, false
 	for _, svc := range b.next.Services.All() {
 		private = private || len(svc.ExportTo) > 0 && !slices.Contains(svc.ExportTo, "*")
+		nodeLocal = nodeLocal || svc.NodeLocal
 	}
-	if private != b.next.Private {
-		b.next.Private = private
+	if private != b.next.Private || nodeLocal != b.next.NodeLocal {
+		b.next.Private, b.next.NodeLocal = private, nodeLocal
 		b.changes.Everywhere = true
 	}
 	b.portServices(ports, services)
@@ -280,7 +281,7 @@ func (b *builder) service(n name, host string) *snapshot.MeshService {
 			root := b.next.Namespaces.Get(b.next.Mesh.RootNamespace)
 			out = &snapshot.MeshService{
 				Host: host, Name: n.name, Namespace: n.namespace, Created: svc.Created,
-				Headless: svc.Headless, ExternalName: svc.ExternalName, Ports: svc.Ports, ExportTo: svc.ExportTo,
+				Headless: svc.Headless, NodeLocal: svc.NodeLocal && !svc.Headless, ExternalName: svc.ExternalName, Ports: svc.Ports, ExportTo: svc.ExportTo,
 				Accounts: b.backing[n].accounts,
 				AllTLS:   b.backing[n].allTLS, AllDirectTLS: b.backing[n].allDirectTLS,
 				Plaintext: snapshot.NamespaceMTLS(root, b.next.Namespaces.Get(n.namespace)) == snapshot.Disable,
@@ -297,7 +298,7 @@ func (b *builder) service(n name, host string) *snapshot.MeshService {
 }
 
 func equalService(a, b *snapshot.MeshService) bool {
-	return a.Host == b.Host && a.Created.Equal(b.Created) && a.Headless == b.Headless && a.ExternalName == b.ExternalName &&
+	return a.Host == b.Host && a.Created.Equal(b.Created) && a.Headless == b.Headless && a.NodeLocal == b.NodeLocal && a.ExternalName == b.ExternalName &&
 		a.Plaintext == b.Plaintext && a.AllTLS == b.AllTLS && a.AllDirectTLS == b.AllDirectTLS && slices.Equal(a.Ports, b.Ports) && slices.Equal(a.ExportTo, b.ExportTo) &&
 		slices.Equal(a.Accounts, b.Accounts) &&
 		slices.EqualFunc(a.Clusters, b.Clusters, func(x, y snapshot.ClusterService) bool {

@@ -218,7 +218,9 @@ func (j *joining) endpoint(ep *snapshot.SliceEndpoint, pod *snapshot.Pod, addr n
 	if !ep.Ready {
 		e.Health = snapshot.Unhealthy
 	}
+	e.Node = ep.Node
 	if pod != nil {
+		e.Node = cmp.Or(pod.Node, ep.Node)
 		e.Labels = pod.Labels
 		e.TLSMode = pod.Labels[mesh.LabelTLSMode] == mesh.TLSModeIstio
 		e.Workload = workload(c.id, pod)
@@ -321,6 +323,6 @@ func equalEndpoints(x, y *snapshot.Endpoints) bool {
 func equalEndpoint(x, y snapshot.Endpoint) bool {
 	return x.Address == y.Address && x.Port == y.Port && x.Cluster == y.Cluster && x.Network == y.Network &&
 		x.Locality == y.Locality && x.Health == y.Health && x.MTLS == y.MTLS && x.TLSMode == y.TLSMode && x.DirectTLS == y.DirectTLS &&
-		x.Workload == y.Workload && x.Pod == y.Pod && x.Hostname == y.Hostname &&
+		x.Workload == y.Workload && x.Pod == y.Pod && x.Node == y.Node && x.Hostname == y.Hostname &&
 		x.Drained == y.Drained && x.Demoted == y.Demoted && x.Weight == y.Weight && maps.Equal(x.Labels, y.Labels)
 }

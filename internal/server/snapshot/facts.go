@@ -38,6 +38,8 @@ type Snapshot struct {
 	Namespaces *Table[string, NamespaceFacts]
 	// Private is set when some service is not exported to every namespace.
 	Private bool
+	// NodeLocal is set when some service has NodeLocal.
+	NodeLocal bool
 	// GatewayConfigs are the Gateway objects of the configuration cluster,
 	// oldest first.
 	GatewayConfigs []*Gateway
@@ -53,7 +55,8 @@ type Changes struct {
 	Namespaces map[string]struct{} // namespaces whose NamespaceFacts changed
 	// TrustBundle is set when the TrustBundle changed.
 	TrustBundle bool
-	// Everywhere is set when Mesh, Gateways, Private or GatewayConfigs changed.
+	// Everywhere is set when Mesh, Gateways, Private, NodeLocal or GatewayConfigs
+	// changed.
 	Everywhere bool
 	// Causes are a few of the objects behind the change, for logs and traces,
 	// Events is how many there are.
@@ -187,6 +190,9 @@ type MeshService struct {
 	Created   time.Time
 	// Headless services resolve to pod addresses.
 	Headless bool
+	// NodeLocal services are reached on the client's own node alone
+	// (internalTrafficPolicy Local).
+	NodeLocal bool
 	// ExternalName services have no clusters.
 	ExternalName string
 	Ports        []ServicePort
@@ -293,6 +299,7 @@ type Endpoint struct {
 	// revision>;<cluster>", Istio's endpoint metadata.
 	Workload string
 	Pod      string // key of Pods, empty when no pod is known
+	Node     string // the Kubernetes node, empty when it is not known
 	// Hostname is the DNS label of the endpoint below the service's host, as
 	// the pods of a StatefulSet have; mostly empty.
 	Hostname string

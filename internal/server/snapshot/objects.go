@@ -221,6 +221,7 @@ type Service struct {
 	Meta
 	VIPs         []netip.Addr // cluster IPs
 	Headless     bool
+	NodeLocal    bool // internalTrafficPolicy Local
 	ExternalName string
 	Selector     map[string]string
 	Ports        []ServicePort

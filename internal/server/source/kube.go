@@ -127,6 +127,9 @@ func podPorts(o *corev1.Pod) []snapshot.PodPort {
 
 func (c *conversion) service(o *corev1.Service) *FieldError {
 	s := &snapshot.Service{Meta: c.meta, Selector: o.Spec.Selector}
+	if policy := o.Spec.InternalTrafficPolicy; policy != nil {
+		s.NodeLocal = *policy == corev1.ServiceInternalTrafficPolicyLocal
+	}
 	if o.Spec.Type == corev1.ServiceTypeExternalName {
 		s.ExternalName = strings.TrimSuffix(o.Spec.ExternalName, ".")
 		if fault := hostFault("spec.externalName", s.ExternalName); fault != nil {

@@ -96,6 +96,7 @@ func (c chance) service(cluster mesh.ClusterID) snapshot.Object {
 		if c.once(4) {
 			s.VIPs = append(s.VIPs, netip.MustParseAddr("fd00::9"))
 		}
+		s.NodeLocal = c.once(8)
 	}
 	if !c.once(4) {
 		s.Selector = c.app()

@@ -25,7 +25,7 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 	}
 	filters := chooseFilters(s, n.Namespace, labels)
 	if n.ID.Type == mesh.Router {
-		a := assignRouter(s, n, labels, eds)
+		a := assignRouter(s, n, pod, labels, eds)
 		a[xdswire.ExtensionType] = filters.extensions
 		return a
 	}
@@ -45,7 +45,7 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 	facts := encodeFacts(inbound(s, n, pod, labels, sc))
 	return Assignment{
 		xdswire.ClusterType:   {Shared: clusterView{scope: clusters}, Own: inboundView{typ: xdswire.ClusterType, facts: facts}},
-		xdswire.EndpointType:  {Shared: eds},
+		xdswire.EndpointType:  eds.views(s, nodeOf(pod)),
 		xdswire.NameTableType: {Shared: eds.names(clusters)},
 		xdswire.ListenerType: {
 			Shared: listenerView{
@@ -73,7 +73,7 @@ func endpointViewOf(s *snapshot.Snapshot, n Node, labels map[string]string) endp
 	return v
 }
 
-func assignRouter(s *snapshot.Snapshot, n Node, labels map[string]string, eds endpointView) Assignment {
+func assignRouter(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]string, eds endpointView) Assignment {
 	sc := scope{}
 	if s.Private {
 		sc.namespace = n.Namespace
@@ -81,7 +81,7 @@ func assignRouter(s *snapshot.Snapshot, n Node, labels map[string]string, eds en
 	facts := encodeFacts(gatewayServers(s, n, labels))
 	return Assignment{
 		xdswire.ClusterType:     {Shared: clusterView{scope: sc, router: true, passthrough: eds.passthrough}},
-		xdswire.EndpointType:    {Shared: eds},
+		xdswire.EndpointType:    eds.views(s, nodeOf(pod)),
 		xdswire.NameTableType:   {Shared: eds.names(sc)},
 		xdswire.ListenerType:    {Shared: gatewayView{scope: sc, facts: facts}},
 		xdswire.ProxyConfigType: {Shared: trustView{}},
@@ -119,6 +119,14 @@ func podOf(s *snapshot.Snapshot, n Node) (*snapshot.Pod, map[string]string) {
 		return pod, pod.Labels
 	}
 	return nil, n.Labels
+}
+
+// nodeOf is the Kubernetes node of a proxy's pod, empty when it is not known.
+func nodeOf(pod *snapshot.Pod) string {
+	if pod == nil {
+		return ""
+	}
+	return pod.Node
 }
 
 func podKey(n Node) string {

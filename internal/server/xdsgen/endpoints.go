@@ -30,6 +30,25 @@ type endpointView struct {
 	families  families
 	// passthrough gateways pass TLS through by its server name.
 	passthrough bool
+	// A view is of the services that are reached on one node alone, or of all
+	// others.
+	nodeLocal bool
+	node      string
+}
+
+// views are the view of all proxies that are like one on the node, and its own.
+func (v endpointView) views(s *snapshot.Snapshot, node string) Views {
+	out := Views{Shared: v}
+	if s.NodeLocal {
+		out.Own = v.on(node)
+	}
+	return out
+}
+
+// on is the view of the services that are reached on the node alone.
+func (v endpointView) on(node string) endpointView {
+	v.nodeLocal, v.node = true, node
+	return v
 }
 
 func (v endpointView) Type() string { return xdswire.EndpointType }
@@ -53,7 +72,7 @@ func (v endpointView) Touched(s *snapshot.Snapshot, c *snapshot.Changes, yield f
 
 func (v endpointView) unit(s *snapshot.Snapshot, host string, yield func(string, Unit)) {
 	svc := s.Services.Get(host)
-	if svc == nil || svc.ExternalName != "" || svc.Headless && !v.router && !v.proxyless || !svc.VisibleTo(v.namespace) {
+	if svc == nil || svc.NodeLocal != v.nodeLocal || svc.ExternalName != "" || svc.Headless && !v.router && !v.proxyless || !svc.VisibleTo(v.namespace) {
 		yield(host, nil)
 		return
 	}
@@ -68,6 +87,7 @@ func (v endpointView) assignments(s *snapshot.Snapshot, svc *snapshot.MeshServic
 	if clusterLocal(svc) {
 		u.cluster = v.cluster
 	}
+	u.nodeLocal, u.node = svc.NodeLocal, v.node
 	return u
 }
 
@@ -84,6 +104,8 @@ type assignments struct {
 	cluster   mesh.ClusterID // the only cluster that counts; empty is all
 
 	passthrough bool
+	nodeLocal   bool
+	node        string // the only node that counts, if nodeLocal
 }
 
 func (u assignments) Type() string { return xdswire.EndpointType }
@@ -230,6 +252,8 @@ func (u assignments) route(e *snapshot.Endpoint, mtlsOnly bool) (route, Obstacle
 	switch {
 	case u.cluster != "" && e.Cluster != u.cluster:
 		return route{}, ObstacleCluster
+	case u.nodeLocal && (u.node == "" || e.Node != u.node):
+		return route{}, ObstacleNode
 	case !u.wants(e.Network):
 		return route{}, ObstacleView
 	case mtlsOnly && !e.MTLS:

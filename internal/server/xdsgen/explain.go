@@ -61,6 +61,7 @@ type Obstacle string
 // The obstacles.
 const (
 	ObstacleCluster   Obstacle = "cluster-local"
+	ObstacleNode      Obstacle = "node-local"
 	ObstacleView      Obstacle = "network-view"
 	ObstaclePlaintext Obstacle = "plaintext"
 	ObstacleHealth    Obstacle = "unhealthy"
@@ -75,6 +76,8 @@ func (o Obstacle) String() string {
 	switch o {
 	case ObstacleCluster:
 		return "it is in another cluster, and this service is of each cluster alone"
+	case ObstacleNode:
+		return "it is not on the proxy's node, and this service has internalTrafficPolicy Local"
 	case ObstacleView:
 		return "its network is not in the proxy's ISTIO_META_REQUESTED_NETWORK_VIEW"
 	case ObstaclePlaintext:
@@ -114,7 +117,7 @@ type PortReach struct {
 // ReachOf tells how a proxy reaches the endpoints of a service, by the rules by which
 // its assignments are made. missing says why it is not given any of the service.
 func ReachOf(s *snapshot.Snapshot, n Node, svc *snapshot.MeshService) (ports []PortReach, missing string) {
-	_, labels := podOf(s, n)
+	pod, labels := podOf(s, n)
 	sight := SightOf(s, n)
 	switch {
 	case svc.ExternalName != "":
@@ -126,7 +129,11 @@ func ReachOf(s *snapshot.Snapshot, n Node, svc *snapshot.MeshService) (ports []P
 	case svc.Headless && n.ID.Type == mesh.Sidecar && !n.Proxyless:
 		return nil, "it is headless: calls go on to the address that the application has resolved"
 	}
-	u := endpointViewOf(s, n, labels).assignments(s, svc)
+	v := endpointViewOf(s, n, labels)
+	if svc.NodeLocal {
+		v = v.on(nodeOf(pod))
+	}
+	u := v.assignments(s, svc)
 	for i := range svc.Ports {
 		port := &svc.Ports[i]
 		if port.Protocol == mesh.UDP {

@@ -30,7 +30,7 @@ func assignProxyless(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map
 	}
 	return Assignment{
 		xdswire.ClusterType:  {Shared: grpcView{typ: xdswire.ClusterType, scope: sc}},
-		xdswire.EndpointType: {Shared: eds},
+		xdswire.EndpointType: eds.views(s, nodeOf(pod)),
 		xdswire.ListenerType: {
 			Shared: grpcView{typ: xdswire.ListenerType, scope: sc, namespace: n.Namespace},
 			Own:    grpcServerView{facts: encodeFacts(grpcServer(s, n, pod, labels))},
