@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -118,8 +119,9 @@ func TestAccessLog(t *testing.T) {
 	}
 }
 
-// called sends a request for a host to a URL until it is answered.
-func called(t *testing.T, url, host string) {
+// called sends a request for a host to a URL until it is answered, and returns
+// the answer.
+func called(t *testing.T, url, host string) (body string) {
 	t.Helper()
 	client := dial.HTTPClient(deadline, nil)
 	defer client.CloseIdleConnections()
@@ -137,6 +139,9 @@ func called(t *testing.T, url, host string) {
 		if resp.StatusCode != http.StatusOK {
 			return errors.New(resp.Status)
 		}
-		return nil
+		b, err := io.ReadAll(resp.Body)
+		body = string(b)
+		return err
 	})
+	return body
 }

@@ -240,6 +240,28 @@ func TestTCPBehindUDPStaysInTheMesh(t *testing.T) {
 	}
 }
 
+// TestExternalNameStaysInTheMesh calls a service by the name of an ExternalName
+// service. A stranger at the service's address answers whatever leaves the mesh.
+func TestExternalNameStaysInTheMesh(t *testing.T) {
+	if !inPod(t) {
+		return
+	}
+	p := startPod(t, sharedNumbers+`
+---
+apiVersion: v1
+kind: Service
+metadata: {name: store, namespace: old}
+spec: {type: ExternalName, externalName: web.shop.svc.cluster.local}
+`, "10.11.0.77")
+	p.address(t, "10.11.0.5")
+	p.address(t, "10.96.0.80")
+	answers(t, "10.11.0.5:8080", "in the mesh")
+	answers(t, "10.96.0.80:80", "outside of the mesh")
+	if got := called(t, "http://10.96.0.80", "store.old"); got != "in the mesh" {
+		t.Errorf("the answer to store.old is %q", got)
+	}
+}
+
 // family is one IP version of a mesh: the addresses of the pod "client", of a
 // service and its only endpoint, and of a stranger.
 type family struct{ client, service, endpoint, stranger string }

@@ -231,6 +231,7 @@ func oldestFirst[S snapshot.Spec](all map[name]*snapshot.Config[S], ns *string) 
 }
 
 func (b *builder) services() {
+	b.touchAliased()
 	services := make(map[string]*snapshot.MeshService)
 	ports := set[uint32]{}
 	namespaces := set[string]{}
@@ -292,6 +293,9 @@ func (b *builder) service(n name, host string) *snapshot.MeshService {
 		})
 	}
 	if out != nil {
+		if out.ExternalName == "" {
+			out.Aliases = b.aliasesOf(n)
+		}
 		slices.SortFunc(out.Clusters, func(x, y snapshot.ClusterService) int { return cmp.Compare(x.Cluster, y.Cluster) })
 	}
 	return out
@@ -300,7 +304,7 @@ func (b *builder) service(n name, host string) *snapshot.MeshService {
 func equalService(a, b *snapshot.MeshService) bool {
 	return a.Host == b.Host && a.Created.Equal(b.Created) && a.Headless == b.Headless && a.NodeLocal == b.NodeLocal && a.ExternalName == b.ExternalName &&
 		a.Plaintext == b.Plaintext && a.AllTLS == b.AllTLS && a.AllDirectTLS == b.AllDirectTLS && slices.Equal(a.Ports, b.Ports) && slices.Equal(a.ExportTo, b.ExportTo) &&
-		slices.Equal(a.Accounts, b.Accounts) &&
+		slices.Equal(a.Accounts, b.Accounts) && slices.EqualFunc(a.Aliases, b.Aliases, equalAlias) &&
 		slices.EqualFunc(a.Clusters, b.Clusters, func(x, y snapshot.ClusterService) bool {
 			return x.Cluster == y.Cluster && slices.Equal(x.VIPs, y.VIPs) && maps.Equal(x.Selector, y.Selector) && slices.Equal(x.Ports, y.Ports)
 		})

@@ -115,6 +115,7 @@ type state struct {
 	claims     set[claim] // those that were told of
 	double     func(lines []string)
 	backing    map[name]backing
+	aliases    aliases
 	trust      *snapshot.TrustBundle
 	standing   map[mesh.ClusterID]snapshot.Standing // those that are not zero
 	said       map[saidBy]snapshot.Condition        // of WorkloadEntries
@@ -142,6 +143,7 @@ func newState(cfg Config) *state {
 		filters:    make(map[name]*snapshot.EnvoyFilter),
 		configMaps: make(map[name]*snapshot.ConfigMap),
 		backing:    make(map[name]backing),
+		aliases:    newAliases(),
 		standing:   make(map[mesh.ClusterID]snapshot.Standing),
 		said:       make(map[saidBy]snapshot.Condition),
 		vips:       make(map[netip.Addr]int),

@@ -193,10 +193,13 @@ type MeshService struct {
 	// NodeLocal services are reached on the client's own node alone
 	// (internalTrafficPolicy Local).
 	NodeLocal bool
-	// ExternalName services have no clusters.
+	// ExternalName services are other names, of services of the mesh or not. They
+	// have no clusters.
 	ExternalName string
-	Ports        []ServicePort
-	ExportTo     []string
+	// Aliases are the ExternalName services that stand for this one, sorted.
+	Aliases  []Alias
+	Ports    []ServicePort
+	ExportTo []string
 	// Clusters holds what differs by cluster, sorted by cluster id.
 	Clusters []ClusterService
 	// Accounts are the SPIFFE ids of the pods behind the service, of all
@@ -242,15 +245,31 @@ func (s *MeshService) Port(number uint32) *ServicePort {
 
 // VisibleTo reports whether exportTo lets the namespace see the service.
 func (s *MeshService) VisibleTo(namespace string) bool {
-	if len(s.ExportTo) == 0 {
+	return exported(s.ExportTo, s.Namespace, namespace)
+}
+
+// exported reports whether the exportTo of an object lets a namespace see it.
+func exported(exportTo []string, own, namespace string) bool {
+	if len(exportTo) == 0 {
 		return true
 	}
-	for _, e := range s.ExportTo {
-		if e == "*" || e == namespace || e == "." && namespace == s.Namespace {
+	for _, e := range exportTo {
+		if e == "*" || e == namespace || e == "." && namespace == own {
 			return true
 		}
 	}
 	return false
+}
+
+// Alias is another name of a service.
+type Alias struct {
+	Host, Name, Namespace string
+	ExportTo              []string
+}
+
+// VisibleTo reports whether exportTo lets the namespace see the alias.
+func (a *Alias) VisibleTo(namespace string) bool {
+	return exported(a.ExportTo, a.Namespace, namespace)
 }
 
 // PortServices are the services that have a TCP port of one number, oldest

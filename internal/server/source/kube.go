@@ -135,6 +135,9 @@ func (c *conversion) service(o *corev1.Service) *FieldError {
 		if fault := hostFault("spec.externalName", s.ExternalName); fault != nil {
 			return fault
 		}
+		if why := localName(s.ExternalName); why != "" {
+			c.warn(faultf("spec.externalName", "%s %s: proxies do not route calls there", s.ExternalName, why))
+		}
 	} else if fault := c.clusterIPs(s, o); fault != nil {
 		return fault
 	}
@@ -150,6 +153,20 @@ func (c *conversion) service(o *corev1.Service) *FieldError {
 	}
 	c.object = s
 	return nil
+}
+
+// localName says why a host name or address leads to no service, or "".
+func localName(host string) string {
+	name := strings.ToLower(host)
+	if name == "localhost" || strings.HasSuffix(name, ".localhost") {
+		return "is a loopback name"
+	}
+	if a, err := parseAddr(host); err == nil {
+		if kind := mesh.KindOf(a); kind != mesh.AddressOrdinary {
+			return "is an address of the kind " + string(kind)
+		}
+	}
+	return ""
 }
 
 func (c *conversion) clusterIPs(s *snapshot.Service, o *corev1.Service) *FieldError {

@@ -263,24 +263,34 @@ const (
 type hostKey struct {
 	service *snapshot.MeshService
 	port    *snapshot.ServicePort
-	near    bool // the client is of the service's namespace
+	near    bool   // the client is of the service's namespace
+	client  string // its namespace, for a service with aliases
 	in      *snapshot.ClusterService
 	names   hostNames
 }
 
 func (u routeFacts) host(svc *snapshot.MeshService, port *snapshot.ServicePort, names hostNames) hostKey {
-	return hostKey{service: svc, port: port, near: svc.Namespace == u.namespace, in: inCluster(svc, u.cluster), names: names}
+	k := hostKey{service: svc, port: port, near: svc.Namespace == u.namespace, in: inCluster(svc, u.cluster), names: names}
+	if len(svc.Aliases) > 0 {
+		k.client = u.namespace
+	}
+	return k
+}
+
+// namesOf are the full and the short names of a service.
+func namesOf(host, name, namespace string, near bool) []string {
+	if near {
+		return []string{host, host + ".", name, name + "." + namespace + ".svc", name + "." + namespace}
+	}
+	return []string{host, host + ".", name + "." + namespace, name + "." + namespace + ".svc"}
 }
 
 // domains are the names by which the proxy may call the service, each once:
-// the full name, the short ones, and its addresses in the proxy's cluster.
+// the full name, the short ones, its addresses in the proxy's cluster, and the
+// names of its aliases.
 func (k hostKey) domains() []string {
 	svc := k.service
-	short := []string{svc.Name + "." + svc.Namespace, svc.Name + "." + svc.Namespace + ".svc"}
-	if k.near {
-		short = []string{svc.Name, svc.Name + "." + svc.Namespace + ".svc", svc.Name + "." + svc.Namespace}
-	}
-	out := append([]string{svc.Host, svc.Host + "."}, short...)
+	out := namesOf(svc.Host, svc.Name, svc.Namespace, k.near)
 	if svc.Headless {
 		for _, d := range out {
 			out = append(out, "*."+d)
@@ -291,6 +301,11 @@ func (k hostKey) domains() []string {
 			ip = "[" + ip + "]" // as a Host header has it
 		}
 		out = append(out, ip)
+	}
+	for i := range svc.Aliases {
+		if a := &svc.Aliases[i]; a.VisibleTo(k.client) {
+			out = append(out, namesOf(a.Host, a.Name, a.Namespace, a.Namespace == k.client)...)
+		}
 	}
 	if k.names == byNameAndPort {
 		out = proxyDomains(out, k.port.Number)

@@ -1,0 +1,39 @@
+package source_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source"
+)
+
+// TestExternalNameOfThisMachine checks that a name of the machine of a proxy, or of
+// a metadata service, is reported, in the own cluster, too.
+func TestExternalNameOfThisMachine(t *testing.T) {
+	for name, want := range map[string]string{
+		"example.com":                "",
+		"web.shop.svc.cluster.local": "",
+		"192.0.2.1":                  "",
+		"localhost":                  "spec.externalName: localhost is a loopback name: proxies do not route calls there",
+		"a.LOCALHOST.":               "spec.externalName: a.LOCALHOST is a loopback name: proxies do not route calls there",
+		"127.0.0.1":                  "spec.externalName: 127.0.0.1 is an address of the kind loopback: proxies do not route calls there",
+		"0.0.0.0":                    "spec.externalName: 0.0.0.0 is an address of the kind unspecified: proxies do not route calls there",
+		"169.254.169.254":            "spec.externalName: 169.254.169.254 is an address of the kind metadata service: proxies do not route calls there",
+		"100.100.100.200":            "spec.externalName: 100.100.100.200 is an address of the kind metadata service: proxies do not route calls there",
+	} {
+		doc := fmt.Sprintf("apiVersion: v1\nkind: Service\nmetadata: {name: a, namespace: n}\nspec: {type: ExternalName, externalName: %s}\n", name)
+		r, err := (&source.Converter{Cluster: "c"}).Decode(objects(t, doc)[0], snapshot.Place{File: "in.yaml"})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		got := ""
+		for _, w := range r.Warnings {
+			got += w.Error()
+		}
+		if got != want {
+			t.Errorf("%s: warned of %q, want %q", name, got, want)
+		}
+	}
+}
