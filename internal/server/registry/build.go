@@ -202,7 +202,7 @@ func orNone(f *snapshot.NamespaceFacts) *snapshot.NamespaceFacts {
 // equalConfig and equalFilter compare objects but for the place where they were
 // read.
 func equalConfig[S snapshot.Spec](a, b *snapshot.Config[S]) bool {
-	return equalMeta(&a.Meta, &b.Meta) && proto.Equal(any(a.Spec).(proto.Message), any(b.Spec).(proto.Message))
+	return equalMeta(&a.Meta, &b.Meta) && proto.Equal(a.Spec, b.Spec)
 }
 
 func equalFilter(a, b *snapshot.EnvoyFilter) bool {

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 	securityv1beta1 "istio.io/api/security/v1beta1"
@@ -311,6 +312,7 @@ func (o *ClusterSettings) Key() Key { return o.key(KindClusterSettings) }
 
 // Spec is the content of an Istio configuration object.
 type Spec interface {
+	proto.Message
 	*networkingv1alpha3.Gateway | *networkingv1alpha3.Sidecar | *securityv1beta1.PeerAuthentication |
 		*networkingv1alpha3.DestinationRule | *networkingv1alpha3.VirtualService | *networkingv1alpha3.ServiceEntry
 }
