@@ -154,8 +154,8 @@ func (b *builder) policies() {
 		configs := oldestFirst(b.state.gateways, nil)
 		if !slices.EqualFunc(b.next.GatewayConfigs, configs, equalConfig) {
 			b.changes.Everywhere = true
+			b.next.GatewayConfigs = configs
 		}
-		b.next.GatewayConfigs = configs
 	}
 	update := make(map[string]*snapshot.NamespaceFacts)
 	for ns := range b.dirty.namespaces {
@@ -167,11 +167,12 @@ func (b *builder) policies() {
 			EnvoyFilters: b.envoyFilters(ns),
 			Services:     old.Services,
 		}
-		update[ns] = orNone(facts)
 		mtls := !slices.EqualFunc(old.PeerAuth, facts.PeerAuth, equalConfig)
-		if mtls || !slices.EqualFunc(old.Sidecars, facts.Sidecars, equalConfig) || !slices.EqualFunc(old.EnvoyFilters, facts.EnvoyFilters, equalFilter) {
-			b.changes.Namespaces[ns] = struct{}{}
+		if !mtls && slices.EqualFunc(old.Sidecars, facts.Sidecars, equalConfig) && slices.EqualFunc(old.EnvoyFilters, facts.EnvoyFilters, equalFilter) {
+			continue // the old facts keep their address
 		}
+		update[ns] = orNone(facts)
+		b.changes.Namespaces[ns] = struct{}{}
 		switch {
 		case !mtls:
 		case ns == b.next.Mesh.RootNamespace:
