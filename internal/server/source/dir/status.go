@@ -60,7 +60,7 @@ func (s *Source) LeftOut() string {
 	var folders []string
 	for _, p := range s.Status() {
 		switch {
-		case p.File == filepath.Clean(s.Dir) && p.Object == "" && p.Reason == fmt.Sprintf(overfull, cmp.Or(s.maxFiles, MaxFiles)):
+		case p.File == filepath.Clean(s.Dir) && p.Object == "" && strings.HasPrefix(p.Reason, overfull):
 			text = "the directory " + p.File + " " + p.Reason
 		case p.Reason == leftOut && len(folders) <= maxLeftOut:
 			folders = append(folders, p.File)

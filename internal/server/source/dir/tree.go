@@ -147,7 +147,7 @@ func (r *reader) list(p string) ([]fs.DirEntry, error) {
 
 // Faults of a directory that holds more than is read, and of its folders.
 const (
-	overfull = "holds more than %d files and folders: not all are read"
+	overfull = "holds more than "
 	leftOut  = "is not read wholly: the directory holds more than is read"
 )
 
@@ -171,7 +171,7 @@ func (r *reader) full(p string, isFolder bool) bool {
 		r.forget(left)
 	}
 	r.overfull, r.room = true, false
-	r.faults["."] = fmt.Sprintf(overfull, r.maxFiles)
+	r.faults["."] = fmt.Sprintf("%s%d files and folders: not all are read", overfull, r.maxFiles)
 	if in := path.Dir(left); in != "." {
 		r.faults[in] = leftOut
 	}
