@@ -6,12 +6,15 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime/debug"
 	"strings"
 	"time"
 
+	"github.com/KimMachineGun/automemlimit/memlimit"
 	"github.com/spf13/cobra"
 
 	"github.com/meshctl/meshctl/internal/kube"
@@ -184,6 +187,9 @@ func (o *serveOptions) run(ctx context.Context, env *Env) error {
 	if _, set := env.LookupEnv("GOGC"); !set {
 		cfg.OnReady = func() { debug.SetGCPercent(50) }
 	}
+	if _, set := env.LookupEnv("GOMEMLIMIT"); !set {
+		limitMemory(log)
+	}
 	if cfg.Tracer, err = o.tracing.tracer(ctx, env, cfg.Replica, log); err != nil {
 		return err
 	}
@@ -192,6 +198,23 @@ func (o *serveOptions) run(ctx context.Context, env *Env) error {
 		return err
 	}
 	return s.Run(ctx)
+}
+
+// limitMemory has the garbage collector keep the process within nine tenths of
+// what its cgroup allows, if that is limited. Past the limit the kernel would end
+// the process, though most of its memory may be garbage.
+func limitMemory(log *slog.Logger) {
+	limit, err := memlimit.FromCgroup()
+	switch {
+	case errors.Is(err, memlimit.ErrNoLimit), errors.Is(err, memlimit.ErrNoCgroup), errors.Is(err, memlimit.ErrCgroupsNotSupported):
+		log.Debug("no memory limit", "error", err)
+	case err != nil:
+		log.Warn("the memory limit of the cgroup cannot be read: set GOMEMLIMIT", "error", err)
+	case limit < math.MaxInt64:
+		limit = limit / 10 * 9
+		debug.SetMemoryLimit(int64(limit))
+		log.Info("memory is limited as the cgroup has it", "GOMEMLIMIT", limit)
+	}
 }
 
 // kubeAccess is the way to the API of the own cluster; nil when it is read from

@@ -22,15 +22,16 @@ func limitFlags(f *pflag.FlagSet, l *xds.Limits) {
 	f.IntVar(&l.Starting, "max-starting-streams", l.Starting, "`Number` of streams that are given their first configuration at a time; the others wait their turn")
 	f.IntVar(&l.Names, "max-names", l.Names, "Largest `number` of names that a stream may subscribe to of one type")
 	f.IntVar(&l.NameBytes, "max-name-bytes", l.NameBytes, "Largest `size` of these names together")
-	f.IntVar(&l.ConnNameBytes, "max-name-bytes-per-connection", l.ConnNameBytes, "Largest `size` of all names together that the streams of one connection subscribe to")
-	f.IntVar(&l.PeerNameBytes, "max-name-bytes-per-identity", l.PeerNameBytes, "The same of one identity, or without TLS of one address, in `bytes`")
-	f.IntVar(&l.Request, "max-request-bytes", l.Request, "`Size` of the largest request")
+	f.IntVar(&l.PeerBytes, "max-held-bytes-per-identity", l.PeerBytes, "Largest `size` of the unhandled requests and subscribed names of one identity, or without TLS of one address; further requests wait, further names are refused")
+	f.IntVar(&l.TotalBytes, "max-held-bytes", l.TotalBytes, "The same of all peers of a port, in `bytes`; more closes the largest connection of the largest holder")
+	f.IntVar(&l.RequestBytes, "max-request-bytes", l.RequestBytes, "`Size` of the largest request")
 	f.IntVar(&l.MetadataBytes, "max-metadata-bytes", l.MetadataBytes, "Largest `size` of a node's metadata, encoded")
 	f.IntVar(&l.MetadataDepth, "max-metadata-depth", l.MetadataDepth, "Largest `number` of levels of a node's metadata")
 	f.IntVar(&l.Headers, "max-header-bytes", l.Headers, "Largest `size` of the headers of a call")
 	durationVar(f, &l.ConnectionAge, "max-connection-age", l.ConnectionAge, "How long a connection lasts, give or take a tenth, before its proxy must connect anew; 0 is for ever")
 	durationVar(f, &l.Handshake, "handshake-timeout", l.Handshake, "Longest time for setting up a connection")
 	durationVar(f, &l.FirstRequest, "first-request-timeout", l.FirstRequest, "Longest time for the first request of a stream, and for a connection to prove an identity")
+	durationVar(f, &l.RequestTime, "request-timeout", l.RequestTime, "Longest time for a request to arrive, and to wait for room in --max-held-bytes-per-identity; then its connection is closed")
 	durationVar(f, &l.Write, "write-timeout", l.Write, "Longest time for a proxy to read a response; then its connection is closed unless 64 KiB a second were written to it")
 	durationVar(f, &l.Ping, "min-ping-interval", l.Ping, "Shortest time between the pings of a connection; one that pings more often is closed")
 	durationVar(f, &l.MemoryWait, "memory-wait", l.MemoryWait, "Longest time that a new stream waits while memory is short")
@@ -75,9 +76,9 @@ func checkLimits(l *xds.Limits, shutdown, remote time.Duration) error {
 		{"max-starting-streams", l.Starting, most},
 		{"max-names", l.Names, most},
 		{"max-name-bytes", l.NameBytes, most},
-		{"max-name-bytes-per-connection", l.ConnNameBytes, most},
-		{"max-name-bytes-per-identity", l.PeerNameBytes, most},
-		{"max-request-bytes", l.Request, most},
+		{"max-held-bytes-per-identity", l.PeerBytes, most},
+		{"max-held-bytes", l.TotalBytes, most},
+		{"max-request-bytes", l.RequestBytes, most},
 		{"max-metadata-bytes", l.MetadataBytes, most},
 		{"max-metadata-depth", l.MetadataDepth, maxMetadataDepth},
 		{"max-header-bytes", l.Headers, most},
@@ -92,6 +93,7 @@ func checkLimits(l *xds.Limits, shutdown, remote time.Duration) error {
 	}{
 		{"handshake-timeout", l.Handshake},
 		{"first-request-timeout", l.FirstRequest},
+		{"request-timeout", l.RequestTime},
 		{"write-timeout", l.Write},
 		{"min-ping-interval", l.Ping},
 		{"memory-wait", l.MemoryWait},

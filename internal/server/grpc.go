@@ -52,15 +52,14 @@ func (s *Server) serveGRPC(ctx context.Context, stopHub func()) error {
 			return nil
 		})
 	}
-	options := s.hub.ServerOptions()
 	if s.plain != nil {
-		serve(s.plain, grpc.NewServer(options...), xds.Access{
+		serve(s.plain, grpc.NewServer(s.hub.ServerOptions(nil)...), xds.Access{
 			CheckNode: func(_ mesh.Caller, n xdsgen.Node) error { return s.checkMesh(n) },
 		})
 	}
 	if s.secure != nil {
 		creds := gate.Credentials(credentials.NewTLS(s.tlsConfig()))
-		srv := grpc.NewServer(append(options, grpc.Creds(creds), grpc.InTapHandle(s.issuer.Tap))...)
+		srv := grpc.NewServer(append(s.hub.ServerOptions(s.issuer.Tap), grpc.Creds(creds))...)
 		s.issuer.Register(srv)
 		serve(s.secure, srv, xds.Access{
 			Authenticate: s.authenticate, Certificate: s.clientCertificate, CheckNode: s.checkNode, Recheck: s.recheck, Trust: s.trust.forPeers, Debug: s.debug,

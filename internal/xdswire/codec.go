@@ -1,6 +1,8 @@
 package xdswire
 
 import (
+	"errors"
+	"fmt"
 	"hash/maphash"
 	"weak"
 
@@ -19,15 +21,32 @@ import (
 type ServerCodec struct {
 	Codec
 	names *NameSets
+	max   RequestLimits
 }
+
+// RequestLimits bound what a request is made of. It is looked at before it is
+// decoded: two bytes of it may become a hundred.
+type RequestLimits struct {
+	// Depth is how deep messages may be nested, themselves included; 0 means the
+	// 10,000 levels of the ordinary codec.
+	Depth int
+	// Names is how many names, versions of resources included, a request may
+	// have; 0 means any number.
+	Names int
+	// Other is how many bytes everything else may take; 0 means any number.
+	Other int
+}
+
+// ErrTooManyNames is that a request has more names than RequestLimits allow.
+var ErrTooManyNames = errors.New("too many names")
 
 var _ encoding.CodecV2 = ServerCodec{}
 
 // NewServerCodec makes the codec of servers whose sets of names are those.
 // Lists of many names in requests that it decodes are those of sets: sorted,
-// each name once, and not to be changed. Depth is that of a Codec.
-func NewServerCodec(names *NameSets, depth int) ServerCodec {
-	return ServerCodec{Codec: Codec{Depth: depth}, names: names}
+// each name once, and not to be changed.
+func NewServerCodec(names *NameSets, most RequestLimits) ServerCodec {
+	return ServerCodec{Codec: Codec{Depth: most.Depth}, names: names, max: most}
 }
 
 // longRequest is the size from which the lists of a request are looked at.
@@ -56,12 +75,42 @@ func (c ServerCodec) decode(b []byte, m protobuf.Message) error {
 	}
 	switch req := m.(type) {
 	case *discoveryv3.DiscoveryRequest:
+		if err := c.check(b, fieldResourceNames, fieldResourceNames); err != nil {
+			return err
+		}
 		return c.sotw(b, req)
 	case *discoveryv3.DeltaDiscoveryRequest:
+		if err := c.check(b, fieldSubscribe, fieldHeldVersions); err != nil {
+			return err
+		}
 		return c.delta(b, req)
 	default:
+		if err := c.check(b, 0, 0); err != nil {
+			return err
+		}
 		return c.unmarshal(b, m)
 	}
+}
+
+// check applies the limits to an encoded request of which the fields from first to
+// last are names. What is malformed is for the decoder to refuse.
+func (c ServerCodec) check(b []byte, first, last protowire.Number) error {
+	names, other := 0, 0
+	eachField(b, func(num protowire.Number, _ protowire.Type, from, to int) bool {
+		if first <= num && num <= last {
+			names++
+		} else {
+			other += to - from
+		}
+		return true
+	})
+	switch {
+	case c.max.Names > 0 && names > c.max.Names:
+		return fmt.Errorf("%w: the request has %d, at most %d are accepted", ErrTooManyNames, names, c.max.Names)
+	case c.max.Other > 0 && other > c.max.Other:
+		return fmt.Errorf("the request has %d bytes besides names, at most %d are accepted", other, c.max.Other)
+	}
+	return nil
 }
 
 func (c ServerCodec) sotw(b []byte, req *discoveryv3.DiscoveryRequest) error {

@@ -47,7 +47,7 @@ func decodeRequest(t testing.TB, c xdswire.ServerCodec, req *discoveryv3.Discove
 
 func TestServerCodecKnowsNamesAgain(t *testing.T) {
 	sets := xdswire.NewNameSets()
-	c := xdswire.NewServerCodec(sets, 100)
+	c := xdswire.NewServerCodec(sets, xdswire.RequestLimits{Depth: 100})
 	names := manyNames(1000)
 	set := sets.Of(names)
 	for i, order := range [][]string{names, names, slices.Sorted(slices.Values(names)), append(slices.Clone(names), names[0])} {
@@ -78,7 +78,7 @@ func TestServerCodecKnowsNamesAgain(t *testing.T) {
 }
 
 func TestServerCodecRefusesBrokenRequests(t *testing.T) {
-	c := xdswire.NewServerCodec(xdswire.NewNameSets(), 100)
+	c := xdswire.NewServerCodec(xdswire.NewNameSets(), xdswire.RequestLimits{Depth: 100})
 	b, err := proto.Marshal(&discoveryv3.DiscoveryRequest{ResourceNames: manyNames(1000)})
 	if err != nil {
 		t.Fatal(err)
@@ -105,7 +105,7 @@ func FuzzServerCodec(f *testing.F) {
 	f.Add(b)
 	f.Add(append(slices.Clone(b), 3<<3|2, 1, 0xff))
 	f.Add(append(slices.Clone(b), b...))
-	c := xdswire.NewServerCodec(xdswire.NewNameSets(), 100)
+	c := xdswire.NewServerCodec(xdswire.NewNameSets(), xdswire.RequestLimits{Depth: 100})
 	f.Fuzz(func(t *testing.T, tail []byte) {
 		data := append(slices.Clone(b), tail...)
 		want, got := new(discoveryv3.DiscoveryRequest), new(discoveryv3.DiscoveryRequest)
@@ -149,7 +149,7 @@ func BenchmarkServerCodec(b *testing.B) {
 		}
 	})
 	b.Run("known", func(b *testing.B) {
-		c := xdswire.NewServerCodec(sets, 100)
+		c := xdswire.NewServerCodec(sets, xdswire.RequestLimits{Depth: 100})
 		b.ReportAllocs()
 		for b.Loop() {
 			got := new(discoveryv3.DiscoveryRequest)

@@ -98,6 +98,10 @@ func NewFrame(h Header, bodies ...Body) *Frame {
 // Size is the number of bytes of the message.
 func (f *Frame) Size() int { return f.size }
 
+// Own is about how many bytes the message takes besides the resources, which
+// others share.
+func (f *Frame) Own() int { return len(f.head) + 64*f.count }
+
 // Resources is the number of resources in the message.
 func (f *Frame) Resources() int { return f.count }
 
@@ -151,7 +155,7 @@ func (w written) Put(*[]byte) { w() }
 // of two: ACKs, of which thousands come at once, get less than the 4 KB of gRPC's
 // own pool, and the list of names in a request of 33 KB gets 64 KB, where gRPC
 // would take, and clear, 1 MB.
-var requests = mem.NewTieredBufferPool(1<<8, 1<<9, 1<<10, 1<<12, 1<<14, 1<<15, 1<<16, 1<<17, 1<<18, 1<<19, 1<<20, 1<<21, 1<<22)
+var requests = mem.NewTieredBufferPool(1<<8, 1<<9, 1<<10, 1<<11, 1<<12, 1<<13, 1<<14, 1<<15, 1<<16, 1<<17, 1<<18, 1<<19, 1<<20, 1<<21, 1<<22)
 
 // RequestBuffers is the pool with which servers read requests: that of Codec,
 // which puts them together.

@@ -7,7 +7,11 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-const fieldHeldVersions = 5 // of DeltaDiscoveryRequest
+// Of DeltaDiscoveryRequest. The names given up are between the two.
+const (
+	fieldSubscribe    = 3
+	fieldHeldVersions = 5
+)
 
 // delta decodes the versions that a proxy holds without protobuf's reflection,
 // which takes ten times as long for them.

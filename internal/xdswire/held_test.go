@@ -36,7 +36,7 @@ func encoded(tb testing.TB, m proto.Message) []byte {
 }
 
 func TestServerCodecVersionsHeld(t *testing.T) {
-	c := xdswire.NewServerCodec(xdswire.NewNameSets(), 100)
+	c := xdswire.NewServerCodec(xdswire.NewNameSets(), xdswire.RequestLimits{Depth: 100})
 	for _, names := range []int{0, 1, 1000} { // short requests and long ones
 		want, got := returning(names), new(discoveryv3.DeltaDiscoveryRequest)
 		b := encoded(t, want)
@@ -77,7 +77,7 @@ func FuzzVersionsHeld(f *testing.F) {
 	} {
 		f.Add(tail)
 	}
-	c := xdswire.NewServerCodec(xdswire.NewNameSets(), 100)
+	c := xdswire.NewServerCodec(xdswire.NewNameSets(), xdswire.RequestLimits{Depth: 100})
 	f.Fuzz(func(t *testing.T, tail []byte) {
 		data := append(slices.Clone(b), tail...)
 		want, got := new(discoveryv3.DeltaDiscoveryRequest), new(discoveryv3.DeltaDiscoveryRequest)
@@ -104,6 +104,6 @@ func BenchmarkVersionsHeld(b *testing.B) {
 	}
 	b.Run("ordinary", func(b *testing.B) { decode(b, xdswire.Codec{Depth: 100}.Unmarshal) })
 	b.Run("server", func(b *testing.B) {
-		decode(b, xdswire.NewServerCodec(xdswire.NewNameSets(), 100).Unmarshal)
+		decode(b, xdswire.NewServerCodec(xdswire.NewNameSets(), xdswire.RequestLimits{Depth: 100}).Unmarshal)
 	})
 }

@@ -50,6 +50,18 @@ type server struct {
 	grpc, metrics string
 }
 
+// build builds meshctl in a directory.
+func build(t *testing.T, dir string) (binary string) {
+	t.Helper()
+	binary = filepath.Join(dir, "meshctl")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "./cmd/meshctl")
+	build.Dir = filepath.Join("..", "..")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build meshctl: %v\n%s", err, out)
+	}
+	return binary
+}
+
 func startServer(t *testing.T) *server {
 	t.Helper()
 	work := t.TempDir()
@@ -60,12 +72,7 @@ func startServer(t *testing.T) *server {
 	for i := range services {
 		s.addService(i)
 	}
-	binary := filepath.Join(work, "meshctl")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "./cmd/meshctl")
-	build.Dir = filepath.Join("..", "..")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build meshctl: %v\n%s", err, out)
-	}
+	binary := build(t, work)
 	addrs := freeAddrs(t, 3)
 	s.grpc, s.metrics = addrs[0], addrs[1]
 	ctx, cancel := context.WithCancel(context.Background())

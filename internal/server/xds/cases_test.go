@@ -260,16 +260,16 @@ func TestCase_E6_RequestsWithoutMeasure(t *testing.T) {
 
 // TestCase_E6_NamesOfOnePeer has streams each of which asks for little.
 func TestCase_E6_NamesOfOnePeer(t *testing.T) {
-	const most = 1_050 // bytes: of ten names of 84 with 16 more each, and one that quiet asks for
+	const most = 3_700 // bytes: of ten names of 84 with 256 more each, and one that quiet asks for
 	for what, limit := range map[string]struct {
 		oneConn bool
 		set     benchOption
 	}{
-		"a connection": {true, func(c *Config, _ *Access) { c.Limits.ConnNameBytes = most }},
-		"an address":   {false, func(c *Config, _ *Access) { c.Limits.PeerNameBytes = most }},
+		"one connection": {true, func(c *Config, _ *Access) { c.Limits.PeerBytes = most }},
+		"an address":     {false, func(c *Config, _ *Access) { c.Limits.PeerBytes = most }},
 		"an identity": {false, func(c *Config, a *Access) {
 			someone(c, a)
-			c.Limits.PeerNameBytes = most
+			c.Limits.PeerBytes = most
 		}},
 	} {
 		t.Run(what, func(t *testing.T) {
@@ -444,7 +444,8 @@ func TestCase_E9_NodeMetadata(t *testing.T) {
 		}{
 			"too deep":  {nested(11), "at most 10 levels"},
 			"very deep": {nested(3000), "at most 10 levels"}, // others can make 10,000 messages, three for each
-			"3 MiB":     {structpb.NewStringValue(strings.Repeat("x", 3<<20)), "at most 524288"},
+			"3 MiB":     {structpb.NewStringValue(strings.Repeat("x", 3<<20)), "bytes besides names, at most 786432"},
+			"600 KiB":   {structpb.NewStringValue(strings.Repeat("x", 600<<10)), "at most 524288"},
 			"100 KiB":   {structpb.NewStringValue(strings.Repeat("x", 100<<10)), ""},
 			"deep":      {nested(10), ""},
 		} {

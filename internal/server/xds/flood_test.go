@@ -149,7 +149,7 @@ func floodTest(t *testing.T, attack func(b *bench), opts ...benchOption) {
 }
 
 // TestCase_E4_RapidReset opens streams and resets them at once, while each
-// handler takes its time.
+// handler takes its time. The connection ends with a GOAWAY.
 func TestCase_E4_RapidReset(t *testing.T) {
 	const streams, most = 5_000, 20
 	release := make(chan struct{})
@@ -184,6 +184,11 @@ func TestCase_E4_RapidReset(t *testing.T) {
 		}
 		close(release)
 		<-wrote
+		c.wantEnd()
+		if code := http2.ErrCode(c.code.Load()); code != http2.ErrCodeEnhanceYourCalm {
+			t.Errorf("GOAWAY %v, want %v", code, http2.ErrCodeEnhanceYourCalm)
+		}
+		b.eventually("the count", func() bool { return b.metric("meshctl_xds_closed_connections_total", "") == 1 })
 	}, slowly)
 	if n := peak.Load(); n > most {
 		t.Errorf("%d handlers at a time for one connection, want at most %d", n, most)
@@ -197,6 +202,19 @@ func TestCase_E4_PingFlood(t *testing.T) {
 			if !c.do(c.fr.WritePing(false, [8]byte{byte(i)})) {
 				break
 			}
+		}
+		c.wantEnd()
+		if code := http2.ErrCode(c.code.Load()); code != http2.ErrCodeEnhanceYourCalm {
+			t.Errorf("GOAWAY %v, want %v", code, http2.ErrCodeEnhanceYourCalm)
+		}
+	})
+}
+
+// TestCase_E4_SettingsFloodRead sends settings and reads the answers.
+func TestCase_E4_SettingsFloodRead(t *testing.T) {
+	floodTest(t, func(b *bench) {
+		c := b.dialRaw()
+		for c.do(c.fr.WriteSettings()) {
 		}
 		c.wantEnd()
 		if code := http2.ErrCode(c.code.Load()); code != http2.ErrCodeEnhanceYourCalm {

@@ -59,7 +59,8 @@ type Config struct {
 	// Observer, when set, is told how changes reach proxies.
 	Observer flight.Observer
 	// Memory, when set, is the share of the process's memory limit that is in
-	// use. New streams wait while it is above 0.8.
+	// use. While it is above 0.8 new streams wait and the largest connections are
+	// closed.
 	Memory func() float64
 }
 
@@ -107,6 +108,7 @@ type Hub struct {
 	wake    chan struct{} // capacity 1: mail has come
 	proxies map[*subscriber]struct{}
 	streams uint64 // streams so far, for their ids
+	conns   []*gate.Conns
 
 	// showing is held while a round's states and assignments are stored, so that
 	// a stream sees all of a change or nothing.
@@ -258,6 +260,18 @@ func union[K comparable](a, b map[K]struct{}) map[K]struct{} {
 // stream.
 func (h *Hub) Run(ctx context.Context) error {
 	defer close(h.done)
+	if h.cfg.Memory != nil {
+		relieved := make(chan struct{})
+		ctx, cancel := context.WithCancel(ctx)
+		go func() {
+			defer close(relieved)
+			h.relieve(ctx)
+		}()
+		defer func() {
+			cancel()
+			<-relieved
+		}()
+	}
 	for {
 		select {
 		case <-ctx.Done():

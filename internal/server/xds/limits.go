@@ -1,11 +1,15 @@
 package xds
 
 import (
+	"context"
+	"runtime"
+	"runtime/metrics"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/experimental"
 	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/tap"
 
 	"github.com/meshctl/meshctl/internal/server/xds/gate"
 	"github.com/meshctl/meshctl/internal/xdswire"
@@ -13,7 +17,8 @@ import (
 
 // Limits bound what peers may use. Zero fields mean the default: 5,000
 // connections of an address or identity, 2,048 pending ones, 10,000 streams,
-// 30 s for writes, proofs and first requests.
+// requests of 4 MiB, 32 MiB kept for one peer and 256 MiB for all, 30 s for
+// writes, proofs, first requests and their arrival.
 type Limits struct {
 	gate.Limits
 	// Names is how many names a stream may subscribe to of one type.
@@ -21,9 +26,6 @@ type Limits struct {
 	Names int
 	// NameBytes is the length of these names together. Default 8 MiB.
 	NameBytes int
-	// Request is the size of the largest request that is read, in bytes.
-	// Default 4 MiB.
-	Request int
 	// MetadataBytes is the size of a node's metadata. Default 512 KiB.
 	MetadataBytes int
 	// MetadataDepth is how many objects deep a node's metadata may be nested.
@@ -62,6 +64,8 @@ const (
 	// ageGrace is how long calls may go on when their connection ends for its
 	// age. Streams do not end by themselves.
 	ageGrace = time.Second
+	// maxOther is how many bytes a request may have besides names and metadata.
+	maxOther = 256 << 10
 	// turn is how long a stream may hold others up that wait for their first
 	// configuration.
 	turn = time.Second
@@ -83,7 +87,7 @@ func (l Limits) withDefaults() Limits {
 	}
 	number(&l.Names, 100_000)
 	number(&l.NameBytes, 8<<20)
-	number(&l.Request, 4<<20)
+	number(&l.RequestBytes, 4<<20)
 	number(&l.MetadataBytes, 512<<10)
 	number(&l.MetadataDepth, 32)
 	number(&l.Headers, 64<<10)
@@ -98,8 +102,9 @@ func (l Limits) withDefaults() Limits {
 	number(&l.ConnStreams, 100)
 	number(&l.IdentityStreams, 10_000)
 	number(&l.AddressStreams, 10_000)
-	number(&l.ConnNameBytes, 64<<20)
-	number(&l.PeerNameBytes, 1<<30)
+	number(&l.PeerBytes, 32<<20)
+	number(&l.TotalBytes, 256<<20)
+	duration(&l.RequestTime, 30*time.Second)
 	number(&l.Starting, 64)
 	duration(&l.MemoryWait, 30*time.Second)
 	return l
@@ -118,8 +123,9 @@ func messages(metadata int) int { return 2 + 3*metadata }
 
 // ServerOptions are the options of a gRPC server that serves the hub. A server
 // must have them all: frames need the codec, and the rest is what keeps a
-// stream small and a hostile peer bounded.
-func (h *Hub) ServerOptions() []grpc.ServerOption {
+// stream small and a hostile peer bounded. Refuse, which may be nil, is asked
+// before a call is made.
+func (h *Hub) ServerOptions(refuse tap.ServerInHandle) []grpc.ServerOption {
 	l := h.cfg.Limits
 	age := keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second, MaxConnectionIdle: maxIdle}
 	if l.ConnectionAge > 0 {
@@ -127,15 +133,21 @@ func (h *Hub) ServerOptions() []grpc.ServerOption {
 		age.MaxConnectionAge, age.MaxConnectionAgeGrace = l.ConnectionAge, ageGrace
 	}
 	return []grpc.ServerOption{
-		grpc.ForceServerCodecV2(xdswire.NewServerCodec(h.names, messages(l.MetadataDepth))),
-		grpc.ReadBufferSize(4 << 10),
+		grpc.ForceServerCodecV2(xdswire.NewServerCodec(h.names, xdswire.RequestLimits{
+			Depth: messages(l.MetadataDepth),
+			// A request may subscribe to all names that it says to hold.
+			Names: 2 * l.Names,
+			Other: l.MetadataBytes + maxOther,
+		})),
+		gate.NoReadBuffer(),
 		gate.NoWriteBuffer(),
+		gate.CountRequests(refuse),
 		experimental.BufferPool(xdswire.RequestBuffers()),
 		// Windows of a fixed size: to find a better one gRPC would answer every
 		// ACK with a ping.
 		grpc.InitialWindowSize(window),
 		grpc.InitialConnWindowSize(window),
-		grpc.MaxRecvMsgSize(l.Request),
+		grpc.MaxRecvMsgSize(l.RequestBytes),
 		grpc.MaxHeaderListSize(uint32(l.Headers)),
 		grpc.MaxConcurrentStreams(uint32(l.ConnStreams)),
 		grpc.ConnectionTimeout(l.Handshake),
@@ -148,8 +160,62 @@ func (h *Hub) ServerOptions() []grpc.ServerOption {
 // whether the server's peers authenticate.
 func (h *Hub) NewConns(authenticate bool) *gate.Conns {
 	m := h.cfg.Metrics
-	return gate.NewConns(gate.Config{
-		Limits: h.cfg.Limits.Limits, Log: h.cfg.Log, Authenticate: authenticate,
-		Stats: gate.Stats{Refused: m.refusedConns.Inc, Rejected: m.rejected.Inc, Stalled: m.stalled.Inc},
+	c := gate.NewConns(gate.Config{
+		Limits: h.cfg.Limits.Limits, Log: h.cfg.Log, Now: h.cfg.Now, Authenticate: authenticate,
+		Stats: gate.Stats{Refused: m.refusedConns.Inc, Rejected: m.rejected.Inc, Stalled: m.stalled.Inc, Closed: m.closed.Inc},
 	})
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.conns = append(h.conns, c)
+	return c
+}
+
+// pressurePoll is how often memory is looked at, pressure the share of its limit
+// above which connections are closed. A peer that holds less than worthClosing
+// keeps its connections: something else takes the memory.
+const (
+	pressurePoll = 500 * time.Millisecond
+	pressure     = 0.8
+	worthClosing = 4 << 20
+)
+
+// relieve closes the largest connection of the peer that holds most while memory
+// is short, one after each garbage collection.
+func (h *Hub) relieve(ctx context.Context) {
+	tick := time.NewTicker(pressurePoll)
+	defer tick.Stop()
+	collections := []metrics.Sample{{Name: "/gc/cycles/total:gc-cycles"}}
+	last := uint64(0)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if h.cfg.Memory() <= pressure {
+			continue
+		}
+		if metrics.Read(collections); collections[0].Value.Uint64() == last {
+			runtime.GC() // or what was freed would not show
+			continue
+		}
+		last = collections[0].Value.Uint64()
+		h.evict("memory is short")
+	}
+}
+
+// evict closes the largest connection of the peer that holds most.
+func (h *Hub) evict(why string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var largest *gate.Conn
+	most := worthClosing
+	for _, c := range h.conns {
+		if n, bytes := c.Largest(); bytes > most {
+			largest, most = n, bytes
+		}
+	}
+	if largest != nil {
+		go largest.Evict(why)
+	}
 }

@@ -16,7 +16,7 @@ type Metrics struct {
 	nacks, expired                      [numTypes]prometheus.Counter
 	failures, panics, stalled, rejected prometheus.Counter
 	revoked                             prometheus.Counter
-	refusedConns, badSecrets            prometheus.Counter
+	refusedConns, badSecrets, closed    prometheus.Counter
 	assigned, listed                    prometheus.Counter
 	streams, waiting, views             prometheus.Gauge
 	refused, heldBack                   [numTypes]prometheus.Gauge
@@ -58,6 +58,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.panics = counter("panics_total", "Panics that ended one stream or one piece of generation.")
 	m.stalled = counter("write_timeouts_total", "Connections closed because the peer did not read in time.")
 	m.refusedConns = counter("refused_connections_total", "Connections closed because there were too many, or nobody proved whose they are.")
+	m.closed = counter("closed_connections_total", "Connections closed because the peer sent or held too much, or did not finish a request.")
 	m.rejected = counter("rejected_streams_total", "Streams refused or ended for what the peer is or asks.")
 	m.badSecrets = counter("bad_secrets_total", "Secrets that a proxy asked for and was not given, or was given out of date.")
 	m.assigned = counter("assignments_total", "Times that it was chosen which lists of resources a stream is given.")

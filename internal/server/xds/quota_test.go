@@ -124,7 +124,7 @@ func startPeer(t *testing.T) *quotaPeer {
 	t.Helper()
 	p := &quotaPeer{frames: make(chan func(grpc.ServerStream))}
 	h := drivenHub()
-	srv := grpc.NewServer(h.ServerOptions()...)
+	srv := grpc.NewServer(h.ServerOptions(nil)...)
 	srv.RegisterService(&grpc.ServiceDesc{
 		ServiceName: "quota", HandlerType: (*any)(nil),
 		Streams: []grpc.StreamDesc{{StreamName: "Send", ServerStreams: true, ClientStreams: true, Handler: func(_ any, s grpc.ServerStream) error {

@@ -191,6 +191,7 @@ type writes struct {
 // connection is what carries a stream.
 type connection interface {
 	Written() int64 // bytes so far
+	Queue(int)      // bytes that wait to be written, or fewer
 	Stall()         // its peer does not read
 }
 
@@ -216,8 +217,9 @@ func (w *writes) send(stream grpc.ServerStream, f *xdswire.Frame) error {
 		w.next()
 	}
 	w.mu.Unlock()
+	w.conn.Queue(f.Own())
 	done := false
-	written := func() { w.written(f.Size(), &done) }
+	written := func() { w.written(f, &done) }
 	f.WhenWritten(written)
 	err := stream.SendMsg(f)
 	if err != nil {
@@ -252,14 +254,15 @@ func (w *writes) overdue() {
 
 // written notes that gRPC has nothing left of a frame. Its writing goroutine
 // calls it.
-func (w *writes) written(size int, done *bool) {
+func (w *writes) written(f *xdswire.Frame, done *bool) {
 	w.mu.Lock()
 	if *done {
 		w.mu.Unlock()
 		return
 	}
 	*done = true
-	w.size -= size
+	w.conn.Queue(-f.Own())
+	w.size -= f.Size()
 	if w.open--; w.open > 0 {
 		w.next()
 	} else {

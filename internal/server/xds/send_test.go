@@ -66,7 +66,8 @@ type testConn struct {
 
 func (c *testConn) Written() int64 { return int64(time.Since(c.begin).Seconds()) * c.rate }
 
-func (c *testConn) Stall() { c.stalled.Store(int64(time.Since(c.begin))) }
+func (c *testConn) Queue(int) {}
+func (c *testConn) Stall()    { c.stalled.Store(int64(time.Since(c.begin))) }
 
 // TestCase_E2_PanicInARequest ends the stream, which lets go of all that it
 // held.

@@ -1,6 +1,7 @@
 package xds
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -9,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/meshctl/meshctl/internal/server/xds/gate"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -66,13 +68,17 @@ func receiver[M any, R interface {
 	return func() (R, error) {
 		m := R(new(M))
 		in := xdswire.Received{Message: m}
+		gate.NextRequest(stream.Context())
 		if err := stream.RecvMsg(&in); err != nil {
 			return nil, err
 		}
 		if in.Err != nil {
 			h.cfg.Metrics.rejected.Inc()
+			if errors.Is(in.Err, xdswire.ErrTooManyNames) {
+				return nil, status.Error(codes.ResourceExhausted, in.Err.Error())
+			}
 			return nil, status.Errorf(codes.InvalidArgument,
-				"request is malformed, or nested too deeply: at most %d levels of node metadata are accepted: %v", h.cfg.Limits.MetadataDepth, in.Err)
+				"request is malformed, too large or nested too deeply: at most %d levels of node metadata are accepted: %v", h.cfg.Limits.MetadataDepth, in.Err)
 		}
 		switch t := field(m); {
 		case typeURL == "", *t == typeURL:

@@ -511,7 +511,7 @@ func (s *session) flushAll(seen sight) (again bool, err error) {
 			continue
 		}
 		// To go on once there is room, or with the request.
-		if s.asking.Load() || !s.writes.hasRoom() {
+		if s.asking.Load() || !s.writes.hasRoom() || !s.mayAnswer(t) {
 			for _, j := range order[n:] {
 				if ok[j] {
 					s.types[j].wait(now[j])
@@ -526,6 +526,16 @@ func (s *session) flushAll(seen sight) (again bool, err error) {
 		again = again || more
 	}
 	return again, nil
+}
+
+// manyNames is from how many names on an answer is large by itself: a list of
+// resources that others share is not.
+const manyNames = 10_000
+
+// mayAnswer reports whether the peer reads its answers. When it does not, large
+// ones wait until it has.
+func (s *session) mayAnswer(t *typeState) bool {
+	return t.want.Names.Len() < manyNames || s.counted.HasRoom(func() { s.hub.queue.add(s) })
 }
 
 // order is in which order the types are sent: what is referred to first. The

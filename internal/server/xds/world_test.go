@@ -223,7 +223,7 @@ func start(t testing.TB, w *world, opts ...benchOption) *bench {
 		t.Fatal(err)
 	}
 	b.addr = l.Addr().String()
-	srv := grpc.NewServer(b.hub.ServerOptions()...)
+	srv := grpc.NewServer(b.hub.ServerOptions(nil)...)
 	conns := b.hub.NewConns(access.Authenticate != nil)
 	Register(srv, b.hub, access)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -3,9 +3,11 @@
 package gate
 
 import (
+	"bytes"
 	"container/list"
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -14,10 +16,12 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/net/http2"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"github.com/meshctl/meshctl/internal/bucket"
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
@@ -31,8 +35,8 @@ type Conns struct {
 	addresses map[netip.Prefix]int // connections that are not an identity's
 	pending   list.List            // of *Conn that have still to prove something, oldest first
 	stopped   bool
-	peers     map[peerKey]usage
-	names     map[peerKey]*holdings
+	holders   map[peerKey]*holder
+	held      int // bytes that the budget of all peers counts
 }
 
 // peerKey is whom streams, and connections that have proved whose they are,
@@ -48,9 +52,6 @@ func (k peerKey) String() string {
 	}
 	return k.identity.String()
 }
-
-// usage is what a peer has open.
-type usage struct{ conns, streams int }
 
 // Limits bound connections and their streams.
 type Limits struct {
@@ -72,11 +73,15 @@ type Limits struct {
 	// IdentityStreams is how many streams one identity may have, AddressStreams
 	// how many one address (IPv6: one /64) of which no identity is asked.
 	IdentityStreams, AddressStreams int
-	// ConnNameBytes is how long the names together may be that the streams of
-	// one connection subscribe to, PeerNameBytes those of one identity, or of
-	// one address of which none is asked. Each name counts 16 bytes more, and
-	// equal sets of names count once.
-	ConnNameBytes, PeerNameBytes int
+	// PeerBytes is how many bytes the server keeps for one identity, or for one
+	// address of which none is asked: requests that are not finished or not
+	// handled yet, and the names that streams subscribe to. TotalBytes bounds all
+	// peers together; one byte more closes the largest connection of the largest.
+	PeerBytes, TotalBytes int
+	// RequestBytes is the size of the largest request, RequestTime how long one
+	// may take to arrive, and may wait for room in its peer's budget.
+	RequestBytes int
+	RequestTime  time.Duration
 }
 
 // Stats are called, concurrently, when something is to be counted.
@@ -84,6 +89,7 @@ type Stats struct {
 	Refused  func() // a connection was closed before it proved anything
 	Rejected func() // a stream or connection of a known peer is one too many
 	Stalled  func() // a connection was closed because its peer does not read
+	Closed   func() // a connection was closed because its peer sends or holds too much
 }
 
 // Config of a Conns. All fields are needed.
@@ -91,6 +97,7 @@ type Config struct {
 	Limits Limits
 	Stats  Stats
 	Log    *slog.Logger
+	Now    func() time.Time
 	// Authenticate says that the server's peers authenticate: then each
 	// connection must call for Authenticated in time, and counts for its
 	// identity from then on, no longer for its address.
@@ -101,7 +108,7 @@ type Config struct {
 func NewConns(cfg Config) *Conns {
 	return &Conns{
 		cfg: cfg, addresses: make(map[netip.Prefix]int),
-		peers: make(map[peerKey]usage), names: make(map[peerKey]*holdings),
+		holders: make(map[peerKey]*holder),
 	}
 }
 
@@ -162,19 +169,33 @@ type Conn struct {
 	prove   *time.Timer   // runs until the connection has an owner
 	records *recordReader // nil without TLS
 	frames  *frameWriter  // nil with TLS
+	in      *frameReader  // nil with TLS
+	out     atomic.Pointer[frameWriter]
 	written atomic.Int64
 	late    atomic.Int64  // nanoseconds that the next read waits
 	soon    sync.Once     // of CloseSoon
+	told    sync.Once     // of goAway
 	gone    chan struct{} // closed with the connection
+	known   chan struct{} // closed when it has an owner
 
 	holdNext atomic.Bool // the next write goes out with the one after it
 	held     []byte
 
+	opening uint32 // the stream of the last headers; used by the goroutine that reads
+
+	frameMu  sync.Mutex
+	inbounds map[uint32]*inbound
+	controls bucket.Bucket
+
 	// Under the lock of conns.
-	pending *list.Element
-	owner   *mesh.Identity
-	closed  bool
-	names   holdings
+	pending  *list.Element
+	owner    *mesh.Identity
+	peer     peerKey // whom the connection counts for
+	closed   bool
+	names    holdings
+	requests int // bytes
+	next     *reservation
+	queued   int // bytes, see Queue
 }
 
 // admit makes a conn, or returns nil when its address has too many or the
@@ -185,7 +206,11 @@ func (c *Conns) admit(raw net.Conn) *Conn {
 	if err := setUserTimeout(raw, c.cfg.Limits.Write); err != nil {
 		c.cfg.Log.Debug("no limit for unacknowledged bytes", "error", err)
 	}
-	n := &Conn{Conn: raw, conns: c, address: AddressOf(raw.RemoteAddr()), gone: make(chan struct{})}
+	n := &Conn{
+		Conn: raw, conns: c, address: AddressOf(raw.RemoteAddr()), gone: make(chan struct{}), known: make(chan struct{}),
+		inbounds: make(map[uint32]*inbound), controls: controls.Full(c.cfg.Now()),
+	}
+	n.peer = peerKey{address: n.address}
 	n.write = time.AfterFunc(c.cfg.Limits.Write, n.Stall)
 	n.write.Stop()
 	c.mu.Lock()
@@ -205,7 +230,9 @@ func (c *Conns) admit(raw net.Conn) *Conn {
 		oldest, _ = c.pending.Front().Value.(*Conn)
 	}
 	n.pending = c.pending.PushBack(n)
-	n.frames = &frameWriter{out: (*rawConn)(n)}
+	c.holder(n.peer).open[n] = struct{}{}
+	n.frames, n.in = &frameWriter{conn: n, out: (*rawConn)(n)}, newFrameReader(n, (*recordConn)(n))
+	n.out.Store(n.frames)
 	if c.cfg.Authenticate {
 		n.prove = time.AfterFunc(c.cfg.Limits.FirstRequest, func() {
 			c.cfg.Stats.Refused()
@@ -268,16 +295,30 @@ func (c *Conn) own(id mesh.Identity) error {
 	if c.closed || c.owner != nil {
 		return nil
 	}
-	u := s.peers[peerKey{identity: id}]
-	if u.conns >= s.cfg.Limits.IdentityConns {
+	k := peerKey{identity: id}
+	h := s.holder(k)
+	if h.conns >= s.cfg.Limits.IdentityConns {
 		s.cfg.Stats.Rejected()
-		return status.Errorf(codes.ResourceExhausted, "%s has %d connections, no more are accepted", id, u.conns)
+		return status.Errorf(codes.ResourceExhausted, "%s has %d connections, no more are accepted", id, h.conns)
 	}
-	u.conns++
-	s.peers[peerKey{identity: id}] = u
+	h.conns++
 	c.proved()
 	c.owner = &id
+	close(c.known)
 	s.leaveAddress(c.address)
+	before := s.holder(c.peer)
+	before.requests -= c.requests
+	before.queued -= c.queued
+	h.requests += c.requests
+	h.queued += c.queued
+	s.leave(c)
+	c.peer = k
+	h.open[c] = struct{}{}
+	s.grant(before)
+	s.announce(before)
+	if c.next != nil && s.withdraw(c.next) {
+		s.queueUp(c.next, h)
+	}
 	return nil
 }
 
@@ -295,26 +336,19 @@ func (c *Conn) OpenStream(id mesh.Identity) (*Stream, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	u := s.peers[k]
-	if u.streams >= most {
+	h := s.holder(k)
+	if h.streams >= most {
 		s.cfg.Stats.Rejected()
-		return nil, status.Errorf(codes.ResourceExhausted, "%s has %d streams, no more are accepted", k, u.streams)
+		return nil, status.Errorf(codes.ResourceExhausted, "%s has %d streams, no more are accepted", k, h.streams)
 	}
-	u.streams++
-	s.peers[k] = u
+	h.streams++
 	return &Stream{conn: c, peer: k}, nil
 }
 
-// release takes from what a peer has open. The lock must be held.
-func (c *Conns) release(k peerKey, used usage) {
-	u := c.peers[k]
-	u.conns -= used.conns
-	u.streams -= used.streams
-	if u == (usage{}) {
-		delete(c.peers, k)
-		return
-	}
-	c.peers[k] = u
+// leave has a connection count no longer for its peer. The lock must be held.
+func (c *Conns) leave(n *Conn) {
+	delete(c.holder(n.peer).open, n)
+	c.tidy(n.peer)
 }
 
 func (c *Conns) leaveAddress(a netip.Prefix) {
@@ -343,7 +377,7 @@ func (c *Conn) siblings() int {
 	if c.owner == nil {
 		return 1
 	}
-	return c.conns.peers[peerKey{identity: *c.owner}].conns
+	return c.conns.holder(peerKey{identity: *c.owner}).conns
 }
 
 // Read implements net.Conn.
@@ -354,8 +388,18 @@ func (c *Conn) Read(p []byte) (int, error) {
 		case <-c.gone:
 		}
 	}
-	var n int
-	var err error
+	if c.in != nil {
+		return c.in.Read(p)
+	}
+	return (*recordConn)(c).Read(p)
+}
+
+// recordConn is a Conn that reads what comes: records with TLS.
+type recordConn Conn
+
+// Read implements io.Reader.
+func (r *recordConn) Read(p []byte) (n int, err error) {
+	c := (*Conn)(r)
 	if c.records != nil {
 		n, err = c.records.read(c.Conn, p)
 	} else {
@@ -428,6 +472,34 @@ func (c *Conn) CloseSoon() {
 	}
 }
 
+// goAwayTime bounds how long a connection takes to end with a GOAWAY, maxDrain
+// what is read of it meanwhile.
+const (
+	goAwayTime = time.Second
+	maxDrain   = 16 << 20
+)
+
+// goAway tells the peer why its connection is to end, unless a write is stuck.
+func (c *Conn) goAway(why string) {
+	c.told.Do(func() {
+		c.conns.cfg.Stats.Closed()
+		c.conns.cfg.Log.Debug("connection closed", "address", c.Conn.RemoteAddr(), "reason", why)
+	})
+	if w := c.out.Load(); w != nil && w.mu.TryLock() {
+		defer w.mu.Unlock()
+		defer time.AfterFunc(goAwayTime, func() { c.Conn.Close() }).Stop()
+		var frame bytes.Buffer
+		_ = http2.NewFramer(&frame, nil).WriteGoAway(0, http2.ErrCodeEnhanceYourCalm, []byte(why)) // into memory
+		_, _ = w.out.Write(frame.Bytes())                                                          // the connection ends in any case
+	}
+}
+
+// drain drops what comes next.
+func (c *Conn) drain() {
+	defer time.AfterFunc(goAwayTime, func() { c.Conn.Close() }).Stop()
+	_, _ = io.CopyN(io.Discard, c.Conn, maxDrain) // the connection ends in any case
+}
+
 // Close implements net.Conn.
 func (c *Conn) Close() error {
 	c.close()
@@ -442,14 +514,17 @@ func (c *Conn) close() bool {
 		s.mu.Unlock()
 		return false
 	}
+	c.hold(-c.requests)
+	c.queue(-c.queued)
 	c.closed = true
 	close(c.gone)
 	c.proved()
 	if c.owner != nil {
-		s.release(peerKey{identity: *c.owner}, usage{conns: 1})
+		s.holder(c.peer).conns--
 	} else {
 		s.leaveAddress(c.address)
 	}
+	s.leave(c)
 	s.mu.Unlock()
 	c.Conn.Close()
 	return true

@@ -17,7 +17,7 @@ func newConns(n int, authenticate bool) *Conns {
 	none := func() {}
 	return NewConns(Config{
 		Limits: Limits{FirstRequest: time.Minute, Write: time.Minute, AddressConns: n, PendingConns: n, IdentityConns: n},
-		Stats:  Stats{Refused: none, Rejected: none, Stalled: none}, Log: slog.New(slog.DiscardHandler), Authenticate: authenticate,
+		Stats:  Stats{Refused: none, Rejected: none, Stalled: none, Closed: none}, Log: slog.New(slog.DiscardHandler), Now: time.Now, Authenticate: authenticate,
 	})
 }
 

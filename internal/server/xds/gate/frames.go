@@ -6,6 +6,7 @@ import (
 	"net"
 	"sync"
 
+	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 )
@@ -28,8 +29,24 @@ var frameBuffers = sync.Pool{New: func() any { return new(make([]byte, 0, maxFra
 // frameWriter writes each HTTP/2 frame at once, when its last part has come. It
 // has a buffer from the first part to the last.
 type frameWriter struct {
-	out io.Writer
-	buf *[]byte // nil between frames
+	conn *Conn // nil: nothing is counted
+	mu   sync.Mutex
+	out  io.Writer // used with the lock held
+	buf  *[]byte   // nil between frames
+}
+
+// write writes a frame.
+func (w *frameWriter) write(frame []byte) error {
+	if w.conn != nil && http2.FrameType(frame[3]) == http2.FrameRSTStream && binary.BigEndian.Uint32(frame[frameHeader:]) != uint32(http2.ErrCodeNo) {
+		if why := w.conn.control(http2.FrameRSTStream); why != "" {
+			w.conn.end(why)
+			return errClosing
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, err := w.out.Write(frame)
+	return err
 }
 
 // Write implements io.Writer.
@@ -37,7 +54,7 @@ func (w *frameWriter) Write(p []byte) (int, error) {
 	for rest := p; len(rest) > 0; {
 		if w.buf == nil {
 			if over := -missing(rest); over >= 0 {
-				if _, err := w.out.Write(rest[:len(rest)-over]); err != nil {
+				if err := w.write(rest[:len(rest)-over]); err != nil {
 					return 0, err
 				}
 				rest = rest[len(rest)-over:]
@@ -50,7 +67,7 @@ func (w *frameWriter) Write(p []byte) (int, error) {
 		if missing(*w.buf) > 0 {
 			continue
 		}
-		_, err := w.out.Write(*w.buf)
+		err := w.write(*w.buf)
 		*w.buf = (*w.buf)[:0]
 		frameBuffers.Put(w.buf)
 		w.buf = nil
@@ -83,13 +100,19 @@ type framing struct {
 func (f framing) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	below, _ := raw.(*Conn)
 	if below != nil { // it has records from now on, and frames are above it
-		below.records, below.frames = new(recordReader), nil
+		below.records, below.frames, below.in = new(recordReader), nil, nil
+		below.out.Store(nil)
 	}
 	c, info, err := f.TransportCredentials.ServerHandshake(raw)
 	if err != nil {
 		return nil, nil, err
 	}
-	return &secureConn{c, frameWriter{out: recordWriter{c, below}}}, info, nil
+	s := &secureConn{Conn: c, in: c, out: &frameWriter{conn: below, out: recordWriter{c, below}}}
+	if below != nil {
+		s.in = newFrameReader(below, c)
+		below.out.Store(s.out)
+	}
+	return s, info, nil
 }
 
 // Clone implements credentials.TransportCredentials.
@@ -99,11 +122,15 @@ func (f framing) Clone() credentials.TransportCredentials {
 
 type secureConn struct {
 	net.Conn
-	frames frameWriter
+	in  io.Reader
+	out *frameWriter
 }
 
+// Read implements net.Conn.
+func (c *secureConn) Read(p []byte) (int, error) { return c.in.Read(p) }
+
 // Write implements net.Conn.
-func (c *secureConn) Write(p []byte) (int, error) { return c.frames.Write(p) }
+func (c *secureConn) Write(p []byte) (int, error) { return c.out.Write(p) }
 
 // recordWriter writes a frame as one record of TLS. One that is too large for
 // that, by its header, takes two, and still one write.

@@ -7,8 +7,9 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// nameOverhead is what a name takes besides its letters, in bytes.
-const nameOverhead = 16
+// nameOverhead is what a name takes besides its letters, in bytes: in lists, and
+// an empty answer when no resource is called so.
+const nameOverhead = 256
 
 // holdings are the sets of names that streams hold. Sets are shared, so each
 // counts once.
@@ -19,20 +20,26 @@ type holdings struct {
 
 func sizeOf(s *xdswire.NameSet) int { return s.Bytes() + nameOverhead*s.Len() }
 
-func (h *holdings) add(s *xdswire.NameSet) {
+// add returns how many bytes more the sets take.
+func (h *holdings) add(s *xdswire.NameSet) int {
 	if h.sets == nil {
 		h.sets = make(map[*xdswire.NameSet]int)
 	}
-	if h.sets[s]++; h.sets[s] == 1 {
-		h.bytes += sizeOf(s)
+	if h.sets[s]++; h.sets[s] > 1 {
+		return 0
 	}
+	h.bytes += sizeOf(s)
+	return sizeOf(s)
 }
 
-func (h *holdings) remove(s *xdswire.NameSet) {
-	if h.sets[s]--; h.sets[s] == 0 {
-		delete(h.sets, s)
-		h.bytes -= sizeOf(s)
+// remove returns how many bytes less the sets take.
+func (h *holdings) remove(s *xdswire.NameSet) int {
+	if h.sets[s]--; h.sets[s] > 0 {
+		return 0
 	}
+	delete(h.sets, s)
+	h.bytes -= sizeOf(s)
+	return sizeOf(s)
 }
 
 // Stream is a stream that counts for its peer until Close. A nil Stream counts
@@ -47,14 +54,15 @@ type Stream struct {
 }
 
 // Hold says that the stream holds these sets of names, in place of those that it
-// held. The names of a connection and of a peer are bounded: beyond that it
-// returns an error with code ResourceExhausted, and the stream is to end. It
-// must be called by one goroutine at a time and does not keep the list.
+// held. The names of a peer are bounded: beyond that it returns an error with code
+// ResourceExhausted, and the stream is to end. It must be called by one goroutine
+// at a time and does not keep the list.
 func (s *Stream) Hold(names []*xdswire.NameSet) error {
 	if s == nil {
 		return nil
 	}
 	c := s.conn.conns
+	defer c.relieve()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if s.closed {
@@ -62,27 +70,18 @@ func (s *Stream) Hold(names []*xdswire.NameSet) error {
 	}
 	before := s.names
 	s.names = nil
-	ofPeer := c.names[s.peer]
-	if ofPeer == nil {
-		ofPeer = &holdings{}
-		c.names[s.peer] = ofPeer
-	}
+	h := c.holder(s.peer)
 	for _, n := range names {
 		if n.Len() > 0 {
 			s.names = append(s.names, n)
 			s.conn.names.add(n)
-			ofPeer.add(n)
+			c.held += h.names.add(n)
 		}
 	}
 	s.drop(before)
-	l := c.cfg.Limits
-	switch {
-	case s.conn.names.bytes > l.ConnNameBytes:
+	if l := c.cfg.Limits.PeerBytes; h.names.bytes > l {
 		c.cfg.Stats.Rejected()
-		return status.Errorf(codes.ResourceExhausted, "the connection's streams subscribe to names of %d bytes, at most %d are accepted", s.conn.names.bytes, l.ConnNameBytes)
-	case ofPeer.bytes > l.PeerNameBytes:
-		c.cfg.Stats.Rejected()
-		return status.Errorf(codes.ResourceExhausted, "the streams of %s subscribe to names of %d bytes, at most %d are accepted", s.peer, ofPeer.bytes, l.PeerNameBytes)
+		return status.Errorf(codes.ResourceExhausted, "the streams of %s subscribe to names that take %d bytes, at most %d are accepted", s.peer, h.names.bytes, l)
 	}
 	return nil
 }
@@ -91,14 +90,12 @@ func (s *Stream) Hold(names []*xdswire.NameSet) error {
 // held.
 func (s *Stream) drop(names []*xdswire.NameSet) {
 	c := s.conn.conns
-	ofPeer := c.names[s.peer]
+	h := c.holder(s.peer)
 	for _, n := range names {
 		s.conn.names.remove(n)
-		ofPeer.remove(n)
+		c.held -= h.names.remove(n)
 	}
-	if ofPeer != nil && len(ofPeer.sets) == 0 {
-		delete(c.names, s.peer)
-	}
+	c.grant(h)
 }
 
 // Close ends the stream.
@@ -114,5 +111,8 @@ func (s *Stream) Close() {
 	}
 	s.closed = true
 	s.drop(s.names)
-	c.release(s.peer, usage{streams: 1})
+	h := c.holder(s.peer)
+	h.streams--
+	delete(h.crowded, s)
+	c.tidy(s.peer)
 }
