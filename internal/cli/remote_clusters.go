@@ -15,6 +15,7 @@ import (
 	"github.com/meshctl/meshctl/internal/replicas"
 	"github.com/meshctl/meshctl/internal/server"
 	"github.com/meshctl/meshctl/internal/server/clusters"
+	"github.com/meshctl/meshctl/internal/server/registry"
 )
 
 type remoteClustersOptions struct {
@@ -42,8 +43,9 @@ others with --token-file. For pods without it, a token of the service account
 default is made.
 
 The exit code is 3 when a replica does not answer, when a cluster is not read or
-not followed, when the credential it is read with has expired or lacks a right, or
-when a claim of a cluster has no effect.`,
+not followed, when the credential it is read with has expired or lacks a right, when
+a claim of a cluster has no effect, or when a network that others have to reach has
+no usable gateway.`,
 		Example: `  meshctl remote-clusters --context east
   # until everything is read
   meshctl remote-clusters --context east --wait --timeout 2m -o wide
@@ -68,6 +70,9 @@ type replicaView struct {
 	Error    string               `json:"error,omitzero"`
 	Clusters []server.ClusterPage `json:"clusters"`
 	Problems []clusters.Problem   `json:"problems,omitzero"`
+	// UnreachableNetworks are those whose endpoints proxies of other networks are
+	// not given.
+	UnreachableNetworks []registry.UnreachableNetwork `json:"unreachableNetworks,omitzero"`
 }
 
 // wrong are the things that are not as they should be.
@@ -83,6 +88,9 @@ func (v *replicaView) wrong() []string {
 		case c.Reason != "":
 			out = append(out, fmt.Sprintf("%s: cluster %s: %s", v.Server, c.Cluster, c.Reason))
 		}
+	}
+	for _, u := range v.UnreachableNetworks {
+		out = append(out, v.Server+": "+u.String())
 	}
 	for _, p := range v.Problems {
 		at := v.Server + ": " + p.Origin
@@ -153,7 +161,9 @@ func askClusters(ctx context.Context, list []*replicas.Replica) []replicaView {
 		wg.Go(func() {
 			var page server.ClustersPage
 			err := r.Get(ctx, "/debug/clusters", nil, &page)
-			views[i] = replicaView{Server: r.Name, Via: r.Via, Clusters: page.Clusters, Problems: page.Problems}
+			views[i] = replicaView{
+				Server: r.Name, Via: r.Via, Clusters: page.Clusters, Problems: page.Problems, UnreachableNetworks: page.UnreachableNetworks,
+			}
 			if err == nil {
 				return
 			}

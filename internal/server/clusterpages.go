@@ -41,6 +41,9 @@ func (s *Server) clusterz() []clusterInfo {
 type ClustersPage struct {
 	Clusters []ClusterPage
 	Problems []clusters.Problem `json:",omitempty"`
+	// UnreachableNetworks are those whose endpoints proxies of other networks are
+	// not given.
+	UnreachableNetworks []registry.UnreachableNetwork `json:",omitempty"`
 }
 
 // ClusterPage is one cluster: how it is read and what it contributes.
@@ -60,7 +63,9 @@ type ClusterPage struct {
 
 func (s *Server) clustersPage() ClustersPage {
 	list, problems := s.sources.Status()
-	page := ClustersPage{Problems: problems, Clusters: make([]ClusterPage, len(list))}
+	page := ClustersPage{
+		Problems: problems, Clusters: make([]ClusterPage, len(list)), UnreachableNetworks: s.registry.UnreachableNetworks(),
+	}
 	byID := make(map[mesh.ClusterID]*ClusterPage, len(list))
 	for i := range list {
 		page.Clusters[i].Status = list[i]

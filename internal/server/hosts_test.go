@@ -3,7 +3,10 @@ package server
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 )
 
@@ -47,5 +50,48 @@ status: {loadBalancer: {ingress: [{hostname: lb.example}, {hostname: gone.exampl
 	refused := s.clustersPage().Clusters[0].RefusedGateways
 	if len(refused) != 1 || refused[0].Address != "gone.example" {
 		t.Errorf("refused %v", refused)
+	}
+}
+
+// TestUnreachableNetworkIsShown: the status page and /ready?verbose name a network
+// that has no gateway, and why.
+func TestUnreachableNetworkIsShown(t *testing.T) {
+	const namespace = "apiVersion: v1\nkind: Namespace\nmetadata: {name: istio-system, labels: {topology.istio.io/network: %s}}\n"
+	away := t.TempDir()
+	s, stop, done := launch(t, func(c *Config) {
+		c.RemoteDirs = []ClusterDir{{"away", away}}
+		write(t, c.ConfigDir, "network.yaml", fmt.Sprintf(namespace, "n1"))
+		write(t, away, "mesh.yaml", fmt.Sprintf(namespace, "n2")+`---
+apiVersion: v1
+kind: Service
+metadata: {name: far, namespace: sample}
+spec: {clusterIP: 10.97.0.1, ports: [{name: http, port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: far-1, namespace: sample, labels: {kubernetes.io/service-name: far}}
+addressType: IPv4
+endpoints: [{addresses: [10.2.0.1]}]
+ports: [{name: http, port: 80}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: eastwest, namespace: istio-system, labels: {topology.istio.io/network: n2}}
+spec: {type: LoadBalancer, clusterIP: 10.97.9.9, ports: [{name: tls, port: 15443}]}
+`)
+	})
+	defer func() {
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
+	waitFor(t, "readiness", s.ready.Load)
+	const want = "network n2: proxies of other networks are given none of its endpoints: Service istio-system/eastwest of cluster away: it has no address"
+	if list := s.clustersPage().UnreachableNetworks; len(list) != 1 || !strings.HasPrefix(list[0].String(), want) {
+		t.Errorf("the page has %v, want %s", list, want)
+	}
+	if notes := s.notes(); !slices.ContainsFunc(notes, func(line string) bool { return strings.HasPrefix(line, want) }) {
+		t.Errorf("/ready?verbose lacks %q: %q", want, notes)
 	}
 }

@@ -57,7 +57,8 @@ func (s *Server) pages() map[string]debug.Page {
 
 // notes are what is known besides the reasons not to be ready, for
 // /ready?verbose: what the server is ready with, what is wrong with the signing
-// CA, which extensions are configured twice, and what proxies refused.
+// CA, which extensions are configured twice, which networks cannot be reached from
+// others, and what proxies refused.
 func (s *Server) notes() []string {
 	var lines []string
 	set := s.ca.Current()
@@ -73,6 +74,9 @@ func (s *Server) notes() []string {
 		lines = append(append(lines, s.ca.Problems()...), s.ca.Warnings()...)
 	}
 	lines = append(lines, bounded(s.registry.DoubleExtensions(), "extensions that are configured twice: see the log")...)
+	for _, u := range s.registry.UnreachableNetworks() {
+		lines = append(lines, u.String())
+	}
 	lines = append(lines, s.apiNotes()...)
 	lines = append(lines, s.bundleNotes()...)
 	lines = append(lines, s.ownNotes()...)

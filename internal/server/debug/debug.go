@@ -34,6 +34,9 @@ type Config struct {
 	// Omitted are the endpoints of a service, by its host, that no proxy is given.
 	// Without it none are told of.
 	Omitted func(host string) registry.Omitted
+	// Unreachable are the networks that cannot be reached from others. Without it
+	// their causes are not shown.
+	Unreachable func() []registry.UnreachableNetwork
 	// Pages are further pages, by name.
 	Pages map[string]Page
 	// Changes are the pages that can be set to something, by name.

@@ -131,13 +131,30 @@ func (p *Pages) explain(s *snapshot.Snapshot, n xdsgen.Node, service string) *Ex
 	for _, port := range ports {
 		shown := ExplainedPort{Port: port.Port.Number, Name: port.Port.Name, Endpoints: []ExplainedEndpoint{}}
 		for _, r := range port.Endpoints {
-			shown.Endpoints = append(shown.Endpoints, endpointOf(r))
+			e := endpointOf(r)
+			if cause := p.causeOf(e.Network); cause != "" && r.Obstacle == xdsgen.ObstacleNoGateway {
+				e.Why += ": " + cause
+			}
+			shown.Endpoints = append(shown.Endpoints, e)
 		}
 		out.Ports = append(out.Ports, shown)
 	}
 	omitted = omitted.With(unnamed(s, svc))
 	out.Omitted = Omissions{omitted.Number, omitted.First}
 	return out
+}
+
+// causeOf is why a network cannot be reached from others, empty when it can.
+func (p *Pages) causeOf(n mesh.NetworkID) string {
+	if p.cfg.Unreachable == nil {
+		return ""
+	}
+	for _, u := range p.cfg.Unreachable() {
+		if u.Network == n {
+			return u.Cause
+		}
+	}
+	return ""
 }
 
 // unnamed are the endpoints of ports that the service does not have.

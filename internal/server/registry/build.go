@@ -27,6 +27,7 @@ func (s *state) build(before *snapshot.Snapshot) (*snapshot.Snapshot, *snapshot.
 	b.gateways()
 	b.policies()
 	b.endpoints()
+	b.unreachableNetworks()
 	b.services()
 	b.pods()
 	b.secrets()

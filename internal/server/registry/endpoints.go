@@ -25,6 +25,7 @@ func (b *builder) endpoints() {
 		host := mesh.ServiceHost(n.name, n.namespace, b.next.Mesh.Domain)
 		eps, behind, omitted := b.endpointsOf(n, host, order, networks)
 		b.omit(host, omitted)
+		b.endpointNetworks(b.backing[n].networks, behind.networks)
 		if was := b.backing[n]; was.allTLS != behind.allTLS || was.allDirectTLS != behind.allDirectTLS || !slices.Equal(was.accounts, behind.accounts) {
 			b.dirty.services.add(n)
 		}
@@ -60,7 +61,7 @@ func (b *builder) selectorless(n name) bool {
 // endpointsOf joins the endpoints of one service, nil when no cluster has the
 // service, what is behind it, and what is left out.
 func (b *builder) endpointsOf(n name, host string, order []*clusterState, networks networkRules) (*snapshot.Endpoints, backing, Omitted) {
-	known := false
+	var first *snapshot.Service // of the cluster that decides
 	var omitted Omitted
 	out := &snapshot.Endpoints{Host: host, ByPort: make(map[string][]snapshot.Endpoint)}
 	accounts := set[string]{}
@@ -68,13 +69,16 @@ func (b *builder) endpointsOf(n name, host string, order []*clusterState, networ
 		if c.services[n] == nil {
 			continue
 		}
-		known = true
+		first = cmp.Or(first, c.services[n])
 		omitted.join(b.clusterEndpoints(out, accounts, c, n, networks))
 	}
-	if !known {
+	if first == nil {
 		return nil, backing{}, Omitted{}
 	}
 	behind := backing{accounts: slices.Sorted(maps.Keys(accounts)), allTLS: len(out.ByPort) > 0, allDirectTLS: len(out.ByPort) > 0}
+	if !snapshot.ClusterLocal(n.namespace, n.name) && !first.NodeLocal {
+		behind.networks = networksOf(out)
+	}
 	for _, list := range out.ByPort {
 		slices.SortFunc(list, func(x, y snapshot.Endpoint) int {
 			return cmp.Or(cmp.Compare(x.Cluster, y.Cluster), x.Address.Compare(y.Address), cmp.Compare(x.Port, y.Port))

@@ -19,6 +19,7 @@ func (b *builder) gateways() {
 	}
 	b.refused = make(map[mesh.ClusterID]RefusedGateways)
 	b.named = make(map[mesh.ClusterID]set[string])
+	b.faults = make(map[mesh.NetworkID]*gatewayFaults)
 	found := set[snapshot.NetworkGateway]{}
 	for _, c := range b.clusters {
 		for _, svc := range c.services {
@@ -62,6 +63,7 @@ func (b *builder) serviceGateways(found set[snapshot.NetworkGateway], c mesh.Clu
 			n, err := strconv.ParseUint(label, 10, 16)
 			if err != nil || n == 0 {
 				b.report(svc, "label %s: %q is not a port", mesh.LabelGatewayPort, label)
+				b.fault(network, "Service "+svc.Namespace+"/"+svc.Name, c, fmt.Sprintf("its label %s: %q is not a port", mesh.LabelGatewayPort, label))
 				return
 			}
 			port = uint32(n)
@@ -72,12 +74,18 @@ func (b *builder) serviceGateways(found set[snapshot.NetworkGateway], c mesh.Clu
 			return
 		}
 	}
+	if len(svc.External) == 0 {
+		b.refuse(c, RefusedGateway{network, "Service " + svc.Namespace + "/" + svc.Name, noAddress})
+	}
 	for _, ext := range svc.External {
 		for _, addr := range b.standsFor(c, network, ext) {
 			found.add(snapshot.NetworkGateway{Network: network, Cluster: c, Address: addr, Port: port})
 		}
 	}
 }
+
+// noAddress is the fault of a Service that nobody outside its cluster can call.
+const noAddress = "it has no address: neither its load balancer nor its externalIPs give it one"
 
 // kubeGateways adds the addresses that Gateways of the Kubernetes API name. One
 // that stands for a gateway of another cluster counts in the own one only, as
@@ -87,6 +95,9 @@ func (b *builder) kubeGateways(found set[snapshot.NetworkGateway]) {
 		for _, g := range c.gateways {
 			if g.Remote && c.id != b.cfg.Local {
 				continue
+			}
+			if len(g.Addresses) == 0 {
+				b.refuse(c.id, RefusedGateway{g.Network, "Gateway " + g.Namespace + "/" + g.Name, "it has no address in spec.addresses"})
 			}
 			for _, address := range g.Addresses {
 				for _, addr := range b.standsFor(c.id, g.Network, address) {
@@ -111,6 +122,7 @@ func (b *builder) settingsGateways(found set[snapshot.NetworkGateway]) {
 		id := mesh.NetworkID(network)
 		for _, g := range settings.GetGateways() {
 			if g.GetRegistryServiceName() != "" {
+				known := false
 				for _, e := range settings.GetEndpoints() {
 					c := b.clusters[mesh.ClusterID(e.GetFromRegistry())]
 					if c == nil {
@@ -119,8 +131,12 @@ func (b *builder) settingsGateways(found set[snapshot.NetworkGateway]) {
 					for n, svc := range c.services {
 						if mesh.ServiceHost(n.name, n.namespace, b.next.Mesh.Domain) == g.GetRegistryServiceName() {
 							b.serviceGateways(found, c.id, id, svc, g.GetPort())
+							known = true
 						}
 					}
+				}
+				if !known {
+					b.faultsOf(id).texts.add("meshNetworks names the Service " + g.GetRegistryServiceName() + ", which no cluster of the network has")
 				}
 				continue
 			}

@@ -44,8 +44,8 @@ func (s *state) touchRemoteAt(addr netip.Addr) {
 
 // takesLocal reports whether an endpoint of another cluster, where the local
 // one would reach it directly, has the address of a local service: what is sent
-// to it would end at that service. A network without gateways is reached directly,
-// too, whatever an object names.
+// to it would end at that service. Proxies whose network is not known reach a
+// network without gateways directly, too.
 func (b *builder) takesLocal(c *clusterState, addr netip.Addr, network mesh.NetworkID) bool {
 	return c.remote && b.vips[addr] > 0 &&
 		(network == b.next.Mesh.Networks[b.cfg.Local] || len(b.next.Gateways.For(network, c.id)) == 0)

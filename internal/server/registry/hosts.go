@@ -44,9 +44,12 @@ func (b *builder) standsFor(c mesh.ClusterID, network mesh.NetworkID, text strin
 		b.named[c] = set[string]{}
 	}
 	b.named[c].add(host)
-	addresses, known := b.hosts[host]
-	if !known {
-		refuse("it is a host name of which no address is known so far")
+	addresses, asked := b.hosts[host]
+	if len(addresses) == 0 {
+		refuse("no address of this host name is known")
+		if !asked {
+			b.faultsOf(network).pending = true
+		}
 		return nil
 	}
 	var out []netip.Addr

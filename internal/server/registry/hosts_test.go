@@ -60,7 +60,7 @@ func TestHostNamesOfGateways(t *testing.T) {
 	slices.Sort(reasons)
 	if wanted := []string{
 		"10.96.0.7:15443: it is the address of a service of the own cluster",
-		"gone.elsewhere: it is a host name of which no address is known so far",
+		"gone.elsewhere: no address of this host name is known",
 		"lb.elsewhere: it stands for 127.0.0.5, which is a loopback address",
 		"lb.elsewhere: it stands for 169.254.169.254, which is a metadata service address",
 		"not_a_name: it is neither an IP address nor a host name",

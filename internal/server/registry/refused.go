@@ -42,6 +42,7 @@ func (b *builder) refuse(id mesh.ClusterID, g RefusedGateway) {
 		all.First = append(all.First, g)
 	}
 	b.refused[id] = all
+	b.fault(g.Network, g.Address, id, g.Reason)
 }
 
 func (b *builder) refuseFound(g snapshot.NetworkGateway, reason string) {

@@ -57,6 +57,8 @@ type Registry struct {
 	double  atomic.Pointer[[]string]
 	refused atomic.Pointer[map[mesh.ClusterID]RefusedGateways]
 	omitted atomic.Pointer[snapshot.Table[string, Omitted]]
+	// unreachable are the networks that cannot be reached from others.
+	unreachable atomic.Pointer[[]UnreachableNetwork]
 
 	// Owned by Run.
 	state *state
@@ -142,8 +144,9 @@ func (r *Registry) SetTrustBundle(roots []string) {
 	r.change(func(b *batch) { b.trust = &snapshot.TrustBundle{Roots: roots} })
 }
 
-// SetAddresses says what the host names of gateways stand for. Those that it lacks
-// stand for nothing. The map must not be changed any more.
+// SetAddresses sets the addresses of the host names of gateways: none for those
+// that cannot be resolved. Names that the map lacks are still being asked for. The
+// map must not be changed any more.
 func (r *Registry) SetAddresses(of map[string][]netip.Addr) {
 	r.change(func(b *batch) { b.hosts = of })
 }
@@ -215,6 +218,8 @@ func (r *Registry) turn() {
 	refused := r.state.refused
 	r.refused.Store(&refused)
 	r.omitted.Store(r.state.omitted)
+	unreachable := r.state.unreachable
+	r.unreachable.Store(&unreachable)
 	if r.resolve() && before == nil {
 		r.held = next
 		return

@@ -100,6 +100,9 @@ type backing struct {
 	allTLS   bool     // there are endpoints, all with the tlsMode label
 	// allDirectTLS: there are endpoints, all with DirectTLS.
 	allDirectTLS bool
+	// networks are the known ones of the endpoints, sorted; none of a service that
+	// is reached only within its own cluster or node.
+	networks []mesh.NetworkID
 }
 
 // state is everything the registry's goroutine owns.
@@ -124,6 +127,11 @@ type state struct {
 	vips         map[netip.Addr]int
 	heldGateways set[netip.Addr]
 	refused      map[mesh.ClusterID]RefusedGateways // not written again once it is published
+	// networks counts the services that have endpoints in each network. faults are
+	// those of its gateways.
+	networks    map[mesh.NetworkID]int
+	faults      map[mesh.NetworkID]*gatewayFaults
+	unreachable []UnreachableNetwork // not written again once it is published
 	// omitted are those of services that have any, by host.
 	omitted *snapshot.Table[string, Omitted]
 	// named are the host names of gateways by cluster, hosts what they stand for,
@@ -147,6 +155,7 @@ func newState(cfg Config) *state {
 		standing:   make(map[mesh.ClusterID]snapshot.Standing),
 		said:       make(map[saidBy]snapshot.Condition),
 		vips:       make(map[netip.Addr]int),
+		networks:   make(map[mesh.NetworkID]int),
 		dirty:      newDirty(),
 	}
 	s.dirty.mesh, s.dirty.gateways, s.dirty.configs = true, true, true

@@ -23,9 +23,9 @@ type Config struct {
 	// Lookup returns the addresses of an absolute host name, as
 	// net.Resolver.LookupNetIP does.
 	Lookup func(ctx context.Context, host string) ([]netip.Addr, error)
-	// Publish is told of the addresses by host, sorted, once all that was wanted at
-	// first was asked for, and whenever they change. A host without an answer so far
-	// is not among them. It must neither block nor change them.
+	// Publish is given the addresses by host, sorted, once all that was wanted at
+	// first was asked for, and whenever they change. A host that was asked for and
+	// never had an answer has none. It must neither block nor change them.
 	Publish func(map[string][]netip.Addr)
 	Log     *slog.Logger
 	// Every is how often names are asked for again, a little earlier or later.
@@ -118,17 +118,15 @@ func (r *Resolver) pause(known map[string]answer) time.Duration {
 }
 
 func addresses(known map[string]answer) map[string][]netip.Addr {
-	out := make(map[string][]netip.Addr)
+	out := make(map[string][]netip.Addr, len(known))
 	for host, a := range known {
-		if len(a.addresses) > 0 {
-			out[host] = a.addresses
-		}
+		out[host] = a.addresses
 	}
 	return out
 }
 
 // round asks for the names that are due and forgets those that are not wanted. It
-// reports whether addresses changed.
+// reports whether addresses changed, or names were asked for the first time.
 func (r *Resolver) round(ctx context.Context, known map[string]answer) (changed bool) {
 	r.mu.Lock()
 	want := r.want
@@ -157,7 +155,8 @@ func (r *Resolver) round(ctx context.Context, known map[string]answer) (changed 
 	}
 	_ = g.Wait() // which has no error
 	for i, host := range due {
-		changed = changed || !slices.Equal(known[host].addresses, results[i].addresses)
+		before, asked := known[host]
+		changed = changed || !asked || !slices.Equal(before.addresses, results[i].addresses)
 		known[host] = results[i]
 	}
 	return changed
@@ -190,7 +189,12 @@ func (r *Resolver) ask(ctx context.Context, host string, before answer) answer {
 			if e, ok := errors.AsType[*net.DNSError](err); ok {
 				err = errors.New(e.Err) // without the name, which the log has
 			}
-			r.cfg.Log.Warn("host name of a gateway cannot be resolved, its last addresses stay", "host", host, "addresses", after.addresses, "error", err)
+			if len(after.addresses) > 0 {
+				r.cfg.Log.Warn("host name of a gateway cannot be resolved, its last addresses stay", "host", host, "addresses", after.addresses, "error", err)
+			} else {
+				// A warning follows where its network has no other gateway.
+				r.cfg.Log.Info("host name of a gateway cannot be resolved, the gateway is not used", "host", host, "error", err)
+			}
 		}
 	case before.failing || !slices.Equal(before.addresses, found):
 		r.cfg.Log.Info("host name of a gateway is resolved", "host", host, "addresses", found)

@@ -122,7 +122,8 @@ func TestResolver(t *testing.T) {
 	r.Want(nil)
 	want(nil)
 	for _, line := range []string{
-		`msg="host name of a gateway cannot be resolved, its last addresses stay" host=late.example. addresses=[] error="no such host"`,
+		`level=INFO msg="host name of a gateway cannot be resolved, the gateway is not used" host=late.example. error="no such host"`,
+		`level=WARN msg="host name of a gateway cannot be resolved, its last addresses stay" host=lb.example addresses="[192.0.2.1 192.0.2.2]" error="no such host"`,
 		`msg="host name of a gateway is resolved" host=late.example. addresses=[2001:db8::1]`,
 	} {
 		if strings.Count(log.String(), line) != 1 {

@@ -272,6 +272,12 @@ func (a *Alias) VisibleTo(namespace string) bool {
 	return exported(a.ExportTo, a.Namespace, namespace)
 }
 
+// ClusterLocal reports whether the service of that name is reached only within its
+// own cluster: Kubernetes' own services.
+func ClusterLocal(namespace, name string) bool {
+	return namespace == "kube-system" || namespace == "default" && name == "kubernetes"
+}
+
 // PortServices are the services that have a TCP port of one number, oldest
 // first: in the order in which they win conflicts.
 type PortServices struct {
@@ -359,8 +365,11 @@ type NetworkGateway struct {
 }
 
 // For returns the gateways of the network, those of the cluster if it has
-// its own. The list is sorted by address and port.
+// its own. The list is sorted by address and port. g may be nil.
 func (g *Gateways) For(n mesh.NetworkID, c mesh.ClusterID) []NetworkGateway {
+	if g == nil {
+		return nil
+	}
 	all := g.ByNetwork[n]
 	var own []NetworkGateway
 	for _, gw := range all {

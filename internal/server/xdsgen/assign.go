@@ -49,7 +49,7 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 		xdswire.NameTableType: {Shared: eds.names(clusters)},
 		xdswire.ListenerType: {
 			Shared: listenerView{
-				scope: listeners, cluster: n.Cluster, captured: n.Captured, families: n.families(), bind: bindOf(n, sc),
+				scope: listeners, cluster: n.Cluster, network: eds.network, captured: n.Captured, families: n.families(), bind: bindOf(n, sc),
 				filters: encodeFilters(filters.outbound),
 			},
 			Own: inboundView{typ: xdswire.ListenerType, facts: facts, filters: encodeFilters(filters.inbound), settings: s.Mesh.Listeners},

@@ -288,5 +288,5 @@ func setProtocolOptions(c *clusterv3.Cluster, o *httpv3.HttpProtocolOptions) err
 // clusterLocal reports whether a service is reached only within its own
 // cluster: Kubernetes' own services, and those of each node.
 func clusterLocal(svc *snapshot.MeshService) bool {
-	return svc.NodeLocal || svc.Namespace == "kube-system" || svc.Namespace == "default" && svc.Name == "kubernetes"
+	return svc.NodeLocal || snapshot.ClusterLocal(svc.Namespace, svc.Name)
 }

@@ -48,6 +48,7 @@ func Describe(v View) string { //nolint:funlen // a case for each view
 	case listenerView:
 		in(v.scope)
 		say("cluster", string(v.cluster))
+		say("network", string(v.network))
 		say("bind", v.bind)
 		if v.filters != "" {
 			words = append(words, "HTTP filters")

@@ -259,16 +259,16 @@ func (u assignments) route(e *snapshot.Endpoint, mtlsOnly bool) (route, Obstacle
 	case mtlsOnly && !e.MTLS:
 		return route{}, ObstaclePlaintext
 	}
-	gateways, near := u.via(e)
+	gateways, obstacle := u.via(e)
 	switch {
-	case near:
+	case len(gateways) == 0 && obstacle == "":
 		return route{endpoint: e}, ""
 	case u.proxyless:
 		// gRPC offers neither the server name nor the protocol by which a
 		// gateway passes TLS through.
 		return route{}, ObstacleProxyless
-	case len(gateways) == 0:
-		return route{}, ObstacleFamily
+	case obstacle != "":
+		return route{}, obstacle
 	// Plaintext has no server name to be routed by, and an endpoint that
 	// the far gateway would not use must not draw load there.
 	case !e.MTLS:
@@ -318,23 +318,35 @@ func (u assignments) wants(n mesh.NetworkID) bool {
 	return slices.Contains(strings.Split(u.view, ","), string(n))
 }
 
-// via is how the proxy reaches an endpoint: directly, or through one of the
-// gateways. Neither when its network has only gateways of an IP version that
-// the proxy does not speak.
-func (u assignments) via(e *snapshot.Endpoint) (gateways []snapshot.NetworkGateway, direct bool) {
-	if u.gateways == nil {
-		return nil, true
-	}
+// via returns the gateways through which the proxy reaches an endpoint, or the
+// obstacle when no gateway of the endpoint's network can be used. It returns
+// neither when the proxy calls the endpoint at its own address.
+func (u assignments) via(e *snapshot.Endpoint) ([]snapshot.NetworkGateway, Obstacle) {
 	all := u.gateways.For(e.Network, e.Cluster)
-	if len(all) == 0 || u.network == e.Network {
-		return nil, true
+	switch {
+	case u.network == e.Network, len(all) == 0 && sameNetwork(u.network, e.Network):
+		return nil, ""
+	case len(all) == 0:
+		return nil, ObstacleNoGateway
 	}
+	var out []snapshot.NetworkGateway
 	for _, g := range all {
 		if familyOf(g.Address)&u.families != 0 {
-			gateways = append(gateways, g)
+			out = append(out, g)
 		}
 	}
-	return gateways, false
+	if len(out) == 0 {
+		return nil, ObstacleFamily
+	}
+	return out, ""
+}
+
+// sameNetwork reports whether the networks of a proxy and of an endpoint may be
+// one: a network that is not known may be any. Different names mean that only a
+// gateway leads from one to the other, also while none is known: in the proxy's
+// own network the address of the endpoint may belong to a stranger.
+func sameNetwork(proxy, endpoint mesh.NetworkID) bool {
+	return proxy == endpoint || proxy == "" || endpoint == ""
 }
 
 // clip keeps a sum within what Envoy accepts.

@@ -65,6 +65,7 @@ const (
 	ObstacleView      Obstacle = "network-view"
 	ObstaclePlaintext Obstacle = "plaintext"
 	ObstacleHealth    Obstacle = "unhealthy"
+	ObstacleNoGateway Obstacle = "no-gateway"
 	ObstacleFamily    Obstacle = "ip-family"
 	ObstacleProxyless Obstacle = "grpc"
 	ObstacleTwin      Obstacle = "same-address"
@@ -85,6 +86,8 @@ func (o Obstacle) String() string {
 			", or a PeerAuthentication disables mTLS"
 	case ObstacleHealth:
 		return "it is not ready, and its gateway would not use it"
+	case ObstacleNoGateway:
+		return "it is in another network, which has no gateway that can be used"
 	case ObstacleFamily:
 		return "the gateways of its network have no address of an IP version that the proxy speaks"
 	case ObstacleProxyless:

@@ -119,7 +119,7 @@ func (u headlessNames) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, erro
 	for _, list := range u.endpoints.ByPort {
 		for i := range list {
 			e := &list[i]
-			if !u.reaches(e) {
+			if e.Health != snapshot.Healthy || !headlessReaches(u.service, e, u.cluster, u.network) {
 				continue
 			}
 			all = append(all, e.Address)
@@ -151,11 +151,11 @@ func (u headlessNames) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, erro
 	return out, nil
 }
 
-// reaches reports whether the proxy reaches the endpoint at its own address.
-func (u headlessNames) reaches(e *snapshot.Endpoint) bool {
-	return e.Health == snapshot.Healthy &&
-		(e.Network == u.network || e.Network == "" || u.network == "") &&
-		(e.Cluster == u.cluster || !clusterLocal(u.service))
+// headlessReaches reports whether a proxy of the cluster and network reaches the
+// endpoint of a headless service, which gateways do not stand in for, at its own
+// address.
+func headlessReaches(svc *snapshot.MeshService, e *snapshot.Endpoint, c mesh.ClusterID, n mesh.NetworkID) bool {
+	return sameNetwork(n, e.Network) && (e.Cluster == c || !clusterLocal(svc))
 }
 
 // ofFamilies are the addresses of the IP versions, sorted, each once.

@@ -24,6 +24,7 @@ import (
 type listenerView struct {
 	scope    scope
 	cluster  mesh.ClusterID
+	network  mesh.NetworkID
 	captured bool
 	families families // of the proxy's addresses
 	bind     string   // for egress listeners that name no address
@@ -117,7 +118,10 @@ func (v listenerView) headless(s *snapshot.Snapshot, host string, filters []snap
 	for i := range svc.Ports {
 		ports[i] = svc.Ports[i].Number
 	}
-	yield(id, headlessListeners{service: svc, endpoints: s.Endpoints.Get(host), settings: s.Mesh.Listeners, filters: filtersAt(filters, ports...)})
+	yield(id, headlessListeners{
+		service: svc, endpoints: s.Endpoints.Get(host), cluster: v.cluster, network: v.network,
+		settings: s.Mesh.Listeners, filters: filtersAt(filters, ports...),
+	})
 }
 
 // virtualOutbound takes every redirected connection that no other listener
@@ -225,10 +229,13 @@ func (u portListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, erro
 	return listeners(enc, out...)
 }
 
-// headlessListeners are the listeners of a headless service's pods.
+// headlessListeners are the listeners of a headless service's pods, without
+// those that the proxy does not reach at their own addresses.
 type headlessListeners struct {
 	service   *snapshot.MeshService
 	endpoints *snapshot.Endpoints
+	cluster   mesh.ClusterID
+	network   mesh.NetworkID
 	settings  snapshot.ListenerSettings
 	filters   string
 }
@@ -247,7 +254,11 @@ func (u headlessListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, 
 		if port.Protocol.IsHTTP() || port.Protocol == mesh.UDP {
 			continue
 		}
-		for _, e := range u.endpoints.ByPort[port.Name] {
+		for i := range u.endpoints.ByPort[port.Name] {
+			e := &u.endpoints.ByPort[port.Name][i]
+			if !headlessReaches(u.service, e, u.cluster, u.network) {
+				continue
+			}
 			l, err := serviceListener(u.service, port, e.Address.String(), httpOptions{port: port.Number, settings: u.settings, filters: filters})
 			if err != nil {
 				return nil, err

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -35,9 +36,9 @@ func TestSplitHorizonKeepsShares(t *testing.T) {
 		gatewaysSeen := make(map[string]bool)
 		for _, e := range list {
 			switch {
-			case e.Network == u.network || len(gateways.ByNetwork[e.Network]) == 0:
+			case e.Network == u.network, len(gateways.ByNetwork[e.Network]) == 0 && (e.Network == "" || u.network == ""):
 				direct[e.Address.String()] = true
-			case e.MTLS && e.Health == snapshot.Healthy:
+			case len(gateways.ByNetwork[e.Network]) > 0 && e.MTLS && e.Health == snapshot.Healthy:
 				far += uint64(gateways.LCM)
 			}
 		}
@@ -96,6 +97,9 @@ func TestNetworkViewAndMTLSOnly(t *testing.T) {
 		{Address: netip.MustParseAddr("10.0.0.3"), Network: "n2", MTLS: true},
 		{Address: netip.MustParseAddr("10.0.0.4"), MTLS: true},
 	}
+	gateways := &snapshot.Gateways{LCM: 1, ByNetwork: map[mesh.NetworkID][]snapshot.NetworkGateway{
+		"n2": {{Network: "n2", Address: netip.MustParseAddr("192.0.2.1"), Port: 15443}},
+	}}
 	for _, tc := range []struct {
 		name     string
 		view     string
@@ -108,13 +112,50 @@ func TestNetworkViewAndMTLSOnly(t *testing.T) {
 		{"by server name only mTLS", "n1", true, 2},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			u := assignments{network: "n1", view: tc.view, families: v4}
+			u := assignments{gateways: gateways, network: "n1", view: tc.view, families: v4}
 			n := 0
 			for _, g := range u.localities(list, tc.mtlsOnly) {
 				n += len(g.GetLbEndpoints())
 			}
 			if n != tc.want {
 				t.Errorf("%d endpoints, want %d", n, tc.want)
+			}
+		})
+	}
+}
+
+// TestNetworkWithoutGateways holds that endpoints of another network are never
+// given at their own addresses, whichever gateways there are, as long as both
+// networks are known.
+func TestNetworkWithoutGateways(t *testing.T) {
+	of := func(network mesh.NetworkID) *snapshot.Gateways {
+		return &snapshot.Gateways{LCM: 1, ByNetwork: map[mesh.NetworkID][]snapshot.NetworkGateway{
+			network: {{Network: network, Address: netip.MustParseAddr("192.0.2.1"), Port: 15443}},
+		}}
+	}
+	for _, tc := range []struct {
+		name            string
+		gateways        *snapshot.Gateways
+		proxy, endpoint mesh.NetworkID
+		want            []string
+	}{
+		{"one network", of("n2"), "n1", "n1", []string{"10.0.0.3 1"}},
+		{"no gateways in the mesh", &snapshot.Gateways{}, "n1", "n2", nil},
+		{"gateways of the proxy's network alone", of("n1"), "n1", "n2", nil},
+		{"gateways of a third network alone", of("n3"), "n1", "n2", nil},
+		{"a gateway", of("n2"), "n1", "n2", []string{"192.0.2.1 1"}},
+		{"the endpoint's network is not known", of("n2"), "n1", "", []string{"10.0.0.3 1"}},
+		{"the proxy's network is not known", of("n1"), "", "n2", []string{"10.0.0.3 1"}},
+		{"the proxy's network is not known, and there is a gateway", of("n2"), "", "n2", []string{"192.0.2.1 1"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			u := assignments{gateways: tc.gateways, network: tc.proxy, families: v4}
+			list := []snapshot.Endpoint{{Address: netip.MustParseAddr("10.0.0.3"), Network: tc.endpoint, MTLS: true}}
+			if got := balance(u.localities(list, false)); !slices.Equal(got, tc.want) {
+				t.Errorf("the proxy is given %q, want %q", got, tc.want)
+			}
+			if reach := u.reach(list, false); (reach[0].Obstacle == ObstacleNoGateway) != (tc.want == nil) {
+				t.Errorf("the obstacle is %q", reach[0].Obstacle)
 			}
 		})
 	}
@@ -204,7 +245,7 @@ func TestReachIsWhatIsAssigned(t *testing.T) {
 		}
 	}
 	for _, o := range []Obstacle{
-		"", ObstacleCluster, ObstacleView, ObstaclePlaintext, ObstacleHealth, ObstacleFamily, ObstacleProxyless, ObstacleTwin, ObstacleDrained,
+		"", ObstacleCluster, ObstacleView, ObstaclePlaintext, ObstacleHealth, ObstacleNoGateway, ObstacleFamily, ObstacleProxyless, ObstacleTwin, ObstacleDrained,
 	} {
 		if told[o] == 0 {
 			t.Errorf("no endpoint has obstacle %q", o)

@@ -1,0 +1,176 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	gocmp "github.com/google/go-cmp/cmp"
+
+	"github.com/meshctl/meshctl/internal/demo"
+)
+
+// TestNetworks changes how the second network is reached while real Envoys call
+// helloworld, which runs in both networks.
+func TestNetworks(t *testing.T) {
+	m := startMesh(t, false)
+	t.Run("no usable gateway", func(t *testing.T) { noUsableGateway(t, m) })
+	t.Run("everything sent is accepted", func(t *testing.T) { everythingAccepted(t, m) })
+}
+
+const (
+	controlPlane1 = "127.1.0.2:8080"
+	local1        = "127.1.0.11:5000"
+	gateway2      = "127.2.0.3:15443"
+)
+
+// noUsableGateway takes the only gateway of network2 away. The client of the
+// other network is left with the endpoint of its own, and gets it back.
+func noUsableGateway(t *testing.T, m *demo.Mesh) {
+	file := filepath.Join(m.Dir("cluster2"), "3-eastwest-gateway.yaml")
+	client := m.Clients()[0]
+	for name, change := range map[string]func(string) string{
+		"load balancer without an address": func(s string) string { return changed(t, s, "ip: 127.2.0.3", `ip: ""`) },
+		"host name that does not resolve":  func(s string) string { return changed(t, s, "ip: 127.2.0.3", "hostname: gone.invalid") },
+		"deleted Service":                  func(s string) string { return withoutService(t, s) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			restore := edit(t, file, change)
+			awaitHosts(t, client, map[string]host{local1: {Weight: 1}})
+			if got := versionsOf(t, client, 50); got["v1"] != 50 {
+				t.Errorf("answers %v, want 50 of v1", got)
+			}
+			out, err := exec.Command(meshctl, "explain", "endpoints", "helloworld.sample", "--from", "client.sample", "--server", controlPlane1).CombinedOutput()
+			if want := "no: it is in another network, which has no gateway that can be used: "; err != nil || !strings.Contains(string(out), want) {
+				t.Errorf("meshctl explain: %v, want %q in\n%s", err, want, out)
+			}
+			const unreachable = "network network2: proxies of other networks are given none of its endpoints: "
+			if page := adminGet(t, controlPlane1, "/ready?verbose"); !strings.Contains(page, unreachable) {
+				t.Errorf("/ready?verbose lacks %q:\n%s", unreachable, page)
+			}
+			if out, err = exec.Command(meshctl, "remote-clusters", "--server", controlPlane1).CombinedOutput(); err == nil || !strings.Contains(string(out), unreachable) {
+				t.Errorf("meshctl remote-clusters: %v, want %q in\n%s", err, unreachable, out)
+			}
+			restore()
+			awaitHosts(t, client, map[string]host{local1: {Weight: 1}, gateway2: {Weight: 1}})
+			if got := versionsOf(t, client, 50); got["v1"] == 0 || got["v2"] == 0 {
+				t.Errorf("answers %v, want both versions", got)
+			}
+		})
+	}
+	log, err := os.ReadFile(m.ControlPlaneLog("cluster1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(log), "network has no usable gateway"); n != 3 {
+		t.Errorf("%d warnings, want one for each cause", n)
+	}
+}
+
+// changed replaces a text that must be there.
+func changed(t *testing.T, s, from, to string) string {
+	t.Helper()
+	if !strings.Contains(s, from) {
+		t.Fatalf("no %q in\n%s", from, s)
+	}
+	return strings.Replace(s, from, to, 1)
+}
+
+// withoutService takes the document of the Service out of a file.
+func withoutService(t *testing.T, s string) string {
+	t.Helper()
+	var kept []string
+	for doc := range strings.SplitSeq(s, "---\n") {
+		if !strings.Contains(doc, "kind: Service\n") {
+			kept = append(kept, doc)
+		}
+	}
+	out := strings.Join(kept, "---\n")
+	if out == s {
+		t.Fatalf("no Service in\n%s", s)
+	}
+	return out
+}
+
+// edit changes a file until restore is called, or the test ends.
+func edit(t *testing.T, file string, change func(string) string) (restore func()) {
+	t.Helper()
+	before, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	replace(t, file, change(string(before)))
+	restore = func() { replace(t, file, string(before)) }
+	t.Cleanup(restore)
+	return restore
+}
+
+// host is what Envoy has for one address of a cluster.
+type host struct{ Weight, Priority int }
+
+// hostsOf returns what the client's Envoy has for helloworld, by address.
+func hostsOf(t *testing.T, c *demo.Client) map[string]host {
+	t.Helper()
+	var page struct {
+		Clusters []struct {
+			Name  string
+			Hosts []struct {
+				Address struct {
+					Socket struct {
+						Address string
+						Port    uint16 `json:"port_value"`
+					} `json:"socket_address"`
+				}
+				host
+			} `json:"host_statuses"`
+		} `json:"cluster_statuses"`
+	}
+	if err := json.Unmarshal([]byte(adminGet(t, c.Admin(), "/clusters?format=json")), &page); err != nil {
+		t.Fatal(err)
+	}
+	out := map[string]host{}
+	for _, cluster := range page.Clusters {
+		if cluster.Name != "outbound|5000||helloworld.sample.svc.cluster.local" {
+			continue
+		}
+		for _, h := range cluster.Hosts {
+			ip, err := netip.ParseAddr(h.Address.Socket.Address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out[netip.AddrPortFrom(ip, h.Address.Socket.Port).String()] = h.host
+		}
+	}
+	return out
+}
+
+// awaitHosts waits until the client's Envoy has exactly these hosts for helloworld.
+func awaitHosts(t *testing.T, c *demo.Client, want map[string]host) {
+	t.Helper()
+	eventually(t, "the client's endpoints", func() error {
+		if got := hostsOf(t, c); !maps.Equal(got, want) {
+			return fmt.Errorf("(-want +got):\n%s", gocmp.Diff(want, got))
+		}
+		return nil
+	})
+}
+
+// versionsOf counts the answers to n requests by version. None may fail.
+func versionsOf(t *testing.T, c *demo.Client, n int) map[string]int {
+	t.Helper()
+	out := map[string]int{}
+	for range n {
+		a, err := c.Get(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		out[a.Version]++
+	}
+	return out
+}
