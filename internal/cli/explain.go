@@ -221,6 +221,9 @@ func writeExplanation(env *Env, e *debug.Explanation) error {
 		fmt.Fprintln(env.Stderr, output.Escape(fmt.Sprintf(format, args...)))
 	}
 	say("%s is in %s", e.Proxy, whereabouts(e))
+	for _, c := range e.Conflicts {
+		say("Calls to its address %s reach %s, which has the same address: call it by its name, over HTTP", c.Address, c.Used)
+	}
 	if more := e.Omitted.Number - len(e.Omitted.First); more > 0 {
 		say("%d more endpoints are left out", more)
 	}

@@ -73,6 +73,10 @@ type replicaView struct {
 	// UnreachableNetworks are those whose endpoints proxies of other networks are
 	// not given.
 	UnreachableNetworks []registry.UnreachableNetwork `json:"unreachableNetworks,omitzero"`
+	// AddressConflicts are the first of the addresses that two Services have,
+	// AddressConflictCount is how many there are.
+	AddressConflicts     []registry.AddressConflict `json:"addressConflicts,omitzero"`
+	AddressConflictCount int                        `json:"addressConflictCount,omitzero"`
 }
 
 // wrong are the things that are not as they should be.
@@ -163,6 +167,7 @@ func askClusters(ctx context.Context, list []*replicas.Replica) []replicaView {
 			err := r.Get(ctx, "/debug/clusters", nil, &page)
 			views[i] = replicaView{
 				Server: r.Name, Via: r.Via, Clusters: page.Clusters, Problems: page.Problems, UnreachableNetworks: page.UnreachableNetworks,
+				AddressConflicts: page.AddressConflicts, AddressConflictCount: page.AddressConflictCount,
 			}
 			if err == nil {
 				return

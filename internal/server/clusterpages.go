@@ -44,7 +44,14 @@ type ClustersPage struct {
 	// UnreachableNetworks are those whose endpoints proxies of other networks are
 	// not given.
 	UnreachableNetworks []registry.UnreachableNetwork `json:",omitempty"`
+	// AddressConflicts are the first of the addresses that two Services have,
+	// AddressConflictCount is how many there are.
+	AddressConflicts     []registry.AddressConflict `json:",omitempty"`
+	AddressConflictCount int                        `json:",omitempty"`
 }
+
+// maxShownConflicts is how many addresses that two Services have are shown.
+const maxShownConflicts = 100
 
 // ClusterPage is one cluster: how it is read and what it contributes.
 type ClusterPage struct {
@@ -66,6 +73,8 @@ func (s *Server) clustersPage() ClustersPage {
 	page := ClustersPage{
 		Problems: problems, Clusters: make([]ClusterPage, len(list)), UnreachableNetworks: s.registry.UnreachableNetworks(),
 	}
+	conflicts := s.registry.AddressConflicts()
+	page.AddressConflicts, page.AddressConflictCount = conflicts[:min(len(conflicts), maxShownConflicts)], len(conflicts)
 	byID := make(map[mesh.ClusterID]*ClusterPage, len(list))
 	for i := range list {
 		page.Clusters[i].Status = list[i]

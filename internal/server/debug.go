@@ -15,8 +15,8 @@ import (
 func (s *Server) newDebug() *debug.Pages {
 	return debug.New(debug.Config{
 		Proxies: s.hub.Proxies, Sent: s.hub.Sent, Snapshot: s.registry.Current, Omitted: s.registry.Omitted,
-		Unreachable: s.registry.UnreachableNetworks,
-		Pages:       s.pages(), Changes: s.changes(),
+		Unreachable: s.registry.UnreachableNetworks, Conflicts: s.registry.AddressConflicts,
+		Pages: s.pages(), Changes: s.changes(),
 		SystemNamespace: s.cfg.systemNamespace(), Namespaces: s.cfg.DebugNamespaces,
 		ID: cmp.Or(s.cfg.Name, "meshctl"), Version: s.cfg.Version,
 	})

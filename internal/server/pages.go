@@ -58,7 +58,7 @@ func (s *Server) pages() map[string]debug.Page {
 // notes are what is known besides the reasons not to be ready, for
 // /ready?verbose: what the server is ready with, what is wrong with the signing
 // CA, which extensions are configured twice, which networks cannot be reached from
-// others, and what proxies refused.
+// others, which addresses two services have, and what proxies refused.
 func (s *Server) notes() []string {
 	var lines []string
 	set := s.ca.Current()
@@ -74,13 +74,20 @@ func (s *Server) notes() []string {
 		lines = append(append(lines, s.ca.Problems()...), s.ca.Warnings()...)
 	}
 	lines = append(lines, bounded(s.registry.DoubleExtensions(), "extensions that are configured twice: see the log")...)
-	for _, u := range s.registry.UnreachableNetworks() {
-		lines = append(lines, u.String())
-	}
+	lines = append(lines, bounded(texts(s.registry.UnreachableNetworks()), "networks that cannot be reached: see meshctl remote-clusters")...)
+	lines = append(lines, bounded(texts(s.registry.AddressConflicts()), "addresses that two services have: see meshctl remote-clusters -o json")...)
 	lines = append(lines, s.apiNotes()...)
 	lines = append(lines, s.bundleNotes()...)
 	lines = append(lines, s.ownNotes()...)
 	return append(lines, notesOf(s.hub.NACKs())...)
+}
+
+func texts[T fmt.Stringer](list []T) []string {
+	out := make([]string, len(list))
+	for i, v := range list {
+		out[i] = v.String()
+	}
+	return out
 }
 
 func notesOf(page xds.NACKs) []string {

@@ -2,8 +2,11 @@ package e2e
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"maps"
+	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -14,6 +17,7 @@ import (
 	gocmp "github.com/google/go-cmp/cmp"
 
 	"github.com/meshctl/meshctl/internal/demo"
+	"github.com/meshctl/meshctl/internal/dial"
 )
 
 // TestNetworks changes how the second network is reached while real Envoys call
@@ -21,6 +25,7 @@ import (
 func TestNetworks(t *testing.T) {
 	m := startMesh(t, false)
 	t.Run("no usable gateway", func(t *testing.T) { noUsableGateway(t, m) })
+	t.Run("address of a local Service", func(t *testing.T) { addressOfLocalService(t, m) })
 	t.Run("everything sent is accepted", func(t *testing.T) { everythingAccepted(t, m) })
 }
 
@@ -70,6 +75,61 @@ func noUsableGateway(t *testing.T, m *demo.Mesh) {
 	}
 	if n := strings.Count(string(log), "network has no usable gateway"); n != 3 {
 		t.Errorf("%d warnings, want one for each cause", n)
+	}
+}
+
+// addressOfLocalService lets another cluster have a Service, an older one, with the
+// address of helloworld. Calls to the address still reach helloworld.
+func addressOfLocalService(t *testing.T, m *demo.Mesh) {
+	const older = `
+apiVersion: v1
+kind: Service
+metadata: {name: another, namespace: sample, creationTimestamp: "2020-01-01T00:00:00Z"}
+spec:
+  clusterIP: 10.96.0.7
+  ports: [{name: http, port: 5000}]
+`
+	file := filepath.Join(m.Dir("cluster2"), "another.yaml")
+	replace(t, file, older)
+	t.Cleanup(func() {
+		if err := os.Remove(file); err != nil {
+			t.Error(err)
+		}
+	})
+	explain := func() string {
+		out, _ := exec.Command(meshctl, "explain", "endpoints", "another.sample", "--from", "client.sample", "--server", controlPlane1).CombinedOutput()
+		return string(out)
+	}
+	eventually(t, "the control plane has the other Service", func() error {
+		if out := explain(); !strings.Contains(out, "reaches no endpoint of another.sample") {
+			return errors.New(out)
+		}
+		return nil
+	})
+	edit(t, filepath.Join(m.Dir("cluster1"), "4-helloworld.yaml"), func(s string) string {
+		s = changed(t, s, "kind: Service\nmetadata:\n", "kind: Service\nmetadata:\n  creationTimestamp: \"2026-01-01T00:00:00Z\"\n")
+		return changed(t, s, "  ports:\n", "  clusterIP: 10.96.0.7\n  ports:\n")
+	})
+	client := dial.ProxiedHTTPClient(deadline, "127.1.0.12:15080", 1)
+	defer client.CloseIdleConnections()
+	eventually(t, "an answer at the address", func() error {
+		resp, err := client.Get("http://10.96.0.7:5000/hello")
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err == nil && (resp.StatusCode != http.StatusOK || !strings.Contains(string(body), "helloworld")) {
+			err = fmt.Errorf("%s, %q", resp.Status, body)
+		}
+		return err
+	})
+	const conflict = "address 10.96.0.7: proxies of [cluster1] use it for helloworld.sample.svc.cluster.local, not for another.sample.svc.cluster.local"
+	if page := adminGet(t, controlPlane1, "/ready?verbose"); !strings.Contains(page, conflict) {
+		t.Errorf("/ready?verbose lacks %q:\n%s", conflict, page)
+	}
+	if out, want := explain(), "Calls to its address 10.96.0.7 reach helloworld.sample.svc.cluster.local"; !strings.Contains(out, want) {
+		t.Errorf("meshctl explain lacks %q:\n%s", want, out)
 	}
 }
 

@@ -37,6 +37,8 @@ type Config struct {
 	// Unreachable are the networks that cannot be reached from others. Without it
 	// their causes are not shown.
 	Unreachable func() []registry.UnreachableNetwork
+	// Conflicts are the addresses that two services have. Without it none are shown.
+	Conflicts func() []registry.AddressConflict
 	// Pages are further pages, by name.
 	Pages map[string]Page
 	// Changes are the pages that can be set to something, by name.

@@ -27,6 +27,8 @@ type Explanation struct {
 	Missing string          `json:"missing,omitzero"`
 	Ports   []ExplainedPort `json:"ports,omitzero"`
 	Omitted Omissions       `json:"omitted,omitzero"`
+	// Conflicts are addresses of the service that the proxy uses for another one.
+	Conflicts []registry.AddressConflict `json:"conflicts,omitzero"`
 	// Clusters are those that the control plane knows.
 	Clusters []ExplainedCluster `json:"clusters"`
 }
@@ -122,6 +124,13 @@ func (p *Pages) explain(s *snapshot.Snapshot, n xdsgen.Node, service string) *Ex
 		return out
 	}
 	out.Service = svc.Host
+	if p.cfg.Conflicts != nil {
+		for _, c := range p.cfg.Conflicts() {
+			if c.Unused == svc.Host && slices.Contains(c.Clusters, n.Cluster) {
+				out.Conflicts = append(out.Conflicts, c)
+			}
+		}
+	}
 	var omitted registry.Omitted
 	if p.cfg.Omitted != nil {
 		omitted = p.cfg.Omitted(svc.Host)

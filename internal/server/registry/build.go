@@ -53,6 +53,10 @@ type builder struct {
 	weight      map[mesh.ClusterID]uint32 // of endpoints, where it is not usualWeight
 	usualWeight uint32
 	omitting    map[string]*Omitted // what changes of omitted
+
+	users            map[usedAt]name // of addresses that several services have
+	conflictsChanged bool
+	newConflicts     int
 }
 
 // everything marks all services and endpoints dirty.
@@ -237,6 +241,7 @@ func (b *builder) services() {
 	services := make(map[string]*snapshot.MeshService)
 	ports := set[uint32]{}
 	namespaces := set[string]{}
+	b.sharers()
 	for n := range b.dirty.services {
 		host := mesh.ServiceHost(n.name, n.namespace, b.next.Mesh.Domain)
 		old := b.next.Services.Get(host)
@@ -255,6 +260,7 @@ func (b *builder) services() {
 			}
 		}
 	}
+	b.listConflicts()
 	if len(services) == 0 {
 		return
 	}
@@ -294,22 +300,37 @@ func (b *builder) service(n name, host string) *snapshot.MeshService {
 			Cluster: c.id, VIPs: svc.VIPs, Selector: svc.Selector, Ports: svc.Ports,
 		})
 	}
-	if out != nil {
-		if out.ExternalName == "" {
-			out.Aliases = b.aliasesOf(n)
-		}
-		slices.SortFunc(out.Clusters, func(x, y snapshot.ClusterService) int { return cmp.Compare(x.Cluster, y.Cluster) })
+	if out == nil {
+		b.noteConflicts(n, nil)
+		return nil
 	}
+	if out.ExternalName == "" {
+		out.Aliases = b.aliasesOf(n)
+	}
+	slices.SortFunc(out.Clusters, func(x, y snapshot.ClusterService) int { return cmp.Compare(x.Cluster, y.Cluster) })
+	out.Contested = b.contested(n, out)
 	return out
+}
+
+// created is when a service was created, by the first cluster that has it.
+func (b *builder) created(n name) time.Time {
+	for _, c := range b.ordered() {
+		if svc := c.services[n]; svc != nil {
+			return svc.Created
+		}
+	}
+	return time.Time{}
 }
 
 func equalService(a, b *snapshot.MeshService) bool {
 	return a.Host == b.Host && a.Created.Equal(b.Created) && a.Headless == b.Headless && a.NodeLocal == b.NodeLocal && a.ExternalName == b.ExternalName &&
 		a.Plaintext == b.Plaintext && a.AllTLS == b.AllTLS && a.AllDirectTLS == b.AllDirectTLS && slices.Equal(a.Ports, b.Ports) && slices.Equal(a.ExportTo, b.ExportTo) &&
 		slices.Equal(a.Accounts, b.Accounts) && slices.EqualFunc(a.Aliases, b.Aliases, equalAlias) &&
-		slices.EqualFunc(a.Clusters, b.Clusters, func(x, y snapshot.ClusterService) bool {
-			return x.Cluster == y.Cluster && slices.Equal(x.VIPs, y.VIPs) && maps.Equal(x.Selector, y.Selector) && slices.Equal(x.Ports, y.Ports)
-		})
+		slices.EqualFunc(a.Clusters, b.Clusters, equalPart) && slices.EqualFunc(a.Contested, b.Contested, equalPart)
+}
+
+func equalPart(x, y snapshot.ClusterService) bool {
+	return x.Cluster == y.Cluster && slices.Equal(x.VIPs, y.VIPs) && maps.Equal(x.Selector, y.Selector) && slices.Equal(x.Ports, y.Ports)
 }
 
 // portServices replaces, in the lists of the touched ports, the services that

@@ -44,7 +44,9 @@ func (b *builder) gateways() {
 	b.next.Gateways = next
 	b.changes.Everywhere = true
 	for vip := range b.vips { // which networks are reached directly may have changed
-		b.touchRemoteAt(vip)
+		if b.isLocalVIP(vip) {
+			b.touchRemoteAt(vip)
+		}
 	}
 }
 

@@ -13,23 +13,6 @@ import (
 // maxGateways is how many addresses of gateways one cluster may have.
 const maxGateways = 64
 
-// countVIPs notes the addresses of a local service, which may be nil. What
-// other clusters have of the same addresses is looked at again.
-func (s *state) countVIPs(svc *snapshot.Service, by int) {
-	if svc == nil {
-		return
-	}
-	for _, vip := range svc.VIPs {
-		if s.vips[vip] += by; s.vips[vip] == 0 {
-			delete(s.vips, vip)
-		}
-		s.touchRemoteAt(vip)
-		if _, held := s.heldGateways[vip]; held {
-			s.dirty.gateways = true
-		}
-	}
-}
-
 // touchRemoteAt marks the endpoints of an address that other clusters have.
 func (s *state) touchRemoteAt(addr netip.Addr) {
 	for _, c := range s.clusters {
@@ -47,7 +30,7 @@ func (s *state) touchRemoteAt(addr netip.Addr) {
 // to it would end at that service. Proxies whose network is not known reach a
 // network without gateways directly, too.
 func (b *builder) takesLocal(c *clusterState, addr netip.Addr, network mesh.NetworkID) bool {
-	return c.remote && b.vips[addr] > 0 &&
+	return c.remote && b.isLocalVIP(addr) &&
 		(network == b.next.Mesh.Networks[b.cfg.Local] || len(b.next.Gateways.For(network, c.id)) == 0)
 }
 
@@ -60,7 +43,7 @@ func (b *builder) withoutHostile(found set[snapshot.NetworkGateway]) []snapshot.
 	for _, g := range slices.SortedFunc(maps.Keys(found), compareGateways) {
 		b.heldGateways.add(g.Address)
 		remote := g.Cluster != "" && g.Cluster != b.cfg.Local
-		if remote && b.vips[g.Address] > 0 {
+		if remote && b.isLocalVIP(g.Address) {
 			b.cfg.Log.Warn("gateway of another cluster has the address of a service of this one: it is not used",
 				"cluster", g.Cluster, "network", g.Network, "address", g.Address.String())
 			b.refuseFound(g, "it is the address of a service of the own cluster")

@@ -52,11 +52,12 @@ type Registry struct {
 	mu      sync.Mutex
 	pending batch
 	// waiting are the clusters to wait for before the first snapshot.
-	waiting map[mesh.ClusterID]struct{}
-	wake    chan struct{}
-	double  atomic.Pointer[[]string]
-	refused atomic.Pointer[map[mesh.ClusterID]RefusedGateways]
-	omitted atomic.Pointer[snapshot.Table[string, Omitted]]
+	waiting   map[mesh.ClusterID]struct{}
+	wake      chan struct{}
+	double    atomic.Pointer[[]string]
+	refused   atomic.Pointer[map[mesh.ClusterID]RefusedGateways]
+	omitted   atomic.Pointer[snapshot.Table[string, Omitted]]
+	conflicts atomic.Pointer[[]AddressConflict]
 	// unreachable are the networks that cannot be reached from others.
 	unreachable atomic.Pointer[[]UnreachableNetwork]
 
@@ -218,8 +219,9 @@ func (r *Registry) turn() {
 	refused := r.state.refused
 	r.refused.Store(&refused)
 	r.omitted.Store(r.state.omitted)
-	unreachable := r.state.unreachable
+	unreachable, conflicts := r.state.unreachable, r.state.conflictList
 	r.unreachable.Store(&unreachable)
+	r.conflicts.Store(&conflicts)
 	if r.resolve() && before == nil {
 		r.held = next
 		return

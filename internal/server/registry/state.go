@@ -75,6 +75,7 @@ type secretKey struct {
 type dirty struct {
 	services   set[name] // MeshService and endpoints
 	endpoints  set[name]
+	addresses  set[netip.Addr] // of services
 	pods       set[snapshot.PodKey]
 	entries    set[snapshot.PodKey]
 	secrets    set[secretKey]
@@ -89,7 +90,7 @@ type dirty struct {
 func newDirty() dirty {
 	return dirty{
 		secrets: set[secretKey]{}, configMaps: set[name]{},
-		services: set[name]{}, endpoints: set[name]{},
+		services: set[name]{}, endpoints: set[name]{}, addresses: set[netip.Addr]{},
 		pods: set[snapshot.PodKey]{}, entries: set[snapshot.PodKey]{}, namespaces: set[string]{},
 	}
 }
@@ -122,9 +123,13 @@ type state struct {
 	trust      *snapshot.TrustBundle
 	standing   map[mesh.ClusterID]snapshot.Standing // those that are not zero
 	said       map[saidBy]snapshot.Condition        // of WorkloadEntries
-	// vips counts the local services of each address: no other cluster may have
-	// it. heldGateways are the addresses of gateways, used or not.
-	vips         map[netip.Addr]int
+	// vips are the Services of each address. One of the local cluster is no other
+	// cluster's to have. heldGateways are the addresses of gateways, used or not.
+	vips map[netip.Addr][]holder
+	// conflicts are those that services lose, conflictList all of them, not written
+	// again once it is published.
+	conflicts    map[name][]AddressConflict
+	conflictList []AddressConflict
 	heldGateways set[netip.Addr]
 	refused      map[mesh.ClusterID]RefusedGateways // not written again once it is published
 	// networks counts the services that have endpoints in each network. faults are
@@ -154,7 +159,8 @@ func newState(cfg Config) *state {
 		aliases:    newAliases(),
 		standing:   make(map[mesh.ClusterID]snapshot.Standing),
 		said:       make(map[saidBy]snapshot.Condition),
-		vips:       make(map[netip.Addr]int),
+		vips:       make(map[netip.Addr][]holder),
+		conflicts:  make(map[name][]AddressConflict),
 		networks:   make(map[mesh.NetworkID]int),
 		dirty:      newDirty(),
 	}
@@ -365,11 +371,16 @@ func (s *state) applyService(c *clusterState, n name, svc *snapshot.Service) {
 			s.dirty.gateways = true
 		}
 	}
-	if !c.remote {
-		s.countVIPs(c.services[n], -1)
-		s.countVIPs(svc, 1)
-	}
+	s.release(c, n, c.services[n])
+	s.hold(c, n, svc)
 	put(c.services, n, svc)
+	for _, other := range s.clusters { // where the service may get or lose addresses
+		if same := other.services[n]; same != nil {
+			for _, vip := range same.VIPs {
+				s.dirty.addresses.add(vip)
+			}
+		}
+	}
 	within(c.servicesIn, n.namespace, n, svc != nil)
 	s.dirty.services.add(n)
 	s.dirty.endpoints.add(n)

@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"cmp"
 	"net/netip"
 	"time"
 
@@ -202,6 +203,9 @@ type MeshService struct {
 	ExportTo []string
 	// Clusters holds what differs by cluster, sorted by cluster id.
 	Clusters []ClusterService
+	// Contested holds, for clusters whose proxies use some of the service's
+	// addresses for another service, the addresses that are left.
+	Contested []ClusterService
 	// Accounts are the SPIFFE ids of the pods behind the service, of all
 	// clusters and trust-domain aliases, sorted.
 	Accounts []string
@@ -223,10 +227,22 @@ type ClusterService struct {
 }
 
 // In returns the part of the cluster, or nil.
-func (s *MeshService) In(c mesh.ClusterID) *ClusterService {
-	for i := range s.Clusters {
-		if s.Clusters[i].Cluster == c {
-			return &s.Clusters[i]
+func (s *MeshService) In(c mesh.ClusterID) *ClusterService { return partOf(s.Clusters, c) }
+
+// For returns the part whose addresses count for proxies of a cluster: of their
+// own cluster, else of the first cluster that has the service, without what they
+// use for another service; nil when no cluster has the service.
+func (s *MeshService) For(c mesh.ClusterID) *ClusterService {
+	if part := cmp.Or(partOf(s.Contested, c), s.In(c)); part != nil || len(s.Clusters) == 0 {
+		return part
+	}
+	return &s.Clusters[0]
+}
+
+func partOf(parts []ClusterService, c mesh.ClusterID) *ClusterService {
+	for i := range parts {
+		if parts[i].Cluster == c {
+			return &parts[i]
 		}
 	}
 	return nil

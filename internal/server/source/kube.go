@@ -183,6 +183,10 @@ func (c *conversion) clusterIPs(s *snapshot.Service, o *corev1.Service) *FieldEr
 		if err != nil {
 			return &FieldError{Field: itemOf(field, i), Err: err}
 		}
+		if why := c.refused(vip); why != "" {
+			c.warn(faultf(itemOf(field, i), "%s %s: it is not used", vip, why))
+			continue
+		}
 		s.VIPs = append(s.VIPs, vip)
 	}
 	return nil

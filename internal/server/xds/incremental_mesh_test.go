@@ -92,7 +92,7 @@ func (c chance) service(cluster mesh.ClusterID) snapshot.Object {
 	case 2:
 		s.ExternalName = pickOne(c, "example.com", "svc0.ns0.svc.cluster.local", "svc1.ns0.svc.cluster.local", "svc0.ns1.svc.cluster.local")
 	default:
-		s.VIPs = []netip.Addr{netip.AddrFrom4([4]byte{10, 9, cluster[1], byte(c.IntN(4))})}
+		s.VIPs = []netip.Addr{netip.AddrFrom4([4]byte{10, 9, pickOne(c, cluster[1], cluster[1], meshClusters[0][1]), byte(c.IntN(4))})}
 		if c.once(4) {
 			s.VIPs = append(s.VIPs, netip.MustParseAddr("fd00::9"))
 		}

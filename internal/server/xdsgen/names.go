@@ -86,7 +86,7 @@ func (u serviceName) Type() string { return xdswire.NameTableType }
 
 func (u serviceName) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	var ips []netip.Addr
-	if in := inCluster(u.service, u.cluster); in != nil {
+	if in := u.service.For(u.cluster); in != nil {
 		ips = ofFamilies(in.VIPs, u.families)
 	}
 	if len(ips) == 0 {

@@ -270,7 +270,7 @@ type hostKey struct {
 }
 
 func (u routeFacts) host(svc *snapshot.MeshService, port *snapshot.ServicePort, names hostNames) hostKey {
-	k := hostKey{service: svc, port: port, near: svc.Namespace == u.namespace, in: inCluster(svc, u.cluster), names: names}
+	k := hostKey{service: svc, port: port, near: svc.Namespace == u.namespace, in: svc.For(u.cluster), names: names}
 	if len(svc.Aliases) > 0 {
 		k.client = u.namespace
 	}
@@ -320,7 +320,7 @@ func (k hostKey) domains() []string {
 
 // addresses are the cluster IPs of a service as a cluster knows it.
 func addresses(svc *snapshot.MeshService, c mesh.ClusterID) []string {
-	return addressesIn(inCluster(svc, c))
+	return addressesIn(svc.For(c))
 }
 
 func addressesIn(in *snapshot.ClusterService) []string {
@@ -332,15 +332,6 @@ func addressesIn(in *snapshot.ClusterService) []string {
 		out[i] = ip.String()
 	}
 	return out
-}
-
-// inCluster is the part of a service that counts for proxies of a cluster: its
-// own, else that of the first cluster that has the service; nil when none has.
-func inCluster(svc *snapshot.MeshService, c mesh.ClusterID) *snapshot.ClusterService {
-	if in := svc.In(c); in != nil || len(svc.Clusters) == 0 {
-		return in
-	}
-	return &svc.Clusters[0]
 }
 
 // virtualHost is an encoded virtual host. Route configurations share it: of a

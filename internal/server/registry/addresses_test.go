@@ -1,0 +1,140 @@
+package registry
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// vip is a service of a cluster with one address, created so many hours after others.
+func vip(c mesh.ClusterID, n, address string, hours int) *snapshot.Service {
+	s := service(c, n)
+	s.VIPs, s.Created = []netip.Addr{netip.MustParseAddr(address)}, epoch.Add(time.Duration(hours)*time.Hour)
+	return s
+}
+
+// used returns "service address" for each address that proxies of the cluster use.
+func (b *bench) used(c mesh.ClusterID) []string {
+	var out []string
+	for _, svc := range b.snap.Services.All() {
+		for _, a := range svc.For(c).VIPs {
+			out = append(out, svc.Name+" "+a.String())
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// TestLocalServiceKeepsItsAddress: whoever is older, proxies use an address for the
+// Service of their own cluster that has it.
+func TestLocalServiceKeepsItsAddress(t *testing.T) {
+	const shared = "10.96.0.7"
+	for _, tc := range []struct {
+		name      string
+		services  []*snapshot.Service
+		c1, c2    []string // as proxies of the clusters use addresses
+		conflicts []string
+	}{
+		{
+			"an older one of another cluster",
+			[]*snapshot.Service{vip("c1", "young", shared, 1), vip("c2", "old", shared, 0)},
+			[]string{"young 10.96.0.7"},
+			[]string{"old 10.96.0.7"},
+			[]string{"10.96.0.7 [c2] old young", "10.96.0.7 [c1] young old"},
+		},
+		{
+			"a younger one of another cluster",
+			[]*snapshot.Service{vip("c1", "old", shared, 0), vip("c2", "young", shared, 1)},
+			[]string{"old 10.96.0.7"},
+			[]string{"young 10.96.0.7"},
+			[]string{"10.96.0.7 [c1] old young", "10.96.0.7 [c2] young old"},
+		},
+		{
+			"two of one cluster",
+			[]*snapshot.Service{vip("c1", "young", shared, 1), vip("c1", "old", shared, 0)},
+			[]string{"old 10.96.0.7"},
+			[]string{"old 10.96.0.7"},
+			[]string{"10.96.0.7 [c1 c2] old young"},
+		},
+		{
+			"both clusters have both, with addresses of their own",
+			[]*snapshot.Service{vip("c1", "a", shared, 0), vip("c1", "b", "10.96.0.8", 0), vip("c2", "a", "10.96.0.8", 0), vip("c2", "b", shared, 0)},
+			[]string{"a 10.96.0.7", "b 10.96.0.8"},
+			[]string{"a 10.96.0.8", "b 10.96.0.7"},
+			nil,
+		},
+		{
+			"one name has one address everywhere",
+			[]*snapshot.Service{vip("c1", "a", shared, 0), vip("c2", "a", shared, 1)},
+			[]string{"a 10.96.0.7"},
+			[]string{"a 10.96.0.7"},
+			nil,
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			for _, order := range []string{"as given", "reverse"} {
+				var log bytes.Buffer
+				b := newBench(t)
+				b.s.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+				list := slices.Clone(tc.services)
+				if order == "reverse" {
+					slices.Reverse(list)
+				}
+				for _, s := range list { // one after the other
+					b.apply(up(s))
+				}
+				b.apply(up(list[0]))
+				if got := b.used("c1"); !slices.Equal(got, tc.c1) {
+					t.Errorf("%s: proxies of c1 use %q, want %q", order, got, tc.c1)
+				}
+				if got := b.used("c2"); !slices.Equal(got, tc.c2) {
+					t.Errorf("%s: proxies of c2 use %q, want %q", order, got, tc.c2)
+				}
+				var conflicts []string
+				short := func(host string) string { return strings.TrimSuffix(host, ".sample.svc.cluster.local") }
+				for _, c := range b.s.conflictList {
+					conflicts = append(conflicts, fmt.Sprintln(c.Address, c.Clusters, short(c.Used), short(c.Unused)))
+				}
+				if got := strings.Fields(strings.Join(conflicts, "")); !slices.Equal(got, strings.Fields(strings.Join(tc.conflicts, " "))) {
+					t.Errorf("%s: conflicts %q, want %q", order, conflicts, tc.conflicts)
+				}
+				if len(list) > 2 {
+					continue // which has conflicts on the way
+				}
+				if n := strings.Count(log.String(), "two services have one address"); n != len(tc.conflicts) {
+					t.Errorf("%s: %d warnings, want %d:\n%s", order, n, len(tc.conflicts), &log)
+				}
+				b.apply(down(list[len(list)-1]))
+				if n := len(b.s.conflictList); n > 0 {
+					t.Errorf("%s: %d conflicts are left", order, n)
+				}
+			}
+		})
+	}
+}
+
+// A cluster of which every service has one address is logged in a few lines.
+func TestManyAddressConflicts(t *testing.T) {
+	var log bytes.Buffer
+	b := newBench(t)
+	b.s.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
+	events := []snapshot.Event{up(vip("c1", "victim", "10.96.0.7", 1))}
+	for i := range 5000 {
+		events = append(events, up(vip("c2", fmt.Sprintf("svc-%d", i), "10.96.0.7", 0)))
+	}
+	b.apply(events...)
+	if got := b.used("c1"); !slices.Equal(got, []string{"victim 10.96.0.7"}) {
+		t.Errorf("proxies of c1 use %d addresses", len(got))
+	}
+	if n := strings.Count(log.String(), "\n"); n != maxConflicts+1 || !strings.Contains(log.String(), "the address of another one") {
+		t.Errorf("%d lines", n)
+	}
+}
