@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -18,6 +19,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/demo"
 	"github.com/meshctl/meshctl/internal/dial"
+	"github.com/meshctl/meshctl/internal/mesh"
 )
 
 // TestNetworks changes how the second network is reached while real Envoys call
@@ -26,6 +28,7 @@ func TestNetworks(t *testing.T) {
 	m := startMesh(t, false)
 	t.Run("no usable gateway", func(t *testing.T) { noUsableGateway(t, m) })
 	t.Run("address of a local Service", func(t *testing.T) { addressOfLocalService(t, m) })
+	t.Run("private service", func(t *testing.T) { privateService(t, m) })
 	t.Run("everything sent is accepted", func(t *testing.T) { everythingAccepted(t, m) })
 }
 
@@ -131,6 +134,42 @@ spec:
 	if out, want := explain(), "Calls to its address 10.96.0.7 reach helloworld.sample.svc.cluster.local"; !strings.Contains(out, want) {
 		t.Errorf("meshctl explain lacks %q:\n%s", want, out)
 	}
+}
+
+// privateService exports helloworld to its own namespace alone, in which the client
+// is, and then to that of the gateways, too. Gateways pass calls on in the second
+// case only, and in the first no client sends them any.
+func privateService(t *testing.T, m *demo.Mesh) {
+	client := m.Clients()[0]
+	for _, tc := range []struct {
+		exportTo string
+		want     map[string]host
+		versions []string
+	}{
+		{".", map[string]host{local1: {Weight: 1}}, []string{"v1"}},
+		{".,istio-system", map[string]host{local1: {Weight: 1}, gateway2: {Weight: 1}}, []string{"v1", "v2"}},
+	} {
+		t.Run(tc.exportTo, func(t *testing.T) {
+			for _, cluster := range []string{"cluster1", "cluster2"} {
+				edit(t, filepath.Join(m.Dir(mesh.ClusterID(cluster)), "4-helloworld.yaml"), func(s string) string {
+					return changed(t, s, "kind: Service\nmetadata:\n", "kind: Service\nmetadata:\n  annotations: {networking.istio.io/exportTo: \""+tc.exportTo+"\"}\n")
+				})
+			}
+			const chain = "outbound_.5000_._.helloworld.sample.svc.cluster.local"
+			passes := len(tc.versions) == 2
+			eventually(t, "the gateway's filter chain", func() error {
+				if dump := adminGet(t, "127.2.0.3:15000", "/config_dump?resource=dynamic_listeners"); strings.Contains(dump, chain) != passes {
+					return fmt.Errorf("it is there: %v", !passes)
+				}
+				return nil
+			})
+			awaitHosts(t, client, tc.want)
+			if got := slices.Sorted(maps.Keys(versionsOf(t, client, 50))); !slices.Equal(got, tc.versions) {
+				t.Errorf("answers of %q, want %q", got, tc.versions)
+			}
+		})
+	}
+	awaitHosts(t, client, map[string]host{local1: {Weight: 1}, gateway2: {Weight: 1}})
 }
 
 // changed replaces a text that must be there.

@@ -297,7 +297,7 @@ func (b *builder) service(n name, host string) *snapshot.MeshService {
 			}
 		}
 		out.Clusters = append(out.Clusters, snapshot.ClusterService{
-			Cluster: c.id, VIPs: svc.VIPs, Selector: svc.Selector, Ports: svc.Ports,
+			Cluster: c.id, VIPs: svc.VIPs, Selector: svc.Selector, Ports: svc.Ports, ExportTo: svc.ExportTo,
 		})
 	}
 	if out == nil {
@@ -330,7 +330,8 @@ func equalService(a, b *snapshot.MeshService) bool {
 }
 
 func equalPart(x, y snapshot.ClusterService) bool {
-	return x.Cluster == y.Cluster && slices.Equal(x.VIPs, y.VIPs) && maps.Equal(x.Selector, y.Selector) && slices.Equal(x.Ports, y.Ports)
+	return x.Cluster == y.Cluster && slices.Equal(x.VIPs, y.VIPs) && maps.Equal(x.Selector, y.Selector) && slices.Equal(x.Ports, y.Ports) &&
+		slices.Equal(x.ExportTo, y.ExportTo)
 }
 
 // portServices replaces, in the lists of the touched ports, the services that

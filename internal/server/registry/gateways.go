@@ -52,7 +52,7 @@ func (b *builder) gateways() {
 
 func compareGateways(x, y snapshot.NetworkGateway) int {
 	return cmp.Or(cmp.Compare(x.Network, y.Network), x.Address.Compare(y.Address),
-		cmp.Compare(x.Port, y.Port), cmp.Compare(x.Cluster, y.Cluster))
+		cmp.Compare(x.Port, y.Port), cmp.Compare(x.Cluster, y.Cluster), cmp.Compare(x.Namespace, y.Namespace))
 }
 
 // serviceGateways adds the external addresses of a service. port 0 means the
@@ -81,7 +81,7 @@ func (b *builder) serviceGateways(found set[snapshot.NetworkGateway], c mesh.Clu
 	}
 	for _, ext := range svc.External {
 		for _, addr := range b.standsFor(c, network, ext) {
-			found.add(snapshot.NetworkGateway{Network: network, Cluster: c, Address: addr, Port: port})
+			found.add(snapshot.NetworkGateway{Network: network, Cluster: c, Namespace: svc.Namespace, Address: addr, Port: port})
 		}
 	}
 }
@@ -104,7 +104,7 @@ func (b *builder) kubeGateways(found set[snapshot.NetworkGateway]) {
 			for _, address := range g.Addresses {
 				for _, addr := range b.standsFor(c.id, g.Network, address) {
 					for _, port := range g.Ports {
-						found.add(snapshot.NetworkGateway{Network: g.Network, Cluster: c.id, Address: addr, Port: port})
+						found.add(snapshot.NetworkGateway{Network: g.Network, Cluster: c.id, Namespace: g.Namespace, Address: addr, Port: port})
 					}
 				}
 			}

@@ -40,7 +40,11 @@ func (b *builder) withoutHostile(found set[snapshot.NetworkGateway]) []snapshot.
 	b.heldGateways = set[netip.Addr]{}
 	number := make(map[mesh.ClusterID]int)
 	var out []snapshot.NetworkGateway
-	for _, g := range slices.SortedFunc(maps.Keys(found), compareGateways) {
+	sorted := slices.CompactFunc(slices.SortedFunc(maps.Keys(found), compareGateways), func(x, y snapshot.NetworkGateway) bool {
+		x.Namespace = y.Namespace
+		return x == y // a Service and a Gateway of two namespaces may give one address
+	})
+	for _, g := range sorted {
 		b.heldGateways.add(g.Address)
 		remote := g.Cluster != "" && g.Cluster != b.cfg.Local
 		if remote && b.isLocalVIP(g.Address) {

@@ -249,8 +249,8 @@ func TestGateways(t *testing.T) {
 	b := newBench(t)
 	b.apply(up(gateway("c2", "n2", "192.0.2.1", "192.0.2.2")), up(gateway("c1", "n1", "192.0.2.9")))
 	want := []snapshot.NetworkGateway{
-		{Network: "n2", Cluster: "c2", Address: netip.MustParseAddr("192.0.2.1"), Port: 15443},
-		{Network: "n2", Cluster: "c2", Address: netip.MustParseAddr("192.0.2.2"), Port: 15443},
+		{Network: "n2", Cluster: "c2", Namespace: "istio-system", Address: netip.MustParseAddr("192.0.2.1"), Port: 15443},
+		{Network: "n2", Cluster: "c2", Namespace: "istio-system", Address: netip.MustParseAddr("192.0.2.2"), Port: 15443},
 	}
 	if got := b.snap.Gateways.For("n2", "c2"); !slices.Equal(got, want) {
 		t.Errorf("gateways %v, want %v", got, want)
@@ -284,12 +284,12 @@ func TestKubernetesGateways(t *testing.T) {
 	)
 	want := map[mesh.NetworkID][]snapshot.NetworkGateway{
 		"n2": {
-			{Network: "n2", Cluster: "c2", Address: netip.MustParseAddr("192.0.2.1"), Port: 15443},
-			{Network: "n2", Cluster: "c2", Address: netip.MustParseAddr("192.0.2.1"), Port: 16443},
+			{Network: "n2", Cluster: "c2", Namespace: "istio-system", Address: netip.MustParseAddr("192.0.2.1"), Port: 15443},
+			{Network: "n2", Cluster: "c2", Namespace: "istio-system", Address: netip.MustParseAddr("192.0.2.1"), Port: 16443},
 		},
 		"n3": {
-			{Network: "n3", Cluster: "c1", Address: netip.MustParseAddr("192.0.2.3"), Port: 15443},
-			{Network: "n3", Cluster: "c1", Address: netip.MustParseAddr("192.0.2.3"), Port: 16443},
+			{Network: "n3", Cluster: "c1", Namespace: "istio-system", Address: netip.MustParseAddr("192.0.2.3"), Port: 15443},
+			{Network: "n3", Cluster: "c1", Namespace: "istio-system", Address: netip.MustParseAddr("192.0.2.3"), Port: 16443},
 		},
 	}
 	if diff := cmp.Diff(want, b.snap.Gateways.ByNetwork, cmp.Comparer(func(x, y netip.Addr) bool { return x == y })); diff != "" {

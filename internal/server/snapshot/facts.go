@@ -224,6 +224,7 @@ type ClusterService struct {
 	VIPs     []netip.Addr
 	Selector map[string]string
 	Ports    []ServicePort
+	ExportTo []string
 }
 
 // In returns the part of the cluster, or nil.
@@ -233,8 +234,13 @@ func (s *MeshService) In(c mesh.ClusterID) *ClusterService { return partOf(s.Clu
 // own cluster, else of the first cluster that has the service, without what they
 // use for another service; nil when no cluster has the service.
 func (s *MeshService) For(c mesh.ClusterID) *ClusterService {
-	if part := cmp.Or(partOf(s.Contested, c), s.In(c)); part != nil || len(s.Clusters) == 0 {
-		return part
+	return cmp.Or(partOf(s.Contested, c), s.In(c), s.first())
+}
+
+// first returns the part of the first cluster that has the service, or nil.
+func (s *MeshService) first() *ClusterService {
+	if len(s.Clusters) == 0 {
+		return nil
 	}
 	return &s.Clusters[0]
 }
@@ -275,6 +281,17 @@ func exported(exportTo []string, own, namespace string) bool {
 		}
 	}
 	return false
+}
+
+// PassedOnBy reports whether a gateway passes on calls to the service's endpoints of
+// a cluster: whether the gateway's namespace sees the service, as the control plane
+// of the gateway's cluster has it.
+func (s *MeshService) PassedOnBy(g *NetworkGateway, c mesh.ClusterID) bool {
+	to := s.ExportTo
+	if part := cmp.Or(s.In(cmp.Or(g.Cluster, c)), s.first()); part != nil {
+		to = part.ExportTo
+	}
+	return exported(to, s.Namespace, g.Namespace)
 }
 
 // Alias is another name of a service.
@@ -376,8 +393,11 @@ type Gateways struct {
 type NetworkGateway struct {
 	Network mesh.NetworkID
 	Cluster mesh.ClusterID // empty for gateways of meshNetworks
-	Address netip.Addr
-	Port    uint32
+	// Namespace is that of the gateway's Service or Gateway, empty where it is not
+	// known: for addresses in meshNetworks.
+	Namespace string
+	Address   netip.Addr
+	Port      uint32
 }
 
 // For returns the gateways of the network, those of the cluster if it has

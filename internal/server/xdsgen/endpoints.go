@@ -330,13 +330,17 @@ func (u assignments) via(e *snapshot.Endpoint) ([]snapshot.NetworkGateway, Obsta
 		return nil, ObstacleNoGateway
 	}
 	var out []snapshot.NetworkGateway
-	for _, g := range all {
-		if familyOf(g.Address)&u.families != 0 {
-			out = append(out, g)
+	obstacle := ObstacleFamily
+	for i := range all {
+		switch {
+		case !u.service.PassedOnBy(&all[i], e.Cluster):
+			obstacle = ObstaclePrivate
+		case familyOf(all[i].Address)&u.families != 0:
+			out = append(out, all[i])
 		}
 	}
 	if len(out) == 0 {
-		return nil, ObstacleFamily
+		return nil, obstacle
 	}
 	return out, ""
 }

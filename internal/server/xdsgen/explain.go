@@ -66,6 +66,7 @@ const (
 	ObstaclePlaintext Obstacle = "plaintext"
 	ObstacleHealth    Obstacle = "unhealthy"
 	ObstacleNoGateway Obstacle = "no-gateway"
+	ObstaclePrivate   Obstacle = "not-exported"
 	ObstacleFamily    Obstacle = "ip-family"
 	ObstacleProxyless Obstacle = "grpc"
 	ObstacleTwin      Obstacle = "same-address"
@@ -88,6 +89,9 @@ func (o Obstacle) String() string {
 		return "it is not ready, and its gateway would not use it"
 	case ObstacleNoGateway:
 		return "it is in another network, which has no gateway that can be used"
+	case ObstaclePrivate:
+		return "it is in another network, whose gateway does not pass calls on to it: its Service is not exported to the gateway's namespace, see its annotation " +
+			mesh.AnnotationExportTo
 	case ObstacleFamily:
 		return "the gateways of its network have no address of an IP version that the proxy speaks"
 	case ObstacleProxyless:

@@ -6,11 +6,15 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
+
+// public is a service that is exported to every namespace.
+var public = &snapshot.MeshService{}
 
 // TestSplitHorizonKeepsShares checks on random meshes that no endpoint is
 // invented or lost: each endpoint that can be reached has the same share of
@@ -29,7 +33,7 @@ func TestSplitHorizonKeepsShares(t *testing.T) {
 				Locality: mesh.Locality{Region: fmt.Sprint("r", r.IntN(2))},
 			})
 		}
-		u := assignments{gateways: gateways, network: mesh.NetworkID([]string{"", "n0", "n1"}[r.IntN(3)]), families: v4}
+		u := assignments{service: public, gateways: gateways, network: mesh.NetworkID([]string{"", "n0", "n1"}[r.IntN(3)]), families: v4}
 
 		direct := make(map[string]bool) // addresses that must appear as they are
 		var far, got uint64             // weight that gateways must carry, and do
@@ -112,7 +116,7 @@ func TestNetworkViewAndMTLSOnly(t *testing.T) {
 		{"by server name only mTLS", "n1", true, 2},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			u := assignments{gateways: gateways, network: "n1", view: tc.view, families: v4}
+			u := assignments{service: public, gateways: gateways, network: "n1", view: tc.view, families: v4}
 			n := 0
 			for _, g := range u.localities(list, tc.mtlsOnly) {
 				n += len(g.GetLbEndpoints())
@@ -149,7 +153,7 @@ func TestNetworkWithoutGateways(t *testing.T) {
 		{"the proxy's network is not known, and there is a gateway", of("n2"), "", "n2", []string{"192.0.2.1 1"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			u := assignments{gateways: tc.gateways, network: tc.proxy, families: v4}
+			u := assignments{service: public, gateways: tc.gateways, network: tc.proxy, families: v4}
 			list := []snapshot.Endpoint{{Address: netip.MustParseAddr("10.0.0.3"), Network: tc.endpoint, MTLS: true}}
 			if got := balance(u.localities(list, false)); !slices.Equal(got, tc.want) {
 				t.Errorf("the proxy is given %q, want %q", got, tc.want)
@@ -161,15 +165,54 @@ func TestNetworkWithoutGateways(t *testing.T) {
 	}
 }
 
+// TestServiceThatGatewaysDoNotPassOn: a gateway has no filter chain for a service
+// that its namespace does not see, so no proxy is given its address. What counts is
+// the Service of the gateway's cluster, by which its control plane decides.
+func TestServiceThatGatewaysDoNotPassOn(t *testing.T) {
+	part := func(c mesh.ClusterID, exportTo ...string) snapshot.ClusterService {
+		return snapshot.ClusterService{Cluster: c, ExportTo: exportTo}
+	}
+	for _, tc := range []struct {
+		name  string
+		parts []snapshot.ClusterService
+		want  []string
+	}{
+		{"exported to all", []snapshot.ClusterService{part("c1"), part("c2", "*")}, []string{"192.0.2.1 1", "192.0.2.2 1"}},
+		{"private to its namespace", []snapshot.ClusterService{part("c1", "."), part("c2", ".")}, nil},
+		{"private in the client's cluster", []snapshot.ClusterService{part("c1", "."), part("c2")}, []string{"192.0.2.1 1", "192.0.2.2 1"}},
+		{"private in the gateway's cluster", []snapshot.ClusterService{part("c1"), part("c2", ".")}, nil},
+		{"exported to the namespace of one gateway", []snapshot.ClusterService{part("c2", ".", "istio-system")}, []string{"192.0.2.1 1"}},
+		{"exported to nobody", []snapshot.ClusterService{part("c2", "~")}, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			u := assignments{
+				service: &snapshot.MeshService{Namespace: "ns", ExportTo: tc.parts[0].ExportTo, Clusters: tc.parts}, network: "n1", families: v4,
+				gateways: &snapshot.Gateways{LCM: 2, ByNetwork: map[mesh.NetworkID][]snapshot.NetworkGateway{"n2": {
+					{Network: "n2", Cluster: "c2", Namespace: "istio-system", Address: netip.MustParseAddr("192.0.2.1"), Port: 15443},
+					{Network: "n2", Cluster: "c2", Namespace: "gateways", Address: netip.MustParseAddr("192.0.2.2"), Port: 15443},
+				}}},
+			}
+			list := []snapshot.Endpoint{{Address: netip.MustParseAddr("10.0.0.3"), Network: "n2", Cluster: "c2", MTLS: true}}
+			got := balance(u.localities(list, false))
+			if len(got) == 1 {
+				got[0] = strings.Replace(got[0], " 2", " 1", 1) // its share is the same
+			}
+			if !slices.Equal(got, tc.want) {
+				t.Errorf("the proxy is given %q, want %q", got, tc.want)
+			}
+		})
+	}
+}
+
 func TestGatewayOfAnotherFamily(t *testing.T) {
 	gateways := &snapshot.Gateways{LCM: 1, ByNetwork: map[mesh.NetworkID][]snapshot.NetworkGateway{
 		"n2": {{Network: "n2", Address: netip.MustParseAddr("2001:db8::1"), Port: 15443}},
 	}}
 	list := []snapshot.Endpoint{{Address: netip.MustParseAddr("10.0.0.3"), Network: "n2", MTLS: true}}
-	if got := (assignments{gateways: gateways, network: "n1", families: v4}).localities(list, false); len(got) != 0 {
+	if got := (assignments{service: public, gateways: gateways, network: "n1", families: v4}).localities(list, false); len(got) != 0 {
 		t.Errorf("an IPv4 proxy was given %v", got)
 	}
-	if got := (assignments{gateways: gateways, network: "n1", families: v4 | v6}).localities(list, false); len(got) != 1 {
+	if got := (assignments{service: public, gateways: gateways, network: "n1", families: v4 | v6}).localities(list, false); len(got) != 1 {
 		t.Errorf("a dual-stack proxy was given %v", got)
 	}
 }
@@ -214,7 +257,7 @@ func TestReachIsWhatIsAssigned(t *testing.T) {
 			list[1].Address = list[0].Address
 		}
 		u := assignments{
-			gateways: randomGateways(r), network: mesh.NetworkID([]string{"", "n0", "n1"}[r.IntN(3)]),
+			service: &snapshot.MeshService{Namespace: "ns", ExportTo: [][]string{nil, {"."}}[r.IntN(8)/7]}, gateways: randomGateways(r), network: mesh.NetworkID([]string{"", "n0", "n1"}[r.IntN(3)]),
 			families: []families{v4, v6}[r.IntN(8)/7], view: []string{"", "n0,n1"}[r.IntN(4)/3],
 			cluster: mesh.ClusterID([]string{"", "c0"}[r.IntN(8)/7]), proxyless: r.IntN(8) == 0,
 		}
@@ -245,7 +288,7 @@ func TestReachIsWhatIsAssigned(t *testing.T) {
 		}
 	}
 	for _, o := range []Obstacle{
-		"", ObstacleCluster, ObstacleView, ObstaclePlaintext, ObstacleHealth, ObstacleNoGateway, ObstacleFamily, ObstacleProxyless, ObstacleTwin, ObstacleDrained,
+		"", ObstacleCluster, ObstacleView, ObstaclePlaintext, ObstacleHealth, ObstacleNoGateway, ObstaclePrivate, ObstacleFamily, ObstacleProxyless, ObstacleTwin, ObstacleDrained,
 	} {
 		if told[o] == 0 {
 			t.Errorf("no endpoint has obstacle %q", o)

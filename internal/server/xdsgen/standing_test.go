@@ -35,8 +35,8 @@ func TestStandingOfClusters(t *testing.T) {
 		"n1": {{Network: "n1", Cluster: "c1", Address: netip.MustParseAddr("192.0.2.1"), Port: 15443}},
 		"n2": {{Network: "n2", Cluster: "c2", Address: netip.MustParseAddr("192.0.2.2"), Port: 15443}},
 	}}
-	near := assignments{families: v4}
-	n1 := assignments{families: v4, gateways: two, network: "n1"}
+	near := assignments{service: public, families: v4}
+	n1 := assignments{service: public, families: v4, gateways: two, network: "n1"}
 	tests := []struct {
 		name string
 		from assignments
@@ -51,7 +51,7 @@ func TestStandingOfClusters(t *testing.T) {
 		{"the own cluster is drained", n1, []snapshot.Endpoint{ep(1, "c1", on("n1"), drained), ep(2, "c2", on("n2"))}, []string{"192.0.2.2 1"}},
 		{
 			"a gateway of the drained cluster",
-			assignments{families: v4, gateways: two, network: "n2", view: "n2", passthrough: true},
+			assignments{service: public, families: v4, gateways: two, network: "n2", view: "n2", passthrough: true},
 			[]snapshot.Endpoint{ep(1, "c1", on("n1")), ep(2, "c2", on("n2"), drained)},
 			[]string{"10.0.0.2 1"},
 		},
