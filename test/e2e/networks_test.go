@@ -1,18 +1,22 @@
 package e2e
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	gocmp "github.com/google/go-cmp/cmp"
@@ -29,7 +33,9 @@ func TestNetworks(t *testing.T) {
 	t.Run("no usable gateway", func(t *testing.T) { noUsableGateway(t, m) })
 	t.Run("address of a local Service", func(t *testing.T) { addressOfLocalService(t, m) })
 	t.Run("private service", func(t *testing.T) { privateService(t, m) })
+	t.Run("gateways of two IP versions", func(t *testing.T) { gatewaysOfTwoVersions(t, m) })
 	t.Run("everything sent is accepted", func(t *testing.T) { everythingAccepted(t, m) })
+	t.Run("gateway of a demoted cluster and of another", func(t *testing.T) { gatewayOfDemotedCluster(t, m) })
 }
 
 const (
@@ -170,6 +176,119 @@ func privateService(t *testing.T, m *demo.Mesh) {
 		})
 	}
 	awaitHosts(t, client, map[string]host{local1: {Weight: 1}, gateway2: {Weight: 1}})
+}
+
+// gatewaysOfTwoVersions gives network2 a second IPv4 address and one of IPv6, which
+// the client cannot use. Half of the answers still come from there.
+func gatewaysOfTwoVersions(t *testing.T, m *demo.Mesh) {
+	const second = "127.2.0.4:15443"
+	forward(t, second, gateway2)
+	client := m.Clients()[0]
+	edit(t, filepath.Join(m.Dir("cluster2"), "3-eastwest-gateway.yaml"), func(s string) string {
+		return regexp.MustCompile(`(?m)^( *)- ip: 127\.2\.0\.3$`).ReplaceAllString(s, "$0\n$1- ip: 127.2.0.4\n$1- ip: 2001:db8::1")
+	})
+	awaitHosts(t, client, map[string]host{local1: {Weight: 2}, gateway2: {Weight: 1}, second: {Weight: 1}})
+	halfEach(t, client)
+}
+
+// gatewayOfDemotedCluster has cluster1 run a pod in network2, so that the gateway
+// there stands in for endpoints of both clusters, and then takes cluster2 away,
+// which demotes it. Its endpoints add nothing to the share of the gateway.
+func gatewayOfDemotedCluster(t *testing.T, m *demo.Mesh) {
+	client := m.Clients()[0]
+	replace(t, filepath.Join(m.Dir("cluster1"), "far.yaml"), `
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: meshctl-clusters, namespace: istio-system}
+data:
+  clusters.yaml: |
+    clusters: {cluster2: {onLost: demote}}
+---
+apiVersion: v1
+kind: Pod
+metadata:
+  name: far
+  namespace: sample
+  labels: {app: helloworld, security.istio.io/tlsMode: istio, topology.istio.io/network: network2}
+spec: {serviceAccountName: helloworld, containers: []}
+status: {phase: Running, podIP: 127.2.0.11, podIPs: [{ip: 127.2.0.11}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: far, namespace: sample, labels: {kubernetes.io/service-name: helloworld}}
+addressType: IPv4
+ports: [{name: http, port: 5000}]
+endpoints: [{addresses: [127.2.0.11], targetRef: {kind: Pod, name: far, namespace: sample}}]
+`)
+	awaitHosts(t, client, map[string]host{local1: {Weight: 1}, gateway2: {Weight: 2}})
+	away := m.Dir("cluster2") + "-away"
+	if err := os.Rename(m.Dir("cluster2"), away); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := os.Rename(away, m.Dir("cluster2")); err != nil {
+			t.Error(err)
+		}
+	}()
+	awaitHosts(t, client, map[string]host{local1: {Weight: 1}, gateway2: {Weight: 1}})
+	halfEach(t, client)
+}
+
+// halfEach fails unless about half of the answers are of each version.
+func halfEach(t *testing.T, c *demo.Client) {
+	t.Helper()
+	const requests, most = 1000, 565 // 4.1 standard deviations from one half
+	if got := versionsOf(t, c, requests); got["v1"] > most || got["v2"] > most {
+		t.Errorf("answers %v, want half of each version", got)
+	}
+}
+
+// forward passes connections to an address on to another one until the test ends,
+// as the load balancer of a Service does.
+func forward(t *testing.T, from, to string) {
+	t.Helper()
+	l, err := net.Listen("tcp", from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	t.Cleanup(func() {
+		_ = l.Close()
+		all.Wait()
+	})
+	all.Go(func() {
+		for {
+			in, err := l.Accept()
+			if err != nil {
+				return // closed
+			}
+			all.Go(func() { splice(t, in, to) })
+		}
+	})
+}
+
+// splice copies both ways until one of the ends closes or the test ends.
+func splice(t *testing.T, in net.Conn, to string) {
+	defer in.Close()
+	out, err := net.Dial("tcp", to)
+	if err != nil {
+		return // the client sees a closed connection
+	}
+	defer out.Close()
+	stop := context.AfterFunc(t.Context(), func() {
+		_ = in.Close()
+		_ = out.Close()
+	})
+	defer stop()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _ = io.Copy(out, in)
+		_ = out.Close()
+	}()
+	_, _ = io.Copy(in, out)
+	_ = in.Close()
+	<-ended
 }
 
 // changed replaces a text that must be there.

@@ -99,3 +99,10 @@ func (s *state) weights() (of map[mesh.ClusterID]uint32, usual uint32) {
 	}
 	return of, usual
 }
+
+func gcd(a, b uint32) uint32 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
+}

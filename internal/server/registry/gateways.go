@@ -30,11 +30,10 @@ func (b *builder) gateways() {
 	}
 	b.kubeGateways(found)
 	b.settingsGateways(found)
-	next := &snapshot.Gateways{ByNetwork: make(map[mesh.NetworkID][]snapshot.NetworkGateway), LCM: 1}
+	next := &snapshot.Gateways{ByNetwork: make(map[mesh.NetworkID][]snapshot.NetworkGateway)}
 	for _, g := range b.withoutHostile(found) {
 		next.ByNetwork[g.Network] = append(next.ByNetwork[g.Network], g)
 	}
-	next.LCM = groupLCM(next.ByNetwork)
 	if b.next.Gateways != nil && maps.EqualFunc(b.next.Gateways.ByNetwork, next.ByNetwork, slices.Equal[[]snapshot.NetworkGateway]) {
 		return
 	}
@@ -164,38 +163,4 @@ func (s *state) namedGateway(n name) bool {
 		}
 	}
 	return false
-}
-
-// maxLCM keeps multiplied weights far from overflow.
-const maxLCM = 1 << 16
-
-// groupLCM is the least common multiple of the sizes of all groups of
-// gateways that stand in together: those of a network and those of a network
-// in one cluster.
-func groupLCM(byNetwork map[mesh.NetworkID][]snapshot.NetworkGateway) uint32 {
-	out := uint32(1)
-	grow := func(n int) {
-		if next := out / gcd(out, uint32(n)) * uint32(n); next <= maxLCM {
-			out = next
-		}
-	}
-	for _, network := range slices.Sorted(maps.Keys(byNetwork)) {
-		list := byNetwork[network]
-		grow(len(list))
-		perCluster := make(map[mesh.ClusterID]int)
-		for _, g := range list {
-			perCluster[g.Cluster]++
-		}
-		for _, c := range slices.Sorted(maps.Keys(perCluster)) {
-			grow(perCluster[c])
-		}
-	}
-	return out
-}
-
-func gcd(a, b uint32) uint32 {
-	for b != 0 {
-		a, b = b, a%b
-	}
-	return a
 }

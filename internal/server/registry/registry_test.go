@@ -255,9 +255,6 @@ func TestGateways(t *testing.T) {
 	if got := b.snap.Gateways.For("n2", "c2"); !slices.Equal(got, want) {
 		t.Errorf("gateways %v, want %v", got, want)
 	}
-	if b.snap.Gateways.LCM != 2 {
-		t.Errorf("LCM %d, want 2", b.snap.Gateways.LCM)
-	}
 	c := b.apply(up(gateway("c2", "n2"))) // loses every address: no stale gateways
 	if got := b.snap.Gateways.For("n2", "c2"); len(got) != 0 || !c.Everywhere {
 		t.Errorf("gateways %v after all addresses went, changes %+v", got, c)

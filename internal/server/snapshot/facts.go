@@ -384,9 +384,6 @@ type Standing struct {
 // there is one network.
 type Gateways struct {
 	ByNetwork map[mesh.NetworkID][]NetworkGateway
-	// LCM is the least common multiple of the numbers of gateways of the
-	// networks: the factor that keeps weights whole.
-	LCM uint32
 }
 
 // NetworkGateway is one address under which a network is reached.

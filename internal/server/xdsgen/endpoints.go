@@ -149,35 +149,35 @@ func (u assignments) assignment(enc *xdswire.Encoder, name string, list []snapsh
 	})
 }
 
-// localities is the heart of several networks: endpoints that the proxy
-// reaches directly keep their address; each endpoint of another network gives
-// its weight to the gateways of that network. Weights are multiplied so that
-// they divide evenly, which keeps the share of every endpoint what it was.
+// localities returns the endpoints as the proxy is given them: those that it
+// calls directly keep their address; each endpoint of another network gives its
+// weight to the gateways of that network that the proxy can use. Weights are
+// multiplied so that they divide evenly, which keeps the share of every endpoint.
 //
-// A gateway stands in the first locality, by name, that it stands in for, with
-// the weight of all of them: Envoy keeps only the first of two hosts with one
-// address. mtlsOnly leaves out what cannot be reached by server name.
+// Of each priority a gateway stands in the first locality, by name, that it stands
+// in for, with the weight of all of them: Envoy keeps only the first of two hosts
+// with one address. So of a gateway of two priorities it uses the first, with the
+// weight of that priority alone. mtlsOnly leaves out what cannot be reached by server
+// name.
 func (u assignments) localities(list []snapshot.Endpoint, mtlsOnly bool) []*endpointv3.LocalityLbEndpoints {
-	factor := uint32(1)
-	if u.gateways != nil && !u.proxyless {
-		factor = max(u.gateways.LCM, 1)
-	}
+	routes := withoutDrained(u.routes(list, mtlsOnly))
+	factor := divisible(routes)
 	direct := make(map[group][]*endpointv3.LbEndpoint)
-	far := make(map[netip.AddrPort]*standIn)
-	for _, r := range withoutDrained(u.routes(list, mtlsOnly)) {
+	far := make(map[stand]*standIn)
+	for _, r := range routes {
 		e, at := r.endpoint, group{r.endpoint.Demoted, r.endpoint.Locality}
 		weight := clip(uint64(factor) * uint64(max(e.Weight, 1)))
 		if r.gateways == nil {
 			direct[at] = append(direct[at], u.lbEndpoint(e, weight))
 		}
 		for _, g := range r.gateways {
-			addr := netip.AddrPortFrom(g.Address, uint16(g.Port))
-			far[addr] = far[addr].with(g, at, max(uint64(weight)/uint64(len(r.gateways)), 1))
+			s := stand{at.demoted, netip.AddrPortFrom(g.Address, uint16(g.Port))}
+			far[s] = far[s].with(g, at, max(uint64(weight)/uint64(len(r.gateways)), 1))
 		}
 	}
-	for _, addr := range slices.SortedFunc(maps.Keys(far), netip.AddrPort.Compare) {
-		s := far[addr]
-		direct[s.at] = append(direct[s.at], gatewayEndpoint(s.gateway, clip(s.weight)))
+	for _, s := range slices.SortedFunc(maps.Keys(far), stand.compare) {
+		in := far[s]
+		direct[in.at] = append(direct[in.at], gatewayEndpoint(in.gateway, clip(in.weight)))
 	}
 	var out []*endpointv3.LocalityLbEndpoints
 	some := false // something comes before what is demoted
@@ -198,6 +198,28 @@ func (u assignments) localities(list []snapshot.Endpoint, mtlsOnly bool) []*endp
 		out = append(out, l)
 	}
 	return out
+}
+
+// maxFactor keeps multiplied weights far from overflow.
+const maxFactor = 1 << 16
+
+// divisible returns a factor that makes weights divide by the number of gateways of
+// each route.
+func divisible(routes []route) uint32 {
+	var sizes []int
+	for _, r := range routes {
+		if n := len(r.gateways); n > 1 && !slices.Contains(sizes, n) {
+			sizes = append(sizes, n)
+		}
+	}
+	slices.Sort(sizes)
+	factor := 1
+	for _, n := range slices.Backward(sizes) { // the largest first: others may divide it
+		if factor%n != 0 && factor*n <= maxFactor {
+			factor *= n
+		}
+	}
+	return uint32(factor)
 }
 
 // group is where endpoints are balanced together.
@@ -289,6 +311,15 @@ func withoutDrained(routes []route) []route {
 	}
 	return routes
 }
+
+// stand is the address of a gateway in one priority.
+type stand struct {
+	demoted bool
+	address netip.AddrPort
+}
+
+// compare orders those of one priority.
+func (s stand) compare(other stand) int { return s.address.Compare(other.address) }
 
 // standIn is a gateway in the place of endpoints of its network.
 type standIn struct {

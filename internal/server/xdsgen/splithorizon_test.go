@@ -18,79 +18,99 @@ var public = &snapshot.MeshService{}
 
 // TestSplitHorizonKeepsShares checks on random meshes that no endpoint is
 // invented or lost: each endpoint that can be reached has the same share of
-// the load as every other, wherever it runs.
+// the load of its priority as every other, wherever it runs and however many
+// gateways lead there.
 func TestSplitHorizonKeepsShares(t *testing.T) {
 	for seed := range uint64(500) {
 		r := rand.New(rand.NewPCG(seed, 3))
-		gateways := randomGateways(r)
+		u := assignments{
+			service: public, gateways: randomGateways(r), network: mesh.NetworkID([]string{"", "n0", "n1"}[r.IntN(3)]),
+			families: []families{v4, v4, v6, v4 | v6}[r.IntN(4)],
+		}
 		var list []snapshot.Endpoint
+		direct := make(map[string]bool)           // addresses that must appear as they are
+		reached := make(map[bool]uint64)          // how many endpoints can be reached, by whether they are demoted
+		total := make(map[bool]uint64)            // their weight
+		unit, gateways := uint64(0), uint64(0)    // weight of one endpoint, of all gateways
+		far, seen := uint64(0), map[string]bool{} // endpoints behind gateways, gateways by priority
 		for i := range r.IntN(12) {
-			list = append(list, snapshot.Endpoint{
+			e := snapshot.Endpoint{
 				Address: netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), Port: 80,
 				Network: mesh.NetworkID([]string{"", "n0", "n1", "n2"}[r.IntN(4)]),
 				Cluster: mesh.ClusterID(fmt.Sprint("c", r.IntN(3))),
 				MTLS:    r.IntN(4) > 0, Health: snapshot.Health(r.IntN(4) / 3),
-				Locality: mesh.Locality{Region: fmt.Sprint("r", r.IntN(2))},
-			})
-		}
-		u := assignments{service: public, gateways: gateways, network: mesh.NetworkID([]string{"", "n0", "n1"}[r.IntN(3)]), families: v4}
-
-		direct := make(map[string]bool) // addresses that must appear as they are
-		var far, got uint64             // weight that gateways must carry, and do
-		gatewaysSeen := make(map[string]bool)
-		for _, e := range list {
-			switch {
-			case e.Network == u.network, len(gateways.ByNetwork[e.Network]) == 0 && (e.Network == "" || u.network == ""):
-				direct[e.Address.String()] = true
-			case len(gateways.ByNetwork[e.Network]) > 0 && e.MTLS && e.Health == snapshot.Healthy:
-				far += uint64(gateways.LCM)
+				Locality: mesh.Locality{Region: fmt.Sprint("r", r.IntN(2))}, Demoted: r.IntN(4) == 0,
 			}
+			list = append(list, e)
+			all := u.gateways.ByNetwork[e.Network]
+			usable := slices.ContainsFunc(u.gateways.For(e.Network, e.Cluster), func(g snapshot.NetworkGateway) bool { return familyOf(g.Address)&u.families != 0 })
+			switch {
+			case e.Network == u.network, len(all) == 0 && (e.Network == "" || u.network == ""):
+				direct[e.Address.String()] = true
+			case usable && e.MTLS && e.Health == snapshot.Healthy:
+				far++
+			default:
+				continue
+			}
+			reached[e.Demoted]++
 		}
 		for _, group := range u.localities(list, false) {
-			loc := mesh.Locality{Region: group.GetLocality().GetRegion()}
+			// Demoted ones have the first priority where there are no others.
+			demoted := group.GetPriority() == 1 || reached[false] == 0
 			var sum uint64
 			for _, lb := range group.GetLbEndpoints() {
-				weight := lb.GetLoadBalancingWeight().GetValue()
-				sum += uint64(weight)
+				weight := uint64(lb.GetLoadBalancingWeight().GetValue())
+				sum += weight
 				addr := lb.GetEndpoint().GetAddress().GetSocketAddress()
 				if addr.GetPortValue() == mesh.PortEastWest {
-					got += uint64(weight)
-					if gatewaysSeen[addr.GetAddress()] {
-						t.Fatalf("seed %d: gateway %s stands in two places; Envoy would use one", seed, addr.GetAddress())
+					gateways += weight
+					if at := fmt.Sprint(demoted, addr.GetAddress()); seen[at] {
+						t.Fatalf("seed %d: gateway %s stands twice in one priority; Envoy would use one", seed, addr.GetAddress())
+					} else {
+						seen[at] = true
 					}
-					gatewaysSeen[addr.GetAddress()] = true
 					continue
 				}
-				if !direct[addr.GetAddress()] || weight != gateways.LCM {
-					t.Fatalf("seed %d: endpoint %s with weight %d, want direct ones with %d: %v", seed, addr.GetAddress(), weight, gateways.LCM, direct)
+				unit = max(unit, weight)
+				if !direct[addr.GetAddress()] || weight != unit {
+					t.Fatalf("seed %d: endpoint %s with weight %d, want direct ones with %d: %v", seed, addr.GetAddress(), weight, unit, direct)
 				}
 				delete(direct, addr.GetAddress())
 			}
 			if sum != uint64(group.GetLoadBalancingWeight().GetValue()) || len(group.GetLbEndpoints()) == 0 {
-				t.Fatalf("seed %d: locality %v: weight %d, endpoints sum up to %d", seed, loc, group.GetLoadBalancingWeight().GetValue(), sum)
+				t.Fatalf("seed %d: weight %d, endpoints sum up to %d", seed, group.GetLoadBalancingWeight().GetValue(), sum)
 			}
+			total[demoted] += sum
 		}
 		if len(direct) > 0 {
 			t.Fatalf("seed %d: endpoints lost: %v", seed, direct)
 		}
-		if got != far {
-			t.Fatalf("seed %d: gateways carry %v, want %v", seed, got, far)
+		if unit == 0 && far > 0 {
+			unit = gateways / far
+		}
+		for _, demoted := range []bool{false, true} {
+			if total[demoted] != unit*reached[demoted] {
+				t.Fatalf("seed %d: demoted %v: weight %d, want %d for each of %d endpoints", seed, demoted, total[demoted], unit, reached[demoted])
+			}
 		}
 	}
 }
 
 func randomGateways(r *rand.Rand) *snapshot.Gateways {
-	g := &snapshot.Gateways{ByNetwork: make(map[mesh.NetworkID][]snapshot.NetworkGateway), LCM: 1}
+	g := &snapshot.Gateways{ByNetwork: make(map[mesh.NetworkID][]snapshot.NetworkGateway)}
 	for n := range 3 {
 		for i := range r.IntN(4) {
 			id := mesh.NetworkID(fmt.Sprint("n", n))
+			address := netip.AddrFrom4([4]byte{192, 0, byte(n), byte(i)})
+			if r.IntN(4) == 0 {
+				address = netip.AddrFrom16([16]byte{0: 0x20, 1: 1, 14: byte(n), 15: byte(i)})
+			}
 			g.ByNetwork[id] = append(g.ByNetwork[id], snapshot.NetworkGateway{
 				Network: id, Cluster: mesh.ClusterID(fmt.Sprint("c", r.IntN(3))),
-				Address: netip.AddrFrom4([4]byte{192, 0, byte(n), byte(i)}), Port: mesh.PortEastWest,
+				Address: address, Port: mesh.PortEastWest,
 			})
 		}
 	}
-	g.LCM = 6 // divides by every group of up to three
 	return g
 }
 
@@ -101,7 +121,7 @@ func TestNetworkViewAndMTLSOnly(t *testing.T) {
 		{Address: netip.MustParseAddr("10.0.0.3"), Network: "n2", MTLS: true},
 		{Address: netip.MustParseAddr("10.0.0.4"), MTLS: true},
 	}
-	gateways := &snapshot.Gateways{LCM: 1, ByNetwork: map[mesh.NetworkID][]snapshot.NetworkGateway{
+	gateways := &snapshot.Gateways{ByNetwork: map[mesh.NetworkID][]snapshot.NetworkGateway{
 		"n2": {{Network: "n2", Address: netip.MustParseAddr("192.0.2.1"), Port: 15443}},
 	}}
 	for _, tc := range []struct {
@@ -133,7 +153,7 @@ func TestNetworkViewAndMTLSOnly(t *testing.T) {
 // networks are known.
 func TestNetworkWithoutGateways(t *testing.T) {
 	of := func(network mesh.NetworkID) *snapshot.Gateways {
-		return &snapshot.Gateways{LCM: 1, ByNetwork: map[mesh.NetworkID][]snapshot.NetworkGateway{
+		return &snapshot.Gateways{ByNetwork: map[mesh.NetworkID][]snapshot.NetworkGateway{
 			network: {{Network: network, Address: netip.MustParseAddr("192.0.2.1"), Port: 15443}},
 		}}
 	}
@@ -187,7 +207,7 @@ func TestServiceThatGatewaysDoNotPassOn(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			u := assignments{
 				service: &snapshot.MeshService{Namespace: "ns", ExportTo: tc.parts[0].ExportTo, Clusters: tc.parts}, network: "n1", families: v4,
-				gateways: &snapshot.Gateways{LCM: 2, ByNetwork: map[mesh.NetworkID][]snapshot.NetworkGateway{"n2": {
+				gateways: &snapshot.Gateways{ByNetwork: map[mesh.NetworkID][]snapshot.NetworkGateway{"n2": {
 					{Network: "n2", Cluster: "c2", Namespace: "istio-system", Address: netip.MustParseAddr("192.0.2.1"), Port: 15443},
 					{Network: "n2", Cluster: "c2", Namespace: "gateways", Address: netip.MustParseAddr("192.0.2.2"), Port: 15443},
 				}}},
@@ -205,7 +225,7 @@ func TestServiceThatGatewaysDoNotPassOn(t *testing.T) {
 }
 
 func TestGatewayOfAnotherFamily(t *testing.T) {
-	gateways := &snapshot.Gateways{LCM: 1, ByNetwork: map[mesh.NetworkID][]snapshot.NetworkGateway{
+	gateways := &snapshot.Gateways{ByNetwork: map[mesh.NetworkID][]snapshot.NetworkGateway{
 		"n2": {{Network: "n2", Address: netip.MustParseAddr("2001:db8::1"), Port: 15443}},
 	}}
 	list := []snapshot.Endpoint{{Address: netip.MustParseAddr("10.0.0.3"), Network: "n2", MTLS: true}}

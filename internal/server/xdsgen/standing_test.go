@@ -31,12 +31,17 @@ func TestStandingOfClusters(t *testing.T) {
 	plaintext := func(e *snapshot.Endpoint) { e.MTLS = false }
 	weight := func(w uint32) func(*snapshot.Endpoint) { return func(e *snapshot.Endpoint) { e.Weight = w } }
 	on := func(n mesh.NetworkID) func(*snapshot.Endpoint) { return func(e *snapshot.Endpoint) { e.Network = n } }
-	two := &snapshot.Gateways{LCM: 1, ByNetwork: map[mesh.NetworkID][]snapshot.NetworkGateway{
+	two := &snapshot.Gateways{ByNetwork: map[mesh.NetworkID][]snapshot.NetworkGateway{
 		"n1": {{Network: "n1", Cluster: "c1", Address: netip.MustParseAddr("192.0.2.1"), Port: 15443}},
 		"n2": {{Network: "n2", Cluster: "c2", Address: netip.MustParseAddr("192.0.2.2"), Port: 15443}},
 	}}
 	near := assignments{service: public, families: v4}
 	n1 := assignments{service: public, families: v4, gateways: two, network: "n1"}
+	dual := assignments{service: public, families: v4, network: "n1", gateways: &snapshot.Gateways{ByNetwork: map[mesh.NetworkID][]snapshot.NetworkGateway{"n2": {
+		{Network: "n2", Cluster: "c2", Address: netip.MustParseAddr("192.0.2.2"), Port: 15443},
+		{Network: "n2", Cluster: "c2", Address: netip.MustParseAddr("192.0.2.3"), Port: 15443},
+		{Network: "n2", Cluster: "c2", Address: netip.MustParseAddr("2001:db8::2"), Port: 15443},
+	}}}}
 	tests := []struct {
 		name string
 		from assignments
@@ -58,6 +63,16 @@ func TestStandingOfClusters(t *testing.T) {
 		{"demoted", near, []snapshot.Endpoint{ep(1, "c0", demoted), ep(2, "c1")}, []string{"10.0.0.2 1", "1: 10.0.0.1 1"}},
 		{"all demoted", near, []snapshot.Endpoint{ep(1, "c0", demoted), ep(2, "c1", demoted)}, []string{"10.0.0.1 1", "10.0.0.2 1"}},
 		{"demoted behind a gateway", n1, []snapshot.Endpoint{ep(1, "c1", on("n1")), ep(2, "c2", on("n2"), demoted)}, []string{"10.0.0.1 1", "1: 192.0.2.2 1"}},
+		{
+			"a gateway of a cluster and of a demoted one", n1,
+			[]snapshot.Endpoint{ep(1, "c1", on("n1")), ep(2, "c2", on("n2")), ep(3, "c3", on("n2"), demoted), ep(4, "c3", on("n2"), demoted)},
+			[]string{"10.0.0.1 1", "192.0.2.2 1", "1: 192.0.2.2 2"},
+		},
+		{
+			"gateways of which the proxy can use some", dual,
+			[]snapshot.Endpoint{ep(1, "c1", on("n1")), ep(2, "c2", on("n2"))},
+			[]string{"10.0.0.1 2", "192.0.2.2 1", "192.0.2.3 1"},
+		},
 		{"weights", n1, []snapshot.Endpoint{ep(1, "c1", on("n1"), weight(2)), ep(2, "c2", on("n2"), weight(1)), ep(3, "c2", on("n2"), weight(1))}, []string{"10.0.0.1 2", "192.0.2.2 2"}},
 	}
 	for _, tt := range tests {
