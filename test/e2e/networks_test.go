@@ -35,6 +35,7 @@ func TestNetworks(t *testing.T) {
 	t.Run("private service", func(t *testing.T) { privateService(t, m) })
 	t.Run("gateways of two IP versions", func(t *testing.T) { gatewaysOfTwoVersions(t, m) })
 	t.Run("everything sent is accepted", func(t *testing.T) { everythingAccepted(t, m) })
+	t.Run("target port of a gateway", func(t *testing.T) { targetPortOfGateway(t, m) })
 	t.Run("gateway of a demoted cluster and of another", func(t *testing.T) { gatewayOfDemotedCluster(t, m) })
 }
 
@@ -189,6 +190,42 @@ func gatewaysOfTwoVersions(t *testing.T, m *demo.Mesh) {
 	})
 	awaitHosts(t, client, map[string]host{local1: {Weight: 2}, gateway2: {Weight: 1}, second: {Weight: 1}})
 	halfEach(t, client)
+}
+
+// targetPortOfGateway has the Service of the gateway lead from its port 15443 to port
+// 8443 of the pod. The gateway listens there.
+func targetPortOfGateway(t *testing.T, m *demo.Mesh) {
+	const target = "127.2.0.3:8443"
+	t.Cleanup(func() { awaitListening(t, gateway2) })
+	edit(t, filepath.Join(m.Dir("cluster2"), "3-eastwest-gateway.yaml"), func(s string) string {
+		return changed(t, s, "targetPort: 15443", "targetPort: 8443")
+	})
+	awaitListening(t, target)
+	eventually(t, "the gateway leaves its former port", func() error {
+		l, err := net.Listen("tcp", gateway2)
+		if err == nil {
+			err = l.Close()
+		}
+		return err
+	})
+	forward(t, gateway2, target)
+	client := m.Clients()[0]
+	awaitHosts(t, client, map[string]host{local1: {Weight: 1}, gateway2: {Weight: 1}})
+	if got := slices.Sorted(maps.Keys(versionsOf(t, client, 50))); !slices.Equal(got, []string{"v1", "v2"}) {
+		t.Errorf("answers of %q, want both versions", got)
+	}
+}
+
+// awaitListening waits until something accepts connections at an address.
+func awaitListening(t *testing.T, address string) {
+	t.Helper()
+	eventually(t, "a listener at "+address, func() error {
+		conn, err := net.Dial("tcp", address)
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	})
 }
 
 // gatewayOfDemotedCluster has cluster1 run a pod in network2, so that the gateway

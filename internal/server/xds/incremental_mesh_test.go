@@ -116,7 +116,7 @@ func (c chance) service(cluster mesh.ClusterID) snapshot.Object {
 	if c.once(6) {
 		s.Labels[mesh.LabelNetwork] = pickOne(c, "n1", "n2")
 		s.External = []string{"192.0.2.1", "192.0.2.2", "2001:db8::1"}[:c.IntN(4)]
-		s.Ports = append(s.Ports, snapshot.ServicePort{Name: "tls", Number: 15443, Protocol: mesh.TLS, Target: 15443})
+		s.Ports = append(s.Ports, snapshot.ServicePort{Name: "tls", Number: 15443, Protocol: mesh.TLS, Target: pickOne[uint32](c, 15443, 15443, 8443)})
 	}
 	return s
 }

@@ -69,7 +69,7 @@ func endpointViewOf(s *snapshot.Snapshot, n Node, labels map[string]string) endp
 	if s.Private {
 		v.namespace = n.Namespace
 	}
-	v.passthrough = v.router && len(gatewayServers(s, n, labels)) > 0
+	v.passthrough = v.router && len(gatewayServers(s, n, nil, labels)) > 0 // whichever ports
 	return v
 }
 
@@ -78,7 +78,7 @@ func assignRouter(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[st
 	if s.Private {
 		sc.namespace = n.Namespace
 	}
-	facts := encodeFacts(gatewayServers(s, n, labels))
+	facts := encodeFacts(gatewayServers(s, n, pod, labels))
 	return Assignment{
 		xdswire.ClusterType:     {Shared: clusterView{scope: sc, router: true, passthrough: eds.passthrough}},
 		xdswire.EndpointType:    eds.views(s, nodeOf(pod)),

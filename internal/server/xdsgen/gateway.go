@@ -3,6 +3,7 @@ package xdsgen
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,10 +33,11 @@ type passthroughServer struct {
 func (p *passthroughServer) name() string { return p.Binds[0] + "_" + portString(p.Port) }
 
 // gatewayServers gathers the AUTO_PASSTHROUGH servers of the Gateway objects
-// that select the proxy, one for each address and port.
-func gatewayServers(s *snapshot.Snapshot, n Node, labels map[string]string) []passthroughServer {
+// that select the proxy, one for each address and port that it listens on.
+func gatewayServers(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]string) []passthroughServer {
 	var out []passthroughServer
 	index := make(map[string]int)
+	ports := gatewayPorts(s, n, pod, labels)
 	for _, gw := range s.GatewayConfigs {
 		if !snapshot.Selects(gw.Spec.GetSelector(), labels) {
 			continue
@@ -44,25 +46,43 @@ func gatewayServers(s *snapshot.Snapshot, n Node, labels map[string]string) []pa
 			if srv.GetTls().GetMode() != networkingv1alpha3.ServerTLSSettings_AUTO_PASSTHROUGH {
 				continue
 			}
-			ps := passthroughServer{Binds: n.families().wildcards(), Port: srv.GetPort().GetNumber()}
+			binds := n.families().wildcards()
 			if bind := srv.GetBind(); bind != "" {
-				ps.Binds = []string{bind}
+				binds = []string{bind}
 			}
-			key := ps.name()
-			i, known := index[key]
-			if !known {
-				i = len(out)
-				index[key] = i
-				out = append(out, ps)
+			listening := ports[srv.GetPort().GetNumber()]
+			if len(listening) == 0 {
+				listening = []uint32{srv.GetPort().GetNumber()}
 			}
-			for _, h := range srv.GetHosts() {
-				if ns, host, ok := strings.Cut(h, "/"); ok && ns == "." {
-					h = gw.Namespace + "/" + host
+			for _, port := range listening {
+				ps := passthroughServer{Binds: binds, Port: port}
+				i, known := index[ps.name()]
+				if !known {
+					i = len(out)
+					index[ps.name()] = i
+					out = append(out, ps)
 				}
-				out[i].Hosts = append(out[i].Hosts, h)
+				for _, h := range srv.GetHosts() {
+					if ns, host, ok := strings.Cut(h, "/"); ok && ns == "." {
+						h = gw.Namespace + "/" + host
+					}
+					out[i].Hosts = append(out[i].Hosts, h)
+				}
 			}
 		}
 	}
+	return out
+}
+
+// gatewayPorts maps ports of the Services in front of a gateway, which servers of
+// Gateway objects name, to the ports of its pod behind them, sorted.
+func gatewayPorts(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]string) map[uint32][]uint32 {
+	out := make(map[uint32][]uint32)
+	eachTarget(s, n, pod, labels, func(_ *snapshot.MeshService, p *snapshot.ServicePort, number uint32) {
+		if i, known := slices.BinarySearch(out[p.Number], number); !known {
+			out[p.Number] = slices.Insert(out[p.Number], i, number)
+		}
+	})
 	return out
 }
 

@@ -80,17 +80,33 @@ func inbound(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]
 // serviceTargets are the ports of the services of the proxy's own cluster
 // that select the workload; of two services on one port the oldest wins.
 func serviceTargets(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]string) []target {
-	ns := s.Namespaces.Get(n.Namespace)
-	if ns == nil {
-		return nil
-	}
 	taken := make(map[uint32]target)
-	add := func(svc *snapshot.MeshService, p *snapshot.ServicePort, number uint32) {
-		if _, dup := taken[number]; number == 0 || dup || p.Protocol == mesh.UDP {
+	eachTarget(s, n, pod, labels, func(svc *snapshot.MeshService, p *snapshot.ServicePort, number uint32) {
+		if _, dup := taken[number]; dup {
 			return
 		}
 		taken[number] = target{
 			Port: number, Service: p.Number, Name: svc.Name, Space: svc.Namespace, Host: svc.Host, Protocol: p.Protocol,
+		}
+	})
+	out := make([]target, 0, len(taken))
+	for _, number := range sortedPorts(taken) {
+		out = append(out, taken[number])
+	}
+	return out
+}
+
+// eachTarget yields the ports of the services of the proxy's own cluster that
+// select the workload, with the number of the workload's port, oldest service
+// first. Ports of UDP and those whose name the workload does not have are left out.
+func eachTarget(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]string, yield func(*snapshot.MeshService, *snapshot.ServicePort, uint32)) {
+	ns := s.Namespaces.Get(n.Namespace)
+	if ns == nil {
+		return
+	}
+	add := func(svc *snapshot.MeshService, p *snapshot.ServicePort, number uint32) {
+		if number != 0 && p.Protocol != mesh.UDP {
+			yield(svc, p, number)
 		}
 	}
 	for _, svc := range ns.Services {
@@ -108,11 +124,6 @@ func serviceTargets(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[
 			}
 		}
 	}
-	out := make([]target, 0, len(taken))
-	for _, number := range sortedPorts(taken) {
-		out = append(out, taken[number])
-	}
-	return out
 }
 
 // selectorless adds the ports of a service without a selector whose slices
