@@ -102,7 +102,7 @@ func (s Scope) grants(a Account) []grant {
 	}
 	for _, r := range source.Watched() {
 		in := []string{metav1.NamespaceAll}
-		rule := rbacv1.PolicyRule{APIGroups: []string{r.Group}, Resources: []string{r.Name}, Verbs: source.Verbs()}
+		rule := rbacv1.PolicyRule{APIGroups: []string{r.Group}, Resources: []string{r.Name}, Verbs: r.Verbs()}
 		if r.OwnOnly && !s.Configuration {
 			continue
 		}
@@ -123,13 +123,6 @@ func (s Scope) grants(a Account) []grant {
 		}
 		for _, namespace := range in {
 			out = append(out, grant{namespace, rule, r.Without})
-		}
-	}
-	if s.Configuration {
-		for _, r := range source.Unread() {
-			out = append(out, grant{metav1.NamespaceAll, rbacv1.PolicyRule{
-				APIGroups: []string{r.Group}, Resources: []string{r.Name}, Verbs: []string{"list"},
-			}, r.Without})
 		}
 	}
 	if s.Serve {

@@ -29,7 +29,7 @@ type groupVersionKind struct {
 func resourcesz() []groupVersionKind {
 	var out []groupVersionKind
 	for _, r := range source.Watched() {
-		if r.Custom {
+		if r.Custom && !r.Unread {
 			out = append(out, groupVersionKind{r.Group, r.Versions[0], r.KubeKind})
 		}
 	}

@@ -76,8 +76,12 @@ func (c *Converter) decode(v yamldoc.Value, place snapshot.Place) (Result, error
 	}
 	object, versions := newObject(group, kind)
 	if object == nil {
-		return unread(r.Key, group), nil
+		if r = unread(r.Key, group); c.Remote {
+			return Result{Key: r.Key, Skipped: true}, nil
+		}
+		return r, nil
 	}
+	r.Security = !c.Remote && group == groupSecurity
 	_, r.Key.Kind = metaOf(object)
 	r.Key.Kind = c.kindOf(r.Key.Kind, r.Key.Namespace, r.Key.Name)
 	if !strings.Contains(versions, version+" ") {

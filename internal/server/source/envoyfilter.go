@@ -37,7 +37,6 @@ func (c *conversion) envoyFilter(spec *networkingv1alpha3.EnvoyFilter) *FieldErr
 		return fault
 	}
 	if len(spec.TargetRefs) > 0 {
-		c.warn(faultf("spec.targetRefs", "selection by targetRefs has no effect yet, nor has the object"))
 		return nil
 	}
 	names := map[string]bool{}

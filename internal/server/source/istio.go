@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"strings"
 
-	"google.golang.org/protobuf/proto"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 	securityv1beta1 "istio.io/api/security/v1beta1"
 
@@ -40,45 +39,20 @@ func (c *conversion) istio(o *Istio) *FieldError {
 	default:
 		fault = faultf("", "is not a spec of %s", o.Kind)
 	}
-	if fault == nil {
-		for _, w := range withoutEffect(o.Spec) {
-			c.warn(under("spec", w))
+	if fault == nil && !c.Remote {
+		for _, w := range istioKind(o.Kind).withoutEffect(o.Spec) {
+			c.warn(w)
 		}
 	}
 	return under("spec", fault)
 }
 
-// withoutEffect names the parts of a good spec that generation does not use
-// yet, so that nobody waits for what they ask.
-func withoutEffect(spec proto.Message) []*FieldError {
-	var out []*FieldError
-	note := func(field, what string) { out = append(out, faultf(field, "%s has no effect yet", what)) }
-	switch spec := spec.(type) {
-	case *networkingv1alpha3.Gateway:
-		for i, s := range spec.Servers {
-			if s.GetTls().GetMode() != networkingv1alpha3.ServerTLSSettings_AUTO_PASSTHROUGH {
-				note(at("servers", i), "a server that is not AUTO_PASSTHROUGH")
-			}
-		}
-	case *networkingv1alpha3.Sidecar:
-		for i, in := range spec.Ingress {
-			if in.Tls != nil {
-				note(at("ingress", i)+".tls", "TLS of the ingress port")
-			}
-			if in.ConnectionPool != nil {
-				note(at("ingress", i)+".connectionPool", "a connection pool")
-			}
-		}
-		for i, e := range spec.Egress {
-			if p, ok := mesh.ParseProtocol(e.GetPort().GetProtocol()); e.Port != nil && (!ok || !p.IsHTTP()) {
-				note(at("egress", i)+".port", "an egress port that is not HTTP")
-			}
-		}
-		if spec.InboundConnectionPool != nil {
-			note("inboundConnectionPool", "a connection pool")
-		}
+// istioKind returns the kind of an object that is read.
+func istioKind(kind snapshot.Kind) *APIKind {
+	if kind == snapshot.KindPeerAuthentication {
+		return findKind(groupSecurity, string(kind))
 	}
-	return out
+	return findKind(groupNetworking, string(kind))
 }
 
 // at names an item of a list.

@@ -57,7 +57,10 @@ func (c *Converter) DecodeJSON(text []byte) (Result, error) {
 func (c *Converter) resultOf(object any, meta *metav1.ObjectMeta) Result {
 	_, kind := metaOf(object)
 	kind = c.kindOf(kind, meta.Namespace, meta.Name)
-	return Result{Key: snapshot.Key{Kind: kind, Cluster: c.Cluster, Namespace: meta.Namespace, Name: meta.Name}}
+	return Result{
+		Key:      snapshot.Key{Kind: kind, Cluster: c.Cluster, Namespace: meta.Namespace, Name: meta.Name},
+		Security: !c.Remote && kind == snapshot.KindPeerAuthentication,
+	}
 }
 
 // decodeSpec reads the spec, and the status of a WorkloadEntry. unknown tells of fields that are not known.

@@ -102,7 +102,7 @@ func TestWatched(t *testing.T) {
 				version = r.Group + "/" + version
 			}
 			got, _ := c.Decode(objects(t, "apiVersion: "+version+"\nkind: "+r.KubeKind+"\nmetadata: {name: "+object+", namespace: "+namespace+"}\n")[0], snapshot.Place{})
-			if got.Skipped || got.Key.Kind != r.Kind {
+			if got.Skipped != r.Unread || got.Key.Kind != r.Kind {
 				t.Errorf("%s of %s is read as %+v", r.KubeKind, version, got)
 			}
 		}

@@ -96,6 +96,11 @@ func (c *conversion) configMap(o *corev1.ConfigMap) *FieldError {
 		return fault
 	}
 	c.checkAccessLog(s.Mesh, doc)
+	if !c.Remote {
+		for _, w := range meshWithoutEffect(given, doc) {
+			c.warn(inText(keyMesh, doc, w))
+		}
+	}
 	if doc, fault = c.embedded(keyMeshNetworks, o.Data[keyMeshNetworks], s.Networks); fault != nil {
 		return fault
 	}

@@ -35,6 +35,10 @@ type Converter struct {
 	// addresses of endpoints, pods and gateways, each with a warning. It is
 	// for objects that others write, such as those of a Kubernetes API.
 	RefuseLocal bool
+	// Remote is set for the objects of another cluster than that of the control
+	// plane. Configuration counts only of the own one, so nothing is reported of
+	// what has no effect.
+	Remote bool
 }
 
 // Istio is an Istio configuration object before it is checked. Spec is a
@@ -57,11 +61,20 @@ type Result struct {
 	// Skipped is set for kinds that are not read. There is a warning then if
 	// the object was likely meant to have an effect on the mesh.
 	Skipped bool
-	// Grave is set when what a skipped object was meant for is left open: it
-	// is a security policy, or its kind is misspelt.
-	Grave bool
+	// Security is set for a security policy, and for what was likely meant to be
+	// one.
+	Security bool
+	// Shared is set for a skipped object that may be meant for another program.
+	Shared bool
 	// Warnings tell what of the object is left out.
 	Warnings []*FieldError
+}
+
+// Unenforced reports whether the object is a security policy that is not
+// enforced, or not all of it. err is that of its conversion, and used says that
+// an older version of the object is enforced.
+func (r *Result) Unenforced(err error, used bool) bool {
+	return r.Security && (err != nil && !used || len(r.Warnings) > 0)
 }
 
 // FieldError says what is wrong with which field of an object.
@@ -107,7 +120,10 @@ func (c *Converter) Convert(object any, place snapshot.Place) (Result, error) {
 	}
 	m := c.meta(meta, kind, place)
 	kind = c.kindOf(kind, m.Namespace, m.Name)
-	r := Result{Key: snapshot.Key{Kind: kind, Cluster: c.Cluster, Namespace: m.Namespace, Name: m.Name}}
+	r := Result{
+		Key:      snapshot.Key{Kind: kind, Cluster: c.Cluster, Namespace: m.Namespace, Name: m.Name},
+		Security: !c.Remote && kind == snapshot.KindPeerAuthentication,
+	}
 	if err := checkMeta(m, kind); err != nil {
 		return r, err
 	}

@@ -389,20 +389,23 @@ func TestRefusals(t *testing.T) {
 func TestUnreadKinds(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct{ apiVersion, kind, want string }{
-		"policy":             {"security.istio.io/v1", "AuthorizationPolicy", "grave: AuthorizationPolicy is not read: it protects nothing"},
-		"authentication":     {"security.istio.io/v1beta1", "RequestAuthentication", "grave: RequestAuthentication is not read: it protects nothing"},
-		"misspelt policy":    {"security.istio.io/v1", "PeerAuthentification", "grave: PeerAuthentification is not read, did you mean PeerAuthentication?"},
-		"workload group":     {"networking.istio.io/v1", "WorkloadGroup", "WorkloadGroup is not read"},
-		"telemetry":          {"telemetry.istio.io/v1", "Telemetry", "Telemetry is not read"},
-		"misspelt":           {"networking.istio.io/v1", "Sidecarr", "grave: Sidecarr is not read, did you mean Sidecar?"},
-		"kind of another":    {"networking.istio.io/v1", "PeerAuthentication", "grave: PeerAuthentication is not read, did you mean apiVersion security.istio.io/v1?"},
-		"lower case":         {"v1", "service", "grave: service is not read, did you mean Service?"},
+		"policy":             {"security.istio.io/v1", "AuthorizationPolicy", "unenforced: has no effect: it denies and allows nothing, so every request that reaches the workload is let in"},
+		"authentication":     {"security.istio.io/v1beta1", "RequestAuthentication", "unenforced: has no effect: the tokens of requests are not checked"},
+		"misspelt policy":    {"security.istio.io/v1", "PeerAuthentification", "unenforced: PeerAuthentification is not read, did you mean PeerAuthentication?"},
+		"workload group":     {"networking.istio.io/v1", "WorkloadGroup", "has no effect: no WorkloadEntry is made of it"},
+		"telemetry":          {"telemetry.istio.io/v1", "Telemetry", "has no effect: metrics, traces and access logs stay as they are"},
+		"route":              {"gateway.networking.k8s.io/v1", "HTTPRoute", "shared: has no effect: no route is made of it"},
+		"class":              {"gateway.networking.k8s.io/v1", "GatewayClass", ""},
+		"misspelt":           {"networking.istio.io/v1", "Sidecarr", "Sidecarr is not read, did you mean Sidecar?"},
+		"misspelt group":     {"telemetry.istio.io/v1", "DestinationRule", "DestinationRule is not read, did you mean apiVersion networking.istio.io/v1?"},
+		"kind of another":    {"networking.istio.io/v1", "PeerAuthentication", "unenforced: PeerAuthentication is not read, did you mean apiVersion security.istio.io/v1?"},
+		"lower case":         {"v1", "service", "service is not read, did you mean Service?"},
 		"unknown in core":    {"v1", "Job", "Job is not read"},
 		"other core kind":    {"v1", "PersistentVolumeClaim", ""},
 		"endpoints":          {"v1", "Endpoints", ""},
 		"deployment":         {"apps/v1", "Deployment", ""},
 		"gateway of another": {"networking.x-k8s.io/v1", "Gateway", ""},
-		"misspelt slice":     {"discovery.k8s.io/v1", "Endpointslice", "grave: Endpointslice is not read, did you mean EndpointSlice?"},
+		"misspelt slice":     {"discovery.k8s.io/v1", "Endpointslice", "Endpointslice is not read, did you mean EndpointSlice?"},
 	}
 	c := &source.Converter{Cluster: "c"}
 	for name, tt := range tests {
@@ -415,12 +418,16 @@ func TestUnreadKinds(t *testing.T) {
 			}
 			var got string
 			for _, w := range r.Warnings {
-				if got += w.Err.Error(); w.Line != 2 {
-					t.Errorf("line %d, want 2", w.Line)
+				got += w.Err.Error()
+				if want := map[string]int{"": 1, "kind": 2}[w.Field]; w.Line != want {
+					t.Errorf("line %d, want %d", w.Line, want)
 				}
 			}
-			if r.Grave {
-				got = "grave: " + got
+			if r.Unenforced(nil, false) {
+				got = "unenforced: " + got
+			}
+			if r.Shared {
+				got = "shared: " + got
 			}
 			if got != tt.want {
 				t.Errorf("got  %q\nwant %q", got, tt.want)

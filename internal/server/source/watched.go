@@ -52,12 +52,26 @@ type Resource struct {
 	Custom bool
 	// Optional is set when a mesh is served also without the right to read them.
 	Optional bool
+	// Unread is set for resources that have no effect. They are followed only so
+	// that each object is reported; nothing but its name is read.
+	Unread bool
+	// Security is set for security policies, whether they are read or not.
+	Security bool
 	// Without says what does not work without them.
 	Without string
 }
 
-// Verbs are what the role of a reader must allow for each resource.
+// Verbs are what the role of a reader must allow for each resource that is
+// read.
 func Verbs() []string { return []string{"get", "list", "watch"} }
+
+// Verbs are what the role of a reader must allow for the resource.
+func (r *Resource) Verbs() []string {
+	if r.Unread {
+		return []string{"list", "watch"}
+	}
+	return Verbs()
+}
 
 // GroupResource names the resource, such as services or
 // gateways.networking.istio.io.
@@ -83,14 +97,31 @@ const (
 	Deleted Change = "delete"
 )
 
-// Watched are all resources that are read of Kubernetes APIs.
-func Watched() []Resource {
+// Watched are all resources that are followed in Kubernetes APIs.
+func Watched() []Resource { return append(readResources(), unreadResources()...) }
+
+// unreadResources are those of the kinds without effect.
+func unreadResources() []Resource {
+	var out []Resource
+	for i := range apiKinds {
+		if k := &apiKinds[i]; k.unread() {
+			out = append(out, Resource{
+				Kind: snapshotKind(k.Kind), KubeKind: k.Kind, Group: k.Group, Versions: k.Versions, Name: k.Plural,
+				Use: ForConfiguration, Custom: true, Optional: true, Unread: true, Security: k.security(),
+				Without: "it is not reported whether there is any " + k.Kind + ", which has no effect",
+			})
+		}
+	}
+	return out
+}
+
+func readResources() []Resource {
 	v1 := []string{"v1"}
 	istio := []string{"v1", "v1beta1", "v1alpha3"}
 	config := func(group string, kind snapshot.Kind, name string, versions []string) Resource {
 		return Resource{
 			Kind: kind, KubeKind: string(kind), Group: group, Versions: versions, Name: name,
-			Use: ForConfiguration, Custom: true, Without: "no " + string(kind) + " has an effect",
+			Use: ForConfiguration, Custom: true, Security: group == groupSecurity, Without: "no " + string(kind) + " has an effect",
 		}
 	}
 	return []Resource{

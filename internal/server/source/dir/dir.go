@@ -53,6 +53,8 @@ type Source struct {
 	Dir string
 	// SystemNamespace holds the ConfigMap istio; default istio-system.
 	SystemNamespace string
+	// Remote is set for another cluster than that of the control plane.
+	Remote bool
 	// Log takes what a person should know; default: nothing is logged.
 	Log *slog.Logger
 	// Now is the clock; required.
@@ -110,9 +112,7 @@ type reader struct {
 	watcher *fsnotify.Watcher
 	tree
 	index
-	told       map[snapshot.Key]bool // objects that were said to have no effect yet
-	toldUnread map[snapshot.Key]bool // objects that were said not to be read
-	skipped    string                // what was said of the kinds that are not read
+	skipped string // what was said of the kinds that are not read
 }
 
 func newReader(s *Source, sink snapshot.Sink, root *os.Root, watcher *fsnotify.Watcher) *reader {
@@ -120,9 +120,8 @@ func newReader(s *Source, sink snapshot.Sink, root *os.Root, watcher *fsnotify.W
 		Source: s, dir: filepath.Clean(s.Dir), log: s.Log, now: s.Now, sink: sink, root: root, watcher: watcher,
 		tree:  tree{files: map[string]*file{}, odd: map[string]*file{}, folders: map[string]*folder{}, faults: map[string]string{}, changed: map[string]bool{}, missing: map[string]time.Time{}, again: map[string]bool{}, under: map[string]int{}, closed: map[string]bool{}},
 		index: newIndex(),
-		told:  map[snapshot.Key]bool{},
 	}
-	r.parser.conv = &source.Converter{Cluster: s.Cluster, SystemNamespace: s.SystemNamespace}
+	r.parser.conv = &source.Converter{Cluster: s.Cluster, SystemNamespace: s.SystemNamespace, Remote: s.Remote}
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
 	}

@@ -251,13 +251,14 @@ func TestFirstReading(t *testing.T) {
 		"Service n/a": "a.yaml:1 port 1", "Service n/b": "a.yaml:10 port 2", "Namespace c": "sub/deeper/c.yml:1",
 		"Namespace d": "d.json:2", "DestinationRule n/r": "no-effect.yaml:2", "Secret default/s": "secret.yaml:1",
 	})
-	w.problems("kustomization.yml:1 : kind: is missing: not a Kubernetes object")
+	const noRule = ":2 DestinationRule n/r: has no effect: there are no subsets, and load balancing, connection limits, outlier detection and TLS are those of a service without one"
+	w.problems("kustomization.yml:1 : kind: is missing: not a Kubernetes object", "no-effect.yaml"+noRule)
 	if n := len(w.seen()); n != 1 {
 		t.Errorf("first reading came in %d batches, want 1", n)
 	}
 	for _, want := range []string{
 		`skipped="Deployment 2, HorizontalPodAutoscaler 1"`,
-		`level=INFO msg="object has no effect yet" cluster=c object="DestinationRule n/r" file=` + w.path("no-effect.yaml") + " line=2",
+		`level=WARN msg="configuration is not used" cluster=c file=` + w.path("no-effect.yaml") + ` line=2 object="DestinationRule n/r" reason="has no effect: `,
 		`level=WARN msg="configuration is not used" cluster=c file=` + w.path("kustomization.yml") + " line=1",
 	} {
 		if !strings.Contains(w.logs.String(), want) {
@@ -266,7 +267,7 @@ func TestFirstReading(t *testing.T) {
 	}
 	w.write("no-effect.yaml", "\n\n"+rule)
 	w.until("rule moved", func() bool { return w.objects["DestinationRule n/r"] == "no-effect.yaml:3" })
-	if n := strings.Count(w.logs.String(), "no effect yet"); n != 1 {
+	if n := strings.Count(w.logs.String(), "has no effect"); n != 1 {
 		t.Errorf("said %d times that the rule has no effect, want once", n)
 	}
 }
@@ -618,33 +619,70 @@ func (w *world) logged(n int, text string) {
 	w.until(fmt.Sprintf("%d log lines with %s", n, text), func() bool { return strings.Count(w.logs.String(), text) == n })
 }
 
-// TestUnread: objects that were meant to have an effect and are not read are
-// said once each; counts of others when they change.
-func TestUnread(t *testing.T) {
+// TestWithoutEffect: objects that have no effect are problems, logged when they
+// come and go; counts of other kinds are logged when they change.
+func TestWithoutEffect(t *testing.T) {
 	t.Parallel()
 	const policy = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: p, namespace: n}\n"
 	const deployment = "---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {name: d}\n"
 	w := start(t, map[string]string{
 		"a.yaml": policy + deployment,
 		"b.yaml": "apiVersion: networking.istio.io/v1\nkind: WorkloadGroup\nmetadata: {name: f}\n",
+		"r.yaml": "apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: r}\n",
 	})
-	said := "level=WARN msg=\"object has no effect\" cluster=c object=\"AuthorizationPolicy n/p\" file=" + w.path("a.yaml") +
-		" line=2 reason=\"AuthorizationPolicy is not read: it protects nothing\""
+	const group, route = "b.yaml:1 WorkloadGroup default/f: has no effect: no WorkloadEntry is made of it", "r.yaml:1 HTTPRoute default/r: has no effect: no route is made of it"
+	const denies = "AuthorizationPolicy n/p: has no effect: it denies and allows nothing, so every request that reaches the workload is let in"
+	said := "level=WARN msg=\"security policy is not enforced\" cluster=c file=" + w.path("a.yaml") + " line=1 object=\"AuthorizationPolicy n/p\""
 	w.logged(1, said)
-	w.logged(1, "level=INFO msg=\"object has no effect\" cluster=c object=\"WorkloadGroup default/f\"")
-	w.logged(1, `skipped="AuthorizationPolicy 1, Deployment 1, WorkloadGroup 1"`)
-	w.problems()
+	w.logged(1, "level=WARN msg=\"configuration is not used\" cluster=c file="+w.path("b.yaml")+" line=1 object=\"WorkloadGroup default/f\"")
+	w.logged(1, "level=INFO msg=\"configuration is not used\" cluster=c file="+w.path("r.yaml")+" line=1 object=\"HTTPRoute default/r\"")
+	w.logged(1, `skipped="AuthorizationPolicy 1, Deployment 1, HTTPRoute 1, WorkloadGroup 1"`)
+	w.problems("a.yaml:1 "+denies, group, route)
+	for _, p := range w.source.Status() {
+		if p.Unenforced != strings.HasPrefix(p.Object, "AuthorizationPolicy") || p.Shared != strings.HasPrefix(p.Object, "HTTPRoute") {
+			t.Errorf("%+v", p)
+		}
+	}
 
 	w.write("a.yaml", "\n"+policy+deployment) // moves
+	w.problems("a.yaml:2 "+denies, group, route)
+	w.logged(1, "not enforced")
 	w.write("c.yaml", "apiVersion: v1\nkind: service\nmetadata: {name: s, namespace: n}\n")
-	w.logged(1, `reason="service is not read, did you mean Service?"`)
-	w.logged(1, `skipped="AuthorizationPolicy 1, Deployment 1, WorkloadGroup 1, service 1"`)
-	w.logged(3, "object has no effect")
+	w.logged(1, `reason="kind: service is not read, did you mean Service?"`)
+	w.logged(1, `skipped="AuthorizationPolicy 1, Deployment 1, HTTPRoute 1, WorkloadGroup 1, service 1"`)
 
 	w.must(os.Remove(w.path("a.yaml")))
-	w.logged(1, `msg="kinds that are not read" cluster=c dir=`+w.dir+` skipped="WorkloadGroup 1, service 1"`)
+	w.must(os.Remove(w.path("c.yaml")))
+	w.logged(1, `msg="kinds that are not read" cluster=c dir=`+w.dir+` skipped="HTTPRoute 1, WorkloadGroup 1"`)
+	w.problems(group, route)
 	w.write("a.yaml", policy) // another object, for all that is known
-	w.logged(2, said)
+	w.logged(2, "not enforced")
+}
+
+// TestBrokenPolicyIsNotEnforced: a PeerAuthentication that cannot be used counts
+// as not enforced, unless its last good version is.
+func TestBrokenPolicyIsNotEnforced(t *testing.T) {
+	t.Parallel()
+	const policy = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: p, namespace: n}\nspec: {mtls: {mode: STRIKT}}\n"
+	w := start(t, map[string]string{"a.yaml": policy, "many.yaml": strings.Repeat("apiVersion: v1\nkind: Servic\nmetadata: {name: x}\n---\n", 200) + policy})
+	unenforced := func(n int) func() bool {
+		return func() bool {
+			found := 0
+			for _, p := range w.source.Status() {
+				if p.Unenforced {
+					found++
+				}
+			}
+			return found == n
+		}
+	}
+	w.until("two policies that are not enforced, one after many other problems", unenforced(2))
+	w.must(os.Remove(w.path("many.yaml")))
+	w.write("a.yaml", strings.Replace(policy, "STRIKT", "STRICT", 1))
+	w.until("a policy that is enforced", unenforced(0))
+	w.write("a.yaml", policy)
+	w.logged(1, "its last good version stays in use")
+	w.until("a policy whose last good version is enforced", unenforced(0))
 }
 
 // TestChangeIsLogged: one line tells what of a batch is used.

@@ -42,7 +42,7 @@ func (f *file) broken() bool {
 // it is broken, not used or not read.
 func (f *file) odd() bool {
 	return f.fault != "" || slices.ContainsFunc(f.chunks, func(c *chunk) bool {
-		return len(c.broken)+len(c.notes)+len(c.skipped)+len(c.unread) > 0
+		return len(c.broken)+len(c.notes)+len(c.skipped) > 0
 	})
 }
 
@@ -52,9 +52,8 @@ type chunk struct {
 	id      chunkID
 	entries []*entry
 	broken  []fault               // objects that cannot be used
-	notes   []fault               // parts of objects that are not used
+	notes   []fault               // objects and parts of objects that have no effect
 	skipped map[snapshot.Kind]int // kinds that are not read
-	unread  []unread              // those of them that are told about
 }
 
 type chunkID struct {
@@ -71,18 +70,14 @@ type entry struct {
 	object snapshot.Object
 }
 
-// unread is an object of a kind that is not read, though it was likely meant
-// to have an effect; grave when that leaves something open.
-type unread struct {
-	fault
-	grave bool
-}
-
 // fault is something in a document that is not used.
 type fault struct {
 	line   int
 	key    snapshot.Key // zero when the object's name is not known
 	reason string
+	// security is set for a security policy, shared for an object that may be
+	// meant for another program.
+	security, shared bool
 }
 
 // reading is a file whose text is read.
@@ -200,20 +195,19 @@ func (c *chunk) object(conv *source.Converter, v yamldoc.Value, p, place string)
 	var fe *source.FieldError
 	switch {
 	case errors.As(err, &fe):
-		c.broken = append(c.broken, fault{fe.Line, r.Key, fe.Error()})
+		c.broken = append(c.broken, fault{line: fe.Line, key: r.Key, reason: fe.Error(), security: r.Security})
 		return
 	case r.Skipped:
 		if c.skipped == nil {
 			c.skipped = map[snapshot.Kind]int{}
 		}
 		c.skipped[r.Key.Kind]++
-		for _, w := range r.Warnings {
-			c.unread = append(c.unread, unread{fault{w.Line, r.Key, w.Err.Error()}, r.Grave})
-		}
-		return
 	}
 	for _, w := range r.Warnings {
-		c.notes = append(c.notes, fault{w.Line, r.Key, w.Error()})
+		c.notes = append(c.notes, fault{w.Line, r.Key, w.Error(), r.Security, r.Shared})
+	}
+	if r.Skipped {
+		return
 	}
 	c.entries = append(c.entries, &entry{path: p, line: v.Line(), nth: len(c.entries), key: r.Key, object: r.Object})
 }

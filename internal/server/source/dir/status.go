@@ -3,6 +3,7 @@ package dir
 import (
 	"cmp"
 	"fmt"
+	"log/slog"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -23,6 +24,26 @@ type Problem struct {
 	Reason string
 	// Since is when the problem was first seen.
 	Since time.Time
+	// Unenforced is set for a security policy that is not enforced, or not all of
+	// it.
+	Unenforced bool
+	// Shared is set for an object that may be meant for another program.
+	Shared bool
+}
+
+// Place is the file and, when it is known, the line.
+func (p *Problem) Place() string {
+	if p.Line == 0 {
+		return p.File
+	}
+	return fmt.Sprintf("%s:%d", p.File, p.Line)
+}
+
+func (p *Problem) String() string {
+	if p.Object == "" {
+		return p.Place() + ": " + p.Reason
+	}
+	return p.Place() + ": " + p.Object + ": " + p.Reason
 }
 
 // maxProblems is how many problems of one file are shown.
@@ -85,71 +106,12 @@ func (r *reader) publish() (d delta, only string) {
 	events, d := r.take()
 	if len(events) > 0 {
 		r.sink.Apply(events)
-		r.tellNoEffect(events)
 	}
-	r.tellUnread()
 	r.report()
 	if len(events) == 1 {
 		only = objectName(events[0].Key)
 	}
 	return d, only
-}
-
-// tellNoEffect says once of each object that generation does not use it yet.
-func (r *reader) tellNoEffect(events []snapshot.Event) {
-	for _, e := range events {
-		switch e.Key.Kind {
-		case snapshot.KindDestinationRule, snapshot.KindVirtualService, snapshot.KindServiceEntry:
-		default:
-			continue
-		}
-		if e.Object == nil {
-			delete(r.told, e.Key)
-			continue
-		}
-		if !r.told[e.Key] {
-			r.told[e.Key] = true
-			giver := r.givers[e.Key][0]
-			r.log.Info("object has no effect yet", "object", objectName(e.Key), "file", r.fileName(giver.path), "line", giver.line)
-		}
-	}
-}
-
-// tellUnread says once of each object that its kind is not read, when that is
-// likely not what was meant.
-func (r *reader) tellUnread() {
-	if len(r.changed) == 0 {
-		return
-	}
-	there := map[snapshot.Key]bool{}
-	type line struct {
-		file string
-		unread
-	}
-	var lines []line
-	for _, f := range r.odd {
-		for _, c := range f.chunks {
-			for _, u := range c.unread {
-				if !there[u.key] && !r.toldUnread[u.key] {
-					lines = append(lines, line{r.fileName(f.path), u})
-				}
-				there[u.key] = true
-			}
-		}
-	}
-	r.toldUnread = there
-	slices.SortFunc(lines, func(a, b line) int { return cmp.Or(cmp.Compare(a.file, b.file), cmp.Compare(a.line, b.line)) })
-	for i, l := range lines {
-		if i == maxProblems {
-			r.log.Warn("more objects have no effect, their kinds are not read", "objects", len(lines)-i)
-			break
-		}
-		say := r.log.Info
-		if l.grave {
-			say = r.log.Warn
-		}
-		say("object has no effect", "object", objectName(l.key), "file", l.file, "line", l.line, "reason", l.reason)
-	}
 }
 
 // report publishes the problems and logs those that came or went: first what
@@ -193,10 +155,22 @@ func (r *reader) report() {
 	}
 	for _, p := range came {
 		if !isTransient(p.Reason) {
-			r.log.Warn("configuration is not used", p.attrs()...)
+			p.log(r.log)
 		}
 	}
 	r.status.Store(&problems)
+}
+
+// log writes the line of a problem that came.
+func (p *Problem) log(log *slog.Logger) {
+	switch {
+	case p.Unenforced:
+		log.Warn("security policy is not enforced", p.attrs()...)
+	case p.Shared:
+		log.Info("configuration is not used", p.attrs()...)
+	default:
+		log.Warn("configuration is not used", p.attrs()...)
+	}
 }
 
 // attrs are the parts of a log line; what is not known is left out.
@@ -246,16 +220,30 @@ func (f *file) problems(name string) []Problem {
 	}
 	for _, c := range f.chunks {
 		for _, b := range c.broken {
-			all = append(all, Problem{File: name, Line: b.line, Object: objectName(b.key), Reason: b.reason + f.keptInstead(b.key)})
+			kept := f.keptInstead(b.key)
+			all = append(all, Problem{File: name, Line: b.line, Object: objectName(b.key), Reason: b.reason + kept, Unenforced: b.security && kept == ""})
 		}
 		for _, n := range c.notes {
-			all = append(all, Problem{File: name, Line: n.line, Object: objectName(n.key), Reason: n.reason})
+			all = append(all, Problem{File: name, Line: n.line, Object: objectName(n.key), Reason: n.reason, Unenforced: n.security, Shared: n.shared})
 		}
 	}
+	// The first are shown: security policies are never left out for others.
+	slices.SortStableFunc(all, func(a, b Problem) int { return -cmp.Compare(rank(&a), rank(&b)) })
 	if more := len(all) - maxProblems; more > 0 {
 		all = append(all[:maxProblems], Problem{File: name, Reason: fmt.Sprintf("%d more problems are not shown", more)})
 	}
 	return all
+}
+
+// rank is how much a problem matters, the most the highest.
+func rank(p *Problem) int {
+	switch {
+	case p.Unenforced:
+		return 2
+	case p.Shared:
+		return 0
+	}
+	return 1
 }
 
 // keptInstead says what is used in the place of a broken document.

@@ -24,19 +24,6 @@ func (d *definitions) watch(name string) <-chan struct{} {
 	return c
 }
 
-// tell has c get a value when the resource was defined. It is for the time
-// before the first change.
-func (d *definitions) tell(name string, c chan struct{}) {
-	d.waiting[name] = append(d.waiting[name], c)
-}
-
-// has reports whether the resource is defined, as far as that is known.
-func (d *definitions) has(name string) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.present[name]
-}
-
 // set notes that a resource is defined or not any more.
 func (d *definitions) set(name string, present bool) {
 	d.mu.Lock()

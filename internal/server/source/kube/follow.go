@@ -55,15 +55,14 @@ type follower struct {
 	health    *health
 
 	// What follows belongs to run.
-	known     map[objectKey]known
-	left      map[objectKey]struct{} // not held as they are: the cluster has more than may be
-	leftWhy   error
-	version   string // of the API, empty until one is found
-	from      string // where a watch starts; empty is after a list
-	once      bool   // everything was read once, or there is nothing to read
-	failures  int    // in a row
-	toldNoUse bool
-	buf       []byte
+	known    map[objectKey]known
+	left     map[objectKey]struct{} // not held as they are: the cluster has more than may be
+	leftWhy  error
+	version  string // of the API, empty until one is found
+	from     string // where a watch starts; empty is after a list
+	once     bool   // everything was read once, or there is nothing to read
+	failures int    // in a row
+	buf      []byte
 }
 
 // known is what is kept of an object.
@@ -133,6 +132,10 @@ func (f *follower) fail(err error) time.Duration {
 	}
 	f.tell(cause, text)
 	f.readOnceIf(f.res.Optional && cause == CauseForbidden)
+	if f.res.Unread && cause == CauseForbidden { // lists alone may be allowed
+		f.from = ""
+		return f.waits.installed
+	}
 	wait := f.backoff(f.waits.maxRetry)
 	if status, ok := errors.AsType[*statusError](err); ok {
 		wait = max(wait, status.retry)
@@ -300,7 +303,7 @@ func (f *follower) answer(cancel context.CancelCauseFunc, ask func() (io.ReadClo
 func (f *follower) open(ctx context.Context, query url.Values, suffix string) (io.ReadCloser, error) {
 	accept := mediaProtobuf
 	switch {
-	case f.res.Kind == source.KindCustomResource:
+	case onlyMetadata(&f.res):
 		accept += fmt.Sprintf(asMetadata, suffix)
 	case f.reading.make == nil:
 		accept = mediaJSON
@@ -329,7 +332,7 @@ func (f *follower) open(ctx context.Context, query url.Values, suffix string) (i
 func (f *follower) form() form {
 	version := strings.TrimPrefix(f.res.Group+"/"+f.version, "/")
 	switch {
-	case f.res.Kind == source.KindCustomResource:
+	case onlyMetadata(&f.res):
 		return form{version: "meta.k8s.io/v1", kind: "PartialObjectMetadata", max: f.Limits.Object}
 	case f.reading.make == nil:
 		return form{version: version, kind: f.res.KubeKind, json: true, max: f.Limits.Object}

@@ -90,42 +90,78 @@ func TestInstalledLater(t *testing.T) {
 	}
 	c.Kubectl(t, "", "-n", "later", "delete", "peerauthentications.v1beta1.security.istio.io", "default")
 	r.until("no policy and no problem", func() bool { return !policy() && len(s.Status().Problems) == 0 })
-	unreadKinds(t, c)
+	withoutEffect(t, c)
 }
 
-// unreadKinds: a kind that is used and not read is told of once, as long as it
-// is used, and so is one of which that may not be known.
-func unreadKinds(t *testing.T, c *kube.Cluster) {
+// withoutEffect: an object of a kind without effect is reported at once, as long
+// as it is there, and so is that such objects may not be looked at.
+func withoutEffect(t *testing.T, c *kube.Cluster) {
 	t.Helper()
-	s, r, _ := run(t, c.Config(), func(s *Source) { s.waits.installed = 50 * time.Millisecond })
-	blind, other, _ := run(t, reader(t, c, "blind", mostRules), func(s *Source) { s.waits.installed = 50 * time.Millisecond })
+	const name = "authorizationpolicies.security.istio.io"
+	s, r, _ := run(t, c.Config(), func(s *Source) { s.waits.installed = time.Hour }) // nothing is looked for
+	soon := func(s *Source) { s.waits.installed = 50 * time.Millisecond }
+	blind, other, _ := run(t, reader(t, c, "blind", mostRules), soon)
+	lister, third, _ := run(t, reader(t, c, "lister", mostRules+`
+- {apiGroups: [security.istio.io], resources: [authorizationpolicies], verbs: [list]}`), soon)
 	remote, _, _ := run(t, c.Config(), func(s *Source) { s.Configuration = false })
+	r.until("everything", func() bool { return r.synced == 1 })
+	other.until("not installed", func() bool { return blind.resource(name).Cause == CauseNotInstalled })
 	c.Apply(t, crd("security.istio.io", "AuthorizationPolicy", "authorizationpolicies", "v1beta1"))
 	other.until("a kind that may not be looked at", func() bool {
-		p := blind.Status().Problems
-		return len(p) == 1 && strings.Contains(p[0].Reasons[0], "AuthorizationPolicy is not read: it protects nothing; whether there are any may not be looked at: 403")
+		got := blind.resource(name)
+		return got.Cause == CauseForbidden && got.Security && got.Unread && strings.HasPrefix(got.Error,
+			"may not list authorizationpolicies.security.istio.io (it is not reported whether there is any AuthorizationPolicy, which has no effect): 403")
 	})
 	if p := s.Status().Problems; len(p) != 0 {
 		t.Errorf("nobody uses it: %+v", p)
 	}
-	for _, name := range []string{"deny", "deny-more"} {
-		c.Apply(t, "{apiVersion: security.istio.io/v1beta1, kind: AuthorizationPolicy, metadata: {name: "+name+", namespace: later}, spec: {}}")
+	policies := func(names ...string) string {
+		var b strings.Builder
+		for _, name := range names {
+			b.WriteString("{apiVersion: security.istio.io/v1beta1, kind: AuthorizationPolicy, metadata: {name: " + name + ", namespace: later}, spec: {}}\n---\n")
+		}
+		return b.String()
 	}
-	r.until("a kind that is used", func() bool {
-		p := s.Status().Problems
-		return len(p) == 1 && p[0].Object == "AuthorizationPolicy" &&
-			p[0].Reasons[0] == "kind: AuthorizationPolicy is not read: it protects nothing; there is AuthorizationPolicy later/deny"
-	})
+	c.Apply(t, policies("deny", "deny-more"))
+	const reason = "has no effect: it denies and allows nothing, so every request that reaches the workload is let in"
+	is := func(s *Source, names ...string) func() bool {
+		return func() bool {
+			var got []string
+			for _, p := range s.Status().Problems {
+				if p.Unenforced && slices.Equal(p.Reasons, []string{reason}) {
+					got = append(got, p.Object)
+				}
+			}
+			return slices.Equal(got, names)
+		}
+	}
+	r.until("two policies", is(s, "AuthorizationPolicy later/deny", "AuthorizationPolicy later/deny-more"))
+	third.until("two policies, of a reader that may not watch", is(lister, "AuthorizationPolicy later/deny", "AuthorizationPolicy later/deny-more"))
 	c.Kubectl(t, "", "-n", "later", "delete", "authorizationpolicies", "deny")
-	r.until("another one", func() bool {
-		p := s.Status().Problems
-		return len(p) == 1 && strings.HasSuffix(p[0].Reasons[0], "later/deny-more")
-	})
-	if n := strings.Count(r.text(), "it protects nothing"); n != 1 {
-		t.Errorf("told %d times", n)
+	r.until("one policy", is(s, "AuthorizationPolicy later/deny-more"))
+	third.until("one policy, of a reader that may not watch", is(lister, "AuthorizationPolicy later/deny-more"))
+	c.Apply(t, strings.Replace(policies("deny-more"), "spec: {}", "spec: {action: DENY}", 1)) // is no news
+	var many, reported []string
+	for i := range maxProblems + 20 {
+		many = append(many, fmt.Sprintf("policy-%d", i))
 	}
-	c.Kubectl(t, "", "-n", "later", "delete", "authorizationpolicies", "deny-more")
-	r.until("nobody uses it", func() bool { return len(s.Status().Problems) == 0 })
+	c.Apply(t, policies(many...))
+	known := func(n int64) func() bool {
+		return func() bool {
+			return s.resource(name).Objects == n && len(s.Status().Problems) == int(min(n, maxProblems))
+		}
+	}
+	r.until("many policies", known(maxProblems+21))
+	if n := strings.Count(r.text(), "security policy is not enforced"); n != maxProblems+1 {
+		t.Errorf("%d policies are logged", n)
+	}
+	for _, p := range s.Status().Problems[:30] {
+		reported = append(reported, strings.TrimPrefix(p.Object, "AuthorizationPolicy later/"))
+	}
+	c.Kubectl(t, "", append([]string{"-n", "later", "delete", "authorizationpolicies"}, reported...)...)
+	r.until("fewer policies", known(maxProblems-9))
+	c.Kubectl(t, "", "-n", "later", "delete", "authorizationpolicies", "--all")
+	r.until("nobody uses it", known(0))
 	if p := remote.Status().Problems; len(p) != 0 {
 		t.Errorf("configuration of another cluster does not count: %+v", p)
 	}
@@ -325,6 +361,12 @@ func TestSameAsDirectory(t *testing.T) {
 	definitions.WriteString(crd("networking.istio.io", "EnvoyFilter", "envoyfilters", "v1alpha3"))
 	definitions.WriteString(crd("security.istio.io", "PeerAuthentication", "peerauthentications", "v1"))
 	definitions.WriteString(crd("gateway.networking.k8s.io", "Gateway", "gateways", "v1"))
+	for _, res := range source.Watched() {
+		if res.Unread {
+			definitions.WriteString(crd(res.Group, res.KubeKind, res.Name, res.Versions...))
+			text = fmt.Appendf(text, "---\n{apiVersion: %s/%s, kind: %s, metadata: {name: x, namespace: apps}, spec: {}}\n", res.Group, res.Versions[0], res.KubeKind)
+		}
+	}
 	c.Apply(t, definitions.String()+"---\n"+string(text))
 
 	folder := t.TempDir()
@@ -335,12 +377,9 @@ func TestSameAsDirectory(t *testing.T) {
 	fromFiles := &dir.Source{Cluster: "c1", Dir: folder, Now: time.Now}
 	go func() { _ = fromFiles.Run(t.Context(), files) }()
 	files.until("files", func() bool { return files.synced == 1 })
-	if p := fromFiles.Status(); len(p) > 0 {
-		t.Fatalf("problems in the files: %v", p)
-	}
-
-	_, r, stop := run(t, c.Config(), nil)
+	s, r, stop := run(t, c.Config(), nil)
 	r.until("cluster", func() bool { return r.synced == 1 })
+	sameProblems(t, fromFiles.Status(), s.Status().Problems)
 	for key := range files.objects {
 		r.until(key.String(), func() bool { return r.objects[key] != nil })
 	}
@@ -358,8 +397,25 @@ func TestSameAsDirectory(t *testing.T) {
 		}
 	}
 	for _, res := range source.Watched() {
-		if !kinds[res.Kind] && res.Kind != source.KindCustomResource {
+		if !kinds[res.Kind] && res.Kind != source.KindCustomResource && !res.Unread {
 			t.Errorf("the YAML has no %s", res.Kind)
 		}
+	}
+}
+
+// sameProblems: what has no effect is reported the same way of files and of an API.
+func sameProblems(t *testing.T, files []dir.Problem, api []Problem) {
+	t.Helper()
+	var want, got []string
+	for _, p := range files {
+		want = append(want, fmt.Sprintf("%s: %s, %t %t", p.Object, p.Reason, p.Unenforced, p.Shared))
+	}
+	for _, p := range api {
+		got = append(got, fmt.Sprintf("%s: %s, %t %t", p.Object, strings.Join(p.Reasons, "; "), p.Unenforced, p.Shared))
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if diff := cmp.Diff(want, got); diff != "" || len(want) < 10 {
+		t.Errorf("problems differ (-files +API):\n%s", diff)
 	}
 }

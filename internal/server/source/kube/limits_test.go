@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -277,5 +278,60 @@ func TestAnnotationsAreNotHeld(t *testing.T) {
 		if !ok || !slices.Equal(o.ExportTo, []string{"."}) {
 			t.Errorf("service %d is %+v", i, o)
 		}
+	}
+}
+
+// TestPoliciesBeyondLimitsAreNotEnforced: security policies that are left out, or
+// too large to be read, count as not enforced.
+func TestPoliciesBeyondLimitsAreNotEnforced(t *testing.T) {
+	t.Parallel()
+	policies := &metav1.PartialObjectMetadataList{ListMeta: metav1.ListMeta{ResourceVersion: "5"}}
+	for _, name := range []string{"one", "two", "three"} {
+		policies.Items = append(policies.Items, metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "ns", ResourceVersion: "4"}})
+	}
+	large := strings.Repeat("x", 5000)
+	for name, tt := range map[string]struct {
+		path   string
+		list   http.HandlerFunc
+		limits Limits
+		want   []string
+	}{
+		"too many": {
+			"/apis/security.istio.io/v1/authorizationpolicies",
+			func(w http.ResponseWriter, _ *http.Request) {
+				answer(w, envelope("meta.k8s.io/v1", "PartialObjectMetadataList", policies))
+			},
+			Limits{Objects: 1},
+			[]string{"AuthorizationPolicy ns/one", "authorizationpolicies.security.istio.io"},
+		},
+		"too large": {
+			"/apis/security.istio.io/v1/peerauthentications",
+			func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", mediaJSON)
+				write(w, []byte(`{"apiVersion":"security.istio.io/v1","kind":"PeerAuthenticationList","metadata":{"resourceVersion":"5"},"items":[{"apiVersion":"security.istio.io/v1",`+
+					`"kind":"PeerAuthentication","metadata":{"name":"p","namespace":"ns","resourceVersion":"4"},"spec":{"selector":{"matchLabels":{"a":"`+large+`"}},"mtls":{"mode":"STRICT"}}}]}`))
+			},
+			Limits{Object: 4000},
+			[]string{"PeerAuthentication ns/p"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			a := newAPI(t, tt.path, tt.list)
+			s, r, _ := run(t, a.config(), func(s *Source) {
+				smallLimits(s)
+				s.Configuration, s.Limits = true, tt.limits
+			})
+			r.until("everything", func() bool { return r.synced == 1 })
+			var got []string
+			for _, p := range s.Status().Problems {
+				if p.Unenforced {
+					got = append(got, p.Object)
+				}
+			}
+			if !slices.Equal(got, tt.want) {
+				t.Errorf("not enforced: %v, want %v; %+v", got, tt.want, s.Status().Problems)
+			}
+		})
 	}
 }

@@ -2,7 +2,6 @@ package kube
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source"
@@ -29,16 +28,16 @@ func (f *follower) put(events []snapshot.Event, o object) []snapshot.Event {
 		return events
 	}
 	r, err := o.convert(f.conv)
+	r.Security = r.Security || f.res.Security
 	if f.res.Kind == snapshot.KindConfigMap && r.Key.Kind != f.res.Kind {
 		r, err = source.Result{}, nil // settings: another one follows them
 	}
-	f.health.report(f.key(o.key), reasonsOf(r, err, old.used), f.Now(), f.Log)
+	f.report(o.key, &r, err, old.used)
 	switch {
 	case err != nil: // the last good version stays
 	case r.Object != nil:
 		now.used = true
 		events = append(events, snapshot.Event{Key: r.Key, Object: r.Object})
-		f.tellNoUse()
 	case old.used:
 		now.used = false
 		events = append(events, snapshot.Event{Key: f.key(o.key)})
@@ -77,8 +76,9 @@ func (f *follower) tellLeft() {
 	}
 }
 
-// reasonsOf are what is wrong with an object.
-func reasonsOf(r source.Result, err error, used bool) []string {
+// report shows what is wrong with an object. Nothing is wrong with the zero
+// result.
+func (f *follower) report(key objectKey, r *source.Result, err error, used bool) {
 	var out []string
 	if err != nil {
 		text := shorten(err.Error())
@@ -87,17 +87,28 @@ func reasonsOf(r source.Result, err error, used bool) []string {
 		}
 		out = append(out, text)
 	}
-	for _, w := range r.Warnings[:min(len(r.Warnings), maxReasons)] {
+	most := maxReasons
+	if f.res.Object != "" {
+		most = maxReasonsOfOne
+	}
+	for _, w := range r.Warnings[:min(len(r.Warnings), most)] {
 		out = append(out, shorten(w.Error()))
 	}
-	if more := len(r.Warnings) - maxReasons; more > 0 {
+	if more := len(r.Warnings) - most; more > 0 {
 		out = append(out, fmt.Sprintf("%d more reasons are not shown", more))
 	}
-	return out
+	k := f.key(key)
+	f.health.report(k, Problem{
+		Object: objectName(k), Reasons: out, Since: f.Now(), Unenforced: r.Unenforced(err, used), Shared: r.Shared,
+	}, f.Log)
 }
 
-// maxReasons is how many things that are wrong with one object are shown.
-const maxReasons = 10
+// maxReasons is how many things that are wrong with one object are shown,
+// maxReasonsOfOne those of the only object of a resource that is read.
+const (
+	maxReasons      = 10
+	maxReasonsOfOne = 200
+)
 
 // remove forgets an object. It appends what is to be handed over.
 func (f *follower) remove(events []snapshot.Event, key objectKey) []snapshot.Event {
@@ -109,7 +120,8 @@ func (f *follower) remove(events []snapshot.Event, key objectKey) []snapshot.Eve
 	delete(f.known, key)
 	f.Count(&f.res, source.Deleted)
 	_ = f.hold(-1, -old.size) // less is never too much
-	f.health.report(f.key(key), nil, f.Now(), f.Log)
+	f.report(key, &source.Result{}, nil, false)
+	f.refill()
 	if f.res.Kind == source.KindCustomResource {
 		f.definitions.set(key.name, false)
 	}
@@ -143,11 +155,17 @@ func (f *follower) key(k objectKey) snapshot.Key {
 	return snapshot.Key{Kind: f.res.Kind, Cluster: f.Cluster, Namespace: k.namespace, Name: k.name}
 }
 
-// tellNoUse says once of a kind that generation does not use it yet.
-func (f *follower) tellNoUse() {
-	kinds := []snapshot.Kind{snapshot.KindDestinationRule, snapshot.KindVirtualService, snapshot.KindServiceEntry}
-	if !f.toldNoUse && slices.Contains(kinds, f.res.Kind) {
-		f.toldNoUse = true
-		f.Log.Info("objects of this kind have no effect yet", "kind", f.res.KubeKind)
+// refill has another object without effect reported when there is room for it
+// again.
+func (f *follower) refill() {
+	if !f.res.Unread || !f.health.roomFor(len(f.known)) {
+		return
+	}
+	for key := range f.known {
+		if !f.health.reported(f.key(key)) {
+			r := f.conv.Unread(&f.res, key.namespace, key.name)
+			f.report(key, &r, nil, false)
+			return
+		}
 	}
 }

@@ -60,7 +60,7 @@ var (
 	onlyMeta        = fields{1: metaFields}
 	secretFields    = fields{1: metaFields, 2: nil, 3: nil} // data, type
 	configMapFields = fields{1: metaFields, 2: nil}         // data
-	nameFields      = fields{1: {1: nil, 6: nil}}
+	nameFields      = fields{1: {1: nil, 3: nil, 6: nil}}   // name, namespace, resourceVersion
 )
 
 // notCredentials are the types of Secrets that are no gateway's: most Secrets
@@ -71,6 +71,9 @@ const notCredentials = "type!=helm.sh/release.v1,type!=" + string(corev1.SecretT
 	",type!=" + string(corev1.SecretTypeBootstrapToken)
 
 func readingOf(r *source.Resource) reading {
+	if r.Unread {
+		return reading{func() message { return &metav1.PartialObjectMetadata{} }, nameFields, "", pageSize}
+	}
 	switch r.Kind {
 	case snapshot.KindNamespace:
 		return reading{func() message { return &corev1.Namespace{} }, onlyMeta, "", pageSize}
@@ -93,6 +96,9 @@ func readingOf(r *source.Resource) reading {
 	}
 	return reading{page: pageSize}
 }
+
+// onlyMetadata reports whether the API is asked for the metadata of objects alone.
+func onlyMetadata(r *source.Resource) bool { return r.Unread || r.Kind == source.KindCustomResource }
 
 // object is what one object of a list or watch says.
 type object struct {
@@ -129,10 +135,14 @@ func (f *follower) decode(it item) (object, error) {
 		size = int64(m.Size()) // most hold something else, which may be large
 	}
 	meta := o.GetObjectMeta()
-	return object{
-		key: objectKey{meta.GetNamespace(), meta.GetName()}, version: meta.GetResourceVersion(), size: size,
-		convert: func(c *source.Converter) (source.Result, error) { return c.Convert(o, snapshot.Place{}) },
-	}, nil
+	key := objectKey{meta.GetNamespace(), meta.GetName()}
+	convert := func(c *source.Converter) (source.Result, error) { return c.Convert(o, snapshot.Place{}) }
+	if f.res.Unread {
+		convert = func(c *source.Converter) (source.Result, error) {
+			return c.Unread(&f.res, key.namespace, key.name), nil
+		}
+	}
+	return object{key: key, version: meta.GetResourceVersion(), size: size, convert: convert}, nil
 }
 
 // unreadable is an object that is not read: its last good version stays.

@@ -83,7 +83,6 @@ type Source struct {
 	followers atomic.Pointer[[]*follower]
 	synced    atomic.Bool
 	version   atomic.Pointer[string] // of the API server
-	unread    atomic.Pointer[[]Problem]
 }
 
 // shared is what the followers of one cluster have in common.
@@ -95,10 +94,8 @@ type shared struct {
 	definitions *definitions
 	objects     atomic.Int64
 	bytes       atomic.Int64
-	// unreadAppeared gets a value when a kind that is not read may be installed.
-	unreadAppeared chan struct{}
-	waiting        atomic.Int64 // followers that have not read everything once
-	started        time.Time
+	waiting     atomic.Int64 // followers that have not read everything once
+	started     time.Time
 
 	mu      sync.Mutex
 	failing map[string]int // followers by what is wrong with them
@@ -115,9 +112,6 @@ func (s *Source) Run(ctx context.Context, sink snapshot.Sink) error {
 	}
 	defer client.close()
 	sh := s.share(client, sink)
-	for _, r := range source.Unread() {
-		sh.definitions.tell(r.GroupResource(), sh.unreadAppeared)
-	}
 	followers := sh.followers()
 	sh.waiting.Store(int64(len(followers)))
 	s.followers.Store(&followers)
@@ -126,9 +120,6 @@ func (s *Source) Run(ctx context.Context, sink snapshot.Sink) error {
 		done.Go(func() { f.run(ctx) })
 	}
 	done.Go(func() { sh.followVersion(ctx) })
-	if s.Configuration {
-		done.Go(func() { sh.followUnread(ctx) })
-	}
 	done.Wait()
 	return nil
 }
@@ -147,8 +138,8 @@ func (s *Source) share(c *client, sink snapshot.Sink) *shared {
 	s.Limits, s.waits = s.Limits.withDefaults(), s.waits.withDefaults()
 	return &shared{
 		Source: s, client: c, sink: sink, definitions: newDefinitions(), started: s.Now(), failing: make(map[string]int),
-		again: make(chan struct{}), unreadAppeared: make(chan struct{}, 1),
-		conv: &source.Converter{Cluster: s.Cluster, SystemNamespace: s.SystemNamespace, RefuseLocal: true},
+		again: make(chan struct{}),
+		conv:  &source.Converter{Cluster: s.Cluster, SystemNamespace: s.SystemNamespace, RefuseLocal: true, Remote: !s.Configuration},
 	}
 }
 

@@ -45,6 +45,10 @@ type ResourceStatus struct {
 	Object    string `json:",omitempty"`
 	// Optional is set when a mesh is served also without the right to read it.
 	Optional bool `json:",omitempty"`
+	// Unread is set when the objects have no effect and are only reported,
+	// Security when they are security policies.
+	Unread   bool `json:",omitempty"`
+	Security bool `json:",omitempty"`
 	// Synced is set once everything was read for the first time.
 	Synced bool
 	// Objects are those that are known.
@@ -68,6 +72,11 @@ type Problem struct {
 	Reasons []string
 	// Since is when they were first seen.
 	Since time.Time
+	// Unenforced is set for a security policy that is not enforced, or not all of
+	// it.
+	Unenforced bool `json:",omitempty"`
+	// Shared is set for an object that may be meant for another program.
+	Shared bool `json:",omitempty"`
 }
 
 // maxProblems is how many objects of one resource are told of.
@@ -85,11 +94,11 @@ func (s *Source) Status() Status {
 	}
 	for _, f := range *followers {
 		r, problems := f.health.status()
+		if f.res.Unread && r.Cause == CauseForbidden && f.definitions.lacks(r.Resource) {
+			r.Cause, r.Error, r.Since = CauseNotInstalled, "", time.Time{} // known only after it was asked for
+		}
 		st.Resources = append(st.Resources, r)
 		st.Problems = append(st.Problems, problems...)
-	}
-	if unread := s.unread.Load(); unread != nil {
-		st.Problems = append(st.Problems, *unread...)
 	}
 	slices.SortFunc(st.Problems, func(a, b Problem) int { return cmp.Compare(a.Object, b.Object) })
 	return st
@@ -104,7 +113,7 @@ type health struct {
 }
 
 func newHealth(r *source.Resource, namespace string) *health {
-	return &health{is: ResourceStatus{Resource: r.GroupResource(), Namespace: namespace, Object: r.Object, Optional: r.Optional}, problems: make(map[snapshot.Key]Problem)}
+	return &health{is: ResourceStatus{Resource: r.GroupResource(), Namespace: namespace, Object: r.Object, Optional: r.Optional, Unread: r.Unread, Security: r.Security}, problems: make(map[snapshot.Key]Problem)}
 }
 
 func (h *health) status() (ResourceStatus, []Problem) {
@@ -129,7 +138,7 @@ func (h *health) leave(r *source.Resource, why string, now time.Time) (before bo
 	case before:
 		h.left.Reasons = []string{why}
 	default:
-		h.left = Problem{Object: r.GroupResource(), Reasons: []string{why}, Since: now}
+		h.left = Problem{Object: r.GroupResource(), Reasons: []string{why}, Since: now, Unenforced: r.Security}
 	}
 	return before
 }
@@ -179,24 +188,53 @@ func (h *health) fail(c Cause, text string, now time.Time) (before string) {
 	return before
 }
 
-// report notes what is wrong with an object, nothing when it is good, and logs
-// what came or went.
-func (h *health) report(key snapshot.Key, reasons []string, now time.Time, log *slog.Logger) {
+// report notes what is wrong with an object, nothing when there are no reasons,
+// and logs what came or went. Of a resource with many such objects, only the
+// first are noted and logged.
+func (h *health) report(key snapshot.Key, p Problem, log *slog.Logger) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	old, was := h.problems[key]
-	name := objectName(key)
 	switch {
-	case slices.Equal(old.Reasons, reasons):
-	case len(reasons) == 0:
+	case slices.Equal(old.Reasons, p.Reasons) && old.Unenforced == p.Unenforced:
+	case len(p.Reasons) == 0:
 		delete(h.problems, key)
-		log.Info("problem of the configuration is gone", "object", name)
+		log.Info("problem of the configuration is gone", "object", p.Object)
 	case was || len(h.problems) < maxProblems:
-		h.problems[key] = Problem{Object: name, Reasons: reasons, Since: now}
-		fallthrough
-	default:
-		log.Warn("configuration is not used", "object", name, "reasons", reasons)
+		h.problems[key] = p
+		p.log(log)
+		if !was && len(h.problems) == maxProblems {
+			log.Warn("further problems of the resource are not logged until there are fewer", "resource", h.is.Resource, "problems", maxProblems)
+		}
 	}
+}
+
+// log writes the line of a problem.
+func (p *Problem) log(log *slog.Logger) {
+	switch {
+	case p.Unenforced:
+		log.Warn("security policy is not enforced", "object", p.Object, "reasons", p.Reasons)
+	case p.Shared:
+		log.Info("configuration is not used", "object", p.Object, "reasons", p.Reasons)
+	default:
+		log.Warn("configuration is not used", "object", p.Object, "reasons", p.Reasons)
+	}
+}
+
+// roomFor reports whether one more problem can be noted, when objects have one
+// each.
+func (h *health) roomFor(objects int) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return len(h.problems) < min(objects, maxProblems)
+}
+
+// reported reports whether a problem of the object is noted.
+func (h *health) reported(key snapshot.Key) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	_, is := h.problems[key]
+	return is
 }
 
 func objectName(k snapshot.Key) string {

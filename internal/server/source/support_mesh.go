@@ -1,0 +1,117 @@
+package source
+
+import (
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+
+	"github.com/meshctl/meshctl/internal/yamldoc"
+)
+
+// meshFields has every field of MeshConfig once, and the fields of those that
+// work partly.
+var meshFields = []APIField{
+	{Path: "trustDomain", Support: Works, Meaning: "the flag `--trust-domain` wins over it"},
+	{Path: "trustDomainAliases", Support: Works},
+	{Path: "rootNamespace", Support: Works},
+	{Path: "connectTimeout", Support: Works},
+	{Path: "enableAutoMtls", Support: Works},
+	{Path: "protocolDetectionTimeout", Support: Works},
+	{Path: "accessLogFile", Support: Works, Meaning: "see [access-logs.md](access-logs.md)"},
+	{Path: "accessLogFormat", Support: Works},
+	{Path: "accessLogEncoding", Support: Works},
+	{Path: "enableTracing", Support: Works, Meaning: "sampling and request ids; [no spans are sent](access-logs.md#tracing)"},
+	{Path: "outboundTrafficPolicy", Support: Partly, Meaning: "`mode`"},
+	{Path: "outboundTrafficPolicy.mode", Support: Works},
+	{Path: "outboundTrafficPolicy.tls", Support: NoEffect, Meaning: "traffic to unknown hosts stays as the application sends it"},
+	{Path: "meshMTLS", Support: Partly, Meaning: "`ecdhCurves`"},
+	{Path: "meshMTLS.ecdhCurves", Support: Works, Meaning: "see [serve.md](serve.md#key-exchange-between-envoys)"},
+	{Path: "meshMTLS.minProtocolVersion", Support: NoEffect, Meaning: "between proxies there is nothing but TLS 1.3"},
+	{Path: "meshMTLS.cipherSuites", Support: NoEffect, Meaning: "those of TLS 1.3 cannot be chosen"},
+	{Path: "caCertificates", Support: Partly, Meaning: "entries without `certSigners`"},
+	{Path: "caCertificates.pem", Support: Works},
+	{Path: "caCertificates.spiffeBundleUrl", Support: Works},
+	{Path: "caCertificates.trustDomains", Support: Works},
+	{Path: "caCertificates.certSigners", Support: Partly, Meaning: "an entry with it is left out, which is reported"},
+
+	{Path: "proxyListenPort", Support: NoEffect, Meaning: "it is 15001"},
+	{Path: "proxyInboundListenPort", Support: NoEffect, Meaning: "it is 15006"},
+	{Path: "proxyHttpPort", Support: NoEffect, Meaning: "there is no HTTP proxy port"},
+	{Path: "hboneIdleTimeout", Support: NoEffect, Meaning: "there is no HBONE"},
+	{Path: "tcpKeepalive", Support: NoEffect, Meaning: "the operating system's settings count"},
+	{Path: "ingressClass", Support: NoEffect, Meaning: noIngress},
+	{Path: "ingressService", Support: NoEffect, Meaning: noIngress},
+	{Path: "ingressControllerMode", Support: NoEffect, Meaning: noIngress},
+	{Path: "ingressSelector", Support: NoEffect, Meaning: noIngress},
+	{Path: "enableEnvoyAccessLogService", Support: NoEffect, Meaning: "no access log is sent to a service"},
+	{Path: "disableEnvoyListenerLog", Support: NoEffect, Meaning: "listeners log the connections that no filter chain takes"},
+	{Path: "defaultConfig", Support: NoEffect, Meaning: "an agent takes its settings from its environment variable PROXY_CONFIG alone"},
+	{Path: "inboundTrafficPolicy", Support: NoEffect, Meaning: "connections to ports of no service reach the workload"},
+	{Path: "configSources", Support: NoEffect, Meaning: "configuration is read where the flags of serve say"},
+	{Path: "defaultServiceExportTo", Support: NoEffect, Meaning: "a service without the annotation `networking.istio.io/exportTo` is seen in all namespaces"},
+	{Path: "defaultVirtualServiceExportTo", Support: NoEffect, Meaning: "VirtualServices have no effect"},
+	{Path: "defaultDestinationRuleExportTo", Support: NoEffect, Meaning: "DestinationRules have no effect"},
+	{Path: "localityLbSetting", Support: NoEffect, Meaning: "all localities get their share"},
+	{Path: "zoneAwareLbSetting", Support: NoEffect, Meaning: "all localities get their share"},
+	{Path: "dnsRefreshRate", Support: NoEffect, Meaning: "no cluster resolves names"},
+	{Path: "h2UpgradePolicy", Support: NoEffect, Meaning: "HTTP/1.1 is not turned into HTTP/2"},
+	{Path: "inboundClusterStatName", Support: NoEffect, Meaning: "statistics have the name of the cluster"},
+	{Path: "outboundClusterStatName", Support: NoEffect, Meaning: "statistics have the name of the cluster"},
+	{Path: "certificates", Support: NoEffect, Meaning: "no certificates of DNS names are made"},
+	{Path: "serviceSettings", Support: NoEffect, Meaning: "no service is local to its cluster but by its kind"},
+	{Path: "serviceScopeConfigs", Support: NoEffect, Meaning: "there is no ambient mode"},
+	{Path: "enablePrometheusMerge", Support: NoEffect, Meaning: "the metrics of application and proxy are not merged"},
+	{Path: "verifyCertificateAtClient", Support: NoEffect, Meaning: "proxies verify the certificates of the mesh alone"},
+	{Path: "ca", Support: NoEffect, Meaning: "serve signs certificates itself"},
+	{Path: "extensionProviders", Support: NoEffect, Meaning: "no Telemetry and no AuthorizationPolicy can refer to one"},
+	{Path: "defaultProviders", Support: NoEffect, Meaning: "no provider is used by default"},
+	{Path: "discoverySelectors", Support: NoEffect, Meaning: "the services of all namespaces are in the mesh"},
+	{Path: "pathNormalization", Support: NoEffect, Meaning: "paths are normalized as with BASE"},
+	{Path: "defaultHttpRetryPolicy", Support: NoEffect, Meaning: "requests are retried as by Istio's default"},
+	{Path: "tlsDefaults", Support: NoEffect, Meaning: "there is no TLS but that of the mesh"},
+	{Path: "defaultTrafficPolicy", Support: NoEffect, Meaning: "connections have no limits and there is no outlier detection"},
+	{Path: "serviceEntryVisibility", Support: NoEffect, Meaning: "ServiceEntries have no effect"},
+}
+
+const noIngress = "Ingresses are not read"
+
+// actualMeshConfig is a MeshConfig that describes the mesh as far as MeshConfig
+// has no effect on it: who asks for that much gets it.
+func actualMeshConfig() *meshv1alpha1.MeshConfig {
+	m := DefaultMeshConfig()
+	m.EnablePrometheusMerge = wrapperspb.Bool(false)
+	m.IngressControllerMode = meshv1alpha1.MeshConfig_OFF
+	m.PathNormalization = &meshv1alpha1.MeshConfig_ProxyPathNormalization{Normalization: meshv1alpha1.MeshConfig_ProxyPathNormalization_BASE}
+	m.MeshMTLS = &meshv1alpha1.MeshConfig_TLSConfig{MinProtocolVersion: meshv1alpha1.MeshConfig_TLSConfig_TLSV1_3}
+	return m
+}
+
+// meshWithoutEffect reports each field of the MeshConfig that has no effect and
+// asks for something other than what there is.
+func meshWithoutEffect(given *meshv1alpha1.MeshConfig, doc yamldoc.Value) []*FieldError {
+	is := actualMeshConfig()
+	asked := proto.CloneOf(is)
+	overlay(asked.ProtoReflect(), given.ProtoReflect(), doc)
+	var out []*FieldError
+	for i := range meshFields {
+		f := &meshFields[i]
+		if f.Support == NoEffect && !valueAt(is.ProtoReflect(), f.Path).Equal(valueAt(asked.ProtoReflect(), f.Path)) {
+			out = append(out, noEffect(f.Path, f.Meaning))
+		}
+	}
+	return out
+}
+
+// valueAt returns the value of the field at the path, which leads through
+// messages only.
+func valueAt(m protoreflect.Message, path string) protoreflect.Value {
+	name, rest, deeper := strings.Cut(path, ".")
+	value := m.Get(m.Descriptor().Fields().ByJSONName(name))
+	if deeper {
+		return valueAt(value.Message(), rest)
+	}
+	return value
+}
