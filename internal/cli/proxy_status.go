@@ -322,7 +322,23 @@ func (o *proxyStatusOptions) show(env *Env, reports []proxystatus.Report) error 
 	if !answered(reports) {
 		return nil // judge says why
 	}
-	return o.table(proxystatus.Join(reports)).Write(env.Stdout)
+	if err := o.table(proxystatus.Join(reports)).Write(env.Stdout); err != nil {
+		return err
+	}
+	var hints []string
+	for i := range reports {
+		hints = append(hints, reports[i].Hints...)
+	}
+	printHints(env, hints)
+	return nil
+}
+
+// printHints writes each line once.
+func printHints(env *Env, lines []string) {
+	slices.Sort(lines)
+	for _, line := range slices.Compact(lines) {
+		fmt.Fprintln(env.Stderr, output.Escape(line))
+	}
 }
 
 // follow shows what changes: on a terminal one view in place of the other, else

@@ -210,6 +210,13 @@ func (o *remoteClustersOptions) show(env *Env, views []replicaView, wrong []stri
 			}
 		}
 	}
+	var hints []string
+	for i := range views {
+		for j := range views[i].Clusters {
+			hints = append(hints, views[i].Clusters[j].Hints()...)
+		}
+	}
+	printHints(env, hints)
 	if len(wrong) > 0 {
 		var silent []string
 		for i := range views {

@@ -20,6 +20,7 @@ import (
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server"
+	"github.com/meshctl/meshctl/internal/server/clusters"
 	"github.com/meshctl/meshctl/internal/server/issuer"
 	"github.com/meshctl/meshctl/internal/server/xds"
 )
@@ -55,6 +56,7 @@ type serveOptions struct {
 	federation     federationOptions
 	callers        callerOptions
 	debug          debugOptions
+	ignorePolicies bool
 }
 
 func newServeCmd(env *Env) *cobra.Command {
@@ -93,6 +95,7 @@ of itself is only compared with it.`,
 	f.StringVar(&o.system, "system-namespace", "", "`Namespace` of the control plane and of the ConfigMap istio (default: that of the pod it runs in, else istio-system)")
 	f.StringSliceVar(&o.secrets, "credential-namespaces", nil, "`Namespaces` whose Secrets are read for gateways, and whose ConfigMaps for CA certificates, from the Kubernetes API; * is every one (default: none)")
 	f.StringArrayVar(&o.remoteDirs, "remote-dir", nil, "Another cluster and its directory, as `CLUSTER=DIR`; repeatable")
+	f.BoolVar(&o.ignorePolicies, "ignore-security-policies", false, "Start also when the own cluster has security policies that are not enforced, such as AuthorizationPolicies")
 	f.StringVar(&o.clusterID, "cluster-id", "", "`Name` of the own cluster (default: $CLUSTER_ID, else Kubernetes)")
 	f.StringVar(&o.network, "network", "", "`Network` of the own cluster when its system namespace has no label topology.istio.io/network")
 	f.StringVar(&o.meshID, "mesh-id", "", "`Name` of the mesh; proxies whose MESH_ID says another are refused (default: all are served)")
@@ -141,7 +144,7 @@ func (o *serveOptions) run(ctx context.Context, env *Env) error {
 	}
 	cfg := server.Config{
 		ClusterID: mesh.ClusterID(o.clusterID), ConfigDir: o.configDir, SecretNamespaces: o.secrets, SystemNamespace: o.system,
-		Network: mesh.NetworkID(o.network), MeshID: o.meshID, TrustDomain: o.trustDomain,
+		IgnorePolicies: o.ignorePolicies, Network: mesh.NetworkID(o.network), MeshID: o.meshID, TrustDomain: o.trustDomain,
 		CADir: o.caDir, StateDir: o.stateDir, TokenAudiences: o.tokenAudiences,
 		GRPCAddr: o.grpcAddr, SecureGRPCAddr: o.secureGRPCAddr, HTTPAddr: o.httpAddr, MonitoringAddr: o.monitoringAddr,
 		Limits: o.limits, Signing: o.signing, ShutdownTimeout: o.shutdown,
@@ -197,7 +200,11 @@ func (o *serveOptions) run(ctx context.Context, env *Env) error {
 	if err != nil {
 		return err
 	}
-	return s.Run(ctx)
+	err = s.Run(ctx)
+	if _, ok := errors.AsType[*clusters.UnenforcedError](err); ok {
+		return fmt.Errorf("%w: delete them, or start with --ignore-security-policies to serve the mesh without them (%s)", err, apiSupportPage)
+	}
+	return err
 }
 
 // limitMemory has the garbage collector keep the process within nine tenths of
@@ -216,6 +223,9 @@ func limitMemory(log *slog.Logger) {
 		log.Info("memory is limited as the cgroup has it", "GOMEMLIMIT", limit)
 	}
 }
+
+// apiSupportPage says what of the APIs of Istio and Kubernetes has an effect.
+const apiSupportPage = "docs/api-support.md"
 
 // kubeAccess is the way to the API of the own cluster; nil when it is read from
 // a directory. A kubeconfig is only used when it is asked for.

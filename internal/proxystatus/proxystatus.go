@@ -19,8 +19,10 @@ type Report struct {
 	// Error is why it says nothing.
 	Error string `json:"error,omitzero"`
 	// At is when it said so, by its own clock.
-	At      time.Time `json:"at,omitzero"`
-	Proxies []Proxy   `json:"proxies"`
+	At time.Time `json:"at,omitzero"`
+	// Hints are what a person should know besides, a line each.
+	Hints   []string `json:"hints,omitempty"`
+	Proxies []Proxy  `json:"proxies"`
 }
 
 // Proxy is one stream of a proxy.

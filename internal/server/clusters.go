@@ -16,7 +16,7 @@ func (s *Server) newClusters() *clusters.Manager {
 		Own: s.cfg.ClusterID, OwnOrigin: clusters.Origin{Kind: clusters.OriginOwn, Name: s.cfg.ConfigDir},
 		OwnAccess: s.directory(ClusterDir{s.cfg.ClusterID, s.cfg.ConfigDir}).Access(),
 		Registry:  newInbound(s.registry, s.metrics), RemoteTimeout: cmp.Or(s.cfg.RemoteTimeout, defaultRemoteTimeout),
-		Handlers: s.handlers(), OnLost: s.cfg.OnClusterLost, Grace: s.cfg.Grace,
+		Handlers: s.handlers(), OnLost: s.cfg.OnClusterLost, Grace: s.cfg.Grace, IgnorePolicies: s.cfg.IgnorePolicies,
 		Log: s.cfg.log(logClusters), Now: s.cfg.Now, Jitter: rand.Float64, Metrics: s.metrics,
 	}
 	k := &clusters.Kubernetes{
@@ -34,7 +34,9 @@ func (s *Server) newClusters() *clusters.Manager {
 		cfg.Finders = append(cfg.Finders, &clusters.Files{Dir: s.cfg.KubeconfigDir, Spec: k.Spec, Log: s.cfg.log(logClusters)})
 	}
 	for _, d := range s.cfg.RemoteDirs {
-		cfg.Static = append(cfg.Static, s.directory(d).Static())
+		remote := s.directory(d)
+		remote.Remote = true
+		cfg.Static = append(cfg.Static, remote.Static())
 	}
 	return clusters.New(cfg)
 }
@@ -68,13 +70,37 @@ func noteOf(c *clusters.Status) string {
 	return strings.Join(append([]string{text}, c.Problems...), "; ")
 }
 
-// ownFaults are why the own cluster is not followed.
-func (s *Server) ownFaults() []string {
+// policyNotes warn of security policies that are not enforced.
+func (s *Server) policyNotes() []string {
+	if own := s.ownCluster(); own != nil && len(own.Unenforced) > 0 {
+		return []string{"warning: " + own.UnenforcedText()}
+	}
+	return nil
+}
+
+// configurationHints are what a person who looks at proxies should know of the
+// configuration.
+func (s *Server) configurationHints() []string {
+	if own := s.ownCluster(); own != nil {
+		return own.Hints()
+	}
+	return nil
+}
+
+func (s *Server) ownCluster() *clusters.Status {
 	list, _ := s.sources.Status()
 	for i := range list {
-		if list[i].Own && list[i].Reason != "" {
-			return []string{list[i].Reason}
+		if list[i].Own {
+			return &list[i]
 		}
+	}
+	return nil
+}
+
+// ownFaults are why the own cluster is not followed.
+func (s *Server) ownFaults() []string {
+	if own := s.ownCluster(); own != nil && own.Reason != "" {
+		return []string{own.Reason}
 	}
 	return nil
 }

@@ -83,6 +83,9 @@ type Config struct {
 	// mesh.Drop drops them; default 5 min.
 	OnClusterLost mesh.OnLost
 	Grace         time.Duration
+	// IgnorePolicies has the server start though its cluster has security policies
+	// that are not enforced.
+	IgnorePolicies bool
 	// Network is that of the own cluster when its system namespace has no
 	// network label.
 	Network mesh.NetworkID

@@ -70,6 +70,7 @@ func (s *Server) notes() []string {
 			lines = append(lines, noteOf(&list[i]))
 		}
 	}
+	lines = append(lines, s.policyNotes()...)
 	if set != nil { // else it is a reason not to be ready
 		lines = append(append(lines, s.ca.Problems()...), s.ca.Warnings()...)
 	}

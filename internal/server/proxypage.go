@@ -18,7 +18,7 @@ import (
 // proxiesPage is /debug/xds/proxies: how far each stream is with each type.
 func (s *Server) proxiesPage() proxystatus.Report {
 	name, _, _ := strings.Cut(s.cfg.Replica, "_") // a name of Kubernetes has no underscore
-	report := proxystatus.Report{Replica: name, Proxies: []proxystatus.Proxy{}}
+	report := proxystatus.Report{Replica: name, Hints: s.configurationHints(), Proxies: []proxystatus.Proxy{}}
 	streams, told := s.hub.Proxies(), s.hub.Accepted(xdswire.ProxyConfigType)
 	report.At = s.cfg.Now()                      // after all that is told of
 	seen := make(map[*xdswire.Resource][]string) // most have the same

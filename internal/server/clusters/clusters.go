@@ -61,6 +61,11 @@ type Report struct {
 	Heard time.Time `json:",omitzero"`
 	// Problems are what else is wrong, such as what may not be read.
 	Problems []string `json:",omitempty"`
+	// Unenforced are security policies that are not enforced, or not all of them;
+	// some of them when there are many.
+	Unenforced []string `json:",omitempty"`
+	// NotUsed is how many other problems there are with objects.
+	NotUsed int `json:",omitempty"`
 	// Version is that of the API server.
 	Version string `json:",omitempty"`
 }
@@ -158,8 +163,11 @@ type Config struct {
 	// dropped.
 	OnLost mesh.OnLost
 	Grace  time.Duration
-	Log    *slog.Logger
-	Now    func() time.Time
+	// IgnorePolicies has the own cluster be served though it has security
+	// policies that are not enforced.
+	IgnorePolicies bool
+	Log            *slog.Logger
+	Now            func() time.Time
 	// Jitter spreads attempts: a random number from 0 to 1.
 	Jitter  func() float64
 	Metrics prometheus.Registerer
@@ -180,8 +188,9 @@ type timing struct {
 	longest time.Duration // between two readings
 	tick    time.Duration // between two looks at what was lost
 	lost    time.Duration // without news before a cluster counts as lost
+	remind  time.Duration // between two log lines about policies that are not enforced
 }
 
 func defaultTiming() timing {
-	return timing{gap: 200 * time.Millisecond, retry: 500 * time.Millisecond, longest: 4 * time.Second, tick: time.Second, lost: 10 * time.Second}
+	return timing{gap: 200 * time.Millisecond, retry: 500 * time.Millisecond, longest: 4 * time.Second, tick: time.Second, lost: 10 * time.Second, remind: 10 * time.Minute}
 }

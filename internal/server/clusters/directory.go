@@ -1,7 +1,7 @@
 package clusters
 
 import (
-	"fmt"
+	"cmp"
 	"log/slog"
 	"time"
 
@@ -14,8 +14,10 @@ type Directory struct {
 	Cluster         mesh.ClusterID
 	Dir             string
 	SystemNamespace string
-	Log             *slog.Logger
-	Now             func() time.Time
+	// Remote is set for another cluster than that of the control plane.
+	Remote bool
+	Log    *slog.Logger
+	Now    func() time.Time
 }
 
 // Origin is the directory as an origin.
@@ -24,7 +26,7 @@ func (d Directory) Origin() Origin { return Origin{OriginDirectory, d.Dir} }
 // Access reads the directory.
 func (d Directory) Access() Access {
 	return Access{NewSource: func() Source {
-		return directory{&dir.Source{Cluster: d.Cluster, Dir: d.Dir, SystemNamespace: d.SystemNamespace, Log: d.Log, Now: d.Now}}
+		return directory{&dir.Source{Cluster: d.Cluster, Dir: d.Dir, SystemNamespace: d.SystemNamespace, Remote: d.Remote, Log: d.Log, Now: d.Now}}
 	}}
 }
 
@@ -50,8 +52,12 @@ func (d directory) Report() Report {
 	if left := d.LeftOut(); left != "" {
 		r.Problems = append(r.Problems, left)
 	}
-	if n := len(d.Status()); n > 0 {
-		r.Problems = append(r.Problems, fmt.Sprintf("%d problems in the directory, which the log tells", n))
+	var found problems
+	list := d.Status()
+	for i := range list {
+		p := &list[i]
+		found.add(cmp.Or(p.Object, p.Place()), p.Unenforced, p.Shared, p.String)
 	}
+	found.into(&r)
 	return r
 }

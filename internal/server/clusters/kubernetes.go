@@ -130,7 +130,7 @@ func (a *api) Report() Report {
 		if res.Heard.After(r.Heard) {
 			r.Heard = res.Heard
 		}
-		if res.Error == "" {
+		if res.Error == "" || res.Unread {
 			continue
 		}
 		if res.Optional && res.Cause == kube.CauseForbidden {
@@ -149,11 +149,51 @@ func (a *api) Report() Report {
 			r.Problems = append(r.Problems, text)
 		}
 	}
-	for _, p := range st.Problems {
-		r.Problems = append(r.Problems, fmt.Sprintf("%s: %s", p.Object, strings.Join(p.Reasons, "; ")))
+	var found problems
+	for i := range st.Resources {
+		if res := &st.Resources[i]; res.Security && res.Unread && res.Cause == kube.CauseForbidden {
+			found.add(res.Resource+", which may not be listed", true, false, func() string { return res.Error })
+		}
 	}
-	if more := len(r.Problems) - maxReported; more > 0 {
-		r.Problems = append(r.Problems[:maxReported], fmt.Sprintf("and %d more", more))
+	for i := range st.Problems {
+		p := &st.Problems[i]
+		found.add(p.Object, p.Unenforced, p.Shared, func() string { return p.Object + ": " + strings.Join(p.Reasons, "; ") })
 	}
+	found.into(&r)
 	return r
+}
+
+// problems are those of the objects of a cluster, the first of each rank.
+type problems struct {
+	unenforced []string    // names
+	texts      [3][]string // security policies, others, what may be meant for other programs
+	number     [3]int
+}
+
+// add takes the problem of an object.
+func (p *problems) add(object string, unenforced, shared bool, text func() string) {
+	rank := 1
+	switch {
+	case unenforced:
+		rank = 0
+		if !slices.Contains(p.unenforced, object) && len(p.unenforced) < maxReported {
+			p.unenforced = append(p.unenforced, object)
+		}
+	case shared:
+		rank = 2
+	}
+	if p.number[rank]++; len(p.texts[rank]) < maxReported {
+		p.texts[rank] = append(p.texts[rank], text())
+	}
+}
+
+// into adds the problems to a report.
+func (p *problems) into(r *Report) {
+	r.Unenforced, r.NotUsed = p.unenforced, p.number[1]
+	before := len(r.Problems)
+	r.Problems = append(r.Problems, slices.Concat(p.texts[:]...)...)
+	r.Problems = r.Problems[:min(len(r.Problems), maxReported)]
+	if more := before + p.number[0] + p.number[1] + p.number[2] - len(r.Problems); more > 0 {
+		r.Problems = append(r.Problems, fmt.Sprintf("and %d more", more))
+	}
 }

@@ -38,10 +38,11 @@ type Manager struct {
 	clusters map[mesh.ClusterID]*cluster
 	claims   map[Origin]map[mesh.ClusterID]*claim // those that count
 	problems map[Origin][]Problem
-	unlisted int    // finders that have not handed everything over
-	searched bool   // finders were started
-	ready    bool   // the registry was told that the own cluster is synced
-	order    uint64 // counts claims and clusters
+	unlisted int       // finders that have not handed everything over
+	searched bool      // finders were started
+	ready    bool      // the registry was told that the own cluster is synced
+	reminded time.Time // when policies that are not enforced were logged last
+	order    uint64    // counts claims and clusters
 }
 
 // item is a key of the queue.
@@ -226,6 +227,7 @@ func (m *Manager) handle(ctx context.Context, it item) {
 		m.applySettings(ctx)
 	case timePassed:
 		m.judge()
+		m.remind()
 		m.queue.AddAfter(it, m.cfg.timing.tick)
 	}
 }
@@ -423,11 +425,7 @@ func (m *Manager) failure(r *reading) func(error) bool {
 	last := ""
 	return func(err error) bool {
 		if r.id == m.cfg.Own {
-			select {
-			case m.failed <- err:
-			default:
-			}
-			m.queue.ShutDown()
+			m.fail(err)
 			return false
 		}
 		if err.Error() != last {
@@ -448,6 +446,8 @@ func (m *Manager) advance(ctx context.Context, c *cluster) {
 		old.end()
 		m.cfg.Log.Info("cluster is read with the new credential", "cluster", c.id)
 		m.tell(c)
+	} else if c.id == m.cfg.Own && !c.synced && c.reading.feed.complete() && m.refused(c) {
+		return
 	} else if c.reading.feed.open() && !c.synced {
 		c.synced, c.overdue, c.since = true, false, m.cfg.Now()
 		m.cfg.Log.Info("cluster is read", "cluster", c.id, "took", c.since.Sub(c.reading.started).Round(time.Millisecond))
@@ -457,6 +457,39 @@ func (m *Manager) advance(ctx context.Context, c *cluster) {
 			return
 		}
 		m.cfg.Registry.Synced(c.id)
+	}
+}
+
+// refused ends the manager when the own cluster has security policies that are
+// not enforced.
+func (m *Manager) refused(c *cluster) bool {
+	list := c.reading.report().Unenforced
+	if m.cfg.IgnorePolicies || len(list) == 0 {
+		m.reminded = m.cfg.Now()
+		return false
+	}
+	m.fail(&UnenforcedError{Cluster: c.id, Policies: list})
+	return true
+}
+
+// fail ends the manager, which the own cluster must not go without.
+func (m *Manager) fail(err error) {
+	select {
+	case m.failed <- err:
+	default:
+	}
+	m.queue.ShutDown()
+}
+
+// remind logs the security policies of the own cluster that are not enforced.
+func (m *Manager) remind() {
+	own, now := m.clusters[m.cfg.Own], m.cfg.Now()
+	if own == nil || !own.synced || now.Sub(m.reminded) < m.cfg.timing.remind {
+		return
+	}
+	m.reminded = now
+	if list := own.reading.report().Unenforced; len(list) > 0 {
+		m.cfg.Log.Warn("security policies are not enforced", "cluster", own.id, "policies", names(list))
 	}
 }
 

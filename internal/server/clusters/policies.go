@@ -1,0 +1,49 @@
+package clusters
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+)
+
+// UnenforcedError says that the own cluster is not served because it has
+// security policies that are not enforced.
+type UnenforcedError struct {
+	Cluster  mesh.ClusterID
+	Policies []string
+}
+
+func (e *UnenforcedError) Error() string { return unenforced(e.Cluster, e.Policies) }
+
+func unenforced(cluster mesh.ClusterID, policies []string) string {
+	return fmt.Sprintf("cluster %s has security policies that are not enforced: %s", cluster, names(policies))
+}
+
+// maxNames is how many objects one line names.
+const maxNames = 10
+
+// names joins the first of the names and counts the others.
+func names(list []string) string {
+	text := strings.Join(list[:min(len(list), maxNames)], ", ")
+	if more := len(list) - maxNames; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+	return text
+}
+
+// UnenforcedText names the security policies that are not enforced.
+func (s *Status) UnenforcedText() string { return unenforced(s.Cluster, s.Unenforced) }
+
+// Hints are what a person who looks at something else should know of the
+// configuration of the cluster, a line each.
+func (s *Status) Hints() []string {
+	var lines []string
+	if len(s.Unenforced) > 0 {
+		lines = append(lines, "Warning: "+s.UnenforcedText())
+	}
+	if s.NotUsed > 0 {
+		lines = append(lines, fmt.Sprintf("Cluster %s has configuration that is not used or has no effect, %d problems: see meshctl x internal-debug clusters", s.Cluster, s.NotUsed))
+	}
+	return lines
+}
