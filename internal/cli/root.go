@@ -132,13 +132,21 @@ func report(stderr io.Writer, cmd *cobra.Command, err error) int {
 	}
 }
 
+// withoutEffectHelp names the kinds of Istio that have no effect.
+const withoutEffectHelp = `AuthorizationPolicy and RequestAuthentication
+are not enforced; VirtualService, DestinationRule, ServiceEntry, WorkloadGroup,
+ProxyConfig, Telemetry, WasmPlugin and TrafficExtension change nothing.`
+
 func newRootCmd(env *Env) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "meshctl",
 		Short: "Run and explain a service mesh of several clusters on upstream Envoy",
 		Long: `meshctl runs and explains a service mesh of several Kubernetes clusters on
-plain upstream Envoy. It keeps Istio's contracts: existing YAML works, and a
-mesh may mix both.`,
+plain upstream Envoy. It keeps Istio's contracts, so a mesh may mix both.
+
+Not all of Istio's YAML has an effect yet: ` + withoutEffectHelp + `
+
+docs/api-support.md lists every kind and field.`,
 		Example: `  # watch a two-cluster mesh work on this machine
   meshctl demo
 

@@ -75,7 +75,13 @@ does not answer any more.
 
 Proxies fetch their configuration by xDS and their certificates by Istio's CA
 protocol. A proxy's identity is that of its certificate or token; what it says
-of itself is only compared with it.`,
+of itself is only compared with it.
+
+Not all of Istio's YAML has an effect yet: ` + withoutEffectHelp + `
+Each such object, and each field of MeshConfig without effect, is logged when it
+appears. serve does not start while the own cluster has security policies that are
+not enforced, unless --ignore-security-policies is given. docs/api-support.md
+lists every kind and field.`,
 		Example: `  # one cluster, its own self-signed CA
   meshctl serve --config-dir ./mesh
 
