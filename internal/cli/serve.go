@@ -114,7 +114,7 @@ lists every kind and field.`,
 	f.StringVar(&o.secureGRPCAddr, "secure-grpc-addr", fmt.Sprintf(":%d", mesh.PortSecureXDS), "`Address` of xDS and CA over TLS; empty turns it off")
 	o.tls.bind(f)
 	f.StringVar(&o.httpAddr, "http-addr", ":8080", "`Address` of /ready and /version, and of status pages; empty turns it off")
-	f.StringVar(&o.monitoringAddr, "monitoring-addr", fmt.Sprintf(":%d", mesh.PortMonitoring), "`Address` of /metrics; empty turns it off")
+	f.StringVar(&o.monitoringAddr, "monitoring-addr", fmt.Sprintf(":%d", mesh.PortMonitoring), "`Address` of /metrics, and of what istioctl asks for; empty turns it off")
 	o.clusters.bind(f)
 	o.tracing.bind(f)
 	o.federation.bind(f)
@@ -154,7 +154,7 @@ func (o *serveOptions) run(ctx context.Context, env *Env) error {
 		CADir: o.caDir, StateDir: o.stateDir, TokenAudiences: o.tokenAudiences,
 		GRPCAddr: o.grpcAddr, SecureGRPCAddr: o.secureGRPCAddr, HTTPAddr: o.httpAddr, MonitoringAddr: o.monitoringAddr,
 		Limits: o.limits, Signing: o.signing, ShutdownTimeout: o.shutdown,
-		Version: currentBuild(), Log: log, LogLevels: levels, Now: env.Now, Rand: rand.Reader,
+		Version: currentBuild(), VersionText: currentBuild().istio(), Log: log, LogLevels: levels, Now: env.Now, Rand: rand.Reader,
 	}
 	o.debug.apply(env, &cfg)
 	if err := o.clusters.apply(&cfg); err != nil {

@@ -190,6 +190,15 @@ func (b build) String() string {
 	return s
 }
 
+// istio is the build as istioctl reads it: version, revision and status.
+func (b build) istio() string {
+	status := "Clean"
+	if strings.HasSuffix(b.Version, "+dirty") {
+		status = "Modified"
+	}
+	return b.Version + "-" + cmp.Or(b.Commit, "unknown") + "-" + status
+}
+
 func currentBuild() build {
 	b := build{
 		Version:   version,

@@ -161,7 +161,10 @@ type Config struct {
 	OnReady func()
 
 	Version any // shown by /version
-	Log     *slog.Logger
+	// VersionText is shown by /version of the monitoring port, as istioctl reads
+	// it: version-revision-status.
+	VersionText string
+	Log         *slog.Logger
 	// LogLevels, when not nil, are those of Log, which may be changed while the
 	// server runs.
 	LogLevels *logs.Levels

@@ -311,7 +311,9 @@ func (s *Server) Run(ctx context.Context) error {
 	if s.profile != nil {
 		g.Go(func() error { return s.profile.Run(httpCtx) })
 	}
-	s.serveHTTP(httpCtx, g, s.monitoring, admin.Metrics(s.metrics))
+	s.serveHTTP(httpCtx, g, s.monitoring, admin.Monitoring(admin.MonitoringConfig{
+		Metrics: s.metrics, Version: s.cfg.VersionText, Clusters: func() any { return s.clusterz() }, Log: s.cfg.log(logHTTP),
+	}))
 	s.serveHTTP(httpCtx, g, s.bundle, http.HandlerFunc(s.serveBundle))
 	g.Go(func() error {
 		defer stopHTTP()

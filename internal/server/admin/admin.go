@@ -49,7 +49,7 @@ func Handler(cfg Config) http.Handler {
 			_, _ = io.WriteString(w, output.Escape(line)+"\n")
 		}
 	})
-	mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) { cfg.json(w, cfg.Version) })
+	mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, cfg.Version, cfg.Log) })
 	if cfg.Debug != nil {
 		mux.Handle("/debug", cfg.Debug)
 		mux.Handle("/debug/", cfg.Debug)
@@ -57,10 +57,34 @@ func Handler(cfg Config) http.Handler {
 	return mux
 }
 
-// Metrics serves /metrics and nothing else.
-func Metrics(g prometheus.Gatherer) http.Handler {
+// MonitoringConfig says what the monitoring port shows. The functions are called
+// for each request and must be safe from any goroutine.
+type MonitoringConfig struct {
+	Metrics prometheus.Gatherer
+	// Version is shown as text.
+	Version string
+	// Clusters returns the page /debug/clusterz.
+	Clusters func() any
+	Log      *slog.Logger
+}
+
+// Monitoring serves /metrics and /version to everyone, and /debug/clusterz to
+// callers on this machine. istioctl asks for the last two by a port-forward, and
+// has no token.
+func Monitoring(cfg MonitoringConfig) http.Handler {
 	mux := http.NewServeMux()
-	mux.Handle("GET /metrics", promhttp.HandlerFor(g, promhttp.HandlerOpts{MaxRequestsInFlight: 4}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(cfg.Metrics, promhttp.HandlerOpts{MaxRequestsInFlight: 4}))
+	mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, _ = w.Write([]byte(cfg.Version))
+	})
+	mux.HandleFunc("GET /debug/clusterz", func(w http.ResponseWriter, r *http.Request) {
+		if !fromLoopback(r) {
+			http.Error(w, "this page is served to callers on this machine only: forward the port", http.StatusForbidden)
+			return
+		}
+		writeJSON(w, cfg.Clusters(), cfg.Log)
+	})
 	return mux
 }
 
@@ -77,12 +101,12 @@ func NewServer(h http.Handler, log *slog.Logger) *http.Server {
 	}
 }
 
-func (cfg *Config) json(w http.ResponseWriter, v any) {
+func writeJSON(w http.ResponseWriter, v any, log *slog.Logger) {
 	w.Header().Set("Content-Type", "application/json")
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	if err := e.Encode(v); err != nil {
-		cfg.Log.Debug("status page not sent", "error", err)
+		log.Debug("status page not sent", "error", err)
 	}
 }
 

@@ -69,16 +69,30 @@ func TestVersionIsJSON(t *testing.T) {
 	}
 }
 
-func TestMetricsOnly(t *testing.T) {
+func TestMonitoring(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	c := prometheus.NewCounter(prometheus.CounterOpts{Name: "meshctl_test_total", Help: "x"})
 	reg.MustRegister(c)
 	c.Inc()
-	h := Metrics(reg)
-	if w := request(h, "/metrics", "10.0.0.1:1", "x"); !strings.Contains(w.Body.String(), "meshctl_test_total 1") {
-		t.Errorf("metrics: %s", w.Body)
-	}
-	if w := request(h, "/ready", "10.0.0.1:1", "x"); w.Code != http.StatusNotFound {
-		t.Errorf("/ready on the metrics port: %d", w.Code)
+	h := Monitoring(MonitoringConfig{
+		Metrics: reg, Version: "v1-abc-Clean", Clusters: func() any { return []string{"c1"} }, Log: slog.New(slog.DiscardHandler),
+	})
+	for _, tc := range []struct {
+		path, remote, host string
+		want               int
+		body               string
+	}{
+		{"/metrics", "10.0.0.1:1", "x", 200, "meshctl_test_total 1"},
+		{"/version", "10.0.0.1:1", "x", 200, "v1-abc-Clean"},
+		{"/debug/clusterz", "127.0.0.1:1", "localhost:15014", 200, `"c1"`},
+		{"/debug/clusterz", "[::1]:1", "[::1]:15014", 200, `"c1"`},
+		{"/debug/clusterz", "10.0.0.1:1", "localhost:15014", 403, "forward the port"},
+		{"/debug/clusterz", "127.0.0.1:1", "evil.example:15014", 403, "forward the port"},
+		{"/debug/clusters", "127.0.0.1:1", "localhost:15014", 404, ""},
+		{"/ready", "10.0.0.1:1", "x", 404, ""},
+	} {
+		if w := request(h, tc.path, tc.remote, tc.host); w.Code != tc.want || !strings.Contains(w.Body.String(), tc.body) {
+			t.Errorf("%s for %s at %s: %d %s", tc.path, tc.remote, tc.host, w.Code, w.Body)
+		}
 	}
 }
