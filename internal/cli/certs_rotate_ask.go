@@ -82,6 +82,8 @@ func (o *rotateStep) gate(env *Env) rotation.Gate {
 type rotateAnswer struct {
 	ControlPlanes []rotateControlPlane `json:"controlPlanes"`
 	proxystatus.Readiness
+
+	needsToken string // what to do about control planes that want one
 }
 
 // rotateControlPlane is one control plane that was asked.
@@ -92,7 +94,8 @@ type rotateControlPlane struct {
 	Error   string `json:"error,omitzero"`
 	Problem string `json:"problem,omitzero"`
 
-	report proxystatus.Report
+	report   proxystatus.Report
+	unproved bool // it wants a token
 }
 
 // inquire asks all control planes at once.
@@ -102,7 +105,7 @@ func (o *rotateStep) inquire(ctx context.Context, env *Env, r *rotation.Requirem
 		return nil, err
 	}
 	defer closeReplicas(found)
-	answer := &rotateAnswer{ControlPlanes: make([]rotateControlPlane, len(found))}
+	answer := &rotateAnswer{ControlPlanes: make([]rotateControlPlane, len(found)), needsToken: o.needsToken("", o.namespace)}
 	var wg sync.WaitGroup
 	for i, f := range found {
 		wg.Go(func() { answer.ControlPlanes[i] = askControlPlane(ctx, f, r, env.Now()) })
@@ -119,8 +122,9 @@ func (o *rotateStep) inquire(ctx context.Context, env *Env, r *rotation.Requirem
 
 func (o *rotateStep) find(ctx context.Context, env *Env) ([]*replicas.Replica, error) {
 	var out []*replicas.Replica
+	tokens := o.token.tokens(env)
 	for _, s := range o.servers {
-		at, err := replicas.At(s, o.token.tokens(env), o.timeout)
+		at, err := replicas.At(s, tokens, o.timeout)
 		if err != nil {
 			return nil, usagef("--server %w", err)
 		}
@@ -137,7 +141,7 @@ func (o *rotateStep) find(ctx context.Context, env *Env) ([]*replicas.Replica, e
 		access, err := kube.Load(o.options(env, c.Context))
 		if err == nil {
 			var of []*replicas.Replica
-			of, err = replicas.Find(ctx, replicas.Options{Access: access.Config, Namespace: o.namespace, Tokens: o.token.tokens(env), Timeout: o.timeout, Now: env.Now})
+			of, err = replicas.Find(ctx, replicas.Options{Access: access.Config, Namespace: o.namespace, Tokens: tokens, Timeout: o.timeout, Now: env.Now})
 			out = append(out, of...)
 		}
 		if err != nil {
@@ -166,9 +170,8 @@ func askControlPlane(ctx context.Context, at *replicas.Replica, r *rotation.Requ
 	out.Replica, out.Cluster = cmp.Or(out.report.Replica, at.Name), who.Cluster
 	if err != nil {
 		out.Error, out.report = err.Error(), proxystatus.Report{}
-		if answer, ok := errors.AsType[*replicas.AnswerError](err); ok && answer.Code == http.StatusUnauthorized {
-			out.Error += "; " + needsToken
-		}
+		answer, ok := errors.AsType[*replicas.AnswerError](err)
+		out.unproved = ok && answer.Code == http.StatusUnauthorized
 		return out
 	}
 	out.Problem = unfitCA(&page, r, now)
@@ -227,15 +230,20 @@ func (a *rotateAnswer) refusal() error {
 // silent is that control planes do not answer; nil when all do.
 func (a *rotateAnswer) silent() error {
 	var lines []string
+	advice := ""
 	for i := range a.ControlPlanes {
-		if c := &a.ControlPlanes[i]; c.Error != "" {
+		c := &a.ControlPlanes[i]
+		if c.Error != "" {
 			lines = append(lines, c.Replica+": "+c.Error)
+		}
+		if c.unproved {
+			advice = "; " + a.needsToken
 		}
 	}
 	if len(lines) == 0 {
 		return nil
 	}
-	return fmt.Errorf("whether the step would break proxies is not known, as control planes do not answer:\n%s", output.EscapeLines(lines))
+	return fmt.Errorf("whether the step would break proxies is not known, as control planes do not answer:\n%s%s", output.EscapeLines(lines), advice)
 }
 
 // behind names the proxies that the step would break, the first of them.

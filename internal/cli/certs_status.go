@@ -24,55 +24,79 @@ func newCertsStatusCmd(env *Env) *cobra.Command {
 Secret holds, what it has loaded, and what workloads were given last, with the reason where
 they differ. Fingerprints are the beginning of the SHA-256; -o json has all of it.
 
-The source is the control plane's debug address (--server), which answers the
-user that runs it on its own machine, and others with --token-file. The exit code is 3 when what is on disk is not
-what is loaded.`,
-		Example: `  meshctl certs status
-  meshctl certs status --server 127.0.0.1:8080 -o json | jq .differences`,
+Every replica is asked: those of the cluster of the kubeconfig, as meshctl
+proxy-status finds them, or those that --server names. JSON and YAML are a list
+with an item for each. The exit code is 3 when what is on disk is not what is
+loaded, at any replica.`,
+		Example: `  meshctl certs status --context kind-cluster1
+  meshctl certs status --server 127.0.0.1:8080 -o json | jq '.[].differences'`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
-	o.bind(cmd.Flags())
+	o.bind(env, cmd)
 	return cmd
 }
 
 func (o *certsStatusOptions) run(ctx context.Context, env *Env) error {
-	var p ca.Page
-	if err := o.debug(ctx, env, "certs", nil, &p); err != nil {
+	found, err := o.replicas.find(ctx, env, o.timeout)
+	if err != nil {
 		return err
 	}
-	if err := o.show(env, p, caTable(p), ""); err != nil {
+	defer closeReplicas(found)
+	pages, err := askPages[ca.Page](ctx, &o.replicas, found, "certs", nil, nil)
+	if len(pages) == 0 {
 		return err
 	}
-	if o.output == output.FormatTable {
-		for i, d := range p.Differences {
-			if i == 0 {
-				fmt.Fprintln(env.Stdout)
-			}
-			fmt.Fprintln(env.Stdout, output.Escape(d))
-		}
-		for i, w := range p.Warnings {
-			if i+len(p.Differences) == 0 {
-				fmt.Fprintln(env.Stdout)
-			}
-			fmt.Fprintln(env.Stdout, output.Escape(ca.Line(w)))
+	if err := o.showPages(env, pages, len(found) > 1); err != nil {
+		return err
+	}
+	var wrong []string
+	for _, p := range pages {
+		if p.Thing.Error != "" || p.Thing.Alarm != "" {
+			wrong = append(wrong, fmt.Sprintf("%s: the CA in %s is not in use as it is", p.Replica, p.Thing.Source))
 		}
 	}
-	if p.Error != "" || p.Alarm != "" {
-		return findingsf("the CA in %s is not in use as it is", p.Source)
+	if len(wrong) > 0 && err == nil {
+		return findingsf("%s", output.EscapeLines(wrong))
 	}
-	return nil
+	return err
 }
 
-// caTable has a row for each of the states of the CA.
-func caTable(p ca.Page) *output.Table {
-	t := &output.Table{Header: []string{"WHAT", "SIGNER", "SHA-256", "UNTIL", "ROOTS", "SINCE"}}
+// showPages writes a table of all replicas, and below it what is wrong with each.
+func (o *certsStatusOptions) showPages(env *Env, pages []told[ca.Page], several bool) error {
+	table := newReplicaTable(several, "WHAT", "SIGNER", "SHA-256", "UNTIL", "ROOTS", "SINCE")
+	table.Gap = 0
+	var remarks []string
+	for _, p := range pages {
+		for _, row := range caRows(&p.Thing) {
+			table.add(p.Replica, row...)
+		}
+		of := ""
+		if several {
+			of = p.Replica + ": "
+		}
+		for _, d := range p.Thing.Differences {
+			remarks = append(remarks, of+d)
+		}
+		for _, w := range p.Thing.Warnings {
+			remarks = append(remarks, of+ca.Line(w))
+		}
+	}
+	if err := o.show(env, pages, &table.Table, ""); err != nil || o.output != output.FormatTable || len(remarks) == 0 {
+		return err
+	}
+	_, err := fmt.Fprintf(env.Stdout, "\n%s\n", output.EscapeLines(remarks))
+	return err
+}
+
+// caRows returns a row for each of the states of the CA.
+func caRows(p *ca.Page) (rows [][]string) {
 	row := func(what string, signer ca.Certificate, roots []ca.Certificate, since time.Time) {
 		var names []string
 		for _, r := range roots {
 			names = append(names, shortSum(r.SHA256))
 		}
-		t.Rows = append(t.Rows, []string{what, orDash(signer.Subject), orDash(shortSum(signer.SHA256)), stampOrDash(signer.Until), orDash(strings.Join(names, " ")), stampOrDash(since)})
+		rows = append(rows, []string{what, orDash(signer.Subject), orDash(shortSum(signer.SHA256)), stampOrDash(signer.Until), orDash(strings.Join(names, " ")), stampOrDash(since)})
 	}
 	if p.Disk != nil {
 		onDisk := "on disk"
@@ -81,7 +105,7 @@ func caTable(p ca.Page) *output.Table {
 		}
 		row(onDisk, p.Disk.Signer, p.Disk.Roots, p.ReadAt)
 	} else {
-		t.Rows = append(t.Rows, []string{"on disk", "no certificates", "-", "-", "-", stampOrDash(p.ReadAt)})
+		rows = append(rows, []string{"on disk", "no certificates", "-", "-", "-", stampOrDash(p.ReadAt)})
 	}
 	if p.Loaded != nil {
 		row("loaded", p.Loaded.Signer, p.Loaded.Roots, p.LoadedAt)
@@ -92,9 +116,9 @@ func caTable(p ca.Page) *output.Table {
 		what = "served before"
 	}
 	if p.Serving != nil && p.ServingSigner != nil {
-		t.Rows = append(t.Rows, []string{"own port", p.ServingSigner.Subject, shortSum(p.ServingSigner.SHA256), stampOrDash(p.Serving.Until), "-", stampOrDash(p.Serving.From)})
+		rows = append(rows, []string{"own port", p.ServingSigner.Subject, shortSum(p.ServingSigner.SHA256), stampOrDash(p.Serving.Until), "-", stampOrDash(p.Serving.From)})
 	}
-	return t
+	return rows
 }
 
 // shortSum is the first four bytes of a SHA-256.

@@ -72,15 +72,19 @@ func TestCertsStatus(t *testing.T) {
 			t.Errorf("code %d, no %q in\n%s", code, want, text)
 		}
 	}
-	page := func() (p ca.Page) {
+	page := func() ca.Page {
 		_, text := status("-o", "json")
-		if i := strings.LastIndex(text, "}"); i >= 0 {
+		if i := strings.LastIndex(text, "]"); i >= 0 {
 			text = text[:i+1]
 		}
-		if err := json.Unmarshal([]byte(text), &p); err != nil {
+		var pages []struct {
+			Replica string
+			ca.Page
+		}
+		if err := json.Unmarshal([]byte(text), &pages); err != nil || len(pages) != 1 || pages[0].Replica != address {
 			t.Fatalf("%v\n%s", err, text)
 		}
-		return p
+		return pages[0].Page
 	}
 	if p := page(); p.Disk == nil || p.Loaded == nil || p.Disk.Signer != p.Loaded.Signer || p.Source != dir || len(p.Loaded.Roots) != 1 || p.Error != "" {
 		t.Errorf("page is %+v", p)

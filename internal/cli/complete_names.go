@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/meshctl/meshctl/internal/replicas"
 	"github.com/meshctl/meshctl/internal/server/xds/flight"
 )
 
@@ -42,22 +43,24 @@ func completeNames(env *Env, ask func(context.Context, *Env) ([]string, error)) 
 	}
 }
 
-// proxies are the names of those that are or were connected.
-func (o *xdsOptions) proxies(ctx context.Context, env *Env) ([]string, error) {
-	var streams []flight.Info
-	if err := o.get(ctx, env, "history", nil, &streams); err != nil {
+// completeProxies returns the names of the proxies that are or were connected.
+func (o *xdsOptions) completeProxies(ctx context.Context, env *Env) ([]string, error) {
+	found, err := o.replicas.find(ctx, env, completionTimeout)
+	if err != nil {
 		return nil, err
 	}
-	var names []string
-	for _, s := range streams {
-		names = append(names, s.Proxy)
-	}
-	slices.Sort(names)
-	return slices.Compact(names), nil
+	defer closeReplicas(found)
+	return o.proxyNames(ctx, found)
 }
 
-// pages are the names of the status pages.
-func (o *xdsOptions) pages(ctx context.Context, env *Env) (names []string, err error) {
-	err = o.debug(ctx, env, "list", nil, &names)
-	return names, err
+// proxyNames returns the names of the proxies that are or were connected to
+// replicas.
+func (o *xdsOptions) proxyNames(ctx context.Context, found []*replicas.Replica) ([]string, error) {
+	answers, err := askPages[[]flight.Info](ctx, &o.replicas, found, "xds/history", nil, nil)
+	var names []string
+	for _, s := range each(answers) {
+		names = append(names, s.Thing.Proxy)
+	}
+	slices.Sort(names)
+	return slices.Compact(names), err
 }

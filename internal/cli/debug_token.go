@@ -6,11 +6,13 @@ import (
 	"io/fs"
 	"net"
 	"strings"
+	"sync"
 
 	"github.com/spf13/pflag"
 
 	"github.com/meshctl/meshctl/internal/files"
 	"github.com/meshctl/meshctl/internal/localtoken"
+	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/replicas"
 )
 
@@ -25,9 +27,9 @@ func (o *debugToken) bind(fs *pflag.FlagSet) {
 const maxToken = 64 << 10
 
 // of returns the token for the status pages at an address, host:port; empty when
-// there is none. Tokens go to this machine only: to others they would cross the
-// network in clear.
-func (o *debugToken) of(env *Env, address string) (string, error) {
+// there is none. read reads that of the file. Tokens go to this machine only: to
+// others they would cross the network in clear.
+func (o *debugToken) of(env *Env, address string, read func() (string, error)) (string, error) {
 	local := localtoken.IsLocal(address)
 	if o.file == "" {
 		if _, _, err := net.SplitHostPort(address); !local || err != nil {
@@ -38,17 +40,21 @@ func (o *debugToken) of(env *Env, address string) (string, error) {
 	if !local {
 		return "", usagef("--token-file: %s is not on this machine, and the token would cross the network in clear: forward the port to this machine, as kubectl port-forward does", address)
 	}
-	return o.read()
+	return read()
 }
 
-// read reads the token of the file.
-func (o *debugToken) read() (string, error) {
-	text, err := files.ReadSecret(o.file, maxToken)
+// read reads the token of the file. It warns of a file that others may read: the
+// token is out already, and it is short-lived.
+func (o *debugToken) read(env *Env) (string, error) {
+	text, err := files.Read(o.file, maxToken)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return "", usagef("--token-file: %w", err)
 	case err != nil:
 		return "", fmt.Errorf("--token-file: %w", err)
+	}
+	if err := files.CheckSecret(o.file); err != nil {
+		fmt.Fprintf(env.Stderr, "warning: token file %s: %s\n", output.Escape(o.file), output.Escape(err.Error()))
 	}
 	token := strings.TrimSpace(string(text))
 	if token == "" || strings.ContainsAny(token, " \t\r\n") {
@@ -57,11 +63,12 @@ func (o *debugToken) read() (string, error) {
 	return token, nil
 }
 
-// tokens are those for replicas.
+// tokens returns the tokens for replicas.
 func (o *debugToken) tokens(env *Env) replicas.Tokens {
-	t := replicas.Tokens{At: func(address string) (string, error) { return o.of(env, address) }}
+	read := sync.OnceValues(func() (string, error) { return o.read(env) })
+	t := replicas.Tokens{At: func(address string) (string, error) { return o.of(env, address, read) }}
 	if o.file != "" {
-		t.Pod = func() (string, error) { return o.of(env, "localhost") } // by way of the API server
+		t.Pod = read // it goes by way of the API server
 	}
 	return t
 }
@@ -69,5 +76,23 @@ func (o *debugToken) tokens(env *Env) replicas.Tokens {
 // refusedToken is in the error of a page that wants a token, or another one.
 const refusedToken = "answered 401 "
 
-// needsToken is what to do about that.
-const needsToken = "run this as the user of the control plane on its machine, or give --token-file the token of an identity of its system namespace, such as that of kubectl create token --audience istio-ca"
+// needsToken returns what to do about that, for control planes of a namespace.
+func (k *kubeFlags) needsToken(context, namespace string) string {
+	flags := " -n " + namespace
+	if context != "" {
+		flags += " --context " + shellWord(context)
+	}
+	if k.kubeconfig != "" {
+		flags += " --kubeconfig " + shellWord(k.kubeconfig)
+	}
+	return "run this as the user of the control plane on its machine, or with --token-file token, which a kubeconfig of its cluster makes:\n" +
+		"  (umask 077 && kubectl create token default --audience istio-ca" + flags + " > token)"
+}
+
+// shellWord returns a word as a shell reads it.
+func shellWord(s string) string {
+	if plainName.MatchString(s) || strings.HasPrefix(s, "/") && plainName.MatchString(s[1:]) {
+		return s
+	}
+	return "'" + strings.ReplaceAll(output.Escape(s), "'", `'\''`) + "'"
+}

@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
+	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,37 +14,40 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshctl/meshctl/internal/output"
+	"github.com/meshctl/meshctl/internal/replicas"
+	"github.com/meshctl/meshctl/internal/server/debug"
 )
 
 type internalDebugOptions struct {
 	xdsOptions
-	list bool
+	list, all bool
 }
 
 func newInternalDebugCmd(env *Env) *cobra.Command {
 	var o internalDebugOptions
 	cmd := &cobra.Command{
 		Use:   "internal-debug [PAGE]",
-		Short: "Print a status page of a control plane",
-		Long: `Print a status page of a control plane, by the name that follows /debug/ in its
-URL, with the query. The pages are told in docs/status.md.
+		Short: "Print a status page of control planes",
+		Long: `Print a status page of control planes, by the name that follows /debug/ in its
+URL, with the query. docs/status.md lists the pages.
 
-The source is the control plane's debug address (--server), which answers the
-user that runs it on its own machine, and others with --token-file; kubectl
-port-forward leads there.`,
+Every replica is asked: those of the cluster of the kubeconfig, as meshctl
+proxy-status finds them, or those that --server names. A page about a proxy is that
+of the replica that serves it. When several replicas have the page, --all prints a
+list of them, and --server names one.`,
 		Example: `  meshctl x internal-debug --list
-  meshctl x internal-debug syncz
+  meshctl x internal-debug syncz --all --context kind-cluster1
   meshctl x internal-debug 'config_dump?proxyID=web-1.apps' | jq .configs`,
 		Args:              cobra.MaximumNArgs(1),
-		ValidArgsFunction: completeNames(env, o.pages),
+		ValidArgsFunction: completeNames(env, o.completePages),
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), env, args) },
 	}
+	o.replicas.bind(env, cmd)
 	f := cmd.Flags()
 	o.output = output.FormatJSON
-	f.StringVar(&o.server, "server", "http://127.0.0.1:8080", "Debug address of the control plane: `host:port` or http://host:port")
-	o.token.bind(f)
 	f.BoolVarP(&o.list, "list", "L", false, "Print the names of all pages")
-	durationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of the control plane")
+	f.BoolVar(&o.all, "all", false, "Print the page of every replica, as a list of replica and page")
+	durationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of a replica")
 	return cmd
 }
 
@@ -51,17 +56,83 @@ func (o *internalDebugOptions) run(ctx context.Context, env *Env, args []string)
 	switch {
 	case o.list == (page != ""):
 		return usagef("name one page, or list all with --list")
-	case o.list:
-		page = "list"
+	case o.list && o.all:
+		return usagef("--list is of all replicas, without --all")
 	}
 	name, query, _ := strings.Cut(page, "?")
 	values, err := url.ParseQuery(query)
 	if err != nil {
 		return usagef("%q: %w", page, err)
 	}
-	var answer json.RawMessage
-	if err := o.debug(ctx, env, (&url.URL{Path: name}).EscapedPath(), values, &answer); err != nil {
-		return fmt.Errorf("page %q: %w", page, err)
+	found, err := o.replicas.find(ctx, env, o.timeout)
+	if err != nil {
+		return err
 	}
-	return o.show(env, jsontext.Value(answer), nil, "")
+	defer closeReplicas(found)
+	if o.list {
+		names, err := o.pageNames(ctx, found)
+		if len(names) == 0 {
+			return err
+		}
+		return cmp.Or(output.Write(env.Stdout, o.output, names), err)
+	}
+	pages, err := askPages[jsontext.Value](ctx, &o.replicas, found, (&url.URL{Path: name}).EscapedPath(), values, isNotConnected)
+	switch {
+	case len(pages) == 0 && err == nil:
+		return fmt.Errorf("page %q: the proxy is not connected to %s", page, output.Escape(namesOf(found)))
+	case len(pages) == 0:
+		return fmt.Errorf("page %q: %w", page, err)
+	case o.all:
+		return cmp.Or(output.Write(env.Stdout, o.output, pagesOf(pages)), err)
+	case len(pages) > 1:
+		return usagef("%s have page %q: --all prints a list of all, --server names one", output.Escape(namesOf(found)), page)
+	}
+	return cmp.Or(output.Write(env.Stdout, o.output, pages[0].Thing), err)
+}
+
+// isNotConnected recognizes the answer of a replica that does not serve the proxy.
+func isNotConnected(e *replicas.AnswerError) bool {
+	return e.Code == http.StatusNotFound && e.Text == debug.NotConnected
+}
+
+func namesOf(found []*replicas.Replica) string {
+	var names []string
+	for _, r := range found {
+		names = append(names, r.Name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// pageOf is a page of any kind, which need not be an object.
+type pageOf struct {
+	Replica string         `json:"replica"`
+	Page    jsontext.Value `json:"page"`
+}
+
+func pagesOf(pages []told[jsontext.Value]) []pageOf {
+	var out []pageOf
+	for _, p := range pages {
+		out = append(out, pageOf{p.Replica, p.Thing})
+	}
+	return out
+}
+
+// pageNames returns the names of the status pages that replicas have.
+func (o *internalDebugOptions) pageNames(ctx context.Context, found []*replicas.Replica) ([]string, error) {
+	answers, err := askPages[[]string](ctx, &o.replicas, found, "list", nil, nil)
+	var names []string
+	for _, a := range answers {
+		names = append(names, a.Thing...)
+	}
+	slices.Sort(names)
+	return slices.Compact(names), err
+}
+
+func (o *internalDebugOptions) completePages(ctx context.Context, env *Env) ([]string, error) {
+	found, err := o.replicas.find(ctx, env, completionTimeout)
+	if err != nil {
+		return nil, err
+	}
+	defer closeReplicas(found)
+	return o.pageNames(ctx, found)
 }

@@ -54,7 +54,7 @@ func (f *xdsFlags) find(ctx context.Context, env *Env, r *replicaFlags, timeout 
 		return nil, err
 	}
 	access := sync.OnceValues(func() (*kube.Access, error) { return kube.Load(r.kube.options(env, r.context)) })
-	token, err := f.token(ctx, r, access, own)
+	token, err := f.token(ctx, env, r, access, own)
 	if err != nil {
 		return nil, err
 	}
@@ -113,10 +113,10 @@ func (f *xdsFlags) certificate() ([]tls.Certificate, error) {
 
 // token is with which the caller proves itself: that of the file, none beside a
 // certificate, else one that the cluster makes.
-func (f *xdsFlags) token(ctx context.Context, r *replicaFlags, access func() (*kube.Access, error), own []tls.Certificate) (string, error) {
+func (f *xdsFlags) token(ctx context.Context, env *Env, r *replicaFlags, access func() (*kube.Access, error), own []tls.Certificate) (string, error) {
 	switch {
 	case r.token.file != "":
-		return r.token.read()
+		return r.token.read(env)
 	case len(own) > 0:
 		return "", nil
 	}

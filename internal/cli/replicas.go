@@ -4,14 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/replicas"
 )
 
@@ -25,12 +28,12 @@ type replicaFlags struct {
 	named   bool // the replicas are at addresses, not those of a cluster
 }
 
-// advice is what to do about those of all replicas that have not answered, by their
-// errors.
+// advice returns what to do about those of all replicas that have not answered, by
+// their errors.
 func (f *replicaFlags) advice(silent []string, all int) string {
 	switch {
 	case slices.ContainsFunc(silent, func(text string) bool { return strings.Contains(text, refusedToken) }):
-		return "; " + needsToken
+		return "; " + f.kube.needsToken(f.context, f.system)
 	case f.named && len(silent) == all:
 		return "; --server names the --http-addr of control planes, --context the cluster that they run in"
 	}
@@ -48,13 +51,104 @@ func (f *replicaFlags) bind(env *Env, cmd *cobra.Command) {
 	f.kube.contextFlags(env, cmd, "context")
 }
 
+// silentError is why replicas did not answer, and what to do about it.
+type silentError struct {
+	errs   []error
+	advice string
+}
+
+func (e *silentError) Error() string {
+	lines := make([]string, len(e.errs))
+	for i, err := range e.errs {
+		lines[i] = err.Error()
+	}
+	return output.EscapeLines(lines) + e.advice
+}
+
+func (e *silentError) Unwrap() []error { return e.errs }
+
+// silent returns the error of the replicas that have not answered, nil without one.
+func (f *replicaFlags) silent(errs []error, all int) error {
+	if len(errs) == 0 {
+		return nil
+	}
+	e := &silentError{errs: errs}
+	e.advice = f.advice([]string{e.Error()}, 1+all-len(errs))
+	return e
+}
+
+// told is what one replica tells of one thing.
+type told[T any] struct {
+	Replica string `json:"replica"`
+	Thing   T      `json:",embed"`
+}
+
+// askPages asks all replicas at once for a status page, by what follows /debug/ in
+// its URL. Those that have nothing of the name in the query, as absent recognizes, are
+// left out. The error is of those that did not answer; it may come with answers.
+func askPages[T any](ctx context.Context, f *replicaFlags, found []*replicas.Replica, page string, query url.Values, absent func(*replicas.AnswerError) bool) ([]told[T], error) {
+	pages, errs := make([]T, len(found)), make([]error, len(found))
+	var asked sync.WaitGroup
+	for i, r := range found {
+		asked.Go(func() { errs[i] = r.Get(ctx, "/debug/"+page, query, &pages[i]) })
+	}
+	asked.Wait()
+	if err := ctx.Err(); err != nil {
+		return nil, err // not what the answers are
+	}
+	var answers []told[T]
+	var silent []error
+	for i, r := range found {
+		refusal, refused := errors.AsType[*replicas.AnswerError](errs[i])
+		switch {
+		case errs[i] == nil:
+			answers = append(answers, told[T]{r.Name, pages[i]})
+		case !refused || absent == nil || !absent(refusal):
+			silent = append(silent, fmt.Errorf("%s: %w", r.Name, errs[i]))
+		}
+	}
+	return answers, f.silent(silent, len(found))
+}
+
+// each returns the items of lists, each with its replica.
+func each[T any](answers []told[[]T]) []told[T] {
+	out := []told[T]{}
+	for _, a := range answers {
+		for _, item := range a.Thing {
+			out = append(out, told[T]{a.Replica, item})
+		}
+	}
+	return out
+}
+
+// replicaTable is a table whose first column is the replica, unless there is only one.
+type replicaTable struct {
+	output.Table
+	several bool
+}
+
+func newReplicaTable(several bool, header ...string) *replicaTable {
+	t := &replicaTable{several: several, Table: output.Table{Header: header, Gap: 3}}
+	if several {
+		t.Header = append([]string{"REPLICA"}, header...)
+	}
+	return t
+}
+
+func (t *replicaTable) add(replica string, cells ...string) {
+	if t.several {
+		cells = append([]string{replica}, cells...)
+	}
+	t.Rows = append(t.Rows, cells)
+}
+
 // thisMachine is the status address of a control plane beside its user.
 const thisMachine = "127.0.0.1:8080"
 
 // find returns the replicas: those that are named, else those of the cluster. A
 // request to one takes timeout at most. Close each of them.
 func (f *replicaFlags) find(ctx context.Context, env *Env, timeout time.Duration) ([]*replicas.Replica, error) {
-	servers := f.servers
+	servers, tokens := f.servers, f.token.tokens(env)
 	if !mesh.IsDNSLabel(f.system) {
 		return nil, usagef("namespace %q is not a DNS label", f.system)
 	}
@@ -66,7 +160,7 @@ func (f *replicaFlags) find(ctx context.Context, env *Env, timeout time.Duration
 		case err != nil:
 			return nil, err
 		default:
-			found, err := replicas.Find(ctx, replicas.Options{Access: access.Config, Namespace: f.system, Tokens: f.token.tokens(env), Timeout: timeout, Now: env.Now})
+			found, err := replicas.Find(ctx, replicas.Options{Access: access.Config, Namespace: f.system, Tokens: tokens, Timeout: timeout, Now: env.Now})
 			if err != nil {
 				return nil, fmt.Errorf("%w; --server names replicas by address", err)
 			}
@@ -76,7 +170,7 @@ func (f *replicaFlags) find(ctx context.Context, env *Env, timeout time.Duration
 	f.named = true
 	var out []*replicas.Replica
 	for _, s := range servers {
-		r, err := replicas.At(s, f.token.tokens(env), timeout)
+		r, err := replicas.At(s, tokens, timeout)
 		if err != nil {
 			return nil, usagef("--server %w", err)
 		}

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/meshctl/meshctl/internal/nearest"
 	"github.com/meshctl/meshctl/internal/output"
@@ -28,9 +27,9 @@ func newXDSCmd(env *Env) *cobra.Command {
 		Long: `Show how configuration reaches the proxies of a running control plane: what
 caused each push, how long each stage took, what the proxies answered.
 
-The source is the control plane's debug address (--server), which answers the
-user that runs it on its own machine, and others with --token-file; kubectl
-port-forward leads there.`,
+Every replica is asked: those of the cluster of the kubeconfig, as meshctl
+proxy-status finds them, or those that --server names. With several, the first
+column is the replica.`,
 		Example: `  # why did this proxy get new configuration, and when?
   meshctl xds history web-1.apps
 
@@ -41,62 +40,29 @@ port-forward leads there.`,
 	return cmd
 }
 
-// xdsOptions are the flags that all xds commands have.
+// xdsOptions are the flags of the commands that show status pages of each replica.
 type xdsOptions struct {
-	server  string
-	token   debugToken
-	timeout time.Duration
-	output  output.Format
+	replicas replicaFlags
+	timeout  time.Duration
+	output   output.Format
 }
 
-func (o *xdsOptions) bind(fs *pflag.FlagSet) {
+func (o *xdsOptions) bind(env *Env, cmd *cobra.Command) {
 	o.output = output.FormatTable
-	fs.StringVar(&o.server, "server", "http://127.0.0.1:8080", "Debug address of the control plane: `host:port` or http://host:port")
-	o.token.bind(fs)
+	fs := cmd.Flags()
+	o.replicas.bind(env, cmd)
 	fs.VarP(&o.output, "output", "o", "Output `format`: table, json or yaml")
-	durationVar(fs, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of the control plane")
-}
-
-// errNoSuch is that the control plane has nothing of the name.
-var errNoSuch = errors.New("not found")
-
-// get reads a status page about xDS into v.
-func (o *xdsOptions) get(ctx context.Context, env *Env, page string, query url.Values, v any) error {
-	return o.debug(ctx, env, "xds/"+page, query, v)
-}
-
-// debug reads a status page into v.
-func (o *xdsOptions) debug(ctx context.Context, env *Env, page string, query url.Values, v any) error {
-	server, err := replicas.At(o.server, o.token.tokens(env), o.timeout)
-	if err != nil {
-		return usagef("--server %w", err)
-	}
-	defer server.Close()
-	token, err := server.Token(ctx) // what is wrong with it is told as it is
-	if err != nil {
-		return err
-	}
-	server.Token = func(context.Context) (string, error) { return token, nil }
-	err = server.Get(ctx, "/debug/"+page, query, v)
-	answer, answered := errors.AsType[*replicas.AnswerError](err)
-	switch {
-	case err == nil:
-		return nil
-	case !answered:
-		return fmt.Errorf("ask the control plane at %s: %w; --server names its --http-addr", server.URL, err)
-	case answer.Code == http.StatusNotFound && strings.Contains(answer.Text, flightNotFound):
-		return errNoSuch
-	}
-	err = fmt.Errorf("the control plane at %s answered %s", server.URL, output.Escape(fmt.Sprintf("%s: %.200s", answer.Status, answer.Text)))
-	if answer.Code == http.StatusUnauthorized {
-		return fmt.Errorf("%w; %s", err, needsToken)
-	}
-	return err
+	durationVar(fs, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of a replica")
 }
 
 // flightNotFound begins the answer for a proxy that is not known, which other
 // servers do not give for a page that they do not have.
 const flightNotFound = "proxy "
+
+// isOfNoProxy recognizes the answer of a replica that does not know the proxy.
+func isOfNoProxy(e *replicas.AnswerError) bool {
+	return e.Code == http.StatusNotFound && strings.Contains(e.Text, flightNotFound)
+}
 
 // show writes a result in the format that was asked for.
 func (o *xdsOptions) show(env *Env, v any, table *output.Table, none string) error {
@@ -137,54 +103,57 @@ PROXY is name.namespace, or one stream of it as name.namespace-number.`,
 			o.proxy = args[0]
 			return nil
 		},
-		ValidArgsFunction: completeNames(env, o.proxies),
+		ValidArgsFunction: completeNames(env, o.completeProxies),
 		RunE:              func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
-	o.bind(cmd.Flags())
+	o.bind(env, cmd)
 	return cmd
 }
 
 func (o *xdsHistoryOptions) run(ctx context.Context, env *Env) error {
-	var histories []flight.History
-	err := o.get(ctx, env, "history", url.Values{"proxy": {o.proxy}}, &histories)
-	if errors.Is(err, errNoSuch) {
-		return o.unknown(ctx, env)
-	}
+	found, err := o.replicas.find(ctx, env, o.timeout)
 	if err != nil {
 		return err
 	}
-	table := &output.Table{
-		Header: []string{"SENT", "STREAM", "TYPE", "WHY", "BATCH", "GENERATE", "QUEUE", "SEND", "ANSWERED", "ANSWER", "RESOURCES", "BYTES", "VERSION", "CAUSE"},
-		Gap:    3,
+	defer closeReplicas(found)
+	answers, err := askPages[[]flight.History](ctx, &o.replicas, found, "xds/history", url.Values{"proxy": {o.proxy}}, isOfNoProxy)
+	switch {
+	case len(answers) == 0 && err != nil:
+		return err
+	case len(answers) == 0:
+		return o.unknown(ctx, found)
 	}
+	histories := each(answers)
+	table := newReplicaTable(len(found) > 1, "SENT", "STREAM", "TYPE", "WHY", "BATCH", "GENERATE", "QUEUE", "SEND", "ANSWERED", "ANSWER", "RESOURCES", "BYTES", "VERSION", "CAUSE")
 	for _, h := range histories {
-		for _, p := range h.Pushes {
+		for _, p := range h.Thing.Pushes {
 			change := cmp.Or(p.Change, &flight.Publication{})
-			table.Rows = append(table.Rows, []string{
-				clock(p.Sent), h.Stream, p.Type, p.Why, between(change.Arrived, change.Started), between(change.Started, change.Generated),
+			table.add(h.Replica,
+				clock(p.Sent), h.Thing.Stream, p.Type, p.Why, between(change.Arrived, change.Started), between(change.Started, change.Generated),
 				between(p.Queued, p.Sent), between(p.Sent, p.Written), between(p.Sent, p.Answered), orDash(p.Answer),
 				count(p.Resources, p.Removed), size(int64(p.Bytes)), p.Version, because(change, p.Error),
-			})
+			)
 		}
 	}
-	return o.show(env, histories, table, "No responses sent.")
+	return cmp.Or(o.show(env, histories, &table.Table, "No responses sent."), err)
 }
 
-// unknown is the error for a proxy that is not known, with names near it.
-func (o *xdsHistoryOptions) unknown(ctx context.Context, env *Env) error {
-	names, err := o.proxies(ctx, env)
+// unknown is the error for a proxy that no replica knows, with names near it.
+func (o *xdsHistoryOptions) unknown(ctx context.Context, found []*replicas.Replica) error {
+	names, err := o.proxyNames(ctx, found)
 	if err != nil {
 		return err
 	}
-	near := nearNames(o.proxy, names)
-	if len(near) == 0 {
-		others := "nor any other"
-		if n := len(names); n > 0 {
-			others = "among " + plural(n, "other")
-		}
-		return fmt.Errorf("no proxy %q is or was connected to %s, %s; a proxy is named name.namespace", o.proxy, o.server, others)
+	text := fmt.Sprintf("no proxy %q is or was connected to %s", o.proxy, namesOf(found))
+	switch near := nearNames(o.proxy, names); {
+	case len(near) > 0:
+		text += ", near are: " + strings.Join(near, ", ")
+	case len(names) > 0:
+		text += ", among " + plural(len(names), "other") + "; a proxy is named name.namespace"
+	default:
+		text += ", nor any other; a proxy is named name.namespace"
 	}
-	return fmt.Errorf("no proxy %q is or was connected to %s, near are: %s", o.proxy, o.server, output.Escape(strings.Join(near, ", ")))
+	return errors.New(output.Escape(text))
 }
 
 // nearNames picks at most five names that may have been meant: those that
@@ -216,27 +185,32 @@ of a proxy (TOTAL).`,
   meshctl xds timeline -o json | jq '.[-1]'`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
-	o.bind(cmd.Flags())
+	o.bind(env, cmd)
 	return cmd
 }
 
 func (o *xdsTimelineOptions) run(ctx context.Context, env *Env) error {
-	var line []flight.Publication
-	if err := o.get(ctx, env, "timeline", nil, &line); err != nil {
+	found, err := o.replicas.find(ctx, env, o.timeout)
+	if err != nil {
 		return err
 	}
-	table := &output.Table{
-		Header: []string{"ARRIVED", "SNAPSHOT", "EVENTS", "BATCH", "GENERATE", "RESOURCES", "PUSHES", "ACK", "NACK", "BYTES", "TOTAL", "CAUSE"},
-		Gap:    3,
+	defer closeReplicas(found)
+	answers, err := askPages[[]flight.Publication](ctx, &o.replicas, found, "xds/timeline", nil, nil)
+	if len(answers) == 0 {
+		return err
 	}
-	for _, p := range line {
-		table.Rows = append(table.Rows, []string{
+	line := each(answers)
+	slices.SortStableFunc(line, func(a, b told[flight.Publication]) int { return a.Thing.Started.Compare(b.Thing.Started) })
+	table := newReplicaTable(len(found) > 1, "ARRIVED", "SNAPSHOT", "EVENTS", "BATCH", "GENERATE", "RESOURCES", "PUSHES", "ACK", "NACK", "BYTES", "TOTAL", "CAUSE")
+	for i := range line {
+		p := &line[i].Thing
+		table.add(line[i].Replica,
 			clock(p.Arrived), fmt.Sprint(p.Snapshot), fmt.Sprint(p.Events), between(p.Arrived, p.Started), between(p.Started, p.Generated),
 			fmt.Sprint(p.Resources), fmt.Sprint(p.Pushes), fmt.Sprint(p.ACKs), fmt.Sprint(p.NACKs), size(p.Bytes),
-			between(p.Arrived, p.LastAnswer), because(&p, ""),
-		})
+			between(p.Arrived, p.LastAnswer), because(p, ""),
+		)
 	}
-	return o.show(env, line, table, "Nothing was published yet.")
+	return cmp.Or(o.show(env, line, &table.Table, "Nothing was published yet."), err)
 }
 
 // clock is the time of day in UTC.

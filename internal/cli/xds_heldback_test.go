@@ -10,16 +10,16 @@ import (
 )
 
 func TestHeldBackTable(t *testing.T) {
-	held := []xds.HeldBack{
-		{
+	held := []told[xds.HeldBack]{
+		{Thing: xds.HeldBack{
 			Type: "CDS", Resource: "a", Version: "v2", Served: "v1", Streams: 7, Envoy: "1.40.0", View: "namespace apps",
 			RefusedBy: []string{"spiffe://td/ns/a/sa/x", "spiffe://td/ns/b/sa/y"}, Error: "no good",
 			Since: time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC),
-		},
-		{Type: "LDS", Resource: "b", Version: "v3", Envoy: "1.40.0"},
+		}},
+		{Thing: xds.HeldBack{Type: "LDS", Resource: "b", Version: "v3", Envoy: "1.40.0"}},
 	}
 	var out bytes.Buffer
-	if err := heldBackTable(held).Write(&out); err != nil {
+	if err := heldBackTable(false, held).Write(&out); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{

@@ -257,7 +257,7 @@ func TestXDSErrors(t *testing.T) {
 	}{
 		{"ftp://a", 2, "want host:port"},
 		{"http://a/path", 2, "want host:port"},
-		{"127.0.0.1:1", 1, "--server names its --http-addr"},
+		{"127.0.0.1:1", 1, "--server names the --http-addr of control planes"},
 	} {
 		m.debug = tc.server
 		code, _, stderr := m.run("xds", "timeline")
@@ -274,7 +274,8 @@ func TestXDSNACKsWatch(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			out, in := io.Pipe()
 			var o xdsNACKsOptions
-			o.server, o.timeout, o.every, o.watch = m.debug, xdsPatience, time.Millisecond, true
+			o.replicas = replicaFlags{servers: []string{m.debug}, system: "istio-system"}
+			o.timeout, o.every, o.watch = xdsPatience, time.Millisecond, true
 			if err := o.output.Set(format); err != nil {
 				t.Fatal(err)
 			}
@@ -334,11 +335,11 @@ func TestXDSAnswers(t *testing.T) {
 		body string
 		want string
 	}{
-		{http.StatusUnauthorized, "this page needs a token", `the control plane at http://127\.0\.0\.1:\d+ answered 401 Unauthorized: this page needs a token; .*--token-file`},
-		{http.StatusForbidden, "not \x1b[2Jfor you", `answered 403 Forbidden: not \\x1b\[2Jfor you\n`},
-		{http.StatusNotFound, "404 page not found", `answered 404 Not Found: 404 page not found\n`},
-		{http.StatusServiceUnavailable, strings.Repeat("a", 300), `answered 503 Service Unavailable: a{200}\n`},
-		{http.StatusOK, "<html>", `ask the control plane at http://127\.0\.0\.1:\d+: answered what is no such page: .*; --server names its --http-addr`},
+		{http.StatusUnauthorized, "this page needs a token", `^Error: 127\.0\.0\.1:\d+: answered 401 Unauthorized: "this page needs a token"; .*--token-file`},
+		{http.StatusForbidden, "not \x1b[2Jfor you", `answered 403 Forbidden: "not \\x1b\[2Jfor you"; --server names`},
+		{http.StatusNotFound, "404 page not found", `answered 404 Not Found: "404 page not found"; --server names`},
+		{http.StatusServiceUnavailable, strings.Repeat("a", 300), `answered 503 Service Unavailable: "a{300}"; --server names`},
+		{http.StatusOK, "<html>", `^Error: 127\.0\.0\.1:\d+: answered what is no such page: .*; --server names the --http-addr of control planes`},
 	} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(tc.code)

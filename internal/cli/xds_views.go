@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/meshctl/meshctl/internal/output"
+	"github.com/meshctl/meshctl/internal/replicas"
 	"github.com/meshctl/meshctl/internal/server/xds"
 	"github.com/meshctl/meshctl/internal/server/xds/flight"
 )
@@ -27,22 +29,29 @@ that several lists hold are counted for each.`,
 		Example: `  meshctl xds views`,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
-	o.bind(cmd.Flags())
+	o.bind(env, cmd)
 	return cmd
 }
 
 func (o *xdsViewsOptions) run(ctx context.Context, env *Env) error {
-	var views []xds.LiveView
-	if err := o.get(ctx, env, "views", nil, &views); err != nil {
+	found, err := o.replicas.find(ctx, env, o.timeout)
+	if err != nil {
 		return err
 	}
-	table := &output.Table{Header: []string{"TYPE", "SCOPE", "VIEWS", "STREAMS", "RESOURCES", "BYTES", "VERSION", "OF"}, Gap: 3}
-	for _, v := range views {
-		table.Rows = append(table.Rows, []string{
-			v.Type, v.Scope, fmt.Sprint(v.Views), fmt.Sprint(v.Streams), fmt.Sprint(v.Resources), size(int64(v.Bytes)), orDash(v.Version), cmp.Or(v.Of, "everyone"),
-		})
+	defer closeReplicas(found)
+	answers, err := askPages[[]xds.LiveView](ctx, &o.replicas, found, "xds/views", nil, nil)
+	if len(answers) == 0 {
+		return err
 	}
-	return o.show(env, views, table, "No proxy is connected.")
+	views := each(answers)
+	table := newReplicaTable(len(found) > 1, "TYPE", "SCOPE", "VIEWS", "STREAMS", "RESOURCES", "BYTES", "VERSION", "OF")
+	for _, told := range views {
+		v := &told.Thing
+		table.add(told.Replica,
+			v.Type, v.Scope, fmt.Sprint(v.Views), fmt.Sprint(v.Streams), fmt.Sprint(v.Resources), size(int64(v.Bytes)), orDash(v.Version), cmp.Or(v.Of, "everyone"),
+		)
+	}
+	return cmp.Or(o.show(env, views, &table.Table, "No proxy is connected."), err)
 }
 
 type xdsNACKsOptions struct {
@@ -66,65 +75,94 @@ proxies of two identities with the same version of Envoy refused them.`,
   meshctl xds nacks -w`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
-	o.bind(cmd.Flags())
+	o.bind(env, cmd)
 	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "Go on and show new ones as they come, until interrupted")
 	return cmd
 }
 
+// refusals is what all replicas tell of refused responses.
+type refusals struct {
+	NACKs    []told[flight.NACK]  `json:"nacks"`
+	Refused  []told[xds.Refused]  `json:"refused"`
+	HeldBack []told[xds.HeldBack] `json:"heldBack"`
+}
+
+func (o *xdsNACKsOptions) ask(ctx context.Context, found []*replicas.Replica) (*refusals, error) {
+	answers, err := askPages[xds.NACKs](ctx, &o.replicas, found, "xds/nacks", nil, nil)
+	if len(answers) == 0 {
+		return nil, err
+	}
+	out := &refusals{NACKs: []told[flight.NACK]{}, Refused: []told[xds.Refused]{}, HeldBack: []told[xds.HeldBack]{}}
+	for _, a := range answers {
+		out.NACKs = append(out.NACKs, each([]told[[]flight.NACK]{{a.Replica, a.Thing.NACKs}})...)
+		out.Refused = append(out.Refused, each([]told[[]xds.Refused]{{a.Replica, a.Thing.Refused}})...)
+		out.HeldBack = append(out.HeldBack, each([]told[[]xds.HeldBack]{{a.Replica, a.Thing.HeldBack}})...)
+	}
+	slices.SortStableFunc(out.NACKs, func(a, b told[flight.NACK]) int { return a.Thing.At.Compare(b.Thing.At) })
+	return out, err
+}
+
 func (o *xdsNACKsOptions) run(ctx context.Context, env *Env) error {
-	var page xds.NACKs
-	if err := o.get(ctx, env, "nacks", nil, &page); err != nil {
+	found, err := o.replicas.find(ctx, env, o.timeout)
+	if err != nil {
 		return err
 	}
-	none := "No proxy refused anything."
+	defer func() { closeReplicas(found) }()
+	several := len(found) > 1
+	page, err := o.ask(ctx, found)
+	if page == nil {
+		return err
+	}
 	if o.watch {
-		none = ""
-	}
-	if o.output == output.FormatTable || !o.watch {
-		if err := o.show(env, page, nackTable(page.NACKs), none); err != nil {
-			return err
+		if o.output == output.FormatTable {
+			if err := o.show(env, nil, nackTable(several, page.NACKs), ""); err != nil {
+				return err
+			}
 		}
+		return o.follow(ctx, env, &found, page)
 	}
-	if o.output == output.FormatTable && len(page.Refused) > 0 && !o.watch {
+	if bad := o.show(env, page, nackTable(several, page.NACKs), "No proxy refused anything."); bad != nil || o.output != output.FormatTable {
+		return cmp.Or(bad, err)
+	}
+	if len(page.Refused) > 0 {
 		fmt.Fprintln(env.Stdout, "\nWithheld from the proxies that refused them:")
-		if err := refusedTable(page.Refused).Write(env.Stdout); err != nil {
+		if err := refusedTable(several, page.Refused).Write(env.Stdout); err != nil {
 			return err
 		}
 	}
-	if o.output == output.FormatTable && len(page.HeldBack) > 0 && !o.watch {
+	if len(page.HeldBack) > 0 {
 		fmt.Fprintln(env.Stdout, "\nHeld back from other proxies too:")
-		if err := heldBackTable(page.HeldBack).Write(env.Stdout); err != nil {
+		if err := heldBackTable(several, page.HeldBack).Write(env.Stdout); err != nil {
 			return err
 		}
 	}
-	if !o.watch {
-		return nil
-	}
-	return o.follow(ctx, env, page)
+	return err
 }
 
 type nackKey struct {
-	stream string
-	number uint64
+	replica, stream string
+	number          uint64
 }
 
-// follow shows what comes after the page, JSON and YAML also what it holds.
-func (o *xdsNACKsOptions) follow(ctx context.Context, env *Env, page xds.NACKs) error {
+// follow shows what comes after the page, JSON and YAML also what it holds. It finds
+// the replicas again when one does not answer, and ends when none does.
+func (o *xdsNACKsOptions) follow(ctx context.Context, env *Env, found *[]*replicas.Replica, page *refusals) error {
+	several := len(*found) > 1
 	var seen map[nackKey]struct{}
 	tick := time.NewTicker(o.every)
 	defer tick.Stop()
 	for first := true; ; first = false {
 		now := make(map[nackKey]struct{})
-		var fresh []flight.NACK
+		var fresh []told[flight.NACK]
 		for _, n := range page.NACKs {
-			key := nackKey{n.Stream, n.Number}
+			key := nackKey{n.Replica, n.Thing.Stream, n.Thing.Number}
 			now[key] = struct{}{}
 			if _, ok := seen[key]; !ok && (!first || o.output != output.FormatTable) {
 				fresh = append(fresh, n)
 			}
 		}
 		seen = now
-		if err := o.append(env, fresh); err != nil {
+		if err := o.append(env, several, fresh); err != nil {
 			return err
 		}
 		select {
@@ -132,23 +170,30 @@ func (o *xdsNACKsOptions) follow(ctx context.Context, env *Env, page xds.NACKs) 
 			return nil // how watching ends
 		case <-tick.C:
 		}
-		page = xds.NACKs{}
-		if err := o.get(ctx, env, "nacks", nil, &page); err != nil {
-			if ctx.Err() != nil {
-				return nil
+		var err error
+		if page, err = o.ask(ctx, *found); err != nil && ctx.Err() == nil {
+			fmt.Fprintln(env.Stderr, err)
+			closeReplicas(*found) // there may be others by now
+			if *found, err = o.replicas.find(ctx, env, o.timeout); err == nil && page == nil {
+				page, err = o.ask(ctx, *found)
 			}
+		}
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case page == nil:
 			return err
 		}
 	}
 }
 
 // append shows further NACKs: rows, or one document each.
-func (o *xdsNACKsOptions) append(env *Env, nacks []flight.NACK) error {
+func (o *xdsNACKsOptions) append(env *Env, several bool, nacks []told[flight.NACK]) error {
 	if o.output == output.FormatTable {
 		if len(nacks) == 0 {
 			return nil
 		}
-		table := nackTable(nacks)
+		table := nackTable(several, nacks)
 		table.NoHeader = true
 		return table.Write(env.Stdout)
 	}
@@ -163,38 +208,36 @@ func (o *xdsNACKsOptions) append(env *Env, nacks []flight.NACK) error {
 	return nil
 }
 
-func nackTable(nacks []flight.NACK) *output.Table {
-	table := &output.Table{Header: []string{"AT", "STREAM", "TYPE", "VERSION", "RESOURCES", "ERROR"}, Gap: 3}
-	for _, n := range nacks {
-		table.Rows = append(table.Rows, []string{
-			clock(n.At), n.Stream, n.Type, n.Version, orDash(strings.Join(n.Resources, ", ")), n.Error,
-		})
+func nackTable(several bool, nacks []told[flight.NACK]) *output.Table {
+	table := newReplicaTable(several, "AT", "STREAM", "TYPE", "VERSION", "RESOURCES", "ERROR")
+	for _, told := range nacks {
+		n := &told.Thing
+		table.add(told.Replica, clock(n.At), n.Stream, n.Type, n.Version, orDash(strings.Join(n.Resources, ", ")), n.Error)
 	}
-	return table
+	return &table.Table
 }
 
-func refusedTable(refused []xds.Refused) *output.Table {
-	table := &output.Table{Header: []string{"SINCE", "TYPE", "RESOURCE", "VERSION", "STREAMS", "FOUND BY", "ERROR"}, Gap: 3}
-	for _, r := range refused {
+func refusedTable(several bool, refused []told[xds.Refused]) *output.Table {
+	table := newReplicaTable(several, "SINCE", "TYPE", "RESOURCE", "VERSION", "STREAMS", "FOUND BY", "ERROR")
+	for _, told := range refused {
+		r := &told.Thing
 		streams := strings.Join(r.Streams[:min(len(r.Streams), 3)], ", ")
 		if more := len(r.Streams) - 3; more > 0 {
 			streams += fmt.Sprintf(" and %d more", more)
 		}
-		table.Rows = append(table.Rows, []string{clock(r.Since), r.Type, r.Resource, r.Version, streams, r.Found, r.Error})
+		table.add(told.Replica, clock(r.Since), r.Type, r.Resource, r.Version, streams, r.Found, r.Error)
 	}
-	return table
+	return &table.Table
 }
 
-func heldBackTable(held []xds.HeldBack) *output.Table {
-	table := &output.Table{
-		Header: []string{"SINCE", "TYPE", "RESOURCE", "VERSION", "SERVED", "STREAMS", "ENVOY", "REFUSED BY", "VIEW", "ERROR"},
-		Gap:    3,
-	}
-	for _, h := range held {
-		table.Rows = append(table.Rows, []string{
+func heldBackTable(several bool, held []told[xds.HeldBack]) *output.Table {
+	table := newReplicaTable(several, "SINCE", "TYPE", "RESOURCE", "VERSION", "SERVED", "STREAMS", "ENVOY", "REFUSED BY", "VIEW", "ERROR")
+	for _, told := range held {
+		h := &told.Thing
+		table.add(told.Replica,
 			clock(h.Since), h.Type, h.Resource, h.Version, cmp.Or(h.Served, "nothing"), fmt.Sprint(h.Streams), h.Envoy,
 			strings.Join(h.RefusedBy, ", "), orDash(h.View), h.Error,
-		})
+		)
 	}
-	return table
+	return &table.Table
 }

@@ -1,0 +1,85 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/meshctl/meshctl/test/kube"
+)
+
+// TestReplicasOfACluster has every command that shows status pages find the replica
+// that keeps a Lease in the cluster of a context.
+func TestReplicasOfACluster(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs Kubernetes")
+	}
+	cluster := kube.Shared(t, "cluster1")
+	namespace := cluster.Namespace(t, "asked")
+	m := startXDSMesh(t)
+	m.eventually("SYNCED", "ps")
+	code, page, stderr := m.run("x", "internal-debug", "replica")
+	var is struct{ Replica string }
+	if err := json.Unmarshal([]byte(page), &is); code != 0 || err != nil || is.Replica == "" {
+		t.Fatalf("exit code %d, %v: %s%s", code, err, page, stderr)
+	}
+	lease(t, cluster, namespace, is.Replica, m.debug, "")
+	there := []string{"--kubeconfig", mergedKubeconfig(t, cluster, kube.Shared(t, "cluster2")), "--context", "cluster1", "-i", namespace}
+	for _, tc := range []struct {
+		args           []string
+		code           int
+		stdout, stderr string
+	}{
+		{[]string{"ps"}, 0, `client-1\.apps`, `^$`},
+		{[]string{"xds", "history", "client-1.apps"}, 0, `client-1\.apps-1 +CDS +request`, `^$`},
+		{[]string{"xds", "timeline"}, 0, `Cluster c1`, `^$`},
+		{[]string{"xds", "views"}, 0, `CDS +shared`, `^$`},
+		{[]string{"xds", "nacks"}, 0, `^AT `, `No proxy refused anything`},
+		{[]string{"x", "internal-debug", "--list"}, 0, `"config_dump"`, `^$`},
+		{[]string{"certs", "status"}, 0, `on disk +CN=meshctl self-signed CA`, `^$`},
+		{[]string{"xds", "views", "-i", "nowhere"}, 1, `^$`, `namespace nowhere has no Lease .*; --server names replicas by address`},
+	} {
+		var out, talk bytes.Buffer
+		code := Run(t.Context(), &Env{
+			Stdin: strings.NewReader(""), Stdout: &out, Stderr: &talk, Now: time.Now, LookupEnv: homeOnly(m.home),
+		}, slices.Concat(tc.args[:1], there, tc.args[1:]))
+		if code != tc.code || !regexp.MustCompile(tc.stdout).MatchString(out.String()) || !regexp.MustCompile(tc.stderr).MatchString(talk.String()) {
+			t.Errorf("%v: exit code %d, want %d: %s%s", tc.args, code, tc.code, out.String(), talk.String())
+		}
+	}
+}
+
+// TestTokenFileOfOthers reads a token that others may read, and says so once.
+func TestTokenFileOfOthers(t *testing.T) {
+	m := startXDSMesh(t)
+	m.eventually("SYNCED", "ps")
+	operator, err := filepath.Glob(filepath.Join(m.home, ".local/state/meshctl/run/*"))
+	if err != nil || len(operator) != 1 {
+		t.Fatal(operator, err)
+	}
+	text, err := os.ReadFile(operator[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m.home = t.TempDir()
+	if code, _, stderr := m.run("ps", "--token-file", file); code != 0 || stderr != "" {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+	if err := os.Chmod(file, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	want := "warning: token file " + file + ": its mode 0644 lets others at it; run chmod 600 on it\n"
+	if code, stdout, stderr := m.run("ps", "--server", m.debug, "--token-file", file); code != 0 || !strings.Contains(stdout, "client-1.apps") || stderr != want {
+		t.Errorf("exit code %d: %s%s", code, stdout, stderr)
+	}
+}
