@@ -13,7 +13,7 @@ import (
 type certsExpiryOptions struct {
 	readOptions
 	failWithin time.Duration
-	output     string
+	output     output.Format
 }
 
 func newCertsExpiryCmd(env *Env) *cobra.Command {
@@ -45,8 +45,7 @@ when something has expired, ends within --fail-within, or cannot be read.
 	fs := cmd.Flags()
 	o.bind(env, cmd)
 	durationVar(fs, &o.failWithin, "fail-within", 0, "Exit with code 3 when something ends within this time")
-	choiceVar(fs, &o.output, "output", "o", "Output `format`",
-		string(output.FormatTable), string(output.FormatJSON), string(output.FormatYAML), formatJUnit, formatOpenMetrics)
+	tableVar(fs, &o.output, formatJUnit, formatOpenMetrics)
 	return cmd
 }
 
@@ -64,10 +63,8 @@ func (o *certsExpiryOptions) run(ctx context.Context, env *Env) error {
 		err = listing.WriteJUnit(env.Stdout, endings)
 	case formatOpenMetrics:
 		err = listing.WriteOpenMetrics(env.Stdout, endings)
-	case string(output.FormatTable):
-		err = listing.EndingTable(endings).Write(env.Stdout)
 	default:
-		err = output.Write(env.Stdout, output.Format(o.output), endings)
+		err = writeResult(env, o.output, endings, listing.EndingTable(endings))
 	}
 	if err != nil {
 		return err

@@ -16,7 +16,7 @@ import (
 type certsInspectOptions struct {
 	readOptions
 	roots  string
-	output string
+	output output.Format
 }
 
 func newCertsInspectCmd(env *Env) *cobra.Command {
@@ -44,8 +44,7 @@ chain that a TLS server shows leads to one of them.
 	fs := cmd.Flags()
 	o.bind(env, cmd)
 	fs.StringVar(&o.roots, "roots", "", "`File` with the roots that the chain of host:port should lead to")
-	choiceVar(fs, &o.output, "output", "o", "Output `format`",
-		string(output.FormatTable), formatWide, formatText, string(output.FormatJSON), string(output.FormatYAML))
+	tableVar(fs, &o.output, formatText)
 	return cmd
 }
 
@@ -68,11 +67,11 @@ func (o *certsInspectOptions) run(ctx context.Context, env *Env) error {
 	switch o.output {
 	case formatText:
 		err = listing.WriteText(env.Stdout, entries)
-	case string(output.FormatJSON), string(output.FormatYAML):
-		err = output.Write(env.Stdout, output.Format(o.output), entries)
 	default:
-		err = listing.EntryTable(entries, o.output == formatWide).Write(env.Stdout)
-		sayChains(env, entries)
+		err = writeResult(env, o.output, entries, listing.EntryTable(entries, o.output.Wide()))
+		if o.output.OfTable() {
+			sayChains(env, entries)
+		}
 	}
 	if err != nil {
 		return err

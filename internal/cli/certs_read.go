@@ -16,7 +16,6 @@ import (
 
 // Output formats beside those of package output.
 const (
-	formatWide        = "wide"
 	formatText        = "text"
 	formatJUnit       = "junit"
 	formatOpenMetrics = "openmetrics"

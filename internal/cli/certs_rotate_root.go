@@ -161,7 +161,7 @@ func (o *rotateStart) options() (rotation.StartOptions, error) {
 }
 
 func newRotatePlanCmd(env *Env) *cobra.Command {
-	o := &rotateStart{output: output.FormatTable}
+	o := &rotateStart{}
 	cmd := &cobra.Command{
 		Use:   "plan [DIR]",
 		Short: "Explain the steps of a rotation, with their times",
@@ -184,7 +184,7 @@ the step before: --propagation until the last control plane works with that, and
 	}
 	o.rotateDir.bind(env, cmd)
 	o.bind(cmd)
-	cmd.Flags().VarP(&o.output, "output", "o", "Output `format`: table, json or yaml")
+	textVar(cmd.Flags(), &o.output)
 	return cmd
 }
 
@@ -201,7 +201,7 @@ func (o *rotateStart) plan(ctx context.Context, env *Env) error {
 	if err != nil {
 		return err
 	}
-	if o.output != output.FormatTable {
+	if !o.output.OfTable() {
 		return output.Write(env.Stdout, o.output, plan)
 	}
 	fmt.Fprintf(env.Stdout, "Clusters: %s. Certificates live up to %s, control planes follow within %s.\n\n",
@@ -446,7 +446,7 @@ type rotateStatus struct {
 }
 
 func newRotateStatusCmd(env *Env) *cobra.Command {
-	o := &rotateStatus{output: output.FormatTable}
+	o := &rotateStatus{}
 	cmd := &cobra.Command{
 		Use:   "status [DIR]",
 		Short: "Show where a rotation stands and what it waits for",
@@ -468,7 +468,7 @@ proxies already have what the next step needs; -o json names all that do not.`,
 		},
 	}
 	o.bind(env, cmd)
-	cmd.Flags().VarP(&o.output, "output", "o", "Output `format`: table, json or yaml")
+	textVar(cmd.Flags(), &o.output)
 	return cmd
 }
 
@@ -482,7 +482,7 @@ func (o *rotateStatus) run(ctx context.Context, env *Env) error {
 		return err
 	}
 	if status == nil {
-		if o.output != output.FormatTable {
+		if !o.output.OfTable() {
 			return output.Write(env.Stdout, o.output, struct {
 				Command string `json:"command"`
 			}{"start"})
@@ -509,7 +509,7 @@ func (o *rotateStatus) run(ctx context.Context, env *Env) error {
 }
 
 func (o *rotateStatus) write(env *Env, s *rotation.Status, answer *rotateAnswer) error {
-	if o.output != output.FormatTable {
+	if !o.output.OfTable() {
 		return output.Write(env.Stdout, o.output, struct {
 			*rotation.Status
 			Asked *rotateAnswer `json:"asked,omitzero"`

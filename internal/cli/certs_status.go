@@ -82,7 +82,7 @@ func (o *certsStatusOptions) showPages(env *Env, pages []told[ca.Page], several 
 			remarks = append(remarks, of+ca.Line(w))
 		}
 	}
-	if err := o.show(env, pages, &table.Table, ""); err != nil || o.output != output.FormatTable || len(remarks) == 0 {
+	if err := o.show(env, pages, &table.Table, ""); err != nil || !o.output.ForPeople() || len(remarks) == 0 {
 		return err
 	}
 	_, err := fmt.Fprintf(env.Stdout, "\n%s\n", output.EscapeLines(remarks))

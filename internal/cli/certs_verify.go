@@ -19,7 +19,7 @@ type certsVerifyOptions struct {
 	readOptions
 	roots       string
 	trustDomain string
-	output      string
+	output      output.Format
 }
 
 func newCertsVerifyCmd(env *Env) *cobra.Command {
@@ -57,8 +57,7 @@ and a fix. Exit code 3 when something is found.
 	o.bind(env, cmd)
 	fs.StringVar(&o.roots, "roots", "", "`File` with roots to trust beside those in the inputs")
 	fs.StringVar(&o.trustDomain, "trust-domain", "", "Trust `domain` that SPIFFE ids must have and CAs must permit")
-	choiceVar(fs, &o.output, "output", "o", "Output `format`",
-		string(output.FormatTable), string(output.FormatJSON), string(output.FormatYAML), formatJUnit)
+	tableVar(fs, &o.output, formatJUnit)
 	return cmd
 }
 
@@ -176,17 +175,13 @@ func isRequest(f verify.File) bool {
 }
 
 func (o *certsVerifyOptions) write(env *Env, findings []verify.Finding, places []string) error {
-	switch o.output {
-	case formatJUnit:
+	if o.output == formatJUnit {
 		return output.WriteJUnit(env.Stdout, "certs verify", verifyCases(findings, places))
-	case string(output.FormatTable):
-	default:
-		return output.Write(env.Stdout, output.Format(o.output), findings)
 	}
-	if len(findings) == 0 {
+	if o.output.ForPeople() && len(findings) == 0 {
 		return nil
 	}
-	t := &output.Table{Header: []string{"SEVERITY", "CODE", "PLACE", "CERTIFICATE", "REASON", "FIX"}, Gap: 3}
+	t := &output.Table{Header: []string{"SEVERITY", "CODE", "PLACE", "CERTIFICATE", "REASON", "FIX"}, Gap: 3, Name: "PLACE"}
 	for _, f := range findings {
 		cert := "-"
 		if f.Subject != "" {
@@ -194,7 +189,7 @@ func (o *certsVerifyOptions) write(env *Env, findings []verify.Finding, places [
 		}
 		t.Rows = append(t.Rows, []string{string(f.Severity), string(f.Code), f.Place, cert, f.Reason, f.Fix})
 	}
-	return t.Write(env.Stdout)
+	return writeResult(env, o.output, findings, t)
 }
 
 // verifyCases are a failed test for each finding, and a passed one for each

@@ -2,13 +2,13 @@ package cli
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/certs/store"
-	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/proxyconfig"
 )
 
@@ -35,12 +35,13 @@ func completions(cmd *cobra.Command) {
 const directory = "/"
 
 func flagValues(f *pflag.Flag) []string {
-	if c, ok := f.Value.(*choiceValue); ok {
-		return c.values
+	switch v := f.Value.(type) {
+	case *choiceValue:
+		return v.values
+	case *outputValue:
+		return slices.DeleteFunc(v.names(), func(name string) bool { return strings.Contains(name, "=") })
 	}
 	switch f.Name {
-	case "output":
-		return []string{string(output.FormatTable), string(output.FormatJSON), string(output.FormatYAML)}
 	case "algorithm":
 		var out []string
 		for _, a := range certs.Algorithms() {

@@ -42,7 +42,7 @@ type explainEndpointsOptions struct {
 }
 
 func newExplainEndpointsCmd(env *Env) *cobra.Command {
-	o := explainEndpointsOptions{output: output.FormatTable}
+	var o explainEndpointsOptions
 	cmd := &cobra.Command{
 		Use:     "endpoints SERVICE --from PROXY",
 		Aliases: []string{"endpoint", "ep"},
@@ -74,7 +74,7 @@ reaches no endpoint, the exit code is 3.`,
 	portVar(f, &o.port, "Only this port of the service")
 	o.replicas.bind(env, cmd)
 	durationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of a replica")
-	f.VarP(&o.output, "output", "o", "Output `format`: table, json or yaml")
+	tableVar(f, &o.output)
 	// The error is that the flag does not exist or has a function.
 	_ = cmd.RegisterFlagCompletionFunc("from", func(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		return completeNames(env, o.connected)(cmd, nil, typed)
@@ -101,10 +101,10 @@ func (o *explainEndpointsOptions) run(ctx context.Context, env *Env) error {
 			return fmt.Errorf("service %s has no port %d that proxies take", output.Escape(e.Service), o.port)
 		}
 	}
-	if o.output != output.FormatTable {
-		err = output.Write(env.Stdout, o.output, e)
+	if o.output.OfTable() {
+		err = writeExplanation(env, o.output, e)
 	} else {
-		err = writeExplanation(env, e)
+		err = output.Write(env.Stdout, o.output, e)
 	}
 	if err != nil {
 		return err
@@ -195,8 +195,8 @@ func (o *explainEndpointsOptions) connected(ctx context.Context, env *Env) ([]st
 }
 
 // writeExplanation writes the endpoints, and what else there is to know to standard error.
-func writeExplanation(env *Env, e *debug.Explanation) error {
-	table := &output.Table{Header: []string{"PORT", "ENDPOINT", "POD", "CLUSTER", "NETWORK", "LOCALITY", "REACHED"}}
+func writeExplanation(env *Env, f output.Format, e *debug.Explanation) error {
+	table := &output.Table{Header: []string{"PORT", "ENDPOINT", "POD", "CLUSTER", "NETWORK", "LOCALITY", "REACHED"}, Name: "ENDPOINT"}
 	for _, p := range e.Ports {
 		if len(p.Endpoints) == 0 {
 			table.Rows = append(table.Rows, []string{strconv.FormatUint(uint64(p.Port), 10), "-", "-", "-", "-", "-", "no: " + nobody})
@@ -212,8 +212,8 @@ func writeExplanation(env *Env, e *debug.Explanation) error {
 	for _, x := range e.Omitted.First {
 		table.Rows = append(table.Rows, []string{"-", x.Address.String(), "-", string(x.Cluster), "-", "-", "no: " + x.Reason})
 	}
-	if len(table.Rows) > 0 {
-		if err := table.Write(env.Stdout); err != nil {
+	if len(table.Rows) > 0 || !f.ForPeople() {
+		if err := writeTable(env, f, table); err != nil {
 			return err
 		}
 	}

@@ -21,7 +21,7 @@ import (
 type logLevelOptions struct {
 	replicas replicaFlags
 	timeout  time.Duration
-	format   string
+	output   output.Format
 	set      string // empty to show
 }
 
@@ -60,7 +60,7 @@ Every replica is asked: those of the cluster of the kubeconfig, or those that
 	f := cmd.Flags()
 	o.replicas.bind(env, cmd)
 	durationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of a replica")
-	choiceVar(f, &o.format, "output", "o", "Output `format`", string(output.FormatTable), string(output.FormatJSON), string(output.FormatYAML))
+	tableVar(f, &o.output)
 	return cmd
 }
 
@@ -133,12 +133,8 @@ func (o *logLevelOptions) show(env *Env, all []replicaLevels) error {
 		}
 	}
 	var err error
-	if f := output.Format(o.format); f == output.FormatTable {
-		if len(table.Rows) > 0 {
-			err = table.Write(env.Stdout)
-		}
-	} else {
-		err = output.Write(env.Stdout, f, all)
+	if !o.output.ForPeople() || len(table.Rows) > 0 {
+		err = writeResult(env, o.output, all, table)
 	}
 	if err == nil && len(errs) > 0 {
 		err = errors.New(output.EscapeLines(errs) + o.replicas.advice(errs, len(all)))

@@ -26,7 +26,7 @@ type proxyStatusOptions struct {
 	replicas  replicaFlags
 	xds       xdsFlags
 	timeout   time.Duration
-	format    string
+	output    output.Format
 	verbosity int
 	namespace string
 	cluster   string
@@ -111,7 +111,7 @@ have a proxy of that name, --cluster names the one that is meant.`,
 	o.replicas.bind(env, cmd)
 	o.xds.bind(f)
 	durationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of a replica, or of Envoy")
-	choiceVar(f, &o.format, "output", "o", "Output `format`", string(output.FormatTable), formatWide, string(output.FormatJSON), string(output.FormatYAML))
+	tableVar(f, &o.output)
 	f.IntVarP(&o.verbosity, "verbosity", "v", 0, "0, or 1 for a table with a column for each `type`")
 	f.StringVarP(&o.namespace, "namespace", "n", "", "Only proxies of this `namespace`")
 	f.StringVar(&o.cluster, "cluster", "", "Only proxies of this `cluster`; with PROXY the one that is meant, where several have one of that name")
@@ -184,7 +184,7 @@ func (o *proxyStatusOptions) run(ctx context.Context, env *Env) error {
 	if err := o.show(env, reports); err != nil {
 		return err
 	}
-	if o.isTable() && !slices.ContainsFunc(reports, func(r proxystatus.Report) bool { return r.Error != "" || len(r.Proxies) > 0 }) {
+	if o.output.OfTable() && !slices.ContainsFunc(reports, func(r proxystatus.Report) bool { return r.Error != "" || len(r.Proxies) > 0 }) {
 		fmt.Fprintln(env.Stderr, o.none(all))
 	}
 	return o.judge(reports)
@@ -303,7 +303,7 @@ func (o *proxyStatusOptions) askOne(ctx context.Context, r *replicas.Replica) pr
 // table is in the form that was asked for.
 func (o *proxyStatusOptions) table(reports []proxystatus.Report) *output.Table {
 	switch {
-	case o.format == formatWide:
+	case o.output.Wide():
 		return proxystatus.WideTable(reports)
 	case o.verbosity > 0:
 		return proxystatus.TypesTable(reports)
@@ -311,18 +311,14 @@ func (o *proxyStatusOptions) table(reports []proxystatus.Report) *output.Table {
 	return proxystatus.Table(reports)
 }
 
-func (o *proxyStatusOptions) isTable() bool {
-	return o.format == formatWide || output.Format(o.format) == output.FormatTable
-}
-
 func (o *proxyStatusOptions) show(env *Env, reports []proxystatus.Report) error {
-	if !o.isTable() {
-		return output.Write(env.Stdout, output.Format(o.format), reports)
+	if !o.output.OfTable() {
+		return output.Write(env.Stdout, o.output, reports)
 	}
 	if !answered(reports) {
 		return nil // judge says why
 	}
-	if err := o.table(proxystatus.Join(reports)).Write(env.Stdout); err != nil {
+	if err := writeTable(env, o.output, o.table(proxystatus.Join(reports))); err != nil {
 		return err
 	}
 	var hints []string
@@ -345,7 +341,7 @@ func printHints(env *Env, lines []string) {
 // the rows that changed, or in JSON and YAML everything anew.
 func (o *proxyStatusOptions) follow(ctx context.Context, env *Env) error {
 	show := o.appender(env)
-	if size := terminalSize(env); size != nil && o.isTable() {
+	if size := terminalSize(env); size != nil && o.output.ForPeople() {
 		screen := output.NewScreen(env.Stdout, size)
 		show = func(reports []proxystatus.Report) error { return screen.Show(o.view(env, reports)) }
 	}
@@ -404,7 +400,7 @@ func (o *proxyStatusOptions) view(env *Env, reports []proxystatus.Report) string
 func (o *proxyStatusOptions) appender(env *Env) func([]proxystatus.Report) error {
 	var before []proxystatus.Report
 	return func(reports []proxystatus.Report) error {
-		if o.isTable() {
+		if o.output.OfTable() {
 			reports = proxystatus.Join(reports)
 		}
 		changed := proxystatus.Changed(before, reports)
@@ -413,11 +409,11 @@ func (o *proxyStatusOptions) appender(env *Env) func([]proxystatus.Report) error
 		switch {
 		case len(changed) == 0 && !first:
 			return nil
-		case !o.isTable():
-			if output.Format(o.format) == output.FormatYAML {
+		case !o.output.OfTable():
+			if o.output == output.FormatYAML {
 				fmt.Fprintln(env.Stdout, "---")
 			}
-			return output.Write(env.Stdout, output.Format(o.format), reports)
+			return output.Write(env.Stdout, o.output, reports)
 		}
 		for i := range changed {
 			if changed[i].Error != "" {
@@ -428,8 +424,8 @@ func (o *proxyStatusOptions) appender(env *Env) func([]proxystatus.Report) error
 		if len(table.Rows) == 0 && !first {
 			return nil
 		}
-		table.NoHeader = !first && o.verbosity == 0 && o.format != formatWide
-		return table.Write(env.Stdout)
+		table.NoHeader = !first && o.verbosity == 0 && o.output != output.FormatWide
+		return writeTable(env, o.output, table)
 	}
 }
 

@@ -93,8 +93,8 @@ type stream struct {
 // compare shows how what the Envoy of one proxy holds differs from what it was
 // sent.
 func (o *proxyStatusOptions) compare(ctx context.Context, env *Env) error {
-	if o.watch || o.fail || o.verbosity > 0 || o.format == formatWide {
-		return usagef("--watch, --fail, --verbosity and --output %s are for all proxies, not for one", formatWide)
+	if o.watch || o.fail || o.verbosity > 0 || o.output.Wide() {
+		return usagef("--watch, --fail, --verbosity and --output %s are for all proxies, not for one", string(o.output))
 	}
 	if err := o.envoy.check(env); err != nil {
 		return err
@@ -329,8 +329,8 @@ func stateOf(streams []stream, short string) proxystatus.Type {
 
 // showCompared writes what was found: for people in the words of Istio's tools.
 func (o *proxyStatusOptions) showCompared(env *Env, c *compared) error {
-	if !o.isTable() {
-		return output.Write(env.Stdout, output.Format(o.format), c)
+	if !o.output.OfTable() {
+		return output.Write(env.Stdout, o.output, c)
 	}
 	var text strings.Builder
 	for _, t := range c.Types {

@@ -13,6 +13,7 @@ import (
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 
+	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/proxystatus"
 )
 
@@ -126,7 +127,7 @@ func TestProxyStatusWatch(t *testing.T) {
 			m.eventually("SYNCED", "ps")
 			ctx, cancel := context.WithCancel(t.Context())
 			out, in := io.Pipe()
-			o := proxyStatusOptions{replicas: replicaFlags{servers: []string{m.debug}, system: "istio-system"}, timeout: xdsPatience, format: format, watch: true, every: time.Millisecond}
+			o := proxyStatusOptions{replicas: replicaFlags{servers: []string{m.debug}, system: "istio-system"}, timeout: xdsPatience, output: output.Format(format), watch: true, every: time.Millisecond}
 			var wg sync.WaitGroup
 			wg.Go(func() {
 				if err := o.run(ctx, &Env{Stdout: in, Stderr: io.Discard, LookupEnv: homeOnly(m.home), Now: time.Now}); err != nil {

@@ -108,10 +108,9 @@ type pcOptions struct {
 
 func (o *pcOptions) bind(env *Env, cmd *cobra.Command) {
 	fs := cmd.Flags()
-	o.output = output.FormatTable
 	o.envoyFlags.bind(fs)
 	o.pod.bind(env, cmd)
-	fs.VarP(&o.output, "output", "o", "Output `format`: table, json or yaml")
+	tableVar(fs, &o.output)
 	durationVar(fs, &o.source.Timeout, "timeout", 30*time.Second, "Longest time to get and read the whole answer of the admin interface")
 }
 
@@ -139,7 +138,7 @@ func (o *pcOptions) show(ctx context.Context, env *Env, request fetch.Request, r
 	if err := o.source.Validate(); err != nil {
 		return usagef("%w", err)
 	}
-	resources := o.output != output.FormatTable
+	resources := !o.output.OfTable()
 	var result pcResult
 	err := o.source.Read(ctx, request, func(r io.Reader) (err error) {
 		result, err = read(r, resources)
@@ -157,7 +156,7 @@ func (o *pcOptions) show(ctx context.Context, env *Env, request fetch.Request, r
 	if result.write != nil {
 		return result.write()
 	}
-	if err := result.table.Write(env.Stdout); err != nil {
+	if err := writeTable(env, o.output, result.table); err != nil {
 		return err
 	}
 	if len(result.table.Rows) == 0 {

@@ -7,7 +7,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/proxyconfig"
 	"github.com/meshctl/meshctl/internal/proxyconfig/fetch"
 )
@@ -73,7 +72,10 @@ func (o *pcAllOptions) run(ctx context.Context, env *Env) error {
 	if f.Listeners.Type, err = parseListenerType(o.listenerType); err != nil {
 		return err
 	}
-	if o.output != output.FormatTable && *f != (proxyconfig.OverviewFilter{}) {
+	if o.output.OfTable() && !o.output.ForPeople() {
+		return usagef("--output %s is for one table, and these are several: meshctl pc clusters, listeners, routes, secrets and eds have it", string(o.output))
+	}
+	if !o.output.OfTable() && *f != (proxyconfig.OverviewFilter{}) {
 		return usagef("filters select rows of tables, and --output %s is the whole dump; meshctl pc clusters, listeners, routes and eds have filters for it", &o.output)
 	}
 	return o.show(ctx, env, fetch.All, func(r io.Reader, resources bool) (pcResult, error) {

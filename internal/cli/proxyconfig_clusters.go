@@ -48,7 +48,11 @@ func (o *pcClustersOptions) run(ctx context.Context, env *Env) error {
 	}
 	return o.show(ctx, env, fetch.Clusters, func(r io.Reader, resources bool) (pcResult, error) {
 		clusters, err := proxyconfig.ReadClusters(r, o.filter, resources)
-		return pcResult{table: proxyconfig.ClusterTable(clusters), none: "No clusters match.", json: proxyconfig.ClusterResources(clusters)}, err
+		table := proxyconfig.ClusterTable
+		if o.output.Wide() {
+			table = proxyconfig.WideClusterTable
+		}
+		return pcResult{table: table(clusters), none: "No clusters match.", json: proxyconfig.ClusterResources(clusters)}, err
 	})
 }
 

@@ -144,7 +144,7 @@ func (o *pcDiffOptions) selection() (proxyconfig.Selection, error) {
 }
 
 func (o *pcDiffOptions) show(env *Env, d *envoyDiff) error {
-	if o.output != output.FormatTable {
+	if !o.output.OfTable() {
 		return output.Write(env.Stdout, o.output, d)
 	}
 	a, b := output.Escape(d.A.Name), output.Escape(d.B.Name)

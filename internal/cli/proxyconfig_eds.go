@@ -20,7 +20,8 @@ func newPCAssignmentsCmd(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "eds [POD]",
 		Short: "Show the endpoints of each cluster with their localities",
-		Long: `Show the endpoints of each cluster with their localities, from a config dump. A
+		Long: `Show the endpoints of each cluster with their localities, from a config dump; -o wide
+adds network, priority and weight, and the cluster whose gateway an endpoint is. A
 saved one is the output of /config_dump?include_eds. JSON and YAML hold the
 whole assignment of each cluster that has an endpoint which the filters select.
 Whether outlier detection ejected an endpoint is in meshctl pc endpoints.`,
@@ -40,6 +41,10 @@ func (o *pcAssignmentsOptions) run(ctx context.Context, env *Env) error {
 	}
 	return o.show(ctx, env, fetch.Assignments, func(r io.Reader, resources bool) (pcResult, error) {
 		found, err := proxyconfig.ReadAssignments(r, o.filter, resources)
-		return pcResult{table: proxyconfig.AssignmentTable(found), none: "No endpoints match.", json: proxyconfig.AssignmentResources(found)}, err
+		table := proxyconfig.AssignmentTable
+		if o.output.Wide() {
+			table = proxyconfig.WideAssignmentTable
+		}
+		return pcResult{table: table(found), none: "No endpoints match.", json: proxyconfig.AssignmentResources(found)}, err
 	})
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -25,11 +26,16 @@ func newPCEndpointsCmd(env *Env) *cobra.Command {
 		Aliases: []string{"endpoint", "ep"},
 		Short:   "Show the hosts of each cluster and their health",
 		Long: `Show the hosts of each cluster and their health. An endpoint in another network
-is shown as the gateway of that network. A saved dump is the output of
-/clusters?format=json. JSON and YAML hold the whole status of each cluster
-that has an endpoint which the filters select.`,
+is shown as the gateway of that network. -o wide adds network, locality, priority
+and weight, and the cluster whose gateway an endpoint is.
+
+A saved dump is the output of /clusters?format=json, or of /config_dump?include_eds,
+which has no outlier checks; network and gateway are in the latter alone. JSON and YAML
+hold the whole status, or assignment, of each cluster that has an endpoint which the
+filters select.`,
 		Example: `  meshctl pc endpoints --admin 127.0.0.1:15000
   meshctl pc endpoints --admin 127.0.0.1:15000 --cluster "outbound|5000||helloworld.sample.svc.cluster.local"
+  meshctl pc endpoints web-1.apps -o wide
   meshctl pc endpoints -f clusters.json --status UNHEALTHY -o json`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
@@ -52,18 +58,42 @@ func (o *pcEndpointsOptions) run(ctx context.Context, env *Env) error {
 	}
 	return o.show(ctx, env, fetch.Endpoints, func(r io.Reader, resources bool) (result pcResult, err error) {
 		result.none = "No endpoints match."
-		if resources {
-			result.json, err = proxyconfig.ReadClusterStatuses(r, o.filter)
-		} else {
-			var endpoints []proxyconfig.Endpoint
-			endpoints, err = proxyconfig.ReadEndpoints(r, o.filter)
-			result.table = proxyconfig.EndpointTable(endpoints)
+		in := bufio.NewReader(r)
+		var endpoints []proxyconfig.Endpoint
+		switch {
+		case !o.running() && proxyconfig.IsConfigDump(in):
+			var assignments []proxyconfig.Assignment
+			assignments, err = proxyconfig.ReadAssignments(in, o.filter, resources)
+			if missing, ok := errors.AsType[*proxyconfig.MissingError](err); ok {
+				missing.Why += ", and so has " + string(fetch.Endpoints)
+			}
+			result.json, endpoints = proxyconfig.AssignmentResources(assignments), proxyconfig.EndpointsOf(assignments)
+		case resources:
+			result.json, err = proxyconfig.ReadClusterStatuses(in, o.filter)
+		default:
+			endpoints, err = proxyconfig.ReadEndpoints(in, o.filter)
+		}
+		if err == nil && o.output.Wide() && o.running() {
+			err = o.place(ctx, endpoints)
+		}
+		result.table = proxyconfig.EndpointTable(endpoints)
+		if o.output.Wide() {
+			result.table = proxyconfig.WideEndpointTable(endpoints)
 		}
 		if errors.Is(err, proxyconfig.ErrNoClusters) {
 			result.none = "The Envoy has no clusters."
 			err = o.checkEnvoy(ctx)
 		}
 		return result, err
+	})
+}
+
+// place adds what a running Envoy's configuration has of the endpoints.
+func (o *pcEndpointsOptions) place(ctx context.Context, endpoints []proxyconfig.Endpoint) error {
+	return o.source.Read(ctx, fetch.All, func(r io.Reader) error {
+		assignments, err := proxyconfig.ReadAssignments(r, proxyconfig.EndpointFilter{Cluster: o.filter.Cluster}, false)
+		proxyconfig.Place(endpoints, assignments)
+		return err
 	})
 }
 

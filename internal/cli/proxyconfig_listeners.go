@@ -48,7 +48,11 @@ func (o *pcListenersOptions) run(ctx context.Context, env *Env) error {
 	}
 	return o.show(ctx, env, fetch.Listeners, func(r io.Reader, resources bool) (pcResult, error) {
 		listeners, err := proxyconfig.ReadListeners(r, o.filter, resources)
-		return pcResult{table: proxyconfig.ListenerTable(listeners, o.verbose), none: "No listeners match.", json: proxyconfig.ListenerResources(listeners)}, err
+		table := proxyconfig.ListenerTable
+		if o.output.Wide() {
+			table = proxyconfig.WideListenerTable
+		}
+		return pcResult{table: table(listeners, o.verbose), none: "No listeners match.", json: proxyconfig.ListenerResources(listeners)}, err
 	})
 }
 

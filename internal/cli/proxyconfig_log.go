@@ -30,7 +30,7 @@ type pcLogOptions struct {
 }
 
 func newPCLogCmd(env *Env) *cobra.Command {
-	o := pcLogOptions{output: output.FormatTable}
+	var o pcLogOptions
 	cmd := &cobra.Command{
 		Use:     "log [POD]",
 		Aliases: []string{"o"},
@@ -58,7 +58,7 @@ A logger that an Envoy does not have changes nothing in it.`,
 	f.StringVar(&o.admin, "admin", "", "Admin interface of a running Envoy: `host:port` or http://host:port")
 	f.StringVar(&o.level, "level", "", "`Levels` to set: level, logger:level, …")
 	f.BoolVarP(&o.reset, "reset", "r", false, "Set the levels that each Envoy was started with")
-	f.VarP(&o.output, "output", "o", "Output `format`: table, json or yaml")
+	textVar(f, &o.output)
 	durationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for each whole answer of an Envoy")
 	for _, one := range [][]string{{"level", "reset"}, {"selector", "admin"}} {
 		cmd.MarkFlagsMutuallyExclusive(one...)
@@ -101,7 +101,7 @@ func (o *pcLogOptions) run(ctx context.Context, env *Env) error {
 			if len(sources) > 1 { // others may take a while
 				fmt.Fprintln(env.Stderr, output.Escape(err.Error()))
 			}
-		case o.output == output.FormatTable:
+		case o.output.OfTable():
 			if err := writeLoggers(env.Stdout, one); err != nil {
 				return err
 			}
@@ -112,7 +112,7 @@ func (o *pcLogOptions) run(ctx context.Context, env *Env) error {
 	if err != nil {
 		return err
 	}
-	if o.output != output.FormatTable {
+	if !o.output.OfTable() {
 		if err := output.Write(env.Stdout, o.output, all); err != nil {
 			return err
 		}

@@ -45,14 +45,13 @@ type pairOptions struct {
 
 func (o *pairOptions) bind(env *Env, cmd *cobra.Command) {
 	fs := cmd.Flags()
-	o.output = output.FormatTable
 	fs.StringVar(&o.pod.context, "context", "", "Kubeconfig `context` of the cluster of the pods (default the current one)")
 	fs.StringVar(&o.contextB, "context-b", "", "Kubeconfig `context` of the cluster of pod B (default that of --context)")
 	o.pod.kube.bind(fs)
 	fs.StringVarP(&o.pod.namespace, "namespace", "n", "", "`Namespace` of pods whose names have none (default that of the context)")
 	fs.Uint16Var(&o.pod.port, "proxy-admin-port", mesh.PortEnvoyAdmin, "`Port` of Envoy's admin interface in the pods")
 	maxDumpVar(fs, &o.maxMiB)
-	fs.VarP(&o.output, "output", "o", "Output `format`: table, json or yaml")
+	textVar(fs, &o.output)
 	durationVar(fs, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of each admin interface")
 	o.pod.kube.contextFlags(env, cmd, "context", "context-b")
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {

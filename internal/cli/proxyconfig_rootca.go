@@ -210,7 +210,7 @@ func otherRoots(s *proxyconfig.Secrets) string {
 }
 
 func (o *pcRootCompareOptions) show(env *Env, r *rootsCompared) error {
-	if o.output != output.FormatTable {
+	if !o.output.OfTable() {
 		return output.Write(env.Stdout, o.output, r)
 	}
 	var text strings.Builder

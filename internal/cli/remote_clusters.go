@@ -22,7 +22,7 @@ type remoteClustersOptions struct {
 	replicas replicaFlags
 	wait     bool
 	timeout  time.Duration
-	format   string
+	output   output.Format
 }
 
 func newRemoteClustersCmd(env *Env) *cobra.Command {
@@ -57,7 +57,7 @@ no usable gateway.`,
 	o.replicas.bind(env, cmd)
 	f.BoolVar(&o.wait, "wait", false, "Wait until nothing is wrong, for --timeout at most")
 	durationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer, and with --wait until nothing is wrong")
-	choiceVar(f, &o.format, "output", "o", "Output `format`", string(output.FormatTable), formatWide, string(output.FormatJSON), string(output.FormatYAML))
+	tableVar(f, &o.output)
 	return cmd
 }
 
@@ -190,13 +190,13 @@ func askClusters(ctx context.Context, list []*replicas.Replica) []replicaView {
 }
 
 func (o *remoteClustersOptions) show(env *Env, views []replicaView, wrong []string) error {
-	if f := output.Format(o.format); o.format != formatWide && f != output.FormatTable {
-		if err := output.Write(env.Stdout, f, views); err != nil {
+	if !o.output.OfTable() {
+		if err := output.Write(env.Stdout, o.output, views); err != nil {
 			return err
 		}
 	} else {
 		table := &output.Table{Header: []string{"NAME", "SECRET", "STATUS", "AGE", "SERVICES", "ENDPOINTS", "REPLICA"}, Gap: 5}
-		if o.format == formatWide {
+		if o.output.Wide() {
 			table.Header = append(table.Header, "NETWORK", "GATEWAYS", "HEARD", "CREDENTIAL", "TOKEN LEFT", "BALANCING", "VERSION", "CAUSE", "REFUSED GATEWAYS")
 		}
 		for i := range views {
@@ -204,8 +204,8 @@ func (o *remoteClustersOptions) show(env *Env, views []replicaView, wrong []stri
 				table.Rows = append(table.Rows, o.row(env.Now(), &views[i], &views[i].Clusters[j]))
 			}
 		}
-		if len(table.Rows) > 0 {
-			if err := table.Write(env.Stdout); err != nil {
+		if len(table.Rows) > 0 || !o.output.ForPeople() {
+			if err := writeTable(env, o.output, table); err != nil {
 				return err
 			}
 		}
@@ -247,7 +247,7 @@ func (o *remoteClustersOptions) row(now time.Time, v *replicaView, c *server.Clu
 	row := []string{
 		string(c.Cluster), secret, state, ageOf(now, c.Since), fmt.Sprint(c.Services), fmt.Sprint(c.Endpoints), v.Server,
 	}
-	if o.format != formatWide {
+	if !o.output.Wide() {
 		return row
 	}
 	left := "-"

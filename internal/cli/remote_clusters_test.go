@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/localtoken"
+	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/server"
 	"github.com/meshctl/meshctl/internal/server/clusters"
 )
@@ -166,7 +167,7 @@ func TestRemoteClustersCredentials(t *testing.T) {
 	forbidden.Clusters[0].Report = clusters.Report{Cause: "403", Reason: "may not list nodes"}
 	expired := page("credential expired at 2026-01-02T00:00:00Z", true)
 	expired.Clusters[0].Report = clusters.Report{Cause: clusters.CauseExpired, Reason: "credential expired at 2026-01-02T00:00:00Z"}
-	o := &remoteClustersOptions{format: formatWide}
+	o := &remoteClustersOptions{output: output.FormatWide}
 	for _, tc := range []struct {
 		view         replicaView
 		state, wrong string

@@ -36,7 +36,7 @@ type remoteSecretListOptions struct {
 }
 
 func newRemoteSecretListCmd(env *Env) *cobra.Command {
-	o := &remoteSecretListOptions{output: output.FormatTable}
+	o := &remoteSecretListOptions{}
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the remote secrets of a cluster",
@@ -51,7 +51,7 @@ control planes name the credential.`,
 	o.kube.bind(fs)
 	o.namespace.bind(fs, "Namespace of the secrets")
 	fs.StringVar(&o.context, "context", "", "Kubeconfig `context` of the cluster (default the current one)")
-	fs.VarP(&o.output, "output", "o", "Output `format`: table, json or yaml")
+	tableVar(fs, &o.output)
 	o.kube.contextFlags(env, cmd, "context")
 	return cmd
 }
@@ -76,14 +76,11 @@ func (o *remoteSecretListOptions) run(ctx context.Context, env *Env) error {
 	for i := range clusters {
 		list = append(list, listOne(&clusters[i]))
 	}
-	if o.output != output.FormatTable {
-		return output.Write(env.Stdout, o.output, list)
-	}
-	if len(list) == 0 {
+	if o.output.ForPeople() && len(list) == 0 {
 		fmt.Fprintf(env.Stderr, "there are no remote secrets in %s\n", where)
 		return nil
 	}
-	table := output.Table{Header: []string{"CLUSTER", "SECRET", "SERVER", "TOKEN ENDS", "CREDENTIAL"}}
+	table := &output.Table{Header: []string{"CLUSTER", "SECRET", "SERVER", "TOKEN ENDS", "CREDENTIAL"}}
 	for _, l := range list {
 		ends := "never"
 		switch {
@@ -96,7 +93,7 @@ func (o *remoteSecretListOptions) run(ctx context.Context, env *Env) error {
 		}
 		table.Rows = append(table.Rows, []string{string(l.Cluster), l.Secret, l.Server, ends, l.Credential})
 	}
-	return table.Write(env.Stdout)
+	return writeResult(env, o.output, list, table)
 }
 
 func listOne(c *remotesecret.Cluster) listedCluster {
@@ -259,9 +256,9 @@ func sayTo(env *Env) func(format string, args ...any) {
 	return func(format string, args ...any) { fmt.Fprintf(env.Stderr, format+"\n", args...) }
 }
 
-// findingsTable writes findings for people.
-func findingsTable(env *Env, findings []remotesecret.Finding) error {
-	table := output.Table{Header: []string{"CLUSTER", "SEVERITY", "CODE", "FIELD", "REASON", "FIX"}}
+// findingsTable lays findings out for people.
+func findingsTable(findings []remotesecret.Finding) *output.Table {
+	table := &output.Table{Header: []string{"CLUSTER", "SEVERITY", "CODE", "FIELD", "REASON", "FIX"}}
 	for _, f := range findings {
 		field := f.Field
 		if f.Line > 0 {
@@ -276,5 +273,5 @@ func findingsTable(env *Env, findings []remotesecret.Finding) error {
 		}
 		table.Rows = append(table.Rows, []string{string(f.Cluster), string(f.Severity), string(f.Code), field, reason, f.Fix})
 	}
-	return table.Write(env.Stdout)
+	return table
 }

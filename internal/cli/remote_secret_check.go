@@ -22,7 +22,7 @@ type remoteSecretCheckOptions struct {
 }
 
 func newRemoteSecretCheckCmd(env *Env) *cobra.Command {
-	o := &remoteSecretCheckOptions{output: output.FormatTable}
+	o := &remoteSecretCheckOptions{}
 	cmd := &cobra.Command{
 		Use:   "check [FILE...]",
 		Short: "Judge remote secrets as the control plane does",
@@ -49,7 +49,7 @@ is refused or broken.`,
 	fs.StringVar(&o.context, "context", "", "Kubeconfig `context` of the cluster, without files (default the current one)")
 	fs.StringSliceVar(&o.allow, "insecure-remote", nil, "What the control plane is told to let pass by the flag of the same name, as `CLUSTER=WHAT`; may be repeated")
 	fs.BoolVar(&o.inPod, "in-pod", false, "The control plane runs in a pod, where loopback addresses are its own")
-	fs.VarP(&o.output, "output", "o", "Output `format`: table, json or yaml")
+	tableVar(fs, &o.output)
 	o.kube.contextFlags(env, cmd, "context")
 	return cmd
 }
@@ -67,10 +67,8 @@ func (o *remoteSecretCheckOptions) run(ctx context.Context, env *Env) error {
 	for i := range clusters {
 		findings = append(findings, remotesecret.Check(&clusters[i], remotesecret.Options{Now: env.Now(), InPod: o.inPod, Allow: allow})...)
 	}
-	if o.output != output.FormatTable {
-		err = output.Write(env.Stdout, o.output, findings)
-	} else if len(findings) > 0 {
-		err = findingsTable(env, findings)
+	if !o.output.ForPeople() || len(findings) > 0 {
+		err = writeResult(env, o.output, findings, findingsTable(findings))
 	}
 	if err != nil {
 		return err
@@ -85,7 +83,7 @@ func (o *remoteSecretCheckOptions) run(ctx context.Context, env *Env) error {
 		return findingsf("%s of %s wrong", plural(bad, "thing"), plural(len(clusters), "cluster"))
 	}
 	switch {
-	case o.output != output.FormatTable:
+	case !o.output.ForPeople():
 	case len(clusters) == 0:
 		fmt.Fprintf(env.Stderr, "there are no remote secrets in %s\n", where)
 	default:

@@ -73,8 +73,17 @@ func (f *replicaFlags) silent(errs []error, all int) error {
 		return nil
 	}
 	e := &silentError{errs: errs}
-	e.advice = f.advice([]string{e.Error()}, 1+all-len(errs))
+	if answered := all - len(errs); answered > 0 || slices.ContainsFunc(errs, isElsewhere) || strings.Contains(e.Error(), refusedToken) {
+		e.advice = f.advice([]string{e.Error()}, 1+answered)
+	}
 	return e
+}
+
+// isElsewhere reports whether an error may be that no control plane is at the address:
+// a control plane that refuses an answer is there.
+func isElsewhere(err error) bool {
+	_, refused := errors.AsType[*replicas.AnswerError](err)
+	return !refused || errors.Is(err, replicas.ErrNotFound)
 }
 
 // told is what one replica tells of one thing.

@@ -31,7 +31,7 @@ type versionOptions struct {
 }
 
 func newVersionCmd(env *Env) *cobra.Command {
-	o := versionOptions{output: output.FormatTable}
+	var o versionOptions
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version of meshctl, and of what runs",
@@ -55,7 +55,7 @@ proxy-status.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
 	f := cmd.Flags()
-	f.VarP(&o.output, "output", "o", "Output `format`: table, json or yaml")
+	textVar(f, &o.output)
 	f.BoolVar(&o.remote, "remote", false, "Also the versions of control planes, and of their proxies")
 	o.replicas.bind(env, cmd)
 	durationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of a replica")
@@ -67,7 +67,7 @@ func (o *versionOptions) run(ctx context.Context, env *Env) error {
 	if o.remote {
 		return o.runRemote(ctx, env, b)
 	}
-	if o.output != output.FormatTable {
+	if !o.output.OfTable() {
 		return output.Write(env.Stdout, o.output, b)
 	}
 	_, err := fmt.Fprintf(env.Stdout, "meshctl version %s\n", b)
@@ -117,7 +117,7 @@ func (o *versionOptions) runRemote(ctx context.Context, env *Env, own build) err
 		return err
 	}
 	out.Proxies = countVersions(reports)
-	if o.output != output.FormatTable {
+	if !o.output.OfTable() {
 		err = output.Write(env.Stdout, o.output, out)
 	} else {
 		_, err = io.WriteString(env.Stdout, out.String())

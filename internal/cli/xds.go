@@ -48,10 +48,9 @@ type xdsOptions struct {
 }
 
 func (o *xdsOptions) bind(env *Env, cmd *cobra.Command) {
-	o.output = output.FormatTable
 	fs := cmd.Flags()
 	o.replicas.bind(env, cmd)
-	fs.VarP(&o.output, "output", "o", "Output `format`: table, json or yaml")
+	tableVar(fs, &o.output)
 	durationVar(fs, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of a replica")
 }
 
@@ -66,13 +65,10 @@ func isOfNoProxy(e *replicas.AnswerError) bool {
 
 // show writes a result in the format that was asked for.
 func (o *xdsOptions) show(env *Env, v any, table *output.Table, none string) error {
-	if o.output != output.FormatTable {
-		return output.Write(env.Stdout, o.output, v)
-	}
-	if err := table.Write(env.Stdout); err != nil {
+	if err := writeResult(env, o.output, v, table); err != nil {
 		return err
 	}
-	if len(table.Rows) == 0 && none != "" {
+	if o.output.OfTable() && len(table.Rows) == 0 && none != "" {
 		fmt.Fprintln(env.Stderr, none)
 	}
 	return nil

@@ -243,7 +243,7 @@ func TestXDSErrors(t *testing.T) {
 		{[]string{"xds", "history", "client"}, 1, `near are: client-1.apps`},
 		{[]string{"xds", "history", "something.else"}, 1, `among 1 other; a proxy is named name.namespace`},
 		{[]string{"xds", "history"}, 2, `want one proxy`},
-		{[]string{"xds", "views", "-o", "xml"}, 2, `use table, json or yaml`},
+		{[]string{"xds", "views", "-o", "xml"}, 2, `use table, wide, name, csv, custom-columns=COLUMNS, json, yaml or jsonpath=TEMPLATE`},
 	} {
 		code, _, stderr := m.run(tc.args...)
 		if code != tc.code || !regexp.MustCompile(tc.want).MatchString(stderr) {
@@ -336,9 +336,9 @@ func TestXDSAnswers(t *testing.T) {
 		want string
 	}{
 		{http.StatusUnauthorized, "this page needs a token", `^Error: 127\.0\.0\.1:\d+: answered 401 Unauthorized: "this page needs a token"; .*--token-file`},
-		{http.StatusForbidden, "not \x1b[2Jfor you", `answered 403 Forbidden: "not \\x1b\[2Jfor you"; --server names`},
+		{http.StatusForbidden, "not \x1b[2Jfor you", `answered 403 Forbidden: "not \\x1b\[2Jfor you"\n`},
 		{http.StatusNotFound, "404 page not found", `answered 404 Not Found: "404 page not found"; --server names`},
-		{http.StatusServiceUnavailable, strings.Repeat("a", 300), `answered 503 Service Unavailable: "a{300}"; --server names`},
+		{http.StatusServiceUnavailable, strings.Repeat("a", 300), `answered 503 Service Unavailable: "a{300}"\n`},
 		{http.StatusOK, "<html>", `^Error: 127\.0\.0\.1:\d+: answered what is no such page: .*; --server names the --http-addr of control planes`},
 	} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {

@@ -114,14 +114,14 @@ func (o *xdsNACKsOptions) run(ctx context.Context, env *Env) error {
 		return err
 	}
 	if o.watch {
-		if o.output == output.FormatTable {
+		if o.output.OfTable() {
 			if err := o.show(env, nil, nackTable(several, page.NACKs), ""); err != nil {
 				return err
 			}
 		}
 		return o.follow(ctx, env, &found, page)
 	}
-	if bad := o.show(env, page, nackTable(several, page.NACKs), "No proxy refused anything."); bad != nil || o.output != output.FormatTable {
+	if bad := o.show(env, page, nackTable(several, page.NACKs), "No proxy refused anything."); bad != nil || !o.output.ForPeople() {
 		return cmp.Or(bad, err)
 	}
 	if len(page.Refused) > 0 {
@@ -157,7 +157,7 @@ func (o *xdsNACKsOptions) follow(ctx context.Context, env *Env, found *[]*replic
 		for _, n := range page.NACKs {
 			key := nackKey{n.Replica, n.Thing.Stream, n.Thing.Number}
 			now[key] = struct{}{}
-			if _, ok := seen[key]; !ok && (!first || o.output != output.FormatTable) {
+			if _, ok := seen[key]; !ok && (!first || !o.output.OfTable()) {
 				fresh = append(fresh, n)
 			}
 		}
@@ -189,13 +189,13 @@ func (o *xdsNACKsOptions) follow(ctx context.Context, env *Env, found *[]*replic
 
 // append shows further NACKs: rows, or one document each.
 func (o *xdsNACKsOptions) append(env *Env, several bool, nacks []told[flight.NACK]) error {
-	if o.output == output.FormatTable {
+	if o.output.OfTable() {
 		if len(nacks) == 0 {
 			return nil
 		}
 		table := nackTable(several, nacks)
 		table.NoHeader = true
-		return table.Write(env.Stdout)
+		return writeTable(env, o.output, table)
 	}
 	for _, n := range nacks {
 		if o.output == output.FormatYAML {

@@ -86,6 +86,13 @@ const (
 // servers ask for; the address that the server listens on follows.
 const GRPCServerListener = "xds.istio.io/grpc/lds/inbound/"
 
+// MetadataNamespace is where endpoints have metadata of meshctl's own, and
+// MetadataNetwork the key of the network there, when it is not the proxy's.
+const (
+	MetadataNamespace = "meshctl"
+	MetadataNetwork   = "network"
+)
+
 // TLSModeIstio is the value of LabelTLSMode on pods that accept mesh mTLS.
 const TLSModeIstio = "istio"
 

@@ -15,6 +15,8 @@ func TestFormatSet(t *testing.T) {
 	t.Parallel()
 	for in, want := range map[string]Format{
 		"table": FormatTable, "short": FormatTable, "json": FormatJSON, "yaml": FormatYAML,
+		"wide": FormatWide, "name": FormatName, "csv": FormatCSV,
+		"jsonpath={.a}": "jsonpath={.a}", "jsonpath=.a": "jsonpath=.a", "custom-columns=A,B:.c": "custom-columns=A,B:.c",
 	} {
 		var f Format
 		if err := f.Set(in); err != nil || f != want {
@@ -22,9 +24,17 @@ func TestFormatSet(t *testing.T) {
 		}
 	}
 	f := FormatJSON
-	err := f.Set("xml")
-	if want := `output format "xml" is not supported, use table, json or yaml`; err == nil || err.Error() != want {
-		t.Errorf("Set(xml) = %v, want %s", err, want)
+	for in, want := range map[string]string{
+		"xml":                `output format "xml" is not supported, use table, wide, name, csv, custom-columns=COLUMNS, json, yaml or jsonpath=TEMPLATE`,
+		"jsonpath=":          `jsonpath: want a template`,
+		"jsonpath={.a":       `jsonpath "{.a": unclosed action`,
+		"custom-columns=":    `custom-columns "": want COLUMN or HEADER:COLUMN`,
+		"custom-columns=A,":  `custom-columns "A,": want COLUMN`,
+		"custom-columns=A:.": `custom-columns "A:.": want COLUMN`,
+	} {
+		if err := f.Set(in); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("Set(%s) = %v, want %s", in, err, want)
+		}
 	}
 	if f != FormatJSON {
 		t.Errorf("a failed Set changed the value to %q", f)
@@ -141,4 +151,84 @@ func FuzzWrite(f *testing.F) {
 			t.Errorf("byte %d does not print: %q", i, text.String())
 		}
 	})
+}
+
+// TestWriteTable writes one table in every format of tables.
+func TestWriteTable(t *testing.T) {
+	t.Parallel()
+	table := &Table{
+		Header: []string{"WHAT", "NAME", "TOKEN LEFT"}, Gap: 2,
+		Rows: [][]string{{"a", "x", "1, \"2\""}, {"b", "y\x1b", ""}, {"c", "x", "3"}},
+	}
+	for f, want := range map[Format]string{
+		FormatTable: "WHAT  NAME   TOKEN LEFT\na     x      1, \"2\"\nb     y\\x1b\nc     x      3\n",
+		FormatName:  "x\ny\\x1b\n",
+		FormatCSV:   "WHAT,NAME,TOKEN LEFT\na,x,\"1, \"\"2\"\"\"\nb,y\\x1b,\nc,x,3\n",
+
+		"custom-columns=token_left,.name":   "TOKEN_LEFT  NAME\n1, \"2\"      x\n            y\\x1b\n3           x\n",
+		"custom-columns=Of:.Name,X:what":    "Of     X\nx      a\ny\\x1b  b\nx      c\n",
+		"custom-columns=NAME:.metadata.x":   "",
+		"custom-columns=TOKEN LEFT,NOTHING": "",
+	} {
+		var out bytes.Buffer
+		err := WriteTable(&out, f, table)
+		if out.String() != want || (err != nil) != (want == "") {
+			t.Errorf("%s: %v, got\n%s\nwant\n%s", f, err, out.String(), want)
+		}
+		if err != nil && !strings.Contains(err.Error(), "its columns are WHAT, NAME, TOKEN LEFT; fields of JSON are for jsonpath") {
+			t.Errorf("%s: %v", f, err)
+		}
+	}
+	table.Name, table.NoHeader = "WHAT", true
+	for f, want := range map[Format]string{
+		FormatName: "a\nb\nc\n", FormatCSV: "a,x,\"1, \"\"2\"\"\"\nb,y\\x1b,\nc,x,3\n", "custom-columns=WHAT": "a\nb\nc\n",
+	} {
+		var out bytes.Buffer
+		if err := WriteTable(&out, f, table); err != nil || out.String() != want {
+			t.Errorf("without a header, %s: %v, got\n%s\nwant\n%s", f, err, out.String(), want)
+		}
+	}
+}
+
+// TestJSONPathOfList takes items of a result that is a list.
+func TestJSONPathOfList(t *testing.T) {
+	t.Parallel()
+	for _, template := range []string{"{[*].name}", "{.[*].name}", "{$[*].name}", ".[*].name", "[*].name", "$[*].name"} {
+		var out bytes.Buffer
+		err := Write(&out, Format("jsonpath="+template), []map[string]any{{"name": "a"}, {"name": "b"}})
+		if err != nil || out.String() != "a b\n" {
+			t.Errorf("%s: %q, %v", template, out.String(), err)
+		}
+	}
+}
+
+// TestJSONPath makes texts of a value; what comes from outside cannot steer the terminal.
+func TestJSONPath(t *testing.T) {
+	t.Parallel()
+	value := map[string]any{
+		"items": []map[string]any{{"name": "a", "port": 80, "big": int64(1 << 60)}, {"name": "b\x1b[2J\n", "port": 443, "tags": []string{"x"}}},
+	}
+	for template, want := range map[string]string{
+		"{.items[0].name}":                       "a\n",
+		".items[*].port":                         "80 443\n",
+		"$.items[0].big":                         "1152921504606846976\n",
+		"{.items[?(@.port==443)].name}{\"\\n\"}": "b\\x1b[2J\\n\n",
+		"{range .items[*]}{.name}{\"\\t\"}{.tags}{\"\\n\"}{end}": "a\t\nb\\x1b[2J\\n\t[\"x\"]\n",
+		"{.nothing}":       "",
+		"{.items[7].name}": "error",
+	} {
+		var out bytes.Buffer
+		var f Format
+		if err := f.Set("jsonpath=" + template); err != nil {
+			t.Fatal(err)
+		}
+		err := Write(&out, f, value)
+		got := out.String()
+		if err != nil {
+			got = "error"
+		}
+		if got != want {
+			t.Errorf("%s: %q, want %q, %v", template, got, want, err)
+		}
+	}
 }

@@ -2,8 +2,11 @@ package output
 
 import (
 	"bufio"
+	"cmp"
+	"encoding/csv"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/olekukonko/ll"
 	"github.com/olekukonko/tablewriter"
@@ -22,6 +25,41 @@ type Table struct {
 	// Gap is the number of spaces between a column's longest cell and the
 	// next column; 0 means 5.
 	Gap int
+	// Name is the column that names what a row is about. Empty is the column
+	// NAME, or the first one when there is none.
+	Name string
+}
+
+// writeNames writes the name of each row, each once.
+func (t *Table) writeNames(w io.Writer) error {
+	at := max(slices.Index(t.Header, cmp.Or(t.Name, "NAME")), 0)
+	out := bufio.NewWriter(w)
+	seen := make(map[string]bool, len(t.Rows))
+	for _, row := range t.Rows {
+		if name := row[at]; !seen[name] {
+			seen[name] = true
+			out.WriteString(Escape(name) + "\n")
+		}
+	}
+	return out.Flush()
+}
+
+// writeCSV writes the table as RFC 4180 has it, but with plain line ends. Cells are
+// escaped (see Escape).
+func (t *Table) writeCSV(w io.Writer) error {
+	out := csv.NewWriter(w)
+	if !t.NoHeader {
+		if err := out.Write(escapeRow(t.Header)); err != nil {
+			return fmt.Errorf("write table: %w", err)
+		}
+	}
+	for _, row := range t.Rows {
+		if err := out.Write(escapeRow(row)); err != nil {
+			return fmt.Errorf("write table: %w", err)
+		}
+	}
+	out.Flush()
+	return out.Error()
 }
 
 // Write writes the table. Cells are escaped (see Escape) and columns padded

@@ -2,6 +2,7 @@ package proxyconfig
 
 import (
 	"bytes"
+	"cmp"
 	"io"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
 )
 
@@ -30,8 +32,7 @@ type Assigned struct {
 	Addresses []Address
 	// Status is Envoy's health status: HEALTHY, UNHEALTHY, DRAINING …
 	Status string
-	// Locality is region/zone/subzone, without what is not set at its end.
-	Locality string
+	Placement
 }
 
 // Address is a host and its port, 0 for none.
@@ -59,16 +60,54 @@ var assignmentSection = section{
 // of their whole cluster.
 func ReadAssignments(r io.Reader, f EndpointFilter, resources bool) ([]Assignment, error) {
 	var found []Assignment
+	node := section{
+		typeURL: bootstrapSection.typeURL, single: true, paths: map[string][]string{"bootstrap": {"node"}},
+	}
+	own := ""
 	wanted := func(cluster string) bool { return matchesFold(f.Cluster, cluster) }
-	err := assignmentSection.read(r, func(_ string, raw jsontext.Value) (err error) {
+	sections, err := readSections(r, assignmentSection.what, []*section{&assignmentSection, &node}, func(s *section, _ string, raw jsontext.Value) (err error) {
+		if s == &node {
+			own = networkOf(raw)
+			return nil
+		}
 		found, err = appendAssignment(found, raw, wanted, &f, resources)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
+	if !sections[&assignmentSection] {
+		return nil, assignmentSection.missing()
+	}
+	for i := range found {
+		found[i].inNetwork(own)
+	}
 	slices.SortStableFunc(found, compareAssignments)
 	return found, nil
+}
+
+// networkOf returns the network that a node reports, empty for none.
+func networkOf(node jsontext.Value) string {
+	var n struct {
+		Metadata struct {
+			Network textOrNothing `json:"NETWORK"`
+		} `json:"metadata"`
+	}
+	_ = json.Unmarshal(node, &n) // it may hold anything
+	return string(n.Metadata.Network)
+}
+
+// inNetwork sets the network of the endpoints of services that name none: it is the
+// proxy's own. A control plane of Istio does not name the networks of gateways.
+func (a *Assignment) inNetwork(own string) {
+	if name, ok := mesh.ParseClusterName(a.Cluster); !ok || name.Direction != mesh.Outbound {
+		return
+	}
+	for i := range a.Endpoints {
+		if p := &a.Endpoints[i].Placement; p.Network == "" && p.Gateway == "" {
+			p.Network = own
+		}
+	}
 }
 
 func compareAssignments(a, b Assignment) int { return compareClusterNames(a.Cluster, b.Cluster) }
@@ -117,15 +156,15 @@ func (d *dump) assignment() (Assignment, error) {
 // localityEndpoints reads one LocalityLbEndpoints.
 func (d *dump) localityEndpoints() ([]Assigned, error) {
 	var found []Assigned
-	var locality struct {
-		Region  string `json:"region"`
-		Zone    string `json:"zone"`
-		SubZone string `json:"sub_zone,case:ignore"`
-	}
-	err := d.object(func(name string) error {
+	var locality string
+	var priority uint32
+	err := d.object(func(name string) (err error) {
 		switch name {
 		case "locality":
-			return json.UnmarshalDecode(d.Decoder, &locality)
+			locality, err = d.locality()
+			return err
+		case "priority":
+			return json.UnmarshalDecode(d.Decoder, &priority)
 		case "lb_endpoints":
 			return d.array(func() error {
 				e, err := d.lbEndpoint()
@@ -136,9 +175,20 @@ func (d *dump) localityEndpoints() ([]Assigned, error) {
 		return d.SkipValue()
 	})
 	for i := range found {
-		found[i].Locality = strings.TrimRight(locality.Region+"/"+locality.Zone+"/"+locality.SubZone, "/")
+		found[i].Locality, found[i].Priority = locality, priority
 	}
 	return found, err
+}
+
+// locality reads an envoy.config.core.v3.Locality.
+func (d *dump) locality() (string, error) {
+	var l struct {
+		Region  string `json:"region"`
+		Zone    string `json:"zone"`
+		SubZone string `json:"sub_zone,case:ignore"`
+	}
+	err := json.UnmarshalDecode(d.Decoder, &l)
+	return strings.TrimRight(l.Region+"/"+l.Zone+"/"+l.SubZone, "/"), err
 }
 
 // lbEndpoint reads one LbEndpoint.
@@ -170,6 +220,10 @@ func (d *dump) lbEndpoint() (Assigned, error) {
 			})
 		case "endpoint_name":
 			return json.UnmarshalDecode(d.Decoder, &first.Host)
+		case "load_balancing_weight":
+			return json.UnmarshalDecode(d.Decoder, &e.Weight)
+		case "metadata":
+			return d.placement(&e.Placement)
 		case "health_status":
 			return json.UnmarshalDecode(d.Decoder, &e.Status)
 		}
@@ -177,6 +231,31 @@ func (d *dump) lbEndpoint() (Assigned, error) {
 	})
 	e.Addresses = append([]Address{first}, more...)
 	return e, err
+}
+
+// placement reads the network and the gateway from an envoy.config.core.v3.Metadata.
+func (d *dump) placement(p *Placement) error {
+	raw, err := d.ReadValue()
+	if err != nil {
+		return err
+	}
+	var m struct {
+		Filters struct {
+			Istio struct {
+				Workload textOrNothing `json:"workload"`
+			} `json:"istio"`
+			Own struct {
+				Network textOrNothing `json:"network"`
+			} `json:"meshctl"`
+		} `json:"filter_metadata,case:ignore"`
+	}
+	_ = json.Unmarshal(raw, &m) // it may hold anything
+	p.Network = string(m.Filters.Own.Network)
+	// name;namespace;service;revision;cluster, of which a gateway has the last.
+	if cluster, ok := strings.CutPrefix(string(m.Filters.Istio.Workload), ";;;;"); ok {
+		p.Gateway = cmp.Or(cluster, "yes")
+	}
+	return nil
 }
 
 // addressOf reads an envoy.config.core.v3.Address.
@@ -194,6 +273,22 @@ func AssignmentTable(assignments []Assignment) *output.Table {
 				names[i] = joinHostPort(a.Host, a.Port)
 			}
 			t.Rows = append(t.Rows, []string{strings.Join(names, ","), e.Status, e.Locality, a.Cluster})
+		}
+	}
+	return t
+}
+
+// WideAssignmentTable adds to the columns of AssignmentTable where the endpoints
+// stand.
+func WideAssignmentTable(assignments []Assignment) *output.Table {
+	t := AssignmentTable(assignments)
+	t.Header = append(t.Header, "NETWORK", "PRIORITY", "WEIGHT", "GATEWAY")
+	row := 0
+	for _, a := range assignments {
+		for i := range a.Endpoints {
+			cells := a.Endpoints[i].cells()
+			t.Rows[row] = append(append(t.Rows[row], cells[0]), cells[2:]...)
+			row++
 		}
 	}
 	return t

@@ -171,6 +171,16 @@ func ClusterTable(clusters []Cluster) *output.Table {
 	return t
 }
 
+// WideClusterTable adds to the columns of ClusterTable the whole name.
+func WideClusterTable(clusters []Cluster) *output.Table {
+	t := ClusterTable(clusters)
+	t.Header = append(t.Header, "NAME")
+	for i, c := range clusters {
+		t.Rows[i] = append(t.Rows[i], c.Name)
+	}
+	return t
+}
+
 // ClusterResources is the JSON of clusters that were read with resources.
 func ClusterResources(clusters []Cluster) []jsontext.Value {
 	return resourcesOf(clusters, func(c Cluster) jsontext.Value { return c.Resource })

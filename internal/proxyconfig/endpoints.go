@@ -1,6 +1,7 @@
 package proxyconfig
 
 import (
+	"bufio"
 	"bytes"
 	"cmp"
 	"errors"
@@ -31,7 +32,33 @@ type Endpoint struct {
 	Status string
 	// Ejected says that outlier detection took the host out.
 	Ejected bool
-	Cluster string
+	// Unchecked says that it is not known whether outlier detection did.
+	Unchecked bool
+	Cluster   string
+	Placement
+}
+
+// Placement is where an endpoint stands in load balancing.
+type Placement struct {
+	// Locality is region/zone/subzone, without what is not set at its end.
+	Locality string
+	Priority uint32
+	Weight   uint32
+	// Network is the network of the endpoint. Gateway is the cluster whose gateway it
+	// is, or yes when that is not known. Empty is not known, or none.
+	Network, Gateway string
+}
+
+// placementHeader names the columns of a Placement.
+func placementHeader() []string {
+	return []string{"NETWORK", "LOCALITY", "PRIORITY", "WEIGHT", "GATEWAY"}
+}
+
+func (p *Placement) cells() []string {
+	return []string{
+		cmp.Or(p.Network, "-"), cmp.Or(p.Locality, "-"), strconv.FormatUint(uint64(p.Priority), 10),
+		strconv.FormatUint(uint64(p.Weight), 10), cmp.Or(p.Gateway, "-"),
+	}
 }
 
 // EndpointFilter selects endpoints; zero fields select all. Strings are
@@ -77,6 +104,59 @@ func matchesFold(want, got string) bool { return want == "" || strings.EqualFold
 // without clusters does, and as many a server's that is no Envoy.
 var ErrNoClusters = errors.New("the answer has no clusters")
 
+// Place adds to endpoints what assignments know of them: network and gateway.
+func Place(endpoints []Endpoint, assignments []Assignment) {
+	type key struct {
+		cluster string
+		Address
+	}
+	known := make(map[key]*Placement)
+	for i := range assignments {
+		for j := range assignments[i].Endpoints {
+			e := &assignments[i].Endpoints[j]
+			for _, a := range e.Addresses {
+				known[key{assignments[i].Cluster, a}] = &e.Placement
+			}
+		}
+	}
+	for i := range endpoints {
+		e := &endpoints[i]
+		if p := known[key{e.Cluster, Address{e.Address, e.Port}}]; p != nil {
+			e.Network, e.Gateway = p.Network, p.Gateway
+		}
+	}
+}
+
+// EndpointsOf returns the endpoints of assignments, in the order of ReadEndpoints.
+// Whether outlier detection ejected one is not known there.
+func EndpointsOf(assignments []Assignment) []Endpoint {
+	var out []Endpoint
+	for _, a := range assignments {
+		for _, e := range a.Endpoints {
+			first := e.Addresses[0]
+			out = append(out, Endpoint{
+				Address: first.Host, Port: first.Port, Status: e.Status, Unchecked: true, Cluster: a.Cluster, Placement: e.Placement,
+			})
+		}
+	}
+	sortEndpoints(out)
+	return out
+}
+
+func sortEndpoints(endpoints []Endpoint) {
+	slices.SortStableFunc(endpoints, func(a, b Endpoint) int {
+		return cmp.Or(cmp.Compare(a.Address, b.Address), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Cluster, b.Cluster))
+	})
+}
+
+// IsConfigDump reports whether what a reader begins with is a config dump; the other
+// answer with endpoints is that of /clusters.
+func IsConfigDump(r *bufio.Reader) bool {
+	start, _ := r.Peek(512) // shorter is what there is
+	rest, object := bytes.CutPrefix(bytes.TrimLeft(start, " \t\r\n"), []byte("{"))
+	return object && bytes.HasPrefix(bytes.TrimLeft(rest, " \t\r\n"), []byte(`"configs"`))
+}
+
 // ReadEndpoints reads the output of /clusters?format=json and returns the
 // endpoints that the filter selects, ordered by address, port and cluster, or
 // ErrNoClusters.
@@ -93,9 +173,7 @@ func ReadEndpoints(r io.Reader, f EndpointFilter) ([]Endpoint, error) {
 	if err != nil {
 		return nil, err
 	}
-	slices.SortStableFunc(found, func(a, b Endpoint) int {
-		return cmp.Or(cmp.Compare(a.Address, b.Address), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Cluster, b.Cluster))
-	})
+	sortEndpoints(found)
 	return found, nil
 }
 
@@ -144,10 +222,23 @@ func EndpointTable(endpoints []Endpoint) *output.Table {
 	}
 	for _, e := range endpoints {
 		outlier := "OK"
-		if e.Ejected {
+		switch {
+		case e.Ejected:
 			outlier = "FAILED"
+		case e.Unchecked:
+			outlier = "-"
 		}
 		t.Rows = append(t.Rows, []string{e.hostPort(), e.Status, outlier, e.Cluster})
+	}
+	return t
+}
+
+// WideEndpointTable adds to the columns of EndpointTable where the endpoints stand.
+func WideEndpointTable(endpoints []Endpoint) *output.Table {
+	t := EndpointTable(endpoints)
+	t.Header = append(t.Header, placementHeader()...)
+	for i := range endpoints {
+		t.Rows[i] = append(t.Rows[i], endpoints[i].cells()...)
 	}
 	return t
 }
@@ -199,8 +290,15 @@ func (d *dump) clusterStatus(f *EndpointFilter) ([]Endpoint, error) {
 // shows is decoded.
 func (d *dump) hostStatus() (Endpoint, error) {
 	e := Endpoint{Address: "unknown", Status: "UNKNOWN"}
-	err := d.object(func(name string) error {
+	err := d.object(func(name string) (err error) {
 		switch name {
+		case "weight":
+			return json.UnmarshalDecode(d.Decoder, &e.Weight)
+		case "priority":
+			return json.UnmarshalDecode(d.Decoder, &e.Priority)
+		case "locality":
+			e.Locality, err = d.locality()
+			return err
 		case "address":
 			return d.object(func(kind string) error { return d.address(kind, &e.Address, &e.Port) })
 		case "health_status":

@@ -36,6 +36,9 @@ type naiveAddress struct {
 			EndpointID string `json:"endpoint_id"`
 		} `json:"envoy_internal_address"`
 	} `json:"address"`
+	Weight       uint32        `json:"weight"`
+	Priority     uint32        `json:"priority"`
+	Locality     naiveLocality `json:"locality"`
 	HealthStatus struct {
 		EDS    string `json:"eds_health_status"`
 		Failed bool   `json:"failed_outlier_check"`
@@ -73,6 +76,7 @@ func (n *naive) endpoints(cluster string) []Endpoint {
 		for _, h := range c.HostStatuses {
 			e := Endpoint{Status: cmp.Or(h.HealthStatus.EDS, "UNKNOWN"), Ejected: h.HealthStatus.Failed, Cluster: c.Name}
 			e.Address, e.Port = h.split()
+			e.Weight, e.Priority, e.Locality = h.Weight, h.Priority, h.Locality.String()
 			if cluster == "" || strings.EqualFold(cluster, c.Name) {
 				out = append(out, e)
 			}
@@ -150,18 +154,34 @@ func snakeNames(t *testing.T, data []byte) []byte {
 	return out
 }
 
+type naiveLocality struct {
+	Region  string `json:"region"`
+	Zone    string `json:"zone"`
+	SubZone string `json:"sub_zone"`
+}
+
+func (l naiveLocality) String() string {
+	text := l.Region
+	switch {
+	case l.SubZone != "":
+		text += "/" + l.Zone + "/" + l.SubZone
+	case l.Zone != "":
+		text += "/" + l.Zone
+	}
+	return strings.TrimRight(text, "/")
+}
+
 // naiveAssignment is an assignment whole in memory.
 type naiveAssignment struct {
 	Cluster   string `json:"cluster_name"`
 	Endpoints []struct {
-		Locality struct {
-			Region  string `json:"region"`
-			Zone    string `json:"zone"`
-			SubZone string `json:"sub_zone"`
-		} `json:"locality"`
+		Locality  naiveLocality `json:"locality"`
+		Priority  uint32        `json:"priority"`
 		Endpoints []struct {
 			Status   string `json:"health_status"`
 			Name     string `json:"endpoint_name"`
+			Weight   uint32 `json:"load_balancing_weight"`
+			Metadata any    `json:"metadata"`
 			Endpoint struct {
 				naiveAddress
 				More []naiveAddress `json:"additional_addresses"`
@@ -173,15 +193,11 @@ type naiveAssignment struct {
 func (n *naiveAssignment) endpoints(t *testing.T) []Assigned {
 	var out []Assigned
 	for _, l := range n.Endpoints {
-		locality := l.Locality.Region
-		switch {
-		case l.Locality.SubZone != "":
-			locality += "/" + l.Locality.Zone + "/" + l.Locality.SubZone
-		case l.Locality.Zone != "":
-			locality += "/" + l.Locality.Zone
-		}
 		for _, e := range l.Endpoints {
-			a := Assigned{Status: cmp.Or(e.Status, "UNKNOWN"), Locality: strings.TrimRight(locality, "/")}
+			if e.Metadata != nil {
+				t.Skip("metadata: what it says of the place is tested elsewhere")
+			}
+			a := Assigned{Status: cmp.Or(e.Status, "UNKNOWN"), Placement: Placement{Locality: l.Locality.String(), Priority: l.Priority, Weight: e.Weight}}
 			for _, address := range append([]naiveAddress{e.Endpoint.naiveAddress}, e.Endpoint.More...) {
 				if address.kinds() > 1 {
 					t.Skip("more than one kind of address: any may be taken")

@@ -170,6 +170,24 @@ func ListenerTable(listeners []Listener, verbose bool) *output.Table {
 	return t
 }
 
+// WideListenerTable adds to the columns of ListenerTable the name.
+func WideListenerTable(listeners []Listener, verbose bool) *output.Table {
+	t := ListenerTable(listeners, verbose)
+	t.Header = append(t.Header, "NAME")
+	row := 0
+	for _, l := range listeners {
+		rows := 1
+		if verbose {
+			rows = len(l.Chains)
+		}
+		for range rows {
+			t.Rows[row] = append(t.Rows[row], l.Name)
+			row++
+		}
+	}
+	return t
+}
+
 // ListenerResources is the JSON of listeners that were read with resources.
 func ListenerResources(listeners []Listener) []jsontext.Value {
 	return resourcesOf(listeners, func(l Listener) jsontext.Value { return l.Resource })

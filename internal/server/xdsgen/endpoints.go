@@ -395,11 +395,31 @@ func (u assignments) lbEndpoint(e *snapshot.Endpoint, weight uint32) *endpointv3
 	if u.proxyless { // it reads no metadata
 		return endpointProto(e.Address, e.Port, weight, health, false, "")
 	}
-	return endpointProto(e.Address, e.Port, weight, health, e.MTLS, e.Workload)
+	lb := endpointProto(e.Address, e.Port, weight, health, e.MTLS, e.Workload)
+	if u.network != "" && e.Network != u.network {
+		setNetwork(lb, e.Network)
+	}
+	return lb
 }
 
 func gatewayEndpoint(g snapshot.NetworkGateway, weight uint32) *endpointv3.LbEndpoint {
-	return endpointProto(g.Address, g.Port, weight, corev3.HealthStatus_UNKNOWN, true, ";;;;"+string(g.Cluster))
+	lb := endpointProto(g.Address, g.Port, weight, corev3.HealthStatus_UNKNOWN, true, ";;;;"+string(g.Cluster))
+	setNetwork(lb, g.Network)
+	return lb
+}
+
+// setNetwork notes a network that is not the proxy's own. Nothing depends on it:
+// commands show it.
+func setNetwork(lb *endpointv3.LbEndpoint, network mesh.NetworkID) {
+	if network == "" {
+		return
+	}
+	if lb.GetMetadata() == nil {
+		lb.Metadata = &corev3.Metadata{FilterMetadata: make(map[string]*structpb.Struct)}
+	}
+	lb.Metadata.FilterMetadata[mesh.MetadataNamespace] = &structpb.Struct{Fields: map[string]*structpb.Value{
+		mesh.MetadataNetwork: structpb.NewStringValue(string(network)),
+	}}
 }
 
 func endpointProto(addr netip.Addr, port, weight uint32, health corev3.HealthStatus, mtls bool, workload string) *endpointv3.LbEndpoint {

@@ -1,0 +1,72 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/meshctl/meshctl/internal/output"
+)
+
+// tableVar binds --output of a command that shows a table. more are formats of the
+// command alone.
+func tableVar(fs *pflag.FlagSet, f *output.Format, more ...string) { outputVar(fs, f, true, more) }
+
+// textVar binds --output of a command that shows people a text, which is the format
+// table, and programs a value.
+func textVar(fs *pflag.FlagSet, f *output.Format) { outputVar(fs, f, false, nil) }
+
+func outputVar(fs *pflag.FlagSet, f *output.Format, tables bool, more []string) {
+	*f = output.FormatTable
+	v := &outputValue{f, tables, more}
+	fs.VarP(v, "output", "o", "Output `format`: "+orList(v.names()))
+}
+
+// outputValue is the value of --output.
+type outputValue struct {
+	*output.Format
+	tables bool
+	more   []string
+}
+
+func (v *outputValue) names() []string { return append(output.Formats(v.tables), v.more...) }
+
+// Set implements pflag.Value.
+func (v *outputValue) Set(s string) error {
+	if slices.Contains(v.more, s) {
+		*v.Format = output.Format(s)
+		return nil
+	}
+	var f output.Format
+	if err := f.Set(s); err != nil {
+		if strings.Contains(s, "=") {
+			return err // the format is known
+		}
+		return fmt.Errorf("output format %q is not supported, use %s", s, orList(v.names()))
+	}
+	if f.Wide() && !v.tables {
+		return fmt.Errorf("output format %q is for tables, and this is none: use %s", s, orList(v.names()))
+	}
+	*v.Format = f
+	return nil
+}
+
+// writeTable writes a table in a format of tables.
+func writeTable(env *Env, f output.Format, t *output.Table) error {
+	err := output.WriteTable(env.Stdout, f, t)
+	if bad, ok := errors.AsType[*output.ColumnError](err); ok {
+		return usagef("--output %w", bad)
+	}
+	return err
+}
+
+// writeResult writes a value, or the table of it.
+func writeResult(env *Env, f output.Format, v any, t *output.Table) error {
+	if f.OfTable() {
+		return writeTable(env, f, t)
+	}
+	return output.Write(env.Stdout, f, v)
+}

@@ -1,0 +1,80 @@
+package output
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"k8s.io/client-go/util/jsonpath"
+)
+
+// parseJSONPath reads a template of kubectl's JSONPath. One without braces is a path,
+// and .[0] is the first item of a list, as [0] is.
+func parseJSONPath(template string) (*jsonpath.JSONPath, error) {
+	if template == "" {
+		return nil, errors.New("jsonpath: want a template, such as jsonpath={.name}")
+	}
+	if !strings.Contains(template, "{") {
+		template = "{." + strings.TrimPrefix(strings.TrimPrefix(template, "$"), ".") + "}"
+	}
+	template = strings.ReplaceAll(template, "{.[", "{[")
+	p := jsonpath.New("output").AllowMissingKeys(true)
+	if err := p.Parse(template); err != nil {
+		return nil, fmt.Errorf("jsonpath %q: %w", template, err)
+	}
+	return p, nil
+}
+
+// writeJSONPath writes what a template makes of a JSON value, and ends the last line.
+// Texts of the value are escaped (see Escape), those of the template are not.
+func writeJSONPath(w io.Writer, template string, text []byte) error {
+	p, err := parseJSONPath(template)
+	if err != nil {
+		return err
+	}
+	d := json.NewDecoder(bytes.NewReader(text))
+	d.UseNumber()
+	var v any
+	if err := d.Decode(&v); err != nil {
+		return fmt.Errorf("encode result: %w", err)
+	}
+	var out bytes.Buffer
+	if err := p.Execute(&out, plainValue(v)); err != nil {
+		return fmt.Errorf("%s%s: %w", jsonPathPrefix, template, err)
+	}
+	if out.Len() > 0 && !bytes.HasSuffix(out.Bytes(), []byte("\n")) {
+		out.WriteByte('\n')
+	}
+	_, err = w.Write(out.Bytes())
+	return err
+}
+
+// plainValue returns a JSON value with texts escaped and whole numbers as such.
+func plainValue(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		out := make(map[string]any, len(v))
+		for key, item := range v {
+			out[Escape(key)] = plainValue(item)
+		}
+		return out
+	case []any:
+		for i, item := range v {
+			v[i] = plainValue(item)
+		}
+	case string:
+		return Escape(v)
+	case json.Number:
+		if n, err := v.Int64(); err == nil {
+			return n
+		}
+		if f, err := v.Float64(); err == nil {
+			return f
+		}
+		return v.String()
+	}
+	return v
+}
