@@ -23,7 +23,7 @@ import (
 
 func newExperimentalCmd(env *Env) *cobra.Command {
 	cmd := &cobra.Command{
-		Use:     "experimental",
+		Use:     experimentalName,
 		Aliases: []string{"x", "exp"},
 		Short:   "Commands by the names that older scripts have for them",
 		Long:    "Commands that istioctl had among its experimental ones, for scripts that still call them so.",

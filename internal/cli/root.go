@@ -230,11 +230,24 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
+	err := fmt.Errorf("unknown command %q for %q", args[0], cmd.CommandPath())
 	var known []string
 	for _, sub := range cmd.Commands() {
 		known = append(append(known, sub.Name()), sub.Aliases...)
 	}
-	return fmt.Errorf("unknown command %q for %q%s", args[0], cmd.CommandPath(), didYouMean(args[0], known))
+	if near := didYouMean(args[0], known); near != "" {
+		return fmt.Errorf("%w%s", err, near)
+	}
+	if cmd != cmd.Root() && cmd.Name() != experimentalName {
+		return err
+	}
+	if path := elsewhere(cmd, args[0]); path != "" {
+		return fmt.Errorf("%w, it is %s", err, path)
+	}
+	if instead := counterpart(args[0]); instead != "" {
+		return fmt.Errorf("%w; %s", err, instead)
+	}
+	return err
 }
 
 func noArgs(_ *cobra.Command, args []string) error {

@@ -23,6 +23,9 @@ func didYouMean(written string, known []string) string {
 // flagError says of what was typed which flag was likely meant, and what a
 // flag wants.
 func flagError(cmd *cobra.Command, err error) error {
+	if words := cmd.Flags().Args(); cmd.HasSubCommands() && len(words) > 0 {
+		return unknownCommand(cmd, words) // whose flags these are
+	}
 	if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
 		return plainer(err, invalid.GetFlag(), invalid.GetValue())
 	}
