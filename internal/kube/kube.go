@@ -43,8 +43,8 @@ const maxNamespaceFile = 1 << 10
 
 // Options name the access that Load makes.
 type Options struct {
-	// Kubeconfig is the path of a file; empty means those of $KUBECONFIG, else
-	// ~/.kube/config, else, if there is none of them, the pod's own access.
+	// Kubeconfig is the path of a file; empty means those of $KUBECONFIG, of which one
+	// must exist, else ~/.kube/config, else, if there is none, the pod's own access.
 	Kubeconfig string
 	// Context is that of the kubeconfig; empty means its current one.
 	Context string
@@ -97,8 +97,11 @@ func (o Options) load() (*Access, error) {
 		return nil, fmt.Errorf("kubeconfig: %w", err)
 	}
 	if clientcmdapi.IsConfigEmpty(config) {
-		if named == "" && o.Context == "" {
+		switch {
+		case named == "" && o.Context == "":
 			return o.inPod()
+		case named != "" && !slices.ContainsFunc(rules.GetLoadingPrecedence(), exists):
+			return nil, fmt.Errorf("%s names %s, which does not exist", named, strings.Join(rules.GetLoadingPrecedence(), ", "))
 		}
 		return nil, fmt.Errorf("%w: %s has no clusters", ErrNoAccess, strings.Join(rules.GetLoadingPrecedence(), ", "))
 	}
@@ -136,6 +139,11 @@ func (o Options) rules() (rules *clientcmd.ClientConfigLoadingRules, named strin
 		rules.Precedence = []string{filepath.Join(home, ".kube", "config")}
 	}
 	return rules, ""
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return !errors.Is(err, fs.ErrNotExist)
 }
 
 func contextNames(config *clientcmdapi.Config) string {

@@ -69,11 +69,13 @@ func TestLoad(t *testing.T) {
 		"empty file":  {Options{Kubeconfig: empty}, nil, "", "", "", "has no clusters"},
 		"variable":    {Options{}, map[string]string{"KUBECONFIG": empty + ":" + file}, "https://east.example.com:6443", "east", "mesh", ""},
 		"file first":  {Options{Kubeconfig: file}, map[string]string{"KUBECONFIG": empty}, "https://east.example.com:6443", "east", "mesh", ""},
+		"no variable": {Options{}, map[string]string{"KUBECONFIG": "none:" + filepath.Join(dir, "nor this"), "HOME": filepath.Dir(home)}, "", "", "", "$KUBECONFIG names none, " + filepath.Join(dir, "nor this") + ", which does not exist"},
+		"some there":  {Options{}, map[string]string{"KUBECONFIG": "none:" + file}, "https://east.example.com:6443", "east", "mesh", ""},
 		"home":        {Options{}, map[string]string{"HOME": filepath.Dir(home)}, "https://home.example.com:6443", "east", "mesh", ""},
 		"pod":         {Options{PodDir: pod}, map[string]string{"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}, "https://[fd00::1]:443", "", "istio-system", ""},
 		"broken pod":  {Options{PodDir: dir}, map[string]string{"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}, "", "", "", "access of the pod"},
 		"nothing":     {Options{}, nil, "", "", "", "no kubeconfig: name one with --kubeconfig"},
-		"none of env": {Options{}, map[string]string{"KUBECONFIG": filepath.Join(dir, "none")}, "", "", "", "has no clusters"},
+		"none of env": {Options{}, map[string]string{"KUBECONFIG": filepath.Join(dir, "none")}, "", "", "", "$KUBECONFIG names "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
