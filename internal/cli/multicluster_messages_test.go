@@ -25,7 +25,7 @@ func TestMulticlusterCommandsNameTheMissingRight(t *testing.T) {
 		"remote-secret check --context cluster1":                                          nobody + `list resource "secrets"`,
 		"remote-secret rotate --from cluster1 --to cluster2":                              nobody + `list resource "leases"`,
 		"remote-secret rotate --from cluster1 --to cluster2 --no-wait":                    nobody + `get resource "secrets"`,
-		"remote-secret delete cluster2 --from cluster1 --revoke-in cluster2":              nobody + `get resource "secrets"`,
+		"remote-secret delete cluster2 --to cluster1 --from cluster2":                     nobody + `get resource "secrets"`,
 	} {
 		r := meshctl(t, kubeconfig, append(strings.Fields(args), "-n", namespace, "--as", "nobody")...)
 		if r.code != 1 || r.stdout != "" || !strings.Contains(r.stderr, want) || !strings.Contains(r.stderr, "context cluster") ||

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -131,6 +132,7 @@ type remoteSecretDeleteOptions struct {
 	kube      kubeFlags
 	namespace namespaceFlags
 	contexts  []string
+	from      string
 	revokeIn  string
 	account   string
 	cluster   mesh.ClusterID
@@ -144,15 +146,16 @@ func newRemoteSecretDeleteCmd(env *Env) *cobra.Command {
 		Long: `Delete the remote secret of a cluster in those that read it. Their control planes
 take its endpoints away at once.
 
-With --revoke-in the tokens of the cluster's reader end, too, for everybody who has
-one, also in clusters that --from does not name: the Secrets that meshctl made for
+With --from, which names the cluster itself as it does for rotate, the tokens of the
+cluster's reader end, too, for everybody who has one, also in clusters that --to does
+not name: the Secrets that meshctl made for
 them are deleted in the cluster itself. Token Secrets of the reader that others
 made are listed and stay. This also works when the remote secret is gone, as after
 meshctl multicluster unlink.
 
-Without --revoke-in whoever kept a copy of the secret can go on reading the cluster.`,
-		Example: `  meshctl remote-secret delete west --from east
-  meshctl remote-secret delete west --from east,north --revoke-in west`,
+Without --from whoever kept a copy of the secret can go on reading the cluster.`,
+		Example: `  meshctl remote-secret delete west --to east
+  meshctl remote-secret delete west --to east,north --from west`,
 		Args: cobra.ArbitraryArgs, // run tells what is wrong with them
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 || !mesh.ClusterID(args[0]).Valid() {
@@ -165,11 +168,12 @@ Without --revoke-in whoever kept a copy of the secret can go on reading the clus
 	fs := cmd.Flags()
 	o.kube.bind(fs)
 	o.namespace.bind(fs, "Namespace of the secret")
-	fs.StringSliceVar(&o.contexts, "from", nil, "Kubeconfig `context`s of the clusters that have the secret (default the current one)")
-	fs.StringVar(&o.revokeIn, "revoke-in", "", "Kubeconfig `context` of the cluster itself, in which to end the tokens")
+	fs.StringSliceVar(&o.contexts, "to", nil, "Kubeconfig `context`s of the clusters that have the secret (default the current one)")
+	fs.StringVar(&o.from, "from", "", "Kubeconfig `context` of the cluster itself, in which to end the tokens; needs --to")
+	fs.StringVar(&o.revokeIn, "revoke-in", "", "Another name of --from, which does not need --to")
 	fs.StringVar(&o.account, "service-account", "",
-		"With --revoke-in, service account of the reader (default that of the secret's token, else "+readerAccount+")")
-	o.kube.contextFlags(env, cmd, "from", "revoke-in")
+		"With --from, service account of the reader (default that of the secret's token, else "+readerAccount+")")
+	o.kube.contextFlags(env, cmd, "to", "from", "revoke-in")
 	return cmd
 }
 
@@ -178,8 +182,11 @@ func (o *remoteSecretDeleteOptions) run(ctx context.Context, env *Env) error {
 	switch {
 	case err != nil:
 		return err
-	case o.account != "" && o.revokeIn == "":
-		return usagef("--service-account is for --revoke-in")
+	// --from once named the clusters that have the secret.
+	case o.from != "" && (o.revokeIn != "" || len(o.contexts) == 0):
+		return usagef("--from %s names the cluster itself, in which to end the tokens: name the clusters that have the secret with --to", o.from)
+	case o.account != "" && o.revokeIn == "" && o.from == "":
+		return usagef("--service-account is for --from")
 	case o.account != "" && !mesh.IsDNSName(o.account):
 		return usagef("--service-account: %q is not a DNS name", o.account)
 	}
@@ -187,8 +194,8 @@ func (o *remoteSecretDeleteOptions) run(ctx context.Context, env *Env) error {
 		o.contexts = []string{""}
 	}
 	var readers *multicluster.Readers
-	if o.revokeIn != "" {
-		own, err := o.kube.connect(env, o.revokeIn)
+	if itself := cmp.Or(o.from, o.revokeIn); itself != "" {
+		own, err := o.kube.connect(env, itself)
 		if err != nil {
 			return err
 		}

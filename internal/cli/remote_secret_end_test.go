@@ -201,7 +201,7 @@ func TestUnlinkKeepsTokensOfOtherClusters(t *testing.T) {
 	wantValid(t, cluster2, true, map[string]string{"of cluster2": token})
 
 	// The tokens can be ended when no remote secret tells of them any more.
-	revoke := []string{"remote-secret", "delete", "cluster2", "--from", "cluster1", "--revoke-in", "cluster2", "-n", namespace}
+	revoke := []string{"remote-secret", "delete", "cluster2", "--to", "cluster1", "--from", "cluster2", "-n", namespace}
 	r = must(t, kubeconfig, revoke...)
 	if !strings.Contains(r.stderr, "context cluster2: deleted secret "+namespace+"/"+readerAccount+"-istio-remote-secret-token, with which its tokens of service account") {
 		t.Errorf("%s%s", r.stdout, r.stderr)
@@ -221,6 +221,6 @@ func TestCase_D2_RevokeDeletesOnlySecretsOfTokens(t *testing.T) {
 	cluster2.Kubectl(t, "", "create", "secret", "generic", "cacerts", "-n", namespace)
 	cluster1.Kubectl(t, "", "annotate", "--overwrite", "secret", "-n", namespace, "istio-remote-secret-cluster2",
 		"meshctl.io/token-bound-to="+namespace+"/cacerts")
-	must(t, kubeconfig, "remote-secret", "delete", "cluster2", "--from", "cluster1", "--revoke-in", "cluster2", "-n", namespace)
+	must(t, kubeconfig, "remote-secret", "delete", "cluster2", "--to", "cluster1", "--from", "cluster2", "-n", namespace)
 	cluster2.Kubectl(t, "", "get", "secret", "cacerts", "-n", namespace)
 }

@@ -56,7 +56,7 @@ contexts: [{name: e, context: {cluster: e, user: e}}]
 		"list":               {[]string{"remote-secret", "list", "--context", "cluster2", "-n", namespace}, 0, "evil"},
 		"rotate":             {[]string{"remote-secret", "rotate", "--from", "cluster1", "--name", "evil", "--to", "cluster2", "-n", namespace, "--no-wait"}, 1, "no token of a service account"},
 		"delete": {
-			[]string{"remote-secret", "delete", "evil", "--from", "cluster2", "--revoke-in", "cluster1", "-n", namespace},
+			[]string{"remote-secret", "delete", "evil", "--to", "cluster2", "--from", "cluster1", "-n", namespace},
 			1, "no token of a service account",
 		},
 	} {
@@ -286,7 +286,7 @@ func TestRemoteSecretRotate(t *testing.T) {
 		if got := cluster1.Kubectl(t, "", "get", "secrets", "-n", namespace, "-o", "name"); strings.Contains(got, "previous") {
 			t.Errorf("left are\n%s", got)
 		}
-		must(t, kubeconfig, "remote-secret", "delete", "cluster2", "--from", "cluster1", "--revoke-in", "cluster2", "-n", namespace)
+		must(t, kubeconfig, "remote-secret", "delete", "cluster2", "--to", "cluster1", "--from", "cluster2", "-n", namespace)
 		ends(t, next, cluster2)
 	}
 	for args, want := range map[string]string{
