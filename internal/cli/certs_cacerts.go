@@ -35,7 +35,7 @@ func newCertsCacertsCmd(env *Env) *cobra.Command {
 		Long: `Print the CA of a cluster, a directory with files in either layout, as the Kubernetes Secret that Istio's control plane reads.
 The set is checked first: one that a control plane would refuse is not printed.
 
-With --apply the Secret is written into the clusters of --contexts, and what
+With --apply the Secret is written into the clusters of --context, and what
 changes is shown. DIR is then the CA of all of them, or has a directory for each,
 as certs intermediate-ca makes them. Nothing is written when one of the Secrets
 holds another CA, unless --force is given: the proxies of a mesh whose root is
@@ -45,8 +45,8 @@ Layouts: "istio" has the names of the files; "tls" has tls.crt, tls.key and
 ca.crt, as cert-manager and others write them.`,
 		Example: `  meshctl certs cacerts certs/cluster1 | kubectl apply -f -
   meshctl certs cacerts certs/cluster1 --layout tls | kubectl apply -f -
-  meshctl certs cacerts certs --apply --contexts cluster1,cluster2 --dry-run
-  meshctl certs cacerts certs --apply --contexts cluster1=kind-1,cluster2=kind-2`,
+  meshctl certs cacerts certs --apply --context cluster1,cluster2 --dry-run
+  meshctl certs cacerts certs --apply --context cluster1=kind-1,cluster2=kind-2`,
 		Args: cobra.ArbitraryArgs, // run tells what is wrong with them
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
@@ -58,7 +58,7 @@ ca.crt, as cert-manager and others write them.`,
 	}
 	fs := cmd.Flags()
 	o.bind(env, cmd)
-	fs.BoolVar(&o.apply, "apply", false, "Write the Secret into the clusters of --contexts")
+	fs.BoolVar(&o.apply, "apply", false, "Write the Secret into the clusters of --context")
 	fs.BoolVar(&o.dryRun, "dry-run", false, "With --apply: have the API servers check everything, and write nothing")
 	fs.BoolVar(&o.force, "force", false, "With --apply: replace another CA, too")
 	fs.StringVar(&o.layout, "layout", string(store.LayoutIstio), "Names in the Secret: istio or tls")
@@ -76,9 +76,9 @@ func (o *cacertsOptions) run(ctx context.Context, env *Env) error {
 	case !mesh.IsDNSName(o.name):
 		return usagef("--name: %q is not a DNS name", o.name)
 	case o.apply && len(o.contexts) == 0:
-		return usagef("--apply needs --contexts: the clusters to write to")
+		return usagef("--apply needs --context: the clusters to write to")
 	case !o.apply && (len(o.contexts) > 0 || o.dryRun || o.force):
-		return usagef("--contexts, --dry-run and --force need --apply")
+		return usagef("--context, --dry-run and --force need --apply")
 	case o.apply:
 		return o.write(ctx, env, layout)
 	}
@@ -179,7 +179,7 @@ func (o *cacertsOptions) files(now time.Time, dir string, layout store.Layout) (
 		return nil, err
 	}
 	if len(clusters) > 0 && !store.HasAuthority(dir) {
-		return nil, fmt.Errorf("%s has the CAs of clusters, each in a directory of its own: name one of them, such as %s, or write all with --apply --contexts",
+		return nil, fmt.Errorf("%s has the CAs of clusters, each in a directory of its own: name one of them, such as %s, or write all with --apply --context",
 			dir, filepath.Join(dir, clusters[0]))
 	}
 	authority, _, err := m.Authority(verify.Options{Now: now})

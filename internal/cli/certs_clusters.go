@@ -24,13 +24,13 @@ type clusterFlags struct {
 func (o *clusterFlags) bind(env *Env, cmd *cobra.Command) {
 	fs := cmd.Flags()
 	o.kubeFlags.bind(fs)
-	fs.StringSliceVar(&o.contexts, "contexts", nil,
+	contextsVar(fs, &o.contexts,
 		"The clusters, by the `contexts` of the kubeconfig, with commas; CLUSTER=CONTEXT where a cluster is called otherwise in the mesh")
 	fs.StringVarP(&o.namespace, "namespace", "n", mesh.DefaultSystemNamespace, "Namespace of the Secrets")
-	o.contextFlags(env, cmd, "contexts")
+	o.contextFlags(env, cmd, "context", "contexts")
 }
 
-// connect makes the clients of the clusters that --contexts names.
+// connect makes the clients of the clusters that --context names.
 func (o *clusterFlags) connect(env *Env) ([]*secrets.Cluster, error) {
 	if !mesh.IsDNSLabel(o.namespace) {
 		return nil, usagef("--namespace: %q is not a DNS label", o.namespace)
@@ -43,9 +43,9 @@ func (o *clusterFlags) connect(env *Env) ([]*secrets.Cluster, error) {
 		}
 		switch {
 		case id == "" || name == "":
-			return nil, usagef("--contexts has %q: want CONTEXT or CLUSTER=CONTEXT", entry)
+			return nil, usagef("--context has %q: want CONTEXT or CLUSTER=CONTEXT", entry)
 		case slices.ContainsFunc(out, func(c *secrets.Cluster) bool { return c.Context == name || string(c.ID) == id }):
-			return nil, usagef("--contexts names %q twice", entry)
+			return nil, usagef("--context names %q twice", entry)
 		}
 		access, err := kube.Load(o.options(env, name))
 		if err != nil {

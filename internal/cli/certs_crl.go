@@ -44,7 +44,7 @@ them into ca-crl.pem of all of these: a root with the directories of clusters, a
 root-ca and intermediate-ca make them, or the directory of one CA. What was revoked
 before stays revoked. Lists of CAs whose keys are elsewhere stay, too.
 
-With --contexts in place of DIR it does so for the CAs in the Secrets cacerts of
+With --context in place of DIR it does so for the CAs in the Secrets cacerts of
 clusters, in all of them: each gets the lists of all. A Secret that somebody has
 written meanwhile is not written over; the same command goes on.
 
@@ -66,22 +66,22 @@ could not use.`,
   meshctl certs crl certs/cluster1 --revoke 5c09a21ce1a4d1a95b3ef9d6e1a3fd6b --add root-crl.pem
 
   # for the CAs in clusters, with the list of the root that was made where its key is
-  meshctl certs crl --contexts cluster1,cluster2 --add certs/ca-crl.pem --dry-run
-  meshctl certs crl --contexts cluster1,cluster2 --revoke helloworld/cert-chain.pem`,
+  meshctl certs crl --context cluster1,cluster2 --add certs/ca-crl.pem --dry-run
+  meshctl certs crl --context cluster1,cluster2 --revoke helloworld/cert-chain.pem`,
 		Args: cobra.ArbitraryArgs, // run tells what is wrong with them
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case len(args) == 1 && len(o.contexts) == 0:
 				o.dir = args[0]
 			case len(args) != 0 || len(o.contexts) == 0:
-				return usagef("name one directory, or the clusters with --contexts")
+				return usagef("name one directory, or the clusters with --context")
 			}
 			return o.run(cmd.Context(), env)
 		},
 	}
 	fs := cmd.Flags()
 	o.bind(env, cmd)
-	fs.BoolVar(&o.dryRun, "dry-run", false, "With --contexts: have the API servers check everything, and write nothing")
+	fs.BoolVar(&o.dryRun, "dry-run", false, "With --context: have the API servers check everything, and write nothing")
 	fs.StringSliceVar(&o.revoke, "revoke", nil, "Revoke this certificate: a `file`, or a serial number in hex; may be repeated")
 	fs.StringVar(&o.reason, "reason", "unspecified", "Why: one of "+strings.Join(reasonNames(), ", "))
 	fs.StringSliceVar(&o.add, "add", nil, "Take in the lists of this `file`, made elsewhere; may be repeated")
@@ -224,7 +224,7 @@ func (o *certsCRLOptions) options(env *Env) (crl.Options, error) {
 	case i > 0 && len(o.revoke) == 0:
 		return opts, usagef("--reason goes with --revoke, which is not given")
 	case o.dryRun && len(o.contexts) == 0:
-		return opts, usagef("--dry-run goes with --contexts, which is not given")
+		return opts, usagef("--dry-run goes with --context, which is not given")
 	case o.nextUpdate == 0:
 		return opts, usagef("--next-update must be more than 0")
 	}

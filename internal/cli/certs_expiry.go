@@ -29,7 +29,7 @@ when something has expired, ends within --fail-within, or cannot be read.
 		Example: `  meshctl certs expiry certs secrets.yaml istiod.example.com:15012
 
   # the CAs and the tokens of remote secrets of two clusters
-  meshctl certs expiry --contexts cluster1,cluster2
+  meshctl certs expiry --context cluster1,cluster2
 
   # for a nightly job
   meshctl certs expiry certs --fail-within 30d -o junit > expiry.xml

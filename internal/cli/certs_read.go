@@ -26,7 +26,7 @@ const inputHelp = `An INPUT is a file in PEM or DER, a directory (with those bel
 YAML (the cacerts Secret in both layouts, istio-ca-secret, kubernetes.io/tls,
 remote secrets), a kubeconfig, Envoy's config dump or what meshctl pc secrets
 -o json prints of it, host:port of a TLS server, or - for standard input. What it
-is, is seen from what it holds. With --contexts the Secrets of clusters are read,
+is, is seen from what it holds. With --context the Secrets of clusters are read,
 too: secret/NAME of each, or without such an INPUT the CA, the roots and the remote
 secrets of the namespace. Private keys and tokens are never shown.`
 
@@ -45,7 +45,7 @@ func (o *readOptions) bind(env *Env, cmd *cobra.Command) {
 // check says what is wrong with the inputs.
 func (o *readOptions) check() error {
 	if len(o.inputs)+len(o.contexts) == 0 {
-		return usagef("name at least one input: a file, a directory, host:port, - for standard input, or clusters with --contexts")
+		return usagef("name at least one input: a file, a directory, host:port, - for standard input, or clusters with --context")
 	}
 	seen := map[string]bool{}
 	for _, in := range o.inputs {

@@ -37,7 +37,7 @@ func (o *rotateStep) bind(env *Env, cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.StringSliceVar(&o.servers, "server", nil,
 		"Debug addresses of all control planes of the mesh, to ask them for their proxies: `host:port` or http://host:port, repeatable")
-	fs.BoolVar(&o.ask, "ask-proxies", false, "With --contexts: find the control planes that these clusters have, and ask them for their proxies")
+	fs.BoolVar(&o.ask, "ask-proxies", false, "With --context: find the control planes that these clusters have, and ask them for their proxies")
 	o.token.bind(fs)
 	durationVar(fs, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of a control plane")
 }
@@ -48,7 +48,7 @@ func (o *rotateStep) one(args []string) error {
 	case o.ask && len(o.servers) > 0:
 		return usagef("--server names the control planes, --ask-proxies finds them: give one of them")
 	case o.ask && len(o.contexts) == 0:
-		return usagef("--ask-proxies finds the control planes of the clusters of --contexts: name those of a directory's clusters with --server")
+		return usagef("--ask-proxies finds the control planes of the clusters of --context: name those of a directory's clusters with --server")
 	case o.token.file != "" && !o.asks():
 		return usagef("--token-file is for the control planes that are asked: name them with --server, or find them with --ask-proxies")
 	}

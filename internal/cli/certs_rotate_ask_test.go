@@ -242,10 +242,10 @@ func TestRotateRootAskUsage(t *testing.T) {
 	t.Parallel()
 	m := &rotatedMesh{t: t, home: t.TempDir(), now: time.Now()}
 	for args, want := range map[string]string{
-		"next certs --ask-proxies":                     "name those of a directory's clusters with --server",
-		"next --contexts a --ask-proxies --server b:1": "give one of them",
-		"finish certs --token-file x":                  "--token-file is for the control planes that are asked",
-		"status certs --server a:1 --timeout x":        "--timeout",
+		"next certs --ask-proxies":                    "name those of a directory's clusters with --server",
+		"next --context a --ask-proxies --server b:1": "give one of them",
+		"finish certs --token-file x":                 "--token-file is for the control planes that are asked",
+		"status certs --server a:1 --timeout x":       "--timeout",
 	} {
 		if code, text := m.run(append([]string{"certs", "rotate-root"}, strings.Fields(args)...)...); code != exitUsage || !strings.Contains(text, want) {
 			t.Errorf("%s ends with %d: %s", args, code, text)
@@ -304,7 +304,7 @@ func TestRotateRootFindsControlPlanes(t *testing.T) {
 	namespace := cluster1.Namespace(t, "rotate-ask")
 	m := startRotatedMesh(t)
 	m.kubeconfig = kubeconfig
-	there := []string{"--contexts", "cluster1", "-n", namespace}
+	there := []string{"--context", "cluster1", "-n", namespace}
 	m.must(append([]string{"certs", "cacerts", filepath.Join(m.certs, "cluster1"), "--apply"}, there...)...)
 	m.must(append([]string{"certs", "rotate-root", "start"}, there...)...)
 	ask := append([]string{"certs", "rotate-root", "status", "--ask-proxies"}, there...)

@@ -30,7 +30,7 @@ DIR is what certs root-ca and certs intermediate-ca made: root-cert.pem and a
 directory for each cluster. The state of the rotation, the new CAs and the old
 ones are kept in DIR/.rotation. A command that was interrupted is given again.
 
-With --contexts instead of DIR the rotation works on the Secrets cacerts of
+With --context instead of DIR the rotation works on the Secrets cacerts of
 clusters, and keeps its state in the Secret meshctl-root-rotation of the first of
 them. Name all clusters of the mesh in each command.`,
 		Example: `  meshctl certs rotate-root plan certs
@@ -40,8 +40,8 @@ them. Name all clusters of the mesh in each command.`,
   meshctl certs rotate-root finish certs
 
   # in the Secrets of clusters
-  meshctl certs rotate-root start --contexts cluster1,cluster2
-  meshctl certs rotate-root next --contexts cluster1,cluster2`,
+  meshctl certs rotate-root start --context cluster1,cluster2
+  meshctl certs rotate-root next --context cluster1,cluster2`,
 	}
 	cmd.AddCommand(
 		newRotatePlanCmd(env),
@@ -69,7 +69,7 @@ func (r *rotateDir) one(args []string) error {
 	case len(args) == 0 && len(r.contexts) > 0:
 		return nil
 	}
-	return usagef("name one directory, the one with root-cert.pem and the directories of the clusters, or the clusters with --contexts")
+	return usagef("name one directory, the one with root-cert.pem and the directories of the clusters, or the clusters with --context")
 }
 
 // target is how the next command names the same.
@@ -77,7 +77,7 @@ func (r *rotateDir) target() string {
 	if len(r.contexts) == 0 {
 		return r.path
 	}
-	out := "--contexts " + strings.Join(r.contexts, ",")
+	out := "--context " + strings.Join(r.contexts, ",")
 	if r.namespace != mesh.DefaultSystemNamespace {
 		out += " -n " + r.namespace
 	}
@@ -99,7 +99,7 @@ func (r *rotateDir) open(ctx context.Context, env *Env) (*rotation.Dir, error) {
 	}
 	for _, c := range clusters {
 		if !mesh.IsDNSLabel(string(c.ID)) {
-			return nil, usagef("--contexts: %q is not a DNS label: name the cluster with CLUSTER=%s", c.ID, c.Context)
+			return nil, usagef("--context: %q is not a DNS label: name the cluster with CLUSTER=%s", c.ID, c.Context)
 		}
 	}
 	d.Storage, err = secrets.OpenStorage(ctx, clusters)
@@ -354,7 +354,7 @@ between, so the wait begins anew.`,
 
   # ask all control planes for their proxies first
   meshctl certs rotate-root next certs --server 127.0.0.1:8081,127.0.0.1:8082
-  meshctl certs rotate-root next --contexts cluster1,cluster2 --ask-proxies
+  meshctl certs rotate-root next --context cluster1,cluster2 --ask-proxies
 
   # after a directory was changed or lost
   meshctl certs rotate-root next certs --force`,

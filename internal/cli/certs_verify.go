@@ -30,7 +30,7 @@ func newCertsVerifyCmd(env *Env) *cobra.Command {
 		Long: `Check the files of a CA, a chain or a trust bundle as the control plane and the
 proxies will: does the key belong to the certificate, does the chain lead to a
 root, may each certificate do what it is for, is nothing weak, exposed or about
-to expire, and do the clusters of --contexts trust each other. Each finding has a code that stays (docs/certs.md), a place, a reason
+to expire, and do the clusters of --context trust each other. Each finding has a code that stays (docs/certs.md), a place, a reason
 and a fix. Exit code 3 when something is found.
 
 ` + inputHelp,
@@ -40,7 +40,7 @@ and a fix. Exit code 3 when something is found.
   meshctl certs cacerts certs/cluster1 | meshctl certs verify -
 
   # the CAs of two clusters as they are
-  meshctl certs verify --contexts cluster1,cluster2
+  meshctl certs verify --context cluster1,cluster2
 
   # a chain against the mesh's roots
   meshctl certs verify cert-chain.pem --roots certs/root-cert.pem

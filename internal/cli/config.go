@@ -43,6 +43,10 @@ one configuration file. The first of these that has a value counts:
 Flags of which only one may be given, such as --admin and --file, are one choice: a
 typed --file counts, whatever MESHCTL_ADMIN or the file's key admin say.
 
+--context of the commands that work on all clusters that it names, such as certs
+verify, has MESHCTL_CONTEXTS and the key contexts: MESHCTL_CONTEXT and the key context
+are the one cluster that other commands ask.
+
 A variable is MESHCTL_ and the flag's name in upper case with - written as _.
 An empty variable counts as not set. A flag that may be repeated takes its
 values separated by commas.
@@ -93,7 +97,7 @@ func configure(env *Env, cmd *cobra.Command) error {
 
 	var errs []error
 	flags.VisitAll(func(f *pflag.Flag) {
-		if f.Changed || !v.InConfig(f.Name) || slices.Contains(beaten, f.Name) {
+		if f.Changed || !v.InConfig(f.Name) || isTypedOnly(f) || slices.Contains(beaten, f.Name) {
 			return
 		}
 		switch err := setFlag(flags, f, v.Get(f.Name)); {
@@ -135,6 +139,14 @@ func setting(f *pflag.Flag) string {
 		return f.Name
 	}
 	return f.Name + " " + output.Escape(f.Value.String())
+}
+
+// typedOnlyKey is the annotation of a flag that has no value from elsewhere.
+const typedOnlyKey = "meshctl_typed_only"
+
+func isTypedOnly(f *pflag.Flag) bool {
+	_, is := f.Annotations[typedOnlyKey]
+	return is
 }
 
 // rivalsKey is the annotation of a flag with the names of its rivals.
@@ -309,7 +321,7 @@ func environment(env *Env, flags *pflag.FlagSet, sources map[string]string) map[
 	values := map[string]any{}
 	flags.VisitAll(func(f *pflag.Flag) {
 		value, _ := env.LookupEnv(envName(f.Name))
-		if value == "" || f.Name == helpFlag {
+		if value == "" || f.Name == helpFlag || isTypedOnly(f) {
 			return
 		}
 		sources[f.Name] = "environment variable " + envName(f.Name)

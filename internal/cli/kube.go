@@ -64,6 +64,18 @@ func (k *kubeFlags) contextFlags(env *Env, cmd *cobra.Command, names ...string) 
 	}
 }
 
+// contextsVar binds --context of a command that works on the clusters that it names,
+// and --contexts, another name of it. In the environment and the configuration file
+// only the latter counts: a context there is where other commands ask.
+func contextsVar(fs *pflag.FlagSet, p *[]string, usage string) {
+	fs.StringSliceVar(p, "context", nil, usage)
+	f := fs.Lookup("context")
+	f.Annotations = map[string][]string{typedOnlyKey: nil}
+	fs.Var(f.Value, "contexts", "Another name of --context")
+	_ = fs.MarkHidden("contexts") // the error is that the flag does not exist
+	rivals(fs, "context", "contexts")
+}
+
 // namespaceFlags bind the namespace of the control plane, in both of Istio's
 // spellings.
 type namespaceFlags struct{ namespace, system string }

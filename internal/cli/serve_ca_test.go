@@ -40,7 +40,7 @@ func TestServeCAInSecrets(t *testing.T) {
 	certs := filepath.Join(dir, "certs")
 	must("certs", "root-ca", "--out", certs)
 	must("certs", "intermediate-ca", "--root", certs, "--out", certs, "cluster1")
-	must("certs", "cacerts", certs, "--apply", "--contexts", "cluster1", "-n", ns)
+	must("certs", "cacerts", certs, "--apply", "--context", "cluster1", "-n", ns)
 
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan string, 1)
@@ -60,9 +60,9 @@ func TestServeCAInSecrets(t *testing.T) {
 		t.Helper()
 		for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 			_, text := run(t.Context(), "certs", "status", "--server", address, "-o", "json")
-			var p ca.Page
-			text = text[:strings.LastIndex(text, "}")+1]
-			if json.Unmarshal([]byte(text), &p) == nil && is(p) {
+			var pages []ca.Page
+			text = text[:strings.LastIndex(text, "]")+1]
+			if json.Unmarshal([]byte(text), &pages) == nil && len(pages) == 1 && is(pages[0]) {
 				return
 			}
 			if time.Now().After(deadline) {
@@ -74,8 +74,8 @@ func TestServeCAInSecrets(t *testing.T) {
 		return p.Source == "Secret "+ns+"/cacerts" && p.Error == "" && p.Loaded != nil && len(p.Loaded.Roots) == 1 &&
 			strings.Contains(p.Loaded.Signer.Subject, "L=cluster1")
 	})
-	must("certs", "rotate-root", "start", "--contexts", "cluster1", "-n", ns)
+	must("certs", "rotate-root", "start", "--context", "cluster1", "-n", ns)
 	wait("second root", func(p ca.Page) bool { return p.Error == "" && p.Loaded != nil && len(p.Loaded.Roots) == 2 })
-	must("certs", "rotate-root", "abort", "--contexts", "cluster1", "-n", ns)
+	must("certs", "rotate-root", "abort", "--context", "cluster1", "-n", ns)
 	wait("return to the first root", func(p ca.Page) bool { return p.Error == "" && p.Loaded != nil && len(p.Loaded.Roots) == 1 })
 }

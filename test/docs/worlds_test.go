@@ -151,7 +151,7 @@ func mesh(t *testing.T) place {
 	for _, command := range []string{
 		"meshctl certs root-ca --out certs",
 		"meshctl certs intermediate-ca --root certs --out certs cluster1 cluster2",
-		"meshctl certs cacerts certs --apply --contexts cluster1,cluster2",
+		"meshctl certs cacerts certs --apply --context cluster1,cluster2",
 		"meshctl multicluster link cluster1 cluster2",
 		"kubectl create token web -n apps --audience istio-ca > web.token",
 		"chmod 600 web.token",

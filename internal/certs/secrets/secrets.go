@@ -64,9 +64,9 @@ func (c *Cluster) absent(name string) error {
 }
 
 // WriteCommand returns the command that writes the Secrets with the CAs of clusters,
-// which are entries of --contexts.
+// which are entries of --context.
 func WriteCommand(name, namespace string, contexts ...string) string {
-	command := "meshctl certs cacerts DIR --apply --contexts " + output.ShellWord(strings.Join(contexts, ","))
+	command := "meshctl certs cacerts DIR --apply --context " + output.ShellWord(strings.Join(contexts, ","))
 	if name != CACerts {
 		command += " --name " + output.ShellWord(name)
 	}
