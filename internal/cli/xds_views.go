@@ -67,10 +67,7 @@ func newXDSNACKsCmd(env *Env) *cobra.Command {
 		Short: "Show the responses that proxies refused",
 		Long: `Show the responses that proxies refused, oldest first, with the resources to
 blame as far as they are known, and the resources that proxies are left without
-for it. A proxy keeps what it had and is not sent the refused bytes again.
-
-Last come the resources that other proxies are not given either, because
-proxies of two identities with the same version of Envoy refused them.`,
+for it. A proxy keeps what it had and is not sent the refused bytes again.`,
 		Example: `  meshctl xds nacks
   meshctl xds nacks -w`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
@@ -82,9 +79,8 @@ proxies of two identities with the same version of Envoy refused them.`,
 
 // refusals is what all replicas tell of refused responses.
 type refusals struct {
-	NACKs    []told[flight.NACK]  `json:"nacks"`
-	Refused  []told[xds.Refused]  `json:"refused"`
-	HeldBack []told[xds.HeldBack] `json:"heldBack"`
+	NACKs   []told[flight.NACK] `json:"nacks"`
+	Refused []told[xds.Refused] `json:"refused"`
 }
 
 func (o *xdsNACKsOptions) ask(ctx context.Context, found []*replicas.Replica) (*refusals, error) {
@@ -92,11 +88,10 @@ func (o *xdsNACKsOptions) ask(ctx context.Context, found []*replicas.Replica) (*
 	if len(answers) == 0 {
 		return nil, err
 	}
-	out := &refusals{NACKs: []told[flight.NACK]{}, Refused: []told[xds.Refused]{}, HeldBack: []told[xds.HeldBack]{}}
+	out := &refusals{NACKs: []told[flight.NACK]{}, Refused: []told[xds.Refused]{}}
 	for _, a := range answers {
 		out.NACKs = append(out.NACKs, each([]told[[]flight.NACK]{{a.Replica, a.Thing.NACKs}})...)
 		out.Refused = append(out.Refused, each([]told[[]xds.Refused]{{a.Replica, a.Thing.Refused}})...)
-		out.HeldBack = append(out.HeldBack, each([]told[[]xds.HeldBack]{{a.Replica, a.Thing.HeldBack}})...)
 	}
 	slices.SortStableFunc(out.NACKs, func(a, b told[flight.NACK]) int { return a.Thing.At.Compare(b.Thing.At) })
 	return out, err
@@ -127,12 +122,6 @@ func (o *xdsNACKsOptions) run(ctx context.Context, env *Env) error {
 	if len(page.Refused) > 0 {
 		fmt.Fprintln(env.Stdout, "\nWithheld from the proxies that refused them:")
 		if err := refusedTable(several, page.Refused).Write(env.Stdout); err != nil {
-			return err
-		}
-	}
-	if len(page.HeldBack) > 0 {
-		fmt.Fprintln(env.Stdout, "\nHeld back from other proxies too:")
-		if err := heldBackTable(several, page.HeldBack).Write(env.Stdout); err != nil {
 			return err
 		}
 	}
@@ -226,18 +215,6 @@ func refusedTable(several bool, refused []told[xds.Refused]) *output.Table {
 			streams += fmt.Sprintf(" and %d more", more)
 		}
 		table.add(told.Replica, clock(r.Since), r.Type, r.Resource, r.Version, streams, r.Found, r.Error)
-	}
-	return &table.Table
-}
-
-func heldBackTable(several bool, held []told[xds.HeldBack]) *output.Table {
-	table := newReplicaTable(several, "SINCE", "TYPE", "RESOURCE", "VERSION", "SERVED", "STREAMS", "ENVOY", "REFUSED BY", "VIEW", "ERROR")
-	for _, told := range held {
-		h := &told.Thing
-		table.add(told.Replica,
-			clock(h.Since), h.Type, h.Resource, h.Version, cmp.Or(h.Served, "nothing"), fmt.Sprint(h.Streams), h.Envoy,
-			strings.Join(h.RefusedBy, ", "), orDash(h.View), h.Error,
-		)
 	}
 	return &table.Table
 }

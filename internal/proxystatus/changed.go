@@ -53,7 +53,7 @@ func same(a, b *Proxy) bool {
 	for i := range a.Types {
 		x, y := &a.Types[i], &b.Types[i]
 		if x.URL != y.URL || x.State != y.State || x.Sent != y.Sent || x.Acked != y.Acked ||
-			x.Error != y.Error || len(x.Refused) != len(y.Refused) || x.HeldBack != y.HeldBack {
+			x.Error != y.Error || len(x.Refused) != len(y.Refused) {
 			return false
 		}
 	}

@@ -67,10 +67,8 @@ type Type struct {
 	Lag Lag `json:"lag,omitzero"`
 	// Error is why the proxy refused a response, or what is withheld from it.
 	Error string `json:"error,omitzero"`
-	// Refused are the resources that it is left without for it, HeldBack is of
-	// how many it is given an older version because other proxies refused them.
-	Refused  []string `json:"refused,omitzero"`
-	HeldBack int      `json:"heldBack,omitzero"`
+	// Refused are the resources that it is left without for it.
+	Refused []string `json:"refused,omitzero"`
 }
 
 // Lag is a time in JSON as text, such as 1.5s.

@@ -42,7 +42,6 @@ func sample() []Report {
 	slow := append(all(100, 101), typ(xdswire.SecretType, NotSent, 0, 0), typ("type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig", Stale, 5000, 0))
 	slow[1].State, slow[1].SentAt, slow[1].Lag = Stale, at(4960), Lag(40*time.Second)
 	slow[5].Lag = Lag(500 * time.Millisecond)
-	slow[2].HeldBack = 2
 	reports := []Report{
 		{Replica: "istiod-a", At: at(5000), Proxies: []Proxy{
 			{Name: "web-1.apps", Namespace: "apps", Stream: "web-1.apps-7", Cluster: "cluster1", Network: "network1", Kind: "sidecar", Version: "1.31.0", Envoy: "1.40.0", Identity: "spiffe://cluster.local/ns/apps/sa/web", Connected: at(100), Types: all(100, 101)},

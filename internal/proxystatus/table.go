@@ -153,11 +153,6 @@ func (r row) summary() string {
 			parts = append(parts, "NOT SENT "+t.Type)
 		}
 	}
-	for _, t := range r.Types {
-		if t.HeldBack > 0 {
-			parts = append(parts, fmt.Sprintf("%s: %d held back", t.Type, t.HeldBack))
-		}
-	}
 	switch {
 	case r.Gone:
 		return "DISCONNECTED"

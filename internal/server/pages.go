@@ -92,7 +92,7 @@ func texts[T fmt.Stringer](list []T) []string {
 }
 
 func notesOf(page xds.NACKs) []string {
-	var refused, held []string
+	var refused []string
 	for _, r := range page.Refused[:min(len(page.Refused), maxNotes)] {
 		streams := "1 stream"
 		if n := len(r.Streams); n != 1 {
@@ -101,15 +101,7 @@ func notesOf(page xds.NACKs) []string {
 		refused = append(refused, fmt.Sprintf("%s %s: refused by %s since %s: %q",
 			r.Type, r.Resource, streams, r.Since.UTC().Format(time.RFC3339), r.Error))
 	}
-	for _, h := range page.HeldBack[:min(len(page.HeldBack), maxNotes)] {
-		instead := "nothing"
-		if h.Served != "" {
-			instead = "version " + h.Served
-		}
-		held = append(held, fmt.Sprintf("%s %s: version %s held back from Envoy %q since %s, %s served instead",
-			h.Type, h.Resource, h.Version, h.Envoy, h.Since.UTC().Format(time.RFC3339), instead))
-	}
-	return append(numbered(held, len(page.HeldBack), "held back"), numbered(refused, len(page.Refused), "refused")...)
+	return numbered(refused, len(page.Refused), "refused")
 }
 
 // maxNotes is how many things of a kind /ready?verbose tells of.

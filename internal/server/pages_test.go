@@ -20,14 +20,7 @@ func TestNotes(t *testing.T) {
 		t.Errorf("notes of nothing: %q", got)
 	}
 	page.Refused = []xds.Refused{{Type: "CDS", Resource: "a", Streams: []string{"p.ns-1"}, Since: since, Error: "no\ngood"}}
-	page.HeldBack = []xds.HeldBack{
-		{Type: "CDS", Resource: "a", Version: "2", Envoy: "1.40.0", Served: "1", Since: since},
-		{Type: "LDS", Resource: "b", Version: "3", Envoy: "1.40.0", Since: since},
-	}
 	want := []string{
-		"held back: 2",
-		`CDS a: version 2 held back from Envoy "1.40.0" since 2026-05-04T03:02:01Z, version 1 served instead`,
-		`LDS b: version 3 held back from Envoy "1.40.0" since 2026-05-04T03:02:01Z, nothing served instead`,
 		"refused: 1",
 		`CDS a: refused by 1 stream since 2026-05-04T03:02:01Z: "no\ngood"`,
 	}
@@ -35,10 +28,10 @@ func TestNotes(t *testing.T) {
 		t.Error(d)
 	}
 	for i := range 2 * maxNotes {
-		page.HeldBack = append(page.HeldBack, xds.HeldBack{Resource: fmt.Sprint(i)})
+		page.Refused = append(page.Refused, xds.Refused{Resource: fmt.Sprint(i)})
 	}
 	got := notesOf(page)
-	if more := "and 52 more held back resources; all are in: meshctl xds nacks -o json"; len(got) != maxNotes+4 || got[maxNotes+1] != more {
+	if more := "and 51 more refused resources; all are in: meshctl xds nacks -o json"; len(got) != maxNotes+2 || got[maxNotes+1] != more {
 		t.Errorf("%d notes, want %q after %d: %q", len(got), more, maxNotes, got)
 	}
 }

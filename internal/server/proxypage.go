@@ -76,7 +76,7 @@ func proxyStatus(p *xds.Proxy, now time.Time) proxystatus.Proxy {
 func typeStatus(url string, t *xds.TypeStatus, now time.Time) proxystatus.Type {
 	out := proxystatus.Type{
 		Type: xdswire.ShortType(url), URL: url, Sent: t.Sent, Acked: t.Acked,
-		SentAt: t.SentAt, AnsweredAt: t.AnsweredAt, HeldBack: t.HeldBack,
+		SentAt: t.SentAt, AnsweredAt: t.AnsweredAt,
 	}
 	for i := range t.Refused {
 		out.Refused = append(out.Refused, t.Refused[i].Resource)

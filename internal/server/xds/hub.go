@@ -115,7 +115,6 @@ type Hub struct {
 	showing sync.RWMutex
 
 	overlays atomic.Uint64 // states made by streams so far
-	heldList atomic.Pointer[[]HeldBack]
 
 	// What follows belongs to the goroutine of Run.
 	subs    streams
@@ -123,8 +122,7 @@ type Hub struct {
 	units   map[xdsgen.Unit]*unit
 	missing []*unit // to generate in this round
 	idle    []*unit // perhaps without a view since the last sweep
-	held    heldViews
-	states  uint64 // ids of view states so far
+	states  uint64  // ids of view states so far
 	// times are those of the round's generation, nil without an Observer.
 	times *generationTimes
 }
@@ -138,9 +136,6 @@ type mail struct {
 	demands    map[demandKey]demand
 	reconsider map[string]struct{} // pods whose rights may have changed
 	inspect    []chan<- []LiveView
-	// reports are of refused resources, reporters how many each identity sent.
-	reports   map[reportKey]report
-	reporters map[mesh.Identity]int
 }
 
 // NewHub makes a hub. Nothing happens until Run.
@@ -157,7 +152,6 @@ func NewHub(cfg Config) *Hub {
 		subs:    newStreams(),
 		views:   newLiveViews(),
 		units:   make(map[xdsgen.Unit]*unit),
-		held:    heldViews{by: make(map[mesh.Identity]int), idle: make(map[*liveView]time.Time)},
 	}
 	h.encoder.Encoded = func(url string) {
 		if i := typeIndex(url); i >= 0 {

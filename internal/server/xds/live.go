@@ -37,10 +37,6 @@ type liveView struct {
 	// state is nil until the view was listed once.
 	state atomic.Pointer[viewState]
 	next  *viewState // to be shown
-	// suspects are resources that proxies refused, held is what is held back
-	// for it, nil for nothing. It is stored after state.
-	suspects map[suspectKey]*suspect
-	held     atomic.Pointer[heldTable]
 }
 
 // assignment is the live views of one stream, by type index: of the types that
@@ -95,7 +91,6 @@ func (h *Hub) round(m mail) {
 	h.generate(h.missing)
 	changed := h.publish(touched, h.record(changes, started))
 	h.show(changed, chosen)
-	changed = append(changed, h.judge(changed, m.reports)...)
 	var news []*session
 	for sub := range chosen {
 		news = append(news, sub.session)
@@ -408,7 +403,7 @@ func (h *Hub) publish(touched []*liveView, round *flight.Round) []*liveView {
 			changes = h.joined(v, to, changes)
 		}
 		if s := before.next(h.states, changes); s != before {
-			s.round, s.view, s.seq = round, v.view, s.id
+			s.round, s.view = round, v.view
 			v.next = s
 			changed = append(changed, v)
 		}
@@ -427,18 +422,12 @@ func (h *Hub) sweep() {
 	for v := range h.views.unused {
 		if len(v.streams) > 0 {
 			delete(h.views.unused, v)
-			delete(h.held.idle, v)
-			continue
-		}
-		if h.kept(v) {
-			h.views.stale[v] = struct{}{} // it is asked nothing meanwhile
 			continue
 		}
 		for _, u := range v.entries {
 			h.release(u)
 		}
 		h.views.remove(v)
-		h.endView(v)
 	}
 	for _, u := range h.idle {
 		if u.refs == 0 {

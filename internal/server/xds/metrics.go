@@ -19,7 +19,7 @@ type Metrics struct {
 	refusedConns, badSecrets, closed    prometheus.Counter
 	assigned, listed                    prometheus.Counter
 	streams, waiting, views             prometheus.Gauge
-	refused, heldBack                   [numTypes]prometheus.Gauge
+	refused                             [numTypes]prometheus.Gauge
 	pilot                               pilotTimes
 }
 
@@ -75,7 +75,6 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 		}
 	}
 	gauges(&m.refused, "refused_resources", "Resources that connected proxies refused and are left without, for each proxy.")
-	gauges(&m.heldBack, "held_back", "Resources held back from proxies that have not refused them, for each view and version of Envoy.")
 	return m
 }
 

@@ -8,15 +8,54 @@ import (
 	"strings"
 	"weak"
 
+	"github.com/meshctl/meshctl/internal/server/xdsgen"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
 // refusal is a resource whose bytes the proxy refused, or may have refused.
 // It is not sent these bytes again.
 type refusal struct {
-	version string      // of the refused bytes
-	good    goodVersion // what the proxy has instead, none when that is not known
-	note    *Refused    // nil while it is only a suspect
+	version string   // of the refused bytes
+	good    good     // what the proxy has instead
+	note    *Refused // nil while it is only a suspect
+}
+
+// good is a resource as a proxy accepted it, and the view that it was of. The zero
+// good is none.
+type good struct {
+	resource *xdswire.Resource
+	view     xdsgen.View
+}
+
+func (g good) version() string {
+	if g.resource == nil {
+		return ""
+	}
+	return g.resource.Version
+}
+
+// goodIn returns what is left of a good resource when the proxy has that view. Of
+// names that it asked for just now, acked holds what the proxy never saw: that must
+// not come to it from another view.
+func (t *typeState) goodIn(i int, g good, view xdsgen.View) good {
+	if g.view == view || fullList(i) && t.want.Wildcard {
+		return g
+	}
+	return good{}
+}
+
+// accepted returns what the proxy accepted of a name, as far as it may be given that
+// with the view of a state.
+func (t *typeState) accepted(i int, name string, of *viewState) good {
+	if t.assumed && (slices.Contains(t.doubt, name) || t.withheld.has(name)) {
+		return good{} // it had something else before, and refused this
+	}
+	for _, s := range []*viewState{t.acked.shared, t.acked.own} {
+		if r := s.get(name); r != nil {
+			return t.goodIn(i, good{r, s.view}, of.view)
+		}
+	}
+	return good{}
 }
 
 // withheld is what one proxy is not sent of one type. The rest of the session
@@ -28,25 +67,12 @@ type withheld struct {
 	// that is refused is halved.
 	suspects [][]string
 	tries    int
-	// kept are versions of resources that are held back from others: the proxy
-	// accepted them before.
-	kept map[string]string
-	// heldBack are the ids of what is held back from this proxy, sorted.
-	heldBack []uint64
-	// to is what was left of the last pair of the hub.
-	from leftOf
-	to   pair
-}
-
-// leftOf is what the resources that are left depend on, besides names.
-type leftOf struct {
-	pair pair
-	held heldPair
-	want xdswire.Subscription // set when something is held back
+	// to is what was left of the last pair of the hub, from.
+	from, to pair
 }
 
 // changed has what is left worked out again.
-func (w *withheld) changed() { w.from, w.to = leftOf{}, pair{} }
+func (w *withheld) changed() { w.from, w.to = pair{}, pair{} }
 
 // maxTries bounds the responses that look for a resource to blame. What is
 // not found by then stays withheld with the suspects that are left.
@@ -106,9 +132,6 @@ func (s *session) blame(i int, names []string, raw string, nack *NACK) []string 
 	}
 	s.publishRefused(i)
 	if len(found) > 0 {
-		if how != oneOfSeveral {
-			s.report(i, found)
-		}
 		return found
 	}
 	for _, name := range names {
@@ -144,7 +167,7 @@ func (s *session) refusal(i int, name string) refusal {
 	sent := t.sent.holder(name)
 	r := refusal{version: sent.get(name).Version, good: t.accepted(i, name, sent)}
 	if r.good.version() == r.version {
-		r.good = goodVersion{}
+		r.good = good{}
 	}
 	return r
 }
@@ -181,83 +204,57 @@ func (t *typeState) release() bool {
 // left is what is to be sent of the hub's pair. Resources that are other than
 // those refused are sent like any, and told of even if the proxy had them
 // before, as it may have taken what it refused.
-func (s *session) left(i int, now pair, held heldPair) pair {
+func (s *session) left(i int, now pair) pair {
 	t := &s.types[i]
-	none := held == heldPair{}
-	if t.withheld == nil {
-		if none {
-			t.claim = claim{}
-			return now
-		}
-		t.withheld = &withheld{names: make(map[string]refusal)}
-	}
-	w, from := t.withheld, leftOf{pair: now, held: held}
-	if !none {
-		from.want = t.want
-	}
-	if w.from == from {
+	w := t.withheld
+	switch {
+	case w == nil:
+		return now
+	case w.from == now:
 		return w.to
-	}
-	if t.inflight {
+	case t.inflight:
 		return now // only compared; an ACK would forget the doubts of now
 	}
-	standIns := s.standIns(i, now, held)
 	gone := 0
 	for name, r := range w.names {
-		is, in := now.get(name), standIns[name]
-		if (is == nil || is.Version != r.version) && in.good.version() != r.version {
+		if is := now.get(name); is == nil || is.Version != r.version {
 			delete(w.names, name)
 			t.doubt = append(slices.Clip(t.doubt), name)
 			gone++
 		}
 	}
-	if ids := w.instead(standIns); gone > 0 || !slices.Equal(ids, w.heldBack) {
-		w.heldBack = ids
-		s.publishRefused(i)
-	}
 	if gone > 0 {
+		s.publishRefused(i)
 		t.sent = pair{} // the hub's may become that of the refused response again
 	}
-	if none && len(w.names) == 0 && len(w.suspects) == 0 {
+	if len(w.names) == 0 && len(w.suspects) == 0 {
 		t.withheld = nil
 		return now
 	}
-	w.from = from
-	replaced := make(map[string]goodVersion, len(w.names)+len(standIns))
-	for name, in := range standIns {
-		replaced[name] = in.good
-	}
+	w.from = now
+	replaced := make(map[string]*xdswire.Resource, len(w.names))
 	for name, r := range w.names {
-		// Who has nothing is given what others are, unless it refused that too.
-		good := r.good
-		if state := now.holder(name); state != nil {
-			good = t.goodIn(i, good, state.view) // the proxy may have another view since
-		}
-		if in, ok := standIns[name]; !ok || good.resource != nil || in.good.version() == r.version {
-			replaced[name] = good
-		}
+		// The proxy may have another view since.
+		replaced[name] = t.goodIn(i, r.good, now.holder(name).view).resource
 	}
 	w.to = pair{s.hub.overlay(now.shared, replaced), s.hub.overlay(now.own, replaced)}
 	return w.to
 }
 
 // overlay is the state with what was refused replaced by what was good.
-// Proxies that refuse the same, or that the same is held back from, share it.
-func (h *Hub) overlay(s *viewState, replaced map[string]goodVersion) *viewState {
+// Proxies that refuse the same share it.
+func (h *Hub) overlay(s *viewState, replaced map[string]*xdswire.Resource) *viewState {
 	if s == nil {
 		return nil
 	}
 	changes := make(map[string]*xdswire.Resource)
-	seqs := make(map[string]uint64)
 	var key strings.Builder
 	for _, name := range slices.Sorted(maps.Keys(replaced)) {
 		if s.get(name) == nil {
 			continue
 		}
-		good := replaced[name]
-		changes[name], seqs[name] = good.resource, good.seq
-		// Equal bytes of another view are not as good for others.
-		fmt.Fprintf(&key, "%d %s %s %t ", len(name), name, good.version(), good.seq > 0)
+		changes[name] = replaced[name]
+		fmt.Fprintf(&key, "%d %s %s ", len(name), name, good{resource: replaced[name]}.version())
 	}
 	if len(changes) == 0 {
 		return s
@@ -269,7 +266,7 @@ func (h *Hub) overlay(s *viewState, replaced map[string]goodVersion) *viewState 
 	}
 	// The ids of published states count up from 1.
 	made := s.next(h.overlays.Add(1)|1<<63, changes)
-	made.round, made.view, made.seq, made.replaced = s.round, s.view, s.seq, seqs
+	made.round, made.view = s.round, s.view
 	if len(s.overlays) >= 64 {
 		maps.DeleteFunc(s.overlays, func(_ string, p weak.Pointer[viewState]) bool { return p.Value() == nil })
 	}
@@ -283,9 +280,7 @@ func (h *Hub) overlay(s *viewState, replaced map[string]goodVersion) *viewState 
 // publishRefused shows on status pages what is certain.
 func (s *session) publishRefused(i int) {
 	var notes []*Refused
-	var heldBack []uint64
 	if w := s.types[i].withheld; w != nil {
-		heldBack = w.heldBack
 		for _, r := range w.names {
 			if r.note != nil {
 				notes = append(notes, r.note)
@@ -293,7 +288,7 @@ func (s *session) publishRefused(i int) {
 		}
 	}
 	before := 0
-	s.sub.setStatus(i, func(st *typeStatus) { before, st.refused, st.heldBack = len(st.refused), notes, heldBack })
+	s.sub.setStatus(i, func(st *typeStatus) { before, st.refused = len(st.refused), notes })
 	s.hub.cfg.Metrics.refused[i].Add(float64(len(notes) - before))
 }
 

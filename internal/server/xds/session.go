@@ -96,10 +96,8 @@ type typeState struct {
 	alwaysRespond bool
 	// withheld is what the proxy refused; nil when there is nothing.
 	withheld *withheld
-	// fresh says that the proxy holds nothing of an earlier stream; claim is
-	// what it says to hold, until it is looked at.
+	// fresh says that the proxy holds nothing of an earlier stream.
 	fresh bool
-	claim claim
 	// assumed says that acked is what a proxy that connected anew was found to
 	// hold, besides names to send; nothing was accepted on this stream.
 	assumed bool
@@ -169,7 +167,7 @@ func (s *session) sotw(req *discoveryv3.DiscoveryRequest) error {
 		return nil
 	case !t.watched || nonce == "":
 		s.watch(i, want)
-		t.fresh, t.claim.version = req.GetVersionInfo() == "", req.GetVersionInfo()
+		t.fresh = req.GetVersionInfo() == ""
 		if i == cds && s.types[eds].watched {
 			s.types[eds].alwaysRespond = true
 		}
@@ -330,7 +328,6 @@ func (s *session) deltaFirst(i int, req *discoveryv3.DeltaDiscoveryRequest) erro
 		return err
 	}
 	s.watch(i, want)
-	t.claim.versions = held
 	// Endpoints are sent even if held: the last stream may have ended between
 	// a changed cluster, which waits for them, and them.
 	if len(held) > 0 && (i != eds || want.Wildcard) {
@@ -456,10 +453,9 @@ func (s *session) flush() error {
 
 // sight is what a stream is given at one moment.
 type sight struct {
-	by   *assignment
-	now  [numTypes]pair
-	ok   [numTypes]bool // the type is watched, and its views hold something
-	held [numTypes]heldPair
+	by  *assignment
+	now [numTypes]pair
+	ok  [numTypes]bool // the type is watched, and its views hold something
 }
 
 // look reads what the hub shows: all of it is of one round.
@@ -471,7 +467,6 @@ func (s *session) look() (seen sight) {
 	}
 	for i, views := range seen.by.types {
 		if s.types[i].watched && views.served {
-			seen.held[i] = views.held(s.sub.node.Envoy)
 			seen.now[i], seen.ok[i] = views.pair()
 		}
 	}
@@ -490,7 +485,7 @@ func (s *session) flushAll(seen sight) (again bool, err error) {
 		if i == sds {
 			s.checkSecrets(now[i])
 		}
-		now[i] = s.left(i, now[i], seen.held[i])
+		now[i] = s.left(i, now[i])
 	}
 	// The hub has still to give the clusters that are asked for.
 	clustersCome := s.types[cds].watched && !seen.by.types[cds].demand.asked

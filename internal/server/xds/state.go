@@ -26,12 +26,8 @@ type viewState struct {
 	sum uint64
 	// round is the publication that made the state; nil when a stream did.
 	round *flight.Round
-	// view is what the state is of, and seq the id of the state as published.
+	// view is what the state is of.
 	view xdsgen.View
-	seq  uint64
-	// replaced are the resources that are not of that state: for each the seq
-	// of the state that it is of, 0 for one of another view.
-	replaced map[string]uint64
 
 	mu    sync.Mutex
 	names *xdswire.NameSet
@@ -244,6 +240,17 @@ func (p pair) version() uint64 {
 func versionInfo(v uint64) string {
 	s := strconv.FormatUint(v, 16)
 	return "0000000000000000"[len(s):] + s
+}
+
+// holder returns the state of the pair that has the name, nil when none has.
+func (p pair) holder(name string) *viewState {
+	if p.shared.get(name) != nil {
+		return p.shared
+	}
+	if p.own.get(name) != nil {
+		return p.own
+	}
+	return nil
 }
 
 // get returns the resource of the name, or nil.

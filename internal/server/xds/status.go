@@ -38,7 +38,6 @@ type typeStatus struct {
 	answeredAt    time.Time
 	awaited       bool
 	refused       []*Refused
-	heldBack      []uint64 // ids
 }
 
 // answered notes that an answer came.
@@ -53,13 +52,11 @@ type NACKs struct {
 	NACKs []flight.NACK `json:"nacks"`
 	// Refused are the resources that connected proxies are left without.
 	Refused []Refused `json:"refused"`
-	// HeldBack are the resources that other proxies are not given for it.
-	HeldBack []HeldBack `json:"heldBack"`
 }
 
 // NACKs tells what proxies refused.
 func (h *Hub) NACKs() NACKs {
-	return NACKs{NACKs: h.flight.NACKs(), Refused: h.refused(), HeldBack: h.heldBack()}
+	return NACKs{NACKs: h.flight.NACKs(), Refused: h.refused()}
 }
 
 // LiveView is a view in use, or several that one stream each uses.
@@ -187,7 +184,7 @@ func (s *subscriber) proxy() Proxy {
 		if !st.watched {
 			continue
 		}
-		t := TypeStatus{NACK: st.nack, SentAt: st.sentAt, AnsweredAt: st.answeredAt, Awaited: st.awaited, HeldBack: len(st.heldBack)}
+		t := TypeStatus{NACK: st.nack, SentAt: st.sentAt, AnsweredAt: st.answeredAt, Awaited: st.awaited}
 		for _, r := range st.refused {
 			t.Refused = append(t.Refused, *r)
 		}

@@ -35,10 +35,8 @@ type Type struct {
 	SentAt, AnsweredAt time.Time
 	Awaited            bool
 	// Refused are the resources that the proxy is left without because it
-	// refused them, without Streams; HeldBack is of how many it is given an
-	// older version because others refused the newest.
-	Refused  []Refused
-	HeldBack int
+	// refused them, without Streams.
+	Refused []Refused
 }
 
 // NACK is a response that a proxy refused.
