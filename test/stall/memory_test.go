@@ -50,9 +50,9 @@ type secureServer struct {
 	peak atomic.Int64
 }
 
-// startSecure starts a server of a small mesh. The test fails, and the server
-// ends, when it outgrows its container.
-func startSecure(t *testing.T) *secureServer {
+// startSecure starts a server of a small mesh, by the command that one of run makes of
+// the binary. The test fails, and the server ends, when it outgrows its container.
+func startSecure(t *testing.T, run ...func(binary string) []string) *secureServer {
 	t.Helper()
 	work := t.TempDir()
 	s := &secureServer{server: &server{t: t, dir: filepath.Join(work, "mesh")}, ca: certstest.NewIntermediate(t, certstest.NewRoot(t))}
@@ -68,9 +68,13 @@ func startSecure(t *testing.T) *secureServer {
 	addrs := freeAddrs(t, 3)
 	s.addr, s.metrics = addrs[0], addrs[1]
 	ctx, cancel := context.WithCancel(context.Background())
-	cmd := exec.CommandContext(ctx, build(t, work), "serve", "--config-dir", s.dir, "--ca-dir", filepath.Join(work, "ca", "cluster1"),
+	command := []string{build(t, work)}
+	for _, r := range run {
+		command = r(command[0])
+	}
+	cmd := exec.CommandContext(ctx, command[0], append(command[1:], "serve", "--config-dir", s.dir, "--ca-dir", filepath.Join(work, "ca", "cluster1"),
 		"--state-dir", filepath.Join(work, "state"), "--cluster-id", "cluster1",
-		"--grpc-addr", "", "--secure-grpc-addr", s.addr, "--monitoring-addr", s.metrics, "--http-addr", addrs[2], "--log-level", "error")
+		"--grpc-addr", "", "--secure-grpc-addr", s.addr, "--monitoring-addr", s.metrics, "--http-addr", addrs[2], "--log-level", "error")...)
 	cmd.Env = append(os.Environ(), fmt.Sprint("GOMEMLIMIT=", goLimit))
 	var log bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &log, &log

@@ -1,6 +1,7 @@
 //go:build !race
 
-// Package stall has half of a thousand proxies stop reading.
+// Package stall has half of a thousand proxies stop reading, and one identity attack
+// the memory of a server.
 package stall
 
 import (
