@@ -206,7 +206,11 @@ func (o *serveOptions) run(ctx context.Context, env *Env) error {
 	if err != nil {
 		return err
 	}
-	err = s.Run(ctx)
+	return withFix(s.Run(ctx))
+}
+
+// withFix adds to an error of the server what to do about it.
+func withFix(err error) error {
 	if _, ok := errors.AsType[*clusters.UnenforcedError](err); ok {
 		return fmt.Errorf("%w: delete them, or start with --ignore-security-policies to serve the mesh without them (%s)", err, apiSupportPage)
 	}
@@ -230,7 +234,7 @@ func limitMemory(log *slog.Logger) {
 	}
 }
 
-// apiSupportPage says what of the APIs of Istio and Kubernetes has an effect.
+// apiSupportPage lists what of the APIs of Istio and Kubernetes has an effect.
 const apiSupportPage = "docs/api-support.md"
 
 // kubeAccess is the way to the API of the own cluster; nil when it is read from
