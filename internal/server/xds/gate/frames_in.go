@@ -20,8 +20,8 @@ func NoReadBuffer() grpc.ServerOption { return grpc.ReadBufferSize(0) }
 const readBuffer = 4 << 10
 
 // controls bounds the frames that cost the server work and carry nothing:
-// resets, settings, pings, priorities, continuations and empty data of the peer,
-// and the resets that the server answers with. A proxy sends a few a minute.
+// resets, settings, acknowledged pings, priorities, continuations and empty data of
+// the peer, and the resets that the server answers with. A proxy sends a few a minute.
 var controls = bucket.Limit{PerSecond: 100, Burst: 2000}
 
 // A peer that takes responses sends at most one window update for each
@@ -112,6 +112,8 @@ func (r *frameReader) begin() (why string) {
 	case typ == http2.FrameHeaders:
 		r.conn.opening = stream
 		return ""
+	case typ == http2.FramePing && !flags.Has(http2.FlagPingAck):
+		return "" // gRPC bounds them by what the peer is sent: clients measure with them
 	case typ == http2.FrameWindowUpdate:
 		if r.updates++; r.updates > freeUpdates+r.conn.Written()/bytesPerUpdate {
 			return "too many window updates"

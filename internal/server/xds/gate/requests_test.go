@@ -287,7 +287,6 @@ func TestControlFramesAreBounded(t *testing.T) {
 				w.fr.WriteRSTStream(2*i+1, http2.ErrCodeCancel))
 		},
 		"settings":      func(w *wire, _ uint32) error { return w.fr.WriteSettings() },
-		"pings":         func(w *wire, _ uint32) error { return w.fr.WritePing(false, [8]byte{}) },
 		"answers":       func(w *wire, _ uint32) error { return w.fr.WritePing(true, [8]byte{}) },
 		"priorities":    func(w *wire, i uint32) error { return w.fr.WritePriority(i+1, http2.PriorityParam{}) },
 		"empty data":    func(w *wire, _ uint32) error { return w.fr.WriteData(1, false, nil) },
