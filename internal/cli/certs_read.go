@@ -39,7 +39,38 @@ type readOptions struct {
 
 func (o *readOptions) bind(env *Env, cmd *cobra.Command) {
 	o.clusterFlags.bind(env, cmd)
+	cmd.ValidArgsFunction = o.completeInputs(env)
 	cmd.Flags().StringVar(&o.serverName, "server-name", "", "`Name` to ask TLS servers for (default their host)")
+}
+
+// completeInputs offers the Secrets of the clusters behind secret/, else files.
+func (o *readOptions) completeInputs(env *Env) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if len(o.contexts) == 0 || !strings.HasPrefix(typed, secretPrefix) {
+			return nil, cobra.ShellCompDirectiveDefault
+		}
+		ask := func(ctx context.Context, env *Env) ([]string, error) {
+			named := o.clusterFlags
+			slices.Sort(named.contexts) // completion parses the flags twice
+			named.contexts = slices.Compact(named.contexts)
+			clusters, err := named.connect(env)
+			if err != nil {
+				return nil, err
+			}
+			var out []string
+			for _, c := range clusters {
+				names, err := c.Names(ctx)
+				if err != nil {
+					return nil, err
+				}
+				for _, name := range names {
+					out = append(out, secretPrefix+name)
+				}
+			}
+			return out, nil
+		}
+		return completeNames(env, ask)(cmd, nil, typed)
+	}
 }
 
 // check says what is wrong with the inputs.

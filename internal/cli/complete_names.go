@@ -9,9 +9,12 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/replicas"
 	"github.com/meshctl/meshctl/internal/server/xds/flight"
+	"github.com/meshctl/meshctl/internal/workload"
 )
 
 // completionTimeout is how long a person who pressed Tab waits at most.
@@ -41,6 +44,60 @@ func completeNames(env *Env, ask func(context.Context, *Env) ([]string, error)) 
 		})
 		return names, cobra.ShellCompDirectiveNoFileComp
 	}
+}
+
+// completeNamespaces offers the namespaces of the kubeconfig's cluster for the flags
+// of cmd that name one, unless the command knows better.
+func completeNamespaces(env *Env, cmd *cobra.Command) {
+	if cmd.Flags().Lookup("kubeconfig") == nil {
+		return
+	}
+	for _, name := range []string{"namespace", "istioNamespace"} {
+		if cmd.Flags().Lookup(name) != nil {
+			completeFlag(env, cmd, name, func(ctx context.Context, env *Env) ([]string, error) {
+				return namespacesOf(ctx, env, cmd.Flags())
+			})
+		}
+	}
+}
+
+// completeFlag offers as the value of a flag the names that ask returns. The first
+// call for a flag counts.
+func completeFlag(env *Env, cmd *cobra.Command, flag string, ask func(context.Context, *Env) ([]string, error)) {
+	// The error is that the flag does not exist or has a function.
+	_ = cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return completeNames(env, ask)(cmd, nil, typed)
+	})
+}
+
+// namespacesOf returns the namespaces of the cluster that the flags name, of the first
+// of several.
+func namespacesOf(ctx context.Context, env *Env, flags *pflag.FlagSet) ([]string, error) {
+	value := func(name string) string {
+		f := flags.Lookup(name)
+		if f == nil {
+			return ""
+		}
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			first := append(list.GetSlice(), "")[0]
+			return first[strings.Index(first, "=")+1:]
+		}
+		return f.Value.String()
+	}
+	k := kubeFlags{kubeconfig: value("kubeconfig"), as: value("as")}
+	if groups, ok := flags.Lookup("as-group").Value.(pflag.SliceValue); ok {
+		k.asGroups = groups.GetSlice()
+	}
+	access, err := kube.Load(k.options(env, value("context")))
+	if err != nil {
+		return nil, err
+	}
+	finder, err := workload.NewFinder(access.Config)
+	if err != nil {
+		return nil, err
+	}
+	defer finder.Close()
+	return finder.Namespaces(ctx)
 }
 
 // completeProxies returns the names of the proxies that are or were connected.

@@ -46,7 +46,7 @@ func runProbe(t *testing.T, vars map[string]string, args ...string) (probe, erro
 		t.Fatal(err)
 	}
 	root := newRootCmd(env)
-	prepare(cmd)
+	prepare(env, cmd)
 	root.AddCommand(cmd)
 	root.SetArgs(append([]string{"probe"}, args...))
 	return got, root.ExecuteContext(t.Context())

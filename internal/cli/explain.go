@@ -75,10 +75,7 @@ reaches no endpoint, the exit code is 3.`,
 	o.replicas.bind(env, cmd)
 	durationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of a replica")
 	tableVar(f, &o.output)
-	// The error is that the flag does not exist or has a function.
-	_ = cmd.RegisterFlagCompletionFunc("from", func(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		return completeNames(env, o.connected)(cmd, nil, typed)
-	})
+	completeFlag(env, cmd, "from", o.connected)
 	return cmd
 }
 

@@ -118,6 +118,7 @@ have a proxy of that name, --cluster names the one that is meant.`,
 	f.BoolVarP(&o.watch, "watch", "w", false, "Go on and show changes as they come, until interrupted")
 	f.BoolVar(&o.fail, "fail", false, "Exit with code 3 when a proxy refused something or has not answered for --stale-after")
 	durationVar(f, &o.stale, "stale-after", 30*time.Second, "How long a proxy may take to answer before --fail counts it")
+	completeFlag(env, cmd, "namespace", o.namespaces)
 	o.envoy.bind(f)
 	f.StringVar(&o.proxyContext, "proxy-context", "", "Kubeconfig `context` of the cluster of PROXY's pod (default that of --context)")
 	o.replicas.kube.contextFlags(env, cmd, "proxy-context")
@@ -144,6 +145,22 @@ func (o *proxyStatusOptions) connected(ctx context.Context, env *Env) ([]string,
 	}
 	defer closeReplicas(found)
 	return proxyNames(o.selected(o.ask(ctx, found))), nil
+}
+
+// namespaces returns the namespaces of the connected proxies.
+func (o *proxyStatusOptions) namespaces(ctx context.Context, env *Env) ([]string, error) {
+	found, err := o.find(ctx, env, completionTimeout)
+	if err != nil {
+		return nil, err
+	}
+	defer closeReplicas(found)
+	var names []string
+	for _, r := range o.ask(ctx, found) {
+		for i := range r.Proxies {
+			names = append(names, r.Proxies[i].Namespace)
+		}
+	}
+	return names, nil
 }
 
 // proxyNames are those of all proxies, sorted.

@@ -174,7 +174,18 @@ Without --from whoever kept a copy of the secret can go on reading the cluster.`
 	fs.StringVar(&o.account, "service-account", "",
 		"With --from, service account of the reader (default that of the secret's token, else "+readerAccount+")")
 	o.kube.contextFlags(env, cmd, "to", "from", "revoke-in")
+	cmd.ValidArgsFunction = completeNames(env, o.clusters)
 	return cmd
+}
+
+// clusters returns the clusters that have a remote secret in the first context.
+func (o *remoteSecretDeleteOptions) clusters(ctx context.Context, env *Env) ([]string, error) {
+	found, _, err := readClusters(ctx, env, &o.kube, append(o.contexts, "")[0], &o.namespace)
+	var out []string
+	for i := range found {
+		out = append(out, string(found[i].ID))
+	}
+	return out, err
 }
 
 func (o *remoteSecretDeleteOptions) run(ctx context.Context, env *Env) error {

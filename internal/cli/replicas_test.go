@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -81,5 +82,36 @@ func TestTokenFileOfOthers(t *testing.T) {
 	want := "warning: token file " + file + ": its mode 0644 lets others at it; run chmod 600 on it\n"
 	if code, stdout, stderr := m.run("ps", "--server", m.debug, "--token-file", file); code != 0 || !strings.Contains(stdout, "client-1.apps") || stderr != want {
 		t.Errorf("exit code %d: %s%s", code, stdout, stderr)
+	}
+}
+
+// TestCompleteNamesOfACluster offers namespaces and Secrets of the cluster, and the
+// clusters of remote secrets.
+func TestCompleteNamesOfACluster(t *testing.T) {
+	cluster1, _, kubeconfig := twoClusters(t)
+	namespace := cluster1.Namespace(t, "completed")
+	cluster1.Kubectl(t, "", "create", "secret", "generic", "cacerts", "-n", namespace)
+	cluster1.Apply(t, `{apiVersion: v1, kind: Secret, metadata: {name: istio-remote-secret-west, namespace: `+namespace+`, labels: {istio/multiCluster: "true"}}, data: {west: e30=}}`)
+	env := map[string]string{"KUBECONFIG": kubeconfig}
+	for _, tc := range []struct {
+		words string
+		want  string
+	}{
+		{"pc clusters --context cluster1 -n " + namespace, "[" + namespace + "]"},
+		{"pc diff --context cluster1 -n " + namespace, "[" + namespace + "]"},
+		{"remote-secret list --context cluster1 -i " + namespace, "[" + namespace + "]"},
+		{"certs verify --context c1=cluster1,cluster2 -n " + namespace, "[" + namespace + "]"},
+		{"certs verify --context cluster1 -n " + namespace + " secret/ca", "[secret/cacerts]"},
+		{"remote-secret delete --to cluster1 -n " + namespace + " w", "[west]"},
+		{"remote-secret delete --to nowhere -n " + namespace + " w", "[]"},
+	} {
+		if got, talk := complete(t, t.TempDir(), env, strings.Fields(tc.words)...); fmt.Sprint(got) != tc.want || talk != completed {
+			t.Errorf("%s: %v, want %s, and said is %q", tc.words, got, tc.want, talk)
+		}
+	}
+	m := startXDSMesh(t)
+	m.eventually("SYNCED", "ps")
+	if got, talk := complete(t, m.home, nil, "ps", "--server", m.debug, "-n", "a"); fmt.Sprint(got) != "[apps]" || talk != completed {
+		t.Errorf("ps -n: %v, and said is %q", got, talk)
 	}
 }

@@ -194,18 +194,19 @@ docs/api-support.md lists every kind and field.`,
 		}
 	}
 	root.InitDefaultCompletionCmd()
-	prepare(root)
+	prepare(env, root)
 	return root
 }
 
 // prepare gives cmd and all below it the same manners: a command without
 // Args takes none, a group refuses unknown subcommands, and an error of a run
 // is told from one of usage.
-func prepare(cmd *cobra.Command) {
+func prepare(env *Env, cmd *cobra.Command) {
 	for _, sub := range cmd.Commands() {
-		prepare(sub)
+		prepare(env, sub)
 	}
 	completions(cmd)
+	completeNamespaces(env, cmd)
 	if cmd.HasSubCommands() {
 		if !cmd.Runnable() {
 			cmd.Args = unknownCommand

@@ -5,8 +5,11 @@ package kubeapi
 
 import (
 	"context"
+	"encoding/json"
+	"fmt"
 	"net/http"
 	"path"
+	"strconv"
 	"sync"
 	"time"
 
@@ -81,6 +84,29 @@ func (c *Client) Get() *rest.Request { return c.rest.Get() }
 // Patch begins a patch, of that type, of an object of a kind that the package does
 // not have. The caller gives its absolute path.
 func (c *Client) Patch(how types.PatchType) *rest.Request { return c.rest.Patch(how) }
+
+// maxNames bounds what Names returns.
+const maxNames = 1000
+
+// Names returns the names of the objects of a core resource, at most 1,000, in a
+// namespace, or of the cluster with "". Nothing else of the objects is sent.
+func (c *Client) Names(ctx context.Context, resource, namespace string) ([]string, error) {
+	text, err := c.rest.Get().NamespaceIfScoped(namespace, namespace != "").Resource(resource).
+		SetHeader("Accept", "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1").
+		Param("limit", strconv.Itoa(maxNames)).Do(ctx).Raw()
+	if err != nil {
+		return nil, err
+	}
+	var list metav1.PartialObjectMetadataList
+	if err := json.Unmarshal(text, &list); err != nil {
+		return nil, fmt.Errorf("list the names of %s: %w", resource, err)
+	}
+	var out []string
+	for i := range list.Items {
+		out = append(out, list.Items[i].Name)
+	}
+	return out, nil
+}
 
 // Secrets of a namespace; of all with "".
 func (c *Client) Secrets(namespace string) Objects[*corev1.Secret, *corev1.SecretList] {

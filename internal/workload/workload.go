@@ -185,6 +185,11 @@ func (f *Finder) running(ctx context.Context, namespace string, selector labels.
 	return names(running), nil
 }
 
+// Namespaces returns the names of the cluster's namespaces.
+func (f *Finder) Namespaces(ctx context.Context) ([]string, error) {
+	return f.api.Names(ctx, "namespaces", "")
+}
+
 // Names are those of the running pods of a namespace, sorted.
 func (f *Finder) Names(ctx context.Context, namespace string) ([]string, error) {
 	pods, err := f.list(ctx, namespace, "")

@@ -50,6 +50,11 @@ func Connect(id mesh.ClusterID, context, namespace string, api *rest.Config) (*C
 }
 
 // place names a Secret of the cluster for people.
+// Names returns the names of the Secrets of the namespace.
+func (c *Cluster) Names(ctx context.Context) ([]string, error) {
+	return c.core.Names(ctx, "secrets", c.Namespace)
+}
+
 func (c *Cluster) place(name string) string {
 	return fmt.Sprintf("%s: Secret %s/%s", c.Context, c.Namespace, name)
 }
