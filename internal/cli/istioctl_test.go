@@ -45,7 +45,7 @@ func TestCommandsOfIstioctl(t *testing.T) {
 		"x proxy-status":                     `unknown command "proxy-status" for "meshctl experimental", it is meshctl proxy-status`,
 		"x version":                          `it is meshctl version`,
 		"internal-debug syncz":               `unknown command "internal-debug" for "meshctl", it is meshctl experimental internal-debug`,
-		"versoin":                            `unknown command "versoin" for "meshctl", did you mean "version"?`,
+		"versio":                             `unknown command "versio" for "meshctl", did you mean "version"?`,
 		"nothing":                            "unknown command \"nothing\" for \"meshctl\"\n",
 		"pc analyze":                         "unknown command \"analyze\" for \"meshctl proxy-config\"\n",
 	} {

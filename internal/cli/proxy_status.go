@@ -87,23 +87,7 @@ have a proxy of that name, --cluster names the one that is meant.`,
   meshctl ps web-1.apps
   meshctl ps web-1.apps --admin 127.0.0.1:15000
   meshctl ps web-1.apps --cluster cluster2 --proxy-context kind-cluster2`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 1 || len(args) == 1 && args[0] == "" {
-				return errors.New("want one proxy, as name.namespace, or none for all")
-			}
-			o.proxy = strings.Join(args, "")
-			for _, name := range []string{"admin", "file", "proxy-context", "proxy-admin-port"} {
-				if o.proxy == "" && cmd.Flags().Changed(name) {
-					return fmt.Errorf("--%s is for one proxy: name it, as name.namespace", name)
-				}
-			}
-			for _, name := range xdsFlagNames() {
-				if len(o.xds.addresses) == 0 && cmd.Flags().Changed(name) {
-					return fmt.Errorf("--%s is for control planes that are asked over xDS: name them with --xds-address", name)
-				}
-			}
-			return nil
-		},
+		Args:              o.setProxy,
 		ValidArgsFunction: completeNames(env, o.connected),
 		RunE:              func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
@@ -124,6 +108,26 @@ have a proxy of that name, --cluster names the one that is meant.`,
 	o.replicas.kube.contextFlags(env, cmd, "proxy-context")
 	f.Uint16Var(&o.adminPort, "proxy-admin-port", mesh.PortEnvoyAdmin, "`Port` of Envoy's admin interface in PROXY's pod")
 	return cmd
+}
+
+// setProxy takes the proxy from the arguments, and refuses flags that have no effect
+// with these.
+func (o *proxyStatusOptions) setProxy(cmd *cobra.Command, args []string) error {
+	if len(args) > 1 || len(args) == 1 && args[0] == "" {
+		return errors.New("want one proxy, as name.namespace, or none for all")
+	}
+	o.proxy = strings.Join(args, "")
+	for _, name := range []string{"admin", "file", "proxy-context", "proxy-admin-port"} {
+		if o.proxy == "" && cmd.Flags().Changed(name) {
+			return fmt.Errorf("--%s is for one proxy: name it, as name.namespace", name)
+		}
+	}
+	for _, name := range xdsFlagNames() {
+		if len(o.xds.addresses) == 0 && cmd.Flags().Changed(name) {
+			return fmt.Errorf("--%s is for control planes that are asked over xDS: name them with --xds-address", name)
+		}
+	}
+	return nil
 }
 
 // find returns the control planes to ask. Close each of them.

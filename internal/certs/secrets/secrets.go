@@ -49,12 +49,12 @@ func Connect(id mesh.ClusterID, context, namespace string, api *rest.Config) (*C
 	return &Cluster{ID: id, Context: context, Namespace: namespace, core: core}, nil
 }
 
-// place names a Secret of the cluster for people.
 // Names returns the names of the Secrets of the namespace.
 func (c *Cluster) Names(ctx context.Context) ([]string, error) {
 	return c.core.Names(ctx, "secrets", c.Namespace)
 }
 
+// place names a Secret of the cluster for people.
 func (c *Cluster) place(name string) string {
 	return fmt.Sprintf("%s: Secret %s/%s", c.Context, c.Namespace, name)
 }
