@@ -5,49 +5,40 @@ import "github.com/spf13/cobra"
 // experimentalName is the group of the commands that istioctl has as experimental ones.
 const experimentalName = "experimental"
 
-// counterpart says what of meshctl does the work of a command of istioctl that
-// meshctl does not have, by the command's name; empty when the name is not one of
-// istioctl's.
+// counterpart returns what does the work of a command of istioctl that meshctl does not
+// have, by the command's name; empty when the name is not one of istioctl's.
 func counterpart(name string) string {
-	const (
-		install = "meshctl installs nothing: kubectl applies the objects of deploy/"
-		inject  = "meshctl has no injector: pods run meshctl agent"
-		ambient = "meshctl has no ambient mode: proxies are sidecars and gateways"
-		objects = "meshctl has no such command: meshctl serve reports objects that it cannot use in its log and at /ready?verbose"
-	)
 	switch name {
 	case "admin", "istiod":
-		return "the nearest is meshctl log-level, which shows and sets what control planes log"
+		return "to see and set what control planes log: meshctl log-level"
 	case "analyze", "validate", "v":
-		return objects
+		return "there is no such command; serve reports objects that it cannot use in its log and at /ready?verbose"
 	case "authz":
-		return "meshctl has no such command: meshctl pc listeners POD -o json shows the filters of a proxy"
+		return "there is no such command; to see the filters of a proxy: meshctl pc listeners POD -o json"
 	case "bug-report":
-		return "meshctl has no such command: meshctl pc all POD -o json, meshctl ps -o json and meshctl xds timeline -o json are what to send"
-	case "config":
-		return "the nearest is meshctl environment, which explains variables and the configuration file"
+		return "there is no such command; for a dump without keys that can be sent: meshctl pc all POD -o json"
+	case "config", "options":
+		return "for the variables and the configuration file: meshctl environment"
 	case "dashboard", "dash", "d":
-		return "meshctl has no dashboards: meshctl ps, meshctl pc and meshctl xds show in the terminal what proxies have"
+		return "there are no dashboards; for a live view of the proxies: meshctl ps -w"
 	case "describe", "des":
-		return "the nearest are meshctl explain endpoints SERVICE --from POD and meshctl pc all POD"
+		return "for why a proxy reaches a service or not: meshctl explain endpoints SERVICE --from PROXY"
 	case "envoy-stats", "es":
-		return "meshctl has no such command: Envoy serves its statistics at /stats of its admin interface"
+		return "there is no such command; Envoy has its statistics at /stats of its admin interface"
 	case "install", "manifest", "operator", "profile", "upgrade", "uninstall", "post-install", "tag", "revision":
-		return install
+		return "there is no installer; kubectl applies the objects of deploy/"
 	case "kube-inject", "kube-uninject", "uninject", "check-inject", "injector", "add-to-mesh", "remove-from-mesh":
-		return inject
+		return "there is no injector; pods run meshctl agent, which starts Envoy"
 	case "metrics":
-		return "meshctl has no such command: control planes serve metrics at --monitoring-addr, Envoys at /stats/prometheus"
-	case "options":
-		return "the nearest is meshctl environment: every flag can be set there, too"
+		return "there is no such command; control planes have metrics at --monitoring-addr, Envoys at /stats/prometheus"
 	case "precheck":
-		return "meshctl has no such command: meshctl certs verify and meshctl remote-secret check find what is wrong before it is used"
+		return "there is no such command; to check a CA before it is used: meshctl certs verify DIR"
 	case "vm", "workload":
-		return "meshctl has no such command: docs/virtual-machines.md shows how a virtual machine joins with meshctl agent"
+		return "there is no such command; docs/virtual-machines.md has the steps"
 	case "wait":
-		return "the nearest are meshctl remote-clusters --wait and meshctl ps --fail"
+		return "to wait until all clusters are read: meshctl remote-clusters --wait"
 	case "waypoint", "ztunnel-config", "zc":
-		return ambient
+		return "there is no ambient mode; proxies are sidecars and gateways"
 	}
 	return ""
 }

@@ -79,7 +79,7 @@ func TestProxyStatusErrors(t *testing.T) {
 		{"ftp://a", []string{"ps"}, 2, `^$`, "want host:port"},
 		{alive, []string{"ps", "-v", "2"}, 2, `^$`, "want 0 or 1"},
 		{alive, []string{"ps", "-w", "--fail"}, 2, `^$`, "give one of them"},
-		{alive, []string{"ps", "-o", "xml"}, 2, `^$`, "table, wide, json or yaml"},
+		{alive, []string{"ps", "-o", "xml"}, 2, `^$`, "use table, wide, name, csv, custom-columns=COLUMNS, json, yaml or jsonpath=TEMPLATE"},
 		{"127.0.0.1:1", []string{"ps"}, 1, `^$`, "127.0.0.1:1: .*connection refused; --server names the --http-addr of control planes"},
 		{"127.0.0.1:1", []string{"ps", "-w"}, 1, `^$`, "127.0.0.1:1: .*connection refused"},
 		// What the others say is shown.

@@ -73,7 +73,7 @@ func (o *pcAllOptions) run(ctx context.Context, env *Env) error {
 		return err
 	}
 	if o.output.OfTable() && !o.output.ForPeople() {
-		return usagef("--output %s is for one table, and these are several: meshctl pc clusters, listeners, routes, secrets and eds have it", string(o.output))
+		return usagef("--output %s is for one table, and these are several; pc clusters, listeners, routes, secrets and eds have it", string(o.output))
 	}
 	if !o.output.OfTable() && *f != (proxyconfig.OverviewFilter{}) {
 		return usagef("filters select rows of tables, and --output %s is the whole dump; meshctl pc clusters, listeners, routes and eds have filters for it", &o.output)
