@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"math"
 	"os"
@@ -203,10 +204,19 @@ func (o *serveOptions) run(ctx context.Context, env *Env) error {
 		return err
 	}
 	s, err := server.New(cfg)
-	if err != nil {
+	if err == nil {
+		err = s.Run(ctx)
+	}
+	return o.withPlace(withFix(err), cfg.StateDir)
+}
+
+// withPlace adds to an error about the default state directory how to name another.
+func (o *serveOptions) withPlace(err error, dir string) error {
+	at, ok := errors.AsType[*fs.PathError](err)
+	if !ok || o.stateDir != "" || dir == "" || !strings.HasPrefix(dir, at.Path) && !strings.HasPrefix(at.Path, dir) {
 		return err
 	}
-	return withFix(s.Run(ctx))
+	return fmt.Errorf("%w; name another place with XDG_STATE_HOME, or give --state-dir DIR", err)
 }
 
 // withFix adds to an error of the server what to do about it.

@@ -149,6 +149,9 @@ func (m *Mesh) prepare(ctx context.Context) (version string, err error) {
 	return version, checkPorts(ctx, endpoints)
 }
 
+// anotherPlace is what to do where logs cannot be kept.
+const anotherPlace = "name another place with XDG_STATE_HOME, or give --keep DIR"
+
 // makeDirs makes the directories of the run and of its logs. When it fails no
 // temporary directory is left.
 func (m *Mesh) makeDirs() (err error) {
@@ -166,16 +169,17 @@ func (m *Mesh) makeDirs() (err error) {
 			return err
 		}
 		if err := os.RemoveAll(m.logs); err != nil {
-			return fmt.Errorf("remove the logs of an earlier demo: %w", err)
+			return fmt.Errorf("remove the logs of an earlier demo: %w; %s", err, anotherPlace)
 		}
 		if m.dir, m.lock, err = newRunDir(os.TempDir()); err != nil {
 			return err
 		}
 	}
-	for _, dir := range []string{m.dir, m.logs} {
-		if err := os.MkdirAll(dir, 0o700); err != nil {
-			return errors.Join(fmt.Errorf("make the demo's directory: %w", err), m.removeRunDir())
-		}
+	if err := os.MkdirAll(m.dir, 0o700); err != nil {
+		return errors.Join(fmt.Errorf("make the demo's directory: %w", err), m.removeRunDir())
+	}
+	if err := os.MkdirAll(m.logs, 0o700); err != nil {
+		return errors.Join(fmt.Errorf("make the directory of the logs: %w; %s", err, anotherPlace), m.removeRunDir())
 	}
 	return nil
 }

@@ -95,7 +95,7 @@ func Keep(dirs []string, listener net.Addr, random io.Reader) (token Token, path
 		}
 		return Token{func() string { return text }}, path, func() { drop(dir, path, text) }, nil
 	}
-	return Token{}, "", nil, fmt.Errorf("local token: %w", errors.Join(errs...))
+	return Token{}, "", nil, fmt.Errorf("local token: %w; name a directory that can be written to with XDG_RUNTIME_DIR or XDG_STATE_HOME", errors.Join(errs...))
 }
 
 func write(dir, path, text string) error {
