@@ -8,6 +8,7 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -92,14 +93,14 @@ func TestFollowBacksOff(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				const lasts = 10 * time.Minute
 				var lists []time.Duration // after the start
-				start, works := time.Now(), false
+				var works atomic.Bool
+				start := time.Now()
 				api := roundTrip(func(r *http.Request) *http.Response {
 					switch {
 					case r.URL.Query().Get("watch") == "":
 						lists = append(lists, time.Since(start))
 						return answered(http.StatusOK, `{"apiVersion": "v1", "kind": "SecretList", "metadata": {"resourceVersion": "7"}}`)
-					case works:
-						works = false
+					case works.CompareAndSwap(true, false):
 						return answered(http.StatusOK, `{"type": "ADDED", "object": {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a"}}}`)
 					}
 					return answered(watch.code, watch.body)
@@ -110,7 +111,7 @@ func TestFollowBacksOff(t *testing.T) {
 				}
 				ctx, cancel := context.WithTimeout(t.Context(), lasts)
 				defer cancel()
-				time.AfterFunc(lasts/2, func() { works = true })
+				time.AfterFunc(lasts/2, func() { works.Store(true) })
 				lost := 0
 				c.Secrets("ns").Follow(ctx, metav1.ListOptions{}, Follower[*corev1.Secret, *corev1.SecretList]{
 					List: func(*corev1.SecretList) {}, Set: func(*corev1.Secret) {}, Gone: func(*corev1.Secret) {},
