@@ -192,21 +192,45 @@ func (h *health) fail(c Cause, text string, now time.Time) (before string) {
 // and logs what came or went. Of a resource with many such objects, only the
 // first are noted and logged.
 func (h *health) report(key snapshot.Key, p Problem, log *slog.Logger) {
+	switch change, all := h.note(key, p); change {
+	case problemGone:
+		log.Info("problem of the configuration is gone", "object", p.Object)
+	case problemNew, problemOther:
+		p.log(log)
+		if change == problemNew && all == maxProblems {
+			log.Warn("further problems of the resource are not logged until there are fewer", "resource", h.is.Resource, "problems", maxProblems)
+		}
+	}
+}
+
+// What note finds about a problem.
+const (
+	problemSame = iota // nothing to log
+	problemNew
+	problemOther // with other reasons than before
+	problemGone
+)
+
+// note notes what is wrong with an object, and returns what is new about it and
+// how many problems are noted.
+func (h *health) note(key snapshot.Key, p Problem) (change, all int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	old, was := h.problems[key]
 	switch {
 	case slices.Equal(old.Reasons, p.Reasons) && old.Unenforced == p.Unenforced:
+		return problemSame, len(h.problems)
 	case len(p.Reasons) == 0:
 		delete(h.problems, key)
-		log.Info("problem of the configuration is gone", "object", p.Object)
-	case was || len(h.problems) < maxProblems:
+		return problemGone, len(h.problems)
+	case was:
 		h.problems[key] = p
-		p.log(log)
-		if !was && len(h.problems) == maxProblems {
-			log.Warn("further problems of the resource are not logged until there are fewer", "resource", h.is.Resource, "problems", maxProblems)
-		}
+		return problemOther, len(h.problems)
+	case len(h.problems) < maxProblems:
+		h.problems[key] = p
+		return problemNew, len(h.problems)
 	}
+	return problemSame, len(h.problems)
 }
 
 // log writes the line of a problem.
