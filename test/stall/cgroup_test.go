@@ -3,6 +3,7 @@
 package stall
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -13,8 +14,10 @@ import (
 // takes a process in.
 func memoryGroup(t *testing.T, limit int64) (procs string) {
 	t.Helper()
-	for root, file := range map[string]string{"/sys/fs/cgroup/memory": "memory.limit_in_bytes", "/sys/fs/cgroup": "memory.max"} {
-		dir, err := os.MkdirTemp(root, "meshctl-test-") //nolint:usetesting // a cgroup, which is removed without what is in it
+	for _, v := range []struct{ root, file string }{
+		{"/sys/fs/cgroup/memory", "memory.limit_in_bytes"}, {"/sys/fs/cgroup", "memory.max"},
+	} {
+		dir, err := os.MkdirTemp(v.root, "meshctl-test-") //nolint:usetesting // a cgroup, which is removed without its files
 		if err != nil {
 			continue
 		}
@@ -23,9 +26,17 @@ func memoryGroup(t *testing.T, limit int64) (procs string) {
 				t.Error(err)
 			}
 		})
-		if os.WriteFile(filepath.Join(dir, file), []byte(strconv.FormatInt(limit, 10)), 0o600) == nil {
-			return filepath.Join(dir, "cgroup.procs")
+		// The kernel makes the file, and only where the controller is: with v1 the
+		// parent of the controllers is an ordinary file system.
+		f, err := os.OpenFile(filepath.Join(dir, v.file), os.O_WRONLY, 0)
+		if err != nil {
+			continue
 		}
+		_, err = f.WriteString(strconv.FormatInt(limit, 10))
+		if err = errors.Join(err, f.Close()); err != nil {
+			t.Fatal(err)
+		}
+		return filepath.Join(dir, "cgroup.procs")
 	}
 	t.Skip("no cgroup with a memory limit can be made: it needs root, and the memory controller")
 	return ""
