@@ -239,7 +239,7 @@ func (i *Issuer) CreateCertificate(ctx context.Context, req *securityv1alpha1.Is
 // refusalCost is how much later the connection of a refused request is read on:
 // who asks without measure waits, and takes no more of the processors than so
 // many refusals a second cost.
-const refusalCost = time.Millisecond
+const refusalCost = 5 * time.Millisecond
 
 // Tap refuses requests of callers that are known and over their limit before a
 // stream is made for them or the request is read. What it lets pass is judged by
