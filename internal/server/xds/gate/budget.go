@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"cmp"
 	"container/list"
 	"time"
 )
@@ -12,7 +13,8 @@ type holder struct {
 	open     map[*Conn]struct{}
 	names    holdings
 	requests int                // bytes of requests that no handler is done with
-	waiting  list.List          // of *reservation: the next requests, in order
+	waiting  list.List          // of *reservation: the first requests of connections, in order
+	going    list.List          // likewise, of connections that had one: these come before
 	queued   int                // bytes of answers, see Queue
 	crowded  map[*Stream]func() // to be called when queued is within the budget
 }
@@ -23,12 +25,19 @@ type reservation struct {
 	bytes   int
 	granted chan struct{}
 	holder  *holder
-	place   *list.Element // among those that wait, nil once it was granted
+	among   *list.List    // where it waits
+	place   *list.Element // there, nil once it was granted
 }
 
-// queueUp has a reservation wait for a peer. The lock must be held.
+// queueUp has a reservation wait for a peer. A connection that had a request comes
+// before those that wait for their first one: others wait for it to have all of its
+// configuration. The lock must be held.
 func (c *Conns) queueUp(r *reservation, h *holder) {
-	r.holder, r.place = h, h.waiting.PushBack(r)
+	r.holder, r.among = h, &h.waiting
+	if r.conn.begun {
+		r.among = &h.going
+	}
+	r.place = r.among.PushBack(r)
 	c.grant(h)
 }
 
@@ -38,7 +47,7 @@ func (c *Conns) withdraw(r *reservation) bool {
 	if r.place == nil {
 		return false
 	}
-	r.holder.waiting.Remove(r.place)
+	r.among.Remove(r.place)
 	r.place = nil
 	c.grant(r.holder)
 	return true
@@ -77,7 +86,8 @@ func (c *Conn) reserve(bytes int, done <-chan struct{}) (held bool) {
 	defer s.relieve()
 	s.mu.Lock()
 	proves := s.cfg.Authenticate && c.owner == nil && bytes > unproved
-	if h := s.holder(c.peer); !proves && h.waiting.Len() == 0 && s.fits(h, bytes) {
+	if h := s.holder(c.peer); !proves && h.going.Len() == 0 && (c.begun || h.waiting.Len() == 0) && s.fits(h, bytes) {
+		c.begun = true
 		c.hold(bytes)
 		s.mu.Unlock()
 		return true
@@ -120,13 +130,18 @@ func (c *Conns) fits(h *holder, bytes int) bool {
 
 // grant lets the next requests of a peer in that fit. The lock must be held.
 func (c *Conns) grant(h *holder) {
-	for e := h.waiting.Front(); e != nil; e = h.waiting.Front() {
+	for {
+		e := cmp.Or(h.going.Front(), h.waiting.Front())
+		if e == nil {
+			return
+		}
 		r, _ := e.Value.(*reservation)
 		if !c.fits(h, r.bytes) {
 			return
 		}
-		h.waiting.Remove(e)
+		r.among.Remove(e)
 		r.place = nil
+		r.conn.begun = true
 		r.conn.hold(r.bytes)
 		close(r.granted)
 	}

@@ -193,7 +193,8 @@ type Conn struct {
 	peer     peerKey // whom the connection counts for
 	closed   bool
 	names    holdings
-	requests int // bytes
+	requests int  // bytes
+	begun    bool // a request of it was let in
 	next     *reservation
 	queued   int // bytes, see Queue
 }

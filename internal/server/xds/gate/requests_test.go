@@ -208,6 +208,37 @@ func TestUnfinishedRequestsCount(t *testing.T) {
 	})
 }
 
+// TestBegunConnectionsComeFirst checks that a connection that had a request is let
+// in before those of the same peer that wait for their first one: it may hold a turn
+// that these need.
+func TestBegunConnectionsComeFirst(t *testing.T) {
+	t.Parallel()
+	c := limited(Limits{PeerBytes: 5 << 20, TotalBytes: 1 << 30, RequestBytes: 4 << 20, RequestTime: patience})
+	begun, first := c.dial(t, "127.0.0.1"), c.dial(t, "127.0.0.1")
+	const size = 2 << 20
+	lengths := func(going, waiting int) func() bool {
+		return func() bool {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			h := c.holders[begun.conn.peer]
+			return h != nil && h.going.Len() == going && h.waiting.Len() == waiting
+		}
+	}
+	begun.open(1)
+	begun.send(1, message(size, size), 1<<14)
+	eventually(t, "the first request", func() bool { return c.counted() >= 2*size })
+	begun.next(1)
+	first.open(1)
+	first.send(1, message(size, 0), 1<<14)
+	eventually(t, "a connection that waits for its first request", lengths(0, 1))
+	begun.send(1, message(size, 0), 1<<14)
+	eventually(t, "the next request of the other", lengths(1, 1))
+	begun.next(1)
+	eventually(t, "it is let in", lengths(0, 1))
+	_ = begun.client.Close()
+	eventually(t, "the other is let in", func() bool { return c.counted() >= 2*size && lengths(0, 0)() })
+}
+
 // The next request of a peer waits until there is room for it. Other peers do not.
 func TestRequestsWaitForTheBudget(t *testing.T) {
 	t.Parallel()
