@@ -360,7 +360,8 @@ func TestProvokedResetsAreBounded(t *testing.T) {
 			err = out.WriteRSTStream(1, http2.ErrCodeRefusedStream)
 		}
 	}
-	if why := <-w.goAway; why == "" || err == nil {
-		t.Errorf("GOAWAY says %q, error %v", why, err)
+	<-w.goAway // empty when the end met a write: then the connection ends without one
+	if err == nil {
+		t.Error("the connection goes on")
 	}
 }
