@@ -21,6 +21,7 @@ func TestCredentialEnds(t *testing.T) {
 	}
 	w.Set(secret("a"), []Spec{with("1", 24*time.Hour)})
 	w.until("read", w.has("10.1.0.1", "10.2.0.1"))
+	w.until("synced", w.synced("c2"))
 	check := func(cause, problem string, expired bool) {
 		t.Helper()
 		s := w.status("c2")

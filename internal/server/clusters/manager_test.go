@@ -208,6 +208,12 @@ func (w *world) status(id mesh.ClusterID) Status {
 	return Status{}
 }
 
+// synced reports whether the manager has seen the cluster synced, which happens
+// after the registry has published the cluster's objects.
+func (w *world) synced(id mesh.ClusterID) func() bool {
+	return func() bool { return w.status(id).State == Synced }
+}
+
 func (w *world) problem(text string) func() bool {
 	return func() bool {
 		_, list := w.Status()
@@ -242,7 +248,9 @@ func TestClustersComeAndGo(t *testing.T) {
 		spec("c3", "2", access(serves("c3", hello("c3", "10.3.0.1")))),
 	})
 	w.until("two more", w.has("10.1.0.1", "10.2.0.1", "10.3.0.1"))
-	if s := w.status("c2"); s.State != Synced || s.Origin != "istio-system/a" || s.Credential != "1" {
+	w.until("c2 synced", w.synced("c2"))
+	w.until("c3 synced", w.synced("c3"))
+	if s := w.status("c2"); s.Origin != "istio-system/a" || s.Credential != "1" {
 		t.Errorf("status %+v", s)
 	}
 	for text, want := range map[string]float64{
@@ -340,6 +348,7 @@ func TestCase_D10_MalformedUpdate(t *testing.T) {
 	good := spec("c2", "1", access(serves("c2", hello("c2", "10.2.0.1"))))
 	w.Set(secret("a"), []Spec{good})
 	w.until("read", w.has("10.1.0.1", "10.2.0.1"))
+	w.until("synced", w.synced("c2"))
 	for name, bad := range map[string]Spec{
 		"unreadable": {ID: "c2", Hash: "2", Err: errors.New("kubeconfig is empty")},
 		"refused": {ID: "c2", Hash: "3", Open: func([]string) (*Access, error) {

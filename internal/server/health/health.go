@@ -237,7 +237,11 @@ func (r *Reports) Run(ctx context.Context) error {
 	var writes sync.WaitGroup
 	defer writes.Wait()
 	for {
-		for _, j := range r.due() {
+		jobs, lapsed := r.due()
+		for _, c := range lapsed {
+			r.cfg.Log.Info("the proxy of a workload is gone: its health is no longer known", "workload_entry", c.entry.String())
+		}
+		for _, j := range jobs {
 			writes.Go(func() { r.write(ctx, j) })
 		}
 		select {
@@ -257,13 +261,12 @@ type job struct {
 	say, forget *condition
 }
 
-// due are the writes to begin now. What is past its grace is forgotten, by the
-// registry at once.
-func (r *Reports) due() []job {
+// due returns the writes to begin now and the claims whose grace period has just
+// ended, which the registry forgets at once.
+func (r *Reports) due() (jobs []job, lapsed []claim) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.cfg.Now()
-	var out []job
 	for c, e := range r.look {
 		cluster := c.entry.Cluster
 		api := r.apis[cluster]
@@ -274,7 +277,7 @@ func (r *Reports) due() []job {
 		case e.told != snapshot.Unknown:
 			e.told, e.toldAt = snapshot.Unknown, now
 			r.cfg.Set(c.entry, c.account, snapshot.Unknown)
-			r.cfg.Log.Info("the proxy of a workload is gone: its health is not known any more", "workload_entry", c.entry.String())
+			lapsed = append(lapsed, c)
 		}
 		write := api != nil && (past && e.wrote != nil || !past && e.dirty)
 		switch {
@@ -289,7 +292,7 @@ func (r *Reports) due() []job {
 			}
 			e.busy = true
 			r.writing[cluster]++
-			out = append(out, j)
+			jobs = append(jobs, j)
 		case past:
 			delete(r.entries, c)
 			delete(r.look, c)
@@ -297,7 +300,7 @@ func (r *Reports) due() []job {
 			delete(r.look, c)
 		}
 	}
-	return out
+	return jobs, lapsed
 }
 
 // write does one job.

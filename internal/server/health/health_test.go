@@ -162,16 +162,23 @@ func (b *bench) change(f func()) {
 	f()
 }
 
+// until waits until the condition holds, which is called with the lock held.
 func (b *bench) until(what string, is func() bool) {
 	b.t.Helper()
-	for deadline := time.Now().Add(patience); ; time.Sleep(2 * time.Millisecond) {
+	b.poll(what, func() bool {
 		b.mu.Lock()
-		ok := is()
-		b.mu.Unlock()
-		if ok {
-			return
-		}
+		defer b.mu.Unlock()
+		return is()
+	})
+}
+
+// poll waits until the condition holds, which is called without the lock.
+func (b *bench) poll(what string, is func() bool) {
+	b.t.Helper()
+	for deadline := time.Now().Add(patience); !is(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(deadline) {
+			b.mu.Lock()
+			defer b.mu.Unlock()
 			b.t.Fatalf("no %s within %v: status %s, results %v, log %s", what, patience, b.status, b.results, b.logs.String())
 		}
 		b.signal()
@@ -193,7 +200,8 @@ func (b *bench) is(conditions string) func() bool {
 	return func() bool { return b.conditions() == conditions }
 }
 
-// empty reports whether nothing is kept.
+// empty reports whether Reports keeps nothing. The caller must not hold b.mu:
+// Reports calls back into the bench with its own lock held.
 func (b *bench) empty() bool {
 	b.Reports.mu.Lock()
 	defer b.Reports.mu.Unlock()
@@ -309,7 +317,7 @@ func TestGone(t *testing.T) {
 		}
 		b.pass(Grace)
 		b.until("end", func() bool { return b.conditions() == want && len(b.set) == 2 && b.set[1] == "c1/ns/vm-1 vm 0" })
-		b.until("nothing kept", b.empty)
+		b.poll("nothing kept", b.empty)
 	}
 }
 
@@ -332,7 +340,7 @@ func TestNotTakenBack(t *testing.T) {
 	})
 	b.pass(lastRetry + restTime)
 	b.writes(2, "")
-	b.until("nothing kept", b.empty)
+	b.poll("nothing kept", b.empty)
 	b.change(func() {
 		if len(b.set) != 2 {
 			t.Errorf("told %q: the end twice", b.set)
