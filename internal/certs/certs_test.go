@@ -266,7 +266,7 @@ func TestLeafFields(t *testing.T) {
 }
 
 // A leaf never outlives its signer, nor what signed that.
-func TestCase_C5_LeafEndsWithSigner(t *testing.T) {
+func TestLeafEndsWithSigner(t *testing.T) {
 	a := newIntermediate(t, newRoot(t), "cluster1")
 	end := a.Cert.NotAfter
 	leaf, err := a.SignLeaf(newKey(t, ECDSAP256).Public(), caller(), 24*time.Hour, end.Add(-time.Hour), rand.Reader)
@@ -438,7 +438,7 @@ func extensions(oid asn1.ObjectIdentifier, critical bool, value []byte) []pkix.E
 // Serial numbers carry at least 64 random bits and do not repeat. A million
 // take what a test may; the odds of two equal ones among the 10 million of the
 // rule are 1 in 10^24 by their 128 bits.
-func TestCase_C11_SerialNumbers(t *testing.T) {
+func TestSerialNumbers(t *testing.T) {
 	count := 1_000_000
 	if testing.Short() {
 		count = 10_000

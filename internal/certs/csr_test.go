@@ -117,7 +117,7 @@ func TestParseCSR(t *testing.T) {
 
 // Keys that are weak or costly are refused for what they are: the error is
 // about the key, so the signature was not looked at.
-func TestCase_C1_KeysAreJudgedFirst(t *testing.T) {
+func TestKeysAreJudgedFirst(t *testing.T) {
 	p224, err := ecdsa.GenerateKey(elliptic.P224(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
@@ -151,7 +151,7 @@ func TestCase_C1_KeysAreJudgedFirst(t *testing.T) {
 	}
 }
 
-func TestCase_C3_BadRequests(t *testing.T) {
+func TestBadRequests(t *testing.T) {
 	good := newCSR(t, newKey(t, ECDSAP256))
 	block, _ := pem.Decode(good)
 	der := func(b []byte) []byte { return pem.EncodeToMemory(&pem.Block{Type: blockCSR, Bytes: b}) }
@@ -217,7 +217,7 @@ func greedyCSR(tb testing.TB, key crypto.Signer) []byte {
 }
 
 // What a request asks for beside its key has no effect.
-func TestCase_C2_RequestGivesOnlyItsKey(t *testing.T) {
+func TestRequestGivesOnlyItsKey(t *testing.T) {
 	key := newKey(t, ECDSAP256)
 	a := newIntermediate(t, newRoot(t), "cluster1")
 	sign := func(data []byte) *x509.Certificate {

@@ -17,7 +17,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/certs/crl"
-	"github.com/meshctl/meshctl/internal/certs/rotation"
+	"github.com/meshctl/meshctl/internal/certs/rotate"
 	"github.com/meshctl/meshctl/internal/certs/secrets"
 	"github.com/meshctl/meshctl/internal/certs/store"
 	"github.com/meshctl/meshctl/internal/files"
@@ -135,7 +135,7 @@ func (o *certsCRLOptions) run(ctx context.Context, env *Env) error {
 	if o.dir == "" {
 		return o.inClusters(ctx, env, opts)
 	}
-	change := &rotation.Dir{Path: o.dir, Now: env.Now, Rand: rand.Reader}
+	change := &rotate.Dir{Path: o.dir, Now: env.Now, Rand: rand.Reader}
 	if opts.Signers, err = change.Authorities(); err != nil {
 		return err
 	}
@@ -169,7 +169,7 @@ func (o *certsCRLOptions) inClusters(ctx context.Context, env *Env, opts crl.Opt
 	if err != nil {
 		return err
 	}
-	change := &rotation.Dir{Storage: storage, Now: env.Now, Rand: rand.Reader}
+	change := &rotate.Dir{Storage: storage, Now: env.Now, Rand: rand.Reader}
 	if opts.Signers, err = change.Authorities(); err != nil {
 		return err
 	}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/meshctl/meshctl/internal/certs/listing"
+	"github.com/meshctl/meshctl/internal/certs/inspect"
 	"github.com/meshctl/meshctl/internal/output"
 )
 
@@ -57,19 +57,19 @@ func (o *certsExpiryOptions) run(ctx context.Context, env *Env) error {
 	if err != nil {
 		return err
 	}
-	endings := listing.Expiry(found, o.failWithin, env.Now())
+	endings := inspect.Expiry(found, o.failWithin, env.Now())
 	switch o.output {
 	case formatJUnit:
-		err = listing.WriteJUnit(env.Stdout, endings)
+		err = inspect.WriteJUnit(env.Stdout, endings)
 	case formatOpenMetrics:
-		err = listing.WriteOpenMetrics(env.Stdout, endings)
+		err = inspect.WriteOpenMetrics(env.Stdout, endings)
 	default:
-		err = writeResult(env, o.output, endings, listing.EndingTable(endings))
+		err = writeResult(env, o.output, endings, inspect.EndingTable(endings))
 	}
 	if err != nil {
 		return err
 	}
-	if failed := listing.Failed(endings); failed > 0 {
+	if failed := inspect.Failed(endings); failed > 0 {
 		if o.failWithin > 0 {
 			return findingsf("%d of %d expired, end within %s, or cannot be read", failed, len(endings), formatDuration(o.failWithin))
 		}

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshctl/meshctl/internal/certs/input"
-	"github.com/meshctl/meshctl/internal/certs/listing"
+	"github.com/meshctl/meshctl/internal/certs/inspect"
 	"github.com/meshctl/meshctl/internal/output"
 )
 
@@ -63,12 +63,12 @@ func (o *certsInspectOptions) run(ctx context.Context, env *Env) error {
 	if err != nil {
 		return err
 	}
-	entries := listing.Inspect(found, roots, env.Now())
+	entries := inspect.Inspect(found, roots, env.Now())
 	switch o.output {
 	case formatText:
-		err = listing.WriteText(env.Stdout, entries)
+		err = inspect.WriteText(env.Stdout, entries)
 	default:
-		err = writeResult(env, o.output, entries, listing.EntryTable(entries, o.output.Wide()))
+		err = writeResult(env, o.output, entries, inspect.EntryTable(entries, o.output.Wide()))
 		if o.output.OfTable() {
 			sayChains(env, entries)
 		}
@@ -81,7 +81,7 @@ func (o *certsInspectOptions) run(ctx context.Context, env *Env) error {
 
 // sayChains tells whether the chains of servers lead to a root, which the
 // table has no room for.
-func sayChains(env *Env, entries []listing.Entry) {
+func sayChains(env *Env, entries []inspect.Entry) {
 	for _, e := range entries {
 		switch e.Chain {
 		case "":
@@ -94,7 +94,7 @@ func sayChains(env *Env, entries []listing.Entry) {
 }
 
 // unread is an error when something could not be read: the list is not whole.
-func unread(env *Env, entries []listing.Entry) error {
+func unread(env *Env, entries []inspect.Entry) error {
 	n := 0
 	for _, e := range entries {
 		if e.Problem != "" {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/meshctl/meshctl/internal/certs/rotation"
+	"github.com/meshctl/meshctl/internal/certs/rotate"
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
@@ -61,8 +61,8 @@ func (o *rotateStep) asks() bool { return o.ask || len(o.servers) > 0 }
 const notAsked = "not asked, the time alone counts; --server or --ask-proxies has the control planes asked"
 
 // gate refuses a step that would break a proxy that is connected.
-func (o *rotateStep) gate(env *Env) rotation.Gate {
-	return func(ctx context.Context, r rotation.Requirement) error {
+func (o *rotateStep) gate(env *Env) rotate.Gate {
+	return func(ctx context.Context, r rotate.Requirement) error {
 		if !o.asks() {
 			fmt.Fprintln(env.Stderr, "Note: connected proxies were", notAsked)
 			return nil
@@ -99,7 +99,7 @@ type rotateControlPlane struct {
 }
 
 // inquire asks all control planes at once.
-func (o *rotateStep) inquire(ctx context.Context, env *Env, r *rotation.Requirement) (*rotateAnswer, error) {
+func (o *rotateStep) inquire(ctx context.Context, env *Env, r *rotate.Requirement) (*rotateAnswer, error) {
 	found, err := o.find(ctx, env)
 	if err != nil {
 		return nil, err
@@ -153,7 +153,7 @@ func (o *rotateStep) find(ctx context.Context, env *Env) ([]*replicas.Replica, e
 }
 
 // askControlPlane asks one for its proxies and its signing CA.
-func askControlPlane(ctx context.Context, at *replicas.Replica, r *rotation.Requirement, now time.Time) rotateControlPlane {
+func askControlPlane(ctx context.Context, at *replicas.Replica, r *rotate.Requirement, now time.Time) rotateControlPlane {
 	out := rotateControlPlane{Replica: at.Name}
 	var who replicas.Identity
 	var page ca.Page
@@ -179,7 +179,7 @@ func askControlPlane(ctx context.Context, at *replicas.Replica, r *rotation.Requ
 }
 
 // unfitCA says why a step has to wait for a control plane, by what its CA does.
-func unfitCA(p *ca.Page, r *rotation.Requirement, now time.Time) string {
+func unfitCA(p *ca.Page, r *rotate.Requirement, now time.Time) string {
 	if p.Loaded == nil {
 		return ""
 	}
@@ -224,7 +224,7 @@ func (a *rotateAnswer) refusal() error {
 	if len(reasons) == 0 {
 		return nil
 	}
-	return &rotation.Refusal{Reason: strings.Join(reasons, " and "), Fix: fix + ":\n" + output.EscapeLines(append(problems, a.behind()...))}
+	return &rotate.Refusal{Reason: strings.Join(reasons, " and "), Fix: fix + ":\n" + output.EscapeLines(append(problems, a.behind()...))}
 }
 
 // silent is that control planes do not answer; nil when all do.
@@ -266,7 +266,7 @@ func proxies(n int) string {
 }
 
 // notes say what was asked, and what is not known.
-func (a *rotateAnswer) notes(r *rotation.Requirement) []string {
+func (a *rotateAnswer) notes(r *rotate.Requirement) []string {
 	out := []string{a.summary()}
 	for _, cluster := range r.Clusters {
 		if !slices.ContainsFunc(a.ControlPlanes, func(c rotateControlPlane) bool { return c.Cluster == cluster }) {
@@ -285,7 +285,7 @@ func (a *rotateAnswer) summary() string {
 }
 
 // write tells people of the answer.
-func (a *rotateAnswer) write(env *Env, r *rotation.Requirement) {
+func (a *rotateAnswer) write(env *Env, r *rotate.Requirement) {
 	for i, note := range a.notes(r) {
 		if i == 0 {
 			note = "proxies: " + note

@@ -21,7 +21,7 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/meshctl/meshctl/internal/certs/rotation"
+	"github.com/meshctl/meshctl/internal/certs/rotate"
 	"github.com/meshctl/meshctl/internal/localtoken"
 	"github.com/meshctl/meshctl/internal/proxystatus"
 	"github.com/meshctl/meshctl/internal/server"
@@ -264,7 +264,7 @@ func TestUnfitCA(t *testing.T) {
 			Served: []ca.Signed{{Signer: signer("old"), ValidUntil: until}},
 		}
 	}
-	r := &rotation.Requirement{Trusted: "new root", Gone: "old root", GoneSigners: []string{"old"}}
+	r := &rotate.Requirement{Trusted: "new root", Gone: "old root", GoneSigners: []string{"old"}}
 	for want, p := range map[string]*ca.Page{
 		"":                            page("new", now),
 		"it still signs with CN=old,": page("old", now),

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshctl/meshctl/internal/certs"
-	"github.com/meshctl/meshctl/internal/certs/rotation"
+	"github.com/meshctl/meshctl/internal/certs/rotate"
 	"github.com/meshctl/meshctl/internal/certs/secrets"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
@@ -84,10 +84,10 @@ func (r *rotateDir) target() string {
 	return out
 }
 
-func (r *rotateDir) open(ctx context.Context, env *Env) (*rotation.Dir, error) {
-	d := &rotation.Dir{
+func (r *rotateDir) open(ctx context.Context, env *Env) (*rotate.Dir, error) {
+	d := &rotate.Dir{
 		Path: r.path, Now: env.Now, Rand: rand.Reader,
-		Gates: []rotation.Gate{rotation.Waited(env.Now)},
+		Gates: []rotate.Gate{rotate.Waited(env.Now)},
 		Wrote: func(path string) { fmt.Fprintln(env.Stdout, "wrote", path) },
 	}
 	if len(r.contexts) == 0 {
@@ -137,8 +137,8 @@ func (o *rotateStart) bind(cmd *cobra.Command) {
 		"How long after a step, at most, every control plane works with what was written")
 }
 
-func (o *rotateStart) options() (rotation.StartOptions, error) {
-	out := rotation.StartOptions{LeafTTL: o.leafTTL, Propagation: o.propagation}
+func (o *rotateStart) options() (rotate.StartOptions, error) {
+	out := rotate.StartOptions{LeafTTL: o.leafTTL, Propagation: o.propagation}
 	root := &out.Spec.Root
 	if o.algorithm != "" {
 		a, err := certs.ParseAlgorithm(o.algorithm)
@@ -275,7 +275,7 @@ func (o *rotateStart) start(ctx context.Context, env *Env) error {
 	if err != nil {
 		return err
 	}
-	var state *rotation.State
+	var state *rotate.State
 	err = patiently(env, "making keys, which takes a moment", func() (err error) {
 		state, err = dir.Start(ctx, options)
 		return err
@@ -288,38 +288,38 @@ func (o *rotateStart) start(ctx context.Context, env *Env) error {
 }
 
 // say tells where the rotation is and what comes next.
-func (r *rotateDir) say(env *Env, d *rotation.Dir, s *rotation.State) {
+func (r *rotateDir) say(env *Env, d *rotate.Dir, s *rotate.State) {
 	fmt.Fprintf(env.Stdout, "%s\n", describePhase(s.Phase))
 	switch s.Phase {
-	case rotation.Finished, rotation.Aborted:
+	case rotate.Finished, rotate.Aborted:
 		fmt.Fprintf(env.Stdout, "the rotation has ended; its files, with private keys, are in %s\n", d.Archive(s))
 		return
-	case rotation.Trust, rotation.Sign, rotation.Back:
+	case rotate.Trust, rotate.Sign, rotate.Back:
 	}
 	fmt.Fprintf(env.Stdout, "next, from %s: meshctl certs rotate-root %s %s\n",
 		s.SafeFrom().UTC().Format(time.RFC3339), commandAfter(s.Phase), r.target())
 }
 
-func commandAfter(p rotation.Phase) string {
+func commandAfter(p rotate.Phase) string {
 	switch p {
-	case rotation.Sign, rotation.Finished:
+	case rotate.Sign, rotate.Finished:
 		return "finish"
-	case rotation.Back, rotation.Aborted:
+	case rotate.Back, rotate.Aborted:
 		return "abort"
 	default:
 		return "next"
 	}
 }
 
-func describePhase(p rotation.Phase) string {
+func describePhase(p rotate.Phase) string {
 	switch p {
-	case rotation.Trust:
+	case rotate.Trust:
 		return "trust: the old signers sign, both roots are trusted"
-	case rotation.Sign:
+	case rotate.Sign:
 		return "sign: the new signers sign, both roots are trusted"
-	case rotation.Back:
+	case rotate.Back:
 		return "back: the old signers sign again, both roots are trusted"
-	case rotation.Finished:
+	case rotate.Finished:
 		return "finished: the new signers sign, the new root alone is trusted"
 	default:
 		return "aborted: the old signers sign, the old root alone is trusted"
@@ -364,9 +364,9 @@ between, so the wait begins anew.`,
 				return err
 			}
 			if o.force {
-				return o.take(cmd.Context(), env, func(d *rotation.Dir) (*rotation.State, error) { return d.Restore(cmd.Context()) })
+				return o.take(cmd.Context(), env, func(d *rotate.Dir) (*rotate.State, error) { return d.Restore(cmd.Context()) })
 			}
-			return o.act(cmd.Context(), env, rotation.Next)
+			return o.act(cmd.Context(), env, rotate.Next)
 		},
 	}
 	o.bind(env, cmd)
@@ -375,11 +375,11 @@ between, so the wait begins anew.`,
 }
 
 // act takes a step of the rotation under way.
-func (o *rotateStep) act(ctx context.Context, env *Env, a rotation.Action) error {
-	return o.take(ctx, env, func(d *rotation.Dir) (*rotation.State, error) { return d.Take(ctx, a) })
+func (o *rotateStep) act(ctx context.Context, env *Env, a rotate.Action) error {
+	return o.take(ctx, env, func(d *rotate.Dir) (*rotate.State, error) { return d.Take(ctx, a) })
 }
 
-func (o *rotateStep) take(ctx context.Context, env *Env, step func(*rotation.Dir) (*rotation.State, error)) error {
+func (o *rotateStep) take(ctx context.Context, env *Env, step func(*rotate.Dir) (*rotate.State, error)) error {
 	dir, err := o.open(ctx, env)
 	if err != nil {
 		return err
@@ -407,7 +407,7 @@ same command, given again when no certificate of the new root is left, drops tha
 			if err := o.one(args); err != nil {
 				return err
 			}
-			return o.act(cmd.Context(), env, rotation.Abort)
+			return o.act(cmd.Context(), env, rotate.Abort)
 		},
 	}
 	o.bind(env, cmd)
@@ -433,7 +433,7 @@ or a control plane signed one with an old signer that is still valid.`,
 			if err := o.one(args); err != nil {
 				return err
 			}
-			return o.act(cmd.Context(), env, rotation.Finish)
+			return o.act(cmd.Context(), env, rotate.Finish)
 		},
 	}
 	o.bind(env, cmd)
@@ -508,10 +508,10 @@ func (o *rotateStatus) run(ctx context.Context, env *Env) error {
 	return nil
 }
 
-func (o *rotateStatus) write(env *Env, s *rotation.Status, answer *rotateAnswer) error {
+func (o *rotateStatus) write(env *Env, s *rotate.Status, answer *rotateAnswer) error {
 	if !o.output.OfTable() {
 		return output.Write(env.Stdout, o.output, struct {
-			*rotation.Status
+			*rotate.Status
 			Asked *rotateAnswer `json:"asked,omitzero"`
 		}{s, answer})
 	}

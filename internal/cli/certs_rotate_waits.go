@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/meshctl/meshctl/internal/certs/rotation"
+	"github.com/meshctl/meshctl/internal/certs/rotate"
 	"github.com/meshctl/meshctl/internal/output"
 )
 
@@ -41,13 +41,13 @@ func (o *rotateStart) checkWaits(ctx context.Context, env *Env) error {
 	case !o.asks() && short == "":
 		return nil
 	case !o.asks():
-		return &rotation.Refusal{
+		return &rotate.Refusal{
 			Reason: short + ": " + whatShortBreaks,
 			Fix: "give the longest life time of a certificate in the mesh, name all control planes with --server to have them asked for their proxies, " +
 				orForce,
 		}
 	}
-	answer, err := o.inquire(ctx, env, &rotation.Requirement{})
+	answer, err := o.inquire(ctx, env, &rotate.Requirement{})
 	if err != nil {
 		return err
 	}
@@ -56,14 +56,14 @@ func (o *rotateStart) checkWaits(ctx context.Context, env *Env) error {
 	}
 	fmt.Fprintf(env.Stderr, "Note: %s asked, with %s connected\n", plural(len(answer.ControlPlanes), "control plane"), proxies(answer.Proxies))
 	if lines := o.outliving(answer, env.Now()); len(lines) > 0 {
-		return &rotation.Refusal{
+		return &rotate.Refusal{
 			Reason: fmt.Sprintf("certificates of connected proxies end later than %s (--leaf-ttl) from now", formatDuration(o.leafTTL)),
 			Fix:    "give --leaf-ttl the longest life time of a certificate in the mesh, " + orForce + ":\n" + output.EscapeLines(lines),
 		}
 	}
 	// Of proxies without a certificate nothing is known.
 	if answer.Proxies > 0 && short != "" && (o.propagation < minPropagation || answer.withoutCertificate()) {
-		return &rotation.Refusal{
+		return &rotate.Refusal{
 			Reason: short + ", and proxies are connected: " + whatShortBreaks,
 			Fix:    "give longer ones, " + orForce,
 		}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/replicas"
-	"github.com/meshctl/meshctl/internal/server/xds/flight"
+	"github.com/meshctl/meshctl/internal/server/xds/history"
 	"github.com/meshctl/meshctl/internal/workload"
 )
 
@@ -113,7 +113,7 @@ func (o *xdsOptions) completeProxies(ctx context.Context, env *Env) ([]string, e
 // proxyNames returns the names of the proxies that are or were connected to
 // replicas.
 func (o *xdsOptions) proxyNames(ctx context.Context, found []*replicas.Replica) ([]string, error) {
-	answers, err := askPages[[]flight.Info](ctx, &o.replicas, found, "xds/history", nil, nil)
+	answers, err := askPages[[]history.Info](ctx, &o.replicas, found, "xds/history", nil, nil)
 	var names []string
 	for _, s := range each(answers) {
 		names = append(names, s.Thing.Proxy)

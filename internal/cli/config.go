@@ -19,7 +19,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/files"
 	"github.com/meshctl/meshctl/internal/output"
-	"github.com/meshctl/meshctl/internal/remotesecret/mint"
+	"github.com/meshctl/meshctl/internal/remotesecret/create"
 )
 
 const (
@@ -123,7 +123,7 @@ func weakens(f *pflag.Flag) bool {
 	case "debug-network", "drop-unknown", "no-wait", "trusted-gateway-cidr":
 		return true
 	case "rbac":
-		return value == string(mint.Istio)
+		return value == string(create.Istio)
 	case "tls-min-version":
 		return value == "1.2"
 	case "tls-key-exchange":

@@ -15,8 +15,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// TestCase_J3: what weakens security is never set unseen.
-func TestCase_J3_SettingsThatWeakenSecurityAreNamed(t *testing.T) {
+// TestSettingsThatWeakenSecurityAreNamed: a weakened setting causes a warning.
+func TestSettingsThatWeakenSecurityAreNamed(t *testing.T) {
 	t.Parallel()
 	// The commands end before they reach anything: their warnings are what counts.
 	for name, tc := range map[string]struct {

@@ -18,7 +18,7 @@ import (
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/remotesecret"
 	"github.com/meshctl/meshctl/internal/remotesecret/address"
-	"github.com/meshctl/meshctl/internal/remotesecret/mint"
+	"github.com/meshctl/meshctl/internal/remotesecret/create"
 )
 
 func newExperimentalCmd(env *Env) *cobra.Command {
@@ -140,7 +140,7 @@ type rbacFlags struct {
 }
 
 func (f *rbacFlags) bind(fs *pflag.FlagSet) {
-	choiceVar(fs, &f.style, "rbac", "", "Role of the service account", string(mint.Minimal), string(mint.Istio))
+	choiceVar(fs, &f.style, "rbac", "", "Role of the service account", string(create.Minimal), string(create.Istio))
 	fs.StringSliceVar(&f.namespaces, "namespaces", nil, "With --rbac minimal, let services be read in these `namespaces` only")
 	fs.StringSliceVar(&f.credentials, "credential-namespaces", nil,
 		"With --rbac minimal, let Secrets be read in these `namespaces`, for gateways to be given certificates")
@@ -148,17 +148,17 @@ func (f *rbacFlags) bind(fs *pflag.FlagSet) {
 		"With --rbac minimal, do not let tokens of the cluster be reviewed: none of its workloads calls this control plane")
 }
 
-func (f *rbacFlags) scope() (mint.Scope, error) {
+func (f *rbacFlags) scope() (create.Scope, error) {
 	for _, namespace := range slices.Concat(f.namespaces, f.credentials) {
 		if !mesh.IsDNSLabel(namespace) {
-			return mint.Scope{}, usagef("namespace %q is not a DNS label", namespace)
+			return create.Scope{}, usagef("namespace %q is not a DNS label", namespace)
 		}
 	}
-	if f.style == string(mint.Istio) && (f.namespaces != nil || f.credentials != nil || f.noCallers) {
-		return mint.Scope{}, usagef("--namespaces, --credential-namespaces and --no-callers are for --rbac minimal")
+	if f.style == string(create.Istio) && (f.namespaces != nil || f.credentials != nil || f.noCallers) {
+		return create.Scope{}, usagef("--namespaces, --credential-namespaces and --no-callers are for --rbac minimal")
 	}
-	return mint.Scope{
-		Style: mint.Style(f.style), Namespaces: f.namespaces, CredentialNamespaces: f.credentials, Authenticate: !f.noCallers,
+	return create.Scope{
+		Style: create.Style(f.style), Namespaces: f.namespaces, CredentialNamespaces: f.credentials, Authenticate: !f.noCallers,
 	}, nil
 }
 
@@ -241,8 +241,8 @@ func (o *createRemoteSecretOptions) request(env *Env) (*multicluster.Request, er
 	}
 	scope.Configuration, scope.Renew = o.kind == typeConfig, o.ttl > 0
 	r := &multicluster.Request{
-		Request: mint.Request{
-			Account: mint.Account{Namespace: namespace, Name: o.serviceAccount}, Scope: scope,
+		Request: create.Request{
+			Account: create.Account{Namespace: namespace, Name: o.serviceAccount}, Scope: scope,
 			Create: o.createAccount, TokenSecret: o.secretName, TTL: o.ttl, Rand: rand.Reader,
 		},
 		Cluster: mesh.ClusterID(o.name), Config: o.kind == typeConfig,
@@ -287,8 +287,8 @@ func (o *createRemoteSecretOptions) checkFlags() error {
 		return usagef("--ttl is the life of a token, and --auth-type plugin has none")
 	case o.serviceAccount != "" && !mesh.IsDNSName(o.serviceAccount):
 		return usagef("--service-account: %q is not a DNS name", o.serviceAccount)
-	case o.ttl > 0 && o.ttl < mint.MinTTL:
-		return usagef("--ttl is %s: API servers give no token less than %s", formatDuration(o.ttl), formatDuration(mint.MinTTL))
+	case o.ttl > 0 && o.ttl < create.MinTTL:
+		return usagef("--ttl is %s: API servers give no token less than %s", formatDuration(o.ttl), formatDuration(create.MinTTL))
 	case o.ttl > 0 && o.secretName != "":
 		return usagef("--secret-name is a Secret with a token that has no end: leave --ttl out")
 	case !strings.HasPrefix(o.ca, multicluster.CAFile+":") && !slices.Contains(cas, o.ca):

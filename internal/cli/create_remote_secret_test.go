@@ -17,7 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/meshctl/meshctl/internal/remotesecret"
-	"github.com/meshctl/meshctl/internal/remotesecret/mint"
+	"github.com/meshctl/meshctl/internal/remotesecret/create"
 	"github.com/meshctl/meshctl/internal/token/peek"
 	"github.com/meshctl/meshctl/test/kube"
 )
@@ -160,14 +160,14 @@ func TestCreateRemoteSecretTTL(t *testing.T) {
 	// The account may ask for its own next token, and for nobody else's.
 	access := accessOf(t, c)
 	_, bound, _ := strings.Cut(secret.Annotations[remotesecret.AnnotationBoundTo], "/")
-	account := mint.Account{Namespace: namespace, Name: "istio-reader-service-account"}
-	renewed, end, err := mint.Renew(t.Context(), access, account, bound, time.Hour)
+	account := create.Account{Namespace: namespace, Name: "istio-reader-service-account"}
+	renewed, end, err := create.Renew(t.Context(), access, account, bound, time.Hour)
 	if err != nil || renewed == c.User.Token || end.Before(expires) {
 		t.Errorf("renewed until %v, error %v", end, err)
 	}
 	other := account
 	other.Name = "default"
-	if _, _, err := mint.Renew(t.Context(), access, other, bound, time.Hour); err == nil {
+	if _, _, err := create.Renew(t.Context(), access, other, bound, time.Hour); err == nil {
 		t.Error("the account may be another one")
 	}
 
@@ -210,7 +210,7 @@ func TestCreateRemoteSecretDryRun(t *testing.T) {
 }
 
 // The token goes into a file that nobody else reads, and into clusters.
-func TestCase_D13_PrivateFile(t *testing.T) {
+func TestPrivateFile(t *testing.T) {
 	t.Parallel()
 	_, cluster2, kubeconfig := twoClusters(t)
 	_, args := prepared(t, cluster2)
@@ -396,18 +396,18 @@ func TestCreateRemoteSecretNamespaces(t *testing.T) {
 	asReader(t, c, cluster2, "get", "services,endpointslices,pods,secrets", "-n", two)
 	asReader(t, c, cluster2, "get", "namespaces,nodes")
 	access := accessOf(t, c)
-	reader, err := mint.Connect("cluster2", access)
+	reader, err := create.Connect("cluster2", access)
 	if err != nil {
 		t.Fatal(err)
 	}
-	lacks := func(rights ...mint.Right) int {
+	lacks := func(rights ...create.Right) int {
 		missing, err := reader.Missing(t.Context(), rights)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return len(missing)
 	}
-	elsewhere := []mint.Right{
+	elsewhere := []create.Right{
 		{Verb: "list", Resource: "services"},
 		{Verb: "list", Resource: "services", Namespace: "default"},
 		{Verb: "list", Resource: "secrets", Namespace: one},
@@ -420,7 +420,7 @@ func TestCreateRemoteSecretNamespaces(t *testing.T) {
 	if strings.Contains(r.stderr, "may not") {
 		t.Errorf("stderr\n%s", r.stderr)
 	}
-	for deadline := time.Now().Add(time.Minute); lacks(mint.Right{Verb: "list", Resource: "services", Namespace: two}) == 0; {
+	for deadline := time.Now().Add(time.Minute); lacks(create.Right{Verb: "list", Resource: "services", Namespace: two}) == 0; {
 		if time.Now().After(deadline) {
 			t.Fatal("it still reads the other namespace")
 		}

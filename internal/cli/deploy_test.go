@@ -22,7 +22,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/meshctl/meshctl/internal/remotesecret/mint"
+	"github.com/meshctl/meshctl/internal/remotesecret/create"
 	"github.com/meshctl/meshctl/test/kube"
 )
 
@@ -36,8 +36,8 @@ func TestDeployRights(t *testing.T) {
 	var text bytes.Buffer
 	text.WriteString("# The rights of meshctl serve in the cluster where it runs, for the namespace\n" +
 		"# istio-system. For --credential-namespaces, let it get, list and watch\n# secrets and configmaps there.\n")
-	scope := mint.Scope{Style: mint.Minimal, Authenticate: true, Configuration: true, Serve: true}
-	for i, o := range scope.Objects(mint.Account{Namespace: "istio-system", Name: "meshctl"}) {
+	scope := create.Scope{Style: create.Minimal, Authenticate: true, Configuration: true, Serve: true}
+	for i, o := range scope.Objects(create.Account{Namespace: "istio-system", Name: "meshctl"}) {
 		doc, err := yaml.Marshal(o.Value)
 		if err != nil {
 			t.Fatal(err)

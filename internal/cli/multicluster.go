@@ -13,7 +13,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/multicluster"
-	"github.com/meshctl/meshctl/internal/remotesecret/mint"
+	"github.com/meshctl/meshctl/internal/remotesecret/create"
 )
 
 func newMulticlusterCmd(env *Env) *cobra.Command {
@@ -90,8 +90,8 @@ func (o *multiclusterLinkOptions) run(ctx context.Context, env *Env, contexts []
 	if err != nil {
 		return err
 	}
-	if o.ttl > 0 && o.ttl < mint.MinTTL {
-		return usagef("--ttl is %s: API servers give no token less than %s", formatDuration(o.ttl), formatDuration(mint.MinTTL))
+	if o.ttl > 0 && o.ttl < create.MinTTL {
+		return usagef("--ttl is %s: API servers give no token less than %s", formatDuration(o.ttl), formatDuration(create.MinTTL))
 	}
 	members, err := o.members(env, contexts)
 	if err != nil {
@@ -143,7 +143,7 @@ func (l *linkFlags) members(env *Env, contexts []string) ([]*multicluster.Member
 			return nil, err
 		}
 		r := &multicluster.Request{Cluster: mesh.ClusterID(id), Now: env.Now()}
-		r.Account, r.Rand = mint.Account{Namespace: namespace, Name: readerAccount}, rand.Reader
+		r.Account, r.Rand = create.Account{Namespace: namespace, Name: readerAccount}, rand.Reader
 		members = append(members, &multicluster.Member{Cluster: c, Request: r})
 	}
 	return members, nil

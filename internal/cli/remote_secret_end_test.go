@@ -50,8 +50,8 @@ func foreignToken(t *testing.T, c *kube.Cluster, namespace string) string {
 	return c.Kubectl(t, "", "get", "secret", "foreign", "-n", namespace, "-o", template)
 }
 
-// create writes the remote secret of cluster2 into cluster1 and returns its token.
-func create(t *testing.T, cluster1 *kube.Cluster, kubeconfig, namespace string, more ...string) string {
+// createSecret writes the remote secret of cluster2 into cluster1 and returns its token.
+func createSecret(t *testing.T, cluster1 *kube.Cluster, kubeconfig, namespace string, more ...string) string {
 	t.Helper()
 	must(t, kubeconfig, append([]string{
 		"create-remote-secret", "--context", "cluster2", "--name", "cluster2", "-n", namespace, "--apply", "--to", "cluster1",
@@ -62,10 +62,10 @@ func create(t *testing.T, cluster1 *kube.Cluster, kubeconfig, namespace string, 
 func TestRotateEndsEveryTokenThatMeshctlMade(t *testing.T) {
 	t.Parallel()
 	cluster1, cluster2, kubeconfig, namespace := linked(t)
-	endless := create(t, cluster1, kubeconfig, namespace)
+	endless := createSecret(t, cluster1, kubeconfig, namespace)
 	foreign := foreignToken(t, cluster2, namespace)
-	first := create(t, cluster1, kubeconfig, namespace, "--ttl", "1h")
-	old := create(t, cluster1, kubeconfig, namespace, "--ttl", "1h")
+	first := createSecret(t, cluster1, kubeconfig, namespace, "--ttl", "1h")
+	old := createSecret(t, cluster1, kubeconfig, namespace, "--ttl", "1h")
 	wantValid(t, cluster2, true, map[string]string{"without an end": endless, "first": first, "old": old, "of others": foreign})
 
 	r := must(t, kubeconfig, "remote-secret", "rotate", "--from", "cluster2", "--to", "cluster1", "-n", namespace, "--no-wait")
@@ -84,7 +84,7 @@ func TestRotateEndsEveryTokenThatMeshctlMade(t *testing.T) {
 func TestRotateReportsTokensThatStillWork(t *testing.T) {
 	t.Parallel()
 	cluster1, cluster2, kubeconfig, namespace := linked(t)
-	create(t, cluster1, kubeconfig, namespace)
+	createSecret(t, cluster1, kubeconfig, namespace)
 	unbound := strings.TrimSpace(cluster2.Kubectl(t, "", "create", "token", readerAccount, "-n", namespace))
 	setToken(t, cluster1, namespace, unbound)
 
@@ -108,10 +108,10 @@ func setToken(t *testing.T, in *kube.Cluster, namespace, token string) {
 
 // Whoever may write the remote secret may name any account in its token: no token is
 // made for one that nobody proved to be.
-func TestCase_D2_RotateMakesNoTokenOfAnotherAccount(t *testing.T) {
+func TestRotateMakesNoTokenOfAnotherAccount(t *testing.T) {
 	t.Parallel()
 	cluster1, cluster2, kubeconfig, namespace := linked(t)
-	create(t, cluster1, kubeconfig, namespace)
+	createSecret(t, cluster1, kubeconfig, namespace)
 	cluster2.Kubectl(t, "", "create", "serviceaccount", "-n", namespace, "victim")
 	for subject, want := range map[string]string{
 		"system:serviceaccount:" + namespace + ":victim": "service account " + namespace + "/victim is named by a token that the API server refuses",
@@ -172,8 +172,8 @@ func TestUnlinkEndsTokens(t *testing.T) {
 	t.Parallel()
 	cluster1, cluster2, kubeconfig, namespace := linked(t)
 	unlink := []string{"multicluster", "unlink", "cluster1", "cluster2", "-n", namespace}
-	endless := create(t, cluster1, kubeconfig, namespace)
-	bound := create(t, cluster1, kubeconfig, namespace, "--ttl", "1h")
+	endless := createSecret(t, cluster1, kubeconfig, namespace)
+	bound := createSecret(t, cluster1, kubeconfig, namespace, "--ttl", "1h")
 	foreign := foreignToken(t, cluster2, namespace)
 
 	r := must(t, kubeconfig, unlink...)
@@ -191,7 +191,7 @@ func TestUnlinkEndsTokens(t *testing.T) {
 func TestUnlinkKeepsTokensOfOtherClusters(t *testing.T) {
 	t.Parallel()
 	cluster1, cluster2, kubeconfig, namespace := linked(t)
-	token := create(t, cluster1, kubeconfig, namespace)
+	token := createSecret(t, cluster1, kubeconfig, namespace)
 	asIfThird(t, cluster2, namespace)
 
 	r := must(t, kubeconfig, "multicluster", "unlink", "cluster1", "cluster2", "-n", namespace)
@@ -214,10 +214,10 @@ func TestUnlinkKeepsTokensOfOtherClusters(t *testing.T) {
 
 // A remote secret is what others wrote: no Secret that its token or annotations
 // name is deleted but those of the reader's own tokens.
-func TestCase_D2_RevokeDeletesOnlySecretsOfTokens(t *testing.T) {
+func TestRevokeDeletesOnlySecretsOfTokens(t *testing.T) {
 	t.Parallel()
 	cluster1, cluster2, kubeconfig, namespace := linked(t)
-	create(t, cluster1, kubeconfig, namespace, "--ttl", "1h")
+	createSecret(t, cluster1, kubeconfig, namespace, "--ttl", "1h")
 	cluster2.Kubectl(t, "", "create", "secret", "generic", "cacerts", "-n", namespace)
 	cluster1.Kubectl(t, "", "annotate", "--overwrite", "secret", "-n", namespace, "istio-remote-secret-cluster2",
 		"meshctl.io/token-bound-to="+namespace+"/cacerts")

@@ -13,7 +13,7 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/multicluster"
 	"github.com/meshctl/meshctl/internal/output"
-	"github.com/meshctl/meshctl/internal/remotesecret/mint"
+	"github.com/meshctl/meshctl/internal/remotesecret/create"
 	"github.com/meshctl/meshctl/internal/replicas"
 )
 
@@ -151,8 +151,8 @@ func (o *remoteSecretRotateOptions) rotation(env *Env) (*multicluster.Rotation, 
 		return nil, usagef("--from and --to are required")
 	case !mesh.IsDNSLabel(o.name):
 		return nil, usagef("%v is not a valid DNS 1123 label; name the cluster with --name", o.name)
-	case o.ttl > 0 && o.ttl < mint.MinTTL:
-		return nil, usagef("--ttl is %s: API servers give no token less than %s", formatDuration(o.ttl), formatDuration(mint.MinTTL))
+	case o.ttl > 0 && o.ttl < create.MinTTL:
+		return nil, usagef("--ttl is %s: API servers give no token less than %s", formatDuration(o.ttl), formatDuration(create.MinTTL))
 	case o.noWait && len(o.replicas) > 0:
 		return nil, usagef("--replica names replicas to wait for, and --no-wait asks none: give one of them")
 	}

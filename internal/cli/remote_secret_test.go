@@ -22,8 +22,8 @@ import (
 	"github.com/meshctl/meshctl/test/kube"
 )
 
-// TestCase_D2: no command runs what a remote secret names.
-func TestCase_D2_NoCommandRunsPlugins(t *testing.T) {
+// TestNoCommandRunsPlugins: no command runs a plugin that a remote secret names.
+func TestNoCommandRunsPlugins(t *testing.T) {
 	t.Parallel()
 	_, cluster2, kubeconfig := twoClusters(t)
 	namespace := cluster2.Namespace(t, "plugin")

@@ -9,7 +9,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/files"
 	"github.com/meshctl/meshctl/internal/server"
-	"github.com/meshctl/meshctl/internal/server/authn"
+	"github.com/meshctl/meshctl/internal/server/identity"
 )
 
 // callerOptions are the flags about who callers are, besides certificates and
@@ -28,7 +28,7 @@ func (o *callerOptions) bind(f *pflag.FlagSet) {
 
 func (o *callerOptions) apply(cfg *server.Config) error {
 	for _, text := range o.rules {
-		var r authn.OIDCRule
+		var r identity.OIDCRule
 		if err := json.Unmarshal([]byte(text), &r, json.RejectUnknownMembers(true)); err != nil {
 			return usagef("--jwt-rule: %w", err)
 		}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/files"
 	"github.com/meshctl/meshctl/internal/server"
-	"github.com/meshctl/meshctl/internal/server/federation"
+	"github.com/meshctl/meshctl/internal/server/trust"
 )
 
 // federationOptions are the flags about other trust domains.
@@ -34,14 +34,14 @@ func (o *federationOptions) apply(cfg *server.Config) error {
 		return usagef("--bundle-refresh-hint %s: want whole seconds from 1s to 1h", o.refresh)
 	}
 	cfg.BundleAddr, cfg.BundleRefresh = o.addr, o.refresh
-	sources := map[string]*federation.Source{}
-	pair := func(flag, value, form string, field func(*federation.Source) *string) error {
+	sources := map[string]*trust.Source{}
+	pair := func(flag, value, form string, field func(*trust.Source) *string) error {
 		td, v, ok := strings.Cut(value, "=")
 		if !ok || td == "" || v == "" {
 			return usagef("%s %q: want %s", flag, value, form)
 		}
 		if sources[td] == nil {
-			sources[td] = &federation.Source{TrustDomain: td, Via: flag}
+			sources[td] = &trust.Source{TrustDomain: td, Via: flag}
 		}
 		at := field(sources[td])
 		if *at != "" {
@@ -51,18 +51,18 @@ func (o *federationOptions) apply(cfg *server.Config) error {
 		return nil
 	}
 	for _, v := range o.endpoints {
-		if err := pair("--federate", v, "DOMAIN=URL", func(s *federation.Source) *string { return &s.URL }); err != nil {
+		if err := pair("--federate", v, "DOMAIN=URL", func(s *trust.Source) *string { return &s.URL }); err != nil {
 			return err
 		}
 	}
 	for _, v := range o.files {
-		if err := pair("--federate-bundle", v, "DOMAIN=FILE", func(s *federation.Source) *string { return &s.File }); err != nil {
+		if err := pair("--federate-bundle", v, "DOMAIN=FILE", func(s *trust.Source) *string { return &s.File }); err != nil {
 			return err
 		}
 	}
 	for _, id := range o.ids {
 		td, _, _ := strings.Cut(strings.TrimPrefix(id, "spiffe://"), "/")
-		if err := pair("--federate-id", td+"="+id, "a SPIFFE id", func(s *federation.Source) *string { return &s.ID }); err != nil {
+		if err := pair("--federate-id", td+"="+id, "a SPIFFE id", func(s *trust.Source) *string { return &s.ID }); err != nil {
 			return err
 		}
 	}
@@ -72,7 +72,7 @@ func (o *federationOptions) apply(cfg *server.Config) error {
 		}
 		cfg.Federated = append(cfg.Federated, *s)
 	}
-	slices.SortFunc(cfg.Federated, func(a, b federation.Source) int { return strings.Compare(a.TrustDomain, b.TrustDomain) })
+	slices.SortFunc(cfg.Federated, func(a, b trust.Source) int { return strings.Compare(a.TrustDomain, b.TrustDomain) })
 	if o.caFile == "" {
 		return nil
 	}

@@ -61,7 +61,7 @@ func TestIdentityFlags(t *testing.T) {
 }
 
 // K3: FIPS 140-3 is claimed when the module is on, and only then.
-func TestCase_K3_ClaimOfFIPS(t *testing.T) {
+func TestClaimOfFIPS(t *testing.T) {
 	t.Parallel()
 	for mode, want := range map[string]bool{"off": false, "on": true, "only": true} {
 		cmd := exec.CommandContext(t.Context(), "meshctl", "version")

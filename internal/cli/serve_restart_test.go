@@ -15,7 +15,7 @@ import (
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/certs/bundle"
 	"github.com/meshctl/meshctl/internal/certs/certstest"
-	"github.com/meshctl/meshctl/internal/server/federation"
+	"github.com/meshctl/meshctl/internal/server/trust"
 )
 
 // program is meshctl as a process of its own, with a home of its own.
@@ -82,11 +82,11 @@ func TestBundlesOutliveAKill(t *testing.T) {
 		"serve", "--config-dir", dir, "--http-addr", addr, "--grpc-addr", "", "--secure-grpc-addr", "127.0.0.1:0", "--monitoring-addr", "",
 		"--federate", "b.example=" + endpoint.URL, "--federate-ca-file", ca, "--pprof-socket", socket,
 	}
-	until := func(what string, is func(federation.Status) bool) (st federation.Status) {
+	until := func(what string, is func(trust.Status) bool) (st trust.Status) {
 		t.Helper()
 		var out []byte
 		for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-			var list []federation.Status
+			var list []trust.Status
 			out, _ = p.command("x", "internal-debug", "bundles", "--server", addr).Output()
 			if json.Unmarshal(bytes.TrimSpace(out), &list) == nil && len(list) == 1 && is(list[0]) {
 				return list[0]
@@ -96,7 +96,7 @@ func TestBundlesOutliveAKill(t *testing.T) {
 		return st
 	}
 	kill := p.start(serve...)
-	before := until("a bundle", func(st federation.Status) bool { return len(st.Roots) == 1 && !st.Restored })
+	before := until("a bundle", func(st trust.Status) bool { return len(st.Roots) == 1 && !st.Restored })
 	kept := func() []string {
 		found, _ := filepath.Glob(filepath.Join(p.home, ".local", "state", "meshctl", "Kubernetes", "bundles", "*.json"))
 		return found
@@ -109,7 +109,7 @@ func TestBundlesOutliveAKill(t *testing.T) {
 
 	kill = p.start(serve...)
 	defer kill()
-	after := until("the refused connection", func(st federation.Status) bool { return st.Problem != "" })
+	after := until("the refused connection", func(st trust.Status) bool { return st.Problem != "" })
 	if !after.Restored || len(after.Roots) != 1 || after.Roots[0] != before.Roots[0] || after.Sequence != 7 || after.AgeSeconds <= 0 {
 		t.Errorf("after the restart: %+v, before: %+v", after, before)
 	}

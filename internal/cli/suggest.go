@@ -7,13 +7,13 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/meshctl/meshctl/internal/nearest"
+	"github.com/meshctl/meshctl/internal/output"
 )
 
 // didYouMean suggests the word of known that is nearest to what was written,
 // or nothing when none is near.
 func didYouMean(written string, known []string) string {
-	word := nearest.Word(written, known)
+	word := output.NearestWord(written, known)
 	if word == "" {
 		return ""
 	}
@@ -39,7 +39,7 @@ func flagError(cmd *cobra.Command, err error) error {
 			known = append(known, f.Name)
 		}
 	})
-	if word := nearest.Word(unknown.GetSpecifiedName(), known); word != "" {
+	if word := output.NearestWord(unknown.GetSpecifiedName(), known); word != "" {
 		return fmt.Errorf("%w, did you mean --%s?", err, word)
 	}
 	return err

@@ -13,11 +13,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/meshctl/meshctl/internal/nearest"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/replicas"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
-	"github.com/meshctl/meshctl/internal/server/xds/flight"
+	"github.com/meshctl/meshctl/internal/server/xds/history"
 )
 
 func newXDSCmd(env *Env) *cobra.Command {
@@ -112,7 +111,7 @@ func (o *xdsHistoryOptions) run(ctx context.Context, env *Env) error {
 		return err
 	}
 	defer closeReplicas(found)
-	answers, err := askPages[[]flight.History](ctx, &o.replicas, found, "xds/history", url.Values{"proxy": {o.proxy}}, isOfNoProxy)
+	answers, err := askPages[[]history.History](ctx, &o.replicas, found, "xds/history", url.Values{"proxy": {o.proxy}}, isOfNoProxy)
 	switch {
 	case len(answers) == 0 && err != nil:
 		return err
@@ -123,7 +122,7 @@ func (o *xdsHistoryOptions) run(ctx context.Context, env *Env) error {
 	table := newReplicaTable(len(found) > 1, "SENT", "STREAM", "TYPE", "WHY", "BATCH", "GENERATE", "QUEUE", "SEND", "ANSWERED", "ANSWER", "RESOURCES", "BYTES", "VERSION", "CAUSE")
 	for _, h := range histories {
 		for _, p := range h.Thing.Pushes {
-			change := cmp.Or(p.Change, &flight.Publication{})
+			change := cmp.Or(p.Change, &history.Publication{})
 			table.add(h.Replica,
 				clock(p.Sent), h.Thing.Stream, p.Type, p.Why, between(change.Arrived, change.Started), between(change.Started, change.Generated),
 				between(p.Queued, p.Sent), between(p.Sent, p.Written), between(p.Sent, p.Answered), orDash(p.Answer),
@@ -159,7 +158,7 @@ func nearNames(written string, names []string) []string {
 		if strings.Contains(name, written) || strings.Contains(written, name) {
 			return 0
 		}
-		return nearest.Distance(written, name)
+		return output.EditDistance(written, name)
 	}
 	near := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return distance(n) > max(3, len(written)/3) })
 	slices.SortStableFunc(near, func(a, b string) int { return cmp.Compare(distance(a), distance(b)) })
@@ -191,12 +190,12 @@ func (o *xdsTimelineOptions) run(ctx context.Context, env *Env) error {
 		return err
 	}
 	defer closeReplicas(found)
-	answers, err := askPages[[]flight.Publication](ctx, &o.replicas, found, "xds/timeline", nil, nil)
+	answers, err := askPages[[]history.Publication](ctx, &o.replicas, found, "xds/timeline", nil, nil)
 	if len(answers) == 0 {
 		return err
 	}
 	line := each(answers)
-	slices.SortStableFunc(line, func(a, b told[flight.Publication]) int { return a.Thing.Started.Compare(b.Thing.Started) })
+	slices.SortStableFunc(line, func(a, b told[history.Publication]) int { return a.Thing.Started.Compare(b.Thing.Started) })
 	table := newReplicaTable(len(found) > 1, "ARRIVED", "SNAPSHOT", "EVENTS", "BATCH", "GENERATE", "RESOURCES", "PUSHES", "ACK", "NACK", "BYTES", "TOTAL", "CAUSE")
 	for i := range line {
 		p := &line[i].Thing
@@ -253,7 +252,7 @@ func size(bytes int64) string {
 }
 
 // because is why a push was made, or why it was refused.
-func because(p *flight.Publication, refused string) string {
+func because(p *history.Publication, refused string) string {
 	if refused != "" {
 		return refused
 	}

@@ -27,7 +27,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/localtoken"
 	"github.com/meshctl/meshctl/internal/server"
-	"github.com/meshctl/meshctl/internal/server/xds/flight"
+	"github.com/meshctl/meshctl/internal/server/xds/history"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -214,12 +214,12 @@ func TestXDSCommands(t *testing.T) {
 	const refused = `client-1\.apps-1 +CDS +\w+ +outbound\|82\|\|web\.apps\.svc\.cluster\.local +Error .*no good`
 	m.eventually(`(?s)`+refused+`.*CDS +outbound\|82.* client-1\.apps-1 +error text +Error`, "xds", "nacks")
 
-	var histories []flight.History
+	var histories []history.History
 	code, stdout, _ := m.run("xds", "history", "client-1.apps", "-o", "json")
 	if err := json.Unmarshal([]byte(stdout), &histories); code != 0 || err != nil || len(histories) != 1 || histories[0].Variant != "delta" {
 		t.Fatalf("exit code %d, %v: %s", code, err, stdout)
 	}
-	if !slices.ContainsFunc(histories[0].Pushes, func(p flight.Push) bool { return p.Answer == "NACK" && p.Change != nil }) {
+	if !slices.ContainsFunc(histories[0].Pushes, func(p history.Push) bool { return p.Answer == "NACK" && p.Change != nil }) {
 		t.Errorf("no NACK in %s", stdout)
 	}
 	for _, command := range []string{"timeline", "nacks", "views"} {

@@ -13,7 +13,7 @@ import (
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/replicas"
 	"github.com/meshctl/meshctl/internal/server/xds"
-	"github.com/meshctl/meshctl/internal/server/xds/flight"
+	"github.com/meshctl/meshctl/internal/server/xds/history"
 )
 
 type xdsViewsOptions struct{ xdsOptions }
@@ -79,8 +79,8 @@ for it. A proxy keeps what it had and is not sent the refused bytes again.`,
 
 // refusals is what all replicas tell of refused responses.
 type refusals struct {
-	NACKs   []told[flight.NACK] `json:"nacks"`
-	Refused []told[xds.Refused] `json:"refused"`
+	NACKs   []told[history.NACK] `json:"nacks"`
+	Refused []told[xds.Refused]  `json:"refused"`
 }
 
 func (o *xdsNACKsOptions) ask(ctx context.Context, found []*replicas.Replica) (*refusals, error) {
@@ -88,12 +88,12 @@ func (o *xdsNACKsOptions) ask(ctx context.Context, found []*replicas.Replica) (*
 	if len(answers) == 0 {
 		return nil, err
 	}
-	out := &refusals{NACKs: []told[flight.NACK]{}, Refused: []told[xds.Refused]{}}
+	out := &refusals{NACKs: []told[history.NACK]{}, Refused: []told[xds.Refused]{}}
 	for _, a := range answers {
-		out.NACKs = append(out.NACKs, each([]told[[]flight.NACK]{{a.Replica, a.Thing.NACKs}})...)
+		out.NACKs = append(out.NACKs, each([]told[[]history.NACK]{{a.Replica, a.Thing.NACKs}})...)
 		out.Refused = append(out.Refused, each([]told[[]xds.Refused]{{a.Replica, a.Thing.Refused}})...)
 	}
-	slices.SortStableFunc(out.NACKs, func(a, b told[flight.NACK]) int { return a.Thing.At.Compare(b.Thing.At) })
+	slices.SortStableFunc(out.NACKs, func(a, b told[history.NACK]) int { return a.Thing.At.Compare(b.Thing.At) })
 	return out, err
 }
 
@@ -142,7 +142,7 @@ func (o *xdsNACKsOptions) follow(ctx context.Context, env *Env, found *[]*replic
 	defer tick.Stop()
 	for first := true; ; first = false {
 		now := make(map[nackKey]struct{})
-		var fresh []told[flight.NACK]
+		var fresh []told[history.NACK]
 		for _, n := range page.NACKs {
 			key := nackKey{n.Replica, n.Thing.Stream, n.Thing.Number}
 			now[key] = struct{}{}
@@ -177,7 +177,7 @@ func (o *xdsNACKsOptions) follow(ctx context.Context, env *Env, found *[]*replic
 }
 
 // append shows further NACKs: rows, or one document each.
-func (o *xdsNACKsOptions) append(env *Env, several bool, nacks []told[flight.NACK]) error {
+func (o *xdsNACKsOptions) append(env *Env, several bool, nacks []told[history.NACK]) error {
 	if o.output.OfTable() {
 		if len(nacks) == 0 {
 			return nil
@@ -197,7 +197,7 @@ func (o *xdsNACKsOptions) append(env *Env, several bool, nacks []told[flight.NAC
 	return nil
 }
 
-func nackTable(several bool, nacks []told[flight.NACK]) *output.Table {
+func nackTable(several bool, nacks []told[history.NACK]) *output.Table {
 	table := newReplicaTable(several, "AT", "STREAM", "TYPE", "VERSION", "RESOURCES", "ERROR")
 	for _, told := range nacks {
 		n := &told.Thing

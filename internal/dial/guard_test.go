@@ -54,9 +54,9 @@ func TestGuardCheck(t *testing.T) {
 	}
 }
 
-// TestCase_D6_RefusedAfterResolution dials names whose addresses are refused,
+// TestRefusedAfterResolution dials names whose addresses are refused,
 // also when the name has another address the next time that it is asked for.
-func TestCase_D6_RefusedAfterResolution(t *testing.T) {
+func TestRefusedAfterResolution(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -281,7 +281,7 @@ func TestWriteDirUndo(t *testing.T) {
 	})
 }
 
-func TestCase_J2_NoSymlinkIsFollowed(t *testing.T) {
+func TestNoSymlinkIsFollowed(t *testing.T) {
 	parent := t.TempDir()
 	put(t, filepath.Join(parent, "real", "kept"), "kept", 0o644)
 	put(t, filepath.Join(parent, "victim"), "kept", 0o644)

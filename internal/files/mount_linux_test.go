@@ -43,7 +43,7 @@ func TestWriteDirMountPoint(t *testing.T) {
 }
 
 // A disk that is full leaves the old set whole, and no stray.
-func TestCase_C8_DiskFull(t *testing.T) {
+func TestDiskFull(t *testing.T) {
 	parent := filepath.Join(t.TempDir(), "disk")
 	volume(t, parent)
 	dir := filepath.Join(parent, "set")

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"sync"
 
-	"github.com/meshctl/meshctl/internal/nearest"
+	"github.com/meshctl/meshctl/internal/output"
 )
 
 // Default is the area of all lines that belong to no other one.
@@ -108,7 +108,7 @@ func parseLevel(name string) (slog.Level, error) {
 }
 
 func near(word string, known []string) string {
-	if n := nearest.Word(word, known); n != "" {
+	if n := output.NearestWord(word, known); n != "" {
 		return fmt.Sprintf(", meant is perhaps %q", n)
 	}
 	return ""

@@ -12,7 +12,7 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/remotesecret"
-	"github.com/meshctl/meshctl/internal/remotesecret/mint"
+	"github.com/meshctl/meshctl/internal/remotesecret/create"
 	"github.com/meshctl/meshctl/internal/token/peek"
 )
 
@@ -33,13 +33,13 @@ type Readers struct {
 	// Say tells a person what was done.
 	Say func(format string, args ...any)
 
-	accounts []mint.Account
+	accounts []create.Account
 	tokens   []*remotesecret.Cluster
 }
 
 // Add adds the account of that name.
 func (r *Readers) Add(name string) {
-	account := mint.Account{Namespace: r.Namespace, Name: name}
+	account := create.Account{Namespace: r.Namespace, Name: name}
 	if !slices.Contains(r.accounts, account) {
 		r.accounts = append(r.accounts, account)
 	}
@@ -68,8 +68,8 @@ func (r *Readers) AddSecret(secret *corev1.Secret, id mesh.ClusterID) error {
 // readerOf returns the service account whose token a remote secret of the
 // namespace holds. The token is not verified, so an account of another namespace
 // is refused: whoever may write the secret could name any.
-func readerOf(c *remotesecret.Cluster, namespace string) (mint.Account, error) {
-	account, err := mint.AccountOf(c)
+func readerOf(c *remotesecret.Cluster, namespace string) (create.Account, error) {
+	account, err := create.AccountOf(c)
 	if err != nil {
 		return account, err
 	}
@@ -103,7 +103,7 @@ func (r *Readers) End(ctx context.Context) (ended int, working []string, err err
 	return ended, working, nil
 }
 
-func (r *Readers) endOf(ctx context.Context, account mint.Account) (ended int, err error) {
+func (r *Readers) endOf(ctx context.Context, account create.Account) (ended int, err error) {
 	found, err := r.From.Credentials(ctx, account)
 	if err != nil {
 		return 0, err
@@ -138,7 +138,7 @@ func (r *Readers) endOf(ctx context.Context, account mint.Account) (ended int, e
 
 // works returns why a token still works, empty when it has ended or is kept.
 func (r *Readers) works(ctx context.Context, c *remotesecret.Cluster) (string, error) {
-	account, err := mint.AccountOf(c)
+	account, err := create.AccountOf(c)
 	if err != nil {
 		return "", err
 	}

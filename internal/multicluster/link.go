@@ -12,7 +12,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/remotesecret"
-	"github.com/meshctl/meshctl/internal/remotesecret/mint"
+	"github.com/meshctl/meshctl/internal/remotesecret/create"
 )
 
 // Member is one of the clusters that are linked.
@@ -34,7 +34,7 @@ func Link(ctx context.Context, members []*Member, say func(format string, args .
 	group, groupCtx := errgroup.WithContext(ctx)
 	for _, m := range members {
 		group.Go(func() (err error) { m.prepared, err = m.Prepare(groupCtx, m.Request); return err })
-		group.Go(func() error { return m.Require(groupCtx, mint.RightsToWrite(m.Request.Account.Namespace)) })
+		group.Go(func() error { return m.Require(groupCtx, create.RightsToWrite(m.Request.Account.Namespace)) })
 	}
 	if err := group.Wait(); err != nil {
 		return err

@@ -16,7 +16,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/remotesecret"
-	"github.com/meshctl/meshctl/internal/remotesecret/mint"
+	"github.com/meshctl/meshctl/internal/remotesecret/create"
 	"github.com/meshctl/meshctl/internal/token/peek"
 )
 
@@ -111,7 +111,7 @@ func (r *Rotation) Begin(ctx context.Context) (string, error) {
 			return "", err
 		}
 	}
-	if err := r.From.Require(ctx, mint.RightsToEnd(r.Namespace)); err != nil {
+	if err := r.From.Require(ctx, create.RightsToEnd(r.Namespace)); err != nil {
 		return "", err
 	}
 	if fresh == nil {
@@ -174,11 +174,11 @@ func (r *Rotation) mint(ctx context.Context, old *corev1.Secret) (*corev1.Secret
 	}
 	ttl := r.TTL
 	if claims, err := peek.Token(c.User.Token); err == nil && ttl == 0 && !claims.Expiry.IsZero() {
-		ttl = max(claims.Expiry.Sub(claims.IssuedAt).Round(time.Second), mint.MinTTL)
+		ttl = max(claims.Expiry.Sub(claims.IssuedAt).Round(time.Second), create.MinTTL)
 	}
-	plan, err := r.From.Plan(ctx, mint.Request{
+	plan, err := r.From.Plan(ctx, create.Request{
 		Account: account, Create: ttl > 0 && !c.Renewed, TTL: ttl, Fresh: true, Rand: r.Rand,
-		Scope: mint.Scope{Style: mint.Minimal, Namespaces: c.Namespaces, CredentialNamespaces: c.CredentialNamespaces, Authenticate: true, Renew: ttl > 0},
+		Scope: create.Scope{Style: create.Minimal, Namespaces: c.Namespaces, CredentialNamespaces: c.CredentialNamespaces, Authenticate: true, Renew: ttl > 0},
 	})
 	if err != nil {
 		return nil, err
@@ -311,7 +311,7 @@ func (r *Rotation) endNew(ctx context.Context, all []held) error {
 		if err != nil {
 			return err
 		}
-		if !slices.ContainsFunc(found, func(f mint.Credential) bool { return f.Ours && f.Name == name }) {
+		if !slices.ContainsFunc(found, func(f create.Credential) bool { return f.Ours && f.Name == name }) {
 			continue // it has ended, or is not of meshctl
 		}
 		if err := r.From.DeleteSecret(ctx, r.Namespace, name); err != nil {

@@ -20,7 +20,7 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/remotesecret"
 	"github.com/meshctl/meshctl/internal/remotesecret/address"
-	"github.com/meshctl/meshctl/internal/remotesecret/mint"
+	"github.com/meshctl/meshctl/internal/remotesecret/create"
 )
 
 // ServerAuto asks for the address of the API server to be found.
@@ -37,7 +37,7 @@ const (
 
 // Request is what Prepare prepares.
 type Request struct {
-	mint.Request
+	create.Request
 	// Cluster is the id; empty means the UID of the namespace kube-system.
 	Cluster mesh.ClusterID
 	// Config makes the secret of a configuration cluster.
@@ -62,7 +62,7 @@ func (r *Request) flag(text string) string { return strings.TrimSpace(r.Command 
 
 // Cluster is one cluster that the kubeconfig knows.
 type Cluster struct {
-	*mint.Cluster
+	*create.Cluster
 	config  *rest.Config
 	context string // of the kubeconfig, empty in a pod
 }
@@ -73,7 +73,7 @@ func Connect(access *kube.Access) (*Cluster, error) {
 	if access.Context != "" {
 		name = "context " + access.Context
 	}
-	c, err := mint.Connect(name, access.Config)
+	c, err := create.Connect(name, access.Config)
 	if err != nil {
 		return nil, err
 	}
@@ -96,7 +96,7 @@ func (c *Cluster) RemoteClusters(ctx context.Context, namespace string) ([]remot
 
 // Prepared is what was found out before anything is written.
 type Prepared struct {
-	Plan *mint.Plan
+	Plan *create.Plan
 	// ID is that of the cluster.
 	ID mesh.ClusterID
 	// Candidates are the addresses that were looked at, in their rank; empty
@@ -141,7 +141,7 @@ func (c *Cluster) Prepare(ctx context.Context, r *Request) (*Prepared, error) {
 			"Kubernetes in Docker, pass %s with the container IP for the API Server", p.server, r.flag("--server"))
 	}
 	// What Build would refuse must not be found out after a token was made.
-	_, err := p.build(&mint.Minted{Token: "-"})
+	_, err := p.build(&create.Minted{Token: "-"})
 	return p, err
 }
 
@@ -267,7 +267,7 @@ func (p *Prepared) cas(ctx context.Context, published []address.CA) ([]address.C
 
 // Made is a remote secret that can be used.
 type Made struct {
-	*mint.Minted
+	*create.Minted
 	Secret *corev1.Secret
 }
 
@@ -285,7 +285,7 @@ func (p *Prepared) Make(ctx context.Context) (*Made, error) {
 	return &Made{minted, secret}, nil
 }
 
-func (p *Prepared) build(m *mint.Minted) (*corev1.Secret, error) {
+func (p *Prepared) build(m *create.Minted) (*corev1.Secret, error) {
 	r := p.request
 	spec := remotesecret.Spec{
 		Cluster: p.ID, Namespace: r.Account.Namespace, Config: r.Config, Server: p.server, TLSServerName: p.tlsName,

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/meshctl/meshctl/internal/remotesecret/mint"
+	"github.com/meshctl/meshctl/internal/remotesecret/create"
 )
 
 // CheckTargets returns an error that says which of the clusters the secret
@@ -17,7 +17,7 @@ func (p *Prepared) CheckTargets(ctx context.Context, targets []*Cluster) error {
 	if err != nil {
 		return err
 	}
-	secret, err := p.build(&mint.Minted{Token: "-"})
+	secret, err := p.build(&create.Minted{Token: "-"})
 	if err != nil {
 		return err
 	}

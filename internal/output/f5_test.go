@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// TestCase_F5_TextOfOthersCannotSteerATerminal writes it in every form that
+// TestTextOfOthersCannotSteerATerminal writes it in every form that
 // commands and logs have.
-func TestCase_F5_TextOfOthersCannotSteerATerminal(t *testing.T) {
+func TestTextOfOthersCannotSteerATerminal(t *testing.T) {
 	const evil = "x\nNAME  forged\x1b[2J\u202e\u2066\x07\u009b31m"
 	forms := map[string]string{}
 	var table, asJSON, asYAML, log strings.Builder

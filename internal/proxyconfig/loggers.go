@@ -12,7 +12,7 @@ import (
 	adminv3 "github.com/envoyproxy/go-control-plane/envoy/admin/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 
-	"github.com/meshctl/meshctl/internal/nearest"
+	"github.com/meshctl/meshctl/internal/output"
 )
 
 // logLevels are those of Envoy, from the one that logs most.
@@ -71,7 +71,7 @@ func logLevel(written string) (string, error) {
 	}
 	if !slices.Contains(logLevels(), written) {
 		text := fmt.Sprintf("unrecognized logging level: %.60q is none of %s", written, strings.Join(logLevels(), ", "))
-		if near := nearest.Word(written, logLevels()); near != "" {
+		if near := output.NearestWord(written, logLevels()); near != "" {
 			text += fmt.Sprintf(", did you mean %q?", near)
 		}
 		return "", errors.New(text)
@@ -86,7 +86,7 @@ func (l LogLevels) Check(active map[string]string) error {
 			continue
 		}
 		text := fmt.Sprintf("unrecognized logger name: %.60q", logger)
-		if near := nearest.Word(logger, slices.Sorted(maps.Keys(active))); near != "" {
+		if near := output.NearestWord(logger, slices.Sorted(maps.Keys(active))); near != "" {
 			text += fmt.Sprintf(", did you mean %q?", near)
 		}
 		return errors.New(text)

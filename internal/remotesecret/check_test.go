@@ -145,7 +145,7 @@ const (
 	atUser    = "users[0].user"
 )
 
-func TestCase_D1_Exec(t *testing.T) {
+func TestExec(t *testing.T) {
 	t.Parallel()
 	refused(t, []refusal{
 		{user: "exec:\n  apiVersion: client.authentication.k8s.io/v1\n  command: touch", code: Exec, field: atUser + ".exec"},
@@ -153,7 +153,7 @@ func TestCase_D1_Exec(t *testing.T) {
 	})
 }
 
-func TestCase_D3_FilesAndProviders(t *testing.T) {
+func TestFilesAndProviders(t *testing.T) {
 	t.Parallel()
 	refused(t, []refusal{
 		{user: "tokenFile: /var/run/secrets/token", code: TokenFile, field: atUser + ".tokenFile"},
@@ -172,12 +172,12 @@ func TestCase_D3_FilesAndProviders(t *testing.T) {
 	}
 }
 
-func TestCase_D4_CAFile(t *testing.T) {
+func TestCAFile(t *testing.T) {
 	t.Parallel()
 	refused(t, []refusal{{cluster: "certificate-authority: /etc/passwd", code: CAFile, field: atCluster + ".certificate-authority"}})
 }
 
-func TestCase_D5_Insecure(t *testing.T) {
+func TestInsecure(t *testing.T) {
 	t.Parallel()
 	refused(t, []refusal{
 		{cluster: "insecure-skip-tls-verify: true", code: Insecure, field: atCluster + ".insecure-skip-tls-verify"},
@@ -185,7 +185,7 @@ func TestCase_D5_Insecure(t *testing.T) {
 	})
 }
 
-func TestCase_D6_Addresses(t *testing.T) {
+func TestAddresses(t *testing.T) {
 	t.Parallel()
 	cases := []refusal{
 		{cluster: "proxy-url: http://169.254.169.254", code: ProxyURL, field: atCluster + ".proxy-url"},
@@ -217,7 +217,7 @@ func TestCase_D6_Addresses(t *testing.T) {
 	}
 }
 
-func TestCase_D7_Impersonation(t *testing.T) {
+func TestImpersonation(t *testing.T) {
 	t.Parallel()
 	refused(t, []refusal{
 		{user: "token: t\nas: system:admin", code: Impersonation, field: atUser + ".as"},

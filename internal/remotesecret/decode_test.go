@@ -13,9 +13,9 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// TestCase_D8: what is huge, broken or ambiguous is an error with its line, and
+// TestHostileText: huge, broken or ambiguous text is an error with its line, and
 // the other clusters of the Secret load.
-func TestCase_D8_HostileText(t *testing.T) {
+func TestHostileText(t *testing.T) {
 	t.Parallel()
 	ok := kubeconfig("server: https://west", "token: t")
 	var many strings.Builder

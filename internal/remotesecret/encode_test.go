@@ -82,8 +82,8 @@ func TestEncode(t *testing.T) {
 	}
 }
 
-// TestCase_D13: what is asked for cannot write YAML of its own.
-func TestCase_D13_Injection(t *testing.T) {
+// TestInjection: a field of the request cannot add YAML to the secret.
+func TestInjection(t *testing.T) {
 	t.Parallel()
 	good := Spec{Cluster: "cluster1", Namespace: "istio-system", Server: "https://10.0.0.1:6443", Token: "a.b.c"}
 	for _, tc := range []struct {

@@ -19,7 +19,7 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/ca"
 	"github.com/meshctl/meshctl/internal/server/issuer"
-	"github.com/meshctl/meshctl/internal/server/xds/gate"
+	"github.com/meshctl/meshctl/internal/server/xds/admission"
 )
 
 // loadCA loads the plugged-in CA, or makes and keeps a self-signed one. Either
@@ -30,7 +30,7 @@ func (s *Server) loadCA() (err error) {
 		return fmt.Errorf("load the CA of %s: %w", flag, err)
 	}
 	s.issuer, err = issuer.New(issuer.Config{
-		Policy: s.cfg.Signing, Authenticate: s.authenticateForCA, Known: s.knownForCA, SlowDown: gate.SlowDown,
+		Policy: s.cfg.Signing, Authenticate: s.authenticateForCA, Known: s.knownForCA, SlowDown: admission.SlowDown,
 		Now: s.cfg.Now, Rand: s.cfg.Rand, Log: s.cfg.log(logIssuer), Stats: issuerStats(s.metrics),
 	})
 	if err != nil {

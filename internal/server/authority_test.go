@@ -113,7 +113,7 @@ func page(t *testing.T, l net.Listener, path string) (int, string) {
 
 // C10: the root rotates while the server serves, and nobody is refused who
 // trusts what was given out before.
-func TestCase_C10_RootRotates(t *testing.T) {
+func TestRootRotates(t *testing.T) {
 	a, b := certstest.NewRoot(t), certstest.NewRoot(t)
 	underA, underB := certstest.NewIntermediate(t, a), certstest.WithRoots(certstest.NewIntermediate(t, b), a, b)
 	both, last := *underA, *underB
@@ -230,7 +230,7 @@ func TestCAComesLate(t *testing.T) {
 
 // C16: a certificate that the CA's list names is refused from then on, at
 // handshakes.
-func TestCase_C16_RevokedLeaf(t *testing.T) {
+func TestRevokedLeaf(t *testing.T) {
 	key, err := certs.GenerateKey(certs.ECDSAP256)
 	if err != nil {
 		t.Fatal(err)

@@ -94,9 +94,9 @@ func wantServed(t *testing.T, s *Server) {
 	}
 }
 
-// TestCase_E5_HandshakesThatNeverEnd holds more connections in handshakes than
+// TestHandshakesThatNeverEnd holds more connections in handshakes than
 // are allowed, silent ones and ones that stop within a message.
-func TestCase_E5_HandshakesThatNeverEnd(t *testing.T) {
+func TestHandshakesThatNeverEnd(t *testing.T) {
 	const conns = 400
 	s := start(t, func(c *Config) {
 		c.Limits.PendingConns = 50
@@ -131,7 +131,7 @@ func TestCase_E5_HandshakesThatNeverEnd(t *testing.T) {
 	}
 }
 
-func TestCase_E5_EmptyRecords(t *testing.T) {
+func TestEmptyRecords(t *testing.T) {
 	s := start(t, func(c *Config) { c.Limits.Handshake, c.Limits.FirstRequest = time.Hour, time.Hour })
 	conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", s.secure.Addr().String())
 	if err != nil {
@@ -149,8 +149,8 @@ func TestCase_E5_EmptyRecords(t *testing.T) {
 	wantServed(t, s)
 }
 
-// TestCase_E5_OldTLS: before TLS 1.3 a client could renegotiate.
-func TestCase_E5_OldTLS(t *testing.T) {
+// TestOldTLS: before TLS 1.3 a client could renegotiate.
+func TestOldTLS(t *testing.T) {
 	s := start(t, nil)
 	cfg := clientTLS(t, s)
 	cfg.MaxVersion = tls.VersionTLS12
@@ -162,7 +162,7 @@ func TestCase_E5_OldTLS(t *testing.T) {
 	wantServed(t, s)
 }
 
-func TestCase_E5_LongChain(t *testing.T) {
+func TestLongChain(t *testing.T) {
 	s := start(t, nil)
 	spec := certs.CASpec{Algorithm: certs.ECDSAP256, CommonName: "filler", TTL: time.Hour}
 	filler, err := certs.NewRoot(spec, time.Now(), rand.Reader)
@@ -204,9 +204,9 @@ func addresses(a *endpointv3.ClusterLoadAssignment) []string {
 	return out
 }
 
-// TestCase_E11_Endpoints has the endpoints of a service come and go, end at
+// TestEndpoints has the endpoints of a service come and go, end at
 // none, and then be very many.
-func TestCase_E11_Endpoints(t *testing.T) {
+func TestEndpoints(t *testing.T) {
 	const slicesOfMany, many = 100, 1000
 	var dir string
 	s := start(t, func(c *Config) {
@@ -263,8 +263,8 @@ func TestCase_E11_Endpoints(t *testing.T) {
 	}
 }
 
-// TestCase_E13_RemotesDown starts with remote clusters that cannot be read.
-func TestCase_E13_RemotesDown(t *testing.T) {
+// TestRemotesDown starts with remote clusters that cannot be read.
+func TestRemotesDown(t *testing.T) {
 	away := filepath.Join(t.TempDir(), "not", "there")
 	var own string
 	s := start(t, func(c *Config) {

@@ -21,11 +21,11 @@ import (
 	"github.com/meshctl/meshctl/internal/logs"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/remotesecret"
-	"github.com/meshctl/meshctl/internal/server/authn"
 	"github.com/meshctl/meshctl/internal/server/ca"
-	"github.com/meshctl/meshctl/internal/server/federation"
+	"github.com/meshctl/meshctl/internal/server/identity"
 	"github.com/meshctl/meshctl/internal/server/issuer"
 	"github.com/meshctl/meshctl/internal/server/tracing"
+	"github.com/meshctl/meshctl/internal/server/trust"
 	"github.com/meshctl/meshctl/internal/server/xds"
 )
 
@@ -96,7 +96,7 @@ type Config struct {
 	// Federated are further sources of roots, of other trust domains above all.
 	// BundleWebRoots, PEM, are what certificates of bundle endpoints must lead
 	// to; default: the roots of the system.
-	Federated      []federation.Source
+	Federated      []trust.Source
 	BundleWebRoots []byte
 	// BundleAddr serves the mesh's own roots as a SPIFFE bundle; empty turns it
 	// off. BundleRefresh is how often others are to ask for it; default 5 min.
@@ -118,7 +118,7 @@ type Config struct {
 	// OIDC are issuers whose tokens are accepted besides those of clusters.
 	// OIDCRoots, PEM, are what the servers of their keys must lead to; default:
 	// the roots of the system.
-	OIDC      []authn.OIDCRule
+	OIDC      []identity.OIDCRule
 	OIDCRoots []byte
 	// XFCCSources are the addresses of gateways whose word about their clients'
 	// certificates counts.

@@ -33,10 +33,10 @@ subjects: [{kind: ServiceAccount, name: web, namespace: apps}]
 ---
 `
 
-// TestCase_B1_SecretsOfAPI has a gateway ask for Secrets of a Kubernetes API: it
+// TestSecretsOfAPI has a gateway ask for Secrets of a Kubernetes API: it
 // is given those of its namespace, because the API server says that it may read
 // them, and follows them; those of another namespace it is not.
-func TestCase_B1_SecretsOfAPI(t *testing.T) {
+func TestSecretsOfAPI(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs Kubernetes")
 	}

@@ -25,7 +25,7 @@ import (
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/certs/certstest"
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/server/federation"
+	"github.com/meshctl/meshctl/internal/server/trust"
 )
 
 // door is an address that leads to a server that may come later, move and go.
@@ -110,7 +110,7 @@ func startDomain(t *testing.T, name, other string, root *certs.Authority, otherR
 	d.Server = start(t, func(c *Config) {
 		c.CADir, c.ConfigDir, c.BundleAddr = dir, config, "127.0.0.1:0"
 		c.BundleRefresh = time.Second
-		c.Federated = []federation.Source{{
+		c.Federated = []trust.Source{{
 			TrustDomain: other, URL: "https://" + at.Addr().String() + "/", Via: "--federate",
 			ID: "spiffe://" + other + "/ns/istio-system/sa/istiod", File: filepath.Join(first, "bundle.pem"),
 		}}
@@ -182,7 +182,7 @@ func TestFederation(t *testing.T) {
 	toB.lead("")
 	impostor := startDomain(t, "b.example", "a.example", rootA, rootA, toA, false) // with roots that do not prove b
 	toB.lead(impostor.bundle.Addr().String())
-	a.bundles.Set([]federation.Source{}) // no effect on what a flag says
+	a.bundles.Set([]trust.Source{}) // no effect on what a flag says
 	waitForProblem(t, a)
 	st := a.bundles.Status()[0]
 	if len(st.Roots) != 1 || st.Roots[0] != last.Roots[0] {
@@ -194,7 +194,7 @@ func TestFederation(t *testing.T) {
 	if _, text := page(t, a.http, "/ready?verbose"); !strings.Contains(text, "trust bundle b.example from https://"+toB.Addr().String()) {
 		t.Errorf("/ready?verbose is %s", text)
 	}
-	var shown []federation.Status
+	var shown []trust.Status
 	_, text := get(t, a.Server, "/debug/bundles")
 	if err := json.Unmarshal([]byte(text), &shown); err != nil || len(shown) != 1 || shown[0].Problem == "" || shown[0].Until.IsZero() {
 		t.Errorf("/debug/bundles is %s", text)
@@ -230,7 +230,7 @@ func refuseToSign(t *testing.T, at *domain, cfg *tls.Config) {
 
 // A5: the same account of another trust domain is somebody else, unless an alias
 // says that it is not.
-func TestCase_A5_SameNameOfAnotherTrustDomain(t *testing.T) {
+func TestSameNameOfAnotherTrustDomain(t *testing.T) {
 	rootA, rootB := certstest.NewRoot(t), certstest.NewRoot(t)
 	closed := newDoor(t)
 	stranger := certstest.NewIntermediate(t, rootB)

@@ -16,7 +16,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/xds"
-	"github.com/meshctl/meshctl/internal/server/xds/gate"
+	"github.com/meshctl/meshctl/internal/server/xds/admission"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 )
 
@@ -58,7 +58,7 @@ func (s *Server) serveGRPC(ctx context.Context, stopHub func()) error {
 		})
 	}
 	if s.secure != nil {
-		creds := gate.Credentials(credentials.NewTLS(s.tlsConfig()))
+		creds := admission.Credentials(credentials.NewTLS(s.tlsConfig()))
 		srv := grpc.NewServer(append(s.hub.ServerOptions(s.issuer.Tap), grpc.Creds(creds))...)
 		s.issuer.Register(srv)
 		serve(s.secure, srv, xds.Access{
@@ -97,7 +97,7 @@ func (s *Server) tlsConfig() *tls.Config {
 
 type grpcServer struct {
 	*grpc.Server
-	conns *gate.Conns
+	conns *admission.Conns
 }
 
 // stop takes no more connections and calls, has the hub say goodbye to its

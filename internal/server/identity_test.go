@@ -55,7 +55,7 @@ func node(t *testing.T, id string, metadata map[string]any) *corev3.Node {
 const webNode = "sidecar~10.0.0.1~web.apps~apps.svc.cluster.local"
 
 // A1: who proves nothing is refused before anything is kept of it.
-func TestCase_A1_NoCredentials(t *testing.T) {
+func TestNoCredentials(t *testing.T) {
 	var log text
 	s := start(t, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
 	cfg := clientTLS(t, s)
@@ -80,7 +80,7 @@ func TestCase_A1_NoCredentials(t *testing.T) {
 }
 
 // A2: without TLS there are no identities, so no secrets and no certificates.
-func TestCase_A2_Plaintext(t *testing.T) {
+func TestPlaintext(t *testing.T) {
 	s := start(t, nil)
 	addr := s.plain.Addr().String()
 	if err := introduce(t, insecure.NewCredentials(), addr, node(t, webNode, nil), xdswire.ClusterType); err != nil {
@@ -112,7 +112,7 @@ func TestCase_A2_Plaintext(t *testing.T) {
 }
 
 // A3: who one is counts, not who one says to be.
-func TestCase_A3_NodeOfAnother(t *testing.T) {
+func TestNodeOfAnother(t *testing.T) {
 	refusesClaims(t, map[string]*corev3.Node{
 		"matched prod/":       node(t, "sidecar~10.0.0.1~web.prod~prod.svc.cluster.local", nil),
 		"matched apps/admin":  node(t, webNode, map[string]any{"SERVICE_ACCOUNT": "admin"}),
@@ -121,7 +121,7 @@ func TestCase_A3_NodeOfAnother(t *testing.T) {
 }
 
 // A6: nor where one says to be.
-func TestCase_A6_ClusterOfAnother(t *testing.T) {
+func TestClusterOfAnother(t *testing.T) {
 	refusesClaims(t, map[string]*corev3.Node{
 		"not of cluster": node(t, webNode, map[string]any{"CLUSTER_ID": "cluster2"}),
 	})
@@ -155,7 +155,7 @@ func refusesClaims(t *testing.T, nodes map[string]*corev3.Node) {
 }
 
 // A4: node ids that are none.
-func TestCase_A4_NodeIDs(t *testing.T) {
+func TestNodeIDs(t *testing.T) {
 	s := start(t, nil)
 	for name, id := range map[string]string{
 		"empty":              "",

@@ -17,26 +17,26 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/remotesecret"
 	"github.com/meshctl/meshctl/internal/replicas"
-	"github.com/meshctl/meshctl/internal/server/authn"
 	"github.com/meshctl/meshctl/internal/server/ca"
 	"github.com/meshctl/meshctl/internal/server/clusters"
 	"github.com/meshctl/meshctl/internal/server/health"
+	"github.com/meshctl/meshctl/internal/server/identity"
+	"github.com/meshctl/meshctl/internal/server/publish"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
-	"github.com/meshctl/meshctl/internal/server/writers"
 )
 
 // atAPIs is what the control plane does at the API servers of clusters besides
 // reading them.
 type atAPIs struct {
-	reviewers    *authn.Reviewers // made when the server runs
-	roots        *writers.Roots
-	tokens       *writers.Tokens
+	reviewers    *identity.Reviewers // made when the server runs
+	roots        *publish.Roots
+	tokens       *publish.Tokens
 	health       *health.Reports
 	reviews      *prometheus.CounterVec
 	writes       *prometheus.CounterVec
 	healthWrites *prometheus.CounterVec
 	writing      prometheus.Gauge
-	lease        *writers.Lease
+	lease        *publish.Lease
 	announcer    *replicas.Announcer
 }
 
@@ -52,7 +52,7 @@ func (s *Server) newAtAPIs() {
 		Name: "meshctl_writer", Help: "Whether this replica holds the Lease, and so writes to Kubernetes.",
 	})
 	s.metrics.MustRegister(k.reviews, k.writes, k.writing)
-	k.roots = writers.NewRoots(writers.RootsConfig{
+	k.roots = publish.NewRoots(publish.RootsConfig{
 		Cluster: s.cfg.ClusterID, SystemNamespace: s.cfg.systemNamespace(), Written: counted(k.writes),
 		Now: s.cfg.Now, Log: s.cfg.log(logWriters),
 	})
@@ -60,7 +60,7 @@ func (s *Server) newAtAPIs() {
 		Name: "meshctl_remote_token_renewals_total", Help: "Renewals of the tokens of remote secrets, by result: updated or error.",
 	}, []string{"cluster", "result"})
 	s.metrics.MustRegister(renewals)
-	k.tokens = writers.NewTokens(writers.TokensConfig{
+	k.tokens = publish.NewTokens(publish.TokensConfig{
 		API: s.cfg.KubeAccess, Namespace: s.cfg.systemNamespace(), Written: counted(renewals),
 		Reach: func(c *remotesecret.Cluster) (*rest.Config, error) {
 			return s.kubernetes.Reach(c, s.sources.Setting(c.ID))
@@ -77,7 +77,7 @@ func (s *Server) newAtAPIs() {
 		},
 		Written: counted(k.healthWrites), Log: s.cfg.log(logWriters), Now: s.cfg.Now,
 	})
-	k.lease = writers.NewLease(writers.LeaseConfig{
+	k.lease = publish.NewLease(publish.LeaseConfig{
 		Access: s.cfg.KubeAccess, Namespace: s.cfg.systemNamespace(), Holder: s.replica(), Now: s.cfg.Now, Log: s.cfg.log(logWriters),
 		Held: func(yes bool) {
 			k.writing.Set(0)
@@ -178,7 +178,7 @@ func (h accessHandler) ClusterDeleted(id mesh.ClusterID) { h.remove(id) }
 
 // runAtAPIs starts what works at API servers, before anything else runs.
 func (s *Server) runAtAPIs(ctx context.Context, g *errgroup.Group) {
-	s.apis.reviewers = authn.NewReviewers(ctx, authn.ReviewersConfig{
+	s.apis.reviewers = identity.NewReviewers(ctx, identity.ReviewersConfig{
 		Audiences: s.cfg.TokenAudiences, Reviewed: counted(s.apis.reviews), Now: s.cfg.Now, Log: s.cfg.log(logAuthn),
 	})
 	g.Go(func() error {
@@ -200,9 +200,9 @@ func (s *Server) setRoots(set *ca.Set) {
 // writersPage is /debug/writers: what this replica writes to Kubernetes.
 type writersPage struct {
 	Replica string
-	Lease   writers.LeaseStatus
-	Roots   []writers.RootsStatus `json:",omitempty"`
-	Tokens  []writers.TokenStatus `json:",omitempty"`
+	Lease   publish.LeaseStatus
+	Roots   []publish.RootsStatus `json:",omitempty"`
+	Tokens  []publish.TokenStatus `json:",omitempty"`
 }
 
 func (s *Server) writersPage() writersPage {

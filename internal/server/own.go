@@ -5,7 +5,7 @@ import (
 	"strings"
 
 	"github.com/meshctl/meshctl/internal/dial"
-	"github.com/meshctl/meshctl/internal/server/authn"
+	"github.com/meshctl/meshctl/internal/server/identity"
 	"github.com/meshctl/meshctl/internal/server/issuer"
 )
 
@@ -20,7 +20,7 @@ func (s *Server) loadOwn() (err error) {
 	if len(s.cfg.OIDC) == 0 {
 		return nil
 	}
-	s.oidc, err = authn.NewOIDC(authn.OIDCConfig{
+	s.oidc, err = identity.NewOIDC(identity.OIDCConfig{
 		Rules: s.cfg.OIDC, Roots: s.cfg.OIDCRoots, Guard: dial.Guard{Loopback: !s.cfg.InPod},
 		Now: s.cfg.Now, Log: s.cfg.log(logAuthn),
 	})
@@ -48,9 +48,9 @@ func (s *Server) ownNotes() []string {
 }
 
 // oidcPage is /debug/oidc: the issuers besides clusters.
-func (s *Server) oidcPage() []authn.OIDCStatus {
+func (s *Server) oidcPage() []identity.OIDCStatus {
 	if s.oidc == nil {
-		return []authn.OIDCStatus{}
+		return []identity.OIDCStatus{}
 	}
 	return s.oidc.Status()
 }

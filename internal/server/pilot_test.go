@@ -63,9 +63,9 @@ func claim(t *testing.T, s *Server, name, cluster, version string) error {
 	return err
 }
 
-// TestCase_F4_MetricsOfManyClients has clients say what they like of themselves:
+// TestMetricsOfManyClients has clients say what they like of themselves:
 // the number of series does not grow with them.
-func TestCase_F4_MetricsOfManyClients(t *testing.T) {
+func TestMetricsOfManyClients(t *testing.T) {
 	s := start(t, func(c *Config) { write(t, c.ConfigDir, "a.yaml", serviceYAML(1)) })
 	if err := claim(t, s, "first", "cluster1", "1.0.0"); err != nil {
 		t.Fatal(err)
@@ -104,9 +104,9 @@ func TestCase_F4_MetricsOfManyClients(t *testing.T) {
 	}
 }
 
-// TestCase_F3_NoWayToStopOrProfile asks every HTTP port for what others serve, with
+// TestNoWayToStopOrProfile asks every HTTP port for what others serve, with
 // profiles at a Unix socket.
-func TestCase_F3_NoWayToStopOrProfile(t *testing.T) {
+func TestNoWayToStopOrProfile(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "pprof")
 	s := start(t, func(c *Config) { c.PprofSocket = socket })
 	there := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -136,9 +136,9 @@ func TestCase_F3_NoWayToStopOrProfile(t *testing.T) {
 	}
 }
 
-// TestCase_F5_TextOfClientsIsEscaped has a client put into its node what forges
+// TestTextOfClientsIsEscaped has a client put into its node what forges
 // lines, colours a terminal and reorders text.
-func TestCase_F5_TextOfClientsIsEscaped(t *testing.T) {
+func TestTextOfClientsIsEscaped(t *testing.T) {
 	const evil = "x\nlevel=ERROR msg=forged\x1b[2J\u202e\u2066\x07"
 	var logs bytes.Buffer
 	s, stop, done := launch(t, func(c *Config) {

@@ -77,7 +77,7 @@ func fetch(t *testing.T, conn *grpc.ClientConn, have string, names ...string) (v
 
 // C16: agents are told which lists their proxies are to check peers with, and
 // only of lists that proxies can work with.
-func TestCase_C16_ListsForPeers(t *testing.T) {
+func TestListsForPeers(t *testing.T) {
 	dir, root := filepath.Join(t.TempDir(), "cluster1"), certstest.NewRoot(t)
 	signer := certstest.NewIntermediate(t, root)
 	saveCA(t, dir, signer)
@@ -130,7 +130,7 @@ func TestCase_C16_ListsForPeers(t *testing.T) {
 
 // C16: at the start, lists that proxies cannot work with are kept from agents
 // that have better ones.
-func TestCase_C16_ListsThatProxiesCannotUse(t *testing.T) {
+func TestListsThatProxiesCannotUse(t *testing.T) {
 	dir, root := filepath.Join(t.TempDir(), "cluster1"), certstest.NewRoot(t)
 	signer := certstest.NewIntermediate(t, root)
 	saveCA(t, dir, signer)
@@ -143,7 +143,7 @@ func TestCase_C16_ListsThatProxiesCannotUse(t *testing.T) {
 
 // C16: a list may be of another cluster's CA, which callers show: it counts for
 // what that CA signed, and for nothing that has its name.
-func TestCase_C16_ListOfAnotherCluster(t *testing.T) {
+func TestListOfAnotherCluster(t *testing.T) {
 	dir, root := filepath.Join(t.TempDir(), "cluster1"), certstest.NewRoot(t)
 	signer, other, namesake := certstest.NewIntermediate(t, root), certstest.NewIntermediate(t, root), certstest.NewIntermediate(t, root)
 	saveCA(t, dir, signer)
@@ -195,7 +195,7 @@ func (w *workload) stream(t *testing.T, s *Server, name string) discoveryv3.Aggr
 
 // C16: a stream ends when a list comes that revokes what its caller was
 // authenticated with. Others go on.
-func TestCase_C16_OpenStreamsEnd(t *testing.T) {
+func TestOpenStreamsEnd(t *testing.T) {
 	dir, root := filepath.Join(t.TempDir(), "cluster1"), certstest.NewRoot(t)
 	signer := certstest.NewIntermediate(t, root)
 	saveCA(t, dir, signer)

@@ -23,19 +23,19 @@ import (
 	"github.com/meshctl/meshctl/internal/localtoken"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/admin"
-	"github.com/meshctl/meshctl/internal/server/authn"
 	"github.com/meshctl/meshctl/internal/server/ca"
 	"github.com/meshctl/meshctl/internal/server/clusters"
 	"github.com/meshctl/meshctl/internal/server/credentials"
 	"github.com/meshctl/meshctl/internal/server/debug"
-	"github.com/meshctl/meshctl/internal/server/federation"
+	"github.com/meshctl/meshctl/internal/server/identity"
 	"github.com/meshctl/meshctl/internal/server/issuer"
 	"github.com/meshctl/meshctl/internal/server/profile"
 	"github.com/meshctl/meshctl/internal/server/registry"
 	"github.com/meshctl/meshctl/internal/server/resolve"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/trust"
 	"github.com/meshctl/meshctl/internal/server/xds"
-	"github.com/meshctl/meshctl/internal/server/xds/gate"
+	"github.com/meshctl/meshctl/internal/server/xds/admission"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 	"github.com/meshctl/meshctl/internal/serving"
 	tokenstore "github.com/meshctl/meshctl/internal/token/store"
@@ -49,11 +49,11 @@ type Server struct {
 	issuer   *issuer.Issuer
 	serving  func(*tls.ClientHelloInfo) (*tls.Certificate, error)
 	own      *issuer.FileCertificate // nil without files
-	oidc     *authn.OIDC             // nil without rules
-	tokens   map[mesh.ClusterID][]authn.TokenVerifier
+	oidc     *identity.OIDC          // nil without rules
+	tokens   map[mesh.ClusterID][]identity.TokenVerifier
 	callers  atomic.Pointer[callers]
-	trust    *trust
-	bundles  *federation.Federation
+	trust    *peerTrust
+	bundles  *trust.Federation
 	registry *registry.Registry
 	hosts    *resolve.Resolver
 	hub      *xds.Hub
@@ -81,7 +81,7 @@ type Server struct {
 type callers struct {
 	trustDomain string
 	aliases     []string
-	*authn.Authenticator
+	*identity.Authenticator
 }
 
 // New checks the configuration, loads the CA and listens on all addresses, so
@@ -168,7 +168,7 @@ func checkConfigDir(cfg *Config) error {
 }
 
 func (s *Server) loadTokenIssuers() error {
-	s.tokens = make(map[mesh.ClusterID][]authn.TokenVerifier)
+	s.tokens = make(map[mesh.ClusterID][]identity.TokenVerifier)
 	if len(s.cfg.TokenIssuers) == 0 && len(s.cfg.OIDC) == 0 && s.cfg.KubeAccess == nil && s.cfg.SecureGRPCAddr != "" {
 		s.cfg.Log.Warn("no --token-issuer: workloads without a certificate cannot prove who they are, so none gets its first one")
 	}
@@ -197,7 +197,7 @@ func (s *Server) trustMesh(m *snapshot.Mesh) error {
 	if c := s.callers.Load(); c != nil && c.trustDomain == m.TrustDomain && slices.Equal(c.aliases, m.Aliases) {
 		return nil
 	}
-	a, err := authn.New(authn.Config{
+	a, err := identity.New(identity.Config{
 		TrustDomain: m.TrustDomain, TrustDomainAliases: m.Aliases,
 		Roots:         s.trust.roots,
 		Foreign:       s.trust.foreign,
@@ -223,7 +223,7 @@ func (s *Server) authenticate(ctx context.Context) (mesh.Caller, error) {
 	if err != nil {
 		return mesh.Caller{}, err
 	}
-	return caller, gate.Authenticated(ctx, caller.Identity)
+	return caller, admission.Authenticated(ctx, caller.Identity)
 }
 
 // checkMesh refuses proxies of another mesh.
@@ -239,7 +239,7 @@ func (s *Server) checkNode(caller mesh.Caller, n xdsgen.Node) error {
 	if err := s.checkMesh(n); err != nil {
 		return err
 	}
-	err := authn.CheckNode(caller, authn.NodeClaims{
+	err := identity.CheckNode(caller, identity.NodeClaims{
 		Namespace: n.Namespace, ServiceAccount: n.ServiceAccount, Cluster: n.Cluster, TrustDomain: n.TrustDomain,
 	})
 	if err != nil {

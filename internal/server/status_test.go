@@ -38,9 +38,9 @@ func issuing(t *testing.T) (change func(*Config), mint func(namespace string, tt
 		}
 }
 
-// TestCase_F1_StatusPagesNeedATokenOnLoopback asks a real server for its status
+// TestStatusPagesNeedATokenOnLoopback asks a real server for its status
 // pages as everybody who may be on its machine.
-func TestCase_F1_StatusPagesNeedATokenOnLoopback(t *testing.T) {
+func TestStatusPagesNeedATokenOnLoopback(t *testing.T) {
 	trust, mint := issuing(t)
 	s := start(t, func(c *Config) {
 		trust(c)

@@ -63,8 +63,8 @@ func istioctl(t *testing.T, s *Server, secure bool, token, typeURL string, names
 	return r, nil
 }
 
-// TestCase_F2_DebugTypesByIdentity asks over xDS as everybody who may call.
-func TestCase_F2_DebugTypesByIdentity(t *testing.T) {
+// TestDebugTypesByIdentity asks over xDS as everybody who may call.
+func TestDebugTypesByIdentity(t *testing.T) {
 	trust, mint := issuing(t)
 	s := start(t, func(c *Config) {
 		trust(c)

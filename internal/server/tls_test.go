@@ -40,7 +40,7 @@ func shake(t *testing.T, s *Server, cfg *tls.Config) (tls.ConnectionState, error
 
 // K1: what is old is refused, in versions, ciphers and certificates; 1.2 with
 // modern ciphers is there for who asks for it.
-func TestCase_K1_OldTLS(t *testing.T) {
+func TestTLSVersionsAndCiphers(t *testing.T) {
 	strict := start(t, nil)
 	lenient := start(t, func(c *Config) { c.MinTLS = tls.VersionTLS12 })
 	old := func(version uint16, suites ...uint16) func(*tls.Config) {
@@ -80,7 +80,7 @@ func TestCase_K1_OldTLS(t *testing.T) {
 }
 
 // K2: the key exchange holds against quantum computers when the client can.
-func TestCase_K2_PostQuantum(t *testing.T) {
+func TestPostQuantum(t *testing.T) {
 	s := start(t, nil)
 	cfg := clientTLS(t, s)
 	state, err := shake(t, s, cfg)
@@ -94,7 +94,7 @@ func TestCase_K2_PostQuantum(t *testing.T) {
 }
 
 // K2: where it is required, a client that cannot fails in the handshake.
-func TestCase_K2_PostQuantumIsRequired(t *testing.T) {
+func TestPostQuantumIsRequired(t *testing.T) {
 	s := start(t, func(c *Config) { c.KeyExchanges = []tls.CurveID{tls.X25519MLKEM768} })
 	cfg := clientTLS(t, s)
 	if state, err := shake(t, s, cfg); err != nil || state.CurveID != tls.X25519MLKEM768 {
@@ -108,18 +108,18 @@ func TestCase_K2_PostQuantumIsRequired(t *testing.T) {
 
 // K3: with nothing but what FIPS 140-3 allows the server starts, serves and
 // signs.
-func TestCase_K3_FIPS(t *testing.T) {
+func TestFIPS(t *testing.T) {
 	const inner = "MESHCTL_TEST_FIPS"
 	if os.Getenv(inner) == "" {
 		self, err := os.Executable()
 		if err != nil {
 			t.Fatal(err)
 		}
-		cmd := exec.CommandContext(t.Context(), self, "-test.run=^TestCase_K3_FIPS$", "-test.v")
+		cmd := exec.CommandContext(t.Context(), self, "-test.run=^TestFIPS$", "-test.v")
 		env := slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "GODEBUG=") })
 		cmd.Env = append(env, "GODEBUG=fips140=only", inner+"=1")
 		out, err := cmd.CombinedOutput()
-		if err != nil || !strings.Contains(string(out), "--- PASS: TestCase_K3_FIPS") {
+		if err != nil || !strings.Contains(string(out), "--- PASS: TestFIPS") {
 			t.Errorf("%v\n%s", err, out)
 		}
 		return

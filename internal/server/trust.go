@@ -16,12 +16,12 @@ import (
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/dial"
 	"github.com/meshctl/meshctl/internal/server/ca"
-	"github.com/meshctl/meshctl/internal/server/federation"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/trust"
 	"github.com/meshctl/meshctl/internal/server/xds"
 )
 
-// trust joins what vouches for callers and peers, trust domain by trust domain:
+// peerTrust joins what vouches for callers and peers, trust domain by trust domain:
 //
 //   - the own one has the roots of the signing CA, and those that are added to it;
 //   - one that MeshConfig or a flag names a source for has the roots of that
@@ -29,9 +29,9 @@ import (
 //   - an alias without a source is the own one by another name.
 //
 // It may be used concurrently.
-type trust struct {
+type peerTrust struct {
 	log     *slog.Logger
-	bundles *federation.Federation
+	bundles *trust.Federation
 	// changed has a token while callers are to be checked anew. Capacity 1.
 	changed chan struct{}
 
@@ -47,7 +47,7 @@ type trust struct {
 }
 
 func (s *Server) newTrust() (err error) {
-	s.trust = &trust{log: s.cfg.log(logAuthn), own: s.cfg.TrustDomain, changed: make(chan struct{}, 1)}
+	s.trust = &peerTrust{log: s.cfg.log(logAuthn), own: s.cfg.TrustDomain, changed: make(chan struct{}, 1)}
 	fetches := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "meshctl_trust_bundle_fetches_total", Help: "Looks at the sources of trust bundles, by result: ok or refused.",
 	}, []string{"trust_domain", "result"})
@@ -56,7 +56,7 @@ func (s *Server) newTrust() (err error) {
 	if s.cfg.StateDir != "" {
 		kept = filepath.Join(s.cfg.StateDir, "bundles")
 	}
-	s.bundles, err = federation.New(federation.Config{
+	s.bundles, err = trust.New(trust.Config{
 		Sources: s.cfg.Federated, Dir: kept, WebRoots: s.cfg.BundleWebRoots,
 		Guard:   dial.Guard{Loopback: !s.cfg.InPod},
 		Changed: s.trust.gather,
@@ -78,7 +78,7 @@ func (s *Server) newTrust() (err error) {
 }
 
 // setCA trusts what a set of the signing CA leads to.
-func (t *trust) setCA(set *ca.Set) {
+func (t *peerTrust) setCA(set *ca.Set) {
 	t.mu.Lock()
 	t.ca = set
 	t.mu.Unlock()
@@ -86,7 +86,7 @@ func (t *trust) setCA(set *ca.Set) {
 }
 
 // setMesh trusts what MeshConfig says.
-func (t *trust) setMesh(m *snapshot.Mesh) {
+func (t *peerTrust) setMesh(m *snapshot.Mesh) {
 	t.mu.Lock()
 	same := t.own == m.TrustDomain && slices.Equal(t.aliases, m.Aliases)
 	t.own, t.aliases = m.TrustDomain, m.Aliases
@@ -98,10 +98,10 @@ func (t *trust) setMesh(m *snapshot.Mesh) {
 }
 
 // sourcesOf are those that MeshConfig names.
-func sourcesOf(list []snapshot.CACertificate) []federation.Source {
-	var out []federation.Source
+func sourcesOf(list []snapshot.CACertificate) []trust.Source {
+	var out []trust.Source
 	for _, c := range list {
-		s := federation.Source{PEM: c.PEM, URL: c.BundleURL, Via: "caCertificates of MeshConfig"}
+		s := trust.Source{PEM: c.PEM, URL: c.BundleURL, Via: "caCertificates of MeshConfig"}
 		if len(c.TrustDomains) == 0 {
 			out = append(out, s)
 		}
@@ -114,7 +114,7 @@ func sourcesOf(list []snapshot.CACertificate) []federation.Source {
 }
 
 // gather makes the pools anew.
-func (t *trust) gather() {
+func (t *peerTrust) gather() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.ca == nil {
@@ -150,7 +150,7 @@ func (t *trust) gather() {
 }
 
 // publishTo has the roots of the mesh told to workloads, now and when they change.
-func (t *trust) publishTo(publish func(roots []string)) {
+func (t *peerTrust) publishTo(publish func(roots []string)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.publish = publish; t.bundle != nil {
@@ -161,7 +161,7 @@ func (t *trust) publishTo(publish func(roots []string)) {
 // setBundle tells workloads what to check each other with: the roots of their
 // own trust domain. Those of another could sign for theirs, if Envoy had them.
 // It is called under the lock.
-func (t *trust) setBundle(roots []*x509.Certificate) {
+func (t *peerTrust) setBundle(roots []*x509.Certificate) {
 	t.bundle = make([]string, len(roots))
 	for i, r := range roots {
 		t.bundle[i] = string(certs.EncodeCerts(r))
@@ -173,7 +173,7 @@ func (t *trust) setBundle(roots []*x509.Certificate) {
 }
 
 // setPeers makes what agents are given. It is called under the lock.
-func (t *trust) setPeers() {
+func (t *peerTrust) setPeers() {
 	if t.ca.ForPeers.Withheld {
 		t.peers = nil
 		return
@@ -186,21 +186,21 @@ func (t *trust) setPeers() {
 
 // roots are what callers' certificates of a trust domain must lead to, nil when
 // there are none.
-func (t *trust) roots(trustDomain string) *x509.CertPool {
+func (t *peerTrust) roots(trustDomain string) *x509.CertPool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return t.pools[trustDomain]
 }
 
 // foreign reports whether another CA than ours vouches for a trust domain.
-func (t *trust) foreign(trustDomain string) bool {
+func (t *peerTrust) foreign(trustDomain string) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return t.others[trustDomain]
 }
 
 // forPeers is what agents hand to their Envoys.
-func (t *trust) forPeers() (*xds.Trust, error) {
+func (t *peerTrust) forPeers() (*xds.Trust, error) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	if t.peers != nil {
@@ -227,7 +227,7 @@ func (s *Server) bundleNotes() []string {
 }
 
 // bundleMetrics tell how it stands with each source of a trust bundle.
-type bundleMetrics struct{ bundles *federation.Federation }
+type bundleMetrics struct{ bundles *trust.Federation }
 
 // Describe tells nothing: the trust domains may change.
 func (bundleMetrics) Describe(chan<- *prometheus.Desc) {}

@@ -1,4 +1,5 @@
-// Package serving bounds a server's life by a context.
+// Package serving runs servers until a context ends and checks the paths of
+// their Unix sockets.
 package serving
 
 import (

@@ -22,7 +22,7 @@ import (
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/kubeapi"
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/nearest"
+	"github.com/meshctl/meshctl/internal/output"
 )
 
 const (
@@ -255,7 +255,7 @@ func (f *Finder) exists(ctx context.Context, r Ref) error {
 	}
 	text := fmt.Sprintf("namespace %s has no pod %s", r.Namespace, r.Name)
 	if known, err := f.Names(ctx, r.Namespace); err == nil {
-		if near := nearest.Word(r.Name, known); near != "" {
+		if near := output.NearestWord(r.Name, known); near != "" {
 			return fmt.Errorf("%s, did you mean %s?", text, near)
 		}
 		if len(known) == 0 {

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/certs"
-	"github.com/meshctl/meshctl/internal/certs/rotation"
+	"github.com/meshctl/meshctl/internal/certs/rotate"
 	"github.com/meshctl/meshctl/internal/demo"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/test/envoy"
@@ -101,7 +101,7 @@ func TestRootRotationUnderLoad(t *testing.T) {
 	ca := filepath.Join(dir, "ca")
 	old := rootOf(t, ca)
 	for _, step := range []string{"start", "next", "finish", "start", "next", "abort", "abort"} {
-		rotate(t, ca, step)
+		rotateRoot(t, ca, step)
 		giveRoots(t, dir, ca)
 		l.say(t, step)
 	}
@@ -125,10 +125,10 @@ func TestRootRotationUnderLoad(t *testing.T) {
 	}
 }
 
-// rotate waits until the next step is safe, and takes it.
-func rotate(t *testing.T, ca, step string) {
+// rotateRoot waits until the next step is safe, and takes it.
+func rotateRoot(t *testing.T, ca, step string) {
 	t.Helper()
-	d := &rotation.Dir{Path: ca, Now: time.Now}
+	d := &rotate.Dir{Path: ca, Now: time.Now}
 	status, err := d.Status()
 	if err != nil {
 		t.Fatal(err)

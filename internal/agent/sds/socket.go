@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 
 	"github.com/meshctl/meshctl/internal/files"
-	"github.com/meshctl/meshctl/internal/unixsocket"
+	"github.com/meshctl/meshctl/internal/serving"
 )
 
 // Listen listens on a Unix socket at path that only processes of this user
@@ -18,9 +18,9 @@ import (
 // is in use, and anything that is no socket, is an error. Closing the
 // listener removes the socket.
 func Listen(path string, log *slog.Logger) (net.Listener, error) {
-	if len(path) > unixsocket.MaxPath {
+	if len(path) > serving.MaxSocketPath {
 		return nil, fmt.Errorf("socket path %s is %d bytes long, the system allows %d; choose a shorter directory",
-			path, len(path), unixsocket.MaxPath)
+			path, len(path), serving.MaxSocketPath)
 	}
 	if err := ownDirectory(filepath.Dir(path)); err != nil {
 		return nil, err
@@ -65,11 +65,11 @@ func ownDirectory(dir string) error {
 
 // removeStale removes the socket at path if nobody answers on it.
 func removeStale(path string) error {
-	stale, err := unixsocket.Probe(path)
+	stale, err := serving.ProbeSocket(path)
 	switch {
-	case errors.Is(err, unixsocket.ErrNoSocket):
+	case errors.Is(err, serving.ErrNoSocket):
 		return fmt.Errorf("%w; remove it or choose another directory", err)
-	case errors.Is(err, unixsocket.ErrInUse):
+	case errors.Is(err, serving.ErrInUse):
 		return fmt.Errorf("%w: is another agent running with the same directory?", err)
 	case err != nil || !stale:
 		return err

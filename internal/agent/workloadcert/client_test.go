@@ -159,7 +159,7 @@ func TestClientSignFails(t *testing.T) {
 }
 
 // J4: a server that does not prove itself is not told the token.
-func TestCase_J4_NoTokenForStrangers(t *testing.T) {
+func TestNoTokenForStrangers(t *testing.T) {
 	ca, stranger := catest.New(t), catest.New(t)
 	stranger.Serve(t)
 	for name, change := range map[string]func(*Client){

@@ -15,7 +15,7 @@ import (
 
 // Secrets that are broken or huge are reported, each at its place, and keep no
 // other from being read.
-func TestCase_B6(t *testing.T) {
+func TestSecretsThatAreBrokenOrHuge(t *testing.T) {
 	t.Parallel()
 	root, ca, _ := authority(t)
 	pair := func(ttl time.Duration) (chain, key string) {

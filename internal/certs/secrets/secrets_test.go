@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/meshctl/meshctl/internal/certs"
-	"github.com/meshctl/meshctl/internal/certs/rotation"
+	"github.com/meshctl/meshctl/internal/certs/rotate"
 	"github.com/meshctl/meshctl/internal/certs/store"
 	"github.com/meshctl/meshctl/internal/certs/verify"
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -65,19 +65,19 @@ func newMesh(t *testing.T, api *kube.Cluster) []*Cluster {
 }
 
 // rotating is a rotation in the clusters, at a time.
-func rotating(t *testing.T, clusters []*Cluster, now *time.Time) (*rotation.Dir, error) {
+func rotating(t *testing.T, clusters []*Cluster, now *time.Time) (*rotate.Dir, error) {
 	t.Helper()
 	clock := func() time.Time { return *now }
 	storage, err := OpenStorage(t.Context(), clusters)
-	return &rotation.Dir{Storage: storage, Now: clock, Rand: rand.Reader, Gates: []rotation.Gate{rotation.Waited(clock)}}, err
+	return &rotate.Dir{Storage: storage, Now: clock, Rand: rand.Reader, Gates: []rotate.Gate{rotate.Waited(clock)}}, err
 }
 
-func take(ctx context.Context, d *rotation.Dir, step string) error {
+func take(ctx context.Context, d *rotate.Dir, step string) error {
 	var err error
 	if step == "start" {
-		_, err = d.Start(ctx, rotation.StartOptions{LeafTTL: time.Hour})
+		_, err = d.Start(ctx, rotate.StartOptions{LeafTTL: time.Hour})
 	} else {
-		_, err = d.Take(ctx, rotation.Action(step))
+		_, err = d.Take(ctx, rotate.Action(step))
 	}
 	return err
 }
@@ -154,7 +154,7 @@ func TestRotationInterruptedAnywhere(t *testing.T) {
 					if err = take(t.Context(), d, step); err == nil {
 						break
 					}
-					if _, refused := errors.AsType[*rotation.Refusal](err); refused && after && lost > 0 {
+					if _, refused := errors.AsType[*rotate.Refusal](err); refused && after && lost > 0 {
 						break // it was taken, only the answer was lost
 					}
 					if lost++; lost > 1 || !errors.Is(err, errLost) {
@@ -210,7 +210,7 @@ func TestRotationConflict(t *testing.T) {
 	t.Parallel()
 	clusters, now := newMesh(t, shared(t)), time.Now()
 	for _, step := range []string{"start", "next", "finish"} {
-		var both []*rotation.Dir
+		var both []*rotate.Dir
 		for range 2 {
 			d, err := rotating(t, clusters, &now)
 			if err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// TestMain is the writer that TestCase_C8_Killed kills, too.
+// TestMain is the writer that TestKilled kills, too.
 func TestMain(m *testing.M) {
 	dir := os.Getenv("STORE_TEST_DIR")
 	if dir == "" {
@@ -60,7 +60,7 @@ func replaceAll(dir string) error {
 
 // A run that is killed at any moment leaves each directory whole: the key is
 // that of the certificate, the chain leads to the root that lies beside it.
-func TestCase_C8_Killed(t *testing.T) {
+func TestKilled(t *testing.T) {
 	dir := t.TempDir()
 	kills := 200
 	if testing.Short() {
@@ -117,7 +117,7 @@ func TestCase_C8_Killed(t *testing.T) {
 }
 
 // The key of a CA is never replaced unless that was asked for.
-func TestCase_C8_KeyIsKept(t *testing.T) {
+func TestKeyIsKept(t *testing.T) {
 	dir := t.TempDir()
 	root, clusters := newCAs(t, "c1")
 	_, err1 := SaveRoot(filepath.Join(dir, "root"), root, false)
@@ -139,7 +139,7 @@ func TestCase_C8_KeyIsKept(t *testing.T) {
 	}
 }
 
-func TestCase_C7_WhoseKeyItIs(t *testing.T) {
+func TestWhoseKeyItIs(t *testing.T) {
 	_, clusters := newCAs(t, "c")
 	make := func(t *testing.T) (dir, key string) {
 		t.Helper()
@@ -291,7 +291,7 @@ data:
 
 // A first start that was killed before its CA was whole is made up for by the
 // next one.
-func TestCase_C8_FirstStartKilled(t *testing.T) {
+func TestFirstStartKilled(t *testing.T) {
 	dir := t.TempDir()
 	version := "..meshctl-0123456789abcdef"
 	if err := os.MkdirAll(filepath.Join(dir, version), 0o700); err != nil {

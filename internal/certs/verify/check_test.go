@@ -31,9 +31,9 @@ func codes(findings []Finding) []Code {
 	return out
 }
 
-// TestCase_C9_BrokenAuthorities breaks a good set of CA files in one way
+// TestBrokenAuthorities breaks a good set of CA files in one way
 // each, and wants that found and nothing else.
-func TestCase_C9_BrokenAuthorities(t *testing.T) {
+func TestBrokenAuthorities(t *testing.T) {
 	t.Parallel()
 	r := root(t, "Root CA")
 	ca := intermediate(t, r, "Intermediate CA")

@@ -95,7 +95,7 @@ func shown(t *testing.T, r *pair, chain ...*pair) []Code {
 	return codes(Check(Arrange("chain.pem", []File{f}), Options{Now: clock, Roots: []*x509.Certificate{r.Certificate}}))
 }
 
-func TestCase_C12_TwoURIsOrNone(t *testing.T) {
+func TestTwoURIsOrNone(t *testing.T) {
 	t.Parallel()
 	r := root(t, "Root CA")
 	for name, tc := range map[string]struct {
@@ -113,7 +113,7 @@ func TestCase_C12_TwoURIsOrNone(t *testing.T) {
 	}
 }
 
-func TestCase_C13_LeafWithRightsOfACA(t *testing.T) {
+func TestLeafWithRightsOfACA(t *testing.T) {
 	t.Parallel()
 	r := root(t, "Root CA")
 	for name, c := range map[string]change{
@@ -127,7 +127,7 @@ func TestCase_C13_LeafWithRightsOfACA(t *testing.T) {
 	}
 }
 
-func TestCase_C14_BadSPIFFEIDs(t *testing.T) {
+func TestBadSPIFFEIDs(t *testing.T) {
 	t.Parallel()
 	r := root(t, "Root CA")
 	for _, id := range []string{
@@ -154,9 +154,9 @@ func TestCase_C14_BadSPIFFEIDs(t *testing.T) {
 	}
 }
 
-// TestCase_C15_OtherRoot: a chain counts only with a root that is given, be
+// TestOtherRoot: a chain counts only with a root that is given, be
 // the name of another the same.
-func TestCase_C15_OtherRoot(t *testing.T) {
+func TestOtherRoot(t *testing.T) {
 	t.Parallel()
 	r, twin, other := root(t, "Root CA"), root(t, "Root CA"), root(t, "Other")
 	ca := intermediate(t, r, "Intermediate CA")

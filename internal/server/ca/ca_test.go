@@ -137,7 +137,7 @@ func mount(t *testing.T, dir, version string, a *certs.Authority) {
 }
 
 // C10: whatever way the files change, the new set is used.
-func TestCase_C10_Reload(t *testing.T) {
+func TestReload(t *testing.T) {
 	root := certstest.NewRoot(t)
 	first, second := certstest.NewIntermediate(t, root), certstest.NewIntermediate(t, root)
 	for name, way := range map[string]struct {
@@ -229,7 +229,7 @@ func relink(t *testing.T, to, link string) {
 
 // C9: a set that is not good is refused with its code, and the last good one
 // stays.
-func TestCase_C9_BadSetsAreRefused(t *testing.T) {
+func TestBadSetsAreRefused(t *testing.T) {
 	root, other := certstest.NewRoot(t), certstest.NewRoot(t)
 	good := certstest.NewIntermediate(t, root)
 	old := certstest.NewIntermediate(t, root)
@@ -517,7 +517,7 @@ func forged(t *testing.T, list []byte) []byte {
 
 // C16: what the revocation lists name is revoked as soon as they are there; one
 // that cannot be used leaves the last good one in force, and says so.
-func TestCase_C16_RevocationLists(t *testing.T) {
+func TestRevocationLists(t *testing.T) {
 	root, dir := revoking(t), newDir(t)
 	save(t, dir, root)
 	c := run(t, dir)

@@ -122,9 +122,9 @@ func kubeconfig(c *kube.Cluster, number int) string {
 	return fmt.Sprintf("# %d\n%s", number, c.Kubeconfig())
 }
 
-// TestCase_D12_OnlyLabelledSecrets of the system namespace count. They come,
+// TestOnlyLabelledSecrets of the system namespace count. They come,
 // change and go.
-func TestCase_D12_OnlyLabelledSecrets(t *testing.T) {
+func TestOnlyLabelledSecrets(t *testing.T) {
 	t.Parallel()
 	r := startReal(t)
 	remote := kube.Shared(t, "remote")
@@ -238,10 +238,10 @@ func TestRemoteServerIsAway(t *testing.T) {
 	r.always("10.2.0.1")
 }
 
-// TestCase_D15_HostileServers: API servers that answer with nonsense, too much,
+// TestHostileServers: API servers that answer with nonsense, too much,
 // or nothing, and one that redirects to a metadata service. Each is told of by
 // name, and the clusters beside them are read.
-func TestCase_D15_HostileServers(t *testing.T) {
+func TestHostileServers(t *testing.T) {
 	t.Parallel()
 	r := startReal(t)
 	remote := kube.Shared(t, "remote")
@@ -294,10 +294,10 @@ contexts: [{name: c, context: {cluster: c, user: c}}]
 `, server.URL, base64.StdEncoding.EncodeToString(pemOf(server)))
 }
 
-// TestCase_D1_RefusedKubeconfigs: each secret's kubeconfig is refused for a
+// TestRefusedKubeconfigs: each secret's kubeconfig is refused for a
 // field that is named, nothing is started or opened, and the cluster beside it
 // in the same secret is read.
-func TestCase_D1_RefusedKubeconfigs(t *testing.T) {
+func TestRefusedKubeconfigs(t *testing.T) {
 	t.Parallel()
 	r := startReal(t, func(_ *Config, k *Kubernetes) {
 		k.InPod = true

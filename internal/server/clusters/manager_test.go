@@ -287,10 +287,10 @@ func TestClustersComeAndGo(t *testing.T) {
 	}
 }
 
-// TestCase_D9_ClaimedTwice: the first secret is kept, the second reported and
+// TestClaimedTwice: the first secret is kept, the second reported and
 // taken over when the first goes, without a moment in which the endpoints are
 // missing. The own cluster is never replaced.
-func TestCase_D9_ClaimedTwice(t *testing.T) {
+func TestClaimedTwice(t *testing.T) {
 	w := start(t)
 	w.Set(secret("b-first"), []Spec{spec("c2", "1", access(serves("c2", hello("c2", "10.2.0.1"))))})
 	w.until("first", w.has("10.1.0.1", "10.2.0.1"))
@@ -342,8 +342,8 @@ func (w *world) always(addr string) {
 	}
 }
 
-// TestCase_D10_MalformedUpdate: the good cluster keeps working.
-func TestCase_D10_MalformedUpdate(t *testing.T) {
+// TestMalformedUpdate: the good cluster keeps working.
+func TestMalformedUpdate(t *testing.T) {
 	w := start(t)
 	good := spec("c2", "1", access(serves("c2", hello("c2", "10.2.0.1"))))
 	w.Set(secret("a"), []Spec{good})
@@ -372,9 +372,9 @@ func TestCase_D10_MalformedUpdate(t *testing.T) {
 	w.always("10.2.0.1")
 }
 
-// TestCase_D11_FastUpdates updates a cluster again and again, also while it is
+// TestFastUpdates updates a cluster again and again, also while it is
 // read, and deletes it while it is read: the last word counts.
-func TestCase_D11_FastUpdates(t *testing.T) {
+func TestFastUpdates(t *testing.T) {
 	w := start(t)
 	slow := func(ctx context.Context, sink snapshot.Sink) error {
 		sink.Apply(hello("c2", "10.2.9.9")) // and never says Synced

@@ -145,9 +145,9 @@ func (b *bench) until(want string) {
 	}
 }
 
-// TestCase_B2_RightIsAskedFor: nobody is given keys before the API server of its
+// TestRightIsAskedFor: nobody is given keys before the API server of its
 // cluster has said yes, and nobody when it says no or cannot say.
-func TestCase_B2_RightIsAskedFor(t *testing.T) {
+func TestRightIsAskedFor(t *testing.T) {
 	for name, tc := range map[string]struct {
 		allow, fail bool
 		want        string
@@ -189,10 +189,10 @@ func TestCase_B2_RightIsAskedFor(t *testing.T) {
 	})
 }
 
-// TestCase_B3_PermissionRevoked: a right that is taken back ends within half a
+// TestPermissionRevoked: a right that is taken back ends within half a
 // minute, also when the API server does not answer any more, and one that is
 // given counts within a minute. Between, nothing is asked.
-func TestCase_B3_PermissionRevoked(t *testing.T) {
+func TestPermissionRevoked(t *testing.T) {
 	b := start(t)
 	b.set(true, false, 0)
 	b.until("")

@@ -10,7 +10,7 @@ import (
 	"strings"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/nearest"
+	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/server/registry"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xds/connected"
@@ -226,7 +226,7 @@ func nearService(s *snapshot.Snapshot, named, namespace string) string {
 	for _, svc := range s.Services.All() {
 		known = append(known, svc.Name+"."+svc.Namespace)
 	}
-	if near := nearest.Word(named, known); near != "" {
+	if near := output.NearestWord(named, known); near != "" {
 		return ", did you mean " + near + "?"
 	}
 	return ""

@@ -47,8 +47,8 @@ func authenticate(_ context.Context, token, _ string) (mesh.Caller, error) {
 	return mesh.Caller{Identity: mesh.Identity{TrustDomain: domain, Namespace: namespace, ServiceAccount: "a"}}, nil
 }
 
-// TestCase_F1_StatusPagesByNetwork asks from everywhere, with every token.
-func TestCase_F1_StatusPagesByNetwork(t *testing.T) {
+// TestStatusPagesByNetwork asks from everywhere, with every token.
+func TestStatusPagesByNetwork(t *testing.T) {
 	dirs := []string{t.TempDir()}
 	listener := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1}
 	operator, _, _, err := localtoken.Keep(dirs, listener, rand.Reader)

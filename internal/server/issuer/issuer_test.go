@@ -224,7 +224,7 @@ func pemOf(c *x509.Certificate) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: c.Raw}))
 }
 
-func TestCase_C4_LifeTimes(t *testing.T) {
+func TestLifeTimes(t *testing.T) {
 	_, long := authorities(t, 365*24*time.Hour)
 	_, short := authorities(t, time.Hour)
 	const maxSeconds = 90 * 24 * 3600
@@ -341,7 +341,7 @@ func TestRefusals(t *testing.T) {
 }
 
 // A10: nobody gets a certificate in the name of another, and nobody is told why.
-func TestCase_A10_Impersonation(t *testing.T) {
+func TestImpersonation(t *testing.T) {
 	_, intermediate := authorities(t, time.Hour)
 	client := dial(t, newIssuer(t, config(intermediate)))
 	md, err := structpb.NewStruct(map[string]any{"ImpersonatedIdentity": "spiffe://cluster.local/ns/sample/sa/other"})

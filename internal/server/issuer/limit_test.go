@@ -22,7 +22,7 @@ func identity(n int) mesh.Identity {
 
 // C6: one identity that asks without measure is given what is its own and
 // nothing more; the others are given all that they ask for.
-func TestCase_C6_OneIdentityAsksWithoutMeasure(t *testing.T) {
+func TestOneIdentityAsksWithoutMeasure(t *testing.T) {
 	_, intermediate := authorities(t, time.Hour)
 	var counts tally
 	cfg := config(intermediate)
@@ -71,7 +71,7 @@ func TestCase_C6_OneIdentityAsksWithoutMeasure(t *testing.T) {
 
 // C6: who is known to be over the limit is refused before anybody looks at the
 // proof again, and is read on later; nobody else is.
-func TestCase_C6_RefusedAtOnce(t *testing.T) {
+func TestRefusedAtOnce(t *testing.T) {
 	_, intermediate := authorities(t, time.Hour)
 	var counts tally
 	authenticated, slowed := 0, time.Duration(0)

@@ -21,7 +21,6 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/serving"
-	"github.com/meshctl/meshctl/internal/unixsocket"
 )
 
 const (
@@ -60,8 +59,8 @@ func Listen(path string, log *slog.Logger) (*Server, error) {
 	}
 	defer func() { _ = os.Remove(dir) }()
 	hidden := filepath.Join(dir, "s")
-	if len(hidden) > unixsocket.MaxPath {
-		return nil, fmt.Errorf("socket path %s is too long by %d bytes: choose a shorter directory", path, len(hidden)-unixsocket.MaxPath)
+	if len(hidden) > serving.MaxSocketPath {
+		return nil, fmt.Errorf("socket path %s is too long by %d bytes: choose a shorter directory", path, len(hidden)-serving.MaxSocketPath)
 	}
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: hidden, Net: "unix"})
 	if err != nil {
@@ -80,11 +79,11 @@ func Listen(path string, log *slog.Logger) (*Server, error) {
 
 // free says why the path cannot be taken.
 func free(path string) error {
-	_, err := unixsocket.Probe(path)
+	_, err := serving.ProbeSocket(path)
 	switch {
-	case errors.Is(err, unixsocket.ErrNoSocket):
+	case errors.Is(err, serving.ErrNoSocket):
 		return fmt.Errorf("%w: remove it or choose another path", err)
-	case errors.Is(err, unixsocket.ErrInUse):
+	case errors.Is(err, serving.ErrInUse):
 		return fmt.Errorf("%w: choose another path", err)
 	}
 	return err

@@ -11,11 +11,11 @@ import (
 	"testing"
 )
 
-// TestCase_D16_AddressesOfOthers: a remote cluster that gives addresses of
+// TestAddressesOfOthers: a remote cluster that gives addresses of
 // local services for endpoints and gateways, and 10,000 gateways. What is
 // refused comes back when the address is nobody's any more. Addresses such as
 // 127.0.0.1 the source refuses before.
-func TestCase_D16_AddressesOfOthers(t *testing.T) {
+func TestAddressesOfOthers(t *testing.T) {
 	var log bytes.Buffer
 	b := newBench(t)
 	b.s.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))

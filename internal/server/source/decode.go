@@ -20,7 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/json"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
-	"github.com/meshctl/meshctl/internal/nearest"
+	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
@@ -152,7 +152,7 @@ func fieldOf(key string) string {
 }
 
 func fieldHint(key string) string {
-	if near := nearest.Word(key, istioKeys); near != "" {
+	if near := output.NearestWord(key, istioKeys); near != "" {
 		return fmt.Sprintf(", did you mean %s?", near)
 	}
 	return ""

@@ -196,7 +196,7 @@ func TestConfigMaps(t *testing.T) {
 
 // A Secret that is broken or huge is reported by field and line, an expired one
 // is told of by its time, and none keeps another from being read.
-func TestCase_B6_SecretsOfGateways(t *testing.T) {
+func TestSecretsOfGateways(t *testing.T) {
 	t.Parallel()
 	cert, key := pemPair(t, 1)
 	_, otherKey := pemPair(t, 1)

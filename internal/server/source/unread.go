@@ -8,7 +8,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"github.com/meshctl/meshctl/internal/nearest"
+	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
@@ -56,7 +56,7 @@ func unread(key snapshot.Key, group string) Result {
 // kindHint suggests what a misspelt kind, or a kind of another group, was
 // meant to be; empty when it looks like neither.
 func kindHint(group, kind string) (meant, hint string) {
-	if near := nearest.Word(kind, append(kindsOf(group), kubeKinds[group]...)); near != "" {
+	if near := output.NearestWord(kind, append(kindsOf(group), kubeKinds[group]...)); near != "" {
 		return near, fmt.Sprintf(", did you mean %s?", near)
 	}
 	if !isIstioGroup(group) {

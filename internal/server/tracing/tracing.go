@@ -23,7 +23,7 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/meshctl/meshctl/internal/server/xds/flight"
+	"github.com/meshctl/meshctl/internal/server/xds/history"
 )
 
 // Bounds of what is told.
@@ -122,7 +122,7 @@ type round struct {
 
 // Published implements flight.Observer: the change, how its events became a
 // snapshot, and how that became resources.
-func (t *Tracer) Published(r *flight.Round) any {
+func (t *Tracer) Published(r *history.Round) any {
 	began := r.Arrived
 	if began.IsZero() {
 		began = r.Started
@@ -162,7 +162,7 @@ func (t *Tracer) span(ctx context.Context, name string, from, to time.Time, attr
 // Answered implements flight.Observer: a response, from when it could have been
 // sent to the proxy's answer. It is part of the newest change that it carries
 // and linked to the oldest.
-func (t *Tracer) Answered(of flight.Info, p flight.Push, newest, first *flight.Round) {
+func (t *Tracer) Answered(of history.Info, p history.Push, newest, first *history.Round) {
 	parent, ok := newest.Trace.(*round)
 	if !ok || parent.pushes.Add(1) > maxPushes {
 		return

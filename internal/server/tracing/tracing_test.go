@@ -15,7 +15,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"go.uber.org/goleak"
 
-	"github.com/meshctl/meshctl/internal/server/xds/flight"
+	"github.com/meshctl/meshctl/internal/server/xds/history"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -46,10 +46,10 @@ type keep struct{ *tracetest.InMemoryExporter }
 
 func (keep) Shutdown(context.Context) error { return nil }
 
-func rounds(t *Tracer) (first, newest *flight.Round) {
-	out := make([]*flight.Round, 2)
+func rounds(t *Tracer) (first, newest *history.Round) {
+	out := make([]*history.Round, 2)
 	for i := range out {
-		out[i] = &flight.Round{Snapshot: uint64(i), Arrived: at(i), Taken: at(i + 1), Built: at(i + 2), Started: at(i + 3), Generated: at(i + 4)}
+		out[i] = &history.Round{Snapshot: uint64(i), Arrived: at(i), Taken: at(i + 1), Built: at(i + 2), Started: at(i + 3), Generated: at(i + 4)}
 		out[i].Trace = t.Published(out[i])
 	}
 	return out[0], out[1]
@@ -58,10 +58,10 @@ func rounds(t *Tracer) (first, newest *flight.Round) {
 func TestPushes(t *testing.T) {
 	spans := traced(t, func(tracer *Tracer) {
 		first, newest := rounds(tracer)
-		info := flight.Info{Proxy: "p.ns", Stream: "p.ns-1", Ended: at(20)}
-		tracer.Answered(info, flight.Push{Type: "CDS", Queued: at(5), Sent: at(6), Written: at(7), Answered: at(8), Answer: "ACK"}, newest, first)
-		tracer.Answered(info, flight.Push{Type: "EDS", Sent: at(6), Answered: at(8), Answer: "NACK", Error: "no good", Refused: []string{"x"}}, newest, newest)
-		tracer.Answered(info, flight.Push{Type: "LDS", Sent: at(6)}, newest, newest)
+		info := history.Info{Proxy: "p.ns", Stream: "p.ns-1", Ended: at(20)}
+		tracer.Answered(info, history.Push{Type: "CDS", Queued: at(5), Sent: at(6), Written: at(7), Answered: at(8), Answer: "ACK"}, newest, first)
+		tracer.Answered(info, history.Push{Type: "EDS", Sent: at(6), Answered: at(8), Answer: "NACK", Error: "no good", Refused: []string{"x"}}, newest, newest)
+		tracer.Answered(info, history.Push{Type: "LDS", Sent: at(6)}, newest, newest)
 	})
 	changes := spans["change"]
 	if len(changes) != 2 || !changes[1].StartTime.Equal(at(1)) || !changes[1].EndTime.Equal(at(5)) {
@@ -90,7 +90,7 @@ func TestManyPushes(t *testing.T) {
 	spans := traced(t, func(tracer *Tracer) {
 		_, newest := rounds(tracer)
 		for i := range 10 * maxPushes {
-			tracer.Answered(flight.Info{Stream: fmt.Sprint(i)}, flight.Push{Type: "CDS", Sent: at(6), Answered: at(8)}, newest, newest)
+			tracer.Answered(history.Info{Stream: fmt.Sprint(i)}, history.Push{Type: "CDS", Sent: at(6), Answered: at(8)}, newest, newest)
 		}
 	})
 	if n := len(spans["xds.push CDS"]); n != maxPushes {

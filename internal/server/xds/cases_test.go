@@ -20,7 +20,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/deaf"
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/server/xds/gate"
+	"github.com/meshctl/meshctl/internal/server/xds/admission"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -32,9 +32,9 @@ func (b *bench) dialDeaf(stop <-chan struct{}) *grpc.ClientConn {
 	}))
 }
 
-// TestCase_E1_ClientsStopReading has half of the clients read no more, with
+// TestClientsStopReading has half of the clients read no more, with
 // responses that fill gRPC's windows, the sockets, or only their buffers.
-func TestCase_E1_ClientsStopReading(t *testing.T) {
+func TestClientsStopReading(t *testing.T) {
 	for _, tt := range []struct {
 		name string
 		size int
@@ -83,7 +83,7 @@ func TestCase_E1_ClientsStopReading(t *testing.T) {
 func someone(_ *Config, a *Access) {
 	a.Authenticate = func(ctx context.Context) (mesh.Caller, error) {
 		id := mesh.Identity{TrustDomain: "td", Namespace: "ns", ServiceAccount: "sa"}
-		return mesh.Caller{Identity: id}, gate.Authenticated(ctx, id)
+		return mesh.Caller{Identity: id}, admission.Authenticated(ctx, id)
 	}
 }
 
@@ -124,7 +124,7 @@ func patiently(c *Config, _ *Access) {
 	c.Limits.Handshake, c.Limits.FirstRequest = time.Hour, time.Hour
 }
 
-func TestCase_E3_ConnectionsOfOneAddress(t *testing.T) {
+func TestConnectionsOfOneAddress(t *testing.T) {
 	b := start(t, small(), patiently, func(c *Config, _ *Access) { c.Limits.AddressConns = 5 })
 	c := b.connect(xdswire.Delta, "p")
 	c.subscribe("CDS")
@@ -137,9 +137,9 @@ func TestCase_E3_ConnectionsOfOneAddress(t *testing.T) {
 	c.quiet()
 }
 
-// TestCase_E3_StrangersTakeNobodysPlace has peers that prove nothing take all
+// TestStrangersTakeNobodysPlace has peers that prove nothing take all
 // the room that there is for such.
-func TestCase_E3_StrangersTakeNobodysPlace(t *testing.T) {
+func TestStrangersTakeNobodysPlace(t *testing.T) {
 	b := start(t, small(), someone, patiently, func(c *Config, _ *Access) { c.Limits.PendingConns, c.Limits.AddressConns = 8, 8 })
 	before := b.connect(xdswire.Delta, "before")
 	before.subscribe("CDS")
@@ -148,7 +148,7 @@ func TestCase_E3_StrangersTakeNobodysPlace(t *testing.T) {
 	before.quiet()
 }
 
-func TestCase_E3_OldestStrangerGivesWay(t *testing.T) {
+func TestOldestStrangerGivesWay(t *testing.T) {
 	b := start(t, small(), someone, patiently, func(c *Config, _ *Access) { c.Limits.PendingConns = 8 })
 	b.wait("strangers over the limit are closed", 12, b.idle(20))
 	c := b.connect(xdswire.Delta, "after")
@@ -156,7 +156,7 @@ func TestCase_E3_OldestStrangerGivesWay(t *testing.T) {
 	c.wantAck("CDS", "a=a:1 b=b:1")
 }
 
-func TestCase_E3_StrangersMustProveThemselves(t *testing.T) {
+func TestStrangersMustProveThemselves(t *testing.T) {
 	b := start(t, small(), someone, func(c *Config, _ *Access) { c.Limits.FirstRequest = time.Second })
 	c := b.connect(xdswire.Delta, "p")
 	c.subscribe("CDS")
@@ -167,11 +167,11 @@ func TestCase_E3_StrangersMustProveThemselves(t *testing.T) {
 	c.quiet()
 }
 
-func TestCase_E3_StreamsOfOneIdentity(t *testing.T) {
+func TestStreamsOfOneIdentity(t *testing.T) {
 	fewStreams(t, start(t, small(), someone, func(c *Config, _ *Access) { c.Limits.IdentityStreams = 3 }))
 }
 
-func TestCase_E3_StreamsOfOneAddress(t *testing.T) {
+func TestStreamsOfOneAddress(t *testing.T) {
 	fewStreams(t, start(t, small(), func(c *Config, _ *Access) { c.Limits.AddressStreams = 3 }))
 }
 
@@ -207,7 +207,7 @@ func fewStreams(t *testing.T, b *bench) {
 	})
 }
 
-func TestCase_E3_ConnectionsOfOneIdentity(t *testing.T) {
+func TestConnectionsOfOneIdentity(t *testing.T) {
 	b := start(t, small(), someone, func(c *Config, _ *Access) { c.Limits.IdentityConns = 2 })
 	for range 2 {
 		c := b.connect(xdswire.Delta, "p")
@@ -219,7 +219,7 @@ func TestCase_E3_ConnectionsOfOneIdentity(t *testing.T) {
 	}
 }
 
-func TestCase_E6_RequestsWithoutMeasure(t *testing.T) {
+func TestRequestsWithoutMeasure(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		b := start(t, small())
 		good := b.connect(v, "good")
@@ -258,8 +258,8 @@ func TestCase_E6_RequestsWithoutMeasure(t *testing.T) {
 	})
 }
 
-// TestCase_E6_NamesOfOnePeer has streams each of which asks for little.
-func TestCase_E6_NamesOfOnePeer(t *testing.T) {
+// TestNamesOfOnePeer has streams each of which asks for little.
+func TestNamesOfOnePeer(t *testing.T) {
 	const most = 3_700 // bytes: of ten names of 84 with 256 more each, and one that quiet asks for
 	for what, limit := range map[string]struct {
 		oneConn bool
@@ -340,7 +340,7 @@ func numbered(n int) []string {
 	return names
 }
 
-func TestCase_E7_NoncesAndNacks(t *testing.T) {
+func TestNoncesAndNacks(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		b := start(t, small())
 		c := b.connect(v, "p")
@@ -367,7 +367,7 @@ func TestCase_E7_NoncesAndNacks(t *testing.T) {
 	})
 }
 
-func TestCase_E7_VersionFromTheFuture(t *testing.T) {
+func TestVersionFromTheFuture(t *testing.T) {
 	b := start(t, small())
 	c := b.connect(xdswire.SotW, "p")
 	c.first = false
@@ -381,7 +381,7 @@ func TestCase_E7_VersionFromTheFuture(t *testing.T) {
 	d.wantAck("CDS", "a=a:1 b=b:1")
 }
 
-func TestCase_E8_DeltaSubscriptions(t *testing.T) {
+func TestDeltaSubscriptions(t *testing.T) {
 	b := start(t, small())
 	send := func(c *client, subscribe, unsubscribe []string, held map[string]string) {
 		t.Helper()
@@ -425,7 +425,7 @@ func TestCase_E8_DeltaSubscriptions(t *testing.T) {
 	}
 }
 
-func TestCase_E9_NodeMetadata(t *testing.T) {
+func TestNodeMetadata(t *testing.T) {
 	nested := func(levels int) *structpb.Value { // of which the metadata itself is the first
 		v := structpb.NewStringValue("bottom")
 		for range levels - 1 {
@@ -475,9 +475,9 @@ func TestCase_E9_NodeMetadata(t *testing.T) {
 	})
 }
 
-// TestCase_E10_EndlessChanges changes something all the time: who waits for a
+// TestEndlessChanges changes something all the time: who waits for a
 // pause before sending would never send.
-func TestCase_E10_EndlessChanges(t *testing.T) {
+func TestEndlessChanges(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		b := start(t, small())
 		var clients []*client
@@ -519,7 +519,7 @@ func TestCase_E10_EndlessChanges(t *testing.T) {
 	})
 }
 
-func TestCase_E12_ServerIsNotSynced(t *testing.T) {
+func TestServerIsNotSynced(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		b := start(t, nil)
 		b.world = small()

@@ -16,7 +16,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/server/xds/gate"
+	"github.com/meshctl/meshctl/internal/server/xds/admission"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -87,7 +87,7 @@ func serveDebug[R request](ctx context.Context, s *service, stream grpc.ServerSt
 		case err := <-ended:
 			return err
 		case <-s.hub.done:
-			return gate.ErrShutdown()
+			return admission.ErrShutdown()
 		case <-ctx.Done():
 			return nil
 		}
@@ -104,7 +104,7 @@ func (s *service) answer(ctx context.Context, stream grpc.ServerStream, caller m
 	if err != nil {
 		return err
 	}
-	late := time.AfterFunc(s.hub.cfg.Limits.Write, gate.ConnOf(ctx).Stall)
+	late := time.AfterFunc(s.hub.cfg.Limits.Write, admission.ConnOf(ctx).Stall)
 	defer late.Stop()
 	return stream.SendMsg(f)
 }

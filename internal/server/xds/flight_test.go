@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
-	"github.com/meshctl/meshctl/internal/server/xds/flight"
+	"github.com/meshctl/meshctl/internal/server/xds/history"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -96,7 +96,7 @@ func TestSentMeansWritten(t *testing.T) {
 	close(deaf)
 	b.world.set("CDS", "shared", "a", "a:"+strings.Repeat("x", 32<<20))
 	b.push()
-	last := func() flight.Push {
+	last := func() history.Push {
 		pushes := b.hub.Flight().History("p.ns")[0].Pushes
 		return pushes[len(pushes)-1]
 	}

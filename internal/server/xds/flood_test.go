@@ -148,9 +148,9 @@ func floodTest(t *testing.T, attack func(b *bench), opts ...benchOption) {
 	good.wantAck("CDS", "a=a:2")
 }
 
-// TestCase_E4_RapidReset opens streams and resets them at once, while each
+// TestRapidReset opens streams and resets them at once, while each
 // handler takes its time. The connection ends with a GOAWAY.
-func TestCase_E4_RapidReset(t *testing.T) {
+func TestRapidReset(t *testing.T) {
 	const streams, most = 5_000, 20
 	release := make(chan struct{})
 	var all, now, peak atomic.Int64
@@ -195,7 +195,7 @@ func TestCase_E4_RapidReset(t *testing.T) {
 	}
 }
 
-func TestCase_E4_PingFlood(t *testing.T) {
+func TestPingFlood(t *testing.T) {
 	floodTest(t, func(b *bench) {
 		c := b.dialRaw()
 		for i := range 10_000 {
@@ -210,8 +210,8 @@ func TestCase_E4_PingFlood(t *testing.T) {
 	})
 }
 
-// TestCase_E4_SettingsFloodRead sends settings and reads the answers.
-func TestCase_E4_SettingsFloodRead(t *testing.T) {
+// TestSettingsFloodRead sends settings and reads the answers.
+func TestSettingsFloodRead(t *testing.T) {
 	floodTest(t, func(b *bench) {
 		c := b.dialRaw()
 		for c.do(c.fr.WriteSettings()) {
@@ -223,9 +223,9 @@ func TestCase_E4_SettingsFloodRead(t *testing.T) {
 	})
 }
 
-// TestCase_E4_SettingsFlood sends settings, each of which must be answered,
+// TestSettingsFlood sends settings, each of which must be answered,
 // and reads no answer: the server stops reading too.
-func TestCase_E4_SettingsFlood(t *testing.T) {
+func TestSettingsFlood(t *testing.T) {
 	floodTest(t, func(b *bench) {
 		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", b.addr)
 		if err != nil {
@@ -253,7 +253,7 @@ func TestCase_E4_SettingsFlood(t *testing.T) {
 	}, func(c *Config, _ *Access) { c.Limits.Write = time.Second })
 }
 
-func TestCase_E4_ContinuationFlood(t *testing.T) {
+func TestContinuationFlood(t *testing.T) {
 	floodTest(t, func(b *bench) {
 		c := b.dialRaw()
 		block := c.headers()
@@ -269,8 +269,8 @@ func TestCase_E4_ContinuationFlood(t *testing.T) {
 	})
 }
 
-// TestCase_E4_HeaderBomb has a small block of headers stand for a large list.
-func TestCase_E4_HeaderBomb(t *testing.T) {
+// TestHeaderBomb has a small block of headers stand for a large list.
+func TestHeaderBomb(t *testing.T) {
 	floodTest(t, func(b *bench) {
 		c := b.dialRaw()
 		bomb := make([]hpack.HeaderField, 5_000)
@@ -291,9 +291,9 @@ func TestCase_E4_HeaderBomb(t *testing.T) {
 	})
 }
 
-// TestCase_E4_ClosedWindow asks for everything, answers pings and takes no
+// TestClosedWindow asks for everything, answers pings and takes no
 // byte of a response.
-func TestCase_E4_ClosedWindow(t *testing.T) {
+func TestClosedWindow(t *testing.T) {
 	floodTest(t, func(b *bench) {
 		c := b.dialRaw(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
 		c.open(1)
@@ -306,9 +306,9 @@ func TestCase_E4_ClosedWindow(t *testing.T) {
 	}, func(c *Config, _ *Access) { c.Limits.Write = time.Second })
 }
 
-// TestCase_E4_ClosedWindowOfAnEndedStream leaves a response behind that nobody
+// TestClosedWindowOfAnEndedStream leaves a response behind that nobody
 // takes when its stream has ended.
-func TestCase_E4_ClosedWindowOfAnEndedStream(t *testing.T) {
+func TestClosedWindowOfAnEndedStream(t *testing.T) {
 	floodTest(t, func(b *bench) {
 		c := b.dialRaw(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
 		c.open(1)
@@ -322,7 +322,7 @@ func TestCase_E4_ClosedWindowOfAnEndedStream(t *testing.T) {
 	}, func(c *Config, _ *Access) { c.Limits.Write = time.Second })
 }
 
-func TestCase_E3_StreamsOfOneConnection(t *testing.T) {
+func TestStreamsOfOneConnection(t *testing.T) {
 	floodTest(t, func(b *bench) {
 		c := b.dialRaw()
 		for i := range uint32(1_000) {

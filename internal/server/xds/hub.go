@@ -18,8 +18,8 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
-	"github.com/meshctl/meshctl/internal/server/xds/flight"
-	"github.com/meshctl/meshctl/internal/server/xds/gate"
+	"github.com/meshctl/meshctl/internal/server/xds/admission"
+	"github.com/meshctl/meshctl/internal/server/xds/history"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
@@ -57,7 +57,7 @@ type Config struct {
 	// by Reconsider.
 	MayReadKeys func(*snapshot.Snapshot, mesh.Caller, xdsgen.Node) error
 	// Observer, when set, is told how changes reach proxies.
-	Observer flight.Observer
+	Observer history.Observer
 	// Memory, when set, is the share of the process's memory limit that is in
 	// use. While it is above 0.8 new streams wait and the largest connections are
 	// closed.
@@ -94,9 +94,9 @@ type Hub struct {
 	cfg     Config
 	encoder xdswire.Encoder
 	names   *xdswire.NameSets
-	flight  *flight.Recorder
+	flight  *history.Recorder
 	done    chan struct{} // closed when Run ends
-	turns   *gate.Turns
+	turns   *admission.Turns
 	queue   queue
 	empties empties
 	ready   atomic.Bool                       // a snapshot has arrived
@@ -108,7 +108,7 @@ type Hub struct {
 	wake    chan struct{} // capacity 1: mail has come
 	proxies map[*subscriber]struct{}
 	streams uint64 // streams so far, for their ids
-	conns   []*gate.Conns
+	conns   []*admission.Conns
 
 	// showing is held while a round's states and assignments are stored, so that
 	// a stream sees all of a change or nothing.
@@ -144,9 +144,9 @@ func NewHub(cfg Config) *Hub {
 	h := &Hub{
 		cfg:     cfg,
 		names:   xdswire.NewNameSets(),
-		flight:  flight.New(cfg.Observer),
+		flight:  history.New(cfg.Observer),
 		done:    make(chan struct{}),
-		turns:   gate.NewTurns(cfg.Limits.Starting, cfg.Limits.MemoryWait, cfg.Memory),
+		turns:   admission.NewTurns(cfg.Limits.Starting, cfg.Limits.MemoryWait, cfg.Memory),
 		wake:    make(chan struct{}, 1),
 		proxies: make(map[*subscriber]struct{}),
 		subs:    newStreams(),
@@ -307,7 +307,7 @@ type subscriber struct {
 	err     error
 	demands [numTypes]demand
 	// record is set by attach.
-	record *flight.Stream
+	record *history.Stream
 
 	mu     sync.Mutex
 	status [numTypes]typeStatus
@@ -317,7 +317,7 @@ type subscriber struct {
 // reaches it: its views are chosen after it is registered.
 func (h *Hub) attach(s *subscriber) {
 	s.pod, s.namespace = h.cfg.Generation.AssignReads(s.node)
-	s.record = h.flight.Open(flight.Info{
+	s.record = h.flight.Open(history.Info{
 		Stream: s.id, Proxy: s.node.ID.ProxyID(), Variant: s.variant.String(), Connected: s.connected,
 	})
 	h.mu.Lock()

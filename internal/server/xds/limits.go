@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/tap"
 
-	"github.com/meshctl/meshctl/internal/server/xds/gate"
+	"github.com/meshctl/meshctl/internal/server/xds/admission"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -20,7 +20,7 @@ import (
 // requests of 4 MiB, 32 MiB kept for one peer and 256 MiB for all, 30 s for
 // writes, proofs, first requests and their arrival.
 type Limits struct {
-	gate.Limits
+	admission.Limits
 	// Names is how many names a stream may subscribe to of one type.
 	// Default 100,000.
 	Names int
@@ -139,9 +139,9 @@ func (h *Hub) ServerOptions(refuse tap.ServerInHandle) []grpc.ServerOption {
 			Names: 2 * l.Names,
 			Other: l.MetadataBytes + maxOther,
 		})),
-		gate.NoReadBuffer(),
-		gate.NoWriteBuffer(),
-		gate.CountRequests(refuse),
+		admission.NoReadBuffer(),
+		admission.NoWriteBuffer(),
+		admission.CountRequests(refuse),
 		experimental.BufferPool(xdswire.RequestBuffers()),
 		// Windows of a fixed size: to find a better one gRPC would answer every
 		// ACK with a ping.
@@ -158,11 +158,11 @@ func (h *Hub) ServerOptions(refuse tap.ServerInHandle) []grpc.ServerOption {
 
 // NewConns makes what bounds the connections of one server of the hub. It says
 // whether the server's peers authenticate.
-func (h *Hub) NewConns(authenticate bool) *gate.Conns {
+func (h *Hub) NewConns(authenticate bool) *admission.Conns {
 	m := h.cfg.Metrics
-	c := gate.NewConns(gate.Config{
+	c := admission.NewConns(admission.Config{
 		Limits: h.cfg.Limits.Limits, Log: h.cfg.Log, Now: h.cfg.Now, Authenticate: authenticate,
-		Stats: gate.Stats{Refused: m.refusedConns.Inc, Rejected: m.rejected.Inc, Stalled: m.stalled.Inc, Closed: m.closed.Inc},
+		Stats: admission.Stats{Refused: m.refusedConns.Inc, Rejected: m.rejected.Inc, Stalled: m.stalled.Inc, Closed: m.closed.Inc},
 	})
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -208,7 +208,7 @@ func (h *Hub) relieve(ctx context.Context) {
 func (h *Hub) evict(why string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	var largest *gate.Conn
+	var largest *admission.Conn
 	most := worthClosing
 	for _, c := range h.conns {
 		if n, bytes := c.Largest(); bytes > most {

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
-	"github.com/meshctl/meshctl/internal/server/xds/flight"
+	"github.com/meshctl/meshctl/internal/server/xds/history"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
@@ -113,11 +113,11 @@ func (h *Hub) round(m mail) {
 }
 
 // record remembers a publication that changes caused; nil when none did.
-func (h *Hub) record(changes *snapshot.Changes, started time.Time) *flight.Round {
+func (h *Hub) record(changes *snapshot.Changes, started time.Time) *history.Round {
 	if changes == nil {
 		return nil
 	}
-	r := &flight.Round{
+	r := &history.Round{
 		Snapshot: h.current.Load().Seq, Causes: changes.Causes, Events: changes.Events,
 		Arrived: changes.Since, Taken: changes.Taken, Built: changes.Built, Started: started, Generated: h.cfg.Now(),
 		Types: h.times.list(),
@@ -366,7 +366,7 @@ func (h *Hub) generateOne(u *unit) {
 }
 
 // publish makes the next states of the views and returns those that have one.
-func (h *Hub) publish(touched []*liveView, round *flight.Round) []*liveView {
+func (h *Hub) publish(touched []*liveView, round *history.Round) []*liveView {
 	var changed []*liveView
 	for _, v := range touched {
 		changes := make(map[string]*xdswire.Resource)

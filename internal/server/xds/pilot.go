@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
-	"github.com/meshctl/meshctl/internal/server/xds/flight"
+	"github.com/meshctl/meshctl/internal/server/xds/history"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -129,9 +129,9 @@ func (p *pilotTimes) published(c *snapshot.Changes) {
 }
 
 // sent notes a response of the type, which was handed to gRPC.
-func (p *pilotTimes) sent(i int, r *flight.Sent) {
+func (p *pilotTimes) sent(i int, r *history.Sent) {
 	p.size[i].Observe(float64(r.Bytes))
-	if r.Why == flight.Request {
+	if r.Why == history.Request {
 		p.triggers[byRequest].Inc()
 	}
 	if !r.Queued.IsZero() {
@@ -140,7 +140,7 @@ func (p *pilotTimes) sent(i int, r *flight.Sent) {
 }
 
 // written notes that all of a response, which was sent at a time, is written.
-func (p *pilotTimes) written(i int, round *flight.Round, at, now time.Time) {
+func (p *pilotTimes) written(i int, round *history.Round, at, now time.Time) {
 	took := now.Sub(at)
 	p.send[i].Observe(took.Seconds())
 	if round != nil {
@@ -155,7 +155,7 @@ type converging struct {
 	since, last time.Time // the first event of the change, and the last response
 }
 
-func (c *converging) sent(r *flight.Sent) {
+func (c *converging) sent(r *history.Sent) {
 	if r.First == nil || r.First.Arrived.IsZero() {
 		return
 	}

@@ -688,7 +688,7 @@ func TestLargeRequest(t *testing.T) {
 	}
 }
 
-func TestCase_E2_PanicEndsOneStream(t *testing.T) {
+func TestPanicEndsOneStream(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		b := start(t, small())
 		good := b.connect(v, "p")

@@ -23,7 +23,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
-	"github.com/meshctl/meshctl/internal/server/xds/gate"
+	"github.com/meshctl/meshctl/internal/server/xds/admission"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
@@ -115,7 +115,7 @@ func realGeneration(cfg *Config, a *Access) {
 		account, cluster, _ := strings.Cut(who, "@")
 		ns, sa, _ := strings.Cut(account, "/")
 		id := mesh.Identity{TrustDomain: "td", Namespace: ns, ServiceAccount: sa}
-		return mesh.Caller{Identity: id, Cluster: mesh.ClusterID(cluster)}, gate.Authenticated(ctx, id)
+		return mesh.Caller{Identity: id, Cluster: mesh.ClusterID(cluster)}, admission.Authenticated(ctx, id)
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/meshctl/meshctl/internal/server/xds/gate"
+	"github.com/meshctl/meshctl/internal/server/xds/admission"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -63,7 +63,7 @@ func (q *queue) next() *session {
 
 func newSession(ctx context.Context, sub *subscriber, log *slog.Logger, h *Hub, stream grpc.ServerStream, sent func()) *session {
 	s := &session{hub: h, sub: sub, log: log, ended: make(chan error, 1)}
-	s.writes = newWrites(h.cfg.Limits.Write, h.cfg.Now, gate.ConnOf(ctx), sent, func() { h.queue.add(s) })
+	s.writes = newWrites(h.cfg.Limits.Write, h.cfg.Now, admission.ConnOf(ctx), sent, func() { h.queue.add(s) })
 	s.send = func(f *xdswire.Frame) error { return s.writes.send(stream, f) }
 	sub.session = s
 	return s
@@ -146,7 +146,7 @@ func (s *session) wait(ctx context.Context) error {
 	case err := <-s.ended:
 		return err
 	case <-s.hub.done:
-		return gate.ErrShutdown()
+		return admission.ErrShutdown()
 	case <-ctx.Done():
 		return nil
 	}

@@ -69,9 +69,9 @@ func (c *testConn) Written() int64 { return int64(time.Since(c.begin).Seconds())
 func (c *testConn) Queue(int) {}
 func (c *testConn) Stall()    { c.stalled.Store(int64(time.Since(c.begin))) }
 
-// TestCase_E2_PanicInARequest ends the stream, which lets go of all that it
+// TestPanicInARequest ends the stream, which lets go of all that it
 // held.
-func TestCase_E2_PanicInARequest(t *testing.T) {
+func TestPanicInARequest(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		b := start(t, small(), someone, func(c *Config, _ *Access) {
 			c.Limits.IdentityStreams = 2
@@ -103,8 +103,8 @@ func TestCase_E2_PanicInARequest(t *testing.T) {
 	})
 }
 
-// TestCase_E2_PanicInAPush is the same for what the hub published.
-func TestCase_E2_PanicInAPush(t *testing.T) {
+// TestPanicInAPush is the same for what the hub published.
+func TestPanicInAPush(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		var armed atomic.Bool
 		w := newMeshWorld()

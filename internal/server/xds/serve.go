@@ -21,7 +21,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/server/xds/gate"
+	"github.com/meshctl/meshctl/internal/server/xds/admission"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
@@ -168,16 +168,16 @@ func (h *Hub) panicked(log *slog.Logger, p any) error {
 }
 
 // caller says who calls, and counts the stream for them until it is closed.
-func (s *service) caller(ctx context.Context) (caller mesh.Caller, counted *gate.Stream, err error) {
+func (s *service) caller(ctx context.Context) (caller mesh.Caller, counted *admission.Stream, err error) {
 	if s.access.Authenticate != nil {
 		if caller, err = s.authenticate(ctx); err != nil {
 			// Envoy would try again on this connection for as long as it lives, with
 			// the certificate that it showed in its handshake.
-			gate.ConnOf(ctx).CloseSoon()
+			admission.ConnOf(ctx).CloseSoon()
 			return caller, nil, err
 		}
 	}
-	counted, err = gate.ConnOf(ctx).OpenStream(caller.Identity)
+	counted, err = admission.ConnOf(ctx).OpenStream(caller.Identity)
 	return caller, counted, err
 }
 
@@ -219,7 +219,7 @@ func (s *service) takeTurn(ctx context.Context, caller mesh.Caller) (leave func(
 // peerHost is what the peers of one host share.
 func peerHost(ctx context.Context) string {
 	if p, ok := peer.FromContext(ctx); ok {
-		return gate.AddressOf(p.Addr).String()
+		return admission.AddressOf(p.Addr).String()
 	}
 	return ""
 }
@@ -269,7 +269,7 @@ func firstRequest[R request](ctx context.Context, h *Hub, recv func() (R, error)
 	case <-timeout.C:
 		return maybe[R]{}, status.Error(codes.DeadlineExceeded, "no request arrived in time")
 	case <-h.done:
-		return maybe[R]{}, gate.ErrShutdown()
+		return maybe[R]{}, admission.ErrShutdown()
 	case <-ctx.Done():
 		return maybe[R]{}, nil
 	}

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/meshctl/meshctl/internal/server/xds/gate"
+	"github.com/meshctl/meshctl/internal/server/xds/admission"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -68,7 +68,7 @@ func receiver[M any, R interface {
 	return func() (R, error) {
 		m := R(new(M))
 		in := xdswire.Received{Message: m}
-		gate.NextRequest(stream.Context())
+		admission.NextRequest(stream.Context())
 		if err := stream.RecvMsg(&in); err != nil {
 			return nil, err
 		}

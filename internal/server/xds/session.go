@@ -13,8 +13,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/meshctl/meshctl/internal/server/xds/flight"
-	"github.com/meshctl/meshctl/internal/server/xds/gate"
+	"github.com/meshctl/meshctl/internal/server/xds/admission"
+	"github.com/meshctl/meshctl/internal/server/xds/history"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -26,7 +26,7 @@ type session struct {
 	send   func(*xdswire.Frame) error
 	writes *writes
 	// counted counts the names that are subscribed to, as of counts.
-	counted *gate.Stream
+	counted *admission.Stream
 	counts  [numTypes]*xdswire.NameSet
 	ended   chan error  // capacity 1: why the stream ends
 	news    atomic.Bool // the hub published something since the last flush
@@ -75,7 +75,7 @@ type typeState struct {
 	// push is the number of the response in flight in the stream's record;
 	// waiting is the first publication that it keeps back.
 	push    uint64
-	waiting *flight.Round
+	waiting *history.Round
 	// doubt are names of which the proxy may hold something else than acked
 	// has, because it refused a response with them, perhaps only in part.
 	doubt []string
@@ -602,15 +602,15 @@ func (s *session) refusedAll(i int) bool {
 
 // record begins the record of a response of which the rest is not known yet.
 // It says whether the proxy asked for it.
-func (s *session) record(t *typeState, now pair, asked bool) flight.Sent {
-	r := flight.Sent{Why: flight.Request}
+func (s *session) record(t *typeState, now pair, asked bool) history.Sent {
+	r := history.Sent{Why: history.Request}
 	switch round := now.round(t.sent); {
 	case asked:
 	case round != nil:
-		r.Why, r.Round, r.First = flight.Change, round, cmp.Or(t.waiting, round)
+		r.Why, r.Round, r.First = history.Change, round, cmp.Or(t.waiting, round)
 		r.Queued = r.First.Generated
 	case t.refused:
-		r.Why = flight.Repair
+		r.Why = history.Repair
 	}
 	t.waiting = nil
 	return r
@@ -672,7 +672,7 @@ func (s *session) warm(c *content, clusters *typeState) {
 	}
 }
 
-func (s *session) transmit(i int, version uint64, c *content, r flight.Sent) error {
+func (s *session) transmit(i int, version uint64, c *content, r history.Sent) error {
 	m := s.hub.cfg.Metrics
 	f := xdswire.NewFrame(xdswire.Header{
 		Version: versionInfo(version), TypeURL: xdswire.PushOrder[i], Nonce: s.types[i].nonce, Removed: c.removed,

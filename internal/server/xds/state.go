@@ -9,7 +9,7 @@ import (
 	"sync"
 	"weak"
 
-	"github.com/meshctl/meshctl/internal/server/xds/flight"
+	"github.com/meshctl/meshctl/internal/server/xds/history"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
@@ -25,7 +25,7 @@ type viewState struct {
 	// the same sum in every process, and a change costs only what changed.
 	sum uint64
 	// round is the publication that made the state; nil when a stream did.
-	round *flight.Round
+	round *history.Round
 	// view is what the state is of.
 	view xdsgen.View
 
@@ -270,8 +270,8 @@ func (p pair) since(from pair) [2]*diff {
 
 // round is the newest publication behind what differs between two pairs, nil
 // when none is known.
-func (p pair) round(from pair) *flight.Round {
-	var newest *flight.Round
+func (p pair) round(from pair) *history.Round {
+	var newest *history.Round
 	for _, s := range [][2]*viewState{{p.shared, from.shared}, {p.own, from.own}} {
 		if s[0] == nil || s[0] == s[1] || s[0].round == nil {
 			continue

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/server/xds/connected"
-	"github.com/meshctl/meshctl/internal/server/xds/flight"
+	"github.com/meshctl/meshctl/internal/server/xds/history"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
@@ -44,12 +44,12 @@ type typeStatus struct {
 func (st *typeStatus) answered(at time.Time) { st.answeredAt, st.awaited = at, false }
 
 // Flight is the record of how changes reached the proxies.
-func (h *Hub) Flight() *flight.Recorder { return h.flight }
+func (h *Hub) Flight() *history.Recorder { return h.flight }
 
 // NACKs is what proxies refused.
 type NACKs struct {
 	// NACKs are the refused responses that are remembered, oldest first.
-	NACKs []flight.NACK `json:"nacks"`
+	NACKs []history.NACK `json:"nacks"`
 	// Refused are the resources that connected proxies are left without.
 	Refused []Refused `json:"refused"`
 }

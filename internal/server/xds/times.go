@@ -4,14 +4,14 @@ import (
 	"sync"
 	"time"
 
-	"github.com/meshctl/meshctl/internal/server/xds/flight"
+	"github.com/meshctl/meshctl/internal/server/xds/history"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
 // generationTimes are when the units of each type were generated in a round.
 type generationTimes struct {
 	mu    sync.Mutex
-	types [numTypes]flight.Generation
+	types [numTypes]history.Generation
 }
 
 // note is called by the goroutines that generate.
@@ -29,11 +29,11 @@ func (g *generationTimes) note(i int, began, ended time.Time) {
 }
 
 // list is of the types that something was generated of. It is nil for nil.
-func (g *generationTimes) list() []flight.Generation {
+func (g *generationTimes) list() []history.Generation {
 	if g == nil {
 		return nil
 	}
-	var out []flight.Generation
+	var out []history.Generation
 	for i, t := range g.types {
 		if t.Units > 0 {
 			t.Type = xdswire.ShortType(xdswire.PushOrder[i])

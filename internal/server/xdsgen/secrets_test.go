@@ -248,8 +248,8 @@ func randomSecret(r *rand.Rand) snapshot.Event {
 	return put(o)
 }
 
-// TestCase_B4_SecretNames: a name that no secret can have is given nothing.
-func TestCase_B4_SecretNames(t *testing.T) {
+// TestSecretNames: a name that no secret can have is given nothing.
+func TestSecretNames(t *testing.T) {
 	s := build(t, []mesh.ClusterID{"c1"}, []snapshot.Event{put(testSecret("c1", "gw", "s", "pc")), put(testSecret("c1", "other", "s", "pc"))})
 	for _, name := range []string{
 		"", "..", "../other/s", "gw/../other/s", "gw/..", "gw%2fs", "%2e%2e/other/s", "s\n", "s\x00", "gw/s/", "/gw/s", "S", strings.Repeat("a", 10<<10), "gw/" + strings.Repeat("a", 254),
@@ -267,9 +267,9 @@ func TestCase_B4_SecretNames(t *testing.T) {
 	}
 }
 
-// TestCase_B5_CASuffix: who asks for CA certificates is never given a key, also
+// TestCASuffix: who asks for CA certificates is never given a key, also
 // of a secret that itself is called so.
-func TestCase_B5_CASuffix(t *testing.T) {
+func TestCASuffix(t *testing.T) {
 	s := build(t, []mesh.ClusterID{"c1"}, []snapshot.Event{
 		put(testSecret("c1", "gw", "x-cacert", "pc")), put(testSecret("c1", "gw", "y-cacert", "p")), put(testSecret("c1", "gw", "z", "p")),
 	})

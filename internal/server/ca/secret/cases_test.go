@@ -67,7 +67,7 @@ func bad(t *testing.T, root *certs.Authority) map[string]struct {
 // B6: a Secret that cannot be used is told of, by its code, and what signed
 // before goes on; one with thousands of other keys is as good as any, and what
 // the API server has no room for changes nothing.
-func TestCase_B6_SecretsThatCannotBeUsed(t *testing.T) {
+func TestSecretsThatCannotBeUsed(t *testing.T) {
 	needKubernetes(t)
 	t.Parallel()
 	c := kube.Shared(t, "ca")
@@ -110,7 +110,7 @@ func TestCase_B6_SecretsThatCannotBeUsed(t *testing.T) {
 }
 
 // B6: the same without an API server, which has a limit of its own.
-func TestCase_B6_Limits(t *testing.T) {
+func TestLimits(t *testing.T) {
 	now := verify.Options{Now: time.Now()}
 	root := newRoot(t)
 	huge := secretData(t, authority(t, root))

@@ -221,9 +221,9 @@ func smallLimits(s *Source) {
 	s.waits = waits{answer: 2 * time.Second, list: 3 * time.Second, retry: time.Millisecond, maxRetry: 20 * time.Millisecond}
 }
 
-// TestCase_D15_HostileAPIServer: what such a server sends ends, is named and
+// TestHostileAPIServer: what such a server sends ends, is named and
 // takes nothing away; when it is well again it is followed again.
-func TestCase_D15_HostileAPIServer(t *testing.T) {
+func TestHostileAPIServer(t *testing.T) {
 	for name, tc := range hostile() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -266,8 +266,8 @@ func TestCase_D15_HostileAPIServer(t *testing.T) {
 	}
 }
 
-// TestCase_D15_HostileWatch: the same for what a watch shows.
-func TestCase_D15_HostileWatch(t *testing.T) {
+// TestHostileWatch: the same for what a watch shows.
+func TestHostileWatch(t *testing.T) {
 	frames := func(frames ...[]byte) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Type", mediaProtobuf)

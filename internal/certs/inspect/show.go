@@ -1,0 +1,172 @@
+package inspect
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/output"
+)
+
+// EntryTable lays entries out, one a row. wide shows everything whole, and
+// where it is.
+func EntryTable(entries []Entry, wide bool) *output.Table {
+	t := &output.Table{
+		Header: []string{"SUBJECT", "SPIFFE IDS", "ISSUER", "SERIAL", "ALGORITHM", "FROM", "UNTIL", "DAYS", "SHA-256"},
+		Gap:    3,
+	}
+	if wide {
+		t.Header = append(t.Header, "NAMES", "CA", "PLACE")
+	}
+	for _, e := range entries {
+		row := []string{
+			e.title(), list(e.SPIFFEIDs, wide), dash(e.Issuer), hex(e.Serial, wide), dash(e.Algorithm),
+			date(e.From, wide), date(e.Until, wide), number(e.DaysLeft), fingerprint(e.SHA256, wide),
+		}
+		if wide {
+			row = append(row, list(e.Names, wide), e.rights(), e.Place)
+		}
+		t.Rows = append(t.Rows, row)
+	}
+	return t
+}
+
+// title is the subject, or what the entry is when it is no certificate.
+func (e *Entry) title() string {
+	switch {
+	case e.Problem != "":
+		return fmt.Sprintf("(%s: %s)", e.Kind, e.Problem)
+	case e.Kind == KindCertificate && e.Subject == "" && len(e.SPIFFEIDs) == 0:
+		return list(e.Names, false)
+	case e.Kind == KindCertificate:
+		return dash(e.Subject)
+	case e.Kind == KindKey && e.Subject == "":
+		return "(private key of no certificate here)"
+	case e.Subject == "":
+		return "(" + e.Kind + ")"
+	}
+	return fmt.Sprintf("(%s of %s)", e.Kind, e.Subject)
+}
+
+func (e *Entry) rights() string {
+	switch {
+	case e.Kind != KindCertificate:
+		return "-"
+	case !e.CA:
+		return "no"
+	case e.PathLen != nil:
+		return fmt.Sprintf("yes, path length %d", *e.PathLen)
+	}
+	return "yes"
+}
+
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// shown is how many items of a list a table has.
+const shown = 2
+
+func list(items []string, wide bool) string {
+	if !wide && len(items) > shown {
+		return fmt.Sprintf("%s + %d more...", strings.Join(items[:shown], ", "), len(items)-shown)
+	}
+	return dash(strings.Join(items, ", "))
+}
+
+func hex(s string, wide bool) string {
+	if !wide && len(s) > 12 {
+		return s[:12] + "..."
+	}
+	return dash(s)
+}
+
+func fingerprint(s string, wide bool) string {
+	if !wide && len(s) > 23 {
+		return s[:23] + "..."
+	}
+	return dash(s)
+}
+
+func date(t *time.Time, wide bool) string {
+	switch {
+	case t == nil:
+		return "-"
+	case wide:
+		return t.Format(time.RFC3339)
+	}
+	return t.Format(time.DateOnly)
+}
+
+func number(n *int) string {
+	if n == nil {
+		return "-"
+	}
+	return strconv.Itoa(*n)
+}
+
+// WriteText writes each entry as a block of lines, with all that is known.
+func WriteText(w io.Writer, entries []Entry) error {
+	out := bufio.NewWriter(w)
+	for i, e := range entries {
+		if i > 0 {
+			out.WriteByte('\n')
+		}
+		fmt.Fprintf(out, "%s\n", output.Escape(e.Place))
+		line := func(name, value string) {
+			if value != "" {
+				fmt.Fprintf(out, "  %-20s %s\n", name, output.Escape(value))
+			}
+		}
+		stamp := func(name string, t *time.Time) {
+			if t != nil {
+				line(name, t.Format(time.RFC3339))
+			}
+		}
+		count := func(name string, n *int) {
+			if n != nil {
+				line(name, strconv.Itoa(*n))
+			}
+		}
+		line("what", e.Kind)
+		line("problem", e.Problem)
+		if e.Kind == KindKey {
+			line("belongs to", e.Subject)
+		} else {
+			line("subject", e.Subject)
+		}
+		line("issuer", e.Issuer)
+		line("serial", e.Serial)
+		stamp("valid from", e.From)
+		stamp("valid until", e.Until)
+		count("days left", e.DaysLeft)
+		line("key", e.Algorithm)
+		line("signed with", e.Signature)
+		for _, id := range e.SPIFFEIDs {
+			line("SPIFFE id", id)
+		}
+		for _, name := range e.Names {
+			line("name", name)
+		}
+		line("cluster", e.Cluster)
+		if e.Kind == KindCertificate {
+			line("may sign (CA)", e.rights())
+		}
+		line("key usage", strings.Join(e.KeyUsages, ", "))
+		line("extended key usage", strings.Join(e.ExtUsages, ", "))
+		line("permits below it", strings.Join(e.Permitted, ", "))
+		line("excludes below it", strings.Join(e.Excluded, ", "))
+		line("key id", e.KeyID)
+		line("signer's key id", e.SignerID)
+		count("revoked", e.Revoked)
+		line("SHA-256", e.SHA256)
+		line("chain", e.Chain)
+	}
+	return out.Flush()
+}

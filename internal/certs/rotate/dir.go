@@ -1,0 +1,397 @@
+package rotate
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/certs/store"
+	"github.com/meshctl/meshctl/internal/certs/verify"
+	"github.com/meshctl/meshctl/internal/files"
+	"github.com/meshctl/meshctl/internal/mesh"
+)
+
+// Names in the directory of the certificates.
+const (
+	keepDir   = ".rotation"      // the state and all that is written
+	lockFile  = ".rotation.lock" // of who works on it
+	stateFile = "state.json"
+	oldRoot   = "old-" // before the names of a root's files
+)
+
+// Dir is a directory with a root and a directory for each cluster, as certs
+// root-ca and certs intermediate-ca make them.
+type Dir struct {
+	Path string
+	Now  func() time.Time
+	Rand io.Reader // serial numbers
+	// Gates are asked before each step that needs to be waited for.
+	Gates []Gate
+	// Wrote is told of every directory that was written; it may be nil.
+	Wrote func(path string)
+
+	// Storage is where the files lie; nil is the file system.
+	Storage Storage
+}
+
+func (d *Dir) storage() Storage {
+	if d.Storage != nil {
+		return d.Storage
+	}
+	return fileSystem{}
+}
+
+func (d *Dir) path(parts ...string) string {
+	return filepath.Join(append([]string{d.Path}, parts...)...)
+}
+
+// place names a path for people.
+func (d *Dir) place(parts ...string) string { return d.storage().Place(d.path(parts...)) }
+
+// wrote tells of what was written.
+func (d *Dir) wrote(path string) {
+	if d.Wrote != nil {
+		d.Wrote(d.storage().Place(path))
+	}
+}
+
+// rotation is what the state directory holds.
+type rotation struct {
+	state    *State
+	clusters []*cluster
+	root     *x509.Certificate // the new one
+}
+
+// open reads the rotation that is under way; it is nil when there is none.
+func (d *Dir) open() (*rotation, error) {
+	if err := d.storage().Stat(d.Path); err != nil {
+		return nil, fmt.Errorf("directory of the certificates: %w", err)
+	}
+	keep := d.path(keepDir)
+	if err := d.storage().Stat(keep); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	path := filepath.Join(keep, stateFile)
+	data, err := d.storage().Read(path)
+	if err != nil {
+		return nil, fmt.Errorf("state of the rotation: %w", err)
+	}
+	r := &rotation{}
+	if r.state, err = decode(data); err != nil {
+		return nil, fmt.Errorf("state of the rotation: %s: %w", d.storage().Place(path), err)
+	}
+	if r.root, err = parseOne(d.storage(), filepath.Join(keep, store.RootCertFile)); err != nil {
+		return nil, fmt.Errorf("state of the rotation: %w", err)
+	}
+	if certs.Fingerprint(r.root) != r.state.NewRoot {
+		return nil, fmt.Errorf("state of the rotation: %s holds another root than %s says", d.place(keepDir, store.RootCertFile), d.place(keepDir, stateFile))
+	}
+	for _, name := range r.state.Clusters {
+		c, err := load(d.storage(), keep, name)
+		if err != nil {
+			return nil, fmt.Errorf("state of the rotation: %w", err)
+		}
+		r.clusters = append(r.clusters, c)
+	}
+	return r, nil
+}
+
+// Authorities returns those of the rotation that is under way: the new root, and
+// the old and the new signers of all clusters. There are none when none is.
+func (d *Dir) Authorities() ([]*certs.Authority, error) {
+	r, err := d.open()
+	if err != nil || r == nil {
+		return nil, err
+	}
+	keep := d.path(keepDir)
+	cert, err1 := d.storage().Read(filepath.Join(keep, store.RootCertFile))
+	key, err2 := d.storage().ReadSecret(filepath.Join(keep, store.RootKeyFile))
+	if err := errors.Join(err1, err2); err != nil {
+		return nil, fmt.Errorf("state of the rotation: %w", err)
+	}
+	pems := []certs.PEMs{{Cert: cert, Key: key, Roots: cert}}
+	for _, c := range r.clusters {
+		pems = append(pems, pemsOf(c.old), pemsOf(c.set(Finished)))
+	}
+	var out []*certs.Authority
+	for _, p := range pems {
+		a, err := certs.LoadAuthority(p, d.Now())
+		if err != nil {
+			return nil, fmt.Errorf("state of the rotation: %s: %w", d.storage().Place(keep), err)
+		}
+		out = append(out, a)
+	}
+	return out, nil
+}
+
+func pemsOf(set []files.File) (p certs.PEMs) {
+	for _, f := range set {
+		switch {
+		case store.IsSigner(f.Name):
+			p.Cert = f.Data
+		case store.IsKey(f.Name):
+			p.Key = f.Data
+		case store.IsRoots(f.Name):
+			p.Roots = f.Data
+		default:
+			p.Chain = f.Data
+		}
+	}
+	// In one layout what leads to the root follows the certificate.
+	if list, err := certs.ParseCerts(p.Cert); err == nil && p.Chain == nil {
+		p.Chain, p.Cert = p.Cert, certs.EncodeCerts(list[0])
+	}
+	return p
+}
+
+// underWay is open for what needs a rotation.
+func (d *Dir) underWay() (*rotation, error) {
+	r, err := d.open()
+	if err == nil && r == nil {
+		err = refuse("begin one with start", "no rotation is under way in %s", d.place())
+	}
+	return r, err
+}
+
+// locked does work while no other meshctl works on the directory.
+func (d *Dir) locked(work func() error) (err error) {
+	if err := d.storage().Stat(d.Path); err != nil {
+		return fmt.Errorf("directory of the certificates: %w", err)
+	}
+	unlock, err := d.storage().Lock(d.path(lockFile))
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
+	return work()
+}
+
+// Take does what the action asks for, if it is safe, and returns the state
+// after it. A step that was interrupted is completed, and nothing more.
+func (d *Dir) Take(ctx context.Context, a Action) (after *State, err error) {
+	err = d.locked(func() error {
+		r, err := d.underWay()
+		if err != nil {
+			return err
+		}
+		to, err := decide(r.state, a)
+		if err != nil {
+			return err
+		}
+		if err := d.allow(ctx, r, to); err != nil {
+			return err
+		}
+		after, err = d.write(ctx, r, r.state.move(to))
+		return err
+	})
+	return after, err
+}
+
+// Restore writes the directories of all clusters again as the current step has
+// them, whatever they hold. What has to be waited for is waited for from now
+// on. A last step that was interrupted is taken back.
+func (d *Dir) Restore(ctx context.Context) (after *State, err error) {
+	err = d.locked(func() error {
+		r, err := d.underWay()
+		if err != nil {
+			return err
+		}
+		to := r.state.Phase
+		switch to {
+		case Finished:
+			to = Sign
+		case Aborted:
+			to = Back
+		case Trust, Sign, Back:
+		}
+		if err := d.fits(r, to); err != nil {
+			return err
+		}
+		state := r.state.move(to)
+		state.Restored = true
+		after, err = d.write(ctx, r, state)
+		return err
+	})
+	return after, err
+}
+
+// allow refuses a step that could break a handshake.
+func (d *Dir) allow(ctx context.Context, r *rotation, to Phase) error {
+	unknown, err := d.unknown(r.state)
+	if err != nil {
+		return err
+	}
+	if len(unknown) > 0 && (to == Sign || to == Finished) {
+		return refuse("take it out of the directory until the rotation has ended, then make its CA again",
+			"%s is not part of the rotation: its proxies do not trust the new root", d.place(string(unknown[0])))
+	}
+	for _, c := range r.clusters {
+		if s := d.standing(r.state, c); !s.fine() {
+			return refuse("put back what was there, or have it written again with next --force",
+				"%s: %s", d.place(string(c.name)), s.say())
+		}
+	}
+	if err := d.fits(r, to); err != nil {
+		return err
+	}
+	requirement, needed := r.requirement(to)
+	if !needed {
+		return nil
+	}
+	for _, gate := range d.Gates {
+		if err := gate(ctx, requirement); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fits refuses a phase whose files a control plane would refuse now.
+func (d *Dir) fits(r *rotation, to Phase) error {
+	for _, c := range r.clusters {
+		if err := lint(d.storage(), d.path(string(c.name)), c.set(to), verify.Options{Now: d.Now()}, c.all()...); err != nil {
+			return refuse("", "what would be written for %s cannot be used: %v", c.name, err)
+		}
+	}
+	return nil
+}
+
+// write brings all directories to the phase of the state and keeps the state:
+// first that it is being written, last that it has been.
+func (d *Dir) write(ctx context.Context, r *rotation, state *State) (*State, error) {
+	if err := d.save(ctx, state); err != nil {
+		return nil, err
+	}
+	for _, c := range r.clusters {
+		if err := ctx.Err(); err != nil {
+			return nil, fmt.Errorf("interrupted between two clusters; the same command goes on: %w", err)
+		}
+		want, dir := c.set(state.Phase), d.path(string(c.name))
+		if have, err := readSet(d.storage(), dir, ""); err == nil && equalSets(have, want) {
+			continue
+		}
+		if err := d.storage().WriteDir(ctx, dir, want); err != nil {
+			return nil, err
+		}
+		d.wrote(dir)
+	}
+	if state.Phase == Finished {
+		if err := d.replaceRoot(ctx, r); err != nil {
+			return nil, err
+		}
+	}
+	state = state.settle(d.Now())
+	if state.Phase.ends() {
+		return state, d.archive(ctx, r, state)
+	}
+	return state, d.save(ctx, state)
+}
+
+func (d *Dir) save(ctx context.Context, s *State) error {
+	data, err := s.encode()
+	if err != nil {
+		return err
+	}
+	return d.storage().WriteFile(ctx, d.path(keepDir, stateFile), data)
+}
+
+// replaceRoot makes the new root that of the directory. The old one is kept
+// with the rotation, with its key if that is here.
+func (d *Dir) replaceRoot(ctx context.Context, r *rotation) error {
+	have, err := parseOne(d.storage(), d.path(store.RootCertFile))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if have != nil && have.Equal(r.root) {
+		return nil
+	}
+	key, err := d.storage().ReadSecret(d.path(store.RootKeyFile))
+	switch {
+	case err == nil:
+		if err := d.storage().WriteFile(ctx, d.path(keepDir, oldRoot+store.RootKeyFile), key); err != nil {
+			return err
+		}
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	var set []files.File
+	for _, name := range []string{store.RootCertFile, store.RootKeyFile} {
+		f := files.File{Name: name, Mode: files.Public}
+		if name == store.RootKeyFile {
+			f.Mode = files.Secret
+		}
+		if f.Data, err = d.storage().Read(d.path(keepDir, name)); err != nil {
+			return err
+		}
+		set = append(set, f)
+	}
+	if err := d.storage().WriteDir(ctx, d.Path, set); err != nil {
+		return err
+	}
+	d.wrote(d.path(store.RootCertFile))
+	d.wrote(d.path(store.RootKeyFile))
+	return nil
+}
+
+// Archive is where what is left of a rotation that has ended lies, for people.
+func (d *Dir) Archive(s *State) string { return d.storage().Place(d.archivePath(s)) }
+
+func (d *Dir) archivePath(s *State) string {
+	root := strings.ToLower(strings.ReplaceAll(s.NewRoot, ":", ""))
+	return d.path(fmt.Sprintf(".%s-%s-%s", s.Phase, s.Written.UTC().Format("20060102"), root[:8]))
+}
+
+// archive ends a rotation: its directory gets another name.
+func (d *Dir) archive(ctx context.Context, r *rotation, state *State) error {
+	if err := d.storage().Rename(ctx, d.path(keepDir), d.archivePath(state)); err != nil {
+		return fmt.Errorf("archive the rotation to %s: %w", r.root.Subject, err)
+	}
+	return nil
+}
+
+// unknown lists directories of clusters that are no part of the rotation.
+func (d *Dir) unknown(s *State) ([]mesh.ClusterID, error) {
+	names, err := d.names()
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(names, func(n mesh.ClusterID) bool { return slices.Contains(s.Clusters, n) }), nil
+}
+
+// names lists the directories that hold the CA of a cluster, in whichever
+// layout.
+func (d *Dir) names() ([]mesh.ClusterID, error) {
+	entries, err := d.storage().Names(d.Path)
+	if err != nil {
+		return nil, fmt.Errorf("directory of the certificates: %w", err)
+	}
+	var out []mesh.ClusterID
+	for _, name := range entries {
+		if strings.HasPrefix(name, ".") {
+			continue
+		}
+		if d.storage().Stat(d.path(name, store.CertFile)) == nil || d.isTLS(name) {
+			out = append(out, mesh.ClusterID(name))
+		}
+	}
+	return out, nil
+}
+
+// isTLS reports whether a directory holds a CA as tls.crt and tls.key, which a
+// control plane reads, too.
+func (d *Dir) isTLS(name string) bool {
+	data, err := d.storage().Read(d.path(name, store.TLSCertFile))
+	if err != nil {
+		return false
+	}
+	list, err := certs.ParseCerts(data)
+	return err == nil && list[0].IsCA
+}

@@ -1,0 +1,179 @@
+package rotate
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/certs/store"
+)
+
+// Plan is what a rotation does, step by step.
+type Plan struct {
+	// Phase is that of the rotation under way, empty when there is none yet;
+	// the times are then those of a rotation that starts now.
+	Phase       Phase    `json:"phase,omitzero"`
+	Clusters    []string `json:"clusters"`
+	OldRoot     string   `json:"oldRoot"`
+	NewRoot     string   `json:"newRoot,omitzero"`
+	LeafTTL     Duration `json:"leafTTL"`
+	Propagation Duration `json:"propagation"`
+	Steps       []Step   `json:"steps"`
+	// Notes are what a person should know before.
+	Notes []string `json:"notes"`
+}
+
+// Step is one step of a plan.
+type Step struct {
+	Command string `json:"command"`
+	Phase   Phase  `json:"phase"`
+	// Taken is when the step was; else it must not be taken before NotBefore.
+	Taken     time.Time `json:"taken,omitzero"`
+	NotBefore time.Time `json:"notBefore,omitzero"`
+	Does      string    `json:"does"`
+	Writes    []string  `json:"writes"`
+	// Why says what the step waits for.
+	Why  string `json:"why"`
+	Undo string `json:"undo"`
+}
+
+// Plan explains the rotation under way, or the one that Start would begin with
+// these options. It changes nothing.
+func (d *Dir) Plan(o StartOptions) (*Plan, error) {
+	r, err := d.open()
+	if err != nil {
+		return nil, err
+	}
+	if r == nil {
+		return d.planStart(o)
+	}
+	p := &Plan{
+		Phase: r.state.Phase, OldRoot: r.state.OldRoot, NewRoot: r.state.NewRoot,
+		LeafTTL: r.state.LeafTTL, Propagation: r.state.Propagation,
+	}
+	for _, c := range r.clusters {
+		p.Clusters = append(p.Clusters, string(c.name))
+	}
+	p.Steps = d.steps(r.state, p.Clusters)
+	return p, nil
+}
+
+func (d *Dir) planStart(o StartOptions) (*Plan, error) {
+	root, clusters, err := d.survey(o)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := o.Spec.complete(root); err != nil {
+		return nil, err
+	}
+	p := &Plan{OldRoot: certs.Fingerprint(root), LeafTTL: Duration(o.LeafTTL), Propagation: Duration(o.Propagation)}
+	for _, c := range clusters {
+		p.Clusters = append(p.Clusters, string(c.name))
+	}
+	p.Steps = d.steps(&State{LeafTTL: p.LeafTTL, Propagation: p.Propagation}, p.Clusters)
+	end := p.Steps[len(p.Steps)-1].NotBefore
+	if root.NotAfter.Before(end) {
+		p.Notes = append(p.Notes, fmt.Sprintf("the old root ends at %s, before the rotation can: workloads lose each other then", stamp(root.NotAfter)))
+	}
+	signs := p.Steps[1].NotBefore
+	for _, c := range clusters {
+		if until := c.authority.Cert.NotAfter; until.Before(signs) {
+			p.Notes = append(p.Notes, fmt.Sprintf("what signs for %s ends at %s, before the new signer can sign", c.name, stamp(until)))
+		}
+		if crl := d.path(string(c.name), store.CRLFile); d.storage().Stat(crl) == nil {
+			p.Notes = append(p.Notes, fmt.Sprintf("%s has to hold lists of the new CAs, too, before next: after start, certs crl makes them, and after finish certs crl --drop-unknown takes out those of the old CAs", d.storage().Place(crl)))
+		}
+	}
+	return p, nil
+}
+
+func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// steps are those of the way that the rotation is on, from its start.
+func (d *Dir) steps(s *State, clusters []string) []Step {
+	var dirs []string
+	for _, c := range clusters {
+		dirs = append(dirs, d.place(c))
+	}
+	start := Step{
+		Command: "start", Phase: Trust, Writes: append([]string{d.place(keepDir)}, dirs...),
+		Does: "makes the new root and signers; the old signers sign, both roots are trusted",
+		Why:  "safe at any time: nobody shows a certificate of the new root yet",
+		Undo: "abort, at once",
+	}
+	if s.Restored {
+		start.Undo = "abort, then abort again after " + s.Wait().String()
+	}
+	sign := Step{
+		Command: "next", Phase: Sign, Writes: dirs,
+		Does: "the new signers sign, both roots are trusted",
+		Why:  "every proxy has renewed its certificate since, and so got both roots",
+		Undo: "abort, then abort again after " + s.Wait().String(),
+	}
+	finish := Step{
+		Command: "finish", Phase: Finished, Writes: append(dirs, d.place(store.RootCertFile), d.place(store.RootKeyFile)),
+		Does: "drops the old root: the new one alone is trusted",
+		Why:  "no certificate of the old root is valid any more",
+		Undo: "no",
+	}
+	back := Step{
+		Command: "abort", Phase: Back, Writes: dirs,
+		Does: "the old signers sign again, both roots stay trusted",
+		Why:  "safe at any time: everybody trusts the old root",
+		Undo: "no: begin anew after it has ended",
+	}
+	aborted := Step{
+		Command: "abort", Phase: Aborted, Writes: dirs,
+		Does: "drops the new root: the old one alone is trusted",
+		Why:  "no certificate of the new root is valid any more",
+		Undo: "no",
+	}
+	var way []Step
+	switch s.Phase {
+	case Back:
+		way = []Step{start, sign, back, aborted}
+		if !s.reached(Sign) && s.From != Sign {
+			way = []Step{start, back, aborted}
+		}
+	case Aborted:
+		way = []Step{start, aborted}
+		if s.From == Back {
+			way = []Step{start, sign, back, aborted}
+		}
+	default:
+		way = []Step{start, sign, finish}
+	}
+	s.times(way, d.Now())
+	return way
+}
+
+// reached reports whether a phase was.
+func (s *State) reached(p Phase) bool { return !s.when(p).IsZero() }
+
+// when a phase was reached last; zero when it never was.
+func (s *State) when(p Phase) (t time.Time) {
+	for _, e := range s.History {
+		if e.Phase == p {
+			t = e.Time
+		}
+	}
+	return t
+}
+
+// times says of each step when it was taken, or from when on it can be.
+func (s *State) times(way []Step, now time.Time) {
+	at := now.UTC()
+	for i := range way {
+		step := &way[i]
+		begun := s.pending() && s.Phase == step.Phase
+		if t := s.when(step.Phase); !t.IsZero() && !begun {
+			step.Taken, at = t, t
+			continue
+		}
+		signedNothing := step.Phase == Aborted && way[max(i-1, 0)].Phase == Trust
+		if i > 0 && step.Phase != Back && !begun && !signedNothing {
+			at = at.Add(s.Wait())
+		}
+		step.NotBefore = wholeSecond(at)
+	}
+}

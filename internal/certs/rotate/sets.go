@@ -1,0 +1,225 @@
+package rotate
+
+import (
+	"bytes"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/certs/store"
+	"github.com/meshctl/meshctl/internal/certs/verify"
+	"github.com/meshctl/meshctl/internal/files"
+	"github.com/meshctl/meshctl/internal/mesh"
+)
+
+// cluster is the directory of a cluster and all that a rotation writes there.
+type cluster struct {
+	name      mesh.ClusterID
+	layout    store.Layout
+	authority *certs.Authority // the old one; only at the start
+	// sets are the files of a directory, by what they hold.
+	old, fresh []files.File
+	// both and alone are trust bundles: with both roots, and without the old.
+	both, alone []byte
+}
+
+// prepare makes all that will be written for a cluster. The old files stay as
+// they are, byte for byte; so do roots of others in the bundle.
+func (c *cluster) prepare(old, root *x509.Certificate, signer *certs.Authority) (err error) {
+	others := slices.DeleteFunc(slices.Clone(c.authority.Roots), old.Equal)
+	c.both = certs.EncodeCerts(append(slices.Clone(c.authority.Roots), root)...)
+	c.alone = certs.EncodeCerts(append([]*x509.Certificate{root}, others...)...)
+	c.fresh, err = store.SecretFiles(signer, nil, c.layout)
+	return err
+}
+
+// set is what the directory of the cluster holds in a phase.
+func (c *cluster) set(p Phase) []files.File {
+	from, roots := c.old, c.both
+	switch p {
+	case Trust, Back:
+	case Sign:
+		from = c.fresh
+	case Finished:
+		from, roots = c.fresh, c.alone
+	case Aborted:
+		return c.old
+	}
+	out := slices.Clone(from)
+	for i, f := range out {
+		if store.IsRoots(f.Name) {
+			out[i].Data = roots
+		}
+	}
+	return out
+}
+
+// all are the files of the old and of the new authority.
+func (c *cluster) all() []files.File { return append(slices.Clone(c.old), c.set(Finished)...) }
+
+// Prefixes of the files that keep the sets of a cluster, behind its name, which
+// has no dots.
+const (
+	oldPrefix  = ".old."
+	newPrefix  = ".new."
+	bothBundle = ".both." + store.RootCertFile
+)
+
+// keep returns the files that hold the cluster in the directory of the
+// rotation.
+func (c *cluster) keep() []files.File {
+	name := string(c.name)
+	out := []files.File{{Name: name + bothBundle, Data: c.both, Mode: files.Public}}
+	for _, f := range c.old {
+		f.Name = name + oldPrefix + f.Name
+		out = append(out, f)
+	}
+	for _, f := range c.set(Finished) {
+		f.Name = name + newPrefix + f.Name
+		out = append(out, f)
+	}
+	return out
+}
+
+// load reads what keep has written.
+func load(from Storage, dir string, name mesh.ClusterID) (*cluster, error) {
+	c := &cluster{name: name, layout: layoutAt(from, dir, string(name)+oldPrefix)}
+	var err error
+	if c.old, err = readSet(from, dir, string(name)+oldPrefix); err != nil {
+		return nil, err
+	}
+	if c.fresh, err = readSet(from, dir, string(name)+newPrefix); err != nil {
+		return nil, err
+	}
+	c.both, err = from.Read(filepath.Join(dir, string(name)+bothBundle))
+	for _, f := range c.fresh {
+		if store.IsRoots(f.Name) {
+			c.alone = f.Data
+		}
+	}
+	return c, err
+}
+
+// layoutAt is the layout of the files of an authority, whose names are after a
+// prefix. Where both are, the first is read, as a control plane does.
+func layoutAt(from Storage, dir, prefix string) store.Layout {
+	for _, l := range []store.Layout{store.LayoutIstio, store.LayoutTLS} {
+		if from.Stat(filepath.Join(dir, prefix+store.Names(l)[0])) == nil {
+			return l
+		}
+	}
+	return store.LayoutIstio
+}
+
+// readSet reads the files of an authority, whose names are after a prefix. The
+// mode of a file says whether it is a secret.
+func readSet(from Storage, dir, prefix string) ([]files.File, error) {
+	var (
+		out  []files.File
+		errs []error
+	)
+	for _, name := range store.Names(layoutAt(from, dir, prefix)) {
+		f := files.File{Name: name, Mode: files.Public}
+		var err error
+		if path := filepath.Join(dir, prefix+name); store.IsKey(name) {
+			f.Mode = files.Secret
+			f.Data, err = from.ReadSecret(path)
+		} else {
+			f.Data, err = from.Read(path)
+		}
+		errs = append(errs, err)
+		out = append(out, f)
+	}
+	return out, errors.Join(errs...)
+}
+
+func equalSets(a, b []files.File) bool {
+	return slices.EqualFunc(a, b, func(x, y files.File) bool { return x.Name == y.Name && bytes.Equal(x.Data, y.Data) })
+}
+
+// lint returns what is wrong with a set of files in a directory, whose
+// revocation lists, if any, count with it. The lists may also be those of CAs
+// in the others: while a mesh changes, both old and new ones are in use.
+func lint(from Storage, dir string, set []files.File, o verify.Options, others ...files.File) error {
+	var list []verify.File
+	for _, f := range set {
+		list = append(list, linted(from, dir, f.Name, f.Data))
+	}
+	crl, err := from.Read(filepath.Join(dir, store.CRLFile))
+	switch {
+	case err == nil:
+		list = append(list, linted(from, dir, store.CRLFile, crl))
+		for _, f := range others {
+			if !store.IsKey(f.Name) {
+				list = append(list, linted(from, dir, "other "+f.Name, f.Data))
+			}
+		}
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	return verify.Refuse(verify.Check(verify.Arrange(from.Place(dir), list), o))
+}
+
+func linted(from Storage, dir, name string, data []byte) verify.File {
+	f := verify.NewFile(name, data)
+	f.Place = from.Place(filepath.Join(dir, name))
+	return f
+}
+
+// ids lists the beginnings of the SHA-256 of the certificates in PEM; what is
+// no PEM has none.
+func ids(data []byte) []string {
+	list, err := certs.ParseCerts(data)
+	if err != nil {
+		return nil
+	}
+	out := make([]string, len(list))
+	for i, c := range list {
+		out[i] = verify.Short(c)
+	}
+	return out
+}
+
+// facts are the signer and the roots of a set, for people.
+func facts(set []files.File) (signer string, roots []string) {
+	for _, f := range set {
+		switch list := ids(f.Data); {
+		case store.IsSigner(f.Name):
+			signer = strings.Join(list[:min(1, len(list))], " ")
+		case store.IsRoots(f.Name):
+			roots = list
+		}
+	}
+	return signer, roots
+}
+
+// signerOf is the SHA-256 of the signer of a set.
+func signerOf(set []files.File) []string {
+	for _, f := range set {
+		if list, err := certs.ParseCerts(f.Data); err == nil && store.IsSigner(f.Name) {
+			return []string{certs.Fingerprint(list[0])}
+		}
+	}
+	return nil
+}
+
+// parseOne reads a file with one certificate.
+func parseOne(from Storage, path string) (*x509.Certificate, error) {
+	data, err := from.Read(path)
+	if err != nil {
+		return nil, err
+	}
+	list, err := certs.ParseCerts(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", from.Place(path), err)
+	}
+	if len(list) != 1 {
+		return nil, fmt.Errorf("%s holds %d certificates, want the root alone", from.Place(path), len(list))
+	}
+	return list[0], nil
+}

@@ -1,0 +1,176 @@
+package rotate
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/certs/verify"
+	"github.com/meshctl/meshctl/internal/mesh"
+)
+
+// Condition is how a directory is compared with what it should hold.
+type Condition string
+
+// The conditions. Only the first two let the rotation go on.
+const (
+	AsWritten Condition = "as written"
+	NotYet    Condition = "not yet written" // the step was interrupted
+	Changed   Condition = "changed"
+	Missing   Condition = "missing"
+	Broken    Condition = "broken" // as written, but not fit to be used
+	Unknown   Condition = "unknown"
+)
+
+// Standing is where the directory of a cluster stands. Certificates are named
+// by the first 8 bytes of their SHA-256.
+type Standing struct {
+	Cluster   mesh.ClusterID `json:"cluster"`
+	Condition Condition      `json:"condition"`
+	Signer    string         `json:"signer,omitzero"`
+	Roots     []string       `json:"roots"`
+	// WantSigner and WantRoots are what it should hold.
+	WantSigner string   `json:"wantSigner,omitzero"`
+	WantRoots  []string `json:"wantRoots"`
+	// Problem says what is wrong.
+	Problem string `json:"problem,omitzero"`
+}
+
+func (s *Standing) fine() bool { return s.Condition == AsWritten || s.Condition == NotYet }
+
+func (s *Standing) say() string {
+	text := map[Condition]string{
+		Changed: "it was changed by hand",
+		Missing: "it is missing",
+		Broken:  "it does not verify",
+		Unknown: "it is no part of the rotation",
+	}[s.Condition]
+	if s.Problem != "" {
+		text += ": " + s.Problem
+	}
+	return text
+}
+
+// standing compares the directory of a cluster with the state.
+func (d *Dir) standing(state *State, c *cluster) Standing {
+	s := Standing{Cluster: c.name, Condition: Changed}
+	s.WantSigner, s.WantRoots = facts(c.set(state.Phase))
+	dir := d.path(string(c.name))
+	if err := d.storage().Stat(dir); errors.Is(err, fs.ErrNotExist) {
+		s.Condition = Missing
+		return s
+	}
+	have, err := readSet(d.storage(), dir, "")
+	if err != nil {
+		s.Problem = err.Error()
+		return s
+	}
+	s.Signer, s.Roots = facts(have)
+	switch {
+	case equalSets(have, c.set(state.Phase)):
+		s.Condition = AsWritten
+	case state.pending() && equalSets(have, c.set(state.From)):
+		s.Condition = NotYet
+	default:
+		s.Problem = difference(&s)
+		return s
+	}
+	// What has expired is no reason not to go on: nobody uses it any more.
+	if err := unexpired(lint(d.storage(), dir, have, verify.Options{Now: d.Now()}, c.all()...)); err != nil {
+		s.Condition, s.Problem = Broken, err.Error()
+	}
+	return s
+}
+
+func difference(s *Standing) string {
+	switch {
+	case s.Signer != s.WantSigner:
+		return fmt.Sprintf("%s signs, not %s", s.Signer, s.WantSigner)
+	case !slices.Equal(s.Roots, s.WantRoots):
+		return fmt.Sprintf("its roots are %v, not %v", s.Roots, s.WantRoots)
+	}
+	return "the files have other bytes"
+}
+
+// unexpired takes away what a failure says of certificates that are over.
+func unexpired(err error) error {
+	failure, ok := errors.AsType[*verify.Failure](err)
+	if !ok {
+		return err
+	}
+	return verify.Refuse(slices.DeleteFunc(slices.Clone(failure.Findings), func(f verify.Finding) bool { return f.Code == verify.Expired }))
+}
+
+// Status is how a rotation does.
+type Status struct {
+	*State
+	Pending bool `json:"pending"`
+	// SafeFrom is from when on the next step is safe; zero while the current
+	// one is not complete.
+	SafeFrom time.Time `json:"safeFrom,omitzero"`
+	// Command is what takes the next step: start when no rotation is under way.
+	Command   string     `json:"command"`
+	Waits     string     `json:"waitsFor"`
+	Directory []Standing `json:"directories"`
+	// Requires is what the next step requires of proxies; nil when nothing.
+	Requires *Requirement `json:"-"`
+}
+
+// Fine reports whether the directories let the rotation go on.
+func (s *Status) Fine() bool {
+	return !slices.ContainsFunc(s.Directory, func(x Standing) bool { return !x.fine() })
+}
+
+// Status returns how the rotation does; it is nil when none is under way.
+func (d *Dir) Status() (*Status, error) {
+	r, err := d.open()
+	if err != nil || r == nil {
+		return nil, err
+	}
+	s := &Status{State: r.state, Pending: r.state.pending()}
+	s.Command, s.Waits = r.state.following(d.Now())
+	if !s.Pending {
+		s.SafeFrom = r.state.SafeFrom()
+	}
+	if to, err := decide(r.state, Action(s.Command)); err == nil {
+		if required, needed := r.requirement(to); needed {
+			s.Requires = &required
+		}
+	}
+	for _, c := range r.clusters {
+		s.Directory = append(s.Directory, d.standing(r.state, c))
+	}
+	unknown, err := d.unknown(r.state)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range unknown {
+		x := Standing{Cluster: name, Condition: Unknown}
+		if have, err := readSet(d.storage(), d.path(string(name)), ""); err == nil {
+			x.Signer, x.Roots = facts(have)
+		}
+		s.Directory = append(s.Directory, x)
+	}
+	return s, nil
+}
+
+// following returns the command of the next step and what it waits for.
+func (s *State) following(now time.Time) (command, waits string) {
+	command = map[Phase]string{Trust: "next", Sign: "finish", Back: "abort", Finished: "finish", Aborted: "abort"}[s.Phase]
+	if s.pending() {
+		if s.Phase == Sign {
+			command = "next"
+		}
+		return command, "somebody to complete the step, which was interrupted"
+	}
+	if !now.Before(s.Written.Add(s.Wait())) {
+		return command, "nothing"
+	}
+	return command, map[Phase]string{
+		Trust: "every proxy to renew its certificate, and with it get both roots",
+		Sign:  "the last certificate of the old root to end",
+		Back:  "the last certificate of the new root to end",
+	}[s.Phase]
+}

@@ -1,0 +1,198 @@
+// Package create makes what a remote secret is made of at an API server: the
+// service account, its role, its token. Before it writes it says what may not
+// be written, and after that what the account may not read.
+package create
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sync/errgroup"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+
+	"github.com/meshctl/meshctl/internal/kubeapi"
+	"github.com/meshctl/meshctl/internal/token"
+)
+
+// fieldManager is who API servers say wrote what is applied.
+const fieldManager = "meshctl"
+
+// Cluster is the API server of one cluster.
+type Cluster struct {
+	// Name is how messages call it, such as the context.
+	Name   string
+	config *rest.Config
+	api    *kubeapi.Client
+}
+
+// Connect makes the client of one API server. It does not talk to it yet.
+func Connect(name string, config *rest.Config) (*Cluster, error) {
+	api, err := kubeapi.New(config)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return &Cluster{Name: name, config: config, api: api}, nil
+}
+
+// as returns the cluster as the bearer of the token sees it.
+func (c *Cluster) as(token string) (*Cluster, error) {
+	config := rest.AnonymousClientConfig(c.config)
+	config.BearerToken = token
+	return Connect(c.Name, config)
+}
+
+// UID is the cluster's own identity, that of its namespace kube-system.
+func (c *Cluster) UID(ctx context.Context) (string, error) {
+	ns, err := c.api.Namespaces().Get(ctx, metav1.NamespaceSystem)
+	if err != nil {
+		return "", c.failed(err, "read the UID of namespace %s", metav1.NamespaceSystem)
+	}
+	return string(ns.UID), nil
+}
+
+// failed names the cluster and what was tried.
+func (c *Cluster) failed(err error, format string, args ...any) error {
+	return c.Explain(fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), err))
+}
+
+// Explain returns the error with the name of the cluster, and with what helps when
+// a right is missing. The API server's own text has the user, verb and resource.
+func (c *Cluster) Explain(err error) error {
+	if apierrors.IsForbidden(err) {
+		return fmt.Errorf("%s: %w; %s", c.Name, err, c.grant())
+	}
+	return fmt.Errorf("%s: %w", c.Name, err)
+}
+
+// grant is what helps when a right is missing.
+func (c *Cluster) grant() string {
+	return "have " + c.caller() + " granted the right, or use a context or --as USER that has it"
+}
+
+// caller is who asks, as far as that is known here.
+func (c *Cluster) caller() string {
+	if user := c.config.Impersonate.UserName; user != "" {
+		return fmt.Sprintf("user %q", user)
+	}
+	return "your user"
+}
+
+// exists tells from the error of a Get whether there is such an object.
+func exists(err error) (bool, error) {
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// Right is a kind of request that an API server allows or denies.
+type Right struct {
+	// Resource may be a subresource, such as serviceaccounts/token.
+	Verb, Group, Resource string
+	// Namespace is empty for all of them and for what has none.
+	Namespace, Name string
+	// Without is what does not work without the right.
+	Without string
+}
+
+// String is such as: create secrets in istio-system.
+func (r Right) String() string {
+	s := r.Verb + " " + r.Resource
+	if r.Group != "" {
+		s += "." + r.Group
+	}
+	if r.Name != "" {
+		s += " " + r.Name
+	}
+	if r.Namespace != "" {
+		s += " in " + r.Namespace
+	}
+	return s
+}
+
+// reviewsAtOnce bounds the access reviews under way at one API server.
+const reviewsAtOnce = 8
+
+// Missing asks the API server which of the rights the caller does not have.
+func (c *Cluster) Missing(ctx context.Context, rights []Right) ([]Right, error) {
+	return c.review(ctx, rights, func(ctx context.Context, a *authorizationv1.ResourceAttributes) (bool, error) {
+		review, err := c.api.ReviewOwnAccess(ctx, &authorizationv1.SelfSubjectAccessReview{
+			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: a},
+		})
+		if err != nil {
+			return false, err
+		}
+		return review.Status.Allowed, nil
+	})
+}
+
+// missingOf asks which of the rights the account does not have.
+func (c *Cluster) missingOf(ctx context.Context, account Account, rights []Right) ([]Right, error) {
+	const all = "system:serviceaccounts"
+	return c.review(ctx, rights, func(ctx context.Context, a *authorizationv1.ResourceAttributes) (bool, error) {
+		review, err := c.api.ReviewAccess(ctx, &authorizationv1.SubjectAccessReview{
+			Spec: authorizationv1.SubjectAccessReviewSpec{
+				ResourceAttributes: a,
+				User:               token.Subject(account.Namespace, account.Name),
+				Groups:             []string{all, all + ":" + account.Namespace, "system:authenticated"},
+			},
+		})
+		if err != nil {
+			return false, err
+		}
+		return review.Status.Allowed, nil
+	})
+}
+
+// review asks for each of the rights and returns those that are denied.
+func (c *Cluster) review(ctx context.Context, rights []Right,
+	ask func(context.Context, *authorizationv1.ResourceAttributes) (bool, error),
+) ([]Right, error) {
+	allowed := make([]bool, len(rights))
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(reviewsAtOnce)
+	for i, r := range rights {
+		group.Go(func() error {
+			resource, subresource, _ := strings.Cut(r.Resource, "/")
+			ok, err := ask(ctx, &authorizationv1.ResourceAttributes{
+				Verb: r.Verb, Group: r.Group, Resource: resource, Subresource: subresource, Namespace: r.Namespace, Name: r.Name,
+			})
+			if err != nil {
+				return c.failed(err, "review the right to %s", r)
+			}
+			allowed[i] = ok
+			return nil
+		})
+	}
+	if err := group.Wait(); err != nil {
+		return nil, err
+	}
+	var missing []Right
+	for i, r := range rights {
+		if !allowed[i] {
+			missing = append(missing, r)
+		}
+	}
+	return missing, nil
+}
+
+// Require returns an error that names the rights that the caller lacks.
+func (c *Cluster) Require(ctx context.Context, rights []Right) error {
+	missing, err := c.Missing(ctx, rights)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, r := range missing {
+		errs = append(errs, fmt.Errorf("%s: %s may not %s; without it, %s", c.Name, c.caller(), r, r.Without))
+	}
+	if len(errs) > 0 {
+		errs = append(errs, fmt.Errorf("%s: %s", c.Name, c.grant()))
+	}
+	return errors.Join(errs...)
+}

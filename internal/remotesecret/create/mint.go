@@ -1,0 +1,272 @@
+package create
+
+import (
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Request is what Plan and Make make.
+type Request struct {
+	Account Account
+	Scope   Scope
+	// Create makes the account with its namespace and role where they are missing.
+	Create bool
+	// TokenSecret names a token Secret that exists, empty: any of the account.
+	TokenSecret string
+	// TTL is the life of the token, bound to a Secret of its own; zero means a
+	// token without an end, in a token Secret.
+	TTL time.Duration
+	// Fresh makes a new token also if there is one already.
+	Fresh bool
+	// NoToken makes no token: a plug-in of the reader gets one.
+	NoToken bool
+	// Rand names new Secrets.
+	Rand io.Reader
+}
+
+// MinTTL is the shortest life that API servers give tokens.
+const MinTTL = 10 * time.Minute
+
+// Plan is what Make will write.
+type Plan struct {
+	request Request
+	// Objects are applied, in this order. The Secret of a token is among them
+	// unless there is one already.
+	Objects []Object
+	// Stale are roles of the account in namespaces that it no longer reads.
+	Stale []Object
+
+	tokenSecret string // exists, or is among Objects
+}
+
+// Plan finds out what there is and what is missing. It writes nothing, and
+// fails when the caller may not write what is missing.
+func (c *Cluster) Plan(ctx context.Context, r Request) (*Plan, error) {
+	p := &Plan{request: r}
+	if err := c.planAccount(ctx, p); err != nil {
+		return nil, err
+	}
+	if err := c.planToken(ctx, p); err != nil {
+		return nil, err
+	}
+	return p, c.Require(ctx, p.rights())
+}
+
+func (c *Cluster) planAccount(ctx context.Context, p *Plan) error {
+	a := p.request.Account
+	_, err := c.api.ServiceAccounts(a.Namespace).Get(ctx, a.Name)
+	found, unread := exists(err)
+	if unread != nil {
+		return c.failed(err, "read service account %s", a)
+	}
+	if !found && !p.request.Create {
+		return fmt.Errorf("failed retrieving service account %s.%s required for creating the remote secret "+
+			"(hint: try installing a minimal Istio profile on the cluster first, or run with '--create-service-account=true'): %w",
+			a.Name, a.Namespace, err)
+	}
+	if !p.request.Create {
+		return nil
+	}
+	if found && p.request.Scope.Style != Istio {
+		missing, err := c.missingOf(ctx, a, p.request.Scope.Rights(a))
+		if err == nil && len(missing) == 0 {
+			return nil // who made the account made its role
+		}
+		if err != nil && !apierrors.IsForbidden(err) {
+			return err
+		}
+	}
+	if !found {
+		_, err := c.api.Namespaces().Get(ctx, a.Namespace)
+		switch found, err := exists(err); {
+		case err != nil:
+			return c.failed(err, "read namespace %s", a.Namespace)
+		case !found:
+			p.Objects = append(p.Objects, object(&corev1.Namespace{
+				TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}, ObjectMeta: metav1.ObjectMeta{Name: a.Namespace},
+			}))
+		}
+	}
+	objects := p.request.Scope.Objects(a)
+	if found {
+		objects = objects[1:] // the account is not ours to change
+	}
+	p.Objects = append(p.Objects, objects...)
+	return c.planStale(ctx, p)
+}
+
+// planStale finds roles that an earlier call made for other namespaces.
+func (c *Cluster) planStale(ctx context.Context, p *Plan) error {
+	selector := metav1.ListOptions{FieldSelector: "metadata.name=" + p.request.Account.roleName()}
+	bindings, err := c.api.RoleBindings(metav1.NamespaceAll).List(ctx, selector)
+	if apierrors.IsForbidden(err) {
+		return nil // then it may not have made them either
+	}
+	if err != nil {
+		return c.failed(err, "list role bindings")
+	}
+	for _, b := range bindings.Items {
+		wanted := func(o Object) bool { return o.Kind == "RoleBinding" && o.Namespace == b.Namespace }
+		if !slices.ContainsFunc(p.Objects, wanted) {
+			p.Stale = append(p.Stale,
+				Object{Kind: "RoleBinding", Namespace: b.Namespace, Name: b.Name}, Object{Kind: "Role", Namespace: b.Namespace, Name: b.Name})
+		}
+	}
+	return nil
+}
+
+func (c *Cluster) planToken(ctx context.Context, p *Plan) error {
+	r, a := &p.request, p.request.Account
+	if r.TTL == 0 && !r.Fresh {
+		name, err := c.findTokenSecret(ctx, r)
+		if err != nil {
+			return err
+		}
+		if p.tokenSecret = name; name != "" || r.NoToken && r.TokenSecret != "" {
+			return nil
+		}
+	}
+	meta := metav1.ObjectMeta{Name: tokenSecretName(a, ""), Namespace: a.Namespace}
+	kind := corev1.SecretTypeServiceAccountToken
+	if r.TTL > 0 || r.Fresh {
+		suffix := make([]byte, suffixSize)
+		if _, err := io.ReadFull(r.Rand, suffix); err != nil {
+			return fmt.Errorf("name a secret: %w", err)
+		}
+		meta.Name = tokenSecretName(a, hex.EncodeToString(suffix))
+	}
+	meta.Labels = map[string]string{labelManagedBy: managedBy}
+	meta.Annotations = map[string]string{corev1.ServiceAccountNameKey: a.Name}
+	if r.TTL > 0 {
+		// Nobody fills it: it is there for the token to end with it.
+		kind = corev1.SecretTypeOpaque
+		meta.Annotations = map[string]string{"meshctl.io/purpose": "deleting this revokes the token of a remote secret"}
+	}
+	p.tokenSecret = meta.Name
+	p.Objects = append(p.Objects, object(&corev1.Secret{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: meta, Type: kind,
+	}))
+	return nil
+}
+
+// findTokenSecret returns the name of a token Secret of the account, empty if
+// there is none.
+func (c *Cluster) findTokenSecret(ctx context.Context, r *Request) (string, error) {
+	secrets, a := c.api.Secrets(r.Account.Namespace), r.Account
+	if r.TokenSecret != "" {
+		s, err := secrets.Get(ctx, r.TokenSecret)
+		if err != nil {
+			return "", c.failed(err, "could not get specified secret %s/%s", a.Namespace, r.TokenSecret)
+		}
+		if !isTokenOf(s, a) {
+			return "", fmt.Errorf("secret %s/%s does not reference ServiceAccount %s", a.Namespace, r.TokenSecret, a.Name)
+		}
+		return r.TokenSecret, nil
+	}
+	list, err := secrets.List(ctx, metav1.ListOptions{FieldSelector: "type=" + string(corev1.SecretTypeServiceAccountToken)})
+	if err != nil {
+		return "", c.failed(err, "list the token secrets of %s", a.Namespace)
+	}
+	for _, s := range list.Items {
+		if isTokenOf(&s, a) {
+			return s.Name, nil
+		}
+	}
+	return "", nil
+}
+
+func isTokenOf(s *corev1.Secret, a Account) bool {
+	return s.Type == corev1.SecretTypeServiceAccountToken && s.Annotations[corev1.ServiceAccountNameKey] == a.Name && s.DeletionTimestamp == nil
+}
+
+// rights are what the caller needs to do what is planned.
+func (p *Plan) rights() []Right {
+	a := p.request.Account
+	const noAccount, noToken = "the account cannot be made", "there is no token"
+	var out []Right
+	for _, o := range p.Objects {
+		group, without := "", noAccount
+		resource := strings.ToLower(o.Kind) + "s"
+		switch o.Kind {
+		case "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding":
+			group, without = rbacv1.GroupName, "the account cannot be given its role"
+		case "Secret":
+			without = noToken
+		}
+		// An apply that creates needs both.
+		for _, verb := range []string{"create", "patch"} {
+			out = append(out, Right{Verb: verb, Group: group, Resource: resource, Namespace: o.Namespace, Without: without})
+		}
+	}
+	if p.request.TTL > 0 {
+		return append(out, Right{Verb: "create", Resource: "serviceaccounts/token", Namespace: a.Namespace, Name: a.Name, Without: noToken})
+	}
+	for _, verb := range []string{"get", "watch"} {
+		out = append(out, Right{Verb: verb, Resource: "secrets", Namespace: a.Namespace, Without: noToken})
+	}
+	return out
+}
+
+// apply writes the objects of the plan.
+func (c *Cluster) apply(ctx context.Context, p *Plan) error {
+	for _, o := range p.Objects {
+		if err := c.applyOne(ctx, o); err != nil {
+			return err
+		}
+	}
+	for _, o := range p.Stale {
+		var err error
+		if o.Kind == "Role" {
+			err = c.api.Roles(o.Namespace).Delete(ctx, o.Name, metav1.DeleteOptions{})
+		} else {
+			err = c.api.RoleBindings(o.Namespace).Delete(ctx, o.Name, metav1.DeleteOptions{})
+		}
+		if _, err := exists(err); err != nil {
+			return c.failed(err, "delete %s %s/%s", o.Kind, o.Namespace, o.Name)
+		}
+	}
+	return nil
+}
+
+func (c *Cluster) applyOne(ctx context.Context, o Object) error {
+	body, err := json.Marshal(o.Value)
+	if err != nil {
+		return fmt.Errorf("encode %s %s: %w", o.Kind, o.Name, err)
+	}
+	force := true
+	options := metav1.PatchOptions{FieldManager: fieldManager, Force: &force}
+	switch o.Kind {
+	case "Namespace":
+		_, err = c.api.Namespaces().Patch(ctx, o.Name, types.ApplyPatchType, body, options)
+	case "ServiceAccount":
+		_, err = c.api.ServiceAccounts(o.Namespace).Patch(ctx, o.Name, types.ApplyPatchType, body, options)
+	case "Secret":
+		_, err = c.api.Secrets(o.Namespace).Patch(ctx, o.Name, types.ApplyPatchType, body, options)
+	case "ClusterRole":
+		_, err = c.api.ClusterRoles().Patch(ctx, o.Name, types.ApplyPatchType, body, options)
+	case "ClusterRoleBinding":
+		_, err = c.api.ClusterRoleBindings().Patch(ctx, o.Name, types.ApplyPatchType, body, options)
+	case "Role":
+		_, err = c.api.Roles(o.Namespace).Patch(ctx, o.Name, types.ApplyPatchType, body, options)
+	case "RoleBinding":
+		_, err = c.api.RoleBindings(o.Namespace).Patch(ctx, o.Name, types.ApplyPatchType, body, options)
+	default:
+		return fmt.Errorf("apply %s %s: of this kind is nothing applied", o.Kind, o.Name)
+	}
+	if err != nil {
+		return c.failed(err, "apply %s %s", o.Kind, o.Name)
+	}
+	return nil
+}

@@ -1,0 +1,214 @@
+package create
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/rest"
+
+	"github.com/meshctl/meshctl/internal/kubeapi"
+	"github.com/meshctl/meshctl/internal/remotesecret"
+)
+
+const (
+	// tokenWait is how long the token of a new token Secret may take.
+	tokenWait = 10 * time.Second
+	// roleWait is how long a new role may take to be in force.
+	roleWait = 5 * time.Second
+	// retryPause is between two looks at what is not there yet.
+	retryPause = 50 * time.Millisecond
+)
+
+// Minted is what a remote secret is built of.
+type Minted struct {
+	Account Account
+	Token   string
+	// CA is what the cluster tells its own pods to trust its API server by, PEM.
+	CA []byte
+	// Expires is zero for a token without an end.
+	Expires time.Time
+	// Secret, in the account's namespace, is what the token ends with.
+	Secret string
+	// Missing are the rights that the account lacks.
+	Missing []Right
+}
+
+// Annotations are those of the remote secret that holds the token. One without
+// an end has none, as those of Istio's tools.
+func (m *Minted) Annotations() map[string]string {
+	if m.Expires.IsZero() {
+		return map[string]string{}
+	}
+	return map[string]string{
+		remotesecret.AnnotationExpires:    m.Expires.UTC().Format(time.RFC3339),
+		remotesecret.AnnotationIssuer:     m.Account.String(),
+		remotesecret.AnnotationBoundTo:    m.Account.Namespace + "/" + m.Secret,
+		remotesecret.AnnotationCredential: remotesecret.HashToken(m.Token),
+	}
+}
+
+// Make does what is planned and returns what came of it.
+func (c *Cluster) Make(ctx context.Context, p *Plan) (*Minted, error) {
+	if err := c.apply(ctx, p); err != nil {
+		return nil, err
+	}
+	r := &p.request
+	m := &Minted{Account: r.Account, Secret: p.tokenSecret}
+	var err error
+	if r.TTL > 0 {
+		err = c.expiring(ctx, m, r.TTL)
+	} else {
+		err = c.longLived(ctx, m, r.NoToken)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("could not get access token to read resources from local kube-apiserver: %w", err)
+	}
+	if r.NoToken {
+		m.Token = ""
+		return m, nil
+	}
+	m.Missing, err = c.missingWith(ctx, m.Token, r.Scope.Rights(r.Account), len(p.Objects) > 0)
+	return m, err
+}
+
+// missingWith asks with the token itself which rights it lacks. New roles take
+// a moment to be in force.
+func (c *Cluster) missingWith(ctx context.Context, token string, rights []Right, isNew bool) ([]Right, error) {
+	bearer, err := c.as(token)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, tokenWait)
+	defer cancel()
+	missing, err := bearer.Missing(ctx, rights)
+	if !isNew {
+		return missing, err
+	}
+	for end := time.After(roleWait); len(missing) > 0 || apierrors.IsUnauthorized(err); {
+		select {
+		case <-end:
+			return missing, err
+		case <-ctx.Done():
+			return missing, ctx.Err()
+		case <-time.After(retryPause):
+		}
+		if err != nil {
+			missing = rights
+		}
+		missing, err = bearer.Missing(ctx, missing)
+	}
+	return missing, err
+}
+
+// longLived waits until the token Secret is filled.
+func (c *Cluster) longLived(ctx context.Context, m *Minted, onlyCA bool) error {
+	ctx, cancel := context.WithTimeout(ctx, tokenWait)
+	defer cancel()
+	complete := func(s *corev1.Secret) bool {
+		m.CA, m.Token = s.Data[corev1.ServiceAccountRootCAKey], string(s.Data[corev1.ServiceAccountTokenKey])
+		return len(m.CA) > 0 && (m.Token != "" || onlyCA)
+	}
+	secrets := c.api.Secrets(m.Account.Namespace)
+	secret, err := secrets.Get(ctx, m.Secret)
+	if err != nil {
+		return err
+	}
+	if complete(secret) {
+		return nil
+	}
+	events, err := secrets.Watch(ctx, metav1.ListOptions{
+		FieldSelector: "metadata.name=" + m.Secret, ResourceVersion: secret.ResourceVersion,
+	})
+	if err != nil {
+		return err
+	}
+	defer events.Stop()
+	for {
+		select {
+		case event, ok := <-events.ResultChan():
+			if secret, is := event.Object.(*corev1.Secret); ok && is && event.Type != watch.Deleted {
+				if complete(secret) {
+					return nil
+				}
+				continue
+			}
+		case <-ctx.Done():
+		}
+		if len(m.CA) == 0 {
+			return errors.New(`no "ca.crt" data found`)
+		}
+		return errors.New(`no "token" data found`)
+	}
+}
+
+// expiring asks for a token that ends, and with the Secret.
+func (c *Cluster) expiring(ctx context.Context, m *Minted, ttl time.Duration) error {
+	wait, cancel := context.WithTimeout(ctx, tokenWait)
+	defer cancel()
+	var err error
+	for m.CA, err = c.RootCA(wait, m.Account.Namespace); apierrors.IsNotFound(err); {
+		select { // a new namespace gets it in a moment
+		case <-wait.Done():
+			return err
+		case <-time.After(retryPause):
+		}
+		m.CA, err = c.RootCA(wait, m.Account.Namespace)
+	}
+	if err != nil {
+		return err
+	}
+	m.Token, m.Expires, err = request(ctx, c.api, m.Account, m.Secret, ttl)
+	return err
+}
+
+// request asks for a token of the account that ends with the Secret.
+func request(ctx context.Context, api *kubeapi.Client, a Account, secret string, ttl time.Duration) (string, time.Time, error) {
+	seconds := int64(ttl / time.Second)
+	answer, err := api.CreateToken(ctx, a.Namespace, a.Name, &authenticationv1.TokenRequest{
+		Spec: authenticationv1.TokenRequestSpec{
+			ExpirationSeconds: &seconds,
+			BoundObjectRef:    &authenticationv1.BoundObjectReference{APIVersion: "v1", Kind: "Secret", Name: secret},
+		},
+	})
+	if err != nil {
+		return "", time.Time{}, fmt.Errorf("request a token of service account %s: %w", a, err)
+	}
+	return answer.Status.Token, answer.Status.ExpirationTimestamp.Time, nil
+}
+
+// RootCA is the CA that the cluster publishes in every namespace. A new
+// namespace may not have it yet.
+func (c *Cluster) RootCA(ctx context.Context, namespace string) ([]byte, error) {
+	const name = "kube-root-ca.crt"
+	var ca string
+	var err error
+	for _, ns := range []string{namespace, metav1.NamespaceSystem} {
+		var m *corev1.ConfigMap
+		if m, err = c.api.ConfigMaps(ns).Get(ctx, name); err == nil {
+			if ca = m.Data[corev1.ServiceAccountRootCAKey]; ca != "" {
+				return []byte(ca), nil
+			}
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the cluster's CA from ConfigMap %s: %w", name, err)
+	}
+	return nil, errors.New(`no "ca.crt" data found`)
+}
+
+// Renew asks, with the token that is renewed, for another one of the account
+// that ends with the same Secret. config is the access of the remote secret.
+func Renew(ctx context.Context, config *rest.Config, a Account, secret string, ttl time.Duration) (string, time.Time, error) {
+	api, err := kubeapi.New(config)
+	if err != nil {
+		return "", time.Time{}, err
+	}
+	return request(ctx, api, a, secret, ttl)
+}

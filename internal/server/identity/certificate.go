@@ -1,0 +1,232 @@
+package identity
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+	"unique"
+
+	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/mesh"
+)
+
+// maxChain is the most certificates that a caller may present.
+const maxChain = 10
+
+// TLSConfig is the configuration of a server whose callers may present a
+// certificate of the mesh. One that is presented must be good, else the
+// handshake fails: a client with an expired certificate connects without one
+// and brings a token. minVersion zero means TLS 1.3; tls.VersionTLS12 admits
+// older clients.
+//
+// Sessions are never resumed, so that every connection proves its certificate
+// against the roots of the day, and replicas share no ticket keys.
+func (a *Authenticator) TLSConfig(
+	getCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error), minVersion uint16,
+) *tls.Config {
+	if minVersion == 0 {
+		minVersion = tls.VersionTLS13
+	}
+	return &tls.Config{
+		MinVersion:             minVersion,
+		CipherSuites:           modernSuites(),
+		NextProtos:             []string{"h2"},
+		GetCertificate:         getCertificate,
+		SessionTicketsDisabled: true,
+		// Small records first are for browsers, which can use a part of a page.
+		DynamicRecordSizingDisabled: true,
+		Time:                        a.cfg.Now,
+		// Which roots count depends on the identity in the certificate, which
+		// crypto/tls cannot know: it only asks for one, and proves that the
+		// caller has its key. VerifyConnection does the rest.
+		ClientAuth: tls.RequestClientCert,
+		VerifyConnection: func(s tls.ConnectionState) error {
+			if len(s.PeerCertificates) == 0 {
+				return nil
+			}
+			_, err := a.byCertificate(s.PeerCertificates)
+			if err != nil {
+				a.cfg.Log.Warn("client certificate refused", "error", err)
+			}
+			return err
+		},
+	}
+}
+
+// modernSuites are the ciphers of TLS 1.2 that keep what was said secret when a
+// key leaks, and do not decrypt what was not proved to be whole. Those of 1.3
+// all do.
+func modernSuites() []uint16 {
+	return []uint16{
+		tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
+		tls.TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384, tls.TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384,
+		tls.TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256, tls.TLS_ECDHE_RSA_WITH_CHACHA20_POLY1305_SHA256,
+	}
+}
+
+// byCertificate authenticates by the certificates that a caller presented,
+// leaf first, and whose key crypto/tls has seen proved.
+func (a *Authenticator) byCertificate(presented []*x509.Certificate) (mesh.Caller, error) {
+	return a.byCertificateAt(presented, a.cfg.Now())
+}
+
+// byCertificateAt is byCertificate at a time.
+func (a *Authenticator) byCertificateAt(presented []*x509.Certificate, now time.Time) (mesh.Caller, error) {
+	v, err := a.verifyChain(presented, now)
+	return v.caller, err
+}
+
+// verifyChain checks the certificates that a caller presented.
+func (a *Authenticator) verifyChain(presented []*x509.Certificate, now time.Time) (verified, error) {
+	if len(presented) == 0 {
+		return verified{}, errors.New("none presented")
+	}
+	if len(presented) > maxChain {
+		return verified{}, fmt.Errorf("%d certificates presented: want at most %d", len(presented), maxChain)
+	}
+	leaf := presented[0]
+	id, err := leafIdentity(leaf)
+	if err != nil {
+		return verified{}, err
+	}
+	// Without a pool crypto/x509 would take the roots of the system.
+	roots := a.cfg.Roots(id.TrustDomain)
+	if roots == nil {
+		return verified{}, fmt.Errorf("identity %s: no roots for its trust domain; the mesh is of %q", id, a.domains)
+	}
+	p := proofOf(roots, rawOf(presented)...)
+	if v, known := a.proofs.find(p, now); known {
+		return v, nil
+	}
+	chains, err := leaf.Verify(x509.VerifyOptions{
+		Roots:         roots,
+		Intermediates: certs.Pool(presented[1:]),
+		CurrentTime:   now,
+		KeyUsages:     []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+	})
+	if err != nil {
+		return verified{}, fmt.Errorf("identity %s: %w", id, err)
+	}
+	if chains = a.unrevoked(chains); len(chains) == 0 {
+		return verified{}, fmt.Errorf("identity %s: the certificate with the serial number %x, or that of a CA above it, is revoked", id, leaf.SerialNumber)
+	}
+	v := verified{caller: mesh.Caller{Identity: id}, shown: describe(leaf, chains)}
+	if a.cfg.Foreign == nil || !a.cfg.Foreign(id.TrustDomain) {
+		v.caller.Cluster = a.clusterOf(chains)
+	}
+	end := leaf.NotAfter
+	for _, c := range chains[0] {
+		if c.NotAfter.Before(end) {
+			end = c.NotAfter
+		}
+	}
+	a.proofs.keep(p, v, now, end)
+	return v, nil
+}
+
+// describe tells of a certificate that leads to roots by the chains.
+func describe(leaf *x509.Certificate, chains [][]*x509.Certificate) *mesh.ClientCertificate {
+	out := &mesh.ClientCertificate{
+		Serial: fmt.Sprintf("%x", leaf.SerialNumber), From: leaf.NotBefore.UTC(), Until: leaf.NotAfter.UTC(),
+		Issuer: fingerprint(chains[0][min(1, len(chains[0])-1)]),
+	}
+	for _, chain := range chains {
+		out.Roots = append(out.Roots, fingerprint(chain[len(chain)-1]))
+	}
+	slices.Sort(out.Roots)
+	out.Roots = slices.Compact(out.Roots)
+	return out
+}
+
+// fingerprint is that of a CA, held once for all callers.
+func fingerprint(ca *x509.Certificate) string { return unique.Make(certs.Fingerprint(ca)).Value() }
+
+// Certificate is with which certificate the caller of ctx proved itself; nil when
+// it was not by one. It is meant for callers that Authenticate has just let in:
+// then it costs a hash.
+func (a *Authenticator) Certificate(ctx context.Context) *mesh.ClientCertificate {
+	info := tlsOf(ctx)
+	if !info.State.HandshakeComplete || len(info.State.PeerCertificates) == 0 {
+		return nil
+	}
+	v, err := a.verifyChain(info.State.PeerCertificates, a.cfg.Now())
+	if err != nil || a.ofMesh(v.caller.Identity) != nil {
+		return nil
+	}
+	return v.shown
+}
+
+// Lost says why the certificate that a connection presented is not accepted any
+// more, because it was revoked or leads to no root of today. That it expired
+// since is no reason, nor is there one without a certificate.
+func (a *Authenticator) Lost(ctx context.Context) error {
+	presented := tlsOf(ctx).State.PeerCertificates
+	if len(presented) == 0 {
+		return nil
+	}
+	leaf, now := presented[0], a.cfg.Now()
+	if now.After(leaf.NotAfter) {
+		now = leaf.NotAfter
+	}
+	if _, err := a.byCertificateAt(presented, now); err != nil {
+		return fmt.Errorf("the certificate with the serial number %x is not accepted any more: %w", leaf.SerialNumber, err)
+	}
+	return nil
+}
+
+func rawOf(list []*x509.Certificate) [][]byte {
+	var out [][]byte
+	for _, c := range list {
+		out = append(out, c.Raw)
+	}
+	return out
+}
+
+// unrevoked drops the chains that a revocation breaks.
+func (a *Authenticator) unrevoked(chains [][]*x509.Certificate) [][]*x509.Certificate {
+	if a.cfg.Revoked == nil {
+		return chains
+	}
+	return slices.DeleteFunc(chains, func(chain []*x509.Certificate) bool {
+		for i, cert := range chain {
+			if a.cfg.Revoked(cert, chain[min(i+1, len(chain)-1)]) { // a root signed itself
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// leafIdentity returns the SPIFFE id of a leaf certificate. It refuses leaves that
+// break the rules of the X509-SVID specification.
+func leafIdentity(leaf *x509.Certificate) (mesh.Identity, error) {
+	uris := certs.URIs(leaf) // as written: leaf.URIs has the scheme in lower case
+	if len(uris) != 1 {
+		return mesh.Identity{}, fmt.Errorf("%d URI names: want exactly one, the SPIFFE id", len(uris))
+	}
+	if leaf.IsCA || leaf.KeyUsage&(x509.KeyUsageCertSign|x509.KeyUsageCRLSign) != 0 {
+		return mesh.Identity{}, errors.New("it may sign certificates or revocation lists, so it is not a workload's")
+	}
+	if leaf.KeyUsage&x509.KeyUsageDigitalSignature == 0 {
+		return mesh.Identity{}, errors.New("its key usage does not include digitalSignature, which the handshake of TLS needs")
+	}
+	return mesh.ParseIdentity(uris[0])
+}
+
+// clusterOf is the cluster of a verified leaf: what the leaf says, for the
+// mesh's own CA wrote it; else whose CA signed it. Every chain starts with the
+// same CA key, so the first one tells.
+func (a *Authenticator) clusterOf(chains [][]*x509.Certificate) mesh.ClusterID {
+	chain := chains[0]
+	if cluster, ok := certs.ClusterOf(chain[0]); ok {
+		return cluster
+	}
+	if a.cfg.IssuerCluster == nil || len(chain) < 2 {
+		return ""
+	}
+	return a.cfg.IssuerCluster(chain[1])
+}

@@ -1,0 +1,62 @@
+package identity
+
+import (
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+)
+
+// A3, A4, A6: what a proxy says of itself against what was proved.
+func TestCheckNode(t *testing.T) {
+	t.Parallel()
+	hello := caller("cluster.local", "sample", "helloworld", "east")
+	unbound := caller("cluster.local", "sample", "helloworld", "")
+	tests := map[string]struct {
+		caller mesh.Caller
+		claims NodeClaims
+		want   string // "" is allowed
+	}{
+		"all said":                    {hello, NodeClaims{"sample", "helloworld", "east", ""}, ""},
+		"account not said":            {hello, NodeClaims{"sample", "", "east", ""}, ""},
+		"cluster not said":            {hello, NodeClaims{"sample", "helloworld", "", ""}, ""},
+		"caller's cluster not proved": {unbound, NodeClaims{"sample", "helloworld", "west", ""}, ""},
+		"trust domain said":           {hello, NodeClaims{"sample", "helloworld", "east", "cluster.local"}, ""},
+		"other trust domain":          {hello, NodeClaims{"sample", "helloworld", "east", "b.example"}, `is not of trust domain "b.example"`},
+		"other namespace": {
+			hello,
+			NodeClaims{"prod", "helloworld", "east", ""},
+			"authorization failed: no identities (spiffe://cluster.local/ns/sample/sa/helloworld) matched prod/helloworld",
+		},
+		"other account": {
+			hello,
+			NodeClaims{"sample", "admin", "east", ""},
+			"authorization failed: no identities (spiffe://cluster.local/ns/sample/sa/helloworld) matched sample/admin",
+		},
+		"empty namespace":            {hello, NodeClaims{"", "helloworld", "east", ""}, "matched /helloworld"},
+		"nobody with empty claims":   {mesh.Caller{}, NodeClaims{}, "authorization failed"},
+		"other cluster":              {hello, NodeClaims{"sample", "helloworld", "west", ""}, `is of cluster "east", not of cluster "west"`},
+		"cluster in other case":      {hello, NodeClaims{"sample", "helloworld", "East", ""}, `not of cluster "East"`},
+		"namespace that is a prefix": {hello, NodeClaims{"sampl", "helloworld", "east", ""}, "matched sampl/"},
+		"huge namespace":             {hello, NodeClaims{strings.Repeat("a", 1<<20), "helloworld", "east", ""}, "matched aaa"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			err := CheckNode(tt.caller, tt.claims)
+			if tt.want == "" {
+				if err != nil {
+					t.Error(err)
+				}
+				return
+			}
+			st := status.Convert(err)
+			if st.Code() != codes.PermissionDenied || !strings.Contains(st.Message(), tt.want) || len(st.Message()) > 1000 {
+				t.Errorf("error %v, want PermissionDenied and %q", err, tt.want)
+			}
+		})
+	}
+}

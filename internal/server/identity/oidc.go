@@ -1,0 +1,239 @@
+package identity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/dial"
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/token"
+	"github.com/meshctl/meshctl/internal/token/peek"
+	"github.com/meshctl/meshctl/internal/token/store"
+)
+
+// keyRefresh is how often the keys of OIDC issuers are read again, so that one
+// that was taken out counts no longer.
+const keyRefresh = 5 * time.Minute
+
+// OIDCRule is an issuer whose tokens are accepted, of the field names of Istio's
+// JWT_RULE. Their sub is that of a Kubernetes service account.
+type OIDCRule struct {
+	Issuer string `json:"issuer"` // iss, compared exactly
+	// JWKSURI is where the issuer publishes its keys, JWKSFile a file of them:
+	// one of the two.
+	JWKSURI  string `json:"jwks_uri"`
+	JWKSFile string `json:"jwks_file"`
+	// Audiences are those of which aud must name one.
+	Audiences []string `json:"audiences"`
+}
+
+// Check says what is wrong with a rule.
+func (r OIDCRule) Check() error {
+	switch {
+	case r.Issuer == "" || strings.ContainsAny(r.Issuer, " \t\r\n"):
+		return errors.New("issuer is missing or has white space")
+	case (r.JWKSURI == "") == (r.JWKSFile == ""):
+		return fmt.Errorf("issuer %s: want either jwks_uri or jwks_file", r.Issuer)
+	case len(r.Audiences) == 0 || slices.Contains(r.Audiences, ""):
+		return fmt.Errorf("issuer %s: want at least one audience, and none empty", r.Issuer)
+	}
+	if r.JWKSURI != "" {
+		if err := mesh.CheckHTTPS(r.JWKSURI); err != nil {
+			return fmt.Errorf("issuer %s: jwks_uri: %w", r.Issuer, err)
+		}
+	}
+	return nil
+}
+
+// OIDCConfig of OIDC. Now and Log are required.
+type OIDCConfig struct {
+	Rules []OIDCRule
+	// Guard is what key sets are fetched through; Roots, PEM, are what their
+	// servers must lead to, nil for the roots of the system.
+	Guard dial.Guard
+	Roots []byte
+	Now   func() time.Time
+	Log   *slog.Logger
+}
+
+// OIDC checks tokens of issuers that are no cluster. It may be used
+// concurrently.
+type OIDC struct {
+	cfg     OIDCConfig
+	client  *http.Client
+	issuers map[string]*oidcIssuer // by iss
+}
+
+// oidcIssuer has its keys from a file or from a URL.
+type oidcIssuer struct {
+	rule OIDCRule
+	file *store.Verifier
+	keys keys
+
+	mu      sync.Mutex // guards what follows
+	problem error
+	since   time.Time
+}
+
+// NewOIDC checks the rules and reads the files of keys.
+func NewOIDC(cfg OIDCConfig) (*OIDC, error) {
+	client, err := cfg.Guard.Client(askTimeout, dial.ServerTLS{Roots: cfg.Roots}, token.MaxKeySetSize)
+	if err != nil {
+		return nil, err
+	}
+	o := &OIDC{cfg: cfg, client: client, issuers: make(map[string]*oidcIssuer)}
+	for _, r := range cfg.Rules {
+		if err := r.Check(); err != nil {
+			return nil, err
+		}
+		if o.issuers[r.Issuer] != nil {
+			return nil, fmt.Errorf("issuer %s is given twice", r.Issuer)
+		}
+		i := &oidcIssuer{rule: r}
+		if r.JWKSFile != "" {
+			if i.file, err = store.LoadKeys(r.Issuer, r.JWKSFile, r.Audiences); err != nil {
+				return nil, err
+			}
+		}
+		// Once a minute, good or bad: an issuer must not suffer from what is
+		// sent to us.
+		i.keys = keys{fetch: func(ctx context.Context) (*token.Verifier, error) { return o.fetch(ctx, i) }, now: cfg.Now, retry: refetchInterval}
+		o.issuers[r.Issuer] = i
+	}
+	return o, nil
+}
+
+// Run keeps keys fresh until ctx ends.
+func (o *OIDC) Run(ctx context.Context) error {
+	defer o.client.CloseIdleConnections()
+	var running sync.WaitGroup
+	defer running.Wait()
+	for _, i := range o.issuers {
+		if i.file == nil {
+			running.Go(func() { o.follow(ctx, i) })
+		}
+	}
+	return nil
+}
+
+func (o *OIDC) follow(ctx context.Context, i *oidcIssuer) {
+	for ctx.Err() == nil {
+		wait := keyRefresh
+		o.refetch(ctx, i)
+		if i.keys.get() == nil {
+			wait = refetchInterval
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// refetch reads the keys of an issuer unless that was tried a minute ago.
+func (o *OIDC) refetch(ctx context.Context, i *oidcIssuer) {
+	// The first who asks fetches for all who wait, even when it goes away.
+	fetching, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
+	defer cancel()
+	_ = i.keys.refetch(ctx, fetching) // fetch has noted how it went
+}
+
+// fetch reads the keys and notes how that went.
+func (o *OIDC) fetch(ctx context.Context, i *oidcIssuer) (*token.Verifier, error) {
+	v, err := o.get(ctx, i)
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if err != nil && i.problem == nil {
+		i.since = o.cfg.Now()
+	}
+	if err != nil {
+		o.cfg.Log.Error("keys of an OIDC issuer cannot be read, the last good ones count", "issuer", i.rule.Issuer, "error", err)
+	}
+	i.problem = err
+	return v, err
+}
+
+func (o *OIDC) get(ctx context.Context, i *oidcIssuer) (*token.Verifier, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, i.rule.JWKSURI, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := o.client.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("%s answers %s", i.rule.JWKSURI, resp.Status)
+	}
+	doc, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, err
+	}
+	set, err := token.ParseKeys(doc)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", i.rule.JWKSURI, err)
+	}
+	return &token.Verifier{Issuer: i.rule.Issuer, Keys: set, Audiences: i.rule.Audiences}, nil
+}
+
+// verify checks a token of one of the issuers. Which one it is, the token says;
+// then that one's keys, audiences and times decide.
+func (o *OIDC) verify(ctx context.Context, raw string, now time.Time) (token.Claims, error) {
+	said, err := peek.Token(raw)
+	if err != nil {
+		return token.Claims{}, err
+	}
+	i := o.issuers[said.Issuer]
+	if i == nil {
+		return token.Claims{}, fmt.Errorf("issuer %.100q is not trusted", said.Issuer)
+	}
+	if i.file != nil {
+		return i.file.Verify(raw, now)
+	}
+	claims, err := i.keys.verify(raw, now)
+	if err != nil && newKeysMayHelp(err) {
+		o.refetch(ctx, i)
+		claims, err = i.keys.verify(raw, now)
+	}
+	return claims, err
+}
+
+// OIDCStatus says whether the tokens of an issuer can be checked.
+type OIDCStatus struct {
+	Issuer  string
+	Keys    string    // where they are from
+	Problem string    `json:",omitempty"`
+	Since   time.Time `json:",omitzero"` // of the problem
+}
+
+// Status is that of all issuers, by name.
+func (o *OIDC) Status() []OIDCStatus {
+	out := []OIDCStatus{}
+	for _, i := range o.issuers {
+		st := OIDCStatus{Issuer: i.rule.Issuer, Keys: i.rule.JWKSURI + i.rule.JWKSFile}
+		i.mu.Lock()
+		if i.problem != nil {
+			st.Problem, st.Since = i.problem.Error(), i.since.UTC()
+		}
+		i.mu.Unlock()
+		if i.file != nil {
+			if err := i.file.Problem(); err != nil {
+				st.Problem = err.Error()
+			}
+		}
+		out = append(out, st)
+	}
+	slices.SortFunc(out, func(a, b OIDCStatus) int { return strings.Compare(a.Issuer, b.Issuer) })
+	return out
+}

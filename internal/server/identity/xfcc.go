@@ -1,0 +1,92 @@
+package identity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+)
+
+const (
+	headerXFCC = "x-forwarded-client-cert"
+	maxXFCC    = 16 << 10 // bytes
+)
+
+// byXFCC authenticates by what a trusted gateway says of its own client's
+// certificate. The cluster of such a caller is not known.
+func (a *Authenticator) byXFCC(ctx context.Context, md metadata.MD) (mesh.Caller, error) {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return mesh.Caller{}, errors.New("the peer has no address")
+	}
+	// The type of the address depends on who serves the connection; its text does not.
+	addr, err := netip.ParseAddrPort(p.Addr.String())
+	if err != nil || !slices.ContainsFunc(a.cfg.XFCCSources, func(n netip.Prefix) bool { return n.Contains(addr.Addr().Unmap()) }) {
+		return mesh.Caller{}, errors.New("the peer is no trusted gateway")
+	}
+	values := md.Get(headerXFCC)
+	if len(values) != 1 {
+		return mesh.Caller{}, fmt.Errorf("%d %s headers: want one", len(values), headerXFCC)
+	}
+	id, err := parseXFCC(values[0])
+	if err == nil {
+		err = a.ofMesh(id)
+	}
+	return mesh.Caller{Identity: id}, err
+}
+
+// parseXFCC returns the SPIFFE id of the last element of the header: that is
+// what the gateway itself saw. Those before were sent to it.
+func parseXFCC(header string) (mesh.Identity, error) {
+	if len(header) > maxXFCC {
+		return mesh.Identity{}, fmt.Errorf("%s has %d bytes: want at most %d", headerXFCC, len(header), maxXFCC)
+	}
+	elements, err := splitQuoted(header, ',')
+	if err != nil {
+		return mesh.Identity{}, err
+	}
+	pairs, err := splitQuoted(elements[len(elements)-1], ';')
+	if err != nil {
+		return mesh.Identity{}, err
+	}
+	var uris []string
+	for _, pair := range pairs {
+		key, value, _ := strings.Cut(strings.TrimSpace(pair), "=")
+		if strings.EqualFold(key, "URI") {
+			uris = append(uris, strings.Trim(value, `"`))
+		}
+	}
+	if len(uris) != 1 {
+		return mesh.Identity{}, fmt.Errorf("%s has %d URIs: want exactly one, the SPIFFE id", headerXFCC, len(uris))
+	}
+	return mesh.ParseIdentity(uris[0])
+}
+
+// splitQuoted splits at a separator that is not within quotes; a backslash
+// within them takes the next letter as it is.
+func splitQuoted(s string, sep byte) ([]string, error) {
+	var out []string
+	start, quoted := 0, false
+	for i := 0; i < len(s); i++ {
+		switch {
+		case s[i] == '"':
+			quoted = !quoted
+		case s[i] == '\\' && quoted:
+			i++
+		case s[i] == sep && !quoted:
+			out = append(out, s[start:i])
+			start = i + 1
+		}
+	}
+	if quoted {
+		return nil, fmt.Errorf("%s has a quote without end", headerXFCC)
+	}
+	return append(out, s[start:]), nil
+}

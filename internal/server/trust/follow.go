@@ -1,0 +1,176 @@
+package trust
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/spiffe/go-spiffe/v2/bundle/x509bundle"
+	"github.com/spiffe/go-spiffe/v2/spiffeid"
+	"github.com/spiffe/go-spiffe/v2/svid/x509svid"
+
+	"github.com/meshctl/meshctl/internal/certs/bundle"
+	"github.com/meshctl/meshctl/internal/dial"
+	"github.com/meshctl/meshctl/internal/files"
+)
+
+const (
+	maxBundle    = 1 << 20 // bytes
+	fetchTimeout = 10 * time.Second
+	// What endpoints hint at is kept to between these.
+	minRefresh     = time.Second
+	maxRefresh     = time.Hour
+	defaultRefresh = 5 * time.Minute // of the SPIFFE specification
+	firstRetry     = time.Second
+	maxRetry       = time.Minute
+	// fileInterval is how often files are looked at.
+	fileInterval = 2 * time.Second
+)
+
+// follow looks at a file or an endpoint again and again, until ctx ends.
+func (f *Federation) follow(ctx context.Context, s Source) {
+	var file fileReader
+	retry := firstRetry
+	// answered says that the endpoint has, so that the file counts no longer.
+	trusted, answered := f.restored(s)
+	for ctx.Err() == nil {
+		wait := fileInterval
+		if s.File != "" {
+			data, changed, err := file.read(s.File)
+			switch {
+			case changed && !answered:
+				if b, _ := f.report(ctx, s, data, err); b != nil {
+					trusted = b.Roots
+				}
+			case changed && err == nil:
+				// A new bundle in the file proves an endpoint that left the old one.
+				if b, err := judge(s.TrustDomain, data, f.cfg.Now()); err == nil {
+					trusted = append(slices.Clip(trusted), b.Roots...)
+				}
+			}
+		}
+		if s.URL != "" {
+			if b, good := f.ask(ctx, s, trusted); good {
+				_, hint := b.Published()
+				wait, retry, answered, trusted = refreshOf(hint), firstRetry, true, b.Roots
+			} else {
+				wait, retry = retry, min(2*retry, maxRetry)
+			}
+			wait = jittered(wait)
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+}
+
+// restored are the roots of before the start, if they are in use.
+func (f *Federation) restored(s Source) (roots []*x509.Certificate, ok bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if e := f.entries[s]; e != nil && e.restored {
+		return e.bundle.Roots, true
+	}
+	return nil, false
+}
+
+// ask asks the endpoint once. What it returns is that of report.
+func (f *Federation) ask(ctx context.Context, s Source, trusted []*x509.Certificate) (used *bundle.Bundle, good bool) {
+	data, err := f.fetch(ctx, s, trusted)
+	if used, good = f.report(ctx, s, data, err); good {
+		f.keep(s, data)
+	}
+	return used, good
+}
+
+func refreshOf(hint time.Duration) time.Duration {
+	if hint <= 0 {
+		return defaultRefresh
+	}
+	return min(max(hint, minRefresh), maxRefresh)
+}
+
+// fileReader reads a file when it has changed.
+type fileReader struct {
+	stamp string
+	data  []byte
+}
+
+func (r *fileReader) read(path string) (data []byte, changed bool, err error) {
+	info, err := os.Stat(path)
+	stamp := fmt.Sprint(err)
+	if err == nil {
+		stamp = fmt.Sprint(files.Identity(info), info.Size(), info.ModTime().UnixNano())
+	}
+	if stamp == r.stamp {
+		return r.data, false, nil
+	}
+	r.stamp = stamp
+	if err == nil {
+		r.data, err = files.Read(path, maxBundle)
+	}
+	if files.Transient(err) {
+		r.stamp = "" // look again
+	}
+	return r.data, true, err
+}
+
+// fetch asks an endpoint for its bundle. The fetcher of go-spiffe would connect
+// to any address and read without end.
+func (f *Federation) fetch(ctx context.Context, s Source, trusted []*x509.Certificate) ([]byte, error) {
+	client, err := f.client(s, trusted)
+	if err != nil {
+		return nil, err
+	}
+	defer client.CloseIdleConnections() // the next time is far away
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL, http.NoBody)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, fmt.Errorf("bundle endpoint: %w", err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, fmt.Errorf("bundle endpoint %s answers %s", s.URL, resp.Status)
+	}
+	data, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, fmt.Errorf("bundle endpoint %s: %w", s.URL, err)
+	}
+	if !bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")) {
+		return nil, fmt.Errorf("bundle endpoint %s: the answer is no SPIFFE bundle", s.URL)
+	}
+	return data, nil
+}
+
+// client connects to the endpoint of a source and verifies it, with a SPIFFE id
+// by the trusted roots.
+func (f *Federation) client(s Source, trusted []*x509.Certificate) (*http.Client, error) {
+	server := dial.ServerTLS{Roots: f.cfg.WebRoots}
+	if s.ID != "" {
+		id, err := spiffeid.FromString(s.ID)
+		if err != nil {
+			return nil, err
+		}
+		roots := x509bundle.FromX509Authorities(id.TrustDomain(), trusted)
+		server.Verify = func(shown []*x509.Certificate) error {
+			got, _, err := x509svid.Verify(shown, roots, x509svid.WithTime(f.cfg.Now()))
+			if err == nil && got != id {
+				err = fmt.Errorf("the endpoint is %s, not %s", got, id)
+			}
+			return err
+		}
+	}
+	return f.cfg.Guard.Client(fetchTimeout, server, maxBundle)
+}

@@ -1,0 +1,154 @@
+package admission
+
+import (
+	"encoding/binary"
+	"io"
+	"net"
+	"sync"
+
+	"golang.org/x/net/http2"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+)
+
+// NoWriteBuffer has gRPC write each part of a frame as it comes, to connections
+// that put frames together themselves: those of Conns, and of Credentials above
+// them. With a buffer, gRPC lets all that runs go first before it writes less than
+// a kilobyte, in case more is to come: when something changes for all proxies, all
+// their frames would lie in buffers of their own until the last is there.
+func NoWriteBuffer() grpc.ServerOption { return grpc.WriteBufferSize(0) }
+
+const (
+	frameHeader = 9
+	maxFrame    = frameHeader + 16<<10 // that gRPC makes
+	maxRecord   = 16 << 10             // bytes of others in one record of TLS
+)
+
+var frameBuffers = sync.Pool{New: func() any { return new(make([]byte, 0, maxFrame)) }}
+
+// frameWriter writes each HTTP/2 frame at once, when its last part has come. It
+// has a buffer from the first part to the last.
+type frameWriter struct {
+	conn *Conn // nil: nothing is counted
+	mu   sync.Mutex
+	out  io.Writer // used with the lock held
+	buf  *[]byte   // nil between frames
+}
+
+// write writes a frame.
+func (w *frameWriter) write(frame []byte) error {
+	if w.conn != nil && http2.FrameType(frame[3]) == http2.FrameRSTStream && binary.BigEndian.Uint32(frame[frameHeader:]) != uint32(http2.ErrCodeNo) {
+		if why := w.conn.control(http2.FrameRSTStream); why != "" {
+			w.conn.end(why)
+			return errClosing
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	_, err := w.out.Write(frame)
+	return err
+}
+
+// Write implements io.Writer.
+func (w *frameWriter) Write(p []byte) (int, error) {
+	for rest := p; len(rest) > 0; {
+		if w.buf == nil {
+			if over := -missing(rest); over >= 0 {
+				if err := w.write(rest[:len(rest)-over]); err != nil {
+					return 0, err
+				}
+				rest = rest[len(rest)-over:]
+				continue
+			}
+			w.buf, _ = frameBuffers.Get().(*[]byte)
+		}
+		part := rest[:min(len(rest), missing(*w.buf))]
+		*w.buf, rest = append(*w.buf, part...), rest[len(part):]
+		if missing(*w.buf) > 0 {
+			continue
+		}
+		err := w.write(*w.buf)
+		*w.buf = (*w.buf)[:0]
+		frameBuffers.Put(w.buf)
+		w.buf = nil
+		if err != nil {
+			return 0, err
+		}
+	}
+	return len(p), nil
+}
+
+// missing is how much is needed to know the length of a frame, then to have all of
+// it: negative when there is more.
+func missing(frame []byte) int {
+	if len(frame) < frameHeader {
+		return frameHeader - len(frame)
+	}
+	return frameHeader + int(binary.BigEndian.Uint32(frame)>>8) - len(frame)
+}
+
+// Credentials has the connections of TLS put frames together.
+func Credentials(c credentials.TransportCredentials) credentials.TransportCredentials {
+	return framing{c}
+}
+
+type framing struct {
+	credentials.TransportCredentials
+}
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (f framing) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	below, _ := raw.(*Conn)
+	if below != nil { // it has records from now on, and frames are above it
+		below.records, below.frames, below.in = new(recordReader), nil, nil
+		below.out.Store(nil)
+	}
+	c, info, err := f.TransportCredentials.ServerHandshake(raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	s := &secureConn{Conn: c, in: c, out: &frameWriter{conn: below, out: recordWriter{c, below}}}
+	if below != nil {
+		s.in = newFrameReader(below, c)
+		below.out.Store(s.out)
+	}
+	return s, info, nil
+}
+
+// Clone implements credentials.TransportCredentials.
+func (f framing) Clone() credentials.TransportCredentials {
+	return framing{f.TransportCredentials.Clone()}
+}
+
+type secureConn struct {
+	net.Conn
+	in  io.Reader
+	out *frameWriter
+}
+
+// Read implements net.Conn.
+func (c *secureConn) Read(p []byte) (int, error) { return c.in.Read(p) }
+
+// Write implements net.Conn.
+func (c *secureConn) Write(p []byte) (int, error) { return c.out.Write(p) }
+
+// recordWriter writes a frame as one record of TLS. One that is too large for
+// that, by its header, takes two, and still one write.
+type recordWriter struct {
+	secure io.Writer
+	below  *Conn // nil: nothing is held
+}
+
+// Write implements io.Writer.
+func (w recordWriter) Write(frame []byte) (int, error) {
+	over := len(frame) - maxRecord
+	if over <= 0 || w.below == nil {
+		return w.secure.Write(frame)
+	}
+	w.below.holdNext.Store(true)
+	if n, err := w.secure.Write(frame[:over]); err != nil {
+		return n, err
+	}
+	n, err := w.secure.Write(frame[over:])
+	return over + n, err
+}

@@ -1,0 +1,164 @@
+package admission
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"io"
+
+	"golang.org/x/net/http2"
+	"google.golang.org/grpc"
+
+	"github.com/meshctl/meshctl/internal/bucket"
+)
+
+// NoReadBuffer has gRPC read without a buffer from connections that have their
+// own: those of Conns, and of Credentials above them. A connection then knows
+// which frame gRPC handles.
+func NoReadBuffer() grpc.ServerOption { return grpc.ReadBufferSize(0) }
+
+const readBuffer = 4 << 10
+
+// controls bounds the frames that cost the server work and carry nothing:
+// resets, settings, acknowledged pings, priorities, continuations and empty data of
+// the peer, and the resets that the server answers with. A proxy sends a few a minute.
+var controls = bucket.Limit{PerSecond: 100, Burst: 2000}
+
+// A peer that takes responses sends at most one window update for each
+// bytesPerUpdate bytes of them, besides freeUpdates.
+const (
+	freeUpdates    = 10_000
+	bytesPerUpdate = 512
+)
+
+// errClosing ends the reading of a connection that is being closed.
+var errClosing = errors.New("the connection is being closed")
+
+// frameReader reads the frames of a peer. It bounds how many control frames
+// come, and counts what requests take.
+type frameReader struct {
+	conn *Conn
+	from io.Reader
+	in   *bufio.Reader // made by the first read
+
+	preface int               // how much of it is to come
+	header  [frameHeader]byte // of the frame
+	have    int               // of the header
+	left    int               // of the payload
+	updates int64             // of windows
+
+	// Of a data frame: its stream, nil when gRPC drops the frame; how much data
+	// is to come; whether the length of its padding is; what it takes besides its
+	// data, until that was counted.
+	stream   *inbound
+	data     int
+	padded   bool
+	overhead int
+}
+
+func newFrameReader(c *Conn, in io.Reader) *frameReader {
+	return &frameReader{conn: c, from: in, preface: len(http2.ClientPreface)}
+}
+
+// Read implements io.Reader.
+func (r *frameReader) Read(p []byte) (int, error) {
+	if r.in == nil {
+		r.in = bufio.NewReaderSize(r.from, readBuffer)
+	}
+	n, err := r.in.Read(p)
+	if why := r.follow(p[:n]); why != "" {
+		r.conn.goAway(why)
+		r.conn.drain() // or the peer might not see the GOAWAY
+		r.conn.close()
+		return 0, errClosing
+	}
+	return n, err
+}
+
+// follow looks at the next bytes, and waits until the peer's budget has room for
+// the requests that begin there. It returns why the connection is to be closed, or
+// nothing.
+func (r *frameReader) follow(b []byte) (why string) {
+	n := min(r.preface, len(b))
+	r.preface -= n
+	for b = b[n:]; len(b) > 0; {
+		if r.have < frameHeader {
+			n = copy(r.header[r.have:], b)
+			if r.have += n; r.have == frameHeader {
+				why = r.begin()
+			}
+		} else {
+			n = min(r.left, len(b))
+			r.left -= n
+			why = r.payload(b[:n])
+		}
+		if why != "" {
+			return why
+		}
+		if b = b[n:]; r.have == frameHeader && r.left == 0 {
+			r.have = 0
+		}
+	}
+	return ""
+}
+
+// begin handles the header of a frame.
+func (r *frameReader) begin() (why string) {
+	typ, flags := http2.FrameType(r.header[3]), http2.Flags(r.header[4])
+	stream := binary.BigEndian.Uint32(r.header[5:]) & (1<<31 - 1)
+	r.left = int(binary.BigEndian.Uint32(r.header[:]) >> 8)
+	r.stream = nil
+	switch {
+	case typ == http2.FrameHeaders:
+		r.conn.opening = stream
+		return ""
+	case typ == http2.FramePing && !flags.Has(http2.FlagPingAck):
+		return "" // gRPC bounds them by what the peer is sent: clients measure with them
+	case typ == http2.FrameWindowUpdate:
+		if r.updates++; r.updates > freeUpdates+r.conn.Written()/bytesPerUpdate {
+			return "too many window updates"
+		}
+		return ""
+	case typ == http2.FrameData && (r.left > 0 || flags.Has(http2.FlagDataEndStream)):
+		r.stream, r.data, r.padded, r.overhead = r.conn.inboundOf(stream), r.left, flags.Has(http2.FlagDataPadded), 0
+		if r.left < wholeFrame {
+			r.overhead = frameOverhead
+		}
+		return ""
+	}
+	return r.conn.control(typ)
+}
+
+// payload handles some of the payload of a frame.
+func (r *frameReader) payload(b []byte) (why string) {
+	if r.stream == nil {
+		return ""
+	}
+	if r.padded {
+		r.padded = false
+		r.data = max(0, r.data-1-int(b[0]))
+		b = b[1:]
+	}
+	b = b[:min(len(b), r.data)]
+	for len(b) > 0 {
+		n, ok := r.stream.take(b, r.overhead)
+		if !ok {
+			return "its requests did not fit the budget of its identity in time"
+		}
+		r.overhead = 0
+		r.data -= n
+		b = b[n:]
+	}
+	return ""
+}
+
+// control counts a control frame that came, or that the peer provoked.
+func (c *Conn) control(typ http2.FrameType) (why string) {
+	c.frameMu.Lock()
+	defer c.frameMu.Unlock()
+	var ok bool
+	if c.controls, ok = controls.Take(c.controls, c.conns.cfg.Now()); !ok {
+		return "too many " + typ.String() + " frames"
+	}
+	return ""
+}

@@ -1,0 +1,118 @@
+package admission
+
+import (
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+// nameOverhead is what a name takes besides its letters, in bytes: in lists, and
+// an empty answer when no resource is called so.
+const nameOverhead = 256
+
+// holdings are the sets of names that streams hold. Sets are shared, so each
+// counts once.
+type holdings struct {
+	sets  map[*xdswire.NameSet]int // how often each is held
+	bytes int
+}
+
+func sizeOf(s *xdswire.NameSet) int { return s.Bytes() + nameOverhead*s.Len() }
+
+// add returns how many bytes more the sets take.
+func (h *holdings) add(s *xdswire.NameSet) int {
+	if h.sets == nil {
+		h.sets = make(map[*xdswire.NameSet]int)
+	}
+	if h.sets[s]++; h.sets[s] > 1 {
+		return 0
+	}
+	h.bytes += sizeOf(s)
+	return sizeOf(s)
+}
+
+// remove returns how many bytes less the sets take.
+func (h *holdings) remove(s *xdswire.NameSet) int {
+	if h.sets[s]--; h.sets[s] > 0 {
+		return 0
+	}
+	delete(h.sets, s)
+	h.bytes -= sizeOf(s)
+	return sizeOf(s)
+}
+
+// Stream is a stream that counts for its peer until Close. A nil Stream counts
+// for nobody.
+type Stream struct {
+	conn *Conn
+	peer peerKey
+
+	// Changed under the lock of conns, by one goroutine at a time.
+	closed bool
+	names  []*xdswire.NameSet
+}
+
+// Hold says that the stream holds these sets of names, in place of those that it
+// held. The names of a peer are bounded: beyond that it returns an error with code
+// ResourceExhausted, and the stream is to end. It must be called by one goroutine
+// at a time and does not keep the list.
+func (s *Stream) Hold(names []*xdswire.NameSet) error {
+	if s == nil {
+		return nil
+	}
+	c := s.conn.conns
+	defer c.relieve()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s.closed {
+		return nil
+	}
+	before := s.names
+	s.names = nil
+	h := c.holder(s.peer)
+	for _, n := range names {
+		if n.Len() > 0 {
+			s.names = append(s.names, n)
+			s.conn.names.add(n)
+			c.held += h.names.add(n)
+		}
+	}
+	s.drop(before)
+	if l := c.cfg.Limits.PeerBytes; h.names.bytes > l {
+		c.cfg.Stats.Rejected()
+		return status.Errorf(codes.ResourceExhausted, "the streams of %s subscribe to names that take %d bytes, at most %d are accepted", s.peer, h.names.bytes, l)
+	}
+	return nil
+}
+
+// drop takes sets from what the connection and the peer hold. The lock must be
+// held.
+func (s *Stream) drop(names []*xdswire.NameSet) {
+	c := s.conn.conns
+	h := c.holder(s.peer)
+	for _, n := range names {
+		s.conn.names.remove(n)
+		c.held -= h.names.remove(n)
+	}
+	c.grant(h)
+}
+
+// Close ends the stream.
+func (s *Stream) Close() {
+	if s == nil {
+		return
+	}
+	c := s.conn.conns
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s.closed {
+		return
+	}
+	s.closed = true
+	s.drop(s.names)
+	h := c.holder(s.peer)
+	h.streams--
+	delete(h.crowded, s)
+	c.tidy(s.peer)
+}

@@ -1,0 +1,369 @@
+package admission
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/net/http2"
+	"google.golang.org/grpc/peer"
+)
+
+const patience = time.Minute
+
+// limited makes Conns with these limits, and enough of all others.
+func limited(l Limits) *Conns {
+	none := func() {}
+	l.FirstRequest, l.Write, l.AddressConns, l.PendingConns = patience, patience, 100, 100
+	return NewConns(Config{
+		Limits: l, Log: slog.New(slog.DiscardHandler), Now: time.Now,
+		Stats: Stats{Refused: none, Rejected: none, Stalled: none, Closed: none},
+	})
+}
+
+// wire is a connection of which the server reads frames as gRPC does.
+type wire struct {
+	t      *testing.T
+	conn   *Conn
+	client net.Conn
+	fr     *http2.Framer // writes to the server
+
+	goAway chan string   // what the GOAWAY says
+	begun  chan struct{} // closed when the preface was read
+
+	mu      sync.Mutex
+	streams map[uint32]context.CancelFunc
+	calls   map[uint32]context.Context
+}
+
+// dial connects from an address.
+func (c *Conns) dial(t *testing.T, address string) *wire {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	client, err := (&net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(address)}}).DialContext(t.Context(), "tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &wire{
+		t: t, conn: c.admit(raw), client: client, fr: http2.NewFramer(client, client), goAway: make(chan string, 1), begun: make(chan struct{}),
+		streams: make(map[uint32]context.CancelFunc), calls: make(map[uint32]context.Context),
+	}
+	var done sync.WaitGroup
+	done.Go(w.serve)
+	done.Go(w.listen)
+	t.Cleanup(func() {
+		_ = client.Close()
+		_ = w.conn.Close()
+		done.Wait()
+	})
+	w.write([]byte(http2.ClientPreface))
+	return w
+}
+
+// serve reads frames, and has each stream be a call.
+func (w *wire) serve() {
+	ctx, cancel := context.WithCancel(peer.NewContext(w.t.Context(), &peer.Peer{Addr: w.conn.RemoteAddr()}))
+	defer cancel()
+	defer func() { _ = w.conn.Close() }()
+	if _, err := io.ReadFull(w.conn, make([]byte, len(http2.ClientPreface))); err != nil {
+		return
+	}
+	close(w.begun)
+	fr := http2.NewFramer(io.Discard, w.conn)
+	for {
+		f, err := fr.ReadFrame()
+		if err != nil {
+			_, _ = io.Copy(io.Discard, w.conn) // which ends with the connection
+			return
+		}
+		w.mu.Lock()
+		switch f := f.(type) {
+		case *http2.HeadersFrame:
+			call, end := context.WithCancel(ctx)
+			w.calls[f.StreamID], w.streams[f.StreamID] = countRequests(call), end
+		case *http2.RSTStreamFrame:
+			w.streams[f.StreamID]()
+		}
+		w.mu.Unlock()
+	}
+}
+
+// listen waits for a GOAWAY.
+func (w *wire) listen() {
+	for {
+		f, err := w.fr.ReadFrame()
+		if err != nil {
+			close(w.goAway)
+			return
+		}
+		if g, ok := f.(*http2.GoAwayFrame); ok && g.ErrCode == http2.ErrCodeEnhanceYourCalm {
+			w.goAway <- string(g.DebugData())
+		}
+	}
+}
+
+func (w *wire) write(b []byte) {
+	w.t.Helper()
+	if _, err := w.client.Write(b); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// open opens a stream.
+func (w *wire) open(stream uint32) {
+	w.t.Helper()
+	if err := w.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: stream, BlockFragment: []byte{0x82}, EndHeaders: true}); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// send sends data in frames of a size.
+func (w *wire) send(stream uint32, data []byte, frame int) {
+	w.t.Helper()
+	for len(data) > 0 {
+		n := min(frame, len(data))
+		if err := w.fr.WriteData(stream, false, data[:n]); err != nil {
+			w.t.Fatal(err)
+		}
+		data = data[n:]
+	}
+}
+
+// message is the beginning of a request of a size, of which so much is sent.
+func message(size, sent int) []byte {
+	return append(binary.BigEndian.AppendUint32([]byte{0}, uint32(size)), make([]byte, sent)...)
+}
+
+// next has the handler of a stream ask for its next request.
+func (w *wire) next(stream uint32) {
+	w.mu.Lock()
+	ctx := w.calls[stream]
+	w.mu.Unlock()
+	NextRequest(ctx)
+}
+
+func (c *Conns) counted() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.held
+}
+
+func eventually(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !is(); time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("did not come: %s", what)
+		}
+	}
+}
+
+// A request counts from its length on, though little of it came, until its
+// handler asks for the next one or its stream ends.
+func TestUnfinishedRequestsCount(t *testing.T) {
+	t.Parallel()
+	c := limited(Limits{PeerBytes: 1 << 30, TotalBytes: 1 << 30, RequestBytes: 4 << 20, RequestTime: patience})
+	w := c.dial(t, "127.0.0.1")
+	w.open(1)
+	w.send(1, message(1<<20, 100), 1<<14)
+	eventually(t, "an unfinished request", func() bool { return c.counted() >= 2<<20 })
+	w.next(1)
+	w.send(1, make([]byte, 1<<20-100), 1<<14)
+	w.send(1, message(1<<16, 1<<16), 1<<14)
+	eventually(t, "a second request", func() bool { return c.counted() >= 2<<20+2<<16 })
+	w.next(1)
+	eventually(t, "the end of the first", func() bool { n := c.counted(); return n >= 2<<16 && n < 1<<20 })
+	w.send(1, message(1<<30, 0), 1<<14) // gRPC refuses it
+	eventually(t, "one that is too large", func() bool { n := c.counted(); return n >= 8<<20 && n < 10<<20 })
+	if err := w.fr.WriteRSTStream(1, http2.ErrCodeCancel); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the end of the stream", func() bool { return c.counted() == 0 })
+	// Of small frames each counts.
+	w.open(3)
+	w.send(3, message(1000, 1000), 1)
+	eventually(t, "small frames", func() bool { return c.counted() >= 1000*frameOverhead })
+	w.open(5)
+	if err := w.fr.WriteDataPadded(5, false, message(1<<20, 0), make([]byte, 255)); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a padded frame", func() bool { n := c.counted() - 1005*frameOverhead; return n >= 2<<20 && n < 3<<20 })
+	_ = w.client.Close()
+	eventually(t, "the end of the connection", func() bool { return c.counted() == 0 })
+	eventually(t, "nothing left", func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return len(c.holders) == 0
+	})
+}
+
+// TestBegunConnectionsComeFirst checks that a connection that had a request is let
+// in before those of the same peer that wait for their first one: it may hold a turn
+// that these need.
+func TestBegunConnectionsComeFirst(t *testing.T) {
+	t.Parallel()
+	c := limited(Limits{PeerBytes: 5 << 20, TotalBytes: 1 << 30, RequestBytes: 4 << 20, RequestTime: patience})
+	begun, first := c.dial(t, "127.0.0.1"), c.dial(t, "127.0.0.1")
+	const size = 2 << 20
+	lengths := func(going, waiting int) func() bool {
+		return func() bool {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			h := c.holders[begun.conn.peer]
+			return h != nil && h.going.Len() == going && h.waiting.Len() == waiting
+		}
+	}
+	begun.open(1)
+	begun.send(1, message(size, size), 1<<14)
+	eventually(t, "the first request", func() bool { return c.counted() >= 2*size })
+	begun.next(1)
+	first.open(1)
+	first.send(1, message(size, 0), 1<<14)
+	eventually(t, "a connection that waits for its first request", lengths(0, 1))
+	begun.send(1, message(size, 0), 1<<14)
+	eventually(t, "the next request of the other", lengths(1, 1))
+	begun.next(1)
+	eventually(t, "it is let in", lengths(0, 1))
+	_ = begun.client.Close()
+	eventually(t, "the other is let in", func() bool { return c.counted() >= 2*size && lengths(0, 0)() })
+}
+
+// The next request of a peer waits until there is room for it. Other peers do not.
+func TestRequestsWaitForTheBudget(t *testing.T) {
+	t.Parallel()
+	c := limited(Limits{PeerBytes: 5 << 20, TotalBytes: 1 << 30, RequestBytes: 4 << 20, RequestTime: patience})
+	first, second, other := c.dial(t, "127.0.0.1"), c.dial(t, "127.0.0.1"), c.dial(t, "127.0.0.2")
+	const size = 2 << 20
+	for i, w := range []*wire{first, second, other} {
+		w.open(1)
+		w.send(1, message(size, 0), 1<<14)
+		if i == 0 {
+			eventually(t, "the first", func() bool { return c.counted() >= 2*size })
+		}
+	}
+	eventually(t, "that of another peer", func() bool { return c.counted() >= 4*size })
+	eventually(t, "the second waits", func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.holders[second.conn.peer].waiting.Len() == 1
+	})
+	if n := c.counted(); n >= 6*size {
+		t.Errorf("%d bytes are held", n)
+	}
+	_ = first.client.Close()
+	eventually(t, "the second", func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return second.conn.requests >= 2*size && first.conn.requests == 0
+	})
+}
+
+// A request that is not finished in time ends its connection.
+func TestRequestsAreFinishedInTime(t *testing.T) {
+	t.Parallel()
+	c := limited(Limits{PeerBytes: 1 << 30, TotalBytes: 1 << 30, RequestBytes: 4 << 20, RequestTime: 50 * time.Millisecond})
+	w := c.dial(t, "127.0.0.1")
+	w.open(1)
+	w.send(1, message(10, 10), 1<<14) // this one is
+	w.open(3)
+	w.send(3, message(10, 9), 1<<14)
+	if why := <-w.goAway; why != "a request was not finished in time" {
+		t.Errorf("GOAWAY says %q", why)
+	}
+}
+
+// When all peers together hold too much, the largest connection of the largest is
+// closed, not that which came last.
+func TestLargestHolderIsClosedFirst(t *testing.T) {
+	t.Parallel()
+	c := limited(Limits{PeerBytes: 1 << 30, TotalBytes: 10 << 20, RequestBytes: 4 << 20, RequestTime: patience})
+	small, large, last := c.dial(t, "127.0.0.1"), c.dial(t, "127.0.0.2"), c.dial(t, "127.0.0.3")
+	for _, next := range []struct {
+		*wire
+		size, held int
+	}{{small, 1 << 20, 2 << 20}, {large, 3 << 20, 8 << 20}, {last, 2 << 20, 6 << 20}} {
+		next.open(1)
+		next.send(1, message(next.size, 0), 1<<14)
+		eventually(t, "a request", func() bool { n := c.counted(); return n >= next.held && n < 10<<20 })
+	}
+	if why := <-large.goAway; why != "all peers together hold too much" {
+		t.Errorf("GOAWAY says %q", why)
+	}
+	for _, w := range []*wire{small, last} {
+		select {
+		case <-w.goAway:
+			t.Error("another connection is closed")
+		default:
+		}
+	}
+}
+
+// Frames that cost work and carry nothing end the connection that sends many.
+func TestControlFramesAreBounded(t *testing.T) {
+	t.Parallel()
+	for what, send := range map[string]func(w *wire, i uint32) error{
+		"resets": func(w *wire, i uint32) error {
+			return errors.Join(w.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: []byte{0x82}, EndHeaders: true}),
+				w.fr.WriteRSTStream(2*i+1, http2.ErrCodeCancel))
+		},
+		"settings":      func(w *wire, _ uint32) error { return w.fr.WriteSettings() },
+		"answers":       func(w *wire, _ uint32) error { return w.fr.WritePing(true, [8]byte{}) },
+		"priorities":    func(w *wire, i uint32) error { return w.fr.WritePriority(i+1, http2.PriorityParam{}) },
+		"empty data":    func(w *wire, _ uint32) error { return w.fr.WriteData(1, false, nil) },
+		"unknown":       func(w *wire, _ uint32) error { return w.fr.WriteRawFrame(99, 0, 1, nil) },
+		"windows":       func(w *wire, _ uint32) error { return w.fr.WriteWindowUpdate(1, 1) },
+		"continuations": func(w *wire, _ uint32) error { return w.fr.WriteContinuation(1, false, nil) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			c := limited(Limits{PeerBytes: 1 << 30, TotalBytes: 1 << 30, RequestBytes: 4 << 20, RequestTime: patience})
+			w := c.dial(t, "127.0.0.1")
+			w.fr.AllowIllegalWrites = true
+			sent := make(chan struct{})
+			go func() {
+				defer close(sent)
+				for i := range uint32(100_000) {
+					if err := send(w, i); err != nil {
+						return
+					}
+				}
+			}()
+			if why := <-w.goAway; why == "" {
+				t.Error("no GOAWAY")
+			}
+			<-sent
+		})
+	}
+}
+
+// The resets that a peer provokes count like those that it sends.
+func TestProvokedResetsAreBounded(t *testing.T) {
+	t.Parallel()
+	c := limited(Limits{PeerBytes: 1 << 30, TotalBytes: 1 << 30, RequestBytes: 4 << 20, RequestTime: patience})
+	w := c.dial(t, "127.0.0.1")
+	<-w.begun // a close with bytes unread would reset the connection, GOAWAY and all
+	out := http2.NewFramer(w.conn, nil)
+	var err error
+	for i := 0; err == nil && i < 100_000; i++ {
+		err = out.WriteRSTStream(1, http2.ErrCodeNo) // gRPC ends each stream with one
+		if i > 10_000 {
+			err = out.WriteRSTStream(1, http2.ErrCodeRefusedStream)
+		}
+	}
+	if why := <-w.goAway; why == "" || err == nil {
+		t.Errorf("GOAWAY says %q, error %v", why, err)
+	}
+}

@@ -1,0 +1,41 @@
+package serving
+
+import (
+	"errors"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestProbe(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	at := func(name string) string { return filepath.Join(dir, name) }
+	listen := func(name string) *net.UnixListener {
+		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: at(name), Net: "unix"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.SetUnlinkOnClose(false)
+		return l
+	}
+	live := listen("live")
+	defer func() { _ = live.Close() }()
+	if err := errors.Join(listen("stale").Close(), os.WriteFile(at("file"), nil, 0o600), os.Symlink(at("stale"), at("link"))); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]struct {
+		stale bool
+		err   error
+	}{
+		"none": {}, "stale": {stale: true}, "live": {err: ErrInUse}, "file": {err: ErrNoSocket}, "link": {err: ErrNoSocket}, ".": {err: ErrNoSocket},
+	} {
+		if stale, err := ProbeSocket(at(name)); stale != want.stale || !errors.Is(err, want.err) {
+			t.Errorf("%s: %t, %v, want %t, %v", name, stale, err, want.stale, want.err)
+		}
+	}
+	if stale, err := ProbeSocket(at("file/below")); stale || err == nil {
+		t.Errorf("below a file: %t, %v, want an error", stale, err)
+	}
+}
