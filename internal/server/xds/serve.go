@@ -209,6 +209,7 @@ func (s *service) takeTurn(ctx context.Context, caller mesh.Caller) (leave func(
 	if err != nil {
 		return nil, err
 	}
+	admission.ConnOf(ctx).Start()
 	over := time.AfterFunc(turn, free)
 	return func() {
 		over.Stop()

@@ -1,60 +1,142 @@
 package admission
 
 import (
-	"cmp"
 	"container/list"
 	"time"
 )
 
-// holder is a peer with what it has open and what the server keeps for it.
-type holder struct {
-	conns, streams int // as limited
-	// open are the connections that count for the peer.
-	open     map[*Conn]struct{}
+// account counts what the server keeps for a peer, or for all peers.
+type account struct {
 	names    holdings
-	requests int                // bytes of requests that no handler is done with
-	waiting  list.List          // of *reservation: the first requests of connections, in order
-	going    list.List          // likewise, of connections that had one: these come before
-	queued   int                // bytes of answers, see Queue
-	crowded  map[*Stream]func() // to be called when queued is within the budget
+	requests int // bytes of requests that no handler is done with
+	early    int // of these, the bytes of connections that have not started
 }
 
-// reservation is the next request of a connection, which does not fit yet.
+// held returns the bytes that the budgets count.
+func (a *account) held() int { return a.names.bytes + a.requests }
+
+// add counts bytes of a connection's requests. A negative number counts less.
+func (a *account) add(c *Conn, bytes int) {
+	a.requests += bytes
+	if !c.started {
+		a.early += bytes
+	}
+}
+
+// fits reports whether a connection's request of so many bytes fits the budget. One
+// request always does, so that names never keep all requests out.
+func (a *account) fits(c *Conn, bytes, budget int) bool {
+	if a.requests == 0 {
+		return true
+	}
+	if !c.started && a.early > 0 && a.early+bytes > budget/2 {
+		return false
+	}
+	return a.held()+bytes <= budget
+}
+
+// holder is a peer, what it has open and what the server keeps for it.
+type holder struct {
+	account
+	conns, streams int // as limited
+	// open are the connections that count for the peer.
+	open    map[*Conn]struct{}
+	queues  [classes]queue
+	queued  int                // bytes of answers, see Queue
+	crowded map[*Stream]func() // to be called when queued is within the budget
+}
+
+// Requests that wait for room are in one of two classes. Those of connections that
+// have started come first.
+const (
+	started = iota
+	early
+	classes
+)
+
+func (c *Conn) class() int {
+	if c.started {
+		return started
+	}
+	return early
+}
+
+// queue holds the waiting requests of one peer and class, in order. turn is its
+// place among the queues of the class, nil when it is empty.
+type queue struct {
+	reservations list.List // of *reservation
+	turn         *list.Element
+}
+
+// reservation is the next request of a connection, while it waits for room.
 type reservation struct {
 	conn    *Conn
 	bytes   int
 	granted chan struct{}
-	holder  *holder
-	among   *list.List    // where it waits
-	place   *list.Element // there, nil once it was granted
+
+	holder *holder
+	class  int
+	place  *list.Element // in its queue, nil when it does not wait
 }
 
-// queueUp has a reservation wait for a peer. A connection that had a request comes
-// before those that wait for their first one: others wait for it to have all of its
-// configuration. The lock must be held.
-func (c *Conns) queueUp(r *reservation, h *holder) {
-	r.holder, r.among = h, &h.waiting
-	if r.conn.begun {
-		r.among = &h.going
+// enqueue adds a reservation to a queue of its peer. The lock must be held.
+func (c *Conns) enqueue(r *reservation, h *holder) {
+	r.holder, r.class = h, r.conn.class()
+	q := &h.queues[r.class]
+	r.place = q.reservations.PushBack(r)
+	if q.turn == nil {
+		q.turn = c.turns[r.class].PushBack(h)
 	}
-	r.place = r.among.PushBack(r)
-	c.grant(h)
+	c.grant()
 }
 
-// withdraw takes a reservation back. It reports whether it still waited. The lock
-// must be held.
+// dequeue removes a reservation that waits. The lock must be held.
+func (c *Conns) dequeue(r *reservation) {
+	q := &r.holder.queues[r.class]
+	q.reservations.Remove(r.place)
+	r.place = nil
+	if q.reservations.Len() == 0 {
+		c.turns[r.class].Remove(q.turn)
+		q.turn = nil
+	}
+}
+
+// withdraw removes the reservation of a connection, if it waits, and reports
+// whether it did. The lock must be held.
 func (c *Conns) withdraw(r *reservation) bool {
-	if r.place == nil {
+	if r == nil || r.place == nil {
 		return false
 	}
-	r.among.Remove(r.place)
-	r.place = nil
-	c.grant(r.holder)
+	c.dequeue(r)
+	c.grant()
 	return true
 }
 
-// held is how many bytes of the peer the budgets count.
-func (h *holder) held() int { return h.names.bytes + h.requests }
+// Start records that a stream of the connection has its turn (see Turns). From now
+// on the connection's requests come before those of connections that still wait for
+// a turn. These may hold no more than half of each budget: otherwise they could fill
+// it, and the streams that have the turns would wait for them. A nil Conn is
+// ignored.
+func (c *Conn) Start() {
+	if c == nil {
+		return
+	}
+	s := c.conns
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if c.started || c.closed {
+		return
+	}
+	h := s.holder(c.peer)
+	waits := s.withdraw(c.next)
+	h.early -= c.requests
+	s.total.early -= c.requests
+	c.started = true
+	if waits {
+		s.enqueue(c.next, h)
+	}
+	s.grant()
+}
 
 // holder finds or makes the holder of a peer. The lock must be held.
 func (c *Conns) holder(k peerKey) *holder {
@@ -78,16 +160,20 @@ func (c *Conns) tidy(k peerKey) {
 // asked for with small ones, and streams are authenticated before any request.
 const unproved = 128 << 10
 
-// reserve waits until the connection's peer may hold so many bytes more of
-// requests, and has them held. It gives up when the stream that they are of is
-// done, with the connection, or after Limits.RequestTime.
+// stall is how long requests wait for the budget of all peers while it lets none
+// in. Then the largest connection is closed: what it holds does not move.
+const stall = 2 * time.Second
+
+// reserve waits until the budgets of the connection's peer and of all peers have
+// room for so many bytes of requests, and counts them. It gives up when the
+// request's stream is done, with the connection, or after Limits.RequestTime.
 func (c *Conn) reserve(bytes int, done <-chan struct{}) (held bool) {
 	s := c.conns
-	defer s.relieve()
 	s.mu.Lock()
 	proves := s.cfg.Authenticate && c.owner == nil && bytes > unproved
-	if h := s.holder(c.peer); !proves && h.going.Len() == 0 && (c.begun || h.waiting.Len() == 0) && s.fits(h, bytes) {
-		c.begun = true
+	h := s.holder(c.peer)
+	waits := s.full || h.queues[started].turn != nil || !c.started && h.queues[early].turn != nil
+	if !proves && !waits && s.fits(c, h, bytes) {
 		c.hold(bytes)
 		s.mu.Unlock()
 		return true
@@ -96,54 +182,85 @@ func (c *Conn) reserve(bytes int, done <-chan struct{}) (held bool) {
 
 	patience := time.NewTimer(s.cfg.Limits.RequestTime)
 	defer patience.Stop()
+	tick := time.NewTicker(stall)
+	defer tick.Stop()
 	wait := func(until <-chan struct{}) bool {
-		select {
-		case <-until:
-			return true
-		case <-done:
-		case <-c.gone:
-		case <-patience.C:
+		for {
+			select {
+			case <-until:
+				return true
+			case <-tick.C:
+				s.endStall()
+				continue
+			case <-done:
+			case <-c.gone:
+			case <-patience.C:
+			}
+			return false
 		}
-		return false
 	}
 	if proves && !wait(c.known) {
 		return false
 	}
 	r := &reservation{conn: c, bytes: bytes, granted: make(chan struct{})}
 	s.mu.Lock()
+	if c.closed {
+		s.mu.Unlock()
+		return false
+	}
 	c.next = r
-	s.queueUp(r, s.holder(c.peer))
+	s.enqueue(r, s.holder(c.peer))
 	s.mu.Unlock()
 	if wait(r.granted) {
 		return true
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return !s.withdraw(r)
+	if s.withdraw(r) {
+		return false
+	}
+	select {
+	case <-r.granted: // at the same moment
+		return true
+	default: // the connection was closed
+		return false
+	}
 }
 
-// fits reports whether so many bytes more of requests fit the budget of a peer.
-// One request at a time does in any case, so that names never keep requests out.
-func (c *Conns) fits(h *holder, bytes int) bool {
-	return h.requests == 0 || h.held()+bytes <= c.cfg.Limits.PeerBytes
+// fits reports whether a connection's request of so many bytes fits both budgets.
+// The lock must be held.
+func (c *Conns) fits(n *Conn, h *holder, bytes int) bool {
+	return c.total.fits(n, bytes, c.cfg.Limits.TotalBytes) && h.fits(n, bytes, c.cfg.Limits.PeerBytes)
 }
 
-// grant lets the next requests of a peer in that fit. The lock must be held.
-func (c *Conns) grant(h *holder) {
-	for {
-		e := cmp.Or(h.going.Front(), h.waiting.Front())
-		if e == nil {
-			return
+// grant lets in the waiting requests that fit: the requests of connections that have
+// started first, and of each class one peer's after the other's. The lock must be
+// held.
+func (c *Conns) grant() {
+	full := c.full
+	c.full = false
+	for class := range classes {
+		turns := &c.turns[class]
+		for left := turns.Len(); left > 0; left-- {
+			e := turns.Front()
+			h, _ := e.Value.(*holder)
+			r, _ := h.queues[class].reservations.Front().Value.(*reservation)
+			if !c.total.fits(r.conn, r.bytes, c.cfg.Limits.TotalBytes) {
+				if c.full = true; !full {
+					c.granted = c.cfg.Now()
+				}
+				return
+			}
+			turns.MoveToBack(e)
+			if class == early && h.queues[started].turn != nil || !h.fits(r.conn, r.bytes, c.cfg.Limits.PeerBytes) {
+				continue
+			}
+			c.dequeue(r)
+			r.conn.hold(r.bytes)
+			c.granted = c.cfg.Now()
+			close(r.granted)
+			left = turns.Len() + 1
 		}
-		r, _ := e.Value.(*reservation)
-		if !c.fits(h, r.bytes) {
-			return
-		}
-		r.among.Remove(e)
-		r.place = nil
-		r.conn.begun = true
-		r.conn.hold(r.bytes)
-		close(r.granted)
 	}
 }
 
@@ -151,15 +268,14 @@ func (c *Conns) grant(h *holder) {
 // is closed. The lock must be held.
 func (c *Conn) hold(bytes int) {
 	s := c.conns
-	if c.closed {
+	if c.closed || bytes == 0 {
 		return
 	}
-	h := s.holder(c.peer)
 	c.requests += bytes
-	h.requests += bytes
-	s.held += bytes
+	s.holder(c.peer).add(c, bytes)
+	s.total.add(c, bytes)
 	if bytes < 0 {
-		s.grant(h)
+		s.grant()
 	}
 }
 
@@ -169,6 +285,38 @@ func (c *Conn) release(bytes int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.hold(-bytes)
+}
+
+// endStall closes the largest connection of the largest holder when the budget of
+// all peers has let no request in for a while.
+func (c *Conns) endStall() {
+	c.mu.Lock()
+	now := c.cfg.Now()
+	stalled := c.full && now.Sub(c.granted) >= stall
+	if stalled {
+		c.granted = now
+	}
+	c.mu.Unlock()
+	if stalled {
+		c.evictLargest()
+	}
+}
+
+// relieve closes the largest connection of the largest holder when all peers
+// together hold too much.
+func (c *Conns) relieve() {
+	c.mu.Lock()
+	over := c.total.held() > c.cfg.Limits.TotalBytes
+	c.mu.Unlock()
+	if over {
+		c.evictLargest()
+	}
+}
+
+func (c *Conns) evictLargest() {
+	if n, _ := c.Largest(); n != nil {
+		n.Evict("all peers together hold too much")
+	}
 }
 
 // Queue counts bytes of answers that wait to be written to the peer, or with a
@@ -224,20 +372,6 @@ func (s *Stream) HasRoom(call func()) bool {
 	}
 	h.crowded[s] = call
 	return false
-}
-
-// relieve closes the largest connection of the largest holder when all peers
-// together hold too much.
-func (c *Conns) relieve() {
-	c.mu.Lock()
-	over := c.held > c.cfg.Limits.TotalBytes
-	c.mu.Unlock()
-	if !over {
-		return
-	}
-	if n, _ := c.Largest(); n != nil {
-		n.Evict("all peers together hold too much")
-	}
 }
 
 // Largest is the largest connection of the peer that holds most, nil when none

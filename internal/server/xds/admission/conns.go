@@ -36,7 +36,11 @@ type Conns struct {
 	pending   list.List            // of *Conn that have still to prove something, oldest first
 	stopped   bool
 	holders   map[peerKey]*holder
-	held      int // bytes that the budget of all peers counts
+
+	total   account            // of all peers: what they share counts once
+	turns   [classes]list.List // of *holder: the peers with waiting requests, in order
+	full    bool               // the next waiting request does not fit the budget of all peers
+	granted time.Time          // when a waiting request was last let in, or full became true
 }
 
 // peerKey is whom streams, and connections that have proved whose they are,
@@ -76,7 +80,8 @@ type Limits struct {
 	// PeerBytes is how many bytes the server keeps for one identity, or for one
 	// address of which none is asked: requests that are not finished or not
 	// handled yet, and the names that streams subscribe to. TotalBytes bounds all
-	// peers together; one byte more closes the largest connection of the largest.
+	// peers together: requests wait for room, and when none is let in for a while, or
+	// names take more, the largest connection of the largest holder is closed.
 	PeerBytes, TotalBytes int
 	// RequestBytes is the size of the largest request, RequestTime how long one
 	// may take to arrive, and may wait for room in its peer's budget.
@@ -194,7 +199,7 @@ type Conn struct {
 	closed   bool
 	names    holdings
 	requests int  // bytes
-	begun    bool // a request of it was let in
+	started  bool // a stream of it has had its turn
 	next     *reservation
 	queued   int // bytes, see Queue
 }
@@ -308,18 +313,19 @@ func (c *Conn) own(id mesh.Identity) error {
 	close(c.known)
 	s.leaveAddress(c.address)
 	before := s.holder(c.peer)
-	before.requests -= c.requests
+	waits := s.withdraw(c.next)
+	before.add(c, -c.requests)
 	before.queued -= c.queued
-	h.requests += c.requests
+	h.add(c, c.requests)
 	h.queued += c.queued
 	s.leave(c)
 	c.peer = k
 	h.open[c] = struct{}{}
-	s.grant(before)
 	s.announce(before)
-	if c.next != nil && s.withdraw(c.next) {
-		s.queueUp(c.next, h)
+	if waits {
+		s.enqueue(c.next, h)
 	}
+	s.grant()
 	return nil
 }
 
@@ -515,6 +521,7 @@ func (c *Conn) close() bool {
 		s.mu.Unlock()
 		return false
 	}
+	s.withdraw(c.next)
 	c.hold(-c.requests)
 	c.queue(-c.queued)
 	c.closed = true

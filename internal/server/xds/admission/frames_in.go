@@ -120,10 +120,7 @@ func (r *frameReader) begin() (why string) {
 		}
 		return ""
 	case typ == http2.FrameData && (r.left > 0 || flags.Has(http2.FlagDataEndStream)):
-		r.stream, r.data, r.padded, r.overhead = r.conn.inboundOf(stream), r.left, flags.Has(http2.FlagDataPadded), 0
-		if r.left < wholeFrame {
-			r.overhead = frameOverhead
-		}
+		r.stream, r.data, r.padded, r.overhead = r.conn.inboundOf(stream), r.left, flags.Has(http2.FlagDataPadded), frameOverhead
 		return ""
 	}
 	return r.conn.control(typ)

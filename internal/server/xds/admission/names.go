@@ -20,26 +20,20 @@ type holdings struct {
 
 func sizeOf(s *xdswire.NameSet) int { return s.Bytes() + nameOverhead*s.Len() }
 
-// add returns how many bytes more the sets take.
-func (h *holdings) add(s *xdswire.NameSet) int {
+func (h *holdings) add(s *xdswire.NameSet) {
 	if h.sets == nil {
 		h.sets = make(map[*xdswire.NameSet]int)
 	}
-	if h.sets[s]++; h.sets[s] > 1 {
-		return 0
+	if h.sets[s]++; h.sets[s] == 1 {
+		h.bytes += sizeOf(s)
 	}
-	h.bytes += sizeOf(s)
-	return sizeOf(s)
 }
 
-// remove returns how many bytes less the sets take.
-func (h *holdings) remove(s *xdswire.NameSet) int {
-	if h.sets[s]--; h.sets[s] > 0 {
-		return 0
+func (h *holdings) remove(s *xdswire.NameSet) {
+	if h.sets[s]--; h.sets[s] == 0 {
+		delete(h.sets, s)
+		h.bytes -= sizeOf(s)
 	}
-	delete(h.sets, s)
-	h.bytes -= sizeOf(s)
-	return sizeOf(s)
 }
 
 // Stream is a stream that counts for its peer until Close. A nil Stream counts
@@ -75,7 +69,8 @@ func (s *Stream) Hold(names []*xdswire.NameSet) error {
 		if n.Len() > 0 {
 			s.names = append(s.names, n)
 			s.conn.names.add(n)
-			c.held += h.names.add(n)
+			h.names.add(n)
+			c.total.names.add(n)
 		}
 	}
 	s.drop(before)
@@ -93,9 +88,10 @@ func (s *Stream) drop(names []*xdswire.NameSet) {
 	h := c.holder(s.peer)
 	for _, n := range names {
 		s.conn.names.remove(n)
-		c.held -= h.names.remove(n)
+		h.names.remove(n)
+		c.total.names.remove(n)
 	}
-	c.grant(h)
+	c.grant()
 }
 
 // Close ends the stream.

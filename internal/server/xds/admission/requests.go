@@ -12,12 +12,14 @@ import (
 
 const (
 	messageHeader = 5 // whether it is compressed, and its length
-	// requestOverhead is what a request takes besides its bytes, frameOverhead
-	// what a data frame does. That of frames of wholeFrame bytes or more is
-	// counted with their request.
+	// requestOverhead is the memory of a request besides its bytes, frameOverhead
+	// the memory of a data frame besides its data. A request pays in advance for one
+	// frame for each usualFrame bytes, and one more: a client that sends frames of a
+	// usual size never waits for the budget in the middle of a request, while it
+	// holds what other requests wait for.
 	requestOverhead = 256
 	frameOverhead   = 512
-	wholeFrame      = 4 << 10
+	usualFrame      = 4 << 10
 )
 
 // inbound is what the peer sends on one stream: requests, each of which counts
@@ -30,6 +32,7 @@ type inbound struct {
 	header [messageHeader]byte
 	have   int // of the header
 	left   int // of the request
+	paid   int // in advance, for frames of the request
 	late   *time.Timer
 
 	done  chan struct{} // closed at the end
@@ -114,10 +117,11 @@ func (i *inbound) end() {
 	i.conn.release(done)
 }
 
-// take takes the next bytes, as far as one request goes. Overhead is what their
-// frame takes besides. It reports false when the peer's budget had no room in time.
+// take takes the next bytes, at most up to the end of a request. overhead is the
+// memory of their frame besides its data. It reports false when the peer's budget
+// had no room in time.
 func (i *inbound) take(b []byte, overhead int) (n int, ok bool) {
-	cost := overhead
+	cost := 0
 	if i.have == 0 {
 		i.begin()
 		cost += requestOverhead
@@ -126,14 +130,15 @@ func (i *inbound) take(b []byte, overhead int) (n int, ok bool) {
 		n = copy(i.header[i.have:], b)
 		if i.have += n; i.have == messageHeader {
 			i.left = int(binary.BigEndian.Uint32(i.header[1:]))
-			// It is there twice, as it came and decoded. gRPC takes no larger ones,
-			// and one that is compressed may become as large.
+			// The request is in memory twice, as received and decoded. gRPC takes no
+			// larger ones, and a compressed one may grow to that size.
 			most := i.conn.conns.cfg.Limits.RequestBytes
 			size := min(i.left, most)
+			i.paid = (1 + size/usualFrame) * frameOverhead
 			if i.header[0] != 0 {
 				size = most
 			}
-			cost += 2*size + size/wholeFrame*frameOverhead
+			cost += 2*size + i.paid
 		}
 	} else {
 		n = min(i.left, len(b))
@@ -143,6 +148,9 @@ func (i *inbound) take(b []byte, overhead int) (n int, ok bool) {
 		i.have = 0
 		i.late.Stop()
 	}
+	paid := min(i.paid, overhead)
+	i.paid -= paid
+	cost += overhead - paid
 	return n, cost == 0 || i.add(cost)
 }
 

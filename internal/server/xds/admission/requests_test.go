@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -13,6 +14,9 @@ import (
 
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc/peer"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
 const patience = time.Minute
@@ -159,7 +163,7 @@ func (w *wire) next(stream uint32) {
 func (c *Conns) counted() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.held
+	return c.total.held()
 }
 
 func eventually(t *testing.T, what string, is func() bool) {
@@ -210,35 +214,105 @@ func TestUnfinishedRequestsCount(t *testing.T) {
 	})
 }
 
-// TestBegunConnectionsComeFirst checks that a connection that had a request is let
-// in before those of the same peer that wait for their first one: it may hold a turn
-// that these need.
-func TestBegunConnectionsComeFirst(t *testing.T) {
+// TestStartedConnectionsComeFirst: the request of a connection that has started is
+// let in before the requests of the same peer's connections that have not.
+func TestStartedConnectionsComeFirst(t *testing.T) {
 	t.Parallel()
 	c := limited(Limits{PeerBytes: 5 << 20, TotalBytes: 1 << 30, RequestBytes: 4 << 20, RequestTime: patience})
-	begun, first := c.dial(t, "127.0.0.1"), c.dial(t, "127.0.0.1")
+	first, late := c.dial(t, "127.0.0.1"), c.dial(t, "127.0.0.1")
 	const size = 2 << 20
 	lengths := func(going, waiting int) func() bool {
 		return func() bool {
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			h := c.holders[begun.conn.peer]
-			return h != nil && h.going.Len() == going && h.waiting.Len() == waiting
+			h := c.holders[first.conn.peer]
+			return h != nil && h.queues[started].reservations.Len() == going && h.queues[early].reservations.Len() == waiting
 		}
 	}
-	begun.open(1)
-	begun.send(1, message(size, size), 1<<14)
-	eventually(t, "the first request", func() bool { return c.counted() >= 2*size })
-	begun.next(1)
 	first.open(1)
-	first.send(1, message(size, 0), 1<<14)
+	first.send(1, message(size, size), 1<<14)
+	eventually(t, "the first request", func() bool { return c.counted() >= 2*size })
+	first.next(1)
+	late.open(1)
+	late.send(1, message(size, 0), 1<<14)
 	eventually(t, "a connection that waits for its first request", lengths(0, 1))
-	begun.send(1, message(size, 0), 1<<14)
-	eventually(t, "the next request of the other", lengths(1, 1))
-	begun.next(1)
+	first.send(1, message(size, 0), 1<<14)
+	eventually(t, "the next request of the other", lengths(0, 2))
+	first.conn.Start() // while its request waits
+	eventually(t, "the queue of those that have started", lengths(1, 1))
+	first.next(1)
 	eventually(t, "it is let in", lengths(0, 1))
-	_ = begun.client.Close()
+	_ = first.client.Close()
 	eventually(t, "the other is let in", func() bool { return c.counted() >= 2*size && lengths(0, 0)() })
+}
+
+// TestHalfOfTheBudgetIsForStartedConnections: connections that have not started do
+// not fill the budget of their peer.
+func TestHalfOfTheBudgetIsForStartedConnections(t *testing.T) {
+	t.Parallel()
+	c := limited(Limits{PeerBytes: 10 << 20, TotalBytes: 1 << 30, RequestBytes: 4 << 20, RequestTime: patience})
+	const size = 1 << 20 // counts twice
+	first := c.dial(t, "127.0.0.1")
+	first.conn.Start()
+	waiting := func(n int) func() bool {
+		return func() bool {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			h := c.holders[first.conn.peer]
+			return h != nil && h.queues[early].reservations.Len() == n
+		}
+	}
+	others := make([]*wire, 4)
+	for i := range others {
+		others[i] = c.dial(t, "127.0.0.1")
+		others[i].open(1)
+		others[i].send(1, message(size, size), 1<<14)
+	}
+	eventually(t, "two of four that wait", waiting(2))
+	first.open(1)
+	first.send(1, message(size, size), 1<<14)
+	first.send(1, message(size, size), 1<<14)
+	eventually(t, "two requests of the one that has started", func() bool { return c.counted() >= 8*size })
+	if n := c.counted(); n > 10*size {
+		t.Errorf("%d bytes are held", n)
+	}
+	for _, w := range others {
+		w.conn.Start()
+	}
+	_ = first.client.Close()
+	eventually(t, "the requests of the others", func() bool { return c.counted() >= 8*size && waiting(0)() })
+}
+
+// TestRequestsThatAreLetInNeedNoMoreRoom: connections whose requests fill the budget
+// of their peer finish them while another one waits, also with a small last frame.
+func TestRequestsThatAreLetInNeedNoMoreRoom(t *testing.T) {
+	t.Parallel()
+	const size, frame = 1 << 20, 1 << 14
+	const cost = 2*size + size/usualFrame*frameOverhead + frameOverhead + requestOverhead
+	c := limited(Limits{PeerBytes: 6*cost + 1, TotalBytes: 1 << 30, RequestBytes: 4 << 20, RequestTime: patience})
+	full := make([]*wire, 3)
+	for i := range full {
+		full[i] = c.dial(t, "127.0.0.1")
+		full[i].open(1)
+		full[i].send(1, message(size, 0), frame)
+		eventually(t, "a request", func() bool { return c.counted() == (i+1)*cost })
+	}
+	last := c.dial(t, "127.0.0.1")
+	last.open(1)
+	last.send(1, message(size, 0), frame)
+	eventually(t, "another connection that waits", func() bool {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.holders[last.conn.peer].queues[early].reservations.Len() == 1
+	})
+	for _, w := range full {
+		w.send(1, make([]byte, size-1), frame)
+		w.send(1, []byte{0}, frame)
+		if err := w.fr.WriteRSTStream(1, http2.ErrCodeCancel); err != nil { // which is read after the request
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "the end of their streams", func() bool { return c.counted() == cost })
 }
 
 // The next request of a peer waits until there is room for it. Other peers do not.
@@ -258,7 +332,7 @@ func TestRequestsWaitForTheBudget(t *testing.T) {
 	eventually(t, "the second waits", func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return c.holders[second.conn.peer].waiting.Len() == 1
+		return c.holders[second.conn.peer].queues[early].reservations.Len() == 1
 	})
 	if n := c.counted(); n >= 6*size {
 		t.Errorf("%d bytes are held", n)
@@ -269,6 +343,69 @@ func TestRequestsWaitForTheBudget(t *testing.T) {
 		defer c.mu.Unlock()
 		return second.conn.requests >= 2*size && first.conn.requests == 0
 	})
+}
+
+// TestRequestsWaitForTheBudgetOfAllPeers: many peers at once get their requests in
+// one after the other, and connections that have started come first.
+func TestRequestsWaitForTheBudgetOfAllPeers(t *testing.T) {
+	t.Parallel()
+	const size, cost = 1 << 20, 2<<20 + 1<<20/usualFrame*frameOverhead + frameOverhead + requestOverhead
+	c := limited(Limits{PeerBytes: 1 << 30, TotalBytes: 4 * cost, RequestBytes: 4 << 20, RequestTime: patience})
+	waiting := func(ofStarted, ofEarly int) func() bool {
+		return func() bool {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return c.turns[started].Len() == ofStarted && c.turns[early].Len() == ofEarly
+		}
+	}
+	// A request that stays would be taken for a stall, which TestLargestHolderIsClosedFirst tests.
+	c.cfg.Now = func() time.Time { return time.Time{} }
+	var peers []*wire
+	for i := range 6 {
+		w := c.dial(t, fmt.Sprint("127.0.0.", i+1))
+		w.open(1)
+		w.send(1, message(size, 0), 1<<14)
+		peers = append(peers, w)
+		eventually(t, "a peer", func() bool { return c.counted() == min(2, i+1)*cost })
+	}
+	eventually(t, "the other peers", waiting(0, 4))
+	last := peers[5]
+	last.conn.Start()
+	eventually(t, "the last peer, which has started", func() bool { return c.counted() == 3*cost && waiting(0, 3)() })
+	for done := range 5 {
+		_ = peers[done].client.Close()
+		eventually(t, "the next peer", waiting(0, max(0, 2-done)))
+	}
+	_ = last.client.Close()
+	eventually(t, "the end", func() bool { return c.counted() == 0 })
+}
+
+// TestNamesOfSeveralPeersCountOnce: a set of names that peers share counts for each of
+// them, and once for all.
+func TestNamesOfSeveralPeersCountOnce(t *testing.T) {
+	t.Parallel()
+	c := limited(Limits{PeerBytes: 1 << 20, TotalBytes: 1 << 20, RequestBytes: 1 << 20, RequestTime: patience, AddressStreams: 1})
+	names := xdswire.NewNameSets().Of([]string{"a", "b"})
+	var streams []*Stream
+	for i := range 3 {
+		s, err := c.dial(t, fmt.Sprint("127.0.0.", i+1)).conn.OpenStream(mesh.Identity{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Hold([]*xdswire.NameSet{names}); err != nil {
+			t.Fatal(err)
+		}
+		if got := c.counted(); got != sizeOf(names) {
+			t.Errorf("%d bytes are held by %d peers, want %d", got, i+1, sizeOf(names))
+		}
+		streams = append(streams, s)
+	}
+	for _, s := range streams {
+		s.Close()
+	}
+	if got := c.counted(); got != 0 {
+		t.Errorf("%d bytes are held in the end", got)
+	}
 }
 
 // A request that is not finished in time ends its connection.
@@ -295,6 +432,7 @@ func TestLargestHolderIsClosedFirst(t *testing.T) {
 		*wire
 		size, held int
 	}{{small, 1 << 20, 2 << 20}, {large, 3 << 20, 8 << 20}, {last, 2 << 20, 6 << 20}} {
+		next.conn.Start()
 		next.open(1)
 		next.send(1, message(next.size, 0), 1<<14)
 		eventually(t, "a request", func() bool { n := c.counted(); return n >= next.held && n < 10<<20 })
