@@ -114,7 +114,7 @@ func optionalDuration(fs *pflag.FlagSet, p **time.Duration, name, usage string) 
 }
 
 func (o *agentOptions) run(ctx context.Context, env *Env) error {
-	env.outliveReaders() // an application's traffic does not end with who reads the log
+	env.OutliveReaders() // an application's traffic does not end with who reads the log
 	log := slog.New(logs.Limit(slog.NewTextHandler(env.Stderr, nil), env.Now))
 	in := agent.Input{Flags: o.flags, Version: currentBuild().Version}
 	if env.Environ != nil {

@@ -3,11 +3,9 @@ package cli
 import (
 	"fmt"
 	"io"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/meshctl/meshctl/internal/certs"
 )
@@ -46,31 +44,9 @@ set or the new one, never a part or a mixture.`,
 // toStdout is the --out for standard output.
 const toStdout = "-"
 
-func printPaths(w io.Writer, paths []string) {
-	for _, path := range paths {
-		fmt.Fprintln(w, "wrote", path)
-	}
-}
-
 func printCA(w io.Writer, name string, a *certs.Authority) {
 	fmt.Fprintf(w, "%s: valid until %s, SHA-256 %s\n",
 		name, a.Cert.NotAfter.UTC().Format(time.RFC3339), certs.Fingerprint(a.Cert))
-}
-
-// printSecret writes data with a private key to standard output, and a warning
-// when a person is watching.
-func printSecret(env *Env, data []byte) error {
-	if f, ok := env.Stdout.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-		fmt.Fprintln(env.Stderr, "Warning: this holds a private key; send it to a file or a program, not to a terminal")
-	}
-	return printData(env, data)
-}
-
-func printData(env *Env, data []byte) error {
-	if _, err := env.Stdout.Write(data); err != nil {
-		return fmt.Errorf("write to standard output: %w", err)
-	}
-	return nil
 }
 
 // sayClamped tells on Stderr when a certificate does not live as long as was

@@ -262,8 +262,3 @@ func printKeys(w io.Writer, sign string, names []string) {
 		fmt.Fprintf(w, "%s %s\n", sign, name)
 	}
 }
-
-// describeRoot is one line: nothing in a subject ends it.
-func describeRoot(c *x509.Certificate) string {
-	return fmt.Sprintf("%q until %s, SHA-256 %s", c.Subject, c.NotAfter.UTC().Format(time.RFC3339), certs.Fingerprint(c))
-}

@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"crypto/x509"
 	"fmt"
-	"io"
 	"net/netip"
 	"strings"
 	"time"
@@ -15,7 +14,6 @@ import (
 
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/certs/store"
-	"github.com/meshctl/meshctl/internal/files"
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
@@ -215,22 +213,4 @@ func (o *leafOptions) readCSR(env *Env) (crypto.PublicKey, error) {
 		fmt.Fprintf(env.Stderr, "%s: names in the request do not count, only those of the flags: %q\n", name, strings.Join(ignored, ", "))
 	}
 	return csr.PublicKey, nil
-}
-
-// readInput reads the file path, or standard input when path is "-". name is
-// what to call it.
-func readInput(env *Env, path string, limit int64) (name string, data []byte, err error) {
-	if path != "-" {
-		data, err = files.Read(path, limit)
-		return path, data, err
-	}
-	name = "standard input"
-	data, err = io.ReadAll(io.LimitReader(env.Stdin, limit+1))
-	if err == nil && int64(len(data)) > limit {
-		err = fmt.Errorf("it holds more than the %d bytes allowed", limit)
-	}
-	if err != nil {
-		return name, nil, fmt.Errorf("read %s: %w", name, err)
-	}
-	return name, data, nil
 }

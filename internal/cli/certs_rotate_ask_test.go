@@ -27,6 +27,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server"
 	"github.com/meshctl/meshctl/internal/server/ca"
 	"github.com/meshctl/meshctl/internal/xdswire"
+	"github.com/meshctl/meshctl/test/kube"
 )
 
 // rotatedMesh is a mesh of two clusters whose root is replaced. The control plane
@@ -300,10 +301,13 @@ func behindOf(name string) proxystatus.Behind {
 // cluster whose Secret is rotated.
 func TestRotateRootFindsControlPlanes(t *testing.T) {
 	t.Parallel()
-	cluster1, _, kubeconfig := twoClusters(t)
+	if testing.Short() {
+		t.Skip("needs Kubernetes")
+	}
+	cluster1 := kube.Shared(t, "cluster1")
 	namespace := cluster1.Namespace(t, "rotate-ask")
 	m := startRotatedMesh(t)
-	m.kubeconfig = kubeconfig
+	m.kubeconfig = cluster1.KubeconfigFile(t)
 	there := []string{"--context", "cluster1", "-n", namespace}
 	m.must(append([]string{"certs", "cacerts", filepath.Join(m.certs, "cluster1"), "--apply"}, there...)...)
 	m.must(append([]string{"certs", "rotate-root", "start"}, there...)...)
@@ -312,7 +316,7 @@ func TestRotateRootFindsControlPlanes(t *testing.T) {
 	if code != exitFailure || !strings.Contains(text, "context cluster1: no control plane of meshctl was found") || !strings.Contains(text, "--server names control planes by address") {
 		t.Errorf("without a Lease it ends with %d: %s", code, text)
 	}
-	lease(t, cluster1, namespace, "cp-"+strings.ReplaceAll(m.debug, ":", "-"), m.debug, "")
+	cluster1.ReplicaLease(t, namespace, "cp-"+strings.ReplaceAll(m.debug, ":", "-"), m.debug, "")
 	code, text = m.run(ask...)
 	if code != exitOK || !strings.Contains(text, "proxies: 1 control plane asked, with 0 proxies connected") || !strings.Contains(text, "it does not work with the root") {
 		t.Errorf("with a Lease it ends with %d: %s", code, text)

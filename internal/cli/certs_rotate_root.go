@@ -259,7 +259,7 @@ the certificates of these: a --leaf-ttl that one of them outlives is refused.
 	}
 	o.rotateStep.bind(env, cmd)
 	o.bind(cmd)
-	cmd.Flags().BoolVar(&o.force, forceFlag, false, "Take a --leaf-ttl and a --propagation that are too short for connected proxies, as in a rehearsal")
+	cmd.Flags().BoolVar(&o.force, "force", false, "Take a --leaf-ttl and a --propagation that are too short for connected proxies, as in a rehearsal")
 	return cmd
 }
 

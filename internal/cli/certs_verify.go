@@ -219,11 +219,3 @@ func verifyCases(findings []verify.Finding, places []string) []output.TestCase {
 	}
 	return cases
 }
-
-// plural writes a number with its noun: 1 error, 2 errors.
-func plural(n int, noun string) string {
-	if n != 1 {
-		noun += "s"
-	}
-	return fmt.Sprintf("%d %s", n, noun)
-}

@@ -31,9 +31,6 @@ func checkCommand(words []string) error {
 		return err
 	}
 	args := cmd.Flags().Args()
-	if cmd.HasSubCommands() && !cmd.HasAvailableLocalFlags() && len(args) > 0 {
-		return unknownCommand(cmd, args)
-	}
 	return errors.Join(cmd.ValidateArgs(args), cmd.ValidateRequiredFlags(), cmd.ValidateFlagGroups())
 }
 
@@ -53,6 +50,8 @@ func checkMention(words []string) error {
 	}
 	return err
 }
+
+func newRootCmd(env *Env) *cobra.Command { return newRoot(env, groups()...) }
 
 // treeForWords returns the commands with nothing of an environment.
 func treeForWords() *cobra.Command {

@@ -61,7 +61,7 @@ func flagValues(f *pflag.Flag) []string {
 	case "layout":
 		return []string{string(store.LayoutIstio), string(store.LayoutTLS)}
 	case "format":
-		return []string{bundlePEM, bundleSPIFFE}
+		return []string{"pem", "spiffe"}
 	case "config-dir", "ca", "ca-dir", "state-dir", "root", "keep", "config-path":
 		return []string{directory}
 	}

@@ -12,8 +12,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/meshctl/meshctl/internal/kube"
-	"github.com/meshctl/meshctl/internal/replicas"
-	"github.com/meshctl/meshctl/internal/server/xds/history"
 	"github.com/meshctl/meshctl/internal/workload"
 )
 
@@ -98,26 +96,4 @@ func namespacesOf(ctx context.Context, env *Env, flags *pflag.FlagSet) ([]string
 	}
 	defer finder.Close()
 	return finder.Namespaces(ctx)
-}
-
-// completeProxies returns the names of the proxies that are or were connected.
-func (o *xdsOptions) completeProxies(ctx context.Context, env *Env) ([]string, error) {
-	found, err := o.replicas.find(ctx, env, completionTimeout)
-	if err != nil {
-		return nil, err
-	}
-	defer closeReplicas(found)
-	return o.proxyNames(ctx, found)
-}
-
-// proxyNames returns the names of the proxies that are or were connected to
-// replicas.
-func (o *xdsOptions) proxyNames(ctx context.Context, found []*replicas.Replica) ([]string, error) {
-	answers, err := askPages[[]history.Info](ctx, &o.replicas, found, "xds/history", nil, nil)
-	var names []string
-	for _, s := range each(answers) {
-		names = append(names, s.Thing.Proxy)
-	}
-	slices.Sort(names)
-	return slices.Compact(names), err
 }

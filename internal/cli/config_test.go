@@ -45,7 +45,10 @@ func runProbe(t *testing.T, vars map[string]string, args ...string) (probe, erro
 	if err := cmd.MarkFlagRequired("name"); err != nil {
 		t.Fatal(err)
 	}
-	root := newRootCmd(env)
+	root := newRoot(env)
+	other := &cobra.Command{Use: "other"}
+	other.Flags().String("output", "", "")
+	root.AddCommand(other)
 	prepare(env, cmd)
 	root.AddCommand(cmd)
 	root.SetArgs(append([]string{"probe"}, args...))

@@ -21,21 +21,6 @@ import (
 	"github.com/meshctl/meshctl/internal/remotesecret/create"
 )
 
-func newExperimentalCmd(env *Env) *cobra.Command {
-	cmd := &cobra.Command{
-		Use:     experimentalName,
-		Aliases: []string{"x", "exp"},
-		Short:   "Commands by the names that older scripts have for them",
-		Long:    "Commands that istioctl had among its experimental ones, for scripts that still call them so.",
-		Example: "  meshctl x create-remote-secret --context west --name west",
-	}
-	cmd.AddCommand(newCreateRemoteSecretCmd(env), newInternalDebugCmd(env))
-	return cmd
-}
-
-// readerAccount is the service account that reads a cluster, by Istio's name.
-const readerAccount = "istio-reader-service-account"
-
 // Types of remote secrets and of their credentials, as Istio's tool calls them.
 const (
 	typeRemote      = "remote"
@@ -122,44 +107,13 @@ func (o *createRemoteSecretOptions) bind(fs *pflag.FlagSet) {
 	fs.StringVar(&o.server, "server", "", "Address of the API server, as `URL`, or auto (default that of the kubeconfig)")
 	fs.StringVar(&o.tlsServerName, "tls-server-name", "", "Name that the certificate of the API server is for (default the host of its address)")
 	fs.StringVar(&o.ca, "ca", multicluster.CAAuto, "CA of the API server: auto (the one that signs what it shows), sa (the cluster's own), kubeconfig, file:`FILE` or system")
-	fs.BoolVar(&o.force, forceFlag, false, "With --server auto, take an address of this machine if there is no other")
+	fs.BoolVar(&o.force, "force", false, "With --server auto, take an address of this machine if there is no other")
 	durationVar(fs, &o.ttl, "ttl", 0, "Life of the token, at least 10m; 0 makes one without an end")
 	o.rbac.bind(fs)
 	fs.BoolVar(&o.apply, "apply", false, "Write the secret into the clusters of --to instead of printing it")
 	fs.StringSliceVar(&o.to, "to", nil, "Kubeconfig `context`s to write the secret into, with --apply")
 	fs.BoolVar(&o.dryRun, "dry-run", false, "Print what would be written into the cluster, and write nothing")
 	fs.StringVar(&o.out, "out", "", "Write the secret into this `file`, mode 0600, instead of printing it")
-}
-
-// rbacFlags say what the role of a reader allows.
-type rbacFlags struct {
-	style       string
-	namespaces  []string
-	credentials []string
-	noCallers   bool
-}
-
-func (f *rbacFlags) bind(fs *pflag.FlagSet) {
-	choiceVar(fs, &f.style, "rbac", "", "Role of the service account", string(create.Minimal), string(create.Istio))
-	fs.StringSliceVar(&f.namespaces, "namespaces", nil, "With --rbac minimal, let services be read in these `namespaces` only")
-	fs.StringSliceVar(&f.credentials, "credential-namespaces", nil,
-		"With --rbac minimal, let Secrets be read in these `namespaces`, for gateways to be given certificates")
-	fs.BoolVar(&f.noCallers, "no-callers", false,
-		"With --rbac minimal, do not let tokens of the cluster be reviewed: none of its workloads calls this control plane")
-}
-
-func (f *rbacFlags) scope() (create.Scope, error) {
-	for _, namespace := range slices.Concat(f.namespaces, f.credentials) {
-		if !mesh.IsDNSLabel(namespace) {
-			return create.Scope{}, usagef("namespace %q is not a DNS label", namespace)
-		}
-	}
-	if f.style == string(create.Istio) && (f.namespaces != nil || f.credentials != nil || f.noCallers) {
-		return create.Scope{}, usagef("--namespaces, --credential-namespaces and --no-callers are for --rbac minimal")
-	}
-	return create.Scope{
-		Style: create.Style(f.style), Namespaces: f.namespaces, CredentialNamespaces: f.credentials, Authenticate: !f.noCallers,
-	}, nil
 }
 
 func (o *createRemoteSecretOptions) run(ctx context.Context, env *Env) error {
@@ -312,12 +266,6 @@ func (o *createRemoteSecretOptions) targets(env *Env) ([]*multicluster.Cluster, 
 		targets = append(targets, target)
 	}
 	return targets, nil
-}
-
-func printWarnings(env *Env, warnings []string) {
-	for _, w := range warnings {
-		fmt.Fprintln(env.Stderr, "warn:", w)
-	}
 }
 
 // printCandidates shows which addresses were tried, and how that went.

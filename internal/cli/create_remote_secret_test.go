@@ -263,7 +263,7 @@ func TestCreateRemoteSecretRights(t *testing.T) {
 	t.Parallel()
 	_, cluster2, kubeconfig := twoClusters(t)
 	namespace, args := prepared(t, cluster2, "--as", "clerk")
-	waitOutput(t, cluster2, "/default", "get", "serviceaccounts", "-n", namespace, "-o", "name") // the cluster's own
+	cluster2.WaitOutput(t, "/default", "get", "serviceaccounts", "-n", namespace, "-o", "name") // the cluster's own
 	before := objects(t, cluster2, namespace)
 	cluster2.Apply(t, `
 apiVersion: rbac.authorization.k8s.io/v1
@@ -431,7 +431,7 @@ func TestCreateRemoteSecretServerAuto(t *testing.T) {
 	t.Parallel()
 	_, cluster2, kubeconfig := twoClusters(t)
 	namespace, args := prepared(t, cluster2, "--server", "auto")
-	waitOutput(t, cluster2, "/default", "get", "serviceaccounts", "-n", namespace, "-o", "name") // the cluster's own
+	cluster2.WaitOutput(t, "/default", "get", "serviceaccounts", "-n", namespace, "-o", "name") // the cluster's own
 	before := objects(t, cluster2, namespace)
 	r := meshctl(t, kubeconfig, args...)
 	if r.code != 1 || !strings.Contains(r.stderr, "loopback addresses only") || !strings.Contains(r.stderr, "NAMED BY") ||

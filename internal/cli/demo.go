@@ -97,7 +97,7 @@ func (o *demoOptions) run(ctx context.Context, env *Env) error {
 		}
 		options.Logs = filepath.Join(dir, "logs")
 	}
-	env.outliveReaders() // there is much to clean up
+	env.OutliveReaders() // there is much to clean up
 	return demo.Run(ctx, options)
 }
 

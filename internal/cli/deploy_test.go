@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"flag"
 	"io"
 	"net"
 	"net/http"
@@ -47,7 +48,7 @@ func TestDeployRights(t *testing.T) {
 		}
 		text.Write(doc)
 	}
-	if *update {
+	if *updateGolden {
 		if err := os.WriteFile(deployRBAC, text.Bytes(), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -188,12 +189,12 @@ func TestDeploy(t *testing.T) {
 		return func() string { cancel(); return wait() }, wait
 	}
 	stop, _ := serve()
-	waitOutput(t, c, "istio-ca-root-cert", "get", "configmaps", "-n", "shop", "-o", "name")
-	waitOutput(t, c, "meshctl-replica-meshctl-0-", "get", "leases", "-n", "istio-system", "-o", "name")
-	waitOutput(t, c, "istio-ca-secret", "get", "secrets", "-n", "istio-system", "-o", "name")
+	c.WaitOutput(t, "istio-ca-root-cert", "get", "configmaps", "-n", "shop", "-o", "name")
+	c.WaitOutput(t, "meshctl-replica-meshctl-0-", "get", "leases", "-n", "istio-system", "-o", "name")
+	c.WaitOutput(t, "istio-ca-secret", "get", "secrets", "-n", "istio-system", "-o", "name")
 	c.Kubectl(t, "", "delete", "configmap", "istio-ca-root-cert", "-n", "shop")
-	waitOutput(t, c, "istio-ca-root-cert", "get", "configmaps", "-n", "shop", "-o", "name")
-	code, stdout, stderr := remoteClusters(t, home, "remote-clusters", "--server", address, "--wait", "--timeout", "1m", "-o", "json")
+	c.WaitOutput(t, "istio-ca-root-cert", "get", "configmaps", "-n", "shop", "-o", "name")
+	code, stdout, stderr := runMeshctl(t, home, "remote-clusters", "--server", address, "--wait", "--timeout", "1m", "-o", "json")
 	forbidden := regexp.MustCompile(`(?i)forbidden|[ "(]403[ ")]`) // and no port of that beginning
 	if code != exitOK || forbidden.MatchString(stdout) {
 		t.Errorf("exit code %d\n%s%s", code, stdout, stderr)
@@ -214,7 +215,7 @@ func TestDeploy(t *testing.T) {
 		t.Errorf("serve starts with a policy that is not enforced: %s", log)
 	}
 	stop, _ = serve("--ignore-security-policies")
-	if code, _, stderr := remoteClusters(t, home, "remote-clusters", "--server", address, "--wait", "--timeout", "1m"); code != exitOK || !strings.Contains(stderr, "AuthorizationPolicy shop/deny-all") {
+	if code, _, stderr := runMeshctl(t, home, "remote-clusters", "--server", address, "--wait", "--timeout", "1m"); code != exitOK || !strings.Contains(stderr, "AuthorizationPolicy shop/deny-all") {
 		t.Errorf("exit code %d: %s", code, stderr)
 	}
 	stop()
@@ -293,7 +294,7 @@ spec:
 {apiVersion: security.istio.io/v1, kind: AuthorizationPolicy, metadata: {name: deny-all, namespace: shop}, spec: {}}`)
 	const want = "Warning: cluster Kubernetes has security policies that are not enforced: AuthorizationPolicy shop/deny-all\n"
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
-		_, _, stderr := remoteClusters(t, home, "remote-clusters", "--server", address)
+		_, _, stderr := runMeshctl(t, home, "remote-clusters", "--server", address)
 		if strings.Contains(stderr, want) {
 			return
 		}
@@ -303,16 +304,17 @@ spec:
 	}
 }
 
-// waitOutput waits until kubectl writes want.
-func waitOutput(t *testing.T, c *kube.Cluster, want string, args ...string) {
+// updateGolden rewrites the golden files of this package.
+var updateGolden = flag.Bool("update-deploy", false, "rewrite golden files")
+
+// runMeshctl runs a command and returns its exit code and output.
+func runMeshctl(t *testing.T, home string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
-	for deadline := time.Now().Add(2 * time.Minute); ; time.Sleep(50 * time.Millisecond) {
-		out := c.Kubectl(t, "", args...)
-		if strings.Contains(out, want) {
-			return
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("kubectl %v says %s, not %s", args, out, want)
-		}
-	}
+	var out, errs bytes.Buffer
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	code = Run(ctx, &Env{
+		Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs, Now: time.Now, LookupEnv: homeOnly(home),
+	}, args)
+	return code, out.String(), errs.String()
 }

@@ -174,7 +174,7 @@ func (o *explainEndpointsOptions) absent(ctx context.Context, found []*replicas.
 	if o.cluster != "" {
 		text += " in cluster " + o.cluster
 	}
-	names := proxyNames((&proxyStatusOptions{}).ask(ctx, found))
+	names := proxyNames(askProxies(ctx, found))
 	if near := nearNames(o.proxy, names); len(near) > 0 {
 		text += ", near are: " + strings.Join(near, ", ")
 	}
@@ -188,7 +188,7 @@ func (o *explainEndpointsOptions) connected(ctx context.Context, env *Env) ([]st
 		return nil, err
 	}
 	defer closeReplicas(found)
-	return proxyNames((&proxyStatusOptions{}).ask(ctx, found)), nil
+	return proxyNames(askProxies(ctx, found)), nil
 }
 
 // writeExplanation writes the endpoints, and what else there is to know to standard error.

@@ -95,14 +95,6 @@ func isNotConnected(e *replicas.AnswerError) bool {
 	return e.Code == http.StatusNotFound && e.Text == debug.NotConnected
 }
 
-func namesOf(found []*replicas.Replica) string {
-	var names []string
-	for _, r := range found {
-		names = append(names, r.Name)
-	}
-	return strings.Join(names, ", ")
-}
-
 // pageOf is a page of any kind, which need not be an object.
 type pageOf struct {
 	Replica string         `json:"replica"`

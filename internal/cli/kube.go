@@ -1,14 +1,11 @@
 package cli
 
 import (
-	"fmt"
-	"os"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/term"
 
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -107,12 +104,4 @@ func afterComma(names []string, typed string) []cobra.Completion {
 		}
 	}
 	return out
-}
-
-// warnOnTerminal prints a warning when what is printed is seen by whoever sees
-// the terminal.
-func warnOnTerminal(env *Env, text string) {
-	if f, ok := env.Stdout.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-		fmt.Fprintln(env.Stderr, "warn:", text)
-	}
 }

@@ -2,12 +2,9 @@ package cli
 
 import (
 	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
 	"github.com/meshctl/meshctl/test/kube"
 )
@@ -20,7 +17,7 @@ func TestKubeStories(t *testing.T) {
 		t.Skip("needs Kubernetes: make kube")
 	}
 	one, two := kube.Shared(t, "cluster1"), kube.Shared(t, "cluster2")
-	config := mergedKubeconfig(t, one, two)
+	config := kube.MergedKubeconfig(t, one, two)
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/kube",
 		Setup: func(env *testscript.Env) error {
@@ -37,24 +34,4 @@ func TestKubeStories(t *testing.T) {
 		RequireUniqueNames: true,
 		Cmds:               map[string]func(*testscript.TestScript, bool, []string){"exitcode": exitcode, "followhint": followHint},
 	})
-}
-
-// mergedKubeconfig writes a kubeconfig with the contexts of all clusters.
-func mergedKubeconfig(t *testing.T, clusters ...*kube.Cluster) string {
-	t.Helper()
-	all := clientcmdapi.NewConfig()
-	for _, c := range clusters {
-		one, err := clientcmd.Load(c.Kubeconfig())
-		if err != nil {
-			t.Fatal(err)
-		}
-		name := c.Name()
-		all.Clusters[name], all.AuthInfos[name], all.Contexts[name] = one.Clusters[name], one.AuthInfos[name], one.Contexts[name]
-	}
-	all.CurrentContext = clusters[0].Name()
-	path := filepath.Join(t.TempDir(), "kubeconfig")
-	if err := clientcmd.WriteToFile(*all, path); err != nil {
-		t.Fatal(err)
-	}
-	return path
 }

@@ -78,7 +78,7 @@ Nothing is written before it is clear that all may be.`,
 	durationVar(fs, &o.ttl, "ttl", 0, "Life of the tokens, at least 10m; 0 makes them without an end")
 	choiceVar(fs, &o.server, "server", "", "Addresses of the API servers", serverKubeconfig, multicluster.ServerAuto)
 	choiceVar(fs, &o.ca, "ca", "", "CAs of the API servers", multicluster.CAAuto, multicluster.CASA, multicluster.CAKubeconfig, multicluster.CASystem)
-	fs.BoolVar(&o.force, forceFlag, false, "With --server auto, take an address of this machine if there is no other")
+	fs.BoolVar(&o.force, "force", false, "With --server auto, take an address of this machine if there is no other")
 	return cmd
 }
 

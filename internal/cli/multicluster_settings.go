@@ -42,7 +42,7 @@ func (o *clusterSettingOptions) command(env *Env, cmd *cobra.Command, args int, 
 	o.namespace.bind(f, "Namespace of the ConfigMap meshctl-clusters")
 	f.StringSliceVar(&o.contexts, "context", nil, "`Contexts` of the clusters whose control planes are told (default: the current one)")
 	f.StringVar(&o.configDir, "config-dir", "", "`Directory` of a control plane without Kubernetes, instead of contexts")
-	f.BoolVar(&o.force, forceFlag, false, "Also for a cluster that no control plane of the contexts knows, such as one that is to be linked")
+	f.BoolVar(&o.force, "force", false, "Also for a cluster that no control plane of the contexts knows, such as one that is to be linked")
 	o.kube.contextFlags(env, cmd, "context")
 	return cmd
 }

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -148,7 +146,7 @@ func (o *proxyStatusOptions) connected(ctx context.Context, env *Env) ([]string,
 		return nil, err
 	}
 	defer closeReplicas(found)
-	return proxyNames(o.selected(o.ask(ctx, found))), nil
+	return proxyNames(o.selected(askProxies(ctx, found))), nil
 }
 
 // namespaces returns the namespaces of the connected proxies.
@@ -159,24 +157,12 @@ func (o *proxyStatusOptions) namespaces(ctx context.Context, env *Env) ([]string
 	}
 	defer closeReplicas(found)
 	var names []string
-	for _, r := range o.ask(ctx, found) {
+	for _, r := range askProxies(ctx, found) {
 		for i := range r.Proxies {
 			names = append(names, r.Proxies[i].Namespace)
 		}
 	}
 	return names, nil
-}
-
-// proxyNames are those of all proxies, sorted.
-func proxyNames(reports []proxystatus.Report) []string {
-	var names []string
-	for _, r := range reports {
-		for i := range r.Proxies {
-			names = append(names, r.Proxies[i].Name)
-		}
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
 }
 
 func (o *proxyStatusOptions) run(ctx context.Context, env *Env) error {
@@ -197,7 +183,7 @@ func (o *proxyStatusOptions) run(ctx context.Context, env *Env) error {
 		return err
 	}
 	defer closeReplicas(found)
-	all := o.ask(ctx, found)
+	all := askProxies(ctx, found)
 	if err := ctx.Err(); err != nil {
 		return err // not what the answers are
 	}
@@ -272,53 +258,20 @@ func firstFew(names []string) string {
 
 // judge is the end of a command that asked once.
 func (o *proxyStatusOptions) judge(reports []proxystatus.Report) error {
-	var silent, wrong []string
+	var wrong []string
 	for i := range reports {
-		if reports[i].Error != "" {
-			silent = append(silent, reports[i].Replica+": "+reports[i].Error)
-		}
 		wrong = append(wrong, reports[i].Wrong(o.stale)...)
 	}
-	advice := o.replicas.advice(silent, len(reports))
-	switch {
-	case o.fail && len(wrong) > 0:
+	silent, advice := o.replicas.silentReports(reports)
+	if o.fail && len(wrong) > 0 {
 		return findingsf("%s%s", output.EscapeLines(wrong), advice)
-	case len(silent) > 0:
-		return errors.New(output.EscapeLines(silent) + advice)
 	}
-	return nil
+	return silent
 }
 
 // answered tells whether any replica has.
 func answered(reports []proxystatus.Report) bool {
 	return slices.ContainsFunc(reports, func(r proxystatus.Report) bool { return r.Error == "" })
-}
-
-// ask asks all replicas at once.
-func (o *proxyStatusOptions) ask(ctx context.Context, found []*replicas.Replica) []proxystatus.Report {
-	reports := make([]proxystatus.Report, len(found))
-	var wg sync.WaitGroup
-	for i, r := range found {
-		wg.Go(func() { reports[i] = o.askOne(ctx, r) })
-	}
-	wg.Wait()
-	return reports
-}
-
-func (o *proxyStatusOptions) askOne(ctx context.Context, r *replicas.Replica) proxystatus.Report {
-	var report proxystatus.Report
-	if err := r.Get(ctx, "/debug/xds/proxies", nil, &report); err != nil {
-		report = proxystatus.Report{Error: err.Error()}
-		if errors.Is(err, replicas.ErrNotFound) {
-			report.Error = "it is no control plane of meshctl that tells this"
-		}
-	}
-	report.Replica = cmp.Or(report.Replica, r.Name)
-	if report.Proxies == nil {
-		report.Proxies = []proxystatus.Proxy{}
-	}
-	report.Sort() // it is from elsewhere
-	return report
 }
 
 // table is in the form that was asked for.
@@ -350,14 +303,6 @@ func (o *proxyStatusOptions) show(env *Env, reports []proxystatus.Report) error 
 	return nil
 }
 
-// printHints writes each line once.
-func printHints(env *Env, lines []string) {
-	slices.Sort(lines)
-	for _, line := range slices.Compact(lines) {
-		fmt.Fprintln(env.Stderr, output.Escape(line))
-	}
-}
-
 // follow shows what changes: on a terminal one view in place of the other, else
 // the rows that changed, or in JSON and YAML everything anew.
 func (o *proxyStatusOptions) follow(ctx context.Context, env *Env) error {
@@ -377,7 +322,7 @@ func (o *proxyStatusOptions) follow(ctx context.Context, env *Env) error {
 				return err
 			}
 		}
-		reports := o.selected(o.ask(ctx, found))
+		reports := o.selected(askProxies(ctx, found))
 		switch {
 		case ctx.Err() != nil:
 			return nil // how watching ends

@@ -104,7 +104,7 @@ func (o *proxyStatusOptions) compare(ctx context.Context, env *Env) error {
 		return err
 	}
 	defer closeReplicas(found)
-	reports := o.ask(ctx, found)
+	reports := askProxies(ctx, found)
 	if err := ctx.Err(); err != nil {
 		return err // not what the answers are
 	}

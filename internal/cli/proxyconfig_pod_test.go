@@ -78,7 +78,7 @@ func TestProxyConfigOfAPod(t *testing.T) {
 	}))
 	defer envoy.Close()
 	_, port, _ := strings.Cut(envoy.Listener.Addr().String(), ":")
-	config := mergedKubeconfig(t, one, two)
+	config := kube.MergedKubeconfig(t, one, two)
 	run := func(vars map[string]string, args ...string) (int, string, string) {
 		var out, errs strings.Builder
 		env := &Env{

@@ -151,12 +151,6 @@ func (o *remoteClustersOptions) run(ctx context.Context, env *Env) error {
 	}
 }
 
-func closeReplicas(list []*replicas.Replica) {
-	for _, r := range list {
-		r.Close()
-	}
-}
-
 // askClusters asks all replicas at once.
 func askClusters(ctx context.Context, list []*replicas.Replica) []replicaView {
 	views := make([]replicaView, len(list))

@@ -46,7 +46,7 @@ func foreignToken(t *testing.T, c *kube.Cluster, namespace string) string {
 	c.Kubectl(t, `{apiVersion: v1, kind: Secret, type: kubernetes.io/service-account-token,
 		metadata: {name: foreign, annotations: {kubernetes.io/service-account.name: `+readerAccount+`}}}`, "apply", "-n", namespace, "-f", "-")
 	template := "go-template={{if .data}}{{with .data.token}}{{. | base64decode}}{{end}}{{end}}"
-	waitOutput(t, c, "ey", "get", "secret", "foreign", "-n", namespace, "-o", template)
+	c.WaitOutput(t, "ey", "get", "secret", "foreign", "-n", namespace, "-o", template)
 	return c.Kubectl(t, "", "get", "secret", "foreign", "-n", namespace, "-o", template)
 }
 

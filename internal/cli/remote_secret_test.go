@@ -207,16 +207,6 @@ func (r *fakeReplica) is(state, credential string) {
 	r.state, r.credential = state, credential
 }
 
-// lease writes the Lease of a replica that reads cluster2.
-func lease(t *testing.T, c *kube.Cluster, namespace, name, address, credential string) {
-	t.Helper()
-	c.Apply(t, fmt.Sprintf(`{apiVersion: coordination.k8s.io/v1, kind: Lease,
-metadata: {name: meshctl-replica-%s, namespace: %s, labels: {meshctl.io/replica: "true"}, annotations: {
-  meshctl.io/status-addresses: %q, meshctl.io/clusters: '{"clusters":[{"id":"cluster2","state":"synced","credential":%q}]}'}},
-spec: {holderIdentity: %s, renewTime: %q}}`, name, namespace, address, credential, name,
-		time.Now().Add(time.Hour).UTC().Format("2006-01-02T15:04:05.000000Z")))
-}
-
 func TestRemoteSecretRotate(t *testing.T) {
 	t.Parallel()
 	cluster1, cluster2, kubeconfig, namespace := linked(t)
@@ -236,8 +226,8 @@ func TestRemoteSecretRotate(t *testing.T) {
 
 		if more != nil { // found by their Leases, of which one leads nowhere
 			args = args[:len(args)-2]
-			lease(t, cluster1, namespace, "slow", server.Listener.Addr().String(), "")
-			lease(t, cluster1, namespace, "away", "127.0.0.1:1", before.CredentialHash())
+			cluster1.ReplicaLease(t, namespace, "slow", server.Listener.Addr().String(), "")
+			cluster1.ReplicaLease(t, namespace, "away", "127.0.0.1:1", before.CredentialHash())
 		}
 
 		// A replica that stays behind keeps the old credential alive.
@@ -275,7 +265,7 @@ func TestRemoteSecretRotate(t *testing.T) {
 		}
 		asReader(t, before, cluster2, "get", "services", "-A")
 		if more != nil {
-			lease(t, cluster1, namespace, "away", "127.0.0.1:1", next.CredentialHash())
+			cluster1.ReplicaLease(t, namespace, "away", "127.0.0.1:1", next.CredentialHash())
 		}
 		slow.is("synced", next.CredentialHash())
 		if r := <-done; r.code != 0 || !strings.Contains(r.stdout, "has credential "+next.CredentialHash()+", and the old one has ended") {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
+	"github.com/meshctl/meshctl/internal/proxystatus"
 	"github.com/meshctl/meshctl/internal/replicas"
 )
 
@@ -186,4 +188,98 @@ func (f *replicaFlags) find(ctx context.Context, env *Env, timeout time.Duration
 		out = append(out, r)
 	}
 	return out, nil
+}
+
+// xdsOptions are the flags of the commands that show status pages of each replica.
+type xdsOptions struct {
+	replicas replicaFlags
+	timeout  time.Duration
+	output   output.Format
+}
+
+func (o *xdsOptions) bind(env *Env, cmd *cobra.Command) {
+	fs := cmd.Flags()
+	o.replicas.bind(env, cmd)
+	tableVar(fs, &o.output)
+	durationVar(fs, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of a replica")
+}
+
+// show writes a result in the format that was asked for.
+func (o *xdsOptions) show(env *Env, v any, table *output.Table, none string) error {
+	if err := writeResult(env, o.output, v, table); err != nil {
+		return err
+	}
+	if o.output.OfTable() && len(table.Rows) == 0 && none != "" {
+		fmt.Fprintln(env.Stderr, none)
+	}
+	return nil
+}
+
+func closeReplicas(list []*replicas.Replica) {
+	for _, r := range list {
+		r.Close()
+	}
+}
+
+// proxyNames are those of all proxies, sorted.
+func proxyNames(reports []proxystatus.Report) []string {
+	var names []string
+	for _, r := range reports {
+		for i := range r.Proxies {
+			names = append(names, r.Proxies[i].Name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// askProxies asks all replicas at once for their connected proxies.
+func askProxies(ctx context.Context, found []*replicas.Replica) []proxystatus.Report {
+	reports := make([]proxystatus.Report, len(found))
+	var wg sync.WaitGroup
+	for i, r := range found {
+		wg.Go(func() { reports[i] = askReplica(ctx, r) })
+	}
+	wg.Wait()
+	return reports
+}
+
+func askReplica(ctx context.Context, r *replicas.Replica) proxystatus.Report {
+	var report proxystatus.Report
+	if err := r.Get(ctx, "/debug/xds/proxies", nil, &report); err != nil {
+		report = proxystatus.Report{Error: err.Error()}
+		if errors.Is(err, replicas.ErrNotFound) {
+			report.Error = "it is no control plane of meshctl that tells this"
+		}
+	}
+	report.Replica = cmp.Or(report.Replica, r.Name)
+	if report.Proxies == nil {
+		report.Proxies = []proxystatus.Proxy{}
+	}
+	report.Sort() // it is from elsewhere
+	return report
+}
+
+func namesOf(found []*replicas.Replica) string {
+	var names []string
+	for _, r := range found {
+		names = append(names, r.Name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// silentReports returns the error of the replicas that did not report, nil without
+// one, and what to do about it, which the error has at its end.
+func (f *replicaFlags) silentReports(reports []proxystatus.Report) (err error, advice string) {
+	var lines []string
+	for i := range reports {
+		if reports[i].Error != "" {
+			lines = append(lines, reports[i].Replica+": "+reports[i].Error)
+		}
+	}
+	advice = f.advice(lines, len(reports))
+	if len(lines) > 0 {
+		err = errors.New(output.EscapeLines(lines) + advice)
+	}
+	return err, advice
 }

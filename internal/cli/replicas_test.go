@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -30,8 +28,8 @@ func TestReplicasOfACluster(t *testing.T) {
 	if err := json.Unmarshal([]byte(page), &is); code != 0 || err != nil || is.Replica == "" {
 		t.Fatalf("exit code %d, %v: %s%s", code, err, page, stderr)
 	}
-	lease(t, cluster, namespace, is.Replica, m.debug, "")
-	there := []string{"--kubeconfig", mergedKubeconfig(t, cluster, kube.Shared(t, "cluster2")), "--context", "cluster1", "-i", namespace}
+	cluster.ReplicaLease(t, namespace, is.Replica, m.debug, "")
+	there := []string{"--kubeconfig", kube.MergedKubeconfig(t, cluster, kube.Shared(t, "cluster2")), "--context", "cluster1", "-i", namespace}
 	for _, tc := range []struct {
 		args           []string
 		code           int
@@ -56,39 +54,14 @@ func TestReplicasOfACluster(t *testing.T) {
 	}
 }
 
-// TestTokenFileOfOthers reads a token that others may read, and says so once.
-func TestTokenFileOfOthers(t *testing.T) {
-	m := startXDSMesh(t)
-	m.eventually("SYNCED", "ps")
-	operator, err := filepath.Glob(filepath.Join(m.home, ".local/state/meshctl/run/*"))
-	if err != nil || len(operator) != 1 {
-		t.Fatal(operator, err)
-	}
-	text, err := os.ReadFile(operator[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	file := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(file, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	m.home = t.TempDir()
-	if code, _, stderr := m.run("ps", "--token-file", file); code != 0 || stderr != "" {
-		t.Errorf("exit code %d: %s", code, stderr)
-	}
-	if err := os.Chmod(file, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	want := "warning: token file " + file + ": its mode 0644 lets others at it; run chmod 600 on it\n"
-	if code, stdout, stderr := m.run("ps", "--server", m.debug, "--token-file", file); code != 0 || !strings.Contains(stdout, "client-1.apps") || stderr != want {
-		t.Errorf("exit code %d: %s%s", code, stdout, stderr)
-	}
-}
-
 // TestCompleteNamesOfACluster offers namespaces and Secrets of the cluster, and the
 // clusters of remote secrets.
 func TestCompleteNamesOfACluster(t *testing.T) {
-	cluster1, _, kubeconfig := twoClusters(t)
+	if testing.Short() {
+		t.Skip("needs Kubernetes")
+	}
+	cluster1 := kube.Shared(t, "cluster1")
+	kubeconfig := kube.MergedKubeconfig(t, cluster1, kube.Shared(t, "cluster2"))
 	namespace := cluster1.Namespace(t, "completed")
 	cluster1.Kubectl(t, "", "create", "secret", "generic", "cacerts", "-n", namespace)
 	cluster1.Apply(t, `{apiVersion: v1, kind: Secret, metadata: {name: istio-remote-secret-west, namespace: `+namespace+`, labels: {istio/multiCluster: "true"}}, data: {west: e30=}}`)

@@ -6,7 +6,6 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -39,97 +38,39 @@ type Env struct {
 	OutliveReaders func()
 }
 
-func (e *Env) outliveReaders() {
-	if e.OutliveReaders != nil {
-		e.OutliveReaders()
+// lookup is the first of the variables that is not empty.
+func (e *Env) lookup(names ...string) string {
+	for _, name := range names {
+		if value, _ := e.LookupEnv(name); value != "" {
+			return value
+		}
 	}
+	return ""
 }
 
-// group is commands that the help shows together.
-type group struct {
-	title        string
-	constructors []func(*Env) *cobra.Command
+// Command makes a command, and those below it.
+type Command func(*Env) *cobra.Command
+
+// Group is commands that the help shows together. A group without a title
+// comes last, as additional commands.
+type Group struct {
+	Title    string
+	Commands []Command
 }
 
-// groups lists the commands, one a line, in the order of the help. Those
-// without a title come last, as additional ones.
-func groups() []group {
-	return []group{
-		{"Run a mesh:", []func(*Env) *cobra.Command{
-			newDemoCmd,
-			newServeCmd,
-			newAgentCmd,
-		}},
-		{"See what it does:", []func(*Env) *cobra.Command{
-			newProxyConfigCmd,
-			newProxyStatusCmd,
-			newExplainCmd,
-			newXDSCmd,
-			newLogLevelCmd,
-		}},
-		{"Join clusters:", []func(*Env) *cobra.Command{
-			newMulticlusterCmd,
-			newCreateRemoteSecretCmd,
-			newRemoteSecretCmd,
-			newRemoteClustersCmd,
-		}},
-		{"Prove who is who:", []func(*Env) *cobra.Command{
-			newCertsCmd,
-			newTokenCmd,
-		}},
-		{"", []func(*Env) *cobra.Command{
-			newExperimentalCmd,
-			newVersionCmd,
-			newEnvironmentTopic,
-		}},
-	}
-}
-
-// Exit codes of Run.
-const (
-	exitOK       = 0
-	exitFailure  = 1 // the command could not do its work
-	exitUsage    = 2 // flags, arguments, environment or configuration file are wrong
-	exitFindings = 3 // the command worked and found problems
-)
-
-// Run executes the command that args name and returns the exit code: 0 done,
-// 1 failed, 2 wrong usage, 3 done and found problems.
-func Run(ctx context.Context, env *Env, args []string) int {
+// execute runs the command of the groups that args name and returns the exit code: 0
+// done, 1 failed, 2 wrong usage, 3 done and found problems.
+func execute(ctx context.Context, env *Env, args []string, groups ...Group) int {
 	own := *env
 	own.Stdin = files.Until(ctx, env.Stdin) // nobody is made to wait for input
 	own.Stderr = output.Text(env.Stderr)    // errors and warnings repeat what servers say
-	root := newRootCmd(&own)
+	if own.OutliveReaders == nil {
+		own.OutliveReaders = func() {}
+	}
+	root := newRoot(&own, groups...)
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
 	return report(own.Stderr, cmd, err)
-}
-
-// report tells the person what went wrong and returns the exit code for it.
-func report(stderr io.Writer, cmd *cobra.Command, err error) int {
-	if err == nil {
-		return exitOK
-	}
-	var (
-		run      *runError
-		usage    *usageError
-		findings *findingsError
-	)
-	switch {
-	case errors.As(err, &findings):
-		fmt.Fprintln(stderr, findings)
-		return exitFindings
-	case errors.Is(err, context.Canceled) && cmd.Context().Err() != nil:
-		fmt.Fprintln(stderr, "Error: interrupted")
-		return exitFailure
-	// What fails before a command's run is what was typed.
-	case errors.As(err, &usage), !errors.As(err, &run):
-		fmt.Fprintf(stderr, "Error: %v\nRun '%s --help' for usage.\n", err, cmd.CommandPath())
-		return exitUsage
-	default:
-		fmt.Fprintf(stderr, "Error: %v\n", err)
-		return exitFailure
-	}
 }
 
 // withoutEffectHelp names the kinds of Istio that have no effect.
@@ -137,7 +78,8 @@ const withoutEffectHelp = `AuthorizationPolicy and RequestAuthentication
 are not enforced; VirtualService, DestinationRule, ServiceEntry, WorkloadGroup,
 ProxyConfig, Telemetry, WasmPlugin and TrafficExtension change nothing.`
 
-func newRootCmd(env *Env) *cobra.Command {
+// newRoot makes the root command with the commands of the groups below it.
+func newRoot(env *Env, groups ...Group) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "meshctl",
 		Short: "Run and explain a service mesh of several clusters on upstream Envoy",
@@ -176,16 +118,17 @@ docs/api-support.md lists every kind and field.`,
 		return configure(env, cmd)
 	}
 
-	for _, g := range groups() {
-		if g.title != "" {
-			root.AddGroup(&cobra.Group{ID: g.title, Title: g.title})
+	for _, g := range groups {
+		if g.Title != "" {
+			root.AddGroup(&cobra.Group{ID: g.Title, Title: g.Title})
 		}
-		for _, newCmd := range g.constructors {
+		for _, newCmd := range g.Commands {
 			cmd := newCmd(env)
-			cmd.GroupID = g.title
+			cmd.GroupID = g.Title
 			root.AddCommand(cmd)
 		}
 	}
+	root.AddCommand(newEnvironmentTopic())
 	root.SetFlagErrorFunc(flagError)
 	root.InitDefaultHelpCmd()
 	for _, cmd := range root.Commands() {
@@ -227,61 +170,9 @@ func prepare(env *Env, cmd *cobra.Command) {
 	}
 }
 
-func unknownCommand(cmd *cobra.Command, args []string) error {
-	if len(args) == 0 {
-		return nil
-	}
-	err := fmt.Errorf("unknown command %q for %q", args[0], cmd.CommandPath())
-	var known []string
-	for _, sub := range cmd.Commands() {
-		known = append(append(known, sub.Name()), sub.Aliases...)
-	}
-	if near := didYouMean(args[0], known); near != "" {
-		return fmt.Errorf("%w%s", err, near)
-	}
-	if cmd != cmd.Root() && cmd.Name() != experimentalName {
-		return err
-	}
-	if path := elsewhere(cmd, args[0]); path != "" {
-		return fmt.Errorf("%w, it is %s", err, path)
-	}
-	if instead := counterpart(args[0]); instead != "" {
-		return fmt.Errorf("%w; %s", err, instead)
-	}
-	return err
-}
-
 func noArgs(_ *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return fmt.Errorf("unexpected argument %q", args[0])
 	}
 	return nil
-}
-
-// runError marks what a command's run returned.
-type runError struct{ err error }
-
-func (e *runError) Error() string { return e.err.Error() }
-func (e *runError) Unwrap() error { return e.err }
-
-// usageError is wrong usage that only a command's run can see.
-type usageError struct{ err error }
-
-func (e *usageError) Error() string { return e.err.Error() }
-func (e *usageError) Unwrap() error { return e.err }
-
-// usagef returns an error that exits with code 2 and points to the help.
-func usagef(format string, args ...any) error {
-	return &usageError{fmt.Errorf(format, args...)}
-}
-
-// findingsError is the end of a command that worked and found problems.
-type findingsError struct{ summary string }
-
-func (e *findingsError) Error() string { return e.summary }
-
-// findingsf returns an error that exits with code 3. The findings themselves
-// belong on Stdout; the summary, one line, is printed to Stderr.
-func findingsf(format string, args ...any) error {
-	return &findingsError{fmt.Sprintf(format, args...)}
 }

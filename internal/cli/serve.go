@@ -130,7 +130,7 @@ lists every kind and field.`,
 }
 
 func (o *serveOptions) run(ctx context.Context, env *Env) error {
-	env.outliveReaders() // a mesh does not end with who reads the log
+	env.OutliveReaders() // a mesh does not end with who reads the log
 	log, levels, err := newLog(env, o.logFormat, o.logLevel, server.LogAreas())
 	if err != nil {
 		return err

@@ -23,6 +23,9 @@ func (o *tracingOptions) bind(fs *pflag.FlagSet) {
 	fs.StringVar(&o.endpoint, "otlp-endpoint", "", "`URL` of an OpenTelemetry collector that is sent a trace of each change by OTLP over HTTP, as in http://127.0.0.1:4318 (default $OTEL_EXPORTER_OTLP_ENDPOINT; without any nothing is traced)")
 }
 
+// maxTracingRoots bounds the file of roots for the collector, in bytes.
+const maxTracingRoots = 4 << 20
+
 // otlpTimeout bounds a request to the collector.
 const otlpTimeout = 10 * time.Second
 
@@ -34,7 +37,7 @@ func (o *tracingOptions) tracer(ctx context.Context, env *Env, replica string, l
 	}
 	var config *tls.Config
 	if roots := env.lookup("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "OTEL_EXPORTER_OTLP_CERTIFICATE"); roots != "" && endpoint.Scheme == "https" {
-		pem, err := files.Read(roots, maxRoots)
+		pem, err := files.Read(roots, maxTracingRoots)
 		if err == nil {
 			config, err = dial.TLSConfig(pem, endpoint.Hostname())
 		}
@@ -73,14 +76,4 @@ func (o *tracingOptions) url(env *Env) (*url.URL, error) {
 		u.Path = strings.TrimSuffix(u.Path, "/") + "/v1/traces"
 	}
 	return u, nil
-}
-
-// lookup is the first of the variables that is not empty.
-func (e *Env) lookup(names ...string) string {
-	for _, name := range names {
-		if value, _ := e.LookupEnv(name); value != "" {
-			return value
-		}
-	}
-	return ""
 }

@@ -1,8 +1,11 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -52,4 +55,42 @@ func helpArgs(help *cobra.Command, args []string) error {
 		return err
 	}
 	return unknownCommand(found, rest)
+}
+
+// nearNames picks at most five names that may have been meant: those that
+// contain what was written first, then those with few edits.
+func nearNames(written string, names []string) []string {
+	distance := func(name string) int {
+		if strings.Contains(name, written) || strings.Contains(written, name) {
+			return 0
+		}
+		return output.EditDistance(written, name)
+	}
+	near := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return distance(n) > max(3, len(written)/3) })
+	slices.SortStableFunc(near, func(a, b string) int { return cmp.Compare(distance(a), distance(b)) })
+	return near[:min(5, len(near))]
+}
+
+func unknownCommand(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	err := fmt.Errorf("unknown command %q for %q", args[0], cmd.CommandPath())
+	var known []string
+	for _, sub := range cmd.Commands() {
+		known = append(append(known, sub.Name()), sub.Aliases...)
+	}
+	if near := didYouMean(args[0], known); near != "" {
+		return fmt.Errorf("%w%s", err, near)
+	}
+	if cmd != cmd.Root() && cmd.Name() != experimentalName {
+		return err
+	}
+	if path := elsewhere(cmd, args[0]); path != "" {
+		return fmt.Errorf("%w, it is %s", err, path)
+	}
+	if instead := counterpart(args[0]); instead != "" {
+		return fmt.Errorf("%w; %s", err, instead)
+	}
+	return err
 }

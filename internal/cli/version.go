@@ -3,11 +3,8 @@ package cli
 import (
 	"cmp"
 	"context"
-	"crypto/fips140"
 	"fmt"
 	"io"
-	"runtime"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -19,9 +16,6 @@ import (
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/proxystatus"
 )
-
-// version overrides what the Go build recorded; only the linker sets it.
-var version string
 
 type versionOptions struct {
 	output   output.Format
@@ -110,8 +104,7 @@ func (o *versionOptions) runRemote(ctx context.Context, env *Env, own build) err
 			}
 		})
 	}
-	status := proxyStatusOptions{replicas: o.replicas}
-	reports := status.ask(ctx, found)
+	reports := askProxies(ctx, found)
 	asked.Wait()
 	if err := ctx.Err(); err != nil {
 		return err
@@ -125,7 +118,8 @@ func (o *versionOptions) runRemote(ctx context.Context, env *Env, own build) err
 	if err != nil {
 		return err
 	}
-	return status.judge(reports)
+	silent, _ := o.replicas.silentReports(reports)
+	return silent
 }
 
 // countVersions counts proxies, each once however many streams it has.
@@ -166,57 +160,4 @@ func (v *versions) String() string {
 		line("proxy version %s, Envoy %s: %d", cmp.Or(p.Version, "unknown"), cmp.Or(p.Envoy, "unknown"), p.Number)
 	}
 	return text.String()
-}
-
-// build says what this binary was made from.
-type build struct {
-	Version   string `json:"version"`
-	Commit    string `json:"commit,omitzero"` // absent if the build had no repository
-	GoVersion string `json:"goVersion"`
-	Platform  string `json:"platform"`
-	// FIPS140 is whether cryptography is that of the validated module of Go.
-	FIPS140 bool `json:"fips140"`
-}
-
-// String is such as: v1.2.0 (go1.26.0, linux/amd64) commit 1f2e…
-func (b build) String() string {
-	s := fmt.Sprintf("%s (%s, %s)", b.Version, b.GoVersion, b.Platform)
-	if b.Commit != "" {
-		s += " commit " + b.Commit
-	}
-	if b.FIPS140 {
-		s += " FIPS 140-3"
-	}
-	return s
-}
-
-// istio is the build as istioctl reads it: version, revision and status.
-func (b build) istio() string {
-	status := "Clean"
-	if strings.HasSuffix(b.Version, "+dirty") {
-		status = "Modified"
-	}
-	return b.Version + "-" + cmp.Or(b.Commit, "unknown") + "-" + status
-}
-
-func currentBuild() build {
-	b := build{
-		Version:   version,
-		GoVersion: runtime.Version(),
-		Platform:  runtime.GOOS + "/" + runtime.GOARCH,
-		FIPS140:   fips140.Enabled(),
-	}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return b
-	}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" {
-			b.Commit = s.Value
-		}
-	}
-	if b.Version == "" {
-		b.Version = info.Main.Version
-	}
-	return b
 }

@@ -39,20 +39,6 @@ column is the replica.`,
 	return cmd
 }
 
-// xdsOptions are the flags of the commands that show status pages of each replica.
-type xdsOptions struct {
-	replicas replicaFlags
-	timeout  time.Duration
-	output   output.Format
-}
-
-func (o *xdsOptions) bind(env *Env, cmd *cobra.Command) {
-	fs := cmd.Flags()
-	o.replicas.bind(env, cmd)
-	tableVar(fs, &o.output)
-	durationVar(fs, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of a replica")
-}
-
 // flightNotFound begins the answer for a proxy that is not known, which other
 // servers do not give for a page that they do not have.
 const flightNotFound = "proxy "
@@ -60,17 +46,6 @@ const flightNotFound = "proxy "
 // isOfNoProxy recognizes the answer of a replica that does not know the proxy.
 func isOfNoProxy(e *replicas.AnswerError) bool {
 	return e.Code == http.StatusNotFound && strings.Contains(e.Text, flightNotFound)
-}
-
-// show writes a result in the format that was asked for.
-func (o *xdsOptions) show(env *Env, v any, table *output.Table, none string) error {
-	if err := writeResult(env, o.output, v, table); err != nil {
-		return err
-	}
-	if o.output.OfTable() && len(table.Rows) == 0 && none != "" {
-		fmt.Fprintln(env.Stderr, none)
-	}
-	return nil
 }
 
 type xdsHistoryOptions struct {
@@ -151,20 +126,6 @@ func (o *xdsHistoryOptions) unknown(ctx context.Context, found []*replicas.Repli
 	return errors.New(output.Escape(text))
 }
 
-// nearNames picks at most five names that may have been meant: those that
-// contain what was written first, then those with few edits.
-func nearNames(written string, names []string) []string {
-	distance := func(name string) int {
-		if strings.Contains(name, written) || strings.Contains(written, name) {
-			return 0
-		}
-		return output.EditDistance(written, name)
-	}
-	near := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return distance(n) > max(3, len(written)/3) })
-	slices.SortStableFunc(near, func(a, b string) int { return cmp.Compare(distance(a), distance(b)) })
-	return near[:min(5, len(near))]
-}
-
 type xdsTimelineOptions struct{ xdsOptions }
 
 func newXDSTimelineCmd(env *Env) *cobra.Command {
@@ -230,8 +191,6 @@ func between(from, to time.Time) string {
 	return d.Round(unit).String()
 }
 
-func orDash(s string) string { return cmp.Or(s, "-") }
-
 // count is a number of resources, with those that were removed.
 func count(resources, removed int) string {
 	if removed == 0 {
@@ -276,4 +235,26 @@ func because(p *history.Publication, refused string) string {
 		text += fmt.Sprintf(" and %d more", p.Events-1)
 	}
 	return text
+}
+
+// completeProxies returns the names of the proxies that are or were connected.
+func (o *xdsHistoryOptions) completeProxies(ctx context.Context, env *Env) ([]string, error) {
+	found, err := o.replicas.find(ctx, env, completionTimeout)
+	if err != nil {
+		return nil, err
+	}
+	defer closeReplicas(found)
+	return o.proxyNames(ctx, found)
+}
+
+// proxyNames returns the names of the proxies that are or were connected to
+// replicas.
+func (o *xdsHistoryOptions) proxyNames(ctx context.Context, found []*replicas.Replica) ([]string, error) {
+	answers, err := askPages[[]history.Info](ctx, &o.replicas, found, "xds/history", nil, nil)
+	var names []string
+	for _, s := range each(answers) {
+		names = append(names, s.Thing.Proxy)
+	}
+	slices.Sort(names)
+	return slices.Compact(names), err
 }
