@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/internal/cli/commands"
 )
 
 func main() {
@@ -36,7 +37,7 @@ func main() {
 		signal.Stop(incoming) // the next signal kills
 	}()
 
-	os.Exit(cli.Run(ctx, &cli.Env{
+	os.Exit(commands.Run(ctx, &cli.Env{
 		Stdin:     os.Stdin,
 		Stdout:    os.Stdout,
 		Stderr:    os.Stderr,

@@ -12,8 +12,8 @@ import (
 // version overrides what the Go build recorded; only the linker sets it.
 var version string
 
-// build says what this binary was made from.
-type build struct {
+// Build says what this binary was made from.
+type Build struct {
 	Version   string `json:"version"`
 	Commit    string `json:"commit,omitzero"` // absent if the build had no repository
 	GoVersion string `json:"goVersion"`
@@ -23,7 +23,7 @@ type build struct {
 }
 
 // String is such as: v1.2.0 (go1.26.0, linux/amd64) commit 1f2e…
-func (b build) String() string {
+func (b Build) String() string {
 	s := fmt.Sprintf("%s (%s, %s)", b.Version, b.GoVersion, b.Platform)
 	if b.Commit != "" {
 		s += " commit " + b.Commit
@@ -34,8 +34,8 @@ func (b build) String() string {
 	return s
 }
 
-// istio is the build as istioctl reads it: version, revision and status.
-func (b build) istio() string {
+// Istio is the build as istioctl reads it: version, revision and status.
+func (b Build) Istio() string {
 	status := "Clean"
 	if strings.HasSuffix(b.Version, "+dirty") {
 		status = "Modified"
@@ -43,8 +43,8 @@ func (b build) istio() string {
 	return b.Version + "-" + cmp.Or(b.Commit, "unknown") + "-" + status
 }
 
-func currentBuild() build {
-	b := build{
+func CurrentBuild() Build {
+	b := Build{
 		Version:   version,
 		GoVersion: runtime.Version(),
 		Platform:  runtime.GOOS + "/" + runtime.GOARCH,

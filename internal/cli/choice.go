@@ -8,11 +8,11 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// choiceVar binds a flag that takes one of the values; the first is the
+// ChoiceVar binds a flag that takes one of the values; the first is the
 // default. The usage is completed with them.
-func choiceVar(fs *pflag.FlagSet, p *string, name, short, usage string, values ...string) {
+func ChoiceVar(fs *pflag.FlagSet, p *string, name, short, usage string, values ...string) {
 	*p = values[0]
-	fs.VarP(&choiceValue{p, values}, name, short, usage+": "+orList(values))
+	fs.VarP(&choiceValue{p, values}, name, short, usage+": "+OrList(values))
 }
 
 type choiceValue struct {
@@ -22,7 +22,7 @@ type choiceValue struct {
 
 func (c *choiceValue) Set(s string) error {
 	if !slices.Contains(c.values, s) {
-		return fmt.Errorf("%q is not supported, use %s", s, orList(c.values))
+		return fmt.Errorf("%q is not supported, use %s", s, OrList(c.values))
 	}
 	*c.p = s
 	return nil
@@ -31,8 +31,8 @@ func (c *choiceValue) Set(s string) error {
 func (c *choiceValue) Type() string   { return "choice" }
 func (c *choiceValue) String() string { return *c.p }
 
-// orList writes a, b or c.
-func orList(values []string) string {
+// OrList writes a, b or c.
+func OrList(values []string) string {
 	last := len(values) - 1
 	return strings.Join(values[:last], ", ") + " or " + values[last]
 }

@@ -27,7 +27,7 @@ func completions(cmd *cobra.Command) {
 			})
 			return
 		}
-		completeValues(cmd, f.Name, values...)
+		CompleteValues(cmd, f.Name, values...)
 	})
 }
 
@@ -68,8 +68,8 @@ func flagValues(f *pflag.Flag) []string {
 	return nil
 }
 
-// completeValues tells the shell the values of a flag. The first call for a flag
+// CompleteValues tells the shell the values of a flag. The first call for a flag
 // counts: a command makes it whose flag has others than its name has elsewhere.
-func completeValues(cmd *cobra.Command, flag string, values ...string) {
+func CompleteValues(cmd *cobra.Command, flag string, values ...string) {
 	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 }

@@ -15,25 +15,25 @@ import (
 	"github.com/meshctl/meshctl/internal/workload"
 )
 
-// completionTimeout is how long a person who pressed Tab waits at most.
-const completionTimeout = 2 * time.Second
+// CompletionTimeout is how long a person who pressed Tab waits at most.
+const CompletionTimeout = 2 * time.Second
 
 // plainName is what is offered to a shell: proxies name themselves, and some
 // shells take what completes a word as it is.
 var plainName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/-]*$`)
 
-// completeNames offers as the only argument the names that ask returns. The
+// CompleteNames offers as the only argument the names that ask returns. The
 // command's flags have their values by then, also those of the environment and
 // the configuration file. Without an answer there is nothing to offer and nothing
 // is said.
-func completeNames(env *Env, ask func(context.Context, *Env) ([]string, error)) cobra.CompletionFunc {
+func CompleteNames(env *Env, ask func(context.Context, *Env) ([]string, error)) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		quiet := *env
 		quiet.Stderr = io.Discard
 		if len(args) > 0 || configure(&quiet, cmd) != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
+		ctx, cancel := context.WithTimeout(cmd.Context(), CompletionTimeout)
 		defer cancel()
 		names, _ := ask(ctx, &quiet) // what of them there is
 		slices.Sort(names)
@@ -52,19 +52,19 @@ func completeNamespaces(env *Env, cmd *cobra.Command) {
 	}
 	for _, name := range []string{"namespace", "istioNamespace"} {
 		if cmd.Flags().Lookup(name) != nil {
-			completeFlag(env, cmd, name, func(ctx context.Context, env *Env) ([]string, error) {
+			CompleteFlag(env, cmd, name, func(ctx context.Context, env *Env) ([]string, error) {
 				return namespacesOf(ctx, env, cmd.Flags())
 			})
 		}
 	}
 }
 
-// completeFlag offers as the value of a flag the names that ask returns. The first
+// CompleteFlag offers as the value of a flag the names that ask returns. The first
 // call for a flag counts.
-func completeFlag(env *Env, cmd *cobra.Command, flag string, ask func(context.Context, *Env) ([]string, error)) {
+func CompleteFlag(env *Env, cmd *cobra.Command, flag string, ask func(context.Context, *Env) ([]string, error)) {
 	// The error is that the flag does not exist or has a function.
 	_ = cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		return completeNames(env, ask)(cmd, nil, typed)
+		return CompleteNames(env, ask)(cmd, nil, typed)
 	})
 }
 
@@ -82,11 +82,11 @@ func namespacesOf(ctx context.Context, env *Env, flags *pflag.FlagSet) ([]string
 		}
 		return f.Value.String()
 	}
-	k := kubeFlags{kubeconfig: value("kubeconfig"), as: value("as")}
+	k := KubeFlags{kubeconfig: value("kubeconfig"), as: value("as")}
 	if groups, ok := flags.Lookup("as-group").Value.(pflag.SliceValue); ok {
 		k.asGroups = groups.GetSlice()
 	}
-	access, err := kube.Load(k.options(env, value("context")))
+	access, err := kube.Load(k.Options(env, value("context")))
 	if err != nil {
 		return nil, err
 	}

@@ -63,7 +63,7 @@ func configure(env *Env, cmd *cobra.Command) error {
 		switch err := setFlag(flags, f, v.Get(f.Name)); {
 		case err != nil:
 			errs = append(errs, fmt.Errorf("%s: %w", sources[f.Name], err))
-		case weakens(f):
+		case Weakens(f):
 			// What replaces keys or verifies nobody must not happen unseen.
 			_, usage := pflag.UnquoteUsage(f)
 			fmt.Fprintf(env.Stderr, "warning: --%s is set by %s: %s\n", setting(f), sources[f.Name], usage)
@@ -72,9 +72,9 @@ func configure(env *Env, cmd *cobra.Command) error {
 	return errors.Join(errs...)
 }
 
-// weakens reports whether a flag has a value with which less is verified, protected or
+// Weakens reports whether a flag has a value with which less is verified, protected or
 // kept than by default.
-func weakens(f *pflag.Flag) bool {
+func Weakens(f *pflag.Flag) bool {
 	value := f.Value.String()
 	if value == f.DefValue {
 		return false
@@ -112,9 +112,9 @@ func isTypedOnly(f *pflag.Flag) bool {
 // rivalsKey is the annotation of a flag with the names of its rivals.
 const rivalsKey = "meshctl_rivals"
 
-// rivals says that these flags stand for one choice: a value from the environment or
+// Rivals says that these flags stand for one choice: a value from the environment or
 // the configuration file gives way when a rival comes from nearer to the person.
-func rivals(flags *pflag.FlagSet, names ...string) {
+func Rivals(flags *pflag.FlagSet, names ...string) {
 	for _, name := range names {
 		if f := flags.Lookup(name); f != nil {
 			if f.Annotations == nil {
@@ -201,7 +201,7 @@ func readConfig(ctx context.Context, path string, mustExist bool, root *cobra.Co
 		case key == configFlag:
 			errs = append(errs, fmt.Errorf("%s cannot be set in the file itself", place))
 		case !slices.Contains(known, key):
-			errs = append(errs, fmt.Errorf("%s is not a flag of any command%s", place, didYouMean(key, known)))
+			errs = append(errs, fmt.Errorf("%s is not a flag of any command%s", place, DidYouMean(key, known)))
 		case values[key] != nil:
 			errs = append(errs, fmt.Errorf("%s is given twice", place))
 		case err != nil:

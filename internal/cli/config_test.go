@@ -39,13 +39,13 @@ func runProbe(t *testing.T, vars map[string]string, args ...string) (probe, erro
 	cmd.Flags().StringVar(&got.Name, "name", "default", "")
 	cmd.Flags().IntVar(&got.Count, "count", 1, "")
 	cmd.Flags().BoolVar(&got.Force, "force", false, "")
-	durationVar(cmd.Flags(), &got.TTL, "max-ttl", time.Hour, "")
+	DurationVar(cmd.Flags(), &got.TTL, "max-ttl", time.Hour, "")
 	cmd.Flags().StringArrayVar(&got.Dirs, "dir", []string{"default"}, "")
 	cmd.Flags().StringSliceVar(&got.Names, "names", nil, "")
 	if err := cmd.MarkFlagRequired("name"); err != nil {
 		t.Fatal(err)
 	}
-	root := newRoot(env)
+	root := NewRoot(env)
 	other := &cobra.Command{Use: "other"}
 	other.Flags().String("output", "", "")
 	root.AddCommand(other)
@@ -164,8 +164,8 @@ func TestConfigureRefuses(t *testing.T) {
 			if !strings.Contains(got, tt.want) {
 				t.Errorf("error is\n%s\nwant in it\n%s", got, tt.want)
 			}
-			if code := report(&bytes.Buffer{}, &cobra.Command{}, err); code != exitUsage {
-				t.Errorf("exit code %d, want %d", code, exitUsage)
+			if code := report(&bytes.Buffer{}, &cobra.Command{}, err); code != ExitUsage {
+				t.Errorf("exit code %d, want %d", code, ExitUsage)
 			}
 		})
 	}

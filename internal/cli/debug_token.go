@@ -16,11 +16,11 @@ import (
 	"github.com/meshctl/meshctl/internal/replicas"
 )
 
-// debugToken is with which token status pages are read.
-type debugToken struct{ file string }
+// TokenFlag is with which token status pages are read.
+type TokenFlag struct{ File string }
 
-func (o *debugToken) bind(fs *pflag.FlagSet) {
-	fs.StringVar(&o.file, "token-file", "", "`File` with the token of an identity that may read status pages (default: that of a control plane of the same user on this machine)")
+func (o *TokenFlag) Bind(fs *pflag.FlagSet) {
+	fs.StringVar(&o.File, "token-file", "", "`File` with the token of an identity that may read status pages (default: that of a control plane of the same user on this machine)")
 }
 
 // maxToken bounds a token file, in bytes.
@@ -29,45 +29,45 @@ const maxToken = 64 << 10
 // of returns the token for the status pages at an address, host:port; empty when
 // there is none. read reads that of the file. Tokens go to this machine only: to
 // others they would cross the network in clear.
-func (o *debugToken) of(env *Env, address string, read func() (string, error)) (string, error) {
+func (o *TokenFlag) of(env *Env, address string, read func() (string, error)) (string, error) {
 	local := localtoken.IsLocal(address)
-	if o.file == "" {
+	if o.File == "" {
 		if _, _, err := net.SplitHostPort(address); !local || err != nil {
 			return "", nil
 		}
 		return localtoken.Read(localtoken.Directories(env.LookupEnv), address)
 	}
 	if !local {
-		return "", usagef("--token-file: %s is not on this machine, and the token would cross the network in clear: forward the port to this machine, as kubectl port-forward does", address)
+		return "", Usagef("--token-file: %s is not on this machine, and the token would cross the network in clear: forward the port to this machine, as kubectl port-forward does", address)
 	}
 	return read()
 }
 
-// read reads the token of the file. It warns of a file that others may read: the
+// Read reads the token of the file. It warns of a file that others may read: the
 // token is out already, and it is short-lived.
-func (o *debugToken) read(env *Env) (string, error) {
-	text, err := files.Read(o.file, maxToken)
+func (o *TokenFlag) Read(env *Env) (string, error) {
+	text, err := files.Read(o.File, maxToken)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return "", usagef("--token-file: %w", err)
+		return "", Usagef("--token-file: %w", err)
 	case err != nil:
 		return "", fmt.Errorf("--token-file: %w", err)
 	}
-	if err := files.CheckSecret(o.file); err != nil {
-		fmt.Fprintf(env.Stderr, "warning: token file %s: %s\n", output.Escape(o.file), output.Escape(err.Error()))
+	if err := files.CheckSecret(o.File); err != nil {
+		fmt.Fprintf(env.Stderr, "warning: token file %s: %s\n", output.Escape(o.File), output.Escape(err.Error()))
 	}
 	token := strings.TrimSpace(string(text))
 	if token == "" || strings.ContainsAny(token, " \t\r\n") {
-		return "", fmt.Errorf("--token-file %s: want one token", o.file)
+		return "", fmt.Errorf("--token-file %s: want one token", o.File)
 	}
 	return token, nil
 }
 
-// tokens returns the tokens for replicas.
-func (o *debugToken) tokens(env *Env) replicas.Tokens {
-	read := sync.OnceValues(func() (string, error) { return o.read(env) })
+// Tokens returns the tokens for replicas.
+func (o *TokenFlag) Tokens(env *Env) replicas.Tokens {
+	read := sync.OnceValues(func() (string, error) { return o.Read(env) })
 	t := replicas.Tokens{At: func(address string) (string, error) { return o.of(env, address, read) }}
-	if o.file != "" {
+	if o.File != "" {
 		t.Pod = read // it goes by way of the API server
 	}
 	return t
@@ -76,8 +76,8 @@ func (o *debugToken) tokens(env *Env) replicas.Tokens {
 // refusedToken is in the error of a page that wants a token, or another one.
 const refusedToken = "answered 401 "
 
-// needsToken returns what to do about that, for control planes of a namespace.
-func (k *kubeFlags) needsToken(context, namespace string) string {
+// NeedsToken returns what to do about that, for control planes of a namespace.
+func (k *KubeFlags) NeedsToken(context, namespace string) string {
 	flags := " -n " + namespace
 	if context != "" {
 		flags += " --context " + shellWord(context)

@@ -9,9 +9,9 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// durationVar binds a duration flag that also takes days (1d, 1d12h) and
+// DurationVar binds a duration flag that also takes days (1d, 1d12h) and
 // refuses negative values.
-func durationVar(fs *pflag.FlagSet, p *time.Duration, name string, def time.Duration, usage string) {
+func DurationVar(fs *pflag.FlagSet, p *time.Duration, name string, def time.Duration, usage string) {
 	*p = def
 	fs.Var((*durationValue)(p), name, usage)
 	if def == 0 {
@@ -22,7 +22,7 @@ func durationVar(fs *pflag.FlagSet, p *time.Duration, name string, def time.Dura
 type durationValue time.Duration
 
 func (d *durationValue) Set(s string) error {
-	v, err := parseDuration(s)
+	v, err := ParseDuration(s)
 	if err != nil {
 		return err
 	}
@@ -31,12 +31,12 @@ func (d *durationValue) Set(s string) error {
 }
 
 func (d *durationValue) Type() string   { return "duration" }
-func (d *durationValue) String() string { return formatDuration(time.Duration(*d)) }
+func (d *durationValue) String() string { return FormatDuration(time.Duration(*d)) }
 
-const day = 24 * time.Hour
+const Day = 24 * time.Hour
 
-// parseDuration reads what time.ParseDuration reads, with days in front.
-func parseDuration(s string) (time.Duration, error) {
+// ParseDuration reads what time.ParseDuration reads, with days in front.
+func ParseDuration(s string) (time.Duration, error) {
 	if strings.HasPrefix(s, "-") {
 		return 0, fmt.Errorf("duration %q is negative", s)
 	}
@@ -64,11 +64,11 @@ func parseDuration(s string) (time.Duration, error) {
 	return 24*d + r, nil
 }
 
-// formatDuration writes d as parseDuration reads it, without parts that are
+// FormatDuration writes d as parseDuration reads it, without parts that are
 // zero: 1d12h, 90d, 1m30s.
-func formatDuration(d time.Duration) string {
-	days := d / day
-	s := (d % day).String()
+func FormatDuration(d time.Duration) string {
+	days := d / Day
+	s := (d % Day).String()
 	if strings.HasSuffix(s, "m0s") {
 		s = strings.TrimSuffix(s, "0s")
 	}
@@ -78,7 +78,7 @@ func formatDuration(d time.Duration) string {
 	switch {
 	case days == 0:
 		return s
-	case d%day == 0:
+	case d%Day == 0:
 		return fmt.Sprintf("%dd", days)
 	default:
 		return fmt.Sprintf("%dd%s", days, s)

@@ -19,18 +19,18 @@ func TestParseDuration(t *testing.T) {
 		{"10m", 10 * time.Minute, "10m"},
 		{"1h", time.Hour, "1h"},
 		{"1h0m5s", time.Hour + 5*time.Second, "1h0m5s"},
-		{"90d", 90 * day, "90d"},
-		{"24h", day, "1d"},
+		{"90d", 90 * Day, "90d"},
+		{"24h", Day, "1d"},
 		{"1d12h", 36 * time.Hour, "1d12h"},
 		{"1.5d", 36 * time.Hour, "1d12h"},
-		{"1d1ms", day + time.Millisecond, "1d1ms"},
+		{"1d1ms", Day + time.Millisecond, "1d1ms"},
 	}
 	for _, tt := range tests {
-		got, err := parseDuration(tt.in)
+		got, err := ParseDuration(tt.in)
 		if err != nil || got != tt.want {
 			t.Errorf("parseDuration(%q) = %v, %v, want %v", tt.in, got, err, tt.want)
 		}
-		if out := formatDuration(got); out != tt.out {
+		if out := FormatDuration(got); out != tt.out {
 			t.Errorf("formatDuration(%v) = %q, want %q", got, out, tt.out)
 		}
 	}
@@ -42,7 +42,7 @@ func TestParseDurationRefuses(t *testing.T) {
 		"", "d", "1", "1y", "1d1", "1d 2h", "12h1d", "1dd", "1hd",
 		"-1s", "-1d", "-0s", "1d-2h", "1d-25h", "200000d", "106751d24h", "9999999999h",
 	} {
-		if got, err := parseDuration(in); err == nil {
+		if got, err := ParseDuration(in); err == nil {
 			t.Errorf("parseDuration(%q) = %v, want an error", in, got)
 		}
 	}
@@ -53,16 +53,16 @@ func FuzzParseDuration(f *testing.F) {
 	f.Add("-1d")
 	f.Add("1.5d3ns")
 	f.Fuzz(func(t *testing.T, s string) {
-		d, err := parseDuration(s)
+		d, err := ParseDuration(s)
 		if err != nil {
 			return
 		}
 		if d < 0 {
 			t.Fatalf("parseDuration(%q) = %d", s, d)
 		}
-		again, err := parseDuration(formatDuration(d))
+		again, err := ParseDuration(FormatDuration(d))
 		if err != nil || again != d {
-			t.Fatalf("parseDuration(%q) = %v, but it prints as %q, which is %v, %v", s, d, formatDuration(d), again, err)
+			t.Fatalf("parseDuration(%q) = %v, but it prints as %q, which is %v, %v", s, d, FormatDuration(d), again, err)
 		}
 	})
 }

@@ -11,16 +11,16 @@ import (
 
 // Exit codes of Run.
 const (
-	exitOK       = 0
-	exitFailure  = 1 // the command could not do its work
-	exitUsage    = 2 // flags, arguments, environment or configuration file are wrong
-	exitFindings = 3 // the command worked and found problems
+	ExitOK       = 0
+	ExitFailure  = 1 // the command could not do its work
+	ExitUsage    = 2 // flags, arguments, environment or configuration file are wrong
+	ExitFindings = 3 // the command worked and found problems
 )
 
 // report tells the person what went wrong and returns the exit code for it.
 func report(stderr io.Writer, cmd *cobra.Command, err error) int {
 	if err == nil {
-		return exitOK
+		return ExitOK
 	}
 	var (
 		run      *runError
@@ -30,17 +30,17 @@ func report(stderr io.Writer, cmd *cobra.Command, err error) int {
 	switch {
 	case errors.As(err, &findings):
 		fmt.Fprintln(stderr, findings)
-		return exitFindings
+		return ExitFindings
 	case errors.Is(err, context.Canceled) && cmd.Context().Err() != nil:
 		fmt.Fprintln(stderr, "Error: interrupted")
-		return exitFailure
+		return ExitFailure
 	// What fails before a command's run is what was typed.
 	case errors.As(err, &usage), !errors.As(err, &run):
 		fmt.Fprintf(stderr, "Error: %v\nRun '%s --help' for usage.\n", err, cmd.CommandPath())
-		return exitUsage
+		return ExitUsage
 	default:
 		fmt.Fprintf(stderr, "Error: %v\n", err)
-		return exitFailure
+		return ExitFailure
 	}
 }
 
@@ -58,8 +58,8 @@ func (e *usageError) Error() string { return e.err.Error() }
 
 func (e *usageError) Unwrap() error { return e.err }
 
-// usagef returns an error that exits with code 2 and points to the help.
-func usagef(format string, args ...any) error {
+// Usagef returns an error that exits with code 2 and points to the help.
+func Usagef(format string, args ...any) error {
 	return &usageError{fmt.Errorf(format, args...)}
 }
 
@@ -68,8 +68,8 @@ type findingsError struct{ summary string }
 
 func (e *findingsError) Error() string { return e.summary }
 
-// findingsf returns an error that exits with code 3. The findings themselves
+// Findingsf returns an error that exits with code 3. The findings themselves
 // belong on Stdout; the summary, one line, is printed to Stderr.
-func findingsf(format string, args ...any) error {
+func Findingsf(format string, args ...any) error {
 	return &findingsError{fmt.Sprintf(format, args...)}
 }

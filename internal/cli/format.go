@@ -11,18 +11,18 @@ import (
 	"github.com/meshctl/meshctl/internal/output"
 )
 
-// tableVar binds --output of a command that shows a table. more are formats of the
+// TableVar binds --output of a command that shows a table. more are formats of the
 // command alone.
-func tableVar(fs *pflag.FlagSet, f *output.Format, more ...string) { outputVar(fs, f, true, more) }
+func TableVar(fs *pflag.FlagSet, f *output.Format, more ...string) { outputVar(fs, f, true, more) }
 
-// textVar binds --output of a command that shows people a text, which is the format
+// TextVar binds --output of a command that shows people a text, which is the format
 // table, and programs a value.
-func textVar(fs *pflag.FlagSet, f *output.Format) { outputVar(fs, f, false, nil) }
+func TextVar(fs *pflag.FlagSet, f *output.Format) { outputVar(fs, f, false, nil) }
 
 func outputVar(fs *pflag.FlagSet, f *output.Format, tables bool, more []string) {
 	*f = output.FormatTable
 	v := &outputValue{f, tables, more}
-	fs.VarP(v, "output", "o", "Output `format`: "+orList(v.names()))
+	fs.VarP(v, "output", "o", "Output `format`: "+OrList(v.names()))
 }
 
 // outputValue is the value of --output.
@@ -45,28 +45,28 @@ func (v *outputValue) Set(s string) error {
 		if strings.Contains(s, "=") {
 			return err // the format is known
 		}
-		return fmt.Errorf("output format %q is not supported, use %s", s, orList(v.names()))
+		return fmt.Errorf("output format %q is not supported, use %s", s, OrList(v.names()))
 	}
 	if f.Wide() && !v.tables {
-		return fmt.Errorf("output format %q is for tables, and this is none: use %s", s, orList(v.names()))
+		return fmt.Errorf("output format %q is for tables, and this is none: use %s", s, OrList(v.names()))
 	}
 	*v.Format = f
 	return nil
 }
 
-// writeTable writes a table in a format of tables.
-func writeTable(env *Env, f output.Format, t *output.Table) error {
+// WriteTable writes a table in a format of tables.
+func WriteTable(env *Env, f output.Format, t *output.Table) error {
 	err := output.WriteTable(env.Stdout, f, t)
 	if bad, ok := errors.AsType[*output.ColumnError](err); ok {
-		return usagef("--output %w", bad)
+		return Usagef("--output %w", bad)
 	}
 	return err
 }
 
-// writeResult writes a value, or the table of it.
-func writeResult(env *Env, f output.Format, v any, t *output.Table) error {
+// WriteResult writes a value, or the table of it.
+func WriteResult(env *Env, f output.Format, v any, t *output.Table) error {
 	if f.OfTable() {
-		return writeTable(env, f, t)
+		return WriteTable(env, f, t)
 	}
 	return output.Write(env.Stdout, f, v)
 }

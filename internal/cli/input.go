@@ -7,9 +7,9 @@ import (
 	"github.com/meshctl/meshctl/internal/files"
 )
 
-// readInput reads the file path, or standard input when path is "-". name is
+// ReadInput reads the file path, or standard input when path is "-". name is
 // what to call it.
-func readInput(env *Env, path string, limit int64) (name string, data []byte, err error) {
+func ReadInput(env *Env, path string, limit int64) (name string, data []byte, err error) {
 	if path != "-" {
 		data, err = files.Read(path, limit)
 		return path, data, err

@@ -2,8 +2,8 @@ package cli
 
 import "github.com/spf13/cobra"
 
-// experimentalName is the group of the commands that istioctl has as experimental ones.
-const experimentalName = "experimental"
+// ExperimentalName is the group of the commands that istioctl has as experimental ones.
+const ExperimentalName = "experimental"
 
 // counterpart returns what does the work of a command of istioctl that meshctl does not
 // have, by the command's name; empty when the name is not one of istioctl's.
@@ -47,7 +47,7 @@ func counterpart(name string) string {
 // looked for it in a group, or the other way round; empty when there is none.
 func elsewhere(cmd *cobra.Command, name string) string {
 	for _, group := range append([]*cobra.Command{cmd.Root()}, cmd.Root().Commands()...) {
-		if group == cmd || group != cmd.Root() && group.Name() != experimentalName {
+		if group == cmd || group != cmd.Root() && group.Name() != ExperimentalName {
 			continue
 		}
 		for _, sub := range group.Commands() {

@@ -12,40 +12,40 @@ import (
 	"github.com/meshctl/meshctl/internal/multicluster"
 )
 
-// kubeFlags say how a command gets at API servers.
-type kubeFlags struct {
+// KubeFlags say how a command gets at API servers.
+type KubeFlags struct {
 	kubeconfig string
 	as         string
 	asGroups   []string
 }
 
-func (k *kubeFlags) bind(fs *pflag.FlagSet) {
+func (k *KubeFlags) Bind(fs *pflag.FlagSet) {
 	fs.StringVarP(&k.kubeconfig, "kubeconfig", "c", "",
 		"Kubeconfig `file` (default $KUBECONFIG, else ~/.kube/config, else the pod's own access)")
 	fs.StringVar(&k.as, "as", "", "Act as this `user` of the API server")
 	fs.StringArrayVar(&k.asGroups, "as-group", nil, "Act as a member of this `group`; may be repeated")
 }
 
-func (k *kubeFlags) options(env *Env, context string) kube.Options {
+func (k *KubeFlags) Options(env *Env, context string) kube.Options {
 	return kube.Options{
 		Kubeconfig: k.kubeconfig, Context: context, As: k.as, AsGroups: k.asGroups,
-		Timeout: kube.RequestTimeout, UserAgent: "meshctl/" + currentBuild().Version, LookupEnv: env.LookupEnv,
+		Timeout: kube.RequestTimeout, UserAgent: "meshctl/" + CurrentBuild().Version, LookupEnv: env.LookupEnv,
 	}
 }
 
-// connect makes the clients of a context, empty for the current one.
-func (k *kubeFlags) connect(env *Env, context string) (*multicluster.Cluster, error) {
-	access, err := kube.Load(k.options(env, context))
+// Connect makes the clients of a context, empty for the current one.
+func (k *KubeFlags) Connect(env *Env, context string) (*multicluster.Cluster, error) {
+	access, err := kube.Load(k.Options(env, context))
 	if err != nil {
 		return nil, err
 	}
 	return multicluster.Connect(access)
 }
 
-// completeContexts offers the contexts of the kubeconfig, also behind a comma.
-func (k *kubeFlags) completeContexts(env *Env) cobra.CompletionFunc {
+// CompleteContexts offers the contexts of the kubeconfig, also behind a comma.
+func (k *KubeFlags) CompleteContexts(env *Env) cobra.CompletionFunc {
 	return func(_ *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
-		names, err := kube.Contexts(k.options(env, ""))
+		names, err := kube.Contexts(k.Options(env, ""))
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
@@ -53,42 +53,42 @@ func (k *kubeFlags) completeContexts(env *Env) cobra.CompletionFunc {
 	}
 }
 
-// contextFlags bind the flags that name contexts, and complete them.
-func (k *kubeFlags) contextFlags(env *Env, cmd *cobra.Command, names ...string) {
+// ContextFlags bind the flags that name contexts, and complete them.
+func (k *KubeFlags) ContextFlags(env *Env, cmd *cobra.Command, names ...string) {
 	for _, name := range names {
 		// The error is that the flag does not exist or has a function.
-		_ = cmd.RegisterFlagCompletionFunc(name, k.completeContexts(env))
+		_ = cmd.RegisterFlagCompletionFunc(name, k.CompleteContexts(env))
 	}
 }
 
-// contextsVar binds --context of a command that works on the clusters that it names,
+// ContextsVar binds --context of a command that works on the clusters that it names,
 // and --contexts, another name of it. In the environment and the configuration file
 // only the latter counts: a context there is where other commands ask.
-func contextsVar(fs *pflag.FlagSet, p *[]string, usage string) {
+func ContextsVar(fs *pflag.FlagSet, p *[]string, usage string) {
 	fs.StringSliceVar(p, "context", nil, usage)
 	f := fs.Lookup("context")
 	f.Annotations = map[string][]string{typedOnlyKey: nil}
 	fs.Var(f.Value, "contexts", "Another name of --context")
 	_ = fs.MarkHidden("contexts") // the error is that the flag does not exist
-	rivals(fs, "context", "contexts")
+	Rivals(fs, "context", "contexts")
 }
 
-// namespaceFlags bind the namespace of the control plane, in both of Istio's
+// NamespaceFlags bind the namespace of the control plane, in both of Istio's
 // spellings.
-type namespaceFlags struct{ namespace, system string }
+type NamespaceFlags struct{ namespace, system string }
 
-func (n *namespaceFlags) bind(fs *pflag.FlagSet, what string) {
+func (n *NamespaceFlags) Bind(fs *pflag.FlagSet, what string) {
 	fs.StringVarP(&n.namespace, "namespace", "n", "", what+" (default that of --istioNamespace; a namespace of the context does not count)")
 	fs.StringVarP(&n.system, "istioNamespace", "i", mesh.DefaultSystemNamespace, "Namespace of the control plane")
 }
 
-func (n *namespaceFlags) value() (string, error) {
+func (n *NamespaceFlags) Value() (string, error) {
 	namespace := n.system
 	if n.namespace != "" {
 		namespace = n.namespace
 	}
 	if !mesh.IsDNSLabel(namespace) {
-		return "", usagef("namespace %q is not a DNS label", namespace)
+		return "", Usagef("namespace %q is not a DNS label", namespace)
 	}
 	return namespace, nil
 }

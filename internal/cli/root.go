@@ -38,8 +38,8 @@ type Env struct {
 	OutliveReaders func()
 }
 
-// lookup is the first of the variables that is not empty.
-func (e *Env) lookup(names ...string) string {
+// LookupFirst is the first of the variables that is not empty.
+func (e *Env) LookupFirst(names ...string) string {
 	for _, name := range names {
 		if value, _ := e.LookupEnv(name); value != "" {
 			return value
@@ -58,35 +58,35 @@ type Group struct {
 	Commands []Command
 }
 
-// execute runs the command of the groups that args name and returns the exit code: 0
+// Run runs the command of the groups that args name and returns the exit code: 0
 // done, 1 failed, 2 wrong usage, 3 done and found problems.
-func execute(ctx context.Context, env *Env, args []string, groups ...Group) int {
+func Run(ctx context.Context, env *Env, args []string, groups ...Group) int {
 	own := *env
 	own.Stdin = files.Until(ctx, env.Stdin) // nobody is made to wait for input
 	own.Stderr = output.Text(env.Stderr)    // errors and warnings repeat what servers say
 	if own.OutliveReaders == nil {
 		own.OutliveReaders = func() {}
 	}
-	root := newRoot(&own, groups...)
+	root := NewRoot(&own, groups...)
 	root.SetArgs(args)
 	cmd, err := root.ExecuteContextC(ctx)
 	return report(own.Stderr, cmd, err)
 }
 
-// withoutEffectHelp names the kinds of Istio that have no effect.
-const withoutEffectHelp = `AuthorizationPolicy and RequestAuthentication
+// WithoutEffectHelp names the kinds of Istio that have no effect.
+const WithoutEffectHelp = `AuthorizationPolicy and RequestAuthentication
 are not enforced; VirtualService, DestinationRule, ServiceEntry, WorkloadGroup,
 ProxyConfig, Telemetry, WasmPlugin and TrafficExtension change nothing.`
 
-// newRoot makes the root command with the commands of the groups below it.
-func newRoot(env *Env, groups ...Group) *cobra.Command {
+// NewRoot makes the root command with the commands of the groups below it.
+func NewRoot(env *Env, groups ...Group) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "meshctl",
 		Short: "Run and explain a service mesh of several clusters on upstream Envoy",
 		Long: `meshctl runs and explains a service mesh of several Kubernetes clusters on
 plain upstream Envoy. It keeps Istio's contracts, so a mesh may mix both.
 
-Not all of Istio's YAML has an effect yet: ` + withoutEffectHelp + `
+Not all of Istio's YAML has an effect yet: ` + WithoutEffectHelp + `
 
 docs/api-support.md lists every kind and field.`,
 		Example: `  # watch a two-cluster mesh work on this machine
@@ -102,7 +102,7 @@ docs/api-support.md lists every kind and field.`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.Version = currentBuild().String() // without a template of our own: see .golangci.yml
+	root.Version = CurrentBuild().String() // without a template of our own: see .golangci.yml
 	root.SetIn(env.Stdin)
 	root.SetOut(env.Stdout)
 	root.SetErr(env.Stderr)
@@ -159,7 +159,7 @@ func prepare(env *Env, cmd *cobra.Command) {
 	}
 	if run := cmd.RunE; run != nil {
 		if cmd.Args == nil {
-			cmd.Args = noArgs
+			cmd.Args = NoArgs
 		}
 		cmd.RunE = func(cmd *cobra.Command, args []string) error {
 			if err := run(cmd, args); err != nil {
@@ -170,7 +170,7 @@ func prepare(env *Env, cmd *cobra.Command) {
 	}
 }
 
-func noArgs(_ *cobra.Command, args []string) error {
+func NoArgs(_ *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return fmt.Errorf("unexpected argument %q", args[0])
 	}

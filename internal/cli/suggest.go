@@ -13,9 +13,9 @@ import (
 	"github.com/meshctl/meshctl/internal/output"
 )
 
-// didYouMean suggests the word of known that is nearest to what was written,
+// DidYouMean suggests the word of known that is nearest to what was written,
 // or nothing when none is near.
-func didYouMean(written string, known []string) string {
+func DidYouMean(written string, known []string) string {
 	word := output.NearestWord(written, known)
 	if word == "" {
 		return ""
@@ -57,9 +57,9 @@ func helpArgs(help *cobra.Command, args []string) error {
 	return unknownCommand(found, rest)
 }
 
-// nearNames picks at most five names that may have been meant: those that
+// NearNames picks at most five names that may have been meant: those that
 // contain what was written first, then those with few edits.
-func nearNames(written string, names []string) []string {
+func NearNames(written string, names []string) []string {
 	distance := func(name string) int {
 		if strings.Contains(name, written) || strings.Contains(written, name) {
 			return 0
@@ -80,10 +80,10 @@ func unknownCommand(cmd *cobra.Command, args []string) error {
 	for _, sub := range cmd.Commands() {
 		known = append(append(known, sub.Name()), sub.Aliases...)
 	}
-	if near := didYouMean(args[0], known); near != "" {
+	if near := DidYouMean(args[0], known); near != "" {
 		return fmt.Errorf("%w%s", err, near)
 	}
-	if cmd != cmd.Root() && cmd.Name() != experimentalName {
+	if cmd != cmd.Root() && cmd.Name() != ExperimentalName {
 		return err
 	}
 	if path := elsewhere(cmd, args[0]); path != "" {

@@ -13,14 +13,15 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/internal/cli/commands"
 )
 
-// serveProfiled runs meshctl in this process. Each line on commands starts a
+// serveProfiled runs meshctl in this process. Each line on requests starts a
 // CPU profile of that name, an empty one ends it, and then the heap profile
 // is written, too.
-func serveProfiled(ctx context.Context, dir string, commands io.Reader, args []string) error {
+func serveProfiled(ctx context.Context, dir string, requests io.Reader, args []string) error {
 	go func() {
-		lines := bufio.NewScanner(commands)
+		lines := bufio.NewScanner(requests)
 		var end func() error
 		for lines.Scan() {
 			var err error
@@ -37,7 +38,7 @@ func serveProfiled(ctx context.Context, dir string, commands io.Reader, args []s
 		}
 	}()
 	env := &cli.Env{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr, LookupEnv: os.LookupEnv, Now: time.Now}
-	if code := cli.Run(ctx, env, args); code != 0 {
+	if code := commands.Run(ctx, env, args); code != 0 {
 		return fmt.Errorf("meshctl ended with code %d", code)
 	}
 	return nil

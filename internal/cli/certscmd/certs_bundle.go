@@ -1,0 +1,265 @@
+package certscmd
+
+import (
+	"bytes"
+	"context"
+	"crypto/x509"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/certs/bundle"
+	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/internal/files"
+)
+
+func newCertsBundleCmd(env *cli.Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "bundle",
+		Short: "Join, split and compare trust bundles",
+		Long: `Join, split and compare trust bundles, which are the roots that peers trust. A
+bundle is PEM, or the JSON that SPIFFE bundle endpoints serve; each is read
+wherever a bundle is. Bundles that are written have each root once, in an order
+that depends on the roots alone, so equal bundles are equal files.`,
+		Example: `  meshctl certs bundle join certs/root-cert.pem other/root-cert.pem --out roots.pem
+  meshctl certs bundle diff roots.pem certs/cluster1/root-cert.pem`,
+	}
+	cmd.AddCommand(newBundleJoinCmd(env), newBundleSplitCmd(env), newBundleDiffCmd(env))
+	return cmd
+}
+
+// maxBundleFile bounds a trust bundle, in bytes.
+const maxBundleFile = 16 << 20
+
+func readBundle(env *cli.Env, path string) (*bundle.Bundle, error) {
+	name, data, err := cli.ReadInput(env, path, maxBundleFile)
+	if err != nil {
+		return nil, err
+	}
+	b, err := bundle.Parse(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return b, nil
+}
+
+// Formats of a bundle.
+const (
+	bundlePEM    = "pem"
+	bundleSPIFFE = "spiffe"
+)
+
+type bundleJoinOptions struct {
+	in       []string
+	out      string
+	format   string
+	sequence uint64
+	refresh  time.Duration
+	force    bool
+}
+
+func newBundleJoinCmd(env *cli.Env) *cobra.Command {
+	o := &bundleJoinOptions{}
+	cmd := &cobra.Command{
+		Use:   "join FILE...",
+		Short: "Join bundles into one, or convert one",
+		Long: `Write one bundle with the roots of all files (- is standard input): each once, in
+order. With one file this is a way to order or convert it. A file that exists is
+kept unless --force is given.
+
+Keys for tokens that a SPIFFE bundle has, its highest sequence number and its
+shortest refresh hint are kept in SPIFFE JSON; PEM has no place for them.
+Different keys under one id cannot be joined.`,
+		Example: `  meshctl certs bundle join old-root.pem new-root.pem --out roots.pem
+
+  # what a SPIFFE bundle endpoint serves
+  meshctl certs bundle join certs/root-cert.pem --format spiffe --sequence 1 --refresh-hint 5m
+  curl -s https://spire.example.com/bundle | meshctl certs bundle join - certs/root-cert.pem`,
+		Args: cobra.ArbitraryArgs, // run tells what is wrong with them
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.in = args
+			return o.run(cmd.Context(), env)
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&o.out, "out", toStdout, "Write the bundle into this `file`; - is standard output")
+	fs.StringVar(&o.format, "format", bundlePEM, "Form of what is written: pem or spiffe")
+	fs.Uint64Var(&o.sequence, "sequence", 0, "With --format spiffe: sequence `number` (default that of the files)")
+	fs.BoolVar(&o.force, "force", false, "Overwrite the file if it exists")
+	cli.DurationVar(fs, &o.refresh, "refresh-hint", 0, "With --format spiffe: how often to fetch the bundle, in whole seconds (default that of the files)")
+	return cmd
+}
+
+func (o *bundleJoinOptions) run(_ context.Context, env *cli.Env) error {
+	switch {
+	case len(o.in) == 0:
+		return cli.Usagef("name at least one file")
+	case o.out == "":
+		return cli.Usagef("--out is empty")
+	case o.format != bundlePEM && o.format != bundleSPIFFE:
+		return cli.Usagef("--format is %q: want pem or spiffe", o.format)
+	case o.format == bundlePEM && (o.sequence > 0 || o.refresh > 0):
+		return cli.Usagef("--sequence and --refresh-hint go with --format spiffe")
+	case o.refresh%time.Second != 0:
+		return cli.Usagef("--refresh-hint is %s: want whole seconds", cli.FormatDuration(o.refresh))
+	}
+	var all []*bundle.Bundle
+	for _, path := range o.in {
+		b, err := readBundle(env, path)
+		if err != nil {
+			return err
+		}
+		all = append(all, b)
+	}
+	joined, err := bundle.Join(all...)
+	if err != nil {
+		return err
+	}
+	for _, r := range joined.Roots {
+		if !bytes.Equal(r.RawSubject, r.RawIssuer) {
+			fmt.Fprintf(env.Stderr, "Warning: %q is no root: it is signed by %q, and openssl refuses what leads to it only\n", r.Subject, r.Issuer)
+		}
+	}
+	data := joined.PEM()
+	if o.format == bundleSPIFFE {
+		if data, err = joined.SPIFFE(o.sequence, o.refresh); err != nil {
+			return err
+		}
+	} else if ids := joined.TokenKeys(); len(ids) > 0 {
+		fmt.Fprintf(env.Stderr, "Warning: PEM has no place for the keys for tokens: %s\n", strings.Join(ids, ", "))
+	}
+	if o.out == toStdout {
+		return cli.PrintData(env, data)
+	}
+	write := func() error { return files.Write(o.out, data, files.Public) }
+	if !o.force {
+		dir, name := filepath.Split(o.out)
+		write = func() error {
+			return files.WriteAll(filepath.Clean(dir), []files.File{{Name: name, Data: data, Mode: files.Public}})
+		}
+	}
+	if err := write(); err != nil {
+		return err
+	}
+	cli.PrintPaths(env.Stdout, []string{o.out})
+	return nil
+}
+
+type bundleSplitOptions struct {
+	in    string
+	out   string
+	force bool
+}
+
+func newBundleSplitCmd(env *cli.Env) *cobra.Command {
+	o := &bundleSplitOptions{}
+	cmd := &cobra.Command{
+		Use:   "split FILE",
+		Short: "Write each root of a bundle into a file of its own",
+		Long: `Write each root of a bundle (- is standard input) into a PEM file of its own in
+--out, named after the beginning of its SHA-256. Existing files are kept unless
+--force is given.`,
+		Example: `  meshctl certs bundle split roots.pem --out roots`,
+		Args:    cobra.ArbitraryArgs, // run tells what is wrong with them
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return cli.Usagef("name one file")
+			}
+			o.in = args[0]
+			return o.run(cmd.Context(), env)
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&o.out, "out", "", "Write the files into this `directory` (required)")
+	fs.BoolVar(&o.force, "force", false, "Overwrite files that exist")
+	return cmd
+}
+
+// splitName is how many bytes of its SHA-256 name the file of a root.
+const splitName = 8
+
+func (o *bundleSplitOptions) run(_ context.Context, env *cli.Env) error {
+	if o.out == "" {
+		return cli.Usagef("--out is required")
+	}
+	b, err := readBundle(env, o.in)
+	if err != nil {
+		return err
+	}
+	var set []files.File
+	for _, c := range b.Roots {
+		name := strings.ToLower(strings.ReplaceAll(certs.Fingerprint(c), ":", ""))[:2*splitName]
+		set = append(set, files.File{Name: name + ".pem", Data: certs.EncodeCerts(c), Mode: files.Public})
+	}
+	if err := files.WriteDir(o.out, set, files.Options{Force: o.force}); err != nil {
+		return err
+	}
+	for i, c := range b.Roots {
+		fmt.Fprintf(env.Stdout, "wrote %s/%s: %s\n", o.out, set[i].Name, cli.DescribeRoot(c))
+	}
+	return nil
+}
+
+type bundleDiffOptions struct{ a, b string }
+
+func newBundleDiffCmd(env *cli.Env) *cobra.Command {
+	o := &bundleDiffOptions{}
+	return &cobra.Command{
+		Use:   "diff A B",
+		Short: "Compare two bundles",
+		Long: `Show the roots that only one of two bundles has (- is standard input): "-" those
+of the first, "+" those of the second. The exit code is 3 when there are any.
+Order, duplicates and form do not count. Of two SPIFFE bundles the keys for tokens
+are compared, too.`,
+		Example: `  meshctl certs bundle diff certs/cluster1/root-cert.pem certs/cluster2/root-cert.pem`,
+		Args:    cobra.ArbitraryArgs, // run tells what is wrong with them
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 2 {
+				return cli.Usagef("name two files")
+			}
+			o.a, o.b = args[0], args[1]
+			return o.run(cmd.Context(), env)
+		},
+	}
+}
+
+func (o *bundleDiffOptions) run(_ context.Context, env *cli.Env) error {
+	if o.a == "-" && o.b == "-" {
+		return cli.Usagef("standard input can be one of the two only")
+	}
+	a, err := readBundle(env, o.a)
+	if err != nil {
+		return err
+	}
+	b, err := readBundle(env, o.b)
+	if err != nil {
+		return err
+	}
+	onlyA, onlyB := bundle.Diff(a, b)
+	printRoots(env.Stdout, "-", onlyA)
+	printRoots(env.Stdout, "+", onlyB)
+	keysA, keysB := bundle.DiffTokenKeys(a, b)
+	printKeys(env.Stdout, "-", keysA)
+	printKeys(env.Stdout, "+", keysB)
+	if inA, inB := len(onlyA)+len(keysA), len(onlyB)+len(keysB); inA+inB > 0 {
+		return cli.Findingsf("the bundles differ: %d only in %s, %d only in %s", inA, o.a, inB, o.b)
+	}
+	return nil
+}
+
+func printRoots(w io.Writer, sign string, roots []*x509.Certificate) {
+	for _, c := range roots {
+		fmt.Fprintf(w, "%s %s\n", sign, cli.DescribeRoot(c))
+	}
+}
+
+func printKeys(w io.Writer, sign string, names []string) {
+	for _, name := range names {
+		fmt.Fprintf(w, "%s %s\n", sign, name)
+	}
+}

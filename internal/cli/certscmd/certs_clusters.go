@@ -1,0 +1,111 @@
+package certscmd
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/meshctl/meshctl/internal/certs/input"
+	"github.com/meshctl/meshctl/internal/certs/secrets"
+	"github.com/meshctl/meshctl/internal/certs/verify"
+	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/internal/kube"
+	"github.com/meshctl/meshctl/internal/mesh"
+)
+
+// clusterFlags name clusters by the contexts of a kubeconfig.
+type clusterFlags struct {
+	cli.KubeFlags
+	contexts  []string
+	namespace string
+}
+
+func (o *clusterFlags) bind(env *cli.Env, cmd *cobra.Command) {
+	fs := cmd.Flags()
+	o.KubeFlags.Bind(fs)
+	cli.ContextsVar(fs, &o.contexts,
+		"The clusters, by the `contexts` of the kubeconfig, with commas; CLUSTER=CONTEXT where a cluster is called otherwise in the mesh")
+	fs.StringVarP(&o.namespace, "namespace", "n", mesh.DefaultSystemNamespace, "Namespace of the Secrets")
+	o.ContextFlags(env, cmd, "context", "contexts")
+}
+
+// connect makes the clients of the clusters that --context names.
+func (o *clusterFlags) connect(env *cli.Env) ([]*secrets.Cluster, error) {
+	if !mesh.IsDNSLabel(o.namespace) {
+		return nil, cli.Usagef("--namespace: %q is not a DNS label", o.namespace)
+	}
+	var out []*secrets.Cluster
+	for _, entry := range o.contexts {
+		id, name, named := strings.Cut(entry, "=")
+		if !named {
+			name = id
+		}
+		switch {
+		case id == "" || name == "":
+			return nil, cli.Usagef("--context has %q: want CONTEXT or CLUSTER=CONTEXT", entry)
+		case slices.ContainsFunc(out, func(c *secrets.Cluster) bool { return c.Context == name || string(c.ID) == id }):
+			return nil, cli.Usagef("--context names %q twice", entry)
+		}
+		access, err := kube.Load(o.Options(env, name))
+		if err != nil {
+			return nil, err
+		}
+		c, err := secrets.Connect(mesh.ClusterID(id), name, o.namespace, access.Config)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, c)
+	}
+	return out, nil
+}
+
+// findMesh finds clusters that do not trust each other. without are the contexts of
+// those that have no CA.
+func (o *clusterFlags) findMesh(ctx context.Context, env *cli.Env) (findings []verify.Finding, without []string, err error) {
+	clusters, err := o.connect(env)
+	if err != nil {
+		return nil, nil, err
+	}
+	var found []verify.ClusterCA
+	for _, c := range clusters {
+		authority, err := c.CA(ctx)
+		switch {
+		case err != nil:
+			return nil, nil, err
+		case authority == nil:
+			without = append(without, c.Context)
+		case authority.Signer != nil:
+			found = append(found, *authority)
+		}
+	}
+	return verify.Mesh(found, env.Now()), without, nil
+}
+
+// secretPrefix is before the name of a Secret among the inputs.
+const secretPrefix = "secret/"
+
+// documents reads what the clusters hold, and returns the inputs that are left.
+func (o *clusterFlags) documents(ctx context.Context, env *cli.Env, inputs []string) (docs []input.Document, rest []string, err error) {
+	clusters, err := o.connect(env)
+	if err != nil {
+		return nil, nil, err
+	}
+	var names []string
+	for _, in := range inputs {
+		if name, ok := strings.CutPrefix(in, secretPrefix); ok && len(clusters) > 0 {
+			names = append(names, name)
+			continue
+		}
+		rest = append(rest, in)
+	}
+	for _, c := range clusters {
+		data, err := c.Objects(ctx, names...)
+		if err != nil {
+			return nil, nil, err
+		}
+		docs = append(docs, input.Document{Place: c.Context, Data: data})
+	}
+	return docs, rest, nil
+}

@@ -1,0 +1,273 @@
+package certscmd
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/big"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/certs/crl"
+	"github.com/meshctl/meshctl/internal/certs/rotate"
+	"github.com/meshctl/meshctl/internal/certs/secrets"
+	"github.com/meshctl/meshctl/internal/certs/store"
+	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/internal/files"
+)
+
+type certsCRLOptions struct {
+	clusterFlags
+	dir         string
+	revoke      []string
+	reason      string
+	add         []string
+	nextUpdate  time.Duration
+	dropUnknown bool
+	dryRun      bool
+}
+
+func newCertsCRLCmd(env *cli.Env) *cobra.Command {
+	o := &certsCRLOptions{}
+	cmd := &cobra.Command{
+		Use:   "crl [DIR]",
+		Short: "Revoke certificates: make the revocation lists of CAs",
+		Long: `Make the next revocation list of each CA in DIR whose key is there, and write
+them into ca-crl.pem of all of these: a root with the directories of clusters, as
+root-ca and intermediate-ca make them, or the directory of one CA. What was revoked
+before stays revoked. Lists of CAs whose keys are elsewhere stay, too.
+
+With --context in place of DIR it does so for the CAs in the Secrets cacerts of
+clusters, in all of them: each gets the lists of all. A Secret that somebody has
+written meanwhile is not written over; the same command goes on.
+
+--revoke names a certificate: a file whose first certificate is meant, or, when the
+only CA named is the one that signed it, its serial number. Without --revoke the lists are only
+made anew, which has to happen before their next update: after that, Envoy refuses
+everybody.
+
+Envoy wants a list of each CA of the mesh, the root included. One of a CA whose key
+is not there is made where the key is, and brought with --add. While a root is being
+replaced, the new CAs are made lists, too. Nothing is written that serve or Envoy
+could not use.`,
+		Example: `  # lists that revoke nothing, then a workload's certificate and a CA
+  meshctl certs crl certs
+  meshctl certs crl certs --revoke helloworld/cert-chain.pem --reason key-compromise
+  meshctl certs crl certs --revoke certs/cluster2/ca-cert.pem
+
+  # by its serial number, with the key of the root kept elsewhere
+  meshctl certs crl certs/cluster1 --revoke 5c09a21ce1a4d1a95b3ef9d6e1a3fd6b --add root-crl.pem
+
+  # for the CAs in clusters, with the list of the root that was made where its key is
+  meshctl certs crl --context cluster1,cluster2 --add certs/ca-crl.pem --dry-run
+  meshctl certs crl --context cluster1,cluster2 --revoke helloworld/cert-chain.pem`,
+		Args: cobra.ArbitraryArgs, // run tells what is wrong with them
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case len(args) == 1 && len(o.contexts) == 0:
+				o.dir = args[0]
+			case len(args) != 0 || len(o.contexts) == 0:
+				return cli.Usagef("name one directory, or the clusters with --context")
+			}
+			return o.run(cmd.Context(), env)
+		},
+	}
+	fs := cmd.Flags()
+	o.bind(env, cmd)
+	fs.BoolVar(&o.dryRun, "dry-run", false, "With --context: have the API servers check everything, and write nothing")
+	fs.StringSliceVar(&o.revoke, "revoke", nil, "Revoke this certificate: a `file`, or a serial number in hex; may be repeated")
+	fs.StringVar(&o.reason, "reason", "unspecified", "Why: one of "+strings.Join(reasonNames(), ", "))
+	fs.StringSliceVar(&o.add, "add", nil, "Take in the lists of this `file`, made elsewhere; may be repeated")
+	cli.DurationVar(fs, &o.nextUpdate, "next-update", 30*cli.Day, "How long the lists hold")
+	fs.BoolVar(&o.dropUnknown, "drop-unknown", false, "Leave out lists of CAs that are not there, such as those of a root that was replaced")
+	return cmd
+}
+
+func reasons() []struct {
+	name   string
+	reason certs.Reason
+} {
+	return []struct {
+		name   string
+		reason certs.Reason
+	}{
+		{"unspecified", certs.Unspecified},
+		{"key-compromise", certs.KeyCompromise},
+		{"ca-compromise", certs.CACompromise},
+		{"affiliation-changed", certs.AffiliationChanged},
+		{"superseded", certs.Superseded},
+		{"cessation-of-operation", certs.CessationOfOperation},
+		{"privilege-withdrawn", certs.PrivilegeWithdrawn},
+	}
+}
+
+func reasonNames() []string {
+	var names []string
+	for _, r := range reasons() {
+		names = append(names, r.name)
+	}
+	return names
+}
+
+func (o *certsCRLOptions) run(ctx context.Context, env *cli.Env) error {
+	opts, err := o.options(env)
+	if err != nil {
+		return err
+	}
+	for _, path := range o.add {
+		data, err := files.Read(path, store.MaxFile)
+		if err != nil {
+			return err
+		}
+		lists, err := certs.ParseCRLs(data)
+		if err != nil {
+			return fmt.Errorf("%s: %w", path, err)
+		}
+		opts.Add = append(opts.Add, crl.Lists{Place: path, Lists: lists})
+	}
+	if o.dir == "" {
+		return o.inClusters(ctx, env, opts)
+	}
+	change := &rotate.Dir{Path: o.dir, Now: env.Now, Rand: rand.Reader}
+	if opts.Signers, err = change.Authorities(); err != nil {
+		return err
+	}
+	r, err := crl.Update(o.dir, opts)
+	if err != nil {
+		return err
+	}
+	printLists(env, r)
+	return nil
+}
+
+// inClusters makes the lists of the CAs in Secrets, and writes all into each.
+func (o *certsCRLOptions) inClusters(ctx context.Context, env *cli.Env, opts crl.Options) error {
+	clusters, err := o.connect(env)
+	if err != nil {
+		return err
+	}
+	// Of two people who work at once, one is refused before anything is written.
+	slices.SortFunc(clusters, func(a, b *secrets.Cluster) int { return strings.Compare(string(a.ID), string(b.ID)) })
+	var puts []*secrets.Put
+	var sets []crl.Set
+	for _, c := range clusters {
+		put, err := c.Held(ctx, secrets.CACerts)
+		if err != nil {
+			return err
+		}
+		m, place, lists := put.Material()
+		puts, sets = append(puts, put), append(sets, crl.Set{Material: m, Place: place, Lists: lists})
+	}
+	storage, err := secrets.OpenStorage(ctx, clusters)
+	if err != nil {
+		return err
+	}
+	change := &rotate.Dir{Storage: storage, Now: env.Now, Rand: rand.Reader}
+	if opts.Signers, err = change.Authorities(); err != nil {
+		return err
+	}
+	r, err := crl.Next(sets, opts)
+	if err != nil {
+		return err
+	}
+	note := ""
+	if o.dryRun {
+		note = " (dry run)"
+	}
+	for _, put := range puts {
+		put.SetLists(r.PEM)
+		if err := put.Write(ctx, o.dryRun); err != nil {
+			return err
+		}
+		fmt.Fprintf(env.Stdout, "%s%s\n", put, note)
+	}
+	printLists(env, r)
+	return nil
+}
+
+// printLists says what was made.
+func printLists(env *cli.Env, r *crl.Result) {
+	for _, note := range r.Notes {
+		fmt.Fprintln(env.Stderr, note)
+	}
+	cli.PrintPaths(env.Stdout, r.Wrote)
+	for _, l := range r.Made {
+		printList(env, l, "")
+	}
+	for _, l := range r.Kept {
+		printList(env, l, ", kept")
+	}
+}
+
+func printList(env *cli.Env, l *x509.RevocationList, note string) {
+	until := "never"
+	if !l.NextUpdate.IsZero() {
+		until = l.NextUpdate.UTC().Format(time.RFC3339)
+	}
+	fmt.Fprintf(env.Stdout, "%s: number %s, %d revoked, next update %s%s\n", l.Issuer, l.Number, len(l.RevokedCertificateEntries), until, note)
+}
+
+// options checks the flags.
+func (o *certsCRLOptions) options(env *cli.Env) (crl.Options, error) {
+	opts := crl.Options{DropUnknown: o.dropUnknown, Life: o.nextUpdate, Now: env.Now(), Rand: rand.Reader}
+	i := slices.Index(reasonNames(), o.reason)
+	switch {
+	case i < 0:
+		return opts, cli.Usagef("--reason is %q: want one of %s", o.reason, strings.Join(reasonNames(), ", "))
+	case i > 0 && len(o.revoke) == 0:
+		return opts, cli.Usagef("--reason goes with --revoke, which is not given")
+	case o.dryRun && len(o.contexts) == 0:
+		return opts, cli.Usagef("--dry-run goes with --context, which is not given")
+	case o.nextUpdate == 0:
+		return opts, cli.Usagef("--next-update must be more than 0")
+	}
+	opts.Reason = reasons()[i].reason
+	for _, what := range o.revoke {
+		t, err := readTarget(what)
+		if err != nil {
+			return opts, err
+		}
+		opts.Revoke = append(opts.Revoke, t)
+	}
+	return opts, nil
+}
+
+// maxSerial is the length of the longest serial number, in hex digits: 20 bytes.
+const maxSerial = 40
+
+// readTarget reads the certificate that is to be revoked: the first of a file,
+// or the one with a serial number.
+func readTarget(what string) (crl.Target, error) {
+	t := crl.Target{Name: what}
+	data, err := files.Read(what, maxRoots)
+	if errors.Is(err, fs.ErrNotExist) {
+		digits := strings.ReplaceAll(strings.TrimPrefix(strings.ToLower(what), "0x"), ":", "")
+		serial, ok := new(big.Int).SetString(digits, 16)
+		if !ok || serial.Sign() <= 0 || len(digits) > maxSerial || strings.ContainsAny(what, string(os.PathSeparator)+"_") {
+			return t, cli.Usagef("--revoke: %q is neither a file nor a serial number in hex", what)
+		}
+		t.Serial = serial
+		return t, nil
+	}
+	if err != nil {
+		return t, err
+	}
+	if pem := certs.FromDER(data); pem != nil {
+		data = pem
+	}
+	for _, b := range certs.Scan(data) {
+		if b.Cert != nil {
+			t.Cert = b.Cert
+			return t, nil
+		}
+	}
+	return t, fmt.Errorf("%s: it holds no certificate that could be revoked", what)
+}

@@ -1,0 +1,124 @@
+package certscmd
+
+import (
+	"context"
+	"crypto/x509"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/certs/input"
+	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/internal/files"
+)
+
+// Output formats beside those of package output.
+const (
+	formatText        = "text"
+	formatJUnit       = "junit"
+	formatOpenMetrics = "openmetrics"
+)
+
+// inputHelp is what the commands that read certificates say of their input.
+const inputHelp = `An INPUT is a file in PEM or DER, a directory (with those below it), a Secret in
+YAML (the cacerts Secret in both layouts, istio-ca-secret, kubernetes.io/tls,
+remote secrets), a kubeconfig, Envoy's config dump or what meshctl pc secrets
+-o json prints of it, host:port of a TLS server, or - for standard input. What it
+is, is seen from what it holds. With --context the Secrets of clusters are read,
+too: secret/NAME of each, or without such an INPUT the CA, the roots and the remote
+secrets of the namespace. Private keys and tokens are never shown.`
+
+// readOptions are the flags of the commands that read certificates.
+type readOptions struct {
+	clusterFlags
+	inputs     []string
+	serverName string
+}
+
+func (o *readOptions) bind(env *cli.Env, cmd *cobra.Command) {
+	o.clusterFlags.bind(env, cmd)
+	cmd.ValidArgsFunction = o.completeInputs(env)
+	cmd.Flags().StringVar(&o.serverName, "server-name", "", "`Name` to ask TLS servers for (default their host)")
+}
+
+// completeInputs offers the Secrets of the clusters behind secret/, else files.
+func (o *readOptions) completeInputs(env *cli.Env) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if len(o.contexts) == 0 || !strings.HasPrefix(typed, secretPrefix) {
+			return nil, cobra.ShellCompDirectiveDefault
+		}
+		ask := func(ctx context.Context, env *cli.Env) ([]string, error) {
+			named := o.clusterFlags
+			slices.Sort(named.contexts) // completion parses the flags twice
+			named.contexts = slices.Compact(named.contexts)
+			clusters, err := named.connect(env)
+			if err != nil {
+				return nil, err
+			}
+			var out []string
+			for _, c := range clusters {
+				names, err := c.Names(ctx)
+				if err != nil {
+					return nil, err
+				}
+				for _, name := range names {
+					out = append(out, secretPrefix+name)
+				}
+			}
+			return out, nil
+		}
+		return cli.CompleteNames(env, ask)(cmd, nil, typed)
+	}
+}
+
+// check says what is wrong with the inputs.
+func (o *readOptions) check() error {
+	if len(o.inputs)+len(o.contexts) == 0 {
+		return cli.Usagef("name at least one input: a file, a directory, host:port, - for standard input, or clusters with --context")
+	}
+	seen := map[string]bool{}
+	for _, in := range o.inputs {
+		if seen[in] {
+			return cli.Usagef("the input %q is named twice", in)
+		}
+		seen[in] = true
+	}
+	return nil
+}
+
+// namesSecrets reports whether the inputs name Secrets of the clusters.
+func (o *readOptions) namesSecrets() bool {
+	return slices.ContainsFunc(o.inputs, func(in string) bool { return strings.HasPrefix(in, secretPrefix) })
+}
+
+// load reads the inputs, those in clusters first.
+func (o *readOptions) load(ctx context.Context, env *cli.Env) (*input.Material, error) {
+	documents, rest, err := o.documents(ctx, env, o.inputs)
+	if err != nil {
+		return nil, err
+	}
+	loader := &input.Loader{Stdin: env.Stdin, ServerName: o.serverName, Documents: documents}
+	return loader.Load(ctx, rest)
+}
+
+// maxRoots bounds the file of --roots, in bytes.
+const maxRoots = 4 << 20
+
+// readRoots reads the certificates of --roots; none when the path is empty.
+func readRoots(path string) ([]*x509.Certificate, error) {
+	if path == "" {
+		return nil, nil
+	}
+	data, err := files.Read(path, maxRoots)
+	if err != nil {
+		return nil, err
+	}
+	roots, err := certs.ParseCerts(data)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return roots, nil
+}

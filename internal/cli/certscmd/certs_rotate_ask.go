@@ -1,0 +1,304 @@
+package certscmd
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/meshctl/meshctl/internal/certs/rotate"
+	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/internal/kube"
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/output"
+	"github.com/meshctl/meshctl/internal/proxystatus"
+	"github.com/meshctl/meshctl/internal/replicas"
+	"github.com/meshctl/meshctl/internal/server/ca"
+)
+
+// rotateStep is what the steps of a rotation and its status share: which control
+// planes are asked for their proxies.
+type rotateStep struct {
+	rotateDir
+	servers []string
+	ask     bool
+	token   cli.TokenFlag
+	timeout time.Duration
+}
+
+func (o *rotateStep) bind(env *cli.Env, cmd *cobra.Command) {
+	o.rotateDir.bind(env, cmd)
+	fs := cmd.Flags()
+	fs.StringSliceVar(&o.servers, "server", nil,
+		"Debug addresses of all control planes of the mesh, to ask them for their proxies: `host:port` or http://host:port, repeatable")
+	fs.BoolVar(&o.ask, "ask-proxies", false, "With --context: find the control planes that these clusters have, and ask them for their proxies")
+	o.token.Bind(fs)
+	cli.DurationVar(fs, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of a control plane")
+}
+
+// one takes the argument, and tells what is wrong with the flags.
+func (o *rotateStep) one(args []string) error {
+	switch {
+	case o.ask && len(o.servers) > 0:
+		return cli.Usagef("--server names the control planes, --ask-proxies finds them: give one of them")
+	case o.ask && len(o.contexts) == 0:
+		return cli.Usagef("--ask-proxies finds the control planes of the clusters of --context: name those of a directory's clusters with --server")
+	case o.token.File != "" && !o.asks():
+		return cli.Usagef("--token-file is for the control planes that are asked: name them with --server, or find them with --ask-proxies")
+	}
+	return o.rotateDir.one(args)
+}
+
+func (o *rotateStep) asks() bool { return o.ask || len(o.servers) > 0 }
+
+// notAsked says that the time alone decides.
+const notAsked = "not asked, the time alone counts; --server or --ask-proxies has the control planes asked"
+
+// gate refuses a step that would break a proxy that is connected.
+func (o *rotateStep) gate(env *cli.Env) rotate.Gate {
+	return func(ctx context.Context, r rotate.Requirement) error {
+		if !o.asks() {
+			fmt.Fprintln(env.Stderr, "Note: connected proxies were", notAsked)
+			return nil
+		}
+		answer, err := o.inquire(ctx, env, &r)
+		if err != nil {
+			return err
+		}
+		for _, note := range answer.notes(&r) {
+			fmt.Fprintln(env.Stderr, "Note:", note)
+		}
+		return answer.refusal()
+	}
+}
+
+// rotateAnswer is what control planes tell before a step.
+type rotateAnswer struct {
+	ControlPlanes []rotateControlPlane `json:"controlPlanes"`
+	proxystatus.Readiness
+
+	needsToken string // what to do about control planes that want one
+}
+
+// rotateControlPlane is one control plane that was asked.
+type rotateControlPlane struct {
+	Replica string         `json:"replica"`
+	Cluster mesh.ClusterID `json:"cluster,omitzero"`
+	// Error is why it does not answer, Problem why the step has to wait for it.
+	Error   string `json:"error,omitzero"`
+	Problem string `json:"problem,omitzero"`
+
+	report   proxystatus.Report
+	unproved bool // it wants a token
+}
+
+// inquire asks all control planes at once.
+func (o *rotateStep) inquire(ctx context.Context, env *cli.Env, r *rotate.Requirement) (*rotateAnswer, error) {
+	found, err := o.find(ctx, env)
+	if err != nil {
+		return nil, err
+	}
+	defer cli.CloseReplicas(found)
+	answer := &rotateAnswer{ControlPlanes: make([]rotateControlPlane, len(found)), needsToken: o.NeedsToken("", o.namespace)}
+	var wg sync.WaitGroup
+	for i, f := range found {
+		wg.Go(func() { answer.ControlPlanes[i] = askControlPlane(ctx, f, r, env.Now()) })
+	}
+	wg.Wait()
+	var reports []proxystatus.Report
+	for i := range answer.ControlPlanes {
+		reports = append(reports, answer.ControlPlanes[i].report)
+	}
+	step := proxystatus.RootStep{Trusted: r.Trusted, Gone: r.Gone, Since: r.InForce}
+	answer.Readiness = step.Judge(reports, env.Now())
+	return answer, nil
+}
+
+func (o *rotateStep) find(ctx context.Context, env *cli.Env) ([]*replicas.Replica, error) {
+	var out []*replicas.Replica
+	tokens := o.token.Tokens(env)
+	for _, s := range o.servers {
+		at, err := replicas.At(s, tokens, o.timeout)
+		if err != nil {
+			return nil, cli.Usagef("--server %w", err)
+		}
+		out = append(out, at)
+	}
+	if !o.ask {
+		return out, nil
+	}
+	clusters, err := o.connect(env)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range clusters {
+		access, err := kube.Load(o.Options(env, c.Context))
+		if err == nil {
+			var of []*replicas.Replica
+			of, err = replicas.Find(ctx, replicas.Options{Access: access.Config, Namespace: o.namespace, Tokens: tokens, Timeout: o.timeout, Now: env.Now})
+			out = append(out, of...)
+		}
+		if err != nil {
+			cli.CloseReplicas(out)
+			return nil, fmt.Errorf("context %s: %w; --server names control planes by address", c.Context, err)
+		}
+	}
+	return out, nil
+}
+
+// askControlPlane asks one for its proxies and its signing CA.
+func askControlPlane(ctx context.Context, at *replicas.Replica, r *rotate.Requirement, now time.Time) rotateControlPlane {
+	out := rotateControlPlane{Replica: at.Name}
+	var who replicas.Identity
+	var page ca.Page
+	err := at.Get(ctx, replicas.IdentityPath, nil, &who)
+	if err == nil {
+		err = at.Get(ctx, "/debug/xds/proxies", nil, &out.report)
+	}
+	if err == nil {
+		err = at.Get(ctx, "/debug/certs", nil, &page)
+		if errors.Is(err, replicas.ErrNotFound) { // it has no port with TLS, and so no CA
+			page, err = ca.Page{}, nil
+		}
+	}
+	out.Replica, out.Cluster = cmp.Or(out.report.Replica, at.Name), who.Cluster
+	if err != nil {
+		out.Error, out.report = err.Error(), proxystatus.Report{}
+		answer, ok := errors.AsType[*replicas.AnswerError](err)
+		out.unproved = ok && answer.Code == http.StatusUnauthorized
+		return out
+	}
+	out.Problem = unfitCA(&page, r, now)
+	return out
+}
+
+// unfitCA says why a step has to wait for a control plane, by what its CA does.
+func unfitCA(p *ca.Page, r *rotate.Requirement, now time.Time) string {
+	if p.Loaded == nil {
+		return ""
+	}
+	if !slices.ContainsFunc(p.Loaded.Roots, func(c ca.Certificate) bool { return c.SHA256 == r.Trusted }) {
+		why := cmp.Or(p.Error, "certs status shows what it has")
+		return fmt.Sprintf("it does not work with the root %s yet: %s", shortSum(r.Trusted), why)
+	}
+	if slices.Contains(r.GoneSigners, p.Loaded.Signer.SHA256) {
+		return fmt.Sprintf("it still signs with %s, which leads to the root that is to be dropped", p.Loaded.Signer.Subject)
+	}
+	for _, s := range p.Served {
+		if slices.Contains(r.GoneSigners, s.Signer.SHA256) && s.ValidUntil.After(now) {
+			return fmt.Sprintf("certificates that it signed with %s are valid until %s", s.Signer.Subject, stampOrDash(s.ValidUntil))
+		}
+	}
+	return ""
+}
+
+// maxNamed bounds how many proxies an error names.
+const maxNamed = 10
+
+// refusal is why the step is not taken; nil when nothing is against it.
+func (a *rotateAnswer) refusal() error {
+	if err := a.silent(); err != nil {
+		return err
+	}
+	var problems []string
+	for i := range a.ControlPlanes {
+		if c := &a.ControlPlanes[i]; c.Problem != "" {
+			problems = append(problems, c.Replica+": "+c.Problem)
+		}
+	}
+	var reasons []string
+	fix := "try again when this is over"
+	if len(problems) > 0 {
+		reasons = append(reasons, "control planes are not ready for the step")
+	}
+	if len(a.Behind) > 0 {
+		reasons = append(reasons, "the step would break "+proxies(len(a.Behind)))
+		fix = "try again when the proxies have renewed their certificates and connected anew, as a restart has them do"
+	}
+	if len(reasons) == 0 {
+		return nil
+	}
+	return &rotate.Refusal{Reason: strings.Join(reasons, " and "), Fix: fix + ":\n" + output.EscapeLines(append(problems, a.behind()...))}
+}
+
+// silent is that control planes do not answer; nil when all do.
+func (a *rotateAnswer) silent() error {
+	var lines []string
+	advice := ""
+	for i := range a.ControlPlanes {
+		c := &a.ControlPlanes[i]
+		if c.Error != "" {
+			lines = append(lines, c.Replica+": "+c.Error)
+		}
+		if c.unproved {
+			advice = "; " + a.needsToken
+		}
+	}
+	if len(lines) == 0 {
+		return nil
+	}
+	return fmt.Errorf("whether the step would break proxies is not known, as control planes do not answer:\n%s%s", output.EscapeLines(lines), advice)
+}
+
+// behind names the proxies that the step would break, the first of them.
+func (a *rotateAnswer) behind() []string {
+	var lines []string
+	for i, b := range a.Behind {
+		if i == maxNamed {
+			return append(lines, fmt.Sprintf("and %d more, which status -o json names", len(a.Behind)-i))
+		}
+		lines = append(lines, b.Proxy+" of "+cmp.Or(string(b.Cluster), "no cluster")+": "+b.Why)
+	}
+	return lines
+}
+
+func proxies(n int) string {
+	if n == 1 {
+		return "1 proxy"
+	}
+	return fmt.Sprintf("%d proxies", n)
+}
+
+// notes say what was asked, and what is not known.
+func (a *rotateAnswer) notes(r *rotate.Requirement) []string {
+	out := []string{a.summary()}
+	for _, cluster := range r.Clusters {
+		if !slices.ContainsFunc(a.ControlPlanes, func(c rotateControlPlane) bool { return c.Cluster == cluster }) {
+			out = append(out, fmt.Sprintf("no control plane of cluster %s was asked", cluster))
+		}
+	}
+	return out
+}
+
+func (a *rotateAnswer) summary() string {
+	text := fmt.Sprintf("%s asked, with %s connected: %d ready, %d behind", cli.Plural(len(a.ControlPlanes), "control plane"), proxies(a.Proxies), a.Ready, len(a.Behind))
+	if a.Unknown > 0 {
+		text += fmt.Sprintf(", and %d of which nothing is known, as no valid certificate proved them", a.Unknown)
+	}
+	return text
+}
+
+// write tells people of the answer.
+func (a *rotateAnswer) write(env *cli.Env, r *rotate.Requirement) {
+	for i, note := range a.notes(r) {
+		if i == 0 {
+			note = "proxies: " + note
+		}
+		fmt.Fprintln(env.Stdout, note)
+	}
+	for i := range a.ControlPlanes {
+		if c := &a.ControlPlanes[i]; c.Problem != "" {
+			fmt.Fprintln(env.Stdout, " ", output.Escape(c.Replica+": "+c.Problem))
+		}
+	}
+	for _, line := range a.behind() {
+		fmt.Fprintln(env.Stdout, " ", output.Escape(line))
+	}
+}

@@ -1,0 +1,189 @@
+package clustercmd
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/internal/cli/clitest"
+	"github.com/meshctl/meshctl/internal/localtoken"
+	"github.com/meshctl/meshctl/internal/output"
+	"github.com/meshctl/meshctl/internal/server"
+	"github.com/meshctl/meshctl/internal/server/clusters"
+)
+
+// remoteClusters runs the command and returns its exit code and output.
+func remoteClusters(t *testing.T, home string, args ...string) (int, string, string) {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	code := run(ctx, &cli.Env{
+		Stdin: strings.NewReader(""), Stdout: &stdout, Stderr: &stderr, Now: time.Now,
+		LookupEnv: clitest.HomeOnly(home),
+	}, args)
+	return code, stdout.String(), stderr.String()
+}
+
+// TestRemoteClusters asks a control plane whose other cluster is not there,
+// waits until it is, drains it and sees that.
+func TestRemoteClusters(t *testing.T) {
+	t.Parallel()
+	own, away := t.TempDir(), filepath.Join(t.TempDir(), "cluster2")
+	service := func(dir, ip string) {
+		t.Helper()
+		text := fmt.Sprintf(`apiVersion: v1
+kind: Service
+metadata: {name: web, namespace: apps}
+spec: {clusterIP: 10.96.0.1, ports: [{name: http, port: 80}]}
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-x, namespace: apps, labels: {kubernetes.io/service-name: web}}
+addressType: IPv4
+ports: [{name: http, port: 80}]
+endpoints: [{addresses: [%s], conditions: {ready: true}}]
+`, ip)
+		if err := os.WriteFile(filepath.Join(dir, "web.yaml"), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	service(own, "10.1.0.1")
+	debug, monitoring, home := clitest.FreeAddr(t), clitest.FreeAddr(t), t.TempDir()
+	s, err := server.New(server.Config{
+		ClusterID: "cluster1", ConfigDir: own, StateDir: filepath.Join(t.TempDir(), "state"), TokenAudiences: []string{"istio-ca"},
+		RemoteDirs: []server.ClusterDir{{Cluster: "cluster2", Dir: away}}, RemoteTimeout: 10 * time.Millisecond,
+		GRPCAddr: clitest.FreeAddr(t), HTTPAddr: debug, MonitoringAddr: monitoring, TokenDirs: localtoken.Directories(clitest.HomeOnly(home)),
+		Log: slog.New(slog.DiscardHandler), Now: time.Now, Rand: rand.Reader,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+
+	code, stdout, stderr := remoteClusters(t, home, "remote-clusters", "--server", debug)
+	if code != cli.ExitFindings || !strings.Contains(stdout, "cluster2") || !strings.Contains(stderr, "cluster cluster2 is ") || !strings.Contains(stderr, "does not exist") {
+		t.Errorf("exit code %d\n%s\n%s", code, stdout, stderr)
+	}
+	if err := os.Mkdir(away, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	service(away, "10.2.0.1")
+	code, stdout, stderr = remoteClusters(t, home, "remote-clusters", "--server", debug+",http://"+debug, "--wait", "--timeout", "1m")
+	if code != cli.ExitOK || strings.Count(stdout, "cluster2") != 4 || strings.Count(stdout, "synced") != 4 { // name and directory, of two replicas
+		t.Errorf("exit code %d\n%s\n%s", code, stdout, stderr)
+	}
+
+	if code, _, stderr := remoteClusters(t, home, "multicluster", "drain", "cluster2", "--config-dir", own); code != cli.ExitOK {
+		t.Fatal(stderr)
+	}
+	var views []struct {
+		Clusters []server.ClusterPage
+	}
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		_, stdout, _ = remoteClusters(t, home, "remote-clusters", "--server", debug, "-o", "json")
+		if err := json.Unmarshal([]byte(stdout), &views); err != nil {
+			t.Fatal(err)
+		}
+		if c := views[0].Clusters[1]; c.Drained {
+			if c.Services != 1 || c.Endpoints != 1 || !c.Setting.Drain {
+				t.Errorf("%+v", c)
+			}
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the cluster is not drained: %s", stdout)
+		}
+	}
+	hostile := `apiVersion: v1
+kind: Service
+metadata: {name: eastwest, namespace: istio-system, labels: {topology.istio.io/network: n2}}
+spec: {type: LoadBalancer, clusterIP: 10.96.9.9, ports: [{name: tls, port: 15443}]}
+status: {loadBalancer: {ingress: [{ip: 10.96.0.1}, {hostname: gateway.example}, {ip: 192.0.2.7}]}}
+`
+	if err := os.WriteFile(filepath.Join(away, "eastwest.yaml"), []byte(hostile), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const taken, host = "10.96.0.1:15443: it is the address of a service of the own cluster", "gateway.example: no address of this host name is known"
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		code, stdout, stderr = remoteClusters(t, home, "remote-clusters", "--server", debug, "-o", "wide")
+		if code == cli.ExitOK && strings.Contains(stdout, "BALANCING") && strings.Contains(stdout, "drained") &&
+			strings.Contains(stdout, "192.0.2.7:15443 ") && strings.Contains(stdout, host+"; "+taken) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("the refused gateways are not shown: exit code %d\n%s%s", code, stdout, stderr)
+		}
+	}
+	_, stdout, _ = remoteClusters(t, home, "remote-clusters", "--server", debug, "-o", "json")
+	if err := json.Unmarshal([]byte(stdout), &views); err != nil {
+		t.Fatal(err)
+	}
+	if c := views[0].Clusters[1]; c.RefusedGatewayCount != 2 || len(c.RefusedGateways) != 2 || c.RefusedGateways[1].Network != "n2" {
+		t.Errorf("%+v", c)
+	}
+	metrics, err := http.Get("http://" + monitoring + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer metrics.Body.Close()
+	text, err := io.ReadAll(metrics.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`meshctl_cluster_refused_gateways{cluster="cluster1"} 0`, `meshctl_cluster_refused_gateways{cluster="cluster2"} 2`} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("the metrics lack %s", want)
+		}
+	}
+}
+
+// TestRemoteClustersCredentials: a credential that ends is shown, and is wrong once
+// it has ended.
+func TestRemoteClustersCredentials(t *testing.T) {
+	page := func(problem string, expired bool) replicaView {
+		return replicaView{Server: "r", Clusters: []server.ClusterPage{{Status: clusters.Status{
+			Cluster: "c2", State: clusters.Synced, CredentialProblem: problem, CredentialExpired: expired,
+		}}}}
+	}
+	forbidden := page("", false)
+	forbidden.Clusters[0].Report = clusters.Report{Cause: "403", Reason: "may not list nodes"}
+	expired := page("credential expired at 2026-01-02T00:00:00Z", true)
+	expired.Clusters[0].Report = clusters.Report{Cause: clusters.CauseExpired, Reason: "credential expired at 2026-01-02T00:00:00Z"}
+	o := &remoteClustersOptions{output: output.FormatWide}
+	for _, tc := range []struct {
+		view         replicaView
+		state, wrong string
+	}{
+		{page("", false), "synced", ""},
+		{page("credential ends in 5 hours, at 2026-01-02T00:00:00Z", false), "synced, credential ends in 5 hours", ""},
+		{expired, "synced, credential expired", "r: cluster c2: credential expired at 2026-01-02T00:00:00Z"},
+		{forbidden, "synced", "r: cluster c2: may not list nodes"},
+	} {
+		if got := o.row(time.Now(), &tc.view, &tc.view.Clusters[0])[2]; got != tc.state {
+			t.Errorf("state %q, want %q", got, tc.state)
+		}
+		if got := strings.Join(tc.view.wrong(), ""); got != tc.wrong {
+			t.Errorf("wrong %q, want %q", got, tc.wrong)
+		}
+	}
+}

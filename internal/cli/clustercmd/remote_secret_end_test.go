@@ -1,0 +1,226 @@
+package clustercmd
+
+import (
+	"crypto/rand"
+	"encoding/base64"
+	"fmt"
+	"strings"
+	"testing"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+
+	"github.com/meshctl/meshctl/internal/kubeapi"
+	"github.com/meshctl/meshctl/test/kube"
+)
+
+// valid reports whether the API server takes the token. It reviews the token anew
+// each time: what it remembers of a token, it remembers for a list of audiences.
+func valid(t *testing.T, c *kube.Cluster, token string) bool {
+	t.Helper()
+	api, err := kubeapi.New(c.Config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	review, err := api.ReviewToken(t.Context(), &authenticationv1.TokenReview{
+		Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{kube.Issuer, kube.Audience, rand.Text()}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return review.Status.Authenticated
+}
+
+// wantValid checks which tokens the API server takes.
+func wantValid(t *testing.T, c *kube.Cluster, want bool, tokens map[string]string) {
+	t.Helper()
+	for name, token := range tokens {
+		if token == "" || valid(t, c, token) != want {
+			t.Errorf("valid is the token %s: %v, want %v", name, !want, want)
+		}
+	}
+}
+
+// foreignToken makes a token Secret of the reader that is not of meshctl.
+func foreignToken(t *testing.T, c *kube.Cluster, namespace string) string {
+	t.Helper()
+	c.Kubectl(t, `{apiVersion: v1, kind: Secret, type: kubernetes.io/service-account-token,
+		metadata: {name: foreign, annotations: {kubernetes.io/service-account.name: `+readerAccount+`}}}`, "apply", "-n", namespace, "-f", "-")
+	template := "go-template={{if .data}}{{with .data.token}}{{. | base64decode}}{{end}}{{end}}"
+	c.WaitOutput(t, "ey", "get", "secret", "foreign", "-n", namespace, "-o", template)
+	return c.Kubectl(t, "", "get", "secret", "foreign", "-n", namespace, "-o", template)
+}
+
+// createSecret writes the remote secret of cluster2 into cluster1 and returns its token.
+func createSecret(t *testing.T, cluster1 *kube.Cluster, kubeconfig, namespace string, more ...string) string {
+	t.Helper()
+	must(t, kubeconfig, append([]string{
+		"create-remote-secret", "--context", "cluster2", "--name", "cluster2", "-n", namespace, "--apply", "--to", "cluster1",
+	}, more...)...)
+	return held(t, cluster1, namespace, "cluster2").User.Token
+}
+
+func TestRotateEndsEveryTokenThatMeshctlMade(t *testing.T) {
+	t.Parallel()
+	cluster1, cluster2, kubeconfig, namespace := linked(t)
+	endless := createSecret(t, cluster1, kubeconfig, namespace)
+	foreign := foreignToken(t, cluster2, namespace)
+	first := createSecret(t, cluster1, kubeconfig, namespace, "--ttl", "1h")
+	old := createSecret(t, cluster1, kubeconfig, namespace, "--ttl", "1h")
+	wantValid(t, cluster2, true, map[string]string{"without an end": endless, "first": first, "old": old, "of others": foreign})
+
+	r := must(t, kubeconfig, "remote-secret", "rotate", "--from", "cluster2", "--to", "cluster1", "-n", namespace, "--no-wait")
+	next := held(t, cluster1, namespace, "cluster2").User.Token
+	wantValid(t, cluster2, false, map[string]string{"without an end": endless, "first": first, "old": old})
+	wantValid(t, cluster2, true, map[string]string{"new": next, "of others": foreign})
+	if want := "secret " + namespace + "/foreign has a token of service account " + readerAccount + " without an end, and meshctl did not make it"; !strings.Contains(r.stderr, want) {
+		t.Errorf("no %q in\n%s", want, r.stderr)
+	}
+	if !strings.Contains(r.stdout, "and the old one has ended") {
+		t.Errorf("stdout\n%s", r.stdout)
+	}
+}
+
+// A token that is bound to no Secret cannot be ended, which is not concealed.
+func TestRotateReportsTokensThatStillWork(t *testing.T) {
+	t.Parallel()
+	cluster1, cluster2, kubeconfig, namespace := linked(t)
+	createSecret(t, cluster1, kubeconfig, namespace)
+	unbound := strings.TrimSpace(cluster2.Kubectl(t, "", "create", "token", readerAccount, "-n", namespace))
+	setToken(t, cluster1, namespace, unbound)
+
+	r := meshctl(t, kubeconfig, "remote-secret", "rotate", "--from", "cluster2", "--to", "cluster1", "-n", namespace, "--no-wait")
+	if r.code != 3 || strings.Contains(r.stdout, "ended") ||
+		!strings.Contains(r.stderr, "still works, until ") || !strings.Contains(r.stderr, "it is bound to no secret and ends with the service account alone") {
+		t.Errorf("exit %d\n%s%s", r.code, r.stdout, r.stderr)
+	}
+	wantValid(t, cluster2, true, map[string]string{"unbound": unbound, "new": held(t, cluster1, namespace, "cluster2").User.Token})
+}
+
+// setToken writes another token into the remote secret of cluster2.
+func setToken(t *testing.T, in *kube.Cluster, namespace, token string) {
+	t.Helper()
+	const name = "istio-remote-secret-cluster2"
+	kubeconfig := in.Kubectl(t, "", "get", "secret", "-n", namespace, name, "-o", "go-template={{.data.cluster2 | base64decode}}")
+	before, _, _ := strings.Cut(kubeconfig, "token: ")
+	in.Kubectl(t, "", "patch", "secret", "-n", namespace, name, "--type", "merge", "-p",
+		fmt.Sprintf(`{"stringData": {"cluster2": %q}}`, before+"token: "+token+"\n"))
+}
+
+// Whoever may write the remote secret may name any account in its token: no token is
+// made for one that nobody proved to be.
+func TestRotateMakesNoTokenOfAnotherAccount(t *testing.T) {
+	t.Parallel()
+	cluster1, cluster2, kubeconfig, namespace := linked(t)
+	createSecret(t, cluster1, kubeconfig, namespace)
+	cluster2.Kubectl(t, "", "create", "serviceaccount", "-n", namespace, "victim")
+	for subject, want := range map[string]string{
+		"system:serviceaccount:" + namespace + ":victim": "service account " + namespace + "/victim is named by a token that the API server refuses",
+		"system:serviceaccount:kube-system:victim":       "has a token of service account kube-system/victim: the readers of its cluster are service accounts of namespace " + namespace,
+	} {
+		claims := base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, `{"sub": %q}`, subject))
+		setToken(t, cluster1, namespace, "e30."+claims+".c2ln")
+		before := cluster2.Kubectl(t, "", "get", "secrets", "-n", namespace, "-o", "name")
+		r := meshctl(t, kubeconfig, "remote-secret", "rotate", "--from", "cluster2", "--to", "cluster1", "-n", namespace, "--no-wait")
+		if r.code != 1 || !strings.Contains(r.stderr, want) {
+			t.Errorf("exit %d, want %q in\n%s%s", r.code, want, r.stdout, r.stderr)
+		}
+		if after := cluster2.Kubectl(t, "", "get", "secrets", "-n", namespace, "-o", "name"); after != before {
+			t.Errorf("before\n%safter\n%s", before, after)
+		}
+	}
+}
+
+func TestLinkEndsTheTokensThatItReplaces(t *testing.T) {
+	t.Parallel()
+	cluster1, cluster2, kubeconfig, namespace := linked(t)
+	link := []string{"multicluster", "link", "cluster1", "cluster2", "-n", namespace}
+	tokens := func() (of1, of2 string) {
+		return held(t, cluster2, namespace, "cluster1").User.Token, held(t, cluster1, namespace, "cluster2").User.Token
+	}
+	must(t, kubeconfig, link...)
+	endless1, endless2 := tokens()
+	must(t, kubeconfig, append(link, "--ttl", "1h")...)
+	ttl1, ttl2 := tokens()
+	wantValid(t, cluster1, false, map[string]string{"without an end": endless1})
+	wantValid(t, cluster2, false, map[string]string{"without an end": endless2})
+	wantValid(t, cluster1, true, map[string]string{"with an end": ttl1})
+	wantValid(t, cluster2, true, map[string]string{"with an end": ttl2})
+
+	// Where another cluster reads with the token, too, it stays, and that is said.
+	asIfThird(t, cluster1, namespace)
+	r := must(t, kubeconfig, link...)
+	wantValid(t, cluster1, true, map[string]string{"with an end": ttl1})
+	wantValid(t, cluster2, true, map[string]string{"with an end": ttl2})
+	for _, want := range []string{
+		"warn: context cluster1: tokens of service account " + namespace + "/" + readerAccount + " still work, as cluster third may read with them",
+		"meshctl remote-secret rotate --from cluster2 --to CONTEXTS",
+	} {
+		if !strings.Contains(r.stderr, want) {
+			t.Errorf("no %q in\n%s", want, r.stderr)
+		}
+	}
+}
+
+// asIfThird writes the remote secret of a cluster "third".
+func asIfThird(t *testing.T, c *kube.Cluster, namespace string) {
+	t.Helper()
+	c.Apply(t, `{apiVersion: v1, kind: Secret, stringData: {third: "{}"},
+		metadata: {name: istio-remote-secret-third, namespace: `+namespace+`, labels: {istio/multiCluster: "true"}}}`)
+}
+
+func TestUnlinkEndsTokens(t *testing.T) {
+	t.Parallel()
+	cluster1, cluster2, kubeconfig, namespace := linked(t)
+	unlink := []string{"multicluster", "unlink", "cluster1", "cluster2", "-n", namespace}
+	endless := createSecret(t, cluster1, kubeconfig, namespace)
+	bound := createSecret(t, cluster1, kubeconfig, namespace, "--ttl", "1h")
+	foreign := foreignToken(t, cluster2, namespace)
+
+	r := must(t, kubeconfig, unlink...)
+	if r.stdout != "2 clusters unlinked\n" || !strings.Contains(r.stderr, "secret "+namespace+"/foreign has a token of service account") {
+		t.Errorf("%s%s", r.stdout, r.stderr)
+	}
+	wantValid(t, cluster2, false, map[string]string{"without an end": endless, "with an end": bound})
+	wantValid(t, cluster2, true, map[string]string{"of others": foreign})
+
+	if r := must(t, kubeconfig, unlink...); r.stdout != "nothing to unlink: the clusters have no remote secrets of each other\n" {
+		t.Errorf("a second call: %s%s", r.stdout, r.stderr)
+	}
+}
+
+func TestUnlinkKeepsTokensOfOtherClusters(t *testing.T) {
+	t.Parallel()
+	cluster1, cluster2, kubeconfig, namespace := linked(t)
+	token := createSecret(t, cluster1, kubeconfig, namespace)
+	asIfThird(t, cluster2, namespace)
+
+	r := must(t, kubeconfig, "multicluster", "unlink", "cluster1", "cluster2", "-n", namespace)
+	if !strings.Contains(r.stderr, "still work, as cluster third may read with them") {
+		t.Errorf("%s%s", r.stdout, r.stderr)
+	}
+	wantValid(t, cluster2, true, map[string]string{"of cluster2": token})
+
+	// The tokens can be ended when no remote secret tells of them any more.
+	revoke := []string{"remote-secret", "delete", "cluster2", "--to", "cluster1", "--from", "cluster2", "-n", namespace}
+	r = must(t, kubeconfig, revoke...)
+	if !strings.Contains(r.stderr, "context cluster2: deleted secret "+namespace+"/"+readerAccount+"-istio-remote-secret-token, with which its tokens of service account") {
+		t.Errorf("%s%s", r.stdout, r.stderr)
+	}
+	wantValid(t, cluster2, false, map[string]string{"of cluster2": token})
+	if r := meshctl(t, kubeconfig, revoke...); r.code != 1 || !strings.Contains(r.stderr, "cluster cluster2 has no remote secret there, and its reader no token that meshctl made") {
+		t.Errorf("a second call: exit %d\n%s%s", r.code, r.stdout, r.stderr)
+	}
+}
+
+// A remote secret is what others wrote: no Secret that its token or annotations
+// name is deleted but those of the reader's own tokens.
+func TestRevokeDeletesOnlySecretsOfTokens(t *testing.T) {
+	t.Parallel()
+	cluster1, cluster2, kubeconfig, namespace := linked(t)
+	createSecret(t, cluster1, kubeconfig, namespace, "--ttl", "1h")
+	cluster2.Kubectl(t, "", "create", "secret", "generic", "cacerts", "-n", namespace)
+	cluster1.Kubectl(t, "", "annotate", "--overwrite", "secret", "-n", namespace, "istio-remote-secret-cluster2",
+		"meshctl.io/token-bound-to="+namespace+"/cacerts")
+	must(t, kubeconfig, "remote-secret", "delete", "cluster2", "--to", "cluster1", "--from", "cluster2", "-n", namespace)
+	cluster2.Kubectl(t, "", "get", "secret", "cacerts", "-n", namespace)
+}

@@ -1,0 +1,27 @@
+package clustercmd
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/internal/cli/clitest"
+)
+
+// TestRemoteSecretDeleteFrom refuses --from as it once was meant: for rotate and delete
+// it names the cluster whose credential it is.
+func TestRemoteSecretDeleteFrom(t *testing.T) {
+	t.Parallel()
+	const want = "Error: --from east names the cluster itself, in which to end the tokens: name the clusters that have the secret with --to\n"
+	for _, args := range []string{"delete west --from east", "delete west --from east --revoke-in west", "delete west --from east --to north --revoke-in west"} {
+		var out, talk bytes.Buffer
+		code := run(t.Context(), &cli.Env{
+			Stdin: strings.NewReader(""), Stdout: &out, Stderr: &talk, Now: time.Now, LookupEnv: clitest.HomeOnly(t.TempDir()),
+		}, append([]string{"remote-secret"}, strings.Fields(args)...))
+		if code != cli.ExitUsage || out.Len() > 0 || !strings.HasPrefix(talk.String(), want) {
+			t.Errorf("%s: exit code %d: %s%s", args, code, out.String(), talk.String())
+		}
+	}
+}

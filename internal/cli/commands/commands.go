@@ -1,0 +1,66 @@
+// Package commands assembles the command tree from the packages of commands.
+package commands
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/internal/cli/certscmd"
+	"github.com/meshctl/meshctl/internal/cli/clustercmd"
+	"github.com/meshctl/meshctl/internal/cli/debugcmd"
+	"github.com/meshctl/meshctl/internal/cli/proxycmd"
+	"github.com/meshctl/meshctl/internal/cli/servecmd"
+)
+
+// Run executes the command that args name and returns the exit code: 0 done,
+// 1 failed, 2 wrong usage, 3 done and found problems.
+func Run(ctx context.Context, env *cli.Env, args []string) int {
+	return cli.Run(ctx, env, args, groups()...)
+}
+
+// groups lists the commands, one a line, in the order of the help.
+func groups() []cli.Group {
+	return []cli.Group{
+		{Title: "Run a mesh:", Commands: []cli.Command{
+			servecmd.NewDemo,
+			servecmd.NewServe,
+			servecmd.NewAgent,
+		}},
+		{Title: "See what it does:", Commands: []cli.Command{
+			proxycmd.NewProxyConfig,
+			proxycmd.NewProxyStatus,
+			proxycmd.NewExplain,
+			debugcmd.NewXDS,
+			debugcmd.NewLogLevel,
+		}},
+		{Title: "Join clusters:", Commands: []cli.Command{
+			clustercmd.NewMulticluster,
+			clustercmd.NewCreateRemoteSecret,
+			clustercmd.NewRemoteSecret,
+			clustercmd.NewRemoteClusters,
+		}},
+		{Title: "Prove who is who:", Commands: []cli.Command{
+			certscmd.NewCerts,
+			certscmd.NewToken,
+		}},
+		{Commands: []cli.Command{
+			newExperimentalCmd,
+			debugcmd.NewVersion,
+		}},
+	}
+}
+
+// newExperimentalCmd groups the commands that istioctl has as experimental ones.
+func newExperimentalCmd(env *cli.Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     cli.ExperimentalName,
+		Aliases: []string{"x", "exp"},
+		Short:   "Commands by the names that older scripts have for them",
+		Long:    "Commands that istioctl had among its experimental ones, for scripts that still call them so.",
+		Example: "  meshctl x create-remote-secret --context west --name west",
+	}
+	cmd.AddCommand(clustercmd.NewCreateRemoteSecret(env), debugcmd.NewInternalDebug(env))
+	return cmd
+}

@@ -1,0 +1,324 @@
+package commands
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"flag"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/internal/cli/clitest"
+
+	appsv1 "k8s.io/api/apps/v1"
+	"sigs.k8s.io/yaml"
+
+	"github.com/meshctl/meshctl/internal/remotesecret/create"
+	"github.com/meshctl/meshctl/test/kube"
+)
+
+// deployRBAC is the file with the rights of the control plane in a pod.
+const deployRBAC = "../../../deploy/rbac.yaml"
+
+// TestDeployRights: the rights in deploy/ are what serve needs by the table of
+// what it reads and writes.
+func TestDeployRights(t *testing.T) {
+	t.Parallel()
+	var text bytes.Buffer
+	text.WriteString("# The rights of meshctl serve in the cluster where it runs, for the namespace\n" +
+		"# istio-system. For --credential-namespaces, let it get, list and watch\n# secrets and configmaps there.\n")
+	scope := create.Scope{Style: create.Minimal, Authenticate: true, Configuration: true, Serve: true}
+	for i, o := range scope.Objects(create.Account{Namespace: "istio-system", Name: "meshctl"}) {
+		doc, err := yaml.Marshal(o.Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i > 0 {
+			text.WriteString("---\n")
+		}
+		text.Write(doc)
+	}
+	if *update {
+		if err := os.WriteFile(deployRBAC, text.Bytes(), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(deployRBAC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), text.String()); diff != "" {
+		t.Errorf("%s (-want +got):\n%s", deployRBAC, diff)
+	}
+}
+
+// Manifests of deploy/.
+const (
+	deployPods  = "../../../deploy/meshctl.yaml"
+	deployIstio = "../../../deploy/istiod-service.yaml"
+)
+
+// istioService is the Service of an Istio, whose selector its Deployment and its
+// PodDisruptionBudget have, too.
+const istioService = `apiVersion: v1
+kind: Service
+metadata: {name: istiod, namespace: istio-system, labels: {app: istiod, istio: pilot}}
+spec:
+  selector: {app: istiod, istio: pilot}
+  ports:
+  - {name: grpc-xds, port: 15010}
+  - {name: https-dns, port: 15012}
+  - {name: https-webhook, port: 443, targetPort: 15017}
+  - {name: http-monitoring, port: 15014}
+`
+
+// deployment returns the labels and the arguments of the pods of deploy/.
+func deployment(t *testing.T) (labels map[string]string, args []string) {
+	t.Helper()
+	text, err := os.ReadFile(deployPods)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d appsv1.Deployment
+	if err := yaml.Unmarshal([]byte(strings.Split(string(text), "\n---\n")[0]), &d); err != nil {
+		t.Fatal(err)
+	}
+	return d.Spec.Template.Labels, d.Spec.Template.Spec.Containers[0].Args
+}
+
+// besideIstio applies the manifests where an Istio is: its Service stays as it is
+// and does not select the pods, until the user takes its name.
+func besideIstio(t *testing.T, c *kube.Cluster) {
+	t.Helper()
+	c.Apply(t, istioService)
+	service := func(field string) string {
+		return c.Kubectl(t, "", "get", "service", "istiod", "-n", "istio-system", "-o", "jsonpath={"+field+"}")
+	}
+	version := service(".metadata.resourceVersion")
+	for _, name := range []string{deployRBAC, deployPods} {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Apply(t, string(text))
+	}
+	if got := service(".metadata.resourceVersion"); got != version {
+		t.Errorf("the manifests change the Service istiod of an Istio:\n%s", service(".spec"))
+	}
+	labels, _ := deployment(t)
+	if labels["app"] != "istiod" {
+		t.Errorf("istioctl finds no pods with the labels %v", labels)
+	}
+	for _, label := range []string{"istio", "istio.io/rev"} {
+		if _, has := labels[label]; has {
+			t.Errorf("an Istio may select pods with the labels %v", labels)
+		}
+	}
+	create := exec.CommandContext(t.Context(), filepath.Join(kube.Bin(t), "kubectl"), "--kubeconfig", c.KubeconfigFile(t), "create", "-f", deployIstio)
+	if out, err := create.CombinedOutput(); err == nil || !strings.Contains(string(out), `services "istiod" already exists`) {
+		t.Errorf("the Service istiod of an Istio is taken: %v %s", err, out)
+	}
+	c.Kubectl(t, "", "delete", "service", "istiod", "-n", "istio-system")
+	c.Kubectl(t, "", "create", "-f", deployIstio)
+	for key, value := range map[string]string{"app.kubernetes.io/name": "meshctl"} {
+		if got := service(".spec.selector"); got != `{"`+key+`":"`+value+`"}` || labels[key] != value {
+			t.Errorf("the Service istiod selects %s", got)
+		}
+	}
+}
+
+// TestDeploy runs serve as a pod of the manifests would, with no more rights
+// than those: it reads, signs and writes, and nothing is forbidden to it. What
+// istioctl asks its pods for is there.
+func TestDeploy(t *testing.T) {
+	if testing.Short() {
+		t.Skip("needs Kubernetes: make kube")
+	}
+	t.Parallel()
+	c := kube.Start(t) // has the only namespace istio-system
+	c.Apply(t, "{apiVersion: v1, kind: Namespace, metadata: {name: istio-system}}\n---\n{apiVersion: v1, kind: Namespace, metadata: {name: shop}}")
+	besideIstio(t, c)
+	pod := t.TempDir()
+	for name, text := range map[string]string{
+		"token":     strings.TrimSpace(c.Kubectl(t, "", "create", "token", "meshctl", "-n", "istio-system")),
+		"ca.crt":    string(c.CA()),
+		"namespace": "istio-system",
+	} {
+		if err := os.WriteFile(filepath.Join(pod, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	host, port, err := net.SplitHostPort(c.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	home := t.TempDir()
+	vars := map[string]string{
+		"HOME":                    home,
+		"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port, "POD_NAME": "meshctl-0", "POD_NAMESPACE": "istio-system",
+	}
+	address, secure, monitoring := clitest.FreeAddr(t), clitest.FreeAddr(t), clitest.FreeAddr(t)
+	_, args := deployment(t)
+	args = append(args, "--http-addr", address, "--secure-grpc-addr", secure, "--grpc-addr", "127.0.0.1:0", "--monitoring-addr", monitoring)
+	// serve returns what ends it, and what waits for its end; both return its log.
+	serve := func(more ...string) (stop, wait func() string) {
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan string, 1)
+		go func() {
+			var log strings.Builder
+			Run(ctx, &cli.Env{
+				Stdin: strings.NewReader(""), Stdout: &log, Stderr: &log, Now: time.Now, PodDir: pod,
+				LookupEnv: func(name string) (string, bool) { v, ok := vars[name]; return v, ok },
+			}, append(slices.Clone(args), more...))
+			done <- log.String()
+		}()
+		wait = func() string {
+			defer cancel()
+			return <-done
+		}
+		return func() string { cancel(); return wait() }, wait
+	}
+	stop, _ := serve()
+	c.WaitOutput(t, "istio-ca-root-cert", "get", "configmaps", "-n", "shop", "-o", "name")
+	c.WaitOutput(t, "meshctl-replica-meshctl-0-", "get", "leases", "-n", "istio-system", "-o", "name")
+	c.WaitOutput(t, "istio-ca-secret", "get", "secrets", "-n", "istio-system", "-o", "name")
+	c.Kubectl(t, "", "delete", "configmap", "istio-ca-root-cert", "-n", "shop")
+	c.WaitOutput(t, "istio-ca-root-cert", "get", "configmaps", "-n", "shop", "-o", "name")
+	code, stdout, stderr := runMeshctl(t, home, "remote-clusters", "--server", address, "--wait", "--timeout", "1m", "-o", "json")
+	forbidden := regexp.MustCompile(`(?i)forbidden|[ "(]403[ ")]`) // and no port of that beginning
+	if code != cli.ExitOK || forbidden.MatchString(stdout) {
+		t.Errorf("exit code %d\n%s%s", code, stdout, stderr)
+	}
+	askAsIstioctl(t, monitoring)
+	askAsAgent(t, c, secure)
+	policies(t, c, home, address)
+	log := stop()
+	if forbidden.MatchString(log) || !strings.Contains(log, "cluster is read") {
+		t.Error(log)
+	}
+	if left := c.Kubectl(t, "", "get", "leases", "-n", "istio-system", "-o", "name"); strings.Contains(left, "meshctl-replica-") {
+		t.Errorf("a replica that stopped has left %s", left)
+	}
+	// There is a security policy now that is not enforced.
+	_, wait := serve()
+	if log = wait(); !strings.Contains(log, "Error: cluster Kubernetes has security policies that are not enforced: AuthorizationPolicy shop/deny-all: delete them, or start with --ignore-security-policies") {
+		t.Errorf("serve starts with a policy that is not enforced: %s", log)
+	}
+	stop, _ = serve("--ignore-security-policies")
+	if code, _, stderr := runMeshctl(t, home, "remote-clusters", "--server", address, "--wait", "--timeout", "1m"); code != cli.ExitOK || !strings.Contains(stderr, "AuthorizationPolicy shop/deny-all") {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+	stop()
+	// What is done only after a while is allowed, too, and no more than that.
+	for question, want := range map[string]string{
+		"namespace: istio-system, verb: update, resource: secrets":                             "true",
+		"namespace: istio-system, verb: delete, resource: leases, group: coordination.k8s.io":  "true",
+		"verb: create, resource: subjectaccessreviews, group: authorization.k8s.io":            "true",
+		"namespace: shop, verb: get, resource: secrets":                                        "false",
+		"namespace: shop, verb: update, resource: configmaps":                                  "false",
+		"namespace: istio-system, verb: create, resource: serviceaccounts, subresource: token": "false",
+	} {
+		review := "{apiVersion: authorization.k8s.io/v1, kind: SubjectAccessReview, spec: {user: \"system:serviceaccount:istio-system:meshctl\", resourceAttributes: {" + question + "}}}"
+		if got := c.Kubectl(t, review, "create", "-f", "-", "-o", "jsonpath={.status.allowed}"); got != want {
+			t.Errorf("%s: %s", question, got)
+		}
+	}
+}
+
+// askAsIstioctl asks the monitoring port as a port-forward of istioctl does.
+func askAsIstioctl(t *testing.T, address string) {
+	t.Helper()
+	get := func(path string) string {
+		r, err := http.Get("http://" + address + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Body.Close()
+		body, err := io.ReadAll(r.Body)
+		if err != nil || r.StatusCode != http.StatusOK {
+			t.Errorf("%s: %s %s %v", path, r.Status, body, err)
+		}
+		return string(body)
+	}
+	var clusters []struct{ ID, SecretName, SyncStatus string }
+	if err := json.Unmarshal([]byte(get("/debug/clusterz")), &clusters); err != nil || len(clusters) != 1 || clusters[0].ID != "Kubernetes" || clusters[0].SyncStatus != "synced" {
+		t.Errorf("/debug/clusterz: %+v, %v", clusters, err)
+	}
+	if got := get("/version"); strings.Count(got, "-") < 2 || !strings.HasSuffix(got, "-Clean") && !strings.HasSuffix(got, "-Modified") {
+		t.Errorf("/version: %s, want version-revision-status", got)
+	}
+}
+
+// askAsAgent verifies the control plane under both names that agents dial.
+func askAsAgent(t *testing.T, c *kube.Cluster, address string) {
+	t.Helper()
+	roots := x509.NewCertPool()
+	if !roots.AppendCertsFromPEM([]byte(c.Kubectl(t, "", "get", "configmap", "istio-ca-root-cert", "-n", "shop", "-o", `jsonpath={.data.root-cert\.pem}`))) {
+		t.Fatal("no roots")
+	}
+	for _, service := range []string{"meshctl", "istiod"} {
+		if got := c.Kubectl(t, "", "get", "service", service, "-n", "istio-system", "-o", "jsonpath={.spec.ports[*].port}"); got != "15012 15014" {
+			t.Errorf("the Service %s has the ports %s", service, got)
+		}
+		conn, err := tls.Dial("tcp", address, &tls.Config{RootCAs: roots, ServerName: service + ".istio-system.svc", MinVersion: tls.VersionTLS13})
+		if err != nil {
+			t.Errorf("%s: %v", service, err)
+			continue
+		}
+		_ = conn.Close()
+	}
+}
+
+// policies makes a policy that is not enforced and waits until it is reported.
+func policies(t *testing.T, c *kube.Cluster, home, address string) {
+	t.Helper()
+	c.Apply(t, `apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: authorizationpolicies.security.istio.io}
+spec:
+  group: security.istio.io
+  scope: Namespaced
+  names: {kind: AuthorizationPolicy, plural: authorizationpolicies, singular: authorizationpolicy}
+  versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}]
+---
+{apiVersion: security.istio.io/v1, kind: AuthorizationPolicy, metadata: {name: deny-all, namespace: shop}, spec: {}}`)
+	const want = "Warning: cluster Kubernetes has security policies that are not enforced: AuthorizationPolicy shop/deny-all\n"
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		_, _, stderr := runMeshctl(t, home, "remote-clusters", "--server", address)
+		if strings.Contains(stderr, want) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("remote-clusters writes %q", stderr)
+		}
+	}
+}
+
+// update rewrites the golden files of this package.
+var update = flag.Bool("update", false, "rewrite golden files")
+
+// runMeshctl runs a command and returns its exit code and output.
+func runMeshctl(t *testing.T, home string, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	code = Run(ctx, &cli.Env{
+		Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs, Now: time.Now, LookupEnv: clitest.HomeOnly(home),
+	}, args)
+	return code, out.String(), errs.String()
+}

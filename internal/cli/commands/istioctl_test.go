@@ -1,0 +1,74 @@
+package commands
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/internal/cli/clitest"
+)
+
+// TestCommandsOfIstioctl answers each command that istioctl has and meshctl does not
+// with the nearest one, or that there is none.
+func TestCommandsOfIstioctl(t *testing.T) {
+	t.Parallel()
+	for typed, want := range map[string]string{
+		"analyze":                            "there is no such command; serve reports objects",
+		"analyze -A --all-namespaces f.yaml": "there is no such command; serve reports objects",
+		"validate -f mesh.yaml":              "there is no such command; serve reports objects",
+		"admin log --level ads:debug":        "what control planes log: meshctl log-level",
+		"install --set profile=demo -y":      "there is no installer",
+		"manifest generate":                  "there is no installer",
+		"operator init":                      "there is no installer",
+		"profile list":                       "there is no installer",
+		"upgrade":                            "there is no installer",
+		"uninstall --purge":                  "there is no installer",
+		"tag list":                           "there is no installer",
+		"x revision list":                    "there is no installer",
+		"dashboard envoy web-1":              "there are no dashboards",
+		"d kiali":                            "there are no dashboards",
+		"kube-inject -f web.yaml":            "there is no injector",
+		"x check-inject web-1":               "there is no injector",
+		"x add-to-mesh service web":          "there is no injector",
+		"bug-report":                         "that can be sent: meshctl pc all",
+		"waypoint list":                      "there is no ambient mode",
+		"ztunnel-config workload":            "there is no ambient mode",
+		"options":                            ": meshctl environment",
+		"x describe pod web-1":               ": meshctl explain endpoints",
+		"experimental describe svc web":      ": meshctl explain endpoints",
+		"x authz check web-1":                "filters of a proxy: meshctl pc listeners",
+		"x precheck":                         "before it is used: meshctl certs verify",
+		"x envoy-stats web-1 -o prom":        "Envoy has its statistics at /stats",
+		"x metrics web":                      "control planes have metrics",
+		"x workload group create":            "docs/virtual-machines.md",
+		"x config list":                      ": meshctl environment",
+		"x wait --for=distribution vs web":   ": meshctl remote-clusters --wait",
+		"x proxy-status":                     `unknown command "proxy-status" for "meshctl experimental", it is meshctl proxy-status`,
+		"x version":                          `it is meshctl version`,
+		"internal-debug syncz":               `unknown command "internal-debug" for "meshctl", it is meshctl experimental internal-debug`,
+		"versio":                             `unknown command "versio" for "meshctl", did you mean "version"?`,
+		"nothing":                            "unknown command \"nothing\" for \"meshctl\"\n",
+		"pc analyze":                         "unknown command \"analyze\" for \"meshctl proxy-config\"\n",
+	} {
+		var out, talk bytes.Buffer
+		code := Run(t.Context(), &cli.Env{
+			Stdin: strings.NewReader(""), Stdout: &out, Stderr: &talk, Now: time.Now, LookupEnv: clitest.HomeOnly(t.TempDir()),
+		}, strings.Fields(typed))
+		if code != cli.ExitUsage || out.Len() > 0 || !strings.Contains(talk.String(), want) || !strings.HasPrefix(talk.String(), "Error: unknown command ") {
+			t.Errorf("%s: exit code %d, want %s: %s%s", typed, code, want, out.String(), talk.String())
+		}
+	}
+}
+
+// TestExperimental: the group and its aliases have the commands.
+func TestExperimental(t *testing.T) {
+	t.Parallel()
+	for _, group := range []string{"experimental", "x", "exp"} {
+		code, _, stderr := runMeshctl(t, t.TempDir(), group, "create-remote-secret", "--type", "local")
+		if code != cli.ExitUsage || !strings.Contains(stderr, "unsupported type: local") {
+			t.Errorf("%s: got exit code %d, %s", group, code, stderr)
+		}
+	}
+}

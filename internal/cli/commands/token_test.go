@@ -1,0 +1,59 @@
+package commands
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/internal/cli/clitest"
+)
+
+// TestWithoutToken says what is missing of a control plane that tells nothing without.
+func TestWithoutToken(t *testing.T) {
+	m := clitest.StartMesh(t, groups()...)
+	m.Home = t.TempDir()
+	for _, args := range [][]string{
+		{"ps"},
+		{"ps", "--fail"},
+		{"explain", "endpoints", "web.apps", "--from", "client-1.apps"},
+		{"log-level"},
+		{"remote-clusters"},
+		{"xds", "views"},
+	} {
+		code, stdout, stderr := m.Run(args...)
+		if code != cli.ExitFailure && code != cli.ExitFindings || !strings.Contains(stderr, "401 Unauthorized") || !strings.HasSuffix(stderr, "; run this as the user of the control plane on its machine, or with --token-file token, which a kubeconfig of its cluster makes:\n  (umask 077 && kubectl create token default --audience istio-ca -n istio-system > token)\n") || strings.Contains(stderr, "--server") {
+			t.Errorf("%v: exit code %d: %s%s", args, code, stdout, stderr)
+		}
+	}
+}
+
+// TestTokenFileOfOthers reads a token that others may read, and says so once.
+func TestTokenFileOfOthers(t *testing.T) {
+	m := clitest.StartMesh(t, groups()...)
+	m.Eventually("SYNCED", "ps")
+	operator, err := filepath.Glob(filepath.Join(m.Home, ".local/state/meshctl/run/*"))
+	if err != nil || len(operator) != 1 {
+		t.Fatal(operator, err)
+	}
+	text, err := os.ReadFile(operator[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "token")
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	m.Home = t.TempDir()
+	if code, _, stderr := m.Run("ps", "--token-file", file); code != 0 || stderr != "" {
+		t.Errorf("exit code %d: %s", code, stderr)
+	}
+	if err := os.Chmod(file, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	want := "warning: token file " + file + ": its mode 0644 lets others at it; run chmod 600 on it\n"
+	if code, stdout, stderr := m.Run("ps", "--server", m.Debug, "--token-file", file); code != 0 || !strings.Contains(stdout, "client-1.apps") || stderr != want {
+		t.Errorf("exit code %d: %s%s", code, stdout, stderr)
+	}
+}

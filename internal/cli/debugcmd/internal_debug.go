@@ -1,0 +1,131 @@
+package debugcmd
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
+	"github.com/spf13/cobra"
+
+	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/internal/output"
+	"github.com/meshctl/meshctl/internal/replicas"
+	"github.com/meshctl/meshctl/internal/server/debug"
+)
+
+type internalDebugOptions struct {
+	cli.PageFlags
+	list, all bool
+}
+
+func NewInternalDebug(env *cli.Env) *cobra.Command {
+	var o internalDebugOptions
+	cmd := &cobra.Command{
+		Use:   "internal-debug [PAGE]",
+		Short: "Print a status page of control planes",
+		Long: `Print a status page of control planes, by the name that follows /debug/ in its
+URL, with the query. docs/status.md lists the pages.
+
+Every replica is asked: those of the cluster of the kubeconfig, as meshctl
+proxy-status finds them, or those that --server names. A page about a proxy is that
+of the replica that serves it. When several replicas have the page, --all prints a
+list of them, and --server names one.`,
+		Example: `  meshctl x internal-debug --list
+  meshctl x internal-debug syncz --all --context kind-cluster1
+  meshctl x internal-debug 'config_dump?proxyID=web-1.apps' | jq .configs`,
+		Args:              cobra.MaximumNArgs(1),
+		ValidArgsFunction: cli.CompleteNames(env, o.completePages),
+		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), env, args) },
+	}
+	o.Replicas.Bind(env, cmd)
+	f := cmd.Flags()
+	o.Output = output.FormatJSON
+	f.BoolVarP(&o.list, "list", "L", false, "Print the names of all pages")
+	f.BoolVar(&o.all, "all", false, "Print the page of every replica, as a list of replica and page")
+	cli.DurationVar(f, &o.Timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of a replica")
+	return cmd
+}
+
+func (o *internalDebugOptions) run(ctx context.Context, env *cli.Env, args []string) error {
+	page := strings.Join(args, "")
+	switch {
+	case o.list == (page != ""):
+		return cli.Usagef("name one page, or list all with --list")
+	case o.list && o.all:
+		return cli.Usagef("--list is of all replicas, without --all")
+	}
+	name, query, _ := strings.Cut(page, "?")
+	values, err := url.ParseQuery(query)
+	if err != nil {
+		return cli.Usagef("%q: %w", page, err)
+	}
+	found, err := o.Replicas.Find(ctx, env, o.Timeout)
+	if err != nil {
+		return err
+	}
+	defer cli.CloseReplicas(found)
+	if o.list {
+		names, err := o.pageNames(ctx, found)
+		if len(names) == 0 {
+			return err
+		}
+		return cmp.Or(output.Write(env.Stdout, o.Output, names), err)
+	}
+	pages, err := cli.AskPages[jsontext.Value](ctx, &o.Replicas, found, (&url.URL{Path: name}).EscapedPath(), values, isNotConnected)
+	switch {
+	case len(pages) == 0 && err == nil:
+		return fmt.Errorf("page %q: the proxy is not connected to %s", page, output.Escape(cli.ReplicaNames(found)))
+	case len(pages) == 0:
+		return fmt.Errorf("page %q: %w", page, err)
+	case o.all:
+		return cmp.Or(output.Write(env.Stdout, o.Output, pagesOf(pages)), err)
+	case len(pages) > 1:
+		return cli.Usagef("%s have page %q: --all prints a list of all, --server names one", output.Escape(cli.ReplicaNames(found)), page)
+	}
+	return cmp.Or(output.Write(env.Stdout, o.Output, pages[0].Value), err)
+}
+
+// isNotConnected recognizes the answer of a replica that does not serve the proxy.
+func isNotConnected(e *replicas.AnswerError) bool {
+	return e.Code == http.StatusNotFound && e.Text == debug.NotConnected
+}
+
+// pageOf is a page of any kind, which need not be an object.
+type pageOf struct {
+	Replica string         `json:"replica"`
+	Page    jsontext.Value `json:"page"`
+}
+
+func pagesOf(pages []cli.Answer[jsontext.Value]) []pageOf {
+	var out []pageOf
+	for _, p := range pages {
+		out = append(out, pageOf{p.Replica, p.Value})
+	}
+	return out
+}
+
+// pageNames returns the names of the status pages that replicas have.
+func (o *internalDebugOptions) pageNames(ctx context.Context, found []*replicas.Replica) ([]string, error) {
+	answers, err := cli.AskPages[[]string](ctx, &o.Replicas, found, "list", nil, nil)
+	var names []string
+	for _, a := range answers {
+		names = append(names, a.Value...)
+	}
+	slices.Sort(names)
+	return slices.Compact(names), err
+}
+
+func (o *internalDebugOptions) completePages(ctx context.Context, env *cli.Env) ([]string, error) {
+	found, err := o.Replicas.Find(ctx, env, cli.CompletionTimeout)
+	if err != nil {
+		return nil, err
+	}
+	defer cli.CloseReplicas(found)
+	return o.pageNames(ctx, found)
+}

@@ -1,0 +1,144 @@
+package debugcmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/internal/logs"
+	"github.com/meshctl/meshctl/internal/output"
+	"github.com/meshctl/meshctl/internal/replicas"
+	"github.com/meshctl/meshctl/internal/server"
+)
+
+type logLevelOptions struct {
+	replicas cli.ReplicaFlags
+	timeout  time.Duration
+	output   output.Format
+	set      string // empty to show
+}
+
+func NewLogLevel(env *cli.Env) *cobra.Command {
+	var o logLevelOptions
+	cmd := &cobra.Command{
+		Use:   "log-level [LEVEL | AREA:LEVEL,…]",
+		Short: "Show or change what running control planes log",
+		Long: `Show or change the least level that running control planes log, by area, without
+a restart. LEVEL alone is for everything, default:LEVEL for the areas that were
+given none. A restart goes back to serve --log-level.
+
+Levels are ` + strings.Join(logs.Names(), ", ") + `; areas are default, ` + strings.Join(server.LogAreas(), ", ") + `.
+
+Every replica is asked: those of the cluster of the kubeconfig, or those that
+--server names. Levels are changed for the user that runs a control plane, and for
+--token-file of an identity of its system namespace.`,
+		Example: `  meshctl log-level
+  # what happens between the control plane and the proxies?
+  meshctl log-level xds:debug
+  # as before
+  meshctl log-level info`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return fmt.Errorf("unexpected argument %q: want levels in one argument, separated by commas", args[1])
+			}
+			if len(args) == 1 {
+				o.set = args[0]
+				return logs.NewLevels(server.LogAreas()...).Set(o.set)
+			}
+			return nil
+		},
+		ValidArgsFunction: completeLogLevels,
+		RunE:              func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
+	}
+	f := cmd.Flags()
+	o.replicas.Bind(env, cmd)
+	cli.DurationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of a replica")
+	cli.TableVar(f, &o.output)
+	return cmd
+}
+
+// completeLogLevels offers areas, and behind an area the levels.
+func completeLogLevels(_ *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	before := typed[:strings.LastIndex(typed, ",")+1]
+	var out []cobra.Completion
+	if area, _, ok := strings.Cut(typed[len(before):], ":"); ok {
+		for _, level := range logs.Names() {
+			out = append(out, before+area+":"+level)
+		}
+		return out, cobra.ShellCompDirectiveNoFileComp
+	}
+	for _, area := range append([]string{logs.Default}, server.LogAreas()...) {
+		out = append(out, before+area+":")
+	}
+	return append(out, logs.Names()...), cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+}
+
+// replicaLevels is what one replica logs.
+type replicaLevels struct {
+	Replica string            `json:"replica"`
+	Error   string            `json:"error,omitzero"` // why it says nothing
+	Levels  map[string]string `json:"levels,omitzero"`
+}
+
+func (o *logLevelOptions) run(ctx context.Context, env *cli.Env) error {
+	found, err := o.replicas.Find(ctx, env, o.timeout)
+	if err != nil {
+		return err
+	}
+	defer cli.CloseReplicas(found)
+	all := make([]replicaLevels, len(found))
+	var wg sync.WaitGroup
+	for i, r := range found {
+		wg.Go(func() { all[i] = o.ask(ctx, r) })
+	}
+	wg.Wait()
+	return o.show(env, all)
+}
+
+const logLevelsPage = "/debug/log-levels"
+
+func (o *logLevelOptions) ask(ctx context.Context, r *replicas.Replica) replicaLevels {
+	levels := replicaLevels{Replica: r.Name}
+	var err error
+	if o.set != "" {
+		err = r.Put(ctx, logLevelsPage, o.set, &levels.Levels)
+	} else {
+		err = r.Get(ctx, logLevelsPage, nil, &levels.Levels)
+	}
+	if err != nil {
+		levels.Error = err.Error()
+	}
+	return levels
+}
+
+func (o *logLevelOptions) show(env *cli.Env, all []replicaLevels) error {
+	var errs []string
+	table := &output.Table{Header: []string{"REPLICA", "AREA", "LEVEL"}}
+	for _, r := range all {
+		if r.Error != "" {
+			errs = append(errs, r.Replica+": "+r.Error)
+		}
+		for _, area := range slices.Sorted(maps.Keys(r.Levels)) {
+			table.Rows = append(table.Rows, []string{r.Replica, area, r.Levels[area]})
+		}
+	}
+	var err error
+	if !o.output.ForPeople() || len(table.Rows) > 0 {
+		err = cli.WriteResult(env, o.output, all, table)
+	}
+	if err == nil && len(errs) > 0 {
+		err = errors.New(output.EscapeLines(errs) + o.replicas.Advice(errs, len(all)))
+	}
+	return err
+}

@@ -1,0 +1,263 @@
+// Package debugcmd holds the commands that show what control planes do: xds,
+// log-level, version and the status pages of experimental internal-debug.
+package debugcmd
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/internal/output"
+	"github.com/meshctl/meshctl/internal/replicas"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/xds/history"
+)
+
+func NewXDS(env *cli.Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "xds",
+		Short: "Show how configuration reaches the proxies",
+		Long: `Show how configuration reaches the proxies of a running control plane: what
+caused each push, how long each stage took, what the proxies answered.
+
+Every replica is asked: those of the cluster of the kubeconfig, as meshctl
+proxy-status finds them, or those that --server names. With several, the first
+column is the replica.`,
+		Example: `  # why did this proxy get new configuration, and when?
+  meshctl xds history web-1.apps
+
+  # what do proxies refuse?
+  meshctl xds nacks -w`,
+	}
+	cmd.AddCommand(newXDSHistoryCmd(env), newXDSNACKsCmd(env), newXDSTimelineCmd(env), newXDSViewsCmd(env))
+	return cmd
+}
+
+// flightNotFound begins the answer for a proxy that is not known, which other
+// servers do not give for a page that they do not have.
+const flightNotFound = "proxy "
+
+// isOfNoProxy recognizes the answer of a replica that does not know the proxy.
+func isOfNoProxy(e *replicas.AnswerError) bool {
+	return e.Code == http.StatusNotFound && strings.Contains(e.Text, flightNotFound)
+}
+
+type xdsHistoryOptions struct {
+	cli.PageFlags
+	proxy string
+}
+
+func newXDSHistoryCmd(env *cli.Env) *cobra.Command {
+	var o xdsHistoryOptions
+	cmd := &cobra.Command{
+		Use:   "history PROXY",
+		Short: "Show the last responses that a proxy was sent",
+		Long: `Show the last responses that a proxy was sent, oldest first: why, caused by
+which object, how long it took from the event to the batch (BATCH), to generate
+(GENERATE), until it was sent (QUEUE), to hand to the connection (SEND) and
+until the proxy answered (ANSWERED).
+
+PROXY is name.namespace, or one stream of it as name.namespace-number.`,
+		Example: `  meshctl xds history web-1.apps
+  meshctl xds history web-1.apps -o json | jq '.[].pushes[] | select(.answer == "NACK")'`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 || args[0] == "" {
+				return errors.New("want one proxy, as name.namespace")
+			}
+			o.proxy = args[0]
+			return nil
+		},
+		ValidArgsFunction: cli.CompleteNames(env, o.completeProxies),
+		RunE:              func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
+	}
+	o.Bind(env, cmd)
+	return cmd
+}
+
+func (o *xdsHistoryOptions) run(ctx context.Context, env *cli.Env) error {
+	found, err := o.Replicas.Find(ctx, env, o.Timeout)
+	if err != nil {
+		return err
+	}
+	defer cli.CloseReplicas(found)
+	answers, err := cli.AskPages[[]history.History](ctx, &o.Replicas, found, "xds/history", url.Values{"proxy": {o.proxy}}, isOfNoProxy)
+	switch {
+	case len(answers) == 0 && err != nil:
+		return err
+	case len(answers) == 0:
+		return o.unknown(ctx, found)
+	}
+	histories := cli.EachItem(answers)
+	table := cli.NewReplicaTable(len(found) > 1, "SENT", "STREAM", "TYPE", "WHY", "BATCH", "GENERATE", "QUEUE", "SEND", "ANSWERED", "ANSWER", "RESOURCES", "BYTES", "VERSION", "CAUSE")
+	for _, h := range histories {
+		for _, p := range h.Value.Pushes {
+			change := cmp.Or(p.Change, &history.Publication{})
+			table.Add(h.Replica,
+				clock(p.Sent), h.Value.Stream, p.Type, p.Why, between(change.Arrived, change.Started), between(change.Started, change.Generated),
+				between(p.Queued, p.Sent), between(p.Sent, p.Written), between(p.Sent, p.Answered), cli.OrDash(p.Answer),
+				count(p.Resources, p.Removed), size(int64(p.Bytes)), p.Version, because(change, p.Error),
+			)
+		}
+	}
+	return cmp.Or(o.Show(env, histories, &table.Table, "No responses sent."), err)
+}
+
+// unknown is the error for a proxy that no replica knows, with names near it.
+func (o *xdsHistoryOptions) unknown(ctx context.Context, found []*replicas.Replica) error {
+	names, err := o.proxyNames(ctx, found)
+	if err != nil {
+		return err
+	}
+	text := fmt.Sprintf("no proxy %q is or was connected to %s", o.proxy, cli.ReplicaNames(found))
+	switch near := cli.NearNames(o.proxy, names); {
+	case len(near) > 0:
+		text += ", near are: " + strings.Join(near, ", ")
+	case len(names) > 0:
+		text += ", among " + cli.Plural(len(names), "other") + "; a proxy is named name.namespace"
+	default:
+		text += ", nor any other; a proxy is named name.namespace"
+	}
+	return errors.New(output.Escape(text))
+}
+
+type xdsTimelineOptions struct{ cli.PageFlags }
+
+func newXDSTimelineCmd(env *cli.Env) *cobra.Command {
+	var o xdsTimelineOptions
+	cmd := &cobra.Command{
+		Use:   "timeline",
+		Short: "Show the last changes and how fast they reached the proxies",
+		Long: `Show the last changes, oldest first: what caused them, how many events were
+taken together, how long they were gathered (BATCH) and generated, how many
+responses carried them, and the time from the first event to the last answer
+of a proxy (TOTAL).`,
+		Example: `  meshctl xds timeline
+  meshctl xds timeline -o json | jq '.[-1]'`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
+	}
+	o.Bind(env, cmd)
+	return cmd
+}
+
+func (o *xdsTimelineOptions) run(ctx context.Context, env *cli.Env) error {
+	found, err := o.Replicas.Find(ctx, env, o.Timeout)
+	if err != nil {
+		return err
+	}
+	defer cli.CloseReplicas(found)
+	answers, err := cli.AskPages[[]history.Publication](ctx, &o.Replicas, found, "xds/timeline", nil, nil)
+	if len(answers) == 0 {
+		return err
+	}
+	line := cli.EachItem(answers)
+	slices.SortStableFunc(line, func(a, b cli.Answer[history.Publication]) int { return a.Value.Started.Compare(b.Value.Started) })
+	table := cli.NewReplicaTable(len(found) > 1, "ARRIVED", "SNAPSHOT", "EVENTS", "BATCH", "GENERATE", "RESOURCES", "PUSHES", "ACK", "NACK", "BYTES", "TOTAL", "CAUSE")
+	for i := range line {
+		p := &line[i].Value
+		table.Add(line[i].Replica,
+			clock(p.Arrived), fmt.Sprint(p.Snapshot), fmt.Sprint(p.Events), between(p.Arrived, p.Started), between(p.Started, p.Generated),
+			fmt.Sprint(p.Resources), fmt.Sprint(p.Pushes), fmt.Sprint(p.ACKs), fmt.Sprint(p.NACKs), size(p.Bytes),
+			between(p.Arrived, p.LastAnswer), because(p, ""),
+		)
+	}
+	return cmp.Or(o.Show(env, line, &table.Table, "Nothing was published yet."), err)
+}
+
+// clock is the time of day in UTC.
+func clock(t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return t.UTC().Format("15:04:05.000")
+}
+
+// between is the time from one moment to another, "-" when either did not
+// come.
+func between(from, to time.Time) string {
+	if from.IsZero() || to.IsZero() {
+		return "-"
+	}
+	d := to.Sub(from)
+	unit := time.Second
+	for unit > time.Microsecond && d < 10*unit {
+		unit /= 10
+	}
+	return d.Round(unit).String()
+}
+
+// count is a number of resources, with those that were removed.
+func count(resources, removed int) string {
+	if removed == 0 {
+		return fmt.Sprint(resources)
+	}
+	return fmt.Sprintf("%d -%d", resources, removed)
+}
+
+// size is a number of bytes for people.
+func size(bytes int64) string {
+	switch {
+	case bytes < 10<<10:
+		return fmt.Sprintf("%d B", bytes)
+	case bytes < 10<<20:
+		return fmt.Sprintf("%d KiB", bytes>>10)
+	}
+	return fmt.Sprintf("%d MiB", bytes>>20)
+}
+
+// because is why a push was made, or why it was refused.
+func because(p *history.Publication, refused string) string {
+	if refused != "" {
+		return refused
+	}
+	if len(p.Causes) == 0 {
+		return "-"
+	}
+	c := p.Causes[0]
+	text := c.Kind + " " + c.Name
+	if c.Namespace != "" {
+		text = c.Kind + " " + c.Namespace + "/" + c.Name
+	}
+	if c.Kind != string(snapshot.KindCluster) || c.Name != c.Cluster {
+		text += " of " + c.Cluster
+	}
+	if c.Gone {
+		text += ", removed"
+	} else if c.Place != "" {
+		text += ", " + c.Place
+	}
+	if p.Events > 1 {
+		text += fmt.Sprintf(" and %d more", p.Events-1)
+	}
+	return text
+}
+
+// completeProxies returns the names of the proxies that are or were connected.
+func (o *xdsHistoryOptions) completeProxies(ctx context.Context, env *cli.Env) ([]string, error) {
+	found, err := o.Replicas.Find(ctx, env, cli.CompletionTimeout)
+	if err != nil {
+		return nil, err
+	}
+	defer cli.CloseReplicas(found)
+	return o.proxyNames(ctx, found)
+}
+
+// proxyNames returns the names of the proxies that are or were connected to
+// replicas.
+func (o *xdsHistoryOptions) proxyNames(ctx context.Context, found []*replicas.Replica) ([]string, error) {
+	answers, err := cli.AskPages[[]history.Info](ctx, &o.Replicas, found, "xds/history", nil, nil)
+	var names []string
+	for _, s := range cli.EachItem(answers) {
+		names = append(names, s.Value.Proxy)
+	}
+	slices.Sort(names)
+	return slices.Compact(names), err
+}

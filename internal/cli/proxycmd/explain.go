@@ -1,0 +1,296 @@
+package proxycmd
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/output"
+	"github.com/meshctl/meshctl/internal/replicas"
+	"github.com/meshctl/meshctl/internal/server/debug"
+)
+
+func NewExplain(env *cli.Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "explain",
+		Short:   "Explain why a proxy is configured as it is",
+		Long:    `Explain why a proxy is configured as it is, by the rules of the control plane.`,
+		Example: `  meshctl explain endpoints helloworld.sample --from web-1.apps`,
+	}
+	cmd.AddCommand(newExplainEndpointsCmd(env))
+	return cmd
+}
+
+type explainEndpointsOptions struct {
+	replicas cli.ReplicaFlags
+	timeout  time.Duration
+	output   output.Format
+	service  string
+	proxy    string
+	cluster  string
+	port     uint32
+}
+
+func newExplainEndpointsCmd(env *cli.Env) *cobra.Command {
+	var o explainEndpointsOptions
+	cmd := &cobra.Command{
+		Use:     "endpoints SERVICE --from PROXY",
+		Aliases: []string{"endpoint", "ep"},
+		Short:   "Explain how a proxy reaches each endpoint of a service, and why not",
+		Long: `Explain how a proxy reaches each endpoint of a service, in every cluster: directly,
+through which gateways, or not, and why. SERVICE is name.namespace, a whole host name,
+or the name of a service in the proxy's own namespace. PROXY is a proxy that is
+connected to one of the control planes, name.namespace as meshctl ps shows it.
+
+It tells by the newest state of the control plane; meshctl ps shows whether the proxy
+has taken it, and meshctl pc endpoints what its Envoy made of it. When the proxy
+reaches no endpoint, the exit code is 3.`,
+		Example: `  # why does web call only the pods of its own cluster?
+  meshctl explain endpoints helloworld.sample --from web-1.apps
+  meshctl explain ep helloworld.sample --from web-1.apps --port 5000 -o json`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 || args[0] == "" {
+				return errors.New("want one service, as name.namespace")
+			}
+			o.service = args[0]
+			return nil
+		},
+		ValidArgsFunction: cobra.NoFileCompletions,
+		RunE:              func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
+	}
+	f := cmd.Flags()
+	f.StringVar(&o.proxy, "from", "", "The `proxy` whose view is explained, name.namespace")
+	f.StringVar(&o.cluster, "cluster", "", "The `cluster` of that proxy, where several have one of that name")
+	portVar(f, &o.port, "Only this port of the service")
+	o.replicas.Bind(env, cmd)
+	cli.DurationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of a replica")
+	cli.TableVar(f, &o.output)
+	cli.CompleteFlag(env, cmd, "from", o.connected)
+	return cmd
+}
+
+func (o *explainEndpointsOptions) run(ctx context.Context, env *cli.Env) error {
+	if o.proxy == "" {
+		return cli.Usagef("--from names the proxy whose view is explained: name.namespace, as meshctl ps shows it")
+	}
+	found, err := o.replicas.Find(ctx, env, o.timeout)
+	if err != nil {
+		return err
+	}
+	defer cli.CloseReplicas(found)
+	e, err := o.ask(ctx, found)
+	if err != nil {
+		return err
+	}
+	if o.port != 0 {
+		e.Ports = slices.DeleteFunc(e.Ports, func(p debug.ExplainedPort) bool { return p.Port != o.port })
+		if len(e.Ports) == 0 && e.Missing == "" {
+			return fmt.Errorf("service %s has no port %d that proxies take", output.Escape(e.Service), o.port)
+		}
+	}
+	if o.output.OfTable() {
+		err = writeExplanation(env, o.output, e)
+	} else {
+		err = output.Write(env.Stdout, o.output, e)
+	}
+	if err != nil {
+		return err
+	}
+	return judgeExplanation(e)
+}
+
+// ask asks all control planes at once: two of them may have a proxy of that name,
+// each of its own cluster.
+func (o *explainEndpointsOptions) ask(ctx context.Context, found []*replicas.Replica) (*debug.Explanation, error) {
+	answers, faults := make([][]*debug.Explanation, len(found)), make([]error, len(found))
+	var asked sync.WaitGroup
+	for i, r := range found {
+		asked.Go(func() { answers[i], faults[i] = o.askOne(ctx, r) })
+	}
+	asked.Wait()
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	of := map[mesh.ClusterID]*debug.Explanation{}
+	for _, list := range answers {
+		for _, e := range list {
+			if o.cluster == "" || string(e.Cluster) == o.cluster {
+				of[e.Cluster] = e
+			}
+		}
+	}
+	var clusters []string
+	var explanation *debug.Explanation
+	for id, e := range of {
+		clusters, explanation = append(clusters, string(id)), e
+	}
+	if explanation != nil {
+		return explanation, oneCluster(o.proxy, clusters)
+	}
+	faults = slices.DeleteFunc(faults, func(err error) bool { return err == nil || errors.Is(err, errNotHere) })
+	var silent []string
+	for _, err := range faults {
+		silent = append(silent, err.Error())
+	}
+	if len(faults) < len(found) {
+		faults = slices.Insert(faults, 0, o.absent(ctx, found))
+	}
+	return nil, fmt.Errorf("%w%s", errors.Join(faults...), o.replicas.Advice(silent, len(found)))
+}
+
+// errNotHere says that a control plane does not have the proxy.
+var errNotHere = errors.New("not connected here")
+
+func (o *explainEndpointsOptions) askOne(ctx context.Context, r *replicas.Replica) ([]*debug.Explanation, error) {
+	var list []*debug.Explanation
+	err := r.Get(ctx, "/debug/explainz", url.Values{"proxyID": {o.proxy}, "service": {o.service}}, &list)
+	answer, ok := errors.AsType[*replicas.AnswerError](err)
+	switch {
+	case ok && answer.Text == debug.NotConnected:
+		return nil, errNotHere
+	case ok && answer.Text == debug.NoPage:
+		return nil, fmt.Errorf("%s: it explains nothing: it is no meshctl, or an older one", r.Name)
+	case err != nil:
+		return nil, fmt.Errorf("%s: %w", r.Name, err)
+	case len(list) == 0 || slices.ContainsFunc(list, func(e *debug.Explanation) bool { return e == nil || e.Proxy == "" }):
+		return nil, fmt.Errorf("%s: it answered what explains nothing: it is no meshctl", r.Name)
+	}
+	return list, nil
+}
+
+// absent says that no control plane has the proxy, and which are near.
+func (o *explainEndpointsOptions) absent(ctx context.Context, found []*replicas.Replica) error {
+	text := fmt.Sprintf("no proxy %q is connected", o.proxy)
+	if o.cluster != "" {
+		text += " in cluster " + o.cluster
+	}
+	names := cli.ProxyNames(cli.AskProxies(ctx, found))
+	if near := cli.NearNames(o.proxy, names); len(near) > 0 {
+		text += ", near are: " + strings.Join(near, ", ")
+	}
+	return errors.New(output.Escape(text))
+}
+
+// connected are the names of the connected proxies.
+func (o *explainEndpointsOptions) connected(ctx context.Context, env *cli.Env) ([]string, error) {
+	found, err := o.replicas.Find(ctx, env, cli.CompletionTimeout)
+	if err != nil {
+		return nil, err
+	}
+	defer cli.CloseReplicas(found)
+	return cli.ProxyNames(cli.AskProxies(ctx, found)), nil
+}
+
+// writeExplanation writes the endpoints, and what else there is to know to standard error.
+func writeExplanation(env *cli.Env, f output.Format, e *debug.Explanation) error {
+	table := &output.Table{Header: []string{"PORT", "ENDPOINT", "POD", "CLUSTER", "NETWORK", "LOCALITY", "REACHED"}, Name: "ENDPOINT"}
+	for _, p := range e.Ports {
+		if len(p.Endpoints) == 0 {
+			table.Rows = append(table.Rows, []string{strconv.FormatUint(uint64(p.Port), 10), "-", "-", "-", "-", "-", "no: " + nobody})
+		}
+		for i := range p.Endpoints {
+			x := &p.Endpoints[i]
+			_, pod, _ := strings.Cut(x.Pod, "/")
+			table.Rows = append(table.Rows, []string{
+				strconv.FormatUint(uint64(p.Port), 10), x.Address, cmp.Or(pod, "-"), string(x.Cluster), cmp.Or(string(x.Network), "-"), cmp.Or(x.Locality, "-"), reached(e, x),
+			})
+		}
+	}
+	for _, x := range e.Omitted.First {
+		table.Rows = append(table.Rows, []string{"-", x.Address.String(), "-", string(x.Cluster), "-", "-", "no: " + x.Reason})
+	}
+	if len(table.Rows) > 0 || !f.ForPeople() {
+		if err := cli.WriteTable(env, f, table); err != nil {
+			return err
+		}
+	}
+	say := func(format string, args ...any) {
+		fmt.Fprintln(env.Stderr, output.Escape(fmt.Sprintf(format, args...)))
+	}
+	say("%s is in %s", e.Proxy, whereabouts(e))
+	for _, c := range e.Conflicts {
+		say("Calls to its address %s reach %s, which has the same address: call it by its name, over HTTP", c.Address, c.Used)
+	}
+	if more := e.Omitted.Number - len(e.Omitted.First); more > 0 {
+		say("%d more endpoints are left out", more)
+	}
+	if e.Network == "" && slices.ContainsFunc(e.Clusters, func(c debug.ExplainedCluster) bool { return c.Network != "" }) {
+		say("The network of %s is not known: it tells neither ISTIO_META_NETWORK nor, by ISTIO_META_CLUSTER_ID, a cluster whose system namespace has the label %s", e.Proxy, mesh.LabelNetwork)
+	}
+	var without []string
+	for _, c := range e.Clusters {
+		if !c.Service {
+			without = append(without, string(c.Cluster))
+		}
+	}
+	if len(without) > 0 && len(without) < len(e.Clusters) {
+		say("Without a service of that name and namespace: %s", strings.Join(without, ", "))
+	}
+	return nil
+}
+
+// whereabouts says where a proxy is.
+func whereabouts(e *debug.Explanation) string {
+	text := "no known cluster"
+	if e.Cluster != "" {
+		text = "cluster " + string(e.Cluster)
+	}
+	if e.Network != "" {
+		text += ", network " + string(e.Network)
+	}
+	return text
+}
+
+// nobody says that a port has no endpoints.
+const nobody = "no cluster has endpoints for it: see the selector of the Service, its EndpointSlices and the names of their ports"
+
+// reached says how an endpoint is, or why not.
+func reached(e *debug.Explanation, x *debug.ExplainedEndpoint) string {
+	var notes []string
+	if !x.Healthy {
+		notes = append(notes, "not ready: given as unhealthy")
+	}
+	if x.Demoted {
+		notes = append(notes, "when others cannot")
+	}
+	how := "directly"
+	if len(x.Gateways) == 0 && x.Network != e.Network && x.Network != "" {
+		how += ": its network has no gateways"
+	}
+	switch {
+	case x.Obstacle != "":
+		return "no: " + x.Why
+	case len(x.Gateways) > 0:
+		how = "via " + strings.Join(x.Gateways, ", ")
+	}
+	if x.Passthrough != "" {
+		notes = append(notes, "but not for calls from other networks: "+x.Passthrough.String())
+	}
+	return strings.Join(append([]string{how}, notes...), "; ")
+}
+
+// judgeExplanation is a finding when no endpoint is reached.
+func judgeExplanation(e *debug.Explanation) error {
+	if e.Missing != "" {
+		return cli.Findingsf("%s", output.Escape(e.Proxy+" has no endpoints of "+e.Service+": "+e.Missing))
+	}
+	for _, p := range e.Ports {
+		for i := range p.Endpoints {
+			if p.Endpoints[i].Obstacle == "" {
+				return nil
+			}
+		}
+	}
+	return cli.Findingsf("%s", output.Escape(e.Proxy+" reaches no endpoint of "+e.Service))
+}

@@ -1,0 +1,413 @@
+package proxycmd
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/output"
+	"github.com/meshctl/meshctl/internal/proxystatus"
+	"github.com/meshctl/meshctl/internal/replicas"
+)
+
+type proxyStatusOptions struct {
+	replicas  cli.ReplicaFlags
+	xds       xdsFlags
+	timeout   time.Duration
+	output    output.Format
+	verbosity int
+	namespace string
+	cluster   string
+	watch     bool
+	fail      bool
+	stale     time.Duration
+	every     time.Duration // between two questions of a watch
+
+	proxy        string // to compare; empty for the table of all
+	envoy        envoyFlags
+	proxyContext string
+	adminPort    uint16
+}
+
+func NewProxyStatus(env *cli.Env) *cobra.Command {
+	o := proxyStatusOptions{every: time.Second}
+	cmd := &cobra.Command{
+		Use:     "proxy-status [PROXY]",
+		Aliases: []string{"ps"},
+		Short:   "Show how far proxies are with their configuration",
+		Long: `Show how far the proxies of a control plane are with their configuration, over
+all its replicas: what each asked for, whether it took the last response, why it
+refused it, and for how long it has not answered.
+
+SYNCED is a type of which the last response was accepted; STALE one whose
+response waits for its answer; ERROR one that the proxy refused, or of which it
+is left without what it refused; NOT SENT one that there is nothing of. A proxy
+that moves from one replica to another has a row for each. The streams of an Envoy
+and of its agent are one row; -o json and yaml have each stream.
+
+The replicas are those that keep a Lease in the cluster of the kubeconfig, or run
+in pods there; they are asked by way of its API server. --server names them by
+address instead; they answer the user that runs them on their own machine, and
+others with --token-file. Without a kubeconfig it is 127.0.0.1:8080.
+
+--xds-address asks over xDS, as Istio's tools do, also control planes of Istio and
+those on other machines. Who asks is proved by the certificate of --cert-dir, the
+token of --token-file, or one that the cluster of the kubeconfig makes for the
+service account default of --istioNamespace.
+
+With PROXY, name.namespace, it compares the clusters, listeners and routes that
+the proxy was sent last with those that its Envoy holds. Differences are shown as
+a unified diff, and end it with code 3. What the Envoy holds is read in its pod,
+by way of the API server, or where --admin or --file says. Where several clusters
+have a proxy of that name, --cluster names the one that is meant.`,
+		Example: `  meshctl proxy-status
+  # a column for each type, of two replicas
+  meshctl ps -v 1 --server 127.0.0.1:8080,127.0.0.1:18080
+  # of the cluster of a context
+  meshctl ps --context kind-cluster1
+  # over xDS
+  meshctl ps --xds-address istiod.example.com:15012 --authority istiod.istio-system.svc
+  # a live view of one namespace
+  meshctl ps -n apps -w
+  # in a script: exit code 3 when a proxy refused something or does not answer
+  meshctl ps --fail --stale-after 1m
+  # does this Envoy hold what it was sent?
+  meshctl ps web-1.apps
+  meshctl ps web-1.apps --admin 127.0.0.1:15000
+  meshctl ps web-1.apps --cluster cluster2 --proxy-context kind-cluster2`,
+		Args:              o.setProxy,
+		ValidArgsFunction: cli.CompleteNames(env, o.connected),
+		RunE:              func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
+	}
+	f := cmd.Flags()
+	o.replicas.Bind(env, cmd)
+	o.xds.bind(f)
+	cli.DurationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of a replica, or of Envoy")
+	cli.TableVar(f, &o.output)
+	f.IntVarP(&o.verbosity, "verbosity", "v", 0, "0, or 1 for a table with a column for each `type`")
+	f.StringVarP(&o.namespace, "namespace", "n", "", "Only proxies of this `namespace`")
+	f.StringVar(&o.cluster, "cluster", "", "Only proxies of this `cluster`; with PROXY the one that is meant, where several have one of that name")
+	f.BoolVarP(&o.watch, "watch", "w", false, "Go on and show changes as they come, until interrupted")
+	f.BoolVar(&o.fail, "fail", false, "Exit with code 3 when a proxy refused something or has not answered for --stale-after")
+	cli.DurationVar(f, &o.stale, "stale-after", 30*time.Second, "How long a proxy may take to answer before --fail counts it")
+	cli.CompleteFlag(env, cmd, "namespace", o.namespaces)
+	o.envoy.bind(f)
+	f.StringVar(&o.proxyContext, "proxy-context", "", "Kubeconfig `context` of the cluster of PROXY's pod (default that of --context)")
+	o.replicas.Kube.ContextFlags(env, cmd, "proxy-context")
+	f.Uint16Var(&o.adminPort, "proxy-admin-port", mesh.PortEnvoyAdmin, "`Port` of Envoy's admin interface in PROXY's pod")
+	return cmd
+}
+
+// setProxy takes the proxy from the arguments, and refuses flags that have no effect
+// with these.
+func (o *proxyStatusOptions) setProxy(cmd *cobra.Command, args []string) error {
+	if len(args) > 1 || len(args) == 1 && args[0] == "" {
+		return errors.New("want one proxy, as name.namespace, or none for all")
+	}
+	o.proxy = strings.Join(args, "")
+	for _, name := range []string{"admin", "file", "proxy-context", "proxy-admin-port"} {
+		if o.proxy == "" && cmd.Flags().Changed(name) {
+			return fmt.Errorf("--%s is for one proxy: name it, as name.namespace", name)
+		}
+	}
+	for _, name := range xdsFlagNames() {
+		if len(o.xds.addresses) == 0 && cmd.Flags().Changed(name) {
+			return fmt.Errorf("--%s is for control planes that are asked over xDS: name them with --xds-address", name)
+		}
+	}
+	return nil
+}
+
+// find returns the control planes to ask. Close each of them.
+func (o *proxyStatusOptions) find(ctx context.Context, env *cli.Env, timeout time.Duration) ([]*replicas.Replica, error) {
+	if len(o.xds.addresses) > 0 {
+		if !mesh.IsDNSLabel(o.replicas.System) {
+			return nil, cli.Usagef("namespace %q is not a DNS label", o.replicas.System)
+		}
+		return o.xds.find(ctx, env, &o.replicas, timeout)
+	}
+	return o.replicas.Find(ctx, env, timeout)
+}
+
+// connected are the names of the connected proxies.
+func (o *proxyStatusOptions) connected(ctx context.Context, env *cli.Env) ([]string, error) {
+	found, err := o.find(ctx, env, cli.CompletionTimeout)
+	if err != nil {
+		return nil, err
+	}
+	defer cli.CloseReplicas(found)
+	return cli.ProxyNames(o.selected(cli.AskProxies(ctx, found))), nil
+}
+
+// namespaces returns the namespaces of the connected proxies.
+func (o *proxyStatusOptions) namespaces(ctx context.Context, env *cli.Env) ([]string, error) {
+	found, err := o.find(ctx, env, cli.CompletionTimeout)
+	if err != nil {
+		return nil, err
+	}
+	defer cli.CloseReplicas(found)
+	var names []string
+	for _, r := range cli.AskProxies(ctx, found) {
+		for i := range r.Proxies {
+			names = append(names, r.Proxies[i].Namespace)
+		}
+	}
+	return names, nil
+}
+
+func (o *proxyStatusOptions) run(ctx context.Context, env *cli.Env) error {
+	if o.proxy != "" {
+		return o.compare(ctx, env)
+	}
+	if o.verbosity < 0 || o.verbosity > 1 {
+		return cli.Usagef("--verbosity %d: want 0 or 1", o.verbosity)
+	}
+	if o.watch {
+		if o.fail {
+			return cli.Usagef("--fail asks once, --watch goes on: give one of them")
+		}
+		return o.follow(ctx, env)
+	}
+	found, err := o.find(ctx, env, o.timeout)
+	if err != nil {
+		return err
+	}
+	defer cli.CloseReplicas(found)
+	all := cli.AskProxies(ctx, found)
+	if err := ctx.Err(); err != nil {
+		return err // not what the answers are
+	}
+	reports := o.selected(all)
+	if err := o.show(env, reports); err != nil {
+		return err
+	}
+	if o.output.OfTable() && !slices.ContainsFunc(reports, func(r proxystatus.Report) bool { return r.Error != "" || len(r.Proxies) > 0 }) {
+		fmt.Fprintln(env.Stderr, o.none(all))
+	}
+	return o.judge(reports)
+}
+
+// selects reports whether a proxy is of the namespace and the cluster that were
+// asked for.
+func (o *proxyStatusOptions) selects(p *proxystatus.Proxy) bool {
+	return (o.namespace == "" || p.Namespace == o.namespace) && (o.cluster == "" || p.Cluster == o.cluster)
+}
+
+// selected returns the reports with the selected proxies.
+func (o *proxyStatusOptions) selected(all []proxystatus.Report) []proxystatus.Report {
+	out := slices.Clone(all)
+	for i := range out {
+		out[i].Proxies = slices.Clone(out[i].Proxies)
+		out[i].Keep(o.selects)
+	}
+	return out
+}
+
+// none says that no selected proxy is connected, and which others are.
+func (o *proxyStatusOptions) none(all []proxystatus.Report) string {
+	namespaces, clusters := map[string]bool{}, map[string]bool{}
+	for i := range all {
+		for j := range all[i].Proxies {
+			p := &all[i].Proxies[j]
+			namespaces[p.Namespace], clusters[cli.OrDash(p.Cluster)] = true, true
+		}
+	}
+	var places []string
+	if o.namespace != "" && len(namespaces) > 0 {
+		places = append(places, "in namespaces "+firstFew(slices.Sorted(maps.Keys(namespaces))))
+	}
+	if o.cluster != "" && len(clusters) > 0 {
+		places = append(places, "in clusters "+firstFew(slices.Sorted(maps.Keys(clusters))))
+	}
+	text := "No proxy" + o.where() + " is connected"
+	if len(places) > 0 {
+		text += "; others are, " + strings.Join(places, ", ")
+	}
+	return output.Escape(text + ".")
+}
+
+// where names the selected namespace and cluster.
+func (o *proxyStatusOptions) where() string {
+	text := ""
+	if o.namespace != "" {
+		text += " in namespace " + o.namespace
+	}
+	if o.cluster != "" {
+		text += " in cluster " + o.cluster
+	}
+	return text
+}
+
+// firstFew lists at most ten names.
+func firstFew(names []string) string {
+	if more := len(names) - 10; more > 0 {
+		return strings.Join(names[:10], ", ") + fmt.Sprintf(" and %d more", more)
+	}
+	return strings.Join(names, ", ")
+}
+
+// judge is the end of a command that asked once.
+func (o *proxyStatusOptions) judge(reports []proxystatus.Report) error {
+	var wrong []string
+	for i := range reports {
+		wrong = append(wrong, reports[i].Wrong(o.stale)...)
+	}
+	silent, advice := o.replicas.SilentReports(reports)
+	if o.fail && len(wrong) > 0 {
+		return cli.Findingsf("%s%s", output.EscapeLines(wrong), advice)
+	}
+	return silent
+}
+
+// answered tells whether any replica has.
+func answered(reports []proxystatus.Report) bool {
+	return slices.ContainsFunc(reports, func(r proxystatus.Report) bool { return r.Error == "" })
+}
+
+// table is in the form that was asked for.
+func (o *proxyStatusOptions) table(reports []proxystatus.Report) *output.Table {
+	switch {
+	case o.output.Wide():
+		return proxystatus.WideTable(reports)
+	case o.verbosity > 0:
+		return proxystatus.TypesTable(reports)
+	}
+	return proxystatus.Table(reports)
+}
+
+func (o *proxyStatusOptions) show(env *cli.Env, reports []proxystatus.Report) error {
+	if !o.output.OfTable() {
+		return output.Write(env.Stdout, o.output, reports)
+	}
+	if !answered(reports) {
+		return nil // judge says why
+	}
+	if err := cli.WriteTable(env, o.output, o.table(proxystatus.Join(reports))); err != nil {
+		return err
+	}
+	var hints []string
+	for i := range reports {
+		hints = append(hints, reports[i].Hints...)
+	}
+	cli.PrintHints(env, hints)
+	return nil
+}
+
+// follow shows what changes: on a terminal one view in place of the other, else
+// the rows that changed, or in JSON and YAML everything anew.
+func (o *proxyStatusOptions) follow(ctx context.Context, env *cli.Env) error {
+	show := o.appender(env)
+	if size := terminalSize(env); size != nil && o.output.ForPeople() {
+		screen := output.NewScreen(env.Stdout, size)
+		show = func(reports []proxystatus.Report) error { return screen.Show(o.view(env, reports)) }
+	}
+	tick := time.NewTicker(o.every)
+	defer tick.Stop()
+	var found []*replicas.Replica
+	defer func() { cli.CloseReplicas(found) }()
+	for first := true; ; first = false {
+		if found == nil {
+			var err error
+			if found, err = o.find(ctx, env, o.timeout); err != nil && (first || ctx.Err() == nil) {
+				return err
+			}
+		}
+		reports := o.selected(cli.AskProxies(ctx, found))
+		switch {
+		case ctx.Err() != nil:
+			return nil // how watching ends
+		case first && !answered(reports):
+			return o.judge(reports) // likely a wrong address
+		}
+		if err := show(reports); err != nil {
+			return err
+		}
+		if slices.ContainsFunc(reports, func(r proxystatus.Report) bool { return r.Error != "" }) {
+			cli.CloseReplicas(found) // there may be others by now
+			found = nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// view is what the screen shows of one moment.
+func (o *proxyStatusOptions) view(env *cli.Env, reports []proxystatus.Report) string {
+	var text bytes.Buffer
+	proxies, wrong := 0, 0
+	for i := range reports {
+		proxies += len(reports[i].Proxies)
+		wrong += len(reports[i].Wrong(o.stale))
+	}
+	fmt.Fprintf(&text, "%s UTC: %s, %s\n", env.Now().UTC().Format(time.TimeOnly), cli.Plural(proxies, "stream"), cli.Plural(wrong, "problem"))
+	for i := range reports {
+		if reports[i].Error != "" {
+			fmt.Fprintln(&text, output.Escape(reports[i].Replica+": "+reports[i].Error))
+		}
+	}
+	_ = o.table(proxystatus.Join(reports)).Write(&text) // to memory
+	return text.String()
+}
+
+// appender shows everything first and then what changed.
+func (o *proxyStatusOptions) appender(env *cli.Env) func([]proxystatus.Report) error {
+	var before []proxystatus.Report
+	return func(reports []proxystatus.Report) error {
+		if o.output.OfTable() {
+			reports = proxystatus.Join(reports)
+		}
+		changed := proxystatus.Changed(before, reports)
+		first := before == nil
+		before = reports
+		switch {
+		case len(changed) == 0 && !first:
+			return nil
+		case !o.output.OfTable():
+			if o.output == output.FormatYAML {
+				fmt.Fprintln(env.Stdout, "---")
+			}
+			return output.Write(env.Stdout, o.output, reports)
+		}
+		for i := range changed {
+			if changed[i].Error != "" {
+				fmt.Fprintln(env.Stderr, output.Escape(changed[i].Replica+": "+changed[i].Error))
+			}
+		}
+		table := o.table(changed)
+		if len(table.Rows) == 0 && !first {
+			return nil
+		}
+		table.NoHeader = !first && o.verbosity == 0 && o.output != output.FormatWide
+		return cli.WriteTable(env, o.output, table)
+	}
+}
+
+// terminalSize tells the size of the terminal that results go to, 0 if it is
+// unknown, or is nil if they go elsewhere.
+func terminalSize(env *cli.Env) func() (width, height int) {
+	f, ok := env.Stdout.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return nil
+	}
+	return func() (int, int) {
+		width, height, err := term.GetSize(int(f.Fd()))
+		if err != nil {
+			return 0, 0
+		}
+		return width, height
+	}
+}

@@ -1,0 +1,386 @@
+package proxycmd
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/internal/kube"
+	"github.com/meshctl/meshctl/internal/output"
+	"github.com/meshctl/meshctl/internal/portforward"
+	"github.com/meshctl/meshctl/internal/proxyconfig"
+	"github.com/meshctl/meshctl/internal/proxyconfig/fetch"
+	"github.com/meshctl/meshctl/internal/proxystatus"
+	"github.com/meshctl/meshctl/internal/replicas"
+)
+
+// compared is what the comparison of one proxy found.
+type compared struct {
+	Proxy    string         `json:"proxy"`
+	Cluster  string         `json:"cluster,omitzero"`
+	Replicas []string       `json:"replicas"` // that sent it something
+	Envoy    string         `json:"envoy"`    // where what it holds was read
+	Types    []comparedType `json:"types"`
+}
+
+// comparedType is how what the Envoy holds of a type differs from what it was sent.
+type comparedType struct {
+	proxyconfig.Comparison `json:"-"`
+
+	Type  string `json:"type"` // CDS, LDS or RDS
+	Match bool   `json:"match"`
+	// Sent and Held count resources.
+	Sent int `json:"sent"`
+	Held int `json:"held"`
+	// Updated is when Envoy last took one of them over; zero when it has none.
+	Updated     time.Time            `json:"updated,omitzero"`
+	Differences []comparedDifference `json:"differences"`
+}
+
+// comparedDifference is a resource that is not the same.
+type comparedDifference struct {
+	Name string `json:"name"`
+	Only string `json:"only,omitzero"` // sent or held; empty for both
+	Note string `json:"note,omitzero"` // what Envoy says of it
+	Diff string `json:"diff,omitzero"` // from what was sent to what is held
+}
+
+// compareHeld compares what was sent with what is held.
+func compareHeld(ctx context.Context, sent, held *proxyconfig.Dynamic) ([]comparedType, error) {
+	all, err := proxyconfig.Compare(ctx, sent, held, proxyconfig.SentTypes())
+	if err != nil {
+		return nil, err
+	}
+	var out []comparedType
+	for _, c := range all {
+		// What it refused before, or warms, is not what it holds.
+		c.Differences = slices.DeleteFunc(c.Differences, func(d proxyconfig.Difference) bool { return d.Noted })
+		c.Match = len(c.Differences) == 0
+		t := comparedType{
+			Comparison: c, Type: c.Type, Match: c.Match, Sent: c.A.Count, Held: c.B.Count, Updated: c.B.Updated,
+			Differences: []comparedDifference{},
+		}
+		for _, d := range c.Differences {
+			only := map[proxyconfig.Side]string{proxyconfig.A: "sent", proxyconfig.B: "held"}[d.Only]
+			note := ""
+			if d.NoteB != "" {
+				note = heldBy + " " + d.NoteB
+			}
+			if d.Redacted {
+				note = strings.TrimSpace(inRedacted + " " + note)
+			}
+			t.Differences = append(t.Differences, comparedDifference{d.Name, only, note, d.Diff})
+		}
+		out = append(out, t)
+	}
+	return out, nil
+}
+
+// stream is one of a proxy, and who serves it.
+type stream struct {
+	*proxystatus.Proxy
+	replica *replicas.Replica
+}
+
+// compare shows how what the Envoy of one proxy holds differs from what it was
+// sent.
+func (o *proxyStatusOptions) compare(ctx context.Context, env *cli.Env) error {
+	if o.watch || o.fail || o.verbosity > 0 || o.output.Wide() {
+		return cli.Usagef("--watch, --fail, --verbosity and --output %s are for all proxies, not for one", string(o.output))
+	}
+	if err := o.envoy.check(env); err != nil {
+		return err
+	}
+	found, err := o.find(ctx, env, o.timeout)
+	if err != nil {
+		return err
+	}
+	defer cli.CloseReplicas(found)
+	reports := cli.AskProxies(ctx, found)
+	if err := ctx.Err(); err != nil {
+		return err // not what the answers are
+	}
+	streams, err := o.streamsOf(reports, found)
+	if err != nil {
+		return err
+	}
+	if err := unnamable(reports, streams); err != nil {
+		return err
+	}
+	proxy := streams[0].Proxy
+	envoy, err := o.envoyOf(env, proxy)
+	if err != nil {
+		return err
+	}
+	result := compared{Proxy: proxy.Name, Cluster: proxy.Cluster, Envoy: envoy.String()}
+	sent, err := o.sent(ctx, streams)
+	if err != nil {
+		return err
+	}
+	held, err := o.held(ctx, envoy, proxy)
+	if err != nil {
+		return err
+	}
+	for _, s := range streams {
+		result.Replicas = append(result.Replicas, s.replica.Name)
+	}
+	slices.Sort(result.Replicas)
+	result.Replicas = slices.Compact(result.Replicas)
+	sent.From, held.From = "what was sent", envoy.String()
+	if result.Types, err = compareHeld(ctx, sent, held); err != nil {
+		return err
+	}
+	if err := o.showCompared(env, &result); err != nil {
+		return err
+	}
+	return judgeCompared(env, &result, streams)
+}
+
+// streamsOf returns the streams of the proxy that was named: by name.namespace, by
+// its name alone when no other has it, or by one of its streams. A name that several
+// clusters have is an error without --cluster.
+func (o *proxyStatusOptions) streamsOf(reports []proxystatus.Report, found []*replicas.Replica) ([]stream, error) {
+	var out []stream
+	var names, silent []string
+	for i := range reports {
+		r := &reports[i]
+		if r.Error != "" {
+			silent = append(silent, r.Replica+": "+r.Error)
+		}
+		for j := range r.Proxies {
+			p := &r.Proxies[j]
+			if !o.selects(p) {
+				continue
+			}
+			names = append(names, p.Name)
+			if p.Name == o.proxy || p.Stream == o.proxy || p.Name == o.proxy+"."+p.Namespace {
+				out = append(out, stream{p, found[i]})
+			}
+		}
+	}
+	slices.SortStableFunc(out, func(a, b stream) int { return b.Connected.Compare(a.Connected) })
+	var clusters []string
+	for _, s := range out {
+		if s.Name != out[0].Name {
+			return nil, cli.Usagef("%q may be %s or %s: name one of them", o.proxy, output.Escape(out[0].Name), output.Escape(s.Name))
+		}
+		clusters = append(clusters, s.Cluster)
+	}
+	switch {
+	case len(out) > 0:
+		return out, oneCluster(o.proxy, clusters)
+	case !answered(reports):
+		return nil, o.judge(reports)
+	}
+	text := fmt.Sprintf("no proxy %q is connected%s", o.proxy, o.where())
+	slices.Sort(names)
+	if near := cli.NearNames(o.proxy, slices.Compact(names)); len(near) > 0 {
+		text += ", near are: " + strings.Join(near, ", ")
+	}
+	return nil, errors.New(output.EscapeLines(append([]string{text}, silent...)))
+}
+
+// oneCluster is an error when proxies of one name are of several clusters.
+func oneCluster(proxy string, clusters []string) error {
+	clusters = slices.Compact(slices.Sorted(slices.Values(clusters)))
+	if len(clusters) < 2 {
+		return nil
+	}
+	for i := range clusters {
+		clusters[i] = cmp.Or(clusters[i], "(unknown)")
+	}
+	return cli.Usagef("%s is in clusters %s: name one with --cluster", output.Escape(proxy), output.Escape(strings.Join(clusters, " ")))
+}
+
+// unnamable is an error when a replica that does not number its streams also has
+// the proxy's name in another cluster: it would dump either proxy.
+func unnamable(reports []proxystatus.Report, streams []stream) error {
+	for i := range reports {
+		others := func(p proxystatus.Proxy) bool {
+			return p.Name == streams[0].Name && p.Cluster != streams[0].Cluster
+		}
+		ours := func(p proxystatus.Proxy) bool {
+			return p.Name == streams[0].Name && p.Cluster == streams[0].Cluster && p.Stream == ""
+		}
+		if slices.ContainsFunc(reports[i].Proxies, ours) && slices.ContainsFunc(reports[i].Proxies, others) {
+			return fmt.Errorf("%s has %s of several clusters and cannot be asked for one of them: ask it without --xds-address, or as an identity of the system namespace",
+				output.Escape(reports[i].Replica), output.Escape(streams[0].Name))
+		}
+	}
+	return nil
+}
+
+// sent is what the proxy was sent last: of each type by the newest stream that
+// asked for it.
+func (o *proxyStatusOptions) sent(ctx context.Context, streams []stream) (*proxyconfig.Dynamic, error) {
+	out := &proxyconfig.Dynamic{Types: map[string]proxyconfig.DynamicType{}}
+	for _, s := range streams {
+		wanted := slices.DeleteFunc(slices.Clone(s.Types), func(t proxystatus.Type) bool {
+			_, has := out.Types[t.Type]
+			return has
+		})
+		if len(wanted) == 0 {
+			continue
+		}
+		var page json.RawMessage
+		var dump *proxyconfig.Dynamic
+		err := s.replica.Get(ctx, "/debug/config_dump", url.Values{"proxyID": {cmp.Or(s.Stream, s.Name)}}, &page)
+		if err == nil {
+			dump, err = proxyconfig.ReadDynamic(bytes.NewReader(page), proxyconfig.Selection{Types: proxyconfig.SentTypes()})
+		}
+		if err != nil {
+			return nil, fmt.Errorf("what %s sent to %s: %w", s.replica.Name, s.Stream, err)
+		}
+		for _, t := range wanted {
+			if d, ok := dump.Types[t.Type]; ok {
+				out.Types[t.Type] = d
+			}
+		}
+	}
+	return out, nil
+}
+
+// envoyOf is where what a proxy holds is read: where the flags say, else in its
+// pod.
+func (o *proxyStatusOptions) envoyOf(env *cli.Env, p *proxystatus.Proxy) (*fetch.Source, error) {
+	source := o.envoy.source
+	source.Timeout = o.timeout
+	if source.Admin != "" || source.File != "" {
+		return &source, nil
+	}
+	access, err := kube.Load(o.replicas.Kube.Options(env, cmp.Or(o.proxyContext, o.replicas.Context)))
+	if errors.Is(err, kube.ErrNoAccess) {
+		return nil, cli.Usagef("where is the Envoy of %s? --admin names its admin interface, --file a saved dump; its pod is not reached: %w", output.Escape(p.Name), err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	readInPod(&source, portforward.Target{
+		Access: access.Config, Namespace: p.Namespace, Name: strings.TrimSuffix(p.Name, "."+p.Namespace), Port: o.adminPort,
+	})
+	return &source, nil
+}
+
+// held is what the Envoy holds.
+func (o *proxyStatusOptions) held(ctx context.Context, envoy *fetch.Source, proxy *proxystatus.Proxy) (*proxyconfig.Dynamic, error) {
+	var dump *proxyconfig.Dynamic
+	err := envoy.Read(ctx, fetch.Everything, func(r io.Reader) (err error) {
+		dump, err = proxyconfig.ReadDynamic(r, proxyconfig.Selection{Types: proxyconfig.SentTypes()})
+		return err
+	})
+	switch {
+	case err != nil && envoy.Via != "":
+		return nil, fmt.Errorf("%w; --proxy-context names the cluster of the pod when it is another, --admin an address of its Envoy", err)
+	case err != nil:
+		return nil, err
+	case dump.Proxy != "" && dump.Proxy != proxy.Name:
+		return nil, fmt.Errorf("%s is of proxy %s, not of %s", envoy, output.Escape(dump.Proxy), output.Escape(proxy.Name))
+	case dump.Cluster != "" && proxy.Cluster != "" && dump.Cluster != proxy.Cluster:
+		return nil, fmt.Errorf("%s is of %s in cluster %s, not in cluster %s; --proxy-context names the cluster of the pod",
+			envoy, output.Escape(proxy.Name), output.Escape(dump.Cluster), output.Escape(proxy.Cluster))
+	}
+	return dump, nil
+}
+
+// judgeCompared is the end of a comparison. What the proxy refused is said also
+// when nothing differs: it is then not given that any more.
+func judgeCompared(env *cli.Env, c *compared, streams []stream) error {
+	var differ, remarks []string
+	for _, t := range c.Types {
+		if !t.Match {
+			differ = append(differ, t.String())
+		}
+		switch x := stateOf(streams, t.Type); {
+		case x.State == proxystatus.Error:
+			remarks = append(remarks, t.Type+": the proxy refused a version: "+cmp.Or(x.Error, "without a reason"))
+		case x.State == proxystatus.Stale && !t.Match:
+			remarks = append(remarks, t.Type+": the proxy has not answered the last response yet")
+		}
+	}
+	text := output.Escape(c.Proxy + ": " + strings.Join(append(differ, remarks...), "; "))
+	switch {
+	case len(differ) > 0:
+		return cli.Findingsf("%s", text)
+	case len(remarks) > 0:
+		fmt.Fprintln(env.Stderr, text)
+	}
+	return nil
+}
+
+// stateOf is how the newest stream that asked for the type is with it.
+func stateOf(streams []stream, short string) proxystatus.Type {
+	for _, s := range streams {
+		for _, t := range s.Types {
+			if t.Type == short {
+				return t
+			}
+		}
+	}
+	return proxystatus.Type{}
+}
+
+// showCompared writes what was found: for people in the words of Istio's tools.
+func (o *proxyStatusOptions) showCompared(env *cli.Env, c *compared) error {
+	if !o.output.OfTable() {
+		return output.Write(env.Stdout, o.output, c)
+	}
+	var text strings.Builder
+	for _, t := range c.Types {
+		verdict := "Match"
+		if !t.Match {
+			verdict = "Don't Match"
+		}
+		loaded := ""
+		if t.Type == "RDS" && !t.Updated.IsZero() {
+			loaded = " (RDS last loaded at " + t.Updated.In(env.Now().Location()).Format(time.RFC1123) + ")"
+		}
+		fmt.Fprintf(&text, "%s %s%s\n", t.Title, verdict, loaded)
+		for _, d := range t.Comparison.Differences {
+			writeDifference(&text, "Istiod", heldBy, t.Title, d)
+		}
+	}
+	_, err := io.WriteString(env.Stdout, text.String())
+	return err
+}
+
+// heldBy is how Istio's tools name the side that holds something.
+const heldBy = "Envoy"
+
+// inRedacted says where a difference is of which nothing is shown.
+const inRedacted = "in what is redacted"
+
+// writeDifference writes one for people; a and b name the sides.
+func writeDifference(text *strings.Builder, a, b, what string, d proxyconfig.Difference) {
+	name, notes := output.Escape(d.Name), ""
+	if d.Redacted {
+		notes = " (" + inRedacted + ")"
+	}
+	if d.NoteA != "" {
+		notes += " (" + a + " " + output.Escape(d.NoteA) + ")"
+	}
+	if d.NoteB != "" {
+		notes += " (" + b + " " + output.Escape(d.NoteB) + ")"
+	}
+	switch {
+	case d.Only == proxyconfig.A:
+		fmt.Fprintf(text, "Only in %s %s: %s%s\n", a, what, name, notes)
+	case d.Only == proxyconfig.B:
+		fmt.Fprintf(text, "Only in %s %s: %s%s\n", b, what, name, notes)
+	case d.Diff == "":
+		fmt.Fprintf(text, "Differs in %s: %s%s\n", what, name, notes)
+	default:
+		fmt.Fprintf(text, "--- %s %s: %s\n+++ %s %s: %s%s\n", a, what, name, b, what, name, notes)
+		for line := range strings.Lines(d.Diff) {
+			text.WriteString(output.Escape(strings.TrimSuffix(line, "\n")) + "\n")
+		}
+	}
+}

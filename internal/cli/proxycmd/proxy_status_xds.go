@@ -1,0 +1,191 @@
+package proxycmd
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/internal/dial"
+	"github.com/meshctl/meshctl/internal/files"
+	"github.com/meshctl/meshctl/internal/kube"
+	"github.com/meshctl/meshctl/internal/replicas"
+	"github.com/meshctl/meshctl/internal/xdsdebug"
+)
+
+// xdsFlags say which control planes are asked over xDS, and who asks.
+type xdsFlags struct {
+	addresses []string
+	certDir   string
+	rootCA    string
+	authority string
+	insecure  bool
+}
+
+func (f *xdsFlags) bind(fs *pflag.FlagSet) {
+	fs.StringSliceVar(&f.addresses, "xds-address", nil, "Ask control planes, also of Istio, over xDS: `host:port` of their port with TLS, as 15012, repeatable; --server does not count then")
+	fs.StringVar(&f.certDir, "cert-dir", "", "With --xds-address: `directory` with cert-chain.pem and key.pem to prove who asks, and root-cert.pem, as certs leaf makes it")
+	fs.StringVar(&f.rootCA, "root-ca", "", "With --xds-address: `file` with the roots that the control plane's certificate leads to (default root-cert.pem of --cert-dir, else the ConfigMap istio-ca-root-cert of the cluster)")
+	fs.StringVar(&f.authority, "authority", "", "With --xds-address: `name` in the control plane's certificate, such as istiod.istio-system.svc (default the host)")
+	fs.BoolVar(&f.insecure, "insecure", false, "With --xds-address: do not verify the control plane; whoever answers is given the token, if there is one")
+}
+
+// xdsFlagNames are those that make sense with --xds-address alone.
+func xdsFlagNames() []string { return []string{"cert-dir", "root-ca", "authority", "insecure"} }
+
+// maxCerts bounds a file of certificates, in bytes.
+const maxCerts = 1 << 20
+
+// find returns the control planes that are asked over xDS. Close each of them.
+func (f *xdsFlags) find(ctx context.Context, env *cli.Env, r *cli.ReplicaFlags, timeout time.Duration) ([]*replicas.Replica, error) {
+	if f.insecure && f.rootCA != "" {
+		return nil, cli.Usagef("--insecure verifies nothing, --root-ca says by what to verify: give one of them")
+	}
+	own, err := f.certificate()
+	if err != nil {
+		return nil, err
+	}
+	access := sync.OnceValues(func() (*kube.Access, error) { return kube.Load(r.Kube.Options(env, r.Context)) })
+	token, err := f.token(ctx, env, r, access, own)
+	if err != nil {
+		return nil, err
+	}
+	roots, err := f.roots(ctx, r, access)
+	if err != nil {
+		return nil, err
+	}
+	var out []*replicas.Replica
+	for _, address := range f.addresses {
+		client, err := f.client(env, address, roots, own, token, timeout)
+		if err != nil {
+			cli.CloseReplicas(out)
+			return nil, cli.Usagef("--xds-address %w", err)
+		}
+		out = append(out, &replicas.Replica{Name: address, Via: address + " over xDS", Pages: xdsPages{client}})
+	}
+	return out, nil
+}
+
+func (f *xdsFlags) client(env *cli.Env, address string, roots []byte, own []tls.Certificate, token string, timeout time.Duration) (*xdsdebug.Client, error) {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil || host == "" {
+		return nil, fmt.Errorf("%q: want host:port", address)
+	}
+	if f.authority != "" {
+		host = f.authority
+	}
+	config := dial.UnverifiedTLSConfig(host, own...)
+	if !f.insecure {
+		if config, err = dial.TLSConfig(roots, host, own...); err != nil {
+			return nil, fmt.Errorf("%s: %w", address, err)
+		}
+	}
+	return xdsdebug.New(xdsdebug.Config{Address: address, TLS: config, Token: token, Timeout: timeout, Now: env.Now})
+}
+
+// certificate is with which the caller proves itself; none without --cert-dir.
+func (f *xdsFlags) certificate() ([]tls.Certificate, error) {
+	if f.certDir == "" {
+		return nil, nil
+	}
+	chain, err := files.Read(filepath.Join(f.certDir, "cert-chain.pem"), maxCerts)
+	if err != nil {
+		return nil, fmt.Errorf("--cert-dir: %w", err)
+	}
+	key, err := files.ReadSecret(filepath.Join(f.certDir, "key.pem"), maxCerts)
+	if err != nil {
+		return nil, fmt.Errorf("--cert-dir: %w", err)
+	}
+	pair, err := tls.X509KeyPair(chain, key)
+	if err != nil {
+		return nil, fmt.Errorf("--cert-dir %s: %w", f.certDir, err)
+	}
+	return []tls.Certificate{pair}, nil
+}
+
+// token is with which the caller proves itself: that of the file, none beside a
+// certificate, else one that the cluster makes.
+func (f *xdsFlags) token(ctx context.Context, env *cli.Env, r *cli.ReplicaFlags, access func() (*kube.Access, error), own []tls.Certificate) (string, error) {
+	switch {
+	case r.Token.File != "":
+		return r.Token.Read(env)
+	case len(own) > 0:
+		return "", nil
+	}
+	cluster, err := access()
+	if errors.Is(err, kube.ErrNoAccess) {
+		return "", cli.Usagef("who asks over xDS? --cert-dir has a certificate, --token-file a token, and a kubeconfig lets one be made: %w", err)
+	}
+	if err != nil {
+		return "", err
+	}
+	return replicas.Mint(ctx, cluster.Config, r.System)
+}
+
+// roots are what the control plane is verified by, nil with --insecure.
+func (f *xdsFlags) roots(ctx context.Context, r *cli.ReplicaFlags, access func() (*kube.Access, error)) ([]byte, error) {
+	if f.insecure {
+		return nil, nil
+	}
+	if f.rootCA != "" {
+		roots, err := files.Read(f.rootCA, maxCerts)
+		if err != nil {
+			return nil, fmt.Errorf("--root-ca: %w", err)
+		}
+		return roots, nil
+	}
+	if f.certDir != "" {
+		roots, err := files.Read(filepath.Join(f.certDir, "root-cert.pem"), maxCerts)
+		if err == nil {
+			return roots, nil
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("--cert-dir: %w", err)
+		}
+	}
+	cluster, err := access()
+	if errors.Is(err, kube.ErrNoAccess) {
+		return nil, cli.Usagef("by which roots is the control plane verified? --root-ca names a file, and a kubeconfig the cluster that has them in istio-ca-root-cert: %w", err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	roots, err := replicas.MeshRoots(ctx, cluster.Config, r.System)
+	if err != nil {
+		return nil, fmt.Errorf("%w; --root-ca names a file with them", err)
+	}
+	return roots, nil
+}
+
+// xdsPages reads status pages over xDS.
+type xdsPages struct{ *xdsdebug.Client }
+
+// Page implements replicas.Pages.
+func (p xdsPages) Page(ctx context.Context, page string) (body []byte, err error) {
+	if page == "xds/proxies" {
+		report, err := p.Proxies(ctx)
+		if err != nil {
+			return nil, untrusted(err)
+		}
+		return json.Marshal(report)
+	}
+	body, err = p.Client.Page(ctx, page)
+	return body, untrusted(err)
+}
+
+// untrusted says what to do about a control plane that is not verified.
+func untrusted(err error) error {
+	if told, ok := errors.AsType[*xdsdebug.Error](err); ok && told.Untrusted() {
+		return fmt.Errorf("%w; --root-ca names the roots, --authority the name in its certificate", err)
+	}
+	return err
+}

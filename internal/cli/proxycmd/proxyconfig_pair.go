@@ -1,0 +1,215 @@
+package proxycmd
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/output"
+	"github.com/meshctl/meshctl/internal/proxyconfig/fetch"
+	"github.com/meshctl/meshctl/internal/workload"
+)
+
+// How the Envoys that are no pods are written.
+const (
+	inFile  = "file:"
+	atAdmin = "http://"
+)
+
+// pairHelp is what the commands that compare two Envoys say of them.
+const pairHelp = `A and B are each a pod, as [kind/]name[.namespace] (see meshctl pc --help); the admin
+interface of a running Envoy, as http://host:port; or a saved answer of one to
+/config_dump, as file:PATH, for one of them file:- of standard input. --context names
+the cluster of both pods, --context-b that of B when it is another.`
+
+// pairOptions are the flags of commands that compare two Envoys.
+type pairOptions struct {
+	named    [2]string // the arguments
+	pod      podFlags  // of both, but for what is named
+	contextB string
+	maxMiB   int64
+	timeout  time.Duration
+	output   output.Format
+}
+
+func (o *pairOptions) bind(env *cli.Env, cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.StringVar(&o.pod.context, "context", "", "Kubeconfig `context` of the cluster of the pods (default the current one)")
+	fs.StringVar(&o.contextB, "context-b", "", "Kubeconfig `context` of the cluster of pod B (default that of --context)")
+	o.pod.kube.Bind(fs)
+	fs.StringVarP(&o.pod.namespace, "namespace", "n", "", "`Namespace` of pods whose names have none (default that of the context)")
+	fs.Uint16Var(&o.pod.port, "proxy-admin-port", mesh.PortEnvoyAdmin, "`Port` of Envoy's admin interface in the pods")
+	maxDumpVar(fs, &o.maxMiB)
+	cli.TextVar(fs, &o.output)
+	cli.DurationVar(fs, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of each admin interface")
+	o.pod.kube.ContextFlags(env, cmd, "context", "context-b")
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		if len(args) > 1 || strings.HasPrefix(typed, inFile) || strings.HasPrefix(typed, atAdmin) {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		ask := func(ctx context.Context, env *cli.Env) ([]string, error) {
+			pod := o.podOf(len(args))
+			return pod.complete(ctx, env)
+		}
+		return cli.CompleteNames(env, ask)(cmd, nil, typed)
+	}
+}
+
+// podOf are the flags of one of the pods, 0 for A or 1 for B.
+func (o *pairOptions) podOf(i int) podFlags {
+	pod := o.pod
+	pod.named = o.named[i]
+	if i == 1 {
+		pod.context = cmp.Or(o.contextB, o.pod.context)
+	}
+	return pod
+}
+
+// isPod reports whether an argument names a pod.
+func isPod(named string) bool {
+	return !strings.HasPrefix(named, inFile) && !strings.HasPrefix(named, atAdmin)
+}
+
+// take takes the arguments.
+func (o *pairOptions) take(cmd *cobra.Command, args []string) error {
+	if len(args) != len(o.named) {
+		return errors.New("want two Envoys, A and B: each a pod as [kind/]name[.namespace], http://host:port or file:PATH")
+	}
+	copy(o.named[:], args)
+	if args[0] == inFile+"-" && args[0] == args[1] {
+		return errors.New("standard input can be one of the two only")
+	}
+	for _, name := range podFlagNames() {
+		if !isPod(args[0]) && !isPod(args[1]) && cmd.Flags().Changed(name) {
+			return fmt.Errorf("--%s is for pods, and neither %s nor %s is one", name, args[0], args[1])
+		}
+	}
+	if !isPod(args[1]) && cmd.Flags().Changed("context-b") {
+		return fmt.Errorf("--context-b is for a pod, and %s is none", args[1])
+	}
+	return nil
+}
+
+// envoySide is one of the two.
+type envoySide struct {
+	Name   string `json:"name"`   // short: name.namespace of a pod, a path or an address
+	Source string `json:"source"` // where it is read, for people
+	source fetch.Source
+}
+
+// find finds both.
+func (o *pairOptions) find(ctx context.Context, env *cli.Env) (both [2]*envoySide, err error) {
+	maxSize, err := maxDump(o.maxMiB)
+	if err != nil {
+		return both, err
+	}
+	for i := range both { // what is wrong with either, before anything is asked
+		if both[i], err = o.envoySide(env, i, maxSize); err != nil {
+			return both, cli.Usagef("%w", err)
+		}
+	}
+	for i, side := range both {
+		if isPod(o.named[i]) {
+			if err := o.findPod(ctx, env, i, side); err != nil {
+				return both, err
+			}
+		}
+		side.Source = side.source.String()
+	}
+	return both, nil
+}
+
+// envoySide is one as it is named.
+func (o *pairOptions) envoySide(env *cli.Env, i int, maxSize int64) (*envoySide, error) {
+	side := &envoySide{source: fetch.Source{Timeout: o.timeout, MaxSize: maxSize, Stdin: env.Stdin}}
+	named := o.named[i]
+	if path, ok := strings.CutPrefix(named, inFile); ok {
+		if path == "" {
+			return nil, fmt.Errorf("%s has no path: want file:PATH, or file:- for standard input", named)
+		}
+		side.source.File = path
+		side.Name = side.source.String()
+		return side, nil
+	}
+	if strings.HasPrefix(named, atAdmin) {
+		side.source.Admin = named
+		side.Name = strings.TrimSuffix(strings.TrimPrefix(named, atAdmin), "/")
+		return side, side.source.Validate()
+	}
+	return side, checkPod(named)
+}
+
+// checkPod checks the name of a pod, which may be meant for something else.
+func checkPod(named string) error {
+	if _, port, err := net.SplitHostPort(named); err == nil {
+		if _, err := strconv.ParseUint(port, 10, 16); err == nil {
+			return fmt.Errorf("%s is an address: %s%[1]s names the admin interface there", named, atAdmin)
+		}
+	}
+	if strings.Contains(named, "://") {
+		return fmt.Errorf("%s is no way to an admin interface: want http://host:port", named)
+	}
+	_, bad := workload.Parse(named, "default")
+	_, _, kind := strings.Cut(named, "/")
+	switch info, err := os.Stat(named); {
+	case err != nil || !info.Mode().IsRegular():
+	case bad == nil && !kind:
+		return fmt.Errorf("%s is a file here: file:%[1]s names it, pod/%[1]s a pod", named)
+	case bad != nil || strings.HasSuffix(named, ".json"): // no deployment in a namespace of that name
+		return fmt.Errorf("%s is a file: %s%[1]s names it", named, inFile)
+	}
+	if bad != nil {
+		return fmt.Errorf("%w; an Envoy that is not of a pod is file:PATH or http://host:port", bad)
+	}
+	return nil
+}
+
+func (o *pairOptions) findPod(ctx context.Context, env *cli.Env, i int, side *envoySide) error {
+	pod := o.podOf(i)
+	target, err := pod.target(ctx, env)
+	if err != nil {
+		if i == 1 && o.contextB == "" && isPod(o.named[0]) {
+			return fmt.Errorf("%w; --context-b names the cluster of B when it is another", err)
+		}
+		return err
+	}
+	readInPod(&side.source, target)
+	side.Name = target.Name + "." + target.Namespace
+	if o.contextB != "" {
+		access, _, err := pod.access(env)
+		if err != nil {
+			return err
+		}
+		side.Name += " of " + access.Context
+	}
+	return nil
+}
+
+// readBoth reads both at once, so that they tell of the same time. When one fails
+// the other is not waited for.
+func readBoth[T any](ctx context.Context, both [2]*envoySide, request fetch.Request, read func(io.Reader) (T, error)) ([2]T, error) {
+	var out [2]T
+	group, ctx := errgroup.WithContext(ctx)
+	for i, side := range both {
+		group.Go(func() error {
+			return side.source.Read(ctx, request, func(r io.Reader) (err error) {
+				out[i], err = read(r)
+				return err
+			})
+		})
+	}
+	err := group.Wait()
+	return out, err
+}

@@ -1,0 +1,146 @@
+package proxycmd
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/internal/kube"
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/portforward"
+	"github.com/meshctl/meshctl/internal/proxyconfig/fetch"
+	"github.com/meshctl/meshctl/internal/workload"
+)
+
+// podFlags say in which pod an Envoy runs.
+type podFlags struct {
+	named     string // the argument, empty without one
+	kube      cli.KubeFlags
+	context   string
+	namespace string
+	port      uint16
+	selector  string // labels instead of named, where there is a flag for it
+}
+
+// podFlagNames are the flags that mean nothing without a pod.
+func podFlagNames() []string {
+	return []string{"context", "kubeconfig", "namespace", "proxy-admin-port", "as", "as-group"}
+}
+
+// given reports whether there is a pod.
+func (p *podFlags) given() bool { return p.named != "" || p.selector != "" }
+
+func (p *podFlags) bind(env *cli.Env, cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.StringVar(&p.context, "context", "", "Kubeconfig `context` of the cluster of POD (default the current one)")
+	p.kube.Bind(fs)
+	fs.StringVarP(&p.namespace, "namespace", "n", "", "`Namespace` of POD, when its name has none (default that of the context)")
+	fs.Uint16Var(&p.port, "proxy-admin-port", mesh.PortEnvoyAdmin, "`Port` of Envoy's admin interface in POD")
+	p.kube.ContextFlags(env, cmd, "context")
+	cmd.ValidArgsFunction = cli.CompleteNames(env, p.complete)
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		if len(args) > 1 || len(args) == 1 && args[0] == "" {
+			return errors.New("want one pod, as [kind/]name[.namespace]")
+		}
+		p.named = strings.Join(args, "")
+		for _, name := range podFlagNames() {
+			if !p.given() && cmd.Flags().Changed(name) {
+				return fmt.Errorf("--%s is for a pod: name it, as [kind/]name[.namespace]", name)
+			}
+		}
+		for _, name := range []string{"admin", "file", "selector"} {
+			if p.named != "" && cmd.Flags().Changed(name) {
+				return fmt.Errorf("give one source: either pod %s or --%s", p.named, name)
+			}
+		}
+		return nil
+	}
+}
+
+// find has the source be the Envoy of the pod, or of one of those that are named.
+func (p *podFlags) find(ctx context.Context, env *cli.Env, source *fetch.Source) error {
+	target, err := p.target(ctx, env)
+	if err == nil {
+		readInPod(source, target)
+	}
+	return err
+}
+
+// target is the admin interface of the pod, or of one of those that are named.
+func (p *podFlags) target(ctx context.Context, env *cli.Env) (portforward.Target, error) {
+	of, pods, err := p.targets(ctx, env)
+	if err != nil {
+		return portforward.Target{}, err
+	}
+	if len(pods) > 1 {
+		fmt.Fprintf(env.Stderr, "%s has %d pods, this is %s.%s\n", of, len(pods), pods[0].Name, pods[0].Namespace)
+	}
+	return pods[0], nil
+}
+
+// targets are the admin interfaces of the pods that are named, at least one, those
+// first that rather answer, and what they are of.
+func (p *podFlags) targets(ctx context.Context, env *cli.Env) (of string, pods []portforward.Target, err error) {
+	access, namespace, err := p.access(env)
+	if err != nil {
+		return "", nil, err
+	}
+	finder, err := workload.NewFinder(access.Config)
+	if err != nil {
+		return "", nil, err
+	}
+	defer finder.Close()
+	var names []string
+	if p.named == "" {
+		selector, bad := workload.ParseSelector(p.selector)
+		if bad != nil {
+			return "", nil, cli.Usagef("--selector %q: %w", p.selector, bad)
+		}
+		of = p.selector
+		names, err = finder.Select(ctx, namespace, selector)
+	} else {
+		ref, bad := workload.Parse(p.named, namespace)
+		if bad != nil {
+			return "", nil, cli.Usagef("%w", bad)
+		}
+		of, namespace = ref.String(), ref.Namespace
+		names, err = finder.Pods(ctx, ref)
+	}
+	for _, name := range names {
+		pods = append(pods, portforward.Target{Access: access.Config, Namespace: namespace, Name: name, Port: p.port})
+	}
+	return of, pods, err
+}
+
+// access is the way to the pod's cluster, and the namespace of names without one.
+func (p *podFlags) access(env *cli.Env) (access *kube.Access, namespace string, err error) {
+	if access, err = kube.Load(p.kube.Options(env, p.context)); err != nil {
+		return nil, "", err
+	}
+	return access, cmp.Or(p.namespace, access.Namespace, "default"), nil
+}
+
+// complete are the names of the running pods of the namespace.
+func (p *podFlags) complete(ctx context.Context, env *cli.Env) ([]string, error) {
+	access, namespace, err := p.access(env)
+	if err != nil {
+		return nil, err
+	}
+	finder, err := workload.NewFinder(access.Config)
+	if err != nil {
+		return nil, err
+	}
+	defer finder.Close()
+	return finder.Names(ctx, namespace)
+}
+
+// readInPod has the source be the admin interface at a port of a pod.
+func readInPod(source *fetch.Source, target portforward.Target) {
+	source.Admin = fmt.Sprintf("localhost:%d", target.Port)
+	source.Dial, source.Via = target.DialContext, "port-forward to "+target.String()
+}

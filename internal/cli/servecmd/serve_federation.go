@@ -1,0 +1,86 @@
+package servecmd
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/internal/files"
+	"github.com/meshctl/meshctl/internal/server"
+	"github.com/meshctl/meshctl/internal/server/trust"
+)
+
+// federationOptions are the flags about other trust domains.
+type federationOptions struct {
+	endpoints, ids, files []string
+	caFile, addr          string
+	refresh               time.Duration
+}
+
+func (o *federationOptions) bind(f *pflag.FlagSet) {
+	f.StringArrayVar(&o.endpoints, "federate", nil, "Another trust domain and the https URL of its SPIFFE bundle endpoint, as `DOMAIN=URL`; repeatable")
+	f.StringArrayVar(&o.files, "federate-bundle", nil, "Another trust domain and a file of its roots, PEM or SPIFFE JSON, as `DOMAIN=FILE`; with --federate they count until the endpoint has answered; repeatable")
+	f.StringArrayVar(&o.ids, "federate-id", nil, "`SPIFFE-ID` that the bundle endpoint of its trust domain proves by the bundle (default: its certificate is verified as those of web sites are); repeatable")
+	f.StringVar(&o.caFile, "federate-ca-file", "", "`File` of the roots, PEM, that certificates of bundle endpoints without --federate-id must lead to (default: those of the system)")
+	f.StringVar(&o.addr, "bundle-addr", "", "`Address` of the mesh's own SPIFFE bundle endpoint (https_spiffe); empty turns it off")
+	cli.DurationVar(f, &o.refresh, "bundle-refresh-hint", 5*time.Minute, "How often other meshes are to ask the bundle endpoint, from 1s to 1h")
+}
+
+func (o *federationOptions) apply(cfg *server.Config) error {
+	if o.refresh < time.Second || o.refresh > time.Hour || o.refresh%time.Second != 0 {
+		return cli.Usagef("--bundle-refresh-hint %s: want whole seconds from 1s to 1h", o.refresh)
+	}
+	cfg.BundleAddr, cfg.BundleRefresh = o.addr, o.refresh
+	sources := map[string]*trust.Source{}
+	pair := func(flag, value, form string, field func(*trust.Source) *string) error {
+		td, v, ok := strings.Cut(value, "=")
+		if !ok || td == "" || v == "" {
+			return cli.Usagef("%s %q: want %s", flag, value, form)
+		}
+		if sources[td] == nil {
+			sources[td] = &trust.Source{TrustDomain: td, Via: flag}
+		}
+		at := field(sources[td])
+		if *at != "" {
+			return cli.Usagef("%s is given twice for trust domain %s", flag, td)
+		}
+		*at = v
+		return nil
+	}
+	for _, v := range o.endpoints {
+		if err := pair("--federate", v, "DOMAIN=URL", func(s *trust.Source) *string { return &s.URL }); err != nil {
+			return err
+		}
+	}
+	for _, v := range o.files {
+		if err := pair("--federate-bundle", v, "DOMAIN=FILE", func(s *trust.Source) *string { return &s.File }); err != nil {
+			return err
+		}
+	}
+	for _, id := range o.ids {
+		td, _, _ := strings.Cut(strings.TrimPrefix(id, "spiffe://"), "/")
+		if err := pair("--federate-id", td+"="+id, "a SPIFFE id", func(s *trust.Source) *string { return &s.ID }); err != nil {
+			return err
+		}
+	}
+	for _, s := range sources {
+		if err := s.Check(); err != nil {
+			return cli.Usagef("%s: %w", s.Via, err)
+		}
+		cfg.Federated = append(cfg.Federated, *s)
+	}
+	slices.SortFunc(cfg.Federated, func(a, b trust.Source) int { return strings.Compare(a.TrustDomain, b.TrustDomain) })
+	if o.caFile == "" {
+		return nil
+	}
+	data, err := files.Read(o.caFile, 1<<20)
+	if err != nil {
+		return fmt.Errorf("--federate-ca-file: %w", err)
+	}
+	cfg.BundleWebRoots = data
+	return nil
+}
