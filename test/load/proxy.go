@@ -17,7 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/meshctl/meshctl/internal/deaf"
+	"github.com/meshctl/meshctl/internal/dial/dialtest"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -210,7 +210,7 @@ func (p *proxy) dial(ctx context.Context, addr string) (net.Conn, error) {
 		return d.DialContext(ctx, "tcp", addr)
 	}
 	const buffer = 192 << 10 // a few packets of the loopback
-	return deaf.Dial(ctx, d, addr, buffer, p.deaf)
+	return dialtest.DialStalling(ctx, d, addr, buffer, p.deaf)
 }
 
 // stream is one stream from its start to its end.

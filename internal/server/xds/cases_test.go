@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/meshctl/meshctl/internal/deaf"
+	"github.com/meshctl/meshctl/internal/dial/dialtest"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/xds/admission"
 	"github.com/meshctl/meshctl/internal/xdswire"
@@ -28,7 +28,7 @@ import (
 // socket when stop is closed.
 func (b *bench) dialDeaf(stop <-chan struct{}) *grpc.ClientConn {
 	return b.dial(grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
-		return deaf.Dial(ctx, net.Dialer{}, addr, 4<<10, stop)
+		return dialtest.DialStalling(ctx, net.Dialer{}, addr, 4<<10, stop)
 	}))
 }
 
