@@ -96,17 +96,6 @@ func (b *builder) aliasTarget(n name) (name, bool) {
 	return name{namespace: namespace, name: service}, true
 }
 
-// decisive is the service that decides what all of its name have in common: that
-// of the first cluster that has one.
-func (b *builder) decisive(n name) *snapshot.Service {
-	for _, c := range b.ordered() {
-		if svc := c.services[n]; svc != nil {
-			return svc
-		}
-	}
-	return nil
-}
-
 // aliasesOf are the aliases of a service.
 func (b *builder) aliasesOf(n name) []snapshot.Alias {
 	all := b.aliases.all(n)

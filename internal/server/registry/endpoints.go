@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
-
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -258,64 +256,6 @@ func (c *clusterState) localityOf(ep *snapshot.SliceEndpoint, pod *snapshot.Pod)
 		return n.Locality
 	}
 	return mesh.Locality{Zone: ep.Zone}
-}
-
-// networkOf is the network of an endpoint: the pod's label, that of its
-// cluster, a rule of meshNetworks, else unknown.
-func (b *builder) networkOf(c *clusterState, pod *snapshot.Pod, addr netip.Addr, rules networkRules) mesh.NetworkID {
-	if pod != nil && pod.Labels[mesh.LabelNetwork] != "" {
-		return mesh.NetworkID(pod.Labels[mesh.LabelNetwork])
-	}
-	if n := b.next.Mesh.Networks[c.id]; n != "" {
-		return n
-	}
-	if n, ok := rules.registry[c.id]; ok {
-		return n
-	}
-	for _, r := range rules.cidrs {
-		if r.prefix.Contains(addr) {
-			return r.network
-		}
-	}
-	return ""
-}
-
-// networkRules are the endpoint rules of meshNetworks.
-type networkRules struct {
-	registry map[mesh.ClusterID]mesh.NetworkID
-	cidrs    []cidrRule
-}
-
-type cidrRule struct {
-	prefix  netip.Prefix
-	network mesh.NetworkID
-}
-
-// meshNetworks reads the rules of the local cluster's settings; of two
-// networks that claim one cluster the first by name wins.
-func (b *builder) meshNetworks() networkRules {
-	out := networkRules{registry: make(map[mesh.ClusterID]mesh.NetworkID)}
-	for _, network := range slices.Sorted(maps.Keys(b.networkSettings())) {
-		for _, e := range b.networkSettings()[network].GetEndpoints() {
-			id := mesh.NetworkID(network)
-			if c := mesh.ClusterID(e.GetFromRegistry()); c != "" {
-				if _, taken := out.registry[c]; !taken {
-					out.registry[c] = id
-				}
-			}
-			if p, err := netip.ParsePrefix(e.GetFromCidr()); err == nil {
-				out.cidrs = append(out.cidrs, cidrRule{p.Masked(), id})
-			}
-		}
-	}
-	return out
-}
-
-func (b *builder) networkSettings() map[string]*meshv1alpha1.Network {
-	if s := b.cluster(b.cfg.Local).settings; s != nil {
-		return s.Networks.GetNetworks()
-	}
-	return nil
 }
 
 func equalEndpoints(x, y *snapshot.Endpoints) bool {

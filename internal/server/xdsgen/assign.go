@@ -2,8 +2,6 @@ package xdsgen
 
 import (
 	"encoding/json"
-	"maps"
-	"slices"
 	"strings"
 
 	endpointv3 "github.com/envoyproxy/go-control-plane/envoy/config/endpoint/v3"
@@ -172,5 +170,8 @@ func trustDomains(m *snapshot.Mesh) []string {
 	return append([]string{m.TrustDomain}, m.Aliases...)
 }
 
-// sortedPorts are the keys of a port set in order.
-func sortedPorts[V any](m map[uint32]V) []uint32 { return slices.Sorted(maps.Keys(m)) }
+// NetworkOf is the network that a proxy is in.
+func NetworkOf(s *snapshot.Snapshot, n Node) mesh.NetworkID {
+	_, labels := podOf(s, n)
+	return networkOf(s, n, labels)
+}

@@ -5,6 +5,7 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	httpinspectorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/http_inspector/v3"
 	originaldstv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/original_dst/v3"
 	tlsinspectorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/tls_inspector/v3"
@@ -284,4 +285,32 @@ func (f *inboundFacts) chains(t *target, number uint32) ([]*listenerv3.FilterCha
 		out = append(out, c)
 	}
 	return out, nil
+}
+
+// inboundRoutes is the inline configuration of an inbound HTTP chain.
+func inboundRoutes(cluster, vhost, operation string, grpc bool) *routev3.RouteConfiguration {
+	action := &routev3.RouteAction{
+		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster},
+		Timeout:          durationpb.New(0),
+		MaxStreamDuration: &routev3.RouteAction_MaxStreamDuration{
+			MaxStreamDuration:    durationpb.New(0),
+			GrpcTimeoutHeaderMax: durationpb.New(0),
+		},
+	}
+	if !grpc {
+		action.RetryPolicy = &routev3.RetryPolicy{RetryOn: "reset-before-request", NumRetries: wrapperspb.UInt32(2)}
+	}
+	return &routev3.RouteConfiguration{
+		Name:             cluster,
+		ValidateClusters: wrapperspb.Bool(false),
+		VirtualHosts: []*routev3.VirtualHost{{
+			Name: vhost, Domains: []string{"*"},
+			Routes: []*routev3.Route{{
+				Name:      "default",
+				Match:     &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
+				Decorator: &routev3.Decorator{Operation: operation},
+				Action:    &routev3.Route_Route{Route: action},
+			}},
+		}},
+	}
 }

@@ -7,14 +7,10 @@ import (
 	rawbufferv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/raw_buffer/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
-	"google.golang.org/protobuf/types/known/structpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
-	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
-	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
 // ALPN values of Istio's contract. Clients say with them that mTLS carries
@@ -122,18 +118,4 @@ func exactSANs(accounts []string) []*matcherv3.StringMatcher {
 
 func rawBuffer() (*corev3.TransportSocket, error) {
 	return transportSocket("envoy.transport_sockets.raw_buffer", &rawbufferv3.RawBuffer{})
-}
-
-func transportSocket(name string, m proto.Message) (*corev3.TransportSocket, error) {
-	a, err := xdswire.Any(m)
-	if err != nil {
-		return nil, err
-	}
-	return &corev3.TransportSocket{Name: name, ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: a}}, nil
-}
-
-func tlsModeMatch() *structpb.Struct {
-	return &structpb.Struct{Fields: map[string]*structpb.Value{
-		"tlsMode": structpb.NewStringValue(mesh.TLSModeIstio),
-	}}
 }

@@ -17,6 +17,7 @@ import (
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tcpv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/tcp_proxy/v3"
 	uuidv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/request_id/uuid/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -185,10 +186,15 @@ func blackHole() (*listenerv3.Filter, error) {
 	return tcpProxy(mesh.BlackHoleCluster, snapshot.ListenerSettings{})
 }
 
-func networkFilter(name string, m proto.Message) (*listenerv3.Filter, error) {
-	a, err := xdswire.Any(m)
-	if err != nil {
-		return nil, err
+// tracing says how many requests are traced. It names no provider: Envoy takes the
+// one of its bootstrap, and without one sends no spans.
+func tracing(s snapshot.ListenerSettings) *hcmv3.HttpConnectionManager_Tracing {
+	if !s.Tracing {
+		return nil
 	}
-	return &listenerv3.Filter{Name: name, ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: a}}, nil
+	return &hcmv3.HttpConnectionManager_Tracing{
+		ClientSampling:  &typev3.Percent{Value: 100},
+		RandomSampling:  &typev3.Percent{Value: 1},
+		OverallSampling: &typev3.Percent{Value: 100},
+	}
 }

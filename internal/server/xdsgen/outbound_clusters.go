@@ -208,10 +208,6 @@ func passthroughCluster(name string, connectTimeout time.Duration) (*clusterv3.C
 // describes.
 const passthroughIdle = 5 * time.Minute
 
-func discovery(t clusterv3.Cluster_DiscoveryType) *clusterv3.Cluster_Type {
-	return &clusterv3.Cluster_Type{Type: t}
-}
-
 // unlimited turns Envoy's default limits (1024 connections …) off.
 func unlimited() *clusterv3.CircuitBreakers {
 	return &clusterv3.CircuitBreakers{Thresholds: []*clusterv3.CircuitBreakers_Thresholds{{
@@ -220,30 +216,6 @@ func unlimited() *clusterv3.CircuitBreakers {
 		MaxRequests:        wrapperspb.UInt32(math.MaxUint32),
 		MaxRetries:         wrapperspb.UInt32(math.MaxUint32),
 	}}}
-}
-
-func adsSource() *corev3.ConfigSource {
-	return &corev3.ConfigSource{
-		ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
-		InitialFetchTimeout:   durationpb.New(0),
-		ResourceApiVersion:    corev3.ApiVersion_V3,
-	}
-}
-
-func serviceMetadata(name, namespace, host string) *corev3.Metadata {
-	return istioMetadata("services", structpb.NewListValue(&structpb.ListValue{Values: []*structpb.Value{
-		structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
-			"host":      structpb.NewStringValue(host),
-			"name":      structpb.NewStringValue(name),
-			"namespace": structpb.NewStringValue(namespace),
-		}}),
-	}}))
-}
-
-func istioMetadata(key string, v *structpb.Value) *corev3.Metadata {
-	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
-		"istio": {Fields: map[string]*structpb.Value{key: v}},
-	}}
 }
 
 func explicitHTTP2() *httpv3.HttpProtocolOptions {

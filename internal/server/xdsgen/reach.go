@@ -1,58 +1,13 @@
 package xdsgen
 
 import (
+	"net/netip"
+	"slices"
+	"strings"
+
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
-
-// Target is a port of a service, on which a workload is called.
-type Target struct {
-	Service *snapshot.MeshService
-	Port    snapshot.ServicePort
-	Number  uint32 // of the workload's port
-}
-
-// Targets are those of a proxy, by the services of its own cluster.
-func Targets(s *snapshot.Snapshot, n Node) []Target {
-	pod, labels := podOf(s, n)
-	var out []Target
-	for _, t := range serviceTargets(s, n, pod, labels) {
-		svc := s.Services.Get(t.Host)
-		if svc == nil {
-			continue
-		}
-		port := snapshot.ServicePort{Number: t.Service, Protocol: t.Protocol}
-		if p := svc.Port(t.Service); p != nil {
-			port = *p
-		}
-		out = append(out, Target{Service: svc, Port: port, Number: t.Port})
-	}
-	return out
-}
-
-// Sight is what a proxy may see.
-type Sight struct {
-	// Sidecar is the one that applies to it, nil without any.
-	Sidecar *snapshot.Sidecar
-	// Sees reports whether it is given a service.
-	Sees func(*snapshot.MeshService) bool
-}
-
-// SightOf is that of a proxy. No Sidecar applies to gateways.
-func SightOf(s *snapshot.Snapshot, n Node) Sight {
-	sc := scope{namespace: n.Namespace}
-	if n.ID.Type == mesh.Sidecar {
-		_, labels := podOf(s, n)
-		sc.sidecar = chooseSidecar(s, n.Namespace, labels)
-	}
-	return Sight{Sidecar: sc.sidecar, Sees: sc.sees}
-}
-
-// NetworkOf is the network that a proxy is in.
-func NetworkOf(s *snapshot.Snapshot, n Node) mesh.NetworkID {
-	_, labels := podOf(s, n)
-	return networkOf(s, n, labels)
-}
 
 // Obstacle is why a proxy is not given an endpoint of a service that it is given,
 // in a word; empty when it is.
@@ -189,4 +144,118 @@ func (u assignments) reach(list []snapshot.Endpoint, mtlsOnly bool) []Reach {
 		out[i] = Reach{Endpoint: e, Gateways: r.gateways, Obstacle: obstacle}
 	}
 	return out
+}
+
+// route is how the proxy reaches an endpoint: directly when there are no
+// gateways.
+type route struct {
+	endpoint *snapshot.Endpoint
+	gateways []snapshot.NetworkGateway
+}
+
+// routes are those to all endpoints that the proxy may use.
+func (u assignments) routes(list []snapshot.Endpoint, mtlsOnly bool) []route {
+	out := make([]route, 0, len(list))
+	var seen map[netip.AddrPort]struct{}
+	if u.proxyless {
+		seen = make(map[netip.AddrPort]struct{}, len(list))
+	}
+	for i := range list {
+		r, obstacle := u.route(&list[i], mtlsOnly)
+		if obstacle != "" {
+			continue
+		}
+		if u.proxyless { // gRPC refuses an assignment that has an address twice
+			addr := netip.AddrPortFrom(r.endpoint.Address, uint16(r.endpoint.Port))
+			if _, twice := seen[addr]; twice {
+				continue
+			}
+			seen[addr] = struct{}{}
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// route is that to an endpoint, or what stands in its way.
+func (u assignments) route(e *snapshot.Endpoint, mtlsOnly bool) (route, Obstacle) {
+	switch {
+	case u.cluster != "" && e.Cluster != u.cluster:
+		return route{}, ObstacleCluster
+	case u.nodeLocal && (u.node == "" || e.Node != u.node):
+		return route{}, ObstacleNode
+	case !u.wants(e.Network):
+		return route{}, ObstacleView
+	case mtlsOnly && !e.MTLS:
+		return route{}, ObstaclePlaintext
+	}
+	gateways, obstacle := u.via(e)
+	switch {
+	case len(gateways) == 0 && obstacle == "":
+		return route{endpoint: e}, ""
+	case u.proxyless:
+		// gRPC offers neither the server name nor the protocol by which a
+		// gateway passes TLS through.
+		return route{}, ObstacleProxyless
+	case obstacle != "":
+		return route{}, obstacle
+	// Plaintext has no server name to be routed by, and an endpoint that
+	// the far gateway would not use must not draw load there.
+	case !e.MTLS:
+		return route{}, ObstaclePlaintext
+	case e.Health != snapshot.Healthy:
+		return route{}, ObstacleHealth
+	}
+	return route{e, gateways}, ""
+}
+
+// wants reports whether the proxy's network view includes the network.
+// Endpoints whose network is not known are always visible.
+func (u assignments) wants(n mesh.NetworkID) bool {
+	if u.view == "" || n == "" {
+		return true
+	}
+	return slices.Contains(strings.Split(u.view, ","), string(n))
+}
+
+// via returns the gateways through which the proxy reaches an endpoint, or the
+// obstacle when no gateway of the endpoint's network can be used. It returns
+// neither when the proxy calls the endpoint at its own address.
+func (u assignments) via(e *snapshot.Endpoint) ([]snapshot.NetworkGateway, Obstacle) {
+	all := u.gateways.For(e.Network, e.Cluster)
+	switch {
+	case u.network == e.Network, len(all) == 0 && sameNetwork(u.network, e.Network):
+		return nil, ""
+	case len(all) == 0:
+		return nil, ObstacleNoGateway
+	}
+	var out []snapshot.NetworkGateway
+	obstacle := ObstacleFamily
+	for i := range all {
+		switch {
+		case !u.service.PassedOnBy(&all[i], e.Cluster):
+			obstacle = ObstaclePrivate
+		case familyOf(all[i].Address)&u.families != 0:
+			out = append(out, all[i])
+		}
+	}
+	if len(out) == 0 {
+		return nil, obstacle
+	}
+	return out, ""
+}
+
+// sameNetwork reports whether the networks of a proxy and of an endpoint may be
+// one: a network that is not known may be any. Different names mean that only a
+// gateway leads from one to the other, also while none is known: in the proxy's
+// own network the address of the endpoint may belong to a stranger.
+func sameNetwork(proxy, endpoint mesh.NetworkID) bool {
+	return proxy == endpoint || proxy == "" || endpoint == ""
+}
+
+// headlessReaches reports whether a proxy of the cluster and network reaches the
+// endpoint of a headless service, which gateways do not stand in for, at its own
+// address.
+func headlessReaches(svc *snapshot.MeshService, e *snapshot.Endpoint, c mesh.ClusterID, n mesh.NetworkID) bool {
+	return sameNetwork(n, e.Network) && (e.Cluster == c || !clusterLocal(svc))
 }

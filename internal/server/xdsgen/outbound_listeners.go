@@ -7,7 +7,6 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	httpinspectorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/http_inspector/v3"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
@@ -164,14 +163,6 @@ func (u virtualOutbound) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, er
 	}
 	listenAt(l, mesh.PortOutbound, u.families.wildcards())
 	return listeners(enc, l)
-}
-
-// listenAt sets the addresses of a listener, all of one port.
-func listenAt(l *listenerv3.Listener, port uint32, ips []string) {
-	l.Address = address(ips[0], port)
-	for _, ip := range ips[1:] {
-		l.AdditionalAddresses = append(l.AdditionalAddresses, &listenerv3.AdditionalAddress{Address: address(ip, port)})
-	}
 }
 
 func unknownTCP(registryOnly bool) string {
@@ -417,25 +408,4 @@ func bindOf(n Node, sc scope) string {
 		}
 	}
 	return ""
-}
-
-func listenerFilter(name string, m proto.Message) (*listenerv3.ListenerFilter, error) {
-	a, err := xdswire.Any(m)
-	if err != nil {
-		return nil, err
-	}
-	return &listenerv3.ListenerFilter{Name: name, ConfigType: &listenerv3.ListenerFilter_TypedConfig{TypedConfig: a}}, nil
-}
-
-// listeners encodes listeners as resources.
-func listeners(enc *xdswire.Encoder, list ...*listenerv3.Listener) ([]*xdswire.Resource, error) {
-	out := make([]*xdswire.Resource, len(list))
-	for i, l := range list {
-		r, err := enc.Resource(xdswire.ListenerType, l.Name, l)
-		if err != nil {
-			return nil, err
-		}
-		out[i] = r
-	}
-	return out, nil
 }

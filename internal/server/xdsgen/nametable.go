@@ -151,13 +151,6 @@ func (u headlessNames) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, erro
 	return out, nil
 }
 
-// headlessReaches reports whether a proxy of the cluster and network reaches the
-// endpoint of a headless service, which gateways do not stand in for, at its own
-// address.
-func headlessReaches(svc *snapshot.MeshService, e *snapshot.Endpoint, c mesh.ClusterID, n mesh.NetworkID) bool {
-	return sameNetwork(n, e.Network) && (e.Cluster == c || !clusterLocal(svc))
-}
-
 // ofFamilies are the addresses of the IP versions, sorted, each once.
 func ofFamilies(ips []netip.Addr, f families) []netip.Addr {
 	ips = slices.DeleteFunc(slices.Clone(ips), func(ip netip.Addr) bool { return familyOf(ip)&f == 0 })

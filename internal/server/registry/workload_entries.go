@@ -8,20 +8,6 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// within adds a name to the set of a key, or takes it out.
-func within[K comparable](of map[K]set[name], k K, n name, is bool) {
-	if is {
-		if of[k] == nil {
-			of[k] = set[name]{}
-		}
-		of[k].add(n)
-		return
-	}
-	if delete(of[k], n); len(of[k]) == 0 {
-		delete(of, k)
-	}
-}
-
 func (s *state) applyEntry(c *clusterState, n name, w *snapshot.WorkloadEntry) {
 	old := c.entries[n]
 	if reflect.DeepEqual(old, w) {

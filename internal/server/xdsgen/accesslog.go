@@ -7,8 +7,6 @@ import (
 	accesslogv3 "github.com/envoyproxy/go-control-plane/envoy/config/accesslog/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	filelogv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/access_loggers/file/v3"
-	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
-	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -113,17 +111,4 @@ func refusedConnections(s snapshot.ListenerSettings) ([]*accesslogv3.AccessLog, 
 		}}
 	}
 	return logs, err
-}
-
-// tracing says how many requests are traced. It names no provider: Envoy takes the
-// one of its bootstrap, and without one sends no spans.
-func tracing(s snapshot.ListenerSettings) *hcmv3.HttpConnectionManager_Tracing {
-	if !s.Tracing {
-		return nil
-	}
-	return &hcmv3.HttpConnectionManager_Tracing{
-		ClientSampling:  &typev3.Percent{Value: 100},
-		RandomSampling:  &typev3.Percent{Value: 1},
-		OverallSampling: &typev3.Percent{Value: 100},
-	}
 }

@@ -239,3 +239,24 @@ func (b *builder) listConflicts() {
 	})
 	b.conflictList = list
 }
+
+// touchRemoteAt marks the endpoints of an address that other clusters have.
+func (s *state) touchRemoteAt(addr netip.Addr) {
+	for _, c := range s.clusters {
+		if c.remote {
+			s.touchAll(c.byIP[addr])
+			for n := range c.entriesAt[addr] {
+				s.touchEntry(c, c.entries[n])
+			}
+		}
+	}
+}
+
+// takesLocal reports whether an endpoint of another cluster, where the local
+// one would reach it directly, has the address of a local service: what is sent
+// to it would end at that service. Proxies whose network is not known reach a
+// network without gateways directly, too.
+func (b *builder) takesLocal(c *clusterState, addr netip.Addr, network mesh.NetworkID) bool {
+	return c.remote && b.isLocalVIP(addr) &&
+		(network == b.next.Mesh.Networks[b.cfg.Local] || len(b.next.Gateways.For(network, c.id)) == 0)
+}

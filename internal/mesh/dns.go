@@ -1,0 +1,33 @@
+package mesh
+
+import "strings"
+
+// IsDNSLabel reports whether s is a DNS-1123 label: lower-case letters,
+// digits and '-', at most 63 bytes, first and last alphanumeric.
+func IsDNSLabel(s string) bool {
+	if s == "" || len(s) > 63 {
+		return false
+	}
+	for i := range len(s) {
+		c := s[i]
+		alnum := c >= 'a' && c <= 'z' || c >= '0' && c <= '9'
+		if !alnum && (c != '-' || i == 0 || i == len(s)-1) {
+			return false
+		}
+	}
+	return true
+}
+
+// IsDNSName reports whether s is a DNS-1123 subdomain: labels joined by dots,
+// at most 253 bytes.
+func IsDNSName(s string) bool {
+	if s == "" || len(s) > 253 {
+		return false
+	}
+	for label := range strings.SplitSeq(s, ".") {
+		if !IsDNSLabel(label) {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,28 @@
+package mesh
+
+import "strings"
+
+// Locality is where an endpoint or a proxy runs. Empty parts are unknown.
+type Locality struct{ Region, Zone, Subzone string }
+
+// String renders region/zone/subzone without trailing empty parts.
+func (l Locality) String() string {
+	return strings.TrimRight(l.Region+"/"+l.Zone+"/"+l.Subzone, "/")
+}
+
+// ParseLocality reads region/zone/subzone; missing parts stay empty.
+func ParseLocality(s string) Locality {
+	p := append(strings.SplitN(s, "/", 3), "", "", "")
+	return Locality{Region: p[0], Zone: p[1], Subzone: p[2]}
+}
+
+// Compare orders localities by region, zone, subzone.
+func (l Locality) Compare(o Locality) int {
+	if c := strings.Compare(l.Region, o.Region); c != 0 {
+		return c
+	}
+	if c := strings.Compare(l.Zone, o.Zone); c != 0 {
+		return c
+	}
+	return strings.Compare(l.Subzone, o.Subzone)
+}

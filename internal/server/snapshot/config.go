@@ -1,0 +1,62 @@
+package snapshot
+
+import (
+	"google.golang.org/protobuf/proto"
+	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
+	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
+	securityv1beta1 "istio.io/api/security/v1beta1"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+)
+
+// MeshSettings is the content of the ConfigMap istio: MeshConfig on top of
+// its defaults, and MeshNetworks.
+type MeshSettings struct {
+	Meta
+	Mesh     *meshv1alpha1.MeshConfig
+	Networks *meshv1alpha1.MeshNetworks
+}
+
+// Key implements Object.
+func (o *MeshSettings) Key() Key { return o.key(KindMeshSettings) }
+
+// ClusterSettings is the content of the ConfigMap meshctl-clusters.
+type ClusterSettings struct {
+	Meta
+	Clusters mesh.ClusterSettings
+}
+
+// Key implements Object.
+func (o *ClusterSettings) Key() Key { return o.key(KindClusterSettings) }
+
+// Spec is the content of an Istio configuration object.
+type Spec interface {
+	proto.Message
+	*networkingv1alpha3.Gateway | *networkingv1alpha3.Sidecar | *securityv1beta1.PeerAuthentication |
+		*networkingv1alpha3.DestinationRule | *networkingv1alpha3.VirtualService | *networkingv1alpha3.ServiceEntry
+}
+
+// Config is an Istio configuration object: a validated proto with its place.
+type Config[S Spec] struct {
+	Meta
+	Kind Kind
+	Spec S
+}
+
+// Key implements Object.
+func (o *Config[S]) Key() Key { return o.key(o.Kind) }
+
+type (
+	// Gateway opens ports of gateway proxies.
+	Gateway = Config[*networkingv1alpha3.Gateway]
+	// Sidecar says what a workload is sent and where it is called.
+	Sidecar = Config[*networkingv1alpha3.Sidecar]
+	// PeerAuthentication decides who must use mTLS.
+	PeerAuthentication = Config[*securityv1beta1.PeerAuthentication]
+	// DestinationRule has no effect yet.
+	DestinationRule = Config[*networkingv1alpha3.DestinationRule]
+	// VirtualService has no effect yet.
+	VirtualService = Config[*networkingv1alpha3.VirtualService]
+	// ServiceEntry has no effect yet.
+	ServiceEntry = Config[*networkingv1alpha3.ServiceEntry]
+)

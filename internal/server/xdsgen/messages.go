@@ -1,0 +1,124 @@
+package xdsgen
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+
+	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
+	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/structpb"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+func adsSource() *corev3.ConfigSource {
+	return &corev3.ConfigSource{
+		ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
+		InitialFetchTimeout:   durationpb.New(0),
+		ResourceApiVersion:    corev3.ApiVersion_V3,
+	}
+}
+
+func discovery(t clusterv3.Cluster_DiscoveryType) *clusterv3.Cluster_Type {
+	return &clusterv3.Cluster_Type{Type: t}
+}
+
+func address(host string, port uint32) *corev3.Address {
+	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
+		Address:       host,
+		PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: port},
+	}}}
+}
+
+func pipe(path string) *corev3.Address {
+	return &corev3.Address{Address: &corev3.Address_Pipe{Pipe: &corev3.Pipe{Path: path}}}
+}
+
+func localityProto(l mesh.Locality) *corev3.Locality {
+	return &corev3.Locality{Region: l.Region, Zone: l.Zone, SubZone: l.Subzone}
+}
+
+func portString(n uint32) string { return strconv.FormatUint(uint64(n), 10) }
+
+// listenAt sets the addresses of a listener, all of one port.
+func listenAt(l *listenerv3.Listener, port uint32, ips []string) {
+	l.Address = address(ips[0], port)
+	for _, ip := range ips[1:] {
+		l.AdditionalAddresses = append(l.AdditionalAddresses, &listenerv3.AdditionalAddress{Address: address(ip, port)})
+	}
+}
+
+func networkFilter(name string, m proto.Message) (*listenerv3.Filter, error) {
+	a, err := xdswire.Any(m)
+	if err != nil {
+		return nil, err
+	}
+	return &listenerv3.Filter{Name: name, ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: a}}, nil
+}
+
+func listenerFilter(name string, m proto.Message) (*listenerv3.ListenerFilter, error) {
+	a, err := xdswire.Any(m)
+	if err != nil {
+		return nil, err
+	}
+	return &listenerv3.ListenerFilter{Name: name, ConfigType: &listenerv3.ListenerFilter_TypedConfig{TypedConfig: a}}, nil
+}
+
+func transportSocket(name string, m proto.Message) (*corev3.TransportSocket, error) {
+	a, err := xdswire.Any(m)
+	if err != nil {
+		return nil, err
+	}
+	return &corev3.TransportSocket{Name: name, ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: a}}, nil
+}
+
+func istioMetadata(key string, v *structpb.Value) *corev3.Metadata {
+	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
+		"istio": {Fields: map[string]*structpb.Value{key: v}},
+	}}
+}
+
+func serviceMetadata(name, namespace, host string) *corev3.Metadata {
+	return istioMetadata("services", structpb.NewListValue(&structpb.ListValue{Values: []*structpb.Value{
+		structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
+			"host":      structpb.NewStringValue(host),
+			"name":      structpb.NewStringValue(name),
+			"namespace": structpb.NewStringValue(namespace),
+		}}),
+	}}))
+}
+
+func tlsModeMatch() *structpb.Struct {
+	return &structpb.Struct{Fields: map[string]*structpb.Value{
+		"tlsMode": structpb.NewStringValue(mesh.TLSModeIstio),
+	}}
+}
+
+// listeners encodes listeners as resources.
+func listeners(enc *xdswire.Encoder, list ...*listenerv3.Listener) ([]*xdswire.Resource, error) {
+	out := make([]*xdswire.Resource, len(list))
+	for i, l := range list {
+		r, err := enc.Resource(xdswire.ListenerType, l.Name, l)
+		if err != nil {
+			return nil, err
+		}
+		out[i] = r
+	}
+	return out, nil
+}
+
+// one is the result of a generator that makes a single resource.
+func one(r *xdswire.Resource, err error) ([]*xdswire.Resource, error) {
+	if err != nil {
+		return nil, err
+	}
+	return []*xdswire.Resource{r}, nil
+}
+
+// sortedPorts are the keys of a port set in order.
+func sortedPorts[V any](m map[uint32]V) []uint32 { return slices.Sorted(maps.Keys(m)) }
