@@ -1,3 +1,5 @@
+// Package logs decides which lines a program logs. Levels sets the least level of
+// each area of the program while it runs; Limit bounds the lines of each message.
 package logs
 
 import (
@@ -12,20 +14,20 @@ import (
 	"github.com/meshctl/meshctl/internal/output"
 )
 
-// Default is the area of all lines that belong to no other one.
+// Default is the area of all lines without another area.
 const Default = "default"
 
-// Levels are the least levels that are logged, of each area of a program. They
-// may be changed at any time, from any goroutine.
+// Levels holds the least level that each area of a program logs. Its methods may be
+// called from any goroutine.
 type Levels struct {
 	areas []string
 	vars  map[string]*slog.LevelVar // by area; the map does not change
 
 	mu  sync.Mutex
-	own map[string]slog.Level // areas that were given a level of their own
+	own map[string]slog.Level // levels that Set got for single areas
 }
 
-// NewLevels makes levels for the areas and the default one, all info.
+// NewLevels returns the level info for the areas and for Default.
 func NewLevels(areas ...string) *Levels {
 	l := &Levels{vars: make(map[string]*slog.LevelVar), own: make(map[string]slog.Level)}
 	l.areas = append(l.areas, areas...)
@@ -37,13 +39,13 @@ func NewLevels(areas ...string) *Levels {
 	return l
 }
 
-// Areas lists the names of the areas, the default one first.
+// Areas returns the names of the areas, Default first.
 func (l *Levels) Areas() []string { return slices.Clone(l.areas) }
 
-// Names are those of the levels, the most talkative first.
+// Names returns the names of the levels, the least level first.
 func Names() []string { return []string{"debug", "info", "warn", "error"} }
 
-// Current is the level of each area.
+// Current returns the level of each area.
 func (l *Levels) Current() map[string]string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -54,9 +56,9 @@ func (l *Levels) Current() map[string]string {
 	return out
 }
 
-// Set changes levels: xds:debug,ca:warn. A level without an area is that of all
-// areas; default:LEVEL is that of those that have none of their own. A text with
-// anything wrong in it changes nothing.
+// Set changes levels by a list such as "xds:debug,ca:warn". A level without an area
+// applies to all areas; default:LEVEL applies to the areas without a level of their
+// own. A list with an error changes nothing.
 func (l *Levels) Set(text string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -77,7 +79,7 @@ func (l *Levels) Set(text string) error {
 		case area == Default:
 			fallback = level
 		case l.vars[area] == nil:
-			return fmt.Errorf("there is no log area %q%s: the areas are %s", area, near(area, l.areas), strings.Join(l.areas, ", "))
+			return fmt.Errorf("unknown log area %q%s: the areas are %s", area, suggest(area, l.areas), strings.Join(l.areas, ", "))
 		default:
 			own[area] = level
 		}
@@ -104,27 +106,28 @@ func parseLevel(name string) (slog.Level, error) {
 	case "error":
 		return slog.LevelError, nil
 	}
-	return 0, fmt.Errorf("there is no log level %q%s: the levels are %s", name, near(name, Names()), strings.Join(Names(), ", "))
+	return 0, fmt.Errorf("unknown log level %q%s: the levels are %s", name, suggest(name, Names()), strings.Join(Names(), ", "))
 }
 
-func near(word string, known []string) string {
+// suggest returns the known word that a mistyped one may stand for, as a clause.
+func suggest(word string, known []string) string {
 	if n := output.NearestWord(word, known); n != "" {
-		return fmt.Sprintf(", meant is perhaps %q", n)
+		return fmt.Sprintf(" (did you mean %q?)", n)
 	}
 	return ""
 }
 
-// Handler hands on to next what is at least of the level of its area: that which
-// the logger was made for by For, else the default one. next must let everything
-// pass.
+// Handler returns a handler that passes to next the lines of at least the level of
+// their area. The area is the one given to For, else Default. next must not filter
+// by level itself.
 func (l *Levels) Handler(next slog.Handler) slog.Handler {
-	return leveled{next, l, l.vars[Default]}
+	return levelHandler{next, l, l.vars[Default]}
 }
 
-// For is the log of an area, whose lines carry its name. A log that is not made
-// by Levels.Handler, or has no such area, stays what it is.
+// For returns the logger of an area, which adds the area's name to each line. It
+// returns log itself if log has no Levels.Handler or no such area.
 func For(log *slog.Logger, area string) *slog.Logger {
-	h, ok := log.Handler().(leveled)
+	h, ok := log.Handler().(levelHandler)
 	if !ok || h.levels.vars[area] == nil {
 		return log
 	}
@@ -133,21 +136,23 @@ func For(log *slog.Logger, area string) *slog.Logger {
 	return slog.New(h)
 }
 
-type leveled struct {
+type levelHandler struct {
 	slog.Handler
 	levels *Levels
 	level  *slog.LevelVar
 }
 
 // Enabled implements slog.Handler.
-func (h leveled) Enabled(_ context.Context, level slog.Level) bool { return level >= h.level.Level() }
+func (h levelHandler) Enabled(_ context.Context, level slog.Level) bool {
+	return level >= h.level.Level()
+}
 
 // WithAttrs implements slog.Handler.
-func (h leveled) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return leveled{h.Handler.WithAttrs(attrs), h.levels, h.level}
+func (h levelHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return levelHandler{h.Handler.WithAttrs(attrs), h.levels, h.level}
 }
 
 // WithGroup implements slog.Handler.
-func (h leveled) WithGroup(name string) slog.Handler {
-	return leveled{h.Handler.WithGroup(name), h.levels, h.level}
+func (h levelHandler) WithGroup(name string) slog.Handler {
+	return levelHandler{h.Handler.WithGroup(name), h.levels, h.level}
 }

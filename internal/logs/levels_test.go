@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// recorded is a log whose lines, without times, are in the buffer.
+// recorded returns a logger that writes lines without times to the buffer.
 func recorded(areas ...string) (*slog.Logger, *Levels, *bytes.Buffer) {
 	var out bytes.Buffer
 	l := NewLevels(areas...)
@@ -24,7 +24,7 @@ func recorded(areas ...string) (*slog.Logger, *Levels, *bytes.Buffer) {
 func TestLevels(t *testing.T) {
 	t.Parallel()
 	log, levels, out := recorded("xds", "ca")
-	xds := For(log, "xds").With("proxy", "p") // made before any change
+	xds := For(log, "xds").With("proxy", "p") // made before Set
 	ca := For(log, "ca").WithGroup("g")
 	for _, step := range []struct{ set, want string }{
 		{"info", "level=INFO msg=default\nlevel=INFO msg=xds area=xds proxy=p\nlevel=INFO msg=ca area=ca g.k=v\n"},
@@ -32,7 +32,7 @@ func TestLevels(t *testing.T) {
 		{"default:debug", "level=DEBUG msg=default\nlevel=INFO msg=default\nlevel=DEBUG msg=xds area=xds proxy=p\nlevel=INFO msg=xds area=xds proxy=p\n"},
 		{"WARN", ""},
 		{" ca:info , default:debug", "level=DEBUG msg=default\nlevel=INFO msg=default\nlevel=DEBUG msg=xds area=xds proxy=p\nlevel=INFO msg=xds area=xds proxy=p\nlevel=INFO msg=ca area=ca g.k=v\n"},
-		{"xds:info,warn", ""}, // the later counts
+		{"xds:info,warn", ""}, // the later item wins
 	} {
 		if err := levels.Set(step.set); err != nil {
 			t.Fatal(err)
@@ -55,12 +55,12 @@ func TestLevelsRefuse(t *testing.T) {
 	_, levels, _ := recorded("xds", "ca")
 	before := levels.Current()
 	for text, want := range map[string]string{
-		"":                    `there is no log level "": the levels are debug, info, warn, error`,
-		"xds:debug,xdss:info": `there is no log area "xdss", meant is perhaps "xds": the areas are default, ca, xds`,
-		"xds:debg":            `there is no log level "debg", meant is perhaps "debug": the levels are debug, info, warn, error`,
-		"xds:":                `there is no log level ""`,
-		"debug,":              `there is no log level ""`,
-		":debug":              `there is no log area ""`,
+		"":                    `unknown log level "": the levels are debug, info, warn, error`,
+		"xds:debug,xdss:info": `unknown log area "xdss" (did you mean "xds"?): the areas are default, ca, xds`,
+		"xds:debg":            `unknown log level "debg" (did you mean "debug"?): the levels are debug, info, warn, error`,
+		"xds:":                `unknown log level ""`,
+		"debug,":              `unknown log level ""`,
+		":debug":              `unknown log area ""`,
 	} {
 		err := levels.Set(text)
 		if err == nil || !strings.HasPrefix(err.Error(), want) {
@@ -72,20 +72,20 @@ func TestLevelsRefuse(t *testing.T) {
 	}
 }
 
-// TestForeignLog: a log without levels is used as it is.
+// TestForeignLog: For returns a logger unchanged if it has no levels or lacks the area.
 func TestForeignLog(t *testing.T) {
 	t.Parallel()
 	plain := slog.New(slog.DiscardHandler)
 	if For(plain, "xds") != plain {
-		t.Error("a log without levels was changed")
+		t.Error("a logger without levels was changed")
 	}
 	log, _, _ := recorded("xds")
 	if For(log, "other") != log {
-		t.Error("an unknown area was taken")
+		t.Error("a logger was changed for an unknown area")
 	}
 }
 
-// FuzzLevels: what is refused changes nothing, what is accepted is shown.
+// FuzzLevels: a refused list changes nothing, and Current shows an accepted one.
 func FuzzLevels(f *testing.F) {
 	for _, text := range []string{"info", "xds:debug,ca:warn", "default:error", "xds:", ",", "a:b:c"} {
 		f.Add(text)
@@ -105,7 +105,7 @@ func FuzzLevels(f *testing.F) {
 		}
 		_, again, _ := recorded("xds", "ca")
 		if err := again.Set(strings.Join(items, ",")); err != nil || !maps.Equal(levels.Current(), again.Current()) {
-			t.Errorf("%q gives %v, which is not taken: %v", text, items, err)
+			t.Errorf("%q gives %v, which Set refuses: %v", text, items, err)
 		}
 	})
 }
