@@ -42,7 +42,7 @@ func (e *RefusedError) Error() string {
 // Check returns a *RefusedError when the address is not connected to.
 func (g Guard) Check(addr netip.Addr) error {
 	reason := ""
-	switch mesh.KindOf(addr) {
+	switch mesh.AddressKindOf(addr) {
 	case mesh.AddressUnspecified:
 		reason = "is unspecified"
 	case mesh.AddressMulticast:

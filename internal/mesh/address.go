@@ -15,9 +15,9 @@ const (
 	AddressMulticast   AddressKind = "multicast"        // broadcast, too
 )
 
-// KindOf tells what an address is. An IPv4 address within an IPv6 address
+// AddressKindOf tells what an address is. An IPv4 address within an IPv6 address
 // (mapped, or behind the well-known prefix of NAT64) is judged as itself.
-func KindOf(addr netip.Addr) AddressKind {
+func AddressKindOf(addr netip.Addr) AddressKind {
 	addr = addr.WithZone("").Unmap()
 	if nat64 := netip.MustParsePrefix("64:ff9b::/96"); nat64.Contains(addr) {
 		b := addr.As16()

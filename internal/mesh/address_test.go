@@ -31,7 +31,7 @@ func TestKindOf(t *testing.T) {
 		"255.255.255.255":        AddressMulticast,
 		"ff02::1":                AddressMulticast,
 	} {
-		if got := KindOf(netip.MustParseAddr(addr)); got != want {
+		if got := AddressKindOf(netip.MustParseAddr(addr)); got != want {
 			t.Errorf("%s is %s, want %s", addr, got, want)
 		}
 	}

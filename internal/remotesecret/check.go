@@ -101,7 +101,7 @@ func (j *judge) host(host, field string) {
 	kind := mesh.AddressOrdinary
 	name := strings.TrimSuffix(strings.ToLower(host), ".")
 	if addr, err := netip.ParseAddr(host); err == nil {
-		kind = mesh.KindOf(addr)
+		kind = mesh.AddressKindOf(addr)
 	} else if name == "localhost" || strings.HasSuffix(name, ".localhost") {
 		kind = mesh.AddressLoopback
 	} else if name == "metadata.google.internal" {

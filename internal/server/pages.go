@@ -74,7 +74,7 @@ func (s *Server) notes() []string {
 	if set != nil { // else it is a reason not to be ready
 		lines = append(append(lines, s.ca.Problems()...), s.ca.Warnings()...)
 	}
-	lines = append(lines, bounded(s.registry.DoubleExtensions(), "extensions that are configured twice: see the log")...)
+	lines = append(lines, bounded(s.registry.DuplicateExtensions(), "extensions that are configured twice: see the log")...)
 	lines = append(lines, bounded(texts(s.registry.UnreachableNetworks()), "networks that cannot be reached, which this command shows: meshctl remote-clusters")...)
 	lines = append(lines, bounded(texts(s.registry.AddressConflicts()), "addresses that two services have, which this command shows: meshctl remote-clusters -o json")...)
 	lines = append(lines, s.apiNotes()...)

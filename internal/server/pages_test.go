@@ -36,8 +36,8 @@ func TestNotes(t *testing.T) {
 	}
 }
 
-// TestDoubleExtensionsAreShown has two EnvoyFilters give one extension.
-func TestDoubleExtensionsAreShown(t *testing.T) {
+// TestDuplicateExtensionsAreShown has two EnvoyFilters give one extension.
+func TestDuplicateExtensionsAreShown(t *testing.T) {
 	filter := func(name string) string {
 		return fmt.Sprintf(`apiVersion: networking.istio.io/v1alpha3
 kind: EnvoyFilter

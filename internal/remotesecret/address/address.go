@@ -61,7 +61,7 @@ func IsLoopback(server string) bool {
 	}
 	host := strings.TrimSuffix(strings.ToLower(u.Hostname()), ".")
 	if addr, err := netip.ParseAddr(host); err == nil {
-		kind := mesh.KindOf(addr)
+		kind := mesh.AddressKindOf(addr)
 		return kind == mesh.AddressLoopback || kind == mesh.AddressUnspecified
 	}
 	return host == "localhost" || strings.HasSuffix(host, ".localhost")

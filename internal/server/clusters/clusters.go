@@ -141,7 +141,7 @@ type Registry interface {
 	Expect(mesh.ClusterID)
 	Replace(mesh.ClusterID, []snapshot.Event)
 	Remove(mesh.ClusterID)
-	SetStanding(mesh.ClusterID, snapshot.Standing)
+	SetBalancing(mesh.ClusterID, snapshot.Balancing)
 }
 
 // Config says what a Manager works on.

@@ -90,7 +90,7 @@ type cluster struct {
 	synced  bool // everything was read once
 	overdue bool // that took too long
 	// standing is what the registry was told.
-	standing snapshot.Standing
+	standing snapshot.Balancing
 	told     toldCredential
 }
 
@@ -538,7 +538,7 @@ func (m *Manager) remove(c *cluster) {
 	}
 	delete(m.clusters, c.id)
 	m.cfg.Registry.Remove(c.id)
-	m.cfg.Registry.SetStanding(c.id, snapshot.Standing{})
+	m.cfg.Registry.SetBalancing(c.id, snapshot.Balancing{})
 	m.counters.forget(c.id)
 	m.cfg.Log.Info("cluster is removed", "cluster", c.id)
 	for _, l := range m.listeners {
@@ -597,12 +597,12 @@ func (m *Manager) setStanding(c *cluster) {
 	m.cfg.Log.Info("cluster takes another part in load balancing", "cluster", c.id,
 		"drained", standing.Drained, "demoted", standing.Demoted, "weight", cmp.Or(standing.Weight, 100))
 	c.standing = standing
-	m.cfg.Registry.SetStanding(c.id, standing)
+	m.cfg.Registry.SetBalancing(c.id, standing)
 }
 
-func (m *Manager) standingOf(c *cluster) snapshot.Standing {
+func (m *Manager) standingOf(c *cluster) snapshot.Balancing {
 	set := m.setting(c.id)
-	standing := snapshot.Standing{Drained: set.Drain, Weight: set.Weight}
+	standing := snapshot.Balancing{Drained: set.Drain, Weight: set.Weight}
 	since := m.lostSince(c)
 	if c.id == m.cfg.Own || since.IsZero() {
 		return standing

@@ -616,12 +616,12 @@ func TestOnClusterLost(t *testing.T) {
 	tests := []struct {
 		policy        mesh.OnLost
 		setting       mesh.ClusterSetting
-		lost, dropped snapshot.Standing // at once, and after the grace
+		lost, dropped snapshot.Balancing // at once, and after the grace
 	}{
 		{policy: mesh.Keep},
-		{policy: "", setting: mesh.ClusterSetting{OnLost: mesh.Demote}, lost: snapshot.Standing{Demoted: true}, dropped: snapshot.Standing{Demoted: true}},
-		{policy: mesh.Demote, setting: mesh.ClusterSetting{Weight: 20}, lost: snapshot.Standing{Demoted: true, Weight: 20}, dropped: snapshot.Standing{Demoted: true, Weight: 20}},
-		{policy: mesh.Drop, lost: snapshot.Standing{Demoted: true}, dropped: snapshot.Standing{Demoted: true, Drained: true}},
+		{policy: "", setting: mesh.ClusterSetting{OnLost: mesh.Demote}, lost: snapshot.Balancing{Demoted: true}, dropped: snapshot.Balancing{Demoted: true}},
+		{policy: mesh.Demote, setting: mesh.ClusterSetting{Weight: 20}, lost: snapshot.Balancing{Demoted: true, Weight: 20}, dropped: snapshot.Balancing{Demoted: true, Weight: 20}},
+		{policy: mesh.Drop, lost: snapshot.Balancing{Demoted: true}, dropped: snapshot.Balancing{Demoted: true, Drained: true}},
 		{policy: mesh.Drop, setting: mesh.ClusterSetting{OnLost: mesh.Keep}},
 	}
 	for _, tt := range tests {
@@ -638,7 +638,7 @@ func TestOnClusterLost(t *testing.T) {
 					return script{run: serves("c2", hello("c2", "10.2.0.1")), report: &report}
 				}})}}
 			})
-			standing := func(want snapshot.Standing) func() bool {
+			standing := func(want snapshot.Balancing) func() bool {
 				want.Weight = tt.setting.Weight
 				return func() bool {
 					s := w.registry.Current()
@@ -650,10 +650,10 @@ func TestOnClusterLost(t *testing.T) {
 					return e.Drained == want.Drained && e.Demoted == want.Demoted && st.Drained == want.Drained && st.Demoted == want.Demoted
 				}
 			}
-			w.until("there", standing(snapshot.Standing{}))
+			w.until("there", standing(snapshot.Balancing{}))
 			report.Store(&Report{LostSince: w.clock(), Cause: "tcp", Reason: "TCP: connection refused"})
 			w.until("lost", func() bool { return w.status("c2").State == Lost && w.status("c2").Cause == "tcp" })
-			if !standing(snapshot.Standing{})() {
+			if !standing(snapshot.Balancing{})() {
 				t.Error("a cluster that was lost for a moment takes another part")
 			}
 			w.pass(10 * time.Second)
@@ -661,7 +661,7 @@ func TestOnClusterLost(t *testing.T) {
 			w.pass(5 * time.Minute)
 			w.until("lost for long", standing(tt.dropped))
 			report.Store(nil)
-			w.until("back", standing(snapshot.Standing{}))
+			w.until("back", standing(snapshot.Balancing{}))
 			w.stop()
 			w.always("10.2.0.1") // the generator leaves it out, where others have the service
 		})

@@ -77,7 +77,7 @@ func (p *Pages) sidecarz(_ context.Context, q Query) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	sight := xdsgen.SightOf(s, x.Node)
+	sight := xdsgen.VisibilityOf(s, x.Node)
 	out := sidecarScope{
 		Version: strconv.FormatUint(s.Seq, 10), RootNamespace: s.Mesh.RootNamespace, Name: defaultSidecar, Namespace: x.Node.Namespace,
 		OutboundTrafficPolicy: meshPolicy(s), Services: []service{},

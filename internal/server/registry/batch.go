@@ -20,7 +20,7 @@ type batch struct {
 	removed   map[mesh.ClusterID]struct{} // before the events
 	replaced  map[mesh.ClusterID]struct{} // the events are all that there is of it
 	expected  map[mesh.ClusterID]struct{}
-	standings map[mesh.ClusterID]snapshot.Standing
+	balancing map[mesh.ClusterID]snapshot.Balancing
 	trust     *snapshot.TrustBundle   // nil when it stays
 	hosts     map[string][]netip.Addr // likewise
 	said      map[saidBy]snapshot.Condition
@@ -32,13 +32,13 @@ func newBatch() batch {
 		removed:   make(map[mesh.ClusterID]struct{}),
 		replaced:  make(map[mesh.ClusterID]struct{}),
 		expected:  make(map[mesh.ClusterID]struct{}),
-		standings: make(map[mesh.ClusterID]snapshot.Standing),
+		balancing: make(map[mesh.ClusterID]snapshot.Balancing),
 		said:      make(map[saidBy]snapshot.Condition),
 	}
 }
 
 func (b *batch) len() int {
-	n := len(b.events) + len(b.removed) + len(b.replaced) + len(b.expected) + len(b.standings) + len(b.said)
+	n := len(b.events) + len(b.removed) + len(b.replaced) + len(b.expected) + len(b.balancing) + len(b.said)
 	if b.trust != nil {
 		n++
 	}
@@ -103,8 +103,8 @@ func (b *batch) into(s *state) []snapshot.Cause {
 		}
 		cluster(c, false)
 	}
-	for c, standing := range b.standings {
-		if s.setStanding(c, standing) {
+	for c, balancing := range b.balancing {
+		if s.setBalancing(c, balancing) {
 			cluster(c, false)
 		}
 	}

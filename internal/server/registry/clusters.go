@@ -56,15 +56,15 @@ func (s *state) remove(id mesh.ClusterID) {
 	s.dirty.mesh = true // its network
 }
 
-// setStanding reports whether something changed. A weight counts beside those
+// setBalancing reports whether something changed. A weight counts beside those
 // of the other clusters, so all endpoints are looked at.
-func (s *state) setStanding(id mesh.ClusterID, standing snapshot.Standing) bool {
-	if s.standing[id] == standing {
+func (s *state) setBalancing(id mesh.ClusterID, balancing snapshot.Balancing) bool {
+	if s.balancing[id] == balancing {
 		return false
 	}
-	s.standing[id] = standing
-	if standing == (snapshot.Standing{}) {
-		delete(s.standing, id)
+	s.balancing[id] = balancing
+	if balancing == (snapshot.Balancing{}) {
+		delete(s.balancing, id)
 	}
 	for _, c := range s.clusters {
 		for n := range c.services {
@@ -81,9 +81,9 @@ const usualWeight = 100
 // that of the clusters that are not among them; 0 is 1.
 func (s *state) weights() (of map[mesh.ClusterID]uint32, usual uint32) {
 	divisor := uint32(usualWeight)
-	for _, standing := range s.standing {
-		if standing.Weight != 0 {
-			divisor = gcd(divisor, standing.Weight)
+	for _, balancing := range s.balancing {
+		if balancing.Weight != 0 {
+			divisor = gcd(divisor, balancing.Weight)
 		}
 	}
 	if divisor == usualWeight {
@@ -92,9 +92,9 @@ func (s *state) weights() (of map[mesh.ClusterID]uint32, usual uint32) {
 		usual = usualWeight / divisor
 	}
 	of = make(map[mesh.ClusterID]uint32)
-	for id, standing := range s.standing {
-		if standing.Weight != 0 && standing.Weight != usualWeight {
-			of[id] = standing.Weight / divisor
+	for id, balancing := range s.balancing {
+		if balancing.Weight != 0 && balancing.Weight != usualWeight {
+			of[id] = balancing.Weight / divisor
 		}
 	}
 	return of, usual

@@ -154,37 +154,37 @@ func TestReplaceIsOneChange(t *testing.T) {
 	}
 }
 
-func TestStanding(t *testing.T) {
+func TestClusterBalancing(t *testing.T) {
 	b := newBench(t)
 	b.apply(append(helloIn("c1", "10.1.0.1"), helloIn("c2", "10.2.0.1")...)...)
 	type weights [2]uint32
 	for _, tt := range []struct {
-		c1, c2  snapshot.Standing
+		c1, c2  snapshot.Balancing
 		weights weights
 	}{
 		{weights: weights{0, 0}},
-		{c2: snapshot.Standing{Weight: 50}, weights: weights{2, 1}},
-		{c2: snapshot.Standing{Weight: 100}, weights: weights{0, 0}},
-		{c2: snapshot.Standing{Weight: 200}, weights: weights{0, 2}},
-		{c1: snapshot.Standing{Weight: 30}, c2: snapshot.Standing{Weight: 75}, weights: weights{6, 15}},
-		{c2: snapshot.Standing{Drained: true}},
-		{c1: snapshot.Standing{Demoted: true}},
+		{c2: snapshot.Balancing{Weight: 50}, weights: weights{2, 1}},
+		{c2: snapshot.Balancing{Weight: 100}, weights: weights{0, 0}},
+		{c2: snapshot.Balancing{Weight: 200}, weights: weights{0, 2}},
+		{c1: snapshot.Balancing{Weight: 30}, c2: snapshot.Balancing{Weight: 75}, weights: weights{6, 15}},
+		{c2: snapshot.Balancing{Drained: true}},
+		{c1: snapshot.Balancing{Demoted: true}},
 	} {
-		b.s.setStanding("c1", tt.c1)
-		b.s.setStanding("c2", tt.c2)
+		b.s.setBalancing("c1", tt.c1)
+		b.s.setBalancing("c2", tt.c2)
 		b.apply()
 		eps := b.endpoints()
 		if got := (weights{eps[0].Weight, eps[1].Weight}); got != tt.weights {
 			t.Errorf("%+v: weights %v", tt, got)
 		}
-		for i, s := range []snapshot.Standing{tt.c1, tt.c2} {
+		for i, s := range []snapshot.Balancing{tt.c1, tt.c2} {
 			if eps[i].Drained != s.Drained || eps[i].Demoted != s.Demoted {
 				t.Errorf("%+v: endpoint %d: %+v", tt, i, eps[i])
 			}
 		}
 	}
-	if b.s.setStanding("c1", snapshot.Standing{Demoted: true}) {
-		t.Error("the standing that a cluster has changed something")
+	if b.s.setBalancing("c1", snapshot.Balancing{Demoted: true}) {
+		t.Error("the balancing that a cluster has changed something")
 	}
 }
 

@@ -212,7 +212,7 @@ func (j *joining) endpoint(ep *snapshot.SliceEndpoint, pod *snapshot.Pod, addr n
 		Network:  j.networkOf(c, pod, addr, j.networks),
 		Locality: c.localityOf(ep, pod),
 		Hostname: ep.Hostname,
-		Drained:  j.standing[c.id].Drained, Demoted: j.standing[c.id].Demoted, Weight: j.usualWeight,
+		Drained:  j.balancing[c.id].Drained, Demoted: j.balancing[c.id].Demoted, Weight: j.usualWeight,
 	}
 	if w, ok := j.weight[c.id]; ok {
 		e.Weight = w

@@ -35,9 +35,9 @@ func (c claim) String() string {
 	return fmt.Sprintf("%s: extension %q is that of %s for proxies that both select", c.loser, c.extension, c.winner)
 }
 
-// DoubleExtensions tells, sorted, of the extensions that an EnvoyFilter does not
+// DuplicateExtensions tells, sorted, of the extensions that an EnvoyFilter does not
 // give the proxies that another one gives an extension of that name.
-func (r *Registry) DoubleExtensions() []string {
+func (r *Registry) DuplicateExtensions() []string {
 	if lines := r.double.Load(); lines != nil {
 		return *lines
 	}

@@ -55,7 +55,7 @@ func (b *builder) standsFor(c mesh.ClusterID, network mesh.NetworkID, text strin
 	var out []netip.Addr
 	for _, addr := range addresses {
 		// The name may be another cluster's, its zone may be anybody's.
-		if kind := mesh.KindOf(addr); kind != mesh.AddressOrdinary && c != b.cfg.Local {
+		if kind := mesh.AddressKindOf(addr); kind != mesh.AddressOrdinary && c != b.cfg.Local {
 			refuse("it stands for " + addr.String() + ", which is a " + string(kind) + " address")
 			continue
 		}

@@ -133,10 +133,10 @@ func (r *Registry) Remove(c mesh.ClusterID) {
 	})
 }
 
-// SetStanding says how the endpoints of a cluster take part in load balancing,
+// SetBalancing says how the endpoints of a cluster take part in load balancing,
 // whether there is such a cluster now or later.
-func (r *Registry) SetStanding(c mesh.ClusterID, s snapshot.Standing) {
-	r.change(func(b *batch) { b.standings[c] = s })
+func (r *Registry) SetBalancing(c mesh.ClusterID, s snapshot.Balancing) {
+	r.change(func(b *batch) { b.balancing[c] = s })
 }
 
 // SetTrustBundle says which roots workloads check each other with: PEM texts of

@@ -118,8 +118,8 @@ type state struct {
 	backing    map[name]backing
 	aliases    aliases
 	trust      *snapshot.TrustBundle
-	standing   map[mesh.ClusterID]snapshot.Standing // those that are not zero
-	said       map[saidBy]snapshot.Condition        // of WorkloadEntries
+	balancing  map[mesh.ClusterID]snapshot.Balancing // those that are not zero
+	said       map[saidBy]snapshot.Condition         // of WorkloadEntries
 	// vips are the Services of each address. One of the local cluster is no other
 	// cluster's to have. heldGateways are the addresses of gateways, used or not.
 	vips map[netip.Addr][]holder
@@ -154,7 +154,7 @@ func newState(cfg Config) *state {
 		configMaps: make(map[name]*snapshot.ConfigMap),
 		backing:    make(map[name]backing),
 		aliases:    newAliases(),
-		standing:   make(map[mesh.ClusterID]snapshot.Standing),
+		balancing:  make(map[mesh.ClusterID]snapshot.Balancing),
 		said:       make(map[saidBy]snapshot.Condition),
 		vips:       make(map[netip.Addr][]holder),
 		conflicts:  make(map[name][]AddressConflict),

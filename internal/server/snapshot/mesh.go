@@ -70,9 +70,9 @@ type NamespaceFacts struct {
 	Services     []*MeshService
 }
 
-// Standing is how the endpoints of a cluster take part in load balancing.
+// Balancing is how the endpoints of a cluster take part in load balancing.
 // The zero value is that of a cluster with nothing special.
-type Standing struct {
+type Balancing struct {
 	// Drained endpoints get load only where no other cluster has healthy ones.
 	Drained bool
 	// Demoted endpoints get the next lower priority.

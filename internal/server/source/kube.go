@@ -162,7 +162,7 @@ func localName(host string) string {
 		return "is a loopback name"
 	}
 	if a, err := parseAddr(host); err == nil {
-		if kind := mesh.KindOf(a); kind != mesh.AddressOrdinary {
+		if kind := mesh.AddressKindOf(a); kind != mesh.AddressOrdinary {
 			return "is an address of the kind " + string(kind)
 		}
 	}

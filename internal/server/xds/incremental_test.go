@@ -78,7 +78,7 @@ type step struct {
 	// replace says that the events are all that there is of the last cluster,
 	// remove that it goes before them.
 	replace, remove bool
-	standings       map[mesh.ClusterID]snapshot.Standing
+	standings       map[mesh.ClusterID]snapshot.Balancing
 	roots           []string // nil for as before
 }
 
@@ -130,7 +130,7 @@ func randomSteps(seed uint64, n int) []step {
 			s.toggle = append(s.toggle, c.IntN(len(incrementalNodes())))
 		}
 		if c.once(30) {
-			s.standings = map[mesh.ClusterID]snapshot.Standing{pickOne(c, meshClusters...): {
+			s.standings = map[mesh.ClusterID]snapshot.Balancing{pickOne(c, meshClusters...): {
 				Drained: c.once(3), Demoted: c.once(3), Weight: pickOne[uint32](c, 0, 0, 50, 100, 150, 200, 1),
 			}}
 		}
@@ -271,7 +271,7 @@ type incremental struct {
 	subs     []*subscriber // by node, nil for those that are not connected
 	objects  map[snapshot.Key]snapshot.Object
 	clusters []mesh.ClusterID // those that there are
-	standing map[mesh.ClusterID]snapshot.Standing
+	standing map[mesh.ClusterID]snapshot.Balancing
 	roots    []string
 
 	same interned
@@ -287,7 +287,7 @@ func newIncremental() *incremental {
 	}
 	w := &incremental{
 		registry: runRegistry(meshClusters), hub: h, nodes: incrementalNodes(),
-		clusters: meshClusters, standing: make(map[mesh.ClusterID]snapshot.Standing),
+		clusters: meshClusters, standing: make(map[mesh.ClusterID]snapshot.Balancing),
 		objects: make(map[snapshot.Key]snapshot.Object), same: make(interned), full: make(map[xdsgen.Unit][]*xdswire.Resource),
 	}
 	w.subs = make([]*subscriber, len(w.nodes))
@@ -328,7 +328,7 @@ func silent(n xdsgen.Node) *subscriber {
 func (w *incremental) apply(number int, s step) {
 	for id, standing := range s.standings {
 		w.standing[id] = standing
-		w.registry.SetStanding(id, standing)
+		w.registry.SetBalancing(id, standing)
 	}
 	if s.roots != nil {
 		w.roots = s.roots
@@ -374,7 +374,7 @@ func (w *incremental) rebuilt() *snapshot.Snapshot {
 	}
 	r.Apply(events)
 	for id, standing := range w.standing {
-		r.SetStanding(id, standing)
+		r.SetBalancing(id, standing)
 	}
 	if w.roots != nil {
 		r.SetTrustBundle(w.roots)

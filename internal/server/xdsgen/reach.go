@@ -80,14 +80,14 @@ type PortReach struct {
 // its assignments are made. missing says why it is not given any of the service.
 func ReachOf(s *snapshot.Snapshot, n Node, svc *snapshot.MeshService) (ports []PortReach, missing string) {
 	pod, labels := podOf(s, n)
-	sight := SightOf(s, n)
+	visible := VisibilityOf(s, n)
 	switch {
 	case svc.ExternalName != "":
 		return nil, "it is another name of " + svc.ExternalName + ", and no endpoints belong to it"
 	case !svc.VisibleTo(n.Namespace):
 		return nil, "it is not exported to namespace " + n.Namespace + ": see its annotation " + mesh.AnnotationExportTo
-	case sight.Sidecar != nil && !sight.Sees(svc):
-		return nil, "the egress hosts of Sidecar " + sight.Sidecar.Namespace + "/" + sight.Sidecar.Name + " do not have it"
+	case visible.Sidecar != nil && !visible.Sees(svc):
+		return nil, "the egress hosts of Sidecar " + visible.Sidecar.Namespace + "/" + visible.Sidecar.Name + " do not have it"
 	case svc.Headless && n.ID.Type == mesh.Sidecar && !n.Proxyless:
 		return nil, "it is headless: calls go on to the address that the application has resolved"
 	}

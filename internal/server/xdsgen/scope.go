@@ -132,20 +132,20 @@ func chooseSidecar(s *snapshot.Snapshot, namespace string, labels map[string]str
 	return nil
 }
 
-// Sight is what a proxy may see.
-type Sight struct {
+// Visibility is what a proxy may see.
+type Visibility struct {
 	// Sidecar is the one that applies to it, nil without any.
 	Sidecar *snapshot.Sidecar
 	// Sees reports whether it is given a service.
 	Sees func(*snapshot.MeshService) bool
 }
 
-// SightOf is that of a proxy. No Sidecar applies to gateways.
-func SightOf(s *snapshot.Snapshot, n Node) Sight {
+// VisibilityOf is that of a proxy. No Sidecar applies to gateways.
+func VisibilityOf(s *snapshot.Snapshot, n Node) Visibility {
 	sc := scope{namespace: n.Namespace}
 	if n.ID.Type == mesh.Sidecar {
 		_, labels := podOf(s, n)
 		sc.sidecar = chooseSidecar(s, n.Namespace, labels)
 	}
-	return Sight{Sidecar: sc.sidecar, Sees: sc.sees}
+	return Visibility{Sidecar: sc.sidecar, Sees: sc.sees}
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// TestStandingOfClusters reads an assignment as "address weight", a priority
+// TestClusterBalancing reads an assignment as "address weight", a priority
 // other than 0 in front.
-func TestStandingOfClusters(t *testing.T) {
+func TestClusterBalancing(t *testing.T) {
 	ep := func(n byte, c mesh.ClusterID, change ...func(*snapshot.Endpoint)) snapshot.Endpoint {
 		e := snapshot.Endpoint{
 			Address: netip.AddrFrom4([4]byte{10, 0, 0, n}), Port: 80, Cluster: c, MTLS: true,
