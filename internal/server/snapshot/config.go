@@ -9,8 +9,8 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// MeshSettings is the content of the ConfigMap istio: MeshConfig on top of
-// its defaults, and MeshNetworks.
+// MeshSettings is the content of the ConfigMap istio: MeshConfig, with defaults for
+// unset fields, and MeshNetworks.
 type MeshSettings struct {
 	Meta
 	Mesh     *meshv1alpha1.MeshConfig
@@ -36,7 +36,7 @@ type Spec interface {
 		*networkingv1alpha3.DestinationRule | *networkingv1alpha3.VirtualService | *networkingv1alpha3.ServiceEntry
 }
 
-// Config is an Istio configuration object: a validated proto with its place.
+// Config is an Istio configuration object with a validated spec.
 type Config[S Spec] struct {
 	Meta
 	Kind Kind
@@ -49,9 +49,9 @@ func (o *Config[S]) Key() Key { return o.key(o.Kind) }
 type (
 	// Gateway opens ports of gateway proxies.
 	Gateway = Config[*networkingv1alpha3.Gateway]
-	// Sidecar says what a workload is sent and where it is called.
+	// Sidecar limits the services that a workload sees and declares its ports.
 	Sidecar = Config[*networkingv1alpha3.Sidecar]
-	// PeerAuthentication decides who must use mTLS.
+	// PeerAuthentication sets the mTLS mode of workloads.
 	PeerAuthentication = Config[*securityv1beta1.PeerAuthentication]
 	// DestinationRule has no effect yet.
 	DestinationRule = Config[*networkingv1alpha3.DestinationRule]

@@ -6,17 +6,18 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// Endpoints are the endpoints of one service in all clusters, by service port
-// name, each list sorted by cluster and address.
+// Endpoints holds the endpoints of one service in all clusters.
 type Endpoints struct {
-	Host   string
+	Host string
+	// ByPort holds the endpoints of each service port by the port's name, sorted by
+	// cluster and address.
 	ByPort map[string][]Endpoint
 }
 
-// Health of an endpoint.
+// Health is the health of an endpoint. Terminating endpoints are not in the facts.
 type Health uint8
 
-// Endpoints that terminate are left out of the facts.
+// The values of Health.
 const (
 	Healthy Health = iota
 	Unhealthy
@@ -30,28 +31,38 @@ type Endpoint struct {
 	Network  mesh.NetworkID
 	Locality mesh.Locality
 	Health   Health
-	// MTLS is set when the pod has a proxy that accepts mTLS on the port:
-	// its tlsMode label says istio and PeerAuthentication does not disable
-	// it.
+	// MTLS reports whether the endpoint accepts mTLS: TLSMode is set, and no
+	// PeerAuthentication disables mTLS on the port.
 	MTLS bool
-	// TLSMode says that the pod's tlsMode label is istio.
+	// TLSMode reports whether the pod's label tlsMode is "istio": it has a proxy.
 	TLSMode bool
-	// DirectTLS says that mTLS is accepted whatever protocol the client offers
-	// by ALPN: plaintext is refused (STRICT), or gRPC serves without a proxy. A
-	// permissive proxy takes for mTLS only what offers one of Istio's protocols.
+	// DirectTLS reports whether the endpoint accepts mTLS with any ALPN protocol: its
+	// mode is STRICT, or gRPC serves without a proxy. A PERMISSIVE proxy recognizes
+	// mTLS only by Istio's ALPN protocols.
 	DirectTLS bool
 	Labels    map[string]string
-	// Workload is "<workload>;<namespace>;<canonical name>;<canonical
-	// revision>;<cluster>", Istio's endpoint metadata.
+	// Workload is Istio's endpoint metadata: "<workload>;<namespace>;<canonical
+	// name>;<canonical revision>;<cluster>".
 	Workload string
-	Pod      string // key of Pods, empty when no pod is known
-	Node     string // the Kubernetes node, empty when it is not known
-	// Hostname is the DNS label of the endpoint below the service's host, as
-	// the pods of a StatefulSet have; mostly empty.
+	Pod      string // key in Snapshot.Pods; empty if no pod is known
+	Node     string // Kubernetes node; empty if not known
+	// Hostname is the DNS label of the endpoint below the service's host, as pods of a
+	// StatefulSet have one. Usually empty.
 	Hostname string
-	// Drained says that the endpoint is left out where others can take its
-	// load, Demoted that it comes after the others, both because of its cluster.
+	// Drained and Demoted come from the Balancing of the endpoint's cluster.
 	Drained, Demoted bool
-	// Weight is its part of the load beside the others; 0 is 1.
+	// Weight is the weight relative to the other endpoints; 0 means 1.
+	Weight uint32
+}
+
+// Balancing sets how the endpoints of a cluster take part in load balancing. The
+// zero value is the default.
+type Balancing struct {
+	// Drained endpoints get load only if no other cluster has healthy ones.
+	Drained bool
+	// Demoted endpoints have the next lower priority.
+	Demoted bool
+	// Weight is the weight of each endpoint in percent, 1 to mesh.MaxWeight; 0 means
+	// 100.
 	Weight uint32
 }

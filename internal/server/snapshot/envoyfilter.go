@@ -1,13 +1,13 @@
 package snapshot
 
-// EnvoyFilter is what an EnvoyFilter object asks for, as far as it is
-// supported. What is for Envoy is checked and encoded already.
+// EnvoyFilter holds the supported parts of an EnvoyFilter object. Its Envoy
+// configuration is validated and encoded.
 type EnvoyFilter struct {
 	Meta
-	// Selector holds the labels of the proxies that it is for; without any
-	// it is for all of its namespace.
+	// Selector selects proxies of the namespace by their labels. If it is empty, it
+	// selects all of them.
 	Selector map[string]string
-	// Priority orders the objects of one namespace, lowest first.
+	// Priority orders the objects of one namespace, the lowest first.
 	Priority   int32
 	Extensions []Extension
 	Filters    []HTTPFilter
@@ -16,42 +16,42 @@ type EnvoyFilter struct {
 // Key implements Object.
 func (o *EnvoyFilter) Key() Key { return o.key(KindEnvoyFilter) }
 
-// Extension is the configuration of a filter, which proxies ask for by name.
+// Extension is the configuration of a filter. Proxies request it by name (ECDS).
 type Extension struct {
 	Name string
-	// Body is an envoy.config.core.v3.TypedExtensionConfig.
+	// Body is an encoded envoy.config.core.v3.TypedExtensionConfig.
 	Body []byte
 }
 
 // HTTPFilter is a filter to insert into HTTP connection managers.
 type HTTPFilter struct {
 	Context Context
-	// Port is that of the listener, or with captured connections that they
-	// were made to; 0 is any.
+	// Port is the port of the listener or, if connections are captured, their
+	// original destination port. Zero matches all ports.
 	Port   uint32
 	Insert Insertion
-	// Near is the name of the filter that Insert refers to; without a filter
-	// of that name nothing is inserted.
+	// Near is the name of the filter that Insert refers to. A list without that
+	// filter stays as it is.
 	Near string
-	// Body is an envoy.extensions.filters.network.http_connection_manager.v3.HttpFilter.
+	// Body is an encoded HttpFilter of envoy.extensions.filters.network.http_connection_manager.v3.
 	Body []byte
 }
 
-// Context says whose connections are meant.
+// Context is the direction of the connections to which a filter applies.
 type Context uint8
 
-// Contexts. Gateways have no HTTP connection managers yet.
+// The values of Context. Gateways have none, as they have no HTTP connection managers.
 const (
 	AnyContext Context = iota
 	InboundContext
 	OutboundContext
 )
 
-// Insertion is a place in the list of HTTP filters. The last filter, the
-// router, stays the last.
+// Insertion is a position in the list of HTTP filters. The router remains the last
+// filter of the list.
 type Insertion uint8
 
-// Places.
+// The values of Insertion.
 const (
 	InsertFirst Insertion = iota
 	InsertLast
@@ -59,9 +59,9 @@ const (
 	InsertAfter  // Near
 )
 
-// EnvoyFiltersFor are the EnvoyFilters for a workload with those labels, in
-// the order in which they apply: those of the root namespace first. Either
-// namespace may be nil.
+// EnvoyFiltersFor returns the EnvoyFilters that select a workload with these labels,
+// in the order in which they apply: first the root namespace's, then its own
+// namespace's. Either namespace may be nil.
 func EnvoyFiltersFor(root, ns *NamespaceFacts, labels map[string]string) []*EnvoyFilter {
 	var out []*EnvoyFilter
 	add := func(facts *NamespaceFacts) {

@@ -6,14 +6,27 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// Gateways are the east-west gateways of the mesh. The zero value means that
-// there is one network.
+// Gateways holds the east-west gateways of the mesh. A mesh with one network has
+// none.
 type Gateways struct {
+	// ByNetwork holds the gateways of each network, sorted by address and port.
 	ByNetwork map[mesh.NetworkID][]NetworkGateway
 }
 
-// For returns the gateways of the network, those of the cluster if it has
-// its own. The list is sorted by address and port. g may be nil.
+// NetworkGateway is an address through which other networks reach a network.
+type NetworkGateway struct {
+	Network mesh.NetworkID
+	Cluster mesh.ClusterID // empty for an address of meshNetworks
+	// Namespace is the namespace of the gateway's Service or Gateway object. It is
+	// empty for an address of meshNetworks.
+	Namespace string
+	Address   netip.Addr
+	Port      uint32
+}
+
+// For returns the gateways that lead to an endpoint in network n and cluster c: the
+// gateways of its cluster, or all gateways of the network if the cluster has none.
+// g may be nil.
 func (g *Gateways) For(n mesh.NetworkID, c mesh.ClusterID) []NetworkGateway {
 	if g == nil {
 		return nil
@@ -29,15 +42,4 @@ func (g *Gateways) For(n mesh.NetworkID, c mesh.ClusterID) []NetworkGateway {
 		return own
 	}
 	return all
-}
-
-// NetworkGateway is one address under which a network is reached.
-type NetworkGateway struct {
-	Network mesh.NetworkID
-	Cluster mesh.ClusterID // empty for gateways of meshNetworks
-	// Namespace is that of the gateway's Service or Gateway, empty where it is not
-	// known: for addresses in meshNetworks.
-	Namespace string
-	Address   netip.Addr
-	Port      uint32
 }

@@ -31,12 +31,12 @@ type Pod struct {
 	ServiceAccount string
 	Workload       string // name of the Deployment, StatefulSet … that owns the pod
 	HostNetwork    bool
-	// Proxyless pods have no proxy: gRPC in the application takes its place.
+	// Proxyless reports whether gRPC in the application takes the place of a proxy.
 	Proxyless bool
-	// Ports are what services may target by name.
+	// Ports holds the ports that services may target by name.
 	Ports []PodPort
-	// External workloads are those of a WorkloadEntry: it may also give a port of
-	// the service's name where the service targets a number.
+	// External reports whether this is the workload of a WorkloadEntry. Its port of
+	// the service port's name is used even if the service targets a number.
 	External bool
 }
 
@@ -49,8 +49,8 @@ type PodPort struct {
 	Number uint32
 }
 
-// TargetPort is the workload's port behind one of a service, 0 when it has none.
-// The pod may be nil.
+// TargetPort returns the number of the workload's port that a service port targets, or
+// 0 if the workload has no such port. The pod may be nil.
 func (o *Pod) TargetPort(s *ServicePort) uint32 {
 	name := s.TargetName
 	if o != nil && o.External {
@@ -69,32 +69,34 @@ func (o *Pod) TargetPort(s *ServicePort) uint32 {
 	return cmp.Or(s.Target, s.Number)
 }
 
-// WorkloadEntry is a workload that Kubernetes does not run, such as a virtual
-// machine: what services see of it is as of a pod.
+// WorkloadEntry is a workload outside Kubernetes, such as a virtual machine. Services
+// select its Pod like any other.
 type WorkloadEntry struct {
 	Pod
-	Network  mesh.NetworkID // of the spec, else empty
-	Locality mesh.Locality  // likewise
-	// Weight is its part of the load beside the others; 0 is 1.
+	Network  mesh.NetworkID // from the spec; may be empty
+	Locality mesh.Locality  // from the spec; may be empty
+	// Weight is the weight relative to other endpoints; 0 means 1.
 	Weight uint32
-	// HealthChecked entries are healthy only where it is said that they are.
+	// HealthChecked reports whether the entry is unhealthy until it is reported
+	// healthy.
 	HealthChecked bool
-	// Health is what the status of the object says.
+	// Health is the health in the status of the object.
 	Health Condition
 }
 
 // Key implements Object.
 func (o *WorkloadEntry) Key() Key { return o.key(KindWorkloadEntry) }
 
-// HealthChecked reports whether annotations have an entry be health-checked.
+// HealthChecked reports whether the annotations of a WorkloadEntry enable health
+// checks.
 func HealthChecked(annotations map[string]string) bool {
 	return strings.EqualFold(annotations[mesh.AnnotationHealthChecks], "true")
 }
 
-// Condition is what is known of something that holds or not.
+// Condition is the status of a condition of an object.
 type Condition uint8
 
-// The conditions.
+// The values of Condition.
 const (
 	Unknown Condition = iota
 	True
@@ -112,8 +114,8 @@ func (k PodKey) String() string {
 	return string(k.Cluster) + "/" + k.Namespace + "/" + k.Name
 }
 
-// WorkloadEntryKey names a WorkloadEntry of one cluster among the pods, whose names
-// have no colon.
+// WorkloadEntryKey returns the key of a WorkloadEntry in Snapshot.Pods. It differs
+// from the key of every pod by a colon.
 func WorkloadEntryKey(c mesh.ClusterID, namespace, name string) string {
 	return PodKey{c, namespace, "entry:" + name}.String()
 }
@@ -127,11 +129,10 @@ type Service struct {
 	ExternalName string
 	Selector     map[string]string
 	Ports        []ServicePort
-	// External are the addresses under which other networks reach the
-	// service: load-balancer ingress and externalIPs, IP addresses or host
-	// names.
+	// External holds the addresses for clients outside the cluster: the IP addresses
+	// and host names of the load balancer, and externalIPs.
 	External []string
-	ExportTo []string // from the annotation; nil means everywhere
+	ExportTo []string // from the annotation; nil means all namespaces
 }
 
 // Key implements Object.
@@ -139,13 +140,11 @@ func (o *Service) Key() Key { return o.key(KindService) }
 
 // ServicePort is one port of a Service.
 type ServicePort struct {
-	Name     string
-	Number   uint32
-	Protocol mesh.Protocol
-	// Target is the numeric target port, or 0 when it is a name, which then
-	// stands in TargetName.
-	Target     uint32
-	TargetName string
+	Name       string
+	Number     uint32
+	Protocol   mesh.Protocol
+	Target     uint32 // target port, if it is a number
+	TargetName string // target port, if it is a name
 }
 
 // EndpointSlice is a Kubernetes EndpointSlice.
@@ -159,9 +158,9 @@ type EndpointSlice struct {
 // Key implements Object.
 func (o *EndpointSlice) Key() Key { return o.key(KindEndpointSlice) }
 
-// SlicePort is one port of an EndpointSlice; Name is that of the service port.
+// SlicePort is one port of an EndpointSlice.
 type SlicePort struct {
-	Name   string
+	Name   string // of the service port
 	Number uint32
 }
 
@@ -171,20 +170,20 @@ type SliceEndpoint struct {
 	Ready       bool
 	Terminating bool
 	Pod         string // name of the pod behind it, in the slice's namespace
-	Hostname    string // its DNS label below the service's name, if it has one
+	Hostname    string // DNS label below the service's name; may be empty
 	Node        string
 	Zone        string
 }
 
-// KubeGateway is a Gateway of the Kubernetes Gateway API that is labelled as a
-// way into a network.
+// KubeGateway is a Gateway of the Kubernetes Gateway API with a network label: an
+// east-west gateway of that network.
 type KubeGateway struct {
 	Meta
 	Network   mesh.NetworkID
 	Addresses []string // IP addresses or host names
-	Ports     []uint32 // on which it passes mutual TLS through
-	// Remote is set when it stands for a gateway of another cluster, which
-	// counts only in the own cluster.
+	Ports     []uint32 // of its listeners that pass mTLS through
+	// Remote reports whether the object describes a gateway of another cluster. Such
+	// an object counts only in the local cluster.
 	Remote bool
 }
 

@@ -6,78 +6,71 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// Mesh holds the facts that apply to the whole mesh.
+// Mesh holds the facts that apply to the whole mesh, most of them from MeshConfig.
 type Mesh struct {
+	// LocalCluster is the cluster of the control plane. Configuration objects and
+	// MeshConfig count only there.
 	LocalCluster mesh.ClusterID
 	TrustDomain  string
-	Aliases      []string // trust-domain aliases, sorted
-	// CACertificates are caCertificates.
+	Aliases      []string // trustDomainAliases, sorted
+	// CACertificates is caCertificates: further roots of the mesh.
 	CACertificates []CACertificate
 	Domain         string // DNS suffix of services
-	RootNamespace  string
-	// RegistryOnly is outboundTrafficPolicy REGISTRY_ONLY.
+	// RootNamespace is the namespace whose policies apply to all namespaces.
+	RootNamespace string
+	// RegistryOnly reports whether outboundTrafficPolicy is REGISTRY_ONLY: proxies
+	// refuse connections to unknown destinations.
 	RegistryOnly   bool
 	ConnectTimeout time.Duration
-	// AutoMTLS is enableAutoMtls.
+	// AutoMTLS is enableAutoMtls: proxies use mTLS where the endpoint supports it.
 	AutoMTLS bool
-	// KeyExchanges is meshMTLS.ecdhCurves: what Envoys use with each other, by
-	// Envoy's names, what is preferred coming first; empty leaves it to them.
+	// KeyExchanges is meshMTLS.ecdhCurves: the key exchanges of mTLS between Envoys,
+	// by Envoy's names, the preferred one first. Empty means Envoy's defaults.
 	KeyExchanges []string
-	// Listeners is what MeshConfig sets for the listeners of all proxies.
+	// Listeners holds the settings of all listeners.
 	Listeners ListenerSettings
-	// Networks maps each cluster to the network of its system namespace.
+	// Networks holds the network of each cluster: the network label of its system
+	// namespace, else a flag of the control plane.
 	Networks map[mesh.ClusterID]mesh.NetworkID
 }
 
-// ListenerSettings are settings of MeshConfig that count for all listeners.
+// ListenerSettings holds the settings of MeshConfig that apply to all listeners.
 type ListenerSettings struct {
-	// AccessLogFile is accessLogFile, the path at which Envoy logs requests and
-	// connections; empty is no log.
+	// AccessLogFile is the path to which Envoy logs requests and connections. Empty
+	// means no access log.
 	AccessLogFile string
-	// AccessLogFormat is accessLogFormat, a text or, with AccessLogJSON, an
-	// object of JSON; empty is the default.
+	// AccessLogFormat is the line of the access log or, with AccessLogJSON, a JSON
+	// object. Empty means Istio's default.
 	AccessLogFormat string
 	AccessLogJSON   bool
 	// Tracing is enableTracing.
 	Tracing bool
-	// DetectionTimeout is protocolDetectionTimeout: how long to wait for the first
-	// bytes of a connection; 0 is without end.
+	// DetectionTimeout is protocolDetectionTimeout: how long a listener waits for the
+	// first bytes of a connection. Zero means no limit.
 	DetectionTimeout time.Duration
 }
 
-// CACertificate is a further source of roots, that MeshConfig names.
+// CACertificate is a source of further roots.
 type CACertificate struct {
-	PEM, BundleURL string // one of them
-	// TrustDomains are whose roots they are; none means the mesh's own and its
-	// aliases.
+	PEM, BundleURL string // one of them is set
+	// TrustDomains holds the trust domains of the roots. Empty means the mesh's own
+	// trust domain and its aliases.
 	TrustDomains []string
 }
 
-// TrustBundle is what workloads of the mesh check each other with.
+// TrustBundle holds the roots with which workloads of the mesh verify each other.
 type TrustBundle struct {
-	// Roots are PEM texts of one certificate each, sorted.
+	// Roots holds one PEM certificate per element, sorted.
 	Roots []string
 }
 
-// NamespaceFacts are the policies of one namespace of the configuration
-// cluster and the services in it, oldest policy first.
+// NamespaceFacts holds the policies of a namespace of the local cluster and the
+// services of that namespace in all clusters, both oldest first.
 type NamespaceFacts struct {
 	Name     string
 	Sidecars []*Sidecar
 	PeerAuth []*PeerAuthentication
-	// EnvoyFilters by priority, then oldest first.
+	// EnvoyFilters are sorted by priority, then oldest first.
 	EnvoyFilters []*EnvoyFilter
 	Services     []*MeshService
-}
-
-// Balancing is how the endpoints of a cluster take part in load balancing.
-// The zero value is that of a cluster with nothing special.
-type Balancing struct {
-	// Drained endpoints get load only where no other cluster has healthy ones.
-	Drained bool
-	// Demoted endpoints get the next lower priority.
-	Demoted bool
-	// Weight is the share of an endpoint in percent of the usual one, 1 to
-	// mesh.MaxWeight; 0 is 100.
-	Weight uint32
 }

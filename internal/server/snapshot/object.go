@@ -1,8 +1,3 @@
-// Package snapshot holds the facts that the control plane works with. Objects
-// are what a source reads from one cluster; facts are what the registry joins
-// them to; a Snapshot is one consistent, immutable set of facts. There are no
-// Kubernetes types here: sources translate, everything after them reads only
-// this package. Nothing in a published value is ever written again.
 package snapshot
 
 import (
@@ -12,10 +7,10 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// Kind names a kind of object.
+// Kind is a kind of object, or of another cause of a change.
 type Kind string
 
-// The kinds that sources deliver.
+// The kinds of objects that sources read, and below them kinds without objects.
 const (
 	KindNamespace          Kind = "Namespace"
 	KindNode               Kind = "Node"
@@ -32,20 +27,17 @@ const (
 	KindServiceEntry       Kind = "ServiceEntry"
 	KindEnvoyFilter        Kind = "EnvoyFilter"
 	KindKubeGateway        Kind = "KubernetesGateway" // Gateway of gateway.networking.k8s.io
-	// KindClusterSettings is the ConfigMap meshctl-clusters of the system
-	// namespace.
-	KindClusterSettings Kind = "ClusterSettings"
-	// KindCluster is that of no object: it names a cluster as the cause of a
-	// change.
-	KindCluster Kind = "Cluster"
-	// KindTrustBundle likewise names the roots of the mesh.
-	KindTrustBundle Kind = "TrustBundle"
-	// KindHostName likewise names host names that were resolved.
-	KindHostName Kind = "HostName"
+	KindClusterSettings    Kind = "ClusterSettings"   // the ConfigMap meshctl-clusters of the system namespace
+	KindSecret             Kind = "Secret"            // a Secret with a certificate, CA certificates or both
+	KindConfigMap          Kind = "CAConfigMap"       // a ConfigMap with CA certificates
+
+	KindCluster     Kind = "Cluster"     // a cluster that was added, removed or changed
+	KindTrustBundle Kind = "TrustBundle" // the roots of the mesh
+	KindHostName    Kind = "HostName"    // the resolved host names of gateways
 )
 
-// IsObject reports whether there are objects of the kind, which were read
-// somewhere: others only name causes of changes.
+// IsObject reports whether the kind has objects. The other kinds only name causes of
+// changes.
 func (k Kind) IsObject() bool {
 	return k != KindCluster && k != KindTrustBundle && k != KindHostName
 }
@@ -65,8 +57,8 @@ func (k Key) String() string {
 	return fmt.Sprintf("%s %s/%s (cluster %s)", k.Kind, k.Namespace, k.Name, k.Cluster)
 }
 
-// Place says where an object was read: a file and the line its document
-// starts at. The zero Place is an object of a Kubernetes API.
+// Place is the file and line where an object's YAML document starts. The zero Place
+// stands for a Kubernetes API.
 type Place struct {
 	File string
 	Line int
@@ -79,13 +71,13 @@ func (p Place) String() string {
 	return fmt.Sprintf("%s:%d", p.File, p.Line)
 }
 
-// Meta is what every object has.
+// Meta holds the fields that all objects have.
 type Meta struct {
 	Cluster   mesh.ClusterID
 	Namespace string
 	Name      string
 	Labels    map[string]string
-	Created   time.Time // zero when the object does not say
+	Created   time.Time // zero if not known
 	Place     Place
 }
 
@@ -94,22 +86,23 @@ type Meta struct {
 // *EnvoyFilter, *Secret, *ConfigMap or a *Config.
 type Object interface {
 	Key() Key
-	// ReadFrom is where the object was read.
+	// ReadFrom returns the place where a source read the object.
 	ReadFrom() Place
 }
 
-// Event says that an object is now as Object says, or gone when Object is nil.
+// Event reports the new state of an object. Object is nil if the object is gone.
 type Event struct {
 	Key    Key
 	Object Object
 }
 
-// Sink takes what sources read. Its methods do not block on work and may be
-// called from any goroutine; events of one cluster are applied in order.
+// Sink receives the objects that sources read. Its methods return without waiting for
+// the work and may be called from any goroutine. Events of one cluster are applied in
+// order.
 type Sink interface {
-	// Apply hands over a batch that should become visible together.
+	// Apply takes a batch of events that must become visible together.
 	Apply(events []Event)
-	// Synced says that the cluster's first full reading was handed over.
+	// Synced reports that Apply got all objects of the cluster once.
 	Synced(cluster mesh.ClusterID)
 }
 

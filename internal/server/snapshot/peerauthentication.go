@@ -4,7 +4,7 @@ import (
 	securityv1beta1 "istio.io/api/security/v1beta1"
 )
 
-// MTLSMode is how a workload treats mTLS on one of its ports.
+// MTLSMode is the mode of mTLS on a port of a workload.
 type MTLSMode uint8
 
 // The modes of PeerAuthentication.
@@ -14,13 +14,13 @@ const (
 	Disable
 )
 
-// MTLS is the outcome of all PeerAuthentication policies for one workload.
+// MTLS is the result of all PeerAuthentication policies for one workload.
 type MTLS struct {
 	Default MTLSMode
 	Ports   map[uint32]MTLSMode // overrides by target port
 }
 
-// Port is the mode of one target port.
+// Port returns the mode of a target port.
 func (m MTLS) Port(number uint32) MTLSMode {
 	if mode, ok := m.Ports[number]; ok {
 		return mode
@@ -28,9 +28,8 @@ func (m MTLS) Port(number uint32) MTLSMode {
 	return m.Default
 }
 
-// NamespaceMTLS is the mode that the mesh's and the namespace's policies
-// decide together, before any policy that selects workloads. Either argument
-// may be nil.
+// NamespaceMTLS returns the mode of a namespace, as the policies without a selector of
+// the root namespace and of the namespace set it. Either argument may be nil.
 func NamespaceMTLS(root, ns *NamespaceFacts) MTLSMode {
 	mode := Permissive
 	if p := namespacePolicy(root); p != nil {
@@ -44,9 +43,9 @@ func NamespaceMTLS(root, ns *NamespaceFacts) MTLSMode {
 	return mode
 }
 
-// WorkloadMTLS resolves the policies for a workload with those labels: mesh,
-// then namespace, then the oldest policy that selects it. Policies with a
-// selector in the root namespace select nothing.
+// WorkloadMTLS returns the modes of a workload with these labels. The oldest policy
+// that selects it overrides the mode of its namespace. Policies of the root namespace
+// that have a selector have no effect.
 func WorkloadMTLS(root, ns *NamespaceFacts, labels map[string]string) MTLS {
 	out := MTLS{Default: NamespaceMTLS(root, ns)}
 	if ns == nil || root != nil && ns.Name == root.Name {

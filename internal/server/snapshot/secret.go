@@ -7,65 +7,57 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// KindSecret is the kind of secrets that may hold what gateways serve with.
-const KindSecret Kind = "Secret"
-
-// Secret is a Kubernetes Secret as far as proxies may be given it: a
-// certificate with its key, a bundle of CA certificates, or both.
+// Secret holds the parts of a Kubernetes Secret that proxies may get: a certificate
+// with its key, CA certificates, or both.
 type Secret struct {
 	Meta
 	Pair *KeyPair
-	// NoPair says why there is no Pair.
+	// NoPair is the reason if Pair is nil.
 	NoPair string
 	CA     *CABundle
-	// NoCA says why there is no CA.
+	// NoCA is the reason if CA is nil.
 	NoCA string
 }
 
 // Key implements Object.
 func (o *Secret) Key() Key { return o.key(KindSecret) }
 
-// KindConfigMap is the kind of ConfigMaps with CA certificates.
-const KindConfigMap Kind = "CAConfigMap"
-
-// ConfigMap is a Kubernetes ConfigMap as far as proxies are given it: a bundle
-// of CA certificates.
+// ConfigMap holds the CA certificates of a Kubernetes ConfigMap.
 type ConfigMap struct {
 	Meta
 	CA *CABundle
-	// NoCA says why there is none.
+	// NoCA is the reason if CA is nil.
 	NoCA string
 }
 
 // Key implements Object.
 func (o *ConfigMap) Key() Key { return o.key(KindConfigMap) }
 
-// KeyPair is a certificate chain with the key that belongs to its first
-// certificate.
+// KeyPair is a certificate chain with the private key of its first certificate.
 type KeyPair struct {
 	Chain []byte // PEM
 	Key   PrivateKey
-	OCSP  []byte // staple, may be empty
-	// The chain is valid from NotBefore to NotAfter.
+	OCSP  []byte // OCSP response to staple; may be empty
+	// All certificates are valid from NotBefore to NotAfter.
 	NotBefore, NotAfter time.Time
 }
 
-// CABundle is what certificates are checked with.
+// CABundle holds the CA certificates with which a proxy verifies its peers.
 type CABundle struct {
 	Roots []byte // PEM
 	CRL   []byte // PEM, may be empty
-	// All roots are valid from NotBefore to NotAfter.
+	// All certificates are valid from NotBefore to NotAfter.
 	NotBefore, NotAfter time.Time
 }
 
-// PrivateKey is a private key that shows itself nowhere but where PEM is
-// called: no way of printing, logging or encoding it gives its content.
-type PrivateKey struct{ pem func() []byte } // no printer calls a function that it finds in a field
+// PrivateKey is a private key that only PEM reveals. Printing, logging or encoding it
+// shows a placeholder.
+type PrivateKey struct{ pem func() []byte } // a func, because no printer calls one
 
-// NewPrivateKey is the key of that PEM text, which belongs to it from then on.
+// NewPrivateKey returns the key with this PEM text, which it takes over.
 func NewPrivateKey(pem []byte) PrivateKey { return PrivateKey{func() []byte { return pem }} }
 
-// PEM is the key's text. It must not be changed.
+// PEM returns the key's text, which the caller must not change.
 func (k PrivateKey) PEM() []byte {
 	if k.pem == nil {
 		return nil
@@ -87,14 +79,14 @@ func (k PrivateKey) LogValue() slog.Value { return slog.StringValue(hidden) }
 // MarshalText implements encoding.TextMarshaler.
 func (k PrivateKey) MarshalText() ([]byte, error) { return []byte(hidden), nil }
 
-// SecretKey names a secret of one cluster in tables and changes.
+// SecretKey returns the key of a Secret in Snapshot.Secrets and Changes.Secrets.
 func SecretKey(c mesh.ClusterID, namespace, name string) string {
 	return string(c) + "/" + namespace + "/" + name
 }
 
-// ConfigMapPrefix begins the names under which proxies ask for ConfigMaps.
+// ConfigMapPrefix starts the SDS names of ConfigMaps, and their keys.
 const ConfigMapPrefix = "configmap://"
 
-// ConfigMapKey names a ConfigMap of the cluster whose configuration counts, as
-// proxies ask for it and in changes, where it differs from each SecretKey.
+// ConfigMapKey returns the key of a ConfigMap in Snapshot.ConfigMaps and
+// Changes.Secrets, which is also its SDS name. It differs from every SecretKey.
 func ConfigMapKey(namespace, name string) string { return ConfigMapPrefix + namespace + "/" + name }

@@ -8,11 +8,11 @@ import (
 	"testing"
 )
 
-// TestPrivateKeysAreNotShown prints a key in every way that this program has.
+// TestPrivateKeysAreNotShown: no way of printing, logging or encoding shows a key.
 func TestPrivateKeysAreNotShown(t *testing.T) {
 	const secret = "MIGHAgEAMBMGByqGSM49"
 	s := Secret{Pair: &KeyPair{Chain: []byte("chain"), Key: NewPrivateKey([]byte(secret))}}
-	// A value in an unexported field is printed without asking its methods.
+	// fmt does not call the methods of a value in an unexported field.
 	inner := struct{ pair KeyPair }{*s.Pair}
 	for _, v := range []any{s, &s, s.Pair, *s.Pair, s.Pair.Key, &s.Pair.Key, inner, &inner, []any{s}, Event{s.Key(), &s}} {
 		var out strings.Builder

@@ -8,53 +8,53 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// MeshService is one service of the mesh: the services of the same name and
-// namespace in all clusters.
+// MeshService is one service of the mesh: the Services of one name and namespace in
+// all clusters. The local cluster's Service, else the first one by cluster id,
+// decides the fields that do not differ by cluster.
 type MeshService struct {
 	Host      string
 	Name      string
 	Namespace string
 	Created   time.Time
-	// Headless services resolve to pod addresses.
+	// Headless reports whether the host resolves to the addresses of pods.
 	Headless bool
-	// NodeLocal services are reached on the client's own node alone
+	// NodeLocal reports whether clients may call only endpoints on their own node
 	// (internalTrafficPolicy Local).
 	NodeLocal bool
-	// ExternalName services are other names, of services of the mesh or not. They
-	// have no clusters.
+	// ExternalName is the host that an ExternalName service stands for. It may be
+	// outside the mesh. Such a service has no endpoints and no Envoy clusters.
 	ExternalName string
-	// Aliases are the ExternalName services that stand for this one, sorted.
+	// Aliases holds the ExternalName services that stand for this one, sorted.
 	Aliases  []Alias
 	Ports    []ServicePort
 	ExportTo []string
-	// Clusters holds what differs by cluster, sorted by cluster id.
+	// Clusters holds the parts that differ by cluster, sorted by cluster id.
 	Clusters []ClusterService
-	// Contested holds, for clusters whose proxies use some of the service's
-	// addresses for another service, the addresses that are left.
+	// Contested replaces the part of each cluster whose proxies use some of the
+	// service's addresses for another service. It has only the remaining addresses.
 	Contested []ClusterService
-	// Accounts are the SPIFFE ids of the pods behind the service, of all
-	// clusters and trust-domain aliases, sorted.
+	// Accounts holds the SPIFFE ids of the pods of the service in all clusters and
+	// trust domains, sorted.
 	Accounts []string
-	// AllTLS is set when there are endpoints and all have the tlsMode label.
+	// AllTLS reports whether there are endpoints and all have TLSMode.
 	AllTLS bool
-	// AllDirectTLS is set when there are endpoints and all have DirectTLS.
+	// AllDirectTLS reports whether there are endpoints and all have DirectTLS.
 	AllDirectTLS bool
-	// Plaintext is set when PeerAuthentication disables mTLS in the
-	// service's namespace.
+	// Plaintext reports whether PeerAuthentication disables mTLS in the service's
+	// namespace.
 	Plaintext bool
 }
 
-// In returns the part of the cluster, or nil.
+// In returns the part of a cluster, or nil.
 func (s *MeshService) In(c mesh.ClusterID) *ClusterService { return partOf(s.Clusters, c) }
 
-// For returns the part whose addresses count for proxies of a cluster: of their
-// own cluster, else of the first cluster that has the service, without what they
-// use for another service; nil when no cluster has the service.
+// For returns the part whose addresses proxies of a cluster use: the part of their
+// own cluster, else of the first cluster. Addresses that they use for another service
+// are left out. It returns nil if no cluster has the service.
 func (s *MeshService) For(c mesh.ClusterID) *ClusterService {
 	return cmp.Or(partOf(s.Contested, c), s.In(c), s.first())
 }
 
-// first returns the part of the first cluster that has the service, or nil.
 func (s *MeshService) first() *ClusterService {
 	if len(s.Clusters) == 0 {
 		return nil
@@ -71,8 +71,8 @@ func partOf(parts []ClusterService, c mesh.ClusterID) *ClusterService {
 	return nil
 }
 
-// Port returns the TCP port of that number, or nil. A UDP port may have the
-// same number; proxies do not take UDP.
+// Port returns the TCP port of that number, or nil. A UDP port, which proxies ignore,
+// may have the same number.
 func (s *MeshService) Port(number uint32) *ServicePort {
 	for i := range s.Ports {
 		if s.Ports[i].Number == number && s.Ports[i].Protocol != mesh.UDP {
@@ -100,9 +100,9 @@ func exported(exportTo []string, own, namespace string) bool {
 	return false
 }
 
-// PassedOnBy reports whether a gateway passes on calls to the service's endpoints of
-// a cluster: whether the gateway's namespace sees the service, as the control plane
-// of the gateway's cluster has it.
+// PassedOnBy reports whether a gateway passes on calls to the service's endpoints in
+// a cluster. The control plane of the gateway's cluster configures the gateway, so
+// the exportTo of its own Service must include the gateway's namespace.
 func (s *MeshService) PassedOnBy(g *NetworkGateway, c mesh.ClusterID) bool {
 	to := s.ExportTo
 	if part := cmp.Or(s.In(cmp.Or(g.Cluster, c)), s.first()); part != nil {
@@ -111,7 +111,7 @@ func (s *MeshService) PassedOnBy(g *NetworkGateway, c mesh.ClusterID) bool {
 	return exported(to, s.Namespace, g.Namespace)
 }
 
-// ClusterService is the part of a service that one cluster decides.
+// ClusterService is the part of a service that the Service of one cluster decides.
 type ClusterService struct {
 	Cluster  mesh.ClusterID
 	VIPs     []netip.Addr
@@ -120,7 +120,7 @@ type ClusterService struct {
 	ExportTo []string
 }
 
-// Alias is another name of a service.
+// Alias is an ExternalName service that stands for another service of the mesh.
 type Alias struct {
 	Host, Name, Namespace string
 	ExportTo              []string
@@ -131,14 +131,14 @@ func (a *Alias) VisibleTo(namespace string) bool {
 	return exported(a.ExportTo, a.Namespace, namespace)
 }
 
-// ClusterLocal reports whether the service of that name is reached only within its
-// own cluster: Kubernetes' own services.
+// ClusterLocal reports whether a service has a different meaning in each cluster, so
+// that clients call only endpoints of their own cluster: Kubernetes' own services.
 func ClusterLocal(namespace, name string) bool {
 	return namespace == "kube-system" || namespace == "default" && name == "kubernetes"
 }
 
-// PortServices are the services that have a TCP port of one number, oldest
-// first: in the order in which they win conflicts.
+// PortServices holds the services with a TCP port of one number, oldest first. If
+// two services conflict, the earlier one wins.
 type PortServices struct {
 	Number   uint32
 	Services []*MeshService

@@ -1,79 +1,89 @@
+// Package snapshot is the vocabulary of the control plane: objects, facts, and the
+// snapshots and changes that consist of facts.
+//
+// An object is what a source read from one cluster, such as a Pod or a Gateway. A
+// fact is what the registry derives from the objects of all clusters, such as a
+// MeshService: the Services of one name in all clusters. A Snapshot holds the facts
+// of one moment; Changes name the facts that differ from the snapshot before.
+//
+// No type of Kubernetes occurs here. Sources translate their objects, and all later
+// stages read only this package. A published value is never written again.
 package snapshot
 
 import "time"
 
-// Snapshot is one consistent set of facts about the whole mesh. It and all it
-// points to are immutable; a fact that did not change keeps its address from
-// one snapshot to the next, so comparing pointers tells what changed.
+// Snapshot holds the facts about the whole mesh at one moment. It is immutable, and
+// so is everything that it points to. A fact that did not change keeps its address
+// from one snapshot to the next, so facts may be compared by pointer.
 type Snapshot struct {
-	// Seq counts snapshots from 1.
+	// Seq is the sequence number of the snapshot. The first one has 1.
 	Seq uint64
-	// Mesh holds what applies everywhere.
+	// Mesh holds the facts without a narrower scope.
 	Mesh *Mesh
-	// Gateways are the east-west gateways by network.
+	// Gateways holds the east-west gateways of all networks.
 	Gateways *Gateways
-	// Services by host name.
+	// Services holds the services by host name.
 	Services *Table[string, MeshService]
-	// Endpoints by host name.
+	// Endpoints holds the endpoints of services by host name.
 	Endpoints *Table[string, Endpoints]
-	// Ports holds, for each TCP port number, the services that have it.
+	// Ports holds the services of each TCP port number.
 	Ports *Table[uint32, PortServices]
-	// Pods by PodKey.String(), and the workloads of WorkloadEntries by
+	// Pods holds pods by PodKey.String, and the workloads of WorkloadEntries by
 	// WorkloadEntryKey.
 	Pods *Table[string, Pod]
-	// Secrets of all clusters by SecretKey. Who reads them decides by an
-	// authenticated identity who is given what.
+	// Secrets holds the Secrets of all clusters by SecretKey. Readers must check the
+	// authenticated identity of the client that they serve.
 	Secrets *Table[string, Secret]
-	// ConfigMaps with CA certificates of the configuration cluster by
+	// ConfigMaps holds the ConfigMaps with CA certificates of the local cluster by
 	// ConfigMapKey.
 	ConfigMaps *Table[string, ConfigMap]
-	// TrustBundle is nil until the roots are known.
+	// TrustBundle is nil until the roots of the mesh are known.
 	TrustBundle *TrustBundle
-	// Namespaces by name.
+	// Namespaces holds the policies and services of namespaces by name.
 	Namespaces *Table[string, NamespaceFacts]
-	// Private is set when some service is not exported to every namespace.
+	// Private reports whether some service is not exported to all namespaces.
 	Private bool
-	// NodeLocal is set when some service has NodeLocal.
+	// NodeLocal reports whether some service is NodeLocal.
 	NodeLocal bool
-	// GatewayConfigs are the Gateway objects of the configuration cluster,
-	// oldest first.
+	// GatewayConfigs holds the Gateway objects of the local cluster, oldest first.
 	GatewayConfigs []*Gateway
 }
 
-// Changes names what differs between a snapshot and the one before it.
+// Changes names the facts that differ between a snapshot and the one before. A key
+// stands for a fact that was added, changed or removed.
 type Changes struct {
-	Services   map[string]struct{} // hosts whose MeshService changed, came or went
-	Endpoints  map[string]struct{} // hosts whose Endpoints changed, came or went
-	Ports      map[uint32]struct{} // numbers whose PortServices changed, came or went
-	Pods       map[string]struct{} // keys of Pods that changed, came or went
-	Secrets    map[string]struct{} // SecretKey or ConfigMapKey of those that changed, came or went
-	Namespaces map[string]struct{} // namespaces whose NamespaceFacts changed
-	// TrustBundle is set when the TrustBundle changed.
+	Services   map[string]struct{} // keys of Snapshot.Services
+	Endpoints  map[string]struct{} // keys of Snapshot.Endpoints
+	Ports      map[uint32]struct{} // keys of Snapshot.Ports
+	Pods       map[string]struct{} // keys of Snapshot.Pods
+	Secrets    map[string]struct{} // keys of Snapshot.Secrets and ConfigMaps
+	Namespaces map[string]struct{} // keys of Snapshot.Namespaces
+	// TrustBundle reports whether Snapshot.TrustBundle changed.
 	TrustBundle bool
-	// Everywhere is set when Mesh, Gateways, Private, NodeLocal or GatewayConfigs
-	// changed.
+	// Everywhere reports whether a fact changed on which all resources may depend:
+	// Mesh, Gateways, Private, NodeLocal or GatewayConfigs.
 	Everywhere bool
-	// Causes are a few of the objects behind the change, for logs and traces,
-	// Events is how many there are.
+	// Causes names a few of the objects behind the change, for logs and traces.
+	// Events is the number of all of them.
 	Causes []Cause
 	Events int
 	// Since is when the first event of the batch arrived, Taken when the batch was
-	// closed, Built when the snapshot was made of it.
+	// closed, and Built when the snapshot was ready.
 	Since, Taken, Built time.Time
 }
 
-// Cause is an object that changed.
+// Cause is an object whose change led to a snapshot.
 type Cause struct {
 	Key
-	Place Place // zero for an object that is gone
+	Place Place // zero if the object is gone
 	Gone  bool
 }
 
 // Kinds is a set of kinds of facts.
 type Kinds uint8
 
-// The kinds of facts that lists of resources are made of. By pods and
-// namespaces it is only chosen which lists a proxy is given.
+// The kinds of facts from which resources are generated. Pods and namespaces are
+// missing: they only decide which resources a proxy gets.
 const (
 	ServiceFacts Kinds = 1 << iota
 	EndpointFacts
@@ -82,26 +92,23 @@ const (
 	TrustFacts
 )
 
-// Kinds is what kinds of facts changed; Everywhere is none of them.
+// Kinds returns the kinds of facts that changed, without those behind Everywhere.
 func (c *Changes) Kinds() Kinds {
 	var k Kinds
-	add := func(kind Kinds, changed int) {
-		if changed > 0 {
+	add := func(kind Kinds, changed bool) {
+		if changed {
 			k |= kind
 		}
 	}
-	add(ServiceFacts, len(c.Services))
-	add(EndpointFacts, len(c.Endpoints))
-	add(PortFacts, len(c.Ports))
-	add(SecretFacts, len(c.Secrets))
-	if c.TrustBundle {
-		k |= TrustFacts
-	}
+	add(ServiceFacts, len(c.Services) > 0)
+	add(EndpointFacts, len(c.Endpoints) > 0)
+	add(PortFacts, len(c.Ports) > 0)
+	add(SecretFacts, len(c.Secrets) > 0)
+	add(TrustFacts, c.TrustBundle)
 	return k
 }
 
 // Empty reports whether nothing changed.
 func (c *Changes) Empty() bool {
-	return !c.Everywhere && !c.TrustBundle && len(c.Services) == 0 && len(c.Endpoints) == 0 && len(c.Ports) == 0 &&
-		len(c.Pods) == 0 && len(c.Secrets) == 0 && len(c.Namespaces) == 0
+	return !c.Everywhere && c.Kinds() == 0 && len(c.Pods) == 0 && len(c.Namespaces) == 0
 }

@@ -5,16 +5,15 @@ import (
 	"slices"
 )
 
-// Table is an immutable list of facts in key order; a nil Table is empty. A
-// lookup is a binary search; a new version copies the list of pointers, not
-// the facts, so equal facts keep their address from snapshot to snapshot, and
-// so does a Table that did not change.
+// Table is an immutable map of facts, sorted by key. A nil Table is empty. A lookup is
+// a binary search. A new version copies pointers, not facts, so that a fact which did
+// not change keeps its address.
 type Table[K cmp.Ordered, V any] struct {
 	keys   []K
 	values []*V
 }
 
-// Len is the number of facts.
+// Len returns the number of facts.
 func (t *Table[K, V]) Len() int {
 	if t == nil {
 		return 0
@@ -22,7 +21,7 @@ func (t *Table[K, V]) Len() int {
 	return len(t.keys)
 }
 
-// Get returns the fact of the key, or nil.
+// Get returns the fact with the key, or nil.
 func (t *Table[K, V]) Get(key K) *V {
 	if t == nil {
 		return nil
@@ -34,7 +33,7 @@ func (t *Table[K, V]) Get(key K) *V {
 	return t.values[i]
 }
 
-// All iterates in key order.
+// All iterates over the facts in key order.
 func (t *Table[K, V]) All() func(yield func(K, *V) bool) {
 	return func(yield func(K, *V) bool) {
 		if t == nil {
@@ -48,7 +47,8 @@ func (t *Table[K, V]) All() func(yield func(K, *V) bool) {
 	}
 }
 
-// With returns the table with the changes applied; a nil value removes.
+// With returns a table with the changes applied, or t itself if there are none. A nil
+// value removes a key.
 func (t *Table[K, V]) With(changes map[K]*V) *Table[K, V] {
 	if len(changes) == 0 {
 		return t
