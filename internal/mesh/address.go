@@ -2,21 +2,23 @@ package mesh
 
 import "net/netip"
 
-// AddressKind tells where an address leads that somebody else chose.
+// AddressKind is the kind of an IP address. It shows whether connecting to an
+// address from an untrusted source is safe.
 type AddressKind string
 
-// The kinds of addresses.
+// The values of AddressKind.
 const (
 	AddressOrdinary    AddressKind = "ordinary"
-	AddressLoopback    AddressKind = "loopback"         // this machine
-	AddressUnspecified AddressKind = "unspecified"      // which is this machine, too
-	AddressLinkLocal   AddressKind = "link-local"       // this machine's neighbours
-	AddressMetadata    AddressKind = "metadata service" // of a cloud, which hands out credentials
-	AddressMulticast   AddressKind = "multicast"        // broadcast, too
+	AddressLoopback    AddressKind = "loopback"
+	AddressUnspecified AddressKind = "unspecified" // connects to this machine
+	AddressLinkLocal   AddressKind = "link-local"
+	AddressMetadata    AddressKind = "metadata service" // of a cloud, which gives out credentials
+	AddressMulticast   AddressKind = "multicast"        // or broadcast
 )
 
-// AddressKindOf tells what an address is. An IPv4 address within an IPv6 address
-// (mapped, or behind the well-known prefix of NAT64) is judged as itself.
+// AddressKindOf returns the kind of an address. For an IPv6 address that contains an
+// IPv4 address (IPv4-mapped, or the well-known prefix of NAT64) it returns the kind of
+// the latter.
 func AddressKindOf(addr netip.Addr) AddressKind {
 	addr = addr.WithZone("").Unmap()
 	if nat64 := netip.MustParsePrefix("64:ff9b::/96"); nat64.Contains(addr) {
@@ -38,7 +40,7 @@ func AddressKindOf(addr netip.Addr) AddressKind {
 	return AddressOrdinary
 }
 
-// isMetadata knows the addresses under which clouds offer their metadata.
+// isMetadata reports whether a cloud serves its metadata at an address.
 func isMetadata(addr netip.Addr) bool {
 	switch addr.String() {
 	case "169.254.169.254", // nearly all

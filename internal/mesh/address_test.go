@@ -32,7 +32,7 @@ func TestKindOf(t *testing.T) {
 		"ff02::1":                AddressMulticast,
 	} {
 		if got := AddressKindOf(netip.MustParseAddr(addr)); got != want {
-			t.Errorf("%s is %s, want %s", addr, got, want)
+			t.Errorf("AddressKindOf(%s) = %s, want %s", addr, got, want)
 		}
 	}
 }

@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// Direction of a cluster or listener as its name says it.
+// Direction is the first part of the name of an Envoy cluster.
 type Direction string
 
-// The two directions of Istio's names.
+// The values of Direction.
 const (
 	Outbound Direction = "outbound"
 	Inbound  Direction = "inbound"
@@ -35,20 +35,20 @@ func (c ClusterName) String() string {
 	return string(c.Direction) + "|" + strconv.FormatUint(uint64(c.Port), 10) + "|" + c.Subset + "|" + c.Host
 }
 
-// SNI renders the DNS form, which is the server name of a TLS connection to
-// the cluster and the name of the gateway's pass-through cluster:
-// outbound_.<port>_.<subset>_.<host>.
+// SNI renders the DNS form, outbound_.<port>_.<subset>_.<host>. It is the server name
+// of TLS connections to the cluster, and the name of the cluster to which an east-west
+// gateway passes them on.
 func (c ClusterName) SNI() string {
 	return string(c.Direction) + "_." + strconv.FormatUint(uint64(c.Port), 10) + "_." + c.Subset + "_." + c.Host
 }
 
-// ParseClusterName reads the form with bars. ok is false for every other
-// name, such as BlackHoleCluster or the SNI form.
+// ParseClusterName parses the form with bars. ok is false for other names, such as
+// BlackHoleCluster.
 func ParseClusterName(s string) (c ClusterName, ok bool) {
 	return parseClusterName(strings.SplitN(s, "|", 4))
 }
 
-// ParseSNI reads the DNS form.
+// ParseSNI parses the DNS form.
 func ParseSNI(s string) (c ClusterName, ok bool) {
 	return parseClusterName(strings.SplitN(s, "_.", 4))
 }

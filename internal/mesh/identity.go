@@ -18,12 +18,12 @@ func (i Identity) String() string {
 	return "spiffe://" + i.TrustDomain + "/ns/" + i.Namespace + "/sa/" + i.ServiceAccount
 }
 
-// maxSPIFFEID is the length limit of the SPIFFE specification, in bytes.
+// maxSPIFFEID is the limit of the SPIFFE specification in bytes.
 const maxSPIFFEID = 2048
 
-// ParseIdentity reads a SPIFFE id of the mesh's form. It is as strict as the
-// SPIFFE specification: lower-case trust domain, no empty or dot segments, no
-// port, query, fragment or percent escape.
+// ParseIdentity parses a SPIFFE id of a workload. As in the SPIFFE specification, the
+// trust domain is lower case, and there are no empty or dot segments, ports, queries,
+// fragments or percent escapes.
 func ParseIdentity(s string) (Identity, error) {
 	if len(s) > maxSPIFFEID {
 		return Identity{}, fmt.Errorf("SPIFFE id is longer than %d bytes", maxSPIFFEID)

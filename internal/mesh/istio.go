@@ -30,8 +30,8 @@ const (
 
 	AnnotationExportTo  = "networking.istio.io/exportTo"
 	AnnotationTemplates = "inject.istio.io/templates"
-	// AnnotationHealthChecks of a WorkloadEntry, when "true", has it be healthy only
-	// while its condition ConditionHealthy says so.
+	// AnnotationHealthChecks set to "true" makes a WorkloadEntry healthy only while
+	// its condition ConditionHealthy is true.
 	AnnotationHealthChecks = "proxy.istio.io/health-checks-enabled"
 	ConditionHealthy       = "Healthy"
 )
@@ -39,12 +39,12 @@ const (
 // TLSModeIstio is the value of LabelTLSMode on pods that accept mesh mTLS.
 const TLSModeIstio = "istio"
 
-// GRPCServerListener is what the names of the listeners begin with that gRPC
-// servers ask for; the address that the server listens on follows.
+// GRPCServerListener is the prefix of the listener that a gRPC server requests. The
+// address on which the server listens follows.
 const GRPCServerListener = "xds.istio.io/grpc/lds/inbound/"
 
-// MetadataNamespace is where endpoints have metadata of meshctl's own, and
-// MetadataNetwork the key of the network there, when it is not the proxy's.
+// MetadataNamespace is the namespace of meshctl's own metadata of endpoints. There,
+// MetadataNetwork has the network of an endpoint outside the proxy's network.
 const (
 	MetadataNamespace = "meshctl"
 	MetadataNetwork   = "network"

@@ -10,7 +10,7 @@ func (l Locality) String() string {
 	return strings.TrimRight(l.Region+"/"+l.Zone+"/"+l.Subzone, "/")
 }
 
-// ParseLocality reads region/zone/subzone; missing parts stay empty.
+// ParseLocality parses region/zone/subzone. Missing parts are empty.
 func ParseLocality(s string) Locality {
 	p := append(strings.SplitN(s, "/", 3), "", "", "")
 	return Locality{Region: p[0], Zone: p[1], Subzone: p[2]}

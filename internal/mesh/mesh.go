@@ -1,16 +1,15 @@
-// Package mesh holds the names and values of the field that every other
-// package shares: cluster ids, networks, trust domains, SPIFFE identities,
-// node ids, the cluster-name grammar, localities, protocols, and the labels,
-// ports and annotations of Istio's contracts. It imports nothing of ours and
-// does no I/O.
+// Package mesh holds the basic names and values of a mesh: ids of clusters, networks
+// and nodes, SPIFFE identities, names of Envoy clusters, localities, protocols, and
+// the ports, labels and annotations that Istio defines. It imports no other package
+// of this module and does no I/O.
 package mesh
 
 // ClusterID names one Kubernetes cluster of the mesh, such as "cluster1".
 type ClusterID string
 
-// Valid reports whether the id can stand in file names, labels and
-// certificates: letters, digits, '.', '-' and '_', at most 63 bytes, first and
-// last alphanumeric. Istio's default, "Kubernetes", is valid.
+// Valid reports whether the id is safe in file names, labels and certificates: at most
+// 63 letters, digits, '.', '-' and '_', the first and the last alphanumeric. Istio's
+// default, "Kubernetes", is valid.
 func (c ClusterID) Valid() bool {
 	if c == "" || len(c) > 63 {
 		return false
@@ -26,21 +25,21 @@ func (c ClusterID) Valid() bool {
 	return true
 }
 
-// NetworkID names one network. Two workloads of one network reach each other
-// directly; workloads of different networks go through a gateway. The empty
-// id means "not known", which is the same network as every other.
+// NetworkID names one network. Workloads of one network reach each other directly,
+// workloads of different networks through a gateway. The empty id means that the
+// network is not known; it counts as the same network as any other.
 type NetworkID string
 
-// DefaultTrustDomain is the trust domain of a mesh that names none.
+// DefaultTrustDomain is the trust domain of a mesh that sets none.
 const DefaultTrustDomain = "cluster.local"
 
 // DefaultDomain is the DNS suffix of Kubernetes services.
 const DefaultDomain = "cluster.local"
 
-// DefaultSystemNamespace is where the control plane lives.
+// DefaultSystemNamespace is the namespace of the control plane.
 const DefaultSystemNamespace = "istio-system"
 
-// ServiceHost is the host name of a Kubernetes service.
+// ServiceHost returns the host name of a Kubernetes service.
 func ServiceHost(name, namespace, domain string) string {
 	return name + "." + namespace + ".svc." + domain
 }

@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// NodeType says what kind of proxy a node is.
+// NodeType is the kind of a proxy.
 type NodeType string
 
-// The kinds of proxies that meshctl configures.
+// The values of NodeType.
 const (
 	Sidecar NodeType = "sidecar"
 	Router  NodeType = "router"
@@ -25,15 +25,15 @@ type NodeID struct {
 	Domain    string
 }
 
-// String renders the id as it goes on the wire.
+// String renders the id as on the wire.
 func (n NodeID) String() string {
 	return fmt.Sprintf("%s~%s~%s.%s~%s", n.Type, n.IP, n.Name, n.Namespace, n.Domain)
 }
 
-// ProxyID is the short form that tables and status pages show: name.namespace.
+// ProxyID returns the short form for tables and status pages, name.namespace.
 func (n NodeID) ProxyID() string { return n.Name + "." + n.Namespace }
 
-// ParseNodeID reads a node id. The error says which part is wrong.
+// ParseNodeID parses a node id. The error names the invalid part.
 func ParseNodeID(s string) (NodeID, error) {
 	if len(s) > maxNodeID {
 		return NodeID{}, fmt.Errorf("node id is longer than %d bytes", maxNodeID)
@@ -62,5 +62,5 @@ func ParseNodeID(s string) (NodeID, error) {
 	return n, nil
 }
 
-// maxNodeID bounds a node id, whose parts are DNS names and one address.
+// maxNodeID is the limit of a node id in bytes.
 const maxNodeID = 1024

@@ -2,11 +2,11 @@ package mesh
 
 import "strings"
 
-// Protocol is what a service port speaks.
+// Protocol is the protocol of a service port.
 type Protocol string
 
-// The protocols that generation tells apart. Auto means: detected on the
-// connection.
+// The protocols that proxies treat differently. With Auto they detect the protocol of
+// each connection.
 const (
 	Auto      Protocol = "auto"
 	HTTP      Protocol = "http"
@@ -23,7 +23,7 @@ const (
 	HTTPProxy Protocol = "http_proxy"
 )
 
-// IsHTTP reports whether requests of the protocol are routed by HTTP.
+// IsHTTP reports whether proxies route requests of the protocol as HTTP.
 func (p Protocol) IsHTTP() bool {
 	switch p {
 	case HTTP, HTTP2, GRPC, GRPCWeb, HTTPProxy:
@@ -35,8 +35,8 @@ func (p Protocol) IsHTTP() bool {
 // IsHTTP2 reports whether the protocol is always HTTP/2.
 func (p Protocol) IsHTTP2() bool { return p == HTTP2 || p == GRPC || p == GRPCWeb }
 
-// ParseProtocol reads the protocol names of Istio's Gateway and Sidecar ports
-// and of Kubernetes port names; ok is false for an unknown one.
+// ParseProtocol parses a protocol name of Gateway and Sidecar ports and of Kubernetes
+// port names. For an unknown name it returns Auto and false.
 func ParseProtocol(s string) (Protocol, bool) {
 	switch p := Protocol(strings.ToLower(s)); p {
 	case HTTP, HTTP2, GRPC, GRPCWeb, TCP, TLS, HTTPS, Mongo, MySQL, Redis, UDP, HTTPProxy:
@@ -45,9 +45,8 @@ func ParseProtocol(s string) (Protocol, bool) {
 	return Auto, false
 }
 
-// ServiceProtocol decides the protocol of a Kubernetes service port, in
-// Istio's order: UDP stays UDP, appProtocol wins over the port's name, then
-// the well-known TCP ports, then detection.
+// ServiceProtocol returns the protocol of a Kubernetes service port. As in Istio, UDP
+// comes first, then appProtocol, the port's name, well-known TCP ports, and Auto.
 func ServiceProtocol(transport, appProtocol, name string, port uint32) Protocol {
 	if strings.EqualFold(transport, "UDP") {
 		return UDP
@@ -74,7 +73,7 @@ func ServiceProtocol(transport, appProtocol, name string, port uint32) Protocol 
 		return p
 	}
 	switch port {
-	case 25, 53, 3306, 27017: // server speaks first: detection would wait for ever
+	case 25, 53, 3306, 27017: // the server may speak first: detection would wait in vain
 		return TCP
 	}
 	return Auto

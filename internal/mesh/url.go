@@ -6,8 +6,8 @@ import (
 	"net/url"
 )
 
-// CheckHTTPS says what is wrong with the https URL of a document that is
-// fetched. Credentials in it would end up in logs, so none may be there.
+// CheckHTTPS returns an error if text is not an https URL of a document. Credentials
+// are refused because they would appear in logs.
 func CheckHTTPS(text string) error {
 	u, err := url.Parse(text)
 	switch {
