@@ -25,11 +25,11 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/meshctl/meshctl/internal/agent/bootstrap"
-	"github.com/meshctl/meshctl/internal/agent/process"
 	"github.com/meshctl/meshctl/internal/agent/sds"
 	"github.com/meshctl/meshctl/internal/dial"
 	"github.com/meshctl/meshctl/internal/files"
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/process"
 )
 
 // Bounds of waiting for Envoy, beside the drain that the person chooses.
@@ -143,7 +143,7 @@ func runEnvoy(ctx, serving context.Context, cfg Config, opts Options, admin *adm
 	}
 	defer func() { err = errors.Join(err, os.Remove(file)) }()
 	envoy, err := process.Start(context.WithoutCancel(ctx), process.Command{
-		Path: cfg.EnvoyPath, Args: envoyArgs(cfg, file), Env: opts.Environ,
+		Name: "envoy", Path: cfg.EnvoyPath, Args: envoyArgs(cfg, file), Env: opts.Environ,
 		Stdout: opts.Stdout, Stderr: opts.Stderr,
 	})
 	if err != nil {
@@ -158,7 +158,7 @@ func runEnvoy(ctx, serving context.Context, cfg Config, opts Options, admin *adm
 		opts.Log.Info("envoy ended by itself")
 		return nil
 	case <-serving.Done():
-		return errors.Join(errServing, envoy.Stop(stopTimeout))
+		return errors.Join(errServing, stopEnvoy(ctx, envoy))
 	case <-ctx.Done():
 	}
 	status.terminate()
@@ -173,11 +173,17 @@ func runEnvoy(ctx, serving context.Context, cfg Config, opts Options, admin *adm
 		case <-envoy.Done():
 		}
 	}
-	if err := envoy.Stop(stopTimeout); err != nil {
+	if err := stopEnvoy(ctx, envoy); err != nil {
 		return err
 	}
 	opts.Log.Info("envoy has ended")
 	return nil
+}
+
+// stopEnvoy ends Envoy, also when ctx has ended.
+func stopEnvoy(ctx context.Context, envoy *process.Process) error {
+	_, err := envoy.Stop(context.WithoutCancel(ctx), stopTimeout)
+	return err
 }
 
 // sdsSocket is the path of the socket that Envoy gets its secrets from. Its

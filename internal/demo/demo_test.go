@@ -427,26 +427,6 @@ func TestApp(t *testing.T) {
 	}
 }
 
-func TestLastWords(t *testing.T) {
-	t.Parallel()
-	for log, want := range map[string]string{
-		"":                       "",
-		"one\n\ntwo\n\n":         "two",
-		"Error: no\nbye\n":       "Error: no",
-		"a\n" + "level=ERROR b":  "level=ERROR b",
-		strings.Repeat("a", 600): strings.Repeat("a", 500) + "…",
-		strings.Repeat("line\n", 100_000) + "end\n": "end",
-	} {
-		path := filepath.Join(t.TempDir(), "log")
-		if err := os.WriteFile(path, []byte(log), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if got := lastWords(path); got != want {
-			t.Errorf("log of %d bytes: got %q, want %q", len(log), got, want)
-		}
-	}
-}
-
 func TestDirMustBeEmpty(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

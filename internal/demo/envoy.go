@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/meshctl/meshctl/internal/process"
 )
 
 // The oldest Envoy that understands all that meshctl generates.
@@ -55,10 +57,7 @@ func printVersion(ctx context.Context, path string) (string, error) {
 	limited, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(limited, path, "--version")
-	separate(cmd)
-	// A script's child has the pipe too and would be waited for.
-	cmd.Cancel = func() error { killGroup(cmd.Process.Pid); return nil }
-	cmd.WaitDelay = time.Second
+	process.Isolate(cmd) // a script's child holds the pipe, too
 	out, err := cmd.Output()
 	switch {
 	case ctx.Err() != nil:

@@ -77,10 +77,9 @@ type Mesh struct {
 	clients  []*Client
 	http     *http.Client
 
-	starter  *starter
 	apps     []*app
-	controls []*process
-	agents   []*process
+	controls []*child
+	agents   []*child
 
 	mu       sync.Mutex
 	stopping bool
@@ -110,7 +109,6 @@ func Start(ctx context.Context, opts Options) (_ *Mesh, err error) {
 		return nil, err
 	}
 
-	m.starter = newStarter(opts.Program)
 	bound, cancel := m.bind(ctx)
 	defer cancel()
 	if err := m.up(bound); err != nil {
@@ -251,7 +249,7 @@ func (m *Mesh) writeConfig() error {
 
 func (m *Mesh) startControls(ctx context.Context) error {
 	for _, c := range m.clusters {
-		p, err := m.starter.start(m.controlCommand(c), m.ended)
+		p, err := startChild(m.opts.Program, m.controlCommand(c), m.ended)
 		if err != nil {
 			return err
 		}
@@ -272,7 +270,7 @@ func (m *Mesh) startAgents(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			agent, err := m.starter.start(command, m.ended)
+			agent, err := startChild(m.opts.Program, command, m.ended)
 			if err != nil {
 				return err
 			}
@@ -290,7 +288,7 @@ type page struct {
 }
 
 // awaitAll waits until each process, called what, answers on its page.
-func (m *Mesh) awaitAll(ctx context.Context, what string, all []*process, pages []page) error {
+func (m *Mesh) awaitAll(ctx context.Context, what string, all []*child, pages []page) error {
 	var ready atomic.Int32
 	defer m.watch(func() string {
 		return fmt.Sprintf("waiting for %d %s (%d ready)", len(all), what, ready.Load())
@@ -411,7 +409,7 @@ func (m *Mesh) Err() error {
 }
 
 // ended hears of every process that ended.
-func (m *Mesh) ended(p *process) {
+func (m *Mesh) ended(p *child) {
 	m.mu.Lock()
 	stopping := m.stopping
 	m.mu.Unlock()
@@ -470,7 +468,6 @@ func (m *Mesh) Stop(ctx context.Context) error {
 		c.http.CloseIdleConnections()
 	}
 	errs = append(errs, m.stopAll(ctx, m.agents), m.stopAll(ctx, m.controls))
-	m.starter.close()
 	for _, a := range m.apps {
 		errs = append(errs, a.close())
 	}
@@ -498,7 +495,7 @@ func (m *Mesh) unhurried(ctx context.Context) (context.Context, context.CancelFu
 }
 
 // stopAll stops the processes, all at the same time.
-func (m *Mesh) stopAll(ctx context.Context, all []*process) error {
+func (m *Mesh) stopAll(ctx context.Context, all []*child) error {
 	var left atomic.Int32
 	left.Store(int32(len(all)))
 	defer m.watch(func() string {

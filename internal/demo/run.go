@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"github.com/meshctl/meshctl/internal/output"
+	"github.com/meshctl/meshctl/internal/process"
 )
 
 // RunOptions of Run.
@@ -148,7 +149,7 @@ func (m *Mesh) showEndpoints(ctx context.Context, c *Client, w io.Writer) error 
 	args := []string{"pc", "endpoints", "--admin", c.Admin(), "--cluster", target().String()}
 	fmt.Fprintf(w, "The client of %s may choose from:\n\n$ %s\n", c.Cluster, m.commandLine(args...))
 	cmd := exec.CommandContext(ctx, m.opts.Program, args...)
-	separate(cmd) // Ctrl-C is for the demo
+	process.Isolate(cmd) // Ctrl-C is for the demo
 	cmd.Env = m.environment(m.dir)
 	var stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = w, &stderr

@@ -9,9 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"os/exec"
-	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
@@ -21,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/meshctl/meshctl/internal/dial"
+	"github.com/meshctl/meshctl/internal/process"
 )
 
 const (
@@ -28,8 +27,6 @@ const (
 	userAgent = "istio-probe/1.0"
 	// maxTimeout bounds a request when the context of a check does not.
 	maxTimeout = time.Hour
-	// killWait bounds the wait for a command that was killed.
-	killWait = time.Second
 )
 
 // HTTP is healthy when a GET is answered with a status from 200 to 399. An answer that
@@ -82,14 +79,7 @@ func Exec(command, environ []string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 		cmd.Env = environ
-		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-		cmd.Cancel = func() error {
-			if err := syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL); err != nil {
-				return os.ErrProcessDone
-			}
-			return nil
-		}
-		cmd.WaitDelay = killWait
+		process.Isolate(cmd)
 		if err := cmd.Run(); err != nil {
 			return fmt.Errorf("run %s: %w", command[0], timedOut(ctx, err))
 		}

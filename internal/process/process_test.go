@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -18,13 +19,12 @@ import (
 	"go.uber.org/goleak"
 )
 
-// The test's own program can play the agent that dies: it starts a process,
-// prints its number and waits to be killed.
+// parentEnv makes the test binary start a process, print its ID and wait to be killed.
 const parentEnv = "MESHCTL_TEST_PARENT"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(parentEnv) != "" {
-		p, err := Start(context.Background(), Command{Path: "/bin/sh", Args: []string{"-c", "exec sleep 600"}, Stdout: io.Discard, Stderr: io.Discard})
+		p, err := Start(context.Background(), Command{Name: "envoy", Path: "/bin/sh", Args: []string{"-c", "exec sleep 600"}, Stdout: io.Discard, Stderr: io.Discard})
 		if err != nil {
 			fmt.Println(err)
 			os.Exit(1)
@@ -43,7 +43,7 @@ func run(t *testing.T, script string) (p *Process, stdout, stderr *bytes.Buffer)
 	t.Helper()
 	stdout, stderr = new(bytes.Buffer), new(bytes.Buffer)
 	p, err := Start(context.WithoutCancel(t.Context()), Command{
-		Path: "/bin/sh", Args: []string{"-c", script}, Env: []string{"GREETING=hello"},
+		Name: "envoy", Path: "/bin/sh", Args: []string{"-c", script}, Env: []string{"GREETING=hello"},
 		Stdout: stdout, Stderr: stderr,
 	})
 	if err != nil {
@@ -90,7 +90,7 @@ func TestOutputAndEnd(t *testing.T) {
 }
 
 func TestStart(t *testing.T) {
-	_, err := Start(t.Context(), Command{Path: "/no/such/envoy", Stdout: io.Discard, Stderr: io.Discard})
+	_, err := Start(t.Context(), Command{Name: "envoy", Path: "/no/such/envoy", Stdout: io.Discard, Stderr: io.Discard})
 	if !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("got %v, want that the file does not exist", err)
 	}
@@ -100,7 +100,7 @@ func TestStart(t *testing.T) {
 func started(t *testing.T, script string) *Process {
 	t.Helper()
 	r, w := io.Pipe()
-	p, err := Start(context.WithoutCancel(t.Context()), Command{Path: "/bin/sh", Args: []string{"-c", script}, Stdout: w, Stderr: io.Discard})
+	p, err := Start(context.WithoutCancel(t.Context()), Command{Name: "envoy", Path: "/bin/sh", Args: []string{"-c", script}, Stdout: w, Stderr: io.Discard})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,8 +120,8 @@ func started(t *testing.T, script string) *Process {
 func TestStop(t *testing.T) {
 	t.Run("polite", func(t *testing.T) {
 		p := started(t, `trap "exit 0" TERM; echo x; while :; do sleep 0.01; done`)
-		if err := p.Stop(deadline); err != nil {
-			t.Error(err)
+		if killed, err := p.Stop(t.Context(), deadline); killed || err != nil {
+			t.Errorf("killed %v, %v", killed, err)
 		}
 		if err := p.Err(); err != nil {
 			t.Errorf("got %v: it was killed, or not asked", err)
@@ -129,18 +129,26 @@ func TestStop(t *testing.T) {
 	})
 	t.Run("stubborn", func(t *testing.T) {
 		p := started(t, `trap "" TERM; echo x; while :; do sleep 0.01; done`)
-		if err := p.Stop(10 * time.Millisecond); err != nil {
-			t.Error(err)
+		if killed, err := p.Stop(t.Context(), 10*time.Millisecond); !killed || err != nil {
+			t.Errorf("killed %v, %v", killed, err)
 		}
 		if err := p.Err(); err == nil || !strings.Contains(err.Error(), "killed") {
 			t.Errorf("got %v, want killed", err)
 		}
 	})
+	t.Run("hurried", func(t *testing.T) {
+		p := started(t, `trap "" TERM; echo x; while :; do sleep 0.01; done`)
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if killed, err := p.Stop(ctx, deadline); !killed || err != nil {
+			t.Errorf("killed %v, %v", killed, err)
+		}
+	})
 	t.Run("gone", func(t *testing.T) {
 		p, _, _ := run(t, "exit 0")
 		ended(t, p)
-		if err := p.Stop(0); err != nil {
-			t.Error(err)
+		if killed, err := p.Stop(t.Context(), deadline); killed || err != nil {
+			t.Errorf("killed %v, %v", killed, err)
 		}
 	})
 }
@@ -151,7 +159,7 @@ func TestOwnProcessGroup(t *testing.T) {
 	if err != nil || group != p.PID() {
 		t.Errorf("group %d, %v, want its own (%d): Ctrl-C would end it before it drains", group, err, p.PID())
 	}
-	if err := p.Stop(deadline); err != nil {
+	if _, err := p.Stop(t.Context(), deadline); err != nil {
 		t.Error(err)
 	}
 }
@@ -184,12 +192,17 @@ func TestDiesWithTheAgent(t *testing.T) {
 	if err := agent.Wait(); err == nil {
 		t.Error("the agent was not killed")
 	}
+	awaitDeath(t, pid)
+}
+
+func awaitDeath(t *testing.T, pid int) {
+	t.Helper()
 	timeout := time.After(deadline)
 	for alive(pid) {
 		select {
 		case <-timeout:
-			t.Fatalf("process %d outlives the agent", pid)
-		case <-time.After(5 * time.Millisecond):
+			t.Fatalf("process %d lives on", pid)
+		case <-time.After(time.Millisecond):
 		}
 	}
 }
@@ -205,19 +218,59 @@ func alive(pid int) bool {
 	return !strings.HasPrefix(rest, "Z")
 }
 
+// TestTail: output passes whole, and only its end is kept.
 func TestTail(t *testing.T) {
 	var out bytes.Buffer
-	tl := &tail{out: &out}
+	p := &Process{tail: &tail{out: &out}}
 	long := strings.Repeat("x", 3*tailSize) + "\nend\n"
 	for _, part := range []string{long, "", "\n"} {
-		if _, err := tl.Write([]byte(part)); err != nil {
+		if _, err := p.tail.Write([]byte(part)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if out.String() != long+"\n" {
 		t.Error("output is not passed on whole")
 	}
-	if tl.last() != "end" || len(tl.buf) > tailSize {
-		t.Errorf("kept %d bytes, last line %q", len(tl.buf), tl.last())
+	if last := p.lastWords(); last != "end" || len(p.tail.buf) > tailSize {
+		t.Errorf("kept %d bytes, last line %q", len(p.tail.buf), last)
 	}
+}
+
+// TestLastWords: the line of a log file that explains the end of its process.
+func TestLastWords(t *testing.T) {
+	for log, want := range map[string]string{
+		"":                       "",
+		"one\n\ntwo\n\n":         "two",
+		"Error: no\nbye\n":       "Error: no",
+		"a\n" + "level=ERROR b":  "level=ERROR b",
+		strings.Repeat("a", 600): strings.Repeat("a", 500) + "…",
+		strings.Repeat("line\n", 100_000) + "end\n": "end",
+	} {
+		p := &Process{logFile: filepath.Join(t.TempDir(), "log")}
+		if err := os.WriteFile(p.logFile, []byte(log), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if got := p.lastWords(); got != want {
+			t.Errorf("log of %d bytes: got %q, want %q", len(log), got, want)
+		}
+	}
+}
+
+// TestChildrenEndWithTheProcess: the group of a process is killed when it has ended.
+func TestChildrenEndWithTheProcess(t *testing.T) {
+	log := filepath.Join(t.TempDir(), "log")
+	p, err := Start(t.Context(), Command{Name: "sh", Path: "/bin/sh", Args: []string{"-c", "sleep 1000 & echo $!"}, LogFile: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended(t, p)
+	line, err := os.ReadFile(log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	child, err := strconv.Atoi(strings.TrimSpace(string(line)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	awaitDeath(t, child)
 }

@@ -17,7 +17,7 @@ func TestStdoutOpensAgain(t *testing.T) {
 	}
 	ours, theirs := os.NewFile(uintptr(fds[0]), "ours"), os.NewFile(uintptr(fds[1]), "theirs")
 	defer ours.Close()
-	p, err := Start(t.Context(), Command{Path: "/bin/sh", Args: []string{"-c", "echo logged > /dev/stdout"}, Stdout: theirs, Stderr: io.Discard})
+	p, err := Start(t.Context(), Command{Name: "envoy", Path: "/bin/sh", Args: []string{"-c", "echo logged > /dev/stdout"}, Stdout: theirs, Stderr: io.Discard})
 	if err != nil {
 		t.Fatal(err)
 	}
