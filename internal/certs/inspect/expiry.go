@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/certs"
-	"github.com/meshctl/meshctl/internal/certs/input"
 	"github.com/meshctl/meshctl/internal/certs/verify"
 	"github.com/meshctl/meshctl/internal/output"
 )
@@ -40,7 +39,7 @@ const (
 // Expiry lists what ends, what ends first coming first; the same certificate
 // in several places is listed once. What ends within the given time from now
 // is due. What could not be read comes before all: it may have ended.
-func Expiry(m *input.Material, within time.Duration, now time.Time) []Ending {
+func Expiry(m *Contents, within time.Duration, now time.Time) []Ending {
 	byKey := map[string]int{}
 	endings := []Ending{}
 	add := func(key, place string, e Ending) {
@@ -90,7 +89,7 @@ func ending(kind, name string, until time.Time, within time.Duration, now time.T
 	if until.IsZero() {
 		return e
 	}
-	var entry Entry
+	var entry Item
 	entry.until(until, now)
 	e.Until, e.DaysLeft = entry.Until, entry.DaysLeft
 	switch {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/meshctl/meshctl/internal/certs/input"
+	"github.com/meshctl/meshctl/internal/certs/inspect"
 	"github.com/meshctl/meshctl/internal/certs/secrets"
 	"github.com/meshctl/meshctl/internal/certs/verify"
 	"github.com/meshctl/meshctl/internal/cli"
@@ -87,7 +87,7 @@ func (o *clusterFlags) findMesh(ctx context.Context, env *cli.Env) (findings []v
 const secretPrefix = "secret/"
 
 // documents reads what the clusters hold, and returns the inputs that are left.
-func (o *clusterFlags) documents(ctx context.Context, env *cli.Env, inputs []string) (docs []input.Document, rest []string, err error) {
+func (o *clusterFlags) documents(ctx context.Context, env *cli.Env, inputs []string) (docs []inspect.Document, rest []string, err error) {
 	clusters, err := o.connect(env)
 	if err != nil {
 		return nil, nil, err
@@ -105,7 +105,7 @@ func (o *clusterFlags) documents(ctx context.Context, env *cli.Env, inputs []str
 		if err != nil {
 			return nil, nil, err
 		}
-		docs = append(docs, input.Document{Place: c.Context, Data: data})
+		docs = append(docs, inspect.Document{Place: c.Context, Data: data})
 	}
 	return docs, rest, nil
 }

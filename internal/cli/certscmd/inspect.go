@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/meshctl/meshctl/internal/certs/input"
 	"github.com/meshctl/meshctl/internal/certs/inspect"
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/output"
@@ -53,7 +52,7 @@ func (o *certsInspectOptions) run(ctx context.Context, env *cli.Env) error {
 	if err := o.check(); err != nil {
 		return err
 	}
-	if o.roots != "" && !slices.ContainsFunc(o.inputs, input.IsHost) {
+	if o.roots != "" && !slices.ContainsFunc(o.inputs, inspect.IsHost) {
 		return cli.Usagef("--roots is for the chain of host:port; check others with: meshctl certs verify FILE --roots FILE")
 	}
 	roots, err := readRoots(o.roots)
@@ -64,12 +63,12 @@ func (o *certsInspectOptions) run(ctx context.Context, env *cli.Env) error {
 	if err != nil {
 		return err
 	}
-	entries := inspect.Inspect(found, roots, env.Now())
+	entries := inspect.List(found, roots, env.Now())
 	switch o.output {
 	case formatText:
 		err = inspect.WriteText(env.Stdout, entries)
 	default:
-		err = cli.WriteResult(env, o.output, entries, inspect.EntryTable(entries, o.output.Wide()))
+		err = cli.WriteResult(env, o.output, entries, inspect.ItemTable(entries, o.output.Wide()))
 		if o.output.OfTable() {
 			sayChains(env, entries)
 		}
@@ -82,7 +81,7 @@ func (o *certsInspectOptions) run(ctx context.Context, env *cli.Env) error {
 
 // sayChains tells whether the chains of servers lead to a root, which the
 // table has no room for.
-func sayChains(env *cli.Env, entries []inspect.Entry) {
+func sayChains(env *cli.Env, entries []inspect.Item) {
 	for _, e := range entries {
 		switch e.Chain {
 		case "":
@@ -95,7 +94,7 @@ func sayChains(env *cli.Env, entries []inspect.Entry) {
 }
 
 // unread is an error when something could not be read: the list is not whole.
-func unread(env *cli.Env, entries []inspect.Entry) error {
+func unread(env *cli.Env, entries []inspect.Item) error {
 	n := 0
 	for _, e := range entries {
 		if e.Problem != "" {

@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshctl/meshctl/internal/certs"
-	"github.com/meshctl/meshctl/internal/certs/input"
+	"github.com/meshctl/meshctl/internal/certs/inspect"
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/files"
 )
@@ -95,12 +95,12 @@ func (o *readOptions) namesSecrets() bool {
 }
 
 // load reads the inputs, those in clusters first.
-func (o *readOptions) load(ctx context.Context, env *cli.Env) (*input.Material, error) {
+func (o *readOptions) load(ctx context.Context, env *cli.Env) (*inspect.Contents, error) {
 	documents, rest, err := o.documents(ctx, env, o.inputs)
 	if err != nil {
 		return nil, err
 	}
-	loader := &input.Loader{Stdin: env.Stdin, ServerName: o.serverName, Documents: documents}
+	loader := &inspect.Loader{Stdin: env.Stdin, ServerName: o.serverName, Documents: documents}
 	return loader.Load(ctx, rest)
 }
 

@@ -14,7 +14,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/meshctl/meshctl/internal/certs"
-	"github.com/meshctl/meshctl/internal/certs/input"
 	"github.com/meshctl/meshctl/internal/certs/verify"
 	"github.com/meshctl/meshctl/internal/output"
 )
@@ -22,13 +21,13 @@ import (
 var update = flag.Bool("update", false, "rewrite golden files")
 
 // material is a CA that openssl made, a revocation list, a request and tokens.
-func material(t *testing.T) *input.Material {
+func material(t *testing.T) *Contents {
 	t.Helper()
-	m, err := (&input.Loader{}).Load(t.Context(), []string{"../verify/testdata/openssl/good", "testdata/others.pem"})
+	m, err := (&Loader{}).Load(t.Context(), []string{"../verify/testdata/openssl/good", "testdata/others.pem"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.Tokens = []input.Token{
+	m.Tokens = []Token{
 		{Place: "remote.yaml: Secret a/b, c2, user c2", Name: "system:serviceaccount:istio-system:reader", Expires: now.Add(36 * time.Hour)},
 		{Place: "remote.yaml: Secret a/b, c2, user c2", Name: "legacy\nuser \"x\""},
 		{Place: "remote.yaml: Secret a/b, c3, user c3", Name: "c3", Fault: "not a JWT in compact form"},
@@ -64,9 +63,9 @@ func golden(t *testing.T, name string, write func(io.Writer) error) string {
 
 func TestInspectGolden(t *testing.T) {
 	t.Parallel()
-	entries := Inspect(material(t), nil, now)
-	golden(t, "inspect.table", EntryTable(entries, false).Write)
-	golden(t, "inspect.wide", EntryTable(entries, true).Write)
+	entries := List(material(t), nil, now)
+	golden(t, "inspect.table", ItemTable(entries, false).Write)
+	golden(t, "inspect.wide", ItemTable(entries, true).Write)
 	golden(t, "inspect.json", func(w io.Writer) error { return output.Write(w, output.FormatJSON, entries) })
 	text := golden(t, "inspect.text", func(w io.Writer) error { return WriteText(w, entries) })
 	if strings.Contains(text, "PRIVATE KEY") {
@@ -145,7 +144,7 @@ func TestState(t *testing.T) {
 
 func TestChain(t *testing.T) {
 	t.Parallel()
-	m, err := (&input.Loader{}).Load(t.Context(), []string{"../verify/testdata/openssl/good/cert-chain.pem"})
+	m, err := (&Loader{}).Load(t.Context(), []string{"../verify/testdata/openssl/good/cert-chain.pem"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -159,7 +158,7 @@ func TestChain(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		entries := Inspect(m, roots, now)
+		entries := List(m, roots, now)
 		if !strings.Contains(entries[0].Chain, want) || entries[1].Chain != "" {
 			t.Errorf("roots of %s: %q and %q, want %q and nothing", file, entries[0].Chain, entries[1].Chain, want)
 		}

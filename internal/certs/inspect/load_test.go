@@ -1,4 +1,4 @@
-package input
+package inspect
 
 import (
 	"bytes"
@@ -56,14 +56,14 @@ func write(tb testing.TB, path, text string) {
 	}
 }
 
-func load(tb testing.TB, inputs ...string) (*Material, error) {
+func load(tb testing.TB, inputs ...string) (*Contents, error) {
 	tb.Helper()
 	return (&Loader{}).Load(tb.Context(), inputs)
 }
 
 // summary writes a line for each set: place, purpose, and each file with its
 // role and number of blocks.
-func summary(m *Material, dir string) []string {
+func summary(m *Contents, dir string) []string {
 	var out []string
 	for _, s := range m.Sets {
 		line := fmt.Sprintf("%s %s:", s.Place, s.Purpose)

@@ -1,4 +1,4 @@
-package input
+package inspect
 
 import (
 	"crypto/rand"

@@ -1,8 +1,11 @@
-// Package input gathers certificates, keys, revocation lists and tokens from
-// whatever a person names: PEM and DER files, directories, Kubernetes Secrets in YAML,
-// Envoy's config dumps, TLS servers and standard input. Everything that it
-// reads may be hostile and is bounded; private keys are looked at and dropped.
-package input
+// Package inspect reads certificates, keys, revocation lists and tokens from
+// PEM and DER files, directories, Kubernetes Secrets in YAML, Envoy's config
+// dumps, TLS servers and standard input. It lists what it found (List) and when
+// it ends (Expiry).
+//
+// Inputs may be hostile, so every size is bounded. Private keys and tokens are
+// reported but never shown or kept.
+package inspect
 
 import (
 	"bytes"
@@ -36,8 +39,8 @@ const (
 // Stdin is the input that stands for standard input.
 const Stdin = "-"
 
-// Material is what the inputs hold, in their order.
-type Material struct {
+// Contents is what the inputs hold, in their order.
+type Contents struct {
 	Sets   []verify.Set
 	Tokens []Token
 }
@@ -69,14 +72,14 @@ type Loader struct {
 	left      int64 // of maxTotal
 	filesLeft int
 	certsLeft int
-	found     Material
+	found     Contents
 }
 
 // Load reads all inputs. What cannot be read in a directory or a document is
 // in the result (verify.File.Unreadable); a named input that cannot be read,
 // or holds nothing that is looked for, is an error that names it.
-func (l *Loader) Load(ctx context.Context, inputs []string) (*Material, error) {
-	l.left, l.filesLeft, l.certsLeft, l.found = maxTotal, maxFiles, maxCerts, Material{}
+func (l *Loader) Load(ctx context.Context, inputs []string) (*Contents, error) {
+	l.left, l.filesLeft, l.certsLeft, l.found = maxTotal, maxFiles, maxCerts, Contents{}
 	for _, d := range l.Documents {
 		err := l.some(d.Place, "Secrets of a CA or of remote clusters", func() error { return l.text(d.Place, "", d.Data) })
 		if err != nil {
@@ -160,11 +163,11 @@ func (l *Loader) host(ctx context.Context, address string) error {
 	return l.add(verify.Set{Place: address, Purpose: verify.Leaf, Files: []verify.File{f}})
 }
 
-// kind is what a text is.
-type kind int
+// format is what a text is.
+type format int
 
 const (
-	unknown kind = iota
+	unknownFormat format = iota
 	pemText
 	yamlText
 	dumpText
@@ -172,8 +175,8 @@ const (
 	derBytes
 )
 
-// kindOf looks at the text, never at its name.
-func kindOf(data []byte) kind {
+// formatOf looks at the text, never at its name.
+func formatOf(data []byte) format {
 	start := bytes.TrimLeft(data, " \t\r\n\ufeff")
 	head := start[:min(len(start), 4096)]
 	switch {
@@ -192,7 +195,7 @@ func kindOf(data []byte) kind {
 	case bytes.Contains(data, []byte("-----BEGIN ")):
 		return pemText
 	}
-	return unknown
+	return unknownFormat
 }
 
 // text reads one named text. path is where it is in the file system, empty
@@ -201,7 +204,7 @@ func (l *Loader) text(place, path string, data []byte) error {
 	if err := l.count(data); err != nil {
 		return fmt.Errorf("%s: %w", place, err)
 	}
-	switch kindOf(data) {
+	switch formatOf(data) {
 	case dumpText:
 		return l.dump(place, data, proxyconfig.ReadSecrets)
 	case secretsText:

@@ -11,9 +11,9 @@ import (
 	"github.com/meshctl/meshctl/internal/output"
 )
 
-// EntryTable lays entries out, one a row. wide shows everything whole, and
+// ItemTable lays entries out, one a row. wide shows everything whole, and
 // where it is.
-func EntryTable(entries []Entry, wide bool) *output.Table {
+func ItemTable(entries []Item, wide bool) *output.Table {
 	t := &output.Table{
 		Header: []string{"SUBJECT", "SPIFFE IDS", "ISSUER", "SERIAL", "ALGORITHM", "FROM", "UNTIL", "DAYS", "SHA-256"},
 		Gap:    3,
@@ -35,7 +35,7 @@ func EntryTable(entries []Entry, wide bool) *output.Table {
 }
 
 // title is the subject, or what the entry is when it is no certificate.
-func (e *Entry) title() string {
+func (e *Item) title() string {
 	switch {
 	case e.Problem != "":
 		return fmt.Sprintf("(%s: %s)", e.Kind, e.Problem)
@@ -51,7 +51,7 @@ func (e *Entry) title() string {
 	return fmt.Sprintf("(%s of %s)", e.Kind, e.Subject)
 }
 
-func (e *Entry) rights() string {
+func (e *Item) rights() string {
 	switch {
 	case e.Kind != KindCertificate:
 		return "-"
@@ -112,7 +112,7 @@ func number(n *int) string {
 }
 
 // WriteText writes each entry as a block of lines, with all that is known.
-func WriteText(w io.Writer, entries []Entry) error {
+func WriteText(w io.Writer, entries []Item) error {
 	out := bufio.NewWriter(w)
 	for i, e := range entries {
 		if i > 0 {

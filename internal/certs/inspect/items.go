@@ -1,6 +1,3 @@
-// Package inspect turns what was found in inputs into lists for people and
-// programs: what there is (Inspect), and when it ends (Expiry). It shows no
-// private key and no token, only that there is one and whose it is.
 package inspect
 
 import (
@@ -15,7 +12,6 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/certs"
-	"github.com/meshctl/meshctl/internal/certs/input"
 	"github.com/meshctl/meshctl/internal/certs/verify"
 )
 
@@ -29,8 +25,8 @@ const (
 	KindUnreadable  = "unreadable"
 )
 
-// Entry is one thing that was found.
-type Entry struct {
+// Item is one thing that was found.
+type Item struct {
 	Kind  string `json:"kind"`
 	Place string `json:"place"` // file or key of a Secret, and line
 	// Subject is also that of the certificate which a key belongs to, and of a
@@ -63,29 +59,29 @@ type Entry struct {
 	Problem string `json:"problem,omitzero"`
 }
 
-// Inspect lists everything that was found, in order. roots, if any, are what
+// List lists everything that was found, in order. roots, if any, are what
 // the chains that servers show are held against.
-func Inspect(m *input.Material, roots []*x509.Certificate, now time.Time) []Entry {
-	entries := []Entry{}
+func List(m *Contents, roots []*x509.Certificate, now time.Time) []Item {
+	entries := []Item{}
 	for _, s := range m.Sets {
 		start := len(entries)
 		for _, f := range s.Files {
 			if f.Unreadable != "" {
-				entries = append(entries, Entry{Kind: KindUnreadable, Place: f.Place, Problem: f.Unreadable})
+				entries = append(entries, Item{Kind: KindUnreadable, Place: f.Place, Problem: f.Unreadable})
 			}
 			for i, b := range f.Blocks {
-				if e := describe(b, s, now); e.Kind != "" {
+				if e := itemOf(b, s, now); e.Kind != "" {
 					e.Place = f.At(i)
 					entries = append(entries, e)
 				}
 			}
 		}
-		if len(roots) > 0 && len(entries) > start && input.IsHost(s.Place) {
+		if len(roots) > 0 && len(entries) > start && IsHost(s.Place) {
 			entries[start].Chain = chainTo(s, roots, now)
 		}
 	}
 	for _, t := range m.Tokens {
-		e := Entry{Kind: KindToken, Place: t.Place, Subject: t.Name, Problem: t.Fault}
+		e := Item{Kind: KindToken, Place: t.Place, Subject: t.Name, Problem: t.Fault}
 		if !t.Expires.IsZero() {
 			e.until(t.Expires, now)
 		}
@@ -115,35 +111,35 @@ func chainTo(s verify.Set, roots []*x509.Certificate, now time.Time) string {
 	return "ok"
 }
 
-func (e *Entry) until(t, now time.Time) {
+func (e *Item) until(t, now time.Time) {
 	u, days := t.UTC(), int(math.Floor(t.Sub(now).Hours()/24))
 	e.Until, e.DaysLeft = &u, &days
 }
 
-// describe is the entry of a block without its place; its kind is empty for
+// itemOf is the entry of a block without its place; its kind is empty for
 // text behind the last block.
-func describe(b certs.Block, s verify.Set, now time.Time) Entry {
+func itemOf(b certs.Block, s verify.Set, now time.Time) Item {
 	switch {
 	case b.Fault == certs.FaultTrailing:
-		return Entry{}
+		return Item{}
 	case b.Fault != "":
-		e := Entry{Kind: KindUnreadable, Problem: b.Err.Error()}
+		e := Item{Kind: KindUnreadable, Problem: b.Err.Error()}
 		if b.IsKey() {
 			e.Kind = KindKey
 		}
 		return e
 	case b.Cert != nil:
-		return certificate(b.Cert, now)
+		return certificateItem(b.Cert, now)
 	case b.KeyOf != nil:
-		return Entry{Kind: KindKey, Subject: ownerOf(b.KeyOf, s), Algorithm: algorithm(b.KeyOf)}
+		return Item{Kind: KindKey, Subject: ownerOf(b.KeyOf, s), Algorithm: algorithm(b.KeyOf)}
 	case b.CSR != nil:
-		return Entry{
+		return Item{
 			Kind: KindRequest, Subject: b.CSR.Subject.String(), Algorithm: algorithm(b.CSR.PublicKey),
 			Signature: b.CSR.SignatureAlgorithm.String(),
 		}
 	default:
 		from, revoked := b.CRL.ThisUpdate.UTC(), len(b.CRL.RevokedCertificateEntries)
-		e := Entry{
+		e := Item{
 			Kind: KindCRL, Issuer: b.CRL.Issuer.String(), Signature: b.CRL.SignatureAlgorithm.String(),
 			From: &from, Revoked: &revoked,
 		}
@@ -167,9 +163,9 @@ func ownerOf(pub crypto.PublicKey, s verify.Set) string {
 	return ""
 }
 
-func certificate(c *x509.Certificate, now time.Time) Entry {
+func certificateItem(c *x509.Certificate, now time.Time) Item {
 	from := c.NotBefore.UTC()
-	e := Entry{
+	e := Item{
 		Kind:      KindCertificate,
 		Subject:   c.Subject.String(),
 		Issuer:    c.Issuer.String(),

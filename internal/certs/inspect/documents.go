@@ -1,4 +1,4 @@
-package input
+package inspect
 
 import (
 	"encoding/base64"
@@ -72,7 +72,7 @@ func (l *Loader) document(place string, d yamldoc.Value) error {
 			}
 		case v.key == "token" && d.Get("type").Text() == "kubernetes.io/service-account-token":
 			l.token(at, name, string(v.data))
-		case verify.KnownName(v.key), kindOf(v.data) == pemText:
+		case verify.KnownName(v.key), formatOf(v.data) == pemText:
 			f, err := pemFile(v.key, at, "", v.data)
 			if err != nil {
 				f = unreadable(v.key, at, err)
@@ -86,8 +86,8 @@ func (l *Loader) document(place string, d yamldoc.Value) error {
 	return l.add(verify.Arrange(place, fs))
 }
 
-// value is one key of a Secret.
-type value struct {
+// secretValue is one key of a Secret.
+type secretValue struct {
 	key  string
 	data []byte
 	err  error
@@ -95,7 +95,7 @@ type value struct {
 
 // valuesOf decodes what a Secret or ConfigMap holds; stringData goes before
 // data, as it does in Kubernetes.
-func valuesOf(place, kind string, d yamldoc.Value) ([]value, error) {
+func valuesOf(place, kind string, d yamldoc.Value) ([]secretValue, error) {
 	plain, coded := d.Get("stringData"), d.Get("data")
 	if kind == "ConfigMap" {
 		plain, coded = d.Get("data"), d.Get("binaryData")
@@ -104,18 +104,18 @@ func valuesOf(place, kind string, d yamldoc.Value) ([]value, error) {
 	if len(keys)+len(codedKeys) > maxKeys {
 		return nil, fmt.Errorf("%s: more than %d keys", place, maxKeys)
 	}
-	var out []value
+	var out []secretValue
 	seen := make(map[string]bool, len(keys))
 	for _, k := range keys {
 		seen[k] = true
-		out = append(out, value{key: k, data: []byte(plain.Get(k).Text())})
+		out = append(out, secretValue{key: k, data: []byte(plain.Get(k).Text())})
 	}
 	for _, k := range codedKeys {
 		if seen[k] {
 			continue
 		}
 		data, err := decode(coded.Get(k))
-		out = append(out, value{k, data, err})
+		out = append(out, secretValue{k, data, err})
 	}
 	return out, nil
 }

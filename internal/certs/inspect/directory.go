@@ -1,4 +1,4 @@
-package input
+package inspect
 
 import (
 	"errors"
@@ -89,7 +89,7 @@ func (l *Loader) entry(full string) (f verify.File, found bool, err error) {
 	if err := l.count(data); err != nil {
 		return f, false, fmt.Errorf("%s: %w", full, err)
 	}
-	switch kind := kindOf(data); {
+	switch kind := formatOf(data); {
 	case verify.KnownName(base), kind == pemText:
 		if f, err = pemFile(base, full, full, data); err != nil {
 			f, err = unreadable(base, full, err), nil
