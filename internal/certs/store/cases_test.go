@@ -270,7 +270,7 @@ func TestSecretFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	data, err := EncodeSecret(Secret{Namespace: "ns", Name: "cacerts", Layout: LayoutIstio}, set[4:])
+	data, err := EncodeSecret(SecretMeta{Namespace: "ns", Name: "cacerts", Layout: LayoutIstio}, set[4:])
 	if err != nil {
 		t.Fatal(err)
 	}

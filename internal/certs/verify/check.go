@@ -115,6 +115,9 @@ func Name(c *x509.Certificate) string {
 // Short is the beginning of a certificate's SHA-256, 8 bytes in hex.
 func Short(c *x509.Certificate) string { return certs.Fingerprint(c)[:23] }
 
+// Describe returns the Name and Short of a certificate.
+func Describe(c *x509.Certificate) string { return fmt.Sprintf("%s (%s)", Name(c), Short(c)) }
+
 // read takes the blocks of all files apart and reports those that are none.
 func (c *checker) read() {
 	known := map[string]bool{}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/meshctl/meshctl/internal/certs/secrets"
 	"github.com/meshctl/meshctl/internal/certs/store"
 	"github.com/meshctl/meshctl/internal/certs/verify"
 	"github.com/meshctl/meshctl/internal/cli"
@@ -87,7 +86,7 @@ func (o *cacertsOptions) run(ctx context.Context, env *cli.Env) error {
 	if err != nil {
 		return err
 	}
-	data, err := store.EncodeSecret(store.Secret{Namespace: o.namespace, Name: o.name, Layout: layout}, set)
+	data, err := store.EncodeSecret(store.SecretMeta{Namespace: o.namespace, Name: o.name, Layout: layout}, set)
 	if err != nil {
 		return err
 	}
@@ -100,7 +99,7 @@ func (o *cacertsOptions) write(ctx context.Context, env *cli.Env, layout store.L
 	if err != nil {
 		return err
 	}
-	var puts []*secrets.Put
+	var puts []*store.SecretChange
 	var refused []error
 	for _, c := range clusters {
 		set, err := o.read(env, o.dirOf(c.ID), layout)

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshctl/meshctl/internal/certs/inspect"
-	"github.com/meshctl/meshctl/internal/certs/secrets"
+	"github.com/meshctl/meshctl/internal/certs/store"
 	"github.com/meshctl/meshctl/internal/certs/verify"
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/kube"
@@ -32,11 +32,11 @@ func (o *clusterFlags) bind(env *cli.Env, cmd *cobra.Command) {
 }
 
 // connect makes the clients of the clusters that --context names.
-func (o *clusterFlags) connect(env *cli.Env) ([]*secrets.Cluster, error) {
+func (o *clusterFlags) connect(env *cli.Env) ([]*store.ClusterSecrets, error) {
 	if !mesh.IsDNSLabel(o.namespace) {
 		return nil, cli.Usagef("--namespace: %q is not a DNS label", o.namespace)
 	}
-	var out []*secrets.Cluster
+	var out []*store.ClusterSecrets
 	for _, entry := range o.contexts {
 		id, name, named := strings.Cut(entry, "=")
 		if !named {
@@ -45,14 +45,14 @@ func (o *clusterFlags) connect(env *cli.Env) ([]*secrets.Cluster, error) {
 		switch {
 		case id == "" || name == "":
 			return nil, cli.Usagef("--context has %q: want CONTEXT or CLUSTER=CONTEXT", entry)
-		case slices.ContainsFunc(out, func(c *secrets.Cluster) bool { return c.Context == name || string(c.ID) == id }):
+		case slices.ContainsFunc(out, func(c *store.ClusterSecrets) bool { return c.Context == name || string(c.ID) == id }):
 			return nil, cli.Usagef("--context names %q twice", entry)
 		}
 		access, err := kube.Load(o.Options(env, name))
 		if err != nil {
 			return nil, err
 		}
-		c, err := secrets.Connect(mesh.ClusterID(id), name, o.namespace, access.Config)
+		c, err := store.Connect(mesh.ClusterID(id), name, o.namespace, access.Config)
 		if err != nil {
 			return nil, err
 		}

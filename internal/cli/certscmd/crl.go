@@ -18,7 +18,6 @@ import (
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/certs/crl"
 	"github.com/meshctl/meshctl/internal/certs/rotate"
-	"github.com/meshctl/meshctl/internal/certs/secrets"
 	"github.com/meshctl/meshctl/internal/certs/store"
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/files"
@@ -155,18 +154,18 @@ func (o *certsCRLOptions) inClusters(ctx context.Context, env *cli.Env, opts crl
 		return err
 	}
 	// Of two people who work at once, one is refused before anything is written.
-	slices.SortFunc(clusters, func(a, b *secrets.Cluster) int { return strings.Compare(string(a.ID), string(b.ID)) })
-	var puts []*secrets.Put
+	slices.SortFunc(clusters, func(a, b *store.ClusterSecrets) int { return strings.Compare(string(a.ID), string(b.ID)) })
+	var puts []*store.SecretChange
 	var sets []crl.Set
 	for _, c := range clusters {
-		put, err := c.Held(ctx, secrets.CACerts)
+		put, err := c.PlanLists(ctx, store.CACerts)
 		if err != nil {
 			return err
 		}
 		m, place, lists := put.Material()
 		puts, sets = append(puts, put), append(sets, crl.Set{Material: m, Place: place, Lists: lists})
 	}
-	storage, err := secrets.OpenStorage(ctx, clusters)
+	storage, err := rotate.OpenSecretStorage(ctx, clusters)
 	if err != nil {
 		return err
 	}

@@ -11,7 +11,6 @@ import (
 
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/certs/rotate"
-	"github.com/meshctl/meshctl/internal/certs/secrets"
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
@@ -103,7 +102,7 @@ func (r *rotateDir) open(ctx context.Context, env *cli.Env) (*rotate.Dir, error)
 			return nil, cli.Usagef("--context: %q is not a DNS label: name the cluster with CLUSTER=%s", c.ID, c.Context)
 		}
 	}
-	d.Storage, err = secrets.OpenStorage(ctx, clusters)
+	d.Storage, err = rotate.OpenSecretStorage(ctx, clusters)
 	return d, err
 }
 

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshctl/meshctl/internal/certs"
-	"github.com/meshctl/meshctl/internal/certs/secrets"
+	"github.com/meshctl/meshctl/internal/certs/store"
 	"github.com/meshctl/meshctl/internal/certs/verify"
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -124,7 +124,7 @@ func (o *certsVerifyOptions) conclude(env *cli.Env, findings []verify.Finding, p
 	nothing := ""
 	if len(without) > 0 && !o.namesSecrets() {
 		nothing = fmt.Sprintf("there is no CA to check in %s: namespace %s has neither the Secret %s nor %s",
-			strings.Join(without, ", "), o.namespace, secrets.CACerts, secrets.SelfSigned)
+			strings.Join(without, ", "), o.namespace, store.CACerts, store.SelfSignedSecret)
 	}
 	errs := 0
 	for _, f := range findings {
@@ -134,7 +134,7 @@ func (o *certsVerifyOptions) conclude(env *cli.Env, findings []verify.Finding, p
 	}
 	switch {
 	case nothing != "" && len(findings) == 0 && len(without) == len(o.contexts):
-		return fmt.Errorf("%s; name another with --namespace, or write them with: %s", nothing, secrets.WriteCommand(secrets.CACerts, o.namespace, o.contexts...))
+		return fmt.Errorf("%s; name another with --namespace, or write them with: %s", nothing, store.WriteCommand(store.CACerts, o.namespace, o.contexts...))
 	case nothing != "":
 		fmt.Fprintln(env.Stderr, nothing)
 	}

@@ -108,7 +108,7 @@ func plugIn(t *testing.T, c *kube.Cluster, ns string, a *certs.Authority, layout
 	if err != nil {
 		t.Fatal(err)
 	}
-	data, err := store.EncodeSecret(store.Secret{Namespace: ns, Name: PluggedIn, Layout: layout}, set)
+	data, err := store.EncodeSecret(store.SecretMeta{Namespace: ns, Name: PluggedIn, Layout: layout}, set)
 	if err != nil {
 		t.Fatal(err)
 	}

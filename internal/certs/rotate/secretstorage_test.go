@@ -1,4 +1,4 @@
-package secrets
+package rotate
 
 import (
 	"context"
@@ -11,11 +11,9 @@ import (
 	"testing"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/meshctl/meshctl/internal/certs"
-	"github.com/meshctl/meshctl/internal/certs/rotate"
 	"github.com/meshctl/meshctl/internal/certs/store"
 	"github.com/meshctl/meshctl/internal/certs/verify"
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -31,16 +29,16 @@ func shared(t *testing.T) *kube.Cluster {
 }
 
 // newMesh makes two clusters with a common root, each a namespace of one API.
-func newMesh(t *testing.T, api *kube.Cluster) []*Cluster {
+func newMesh(t *testing.T, api *kube.Cluster) []*store.ClusterSecrets {
 	t.Helper()
 	spec := certs.CASpec{Algorithm: certs.ECDSAP256, CommonName: "CA", TTL: 1000 * time.Hour}
 	root, err := certs.NewRoot(spec, time.Now(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var out []*Cluster
+	var out []*store.ClusterSecrets
 	for _, id := range []mesh.ClusterID{"cluster1", "cluster2"} {
-		c, err := Connect(id, string(id), api.Namespace(t, "mesh"), api.Config())
+		c, err := store.Connect(id, string(id), api.Namespace(t, "mesh"), api.Config())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -52,7 +50,7 @@ func newMesh(t *testing.T, api *kube.Cluster) []*Cluster {
 		if err != nil {
 			t.Fatal(err)
 		}
-		put, err := c.Plan(t.Context(), CACerts, set)
+		put, err := c.Plan(t.Context(), store.CACerts, set)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -65,19 +63,19 @@ func newMesh(t *testing.T, api *kube.Cluster) []*Cluster {
 }
 
 // rotating is a rotation in the clusters, at a time.
-func rotating(t *testing.T, clusters []*Cluster, now *time.Time) (*rotate.Dir, error) {
+func rotating(t *testing.T, clusters []*store.ClusterSecrets, now *time.Time) (*Dir, error) {
 	t.Helper()
 	clock := func() time.Time { return *now }
-	storage, err := OpenStorage(t.Context(), clusters)
-	return &rotate.Dir{Storage: storage, Now: clock, Rand: rand.Reader, Gates: []rotate.Gate{rotate.Waited(clock)}}, err
+	storage, err := OpenSecretStorage(t.Context(), clusters)
+	return &Dir{Storage: storage, Now: clock, Rand: rand.Reader, Gates: []Gate{Waited(clock)}}, err
 }
 
-func take(ctx context.Context, d *rotate.Dir, step string) error {
+func take(ctx context.Context, d *Dir, step string) error {
 	var err error
 	if step == "start" {
-		_, err = d.Start(ctx, rotate.StartOptions{LeafTTL: time.Hour})
+		_, err = d.Start(ctx, StartOptions{LeafTTL: time.Hour})
 	} else {
-		_, err = d.Take(ctx, rotate.Action(step))
+		_, err = d.Take(ctx, Action(step))
 	}
 	return err
 }
@@ -110,9 +108,9 @@ func (l *losing) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 // lose returns the clusters with a connection that is lost at a write.
-func lose(t *testing.T, api *kube.Cluster, clusters []*Cluster, l *losing) []*Cluster {
+func lose(t *testing.T, api *kube.Cluster, clusters []*store.ClusterSecrets, l *losing) []*store.ClusterSecrets {
 	t.Helper()
-	var out []*Cluster
+	var out []*store.ClusterSecrets
 	for _, c := range clusters {
 		config := api.Config()
 		config.Wrap(func(rt http.RoundTripper) http.RoundTripper {
@@ -121,7 +119,7 @@ func lose(t *testing.T, api *kube.Cluster, clusters []*Cluster, l *losing) []*Cl
 				return l.RoundTrip(req)
 			})
 		})
-		other, err := Connect(c.ID, c.Context, c.Namespace, rest.CopyConfig(config))
+		other, err := store.Connect(c.ID, c.Context, c.Namespace, rest.CopyConfig(config))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -154,7 +152,7 @@ func TestRotationInterruptedAnywhere(t *testing.T) {
 					if err = take(t.Context(), d, step); err == nil {
 						break
 					}
-					if _, refused := errors.AsType[*rotate.Refusal](err); refused && after && lost > 0 {
+					if _, refused := errors.AsType[*Refusal](err); refused && after && lost > 0 {
 						break // it was taken, only the answer was lost
 					}
 					if lost++; lost > 1 || !errors.Is(err, errLost) {
@@ -174,11 +172,11 @@ func TestRotationInterruptedAnywhere(t *testing.T) {
 
 // checkRotated wants one new root in both clusters, and its key with what is
 // left of the rotation.
-func checkRotated(t *testing.T, clusters []*Cluster, now time.Time, at int) {
+func checkRotated(t *testing.T, clusters []*store.ClusterSecrets, now time.Time, at int) {
 	t.Helper()
 	var roots []string
 	for _, c := range clusters {
-		secret, err := c.get(t.Context(), CACerts)
+		secret, err := c.Get(t.Context(), store.CACerts)
 		if err != nil || secret == nil {
 			t.Fatalf("write %d: %v", at, err)
 		}
@@ -188,17 +186,20 @@ func checkRotated(t *testing.T, clusters []*Cluster, now time.Time, at int) {
 		}
 		roots = append(roots, certs.Fingerprint(a.Roots[0]))
 	}
-	left, err := clusters[0].core.Secrets(clusters[0].Namespace).List(t.Context(), metav1.ListOptions{})
+	names, err := clusters[0].Names(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	var names []string
 	var key []byte
-	for _, s := range left.Items {
-		names = append(names, s.Name)
-		if strings.HasPrefix(s.Name, "meshctl-root-finished-") {
-			key = s.Data[store.RootKeyFile]
+	for _, name := range names {
+		if !strings.HasPrefix(name, "meshctl-root-finished-") {
+			continue
 		}
+		finished, err := clusters[0].Get(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		key = finished.Data[store.RootKeyFile]
 	}
 	if roots[0] != roots[1] || len(key) == 0 || slices.Contains(names, stateSecret) {
 		t.Errorf("write %d: roots %v, Secrets %v, key of %d bytes", at, roots, names, len(key))
@@ -210,7 +211,7 @@ func TestRotationConflict(t *testing.T) {
 	t.Parallel()
 	clusters, now := newMesh(t, shared(t)), time.Now()
 	for _, step := range []string{"start", "next", "finish"} {
-		var both []*rotate.Dir
+		var both []*Dir
 		for range 2 {
 			d, err := rotating(t, clusters, &now)
 			if err != nil {
@@ -229,112 +230,18 @@ func TestRotationConflict(t *testing.T) {
 	checkRotated(t, clusters, now, 0)
 }
 
-// A Secret that somebody writes between Plan and Write is kept.
-func TestPutConflict(t *testing.T) {
-	t.Parallel()
-	c := newMesh(t, shared(t))[0]
-	have, err := c.get(t.Context(), CACerts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	put := &Put{cluster: c, name: CACerts, have: have, want: map[string][]byte{"x": nil}}
-	twice := &Put{cluster: c, name: CACerts, have: have, want: map[string][]byte{"y": nil}}
-	if err := put.Write(t.Context(), false); err != nil {
-		t.Fatal(err)
-	}
-	if err := twice.Write(t.Context(), false); err == nil || !strings.Contains(err.Error(), "at the same time") {
-		t.Errorf("the second write: %v", err)
-	}
-	fresh := &Put{cluster: c, name: CACerts, want: map[string][]byte{"z": nil}}
-	if err := fresh.Write(t.Context(), false); err == nil || !strings.Contains(err.Error(), "at the same time") {
-		t.Errorf("a third, which knows of none: %v", err)
-	}
-	if now, err := c.get(t.Context(), CACerts); err != nil || len(now.Data) != 1 || !slices.Contains(slices.Collect(maps.Keys(now.Data)), "x") {
-		t.Errorf("the first write did not stay: %v", err)
-	}
-}
-
-// Of two who write lists at once, the second is refused, and what else the Secret
-// holds stays.
-func TestListsConflict(t *testing.T) {
-	t.Parallel()
-	c := newMesh(t, shared(t))[0]
-	var both []*Put
-	for range 2 {
-		p, err := c.Held(t.Context(), CACerts)
-		if err != nil {
-			t.Fatal(err)
-		}
-		p.SetLists([]byte("lists"))
-		both = append(both, p)
-	}
-	if m, _, _ := both[0].Material(); len(both[0].have.Data) != len(both[0].want)-1 {
-		t.Errorf("it is to hold %d keys; %v", len(both[0].want), m)
-	}
-	if err := both[0].Write(t.Context(), true); err != nil {
-		t.Fatal(err)
-	}
-	if err := both[0].Write(t.Context(), false); err != nil {
-		t.Fatal(err)
-	}
-	if err := both[1].Write(t.Context(), false); err == nil || !strings.Contains(err.Error(), "at the same time") {
-		t.Errorf("the second write: %v", err)
-	}
-	now, err := c.get(t.Context(), CACerts)
-	if err != nil || string(now.Data[store.CRLFile]) != "lists" || len(now.Data[store.CertFile]) == 0 {
-		t.Errorf("%v, keys %v", err, slices.Sorted(maps.Keys(now.Data)))
-	}
-	if _, err := c.Held(t.Context(), "nothing"); err == nil || !strings.Contains(err.Error(), "it is not there; make it with") {
-		t.Errorf("no Secret: %v", err)
-	}
-}
-
-func TestRefuse(t *testing.T) {
-	t.Parallel()
-	c := newMesh(t, shared(t))[0]
-	have, err := c.get(t.Context(), CACerts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	with := func(key, value string) map[string][]byte {
-		out := map[string][]byte{key: []byte(value)}
-		for k, v := range have.Data {
-			if k != key {
-				out[k] = v
-			}
-		}
-		return out
-	}
-	for name, tc := range map[string]struct {
-		have, want map[string][]byte
-		refused    string
-	}{
-		"the same":      {have.Data, have.Data, ""},
-		"nothing there": {nil, have.Data, ""},
-		"junk":          {with(store.CertFile, "junk"), have.Data, "holds no CA that can be read"},
-		"lists dropped": {with(store.CRLFile, "lists"), have.Data, "holds revocation lists in ca-crl.pem, which would be lost"},
-		"lists kept":    {with(store.CRLFile, "lists"), with(store.CRLFile, "lists"), ""},
-	} {
-		before := have.DeepCopy()
-		before.Data = tc.have
-		err := (&Put{cluster: c, name: CACerts, have: before, want: tc.want}).Refuse()
-		if tc.refused == "" && err != nil || tc.refused != "" && (err == nil || !strings.Contains(err.Error(), tc.refused)) {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
-
 // What else a Secret holds stays through a rotation, and so does its layout.
 func TestRotationKeepsTheRest(t *testing.T) {
 	t.Parallel()
 	clusters, now := newMesh(t, shared(t)), time.Now()
-	secret, err := clusters[1].get(t.Context(), CACerts)
+	secret, err := clusters[1].Get(t.Context(), store.CACerts)
 	if err != nil {
 		t.Fatal(err)
 	}
 	secret.Labels = map[string]string{"keep": "me"}
-	secret.Data["other"] = []byte("x")
-	if _, err := clusters[1].core.Secrets(secret.Namespace).Update(t.Context(), secret, metav1.UpdateOptions{}); err != nil {
+	data := maps.Clone(secret.Data)
+	data["other"] = []byte("x")
+	if secret, err = clusters[1].Write(t.Context(), store.CACerts, secret, data, false); err != nil {
 		t.Fatal(err)
 	}
 	d, err := rotating(t, clusters, &now)
@@ -344,7 +251,7 @@ func TestRotationKeepsTheRest(t *testing.T) {
 	if err := errors.Join(take(t.Context(), d, "start"), take(t.Context(), d, "abort")); err != nil {
 		t.Fatal(err)
 	}
-	after, err := clusters[1].get(t.Context(), CACerts)
+	after, err := clusters[1].Get(t.Context(), store.CACerts)
 	if err != nil || after.Labels["keep"] != "me" || string(after.Data["other"]) != "x" || after.ResourceVersion == secret.ResourceVersion {
 		t.Errorf("after a rotation: %v, labels %v, %d keys", err, after.Labels, len(after.Data))
 	}
@@ -357,7 +264,7 @@ func TestRotationKeepsTheRest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	put, err := clusters[1].Plan(t.Context(), CACerts, set)
+	put, err := clusters[1].Plan(t.Context(), store.CACerts, set)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -370,7 +277,7 @@ func TestRotationKeepsTheRest(t *testing.T) {
 	if err := take(t.Context(), d, "start"); err != nil {
 		t.Fatal(err)
 	}
-	after, err = clusters[1].get(t.Context(), CACerts)
+	after, err = clusters[1].Get(t.Context(), store.CACerts)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package secrets
+package rotate
 
 import (
 	"context"
@@ -11,11 +11,10 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/certs/store"
+	"github.com/meshctl/meshctl/internal/certs/verify"
 	"github.com/meshctl/meshctl/internal/files"
 )
 
@@ -23,30 +22,30 @@ import (
 // or what is left of it.
 const statePrefix = "meshctl-root"
 
-// Storage keeps what rotation.Dir keeps in a directory: the directory of a
+// SecretStorage keeps what rotation.Dir keeps in a directory: the directory of a
 // cluster is its Secret cacerts, each hidden one is a Secret of the first
 // cluster, which holds the state. The root is the one that all clusters have in
 // common. What was read at Open is what is written over: if somebody has
 // written since, nothing is written and the error says so.
-type Storage struct {
-	clusters []*Cluster
-	home     *Cluster                  // has the state
+type SecretStorage struct {
+	clusters []*store.ClusterSecrets
+	home     *store.ClusterSecrets     // has the state
 	have     map[string]*corev1.Secret // of each directory that there is
 }
 
-// OpenStorage reads the Secrets of the clusters. The state lies in the one that
+// OpenSecretStorage reads the Secrets of the clusters. The state lies in the one that
 // has a rotation under way, else in the first one.
-func OpenStorage(ctx context.Context, clusters []*Cluster) (*Storage, error) {
-	s := &Storage{clusters: clusters, home: clusters[0], have: map[string]*corev1.Secret{}}
+func OpenSecretStorage(ctx context.Context, clusters []*store.ClusterSecrets) (*SecretStorage, error) {
+	s := &SecretStorage{clusters: clusters, home: clusters[0], have: map[string]*corev1.Secret{}}
 	for _, c := range clusters {
-		found, err := c.get(ctx, CACerts)
+		found, err := c.Get(ctx, store.CACerts)
 		if err != nil {
 			return nil, err
 		}
 		if found != nil {
 			s.have[string(c.ID)] = found
 		}
-		state, err := c.get(ctx, stateSecret)
+		state, err := c.Get(ctx, stateSecret)
 		switch {
 		case err != nil:
 			return nil, err
@@ -54,13 +53,13 @@ func OpenStorage(ctx context.Context, clusters []*Cluster) (*Storage, error) {
 			continue
 		case s.have[stateDir] != nil:
 			return nil, fmt.Errorf("%s and %s both hold a rotation; delete the one that is not wanted",
-				s.home.place(stateSecret), c.place(stateSecret))
+				s.home.Place(stateSecret), c.Place(stateSecret))
 		}
 		s.have[stateDir], s.home = state, c
 	}
 	for _, c := range clusters {
 		if s.have[stateDir] == nil && s.have[string(c.ID)] == nil {
-			return nil, c.absent(CACerts)
+			return nil, c.Absent(store.CACerts)
 		}
 	}
 	return s, nil
@@ -80,15 +79,15 @@ func split(name string) (dir, file string) {
 
 // secret returns the cluster and the Secret that a directory stands for; false
 // when it is that of a cluster that is not named.
-func (s *Storage) secret(dir string) (c *Cluster, name string, known bool) {
+func (s *SecretStorage) secret(dir string) (c *store.ClusterSecrets, name string, known bool) {
 	if strings.HasPrefix(dir, ".") {
 		return s.home, statePrefix + strings.ReplaceAll(dir, ".", "-"), true
 	}
-	i := slices.IndexFunc(s.clusters, func(c *Cluster) bool { return string(c.ID) == dir })
+	i := slices.IndexFunc(s.clusters, func(c *store.ClusterSecrets) bool { return string(c.ID) == dir })
 	if i < 0 {
 		return nil, "", false
 	}
-	return s.clusters[i], CACerts, true
+	return s.clusters[i], store.CACerts, true
 }
 
 // unnamed is why nothing is known of a cluster.
@@ -97,7 +96,7 @@ func unnamed(cluster string) error {
 }
 
 // Place names a path for people.
-func (s *Storage) Place(name string) string {
+func (s *SecretStorage) Place(name string) string {
 	if name == "" {
 		contexts := make([]string, len(s.clusters))
 		for i, c := range s.clusters {
@@ -117,21 +116,21 @@ func (s *Storage) Place(name string) string {
 	case !known:
 		return dir + " (not named)"
 	case file == "":
-		return c.place(secret)
+		return c.Place(secret)
 	}
-	return c.place(secret) + ", " + file
+	return c.Place(secret) + ", " + file
 }
 
 // isRootFile reports whether a path is that of the root.
 func isRootFile(name string) bool { return name == store.RootCertFile || name == store.RootKeyFile }
 
 // Lock does nothing: what others write at the same time is noticed.
-func (s *Storage) Lock(string) (unlock func() error, err error) {
+func (s *SecretStorage) Lock(string) (unlock func() error, err error) {
 	return func() error { return nil }, nil
 }
 
 // Stat returns nil when there is something.
-func (s *Storage) Stat(name string) error {
+func (s *SecretStorage) Stat(name string) error {
 	dir, file := split(name)
 	switch {
 	case name == "":
@@ -149,7 +148,7 @@ func (s *Storage) Stat(name string) error {
 }
 
 // Names lists the clusters.
-func (s *Storage) Names(string) ([]string, error) {
+func (s *SecretStorage) Names(string) ([]string, error) {
 	var names []string
 	for _, c := range s.clusters {
 		names = append(names, string(c.ID))
@@ -158,7 +157,7 @@ func (s *Storage) Names(string) ([]string, error) {
 }
 
 // Read returns what a Secret has under a key.
-func (s *Storage) Read(name string) ([]byte, error) {
+func (s *SecretStorage) Read(name string) ([]byte, error) {
 	dir, file := split(name)
 	if dir == "" {
 		return s.root(file)
@@ -175,11 +174,11 @@ func (s *Storage) Read(name string) ([]byte, error) {
 }
 
 // ReadSecret is Read: who may read a Secret is the cluster's business.
-func (s *Storage) ReadSecret(name string) ([]byte, error) { return s.Read(name) }
+func (s *SecretStorage) ReadSecret(name string) ([]byte, error) { return s.Read(name) }
 
 // root returns the certificate of the root that the signers of all clusters
 // lead to. Its key is not here.
-func (s *Storage) root(file string) ([]byte, error) {
+func (s *SecretStorage) root(file string) ([]byte, error) {
 	if file != store.RootCertFile {
 		return nil, fmt.Errorf("%s: %w", s.Place(file), fs.ErrNotExist)
 	}
@@ -193,10 +192,10 @@ func (s *Storage) root(file string) ([]byte, error) {
 		top := topOf(append(slices.Clone(signer), chain...), roots)
 		switch {
 		case top == nil:
-			return nil, fmt.Errorf("%s: its signer leads to none of its roots", c.place(CACerts))
+			return nil, fmt.Errorf("%s: its signer leads to none of its roots", c.Place(store.CACerts))
 		case root != nil && !root.Equal(top):
 			return nil, fmt.Errorf("%s: its root is %s, but that of other clusters is %s; rotate clusters of different roots apart from each other",
-				c.place(CACerts), describe(top), describe(root))
+				c.Place(store.CACerts), verify.Describe(top), verify.Describe(root))
 		}
 		root = top
 	}
@@ -219,7 +218,7 @@ func topOf(list, roots []*x509.Certificate) *x509.Certificate {
 }
 
 // Material reads the CA of a cluster.
-func (s *Storage) Material(dir string) (*store.Material, error) {
+func (s *SecretStorage) Material(dir string) (*store.Material, error) {
 	secret := s.have[dir]
 	if secret == nil {
 		return nil, fmt.Errorf("%s: %w", s.Place(dir), fs.ErrNotExist)
@@ -229,7 +228,7 @@ func (s *Storage) Material(dir string) (*store.Material, error) {
 
 // WriteDir writes keys of a Secret and leaves the others. The root of the mesh
 // is not kept: it stays with what is left of the rotation.
-func (s *Storage) WriteDir(ctx context.Context, dir string, set []files.File) error {
+func (s *SecretStorage) WriteDir(ctx context.Context, dir string, set []files.File) error {
 	if dir == "" {
 		return nil
 	}
@@ -244,57 +243,35 @@ func (s *Storage) WriteDir(ctx context.Context, dir string, set []files.File) er
 }
 
 // WriteFile writes one key of a Secret.
-func (s *Storage) WriteFile(ctx context.Context, name string, value []byte) error {
+func (s *SecretStorage) WriteFile(ctx context.Context, name string, value []byte) error {
 	dir, file := split(name)
 	return s.WriteDir(ctx, dir, []files.File{{Name: file, Data: value}})
 }
 
 // write makes or replaces a Secret, unless somebody has written it since it was
 // read.
-func (s *Storage) write(ctx context.Context, dir string, data map[string][]byte) error {
+func (s *SecretStorage) write(ctx context.Context, dir string, data map[string][]byte) error {
 	c, name, known := s.secret(dir)
 	if !known {
 		return unnamed(dir)
 	}
-	api, have := c.core.Secrets(c.Namespace), s.have[dir]
-	var next *corev1.Secret
-	var err error
-	if have == nil {
-		next, err = api.Create(ctx, &corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: c.Namespace}, Type: corev1.SecretTypeOpaque, Data: data,
-		}, metav1.CreateOptions{FieldManager: fieldManager})
-	} else {
-		next = have.DeepCopy()
-		next.Data = data
-		next, err = api.Update(ctx, next, metav1.UpdateOptions{FieldManager: fieldManager})
-	}
+	next, err := c.Write(ctx, name, s.have[dir], data, false)
 	if err != nil {
-		return c.writeError(name, have != nil, err)
+		return err
 	}
 	s.have[dir] = next
 	return nil
 }
 
-// writeError says what a failed write means, of a Secret that was there or not.
-func (c *Cluster) writeError(name string, there bool, err error) error {
-	switch {
-	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err), there && apierrors.IsNotFound(err):
-		return fmt.Errorf("%s: somebody has written it at the same time; look at it and try again", c.place(name))
-	case apierrors.IsNotFound(err):
-		return fmt.Errorf("%s: %w; make the namespace first", c.place(name), err)
-	}
-	return fmt.Errorf("%s: %w", c.place(name), err)
-}
-
 // Rename gives the Secret of the rotation another name: it is copied, then
 // deleted.
-func (s *Storage) Rename(ctx context.Context, from, to string) error {
+func (s *SecretStorage) Rename(ctx context.Context, from, to string) error {
 	have := s.have[from]
 	if have == nil {
 		return fmt.Errorf("%s: %w", s.Place(from), fs.ErrNotExist)
 	}
 	c, name, _ := s.secret(to)
-	left, err := c.get(ctx, name)
+	left, err := c.Get(ctx, name)
 	if err != nil {
 		return err
 	}
@@ -307,12 +284,8 @@ func (s *Storage) Rename(ctx context.Context, from, to string) error {
 			return err
 		}
 	}
-	_, name, _ = s.secret(from)
-	err = c.core.Secrets(c.Namespace).Delete(ctx, name, metav1.DeleteOptions{
-		Preconditions: &metav1.Preconditions{ResourceVersion: &have.ResourceVersion},
-	})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return c.writeError(name, true, err)
+	if err := c.Delete(ctx, have); err != nil {
+		return err
 	}
 	delete(s.have, from)
 	return nil

@@ -25,8 +25,8 @@ const (
 	LayoutTLS Layout = "tls"
 )
 
-// Secret says what the Secret of an authority is called.
-type Secret struct {
+// SecretMeta says what the Secret of an authority is called.
+type SecretMeta struct {
 	Namespace, Name string
 	Layout          Layout
 }
@@ -85,7 +85,7 @@ func tlsFiles(set []files.File, a *certs.Authority) (out []files.File) {
 }
 
 // EncodeSecret renders files as the YAML of a Kubernetes Secret.
-func EncodeSecret(s Secret, set []files.File) ([]byte, error) {
+func EncodeSecret(s SecretMeta, set []files.File) ([]byte, error) {
 	type metadata struct {
 		Name      string `yaml:"name"`
 		Namespace string `yaml:"namespace"`

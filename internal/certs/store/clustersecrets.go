@@ -1,6 +1,4 @@
-// Package secrets reads and writes the certificate authorities that lie in
-// Secrets of Kubernetes clusters.
-package secrets
+package store
 
 import (
 	"context"
@@ -13,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/meshctl/meshctl/internal/certs/store"
 	"github.com/meshctl/meshctl/internal/certs/verify"
 	"github.com/meshctl/meshctl/internal/kubeapi"
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -24,14 +21,14 @@ import (
 // CACerts is the name of the Secret with the CA of a cluster.
 const CACerts = "cacerts"
 
-// SelfSigned is the name of the Secret in which Istio keeps a CA that nobody plugged in.
-const SelfSigned = "istio-ca-secret"
+// SelfSignedSecret is the name of the Secret in which Istio keeps a CA that nobody plugged in.
+const SelfSignedSecret = "istio-ca-secret"
 
 // fieldManager is who owns the fields that are written.
 const fieldManager = "meshctl"
 
-// Cluster is a namespace of a cluster. It may be used concurrently.
-type Cluster struct {
+// ClusterSecrets is a namespace of a cluster. It may be used concurrently.
+type ClusterSecrets struct {
 	// ID is what the cluster is called in the mesh, Context its context in the
 	// kubeconfig.
 	ID        mesh.ClusterID
@@ -41,31 +38,31 @@ type Cluster struct {
 }
 
 // Connect makes the clients of a cluster. Nothing is asked yet.
-func Connect(id mesh.ClusterID, context, namespace string, api *rest.Config) (*Cluster, error) {
+func Connect(id mesh.ClusterID, context, namespace string, api *rest.Config) (*ClusterSecrets, error) {
 	core, err := kubeapi.New(api)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", context, err)
 	}
-	return &Cluster{ID: id, Context: context, Namespace: namespace, core: core}, nil
+	return &ClusterSecrets{ID: id, Context: context, Namespace: namespace, core: core}, nil
 }
 
 // Names returns the names of the Secrets of the namespace.
-func (c *Cluster) Names(ctx context.Context) ([]string, error) {
+func (c *ClusterSecrets) Names(ctx context.Context) ([]string, error) {
 	return c.core.Names(ctx, "secrets", c.Namespace)
 }
 
-// place names a Secret of the cluster for people.
-func (c *Cluster) place(name string) string {
+// Place names a Secret of the cluster for people.
+func (c *ClusterSecrets) Place(name string) string {
 	return fmt.Sprintf("%s: Secret %s/%s", c.Context, c.Namespace, name)
 }
 
-// absent is the error of a Secret with the CA of the cluster that is not there.
-func (c *Cluster) absent(name string) error {
+// Absent returns the error for a missing CA Secret. It names the command that writes one.
+func (c *ClusterSecrets) Absent(name string) error {
 	entry := c.Context
 	if string(c.ID) != entry {
 		entry = string(c.ID) + "=" + entry
 	}
-	return fmt.Errorf("%s: it is not there; make it with: %s", c.place(name), WriteCommand(name, c.Namespace, entry))
+	return fmt.Errorf("%s: it is not there; make it with: %s", c.Place(name), WriteCommand(name, c.Namespace, entry))
 }
 
 // WriteCommand returns the command that writes the Secrets with the CAs of clusters,
@@ -81,30 +78,79 @@ func WriteCommand(name, namespace string, contexts ...string) string {
 	return command
 }
 
-// get returns a Secret, nil when there is none.
-func (c *Cluster) get(ctx context.Context, name string) (*corev1.Secret, error) {
+// Get returns a Secret, nil when there is none.
+func (c *ClusterSecrets) Get(ctx context.Context, name string) (*corev1.Secret, error) {
 	found, err := c.core.Secrets(c.Namespace).Get(ctx, name)
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, nil
 	case err != nil:
-		return nil, fmt.Errorf("%s: %w", c.place(name), err)
+		return nil, fmt.Errorf("%s: %w", c.Place(name), err)
 	}
 	return found, nil
+}
+
+// Write creates a Secret with the data or, if have is not nil, replaces the data
+// of have. Labels and annotations stay. It fails if have is no longer the current
+// version. With dryRun the API server checks the request and stores nothing.
+func (c *ClusterSecrets) Write(ctx context.Context, name string, have *corev1.Secret, data map[string][]byte, dryRun bool) (*corev1.Secret, error) {
+	var dry []string
+	if dryRun {
+		dry = []string{metav1.DryRunAll}
+	}
+	api := c.core.Secrets(c.Namespace)
+	var next *corev1.Secret
+	var err error
+	if have == nil {
+		next, err = api.Create(ctx, &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: c.Namespace}, Type: corev1.SecretTypeOpaque, Data: data,
+		}, metav1.CreateOptions{FieldManager: fieldManager, DryRun: dry})
+	} else {
+		next = have.DeepCopy() // with its resource version
+		next.Data = data
+		next, err = api.Update(ctx, next, metav1.UpdateOptions{FieldManager: fieldManager, DryRun: dry})
+	}
+	return next, c.writeError(name, have != nil, err)
+}
+
+// Delete deletes a Secret unless it changed since it was read. A Secret that no
+// longer exists is no error.
+func (c *ClusterSecrets) Delete(ctx context.Context, have *corev1.Secret) error {
+	err := c.core.Secrets(c.Namespace).Delete(ctx, have.Name, metav1.DeleteOptions{
+		Preconditions: &metav1.Preconditions{ResourceVersion: &have.ResourceVersion},
+	})
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return c.writeError(have.Name, true, err)
+}
+
+// writeError explains why writing a Secret failed. exists reports whether the
+// Secret existed when it was read.
+func (c *ClusterSecrets) writeError(name string, exists bool, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err), exists && apierrors.IsNotFound(err):
+		return fmt.Errorf("%s: somebody has written it at the same time; look at it and try again", c.Place(name))
+	case apierrors.IsNotFound(err):
+		return fmt.Errorf("%s: %w; make the namespace first", c.Place(name), err)
+	}
+	return fmt.Errorf("%s: %w", c.Place(name), err)
 }
 
 // Objects returns, as a List in JSON, the objects of the namespace that hold
 // certificates or tokens: the named Secrets, which must be there, or with no
 // names those of the CA, remote secrets, and the ConfigMap with the roots.
-func (c *Cluster) Objects(ctx context.Context, names ...string) ([]byte, error) {
+func (c *ClusterSecrets) Objects(ctx context.Context, names ...string) ([]byte, error) {
 	var items []any
 	for _, name := range names {
-		found, err := c.get(ctx, name)
+		found, err := c.Get(ctx, name)
 		switch {
 		case err != nil:
 			return nil, err
 		case found == nil:
-			return nil, fmt.Errorf("%s: it is not there", c.place(name))
+			return nil, fmt.Errorf("%s: it is not there", c.Place(name))
 		}
 		items = append(items, secretItem(found))
 	}
@@ -120,17 +166,17 @@ func (c *Cluster) Objects(ctx context.Context, names ...string) ([]byte, error) 
 
 // CA returns what signs in the cluster, nil when it has no Secret of a CA. Its Signer
 // is nil when none can be read.
-func (c *Cluster) CA(ctx context.Context) (*verify.ClusterCA, error) {
-	for _, name := range []string{CACerts, SelfSigned} {
-		found, err := c.get(ctx, name)
+func (c *ClusterSecrets) CA(ctx context.Context) (*verify.ClusterCA, error) {
+	for _, name := range []string{CACerts, SelfSignedSecret} {
+		found, err := c.Get(ctx, name)
 		if err != nil {
 			return nil, err
 		}
 		if found == nil {
 			continue
 		}
-		ca := &verify.ClusterCA{Place: c.place(name)}
-		signer, chain, roots := store.FromSecret("", "", found.Data).Certificates()
+		ca := &verify.ClusterCA{Place: c.Place(name)}
+		signer, chain, roots := FromSecret("", "", found.Data).Certificates()
 		if len(signer) > 0 {
 			ca.Signer, ca.Chain, ca.Roots = signer[0], chain, roots
 		}
@@ -139,9 +185,9 @@ func (c *Cluster) CA(ctx context.Context) (*verify.ClusterCA, error) {
 	return nil, nil
 }
 
-func (c *Cluster) known(ctx context.Context) (items []any, err error) {
-	for _, name := range []string{CACerts, SelfSigned} {
-		found, err := c.get(ctx, name)
+func (c *ClusterSecrets) known(ctx context.Context) (items []any, err error) {
+	for _, name := range []string{CACerts, SelfSignedSecret} {
+		found, err := c.Get(ctx, name)
 		if err != nil {
 			return nil, err
 		}
