@@ -90,7 +90,7 @@ func Link(ctx context.Context, members []*Member, say func(format string, args .
 		}
 		unknown, err := strangers(ctx, members)
 		if err == nil {
-			_, err = m.endEarlier(ctx, []string{made[i].Minted.Secret}, replaced[i], unknown, say)
+			_, err = m.endEarlier(ctx, []string{made[i].IssuedToken.Secret}, replaced[i], unknown, say)
 		}
 		if err != nil {
 			say("warn: %s: earlier tokens of service account %s may still work: %v", m.Name, m.Request.Account, err)

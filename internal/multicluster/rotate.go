@@ -183,11 +183,11 @@ func (r *Rotation) mint(ctx context.Context, old *corev1.Secret) (*corev1.Secret
 	if err != nil {
 		return nil, err
 	}
-	minted, err := r.From.Make(ctx, plan)
+	issued, err := r.From.Make(ctx, plan)
 	if err != nil {
 		return nil, err
 	}
-	for _, lacking := range (&Made{Minted: minted}).Lacking() {
+	for _, lacking := range (&Made{IssuedToken: issued}).Lacking() {
 		r.Say("warn: %s", lacking)
 	}
 	annotations := ours(old.Annotations)
@@ -196,10 +196,10 @@ func (r *Rotation) mint(ctx context.Context, old *corev1.Secret) (*corev1.Secret
 	} {
 		delete(annotations, key)
 	}
-	maps.Copy(annotations, minted.Annotations())
+	maps.Copy(annotations, issued.Annotations())
 	return remotesecret.Build(remotesecret.Spec{
 		Cluster: r.ID, Namespace: r.Namespace, Server: c.Server.Server, TLSServerName: c.Server.TLSServerName,
-		CA: c.Server.CertificateAuthorityData, Token: minted.Token, Annotations: annotations,
+		CA: c.Server.CertificateAuthorityData, Token: issued.Token, Annotations: annotations,
 	})
 }
 

@@ -19,7 +19,6 @@ import (
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/remotesecret"
-	"github.com/meshctl/meshctl/internal/remotesecret/address"
 	"github.com/meshctl/meshctl/internal/remotesecret/create"
 )
 
@@ -38,7 +37,7 @@ const (
 // Request is what Prepare prepares.
 type Request struct {
 	create.Request
-	// Cluster is the id; empty means the UID of the namespace kube-system.
+	// APIServer is the id; empty means the UID of the namespace kube-system.
 	Cluster mesh.ClusterID
 	// Config makes the secret of a configuration cluster.
 	Config bool
@@ -46,7 +45,7 @@ type Request struct {
 	// Server is a URL, ServerAuto, or empty for that of the kubeconfig.
 	Server        string
 	TLSServerName string
-	// CA is one of the constants; CAPEM is the content of the file for CAFile.
+	// ServerCA is one of the constants; CAPEM is the content of the file for CAFile.
 	CA    string
 	CAPEM []byte
 	// Force takes a loopback address, too, when the server is looked for.
@@ -60,9 +59,9 @@ type Request struct {
 // flag names a flag of create-remote-secret in advice.
 func (r *Request) flag(text string) string { return strings.TrimSpace(r.Command + " " + text) }
 
-// Cluster is one cluster that the kubeconfig knows.
+// APIServer is one cluster that the kubeconfig knows.
 type Cluster struct {
-	*create.Cluster
+	*create.APIServer
 	config  *rest.Config
 	context string // of the kubeconfig, empty in a pod
 }
@@ -99,9 +98,9 @@ type Prepared struct {
 	Plan *create.Plan
 	// ID is that of the cluster.
 	ID mesh.ClusterID
-	// Candidates are the addresses that were looked at, in their rank; empty
+	// Addresses are the addresses that were looked at, in their rank; empty
 	// when none had to be.
-	Candidates []address.Candidate
+	Candidates []create.Address
 	// Warnings are for the person.
 	Warnings []string
 
@@ -136,12 +135,12 @@ func (c *Cluster) Prepare(ctx context.Context, r *Request) (*Prepared, error) {
 	if serverErr != nil {
 		return p, fmt.Errorf("%s: %w", c.Name, serverErr)
 	}
-	if address.IsLoopback(p.server) {
+	if create.IsLoopback(p.server) {
 		p.warn("server in Kubeconfig is %s. This is likely not reachable from inside the cluster, if you're using "+
 			"Kubernetes in Docker, pass %s with the container IP for the API Server", p.server, r.flag("--server"))
 	}
 	// What Build would refuse must not be found out after a token was made.
-	_, err := p.build(&create.Minted{Token: "-"})
+	_, err := p.build(&create.IssuedToken{Token: "-"})
 	return p, err
 }
 
@@ -155,20 +154,20 @@ func (p *Prepared) Server() string { return p.server }
 func (p *Prepared) findServer(ctx context.Context) error {
 	r, config := p.request, p.cluster.config
 	p.tlsName = r.TLSServerName
-	found := address.Found{Candidates: []address.Candidate{{URL: r.Server, Source: "--server"}}}
+	found := create.FoundAddresses{Addresses: []create.Address{{URL: r.Server, Source: "--server"}}}
 	if r.Server == "" {
-		found.Candidates[0] = address.Candidate{URL: config.Host, Source: "kubeconfig"}
+		found.Addresses[0] = create.Address{URL: config.Host, Source: "kubeconfig"}
 	}
 	if r.Server == ServerAuto {
 		var err error
-		if found, err = address.Find(ctx, config); err != nil {
+		if found, err = create.FindAddresses(ctx, config); err != nil {
 			return err
 		}
 		for _, err := range found.Unread {
 			p.warn("an address may be missing: %v", err)
 		}
 	}
-	p.server = found.Candidates[0].URL
+	p.server = found.Addresses[0].URL
 	cas, err := p.cas(ctx, found.CAs)
 	if err != nil {
 		return err
@@ -177,13 +176,13 @@ func (p *Prepared) findServer(ctx context.Context) error {
 		p.ca, p.fromSA = cas[0].PEM, r.CA == CASA
 		return nil
 	}
-	address.Probe(ctx, found.Candidates, cas, r.TLSServerName, r.Now)
+	create.ProbeAddresses(ctx, found.Addresses, cas, r.TLSServerName, r.Now)
 	if r.Server == ServerAuto {
-		address.Rank(found.Candidates)
-		p.Candidates = found.Candidates
-		best, err := address.Best(found.Candidates, r.Force)
+		create.RankAddresses(found.Addresses)
+		p.Candidates = found.Addresses
+		best, err := create.BestAddress(found.Addresses, r.Force)
 		switch {
-		case errors.Is(err, address.ErrLoopback):
+		case errors.Is(err, create.ErrLoopbackOnly):
 			return fmt.Errorf("%w; take one with --force, or name another with %s", err, r.flag("--server URL"))
 		case err != nil:
 			return fmt.Errorf("%w; name one with %s", err, r.flag("--server URL"))
@@ -191,11 +190,11 @@ func (p *Prepared) findServer(ctx context.Context) error {
 		p.take(best)
 		return nil
 	}
-	return p.judge(&found.Candidates[0])
+	return p.judge(&found.Addresses[0])
 }
 
 // take uses what was found at an address.
-func (p *Prepared) take(c *address.Candidate) {
+func (p *Prepared) take(c *create.Address) {
 	p.server = c.URL
 	p.ca, p.fromSA = c.CA.PEM, c.CA.Name == caOfAccount
 	if c.TLSServerName != "" {
@@ -206,7 +205,7 @@ func (p *Prepared) take(c *address.Candidate) {
 
 // judge takes an address that the person chose as given, and says what is
 // wrong with it.
-func (p *Prepared) judge(c *address.Candidate) error {
+func (p *Prepared) judge(c *create.Address) error {
 	switch {
 	case c.Unreached:
 		p.warn("%s cannot be reached from here, so nobody knows which CA it shows; the secret has that of the "+
@@ -228,7 +227,7 @@ func (p *Prepared) judge(c *address.Candidate) error {
 const caOfAccount = "the service account's"
 
 // cas are the CAs to choose from, the first that fits being taken.
-func (p *Prepared) cas(ctx context.Context, published []address.CA) ([]address.CA, error) {
+func (p *Prepared) cas(ctx context.Context, published []create.ServerCA) ([]create.ServerCA, error) {
 	config := rest.CopyConfig(p.cluster.config)
 	if err := rest.LoadTLSFiles(config); err != nil {
 		return nil, fmt.Errorf("the kubeconfig's CA: %w", err)
@@ -238,54 +237,54 @@ func (p *Prepared) cas(ctx context.Context, published []address.CA) ([]address.C
 		if !x509.NewCertPool().AppendCertsFromPEM(p.request.CAPEM) {
 			return nil, errors.New("--ca: the file holds no PEM certificate")
 		}
-		return []address.CA{{Name: "the file's", PEM: p.request.CAPEM}}, nil
+		return []create.ServerCA{{Name: "the file's", PEM: p.request.CAPEM}}, nil
 	case CASystem:
-		return []address.CA{{Name: "those of this system"}}, nil
+		return []create.ServerCA{{Name: "those of this system"}}, nil
 	case CAKubeconfig:
 		if len(config.CAData) == 0 {
 			return nil, errors.New("--ca: the kubeconfig has none for this cluster")
 		}
-		return []address.CA{{Name: "the kubeconfig's", PEM: config.CAData}}, nil
+		return []create.ServerCA{{Name: "the kubeconfig's", PEM: config.CAData}}, nil
 	}
-	var out []address.CA
+	var out []create.ServerCA
 	own, err := p.cluster.RootCA(ctx, p.request.Account.Namespace)
 	if err != nil && p.request.CA == CASA {
 		// The token Secret has it, too.
-		return []address.CA{{Name: caOfAccount, PEM: config.CAData}}, nil
+		return []create.ServerCA{{Name: caOfAccount, PEM: config.CAData}}, nil
 	}
 	if err == nil {
-		out = append(out, address.CA{Name: caOfAccount, PEM: own})
+		out = append(out, create.ServerCA{Name: caOfAccount, PEM: own})
 	}
 	if p.request.CA == CASA {
 		return out, nil
 	}
 	if len(config.CAData) > 0 {
-		out = append(out, address.CA{Name: "the kubeconfig's", PEM: config.CAData})
+		out = append(out, create.ServerCA{Name: "the kubeconfig's", PEM: config.CAData})
 	}
-	return append(append(out, published...), address.CA{Name: "those of this system"}), nil
+	return append(append(out, published...), create.ServerCA{Name: "those of this system"}), nil
 }
 
 // Made is a remote secret that can be used.
 type Made struct {
-	*create.Minted
+	*create.IssuedToken
 	Secret *corev1.Secret
 }
 
 // Make writes what is prepared in the cluster and returns the remote secret,
 // which is written nowhere yet.
 func (p *Prepared) Make(ctx context.Context) (*Made, error) {
-	minted, err := p.cluster.Make(ctx, p.Plan)
+	issued, err := p.cluster.Make(ctx, p.Plan)
 	if err != nil {
 		return nil, err
 	}
-	secret, err := p.build(minted)
+	secret, err := p.build(issued)
 	if err != nil {
 		return nil, err
 	}
-	return &Made{minted, secret}, nil
+	return &Made{issued, secret}, nil
 }
 
-func (p *Prepared) build(m *create.Minted) (*corev1.Secret, error) {
+func (p *Prepared) build(m *create.IssuedToken) (*corev1.Secret, error) {
 	r := p.request
 	spec := remotesecret.Spec{
 		Cluster: p.ID, Namespace: r.Account.Namespace, Config: r.Config, Server: p.server, TLSServerName: p.tlsName,

@@ -17,7 +17,7 @@ func (p *Prepared) CheckTargets(ctx context.Context, targets []*Cluster) error {
 	if err != nil {
 		return err
 	}
-	secret, err := p.build(&create.Minted{Token: "-"})
+	secret, err := p.build(&create.IssuedToken{Token: "-"})
 	if err != nil {
 		return err
 	}

@@ -18,7 +18,6 @@ import (
 	"github.com/meshctl/meshctl/internal/multicluster"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/remotesecret"
-	"github.com/meshctl/meshctl/internal/remotesecret/address"
 	"github.com/meshctl/meshctl/internal/remotesecret/create"
 )
 
@@ -270,7 +269,7 @@ func (o *createRemoteSecretOptions) targets(env *cli.Env) ([]*multicluster.Clust
 }
 
 // printCandidates shows which addresses were tried, and how that went.
-func printCandidates(env *cli.Env, candidates []address.Candidate) {
+func printCandidates(env *cli.Env, candidates []create.Address) {
 	if len(candidates) == 0 {
 		return
 	}

@@ -31,7 +31,7 @@ type Credential struct {
 // Credentials returns the Secrets that tokens of the account end with, by name:
 // all that meshctl made, and the token Secrets that others made. Tokens that
 // others requested leave no trace in the cluster.
-func (c *Cluster) Credentials(ctx context.Context, a Account) ([]Credential, error) {
+func (c *APIServer) Credentials(ctx context.Context, a Account) ([]Credential, error) {
 	found := map[string]Credential{}
 	for _, options := range []metav1.ListOptions{
 		{FieldSelector: "type=" + string(corev1.SecretTypeServiceAccountToken), Limit: maxSecrets},
@@ -61,7 +61,7 @@ func (c *Cluster) Credentials(ctx context.Context, a Account) ([]Credential, err
 // CheckReader returns an error unless the account is one that others read the cluster
 // by: meshctl made tokens of it, or the API server accepts the token that names it.
 // What a token names is else the word of whoever wrote it into a remote secret.
-func (c *Cluster) CheckReader(ctx context.Context, a Account, token string) error {
+func (c *APIServer) CheckReader(ctx context.Context, a Account, token string) error {
 	found, err := c.Credentials(ctx, a)
 	if err != nil || slices.ContainsFunc(found, func(f Credential) bool { return f.Ours }) {
 		return err

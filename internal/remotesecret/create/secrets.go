@@ -16,7 +16,7 @@ const maxSecrets = 1000
 
 // CheckTarget returns an error when the remote secret of the cluster with the
 // UID cannot be written here, or should not be.
-func (c *Cluster) CheckTarget(ctx context.Context, secret *corev1.Secret, uid string) error {
+func (c *APIServer) CheckTarget(ctx context.Context, secret *corev1.Secret, uid string) error {
 	own, err := c.UID(ctx)
 	if err != nil {
 		return err
@@ -43,7 +43,7 @@ func RightsToWrite(namespace string) []Right {
 }
 
 // Apply writes a remote secret.
-func (c *Cluster) Apply(ctx context.Context, secret *corev1.Secret) error {
+func (c *APIServer) Apply(ctx context.Context, secret *corev1.Secret) error {
 	s := secret.DeepCopy()
 	// What was applied as stringData would not go when it is no longer applied.
 	s.StringData = nil
@@ -59,7 +59,7 @@ func (c *Cluster) Apply(ctx context.Context, secret *corev1.Secret) error {
 }
 
 // Secrets returns the remote secrets of the namespace, by name.
-func (c *Cluster) Secrets(ctx context.Context, namespace string) ([]corev1.Secret, error) {
+func (c *APIServer) Secrets(ctx context.Context, namespace string) ([]corev1.Secret, error) {
 	list, err := c.api.Secrets(namespace).List(ctx, metav1.ListOptions{
 		LabelSelector: remotesecret.Selector, Limit: maxSecrets,
 	})
@@ -74,7 +74,7 @@ func (c *Cluster) Secrets(ctx context.Context, namespace string) ([]corev1.Secre
 }
 
 // DeleteSecret deletes a Secret; one that is gone is no error.
-func (c *Cluster) DeleteSecret(ctx context.Context, namespace, name string) error {
+func (c *APIServer) DeleteSecret(ctx context.Context, namespace, name string) error {
 	err := c.api.Secrets(namespace).Delete(ctx, name, metav1.DeleteOptions{})
 	if _, err := exists(err); err != nil {
 		return c.failed(err, "delete secret %s/%s", namespace, name)
@@ -83,7 +83,7 @@ func (c *Cluster) DeleteSecret(ctx context.Context, namespace, name string) erro
 }
 
 // Secret returns a Secret, nil if there is none of that name.
-func (c *Cluster) Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
+func (c *APIServer) Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
 	s, err := c.api.Secrets(namespace).Get(ctx, name)
 	switch found, err := exists(err); {
 	case err != nil:

@@ -26,8 +26,8 @@ const (
 	retryPause = 50 * time.Millisecond
 )
 
-// Minted is what a remote secret is built of.
-type Minted struct {
+// IssuedToken is what a remote secret is built of.
+type IssuedToken struct {
 	Account Account
 	Token   string
 	// CA is what the cluster tells its own pods to trust its API server by, PEM.
@@ -42,7 +42,7 @@ type Minted struct {
 
 // Annotations are those of the remote secret that holds the token. One without
 // an end has none, as those of Istio's tools.
-func (m *Minted) Annotations() map[string]string {
+func (m *IssuedToken) Annotations() map[string]string {
 	if m.Expires.IsZero() {
 		return map[string]string{}
 	}
@@ -55,12 +55,12 @@ func (m *Minted) Annotations() map[string]string {
 }
 
 // Make does what is planned and returns what came of it.
-func (c *Cluster) Make(ctx context.Context, p *Plan) (*Minted, error) {
+func (c *APIServer) Make(ctx context.Context, p *Plan) (*IssuedToken, error) {
 	if err := c.apply(ctx, p); err != nil {
 		return nil, err
 	}
 	r := &p.request
-	m := &Minted{Account: r.Account, Secret: p.tokenSecret}
+	m := &IssuedToken{Account: r.Account, Secret: p.tokenSecret}
 	var err error
 	if r.TTL > 0 {
 		err = c.expiring(ctx, m, r.TTL)
@@ -80,7 +80,7 @@ func (c *Cluster) Make(ctx context.Context, p *Plan) (*Minted, error) {
 
 // missingWith asks with the token itself which rights it lacks. New roles take
 // a moment to be in force.
-func (c *Cluster) missingWith(ctx context.Context, token string, rights []Right, isNew bool) ([]Right, error) {
+func (c *APIServer) missingWith(ctx context.Context, token string, rights []Right, isNew bool) ([]Right, error) {
 	bearer, err := c.as(token)
 	if err != nil {
 		return nil, err
@@ -108,7 +108,7 @@ func (c *Cluster) missingWith(ctx context.Context, token string, rights []Right,
 }
 
 // longLived waits until the token Secret is filled.
-func (c *Cluster) longLived(ctx context.Context, m *Minted, onlyCA bool) error {
+func (c *APIServer) longLived(ctx context.Context, m *IssuedToken, onlyCA bool) error {
 	ctx, cancel := context.WithTimeout(ctx, tokenWait)
 	defer cancel()
 	complete := func(s *corev1.Secret) bool {
@@ -149,7 +149,7 @@ func (c *Cluster) longLived(ctx context.Context, m *Minted, onlyCA bool) error {
 }
 
 // expiring asks for a token that ends, and with the Secret.
-func (c *Cluster) expiring(ctx context.Context, m *Minted, ttl time.Duration) error {
+func (c *APIServer) expiring(ctx context.Context, m *IssuedToken, ttl time.Duration) error {
 	wait, cancel := context.WithTimeout(ctx, tokenWait)
 	defer cancel()
 	var err error
@@ -185,7 +185,7 @@ func request(ctx context.Context, api *kubeapi.Client, a Account, secret string,
 
 // RootCA is the CA that the cluster publishes in every namespace. A new
 // namespace may not have it yet.
-func (c *Cluster) RootCA(ctx context.Context, namespace string) ([]byte, error) {
+func (c *APIServer) RootCA(ctx context.Context, namespace string) ([]byte, error) {
 	const name = "kube-root-ca.crt"
 	var ca string
 	var err error

@@ -146,18 +146,18 @@ func remoteSecret(t *testing.T, c *kube.Cluster, namespace, readers string) (sec
 	if err != nil {
 		t.Fatal(err)
 	}
-	minted, err := west.Make(t.Context(), plan)
+	issued, err := west.Make(t.Context(), plan)
 	if err != nil {
 		t.Fatal(err)
 	}
 	secret, err = remotesecret.Build(remotesecret.Spec{
 		Cluster: "west", Namespace: namespace, Server: "https://" + c.Addr(), CA: c.CA(),
-		Token: minted.Token, Annotations: minted.Annotations(),
+		Token: issued.Token, Annotations: issued.Annotations(),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return secret, minted.Secret
+	return secret, issued.Secret
 }
 
 // secretNow is the remote secret as it is.

@@ -53,7 +53,7 @@ type Plan struct {
 
 // Plan finds out what there is and what is missing. It writes nothing, and
 // fails when the caller may not write what is missing.
-func (c *Cluster) Plan(ctx context.Context, r Request) (*Plan, error) {
+func (c *APIServer) Plan(ctx context.Context, r Request) (*Plan, error) {
 	p := &Plan{request: r}
 	if err := c.planAccount(ctx, p); err != nil {
 		return nil, err
@@ -64,7 +64,7 @@ func (c *Cluster) Plan(ctx context.Context, r Request) (*Plan, error) {
 	return p, c.Require(ctx, p.rights())
 }
 
-func (c *Cluster) planAccount(ctx context.Context, p *Plan) error {
+func (c *APIServer) planAccount(ctx context.Context, p *Plan) error {
 	a := p.request.Account
 	_, err := c.api.ServiceAccounts(a.Namespace).Get(ctx, a.Name)
 	found, unread := exists(err)
@@ -108,7 +108,7 @@ func (c *Cluster) planAccount(ctx context.Context, p *Plan) error {
 }
 
 // planStale finds roles that an earlier call made for other namespaces.
-func (c *Cluster) planStale(ctx context.Context, p *Plan) error {
+func (c *APIServer) planStale(ctx context.Context, p *Plan) error {
 	selector := metav1.ListOptions{FieldSelector: "metadata.name=" + p.request.Account.roleName()}
 	bindings, err := c.api.RoleBindings(metav1.NamespaceAll).List(ctx, selector)
 	if apierrors.IsForbidden(err) {
@@ -127,7 +127,7 @@ func (c *Cluster) planStale(ctx context.Context, p *Plan) error {
 	return nil
 }
 
-func (c *Cluster) planToken(ctx context.Context, p *Plan) error {
+func (c *APIServer) planToken(ctx context.Context, p *Plan) error {
 	r, a := &p.request, p.request.Account
 	if r.TTL == 0 && !r.Fresh {
 		name, err := c.findTokenSecret(ctx, r)
@@ -163,7 +163,7 @@ func (c *Cluster) planToken(ctx context.Context, p *Plan) error {
 
 // findTokenSecret returns the name of a token Secret of the account, empty if
 // there is none.
-func (c *Cluster) findTokenSecret(ctx context.Context, r *Request) (string, error) {
+func (c *APIServer) findTokenSecret(ctx context.Context, r *Request) (string, error) {
 	secrets, a := c.api.Secrets(r.Account.Namespace), r.Account
 	if r.TokenSecret != "" {
 		s, err := secrets.Get(ctx, r.TokenSecret)
@@ -220,7 +220,7 @@ func (p *Plan) rights() []Right {
 }
 
 // apply writes the objects of the plan.
-func (c *Cluster) apply(ctx context.Context, p *Plan) error {
+func (c *APIServer) apply(ctx context.Context, p *Plan) error {
 	for _, o := range p.Objects {
 		if err := c.applyOne(ctx, o); err != nil {
 			return err
@@ -240,7 +240,7 @@ func (c *Cluster) apply(ctx context.Context, p *Plan) error {
 	return nil
 }
 
-func (c *Cluster) applyOne(ctx context.Context, o Object) error {
+func (c *APIServer) applyOne(ctx context.Context, o Object) error {
 	body, err := json.Marshal(o.Value)
 	if err != nil {
 		return fmt.Errorf("encode %s %s: %w", o.Kind, o.Name, err)

@@ -1,4 +1,4 @@
-package address
+package create
 
 import (
 	"slices"
@@ -19,12 +19,12 @@ func TestFind(t *testing.T) {
 	c := kube.Start(t)
 	find := func() []string {
 		t.Helper()
-		found, err := Find(t.Context(), c.Config())
+		found, err := FindAddresses(t.Context(), c.Config())
 		if err != nil || len(found.Unread) > 0 {
 			t.Fatal(err, found.Unread)
 		}
 		var out []string
-		for _, f := range found.Candidates {
+		for _, f := range found.Addresses {
 			out = append(out, strings.Replace(f.URL, c.Addr(), "ADDR", 1)+" "+f.Source)
 		}
 		return out

@@ -1,6 +1,4 @@
-// Package address finds out at which address an API server can be reached by
-// others, and which CA signs its certificate there.
-package address
+package create
 
 import (
 	"cmp"
@@ -23,24 +21,24 @@ import (
 // probeTimeout bounds the look at one address.
 const probeTimeout = 3 * time.Second
 
-// CA is a CA that may sign the certificate of an API server.
-type CA struct {
+// ServerCA is a CA that may sign the certificate of an API server.
+type ServerCA struct {
 	// Name is such as "service account".
 	Name string
 	// PEM is nil for the roots of the system.
 	PEM []byte
 }
 
-// Candidate is an address that the API server may have.
-type Candidate struct {
+// Address is an address that the API server may have.
+type Address struct {
 	URL string
 	// Source says who names it.
 	Source string
 
 	// The rest is what Probe finds.
 
-	// CA signs the certificate that is shown there; nil if none of them does.
-	CA *CA
+	// ServerCA signs the certificate that is shown there; nil if none of them does.
+	CA *ServerCA
 	// TLSServerName has to be asked for, as the certificate is for that name
 	// and not for the address; empty if it is for the address.
 	TLSServerName string
@@ -51,7 +49,7 @@ type Candidate struct {
 }
 
 // Loopback reports whether the address leads to whoever uses it.
-func (c *Candidate) Loopback() bool { return IsLoopback(c.URL) }
+func (c *Address) Loopback() bool { return IsLoopback(c.URL) }
 
 // IsLoopback reports whether the URL leads to whoever uses it.
 func IsLoopback(server string) bool {
@@ -67,9 +65,9 @@ func IsLoopback(server string) bool {
 	return host == "localhost" || strings.HasSuffix(host, ".localhost")
 }
 
-// Probe connects to each candidate and finds the first of the CAs that signs
+// ProbeAddresses connects to each candidate and finds the first of the CAs that signs
 // its certificate. serverName is what to ask for; empty means the host.
-func Probe(ctx context.Context, candidates []Candidate, cas []CA, serverName string, now time.Time) {
+func ProbeAddresses(ctx context.Context, candidates []Address, cas []ServerCA, serverName string, now time.Time) {
 	var group sync.WaitGroup
 	for i := range candidates {
 		group.Go(func() { candidates[i].probe(ctx, cas, serverName, now) })
@@ -77,7 +75,7 @@ func Probe(ctx context.Context, candidates []Candidate, cas []CA, serverName str
 	group.Wait()
 }
 
-func (c *Candidate) probe(ctx context.Context, cas []CA, serverName string, now time.Time) {
+func (c *Address) probe(ctx context.Context, cas []ServerCA, serverName string, now time.Time) {
 	u, err := url.Parse(c.URL)
 	if err != nil || u.Scheme != "https" || u.Hostname() == "" {
 		c.Err = errors.New("is no URL of the form https://HOST:PORT")
@@ -97,7 +95,7 @@ func (c *Candidate) probe(ctx context.Context, cas []CA, serverName string, now 
 		}
 	}
 	if c.CA == nil {
-		c.Err = fmt.Errorf("its certificate, of %q, is signed by none of: %s", chain[0].Issuer, names(cas))
+		c.Err = fmt.Errorf("its certificate, of %q, is signed by none of: %s", chain[0].Issuer, caNames(cas))
 		return
 	}
 	name := cmp.Or(serverName, u.Hostname())
@@ -108,11 +106,11 @@ func (c *Candidate) probe(ctx context.Context, cas []CA, serverName string, now 
 		c.Err = fmt.Errorf("its certificate is not for %s", name)
 		return
 	}
-	c.TLSServerName = bestName(chain[0].DNSNames)
+	c.TLSServerName = bestServerName(chain[0].DNSNames)
 }
 
-// bestName prefers the names that every API server has for its own pods.
-func bestName(names []string) string {
+// bestServerName prefers the names that every API server has for its own pods.
+func bestServerName(names []string) string {
 	for _, usual := range []string{"kubernetes.default.svc", "kubernetes.default", "kubernetes"} {
 		if slices.Contains(names, usual) {
 			return usual
@@ -121,7 +119,7 @@ func bestName(names []string) string {
 	return names[0]
 }
 
-func names(cas []CA) string {
+func caNames(cas []ServerCA) string {
 	var out []string
 	for _, ca := range cas {
 		out = append(out, ca.Name)
@@ -130,7 +128,7 @@ func names(cas []CA) string {
 }
 
 // signs reports whether the CA vouches for the chain, whatever it is for.
-func signs(ca *CA, chain []*x509.Certificate, now time.Time) bool {
+func signs(ca *ServerCA, chain []*x509.Certificate, now time.Time) bool {
 	o := x509.VerifyOptions{Intermediates: x509.NewCertPool(), CurrentTime: now}
 	for _, cert := range chain[1:] {
 		o.Intermediates.AddCert(cert)
@@ -145,9 +143,9 @@ func signs(ca *CA, chain []*x509.Certificate, now time.Time) bool {
 	return err == nil
 }
 
-// Rank sorts probed candidates, those first that are likely to work.
-func Rank(candidates []Candidate) {
-	badness := func(c Candidate) int {
+// RankAddresses sorts probed candidates, those first that are likely to work.
+func RankAddresses(candidates []Address) {
+	badness := func(c Address) int {
 		switch {
 		case c.Unreached:
 			return 4
@@ -160,25 +158,25 @@ func Rank(candidates []Candidate) {
 		}
 		return 0
 	}
-	slices.SortStableFunc(candidates, func(a, b Candidate) int { return badness(a) - badness(b) })
+	slices.SortStableFunc(candidates, func(a, b Address) int { return badness(a) - badness(b) })
 }
 
 // Errors of Best.
 var (
-	ErrNone     = errors.New("the API server was found at no address")
-	ErrLoopback = errors.New("the API server was found at loopback addresses only, which are the reader's own")
+	ErrNoAddress    = errors.New("the API server was found at no address")
+	ErrLoopbackOnly = errors.New("the API server was found at loopback addresses only, which are the reader's own")
 )
 
-// Best returns the candidate to use of ranked ones; loopback only when it is
+// BestAddress returns the candidate to use of ranked ones; loopback only when it is
 // forced.
-func Best(candidates []Candidate, force bool) (*Candidate, error) {
+func BestAddress(candidates []Address, force bool) (*Address, error) {
 	for i := range candidates {
 		if c := &candidates[i]; c.Err == nil && (force || !c.Loopback()) {
 			return c, nil
 		}
 	}
-	if slices.ContainsFunc(candidates, func(c Candidate) bool { return c.Err == nil }) {
-		return nil, ErrLoopback
+	if slices.ContainsFunc(candidates, func(c Address) bool { return c.Err == nil }) {
+		return nil, ErrLoopbackOnly
 	}
-	return nil, ErrNone
+	return nil, ErrNoAddress
 }

@@ -1,6 +1,10 @@
-// Package create makes what a remote secret is made of at an API server: the
-// service account, its role, its token. Before it writes it says what may not
-// be written, and after that what the account may not read.
+// Package create makes the parts of a remote secret at an API server: the
+// service account, its role and its token. It also finds the address at which
+// other clusters reach the API server, and the CA that signs its certificate
+// there.
+//
+// Before it writes, it reports missing rights of the caller; afterwards it
+// reports what the account may not read.
 package create
 
 import (
@@ -22,8 +26,8 @@ import (
 // fieldManager is who API servers say wrote what is applied.
 const fieldManager = "meshctl"
 
-// Cluster is the API server of one cluster.
-type Cluster struct {
+// APIServer is the API server of one cluster.
+type APIServer struct {
 	// Name is how messages call it, such as the context.
 	Name   string
 	config *rest.Config
@@ -31,23 +35,23 @@ type Cluster struct {
 }
 
 // Connect makes the client of one API server. It does not talk to it yet.
-func Connect(name string, config *rest.Config) (*Cluster, error) {
+func Connect(name string, config *rest.Config) (*APIServer, error) {
 	api, err := kubeapi.New(config)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	return &Cluster{Name: name, config: config, api: api}, nil
+	return &APIServer{Name: name, config: config, api: api}, nil
 }
 
 // as returns the cluster as the bearer of the token sees it.
-func (c *Cluster) as(token string) (*Cluster, error) {
+func (c *APIServer) as(token string) (*APIServer, error) {
 	config := rest.AnonymousClientConfig(c.config)
 	config.BearerToken = token
 	return Connect(c.Name, config)
 }
 
 // UID is the cluster's own identity, that of its namespace kube-system.
-func (c *Cluster) UID(ctx context.Context) (string, error) {
+func (c *APIServer) UID(ctx context.Context) (string, error) {
 	ns, err := c.api.Namespaces().Get(ctx, metav1.NamespaceSystem)
 	if err != nil {
 		return "", c.failed(err, "read the UID of namespace %s", metav1.NamespaceSystem)
@@ -56,13 +60,13 @@ func (c *Cluster) UID(ctx context.Context) (string, error) {
 }
 
 // failed names the cluster and what was tried.
-func (c *Cluster) failed(err error, format string, args ...any) error {
+func (c *APIServer) failed(err error, format string, args ...any) error {
 	return c.Explain(fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), err))
 }
 
 // Explain returns the error with the name of the cluster, and with what helps when
 // a right is missing. The API server's own text has the user, verb and resource.
-func (c *Cluster) Explain(err error) error {
+func (c *APIServer) Explain(err error) error {
 	if apierrors.IsForbidden(err) {
 		return fmt.Errorf("%s: %w; %s", c.Name, err, c.grant())
 	}
@@ -70,12 +74,12 @@ func (c *Cluster) Explain(err error) error {
 }
 
 // grant is what helps when a right is missing.
-func (c *Cluster) grant() string {
+func (c *APIServer) grant() string {
 	return "have " + c.caller() + " granted the right, or use a context or --as USER that has it"
 }
 
 // caller is who asks, as far as that is known here.
-func (c *Cluster) caller() string {
+func (c *APIServer) caller() string {
 	if user := c.config.Impersonate.UserName; user != "" {
 		return fmt.Sprintf("user %q", user)
 	}
@@ -119,7 +123,7 @@ func (r Right) String() string {
 const reviewsAtOnce = 8
 
 // Missing asks the API server which of the rights the caller does not have.
-func (c *Cluster) Missing(ctx context.Context, rights []Right) ([]Right, error) {
+func (c *APIServer) Missing(ctx context.Context, rights []Right) ([]Right, error) {
 	return c.review(ctx, rights, func(ctx context.Context, a *authorizationv1.ResourceAttributes) (bool, error) {
 		review, err := c.api.ReviewOwnAccess(ctx, &authorizationv1.SelfSubjectAccessReview{
 			Spec: authorizationv1.SelfSubjectAccessReviewSpec{ResourceAttributes: a},
@@ -132,7 +136,7 @@ func (c *Cluster) Missing(ctx context.Context, rights []Right) ([]Right, error) 
 }
 
 // missingOf asks which of the rights the account does not have.
-func (c *Cluster) missingOf(ctx context.Context, account Account, rights []Right) ([]Right, error) {
+func (c *APIServer) missingOf(ctx context.Context, account Account, rights []Right) ([]Right, error) {
 	const all = "system:serviceaccounts"
 	return c.review(ctx, rights, func(ctx context.Context, a *authorizationv1.ResourceAttributes) (bool, error) {
 		review, err := c.api.ReviewAccess(ctx, &authorizationv1.SubjectAccessReview{
@@ -150,7 +154,7 @@ func (c *Cluster) missingOf(ctx context.Context, account Account, rights []Right
 }
 
 // review asks for each of the rights and returns those that are denied.
-func (c *Cluster) review(ctx context.Context, rights []Right,
+func (c *APIServer) review(ctx context.Context, rights []Right,
 	ask func(context.Context, *authorizationv1.ResourceAttributes) (bool, error),
 ) ([]Right, error) {
 	allowed := make([]bool, len(rights))
@@ -182,7 +186,7 @@ func (c *Cluster) review(ctx context.Context, rights []Right,
 }
 
 // Require returns an error that names the rights that the caller lacks.
-func (c *Cluster) Require(ctx context.Context, rights []Right) error {
+func (c *APIServer) Require(ctx context.Context, rights []Right) error {
 	missing, err := c.Missing(ctx, rights)
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-package address
+package create
 
 import (
 	"context"
@@ -19,70 +19,70 @@ import (
 )
 
 const (
-	// maxCandidates bounds how many addresses are looked at.
-	maxCandidates = 32
+	// maxAddresses bounds how many addresses are looked at.
+	maxAddresses = 32
 	// usualPort is that of API servers where nothing says another, minikubePort
 	// that of minikube's.
 	usualPort    = 6443
 	minikubePort = 8443
 )
 
-// finder collects candidates, each URL once, in the order of trust.
-type finder struct {
+// addressFinder collects candidates, each URL once, in the order of trust.
+type addressFinder struct {
 	api   *kubeapi.Client
-	found []Candidate
-	cas   []CA
+	found []Address
+	cas   []ServerCA
 	// Unread are sources that could not be read.
 	unread []error
 	ports  []int32
 }
 
-// Found is what a cluster says of its API server.
-type Found struct {
-	Candidates []Candidate
+// FoundAddresses is what a cluster says of its API server.
+type FoundAddresses struct {
+	Addresses []Address
 	// CAs are those that come with the candidates.
-	CAs []CA
+	CAs []ServerCA
 	// Unread are the sources that could not be read; the others count.
 	Unread []error
 }
 
-// Find collects the addresses that the kubeconfig and the cluster itself name.
-func Find(ctx context.Context, config *rest.Config) (Found, error) {
+// FindAddresses collects the addresses that the kubeconfig and the cluster itself name.
+func FindAddresses(ctx context.Context, config *rest.Config) (FoundAddresses, error) {
 	api, err := kubeapi.New(config)
 	if err != nil {
-		return Found{}, err
+		return FoundAddresses{}, err
 	}
-	f := &finder{api: api}
+	f := &addressFinder{api: api}
 	f.add(config.Host, "kubeconfig")
 	f.clusterInfo(ctx)
 	f.loadBalancers(ctx)
 	f.slices(ctx)
 	f.nodes(ctx)
-	return Found{f.found, f.cas, f.unread}, nil
+	return FoundAddresses{f.found, f.cas, f.unread}, nil
 }
 
-func (f *finder) add(server, source string) {
+func (f *addressFinder) add(server, source string) {
 	u, err := url.Parse(server)
-	if err != nil || u.Host == "" || len(f.found) >= maxCandidates {
+	if err != nil || u.Host == "" || len(f.found) >= maxAddresses {
 		return
 	}
 	server = u.Scheme + "://" + u.Host + strings.TrimSuffix(u.Path, "/")
-	same := func(c Candidate) bool { return c.URL == server }
+	same := func(c Address) bool { return c.URL == server }
 	if !slices.ContainsFunc(f.found, same) {
-		f.found = append(f.found, Candidate{URL: server, Source: source})
+		f.found = append(f.found, Address{URL: server, Source: source})
 	}
 }
 
-func (f *finder) addHost(host string, port int32, source string) {
+func (f *addressFinder) addHost(host string, port int32, source string) {
 	f.add("https://"+net.JoinHostPort(host, strconv.Itoa(int(port))), source)
 }
 
-func (f *finder) couldNot(what string, err error) {
+func (f *addressFinder) couldNot(what string, err error) {
 	f.unread = append(f.unread, fmt.Errorf("read %s: %w", what, err))
 }
 
 // clusterInfo reads the kubeconfig that kubeadm publishes for new nodes.
-func (f *finder) clusterInfo(ctx context.Context) {
+func (f *addressFinder) clusterInfo(ctx context.Context) {
 	const name = "cluster-info"
 	info, err := f.api.ConfigMaps(metav1.NamespacePublic).Get(ctx, name)
 	if err != nil {
@@ -98,15 +98,15 @@ func (f *finder) clusterInfo(ctx context.Context) {
 	}
 	f.add(server.Server, name)
 	if len(server.CertificateAuthorityData) > 0 {
-		f.cas = append(f.cas, CA{Name: name, PEM: server.CertificateAuthorityData})
+		f.cas = append(f.cas, ServerCA{Name: name, PEM: server.CertificateAuthorityData})
 	}
 }
 
 // slices reads where the Service kubernetes leads.
-func (f *finder) slices(ctx context.Context) {
+func (f *addressFinder) slices(ctx context.Context) {
 	const name = "kubernetes"
 	list, err := f.api.EndpointSlices(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{
-		LabelSelector: "kubernetes.io/service-name=" + name, Limit: maxCandidates,
+		LabelSelector: "kubernetes.io/service-name=" + name, Limit: maxAddresses,
 	})
 	if err != nil {
 		f.couldNot("EndpointSlices of Service default/"+name, err)
@@ -129,7 +129,7 @@ func (f *finder) slices(ctx context.Context) {
 
 // loadBalancers reads Services that expose the API server, as virtual and
 // managed clusters have them.
-func (f *finder) loadBalancers(ctx context.Context) {
+func (f *addressFinder) loadBalancers(ctx context.Context) {
 	list, err := f.api.Services(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
 		FieldSelector: "spec.type=" + string(corev1.ServiceTypeLoadBalancer), Limit: 500,
 	})
@@ -156,9 +156,9 @@ func (f *finder) loadBalancers(ctx context.Context) {
 
 // nodes reads the addresses of control-plane nodes, and the names under which
 // kind and k3d make them known to the containers beside them.
-func (f *finder) nodes(ctx context.Context) {
+func (f *addressFinder) nodes(ctx context.Context) {
 	for _, role := range []string{"control-plane", "master"} {
-		list, err := f.api.Nodes().List(ctx, metav1.ListOptions{LabelSelector: "node-role.kubernetes.io/" + role, Limit: maxCandidates})
+		list, err := f.api.Nodes().List(ctx, metav1.ListOptions{LabelSelector: "node-role.kubernetes.io/" + role, Limit: maxAddresses})
 		if err != nil {
 			f.couldNot("Nodes", err)
 			return
@@ -172,7 +172,7 @@ func (f *finder) nodes(ctx context.Context) {
 	}
 }
 
-func (f *finder) node(n *corev1.Node) {
+func (f *addressFinder) node(n *corev1.Node) {
 	port := int32(usualPort)
 	switch {
 	case n.Labels["minikube.k8s.io/name"] != "":

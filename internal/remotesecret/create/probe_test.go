@@ -1,4 +1,4 @@
-package address
+package create
 
 import (
 	"crypto/ecdsa"
@@ -25,7 +25,7 @@ import (
 func TestRankAndBest(t *testing.T) {
 	t.Parallel()
 	bad := errors.New("no")
-	candidates := []Candidate{
+	candidates := []Address{
 		{URL: "https://10.0.0.1:6443", Err: bad, Unreached: true},
 		{URL: "https://127.0.0.1:6443"},
 		{URL: "https://10.0.0.2:6443", Err: bad},
@@ -33,7 +33,7 @@ func TestRankAndBest(t *testing.T) {
 		{URL: "https://10.0.0.4:6443"},
 		{URL: "https://10.0.0.5:6443"},
 	}
-	Rank(candidates)
+	RankAddresses(candidates)
 	var got []string
 	for _, c := range candidates {
 		got = append(got, strings.TrimSuffix(strings.TrimPrefix(c.URL, "https://"), ":6443"))
@@ -42,17 +42,17 @@ func TestRankAndBest(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
-	if best, err := Best(candidates, false); err != nil || best.URL != "https://10.0.0.4:6443" {
+	if best, err := BestAddress(candidates, false); err != nil || best.URL != "https://10.0.0.4:6443" {
 		t.Errorf("best is %v, error %v", best, err)
 	}
 	local := candidates[3:]
-	if _, err := Best(local, false); err == nil || !strings.Contains(err.Error(), "loopback addresses only") {
+	if _, err := BestAddress(local, false); err == nil || !strings.Contains(err.Error(), "loopback addresses only") {
 		t.Errorf("loopback: error %v", err)
 	}
-	if best, err := Best(local, true); err != nil || best.URL != "https://127.0.0.1:6443" {
+	if best, err := BestAddress(local, true); err != nil || best.URL != "https://127.0.0.1:6443" {
 		t.Errorf("forced: %v, error %v", best, err)
 	}
-	if _, err := Best(candidates[4:], true); err == nil || !strings.Contains(err.Error(), "at no address") {
+	if _, err := BestAddress(candidates[4:], true); err == nil || !strings.Contains(err.Error(), "at no address") {
 		t.Errorf("none: error %v", err)
 	}
 }
@@ -107,7 +107,7 @@ func TestProbe(t *testing.T) {
 	at, ca := serve(t, "api.example.com", "kubernetes.default.svc")
 	nameless, namelessCA := serve(t)
 	_, other := serve(t)
-	good, bad := CA{"good", ca}, CA{"other", other}
+	good, bad := ServerCA{"good", ca}, ServerCA{"other", other}
 	refusing, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -118,23 +118,23 @@ func TestProbe(t *testing.T) {
 	}
 	for name, tc := range map[string]struct {
 		url, serverName string
-		cas             []CA
+		cas             []ServerCA
 		ca, tlsName     string // found
 		err             string
 		unreached       bool
 	}{
-		"first that signs":  {at, "kubernetes.default.svc", []CA{bad, {Name: "system"}, good}, "good", "", "", false},
-		"for another name":  {at, "", []CA{good}, "good", "kubernetes.default.svc", "", false},
-		"asked for another": {at, "west.example.com", []CA{good}, "good", "", "is not for west.example.com", false},
-		"no names":          {nameless, "", []CA{{"good", namelessCA}}, "good", "", "is not for 127.0.0.1", false},
-		"none signs":        {at, "", []CA{bad, {Name: "system"}}, "", "", "is signed by none of: other, system", false},
-		"no CA":             {at, "", []CA{{"broken", []byte("x")}}, "", "", "is signed by none of: broken", false},
-		"nobody":            {nobody, "", []CA{good}, "", "", "refused", true},
-		"no https":          {"http://127.0.0.1", "", []CA{good}, "", "", "is no URL of the form", false},
-		"no URL":            {"127.0.0.1:6443", "", []CA{good}, "", "", "is no URL of the form", false},
+		"first that signs":  {at, "kubernetes.default.svc", []ServerCA{bad, {Name: "system"}, good}, "good", "", "", false},
+		"for another name":  {at, "", []ServerCA{good}, "good", "kubernetes.default.svc", "", false},
+		"asked for another": {at, "west.example.com", []ServerCA{good}, "good", "", "is not for west.example.com", false},
+		"no names":          {nameless, "", []ServerCA{{"good", namelessCA}}, "good", "", "is not for 127.0.0.1", false},
+		"none signs":        {at, "", []ServerCA{bad, {Name: "system"}}, "", "", "is signed by none of: other, system", false},
+		"no CA":             {at, "", []ServerCA{{"broken", []byte("x")}}, "", "", "is signed by none of: broken", false},
+		"nobody":            {nobody, "", []ServerCA{good}, "", "", "refused", true},
+		"no https":          {"http://127.0.0.1", "", []ServerCA{good}, "", "", "is no URL of the form", false},
+		"no URL":            {"127.0.0.1:6443", "", []ServerCA{good}, "", "", "is no URL of the form", false},
 	} {
-		candidates := []Candidate{{URL: tc.url}}
-		Probe(t.Context(), candidates, tc.cas, tc.serverName, time.Now())
+		candidates := []Address{{URL: tc.url}}
+		ProbeAddresses(t.Context(), candidates, tc.cas, tc.serverName, time.Now())
 		c := candidates[0]
 		found := ""
 		if c.CA != nil {
@@ -145,8 +145,8 @@ func TestProbe(t *testing.T) {
 			t.Errorf("%s: found %+v, CA %q", name, c, found)
 		}
 	}
-	late := []Candidate{{URL: at}}
-	if Probe(t.Context(), late, []CA{good}, "", time.Now().Add(2*time.Hour)); late[0].Err == nil {
+	late := []Address{{URL: at}}
+	if ProbeAddresses(t.Context(), late, []ServerCA{good}, "", time.Now().Add(2*time.Hour)); late[0].Err == nil {
 		t.Error("a certificate that has ended is good")
 	}
 }
