@@ -12,7 +12,6 @@ import (
 	"github.com/meshctl/meshctl/internal/files"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/token"
-	tokenstore "github.com/meshctl/meshctl/internal/token/store"
 )
 
 // Paths below the run directory.
@@ -86,7 +85,7 @@ func (m *Mesh) writeTokens(c *cluster, root []byte) error {
 	if err != nil {
 		return fmt.Errorf("make the token issuer of %s: %w", c.id, err)
 	}
-	if err := tokenstore.Save(m.path(issuerDir, string(c.id)), issuer, false); err != nil {
+	if err := token.SaveIssuer(m.path(issuerDir, string(c.id)), issuer, false); err != nil {
 		return err
 	}
 	for _, p := range c.pods() {

@@ -13,7 +13,6 @@ import (
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/remotesecret"
 	"github.com/meshctl/meshctl/internal/remotesecret/create"
-	"github.com/meshctl/meshctl/internal/token/peek"
 )
 
 // Readers are service accounts of one cluster by which others read it, and whose
@@ -142,7 +141,7 @@ func (r *Readers) works(ctx context.Context, c *remotesecret.Cluster) (string, e
 	if err != nil {
 		return "", err
 	}
-	claims, err := peek.Token(c.User.Token)
+	claims, err := remotesecret.ReadToken(c.User.Token)
 	if err != nil {
 		return "", err
 	}

@@ -17,7 +17,6 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/remotesecret"
 	"github.com/meshctl/meshctl/internal/remotesecret/create"
-	"github.com/meshctl/meshctl/internal/token/peek"
 )
 
 // previousSuffix names the copy of the old secret that is kept until the new
@@ -173,7 +172,7 @@ func (r *Rotation) mint(ctx context.Context, old *corev1.Secret) (*corev1.Secret
 		return nil, err
 	}
 	ttl := r.TTL
-	if claims, err := peek.Token(c.User.Token); err == nil && ttl == 0 && !claims.Expiry.IsZero() {
+	if claims, err := remotesecret.ReadToken(c.User.Token); err == nil && ttl == 0 && !claims.Expiry.IsZero() {
 		ttl = max(claims.Expiry.Sub(claims.IssuedAt).Round(time.Second), create.MinTTL)
 	}
 	plan, err := r.From.Plan(ctx, create.Request{
@@ -238,7 +237,7 @@ func secretOf(secret *corev1.Secret, id mesh.ClusterID) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	claims, err := peek.Token(c.User.Token)
+	claims, err := remotesecret.ReadToken(c.User.Token)
 	return claims.Secret, err
 }
 

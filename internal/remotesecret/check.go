@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/token/peek"
 )
 
 // soon is how long before its end a credential that nothing renews is a warning.
@@ -229,7 +228,7 @@ func (j *judge) credential() {
 }
 
 func (j *judge) token(field string) {
-	claims, err := peek.Token(j.c.BearerToken())
+	claims, err := ReadToken(j.c.BearerToken())
 	if err != nil || claims.Expiry.IsZero() {
 		return // tokens may be opaque, and without an end
 	}

@@ -19,7 +19,6 @@ import (
 	clientcmdv1 "k8s.io/client-go/tools/clientcmd/api/v1"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/token/peek"
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
@@ -126,7 +125,7 @@ func (c *Cluster) BearerToken() string {
 // certificate. Both are zero when that is not known or when it does not end.
 func (c *Cluster) Life() (begins, ends time.Time) {
 	if token := c.BearerToken(); token != "" {
-		claims, err := peek.Token(token)
+		claims, err := ReadToken(token)
 		if err != nil || claims.Expiry.IsZero() {
 			return time.Time{}, time.Time{}
 		}

@@ -38,7 +38,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server/xds/admission"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 	"github.com/meshctl/meshctl/internal/serving"
-	tokenstore "github.com/meshctl/meshctl/internal/token/store"
+	"github.com/meshctl/meshctl/internal/token"
 )
 
 // Server is a control plane. New prepares it and takes its ports, Run serves
@@ -173,7 +173,7 @@ func (s *Server) loadTokenIssuers() error {
 		s.cfg.Log.Warn("no --token-issuer: workloads without a certificate cannot prove who they are, so none gets its first one")
 	}
 	for _, t := range s.cfg.TokenIssuers {
-		v, err := tokenstore.LoadVerifier(t.Dir, s.cfg.TokenAudiences)
+		v, err := token.LoadVerifier(t.Dir, s.cfg.TokenAudiences)
 		if err != nil {
 			return fmt.Errorf("token issuer of cluster %s: %w", t.Cluster, err)
 		}

@@ -11,7 +11,6 @@ import (
 	"github.com/meshctl/meshctl/internal/localtoken"
 	"github.com/meshctl/meshctl/internal/server/debug"
 	"github.com/meshctl/meshctl/internal/token"
-	tokenstore "github.com/meshctl/meshctl/internal/token/store"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -23,7 +22,7 @@ func issuing(t *testing.T) (change func(*Config), mint func(namespace string, tt
 		t.Fatal(err)
 	}
 	dir := filepath.Join(t.TempDir(), "issuer")
-	if err := tokenstore.Save(dir, issuer, false); err != nil {
+	if err := token.SaveIssuer(dir, issuer, false); err != nil {
 		t.Fatal(err)
 	}
 	return func(c *Config) { c.TokenIssuers = []ClusterDir{{"cluster1", dir}} },

@@ -1,6 +1,6 @@
 // Package token makes and checks the tokens by which workloads prove who they
 // are: JSON Web Tokens in the shape of Kubernetes service-account tokens. It
-// does no I/O; package store keeps issuers in directories.
+// keeps their issuers in directories, and follows changes of the public keys.
 //
 // It refuses more than the JWT standard does: only asymmetric algorithms, each
 // bound to its kind of key, a key id that names exactly one key, and a subject
@@ -15,13 +15,12 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/token/peek"
 )
 
 // Limits of tokens.
 const (
-	// MaxSize is the longest token that is looked at, in bytes.
-	MaxSize = peek.MaxSize
+	// maxTokenSize is the longest token that is looked at, in bytes.
+	MaxSize = 16 << 10
 	// MaxTTL is the longest life of a token, made or accepted: that of a
 	// Kubernetes token with the extended life time.
 	MaxTTL = 365 * 24 * time.Hour

@@ -350,15 +350,15 @@ func TestVerifyHostile(t *testing.T) {
 	twice := strings.Replace(string(payload), `{`, `{"sub":"system:serviceaccount:istio-system:istiod",`, 1)
 
 	tests := map[string]struct{ raw, want string }{
-		"empty":                  {"", "three parts"},
-		"one part":               {"abc", "three parts"},
-		"two parts":              {parts[0] + "." + parts[1], "three parts"},
-		"header is no base64":    {"A." + parts[1] + "." + parts[2], "invalid header"},
-		"claims are no base64":   {parts[0] + ".A." + parts[2], "not base64"},
-		"another spelling":       {good[:len(good)-1] + string(good[len(good)-1]+1), "not base64"},
+		"empty":                  {"", "compact form"},
+		"one part":               {"abc", "compact form"},
+		"two parts":              {parts[0] + "." + parts[1], "compact form"},
+		"header is no base64":    {"A." + parts[1] + "." + parts[2], "compact form"},
+		"claims are no base64":   {parts[0] + ".A." + parts[2], "compact form"},
+		"another spelling":       {good[:len(good)-1] + string(good[len(good)-1]+1), "compact form"},
 		"long alg":               {bare(`{"alg":"` + strings.Repeat("a", 9000) + `","kid":"KID"}`), "unexpected signature algorithm"},
 		"signature of two keys":  {good + parts[2], "the signature is not of key"},
-		"four parts":             {good + ".abc", "three parts"},
+		"four parts":             {good + ".abc", "compact form"},
 		"trailing newline":       {good + "\n", "compact form"},
 		"trailing text":          {good + " x", "compact form"},
 		"line break inside":      {good[:20] + "\n" + good[20:], "compact form"},

@@ -1,16 +1,12 @@
 package token
 
 import (
-	"crypto"
 	"crypto/ecdsa"
 	"crypto/ed25519"
 	"crypto/rsa"
-	"crypto/sha256"
-	"crypto/sha512"
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"math/big"
 	"slices"
 	"strings"
 	"time"
@@ -21,7 +17,6 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/token/peek"
 )
 
 // Limits of a key set.
@@ -139,11 +134,7 @@ type header struct {
 // open checks the form and the signature.
 func (v *Verifier) open(raw string) (payload, error) {
 	var p payload
-	signed, claims, signature, err := split(raw)
-	if err != nil {
-		return p, err
-	}
-	h, err := parseHeader(signed)
+	h, err := parseHeader(raw)
 	if err != nil {
 		return p, err
 	}
@@ -162,7 +153,8 @@ func (v *Verifier) open(raw string) (payload, error) {
 	if h.Algorithm != string(alg) {
 		return p, fmt.Errorf("unexpected signature algorithm %.20q: key %q is for %s", h.Algorithm, h.KeyID, alg)
 	}
-	if !signedBy(keys[0], signed, signature) {
+	claims, err := signedClaims(raw, keys[0], alg)
+	if err != nil {
 		return p, fmt.Errorf("the signature is not of key %q", h.KeyID)
 	}
 	// A name twice, or in other letters, is nothing that an issuer writes.
@@ -172,38 +164,14 @@ func (v *Verifier) open(raw string) (payload, error) {
 	return p, nil
 }
 
-// split takes a token in compact form apart. Each has one spelling only.
-func split(raw string) (signed string, claims, signature []byte, err error) {
-	if len(raw) > MaxSize {
-		return "", nil, nil, fmt.Errorf("%d bytes long: want at most %d", len(raw), MaxSize)
-	}
-	if strings.ContainsFunc(raw, peek.NotCompact) {
-		return "", nil, nil, errors.New("not a JWT in compact form")
-	}
-	first, last := strings.IndexByte(raw, '.'), strings.LastIndexByte(raw, '.')
-	if first == last || strings.Contains(raw[first+1:last], ".") {
-		return "", nil, nil, errors.New("not a JWT of three parts")
-	}
-	text := base64.RawURLEncoding.Strict()
-	if claims, err = text.DecodeString(raw[first+1 : last]); err == nil {
-		signature, err = text.DecodeString(raw[last+1:])
-	}
+// parseHeader reads the header of a token.
+func parseHeader(raw string) (header, error) {
+	text, _, err := split(raw)
 	if err != nil {
-		return "", nil, nil, errors.New("not base64")
+		return header{}, err
 	}
-	return raw[:last], claims, signature, nil
-}
-
-// parseHeader reads the header before the first dot. A key or certificate in
-// it is not looked at.
-func parseHeader(signed string) (header, error) {
-	encoded, _, _ := strings.Cut(signed, ".")
 	var h header
-	text, err := base64.RawURLEncoding.Strict().DecodeString(encoded)
-	if err == nil {
-		err = json.Unmarshal(text, &h)
-	}
-	switch {
+	switch err := json.Unmarshal(text, &h); {
 	case err != nil:
 		return header{}, errors.New("invalid header: want an object of JSON in base64")
 	case h.Critical != nil, h.Unencoded != nil:
@@ -214,37 +182,50 @@ func parseHeader(signed string) (header, error) {
 	return h, nil
 }
 
-// signedBy reports whether the signature is of the key, in the one algorithm
-// that it is for.
-func signedBy(k jose.JSONWebKey, signed string, signature []byte) bool {
-	switch key := k.Key.(type) {
-	case *rsa.PublicKey:
-		sum := sha256.Sum256([]byte(signed))
-		return rsa.VerifyPKCS1v15(key, crypto.SHA256, sum[:], signature) == nil
-	case *ecdsa.PublicKey:
-		size := (key.Params().BitSize + 7) / 8
-		if len(signature) != 2*size {
-			return false
-		}
-		r, s := new(big.Int).SetBytes(signature[:size]), new(big.Int).SetBytes(signature[size:])
-		return ecdsa.Verify(key, hashFor(key, signed), r, s)
-	case ed25519.PublicKey:
-		return ed25519.Verify(key, []byte(signed), signature)
+// split decodes the header and the claims of a token in compact form. Each token
+// has one spelling only, although go-jose and base64 decoders accept several.
+func split(raw string) (header, claims []byte, err error) {
+	if len(raw) > MaxSize {
+		return nil, nil, fmt.Errorf("%d bytes long: want at most %d", len(raw), MaxSize)
 	}
-	return false
+	parts := strings.SplitN(raw, ".", 4)
+	var decoded [3][]byte
+	if len(parts) != len(decoded) || strings.ContainsAny(raw, "\r\n") {
+		return nil, nil, errNotCompact
+	}
+	for i, part := range parts {
+		if decoded[i], err = base64.RawURLEncoding.Strict().DecodeString(part); err != nil {
+			return nil, nil, errNotCompact
+		}
+	}
+	return decoded[0], decoded[1], nil
 }
 
-func hashFor(key *ecdsa.PublicKey, signed string) []byte {
-	switch key.Params().BitSize {
-	case 256:
-		sum := sha256.Sum256([]byte(signed))
-		return sum[:]
-	case 384:
-		sum := sha512.Sum384([]byte(signed))
-		return sum[:]
+var errNotCompact = errors.New("not a JWT in compact form")
+
+// UnverifiedIssuer returns the iss claim of a token that nothing has verified yet,
+// for the choice of its verifier.
+func UnverifiedIssuer(raw string) (string, error) {
+	_, text, err := split(raw)
+	if err != nil {
+		return "", fmt.Errorf("token: %w", err)
 	}
-	sum := sha512.Sum512([]byte(signed))
-	return sum[:]
+	var claims struct {
+		Issuer string `json:"iss"`
+	}
+	if err := json.Unmarshal(text, &claims); err != nil {
+		return "", errors.New("token: its claims are not those of a JWT")
+	}
+	return claims.Issuer, nil
+}
+
+// signedClaims returns the claims if the key signed them with the algorithm.
+func signedClaims(raw string, key jose.JSONWebKey, alg jose.SignatureAlgorithm) ([]byte, error) {
+	signed, err := jose.ParseSignedCompact(raw, []jose.SignatureAlgorithm{alg})
+	if err != nil {
+		return nil, err
+	}
+	return signed.Verify(key)
 }
 
 // check holds the claims against the verifier and the clock.

@@ -36,7 +36,6 @@ import (
 	"github.com/meshctl/meshctl/internal/dial"
 	"github.com/meshctl/meshctl/internal/server"
 	"github.com/meshctl/meshctl/internal/token"
-	"github.com/meshctl/meshctl/internal/token/store"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -64,7 +63,7 @@ func startMesh(t *testing.T) *mesh {
 	check(t, err)
 	m.issuer = issuer
 	tokens := filepath.Join(t.TempDir(), "issuer")
-	check(t, store.Save(tokens, issuer, false))
+	check(t, token.SaveIssuer(tokens, issuer, false))
 	m.write(t, "mesh.yaml", meshYAML())
 	m.endpoints(t, "echo-1")
 	ready := make(chan struct{})

@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"github.com/meshctl/meshctl/internal/certs/verify"
-	"github.com/meshctl/meshctl/internal/token/peek"
+	"github.com/meshctl/meshctl/internal/remotesecret"
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
@@ -202,7 +202,7 @@ func (l *Loader) inline(place string, of yamldoc.Value, fields ...string) error 
 
 func (l *Loader) token(place, name, raw string) {
 	t := Token{Place: place, Name: name}
-	switch p, err := peek.Token(strings.TrimSpace(raw)); {
+	switch p, err := remotesecret.ReadToken(strings.TrimSpace(raw)); {
 	case err != nil:
 		t.Fault = strings.TrimPrefix(err.Error(), "token: ")
 	default:

@@ -14,7 +14,6 @@ import (
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/files"
 	"github.com/meshctl/meshctl/internal/token"
-	"github.com/meshctl/meshctl/internal/token/store"
 )
 
 func NewToken(env *cli.Env) *cobra.Command {
@@ -69,11 +68,11 @@ func (o *tokenIssuerOptions) run(_ context.Context, env *cli.Env) error {
 	if err != nil {
 		return cli.Usagef("--issuer: %w", err)
 	}
-	if err := store.Save(o.out, issuer, o.force); err != nil {
+	if err := token.SaveIssuer(o.out, issuer, o.force); err != nil {
 		return err
 	}
 	var paths []string
-	for _, name := range []string{store.KeyFile, store.JWKSFile, store.IssuerFile} {
+	for _, name := range []string{token.KeyFile, token.JWKSFile, token.IssuerFile} {
 		paths = append(paths, filepath.Join(o.out, name))
 	}
 	cli.PrintPaths(env.Stdout, paths)
@@ -130,7 +129,7 @@ func (o *tokenCreateOptions) run(_ context.Context, env *cli.Env) error {
 	if err := claims.Check(); err != nil {
 		return cli.Usagef("%w", err)
 	}
-	issuer, err := store.LoadIssuer(o.issuer)
+	issuer, err := token.LoadIssuer(o.issuer)
 	if err != nil {
 		return err
 	}

@@ -20,7 +20,6 @@ import (
 
 	"github.com/meshctl/meshctl/internal/remotesecret"
 	"github.com/meshctl/meshctl/internal/remotesecret/create"
-	"github.com/meshctl/meshctl/internal/token/peek"
 	"github.com/meshctl/meshctl/test/kube"
 )
 
@@ -148,7 +147,7 @@ func TestCreateRemoteSecretTTL(t *testing.T) {
 		t.Fatal(err)
 	}
 	expires, err := time.Parse(time.RFC3339, secret.Annotations[remotesecret.AnnotationExpires])
-	claims, peekErr := peek.Token(c.User.Token)
+	claims, peekErr := remotesecret.ReadToken(c.User.Token)
 	if err != nil || peekErr != nil || !claims.Expiry.Equal(expires) || time.Until(expires) > 61*time.Minute || time.Until(expires) < 50*time.Minute {
 		t.Errorf("expires %v of %v, errors %v, %v", expires, claims.Expiry, err, peekErr)
 	}

@@ -14,7 +14,6 @@ import (
 	"github.com/meshctl/meshctl/internal/remotesecret"
 	"github.com/meshctl/meshctl/internal/server/source"
 	"github.com/meshctl/meshctl/internal/token"
-	"github.com/meshctl/meshctl/internal/token/peek"
 )
 
 // Style is how much the role of a reader allows.
@@ -65,7 +64,7 @@ func (a Account) String() string { return a.Namespace + "/" + a.Name }
 
 // AccountOf is whose token the cluster's is, by what it says of itself.
 func AccountOf(c *remotesecret.Cluster) (Account, error) {
-	claims, err := peek.Token(c.User.Token)
+	claims, err := remotesecret.ReadToken(c.User.Token)
 	if err != nil {
 		return Account{}, fmt.Errorf("%s has no token of a service account: %w", c, err)
 	}

@@ -15,8 +15,6 @@ import (
 	"github.com/meshctl/meshctl/internal/dial"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/token"
-	"github.com/meshctl/meshctl/internal/token/peek"
-	"github.com/meshctl/meshctl/internal/token/store"
 )
 
 // keyRefresh is how often the keys of OIDC issuers are read again, so that one
@@ -75,7 +73,7 @@ type OIDC struct {
 // oidcIssuer has its keys from a file or from a URL.
 type oidcIssuer struct {
 	rule OIDCRule
-	file *store.Verifier
+	file *token.FileVerifier
 	keys keys
 
 	mu      sync.Mutex // guards what follows
@@ -99,7 +97,7 @@ func NewOIDC(cfg OIDCConfig) (*OIDC, error) {
 		}
 		i := &oidcIssuer{rule: r}
 		if r.JWKSFile != "" {
-			if i.file, err = store.LoadKeys(r.Issuer, r.JWKSFile, r.Audiences); err != nil {
+			if i.file, err = token.LoadKeys(r.Issuer, r.JWKSFile, r.Audiences); err != nil {
 				return nil, err
 			}
 		}
@@ -190,13 +188,13 @@ func (o *OIDC) get(ctx context.Context, i *oidcIssuer) (*token.Verifier, error) 
 // verify checks a token of one of the issuers. Which one it is, the token says;
 // then that one's keys, audiences and times decide.
 func (o *OIDC) verify(ctx context.Context, raw string, now time.Time) (token.Claims, error) {
-	said, err := peek.Token(raw)
+	issuer, err := token.UnverifiedIssuer(raw)
 	if err != nil {
 		return token.Claims{}, err
 	}
-	i := o.issuers[said.Issuer]
+	i := o.issuers[issuer]
 	if i == nil {
-		return token.Claims{}, fmt.Errorf("issuer %.100q is not trusted", said.Issuer)
+		return token.Claims{}, fmt.Errorf("issuer %.100q is not trusted", issuer)
 	}
 	if i.file != nil {
 		return i.file.Verify(raw, now)

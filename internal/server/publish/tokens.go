@@ -21,7 +21,6 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/remotesecret"
 	"github.com/meshctl/meshctl/internal/remotesecret/create"
-	"github.com/meshctl/meshctl/internal/token/peek"
 )
 
 const (
@@ -162,7 +161,7 @@ func (t *Tokens) keep(ctx context.Context, secrets secretsAPI, secret *corev1.Se
 	}
 	c := &clusters[0]
 	st := &TokenStatus{Cluster: c.ID, Secret: secret.Namespace + "/" + secret.Name}
-	claims, err := peek.Token(c.BearerToken())
+	claims, err := remotesecret.ReadToken(c.BearerToken())
 	if err != nil || claims.Expiry.IsZero() || claims.IssuedAt.IsZero() {
 		st.Problem = "the Secret says that its token ends, but the token does not say when"
 		return st

@@ -1,6 +1,4 @@
-// Package peek reads what a token says of itself and verifies nothing: to tell
-// a person, or a renewal, when it ends. It does no I/O.
-package peek
+package remotesecret
 
 import (
 	"cmp"
@@ -13,15 +11,15 @@ import (
 )
 
 const (
-	// MaxSize is the longest token that is looked at, in bytes. Kubernetes
+	// maxTokenSize is the longest token that is looked at, in bytes. Kubernetes
 	// makes tokens of about 1 KiB.
-	MaxSize = 16 << 10
+	maxTokenSize = 16 << 10
 	// maxTime is the end of the year 9999: later times cannot be printed.
 	maxTime = 253402300799
 )
 
-// Claims is what a token says of itself. Nothing of it is verified.
-type Claims struct {
+// TokenClaims is what a token says of itself. Nothing of it is verified.
+type TokenClaims struct {
 	Subject, Issuer string
 	// Expiry is zero for a token without an end, as Kubernetes made them
 	// before 1.24.
@@ -33,19 +31,19 @@ type Claims struct {
 	Secret string
 }
 
-// Token reads a token in compact form without checking who made it. The error
+// ReadToken reads a token in compact form without checking who made it. The error
 // never holds the token.
-func Token(raw string) (Claims, error) {
-	if len(raw) > MaxSize {
-		return Claims{}, fmt.Errorf("token: %d bytes long: want at most %d", len(raw), MaxSize)
+func ReadToken(raw string) (TokenClaims, error) {
+	if len(raw) > maxTokenSize {
+		return TokenClaims{}, fmt.Errorf("token: %d bytes long: want at most %d", len(raw), maxTokenSize)
 	}
 	parts := strings.Split(raw, ".")
-	if len(parts) != 3 || strings.ContainsFunc(raw, NotCompact) {
-		return Claims{}, errors.New("token: not a JWT in compact form")
+	if len(parts) != 3 || strings.ContainsFunc(raw, notCompact) {
+		return TokenClaims{}, errors.New("token: not a JWT in compact form")
 	}
 	text, err := base64.RawURLEncoding.DecodeString(parts[1])
 	if err != nil {
-		return Claims{}, errors.New("token: its claims are not base64")
+		return TokenClaims{}, errors.New("token: its claims are not base64")
 	}
 	var p struct {
 		Issuer   string   `json:"iss"`
@@ -62,9 +60,9 @@ func Token(raw string) (Claims, error) {
 		} `json:"kubernetes.io"`
 	}
 	if err := json.Unmarshal(text, &p); err != nil {
-		return Claims{}, errors.New("token: its claims are not those of a JWT")
+		return TokenClaims{}, errors.New("token: its claims are not those of a JWT")
 	}
-	out := Claims{Subject: p.Subject, Issuer: p.Issuer, Secret: cmp.Or(p.TokenSecret, p.Kubernetes.Secret.Name)}
+	out := TokenClaims{Subject: p.Subject, Issuer: p.Issuer, Secret: cmp.Or(p.TokenSecret, p.Kubernetes.Secret.Name)}
 	for _, claim := range []struct {
 		name  string
 		value *float64
@@ -74,15 +72,15 @@ func Token(raw string) (Claims, error) {
 			continue
 		}
 		if *claim.value < 0 || *claim.value > maxTime {
-			return Claims{}, fmt.Errorf("token: %s %.0f is not a time in seconds", claim.name, *claim.value)
+			return TokenClaims{}, fmt.Errorf("token: %s %.0f is not a time in seconds", claim.name, *claim.value)
 		}
 		*claim.to = time.Unix(int64(*claim.value), 0)
 	}
 	return out, nil
 }
 
-// NotCompact finds what a compact JWT cannot hold: base64 decoders skip line
+// notCompact finds what a compact JWT cannot hold: base64 decoders skip line
 // breaks, and one token should have one spelling.
-func NotCompact(r rune) bool {
+func notCompact(r rune) bool {
 	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_' && r != '.'
 }

@@ -1,11 +1,4 @@
-// Package store keeps token issuers in directories:
-//
-//	key.pem    the signing key, PKCS #8, mode 0600
-//	jwks.json  the public keys
-//	issuer     the issuer URL, one line
-//
-// Who checks tokens needs only the last two, and follows their changes.
-package store
+package token
 
 import (
 	"bytes"
@@ -24,7 +17,6 @@ import (
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/files"
 	"github.com/meshctl/meshctl/internal/output"
-	"github.com/meshctl/meshctl/internal/token"
 )
 
 // Names of the files of an issuer's directory.
@@ -42,9 +34,9 @@ const (
 	reloadInterval = time.Second
 )
 
-// Save writes the issuer to dir, which is made if it does not exist. Without
+// SaveIssuer writes the issuer to dir, which is made if it does not exist. Without
 // force nothing that exists is replaced; the error then wraps fs.ErrExist.
-func Save(dir string, i *token.Issuer, force bool) error {
+func SaveIssuer(dir string, i *Issuer, force bool) error {
 	key, err := certs.EncodeKey(i.Key())
 	if err != nil {
 		return fmt.Errorf("token issuer %s: %w", dir, err)
@@ -65,7 +57,7 @@ func Save(dir string, i *token.Issuer, force bool) error {
 }
 
 // LoadIssuer reads the issuer that Save wrote to dir.
-func LoadIssuer(dir string) (*token.Issuer, error) {
+func LoadIssuer(dir string) (*Issuer, error) {
 	i, err := loadIssuer(dir)
 	if err != nil {
 		return nil, loadError(dir, err)
@@ -81,7 +73,7 @@ func loadError(dir string, err error) error {
 	return fmt.Errorf("token issuer %s: %w%s", dir, err, hint)
 }
 
-func loadIssuer(dir string) (*token.Issuer, error) {
+func loadIssuer(dir string) (*Issuer, error) {
 	data, err := files.ReadSecret(filepath.Join(dir, KeyFile), maxKeyFile)
 	if err != nil {
 		return nil, err
@@ -94,7 +86,7 @@ func loadIssuer(dir string) (*token.Issuer, error) {
 	if !ok {
 		return nil, fmt.Errorf("%s: want an ECDSA P-256 key", KeyFile)
 	}
-	public, err := readPublic(dir)
+	public, err := readIssuerFiles(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -102,7 +94,7 @@ func loadIssuer(dir string) (*token.Issuer, error) {
 	if err != nil {
 		return nil, err
 	}
-	i, err := token.NewIssuer(url, key)
+	i, err := NewIssuer(url, key)
 	if err != nil {
 		return nil, err
 	}
@@ -112,79 +104,79 @@ func loadIssuer(dir string) (*token.Issuer, error) {
 	return i, nil
 }
 
-// public is the content of the files that a verifier needs.
-type public struct{ issuer, jwks []byte }
+// issuerFiles is the content of the files that a verifier needs.
+type issuerFiles struct{ issuer, jwks []byte }
 
-func readPublic(dir string) (public, error) {
-	var p public
+func readIssuerFiles(dir string) (issuerFiles, error) {
+	var p issuerFiles
 	var err error
 	if p.issuer, err = files.Read(filepath.Join(dir, IssuerFile), maxIssuerFile); err != nil {
-		return public{}, err
+		return issuerFiles{}, err
 	}
-	if p.jwks, err = files.Read(filepath.Join(dir, JWKSFile), token.MaxKeySetSize); err != nil {
-		return public{}, err
+	if p.jwks, err = files.Read(filepath.Join(dir, JWKSFile), MaxKeySetSize); err != nil {
+		return issuerFiles{}, err
 	}
 	return p, nil
 }
 
-func (p public) equal(o public) bool {
+func (p issuerFiles) equal(o issuerFiles) bool {
 	return bytes.Equal(p.issuer, o.issuer) && bytes.Equal(p.jwks, o.jwks)
 }
 
 // parse takes any issuer without white space: not every Kubernetes cluster has
 // an URL for it.
-func (p public) parse() (issuer string, keys jose.JSONWebKeySet, err error) {
+func (p issuerFiles) parse() (issuer string, keys jose.JSONWebKeySet, err error) {
 	fields := strings.Fields(string(p.issuer))
 	if len(fields) != 1 {
 		return "", keys, fmt.Errorf("file %s: want one line, the iss claim of the tokens", IssuerFile)
 	}
-	keys, err = token.ParseKeys(p.jwks)
+	keys, err = ParseKeys(p.jwks)
 	if err != nil {
 		return "", keys, fmt.Errorf("file %s: %w", JWKSFile, err)
 	}
 	return fields[0], keys, nil
 }
 
-// Verifier checks the tokens of the issuer of one directory. It follows
+// FileVerifier checks the tokens of the issuer of one directory. It follows
 // changes of jwks.json and issuer: a Verify reads them again, once a second at
 // most. While they cannot be read or are broken, the last good ones count. It
 // may be used concurrently.
-type Verifier struct {
-	read      func() (public, error)
+type FileVerifier struct {
+	read      func() (issuerFiles, error)
 	wrap      func(error) error // says which files
 	audiences []string
 
 	mu      sync.Mutex // guards what follows
-	last    public
+	last    issuerFiles
 	checked time.Time
-	current *token.Verifier
+	current *Verifier
 	problem error // why the files of the last read are not in use
 }
 
 // LoadVerifier reads jwks.json and issuer from dir. A token must name one of
 // the audiences.
-func LoadVerifier(dir string, audiences []string) (*Verifier, error) {
-	return load(&Verifier{
+func LoadVerifier(dir string, audiences []string) (*FileVerifier, error) {
+	return startFileVerifier(&FileVerifier{
 		audiences: audiences,
-		read:      func() (public, error) { return readPublic(dir) },
+		read:      func() (issuerFiles, error) { return readIssuerFiles(dir) },
 		wrap:      func(err error) error { return loadError(dir, err) },
 	})
 }
 
 // LoadKeys is LoadVerifier for an issuer whose name is known and whose keys are
 // in a file.
-func LoadKeys(issuer, file string, audiences []string) (*Verifier, error) {
-	return load(&Verifier{
+func LoadKeys(issuer, file string, audiences []string) (*FileVerifier, error) {
+	return startFileVerifier(&FileVerifier{
 		audiences: audiences,
-		read: func() (public, error) {
-			keys, err := files.Read(file, token.MaxKeySetSize)
-			return public{issuer: []byte(issuer), jwks: keys}, err
+		read: func() (issuerFiles, error) {
+			keys, err := files.Read(file, MaxKeySetSize)
+			return issuerFiles{issuer: []byte(issuer), jwks: keys}, err
 		},
 		wrap: func(err error) error { return fmt.Errorf("keys of issuer %s: %w", issuer, err) },
 	})
 }
 
-func load(v *Verifier) (*Verifier, error) {
+func startFileVerifier(v *FileVerifier) (*FileVerifier, error) {
 	if v.reload(); v.problem != nil {
 		return nil, v.problem
 	}
@@ -192,21 +184,21 @@ func load(v *Verifier) (*Verifier, error) {
 }
 
 // Problem says why the files are not in use as they were last read.
-func (v *Verifier) Problem() error {
+func (v *FileVerifier) Problem() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.problem
 }
 
 // Issuer is the iss claim that the verifier accepts now.
-func (v *Verifier) Issuer() string {
+func (v *FileVerifier) Issuer() string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.current.Issuer
 }
 
 // Verify checks a token as token.Verifier does.
-func (v *Verifier) Verify(raw string, now time.Time) (token.Claims, error) {
+func (v *FileVerifier) Verify(raw string, now time.Time) (Claims, error) {
 	current, problem := v.refresh(now)
 	c, err := current.Verify(raw, now)
 	if err != nil && problem != nil {
@@ -215,7 +207,7 @@ func (v *Verifier) Verify(raw string, now time.Time) (token.Claims, error) {
 	return c, err
 }
 
-func (v *Verifier) refresh(now time.Time) (*token.Verifier, error) {
+func (v *FileVerifier) refresh(now time.Time) (*Verifier, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if now.Sub(v.checked).Abs() >= reloadInterval {
@@ -226,7 +218,7 @@ func (v *Verifier) refresh(now time.Time) (*token.Verifier, error) {
 }
 
 // reload replaces current if the files changed and are good.
-func (v *Verifier) reload() {
+func (v *FileVerifier) reload() {
 	p, err := v.read()
 	if err == nil && p.equal(v.last) {
 		v.problem = nil
@@ -242,5 +234,5 @@ func (v *Verifier) reload() {
 		return
 	}
 	v.last, v.problem = p, nil
-	v.current = &token.Verifier{Issuer: issuer, Keys: keys, Audiences: v.audiences}
+	v.current = &Verifier{Issuer: issuer, Keys: keys, Audiences: v.audiences}
 }

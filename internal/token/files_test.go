@@ -1,4 +1,4 @@
-package store
+package token
 
 import (
 	"errors"
@@ -12,30 +12,18 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/meshctl/meshctl/internal/certs"
-	"github.com/meshctl/meshctl/internal/token"
 )
 
-var now = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
-
-func newIssuer(t *testing.T) *token.Issuer {
+func save(t *testing.T, dir string, i *Issuer) {
 	t.Helper()
-	i, err := token.GenerateIssuer("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return i
-}
-
-func save(t *testing.T, dir string, i *token.Issuer) {
-	t.Helper()
-	if err := Save(dir, i, true); err != nil {
+	if err := SaveIssuer(dir, i, true); err != nil {
 		t.Fatal(err)
 	}
 }
 
-func create(t *testing.T, i *token.Issuer) string {
+func create(t *testing.T, i *Issuer) string {
 	t.Helper()
-	raw, err := i.Create(token.Claims{
+	raw, err := i.Create(Claims{
 		Namespace: "sample", ServiceAccount: "helloworld", Audiences: []string{"istio-ca"}, TTL: time.Hour,
 	}, now)
 	if err != nil {
@@ -47,8 +35,8 @@ func create(t *testing.T, i *token.Issuer) string {
 func TestSaveAndLoad(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "new", "issuer")
-	made := newIssuer(t)
-	if err := Save(dir, made, false); err != nil {
+	made := newIssuer(t, "")
+	if err := SaveIssuer(dir, made, false); err != nil {
 		t.Fatal(err)
 	}
 	got := map[string]fs.FileMode{}
@@ -102,15 +90,15 @@ func TestSaveAndLoad(t *testing.T) {
 func TestSaveKeepsWhatExists(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	first := newIssuer(t)
+	first := newIssuer(t, "")
 	save(t, dir, first)
-	if err := Save(dir, newIssuer(t), false); !errors.Is(err, fs.ErrExist) {
+	if err := SaveIssuer(dir, newIssuer(t, ""), false); !errors.Is(err, fs.ErrExist) {
 		t.Errorf("second save: %v", err)
 	}
 	if got, err := LoadIssuer(dir); err != nil || got.KeyID() != first.KeyID() {
 		t.Errorf("the first issuer is gone: %v", err)
 	}
-	second := newIssuer(t)
+	second := newIssuer(t, "")
 	save(t, dir, second)
 	if got, err := LoadIssuer(dir); err != nil || got.KeyID() != second.KeyID() {
 		t.Errorf("force did not replace the issuer: %v", err)
@@ -127,7 +115,7 @@ func TestLoadRefuses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	otherPEM, err := certs.EncodeKey(newIssuer(t).Key())
+	otherPEM, err := certs.EncodeKey(newIssuer(t, "").Key())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,13 +134,13 @@ func TestLoadRefuses(t *testing.T) {
 		"long issuer":             {IssuerFile, strings.Repeat("a", maxIssuerFile+1), "more than", true, 0o644},
 		"issuer that is no https": {IssuerFile, "http://a", "want https", false, 0o644},
 		"key set is no JSON":      {JWKSFile, "x", "key set", true, 0o644},
-		"long key set":            {JWKSFile, strings.Repeat(" ", token.MaxKeySetSize+1), "more than", true, 0o644},
+		"long key set":            {JWKSFile, strings.Repeat(" ", MaxKeySetSize+1), "more than", true, 0o644},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			save(t, dir, newIssuer(t))
+			save(t, dir, newIssuer(t, ""))
 			path := filepath.Join(dir, tt.file)
 			if err := os.WriteFile(path, []byte(tt.data), tt.modeOfChange); err != nil {
 				t.Fatal(err)
@@ -178,7 +166,7 @@ func TestLoadRefuses(t *testing.T) {
 func TestVerifierFollowsTheFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	first, second := newIssuer(t), newIssuer(t)
+	first, second := newIssuer(t, ""), newIssuer(t, "")
 	save(t, dir, first)
 	v, err := LoadVerifier(dir, []string{"istio-ca"})
 	if err != nil {
