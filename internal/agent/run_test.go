@@ -27,10 +27,10 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 
-	"github.com/meshctl/meshctl/internal/agent/catest"
 	"github.com/meshctl/meshctl/internal/agent/probe"
 	"github.com/meshctl/meshctl/internal/agent/revocation"
 	"github.com/meshctl/meshctl/internal/agent/workloadcert"
+	"github.com/meshctl/meshctl/internal/certs/certstest"
 	"github.com/meshctl/meshctl/internal/dial"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
@@ -109,7 +109,7 @@ type agentTest struct {
 
 func newAgentTest(t *testing.T, kind, mode string, services ...func(*grpc.Server)) *agentTest {
 	t.Helper()
-	ca := catest.New(t)
+	ca := certstest.NewIstioCA(t)
 	ca.Serve(t, services...)
 	dir, err := os.MkdirTemp("", "agent") //nolint:usetesting // the path of a socket must be short
 	if err != nil {
@@ -125,7 +125,7 @@ func newAgentTest(t *testing.T, kind, mode string, services ...func(*grpc.Server
 		t.Fatal(err)
 	}
 	drain := 50 * time.Millisecond
-	id := catest.Identity()
+	id := certstest.Identity()
 	cfg, _, err := Resolve(Input{Flags: Flags{
 		Type: kind, PodName: "client", PodNamespace: id.Namespace, ServiceAccount: id.ServiceAccount,
 		BindAddress: "127.77.0.8", DiscoveryAddress: ca.Addr, RootCA: ca.RootFile, Token: ca.TokenFile,

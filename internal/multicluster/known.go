@@ -9,7 +9,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/meshctl/meshctl/internal/clusterset"
+	"github.com/meshctl/meshctl/internal/clustersettings"
 	"github.com/meshctl/meshctl/internal/kubeapi"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/replicas"
@@ -58,12 +58,12 @@ func (c *Cluster) settings(ctx context.Context, namespace string) (mesh.ClusterS
 	if err != nil {
 		return nil, err
 	}
-	m, err := api.ConfigMaps(namespace).Get(ctx, clusterset.ConfigMap)
+	m, err := api.ConfigMaps(namespace).Get(ctx, clustersettings.ConfigMap)
 	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read what is set: %w", err)
 	}
-	return clusterset.Parse(m.Data[clusterset.Key])
+	return clustersettings.Parse(m.Data[clustersettings.Key])
 }

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/yaml"
 
-	"github.com/meshctl/meshctl/internal/clusterset"
+	"github.com/meshctl/meshctl/internal/clustersettings"
 	"github.com/meshctl/meshctl/internal/files"
 	"github.com/meshctl/meshctl/internal/kubeapi"
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -38,7 +38,7 @@ func (c *Cluster) ChangeSettings(ctx context.Context, namespace string, change f
 	err = retry.OnError(retry.DefaultBackoff, func(err error) bool {
 		return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err)
 	}, func() error {
-		have, err := maps.Get(ctx, clusterset.ConfigMap)
+		have, err := maps.Get(ctx, clustersettings.ConfigMap)
 		if apierrors.IsNotFound(err) {
 			made := settingsMap(namespace)
 			if err := changeMap(made, change); err != nil {
@@ -57,7 +57,7 @@ func (c *Cluster) ChangeSettings(ctx context.Context, namespace string, change f
 		return err
 	})
 	if err != nil {
-		return c.Explain(fmt.Errorf("change the ConfigMap %s/%s: %w", namespace, clusterset.ConfigMap, err))
+		return c.Explain(fmt.Errorf("change the ConfigMap %s/%s: %w", namespace, clustersettings.ConfigMap, err))
 	}
 	return nil
 }
@@ -65,32 +65,32 @@ func (c *Cluster) ChangeSettings(ctx context.Context, namespace string, change f
 func settingsMap(namespace string) *corev1.ConfigMap {
 	return &corev1.ConfigMap{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ConfigMap"},
-		ObjectMeta: metav1.ObjectMeta{Name: clusterset.ConfigMap, Namespace: namespace},
+		ObjectMeta: metav1.ObjectMeta{Name: clustersettings.ConfigMap, Namespace: namespace},
 	}
 }
 
 func changeMap(m *corev1.ConfigMap, change func(mesh.ClusterSettings)) error {
-	settings, err := clusterset.Parse(m.Data[clusterset.Key])
+	settings, err := clustersettings.Parse(m.Data[clustersettings.Key])
 	if err != nil {
-		return fmt.Errorf("its key %s: %w", clusterset.Key, err)
+		return fmt.Errorf("its key %s: %w", clustersettings.Key, err)
 	}
 	settings = maps.Clone(settings)
 	change(settings)
-	text, err := clusterset.YAML(settings)
+	text, err := clustersettings.YAML(settings)
 	if err != nil {
 		return err
 	}
 	if m.Data == nil {
 		m.Data = make(map[string]string)
 	}
-	m.Data[clusterset.Key] = text
+	m.Data[clustersettings.Key] = text
 	return nil
 }
 
 // ChangeSettingsFile does the same in the file clusters.yaml of a control
 // plane's directory, and returns its path.
 func ChangeSettingsFile(dir, namespace string, change func(mesh.ClusterSettings)) (string, error) {
-	path := filepath.Join(dir, clusterset.Key)
+	path := filepath.Join(dir, clustersettings.Key)
 	m := settingsMap(namespace)
 	text, err := files.Read(path, maxSettings)
 	switch {
@@ -101,8 +101,8 @@ func ChangeSettingsFile(dir, namespace string, change func(mesh.ClusterSettings)
 		if err := yaml.UnmarshalStrict(text, m); err != nil {
 			return path, fmt.Errorf("%s: %w", path, err)
 		}
-		if m.Kind != "ConfigMap" || m.Name != clusterset.ConfigMap || m.Namespace != namespace {
-			return path, fmt.Errorf("%s holds another object than the ConfigMap %s/%s", path, namespace, clusterset.ConfigMap)
+		if m.Kind != "ConfigMap" || m.Name != clustersettings.ConfigMap || m.Namespace != namespace {
+			return path, fmt.Errorf("%s holds another object than the ConfigMap %s/%s", path, namespace, clustersettings.ConfigMap)
 		}
 	}
 	if err := changeMap(m, change); err != nil {

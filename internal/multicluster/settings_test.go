@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/meshctl/meshctl/internal/clusterset"
+	"github.com/meshctl/meshctl/internal/clustersettings"
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/kubeapi"
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -48,11 +48,11 @@ func TestChangeSettings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := client.ConfigMaps(namespace).Get(ctx, clusterset.ConfigMap)
+	got, err := client.ConfigMaps(namespace).Get(ctx, clustersettings.ConfigMap)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if text, want := got.Data[clusterset.Key], "clusters:\n  c2:\n    drain: true\n  c4:\n    drain: true\n"; text != want {
+	if text, want := got.Data[clustersettings.Key], "clusters:\n  c2:\n    drain: true\n  c4:\n    drain: true\n"; text != want {
 		t.Errorf("%q, want %q", text, want)
 	}
 }

@@ -30,7 +30,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/meshctl/meshctl/internal/agent"
-	"github.com/meshctl/meshctl/internal/agent/catest"
+	"github.com/meshctl/meshctl/internal/certs/certstest"
 	"github.com/meshctl/meshctl/internal/dial"
 	"github.com/meshctl/meshctl/internal/xdswire"
 	"github.com/meshctl/meshctl/test/envoy"
@@ -52,7 +52,7 @@ func TestAgentRunsEnvoy(t *testing.T) {
 
 func testAgentRunsEnvoy(t *testing.T, delta string) {
 	t.Helper()
-	ca, plane := catest.New(t), &controlPlane{}
+	ca, plane := certstest.NewIstioCA(t), &controlPlane{}
 	ca.KeyExchanges = []tls.CurveID{tls.X25519, tls.CurveP256}
 	if delta == "true" {
 		ca.KeyExchanges = []tls.CurveID{tls.X25519MLKEM768} // what a control plane may require
@@ -76,7 +76,7 @@ func testAgentRunsEnvoy(t *testing.T, delta string) {
 	if strings.Contains(secrets, "PRIVATE KEY") {
 		t.Error("config_dump shows the key")
 	}
-	if got, want := plane.peerURI(), catest.Identity().String(); got != want {
+	if got, want := plane.peerURI(), certstest.Identity().String(); got != want {
 		t.Errorf("the control plane saw %q, want the workload's certificate of %q", got, want)
 	}
 	first := a.get(t, 15000, "/certs")
@@ -108,7 +108,7 @@ func testAgentRunsEnvoy(t *testing.T, delta string) {
 }
 
 func TestEnvoyThatFailsEndsTheAgent(t *testing.T) {
-	ca := catest.New(t)
+	ca := certstest.NewIstioCA(t)
 	ca.Serve(t)
 	flags := flagsFor(t, ca, shortDir(t))
 	taken, err := net.Listen("tcp", net.JoinHostPort(bind, "15000"))
@@ -126,7 +126,7 @@ func TestBootstrapIsValid(t *testing.T) {
 	for _, kind := range []string{"sidecar", "router"} {
 		for _, xdsRoot := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s xds root %v", kind, xdsRoot), func(t *testing.T) {
-				ca := catest.New(t)
+				ca := certstest.NewIstioCA(t)
 				flags := flagsFor(t, ca, t.TempDir())
 				flags.Type, flags.DiscoveryAddress = kind, "istiod.istio-system.svc:15012"
 				env := []string{"CA_ROOT_CA=" + ca.RootFile}
@@ -156,13 +156,13 @@ func TestBootstrapIsValid(t *testing.T) {
 }
 
 // flagsFor configures an agent in dir for the authority and control plane ca.
-func flagsFor(t *testing.T, ca *catest.CA, dir string) agent.Flags {
+func flagsFor(t *testing.T, ca *certstest.IstioCA, dir string) agent.Flags {
 	t.Helper()
 	addr := ca.Addr
 	if addr == "" {
 		addr = "127.0.0.1:15012"
 	}
-	id, none := catest.Identity(), time.Duration(0)
+	id, none := certstest.Identity(), time.Duration(0)
 	return agent.Flags{
 		PodName: "client", PodNamespace: id.Namespace, ServiceAccount: id.ServiceAccount,
 		BindAddress: bind, DiscoveryAddress: addr, RootCA: ca.RootFile, Token: ca.TokenFile,

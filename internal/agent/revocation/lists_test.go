@@ -23,15 +23,15 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/anypb"
 
-	"github.com/meshctl/meshctl/internal/agent/catest"
 	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/certs/certstest"
 	"github.com/meshctl/meshctl/internal/certs/verify"
 	"github.com/meshctl/meshctl/internal/files/filestest"
 )
 
 // world is an authority, a workload's chain below it, and a clock.
 type world struct {
-	ca     *catest.CA
+	ca     *certstest.IstioCA
 	chain  []*x509.Certificate
 	now    time.Time
 	asked  int
@@ -62,12 +62,12 @@ func (w *world) NewStream(context.Context, *grpc.StreamDesc, string, ...grpc.Cal
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	w := &world{ca: catest.New(t), now: time.Now(), file: filepath.Join(t.TempDir(), "ca-crl.pem")}
+	w := &world{ca: certstest.NewIstioCA(t), now: time.Now(), file: filepath.Join(t.TempDir(), "ca-crl.pem")}
 	key, err := certs.GenerateKey(certs.ECDSAP256)
 	if err != nil {
 		t.Fatal(err)
 	}
-	leaf, err := w.ca.Authority.SignNames(key.Public(), certs.LeafSpec{SPIFFEID: catest.Identity().String(), TTL: time.Hour}, w.now, rand.Reader)
+	leaf, err := w.ca.Authority.SignNames(key.Public(), certs.LeafSpec{SPIFFEID: certstest.Identity().String(), TTL: time.Hour}, w.now, rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}

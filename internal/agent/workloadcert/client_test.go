@@ -14,15 +14,15 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 
-	"github.com/meshctl/meshctl/internal/agent/catest"
 	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/certs/certstest"
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func newClient(ca *catest.CA) *Client {
-	return &Client{Addr: ca.Addr, ServerName: catest.ServerName, RootFile: ca.RootFile, TokenFile: ca.TokenFile, Cluster: "cluster1"}
+func newClient(ca *certstest.IstioCA) *Client {
+	return &Client{Addr: ca.Addr, ServerName: certstest.ServerName, RootFile: ca.RootFile, TokenFile: ca.TokenFile, Cluster: "cluster1"}
 }
 
 // get asks c for a certificate and checks the answer.
@@ -34,7 +34,7 @@ func get(t *testing.T, c *Client, current *tls.Certificate) (*Certificate, error
 	if err != nil {
 		t.Fatal(err)
 	}
-	csr, err := certs.NewCSR(key, catest.Identity())
+	csr, err := certs.NewCSR(key, certstest.Identity())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,13 +42,13 @@ func get(t *testing.T, c *Client, current *tls.Certificate) (*Certificate, error
 	if err != nil {
 		return nil, err
 	}
-	return check(catest.Identity(), key, r, time.Now())
+	return check(certstest.Identity(), key, r, time.Now())
 }
 
 func TestClientSign(t *testing.T) {
-	ca := catest.New(t)
+	ca := certstest.NewIstioCA(t)
 	ca.Serve(t)
-	other := catest.New(t).Root.Cert // a root that the file has beside the real one
+	other := certstest.NewIstioCA(t).Root.Cert // a root that the file has beside the real one
 	write(t, ca.RootFile, string(certs.EncodeCerts(other, ca.Root.Cert)))
 	c := newClient(ca)
 
@@ -77,8 +77,8 @@ func TestClientSign(t *testing.T) {
 	if _, err := get(t, c, cert.client()); err != nil {
 		t.Errorf("with the certificate alone: %v", err)
 	}
-	id := catest.Identity().String()
-	want := []catest.Request{
+	id := certstest.Identity().String()
+	want := []certstest.Request{
 		{Authorization: "Bearer token", Cluster: "cluster1", TTL: time.Minute},
 		{Authorization: "Bearer rotated", Cluster: "cluster1", TTL: time.Minute, Peer: id},
 		{Cluster: "cluster1", TTL: time.Minute, Peer: id},
@@ -108,7 +108,7 @@ func write(t *testing.T, path, data string) {
 func TestClientKeyExchanges(t *testing.T) {
 	pqc, classic := []tls.CurveID{tls.X25519MLKEM768}, []tls.CurveID{tls.X25519, tls.CurveP256}
 	for _, server := range [][]tls.CurveID{pqc, classic} {
-		ca := catest.New(t)
+		ca := certstest.NewIstioCA(t)
 		ca.KeyExchanges = server
 		ca.Serve(t)
 		for _, client := range [][]tls.CurveID{nil, pqc, classic} {
@@ -123,8 +123,8 @@ func TestClientKeyExchanges(t *testing.T) {
 }
 
 func TestClientSignFails(t *testing.T) {
-	ca := catest.New(t)
-	stranger := catest.New(t)
+	ca := certstest.NewIstioCA(t)
+	stranger := certstest.NewIstioCA(t)
 	ca.Serve(t)
 	dir := t.TempDir()
 	file := func(name, data string) string {
@@ -160,7 +160,7 @@ func TestClientSignFails(t *testing.T) {
 
 // J4: a server that does not prove itself is not told the token.
 func TestNoTokenForStrangers(t *testing.T) {
-	ca, stranger := catest.New(t), catest.New(t)
+	ca, stranger := certstest.NewIstioCA(t), certstest.NewIstioCA(t)
 	stranger.Serve(t)
 	for name, change := range map[string]func(*Client){
 		"wrong certificate": func(*Client) {},
@@ -181,7 +181,7 @@ func TestNoTokenForStrangers(t *testing.T) {
 // An authority that has come to stand below another root is known by the roots
 // of its last answer.
 func TestRootsOfTheLastAnswer(t *testing.T) {
-	ca, other := catest.New(t), catest.New(t)
+	ca, other := certstest.NewIstioCA(t), certstest.NewIstioCA(t)
 	ca.Serve(t)
 	first, err := get(t, newClient(ca), nil)
 	if err != nil {
@@ -193,7 +193,7 @@ func TestRootsOfTheLastAnswer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	csr, err := certs.NewCSR(key, catest.Identity())
+	csr, err := certs.NewCSR(key, certstest.Identity())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -210,14 +210,14 @@ func TestRootsOfTheLastAnswer(t *testing.T) {
 }
 
 func TestAnswersAreChecked(t *testing.T) {
-	ca, stranger := catest.New(t), catest.New(t)
+	ca, stranger := certstest.NewIstioCA(t), certstest.NewIstioCA(t)
 	ca.Serve(t)
 	otherKey, err := certs.GenerateKey(certs.ECDSAP256)
 	if err != nil {
 		t.Fatal(err)
 	}
 	sign := func(a *certs.Authority, account string) string {
-		id := catest.Identity()
+		id := certstest.Identity()
 		id.ServiceAccount = account
 		leaf, err := a.SignLeaf(otherKey.Public(), mesh.Caller{Identity: id}, time.Minute, time.Now(), rand.Reader)
 		if err != nil {
@@ -250,7 +250,7 @@ func TestAnswersAreChecked(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := check(catest.Identity(), otherKey, parsed, time.Now()); err == nil || !strings.Contains(err.Error(), "sa/other") {
+		if _, err := check(certstest.Identity(), otherKey, parsed, time.Now()); err == nil || !strings.Contains(err.Error(), "sa/other") {
 			t.Errorf("got %v, want the identity named", err)
 		}
 	})

@@ -10,12 +10,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/meshctl/meshctl/internal/agent/catest"
+	"github.com/meshctl/meshctl/internal/certs/certstest"
 )
 
 // signer signs with a real authority, without a network.
 type signer struct {
-	ca     *catest.CA
+	ca     *certstest.IstioCA
 	fail   int // refuse so many requests first
 	ttl    time.Duration
 	times  []time.Time
@@ -51,7 +51,7 @@ func runManager(t *testing.T, s *signer, d time.Duration, adjust func(*Config), 
 	t.Helper()
 	var text strings.Builder
 	cfg := Config{
-		Identity: catest.Identity(), Signer: s, TTL: 10 * time.Minute, Grace: 0.5, Jitter: 0.01,
+		Identity: certstest.Identity(), Signer: s, TTL: 10 * time.Minute, Grace: 0.5, Jitter: 0.01,
 		Publish: func(_ context.Context, c *Certificate) error { published = append(published, c); return nil },
 		Log:     slog.New(slog.NewTextHandler(&text, nil)),
 		Now:     time.Now, Rand: rand.New(rand.NewPCG(1, 2)),
@@ -71,7 +71,7 @@ func runManager(t *testing.T, s *signer, d time.Duration, adjust func(*Config), 
 
 func TestManagerRenews(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &signer{ca: catest.New(t)}
+		s := &signer{ca: certstest.NewIstioCA(t)}
 		m, published, _ := runManager(t, s, 21*time.Minute, nil)
 		if len(published) != 5 {
 			t.Fatalf("%d certificates in 21 minutes of 10-minute certificates, want 5", len(published))
@@ -95,7 +95,7 @@ func TestManagerRenews(t *testing.T) {
 
 func TestManagerTriesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &signer{ca: catest.New(t), fail: 100}
+		s := &signer{ca: certstest.NewIstioCA(t), fail: 100}
 		m, published, log := runManager(t, s, 10*time.Minute, nil)
 		if n := len(s.times); n < 20 || n > 60 {
 			t.Errorf("%d attempts in 10 minutes, want one every 15 to 30 s after a quick start", n)
@@ -111,7 +111,7 @@ func TestManagerTriesAgain(t *testing.T) {
 
 func TestManagerRecovers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &signer{ca: catest.New(t), fail: 3}
+		s := &signer{ca: certstest.NewIstioCA(t), fail: 3}
 		m, published, _ := runManager(t, s, time.Minute, nil)
 		if st := m.Status(); len(published) != 1 || st.Err != nil || st.Failures != 3 || st.Requests != 4 {
 			t.Errorf("%d certificates, status %+v", len(published), st)
@@ -121,7 +121,7 @@ func TestManagerRecovers(t *testing.T) {
 
 func TestManagerGivesUpAnAttempt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &signer{ca: catest.New(t), silent: true}
+		s := &signer{ca: certstest.NewIstioCA(t), silent: true}
 		runManager(t, s, time.Minute, nil)
 		if len(s.times) < 3 {
 			t.Errorf("%d attempts in a minute with an authority that does not answer", len(s.times))
@@ -133,7 +133,7 @@ func TestManagerWithWrongClock(t *testing.T) {
 	for name, skew := range map[string]time.Duration{"a day ahead": 25 * time.Hour, "5 minutes behind": -5 * time.Minute} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := &signer{ca: catest.New(t)}
+				s := &signer{ca: certstest.NewIstioCA(t)}
 				m, published, _ := runManager(t, s, 10*time.Minute, func(c *Config) {
 					c.Now = func() time.Time { return time.Now().Add(skew) }
 				})
@@ -155,7 +155,7 @@ func TestManagerWithWrongClock(t *testing.T) {
 
 func TestManagerTellsOfPublish(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		m, _, _ := runManager(t, &signer{ca: catest.New(t)}, time.Minute, func(c *Config) {
+		m, _, _ := runManager(t, &signer{ca: certstest.NewIstioCA(t)}, time.Minute, func(c *Config) {
 			c.Publish = func(context.Context, *Certificate) error { return errors.New("cannot publish") }
 		})
 		if st := m.Status(); st.Certificate != nil || st.Err == nil || st.Err.Error() != "cannot publish" {
@@ -167,7 +167,7 @@ func TestManagerTellsOfPublish(t *testing.T) {
 // A certificate that was revoked is not shown, and another one is got at once.
 func TestManagerRenewsWhatIsRevoked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &signer{ca: catest.New(t)}
+		s := &signer{ca: certstest.NewIstioCA(t)}
 		var m *Manager
 		_, published, _ := runManager(t, s, time.Minute, func(c *Config) {
 			publish := c.Publish
@@ -194,7 +194,7 @@ func TestManagerRenewsWhatIsRevoked(t *testing.T) {
 // every second try is without.
 func TestManagerTriesWithoutTheCertificate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &signer{ca: catest.New(t), refuseShown: true}
+		s := &signer{ca: certstest.NewIstioCA(t), refuseShown: true}
 		_, published, _ := runManager(t, s, 6*time.Minute, nil)
 		if len(published) != 2 {
 			t.Errorf("%d certificates, shown %v", len(published), s.shown)

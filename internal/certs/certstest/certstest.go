@@ -1,5 +1,5 @@
-// Package certstest makes authorities, and servers that show certificates, for
-// tests.
+// Package certstest has what tests of certificates need: authorities with real
+// keys, a TLS server, and a CA that speaks Istio's protocol.
 package certstest
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/meshctl/meshctl/internal/certs"
 )
 
-// NewRoot makes a root that lives a day.
+// NewRoot makes a root that is valid for a day.
 func NewRoot(tb testing.TB) *certs.Authority {
 	tb.Helper()
 	root, err := certs.NewRoot(certs.CASpec{Algorithm: certs.ECDSAP256, CommonName: "Root CA", TTL: 24 * time.Hour}, time.Now(), rand.Reader)
@@ -22,8 +22,8 @@ func NewRoot(tb testing.TB) *certs.Authority {
 	return root
 }
 
-// NewIntermediate makes the intermediate of cluster1 below root, which lives an
-// hour less than that.
+// NewIntermediate makes the intermediate of cluster1 below root. It is valid for
+// 23 hours.
 func NewIntermediate(tb testing.TB, root *certs.Authority) *certs.Authority {
 	tb.Helper()
 	spec := certs.CASpec{Algorithm: certs.ECDSAP256, CommonName: "Intermediate CA", TTL: 23 * time.Hour}
@@ -34,7 +34,7 @@ func NewIntermediate(tb testing.TB, root *certs.Authority) *certs.Authority {
 	return a
 }
 
-// WithRoots is a with the roots of these in its bundle, and no others.
+// WithRoots returns a copy of a that trusts the given roots and no others.
 func WithRoots(a *certs.Authority, roots ...*certs.Authority) *certs.Authority {
 	b := *a
 	b.Roots = make([]*x509.Certificate, 0, len(roots))
@@ -44,7 +44,8 @@ func WithRoots(a *certs.Authority, roots ...*certs.Authority) *certs.Authority {
 	return &b
 }
 
-// ServeTLS completes handshakes until the test ends.
+// ServeTLS completes TLS handshakes and closes the connections until the test
+// ends.
 func ServeTLS(tb testing.TB, config *tls.Config) (address string) {
 	tb.Helper()
 	listener, err := tls.Listen("tcp", "127.0.0.1:0", config)
@@ -60,7 +61,7 @@ func ServeTLS(tb testing.TB, config *tls.Config) (address string) {
 				return
 			}
 			if server, ok := conn.(*tls.Conn); ok {
-				_ = server.HandshakeContext(tb.Context()) // the client ends it when it has seen enough
+				_ = server.HandshakeContext(tb.Context()) // the client may close it at any time
 			}
 			_ = conn.Close()
 		}

@@ -17,7 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
-	"github.com/meshctl/meshctl/internal/clusterset"
+	"github.com/meshctl/meshctl/internal/clustersettings"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -205,7 +205,7 @@ func (c *Converter) kindOf(kind snapshot.Kind, namespace, name string) snapshot.
 	switch name {
 	case meshConfigMap:
 		return snapshot.KindMeshSettings
-	case clusterset.ConfigMap:
+	case clustersettings.ConfigMap:
 		return snapshot.KindClusterSettings
 	}
 	return kind

@@ -3,7 +3,7 @@ package source
 import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
-	"github.com/meshctl/meshctl/internal/clusterset"
+	"github.com/meshctl/meshctl/internal/clustersettings"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -159,7 +159,7 @@ func readResources() []Resource {
 			Without: "MeshConfig is not known",
 		},
 		{
-			Kind: snapshot.KindClusterSettings, KubeKind: "ConfigMap", Versions: v1, Name: "configmaps", Use: ForConfiguration, Object: clusterset.ConfigMap,
+			Kind: snapshot.KindClusterSettings, KubeKind: "ConfigMap", Versions: v1, Name: "configmaps", Use: ForConfiguration, Object: clustersettings.ConfigMap,
 			Without: "no cluster is drained or weighed",
 		},
 		config(groupNetworking, snapshot.KindGateway, "gateways", istio),

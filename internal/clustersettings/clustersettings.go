@@ -1,9 +1,9 @@
-// Package clusterset is what a mesh sets for its clusters: who is drained, who
+// Package clustersettings is what a mesh sets for its clusters: who is drained, who
 // takes which share of the load, what happens when one is lost, and what its
 // kubeconfig may do. It is kept as YAML in the key clusters.yaml of the
 // ConfigMap meshctl-clusters, so that every control plane and every restart has
 // it.
-package clusterset
+package clustersettings
 
 import (
 	"bytes"

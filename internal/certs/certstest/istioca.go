@@ -1,6 +1,4 @@
-// Package catest is a certificate authority of Istio's protocol for tests:
-// real keys, real TLS, and whatever failure a test wants.
-package catest
+package certstest
 
 import (
 	"context"
@@ -27,16 +25,17 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// ServerName is what the authority's own certificate is for.
+// ServerName is the name in the certificate of an IstioCA.
 const ServerName = "istiod.istio-system.svc"
 
-// Identity is whom the authority's certificates are for, whoever asks.
+// Identity returns the identity in every certificate that an IstioCA signs.
 func Identity() mesh.Identity {
 	return mesh.Identity{TrustDomain: "cluster.local", Namespace: "sample", ServiceAccount: "client"}
 }
 
-// CA is a running authority. It signs with an intermediate.
-type CA struct {
+// IstioCA is a CA that speaks Istio's protocol over TLS. It signs with an
+// intermediate.
+type IstioCA struct {
 	securityv1.UnimplementedIstioCertificateServiceServer
 
 	Root, Authority *certs.Authority
@@ -44,33 +43,29 @@ type CA struct {
 	TokenFile       string // with the token "token"
 	// Addr is set by Serve.
 	Addr string
-	// Answer, when set, replaces the answer to a request that was signed.
+	// Answer, if set, replaces the certificates of every answer.
 	Answer func(chain []string) ([]string, error)
-	// KeyExchanges, when set, are those that Serve speaks.
+	// KeyExchanges, if set, are the key exchanges that Serve accepts.
 	KeyExchanges []tls.CurveID
 
 	mu       sync.Mutex
 	requests []Request
 }
 
-// Request is what one caller sent.
+// Request is one request to an IstioCA.
 type Request struct {
 	Authorization, Cluster string
 	TTL                    time.Duration
 	Peer                   string // URI of the client's certificate
 }
 
-// New makes an authority that does not run yet.
-func New(t testing.TB) *CA {
+// NewIstioCA makes a CA; Serve starts it.
+func NewIstioCA(t testing.TB) *IstioCA {
 	t.Helper()
-	now := time.Now()
-	root, err := certs.NewRoot(certs.CASpec{Algorithm: certs.ECDSAP256, Organization: "test", CommonName: "root", TTL: time.Hour}, now, rand.Reader)
-	check(t, err)
-	authority, err := root.NewIntermediate("cluster1", certs.CASpec{Algorithm: certs.ECDSAP256, Organization: "test", TTL: time.Hour}, now, rand.Reader)
-	check(t, err)
+	root := NewRoot(t)
 	dir := t.TempDir()
-	ca := &CA{
-		Root: root, Authority: authority,
+	ca := &IstioCA{
+		Root: root, Authority: NewIntermediate(t, root),
 		RootFile:  filepath.Join(dir, "root-cert.pem"),
 		TokenFile: filepath.Join(dir, "token"),
 	}
@@ -79,9 +74,9 @@ func New(t testing.TB) *CA {
 	return ca
 }
 
-// Serve answers on a free port of 127.0.0.1 until the test ends, with more
-// services if register is given.
-func (ca *CA) Serve(t testing.TB, register ...func(*grpc.Server)) {
+// Serve answers on a free port of 127.0.0.1 until the test ends. register adds
+// services to the same server.
+func (ca *IstioCA) Serve(t testing.TB, register ...func(*grpc.Server)) {
 	t.Helper()
 	key, err := certs.GenerateKey(certs.ECDSAP256)
 	check(t, err)
@@ -105,7 +100,7 @@ func (ca *CA) Serve(t testing.TB, register ...func(*grpc.Server)) {
 	ca.Addr = listener.Addr().String()
 	var done sync.WaitGroup
 	done.Go(func() {
-		// A test may end before the server has begun.
+		// A test may end before the server starts.
 		if err := server.Serve(listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 			t.Errorf("serve: %v", err)
 		}
@@ -116,15 +111,15 @@ func (ca *CA) Serve(t testing.TB, register ...func(*grpc.Server)) {
 	})
 }
 
-// Requests returns what was asked so far.
-func (ca *CA) Requests() []Request {
+// Requests returns all requests so far.
+func (ca *IstioCA) Requests() []Request {
 	ca.mu.Lock()
 	defer ca.mu.Unlock()
 	return slices.Clone(ca.requests)
 }
 
-// CreateCertificate notes the request and signs it.
-func (ca *CA) CreateCertificate(ctx context.Context, req *securityv1.IstioCertificateRequest) (*securityv1.IstioCertificateResponse, error) {
+// CreateCertificate records the request and signs it.
+func (ca *IstioCA) CreateCertificate(ctx context.Context, req *securityv1.IstioCertificateRequest) (*securityv1.IstioCertificateResponse, error) {
 	md, _ := metadata.FromIncomingContext(ctx)
 	got := Request{
 		Authorization: strings.Join(md.Get("authorization"), ","),
@@ -149,9 +144,9 @@ func (ca *CA) CreateCertificate(ctx context.Context, req *securityv1.IstioCertif
 	return &securityv1.IstioCertificateResponse{CertChain: chain}, err
 }
 
-// Chain signs a request for Identity and returns the list of an answer: leaf,
-// intermediate, roots.
-func (ca *CA) Chain(csr string, ttl time.Duration) ([]string, error) {
+// Chain signs a request for Identity and returns the certificates of an answer:
+// leaf, intermediate, root.
+func (ca *IstioCA) Chain(csr string, ttl time.Duration) ([]string, error) {
 	parsed, err := certs.ParseCSR([]byte(csr))
 	if err != nil {
 		return nil, err

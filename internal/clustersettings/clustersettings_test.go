@@ -1,4 +1,4 @@
-package clusterset
+package clustersettings
 
 import (
 	"reflect"
