@@ -8,6 +8,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"crypto/x509"
+	"encoding/asn1"
 	"encoding/base64"
 	"encoding/pem"
 	"fmt"
@@ -96,4 +97,41 @@ func newSerial(rand io.Reader) (*big.Int, error) {
 // selfSigned reports whether cert is signed by its own key.
 func selfSigned(cert *x509.Certificate) bool {
 	return bytes.Equal(cert.RawSubject, cert.RawIssuer) && cert.CheckSignatureFrom(cert) == nil
+}
+
+// URIs returns the URIs among a certificate's names, as they are written in
+// it: the parsed ones of crypto/x509 may have lost what makes a SPIFFE id
+// invalid.
+func URIs(cert *x509.Certificate) []string {
+	var uris []string
+	for _, ext := range cert.Extensions {
+		if !ext.Id.Equal(asn1.ObjectIdentifier{2, 5, 29, 17}) { // subjectAltName
+			continue
+		}
+		var names asn1.RawValue
+		if _, err := asn1.Unmarshal(ext.Value, &names); err != nil {
+			return uris
+		}
+		const tagURI = 6
+		for rest := names.Bytes; len(rest) > 0; {
+			var name asn1.RawValue
+			var err error
+			if rest, err = asn1.Unmarshal(rest, &name); err != nil {
+				return uris
+			}
+			if name.Class == asn1.ClassContextSpecific && name.Tag == tagURI {
+				uris = append(uris, string(name.Bytes))
+			}
+		}
+	}
+	return uris
+}
+
+// Pool makes a pool of certificates.
+func Pool(list []*x509.Certificate) *x509.CertPool {
+	p := x509.NewCertPool()
+	for _, c := range list {
+		p.AddCert(c)
+	}
+	return p
 }

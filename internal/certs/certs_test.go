@@ -101,7 +101,7 @@ func TestKeys(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if !sameKey(back.Public(), key.Public()) {
+			if !SameKey(back.Public(), key.Public()) {
 				t.Error("another key came back")
 			}
 		})

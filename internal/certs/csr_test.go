@@ -106,7 +106,7 @@ func TestParseCSR(t *testing.T) {
 		csr, err := ParseCSR(newCSR(t, key))
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
-		} else if !sameKey(csr.PublicKey, key.Public()) {
+		} else if !SameKey(csr.PublicKey, key.Public()) {
 			t.Errorf("%s: another key came back", name)
 		}
 	}

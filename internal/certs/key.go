@@ -143,31 +143,8 @@ func parseKeyBlock(block *pem.Block) (crypto.Signer, error) {
 	return signer, nil
 }
 
-// sameKey reports whether two public keys are equal.
-func sameKey(a, b crypto.PublicKey) bool {
+// SameKey reports whether two public keys are equal.
+func SameKey(a, b crypto.PublicKey) bool {
 	k, ok := a.(interface{ Equal(crypto.PublicKey) bool })
 	return ok && k.Equal(b)
-}
-
-// decodePEM reads all PEM blocks of data. The decoder of the standard library
-// skips what it cannot read; here a damaged block is an error. Text between
-// blocks, as openssl -text writes it, is allowed.
-func decodePEM(data []byte) ([]*pem.Block, error) {
-	var blocks []*pem.Block
-	damaged := 0
-	for raw := range splitPEM(data) {
-		switch {
-		case raw.block != nil:
-			blocks = append(blocks, raw.block)
-		case raw.fault == FaultDamaged:
-			damaged++
-		}
-	}
-	switch {
-	case damaged > 0:
-		return nil, fmt.Errorf("%d of %d PEM blocks are damaged", damaged, damaged+len(blocks))
-	case len(blocks) == 0:
-		return nil, errors.New("holds no PEM block")
-	}
-	return blocks, nil
 }

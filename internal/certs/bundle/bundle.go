@@ -95,7 +95,7 @@ func Join(all ...*Bundle) (*Bundle, error) {
 			continue
 		}
 		for id, key := range b.spiffe.JWTAuthorities() {
-			if known, ok := joined.FindJWTAuthority(id); ok && !equalKeys(known, key) {
+			if known, ok := joined.FindJWTAuthority(id); ok && !certs.SameKey(known, key) {
 				return nil, conflictError(jwtKey(id))
 			}
 			if err := joined.AddJWTAuthority(id, key); err != nil {
@@ -103,7 +103,7 @@ func Join(all ...*Bundle) (*Bundle, error) {
 			}
 		}
 		for id, key := range b.spiffe.WITAuthorities() {
-			if known, ok := joined.FindWITAuthority(id); ok && !equalKeys(known, key) {
+			if known, ok := joined.FindWITAuthority(id); ok && !certs.SameKey(known, key) {
 				return nil, conflictError(witKey(id))
 			}
 			if err := joined.AddWITAuthority(id, key); err != nil {
@@ -128,11 +128,6 @@ func witKey(id string) string { return fmt.Sprintf("WIT key %q", id) }
 
 func conflictError(name string) error {
 	return fmt.Errorf("%s: two bundles have different keys under this id; leave out the bundle that is out of date", name)
-}
-
-func equalKeys(a, b crypto.PublicKey) bool {
-	known, ok := a.(interface{ Equal(crypto.PublicKey) bool })
-	return ok && known.Equal(b)
 }
 
 // Published returns what a SPIFFE bundle says of itself: its sequence number and
@@ -222,7 +217,7 @@ func (b *Bundle) tokenKeys() map[string]crypto.PublicKey {
 
 func keysWithout(a, b map[string]crypto.PublicKey) (only []string) {
 	for name, key := range a {
-		if !equalKeys(key, b[name]) {
+		if !certs.SameKey(key, b[name]) {
 			only = append(only, name)
 		}
 	}

@@ -152,10 +152,9 @@ func itemOf(b certs.Block, s verify.Set, now time.Time) Item {
 
 // ownerOf names the certificate of the set that a private key belongs to.
 func ownerOf(pub crypto.PublicKey, s verify.Set) string {
-	k, ok := pub.(interface{ Equal(crypto.PublicKey) bool })
 	for _, f := range s.Files {
 		for _, b := range f.Blocks {
-			if ok && b.Cert != nil && k.Equal(b.Cert.PublicKey) {
+			if b.Cert != nil && certs.SameKey(pub, b.Cert.PublicKey) {
 				return verify.Name(b.Cert)
 			}
 		}

@@ -3,7 +3,6 @@ package store
 import (
 	"bytes"
 	"context"
-	"crypto"
 	"crypto/x509"
 	"fmt"
 	"maps"
@@ -12,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/certs/verify"
 	"github.com/meshctl/meshctl/internal/files"
 )
@@ -71,7 +71,7 @@ func (p *SecretChange) Refuse() error {
 	if was == nil {
 		return fmt.Errorf("%s holds no CA that can be read, but other data", place)
 	}
-	if !samePublicKey(was, is) {
+	if is == nil || !certs.SameKey(was.PublicKey, is.PublicKey) {
 		return fmt.Errorf("%s holds another CA, %s", place, verify.Describe(was))
 	}
 	if lists := p.have.Data[CRLFile]; len(lists) > 0 && len(p.want[CRLFile]) == 0 {
@@ -94,11 +94,6 @@ func (p *SecretChange) signers() (was, is *x509.Certificate) {
 		was = first(p.have.Data)
 	}
 	return was, first(p.want)
-}
-
-func samePublicKey(a, b *x509.Certificate) bool {
-	key, ok := a.PublicKey.(interface{ Equal(crypto.PublicKey) bool })
-	return ok && b != nil && key.Equal(b.PublicKey)
 }
 
 // Unchanged reports whether the Secret is as it is to be.

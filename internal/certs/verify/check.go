@@ -271,13 +271,8 @@ func (c *checker) roles() {
 // the same name and key is, as after renewing a root with its key.
 func (c *checker) isRoot(x *x509.Certificate) bool {
 	return slices.ContainsFunc(c.roots, func(r cert) bool {
-		return r.Equal(x) || string(r.RawSubject) == string(x.RawSubject) && sameKey(r.PublicKey, x.PublicKey)
+		return r.Equal(x) || string(r.RawSubject) == string(x.RawSubject) && certs.SameKey(r.PublicKey, x.PublicKey)
 	})
-}
-
-func sameKey(a, b crypto.PublicKey) bool {
-	k, ok := a.(interface{ Equal(crypto.PublicKey) bool })
-	return ok && k.Equal(b)
 }
 
 // keys reports private keys without their certificate.
@@ -288,10 +283,10 @@ func (c *checker) keys() {
 		}
 		switch {
 		case k.role == RoleKey && c.first.Certificate != nil:
-			if !sameKey(c.first.PublicKey, k.public) {
+			if !certs.SameKey(c.first.PublicKey, k.public) {
 				c.report(KeyMismatch, k.place, c.first, "it is not the private key of %q", Name(c.first.Certificate))
 			}
-		case len(c.all) > 0 && !slices.ContainsFunc(c.all, func(x cert) bool { return sameKey(x.PublicKey, k.public) }):
+		case len(c.all) > 0 && !slices.ContainsFunc(c.all, func(x cert) bool { return certs.SameKey(x.PublicKey, k.public) }):
 			c.report(KeyMismatch, k.place, cert{}, "it is the private key of none of the certificates in %s", c.set.Place)
 		}
 	}
@@ -304,13 +299,6 @@ func (c *checker) last() {
 		slices.ContainsFunc(c.findings, func(f Finding) bool { return f.Severity == Error }) {
 		return
 	}
-	pool := func(from []cert) *x509.CertPool {
-		p := x509.NewCertPool()
-		for _, x := range from {
-			p.AddCert(x.Certificate)
-		}
-		return p
-	}
 	options := x509.VerifyOptions{
 		Roots: pool(c.roots), Intermediates: pool(c.all), CurrentTime: c.opts.Now,
 		KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
@@ -320,6 +308,14 @@ func (c *checker) last() {
 			c.about(Rejected, x, "%v", err)
 		}
 	}
+}
+
+func pool(list []cert) *x509.CertPool {
+	p := x509.NewCertPool()
+	for _, x := range list {
+		p.AddCert(x.Certificate)
+	}
+	return p
 }
 
 // asked are the certificates that peers are to accept: that of a layout, or the
@@ -349,7 +345,7 @@ func (c *checker) anchors() {
 		}
 		for _, x := range l.certs {
 			same := func(r cert) bool { // its root is here, too
-				return string(r.RawSubject) == string(x.RawSubject) && sameKey(r.PublicKey, x.PublicKey) && c.links.selfSigned(r.Certificate)
+				return string(r.RawSubject) == string(x.RawSubject) && certs.SameKey(r.PublicKey, x.PublicKey) && c.links.selfSigned(r.Certificate)
 			}
 			if x.IsCA && !slices.ContainsFunc(c.roots, same) {
 				c.about(NotSelfSigned, x, "it is trusted, but it is signed by %q and no root", x.Issuer)

@@ -51,7 +51,7 @@ func (c *checker) covered(lists []crl) bool {
 	want := func(ca cert, reason string) {
 		// By its key too: while roots change, old and new CAs share their names.
 		has := slices.ContainsFunc(lists, func(l crl) bool {
-			return bytes.Equal(l.RawIssuer, ca.RawSubject) && sameKey(l.by.PublicKey, ca.PublicKey)
+			return bytes.Equal(l.RawIssuer, ca.RawSubject) && certs.SameKey(l.by.PublicKey, ca.PublicKey)
 		})
 		if !has && !seen[string(ca.Raw)] {
 			c.report(CRLMissing, c.crls[0].place, ca, "there is no revocation list of %q; %s", Name(ca.Certificate), reason)
@@ -183,7 +183,7 @@ func (c *checker) superseded(lists []crl) {
 			}
 		}
 		here := slices.ContainsFunc(lists, func(x crl) bool {
-			return bytes.Equal(x.RawIssuer, l.RawIssuer) && sameKey(x.by.PublicKey, l.by.PublicKey) && !certs.NewerCRL(newest.RevocationList, x.RevocationList)
+			return bytes.Equal(x.RawIssuer, l.RawIssuer) && certs.SameKey(x.by.PublicKey, l.by.PublicKey) && !certs.NewerCRL(newest.RevocationList, x.RevocationList)
 		})
 		if !here {
 			c.report(CRLSuperseded, l.place, cert{}, "the revocation list of %q has %s, and that in %s has %s: what was revoked since is accepted here",

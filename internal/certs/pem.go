@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto"
 	"crypto/x509"
+	"encoding/asn1"
 	"encoding/pem"
 	"errors"
 	"fmt"
@@ -203,4 +204,63 @@ func splitPEM(data []byte) iter.Seq[rawBlock] {
 			yield(rawBlock{line: stray, fault: FaultTrailing, err: errors.New("there is text behind the last PEM block")})
 		}
 	}
+}
+
+// decodePEM reads all PEM blocks of data. The decoder of the standard library
+// skips what it cannot read; here a damaged block is an error. Text between
+// blocks, as openssl -text writes it, is allowed.
+func decodePEM(data []byte) ([]*pem.Block, error) {
+	var blocks []*pem.Block
+	damaged := 0
+	for raw := range splitPEM(data) {
+		switch {
+		case raw.block != nil:
+			blocks = append(blocks, raw.block)
+		case raw.fault == FaultDamaged:
+			damaged++
+		}
+	}
+	switch {
+	case damaged > 0:
+		return nil, fmt.Errorf("%d of %d PEM blocks are damaged", damaged, damaged+len(blocks))
+	case len(blocks) == 0:
+		return nil, errors.New("holds no PEM block")
+	}
+	return blocks, nil
+}
+
+// FromDER gives as PEM what DER holds: certificates, or one request,
+// revocation list or private key. It is nil when it holds none of these.
+func FromDER(data []byte) []byte {
+	if len(data) == 0 || data[0] != tagSequence {
+		return nil
+	}
+	if list, err := x509.ParseCertificates(data); err == nil && len(list) > 0 {
+		return EncodeCerts(list...)
+	}
+	var whole asn1.RawValue // some parsers do not look behind the end
+	if rest, err := asn1.Unmarshal(data, &whole); err != nil || len(rest) > 0 {
+		return nil
+	}
+	for _, block := range []*pem.Block{
+		{Type: blockCSR, Bytes: data},
+		{Type: blockCRL, Bytes: data},
+		{Type: "PRIVATE KEY", Bytes: data},
+		{Type: "EC PRIVATE KEY", Bytes: data},
+		{Type: "RSA PRIVATE KEY", Bytes: data},
+	} {
+		var err error
+		switch block.Type {
+		case blockCSR:
+			_, err = x509.ParseCertificateRequest(data)
+		case blockCRL:
+			_, err = x509.ParseRevocationList(data)
+		default:
+			_, err = parseKeyBlock(block)
+		}
+		if err == nil {
+			return pem.EncodeToMemory(block)
+		}
+	}
+	return nil
 }

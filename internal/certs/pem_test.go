@@ -101,7 +101,7 @@ func TestScan(t *testing.T) {
 	if len(all) != 4 || all[0].Cert == nil || all[1].KeyOf == nil || all[2].CSR == nil || all[3].CRL == nil {
 		t.Fatalf("got %+v", all)
 	}
-	if !all[1].IsKey() || all[0].IsKey() || !sameKey(all[1].KeyOf, all[0].Cert.PublicKey) {
+	if !all[1].IsKey() || all[0].IsKey() || !SameKey(all[1].KeyOf, all[0].Cert.PublicKey) {
 		t.Errorf("got the key %+v", all[1])
 	}
 }
