@@ -101,14 +101,11 @@ func (s LeafSpec) Check() error {
 		return errors.New("a certificate needs a SPIFFE id, a DNS name or an IP address")
 	}
 	if s.SPIFFEID != "" {
-		id, err := spiffeid.FromString(s.SPIFFEID)
-		switch {
+		switch _, path, err := ParseSPIFFEID(s.SPIFFEID); {
 		case err != nil:
-			return fmt.Errorf("SPIFFE id %q: %w", s.SPIFFEID, err)
-		case id.Path() == "":
+			return err
+		case path == "":
 			return fmt.Errorf("SPIFFE id %q names a trust domain, not a workload: it has no path", s.SPIFFEID)
-		case len(s.SPIFFEID) > maxSPIFFEID:
-			return fmt.Errorf("SPIFFE id is longer than %d bytes", maxSPIFFEID)
 		}
 	}
 	for _, name := range s.DNSNames {
@@ -121,6 +118,19 @@ func (s LeafSpec) Check() error {
 
 // maxSPIFFEID is the limit of the SPIFFE specification, in bytes.
 const maxSPIFFEID = 2048
+
+// ParseSPIFFEID returns the trust domain and the path of a SPIFFE id. The path is
+// empty if the id names a trust domain.
+func ParseSPIFFEID(s string) (trustDomain, path string, err error) {
+	if len(s) > maxSPIFFEID {
+		return "", "", fmt.Errorf("SPIFFE id is longer than %d bytes", maxSPIFFEID)
+	}
+	id, err := spiffeid.FromString(s)
+	if err != nil {
+		return "", "", fmt.Errorf("SPIFFE id %q: %w", s, err)
+	}
+	return id.TrustDomain().Name(), id.Path(), nil
+}
 
 // SignNames signs a certificate for a workload, a gateway or a test, with the
 // names that spec has. Life time and serial are as in SignLeaf. It is an error

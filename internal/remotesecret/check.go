@@ -57,7 +57,7 @@ type judge struct {
 }
 
 func (j *judge) add(code Code, field, format string, args ...any) *Finding {
-	k := kinds(code)
+	k := kinds()[code]
 	f := Finding{
 		Severity: k.severity, Code: code, Cluster: j.c.ID, Place: j.c.Place, Field: field,
 		Reason: fmt.Sprintf(format, args...), Fix: k.fix,

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 )
@@ -63,47 +64,41 @@ type kind struct {
 	fix      string
 }
 
-// kinds is a function and not a variable, for nothing may change it.
-func kinds(c Code) kind {
-	const makeOne = "write the secret with meshctl create-remote-secret"
-	switch c {
-	case Exec, AuthProviderName:
-		return kind{Refused, "give the user a token; " + makeOne}
-	case TokenFile:
-		return kind{Refused, "put the token itself under token"}
-	case ClientKeyFile:
-		return kind{Refused, "put the key itself under client-key-data, or use a token"}
-	case ClientCertificateFile:
-		return kind{Refused, "put the certificate itself under client-certificate-data, or use a token"}
-	case CAFile:
-		return kind{Refused, "put the certificate itself under certificate-authority-data"}
-	case Insecure:
-		return kind{Refused, "put the CA that signs the server's certificate under certificate-authority-data; create-remote-secret --ca auto finds it"}
-	case Impersonation:
-		return kind{Refused, "give the service account the roles it needs"}
-	case ProxyURL:
-		return kind{Refused, "name an address that the control plane reaches by itself"}
-	case LinkLocal, Loopback:
-		return kind{Refused, "name an address that the control plane reaches; create-remote-secret --server auto finds one"}
-	case Plaintext:
-		return kind{Refused, "name the server as https://HOST:PORT"}
-	case Unreadable, NoCredential, BadCA, BadCertificate:
-		return kind{Broken, makeOne}
-	case BadServer:
-		return kind{Broken, "name the server as https://HOST:PORT"}
-	case TokenExpired, CertificateExpired:
-		return kind{Broken, "make a new credential with meshctl remote-secret rotate"}
-	case NoCA:
-		return kind{Warning, "put the CA that signs the server's certificate under certificate-authority-data"}
-	case TokenExpiresSoon, CertificateExpiresSoon:
-		return kind{Warning, "make a new credential with meshctl remote-secret rotate"}
-	case Password:
-		return kind{Warning, "give the user a token: API servers take no passwords any more"}
-	case OIDCNotRenewed:
-		return kind{Warning, "give the user a token of a service account, which meshctl can renew"}
+// kinds has the severity and the fix of each code.
+var kinds = sync.OnceValue(func() map[Code]kind {
+	const (
+		makeOne = "write the secret with meshctl create-remote-secret"
+		rotate  = "make a new credential with meshctl remote-secret rotate"
+		https   = "name the server as https://HOST:PORT"
+		address = "name an address that the control plane reaches; create-remote-secret --server auto finds one"
+	)
+	return map[Code]kind{
+		Exec:                   {Refused, "give the user a token; " + makeOne},
+		AuthProviderName:       {Refused, "give the user a token; " + makeOne},
+		TokenFile:              {Refused, "put the token itself under token"},
+		ClientKeyFile:          {Refused, "put the key itself under client-key-data, or use a token"},
+		ClientCertificateFile:  {Refused, "put the certificate itself under client-certificate-data, or use a token"},
+		CAFile:                 {Refused, "put the certificate itself under certificate-authority-data"},
+		Insecure:               {Refused, "put the CA that signs the server's certificate under certificate-authority-data; create-remote-secret --ca auto finds it"},
+		Impersonation:          {Refused, "give the service account the roles it needs"},
+		ProxyURL:               {Refused, "name an address that the control plane reaches by itself"},
+		LinkLocal:              {Refused, address},
+		Loopback:               {Refused, address},
+		Plaintext:              {Refused, https},
+		Unreadable:             {Broken, makeOne},
+		NoCredential:           {Broken, makeOne},
+		BadCA:                  {Broken, makeOne},
+		BadCertificate:         {Broken, makeOne},
+		BadServer:              {Broken, https},
+		TokenExpired:           {Broken, rotate},
+		CertificateExpired:     {Broken, rotate},
+		NoCA:                   {Warning, "put the CA that signs the server's certificate under certificate-authority-data"},
+		TokenExpiresSoon:       {Warning, rotate},
+		CertificateExpiresSoon: {Warning, rotate},
+		Password:               {Warning, "give the user a token: API servers take no passwords any more"},
+		OIDCNotRenewed:         {Warning, "give the user a token of a service account, which meshctl can renew"},
 	}
-	return kind{Broken, ""}
-}
+})
 
 // Finding is one thing that is wrong with a kubeconfig.
 type Finding struct {

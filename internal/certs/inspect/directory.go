@@ -10,14 +10,12 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/certs/verify"
-	"github.com/meshctl/meshctl/internal/proxyconfig"
 )
 
-// directory reads a directory and those below it; the PEM files of each are
-// one set. Hidden names are passed over, among them the versions of a mounted
-// Secret. Symbolic links are followed to files, never to directories.
+// directory reads a directory and its subdirectories. The PEM files of each are
+// one set. It ignores hidden names, such as the versions of a mounted Secret, and
+// follows symbolic links to files but not to directories.
 func (l *Loader) directory(dir string) error {
 	sets := map[string][]verify.File{}
 	var order []string
@@ -45,7 +43,7 @@ func (l *Loader) directory(dir string) error {
 				return fmt.Errorf("%s: the directories hold more than %d files in all", dir, maxFiles)
 			}
 			var found bool
-			if f, found, err = l.entry(name); err != nil || !found {
+			if f, found, err = l.file(name); err != nil || !found {
 				return err
 			}
 		}
@@ -70,54 +68,43 @@ func (l *Loader) directory(dir string) error {
 
 func unreadable(name, place string, err error) verify.File {
 	if pathError, ok := errors.AsType[*fs.PathError](err); ok {
-		err = pathError.Err // the place says the rest
+		err = pathError.Err // place has the path
 	}
 	return verify.File{Name: name, Place: place, Unreadable: err.Error()}
 }
 
-// entry reads one file of a directory. It is not found when it is of no
-// interest; documents and dumps are added at once.
-func (l *Loader) entry(full string) (f verify.File, found bool, err error) {
-	base := filepath.Base(full)
-	data, err := readEntry(full)
+// file reads one file of a directory. found is false for a file of no interest and
+// for documents and dumps, whose contents are already added.
+func (l *Loader) file(path string) (f verify.File, found bool, err error) {
+	base := filepath.Base(path)
+	data, err := readRegular(path)
 	switch {
-	case errors.Is(err, errPassOver):
+	case errors.Is(err, errIgnored):
 		return f, false, nil
 	case err != nil:
-		return unreadable(base, full, err), true, nil
+		return unreadable(base, path, err), true, nil
 	}
 	if err := l.count(data); err != nil {
-		return f, false, fmt.Errorf("%s: %w", full, err)
+		return f, false, fmt.Errorf("%s: %w", path, err)
 	}
-	switch kind := formatOf(data); {
-	case verify.KnownName(base), kind == pemText:
-		if f, err = pemFile(base, full, full, data); err != nil {
-			f, err = unreadable(base, full, err), nil
-		}
-		return f, true, err
-	case kind == derBytes:
-		if f, err = pemFile(base, full, full, certs.FromDER(data)); err != nil {
-			f, err = unreadable(base, full, err), nil
-		}
-		return f, true, err
-	case kind == dumpText:
-		err = l.dump(full, data, proxyconfig.ReadSecrets)
-	case kind == secretsText:
-		err = l.dump(full, data, proxyconfig.ReadSecretsResource)
-	case kind == yamlText:
-		err = l.documents(full, data)
+	if verify.KnownName(base) { // must be PEM
+		f, err = pemFile(base, path, path, data)
+		found = true
+	} else {
+		f, found, err = l.parse(base, path, path, data)
 	}
 	if err != nil {
-		return unreadable(base, full, err), true, nil
+		return unreadable(base, path, err), true, nil
 	}
-	return f, false, nil
+	return f, found, nil
 }
 
-// errPassOver is what a file of no interest gives.
-var errPassOver = errors.New("passed over")
+// errIgnored reports a file of no interest.
+var errIgnored = errors.New("ignored")
 
-// readEntry reads a regular file.
-func readEntry(name string) ([]byte, error) {
+// readRegular reads a regular file. A large file counts only if its name is known
+// or has a known extension.
+func readRegular(name string) ([]byte, error) {
 	f, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err
@@ -128,15 +115,15 @@ func readEntry(name string) ([]byte, error) {
 	case err != nil:
 		return nil, err
 	case !info.Mode().IsRegular():
-		return nil, errPassOver
+		return nil, errIgnored
 	case info.Size() > maxOther && !verify.KnownName(filepath.Base(name)) && !slices.Contains(extensions(), filepath.Ext(name)):
-		return nil, errPassOver
+		return nil, errIgnored
 	}
 	return readAll(f, maxFile)
 }
 
-// maxOther is the largest file that is looked into although its name promises
-// nothing, in bytes.
+// maxOther is the size limit, in bytes, for files without a known name or
+// extension.
 const maxOther = 1 << 20
 
 func extensions() []string {

@@ -17,8 +17,8 @@ const (
 	maxKeys      = 10_000 // of one Secret
 )
 
-// documents reads the Secrets, ConfigMaps and kubeconfigs of a YAML stream;
-// other documents are passed over.
+// documents reads the Secrets, ConfigMaps and kubeconfigs of a YAML stream. It
+// ignores other documents.
 func (l *Loader) documents(place string, data []byte) error {
 	n := 0
 	for chunk := range yamldoc.Split(data) {
@@ -86,15 +86,15 @@ func (l *Loader) document(place string, d yamldoc.Value) error {
 	return l.add(verify.Arrange(place, fs))
 }
 
-// secretValue is one key of a Secret.
+// secretValue is the value of one key of a Secret or ConfigMap.
 type secretValue struct {
 	key  string
 	data []byte
 	err  error
 }
 
-// valuesOf decodes what a Secret or ConfigMap holds; stringData goes before
-// data, as it does in Kubernetes.
+// valuesOf decodes the values of a Secret or ConfigMap. As in Kubernetes,
+// stringData overrides data.
 func valuesOf(place, kind string, d yamldoc.Value) ([]secretValue, error) {
 	plain, coded := d.Get("stringData"), d.Get("data")
 	if kind == "ConfigMap" {
@@ -120,8 +120,7 @@ func valuesOf(place, kind string, d yamldoc.Value) ([]secretValue, error) {
 	return out, nil
 }
 
-// decode reads base64 as Kubernetes and kubeconfigs have it; line breaks are
-// allowed.
+// decode reads standard base64, with or without line breaks.
 func decode(v yamldoc.Value) ([]byte, error) {
 	text := v.Text()
 	if base64.StdEncoding.DecodedLen(len(text)) > maxPEM {
@@ -134,7 +133,7 @@ func decode(v yamldoc.Value) ([]byte, error) {
 	return data, nil
 }
 
-// remote reads one key of a remote secret: a kubeconfig.
+// remote reads the kubeconfig in one key of a remote secret.
 func (l *Loader) remote(place string, data []byte) error {
 	for chunk := range yamldoc.Split(data) {
 		doc, err := yamldoc.Parse(chunk)
@@ -148,8 +147,8 @@ func (l *Loader) remote(place string, data []byte) error {
 	return nil
 }
 
-// kubeconfig reads the tokens of the users, and the certificates of clusters
-// and users: each is a set of its own, for nothing says what belongs together.
+// kubeconfig reads the tokens of users and the certificates of clusters and users.
+// Each cluster and user is a set of its own, as they are unrelated.
 func (l *Loader) kubeconfig(place string, d yamldoc.Value) error {
 	clusters, _ := d.Get("clusters").Items()
 	users, _ := d.Get("users").Items()
@@ -175,7 +174,7 @@ func (l *Loader) kubeconfig(place string, d yamldoc.Value) error {
 	return nil
 }
 
-// inline adds what the fields hold as one set.
+// inline adds the values of the fields as one set.
 func (l *Loader) inline(place string, of yamldoc.Value, fields ...string) error {
 	var fs []verify.File
 	for _, name := range fields {

@@ -8,21 +8,19 @@ import (
 	"strings"
 	"time"
 
-	"github.com/meshctl/meshctl/internal/certs"
-	"github.com/meshctl/meshctl/internal/certs/verify"
 	"github.com/meshctl/meshctl/internal/output"
 )
 
-// Ending is one thing that ends some day.
+// Ending is the end of a certificate, revocation list or token.
 type Ending struct {
 	Kind string `json:"kind"`
 	Name string `json:"name"` // subject, issuer of a list, subject of a token
-	// Until is nil for what never ends.
+	// Until is nil if there is no end.
 	Until    *time.Time `json:"until,omitzero"`
 	DaysLeft *int       `json:"daysLeft,omitzero"`
-	// State is ok, due or expired; unknown when the end could not be read.
+	// State is ok, due, expired or, if the end could not be read, unknown.
 	State string `json:"state"`
-	// Places are all where it is, the first one first.
+	// Places lists all places in the order of the inputs.
 	Places      []string `json:"places"`
 	Fingerprint string   `json:"sha256,omitzero"`
 	Problem     string   `json:"problem,omitzero"`
@@ -31,77 +29,59 @@ type Ending struct {
 // States of an Ending.
 const (
 	StateOK      = "ok"
-	StateDue     = "due" // within the time that was asked for
+	StateDue     = "due" // ends within the given time
 	StateExpired = "expired"
 	StateUnknown = "unknown"
 )
 
-// Expiry lists what ends, what ends first coming first; the same certificate
-// in several places is listed once. What ends within the given time from now
-// is due. What could not be read comes before all: it may have ended.
-func Expiry(m *Contents, within time.Duration, now time.Time) []Ending {
+// Expiry lists everything that ends, the earliest end first. It lists a
+// certificate or revocation list once, with all its places. Items that end within
+// the given time are due. Unreadable items come first, as they may have ended.
+func Expiry(contents *Contents, within time.Duration, now time.Time) []Ending {
 	byKey := map[string]int{}
 	endings := []Ending{}
-	add := func(key, place string, e Ending) {
+	for _, item := range List(contents, nil, now) {
+		e := Ending{Kind: item.Kind, Name: item.Subject, Until: item.Until, DaysLeft: item.DaysLeft, Problem: item.Problem}
+		key := ""
+		switch item.Kind {
+		case KindKey, KindRequest:
+			continue
+		case KindCertificate:
+			e.Name, e.Fingerprint = item.name, item.SHA256
+			key = item.SHA256
+		case KindCRL:
+			e.Name = item.Issuer
+			key = "crl " + string(item.crl.Raw)
+		}
 		if at, known := byKey[key]; known && key != "" {
-			if !slices.Contains(endings[at].Places, place) {
-				endings[at].Places = append(endings[at].Places, place)
+			if !slices.Contains(endings[at].Places, item.Place) {
+				endings[at].Places = append(endings[at].Places, item.Place)
 			}
-			return
+			continue
 		}
 		byKey[key] = len(endings)
-		e.Places = []string{place}
+		e.State, e.Places = stateOf(item, within, now), []string{item.Place}
 		endings = append(endings, e)
-	}
-	for _, s := range m.Sets {
-		for _, f := range s.Files {
-			if f.Unreadable != "" {
-				add("", f.Place, Ending{Kind: KindUnreadable, State: StateUnknown, Problem: f.Unreadable})
-			}
-			for i, b := range f.Blocks {
-				switch {
-				case b.Fault == certs.FaultTrailing:
-				case b.Fault != "" && !b.IsKey():
-					add("", f.At(i), Ending{Kind: KindUnreadable, State: StateUnknown, Problem: b.Err.Error()})
-				case b.Cert != nil:
-					e := ending(KindCertificate, verify.Name(b.Cert), b.Cert.NotAfter, within, now)
-					e.Fingerprint = certs.Fingerprint(b.Cert)
-					add(e.Fingerprint, f.At(i), e)
-				case b.CRL != nil:
-					add("crl "+string(b.CRL.Raw), f.At(i), ending(KindCRL, b.CRL.Issuer.String(), b.CRL.NextUpdate, within, now))
-				}
-			}
-		}
-	}
-	for _, t := range m.Tokens {
-		e := ending(KindToken, t.Name, t.Expires, within, now)
-		if t.Fault != "" {
-			e = Ending{Kind: KindToken, Name: t.Name, State: StateUnknown, Problem: t.Fault}
-		}
-		add("", t.Place, e)
 	}
 	slices.SortStableFunc(endings, compare)
 	return endings
 }
 
-func ending(kind, name string, until time.Time, within time.Duration, now time.Time) Ending {
-	e := Ending{Kind: kind, Name: name, State: StateOK}
-	if until.IsZero() {
-		return e
-	}
-	var entry Item
-	entry.until(until, now)
-	e.Until, e.DaysLeft = entry.Until, entry.DaysLeft
+func stateOf(item Item, within time.Duration, now time.Time) string {
 	switch {
-	case now.After(until):
-		e.State = StateExpired
-	case until.Sub(now) < within:
-		e.State = StateDue
+	case item.Problem != "":
+		return StateUnknown
+	case item.Until == nil:
+		return StateOK
+	case now.After(*item.Until):
+		return StateExpired
+	case item.Until.Sub(now) < within:
+		return StateDue
 	}
-	return e
+	return StateOK
 }
 
-// compare sorts by time left: unknown first, never last.
+// compare sorts by time left: unknown ends first, items without an end last.
 func compare(a, b Ending) int {
 	rank := func(e Ending) int {
 		switch {
@@ -118,7 +98,7 @@ func compare(a, b Ending) int {
 	return a.Until.Compare(*b.Until)
 }
 
-// Failed returns how many are due, expired or unknown.
+// Failed returns the number of endings that are due, expired or unknown.
 func Failed(endings []Ending) int {
 	n := 0
 	for _, e := range endings {
@@ -129,7 +109,7 @@ func Failed(endings []Ending) int {
 	return n
 }
 
-// EndingTable lays endings out.
+// EndingTable returns the endings as a table.
 func EndingTable(endings []Ending) *output.Table {
 	t := &output.Table{Header: []string{"DAYS", "UNTIL", "STATE", "KIND", "NAME", "PLACE"}, Gap: 3}
 	for _, e := range endings {
@@ -159,7 +139,7 @@ func (e *Ending) title() string {
 	return strings.TrimSpace(fmt.Sprintf("%s (%s)", e.Name, e.Problem))
 }
 
-// sentence tells why an ending is a failure.
+// sentence states why an ending is a failure.
 func (e *Ending) sentence() string {
 	switch e.State {
 	case StateUnknown:
@@ -170,7 +150,7 @@ func (e *Ending) sentence() string {
 	return fmt.Sprintf("ends at %s, days left: %d", e.until(), *e.DaysLeft)
 }
 
-// WriteJUnit writes endings as a JUnit report: a test case each.
+// WriteJUnit writes a JUnit report with one test case for each ending.
 func WriteJUnit(w io.Writer, endings []Ending) error {
 	cases := make([]output.TestCase, 0, len(endings))
 	for _, e := range endings {
@@ -183,9 +163,9 @@ func WriteJUnit(w io.Writer, endings []Ending) error {
 	return output.WriteJUnit(w, "certs expiry", cases)
 }
 
-// WriteOpenMetrics writes when each ends, in seconds since 1970, as
-// OpenMetrics text. What never ends is +Inf; what could not be read counts in
-// a metric of its own.
+// WriteOpenMetrics writes the time of each ending, in seconds since 1970, as
+// OpenMetrics text. Items without an end are +Inf; a separate metric counts
+// unreadable items.
 func WriteOpenMetrics(w io.Writer, endings []Ending) error {
 	var b strings.Builder
 	const name = "meshctl_certs_expiry_timestamp_seconds"
@@ -202,7 +182,7 @@ func WriteOpenMetrics(w io.Writer, endings []Ending) error {
 		}
 		for _, place := range e.Places {
 			labels := fmt.Sprintf("kind=%q,name=%s,place=%s", e.Kind, label(e.Name), label(place))
-			if !written[labels] { // two users of one name in a kubeconfig
+			if !written[labels] { // a kubeconfig may have two users of one name
 				written[labels] = true
 				fmt.Fprintf(&b, "%s{%s} %s\n", name, labels, value)
 			}
@@ -214,8 +194,8 @@ func WriteOpenMetrics(w io.Writer, endings []Ending) error {
 	return err
 }
 
-// label writes the value of a label: characters that do not print are
-// escaped first, so that a line stays a line and two texts two.
+// label quotes the value of a label. It first escapes unprintable characters, so
+// that a label stays on one line and different values stay different.
 func label(s string) string {
 	s = output.Escape(s)
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(s) + `"`

@@ -15,7 +15,7 @@ import (
 	"github.com/meshctl/meshctl/internal/certs/verify"
 )
 
-// Kinds of entries.
+// Kinds of items.
 const (
 	KindCertificate = "certificate"
 	KindKey         = "private key"
@@ -25,12 +25,12 @@ const (
 	KindUnreadable  = "unreadable"
 )
 
-// Item is one thing that was found.
+// Item is one certificate, key, request, revocation list or token, or something
+// unreadable.
 type Item struct {
 	Kind  string `json:"kind"`
 	Place string `json:"place"` // file or key of a Secret, and line
-	// Subject is also that of the certificate which a key belongs to, and of a
-	// token.
+	// Subject of a private key is the subject of its certificate.
 	Subject   string     `json:"subject,omitzero"`
 	SPIFFEIDs []string   `json:"spiffeIds,omitzero"`
 	Names     []string   `json:"names,omitzero"` // other alternative names
@@ -52,32 +52,35 @@ type Item struct {
 	KeyID     string     `json:"subjectKeyId,omitzero"`
 	SignerID  string     `json:"authorityKeyId,omitzero"`
 	Revoked   *int       `json:"revoked,omitzero"` // certificates on a revocation list
-	// Chain is whether the chain that begins here leads to a given root: "ok",
-	// or why not. It is empty when no roots were given.
+	// Chain is "ok" if the chain that begins here leads to a given root, else the
+	// reason. It is empty if no roots were given.
 	Chain string `json:"chain,omitzero"`
-	// Problem is why the thing could not be read, empty when it could.
+	// Problem is the reason why the item could not be read, if any.
 	Problem string `json:"problem,omitzero"`
+
+	name string // of a certificate, even without a subject
+	crl  *x509.RevocationList
 }
 
-// List lists everything that was found, in order. roots, if any, are what
-// the chains that servers show are held against.
+// List returns all items in order. If there are roots, it verifies the chains of
+// servers against them.
 func List(m *Contents, roots []*x509.Certificate, now time.Time) []Item {
-	entries := []Item{}
+	items := []Item{}
 	for _, s := range m.Sets {
-		start := len(entries)
+		start := len(items)
 		for _, f := range s.Files {
 			if f.Unreadable != "" {
-				entries = append(entries, Item{Kind: KindUnreadable, Place: f.Place, Problem: f.Unreadable})
+				items = append(items, Item{Kind: KindUnreadable, Place: f.Place, Problem: f.Unreadable})
 			}
 			for i, b := range f.Blocks {
 				if e := itemOf(b, s, now); e.Kind != "" {
 					e.Place = f.At(i)
-					entries = append(entries, e)
+					items = append(items, e)
 				}
 			}
 		}
-		if len(roots) > 0 && len(entries) > start && IsHost(s.Place) {
-			entries[start].Chain = chainTo(s, roots, now)
+		if len(roots) > 0 && len(items) > start && IsHost(s.Place) {
+			items[start].Chain = chainTo(s, roots, now)
 		}
 	}
 	for _, t := range m.Tokens {
@@ -85,12 +88,12 @@ func List(m *Contents, roots []*x509.Certificate, now time.Time) []Item {
 		if !t.Expires.IsZero() {
 			e.until(t.Expires, now)
 		}
-		entries = append(entries, e)
+		items = append(items, e)
 	}
-	return entries
+	return items
 }
 
-// chainTo verifies the chain of a server, for any use and any name.
+// chainTo verifies the chain of a server for any use and any name.
 func chainTo(s verify.Set, roots []*x509.Certificate, now time.Time) string {
 	others := x509.NewCertPool()
 	var first *x509.Certificate
@@ -116,8 +119,8 @@ func (e *Item) until(t, now time.Time) {
 	e.Until, e.DaysLeft = &u, &days
 }
 
-// itemOf is the entry of a block without its place; its kind is empty for
-// text behind the last block.
+// itemOf describes a block, without its place. The kind is empty for text after
+// the last block.
 func itemOf(b certs.Block, s verify.Set, now time.Time) Item {
 	switch {
 	case b.Fault == certs.FaultTrailing:
@@ -141,7 +144,7 @@ func itemOf(b certs.Block, s verify.Set, now time.Time) Item {
 		from, revoked := b.CRL.ThisUpdate.UTC(), len(b.CRL.RevokedCertificateEntries)
 		e := Item{
 			Kind: KindCRL, Issuer: b.CRL.Issuer.String(), Signature: b.CRL.SignatureAlgorithm.String(),
-			From: &from, Revoked: &revoked,
+			From: &from, Revoked: &revoked, crl: b.CRL,
 		}
 		if !b.CRL.NextUpdate.IsZero() {
 			e.until(b.CRL.NextUpdate, now)
@@ -150,7 +153,7 @@ func itemOf(b certs.Block, s verify.Set, now time.Time) Item {
 	}
 }
 
-// ownerOf names the certificate of the set that a private key belongs to.
+// ownerOf returns the name of the certificate in the set that has this public key.
 func ownerOf(pub crypto.PublicKey, s verify.Set) string {
 	for _, f := range s.Files {
 		for _, b := range f.Blocks {
@@ -166,6 +169,7 @@ func certificateItem(c *x509.Certificate, now time.Time) Item {
 	from := c.NotBefore.UTC()
 	e := Item{
 		Kind:      KindCertificate,
+		name:      verify.Name(c),
 		Subject:   c.Subject.String(),
 		Issuer:    c.Issuer.String(),
 		Serial:    fmt.Sprintf("%x", c.SerialNumber.Bytes()),

@@ -132,13 +132,15 @@ func TestState(t *testing.T) {
 		{25 * time.Hour, StateOK, 1},
 		{-25 * time.Hour, StateExpired, -2},
 	} {
-		e := ending(KindCertificate, "x", now.Add(tc.left), within, now)
-		if e.State != tc.want || *e.DaysLeft != tc.days {
-			t.Errorf("%v left: %s, %d days, want %s, %d", tc.left, e.State, *e.DaysLeft, tc.want, tc.days)
+		var item Item
+		item.until(now.Add(tc.left), now)
+		state := stateOf(item, within, now)
+		if state != tc.want || *item.DaysLeft != tc.days {
+			t.Errorf("%v left: %s, %d days, want %s, %d", tc.left, state, *item.DaysLeft, tc.want, tc.days)
 		}
 	}
-	if e := ending(KindToken, "x", time.Time{}, within, now); e.State != StateOK || e.Until != nil || e.until() != "never" {
-		t.Errorf("without an end: %+v", e)
+	if got := stateOf(Item{Kind: KindToken}, within, now); got != StateOK {
+		t.Errorf("without an end: got %s", got)
 	}
 }
 

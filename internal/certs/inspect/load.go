@@ -26,36 +26,36 @@ import (
 	"github.com/meshctl/meshctl/internal/proxyconfig"
 )
 
-// Limits of what is read.
+// Limits of inputs.
 const (
 	maxPEM   = 8 << 20   // bytes of one text with PEM
 	maxFile  = 64 << 20  // bytes of YAML and dumps
 	maxTotal = 256 << 20 // bytes of all inputs together
-	maxFiles = 10_000    // files looked at in all directories together
-	maxDepth = 10        // directories below the one named
+	maxFiles = 10_000    // files of all directories together
+	maxDepth = 10        // levels of directories below an input
 	maxCerts = 20_000    // PEM blocks of all inputs together
 )
 
-// Stdin is the input that stands for standard input.
+// Stdin is the input that names standard input.
 const Stdin = "-"
 
-// Contents is what the inputs hold, in their order.
+// Contents holds everything found in the inputs, in their order.
 type Contents struct {
 	Sets   []verify.Set
 	Tokens []Token
 }
 
-// Token is a token with which one cluster reads another.
+// Token is a service-account token in a remote secret, a kubeconfig or a Secret.
 type Token struct {
 	Place string
 	// Name is the subject, or the name of the user in the kubeconfig.
 	Name    string
 	Expires time.Time // zero: never
-	// Fault is why the token could not be read, empty when it could.
+	// Fault is the reason why the token could not be read, if any.
 	Fault string
 }
 
-// Document is text that was got from elsewhere, in any of the forms of a file.
+// Document is text from elsewhere than an input, in any format of a file.
 type Document struct {
 	Place string
 	Data  []byte
@@ -64,7 +64,7 @@ type Document struct {
 // Loader reads inputs.
 type Loader struct {
 	Stdin io.Reader
-	// ServerName is what TLS servers are asked for; empty means their host.
+	// ServerName is the SNI sent to TLS servers; empty means their host.
 	ServerName string
 	// Documents are read before the inputs.
 	Documents []Document
@@ -75,9 +75,9 @@ type Loader struct {
 	found     Contents
 }
 
-// Load reads all inputs. What cannot be read in a directory or a document is
-// in the result (verify.File.Unreadable); a named input that cannot be read,
-// or holds nothing that is looked for, is an error that names it.
+// Load reads the documents and the inputs. An unreadable file of a directory is
+// part of the result (verify.File.Unreadable). An input that cannot be read or
+// holds nothing of interest is an error.
 func (l *Loader) Load(ctx context.Context, inputs []string) (*Contents, error) {
 	l.left, l.filesLeft, l.certsLeft, l.found = maxTotal, maxFiles, maxCerts, Contents{}
 	for _, d := range l.Documents {
@@ -97,7 +97,7 @@ func (l *Loader) Load(ctx context.Context, inputs []string) (*Contents, error) {
 	return &l.found, nil
 }
 
-// some calls load, which must find something.
+// some calls load and fails if load finds nothing.
 func (l *Loader) some(place, want string, load func() error) error {
 	before := len(l.found.Sets) + len(l.found.Tokens)
 	if err := load(); err != nil {
@@ -109,7 +109,7 @@ func (l *Loader) some(place, want string, load func() error) error {
 	return nil
 }
 
-// Describe names an input for a person.
+// Describe returns the name of an input for messages.
 func Describe(in string) string {
 	if in == Stdin {
 		return "standard input"
@@ -143,8 +143,8 @@ func (l *Loader) load(ctx context.Context, in string) error {
 	return l.text(in, in, data)
 }
 
-// IsHost reports whether an input is host:port of a TLS server, if no file
-// has that name.
+// IsHost reports whether an input has the form host:port. It names a TLS server
+// unless a file of that name exists.
 func IsHost(in string) bool {
 	host, port, err := net.SplitHostPort(in)
 	n, _ := strconv.ParseUint(port, 10, 16)
@@ -163,7 +163,7 @@ func (l *Loader) host(ctx context.Context, address string) error {
 	return l.add(verify.Set{Place: address, Purpose: verify.Leaf, Files: []verify.File{f}})
 }
 
-// format is what a text is.
+// format is the format of a file.
 type format int
 
 const (
@@ -171,11 +171,11 @@ const (
 	pemText
 	yamlText
 	dumpText
-	secretsText // of a dump, as meshctl pc secrets -o json prints it
+	secretsText // the secrets of a dump, as meshctl pc secrets -o json prints them
 	derBytes
 )
 
-// formatOf looks at the text, never at its name.
+// formatOf detects the format from the content alone.
 func formatOf(data []byte) format {
 	start := bytes.TrimLeft(data, " \t\r\n\ufeff")
 	head := start[:min(len(start), 4096)]
@@ -198,30 +198,37 @@ func formatOf(data []byte) format {
 	return unknownFormat
 }
 
-// text reads one named text. path is where it is in the file system, empty
-// when it is not there.
+// text adds the content of an input or a document. path is its path in the file
+// system, if it has one.
 func (l *Loader) text(place, path string, data []byte) error {
 	if err := l.count(data); err != nil {
 		return fmt.Errorf("%s: %w", place, err)
 	}
+	f, found, err := l.parse(place, place, path, data)
+	if err != nil || !found {
+		return err
+	}
+	return l.add(verify.Arrange(place, []verify.File{f}))
+}
+
+// parse reads text of any format. It returns PEM and DER as a file; it adds what
+// dumps and documents hold.
+func (l *Loader) parse(name, place, path string, data []byte) (f verify.File, found bool, err error) {
 	switch formatOf(data) {
 	case dumpText:
-		return l.dump(place, data, proxyconfig.ReadSecrets)
+		return f, false, l.dump(place, data, proxyconfig.ReadSecrets)
 	case secretsText:
-		return l.dump(place, data, proxyconfig.ReadSecretsResource)
+		return f, false, l.dump(place, data, proxyconfig.ReadSecretsResource)
 	case yamlText:
-		return l.documents(place, data)
+		return f, false, l.documents(place, data)
 	case derBytes:
 		data = certs.FromDER(data)
-		fallthrough
 	case pemText:
-		f, err := pemFile(place, place, path, data)
-		if err != nil {
-			return err
-		}
-		return l.add(verify.Arrange(place, []verify.File{f}))
+	default:
+		return f, false, nil
 	}
-	return nil
+	f, err = pemFile(name, place, path, data)
+	return f, true, err
 }
 
 func (l *Loader) count(data []byte) error {
@@ -231,7 +238,8 @@ func (l *Loader) count(data []byte) error {
 	return nil
 }
 
-// pemFile reads a text with PEM; path, if not empty, tells who may read it.
+// pemFile parses PEM. If path is not empty, pemFile checks who may read or replace
+// the file.
 func pemFile(name, place, path string, data []byte) (verify.File, error) {
 	if len(data) > maxPEM {
 		return verify.File{}, fmt.Errorf("%s has %d bytes, more than the %d MiB of PEM that are read", place, len(data), maxPEM>>20)

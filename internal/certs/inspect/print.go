@@ -11,9 +11,9 @@ import (
 	"github.com/meshctl/meshctl/internal/output"
 )
 
-// ItemTable lays entries out, one a row. wide shows everything whole, and
-// where it is.
-func ItemTable(entries []Item, wide bool) *output.Table {
+// ItemTable returns a table with a row for each item. wide shortens nothing and
+// adds more columns, such as the place.
+func ItemTable(items []Item, wide bool) *output.Table {
 	t := &output.Table{
 		Header: []string{"SUBJECT", "SPIFFE IDS", "ISSUER", "SERIAL", "ALGORITHM", "FROM", "UNTIL", "DAYS", "SHA-256"},
 		Gap:    3,
@@ -21,7 +21,7 @@ func ItemTable(entries []Item, wide bool) *output.Table {
 	if wide {
 		t.Header = append(t.Header, "NAMES", "CA", "PLACE")
 	}
-	for _, e := range entries {
+	for _, e := range items {
 		row := []string{
 			e.title(), list(e.SPIFFEIDs, wide), dash(e.Issuer), hex(e.Serial, wide), dash(e.Algorithm),
 			date(e.From, wide), date(e.Until, wide), number(e.DaysLeft), fingerprint(e.SHA256, wide),
@@ -34,7 +34,7 @@ func ItemTable(entries []Item, wide bool) *output.Table {
 	return t
 }
 
-// title is the subject, or what the entry is when it is no certificate.
+// title returns the subject, or a description of other items than certificates.
 func (e *Item) title() string {
 	switch {
 	case e.Problem != "":
@@ -70,7 +70,7 @@ func dash(s string) string {
 	return s
 }
 
-// shown is how many items of a list a table has.
+// shown is the number of list elements that a narrow table shows.
 const shown = 2
 
 func list(items []string, wide bool) string {
@@ -111,10 +111,10 @@ func number(n *int) string {
 	return strconv.Itoa(*n)
 }
 
-// WriteText writes each entry as a block of lines, with all that is known.
-func WriteText(w io.Writer, entries []Item) error {
+// WriteText writes all fields of each item as a block of lines.
+func WriteText(w io.Writer, items []Item) error {
 	out := bufio.NewWriter(w)
-	for i, e := range entries {
+	for i, e := range items {
 		if i > 0 {
 			out.WriteByte('\n')
 		}

@@ -196,41 +196,19 @@ func isWorkload(x *x509.Certificate) bool {
 	})
 }
 
-// maxID is the longest SPIFFE id, in bytes.
-const maxID = 2048
-
-// parseID checks a SPIFFE id by the SPIFFE specification and returns its trust
-// domain. Only that of a CA may be without a path.
+// parseID checks a SPIFFE id and returns its trust domain. Only the id of a CA may
+// lack a path.
 func parseID(id string, ca bool) (domain string, err error) {
-	if len(id) > maxID {
-		return "", fmt.Errorf("the SPIFFE id has %d bytes, more than %d", len(id), maxID)
-	}
-	rest, ok := strings.CutPrefix(id, "spiffe://")
-	if !ok {
-		return "", fmt.Errorf("the URI %q is no SPIFFE id: it does not start with spiffe://", id)
-	}
-	domain, path, hasPath := strings.Cut(rest, "/")
+	domain, path, err := certs.ParseSPIFFEID(id)
 	switch {
+	case err != nil:
+		return "", err
 	case !mesh.IsTrustDomain(domain):
-		return "", fmt.Errorf("SPIFFE id %q: the trust domain %q is not of a-z, 0-9, '.', '-' and '_'", id, domain)
-	case !hasPath && ca:
-		return domain, nil
-	case path == "":
+		return "", fmt.Errorf("SPIFFE id %q has too long a trust domain", id)
+	case path == "" && !ca:
 		return "", fmt.Errorf("SPIFFE id %q names no workload", id)
 	}
-	for segment := range strings.SplitSeq(path, "/") {
-		switch {
-		case segment == "", segment == ".", segment == "..":
-			return "", fmt.Errorf("SPIFFE id %q has the path segment %q", id, segment)
-		case strings.ContainsFunc(segment, notInPath):
-			return "", fmt.Errorf("SPIFFE id %q has more in its path than letters, digits, '.', '-' and '_'", id)
-		}
-	}
 	return domain, nil
-}
-
-func notInPath(r rune) bool {
-	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '.' && r != '-' && r != '_'
 }
 
 // names checks the names below each CA against its constraints.

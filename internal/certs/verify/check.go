@@ -76,7 +76,7 @@ type privateKey struct {
 
 // report adds a finding; subject may be the zero cert.
 func (c *checker) report(code Code, place string, subject cert, format string, args ...any) {
-	k := kinds(code)
+	k := kinds()[code]
 	f := Finding{Severity: k.severity, Code: code, Place: place, Fix: k.fix, Reason: fmt.Sprintf(format, args...)}
 	if subject.Certificate != nil {
 		f.Subject, f.Fingerprint = Name(subject.Certificate), Short(subject.Certificate)

@@ -3,6 +3,7 @@ package verify
 import (
 	"fmt"
 	"strings"
+	"sync"
 )
 
 // Code names a kind of finding. Codes are stable: scripts may rely on them.
@@ -91,114 +92,58 @@ type kind struct {
 	fix      string
 }
 
-// kinds is a function and not a variable, for nothing may change it.
-func kinds(c Code) kind {
-	switch c {
-	case Incomplete:
-		return kind{Error, "add the missing file; meshctl certs intermediate-ca writes all of them"}
-	case NoPEM:
-		return kind{Error, "write the file as PEM; openssl x509 -inform der converts a certificate"}
-	case Unreadable:
-		return kind{Error, "make the file readable, or take it away"}
-	case DamagedPEM:
-		return kind{Error, "copy the block again, from -----BEGIN to -----END, each on a line of its own"}
-	case UnknownBlock:
-		return kind{Error, "take the block out of the file"}
-	case TrustedBlock:
-		return kind{Error, "convert it with openssl x509 -in FILE -out FILE"}
-	case Malformed:
-		return kind{Error, "get the file again from whoever made it"}
-	case TrailingText:
-		return kind{Warning, "take the text behind the last END out of the file"}
-	case TooMany:
-		return kind{Error, "keep only what the mesh needs in the file"}
-	case Misplaced:
-		return kind{Error, "move it to the file that is for it"}
-	case Duplicate:
-		return kind{Warning, "keep one of the two"}
-	case EncryptedKey:
-		return kind{Error, "decrypt it with openssl pkey -in FILE -out FILE, in a file of mode 0600"}
-	case ExposedKey:
-		return kind{Error, "run chmod 600 on the file, and replace the key if others may have read it"}
-	case OpenDirectory:
-		return kind{Warning, "run chmod go-w on the directory"}
-	case KeyMismatch:
-		return kind{Error, "put back the key that the certificate was made with, or make both again"}
-	case WeakKey:
-		return kind{Error, "make a new key: ECDSA P-256, or RSA of 2048 to 4096 bits"}
-	case WeakSignature:
-		return kind{Error, "have the certificate signed again, with SHA-256 or better"}
-	case Expired:
-		return kind{Error, "renew it"}
-	case NotYetValid:
-		return kind{Error, "set the clock right, or use it later"}
-	case ExpiresSoon:
-		return kind{Warning, "renew it"}
-	case WrongOrder:
-		return kind{Error, "order the file: the certificate first, then each one that signed the one before"}
-	case Unrelated:
-		return kind{Warning, "take it out of the file"}
-	case RootNotInBundle:
-		return kind{Error, "add this root to the root certificates, or use the chain of a root that is there"}
-	default:
-		return rightsKinds(c)
+// kinds has the severity and the fix of each code.
+var kinds = sync.OnceValue(func() map[Code]kind {
+	return map[Code]kind{
+		Incomplete:      {Error, "add the missing file; meshctl certs intermediate-ca writes all of them"},
+		NoPEM:           {Error, "write the file as PEM; openssl x509 -inform der converts a certificate"},
+		Unreadable:      {Error, "make the file readable, or take it away"},
+		DamagedPEM:      {Error, "copy the block again, from -----BEGIN to -----END, each on a line of its own"},
+		UnknownBlock:    {Error, "take the block out of the file"},
+		TrustedBlock:    {Error, "convert it with openssl x509 -in FILE -out FILE"},
+		Malformed:       {Error, "get the file again from whoever made it"},
+		TrailingText:    {Warning, "take the text behind the last END out of the file"},
+		TooMany:         {Error, "keep only what the mesh needs in the file"},
+		Misplaced:       {Error, "move it to the file that is for it"},
+		Duplicate:       {Warning, "keep one of the two"},
+		EncryptedKey:    {Error, "decrypt it with openssl pkey -in FILE -out FILE, in a file of mode 0600"},
+		ExposedKey:      {Error, "run chmod 600 on the file, and replace the key if others may have read it"},
+		OpenDirectory:   {Warning, "run chmod go-w on the directory"},
+		KeyMismatch:     {Error, "put back the key that the certificate was made with, or make both again"},
+		WeakKey:         {Error, "make a new key: ECDSA P-256, or RSA of 2048 to 4096 bits"},
+		WeakSignature:   {Error, "have the certificate signed again, with SHA-256 or better"},
+		Expired:         {Error, "renew it"},
+		NotYetValid:     {Error, "set the clock right, or use it later"},
+		ExpiresSoon:     {Warning, "renew it"},
+		WrongOrder:      {Error, "order the file: the certificate first, then each one that signed the one before"},
+		Unrelated:       {Warning, "take it out of the file"},
+		RootNotInBundle: {Error, "add this root to the root certificates, or use the chain of a root that is there"},
+		NoPathToRoot:    {Error, "add what signed it to the chain, or its root to the root certificates"},
+		OtherRoot:       {Error, "make the CAs of all clusters below one root, or add the roots of each to the root certificates of the others"},
+		NotSelfSigned:   {Warning, "trust the root above it, or make it a root of its own"},
+		OutlivesSigner:  {Warning, "make it again with an end that is not behind that of its signer"},
+		NotACA:          {Error, "use a certificate with basicConstraints CA:TRUE"},
+		NoPathLength:    {Warning, "make it again with pathlen:0, so that it can sign workloads only"},
+		PathLength:      {Error, "sign with a CA that has the right to sign CAs, or raise its pathlen"},
+		KeyUsage:        {Error, "make it again: a CA with keyCertSign, a leaf with digitalSignature"},
+		ExtKeyUsage:     {Error, "make it again with serverAuth and clientAuth, or, a CA, without extended key usages"},
+		CriticalExt:     {Error, "make it again without the extension, or with the extension not critical"},
+		LeafIsCA:        {Error, "make it again with CA:FALSE and without keyCertSign and cRLSign"},
+		NoSAN:           {Error, "make it again with a SPIFFE id or a DNS name; the subject does not count"},
+		ManyURIs:        {Error, "make it again with exactly one URI, its SPIFFE id"},
+		BadSPIFFEID:     {Error, "make it again with a SPIFFE id such as spiffe://cluster.local/ns/default/sa/name"},
+		TrustDomain:     {Error, "make it again for the mesh's trust domain, or give the right --trust-domain"},
+		NameConstraint:  {Error, "sign it with a CA whose name constraints permit the name"},
+		CRLMalformed:    {Error, "get the revocation list again from its CA, or take the file away if there is none"},
+		CRLWrongIssuer:  {Error, "get the revocation list again from its CA, or take it out if it is of an earlier CA of that name, with: meshctl certs crl DIR --drop-unknown"},
+		CRLUnknown:      {Warning, "keep it if it is of another cluster's CA; replace it if it was meant for the CA that has none"},
+		CRLStale:        {Error, "get the current revocation list from its CA, or take it out if the CA is gone; meshctl certs crl makes the next ones"},
+		CRLMissing:      {Error, "add the revocation list of each CA, or use none; meshctl certs crl brings them together"},
+		CRLSuperseded:   {Error, "bring the newest list of each CA to every cluster; meshctl certs crl does so"},
+		Revoked:         {Error, "replace it by a new certificate"},
+		Rejected:        {Error, "make the certificates again"},
 	}
-}
-
-// rightsKinds is kinds for ways to a root, for what certificates may do and for
-// revocation.
-func rightsKinds(c Code) kind {
-	switch c {
-	case NoPathToRoot:
-		return kind{Error, "add what signed it to the chain, or its root to the root certificates"}
-	case OtherRoot:
-		return kind{Error, "make the CAs of all clusters below one root, or add the roots of each to the root certificates of the others"}
-	case NotSelfSigned:
-		return kind{Warning, "trust the root above it, or make it a root of its own"}
-	case OutlivesSigner:
-		return kind{Warning, "make it again with an end that is not behind that of its signer"}
-	case NotACA:
-		return kind{Error, "use a certificate with basicConstraints CA:TRUE"}
-	case NoPathLength:
-		return kind{Warning, "make it again with pathlen:0, so that it can sign workloads only"}
-	case PathLength:
-		return kind{Error, "sign with a CA that has the right to sign CAs, or raise its pathlen"}
-	case KeyUsage:
-		return kind{Error, "make it again: a CA with keyCertSign, a leaf with digitalSignature"}
-	case ExtKeyUsage:
-		return kind{Error, "make it again with serverAuth and clientAuth, or, a CA, without extended key usages"}
-	case CriticalExt:
-		return kind{Error, "make it again without the extension, or with the extension not critical"}
-	case LeafIsCA:
-		return kind{Error, "make it again with CA:FALSE and without keyCertSign and cRLSign"}
-	case NoSAN:
-		return kind{Error, "make it again with a SPIFFE id or a DNS name; the subject does not count"}
-	case ManyURIs:
-		return kind{Error, "make it again with exactly one URI, its SPIFFE id"}
-	case BadSPIFFEID:
-		return kind{Error, "make it again with a SPIFFE id such as spiffe://cluster.local/ns/default/sa/name"}
-	case TrustDomain:
-		return kind{Error, "make it again for the mesh's trust domain, or give the right --trust-domain"}
-	case NameConstraint:
-		return kind{Error, "sign it with a CA whose name constraints permit the name"}
-	case CRLMalformed:
-		return kind{Error, "get the revocation list again from its CA, or take the file away if there is none"}
-	case CRLWrongIssuer:
-		return kind{Error, "get the revocation list again from its CA, or take it out if it is of an earlier CA of that name, with: meshctl certs crl DIR --drop-unknown"}
-	case CRLUnknown:
-		return kind{Warning, "keep it if it is of another cluster's CA; replace it if it was meant for the CA that has none"}
-	case CRLStale:
-		return kind{Error, "get the current revocation list from its CA, or take it out if the CA is gone; meshctl certs crl makes the next ones"}
-	case CRLMissing:
-		return kind{Error, "add the revocation list of each CA, or use none; meshctl certs crl brings them together"}
-	case CRLSuperseded:
-		return kind{Error, "bring the newest list of each CA to every cluster; meshctl certs crl does so"}
-	case Revoked:
-		return kind{Error, "replace it by a new certificate"}
-	default: // Rejected
-		return kind{Error, "make the certificates again"}
-	}
-}
+})
 
 // Failure is an error made of the findings that forbid to use something.
 type Failure struct{ Findings []Finding }

@@ -21,7 +21,7 @@ func TestDocs(t *testing.T) {
 	}
 	inCode, inDocs := map[string]string{}, map[string]string{}
 	for _, m := range regexp.MustCompile(`Code = "([a-z-]+)"`).FindAllSubmatch(source, -1) {
-		inCode[string(m[1])] = string(kinds(Code(m[1])).severity)
+		inCode[string(m[1])] = string(kinds()[Code(m[1])].severity)
 	}
 	for _, m := range regexp.MustCompile("(?m)^\\| `([a-z-]+)` \\| (error|warning) \\|").FindAllSubmatch(page, -1) {
 		inDocs[string(m[1])] = string(m[2])

@@ -34,7 +34,7 @@ func Mesh(clusters []ClusterCA, now time.Time) []Finding {
 			if err == nil {
 				continue
 			}
-			k := kinds(OtherRoot)
+			k := kinds()[OtherRoot]
 			out = append(out, Finding{
 				Severity: k.severity, Code: OtherRoot, Place: here.Place, Subject: Name(there.Signer), Fingerprint: Short(there.Signer),
 				Reason: fmt.Sprintf("no root that is trusted here is above what signs in %s, so proxies here refuse those there", there.Place),
