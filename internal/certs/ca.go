@@ -13,61 +13,57 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// Authority is what a CA directory holds: a certificate that may sign, its
-// key, and the way from it to the roots. It is immutable.
+// Authority is a CA: a certificate that may sign, its key, its chain to a root
+// and the roots that peers trust. It is immutable.
 type Authority struct {
 	Cert *x509.Certificate
 	Key  crypto.Signer
-	// Chain is what a peer needs beside a leaf to reach a root: Cert and what
-	// signed it, each signed by the next, without self-signed certificates.
-	// It is empty when Cert is a root itself.
+	// Chain has the certificates between a leaf and a root: Cert first, each signed
+	// by the next, without self-signed ones. It is empty if Cert is a root.
 	Chain []*x509.Certificate
-	// Roots is what peers trust, at least one.
+	// Roots are the roots that peers trust, at least one.
 	Roots []*x509.Certificate
 }
 
-// CASpec says what a new CA certificate looks like.
+// CASpec describes a new CA certificate.
 type CASpec struct {
 	Algorithm    Algorithm
 	Organization string
 	CommonName   string
 	TTL          time.Duration
-	// PathLen is how many CAs may stand between a root and a leaf; nil means
-	// any number. It is 0 below the CAs of clusters, whatever stands here.
+	// PathLen is the number of CAs that a root allows between itself and a leaf;
+	// nil means any number. The CA of a cluster always allows 0.
 	PathLen *int
-	// DNSNames are the alternative names of a cluster's CA; none means that
+	// DNSNames are the alternative names of a cluster's CA. The default is the name
 	// of Istio's control plane.
 	DNSNames []string
-	// PermittedURIDomains and PermittedDNSDomains are the name constraints of
-	// a root: where they name anything, what is signed below it may name only
-	// these hosts in URIs, and these domains and what is below them in DNS
-	// names.
+	// The name constraints of a root, if any of the three is set: the hosts that
+	// URIs below the root may name, the domains that its DNS names may be in, and
+	// its IP addresses. E-mail addresses are then forbidden.
 	PermittedURIDomains, PermittedDNSDomains []string
-	// PermittedIPRanges are constraints, too. Where anything above names a
-	// constraint, no e-mail address is permitted, and no IP address but these.
-	PermittedIPRanges []*net.IPNet
-	// Like, if set, is what the new CA is to be like: subject, key usages, URIs
-	// and name constraints are taken from it where the fields above name none.
+	PermittedIPRanges                        []*net.IPNet
+	// Like, if set, is an older CA. The new CA gets its subject, key usages, URIs and
+	// name constraints unless the fields above replace them.
 	Like *x509.Certificate
 }
 
-// controlPlaneName is the name that Istio puts into the CA of a cluster.
+// controlPlaneName is the DNS name that Istio writes into the CA of a cluster.
 const controlPlaneName = "istiod." + mesh.DefaultSystemNamespace + ".svc"
 
-// Backdate is how far before their making certificates begin to be valid, for
-// peers whose clock is behind.
+// Backdate is how long before its creation a certificate becomes valid, for peers
+// with a slow clock.
 const Backdate = 2 * time.Minute
 
-// signs are the key usages of each CA: without the second, peers refuse its
-// revocation lists.
+// signs are the key usages of every CA. Peers refuse revocation lists of a CA
+// without cRLSign.
 const signs = x509.KeyUsageCertSign | x509.KeyUsageCRLSign
 
-// caKeyUsage is what Istio's own CA certificates carry, and the right to revoke.
+// caKeyUsage is the key usage of Istio's CA certificates, plus cRLSign.
 const caKeyUsage = signs | x509.KeyUsageDigitalSignature |
 	x509.KeyUsageContentCommitment | x509.KeyUsageKeyEncipherment
 
-// NewRoot makes a self-signed root with a new key, valid from two minutes
-// before now until TTL after it. rand gives the serial number.
+// NewRoot makes a self-signed root with a new key. It is valid from Backdate before
+// now until TTL after now. rand supplies the serial number.
 func NewRoot(spec CASpec, now time.Time, rand io.Reader) (*Authority, error) {
 	template, key, err := newCA(spec, now, rand)
 	if err != nil {
@@ -87,9 +83,9 @@ func NewRoot(spec CASpec, now time.Time, rand io.Reader) (*Authority, error) {
 	return &Authority{Cert: cert, Key: key, Roots: []*x509.Certificate{cert}}, nil
 }
 
-// NewIntermediate makes the intermediate of one cluster, signed by the
-// authority, with a new key. It may sign leaves only (path length 0), names
-// the cluster as its locality (L) and does not outlive the authority.
+// NewIntermediate makes the intermediate of a cluster with a new key, signed by a.
+// It may sign leaves only (path length 0), has the cluster as its locality (L) and
+// does not outlive a.
 func (a *Authority) NewIntermediate(cluster mesh.ClusterID, spec CASpec, now time.Time, rand io.Reader) (*Authority, error) {
 	if !mesh.IsDNSLabel(string(cluster)) {
 		return nil, fmt.Errorf("cluster name %q is not a DNS label", cluster)
@@ -118,7 +114,7 @@ func (a *Authority) NewIntermediate(cluster mesh.ClusterID, spec CASpec, now tim
 	return &Authority{Cert: cert, Key: key, Chain: chain, Roots: a.Roots}, nil
 }
 
-// newCA makes a key and the template of a CA certificate for it.
+// newCA makes a key and the template of its CA certificate.
 func newCA(spec CASpec, now time.Time, rand io.Reader) (*x509.Certificate, crypto.Signer, error) {
 	if spec.TTL <= 0 {
 		return nil, nil, fmt.Errorf("life time of a CA certificate is %v, want more than 0", spec.TTL)
@@ -155,8 +151,8 @@ func newCA(spec CASpec, now time.Time, rand io.Reader) (*x509.Certificate, crypt
 	return template, key, nil
 }
 
-// fit ends the life of what the authority is to sign at the earliest end of
-// its own chain. It is an error when the authority is not valid now.
+// fit shortens the life of a template to the earliest end of the authority's chain.
+// It fails if the authority is not valid now.
 func (a *Authority) fit(template *x509.Certificate, now time.Time) error {
 	for _, c := range append([]*x509.Certificate{a.Cert}, a.Chain...) {
 		if err := checkTime(c, now); err != nil {
@@ -169,8 +165,8 @@ func (a *Authority) fit(template *x509.Certificate, now time.Time) error {
 	return nil
 }
 
-// create signs a template and reads the result back, so that callers see what
-// peers will.
+// create signs a template and parses the result, so that callers see the same
+// certificate as peers.
 func create(template, parent *x509.Certificate, pub crypto.PublicKey, key crypto.Signer, rand io.Reader) (*x509.Certificate, error) {
 	der, err := x509.CreateCertificate(rand, template, parent, pub, key)
 	if err != nil {

@@ -9,18 +9,18 @@ import (
 	"slices"
 )
 
-// constrains reports whether the fields name constraints.
+// constrains reports whether the spec has name constraints.
 func (s CASpec) constrains() bool {
 	return len(s.PermittedURIDomains)+len(s.PermittedDNSDomains)+len(s.PermittedIPRanges) > 0
 }
 
-// nobody is a domain that no e-mail address is in (RFC 2606).
+// nobody is a domain without e-mail addresses (RFC 2606).
 const nobody = "invalid"
 
-// constrain writes the constraints into a root. What they do not speak of would
-// be free, and so they speak of each kind of name.
+// constrain writes name constraints into a root. A kind of name without a
+// constraint would be unrestricted, so it writes one for each kind.
 func (s CASpec) constrain(template *x509.Certificate) {
-	template.ExtraExtensions = nil // those of what it is to be like
+	template.ExtraExtensions = nil // the constraints of spec.Like
 	template.PermittedURIDomains = s.PermittedURIDomains
 	template.PermittedDNSDomains = s.PermittedDNSDomains
 	template.PermittedEmailAddresses = []string{nobody}
@@ -31,17 +31,17 @@ func (s CASpec) constrain(template *x509.Certificate) {
 			{IP: net.IPv6zero, Mask: net.CIDRMask(0, 128)},
 		}
 	}
-	template.PermittedDNSDomainsCritical = true // of all constraints
+	template.PermittedDNSDomainsCritical = true // applies to all constraints
 }
 
-// liken gives the template what it is to have of another CA.
+// liken copies properties of spec.Like to the template.
 func liken(template *x509.Certificate, spec CASpec) error {
 	old := spec.Like
 	subject, err := renamed(old.RawSubject, spec.Organization, spec.CommonName)
 	if err != nil {
 		return err
 	}
-	if old.KeyUsage != 0 { // else it may be used for anything
+	if old.KeyUsage != 0 { // zero allows every use
 		template.KeyUsage = old.KeyUsage | signs
 	}
 	template.RawSubject = subject
@@ -55,8 +55,8 @@ func liken(template *x509.Certificate, spec CASpec) error {
 	return nil
 }
 
-// renamed returns a subject in DER with another organization and common name,
-// where they are not empty, and all else as it is.
+// renamed replaces the organization and the common name of a subject in DER, unless
+// they are empty.
 func renamed(subject []byte, organization, commonName string) ([]byte, error) {
 	if organization == "" && commonName == "" {
 		return subject, nil

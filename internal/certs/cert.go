@@ -1,7 +1,6 @@
-// Package certs makes, signs, reads and checks the certificates of the mesh:
-// roots, one intermediate for each cluster, and the leaves of workloads and of
-// the control plane. It does no I/O; time and the randomness of serial numbers
-// are passed in.
+// Package certs makes, signs, parses and checks the certificates of a mesh: roots,
+// an intermediate for each cluster, and leaves of workloads and the control plane.
+// It does no I/O. Callers pass in the time and the randomness of serial numbers.
 package certs
 
 import (
@@ -18,15 +17,14 @@ import (
 	"strings"
 )
 
-// Fingerprint is the SHA-256 of a certificate as openssl prints it: pairs of
+// Fingerprint returns the SHA-256 of a certificate as openssl prints it: pairs of
 // upper-case hex digits joined by colons.
 func Fingerprint(cert *x509.Certificate) string {
 	sum := sha256.Sum256(cert.Raw)
 	return strings.ReplaceAll(fmt.Sprintf("% X", sum), " ", ":")
 }
 
-// EncodeCerts renders certificates as PEM, one after the other, each with a
-// newline at its end.
+// EncodeCerts encodes certificates as PEM.
 func EncodeCerts(certs ...*x509.Certificate) []byte {
 	var b bytes.Buffer
 	for _, c := range certs {
@@ -35,7 +33,7 @@ func EncodeCerts(certs ...*x509.Certificate) []byte {
 	return b.Bytes()
 }
 
-// EncodeDER renders one certificate as EncodeCerts does, in one piece of memory.
+// EncodeDER encodes one certificate as EncodeCerts does, with a single allocation.
 func EncodeDER(der []byte) string {
 	const first, last = "-----BEGIN " + blockCert + "-----\n", "-----END " + blockCert + "-----\n"
 	const width = 64 // of a line
@@ -55,8 +53,8 @@ func EncodeDER(der []byte) string {
 
 const blockCert = "CERTIFICATE"
 
-// ParseCerts reads one or more certificates from PEM, in order. Any other
-// block is an error, and so is a damaged one.
+// ParseCerts parses one or more certificates in PEM, in order. Any other or damaged
+// block is an error.
 func ParseCerts(data []byte) ([]*x509.Certificate, error) {
 	blocks, err := decodePEM(data)
 	if err != nil {
@@ -80,8 +78,8 @@ func ParseCerts(data []byte) ([]*x509.Certificate, error) {
 	return certs, nil
 }
 
-// newSerial returns a random serial number of 128 bits, never zero, as RFC
-// 5280 wants it: positive and at most 20 bytes long.
+// newSerial returns a random serial number of 128 bits. As RFC 5280 requires, it is
+// positive and has at most 20 bytes.
 func newSerial(rand io.Reader) (*big.Int, error) {
 	var b [16]byte
 	if _, err := io.ReadFull(rand, b[:]); err != nil {
@@ -94,14 +92,13 @@ func newSerial(rand io.Reader) (*big.Int, error) {
 	return n, nil
 }
 
-// selfSigned reports whether cert is signed by its own key.
+// selfSigned reports whether cert is signed with its own key.
 func selfSigned(cert *x509.Certificate) bool {
 	return bytes.Equal(cert.RawSubject, cert.RawIssuer) && cert.CheckSignatureFrom(cert) == nil
 }
 
-// URIs returns the URIs among a certificate's names, as they are written in
-// it: the parsed ones of crypto/x509 may have lost what makes a SPIFFE id
-// invalid.
+// URIs returns the URI names of a certificate exactly as encoded. The URIs that
+// crypto/x509 parses may have lost the parts that make a SPIFFE id invalid.
 func URIs(cert *x509.Certificate) []string {
 	var uris []string
 	for _, ext := range cert.Extensions {

@@ -13,18 +13,18 @@ import (
 	"time"
 )
 
-// Revocation is one certificate that its CA no longer stands for.
+// Revocation is a certificate that its CA revokes.
 type Revocation struct {
 	Serial *big.Int
 	At     time.Time
 	Reason Reason
 }
 
-// Reason is why a certificate was revoked: the CRLReason of RFC 5280.
+// Reason is the CRLReason of RFC 5280.
 type Reason int
 
-// The reasons. A hold that ends, and what only authorities for attributes know,
-// are not among them.
+// The supported reasons: all but holds, which may end, and the reasons of attribute
+// authorities.
 const (
 	Unspecified          Reason = 0
 	KeyCompromise        Reason = 1
@@ -35,11 +35,11 @@ const (
 	PrivilegeWithdrawn   Reason = 9
 )
 
-// reasonOID is the extension of an entry with the reason.
+// reasonOID identifies the extension of an entry that holds the reason.
 func reasonOID() asn1.ObjectIdentifier { return asn1.ObjectIdentifier{2, 5, 29, 21} }
 
-// NewerCRL reports whether a is a later list than b of the same authority: by its
-// number, else by its time.
+// NewerCRL reports whether list a of an authority is newer than list b, by number or,
+// if that does not decide, by time.
 func NewerCRL(a, b *x509.RevocationList) bool {
 	if a.Number == nil || b.Number == nil || a.Number.Cmp(b.Number) == 0 {
 		return a.ThisUpdate.After(b.ThisUpdate)
@@ -47,11 +47,11 @@ func NewerCRL(a, b *x509.RevocationList) bool {
 	return a.Number.Cmp(b.Number) > 0
 }
 
-// SignCRL makes the authority's next revocation list: what the last one has,
-// nil when there is none, and the certificates that are revoked now, unless they
-// were before. Its number is greater than that of the last one, and not less than
-// the seconds since 1970, so that it goes on growing when the last one is lost.
-// It holds from shortly before now for the given life.
+// SignCRL makes the authority's next revocation list: the entries of the last list,
+// which may be nil, plus the newly revoked certificates. Its number is greater than
+// the last one and at least the seconds since 1970, so that numbers keep growing
+// even if the last list is lost. It is valid from Backdate before now until life
+// after now.
 func (a *Authority) SignCRL(last *x509.RevocationList, revoked []Revocation, life time.Duration, now time.Time, rand io.Reader) (*x509.RevocationList, error) {
 	if err := a.maySignCRL(now); err != nil {
 		return nil, err
@@ -93,7 +93,7 @@ func (a *Authority) SignCRL(last *x509.RevocationList, revoked []Revocation, lif
 	return list, nil
 }
 
-// maySignCRL says why peers would refuse a list of the authority.
+// maySignCRL returns the reason why peers would refuse a list of the authority.
 func (a *Authority) maySignCRL(now time.Time) error {
 	if err := checkTime(a.Cert, now); err != nil {
 		return fmt.Errorf("sign revocation list: %w", err)
@@ -107,8 +107,8 @@ func (a *Authority) maySignCRL(now time.Time) error {
 	return nil
 }
 
-// plainCRL refuses a list of which the next one would lose something: one for
-// some certificates only, or one of changes.
+// plainCRL refuses a list with critical extensions, such as a delta list: the next
+// list would lose them.
 func plainCRL(l *x509.RevocationList) error {
 	for _, ext := range l.Extensions {
 		if ext.Critical {
@@ -123,7 +123,7 @@ func plainCRL(l *x509.RevocationList) error {
 	return nil
 }
 
-// again is an entry for the next list.
+// again returns a copy of an entry for the next list.
 func again(e x509.RevocationListEntry) x509.RevocationListEntry {
 	others := slices.DeleteFunc(slices.Clone(e.Extensions), func(x pkix.Extension) bool { return x.Id.Equal(reasonOID()) })
 	return x509.RevocationListEntry{
@@ -131,7 +131,7 @@ func again(e x509.RevocationListEntry) x509.RevocationListEntry {
 	}
 }
 
-// EncodeCRLs renders revocation lists as PEM, one after the other.
+// EncodeCRLs encodes revocation lists as PEM.
 func EncodeCRLs(lists ...*x509.RevocationList) []byte {
 	var out []byte
 	for _, l := range lists {
@@ -140,8 +140,8 @@ func EncodeCRLs(lists ...*x509.RevocationList) []byte {
 	return out
 }
 
-// ParseCRLs reads revocation lists from PEM, or from DER. Any other block is an
-// error, and so is a text without any.
+// ParseCRLs parses one or more revocation lists in PEM or DER. Any other block is an
+// error.
 func ParseCRLs(data []byte) ([]*x509.RevocationList, error) {
 	if der := FromDER(data); der != nil {
 		data = der

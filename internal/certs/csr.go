@@ -18,16 +18,15 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// maxCSR is the largest certificate request that is read, in bytes. One with
-// an RSA key of 4096 bits takes about 1,700.
+// maxCSR is the size limit of certificate requests in bytes. A request with an RSA
+// key of 4096 bits has about 1,700.
 const maxCSR = 16 << 10
 
 const blockCSR = "CERTIFICATE REQUEST"
 
-// ParseCSR reads a certificate request: one PEM block and nothing else, with a
-// key that checkPublicKey accepts and that signed the request. The key is
-// judged first, so that a costly one is not put to use. Of the request only
-// the public key is meant to be used.
+// ParseCSR parses a certificate request: a single PEM block whose key checkPublicKey
+// accepts and whose signature is by that key. It checks the key first, so that an
+// expensive key is never used. Callers should use only the public key.
 func ParseCSR(data []byte) (*x509.CertificateRequest, error) {
 	if len(data) > maxCSR {
 		return nil, fmt.Errorf("certificate request has %d bytes, more than the %d allowed", len(data), maxCSR)
@@ -53,8 +52,8 @@ func ParseCSR(data []byte) (*x509.CertificateRequest, error) {
 	return csr, nil
 }
 
-// checkPublicKey accepts keys that are strong, and cheap to use: RSA of 2048
-// to 4096 bits with an ordinary exponent, P-256, P-384, P-521 and Ed25519.
+// checkPublicKey accepts strong keys that are cheap to use: RSA of 2048 to 4096 bits
+// with an ordinary exponent, P-256, P-384, P-521 and Ed25519.
 func checkPublicKey(pub crypto.PublicKey) error {
 	switch key := pub.(type) {
 	case *rsa.PublicKey:
@@ -77,8 +76,8 @@ func checkPublicKey(pub crypto.PublicKey) error {
 	return errors.New("the key is of another kind than RSA, ECDSA and Ed25519")
 }
 
-// NewCSR makes a certificate request for key in PEM. It names id, unless that
-// is zero; the issuer takes it from the authenticated caller all the same.
+// NewCSR makes a certificate request for key in PEM. It names id unless that is zero,
+// although issuers use the identity of the authenticated caller.
 func NewCSR(key crypto.Signer, id mesh.Identity) ([]byte, error) {
 	template := &x509.CertificateRequest{}
 	if id != (mesh.Identity{}) {

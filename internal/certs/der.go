@@ -6,18 +6,18 @@ import (
 	"time"
 )
 
-// der writes DER from the end to the start: what an element holds is written
-// before its header, so its length is known then.
+// der writes DER from the end to the start. The content of an element precedes its
+// header in time, so its length is known.
 type der struct {
 	buf []byte
-	n   int // so many bytes are written, the last of buf
+	n   int // bytes written, at the end of buf
 }
 
 func newDER(size int) *der { return &der{buf: make([]byte, size)} }
 
 func (d *der) bytes() []byte { return d.buf[len(d.buf)-d.n:] }
 
-// put writes b before what is there.
+// put writes b in front of the existing bytes.
 func put[T []byte | string](d *der, b T) {
 	if room := len(d.buf) - d.n; room < len(b) {
 		d.buf = slices.Concat(make([]byte, len(d.buf)+len(b)), d.bytes())
@@ -26,22 +26,22 @@ func put[T []byte | string](d *der, b T) {
 	copy(d.bytes(), b)
 }
 
-// Tags that package asn1 has no names for.
+// Tags without a name in package asn1.
 const (
 	tagSequence = asn1.TagSequence | 0x20 // constructed
-	tagVersion  = 0xa0                    // [0] EXPLICIT, of a certificate
-	tagExtended = 0xa3                    // [3] EXPLICIT: its extensions
-	tagURI      = 0x86                    // [6] IMPLICIT, of a name
+	tagVersion  = 0xa0                    // [0] EXPLICIT: version of a certificate
+	tagExtended = 0xa3                    // [3] EXPLICIT: extensions of a certificate
+	tagURI      = 0x86                    // [6] IMPLICIT: URI of a general name
 )
 
-// wrap makes an element of all that was written since there were so many bytes.
+// wrap makes an element of all bytes written since d.n was since.
 func (d *der) wrap(tag byte, since int) {
 	switch n := d.n - since; {
 	case n < 1<<7:
 		put(d, []byte{tag, byte(n)})
 	case n < 1<<8:
 		put(d, []byte{tag, 0x81, byte(n)})
-	default: // as much as a certificate has
+	default: // less than 64 KiB, as in every certificate
 		put(d, []byte{tag, 0x82, byte(n >> 8), byte(n)})
 	}
 }
@@ -64,8 +64,7 @@ func (d *der) bitString(b []byte) {
 	d.wrap(asn1.TagBitString, since)
 }
 
-// moment writes a time as RFC 5280 wants it: with two digits of the year until
-// 2049.
+// moment writes a time as RFC 5280 requires: with two digits of the year until 2049.
 func (d *der) moment(t time.Time) {
 	var room [16]byte
 	since := d.n

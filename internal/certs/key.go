@@ -28,12 +28,12 @@ const (
 	Ed25519   Algorithm = "ed25519"
 )
 
-// Algorithms lists all algorithms, the default one first.
+// Algorithms returns all algorithms, the default first.
 func Algorithms() []Algorithm {
 	return []Algorithm{ECDSAP256, ECDSAP384, RSA2048, RSA3072, RSA4096, Ed25519}
 }
 
-// ParseAlgorithm reads the name of an algorithm. The error lists the names.
+// ParseAlgorithm parses the name of an algorithm.
 func ParseAlgorithm(s string) (Algorithm, error) {
 	if a := Algorithm(s); slices.Contains(Algorithms(), a) {
 		return a, nil
@@ -45,7 +45,7 @@ func ParseAlgorithm(s string) (Algorithm, error) {
 	return "", fmt.Errorf("unknown key algorithm %q: want one of %s", s, strings.Join(names, ", "))
 }
 
-// AlgorithmOf returns the algorithm of a public key; it is false for keys that
+// AlgorithmOf returns the algorithm of a public key, or false for a key that
 // GenerateKey does not make.
 func AlgorithmOf(pub crypto.PublicKey) (Algorithm, bool) {
 	switch k := pub.(type) {
@@ -65,8 +65,8 @@ func AlgorithmOf(pub crypto.PublicKey) (Algorithm, bool) {
 	return "", false
 }
 
-// GenerateKey makes a private key. It takes no source of randomness: since Go
-// 1.26 the standard library makes most kinds of keys from the system's alone.
+// GenerateKey makes a private key from the system's randomness; since Go 1.26 the
+// standard library ignores other sources for most algorithms.
 func GenerateKey(a Algorithm) (crypto.Signer, error) {
 	switch a {
 	case ECDSAP256:
@@ -87,7 +87,7 @@ func GenerateKey(a Algorithm) (crypto.Signer, error) {
 	return nil, err
 }
 
-// EncodeKey renders a private key as PKCS #8 in PEM.
+// EncodeKey encodes a private key as PKCS #8 in PEM.
 func EncodeKey(key crypto.Signer) ([]byte, error) {
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
@@ -96,8 +96,8 @@ func EncodeKey(key crypto.Signer) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), nil
 }
 
-// ParseKey reads one private key from PEM: PKCS #8, PKCS #1 or SEC 1. Errors
-// never hold any of the data.
+// ParseKey parses one private key in PEM: PKCS #8, PKCS #1 or SEC 1. Errors contain
+// no part of the data.
 func ParseKey(data []byte) (crypto.Signer, error) {
 	blocks, err := decodePEM(data)
 	if err != nil {

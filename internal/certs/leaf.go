@@ -19,10 +19,10 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// SignLeaf signs the certificate of a workload: its only name is the caller's
-// SPIFFE id, and it carries the caller's cluster when that is known. It is
-// valid from two minutes before now until ttl after it, but not longer than
-// the authority. rand gives the serial number.
+// SignLeaf signs the certificate of a workload. Its only name is the caller's SPIFFE
+// id, and an extension names the caller's cluster, if known. It is valid from
+// Backdate before now until ttl after now, but does not outlive the authority. rand
+// supplies the serial number.
 func (a *Authority) SignLeaf(pub crypto.PublicKey, caller mesh.Caller, ttl time.Duration, now time.Time, rand io.Reader) (*x509.Certificate, error) {
 	template, err := leafTemplate(caller)
 	if err != nil {
@@ -31,8 +31,7 @@ func (a *Authority) SignLeaf(pub crypto.PublicKey, caller mesh.Caller, ttl time.
 	return a.signEndEntity(template, pub, ttl, now, rand)
 }
 
-// leafName is the SPIFFE id of a workload, once it and the cluster are what a
-// certificate may say.
+// leafName returns the SPIFFE id of a workload. It checks the id and the cluster.
 func leafName(caller mesh.Caller) (string, error) {
 	id := caller.Identity.String()
 	if _, err := mesh.ParseIdentity(id); err != nil {
@@ -44,7 +43,7 @@ func leafName(caller mesh.Caller) (string, error) {
 	return id, nil
 }
 
-// leafTemplate has the names of a workload's certificate.
+// leafTemplate returns a template with the names of a workload.
 func leafTemplate(caller mesh.Caller) (*x509.Certificate, error) {
 	name, err := leafName(caller)
 	if err != nil {
@@ -68,8 +67,8 @@ func leafTemplate(caller mesh.Caller) (*x509.Certificate, error) {
 	return template, nil
 }
 
-// SignServer signs a certificate for a server of the control plane. Each name
-// is a DNS name or an IP address. Life time and serial are as in SignLeaf.
+// SignServer signs a certificate for a server of the control plane. Each name is a
+// DNS name or an IP address. Life and serial number are as in SignLeaf.
 func (a *Authority) SignServer(pub crypto.PublicKey, names []string, ttl time.Duration, now time.Time, rand io.Reader) (*x509.Certificate, error) {
 	if len(names) == 0 {
 		return nil, errors.New("sign server certificate: no names")
@@ -87,15 +86,15 @@ func (a *Authority) SignServer(pub crypto.PublicKey, names []string, ttl time.Du
 	return a.signEndEntity(template, pub, ttl, now, rand)
 }
 
-// LeafSpec says what a certificate names: at least one of the three.
+// LeafSpec has the names of a certificate, at least one, and its life.
 type LeafSpec struct {
-	SPIFFEID    string // of any form that the SPIFFE specification allows
+	SPIFFEID    string // any form that the SPIFFE specification allows
 	DNSNames    []string
 	IPAddresses []netip.Addr
 	TTL         time.Duration
 }
 
-// Check reads the names. The error names the one that is wrong.
+// Check returns an error for the first wrong name.
 func (s LeafSpec) Check() error {
 	if s.SPIFFEID == "" && len(s.DNSNames) == 0 && len(s.IPAddresses) == 0 {
 		return errors.New("a certificate needs a SPIFFE id, a DNS name or an IP address")
@@ -132,10 +131,9 @@ func ParseSPIFFEID(s string) (trustDomain, path string, err error) {
 	return id.TrustDomain().Name(), id.Path(), nil
 }
 
-// SignNames signs a certificate for a workload, a gateway or a test, with the
-// names that spec has. Life time and serial are as in SignLeaf. It is an error
-// when peers would not accept the certificate, as when a name constraint of
-// the root forbids a name.
+// SignNames signs a certificate with the names of spec for a workload, a gateway or a
+// test. Life and serial number are as in SignLeaf. It fails if peers would refuse the
+// certificate, for example because of a name constraint of the root.
 func (a *Authority) SignNames(pub crypto.PublicKey, spec LeafSpec, now time.Time, rand io.Reader) (*x509.Certificate, error) {
 	if err := spec.Check(); err != nil {
 		return nil, fmt.Errorf("sign certificate: %w", err)
@@ -165,8 +163,8 @@ func (a *Authority) SignNames(pub crypto.PublicKey, spec LeafSpec, now time.Time
 	return cert, nil
 }
 
-// signEndEntity completes and signs the template of a certificate that may
-// not sign others. The subject stays empty, which makes the names critical.
+// signEndEntity completes and signs the template of a certificate that is no CA. The
+// subject stays empty, which makes the names critical.
 func (a *Authority) signEndEntity(template *x509.Certificate, pub crypto.PublicKey, ttl time.Duration, now time.Time, rand io.Reader) (*x509.Certificate, error) {
 	life, err := newLife(ttl, now, rand)
 	if err != nil {
@@ -179,7 +177,7 @@ func (a *Authority) signEndEntity(template *x509.Certificate, pub crypto.PublicK
 	return create(template, a.Cert, pub, a.Key, rand)
 }
 
-// life is what a new certificate has of its own: number and time.
+// life has the serial number and the validity of a new certificate.
 type life struct {
 	serial      *big.Int
 	from, until time.Time
@@ -193,18 +191,17 @@ func newLife(ttl time.Duration, now time.Time, rand io.Reader) (life, error) {
 	return life{serial, now.Add(-Backdate), now.Add(ttl)}, err
 }
 
-// endEntity completes the template of a certificate that may not sign others.
+// endEntity completes the template of a certificate that is no CA.
 func endEntity(template *x509.Certificate, l life) {
 	template.SerialNumber, template.NotBefore, template.NotAfter = l.serial, l.from, l.until
 	template.KeyUsage = x509.KeyUsageDigitalSignature | x509.KeyUsageKeyEncipherment
 	template.BasicConstraintsValid = true
 }
 
-// clusterOID is the object identifier of the extension that names the cluster
-// of a workload. The arc up to the last number but one is made from the UUID
-// e41a792c-dc9e-4846-83a1-f11032b616f4, cut into numbers of 16 and 24 bits
-// below an arc that is open for this, since the arc for whole UUIDs (2.25)
-// has numbers that Go and others cannot read.
+// clusterOID identifies the extension with the cluster of a workload. All numbers but
+// the last come from the UUID e41a792c-dc9e-4846-83a1-f11032b616f4, cut into numbers
+// of 16 and 24 bits below an arc that is open for this use. Go and other programs
+// cannot read the large numbers of the arc for whole UUIDs (2.25).
 func clusterOID() asn1.ObjectIdentifier {
 	return asn1.ObjectIdentifier{
 		1, 2, 840, 113556, 1, 8000, 2554,
@@ -213,7 +210,7 @@ func clusterOID() asn1.ObjectIdentifier {
 	}
 }
 
-// clusterExtension makes the extension: not critical, a UTF8String.
+// clusterExtension makes a non-critical extension with the cluster as UTF8String.
 func clusterExtension(cluster mesh.ClusterID) (pkix.Extension, error) {
 	value, err := asn1.MarshalWithParams(string(cluster), "utf8")
 	if err != nil {
@@ -222,9 +219,8 @@ func clusterExtension(cluster mesh.ClusterID) (pkix.Extension, error) {
 	return pkix.Extension{Id: clusterOID(), Value: value}, nil
 }
 
-// ClusterOf returns the cluster that cert says its workload was proved to run
-// in. It is false when cert says nothing or anything malformed. The caller
-// must have verified cert.
+// ClusterOf returns the cluster that cert names for its workload. It returns false if
+// the extension is missing or malformed. The caller must have verified cert.
 func ClusterOf(cert *x509.Certificate) (mesh.ClusterID, bool) {
 	oid := clusterOID()
 	for _, ext := range cert.Extensions {
@@ -246,8 +242,8 @@ func ClusterOf(cert *x509.Certificate) (mesh.ClusterID, bool) {
 // maxCluster bounds a cluster id in a certificate, in bytes.
 const maxCluster = 253
 
-// validCluster accepts every id that is in use in the field, such as
-// "Kubernetes" or the ARN of a managed cluster, and no control characters.
+// validCluster accepts visible ASCII characters: also ids such as "Kubernetes" or the
+// ARN of a managed cluster.
 func validCluster(s string) bool {
 	if s == "" || len(s) > maxCluster {
 		return false

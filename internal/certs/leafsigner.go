@@ -14,25 +14,25 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// LeafSigner signs the leaves of many workloads in a row. A leaf is the same
-// as that of Authority.SignLeaf, for a third of its time: what all leaves have
-// in common is encoded once, and a signature is not verified by who made it.
-// crypto/x509 has verified one, of the pattern. It is safe for concurrent use.
+// LeafSigner signs the leaves of many workloads. It makes the same leaves as
+// Authority.SignLeaf in a third of the time: it encodes the common parts of all
+// leaves once, from a pattern that crypto/x509 made and verified, and it does not
+// verify its own signatures. It is safe for concurrent use.
 type LeafSigner struct {
 	authority *Authority
 	hash      crypto.Hash
-	// Parts of the certificate in DER: the algorithm of the signature, the
-	// issuer, the extensions before that with the names, and the identifier of
-	// that with the cluster.
+	// Parts of a leaf in DER: the signature algorithm, the issuer, the extensions
+	// before the names, and the identifier of the extension with the cluster.
 	algorithm, issuer, extensions, clusterID []byte
-	from, until                              time.Time // when the authority and its chain are valid
+	from, until                              time.Time // validity of the authority and its chain
 }
 
-// maxCommon bounds what all leaves have in common, in bytes: with the rest it
-// has to fit into the lengths that der can encode.
+// maxCommon bounds the common parts of all leaves, in bytes. der encodes lengths
+// below 64 KiB.
 const maxCommon = 32 << 10
 
-// NewLeafSigner makes a leaf as the pattern of all others. Nobody gets it.
+// NewLeafSigner signs a leaf as the pattern of all others. The pattern is never
+// handed out.
 func NewLeafSigner(a *Authority) (*LeafSigner, error) {
 	s := &LeafSigner{authority: a, from: a.Cert.NotBefore, until: a.Cert.NotAfter}
 	for _, c := range a.Chain {
@@ -100,7 +100,7 @@ func hashOf(a x509.SignatureAlgorithm) (crypto.Hash, error) {
 	return 0, fmt.Errorf("CA key: signatures of the kind %s are not supported", a)
 }
 
-// Sign returns a leaf in DER and when it ends, for the same arguments as
+// Sign returns a leaf in DER and its end. The arguments are those of
 // Authority.SignLeaf.
 func (s *LeafSigner) Sign(pub crypto.PublicKey, caller mesh.Caller, ttl time.Duration, now time.Time, random io.Reader) ([]byte, time.Time, error) {
 	id, err := leafName(caller)
@@ -112,7 +112,7 @@ func (s *LeafSigner) Sign(pub crypto.PublicKey, caller mesh.Caller, ttl time.Dur
 		return nil, time.Time{}, err
 	}
 	if now.Before(s.from) || now.After(s.until) {
-		return nil, time.Time{}, s.authority.fit(new(x509.Certificate), now) // says which
+		return nil, time.Time{}, s.authority.fit(new(x509.Certificate), now) // names the certificate
 	}
 	if life.until.After(s.until) {
 		life.until = s.until
@@ -134,7 +134,7 @@ func (s *LeafSigner) Sign(pub crypto.PublicKey, caller mesh.Caller, ttl time.Dur
 	return d.bytes(), life.until, nil
 }
 
-// tbs encodes what is signed: TBSCertificate of RFC 5280, the last field first.
+// tbs encodes the TBSCertificate of RFC 5280, the last field first.
 func (s *LeafSigner) tbs(id string, cluster mesh.ClusterID, life life, key []byte) []byte {
 	d := newDER(len(s.algorithm) + len(s.issuer) + len(s.extensions) + len(s.clusterID) + len(cluster) + len(id) + len(key) + 128)
 	if cluster != "" {

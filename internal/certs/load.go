@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// PEMs are the files of a CA directory, as they are on disk.
+// PEMs holds the files of a CA.
 type PEMs struct {
 	Cert  []byte // the signing certificate alone
 	Key   []byte // its private key
-	Chain []byte // Cert, then what signed it up to a root; may be empty when a root signed Cert
+	Chain []byte // Cert, then its signers up to a root; may be empty if a root signed Cert
 	Roots []byte // the roots that peers trust
 }
 
-// LoadAuthority reads a CA and checks that it can sign what peers accept: the
-// key is that of the certificate, the certificate is a CA and valid now, the
-// chain is in order and leads to one of the roots. Errors name the part.
+// LoadAuthority parses a CA and checks that peers will accept its leaves: the key
+// belongs to the certificate, the certificate is a CA and valid now, and the chain
+// is in order and leads to one of the roots. Errors name the faulty part.
 func LoadAuthority(p PEMs, now time.Time) (*Authority, error) {
 	certs, err := ParseCerts(p.Cert)
 	if err != nil {
@@ -60,8 +60,8 @@ func LoadAuthority(p PEMs, now time.Time) (*Authority, error) {
 	return &Authority{Cert: cert, Key: key, Chain: slices.DeleteFunc(chain, selfSigned), Roots: roots}, nil
 }
 
-// loadChain reads a chain and checks its order, up to a root. What stands
-// behind that, such as further roots, is left out.
+// loadChain parses a chain and checks its order. It drops everything after the
+// first root, such as further roots.
 func loadChain(data []byte, cert *x509.Certificate, roots []*x509.Certificate) ([]*x509.Certificate, error) {
 	if len(data) == 0 {
 		return []*x509.Certificate{cert}, nil
@@ -95,8 +95,8 @@ func loadChain(data []byte, cert *x509.Certificate, roots []*x509.Certificate) (
 	return chain, nil
 }
 
-// verifyCA checks that the chain leads from cert to one of the roots, and
-// that what cert signs may too: the path length of a CA counts the CAs below.
+// verifyCA checks that the chain leads from cert to one of the roots, and that the
+// path lengths above cert allow it to sign leaves.
 func verifyCA(cert *x509.Certificate, chain, roots []*x509.Certificate, now time.Time) error {
 	paths, err := cert.Verify(x509.VerifyOptions{
 		Roots:         Pool(roots),
@@ -113,8 +113,7 @@ func verifyCA(cert *x509.Certificate, chain, roots []*x509.Certificate, now time
 	return nil
 }
 
-// longEnough reports whether a leaf below path[0] keeps to the path length of
-// each CA.
+// longEnough reports whether each CA of the path allows the number of CAs below it.
 func longEnough(path []*x509.Certificate) bool {
 	for below, c := range path {
 		if c.MaxPathLen >= 0 && c.MaxPathLen < below {
@@ -124,7 +123,7 @@ func longEnough(path []*x509.Certificate) bool {
 	return true
 }
 
-// checkCA checks that cert may sign others.
+// checkCA checks that cert may sign certificates.
 func checkCA(cert *x509.Certificate) error {
 	if !cert.BasicConstraintsValid || !cert.IsCA {
 		return fmt.Errorf("%q is not a CA (basic constraints)", cert.Subject)

@@ -14,20 +14,20 @@ import (
 
 // Limits of Scan.
 const (
-	// MaxBlocks is how many PEM blocks of one text are read.
+	// MaxBlocks is the number of PEM blocks that Scan reads.
 	MaxBlocks = 5000
-	// maxBlock is the largest content of a block that is parsed, in bytes. A
-	// certificate revocation list of 100,000 entries takes about 4 MiB.
+	// maxBlock is the size limit of a block in bytes. A revocation list of 100,000
+	// entries has about 4 MiB.
 	maxBlock = 8 << 20
-	// maxKeyBlock is the same for private keys: RSA of 8,192 bits takes less
-	// than 5 KiB, and reading a larger one takes long.
+	// maxKeyBlock is the limit for private keys. An RSA key of 8,192 bits has less
+	// than 5 KiB; parsing larger keys takes long.
 	maxKeyBlock = 8 << 10
 )
 
-// Fault says why a PEM block could not be used.
+// Fault is the kind of fault of a PEM block.
 type Fault string
 
-// What can be wrong with a block.
+// Faults of blocks.
 const (
 	FaultDamaged   Fault = "damaged"   // BEGIN, END or base64 are broken
 	FaultEncrypted Fault = "encrypted" // a private key under a passphrase
@@ -35,10 +35,10 @@ const (
 	FaultUnknown   Fault = "unknown"   // another type of block
 	FaultMalformed Fault = "malformed" // the content is not what the type says
 	FaultTrailing  Fault = "trailing"  // no block, but text behind the last one
-	FaultTooMany   Fault = "too many"  // this block and all behind it are not read
+	FaultTooMany   Fault = "too many"  // Scan stopped here
 )
 
-// Block is one PEM block of a text. Either Fault is set, or what it holds.
+// Block is one PEM block. It has either content or a Fault.
 type Block struct {
 	Line int    // of BEGIN in the text, from 1
 	Type string // as BEGIN names it
@@ -46,17 +46,16 @@ type Block struct {
 	Cert *x509.Certificate
 	CSR  *x509.CertificateRequest
 	CRL  *x509.RevocationList
-	// KeyOf is the public half of a private key; the private one is dropped.
+	// KeyOf is the public half of a private key. The private half is not kept.
 	KeyOf crypto.PublicKey
 
 	Fault Fault
-	Err   error // the reason of Fault, without any of the data
+	Err   error // the reason of Fault, without any data of the block
 }
 
-// Scan reads all PEM blocks of a text and says of each what it is or what is
-// wrong with it; parameters of elliptic curves are left out. Text before and
-// between blocks, as openssl -text writes it, is allowed. Other than the
-// decoder of the standard library it takes time in proportion to the text.
+// Scan parses all PEM blocks of a text and reports the faults of each. It ignores
+// elliptic curve parameters, and text before and between blocks, as openssl -text
+// writes it. Unlike encoding/pem, it takes time proportional to the text.
 func Scan(data []byte) []Block {
 	var blocks []Block
 	for raw := range splitPEM(data) {
@@ -134,8 +133,8 @@ var (
 	errEncrypted = errors.New("the private key is encrypted; decrypt it with openssl pkey")
 )
 
-// rawBlock is a block before its content is read; block is nil when there is
-// a fault.
+// rawBlock is a block before its content is parsed. block is nil if there is a
+// fault.
 type rawBlock struct {
 	line  int
 	block *pem.Block
@@ -148,14 +147,14 @@ var (
 	pemEnd   = []byte("-----END ")
 )
 
-// splitPEM cuts a text into its blocks: each from its BEGIN to the first END
-// behind it, so that a text of BEGINs costs no more than any other.
+// splitPEM splits a text into blocks, each from a BEGIN to the next END. It reads
+// every line once, so that many BEGINs cost no more than other text.
 func splitPEM(data []byte) iter.Seq[rawBlock] {
 	return func(yield func(rawBlock) bool) {
 		var (
 			start, startLine = -1, 0 // of the open block
 			pos, line        = 0, 1
-			stray, damaged   = 0, false // line of text behind the last block
+			stray, damaged   = 0, false // stray: line of text after the last block
 		)
 		broken := func(line int, format string, args ...any) bool {
 			damaged = true
@@ -206,9 +205,8 @@ func splitPEM(data []byte) iter.Seq[rawBlock] {
 	}
 }
 
-// decodePEM reads all PEM blocks of data. The decoder of the standard library
-// skips what it cannot read; here a damaged block is an error. Text between
-// blocks, as openssl -text writes it, is allowed.
+// decodePEM returns all PEM blocks of data. A damaged block is an error, while
+// encoding/pem would skip it.
 func decodePEM(data []byte) ([]*pem.Block, error) {
 	var blocks []*pem.Block
 	damaged := 0
@@ -229,8 +227,8 @@ func decodePEM(data []byte) ([]*pem.Block, error) {
 	return blocks, nil
 }
 
-// FromDER gives as PEM what DER holds: certificates, or one request,
-// revocation list or private key. It is nil when it holds none of these.
+// FromDER converts DER to PEM: certificates, or one request, revocation list or
+// private key. It returns nil for anything else.
 func FromDER(data []byte) []byte {
 	if len(data) == 0 || data[0] != tagSequence {
 		return nil
@@ -238,7 +236,7 @@ func FromDER(data []byte) []byte {
 	if list, err := x509.ParseCertificates(data); err == nil && len(list) > 0 {
 		return EncodeCerts(list...)
 	}
-	var whole asn1.RawValue // some parsers do not look behind the end
+	var whole asn1.RawValue // some parsers ignore trailing data
 	if rest, err := asn1.Unmarshal(data, &whole); err != nil || len(rest) > 0 {
 		return nil
 	}
