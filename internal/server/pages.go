@@ -15,7 +15,7 @@ import (
 
 // pages are the status pages of meshctl's own.
 func (s *Server) pages() map[string]debug.Page {
-	flight := s.hub.Flight()
+	recorder := s.hub.History()
 	show := func(help string, what func() any) debug.Page {
 		return debug.Page{Help: help, Make: func(context.Context, debug.Query) (any, error) { return what(), nil }}
 	}
@@ -34,9 +34,9 @@ func (s *Server) pages() map[string]debug.Page {
 		"xds/history": {Help: "the last responses of ?proxy=, or who there is", Make: func(_ context.Context, q debug.Query) (any, error) {
 			name := q.Get("proxy")
 			if name == "" {
-				return flight.Streams(), nil
+				return recorder.Streams(), nil
 			}
-			history := flight.History(name)
+			history := recorder.History(name)
 			if len(history) == 0 {
 				return nil, debug.NotFound("proxy %q: not found", name)
 			}
@@ -47,7 +47,7 @@ func (s *Server) pages() map[string]debug.Page {
 		}},
 		"xds/proxies":  show("how far each proxy is with each type", func() any { return s.proxiesPage() }),
 		"log-levels":   show("the least level that is logged of each area; PUT changes it", func() any { return s.logLevels() }),
-		"xds/timeline": show("the last changes and how they reached the proxies", func() any { return flight.Timeline() }),
+		"xds/timeline": show("the last changes and how they reached the proxies", func() any { return recorder.Timeline() }),
 		"xds/nacks":    show("what proxies refused", func() any { return s.hub.NACKs() }),
 		"xds/views": {Help: "lists of resources in use", Make: func(ctx context.Context, _ debug.Query) (any, error) {
 			return s.hub.Views(ctx)

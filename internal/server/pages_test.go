@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/meshctl/meshctl/internal/server/xds"
+	"github.com/meshctl/meshctl/internal/server/xds/history"
 )
 
 func TestNotes(t *testing.T) {
@@ -19,7 +20,7 @@ func TestNotes(t *testing.T) {
 	if got := notesOf(page); len(got) != 0 {
 		t.Errorf("notes of nothing: %q", got)
 	}
-	page.Refused = []xds.Refused{{Type: "CDS", Resource: "a", Streams: []string{"p.ns-1"}, Since: since, Error: "no\ngood"}}
+	page.Refused = []history.QuarantinedResource{{Type: "CDS", Resource: "a", Streams: []string{"p.ns-1"}, Since: since, Error: "no\ngood"}}
 	want := []string{
 		"refused: 1",
 		`CDS a: refused by 1 stream since 2026-05-04T03:02:01Z: "no\ngood"`,
@@ -28,7 +29,7 @@ func TestNotes(t *testing.T) {
 		t.Error(d)
 	}
 	for i := range 2 * maxNotes {
-		page.Refused = append(page.Refused, xds.Refused{Resource: fmt.Sprint(i)})
+		page.Refused = append(page.Refused, history.QuarantinedResource{Resource: fmt.Sprint(i)})
 	}
 	got := notesOf(page)
 	if more := "and 51 more refused resources; all are in: meshctl xds nacks -o json"; len(got) != maxNotes+2 || got[maxNotes+1] != more {

@@ -10,7 +10,7 @@ import (
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/proxystatus"
-	"github.com/meshctl/meshctl/internal/server/xds"
+	"github.com/meshctl/meshctl/internal/server/xds/history"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
@@ -55,7 +55,7 @@ func (s *Server) rootsIn(r *xdswire.Resource) []string {
 	return out
 }
 
-func proxyStatus(p *xds.Proxy, now time.Time) proxystatus.Proxy {
+func proxyStatus(p *history.Proxy, now time.Time) proxystatus.Proxy {
 	out := proxystatus.Proxy{
 		Name: p.Node.ID.ProxyID(), Namespace: p.Node.ID.Namespace, Stream: p.ID,
 		Cluster: string(p.Node.Cluster), Network: string(p.Node.Network), Kind: string(p.Node.ID.Type),
@@ -73,28 +73,28 @@ func proxyStatus(p *xds.Proxy, now time.Time) proxystatus.Proxy {
 	return out
 }
 
-func typeStatus(url string, t *xds.TypeStatus, now time.Time) proxystatus.Type {
+func typeStatus(url string, t *history.TypeStatus, now time.Time) proxystatus.Type {
 	out := proxystatus.Type{
 		Type: xdswire.ShortType(url), URL: url, Sent: t.Sent, Acked: t.Acked,
 		SentAt: t.SentAt, AnsweredAt: t.AnsweredAt,
 	}
-	for i := range t.Refused {
-		out.Refused = append(out.Refused, t.Refused[i].Resource)
+	for i := range t.Quarantined {
+		out.Refused = append(out.Refused, t.Quarantined[i].Resource)
 	}
 	switch {
 	case t.NACK != nil:
 		out.Error = t.NACK.Message
-	case len(t.Refused) > 0:
-		out.Error = fmt.Sprintf("left without %s: %s", t.Refused[0].Resource, t.Refused[0].Error)
-		if more := len(t.Refused) - 1; more > 0 {
-			out.Error = fmt.Sprintf("left without %s and %d more: %s", t.Refused[0].Resource, more, t.Refused[0].Error)
+	case len(t.Quarantined) > 0:
+		out.Error = fmt.Sprintf("left without %s: %s", t.Quarantined[0].Resource, t.Quarantined[0].Error)
+		if more := len(t.Quarantined) - 1; more > 0 {
+			out.Error = fmt.Sprintf("left without %s and %d more: %s", t.Quarantined[0].Resource, more, t.Quarantined[0].Error)
 		}
 	}
 	if t.Awaited {
 		out.Lag = proxystatus.Lag(max(now.Sub(t.SentAt), 0))
 	}
 	switch {
-	case t.NACK != nil || len(t.Refused) > 0:
+	case t.NACK != nil || len(t.Quarantined) > 0:
 		out.State = proxystatus.Error
 	case t.Sent == "":
 		out.State = proxystatus.NotSent

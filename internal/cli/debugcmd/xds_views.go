@@ -80,8 +80,8 @@ for it. A proxy keeps what it had and is not sent the refused bytes again.`,
 
 // refusals is what all replicas tell of refused responses.
 type refusals struct {
-	NACKs   []cli.Answer[history.NACK] `json:"nacks"`
-	Refused []cli.Answer[xds.Refused]  `json:"refused"`
+	NACKs   []cli.Answer[history.NACK]                `json:"nacks"`
+	Refused []cli.Answer[history.QuarantinedResource] `json:"refused"`
 }
 
 func (o *xdsNACKsOptions) ask(ctx context.Context, found []*replicas.Replica) (*refusals, error) {
@@ -89,10 +89,10 @@ func (o *xdsNACKsOptions) ask(ctx context.Context, found []*replicas.Replica) (*
 	if len(answers) == 0 {
 		return nil, err
 	}
-	out := &refusals{NACKs: []cli.Answer[history.NACK]{}, Refused: []cli.Answer[xds.Refused]{}}
+	out := &refusals{NACKs: []cli.Answer[history.NACK]{}, Refused: []cli.Answer[history.QuarantinedResource]{}}
 	for _, a := range answers {
 		out.NACKs = append(out.NACKs, cli.EachItem([]cli.Answer[[]history.NACK]{{Replica: a.Replica, Value: a.Value.NACKs}})...)
-		out.Refused = append(out.Refused, cli.EachItem([]cli.Answer[[]xds.Refused]{{Replica: a.Replica, Value: a.Value.Refused}})...)
+		out.Refused = append(out.Refused, cli.EachItem([]cli.Answer[[]history.QuarantinedResource]{{Replica: a.Replica, Value: a.Value.Refused}})...)
 	}
 	slices.SortStableFunc(out.NACKs, func(a, b cli.Answer[history.NACK]) int { return a.Value.At.Compare(b.Value.At) })
 	return out, err
@@ -207,7 +207,7 @@ func nackTable(several bool, nacks []cli.Answer[history.NACK]) *output.Table {
 	return &table.Table
 }
 
-func refusedTable(several bool, refused []cli.Answer[xds.Refused]) *output.Table {
+func refusedTable(several bool, refused []cli.Answer[history.QuarantinedResource]) *output.Table {
 	table := cli.NewReplicaTable(several, "SINCE", "TYPE", "RESOURCE", "VERSION", "STREAMS", "FOUND BY", "ERROR")
 	for _, told := range refused {
 		r := &told.Value

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/meshctl/meshctl/internal/server/xds/connected"
+	"github.com/meshctl/meshctl/internal/server/xds/history"
 )
 
 // clients is a page about connections, in Istio's fields.
@@ -40,7 +40,7 @@ func (p *Pages) adsz(_ context.Context, q Query) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		all = []connected.Proxy{*x}
+		all = []history.Proxy{*x}
 	}
 	out := clients{Total: len(all)}
 	for i := range all {
@@ -49,7 +49,7 @@ func (p *Pages) adsz(_ context.Context, q Query) (any, error) {
 	return out, nil
 }
 
-func (p *Pages) client(x *connected.Proxy) client {
+func (p *Pages) client(x *history.Proxy) client {
 	c := client{
 		ConnectionID: x.ID, ConnectedAt: x.Connected, Address: x.Address, Labels: x.Node.Labels,
 		Metadata: map[string]string{}, Watches: map[string][]string{},

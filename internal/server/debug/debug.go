@@ -19,7 +19,7 @@ import (
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/server/registry"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
-	"github.com/meshctl/meshctl/internal/server/xds/connected"
+	"github.com/meshctl/meshctl/internal/server/xds/history"
 )
 
 // Config says what the pages are made of. All functions are called for each
@@ -27,8 +27,8 @@ import (
 type Config struct {
 	// Proxies are the connected ones; Sent is what one of them, by its id, was
 	// sent last, by type URL.
-	Proxies func() []connected.Proxy
-	Sent    func(id string) map[string]connected.Sent
+	Proxies func() []history.Proxy
+	Sent    func(id string) map[string]history.SentConfig
 	// Snapshot is the newest one, nil before the first.
 	Snapshot func() *snapshot.Snapshot
 	// Omitted are the endpoints of a service, by its host, that no proxy is given.
@@ -75,7 +75,7 @@ type Caller struct {
 	Namespace string
 }
 
-func (c Caller) sees(p *connected.Proxy) bool {
+func (c Caller) sees(p *history.Proxy) bool {
 	return c.All || c.Namespace != "" && c.Namespace == p.Node.Namespace
 }
 
@@ -201,7 +201,7 @@ func encode(v any, pretty bool) ([]byte, error) {
 
 // proxy finds the proxy that the query names: by the id of its stream, by name
 // and namespace, or by a part of them.
-func (p *Pages) proxy(q Query) (*connected.Proxy, error) {
+func (p *Pages) proxy(q Query) (*history.Proxy, error) {
 	name := q.Get("proxyID")
 	if name == "" {
 		return nil, &Error{http.StatusBadRequest, noProxyID}
@@ -215,15 +215,15 @@ func (p *Pages) proxy(q Query) (*connected.Proxy, error) {
 
 // find returns the newest stream of a proxy, nil when the caller sees no such
 // proxy. Proxies of one name in several clusters are an error.
-func (p *Pages) find(c Caller, name string) (*connected.Proxy, error) {
+func (p *Pages) find(c Caller, name string) (*history.Proxy, error) {
 	all := p.visible(c)
-	slices.SortStableFunc(all, func(a, b connected.Proxy) int { return b.Connected.Compare(a.Connected) })
-	for _, is := range []func(*connected.Proxy) bool{
-		func(x *connected.Proxy) bool { return x.ID == name },
-		func(x *connected.Proxy) bool { return x.Node.ID.ProxyID() == name },
-		func(x *connected.Proxy) bool { return strings.Contains(x.ID, name) },
+	slices.SortStableFunc(all, func(a, b history.Proxy) int { return b.Connected.Compare(a.Connected) })
+	for _, is := range []func(*history.Proxy) bool{
+		func(x *history.Proxy) bool { return x.ID == name },
+		func(x *history.Proxy) bool { return x.Node.ID.ProxyID() == name },
+		func(x *history.Proxy) bool { return strings.Contains(x.ID, name) },
 	} {
-		var found *connected.Proxy
+		var found *history.Proxy
 		for i := range all {
 			x := &all[i]
 			switch {
@@ -243,8 +243,8 @@ func (p *Pages) find(c Caller, name string) (*connected.Proxy, error) {
 }
 
 // visible are the proxies that the caller sees, sorted by id.
-func (p *Pages) visible(c Caller) []connected.Proxy {
-	return slices.DeleteFunc(p.cfg.Proxies(), func(x connected.Proxy) bool { return !c.sees(&x) })
+func (p *Pages) visible(c Caller) []history.Proxy {
+	return slices.DeleteFunc(p.cfg.Proxies(), func(x history.Proxy) bool { return !c.sees(&x) })
 }
 
 // statusOf is the status of HTTP for an error.

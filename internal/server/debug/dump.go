@@ -15,7 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
-	"github.com/meshctl/meshctl/internal/server/xds/connected"
+	"github.com/meshctl/meshctl/internal/server/xds/history"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -111,7 +111,7 @@ func shown(r *xdswire.Resource) (*anypb.Any, error) {
 }
 
 // dump is what the proxy was sent last, in the messages of Envoy's dump.
-func (p *Pages) dump(x *connected.Proxy, endpoints bool) ([]*anypb.Any, error) {
+func (p *Pages) dump(x *history.Proxy, endpoints bool) ([]*anypb.Any, error) {
 	sent := p.cfg.Sent(x.ID)
 	var failed error
 	each := func(url string, add func(version, name string, a *anypb.Any)) {

@@ -12,7 +12,7 @@ import (
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	statusv3 "github.com/envoyproxy/go-control-plane/envoy/service/status/v3"
 
-	"github.com/meshctl/meshctl/internal/server/xds/connected"
+	"github.com/meshctl/meshctl/internal/server/xds/history"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -38,8 +38,8 @@ func TestKeysAreHidden(t *testing.T) {
 		list = append(list, r)
 	}
 	cfg := testConfig(newProxy("gw", "apps", "1"))
-	cfg.Sent = func(string) map[string]connected.Sent {
-		return map[string]connected.Sent{xdswire.SecretType: {Version: "v1", Resources: list}}
+	cfg.Sent = func(string) map[string]history.SentConfig {
+		return map[string]history.SentConfig{xdswire.SecretType: {Version: "v1", Resources: list}}
 	}
 	for _, query := range []map[string][]string{{"proxyID": {"gw.apps"}}, {"proxyID": {"gw.apps"}, "types": {"sds"}}} {
 		b, err := New(cfg).get(t.Context(), Caller{All: true}, "config_dump", query)
@@ -91,7 +91,7 @@ func TestWhoSeesWhichProxy(t *testing.T) {
 
 // TestPagesAreBounded asks for all of a fleet that is larger than a page may be.
 func TestPagesAreBounded(t *testing.T) {
-	fleet := make([]connected.Proxy, maxEntries+1)
+	fleet := make([]history.Proxy, maxEntries+1)
 	for i := range fleet {
 		fleet[i] = newProxy(fmt.Sprintf("web-%d", i), "apps", "1")
 	}
@@ -120,10 +120,10 @@ func TestPagesAreBounded(t *testing.T) {
 // TestClientConfigsOfAnAgent joins the stream of an agent with that of its Envoy.
 func TestClientConfigsOfAnAgent(t *testing.T) {
 	agent, envoy, other, again := newProxy("vm", "apps", "1"), newProxy("vm", "apps", "2"), newProxy("vm", "apps", "3"), newProxy("vm", "apps", "4")
-	agent.Types = map[string]connected.Type{"PCDS": {Sent: "1"}}
-	envoy.Types = map[string]connected.Type{"RDS": {Sent: "1"}, "CDS": {Sent: "1"}}
-	other.Types, other.Node.Cluster = map[string]connected.Type{"EDS": {}}, "c2"
-	again.Types = map[string]connected.Type{"CDS": {}}
+	agent.Types = map[string]history.TypeStatus{"PCDS": {Sent: "1"}}
+	envoy.Types = map[string]history.TypeStatus{"RDS": {Sent: "1"}, "CDS": {Sent: "1"}}
+	other.Types, other.Node.Cluster = map[string]history.TypeStatus{"EDS": {}}, "c2"
+	again.Types = map[string]history.TypeStatus{"CDS": {}}
 	configs, err := New(testConfig(agent, envoy, other, again)).clientConfigs(Caller{All: true})
 	if err != nil {
 		t.Fatal(err)

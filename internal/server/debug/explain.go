@@ -13,7 +13,7 @@ import (
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/server/registry"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
-	"github.com/meshctl/meshctl/internal/server/xds/connected"
+	"github.com/meshctl/meshctl/internal/server/xds/history"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 )
 
@@ -90,7 +90,7 @@ func (p *Pages) explainz(_ context.Context, q Query) (any, error) {
 	case service == "":
 		return nil, &Error{http.StatusBadRequest, "name a service, as ?service=name.namespace"}
 	}
-	newest := map[mesh.ClusterID]*connected.Proxy{}
+	newest := map[mesh.ClusterID]*history.Proxy{}
 	all := p.visible(q.Caller)
 	for i := range all {
 		x := &all[i]

@@ -15,22 +15,22 @@ import (
 	"github.com/meshctl/meshctl/internal/localtoken"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
-	"github.com/meshctl/meshctl/internal/server/xds/connected"
+	"github.com/meshctl/meshctl/internal/server/xds/history"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 )
 
 // newProxy is a connected proxy of that name.
-func newProxy(name, namespace, stream string) connected.Proxy {
-	return connected.Proxy{
+func newProxy(name, namespace, stream string) history.Proxy {
+	return history.Proxy{
 		ID: name + "." + namespace + "-" + stream, Connected: time.Unix(1, 0),
 		Node: xdsgen.Node{ID: mesh.NodeID{Type: mesh.Sidecar, Name: name, Namespace: namespace}, Namespace: namespace, Cluster: "c1"},
 	}
 }
 
-func testConfig(proxies ...connected.Proxy) Config {
+func testConfig(proxies ...history.Proxy) Config {
 	return Config{
-		Proxies: func() []connected.Proxy { return append([]connected.Proxy{}, proxies...) },
-		Sent:    func(string) map[string]connected.Sent { return nil },
+		Proxies: func() []history.Proxy { return append([]history.Proxy{}, proxies...) },
+		Sent:    func(string) map[string]history.SentConfig { return nil },
 		Snapshot: func() *snapshot.Snapshot {
 			return &snapshot.Snapshot{Mesh: &snapshot.Mesh{TrustDomain: "mesh.example", Aliases: []string{"old.example"}}}
 		},

@@ -5,7 +5,7 @@ import (
 	"strconv"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
-	"github.com/meshctl/meshctl/internal/server/xds/connected"
+	"github.com/meshctl/meshctl/internal/server/xds/history"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 )
 
@@ -31,7 +31,7 @@ func (p *Pages) instancesz(_ context.Context, q Query) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		proxies = []connected.Proxy{*x}
+		proxies = []history.Proxy{*x}
 	}
 	out := make(map[string][]serviceTarget)
 	for i := range proxies {

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/server/xds/connected"
+	"github.com/meshctl/meshctl/internal/server/xds/history"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -60,9 +60,9 @@ const (
 	refused = "ERROR"
 )
 
-func statusName(t connected.Type) string {
+func statusName(t history.TypeStatus) string {
 	switch {
-	case t.NACK != nil || len(t.Refused) > 0:
+	case t.NACK != nil || len(t.Quarantined) > 0:
 		return refused
 	case t.Sent == "":
 		return notSent
@@ -74,12 +74,12 @@ func statusName(t connected.Type) string {
 
 // lastError is why the proxy refused what it does not hold; empty when it holds
 // all.
-func lastError(t connected.Type) string {
+func lastError(t history.TypeStatus) string {
 	switch {
 	case t.NACK != nil:
 		return cmp.Or(t.NACK.Message, "refused without a reason")
-	case len(t.Refused) > 0:
-		return fmt.Sprintf("left without %s: %s", t.Refused[0].Resource, t.Refused[0].Error)
+	case len(t.Quarantined) > 0:
+		return fmt.Sprintf("left without %s: %s", t.Quarantined[0].Resource, t.Quarantined[0].Error)
 	}
 	return ""
 }
@@ -96,7 +96,7 @@ func (p *Pages) syncz(_ context.Context, q Query) (any, error) {
 	return out, nil
 }
 
-func syncStatus(x *connected.Proxy) SyncStatus {
+func syncStatus(x *history.Proxy) SyncStatus {
 	s := SyncStatus{
 		ClusterID: x.Node.Cluster, Proxy: x.Node.ID.ProxyID(), ProxyType: x.Node.ID.Type,
 		ProxyVersion: x.Node.Envoy, IstioVersion: x.Node.Version,

@@ -21,7 +21,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/server/xds/connected"
+	"github.com/meshctl/meshctl/internal/server/xds/history"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -141,7 +141,7 @@ func joins(a, b *statusv3.ClientConfig) bool {
 		})
 }
 
-func clientConfig(x *connected.Proxy) *statusv3.ClientConfig {
+func clientConfig(x *history.Proxy) *statusv3.ClientConfig {
 	metadata := map[string]*structpb.Value{}
 	for key, value := range map[string]string{
 		"CLUSTER_ID": string(x.Node.Cluster), "NAMESPACE": x.Node.Namespace, "ISTIO_VERSION": x.Node.Version,

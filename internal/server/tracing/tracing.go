@@ -1,6 +1,6 @@
 // Package tracing tells an OpenTelemetry collector how changes reach proxies:
 // a trace for each change, from the first event to the last answer. It observes
-// what package flight records, so nothing is measured twice and a server that
+// what package history records, so nothing is measured twice and a server that
 // does not trace pays nothing.
 //
 // Spans are made when their time is over. They wait in a queue of fixed length
@@ -120,7 +120,7 @@ type round struct {
 	pushes atomic.Int64
 }
 
-// Published implements flight.Observer: the change, how its events became a
+// Published implements history.Observer: the change, how its events became a
 // snapshot, and how that became resources.
 func (t *Tracer) Published(r *history.Round) any {
 	began := r.Arrived
@@ -159,7 +159,7 @@ func (t *Tracer) span(ctx context.Context, name string, from, to time.Time, attr
 	span.End(trace.WithTimestamp(to))
 }
 
-// Answered implements flight.Observer: a response, from when it could have been
+// Answered implements history.Observer: a response, from when it could have been
 // sent to the proxy's answer. It is part of the newest change that it carries
 // and linked to the oldest.
 func (t *Tracer) Answered(of history.Info, p history.Push, newest, first *history.Round) {

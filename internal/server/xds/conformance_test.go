@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 
+	"github.com/meshctl/meshctl/internal/server/xds/history"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -671,13 +672,13 @@ func (p *conformer) warms(resources string, names ...string) {
 }
 
 // status is how far the proxy's stream is with a type.
-func (p *conformer) status(typ string) TypeStatus {
+func (p *conformer) status(typ string) history.TypeStatus {
 	for _, s := range p.b.hub.Proxies() {
 		if st, ok := s.Types[typ]; ok {
 			return st
 		}
 	}
-	return TypeStatus{}
+	return history.TypeStatus{}
 }
 
 func TestConformance(t *testing.T) {

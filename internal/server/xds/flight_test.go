@@ -11,8 +11,8 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// TestFlightRecord follows a change from its cause to the answers of a proxy.
-func TestFlightRecord(t *testing.T) {
+// TestHistory follows a change from its cause to the answers of a proxy.
+func TestHistory(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		b := start(t, newWorld().set("EDS", "shared", "a", "a:1"))
 		c := b.connect(v, "p")
@@ -27,9 +27,9 @@ func TestFlightRecord(t *testing.T) {
 		b.world.set("EDS", "shared", "a", "a:2")
 		b.push()
 		c.nack(c.want("EDS", "a=a:2"), "a is no good")
-		b.eventually("NACK", func() bool { return len(b.hub.Flight().NACKs()) == 1 })
+		b.eventually("NACK", func() bool { return len(b.hub.History().NACKs()) == 1 })
 
-		h := b.hub.Flight().History("p.ns")
+		h := b.hub.History().History("p.ns")
 		if len(h) != 1 || len(h[0].Pushes) != 2 || h[0].Variant != v.String() {
 			t.Fatalf("history %+v", h)
 		}
@@ -45,18 +45,18 @@ func TestFlightRecord(t *testing.T) {
 			!change.Arrived.Equal(time.Unix(5, 0)) || change.Pushes != 1 || change.NACKs != 1 || change.Resources != 1 {
 			t.Errorf("change %+v", change)
 		}
-		line := b.hub.Flight().Timeline()
+		line := b.hub.History().Timeline()
 		if last := line[len(line)-1]; last.Snapshot != change.Snapshot || last.Bytes != int64(second.Bytes) {
 			t.Errorf("timeline ends with %+v", last)
 		}
 		c.cancel()
-		b.eventually("end", func() bool { return !b.hub.Flight().History("p.ns")[0].Ended.IsZero() })
+		b.eventually("end", func() bool { return !b.hub.History().History("p.ns")[0].Ended.IsZero() })
 	})
 }
 
-// TestFlightRecordOfEveryType: a change is one for the types of which the
+// TestHistoryOfEveryType: a change is one for the types of which the
 // state of the world always repeats the whole list, too.
-func TestFlightRecordOfEveryType(t *testing.T) {
+func TestHistoryOfEveryType(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		for _, typ := range []string{"CDS", "EDS", "LDS", "RDS"} {
 			b := start(t, newWorld().set(typ, "shared", "a", "a:1"))
@@ -72,10 +72,10 @@ func TestFlightRecordOfEveryType(t *testing.T) {
 			b.push()
 			c.wantAck(typ, "a=a:2")
 			b.eventually("ACK", func() bool {
-				line := b.hub.Flight().Timeline()
+				line := b.hub.History().Timeline()
 				return line[len(line)-1].ACKs == 1
 			})
-			pushes := b.hub.Flight().History("p.ns")[0].Pushes
+			pushes := b.hub.History().History("p.ns")[0].Pushes
 			if last := pushes[len(pushes)-1]; last.Why != "change" || last.Change == nil || last.Change.Pushes != 1 {
 				t.Errorf("%s: %+v", typ, last)
 			}
@@ -97,7 +97,7 @@ func TestSentMeansWritten(t *testing.T) {
 	b.world.set("CDS", "shared", "a", "a:"+strings.Repeat("x", 32<<20))
 	b.push()
 	last := func() history.Push {
-		pushes := b.hub.Flight().History("p.ns")[0].Pushes
+		pushes := b.hub.History().History("p.ns")[0].Pushes
 		return pushes[len(pushes)-1]
 	}
 	b.eventually("push", func() bool { return last().Bytes > 32<<20 })

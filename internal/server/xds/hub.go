@@ -94,7 +94,7 @@ type Hub struct {
 	cfg     Config
 	encoder xdswire.Encoder
 	names   *xdswire.NameSets
-	flight  *history.Recorder
+	history *history.Recorder
 	done    chan struct{} // closed when Run ends
 	turns   *admission.Turns
 	queue   queue
@@ -144,7 +144,7 @@ func NewHub(cfg Config) *Hub {
 	h := &Hub{
 		cfg:     cfg,
 		names:   xdswire.NewNameSets(),
-		flight:  history.New(cfg.Observer),
+		history: history.New(cfg.Observer),
 		done:    make(chan struct{}),
 		turns:   admission.NewTurns(cfg.Limits.Starting, cfg.Limits.MemoryWait, cfg.Memory),
 		wake:    make(chan struct{}, 1),
@@ -317,7 +317,7 @@ type subscriber struct {
 // reaches it: its views are chosen after it is registered.
 func (h *Hub) attach(s *subscriber) {
 	s.pod, s.namespace = h.cfg.Generation.AssignReads(s.node)
-	s.record = h.flight.Open(history.Info{
+	s.record = h.history.Open(history.Info{
 		Stream: s.id, Proxy: s.node.ID.ProxyID(), Variant: s.variant.String(), Connected: s.connected,
 	})
 	h.mu.Lock()

@@ -125,7 +125,7 @@ func (h *Hub) record(changes *snapshot.Changes, started time.Time) *history.Roun
 	for _, u := range h.missing {
 		r.Resources += len(u.resources)
 	}
-	h.flight.Publish(r)
+	h.history.Publish(r)
 	return r
 }
 

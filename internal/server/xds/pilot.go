@@ -14,7 +14,7 @@ import (
 
 // pilotTimes are the metrics under Istio's names about how long changes take, and
 // what caused them. Observing one is a few atomic additions; the times are those
-// that the flight record is given anyway.
+// that the history is given anyway.
 type pilotTimes struct {
 	debounce, build, queue, converged prometheus.Observer
 	push, send                        [numTypes]prometheus.Observer
@@ -129,7 +129,7 @@ func (p *pilotTimes) published(c *snapshot.Changes) {
 }
 
 // sent notes a response of the type, which was handed to gRPC.
-func (p *pilotTimes) sent(i int, r *history.Sent) {
+func (p *pilotTimes) sent(i int, r *history.Response) {
 	p.size[i].Observe(float64(r.Bytes))
 	if r.Why == history.Request {
 		p.triggers[byRequest].Inc()
@@ -155,7 +155,7 @@ type converging struct {
 	since, last time.Time // the first event of the change, and the last response
 }
 
-func (c *converging) sent(r *history.Sent) {
+func (c *converging) sent(r *history.Response) {
 	if r.First == nil || r.First.Arrived.IsZero() {
 		return
 	}

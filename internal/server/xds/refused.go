@@ -8,6 +8,7 @@ import (
 	"strings"
 	"weak"
 
+	"github.com/meshctl/meshctl/internal/server/xds/history"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
@@ -15,9 +16,9 @@ import (
 // refusal is a resource whose bytes the proxy refused, or may have refused.
 // It is not sent these bytes again.
 type refusal struct {
-	version string   // of the refused bytes
-	good    good     // what the proxy has instead
-	note    *Refused // nil while it is only a suspect
+	version string                       // of the refused bytes
+	good    good                         // what the proxy has instead
+	note    *history.QuarantinedResource // nil while it is only a suspect
 }
 
 // good is a resource as a proxy accepted it, and the view that it was of. The zero
@@ -96,7 +97,7 @@ func (w *withheld) has(name string) bool {
 // blame withholds what a refused response may have been refused for, and
 // returns the names that are certain. The names are those of the resources in
 // the response that were new to the proxy; raw is its error text.
-func (s *session) blame(i int, names []string, raw string, nack *NACK) []string {
+func (s *session) blame(i int, names []string, raw string, nack *history.LastNACK) []string {
 	t := &s.types[i]
 	names = slices.DeleteFunc(slices.Clone(names), func(n string) bool { return !s.mayWithhold(i, n) })
 	if len(names) == 0 || t.withheld != nil && len(t.withheld.names)+len(names) > maxWithheld {
@@ -124,7 +125,7 @@ func (s *session) blame(i int, names []string, raw string, nack *NACK) []string 
 		if !suspect {
 			r = s.refusal(i, name)
 		}
-		r.note = &Refused{
+		r.note = &history.QuarantinedResource{
 			Type: xdswire.ShortType(xdswire.PushOrder[i]), Resource: name, Version: r.version,
 			Found: how, Since: nack.At, Error: nack.Message,
 		}
@@ -279,7 +280,7 @@ func (h *Hub) overlay(s *viewState, replaced map[string]*xdswire.Resource) *view
 
 // publishRefused shows on status pages what is certain.
 func (s *session) publishRefused(i int) {
-	var notes []*Refused
+	var notes []*history.QuarantinedResource
 	if w := s.types[i].withheld; w != nil {
 		for _, r := range w.names {
 			if r.note != nil {
@@ -293,9 +294,9 @@ func (s *session) publishRefused(i int) {
 }
 
 // refused joins what the connected proxies refused, by type and resource.
-func (h *Hub) refused() []Refused {
+func (h *Hub) refused() []history.QuarantinedResource {
 	type key struct{ typ, name, version string }
-	found := make(map[key]*Refused)
+	found := make(map[key]*history.QuarantinedResource)
 	for _, sub := range h.subscribers() {
 		sub.mu.Lock()
 		for _, st := range sub.status {
@@ -315,12 +316,12 @@ func (h *Hub) refused() []Refused {
 		}
 		sub.mu.Unlock()
 	}
-	out := make([]Refused, 0, len(found))
+	out := make([]history.QuarantinedResource, 0, len(found))
 	for _, r := range found {
 		slices.Sort(r.Streams)
 		out = append(out, *r)
 	}
-	slices.SortFunc(out, func(a, b Refused) int {
+	slices.SortFunc(out, func(a, b history.QuarantinedResource) int {
 		return cmp.Or(a.Since.Compare(b.Since), cmp.Compare(a.Type, b.Type), cmp.Compare(a.Resource, b.Resource))
 	})
 	return out

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/meshctl/meshctl/internal/server/xds/history"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -237,20 +238,20 @@ func TestStatusFollowsAnswers(t *testing.T) {
 		c := b.connect(v, "p")
 		c.subscribe("CDS")
 		first := c.recv()
-		status := func() TypeStatus { return b.hub.Proxies()[0].Types["CDS"] }
+		status := func() history.TypeStatus { return b.hub.Proxies()[0].Types["CDS"] }
 		if s := status(); !s.Awaited || s.SentAt.IsZero() || !s.AnsweredAt.IsZero() || s.Sent == "" || s.Acked != "" {
 			t.Errorf("before the answer: %+v", s)
 		}
 		c.ack(first)
 		b.eventually("ACK", func() bool { return !status().Awaited })
-		if s := status(); s.Acked != s.Sent || s.AnsweredAt.Before(s.SentAt) || s.NACK != nil || len(s.Refused) != 0 {
+		if s := status(); s.Acked != s.Sent || s.AnsweredAt.Before(s.SentAt) || s.NACK != nil || len(s.Quarantined) != 0 {
 			t.Errorf("after the ACK: %+v", s)
 		}
 		b.world.set("CDS", "shared", "a", "a:2")
 		b.push()
 		c.nack(c.recv(), "Error adding/updating cluster(s) a: no")
-		b.eventually("NACK", func() bool { return len(status().Refused) == 1 })
-		if s := status(); s.Refused[0].Resource != "a" || s.Acked == "" {
+		b.eventually("NACK", func() bool { return len(status().Quarantined) == 1 })
+		if s := status(); s.Quarantined[0].Resource != "a" || s.Acked == "" {
 			t.Errorf("after the NACK: %+v", s)
 		}
 	})

@@ -488,7 +488,7 @@ func TestKeysAreNotShown(t *testing.T) {
 			t.Fatal(err)
 		}
 		var out bytes.Buffer
-		for _, page := range []any{views, b.hub.Proxies(), b.hub.NACKs(), b.hub.Flight().History("gw.ns"), b.hub.Flight().Timeline(), b.hub.Flight().Streams()} {
+		for _, page := range []any{views, b.hub.Proxies(), b.hub.NACKs(), b.hub.History().History("gw.ns"), b.hub.History().Timeline(), b.hub.History().Streams()} {
 			if err := json.NewEncoder(&out).Encode(page); err != nil {
 				t.Fatal(err)
 			}

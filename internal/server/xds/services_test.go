@@ -212,7 +212,7 @@ func checkPages(t *testing.T, b *bench, ads *client, separate map[string]*client
 	if diff := cmp.Diff(want, ids); diff != "" {
 		t.Errorf("streams on the status page (-want +got):\n%s", diff)
 	}
-	histories := b.hub.Flight().History("p.ns")
+	histories := b.hub.History().History("p.ns")
 	if len(histories) != len(want) {
 		t.Errorf("the history of the proxy has %d streams, want %d", len(histories), len(want))
 	}

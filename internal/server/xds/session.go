@@ -390,7 +390,7 @@ func (s *session) refuse(i int, nonce, message string) {
 		return // it complains of something else than was sent last
 	}
 	version := versionInfo(t.sent.version())
-	nack := &NACK{Version: version, Message: clip(message), At: s.hub.cfg.Now()}
+	nack := &history.LastNACK{Version: version, Message: clip(message), At: s.hub.cfg.Now()}
 	s.log.Warn("the proxy refused a response and keeps what it had",
 		"type", xdswire.ShortType(xdswire.PushOrder[i]), "version", version, "nonce", clip(nonce), "error", nack.Message)
 	s.sub.setStatus(i, func(st *typeStatus) {
@@ -602,8 +602,8 @@ func (s *session) refusedAll(i int) bool {
 
 // record begins the record of a response of which the rest is not known yet.
 // It says whether the proxy asked for it.
-func (s *session) record(t *typeState, now pair, asked bool) history.Sent {
-	r := history.Sent{Why: history.Request}
+func (s *session) record(t *typeState, now pair, asked bool) history.Response {
+	r := history.Response{Why: history.Request}
 	switch round := now.round(t.sent); {
 	case asked:
 	case round != nil:
@@ -672,7 +672,7 @@ func (s *session) warm(c *content, clusters *typeState) {
 	}
 }
 
-func (s *session) transmit(i int, version uint64, c *content, r history.Sent) error {
+func (s *session) transmit(i int, version uint64, c *content, r history.Response) error {
 	m := s.hub.cfg.Metrics
 	f := xdswire.NewFrame(xdswire.Header{
 		Version: versionInfo(version), TypeURL: xdswire.PushOrder[i], Nonce: s.types[i].nonce, Removed: c.removed,

@@ -8,23 +8,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/meshctl/meshctl/internal/server/xds/connected"
 	"github.com/meshctl/meshctl/internal/server/xds/history"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
-
-// Proxy is a connected stream.
-type Proxy = connected.Proxy
-
-// TypeStatus is how far a proxy is with one type.
-type TypeStatus = connected.Type
-
-// NACK is a response that a proxy refused.
-type NACK = connected.NACK
-
-// Refused is a resource that a proxy refused and is left without.
-type Refused = connected.Refused
 
 // typeStatus is the part of a stream's state that others may read, under the
 // subscriber's lock.
@@ -33,30 +20,30 @@ type typeStatus struct {
 	isSent, acked bool
 	sentVersion   uint64
 	ackedVersion  uint64
-	nack          *NACK
+	nack          *history.LastNACK
 	sentAt        time.Time
 	answeredAt    time.Time
 	awaited       bool
-	refused       []*Refused
+	refused       []*history.QuarantinedResource
 }
 
 // answered notes that an answer came.
 func (st *typeStatus) answered(at time.Time) { st.answeredAt, st.awaited = at, false }
 
-// Flight is the record of how changes reached the proxies.
-func (h *Hub) Flight() *history.Recorder { return h.flight }
+// History returns the record of how changes reached the proxies.
+func (h *Hub) History() *history.Recorder { return h.history }
 
 // NACKs is what proxies refused.
 type NACKs struct {
 	// NACKs are the refused responses that are remembered, oldest first.
 	NACKs []history.NACK `json:"nacks"`
 	// Refused are the resources that connected proxies are left without.
-	Refused []Refused `json:"refused"`
+	Refused []history.QuarantinedResource `json:"refused"`
 }
 
 // NACKs tells what proxies refused.
 func (h *Hub) NACKs() NACKs {
-	return NACKs{NACKs: h.flight.NACKs(), Refused: h.refused()}
+	return NACKs{NACKs: h.history.NACKs(), Refused: h.refused()}
 }
 
 // LiveView is a view in use, or several that one stream each uses.
@@ -144,13 +131,13 @@ func (s *subscriber) setStatus(i int, set func(*typeStatus)) {
 }
 
 // Proxies lists the connected streams, sorted by id.
-func (h *Hub) Proxies() []Proxy {
+func (h *Hub) Proxies() []history.Proxy {
 	subs := h.subscribers()
-	out := make([]Proxy, len(subs))
+	out := make([]history.Proxy, len(subs))
 	for i, s := range subs {
 		out[i] = s.proxy()
 	}
-	slices.SortFunc(out, func(a, b Proxy) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(out, func(a, b history.Proxy) int { return cmp.Compare(a.ID, b.ID) })
 	return out
 }
 
@@ -173,10 +160,10 @@ func (h *Hub) subscribers() []*subscriber {
 	return slices.Collect(maps.Keys(h.proxies))
 }
 
-func (s *subscriber) proxy() Proxy {
-	p := Proxy{
+func (s *subscriber) proxy() history.Proxy {
+	p := history.Proxy{
 		ID: s.id, Node: s.node, Caller: s.caller, Certificate: s.certificate, Address: s.address, Variant: s.variant, Connected: s.connected,
-		Types: make(map[string]TypeStatus),
+		Types: make(map[string]history.TypeStatus),
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,9 +171,9 @@ func (s *subscriber) proxy() Proxy {
 		if !st.watched {
 			continue
 		}
-		t := TypeStatus{NACK: st.nack, SentAt: st.sentAt, AnsweredAt: st.answeredAt, Awaited: st.awaited}
+		t := history.TypeStatus{NACK: st.nack, SentAt: st.sentAt, AnsweredAt: st.answeredAt, Awaited: st.awaited}
 		for _, r := range st.refused {
-			t.Refused = append(t.Refused, *r)
+			t.Quarantined = append(t.Quarantined, *r)
 		}
 		if st.isSent {
 			t.Sent = versionInfo(st.sentVersion)
@@ -201,19 +188,19 @@ func (s *subscriber) proxy() Proxy {
 
 // Sent is what a stream was sent last, by type URL, for the types that it
 // watches. It is nil when there is no stream of that id.
-func (h *Hub) Sent(id string) map[string]connected.Sent {
+func (h *Hub) Sent(id string) map[string]history.SentConfig {
 	subs := h.subscribers()
 	i := slices.IndexFunc(subs, func(s *subscriber) bool { return s.id == id })
 	if i < 0 {
 		return nil
 	}
 	wants, pairs := subs[i].session.sentNow()
-	out := make(map[string]connected.Sent)
+	out := make(map[string]history.SentConfig)
 	for i, want := range wants {
 		if want == nil {
 			continue
 		}
-		sent := connected.Sent{Wildcard: want.Wildcard, Names: want.Names.Names()}
+		sent := history.SentConfig{Wildcard: want.Wildcard, Names: want.Names.Names()}
 		if pairs[i] != (pair{}) {
 			sent.Version = versionInfo(pairs[i].version())
 		}

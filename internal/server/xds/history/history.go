@@ -73,8 +73,8 @@ const (
 
 var whyNames = [...]string{Change: "change", Request: "request", Repair: "repair"}
 
-// Sent is one response as it goes out.
-type Sent struct {
+// Response describes one response that is being sent.
+type Response struct {
 	Type      string // short name
 	Version   uint64
 	Why       Why
@@ -91,12 +91,12 @@ type Sent struct {
 
 // push is what is kept of a response.
 type push struct {
-	Sent
+	Response
 	written, answered time.Time
-	refused           *refused // set by a NACK
+	refused           *refusal // set by a NACK
 }
 
-type refused struct {
+type refusal struct {
 	message   string
 	resources []string
 }
@@ -195,7 +195,7 @@ func (s *Stream) Close(now time.Time) {
 }
 
 // Send notes a response that goes out and returns its number.
-func (s *Stream) Send(p Sent) uint64 {
+func (s *Stream) Send(p Response) uint64 {
 	if p.Round != nil {
 		p.Round.pushes.Add(1)
 		p.Round.bytes.Add(int64(p.Bytes))
@@ -205,9 +205,9 @@ func (s *Stream) Send(p Sent) uint64 {
 	n := s.count
 	s.count++
 	if len(s.ring) < maxPushes {
-		s.ring = append(s.ring, push{Sent: p})
+		s.ring = append(s.ring, push{Response: p})
 	} else {
-		s.ring[n%maxPushes] = push{Sent: p}
+		s.ring[n%maxPushes] = push{Response: p}
 	}
 	return n
 }
@@ -235,10 +235,10 @@ func (s *Stream) ACK(n uint64, now time.Time) { s.answer(n, now, nil) }
 // NACK notes that the proxy refused the response, for its message, and the
 // resources to blame as far as they are known.
 func (s *Stream) NACK(n uint64, now time.Time, message string, resources []string) {
-	s.answer(n, now, &refused{message, resources})
+	s.answer(n, now, &refusal{message, resources})
 }
 
-func (s *Stream) answer(n uint64, now time.Time, no *refused) {
+func (s *Stream) answer(n uint64, now time.Time, no *refusal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := s.at(n)
