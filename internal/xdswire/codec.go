@@ -3,11 +3,10 @@ package xdswire
 import (
 	"errors"
 	"fmt"
-	"hash/maphash"
-	"weak"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 	protobuf "google.golang.org/protobuf/proto"
@@ -113,97 +112,51 @@ func (c ServerCodec) check(b []byte, first, last protowire.Number) error {
 	return nil
 }
 
-func (c ServerCodec) sotw(b []byte, req *discoveryv3.DiscoveryRequest) error {
-	names, rest, ok := split(b)
+// requests are the buffers in which requests are read and put together, by powers
+// of two: ACKs, of which thousands come at once, get less than the 4 KB of gRPC's
+// own pool, and the list of names in a request of 33 KB gets 64 KB, where gRPC
+// would take, and clear, 1 MB.
+var requests = mem.NewTieredBufferPool(1<<8, 1<<9, 1<<10, 1<<11, 1<<12, 1<<13, 1<<14, 1<<15, 1<<16, 1<<17, 1<<18, 1<<19, 1<<20, 1<<21, 1<<22)
+
+// RequestBuffers is the pool with which servers read requests: that of Codec,
+// which puts them together.
+func RequestBuffers() mem.BufferPool { return requests }
+
+// Codec is the gRPC codec of servers that send Frames. Every other message
+// goes through the ordinary codec, so that it can be set for a whole server
+// with grpc.ForceServerCodecV2.
+type Codec struct {
+	// Depth is how deep messages that are read may be nested, themselves
+	// included; 0 means the 10,000 levels of the ordinary codec.
+	Depth int
+}
+
+// Marshal implements encoding.CodecV2.
+func (Codec) Marshal(v any) (mem.BufferSlice, error) {
+	if f, ok := v.(*Frame); ok {
+		return f.Buffers(), nil
+	}
+	return encoding.GetCodecV2(proto.Name).Marshal(v)
+}
+
+// Unmarshal implements encoding.CodecV2.
+func (c Codec) Unmarshal(data mem.BufferSlice, v any) error { return whole(data, v, c.unmarshal) }
+
+// whole puts a message together and has it decoded, which may not keep the bytes.
+func whole(data mem.BufferSlice, v any, decode func([]byte, protobuf.Message) error) error {
+	m, ok := v.(protobuf.Message)
 	if !ok {
-		if err := c.unmarshal(b, req); err != nil { // which says what is wrong
-			return err
-		}
-		req.ResourceNames = c.names.Of(req.GetResourceNames()).Names()
-		return nil
+		return encoding.GetCodecV2(proto.Name).Unmarshal(data, v)
 	}
-	sum := maphash.Bytes(c.names.seed, names)
-	set := c.names.known(sum)
-	if set == nil {
-		if err := c.unmarshal(b, req); err != nil {
-			return err
-		}
-		set = c.names.Of(req.GetResourceNames())
-		c.names.know(sum, set)
-	} else if err := c.unmarshal(rest, req); err != nil {
-		return err
-	}
-	req.ResourceNames = set.Names()
-	return nil
+	b := data.MaterializeToBuffer(requests)
+	defer b.Free()
+	return decode(b.ReadOnlyData(), m)
 }
 
-const fieldResourceNames = 3 // of DiscoveryRequest
-
-// split cuts the names, which follow each other, out of an encoded
-// DiscoveryRequest; rest is a copy of its other fields. It reports false when the
-// request is malformed, or as no encoder writes it.
-func split(b []byte) (names, rest []byte, ok bool) {
-	for len(b) > 0 {
-		if b[0] == nameTag {
-			if names != nil {
-				return nil, nil, false
-			}
-			end := skipNames(b)
-			if end < 0 {
-				return nil, nil, false
-			}
-			names, b = b[:end], b[end:]
-			continue
-		}
-		num, _, n := protowire.ConsumeField(b)
-		if n < 0 || num == fieldResourceNames { // with another tag than encoders write
-			return nil, nil, false
-		}
-		rest = append(rest, b[:n]...)
-		b = b[n:]
-	}
-	return names, rest, true
+// unmarshal decodes what a peer sent.
+func (c Codec) unmarshal(b []byte, m protobuf.Message) error {
+	return protobuf.UnmarshalOptions{RecursionLimit: c.Depth}.Unmarshal(b, m)
 }
 
-const nameTag = fieldResourceNames<<3 | byte(protowire.BytesType)
-
-// skipNames is where the names end with which b begins, -1 when one is cut. It
-// sees a thousand of them with every ACK, so that a length of one byte, as most
-// are, is not decoded by a call.
-func skipNames(b []byte) int {
-	i := 0
-	for i < len(b) && b[i] == nameTag {
-		if i+1 < len(b) && b[i+1] < 0x80 {
-			i += 2 + int(b[i+1])
-			continue
-		}
-		_, n := protowire.ConsumeBytes(b[i+1:])
-		if n < 0 {
-			return -1
-		}
-		i += 1 + n
-	}
-	if i > len(b) {
-		return -1
-	}
-	return i
-}
-
-// maxKnown bounds how many lists are known; beyond it all are forgotten.
-const maxKnown = 1 << 16
-
-// known is the set of a list that was seen before, by its hash, or nil.
-func (t *NameSets) known(sum uint64) *NameSet {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.lists[sum].Value()
-}
-
-func (t *NameSets) know(sum uint64, s *NameSet) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if len(t.lists) >= maxKnown {
-		clear(t.lists)
-	}
-	t.lists[sum] = weak.Make(s)
-}
+// Name implements encoding.CodecV2.
+func (Codec) Name() string { return proto.Name }

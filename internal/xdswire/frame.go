@@ -1,11 +1,9 @@
 package xdswire
 
 import (
-	"google.golang.org/grpc/encoding"
-	"google.golang.org/grpc/encoding/proto" // registers the codec that Codec passes messages to
+	// registers the codec that Codec passes messages to
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
-	protobuf "google.golang.org/protobuf/proto"
 )
 
 // Variant is one of the two forms of the protocol.
@@ -150,54 +148,3 @@ func (written) Get(n int) *[]byte {
 
 // Put implements mem.BufferPool.
 func (w written) Put(*[]byte) { w() }
-
-// requests are the buffers in which requests are read and put together, by powers
-// of two: ACKs, of which thousands come at once, get less than the 4 KB of gRPC's
-// own pool, and the list of names in a request of 33 KB gets 64 KB, where gRPC
-// would take, and clear, 1 MB.
-var requests = mem.NewTieredBufferPool(1<<8, 1<<9, 1<<10, 1<<11, 1<<12, 1<<13, 1<<14, 1<<15, 1<<16, 1<<17, 1<<18, 1<<19, 1<<20, 1<<21, 1<<22)
-
-// RequestBuffers is the pool with which servers read requests: that of Codec,
-// which puts them together.
-func RequestBuffers() mem.BufferPool { return requests }
-
-// Codec is the gRPC codec of servers that send Frames. Every other message
-// goes through the ordinary codec, so that it can be set for a whole server
-// with grpc.ForceServerCodecV2.
-type Codec struct {
-	// Depth is how deep messages that are read may be nested, themselves
-	// included; 0 means the 10,000 levels of the ordinary codec.
-	Depth int
-}
-
-var _ encoding.CodecV2 = Codec{}
-
-// Marshal implements encoding.CodecV2.
-func (Codec) Marshal(v any) (mem.BufferSlice, error) {
-	if f, ok := v.(*Frame); ok {
-		return f.Buffers(), nil
-	}
-	return encoding.GetCodecV2(proto.Name).Marshal(v)
-}
-
-// Unmarshal implements encoding.CodecV2.
-func (c Codec) Unmarshal(data mem.BufferSlice, v any) error { return whole(data, v, c.unmarshal) }
-
-// whole puts a message together and has it decoded, which may not keep the bytes.
-func whole(data mem.BufferSlice, v any, decode func([]byte, protobuf.Message) error) error {
-	m, ok := v.(protobuf.Message)
-	if !ok {
-		return encoding.GetCodecV2(proto.Name).Unmarshal(data, v)
-	}
-	b := data.MaterializeToBuffer(requests)
-	defer b.Free()
-	return decode(b.ReadOnlyData(), m)
-}
-
-// unmarshal decodes what a peer sent.
-func (c Codec) unmarshal(b []byte, m protobuf.Message) error {
-	return protobuf.UnmarshalOptions{RecursionLimit: c.Depth}.Unmarshal(b, m)
-}
-
-// Name implements encoding.CodecV2.
-func (Codec) Name() string { return proto.Name }

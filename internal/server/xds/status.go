@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"time"
 
@@ -123,13 +122,6 @@ func (h *Hub) inspect() []LiveView {
 	return out
 }
 
-// setStatus changes the status of one type.
-func (s *subscriber) setStatus(i int, set func(*typeStatus)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	set(&s.status[i])
-}
-
 // Proxies lists the connected streams, sorted by id.
 func (h *Hub) Proxies() []history.Proxy {
 	subs := h.subscribers()
@@ -151,13 +143,6 @@ func (h *Hub) Versions() map[string]int {
 		out[s.node.Version]++
 	}
 	return out
-}
-
-// subscribers lists the connected streams in no order.
-func (h *Hub) subscribers() []*subscriber {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return slices.Collect(maps.Keys(h.proxies))
 }
 
 func (s *subscriber) proxy() history.Proxy {

@@ -4,7 +4,6 @@ import (
 	"hash/maphash"
 	"runtime"
 	"slices"
-	"strconv"
 	"sync"
 	"weak"
 )
@@ -197,25 +196,21 @@ func (t *NameSets) drop(k setKey) {
 	}
 }
 
-// Wildcard is the name that subscribes to everything.
-const Wildcard = "*"
+// maxKnown bounds how many lists are known; beyond it all are forgotten.
+const maxKnown = 1 << 16
 
-// Subscription is what a stream asked for of one type: everything, or names,
-// or both.
-type Subscription struct {
-	Wildcard bool
-	Names    *NameSet
+// known is the set of a list that was seen before, by its hash, or nil.
+func (t *NameSets) known(sum uint64) *NameSet {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.lists[sum].Value()
 }
 
-// Has reports whether the subscription covers the name.
-func (s Subscription) Has(name string) bool { return s.Wildcard || s.Names.Has(name) }
-
-// Nonces counts the responses of a stream. Nonces need to be unlike each
-// other within one stream only, so they are short.
-type Nonces struct{ last uint64 }
-
-// Next is a nonce that was not used before.
-func (n *Nonces) Next() string {
-	n.last++
-	return strconv.FormatUint(n.last, 36)
+func (t *NameSets) know(sum uint64, s *NameSet) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.lists) >= maxKnown {
+		clear(t.lists)
+	}
+	t.lists[sum] = weak.Make(s)
 }

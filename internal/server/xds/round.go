@@ -1,11 +1,6 @@
 package xds
 
 import (
-	"fmt"
-	"runtime"
-	"runtime/debug"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -13,67 +8,6 @@ import (
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
-
-// unit is one generated piece, shared by all live views that hold it.
-type unit struct {
-	key       xdsgen.Unit
-	resources []*xdswire.Resource
-	err       error
-	refs      int // entries of live views
-}
-
-// liveView is a view that some stream uses.
-type liveView struct {
-	view    xdsgen.View
-	streams map[*subscriber]struct{}
-	entries map[string]*unit
-	// want is what the round now running found: the units that are new or
-	// other than those in entries, nil for those that are gone.
-	want map[string]*unit
-	// contested says that several units make a resource of one name.
-	contested bool
-	// pieces are what a Joined view's resource is made of.
-	pieces *viewState
-	// state is nil until the view was listed once.
-	state atomic.Pointer[viewState]
-	next  *viewState // to be shown
-}
-
-// assignment is the live views of one stream, by type index: of the types that
-// it asks for.
-type assignment struct {
-	err   error // no views could be chosen
-	types [numTypes]typeViews
-}
-
-type typeViews struct {
-	served      bool
-	shared, own *liveView
-	demand      demand
-}
-
-// pair is what the views hold now; ok is false when they hold nothing yet.
-func (t typeViews) pair() (p pair, ok bool) {
-	if t.shared != nil {
-		if p.shared = t.shared.state.Load(); p.shared == nil {
-			return p, false
-		}
-	}
-	if t.own != nil {
-		if p.own = t.own.state.Load(); p.own == nil {
-			return p, false
-		}
-	}
-	return p, true
-}
-
-func (a *assignment) views(yield func(*liveView) bool) {
-	for _, t := range a.types {
-		if t.shared != nil && !yield(t.shared) || t.own != nil && !yield(t.own) {
-			return
-		}
-	}
-}
 
 // round brings everything to the newest snapshot: chooses views, generates
 // the units that are missing, publishes what changed, tells the streams.
@@ -140,95 +74,6 @@ func (h *Hub) show(changed []*liveView, chosen map[*subscriber]*assignment) {
 	for sub, a := range chosen {
 		sub.assigned.Store(a)
 	}
-}
-
-// choose gives streams that came, whose facts changed or that ask for other
-// types their views. The assignments it returns are to be shown once their
-// views are generated.
-func (h *Hub) choose(m mail, changes *snapshot.Changes) map[*subscriber]*assignment {
-	chosen := make(map[*subscriber]*assignment)
-	if changes != nil {
-		all := h.cfg.Generation.AssignAll(h.current.Load(), changes)
-		for sub := range h.subs.concerned(changes, all) {
-			if chosen[sub] == nil && h.assign(sub) == nil {
-				chosen[sub] = h.give(sub)
-			} // After a panic, which guard tells of, the stream keeps its views.
-		}
-	}
-	for sub := range h.subs.concerned(&snapshot.Changes{Pods: m.reconsider}, false) {
-		if chosen[sub] == nil {
-			chosen[sub] = h.give(sub)
-		}
-	}
-	for _, sub := range m.attach {
-		h.subs.add(sub)
-		sub.err = h.assign(sub)
-		chosen[sub] = h.give(sub)
-	}
-	for _, sub := range h.heed(m.demands) {
-		chosen[sub] = h.give(sub)
-	}
-	for sub, a := range chosen {
-		h.leave(sub, sub.assigned.Load())
-		for v := range a.views {
-			v.streams[sub] = struct{}{}
-		}
-	}
-	for _, sub := range m.detach {
-		h.leave(sub, chosen[sub])
-		h.leave(sub, sub.assigned.Load())
-		h.subs.remove(sub)
-		delete(chosen, sub)
-	}
-	return chosen
-}
-
-// leave takes a stream out of the views of an assignment, which may be nil.
-func (h *Hub) leave(sub *subscriber, a *assignment) {
-	if a == nil {
-		return
-	}
-	for v := range a.views {
-		if delete(v.streams, sub); len(v.streams) == 0 {
-			h.views.unused[v] = struct{}{}
-		}
-	}
-}
-
-// assign chooses the views that a stream may have.
-func (h *Hub) assign(sub *subscriber) error {
-	return h.guard("choose views", sub.id, func() {
-		h.cfg.Metrics.assigned.Inc()
-		var views [numTypes]mayHave
-		for url, v := range h.cfg.Generation.Assign(h.current.Load(), sub.node) {
-			if i := typeIndex(url); i >= 0 {
-				views[i] = mayHave{true, v}
-			}
-		}
-		sub.views, sub.err = views, nil
-	})
-}
-
-// mayHave is what a stream is given of a type when it asks for it.
-type mayHave struct {
-	served bool
-	xdsgen.Views
-}
-
-// give finds or makes the live views of the types that a stream asks for.
-func (h *Hub) give(sub *subscriber) *assignment {
-	a := &assignment{err: sub.err}
-	for i, d := range sub.demands {
-		v := sub.views[i]
-		if i == sds && h.cfg.Generation.Secrets != nil {
-			v = mayHave{true, xdsgen.Views{Shared: d.secrets}}
-		}
-		a.types[i].demand = d
-		if d.asked && v.served {
-			a.types[i] = typeViews{served: true, shared: h.views.of(v.Shared), own: h.views.of(v.Own), demand: d}
-		}
-	}
-	return a
 }
 
 // collect asks the views for their units, stale ones for all and the others for
@@ -327,44 +172,6 @@ func (l *listing) note(id string, key xdsgen.Unit) {
 	l.want(id, u)
 }
 
-// generate makes the units' resources on all processors.
-func (h *Hub) generate(units []*unit) {
-	var next atomic.Int64
-	var wg sync.WaitGroup
-	work := func() {
-		for i := next.Add(1) - 1; int(i) < len(units); i = next.Add(1) - 1 {
-			h.generateOne(units[i])
-		}
-	}
-	for range min(runtime.GOMAXPROCS(0), len(units)) - 1 {
-		wg.Go(work)
-	}
-	work()
-	wg.Wait()
-}
-
-func (h *Hub) generateOne(u *unit) {
-	t := typeIndex(u.key.Type())
-	if h.times != nil && t >= 0 {
-		began := h.cfg.Now()
-		defer func() { h.times.note(t, began, h.cfg.Now()) }()
-	}
-	err := h.guard("generate", u.key.Type(), func() { u.resources, u.err = u.key.Generate(&h.encoder) })
-	if err != nil {
-		u.err = err
-	}
-	if u.err != nil {
-		u.resources = nil
-		h.cfg.Metrics.failures.Inc()
-		h.cfg.Log.Error("generation failed, the last good version stays",
-			"type", xdswire.ShortType(u.key.Type()), "unit", fmt.Sprintf("%T", u.key), "error", u.err)
-		return
-	}
-	if t >= 0 {
-		h.cfg.Metrics.generated[t].Add(float64(len(u.resources)))
-	}
-}
-
 // publish makes the next states of the views and returns those that have one.
 func (h *Hub) publish(touched []*liveView, round *history.Round) []*liveView {
 	var changed []*liveView
@@ -436,18 +243,4 @@ func (h *Hub) sweep() {
 	}
 	h.idle = nil
 	h.cfg.Metrics.views.Set(float64(len(h.views.all)))
-}
-
-// guard runs a piece of generation; a panic in it becomes an error and costs
-// only that piece.
-func (h *Hub) guard(what, of string, f func()) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("%s of %s: panic: %v", what, of, p)
-			h.cfg.Metrics.panics.Inc()
-			h.cfg.Log.Error("panic in generation", "what", what, "of", of, "panic", p, "stack", string(debug.Stack()))
-		}
-	}()
-	f()
-	return nil
 }

@@ -1,0 +1,131 @@
+package xds
+
+import (
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/xdsgen"
+)
+
+// assignment is the live views of one stream, by type index: of the types that
+// it asks for.
+type assignment struct {
+	err   error // no views could be chosen
+	types [numTypes]typeViews
+}
+
+type typeViews struct {
+	served      bool
+	shared, own *liveView
+	demand      demand
+}
+
+// pair is what the views hold now; ok is false when they hold nothing yet.
+func (t typeViews) pair() (p pair, ok bool) {
+	if t.shared != nil {
+		if p.shared = t.shared.state.Load(); p.shared == nil {
+			return p, false
+		}
+	}
+	if t.own != nil {
+		if p.own = t.own.state.Load(); p.own == nil {
+			return p, false
+		}
+	}
+	return p, true
+}
+
+func (a *assignment) views(yield func(*liveView) bool) {
+	for _, t := range a.types {
+		if t.shared != nil && !yield(t.shared) || t.own != nil && !yield(t.own) {
+			return
+		}
+	}
+}
+
+// choose gives streams that came, whose facts changed or that ask for other
+// types their views. The assignments it returns are to be shown once their
+// views are generated.
+func (h *Hub) choose(m mail, changes *snapshot.Changes) map[*subscriber]*assignment {
+	chosen := make(map[*subscriber]*assignment)
+	if changes != nil {
+		all := h.cfg.Generation.AssignAll(h.current.Load(), changes)
+		for sub := range h.subs.concerned(changes, all) {
+			if chosen[sub] == nil && h.assign(sub) == nil {
+				chosen[sub] = h.give(sub)
+			} // After a panic, which guard tells of, the stream keeps its views.
+		}
+	}
+	for sub := range h.subs.concerned(&snapshot.Changes{Pods: m.reconsider}, false) {
+		if chosen[sub] == nil {
+			chosen[sub] = h.give(sub)
+		}
+	}
+	for _, sub := range m.attach {
+		h.subs.add(sub)
+		sub.err = h.assign(sub)
+		chosen[sub] = h.give(sub)
+	}
+	for _, sub := range h.heed(m.demands) {
+		chosen[sub] = h.give(sub)
+	}
+	for sub, a := range chosen {
+		h.leave(sub, sub.assigned.Load())
+		for v := range a.views {
+			v.streams[sub] = struct{}{}
+		}
+	}
+	for _, sub := range m.detach {
+		h.leave(sub, chosen[sub])
+		h.leave(sub, sub.assigned.Load())
+		h.subs.remove(sub)
+		delete(chosen, sub)
+	}
+	return chosen
+}
+
+// leave takes a stream out of the views of an assignment, which may be nil.
+func (h *Hub) leave(sub *subscriber, a *assignment) {
+	if a == nil {
+		return
+	}
+	for v := range a.views {
+		if delete(v.streams, sub); len(v.streams) == 0 {
+			h.views.unused[v] = struct{}{}
+		}
+	}
+}
+
+// assign chooses the views that a stream may have.
+func (h *Hub) assign(sub *subscriber) error {
+	return h.guard("choose views", sub.id, func() {
+		h.cfg.Metrics.assigned.Inc()
+		var views [numTypes]mayHave
+		for url, v := range h.cfg.Generation.Assign(h.current.Load(), sub.node) {
+			if i := typeIndex(url); i >= 0 {
+				views[i] = mayHave{true, v}
+			}
+		}
+		sub.views, sub.err = views, nil
+	})
+}
+
+// mayHave is what a stream is given of a type when it asks for it.
+type mayHave struct {
+	served bool
+	xdsgen.Views
+}
+
+// give finds or makes the live views of the types that a stream asks for.
+func (h *Hub) give(sub *subscriber) *assignment {
+	a := &assignment{err: sub.err}
+	for i, d := range sub.demands {
+		v := sub.views[i]
+		if i == sds && h.cfg.Generation.Secrets != nil {
+			v = mayHave{true, xdsgen.Views{Shared: d.secrets}}
+		}
+		a.types[i].demand = d
+		if d.asked && v.served {
+			a.types[i] = typeViews{served: true, shared: h.views.of(v.Shared), own: h.views.of(v.Own), demand: d}
+		}
+	}
+	return a
+}

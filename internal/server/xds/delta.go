@@ -1,0 +1,137 @@
+package xds
+
+import (
+	"slices"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+// delta takes one request of the delta variant.
+func (s *session) delta(req *discoveryv3.DeltaDiscoveryRequest) error {
+	i := typeIndex(req.GetTypeUrl())
+	if i < 0 {
+		return nil
+	}
+	t := &s.types[i]
+	s.answer = i
+	nonce := req.GetResponseNonce()
+	if e := req.GetErrorDetail(); e != nil {
+		s.hub.cfg.Metrics.pilot.rejected(i, e.GetCode())
+		s.refuse(i, nonce, e.GetMessage())
+	}
+	if !t.watched {
+		return s.deltaFirst(i, req)
+	}
+	switch {
+	case nonce == "":
+	case nonce != t.nonce:
+		// It answers nothing, but its names count: they are not repeated.
+		s.hub.cfg.Metrics.expired[i].Inc()
+	case req.GetErrorDetail() == nil:
+		s.accept(i)
+	}
+	if len(req.GetResourceNamesUnsubscribe()) > 0 {
+		s.unsubscribe(t, s.subscription(req.GetResourceNamesUnsubscribe()))
+	}
+	if len(req.GetResourceNamesSubscribe()) == 0 {
+		return nil
+	}
+	more := s.subscription(req.GetResourceNamesSubscribe())
+	t.want.Names = s.hub.names.With(t.want.Names, more.Names.Names())
+	if err := s.allowed(i, t.want); err != nil {
+		return err
+	}
+	// A name that the proxy holds already and asks for again is sent again:
+	// it may have dropped it in between.
+	t.addForce(more.Names.Names())
+	if more.Wildcard && !t.want.Wildcard {
+		t.want.Wildcard = true
+		t.due, t.all = true, true
+	}
+	s.afterClusters(i)
+	return nil
+}
+
+// deltaFirst takes the first request for a type. The versions that the proxy
+// says it holds are compared with what the views hold now, and only what
+// differs is remembered, as names to send.
+func (s *session) deltaFirst(i int, req *discoveryv3.DeltaDiscoveryRequest) error {
+	t := &s.types[i]
+	want := s.subscription(req.GetResourceNamesSubscribe())
+	legacy := len(req.GetResourceNamesSubscribe()) == 0 && len(req.GetResourceNamesUnsubscribe()) == 0
+	want.Wildcard = want.Wildcard || fullList(i) && legacy
+	held := req.GetInitialResourceVersions()
+	if !want.Wildcard && len(held) > 0 {
+		names := make([]string, 0, len(held))
+		for name := range held {
+			if name != xdswire.Wildcard { // which no resource is called
+				names = append(names, name)
+			}
+		}
+		want.Names = s.hub.names.With(want.Names, names)
+	}
+	if err := s.allowed(i, want); err != nil {
+		return err
+	}
+	s.watch(i, want)
+	// Endpoints are sent even if held: the last stream may have ended between
+	// a changed cluster, which waits for them, and them.
+	if len(held) > 0 && (i != eds || want.Wildcard) {
+		t.all = false
+		t.held = held
+	}
+	// A type that is asked for by no name has nothing to wait for.
+	t.due = want.Wildcard || want.Names.Len() > 0
+	s.afterClusters(i)
+	return nil
+}
+
+// unsubscribe takes names out of a subscription of the delta variant.
+func (s *session) unsubscribe(t *typeState, gone xdswire.Subscription) {
+	before := t.want.Names
+	t.want.Names = s.hub.names.Without(before, gone.Names.Names())
+	t.want.Wildcard = t.want.Wildcard && !gone.Wildcard
+	if !t.want.Wildcard {
+		return
+	}
+	// The proxy cannot know whether the wildcard has what it gave up.
+	t.addForce(slices.DeleteFunc(slices.Clone(gone.Names.Names()), func(n string) bool { return !before.Has(n) }))
+}
+
+// compareHeld turns the versions that the proxy holds into names to send and
+// forgets them.
+func (s *session) compareHeld(t *typeState, now pair) {
+	force := slices.Clip(t.force)
+	found := 0 // of those that are held
+	for _, state := range []*viewState{now.shared, now.own} {
+		for _, r := range state.list() {
+			if state == now.own && now.shared.get(r.Name) != nil {
+				continue // that one counts
+			}
+			version, held := t.held[r.Name]
+			if held {
+				found++
+			}
+			if version != r.Version && t.want.Has(r.Name) {
+				force = append(force, r.Name)
+			}
+		}
+	}
+	lacking := func(name string) {
+		if t.want.Has(name) && now.get(name) == nil {
+			force = append(force, name)
+		}
+	}
+	if found < len(t.held) {
+		for name := range t.held {
+			lacking(name)
+		}
+	}
+	for _, name := range t.want.Names.Names() {
+		lacking(name)
+	}
+	t.force, t.held = force, nil
+	t.acked, t.sent, t.assumed = now, now, true
+}

@@ -1,0 +1,69 @@
+package xds
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/meshctl/meshctl/internal/server/xdsgen"
+)
+
+// secretsBasis is what is said of a stream's secrets follows from.
+type secretsBasis struct {
+	now pair
+	of  demand
+}
+
+// maxTold bounds how many names a warning has.
+const maxTold = 3
+
+// checkSecrets warns of secrets that the stream asked for and is not given, or
+// is given though they are out of date: once for each set of them.
+func (s *session) checkSecrets(now pair) {
+	basis := secretsBasis{now, s.demanded[sds]}
+	if basis == s.checked {
+		return
+	}
+	s.checked = basis
+	var names, reasons []string
+	for _, name := range basis.of.names.Names() {
+		err := s.checkSecret(name)
+		if err == nil {
+			continue
+		}
+		if names = append(names, name); len(names) <= maxTold {
+			reasons = append(reasons, fmt.Sprintf("%.300q %v", name, err))
+		}
+	}
+	bad := s.hub.names.Of(names)
+	if bad == s.warned {
+		return
+	}
+	s.warned = bad
+	if len(names) == 0 {
+		s.log.Info("the proxy is given all secrets that it asks for")
+		return
+	}
+	if more := len(names) - maxTold; more > 0 {
+		reasons = append(reasons, fmt.Sprintf("and %d more", more))
+	}
+	s.hub.cfg.Metrics.badSecrets.Add(float64(len(names)))
+	s.log.Warn("secrets that the proxy asks for are not given, or are out of date", "secrets", strings.Join(reasons, "; "))
+}
+
+// checkSecret is why a secret is not given, or what is wrong with it.
+func (s *session) checkSecret(name string) error {
+	snap := s.hub.current.Load()
+	err := s.demanded[sds].secrets.Check(snap, name, s.hub.cfg.Now())
+	if !errors.Is(err, xdsgen.ErrKeysDenied) || s.hub.cfg.MayReadKeys == nil {
+		return err
+	}
+	why := s.hub.cfg.MayReadKeys(snap, s.sub.caller, s.sub.node)
+	switch {
+	case errors.Is(why, xdsgen.ErrUndecided):
+		return nil // nothing to tell of so far
+	case why != nil:
+		return fmt.Errorf("%w: %w", err, why)
+	}
+	return err
+}

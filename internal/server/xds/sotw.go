@@ -1,0 +1,74 @@
+package xds
+
+import (
+	"slices"
+
+	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
+
+	"github.com/meshctl/meshctl/internal/xdswire"
+)
+
+// sotw takes one request of the state of the world variant, in this order:
+// NACK, unsubscribe, first request, stale nonce, ACK, forced answer, change
+// of names.
+func (s *session) sotw(req *discoveryv3.DiscoveryRequest) error {
+	i := typeIndex(req.GetTypeUrl())
+	if i < 0 {
+		return nil
+	}
+	t := &s.types[i]
+	s.answer = i
+	nonce, names := req.GetResponseNonce(), req.GetResourceNames()
+	if e := req.GetErrorDetail(); e != nil {
+		s.hub.cfg.Metrics.pilot.rejected(i, e.GetCode())
+		s.refuse(i, nonce, e.GetMessage())
+	}
+	want := xdswire.Subscription{Names: t.want.Names}
+	if !want.Names.Is(names) {
+		want = s.subscription(names)
+	}
+	t.named = t.named || len(names) > 0
+	if len(names) == 0 && fullList(i) {
+		want.Wildcard = !t.named
+	}
+	if err := s.allowed(i, want); err != nil {
+		return err
+	}
+	switch {
+	case !want.Wildcard && want.Names.Len() == 0:
+		s.unwatch(i)
+		return nil
+	case !t.watched || nonce == "":
+		s.watch(i, want)
+		t.fresh = req.GetVersionInfo() == ""
+		if i == cds && s.types[eds].watched {
+			s.types[eds].alwaysRespond = true
+		}
+		return nil
+	case nonce != t.nonce:
+		s.hub.cfg.Metrics.expired[i].Inc()
+		// No answer. But a name that the proxy gave up and takes up again
+		// before its next ACK must count as new then.
+		gone := func(name string) bool { return !want.Has(name) }
+		if slices.ContainsFunc(t.want.Names.Names(), gone) {
+			t.want.Names = s.hub.names.Of(slices.DeleteFunc(slices.Clone(t.want.Names.Names()), gone))
+		}
+		return nil
+	}
+	if req.GetErrorDetail() == nil {
+		s.accept(i)
+	}
+	before := t.want
+	t.want = want
+	switch {
+	case t.alwaysRespond:
+		t.alwaysRespond = false
+		t.due, t.all = true, true
+	case want == before:
+	case fullList(i) || want.Wildcard:
+		t.due, t.all = true, true
+	case !before.Wildcard:
+		t.addForce(slices.DeleteFunc(slices.Clone(want.Names.Names()), before.Names.Has))
+	}
+	return nil
+}
