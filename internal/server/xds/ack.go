@@ -17,8 +17,8 @@ func (s *session) accept(i int) {
 	t.inflight = false
 	now := s.hub.cfg.Now()
 	s.sub.record.ACK(t.push, now)
-	if t.aside {
-		t.doubt = sortedUnique(t.doubt, t.framed)
+	if t.namesOnly {
+		t.doubt = sortedUnique(t.doubt, t.extra)
 		s.sub.setStatus(i, func(st *typeStatus) { st.answered(now) })
 	} else {
 		t.acked, t.refused, t.doubt, t.assumed = t.sent, false, nil, false
@@ -28,7 +28,7 @@ func (s *session) accept(i int) {
 			st.acked, st.ackedVersion, st.nack = true, version, nil
 		})
 	}
-	t.framed = nil
+	t.extra = nil
 	t.release()
 }
 
@@ -50,19 +50,19 @@ func (s *session) refuse(i int, nonce, message string) {
 		st.nack = nack
 	})
 	t.inflight = false
-	lists := [][]string{t.doubt, t.framed}
-	if !t.aside {
+	lists := [][]string{t.doubt, t.extra}
+	if !t.namesOnly {
 		t.refused = true
 		for _, d := range t.sent.since(t.acked) {
 			lists = append(lists, d.names(), d.removed)
 		}
 	}
-	told := slices.DeleteFunc(sortedUnique(lists...), func(n string) bool { return !t.asked.Has(n) || !t.want.Has(n) })
-	found := s.blame(i, told, message, nack)
+	told := slices.DeleteFunc(sortedUnique(lists...), func(n string) bool { return !t.sentFor.Has(n) || !t.want.Has(n) })
+	found := s.quarantine(i, told, message, nack)
 	s.sub.record.NACK(t.push, nack.At, nack.Message, found)
 	// Names that the search for what was refused let go are in doubt, too.
-	t.doubt = slices.DeleteFunc(sortedUnique(told, t.doubt), t.withheld.has)
-	t.framed = nil
+	t.doubt = slices.DeleteFunc(sortedUnique(told, t.doubt), t.quarantine.has)
+	t.extra = nil
 }
 
 // clip bounds a text that a peer chose, for logs and status.

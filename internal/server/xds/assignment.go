@@ -50,32 +50,32 @@ func (h *Hub) choose(m mail, changes *snapshot.Changes) map[*subscriber]*assignm
 		all := h.cfg.Generation.AssignAll(h.current.Load(), changes)
 		for sub := range h.subs.concerned(changes, all) {
 			if chosen[sub] == nil && h.assign(sub) == nil {
-				chosen[sub] = h.give(sub)
+				chosen[sub] = h.liveViewsFor(sub)
 			} // After a panic, which guard tells of, the stream keeps its views.
 		}
 	}
 	for sub := range h.subs.concerned(&snapshot.Changes{Pods: m.reconsider}, false) {
 		if chosen[sub] == nil {
-			chosen[sub] = h.give(sub)
+			chosen[sub] = h.liveViewsFor(sub)
 		}
 	}
 	for _, sub := range m.attach {
 		h.subs.add(sub)
 		sub.err = h.assign(sub)
-		chosen[sub] = h.give(sub)
+		chosen[sub] = h.liveViewsFor(sub)
 	}
-	for _, sub := range h.heed(m.demands) {
-		chosen[sub] = h.give(sub)
+	for _, sub := range h.takeDemands(m.demands) {
+		chosen[sub] = h.liveViewsFor(sub)
 	}
 	for sub, a := range chosen {
-		h.leave(sub, sub.assigned.Load())
+		h.leaveViews(sub, sub.assigned.Load())
 		for v := range a.views {
 			v.streams[sub] = struct{}{}
 		}
 	}
 	for _, sub := range m.detach {
-		h.leave(sub, chosen[sub])
-		h.leave(sub, sub.assigned.Load())
+		h.leaveViews(sub, chosen[sub])
+		h.leaveViews(sub, sub.assigned.Load())
 		h.subs.remove(sub)
 		delete(chosen, sub)
 	}
@@ -83,7 +83,7 @@ func (h *Hub) choose(m mail, changes *snapshot.Changes) map[*subscriber]*assignm
 }
 
 // leave takes a stream out of the views of an assignment, which may be nil.
-func (h *Hub) leave(sub *subscriber, a *assignment) {
+func (h *Hub) leaveViews(sub *subscriber, a *assignment) {
 	if a == nil {
 		return
 	}
@@ -98,10 +98,10 @@ func (h *Hub) leave(sub *subscriber, a *assignment) {
 func (h *Hub) assign(sub *subscriber) error {
 	return h.guard("choose views", sub.id, func() {
 		h.cfg.Metrics.assigned.Inc()
-		var views [numTypes]mayHave
+		var views [numTypes]allowedViews
 		for url, v := range h.cfg.Generation.Assign(h.current.Load(), sub.node) {
 			if i := typeIndex(url); i >= 0 {
-				views[i] = mayHave{true, v}
+				views[i] = allowedViews{true, v}
 			}
 		}
 		sub.views, sub.err = views, nil
@@ -109,18 +109,18 @@ func (h *Hub) assign(sub *subscriber) error {
 }
 
 // mayHave is what a stream is given of a type when it asks for it.
-type mayHave struct {
+type allowedViews struct {
 	served bool
 	xdsgen.Views
 }
 
 // give finds or makes the live views of the types that a stream asks for.
-func (h *Hub) give(sub *subscriber) *assignment {
+func (h *Hub) liveViewsFor(sub *subscriber) *assignment {
 	a := &assignment{err: sub.err}
 	for i, d := range sub.demands {
 		v := sub.views[i]
 		if i == sds && h.cfg.Generation.Secrets != nil {
-			v = mayHave{true, xdsgen.Views{Shared: d.secrets}}
+			v = allowedViews{true, xdsgen.Views{Shared: d.secrets}}
 		}
 		a.types[i].demand = d
 		if d.asked && v.served {

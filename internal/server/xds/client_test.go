@@ -41,7 +41,7 @@ func (l *logBuffer) String() string {
 }
 
 // response is a response of either variant.
-type response struct {
+type receivedResponse struct {
 	typ, version, nonce string
 	resources           map[string]string // name → content
 	versions            map[string]string // delta
@@ -68,7 +68,7 @@ type client struct {
 	delta   discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
 	names   map[string][]string
 	nonce   map[string]string
-	in      chan *response
+	in      chan *receivedResponse
 	ended   chan error
 	first   bool
 	implied bool // send no type URL
@@ -78,11 +78,11 @@ func newClient(t testing.TB, v xdswire.Variant, node string) *client {
 	return &client{
 		t: t, variant: v, node: testNode(node), first: true,
 		names: make(map[string][]string), nonce: make(map[string]string),
-		in: make(chan *response, 1000), ended: make(chan error, 1),
+		in: make(chan *receivedResponse, 1000), ended: make(chan error, 1),
 	}
 }
 
-func (b *bench) connect(v xdswire.Variant, node string) *client {
+func (b *testServer) connect(v xdswire.Variant, node string) *client {
 	b.t.Helper()
 	c := b.connectSilently(v, node)
 	go c.receive()
@@ -90,13 +90,13 @@ func (b *bench) connect(v xdswire.Variant, node string) *client {
 }
 
 // connectSilently is connect for a client that does not read.
-func (b *bench) connectSilently(v xdswire.Variant, node string) *client {
+func (b *testServer) connectSilently(v xdswire.Variant, node string) *client {
 	b.t.Helper()
 	return b.connectOn(b.dial(), v, node)
 }
 
 // connectOn opens a stream of a client that does not read.
-func (b *bench) connectOn(conn *grpc.ClientConn, v xdswire.Variant, node string) *client {
+func (b *testServer) connectOn(conn *grpc.ClientConn, v xdswire.Variant, node string) *client {
 	b.t.Helper()
 	c := newClient(b.t, v, node)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -117,7 +117,7 @@ func (b *bench) connectOn(conn *grpc.ClientConn, v xdswire.Variant, node string)
 
 func (c *client) receive() {
 	for {
-		r := &response{resources: make(map[string]string), versions: make(map[string]string)}
+		r := &receivedResponse{resources: make(map[string]string), versions: make(map[string]string)}
 		if c.variant == xdswire.Delta {
 			m, err := c.delta.Recv()
 			if err != nil {
@@ -215,18 +215,18 @@ func (c *client) reconnect(typ string, held map[string]string, names ...string) 
 	c.request(typ, "", names, held, "")
 }
 
-func (c *client) ack(r *response) {
+func (c *client) ack(r *receivedResponse) {
 	c.t.Helper()
 	c.request(r.typ, r.nonce, c.names[r.typ], nil, "")
 }
 
-func (c *client) nack(r *response, message string) {
+func (c *client) nack(r *receivedResponse, message string) {
 	c.t.Helper()
 	c.request(r.typ, r.nonce, c.names[r.typ], nil, message)
 }
 
 // recv waits for the next response.
-func (c *client) recv() *response {
+func (c *client) recv() *receivedResponse {
 	c.t.Helper()
 	select {
 	case r := <-c.in:
@@ -241,7 +241,7 @@ func (c *client) recv() *response {
 }
 
 // want waits for the next response, checks it and leaves it unanswered.
-func (c *client) want(typ, resources string, removed ...string) *response {
+func (c *client) want(typ, resources string, removed ...string) *receivedResponse {
 	c.t.Helper()
 	r := c.recv()
 	if r.typ != typ || contents(r.resources) != resources || !slices.Equal(r.removed, removed) {
@@ -251,7 +251,7 @@ func (c *client) want(typ, resources string, removed ...string) *response {
 }
 
 // wantAck is want with an ACK.
-func (c *client) wantAck(typ, resources string, removed ...string) *response {
+func (c *client) wantAck(typ, resources string, removed ...string) *receivedResponse {
 	c.t.Helper()
 	r := c.want(typ, resources, removed...)
 	c.ack(r)

@@ -16,9 +16,9 @@ import (
 
 // conformer is a proxy of one of four kinds: state of the world or delta, with
 // one ADS stream or a stream for each type.
-type conformer struct {
+type conformanceClient struct {
 	t        *testing.T
-	b        *bench
+	b        *testServer
 	variant  xdswire.Variant
 	separate bool
 	node     string
@@ -26,17 +26,17 @@ type conformer struct {
 	streams  map[string]*client
 }
 
-func newConformer(t *testing.T, b *bench, v xdswire.Variant, separate bool, node string) *conformer {
-	return &conformer{t: t, b: b, variant: v, separate: separate, node: node, conn: b.dial(), streams: make(map[string]*client)}
+func newConformanceClient(t *testing.T, b *testServer, v xdswire.Variant, separate bool, node string) *conformanceClient {
+	return &conformanceClient{t: t, b: b, variant: v, separate: separate, node: node, conn: b.dial(), streams: make(map[string]*client)}
 }
 
 // another is a proxy of the same kind.
-func (p *conformer) another(b *bench, node string) *conformer {
-	return newConformer(p.t, b, p.variant, p.separate, node)
+func (p *conformanceClient) another(b *testServer, node string) *conformanceClient {
+	return newConformanceClient(p.t, b, p.variant, p.separate, node)
 }
 
 // on is the stream that carries a type, opened when it is needed first.
-func (p *conformer) on(typ string) *client {
+func (p *conformanceClient) on(typ string) *client {
 	p.t.Helper()
 	key := ""
 	if p.separate {
@@ -56,30 +56,30 @@ func (p *conformer) on(typ string) *client {
 }
 
 // forget ends all streams; the next use opens new ones.
-func (p *conformer) forget() {
+func (p *conformanceClient) forget() {
 	for _, c := range p.streams {
 		c.cancel()
 	}
 	clear(p.streams)
 }
 
-func (p *conformer) subscribe(typ string, names ...string) {
+func (p *conformanceClient) subscribe(typ string, names ...string) {
 	p.t.Helper()
 	p.on(typ).subscribe(typ, names...)
 }
 
-func (p *conformer) ack(r *response) {
+func (p *conformanceClient) ack(r *receivedResponse) {
 	p.t.Helper()
 	p.on(r.typ).ack(r)
 }
 
-func (p *conformer) nack(r *response) {
+func (p *conformanceClient) nack(r *receivedResponse) {
 	p.t.Helper()
 	p.on(r.typ).nack(r, "refused")
 }
 
 // lists says that responses of the type carry all that is subscribed to.
-func (p *conformer) lists(typ string) bool {
+func (p *conformanceClient) lists(typ string) bool {
 	return p.variant == xdswire.SotW && (typ == "CDS" || typ == "LDS")
 }
 
@@ -89,7 +89,7 @@ const probe = "probe"
 // wants waits for a response and leaves it unanswered: all is what it carries
 // where it lists everything, changed what it carries otherwise; removed is
 // told to delta proxies.
-func (p *conformer) wants(typ, all, changed string, removed ...string) *response {
+func (p *conformanceClient) wants(typ, all, changed string, removed ...string) *receivedResponse {
 	p.t.Helper()
 	r := p.on(typ).recv()
 	if p.lists(typ) {
@@ -107,7 +107,7 @@ func (p *conformer) wants(typ, all, changed string, removed ...string) *response
 }
 
 // gets is wants with an ACK.
-func (p *conformer) gets(typ, all, changed string, removed ...string) *response {
+func (p *conformanceClient) gets(typ, all, changed string, removed ...string) *receivedResponse {
 	p.t.Helper()
 	r := p.wants(typ, all, changed, removed...)
 	p.ack(r)
@@ -116,20 +116,20 @@ func (p *conformer) gets(typ, all, changed string, removed ...string) *response 
 
 // set changes resources, written as type, name and content each, and waits
 // until the change is published.
-func (p *conformer) set(what ...[3]string) {
+func (p *conformanceClient) set(what ...[3]string) {
 	p.t.Helper()
 	for _, w := range what {
-		p.b.world.set(w[0], "shared", w[1], w[2])
+		p.b.mesh.set(w[0], "shared", w[1], w[2])
 	}
 	p.b.push()
 }
 
 // quiet checks that a type that is asked for owes nothing: what comes next is
 // a new resource.
-func (p *conformer) quiet(typ string) {
+func (p *conformanceClient) quiet(typ string) {
 	p.t.Helper()
 	c := p.on(typ)
-	name := fmt.Sprintf("%s%d", probe, p.b.world.s.Seq)
+	name := fmt.Sprintf("%s%d", probe, p.b.mesh.s.Seq)
 	p.set([3]string{typ, name, name + ":1"})
 	if names := c.names[typ]; len(names) > 0 && !slices.Contains(names, "*") {
 		p.subscribe(typ, append(slices.Clone(names), name)...)
@@ -145,7 +145,7 @@ func (p *conformer) quiet(typ string) {
 // proxies or what comes to the same with each.
 type behaviour struct {
 	name string
-	run  func(p *conformer)
+	run  func(p *conformanceClient)
 }
 
 // Where the behaviours come from:
@@ -155,7 +155,7 @@ type behaviour struct {
 //	order       the decision order of requests that docs/xds.md tells of
 var behaviours = []behaviour{
 	// spec: How the client specifies what resources to return; harness: subscribing 1.
-	{"a first request without names gets everything", func(p *conformer) {
+	{"a first request without names gets everything", func(p *conformanceClient) {
 		p.subscribe("CDS")
 		p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
 		p.subscribe("LDS")
@@ -163,7 +163,7 @@ var behaviours = []behaviour{
 		p.quiet("CDS")
 	}},
 	// spec: How the client specifies what resources to return.
-	{"the wildcard gets everything, also what is new", func(p *conformer) {
+	{"the wildcard gets everything, also what is new", func(p *conformanceClient) {
 		p.subscribe("CDS", "*")
 		p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
 		p.set([3]string{"CDS", "c", "c:1"})
@@ -171,7 +171,7 @@ var behaviours = []behaviour{
 		p.quiet("CDS")
 	}},
 	// harness: subscribing 3.
-	{"a wildcard without names gets what is new", func(p *conformer) {
+	{"a wildcard without names gets what is new", func(p *conformanceClient) {
 		p.subscribe("LDS")
 		p.gets("LDS", "l=l:1", "l=l:1")
 		p.set([3]string{"LDS", "m", "m:1"})
@@ -179,7 +179,7 @@ var behaviours = []behaviour{
 		p.quiet("LDS")
 	}},
 	// spec: How the client specifies what resources to return; harness: subscribing 4, delta 1.
-	{"names get these only", func(p *conformer) {
+	{"names get these only", func(p *conformanceClient) {
 		p.subscribe("CDS", "b")
 		p.gets("CDS", "b=b:1", "b=b:1")
 		p.subscribe("EDS", "a")
@@ -192,7 +192,7 @@ var behaviours = []behaviour{
 		p.quiet("CDS")
 	}},
 	// spec: How the client specifies what resources to return; harness: delta 1.
-	{"a name more gets what is newly asked for", func(p *conformer) {
+	{"a name more gets what is newly asked for", func(p *conformanceClient) {
 		p.subscribe("EDS", "a")
 		p.gets("EDS", "", "a=a:1")
 		p.subscribe("EDS", "a", "b")
@@ -204,7 +204,7 @@ var behaviours = []behaviour{
 		p.gets("CDS", "a=a:1 b=b:1", "b=b:1")
 	}},
 	// spec: Knowing when a requested resource does not exist; harness: subscribing 7 and 8, delta 3.
-	{"a name that does not exist is answered, and sent when it does", func(p *conformer) {
+	{"a name that does not exist is answered, and sent when it does", func(p *conformanceClient) {
 		p.subscribe("CDS", "a", "z")
 		p.gets("CDS", "a=a:1", "a=a:1", "z")
 		p.set([3]string{"CDS", "z", "z:1"})
@@ -212,7 +212,7 @@ var behaviours = []behaviour{
 		p.quiet("CDS")
 	}},
 	// spec: Resource warming; Knowing when a requested resource does not exist.
-	{"endpoints and routes that do not exist are answered at once", func(p *conformer) {
+	{"endpoints and routes that do not exist are answered at once", func(p *conformanceClient) {
 		p.subscribe("EDS", "z")
 		if p.variant == xdswire.Delta {
 			p.gets("EDS", "", "", "z")
@@ -226,7 +226,7 @@ var behaviours = []behaviour{
 		p.gets("RDS", "", "z=z:2")
 	}},
 	// spec: Unsubscribing from resources; harness: unsubscribing 1 and 2, delta 5.
-	{"a name given up is no longer sent", func(p *conformer) {
+	{"a name given up is no longer sent", func(p *conformanceClient) {
 		p.subscribe("EDS", "a", "b")
 		p.gets("EDS", "", "a=a:1 b=b:1")
 		p.subscribe("EDS", "b")
@@ -237,7 +237,7 @@ var behaviours = []behaviour{
 		p.gets("EDS", "", "b=b:2")
 	}},
 	// spec: Unsubscribing from resources; harness: unsubscribing 1 and 2, delta 5.
-	{"a cluster given up is no longer sent", func(p *conformer) {
+	{"a cluster given up is no longer sent", func(p *conformanceClient) {
 		p.subscribe("CDS", "a", "b")
 		p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
 		p.subscribe("CDS", "b")
@@ -251,7 +251,7 @@ var behaviours = []behaviour{
 		p.gets("CDS", "b=b:2", "b=b:2")
 	}},
 	// spec: Unsubscribing from resources; harness: unsubscribing 3.
-	{"all names given up silence the type until it is asked for again", func(p *conformer) {
+	{"all names given up silence the type until it is asked for again", func(p *conformanceClient) {
 		for _, typ := range []string{"CDS", "EDS"} {
 			p.subscribe(typ, "a", "b")
 			p.gets(typ, "a=a:1 b=b:1", "a=a:1 b=b:1")
@@ -263,7 +263,7 @@ var behaviours = []behaviour{
 		}
 	}},
 	// spec: How the client specifies what resources to return, the example.
-	{"no names, the wildcard with a name, the name, no names", func(p *conformer) {
+	{"no names, the wildcard with a name, the name, no names", func(p *conformanceClient) {
 		p.subscribe("CDS") // everything
 		p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
 		p.subscribe("CDS", "*", "a")
@@ -280,7 +280,7 @@ var behaviours = []behaviour{
 		p.quiet("CDS")
 	}},
 	// spec: How the client specifies what resources to return.
-	{"the wildcard asked for and given up", func(p *conformer) {
+	{"the wildcard asked for and given up", func(p *conformanceClient) {
 		p.subscribe("CDS", "*")
 		p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
 		p.giveUp("CDS")
@@ -290,7 +290,7 @@ var behaviours = []behaviour{
 		p.gets("CDS", "a=a:2 b=b:1", "a=a:2 b=b:1")
 	}},
 	// spec: Unsubscribing from resources (delta), the exception.
-	{"a name given up beside the wildcard is told of", func(p *conformer) {
+	{"a name given up beside the wildcard is told of", func(p *conformanceClient) {
 		p.subscribe("CDS", "*", "a", "z")
 		p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1", "z")
 		p.subscribe("CDS", "*", "z")
@@ -302,7 +302,7 @@ var behaviours = []behaviour{
 		p.quiet("CDS")
 	}},
 	// spec: Unsubscribing from resources (delta): phantom names; order: ACK.
-	{"giving up what was not asked for changes nothing", func(p *conformer) {
+	{"giving up what was not asked for changes nothing", func(p *conformanceClient) {
 		p.subscribe("EDS", "a")
 		p.gets("EDS", "", "a=a:1")
 		c := p.on("EDS")
@@ -313,7 +313,7 @@ var behaviours = []behaviour{
 		p.gets("EDS", "", "a=a:2")
 	}},
 	// spec: When to send an update; harness: subscribing 2, 5 and 6, delta 2.
-	{"a change is sent", func(p *conformer) {
+	{"a change is sent", func(p *conformanceClient) {
 		p.subscribe("CDS")
 		first := p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
 		p.subscribe("RDS", "r")
@@ -327,7 +327,7 @@ var behaviours = []behaviour{
 		p.quiet("CDS")
 	}},
 	// spec: When to send an update; harness: "never responds more than necessary".
-	{"a change of what was not asked for is not sent", func(p *conformer) {
+	{"a change of what was not asked for is not sent", func(p *conformanceClient) {
 		p.subscribe("CDS", "a")
 		p.gets("CDS", "a=a:1", "a=a:1")
 		p.subscribe("EDS", "a")
@@ -337,14 +337,14 @@ var behaviours = []behaviour{
 		p.quiet("CDS")
 	}},
 	// spec: When to send an update.
-	{"the same content again is not sent", func(p *conformer) {
+	{"the same content again is not sent", func(p *conformanceClient) {
 		p.subscribe("CDS")
 		p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
 		p.set([3]string{"CDS", "a", "a:1"})
 		p.quiet("CDS")
 	}},
 	// spec: Deleting resources; harness: delta 4.
-	{"a cluster that is gone is removed, and sent when it is back", func(p *conformer) {
+	{"a cluster that is gone is removed, and sent when it is back", func(p *conformanceClient) {
 		p.subscribe("CDS")
 		p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
 		p.set([3]string{"CDS", "b", ""})
@@ -354,7 +354,7 @@ var behaviours = []behaviour{
 		p.quiet("CDS")
 	}},
 	// spec: Deleting resources: other types have no removal in the state of the world.
-	{"endpoints that are gone are removed where that can be said", func(p *conformer) {
+	{"endpoints that are gone are removed where that can be said", func(p *conformanceClient) {
 		p.subscribe("EDS", "a", "b")
 		p.gets("EDS", "", "a=a:1 b=b:1")
 		p.set([3]string{"EDS", "b", ""})
@@ -366,7 +366,7 @@ var behaviours = []behaviour{
 		p.gets("EDS", "", "b=b:2")
 	}},
 	// spec: Deleting resources: a list may become empty.
-	{"an empty list removes the last and keeps the stream", func(p *conformer) {
+	{"an empty list removes the last and keeps the stream", func(p *conformanceClient) {
 		p.subscribe("CDS")
 		p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
 		p.set([3]string{"CDS", "a", ""}, [3]string{"CDS", "b", ""})
@@ -376,8 +376,8 @@ var behaviours = []behaviour{
 		p.quiet("CDS")
 	}},
 	// spec: Duplicate resource names.
-	{"no response has a name twice", func(p *conformer) {
-		p.b.world.set("CDS", p.node, "own", "own:1")
+	{"no response has a name twice", func(p *conformanceClient) {
+		p.b.mesh.set("CDS", p.node, "own", "own:1")
 		p.b.push()
 		p.subscribe("CDS", "*", "a", "own", "a")
 		r := p.gets("CDS", "a=a:1 b=b:1 own=own:1", "a=a:1 b=b:1 own=own:1")
@@ -386,7 +386,7 @@ var behaviours = []behaviour{
 		}
 	}},
 	// spec: ACK; order: ACK.
-	{"an ACK is not answered", func(p *conformer) {
+	{"an ACK is not answered", func(p *conformanceClient) {
 		p.subscribe("CDS")
 		r := p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
 		p.ack(r)
@@ -397,7 +397,7 @@ var behaviours = []behaviour{
 		p.quiet("EDS")
 	}},
 	// spec: NACK; order: NACK.
-	{"a NACK is not answered", func(p *conformer) {
+	{"a NACK is not answered", func(p *conformanceClient) {
 		p.subscribe("EDS", "a", "b")
 		p.gets("EDS", "", "a=a:1 b=b:1")
 		p.set([3]string{"EDS", "a", "a:bad"})
@@ -407,7 +407,7 @@ var behaviours = []behaviour{
 		p.quiet("EDS")
 	}},
 	// spec: NACK: an update may succeed at a new version after one.
-	{"after a NACK the last good stays and a later change is sent", func(p *conformer) {
+	{"after a NACK the last good stays and a later change is sent", func(p *conformanceClient) {
 		p.subscribe("CDS", "a")
 		good := p.gets("CDS", "a=a:1", "a=a:1")
 		p.set([3]string{"CDS", "a", "a:bad"})
@@ -422,7 +422,7 @@ var behaviours = []behaviour{
 		p.b.eventually("the ACK", func() bool { return p.status("CDS").NACK == nil })
 	}},
 	// spec: NACK, whose previous version is then empty.
-	{"a refused first response is not the last", func(p *conformer) {
+	{"a refused first response is not the last", func(p *conformanceClient) {
 		p.subscribe("LDS")
 		p.nack(p.wants("LDS", "l=l:1", "l=l:1"))
 		p.set([3]string{"LDS", "l", "l:2"})
@@ -430,7 +430,7 @@ var behaviours = []behaviour{
 		p.quiet("LDS")
 	}},
 	// spec: NACK; ACK and NACK semantics summary: a new resource that is invalid.
-	{"names may be asked for with a NACK", func(p *conformer) {
+	{"names may be asked for with a NACK", func(p *conformanceClient) {
 		p.subscribe("EDS", "a")
 		p.nack(p.wants("EDS", "", "a=a:1"))
 		p.quiet("EDS")
@@ -438,7 +438,7 @@ var behaviours = []behaviour{
 		p.gets("EDS", "", "b=b:1")
 	}},
 	// spec: Resource updates: stale nonces; delta: changes of names count nevertheless; order: stale nonce.
-	{"a stale nonce answers nothing", func(p *conformer) {
+	{"a stale nonce answers nothing", func(p *conformanceClient) {
 		p.subscribe("EDS", "a")
 		r := p.wants("EDS", "", "a=a:1")
 		p.on("EDS").request("EDS", "stale", []string{"a", "b"}, nil, "")
@@ -454,14 +454,14 @@ var behaviours = []behaviour{
 		p.quiet("EDS")
 	}},
 	// spec: Basic protocol overview: nonces do not survive streams; order: first request.
-	{"a first request is answered whatever its nonce", func(p *conformer) {
+	{"a first request is answered whatever its nonce", func(p *conformanceClient) {
 		p.on("CDS").request("CDS", "of an earlier stream", nil, nil, "")
 		p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
 		p.on("EDS").request("EDS", "of an earlier stream", []string{"a"}, nil, "")
 		p.gets("EDS", "", "a=a:1")
 	}},
 	// spec: Incremental xDS: initial_resource_versions; ACK/NACK and resource type instance version.
-	{"after a reconnection what is held is not sent, or has its old version", func(p *conformer) {
+	{"after a reconnection what is held is not sent, or has its old version", func(p *conformanceClient) {
 		p.subscribe("CDS")
 		before := p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
 		p.forget()
@@ -477,7 +477,7 @@ var behaviours = []behaviour{
 		p.quiet("CDS")
 	}},
 	// spec: Incremental xDS: a reconnecting client provides all names.
-	{"nothing of an earlier stream's subscription is kept", func(p *conformer) {
+	{"nothing of an earlier stream's subscription is kept", func(p *conformanceClient) {
 		p.subscribe("EDS", "a", "b")
 		p.gets("EDS", "", "a=a:1 b=b:1")
 		p.forget()
@@ -487,7 +487,7 @@ var behaviours = []behaviour{
 		p.quiet("EDS")
 	}},
 	// spec: Subscribing to resources (delta): what is held must be sent; state of the world: newly requested is resent.
-	{"what is held is sent when it is asked for again", func(p *conformer) {
+	{"what is held is sent when it is asked for again", func(p *conformanceClient) {
 		p.subscribe("EDS", "a", "b")
 		p.gets("EDS", "", "a=a:1 b=b:1")
 		if p.variant == xdswire.SotW {
@@ -500,7 +500,7 @@ var behaviours = []behaviour{
 		p.quiet("EDS")
 	}},
 	// spec: Aggregated discovery service: sequences of types are apart; harness: subscribing 9, delta 6.
-	{"two types do not disturb each other", func(p *conformer) {
+	{"two types do not disturb each other", func(p *conformanceClient) {
 		p.subscribe("CDS")
 		p.subscribe("LDS")
 		clusters, listeners := p.wants("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1"), p.wants("LDS", "l=l:1", "l=l:1")
@@ -517,7 +517,7 @@ var behaviours = []behaviour{
 		p.quiet("CDS")
 	}},
 	// spec: Resource updates; docs/xds.md: one response in flight, the newest wins.
-	{"what changes during a response is sent once, at its newest", func(p *conformer) {
+	{"what changes during a response is sent once, at its newest", func(p *conformanceClient) {
 		p.subscribe("CDS")
 		r := p.wants("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
 		for i := 2; i < 9; i++ {
@@ -528,7 +528,7 @@ var behaviours = []behaviour{
 		p.quiet("CDS")
 	}},
 	// spec: Resource updates: a change that went back is none.
-	{"what changes during a response and changes back is not sent", func(p *conformer) {
+	{"what changes during a response and changes back is not sent", func(p *conformanceClient) {
 		p.subscribe("EDS", "a")
 		r := p.wants("EDS", "", "a=a:1")
 		p.set([3]string{"EDS", "a", "a:2"})
@@ -537,7 +537,7 @@ var behaviours = []behaviour{
 		p.quiet("EDS")
 	}},
 	// spec: Resource warming; Eventual consistency: endpoints after their clusters.
-	{"a changed cluster gets its endpoints though they are the same", func(p *conformer) {
+	{"a changed cluster gets its endpoints though they are the same", func(p *conformanceClient) {
 		p.subscribe("CDS")
 		p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
 		p.subscribe("EDS", "a", "b")
@@ -547,7 +547,7 @@ var behaviours = []behaviour{
 		p.warms("a=a:1", "a")
 	}},
 	// spec: Resource warming; order: after clusters are asked for, the next request for endpoints is answered.
-	{"endpoints asked for after clusters are answered though it looks like an ACK", func(p *conformer) {
+	{"endpoints asked for after clusters are answered though it looks like an ACK", func(p *conformanceClient) {
 		p.subscribe("EDS", "a")
 		endpoints := p.gets("EDS", "", "a=a:1")
 		p.subscribe("CDS")
@@ -559,7 +559,7 @@ var behaviours = []behaviour{
 		p.quiet("EDS")
 	}},
 	// spec: Eventual consistency considerations: make before break.
-	{"a change of all types arrives, on one stream in order", func(p *conformer) {
+	{"a change of all types arrives, on one stream in order", func(p *conformanceClient) {
 		types := []string{"CDS", "EDS", "LDS", "RDS"}
 		for _, typ := range types {
 			p.subscribe(typ, "a", "l", "r")
@@ -572,7 +572,7 @@ var behaviours = []behaviour{
 		p.gets("RDS", "", "r=r:2")
 	}},
 	// spec: Eventual consistency considerations: routes are not warmed.
-	{"routes wait for newer clusters on one stream, and for none on their own", func(p *conformer) {
+	{"routes wait for newer clusters on one stream, and for none on their own", func(p *conformanceClient) {
 		p.subscribe("RDS", "r")
 		p.gets("RDS", "", "r=r:1")
 		p.subscribe("CDS")
@@ -588,7 +588,7 @@ var behaviours = []behaviour{
 		}
 	}},
 	// spec: ACK/NACK and resource type instance version: a property of the resources.
-	{"equal content has one version on two streams", func(p *conformer) {
+	{"equal content has one version on two streams", func(p *conformanceClient) {
 		q := p.another(p.b, "q")
 		for _, typ := range []string{"CDS", "EDS"} {
 			p.subscribe(typ, "a", "b")
@@ -600,13 +600,13 @@ var behaviours = []behaviour{
 		}
 	}},
 	// spec: ACK/NACK and resource type instance version: not of a stream; so not of a process either.
-	{"equal content has its version after a restart of the server", func(p *conformer) {
+	{"equal content has its version after a restart of the server", func(p *conformanceClient) {
 		p.set([3]string{"CDS", "a", "a:0"}) // other steps lead to the same
 		p.set([3]string{"CDS", "a", "a:1"})
 		p.subscribe("CDS")
 		before := p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
 		p.forget()
-		q := p.another(start(p.t, small()), p.node)
+		q := p.another(startServer(p.t, small()), p.node)
 		q.on("CDS").reconnect("CDS", before.versions)
 		after := q.gets("CDS", "a=a:1 b=b:1", "")
 		if before.version != after.version {
@@ -614,7 +614,7 @@ var behaviours = []behaviour{
 		}
 	}},
 	// spec: Aggregated discovery service; a type that is not served is no reason to lose the others.
-	{"a type of no meaning here is not answered, or ends its own stream only", func(p *conformer) {
+	{"a type of no meaning here is not answered, or ends its own stream only", func(p *conformanceClient) {
 		p.subscribe("CDS")
 		p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
 		if !p.separate {
@@ -632,7 +632,7 @@ var behaviours = []behaviour{
 }
 
 // giveUp unsubscribes from all that was asked for, twice.
-func (p *conformer) giveUp(typ string) {
+func (p *conformanceClient) giveUp(typ string) {
 	p.t.Helper()
 	p.subscribe(typ)
 	p.subscribe(typ)
@@ -641,16 +641,16 @@ func (p *conformer) giveUp(typ string) {
 
 // settled asks for one more name, which nothing has, and takes the answer:
 // after it the server has taken all requests. All is what a list then has.
-func (p *conformer) settled(typ, all string) {
+func (p *conformanceClient) settled(typ, all string) {
 	p.t.Helper()
-	name := fmt.Sprintf("%s-none%d", probe, p.b.world.s.Seq)
+	name := fmt.Sprintf("%s-none%d", probe, p.b.mesh.s.Seq)
 	p.subscribe(typ, append(slices.Clone(p.on(typ).names[typ]), name)...)
 	p.gets(typ, all, "")
 }
 
 // dependents takes the endpoints that a delta ADS stream is sent after
 // clusters were asked for.
-func (p *conformer) dependents(typ, resources string) {
+func (p *conformanceClient) dependents(typ, resources string) {
 	p.t.Helper()
 	if p.variant == xdswire.Delta && !p.separate {
 		p.gets(typ, "", resources)
@@ -660,7 +660,7 @@ func (p *conformer) dependents(typ, resources string) {
 // warms takes the endpoints that a cluster waits for: they come by themselves
 // on an ADS stream; a proxy with a stream for each type opens another one, as
 // every cluster has its own there.
-func (p *conformer) warms(resources string, names ...string) {
+func (p *conformanceClient) warms(resources string, names ...string) {
 	p.t.Helper()
 	if !p.separate {
 		p.gets("EDS", "", resources)
@@ -672,7 +672,7 @@ func (p *conformer) warms(resources string, names ...string) {
 }
 
 // status is how far the proxy's stream is with a type.
-func (p *conformer) status(typ string) history.TypeStatus {
+func (p *conformanceClient) status(typ string) history.TypeStatus {
 	for _, s := range p.b.hub.Proxies() {
 		if st, ok := s.Types[typ]; ok {
 			return st
@@ -703,7 +703,7 @@ func TestConformance(t *testing.T) {
 			ran := false
 			ok := t.Run(strings.ReplaceAll(bh.name, " ", "_")+"/"+kind.name, func(t *testing.T) {
 				ran = true
-				bh.run(newConformer(t, start(t, small()), kind.variant, kind.separate, "p"))
+				bh.run(newConformanceClient(t, startServer(t, small()), kind.variant, kind.separate, "p"))
 			})
 			verdict := map[bool]string{true: "ok", false: "FAILED"}[ok]
 			if !ran {

@@ -186,7 +186,7 @@ func (s *session) inquire(q question) error {
 
 // flushPages sends what was asked for as far as there is room.
 func (s *session) flushPages() error {
-	for len(s.inquiries.ready) > 0 && s.writes.hasRoom() {
+	for len(s.inquiries.ready) > 0 && s.writer.hasRoom() {
 		f := s.inquiries.ready[0]
 		s.inquiries.ready = s.inquiries.ready[1:]
 		if err := s.send(f); err != nil {

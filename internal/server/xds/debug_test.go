@@ -12,10 +12,10 @@ import (
 // TestPagesWaitForRoom has a peer ask and not read: pages wait, a few of them, and
 // go out once there is room.
 func TestPagesWaitForRoom(t *testing.T) {
-	h := drivenHub()
+	h := newUnstartedHub()
 	sent := 0
 	s := newTestSession(t, h, "p", xdswire.SotW, func(*xdswire.Frame) error { sent++; return nil })
-	s.writes = &writes{size: maxUnwritten}
+	s.writer = &writer{size: maxUnwritten}
 	s.inquiries.page = func(q question, nonce string) (*xdswire.Frame, error) {
 		return xdswire.NewFrame(xdswire.Header{TypeURL: q.typeURL, Nonce: nonce}), nil
 	}
@@ -28,12 +28,12 @@ func TestPagesWaitForRoom(t *testing.T) {
 	if err := ask(s.inquiries.nonce); err != nil || sent != 0 {
 		t.Errorf("after an ACK: %d sent, %v", sent, err)
 	}
-	s.writes.size = 0
+	s.writer.size = 0
 	s.catchUp()
 	if sent != maxPages {
 		t.Errorf("%d sent once there was room, want %d", sent, maxPages)
 	}
-	s.writes.size = maxUnwritten
+	s.writer.size = maxUnwritten
 	for range maxPages {
 		if err := ask(""); err != nil {
 			t.Fatal(err)

@@ -15,10 +15,10 @@ func (s *session) delta(req *discoveryv3.DeltaDiscoveryRequest) error {
 		return nil
 	}
 	t := &s.types[i]
-	s.answer = i
+	s.lastType = i
 	nonce := req.GetResponseNonce()
 	if e := req.GetErrorDetail(); e != nil {
-		s.hub.cfg.Metrics.pilot.rejected(i, e.GetCode())
+		s.hub.cfg.Metrics.istio.rejected(i, e.GetCode())
 		s.refuse(i, nonce, e.GetMessage())
 	}
 	if !t.watched {

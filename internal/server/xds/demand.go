@@ -49,13 +49,13 @@ func (s *session) demand(a *assignment) {
 		basis.watched[i] = s.types[i].watched
 	}
 	snap := s.hub.current.Load()
-	if basis == s.told || snap == nil {
+	if basis == s.demandedBy || snap == nil {
 		return
 	}
-	if s.told.by == nil && basis.watched == [numTypes]bool{} {
+	if s.demandedBy.by == nil && basis.watched == [numTypes]bool{} {
 		return // until the first request is handled, what is expected holds
 	}
-	s.told = basis
+	s.demandedBy = basis
 	demands := make(map[demandKey]demand)
 	for i, watched := range basis.watched {
 		d := demand{asked: watched}
@@ -89,7 +89,7 @@ func (s *session) expect(typeURL string) {
 }
 
 // heed notes what streams ask for, and returns those streams.
-func (h *Hub) heed(demands map[demandKey]demand) []*subscriber {
+func (h *Hub) takeDemands(demands map[demandKey]demand) []*subscriber {
 	var of []*subscriber
 	for k, d := range demands {
 		if _, ok := h.subs.all[k.sub]; ok {

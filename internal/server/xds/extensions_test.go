@@ -10,25 +10,25 @@ import (
 // later, and are never told that one is gone.
 func TestExtensionsAreNotRemoved(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
-		w := newWorld().set("ECDS", "shared", "a", "a:1").set("ECDS", "shared", "other", "other:1")
-		b := start(t, w, func(c *Config, _ *Access) { c.Generation = generationOf(xdswire.ExtensionType) })
+		w := newTestMesh().set("ECDS", "shared", "a", "a:1").set("ECDS", "shared", "other", "other:1")
+		b := startServer(t, w, func(c *Config, _ *Access) { c.Generation = generationOf(xdswire.ExtensionType) })
 		c := b.connect(v, "p")
 		c.subscribe("ECDS", "a", "missing")
 		c.wantAck("ECDS", "a=a:1")
-		b.world.set("ECDS", "shared", "missing", "missing:1").set("ECDS", "shared", "other", "other:2")
+		b.mesh.set("ECDS", "shared", "missing", "missing:1").set("ECDS", "shared", "other", "other:2")
 		b.push()
 		c.wantAck("ECDS", "missing=missing:1")
-		b.world.set("ECDS", "shared", "a", "")
+		b.mesh.set("ECDS", "shared", "a", "")
 		b.push()
 		c.quiet()
-		b.world.set("ECDS", "shared", "a", "a:1")
+		b.mesh.set("ECDS", "shared", "a", "a:1")
 		b.push()
 		c.wantAck("ECDS", "a=a:1")
 
 		alone := b.connect(v, "q")
 		alone.subscribe("ECDS", "nothing")
 		alone.wantAck("ECDS", "") // an answer all the same
-		b.world.set("ECDS", "shared", "nothing", "nothing:1")
+		b.mesh.set("ECDS", "shared", "nothing", "nothing:1")
 		b.push()
 		alone.wantAck("ECDS", "nothing=nothing:1")
 	})
@@ -37,7 +37,7 @@ func TestExtensionsAreNotRemoved(t *testing.T) {
 // TestHeldExtensionsAreNotRemoved: a proxy that comes back with an extension
 // which is gone keeps it.
 func TestHeldExtensionsAreNotRemoved(t *testing.T) {
-	b := start(t, newWorld().set("ECDS", "shared", "a", "a:1"), func(c *Config, _ *Access) { c.Generation = generationOf(xdswire.ExtensionType) })
+	b := startServer(t, newTestMesh().set("ECDS", "shared", "a", "a:1"), func(c *Config, _ *Access) { c.Generation = generationOf(xdswire.ExtensionType) })
 	c := b.connect(xdswire.Delta, "p")
 	c.reconnect("ECDS", map[string]string{"gone": "1"}, "a", "gone")
 	c.wantAck("ECDS", "a=a:1")

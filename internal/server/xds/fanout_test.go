@@ -15,8 +15,8 @@ import (
 )
 
 // wide is a world of n clusters with endpoints.
-func wide(n int) (*world, []string) {
-	w := newWorld()
+func wide(n int) (*testMesh, []string) {
+	w := newTestMesh()
 	names := make([]string, n)
 	for i := range n {
 		names[i] = fmt.Sprintf("s%04d", i)
@@ -29,7 +29,7 @@ func TestCountersShowOneChange(t *testing.T) {
 	const units, streams = 1000, 50
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		w, names := wide(units)
-		b := start(t, w)
+		b := startServer(t, w)
 		join := func(name string) *client {
 			c := b.connect(v, name)
 			c.subscribe("CDS")
@@ -68,7 +68,7 @@ func TestCountersShowOneChange(t *testing.T) {
 		if before["generated EDS"] != units || before["encoded EDS"] != units {
 			t.Errorf("%v generated and %v encoded for %d streams of one view, want %d", before["generated EDS"], before["encoded EDS"], streams, units)
 		}
-		b.world.set("EDS", "shared", names[7], names[7]+":2")
+		b.mesh.set("EDS", "shared", names[7], names[7]+":2")
 		b.push()
 		for _, c := range clients {
 			c.wantAck("EDS", names[7]+"="+names[7]+":2")
@@ -91,7 +91,7 @@ func TestCountersShowOneChange(t *testing.T) {
 
 func TestSharedUnitsAreGeneratedOnce(t *testing.T) {
 	// The own views of two streams of one proxy are one view.
-	b := start(t, small().set("CDS", "p", "own", "own:1"))
+	b := startServer(t, small().set("CDS", "p", "own", "own:1"))
 	for range 3 {
 		c := b.connect(xdswire.Delta, "p")
 		c.subscribe("CDS")
@@ -105,7 +105,7 @@ func TestSharedUnitsAreGeneratedOnce(t *testing.T) {
 func TestSlowReaderHoldsUpNobody(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		w, names := wide(500)
-		b := start(t, w)
+		b := startServer(t, w)
 		slow := b.connectSilently(v, "slow")
 		slow.subscribe("CDS")
 		good := b.connect(v, "good")
@@ -113,9 +113,9 @@ func TestSlowReaderHoldsUpNobody(t *testing.T) {
 		good.ack(good.recv())
 		for i := 2; i < 30; i++ {
 			for _, n := range names[:50] {
-				b.world.set("CDS", "shared", n, fmt.Sprintf("%s:%d", n, i))
+				b.mesh.set("CDS", "shared", n, fmt.Sprintf("%s:%d", n, i))
 			}
-			b.world.set("EDS", "shared", "s0000", fmt.Sprintf("s0000:%d", i))
+			b.mesh.set("EDS", "shared", "s0000", fmt.Sprintf("s0000:%d", i))
 			b.push()
 			good.wantAck("EDS", fmt.Sprintf("s0000=s0000:%d", i))
 		}
@@ -124,7 +124,7 @@ func TestSlowReaderHoldsUpNobody(t *testing.T) {
 
 func TestStalledStreamIsClosed(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
-		w := newWorld()
+		w := newTestMesh()
 		huge := make([]byte, 1<<20)
 		for i := range huge {
 			huge[i] = 'x'
@@ -133,7 +133,7 @@ func TestStalledStreamIsClosed(t *testing.T) {
 			name := fmt.Sprintf("s%d", i)
 			w.set("CDS", "shared", name, name+":"+string(huge)).set("LDS", "shared", name, name+":"+string(huge))
 		}
-		b := start(t, w, func(c *Config, _ *Access) { c.Limits.Write = 50 * time.Millisecond })
+		b := startServer(t, w, func(c *Config, _ *Access) { c.Limits.Write = 50 * time.Millisecond })
 		c := b.connectSilently(v, "p")
 		c.subscribe("CDS")
 		c.subscribe("LDS")
@@ -149,7 +149,7 @@ func TestStalledStreamIsClosed(t *testing.T) {
 
 func TestManyStreamsAtOnce(t *testing.T) {
 	w, names := wide(50)
-	b := start(t, w)
+	b := startServer(t, w)
 	done := make(chan error, 40)
 	for i := range 40 {
 		c := b.connect(xdswire.Variant(i%2), fmt.Sprintf("p%d", i%10))
@@ -172,13 +172,13 @@ func TestManyStreamsAtOnce(t *testing.T) {
 	}
 	for i := range 50 {
 		name := names[i%49]
-		b.world.set("CDS", "shared", name, fmt.Sprintf("%s:%d", name, i)).set("EDS", "shared", name, fmt.Sprintf("%s:%d", name, i))
-		b.hub.Update(b.world.take())
+		b.mesh.set("CDS", "shared", name, fmt.Sprintf("%s:%d", name, i)).set("EDS", "shared", name, fmt.Sprintf("%s:%d", name, i))
+		b.hub.Update(b.mesh.take())
 		if i%10 == 0 {
 			b.hub.Proxies()
 		}
 	}
-	b.world.set("EDS", "shared", "s0049", "s0049:end")
+	b.mesh.set("EDS", "shared", "s0049", "s0049:end")
 	b.push()
 	for range 40 {
 		select {
@@ -192,8 +192,8 @@ func TestManyStreamsAtOnce(t *testing.T) {
 // TestEndpointsNeverOvertakeClusters sends while the hub publishes: a
 // response with the endpoints of a snapshot comes after its clusters.
 func TestEndpointsNeverOvertakeClusters(t *testing.T) {
-	w := newWorld().set("CDS", "shared", "a", "a:1").set("EDS", "shared", "a", "a:1")
-	h := drivenHub()
+	w := newTestMesh().set("CDS", "shared", "a", "a:1").set("EDS", "shared", "a", "a:1")
+	h := newUnstartedHub()
 	h.Update(w.take())
 	last := make(map[string]int)
 	s := newTestSession(t, h, "p", xdswire.SotW, func(f *xdswire.Frame) error {
@@ -244,7 +244,7 @@ func TestEndpointsNeverOvertakeClusters(t *testing.T) {
 // TestStreamsSeeWholeChanges looks while the hub publishes: what a stream sees
 // of all types, and which views it sees, is of one snapshot.
 func TestStreamsSeeWholeChanges(t *testing.T) {
-	h, w := drivenHub(), newWorld()
+	h, w := newUnstartedHub(), newTestMesh()
 	types := []string{"CDS", "EDS", "LDS", "RDS"}
 	step := func(i int) {
 		for _, view := range []string{"even", "odd"} {
@@ -270,7 +270,7 @@ func TestStreamsSeeWholeChanges(t *testing.T) {
 		}
 	}()
 	for {
-		seen := s.look()
+		seen := s.published()
 		want := seen.now[cds].get("a").Version
 		for i := range types {
 			if got := seen.now[i].get("a").Version; got != want {
@@ -293,7 +293,7 @@ func newTestSession(tb testing.TB, h *Hub, name string, v xdswire.Variant, send 
 		tb.Fatal(err)
 	}
 	sub := &subscriber{id: name, node: node, variant: v}
-	sub.session = &session{hub: h, sub: sub, log: slog.New(slog.DiscardHandler), writes: &writes{}, send: send}
+	sub.session = &session{hub: h, sub: sub, log: slog.New(slog.DiscardHandler), writer: &writer{}, send: send}
 	for _, url := range xdswire.PushOrder {
 		sub.session.expect(url)
 	}
@@ -308,7 +308,7 @@ func BenchmarkFanOut(b *testing.B) {
 	for _, v := range []xdswire.Variant{xdswire.SotW, xdswire.Delta} {
 		b.Run(v.String(), func(b *testing.B) {
 			w, names := wide(1000)
-			h := drivenHub()
+			h := newUnstartedHub()
 			h.Update(w.take())
 			var sessions []*session
 			for i := range streams {
@@ -373,7 +373,7 @@ func TestEmptyAnswersAreEncodedOnce(t *testing.T) {
 		names[i] = fmt.Sprintf("r%04d", i)
 	}
 	both(t, func(t *testing.T, v xdswire.Variant) {
-		b := start(t, newWorld()) // without any route
+		b := startServer(t, newTestMesh()) // without any route
 		for i := range 5 {
 			c := b.connect(v, fmt.Sprintf("p%d", i))
 			c.subscribe("RDS", names...)
@@ -390,9 +390,9 @@ func TestEmptyAnswersAreEncodedOnce(t *testing.T) {
 }
 
 func TestEmptyAnswersAreBounded(t *testing.T) {
-	var e empties
+	var e fallbackCache
 	var enc xdswire.Encoder
-	long := make([]byte, maxEmpties/8)
+	long := make([]byte, maxFallbackBytes/8)
 	for i := range 100 {
 		name := fmt.Sprint(i)
 		if _, err := e.get(rds, name, func() (*xdswire.Resource, error) {
@@ -400,8 +400,8 @@ func TestEmptyAnswersAreBounded(t *testing.T) {
 		}); err != nil {
 			t.Fatal(err)
 		}
-		if len(e.by) > 8 || e.size > maxEmpties {
-			t.Fatalf("%d answers of %d bytes are kept", len(e.by), e.size)
+		if len(e.byName) > 8 || e.size > maxFallbackBytes {
+			t.Fatalf("%d answers of %d bytes are kept", len(e.byName), e.size)
 		}
 	}
 }
@@ -413,7 +413,7 @@ func BenchmarkUnknownNames(b *testing.B) {
 	for i := range names {
 		names[i] = fmt.Sprintf("%d.namespace.svc.cluster.local:80", i)
 	}
-	h := drivenHub()
+	h := newUnstartedHub()
 	h.cfg.Generation.Fallback = xdsgen.Fallback
 	h.Update(small().take())
 	s := newTestSession(b, h, "p", xdswire.SotW, func(*xdswire.Frame) error { return nil })

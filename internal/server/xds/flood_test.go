@@ -36,7 +36,7 @@ type rawClient struct {
 }
 
 // dialRaw connects and answers nothing; what comes is counted.
-func (b *bench) dialRaw(settings ...http2.Setting) *rawClient {
+func (b *testServer) dialRaw(settings ...http2.Setting) *rawClient {
 	b.t.Helper()
 	conn, err := new(net.Dialer).DialContext(b.t.Context(), "tcp", b.addr)
 	if err != nil {
@@ -136,14 +136,14 @@ func (c *rawClient) wantEnd() {
 }
 
 // floodTest is a server under attack with a good client on it.
-func floodTest(t *testing.T, attack func(b *bench), opts ...benchOption) {
-	b := start(t, small(), opts...)
+func floodTest(t *testing.T, attack func(b *testServer), opts ...serverOption) {
+	b := startServer(t, small(), opts...)
 	good := b.connect(xdswire.Delta, "good")
 	good.subscribe("CDS")
 	good.wantAck("CDS", "a=a:1 b=b:1")
 	attack(b)
 	good.quiet()
-	b.world.set("CDS", "shared", "a", "a:2")
+	b.mesh.set("CDS", "shared", "a", "a:2")
 	b.push()
 	good.wantAck("CDS", "a=a:2")
 }
@@ -166,7 +166,7 @@ func TestRapidReset(t *testing.T) {
 			return mesh.Caller{}, ctx.Err()
 		}
 	}
-	floodTest(t, func(b *bench) {
+	floodTest(t, func(b *testServer) {
 		c := b.dialRaw()
 		wrote := make(chan struct{})
 		go func() {
@@ -196,7 +196,7 @@ func TestRapidReset(t *testing.T) {
 }
 
 func TestPingFlood(t *testing.T) {
-	floodTest(t, func(b *bench) {
+	floodTest(t, func(b *testServer) {
 		c := b.dialRaw()
 		for i := range 10_000 {
 			if !c.do(c.fr.WritePing(false, [8]byte{byte(i)})) {
@@ -212,7 +212,7 @@ func TestPingFlood(t *testing.T) {
 
 // TestSettingsFloodRead sends settings and reads the answers.
 func TestSettingsFloodRead(t *testing.T) {
-	floodTest(t, func(b *bench) {
+	floodTest(t, func(b *testServer) {
 		c := b.dialRaw()
 		for c.do(c.fr.WriteSettings()) {
 		}
@@ -226,7 +226,7 @@ func TestSettingsFloodRead(t *testing.T) {
 // TestSettingsFlood sends settings, each of which must be answered,
 // and reads no answer: the server stops reading too.
 func TestSettingsFlood(t *testing.T) {
-	floodTest(t, func(b *bench) {
+	floodTest(t, func(b *testServer) {
 		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", b.addr)
 		if err != nil {
 			t.Fatal(err)
@@ -254,7 +254,7 @@ func TestSettingsFlood(t *testing.T) {
 }
 
 func TestContinuationFlood(t *testing.T) {
-	floodTest(t, func(b *bench) {
+	floodTest(t, func(b *testServer) {
 		c := b.dialRaw()
 		block := c.headers()
 		open := c.do(c.fr.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block}))
@@ -271,7 +271,7 @@ func TestContinuationFlood(t *testing.T) {
 
 // TestHeaderBomb has a small block of headers stand for a large list.
 func TestHeaderBomb(t *testing.T) {
-	floodTest(t, func(b *bench) {
+	floodTest(t, func(b *testServer) {
 		c := b.dialRaw()
 		bomb := make([]hpack.HeaderField, 5_000)
 		for i := range bomb {
@@ -294,7 +294,7 @@ func TestHeaderBomb(t *testing.T) {
 // TestClosedWindow asks for everything, answers pings and takes no
 // byte of a response.
 func TestClosedWindow(t *testing.T) {
-	floodTest(t, func(b *bench) {
+	floodTest(t, func(b *testServer) {
 		c := b.dialRaw(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
 		c.open(1)
 		c.send(1, &discoveryv3.DeltaDiscoveryRequest{Node: testNode("p"), TypeUrl: xdswire.ClusterType})
@@ -309,7 +309,7 @@ func TestClosedWindow(t *testing.T) {
 // TestClosedWindowOfAnEndedStream leaves a response behind that nobody
 // takes when its stream has ended.
 func TestClosedWindowOfAnEndedStream(t *testing.T) {
-	floodTest(t, func(b *bench) {
+	floodTest(t, func(b *testServer) {
 		c := b.dialRaw(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
 		c.open(1)
 		c.send(1, &discoveryv3.DeltaDiscoveryRequest{Node: testNode("p"), TypeUrl: xdswire.ClusterType})
@@ -323,7 +323,7 @@ func TestClosedWindowOfAnEndedStream(t *testing.T) {
 }
 
 func TestStreamsOfOneConnection(t *testing.T) {
-	floodTest(t, func(b *bench) {
+	floodTest(t, func(b *testServer) {
 		c := b.dialRaw()
 		for i := range uint32(1_000) {
 			if !c.open(2*i + 1) {
@@ -336,7 +336,7 @@ func TestStreamsOfOneConnection(t *testing.T) {
 
 func TestConnectionsAge(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
-		b := start(t, small(), func(c *Config, _ *Access) { c.Limits.ConnectionAge = time.Second })
+		b := startServer(t, small(), func(c *Config, _ *Access) { c.Limits.ConnectionAge = time.Second })
 		c := b.dialRaw()
 		b.eventually("the sign to go", func() bool { return c.frames[http2.FrameGoAway].Load() > 0 })
 		p := b.connect(v, "p")

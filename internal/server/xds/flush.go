@@ -19,11 +19,11 @@ func (s *session) flush() error {
 		return err
 	}
 	for {
-		seen := s.look()
-		if seen.by == nil || s.closed {
+		seen := s.published()
+		if seen.assigned == nil || s.closed {
 			return nil
 		}
-		if seen.by.err != nil {
+		if seen.assigned.err != nil {
 			return status.Error(codes.Internal, "no configuration could be chosen for the proxy")
 		}
 		again, err := s.flushAll(seen)
@@ -38,20 +38,20 @@ func (s *session) flush() error {
 }
 
 // sight is what a stream is given at one moment.
-type sight struct {
-	by  *assignment
+type published struct {
+	assigned  *assignment
 	now [numTypes]pair
 	ok  [numTypes]bool // the type is watched, and its views hold something
 }
 
 // look reads what the hub shows: all of it is of one round.
-func (s *session) look() (seen sight) {
+func (s *session) published() (seen published) {
 	s.hub.showing.RLock()
 	defer s.hub.showing.RUnlock()
-	if seen.by = s.sub.assigned.Load(); seen.by == nil {
+	if seen.assigned = s.sub.assigned.Load(); seen.assigned == nil {
 		return seen
 	}
-	for i, views := range seen.by.types {
+	for i, views := range seen.assigned.types {
 		if s.types[i].watched && views.served {
 			seen.now[i], seen.ok[i] = views.pair()
 		}
@@ -61,20 +61,20 @@ func (s *session) look() (seen sight) {
 
 // flushAll goes once through the types. It reports whether there is more to
 // send now.
-func (s *session) flushAll(seen sight) (again bool, err error) {
-	s.demand(seen.by)
+func (s *session) flushAll(seen published) (again bool, err error) {
+	s.demand(seen.assigned)
 	now, ok := seen.now, seen.ok
 	for i := range s.types {
-		if ok[i] = ok[i] && s.answers(i, seen.by.types[i]); !ok[i] {
+		if ok[i] = ok[i] && s.answers(i, seen.assigned.types[i]); !ok[i] {
 			continue
 		}
 		if i == sds {
 			s.checkSecrets(now[i])
 		}
-		now[i] = s.left(i, now[i])
+		now[i] = s.withoutQuarantined(i, now[i])
 	}
 	// The hub has still to give the clusters that are asked for.
-	clustersCome := s.types[cds].watched && !seen.by.types[cds].demand.asked
+	clustersCome := s.types[cds].watched && !seen.assigned.types[cds].demand.asked
 	clustersWait := false
 	order := s.order()
 	for n, i := range order {
@@ -92,7 +92,7 @@ func (s *session) flushAll(seen sight) (again bool, err error) {
 			continue
 		}
 		// To go on once there is room, or with the request.
-		if s.asking.Load() || !s.writes.hasRoom() || !s.mayAnswer(t) {
+		if s.requestWaiting.Load() || !s.writer.hasRoom() || !s.mayAnswer(t) {
 			for _, j := range order[n:] {
 				if ok[j] {
 					s.types[j].wait(now[j])
@@ -127,9 +127,9 @@ func (s *session) order() [numTypes]int {
 	for i := range order {
 		order[i] = i
 	}
-	if s.answer == sds || s.answer == nds || s.answer == pcds {
-		copy(order[1:], order[:s.answer])
-		order[0] = s.answer
+	if s.lastType == sds || s.lastType == nds || s.lastType == pcds {
+		copy(order[1:], order[:s.lastType])
+		order[0] = s.lastType
 	}
 	return order
 }
@@ -155,7 +155,7 @@ func (s *session) flushType(i int, now pair) (again bool, err error) {
 	}
 	asked := t.due
 	aside := t.refused && !moved && !t.all
-	c := s.content(i, now, aside)
+	c := s.response(i, now, aside)
 	if c.empty() && (i == sds || s.refusedAll(i)) {
 		t.due, t.all = false, false // it waits for its secrets, or for other resources
 	}
@@ -170,7 +170,7 @@ func (s *session) flushType(i int, now pair) (again bool, err error) {
 		s.warm(c, t)
 	}
 	record := s.record(t, now, asked)
-	t.aside, t.framed, t.asked = aside, c.framed, t.want
+	t.namesOnly, t.extra, t.sentFor = aside, c.extra, t.want
 	t.due, t.all, t.force = false, false, nil
 	if !aside {
 		t.sent = now
@@ -183,7 +183,7 @@ func (s *session) flushType(i int, now pair) (again bool, err error) {
 // type. An empty list would take nothing away, but let it start with nothing.
 func (s *session) refusedAll(i int) bool {
 	t := &s.types[i]
-	return fullList(i) && t.withheld != nil && t.acked == pair{}
+	return fullList(i) && t.quarantine != nil && t.acked == pair{}
 }
 
 // record begins the record of a response of which the rest is not known yet.
@@ -206,13 +206,13 @@ func (s *session) record(t *typeState, now pair, asked bool) history.Response {
 // Envoy waits for the endpoints of a cluster that changed, and the delta
 // variant does not ask again for names that it holds. A proxy that refused
 // clusters before may hold any of them.
-func (s *session) warm(c *content, clusters *typeState) {
+func (s *session) warm(c *response, clusters *typeState) {
 	if !c.fromNothing {
 		e := &s.types[eds]
 		for _, d := range c.diffs {
 			e.addForce(d.names())
 		}
-		e.addForce(c.framed)
+		e.addForce(c.extra)
 		e.addForce(clusters.doubt)
 		return
 	}
@@ -222,7 +222,7 @@ func (s *session) warm(c *content, clusters *typeState) {
 	}
 }
 
-func (s *session) transmit(i int, version uint64, c *content, r history.Response) error {
+func (s *session) transmit(i int, version uint64, c *response, r history.Response) error {
 	m := s.hub.cfg.Metrics
 	f := xdswire.NewFrame(xdswire.Header{
 		Version: versionInfo(version), TypeURL: xdswire.PushOrder[i], Nonce: s.types[i].nonce, Removed: c.removed,
@@ -235,13 +235,13 @@ func (s *session) transmit(i int, version uint64, c *content, r history.Response
 	r.Resources, r.Removed, r.Bytes = f.Resources(), len(c.removed), f.Size()
 	push := s.sub.record.Send(r)
 	s.types[i].push = push
-	m.pilot.sent(i, &r)
+	m.istio.sent(i, &r)
 	s.converging.sent(&r)
 	round, at := r.Round, r.At
 	f.WhenWritten(func() {
 		now := s.hub.cfg.Now()
 		s.sub.record.Written(push, now)
-		m.pilot.written(i, round, at, now)
+		m.istio.written(i, round, at, now)
 	})
 	if err := s.send(f); err != nil {
 		return fmt.Errorf("send %s: %w", r.Type, err)

@@ -39,7 +39,7 @@ type requestModel struct {
 	variant xdswire.Variant
 	input   []byte
 	hub     *Hub
-	world   *world
+	world   *testMesh
 	sess    *session
 	types   [numTypes]modelType
 	// content is what the hub was told of last: type, name, content.
@@ -74,7 +74,7 @@ type modelResponse struct {
 }
 
 func newRequestModel(t *testing.T, v xdswire.Variant, input []byte) *requestModel {
-	m := &requestModel{t: t, variant: v, input: input, hub: drivenHub(), world: newWorld(), nonce: make(map[string]bool)}
+	m := &requestModel{t: t, variant: v, input: input, hub: newUnstartedHub(), world: newTestMesh(), nonce: make(map[string]bool)}
 	m.hub.cfg.Generation = generationOf(xdswire.SecretType, xdswire.ExtensionType, xdswire.NameTableType, xdswire.ProxyConfigType)
 	for i := range m.types {
 		m.types[i].names, m.types[i].held = make(map[string]bool), make(map[string]string)

@@ -123,7 +123,7 @@ func heap() int64 {
 func startPeer(t *testing.T) *quotaPeer {
 	t.Helper()
 	p := &quotaPeer{frames: make(chan func(grpc.ServerStream))}
-	h := drivenHub()
+	h := newUnstartedHub()
 	srv := grpc.NewServer(h.ServerOptions(nil)...)
 	srv.RegisterService(&grpc.ServiceDesc{
 		ServiceName: "quota", HandlerType: (*any)(nil),

@@ -11,20 +11,20 @@ import (
 )
 
 // heard is a Health that keeps what it is told.
-type heard chan string
+type healthLog chan string
 
-func (h heard) Report(stream string, who mesh.Caller, n xdsgen.Node, problem string) {
+func (h healthLog) Report(stream string, who mesh.Caller, n xdsgen.Node, problem string) {
 	h <- strings.Join([]string{stream, who.Identity.ServiceAccount, n.ID.Name, problem}, " ")
 }
 
-func (h heard) Gone(stream string) { h <- stream + " gone" }
+func (h healthLog) Gone(stream string) { h <- stream + " gone" }
 
 // Health is passed on with who said it, as is the end of the stream; it is not
 // answered and disturbs nothing.
 func TestHealth(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
-		told := make(heard, 10)
-		b := start(t, small(), func(_ *Config, a *Access) {
+		told := make(healthLog, 10)
+		b := startServer(t, small(), func(_ *Config, a *Access) {
 			a.Health = told
 			a.Authenticate = func(context.Context) (mesh.Caller, error) {
 				return mesh.Caller{Identity: mesh.Identity{TrustDomain: "td", Namespace: "ns", ServiceAccount: "vm"}}, nil
@@ -54,7 +54,7 @@ func TestHealth(t *testing.T) {
 // Nobody hears what is said without a proof of who says it.
 func TestHealthOfNobody(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
-		b := start(t, small())
+		b := startServer(t, small())
 		c := b.connect(v, "p")
 		c.subscribe("CDS")
 		c.wantAck("CDS", "a=a:1 b=b:1")
@@ -67,7 +67,7 @@ func TestHealthOfNobody(t *testing.T) {
 // has ended.
 func TestHealthAfterTheEnd(t *testing.T) {
 	t.Parallel()
-	told := make(heard, 10)
+	told := make(healthLog, 10)
 	s := &service{access: Access{Health: told}}
 	sess := &session{sub: &subscriber{id: "p.ns-1"}}
 	ended := s.hear(sess, mesh.Caller{})

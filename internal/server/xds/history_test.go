@@ -14,7 +14,7 @@ import (
 // TestHistory follows a change from its cause to the answers of a proxy.
 func TestHistory(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
-		b := start(t, newWorld().set("EDS", "shared", "a", "a:1"))
+		b := startServer(t, newTestMesh().set("EDS", "shared", "a", "a:1"))
 		c := b.connect(v, "p")
 		c.subscribe("EDS", "a")
 		c.wantAck("EDS", "a=a:1")
@@ -23,8 +23,8 @@ func TestHistory(t *testing.T) {
 			Key:   snapshot.Key{Kind: snapshot.KindEndpointSlice, Cluster: "c1", Namespace: "ns", Name: "a-1"},
 			Place: snapshot.Place{File: "a.yaml", Line: 9},
 		}
-		b.world.changes.Causes, b.world.changes.Events, b.world.changes.Since = []snapshot.Cause{cause}, 3, time.Unix(5, 0)
-		b.world.set("EDS", "shared", "a", "a:2")
+		b.mesh.changes.Causes, b.mesh.changes.Events, b.mesh.changes.Since = []snapshot.Cause{cause}, 3, time.Unix(5, 0)
+		b.mesh.set("EDS", "shared", "a", "a:2")
 		b.push()
 		c.nack(c.want("EDS", "a=a:2"), "a is no good")
 		b.eventually("NACK", func() bool { return len(b.hub.History().NACKs()) == 1 })
@@ -59,7 +59,7 @@ func TestHistory(t *testing.T) {
 func TestHistoryOfEveryType(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		for _, typ := range []string{"CDS", "EDS", "LDS", "RDS"} {
-			b := start(t, newWorld().set(typ, "shared", "a", "a:1"))
+			b := startServer(t, newTestMesh().set(typ, "shared", "a", "a:1"))
 			c := b.connect(v, "p")
 			if typ == "CDS" || typ == "LDS" {
 				c.subscribe(typ)
@@ -67,8 +67,8 @@ func TestHistoryOfEveryType(t *testing.T) {
 				c.subscribe(typ, "a")
 			}
 			c.wantAck(typ, "a=a:1")
-			b.world.changes.Causes = []snapshot.Cause{{}}
-			b.world.set(typ, "shared", "a", "a:2")
+			b.mesh.changes.Causes = []snapshot.Cause{{}}
+			b.mesh.set(typ, "shared", "a", "a:2")
 			b.push()
 			c.wantAck(typ, "a=a:2")
 			b.eventually("ACK", func() bool {
@@ -87,14 +87,14 @@ func TestHistoryOfEveryType(t *testing.T) {
 // TestSentMeansWritten: a response is written when the connection took it, not
 // when gRPC did.
 func TestSentMeansWritten(t *testing.T) {
-	b := start(t, newWorld().set("CDS", "shared", "a", "a:1"), func(c *Config, _ *Access) { c.Now = time.Now })
+	b := startServer(t, newTestMesh().set("CDS", "shared", "a", "a:1"), func(c *Config, _ *Access) { c.Now = time.Now })
 	deaf := make(chan struct{})
 	c := b.connectOn(b.dialDeaf(deaf), xdswire.SotW, "p")
 	go c.receive()
 	c.subscribe("CDS")
 	c.wantAck("CDS", "a=a:1")
 	close(deaf)
-	b.world.set("CDS", "shared", "a", "a:"+strings.Repeat("x", 32<<20))
+	b.mesh.set("CDS", "shared", "a", "a:"+strings.Repeat("x", 32<<20))
 	b.push()
 	last := func() history.Push {
 		pushes := b.hub.History().History("p.ns")[0].Pushes
@@ -107,7 +107,7 @@ func TestSentMeansWritten(t *testing.T) {
 }
 
 func TestViews(t *testing.T) {
-	b := start(t, newWorld().set("EDS", "shared", "a", "a:1").set("EDS", "shared", "b", "b:1").set("EDS", "p", "own", "own:1"))
+	b := startServer(t, newTestMesh().set("EDS", "shared", "a", "a:1").set("EDS", "shared", "b", "b:1").set("EDS", "p", "own", "own:1"))
 	for _, name := range []string{"p", "q"} {
 		c := b.connect(xdswire.Delta, name)
 		c.subscribe("EDS", "a", "b")

@@ -98,7 +98,7 @@ type Hub struct {
 	done    chan struct{} // closed when Run ends
 	turns   *admission.Turns
 	queue   queue
-	empties empties
+	fallbacks fallbackCache
 	ready   atomic.Bool                       // a snapshot has arrived
 	seq     atomic.Uint64                     // of the snapshot that the views show
 	current atomic.Pointer[snapshot.Snapshot] // stored by Run alone
@@ -117,8 +117,8 @@ type Hub struct {
 	overlays atomic.Uint64 // states made by streams so far
 
 	// What follows belongs to the goroutine of Run.
-	subs    streams
-	views   liveViews
+	subs    streamIndex
+	views   viewIndex
 	units   map[xdsgen.Unit]*unit
 	missing []*unit // to generate in this round
 	idle    []*unit // perhaps without a view since the last sweep
@@ -149,8 +149,8 @@ func NewHub(cfg Config) *Hub {
 		turns:   admission.NewTurns(cfg.Limits.Starting, cfg.Limits.MemoryWait, cfg.Memory),
 		wake:    make(chan struct{}, 1),
 		proxies: make(map[*subscriber]struct{}),
-		subs:    newStreams(),
-		views:   newLiveViews(),
+		subs:    newStreamIndex(),
+		views:   newViewIndex(),
 		units:   make(map[xdsgen.Unit]*unit),
 	}
 	h.encoder.Encoded = func(url string) {
@@ -169,7 +169,7 @@ func (h *Hub) Update(s *snapshot.Snapshot, c *snapshot.Changes) {
 	if c == nil {
 		c = &snapshot.Changes{Everywhere: true}
 	}
-	h.cfg.Metrics.pilot.published(c)
+	h.cfg.Metrics.istio.published(c)
 	h.post(func(m *mail) {
 		m.snapshot = s
 		m.changes = mergeChanges(m.changes, c)

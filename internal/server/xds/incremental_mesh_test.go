@@ -25,30 +25,30 @@ import (
 
 // chance makes the objects of a mesh at random: few names, so that objects
 // meet, and contents that a source would accept.
-type chance struct{ *rand.Rand }
+type meshGenerator struct{ *rand.Rand }
 
 // meshClusters are the clusters of the random mesh; the last comes and goes.
 var meshClusters = []mesh.ClusterID{"c1", "c2", "c3"}
 
-func pickOne[T any](c chance, of ...T) T { return of[c.IntN(len(of))] }
+func pickOne[T any](c meshGenerator, of ...T) T { return of[c.IntN(len(of))] }
 
-func (c chance) once(in int) bool { return c.IntN(in) == 0 }
+func (c meshGenerator) once(in int) bool { return c.IntN(in) == 0 }
 
-func (c chance) meta(cluster mesh.ClusterID, ns, n string) snapshot.Meta {
+func (c meshGenerator) meta(cluster mesh.ClusterID, ns, n string) snapshot.Meta {
 	return snapshot.Meta{
 		Cluster: cluster, Namespace: ns, Name: n, Labels: map[string]string{},
 		Created: time.Unix(int64(1_700_000_000+c.IntN(3)), 0),
 	}
 }
 
-func (c chance) namespace() string {
+func (c meshGenerator) namespace() string {
 	return pickOne(c, "ns0", "ns0", "ns0", "ns0", "ns1", "ns1", "ns1", "istio-system", "istio-system", "kube-system")
 }
 
-func (c chance) app() map[string]string { return map[string]string{"app": pickOne(c, "a", "b")} }
+func (c meshGenerator) app() map[string]string { return map[string]string{"app": pickOne(c, "a", "b")} }
 
 // object is any object of the cluster.
-func (c chance) object(cluster mesh.ClusterID) snapshot.Object {
+func (c meshGenerator) object(cluster mesh.ClusterID) snapshot.Object {
 	switch c.IntN(32) {
 	case 0, 1, 2, 3, 4, 24:
 		return c.service(cluster)
@@ -84,7 +84,7 @@ func (c chance) object(cluster mesh.ClusterID) snapshot.Object {
 	}
 }
 
-func (c chance) service(cluster mesh.ClusterID) snapshot.Object {
+func (c meshGenerator) service(cluster mesh.ClusterID) snapshot.Object {
 	s := &snapshot.Service{Meta: c.meta(cluster, c.namespace(), pickOne(c, "svc0", "svc0", "svc1", "svc2"))}
 	switch c.IntN(6) {
 	case 0, 1:
@@ -121,11 +121,11 @@ func (c chance) service(cluster mesh.ClusterID) snapshot.Object {
 	return s
 }
 
-func (c chance) address(cluster mesh.ClusterID) netip.Addr {
+func (c meshGenerator) address(cluster mesh.ClusterID) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, 0, cluster[1] - '0', byte(c.IntN(4))})
 }
 
-func (c chance) slice(cluster mesh.ClusterID) snapshot.Object {
+func (c meshGenerator) slice(cluster mesh.ClusterID) snapshot.Object {
 	service := pickOne(c, "svc0", "svc0", "svc1", "svc2")
 	e := &snapshot.EndpointSlice{
 		Meta: c.meta(cluster, c.namespace(), service+pickOne(c, "", "", "-2")), Service: service,
@@ -146,7 +146,7 @@ func (c chance) slice(cluster mesh.ClusterID) snapshot.Object {
 	return e
 }
 
-func (c chance) pod(cluster mesh.ClusterID) snapshot.Object {
+func (c meshGenerator) pod(cluster mesh.ClusterID) snapshot.Object {
 	p := &snapshot.Pod{
 		Meta: c.meta(cluster, c.namespace(), fmt.Sprint("p", c.IntN(2))), IPs: []netip.Addr{c.address(cluster)},
 		Node: pickOne(c, "", "node"), ServiceAccount: pickOne(c, "sa0", "sa0", "sa0", "sa1"), Workload: pickOne(c, "w", "x"), HostNetwork: c.once(8),
@@ -166,7 +166,7 @@ func (c chance) pod(cluster mesh.ClusterID) snapshot.Object {
 	return p
 }
 
-func (c chance) settings(cluster mesh.ClusterID) snapshot.Object {
+func (c meshGenerator) settings(cluster mesh.ClusterID) snapshot.Object {
 	allow, only := meshv1alpha1.MeshConfig_OutboundTrafficPolicy_ALLOW_ANY, meshv1alpha1.MeshConfig_OutboundTrafficPolicy_REGISTRY_ONLY
 	s := &snapshot.MeshSettings{Meta: c.meta(cluster, "istio-system", "istio"), Networks: &meshv1alpha1.MeshNetworks{}}
 	s.Mesh = &meshv1alpha1.MeshConfig{
@@ -194,7 +194,7 @@ func (c chance) settings(cluster mesh.ClusterID) snapshot.Object {
 	return s
 }
 
-func (c chance) sidecar(cluster mesh.ClusterID) snapshot.Object {
+func (c meshGenerator) sidecar(cluster mesh.ClusterID) snapshot.Object {
 	sc := &snapshot.Sidecar{
 		Meta: c.meta(cluster, c.namespace(), fmt.Sprint("s", c.IntN(2))), Kind: snapshot.KindSidecar, Spec: &networkingv1alpha3.Sidecar{},
 	}
@@ -234,7 +234,7 @@ func (c chance) sidecar(cluster mesh.ClusterID) snapshot.Object {
 	return sc
 }
 
-func (c chance) peerAuthentication(cluster mesh.ClusterID) snapshot.Object {
+func (c meshGenerator) peerAuthentication(cluster mesh.ClusterID) snapshot.Object {
 	mode := func() *securityv1beta1.PeerAuthentication_MutualTLS {
 		return &securityv1beta1.PeerAuthentication_MutualTLS{Mode: securityv1beta1.PeerAuthentication_MutualTLS_Mode(c.IntN(4))}
 	}
@@ -251,7 +251,7 @@ func (c chance) peerAuthentication(cluster mesh.ClusterID) snapshot.Object {
 	return p
 }
 
-func (c chance) gateway(cluster mesh.ClusterID) snapshot.Object {
+func (c meshGenerator) gateway(cluster mesh.ClusterID) snapshot.Object {
 	g := &snapshot.Gateway{
 		Meta: c.meta(cluster, c.namespace(), fmt.Sprint("g", c.IntN(2))), Kind: snapshot.KindGateway,
 		Spec: &networkingv1alpha3.Gateway{Selector: map[string]string{"istio": "gw"}},
@@ -269,7 +269,7 @@ func (c chance) gateway(cluster mesh.ClusterID) snapshot.Object {
 }
 
 // envoyFilter has extensions whose names meet, and filters for every place.
-func (c chance) envoyFilter(cluster mesh.ClusterID) snapshot.Object {
+func (c meshGenerator) envoyFilter(cluster mesh.ClusterID) snapshot.Object {
 	f := &snapshot.EnvoyFilter{Meta: c.meta(cluster, c.namespace(), fmt.Sprint("f", c.IntN(2))), Priority: int32(c.IntN(2))}
 	if c.once(2) {
 		f.Selector = c.app()
@@ -291,7 +291,7 @@ func (c chance) envoyFilter(cluster mesh.ClusterID) snapshot.Object {
 	return f
 }
 
-func (c chance) encoded(m proto.Message) []byte {
+func (c meshGenerator) encoded(m proto.Message) []byte {
 	b, err := xdswire.Marshal(m)
 	if err != nil {
 		panic(err) // these messages always encode
@@ -301,7 +301,7 @@ func (c chance) encoded(m proto.Message) []byte {
 
 // other is an object that has no effect yet. When it has one, it must not be
 // forgotten here.
-func (c chance) other(cluster mesh.ClusterID) snapshot.Object {
+func (c meshGenerator) other(cluster mesh.ClusterID) snapshot.Object {
 	host := fmt.Sprintf("svc%d.%s.svc.cluster.local", c.IntN(3), c.namespace())
 	switch c.IntN(3) {
 	case 0:

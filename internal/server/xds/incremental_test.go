@@ -111,7 +111,7 @@ func (s step) String() string {
 const most = 30
 
 func randomSteps(seed uint64, n int) []step {
-	c := chance{rand.New(rand.NewPCG(seed, 1))}
+	c := meshGenerator{rand.New(rand.NewPCG(seed, 1))}
 	var exists []snapshot.Key
 	var steps []step
 	for range n {
@@ -281,7 +281,7 @@ type incremental struct {
 }
 
 func newIncremental() *incremental {
-	h := drivenHub()
+	h := newUnstartedHub()
 	h.cfg.Generation = Generation{
 		ParseNode: xdsgen.ParseNode, Assign: xdsgen.Assign, AssignReads: xdsgen.AssignReads, AssignAll: xdsgen.AssignAll, Fallback: xdsgen.Fallback,
 	}

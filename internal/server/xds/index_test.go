@@ -16,11 +16,11 @@ import (
 
 // crowd is a driven hub with streams that ask for clusters and endpoints, each
 // in a namespace and with a pod and views of its own.
-func crowd(tb testing.TB, streams int) (*Hub, *world, []*session) {
+func manyStreams(tb testing.TB, streams int) (*Hub, *testMesh, []*session) {
 	tb.Helper()
-	w := newWorld().set("CDS", "shared", "a", "a:1").set("EDS", "shared", "a", "a:1").
+	w := newTestMesh().set("CDS", "shared", "a", "a:1").set("EDS", "shared", "a", "a:1").
 		set("CDS", "apart", "b", "b:1").set("EDS", "apart", "b", "b:1").view("p0", "apart")
-	h := drivenHub()
+	h := newUnstartedHub()
 	assign := h.cfg.Generation.Assign
 	h.cfg.Generation.Assign = func(s *snapshot.Snapshot, n xdsgen.Node) xdsgen.Assignment {
 		a := assign(s, n)
@@ -41,12 +41,12 @@ func crowd(tb testing.TB, streams int) (*Hub, *world, []*session) {
 		}
 		sessions[i] = s
 	}
-	settle(tb, h, sessions)
+	deliverAll(tb, h, sessions)
 	return h, w, sessions
 }
 
 // settle has everything sent and acknowledged.
-func settle(tb testing.TB, h *Hub, sessions []*session) {
+func deliverAll(tb testing.TB, h *Hub, sessions []*session) {
 	tb.Helper()
 	for range 3 {
 		h.deliver()
@@ -78,7 +78,7 @@ func countOf(tb testing.TB, c interface{ Write(*dto.Metric) error }) int {
 func TestChangesTouchOnlyWhatTheyConcern(t *testing.T) {
 	type work struct{ assigned, listed, woken int }
 	for _, streams := range []int{20, 400} {
-		h, w, sessions := crowd(t, streams)
+		h, w, sessions := manyStreams(t, streams)
 		for _, tc := range []struct {
 			name   string
 			change func()
@@ -103,7 +103,7 @@ func TestChangesTouchOnlyWhatTheyConcern(t *testing.T) {
 				if got != tc.want {
 					t.Errorf("%+v, want %+v", got, tc.want)
 				}
-				settle(t, h, sessions)
+				deliverAll(t, h, sessions)
 			})
 		}
 	}
@@ -111,7 +111,7 @@ func TestChangesTouchOnlyWhatTheyConcern(t *testing.T) {
 
 // TestViewsOfOtherKindsAreNotAsked has views that read different facts.
 func TestViewsOfOtherKindsAreNotAsked(t *testing.T) {
-	l := newLiveViews()
+	l := newViewIndex()
 	reads := map[string]snapshot.Kinds{
 		"services": snapshot.ServiceFacts, "endpoints": snapshot.ServiceFacts | snapshot.EndpointFacts,
 		"ports": snapshot.PortFacts, "secrets": snapshot.SecretFacts, "nothing": 0,
@@ -153,7 +153,7 @@ func (v kindView) Reads() snapshot.Kinds { return v.kinds }
 func BenchmarkUnconcerned(b *testing.B) {
 	for _, streams := range []int{100, 10_000} {
 		b.Run(fmt.Sprint(streams), func(b *testing.B) {
-			h, w, sessions := crowd(b, streams)
+			h, w, sessions := manyStreams(b, streams)
 			b.ReportAllocs()
 			for i := 0; b.Loop(); i++ {
 				w.changes.Pods = map[string]struct{}{"p0": {}}
@@ -170,7 +170,7 @@ func BenchmarkUnconcerned(b *testing.B) {
 // told of.
 func TestViewsAreMadeOnDemand(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
-		b := start(t, small().set("LDS", "q", "own", "own:1"))
+		b := startServer(t, small().set("LDS", "q", "own", "own:1"))
 		views := func() (found []string) {
 			list, err := b.hub.Views(t.Context())
 			if err != nil {

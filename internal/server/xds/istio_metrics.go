@@ -15,7 +15,7 @@ import (
 // pilotTimes are the metrics under Istio's names about how long changes take, and
 // what caused them. Observing one is a few atomic additions; the times are those
 // that the history is given anyway.
-type pilotTimes struct {
+type istioMetrics struct {
 	debounce, build, queue, converged prometheus.Observer
 	push, send                        [numTypes]prometheus.Observer
 	size                              [numTypes]prometheus.Observer
@@ -60,11 +60,11 @@ func triggerOf(k snapshot.Kind) trigger {
 	return byConfig
 }
 
-func newPilotTimes(reg prometheus.Registerer) pilotTimes {
+func newIstioMetrics(reg prometheus.Registerer) istioMetrics {
 	// Istio's bounds, so that queries for one of them are answered, and smaller ones.
 	timeBuckets := []float64{.001, .005, .01, .05, .1, .5, 1, 3, 5, 10, 20, 30}
 	sizeBuckets := []float64{1, 1e4, 1e6, 4e6, 10e6, 40e6}
-	var p pilotTimes
+	var p istioMetrics
 	one := func(name, help string) prometheus.Observer {
 		h := prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: timeBuckets})
 		reg.MustRegister(h)
@@ -105,7 +105,7 @@ func newPilotTimes(reg prometheus.Registerer) pilotTimes {
 
 // rejected notes that a proxy refused a response of the type. Peers choose the
 // code: what is none of gRPC's is Unknown.
-func (p *pilotTimes) rejected(i int, code int32) {
+func (p *istioMetrics) rejected(i int, code int32) {
 	if p.rejects[i] == nil {
 		return
 	}
@@ -117,7 +117,7 @@ func (p *pilotTimes) rejected(i int, code int32) {
 }
 
 // published notes what the registry made of a batch.
-func (p *pilotTimes) published(c *snapshot.Changes) {
+func (p *istioMetrics) published(c *snapshot.Changes) {
 	for _, cause := range c.Causes {
 		p.triggers[triggerOf(cause.Kind)].Inc()
 	}
@@ -129,7 +129,7 @@ func (p *pilotTimes) published(c *snapshot.Changes) {
 }
 
 // sent notes a response of the type, which was handed to gRPC.
-func (p *pilotTimes) sent(i int, r *history.Response) {
+func (p *istioMetrics) sent(i int, r *history.Response) {
 	p.size[i].Observe(float64(r.Bytes))
 	if r.Why == history.Request {
 		p.triggers[byRequest].Inc()
@@ -140,7 +140,7 @@ func (p *pilotTimes) sent(i int, r *history.Response) {
 }
 
 // written notes that all of a response, which was sent at a time, is written.
-func (p *pilotTimes) written(i int, round *history.Round, at, now time.Time) {
+func (p *istioMetrics) written(i int, round *history.Round, at, now time.Time) {
 	took := now.Sub(at)
 	p.send[i].Observe(took.Seconds())
 	if round != nil {
@@ -175,6 +175,6 @@ func (s *session) settle() {
 			return
 		}
 	}
-	s.hub.cfg.Metrics.pilot.converged.Observe(s.converging.last.Sub(s.converging.since).Seconds())
+	s.hub.cfg.Metrics.istio.converged.Observe(s.converging.last.Sub(s.converging.since).Seconds())
 	s.converging = converging{}
 }

@@ -16,7 +16,7 @@ import (
 // was taken back before.
 func TestConvergence(t *testing.T) {
 	now := time.Unix(1000, 0)
-	h := drivenHub()
+	h := newUnstartedHub()
 	h.cfg.Now = func() time.Time { return now }
 	w := small()
 	h.Update(w.take())
@@ -39,7 +39,7 @@ func TestConvergence(t *testing.T) {
 		}
 	}
 	reg := prometheus.NewRegistry()
-	converged, ok := h.cfg.Metrics.pilot.converged.(prometheus.Collector)
+	converged, ok := h.cfg.Metrics.istio.converged.(prometheus.Collector)
 	if !ok {
 		t.Fatal("no collector")
 	}

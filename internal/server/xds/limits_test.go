@@ -27,7 +27,7 @@ func TestLimitsOfHTTP2(t *testing.T) {
 		"header as it comes": {func(*Limits) {}, 0, strings.Repeat("h", 3<<10), true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := start(t, small(), func(c *Config, _ *Access) { tt.limits(&c.Limits) })
+			b := startServer(t, small(), func(c *Config, _ *Access) { tt.limits(&c.Limits) })
 			c := b.dialRaw()
 			for i := range tt.pings {
 				c.do(c.fr.WritePing(false, [8]byte{byte(i)}))

@@ -20,7 +20,7 @@ type Metrics struct {
 	assigned, listed                    prometheus.Counter
 	streams, waiting, views             prometheus.Gauge
 	refused                             [numTypes]prometheus.Gauge
-	pilot                               pilotTimes
+	istio                               istioMetrics
 }
 
 // NewMetrics makes the metrics and registers them. It panics when the
@@ -51,8 +51,8 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	byType(&m.sentBytes, "sent_bytes_total", "Bytes of the responses sent.")
 	byType(&m.nacks, "nacks_total", "Responses that a proxy refused.")
 	byType(&m.expired, "expired_nonce_total", "Requests ignored because their nonce is not that of the last response.")
-	m.istio(reg)
-	m.pilot = newPilotTimes(reg)
+	m.istioCounters(reg)
+	m.istio = newIstioMetrics(reg)
 	m.failures = counter("generation_failures_total", "Pieces of configuration that could not be generated; their last good version stays.")
 	m.revoked = counter("revoked_streams_total", "Streams that were ended because the certificate of their caller was revoked, or lost its root.")
 	m.panics = counter("panics_total", "Panics that ended one stream or one piece of generation.")
@@ -66,7 +66,7 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 	m.streams = gauge("streams", "Streams connected.")
 	m.waiting = gauge("waiting_streams", "Streams that wait for their first configuration.")
 	m.views = gauge("views", "Lists of resources in use.")
-	m.istioFailures(reg)
+	m.istioFailureCounters(reg)
 	gauges := func(dst *[numTypes]prometheus.Gauge, name, help string) {
 		v := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "meshctl_xds_" + name, Help: help}, []string{"type"})
 		reg.MustRegister(v)
@@ -79,22 +79,22 @@ func NewMetrics(reg prometheus.Registerer) *Metrics {
 }
 
 // twins count under two names.
-type twins struct {
+type doubleCounter struct {
 	prometheus.Counter
-	other prometheus.Counter
+	second prometheus.Counter
 }
 
 // Inc implements prometheus.Counter.
-func (t twins) Inc() { t.Add(1) }
+func (t doubleCounter) Inc() { t.Add(1) }
 
 // Add implements prometheus.Counter.
-func (t twins) Add(v float64) {
+func (t doubleCounter) Add(v float64) {
 	t.Counter.Add(v)
-	t.other.Add(v)
+	t.second.Add(v)
 }
 
 // istio counts some under Istio's names, too. Its label type is in lower case.
-func (m *Metrics) istio(reg prometheus.Registerer) {
+func (m *Metrics) istioCounters(reg prometheus.Registerer) {
 	for _, x := range []struct {
 		counters   *[numTypes]prometheus.Counter
 		name, help string
@@ -106,20 +106,20 @@ func (m *Metrics) istio(reg prometheus.Registerer) {
 		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: x.name, Help: x.help}, []string{"type"})
 		reg.MustRegister(v)
 		for i, url := range xdswire.PushOrder {
-			x.counters[i] = twins{x.counters[i], v.WithLabelValues(strings.ToLower(xdswire.ShortType(url)))}
+			x.counters[i] = doubleCounter{x.counters[i], v.WithLabelValues(strings.ToLower(xdswire.ShortType(url)))}
 		}
 	}
 }
 
 // istioFailures counts what goes wrong under Istio's names, too.
-func (m *Metrics) istioFailures(reg prometheus.Registerer) {
+func (m *Metrics) istioFailureCounters(reg prometheus.Registerer) {
 	counter := func(name, help string) prometheus.Counter {
 		c := prometheus.NewCounter(prometheus.CounterOpts{Name: name, Help: help})
 		reg.MustRegister(c)
 		return c
 	}
 	internal := counter("pilot_total_xds_internal_errors", "Pieces of configuration that could not be generated, and panics.")
-	m.failures, m.panics = twins{m.failures, internal}, twins{m.panics, internal}
-	m.stalled = twins{m.stalled, counter("pilot_xds_write_timeout", "Connections closed because the peer did not read in time.")}
-	m.badSecrets = twins{m.badSecrets, counter("pilot_sds_certificate_errors_total", "Secrets that a proxy asked for and was not given, or was given out of date.")}
+	m.failures, m.panics = doubleCounter{m.failures, internal}, doubleCounter{m.panics, internal}
+	m.stalled = doubleCounter{m.stalled, counter("pilot_xds_write_timeout", "Connections closed because the peer did not read in time.")}
+	m.badSecrets = doubleCounter{m.badSecrets, counter("pilot_sds_certificate_errors_total", "Secrets that a proxy asked for and was not given, or was given out of date.")}
 }

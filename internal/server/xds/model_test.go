@@ -51,13 +51,13 @@ type modelProxy struct {
 	// said is the last that a response of this stream told of a name, no all
 	// contents that the proxy refused on it, and took the types of which it
 	// accepted a response.
-	said map[string]map[string]said
+	said map[string]map[string]sentName
 	no   map[string]map[string]struct{}
 	took map[string]bool
 }
 
 // said is what a response told of a name.
-type said struct {
+type sentName struct {
 	content string // empty for a removal
 	refused bool
 	bare    bool // the response carried nothing that could be blamed
@@ -93,7 +93,7 @@ func (p *modelProxy) connect() {
 		p.t.Fatal(err)
 	}
 	sub := &subscriber{id: p.name, node: node, variant: p.variant}
-	p.sess = &session{hub: p.hub, sub: sub, log: slog.New(slog.DiscardHandler), writes: &writes{}, send: func(f *xdswire.Frame) error {
+	p.sess = &session{hub: p.hub, sub: sub, log: slog.New(slog.DiscardHandler), writer: &writer{}, send: func(f *xdswire.Frame) error {
 		p.checkSent(f)
 		p.toProxy = append(p.toProxy, f)
 		return nil
@@ -101,9 +101,9 @@ func (p *modelProxy) connect() {
 	sub.session = p.sess
 	p.hub.attach(sub)
 	p.toServer, p.toProxy = nil, nil
-	p.said, p.no, p.took = make(map[string]map[string]said), make(map[string]map[string]struct{}), make(map[string]bool)
+	p.said, p.no, p.took = make(map[string]map[string]sentName), make(map[string]map[string]struct{}), make(map[string]bool)
 	for typ := range p.held {
-		p.said[typ], p.no[typ] = make(map[string]said), make(map[string]struct{})
+		p.said[typ], p.no[typ] = make(map[string]sentName), make(map[string]struct{})
 	}
 	p.nonce, p.asked = make(map[string]string), make(map[string]bool)
 	for _, typ := range []string{"CDS", "EDS", "LDS", "RDS"} {
@@ -344,14 +344,14 @@ func (p *modelProxy) remember(typ string, full map[string]string, removed []stri
 		bare = bare && p.variant == xdswire.SotW && p.good[typ][name] == content
 	}
 	for name, content := range full {
-		p.said[typ][name] = said{content, refused, bare}
+		p.said[typ][name] = sentName{content, refused, bare}
 		if refused {
 			p.no[typ][name+"="+content] = struct{}{}
 		}
 	}
 	p.took[typ] = p.took[typ] || !refused
 	for _, name := range removed {
-		p.said[typ][name] = said{"", refused, bare}
+		p.said[typ][name] = sentName{"", refused, bare}
 	}
 }
 
@@ -400,7 +400,7 @@ func (p *modelProxy) excused(typ, name, want string) bool {
 	if _, ok := p.no[typ][name+"="+want]; ok {
 		p.sess.sub.mu.Lock()
 		defer p.sess.sub.mu.Unlock()
-		for _, r := range p.sess.sub.status[i].refused {
+		for _, r := range p.sess.sub.status[i].quarantined {
 			if r.Resource == name {
 				return true
 			}
@@ -431,7 +431,7 @@ func (p *modelProxy) settle() {
 }
 
 // want is what the proxy's views hold of what it asks for.
-func (p *modelProxy) want(w *world, typ string) map[string]string {
+func (p *modelProxy) want(w *testMesh, typ string) map[string]string {
 	shared := "shared"
 	if pod := w.s.Pods.Get(p.name); pod != nil {
 		shared = pod.Node
@@ -450,7 +450,7 @@ func (p *modelProxy) want(w *world, typ string) map[string]string {
 }
 
 // check compares what the proxy holds with its views.
-func (p *modelProxy) check(w *world) {
+func (p *modelProxy) check(w *testMesh) {
 	p.t.Helper()
 	for _, typ := range []string{"CDS", "EDS", "LDS", "RDS"} {
 		want := p.want(w, typ)
@@ -469,9 +469,9 @@ func (p *modelProxy) check(w *world) {
 				p.t.Errorf("%s %s %s: %s is %q, want %q", p.name, p.variant, typ, name, got[name], want[name])
 			}
 		}
-		if w := p.sess.types[typeIndex(urlOf(typ))].withheld; w != nil {
+		if w := p.sess.types[typeIndex(urlOf(typ))].quarantine; w != nil {
 			for name, r := range w.names {
-				if r.note == nil {
+				if r.entry == nil {
 					p.t.Errorf("%s %s %s: %s is withheld though nothing blames it", p.name, p.variant, typ, name)
 				}
 			}
@@ -487,7 +487,7 @@ func (p *modelProxy) check(w *world) {
 }
 
 // shake makes one random change of the world.
-func (w *world) shake(rng *rand.Rand, proxies []*modelProxy) {
+func (w *testMesh) shake(rng *rand.Rand, proxies []*modelProxy) {
 	if rng.IntN(12) == 0 {
 		w.view(proxies[rng.IntN(len(proxies))].name, []string{"shared", "other"}[rng.IntN(2)])
 		return
@@ -565,8 +565,8 @@ func FuzzModel(f *testing.F) {
 
 // runModel plays for as long as more says so.
 func runModel(t *testing.T, rng *rand.Rand, more func() bool) {
-	w := newWorld()
-	h := drivenHub()
+	w := newTestMesh()
+	h := newUnstartedHub()
 	h.Update(w.take())
 	var proxies []*modelProxy
 	for i := range 4 {

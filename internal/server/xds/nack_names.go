@@ -3,7 +3,7 @@ package xds
 import "strings"
 
 // maxBlame is how much of an error text is read, in bytes.
-const maxBlame = 64 << 10
+const maxNACKText = 64 << 10
 
 // blame finds the resources that Envoy's error text names: those of which has
 // is true. Envoy names them in these ways, and in others not at all:
@@ -13,8 +13,8 @@ const maxBlame = 64 << 10
 //	… in route NAME
 //	Unexpected EDS cluster (expecting NAME): OTHER
 //	goo.gle/debugproto⏎name: "NAME"⏎… (or cluster_name)
-func blame(message string, has func(string) bool) []string {
-	message = message[:min(len(message), maxBlame)]
+func namesInNACK(message string, has func(string) bool) []string {
+	message = message[:min(len(message), maxNACKText)]
 	var names []string
 	add := func(name string) {
 		if has(name) {

@@ -15,10 +15,10 @@ import (
 
 // refusal is a resource whose bytes the proxy refused, or may have refused.
 // It is not sent these bytes again.
-type refusal struct {
+type quarantined struct {
 	version string                       // of the refused bytes
 	good    good                         // what the proxy has instead
-	note    *history.QuarantinedResource // nil while it is only a suspect
+	entry    *history.QuarantinedResource // nil while it is only a suspect
 }
 
 // good is a resource as a proxy accepted it, and the view that it was of. The zero
@@ -48,7 +48,7 @@ func (t *typeState) goodIn(i int, g good, view xdsgen.View) good {
 // accepted returns what the proxy accepted of a name, as far as it may be given that
 // with the view of a state.
 func (t *typeState) accepted(i int, name string, of *viewState) good {
-	if t.assumed && (slices.Contains(t.doubt, name) || t.withheld.has(name)) {
+	if t.assumed && (slices.Contains(t.doubt, name) || t.quarantine.has(name)) {
 		return good{} // it had something else before, and refused this
 	}
 	for _, s := range []*viewState{t.acked.shared, t.acked.own} {
@@ -61,8 +61,8 @@ func (t *typeState) accepted(i int, name string, of *viewState) good {
 
 // withheld is what one proxy is not sent of one type. The rest of the session
 // works with the pair that is left, as if the hub had published that.
-type withheld struct {
-	names map[string]refusal
+type quarantine struct {
+	names map[string]quarantined
 	// suspects are groups of names, one of which made the proxy refuse a
 	// response that did not say which. They are sent group by group; a group
 	// that is refused is halved.
@@ -73,7 +73,7 @@ type withheld struct {
 }
 
 // changed has what is left worked out again.
-func (w *withheld) changed() { w.from, w.to = pair{}, pair{} }
+func (w *quarantine) changed() { w.from, w.to = pair{}, pair{} }
 
 // maxTries bounds the responses that look for a resource to blame. What is
 // not found by then stays withheld with the suspects that are left.
@@ -81,12 +81,12 @@ const maxTries = 64
 
 // maxWithheld bounds the resources that are withheld from a proxy of one
 // type: one that refuses more than that is sent them again when they change.
-const maxWithheld = 10_000
+const maxQuarantined = 10_000
 
 // oneOfSeveral is how resources were found that may be innocent.
 const oneOfSeveral = "one of several"
 
-func (w *withheld) has(name string) bool {
+func (w *quarantine) has(name string) bool {
 	if w == nil {
 		return false
 	}
@@ -97,19 +97,19 @@ func (w *withheld) has(name string) bool {
 // blame withholds what a refused response may have been refused for, and
 // returns the names that are certain. The names are those of the resources in
 // the response that were new to the proxy; raw is its error text.
-func (s *session) blame(i int, names []string, raw string, nack *history.LastNACK) []string {
+func (s *session) quarantine(i int, names []string, raw string, nack *history.LastNACK) []string {
 	t := &s.types[i]
-	names = slices.DeleteFunc(slices.Clone(names), func(n string) bool { return !s.mayWithhold(i, n) })
-	if len(names) == 0 || t.withheld != nil && len(t.withheld.names)+len(names) > maxWithheld {
+	names = slices.DeleteFunc(slices.Clone(names), func(n string) bool { return !s.mayQuarantine(i, n) })
+	if len(names) == 0 || t.quarantine != nil && len(t.quarantine.names)+len(names) > maxQuarantined {
 		t.release() // the search goes on without this answer
 		return nil
 	}
-	if t.withheld == nil {
-		t.withheld = &withheld{names: make(map[string]refusal)}
+	if t.quarantine == nil {
+		t.quarantine = &quarantine{names: make(map[string]quarantined)}
 	}
-	w := t.withheld
+	w := t.quarantine
 	w.changed()
-	found, how := blame(raw, func(n string) bool { _, ok := slices.BinarySearch(names, n); return ok }), "error text"
+	found, how := namesInNACK(raw, func(n string) bool { _, ok := slices.BinarySearch(names, n); return ok }), "error text"
 	if len(found) == 0 && len(names) == 1 {
 		found, how = names, "alone in the response"
 	}
@@ -123,20 +123,20 @@ func (s *session) blame(i int, names []string, raw string, nack *history.LastNAC
 	for _, name := range found {
 		r, suspect := w.names[name]
 		if !suspect {
-			r = s.refusal(i, name)
+			r = s.newQuarantined(i, name)
 		}
-		r.note = &history.QuarantinedResource{
+		r.entry = &history.QuarantinedResource{
 			Type: xdswire.ShortType(xdswire.PushOrder[i]), Resource: name, Version: r.version,
 			Found: how, Since: nack.At, Error: nack.Message,
 		}
 		w.names[name] = r
 	}
-	s.publishRefused(i)
+	s.showQuarantine(i)
 	if len(found) > 0 {
 		return found
 	}
 	for _, name := range names {
-		w.names[name] = s.refusal(i, name)
+		w.names[name] = s.newQuarantined(i, name)
 	}
 	half := len(names) / 2
 	w.suspects = slices.Insert(w.suspects, 0, names[:half], names[half:])
@@ -147,7 +147,7 @@ func (s *session) blame(i int, names []string, raw string, nack *history.LastNAC
 // mayWithhold reports whether the proxy can be left without the bytes that it
 // was sent: in a full list, what is absent is removed, so what the proxy has
 // instead must be known.
-func (s *session) mayWithhold(i int, name string) bool {
+func (s *session) mayQuarantine(i int, name string) bool {
 	t := &s.types[i]
 	now := t.sent.get(name)
 	if now == nil {
@@ -163,10 +163,10 @@ func (s *session) mayWithhold(i int, name string) bool {
 	return good == nil || good.Version != now.Version
 }
 
-func (s *session) refusal(i int, name string) refusal {
+func (s *session) newQuarantined(i int, name string) quarantined {
 	t := &s.types[i]
 	sent := t.sent.holder(name)
-	r := refusal{version: sent.get(name).Version, good: t.accepted(i, name, sent)}
+	r := quarantined{version: sent.get(name).Version, good: t.accepted(i, name, sent)}
 	if r.good.version() == r.version {
 		r.good = good{}
 	}
@@ -176,7 +176,7 @@ func (s *session) refusal(i int, name string) refusal {
 // release lets the next group of suspects be sent, as far as they are still
 // withheld. It reports whether there was one.
 func (t *typeState) release() bool {
-	w := t.withheld
+	w := t.quarantine
 	if w == nil {
 		return false
 	}
@@ -185,7 +185,7 @@ func (t *typeState) release() bool {
 		group := w.suspects[0]
 		w.suspects = w.suspects[1:]
 		for _, name := range group {
-			if r, ok := w.names[name]; ok && r.note == nil {
+			if r, ok := w.names[name]; ok && r.entry == nil {
 				delete(w.names, name)
 				freed = true
 			}
@@ -205,9 +205,9 @@ func (t *typeState) release() bool {
 // left is what is to be sent of the hub's pair. Resources that are other than
 // those refused are sent like any, and told of even if the proxy had them
 // before, as it may have taken what it refused.
-func (s *session) left(i int, now pair) pair {
+func (s *session) withoutQuarantined(i int, now pair) pair {
 	t := &s.types[i]
-	w := t.withheld
+	w := t.quarantine
 	switch {
 	case w == nil:
 		return now
@@ -225,11 +225,11 @@ func (s *session) left(i int, now pair) pair {
 		}
 	}
 	if gone > 0 {
-		s.publishRefused(i)
+		s.showQuarantine(i)
 		t.sent = pair{} // the hub's may become that of the refused response again
 	}
 	if len(w.names) == 0 && len(w.suspects) == 0 {
-		t.withheld = nil
+		t.quarantine = nil
 		return now
 	}
 	w.from = now
@@ -279,28 +279,28 @@ func (h *Hub) overlay(s *viewState, replaced map[string]*xdswire.Resource) *view
 }
 
 // publishRefused shows on status pages what is certain.
-func (s *session) publishRefused(i int) {
+func (s *session) showQuarantine(i int) {
 	var notes []*history.QuarantinedResource
-	if w := s.types[i].withheld; w != nil {
+	if w := s.types[i].quarantine; w != nil {
 		for _, r := range w.names {
-			if r.note != nil {
-				notes = append(notes, r.note)
+			if r.entry != nil {
+				notes = append(notes, r.entry)
 			}
 		}
 	}
 	before := 0
-	s.sub.setStatus(i, func(st *typeStatus) { before, st.refused = len(st.refused), notes })
+	s.sub.setStatus(i, func(st *typeStatus) { before, st.quarantined = len(st.quarantined), notes })
 	s.hub.cfg.Metrics.refused[i].Add(float64(len(notes) - before))
 }
 
 // refused joins what the connected proxies refused, by type and resource.
-func (h *Hub) refused() []history.QuarantinedResource {
+func (h *Hub) quarantined() []history.QuarantinedResource {
 	type key struct{ typ, name, version string }
 	found := make(map[key]*history.QuarantinedResource)
 	for _, sub := range h.subscribers() {
 		sub.mu.Lock()
 		for _, st := range sub.status {
-			for _, n := range st.refused {
+			for _, n := range st.quarantined {
 				k := key{n.Type, n.Resource, n.Version}
 				r := found[k]
 				if r == nil || n.Since.Before(r.Since) {
@@ -328,9 +328,9 @@ func (h *Hub) refused() []history.QuarantinedResource {
 }
 
 // forgetRefused has nothing withheld any more.
-func (s *session) forgetRefused(i int) {
-	if s.types[i].withheld != nil {
-		s.types[i].withheld = nil
-		s.publishRefused(i)
+func (s *session) endQuarantine(i int) {
+	if s.types[i].quarantine != nil {
+		s.types[i].quarantine = nil
+		s.showQuarantine(i)
 	}
 }

@@ -20,7 +20,7 @@ import (
 
 // named authenticates peers as the namespace and service account that their user
 // agent begins with.
-func named(_ *Config, a *Access) {
+func authenticateByUserAgent(_ *Config, a *Access) {
 	a.Authenticate = func(ctx context.Context) (mesh.Caller, error) {
 		md, _ := metadata.FromIncomingContext(ctx)
 		who, _, _ := strings.Cut(strings.Join(md.Get("user-agent"), ""), " ")
@@ -31,7 +31,7 @@ func named(_ *Config, a *Access) {
 
 // connectAs connects a proxy of a namespace and service account, with a version of
 // Envoy.
-func (b *bench) connectAs(who string, v xdswire.Variant, name string) (*client, *grpc.ClientConn) {
+func (b *testServer) connectAs(who string, v xdswire.Variant, name string) (*client, *grpc.ClientConn) {
 	b.t.Helper()
 	conn := b.dial(grpc.WithUserAgent(who))
 	c := b.connectOn(conn, v, name)
@@ -53,11 +53,11 @@ func TestRefusalsReachNobodyElse(t *testing.T) {
 		{"RDS", "http", "no good in route %s"},
 	}
 	both(t, func(t *testing.T, v xdswire.Variant) {
-		w := newWorld()
+		w := newTestMesh()
 		for _, x := range types {
 			w.set(x.typ, "shared", x.name, x.name+":1").set(x.typ, "shared", "other", "other:1")
 		}
-		b := start(t, w, named)
+		b := startServer(t, w, authenticateByUserAgent)
 		subscribed := func(x struct{ typ, name, text string }) []string {
 			if x.typ == "CDS" || x.typ == "LDS" {
 				return nil
@@ -110,7 +110,7 @@ func TestRefusalsReachNobodyElse(t *testing.T) {
 			all(fresh, 1)
 		}
 		for _, x := range types {
-			b.world.set(x.typ, "shared", x.name, x.name+":2")
+			b.mesh.set(x.typ, "shared", x.name, x.name+":2")
 		}
 		b.push()
 		refuse(2)
@@ -136,12 +136,12 @@ func TestRefusalsReachNobodyElse(t *testing.T) {
 func TestFloodOfRefusals(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		const resources = 400
-		w := newWorld()
+		w := newTestMesh()
 		for i := range resources {
 			name := fmt.Sprintf("c%03d", i)
 			w.set("CDS", "shared", name, name+":1")
 		}
-		b := start(t, w, named)
+		b := startServer(t, w, authenticateByUserAgent)
 		for i := range 4 { // two streams of each
 			c, _ := b.connectAs(fmt.Sprintf("hostile/sa%d", i%2), v, fmt.Sprintf("p%d", i))
 			c.subscribe("CDS")

@@ -38,7 +38,7 @@ func TestBlame(t *testing.T) {
 		{"Unable to unpack as envoy.config.cluster.v3.Cluster: goo.gle/debugstr    \ntype_url: \"x\"\nvalue: \"\\377\"\n", ""},
 		{"", ""},
 	} {
-		got := blame(tc.text, func(n string) bool { return slices.Contains(names, n) })
+		got := namesInNACK(tc.text, func(n string) bool { return slices.Contains(names, n) })
 		if strings.Join(got, " ") != tc.want {
 			t.Errorf("%q\n got %v\nwant %s", tc.text, got, tc.want)
 		}
@@ -50,7 +50,7 @@ func FuzzBlame(f *testing.F) {
 	f.Add("goo.gle/debugstr\nname: \"a\"\n", "a")
 	f.Add("x in route a", "a")
 	f.Fuzz(func(t *testing.T, text, name string) {
-		for _, got := range blame(text, func(n string) bool { return n == name }) {
+		for _, got := range namesInNACK(text, func(n string) bool { return n == name }) {
 			if got != name || !strings.Contains(text, name) {
 				t.Errorf("%q is blamed", got)
 			}
@@ -62,13 +62,13 @@ func FuzzBlame(f *testing.F) {
 // every later change, and no other proxy is touched.
 func TestRefusedIsNotSentAgain(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
-		b := start(t, small())
+		b := startServer(t, small())
 		c, other := b.connect(v, "p"), b.connect(v, "q")
 		for _, c := range []*client{c, other} {
 			c.subscribe("CDS")
 			c.wantAck("CDS", "a=a:1 b=b:1")
 		}
-		b.world.set("CDS", "shared", "a", "a:bad").set("CDS", "shared", "b", "b:2")
+		b.mesh.set("CDS", "shared", "a", "a:bad").set("CDS", "shared", "b", "b:2")
 		b.push()
 		c.nack(c.want("CDS", "a=a:bad b=b:2"), "Error adding/updating cluster(s) a: no good")
 		other.wantAck("CDS", "a=a:bad b=b:2")
@@ -85,7 +85,7 @@ func TestRefusedIsNotSentAgain(t *testing.T) {
 		if len(r) != 1 || r[0].Resource != "a" || r[0].Type != "CDS" || r[0].Found != "error text" || !slices.Equal(r[0].Streams, []string{"p.ns-1"}) {
 			t.Errorf("withheld %+v", r)
 		}
-		b.world.set("CDS", "shared", "b", "b:3").set("CDS", "shared", "c", "c:1")
+		b.mesh.set("CDS", "shared", "b", "b:3").set("CDS", "shared", "c", "c:1")
 		b.push()
 		c.wantAck("CDS", list("a=a:1 b=b:3 c=c:1", "b=b:3 c=c:1"))
 		other.wantAck("CDS", list("a=a:bad b=b:3 c=c:1", "b=b:3 c=c:1"))
@@ -93,7 +93,7 @@ func TestRefusedIsNotSentAgain(t *testing.T) {
 		fresh := b.connect(v, "r")
 		fresh.subscribe("CDS")
 		fresh.wantAck("CDS", "a=a:bad b=b:3 c=c:1")
-		b.world.set("CDS", "shared", "a", "a:4")
+		b.mesh.set("CDS", "shared", "a", "a:4")
 		b.push()
 		c.wantAck("CDS", list("a=a:4 b=b:3 c=c:1", "a=a:4"))
 		c.quiet()
@@ -104,7 +104,7 @@ func TestRefusedIsNotSentAgain(t *testing.T) {
 // TestRefusedIsFoundByHalving refuses without saying what.
 func TestRefusedIsFoundByHalving(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
-		w := newWorld()
+		w := newTestMesh()
 		for i := range 40 {
 			name := fmt.Sprintf("c%02d", i)
 			content := name + ":1"
@@ -113,7 +113,7 @@ func TestRefusedIsFoundByHalving(t *testing.T) {
 			}
 			w.set("CDS", "shared", name, content)
 		}
-		b := start(t, w)
+		b := startServer(t, w)
 		c := b.connect(v, "p")
 		c.subscribe("CDS")
 		held := make(map[string]string)
@@ -149,11 +149,11 @@ func TestRefusedIsFoundByHalving(t *testing.T) {
 // nothing left. It is not told an empty list then, and goes on getting what changes.
 func TestRefusalOfEverythingEnds(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
-		w := newWorld()
+		w := newTestMesh()
 		for i := range 500 {
 			w.set("CDS", "shared", fmt.Sprintf("c%03d", i), fmt.Sprintf("c%03d:1", i))
 		}
-		b := start(t, w)
+		b := startServer(t, w)
 		c := b.connect(v, "p")
 		c.subscribe("CDS")
 		responses := 0
@@ -171,7 +171,7 @@ func TestRefusalOfEverythingEnds(t *testing.T) {
 			b.eventually("next", func() bool { return len(c.in) > 0 || len(b.hub.NACKs().Refused) == 500 })
 		}
 		c.quiet()
-		b.world.set("CDS", "shared", "c007", "c007:2")
+		b.mesh.set("CDS", "shared", "c007", "c007:2")
 		b.push()
 		c.wantAck("CDS", "c007=c007:2")
 		c.quiet()
@@ -181,20 +181,20 @@ func TestRefusalOfEverythingEnds(t *testing.T) {
 // TestNothingButRefused takes away all but what a proxy refused that accepted nothing
 // yet. An empty list would have it start with nothing.
 func TestNothingButRefused(t *testing.T) {
-	b := start(t, small())
+	b := startServer(t, small())
 	c := b.connect(xdswire.SotW, "p")
 	c.subscribe("CDS")
 	c.nack(c.want("CDS", "a=a:1 b=b:1"), "no")
 	r := c.want("CDS", "a=a:1")
-	b.world.set("CDS", "shared", "b", "")
+	b.mesh.set("CDS", "shared", "b", "")
 	b.push()
 	c.nack(r, "no")
 	c.quiet()
-	b.world.set("CDS", "shared", "c", "c:1")
+	b.mesh.set("CDS", "shared", "c", "c:1")
 	b.push()
 	c.wantAck("CDS", "c=c:1")
 	// It has something now, and is told that it is gone.
-	b.world.set("CDS", "shared", "c", "")
+	b.mesh.set("CDS", "shared", "c", "")
 	b.push()
 	c.wantAck("CDS", "")
 }
@@ -202,7 +202,7 @@ func TestNothingButRefused(t *testing.T) {
 // TestRefusedGaugeEndsAtZero: what proxies refuse that hang up at once does not
 // count for ever.
 func TestRefusedGaugeEndsAtZero(t *testing.T) {
-	b := start(t, small())
+	b := startServer(t, small())
 	for i := range 100 {
 		c := b.connect(xdswire.Delta, fmt.Sprint("p", i))
 		c.subscribe("CDS")
@@ -216,7 +216,7 @@ func TestRefusedGaugeEndsAtZero(t *testing.T) {
 // TestStaleNACK is of something else than was sent last, which stays good.
 func TestStaleNACK(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
-		b := start(t, small())
+		b := startServer(t, small())
 		c := b.connect(v, "p")
 		c.subscribe("CDS")
 		c.wantAck("CDS", "a=a:1 b=b:1")
@@ -234,7 +234,7 @@ func TestStaleNACK(t *testing.T) {
 // was answered, when, and what the proxy was left without.
 func TestStatusFollowsAnswers(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
-		b := start(t, small())
+		b := startServer(t, small())
 		c := b.connect(v, "p")
 		c.subscribe("CDS")
 		first := c.recv()
@@ -247,7 +247,7 @@ func TestStatusFollowsAnswers(t *testing.T) {
 		if s := status(); s.Acked != s.Sent || s.AnsweredAt.Before(s.SentAt) || s.NACK != nil || len(s.Quarantined) != 0 {
 			t.Errorf("after the ACK: %+v", s)
 		}
-		b.world.set("CDS", "shared", "a", "a:2")
+		b.mesh.set("CDS", "shared", "a", "a:2")
 		b.push()
 		c.nack(c.recv(), "Error adding/updating cluster(s) a: no")
 		b.eventually("NACK", func() bool { return len(status().Quarantined) == 1 })

@@ -7,23 +7,23 @@ import (
 )
 
 // content is what one response carries.
-type content struct {
+type response struct {
 	bodies  []xdswire.Body
 	removed []string
 	// empties are the names answered with an empty resource, sorted.
 	empties []string
 	// framed are the names told of that do not differ between the pair
 	// acknowledged last and this one.
-	framed []string
+	extra []string
 	// diffs are what leads from the pair acknowledged last to this one;
 	// fromNothing says that nothing was acknowledged before.
 	diffs       [2]*diff
 	fromNothing bool
 }
 
-func (c *content) empty() bool { return len(c.bodies) == 0 && len(c.removed) == 0 }
+func (c *response) empty() bool { return len(c.bodies) == 0 && len(c.removed) == 0 }
 
-func (c *content) add(b xdswire.Body) {
+func (c *response) addBody(b xdswire.Body) {
 	if len(b) > 0 {
 		c.bodies = append(c.bodies, b)
 	}
@@ -32,9 +32,9 @@ func (c *content) add(b xdswire.Body) {
 // content chooses what to send of the pair: what differs from the pair
 // acknowledged last, the names in doubt and the names to send anyway, as far
 // as they are subscribed to. With aside it is only the last.
-func (s *session) content(i int, now pair, aside bool) *content {
+func (s *session) response(i int, now pair, aside bool) *response {
 	t := &s.types[i]
-	c := &content{fromNothing: t.acked == pair{}}
+	c := &response{fromNothing: t.acked == pair{}}
 	if aside {
 		c.diffs = [2]*diff{{}, {}}
 		s.addNames(i, c, now, t.force, nil)
@@ -60,7 +60,7 @@ func (s *session) content(i int, now pair, aside bool) *content {
 }
 
 // concerned reports whether the full list differs for the subscription.
-func (s *session) concerned(t *typeState, c *content) bool {
+func (s *session) concerned(t *typeState, c *response) bool {
 	has := t.want.Has
 	return slices.ContainsFunc(t.doubt, has) || slices.ContainsFunc(t.force, has) ||
 		slices.ContainsFunc(c.diffs[0].names(), has) || slices.ContainsFunc(c.diffs[0].removed, has) ||
@@ -68,7 +68,7 @@ func (s *session) concerned(t *typeState, c *content) bool {
 }
 
 // addAll adds everything subscribed to.
-func (s *session) addAll(i int, c *content, now pair) {
+func (s *session) addAll(i int, c *response, now pair) {
 	t := &s.types[i]
 	found := 0
 	for _, state := range []*viewState{now.shared, now.own} {
@@ -77,14 +77,14 @@ func (s *session) addAll(i int, c *content, now pair) {
 		}
 		full := state.since(nil)
 		if t.want.Names == state.nameSet(s.hub.names) {
-			c.add(full.body(s.sub.variant))
+			c.addBody(full.body(s.sub.variant))
 			found += len(full.changed)
 			continue
 		}
 		found += s.addPicked(c, t.want, full.changed, full.body)
 	}
 	if t.all && !c.fromNothing {
-		c.framed = slices.Concat(now.shared.since(nil).names(), now.own.since(nil).names())
+		c.extra = slices.Concat(now.shared.since(nil).names(), now.own.since(nil).names())
 	}
 	if s.sub.variant == xdswire.SotW && fullList(i) {
 		return // what is absent does not exist
@@ -99,27 +99,27 @@ func (s *session) addAll(i int, c *content, now pair) {
 	var loose []*xdswire.Resource
 	for _, name := range names {
 		if t.want.Has(name) && now.get(name) == nil {
-			c.framed = append(c.framed, name)
+			c.extra = append(c.extra, name)
 			loose = s.addMissing(i, c, name, loose)
 		}
 	}
-	c.add(xdswire.NewBody(s.sub.variant, loose...))
+	c.addBody(xdswire.NewBody(s.sub.variant, loose...))
 }
 
 // addPicked adds those of the resources that are subscribed to, by their
 // shared body when they all are. It returns their number.
-func (s *session) addPicked(c *content, want xdswire.Subscription, resources []*xdswire.Resource, body func(xdswire.Variant) xdswire.Body) int {
+func (s *session) addPicked(c *response, want xdswire.Subscription, resources []*xdswire.Resource, body func(xdswire.Variant) xdswire.Body) int {
 	if len(resources) == 0 {
 		return 0
 	}
 	if !want.Wildcard {
 		picked := pick(want.Names, resources)
 		if len(picked) < len(resources) {
-			c.add(xdswire.NewBody(s.sub.variant, picked...))
+			c.addBody(xdswire.NewBody(s.sub.variant, picked...))
 			return len(picked)
 		}
 	}
-	c.add(body(s.sub.variant))
+	c.addBody(body(s.sub.variant))
 	return len(resources)
 }
 
@@ -150,7 +150,7 @@ func pick(set *xdswire.NameSet, resources []*xdswire.Resource) []*xdswire.Resour
 
 // addNames adds single names unless the changed resources have them already.
 // A name that was asked for is answered even when no view has it.
-func (s *session) addNames(i int, c *content, now pair, asked, doubt []string) {
+func (s *session) addNames(i int, c *response, now pair, asked, doubt []string) {
 	if len(asked) == 0 && len(doubt) == 0 {
 		return
 	}
@@ -161,17 +161,17 @@ func (s *session) addNames(i int, c *content, now pair, asked, doubt []string) {
 		if !t.want.Has(name) || c.changed(name) {
 			continue
 		}
-		c.framed = append(c.framed, name)
+		c.extra = append(c.extra, name)
 		if r := now.get(name); r != nil {
 			loose = append(loose, r)
 		} else if _, ok := slices.BinarySearch(asked, name); ok {
 			loose = s.addMissing(i, c, name, loose)
 		}
 	}
-	c.add(xdswire.NewBody(s.sub.variant, loose...))
+	c.addBody(xdswire.NewBody(s.sub.variant, loose...))
 }
 
-func (c *content) changed(name string) bool {
+func (c *response) changed(name string) bool {
 	for _, d := range c.diffs {
 		if _, ok := slices.BinarySearchFunc(d.changed, name, byName); ok {
 			return true
@@ -184,13 +184,13 @@ func (c *content) changed(name string) bool {
 // waits until it has an answer: endpoints may be said to be removed in the
 // delta variant; routes may not, because it ignores that of routes. An empty
 // resource is added to loose, which is returned.
-func (s *session) addMissing(i int, c *content, name string, loose []*xdswire.Resource) []*xdswire.Resource {
-	if s.types[i].withheld.has(name) {
+func (s *session) addMissing(i int, c *response, name string, loose []*xdswire.Resource) []*xdswire.Resource {
+	if s.types[i].quarantine.has(name) {
 		return loose // it keeps what it has
 	}
 	delta := s.sub.variant == xdswire.Delta
 	if i == rds || i == eds && !delta {
-		r, err := s.hub.empties.get(i, name, func() (*xdswire.Resource, error) {
+		r, err := s.hub.fallbacks.get(i, name, func() (*xdswire.Resource, error) {
 			return s.hub.cfg.Generation.Fallback(xdswire.PushOrder[i], name, &s.hub.encoder)
 		})
 		if err != nil {
@@ -208,10 +208,10 @@ func (s *session) addMissing(i int, c *content, name string, loose []*xdswire.Re
 }
 
 // addRemoved adds the names that the proxy may hold and that are gone.
-func (s *session) addRemoved(t *typeState, c *content, now pair) {
+func (s *session) addRemoved(t *typeState, c *response, now pair) {
 	gone := func(names []string) {
 		for _, name := range names {
-			if _, empty := slices.BinarySearch(c.empties, name); !empty && t.want.Has(name) && now.get(name) == nil && !t.withheld.has(name) {
+			if _, empty := slices.BinarySearch(c.empties, name); !empty && t.want.Has(name) && now.get(name) == nil && !t.quarantine.has(name) {
 				c.removed = append(c.removed, name)
 			}
 		}

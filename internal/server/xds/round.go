@@ -203,7 +203,7 @@ func (h *Hub) publish(touched []*liveView, round *history.Round) []*liveView {
 		}
 		v.want = nil
 		if v.contested {
-			v.contested = v.first(changes)
+			v.contested = v.resolveContested(changes)
 		}
 		h.states++
 		if to, ok := v.view.(xdsgen.Joined); ok {

@@ -15,36 +15,36 @@ type secretsBasis struct {
 }
 
 // maxTold bounds how many names a warning has.
-const maxTold = 3
+const maxNamed = 3
 
 // checkSecrets warns of secrets that the stream asked for and is not given, or
 // is given though they are out of date: once for each set of them.
 func (s *session) checkSecrets(now pair) {
 	basis := secretsBasis{now, s.demanded[sds]}
-	if basis == s.checked {
+	if basis == s.checkedSecrets {
 		return
 	}
-	s.checked = basis
+	s.checkedSecrets = basis
 	var names, reasons []string
 	for _, name := range basis.of.names.Names() {
 		err := s.checkSecret(name)
 		if err == nil {
 			continue
 		}
-		if names = append(names, name); len(names) <= maxTold {
+		if names = append(names, name); len(names) <= maxNamed {
 			reasons = append(reasons, fmt.Sprintf("%.300q %v", name, err))
 		}
 	}
 	bad := s.hub.names.Of(names)
-	if bad == s.warned {
+	if bad == s.warnedSecrets {
 		return
 	}
-	s.warned = bad
+	s.warnedSecrets = bad
 	if len(names) == 0 {
 		s.log.Info("the proxy is given all secrets that it asks for")
 		return
 	}
-	if more := len(names) - maxTold; more > 0 {
+	if more := len(names) - maxNamed; more > 0 {
 		reasons = append(reasons, fmt.Sprintf("and %d more", more))
 	}
 	s.hub.cfg.Metrics.badSecrets.Add(float64(len(names)))

@@ -29,20 +29,20 @@ import (
 )
 
 // meshWorld is a world of real facts: secrets and services.
-type meshWorld struct{ *world }
+type registryMesh struct{ *testMesh }
 
-func newMeshWorld() meshWorld {
-	w := newWorld()
+func newRegistryMesh() registryMesh {
+	w := newTestMesh()
 	w.s.Mesh = &snapshot.Mesh{LocalCluster: "c1"}
 	w.s.Gateways = &snapshot.Gateways{}
-	return meshWorld{w}
+	return registryMesh{w}
 }
 
 // keyMark is in every private key.
 const keyMark = "-----BEGIN PRIVATE KEY-----\nMIGHAgEAMBMG"
 
 // secret gives a secret a key pair and CAs of that version; 0 removes it.
-func (w meshWorld) secret(c mesh.ClusterID, ns, name string, version int) {
+func (w registryMesh) secret(c mesh.ClusterID, ns, name string, version int) {
 	var s *snapshot.Secret
 	if version > 0 {
 		id := fmt.Sprintf("%s/%s/%s %d", c, ns, name, version)
@@ -65,7 +65,7 @@ func (w meshWorld) secret(c mesh.ClusterID, ns, name string, version int) {
 }
 
 // service gives a service of namespace ns an address; none removes it.
-func (w meshWorld) service(name, vip string) {
+func (w registryMesh) service(name, vip string) {
 	host := mesh.ServiceHost(name, "ns", mesh.DefaultDomain)
 	var svc *snapshot.MeshService
 	if vip != "" {
@@ -84,7 +84,7 @@ func (w meshWorld) service(name, vip string) {
 }
 
 // next waits for the next response.
-func (a *asker) next() map[string][]byte {
+func (a *secretClient) next() map[string][]byte {
 	a.t.Helper()
 	select {
 	case got := <-a.got:
@@ -125,7 +125,7 @@ func plaintext(cfg *Config, a *Access) {
 }
 
 // asker is a proxy that asks for one type and shows what it is sent.
-type asker struct {
+type secretClient struct {
 	*client
 	typ   string
 	got   chan map[string][]byte // resources by name
@@ -133,9 +133,9 @@ type asker struct {
 }
 
 // ask opens a stream of the caller for one type.
-func (b *bench) ask(v xdswire.Variant, caller, nodeID, typ string, names ...string) *asker {
+func (b *testServer) ask(v xdswire.Variant, caller, nodeID, typ string, names ...string) *secretClient {
 	b.t.Helper()
-	a := &asker{client: b.connectOn(b.dial(grpc.WithUserAgent(caller)), v, "x"), typ: typ, got: make(chan map[string][]byte, 100)}
+	a := &secretClient{client: b.connectOn(b.dial(grpc.WithUserAgent(caller)), v, "x"), typ: typ, got: make(chan map[string][]byte, 100)}
 	a.node = &corev3.Node{Id: nodeID}
 	go a.follow()
 	a.subscribe(typ, names...)
@@ -143,7 +143,7 @@ func (b *bench) ask(v xdswire.Variant, caller, nodeID, typ string, names ...stri
 }
 
 // follow acknowledges everything.
-func (a *asker) follow() {
+func (a *secretClient) follow() {
 	for {
 		got := make(map[string][]byte)
 		var nonce string
@@ -188,7 +188,7 @@ func (a *asker) follow() {
 }
 
 // secrets are what comes next, by name: chain and key, or roots.
-func (a *asker) secrets() map[string]string {
+func (a *secretClient) secrets() map[string]string {
 	a.t.Helper()
 	out := make(map[string]string)
 	for name, value := range a.next() {
@@ -203,7 +203,7 @@ func (a *asker) secrets() map[string]string {
 	return out
 }
 
-func (a *asker) want(want map[string]string) {
+func (a *secretClient) want(want map[string]string) {
 	a.t.Helper()
 	if got := a.secrets(); !maps.Equal(got, want) {
 		a.t.Errorf("given %v, want %v", got, want)
@@ -222,7 +222,7 @@ func TestSecretsByIdentity(t *testing.T) {
 	const good, ca, foreign, missing = "kubernetes://s", "kubernetes://s-cacert", "kubernetes://other/s", "kubernetes://none"
 	for _, tc := range []struct {
 		name, caller, node string
-		options            benchOption
+		options            serverOption
 		want               map[string]string
 		bad                float64
 		warning            string
@@ -255,12 +255,12 @@ func TestSecretsByIdentity(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			both(t, func(t *testing.T, v xdswire.Variant) {
-				w := newMeshWorld()
+				w := newRegistryMesh()
 				for _, c := range []mesh.ClusterID{"c1", "c2"} {
 					w.secret(c, "ns", "s", 1)
 				}
 				w.secret("c1", "other", "s", 1)
-				b := start(t, w.world, tc.options)
+				b := startServer(t, w.testMesh, tc.options)
 				a := b.ask(v, tc.caller, tc.node, "SDS", good, ca, foreign, missing, "*")
 				if tc.want != nil {
 					a.want(tc.want)
@@ -308,12 +308,12 @@ func TestSecretsByIdentity(t *testing.T) {
 // for the same share its bytes.
 func TestSecretChangeReachesItsWatchers(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
-		w := newMeshWorld()
+		w := newRegistryMesh()
 		for _, name := range []string{"a", "b"} {
 			w.secret("c1", "ns", name, 1)
 			w.secret("c1", "other", name, 1)
 		}
-		b := start(t, w.world, realGeneration)
+		b := startServer(t, w.testMesh, realGeneration)
 		one := b.ask(v, "ns/gw@c1", gateway, "SDS", "kubernetes://a")
 		one.secrets()
 		two := b.ask(v, "ns/twin@c1", gateway, "SDS", "kubernetes://a")
@@ -323,7 +323,7 @@ func TestSecretChangeReachesItsWatchers(t *testing.T) {
 		}
 		roots := b.ask(v, "ns/web@c1", gateway, "SDS", "kubernetes://ns/a-cacert")
 		roots.secrets()
-		for _, other := range []*asker{
+		for _, other := range []*secretClient{
 			b.ask(v, "ns/gw@c1", gateway, "SDS", "kubernetes://b"),
 			b.ask(v, "other/gw@c1", strings.ReplaceAll(gateway, "ns", "other"), "SDS", "kubernetes://a"),
 		} {
@@ -356,8 +356,8 @@ func TestSecretChangeReachesItsWatchers(t *testing.T) {
 // deleted one is not taken away.
 func TestSecretsComeAndGo(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
-		w := newMeshWorld()
-		b := start(t, w.world, realGeneration)
+		w := newRegistryMesh()
+		b := startServer(t, w.testMesh, realGeneration)
 		a := b.ask(v, "ns/gw@c1", gateway, "SDS", "kubernetes://a")
 		b.eventually("warning", func() bool { return strings.Contains(b.logs.String(), "secret ns/a not found") })
 		w.secret("c1", "ns", "a", 1)
@@ -387,9 +387,9 @@ func TestSecretsComeAndGo(t *testing.T) {
 // TestRightToReadKeysIsTakenBack when the proxy's pod changes.
 func TestRightToReadKeysIsTakenBack(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
-		w := newMeshWorld()
+		w := newRegistryMesh()
 		w.secret("c1", "ns", "s", 1)
-		b := start(t, w.world, realGeneration, func(c *Config, _ *Access) {
+		b := startServer(t, w.testMesh, realGeneration, func(c *Config, _ *Access) {
 			c.MayReadKeys = func(s *snapshot.Snapshot, _ mesh.Caller, n xdsgen.Node) error {
 				if s.Pods.Get("/ns/"+n.ID.Name) == nil {
 					return errors.New("there is no such pod")
@@ -419,9 +419,9 @@ func TestRightToReadKeysIsTakenBack(t *testing.T) {
 func TestKeysOfAfterTheRightAreNotSent(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		for range 10 {
-			w := newMeshWorld()
+			w := newRegistryMesh()
 			w.secret("c1", "ns", "s", 1)
-			b := start(t, w.world, realGeneration, func(c *Config, _ *Access) {
+			b := startServer(t, w.testMesh, realGeneration, func(c *Config, _ *Access) {
 				c.MayReadKeys = func(s *snapshot.Snapshot, _ mesh.Caller, n xdsgen.Node) error {
 					if s.Pods.Get("/ns/"+n.ID.Name) == nil {
 						return errors.New("there is no such pod")
@@ -450,9 +450,9 @@ func TestKeysOfAfterTheRightAreNotSent(t *testing.T) {
 // key, and looks at all that people see.
 func TestKeysAreNotShown(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
-		w := newMeshWorld()
+		w := newRegistryMesh()
 		w.secret("c1", "ns", "s", 1)
-		b := start(t, w.world, realGeneration)
+		b := startServer(t, w.testMesh, realGeneration)
 		c := b.connectOn(b.dial(grpc.WithUserAgent("ns/gw@c1")), v, "x")
 		c.node = &corev3.Node{Id: gateway}
 		c.subscribe("SDS", "kubernetes://s", "kubernetes://"+keyMark)
@@ -511,11 +511,11 @@ func TestKeysAreNotShown(t *testing.T) {
 // change costs one entry.
 func TestNameTableIsMadeOnDemand(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
-		w := newMeshWorld()
+		w := newRegistryMesh()
 		for i := range 50 {
 			w.service(fmt.Sprintf("svc%d", i), fmt.Sprintf("10.9.0.%d", i+1))
 		}
-		b := start(t, w.world, realGeneration)
+		b := startServer(t, w.testMesh, realGeneration)
 		clusters := b.ask(v, "ns/web@c1", "sidecar~10.0.0.1~web.ns~x", "CDS")
 		clusters.next()
 		if n := b.metric("meshctl_xds_generated_total", "NDS"); n != 0 {

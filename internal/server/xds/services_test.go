@@ -91,7 +91,7 @@ func apis(conn *grpc.ClientConn) map[string]api {
 }
 
 // connectSeparately opens a stream of the service of one type.
-func (b *bench) connectSeparately(conn *grpc.ClientConn, v xdswire.Variant, node, typ string) *client {
+func (b *testServer) connectSeparately(conn *grpc.ClientConn, v xdswire.Variant, node, typ string) *client {
 	b.t.Helper()
 	c := newClient(b.t, v, node)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -112,7 +112,7 @@ func (b *bench) connectSeparately(conn *grpc.ClientConn, v xdswire.Variant, node
 }
 
 // allTypes is a world with resources of every type, also of this proxy's own.
-func allTypes() *world {
+func allTypes() *testMesh {
 	w := small().set("CDS", "p", "own", "own:1").set("EDS", "p", "own", "own:1").set("RDS", "shared", "r2", "r2:1")
 	return w.set("SDS", "shared", "s", "s:1").set("ECDS", "shared", "x", "x:1")
 }
@@ -129,7 +129,7 @@ func serveEverything(c *Config, _ *Access) {
 
 func TestSeparateStreamsEndAsADS(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
-		b := start(t, allTypes(), serveEverything)
+		b := startServer(t, allTypes(), serveEverything)
 		conn := b.dial()
 		ads := b.connect(v, "p")
 		held := map[string]map[string]map[string]string{"ADS": {}, "separate": {}}
@@ -161,9 +161,9 @@ func TestSeparateStreamsEndAsADS(t *testing.T) {
 		}
 		for _, typ := range order {
 			name := map[string]string{"CDS": "b", "EDS": "b", "LDS": "l", "RDS": "r", "SDS": "s", "ECDS": "x"}[typ]
-			b.world.set(typ, "shared", name, name+":2")
+			b.mesh.set(typ, "shared", name, name+":2")
 		}
-		b.world.set("CDS", "shared", "a", "").set("CDS", "p", "own", "own:2").set("LDS", "shared", "l2", "l2:1")
+		b.mesh.set("CDS", "shared", "a", "").set("CDS", "p", "own", "own:2").set("LDS", "shared", "l2", "l2:1")
 		b.push()
 		for _, typ := range order {
 			follow("ADS", ads, typ)
@@ -180,7 +180,7 @@ func TestSeparateStreamsEndAsADS(t *testing.T) {
 }
 
 // checkPages looks for one ADS stream and one of each type on status pages.
-func checkPages(t *testing.T, b *bench, ads *client, separate map[string]*client) {
+func checkPages(t *testing.T, b *testServer, ads *client, separate map[string]*client) {
 	t.Helper()
 	accepted := func() bool {
 		for _, p := range b.hub.Proxies() {
@@ -232,7 +232,7 @@ func checkPages(t *testing.T, b *bench, ads *client, separate map[string]*client
 
 func TestSeparateStreamHasOneType(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
-		b := start(t, allTypes(), serveEverything)
+		b := startServer(t, allTypes(), serveEverything)
 		conn := b.dial()
 		types := slices.Sorted(maps.Keys(namesOfTypes))
 		for i, typ := range types {
@@ -260,7 +260,7 @@ func TestSeparateStreamHasOneType(t *testing.T) {
 }
 
 func TestFetchIsNotServed(t *testing.T) {
-	b := start(t, small())
+	b := startServer(t, small())
 	for typ, service := range apis(b.dial()) {
 		if err := service.fetch(t.Context()); status.Code(err) != codes.Unimplemented {
 			t.Errorf("%s: got %v, want Unimplemented", typ, err)
@@ -270,7 +270,7 @@ func TestFetchIsNotServed(t *testing.T) {
 
 func TestSeparateStreamsAuthenticate(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
-		b := start(t, small(), func(_ *Config, a *Access) {
+		b := startServer(t, small(), func(_ *Config, a *Access) {
 			a.Authenticate = func(context.Context) (mesh.Caller, error) { return mesh.Caller{}, errors.New("no credentials") }
 		})
 		conn := b.dial()

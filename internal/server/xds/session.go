@@ -21,13 +21,13 @@ type session struct {
 	sub    *subscriber
 	log    *slog.Logger
 	send   func(*xdswire.Frame) error
-	writes *writes
+	writer *writer
 	// counted counts the names that are subscribed to, as of counts.
 	counted *admission.Stream
 	counts  [numTypes]*xdswire.NameSet
 	ended   chan error  // capacity 1: why the stream ends
-	news    atomic.Bool // the hub published something since the last flush
-	asking  atomic.Bool // a request waits for mu: nothing is sent before it
+	pending    atomic.Bool // the hub published something since the last flush
+	requestWaiting  atomic.Bool // a request waits for mu: nothing is sent before it
 	queued  bool        // under the lock of the hub's queue
 
 	// mu is held by the goroutine that works for the session, never for long:
@@ -36,14 +36,14 @@ type session struct {
 	closed bool // nothing may be sent
 	nonces xdswire.Nonces
 	types  [numTypes]typeState
-	answer int // the type of the last request
+	lastType int // the type of the last request
 	// demanded is what the hub was told that the stream asks for, by the
 	// state in told.
 	demanded [numTypes]demand
-	told     demandBasis
+	demandedBy     demandBasis
 	// warned is what was said of secrets, by the state in checked.
-	warned  *xdswire.NameSet
-	checked secretsBasis
+	warnedSecrets  *xdswire.NameSet
+	checkedSecrets secretsBasis
 	// converging is the change that is being sent.
 	converging converging
 	inquiries  inquiries
@@ -68,7 +68,7 @@ type typeState struct {
 	refused     bool
 	// aside says that the response in flight carries only names that were
 	// asked for while sent stands refused: its ACK does not accept sent.
-	aside bool
+	namesOnly bool
 	// push is the number of the response in flight in the stream's record;
 	// waiting is the first publication that it keeps back.
 	push    uint64
@@ -83,8 +83,8 @@ type typeState struct {
 	force []string
 	// framed are the names in the response in flight besides those that
 	// differ between acked and sent, asked what was subscribed to then.
-	framed []string
-	asked  xdswire.Subscription
+	extra []string
+	sentFor  xdswire.Subscription
 	// held are the versions that the proxy said to hold, until the views can
 	// be compared with them.
 	held map[string]string
@@ -92,7 +92,7 @@ type typeState struct {
 	// request is answered even if it looks like an ACK.
 	alwaysRespond bool
 	// withheld is what the proxy refused; nil when there is nothing.
-	withheld *withheld
+	quarantine *quarantine
 	// fresh says that the proxy holds nothing of an earlier stream.
 	fresh bool
 	// assumed says that acked is what a proxy that connected anew was found to
@@ -134,8 +134,8 @@ func sortedUnique(names ...[]string) []string {
 
 func newSession(ctx context.Context, sub *subscriber, log *slog.Logger, h *Hub, stream grpc.ServerStream, sent func()) *session {
 	s := &session{hub: h, sub: sub, log: log, ended: make(chan error, 1)}
-	s.writes = newWrites(h.cfg.Limits.Write, h.cfg.Now, admission.ConnOf(ctx), sent, func() { h.queue.add(s) })
-	s.send = func(f *xdswire.Frame) error { return s.writes.send(stream, f) }
+	s.writer = newWriter(h.cfg.Limits.Write, h.cfg.Now, admission.ConnOf(ctx), sent, func() { h.queue.add(s) })
+	s.send = func(f *xdswire.Frame) error { return s.writer.send(stream, f) }
 	sub.session = s
 	return s
 }
@@ -143,16 +143,16 @@ func newSession(ctx context.Context, sub *subscriber, log *slog.Logger, h *Hub, 
 // take handles a request and sends what is owed. Whoever is sending what the
 // hub published stops after the response in hand.
 func (s *session) take(handle func() error) error {
-	s.asking.Store(true)
+	s.requestWaiting.Store(true)
 	s.mu.Lock()
-	s.asking.Store(false)
+	s.requestWaiting.Store(false)
 	err := s.work(func() error {
 		if err := handle(); err != nil {
 			return err
 		}
 		return s.holdNames()
 	})
-	if err == nil && s.news.Load() {
+	if err == nil && s.pending.Load() {
 		s.catchUp()
 	}
 	return err
@@ -170,7 +170,7 @@ func (s *session) work(thing func() error) error {
 		s.closed = s.closed || !well
 		s.mu.Unlock()
 	}()
-	s.news.Store(false)
+	s.pending.Store(false)
 	err := errEnded
 	if !s.closed {
 		err = thing()
@@ -190,8 +190,8 @@ func (s *session) catchUp() {
 			s.end(s.hub.panicked(s.log, p))
 		}
 	}()
-	s.news.Store(true)
-	for s.news.Load() && !s.asking.Load() && s.mu.TryLock() {
+	s.pending.Store(true)
+	for s.pending.Load() && !s.requestWaiting.Load() && s.mu.TryLock() {
 		if err := s.work(func() error { return nil }); err != nil {
 			s.end(err)
 			return

@@ -42,7 +42,7 @@ func TestSlowPeersAreNotStalled(t *testing.T) {
 				r := e.Raw(xdswire.ClusterType, "c", make([]byte, tc.size))
 				frame := xdswire.NewFrame(xdswire.Header{TypeURL: xdswire.ClusterType}, xdswire.NewBody(xdswire.SotW, r))
 				c := &testConn{begin: time.Now(), rate: tc.rate}
-				w := newWrites(limit, time.Now, c, func() {}, func() {})
+				w := newWriter(limit, time.Now, c, func() {}, func() {})
 				if err := w.send(discard{}, frame); err != nil {
 					t.Fatal(err)
 				}
@@ -73,7 +73,7 @@ func (c *testConn) Stall()    { c.stalled.Store(int64(time.Since(c.begin))) }
 // held.
 func TestPanicInARequest(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
-		b := start(t, small(), someone, func(c *Config, _ *Access) {
+		b := startServer(t, small(), authenticateAsOne, func(c *Config, _ *Access) {
 			c.Limits.IdentityStreams = 2
 			good := c.Generation.Fallback
 			c.Generation.Fallback = func(url, name string, e *xdswire.Encoder) (*xdswire.Resource, error) {
@@ -97,7 +97,7 @@ func TestPanicInARequest(t *testing.T) {
 		if n := b.metric("meshctl_xds_panics_total", ""); n != 3 {
 			t.Errorf("%v panics counted, want 3", n)
 		}
-		b.world.set("CDS", "shared", "a", "a:2")
+		b.mesh.set("CDS", "shared", "a", "a:2")
 		b.push()
 		other.recv()
 	})
@@ -107,9 +107,9 @@ func TestPanicInARequest(t *testing.T) {
 func TestPanicInAPush(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		var armed atomic.Bool
-		w := newMeshWorld()
+		w := newRegistryMesh()
 		w.secret("c1", "ns", "s", 1)
-		b := start(t, w.world, realGeneration, func(c *Config, _ *Access) {
+		b := startServer(t, w.testMesh, realGeneration, func(c *Config, _ *Access) {
 			c.MayReadKeys = func(*snapshot.Snapshot, mesh.Caller, xdsgen.Node) error {
 				if armed.Load() {
 					panic("push")
@@ -132,7 +132,7 @@ func TestPanicInAPush(t *testing.T) {
 // TestRequestsGoBeforePushes has a request come while something is sent that the
 // hub published, of several types: it is handled before the next response.
 func TestRequestsGoBeforePushes(t *testing.T) {
-	h, w := drivenHub(), small()
+	h, w := newUnstartedHub(), small()
 	h.Update(w.take())
 	var s *session
 	var events []string
@@ -158,7 +158,7 @@ func TestRequestsGoBeforePushes(t *testing.T) {
 		if armed {
 			armed = false
 			go request()
-			for !s.asking.Load() {
+			for !s.requestWaiting.Load() {
 				runtime.Gosched()
 			}
 		}
@@ -189,7 +189,7 @@ func TestRequestsGoBeforePushes(t *testing.T) {
 // TestAnswersThatReferToNothingComeFirst has a request for secrets come when all
 // types changed.
 func TestAnswersThatReferToNothingComeFirst(t *testing.T) {
-	h, w := drivenHub(), small().set("SDS", "shared", "s", "s:1").set("NDS", "shared", "n", "n:1")
+	h, w := newUnstartedHub(), small().set("SDS", "shared", "s", "s:1").set("NDS", "shared", "n", "n:1")
 	h.cfg.Generation = generationOf(xdswire.SecretType, xdswire.NameTableType)
 	for _, first := range []int{sds, nds} {
 		h.Update(w.take())

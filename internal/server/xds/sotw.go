@@ -17,10 +17,10 @@ func (s *session) sotw(req *discoveryv3.DiscoveryRequest) error {
 		return nil
 	}
 	t := &s.types[i]
-	s.answer = i
+	s.lastType = i
 	nonce, names := req.GetResponseNonce(), req.GetResourceNames()
 	if e := req.GetErrorDetail(); e != nil {
-		s.hub.cfg.Metrics.pilot.rejected(i, e.GetCode())
+		s.hub.cfg.Metrics.istio.rejected(i, e.GetCode())
 		s.refuse(i, nonce, e.GetMessage())
 	}
 	want := xdswire.Subscription{Names: t.want.Names}

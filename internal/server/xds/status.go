@@ -23,7 +23,7 @@ type typeStatus struct {
 	sentAt        time.Time
 	answeredAt    time.Time
 	awaited       bool
-	refused       []*history.QuarantinedResource
+	quarantined       []*history.QuarantinedResource
 }
 
 // answered notes that an answer came.
@@ -42,7 +42,7 @@ type NACKs struct {
 
 // NACKs tells what proxies refused.
 func (h *Hub) NACKs() NACKs {
-	return NACKs{NACKs: h.history.NACKs(), Refused: h.refused()}
+	return NACKs{NACKs: h.history.NACKs(), Refused: h.quarantined()}
 }
 
 // LiveView is a view in use, or several that one stream each uses.
@@ -157,7 +157,7 @@ func (s *subscriber) proxy() history.Proxy {
 			continue
 		}
 		t := history.TypeStatus{NACK: st.nack, SentAt: st.sentAt, AnsweredAt: st.answeredAt, Awaited: st.awaited}
-		for _, r := range st.refused {
+		for _, r := range st.quarantined {
 			t.Quarantined = append(t.Quarantined, *r)
 		}
 		if st.isSent {
@@ -209,7 +209,7 @@ func (h *Hub) Accepted(typeURL string) map[string][]*xdswire.Resource {
 		s.mu.Lock()
 		st := s.status[i]
 		s.mu.Unlock()
-		if !st.watched || !st.acked || st.awaited || st.nack != nil || len(st.refused) > 0 || st.ackedVersion != st.sentVersion {
+		if !st.watched || !st.acked || st.awaited || st.nack != nil || len(st.quarantined) > 0 || st.ackedVersion != st.sentVersion {
 			continue
 		}
 		_, pairs := s.session.sentNow()
@@ -233,7 +233,7 @@ func (s *session) sentNow() (wants [numTypes]*xdswire.Subscription, pairs [numTy
 	}
 	s.mu.Unlock()
 	// Who came meanwhile to send something has left that to the lock's holder.
-	if s.news.Load() {
+	if s.pending.Load() {
 		s.hub.queue.add(s)
 	}
 	return wants, pairs

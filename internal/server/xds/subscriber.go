@@ -33,7 +33,7 @@ type subscriber struct {
 	pod, namespace string
 	// What follows belongs to the hub's goroutine: the views that the proxy may
 	// have, or why none could be chosen; it is given those that it demands.
-	views   [numTypes]mayHave
+	views   [numTypes]allowedViews
 	err     error
 	demands [numTypes]demand
 	// record is set by attach.
@@ -62,7 +62,7 @@ func (h *Hub) detach(s *subscriber) {
 	s.record.Close(h.cfg.Now())
 	s.mu.Lock()
 	for i := range s.status {
-		h.cfg.Metrics.refused[i].Sub(float64(len(s.status[i].refused)))
+		h.cfg.Metrics.refused[i].Sub(float64(len(s.status[i].quarantined)))
 	}
 	s.mu.Unlock()
 	h.mu.Lock()
@@ -88,23 +88,23 @@ func (h *Hub) subscribers() []*subscriber {
 }
 
 // streams are the attached streams, found by what their views are chosen by.
-type streams struct {
+type streamIndex struct {
 	all                map[*subscriber]struct{}
 	byPod, byNamespace index[string, *subscriber]
 }
 
-func newStreams() streams {
-	return streams{make(map[*subscriber]struct{}), make(index[string, *subscriber]), make(index[string, *subscriber])}
+func newStreamIndex() streamIndex {
+	return streamIndex{make(map[*subscriber]struct{}), make(index[string, *subscriber]), make(index[string, *subscriber])}
 }
 
 // add notes a stream, which must say what it reads.
-func (s *streams) add(sub *subscriber) {
+func (s *streamIndex) add(sub *subscriber) {
 	s.all[sub] = struct{}{}
 	s.byPod.add(sub.pod, sub)
 	s.byNamespace.add(sub.namespace, sub)
 }
 
-func (s *streams) remove(sub *subscriber) {
+func (s *streamIndex) remove(sub *subscriber) {
 	delete(s.all, sub)
 	s.byPod.remove(sub.pod, sub)
 	s.byNamespace.remove(sub.namespace, sub)
@@ -112,7 +112,7 @@ func (s *streams) remove(sub *subscriber) {
 
 // concerned yields the streams whose views may be others after the changes, all
 // of them or those that read what changed. It may yield one twice.
-func (s *streams) concerned(c *snapshot.Changes, all bool) iter.Seq[*subscriber] {
+func (s *streamIndex) concerned(c *snapshot.Changes, all bool) iter.Seq[*subscriber] {
 	return func(yield func(*subscriber) bool) {
 		each := func(subs map[*subscriber]struct{}) bool {
 			for sub := range subs {

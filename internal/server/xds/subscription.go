@@ -45,14 +45,14 @@ func (s *session) holdNames() error {
 // watch starts a type anew: everything is sent, whatever was before.
 func (s *session) watch(i int, want xdswire.Subscription) {
 	t := &s.types[i]
-	s.forgetRefused(i)
+	s.endQuarantine(i)
 	*t = typeState{watched: true, want: want, due: true, all: true, force: t.force, named: t.named}
 	s.sub.setStatus(i, func(st *typeStatus) { st.watched = true })
 }
 
 // unwatch forgets a type.
 func (s *session) unwatch(i int) {
-	s.forgetRefused(i)
+	s.endQuarantine(i)
 	s.types[i] = typeState{named: s.types[i].named}
 	s.sub.setStatus(i, func(st *typeStatus) { *st = typeStatus{} })
 }

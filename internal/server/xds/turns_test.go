@@ -15,7 +15,7 @@ import (
 func TestMemoryHoldsUpOnlyNewStreams(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		var full atomic.Bool
-		b := start(t, small(), func(c *Config, _ *Access) {
+		b := startServer(t, small(), func(c *Config, _ *Access) {
 			c.Limits.MemoryWait = time.Minute
 			c.Memory = func() float64 {
 				if full.Load() {
@@ -31,7 +31,7 @@ func TestMemoryHoldsUpOnlyNewStreams(t *testing.T) {
 		c := b.connect(v, "new")
 		c.subscribe("CDS")
 		b.eventually("waiting", func() bool { return b.metric("meshctl_xds_waiting_streams", "") == 1 })
-		b.world.set("CDS", "shared", "a", "a:2")
+		b.mesh.set("CDS", "shared", "a", "a:2")
 		b.push()
 		old.recv()
 		if n := len(b.hub.Proxies()); n != 1 {
@@ -46,7 +46,7 @@ func TestMemoryHoldsUpOnlyNewStreams(t *testing.T) {
 // which never ask for anything that is sent.
 func TestManyStartInTurns(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
-		b := start(t, small(), func(c *Config, _ *Access) { c.Limits.Starting = 1 })
+		b := startServer(t, small(), func(c *Config, _ *Access) { c.Limits.Starting = 1 })
 		idle := b.connect(v, "idle")
 		idle.request("unknown", "", []string{"x"}, nil, "")
 		var clients []*client
@@ -63,7 +63,7 @@ func TestManyStartInTurns(t *testing.T) {
 
 // TestHubEndsStreamsThatWait ends a hub while a stream waits for its turn.
 func TestHubEndsStreamsThatWait(t *testing.T) {
-	b := start(t, small(), func(c *Config, _ *Access) { c.Memory = func() float64 { return 1 } })
+	b := startServer(t, small(), func(c *Config, _ *Access) { c.Memory = func() float64 { return 1 } })
 	c := b.connect(xdswire.SotW, "p")
 	c.subscribe("CDS")
 	b.eventually("waiting", func() bool { return b.metric("meshctl_xds_waiting_streams", "") == 1 })

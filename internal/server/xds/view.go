@@ -16,7 +16,7 @@ import (
 // first by id, so that neither the order of changes nor chance decides. In
 // changes it puts right what the view has of each name; it reports whether
 // some resource is still made by several units.
-func (v *liveView) first(changes map[string]*xdswire.Resource) bool {
+func (v *liveView) resolveContested(changes map[string]*xdswire.Resource) bool {
 	claimed := make(map[string]*xdswire.Resource)
 	contested := false
 	for _, id := range slices.Sorted(maps.Keys(v.entries)) {
@@ -60,7 +60,7 @@ type liveView struct {
 }
 
 // liveViews are the views in use, found by what they read.
-type liveViews struct {
+type viewIndex struct {
 	all     map[xdsgen.View]*liveView
 	readers index[snapshot.Kinds, *liveView]
 	// stale are those that may miss more than the next changes name: nothing was
@@ -70,15 +70,15 @@ type liveViews struct {
 	unused map[*liveView]struct{}
 }
 
-func newLiveViews() liveViews {
-	return liveViews{
+func newViewIndex() viewIndex {
+	return viewIndex{
 		make(map[xdsgen.View]*liveView), make(index[snapshot.Kinds, *liveView]),
 		make(map[*liveView]struct{}), make(map[*liveView]struct{}),
 	}
 }
 
 // of finds or makes the live view; of no view it is nil.
-func (l *liveViews) of(v xdsgen.View) *liveView {
+func (l *viewIndex) of(v xdsgen.View) *liveView {
 	if v == nil {
 		return nil
 	}
@@ -92,7 +92,7 @@ func (l *liveViews) of(v xdsgen.View) *liveView {
 	return lv
 }
 
-func (l *liveViews) remove(lv *liveView) {
+func (l *viewIndex) remove(lv *liveView) {
 	delete(l.all, lv.view)
 	l.readers.remove(lv.view.Reads(), lv)
 	delete(l.stale, lv)
@@ -100,14 +100,14 @@ func (l *liveViews) remove(lv *liveView) {
 }
 
 // isStale reports whether the view is to be listed whole.
-func (l *liveViews) isStale(lv *liveView) bool {
+func (l *viewIndex) isStale(lv *liveView) bool {
 	_, ok := l.stale[lv]
 	return ok
 }
 
 // touched yields the views that changes may touch and that are not stale. Nil
 // changes touch none.
-func (l *liveViews) touched(c *snapshot.Changes) iter.Seq[*liveView] {
+func (l *viewIndex) touched(c *snapshot.Changes) iter.Seq[*liveView] {
 	return func(yield func(*liveView) bool) {
 		if c == nil {
 			return

@@ -10,7 +10,7 @@ import (
 
 // claim has a unit of that id make the listener x with a content; the empty
 // content has the unit go.
-func (w *world) claim(id, content string) *world {
+func (w *testMesh) claim(id, content string) *testMesh {
 	w.set("LDS", "shared", id, content)
 	if content != "" {
 		key := "LDS/shared/" + id
@@ -24,7 +24,7 @@ func (w *world) claim(id, content string) *world {
 // TestContestedNameHasOneOwner: when several units make a resource of one
 // name, the first of them by id gives it, whatever came, changed or went last.
 func TestContestedNameHasOneOwner(t *testing.T) {
-	h, w := drivenHub(), newWorld()
+	h, w := newUnstartedHub(), newTestMesh()
 	h.Update(w.take())
 	s := newTestSession(t, h, "p", xdswire.SotW, nil)
 	for i, step := range []struct{ change, want string }{
@@ -62,7 +62,7 @@ func TestContestedNameHasOneOwner(t *testing.T) {
 // the old ones, which must not meanwhile show the new snapshot: it need not be
 // theirs to see, and may lack what is.
 func TestViewThatAllLeaveStays(t *testing.T) {
-	h, w := drivenHub(), newWorld()
+	h, w := newUnstartedHub(), newTestMesh()
 	h.Update(w.set("CDS", "shared", "a", "1").set("CDS", "other", "a", "2").take())
 	s := newTestSession(t, h, "p", xdswire.SotW, nil)
 	h.deliver()

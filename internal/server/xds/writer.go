@@ -22,7 +22,7 @@ const slowest = 64 << 10
 // writes are the frames of a stream that gRPC holds. A peer that does not take
 // one in time loses its connection: gRPC would keep both for as long as it
 // answers pings, also after the stream has ended.
-type writes struct {
+type writer struct {
 	limit time.Duration
 	now   func() time.Time
 	conn  connection
@@ -32,10 +32,10 @@ type writes struct {
 	mu     sync.Mutex
 	open   int       // frames
 	size   int       // their bytes
-	wanted bool      // call room
-	until  time.Time // the first of them may take no longer
-	before int64     // what conn had written when late was set
-	late   *time.Timer
+	waiting bool      // call room
+	deadline  time.Time // the first of them may take no longer
+	writtenBefore int64     // what conn had written when late was set
+	stall   *time.Timer
 }
 
 // connection is what carries a stream.
@@ -45,22 +45,22 @@ type connection interface {
 	Stall()         // its peer does not read
 }
 
-func newWrites(limit time.Duration, now func() time.Time, conn connection, sent, room func()) *writes {
-	w := &writes{limit: limit, now: now, conn: conn, sent: sent, room: room}
-	w.late = time.AfterFunc(limit, w.overdue)
-	w.late.Stop()
+func newWriter(limit time.Duration, now func() time.Time, conn connection, sent, room func()) *writer {
+	w := &writer{limit: limit, now: now, conn: conn, sent: sent, room: room}
+	w.stall = time.AfterFunc(limit, w.overdue)
+	w.stall.Stop()
 	return w
 }
 
 // hasRoom reports whether send would not wait.
-func (w *writes) hasRoom() bool {
+func (w *writer) hasRoom() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.wanted = w.size >= maxUnwritten
-	return !w.wanted
+	w.waiting = w.size >= maxUnwritten
+	return !w.waiting
 }
 
-func (w *writes) send(stream grpc.ServerStream, f *xdswire.Frame) error {
+func (w *writer) send(stream grpc.ServerStream, f *xdswire.Frame) error {
 	w.mu.Lock()
 	w.size += f.Size()
 	if w.open++; w.open == 1 {
@@ -79,21 +79,21 @@ func (w *writes) send(stream grpc.ServerStream, f *xdswire.Frame) error {
 }
 
 // next begins the time of the first frame. The lock must be held.
-func (w *writes) next() {
-	w.until = w.now().Add(w.limit + time.Duration(float64(w.size)/slowest*float64(time.Second)))
-	w.before = w.conn.Written()
-	w.late.Reset(w.limit)
+func (w *writer) next() {
+	w.deadline = w.now().Add(w.limit + time.Duration(float64(w.size)/slowest*float64(time.Second)))
+	w.writtenBefore = w.conn.Written()
+	w.stall.Reset(w.limit)
 }
 
 // overdue gives a frame that moves more time, and else has the connection
 // closed.
-func (w *writes) overdue() {
+func (w *writer) overdue() {
 	w.mu.Lock()
 	written := w.conn.Written()
-	moves := w.open > 0 && float64(written-w.before) >= slowest*w.limit.Seconds() && w.now().Before(w.until)
+	moves := w.open > 0 && float64(written-w.writtenBefore) >= slowest*w.limit.Seconds() && w.now().Before(w.deadline)
 	if moves {
-		w.before = written
-		w.late.Reset(w.limit)
+		w.writtenBefore = written
+		w.stall.Reset(w.limit)
 	}
 	late := w.open > 0 && !moves
 	w.mu.Unlock()
@@ -104,7 +104,7 @@ func (w *writes) overdue() {
 
 // written notes that gRPC has nothing left of a frame. Its writing goroutine
 // calls it.
-func (w *writes) written(f *xdswire.Frame, done *bool) {
+func (w *writer) written(f *xdswire.Frame, done *bool) {
 	w.mu.Lock()
 	if *done {
 		w.mu.Unlock()
@@ -116,11 +116,11 @@ func (w *writes) written(f *xdswire.Frame, done *bool) {
 	if w.open--; w.open > 0 {
 		w.next()
 	} else {
-		w.late.Stop()
+		w.stall.Stop()
 	}
-	room, all := w.wanted && w.size < maxUnwritten, w.open == 0
+	room, all := w.waiting && w.size < maxUnwritten, w.open == 0
 	if room {
-		w.wanted = false
+		w.waiting = false
 	}
 	w.mu.Unlock()
 	if room {

@@ -2,7 +2,6 @@ package xds
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -26,7 +25,7 @@ import (
 
 // dialDeaf connects with a small receive buffer, and stops reading from the
 // socket when stop is closed.
-func (b *bench) dialDeaf(stop <-chan struct{}) *grpc.ClientConn {
+func (b *testServer) dialDeaf(stop <-chan struct{}) *grpc.ClientConn {
 	return b.dial(grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
 		return dialtest.DialStalling(ctx, net.Dialer{}, addr, 4<<10, stop)
 	}))
@@ -45,8 +44,8 @@ func TestClientsStopReading(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			both(t, func(t *testing.T, v xdswire.Variant) {
 				const clients = 20
-				w := newWorld().set("CDS", "shared", "big", "big:1").set("EDS", "shared", "a", "a:1")
-				b := start(t, w, func(c *Config, _ *Access) { c.Limits.Write = time.Second })
+				w := newTestMesh().set("CDS", "shared", "big", "big:1").set("EDS", "shared", "a", "a:1")
+				b := startServer(t, w, func(c *Config, _ *Access) { c.Limits.Write = time.Second })
 				deaf := make(chan struct{})
 				var good []*client
 				for i := range clients {
@@ -60,7 +59,7 @@ func TestClientsStopReading(t *testing.T) {
 					good = append(good, c)
 				}
 				close(deaf)
-				b.world.set("CDS", "shared", "big", "big:"+strings.Repeat("x", tt.size)).set("EDS", "shared", "a", "a:2")
+				b.mesh.set("CDS", "shared", "big", "big:"+strings.Repeat("x", tt.size)).set("EDS", "shared", "a", "a:2")
 				b.push()
 				for _, c := range good {
 					c.wantAck("EDS", "a=a:2")
@@ -69,7 +68,7 @@ func TestClientsStopReading(t *testing.T) {
 				b.eventually("the count of them", func() bool {
 					return b.metric("meshctl_xds_write_timeouts_total", "") == clients
 				})
-				b.world.set("EDS", "shared", "a", "a:3")
+				b.mesh.set("EDS", "shared", "a", "a:3")
 				b.push()
 				for _, c := range good {
 					c.wantAck("EDS", "a=a:3")
@@ -80,7 +79,7 @@ func TestClientsStopReading(t *testing.T) {
 }
 
 // someone authenticates every peer as one identity.
-func someone(_ *Config, a *Access) {
+func authenticateAsOne(_ *Config, a *Access) {
 	a.Authenticate = func(ctx context.Context) (mesh.Caller, error) {
 		id := mesh.Identity{TrustDomain: "td", Namespace: "ns", ServiceAccount: "sa"}
 		return mesh.Caller{Identity: id}, admission.Authenticated(ctx, id)
@@ -88,7 +87,7 @@ func someone(_ *Config, a *Access) {
 }
 
 // idle opens n connections that say nothing, and tells of each that ends.
-func (b *bench) idle(n int) <-chan error {
+func (b *testServer) idle(n int) <-chan error {
 	b.t.Helper()
 	ended := make(chan error, n)
 	var wg sync.WaitGroup
@@ -107,7 +106,7 @@ func (b *bench) idle(n int) <-chan error {
 	return ended
 }
 
-func (b *bench) wait(what string, n int, ended <-chan error) {
+func (b *testServer) wait(what string, n int, ended <-chan error) {
 	b.t.Helper()
 	for i := range n {
 		select {
@@ -120,12 +119,12 @@ func (b *bench) wait(what string, n int, ended <-chan error) {
 
 // patiently lets connections take their time, so that nothing but the limits
 // that a test sets closes them.
-func patiently(c *Config, _ *Access) {
+func withoutTimeouts(c *Config, _ *Access) {
 	c.Limits.Handshake, c.Limits.FirstRequest = time.Hour, time.Hour
 }
 
 func TestConnectionsOfOneAddress(t *testing.T) {
-	b := start(t, small(), patiently, func(c *Config, _ *Access) { c.Limits.AddressConns = 5 })
+	b := startServer(t, small(), withoutTimeouts, func(c *Config, _ *Access) { c.Limits.AddressConns = 5 })
 	c := b.connect(xdswire.Delta, "p")
 	c.subscribe("CDS")
 	c.wantAck("CDS", "a=a:1 b=b:1")
@@ -140,7 +139,7 @@ func TestConnectionsOfOneAddress(t *testing.T) {
 // TestStrangersTakeNobodysPlace has peers that prove nothing take all
 // the room that there is for such.
 func TestStrangersTakeNobodysPlace(t *testing.T) {
-	b := start(t, small(), someone, patiently, func(c *Config, _ *Access) { c.Limits.PendingConns, c.Limits.AddressConns = 8, 8 })
+	b := startServer(t, small(), authenticateAsOne, withoutTimeouts, func(c *Config, _ *Access) { c.Limits.PendingConns, c.Limits.AddressConns = 8, 8 })
 	before := b.connect(xdswire.Delta, "before")
 	before.subscribe("CDS")
 	before.wantAck("CDS", "a=a:1 b=b:1")
@@ -149,7 +148,7 @@ func TestStrangersTakeNobodysPlace(t *testing.T) {
 }
 
 func TestOldestStrangerGivesWay(t *testing.T) {
-	b := start(t, small(), someone, patiently, func(c *Config, _ *Access) { c.Limits.PendingConns = 8 })
+	b := startServer(t, small(), authenticateAsOne, withoutTimeouts, func(c *Config, _ *Access) { c.Limits.PendingConns = 8 })
 	b.wait("strangers over the limit are closed", 12, b.idle(20))
 	c := b.connect(xdswire.Delta, "after")
 	c.subscribe("CDS")
@@ -157,7 +156,7 @@ func TestOldestStrangerGivesWay(t *testing.T) {
 }
 
 func TestStrangersMustProveThemselves(t *testing.T) {
-	b := start(t, small(), someone, func(c *Config, _ *Access) { c.Limits.FirstRequest = time.Second })
+	b := startServer(t, small(), authenticateAsOne, func(c *Config, _ *Access) { c.Limits.FirstRequest = time.Second })
 	c := b.connect(xdswire.Delta, "p")
 	c.subscribe("CDS")
 	c.wantAck("CDS", "a=a:1 b=b:1")
@@ -168,15 +167,15 @@ func TestStrangersMustProveThemselves(t *testing.T) {
 }
 
 func TestStreamsOfOneIdentity(t *testing.T) {
-	fewStreams(t, start(t, small(), someone, func(c *Config, _ *Access) { c.Limits.IdentityStreams = 3 }))
+	fewStreams(t, startServer(t, small(), authenticateAsOne, func(c *Config, _ *Access) { c.Limits.IdentityStreams = 3 }))
 }
 
 func TestStreamsOfOneAddress(t *testing.T) {
-	fewStreams(t, start(t, small(), func(c *Config, _ *Access) { c.Limits.AddressStreams = 3 }))
+	fewStreams(t, startServer(t, small(), func(c *Config, _ *Access) { c.Limits.AddressStreams = 3 }))
 }
 
 // fewStreams finds that a peer may have three streams.
-func fewStreams(t *testing.T, b *bench) {
+func fewStreams(t *testing.T, b *testServer) {
 	t.Helper()
 	conn := b.dial()
 	join := func() *client {
@@ -208,7 +207,7 @@ func fewStreams(t *testing.T, b *bench) {
 }
 
 func TestConnectionsOfOneIdentity(t *testing.T) {
-	b := start(t, small(), someone, func(c *Config, _ *Access) { c.Limits.IdentityConns = 2 })
+	b := startServer(t, small(), authenticateAsOne, func(c *Config, _ *Access) { c.Limits.IdentityConns = 2 })
 	for range 2 {
 		c := b.connect(xdswire.Delta, "p")
 		c.subscribe("CDS")
@@ -221,7 +220,7 @@ func TestConnectionsOfOneIdentity(t *testing.T) {
 
 func TestRequestsWithoutMeasure(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
-		b := start(t, small())
+		b := startServer(t, small())
 		good := b.connect(v, "good")
 		good.subscribe("CDS")
 		good.wantAck("CDS", "a=a:1 b=b:1")
@@ -263,25 +262,25 @@ func TestNamesOfOnePeer(t *testing.T) {
 	const most = 3_700 // bytes: of ten names of 84 with 256 more each, and one that quiet asks for
 	for what, limit := range map[string]struct {
 		oneConn bool
-		set     benchOption
+		set     serverOption
 	}{
 		"one connection": {true, func(c *Config, _ *Access) { c.Limits.PeerBytes = most }},
 		"an address":     {false, func(c *Config, _ *Access) { c.Limits.PeerBytes = most }},
 		"an identity": {false, func(c *Config, a *Access) {
-			someone(c, a)
+			authenticateAsOne(c, a)
 			c.Limits.PeerBytes = most
 		}},
 	} {
 		t.Run(what, func(t *testing.T) {
 			both(t, func(t *testing.T, v xdswire.Variant) {
-				namesOfOnePeer(t, start(t, small(), limit.set), v, limit.oneConn)
+				namesOfOnePeer(t, startServer(t, small(), limit.set), v, limit.oneConn)
 			})
 		})
 	}
 }
 
 // namesOfOnePeer finds that a peer may subscribe to ten names.
-func namesOfOnePeer(t *testing.T, b *bench, v xdswire.Variant, oneConn bool) {
+func namesOfOnePeer(t *testing.T, b *testServer, v xdswire.Variant, oneConn bool) {
 	t.Helper()
 	conn := b.dial()
 	join := func(typ string, names ...string) *client {
@@ -340,91 +339,6 @@ func numbered(n int) []string {
 	return names
 }
 
-func TestNoncesAndNacks(t *testing.T) {
-	both(t, func(t *testing.T, v xdswire.Variant) {
-		b := start(t, small())
-		c := b.connect(v, "p")
-		c.subscribe("CDS")
-		first := c.want("CDS", "a=a:1 b=b:1")
-		c.request("LDS", "never sent", nil, nil, "") // starts the type all the same
-		lds := c.recv()
-		c.request("CDS", lds.nonce+"0", nil, nil, "") // neither ACK nor NACK
-		c.ack(lds)
-		c.ack(first)
-		c.quiet()
-		b.world.set("CDS", "shared", "a", "a:2")
-		b.push()
-		refused := c.recv()
-		for range 200 { // a loop of NACKs gets no answer
-			c.nack(refused, "no")
-		}
-		c.quiet()
-		b.world.set("CDS", "shared", "a", "a:3")
-		b.push()
-		if r := c.recv(); r.typ != "CDS" || r.resources["a"] != "a:3" {
-			t.Errorf("after a loop of NACKs a later change is sent as %v", r)
-		}
-	})
-}
-
-func TestVersionFromTheFuture(t *testing.T) {
-	b := start(t, small())
-	c := b.connect(xdswire.SotW, "p")
-	c.first = false
-	err := c.sotw.Send(&discoveryv3.DiscoveryRequest{Node: c.node, TypeUrl: xdswire.ClusterType, VersionInfo: "99999999", ResponseNonce: "77"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	c.wantAck("CDS", "a=a:1 b=b:1")
-	d := b.connect(xdswire.Delta, "p")
-	d.reconnect("CDS", map[string]string{"a": "99999999", "b": "from elsewhere"})
-	d.wantAck("CDS", "a=a:1 b=b:1")
-}
-
-func TestDeltaSubscriptions(t *testing.T) {
-	b := start(t, small())
-	send := func(c *client, subscribe, unsubscribe []string, held map[string]string) {
-		t.Helper()
-		r := &discoveryv3.DeltaDiscoveryRequest{
-			TypeUrl: xdswire.ClusterType, ResourceNamesSubscribe: subscribe, ResourceNamesUnsubscribe: unsubscribe, InitialResourceVersions: held,
-		}
-		if c.first {
-			r.Node, c.first = c.node, false
-		}
-		if err := c.delta.Send(r); err != nil && !errors.Is(err, io.EOF) {
-			t.Fatal(err)
-		}
-	}
-	c := b.connect(xdswire.Delta, "p")
-	send(c, []string{"a"}, []string{"never heard of"}, nil)
-	c.wantAck("CDS", "a=a:1")
-	for range 20 { // each time the wildcard comes everything does
-		send(c, []string{"*"}, nil, nil)
-		c.wantAck("CDS", "a=a:1 b=b:1")
-		send(c, nil, []string{"*", "nor of this"}, nil)
-	}
-	c.quiet()
-
-	held := make(map[string]string)
-	for i := range 50_000 {
-		held[fmt.Sprint("gone", i)] = "v"
-	}
-	d := b.connect(xdswire.Delta, "p")
-	send(d, nil, nil, held)
-	if r := d.recv(); len(r.removed) != len(held) || contents(r.resources) != "a=a:1 b=b:1" {
-		t.Errorf("%d removed and %v, want all that are gone removed and the rest", len(r.removed), r.resources)
-	}
-
-	for i := range 1_000_000 {
-		held[fmt.Sprint("gone", i)] = "v"
-	}
-	e := b.connect(xdswire.Delta, "p")
-	send(e, nil, nil, held)
-	if s := e.status(); s.Code() != codes.ResourceExhausted {
-		t.Errorf("a million versions: got %v", s)
-	}
-}
-
 func TestNodeMetadata(t *testing.T) {
 	nested := func(levels int) *structpb.Value { // of which the metadata itself is the first
 		v := structpb.NewStringValue("bottom")
@@ -434,7 +348,7 @@ func TestNodeMetadata(t *testing.T) {
 		return v
 	}
 	both(t, func(t *testing.T, v xdswire.Variant) {
-		b := start(t, small(), func(c *Config, _ *Access) { c.Limits.MetadataDepth = 10 })
+		b := startServer(t, small(), func(c *Config, _ *Access) { c.Limits.MetadataDepth = 10 })
 		good := b.connect(v, "good")
 		good.subscribe("CDS")
 		good.wantAck("CDS", "a=a:1 b=b:1")
@@ -472,65 +386,5 @@ func TestNodeMetadata(t *testing.T) {
 		c.subscribe("CDS")
 		c.wantAck("CDS", "a=a:1 b=b:1")
 		good.quiet()
-	})
-}
-
-// TestEndlessChanges changes something all the time: who waits for a
-// pause before sending would never send.
-func TestEndlessChanges(t *testing.T) {
-	both(t, func(t *testing.T, v xdswire.Variant) {
-		b := start(t, small())
-		var clients []*client
-		for i := range 10 {
-			c := b.connect(v, fmt.Sprintf("p%d", i))
-			c.subscribe("EDS", "a")
-			clients = append(clients, c)
-		}
-		stop, stopped := make(chan struct{}), make(chan struct{})
-		go func() {
-			defer close(stopped)
-			for i := 1; ; i++ {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				b.world.set("EDS", "shared", "a", fmt.Sprintf("a:%d", i))
-				b.hub.Update(b.world.take())
-			}
-		}()
-		for _, c := range clients {
-			last := -1
-			for range 20 {
-				r := c.recv()
-				c.ack(r)
-				var n int
-				if _, err := fmt.Sscanf(r.resources["a"], "a:%d", &n); err != nil {
-					t.Fatal(err)
-				}
-				if n < last {
-					t.Errorf("%d came after %d", n, last)
-				}
-				last = n
-			}
-		}
-		close(stop)
-		<-stopped
-	})
-}
-
-func TestServerIsNotSynced(t *testing.T) {
-	both(t, func(t *testing.T, v xdswire.Variant) {
-		b := start(t, nil)
-		b.world = small()
-		c := b.connect(v, "early")
-		c.subscribe("CDS")
-		if s := c.status(); s.Code() != codes.Unavailable {
-			t.Errorf("got %v, want Unavailable", s)
-		}
-		b.push()
-		c = b.connect(v, "later")
-		c.subscribe("CDS")
-		c.wantAck("CDS", "a=a:1 b=b:1")
 	})
 }
