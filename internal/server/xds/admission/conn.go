@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc/peer"
 
-	"github.com/meshctl/meshctl/internal/bucket"
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
@@ -45,7 +45,7 @@ type Conn struct {
 
 	frameMu  sync.Mutex
 	inbounds map[uint32]*inbound
-	controls bucket.Bucket
+	controls *rate.Limiter
 
 	// Under the lock of conns.
 	pending  *list.Element

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -167,7 +168,7 @@ func (c *Conns) admit(raw net.Conn) *Conn {
 	}
 	n := &Conn{
 		Conn: raw, conns: c, address: AddressOf(raw.RemoteAddr()), gone: make(chan struct{}), known: make(chan struct{}),
-		inbounds: make(map[uint32]*inbound), controls: controls.Full(c.cfg.Now()),
+		inbounds: make(map[uint32]*inbound), controls: rate.NewLimiter(controlRate, controlBurst),
 	}
 	n.peer = peerKey{address: n.address}
 	n.write = time.AfterFunc(c.cfg.Limits.Write, n.Stall)

@@ -8,8 +8,6 @@ import (
 
 	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
-
-	"github.com/meshctl/meshctl/internal/bucket"
 )
 
 // NoReadBuffer has gRPC read without a buffer from connections that have their
@@ -19,10 +17,14 @@ func NoReadBuffer() grpc.ServerOption { return grpc.ReadBufferSize(0) }
 
 const readBuffer = 4 << 10
 
-// controls bounds the frames that cost the server work and carry nothing:
-// resets, settings, acknowledged pings, priorities, continuations and empty data of
-// the peer, and the resets that the server answers with. A proxy sends a few a minute.
-var controls = bucket.Limit{PerSecond: 100, Burst: 2000}
+// controlRate and controlBurst bound the frames that cost the server work and carry
+// nothing: resets, settings, acknowledged pings, priorities, continuations and
+// empty data frames of the peer, and the resets that the server answers with. A
+// proxy sends a few a minute.
+const (
+	controlRate  = 100 // a second
+	controlBurst = 2000
+)
 
 // A peer that takes responses sends at most one window update for each
 // bytesPerUpdate bytes of them, besides freeUpdates.
@@ -151,10 +153,7 @@ func (r *frameReader) payload(b []byte) (why string) {
 
 // control counts a control frame that came, or that the peer provoked.
 func (c *Conn) control(typ http2.FrameType) (why string) {
-	c.frameMu.Lock()
-	defer c.frameMu.Unlock()
-	var ok bool
-	if c.controls, ok = controls.Take(c.controls, c.conns.cfg.Now()); !ok {
+	if !c.controls.AllowN(c.conns.cfg.Now(), 1) {
 		return "too many " + typ.String() + " frames"
 	}
 	return ""
