@@ -5,10 +5,9 @@ import (
 	"strings"
 
 	"github.com/meshctl/meshctl/internal/server/xds/history"
-	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// accept notes the ACK of the response in flight.
+// accept handles the ACK of the response in flight.
 func (s *session) accept(i int) {
 	t := &s.types[i]
 	if !t.inflight {
@@ -32,19 +31,19 @@ func (s *session) accept(i int) {
 	t.release()
 }
 
-// refuse notes a NACK: the last good state stays, and all names that the
-// response told of are in doubt until a later one is accepted. The refused
-// pair is not sent again until the views hold something else.
+// refuse handles a NACK. The last accepted state stays, and all names in the response
+// are in doubt until a later response is accepted. The refused pair is not sent again
+// until the views change.
 func (s *session) refuse(i int, nonce, message string) {
 	s.hub.cfg.Metrics.nacks[i].Inc()
 	t := &s.types[i]
 	if !t.inflight || nonce != t.nonce {
-		return // it complains of something else than was sent last
+		return // it refers to an older response
 	}
 	version := versionInfo(t.sent.version())
 	nack := &history.LastNACK{Version: version, Message: clip(message), At: s.hub.cfg.Now()}
 	s.log.Warn("the proxy refused a response and keeps what it had",
-		"type", xdswire.ShortType(xdswire.PushOrder[i]), "version", version, "nonce", clip(nonce), "error", nack.Message)
+		"type", typeName(i), "version", version, "nonce", clip(nonce), "error", nack.Message)
 	s.sub.setStatus(i, func(st *typeStatus) {
 		st.answered(nack.At)
 		st.nack = nack
@@ -57,15 +56,15 @@ func (s *session) refuse(i int, nonce, message string) {
 			lists = append(lists, d.names(), d.removed)
 		}
 	}
-	told := slices.DeleteFunc(sortedUnique(lists...), func(n string) bool { return !t.sentFor.Has(n) || !t.want.Has(n) })
-	found := s.quarantine(i, told, message, nack)
+	sent := slices.DeleteFunc(sortedUnique(lists...), func(n string) bool { return !t.sentFor.Has(n) || !t.want.Has(n) })
+	found := s.quarantine(i, sent, message, nack)
 	s.sub.record.NACK(t.push, nack.At, nack.Message, found)
-	// Names that the search for what was refused let go are in doubt, too.
-	t.doubt = slices.DeleteFunc(sortedUnique(told, t.doubt), t.quarantine.has)
+	// Names that the search released from quarantine are in doubt, too.
+	t.doubt = slices.DeleteFunc(sortedUnique(sent, t.doubt), t.quarantine.has)
 	t.extra = nil
 }
 
-// clip bounds a text that a peer chose, for logs and status.
+// clip bounds and cleans a text of a peer, for logs and status pages.
 func clip(s string) string {
 	if strings.Contains(s, "PRIVATE KEY") {
 		return "(a text with a private key in it, which is not shown)"

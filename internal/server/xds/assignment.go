@@ -5,10 +5,9 @@ import (
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 )
 
-// assignment is the live views of one stream, by type index: of the types that
-// it asks for.
+// assignment holds the live views of one stream for the types that it asks for.
 type assignment struct {
-	err   error // no views could be chosen
+	err   error // the hub could not choose views
 	types [numTypes]typeViews
 }
 
@@ -18,7 +17,7 @@ type typeViews struct {
 	demand      demand
 }
 
-// pair is what the views hold now; ok is false when they hold nothing yet.
+// pair returns the current states of the views; ok is false while one has none.
 func (t typeViews) pair() (p pair, ok bool) {
 	if t.shared != nil {
 		if p.shared = t.shared.state.Load(); p.shared == nil {
@@ -41,9 +40,8 @@ func (a *assignment) views(yield func(*liveView) bool) {
 	}
 }
 
-// choose gives streams that came, whose facts changed or that ask for other
-// types their views. The assignments it returns are to be shown once their
-// views are generated.
+// choose chooses the views of streams that connected, that read changed facts or that
+// ask for other types. The hub shows the assignments once their views are generated.
 func (h *Hub) choose(m mail, changes *snapshot.Changes) map[*subscriber]*assignment {
 	chosen := make(map[*subscriber]*assignment)
 	if changes != nil {
@@ -51,7 +49,7 @@ func (h *Hub) choose(m mail, changes *snapshot.Changes) map[*subscriber]*assignm
 		for sub := range h.subs.concerned(changes, all) {
 			if chosen[sub] == nil && h.assign(sub) == nil {
 				chosen[sub] = h.liveViewsFor(sub)
-			} // After a panic, which guard tells of, the stream keeps its views.
+			} // After a panic, which guard logs, the stream keeps its views.
 		}
 	}
 	for sub := range h.subs.concerned(&snapshot.Changes{Pods: m.reconsider}, false) {
@@ -82,7 +80,7 @@ func (h *Hub) choose(m mail, changes *snapshot.Changes) map[*subscriber]*assignm
 	return chosen
 }
 
-// leave takes a stream out of the views of an assignment, which may be nil.
+// leaveViews removes a stream from the views of an assignment, which may be nil.
 func (h *Hub) leaveViews(sub *subscriber, a *assignment) {
 	if a == nil {
 		return
@@ -94,7 +92,7 @@ func (h *Hub) leaveViews(sub *subscriber, a *assignment) {
 	}
 }
 
-// assign chooses the views that a stream may have.
+// assign chooses the views that a stream may use.
 func (h *Hub) assign(sub *subscriber) error {
 	return h.guard("choose views", sub.id, func() {
 		h.cfg.Metrics.assigned.Inc()
@@ -108,13 +106,13 @@ func (h *Hub) assign(sub *subscriber) error {
 	})
 }
 
-// mayHave is what a stream is given of a type when it asks for it.
+// allowedViews are the views of a type that a stream gets if it asks for the type.
 type allowedViews struct {
 	served bool
 	xdsgen.Views
 }
 
-// give finds or makes the live views of the types that a stream asks for.
+// liveViewsFor returns the live views of the types that a stream asks for.
 func (h *Hub) liveViewsFor(sub *subscriber) *assignment {
 	a := &assignment{err: sub.err}
 	for i, d := range sub.demands {

@@ -8,7 +8,7 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// delta takes one request of the delta variant.
+// delta handles a request of the delta variant.
 func (s *session) delta(req *discoveryv3.DeltaDiscoveryRequest) error {
 	i := typeIndex(req.GetTypeUrl())
 	if i < 0 {
@@ -27,7 +27,7 @@ func (s *session) delta(req *discoveryv3.DeltaDiscoveryRequest) error {
 	switch {
 	case nonce == "":
 	case nonce != t.nonce:
-		// It answers nothing, but its names count: they are not repeated.
+		// It is not an answer, but its names count, as the proxy does not repeat them.
 		s.hub.cfg.Metrics.expired[i].Inc()
 	case req.GetErrorDetail() == nil:
 		s.accept(i)
@@ -43,8 +43,8 @@ func (s *session) delta(req *discoveryv3.DeltaDiscoveryRequest) error {
 	if err := s.allowed(i, t.want); err != nil {
 		return err
 	}
-	// A name that the proxy holds already and asks for again is sent again:
-	// it may have dropped it in between.
+	// Send a name again that the proxy requests again: it may have dropped the
+	// resource in between.
 	t.addForce(more.Names.Names())
 	if more.Wildcard && !t.want.Wildcard {
 		t.want.Wildcard = true
@@ -54,9 +54,8 @@ func (s *session) delta(req *discoveryv3.DeltaDiscoveryRequest) error {
 	return nil
 }
 
-// deltaFirst takes the first request for a type. The versions that the proxy
-// says it holds are compared with what the views hold now, and only what
-// differs is remembered, as names to send.
+// deltaFirst handles the first request for a type. A reconnecting proxy reports the
+// versions that it holds; compareHeld finds the names that differ.
 func (s *session) deltaFirst(i int, req *discoveryv3.DeltaDiscoveryRequest) error {
 	t := &s.types[i]
 	want := s.subscription(req.GetResourceNamesSubscribe())
@@ -66,7 +65,7 @@ func (s *session) deltaFirst(i int, req *discoveryv3.DeltaDiscoveryRequest) erro
 	if !want.Wildcard && len(held) > 0 {
 		names := make([]string, 0, len(held))
 		for name := range held {
-			if name != xdswire.Wildcard { // which no resource is called
+			if name != xdswire.Wildcard { // no resource has this name
 				names = append(names, name)
 			}
 		}
@@ -76,19 +75,19 @@ func (s *session) deltaFirst(i int, req *discoveryv3.DeltaDiscoveryRequest) erro
 		return err
 	}
 	s.watch(i, want)
-	// Endpoints are sent even if held: the last stream may have ended between
-	// a changed cluster, which waits for them, and them.
+	// Send endpoints even if held: the last stream may have ended after a changed
+	// cluster, which waits for its endpoints, but before them.
 	if len(held) > 0 && (i != eds || want.Wildcard) {
 		t.all = false
 		t.held = held
 	}
-	// A type that is asked for by no name has nothing to wait for.
+	// Without names or wildcard there is nothing to wait for.
 	t.due = want.Wildcard || want.Names.Len() > 0
 	s.afterClusters(i)
 	return nil
 }
 
-// unsubscribe takes names out of a subscription of the delta variant.
+// unsubscribe removes names from a subscription.
 func (s *session) unsubscribe(t *typeState, gone xdswire.Subscription) {
 	before := t.want.Names
 	t.want.Names = s.hub.names.Without(before, gone.Names.Names())
@@ -96,19 +95,19 @@ func (s *session) unsubscribe(t *typeState, gone xdswire.Subscription) {
 	if !t.want.Wildcard {
 		return
 	}
-	// The proxy cannot know whether the wildcard has what it gave up.
+	// The proxy cannot know whether the wildcard covers the names that it dropped.
 	t.addForce(slices.DeleteFunc(slices.Clone(gone.Names.Names()), func(n string) bool { return !before.Has(n) }))
 }
 
-// compareHeld turns the versions that the proxy holds into names to send and
-// forgets them.
+// compareHeld compares the held versions with the views and keeps only the names that
+// differ, as names to send.
 func (s *session) compareHeld(t *typeState, now pair) {
 	force := slices.Clip(t.force)
-	found := 0 // of those that are held
+	found := 0 // held resources that the views have
 	for _, state := range []*viewState{now.shared, now.own} {
 		for _, r := range state.list() {
 			if state == now.own && now.shared.get(r.Name) != nil {
-				continue // that one counts
+				continue // the shared view comes first
 			}
 			version, held := t.held[r.Name]
 			if held {

@@ -7,42 +7,37 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// neverRemoved says that a resource that is gone is not told of: a gateway
-// whose Secret was deleted goes on with what it has, and one that waits for a
-// secret goes on waiting. A filter whose configuration is said to be gone
-// answers each request with an error, also on connections of a listener that
-// drains because it had the filter; Envoy gives up by itself what no listener
-// refers to.
+// neverRemoved reports whether the removal of resources of the type is kept from the
+// proxy. Without its Secret a gateway keeps the certificate that it has, or keeps
+// waiting. Without its configuration a filter would answer every request with an
+// error, even on connections of a listener that drains because it had the filter;
+// Envoy drops by itself what no listener refers to.
 func neverRemoved(i int) bool { return i == sds || i == ecds }
 
-// demand is what a stream asks for of a type. The views of a type are made for a
-// stream only once it asks: a gateway wants no name table, a stream for one type
-// no other, and which secrets a stream is given depends on what it asks for and
-// on who it was proved to be.
+// demand is the request of a stream for a type. The hub makes views of a type for a
+// stream only on demand: a gateway needs no name table, a stream for one type no
+// other type, and the secrets for a stream depend on their names and on the
+// caller's proved identity.
 type demand struct {
-	asked bool
-	// secrets is what the stream may have of the secrets that it asks for,
-	// which names are.
-	secrets xdsgen.Secrets
-	names   *xdswire.NameSet
+	asked   bool
+	names   *xdswire.NameSet // of the secrets
+	secrets xdsgen.Secrets   // the named secrets that the stream may have
 }
 
-// demandKey is who demands what type.
 type demandKey struct {
 	sub *subscriber
 	typ int
 }
 
-// demandBasis is what a stream's demands follow from.
+// demandBasis is the state that determines a stream's demands.
 type demandBasis struct {
-	by      *assignment // new whenever what decides may have changed
+	by      *assignment // a new one whenever its reasons may have changed
 	watched [numTypes]bool
 	secrets *xdswire.NameSet
 }
 
-// demand tells the hub what the stream asks for, when that differs from what
-// it was told before. Whether secrets are given is decided anew each time, by
-// who the caller was proved to be.
+// demand sends the stream's demands to the hub if they have changed. Each time it
+// decides anew which secrets the caller may have.
 func (s *session) demand(a *assignment) {
 	basis := demandBasis{by: a, secrets: s.types[sds].want.Names}
 	for i := range s.types {
@@ -53,7 +48,7 @@ func (s *session) demand(a *assignment) {
 		return
 	}
 	if s.demandedBy.by == nil && basis.watched == [numTypes]bool{} {
-		return // until the first request is handled, what is expected holds
+		return // until the first request is handled, the demand of expect is valid
 	}
 	s.demandedBy = basis
 	demands := make(map[demandKey]demand)
@@ -76,19 +71,18 @@ func (s *session) demand(a *assignment) {
 		if m.demands == nil {
 			m.demands = make(map[demandKey]demand)
 		}
-		maps.Copy(m.demands, demands) // only the newest counts
+		maps.Copy(m.demands, demands) // only the newest demand counts
 	})
 }
 
-// expect is demand for the type that the first request is for, before the hub
-// knows the stream.
+// expect demands the type of the first request before the hub knows the stream.
 func (s *session) expect(typeURL string) {
 	if i := typeIndex(typeURL); i >= 0 && i != sds {
 		s.demanded[i].asked, s.sub.demands[i].asked = true, true
 	}
 }
 
-// heed notes what streams ask for, and returns those streams.
+// takeDemands stores the demands and returns the streams that have new ones.
 func (h *Hub) takeDemands(demands map[demandKey]demand) []*subscriber {
 	var of []*subscriber
 	for k, d := range demands {
@@ -100,9 +94,9 @@ func (h *Hub) takeDemands(demands map[demandKey]demand) []*subscriber {
 	return of
 }
 
-// answers reports whether the views of a type are those of what the stream
-// asks for and may have now. Until they are nothing is sent: a view with keys
-// may show newer ones than the stream had a right to.
+// answers reports whether the views of a type belong to the stream's present demand.
+// Otherwise nothing may be sent: a view with private keys may already show newer ones
+// than the stream may have.
 func (s *session) answers(i int, t typeViews) bool {
 	return t.served && (i != sds || t.demand == s.demanded[sds])
 }

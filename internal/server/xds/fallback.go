@@ -6,16 +6,15 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// maxEmpties bounds the bytes of empty answers that are kept; beyond it all
-// are forgotten.
+// maxFallbackBytes bounds the cache; when it is full, everything is dropped.
 const maxFallbackBytes = 64 << 20
 
-// empties are the empty answers to names that no view has: each is encoded
-// once for all streams that ask for its name.
+// fallbackCache holds the empty answers to names that no view has, so that each is
+// encoded once for all streams.
 type fallbackCache struct {
-	mu   sync.Mutex
-	byName   map[fallbackKey]*xdswire.Resource
-	size int
+	mu     sync.Mutex
+	byName map[fallbackKey]*xdswire.Resource
+	size   int
 }
 
 type fallbackKey struct {
@@ -23,7 +22,7 @@ type fallbackKey struct {
 	name string
 }
 
-// get makes an answer that is not kept. It may be nil.
+// get returns the cached answer, or makes it. It may return nil.
 func (e *fallbackCache) get(typ int, name string, make func() (*xdswire.Resource, error)) (*xdswire.Resource, error) {
 	k := fallbackKey{typ, name}
 	e.mu.Lock()
@@ -41,7 +40,7 @@ func (e *fallbackCache) get(typ int, name string, make func() (*xdswire.Resource
 	if kept := e.byName[k]; kept != nil {
 		return kept, nil
 	}
-	const overhead = 160 // of the table and the resource
+	const overhead = 160 // of the map and the resource
 	if size := r.Size() + overhead; size <= maxFallbackBytes {
 		if e.byName == nil || e.size+size > maxFallbackBytes {
 			e.byName, e.size = map[fallbackKey]*xdswire.Resource{}, 0

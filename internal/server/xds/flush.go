@@ -11,9 +11,9 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// flush sends what is owed, in push order. A type with a response in flight
-// waits; routes and listeners wait for newer clusters that do, so that they
-// do not refer to what the proxy cannot know yet.
+// flush sends what is due, in push order. A type with a response in flight waits.
+// Routes and listeners also wait while newer clusters do, because they may refer to
+// clusters that the proxy does not know yet.
 func (s *session) flush() error {
 	if err := s.flushPages(); err != nil {
 		return err
@@ -37,14 +37,14 @@ func (s *session) flush() error {
 	}
 }
 
-// sight is what a stream is given at one moment.
+// published is what the hub shows to a stream at one moment.
 type published struct {
-	assigned  *assignment
-	now [numTypes]pair
-	ok  [numTypes]bool // the type is watched, and its views hold something
+	assigned *assignment
+	now      [numTypes]pair
+	ok       [numTypes]bool // the type is watched and its views have a state
 }
 
-// look reads what the hub shows: all of it is of one round.
+// published returns what the hub shows; all of it comes from one round.
 func (s *session) published() (seen published) {
 	s.hub.showing.RLock()
 	defer s.hub.showing.RUnlock()
@@ -59,8 +59,7 @@ func (s *session) published() (seen published) {
 	return seen
 }
 
-// flushAll goes once through the types. It reports whether there is more to
-// send now.
+// flushAll goes through all types once. It reports whether there is more to send now.
 func (s *session) flushAll(seen published) (again bool, err error) {
 	s.demand(seen.assigned)
 	now, ok := seen.now, seen.ok
@@ -73,7 +72,7 @@ func (s *session) flushAll(seen published) (again bool, err error) {
 		}
 		now[i] = s.withoutQuarantined(i, now[i])
 	}
-	// The hub has still to give the clusters that are asked for.
+	// The hub has not provided the requested clusters yet.
 	clustersCome := s.types[cds].watched && !seen.assigned.types[cds].demand.asked
 	clustersWait := false
 	order := s.order()
@@ -91,7 +90,7 @@ func (s *session) flushAll(seen published) (again bool, err error) {
 			t.wait(now[i])
 			continue
 		}
-		// To go on once there is room, or with the request.
+		// Sending continues once there is room, or with the request.
 		if s.requestWaiting.Load() || !s.writer.hasRoom() || !s.mayAnswer(t) {
 			for _, j := range order[n:] {
 				if ok[j] {
@@ -109,19 +108,19 @@ func (s *session) flushAll(seen published) (again bool, err error) {
 	return again, nil
 }
 
-// manyNames is from how many names on an answer is large by itself: a list of
-// resources that others share is not.
+// manyNames is the number of names from which an answer is large: unlike shared
+// resources, its names take memory of their own.
 const manyNames = 10_000
 
-// mayAnswer reports whether the peer reads its answers. When it does not, large
-// ones wait until it has.
+// mayAnswer reports whether an answer may be sent now. A large one waits until the
+// peer has read its earlier answers.
 func (s *session) mayAnswer(t *typeState) bool {
 	return t.want.Names.Len() < manyNames || s.counted.HasRoom(func() { s.hub.queue.add(s) })
 }
 
-// order is in which order the types are sent: what is referred to first. The
-// answer to a request for secrets, a name table or roots, which refer to nothing, goes
-// before all that was published.
+// order returns the types in the order in which to send them: a type comes before types
+// that refer to it. The answer to a request for secrets, a name table or roots, which
+// refer to nothing, comes first.
 func (s *session) order() [numTypes]int {
 	var order [numTypes]int
 	for i := range order {
@@ -141,8 +140,8 @@ func (t *typeState) wait(now pair) {
 	}
 }
 
-// flushType sends one response when one is owed. It reports whether another is
-// owed although none was sent.
+// flushType sends one response if one is due. If it sends none, it reports whether
+// another try may send one.
 func (s *session) flushType(i int, now pair) (again bool, err error) {
 	t := &s.types[i]
 	if t.held != nil {
@@ -150,44 +149,44 @@ func (s *session) flushType(i int, now pair) (again bool, err error) {
 	}
 	moved := now != t.sent
 	if !moved && !t.due && len(t.force) == 0 {
-		t.waiting = nil // it came to nothing for this proxy
+		t.waiting = nil // the publication changed nothing for this proxy
 		return false, nil
 	}
 	asked := t.due
-	aside := t.refused && !moved && !t.all
-	c := s.response(i, now, aside)
-	if c.empty() && (i == sds || s.refusedAll(i)) {
-		t.due, t.all = false, false // it waits for its secrets, or for other resources
+	namesOnly := t.refused && !moved && !t.all
+	resp := s.response(i, now, namesOnly)
+	if resp.empty() && (i == sds || s.refusedAll(i)) {
+		t.due, t.all = false, false // the proxy waits for its secrets, or for other resources
 	}
-	if c.empty() && !t.due {
-		if !aside {
+	if resp.empty() && !t.due {
+		if !namesOnly {
 			t.acked, t.sent, t.refused, t.doubt = now, now, false, nil
 		}
 		t.force = nil
 		return t.release(), nil // the next suspects
 	}
 	if i == cds {
-		s.warm(c, t)
+		s.warm(resp, t)
 	}
 	record := s.record(t, now, asked)
-	t.namesOnly, t.extra, t.sentFor = aside, c.extra, t.want
+	t.namesOnly, t.extra, t.sentFor = namesOnly, resp.extra, t.want
 	t.due, t.all, t.force = false, false, nil
-	if !aside {
+	if !namesOnly {
 		t.sent = now
 	}
 	t.nonce, t.inflight = s.nonces.Next(), true
-	return false, s.transmit(i, now.version(), c, record)
+	return false, s.transmit(i, now.version(), resp, record)
 }
 
-// refusedAll reports whether the proxy has refused all that it was ever told of a
-// type. An empty list would take nothing away, but let it start with nothing.
+// refusedAll reports whether the proxy has refused everything it was ever sent of a
+// type. An empty list would then let it start with nothing.
 func (s *session) refusedAll(i int) bool {
 	t := &s.types[i]
 	return fullList(i) && t.quarantine != nil && t.acked == pair{}
 }
 
-// record begins the record of a response of which the rest is not known yet.
-// It says whether the proxy asked for it.
+// record begins the history entry of a response; asked is set if the proxy asked for
+// it.
 func (s *session) record(t *typeState, now pair, asked bool) history.Response {
 	r := history.Response{Why: history.Request}
 	switch round := now.round(t.sent); {
@@ -202,37 +201,36 @@ func (s *session) record(t *typeState, now pair, asked bool) history.Response {
 	return r
 }
 
-// warm has the endpoints sent again of the clusters that a response tells of:
-// Envoy waits for the endpoints of a cluster that changed, and the delta
-// variant does not ask again for names that it holds. A proxy that refused
-// clusters before may hold any of them.
-func (s *session) warm(c *response, clusters *typeState) {
-	if !c.fromNothing {
+// warm makes the endpoints due of the clusters in a response: Envoy waits for the
+// endpoints of a changed cluster, and in the delta variant does not request names again
+// that it holds. A proxy that refused clusters before may hold any version of them.
+func (s *session) warm(resp *response, clusters *typeState) {
+	if !resp.fromNothing {
 		e := &s.types[eds]
-		for _, d := range c.diffs {
+		for _, d := range resp.diffs {
 			e.addForce(d.names())
 		}
-		e.addForce(c.extra)
+		e.addForce(resp.extra)
 		e.addForce(clusters.doubt)
 		return
 	}
-	// State of the world asks again by itself, which alwaysRespond is for.
+	// In the state-of-the-world variant the proxy asks again, see alwaysRespond.
 	if s.sub.variant == xdswire.Delta || clusters.refused {
 		s.allEndpoints()
 	}
 }
 
-func (s *session) transmit(i int, version uint64, c *response, r history.Response) error {
+func (s *session) transmit(i int, version uint64, resp *response, r history.Response) error {
 	m := s.hub.cfg.Metrics
 	f := xdswire.NewFrame(xdswire.Header{
-		Version: versionInfo(version), TypeURL: xdswire.PushOrder[i], Nonce: s.types[i].nonce, Removed: c.removed,
-	}, c.bodies...)
-	r.Type, r.Version, r.At = xdswire.ShortType(xdswire.PushOrder[i]), version, s.hub.cfg.Now()
+		Version: versionInfo(version), TypeURL: xdswire.PushOrder[i], Nonce: s.types[i].nonce, Removed: resp.removed,
+	}, resp.bodies...)
+	r.Type, r.Version, r.At = typeName(i), version, s.hub.cfg.Now()
 	s.sub.setStatus(i, func(st *typeStatus) { st.isSent, st.sentVersion, st.sentAt, st.awaited = true, version, r.At, true })
 	m.sent[i].Inc()
 	m.sentResources[i].Add(float64(f.Resources()))
 	m.sentBytes[i].Add(float64(f.Size()))
-	r.Resources, r.Removed, r.Bytes = f.Resources(), len(c.removed), f.Size()
+	r.Resources, r.Removed, r.Bytes = f.Resources(), len(resp.removed), f.Size()
 	push := s.sub.record.Send(r)
 	s.types[i].push = push
 	m.istio.sent(i, &r)

@@ -113,7 +113,7 @@ func (m *requestModel) set(i int, name, content string) {
 	if name == "b" {
 		view = "p"
 	}
-	m.world.set(xdswire.ShortType(xdswire.PushOrder[i]), view, name, content)
+	m.world.set(typeName(i), view, name, content)
 	if m.content[i][name] = content; content == "" {
 		delete(m.content[i], name)
 	}
@@ -217,7 +217,7 @@ func (m *requestModel) check(err error) {
 }
 
 func (m *requestModel) name(i int) string {
-	return m.variant.String() + " " + xdswire.ShortType(xdswire.PushOrder[i])
+	return m.variant.String() + " " + typeName(i)
 }
 
 func (m *requestModel) errorOf(b byte) *statuspb.Status {

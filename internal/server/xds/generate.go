@@ -12,42 +12,7 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// generationTimes are when the units of each type were generated in a round.
-type generationTimes struct {
-	mu    sync.Mutex
-	types [numTypes]history.Generation
-}
-
-// note is called by the goroutines that generate.
-func (g *generationTimes) note(i int, began, ended time.Time) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	t := &g.types[i]
-	if t.Units == 0 || began.Before(t.Began) {
-		t.Began = began
-	}
-	if ended.After(t.Ended) {
-		t.Ended = ended
-	}
-	t.Units++
-}
-
-// list is of the types that something was generated of. It is nil for nil.
-func (g *generationTimes) list() []history.Generation {
-	if g == nil {
-		return nil
-	}
-	var out []history.Generation
-	for i, t := range g.types {
-		if t.Units > 0 {
-			t.Type = xdswire.ShortType(xdswire.PushOrder[i])
-			out = append(out, t)
-		}
-	}
-	return out
-}
-
-// generate makes the units' resources on all processors.
+// generate generates units on all processors.
 func (h *Hub) generate(units []*unit) {
 	var next atomic.Int64
 	var wg sync.WaitGroup
@@ -69,8 +34,7 @@ func (h *Hub) generateOne(u *unit) {
 		began := h.cfg.Now()
 		defer func() { h.times.note(t, began, h.cfg.Now()) }()
 	}
-	err := h.guard("generate", u.key.Type(), func() { u.resources, u.err = u.key.Generate(&h.encoder) })
-	if err != nil {
+	if err := h.guard("generate", u.key.Type(), func() { u.resources, u.err = u.key.Generate(&h.encoder) }); err != nil {
 		u.err = err
 	}
 	if u.err != nil {
@@ -85,8 +49,8 @@ func (h *Hub) generateOne(u *unit) {
 	}
 }
 
-// guard runs a piece of generation; a panic in it becomes an error and costs
-// only that piece.
+// guard calls f and turns a panic into an error, so that a panic costs only one piece
+// of generation.
 func (h *Hub) guard(what, of string, f func()) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -97,4 +61,39 @@ func (h *Hub) guard(what, of string, f func()) (err error) {
 	}()
 	f()
 	return nil
+}
+
+// generationTimes records when a round generated the units of each type.
+type generationTimes struct {
+	mu    sync.Mutex
+	types [numTypes]history.Generation
+}
+
+// note records one unit. Several goroutines may call it.
+func (g *generationTimes) note(i int, began, ended time.Time) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	t := &g.types[i]
+	if t.Units == 0 || began.Before(t.Began) {
+		t.Began = began
+	}
+	if ended.After(t.Ended) {
+		t.Ended = ended
+	}
+	t.Units++
+}
+
+// list returns the types with generated units. It may be called on nil.
+func (g *generationTimes) list() []history.Generation {
+	if g == nil {
+		return nil
+	}
+	var out []history.Generation
+	for i, t := range g.types {
+		if t.Units > 0 {
+			t.Type = typeName(i)
+			out = append(out, t)
+		}
+	}
+	return out
 }

@@ -1,8 +1,8 @@
-// Package xds delivers Envoy resources over the aggregated discovery service,
-// state of the world and delta. The Hub keeps each view that some stream uses
-// generated and encoded; a stream only chooses which of the shared bytes to
-// send. Nothing waits before it is sent: what changes while the hub or a
-// stream is busy is merged, and the newest wins.
+// Package xds delivers Envoy resources over ADS, in the state-of-the-world and the
+// delta variant. The Hub generates and encodes each view that some stream uses
+// once; a stream only chooses which of the shared bytes to send. There is no
+// debounce: changes that arrive while the hub or a stream is busy are merged, and
+// the newest state wins.
 package xds
 
 import (
@@ -24,50 +24,50 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// Generation is what the hub needs of package xdsgen besides views.
+// Generation holds the functions that choose and make configuration; package xdsgen
+// implements them.
 type Generation struct {
 	ParseNode func(n *corev3.Node, maxMetadata int) (xdsgen.Node, error)
 	Assign    func(*snapshot.Snapshot, xdsgen.Node) xdsgen.Assignment
-	// AssignReads is what Assign reads of the proxy alone; AssignAll says that
-	// changes concern every proxy.
+	// AssignReads returns the only facts about a proxy that Assign reads. AssignAll
+	// reports whether changes concern every proxy.
 	AssignReads func(xdsgen.Node) (pod, namespace string)
 	AssignAll   func(*snapshot.Snapshot, *snapshot.Changes) bool
-	// Fallback answers names of EDS and RDS that no view has; nil is no
-	// answer.
+	// Fallback makes the answer for an EDS or RDS name that no view has. It may
+	// return nil: then there is no answer.
 	Fallback func(typeURL, name string, e *xdswire.Encoder) (*xdswire.Resource, error)
-	// Secrets chooses what a caller is given of the secrets of those names; keys
-	// says whether private keys may be among it.
+	// Secrets chooses which of the named secrets a caller gets. Private keys are
+	// among them only if keys is set.
 	Secrets func(s *snapshot.Snapshot, c mesh.Caller, keys bool, names *xdswire.NameSet) xdsgen.Secrets
 }
 
-// Config is what a Hub works with. All fields but the last four are needed.
+// Config configures a Hub. Ready, MayReadKeys, Observer and Memory may be nil.
 type Config struct {
 	Generation Generation
 	Metrics    *Metrics
 	Log        *slog.Logger
 	Now        func() time.Time
-	// Ready, when set, refuses streams until it reports true. Before the
-	// first snapshot they are refused anyway.
+	// Ready refuses streams until it reports true. The hub refuses streams before
+	// the first snapshot in any case.
 	Ready  func() bool
 	Limits Limits
-	// MayReadKeys decides which callers are given private keys of their own
-	// namespace and cluster; an error says why not, nil MayReadKeys is nobody.
-	// It is asked each time a stream's views are chosen and must not block: one
-	// that asks elsewhere says xdsgen.ErrUndecided and has the stream look again
-	// by Reconsider.
+	// MayReadKeys decides whether a caller gets private keys of its own namespace
+	// and cluster; the error is the reason why not. Nil permits no caller. It is
+	// called whenever the hub chooses a stream's views and must not block: when it
+	// has to ask an API server, it returns xdsgen.ErrUndecided and calls
+	// Hub.Reconsider later.
 	MayReadKeys func(*snapshot.Snapshot, mesh.Caller, xdsgen.Node) error
-	// Observer, when set, is told how changes reach proxies.
+	// Observer sees how changes reach proxies.
 	Observer history.Observer
-	// Memory, when set, is the share of the process's memory limit that is in
-	// use. While it is above 0.8 new streams wait and the largest connections are
-	// closed.
+	// Memory returns the used share of the process's memory limit. Above 0.8 new
+	// streams wait, and the hub closes the largest connections.
 	Memory func() float64
 }
 
-// numTypes is the number of types that are served.
+// numTypes is the number of resource types that the hub serves.
 const numTypes = len(xdswire.PushOrder)
 
-// Indexes of types in xdswire.PushOrder that have rules of their own.
+// Indexes of the types in xdswire.PushOrder.
 const (
 	cds = iota
 	eds
@@ -79,66 +79,62 @@ const (
 	pcds
 )
 
-// typeIndex is the place of a type in xdswire.PushOrder, or -1.
-func typeIndex(url string) int {
-	for i, t := range xdswire.PushOrder {
-		if t == url {
-			return i
-		}
-	}
-	return -1
-}
+// typeIndex returns the index of a type in xdswire.PushOrder, or -1.
+func typeIndex(url string) int { return slices.Index(xdswire.PushOrder[:], url) }
 
-// Hub owns the table of live views.
+// typeName returns the short name of the type with an index, such as CDS.
+func typeName(i int) string { return xdswire.ShortType(xdswire.PushOrder[i]) }
+
+// Hub owns the live views and the streams that use them.
 type Hub struct {
-	cfg     Config
-	encoder xdswire.Encoder
-	names   *xdswire.NameSets
-	history *history.Recorder
-	done    chan struct{} // closed when Run ends
-	turns   *admission.Turns
-	queue   queue
+	cfg       Config
+	encoder   xdswire.Encoder
+	names     *xdswire.NameSets
+	history   *history.Recorder
+	done      chan struct{} // closed when Run ends
+	turns     *admission.Turns
+	queue     queue
 	fallbacks fallbackCache
-	ready   atomic.Bool                       // a snapshot has arrived
-	seq     atomic.Uint64                     // of the snapshot that the views show
-	current atomic.Pointer[snapshot.Snapshot] // stored by Run alone
+	ready     atomic.Bool                       // Update was called
+	seq       atomic.Uint64                     // of the snapshot that all views show
+	current   atomic.Pointer[snapshot.Snapshot] // stored by Run only
 
 	mu      sync.Mutex
 	mail    mail
-	wake    chan struct{} // capacity 1: mail has come
+	wake    chan struct{} // capacity 1: the mail is not empty
 	proxies map[*subscriber]struct{}
-	streams uint64 // streams so far, for their ids
+	streams uint64 // streams so far, to number them
 	conns   []*admission.Conns
 
-	// showing is held while a round's states and assignments are stored, so that
-	// a stream sees all of a change or nothing.
+	// showing is held while a round stores view states and assignments: a stream
+	// sees a change whole or not at all.
 	showing sync.RWMutex
 
-	overlays atomic.Uint64 // states made by streams so far
+	overlays atomic.Uint64 // view states that streams made so far
 
-	// What follows belongs to the goroutine of Run.
+	// The fields below belong to the goroutine of Run.
 	subs    streamIndex
 	views   viewIndex
 	units   map[xdsgen.Unit]*unit
 	missing []*unit // to generate in this round
-	idle    []*unit // perhaps without a view since the last sweep
-	states  uint64  // ids of view states so far
-	// times are those of the round's generation, nil without an Observer.
+	idle    []*unit // units that lost a view since the last sweep
+	states  uint64  // view states so far, to number them
+	// times belongs to the current round; nil without an Observer.
 	times *generationTimes
 }
 
-// mail is what waits for the hub's goroutine.
+// mail collects the work for the hub's goroutine.
 type mail struct {
 	snapshot   *snapshot.Snapshot
 	changes    *snapshot.Changes
 	attach     []*subscriber
 	detach     []*subscriber
 	demands    map[demandKey]demand
-	reconsider map[string]struct{} // pods whose rights may have changed
+	reconsider map[string]struct{} // pods whose permission to read keys may have changed
 	inspect    []chan<- []LiveView
 }
 
-// NewHub makes a hub. Nothing happens until Run.
+// NewHub returns a hub. It does nothing until Run.
 func NewHub(cfg Config) *Hub {
 	cfg.Limits = cfg.Limits.withDefaults()
 	h := &Hub{
@@ -161,10 +157,10 @@ func NewHub(cfg Config) *Hub {
 	return h
 }
 
-// Update hands over a snapshot and what changed since the one handed over
-// before; nil changes mean everything. It never blocks: while the hub is busy
-// changes are merged and only the newest snapshot is used. It must be called
-// by one goroutine at a time.
+// Update passes a new snapshot and the changes since the previous one; nil changes
+// mean that everything changed. Update never blocks: while the hub is busy, changes
+// are merged and only the newest snapshot is used. Only one goroutine at a time may
+// call it.
 func (h *Hub) Update(s *snapshot.Snapshot, c *snapshot.Changes) {
 	if c == nil {
 		c = &snapshot.Changes{Everywhere: true}
@@ -177,8 +173,8 @@ func (h *Hub) Update(s *snapshot.Snapshot, c *snapshot.Changes) {
 	h.ready.Store(true)
 }
 
-// Reconsider has the streams of pods, named as snapshot.PodKey does, look again at
-// what MayReadKeys says of them. It never blocks.
+// Reconsider makes the streams of pods, named as snapshot.PodKey names them, call
+// MayReadKeys again. It never blocks.
 func (h *Hub) Reconsider(pods []string) {
 	h.post(func(m *mail) {
 		if m.reconsider == nil {
@@ -190,11 +186,11 @@ func (h *Hub) Reconsider(pods []string) {
 	})
 }
 
-// Seq is the sequence number of the snapshot that all views show; 0 before
+// Seq returns the sequence number of the snapshot that all views show, or 0 before
 // the first.
 func (h *Hub) Seq() uint64 { return h.seq.Load() }
 
-// post adds to the mail and wakes the hub.
+// post adds work to the mail and wakes the hub. The lock is held during add.
 func (h *Hub) post(add func(*mail)) {
 	h.mu.Lock()
 	add(&h.mail)
@@ -202,7 +198,7 @@ func (h *Hub) post(add func(*mail)) {
 	signal(h.wake)
 }
 
-// signal leaves a sign in a channel of capacity 1, where one is enough.
+// signal sends on a channel of capacity 1 unless it is full.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -210,10 +206,10 @@ func signal(c chan struct{}) {
 	}
 }
 
-// maxCauses is how many causes a merged change keeps.
+// maxCauses is the largest number of causes in a merged change.
 const maxCauses = 16
 
-// mergeChanges is both changes as one. It writes to neither.
+// mergeChanges combines two changes and modifies neither.
 func mergeChanges(a, b *snapshot.Changes) *snapshot.Changes {
 	if a == nil {
 		return b
@@ -250,22 +246,18 @@ func union[K comparable](a, b map[K]struct{}) map[K]struct{} {
 	return out
 }
 
-// Run is the hub's goroutine. It returns nil when ctx ends, and ends every
-// stream.
+// Run runs the hub until ctx ends, then ends every stream. It returns nil.
 func (h *Hub) Run(ctx context.Context) error {
 	defer close(h.done)
+	ctx, cancel := context.WithCancel(ctx)
+	var relief sync.WaitGroup
 	if h.cfg.Memory != nil {
-		relieved := make(chan struct{})
-		ctx, cancel := context.WithCancel(ctx)
-		go func() {
-			defer close(relieved)
-			h.relieve(ctx)
-		}()
-		defer func() {
-			cancel()
-			<-relieved
-		}()
+		relief.Go(func() { h.relieve(ctx) })
 	}
+	defer func() {
+		cancel()
+		relief.Wait()
+	}()
 	for {
 		select {
 		case <-ctx.Done():
@@ -276,7 +268,7 @@ func (h *Hub) Run(ctx context.Context) error {
 	}
 }
 
-// deliver works off the mail that has come.
+// deliver takes the mail and runs a round on it.
 func (h *Hub) deliver() {
 	h.mu.Lock()
 	m := h.mail

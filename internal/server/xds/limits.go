@@ -1,6 +1,7 @@
 package xds
 
 import (
+	"cmp"
 	"time"
 
 	"google.golang.org/grpc"
@@ -12,127 +13,118 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// Limits bound what peers may use. Zero fields mean the default: 5,000
-// connections of an address or identity, 2,048 pending ones, 10,000 streams,
-// requests of 4 MiB, 32 MiB kept for one peer and 256 MiB for all, 30 s for
-// writes, proofs, first requests and their arrival.
+// Limits bound the resources that peers may use. Zero fields mean the default; for the
+// embedded limits it is 5,000 connections of an address or identity, 2,048 pending
+// ones, 10,000 streams, requests of 4 MiB, 32 MiB for one peer, 256 MiB for all peers,
+// and 30 s for writes, authentication, first requests and the arrival of a request.
 type Limits struct {
 	admission.Limits
-	// Names is how many names a stream may subscribe to of one type.
+	// Names is the number of names that a stream may subscribe to in one type.
 	// Default 100,000.
 	Names int
-	// NameBytes is the length of these names together. Default 8 MiB.
+	// NameBytes is the total length of these names. Default 8 MiB.
 	NameBytes int
 	// MetadataBytes is the size of a node's metadata. Default 512 KiB.
 	MetadataBytes int
-	// MetadataDepth is how many objects deep a node's metadata may be nested.
-	// Default 32. Other parts of requests are nested far less.
+	// MetadataDepth is the nesting depth of objects in a node's metadata. Default
+	// 32. Other parts of requests are nested far less.
 	MetadataDepth int
-	// Headers is the size of the headers of a call, in bytes. Default 64 KiB.
+	// Headers is the size of the headers of a call in bytes. Default 64 KiB.
 	Headers int
-	// Ping is how long a peer must wait between pings; one that pings more
-	// often loses its connection. Default 15 s, half of what agents are told.
+	// Ping is the least time between a peer's pings. A peer that pings more often
+	// loses its connection. Default 15 s, half the interval that agents use.
 	Ping time.Duration
-	// Handshake is how long TLS and HTTP/2 may take to set a connection up.
-	// Default 10 s.
+	// Handshake is the time for the handshakes of TLS and HTTP/2. Default 10 s.
 	Handshake time.Duration
-	// ConnectionAge is how long a connection may last, give or take a tenth;
-	// proxies then connect anew, and so spread over all replicas. Default
-	// 30 min; NoAge means for ever.
+	// ConnectionAge is the lifetime of a connection, plus or minus a tenth. Proxies
+	// then reconnect, which spreads them over all replicas. Default 30 min; NoAge
+	// means no limit.
 	ConnectionAge time.Duration
 
-	// ConnStreams is how many streams one connection may have. Default 100.
+	// ConnStreams is the number of streams on one connection. Default 100.
 	ConnStreams int
 
-	// Starting is how many streams are given their first configuration at a
-	// time; others wait their turn. Default 64.
+	// Starting is the number of streams that get their first configuration at the
+	// same time; other streams wait. Default 64.
 	Starting int
-	// MemoryWait is how long a new stream waits for memory. Default 30 s.
+	// MemoryWait is the time that a new stream waits for memory. Default 30 s.
 	MemoryWait time.Duration
 }
 
-// NoAge is the age of connections that may last for ever.
+// NoAge is the ConnectionAge of connections without a limit.
 const NoAge time.Duration = -1
 
-// Bounds that nobody has a reason to change.
+// Bounds that need no configuration.
 const (
-	// maxIdle is how long a connection may be without a stream.
+	// maxIdle is the time that a connection may be without a stream.
 	maxIdle = 5 * time.Minute
-	// ageGrace is how long calls may go on when their connection ends for its
-	// age. Streams do not end by themselves.
+	// ageGrace is the time that calls may take to end when their connection
+	// reaches its age. Streams do not end by themselves.
 	ageGrace = time.Second
-	// maxOther is how many bytes a request may have besides names and metadata.
+	// maxOther is the number of bytes in a request besides names and metadata.
 	maxOther = 256 << 10
-	// turn is how long a stream may hold others up that wait for their first
+	// turn is the time that a stream may make other streams wait for their first
 	// configuration.
 	turn = time.Second
 )
+
+// DefaultLimits returns the limits of a hub whose Config sets none.
 
 // DefaultLimits are the limits of a Hub that is given none.
 func DefaultLimits() Limits { return Limits{}.withDefaults() }
 
 func (l Limits) withDefaults() Limits {
-	number := func(n *int, v int) {
-		if *n == 0 {
-			*n = v
-		}
-	}
-	duration := func(d *time.Duration, v time.Duration) {
-		if *d == 0 {
-			*d = v
-		}
-	}
-	number(&l.Names, 100_000)
-	number(&l.NameBytes, 8<<20)
-	number(&l.RequestBytes, 4<<20)
-	number(&l.MetadataBytes, 512<<10)
-	number(&l.MetadataDepth, 32)
-	number(&l.Headers, 64<<10)
-	duration(&l.Ping, 15*time.Second)
-	duration(&l.FirstRequest, 30*time.Second)
-	duration(&l.Handshake, 10*time.Second)
-	duration(&l.Write, 30*time.Second)
-	duration(&l.ConnectionAge, 30*time.Minute)
-	number(&l.AddressConns, 5_000)
-	number(&l.PendingConns, 2_048)
-	number(&l.IdentityConns, 5_000)
-	number(&l.ConnStreams, 100)
-	number(&l.IdentityStreams, 10_000)
-	number(&l.AddressStreams, 10_000)
-	number(&l.PeerBytes, 32<<20)
-	number(&l.TotalBytes, 256<<20)
-	duration(&l.RequestTime, 30*time.Second)
-	number(&l.Starting, 64)
-	duration(&l.MemoryWait, 30*time.Second)
+	l.Names = cmp.Or(l.Names, 100_000)
+	l.NameBytes = cmp.Or(l.NameBytes, 8<<20)
+	l.RequestBytes = cmp.Or(l.RequestBytes, 4<<20)
+	l.MetadataBytes = cmp.Or(l.MetadataBytes, 512<<10)
+	l.MetadataDepth = cmp.Or(l.MetadataDepth, 32)
+	l.Headers = cmp.Or(l.Headers, 64<<10)
+	l.Ping = cmp.Or(l.Ping, 15*time.Second)
+	l.FirstRequest = cmp.Or(l.FirstRequest, 30*time.Second)
+	l.Handshake = cmp.Or(l.Handshake, 10*time.Second)
+	l.Write = cmp.Or(l.Write, 30*time.Second)
+	l.ConnectionAge = cmp.Or(l.ConnectionAge, 30*time.Minute)
+	l.AddressConns = cmp.Or(l.AddressConns, 5_000)
+	l.PendingConns = cmp.Or(l.PendingConns, 2_048)
+	l.IdentityConns = cmp.Or(l.IdentityConns, 5_000)
+	l.ConnStreams = cmp.Or(l.ConnStreams, 100)
+	l.IdentityStreams = cmp.Or(l.IdentityStreams, 10_000)
+	l.AddressStreams = cmp.Or(l.AddressStreams, 10_000)
+	l.PeerBytes = cmp.Or(l.PeerBytes, 32<<20)
+	l.TotalBytes = cmp.Or(l.TotalBytes, 256<<20)
+	l.RequestTime = cmp.Or(l.RequestTime, 30*time.Second)
+	l.Starting = cmp.Or(l.Starting, 64)
+	l.MemoryWait = cmp.Or(l.MemoryWait, 30*time.Second)
 	return l
 }
 
-// window is how much of its requests a peer may send before they are read, in
-// bytes. gRPC tells the peer that there is room again when a quarter was read: in
-// the state of the world an ACK repeats all names, 44 KB of them for 1,000 Services,
-// and a write for each would cost as much as a response.
+// window is the number of bytes that a peer may send before they are read. gRPC sends a
+// window update whenever a quarter was read. A state-of-the-world ACK repeats all
+// names, 44 KB for 1,000 Services, and an update for each ACK would cost as much as
+// a response.
 const window = 1 << 20
 
-// messages is how deep the messages of a request with metadata of this depth
-// are nested: in the request and its node each object is one, with a field and
-// its value.
-func messages(metadata int) int { return 2 + 3*metadata }
+// messageDepth returns the nesting depth of messages in a request with metadata of the
+// given depth: the request, its node, and three messages for each object, as an
+// object has a field and that has a value.
+func messageDepth(metadata int) int { return 2 + 3*metadata }
 
-// ServerOptions are the options of a gRPC server that serves the hub. A server
-// must have them all: frames need the codec, and the rest is what keeps a
-// stream small and a hostile peer bounded. Refuse, which may be nil, is asked
-// before a call is made.
+// ServerOptions returns the options of a gRPC server that serves the hub. The server
+// needs all of them: frames require the codec, and the other options keep a stream
+// small and bound a hostile peer. Refuse, which may be nil, may reject a call before
+// it starts.
 func (h *Hub) ServerOptions(refuse tap.ServerInHandle) []grpc.ServerOption {
 	l := h.cfg.Limits
 	age := keepalive.ServerParameters{Time: 30 * time.Second, Timeout: 10 * time.Second, MaxConnectionIdle: maxIdle}
 	if l.ConnectionAge > 0 {
-		// gRPC itself takes or adds up to a tenth.
+		// gRPC varies the age by a tenth.
 		age.MaxConnectionAge, age.MaxConnectionAgeGrace = l.ConnectionAge, ageGrace
 	}
 	return []grpc.ServerOption{
 		grpc.ForceServerCodecV2(xdswire.NewServerCodec(h.names, xdswire.RequestLimits{
-			Depth: messages(l.MetadataDepth),
-			// A request may subscribe to all names that it says to hold.
+			Depth: messageDepth(l.MetadataDepth),
+			// A request may report versions of as many names as it subscribes to.
 			Names: 2 * l.Names,
 			Other: l.MetadataBytes + maxOther,
 		})),
@@ -140,8 +132,8 @@ func (h *Hub) ServerOptions(refuse tap.ServerInHandle) []grpc.ServerOption {
 		admission.NoWriteBuffer(),
 		admission.CountRequests(refuse),
 		experimental.BufferPool(xdswire.RequestBuffers()),
-		// Windows of a fixed size: to find a better one gRPC would answer every
-		// ACK with a ping.
+		// The windows are fixed, because to adjust them gRPC would answer every ACK
+		// with a ping.
 		grpc.InitialWindowSize(window),
 		grpc.InitialConnWindowSize(window),
 		grpc.MaxRecvMsgSize(l.RequestBytes),
@@ -153,8 +145,8 @@ func (h *Hub) ServerOptions(refuse tap.ServerInHandle) []grpc.ServerOption {
 	}
 }
 
-// NewConns makes what bounds the connections of one server of the hub. It says
-// whether the server's peers authenticate.
+// NewConns returns the limits on the connections of one server of the hub; authenticate
+// is set if the server's peers authenticate.
 func (h *Hub) NewConns(authenticate bool) *admission.Conns {
 	m := h.cfg.Metrics
 	c := admission.NewConns(admission.Config{

@@ -9,17 +9,17 @@ import (
 	"github.com/meshctl/meshctl/internal/server/xds/admission"
 )
 
-// pressurePoll is how often memory is looked at, pressure the share of its limit
-// above which connections are closed. A peer that holds less than worthClosing
-// keeps its connections: something else takes the memory.
+// Above the share pressure of the memory limit, connections are closed. A peer that
+// holds less than worthClosing keeps its connections, as other parts then use the
+// memory.
 const (
-	pressurePoll = 500 * time.Millisecond
+	pressurePoll = 500 * time.Millisecond // between checks
 	pressure     = 0.8
 	worthClosing = 4 << 20
 )
 
-// relieve closes the largest connection of the peer that holds most while memory
-// is short, one after each garbage collection.
+// relieve closes the largest connection of the peer that holds most while memory is
+// short, at most one for each garbage collection.
 func (h *Hub) relieve(ctx context.Context) {
 	tick := time.NewTicker(pressurePoll)
 	defer tick.Stop()
@@ -35,7 +35,7 @@ func (h *Hub) relieve(ctx context.Context) {
 			continue
 		}
 		if metrics.Read(collections); collections[0].Value.Uint64() == last {
-			runtime.GC() // or what was freed would not show
+			runtime.GC() // otherwise the freed memory would not show
 			continue
 		}
 		last = collections[0].Value.Uint64()

@@ -2,11 +2,11 @@ package xds
 
 import "strings"
 
-// maxBlame is how much of an error text is read, in bytes.
+// maxNACKText is the number of bytes of an error text that are searched.
 const maxNACKText = 64 << 10
 
-// blame finds the resources that Envoy's error text names: those of which has
-// is true. Envoy names them in these ways, and in others not at all:
+// namesInNACK returns the resources that Envoy's error text names, as far as has reports
+// true for them. Envoy names resources only in these texts:
 //
 //	Error adding/updating cluster(s) NAME: reason, NAME: reason
 //	Error adding/updating listener(s) NAME: reason⏎NAME: reason

@@ -13,16 +13,29 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// refusal is a resource whose bytes the proxy refused, or may have refused.
-// It is not sent these bytes again.
-type quarantined struct {
-	version string                       // of the refused bytes
-	good    good                         // what the proxy has instead
-	entry    *history.QuarantinedResource // nil while it is only a suspect
+// quarantine holds the resources of one type that a proxy refused, or may have refused:
+// they are not sent to it again in the same version. The rest of the session works
+// with the pair that is left, as if the hub had published that.
+type quarantine struct {
+	names map[string]quarantined
+	// suspects are groups of names, one of which made the proxy refuse a response
+	// without naming it. The groups are sent one by one; a group that is refused is
+	// halved.
+	suspects [][]string
+	tries    int
+	// to is the rest of from, the last pair of the hub.
+	from, to pair
 }
 
-// good is a resource as a proxy accepted it, and the view that it was of. The zero
-// good is none.
+// quarantined is a resource in quarantine.
+type quarantined struct {
+	version string                       // the refused version
+	good    good                         // the resource that the proxy has instead
+	entry   *history.QuarantinedResource // nil while the resource is only a suspect
+}
+
+// good is a resource that a proxy accepted and the view that it came from. The zero
+// value is none.
 type good struct {
 	resource *xdswire.Resource
 	view     xdsgen.View
@@ -35,9 +48,9 @@ func (g good) version() string {
 	return g.resource.Version
 }
 
-// goodIn returns what is left of a good resource when the proxy has that view. Of
-// names that it asked for just now, acked holds what the proxy never saw: that must
-// not come to it from another view.
+// goodIn returns g if the proxy may keep it with the view. For names that the proxy
+// asked for just now, acked may hold resources that the proxy never saw; these must
+// not reach it from another view.
 func (t *typeState) goodIn(i int, g good, view xdsgen.View) good {
 	if g.view == view || fullList(i) && t.want.Wildcard {
 		return g
@@ -45,11 +58,11 @@ func (t *typeState) goodIn(i int, g good, view xdsgen.View) good {
 	return good{}
 }
 
-// accepted returns what the proxy accepted of a name, as far as it may be given that
-// with the view of a state.
+// accepted returns the resource of the name that the proxy accepted, if it may keep
+// that with the view of the state.
 func (t *typeState) accepted(i int, name string, of *viewState) good {
 	if t.assumed && (slices.Contains(t.doubt, name) || t.quarantine.has(name)) {
-		return good{} // it had something else before, and refused this
+		return good{} // the proxy held another version before, and refused this one
 	}
 	for _, s := range []*viewState{t.acked.shared, t.acked.own} {
 		if r := s.get(name); r != nil {
@@ -59,44 +72,31 @@ func (t *typeState) accepted(i int, name string, of *viewState) good {
 	return good{}
 }
 
-// withheld is what one proxy is not sent of one type. The rest of the session
-// works with the pair that is left, as if the hub had published that.
-type quarantine struct {
-	names map[string]quarantined
-	// suspects are groups of names, one of which made the proxy refuse a
-	// response that did not say which. They are sent group by group; a group
-	// that is refused is halved.
-	suspects [][]string
-	tries    int
-	// to is what was left of the last pair of the hub, from.
-	from, to pair
-}
+// changed drops the result of withoutQuarantined.
+func (q *quarantine) changed() { q.from, q.to = pair{}, pair{} }
 
-// changed has what is left worked out again.
-func (w *quarantine) changed() { w.from, w.to = pair{}, pair{} }
-
-// maxTries bounds the responses that look for a resource to blame. What is
-// not found by then stays withheld with the suspects that are left.
+// maxTries bounds the responses in the search for a refused resource. Afterwards the
+// remaining suspects stay in quarantine.
 const maxTries = 64
 
-// maxWithheld bounds the resources that are withheld from a proxy of one
-// type: one that refuses more than that is sent them again when they change.
+// maxQuarantined bounds the quarantine of one type. A proxy that refuses more resources
+// gets them again when they change.
 const maxQuarantined = 10_000
 
-// oneOfSeveral is how resources were found that may be innocent.
+// oneOfSeveral is the evidence against resources that may be innocent.
 const oneOfSeveral = "one of several"
 
-func (w *quarantine) has(name string) bool {
-	if w == nil {
+func (q *quarantine) has(name string) bool {
+	if q == nil {
 		return false
 	}
-	_, ok := w.names[name]
+	_, ok := q.names[name]
 	return ok
 }
 
-// blame withholds what a refused response may have been refused for, and
-// returns the names that are certain. The names are those of the resources in
-// the response that were new to the proxy; raw is its error text.
+// quarantine puts the resources in quarantine for which the proxy may have refused a
+// response, and returns the names that are certain. The names are the resources in the
+// response that were new to the proxy; raw is the proxy's error text.
 func (s *session) quarantine(i int, names []string, raw string, nack *history.LastNACK) []string {
 	t := &s.types[i]
 	names = slices.DeleteFunc(slices.Clone(names), func(n string) bool { return !s.mayQuarantine(i, n) })
@@ -107,46 +107,46 @@ func (s *session) quarantine(i int, names []string, raw string, nack *history.La
 	if t.quarantine == nil {
 		t.quarantine = &quarantine{names: make(map[string]quarantined)}
 	}
-	w := t.quarantine
-	w.changed()
+	q := t.quarantine
+	q.changed()
 	found, how := namesInNACK(raw, func(n string) bool { _, ok := slices.BinarySearch(names, n); return ok }), "error text"
 	if len(found) == 0 && len(names) == 1 {
 		found, how = names, "alone in the response"
 	}
-	if len(found) == 0 && w.tries >= maxTries {
+	if len(found) == 0 && q.tries >= maxTries {
 		found, how = names, oneOfSeveral
-		for _, group := range w.suspects {
-			found = append(found, slices.DeleteFunc(slices.Clone(group), func(n string) bool { return !w.has(n) })...)
+		for _, group := range q.suspects {
+			found = append(found, slices.DeleteFunc(slices.Clone(group), func(n string) bool { return !q.has(n) })...)
 		}
-		w.suspects, w.tries = nil, 0
+		q.suspects, q.tries = nil, 0
 	}
 	for _, name := range found {
-		r, suspect := w.names[name]
+		r, suspect := q.names[name]
 		if !suspect {
 			r = s.newQuarantined(i, name)
 		}
 		r.entry = &history.QuarantinedResource{
-			Type: xdswire.ShortType(xdswire.PushOrder[i]), Resource: name, Version: r.version,
+			Type: typeName(i), Resource: name, Version: r.version,
 			Found: how, Since: nack.At, Error: nack.Message,
 		}
-		w.names[name] = r
+		q.names[name] = r
 	}
 	s.showQuarantine(i)
 	if len(found) > 0 {
 		return found
 	}
 	for _, name := range names {
-		w.names[name] = s.newQuarantined(i, name)
+		q.names[name] = s.newQuarantined(i, name)
 	}
 	half := len(names) / 2
-	w.suspects = slices.Insert(w.suspects, 0, names[:half], names[half:])
+	q.suspects = slices.Insert(q.suspects, 0, names[:half], names[half:])
 	t.release()
 	return nil
 }
 
-// mayWithhold reports whether the proxy can be left without the bytes that it
-// was sent: in a full list, what is absent is removed, so what the proxy has
-// instead must be known.
+// mayQuarantine reports whether the proxy can do without the version that it was sent.
+// In a full list absent resources are removed, so it must be known what the proxy has
+// instead.
 func (s *session) mayQuarantine(i int, name string) bool {
 	t := &s.types[i]
 	now := t.sent.get(name)
@@ -173,77 +173,77 @@ func (s *session) newQuarantined(i int, name string) quarantined {
 	return r
 }
 
-// release lets the next group of suspects be sent, as far as they are still
-// withheld. It reports whether there was one.
+// release releases the next group of suspects that are still in quarantine, so that
+// they are sent. It reports whether there was one.
 func (t *typeState) release() bool {
-	w := t.quarantine
-	if w == nil {
+	q := t.quarantine
+	if q == nil {
 		return false
 	}
 	freed := false
-	for len(w.suspects) > 0 && !freed {
-		group := w.suspects[0]
-		w.suspects = w.suspects[1:]
+	for len(q.suspects) > 0 && !freed {
+		group := q.suspects[0]
+		q.suspects = q.suspects[1:]
 		for _, name := range group {
-			if r, ok := w.names[name]; ok && r.entry == nil {
-				delete(w.names, name)
+			if r, ok := q.names[name]; ok && r.entry == nil {
+				delete(q.names, name)
 				freed = true
 			}
 		}
 		if freed {
-			t.doubt = sortedUnique(t.doubt, group) // it may be gone since
-			w.tries++
-			w.changed()
+			t.doubt = sortedUnique(t.doubt, group) // the resource may be gone since
+			q.tries++
+			q.changed()
 		}
 	}
-	if len(w.suspects) == 0 {
-		w.tries = 0
+	if len(q.suspects) == 0 {
+		q.tries = 0
 	}
 	return freed
 }
 
-// left is what is to be sent of the hub's pair. Resources that are other than
-// those refused are sent like any, and told of even if the proxy had them
-// before, as it may have taken what it refused.
+// withoutQuarantined returns the part of the hub's pair to send. A resource leaves the
+// quarantine when its version changes. It is then in doubt and sent even if the proxy
+// had the new version before, because the proxy may have applied the refused one.
 func (s *session) withoutQuarantined(i int, now pair) pair {
 	t := &s.types[i]
-	w := t.quarantine
+	q := t.quarantine
 	switch {
-	case w == nil:
+	case q == nil:
 		return now
-	case w.from == now:
-		return w.to
+	case q.from == now:
+		return q.to
 	case t.inflight:
-		return now // only compared; an ACK would forget the doubts of now
+		return now // only compared; an ACK would clear the doubts about now
 	}
 	gone := 0
-	for name, r := range w.names {
+	for name, r := range q.names {
 		if is := now.get(name); is == nil || is.Version != r.version {
-			delete(w.names, name)
+			delete(q.names, name)
 			t.doubt = append(slices.Clip(t.doubt), name)
 			gone++
 		}
 	}
 	if gone > 0 {
 		s.showQuarantine(i)
-		t.sent = pair{} // the hub's may become that of the refused response again
+		t.sent = pair{} // or the hub's pair may become the refused one again, unnoticed
 	}
-	if len(w.names) == 0 && len(w.suspects) == 0 {
+	if len(q.names) == 0 && len(q.suspects) == 0 {
 		t.quarantine = nil
 		return now
 	}
-	w.from = now
-	replaced := make(map[string]*xdswire.Resource, len(w.names))
-	for name, r := range w.names {
-		// The proxy may have another view since.
+	q.from = now
+	replaced := make(map[string]*xdswire.Resource, len(q.names))
+	for name, r := range q.names {
+		// The proxy may use another view since.
 		replaced[name] = t.goodIn(i, r.good, now.holder(name).view).resource
 	}
-	w.to = pair{s.hub.overlay(now.shared, replaced), s.hub.overlay(now.own, replaced)}
-	return w.to
+	q.to = pair{s.hub.overlay(now.shared, replaced), s.hub.overlay(now.own, replaced)}
+	return q.to
 }
 
-// overlay is the state with what was refused replaced by what was good.
-// Proxies that refuse the same share it.
+// overlay returns the state with refused resources replaced by good ones. Proxies that
+// refuse the same resources share it.
 func (h *Hub) overlay(s *viewState, replaced map[string]*xdswire.Resource) *viewState {
 	if s == nil {
 		return nil
@@ -265,7 +265,7 @@ func (h *Hub) overlay(s *viewState, replaced map[string]*xdswire.Resource) *view
 	if known := s.overlays[key.String()].Value(); known != nil {
 		return known
 	}
-	// The ids of published states count up from 1.
+	// Bit 63 keeps the id apart from those of published states, which count from 1.
 	made := s.next(h.overlays.Add(1)|1<<63, changes)
 	made.round, made.view = s.round, s.view
 	if len(s.overlays) >= 64 {
@@ -278,22 +278,22 @@ func (h *Hub) overlay(s *viewState, replaced map[string]*xdswire.Resource) *view
 	return made
 }
 
-// publishRefused shows on status pages what is certain.
+// showQuarantine shows the certain entries of the quarantine on status pages.
 func (s *session) showQuarantine(i int) {
-	var notes []*history.QuarantinedResource
-	if w := s.types[i].quarantine; w != nil {
-		for _, r := range w.names {
+	var entries []*history.QuarantinedResource
+	if q := s.types[i].quarantine; q != nil {
+		for _, r := range q.names {
 			if r.entry != nil {
-				notes = append(notes, r.entry)
+				entries = append(entries, r.entry)
 			}
 		}
 	}
 	before := 0
-	s.sub.setStatus(i, func(st *typeStatus) { before, st.quarantined = len(st.quarantined), notes })
-	s.hub.cfg.Metrics.refused[i].Add(float64(len(notes) - before))
+	s.sub.setStatus(i, func(st *typeStatus) { before, st.quarantined = len(st.quarantined), entries })
+	s.hub.cfg.Metrics.refused[i].Add(float64(len(entries) - before))
 }
 
-// refused joins what the connected proxies refused, by type and resource.
+// quarantined merges the quarantines of all connected proxies.
 func (h *Hub) quarantined() []history.QuarantinedResource {
 	type key struct{ typ, name, version string }
 	found := make(map[key]*history.QuarantinedResource)
@@ -327,7 +327,7 @@ func (h *Hub) quarantined() []history.QuarantinedResource {
 	return out
 }
 
-// forgetRefused has nothing withheld any more.
+// endQuarantine releases everything of a type.
 func (s *session) endQuarantine(i int) {
 	if s.types[i].quarantine != nil {
 		s.types[i].quarantine = nil

@@ -5,9 +5,9 @@ import (
 	"sync"
 )
 
-// queue has sessions look at what the hub published, on as many goroutines as
-// there are processors. A session waits in it once, however much is published
-// meanwhile, and none keeps the others waiting: sessions never block.
+// queue lets sessions send what the hub published, on as many goroutines as there are
+// processors. A session is in the queue at most once, and delays no other session, as
+// sessions never block.
 type queue struct {
 	mu      sync.Mutex
 	waiting []*session
@@ -36,7 +36,7 @@ func (q *queue) work() {
 	}
 }
 
-// next is nil when nothing waits: the worker ends.
+// next returns nil if no session waits; the worker then ends.
 func (q *queue) next() *session {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -6,69 +6,69 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// content is what one response carries.
+// response is the content of one response, before it is framed.
 type response struct {
 	bodies  []xdswire.Body
 	removed []string
-	// empties are the names answered with an empty resource, sorted.
+	// empties are the names that get an empty resource, sorted.
 	empties []string
-	// framed are the names told of that do not differ between the pair
+	// extra are the names in the response that do not differ between the pair
 	// acknowledged last and this one.
 	extra []string
-	// diffs are what leads from the pair acknowledged last to this one;
-	// fromNothing says that nothing was acknowledged before.
+	// diffs lead from the pair acknowledged last to this one; fromNothing is set
+	// when none was acknowledged.
 	diffs       [2]*diff
 	fromNothing bool
 }
 
-func (c *response) empty() bool { return len(c.bodies) == 0 && len(c.removed) == 0 }
+func (resp *response) empty() bool { return len(resp.bodies) == 0 && len(resp.removed) == 0 }
 
-func (c *response) addBody(b xdswire.Body) {
+func (resp *response) addBody(b xdswire.Body) {
 	if len(b) > 0 {
-		c.bodies = append(c.bodies, b)
+		resp.bodies = append(resp.bodies, b)
 	}
 }
 
-// content chooses what to send of the pair: what differs from the pair
-// acknowledged last, the names in doubt and the names to send anyway, as far
-// as they are subscribed to. With aside it is only the last.
-func (s *session) response(i int, now pair, aside bool) *response {
+// response selects what to send of the pair, as far as it is subscribed to: the
+// differences from the pair acknowledged last, the names in doubt and the forced
+// names; with namesOnly just the latter.
+func (s *session) response(i int, now pair, namesOnly bool) *response {
 	t := &s.types[i]
-	c := &response{fromNothing: t.acked == pair{}}
-	if aside {
-		c.diffs = [2]*diff{{}, {}}
-		s.addNames(i, c, now, t.force, nil)
-		return c
+	resp := &response{fromNothing: t.acked == pair{}}
+	if namesOnly {
+		resp.diffs = [2]*diff{{}, {}}
+		s.addNames(i, resp, now, t.force, nil)
+		return resp
 	}
-	c.diffs = now.since(t.acked)
+	resp.diffs = now.since(t.acked)
 	list := s.sub.variant == xdswire.SotW && fullList(i)
 	switch {
-	case t.all || list && s.concerned(t, c):
-		// A list that became empty must be told too: it removes the last.
+	case t.all || list && s.concerned(t, resp):
+		// An empty list must be sent too, because it removes the resources sent before.
 		t.due = t.due || list
-		s.addAll(i, c, now)
+		s.addAll(i, resp, now)
 	case !list:
-		for _, d := range c.diffs {
-			s.addPicked(c, t.want, d.changed, d.body)
+		for _, d := range resp.diffs {
+			s.addPicked(resp, t.want, d.changed, d.body)
 		}
-		s.addNames(i, c, now, t.force, t.doubt)
+		s.addNames(i, resp, now, t.force, t.doubt)
 	}
 	if s.sub.variant == xdswire.Delta && !neverRemoved(i) {
-		s.addRemoved(t, c, now)
+		s.addRemoved(t, resp, now)
 	}
-	return c
+	return resp
 }
 
-// concerned reports whether the full list differs for the subscription.
-func (s *session) concerned(t *typeState, c *response) bool {
+// concerned reports whether the subscription's full list changed.
+func (s *session) concerned(t *typeState, resp *response) bool {
 	has := t.want.Has
 	return slices.ContainsFunc(t.doubt, has) || slices.ContainsFunc(t.force, has) ||
-		slices.ContainsFunc(c.diffs[0].names(), has) || slices.ContainsFunc(c.diffs[0].removed, has) ||
-		slices.ContainsFunc(c.diffs[1].names(), has) || slices.ContainsFunc(c.diffs[1].removed, has)
+		slices.ContainsFunc(resp.diffs[0].names(), has) || slices.ContainsFunc(resp.diffs[0].removed, has) ||
+		slices.ContainsFunc(resp.diffs[1].names(), has) || slices.ContainsFunc(resp.diffs[1].removed, has)
 }
 
-// addAll adds everything subscribed to.
-func (s *session) addAll(i int, c *response, now pair) {
+// addAll adds all subscribed resources.
+func (s *session) addAll(i int, resp *response, now pair) {
 	t := &s.types[i]
 	found := 0
 	for _, state := range []*viewState{now.shared, now.own} {
@@ -77,53 +77,53 @@ func (s *session) addAll(i int, c *response, now pair) {
 		}
 		full := state.since(nil)
 		if t.want.Names == state.nameSet(s.hub.names) {
-			c.addBody(full.body(s.sub.variant))
+			resp.addBody(full.body(s.sub.variant))
 			found += len(full.changed)
 			continue
 		}
-		found += s.addPicked(c, t.want, full.changed, full.body)
+		found += s.addPicked(resp, t.want, full.changed, full.body)
 	}
-	if t.all && !c.fromNothing {
-		c.extra = slices.Concat(now.shared.since(nil).names(), now.own.since(nil).names())
+	if t.all && !resp.fromNothing {
+		resp.extra = slices.Concat(now.shared.since(nil).names(), now.own.since(nil).names())
 	}
 	if s.sub.variant == xdswire.SotW && fullList(i) {
-		return // what is absent does not exist
+		return // the list itself shows what is absent
 	}
 	if !t.want.Wildcard && found == t.want.Names.Len() {
 		return
 	}
 	names := t.want.Names.Names()
-	if len(t.force) > 0 { // with the wildcard, these may be others
+	if len(t.force) > 0 { // with the wildcard, names may lack some of them
 		names = sortedUnique(names, t.force)
 	}
 	var loose []*xdswire.Resource
 	for _, name := range names {
 		if t.want.Has(name) && now.get(name) == nil {
-			c.extra = append(c.extra, name)
-			loose = s.addMissing(i, c, name, loose)
+			resp.extra = append(resp.extra, name)
+			loose = s.addMissing(i, resp, name, loose)
 		}
 	}
-	c.addBody(xdswire.NewBody(s.sub.variant, loose...))
+	resp.addBody(xdswire.NewBody(s.sub.variant, loose...))
 }
 
-// addPicked adds those of the resources that are subscribed to, by their
-// shared body when they all are. It returns their number.
-func (s *session) addPicked(c *response, want xdswire.Subscription, resources []*xdswire.Resource, body func(xdswire.Variant) xdswire.Body) int {
+// addPicked adds the subscribed resources, by their shared body if these are all. It
+// returns their number.
+func (s *session) addPicked(resp *response, want xdswire.Subscription, resources []*xdswire.Resource, body func(xdswire.Variant) xdswire.Body) int {
 	if len(resources) == 0 {
 		return 0
 	}
 	if !want.Wildcard {
 		picked := pick(want.Names, resources)
 		if len(picked) < len(resources) {
-			c.addBody(xdswire.NewBody(s.sub.variant, picked...))
+			resp.addBody(xdswire.NewBody(s.sub.variant, picked...))
 			return len(picked)
 		}
 	}
-	c.addBody(body(s.sub.variant))
+	resp.addBody(body(s.sub.variant))
 	return len(resources)
 }
 
-// pick returns the resources whose names are in the set. Both are sorted.
+// pick returns the resources with names in the set. Both are sorted.
 func pick(set *xdswire.NameSet, resources []*xdswire.Resource) []*xdswire.Resource {
 	if len(resources) <= 16 {
 		lacks := func(r *xdswire.Resource) bool { return !set.Has(r.Name) }
@@ -148,9 +148,9 @@ func pick(set *xdswire.NameSet, resources []*xdswire.Resource) []*xdswire.Resour
 	return picked
 }
 
-// addNames adds single names unless the changed resources have them already.
-// A name that was asked for is answered even when no view has it.
-func (s *session) addNames(i int, c *response, now pair, asked, doubt []string) {
+// addNames adds single names that the differences do not contain. A requested name
+// gets an answer even if no view has it.
+func (s *session) addNames(i int, resp *response, now pair, asked, doubt []string) {
 	if len(asked) == 0 && len(doubt) == 0 {
 		return
 	}
@@ -158,21 +158,21 @@ func (s *session) addNames(i int, c *response, now pair, asked, doubt []string) 
 	asked = sortedUnique(asked)
 	var loose []*xdswire.Resource
 	for _, name := range sortedUnique(asked, doubt) {
-		if !t.want.Has(name) || c.changed(name) {
+		if !t.want.Has(name) || resp.changed(name) {
 			continue
 		}
-		c.extra = append(c.extra, name)
+		resp.extra = append(resp.extra, name)
 		if r := now.get(name); r != nil {
 			loose = append(loose, r)
 		} else if _, ok := slices.BinarySearch(asked, name); ok {
-			loose = s.addMissing(i, c, name, loose)
+			loose = s.addMissing(i, resp, name, loose)
 		}
 	}
-	c.addBody(xdswire.NewBody(s.sub.variant, loose...))
+	resp.addBody(xdswire.NewBody(s.sub.variant, loose...))
 }
 
-func (c *response) changed(name string) bool {
-	for _, d := range c.diffs {
+func (resp *response) changed(name string) bool {
+	for _, d := range resp.diffs {
 		if _, ok := slices.BinarySearchFunc(d.changed, name, byName); ok {
 			return true
 		}
@@ -180,13 +180,12 @@ func (c *response) changed(name string) bool {
 	return false
 }
 
-// addMissing answers a name that was asked for and that no view has. Envoy
-// waits until it has an answer: endpoints may be said to be removed in the
-// delta variant; routes may not, because it ignores that of routes. An empty
-// resource is added to loose, which is returned.
-func (s *session) addMissing(i int, c *response, name string, loose []*xdswire.Resource) []*xdswire.Resource {
+// addMissing answers a requested name that no view has, as Envoy waits for an answer.
+// In the delta variant endpoints are reported as removed; Envoy ignores the removal of
+// routes, so these get an empty resource, appended to loose.
+func (s *session) addMissing(i int, resp *response, name string, loose []*xdswire.Resource) []*xdswire.Resource {
 	if s.types[i].quarantine.has(name) {
-		return loose // it keeps what it has
+		return loose // the proxy keeps what it has
 	}
 	delta := s.sub.variant == xdswire.Delta
 	if i == rds || i == eds && !delta {
@@ -197,28 +196,28 @@ func (s *session) addMissing(i int, c *response, name string, loose []*xdswire.R
 			s.log.Error("no empty answer could be made", "name", clip(name), "error", err)
 		}
 		if r != nil {
-			c.empties = append(c.empties, name)
+			resp.empties = append(resp.empties, name)
 			return append(loose, r)
 		}
 	}
 	if delta && !neverRemoved(i) {
-		c.removed = append(c.removed, name)
+		resp.removed = append(resp.removed, name)
 	}
 	return loose
 }
 
-// addRemoved adds the names that the proxy may hold and that are gone.
-func (s *session) addRemoved(t *typeState, c *response, now pair) {
+// addRemoved adds the removed names that the proxy may still hold.
+func (s *session) addRemoved(t *typeState, resp *response, now pair) {
 	gone := func(names []string) {
 		for _, name := range names {
-			if _, empty := slices.BinarySearch(c.empties, name); !empty && t.want.Has(name) && now.get(name) == nil && !t.quarantine.has(name) {
-				c.removed = append(c.removed, name)
+			if _, empty := slices.BinarySearch(resp.empties, name); !empty && t.want.Has(name) && now.get(name) == nil && !t.quarantine.has(name) {
+				resp.removed = append(resp.removed, name)
 			}
 		}
 	}
-	for _, d := range c.diffs {
+	for _, d := range resp.diffs {
 		gone(d.removed)
 	}
 	gone(t.doubt)
-	c.removed = sortedUnique(c.removed)
+	resp.removed = sortedUnique(resp.removed)
 }

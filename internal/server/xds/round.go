@@ -9,8 +9,8 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// round brings everything to the newest snapshot: chooses views, generates
-// the units that are missing, publishes what changed, tells the streams.
+// round brings everything to the newest snapshot: it chooses views, generates missing
+// units, publishes the changes and queues the sessions that they concern.
 func (h *Hub) round(m mail) {
 	changes := m.changes
 	started := h.cfg.Now()
@@ -25,16 +25,16 @@ func (h *Hub) round(m mail) {
 	h.generate(h.missing)
 	changed := h.publish(touched, h.record(changes, started))
 	h.show(changed, chosen)
-	var news []*session
+	var sessions []*session
 	for sub := range chosen {
-		news = append(news, sub.session)
+		sessions = append(sessions, sub.session)
 	}
 	for _, v := range changed {
 		for sub := range v.streams {
-			news = append(news, sub.session)
+			sessions = append(sessions, sub.session)
 		}
 	}
-	h.queue.add(news...)
+	h.queue.add(sessions...)
 	if s := h.current.Load(); s != nil {
 		h.seq.Store(s.Seq)
 	}
@@ -46,7 +46,7 @@ func (h *Hub) round(m mail) {
 	}
 }
 
-// record remembers a publication that changes caused; nil when none did.
+// record adds the publication to the history. It returns nil without changes.
 func (h *Hub) record(changes *snapshot.Changes, started time.Time) *history.Round {
 	if changes == nil {
 		return nil
@@ -63,8 +63,8 @@ func (h *Hub) record(changes *snapshot.Changes, started time.Time) *history.Roun
 	return r
 }
 
-// show lets streams see what was published, and the assignments that were
-// chosen, at once.
+// show stores the new view states and assignments, so that streams see all of them at
+// once.
 func (h *Hub) show(changed []*liveView, chosen map[*subscriber]*assignment) {
 	h.showing.Lock()
 	defer h.showing.Unlock()
@@ -76,22 +76,22 @@ func (h *Hub) show(changed []*liveView, chosen map[*subscriber]*assignment) {
 	}
 }
 
-// collect asks the views for their units, stale ones for all and the others for
-// those that the changes may touch. It returns the views to publish anew; the
-// units to generate are then in missing.
+// collect lists the units of stale views and the units of other views that the changes
+// may affect. It returns the views to publish and leaves the units to generate in
+// missing.
 func (h *Hub) collect(changes *snapshot.Changes) []*liveView {
 	var touched []*liveView
 	l := &listing{hub: h, changes: changes}
-	run := l.run // bound once: there may be many views
+	run := l.run // bound once, as there may be many views
 	l.yield = l.note
-	ask := func(v *liveView) bool {
+	list := func(v *liveView) bool {
 		if len(v.streams) == 0 {
-			return false // it goes, or is listed whole when it is used again
+			return false // unused: sweep removes it, or it lists everything when used again
 		}
 		h.cfg.Metrics.listed.Inc()
 		l.view, l.whole = v, h.views.isStale(v) || changes.Everywhere
 		if err := h.guard("list units", v.view.Type(), run); err != nil {
-			v.want = nil // the last good state stays
+			v.want = nil // the last good state remains
 			return false
 		}
 		if v.want != nil || h.views.isStale(v) {
@@ -101,12 +101,12 @@ func (h *Hub) collect(changes *snapshot.Changes) []*liveView {
 	}
 	var failed []*liveView
 	for v := range h.views.touched(changes) {
-		if !ask(v) {
+		if !list(v) {
 			failed = append(failed, v)
 		}
 	}
 	for v := range h.views.stale {
-		if ask(v) {
+		if list(v) {
 			delete(h.views.stale, v)
 		}
 	}
@@ -116,15 +116,15 @@ func (h *Hub) collect(changes *snapshot.Changes) []*liveView {
 	return touched
 }
 
-// listing notes in want of one view after the other what it holds now and did
-// not hold before.
+// listing collects in liveView.want the differences between the units that a view
+// has and those that it lists now. It serves one view after another.
 type listing struct {
 	hub     *Hub
 	changes *snapshot.Changes
 	yield   func(id string, key xdsgen.Unit) // note
 	view    *liveView
-	whole   bool                // list everything
-	seen    map[string]struct{} // ids, then
+	whole   bool                // list all units
+	seen    map[string]struct{} // the ids listed, if whole
 }
 
 func (l *listing) run() {
@@ -172,14 +172,14 @@ func (l *listing) note(id string, key xdsgen.Unit) {
 	l.want(id, u)
 }
 
-// publish makes the next states of the views and returns those that have one.
+// publish makes the next states of the views and returns the views that changed.
 func (h *Hub) publish(touched []*liveView, round *history.Round) []*liveView {
 	var changed []*liveView
 	for _, v := range touched {
 		changes := make(map[string]*xdswire.Resource)
 		before := v.state.Load()
-		// A resource may move from one unit to another: first what the units
-		// gave before, then what they give now.
+		// A resource may move from one unit to another: remove the resources of the
+		// old units first, then add those of the new ones.
 		for id, u := range v.want {
 			if old := v.entries[id]; old != nil && (u == nil || u.err == nil) {
 				for _, r := range old.resources {
@@ -218,13 +218,13 @@ func (h *Hub) publish(touched []*liveView, round *history.Round) []*liveView {
 	return changed
 }
 
-// release gives up one use of a unit.
+// release drops one reference to a unit.
 func (h *Hub) release(u *unit) {
 	u.refs--
 	h.idle = append(h.idle, u)
 }
 
-// sweep forgets views that no stream uses and units that no view holds.
+// sweep removes views without streams and units without views.
 func (h *Hub) sweep() {
 	for v := range h.views.unused {
 		if len(v.streams) > 0 {

@@ -8,17 +8,17 @@ import (
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 )
 
-// secretsBasis is what is said of a stream's secrets follows from.
+// secretsBasis is the state that determines the warning about a stream's secrets.
 type secretsBasis struct {
 	now pair
 	of  demand
 }
 
-// maxTold bounds how many names a warning has.
+// maxNamed is the largest number of secrets that a warning names.
 const maxNamed = 3
 
-// checkSecrets warns of secrets that the stream asked for and is not given, or
-// is given though they are out of date: once for each set of them.
+// checkSecrets logs a warning about requested secrets that the stream does not get, or
+// gets expired; once for each set of them.
 func (s *session) checkSecrets(now pair) {
 	basis := secretsBasis{now, s.demanded[sds]}
 	if basis == s.checkedSecrets {
@@ -51,7 +51,7 @@ func (s *session) checkSecrets(now pair) {
 	s.log.Warn("secrets that the proxy asks for are not given, or are out of date", "secrets", strings.Join(reasons, "; "))
 }
 
-// checkSecret is why a secret is not given, or what is wrong with it.
+// checkSecret returns the reason why a secret is not sent, or its defect.
 func (s *session) checkSecret(name string) error {
 	snap := s.hub.current.Load()
 	err := s.demanded[sds].secrets.Check(snap, name, s.hub.cfg.Now())
@@ -61,7 +61,7 @@ func (s *session) checkSecret(name string) error {
 	why := s.hub.cfg.MayReadKeys(snap, s.sub.caller, s.sub.node)
 	switch {
 	case errors.Is(why, xdsgen.ErrUndecided):
-		return nil // nothing to tell of so far
+		return nil // nothing to report yet
 	case why != nil:
 		return fmt.Errorf("%w: %w", err, why)
 	}

@@ -15,102 +15,97 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// session is the state of one stream.
+// session is the state of one stream. One goroutine at a time works for it: the one
+// that receives requests, or a worker of the hub's queue.
 type session struct {
 	hub    *Hub
 	sub    *subscriber
 	log    *slog.Logger
 	send   func(*xdswire.Frame) error
 	writer *writer
-	// counted counts the names that are subscribed to, as of counts.
-	counted *admission.Stream
-	counts  [numTypes]*xdswire.NameSet
-	ended   chan error  // capacity 1: why the stream ends
-	pending    atomic.Bool // the hub published something since the last flush
-	requestWaiting  atomic.Bool // a request waits for mu: nothing is sent before it
-	queued  bool        // under the lock of the hub's queue
+	// counted is charged for the subscribed names, which were counts the last time.
+	counted        *admission.Stream
+	counts         [numTypes]*xdswire.NameSet
+	ended          chan error  // capacity 1: the reason why the stream ends
+	pending        atomic.Bool // the hub published something since the last flush
+	requestWaiting atomic.Bool // a request waits for mu; nothing is sent before it
+	queued         bool        // under the lock of the hub's queue
 
-	// mu is held by the goroutine that works for the session, never for long:
-	// the one that receives, or one of the hub's queue.
-	mu     sync.Mutex
-	closed bool // nothing may be sent
-	nonces xdswire.Nonces
-	types  [numTypes]typeState
+	mu       sync.Mutex // never held for long
+	closed   bool       // nothing more may be sent
+	nonces   xdswire.Nonces
+	types    [numTypes]typeState
 	lastType int // the type of the last request
-	// demanded is what the hub was told that the stream asks for, by the
-	// state in told.
-	demanded [numTypes]demand
-	demandedBy     demandBasis
-	// warned is what was said of secrets, by the state in checked.
+	// demanded holds the demands that the hub knows; demandedBy is their basis.
+	demanded   [numTypes]demand
+	demandedBy demandBasis
+	// warnedSecrets are the secrets of the last warning; checkedSecrets is its basis.
 	warnedSecrets  *xdswire.NameSet
 	checkedSecrets secretsBasis
 	// converging is the change that is being sent.
 	converging converging
 	inquiries  inquiries
-	// health takes what the peer says of its workload; nil when nobody does.
+	// health receives the peer's reports about its workload; it may be nil.
 	health func(problem string)
 }
 
-// typeState is what a stream knows of one type. There is no map of versions:
-// what the proxy holds is what the pair acked holds, but for the names in
-// doubt.
+// typeState is a stream's state for one type. It has no map of versions: the proxy
+// holds the resources of acked, except for the names in doubt.
 type typeState struct {
 	watched bool
 	want    xdswire.Subscription
-	// nonce is that of the last response; inflight says that neither ACK nor
-	// NACK has come for it.
+	// nonce belongs to the last response; inflight is set until its ACK or NACK.
 	nonce    string
 	inflight bool
-	// acked is the last pair that the proxy is known to hold, sent the last
-	// one that it was sent. They differ while a response is in flight and
-	// after one was refused.
+	// acked is the last pair that the proxy is known to hold, sent the last pair
+	// sent. They differ while a response is in flight and, with refused set, after
+	// a NACK.
 	acked, sent pair
 	refused     bool
-	// aside says that the response in flight carries only names that were
-	// asked for while sent stands refused: its ACK does not accept sent.
+	// namesOnly is set if the response in flight contains only requested names
+	// while sent stays refused: its ACK does not accept sent.
 	namesOnly bool
-	// push is the number of the response in flight in the stream's record;
-	// waiting is the first publication that it keeps back.
+	// push is the number of the response in flight in the stream's history;
+	// waiting is the first publication that has to wait for its answer.
 	push    uint64
 	waiting *history.Round
-	// doubt are names of which the proxy may hold something else than acked
-	// has, because it refused a response with them, perhaps only in part.
+	// doubt are names whose resources the proxy may hold in another version than
+	// acked, because it refused a response with them, perhaps only in part.
 	doubt []string
-	// due says that an answer is owed even when there is nothing to tell; all
-	// that it must carry everything subscribed to.
+	// due is set if the proxy must get an answer even if it is empty, all if the
+	// answer must contain everything subscribed to.
 	due, all bool
-	// force are names to send, whether they changed or not.
+	// force are names to send whether they changed or not.
 	force []string
-	// framed are the names in the response in flight besides those that
-	// differ between acked and sent, asked what was subscribed to then.
-	extra []string
-	sentFor  xdswire.Subscription
-	// held are the versions that the proxy said to hold, until the views can
-	// be compared with them.
+	// extra are the names in the response in flight besides the differences between
+	// acked and sent; sentFor is the subscription that it answers.
+	extra   []string
+	sentFor xdswire.Subscription
+	// held are the versions that a reconnecting proxy reported, until the views
+	// are there to compare.
 	held map[string]string
-	// alwaysRespond is armed when clusters are asked for anew: the next
-	// request is answered even if it looks like an ACK.
+	// alwaysRespond is set when the proxy subscribes to clusters again: its next
+	// request gets an answer even if it looks like an ACK.
 	alwaysRespond bool
-	// withheld is what the proxy refused; nil when there is nothing.
+	// quarantine holds the resources that the proxy refused; nil if there are none.
 	quarantine *quarantine
-	// fresh says that the proxy holds nothing of an earlier stream.
+	// fresh is set if the proxy holds nothing from an earlier stream.
 	fresh bool
-	// assumed says that acked is what a proxy that connected anew was found to
-	// hold, besides names to send; nothing was accepted on this stream.
+	// assumed is set if acked comes from held: nothing was accepted on this stream.
 	assumed bool
-	// named says that the stream subscribed to names once, the wildcard's
-	// included: from then on a list without names asks for nothing.
+	// named is set once the stream has subscribed to names, wildcard included.
+	// Afterwards an empty list subscribes to nothing.
 	named bool
 }
 
-// fullList says that responses of the type carry everything subscribed to in
-// the state of the world variant, where what is absent is removed.
+// fullList reports whether state-of-the-world responses of the type carry everything
+// subscribed to. The proxy then removes what is absent.
 func fullList(i int) bool { return i == cds || i == lds || i == nds || i == pcds }
 
-// maxForce bounds the names kept to be sent; beyond it everything is.
+// maxForce bounds typeState.force; beyond it, everything is sent.
 const maxForce = 4096
 
-// addForce notes names to send. The list may be shared, so it is not written.
+// addForce adds names to send. It does not modify the list, which may be shared.
 func (t *typeState) addForce(names []string) {
 	if len(t.force) == 0 {
 		t.force = slices.Clip(names)
@@ -140,8 +135,8 @@ func newSession(ctx context.Context, sub *subscriber, log *slog.Logger, h *Hub, 
 	return s
 }
 
-// take handles a request and sends what is owed. Whoever is sending what the
-// hub published stops after the response in hand.
+// take handles a request and sends what is due. A worker that sends for the session
+// stops after its current response.
 func (s *session) take(handle func() error) error {
 	s.requestWaiting.Store(true)
 	s.mu.Lock()
@@ -158,13 +153,12 @@ func (s *session) take(handle func() error) error {
 	return err
 }
 
-// errEnded is the answer to what comes after the end. It is no reason to end:
-// whoever ended the stream says why.
+// errEnded reports work after the end of the session. It is never the reason of the end.
 var errEnded = errors.New("the stream has ended")
 
-// work does one thing for the session, then sends what is owed and unlocks it,
-// which the caller has locked. After an error or a panic nothing is sent any more.
-func (s *session) work(thing func() error) error {
+// work calls f, sends what is due and unlocks the session, which the caller has locked.
+// After an error or a panic the session sends nothing.
+func (s *session) work(f func() error) error {
 	well := false
 	defer func() {
 		s.closed = s.closed || !well
@@ -173,7 +167,7 @@ func (s *session) work(thing func() error) error {
 	s.pending.Store(false)
 	err := errEnded
 	if !s.closed {
-		err = thing()
+		err = f()
 	}
 	if err == nil {
 		err = s.flush()
@@ -182,8 +176,8 @@ func (s *session) work(thing func() error) error {
 	return err
 }
 
-// catchUp sends what is owed, unless another goroutine works for the session or
-// is about to: then that one does so.
+// catchUp sends what is due, unless another goroutine works for the session or is
+// about to; then that goroutine does so.
 func (s *session) catchUp() {
 	defer func() {
 		if p := recover(); p != nil {
@@ -199,7 +193,7 @@ func (s *session) catchUp() {
 	}
 }
 
-// end has wait return. The first end counts.
+// end makes wait return. Only the first call counts.
 func (s *session) end(err error) {
 	if errors.Is(err, errEnded) {
 		return
@@ -210,7 +204,7 @@ func (s *session) end(err error) {
 	}
 }
 
-// wait returns when the stream is to end: nil when its peer or its context
+// wait waits for the end of the stream. It returns nil if the peer or the context
 // ended it.
 func (s *session) wait(ctx context.Context) error {
 	select {
@@ -223,7 +217,7 @@ func (s *session) wait(ctx context.Context) error {
 	}
 }
 
-// close has nothing sent any more, as gRPC wants it once a handler returned.
+// close forbids further sends, as gRPC requires after a handler has returned.
 func (s *session) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

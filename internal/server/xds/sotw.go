@@ -8,9 +8,8 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// sotw takes one request of the state of the world variant, in this order:
-// NACK, unsubscribe, first request, stale nonce, ACK, forced answer, change
-// of names.
+// sotw handles a request of the state-of-the-world variant. The order matters: NACK,
+// unsubscribe, first request, stale nonce, ACK, forced answer, changed names.
 func (s *session) sotw(req *discoveryv3.DiscoveryRequest) error {
 	i := typeIndex(req.GetTypeUrl())
 	if i < 0 {
@@ -47,8 +46,8 @@ func (s *session) sotw(req *discoveryv3.DiscoveryRequest) error {
 		return nil
 	case nonce != t.nonce:
 		s.hub.cfg.Metrics.expired[i].Inc()
-		// No answer. But a name that the proxy gave up and takes up again
-		// before its next ACK must count as new then.
+		// No answer. But a name that the proxy drops now and requests again before
+		// its next ACK must then count as new.
 		gone := func(name string) bool { return !want.Has(name) }
 		if slices.ContainsFunc(t.want.Names.Names(), gone) {
 			t.want.Names = s.hub.names.Of(slices.DeleteFunc(slices.Clone(t.want.Names.Names()), gone))

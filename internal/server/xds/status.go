@@ -12,8 +12,8 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// typeStatus is the part of a stream's state that others may read, under the
-// subscriber's lock.
+// typeStatus is the state of a type on a stream that status pages show. The
+// subscriber's lock guards it.
 type typeStatus struct {
 	watched       bool
 	isSent, acked bool
@@ -23,35 +23,35 @@ type typeStatus struct {
 	sentAt        time.Time
 	answeredAt    time.Time
 	awaited       bool
-	quarantined       []*history.QuarantinedResource
+	quarantined   []*history.QuarantinedResource
 }
 
-// answered notes that an answer came.
+// answered notes an ACK or a NACK.
 func (st *typeStatus) answered(at time.Time) { st.answeredAt, st.awaited = at, false }
 
 // History returns the record of how changes reached the proxies.
 func (h *Hub) History() *history.Recorder { return h.history }
 
-// NACKs is what proxies refused.
+// NACKs lists what proxies refused.
 type NACKs struct {
-	// NACKs are the refused responses that are remembered, oldest first.
+	// NACKs are the refused responses in the history, oldest first.
 	NACKs []history.NACK `json:"nacks"`
-	// Refused are the resources that connected proxies are left without.
+	// Refused are the quarantined resources of connected proxies.
 	Refused []history.QuarantinedResource `json:"refused"`
 }
 
-// NACKs tells what proxies refused.
+// NACKs returns what proxies refused.
 func (h *Hub) NACKs() NACKs {
 	return NACKs{NACKs: h.history.NACKs(), Refused: h.quarantined()}
 }
 
-// LiveView is a view in use, or several that one stream each uses.
+// LiveView describes a view in use, or the views of a type that one workload each uses.
 type LiveView struct {
 	Type string `json:"type"` // short name
-	// Scope is shared or own: made for one workload.
+	// Scope is "shared", or "own" for views of one workload.
 	Scope string `json:"scope"`
 	Of    string `json:"of"`    // what the view depends on
-	Views int    `json:"views"` // how many are told of together
+	Views int    `json:"views"` // the number of views in this entry
 	// Streams use the view; Resources and Bytes are held once for all.
 	Streams   int    `json:"streams"`
 	Units     int    `json:"units"`
@@ -60,9 +60,8 @@ type LiveView struct {
 	Version   string `json:"version,omitempty"`
 }
 
-// Views tells what views are in use and by how many streams, those with most
-// streams first; views of one workload are told of together for each type. It
-// waits until the hub's present work is done.
+// Views lists the views in use, those with most streams first. Views of one workload
+// make one entry for each type. Views waits until the hub's current round is over.
 func (h *Hub) Views(ctx context.Context) ([]LiveView, error) {
 	answer := make(chan []LiveView, 1)
 	h.post(func(m *mail) { m.inspect = append(m.inspect, answer) })
@@ -76,7 +75,7 @@ func (h *Hub) Views(ctx context.Context) ([]LiveView, error) {
 	}
 }
 
-// inspect makes the answer of Views on the hub's goroutine.
+// inspect makes the result of Views. It runs on the hub's goroutine.
 func (h *Hub) inspect() []LiveView {
 	own := make(map[*liveView]bool)
 	for sub := range h.subs.all {
@@ -122,7 +121,7 @@ func (h *Hub) inspect() []LiveView {
 	return out
 }
 
-// Proxies lists the connected streams, sorted by id.
+// Proxies returns the connected streams, sorted by id.
 func (h *Hub) Proxies() []history.Proxy {
 	subs := h.subscribers()
 	out := make([]history.Proxy, len(subs))
@@ -133,8 +132,8 @@ func (h *Hub) Proxies() []history.Proxy {
 	return out
 }
 
-// Versions counts the connected streams by what their proxies say is the version
-// of the mesh's software.
+// Versions counts the connected streams by the software version that their proxies
+// report.
 func (h *Hub) Versions() map[string]int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -166,13 +165,13 @@ func (s *subscriber) proxy() history.Proxy {
 		if st.acked {
 			t.Acked = versionInfo(st.ackedVersion)
 		}
-		p.Types[xdswire.ShortType(xdswire.PushOrder[i])] = t
+		p.Types[typeName(i)] = t
 	}
 	return p
 }
 
-// Sent is what a stream was sent last, by type URL, for the types that it
-// watches. It is nil when there is no stream of that id.
+// Sent returns by type URL what a stream was sent last, for the types that it watches.
+// It returns nil for an unknown id.
 func (h *Hub) Sent(id string) map[string]history.SentConfig {
 	subs := h.subscribers()
 	i := slices.IndexFunc(subs, func(s *subscriber) bool { return s.id == id })
@@ -200,10 +199,10 @@ func (h *Hub) Sent(id string) map[string]history.SentConfig {
 	return out
 }
 
-// Accepted are the resources of a type that streams accepted last, by their ids. A
-// stream that has refused or not yet answered the last response has none.
+// Accepted returns by stream id the resources of a type that the stream accepted last.
+// It leaves out streams that refused the last response or have not answered it.
 func (h *Hub) Accepted(typeURL string) map[string][]*xdswire.Resource {
-	i := slices.Index(xdswire.PushOrder[:], typeURL)
+	i := typeIndex(typeURL)
 	out := make(map[string][]*xdswire.Resource)
 	for _, s := range h.subscribers() {
 		s.mu.Lock()
@@ -214,15 +213,15 @@ func (h *Hub) Accepted(typeURL string) map[string][]*xdswire.Resource {
 		}
 		_, pairs := s.session.sentNow()
 		if pairs[i] == (pair{}) || pairs[i].version() != st.ackedVersion {
-			continue // something was sent meanwhile
+			continue // another response was sent in between
 		}
 		out[s.id] = slices.Concat(pairs[i].shared.list(), pairs[i].own.list())
 	}
 	return out
 }
 
-// sentNow is what the stream subscribed to, nil for types that it does not
-// watch, and what it was sent last.
+// sentNow returns the subscriptions of the stream, nil for types that it does not watch,
+// and the pairs sent last.
 func (s *session) sentNow() (wants [numTypes]*xdswire.Subscription, pairs [numTypes]pair) {
 	s.mu.Lock()
 	for i := range s.types {
@@ -232,7 +231,7 @@ func (s *session) sentNow() (wants [numTypes]*xdswire.Subscription, pairs [numTy
 		}
 	}
 	s.mu.Unlock()
-	// Who came meanwhile to send something has left that to the lock's holder.
+	// A worker that found the lock taken left its work to the holder, which is us.
 	if s.pending.Load() {
 		s.hub.queue.add(s)
 	}

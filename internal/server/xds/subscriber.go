@@ -1,7 +1,6 @@
 package xds
 
 import (
-	"iter"
 	"maps"
 	"slices"
 	"sync"
@@ -9,52 +8,48 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xds/history"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// subscriber is a stream as the hub sees it.
+// subscriber is the hub's side of a stream; session is the other.
 type subscriber struct {
-	id     string
-	node   xdsgen.Node
-	caller mesh.Caller
-	// certificate is with which the caller proved itself; nil when it was not by one.
-	certificate *mesh.ClientCertificate
-	address     string // of the peer
+	id          string
+	node        xdsgen.Node
+	caller      mesh.Caller
+	certificate *mesh.ClientCertificate // of the caller, nil without one
+	address     string                  // of the peer
 	variant     xdswire.Variant
 	connected   time.Time
 	session     *session
-	recheck     func() error // why its caller would not be let in any more
+	recheck     func() error // returns an error once the caller's access was revoked
 	// assigned is set once the views are generated.
 	assigned atomic.Pointer[assignment]
-	// pod and namespace are what AssignReads says, set by attach.
+	// pod and namespace are the results of AssignReads. attach sets them and record.
 	pod, namespace string
-	// What follows belongs to the hub's goroutine: the views that the proxy may
-	// have, or why none could be chosen; it is given those that it demands.
+	record         *history.Stream
+	// The hub's goroutine owns the next three: the views that the proxy may have, or
+	// the error that prevented the choice, and the types that it demands.
 	views   [numTypes]allowedViews
 	err     error
 	demands [numTypes]demand
-	// record is set by attach.
-	record *history.Stream
 
 	mu     sync.Mutex
 	status [numTypes]typeStatus
 }
 
-// attach registers a stream. Everything that is published from then on
-// reaches it: its views are chosen after it is registered.
+// attach registers a stream. The hub chooses the stream's views afterwards, so the
+// stream misses no later publication.
 func (h *Hub) attach(s *subscriber) {
 	s.pod, s.namespace = h.cfg.Generation.AssignReads(s.node)
 	s.record = h.history.Open(history.Info{
 		Stream: s.id, Proxy: s.node.ID.ProxyID(), Variant: s.variant.String(), Connected: s.connected,
 	})
-	h.mu.Lock()
-	h.proxies[s] = struct{}{}
-	h.mail.attach = append(h.mail.attach, s)
-	h.mu.Unlock()
-	signal(h.wake)
+	h.post(func(m *mail) {
+		h.proxies[s] = struct{}{}
+		m.attach = append(m.attach, s)
+	})
 	h.cfg.Metrics.streams.Inc()
 }
 
@@ -65,11 +60,10 @@ func (h *Hub) detach(s *subscriber) {
 		h.cfg.Metrics.refused[i].Sub(float64(len(s.status[i].quarantined)))
 	}
 	s.mu.Unlock()
-	h.mu.Lock()
-	delete(h.proxies, s)
-	h.mail.detach = append(h.mail.detach, s)
-	h.mu.Unlock()
-	signal(h.wake)
+	h.post(func(m *mail) {
+		delete(h.proxies, s)
+		m.detach = append(m.detach, s)
+	})
 	h.cfg.Metrics.streams.Dec()
 }
 
@@ -80,61 +74,9 @@ func (s *subscriber) setStatus(i int, set func(*typeStatus)) {
 	set(&s.status[i])
 }
 
-// subscribers lists the connected streams in no order.
+// subscribers returns the connected streams in no particular order.
 func (h *Hub) subscribers() []*subscriber {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Collect(maps.Keys(h.proxies))
-}
-
-// streams are the attached streams, found by what their views are chosen by.
-type streamIndex struct {
-	all                map[*subscriber]struct{}
-	byPod, byNamespace index[string, *subscriber]
-}
-
-func newStreamIndex() streamIndex {
-	return streamIndex{make(map[*subscriber]struct{}), make(index[string, *subscriber]), make(index[string, *subscriber])}
-}
-
-// add notes a stream, which must say what it reads.
-func (s *streamIndex) add(sub *subscriber) {
-	s.all[sub] = struct{}{}
-	s.byPod.add(sub.pod, sub)
-	s.byNamespace.add(sub.namespace, sub)
-}
-
-func (s *streamIndex) remove(sub *subscriber) {
-	delete(s.all, sub)
-	s.byPod.remove(sub.pod, sub)
-	s.byNamespace.remove(sub.namespace, sub)
-}
-
-// concerned yields the streams whose views may be others after the changes, all
-// of them or those that read what changed. It may yield one twice.
-func (s *streamIndex) concerned(c *snapshot.Changes, all bool) iter.Seq[*subscriber] {
-	return func(yield func(*subscriber) bool) {
-		each := func(subs map[*subscriber]struct{}) bool {
-			for sub := range subs {
-				if !yield(sub) {
-					return false
-				}
-			}
-			return true
-		}
-		if all {
-			each(s.all)
-			return
-		}
-		for pod := range c.Pods {
-			if !each(s.byPod[pod]) {
-				return
-			}
-		}
-		for namespace := range c.Namespaces {
-			if !each(s.byNamespace[namespace]) {
-				return
-			}
-		}
-	}
 }

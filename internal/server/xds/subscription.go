@@ -9,7 +9,7 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// subscription is what a list of names asks for.
+// subscription returns the subscription for a list of names.
 func (s *session) subscription(names []string) xdswire.Subscription {
 	if slices.Contains(names, xdswire.Wildcard) {
 		names = slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n == xdswire.Wildcard })
@@ -18,7 +18,7 @@ func (s *session) subscription(names []string) xdswire.Subscription {
 	return xdswire.Subscription{Names: s.hub.names.Of(names)}
 }
 
-// allowed checks the size of a subscription.
+// allowed returns an error if a subscription is too large.
 func (s *session) allowed(i int, want xdswire.Subscription) error {
 	l := s.hub.cfg.Limits
 	if want.Names.Len() <= l.Names && want.Names.Bytes() <= l.NameBytes {
@@ -26,10 +26,10 @@ func (s *session) allowed(i int, want xdswire.Subscription) error {
 	}
 	s.hub.cfg.Metrics.rejected.Inc()
 	return status.Errorf(codes.ResourceExhausted, "%s subscription has %d names of %d bytes, at most %d names of %d bytes are accepted",
-		xdswire.ShortType(xdswire.PushOrder[i]), want.Names.Len(), want.Names.Bytes(), l.Names, l.NameBytes)
+		typeName(i), want.Names.Len(), want.Names.Bytes(), l.Names, l.NameBytes)
 }
 
-// holdNames counts the names subscribed to for the peer.
+// holdNames charges the peer for the subscribed names.
 func (s *session) holdNames() error {
 	var names [numTypes]*xdswire.NameSet
 	for i := range s.types {
@@ -42,7 +42,7 @@ func (s *session) holdNames() error {
 	return s.counted.Hold(names[:])
 }
 
-// watch starts a type anew: everything is sent, whatever was before.
+// watch starts or restarts a type: everything is sent.
 func (s *session) watch(i int, want xdswire.Subscription) {
 	t := &s.types[i]
 	s.endQuarantine(i)
@@ -50,23 +50,23 @@ func (s *session) watch(i int, want xdswire.Subscription) {
 	s.sub.setStatus(i, func(st *typeStatus) { st.watched = true })
 }
 
-// unwatch forgets a type.
+// unwatch ends the subscription to a type.
 func (s *session) unwatch(i int) {
 	s.endQuarantine(i)
 	s.types[i] = typeState{named: s.types[i].named}
 	s.sub.setStatus(i, func(st *typeStatus) { *st = typeStatus{} })
 }
 
-// afterClusters sees to it that an answered request for clusters is followed
-// by all endpoints that are watched: clusters that a proxy asks for anew wait
-// for them, and a proxy does not ask again for names that it holds.
+// afterClusters makes the answer to a request for clusters be followed by all watched
+// endpoints: requested clusters wait for them, and the proxy does not request names
+// again that it holds.
 func (s *session) afterClusters(i int) {
 	if i == cds && s.types[eds].watched {
 		s.allEndpoints()
 	}
 }
 
-// allEndpoints has all endpoints sent again that are watched, or will be.
+// allEndpoints makes all endpoints due, or those that will be watched.
 func (s *session) allEndpoints() {
 	e := &s.types[eds]
 	e.all = true

@@ -14,33 +14,31 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// viewState is what a view held at one moment: immutable but for what it
-// computes once for all who ask. It never refers to an older state, so a
-// state lives as long as a stream has it as its last one.
+// viewState is the content of a view at one moment. It is immutable except for results
+// that it computes once and shares. It never refers to an older state, so a state
+// lives only as long as some stream refers to it.
 type viewState struct {
-	// id tells states apart without holding them; 0 is no state.
+	// id identifies the state without keeping it alive; 0 means no state.
 	id        uint64
 	resources []*xdswire.Resource // sorted by name
-	// sum is the sum of the resources' hashes: the same set of resources has
-	// the same sum in every process, and a change costs only what changed.
+	// sum is the sum of the resources' hashes: equal sets have equal sums in every
+	// process, and a change costs only as much as it touches.
 	sum uint64
-	// round is the publication that made the state; nil when a stream did.
+	// round is the publication that made the state, nil for an overlay of a stream.
 	round *history.Round
-	// view is what the state is of.
-	view xdsgen.View
+	view  xdsgen.View
 
 	mu    sync.Mutex
 	names *xdswire.NameSet
-	// diffs is what changed to this state, by the id of the state before.
+	// diffs holds the differences from earlier states, by their ids.
 	diffs map[uint64]*diff
-	// overlays are the states that streams made of this one.
+	// overlays holds the states that streams made of this one, see Hub.overlay.
 	overlays map[string]weak.Pointer[viewState]
 }
 
-// diff is what leads from one state to another. It is shared by all streams
-// that take the step.
+// diff is the difference between two states. All streams that take this step share it.
 type diff struct {
-	changed []*xdswire.Resource // new or with other content, sorted by name
+	changed []*xdswire.Resource // new or with new content, sorted by name
 	removed []string            // sorted
 	bodies  [2]lazyBody
 	once    sync.Once
@@ -52,14 +50,14 @@ type lazyBody struct {
 	body xdswire.Body
 }
 
-// body is the changed resources as they go on the wire.
+// body returns the encoded changed resources.
 func (d *diff) body(v xdswire.Variant) xdswire.Body {
 	l := &d.bodies[v]
 	l.once.Do(func() { l.body = xdswire.NewBody(v, d.changed...) })
 	return l.body
 }
 
-// names is the names of the changed resources.
+// names returns the names of the changed resources.
 func (d *diff) names() []string {
 	d.once.Do(func() { d.list = namesOf(d.changed) })
 	return d.list
@@ -75,7 +73,7 @@ func namesOf(resources []*xdswire.Resource) []string {
 
 func byName(r *xdswire.Resource, name string) int { return cmp.Compare(r.Name, name) }
 
-// get returns the resource of the name, or nil.
+// get returns the resource with the name, or nil.
 func (s *viewState) get(name string) *xdswire.Resource {
 	if s == nil {
 		return nil
@@ -87,7 +85,7 @@ func (s *viewState) get(name string) *xdswire.Resource {
 	return s.resources[i]
 }
 
-// list returns the resources; none for no state.
+// list returns the resources; s may be nil.
 func (s *viewState) list() []*xdswire.Resource {
 	if s == nil {
 		return nil
@@ -102,7 +100,7 @@ func (s *viewState) key() uint64 {
 	return s.id
 }
 
-// nameSet is the set of the names of the resources.
+// nameSet returns the set of the resources' names.
 func (s *viewState) nameSet(sets *xdswire.NameSets) *xdswire.NameSet {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -112,8 +110,8 @@ func (s *viewState) nameSet(sets *xdswire.NameSets) *xdswire.NameSet {
 	return s.names
 }
 
-// since is what leads from the state to this one, either of which may be nil.
-// From nothing it is the full state.
+// since returns the difference from an older state to this one. Either may be nil; nil
+// is empty.
 func (s *viewState) since(from *viewState) *diff {
 	if s == nil {
 		d := &diff{}
@@ -132,7 +130,7 @@ func (s *viewState) since(from *viewState) *diff {
 	return d
 }
 
-// compare walks both sorted lists.
+// compare computes a difference by walking both sorted lists.
 func compare(from, to *viewState) *diff {
 	if from == to {
 		return &diff{}
@@ -162,8 +160,8 @@ func compare(from, to *viewState) *diff {
 	return d
 }
 
-// next makes the state that follows: changes maps names to their resources,
-// nil for those that are gone. When nothing differs it is the same state.
+// next returns the state after changes, a map of names to their new resources or to
+// nil. It returns s if nothing differs.
 func (s *viewState) next(id uint64, changes map[string]*xdswire.Resource) *viewState {
 	d := &diff{}
 	sum := uint64(0)
@@ -211,7 +209,7 @@ func (s *viewState) next(id uint64, changes map[string]*xdswire.Resource) *viewS
 	return out
 }
 
-// hash is of name and content, stable over restarts of one build.
+// hash hashes name and content; restarts of one build do not change the result.
 func hash(r *xdswire.Resource) uint64 {
 	h := sha256.New()
 	h.Write([]byte(r.Name))
@@ -220,11 +218,11 @@ func hash(r *xdswire.Resource) uint64 {
 	return binary.BigEndian.Uint64(h.Sum(nil))
 }
 
-// pair is what one proxy is given of one type at one moment: the states of
-// the view it shares and of its own. Pairs are compared by address of states.
+// pair holds what a proxy gets of one type: the state of the view that it shares with
+// other proxies, and the state of its own view. Pairs are compared by pointers.
 type pair struct{ shared, own *viewState }
 
-// version is the hash of the resources of both.
+// version returns the sum of the hashes of all resources.
 func (p pair) version() uint64 {
 	var v uint64
 	if p.shared != nil {
@@ -236,13 +234,13 @@ func (p pair) version() uint64 {
 	return v
 }
 
-// versionInfo is a pair's version as it goes on the wire.
+// versionInfo formats a version for the wire.
 func versionInfo(v uint64) string {
 	s := strconv.FormatUint(v, 16)
 	return "0000000000000000"[len(s):] + s
 }
 
-// holder returns the state of the pair that has the name, nil when none has.
+// holder returns the state that has the name, or nil.
 func (p pair) holder(name string) *viewState {
 	if p.shared.get(name) != nil {
 		return p.shared
@@ -253,7 +251,7 @@ func (p pair) holder(name string) *viewState {
 	return nil
 }
 
-// get returns the resource of the name, or nil.
+// get returns the resource with the name, or nil.
 func (p pair) get(name string) *xdswire.Resource {
 	if r := p.shared.get(name); r != nil {
 		return r
@@ -261,15 +259,14 @@ func (p pair) get(name string) *xdswire.Resource {
 	return p.own.get(name)
 }
 
-// since is what leads from one pair to another, view by view. A name that
-// moved from one view to the other stands among the removed of one and the
-// changed of the other: readers of the removed names ask get.
+// since returns the differences from another pair, view by view. A name that moved
+// between the views is removed in one difference and changed in the other, so readers
+// of removed names must check get.
 func (p pair) since(from pair) [2]*diff {
 	return [2]*diff{p.shared.since(from.shared), p.own.since(from.own)}
 }
 
-// round is the newest publication behind what differs between two pairs, nil
-// when none is known.
+// round returns the newest publication behind the differences of two pairs, or nil.
 func (p pair) round(from pair) *history.Round {
 	var newest *history.Round
 	for _, s := range [][2]*viewState{{p.shared, from.shared}, {p.own, from.own}} {

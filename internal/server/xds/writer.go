@@ -9,40 +9,39 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// maxUnwritten is how many bytes may wait to be written before nothing is
-// added to them. gRPC makes those wait who exceed 64 KiB, and a session must
-// not.
+// maxUnwritten is the number of unwritten bytes from which nothing is added. gRPC blocks
+// senders above 64 KiB, and a session must not block.
 const maxUnwritten = 32 << 10
 
-// slowest is how fast a peer must at least take a frame, in bytes a second,
-// when it takes longer than any frame may: with thousands of proxies that are
-// given everything at once, each gets a small share of the network.
+// slowest is the least rate, in bytes a second, at which a peer must read a frame that
+// takes longer than the limit: with thousands of proxies that get everything at once,
+// each has a small share of the network.
 const slowest = 64 << 10
 
-// writes are the frames of a stream that gRPC holds. A peer that does not take
-// one in time loses its connection: gRPC would keep both for as long as it
-// answers pings, also after the stream has ended.
+// writer tracks the frames of a stream that gRPC holds. A peer that does not read them
+// in time loses its connection: gRPC would keep both for as long as the peer answers
+// pings, even after the stream has ended.
 type writer struct {
 	limit time.Duration
 	now   func() time.Time
 	conn  connection
-	sent  func() // gRPC has nothing left
-	room  func() // there is room after hasRoom was false
+	sent  func() // called when gRPC holds no frame
+	room  func() // called when there is room after hasRoom was false
 
-	mu     sync.Mutex
-	open   int       // frames
-	size   int       // their bytes
-	waiting bool      // call room
-	deadline  time.Time // the first of them may take no longer
-	writtenBefore int64     // what conn had written when late was set
-	stall   *time.Timer
+	mu            sync.Mutex
+	open          int       // frames that gRPC holds
+	size          int       // their bytes
+	waiting       bool      // call room
+	deadline      time.Time // for the first frame
+	writtenBefore int64     // conn.Written() when stall was set
+	stall         *time.Timer
 }
 
-// connection is what carries a stream.
+// connection is the connection of a stream.
 type connection interface {
 	Written() int64 // bytes so far
-	Queue(int)      // bytes that wait to be written, or fewer
-	Stall()         // its peer does not read
+	Queue(int)      // adds to the bytes that wait to be written
+	Stall()         // closes the connection, as its peer does not read
 }
 
 func newWriter(limit time.Duration, now func() time.Time, conn connection, sent, room func()) *writer {
@@ -52,7 +51,7 @@ func newWriter(limit time.Duration, now func() time.Time, conn connection, sent,
 	return w
 }
 
-// hasRoom reports whether send would not wait.
+// hasRoom reports whether send would not block.
 func (w *writer) hasRoom() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -78,15 +77,14 @@ func (w *writer) send(stream grpc.ServerStream, f *xdswire.Frame) error {
 	return err
 }
 
-// next begins the time of the first frame. The lock must be held.
+// next starts the time limit of the first frame. The lock must be held.
 func (w *writer) next() {
 	w.deadline = w.now().Add(w.limit + time.Duration(float64(w.size)/slowest*float64(time.Second)))
 	w.writtenBefore = w.conn.Written()
 	w.stall.Reset(w.limit)
 }
 
-// overdue gives a frame that moves more time, and else has the connection
-// closed.
+// overdue closes the connection, or gives a frame more time whose bytes still move.
 func (w *writer) overdue() {
 	w.mu.Lock()
 	written := w.conn.Written()
@@ -102,8 +100,7 @@ func (w *writer) overdue() {
 	}
 }
 
-// written notes that gRPC has nothing left of a frame. Its writing goroutine
-// calls it.
+// written notes that gRPC no longer holds a frame. gRPC's writing goroutine calls it.
 func (w *writer) written(f *xdswire.Frame, done *bool) {
 	w.mu.Lock()
 	if *done {
