@@ -22,10 +22,10 @@ import (
 
 // Debug answers requests for status pages.
 type Debug interface {
-	// XDS makes the resources of a debug type for the caller. Its error is of
-	// gRPC, and ends the stream.
+	// XDS returns the resources of a status page for the caller. An error must have
+	// a gRPC status; it ends the stream.
 	XDS(ctx context.Context, who mesh.Caller, typeURL string, names []string) ([]*anypb.Any, error)
-	// Identifier says who answers.
+	// Identifier returns the identifier of this control plane in answers.
 	Identifier() string
 }
 
@@ -33,7 +33,7 @@ func isDebug(typeURL string) bool {
 	return typeURL == xdswire.DebugType || strings.HasPrefix(typeURL, xdswire.DebugType+"/")
 }
 
-// question is a request for a status page, in either variant.
+// question is a request for a status page in either variant.
 type question struct {
 	typeURL, nonce string
 	names          []string
@@ -50,8 +50,8 @@ func questionOf(r request) question {
 	return question{}
 }
 
-// serveDebug runs a stream that asks for status pages alone. Nothing is watched:
-// each request is answered once. What the caller says of itself does not count.
+// serveDebug runs a stream that only asks for status pages. Each request gets one
+// answer; the node in it is ignored.
 func serveDebug[R request](ctx context.Context, s *service, stream grpc.ServerStream, caller mesh.Caller, first R, recv func() (R, error)) error {
 	requests, ended := make(chan R), make(chan error, 1)
 	go func() {
@@ -76,7 +76,7 @@ func serveDebug[R request](ctx context.Context, s *service, stream grpc.ServerSt
 	var nonces xdswire.Nonces
 	last := ""
 	for r := first; ; {
-		if q := questionOf(r); last == "" || q.nonce != last { // else it is an ACK
+		if q := questionOf(r); last == "" || q.nonce != last { // otherwise an ACK
 			last = nonces.Next()
 			if err := s.answer(ctx, stream, caller, q, last); err != nil {
 				return err
@@ -94,8 +94,7 @@ func serveDebug[R request](ctx context.Context, s *service, stream grpc.ServerSt
 	}
 }
 
-// answer sends what is asked for. A peer that does not read it loses its
-// connection.
+// answer sends a page. A peer that does not read it loses its connection.
 func (s *service) answer(ctx context.Context, stream grpc.ServerStream, caller mesh.Caller, q question, nonce string) error {
 	if !isDebug(q.typeURL) {
 		return status.Error(codes.InvalidArgument, "a stream for status pages gives no configuration: open another one")
@@ -109,7 +108,7 @@ func (s *service) answer(ctx context.Context, stream grpc.ServerStream, caller m
 	return stream.SendMsg(f)
 }
 
-// page is the answer to a question. Its error is of gRPC, and ends the stream.
+// page makes the answer to a question. Its error has a gRPC status.
 func (s *service) page(ctx context.Context, caller mesh.Caller, q question, nonce string) (*xdswire.Frame, error) {
 	if s.access.Debug == nil {
 		return nil, status.Error(codes.Unauthenticated, "authentication required")
@@ -133,7 +132,7 @@ func (s *service) page(ctx context.Context, caller mesh.Caller, q question, nonc
 	return xdswire.NewFrame(xdswire.Header{TypeURL: q.typeURL, Nonce: nonce}, xdswire.Body{mem.SliceBuffer(m.GetValue())}), nil
 }
 
-// answer is a response but for its type and nonce.
+// answer returns the answer without its type and nonce.
 func (q *question) answer(resources []*anypb.Any, who *corev3.ControlPlane) proto.Message {
 	if !q.delta {
 		return &discoveryv3.DiscoveryResponse{Resources: resources, ControlPlane: who}
@@ -149,27 +148,28 @@ func (q *question) answer(resources []*anypb.Any, who *corev3.ControlPlane) prot
 	return m
 }
 
-// maxPages is how many answers of one stream may wait for their peer to read.
+// maxPages is the number of pages that may wait on a stream until the peer reads.
 const maxPages = 4
 
-// inquiries are the requests for status pages on a stream that carries
-// configuration. They watch nothing and are answered once, at once.
+// inquiries are requests for status pages on a stream that carries configuration. Each
+// gets one answer.
 type inquiries struct {
 	page func(q question, nonce string) (*xdswire.Frame, error)
-	// nonces are of pages, nonce is that of the last: for the goroutine that receives.
+	// nonces numbers pages; nonce belongs to the last one. Only the goroutine that
+	// receives uses them.
 	nonces xdswire.Nonces
 	nonce  string
-	// ready are to be sent, under the session's lock.
+	// ready holds pages to send. The session's lock guards it.
 	ready []*xdswire.Frame
 }
 
-// inquire answers a question. Making the page may take a while, so that it is
-// made without the lock.
+// inquire answers a question. It makes the page without the lock, as that may take a
+// while.
 func (s *session) inquire(q question) error {
 	if s.inquiries.nonce != "" && q.nonce == s.inquiries.nonce {
 		return nil // an ACK
 	}
-	nonce := "page-" + s.inquiries.nonces.Next() // unlike those of configuration
+	nonce := "page-" + s.inquiries.nonces.Next() // never a nonce of configuration
 	f, err := s.inquiries.page(q, nonce)
 	if err != nil {
 		return err
@@ -184,7 +184,7 @@ func (s *session) inquire(q question) error {
 	})
 }
 
-// flushPages sends what was asked for as far as there is room.
+// flushPages sends pages while there is room.
 func (s *session) flushPages() error {
 	for len(s.inquiries.ready) > 0 && s.writer.hasRoom() {
 		f := s.inquiries.ready[0]

@@ -5,44 +5,36 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 	"google.golang.org/grpc/codes"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xds/history"
-	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// pilotTimes are the metrics under Istio's names about how long changes take, and
-// what caused them. Observing one is a few atomic additions; the times are those
-// that the history is given anyway.
+// istioMetrics are the metrics under Istio's names that report how long changes take and
+// their causes. An observation costs a few atomic additions; the times are also in the
+// history.
 type istioMetrics struct {
 	debounce, build, queue, converged prometheus.Observer
-	push, send                        [numTypes]prometheus.Observer
-	size                              [numTypes]prometheus.Observer
-	triggers                          [len(triggers)]prometheus.Counter
-	rejects                           [numTypes]*prometheus.CounterVec // nil for types that Istio does not count so
+	push, send, size                  [numTypes]prometheus.Observer
+	triggers                          *prometheus.CounterVec
+	requests                          prometheus.Counter               // of triggers
+	rejects                           [numTypes]*prometheus.CounterVec // nil for types that Istio does not count
 }
 
-// trigger is why there was a push, in Istio's words.
-type trigger uint8
-
+// triggers are Istio's causes of pushes besides requests of proxies.
 const (
-	byService trigger = iota
-	byEndpoint
-	byConfig
-	byNamespace
-	bySecret
-	byGlobal
-	byCluster
-	byRequest
+	byService   = "service"
+	byEndpoint  = "endpoint"
+	byConfig    = "config"
+	byNamespace = "namespace"
+	bySecret    = "secret"
+	byGlobal    = "global"
+	byCluster   = "cluster"
 )
 
-var triggers = [...]string{ // never changed
-	byService: "service", byEndpoint: "endpoint", byConfig: "config", byNamespace: "namespace",
-	bySecret: "secret", byGlobal: "global", byCluster: "cluster", byRequest: "proxyrequest",
-}
-
-func triggerOf(k snapshot.Kind) trigger {
+func triggerOf(k snapshot.Kind) string {
 	switch k {
 	case snapshot.KindService:
 		return byService
@@ -61,65 +53,57 @@ func triggerOf(k snapshot.Kind) trigger {
 }
 
 func newIstioMetrics(reg prometheus.Registerer) istioMetrics {
-	// Istio's bounds, so that queries for one of them are answered, and smaller ones.
+	f := promauto.With(reg)
+	// Istio's bounds, so that queries for them work, and smaller ones.
 	timeBuckets := []float64{.001, .005, .01, .05, .1, .5, 1, 3, 5, 10, 20, 30}
 	sizeBuckets := []float64{1, 1e4, 1e6, 4e6, 10e6, 40e6}
-	var p istioMetrics
-	one := func(name, help string) prometheus.Observer {
-		h := prometheus.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: timeBuckets})
-		reg.MustRegister(h)
-		return h
+	times := func(name, help string) prometheus.Observer {
+		return f.NewHistogram(prometheus.HistogramOpts{Name: name, Help: help, Buckets: timeBuckets})
 	}
-	byType := func(dst *[numTypes]prometheus.Observer, name, help string, buckets []float64) {
-		v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, []string{"type"})
-		reg.MustRegister(v)
-		for i, url := range xdswire.PushOrder {
-			dst[i] = v.WithLabelValues(strings.ToLower(xdswire.ShortType(url)))
-		}
+	typed := func(name, help string, buckets []float64) [numTypes]prometheus.Observer {
+		return byType(f.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, []string{"type"}), strings.ToLower)
 	}
-	p.debounce = one("pilot_debounce_time", "Seconds from the first event of a batch until the snapshot was made of it.")
-	p.build = one("pilot_pushcontext_init_seconds", "Seconds that making a snapshot of a batch took.")
-	p.queue = one("pilot_proxy_queue_time", "Seconds that a change waited, generated, until a response with it was sent to a proxy.")
-	p.converged = one("pilot_proxy_convergence_time", "Seconds from the first event of a change until a proxy was sent everything that it changes for it.")
-	byType(&p.push, "pilot_xds_push_time", "Seconds that a response took: generating what changed, once for all proxies, and sending it to one.", timeBuckets)
-	byType(&p.send, "pilot_xds_send_time", "Seconds from sending a response until it was written to the connection whole.", timeBuckets)
-	byType(&p.size, "pilot_xds_config_size_bytes", "Bytes of the responses sent.", sizeBuckets)
-	v := prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "pilot_push_triggers", Help: "What caused pushes, by kind: objects that changed, of a batch of many the first few, and requests of proxies.",
-	}, []string{"type"})
-	reg.MustRegister(v)
-	for i, name := range triggers {
-		p.triggers[i] = v.WithLabelValues(name)
+	m := istioMetrics{
+		debounce:  times("pilot_debounce_time", "Seconds from the first event of a batch until the snapshot was made of it."),
+		build:     times("pilot_pushcontext_init_seconds", "Seconds that making a snapshot of a batch took."),
+		queue:     times("pilot_proxy_queue_time", "Seconds from the generation of a change until a response with it was sent to a proxy."),
+		converged: times("pilot_proxy_convergence_time", "Seconds from the first event of a change until a proxy was sent everything that it changes for it."),
+		push:      typed("pilot_xds_push_time", "Seconds that a response took: generating the changes, once for all proxies, and sending it to one.", timeBuckets),
+		send:      typed("pilot_xds_send_time", "Seconds from sending a response until all of it was written to the connection.", timeBuckets),
+		size:      typed("pilot_xds_config_size_bytes", "Bytes of the responses sent.", sizeBuckets),
+		triggers: f.NewCounterVec(prometheus.CounterOpts{
+			Name: "pilot_push_triggers", Help: "Causes of pushes by kind: changed objects, only the first few of a large batch, and requests of proxies.",
+		}, []string{"type"}),
 	}
-	for i, url := range xdswire.PushOrder {
-		switch short := xdswire.ShortType(url); short {
-		case "CDS", "EDS", "LDS", "RDS":
-			p.rejects[i] = prometheus.NewCounterVec(prometheus.CounterOpts{
-				Name: "pilot_xds_" + strings.ToLower(short) + "_reject", Help: short + " responses that a proxy refused, by the gRPC code that it gives.",
-			}, []string{"err"})
-			reg.MustRegister(p.rejects[i])
-		}
+	for _, name := range []string{byService, byEndpoint, byConfig, byNamespace, bySecret, byGlobal, byCluster} {
+		m.triggers.WithLabelValues(name) // so that it is shown before the first push
 	}
-	return p
+	m.requests = m.triggers.WithLabelValues("proxyrequest")
+	for _, i := range []int{cds, eds, lds, rds} {
+		m.rejects[i] = f.NewCounterVec(prometheus.CounterOpts{
+			Name: "pilot_xds_" + strings.ToLower(typeName(i)) + "_reject", Help: typeName(i) + " responses that a proxy refused, by the gRPC code that it reported.",
+		}, []string{"err"})
+	}
+	return m
 }
 
-// rejected notes that a proxy refused a response of the type. Peers choose the
-// code: what is none of gRPC's is Unknown.
+// rejected notes that a proxy refused a response of the type. The proxy chooses the code;
+// one that gRPC does not define counts as Unknown.
 func (p *istioMetrics) rejected(i int, code int32) {
 	if p.rejects[i] == nil {
 		return
 	}
 	err := codes.Unknown
-	if code >= 0 && code <= int32(codes.Unauthenticated) { // the last one
+	if code >= 0 && code <= int32(codes.Unauthenticated) { // the last code
 		err = codes.Code(code)
 	}
 	p.rejects[i].WithLabelValues(err.String()).Inc()
 }
 
-// published notes what the registry made of a batch.
+// published notes a batch that the registry published.
 func (p *istioMetrics) published(c *snapshot.Changes) {
 	for _, cause := range c.Causes {
-		p.triggers[triggerOf(cause.Kind)].Inc()
+		p.triggers.WithLabelValues(triggerOf(cause.Kind)).Inc()
 	}
 	if c.Since.IsZero() || c.Taken.IsZero() { // nothing waited
 		return
@@ -128,18 +112,18 @@ func (p *istioMetrics) published(c *snapshot.Changes) {
 	p.build.Observe(c.Built.Sub(c.Taken).Seconds())
 }
 
-// sent notes a response of the type, which was handed to gRPC.
+// sent notes a response of the type that gRPC has taken.
 func (p *istioMetrics) sent(i int, r *history.Response) {
 	p.size[i].Observe(float64(r.Bytes))
 	if r.Why == history.Request {
-		p.triggers[byRequest].Inc()
+		p.requests.Inc()
 	}
 	if !r.Queued.IsZero() {
 		p.queue.Observe(max(r.At.Sub(r.Queued), 0).Seconds())
 	}
 }
 
-// written notes that all of a response, which was sent at a time, is written.
+// written notes that a response, sent at a time, is written to the connection.
 func (p *istioMetrics) written(i int, round *history.Round, at, now time.Time) {
 	took := now.Sub(at)
 	p.send[i].Observe(took.Seconds())
@@ -149,8 +133,8 @@ func (p *istioMetrics) written(i int, round *history.Round, at, now time.Time) {
 	p.push[i].Observe(took.Seconds())
 }
 
-// converging is when a stream was sent what a change changes for it, which may
-// take several responses.
+// converging holds the times of a change that a stream is being sent, which may take
+// several responses.
 type converging struct {
 	since, last time.Time // the first event of the change, and the last response
 }
@@ -165,7 +149,7 @@ func (c *converging) sent(r *history.Response) {
 	c.last = r.At
 }
 
-// settle is called when a stream has nothing more to send now.
+// settle observes the convergence time when a stream has nothing more to send.
 func (s *session) settle() {
 	if s.converging.since.IsZero() {
 		return

@@ -69,8 +69,6 @@ const (
 )
 
 // DefaultLimits returns the limits of a hub whose Config sets none.
-
-// DefaultLimits are the limits of a Hub that is given none.
 func DefaultLimits() Limits { return Limits{}.withDefaults() }
 
 func (l Limits) withDefaults() Limits {

@@ -14,9 +14,9 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// separateServices are the services of one type each, besides ADS. Their
-// calls end in what they give: StreamClusters and DeltaClusters. FetchClusters,
-// which polls, is not served, and of FetchSecrets only what fetchMethods says.
+// separateServices are the services of one type each. Their streams are called, for
+// instance, StreamClusters and DeltaClusters. Unary methods such as FetchClusters, which
+// poll, are not served, except FetchSecrets: see fetchMethods.
 var separateServices = [...]struct{ name, of, typeURL string }{
 	{"envoy.service.cluster.v3.ClusterDiscoveryService", "Clusters", xdswire.ClusterType},
 	{"envoy.service.endpoint.v3.EndpointDiscoveryService", "Endpoints", xdswire.EndpointType},
@@ -26,8 +26,8 @@ var separateServices = [...]struct{ name, of, typeURL string }{
 	{"envoy.service.extension.v3.ExtensionConfigDiscoveryService", "ExtensionConfigs", xdswire.ExtensionType},
 }
 
-// registerSeparate makes a server serve each type by its own service too. A
-// stream of theirs is like one of ADS on which only that type is asked for.
+// registerSeparate registers the services of one type each. Their streams are like ADS
+// streams on which the peer asks for one type only.
 func registerSeparate(r grpc.ServiceRegistrar, s *service) {
 	for _, d := range separateServices {
 		sotw := func(_ any, stream grpc.ServerStream) error {
@@ -58,9 +58,9 @@ func registerSeparate(r grpc.ServiceRegistrar, s *service) {
 func sotwType(m *discoveryv3.DiscoveryRequest) *string       { return &m.TypeUrl }
 func deltaType(m *discoveryv3.DeltaDiscoveryRequest) *string { return &m.TypeUrl }
 
-// receiver receives the requests of a stream for one type, which need not name
-// it, or with no typeURL for any. A request that names another, or that cannot
-// be decoded, ends the stream.
+// receiver returns a function that receives the requests of a stream. With a typeURL the
+// stream is for that type, which requests need not repeat. A request for another type
+// ends the stream, and so does one that cannot be decoded.
 func receiver[M any, R interface {
 	*M
 	request

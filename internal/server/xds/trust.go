@@ -16,18 +16,18 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// trustName is what the validation context of the mesh is called, by agents'
-// proxies as well.
+// trustName is the name of the mesh's validation context; agents use it for their
+// proxies, too.
 const trustName = "ROOTCA"
 
-// Trust is what peers in the mesh are checked with: roots and revocation lists.
-// It is immutable and public.
+// Trust holds the roots and revocation lists to check peers in the mesh with. It is
+// immutable and not secret.
 type Trust struct {
 	version string
 	body    *anypb.Any
 }
 
-// NewTrust makes a Trust of PEM. Without lists nobody is revoked.
+// NewTrust makes a Trust from PEM. Without lists no certificate is revoked.
 func NewTrust(roots, lists []byte) (*Trust, error) {
 	context := &tlsv3.CertificateValidationContext{TrustedCa: inlineBytes(roots)}
 	if len(lists) > 0 {
@@ -45,10 +45,9 @@ func inlineBytes(data []byte) *corev3.DataSource {
 	return &corev3.DataSource{Specifier: &corev3.DataSource_InlineBytes{InlineBytes: data}}
 }
 
-// fetchMethods is the one unary method of the secrets' service: agents whose
-// pod has no file of revocation lists ask by it, from time to time, for what
-// their Envoy checks peers with. A request that says to hold the version that
-// there is gets an answer without resources.
+// fetchMethods returns FetchSecrets, the only unary method. Agents in pods without a file
+// of revocation lists call it from time to time for the Trust of their Envoy. A request
+// with the current version gets an answer without resources.
 func fetchMethods(s *service) []grpc.MethodDesc {
 	return []grpc.MethodDesc{{
 		MethodName: "FetchSecrets",
@@ -84,7 +83,7 @@ func (s *service) fetchTrust(ctx context.Context, r *discoveryv3.DiscoveryReques
 	return answer, nil
 }
 
-// recheck says why the caller of ctx would not be let in any more.
+// recheck returns a function that checks whether the caller of ctx still has access.
 func (s *service) recheck(ctx context.Context) func() error {
 	if s.access.Recheck == nil {
 		return func() error { return nil }
@@ -97,17 +96,10 @@ func (s *service) recheck(ctx context.Context) func() error {
 	}
 }
 
-// Recheck ends the streams of callers that would not be let in any more: what
-// they were authenticated with was revoked. It takes a signature check or two
-// for each stream.
+// Recheck ends the streams of callers whose certificate or root was revoked. It checks
+// one or two signatures for each stream.
 func (h *Hub) Recheck() {
-	h.mu.Lock()
-	open := make([]*subscriber, 0, len(h.proxies))
-	for s := range h.proxies {
-		open = append(open, s)
-	}
-	h.mu.Unlock()
-	for _, s := range open {
+	for _, s := range h.subscribers() {
 		if err := s.recheck(); err != nil {
 			h.cfg.Metrics.revoked.Inc()
 			s.session.end(err)
