@@ -421,7 +421,7 @@ func holdUp(t *testing.T, s *Server) {
 			t.Fatal(err)
 		}
 	}
-	request, err := (xdswire.Codec{}).Marshal(&discoveryv3.DiscoveryRequest{
+	request, err := (xdswire.ServerCodec{}).Marshal(&discoveryv3.DiscoveryRequest{
 		Node: &corev3.Node{Id: "sidecar~10.0.0.2~stuck.apps~apps.svc.cluster.local"}, TypeUrl: xdswire.ClusterType,
 	})
 	if err != nil {

@@ -6,57 +6,74 @@ import (
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc/encoding"
-	"google.golang.org/grpc/encoding/proto"
+	"google.golang.org/grpc/encoding/proto" // registers the ordinary codec
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 	protobuf "google.golang.org/protobuf/proto"
 )
 
-// ServerCodec is a Codec that knows long lists of names again. In the state of
-// the world variant a proxy repeats all names it wants with every ACK, in its
-// own order: that list is compared as bytes and not decoded anew. In the delta
-// variant it tells once, when it connects, all that it holds with versions; when a
-// control plane starts again, all proxies do.
+// ServerCodec is the gRPC codec of servers that send Frames. Other messages go through
+// the ordinary codec, so that grpc.ForceServerCodecV2 may set it for a whole server.
+//
+// It also decodes long lists of names quickly. In the state-of-the-world variant a proxy
+// repeats all its names in every ACK, in an order of its own: the codec compares the
+// encoded list with earlier ones. In the delta variant a proxy reports the versions of
+// all its resources when it connects, which all proxies do after a control plane restarts.
 type ServerCodec struct {
-	Codec
 	names *NameSets
 	max   RequestLimits
 }
 
-// RequestLimits bound what a request is made of. It is looked at before it is
-// decoded: two bytes of it may become a hundred.
+// RequestLimits bound requests before they are decoded, because decoding may turn two
+// bytes into a hundred.
 type RequestLimits struct {
-	// Depth is how deep messages may be nested, themselves included; 0 means the
+	// Depth is the nesting depth of messages, counting the request; 0 means the
 	// 10,000 levels of the ordinary codec.
 	Depth int
-	// Names is how many names, versions of resources included, a request may
-	// have; 0 means any number.
+	// Names is the number of names, including those of held versions; 0 means any.
 	Names int
-	// Other is how many bytes everything else may take; 0 means any number.
+	// Other is the number of bytes in all other fields; 0 means any.
 	Other int
 }
 
-// ErrTooManyNames is that a request has more names than RequestLimits allow.
+// ErrTooManyNames reports a request with more names than RequestLimits allow.
 var ErrTooManyNames = errors.New("too many names")
 
 var _ encoding.CodecV2 = ServerCodec{}
 
-// NewServerCodec makes the codec of servers whose sets of names are those.
-// Lists of many names in requests that it decodes are those of sets: sorted,
-// each name once, and not to be changed.
+// NewServerCodec returns a codec that takes its name sets from names. Long lists of names
+// in decoded requests are the lists of sets: sorted, without repetition, and immutable.
 func NewServerCodec(names *NameSets, most RequestLimits) ServerCodec {
-	return ServerCodec{Codec: Codec{Depth: most.Depth}, names: names, max: most}
+	return ServerCodec{names: names, max: most}
 }
 
-// longRequest is the size from which the lists of a request are looked at.
+// longRequest is the size from which the codec treats the lists of a request itself.
 const longRequest = 4 << 10
 
-// Received takes a message from a stream, and notes in Err that it cannot be
-// decoded. Of an error of the codec gRPC would tell the peer itself, as one of
-// the server.
+// Received receives a message from a stream. Err is set if it cannot be decoded; gRPC
+// would report an error of the codec to the peer as a fault of the server.
 type Received struct {
 	Message protobuf.Message
 	Err     error
+}
+
+// requests pools the buffers of requests by powers of two. ACKs, which arrive by the
+// thousand, take less than the 4 KB of gRPC's own pool; a request of 33 KB takes 64 KB,
+// where gRPC would take and clear 1 MB.
+var requests = mem.NewTieredBufferPool(1<<8, 1<<9, 1<<10, 1<<11, 1<<12, 1<<13, 1<<14, 1<<15, 1<<16, 1<<17, 1<<18, 1<<19, 1<<20, 1<<21, 1<<22)
+
+// RequestBuffers returns the pool with which servers read requests.
+func RequestBuffers() mem.BufferPool { return requests }
+
+// Name implements encoding.CodecV2.
+func (ServerCodec) Name() string { return proto.Name }
+
+// Marshal implements encoding.CodecV2.
+func (ServerCodec) Marshal(v any) (mem.BufferSlice, error) {
+	if f, ok := v.(*Frame); ok {
+		return f.Buffers(), nil
+	}
+	return encoding.GetCodecV2(proto.Name).Marshal(v)
 }
 
 // Unmarshal implements encoding.CodecV2.
@@ -65,9 +82,16 @@ func (c ServerCodec) Unmarshal(data mem.BufferSlice, v any) error {
 		r.Err = c.Unmarshal(data, r.Message)
 		return nil
 	}
-	return whole(data, v, c.decode)
+	m, ok := v.(protobuf.Message)
+	if !ok {
+		return encoding.GetCodecV2(proto.Name).Unmarshal(data, v)
+	}
+	b := data.MaterializeToBuffer(requests)
+	defer b.Free()
+	return c.decode(b.ReadOnlyData(), m)
 }
 
+// decode decodes a message. It does not keep the bytes.
 func (c ServerCodec) decode(b []byte, m protobuf.Message) error {
 	if len(b) < longRequest {
 		return c.unmarshal(b, m)
@@ -91,8 +115,13 @@ func (c ServerCodec) decode(b []byte, m protobuf.Message) error {
 	}
 }
 
-// check applies the limits to an encoded request of which the fields from first to
-// last are names. What is malformed is for the decoder to refuse.
+// unmarshal decodes a message with the ordinary decoder.
+func (c ServerCodec) unmarshal(b []byte, m protobuf.Message) error {
+	return protobuf.UnmarshalOptions{RecursionLimit: c.max.Depth}.Unmarshal(b, m)
+}
+
+// check applies the limits to an encoded request whose fields first to last are names.
+// It leaves malformed requests to the decoder.
 func (c ServerCodec) check(b []byte, first, last protowire.Number) error {
 	names, other := 0, 0
 	eachField(b, func(num protowire.Number, _ protowire.Type, from, to int) bool {
@@ -111,52 +140,3 @@ func (c ServerCodec) check(b []byte, first, last protowire.Number) error {
 	}
 	return nil
 }
-
-// requests are the buffers in which requests are read and put together, by powers
-// of two: ACKs, of which thousands come at once, get less than the 4 KB of gRPC's
-// own pool, and the list of names in a request of 33 KB gets 64 KB, where gRPC
-// would take, and clear, 1 MB.
-var requests = mem.NewTieredBufferPool(1<<8, 1<<9, 1<<10, 1<<11, 1<<12, 1<<13, 1<<14, 1<<15, 1<<16, 1<<17, 1<<18, 1<<19, 1<<20, 1<<21, 1<<22)
-
-// RequestBuffers is the pool with which servers read requests: that of Codec,
-// which puts them together.
-func RequestBuffers() mem.BufferPool { return requests }
-
-// Codec is the gRPC codec of servers that send Frames. Every other message
-// goes through the ordinary codec, so that it can be set for a whole server
-// with grpc.ForceServerCodecV2.
-type Codec struct {
-	// Depth is how deep messages that are read may be nested, themselves
-	// included; 0 means the 10,000 levels of the ordinary codec.
-	Depth int
-}
-
-// Marshal implements encoding.CodecV2.
-func (Codec) Marshal(v any) (mem.BufferSlice, error) {
-	if f, ok := v.(*Frame); ok {
-		return f.Buffers(), nil
-	}
-	return encoding.GetCodecV2(proto.Name).Marshal(v)
-}
-
-// Unmarshal implements encoding.CodecV2.
-func (c Codec) Unmarshal(data mem.BufferSlice, v any) error { return whole(data, v, c.unmarshal) }
-
-// whole puts a message together and has it decoded, which may not keep the bytes.
-func whole(data mem.BufferSlice, v any, decode func([]byte, protobuf.Message) error) error {
-	m, ok := v.(protobuf.Message)
-	if !ok {
-		return encoding.GetCodecV2(proto.Name).Unmarshal(data, v)
-	}
-	b := data.MaterializeToBuffer(requests)
-	defer b.Free()
-	return decode(b.ReadOnlyData(), m)
-}
-
-// unmarshal decodes what a peer sent.
-func (c Codec) unmarshal(b []byte, m protobuf.Message) error {
-	return protobuf.UnmarshalOptions{RecursionLimit: c.Depth}.Unmarshal(b, m)
-}
-
-// Name implements encoding.CodecV2.
-func (Codec) Name() string { return proto.Name }

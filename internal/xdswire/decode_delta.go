@@ -7,14 +7,14 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Of DeltaDiscoveryRequest. The names given up are between the two.
+// Fields of DeltaDiscoveryRequest. Field 4, between them, holds unsubscribed names.
 const (
 	fieldSubscribe    = 3
 	fieldHeldVersions = 5
 )
 
-// delta decodes the versions that a proxy holds without protobuf's reflection,
-// which takes ten times as long for them.
+// delta decodes the held versions without protobuf's reflection, which would take ten
+// times as long.
 func (c ServerCodec) delta(b []byte, req *discoveryv3.DeltaDiscoveryRequest) error {
 	rest, versions := heldVersions(b)
 	if versions == nil {
@@ -27,9 +27,9 @@ func (c ServerCodec) delta(b []byte, req *discoveryv3.DeltaDiscoveryRequest) err
 	return nil
 }
 
-// heldVersions takes the versions out of an encoded DeltaDiscoveryRequest; rest is
-// a copy of its other fields. They are nil when there are none, or when something
-// is malformed or as no encoder writes it.
+// heldVersions cuts the held versions out of an encoded DeltaDiscoveryRequest; rest is a
+// copy of its other fields. They are nil if there are none, if the request is malformed,
+// or if no encoder writes such an encoding.
 func heldVersions(b []byte) (rest []byte, versions map[string]string) {
 	entries, size := 0, 0
 	bad := eachField(b, func(num protowire.Number, typ protowire.Type, from, to int) bool {
@@ -41,7 +41,7 @@ func heldVersions(b []byte) (rest []byte, versions map[string]string) {
 	if bad || entries == 0 {
 		return nil, nil // nothing was copied
 	}
-	text := string(b) // which all names and versions are parts of
+	text := string(b) // names and versions share these bytes
 	rest = make([]byte, 0, len(b)-size)
 	versions = make(map[string]string, entries)
 	bad = eachField(b, func(num protowire.Number, _ protowire.Type, from, to int) bool {
@@ -62,8 +62,8 @@ func heldVersions(b []byte) (rest []byte, versions map[string]string) {
 	return rest, versions
 }
 
-// eachField goes through the fields of a message, each from its tag to its end. It
-// reports whether one is malformed, or not good.
+// eachField calls good for the fields of a message, each from its tag to its end. It
+// reports whether a field is malformed or not good.
 func eachField(b []byte, good func(num protowire.Number, typ protowire.Type, from, to int) bool) bool {
 	for at := 0; at < len(b); {
 		num, typ, n := protowire.ConsumeField(b[at:])
@@ -75,7 +75,7 @@ func eachField(b []byte, good func(num protowire.Number, typ protowire.Type, fro
 	return false
 }
 
-// cutString takes a string field from the beginning of a message.
+// cutString cuts a string field off the start of a message.
 func cutString(m string, num protowire.Number) (value, after string, ok bool) {
 	if len(m) < 2 || m[0] != byte(num)<<3|byte(protowire.BytesType) {
 		return "", "", false

@@ -10,7 +10,7 @@ import (
 func (c ServerCodec) sotw(b []byte, req *discoveryv3.DiscoveryRequest) error {
 	names, rest, ok := split(b)
 	if !ok {
-		if err := c.unmarshal(b, req); err != nil { // which says what is wrong
+		if err := c.unmarshal(b, req); err != nil { // a malformed request gets its error here
 			return err
 		}
 		req.ResourceNames = c.names.Of(req.GetResourceNames()).Names()
@@ -33,9 +33,9 @@ func (c ServerCodec) sotw(b []byte, req *discoveryv3.DiscoveryRequest) error {
 
 const fieldResourceNames = 3 // of DiscoveryRequest
 
-// split cuts the names, which follow each other, out of an encoded
-// DiscoveryRequest; rest is a copy of its other fields. It reports false when the
-// request is malformed, or as no encoder writes it.
+// split cuts the names, which are consecutive, out of an encoded DiscoveryRequest; rest is
+// a copy of its other fields. It reports false for a malformed request, and for an
+// encoding that no encoder writes.
 func split(b []byte) (names, rest []byte, ok bool) {
 	for len(b) > 0 {
 		if b[0] == nameTag {
@@ -50,7 +50,7 @@ func split(b []byte) (names, rest []byte, ok bool) {
 			continue
 		}
 		num, _, n := protowire.ConsumeField(b)
-		if n < 0 || num == fieldResourceNames { // with another tag than encoders write
+		if n < 0 || num == fieldResourceNames { // the tag is not encoded as usual
 			return nil, nil, false
 		}
 		rest = append(rest, b[:n]...)
@@ -61,9 +61,8 @@ func split(b []byte) (names, rest []byte, ok bool) {
 
 const nameTag = fieldResourceNames<<3 | byte(protowire.BytesType)
 
-// skipNames is where the names end with which b begins, -1 when one is cut. It
-// sees a thousand of them with every ACK, so that a length of one byte, as most
-// are, is not decoded by a call.
+// skipNames returns the end of the names at the start of b, or -1 if one is truncated. It
+// reads the usual length of one byte itself, as every ACK may have a thousand names.
 func skipNames(b []byte) int {
 	i := 0
 	for i < len(b) && b[i] == nameTag {

@@ -1,7 +1,6 @@
 package xdswire
 
 import (
-	// registers the codec that Codec passes messages to
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/encoding/protowire"
 )
@@ -22,11 +21,11 @@ func (v Variant) String() string {
 	return "sotw"
 }
 
-// Body is the resources part of responses: encoded fields that any number of
-// frames share. It must not be changed.
+// Body holds encoded resources of responses. Any number of frames may share it. It must
+// not be modified.
 type Body []mem.Buffer
 
-// NewBody refers to the bytes of the resources in the form of the variant.
+// NewBody returns the resources in the encoding of the variant, without copying them.
 func NewBody(v Variant, resources ...*Resource) Body {
 	b := make(Body, len(resources))
 	for i, r := range resources {
@@ -39,16 +38,16 @@ func NewBody(v Variant, resources ...*Resource) Body {
 	return b
 }
 
-// Header is what a response says besides its resources.
+// Header holds the fields of a response besides its resources.
 type Header struct {
 	Version string // version_info or system_version_info
 	TypeURL string
 	Nonce   string
-	Removed []string // removed_resources, of the delta variant only
+	Removed []string // removed_resources, delta variant only
 }
 
-// Field numbers of the header in a DiscoveryResponse and a
-// DeltaDiscoveryResponse, which agree but for the removed names.
+// Field numbers of the header. They are the same in DiscoveryResponse and
+// DeltaDiscoveryResponse, but only the latter has removed names.
 const (
 	fieldVersion = 1
 	fieldTypeURL = 4
@@ -56,9 +55,8 @@ const (
 	fieldRemoved = 6
 )
 
-// Frame is one response, encoded: a few bytes of its own and bodies that it
-// shares. The fields stand in another order than encoders choose, which the
-// encoding allows.
+// Frame is one encoded response: a few bytes of its own and shared bodies. The order of
+// its fields is unusual, but valid.
 type Frame struct {
 	head   mem.SliceBuffer
 	bodies []Body
@@ -67,8 +65,7 @@ type Frame struct {
 	done   func()
 }
 
-// NewFrame makes a response of the header and the bodies, which must be of
-// one variant.
+// NewFrame makes a response from a header and bodies of one variant.
 func NewFrame(h Header, bodies ...Body) *Frame {
 	size := protowire.SizeBytes(len(h.Version)) + protowire.SizeBytes(len(h.TypeURL)) + protowire.SizeBytes(len(h.Nonce)) + 3
 	for _, name := range h.Removed {
@@ -93,20 +90,20 @@ func NewFrame(h Header, bodies ...Body) *Frame {
 	return f
 }
 
-// Size is the number of bytes of the message.
+// Size returns the number of bytes of the message.
 func (f *Frame) Size() int { return f.size }
 
-// Own is about how many bytes the message takes besides the resources, which
-// others share.
+// Own returns the approximate number of bytes of the message without the shared
+// resources.
 func (f *Frame) Own() int { return len(f.head) + 64*f.count }
 
-// Resources is the number of resources in the message.
+// Resources returns the number of resources in the message.
 func (f *Frame) Resources() int { return f.count }
 
-// WhenWritten has a function called once the last byte of the message was
-// handed to the connection, or the message was dropped with its stream. Sending
-// itself returns long before: gRPC queues what the peer does not take yet.
-// Functions of earlier calls are called too, before it.
+// WhenWritten makes done be called once the last byte of the message was written to the
+// connection, or the message was dropped with its stream. Sending returns long before,
+// because gRPC queues what the peer does not read yet. Functions of earlier calls are
+// called first.
 func (f *Frame) WhenWritten(done func()) {
 	if before := f.done; before != nil {
 		last := done
@@ -118,7 +115,7 @@ func (f *Frame) WhenWritten(done func()) {
 	f.done = done
 }
 
-// Buffers is the message as a new list of shared bytes.
+// Buffers returns the message as a new list of shared buffers.
 func (f *Frame) Buffers() mem.BufferSlice {
 	out := make(mem.BufferSlice, 0, 2+f.count)
 	out = append(out, f.head)
@@ -132,12 +129,12 @@ func (f *Frame) Buffers() mem.BufferSlice {
 	return out
 }
 
-// endMark lends its capacity to empty buffers: smaller ones are not given back
-// to a pool. Nothing is written to it.
+// endMark lends its capacity to empty buffers, because gRPC returns only large buffers to
+// their pool. Nothing is written to it.
 var endMark [1<<10 + 1]byte
 
-// written is a pool to which the empty buffer at the end of a message is given
-// back, which tells that gRPC needs none of the message any more.
+// written is the pool of the empty buffer at the end of a message. gRPC returns the buffer
+// when it no longer needs the message.
 type written func()
 
 // Get implements mem.BufferPool.

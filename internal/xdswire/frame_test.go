@@ -63,7 +63,7 @@ func TestEmptyFrame(t *testing.T) {
 
 func decodesTo(t *testing.T, f *Frame, got, want proto.Message, resources int) {
 	t.Helper()
-	buffers, err := Codec{}.Marshal(f)
+	buffers, err := ServerCodec{}.Marshal(f)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func decodesTo(t *testing.T, f *Frame, got, want proto.Message, resources int) {
 	if f.Resources() != resources {
 		t.Errorf("%d resources, want %d", f.Resources(), resources)
 	}
-	if err := (Codec{}).Unmarshal(mem.BufferSlice{mem.SliceBuffer(b)}, got); err != nil {
+	if err := (ServerCodec{}).Unmarshal(mem.BufferSlice{mem.SliceBuffer(b)}, got); err != nil {
 		t.Fatal(err)
 	}
 	if d := cmp.Diff(want, got, protocmp.Transform()); d != "" {
@@ -98,7 +98,7 @@ func TestFramesShareBytes(t *testing.T) {
 
 func TestCodecPassesMessages(t *testing.T) {
 	m := wrapperspb.String("x")
-	buffers, err := Codec{}.Marshal(m)
+	buffers, err := ServerCodec{}.Marshal(m)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,10 +109,10 @@ func TestCodecPassesMessages(t *testing.T) {
 	if !bytes.Equal(buffers.Materialize(), want) {
 		t.Error("an ordinary message is encoded otherwise")
 	}
-	if _, err := (Codec{}).Marshal(42); err == nil {
+	if _, err := (ServerCodec{}).Marshal(42); err == nil {
 		t.Error("what is no message is accepted")
 	}
-	if n := (Codec{}).Name(); n != "proto" {
+	if n := (ServerCodec{}).Name(); n != "proto" {
 		t.Errorf("name %q", n)
 	}
 }

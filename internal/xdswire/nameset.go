@@ -8,15 +8,14 @@ import (
 	"weak"
 )
 
-// NameSet is an immutable set of resource names. Sets come from a NameSets,
-// where equal sets are one, so comparing pointers compares content. The nil
-// set is the empty one.
+// NameSet is an immutable set of resource names. A NameSets makes sets and keeps only one
+// of equal content, so equal sets have equal pointers. Nil is the empty set.
 type NameSet struct {
 	names []string // sorted
 	key   setKey
 }
 
-// Len is the number of names.
+// Len returns the number of names.
 func (s *NameSet) Len() int {
 	if s == nil {
 		return 0
@@ -24,7 +23,7 @@ func (s *NameSet) Len() int {
 	return len(s.names)
 }
 
-// Bytes is the length of all names together.
+// Bytes returns the total length of the names.
 func (s *NameSet) Bytes() int {
 	if s == nil {
 		return 0
@@ -41,7 +40,7 @@ func (s *NameSet) Has(name string) bool {
 	return ok
 }
 
-// Names lists the set in order. The list must not be changed.
+// Names returns the sorted names. The list must not be modified.
 func (s *NameSet) Names() []string {
 	if s == nil {
 		return nil
@@ -49,28 +48,27 @@ func (s *NameSet) Names() []string {
 	return s.names
 }
 
-// Is reports whether the list is the one that Names returns. Another list of
-// the same names is not, so the answer costs nothing.
+// Is reports whether the list is the very list that Names returns. The check costs
+// nothing; it is false for a copy of the list.
 func (s *NameSet) Is(names []string) bool {
 	return len(names) > 0 && len(names) == s.Len() && &names[0] == &s.names[0]
 }
 
-// setKey finds a set by content. The sum is of keyed hashes whose key never
-// leaves the process, so sets that differ have different keys in practice
-// and a peer cannot look for names that collide.
+// setKey identifies a set by content. The seed of the hashes never leaves the process, so
+// a peer cannot search for sets with equal keys.
 type setKey struct {
 	sum   uint64
 	len   int
 	bytes int
 }
 
-// NameSets makes name sets and lets equal ones be the same for as long as
-// somebody holds them. It is safe for use by several goroutines.
+// NameSets makes name sets and lets equal sets be one as long as it is in use. Several
+// goroutines may use it.
 type NameSets struct {
 	seed maphash.Seed
 	mu   sync.Mutex
 	sets map[setKey]weak.Pointer[NameSet]
-	// lists are sets by the hash of an encoded list, see ServerCodec.
+	// lists maps the hashes of encoded lists to their sets, see ServerCodec.
 	lists map[uint64]weak.Pointer[NameSet]
 }
 
@@ -82,8 +80,8 @@ func NewNameSets() *NameSets {
 	}
 }
 
-// Of is the set of the names, in any order and perhaps repeated. When the set
-// exists already, the names are not even sorted.
+// Of returns the set of names, which may repeat and come in any order. If the set exists,
+// they are not even sorted.
 func (t *NameSets) Of(names []string) *NameSet {
 	if s, ok := t.find(t.key(names)); ok {
 		return s
@@ -94,8 +92,8 @@ func (t *NameSets) Of(names []string) *NameSet {
 	return t.intern(t.key(sorted), sorted)
 }
 
-// With is the set with the names added. It costs as much as the names do, and
-// a copy of the set when there is no such set yet.
+// With returns the set with the names added. The cost depends on the number of names
+// only, plus a copy of the set if the result does not exist yet.
 func (t *NameSets) With(s *NameSet, names []string) *NameSet {
 	added := sortedNames(names, func(n string) bool { return !s.Has(n) })
 	if len(added) == 0 {
@@ -117,7 +115,7 @@ func (t *NameSets) With(s *NameSet, names []string) *NameSet {
 	return t.intern(k, append(all, rest...))
 }
 
-// Without is the set with the names removed, at the same cost.
+// Without returns the set with the names removed, at the same cost as With.
 func (t *NameSets) Without(s *NameSet, names []string) *NameSet {
 	gone := sortedNames(names, s.Has)
 	if len(gone) == 0 {
@@ -136,7 +134,7 @@ func (t *NameSets) Without(s *NameSet, names []string) *NameSet {
 	return t.intern(k, append(left, rest...))
 }
 
-// sortedNames are those of the names that are wanted, each once.
+// sortedNames returns the wanted names, sorted and without repetition.
 func sortedNames(names []string, wanted func(string) bool) []string {
 	var out []string
 	for _, n := range names {
@@ -148,7 +146,7 @@ func sortedNames(names []string, wanted func(string) bool) []string {
 	return slices.Compact(out)
 }
 
-// Size is the number of sets that are in use.
+// Size returns the number of sets in use.
 func (t *NameSets) Size() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -174,7 +172,7 @@ func (t *NameSets) find(k setKey) (*NameSet, bool) {
 	return s, s != nil
 }
 
-// intern returns the set of the names, which are sorted and belong to it.
+// intern returns the set of sorted names, and takes over the list.
 func (t *NameSets) intern(k setKey, names []string) *NameSet {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -187,7 +185,7 @@ func (t *NameSets) intern(k setKey, names []string) *NameSet {
 	return s
 }
 
-// drop forgets a set that nobody holds, unless an equal one was made since.
+// drop removes a set that is not in use, unless an equal one was made since.
 func (t *NameSets) drop(k setKey) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -196,10 +194,10 @@ func (t *NameSets) drop(k setKey) {
 	}
 }
 
-// maxKnown bounds how many lists are known; beyond it all are forgotten.
+// maxKnown bounds the known lists; when it is reached, all are dropped.
 const maxKnown = 1 << 16
 
-// known is the set of a list that was seen before, by its hash, or nil.
+// known returns the set of an encoded list by its hash, or nil if it is new.
 func (t *NameSets) known(sum uint64) *NameSet {
 	t.mu.Lock()
 	defer t.mu.Unlock()

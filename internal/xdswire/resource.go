@@ -1,6 +1,6 @@
-// Package xdswire holds what both ends of an xDS stream share: type URLs,
-// encoded resources, frames, name sets and nonces. Resources are encoded
-// once; frames for any number of streams share their bytes.
+// Package xdswire holds the parts of an xDS stream that both of its ends use: type URLs,
+// encoded resources, frames, name sets and nonces. A resource is encoded once; the
+// frames of any number of streams share its bytes.
 package xdswire
 
 import (
@@ -13,21 +13,19 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 )
 
-// Resource is one encoded resource. It is immutable and shared by every view
-// and every stream that holds it.
+// Resource is one encoded resource. It is immutable; all views and streams that hold it
+// share it.
 type Resource struct {
 	Name string
-	// Version is a hash of the content: equal content has an equal version,
-	// also after a restart of the same build.
+	// Version is a hash of the content. It stays equal over restarts of the same build.
 	Version string
-	// wire is field 2 of a DeltaDiscoveryResponse: tag, length and a Resource
-	// message whose last field is the resource itself. That last field has
-	// number 2 too, so the tail from any on is at the same time field 2 of a
-	// state-of-the-world DiscoveryResponse.
+	// wire is field 2 of a DeltaDiscoveryResponse: tag, length and a Resource message
+	// whose last field is the packed message. That field has number 2, too, so the
+	// tail from any on is also field 2 of a DiscoveryResponse.
 	wire []byte
 	any  int
-	body int // start of the encoded message within wire
-	// parts is what the resource was made of, when it shares that with others.
+	body int // start of the encoded message
+	// parts keeps the shared parts alive from which the resource was made.
 	parts any
 }
 
@@ -39,17 +37,16 @@ const (
 	fieldResourceName    = 3
 )
 
-// Delta is the resource as a field of a DeltaDiscoveryResponse.
+// Delta returns the resource as a field of a DeltaDiscoveryResponse.
 func (r *Resource) Delta() []byte { return r.wire }
 
-// SotW is the resource as a field of a DiscoveryResponse.
+// SotW returns the resource as a field of a DiscoveryResponse.
 func (r *Resource) SotW() []byte { return r.wire[r.any:] }
 
-// Message is the encoded message itself, without its type. It must not be
-// changed.
+// Message returns the encoded message without its type. It must not be modified.
 func (r *Resource) Message() []byte { return r.wire[r.body:] }
 
-// Size is the number of bytes the resource holds.
+// Size returns the number of bytes of the resource.
 func (r *Resource) Size() int { return len(r.wire) }
 
 // Any decodes the resource, for status pages and tests.
@@ -66,21 +63,21 @@ func (r *Resource) Any() (*anypb.Any, error) {
 	return a, nil
 }
 
-// Encoder turns messages into resources. Its zero value works; it may be used
-// from several goroutines when Encoded may be called from them.
+// Encoder turns messages into resources. The zero value is ready to use. Several
+// goroutines may use it if Encoded permits that.
 type Encoder struct {
-	// Encoded, when set, is told of every resource that is encoded.
+	// Encoded, which may be nil, is called for every encoded resource.
 	Encoded func(typeURL string)
 	shared  sharedParts
 }
 
-// deterministic makes equal messages equal bytes within one build.
+// deterministic encodes equal messages to equal bytes within one build.
 var deterministic = proto.MarshalOptions{Deterministic: true}
 
-// Marshal encodes a message, equal ones alike.
+// Marshal encodes a message; equal messages have equal bytes.
 func Marshal(m proto.Message) ([]byte, error) { return deterministic.Marshal(m) }
 
-// Resource encodes a message as the resource of that name.
+// Resource encodes a message as a resource with the name.
 func (e *Encoder) Resource(typeURL, name string, m proto.Message) (*Resource, error) {
 	body, err := Marshal(m)
 	if err != nil {
@@ -89,8 +86,7 @@ func (e *Encoder) Resource(typeURL, name string, m proto.Message) (*Resource, er
 	return e.Raw(typeURL, name, body), nil
 }
 
-// Raw makes a resource of a message that is encoded already, perhaps in
-// several pieces that follow each other.
+// Raw makes a resource from an encoded message, which may come in consecutive pieces.
 func (e *Encoder) Raw(typeURL, name string, body ...[]byte) *Resource {
 	if e.Encoded != nil {
 		e.Encoded(typeURL)
@@ -128,8 +124,8 @@ func (e *Encoder) Raw(typeURL, name string, body ...[]byte) *Resource {
 	return &Resource{Name: name, Version: version, wire: w, any: start, body: message}
 }
 
-// Any packs a message with deterministic bytes. anypb.New must not be used in
-// generation: it packs maps in random order.
+// Any packs a message with deterministic bytes. Generation must not use anypb.New, which
+// packs maps in random order.
 func Any(m proto.Message) (*anypb.Any, error) {
 	a := new(anypb.Any)
 	if err := anypb.MarshalFrom(a, m, deterministic); err != nil {

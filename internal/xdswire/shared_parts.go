@@ -6,17 +6,16 @@ import (
 	"weak"
 )
 
-// sharedParts are values of which the table holds none: a part lives for as
-// long as a resource keeps it.
+// sharedParts finds parts of resources by key. It does not keep parts alive: a part lives
+// as long as some resource keeps it.
 type sharedParts struct {
 	mu    sync.Mutex
 	parts map[any]any // weak.Pointer[V] by comparable key
 }
 
-// Shared is the part of a resource that the key stands for: the one that some
-// resource keeps, or a new one. The key, a comparable value, must hold all that
-// new reads, and its type must be used for parts of one type only. Parts are
-// immutable.
+// Shared returns the part of a resource with the key: the one that some resource keeps, or
+// a new one. The key, a comparable value, must contain everything that make reads, and
+// its type must be used for parts of one type only. Parts are immutable.
 func Shared[V any](e *Encoder, key any, make func() (*V, error)) (*V, error) {
 	if v := find[V](&e.shared, key); v != nil {
 		return v, nil
@@ -42,13 +41,13 @@ func find[V any](s *sharedParts, key any) *V {
 	return p.Value()
 }
 
-// lapsed names a part that nobody keeps any more.
+// lapsed identifies a part that no resource keeps.
 type lapsed struct {
 	in  *sharedParts
 	key any
 }
 
-// dropPart forgets a part, unless another one was made of its key since.
+// dropPart removes a part, unless another one was made for its key since.
 func dropPart[V any](l lapsed) {
 	l.in.mu.Lock()
 	defer l.in.mu.Unlock()
@@ -57,8 +56,8 @@ func dropPart[V any](l lapsed) {
 	}
 }
 
-// Keeping returns the resource, which from now on keeps the parts that it was
-// made of, for Shared. It must be called before the resource is shared.
+// Keeping makes the resource keep the parts from which it was made, so that Shared finds
+// them, and returns it. It must be called before the resource is shared.
 func (r *Resource) Keeping(parts any) *Resource {
 	r.parts = parts
 	return r

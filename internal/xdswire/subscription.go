@@ -7,8 +7,7 @@ import (
 // Wildcard is the name that subscribes to everything.
 const Wildcard = "*"
 
-// Subscription is what a stream asked for of one type: everything, or names,
-// or both.
+// Subscription is a stream's subscription to one type: everything, or names, or both.
 type Subscription struct {
 	Wildcard bool
 	Names    *NameSet
@@ -17,11 +16,11 @@ type Subscription struct {
 // Has reports whether the subscription covers the name.
 func (s Subscription) Has(name string) bool { return s.Wildcard || s.Names.Has(name) }
 
-// Nonces counts the responses of a stream. Nonces need to be unlike each
-// other within one stream only, so they are short.
+// Nonces makes the nonces of a stream. They are unique within the stream only, and so
+// they are short.
 type Nonces struct{ last uint64 }
 
-// Next is a nonce that was not used before.
+// Next returns a new nonce.
 func (n *Nonces) Next() string {
 	n.last++
 	return strconv.FormatUint(n.last, 36)

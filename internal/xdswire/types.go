@@ -1,5 +1,7 @@
 package xdswire
 
+import "slices"
+
 // Type URLs of the resources that the control plane serves.
 const (
 	ClusterType   = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
@@ -13,39 +15,27 @@ const (
 	ProxyConfigType = "type.googleapis.com/istio.mesh.v1alpha1.ProxyConfig"
 )
 
-// HealthType marks messages in which agents report the health of their workload, with
-// an error when it is bad. They count after the first request alone, and are not
-// answered.
+// HealthType marks requests in which agents report the health of their workload, with an
+// error detail if it is unhealthy. They are ignored before the first other request and
+// get no answer.
 const HealthType = "type.googleapis.com/istio.v1.HealthInformation"
 
-// DebugType is that of status pages; types that begin with it and a slash are of
-// single ones.
+// DebugType is the type of status pages. Single pages have types that start with it and
+// a slash.
 const DebugType = "istio.io/debug"
 
-// PushOrder is the order in which types are sent when several changed, so
-// that what is referred to comes before what refers to it.
+// PushOrder lists the types in the order in which changes are sent: a type comes before
+// types that refer to it.
 var PushOrder = [...]string{ClusterType, EndpointType, ListenerType, RouteType, SecretType, ExtensionType, NameTableType, ProxyConfigType}
 
-// ShortType is the name that people use for a type: CDS, EDS …; a type that
-// is not served keeps its URL.
+// shortTypes are the short names of the types in PushOrder.
+var shortTypes = [len(PushOrder)]string{"CDS", "EDS", "LDS", "RDS", "SDS", "ECDS", "NDS", "PCDS"}
+
+// ShortType returns the usual short name of a type, such as CDS. It returns the URL of
+// a type that is not served.
 func ShortType(typeURL string) string {
-	switch typeURL {
-	case ClusterType:
-		return "CDS"
-	case EndpointType:
-		return "EDS"
-	case ListenerType:
-		return "LDS"
-	case RouteType:
-		return "RDS"
-	case SecretType:
-		return "SDS"
-	case ExtensionType:
-		return "ECDS"
-	case NameTableType:
-		return "NDS"
-	case ProxyConfigType:
-		return "PCDS"
+	if i := slices.Index(PushOrder[:], typeURL); i >= 0 {
+		return shortTypes[i]
 	}
 	return typeURL
 }

@@ -1,7 +1,7 @@
-// Package history remembers how changes reached proxies: what caused a push,
-// how long each stage took, how the proxy answered. Memory is bounded for
-// each stream and in total; records have a fixed size, and what many pushes
-// have in common they share. Nothing is kept for each resource.
+// Package history holds connected proxies, and how changes reached them, as values to
+// show: the causes of a push, the duration of each stage, the answer of the proxy.
+// Memory is bounded for each stream and in total. Records have a fixed size and share
+// what they have in common; nothing is kept for single resources.
 package history
 
 import (
@@ -13,60 +13,60 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// Bounds of what is remembered.
+// Bounds of the history.
 const (
-	maxPushes     = 32  // of one stream
-	maxEnded      = 128 // streams that ended
-	maxEndedProxy = 4   // of these, streams of one proxy
+	maxPushes     = 32  // per stream
+	maxEnded      = 128 // ended streams
+	maxEndedProxy = 4   // ended streams of one proxy
 	maxRounds     = 256 // publications
 )
 
-// Round is one publication: what caused it and when it passed each stage.
-// After Publish only its counters change.
+// Round is one publication: its causes and the time of each stage. After
+// Recorder.Publish only its counters change.
 type Round struct {
 	Snapshot  uint64 // sequence number of the snapshot
 	Causes    []snapshot.Cause
-	Events    int // behind the publication, Causes are the first of them
+	Events    int // of the publication; Causes are the first of them
 	Arrived   time.Time
 	Taken     time.Time // the batch was closed
 	Built     time.Time // the snapshot was made
 	Started   time.Time // generation began
 	Generated time.Time
-	Resources int // that were generated
-	// Types are when which type was generated, for an Observer alone.
+	Resources int // generated
+	// Types are the times of generation by type. Only an Observer needs them.
 	Types []Generation
-	// Trace is what the Observer said of the round.
+	// Trace is the result of Observer.Published.
 	Trace any
 
 	pushes, acks, nacks, bytes atomic.Int64
 	lastAnswer                 atomic.Int64 // Unix nanoseconds
 }
 
-// Generation is when resources of a type were generated, by several goroutines.
+// Generation is the time in which several goroutines generated resources of a type.
 type Generation struct {
 	Type         string // short name
 	Units        int    // generated pieces, of one or more resources each
 	Began, Ended time.Time
 }
 
-// Observer is told of each round and of the responses that carried it. It is
-// called by those who work for the proxies, so it must not block.
+// Observer sees each round and the responses that carry it. Goroutines that serve
+// proxies call it, so it must not block.
 type Observer interface {
-	// Published is told of a round before anything is sent for it. What it returns
-	// is kept as the round's Trace; of a round without one nothing more is told.
+	// Published is called before a round is sent. The result becomes the round's
+	// Trace; if it is nil, Answered is not called for the round.
 	Published(r *Round) any
-	// Answered is told of a response that a proxy answered, or that had no answer
-	// when its stream ended. It carries the round and all before it since first;
+	// Answered is called when a proxy has answered a response, or when its stream has
+	// ended without an answer. The response carries round and all rounds since first;
 	// p has no Change.
 	Answered(of Info, p Push, round, first *Round)
 }
 
-// Why says what made a push necessary.
+// Why is the reason of a push.
 type Why uint8
 
 // Reasons of pushes.
 const (
-	Change  Why = iota // something published
+	Change  Why = iota // a publication
 	Request            // the proxy asked
 	Repair             // the proxy refused the response before
 )
@@ -78,18 +78,18 @@ type Response struct {
 	Type      string // short name
 	Version   uint64
 	Why       Why
-	Round     *Round // the newest that it shows, nil unless Why is Change
-	First     *Round // the oldest that had not been sent before, with Round
+	Round     *Round // the newest in the response, nil unless Why is Change
+	First     *Round // the oldest that was not sent before, with Round
 	Resources int
 	Removed   int
 	Bytes     int
-	// Queued is when the oldest change in it could have been sent; zero when
-	// nothing waited.
+	// Queued is when the oldest change in the response could have been sent; zero
+	// if nothing waited.
 	Queued time.Time
 	At     time.Time
 }
 
-// push is what is kept of a response.
+// push is the record of a response.
 type push struct {
 	Response
 	written, answered time.Time
@@ -101,8 +101,7 @@ type refusal struct {
 	resources []string
 }
 
-// Recorder remembers the rounds and streams of a hub. It is safe for use by
-// several goroutines.
+// Recorder keeps the rounds and streams of a hub. Several goroutines may use it.
 type Recorder struct {
 	observer Observer // may be nil
 
@@ -115,7 +114,7 @@ type Recorder struct {
 // New returns an empty Recorder; the observer may be nil.
 func New(o Observer) *Recorder { return &Recorder{observer: o, live: make(map[*Stream]struct{})} }
 
-// Publish remembers a round. Only its counters may change from then on.
+// Publish adds a round. From then on only its counters may change.
 func (r *Recorder) Publish(round *Round) {
 	if r.observer != nil {
 		round.Trace = r.observer.Published(round)
@@ -125,7 +124,7 @@ func (r *Recorder) Publish(round *Round) {
 	r.rounds = appendBounded(r.rounds, round, maxRounds)
 }
 
-// appendBounded appends and forgets the oldest beyond most.
+// appendBounded appends v and drops the oldest value beyond most values.
 func appendBounded[T any](list []T, v T, most int) []T {
 	if len(list) == most {
 		list = slices.Delete(list, 0, 1)
@@ -133,7 +132,7 @@ func appendBounded[T any](list []T, v T, most int) []T {
 	return append(list, v)
 }
 
-// Info says whose stream it is.
+// Info identifies a stream.
 type Info struct {
 	Stream    string    `json:"stream"` // <name>.<namespace>-<number>
 	Proxy     string    `json:"proxy"`  // <name>.<namespace>
@@ -148,11 +147,11 @@ type Stream struct {
 
 	mu    sync.Mutex
 	info  Info
-	ring  []push // the last ones; the one of number n is at n%maxPushes
+	ring  []push // the last pushes; push n is at n%maxPushes
 	count uint64 // pushes so far
 }
 
-// Open begins the record of a stream.
+// Open starts the record of a stream.
 func (r *Recorder) Open(info Info) *Stream {
 	s := &Stream{recorder: r, info: info}
 	r.mu.Lock()
@@ -161,9 +160,9 @@ func (r *Recorder) Open(info Info) *Stream {
 	return s
 }
 
-// Close notes the end of the stream. Its record stays until enough others
-// have ended; those of one proxy make room for each other first, so that one
-// that keeps connecting does not push out the rest.
+// Close notes the end of the stream. Its record is kept until enough other streams have
+// ended. Streams of the same proxy are dropped first, so that a proxy that keeps
+// reconnecting does not displace others.
 func (s *Stream) Close(now time.Time) {
 	r := s.recorder
 	s.mu.Lock()
@@ -194,7 +193,7 @@ func (s *Stream) Close(now time.Time) {
 	r.ended = appendBounded(r.ended, s, maxEnded)
 }
 
-// Send notes a response that goes out and returns its number.
+// Send adds a response that is being sent and returns its number.
 func (s *Stream) Send(p Response) uint64 {
 	if p.Round != nil {
 		p.Round.pushes.Add(1)
@@ -212,7 +211,7 @@ func (s *Stream) Send(p Response) uint64 {
 	return n
 }
 
-// at is the push of the number while it is remembered.
+// at returns the push with the number, or nil if it was dropped.
 func (s *Stream) at(n uint64) *push {
 	if n >= s.count || s.count-n > maxPushes {
 		return nil
@@ -220,7 +219,7 @@ func (s *Stream) at(n uint64) *push {
 	return &s.ring[n%maxPushes]
 }
 
-// Written notes that the response was handed to the connection whole.
+// Written notes that all of the response was written to the connection.
 func (s *Stream) Written(n uint64, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -232,8 +231,8 @@ func (s *Stream) Written(n uint64, now time.Time) {
 // ACK notes that the proxy accepted the response.
 func (s *Stream) ACK(n uint64, now time.Time) { s.answer(n, now, nil) }
 
-// NACK notes that the proxy refused the response, for its message, and the
-// resources to blame as far as they are known.
+// NACK notes that the proxy refused the response: its error message and the refused
+// resources, as far as they are known.
 func (s *Stream) NACK(n uint64, now time.Time, message string, resources []string) {
 	s.answer(n, now, &refusal{message, resources})
 }
@@ -246,7 +245,7 @@ func (s *Stream) answer(n uint64, now time.Time, no *refusal) {
 		return
 	}
 	p.answered, p.refused = now, no
-	if p.written.IsZero() { // what writes has not come to say so
+	if p.written.IsZero() { // Written comes after the answer
 		p.written = now
 	}
 	if s.recorder.observer != nil {
@@ -266,11 +265,11 @@ func (s *Stream) answer(n uint64, now time.Time, no *refusal) {
 	}
 }
 
-// observe tells the observer of a response.
+// observe reports a response to the observer.
 func (s *Stream) observe(p *push, n uint64) {
 	if p.Round != nil && p.Round.Trace != nil {
 		alone := *p
-		alone.Round = nil // which is told of by itself
+		alone.Round = nil // the observer gets it as an argument
 		s.recorder.observer.Answered(s.info, alone.report(n), p.Round, p.First)
 	}
 }

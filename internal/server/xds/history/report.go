@@ -15,8 +15,7 @@ type Cause struct {
 	Cluster   string `json:"cluster"`
 	Namespace string `json:"namespace,omitempty"`
 	Name      string `json:"name"`
-	// Place is file and line, or that it is of a Kubernetes API; empty for an
-	// object that is gone.
+	// Place is the file and line, or the Kubernetes API; empty for a deleted object.
 	Place string `json:"place,omitempty"`
 	Gone  bool   `json:"gone,omitempty"`
 }
@@ -25,7 +24,7 @@ type Cause struct {
 type Publication struct {
 	Snapshot   uint64    `json:"snapshot"`
 	Causes     []Cause   `json:"causes"`
-	Events     int       `json:"events"` // of which Causes are a few
+	Events     int       `json:"events"` // Causes are the first of them
 	Arrived    time.Time `json:"arrived,omitzero"`
 	Started    time.Time `json:"started"`
 	Generated  time.Time `json:"generated"`
@@ -37,8 +36,7 @@ type Publication struct {
 	Bytes      int64     `json:"bytes"` // sent
 }
 
-// Push is a response as status pages show it. Times that did not come yet
-// are left out.
+// Push is a response as status pages show it. Times in the future are left out.
 type Push struct {
 	Number    uint64       `json:"number"` // in the stream, from 0
 	Type      string       `json:"type"`
@@ -51,13 +49,13 @@ type Push struct {
 	Answered  time.Time    `json:"answered,omitzero"`
 	Answer    string       `json:"answer"` // ACK, NACK or empty
 	Error     string       `json:"error,omitempty"`
-	Refused   []string     `json:"refused,omitempty"` // resources to blame
+	Refused   []string     `json:"refused,omitempty"` // resources, as far as known
 	Resources int          `json:"resources"`
 	Removed   int          `json:"removed"`
 	Bytes     int          `json:"bytes"`
 }
 
-// History is what is remembered of one stream.
+// History is the record of one stream.
 type History struct {
 	Info
 	Forgotten uint64 `json:"forgotten"` // pushes before those listed
@@ -71,11 +69,11 @@ type NACK struct {
 	Type      string    `json:"type"`
 	Version   string    `json:"version"`
 	At        time.Time `json:"at"`
-	Resources []string  `json:"resources"` // to blame, as far as known
+	Resources []string  `json:"resources"` // as far as known
 	Error     string    `json:"error"`
 }
 
-// Streams lists the streams that are remembered, sorted by name.
+// Streams returns the streams in the history, sorted by name.
 func (r *Recorder) Streams() []Info {
 	out := []Info{}
 	for _, s := range r.streams() {
@@ -84,8 +82,8 @@ func (r *Recorder) Streams() []Info {
 	return out
 }
 
-// History is what is remembered of a proxy: all its streams, or one when the
-// name is that of a stream. It is empty for an unknown name.
+// History returns the records of a proxy's streams, or of one stream if the name is a
+// stream's. It returns none for an unknown name.
 func (r *Recorder) History(name string) []History {
 	var out []History
 	for _, s := range r.streams() {
@@ -96,9 +94,8 @@ func (r *Recorder) History(name string) []History {
 	return out
 }
 
-// NACKs lists the refused responses that are remembered, oldest first. Those of
-// a stream that goes on give way only to its own responses; those of streams
-// that ended go when enough of the same proxy, or of many others, have ended.
+// NACKs returns the refused responses in the history, oldest first. Later responses
+// displace those of a live stream; those of an ended stream disappear with its record.
 func (r *Recorder) NACKs() []NACK {
 	out := []NACK{}
 	for _, s := range r.streams() {
@@ -108,7 +105,7 @@ func (r *Recorder) NACKs() []NACK {
 	return out
 }
 
-// Timeline lists the publications that are remembered, oldest first.
+// Timeline returns the publications in the history, oldest first.
 func (r *Recorder) Timeline() []Publication {
 	r.mu.Lock()
 	rounds := slices.Clone(r.rounds)
@@ -180,7 +177,7 @@ func (p *push) report(n uint64) Push {
 	return out
 }
 
-// version is a version as it goes on the wire.
+// version formats a version for the wire.
 func version(v uint64) string { return fmt.Sprintf("%016x", v) }
 
 func (r *Round) report() *Publication {
