@@ -23,93 +23,91 @@ import (
 // Conn is a connection under the limits of its Conns.
 type Conn struct {
 	net.Conn
-	conns   *Conns
-	address netip.Prefix
-	write   *time.Timer   // runs while a write does
-	prove   *time.Timer   // runs until the connection has an owner
-	records *recordReader // nil without TLS
-	frames  *frameWriter  // nil with TLS
-	in      *frameReader  // nil with TLS
-	out     atomic.Pointer[frameWriter]
-	written atomic.Int64
-	late    atomic.Int64  // nanoseconds that the next read waits
-	soon    sync.Once     // of CloseSoon
-	told    sync.Once     // of goAway
-	gone    chan struct{} // closed with the connection
-	known   chan struct{} // closed when it has an owner
+	conns      *Conns
+	address    netip.Prefix
+	writeTimer *time.Timer   // runs during a write
+	authTimer  *time.Timer   // runs until the connection has an owner
+	records    *recordReader // nil without TLS
+	frames     *frameWriter  // nil with TLS
+	in         *frameReader  // nil with TLS
+	out        atomic.Pointer[frameWriter]
+	written    atomic.Int64
+	readDelay  atomic.Int64 // of the next read, in nanoseconds
+	closeSoon  sync.Once
+	closedOnce sync.Once     // counts and logs the reason in goAway
+	gone       chan struct{} // closed with the connection
+	known      chan struct{} // closed when the connection has an owner
 
-	holdNext atomic.Bool // the next write goes out with the one after it
+	holdNext atomic.Bool // the next write waits in held for the one after it
 	held     []byte
 
-	opening uint32 // the stream of the last headers; used by the goroutine that reads
+	opening uint32 // the stream of the last headers; for the goroutine that reads
 
 	frameMu  sync.Mutex
 	inbounds map[uint32]*inbound
 	controls *rate.Limiter
 
-	// Under the lock of conns.
+	// The lock of conns guards the fields below.
 	pending  *list.Element
 	owner    *mesh.Identity
-	peer     peerKey // whom the connection counts for
+	peer     peerKey // the peer that the connection counts for
 	closed   bool
 	names    holdings
 	requests int  // bytes
-	started  bool // a stream of it has had its turn
+	started  bool // one of its streams had its turn
 	next     *reservation
-	queued   int // bytes, see Queue
+	queued   int // bytes of answers, see Queue
 }
 
-// SetDeadline implements net.Conn. gRPC takes its deadline for handshakes away
-// when they are over.
+// SetDeadline implements net.Conn. gRPC removes its deadline for handshakes when they are
+// over.
 func (c *Conn) SetDeadline(t time.Time) error {
 	if t.IsZero() && !c.conns.cfg.Authenticate {
 		c.conns.mu.Lock()
-		c.proved()
+		c.leavePending()
 		c.conns.mu.Unlock()
 	}
 	return c.Conn.SetDeadline(t)
 }
 
-// proved takes a connection from those that have something to prove. The lock
+// leavePending notes the end of the handshakes or, with TLS, of authentication. The lock
 // must be held.
-func (c *Conn) proved() {
+func (c *Conn) leavePending() {
 	if c.pending != nil {
 		c.conns.pending.Remove(c.pending)
 		c.pending = nil
 	}
-	if c.prove != nil {
-		c.prove.Stop()
+	if c.authTimer != nil {
+		c.authTimer.Stop()
 	}
 }
 
-// maxLate bounds how long a read waits.
-const maxLate = 100 * time.Millisecond
+// maxReadDelay bounds the delay of a read.
+const maxReadDelay = 100 * time.Millisecond
 
-// SlowDown has the connection of a call be read on later: its peer asks for more
-// than it is given, and can do nothing but wait. Others do not. It is later by the
-// given time for each connection of its identity, so that who asks over many comes
-// no further than over one.
+// SlowDown delays the next read from the connection of a call, whose peer asks for more
+// than it gets and can only wait. The delay is multiplied by the number of connections
+// of the identity, so that many connections gain nothing over one.
 func SlowDown(ctx context.Context, by time.Duration) {
-	if c := ConnOf(ctx); c != nil {
-		c.late.Add(int64(by) * int64(c.siblings()))
+	c := ConnOf(ctx)
+	if c == nil {
+		return
 	}
-}
-
-// siblings is how many connections the owner has, this one counted.
-func (c *Conn) siblings() int {
-	c.conns.mu.Lock()
-	defer c.conns.mu.Unlock()
-	if c.owner == nil {
-		return 1
+	s := c.conns
+	s.mu.Lock()
+	conns := 1
+	if c.owner != nil {
+		conns = s.holder(peerKey{identity: *c.owner}).conns
 	}
-	return c.conns.holder(peerKey{identity: *c.owner}).conns
+	s.mu.Unlock()
+	c.readDelay.Add(int64(by) * int64(conns))
 }
 
 // Read implements net.Conn.
 func (c *Conn) Read(p []byte) (int, error) {
-	if late := time.Duration(c.late.Swap(0)); late > 0 {
+	if late := time.Duration(c.readDelay.Swap(0)); late > 0 {
 		select {
-		case <-time.After(min(late, maxLate)):
+		case <-time.After(min(late, maxReadDelay)):
 		case <-c.gone:
 		}
 	}
@@ -119,7 +117,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 	return (*recordConn)(c).Read(p)
 }
 
-// recordConn is a Conn that reads what comes: records with TLS.
+// recordConn reads a connection as it is; with TLS one record at a time.
 type recordConn Conn
 
 // Read implements io.Reader.
@@ -136,7 +134,7 @@ func (r *recordConn) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// Write implements net.Conn. It takes the frames of gRPC, or the records of TLS.
+// Write implements net.Conn. It receives frames from gRPC, or records from TLS.
 func (c *Conn) Write(p []byte) (int, error) {
 	if c.frames != nil {
 		return c.frames.Write(p)
@@ -148,13 +146,13 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return (*rawConn)(c).Write(p)
 }
 
-// rawConn is a Conn that writes what it is given.
+// rawConn writes to a connection at once.
 type rawConn Conn
 
 // Write implements io.Writer.
 func (c *rawConn) Write(p []byte) (int, error) {
-	c.write.Reset(c.conns.cfg.Limits.Write)
-	defer c.write.Stop()
+	c.writeTimer.Reset(c.conns.cfg.Limits.Write)
+	defer c.writeTimer.Stop()
 	if len(c.held) == 0 {
 		n, err := c.Conn.Write(p)
 		c.written.Add(int64(n))
@@ -168,7 +166,7 @@ func (c *rawConn) Write(p []byte) (int, error) {
 	return int(max(0, n-held)), err
 }
 
-// Written is how many bytes were written so far; none for a nil Conn.
+// Written returns the number of bytes written so far. It may be called on a nil Conn.
 func (c *Conn) Written() int64 {
 	if c == nil {
 		return 0
@@ -176,7 +174,7 @@ func (c *Conn) Written() int64 {
 	return c.written.Load()
 }
 
-// Stall closes a connection whose peer does not read. A nil Conn has none.
+// Stall closes a connection whose peer does not read. It may be called on a nil Conn.
 func (c *Conn) Stall() {
 	if c == nil || !c.close() {
 		return
@@ -186,27 +184,27 @@ func (c *Conn) Stall() {
 		"peer", c.Conn.RemoteAddr(), "after", c.conns.cfg.Limits.Write)
 }
 
-// closeDelay is how long what was answered last may take to be sent.
+// closeDelay is the time in which the last answer must be sent.
 const closeDelay = time.Second
 
-// CloseSoon closes the connection when its peer has had time to read the last
-// answer. A nil Conn has none.
+// CloseSoon closes the connection when the peer has had time to read the last answer. It
+// may be called on a nil Conn.
 func (c *Conn) CloseSoon() {
 	if c != nil {
-		c.soon.Do(func() { time.AfterFunc(closeDelay, func() { c.close() }) })
+		c.closeSoon.Do(func() { time.AfterFunc(closeDelay, func() { c.close() }) })
 	}
 }
 
-// goAwayTime bounds how long a connection takes to end with a GOAWAY, maxDrain
-// what is read of it meanwhile.
+// goAwayTime bounds the time to close a connection with a GOAWAY, maxDrain the bytes read
+// meanwhile.
 const (
 	goAwayTime = time.Second
 	maxDrain   = 16 << 20
 )
 
-// goAway tells the peer why its connection is to end, unless a write is stuck.
+// goAway sends the reason for the end of the connection, unless a write is blocked.
 func (c *Conn) goAway(why string) {
-	c.told.Do(func() {
+	c.closedOnce.Do(func() {
 		c.conns.cfg.Stats.Closed()
 		c.conns.cfg.Log.Debug("connection closed", "address", c.Conn.RemoteAddr(), "reason", why)
 	})
@@ -219,7 +217,7 @@ func (c *Conn) goAway(why string) {
 	}
 }
 
-// drain drops what comes next.
+// drain drops the bytes that arrive.
 func (c *Conn) drain() {
 	defer time.AfterFunc(goAwayTime, func() { c.Conn.Close() }).Stop()
 	_, _ = io.CopyN(io.Discard, c.Conn, maxDrain) // the connection ends in any case
@@ -231,7 +229,7 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// close reports whether the connection was open.
+// close closes the connection and reports whether it was open.
 func (c *Conn) close() bool {
 	s := c.conns
 	s.mu.Lock()
@@ -244,7 +242,7 @@ func (c *Conn) close() bool {
 	c.queue(-c.queued)
 	c.closed = true
 	close(c.gone)
-	c.proved()
+	c.leavePending()
 	if c.owner != nil {
 		s.holder(c.peer).conns--
 	} else {
@@ -256,7 +254,7 @@ func (c *Conn) close() bool {
 	return true
 }
 
-// RemoteAddr implements net.Conn. gRPC hands it to calls, which find their
+// RemoteAddr implements net.Conn. gRPC passes the address to calls; ConnOf finds the
 // connection by it.
 func (c *Conn) RemoteAddr() net.Addr { return connAddr{c.Conn.RemoteAddr(), c} }
 
@@ -265,7 +263,7 @@ type connAddr struct {
 	conn *Conn
 }
 
-// ConnOf is the connection of a call, nil without Conns.
+// ConnOf returns the connection of a call, or nil if its listener is not of a Conns.
 func ConnOf(ctx context.Context) *Conn {
 	p, ok := peer.FromContext(ctx)
 	if !ok {

@@ -1,5 +1,5 @@
-// Package admission decides who may connect, how much one peer may have open, and
-// who comes first. gRPC by itself bounds none of this.
+// Package admission decides which peers may connect, how much each of them may have open
+// and which of them comes first. gRPC bounds none of this.
 package admission
 
 import (
@@ -18,26 +18,25 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// Conns bounds the connections of one server: how many there are, how long
-// they may take to prove whose they are, and how long a write may take. gRPC
-// by itself bounds none of these.
+// Conns bounds the connections of one server: their number, the time until they
+// authenticate, and the time that a write may take.
 type Conns struct {
 	cfg Config
 
 	mu        sync.Mutex
-	addresses map[netip.Prefix]int // connections that are not an identity's
-	pending   list.List            // of *Conn that have still to prove something, oldest first
+	addresses map[netip.Prefix]int // connections without an owner, by address
+	pending   list.List            // of *Conn in handshakes or not authenticated, oldest first
 	stopped   bool
 	holders   map[peerKey]*holder
 
-	total   account            // of all peers: what they share counts once
+	total   account            // of all peers; what they share counts once
 	turns   [classes]list.List // of *holder: the peers with waiting requests, in order
-	full    bool               // the next waiting request does not fit the budget of all peers
-	granted time.Time          // when a waiting request was last let in, or full became true
+	full    bool               // the next waiting request exceeds the budget of all peers
+	granted time.Time          // when a waiting request was last admitted, or full became true
 }
 
-// peerKey is whom streams, and connections that have proved whose they are,
-// count for: an identity, or an address of which none is asked.
+// peerKey identifies the peer that streams and connections count for: an identity, or an
+// address if peers do not authenticate or have not done so yet.
 type peerKey struct {
 	identity mesh.Identity
 	address  netip.Prefix
@@ -52,57 +51,56 @@ func (k peerKey) String() string {
 
 // Limits bound connections and their streams.
 type Limits struct {
-	// FirstRequest is how long a stream may wait with its first request, and
-	// a connection with proving whose it is.
+	// FirstRequest is the time in which a stream must send its first request, and a
+	// connection must authenticate.
 	FirstRequest time.Duration
-	// Write is how long a peer may take to read a response, or the network
-	// to take any byte, before its connection is closed.
+	// Write is the time in which a peer must read a response, and in which the
+	// network must take some bytes, before the connection is closed.
 	Write time.Duration
-	// AddressConns is how many connections one address (IPv6: one /64) may
-	// have that have not proved whose they are. Without TLS none do.
+	// AddressConns is the number of connections of one address (IPv6: one /64) that
+	// have not authenticated. Without TLS no connection does.
 	AddressConns int
-	// PendingConns is how many connections all addresses together may have in
-	// handshakes and, with TLS, before they prove whose they are. One more
-	// closes the oldest.
+	// PendingConns is the number of connections of all addresses together in
+	// handshakes or, with TLS, not authenticated. One more closes the oldest.
 	PendingConns int
-	// IdentityConns is how many connections one identity may have.
+	// IdentityConns is the number of connections of one identity.
 	IdentityConns int
-	// IdentityStreams is how many streams one identity may have, AddressStreams
-	// how many one address (IPv6: one /64) of which no identity is asked.
+	// IdentityStreams is the number of streams of one identity, AddressStreams of one
+	// address (IPv6: one /64) without authentication.
 	IdentityStreams, AddressStreams int
-	// PeerBytes is how many bytes the server keeps for one identity, or for one
-	// address of which none is asked: requests that are not finished or not
-	// handled yet, and the names that streams subscribe to. TotalBytes bounds all
-	// peers together: requests wait for room, and when none is let in for a while, or
-	// names take more, the largest connection of the largest holder is closed.
+	// PeerBytes is the number of bytes that the server keeps for one identity, or for
+	// one address without authentication: requests that are incomplete or not
+	// handled, and the names that streams subscribe to. TotalBytes bounds all peers
+	// together. Requests wait for room; if none is admitted for a while, or names
+	// exceed the bound, the largest connection of the largest peer is closed.
 	PeerBytes, TotalBytes int
-	// RequestBytes is the size of the largest request, RequestTime how long one
-	// may take to arrive, and may wait for room in its peer's budget.
+	// RequestBytes is the size of the largest request. RequestTime is the time in
+	// which a request must arrive, and in which its peer's budget must have room.
 	RequestBytes int
 	RequestTime  time.Duration
 }
 
-// Stats are called, concurrently, when something is to be counted.
+// Stats are callbacks that count events. They are called concurrently.
 type Stats struct {
-	Refused  func() // a connection was closed before it proved anything
-	Rejected func() // a stream or connection of a known peer is one too many
+	Refused  func() // a connection was closed before it authenticated
+	Rejected func() // a known peer has too many streams or connections
 	Stalled  func() // a connection was closed because its peer does not read
 	Closed   func() // a connection was closed because its peer sends or holds too much
 }
 
-// Config of a Conns. All fields are needed.
+// Config configures a Conns. All fields are required.
 type Config struct {
 	Limits Limits
 	Stats  Stats
 	Log    *slog.Logger
 	Now    func() time.Time
-	// Authenticate says that the server's peers authenticate: then each
-	// connection must call for Authenticated in time, and counts for its
-	// identity from then on, no longer for its address.
+	// Authenticate is set if the server's peers authenticate. Authenticated must then
+	// be called for each connection in time; the connection counts for its address
+	// before and for its identity afterwards.
 	Authenticate bool
 }
 
-// NewConns makes the Conns of a server.
+// NewConns returns the Conns of a server.
 func NewConns(cfg Config) *Conns {
 	return &Conns{
 		cfg: cfg, addresses: make(map[netip.Prefix]int),
@@ -110,11 +108,11 @@ func NewConns(cfg Config) *Conns {
 	}
 }
 
-// Listen bounds what the listener accepts.
+// Listen returns a listener under the limits of c.
 func (c *Conns) Listen(l net.Listener) net.Listener { return boundedListener{l, c} }
 
-// Stop closes the connections that have still to prove something, and each one
-// that comes from now on. gRPC waits for handshakes before it stops.
+// Stop closes the pending connections and each new one, because gRPC waits for handshakes
+// before it stops.
 func (c *Conns) Stop() {
 	c.mu.Lock()
 	c.stopped = true
@@ -130,8 +128,8 @@ func (c *Conns) Stop() {
 	}
 }
 
-// Authenticated notes whose the connection of a call is. It returns an error
-// with code ResourceExhausted when the identity has too many connections.
+// Authenticated sets the owner of the connection of a call. The error has the code
+// ResourceExhausted if the identity has too many connections.
 func Authenticated(ctx context.Context, id mesh.Identity) error {
 	if c := ConnOf(ctx); c != nil {
 		return c.own(id)
@@ -158,11 +156,11 @@ func (l boundedListener) Accept() (net.Conn, error) {
 	}
 }
 
-// admit makes a conn, or returns nil when its address has too many or the
+// admit makes a Conn. It returns nil if the address has too many connections or the
 // server is stopping.
 func (c *Conns) admit(raw net.Conn) *Conn {
-	// A peer that acknowledges no byte for this long is gone, or holds its
-	// window shut.
+	// A peer that acknowledges no byte for this time is gone or keeps its window
+	// closed.
 	if err := setUserTimeout(raw, c.cfg.Limits.Write); err != nil {
 		c.cfg.Log.Debug("no limit for unacknowledged bytes", "error", err)
 	}
@@ -171,8 +169,8 @@ func (c *Conns) admit(raw net.Conn) *Conn {
 		inbounds: make(map[uint32]*inbound), controls: rate.NewLimiter(controlRate, controlBurst),
 	}
 	n.peer = peerKey{address: n.address}
-	n.write = time.AfterFunc(c.cfg.Limits.Write, n.Stall)
-	n.write.Stop()
+	n.writeTimer = time.AfterFunc(c.cfg.Limits.Write, n.Stall)
+	n.writeTimer.Stop()
 	c.mu.Lock()
 	if c.stopped {
 		c.mu.Unlock()
@@ -194,21 +192,21 @@ func (c *Conns) admit(raw net.Conn) *Conn {
 	n.frames, n.in = &frameWriter{conn: n, out: (*rawConn)(n)}, newFrameReader(n, (*recordConn)(n))
 	n.out.Store(n.frames)
 	if c.cfg.Authenticate {
-		n.prove = time.AfterFunc(c.cfg.Limits.FirstRequest, func() {
+		n.authTimer = time.AfterFunc(c.cfg.Limits.FirstRequest, func() {
 			c.cfg.Stats.Refused()
 			n.close()
 		})
 	}
 	c.mu.Unlock()
 	if oldest != nil {
-		// Handshakes are short, so the oldest is the likeliest never to end.
+		// Handshakes are short, so the oldest is the one most likely to be stuck.
 		c.cfg.Stats.Refused()
 		oldest.close()
 	}
 	return n
 }
 
-// AddressOf is what the peers of one host share.
+// AddressOf returns the address, or the /64 of IPv6, that stands for a peer's host.
 func AddressOf(a net.Addr) netip.Prefix {
 	ap, err := netip.ParseAddrPort(a.String())
 	if err != nil {
@@ -223,8 +221,8 @@ func AddressOf(a net.Addr) netip.Prefix {
 	return p
 }
 
-// own makes a connection count for its identity. What is counted at first
-// stays: a connection with calls of several identities counts for one.
+// own makes a connection count for its identity. The first identity stays the owner, even
+// if later calls have others.
 func (c *Conn) own(id mesh.Identity) error {
 	s := c.conns
 	s.mu.Lock()
@@ -239,7 +237,7 @@ func (c *Conn) own(id mesh.Identity) error {
 		return status.Errorf(codes.ResourceExhausted, "%s has %d connections, no more are accepted", id, h.conns)
 	}
 	h.conns++
-	c.proved()
+	c.leavePending()
 	c.owner = &id
 	close(c.known)
 	s.leaveAddress(c.address)
@@ -260,9 +258,8 @@ func (c *Conn) own(id mesh.Identity) error {
 	return nil
 }
 
-// OpenStream counts a stream until it is closed: for the identity, or for the
-// connection's address when peers do not authenticate. A nil Conn has a nil
-// Stream.
+// OpenStream counts a stream until it is closed: for the identity, or for the address of
+// the connection if peers do not authenticate. A nil Conn returns a nil Stream.
 func (c *Conn) OpenStream(id mesh.Identity) (*Stream, error) {
 	if c == nil {
 		return nil, nil
@@ -283,7 +280,7 @@ func (c *Conn) OpenStream(id mesh.Identity) (*Stream, error) {
 	return &Stream{conn: c, peer: k}, nil
 }
 
-// leave has a connection count no longer for its peer. The lock must be held.
+// leave removes a connection from its peer. The lock must be held.
 func (c *Conns) leave(n *Conn) {
 	delete(c.holder(n.peer).open, n)
 	c.tidy(n.peer)

@@ -43,8 +43,8 @@ func TestSlowDown(t *testing.T) {
 	for range 3 {
 		SlowDown(ctx, time.Millisecond)
 	}
-	if late := time.Duration(flooding.late.Load()); late != 6*time.Millisecond || calm.late.Load() != 0 {
-		t.Errorf("it is late by %v, want 6ms; another by %d", late, calm.late.Load())
+	if late := time.Duration(flooding.readDelay.Load()); late != 6*time.Millisecond || calm.readDelay.Load() != 0 {
+		t.Errorf("it is late by %v, want 6ms; another by %d", late, calm.readDelay.Load())
 	}
 	SlowDown(ctx, time.Hour) // which is too much
 	go func() { _, _ = client.Write([]byte("x")) }()
@@ -52,7 +52,7 @@ func TestSlowDown(t *testing.T) {
 	if n, err := flooding.Read(make([]byte, 1)); n != 1 || err != nil {
 		t.Fatal(n, err)
 	}
-	if took := time.Since(began); took < maxLate || flooding.late.Load() != 0 {
-		t.Errorf("read after %v, want at least %v", took, maxLate)
+	if took := time.Since(began); took < maxReadDelay || flooding.readDelay.Load() != 0 {
+		t.Errorf("read after %v, want at least %v", took, maxReadDelay)
 	}
 }

@@ -10,9 +10,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-// NoReadBuffer has gRPC read without a buffer from connections that have their
-// own: those of Conns, and of Credentials above them. A connection then knows
-// which frame gRPC handles.
+// NoReadBuffer makes gRPC read without a buffer. Connections of Conns, and of Credentials
+// above them, have their own, so that they know which frame gRPC is handling.
 func NoReadBuffer() grpc.ServerOption { return grpc.ReadBufferSize(0) }
 
 const readBuffer = 4 << 10
@@ -26,32 +25,32 @@ const (
 	controlBurst = 2000
 )
 
-// A peer that takes responses sends at most one window update for each
-// bytesPerUpdate bytes of them, besides freeUpdates.
+// A peer that reads responses sends at most one window update for bytesPerUpdate bytes of
+// them, plus freeUpdates.
 const (
 	freeUpdates    = 10_000
 	bytesPerUpdate = 512
 )
 
-// errClosing ends the reading of a connection that is being closed.
+// errClosing ends the reads from a connection that is being closed.
 var errClosing = errors.New("the connection is being closed")
 
-// frameReader reads the frames of a peer. It bounds how many control frames
-// come, and counts what requests take.
+// frameReader reads the frames of a peer. It bounds the number of control frames and
+// counts the bytes of requests.
 type frameReader struct {
 	conn *Conn
 	from io.Reader
 	in   *bufio.Reader // made by the first read
 
-	preface int               // how much of it is to come
+	preface int               // bytes that have not arrived
 	header  [frameHeader]byte // of the frame
-	have    int               // of the header
-	left    int               // of the payload
-	updates int64             // of windows
+	have    int               // bytes of the header
+	left    int               // bytes of the payload that have not arrived
+	updates int64             // window updates so far
 
-	// Of a data frame: its stream, nil when gRPC drops the frame; how much data
-	// is to come; whether the length of its padding is; what it takes besides its
-	// data, until that was counted.
+	// For a data frame: its stream, nil if gRPC drops the frame; the bytes of data that
+	// have not arrived; whether the padding length is next; the bytes that the frame
+	// takes besides its data, until they were counted.
 	stream   *inbound
 	data     int
 	padded   bool
@@ -70,16 +69,15 @@ func (r *frameReader) Read(p []byte) (int, error) {
 	n, err := r.in.Read(p)
 	if why := r.follow(p[:n]); why != "" {
 		r.conn.goAway(why)
-		r.conn.drain() // or the peer might not see the GOAWAY
+		r.conn.drain() // otherwise the peer might not see the GOAWAY
 		r.conn.close()
 		return 0, errClosing
 	}
 	return n, err
 }
 
-// follow looks at the next bytes, and waits until the peer's budget has room for
-// the requests that begin there. It returns why the connection is to be closed, or
-// nothing.
+// follow parses the next bytes, and waits until the peer's budget has room for the requests
+// that start in them. It returns the reason to close the connection, if there is one.
 func (r *frameReader) follow(b []byte) (why string) {
 	n := min(r.preface, len(b))
 	r.preface -= n
@@ -115,7 +113,7 @@ func (r *frameReader) begin() (why string) {
 		r.conn.opening = stream
 		return ""
 	case typ == http2.FramePing && !flags.Has(http2.FlagPingAck):
-		return "" // gRPC bounds them by what the peer is sent: clients measure with them
+		return "" // gRPC bounds them by the bytes sent to the peer: clients measure with them
 	case typ == http2.FrameWindowUpdate:
 		if r.updates++; r.updates > freeUpdates+r.conn.Written()/bytesPerUpdate {
 			return "too many window updates"
@@ -128,7 +126,7 @@ func (r *frameReader) begin() (why string) {
 	return r.conn.control(typ)
 }
 
-// payload handles some of the payload of a frame.
+// payload handles a part of the payload of a frame.
 func (r *frameReader) payload(b []byte) (why string) {
 	if r.stream == nil {
 		return ""
@@ -151,7 +149,7 @@ func (r *frameReader) payload(b []byte) (why string) {
 	return ""
 }
 
-// control counts a control frame that came, or that the peer provoked.
+// control counts a control frame that the peer sent or provoked.
 func (c *Conn) control(typ http2.FrameType) (why string) {
 	if !c.controls.AllowN(c.conns.cfg.Now(), 1) {
 		return "too many " + typ.String() + " frames"

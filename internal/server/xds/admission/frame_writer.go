@@ -11,25 +11,24 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// NoWriteBuffer has gRPC write each part of a frame as it comes, to connections
-// that put frames together themselves: those of Conns, and of Credentials above
-// them. With a buffer, gRPC lets all that runs go first before it writes less than
-// a kilobyte, in case more is to come: when something changes for all proxies, all
-// their frames would lie in buffers of their own until the last is there.
+// NoWriteBuffer makes gRPC write without a buffer. Connections of Conns, and of Credentials
+// above them, assemble frames themselves. With a buffer, gRPC yields before it writes less than a kilobyte, in
+// case more follows: after a change for all proxies, the frames for all of them would be
+// in buffers until the last one is made.
 func NoWriteBuffer() grpc.ServerOption { return grpc.WriteBufferSize(0) }
 
 const (
 	frameHeader = 9
-	maxFrame    = frameHeader + 16<<10 // that gRPC makes
-	maxRecord   = 16 << 10             // bytes of others in one record of TLS
+	maxFrame    = frameHeader + 16<<10 // the largest that gRPC makes
+	maxRecord   = 16 << 10             // bytes of content in one TLS record
 )
 
 var frameBuffers = sync.Pool{New: func() any { return new(make([]byte, 0, maxFrame)) }}
 
-// frameWriter writes each HTTP/2 frame at once, when its last part has come. It
-// has a buffer from the first part to the last.
+// frameWriter writes each HTTP/2 frame with one write. It has a buffer only while parts of
+// a frame are missing.
 type frameWriter struct {
-	conn *Conn // nil: nothing is counted
+	conn *Conn // nil: control frames are not counted
 	mu   sync.Mutex
 	out  io.Writer // used with the lock held
 	buf  *[]byte   // nil between frames
@@ -78,8 +77,8 @@ func (w *frameWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// missing is how much is needed to know the length of a frame, then to have all of
-// it: negative when there is more.
+// missing returns the number of bytes needed to know the length of a frame, or else to
+// complete it. It is negative if there are more.
 func missing(frame []byte) int {
 	if len(frame) < frameHeader {
 		return frameHeader - len(frame)
@@ -87,7 +86,7 @@ func missing(frame []byte) int {
 	return frameHeader + int(binary.BigEndian.Uint32(frame)>>8) - len(frame)
 }
 
-// Credentials has the connections of TLS put frames together.
+// Credentials makes TLS connections assemble frames.
 func Credentials(c credentials.TransportCredentials) credentials.TransportCredentials {
 	return framing{c}
 }
@@ -99,7 +98,7 @@ type framing struct {
 // ServerHandshake implements credentials.TransportCredentials.
 func (f framing) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	below, _ := raw.(*Conn)
-	if below != nil { // it has records from now on, and frames are above it
+	if below != nil { // from now on it carries records; frames are above TLS
 		below.records, below.frames, below.in = new(recordReader), nil, nil
 		below.out.Store(nil)
 	}
@@ -132,11 +131,11 @@ func (c *secureConn) Read(p []byte) (int, error) { return c.in.Read(p) }
 // Write implements net.Conn.
 func (c *secureConn) Write(p []byte) (int, error) { return c.out.Write(p) }
 
-// recordWriter writes a frame as one record of TLS. One that is too large for
-// that, by its header, takes two, and still one write.
+// recordWriter writes a frame as one TLS record. A frame that its header makes too large
+// for one takes two records, but still one write.
 type recordWriter struct {
 	secure io.Writer
-	below  *Conn // nil: nothing is held
+	below  *Conn // nil: two writes
 }
 
 // Write implements io.Writer.

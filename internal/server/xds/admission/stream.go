@@ -7,14 +7,14 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// nameOverhead is what a name takes besides its letters, in bytes: in lists, and
-// an empty answer when no resource is called so.
+// nameOverhead is the number of bytes that a name takes besides its letters: its places in
+// lists, and an empty answer if no resource has the name.
 const nameOverhead = 256
 
-// holdings are the sets of names that streams hold. Sets are shared, so each
-// counts once.
+// holdings are the name sets that streams hold. A set that several streams share counts
+// once.
 type holdings struct {
-	sets  map[*xdswire.NameSet]int // how often each is held
+	sets  map[*xdswire.NameSet]int // number of holders
 	bytes int
 }
 
@@ -36,21 +36,19 @@ func (h *holdings) remove(s *xdswire.NameSet) {
 	}
 }
 
-// Stream is a stream that counts for its peer until Close. A nil Stream counts
-// for nobody.
+// Stream counts for its peer until it is closed. The methods of a nil Stream do nothing.
 type Stream struct {
 	conn *Conn
 	peer peerKey
 
-	// Changed under the lock of conns, by one goroutine at a time.
+	// Guarded by the lock of conns; only one goroutine at a time changes them.
 	closed bool
 	names  []*xdswire.NameSet
 }
 
-// Hold says that the stream holds these sets of names, in place of those that it
-// held. The names of a peer are bounded: beyond that it returns an error with code
-// ResourceExhausted, and the stream is to end. It must be called by one goroutine
-// at a time and does not keep the list.
+// Hold replaces the name sets that the stream holds. If the names of the peer are too large,
+// it returns an error with code ResourceExhausted, and the stream must end. Only one
+// goroutine at a time may call Hold. It does not keep the list.
 func (s *Stream) Hold(names []*xdswire.NameSet) error {
 	if s == nil {
 		return nil
@@ -81,8 +79,7 @@ func (s *Stream) Hold(names []*xdswire.NameSet) error {
 	return nil
 }
 
-// drop takes sets from what the connection and the peer hold. The lock must be
-// held.
+// drop removes sets from the connection and the peer. The lock must be held.
 func (s *Stream) drop(names []*xdswire.NameSet) {
 	c := s.conn.conns
 	h := c.holder(s.peer)

@@ -5,14 +5,13 @@ import (
 	"io"
 )
 
-// recordReader hands out no more than one TLS record at a time. crypto/tls
-// keeps the buffer of a connection at the largest size that it ever had, and
-// doubles it again and again when the beginning of a next record is behind the
-// one it reads. Small records are read ahead, so they take no more reads.
+// recordReader returns at most one TLS record at a time. crypto/tls keeps a connection's
+// buffer at its largest size, and doubles it repeatedly if the next record starts behind
+// the one that it reads. Small records are read ahead, so they take no more reads.
 type recordReader struct {
 	ahead    [512]byte
-	from, to int // what of ahead is not handed out
-	left     int // what of the record, its header included, is not handed out
+	from, to int // the unread part of ahead
+	left     int // unread bytes of the record, header included
 }
 
 const recordHeader = 5
@@ -37,8 +36,8 @@ func (r *recordReader) read(conn io.Reader, p []byte) (int, error) {
 	return n, nil
 }
 
-// header reads ahead until the length of the next record is known. What comes
-// before the end of the connection is a record, too.
+// header reads ahead until the length of the next record is known. The bytes before the end
+// of the connection count as a record, too.
 func (r *recordReader) header(conn io.Reader) error {
 	r.to = copy(r.ahead[:], r.ahead[r.from:r.to])
 	r.from = 0
@@ -49,7 +48,7 @@ func (r *recordReader) header(conn io.Reader) error {
 			if r.to == 0 {
 				return err
 			}
-			return nil // it is told again
+			return nil // the next read returns the error again
 		}
 	}
 	r.left = recordHeader + int(binary.BigEndian.Uint16(r.ahead[3:]))

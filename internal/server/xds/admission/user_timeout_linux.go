@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// setUserTimeout has the kernel end a TCP connection whose peer acknowledges
-// nothing of what was sent, or keeps its window shut, for that long. Only the
-// kernel knows of bytes that fit its buffer.
+// setUserTimeout makes the kernel close a TCP connection whose peer acknowledges nothing, or
+// keeps its window closed, for this time. Only the kernel knows about the bytes in its
+// buffer.
 func setUserTimeout(c net.Conn, d time.Duration) error {
 	sc, ok := c.(syscall.Conn)
 	if !ok {

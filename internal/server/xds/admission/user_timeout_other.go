@@ -7,5 +7,5 @@ import (
 	"time"
 )
 
-// setUserTimeout does nothing: gRPC's keepalive finds such peers, later.
+// setUserTimeout does nothing. gRPC's keepalive closes such connections later.
 func setUserTimeout(net.Conn, time.Duration) error { return nil }
