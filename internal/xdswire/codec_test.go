@@ -23,7 +23,7 @@ func manyNames(n int) []string {
 	return names
 }
 
-// pieces cuts a message as gRPC receives it.
+// pieces splits a message as gRPC receives it.
 func pieces(b []byte) mem.BufferSlice {
 	var out mem.BufferSlice
 	for chunk := range slices.Chunk(b, 1000) {
@@ -69,7 +69,7 @@ func TestServerCodecKnowsNamesAgain(t *testing.T) {
 	if got := decodeRequest(t, c, &discoveryv3.DiscoveryRequest{ResourceNames: one}); set.Is(got.GetResourceNames()) {
 		t.Error("another list is taken for the one that is known")
 	}
-	// The border between two names counts.
+	// The boundary between two names matters.
 	one = slices.Clone(names)
 	one[1], one[2] = one[1]+one[2][:1], one[2][1:]
 	if got := decodeRequest(t, c, &discoveryv3.DiscoveryRequest{ResourceNames: one}); set.Is(got.GetResourceNames()) {
@@ -88,7 +88,7 @@ func TestServerCodecRefusesBrokenRequests(t *testing.T) {
 		"not UTF-8":            append(slices.Clone(b), 3<<3|2, 1, 0xff),
 		"a field of no number": append(slices.Clone(b), 0),
 	} {
-		for range 2 { // a broken list is not known the second time
+		for range 2 { // a malformed list does not become a known one
 			if err := c.Unmarshal(pieces(broken), new(discoveryv3.DiscoveryRequest)); err == nil {
 				t.Errorf("%s: accepted", what)
 			}
@@ -96,7 +96,7 @@ func TestServerCodecRefusesBrokenRequests(t *testing.T) {
 	}
 }
 
-// FuzzServerCodec compares with the ordinary codec.
+// FuzzServerCodec compares the codec with the ordinary one.
 func FuzzServerCodec(f *testing.F) {
 	b, err := proto.Marshal(&discoveryv3.DiscoveryRequest{TypeUrl: xdswire.EndpointType, ResourceNames: manyNames(100)})
 	if err != nil {
@@ -127,7 +127,7 @@ func FuzzServerCodec(f *testing.F) {
 	})
 }
 
-// BenchmarkServerCodec is the ACK of 1,000 assignments, state of the world.
+// BenchmarkServerCodec decodes a state-of-the-world ACK of 1,000 assignments.
 func BenchmarkServerCodec(b *testing.B) {
 	req, err := proto.Marshal(&discoveryv3.DiscoveryRequest{TypeUrl: xdswire.EndpointType, ResourceNames: manyNames(1000)})
 	if err != nil {

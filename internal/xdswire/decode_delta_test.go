@@ -13,7 +13,7 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// returning is the first request of a proxy that comes back.
+// returning makes the first request of a reconnecting proxy.
 func returning(names int) *discoveryv3.DeltaDiscoveryRequest {
 	held := make(map[string]string, names)
 	for i, n := range manyNames(names) {
@@ -37,13 +37,13 @@ func encoded(tb testing.TB, m proto.Message) []byte {
 
 func TestServerCodecVersionsHeld(t *testing.T) {
 	c := xdswire.NewServerCodec(xdswire.NewNameSets(), xdswire.RequestLimits{Depth: 100})
-	for _, names := range []int{0, 1, 1000} { // short requests and long ones
+	for _, names := range []int{0, 1, 1000} { // short and long requests
 		want, got := returning(names), new(discoveryv3.DeltaDiscoveryRequest)
 		b := encoded(t, want)
 		if err := c.Unmarshal(pieces(b), got); err != nil {
 			t.Fatal(err)
 		}
-		clear(b) // what was decoded is not part of it
+		clear(b) // the decoded message does not refer to the bytes
 		if !proto.Equal(want, got) {
 			t.Errorf("%d names: got another request", names)
 		}
@@ -62,7 +62,7 @@ func TestServerCodecVersionsHeld(t *testing.T) {
 	}
 }
 
-// FuzzVersionsHeld compares with the ordinary codec.
+// FuzzVersionsHeld compares the codec with the ordinary one.
 func FuzzVersionsHeld(f *testing.F) {
 	b := encoded(f, returning(100))
 	for _, tail := range [][]byte{
@@ -91,7 +91,7 @@ func FuzzVersionsHeld(f *testing.F) {
 	})
 }
 
-// BenchmarkVersionsHeld is what a proxy with 1,000 resources says when it comes back.
+// BenchmarkVersionsHeld decodes the first request of a proxy with 1,000 resources.
 func BenchmarkVersionsHeld(b *testing.B) {
 	data := mem.BufferSlice{mem.SliceBuffer(encoded(b, returning(1000)))}
 	decode := func(b *testing.B, unmarshal func(mem.BufferSlice, any) error) {

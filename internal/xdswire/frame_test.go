@@ -90,7 +90,7 @@ func TestFramesShareBytes(t *testing.T) {
 	if &first[1].ReadOnlyData()[0] != &a.Delta()[0] {
 		t.Error("the frame copies the resource")
 	}
-	first[0] = nil // a list belongs to who asked for it
+	first[0] = nil // each caller gets its own list
 	if second[0] == nil || f.Buffers()[0] == nil {
 		t.Error("two calls return one list")
 	}
@@ -129,8 +129,8 @@ func TestNonces(t *testing.T) {
 	}
 }
 
-// TestWhenWritten sends the buffers as gRPC does: what it holds of a message is
-// counted, and given up last when the connection has the last byte.
+// TestWhenWritten sends buffers as gRPC does: gRPC counts its references to a message
+// and drops the last one when the connection has the last byte.
 func TestWhenWritten(t *testing.T) {
 	f := NewFrame(Header{TypeURL: ClusterType}, NewBody(Delta, resource(t, "a", "one")))
 	calls := 0

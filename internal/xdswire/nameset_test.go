@@ -60,8 +60,8 @@ func TestNameSetsDoNotWriteToTheirArguments(t *testing.T) {
 	}
 }
 
-// TestNameSetsAddAndRemoveLikeSets compares random steps with a map. Each set
-// must be the one that its names have when they are given at once.
+// TestNameSetsAddAndRemoveLikeSets compares random steps with a map. Each set must
+// equal the one made from its names at once.
 func TestNameSetsAddAndRemoveLikeSets(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	sets := NewNameSets()
@@ -90,7 +90,7 @@ func TestNameSetsAddAndRemoveLikeSets(t *testing.T) {
 	}
 }
 
-// BenchmarkNameSetsWith adds one name to a large set and takes it out again.
+// BenchmarkNameSetsWith adds a name to a large set and removes it.
 func BenchmarkNameSetsWith(b *testing.B) {
 	names := make([]string, 99_000)
 	for i := range names {

@@ -29,8 +29,8 @@ func TestNackKeepsLastGood(t *testing.T) {
 		if l := b.logs.String(); !strings.Contains(l, "proxy=p.ns-1") || !strings.Contains(l, "a is no good") {
 			t.Errorf("the log does not name proxy and error:\n%s", l)
 		}
-		// The next change brings what the proxy may lack: a is as it was
-		// acknowledged, but the proxy may have taken the refused one.
+		// The next change sends a again as it was acknowledged, because the proxy may
+		// have applied the refused version.
 		b.mesh.set("EDS", "shared", "a", "a:1").set("EDS", "shared", "b", "b:2")
 		b.push()
 		c.wantAck("EDS", "a=a:1 b=b:2")
@@ -66,7 +66,7 @@ func TestNackedClustersAreRepaired(t *testing.T) {
 		if v == xdswire.SotW {
 			c.wantAck("CDS", "a=a:1 b=b:1")
 		} else {
-			c.wantAck("CDS", "a=a:1", "x") // it may have removed a and taken x
+			c.wantAck("CDS", "a=a:1", "x") // the proxy may have removed a and applied x
 		}
 		c.quiet()
 	})
@@ -82,10 +82,10 @@ func TestSubscribeAfterNack(t *testing.T) {
 		b.push()
 		c.nack(c.want("EDS", "a=a:bad"), "no good")
 		c.subscribe("EDS", "a", "b")
-		c.wantAck("EDS", "b=b:1") // without what was refused
+		c.wantAck("EDS", "b=b:1") // without the refused resource
 		b.mesh.set("EDS", "shared", "c", "c:2")
 		b.push()
-		c.quiet() // c is not asked for, and the refused a not sent again
+		c.quiet() // c is not subscribed, and the refused a is not sent again
 	})
 }
 
@@ -95,7 +95,7 @@ func TestNackOfFirstResponse(t *testing.T) {
 		c := b.connect(v, "p")
 		c.subscribe("CDS")
 		c.nack(c.want("CDS", "a=a:1 b=b:1"), "no good")
-		c.wantAck("CDS", "a=a:1") // looking for the one to blame
+		c.wantAck("CDS", "a=a:1") // the search for the refused resource
 		if v == xdswire.SotW {
 			c.nack(c.want("CDS", "a=a:1 b=b:1"), "no good")
 		} else {
@@ -126,10 +126,10 @@ func TestDeltaNackOfEverything(t *testing.T) {
 	b.mesh.set("EDS", "shared", "b", "b:2")
 	b.push()
 	c.wantAck("EDS", "b=b:2")
-	c.subscribe("CDS", "a", "b") // has all endpoints sent again
+	c.subscribe("CDS", "a", "b") // makes all endpoints due
 	c.wantAck("CDS", "b=b:1")
 	c.nack(c.want("EDS", "a=a:1 b=b:2", "gone"), "goo.gle/debugstr\ncluster_name: \"b\"\n: no good")
-	c.wantAck("EDS", "a=a:1", "gone") // all but what was refused
+	c.wantAck("EDS", "a=a:1", "gone") // all but the refused one
 	c.quiet()
 	b.mesh.set("EDS", "shared", "b", "b:3")
 	b.push()
@@ -143,7 +143,7 @@ func TestNoncesAndNacks(t *testing.T) {
 		c := b.connect(v, "p")
 		c.subscribe("CDS")
 		first := c.want("CDS", "a=a:1 b=b:1")
-		c.request("LDS", "never sent", nil, nil, "") // starts the type all the same
+		c.request("LDS", "never sent", nil, nil, "") // starts the type nevertheless
 		lds := c.recv()
 		c.request("CDS", lds.nonce+"0", nil, nil, "") // neither ACK nor NACK
 		c.ack(lds)
@@ -164,9 +164,9 @@ func TestNoncesAndNacks(t *testing.T) {
 	})
 }
 
-// A name asked for while a response was on its way stands not in it, so its
-// refusal is not for that name.
-func TestNameAskedForDuringARefusedResponseIsSent(t *testing.T) {
+// TestNameRequestedDuringRefusedResponse: A response in flight does not contain a
+// name requested meanwhile, so its NACK does not concern that name.
+func TestNameRequestedDuringRefusedResponse(t *testing.T) {
 	b := startServer(t, small())
 	c := b.connect(xdswire.Delta, "p")
 	c.subscribe("EDS", "gone")
@@ -177,7 +177,7 @@ func TestNameAskedForDuringARefusedResponseIsSent(t *testing.T) {
 	c.quiet()
 }
 
-func TestSearchGoesOnAfterARefusedRemoval(t *testing.T) {
+func TestSearchContinuesAfterRefusedRemoval(t *testing.T) {
 	b := startServer(t, small())
 	c := b.connect(xdswire.Delta, "p")
 	c.subscribe("EDS", "a", "b")
@@ -185,12 +185,12 @@ func TestSearchGoesOnAfterARefusedRemoval(t *testing.T) {
 	b.mesh.set("EDS", "shared", "a", "")
 	b.push()
 	c.nack(r, "no")
-	c.nack(c.want("EDS", "", "a"), "no") // the first half, which went
+	c.nack(c.want("EDS", "", "a"), "no") // the first half, which was removed
 	c.wantAck("EDS", "b=b:1", "a")
 	c.quiet()
 }
 
-func TestEndpointsFollowClustersAfterARefusedFirstResponse(t *testing.T) {
+func TestEndpointsFollowClustersAfterRefusedFirstResponse(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		b := startServer(t, newTestMesh().set("EDS", "shared", "a", "a:1"))
 		c := b.connect(v, "p")

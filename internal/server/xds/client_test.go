@@ -40,13 +40,13 @@ func (l *logBuffer) String() string {
 	return l.b.String()
 }
 
-// response is a response of either variant.
+// receivedResponse is a response of either variant.
 type receivedResponse struct {
 	typ, version, nonce string
 	resources           map[string]string // name → content
 	versions            map[string]string // delta
 	removed             []string
-	count               int // of resources, those of one name too
+	count               int // resources, including several with one name
 }
 
 func decode(t testing.TB, a *anypb.Any) string {
@@ -58,7 +58,7 @@ func decode(t testing.TB, a *anypb.Any) string {
 	return s.GetValue()
 }
 
-// client is a proxy of either variant that does only what it is told.
+// client is a proxy of either variant that sends only what the test requests.
 type client struct {
 	t       testing.TB
 	variant xdswire.Variant
@@ -71,7 +71,7 @@ type client struct {
 	in      chan *receivedResponse
 	ended   chan error
 	first   bool
-	implied bool // send no type URL
+	implied bool // omit the type URL
 }
 
 func newClient(t testing.TB, v xdswire.Variant, node string) *client {
@@ -139,7 +139,7 @@ func (c *client) receive() {
 			r.typ, r.version, r.nonce = m.GetTypeUrl(), m.GetVersionInfo(), m.GetNonce()
 			r.count = len(m.GetResources())
 			for _, a := range m.GetResources() {
-				// Resources have no name here, so contents start with it.
+				// Resources have no name here, so their contents start with it.
 				content := decode(c.t, a)
 				name, _, _ := strings.Cut(content, ":")
 				r.resources[name] = content
@@ -159,8 +159,8 @@ func urlOf(typ string) string {
 	return typ
 }
 
-// request sends the current names of a type, or in the delta variant the
-// change of them, with a nonce and perhaps an error.
+// request sends the names of a type, or in the delta variant their difference, with a
+// nonce and an optional error.
 func (c *client) request(typ, nonce string, names []string, held map[string]string, nack string) {
 	c.t.Helper()
 	var detail *statuspb.Status
@@ -198,7 +198,7 @@ func without(a, b []string) []string {
 	return slices.DeleteFunc(slices.Clone(a), func(n string) bool { return slices.Contains(b, n) })
 }
 
-// subscribe asks for the names: the first request of a type or a change.
+// subscribe sends the first request for a type, or a change of its names.
 func (c *client) subscribe(typ string, names ...string) {
 	c.t.Helper()
 	nonce := c.nonce[typ]
@@ -208,8 +208,7 @@ func (c *client) subscribe(typ string, names ...string) {
 	c.request(typ, nonce, names, nil, "")
 }
 
-// reconnect is the first request of a type on a new stream, with what the
-// proxy holds.
+// reconnect sends the first request for a type on a new stream, with the held versions.
 func (c *client) reconnect(typ string, held map[string]string, names ...string) {
 	c.t.Helper()
 	c.request(typ, "", names, held, "")
@@ -240,7 +239,7 @@ func (c *client) recv() *receivedResponse {
 	return nil
 }
 
-// want waits for the next response, checks it and leaves it unanswered.
+// want waits for the next response and checks it. It does not answer.
 func (c *client) want(typ, resources string, removed ...string) *receivedResponse {
 	c.t.Helper()
 	r := c.recv()
@@ -258,8 +257,8 @@ func (c *client) wantAck(typ, resources string, removed ...string) *receivedResp
 	return r
 }
 
-// quiet checks that nothing was sent so far: the answer to a request made now
-// comes next. It uses routes of names that nothing else has.
+// quiet checks that no response has arrived: the answer to a request that it sends must
+// come next. Its routes have names that no other test uses.
 func (c *client) quiet() {
 	c.t.Helper()
 	name := "quiet" + string(rune('a'+len(c.names["RDS"])))
@@ -271,7 +270,7 @@ func (c *client) quiet() {
 	c.ack(r)
 }
 
-// status waits for the end of the stream.
+// status waits for the end of the stream and returns its status.
 func (c *client) status() *status.Status {
 	c.t.Helper()
 	for {

@@ -14,7 +14,7 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// conformer is a proxy of one of four kinds: state of the world or delta, with
+// conformanceClient is a proxy of one of four kinds: state of the world or delta, with
 // one ADS stream or a stream for each type.
 type conformanceClient struct {
 	t        *testing.T
@@ -30,12 +30,12 @@ func newConformanceClient(t *testing.T, b *testServer, v xdswire.Variant, separa
 	return &conformanceClient{t: t, b: b, variant: v, separate: separate, node: node, conn: b.dial(), streams: make(map[string]*client)}
 }
 
-// another is a proxy of the same kind.
+// another returns a new proxy of the same kind.
 func (p *conformanceClient) another(b *testServer, node string) *conformanceClient {
 	return newConformanceClient(p.t, b, p.variant, p.separate, node)
 }
 
-// on is the stream that carries a type, opened when it is needed first.
+// on returns the stream that carries a type, and opens it if needed.
 func (p *conformanceClient) on(typ string) *client {
 	p.t.Helper()
 	key := ""
@@ -55,7 +55,7 @@ func (p *conformanceClient) on(typ string) *client {
 	return c
 }
 
-// forget ends all streams; the next use opens new ones.
+// forget ends all streams. Later calls open new ones.
 func (p *conformanceClient) forget() {
 	for _, c := range p.streams {
 		c.cancel()
@@ -78,7 +78,7 @@ func (p *conformanceClient) nack(r *receivedResponse) {
 	p.on(r.typ).nack(r, "refused")
 }
 
-// lists says that responses of the type carry all that is subscribed to.
+// lists reports whether responses of the type carry everything subscribed to.
 func (p *conformanceClient) lists(typ string) bool {
 	return p.variant == xdswire.SotW && (typ == "CDS" || typ == "LDS")
 }
@@ -86,9 +86,8 @@ func (p *conformanceClient) lists(typ string) bool {
 // probe marks resources that only quiet uses.
 const probe = "probe"
 
-// wants waits for a response and leaves it unanswered: all is what it carries
-// where it lists everything, changed what it carries otherwise; removed is
-// told to delta proxies.
+// wants waits for a response and does not answer it. If the type lists everything, the
+// response must carry all, otherwise changed; removed counts for delta proxies.
 func (p *conformanceClient) wants(typ, all, changed string, removed ...string) *receivedResponse {
 	p.t.Helper()
 	r := p.on(typ).recv()
@@ -114,8 +113,8 @@ func (p *conformanceClient) gets(typ, all, changed string, removed ...string) *r
 	return r
 }
 
-// set changes resources, written as type, name and content each, and waits
-// until the change is published.
+// set changes resources, each given as type, name and content, and waits for the
+// publication.
 func (p *conformanceClient) set(what ...[3]string) {
 	p.t.Helper()
 	for _, w := range what {
@@ -124,7 +123,7 @@ func (p *conformanceClient) set(what ...[3]string) {
 	p.b.push()
 }
 
-// quiet checks that a type that is asked for owes nothing: what comes next is
+// quiet checks that nothing is due for a subscribed type: the next response must carry
 // a new resource.
 func (p *conformanceClient) quiet(typ string) {
 	p.t.Helper()
@@ -141,18 +140,18 @@ func (p *conformanceClient) quiet(typ string) {
 	p.ack(r)
 }
 
-// behaviour is one demand of the protocol, the same for all four kinds of
-// proxies or what comes to the same with each.
+// behaviour is one requirement of the protocol. It holds for all four kinds of proxies,
+// or has an equivalent.
 type behaviour struct {
 	name string
 	run  func(p *conformanceClient)
 }
 
-// Where the behaviours come from:
+// Sources of the behaviours:
 //
 //	spec:NAME   the section of "xDS REST and gRPC protocol"
 //	harness:N   the features of the xDS test harness (subscribing, unsubscribing, delta), counted
-//	order       the decision order of requests that docs/xds.md tells of
+//	order       the order of decisions about requests in docs/xds.md
 var behaviours = []behaviour{
 	// spec: How the client specifies what resources to return; harness: subscribing 1.
 	{"a first request without names gets everything", func(p *conformanceClient) {
@@ -230,7 +229,7 @@ var behaviours = []behaviour{
 		p.subscribe("EDS", "a", "b")
 		p.gets("EDS", "", "a=a:1 b=b:1")
 		p.subscribe("EDS", "b")
-		p.quiet("EDS") // nothing answers it
+		p.quiet("EDS") // no answer
 		p.set([3]string{"EDS", "a", "a:2"})
 		p.quiet("EDS")
 		p.set([3]string{"EDS", "b", "b:2"})
@@ -275,7 +274,7 @@ var behaviours = []behaviour{
 		p.settled("CDS", "a=a:1")
 		p.set([3]string{"CDS", "b", "b:2"})
 		p.quiet("CDS")
-		p.giveUp("CDS") // nothing, though the first request was the same
+		p.giveUp("CDS") // nothing, although the first request was the same
 		p.set([3]string{"CDS", "a", "a:2"})
 		p.quiet("CDS")
 	}},
@@ -294,9 +293,9 @@ var behaviours = []behaviour{
 		p.subscribe("CDS", "*", "a", "z")
 		p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1", "z")
 		p.subscribe("CDS", "*", "z")
-		p.gets("CDS", "a=a:1 b=b:1", "a=a:1") // the wildcard has it
+		p.gets("CDS", "a=a:1 b=b:1", "a=a:1") // the wildcard covers it
 		p.subscribe("CDS", "*")
-		p.gets("CDS", "a=a:1 b=b:1", "", "z") // it has not
+		p.gets("CDS", "a=a:1 b=b:1", "", "z") // the wildcard does not cover it
 		p.set([3]string{"CDS", "a", "a:2"})
 		p.gets("CDS", "a=a:2 b=b:1", "a=a:2")
 		p.quiet("CDS")
@@ -353,7 +352,7 @@ var behaviours = []behaviour{
 		p.gets("CDS", "a=a:1 b=b:1", "b=b:1")
 		p.quiet("CDS")
 	}},
-	// spec: Deleting resources: other types have no removal in the state of the world.
+	// spec: Deleting resources: state of the world can remove no other types.
 	{"endpoints that are gone are removed where that can be said", func(p *conformanceClient) {
 		p.subscribe("EDS", "a", "b")
 		p.gets("EDS", "", "a=a:1 b=b:1")
@@ -406,7 +405,7 @@ var behaviours = []behaviour{
 		p.nack(r)
 		p.quiet("EDS")
 	}},
-	// spec: NACK: an update may succeed at a new version after one.
+	// spec: NACK: a later update may succeed with a new version.
 	{"after a NACK the last good stays and a later change is sent", func(p *conformanceClient) {
 		p.subscribe("CDS", "a")
 		good := p.gets("CDS", "a=a:1", "a=a:1")
@@ -421,7 +420,7 @@ var behaviours = []behaviour{
 		p.gets("CDS", "a=a:3", "a=a:3")
 		p.b.eventually("the ACK", func() bool { return p.status("CDS").NACK == nil })
 	}},
-	// spec: NACK, whose previous version is then empty.
+	// spec: NACK; the previous version is then empty.
 	{"a refused first response is not the last", func(p *conformanceClient) {
 		p.subscribe("LDS")
 		p.nack(p.wants("LDS", "l=l:1", "l=l:1"))
@@ -486,14 +485,15 @@ var behaviours = []behaviour{
 		p.set([3]string{"EDS", "a", "a:2"})
 		p.quiet("EDS")
 	}},
-	// spec: Subscribing to resources (delta): what is held must be sent; state of the world: newly requested is resent.
+	// spec: Subscribing to resources (delta): held resources must be sent; state of the
+	// world: newly requested ones are sent again.
 	{"what is held is sent when it is asked for again", func(p *conformanceClient) {
 		p.subscribe("EDS", "a", "b")
 		p.gets("EDS", "", "a=a:1 b=b:1")
 		if p.variant == xdswire.SotW {
 			p.subscribe("EDS", "b")
 		} else {
-			p.on("EDS").names["EDS"] = []string{"b"} // a is asked for twice
+			p.on("EDS").names["EDS"] = []string{"b"} // request a again
 		}
 		p.subscribe("EDS", "a", "b")
 		p.gets("EDS", "", "a=a:1")
@@ -527,7 +527,7 @@ var behaviours = []behaviour{
 		p.gets("CDS", "a=a:8 b=b:1", "a=a:8")
 		p.quiet("CDS")
 	}},
-	// spec: Resource updates: a change that went back is none.
+	// spec: Resource updates: a change that was reverted is not sent.
 	{"what changes during a response and changes back is not sent", func(p *conformanceClient) {
 		p.subscribe("EDS", "a")
 		r := p.wants("EDS", "", "a=a:1")
@@ -546,14 +546,15 @@ var behaviours = []behaviour{
 		p.gets("CDS", "a=a:2 b=b:1", "a=a:2")
 		p.warms("a=a:1", "a")
 	}},
-	// spec: Resource warming; order: after clusters are asked for, the next request for endpoints is answered.
+	// spec: Resource warming; order: after a request for clusters, the next request for
+	// endpoints gets an answer.
 	{"endpoints asked for after clusters are answered though it looks like an ACK", func(p *conformanceClient) {
 		p.subscribe("EDS", "a")
 		endpoints := p.gets("EDS", "", "a=a:1")
 		p.subscribe("CDS")
 		p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
 		if !p.separate && p.variant == xdswire.SotW {
-			p.ack(endpoints) // a cluster that warms asks for its endpoints
+			p.ack(endpoints) // a warming cluster requests its endpoints
 		}
 		p.warms("a=a:1", "a")
 		p.quiet("EDS")
@@ -599,9 +600,10 @@ var behaviours = []behaviour{
 			}
 		}
 	}},
-	// spec: ACK/NACK and resource type instance version: not of a stream; so not of a process either.
+	// spec: ACK/NACK and resource type instance version: independent of the stream, so
+	// also of the process.
 	{"equal content has its version after a restart of the server", func(p *conformanceClient) {
-		p.set([3]string{"CDS", "a", "a:0"}) // other steps lead to the same
+		p.set([3]string{"CDS", "a", "a:0"}) // another history with the same result
 		p.set([3]string{"CDS", "a", "a:1"})
 		p.subscribe("CDS")
 		before := p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
@@ -613,7 +615,8 @@ var behaviours = []behaviour{
 			p.t.Errorf("version %s, before the restart %s", after.version, before.version)
 		}
 	}},
-	// spec: Aggregated discovery service; a type that is not served is no reason to lose the others.
+	// spec: Aggregated discovery service; a type that is not served does not affect the
+	// others.
 	{"a type of no meaning here is not answered, or ends its own stream only", func(p *conformanceClient) {
 		p.subscribe("CDS")
 		p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
@@ -631,7 +634,7 @@ var behaviours = []behaviour{
 	}},
 }
 
-// giveUp unsubscribes from all that was asked for, twice.
+// giveUp unsubscribes from everything, twice.
 func (p *conformanceClient) giveUp(typ string) {
 	p.t.Helper()
 	p.subscribe(typ)
@@ -639,8 +642,8 @@ func (p *conformanceClient) giveUp(typ string) {
 	p.settled(typ, "")
 }
 
-// settled asks for one more name, which nothing has, and takes the answer:
-// after it the server has taken all requests. All is what a list then has.
+// settled requests one more name, which no resource has, and waits for the answer: the
+// server has then handled all requests. A full list must equal all.
 func (p *conformanceClient) settled(typ, all string) {
 	p.t.Helper()
 	name := fmt.Sprintf("%s-none%d", probe, p.b.mesh.s.Seq)
@@ -648,8 +651,8 @@ func (p *conformanceClient) settled(typ, all string) {
 	p.gets(typ, all, "")
 }
 
-// dependents takes the endpoints that a delta ADS stream is sent after
-// clusters were asked for.
+// dependents receives the endpoints that a delta ADS stream gets after a request for
+// clusters.
 func (p *conformanceClient) dependents(typ, resources string) {
 	p.t.Helper()
 	if p.variant == xdswire.Delta && !p.separate {
@@ -657,9 +660,9 @@ func (p *conformanceClient) dependents(typ, resources string) {
 	}
 }
 
-// warms takes the endpoints that a cluster waits for: they come by themselves
-// on an ADS stream; a proxy with a stream for each type opens another one, as
-// every cluster has its own there.
+// warms receives the endpoints that a cluster waits for. On an ADS stream they arrive
+// unasked; a proxy with a stream for each type opens another one, because there every
+// cluster has its own.
 func (p *conformanceClient) warms(resources string, names ...string) {
 	p.t.Helper()
 	if !p.separate {
@@ -671,7 +674,7 @@ func (p *conformanceClient) warms(resources string, names ...string) {
 	q.gets("EDS", "", resources)
 }
 
-// status is how far the proxy's stream is with a type.
+// status returns the server's status of the proxy for a type.
 func (p *conformanceClient) status(typ string) history.TypeStatus {
 	for _, s := range p.b.hub.Proxies() {
 		if st, ok := s.Types[typ]; ok {
@@ -707,7 +710,7 @@ func TestConformance(t *testing.T) {
 			})
 			verdict := map[bool]string{true: "ok", false: "FAILED"}[ok]
 			if !ran {
-				verdict = "-" // left out by -run
+				verdict = "-" // excluded by -run
 			} else {
 				cases++
 			}

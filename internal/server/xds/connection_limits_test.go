@@ -23,16 +23,16 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// dialDeaf connects with a small receive buffer, and stops reading from the
-// socket when stop is closed.
-func (b *testServer) dialDeaf(stop <-chan struct{}) *grpc.ClientConn {
+// dialStalling connects with a small receive buffer. Once stop is closed, it stops reading
+// from the socket.
+func (b *testServer) dialStalling(stop <-chan struct{}) *grpc.ClientConn {
 	return b.dial(grpc.WithContextDialer(func(ctx context.Context, addr string) (net.Conn, error) {
 		return dialtest.DialStalling(ctx, net.Dialer{}, addr, 4<<10, stop)
 	}))
 }
 
-// TestClientsStopReading has half of the clients read no more, with
-// responses that fill gRPC's windows, the sockets, or only their buffers.
+// TestClientsStopReading: Half of the clients stop reading while responses fill gRPC's
+// windows, the sockets, or only their buffers. The other half is served.
 func TestClientsStopReading(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -46,10 +46,10 @@ func TestClientsStopReading(t *testing.T) {
 				const clients = 20
 				w := newTestMesh().set("CDS", "shared", "big", "big:1").set("EDS", "shared", "a", "a:1")
 				b := startServer(t, w, func(c *Config, _ *Access) { c.Limits.Write = time.Second })
-				deaf := make(chan struct{})
+				stalled := make(chan struct{})
 				var good []*client
 				for i := range clients {
-					slow := b.connectOn(b.dialDeaf(deaf), v, fmt.Sprintf("slow%d", i))
+					slow := b.connectOn(b.dialStalling(stalled), v, fmt.Sprintf("slow%d", i))
 					go slow.receive()
 					slow.subscribe("CDS")
 					slow.wantAck("CDS", "big=big:1")
@@ -58,7 +58,7 @@ func TestClientsStopReading(t *testing.T) {
 					c.wantAck("EDS", "a=a:1")
 					good = append(good, c)
 				}
-				close(deaf)
+				close(stalled)
 				b.mesh.set("CDS", "shared", "big", "big:"+strings.Repeat("x", tt.size)).set("EDS", "shared", "a", "a:2")
 				b.push()
 				for _, c := range good {
@@ -78,7 +78,7 @@ func TestClientsStopReading(t *testing.T) {
 	}
 }
 
-// someone authenticates every peer as one identity.
+// authenticateAsOne authenticates every peer as the same identity.
 func authenticateAsOne(_ *Config, a *Access) {
 	a.Authenticate = func(ctx context.Context) (mesh.Caller, error) {
 		id := mesh.Identity{TrustDomain: "td", Namespace: "ns", ServiceAccount: "sa"}
@@ -86,7 +86,7 @@ func authenticateAsOne(_ *Config, a *Access) {
 	}
 }
 
-// idle opens n connections that say nothing, and tells of each that ends.
+// idle opens n connections that send nothing. The channel receives the end of each.
 func (b *testServer) idle(n int) <-chan error {
 	b.t.Helper()
 	ended := make(chan error, n)
@@ -117,8 +117,8 @@ func (b *testServer) wait(what string, n int, ended <-chan error) {
 	}
 }
 
-// patiently lets connections take their time, so that nothing but the limits
-// that a test sets closes them.
+// withoutTimeouts sets long time limits, so that only the limits of a test close
+// connections.
 func withoutTimeouts(c *Config, _ *Access) {
 	c.Limits.Handshake, c.Limits.FirstRequest = time.Hour, time.Hour
 }
@@ -136,9 +136,9 @@ func TestConnectionsOfOneAddress(t *testing.T) {
 	c.quiet()
 }
 
-// TestStrangersTakeNobodysPlace has peers that prove nothing take all
-// the room that there is for such.
-func TestStrangersTakeNobodysPlace(t *testing.T) {
+// TestUnauthenticatedConnectionsBlockNone: Unauthenticated connections that use all their places
+// do not keep authenticated ones out.
+func TestUnauthenticatedConnectionsBlockNone(t *testing.T) {
 	b := startServer(t, small(), authenticateAsOne, withoutTimeouts, func(c *Config, _ *Access) { c.Limits.PendingConns, c.Limits.AddressConns = 8, 8 })
 	before := b.connect(xdswire.Delta, "before")
 	before.subscribe("CDS")
@@ -147,7 +147,7 @@ func TestStrangersTakeNobodysPlace(t *testing.T) {
 	before.quiet()
 }
 
-func TestOldestStrangerGivesWay(t *testing.T) {
+func TestOldestPendingConnectionIsClosed(t *testing.T) {
 	b := startServer(t, small(), authenticateAsOne, withoutTimeouts, func(c *Config, _ *Access) { c.Limits.PendingConns = 8 })
 	b.wait("strangers over the limit are closed", 12, b.idle(20))
 	c := b.connect(xdswire.Delta, "after")
@@ -155,27 +155,27 @@ func TestOldestStrangerGivesWay(t *testing.T) {
 	c.wantAck("CDS", "a=a:1 b=b:1")
 }
 
-func TestStrangersMustProveThemselves(t *testing.T) {
+func TestConnectionsMustAuthenticateInTime(t *testing.T) {
 	b := startServer(t, small(), authenticateAsOne, func(c *Config, _ *Access) { c.Limits.FirstRequest = time.Second })
 	c := b.connect(xdswire.Delta, "p")
 	c.subscribe("CDS")
 	c.wantAck("CDS", "a=a:1 b=b:1")
-	// A connection that is set up and has no call.
+	// A connection after its handshake, without a call.
 	h := b.dialRaw()
 	h.wantEnd()
 	c.quiet()
 }
 
 func TestStreamsOfOneIdentity(t *testing.T) {
-	fewStreams(t, startServer(t, small(), authenticateAsOne, func(c *Config, _ *Access) { c.Limits.IdentityStreams = 3 }))
+	testStreamLimit(t, startServer(t, small(), authenticateAsOne, func(c *Config, _ *Access) { c.Limits.IdentityStreams = 3 }))
 }
 
 func TestStreamsOfOneAddress(t *testing.T) {
-	fewStreams(t, startServer(t, small(), func(c *Config, _ *Access) { c.Limits.AddressStreams = 3 }))
+	testStreamLimit(t, startServer(t, small(), func(c *Config, _ *Access) { c.Limits.AddressStreams = 3 }))
 }
 
-// fewStreams finds that a peer may have three streams.
-func fewStreams(t *testing.T, b *testServer) {
+// testStreamLimit checks that a peer may have three streams.
+func testStreamLimit(t *testing.T, b *testServer) {
 	t.Helper()
 	conn := b.dial()
 	join := func() *client {
@@ -218,7 +218,7 @@ func TestConnectionsOfOneIdentity(t *testing.T) {
 	}
 }
 
-func TestRequestsWithoutMeasure(t *testing.T) {
+func TestHugeRequests(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		b := startServer(t, small())
 		good := b.connect(v, "good")
@@ -257,9 +257,9 @@ func TestRequestsWithoutMeasure(t *testing.T) {
 	})
 }
 
-// TestNamesOfOnePeer has streams each of which asks for little.
-func TestNamesOfOnePeer(t *testing.T) {
-	const most = 3_700 // bytes: of ten names of 84 with 256 more each, and one that quiet asks for
+// TestNameBudget: The names of all streams of a peer count together.
+func TestNameBudget(t *testing.T) {
+	const most = 3_700 // bytes: ten names of 84 bytes and 256 more each, and one name for quiet
 	for what, limit := range map[string]struct {
 		oneConn bool
 		set     serverOption
@@ -273,14 +273,14 @@ func TestNamesOfOnePeer(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			both(t, func(t *testing.T, v xdswire.Variant) {
-				namesOfOnePeer(t, startServer(t, small(), limit.set), v, limit.oneConn)
+				testNameBudget(t, startServer(t, small(), limit.set), v, limit.oneConn)
 			})
 		})
 	}
 }
 
-// namesOfOnePeer finds that a peer may subscribe to ten names.
-func namesOfOnePeer(t *testing.T, b *testServer, v xdswire.Variant, oneConn bool) {
+// testNameBudget checks that a peer may subscribe to ten names.
+func testNameBudget(t *testing.T, b *testServer, v xdswire.Variant, oneConn bool) {
 	t.Helper()
 	conn := b.dial()
 	join := func(typ string, names ...string) *client {
@@ -326,7 +326,7 @@ func namesOfOnePeer(t *testing.T, b *testServer, v xdswire.Variant, oneConn bool
 			return false
 		}
 	})
-	third.subscribe("EDS", names[5:15]...) // in place of others
+	third.subscribe("EDS", names[5:15]...) // in place of other names
 	taken(third)
 	third.quiet()
 }
@@ -340,7 +340,7 @@ func numbered(n int) []string {
 }
 
 func TestNodeMetadata(t *testing.T) {
-	nested := func(levels int) *structpb.Value { // of which the metadata itself is the first
+	nested := func(levels int) *structpb.Value { // counting the metadata itself
 		v := structpb.NewStringValue("bottom")
 		for range levels - 1 {
 			v = structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{"d": v}})
@@ -357,7 +357,7 @@ func TestNodeMetadata(t *testing.T) {
 			says  string
 		}{
 			"too deep":  {nested(11), "at most 10 levels"},
-			"very deep": {nested(3000), "at most 10 levels"}, // others can make 10,000 messages, three for each
+			"very deep": {nested(3000), "at most 10 levels"}, // the other values may cost 10,000 messages, three each
 			"3 MiB":     {structpb.NewStringValue(strings.Repeat("x", 3<<20)), "bytes besides names, at most 786432"},
 			"600 KiB":   {structpb.NewStringValue(strings.Repeat("x", 600<<10)), "at most 524288"},
 			"100 KiB":   {structpb.NewStringValue(strings.Repeat("x", 100<<10)), ""},

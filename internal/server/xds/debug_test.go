@@ -9,8 +9,8 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// TestPagesWaitForRoom has a peer ask and not read: pages wait, a few of them, and
-// go out once there is room.
+// TestPagesWaitForRoom: Pages for a peer that does not read wait, up to a limit, and
+// are sent once there is room.
 func TestPagesWaitForRoom(t *testing.T) {
 	h := newUnstartedHub()
 	sent := 0

@@ -6,8 +6,8 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// TestExtensionsAreNotRemoved: proxies get the extensions that they name, also
-// later, and are never told that one is gone.
+// TestExtensionsAreNotRemoved: Proxies get the extensions that they name, even later,
+// and no removals.
 func TestExtensionsAreNotRemoved(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		w := newTestMesh().set("ECDS", "shared", "a", "a:1").set("ECDS", "shared", "other", "other:1")
@@ -27,15 +27,15 @@ func TestExtensionsAreNotRemoved(t *testing.T) {
 
 		alone := b.connect(v, "q")
 		alone.subscribe("ECDS", "nothing")
-		alone.wantAck("ECDS", "") // an answer all the same
+		alone.wantAck("ECDS", "") // an answer nevertheless
 		b.mesh.set("ECDS", "shared", "nothing", "nothing:1")
 		b.push()
 		alone.wantAck("ECDS", "nothing=nothing:1")
 	})
 }
 
-// TestHeldExtensionsAreNotRemoved: a proxy that comes back with an extension
-// which is gone keeps it.
+// TestHeldExtensionsAreNotRemoved: A reconnecting proxy keeps an extension that no
+// longer exists.
 func TestHeldExtensionsAreNotRemoved(t *testing.T) {
 	b := startServer(t, newTestMesh().set("ECDS", "shared", "a", "a:1"), func(c *Config, _ *Access) { c.Generation = generationOf(xdswire.ExtensionType) })
 	c := b.connect(xdswire.Delta, "p")

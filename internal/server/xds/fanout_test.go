@@ -14,7 +14,7 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// wide is a world of n clusters with endpoints.
+// wide returns a mesh of n clusters with endpoints.
 func wide(n int) (*testMesh, []string) {
 	w := newTestMesh()
 	names := make([]string, n)
@@ -81,7 +81,7 @@ func TestCountersShowOneChange(t *testing.T) {
 		check("a late proxy", before, map[string]float64{
 			"sent CDS": 1, "sent_resources CDS": units, "sent EDS": 1, "sent_resources EDS": units,
 		})
-		// 2 shared views and 2 own views a proxy; equal subscriptions are one.
+		// 2 shared views, and 2 own views for each proxy; equal subscriptions are one.
 		b.eventually("the number of views", func() bool { return b.metric("meshctl_xds_views", "") == 2+2*(streams+1) })
 		if n := b.hub.names.Size(); n != 1 {
 			t.Errorf("%d name sets for equal subscriptions", n)
@@ -90,7 +90,7 @@ func TestCountersShowOneChange(t *testing.T) {
 }
 
 func TestSharedUnitsAreGeneratedOnce(t *testing.T) {
-	// The own views of two streams of one proxy are one view.
+	// Two streams of one proxy have the same own views.
 	b := startServer(t, small().set("CDS", "p", "own", "own:1"))
 	for range 3 {
 		c := b.connect(xdswire.Delta, "p")
@@ -102,7 +102,7 @@ func TestSharedUnitsAreGeneratedOnce(t *testing.T) {
 	}
 }
 
-func TestSlowReaderHoldsUpNobody(t *testing.T) {
+func TestSlowReaderDelaysNoOther(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		w, names := wide(500)
 		b := startServer(t, w)
@@ -189,8 +189,8 @@ func TestManyStreamsAtOnce(t *testing.T) {
 	}
 }
 
-// TestEndpointsNeverOvertakeClusters sends while the hub publishes: a
-// response with the endpoints of a snapshot comes after its clusters.
+// TestEndpointsNeverOvertakeClusters: While the hub publishes, a response with the
+// endpoints of a snapshot comes after its clusters.
 func TestEndpointsNeverOvertakeClusters(t *testing.T) {
 	w := newTestMesh().set("CDS", "shared", "a", "a:1").set("EDS", "shared", "a", "a:1")
 	h := newUnstartedHub()
@@ -241,8 +241,8 @@ func TestEndpointsNeverOvertakeClusters(t *testing.T) {
 	}
 }
 
-// TestStreamsSeeWholeChanges looks while the hub publishes: what a stream sees
-// of all types, and which views it sees, is of one snapshot.
+// TestStreamsSeeWholeChanges: While the hub publishes, a stream sees the states of all
+// types, and its views, from one snapshot.
 func TestStreamsSeeWholeChanges(t *testing.T) {
 	h, w := newUnstartedHub(), newTestMesh()
 	types := []string{"CDS", "EDS", "LDS", "RDS"}
@@ -285,7 +285,7 @@ func TestStreamsSeeWholeChanges(t *testing.T) {
 	}
 }
 
-// newTestSession is a session without a network.
+// newTestSession returns a session without a network.
 func newTestSession(tb testing.TB, h *Hub, name string, v xdswire.Variant, send func(*xdswire.Frame) error) *session {
 	tb.Helper()
 	node, err := h.cfg.Generation.ParseNode(testNode(name), h.cfg.Limits.MetadataBytes)
@@ -301,8 +301,8 @@ func newTestSession(tb testing.TB, h *Hub, name string, v xdswire.Variant, send 
 	return sub.session
 }
 
-// BenchmarkFanOut is one changed assignment for 1,000 streams, without the
-// network: generation, frames, bookkeeping and the ACKs.
+// BenchmarkFanOut measures one changed assignment for 1,000 streams without the
+// network: generation, frames, bookkeeping and ACKs.
 func BenchmarkFanOut(b *testing.B) {
 	const streams = 1000
 	for _, v := range []xdswire.Variant{xdswire.SotW, xdswire.Delta} {
@@ -324,7 +324,7 @@ func BenchmarkFanOut(b *testing.B) {
 				if v == xdswire.Delta {
 					err = s.delta(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xdswire.EndpointType, ResponseNonce: s.types[eds].nonce})
 				} else {
-					s.accept(eds) // without the cost of reading the names
+					s.accept(eds) // leaves out the cost of decoding names
 				}
 				if err != nil {
 					b.Fatal(err)
@@ -364,8 +364,8 @@ func BenchmarkFanOut(b *testing.B) {
 	}
 }
 
-// TestEmptyAnswersAreEncodedOnce has several streams ask for many names that
-// no view has.
+// TestEmptyAnswersAreEncodedOnce: Streams that request the same unknown names share the
+// answers.
 func TestEmptyAnswersAreEncodedOnce(t *testing.T) {
 	const unknown = 2_000
 	names := make([]string, unknown)
@@ -373,7 +373,7 @@ func TestEmptyAnswersAreEncodedOnce(t *testing.T) {
 		names[i] = fmt.Sprintf("r%04d", i)
 	}
 	both(t, func(t *testing.T, v xdswire.Variant) {
-		b := startServer(t, newTestMesh()) // without any route
+		b := startServer(t, newTestMesh()) // has no routes
 		for i := range 5 {
 			c := b.connect(v, fmt.Sprintf("p%d", i))
 			c.subscribe("RDS", names...)
@@ -406,8 +406,7 @@ func TestEmptyAnswersAreBounded(t *testing.T) {
 	}
 }
 
-// BenchmarkUnknownNames answers a stream that asks anew for 99,000 names that
-// no view has.
+// BenchmarkUnknownNames answers a stream that requests 99,000 unknown names again.
 func BenchmarkUnknownNames(b *testing.B) {
 	names := make([]string, 99_000)
 	for i := range names {

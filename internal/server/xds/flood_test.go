@@ -35,7 +35,7 @@ type rawClient struct {
 	ended  chan error
 }
 
-// dialRaw connects and answers nothing; what comes is counted.
+// dialRaw connects, answers no frame and counts them.
 func (b *testServer) dialRaw(settings ...http2.Setting) *rawClient {
 	b.t.Helper()
 	conn, err := new(net.Dialer).DialContext(b.t.Context(), "tcp", b.addr)
@@ -79,8 +79,7 @@ func (c *rawClient) read() {
 	}
 }
 
-// do takes the error of a write: a peer that ends the connection may do so at
-// any time.
+// do handles the error of a write: the peer may end the connection at any time.
 func (c *rawClient) do(err error) bool {
 	c.t.Helper()
 	if err == nil {
@@ -135,7 +134,7 @@ func (c *rawClient) wantEnd() {
 	}
 }
 
-// floodTest is a server under attack with a good client on it.
+// floodTest attacks a server that also has a good client.
 func floodTest(t *testing.T, attack func(b *testServer), opts ...serverOption) {
 	b := startServer(t, small(), opts...)
 	good := b.connect(xdswire.Delta, "good")
@@ -148,8 +147,8 @@ func floodTest(t *testing.T, attack func(b *testServer), opts ...serverOption) {
 	good.wantAck("CDS", "a=a:2")
 }
 
-// TestRapidReset opens streams and resets them at once, while each
-// handler takes its time. The connection ends with a GOAWAY.
+// TestRapidReset: Streams are opened and reset at once, while each handler takes time.
+// The connection ends with a GOAWAY.
 func TestRapidReset(t *testing.T) {
 	const streams, most = 5_000, 20
 	release := make(chan struct{})
@@ -178,7 +177,7 @@ func TestRapidReset(t *testing.T) {
 			}
 		}()
 		b.eventually("handlers", func() bool { return now.Load() == most })
-		b.push() // the server goes on
+		b.push() // the server still works
 		if n := peak.Load(); n > most {
 			t.Errorf("%d handlers at a time for one connection, want at most %d", n, most)
 		}
@@ -210,7 +209,7 @@ func TestPingFlood(t *testing.T) {
 	})
 }
 
-// TestSettingsFloodRead sends settings and reads the answers.
+// TestSettingsFloodRead: The peer sends settings and reads the answers.
 func TestSettingsFloodRead(t *testing.T) {
 	floodTest(t, func(b *testServer) {
 		c := b.dialRaw()
@@ -223,8 +222,8 @@ func TestSettingsFloodRead(t *testing.T) {
 	})
 }
 
-// TestSettingsFlood sends settings, each of which must be answered,
-// and reads no answer: the server stops reading too.
+// TestSettingsFlood: The peer sends settings, each of which needs an answer, and reads
+// none. The server stops reading, too.
 func TestSettingsFlood(t *testing.T) {
 	floodTest(t, func(b *testServer) {
 		conn, err := new(net.Dialer).DialContext(t.Context(), "tcp", b.addr)
@@ -269,7 +268,7 @@ func TestContinuationFlood(t *testing.T) {
 	})
 }
 
-// TestHeaderBomb has a small block of headers stand for a large list.
+// TestHeaderBomb: A small header block expands to a large list.
 func TestHeaderBomb(t *testing.T) {
 	floodTest(t, func(b *testServer) {
 		c := b.dialRaw()
@@ -291,8 +290,8 @@ func TestHeaderBomb(t *testing.T) {
 	})
 }
 
-// TestClosedWindow asks for everything, answers pings and takes no
-// byte of a response.
+// TestClosedWindow: The peer requests everything, answers pings and reads no byte of a
+// response.
 func TestClosedWindow(t *testing.T) {
 	floodTest(t, func(b *testServer) {
 		c := b.dialRaw(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
@@ -306,8 +305,7 @@ func TestClosedWindow(t *testing.T) {
 	}, func(c *Config, _ *Access) { c.Limits.Write = time.Second })
 }
 
-// TestClosedWindowOfAnEndedStream leaves a response behind that nobody
-// takes when its stream has ended.
+// TestClosedWindowOfAnEndedStream: A response remains unread when its stream ends.
 func TestClosedWindowOfAnEndedStream(t *testing.T) {
 	floodTest(t, func(b *testServer) {
 		c := b.dialRaw(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})

@@ -15,10 +15,10 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// FuzzRequests plays requests made of the input to a session of each variant,
-// between changes of the world. After each step the session must be, type by
-// type, in the state that a model of the protocol is in, and each response must
-// be one that the model allows; in the end the proxy has what the world has.
+// FuzzRequests plays requests, made from the input, to a session of each variant, with
+// changes of the mesh in between. After each step the session's state of each type must
+// equal the state of a model of the protocol, and the model must allow each response.
+// In the end the proxy holds the contents of the mesh.
 func FuzzRequests(f *testing.F) {
 	f.Add([]byte{0, 0, 0, 1, 1, 1, 0, 2, 1, 1, 3, 1})
 	f.Add([]byte{1, 3, 0, 0, 1, 7, 1, 0, 0, 0, 0, 0, 1, 1, 2, 3})
@@ -32,8 +32,8 @@ func FuzzRequests(f *testing.F) {
 
 var fuzzNames = [...]string{"a", "b", "c", "r", "*", "", "é", "nowhere"}
 
-// requestModel is a session, and what it must be by the rules of the protocol.
-// It shares no code with the session.
+// requestModel holds a session and its required state by the rules of the protocol. It
+// shares no code with the session.
 type requestModel struct {
 	t       *testing.T
 	variant xdswire.Variant
@@ -42,27 +42,26 @@ type requestModel struct {
 	world   *testMesh
 	sess    *session
 	types   [numTypes]modelType
-	// content is what the hub was told of last: type, name, content.
+	// content is the last content passed to the hub: type, name, content.
 	content [numTypes]map[string]string
-	// ever are all contents that a name ever had.
+	// ever holds all contents that a name ever had.
 	ever  [numTypes]map[string]bool
-	nonce map[string]bool // all that were sent
+	nonce map[string]bool // all nonces sent
 	sent  [numTypes]int
 }
 
-// modelType is what the model knows of one type.
+// modelType is the model's state of one type.
 type modelType struct {
 	watched, wildcard, named bool
 	names                    map[string]bool
 	nonce                    string
 	inflight                 bool
 	nacks, expired           int
-	// refused says that something was refused: then what is sent may be older,
-	// or less.
+	// refused is set after a NACK: later responses may then be older or incomplete.
 	refused bool
-	// settled says that nothing is owed: the proxy has what it asked for.
+	// settled is set if nothing is due: the proxy has everything that it requested.
 	settled bool
-	// held is what the proxy has, pending the response that it has not answered.
+	// held is the content of the proxy, without the response that it has not answered.
 	held    map[string]string
 	pending *modelResponse
 }
@@ -107,7 +106,7 @@ func (m *requestModel) pick(bits byte) (names []string) {
 	return names
 }
 
-// set changes the world; own resources are of a view that no other proxy has.
+// set changes the mesh; own resources are in a view that no other proxy has.
 func (m *requestModel) set(i int, name, content string) {
 	view := "shared"
 	if name == "b" {
@@ -141,7 +140,7 @@ func (m *requestModel) play() {
 	m.finish()
 }
 
-// deliver has the hub work, and everything sent.
+// deliver runs the hub, and everything is sent.
 func (m *requestModel) deliver() {
 	for i := range m.types {
 		m.types[i].settled = false
@@ -149,7 +148,7 @@ func (m *requestModel) deliver() {
 	m.hub.Update(m.world.take())
 	m.hub.deliver()
 	m.flush()
-	m.hub.deliver() // what the session asked for by that
+	m.hub.deliver() // demands that the session posted by that
 	before := m.sent
 	m.flush()
 	for i := range m.types {
@@ -172,8 +171,7 @@ func (m *requestModel) unknown() error {
 	return m.sess.sotw(&discoveryv3.DiscoveryRequest{TypeUrl: url, ResourceNames: m.pick(m.next())})
 }
 
-// request makes one request of the input and plays it to the session and to
-// the model.
+// request makes one request from the input and plays it to the session and the model.
 func (m *requestModel) request(i int, op byte) {
 	t := &m.types[i]
 	nonces := []string{"", "stale", "1", "2", t.nonce, t.nonce}
@@ -202,7 +200,7 @@ func (m *requestModel) request(i int, op byte) {
 		t.settled = false
 	}
 	if i == cds {
-		m.types[eds].settled = false // they are sent again
+		m.types[eds].settled = false // endpoints are sent again
 	}
 	m.flush()
 	if quiet && m.sent[i] != before {
@@ -227,8 +225,8 @@ func (m *requestModel) errorOf(b byte) *statuspb.Status {
 	return &statuspb.Status{Message: "in route " + fuzzNames[b%8]}
 }
 
-// sotw is the decision order of the state of the world. It reports whether the
-// request asks for nothing.
+// sotw models a request of the state-of-the-world variant. It reports whether the
+// request needs no answer.
 func (m *requestModel) sotw(t *modelType, i int, r *discoveryv3.DiscoveryRequest) (quiet bool) {
 	m.answered(t, r.GetResponseNonce(), r.GetErrorDetail() != nil, false)
 	names := make(map[string]bool)
@@ -266,10 +264,10 @@ func (m *requestModel) sotw(t *modelType, i int, r *discoveryv3.DiscoveryRequest
 		maps.DeleteFunc(t.held, func(n, _ string) bool { return !names[n] })
 	}
 	t.wildcard, t.names = wildcard, names
-	return quiet && i != eds // which clusters may have answered once more
+	return quiet && i != eds // a request for endpoints may get another answer because of clusters
 }
 
-// delta is the same for the delta variant.
+// delta models a request of the delta variant.
 func (m *requestModel) delta(t *modelType, i int, r *discoveryv3.DeltaDiscoveryRequest) (quiet bool) {
 	m.answered(t, r.GetResponseNonce(), r.GetErrorDetail() != nil, false)
 	more, less := r.GetResourceNamesSubscribe(), r.GetResourceNamesUnsubscribe()
@@ -319,7 +317,7 @@ func (m *requestModel) delta(t *modelType, i int, r *discoveryv3.DeltaDiscoveryR
 	return len(more)+len(less) == 0 && i != eds
 }
 
-// answered notes a NACK or an ACK of the response in flight.
+// answered models a NACK or an ACK of the response in flight.
 func (m *requestModel) answered(t *modelType, nonce string, nack, ack bool) {
 	if nack {
 		t.nacks++
@@ -342,7 +340,7 @@ func (m *requestModel) answered(t *modelType, nonce string, nack, ack bool) {
 	}
 }
 
-// compare is what the session must be in, type by type.
+// compare compares the session with the model, type by type.
 func (m *requestModel) compare() {
 	for i := range m.types {
 		t, is := &m.types[i], &m.sess.types[i]
@@ -367,7 +365,7 @@ func (m *requestModel) compare() {
 	}
 }
 
-// receive judges a response.
+// receive checks a response.
 func (m *requestModel) receive(f *xdswire.Frame) error {
 	r := &modelResponse{resources: make(map[string]string)}
 	var url, nonce, version string
@@ -412,7 +410,7 @@ func (m *requestModel) receive(f *xdswire.Frame) error {
 	return nil
 }
 
-// judge checks what a response says of each name.
+// judge checks the content of a response name by name.
 func (m *requestModel) judge(i int, r *modelResponse) {
 	t, shown := &m.types[i], m.shown(i)
 	for name, content := range r.resources {
@@ -440,7 +438,7 @@ func (m *requestModel) judge(i int, r *modelResponse) {
 	}
 }
 
-// shown is what the views of the hub hold, which lag behind the world.
+// shown returns the content of the hub's views, which may lag behind the mesh.
 func (m *requestModel) shown(i int) map[string]string {
 	out := make(map[string]string)
 	a := m.sess.sub.assigned.Load().types[i]
@@ -454,7 +452,7 @@ func (m *requestModel) shown(i int) map[string]string {
 	return out
 }
 
-// version is that of all that the views hold, by their content.
+// version returns the version of the hub's views, computed from their content.
 func (m *requestModel) version(i int) string {
 	var e xdswire.Encoder
 	var sum uint64
@@ -466,8 +464,8 @@ func (m *requestModel) version(i int) string {
 	return versionInfo(sum)
 }
 
-// finish changes everything, so that nothing is withheld any more, has all
-// acknowledged, and compares what the proxy has with the world.
+// finish changes everything to end all quarantines, acknowledges all responses and
+// compares the proxy with the mesh.
 func (m *requestModel) finish() {
 	m.settle()
 	for i := range m.types {
@@ -497,7 +495,7 @@ func (m *requestModel) finish() {
 	}
 }
 
-// settle acknowledges until nothing comes any more.
+// settle acknowledges responses until none arrives.
 func (m *requestModel) settle() {
 	for range 200 {
 		before := m.sent

@@ -15,16 +15,17 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// TestGRPCNeverMakesASenderWaitWhoHasRoom pins what sessions rely on and gRPC
-// does not promise: as long as less than maxUnwritten bytes are unwritten,
-// SendMsg takes a frame of any size and returns, though the peer reads nothing;
-// the frame is kept, not copied, and its end is told when it is written. If this
-// fails after an upgrade of gRPC, package xds has to be thought over: a session
-// that waits in SendMsg keeps others waiting.
-func TestGRPCNeverMakesASenderWaitWhoHasRoom(t *testing.T) {
+// TestGRPCDoesNotBlockBelowQuota pins behaviour of gRPC that sessions rely on
+// and gRPC does not promise. While less than maxUnwritten bytes are unwritten, SendMsg
+// accepts a frame of any size and returns, even if the peer reads nothing. gRPC keeps
+// the frame without copying it and reports when it is written. If the test fails after
+// an upgrade of gRPC, package xds needs a new design, because a session that blocks in
+// SendMsg delays others.
+func TestGRPCDoesNotBlockBelowQuota(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := startPeer(t)
-		// The peer's window: it is written at once, and closed after that.
+		// The peer's window: the frame is written at once, and the window is then
+		// closed.
 		if !p.send(t, "a frame as large as the window", newQuotaFrame(peerWindow-1<<10)).written {
 			t.Fatal("a frame within the peer's window is not written")
 		}
@@ -43,7 +44,7 @@ func TestGRPCNeverMakesASenderWaitWhoHasRoom(t *testing.T) {
 		if grown := heap() - before; grown > 4<<20 {
 			t.Errorf("a frame that waits takes %d bytes besides its own", grown)
 		}
-		// From here on gRPC does make senders wait, which is why sessions ask first.
+		// From here on gRPC blocks senders, which is why sessions ask first.
 		last := make(chan error, 1)
 		p.frames <- func(s grpc.ServerStream) { last <- s.SendMsg(newQuotaFrame(1).Frame) }
 		synctest.Wait()
@@ -63,22 +64,21 @@ func TestGRPCNeverMakesASenderWaitWhoHasRoom(t *testing.T) {
 	})
 }
 
-const peerWindow = 64 << 10 // the smallest that gRPC lets a client have
+const peerWindow = 64 << 10 // the smallest that gRPC allows a client
 
-// quotaPeer is a stream whose client reads when it is told to. The server
-// sends what it is given.
+// quotaPeer is a stream whose client reads on demand. The server sends on demand, too.
 type quotaPeer struct {
 	frames chan func(grpc.ServerStream)
 	client grpc.ClientStream
 }
 
-// quotaFrame is a frame that knows whether it was written.
+// quotaFrame is a frame that records whether it was written.
 type quotaFrame struct {
 	*xdswire.Frame
 	written bool
 }
 
-// newQuotaFrame makes a frame of about that many bytes.
+// newQuotaFrame returns a frame of about size bytes.
 func newQuotaFrame(size int) *quotaFrame {
 	var e xdswire.Encoder
 	r := e.Raw(xdswire.ClusterType, "c", make([]byte, size))
@@ -87,8 +87,7 @@ func newQuotaFrame(size int) *quotaFrame {
 	return f
 }
 
-// send sends a frame and fails unless that returns while the peer reads
-// nothing.
+// send sends a frame, and fails if that blocks while the peer does not read.
 func (p *quotaPeer) send(t *testing.T, what string, f *quotaFrame) *quotaFrame {
 	t.Helper()
 	done := make(chan error, 1)
@@ -105,7 +104,7 @@ func (p *quotaPeer) send(t *testing.T, what string, f *quotaFrame) *quotaFrame {
 	return f
 }
 
-// read takes all that was sent.
+// read reads everything sent.
 func (p *quotaPeer) read() {
 	go func() {
 		for p.client.RecvMsg(&discoveryv3.DiscoveryResponse{}) == nil {
@@ -138,7 +137,7 @@ func startPeer(t *testing.T) *quotaPeer {
 			}
 		}}},
 	}, nil)
-	l := bufconn.Listen(16 << 20) // the network takes what the window lets through
+	l := bufconn.Listen(16 << 20) // the window is the only limit
 	go func() { _ = srv.Serve(l) }()
 	conn, err := grpc.NewClient("passthrough:///peer", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }),

@@ -10,7 +10,7 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// heard is a Health that keeps what it is told.
+// healthLog is a Health that records its calls.
 type healthLog chan string
 
 func (h healthLog) Report(stream string, who mesh.Caller, n xdsgen.Node, problem string) {
@@ -19,8 +19,8 @@ func (h healthLog) Report(stream string, who mesh.Caller, n xdsgen.Node, problem
 
 func (h healthLog) Gone(stream string) { h <- stream + " gone" }
 
-// Health is passed on with who said it, as is the end of the stream; it is not
-// answered and disturbs nothing.
+// TestHealth: Reports of health are passed on with the caller, and so is the end of the
+// stream. They get no answer and do not disturb the stream.
 func TestHealth(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		told := make(healthLog, 10)
@@ -51,8 +51,8 @@ func TestHealth(t *testing.T) {
 	})
 }
 
-// Nobody hears what is said without a proof of who says it.
-func TestHealthOfNobody(t *testing.T) {
+// TestHealthWithoutAuthentication: Reports without an authenticated caller are ignored.
+func TestHealthWithoutAuthentication(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		b := startServer(t, small())
 		c := b.connect(v, "p")
@@ -63,9 +63,9 @@ func TestHealthOfNobody(t *testing.T) {
 	})
 }
 
-// What is received while a stream ends comes to nothing: nobody would say that it
-// has ended.
-func TestHealthAfterTheEnd(t *testing.T) {
+// TestHealthAfterStreamEnd: A report received while the stream ends is ignored, because no
+// end would follow it.
+func TestHealthAfterStreamEnd(t *testing.T) {
 	t.Parallel()
 	told := make(healthLog, 10)
 	s := &service{access: Access{Health: told}}

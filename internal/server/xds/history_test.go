@@ -11,7 +11,7 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// TestHistory follows a change from its cause to the answers of a proxy.
+// TestHistory: The history follows a change from its cause to the answers of a proxy.
 func TestHistory(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		b := startServer(t, newTestMesh().set("EDS", "shared", "a", "a:1"))
@@ -54,8 +54,8 @@ func TestHistory(t *testing.T) {
 	})
 }
 
-// TestHistoryOfEveryType: a change is one for the types of which the
-// state of the world always repeats the whole list, too.
+// TestHistoryOfEveryType: A change appears under its types, including types that always
+// send a full list.
 func TestHistoryOfEveryType(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		for _, typ := range []string{"CDS", "EDS", "LDS", "RDS"} {
@@ -84,8 +84,8 @@ func TestHistoryOfEveryType(t *testing.T) {
 	})
 }
 
-// TestSentMeansWritten: a response is written when the connection took it, not
-// when gRPC did.
+// TestSentMeansWritten: A response counts as written when the connection has taken it,
+// not when gRPC has.
 func TestSentMeansWritten(t *testing.T) {
 	b := startServer(t, newTestMesh().set("CDS", "shared", "a", "a:1"), func(c *Config, _ *Access) { c.Now = time.Now })
 	deaf := make(chan struct{})

@@ -23,11 +23,11 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// chance makes the objects of a mesh at random: few names, so that objects
-// meet, and contents that a source would accept.
+// meshGenerator makes random objects of a mesh: with few names, so that objects refer
+// to each other, and with contents that a source would accept.
 type meshGenerator struct{ *rand.Rand }
 
-// meshClusters are the clusters of the random mesh; the last comes and goes.
+// meshClusters are the clusters of the random mesh. The last one is added and removed.
 var meshClusters = []mesh.ClusterID{"c1", "c2", "c3"}
 
 func pickOne[T any](c meshGenerator, of ...T) T { return of[c.IntN(len(of))] }
@@ -47,7 +47,7 @@ func (c meshGenerator) namespace() string {
 
 func (c meshGenerator) app() map[string]string { return map[string]string{"app": pickOne(c, "a", "b")} }
 
-// object is any object of the cluster.
+// object returns a random object of the cluster.
 func (c meshGenerator) object(cluster mesh.ClusterID) snapshot.Object {
 	switch c.IntN(32) {
 	case 0, 1, 2, 3, 4, 24:
@@ -136,7 +136,7 @@ func (c meshGenerator) slice(cluster mesh.ClusterID) snapshot.Object {
 		if c.once(3) {
 			ep.Pod = fmt.Sprint("p", c.IntN(2))
 		}
-		if c.once(5) { // the address of a service of the local cluster
+		if c.once(5) { // an address of a service in the local cluster
 			ep.Addresses = append(ep.Addresses, netip.AddrFrom4([4]byte{10, 9, meshClusters[0][1], byte(c.IntN(4))}))
 		}
 		ep.Hostname = pickOne(c, "", "", "host-0")
@@ -212,7 +212,7 @@ func (c meshGenerator) sidecar(cluster mesh.ClusterID) snapshot.Object {
 		}
 		sc.Spec.Ingress = append(sc.Spec.Ingress, in)
 	}
-	// Each egress listener has a port of its own.
+	// Each egress listener has its own port.
 	hosts := func() []string {
 		return []string{pickOne(c, "*/*", "./*", "ns1/*", "~/*", "*/svc0.ns0.svc.cluster.local", "ns0/*")}
 	}
@@ -268,7 +268,7 @@ func (c meshGenerator) gateway(cluster mesh.ClusterID) snapshot.Object {
 	return g
 }
 
-// envoyFilter has extensions whose names meet, and filters for every place.
+// envoyFilter returns extensions with colliding names, and filters for every place.
 func (c meshGenerator) envoyFilter(cluster mesh.ClusterID) snapshot.Object {
 	f := &snapshot.EnvoyFilter{Meta: c.meta(cluster, c.namespace(), fmt.Sprint("f", c.IntN(2))), Priority: int32(c.IntN(2))}
 	if c.once(2) {
@@ -294,13 +294,13 @@ func (c meshGenerator) envoyFilter(cluster mesh.ClusterID) snapshot.Object {
 func (c meshGenerator) encoded(m proto.Message) []byte {
 	b, err := xdswire.Marshal(m)
 	if err != nil {
-		panic(err) // these messages always encode
+		panic(err) // these messages are always valid
 	}
 	return b
 }
 
-// other is an object that has no effect yet. When it has one, it must not be
-// forgotten here.
+// other returns an object of a kind that has no effect yet. Once the kind has one, it
+// needs its own generator.
 func (c meshGenerator) other(cluster mesh.ClusterID) snapshot.Object {
 	host := fmt.Sprintf("svc%d.%s.svc.cluster.local", c.IntN(3), c.namespace())
 	switch c.IntN(3) {
@@ -330,7 +330,7 @@ func (c meshGenerator) other(cluster mesh.ClusterID) snapshot.Object {
 	}
 }
 
-// incrementalNodes are proxies that differ in all that an assignment reads.
+// incrementalNodes are proxies that differ in everything that an assignment reads.
 func incrementalNodes() []xdsgen.Node {
 	node := func(typ mesh.NodeType, c mesh.ClusterID, ns, pod, ip string, change func(*xdsgen.Node)) xdsgen.Node {
 		addr := netip.MustParseAddr(ip)

@@ -29,11 +29,10 @@ import (
 var incrementalSeeds = flag.Int("seeds", 0,
 	"how many seeds TestIncrementalEqualsFull runs, each of 1,000 changes; 0 is 5, and 1 with -short or the race detector")
 
-// TestIncrementalEqualsFull changes a mesh at random, 1,000 times a seed, by
-// batches of objects that come, change and go, clusters that come and go, and
-// proxies that connect and leave. After each change the snapshot equals the
-// one that a new registry builds from what exists, and every proxy's views
-// hold exactly the resources that are generated from that new snapshot.
+// TestIncrementalEqualsFull changes a mesh at random, 1,000 times for each seed:
+// objects, clusters and proxies are added, changed and removed in batches. After each
+// change the snapshot must equal the one that a new registry builds, and every proxy's
+// views must hold exactly the resources generated from that one.
 func TestIncrementalEqualsFull(t *testing.T) {
 	const changes = 1000
 	seeds := *incrementalSeeds
@@ -63,23 +62,23 @@ func TestIncrementalEqualsFull(t *testing.T) {
 	}
 }
 
-// raceEnabled reports whether the test was built with the race detector,
-// under which it takes ten times as long.
+// raceEnabled reports whether the race detector is on, which makes the test ten times
+// as slow.
 func raceEnabled() bool {
 	info, ok := debug.ReadBuildInfo()
 	return ok && slices.Contains(info.Settings, debug.BuildSetting{Key: "-race", Value: "true"})
 }
 
-// step is one change: events that arrive together, and the proxies, by index,
-// that connect or leave.
+// step is one change: events that arrive together, and the indexes of proxies that
+// connect or disconnect.
 type step struct {
 	events []snapshot.Event
 	toggle []int
-	// replace says that the events are all that there is of the last cluster,
-	// remove that it goes before them.
+	// replace is set if the events are all objects of the last cluster, remove if the
+	// cluster is removed first.
 	replace, remove bool
 	standings       map[mesh.ClusterID]snapshot.Balancing
-	roots           []string // nil for as before
+	roots           []string // nil: unchanged
 }
 
 func (s step) String() string {
@@ -106,8 +105,7 @@ func (s step) String() string {
 	return b.String()
 }
 
-// most is how many objects the random mesh has: few, so that building it from
-// nothing is cheap.
+// most bounds the number of objects, so that a rebuild is cheap.
 const most = 30
 
 func randomSteps(seed uint64, n int) []step {
@@ -173,8 +171,8 @@ func randomSteps(seed uint64, n int) []step {
 	return steps
 }
 
-// follow takes the steps and checks after each. It returns the first step
-// after which something is wrong, and what.
+// follow applies the steps and checks after each. It returns the first step with a
+// fault, and the fault.
 func follow(steps []step) (at int, made map[string]int, err error) {
 	w := newIncremental()
 	defer w.registry.stop()
@@ -197,7 +195,7 @@ func follow(steps []step) (at int, made map[string]int, err error) {
 	return 0, made, nil
 }
 
-// shrink leaves out steps as long as something still goes wrong.
+// shrink removes steps as long as a fault remains.
 func shrink(steps []step, limit time.Duration) string {
 	end := time.Now().Add(limit)
 	why := error(nil)
@@ -224,13 +222,13 @@ func shrink(steps []step, limit time.Duration) string {
 	return b.String()
 }
 
-// publication is what a registry publishes.
+// publication is a publication of a registry.
 type publication struct {
 	snapshot *snapshot.Snapshot
 	changes  *snapshot.Changes
 }
 
-// runningRegistry is a registry of which every publication is waited for.
+// runningRegistry is a registry whose publications can be waited for.
 type runningRegistry struct {
 	*registry.Registry
 	published chan publication
@@ -261,21 +259,21 @@ func (r *runningRegistry) synced() {
 	}
 }
 
-// incremental is a mesh as the control plane keeps it, beside what it consists
-// of.
+// incremental is a mesh as the control plane keeps it, with the objects that make it
+// up.
 type incremental struct {
 	registry *runningRegistry
 	hub      *Hub
 	now      *snapshot.Snapshot
 	nodes    []xdsgen.Node
-	subs     []*subscriber // by node, nil for those that are not connected
+	subs     []*subscriber // by node; nil if not connected
 	objects  map[snapshot.Key]snapshot.Object
-	clusters []mesh.ClusterID // those that there are
+	clusters []mesh.ClusterID // present clusters
 	standing map[mesh.ClusterID]snapshot.Balancing
 	roots    []string
 
 	same interned
-	// full are the resources of units of interned facts.
+	// full holds the resources of units of interned facts.
 	full    map[xdsgen.Unit][]*xdswire.Resource
 	encoder xdswire.Encoder
 }
@@ -296,7 +294,7 @@ func newIncremental() *incremental {
 	return w
 }
 
-// take hands the next publication of the registry to the hub.
+// take passes the next publication of the registry to the hub.
 func (w *incremental) take() {
 	p := <-w.registry.published
 	w.now = p.snapshot
@@ -313,7 +311,7 @@ func (w *incremental) toggle(i int) {
 	w.hub.attach(w.subs[i])
 }
 
-// silent is a stream that is sent nothing, though it is given views.
+// silent returns a stream that gets views but no responses.
 func silent(n xdsgen.Node) *subscriber {
 	sub := &subscriber{id: n.ID.ProxyID(), node: n}
 	sub.session = &session{sub: sub}
@@ -323,8 +321,8 @@ func silent(n xdsgen.Node) *subscriber {
 	return sub
 }
 
-// apply makes a step visible. A pod that nothing reads changes with each, so
-// that it is known when all of it is.
+// apply makes a step visible. A pod that nothing reads changes with every step, which
+// shows when the step is complete.
 func (w *incremental) apply(number int, s step) {
 	for id, standing := range s.standings {
 		w.standing[id] = standing
@@ -364,7 +362,7 @@ func (w *incremental) apply(number int, s step) {
 	w.hub.deliver()
 }
 
-// rebuilt is the snapshot that a new registry builds of the objects.
+// rebuilt returns the snapshot that a new registry builds from the objects.
 func (w *incremental) rebuilt() *snapshot.Snapshot {
 	r := runRegistry(w.clusters)
 	defer r.stop()
@@ -389,7 +387,7 @@ func (w *incremental) check(thorough bool) error {
 	if !reflect.DeepEqual(want, got) {
 		return fmt.Errorf("the snapshot differs (-rebuilt +incremental):\n%s", cmp.Diff(readable(rebuilt), readable(w.now)))
 	}
-	checked := make(map[[2]any]struct{}) // one view of many proxies is compared once
+	checked := make(map[[2]any]struct{}) // a view of several proxies is compared once
 	for i, sub := range w.subs {
 		if sub == nil {
 			continue
@@ -398,7 +396,7 @@ func (w *incremental) check(thorough bool) error {
 		for t, url := range xdswire.PushOrder {
 			held := sub.assigned.Load().types[t]
 			if t == sds {
-				continue // chosen by what a stream asks for
+				continue // its views depend on the subscription
 			}
 			if _, served := views[url]; served != held.served {
 				return fmt.Errorf("proxy %d: %s served: %v, want %v", i, xdswire.ShortType(url), held.served, served)
@@ -418,8 +416,7 @@ func (w *incremental) check(thorough bool) error {
 	return nil
 }
 
-// compare compares what a live view holds with what a view lists of a
-// snapshot of interned facts.
+// compare compares a live view with the same view of a snapshot of interned facts.
 func (w *incremental) compare(s *snapshot.Snapshot, view xdsgen.View, live *liveView, thorough bool) error {
 	if view == nil || live == nil {
 		if (view == nil) != (live == nil) {
@@ -452,8 +449,7 @@ func (w *incremental) compare(s *snapshot.Snapshot, view xdsgen.View, live *live
 	return nil
 }
 
-// generate is all resources of a view by name. What was generated for equal
-// facts before is not generated again.
+// generate returns all resources of a view by name. It generates once for equal facts.
 func (w *incremental) generate(s *snapshot.Snapshot, view xdsgen.View) (out []*xdswire.Resource, err error) {
 	units := make(map[string]xdsgen.Unit)
 	view.Units(s, func(id string, u xdsgen.Unit) {
@@ -507,9 +503,9 @@ func decoded(resources []*xdswire.Resource) map[string]any {
 	return out
 }
 
-// interned gives equal facts one address, whichever registry made them. Facts
-// are looked up by their content, in which objects, which all registries
-// share, and facts that were interned before stand by their address.
+// interned gives equal facts from different registries the same address. It compares
+// contents, in which objects, which all registries share, and interned facts appear as
+// addresses.
 type interned map[string]any
 
 func intern[V any](in interned, content string, v *V) *V {
@@ -521,12 +517,12 @@ func intern[V any](in interned, content string, v *V) *V {
 	return v
 }
 
-// text is the content of a fact that refers to no other. Empty lists and maps
-// are the same as none.
+// text returns the content of a fact that refers to no other fact. An empty list or map
+// equals none.
 func text(fact any) string {
 	b, err := json.Marshal(fact)
 	if err != nil {
-		panic(err) // facts always encode
+		panic(err) // facts are always valid
 	}
 	return strings.NewReplacer("[]", "null", "{}", "null").Replace(string(b))
 }
@@ -539,7 +535,7 @@ func addressesOf[V any](list []*V) string {
 	return b.String()
 }
 
-// table interns the facts of a table, and the table.
+// table interns the facts of a table, and then the table.
 func table[K ~string | ~uint32, V any](in interned, t *snapshot.Table[K, V], fact func(*V) *V) *snapshot.Table[K, V] {
 	facts, content := make(map[K]*V), strings.Builder{}
 	for k, v := range t.All() {
@@ -549,8 +545,8 @@ func table[K ~string | ~uint32, V any](in interned, t *snapshot.Table[K, V], fac
 	return intern(in, content.String(), (*snapshot.Table[K, V])(nil).With(facts))
 }
 
-// snapshot is the snapshot of interned facts. Fields that are not known here are
-// taken as they are.
+// snapshot returns the snapshot of interned facts. It copies fields that it does not
+// know.
 func (in interned) snapshot(s *snapshot.Snapshot) *snapshot.Snapshot {
 	seen := make(map[*snapshot.MeshService]*snapshot.MeshService)
 	service := func(v *snapshot.MeshService) *snapshot.MeshService {
@@ -586,7 +582,7 @@ func (in interned) snapshot(s *snapshot.Snapshot) *snapshot.Snapshot {
 	return &out
 }
 
-// readable is a snapshot as text, for differences.
+// readable returns a snapshot as text, to show differences.
 func readable(s *snapshot.Snapshot) map[string]any {
 	out := map[string]any{
 		"trust bundle": text(s.TrustBundle), "mesh": text(s.Mesh), "gateways": text(s.Gateways), "private": s.Private, "gateway configs": addressesOf(s.GatewayConfigs),

@@ -14,8 +14,8 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// crowd is a driven hub with streams that ask for clusters and endpoints, each
-// in a namespace and with a pod and views of its own.
+// manyStreams returns an unstarted hub with streams that subscribe to clusters and
+// endpoints. Each has its own namespace, pod and views.
 func manyStreams(tb testing.TB, streams int) (*Hub, *testMesh, []*session) {
 	tb.Helper()
 	w := newTestMesh().set("CDS", "shared", "a", "a:1").set("EDS", "shared", "a", "a:1").
@@ -24,7 +24,7 @@ func manyStreams(tb testing.TB, streams int) (*Hub, *testMesh, []*session) {
 	assign := h.cfg.Generation.Assign
 	h.cfg.Generation.Assign = func(s *snapshot.Snapshot, n xdsgen.Node) xdsgen.Assignment {
 		a := assign(s, n)
-		for typ, v := range a { // as inbound configuration is
+		for typ, v := range a { // like inbound configuration
 			a[typ] = xdsgen.Views{Shared: v.Shared, Own: kindView{testView{typ, n.ID.Name}, 0}}
 		}
 		return a
@@ -45,7 +45,7 @@ func manyStreams(tb testing.TB, streams int) (*Hub, *testMesh, []*session) {
 	return h, w, sessions
 }
 
-// settle has everything sent and acknowledged.
+// deliverAll delivers and acknowledges everything.
 func deliverAll(tb testing.TB, h *Hub, sessions []*session) {
 	tb.Helper()
 	for range 3 {
@@ -71,11 +71,10 @@ func countOf(tb testing.TB, c interface{ Write(*dto.Metric) error }) int {
 	return int(m.GetCounter().GetValue())
 }
 
-// TestChangesTouchOnlyWhatTheyConcern counts what a change has looked at: the
-// views that read such facts, and the streams that read the pod or namespace or
-// that share the changed view. What they do not concern costs nothing, however
-// many there are.
-func TestChangesTouchOnlyWhatTheyConcern(t *testing.T) {
+// TestChangeVisitsOnlyAffectedViews: A change visits only views that read such facts,
+// and streams that read the pod or namespace or share the changed view. The cost does
+// not depend on the number of other streams.
+func TestChangeVisitsOnlyAffectedViews(t *testing.T) {
 	type work struct{ assigned, listed, woken int }
 	for _, streams := range []int{20, 400} {
 		h, w, sessions := manyStreams(t, streams)
@@ -109,8 +108,9 @@ func TestChangesTouchOnlyWhatTheyConcern(t *testing.T) {
 	}
 }
 
-// TestViewsOfOtherKindsAreNotAsked has views that read different facts.
-func TestViewsOfOtherKindsAreNotAsked(t *testing.T) {
+// TestViewsOfOtherKindsAreNotVisited: A change visits no views that read other kinds of
+// facts.
+func TestViewsOfOtherKindsAreNotVisited(t *testing.T) {
 	l := newViewIndex()
 	reads := map[string]snapshot.Kinds{
 		"services": snapshot.ServiceFacts, "endpoints": snapshot.ServiceFacts | snapshot.EndpointFacts,
@@ -149,7 +149,7 @@ type kindView struct {
 
 func (v kindView) Reads() snapshot.Kinds { return v.kinds }
 
-// BenchmarkUnconcerned is a change of an endpoint that one of many streams sees.
+// BenchmarkUnconcerned changes an endpoint that one of many streams sees.
 func BenchmarkUnconcerned(b *testing.B) {
 	for _, streams := range []int{100, 10_000} {
 		b.Run(fmt.Sprint(streams), func(b *testing.B) {
@@ -166,8 +166,8 @@ func BenchmarkUnconcerned(b *testing.B) {
 	}
 }
 
-// TestViewsAreMadeOnDemand: what no stream asks for is not generated, and not
-// told of.
+// TestViewsAreMadeOnDemand: Types that no stream subscribes to are neither generated
+// nor sent.
 func TestViewsAreMadeOnDemand(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		b := startServer(t, small().set("LDS", "q", "own", "own:1"))
@@ -211,7 +211,7 @@ func TestViewsAreMadeOnDemand(t *testing.T) {
 		b.eventually("the end of the stream", func() bool { return len(views()) == 6 && !slices.Contains(views(), "LDS shared 1x2") })
 		check("CDS own 1x1", "CDS shared 1x1", "EDS own 1x1", "EDS shared 1x1", "LDS own 1x1", "LDS shared 1x1")
 		if v == xdswire.SotW {
-			p.subscribe("EDS") // gives the type up
+			p.subscribe("EDS") // unsubscribes from the type
 			b.eventually("the end of the views", func() bool { return len(views()) == 4 })
 		}
 	})

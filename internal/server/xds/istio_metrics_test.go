@@ -11,9 +11,8 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// TestConvergence drives a proxy through changes: it is a change's convergence
-// when the last response with it was sent, however many there are, and none that
-// was taken back before.
+// TestConvergence: The convergence time of a change ends with the last of its
+// responses, however many there are. A change that was reverted before has none.
 func TestConvergence(t *testing.T) {
 	now := time.Unix(1000, 0)
 	h := newUnstartedHub()
@@ -72,7 +71,7 @@ func TestConvergence(t *testing.T) {
 	change("CDS", "a", "a:4")
 	want("after another", 3, 2)
 	change("CDS", "a", "a:5")
-	change("CDS", "a", "a:4") // what waited is taken back
+	change("CDS", "a", "a:4") // reverts the waiting change
 	now = now.Add(time.Second)
 	answer(cds)
 	answer(eds)

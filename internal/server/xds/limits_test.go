@@ -12,8 +12,7 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// TestLimitsOfHTTP2 gives a proxy that by default is refused the limits that
-// it needs.
+// TestLimitsOfHTTP2: A proxy that exceeds the default limits works with higher ones.
 func TestLimitsOfHTTP2(t *testing.T) {
 	for name, tt := range map[string]struct {
 		limits func(*Limits)

@@ -18,11 +18,11 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// The model: proxies that behave as Envoy does, without a network. Messages
-// of each direction arrive in order, but when is up to chance, and so are
-// snapshots, subscriptions, refusals (which a proxy may apply in part),
-// reconnections and changes of views. In the end every proxy must hold what
-// its views hold, and no cluster may wait for endpoints.
+// The model: proxies that behave like Envoy, without a network. Messages of each
+// direction arrive in order, at random times. Snapshots, subscriptions, NACKs (of which
+// a proxy may apply a part), reconnections and changes of views are random, too. In the
+// end every proxy must hold the content of its views, and no cluster may wait for
+// endpoints.
 
 type modelProxy struct {
 	t       *testing.T
@@ -36,31 +36,29 @@ type modelProxy struct {
 	toProxy  []*xdswire.Frame
 
 	held map[string]map[string]string // type → name → content
-	// good is what held was by the responses accepted whole, and version the
-	// versions of that.
+	// good is the part of held from accepted responses, version their versions.
 	good    map[string]map[string]string
 	version map[string]map[string]string // type → name → version (delta)
 	nonce   map[string]string
-	// accepted is not empty for types with a response accepted whole.
+	// accepted has the types with an accepted response.
 	accepted map[string]string
 	names    map[string]map[string]struct{} // EDS, RDS
 	asked    map[string]bool                // types with a first request on this stream
 	warming  map[string]struct{}            // clusters
 	ever     map[string]bool                // type/content → accepted
 	refuse   bool
-	// said is the last that a response of this stream told of a name, no all
-	// contents that the proxy refused on it, and took the types of which it
-	// accepted a response.
+	// said holds the last content of each name in a response on this stream, no all
+	// contents that the proxy refused on it, took the types with an accepted response.
 	said map[string]map[string]sentName
 	no   map[string]map[string]struct{}
 	took map[string]bool
 }
 
-// said is what a response told of a name.
+// sentName is the part of a response about one name.
 type sentName struct {
 	content string // empty for a removal
 	refused bool
-	bare    bool // the response carried nothing that could be blamed
+	bare    bool // the response carried no resource that the proxy could name
 }
 
 func newModelProxy(t *testing.T, rng *rand.Rand, h *Hub, name string, v xdswire.Variant) *modelProxy {
@@ -80,7 +78,7 @@ func newModelProxy(t *testing.T, rng *rand.Rand, h *Hub, name string, v xdswire.
 	return p
 }
 
-// connect opens a new stream and asks for everything again.
+// connect opens a new stream and requests everything again.
 func (p *modelProxy) connect() {
 	if p.sess != nil {
 		p.hub.detach(p.sess.sub)
@@ -113,9 +111,8 @@ func (p *modelProxy) connect() {
 	}
 }
 
-// forgetPartly takes back what was applied of refused responses: a new stream
-// of the delta variant does not tell the server of it, so no server can
-// repair it.
+// forgetPartly reverts the applied parts of refused responses: in the delta variant a
+// new stream does not report them, so no server can repair them.
 func (p *modelProxy) forgetPartly() {
 	for typ := range p.held {
 		p.held[typ] = maps.Clone(p.good[typ])
@@ -138,8 +135,8 @@ func (p *modelProxy) forgetPartly() {
 	}
 }
 
-// request queues a request with the current names; the delta variant sends
-// the given change of them, or everything on the first request of a stream.
+// request queues a request with the current names. In the delta variant it sends the
+// given difference, or everything in the first request of a stream.
 func (p *modelProxy) request(typ string, more, less []string, nack string) {
 	p.send(typ, p.nonce[typ], more, less, nack)
 }
@@ -169,7 +166,7 @@ func (p *modelProxy) send(typ, nonce string, more, less []string, nack string) {
 	p.toServer = append(p.toServer, r)
 }
 
-// rename changes the names of a type by the given ones.
+// rename changes the names of a type.
 func (p *modelProxy) rename(typ string, more, less []string) {
 	for _, n := range less {
 		delete(p.names[typ], n)
@@ -187,7 +184,7 @@ func (p *modelProxy) rename(typ string, more, less []string) {
 	p.request(typ, nil, nil, "")
 }
 
-// serverStep gives the server the oldest request.
+// serverStep delivers the oldest request to the server.
 func (p *modelProxy) serverStep() {
 	if len(p.toServer) == 0 {
 		return
@@ -219,7 +216,7 @@ func (p *modelProxy) flush() {
 	}
 }
 
-// proxyStep gives the proxy the oldest response.
+// proxyStep delivers the oldest response to the proxy.
 func (p *modelProxy) proxyStep() {
 	if len(p.toProxy) == 0 {
 		return
@@ -267,7 +264,7 @@ func (p *modelProxy) proxyStep() {
 	nack := ""
 	if p.refuse && p.rng.IntN(4) == 0 {
 		nack = "no"
-		// Sometimes it says what it refused, perhaps wrongly.
+		// Sometimes it names the refused resource, perhaps a wrong one.
 		for _, name := range slices.Sorted(maps.Keys(full)) {
 			if p.rng.IntN(3) == 0 {
 				nack = "Error adding/updating cluster(s) " + name + ": no"
@@ -275,7 +272,7 @@ func (p *modelProxy) proxyStep() {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(full)) {
-		// All but one refuse some contents always, and say so at times.
+		// All proxies but one always refuse some contents, and sometimes name them.
 		if p.refuse && p.name != "p3" && strings.HasSuffix(full[name], ".2") {
 			nack = "no"
 			if len(full)%3 > 0 {
@@ -288,7 +285,7 @@ func (p *modelProxy) proxyStep() {
 	var more, less []string
 	for _, name := range slices.Sorted(maps.Keys(full)) {
 		if typ == "EDS" {
-			delete(p.warming, name) // even a refused assignment ends waiting
+			delete(p.warming, name) // even a refused assignment ends the wait
 		}
 		_, watched := p.names[typ][name]
 		if !taken() || !watched && (typ == "EDS" || typ == "RDS") {
@@ -304,7 +301,7 @@ func (p *modelProxy) proxyStep() {
 			if !had {
 				more = append(more, name)
 			} else if p.variant == xdswire.SotW {
-				more = append(more, name) // asks again; the names are the same
+				more = append(more, name) // request it again; the names do not change
 			}
 		}
 	}
@@ -337,7 +334,7 @@ func (p *modelProxy) proxyStep() {
 	}
 }
 
-// remember notes what a response told.
+// remember records the content of a response.
 func (p *modelProxy) remember(typ string, full map[string]string, removed []string, refused bool) {
 	bare := true
 	for name, content := range full {
@@ -355,8 +352,8 @@ func (p *modelProxy) remember(typ string, full map[string]string, removed []stri
 	}
 }
 
-// checkSent checks that the model's proxy is sent nothing of a view that is not its
-// own, unless it accepted the very bytes before.
+// checkSent checks that the proxy is sent no resource of another proxy's view, unless
+// it accepted the same bytes before.
 func (p *modelProxy) checkSent(f *xdswire.Frame) {
 	p.t.Helper()
 	var m discoveryv3.DiscoveryResponse
@@ -392,11 +389,10 @@ func (p *modelProxy) checkSent(f *xdswire.Frame) {
 	}
 }
 
-// excused reports whether the proxy itself is why it does not hold what it
-// should.
+// excused reports whether the proxy's own NACKs explain a missing resource.
 func (p *modelProxy) excused(typ, name, want string) bool {
 	i := typeIndex(urlOf(typ))
-	// It refused this content, and the server says that it withholds it.
+	// It refused this content, and the server has quarantined it.
 	if _, ok := p.no[typ][name+"="+want]; ok {
 		p.sess.sub.mu.Lock()
 		defer p.sess.sub.mu.Unlock()
@@ -406,7 +402,7 @@ func (p *modelProxy) excused(typ, name, want string) bool {
 			}
 		}
 	}
-	// It refused a response with nothing but removals and what it had accepted.
+	// It refused a response that held only removals and accepted content.
 	s := p.said[typ][name]
 	if s.refused && s.content == want && s.bare {
 		return true
@@ -415,11 +411,11 @@ func (p *modelProxy) excused(typ, name, want string) bool {
 	return s.refused && s.content == want && p.variant == xdswire.SotW && fullList(i) && !p.took[typ]
 }
 
-// settle lets everything arrive.
+// settle delivers all messages.
 func (p *modelProxy) settle() {
 	for range 1000 {
 		p.flush()
-		p.hub.deliver() // views that it asks for first
+		p.hub.deliver() // the views that it requests come first
 		p.flush()
 		if len(p.toServer) == 0 && len(p.toProxy) == 0 {
 			return
@@ -430,7 +426,7 @@ func (p *modelProxy) settle() {
 	p.t.Fatalf("%s: messages go back and forth without end", p.name)
 }
 
-// want is what the proxy's views hold of what it asks for.
+// want returns the requested content of the proxy's views.
 func (p *modelProxy) want(w *testMesh, typ string) map[string]string {
 	shared := "shared"
 	if pod := w.s.Pods.Get(p.name); pod != nil {
@@ -449,15 +445,15 @@ func (p *modelProxy) want(w *testMesh, typ string) map[string]string {
 	return want
 }
 
-// check compares what the proxy holds with its views.
+// check compares the proxy's content with its views.
 func (p *modelProxy) check(w *testMesh) {
 	p.t.Helper()
 	for _, typ := range []string{"CDS", "EDS", "LDS", "RDS"} {
 		want := p.want(w, typ)
 		got := maps.Clone(p.held[typ])
 		for name, content := range got {
-			// What was never there or went may be held on to, empty or as it
-			// was: nothing refers to it, or Envoy ignores its removal.
+			// A resource that never existed or was removed may remain, empty or
+			// unchanged: nothing refers to it, or Envoy ignores its removal.
 			gone := typ == "RDS" || typ == "EDS" && p.variant == xdswire.SotW
 			if _, ok := want[name]; !ok && gone {
 				delete(got, name)
@@ -478,7 +474,8 @@ func (p *modelProxy) check(w *testMesh) {
 		}
 	}
 	for name := range p.warming {
-		// It may have refused its endpoints, which went then: nothing is sent.
+		// It may have refused the cluster's endpoints, which were then removed: nothing
+		// is sent.
 		gone := p.said["EDS"][name].refused && p.variant == xdswire.SotW && p.want(w, "EDS")[name] == ""
 		if !gone && !p.excused("CDS", name, p.want(w, "CDS")[name]) && !p.excused("EDS", name, p.want(w, "EDS")[name]) {
 			p.t.Errorf("%s %s: %s is still warming", p.name, p.variant, name)
@@ -486,7 +483,7 @@ func (p *modelProxy) check(w *testMesh) {
 	}
 }
 
-// shake makes one random change of the world.
+// shake makes one random change of the mesh.
 func (w *testMesh) shake(rng *rand.Rand, proxies []*modelProxy) {
 	if rng.IntN(12) == 0 {
 		w.view(proxies[rng.IntN(len(proxies))].name, []string{"shared", "other"}[rng.IntN(2)])
@@ -500,7 +497,7 @@ func (w *testMesh) shake(rng *rand.Rand, proxies []*modelProxy) {
 		view = proxies[rng.IntN(len(proxies))].name
 		name = "own-" + name
 	}
-	content := name + ":0" // in any view
+	content := name + ":0" // the same in every view
 	if n := rng.IntN(3); n > 0 {
 		content = fmt.Sprintf("%s:%s.%d", name, view, n)
 	}
@@ -511,7 +508,7 @@ func (w *testMesh) shake(rng *rand.Rand, proxies []*modelProxy) {
 }
 
 func TestModel(t *testing.T) {
-	seeds := []uint64{6859, 655, 1543, 3785, 7059, 9089, 9358} // each found something once
+	seeds := []uint64{6859, 655, 1543, 3785, 7059, 9089, 9358} // each found a fault once
 	for seed := range uint64(300) {
 		seeds = append(seeds, seed)
 	}
@@ -529,8 +526,8 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// byteSource makes chance of bytes, for fuzzing; when they are used up it goes
-// on at random, the same each time.
+// byteSource turns the bytes of a fuzz input into random numbers. When they are used
+// up, it continues with a fixed random sequence.
 type byteSource struct {
 	bytes []byte
 	rest  *rand.PCG
@@ -543,11 +540,11 @@ func (s *byteSource) Uint64() uint64 {
 	}
 	b := s.bytes[0]
 	s.bytes = s.bytes[1:]
-	return uint64(b) * 0x0101010101010101 // small numbers are made of the highest bits, or the lowest
+	return uint64(b) * 0x0101010101010101 // small numbers come from the highest bits, or the lowest
 }
 
-// FuzzModel has the input decide what happens in the model: who sends, who
-// receives, what changes, what is refused.
+// FuzzModel lets the input decide the events of the model: sends, receipts, changes and
+// NACKs.
 func FuzzModel(f *testing.F) {
 	for seed := range uint64(5) {
 		rng := rand.New(rand.NewPCG(seed, 2))
@@ -563,7 +560,7 @@ func FuzzModel(f *testing.F) {
 	})
 }
 
-// runModel plays for as long as more says so.
+// runModel runs the model while more returns true.
 func runModel(t *testing.T, rng *rand.Rand, more func() bool) {
 	w := newTestMesh()
 	h := newUnstartedHub()

@@ -12,7 +12,7 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// small is two clusters with endpoints, a listener and a route.
+// small returns a mesh of two clusters with endpoints, a listener and a route.
 func small() *testMesh {
 	return newTestMesh().
 		set("CDS", "shared", "a", "a:1").set("CDS", "shared", "b", "b:1").
@@ -144,7 +144,7 @@ func TestMissingNamesAreAnswered(t *testing.T) {
 		b := startServer(t, small())
 		c := b.connect(v, "p")
 		c.subscribe("RDS", "r", "nowhere")
-		// Envoy ignores the removal of routes, so routes are answered always.
+		// Envoy ignores the removal of routes, so routes always get an answer.
 		c.wantAck("RDS", "nowhere=nowhere:fallback r=r:1")
 		c.subscribe("EDS", "nowhere")
 		if v == xdswire.SotW {
@@ -181,7 +181,7 @@ func TestDeltaSubscribesAgain(t *testing.T) {
 	c := b.connect(xdswire.Delta, "p")
 	c.subscribe("EDS", "a")
 	c.wantAck("EDS", "a=a:1")
-	c.names["EDS"] = nil // asks for a once more
+	c.names["EDS"] = nil // requests a again
 	c.subscribe("EDS", "a")
 	c.wantAck("EDS", "a=a:1")
 }
@@ -213,15 +213,15 @@ func TestStaleNonceIsIgnored(t *testing.T) {
 		if n := b.metric("meshctl_xds_expired_nonce_total", "EDS"); n != 1 {
 			t.Errorf("%v stale nonces counted, want 1", n)
 		}
-		// The delta variant does not repeat names, so those count. What was
-		// sent still waits for its answer.
+		// The delta variant does not repeat names, so these count. The response in
+		// flight still waits for its answer.
 		c.ack(r)
 		c.wantAck("EDS", "b=b:1")
 		c.quiet()
 	})
 }
 
-func TestNameGivenUpWhileAResponseIsInFlight(t *testing.T) {
+func TestNameDroppedDuringResponse(t *testing.T) {
 	b := startServer(t, small())
 	c := b.connect(xdswire.SotW, "p")
 	c.subscribe("EDS", "a", "b")
@@ -287,7 +287,7 @@ func TestDeltaReconnectSendsOnlyWhatDiffers(t *testing.T) {
 	c = b.connect(xdswire.Delta, "p")
 	c.reconnect("CDS", clusters)
 	c.wantAck("CDS", "a=a:2 c=c:1", "b")
-	// What a proxy holds it is subscribed to.
+	// A proxy is subscribed to the resources that it holds.
 	endpoints["gone"] = "1"
 	c.reconnect("EDS", endpoints, "a", "b")
 	c.wantAck("EDS", "a=a:1", "b", "gone")
@@ -322,7 +322,7 @@ func TestClustersAskedForAfterEndpoints(t *testing.T) {
 		c.subscribe("CDS")
 		c.wantAck("CDS", "a=a:1 b=b:1")
 		if v == xdswire.SotW {
-			c.ack(r) // looks like an ACK, is answered once
+			c.ack(r) // looks like an ACK, but gets an answer once
 		}
 		r = c.wantAck("EDS", "a=a:1")
 		c.ack(r)
@@ -410,13 +410,13 @@ func TestNewViewSendsTheDifference(t *testing.T) {
 		b.mesh.view("p", "other")
 		b.push()
 		c.wantAck("EDS", "b=b:other")
-		b.mesh.set("EDS", "shared", "a", "a:2") // no longer its view
+		b.mesh.set("EDS", "shared", "a", "a:2") // no longer in its view
 		b.push()
 		c.quiet()
 		b.mesh.set("EDS", "other", "a", "a:3")
 		b.push()
 		c.wantAck("EDS", "a=a:3")
-		b.eventually("the old views to go", func() bool { return b.metric("meshctl_xds_views", "") == 4 }) // of EDS and RDS, which quiet asks for
+		b.eventually("the old views to go", func() bool { return b.metric("meshctl_xds_views", "") == 4 }) // the views of EDS and RDS remain, which quiet uses
 	})
 }
 
@@ -451,7 +451,7 @@ func TestDeltaSubscriptions(t *testing.T) {
 	c := b.connect(xdswire.Delta, "p")
 	send(c, []string{"a"}, []string{"never heard of"}, nil)
 	c.wantAck("CDS", "a=a:1")
-	for range 20 { // each time the wildcard comes everything does
+	for range 20 { // each time the wildcard is added, everything is sent
 		send(c, []string{"*"}, nil, nil)
 		c.wantAck("CDS", "a=a:1 b=b:1")
 		send(c, nil, []string{"*", "nor of this"}, nil)
@@ -478,9 +478,9 @@ func TestDeltaSubscriptions(t *testing.T) {
 	}
 }
 
-// TestEndlessChanges changes something all the time: who waits for a
-// pause before sending would never send.
-func TestEndlessChanges(t *testing.T) {
+// TestContinuousChanges: Changes do not stop, so a server that waited for a pause would
+// never send.
+func TestContinuousChanges(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		b := startServer(t, small())
 		var clients []*client

@@ -18,8 +18,8 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// named authenticates peers as the namespace and service account that their user
-// agent begins with.
+// authenticateByUserAgent authenticates peers by the namespace and service account at
+// the start of their user agent.
 func authenticateByUserAgent(_ *Config, a *Access) {
 	a.Authenticate = func(ctx context.Context) (mesh.Caller, error) {
 		md, _ := metadata.FromIncomingContext(ctx)
@@ -29,7 +29,7 @@ func authenticateByUserAgent(_ *Config, a *Access) {
 	}
 }
 
-// connectAs connects a proxy of a namespace and service account, with a version of
+// connectAs connects a proxy with a namespace, a service account and a version of
 // Envoy.
 func (b *testServer) connectAs(who string, v xdswire.Variant, name string) (*client, *grpc.ClientConn) {
 	b.t.Helper()
@@ -42,10 +42,10 @@ func (b *testServer) connectAs(who string, v xdswire.Variant, name string) (*cli
 	return c, conn
 }
 
-// TestRefusalsReachNobodyElse has two service accounts of one namespace refuse
-// resources by naming them. Proxies of other namespaces are given all, while the
-// two are there and after they went, when they come and when they come again.
-func TestRefusalsReachNobodyElse(t *testing.T) {
+// TestQuarantineIsPerProxy: Two service accounts of a namespace refuse resources and
+// name them. Proxies of other namespaces get everything, while the two are connected
+// and afterwards, also after a reconnection.
+func TestQuarantineIsPerProxy(t *testing.T) {
 	types := []struct{ typ, name, text string }{
 		{"CDS", "PassthroughCluster", "Error adding/updating cluster(s) %s: no good"},
 		{"EDS", "outbound|80||web.shop", "Unexpected EDS cluster (expecting %s): other"},
@@ -87,7 +87,7 @@ func TestRefusalsReachNobodyElse(t *testing.T) {
 				}
 			}
 		}
-		// all has a proxy ask for everything.
+		// all makes a proxy request everything.
 		all := func(c *client, version int) {
 			t.Helper()
 			for _, x := range types {
@@ -121,7 +121,7 @@ func TestRefusalsReachNobodyElse(t *testing.T) {
 		}
 		last, _ := b.connectAs("apps/sa1", v, "last")
 		all(last, 2)
-		if v == xdswire.SotW { // it says to hold something
+		if v == xdswire.SotW { // it reports held versions
 			again, _ := b.connectAs("shop/web", v, "again")
 			again.first = false
 			if err := again.sotw.Send(&discoveryv3.DiscoveryRequest{Node: again.node, TypeUrl: xdswire.ListenerType, VersionInfo: "1"}); err != nil {
@@ -132,8 +132,8 @@ func TestRefusalsReachNobodyElse(t *testing.T) {
 	})
 }
 
-// TestFloodOfRefusals has two identities refuse everything by name.
-func TestFloodOfRefusals(t *testing.T) {
+// TestManyNACKs: Two identities refuse everything and name it.
+func TestManyNACKs(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		const resources = 400
 		w := newTestMesh()
@@ -142,7 +142,7 @@ func TestFloodOfRefusals(t *testing.T) {
 			w.set("CDS", "shared", name, name+":1")
 		}
 		b := startServer(t, w, authenticateByUserAgent)
-		for i := range 4 { // two streams of each
+		for i := range 4 { // two streams of each identity
 			c, _ := b.connectAs(fmt.Sprintf("hostile/sa%d", i%2), v, fmt.Sprintf("p%d", i))
 			c.subscribe("CDS")
 			r := c.recv()

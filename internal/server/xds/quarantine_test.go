@@ -11,8 +11,8 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// TestBlame reads error texts that Envoy 1.40.0 sent, some shortened.
-func TestBlame(t *testing.T) {
+// TestNamesInNACK reads error texts of Envoy 1.40.0, some of them shortened.
+func TestNamesInNACK(t *testing.T) {
 	names := []string{"80", "8080", "e1", "e2", "l2", "0.0.0.0_80", "none", "static.bad", "good", "bad", "outbound|80||no.eds.svc.cluster.local"}
 	slices.Sort(names)
 	for _, tc := range []struct{ text, want string }{
@@ -45,7 +45,7 @@ func TestBlame(t *testing.T) {
 	}
 }
 
-func FuzzBlame(f *testing.F) {
+func FuzzNamesInNACK(f *testing.F) {
 	f.Add("Error adding/updating cluster(s) a: x, b: y", "a")
 	f.Add("goo.gle/debugstr\nname: \"a\"\n", "a")
 	f.Add("x in route a", "a")
@@ -58,9 +58,9 @@ func FuzzBlame(f *testing.F) {
 	})
 }
 
-// TestRefusedIsNotSentAgain has one proxy refuse a cluster. It goes on getting
-// every later change, and no other proxy is touched.
-func TestRefusedIsNotSentAgain(t *testing.T) {
+// TestQuarantinedResourceIsNotSentAgain: A proxy refuses a cluster. It gets all later changes, and
+// other proxies are not affected.
+func TestQuarantinedResourceIsNotSentAgain(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		b := startServer(t, small())
 		c, other := b.connect(v, "p"), b.connect(v, "q")
@@ -78,7 +78,7 @@ func TestRefusedIsNotSentAgain(t *testing.T) {
 			}
 			return delta
 		}
-		c.wantAck("CDS", list("a=a:1 b=b:2", "b=b:2")) // what may not have been taken
+		c.wantAck("CDS", list("a=a:1 b=b:2", "b=b:2")) // resources of the refused response that the proxy may lack
 		c.quiet()
 		b.eventually("gauge", func() bool { return b.metric("meshctl_xds_refused_resources", "CDS") == 1 })
 		r := b.hub.NACKs().Refused
@@ -89,7 +89,7 @@ func TestRefusedIsNotSentAgain(t *testing.T) {
 		b.push()
 		c.wantAck("CDS", list("a=a:1 b=b:3 c=c:1", "b=b:3 c=c:1"))
 		other.wantAck("CDS", list("a=a:bad b=b:3 c=c:1", "b=b:3 c=c:1"))
-		// A proxy that comes is sent all: nothing is held back from others.
+		// A new proxy gets everything: the quarantine is per proxy.
 		fresh := b.connect(v, "r")
 		fresh.subscribe("CDS")
 		fresh.wantAck("CDS", "a=a:bad b=b:3 c=c:1")
@@ -101,8 +101,8 @@ func TestRefusedIsNotSentAgain(t *testing.T) {
 	})
 }
 
-// TestRefusedIsFoundByHalving refuses without saying what.
-func TestRefusedIsFoundByHalving(t *testing.T) {
+// TestRefusedResourceIsFoundByHalving: A NACK that names no resource starts a search.
+func TestRefusedResourceIsFoundByHalving(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		w := newTestMesh()
 		for i := range 40 {
@@ -145,9 +145,9 @@ func TestRefusedIsFoundByHalving(t *testing.T) {
 	})
 }
 
-// TestRefusalOfEverythingEnds has a proxy refuse all that it is sent until there is
-// nothing left. It is not told an empty list then, and goes on getting what changes.
-func TestRefusalOfEverythingEnds(t *testing.T) {
+// TestRefusalOfEverything: A proxy refuses everything until nothing is left. It
+// gets no empty list then, and continues to get changes.
+func TestRefusalOfEverything(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		w := newTestMesh()
 		for i := range 500 {
@@ -178,9 +178,9 @@ func TestRefusalOfEverythingEnds(t *testing.T) {
 	})
 }
 
-// TestNothingButRefused takes away all but what a proxy refused that accepted nothing
-// yet. An empty list would have it start with nothing.
-func TestNothingButRefused(t *testing.T) {
+// TestOnlyRefusedResourcesRemain: All resources disappear except one that the proxy refused,
+// while it has accepted nothing. An empty list would let it start with nothing.
+func TestOnlyRefusedResourcesRemain(t *testing.T) {
 	b := startServer(t, small())
 	c := b.connect(xdswire.SotW, "p")
 	c.subscribe("CDS")
@@ -193,14 +193,14 @@ func TestNothingButRefused(t *testing.T) {
 	b.mesh.set("CDS", "shared", "c", "c:1")
 	b.push()
 	c.wantAck("CDS", "c=c:1")
-	// It has something now, and is told that it is gone.
+	// Now it has a resource, and gets its removal.
 	b.mesh.set("CDS", "shared", "c", "")
 	b.push()
 	c.wantAck("CDS", "")
 }
 
-// TestRefusedGaugeEndsAtZero: what proxies refuse that hang up at once does not
-// count for ever.
+// TestRefusedGaugeEndsAtZero: Resources refused by proxies that disconnect no longer
+// count.
 func TestRefusedGaugeEndsAtZero(t *testing.T) {
 	b := startServer(t, small())
 	for i := range 100 {
@@ -213,7 +213,7 @@ func TestRefusedGaugeEndsAtZero(t *testing.T) {
 	b.eventually("nothing refused", func() bool { return b.metric("meshctl_xds_refused_resources", "CDS") == 0 })
 }
 
-// TestStaleNACK is of something else than was sent last, which stays good.
+// TestStaleNACK: A NACK of an earlier response does not affect the last one.
 func TestStaleNACK(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		b := startServer(t, small())
@@ -230,8 +230,8 @@ func TestStaleNACK(t *testing.T) {
 	})
 }
 
-// TestStatusFollowsAnswers: what is shown of a type is whether its last response
-// was answered, when, and what the proxy was left without.
+// TestStatusFollowsAnswers: The status of a type shows the time of the last answer, and
+// quarantined resources.
 func TestStatusFollowsAnswers(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		b := startServer(t, small())

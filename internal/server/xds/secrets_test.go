@@ -28,7 +28,7 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// meshWorld is a world of real facts: secrets and services.
+// registryMesh is a mesh of real facts: secrets and services.
 type registryMesh struct{ *testMesh }
 
 func newRegistryMesh() registryMesh {
@@ -38,10 +38,10 @@ func newRegistryMesh() registryMesh {
 	return registryMesh{w}
 }
 
-// keyMark is in every private key.
+// keyMark is contained in every private key.
 const keyMark = "-----BEGIN PRIVATE KEY-----\nMIGHAgEAMBMG"
 
-// secret gives a secret a key pair and CAs of that version; 0 removes it.
+// secret sets a secret to a key pair and CAs with a version; version 0 removes it.
 func (w registryMesh) secret(c mesh.ClusterID, ns, name string, version int) {
 	var s *snapshot.Secret
 	if version > 0 {
@@ -64,7 +64,7 @@ func (w registryMesh) secret(c mesh.ClusterID, ns, name string, version int) {
 	w.changes.Secrets[key] = struct{}{}
 }
 
-// service gives a service of namespace ns an address; none removes it.
+// service sets the address of a service in the namespace ns; no address removes it.
 func (w registryMesh) service(name, vip string) {
 	host := mesh.ServiceHost(name, "ns", mesh.DefaultDomain)
 	var svc *snapshot.MeshService
@@ -95,9 +95,8 @@ func (a *secretClient) next() map[string][]byte {
 	}
 }
 
-// realGeneration has the hub generate as the control plane does. Callers are
-// those that the user agent names: <namespace>/<service account>@<cluster>.
-// Routers may read keys.
+// realGeneration makes the hub generate as the control plane does. The user agent names
+// the caller: <namespace>/<service account>@<cluster>. Routers may read keys.
 func realGeneration(cfg *Config, a *Access) {
 	cfg.Generation = Generation{
 		ParseNode: xdsgen.ParseNode, Assign: xdsgen.Assign, AssignReads: xdsgen.AssignReads, AssignAll: xdsgen.AssignAll,
@@ -124,7 +123,7 @@ func plaintext(cfg *Config, a *Access) {
 	a.Authenticate = nil
 }
 
-// asker is a proxy that asks for one type and shows what it is sent.
+// secretClient is a proxy that subscribes to one type and passes on the responses.
 type secretClient struct {
 	*client
 	typ   string
@@ -142,7 +141,7 @@ func (b *testServer) ask(v xdswire.Variant, caller, nodeID, typ string, names ..
 	return a
 }
 
-// follow acknowledges everything.
+// follow acknowledges all responses.
 func (a *secretClient) follow() {
 	for {
 		got := make(map[string][]byte)
@@ -187,7 +186,7 @@ func (a *secretClient) follow() {
 	}
 }
 
-// secrets are what comes next, by name: chain and key, or roots.
+// secrets returns the next response by name: chain and key, or roots.
 func (a *secretClient) secrets() map[string]string {
 	a.t.Helper()
 	out := make(map[string]string)
@@ -215,9 +214,9 @@ const (
 	pairOf  = "chain %[1]s, key %[1]s"
 )
 
-// TestSecretsByIdentity: what is given follows from who the caller was proved
-// to be, whatever the node says; the rest is served, and one warning names what
-// is not.
+// TestSecretsByIdentity: The secrets of a stream depend on the caller's identity,
+// whatever the node claims. One warning names the secrets that are not sent; the others
+// are.
 func TestSecretsByIdentity(t *testing.T) {
 	const good, ca, foreign, missing = "kubernetes://s", "kubernetes://s-cacert", "kubernetes://other/s", "kubernetes://none"
 	for _, tc := range []struct {
@@ -266,14 +265,15 @@ func TestSecretsByIdentity(t *testing.T) {
 					a.want(tc.want)
 				}
 				b.eventually("warning", func() bool { return strings.Contains(b.logs.String(), tc.warning) })
-				// The wildcard is no name of a secret either where it counts as one.
+				// The wildcard does not name a secret either.
 				if bad := b.metric("meshctl_xds_bad_secrets_total", ""); bad != tc.bad {
 					t.Errorf("%v bad secrets counted, want %v", bad, tc.bad)
 				}
 				if n := strings.Count(b.logs.String(), "level=WARN"); n != 1 {
 					t.Errorf("%d warnings:\n%s", n, b.logs)
 				}
-				// What nobody asked for changes nothing; and it comes after all else.
+				// A change without effect on the subscription is not sent; later
+				// responses show that.
 				w.secret("c1", "ns", "unrelated", 1)
 				b.push()
 				w.secret("c1", "ns", "s", 2)
@@ -304,9 +304,9 @@ func TestSecretsByIdentity(t *testing.T) {
 	}
 }
 
-// TestSecretChangeReachesItsWatchers and nobody else; two gateways that ask
-// for the same share its bytes.
-func TestSecretChangeReachesItsWatchers(t *testing.T) {
+// TestSecretChangeReachesSubscribers: A change reaches subscribers only. Two gateways
+// with equal subscriptions share the bytes.
+func TestSecretChangeReachesSubscribers(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		w := newRegistryMesh()
 		for _, name := range []string{"a", "b"} {
@@ -339,7 +339,7 @@ func TestSecretChangeReachesItsWatchers(t *testing.T) {
 		if n := b.metric("meshctl_xds_sent_total", "SDS") - before; n != 3 {
 			t.Errorf("%v responses sent, want 3", n)
 		}
-		// A secret of that name comes before the CAs in the other.
+		// A secret with the name precedes the CAs in the other one.
 		w.secret("c1", "ns", "a-cacert", 1)
 		b.push()
 		roots.want(map[string]string{"kubernetes://ns/a-cacert": "roots c1/ns/a-cacert 1"})
@@ -352,8 +352,8 @@ func TestSecretChangeReachesItsWatchers(t *testing.T) {
 	})
 }
 
-// TestSecretsComeAndGo: nothing is sent while a secret is missing, and a
-// deleted one is not taken away.
+// TestSecretsComeAndGo: Nothing is sent while a secret is missing, and a deleted one is
+// not removed from the proxy.
 func TestSecretsComeAndGo(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		w := newRegistryMesh()
@@ -368,7 +368,7 @@ func TestSecretsComeAndGo(t *testing.T) {
 		w.secret("c1", "ns", "a", 2)
 		b.push()
 		a.want(map[string]string{"kubernetes://a": fmt.Sprintf(pairOf, "c1/ns/a 2")})
-		// A name more: what it has is not sent again.
+		// One more name: the other secret is not sent again.
 		w.secret("c1", "ns", "b", 1)
 		b.push()
 		b.eventually("ACK", func() bool {
@@ -384,8 +384,8 @@ func TestSecretsComeAndGo(t *testing.T) {
 	})
 }
 
-// TestRightToReadKeysIsTakenBack when the proxy's pod changes.
-func TestRightToReadKeysIsTakenBack(t *testing.T) {
+// TestPermissionToReadKeysEnds: A change of the proxy's pod ends its permission.
+func TestPermissionToReadKeysEnds(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		w := newRegistryMesh()
 		w.secret("c1", "ns", "s", 1)
@@ -414,9 +414,9 @@ func TestRightToReadKeysIsTakenBack(t *testing.T) {
 	})
 }
 
-// TestKeysOfAfterTheRightAreNotSent changes both at once: whoever may no longer
-// read keys must not see the next one.
-func TestKeysOfAfterTheRightAreNotSent(t *testing.T) {
+// TestNoNewKeyAfterPermissionEnds: Permission and key change together. A proxy
+// without permission must not see the new key.
+func TestNoNewKeyAfterPermissionEnds(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		for range 10 {
 			w := newRegistryMesh()
@@ -446,8 +446,8 @@ func TestKeysOfAfterTheRightAreNotSent(t *testing.T) {
 	})
 }
 
-// TestKeysAreNotShown has a proxy refuse a secret with a text that holds the
-// key, and looks at all that people see.
+// TestKeysAreNotShown: A proxy refuses a secret with a text that contains the key. The
+// key must not appear on any page or in a log.
 func TestKeysAreNotShown(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		w := newRegistryMesh()
@@ -507,8 +507,8 @@ func TestKeysAreNotShown(t *testing.T) {
 	})
 }
 
-// TestNameTableIsMadeOnDemand as one resource without a name, of which a
-// change costs one entry.
+// TestNameTableIsMadeOnDemand: The name table is one resource without a name; a change
+// regenerates one entry of it.
 func TestNameTableIsMadeOnDemand(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		w := newRegistryMesh()

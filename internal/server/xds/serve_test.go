@@ -127,7 +127,7 @@ func TestTooManyNames(t *testing.T) {
 func TestLargeRequest(t *testing.T) {
 	b := startServer(t, small())
 	c := b.connect(xdswire.SotW, "p")
-	// The send may fail by itself when the server is quick to refuse.
+	// The send itself may fail if the server rejects the stream quickly.
 	_ = c.sotw.Send(&discoveryv3.DiscoveryRequest{Node: c.node, ResourceNames: []string{strings.Repeat("x", 4<<20)}})
 	if s := c.status(); s.Code() != codes.ResourceExhausted {
 		t.Errorf("got %v", s)
@@ -196,7 +196,7 @@ func TestHubEndsStreams(t *testing.T) {
 	}
 }
 
-func TestServerIsNotSynced(t *testing.T) {
+func TestServerNotReady(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		b := startServer(t, nil)
 		b.mesh = small()

@@ -29,7 +29,7 @@ type (
 	deltaStream = discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
 )
 
-// opened makes the type of a generated stream that of ADS.
+// opened converts the type of a generated stream to the type of ADS.
 func opened[S any, T any](open func(context.Context, ...grpc.CallOption) (S, error), as func(S) T) func(context.Context) (T, error) {
 	return func(ctx context.Context) (T, error) {
 		s, err := open(ctx)
@@ -111,7 +111,8 @@ func (b *testServer) connectSeparately(conn *grpc.ClientConn, v xdswire.Variant,
 	return c
 }
 
-// allTypes is a world with resources of every type, also of this proxy's own.
+// allTypes returns a mesh with resources of every type, some of them in the proxy's own
+// views.
 func allTypes() *testMesh {
 	w := small().set("CDS", "p", "own", "own:1").set("EDS", "p", "own", "own:1").set("RDS", "shared", "r2", "r2:1")
 	return w.set("SDS", "shared", "s", "s:1").set("ECDS", "shared", "x", "x:1")
@@ -121,8 +122,8 @@ var namesOfTypes = map[string][]string{
 	"CDS": nil, "EDS": {"a", "b", "own"}, "LDS": nil, "RDS": {"r", "r2"}, "SDS": {"s"}, "ECDS": {"x"},
 }
 
-// serveEverything has the hub serve the types too that the tests of the
-// session do without.
+// serveEverything makes the hub serve all types, including those that other tests do
+// not use.
 func serveEverything(c *Config, _ *Access) {
 	c.Generation = generationOf(xdswire.SecretType, xdswire.ExtensionType)
 }
@@ -179,7 +180,7 @@ func TestSeparateStreamsEndAsADS(t *testing.T) {
 	})
 }
 
-// checkPages looks for one ADS stream and one of each type on status pages.
+// checkPages checks the streams on status pages: one of ADS and one of each type.
 func checkPages(t *testing.T, b *testServer, ads *client, separate map[string]*client) {
 	t.Helper()
 	accepted := func() bool {
@@ -193,7 +194,7 @@ func checkPages(t *testing.T, b *testServer, ads *client, separate map[string]*c
 		return true
 	}
 	b.eventually("all ACKs", accepted)
-	ids := make(map[string]string) // types of a stream → its id
+	ids := make(map[string]string) // stream id by its types
 	versions := make(map[string]string)
 	for _, p := range b.hub.Proxies() {
 		types := slices.Sorted(maps.Keys(p.Types))
@@ -238,7 +239,7 @@ func TestSeparateStreamHasOneType(t *testing.T) {
 		for i, typ := range types {
 			other := types[(i+1)%len(types)]
 			c := b.connectSeparately(conn, v, "p", typ)
-			c.implied = true // requests without a type URL
+			c.implied = true // requests have no type URL
 			c.subscribe(typ, namesOfTypes[typ]...)
 			c.ack(c.recv())
 			c.implied = false

@@ -20,20 +20,20 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// TestSlowPeersAreNotStalled: with a small share of the network each, peers
-// that read are not taken for peers that do not.
+// TestSlowPeersAreNotStalled: Peers that read slowly, with a small share of the network
+// each, do not count as stalled.
 func TestSlowPeersAreNotStalled(t *testing.T) {
 	const limit = 30 * time.Second
 	for _, tc := range []struct {
 		name string
 		size int
-		rate int64 // what the connection writes a second
+		rate int64 // bytes a second that the connection writes
 		want time.Duration
 	}{
 		{"small, nothing moves", 1, 0, limit},
 		{"large, nothing moves", 4 << 20, 0, limit},
 		{"large, too slow", 4 << 20, slowest / 2, limit},
-		{"large, slow", 4 << 20, slowest, 4 * limit}, // looked at every 30 s, done after 94 s
+		{"large, slow", 4 << 20, slowest, 4 * limit}, // checked every 30 s, done after 94 s
 		{"small, others move", 1, 10 * slowest, 2 * limit},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -69,8 +69,7 @@ func (c *testConn) Written() int64 { return int64(time.Since(c.begin).Seconds())
 func (c *testConn) Queue(int) {}
 func (c *testConn) Stall()    { c.stalled.Store(int64(time.Since(c.begin))) }
 
-// TestPanicInARequest ends the stream, which lets go of all that it
-// held.
+// TestPanicInARequest: A panic ends the stream, which releases everything that it held.
 func TestPanicInARequest(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		b := startServer(t, small(), authenticateAsOne, func(c *Config, _ *Access) {
@@ -103,7 +102,7 @@ func TestPanicInARequest(t *testing.T) {
 	})
 }
 
-// TestPanicInAPush is the same for what the hub published.
+// TestPanicInAPush: A panic while sending a publication ends the stream.
 func TestPanicInAPush(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		var armed atomic.Bool
@@ -129,8 +128,8 @@ func TestPanicInAPush(t *testing.T) {
 	})
 }
 
-// TestRequestsGoBeforePushes has a request come while something is sent that the
-// hub published, of several types: it is handled before the next response.
+// TestRequestsGoBeforePushes: A request that arrives while a publication is sent is
+// handled before the next response.
 func TestRequestsGoBeforePushes(t *testing.T) {
 	h, w := newUnstartedHub(), small()
 	h.Update(w.take())
@@ -186,9 +185,9 @@ func TestRequestsGoBeforePushes(t *testing.T) {
 	}
 }
 
-// TestAnswersThatReferToNothingComeFirst has a request for secrets come when all
-// types changed.
-func TestAnswersThatReferToNothingComeFirst(t *testing.T) {
+// TestIndependentTypesComeFirst: A request for secrets arrives when all types
+// have changed.
+func TestIndependentTypesComeFirst(t *testing.T) {
 	h, w := newUnstartedHub(), small().set("SDS", "shared", "s", "s:1").set("NDS", "shared", "n", "n:1")
 	h.cfg.Generation = generationOf(xdswire.SecretType, xdswire.NameTableType)
 	for _, first := range []int{sds, nds} {
@@ -217,7 +216,7 @@ func TestAnswersThatReferToNothingComeFirst(t *testing.T) {
 	}
 }
 
-// discard is a stream of a peer that never reads.
+// discard is the stream of a peer that never reads.
 type discard struct{ grpc.ServerStream }
 
 func (discard) SendMsg(any) error { return nil }

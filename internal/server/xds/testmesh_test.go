@@ -15,8 +15,8 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// world is a snapshot under construction. Its resources are services whose
-// host is "<type>/<view>/<name>" and whose Name is the content.
+// testMesh is a snapshot under construction. Its resources are services with the host
+// "<type>/<view>/<name>" and the content as Name.
 type testMesh struct {
 	s       *snapshot.Snapshot
 	changes *snapshot.Changes
@@ -26,7 +26,7 @@ func newTestMesh() *testMesh {
 	return &testMesh{s: &snapshot.Snapshot{Mesh: &snapshot.Mesh{}}, changes: &snapshot.Changes{}}
 }
 
-// set gives a resource a content; the empty content removes it.
+// set sets the content of a resource; an empty content removes it.
 func (w *testMesh) set(typ, view, name, content string) *testMesh {
 	key := typ + "/" + view + "/" + name
 	var svc *snapshot.MeshService
@@ -47,7 +47,7 @@ func (w *testMesh) set(typ, view, name, content string) *testMesh {
 	return w
 }
 
-// view gives the proxies of a name another shared view.
+// view sets the shared view of the proxies with a name.
 func (w *testMesh) view(proxy, view string) *testMesh {
 	next := *w.s
 	next.Pods = next.Pods.With(map[string]*snapshot.Pod{proxy: {Node: view}})
@@ -59,7 +59,7 @@ func (w *testMesh) view(proxy, view string) *testMesh {
 	return w
 }
 
-// take is what changed since the last take.
+// take returns the snapshot and the changes since the last call.
 func (w *testMesh) take() (*snapshot.Snapshot, *snapshot.Changes) {
 	next := *w.s
 	next.Seq++
@@ -69,7 +69,7 @@ func (w *testMesh) take() (*snapshot.Snapshot, *snapshot.Changes) {
 	return w.s, c
 }
 
-// testView holds all resources of a type whose host names the view.
+// testView holds all resources of a type with the view in their host.
 type testView struct{ typ, name string }
 
 func (v testView) Type() string { return v.typ }
@@ -125,11 +125,11 @@ func (u testUnit) Generate(e *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	return []*xdswire.Resource{r}, err
 }
 
-// testGeneration gives every proxy the view "shared", or that of its pod, and
-// a view of its own name.
+// testGeneration gives every proxy the view "shared", or the view set for it, and a
+// view with its own name.
 func testGeneration() Generation { return generationOf() }
 
-// generationOf is testGeneration for more types.
+// generationOf is testGeneration with more types.
 func generationOf(more ...string) Generation {
 	return Generation{
 		ParseNode: func(n *corev3.Node, maxMetadata int) (xdsgen.Node, error) {

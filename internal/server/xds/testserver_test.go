@@ -14,7 +14,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 )
 
-// bench is a hub that runs and a server on it.
+// testServer is a running hub with a server.
 type testServer struct {
 	t    testing.TB
 	hub  *Hub
@@ -29,7 +29,7 @@ type serverOption func(*Config, *Access)
 
 const patience = 30 * time.Second
 
-// drivenHub is a hub without goroutines: the test delivers, and flushes the
+// newUnstartedHub returns a hub without goroutines: the test delivers mail and flushes
 // sessions.
 func newUnstartedHub() *Hub {
 	h := NewHub(testConfig(prometheus.NewRegistry(), slog.New(slog.DiscardHandler)))
@@ -73,8 +73,7 @@ func startServer(t testing.TB, w *testMesh, opts ...serverOption) *testServer {
 	return b
 }
 
-// push hands the changes of the world to the hub.
-// and waits until it is published.
+// push passes the changes of the mesh to the hub and waits for their publication.
 func (b *testServer) push() {
 	b.t.Helper()
 	s, c := b.mesh.take()
@@ -94,7 +93,7 @@ func (b *testServer) dial(opts ...grpc.DialOption) *grpc.ClientConn {
 	return conn
 }
 
-// metric reads one counter or gauge as /metrics would show it.
+// metric returns a counter or gauge as /metrics shows it.
 func (b *testServer) metric(name, typ string) float64 {
 	b.t.Helper()
 	families, err := b.reg.Gather()
@@ -115,7 +114,7 @@ func (b *testServer) metric(name, typ string) float64 {
 	return 0
 }
 
-// eventually waits for a condition that another goroutine brings about.
+// eventually waits for a condition that another goroutine makes true.
 func (b *testServer) eventually(what string, f func() bool) {
 	b.t.Helper()
 	for end := time.Now().Add(patience); !f(); time.Sleep(time.Millisecond) {

@@ -11,8 +11,9 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// TestMemoryHoldsUpOnlyNewStreams is the same over a network.
-func TestMemoryHoldsUpOnlyNewStreams(t *testing.T) {
+// TestLowMemoryDelaysOnlyNewStreams: Low memory delays new streams and does not affect
+// others.
+func TestLowMemoryDelaysOnlyNewStreams(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		var full atomic.Bool
 		b := startServer(t, small(), func(c *Config, _ *Access) {
@@ -42,9 +43,9 @@ func TestMemoryHoldsUpOnlyNewStreams(t *testing.T) {
 	})
 }
 
-// TestManyStartInTurns has more streams than may start at a time, some of
-// which never ask for anything that is sent.
-func TestManyStartInTurns(t *testing.T) {
+// TestStreamsStartInTurns: More streams connect than may start at a time. Some of them
+// never request anything.
+func TestStreamsStartInTurns(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		b := startServer(t, small(), func(c *Config, _ *Access) { c.Limits.Starting = 1 })
 		idle := b.connect(v, "idle")
@@ -61,7 +62,7 @@ func TestManyStartInTurns(t *testing.T) {
 	})
 }
 
-// TestHubEndsStreamsThatWait ends a hub while a stream waits for its turn.
+// TestHubEndsStreamsThatWait: The hub ends while a stream waits for its turn.
 func TestHubEndsStreamsThatWait(t *testing.T) {
 	b := startServer(t, small(), func(c *Config, _ *Access) { c.Memory = func() float64 { return 1 } })
 	c := b.connect(xdswire.SotW, "p")

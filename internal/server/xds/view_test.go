@@ -8,8 +8,8 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// claim has a unit of that id make the listener x with a content; the empty
-// content has the unit go.
+// claim makes a unit with the id make the listener x with a content; an empty content
+// removes the unit.
 func (w *testMesh) claim(id, content string) *testMesh {
 	w.set("LDS", "shared", id, content)
 	if content != "" {
@@ -21,8 +21,8 @@ func (w *testMesh) claim(id, content string) *testMesh {
 	return w
 }
 
-// TestContestedNameHasOneOwner: when several units make a resource of one
-// name, the first of them by id gives it, whatever came, changed or went last.
+// TestContestedNameHasOneOwner: If several units make a resource of one name, the unit
+// with the first id provides it, whatever the order of changes.
 func TestContestedNameHasOneOwner(t *testing.T) {
 	h, w := newUnstartedHub(), newTestMesh()
 	h.Update(w.take())
@@ -58,10 +58,10 @@ func TestContestedNameHasOneOwner(t *testing.T) {
 	}
 }
 
-// TestViewThatAllLeaveStays: until streams see their new views they go on with
-// the old ones, which must not meanwhile show the new snapshot: it need not be
-// theirs to see, and may lack what is.
-func TestViewThatAllLeaveStays(t *testing.T) {
+// TestAbandonedViewDoesNotChange: Until streams see their new views they use the old ones.
+// These must not show the new snapshot meanwhile: the streams may not be allowed to see
+// it, or may lack a part of it.
+func TestAbandonedViewDoesNotChange(t *testing.T) {
 	h, w := newUnstartedHub(), newTestMesh()
 	h.Update(w.set("CDS", "shared", "a", "1").set("CDS", "other", "a", "2").take())
 	s := newTestSession(t, h, "p", xdswire.SotW, nil)

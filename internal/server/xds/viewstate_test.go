@@ -14,10 +14,9 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// TestStatesFollowEachOther checks each state of a random history against one
-// made from nothing: content, version, and the difference from every state
-// before.
-func TestStatesFollowEachOther(t *testing.T) {
+// TestNextState: Each state of a random history equals one made from
+// nothing: content, version, and the differences from all earlier states.
+func TestNextState(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	var e xdswire.Encoder
 	var s *viewState

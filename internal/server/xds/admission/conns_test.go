@@ -12,7 +12,7 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// newConns bounds n connections, which have all the time that tests need.
+// newConns returns the limits of n connections, with long time limits.
 func newConns(n int, authenticate bool) *Conns {
 	none := func() {}
 	return NewConns(Config{
@@ -21,8 +21,8 @@ func newConns(n int, authenticate bool) *Conns {
 	})
 }
 
-// Who is slowed down is read on later, by as much as the identity has
-// connections; the connections of others are not.
+// TestSlowDown: Reads from a connection are delayed in proportion to the number of
+// connections of its identity. Connections of other identities are not delayed.
 func TestSlowDown(t *testing.T) {
 	c := newConns(10, false)
 	admit := func() (*Conn, net.Conn, context.Context) {
@@ -39,14 +39,14 @@ func TestSlowDown(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	SlowDown(t.Context(), time.Hour) // no connection of ours
+	SlowDown(t.Context(), time.Hour) // not one of our connections
 	for range 3 {
 		SlowDown(ctx, time.Millisecond)
 	}
 	if late := time.Duration(flooding.readDelay.Load()); late != 6*time.Millisecond || calm.readDelay.Load() != 0 {
 		t.Errorf("it is late by %v, want 6ms; another by %d", late, calm.readDelay.Load())
 	}
-	SlowDown(ctx, time.Hour) // which is too much
+	SlowDown(ctx, time.Hour) // more than the maximum
 	go func() { _, _ = client.Write([]byte("x")) }()
 	began := time.Now()
 	if n, err := flooding.Read(make([]byte, 1)); n != 1 || err != nil {

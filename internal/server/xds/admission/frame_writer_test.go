@@ -18,7 +18,7 @@ func http2Frame(payload int) []byte {
 	return append([]byte{byte(payload >> 16), byte(payload >> 8), byte(payload), 0, 0, 0, 0, 0, 1}, bytes.Repeat([]byte{'x'}, payload)...)
 }
 
-// recorder keeps each write, and fails or forwards them.
+// recorder records each write, and fails or forwards it.
 type recorder struct {
 	net.Conn
 	writes  [][]byte
@@ -37,7 +37,7 @@ func (r *recorder) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Each frame goes out in a write of its own, however its parts come.
+// TestFrameWriter: Each frame is one write, however its parts arrive.
 func TestFrameWriter(t *testing.T) {
 	t.Parallel()
 	var frames [][]byte
@@ -69,7 +69,8 @@ func TestFrameWriter(t *testing.T) {
 	t.Error("nobody is told that a write fails")
 }
 
-// With TLS a frame is a record, and what a full one has too much goes out with it.
+// TestFramesWithTLS: With TLS a frame is one record; the excess of a full frame is in
+// the same write.
 func TestFramesWithTLS(t *testing.T) {
 	t.Parallel()
 	pages := httptest.NewTLSServer(http.NotFoundHandler()) // for its certificate
@@ -108,7 +109,7 @@ func TestFramesWithTLS(t *testing.T) {
 	if err := <-read; err != nil || !bytes.Equal(got.Bytes(), want.Bytes()) {
 		t.Errorf("%d bytes arrived, %v, want the %d that were written", got.Len(), err, want.Len())
 	}
-	const record = 5 + 1 + 16 // what TLS 1.3 adds
+	const record = 5 + 1 + 16 // added by TLS 1.3
 	var records []int
 	for _, w := range out.writes[handshake:] {
 		records = append(records, len(w)-record)

@@ -14,7 +14,7 @@ func record(payload int) []byte {
 	return append([]byte{23, 3, 3, byte(payload >> 8), byte(payload)}, bytes.Repeat([]byte{'x'}, payload)...)
 }
 
-// TestRecordReader: what comes out is what came in, and no read goes past the
+// TestRecordReader: The reader returns the bytes that arrived, and no read crosses the
 // end of a record.
 func TestRecordReader(t *testing.T) {
 	t.Parallel()
@@ -24,7 +24,7 @@ func TestRecordReader(t *testing.T) {
 		stream = append(stream, record(payload)...)
 		ends[len(stream)] = true
 	}
-	stream = append(stream, 23, 3) // and then the end, within a header
+	stream = append(stream, 23, 3) // the stream ends within a header
 	for name, wrap := range map[string]func(io.Reader) io.Reader{
 		"at once": func(r io.Reader) io.Reader { return r }, "bytes": iotest.OneByteReader,
 		"halves": iotest.HalfReader, "end with data": iotest.DataErrReader,

@@ -37,7 +37,7 @@ func TestHistory(t *testing.T) {
 	s.Written(first, at(5))
 	s.ACK(first, at(9))
 	s.NACK(second, at(8), "no good", []string{"x"})
-	s.Written(second, at(9)) // the answer was quicker than what says so
+	s.Written(second, at(9)) // Written comes after the answer
 
 	change := &Publication{
 		Snapshot: 7, Events: 5, Arrived: at(1), Started: at(2), Generated: at(3), LastAnswer: at(9),
@@ -77,7 +77,7 @@ func TestHistory(t *testing.T) {
 	}
 }
 
-// TestBounds holds the recorder to its bounds, and the newest to be kept.
+// TestBounds: The recorder keeps its bounds and the newest records.
 func TestBounds(t *testing.T) {
 	r := New(nil)
 	for i := range uint64(3 * maxRounds) {
@@ -92,7 +92,7 @@ func TestBounds(t *testing.T) {
 		n := s.Send(Response{})
 		s.ACK(n, at(1))
 	}
-	s.ACK(first, at(2)) // forgotten: changes nothing
+	s.ACK(first, at(2)) // no longer in the history: changes nothing
 	s.NACK(first, at(2), "no", nil)
 	s.ACK(1<<40, at(2)) // never sent
 	h := r.History("p")[0]
@@ -112,8 +112,8 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestFlappingProxy has one proxy connect again and again: what is known of the
-// others stays, and of it the newest.
+// TestFlappingProxy: A proxy reconnects again and again. The records of other proxies
+// stay, and so do its newest ones.
 func TestFlappingProxy(t *testing.T) {
 	r := New(nil)
 	quiet := r.Open(Info{Stream: "quiet-0", Proxy: "quiet"})
@@ -136,7 +136,7 @@ func TestFlappingProxy(t *testing.T) {
 	}
 }
 
-// TestConcurrentUse is for the race detector.
+// TestConcurrentUse gives the race detector something to watch.
 func TestConcurrentUse(t *testing.T) {
 	r := New(nil)
 	round := &Round{}
@@ -167,7 +167,7 @@ func TestConcurrentUse(t *testing.T) {
 	}
 }
 
-// TestPushWithoutObserver: what is not observed allocates nothing.
+// TestPushWithoutObserver: A push without an observer allocates nothing.
 func TestPushWithoutObserver(t *testing.T) {
 	s := New(nil).Open(Info{})
 	round := &Round{}
@@ -184,7 +184,7 @@ func TestPushWithoutObserver(t *testing.T) {
 	}
 }
 
-// observer notes what it is told.
+// observer records its calls.
 type observer struct{ told []string }
 
 func (o *observer) Published(r *Round) any {
