@@ -89,7 +89,7 @@ func TestHistoryOfEveryType(t *testing.T) {
 func TestSentMeansWritten(t *testing.T) {
 	b := startServer(t, newTestMesh().set("CDS", "shared", "a", "a:1"), func(c *Config, _ *Access) { c.Now = time.Now })
 	deaf := make(chan struct{})
-	c := b.connectOn(b.dialDeaf(deaf), xdswire.SotW, "p")
+	c := b.connectOn(b.dialStalling(deaf), xdswire.SotW, "p")
 	go c.receive()
 	c.subscribe("CDS")
 	c.wantAck("CDS", "a=a:1")
