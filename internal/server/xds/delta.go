@@ -10,17 +10,12 @@ import (
 
 // delta handles a request of the delta variant.
 func (s *session) delta(req *discoveryv3.DeltaDiscoveryRequest) error {
-	i := typeIndex(req.GetTypeUrl())
+	i := s.begin(req)
 	if i < 0 {
 		return nil
 	}
 	t := &s.types[i]
-	s.lastType = i
 	nonce := req.GetResponseNonce()
-	if e := req.GetErrorDetail(); e != nil {
-		s.hub.cfg.Metrics.istio.rejected(i, e.GetCode())
-		s.refuse(i, nonce, e.GetMessage())
-	}
 	if !t.watched {
 		return s.deltaFirst(i, req)
 	}

@@ -12,13 +12,24 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// generate generates units on all processors.
-func (h *Hub) generate(units []*unit) {
+// generate generates units on all processors. With an Observer it returns the times of
+// generation by type.
+func (h *Hub) generate(units []*unit) []history.Generation {
+	var spans []span
+	if h.cfg.Observer != nil {
+		spans = make([]span, len(units))
+	}
 	var next atomic.Int64
 	var wg sync.WaitGroup
 	work := func() {
 		for i := next.Add(1) - 1; int(i) < len(units); i = next.Add(1) - 1 {
+			if spans == nil {
+				h.generateOne(units[i])
+				continue
+			}
+			spans[i].began = h.cfg.Now()
 			h.generateOne(units[i])
+			spans[i].ended = h.cfg.Now()
 		}
 	}
 	for range min(runtime.GOMAXPROCS(0), len(units)) - 1 {
@@ -26,14 +37,38 @@ func (h *Hub) generate(units []*unit) {
 	}
 	work()
 	wg.Wait()
+	return generations(units, spans)
+}
+
+// span is the time in which a unit was generated.
+type span struct{ began, ended time.Time }
+
+// generations sums up spans by type. There is one span for each unit, or none.
+func generations(units []*unit, spans []span) (out []history.Generation) {
+	var types [numTypes]history.Generation
+	for n, s := range spans {
+		i := typeIndex(units[n].key.Type())
+		if i < 0 {
+			continue
+		}
+		g := &types[i]
+		if g.Units++; g.Units == 1 || s.began.Before(g.Began) {
+			g.Began = s.began
+		}
+		if s.ended.After(g.Ended) {
+			g.Ended = s.ended
+		}
+	}
+	for i, g := range types {
+		if g.Units > 0 {
+			g.Type = typeName(i)
+			out = append(out, g)
+		}
+	}
+	return out
 }
 
 func (h *Hub) generateOne(u *unit) {
-	t := typeIndex(u.key.Type())
-	if h.times != nil && t >= 0 {
-		began := h.cfg.Now()
-		defer func() { h.times.note(t, began, h.cfg.Now()) }()
-	}
 	if err := h.guard("generate", u.key.Type(), func() { u.resources, u.err = u.key.Generate(&h.encoder) }); err != nil {
 		u.err = err
 	}
@@ -44,7 +79,7 @@ func (h *Hub) generateOne(u *unit) {
 			"type", xdswire.ShortType(u.key.Type()), "unit", fmt.Sprintf("%T", u.key), "error", u.err)
 		return
 	}
-	if t >= 0 {
+	if t := typeIndex(u.key.Type()); t >= 0 {
 		h.cfg.Metrics.generated[t].Add(float64(len(u.resources)))
 	}
 }
@@ -61,39 +96,4 @@ func (h *Hub) guard(what, of string, f func()) (err error) {
 	}()
 	f()
 	return nil
-}
-
-// generationTimes records when a round generated the units of each type.
-type generationTimes struct {
-	mu    sync.Mutex
-	types [numTypes]history.Generation
-}
-
-// note records one unit. Several goroutines may call it.
-func (g *generationTimes) note(i int, began, ended time.Time) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	t := &g.types[i]
-	if t.Units == 0 || began.Before(t.Began) {
-		t.Began = began
-	}
-	if ended.After(t.Ended) {
-		t.Ended = ended
-	}
-	t.Units++
-}
-
-// list returns the types with generated units. It may be called on nil.
-func (g *generationTimes) list() []history.Generation {
-	if g == nil {
-		return nil
-	}
-	var out []history.Generation
-	for i, t := range g.types {
-		if t.Units > 0 {
-			t.Type = typeName(i)
-			out = append(out, t)
-		}
-	}
-	return out
 }

@@ -119,8 +119,6 @@ type Hub struct {
 	missing []*unit // to generate in this round
 	idle    []*unit // units that lost a view since the last sweep
 	states  uint64  // view states so far, to number them
-	// times belongs to the current round; nil without an Observer.
-	times *generationTimes
 }
 
 // mail collects the work for the hub's goroutine.

@@ -2,6 +2,7 @@ package xds
 
 import (
 	"iter"
+	"maps"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
@@ -53,27 +54,22 @@ func (s *streamIndex) remove(sub *subscriber) {
 // concerned yields the streams whose choice of views the changes may affect: all
 // streams, or those that read a changed pod or namespace. It may repeat a stream.
 func (s *streamIndex) concerned(c *snapshot.Changes, all bool) iter.Seq[*subscriber] {
+	if all {
+		return maps.Keys(s.all)
+	}
 	return func(yield func(*subscriber) bool) {
-		each := func(subs map[*subscriber]struct{}) bool {
-			for sub := range subs {
-				if !yield(sub) {
-					return false
-				}
-			}
-			return true
-		}
-		if all {
-			each(s.all)
-			return
-		}
 		for pod := range c.Pods {
-			if !each(s.byPod[pod]) {
-				return
+			for sub := range s.byPod[pod] {
+				if !yield(sub) {
+					return
+				}
 			}
 		}
 		for namespace := range c.Namespaces {
-			if !each(s.byNamespace[namespace]) {
-				return
+			for sub := range s.byNamespace[namespace] {
+				if !yield(sub) {
+					return
+				}
 			}
 		}
 	}

@@ -223,3 +223,21 @@ func (s *session) close() {
 	defer s.mu.Unlock()
 	s.closed = true
 }
+
+// begin starts to handle a request: it handles a NACK and returns the index of the type,
+// or -1 for a type that is not served.
+func (s *session) begin(r interface {
+	request
+	GetResponseNonce() string
+}) int {
+	i := typeIndex(r.GetTypeUrl())
+	if i < 0 {
+		return i
+	}
+	s.lastType = i
+	if e := r.GetErrorDetail(); e != nil {
+		s.hub.cfg.Metrics.istio.rejected(i, e.GetCode())
+		s.refuse(i, r.GetResponseNonce(), e.GetMessage())
+	}
+	return i
+}

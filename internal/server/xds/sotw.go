@@ -11,17 +11,12 @@ import (
 // sotw handles a request of the state-of-the-world variant. The order matters: NACK,
 // unsubscribe, first request, stale nonce, ACK, forced answer, changed names.
 func (s *session) sotw(req *discoveryv3.DiscoveryRequest) error {
-	i := typeIndex(req.GetTypeUrl())
+	i := s.begin(req)
 	if i < 0 {
 		return nil
 	}
 	t := &s.types[i]
-	s.lastType = i
 	nonce, names := req.GetResponseNonce(), req.GetResourceNames()
-	if e := req.GetErrorDetail(); e != nil {
-		s.hub.cfg.Metrics.istio.rejected(i, e.GetCode())
-		s.refuse(i, nonce, e.GetMessage())
-	}
 	want := xdswire.Subscription{Names: t.want.Names}
 	if !want.Names.Is(names) {
 		want = s.subscription(names)
