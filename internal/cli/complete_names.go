@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/meshctl/meshctl/internal/kube"
-	"github.com/meshctl/meshctl/internal/workload"
 )
 
 // CompletionTimeout is how long a person who pressed Tab waits at most.
@@ -90,7 +89,7 @@ func namespacesOf(ctx context.Context, env *Env, flags *pflag.FlagSet) ([]string
 	if err != nil {
 		return nil, err
 	}
-	finder, err := workload.NewFinder(access.Config)
+	finder, err := kube.NewPodFinder(access.Config)
 	if err != nil {
 		return nil, err
 	}

@@ -10,7 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/meshctl/meshctl/internal/clustersettings"
-	"github.com/meshctl/meshctl/internal/kubeapi"
+	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/replicas"
 )
@@ -54,7 +54,7 @@ func (c *Cluster) KnownClusters(ctx context.Context, namespace string, now time.
 
 // settings are those of the ConfigMap, none when it is not there.
 func (c *Cluster) settings(ctx context.Context, namespace string) (mesh.ClusterSettings, error) {
-	api, err := kubeapi.New(c.config)
+	api, err := kube.NewClient(c.config)
 	if err != nil {
 		return nil, err
 	}

@@ -16,7 +16,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/clustersettings"
 	"github.com/meshctl/meshctl/internal/files"
-	"github.com/meshctl/meshctl/internal/kubeapi"
+	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
@@ -30,7 +30,7 @@ const maxSettings = 1 << 20
 // meshctl-clusters of the namespace, which is made when it is not there. When
 // somebody else changes them at the same time, change is called again.
 func (c *Cluster) ChangeSettings(ctx context.Context, namespace string, change func(mesh.ClusterSettings)) error {
-	api, err := kubeapi.New(c.config)
+	api, err := kube.NewClient(c.config)
 	if err != nil {
 		return fmt.Errorf("%s: %w", c.Name, err)
 	}

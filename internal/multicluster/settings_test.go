@@ -8,7 +8,6 @@ import (
 
 	"github.com/meshctl/meshctl/internal/clustersettings"
 	"github.com/meshctl/meshctl/internal/kube"
-	"github.com/meshctl/meshctl/internal/kubeapi"
 	"github.com/meshctl/meshctl/internal/mesh"
 	testkube "github.com/meshctl/meshctl/test/kube"
 )
@@ -44,7 +43,7 @@ func TestChangeSettings(t *testing.T) {
 	if err := c.ChangeSettings(ctx, namespace, func(s mesh.ClusterSettings) { delete(s, "c3") }); err != nil {
 		t.Fatal(err)
 	}
-	client, err := kubeapi.New(api.Config())
+	client, err := kube.NewClient(api.Config())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/meshctl/meshctl/internal/kube"
-	"github.com/meshctl/meshctl/internal/kubeapi"
 )
 
 const (
@@ -34,7 +33,7 @@ type pod struct {
 
 // api asks the API server of the control planes' cluster.
 type api struct {
-	*kubeapi.Client
+	*kube.Client
 	http *http.Client
 }
 
@@ -45,7 +44,7 @@ func newAPI(access *rest.Config) (*api, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to the Kubernetes API: %w", err)
 	}
-	made, err := kubeapi.NewWith(access, client)
+	made, err := kube.NewClientWith(access, client)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the Kubernetes API: %w", err)
 	}
@@ -73,7 +72,7 @@ func (a *api) announced(ctx context.Context, namespace string, now time.Time) ([
 func (a *api) pods(ctx context.Context, namespace string) ([]pod, error) {
 	var out []pod
 	for _, selector := range podSelectors() {
-		pods := kubeapi.Of[corev1.Pod, corev1.PodList](a.Client, corev1.SchemeGroupVersion, "pods", namespace)
+		pods := kube.ObjectsOf[corev1.Pod, corev1.PodList](a.Client, corev1.SchemeGroupVersion, "pods", namespace)
 		list, err := pods.List(ctx, metav1.ListOptions{LabelSelector: selector})
 		if err != nil {
 			return nil, fmt.Errorf("list the pods of control planes: %w", err)

@@ -23,8 +23,8 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/meshctl/meshctl/internal/dial"
+	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/portforward"
 )
 
 const (
@@ -206,7 +206,7 @@ func (o *Options) announced(a *Announcement) *candidate {
 
 // forward is the way through the API server to a port of a pod.
 func (o *Options) forward(p pod) way {
-	target := portforward.Target{Access: o.Access, Namespace: p.namespace, Name: p.name, Port: p.port}
+	target := kube.PodPort{Access: o.Access, Namespace: p.namespace, Name: p.name, Port: p.port}
 	return way{
 		via: "port-forward to " + target.String(),
 		// The host is for the status page, which answers callers on loopback.

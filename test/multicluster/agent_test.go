@@ -14,7 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/meshctl/meshctl/internal/dial"
-	"github.com/meshctl/meshctl/internal/kubeapi"
+	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/test/envoy"
 )
 
@@ -35,11 +35,11 @@ spec:
   serviceAccountName: client
   containers: [{name: app, image: app}]
 `)
-	core, err := kubeapi.New(m.west.Config())
+	core, err := kube.NewClient(m.west.Config())
 	if err != nil {
 		t.Fatal(err)
 	}
-	pod, err := kubeapi.Of[corev1.Pod, corev1.PodList](core, corev1.SchemeGroupVersion, "pods", "sample").Get(t.Context(), "client")
+	pod, err := kube.ObjectsOf[corev1.Pod, corev1.PodList](core, corev1.SchemeGroupVersion, "pods", "sample").Get(t.Context(), "client")
 	if err != nil {
 		t.Fatal(err)
 	}

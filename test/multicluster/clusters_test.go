@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
-	"github.com/meshctl/meshctl/internal/kubeapi"
+	"github.com/meshctl/meshctl/internal/kube"
 )
 
 const (
@@ -80,11 +80,11 @@ func rotations(t *testing.T, m *mesh) {
 	const times = 200
 	w := watch(t, m.east)
 	w.wait(t, eastAddress, westAddress)
-	in, err := kubeapi.New(m.west.Config())
+	in, err := kube.NewClient(m.west.Config())
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := kubeapi.New(m.east.Config())
+	out, err := kube.NewClient(m.east.Config())
 	if err != nil {
 		t.Fatal(err)
 	}

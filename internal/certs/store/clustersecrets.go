@@ -12,7 +12,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/meshctl/meshctl/internal/certs/verify"
-	"github.com/meshctl/meshctl/internal/kubeapi"
+	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/remotesecret"
@@ -34,12 +34,12 @@ type ClusterSecrets struct {
 	ID        mesh.ClusterID
 	Context   string
 	Namespace string
-	core      *kubeapi.Client
+	core      *kube.Client
 }
 
 // Connect makes the clients of a cluster. Nothing is asked yet.
 func Connect(id mesh.ClusterID, context, namespace string, api *rest.Config) (*ClusterSecrets, error) {
-	core, err := kubeapi.New(api)
+	core, err := kube.NewClient(api)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", context, err)
 	}

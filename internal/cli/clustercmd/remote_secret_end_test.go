@@ -9,20 +9,20 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 
-	"github.com/meshctl/meshctl/internal/kubeapi"
-	"github.com/meshctl/meshctl/test/kube"
+	"github.com/meshctl/meshctl/internal/kube"
+	testkube "github.com/meshctl/meshctl/test/kube"
 )
 
 // valid reports whether the API server takes the token. It reviews the token anew
 // each time: what it remembers of a token, it remembers for a list of audiences.
-func valid(t *testing.T, c *kube.Cluster, token string) bool {
+func valid(t *testing.T, c *testkube.Cluster, token string) bool {
 	t.Helper()
-	api, err := kubeapi.New(c.Config())
+	api, err := kube.NewClient(c.Config())
 	if err != nil {
 		t.Fatal(err)
 	}
 	review, err := api.ReviewToken(t.Context(), &authenticationv1.TokenReview{
-		Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{kube.Issuer, kube.Audience, rand.Text()}},
+		Spec: authenticationv1.TokenReviewSpec{Token: token, Audiences: []string{testkube.Issuer, testkube.Audience, rand.Text()}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -31,7 +31,7 @@ func valid(t *testing.T, c *kube.Cluster, token string) bool {
 }
 
 // wantValid checks which tokens the API server takes.
-func wantValid(t *testing.T, c *kube.Cluster, want bool, tokens map[string]string) {
+func wantValid(t *testing.T, c *testkube.Cluster, want bool, tokens map[string]string) {
 	t.Helper()
 	for name, token := range tokens {
 		if token == "" || valid(t, c, token) != want {
@@ -41,7 +41,7 @@ func wantValid(t *testing.T, c *kube.Cluster, want bool, tokens map[string]strin
 }
 
 // foreignToken makes a token Secret of the reader that is not of meshctl.
-func foreignToken(t *testing.T, c *kube.Cluster, namespace string) string {
+func foreignToken(t *testing.T, c *testkube.Cluster, namespace string) string {
 	t.Helper()
 	c.Kubectl(t, `{apiVersion: v1, kind: Secret, type: kubernetes.io/service-account-token,
 		metadata: {name: foreign, annotations: {kubernetes.io/service-account.name: `+readerAccount+`}}}`, "apply", "-n", namespace, "-f", "-")
@@ -51,7 +51,7 @@ func foreignToken(t *testing.T, c *kube.Cluster, namespace string) string {
 }
 
 // createSecret writes the remote secret of cluster2 into cluster1 and returns its token.
-func createSecret(t *testing.T, cluster1 *kube.Cluster, kubeconfig, namespace string, more ...string) string {
+func createSecret(t *testing.T, cluster1 *testkube.Cluster, kubeconfig, namespace string, more ...string) string {
 	t.Helper()
 	must(t, kubeconfig, append([]string{
 		"create-remote-secret", "--context", "cluster2", "--name", "cluster2", "-n", namespace, "--apply", "--to", "cluster1",
@@ -97,7 +97,7 @@ func TestRotateReportsTokensThatStillWork(t *testing.T) {
 }
 
 // setToken writes another token into the remote secret of cluster2.
-func setToken(t *testing.T, in *kube.Cluster, namespace, token string) {
+func setToken(t *testing.T, in *testkube.Cluster, namespace, token string) {
 	t.Helper()
 	const name = "istio-remote-secret-cluster2"
 	kubeconfig := in.Kubectl(t, "", "get", "secret", "-n", namespace, name, "-o", "go-template={{.data.cluster2 | base64decode}}")
@@ -162,7 +162,7 @@ func TestLinkEndsTheTokensThatItReplaces(t *testing.T) {
 }
 
 // asIfThird writes the remote secret of a cluster "third".
-func asIfThird(t *testing.T, c *kube.Cluster, namespace string) {
+func asIfThird(t *testing.T, c *testkube.Cluster, namespace string) {
 	t.Helper()
 	c.Apply(t, `{apiVersion: v1, kind: Secret, stringData: {third: "{}"},
 		metadata: {name: istio-remote-secret-third, namespace: `+namespace+`, labels: {istio/multiCluster: "true"}}}`)

@@ -16,7 +16,6 @@ import (
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/output"
-	"github.com/meshctl/meshctl/internal/portforward"
 	"github.com/meshctl/meshctl/internal/proxyconfig"
 	"github.com/meshctl/meshctl/internal/proxyconfig/fetch"
 	"github.com/meshctl/meshctl/internal/proxystatus"
@@ -264,7 +263,7 @@ func (o *proxyStatusOptions) envoyOf(env *cli.Env, p *proxystatus.Proxy) (*fetch
 	if err != nil {
 		return nil, err
 	}
-	readInPod(&source, portforward.Target{
+	readInPod(&source, kube.PodPort{
 		Access: access.Config, Namespace: p.Namespace, Name: strings.TrimSuffix(p.Name, "."+p.Namespace), Port: o.adminPort,
 	})
 	return &source, nil

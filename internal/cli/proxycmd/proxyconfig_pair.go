@@ -16,10 +16,10 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/proxyconfig/fetch"
-	"github.com/meshctl/meshctl/internal/workload"
 )
 
 // How the Envoys that are no pods are written.
@@ -161,7 +161,7 @@ func checkPod(named string) error {
 	if strings.Contains(named, "://") {
 		return fmt.Errorf("%s is no way to an admin interface: want http://host:port", named)
 	}
-	_, bad := workload.Parse(named, "default")
+	_, bad := kube.ParseWorkload(named, "default")
 	_, _, kind := strings.Cut(named, "/")
 	switch info, err := os.Stat(named); {
 	case err != nil || !info.Mode().IsRegular():

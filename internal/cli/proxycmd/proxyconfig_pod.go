@@ -12,9 +12,7 @@ import (
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/portforward"
 	"github.com/meshctl/meshctl/internal/proxyconfig/fetch"
-	"github.com/meshctl/meshctl/internal/workload"
 )
 
 // podFlags say in which pod an Envoy runs.
@@ -72,10 +70,10 @@ func (p *podFlags) find(ctx context.Context, env *cli.Env, source *fetch.Source)
 }
 
 // target is the admin interface of the pod, or of one of those that are named.
-func (p *podFlags) target(ctx context.Context, env *cli.Env) (portforward.Target, error) {
+func (p *podFlags) target(ctx context.Context, env *cli.Env) (kube.PodPort, error) {
 	of, pods, err := p.targets(ctx, env)
 	if err != nil {
-		return portforward.Target{}, err
+		return kube.PodPort{}, err
 	}
 	if len(pods) > 1 {
 		fmt.Fprintf(env.Stderr, "%s has %d pods, this is %s.%s\n", of, len(pods), pods[0].Name, pods[0].Namespace)
@@ -85,26 +83,26 @@ func (p *podFlags) target(ctx context.Context, env *cli.Env) (portforward.Target
 
 // targets are the admin interfaces of the pods that are named, at least one, those
 // first that rather answer, and what they are of.
-func (p *podFlags) targets(ctx context.Context, env *cli.Env) (of string, pods []portforward.Target, err error) {
+func (p *podFlags) targets(ctx context.Context, env *cli.Env) (of string, pods []kube.PodPort, err error) {
 	access, namespace, err := p.access(env)
 	if err != nil {
 		return "", nil, err
 	}
-	finder, err := workload.NewFinder(access.Config)
+	finder, err := kube.NewPodFinder(access.Config)
 	if err != nil {
 		return "", nil, err
 	}
 	defer finder.Close()
 	var names []string
 	if p.named == "" {
-		selector, bad := workload.ParseSelector(p.selector)
+		selector, bad := kube.ParseSelector(p.selector)
 		if bad != nil {
 			return "", nil, cli.Usagef("--selector %q: %w", p.selector, bad)
 		}
 		of = p.selector
 		names, err = finder.Select(ctx, namespace, selector)
 	} else {
-		ref, bad := workload.Parse(p.named, namespace)
+		ref, bad := kube.ParseWorkload(p.named, namespace)
 		if bad != nil {
 			return "", nil, cli.Usagef("%w", bad)
 		}
@@ -112,7 +110,7 @@ func (p *podFlags) targets(ctx context.Context, env *cli.Env) (of string, pods [
 		names, err = finder.Pods(ctx, ref)
 	}
 	for _, name := range names {
-		pods = append(pods, portforward.Target{Access: access.Config, Namespace: namespace, Name: name, Port: p.port})
+		pods = append(pods, kube.PodPort{Access: access.Config, Namespace: namespace, Name: name, Port: p.port})
 	}
 	return of, pods, err
 }
@@ -131,7 +129,7 @@ func (p *podFlags) complete(ctx context.Context, env *cli.Env) ([]string, error)
 	if err != nil {
 		return nil, err
 	}
-	finder, err := workload.NewFinder(access.Config)
+	finder, err := kube.NewPodFinder(access.Config)
 	if err != nil {
 		return nil, err
 	}
@@ -140,7 +138,7 @@ func (p *podFlags) complete(ctx context.Context, env *cli.Env) ([]string, error)
 }
 
 // readInPod has the source be the admin interface at a port of a pod.
-func readInPod(source *fetch.Source, target portforward.Target) {
+func readInPod(source *fetch.Source, target kube.PodPort) {
 	source.Admin = fmt.Sprintf("localhost:%d", target.Port)
 	source.Dial, source.Via = target.DialContext, "port-forward to "+target.String()
 }

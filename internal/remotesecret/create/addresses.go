@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/meshctl/meshctl/internal/kubeapi"
+	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/remotesecret"
 )
 
@@ -29,7 +29,7 @@ const (
 
 // addressFinder collects candidates, each URL once, in the order of trust.
 type addressFinder struct {
-	api   *kubeapi.Client
+	api   *kube.Client
 	found []Address
 	cas   []ServerCA
 	// Unread are sources that could not be read.
@@ -48,7 +48,7 @@ type FoundAddresses struct {
 
 // FindAddresses collects the addresses that the kubeconfig and the cluster itself name.
 func FindAddresses(ctx context.Context, config *rest.Config) (FoundAddresses, error) {
-	api, err := kubeapi.New(config)
+	api, err := kube.NewClient(config)
 	if err != nil {
 		return FoundAddresses{}, err
 	}

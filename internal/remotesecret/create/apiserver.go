@@ -19,7 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/meshctl/meshctl/internal/kubeapi"
+	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/token"
 )
 
@@ -31,12 +31,12 @@ type APIServer struct {
 	// Name is how messages call it, such as the context.
 	Name   string
 	config *rest.Config
-	api    *kubeapi.Client
+	api    *kube.Client
 }
 
 // Connect makes the client of one API server. It does not talk to it yet.
 func Connect(name string, config *rest.Config) (*APIServer, error) {
-	api, err := kubeapi.New(config)
+	api, err := kube.NewClient(config)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}

@@ -13,7 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 
-	"github.com/meshctl/meshctl/internal/kubeapi"
+	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/remotesecret"
 )
 
@@ -169,7 +169,7 @@ func (c *APIServer) expiring(ctx context.Context, m *IssuedToken, ttl time.Durat
 }
 
 // request asks for a token of the account that ends with the Secret.
-func request(ctx context.Context, api *kubeapi.Client, a Account, secret string, ttl time.Duration) (string, time.Time, error) {
+func request(ctx context.Context, api *kube.Client, a Account, secret string, ttl time.Duration) (string, time.Time, error) {
 	seconds := int64(ttl / time.Second)
 	answer, err := api.CreateToken(ctx, a.Namespace, a.Name, &authenticationv1.TokenRequest{
 		Spec: authenticationv1.TokenRequestSpec{
@@ -206,7 +206,7 @@ func (c *APIServer) RootCA(ctx context.Context, namespace string) ([]byte, error
 // Renew asks, with the token that is renewed, for another one of the account
 // that ends with the same Secret. config is the access of the remote secret.
 func Renew(ctx context.Context, config *rest.Config, a Account, secret string, ttl time.Duration) (string, time.Time, error) {
-	api, err := kubeapi.New(config)
+	api, err := kube.NewClient(config)
 	if err != nil {
 		return "", time.Time{}, err
 	}

@@ -22,18 +22,18 @@ import (
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
 
-	"github.com/meshctl/meshctl/internal/kubeapi"
+	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/remotesecret"
-	"github.com/meshctl/meshctl/test/kube"
+	testkube "github.com/meshctl/meshctl/test/kube"
 )
 
 // real is a world whose own cluster is a real one, with remote secrets in a
 // namespace of its own.
 type real struct {
 	*world
-	own     *kube.Cluster
-	secrets kubeapi.Objects[*corev1.Secret, *corev1.SecretList]
+	own     *testkube.Cluster
+	secrets kube.Objects[*corev1.Secret, *corev1.SecretList]
 	system  string // the namespace of the secrets
 	sample  string // that of the service hello, in all clusters
 }
@@ -43,13 +43,13 @@ func startReal(t *testing.T, change ...func(*Config, *Kubernetes)) *real {
 	if testing.Short() {
 		t.Skip("needs a Kubernetes API")
 	}
-	r := &real{own: kube.Shared(t, "own")}
+	r := &real{own: testkube.Shared(t, "own")}
 	client, err := rest.HTTPClientFor(r.own.Config())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { utilnet.CloseIdleConnectionsFor(client.Transport) })
-	api, err := kubeapi.NewWith(r.own.Config(), client)
+	api, err := kube.NewClientWith(r.own.Config(), client)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -74,7 +74,7 @@ func startReal(t *testing.T, change ...func(*Config, *Kubernetes)) *real {
 }
 
 // helloIn makes the service hello with the addresses behind it.
-func helloIn(t *testing.T, c *kube.Cluster, namespace string, ips ...string) {
+func helloIn(t *testing.T, c *testkube.Cluster, namespace string, ips ...string) {
 	t.Helper()
 	endpoints := ""
 	for _, ip := range ips {
@@ -118,7 +118,7 @@ func label() map[string]string {
 }
 
 // kubeconfig is one for the cluster; equal ones with another number differ.
-func kubeconfig(c *kube.Cluster, number int) string {
+func kubeconfig(c *testkube.Cluster, number int) string {
 	return fmt.Sprintf("# %d\n%s", number, c.Kubeconfig())
 }
 
@@ -127,7 +127,7 @@ func kubeconfig(c *kube.Cluster, number int) string {
 func TestOnlyLabelledSecrets(t *testing.T) {
 	t.Parallel()
 	r := startReal(t)
-	remote := kube.Shared(t, "remote")
+	remote := testkube.Shared(t, "remote")
 	helloIn(t, remote, r.sample, "10.2.0.1")
 	r.put("unlabelled", nil, map[string]string{"c9": kubeconfig(remote, 0)})
 	other := r.own.Namespace(t, "other")
@@ -154,7 +154,7 @@ func TestOnlyLabelledSecrets(t *testing.T) {
 func TestRotationAtRealServers(t *testing.T) {
 	t.Parallel()
 	r := startReal(t)
-	remote := kube.Shared(t, "remote")
+	remote := testkube.Shared(t, "remote")
 	helloIn(t, remote, r.sample, "10.2.0.1", "10.2.0.2")
 	for i := range 200 {
 		text := kubeconfig(remote, i)
@@ -179,7 +179,7 @@ func TestRotationAtRealServers(t *testing.T) {
 // connections, files and goroutines are what they were.
 func TestNothingLeaksAtRealServers(t *testing.T) {
 	r := startReal(t)
-	remote := kube.Shared(t, "remote")
+	remote := testkube.Shared(t, "remote")
 	helloIn(t, remote, r.sample, "10.2.0.1")
 	cycle := func(i int) {
 		text := kubeconfig(remote, i)
@@ -220,7 +220,7 @@ func TestRemoteServerIsAway(t *testing.T) {
 	r := startReal(t, func(c *Config, _ *Kubernetes) {
 		c.OnLost, c.timing.lost = mesh.Demote, time.Millisecond
 	})
-	remote := kube.Start(t, kube.Named("away"))
+	remote := testkube.Start(t, testkube.Named("away"))
 	helloIn(t, remote, r.sample, "10.2.0.1")
 	r.put("a", label(), map[string]string{"c2": kubeconfig(remote, 0)})
 	r.until("read", r.has("10.1.0.1", "10.2.0.1"))
@@ -244,7 +244,7 @@ func TestRemoteServerIsAway(t *testing.T) {
 func TestHostileServers(t *testing.T) {
 	t.Parallel()
 	r := startReal(t)
-	remote := kube.Shared(t, "remote")
+	remote := testkube.Shared(t, "remote")
 	helloIn(t, remote, r.sample, "10.2.0.1")
 	configs := map[string]string{"c2": kubeconfig(remote, 0)}
 	want := map[mesh.ClusterID]string{}
@@ -303,7 +303,7 @@ func TestRefusedKubeconfigs(t *testing.T) {
 		k.InPod = true
 		k.Allow = remotesecret.Allow{"good": {remotesecret.Loopback}}
 	})
-	remote := kube.Shared(t, "remote")
+	remote := testkube.Shared(t, "remote")
 	helloIn(t, remote, r.sample, "10.2.0.1")
 	started := filepath.Join(t.TempDir(), "started")
 	config := func(cluster, user string) string {
@@ -385,7 +385,7 @@ func TestKubeconfigDirectory(t *testing.T) {
 	r := startReal(t, func(c *Config, k *Kubernetes) {
 		c.Finders = append(c.Finders, &Files{Dir: dir, Spec: k.Spec, Log: c.Log})
 	})
-	remote := kube.Shared(t, "remote")
+	remote := testkube.Shared(t, "remote")
 	helloIn(t, remote, r.sample, "10.2.0.1")
 	write := func(name, text string) {
 		t.Helper()
@@ -437,7 +437,7 @@ func pemOf(server *httptest.Server) []byte {
 func TestDrainByConfigMap(t *testing.T) {
 	t.Parallel()
 	r := startReal(t)
-	remote := kube.Shared(t, "remote")
+	remote := testkube.Shared(t, "remote")
 	helloIn(t, remote, r.sample, "10.2.0.1")
 	r.put("a", label(), map[string]string{"c2": kubeconfig(remote, 0)})
 	r.until("read", r.has("10.1.0.1", "10.2.0.1"))
@@ -456,7 +456,7 @@ func TestDrainByConfigMap(t *testing.T) {
 func TestMissingRightIsNoLoss(t *testing.T) {
 	t.Parallel()
 	r := startReal(t, func(c *Config, _ *Kubernetes) { c.OnLost, c.Grace, c.timing.lost = mesh.Drop, 0, 0 })
-	remote := kube.Shared(t, "remote")
+	remote := testkube.Shared(t, "remote")
 	helloIn(t, remote, r.sample, "10.2.0.1")
 	remote.Apply(t, fmt.Sprintf(`{apiVersion: v1, kind: ServiceAccount, metadata: {name: reader, namespace: %[1]s}}
 ---

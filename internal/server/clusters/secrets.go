@@ -12,7 +12,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/meshctl/meshctl/internal/kube"
-	"github.com/meshctl/meshctl/internal/kubeapi"
 	"github.com/meshctl/meshctl/internal/remotesecret"
 )
 
@@ -32,12 +31,12 @@ func (s *Secrets) Run(ctx context.Context, claims Claims) error {
 		return fmt.Errorf("connect to the Kubernetes API: %w", err)
 	}
 	defer kube.CloseIdle(client.Transport)
-	api, err := kubeapi.NewWith(s.API, client)
+	api, err := kube.NewClientWith(s.API, client)
 	if err != nil {
 		return fmt.Errorf("connect to the Kubernetes API: %w", err)
 	}
 	f := &secretFollower{Secrets: s, claims: claims, known: make(map[string]string)}
-	api.Secrets(s.Namespace).Follow(ctx, metav1.ListOptions{LabelSelector: remotesecret.Selector}, kubeapi.Follower[*corev1.Secret, *corev1.SecretList]{
+	api.Secrets(s.Namespace).Follow(ctx, metav1.ListOptions{LabelSelector: remotesecret.Selector}, kube.Follower[*corev1.Secret, *corev1.SecretList]{
 		List: func(list *corev1.SecretList) { f.all(list.Items) },
 		Set:  f.take,
 		Gone: func(secret *corev1.Secret) { f.gone(secret.Name) },

@@ -23,7 +23,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/meshctl/meshctl/internal/dial"
-	"github.com/meshctl/meshctl/internal/kubeapi"
+	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 	"github.com/meshctl/meshctl/internal/token"
@@ -73,7 +73,7 @@ type Reviews struct {
 // cluster is how the API server of a cluster is asked.
 type cluster struct {
 	client *http.Client
-	api    *kubeapi.Client
+	api    *kube.Client
 	fault  string // of the last question, as it was logged
 }
 
@@ -110,7 +110,7 @@ func (r *Reviews) SetCluster(id mesh.ClusterID, access *rest.Config) error {
 	if err != nil {
 		return fmt.Errorf("cluster %s: %w", id, err)
 	}
-	api, err := kubeapi.NewWith(access, client)
+	api, err := kube.NewClientWith(access, client)
 	if err != nil {
 		return fmt.Errorf("cluster %s: %w", id, err)
 	}

@@ -14,7 +14,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/meshctl/meshctl/internal/dial"
-	"github.com/meshctl/meshctl/internal/kubeapi"
+	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
@@ -33,7 +33,7 @@ var versions = [...]string{"v1", "v1beta1", "v1alpha3"}
 // api writes the status of the WorkloadEntries of one cluster.
 type api struct {
 	http *http.Client
-	rest *kubeapi.Client
+	rest *kube.Client
 }
 
 func newAPI(access *rest.Config) (*api, error) {
@@ -44,7 +44,7 @@ func newAPI(access *rest.Config) (*api, error) {
 	if err != nil {
 		return nil, err
 	}
-	made, err := kubeapi.NewWith(access, client)
+	made, err := kube.NewClientWith(access, client)
 	return &api{client, made}, err
 }
 

@@ -20,9 +20,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	"github.com/meshctl/meshctl/internal/kubeapi"
+	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/token"
-	"github.com/meshctl/meshctl/test/kube"
+	testkube "github.com/meshctl/meshctl/test/kube"
 )
 
 // counted counts what the access is used for.
@@ -48,7 +48,7 @@ type roundTrip func(*http.Request) (*http.Response, error)
 func (f roundTrip) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
 // pod makes a pod with an account of its own.
-func pod(t *testing.T, c *kube.Cluster, namespace, name string) {
+func pod(t *testing.T, c *testkube.Cluster, namespace, name string) {
 	t.Helper()
 	c.Apply(t, fmt.Sprintf(`
 apiVersion: v1
@@ -65,9 +65,9 @@ spec:
 }
 
 // request makes a token as the kubelet does for a projected volume.
-func request(t *testing.T, c *kube.Cluster, namespace, name, audience string, bound bool) string {
+func request(t *testing.T, c *testkube.Cluster, namespace, name, audience string, bound bool) string {
 	t.Helper()
-	core := must(kubeapi.New(c.Config()))(t)
+	core := must(kube.NewClient(c.Config()))(t)
 	spec := authenticationv1.TokenRequestSpec{Audiences: []string{audience}, ExpirationSeconds: new(int64(3600))}
 	if bound {
 		p := must(pods(core, namespace).Get(t.Context(), name))(t)
@@ -77,8 +77,8 @@ func request(t *testing.T, c *kube.Cluster, namespace, name, audience string, bo
 	return answer.Status.Token
 }
 
-func pods(api *kubeapi.Client, namespace string) kubeapi.Objects[*corev1.Pod, *corev1.PodList] {
-	return kubeapi.Of[corev1.Pod, corev1.PodList](api, corev1.SchemeGroupVersion, "pods", namespace)
+func pods(api *kube.Client, namespace string) kube.Objects[*corev1.Pod, *corev1.PodList] {
+	return kube.ObjectsOf[corev1.Pod, corev1.PodList](api, corev1.SchemeGroupVersion, "pods", namespace)
 }
 
 // until asks again and again, as the API server takes a moment to know.
@@ -98,7 +98,7 @@ func TestTokensOfKubernetes(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs Kubernetes")
 	}
-	c := kube.Start(t)
+	c := testkube.Start(t)
 	ns := c.Namespace(t, "apps")
 	t.Run("forged tokens", func(t *testing.T) { forgedTokens(t, c, ns) })
 	t.Run("token of a deleted pod", func(t *testing.T) { tokenOfDeletedPod(t, c, ns) })
@@ -108,21 +108,21 @@ func TestTokensOfKubernetes(t *testing.T) {
 
 // forgedTokens: forged and misused tokens are refused here, and the API server has no
 // work with them.
-func forgedTokens(t *testing.T, c *kube.Cluster, ns string) {
+func forgedTokens(t *testing.T, c *testkube.Cluster, ns string) {
 	pod(t, c, ns, "web")
 	r := newReviewed(t, time.Now())
 	access, reviews, fetches := counted(c.Config())
 	if err := r.reviewers.SetCluster("east", access); err != nil {
 		t.Fatal(err)
 	}
-	good := request(t, c, ns, "web", kube.Audience, true)
+	good := request(t, c, ns, "web", testkube.Audience, true)
 	want := caller("cluster.local", ns, "web", "east")
 	if got, err := r.ask(t, good, "east"); err != nil || got != want {
 		t.Fatalf("the good token: %+v, %v", got, err)
 	}
 	reviews.Store(0)
 	st := r.waitStatus(t, known)
-	if st.Issuer != kube.Issuer {
+	if st.Issuer != testkube.Issuer {
 		t.Errorf("issuer %q", st.Issuer)
 	}
 
@@ -131,8 +131,8 @@ func forgedTokens(t *testing.T, c *kube.Cluster, ns string) {
 	kid := must(jwt.ParseSigned(good, []jose.SignatureAlgorithm{jose.RS256}))(t).Headers[0].KeyID
 	public := must(jose.NewSigner(jose.SigningKey{Algorithm: jose.HS256, Key: pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: c.CA()})},
 		(&jose.SignerOptions{}).WithHeader("kid", kid)))(t)
-	other := must(token.GenerateIssuer(kube.Issuer))(t)
-	claims := token.Claims{Namespace: ns, ServiceAccount: "web", Audiences: []string{kube.Audience}, TTL: time.Hour}
+	other := must(token.GenerateIssuer(testkube.Issuer))(t)
+	claims := token.Claims{Namespace: ns, ServiceAccount: "web", Audiences: []string{testkube.Audience}, TTL: time.Hour}
 	payload := must(base64.RawURLEncoding.DecodeString(part[1]))(t)
 	for name, raw := range map[string]string{
 		"wrong audience":       request(t, c, ns, "web", "vault", true),
@@ -142,7 +142,7 @@ func forgedTokens(t *testing.T, c *kube.Cluster, ns string) {
 		"duplicate claims":     part[0] + "." + b64(strings.Replace(string(payload), "{", `{"sub":"system:serviceaccount:istio-system:istiod",`, 1)) + "." + part[2],
 		"another's payload":    part[0] + "." + b64(strings.ReplaceAll(string(payload), "web", "admin")) + "." + part[2],
 		"1 MB":                 strings.Repeat("a", 1<<20),
-		"without audience":     request(t, c, ns, "web", kube.Issuer, true),
+		"without audience":     request(t, c, ns, "web", testkube.Issuer, true),
 		"a static credential":  "admin",
 		"nothing":              "",
 		"broken signature":     good[:len(good)-4] + "AAAA",
@@ -180,8 +180,8 @@ func forgedTokens(t *testing.T, c *kube.Cluster, ns string) {
 }
 
 // tokenOfDeletedPod: a token dies with its pod, and with its account.
-func tokenOfDeletedPod(t *testing.T, c *kube.Cluster, ns string) {
-	core := must(kubeapi.New(c.Config()))(t)
+func tokenOfDeletedPod(t *testing.T, c *testkube.Cluster, ns string) {
+	core := must(kube.NewClient(c.Config()))(t)
 	for name, remove := range map[string]func(name string) error{
 		"pod": func(name string) error {
 			return pods(core, ns).Delete(t.Context(), name, metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))})
@@ -194,7 +194,7 @@ func tokenOfDeletedPod(t *testing.T, c *kube.Cluster, ns string) {
 			app := "dies-with-its-" + name
 			pod(t, c, ns, app)
 			// The pod may come back with the same name: the token does not.
-			raw := request(t, c, ns, app, kube.Audience, true)
+			raw := request(t, c, ns, app, testkube.Audience, true)
 			r := newReviewed(t, time.Now())
 			access, reviews, _ := counted(c.Config())
 			if err := r.reviewers.SetCluster("east", access); err != nil {
@@ -231,16 +231,16 @@ func tokenOfDeletedPod(t *testing.T, c *kube.Cluster, ns string) {
 
 // A credential that may not review is told, with what it costs, and counts
 // when it may.
-func withoutRight(t *testing.T, c *kube.Cluster, ns string) {
+func withoutRight(t *testing.T, c *testkube.Cluster, ns string) {
 	pod(t, c, ns, "reader")
 	pod(t, c, ns, "caller")
 	access := rest.AnonymousClientConfig(c.Config())
-	access.BearerToken = request(t, c, ns, "reader", kube.Issuer, false)
+	access.BearerToken = request(t, c, ns, "reader", testkube.Issuer, false)
 	r := newReviewed(t, time.Now())
 	if err := r.reviewers.SetCluster("east", access); err != nil {
 		t.Fatal(err)
 	}
-	raw := request(t, c, ns, "caller", kube.Audience, true)
+	raw := request(t, c, ns, "caller", testkube.Audience, true)
 	st := r.waitStatus(t, func(st ReviewerStatus) bool { return st.Problem != "" })
 	for _, want := range []string{"may not create tokenreviews", "no first certificate", "grant create on tokenreviews"} {
 		if !strings.Contains(st.Problem, want) {
@@ -264,9 +264,9 @@ subjects: [{kind: ServiceAccount, namespace: %[1]s, name: reader}]
 }
 
 // Without the API server no new token counts; it recovers by itself.
-func gone(t *testing.T, c *kube.Cluster, ns string) {
+func gone(t *testing.T, c *testkube.Cluster, ns string) {
 	pod(t, c, ns, "patient")
-	raw := request(t, c, ns, "patient", kube.Audience, true)
+	raw := request(t, c, ns, "patient", testkube.Audience, true)
 	r := newReviewed(t, time.Now())
 	if err := r.reviewers.SetCluster("east", c.Config()); err != nil {
 		t.Fatal(err)

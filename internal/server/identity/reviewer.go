@@ -17,7 +17,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 
-	"github.com/meshctl/meshctl/internal/kubeapi"
+	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/token"
 )
@@ -46,7 +46,7 @@ type reviewer struct {
 	cluster mesh.ClusterID
 	keys    keys
 	client  *http.Client
-	api     *kubeapi.Client
+	api     *kube.Client
 	slots   chan struct{} // one for each review that may be under way
 	failed  chan struct{} // has one when a review failed, so that it is probed
 
@@ -88,7 +88,7 @@ func newReviewer(ctx context.Context, cfg *ReviewersConfig, id mesh.ClusterID, a
 		cfg: cfg, cluster: id, client: client,
 		slots: make(chan struct{}, maxReviews), failed: make(chan struct{}, 1), flights: make(map[[sha256.Size]byte]*flight),
 	}
-	if r.api, err = kubeapi.NewWith(access, client); err != nil {
+	if r.api, err = kube.NewClientWith(access, client); err != nil {
 		return nil, err
 	}
 	r.keys.fetch, r.keys.now = r.fetchKeys, cfg.Now

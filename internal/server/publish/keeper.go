@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/client-go/util/workqueue"
 
-	"github.com/meshctl/meshctl/internal/kubeapi"
+	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
@@ -40,7 +40,7 @@ const (
 type keeper struct {
 	cfg        *RootsConfig
 	cluster    mesh.ClusterID
-	client     *kubeapi.Client
+	client     *kube.Client
 	roots      atomic.Pointer[string]
 	changed    chan struct{} // has one when the roots changed or the system namespace did
 	namespaces cache.Store
@@ -55,7 +55,7 @@ type keeper struct {
 func newKeeper(cfg *RootsConfig, id mesh.ClusterID, access *rest.Config) (*keeper, error) {
 	access = rest.CopyConfig(access)
 	access.QPS, access.Burst, access.RateLimiter = writesPerSecond, writeBurst, nil
-	client, err := kubeapi.New(access)
+	client, err := kube.NewClient(access)
 	if err != nil {
 		return nil, err
 	}
@@ -167,7 +167,7 @@ func (k *keeper) setWriting(yes bool, queue workqueue.TypedDelayingInterface[str
 }
 
 // follow is how an informer lists and watches the objects with those fields.
-func follow[T kubeapi.Object, L kubeapi.List](objects kubeapi.Objects[T, L], which fields.Selector) *cache.ListWatch {
+func follow[T kube.Object, L kube.List](objects kube.Objects[T, L], which fields.Selector) *cache.ListWatch {
 	return &cache.ListWatch{
 		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
 			o.FieldSelector = which.String()

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
 
-	"github.com/meshctl/meshctl/internal/kubeapi"
+	"github.com/meshctl/meshctl/internal/kube"
 )
 
 // LeaseName is that of the Lease in the system namespace.
@@ -77,7 +77,7 @@ func (l *Lease) Status() LeaseStatus {
 // Run holds the Lease whenever it can, until ctx ends, and runs the tasks while
 // it does.
 func (l *Lease) Run(ctx context.Context, tasks ...Task) error {
-	api, err := kubeapi.New(l.cfg.Access)
+	api, err := kube.NewClient(l.cfg.Access)
 	if err != nil {
 		return fmt.Errorf("Lease %s/%s: %w", l.cfg.Namespace, LeaseName, err)
 	}

@@ -19,9 +19,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
-	"github.com/meshctl/meshctl/internal/kubeapi"
+	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/test/kube"
+	testkube "github.com/meshctl/meshctl/test/kube"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -84,7 +84,7 @@ func (r *replica) held() bool {
 }
 
 // start runs a control plane of cluster own, whose Lease is in c.
-func start(t *testing.T, c *kube.Cluster, own mesh.ClusterID, name, system string) *replica {
+func start(t *testing.T, c *testkube.Cluster, own mesh.ClusterID, name, system string) *replica {
 	t.Helper()
 	r := &replica{name: name, counts: make(map[string]int)}
 	log := slog.New(slog.NewTextHandler(r, nil))
@@ -116,12 +116,12 @@ func start(t *testing.T, c *kube.Cluster, own mesh.ClusterID, name, system strin
 }
 
 type api struct {
-	*kubeapi.Client
+	*kube.Client
 	t *testing.T
 }
 
-func apiOf(t *testing.T, c *kube.Cluster) api {
-	client, err := kubeapi.New(c.Config())
+func apiOf(t *testing.T, c *testkube.Cluster) api {
+	client, err := kube.NewClient(c.Config())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -172,7 +172,7 @@ func TestOneOfTwoReplicasKeepsTheRoots(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs Kubernetes")
 	}
-	c := kube.Start(t)
+	c := testkube.Start(t)
 	a := apiOf(t, c)
 	system := c.Namespace(t, "system")
 	apps, other := c.Namespace(t, "apps"), c.Namespace(t, "other")
@@ -276,7 +276,7 @@ func TestRemoteClusterInvites(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs Kubernetes")
 	}
-	clusters := kube.StartAll(t, "own", "remote")
+	clusters := testkube.StartAll(t, "own", "remote")
 	own, remote := clusters[0], clusters[1]
 	for _, c := range clusters {
 		c.Apply(t, "apiVersion: v1\nkind: Namespace\nmetadata: {name: istio-system}\n")
@@ -355,7 +355,7 @@ func TestRemoteClusterInvites(t *testing.T) {
 }
 
 // reader is a credential that may only read.
-func reader(t *testing.T, c *kube.Cluster) *rest.Config {
+func reader(t *testing.T, c *testkube.Cluster) *rest.Config {
 	t.Helper()
 	c.Apply(t, `
 apiVersion: v1

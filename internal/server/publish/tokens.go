@@ -17,7 +17,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/meshctl/meshctl/internal/kube"
-	"github.com/meshctl/meshctl/internal/kubeapi"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/remotesecret"
 	"github.com/meshctl/meshctl/internal/remotesecret/create"
@@ -71,7 +70,7 @@ func NewTokens(cfg TokensConfig) *Tokens {
 }
 
 // secretsAPI are the Secrets of a namespace.
-type secretsAPI = kubeapi.Objects[*corev1.Secret, *corev1.SecretList]
+type secretsAPI = kube.Objects[*corev1.Secret, *corev1.SecretList]
 
 // Status is that of all tokens that are renewed, by place.
 func (t *Tokens) Status() []TokenStatus {
@@ -88,7 +87,7 @@ func (t *Tokens) Status() []TokenStatus {
 func (t *Tokens) Run(ctx context.Context) error {
 	api := rest.CopyConfig(t.cfg.API)
 	api.Timeout = kube.RequestTimeout
-	core, err := kubeapi.New(api)
+	core, err := kube.NewClient(api)
 	if err != nil {
 		return fmt.Errorf("renew the tokens of remote secrets: %w", err)
 	}

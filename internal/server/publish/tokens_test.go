@@ -17,12 +17,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
-	kubeaccess "github.com/meshctl/meshctl/internal/kube"
-	"github.com/meshctl/meshctl/internal/kubeapi"
+	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/remotesecret"
 	"github.com/meshctl/meshctl/internal/remotesecret/create"
-	"github.com/meshctl/meshctl/test/kube"
+	testkube "github.com/meshctl/meshctl/test/kube"
 )
 
 // TestTokensOfRemoteSecretsAreRenewed has one API server be both clusters.
@@ -30,7 +29,7 @@ func TestTokensOfRemoteSecretsAreRenewed(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs Kubernetes")
 	}
-	c := kube.Start(t)
+	c := testkube.Start(t)
 	a := apiOf(t, c)
 	system, readers := c.Namespace(t, "system"), c.Namespace(t, "readers")
 	first, bound := remoteSecret(t, c, system, readers)
@@ -52,7 +51,7 @@ func TestTokensOfRemoteSecretsAreRenewed(t *testing.T) {
 		Now: func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) },
 		Log: slog.New(slog.DiscardHandler),
 		Reach: func(c *remotesecret.Cluster) (*rest.Config, error) {
-			return kubeaccess.Remote(c, kubeaccess.RemoteOptions{Options: remotesecret.Options{Now: time.Now()}})
+			return kube.Remote(c, kube.RemoteOptions{Options: remotesecret.Options{Now: time.Now()}})
 		},
 		Written: func(id mesh.ClusterID, result string) {
 			mu.Lock()
@@ -133,7 +132,7 @@ func TestTokensOfRemoteSecretsAreRenewed(t *testing.T) {
 
 // remoteSecret makes one of cluster west, with a token that ends, and names
 // the Secret that it ends with.
-func remoteSecret(t *testing.T, c *kube.Cluster, namespace, readers string) (secret *corev1.Secret, bound string) {
+func remoteSecret(t *testing.T, c *testkube.Cluster, namespace, readers string) (secret *corev1.Secret, bound string) {
 	t.Helper()
 	west, err := create.Connect("west", c.Config())
 	if err != nil {
@@ -186,14 +185,14 @@ func tokenOf(t *testing.T, secret *corev1.Secret) string {
 
 // works lists services of a namespace with what the Secret holds.
 func (s secretNow) works(t *testing.T, namespace string) error {
-	access, err := kubeaccess.Remote(&remotesecret.Decode(s.Secret)[0], kubeaccess.RemoteOptions{
+	access, err := kube.Remote(&remotesecret.Decode(s.Secret)[0], kube.RemoteOptions{
 		Options: remotesecret.Options{Now: time.Now()}, Timeout: time.Minute,
 	})
 	if err != nil {
 		return err
 	}
-	defer kubeaccess.Close(access)
-	core, err := kubeapi.New(access)
+	defer kube.Close(access)
+	core, err := kube.NewClient(access)
 	if err != nil {
 		return err
 	}

@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/meshctl/meshctl/internal/certs/store"
-	"github.com/meshctl/meshctl/internal/kubeapi"
+	"github.com/meshctl/meshctl/internal/kube"
 )
 
 // Names of the Secrets. The first that is there counts.
@@ -42,7 +42,7 @@ type Config struct {
 // Source is the CA in the Secrets of a namespace. It may be used concurrently.
 type Source struct {
 	cfg     Config
-	secrets kubeapi.Objects[*corev1.Secret, *corev1.SecretList]
+	secrets kube.Objects[*corev1.Secret, *corev1.SecretList]
 	have    [2]atomic.Pointer[corev1.Secret] // of names; nil: not there
 }
 
@@ -51,7 +51,7 @@ func names() [2]string { return [2]string{PluggedIn, SelfSigned} }
 // Open reads the Secrets. When there is none, it makes the one of a self-signed
 // CA; of several control planes that do so at once one wins, and all use its CA.
 func Open(ctx context.Context, cfg Config) (*Source, error) {
-	api, err := kubeapi.New(cfg.API)
+	api, err := kube.NewClient(cfg.API)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the Kubernetes API: %w", err)
 	}
@@ -166,7 +166,7 @@ func (s *Source) follow(ctx context.Context, i int, changed func()) {
 		changed()
 	}
 	this := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, names()[i]).String()}
-	s.secrets.Follow(ctx, this, kubeapi.Follower[*corev1.Secret, *corev1.SecretList]{
+	s.secrets.Follow(ctx, this, kube.Follower[*corev1.Secret, *corev1.SecretList]{
 		List: func(list *corev1.SecretList) {
 			if len(list.Items) == 0 {
 				set(nil)

@@ -1,4 +1,4 @@
-package kubeapi
+package kube
 
 import (
 	"context"
@@ -57,7 +57,7 @@ func TestFollow(t *testing.T) {
 		n++
 	}))
 	defer server.Close()
-	c, err := New(&rest.Config{Host: server.URL})
+	c, err := NewClient(&rest.Config{Host: server.URL})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +105,7 @@ func TestFollowBacksOff(t *testing.T) {
 					}
 					return answered(watch.code, watch.body)
 				})
-				c, err := NewWith(&rest.Config{Host: "http://api"}, &http.Client{Transport: api})
+				c, err := NewClientWith(&rest.Config{Host: "http://api"}, &http.Client{Transport: api})
 				if err != nil {
 					t.Fatal(err)
 				}

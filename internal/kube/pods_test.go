@@ -1,4 +1,4 @@
-package workload
+package kube
 
 import (
 	"encoding/json"
@@ -41,7 +41,7 @@ func TestParse(t *testing.T) {
 		"web_1.apps":       `"web_1.apps": "web_1" is not a name of Kubernetes; want [kind/]name[.namespace]`,
 		"service.apps/web": `"service.apps/web": kind "service.apps" is none of daemonset, deployment, gateway, job, pod, replicaset, service, statefulset`,
 	} {
-		r, err := Parse(text, "here")
+		r, err := ParseWorkload(text, "here")
 		got := r.String()
 		if err != nil {
 			got = err.Error()
@@ -83,7 +83,7 @@ func TestPages(t *testing.T) {
 				}
 			}))
 			defer server.Close()
-			f, err := NewFinder(&rest.Config{Host: server.URL})
+			f, err := NewPodFinder(&rest.Config{Host: server.URL})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -109,11 +109,11 @@ func FuzzParse(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		r, err := Parse(text, "here")
+		r, err := ParseWorkload(text, "here")
 		if err != nil {
 			return
 		}
-		if again, err := Parse(r.String(), "there"); err != nil || again != r {
+		if again, err := ParseWorkload(r.String(), "there"); err != nil || again != r {
 			t.Errorf("%q is %+v, and that written %+v, %v", text, r, again, err)
 		}
 		if strings.ContainsAny(r.Name+r.Namespace, "/%?#\\ ") || strings.Contains(r.Name, "..") {

@@ -1,4 +1,4 @@
-package kubeapi
+package kube
 
 import (
 	"context"
@@ -116,7 +116,7 @@ func asked(t *testing.T, ask func(*Client) error) (string, error) {
 		if kind := r.Header.Get("Content-Type"); kind != "" && len(body) > 0 {
 			got.WriteString(" " + kind)
 			if kind == protobuf {
-				got.WriteString(" " + kindOf(t, body))
+				got.WriteString(" " + sentKind(t, body))
 			}
 		}
 		if accept := r.Header.Get("Accept"); !strings.HasPrefix(accept, protobuf) && strings.HasPrefix(r.URL.Path, "/api") {
@@ -127,7 +127,7 @@ func asked(t *testing.T, ask func(*Client) error) (string, error) {
 		fmt.Fprint(w, `{"apiVersion":"v1","kind":"Status","status":"Failure","reason":"Conflict","code":409}`)
 	}))
 	defer server.Close()
-	c, err := New(&rest.Config{Host: server.URL})
+	c, err := NewClient(&rest.Config{Host: server.URL})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,10 +135,10 @@ func asked(t *testing.T, ask func(*Client) error) (string, error) {
 	return got.String(), err
 }
 
-// kindOf reads the group, version and kind of an object in protobuf.
-func kindOf(t *testing.T, body []byte) string {
+// sentKind reads the group, version and kind of an object in protobuf.
+func sentKind(t *testing.T, body []byte) string {
 	t.Helper()
-	codecs, err := known()
+	codecs, err := knownCodecs()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,14 +1,16 @@
 // Package kube makes the access to API servers: from the kubeconfig of the
 // person who runs meshctl, from the pod that it runs in, or from a remote
-// secret. Access is a *rest.Config; requests are made with internal/kubeapi. A
+// secret. Access is a *rest.Config; Client makes requests. A
 // person's own kubeconfig may do what kubectl lets it do, plug-ins included; that of a remote secret is the word
 // of others and passes remotesecret.Check first.
 package kube
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"maps"
 	"net"
 	"os"
@@ -17,10 +19,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-logr/logr"
 	_ "k8s.io/client-go/plugin/pkg/client/auth/oidc" // kubeconfigs of people may use it, as with kubectl
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/klog/v2"
 
 	"github.com/meshctl/meshctl/internal/files"
 )
@@ -191,4 +195,9 @@ func (o Options) inPod() (*Access, error) {
 		return nil, fmt.Errorf("access of the pod: %w", err)
 	}
 	return &Access{Config: config, Namespace: strings.TrimSpace(string(namespace)), InPod: true}, nil
+}
+
+// WithLog makes client-go log to log what it does with the returned context.
+func WithLog(ctx context.Context, log *slog.Logger) context.Context {
+	return klog.NewContext(ctx, logr.FromSlogHandler(log.Handler()))
 }

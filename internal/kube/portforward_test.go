@@ -1,4 +1,4 @@
-package portforward
+package kube
 
 import (
 	"bufio"
@@ -42,7 +42,7 @@ status: {phase: Running, podIP: 10.9.9.9, podIPs: [{ip: 10.9.9.9}]}}`, namespace
 	if err != nil {
 		t.Fatal(err)
 	}
-	target := Target{Access: c.Config(), Namespace: namespace, Name: "web", Port: uint16(port)}
+	target := PodPort{Access: c.Config(), Namespace: namespace, Name: "web", Port: uint16(port)}
 	conn, err := target.DialContext(t.Context(), "tcp", "anything:1")
 	if err != nil {
 		t.Fatal(err)

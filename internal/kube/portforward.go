@@ -1,6 +1,6 @@
-// Package portforward connects to ports of pods through the API server of their
+// Package kube connects to ports of pods through the API server of their
 // cluster, as kubectl port-forward does. No port is opened here for it.
-package portforward
+package kube
 
 import (
 	"cmp"
@@ -35,19 +35,19 @@ const (
 	maxRefusal = 64 << 10
 )
 
-// Target is a port of a pod.
-type Target struct {
+// PodPort is a port of a pod.
+type PodPort struct {
 	// Access is the way to the API server of the pod's cluster.
 	Access          *rest.Config
 	Namespace, Name string
 	Port            uint16
 }
 
-func (t Target) String() string { return fmt.Sprintf("pod %s/%s", t.Namespace, t.Name) }
+func (t PodPort) String() string { return fmt.Sprintf("pod %s/%s", t.Namespace, t.Name) }
 
 // DialContext makes a connection to the pod, whatever address it is asked for. The
 // API server asks the kubelet for it. It can be the dialer of an HTTP client.
-func (t Target) DialContext(ctx context.Context, _, _ string) (net.Conn, error) {
+func (t PodPort) DialContext(ctx context.Context, _, _ string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, forwardTimeout)
 	defer cancel()
 	raw, err := t.upgrade(ctx)
@@ -60,7 +60,7 @@ func (t Target) DialContext(ctx context.Context, _, _ string) (net.Conn, error) 
 		stop()
 		return nil, fmt.Errorf("port-forward: %w", err)
 	}
-	c := &forwarded{session: session, done: make(chan struct{})}
+	c := &podConn{session: session, done: make(chan struct{})}
 	if err := c.open(t.Port); err != nil || !stop() {
 		_ = session.Close()
 		_ = raw.Close()
@@ -70,7 +70,7 @@ func (t Target) DialContext(ctx context.Context, _, _ string) (net.Conn, error) 
 }
 
 // upgrade asks the API server for the port-forward and returns the connection.
-func (t Target) upgrade(ctx context.Context) (io.ReadWriteCloser, error) {
+func (t PodPort) upgrade(ctx context.Context) (io.ReadWriteCloser, error) {
 	access := rest.CopyConfig(t.Access)
 	access.Timeout = 0                       // of the whole connection; ctx bounds its beginning
 	access.NextProtos = []string{"http/1.1"} // HTTP/2 has no upgrades
@@ -114,8 +114,8 @@ func refusal(resp *http.Response) error {
 	return fmt.Errorf("the API server answered %s: %.200q", resp.Status, text)
 }
 
-// forwarded is one connection to a port of a pod.
-type forwarded struct {
+// podConn is one connection to a port of a pod.
+type podConn struct {
 	session httpstream.Connection
 	data    httpstream.Stream
 	done    chan struct{} // closed when it is known how the connection went
@@ -124,7 +124,7 @@ type forwarded struct {
 
 // open makes the two streams of a connection: what goes wrong with it comes on
 // one of its own.
-func (c *forwarded) open(port uint16) error {
+func (c *podConn) open(port uint16) error {
 	header := http.Header{}
 	header.Set(corev1.PortHeader, strconv.Itoa(int(port)))
 	header.Set(corev1.PortForwardRequestIDHeader, "0")
@@ -151,7 +151,7 @@ func (c *forwarded) open(port uint16) error {
 }
 
 // Read implements net.Conn.
-func (c *forwarded) Read(b []byte) (int, error) {
+func (c *podConn) Read(b []byte) (int, error) {
 	n, err := c.data.Read(b)
 	if err != nil && n == 0 {
 		err = c.because(err)
@@ -160,7 +160,7 @@ func (c *forwarded) Read(b []byte) (int, error) {
 }
 
 // Write implements net.Conn.
-func (c *forwarded) Write(b []byte) (int, error) {
+func (c *podConn) Write(b []byte) (int, error) {
 	n, err := c.data.Write(b)
 	if err != nil {
 		err = c.because(err)
@@ -169,33 +169,33 @@ func (c *forwarded) Write(b []byte) (int, error) {
 }
 
 // because is what the other end says of an error, if it says anything.
-func (c *forwarded) because(err error) error {
+func (c *podConn) because(err error) error {
 	<-c.done // ends with the session at the latest
 	return cmp.Or(c.fault, err)
 }
 
 // Close implements net.Conn.
-func (c *forwarded) Close() error { return c.session.Close() }
+func (c *podConn) Close() error { return c.session.Close() }
 
 // LocalAddr implements net.Conn.
-func (c *forwarded) LocalAddr() net.Addr { return forwardAddr{} }
+func (c *podConn) LocalAddr() net.Addr { return podConnAddr{} }
 
 // RemoteAddr implements net.Conn.
-func (c *forwarded) RemoteAddr() net.Addr { return forwardAddr{} }
+func (c *podConn) RemoteAddr() net.Addr { return podConnAddr{} }
 
 // SetDeadline implements net.Conn: who connects closes instead.
-func (c *forwarded) SetDeadline(time.Time) error { return os.ErrNoDeadline }
+func (c *podConn) SetDeadline(time.Time) error { return os.ErrNoDeadline }
 
 // SetReadDeadline implements net.Conn.
-func (c *forwarded) SetReadDeadline(time.Time) error { return os.ErrNoDeadline }
+func (c *podConn) SetReadDeadline(time.Time) error { return os.ErrNoDeadline }
 
 // SetWriteDeadline implements net.Conn.
-func (c *forwarded) SetWriteDeadline(time.Time) error { return os.ErrNoDeadline }
+func (c *podConn) SetWriteDeadline(time.Time) error { return os.ErrNoDeadline }
 
-type forwardAddr struct{}
+type podConnAddr struct{}
 
-func (forwardAddr) Network() string { return "port-forward" }
-func (forwardAddr) String() string  { return "port-forward" }
+func (podConnAddr) Network() string { return "port-forward" }
+func (podConnAddr) String() string  { return "port-forward" }
 
 // upgraded is what HTTP leaves of a connection, as a net.Conn.
 type upgraded struct{ io.ReadWriteCloser }
@@ -206,8 +206,8 @@ func (u upgraded) Close() error {
 	return nil
 }
 
-func (upgraded) LocalAddr() net.Addr              { return forwardAddr{} }
-func (upgraded) RemoteAddr() net.Addr             { return forwardAddr{} }
+func (upgraded) LocalAddr() net.Addr              { return podConnAddr{} }
+func (upgraded) RemoteAddr() net.Addr             { return podConnAddr{} }
 func (upgraded) SetDeadline(time.Time) error      { return nil }
 func (upgraded) SetReadDeadline(time.Time) error  { return nil }
 func (upgraded) SetWriteDeadline(time.Time) error { return nil }

@@ -1,6 +1,6 @@
-// Package workload finds the pods that a name stands for: that of a pod, or of what
+// Package kube finds the pods that a name stands for: that of a pod, or of what
 // pods belong to, as kubectl and istioctl take it.
-package workload
+package kube
 
 import (
 	"cmp"
@@ -19,8 +19,6 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/rest"
 
-	"github.com/meshctl/meshctl/internal/kube"
-	"github.com/meshctl/meshctl/internal/kubeapi"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
 )
@@ -36,14 +34,14 @@ const (
 	gatewayName = "gateway.networking.k8s.io/gateway-name"
 )
 
-// Ref names pods. The zero Kind is that of a pod.
-type Ref struct {
+// Workload names pods. The zero Kind is that of a pod.
+type Workload struct {
 	Kind            string
 	Namespace, Name string
 }
 
 // String is the way to write the reference that is always understood.
-func (r Ref) String() string {
+func (r Workload) String() string {
 	return cmp.Or(r.Kind, pod) + "/" + r.Name + "." + r.Namespace
 }
 
@@ -53,17 +51,17 @@ const (
 	gateway = "gateway"
 )
 
-// kind is what pods belong to.
-type kind struct {
+// workloadKind is what pods belong to.
+type workloadKind struct {
 	group, version, resource string
 	others                   []string // names that it has as well
 	// labels makes the selector of the pods from the object.
-	labels func(*object) (labels.Selector, error)
+	labels func(*owner) (labels.Selector, error)
 }
 
-// kinds by the name that is shown.
-func kinds() map[string]kind {
-	return map[string]kind{
+// workloadKinds by the name that is shown.
+func workloadKinds() map[string]workloadKind {
+	return map[string]workloadKind{
 		pod:           {resource: "pods", others: []string{"po"}},
 		"service":     {version: "v1", resource: "services", others: []string{"svc"}, labels: serviceLabels},
 		"deployment":  {group: "apps", version: "v1", resource: "deployments", others: []string{"deploy"}, labels: selectorLabels},
@@ -77,31 +75,31 @@ func kinds() map[string]kind {
 	}
 }
 
-// Kinds are the names of the kinds, sorted.
-func Kinds() []string { return slices.Sorted(maps.Keys(kinds())) }
+// WorkloadKinds are the names of the workloadKinds, sorted.
+func WorkloadKinds() []string { return slices.Sorted(maps.Keys(workloadKinds())) }
 
-// kindOf finds a kind by one of its names, in either case and with its group behind
+// workloadKindOf finds a kind by one of its names, in either case and with its group behind
 // it or not, such as deploy, Deployments or deployment.apps.
-func kindOf(written string) (string, error) {
+func workloadKindOf(written string) (string, error) {
 	name, group, _ := strings.Cut(strings.ToLower(written), ".")
-	for shown, k := range kinds() {
+	for shown, k := range workloadKinds() {
 		if name == shown || name == k.resource || slices.Contains(k.others, name) {
 			if group == "" || group == k.group || group == k.version+"."+k.group {
 				return shown, nil
 			}
 		}
 	}
-	return "", fmt.Errorf("kind %q is none of %s", written, strings.Join(Kinds(), ", "))
+	return "", fmt.Errorf("kind %q is none of %s", written, strings.Join(WorkloadKinds(), ", "))
 }
 
-// Parse reads [kind/]name[.namespace]. The namespace stands behind the last dot, and
+// ParseWorkload reads [kind/]name[.namespace]. The namespace stands behind the last dot, and
 // is otherwise what namespace says.
-func Parse(text, namespace string) (Ref, error) {
-	r := Ref{Kind: pod, Name: text, Namespace: namespace}
+func ParseWorkload(text, namespace string) (Workload, error) {
+	r := Workload{Kind: pod, Name: text, Namespace: namespace}
 	if written, name, ok := strings.Cut(text, "/"); ok {
-		found, err := kindOf(written)
+		found, err := workloadKindOf(written)
 		if err != nil {
-			return Ref{}, fmt.Errorf("%q: %w", text, err)
+			return Workload{}, fmt.Errorf("%q: %w", text, err)
 		}
 		r.Kind, r.Name = found, name
 	}
@@ -110,45 +108,45 @@ func Parse(text, namespace string) (Ref, error) {
 	}
 	switch {
 	case !mesh.IsDNSName(r.Name):
-		return Ref{}, fmt.Errorf("%q: %q is not a name of Kubernetes; want [kind/]name[.namespace]", text, r.Name)
+		return Workload{}, fmt.Errorf("%q: %q is not a name of Kubernetes; want [kind/]name[.namespace]", text, r.Name)
 	case !mesh.IsDNSLabel(r.Namespace):
-		return Ref{}, fmt.Errorf("%q: %q is not the name of a namespace; want [kind/]name[.namespace]", text, r.Namespace)
+		return Workload{}, fmt.Errorf("%q: %q is not the name of a namespace; want [kind/]name[.namespace]", text, r.Namespace)
 	}
 	return r, nil
 }
 
-// Finder asks one API server. Close it.
-type Finder struct {
-	api  *kubeapi.Client
+// PodFinder asks one API server. Close it.
+type PodFinder struct {
+	api  *Client
 	http *http.Client
 }
 
-// NewFinder makes one; nothing is asked yet.
-func NewFinder(access *rest.Config) (*Finder, error) {
+// NewPodFinder makes one; nothing is asked yet.
+func NewPodFinder(access *rest.Config) (*PodFinder, error) {
 	client, err := rest.HTTPClientFor(access)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the Kubernetes API: %w", err)
 	}
-	api, err := kubeapi.NewWith(access, client)
+	api, err := NewClientWith(access, client)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the Kubernetes API: %w", err)
 	}
-	return &Finder{api, client}, nil
+	return &PodFinder{api, client}, nil
 }
 
 // Close ends the connections.
-func (f *Finder) Close() { kube.CloseIdle(f.http.Transport) }
+func (f *PodFinder) Close() { CloseIdle(f.http.Transport) }
 
 // Pods are the names of the running pods that r stands for, at least one: the ready
 // ones first, then the oldest, which are those that kubectl takes. One that is named
 // by itself need not run.
-func (f *Finder) Pods(ctx context.Context, r Ref) ([]string, error) {
+func (f *PodFinder) Pods(ctx context.Context, r Workload) ([]string, error) {
 	if cmp.Or(r.Kind, pod) == pod {
 		return []string{r.Name}, f.exists(ctx, r)
 	}
-	k, ok := kinds()[r.Kind]
+	k, ok := workloadKinds()[r.Kind]
 	if !ok {
-		return nil, fmt.Errorf("kind %q is none of %s", r.Kind, strings.Join(Kinds(), ", "))
+		return nil, fmt.Errorf("kind %q is none of %s", r.Kind, strings.Join(WorkloadKinds(), ", "))
 	}
 	selector, err := f.selector(ctx, k, r)
 	if err != nil {
@@ -162,12 +160,12 @@ func ParseSelector(written string) (labels.Selector, error) { return labels.Pars
 
 // Select are the names of the running pods of a namespace with these labels, at least
 // one, in the order of Pods.
-func (f *Finder) Select(ctx context.Context, namespace string, selector labels.Selector) ([]string, error) {
+func (f *PodFinder) Select(ctx context.Context, namespace string, selector labels.Selector) ([]string, error) {
 	return f.running(ctx, namespace, selector, selector.String())
 }
 
 // running are the pods that wanted stands for.
-func (f *Finder) running(ctx context.Context, namespace string, selector labels.Selector, wanted string) ([]string, error) {
+func (f *PodFinder) running(ctx context.Context, namespace string, selector labels.Selector, wanted string) ([]string, error) {
 	pods, err := f.list(ctx, namespace, selector.String())
 	if err != nil {
 		return nil, err
@@ -180,29 +178,29 @@ func (f *Finder) running(ctx context.Context, namespace string, selector labels.
 		return nil, fmt.Errorf("no pods match %q: of %d pods none runs, %s is %s", wanted, len(pods), pods[0].Name, pods[0].Status.Phase)
 	}
 	slices.SortFunc(running, func(a, b corev1.Pod) int {
-		return cmp.Or(cmp.Compare(rank(&a), rank(&b)), a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(podRank(&a), podRank(&b)), a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
 	})
-	return names(running), nil
+	return podNames(running), nil
 }
 
 // Namespaces returns the names of the cluster's namespaces.
-func (f *Finder) Namespaces(ctx context.Context) ([]string, error) {
+func (f *PodFinder) Namespaces(ctx context.Context) ([]string, error) {
 	return f.api.Names(ctx, "namespaces", "")
 }
 
 // Names are those of the running pods of a namespace, sorted.
-func (f *Finder) Names(ctx context.Context, namespace string) ([]string, error) {
+func (f *PodFinder) Names(ctx context.Context, namespace string) ([]string, error) {
 	pods, err := f.list(ctx, namespace, "")
 	if err != nil {
 		return nil, err
 	}
-	found := names(slices.DeleteFunc(pods, func(p corev1.Pod) bool { return p.Status.Phase != corev1.PodRunning }))
+	found := podNames(slices.DeleteFunc(pods, func(p corev1.Pod) bool { return p.Status.Phase != corev1.PodRunning }))
 	slices.Sort(found)
 	return found, nil
 }
 
-// rank is less for a pod that rather answers.
-func rank(p *corev1.Pod) int {
+// podRank is less for a pod that rather answers.
+func podRank(p *corev1.Pod) int {
 	ready := slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
 	})
@@ -215,7 +213,7 @@ func rank(p *corev1.Pod) int {
 	return 0
 }
 
-func names(pods []corev1.Pod) []string {
+func podNames(pods []corev1.Pod) []string {
 	out := make([]string, len(pods))
 	for i := range pods {
 		out[i] = pods[i].Name
@@ -223,8 +221,8 @@ func names(pods []corev1.Pod) []string {
 	return out
 }
 
-func (f *Finder) list(ctx context.Context, namespace, selector string) ([]corev1.Pod, error) {
-	pods := kubeapi.Of[corev1.Pod, corev1.PodList](f.api, corev1.SchemeGroupVersion, "pods", namespace)
+func (f *PodFinder) list(ctx context.Context, namespace, selector string) ([]corev1.Pod, error) {
+	pods := ObjectsOf[corev1.Pod, corev1.PodList](f.api, corev1.SchemeGroupVersion, "pods", namespace)
 	options := metav1.ListOptions{LabelSelector: selector, Limit: podsAtOnce}
 	var all []corev1.Pod
 	for {
@@ -244,8 +242,8 @@ func (f *Finder) list(ctx context.Context, namespace, selector string) ([]corev1
 
 // exists says what is wrong with the name of a pod. Who may not read pods may still
 // reach one.
-func (f *Finder) exists(ctx context.Context, r Ref) error {
-	pods := kubeapi.Of[corev1.Pod, corev1.PodList](f.api, corev1.SchemeGroupVersion, "pods", r.Namespace)
+func (f *PodFinder) exists(ctx context.Context, r Workload) error {
+	pods := ObjectsOf[corev1.Pod, corev1.PodList](f.api, corev1.SchemeGroupVersion, "pods", r.Namespace)
 	_, err := pods.Get(ctx, r.Name)
 	switch {
 	case err == nil || apierrors.IsForbidden(err):
@@ -265,8 +263,8 @@ func (f *Finder) exists(ctx context.Context, r Ref) error {
 	return fmt.Errorf("%s; name.namespace or --namespace names another namespace, kind/name what pods belong to", text)
 }
 
-// object is what is read of that which pods belong to.
-type object struct {
+// owner is what is read of that which pods belong to.
+type owner struct {
 	Metadata struct {
 		Name string `json:"name"`
 	} `json:"metadata"`
@@ -276,7 +274,7 @@ type object struct {
 	} `json:"spec"`
 }
 
-func (f *Finder) selector(ctx context.Context, k kind, r Ref) (labels.Selector, error) {
+func (f *PodFinder) selector(ctx context.Context, k workloadKind, r Workload) (labels.Selector, error) {
 	root := []string{"/api", k.version}
 	if k.group != "" {
 		root = []string{"/apis", k.group, k.version}
@@ -290,7 +288,7 @@ func (f *Finder) selector(ctx context.Context, k kind, r Ref) (labels.Selector, 
 		return nil, err
 	}
 	defer body.Close()
-	var o object
+	var o owner
 	if err := json.NewDecoder(http.MaxBytesReader(nil, body, maxObject)).Decode(&o); err != nil {
 		return nil, err
 	}
@@ -298,7 +296,7 @@ func (f *Finder) selector(ctx context.Context, k kind, r Ref) (labels.Selector, 
 }
 
 // selectorLabels are those of objects whose selector is a LabelSelector.
-func selectorLabels(o *object) (labels.Selector, error) {
+func selectorLabels(o *owner) (labels.Selector, error) {
 	var s *metav1.LabelSelector
 	if err := json.Unmarshal(o.Spec.Selector, &s); err != nil && len(o.Spec.Selector) > 0 {
 		return nil, fmt.Errorf("selector: %w", err)
@@ -309,7 +307,7 @@ func selectorLabels(o *object) (labels.Selector, error) {
 	return metav1.LabelSelectorAsSelector(s)
 }
 
-func serviceLabels(o *object) (labels.Selector, error) {
+func serviceLabels(o *owner) (labels.Selector, error) {
 	var s map[string]string
 	if err := json.Unmarshal(o.Spec.Selector, &s); err != nil && len(o.Spec.Selector) > 0 {
 		return nil, fmt.Errorf("selector: %w", err)
@@ -320,6 +318,6 @@ func serviceLabels(o *object) (labels.Selector, error) {
 	return labels.ValidatedSelectorFromSet(s)
 }
 
-func gatewayLabels(o *object) (labels.Selector, error) {
+func gatewayLabels(o *owner) (labels.Selector, error) {
 	return labels.ValidatedSelectorFromSet(labels.Set{gatewayName: o.Metadata.Name})
 }

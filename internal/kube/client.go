@@ -1,7 +1,7 @@
-// Package kubeapi reads and writes typed objects of a Kubernetes API. It has the
+// Package kube reads and writes typed objects of a Kubernetes API. It has the
 // kinds that meshctl uses and no others: k8s.io/client-go/kubernetes links every
 // kind of Kubernetes, which costs 20 MB of program and 7 MB of memory.
-package kubeapi
+package kube
 
 import (
 	"context"
@@ -34,8 +34,8 @@ type codecs struct {
 	parameters runtime.ParameterCodec
 }
 
-// known are the codecs of all clients, made for the first.
-var known = sync.OnceValues(func() (codecs, error) {
+// knownCodecs are the codecs of all clients, made for the first.
+var knownCodecs = sync.OnceValues(func() (codecs, error) {
 	scheme := runtime.NewScheme()
 	groups := runtime.NewSchemeBuilder(authenticationv1.AddToScheme, authorizationv1.AddToScheme, coordinationv1.AddToScheme,
 		corev1.AddToScheme, discoveryv1.AddToScheme, rbacv1.AddToScheme)
@@ -50,18 +50,18 @@ type Client struct {
 	parameters runtime.ParameterCodec
 }
 
-// New makes a client with connections of its own. Nothing is asked yet.
-func New(config *rest.Config) (*Client, error) {
+// NewClient makes a client with connections of its own. Nothing is asked yet.
+func NewClient(config *rest.Config) (*Client, error) {
 	client, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, err
 	}
-	return NewWith(config, client)
+	return NewClientWith(config, client)
 }
 
-// NewWith makes a client that asks by an HTTP client, which was made for config.
-func NewWith(config *rest.Config, client *http.Client) (*Client, error) {
-	codecs, err := known()
+// NewClientWith makes a client that asks by an HTTP client, which was made for config.
+func NewClientWith(config *rest.Config, client *http.Client) (*Client, error) {
+	codecs, err := knownCodecs()
 	if err != nil {
 		return nil, err
 	}
@@ -110,62 +110,62 @@ func (c *Client) Names(ctx context.Context, resource, namespace string) ([]strin
 
 // Secrets of a namespace; of all with "".
 func (c *Client) Secrets(namespace string) Objects[*corev1.Secret, *corev1.SecretList] {
-	return Of[corev1.Secret, corev1.SecretList](c, corev1.SchemeGroupVersion, "secrets", namespace)
+	return ObjectsOf[corev1.Secret, corev1.SecretList](c, corev1.SchemeGroupVersion, "secrets", namespace)
 }
 
 // ConfigMaps of a namespace; of all with "".
 func (c *Client) ConfigMaps(namespace string) Objects[*corev1.ConfigMap, *corev1.ConfigMapList] {
-	return Of[corev1.ConfigMap, corev1.ConfigMapList](c, corev1.SchemeGroupVersion, "configmaps", namespace)
+	return ObjectsOf[corev1.ConfigMap, corev1.ConfigMapList](c, corev1.SchemeGroupVersion, "configmaps", namespace)
 }
 
 // Namespaces of the cluster.
 func (c *Client) Namespaces() Objects[*corev1.Namespace, *corev1.NamespaceList] {
-	return Of[corev1.Namespace, corev1.NamespaceList](c, corev1.SchemeGroupVersion, "namespaces", "")
+	return ObjectsOf[corev1.Namespace, corev1.NamespaceList](c, corev1.SchemeGroupVersion, "namespaces", "")
 }
 
 // Nodes of the cluster.
 func (c *Client) Nodes() Objects[*corev1.Node, *corev1.NodeList] {
-	return Of[corev1.Node, corev1.NodeList](c, corev1.SchemeGroupVersion, "nodes", "")
+	return ObjectsOf[corev1.Node, corev1.NodeList](c, corev1.SchemeGroupVersion, "nodes", "")
 }
 
 // Services of a namespace; of all with "".
 func (c *Client) Services(namespace string) Objects[*corev1.Service, *corev1.ServiceList] {
-	return Of[corev1.Service, corev1.ServiceList](c, corev1.SchemeGroupVersion, "services", namespace)
+	return ObjectsOf[corev1.Service, corev1.ServiceList](c, corev1.SchemeGroupVersion, "services", namespace)
 }
 
 // ServiceAccounts of a namespace; of all with "".
 func (c *Client) ServiceAccounts(namespace string) Objects[*corev1.ServiceAccount, *corev1.ServiceAccountList] {
-	return Of[corev1.ServiceAccount, corev1.ServiceAccountList](c, corev1.SchemeGroupVersion, "serviceaccounts", namespace)
+	return ObjectsOf[corev1.ServiceAccount, corev1.ServiceAccountList](c, corev1.SchemeGroupVersion, "serviceaccounts", namespace)
 }
 
 // EndpointSlices of a namespace; of all with "".
 func (c *Client) EndpointSlices(namespace string) Objects[*discoveryv1.EndpointSlice, *discoveryv1.EndpointSliceList] {
-	return Of[discoveryv1.EndpointSlice, discoveryv1.EndpointSliceList](c, discoveryv1.SchemeGroupVersion, "endpointslices", namespace)
+	return ObjectsOf[discoveryv1.EndpointSlice, discoveryv1.EndpointSliceList](c, discoveryv1.SchemeGroupVersion, "endpointslices", namespace)
 }
 
 // Leases of a namespace; of all with "".
 func (c *Client) Leases(namespace string) Objects[*coordinationv1.Lease, *coordinationv1.LeaseList] {
-	return Of[coordinationv1.Lease, coordinationv1.LeaseList](c, coordinationv1.SchemeGroupVersion, "leases", namespace)
+	return ObjectsOf[coordinationv1.Lease, coordinationv1.LeaseList](c, coordinationv1.SchemeGroupVersion, "leases", namespace)
 }
 
 // Roles of a namespace; of all with "".
 func (c *Client) Roles(namespace string) Objects[*rbacv1.Role, *rbacv1.RoleList] {
-	return Of[rbacv1.Role, rbacv1.RoleList](c, rbacv1.SchemeGroupVersion, "roles", namespace)
+	return ObjectsOf[rbacv1.Role, rbacv1.RoleList](c, rbacv1.SchemeGroupVersion, "roles", namespace)
 }
 
 // RoleBindings of a namespace; of all with "".
 func (c *Client) RoleBindings(namespace string) Objects[*rbacv1.RoleBinding, *rbacv1.RoleBindingList] {
-	return Of[rbacv1.RoleBinding, rbacv1.RoleBindingList](c, rbacv1.SchemeGroupVersion, "rolebindings", namespace)
+	return ObjectsOf[rbacv1.RoleBinding, rbacv1.RoleBindingList](c, rbacv1.SchemeGroupVersion, "rolebindings", namespace)
 }
 
 // ClusterRoles of the cluster.
 func (c *Client) ClusterRoles() Objects[*rbacv1.ClusterRole, *rbacv1.ClusterRoleList] {
-	return Of[rbacv1.ClusterRole, rbacv1.ClusterRoleList](c, rbacv1.SchemeGroupVersion, "clusterroles", "")
+	return ObjectsOf[rbacv1.ClusterRole, rbacv1.ClusterRoleList](c, rbacv1.SchemeGroupVersion, "clusterroles", "")
 }
 
 // ClusterRoleBindings of the cluster.
 func (c *Client) ClusterRoleBindings() Objects[*rbacv1.ClusterRoleBinding, *rbacv1.ClusterRoleBindingList] {
-	return Of[rbacv1.ClusterRoleBinding, rbacv1.ClusterRoleBindingList](c, rbacv1.SchemeGroupVersion, "clusterrolebindings", "")
+	return ObjectsOf[rbacv1.ClusterRoleBinding, rbacv1.ClusterRoleBindingList](c, rbacv1.SchemeGroupVersion, "clusterrolebindings", "")
 }
 
 // CreateToken asks for a token of a service account.
@@ -233,8 +233,8 @@ type Objects[T Object, L List] struct {
 	list                func() L
 }
 
-// Of are the objects of a kind that the package has.
-func Of[T, L any, PT interface {
+// ObjectsOf are the objects of a kind that the package has.
+func ObjectsOf[T, L any, PT interface {
 	*T
 	Object
 }, PL interface {
