@@ -1,96 +1,76 @@
 package agent
 
 import (
-	"cmp"
-	"context"
-	"errors"
+	"crypto/sha256"
 	"fmt"
-	"log/slog"
-	"net"
+	"os"
 	"path/filepath"
-	"strconv"
 
-	"google.golang.org/grpc"
-
-	"github.com/meshctl/meshctl/internal/agent/proxyless"
-	"github.com/meshctl/meshctl/internal/agent/sds"
-	"github.com/meshctl/meshctl/internal/agent/workloadcert"
+	"github.com/meshctl/meshctl/internal/agent/bootstrap"
+	"github.com/meshctl/meshctl/internal/agent/config"
+	"github.com/meshctl/meshctl/internal/files"
 )
 
-// xdsSocket is the path of the socket that applications get their configuration
-// from.
-func (c *Config) xdsSocket() string { return filepath.Join(c.ConfigPath, "XDS") }
+// applicationFiles are the files that applications read. Only the agent's user may read
+// them.
+type applicationFiles struct {
+	certDir string
+	// bootstrap is the path of the gRPC bootstrap, empty for none. The file appears after
+	// the certificate files.
+	bootstrap     string
+	bootstrapData []byte
 
-// applicationFiles are what applications read, nil when nothing is written.
-func (c *Config) applicationFiles() (*proxyless.Files, error) {
+	written map[string][sha256.Size]byte // hashes of the written files by path
+}
+
+// newApplicationFiles returns nil when applications need no files.
+func newApplicationFiles(c *config.Config) (*applicationFiles, error) {
 	if c.CertDir == "" {
 		return nil, nil
 	}
-	f := &proxyless.Files{CertDir: c.CertDir, BootstrapPath: c.GRPCBootstrap}
+	f := &applicationFiles{certDir: c.CertDir, bootstrap: c.GRPCBootstrap, written: map[string][sha256.Size]byte{}}
 	if c.GRPCBootstrap == "" {
 		return f, nil
 	}
-	b := proxyless.Bootstrap{Node: c.Node, NodeCluster: c.NodeCluster, Metadata: c.Metadata}
+	g := bootstrap.GRPC{Node: c.Node, NodeCluster: c.NodeCluster, Metadata: c.Metadata}
 	var err error
-	if b.Socket, err = filepath.Abs(c.xdsSocket()); err != nil {
+	if g.Socket, err = filepath.Abs(c.XDSSocket()); err != nil {
 		return nil, fmt.Errorf("path of the xDS socket: %w", err)
 	}
-	if b.CertDir, err = filepath.Abs(c.CertDir); err != nil {
+	if g.CertDir, err = filepath.Abs(c.CertDir); err != nil {
 		return nil, fmt.Errorf("path of the certificate files: %w", err)
 	}
-	f.Bootstrap, err = b.Marshal()
+	f.bootstrapData, err = g.Marshal()
 	return f, err
 }
 
-// socket is a listener and who answers on it.
-type socket struct {
-	listener net.Listener
-	serve    func(context.Context, net.Listener) error
-}
-
-// sockets listens on those that Envoy and applications need: on all, or none.
-func (c *Config) sockets(log *slog.Logger, secrets *sds.Server, manager *workloadcert.Manager) ([]socket, error) {
-	var out []socket
-	listen := func(path string, serve func(context.Context, net.Listener) error) error {
-		l, err := sds.Listen(path, log)
-		if err == nil {
-			out = append(out, socket{l, serve})
+// write writes the certificate chain, its key and the roots, all PEM, unless they are
+// unchanged. Each file is complete at any moment. An application that reads an old file
+// and a new one finds that they do not match, and reads again.
+func (f *applicationFiles) write(chain, key, roots []byte) error {
+	if err := os.MkdirAll(f.certDir, 0o700); err != nil {
+		return fmt.Errorf("make directory for the certificate files: %w", err)
+	}
+	all := []files.File{
+		{Name: filepath.Join(f.certDir, bootstrap.RootsFile), Data: roots},
+		{Name: filepath.Join(f.certDir, bootstrap.KeyFile), Data: key},
+		{Name: filepath.Join(f.certDir, bootstrap.ChainFile), Data: chain},
+	}
+	if f.bootstrap != "" {
+		if err := os.MkdirAll(filepath.Dir(f.bootstrap), 0o700); err != nil {
+			return fmt.Errorf("make directory for the gRPC bootstrap: %w", err)
 		}
-		return err
+		all = append(all, files.File{Name: f.bootstrap, Data: f.bootstrapData})
 	}
-	var err error
-	if !c.NoEnvoy {
-		err = listen(c.sdsSocket(), secrets.Serve)
-	}
-	if err == nil && c.GRPCBootstrap != "" {
-		call := c.callControlPlane(manager)
-		err = listen(c.xdsSocket(), func(ctx context.Context, l net.Listener) error { return proxyless.Serve(ctx, l, call) })
-	}
-	if err == nil {
-		return out, nil
-	}
-	for _, s := range out {
-		err = errors.Join(err, s.listener.Close())
-	}
-	return nil, err
-}
-
-// callControlPlane calls the control plane with the workload's newest
-// certificate, and its token.
-func (c *Config) callControlPlane(manager *workloadcert.Manager) func(context.Context, func(context.Context, grpc.ClientConnInterface) error) error {
-	client := &workloadcert.Client{
-		Addr:         net.JoinHostPort(c.Discovery.Host, strconv.Itoa(int(c.Discovery.Port))),
-		ServerName:   c.Discovery.Name,
-		RootFile:     cmp.Or(c.XDSRootFile, c.CARootFile),
-		TokenFile:    c.TokenFile,
-		Cluster:      c.Cluster,
-		KeyExchanges: c.KeyExchanges,
-	}
-	return func(ctx context.Context, do func(context.Context, grpc.ClientConnInterface) error) error {
-		current := manager.Current()
-		if c.XDSRootFile != "" {
-			current.Roots = nil // the file alone says who the control plane is
+	for _, file := range all {
+		sum := sha256.Sum256(file.Data)
+		if f.written[file.Name] == sum {
+			continue
 		}
-		return client.Call(ctx, current, do)
+		if err := files.Write(file.Name, file.Data, files.Secret); err != nil {
+			return err
+		}
+		f.written[file.Name] = sum
 	}
+	return nil
 }

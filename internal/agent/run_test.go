@@ -27,6 +27,7 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 
+	"github.com/meshctl/meshctl/internal/agent/config"
 	"github.com/meshctl/meshctl/internal/agent/probe"
 	"github.com/meshctl/meshctl/internal/agent/revocation"
 	"github.com/meshctl/meshctl/internal/agent/workloadcert"
@@ -100,7 +101,7 @@ const deadline = 30 * time.Second
 
 // agentTest is an agent with a fake Envoy.
 type agentTest struct {
-	cfg     Config
+	cfg     config.Config
 	log     string // of the fake Envoy
 	environ []string
 	done    chan error
@@ -126,7 +127,7 @@ func newAgentTest(t *testing.T, kind, mode string, services ...func(*grpc.Server
 	}
 	drain := 50 * time.Millisecond
 	id := certstest.Identity()
-	cfg, _, err := Resolve(Input{Flags: Flags{
+	cfg, _, err := config.Resolve(config.Input{Flags: config.Flags{
 		Type: kind, PodName: "client", PodNamespace: id.Namespace, ServiceAccount: id.ServiceAccount,
 		BindAddress: "127.77.0.8", DiscoveryAddress: ca.Addr, RootCA: ca.RootFile, Token: ca.TokenFile,
 		ConfigPath: filepath.Join(dir, "proxy"), Envoy: self, TerminationDrainDuration: &drain,
@@ -261,7 +262,7 @@ func TestRunWithoutEnvoy(t *testing.T) {
 	a.cfg.GRPCBootstrap, a.cfg.CertDir = filepath.Join(a.cfg.ConfigPath, "grpc.json"), filepath.Join(a.cfg.ConfigPath, "certs")
 	a.start(t)
 	a.waitReady(t)
-	for _, file := range []string{a.cfg.GRPCBootstrap, filepath.Join(a.cfg.CertDir, "key.pem"), a.cfg.xdsSocket()} {
+	for _, file := range []string{a.cfg.GRPCBootstrap, filepath.Join(a.cfg.CertDir, "key.pem"), a.cfg.XDSSocket()} {
 		info, err := os.Stat(file)
 		if err != nil {
 			t.Fatal(err)
@@ -274,7 +275,7 @@ func TestRunWithoutEnvoy(t *testing.T) {
 	if err := a.ended(t); err != nil {
 		t.Errorf("ended with %v", err)
 	}
-	if _, err := os.Stat(a.cfg.xdsSocket()); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(a.cfg.XDSSocket()); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the socket stays: %v", err)
 	}
 	if _, err := os.Stat(a.cfg.GRPCBootstrap); err != nil {
@@ -315,10 +316,10 @@ func TestRunRefuses(t *testing.T) {
 		}, "--status-port"},
 		"second agent": {func(t *testing.T, a *agentTest) {
 			t.Helper()
-			if err := os.MkdirAll(filepath.Dir(a.cfg.sdsSocket()), 0o700); err != nil {
+			if err := os.MkdirAll(filepath.Dir(a.cfg.SDSSocket()), 0o700); err != nil {
 				t.Fatal(err)
 			}
-			l, err := net.Listen("unix", a.cfg.sdsSocket())
+			l, err := net.Listen("unix", a.cfg.SDSSocket())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -462,11 +463,21 @@ func chmod(t *testing.T, dir string, mode os.FileMode) {
 	}
 }
 
+func TestEnvoyArgs(t *testing.T) {
+	cfg := &config.Config{LogLevel: "info,misc:error,upstream:debug", Concurrency: 2, Drain: 45 * time.Second, Local: netip.IPv6Loopback()}
+	want := "-c f --drain-time-s 45 --drain-strategy immediate --local-address-ip-version v6 --file-flush-interval-msec 1000 " +
+		"--disable-hot-restart --allow-unknown-static-fields -l info --component-log-level misc:error,upstream:debug " +
+		"--skip-deprecated-logs --concurrency 2"
+	if got := strings.Join(envoyArgs(cfg, "f"), " "); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
 // TestVolumeOfPod: in a pod the mode of an emptyDir is no fault.
 func TestVolumeOfPod(t *testing.T) {
-	cfg := resolve(t, Flags{ConfigPath: filepath.Join(t.TempDir(), "proxy")}, "KUBERNETES_SERVICE_HOST=10.96.0.1")
+	cfg := &config.Config{ConfigPath: filepath.Join(t.TempDir(), "proxy"), InPod: true}
 	chmod(t, cfg.ConfigPath, 0o777)
-	if err := cfg.checkDirectories(); err != nil {
+	if err := checkDirectories(cfg); err != nil {
 		t.Error(err)
 	}
 }

@@ -30,6 +30,7 @@ import (
 	"google.golang.org/protobuf/types/known/anypb"
 
 	"github.com/meshctl/meshctl/internal/agent"
+	agentconfig "github.com/meshctl/meshctl/internal/agent/config"
 	"github.com/meshctl/meshctl/internal/certs/certstest"
 	"github.com/meshctl/meshctl/internal/dial"
 	"github.com/meshctl/meshctl/internal/xdswire"
@@ -134,7 +135,7 @@ func TestBootstrapIsValid(t *testing.T) {
 					flags.RootCA = ""
 					env = append(env, "XDS_ROOT_CA="+ca.RootFile, "CA_ROOT_CA=other.pem")
 				}
-				cfg, _, err := agent.Resolve(agent.Input{Flags: flags, Environ: env})
+				cfg, _, err := agentconfig.Resolve(agentconfig.Input{Flags: flags, Environ: env})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -156,14 +157,14 @@ func TestBootstrapIsValid(t *testing.T) {
 }
 
 // flagsFor configures an agent in dir for the authority and control plane ca.
-func flagsFor(t *testing.T, ca *certstest.IstioCA, dir string) agent.Flags {
+func flagsFor(t *testing.T, ca *certstest.IstioCA, dir string) agentconfig.Flags {
 	t.Helper()
 	addr := ca.Addr
 	if addr == "" {
 		addr = "127.0.0.1:15012"
 	}
 	id, none := certstest.Identity(), time.Duration(0)
-	return agent.Flags{
+	return agentconfig.Flags{
 		PodName: "client", PodNamespace: id.Namespace, ServiceAccount: id.ServiceAccount,
 		BindAddress: bind, DiscoveryAddress: addr, RootCA: ca.RootFile, Token: ca.TokenFile,
 		ClusterID: "cluster1", Network: "network1",
@@ -194,9 +195,9 @@ type running struct {
 	http *http.Client
 }
 
-func start(t *testing.T, flags agent.Flags) *running {
+func start(t *testing.T, flags agentconfig.Flags) *running {
 	t.Helper()
-	cfg, warnings, err := agent.Resolve(agent.Input{Flags: flags, Environ: []string{"SECRET_TTL=20s"}})
+	cfg, warnings, err := agentconfig.Resolve(agentconfig.Input{Flags: flags, Environ: []string{"SECRET_TTL=20s"}})
 	if err != nil || len(warnings) > 0 {
 		t.Fatal(err, warnings)
 	}

@@ -31,6 +31,7 @@ import (
 	"google.golang.org/grpc/xds"
 
 	"github.com/meshctl/meshctl/internal/agent"
+	agentconfig "github.com/meshctl/meshctl/internal/agent/config"
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/certs/certstest"
 	"github.com/meshctl/meshctl/internal/dial"
@@ -155,9 +156,9 @@ func (m *mesh) startAgent(t *testing.T, pod, account string, environ ...string) 
 	check(t, err)
 	tokenFile := filepath.Join(dir, "token")
 	check(t, os.WriteFile(tokenFile, []byte(raw), 0o600))
-	cfg, _, err := agent.Resolve(agent.Input{
+	cfg, _, err := agentconfig.Resolve(agentconfig.Input{
 		Environ: environ,
-		Flags: agent.Flags{
+		Flags: agentconfig.Flags{
 			PodName: pod, PodNamespace: "shop", ServiceAccount: account, ClusterID: "cluster1",
 			BindAddress: address(pod), DiscoveryAddress: planeIP + ":15012",
 			RootCA: filepath.Join(m.state, "root-cert.pem"), Token: tokenFile,

@@ -2,6 +2,7 @@ package bootstrap
 
 import (
 	"crypto/tls"
+	"encoding/json"
 	"flag"
 	"net/netip"
 	"os"
@@ -46,20 +47,43 @@ func TestMarshal(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			file := filepath.Join("testdata", name)
-			if *update {
-				if err := os.WriteFile(file, got, 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
-			want, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(string(want), string(got)); diff != "" {
-				t.Errorf("differs from %s (-want +got), run with -update:\n%s", file, diff)
-			}
+			golden(t, name, got)
 		})
+	}
+}
+
+func golden(t *testing.T, name string, got []byte) {
+	t.Helper()
+	file := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(file, got, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), string(got)); diff != "" {
+		t.Errorf("differs from %s (-want +got), run with -update:\n%s", file, diff)
+	}
+}
+
+func TestGRPC(t *testing.T) {
+	b := GRPC{
+		Socket: "/etc/istio/proxy/XDS", CertDir: "/etc/istio/proxy/certs", NodeCluster: "client.sample",
+		Node: mesh.NodeID{
+			Type: mesh.Sidecar, IP: netip.MustParseAddr("10.1.0.11"), Name: "client", Namespace: "sample", Domain: "sample.svc.cluster.local",
+		},
+		Metadata: map[string]any{"CLUSTER_ID": "cluster1", "GENERATOR": "other", "LABELS": map[string]any{"app": "client"}},
+	}
+	got, err := b.Marshal()
+	if err != nil || !json.Valid(got) {
+		t.Fatal(err)
+	}
+	golden(t, "grpc.json", got)
+	if b.Metadata["GENERATOR"] != "other" {
+		t.Error("the metadata of Envoy was changed")
 	}
 }
 

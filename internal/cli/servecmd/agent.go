@@ -15,13 +15,14 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/meshctl/meshctl/internal/agent"
+	agentconfig "github.com/meshctl/meshctl/internal/agent/config"
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/files"
 	"github.com/meshctl/meshctl/internal/logs"
 )
 
 type agentOptions struct {
-	flags agent.Flags
+	flags agentconfig.Flags
 }
 
 func NewAgent(env *cli.Env) *cobra.Command {
@@ -74,13 +75,13 @@ code 1 and the cause when Envoy fails.`,
 	fs.StringVar(&f.ClusterID, "cluster-id", "", "`id` of the cluster that the pod is in (ISTIO_META_CLUSTER_ID)")
 	fs.StringVar(&f.Network, "network", "", "`network` that the pod is on (ISTIO_META_NETWORK)")
 	fs.StringVar(&f.DiscoveryAddress, "discovery-address", "",
-		"`host:port` of the control plane (discoveryAddress of PROXY_CONFIG, default "+agent.DefaultDiscovery+")")
+		"`host:port` of the control plane (discoveryAddress of PROXY_CONFIG, default "+agentconfig.DefaultDiscovery+")")
 	fs.StringVar(&f.CAAddress, "ca-address", "", "`host:port` of the certificate authority (CA_ADDR, default that of the control plane)")
-	fs.StringVar(&f.RootCA, "root-ca", "", "`file` of roots to check both with, PEM (CA_ROOT_CA, XDS_ROOT_CA, default "+agent.DefaultRootFile+")")
-	fs.StringVar(&f.CRL, "crl", "", "`file` of revocation lists, PEM, followed; while it is not there, the control plane is asked for them (default "+agent.DefaultCRLFile+")")
-	fs.StringVar(&f.Token, "token", "", "`file` of the token that proves who the pod is (default "+agent.DefaultTokenFile+")")
+	fs.StringVar(&f.RootCA, "root-ca", "", "`file` of roots to check both with, PEM (CA_ROOT_CA, XDS_ROOT_CA, default "+agentconfig.DefaultRootFile+")")
+	fs.StringVar(&f.CRL, "crl", "", "`file` of revocation lists, PEM, followed; while it is not there, the control plane is asked for them (default "+agentconfig.DefaultCRLFile+")")
+	fs.StringVar(&f.Token, "token", "", "`file` of the token that proves who the pod is (default "+agentconfig.DefaultTokenFile+")")
 	fs.StringVar(&f.KeyExchange, "tls-key-exchange", "", "`Kind` of key exchange with the control plane: pqc-preferred (X25519MLKEM768 with who can), pqc-required (nothing else, COMPLIANCE_POLICY=pqc) or classic (default pqc-preferred)")
-	fs.StringVar(&f.ConfigPath, "config-path", "", "`directory` for the bootstrap and the SDS socket (configPath, default "+agent.DefaultConfigPath+")")
+	fs.StringVar(&f.ConfigPath, "config-path", "", "`directory` for the bootstrap and the SDS socket (configPath, default "+agentconfig.DefaultConfigPath+")")
 	fs.StringVar(&f.Envoy, "envoy", "", "`path` of Envoy (binaryPath, default envoy on PATH)")
 	fs.StringVar(&f.NoEnvoy, "no-envoy", "", "Run no Envoy, only what applications with gRPC need, a `boolean` (DISABLE_ENVOY, default false)")
 	fs.Lookup("no-envoy").NoOptDefVal = "true"
@@ -117,7 +118,7 @@ func optionalDuration(fs *pflag.FlagSet, p **time.Duration, name, usage string) 
 func (o *agentOptions) run(ctx context.Context, env *cli.Env) error {
 	env.OutliveReaders() // an application's traffic does not end with who reads the log
 	log := slog.New(logs.Limit(slog.NewTextHandler(env.Stderr, nil), env.Now))
-	in := agent.Input{Flags: o.flags, Version: cli.CurrentBuild().Version}
+	in := agentconfig.Input{Flags: o.flags, Version: cli.CurrentBuild().Version}
 	if env.Environ != nil {
 		in.Environ = env.Environ()
 	}
@@ -128,7 +129,7 @@ func (o *agentOptions) run(ctx context.Context, env *cli.Env) error {
 	if in.Interfaces, err = interfaceAddrs(); err != nil {
 		return err
 	}
-	cfg, warnings, err := agent.Resolve(in)
+	cfg, warnings, err := agentconfig.Resolve(in)
 	for _, w := range warnings {
 		log.Warn("configuration", "warning", w)
 	}
@@ -150,7 +151,7 @@ const maxPodLabels = 1 << 20
 
 // podLabels returns the file of labels that Kubernetes mounts, nil without it.
 func podLabels() ([]byte, error) {
-	data, err := files.Read(agent.DefaultPodLabelsFile, maxPodLabels)
+	data, err := files.Read(agentconfig.DefaultPodLabelsFile, maxPodLabels)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}

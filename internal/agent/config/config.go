@@ -1,10 +1,14 @@
-package agent
+// Package config resolves the configuration of an agent from flags, the environment that
+// Istio's agent reads, and PROXY_CONFIG.
+package config
 
 import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -81,6 +85,30 @@ type Server struct {
 	Name string
 }
 
+// Addr returns host:port.
+func (s Server) Addr() string { return net.JoinHostPort(s.Host, strconv.Itoa(int(s.Port))) }
+
+// SDSSocket returns the path of the Unix socket that serves Envoy's secrets. Its directory
+// holds nothing else, so that it can be closed to other users.
+func (c *Config) SDSSocket() string { return filepath.Join(c.ConfigPath, "sds", "socket") }
+
+// XDSSocket returns the path of the Unix socket that forwards the xDS streams of
+// applications.
+func (c *Config) XDSSocket() string { return filepath.Join(c.ConfigPath, "XDS") }
+
+// Bootstrap renders Envoy's bootstrap as JSON.
+func (c *Config) Bootstrap() ([]byte, error) {
+	return bootstrap.Marshal(bootstrap.Config{
+		Node: c.Node, NodeCluster: c.NodeCluster, Metadata: c.Metadata,
+		Listen: c.Listen, DualStack: c.DualStack, Local: c.Local,
+		AdminPort: c.AdminPort, StatusPort: c.StatusPort, ReadyPort: c.ReadyPort, StatsPort: c.StatsPort,
+		SDSSocket: c.SDSSocket(),
+		XDSHost:   c.Discovery.Host, XDSPort: c.Discovery.Port, XDSServerName: c.Discovery.Name,
+		XDSRootFile: c.XDSRootFile, KeyExchanges: c.KeyExchanges, Delta: c.Delta,
+		Stats: c.Stats, RuntimeValues: c.RuntimeValues,
+	})
+}
+
 // Flags are the values of the command line. A zero value or nil is one not given.
 type Flags struct {
 	Type                                            string
@@ -125,7 +153,7 @@ const (
 	DefaultDiscovery     = "istiod.istio-system.svc:15012"
 
 	defaultServerName = "istiod." + mesh.DefaultSystemNamespace + ".svc"
-	defaultLogLevel   = "warning"
+	DefaultLogLevel   = "warning"
 	defaultSecretTTL  = 24 * time.Hour
 	defaultGrace      = 0.5
 	defaultJitter     = 0.01

@@ -1,19 +1,13 @@
-package proxyless
+package relay
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"flag"
 	"net"
-	"net/netip"
-	"os"
-	"path/filepath"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -21,72 +15,11 @@ import (
 	testpb "google.golang.org/grpc/interop/grpc_testing"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/wrapperspb"
-
-	"github.com/meshctl/meshctl/internal/mesh"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-var update = flag.Bool("update", false, "write the golden files")
-
 const deadline = 30 * time.Second
-
-func TestBootstrap(t *testing.T) {
-	b := Bootstrap{
-		Socket: "/etc/istio/proxy/XDS", CertDir: "/etc/istio/proxy/certs", NodeCluster: "client.sample",
-		Node: mesh.NodeID{
-			Type: mesh.Sidecar, IP: netip.MustParseAddr("10.1.0.11"), Name: "client", Namespace: "sample", Domain: "sample.svc.cluster.local",
-		},
-		Metadata: map[string]any{"CLUSTER_ID": "cluster1", "GENERATOR": "other", "LABELS": map[string]any{"app": "client"}},
-	}
-	got, err := b.Marshal()
-	check(t, err)
-	if *update {
-		check(t, os.WriteFile("testdata/bootstrap.json", got, 0o644))
-	}
-	want, err := os.ReadFile("testdata/bootstrap.json")
-	check(t, err)
-	if diff := cmp.Diff(string(want), string(got)); diff != "" || !json.Valid(got) {
-		t.Errorf("(-want +got), run with -update:\n%s", diff)
-	}
-	if b.Metadata["GENERATOR"] != "other" {
-		t.Error("the metadata of Envoy was changed")
-	}
-}
-
-func TestFiles(t *testing.T) {
-	dir := t.TempDir()
-	f := &Files{CertDir: filepath.Join(dir, "certs"), BootstrapPath: filepath.Join(dir, "b", "bootstrap.json"), Bootstrap: []byte("{}")}
-	inode := func(path string) os.FileInfo {
-		info, err := os.Stat(path)
-		check(t, err)
-		if info.Mode() != 0o600 {
-			t.Errorf("%s has mode %v", path, info.Mode())
-		}
-		return info
-	}
-	check(t, f.Write([]byte("chain"), []byte("key"), []byte("roots")))
-	roots, bootstrap := inode(filepath.Join(f.CertDir, "root-cert.pem")), inode(f.BootstrapPath)
-	check(t, f.Write([]byte("chain 2"), []byte("key 2"), []byte("roots")))
-	for name, want := range map[string]string{"cert-chain.pem": "chain 2", "key.pem": "key 2", "root-cert.pem": "roots"} {
-		inode(filepath.Join(f.CertDir, name))
-		if got, err := os.ReadFile(filepath.Join(f.CertDir, name)); string(got) != want || err != nil {
-			t.Errorf("%s: %q, %v, want %q", name, got, err, want)
-		}
-	}
-	if !os.SameFile(roots, inode(filepath.Join(f.CertDir, "root-cert.pem"))) || !os.SameFile(bootstrap, inode(f.BootstrapPath)) {
-		t.Error("files that did not change were written again")
-	}
-	// The bootstrap tells applications that the rest is there.
-	blocked := &Files{CertDir: filepath.Join(dir, "file"), BootstrapPath: filepath.Join(dir, "early.json"), Bootstrap: []byte("{}")}
-	check(t, os.WriteFile(blocked.CertDir, nil, 0o600))
-	if err := blocked.Write(nil, nil, nil); err == nil {
-		t.Error("certificate files in place of a file: no error")
-	}
-	if _, err := os.Stat(blocked.BootstrapPath); err == nil {
-		t.Error("the bootstrap is there without certificate files")
-	}
-}
 
 // ads is a control plane that answers each message with the same, or ends the
 // stream with an error.
@@ -138,7 +71,7 @@ func forwarder(t *testing.T, call Call) *grpc.ClientConn {
 	check(t, err)
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
-	go func() { ended <- Serve(ctx, l, call) }()
+	go func() { ended <- Forward(ctx, l, call) }()
 	t.Cleanup(func() { stop(); check(t, <-ended) })
 	return dial(t, l.Addr().String())
 }
@@ -161,7 +94,7 @@ func open(t *testing.T, conn *grpc.ClientConn, method string) grpc.ClientStream 
 	return s
 }
 
-func TestServeForwards(t *testing.T) {
+func TestForwardForwards(t *testing.T) {
 	plane := &ads{}
 	conn := dial(t, serveADS(t, plane))
 	client := forwarder(t, func(ctx context.Context, do func(context.Context, grpc.ClientConnInterface) error) error {
@@ -199,19 +132,12 @@ func TestServeForwards(t *testing.T) {
 	}
 }
 
-func TestServeWithoutControlPlane(t *testing.T) {
+func TestForwardWithoutControlPlane(t *testing.T) {
 	client := forwarder(t, func(context.Context, func(context.Context, grpc.ClientConnInterface) error) error {
 		return errors.New("no roots")
 	})
 	s := open(t, client, "DeltaAggregatedResources")
 	if err := s.RecvMsg(&wrapperspb.BytesValue{}); status.Code(err) != codes.Unavailable || status.Convert(err).Message() != "control plane: no roots" {
 		t.Errorf("got %v, want the cause", err)
-	}
-}
-
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

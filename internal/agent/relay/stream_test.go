@@ -1,4 +1,4 @@
-package upstream
+package relay
 
 import (
 	"context"
@@ -10,7 +10,6 @@ import (
 	"time"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/anypb"
@@ -21,10 +20,6 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-const deadline = 30 * time.Second
 
 // plane is a control plane that shows every stream to the test.
 type plane struct {
@@ -71,7 +66,7 @@ type upstreamTest struct {
 	done  chan error
 }
 
-func start(t *testing.T, change func(*Config)) *upstreamTest {
+func start(t *testing.T, change func(*Stream)) *upstreamTest {
 	t.Helper()
 	u := &upstreamTest{t, &plane{streams: make(chan *session, 10)}, nil, make(chan error, 1)}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -80,7 +75,7 @@ func start(t *testing.T, change func(*Config)) *upstreamTest {
 	discoveryv3.RegisterAggregatedDiscoveryServiceServer(server, u.plane)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
-	cfg := &Config{
+	cfg := &Stream{
 		Call: func(ctx context.Context, do func(context.Context, grpc.ClientConnInterface) error) error {
 			conn, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 			if err != nil {
@@ -150,7 +145,7 @@ func (s *session) wantFirst(typ string) {
 // first; the newest is told anew over a new stream, and the last one at the end.
 func TestHealth(t *testing.T) {
 	health := make(chan string, 1)
-	u := start(t, func(c *Config) { c.Health = health })
+	u := start(t, func(c *Stream) { c.Health = health })
 	s := u.accept()
 	s.wantFirst(xdswire.ExtensionType)
 	health <- ""
@@ -183,7 +178,7 @@ func TestHealth(t *testing.T) {
 
 // A control plane that does not take the last word does not keep the agent.
 func TestEndOfNobody(t *testing.T) {
-	u := start(t, func(c *Config) { c.Health = make(chan string) })
+	u := start(t, func(c *Stream) { c.Health = make(chan string) })
 	u.accept().wantFirst(xdswire.ExtensionType)
 	u.stop()
 	check(t, <-u.done)
@@ -193,7 +188,7 @@ func TestEndOfNobody(t *testing.T) {
 func TestRoots(t *testing.T) {
 	root := certstest.NewRoot(t)
 	used := make(chan int, 10)
-	u := start(t, func(c *Config) {
+	u := start(t, func(c *Stream) {
 		c.Roots = func(roots []*x509.Certificate) error { used <- len(roots); return nil }
 	})
 	s := u.accept()

@@ -1,4 +1,4 @@
-package agent
+package config
 
 import (
 	"cmp"
@@ -300,7 +300,7 @@ func (r *resolver) envoy(cfg *Config, pc *meshv1alpha1.ProxyConfig) {
 	cfg.TerminationDrain = r.duration("terminationDrainDuration", "termination-drain-duration", pc.GetTerminationDrainDuration())
 	cfg.LogLevel = r.flags.LogLevel
 	if cfg.LogLevel == "" {
-		cfg.LogLevel = defaultLogLevel
+		cfg.LogLevel = DefaultLogLevel
 	}
 	cfg.RuntimeValues = pc.GetRuntimeValues()
 	m := pc.GetProxyStatsMatcher()

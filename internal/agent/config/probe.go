@@ -1,8 +1,7 @@
-package agent
+package config
 
 import (
 	"context"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -125,33 +124,3 @@ func (r *resolver) httpCheck(own netip.Addr, get *networkingv1alpha3.HTTPHealthC
 }
 
 const headerLetters = "-_ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
-
-// startProbing probes the application until ctx ends or stop is called, which waits for
-// the last word. health has the newest that changed; it is nil when nothing is probed.
-func (c *Config) startProbing(ctx context.Context, log *slog.Logger, status *statusServer) (health <-chan string, stop func()) {
-	if c.Probe == nil {
-		return nil, func() {}
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	newest, ended := make(chan string, 1), make(chan struct{})
-	report := func(problem string) {
-		switch problem {
-		case "":
-			log.Info("the application is healthy")
-		case probe.Stopping:
-			log.Info("the application is not probed any more")
-		default:
-			log.Warn("the application is not healthy", "problem", problem)
-		}
-		select {
-		case <-newest: // nobody has taken it, and it is old now
-		default:
-		}
-		newest <- problem
-	}
-	go func() {
-		defer close(ended)
-		c.Probe.Run(ctx, status.check, report)
-	}()
-	return newest, func() { cancel(); <-ended }
-}

@@ -1,4 +1,4 @@
-package agent
+package config
 
 import (
 	"fmt"
@@ -36,7 +36,7 @@ func TestDefaults(t *testing.T) {
 		"listen": cfg.Listen.String(), "local": cfg.Local.String(),
 		"ports": []uint16{cfg.AdminPort, cfg.StatusPort, cfg.ReadyPort, cfg.StatsPort},
 		"path":  cfg.ConfigPath, "envoy": cfg.EnvoyPath, "level": cfg.LogLevel, "concurrency": cfg.Concurrency,
-		"drain": cfg.Drain, "termination": cfg.TerminationDrain, "socket": cfg.sdsSocket(),
+		"drain": cfg.Drain, "termination": cfg.TerminationDrain, "socket": cfg.SDSSocket(),
 	}
 	want := map[string]any{
 		"node": "sidecar~10.0.0.9~client-1.sample~sample.svc.cluster.local", "identity": "spiffe://cluster.local/ns/sample/sa/client",
@@ -406,16 +406,6 @@ func TestProbeRefuses(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q", text, err, want)
 		}
-	}
-}
-
-func TestEnvoyArgs(t *testing.T) {
-	cfg := resolve(t, Flags{LogLevel: "info,misc:error,upstream:debug", Concurrency: 2, BindAddress: "::1"})
-	want := "-c f --drain-time-s 45 --drain-strategy immediate --local-address-ip-version v6 --file-flush-interval-msec 1000 " +
-		"--disable-hot-restart --allow-unknown-static-fields -l info --component-log-level misc:error,upstream:debug " +
-		"--skip-deprecated-logs --concurrency 2"
-	if got := strings.Join(envoyArgs(cfg, "f"), " "); got != want {
-		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
 

@@ -1,7 +1,7 @@
-// Package proxyless is for applications whose gRPC is its own xDS client: it
-// writes the bootstrap and the certificate files that gRPC reads, and forwards
-// its streams to the control plane in the workload's name.
-package proxyless
+// Package relay connects a workload with the control plane, in the name of the workload:
+// it forwards the xDS streams of applications that need no Envoy, and keeps the agent's
+// own stream for roots and health.
+package relay
 
 import (
 	"context"
@@ -18,22 +18,21 @@ import (
 	"github.com/meshctl/meshctl/internal/serving"
 )
 
-// Limits of what is forwarded. gRPC opens a stream for each target and each
-// server of the application.
+// Limits of forwarding. gRPC opens a stream for each target and each server of the
+// application.
 const (
 	maxStreams  = 1000
 	maxRequest  = 4 << 20  // bytes
 	maxResponse = 64 << 20 // bytes
 )
 
-// Call makes one call to the control plane as the workload, over a connection
-// of its own.
+// Call makes one call to the control plane as the workload, over its own connection.
 type Call func(ctx context.Context, do func(context.Context, grpc.ClientConnInterface) error) error
 
-// Serve forwards the streams of ADS that come to listener, until ctx ends. It
-// closes the listener. Messages pass as they are; when the control plane ends a
-// stream, the application is told why and connects anew.
-func Serve(ctx context.Context, listener net.Listener, call Call) error {
+// Forward forwards the ADS streams that arrive at the listener, until ctx ends, and closes
+// the listener. Messages pass unchanged. When the control plane ends a stream, the
+// application gets its status and connects again.
+func Forward(ctx context.Context, listener net.Listener, call Call) error {
 	server := grpc.NewServer(
 		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.MaxRecvMsgSize(maxRequest),
@@ -59,7 +58,7 @@ func forwarded(method string, call Call) grpc.StreamDesc {
 			return ended
 		})
 		if status.Code(ended) != codes.Unknown {
-			return ended // as the control plane said it
+			return ended // the status of the control plane
 		}
 		if err != nil {
 			return status.Errorf(codes.Unavailable, "control plane: %v", err)
@@ -68,8 +67,8 @@ func forwarded(method string, call Call) grpc.StreamDesc {
 	}}
 }
 
-// forward opens the same stream on conn and passes messages both ways until
-// one end ends it.
+// forward opens the same stream on conn and passes messages both ways until one side ends
+// it.
 func forward(ctx context.Context, conn grpc.ClientConnInterface, down grpc.ServerStream) error {
 	method, _ := grpc.MethodFromServerStream(down)
 	up, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true, ClientStreams: true}, method,
@@ -81,7 +80,7 @@ func forward(ctx context.Context, conn grpc.ClientConnInterface, down grpc.Serve
 		// It ends with the application's stream: when that is closed or
 		// canceled, or when this call has returned.
 		if err := pass(up, down); errors.Is(err, io.EOF) {
-			_ = up.CloseSend() // the answer tells what is wrong
+			_ = up.CloseSend() // the response has the cause
 		}
 	}()
 	if err := pass(down, up); !errors.Is(err, io.EOF) {
@@ -90,8 +89,8 @@ func forward(ctx context.Context, conn grpc.ClientConnInterface, down grpc.Serve
 	return nil
 }
 
-// pass hands on messages until an end of the way has ended. The error is
-// io.EOF when the sender closed it, or the status of the stream.
+// pass passes messages on until either side ends. The error is io.EOF when the sender
+// closed the stream, else the status of the stream.
 func pass(to interface{ SendMsg(any) error }, from interface{ RecvMsg(any) error }) error {
 	for {
 		var m message
@@ -99,16 +98,15 @@ func pass(to interface{ SendMsg(any) error }, from interface{ RecvMsg(any) error
 			return err
 		}
 		if err := to.SendMsg(&m); err != nil {
-			return fmt.Errorf("forward: %v", err) //nolint:errorlint // io.EOF here would say that the sender closed the way
+			return fmt.Errorf("forward: %v", err) //nolint:errorlint // io.EOF here would mean that the sender closed the stream
 		}
 	}
 }
 
-// message is a message as it is on the wire.
+// message is an encoded message.
 type message struct{ data mem.BufferSlice }
 
-// codec passes messages without looking into them. Whoever sends one gives it
-// away.
+// codec passes messages without decoding them. Sending a message gives up its buffers.
 type codec struct{}
 
 func (codec) Name() string { return "proto" }

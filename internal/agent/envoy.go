@@ -1,0 +1,169 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/agent/config"
+	"github.com/meshctl/meshctl/internal/dial"
+	"github.com/meshctl/meshctl/internal/files"
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/process"
+)
+
+const (
+	adminTimeout = 3 * time.Second
+	stopTimeout  = 5 * time.Second // from SIGTERM to SIGKILL
+)
+
+// runEnvoy writes the bootstrap and runs Envoy until ctx or serving ends, or Envoy does.
+func runEnvoy(ctx, serving context.Context, cfg *config.Config, opts Options, admin *adminClient, status *statusServer) (err error) {
+	data, err := cfg.Bootstrap()
+	if err != nil {
+		return err
+	}
+	file := filepath.Join(cfg.ConfigPath, "envoy-rev.json")
+	if err := files.Write(file, data, files.Secret); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.Remove(file)) }()
+	afterwards := context.WithoutCancel(ctx)
+	envoy, err := process.Start(afterwards, process.Command{
+		Name: "envoy", Path: cfg.EnvoyPath, Args: envoyArgs(cfg, file), Env: opts.Environ,
+		Stdout: opts.Stdout, Stderr: opts.Stderr,
+	})
+	if err != nil {
+		return err
+	}
+	opts.Log.Info("started envoy", "pid", envoy.PID(), "node", cfg.Node.String(), "bootstrap", file)
+	select {
+	case <-envoy.Done():
+		if err := envoy.Err(); err != nil {
+			return err
+		}
+		opts.Log.Info("envoy ended by itself")
+		return nil
+	case <-serving.Done():
+		_, err := envoy.Stop(afterwards, stopTimeout)
+		return errors.Join(errServing, err)
+	case <-ctx.Done():
+	}
+	status.terminate()
+	opts.Log.Info("draining envoy", "for", cfg.TerminationDrain.String())
+	if err := admin.drain(afterwards); err != nil {
+		opts.Log.Warn("envoy does not drain; connections will be cut", "error", err)
+	} else {
+		timer := time.NewTimer(cfg.TerminationDrain)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-envoy.Done():
+		}
+	}
+	if _, err := envoy.Stop(afterwards, stopTimeout); err != nil {
+		return err
+	}
+	opts.Log.Info("envoy has ended")
+	return nil
+}
+
+// envoyArgs returns the arguments that Istio's agent starts Envoy with.
+func envoyArgs(cfg *config.Config, bootstrapFile string) []string {
+	family := "v4"
+	if cfg.Local.Is6() {
+		family = "v6"
+	}
+	level, components := splitLogLevel(cfg.LogLevel)
+	args := []string{
+		"-c", bootstrapFile,
+		"--drain-time-s", strconv.Itoa(int((cfg.Drain + time.Second - 1) / time.Second)),
+		"--drain-strategy", "immediate",
+		"--local-address-ip-version", family,
+		"--file-flush-interval-msec", "1000",
+		"--disable-hot-restart",
+		"--allow-unknown-static-fields",
+		"-l", level,
+	}
+	if components != "" {
+		args = append(args, "--component-log-level", components)
+	}
+	args = append(args, "--skip-deprecated-logs")
+	if cfg.Concurrency > 0 {
+		args = append(args, "--concurrency", strconv.Itoa(cfg.Concurrency))
+	}
+	return args
+}
+
+// splitLogLevel splits a level such as info,misc:error into the default level and the
+// levels of components.
+func splitLogLevel(s string) (level, components string) {
+	level = config.DefaultLogLevel
+	var rest []string
+	for part := range strings.SplitSeq(s, ",") {
+		if strings.Contains(part, ":") {
+			rest = append(rest, part)
+		} else if part != "" {
+			level = part
+		}
+	}
+	return level, strings.Join(rest, ",")
+}
+
+// adminClient calls Envoy's admin port.
+type adminClient struct {
+	http      *http.Client
+	base      string
+	drainPath string
+}
+
+func newAdmin(cfg *config.Config) *adminClient {
+	a := &adminClient{
+		http:      dial.HTTPClient(adminTimeout, nil),
+		base:      "http://" + netip.AddrPortFrom(cfg.Local, cfg.AdminPort).String(),
+		drainPath: "/drain_listeners?graceful",
+	}
+	if cfg.Node.Type == mesh.Sidecar {
+		// The outbound connections of a sidecar end with its application.
+		a.drainPath = "/drain_listeners?inboundonly&graceful"
+	}
+	return a
+}
+
+func (a *adminClient) close() { a.http.CloseIdleConnections() }
+
+func (a *adminClient) drain(ctx context.Context) error {
+	_, err := a.do(ctx, http.MethodPost, a.drainPath)
+	return err
+}
+
+// maxAdminBody bounds a response of the admin port: a few statistics.
+const maxAdminBody = 64 << 10
+
+func (a *adminClient) do(ctx context.Context, method, path string) (body string, err error) {
+	req, err := http.NewRequestWithContext(ctx, method, a.base+path, http.NoBody)
+	if err != nil {
+		return "", fmt.Errorf("ask envoy: %w", err)
+	}
+	resp, err := a.http.Do(req)
+	if err != nil {
+		return "", fmt.Errorf("ask envoy: %w", err)
+	}
+	defer func() { err = errors.Join(err, resp.Body.Close()) }()
+	data, err := io.ReadAll(io.LimitReader(resp.Body, maxAdminBody))
+	if err != nil {
+		return "", fmt.Errorf("read envoy's answer: %w", err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return "", fmt.Errorf("ask envoy: %s %s: status %s", method, path, resp.Status)
+	}
+	return string(data), nil
+}

@@ -1,0 +1,93 @@
+package agent
+
+import (
+	"context"
+	"crypto/x509"
+	"math/rand/v2"
+	"sync"
+
+	"google.golang.org/grpc"
+
+	"github.com/meshctl/meshctl/internal/agent/config"
+	"github.com/meshctl/meshctl/internal/agent/revocation"
+	"github.com/meshctl/meshctl/internal/agent/sds"
+	"github.com/meshctl/meshctl/internal/agent/workloadcert"
+)
+
+// publisher publishes the newest certificate, roots and revocation lists together to Envoy,
+// and certificate and roots to applications.
+type publisher struct {
+	secrets *sds.Server
+	lists   *revocation.Lists
+	apps    *applicationFiles // nil writes none
+
+	mu     sync.Mutex
+	cert   *workloadcert.Certificate
+	bundle []*x509.Certificate // newest roots from the control plane's stream
+}
+
+// newPublisher returns a publisher and the manager whose certificates it publishes.
+func newPublisher(cfg *config.Config, opts Options, secrets *sds.Server, apps *applicationFiles) (*workloadcert.Manager, *publisher) {
+	client := newClient(cfg, cfg.CA)
+	p := &publisher{secrets: secrets, apps: apps}
+	manager := workloadcert.NewManager(workloadcert.Config{
+		Identity: cfg.Identity, Signer: client,
+		TTL: cfg.SecretTTL, Grace: cfg.Grace, Jitter: cfg.Jitter,
+		Publish: p.useCertificate, Log: opts.Log, Now: opts.Now, Rand: opts.Rand,
+	})
+	p.lists = revocation.New(revocation.Config{
+		File: cfg.CRLFile,
+		Call: func(ctx context.Context, do func(context.Context, grpc.ClientConnInterface) error) error {
+			return client.Call(ctx, manager.Current(), do)
+		},
+		Update: p.publishAgain, Revoked: manager.Revoked,
+		Log: opts.Log, Now: opts.Now, Rand: opts.newRand(),
+	})
+	return manager, p
+}
+
+// newRand returns a source that another goroutine may use.
+func (o *Options) newRand() *rand.Rand {
+	return rand.New(rand.NewPCG(o.Rand.Uint64(), o.Rand.Uint64())) //nolint:gosec // spreads waits, guards nothing
+}
+
+func (p *publisher) useCertificate(ctx context.Context, cert *workloadcert.Certificate) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cert = cert
+	chain, roots := cert.Certificates()
+	p.lists.Judge(ctx, chain, roots)
+	return p.publish()
+}
+
+func (p *publisher) publishAgain() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.publish()
+}
+
+// useBundle adds roots from the control plane to the roots that came with the certificate.
+func (p *publisher) useBundle(roots []*x509.Certificate) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.bundle = roots
+	if p.cert == nil {
+		return nil
+	}
+	return p.publish()
+}
+
+// publish needs the lock, and a certificate.
+func (p *publisher) publish() error {
+	key, err := p.cert.Key()
+	if err != nil {
+		return err
+	}
+	chain, roots := p.cert.Chain(), p.cert.Roots(p.bundle...)
+	if p.apps != nil {
+		if err := p.apps.write(chain, key, roots); err != nil {
+			return err
+		}
+	}
+	return p.secrets.Update(sds.Secrets{Chain: chain, Key: key, Roots: roots, Lists: p.lists.PEM()})
+}
