@@ -108,62 +108,53 @@ func percentile(took []time.Duration, p int) float64 {
 	return sorted[min(len(sorted)-1, len(sorted)*p/100)].Seconds()
 }
 
-// flooding is connections on which one identity asks for certificates. They
-// speak HTTP/2 with frames that are encoded once, as a client of gRPC would
-// take more of the processors than the server does.
-type flooding struct {
+// flooder is connections on which one identity asks for certificates.
+type flooder struct {
 	answered atomic.Int64
 	end      context.CancelFunc
 	group    *errgroup.Group
 }
 
-func startFlood(ctx context.Context, addr string, config *tls.Config, s signing) (*flooding, error) {
+func startFlood(ctx context.Context, addr string, config *tls.Config, r signing) (*flooder, error) {
 	ctx, end := context.WithCancel(ctx)
-	f := &flooding{end: end, group: new(errgroup.Group)}
-	config = config.Clone()
-	config.NextProtos = []string{http2.NextProtoTLS}
+	f := &flooder{end: end, group: new(errgroup.Group)}
 	for range floodConns {
-		conn, err := (&tls.Dialer{Config: config}).DialContext(ctx, "tcp", addr)
+		s, err := dialSigner(ctx, addr, config)
 		if err != nil {
 			return nil, errors.Join(err, f.stop())
 		}
-		c := &floodConn{conn: conn, framer: http2.NewFramer(nil, conn), free: make(chan struct{}, 90), flooding: f}
-		f.group.Go(func() error { return c.write(ctx, s) })
+		s.framer.ReadMetaHeaders = nil // decoding costs more than the rest
+		c := &floodConn{signer: s, free: make(chan struct{}, 90), flooder: f}
+		f.group.Go(func() error { return c.write(ctx, r) })
 		f.group.Go(c.read)
 	}
 	return f, nil
 }
 
-func (f *flooding) stop() error {
+func (f *flooder) stop() error {
 	f.end()
 	return f.group.Wait()
 }
 
-// floodConn is one connection of a flood. The server takes 100 streams of it
-// at a time.
+// floodConn is one connection of a flood. The server takes 100 streams of it at a time.
+// One goroutine reads it, and one writes frames that are encoded once.
 type floodConn struct {
-	*flooding
-	conn   net.Conn
-	framer *http2.Framer // to read
-	free   chan struct{} // holds one for each stream that is not answered
-	credit atomic.Int64  // bytes of messages that the server takes
+	*flooder
+	*signer
+	free    chan struct{} // holds one element for each stream without an answer
+	allowed atomic.Int64  // bytes that the server accepts
 }
 
-func (c *floodConn) write(ctx context.Context, s signing) error {
-	defer func() { _ = c.conn.Close() }()
-	first, next := floodFrames(s)
-	message := int64(len(s.csr)) + 5
-	c.credit.Add(65_535)
-	const tick = time.Millisecond
-	ticks := time.NewTicker(tick)
-	defer ticks.Stop()
-	var begin bytes.Buffer
-	framer := http2.NewFramer(&begin, nil)
-	begin.WriteString(http2.ClientPreface)
-	err := errors.Join(framer.WriteSettings(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 1 << 20}), framer.WriteWindowUpdate(0, 1<<30))
-	if _, e := c.conn.Write(begin.Bytes()); err != nil || e != nil {
-		return errors.Join(err, e)
+func (c *floodConn) write(ctx context.Context, r signing) error {
+	defer func() { _ = c.Close() }()
+	first, next, err := encodeTwice(r)
+	if err != nil {
+		return err
 	}
+	message := int64(prefixBytes + len(r.csr))
+	c.allowed.Add(initialCredit)
+	ticks := time.NewTicker(time.Millisecond)
+	defer ticks.Stop()
 	frames, stream, start, sent := first, uint32(1), time.Now(), 0
 	var batch []byte
 	for {
@@ -175,16 +166,16 @@ func (c *floodConn) write(ctx context.Context, s signing) error {
 		due := int(time.Since(start).Seconds()*floodRate/floodConns) - sent
 		batch = batch[:0]
 		for range due {
-			if c.credit.Load() < message || len(c.free) == cap(c.free) {
+			if c.allowed.Load() < message || len(c.free) == cap(c.free) {
 				break
 			}
 			c.free <- struct{}{}
-			c.credit.Add(-message)
+			c.allowed.Add(-message)
 			batch = appendFrames(batch, frames, stream)
 			frames, stream = next, stream+2
 		}
-		sent += max(due, 0) // what could not be sent is not made up for
-		if _, err := c.conn.Write(batch); err != nil {
+		sent += max(due, 0) // requests that could not be sent are dropped
+		if _, err := c.Write(batch); err != nil {
 			return fmt.Errorf("flood: %w", err)
 		}
 	}
@@ -193,7 +184,7 @@ func (c *floodConn) write(ctx context.Context, s signing) error {
 // read counts answers until the connection ends.
 func (c *floodConn) read() error {
 	for {
-		frame, err := c.framer.ReadFrame()
+		frame, err := c.next()
 		if errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) {
 			return nil
 		}
@@ -203,44 +194,36 @@ func (c *floodConn) read() error {
 		switch f := frame.(type) {
 		case *http2.WindowUpdateFrame:
 			if f.StreamID == 0 {
-				c.credit.Add(int64(f.Increment))
+				c.allowed.Add(int64(f.Increment))
 			}
 		case *http2.HeadersFrame:
 			if f.StreamEnded() {
 				c.answered.Add(1)
 				<-c.free
 			}
-		case *http2.RSTStreamFrame: // after an answer, to a request that it has not read
+		case *http2.RSTStreamFrame: // NO_ERROR follows an answer to a request that was not read
 			if f.ErrCode != http2.ErrCodeNo {
 				return fmt.Errorf("flood: the server answers %v", frame)
 			}
-		case *http2.GoAwayFrame:
-			return fmt.Errorf("flood: the server answers %v", frame)
 		}
 	}
 }
 
-// floodFrames encodes a request, the first of a connection and all others:
-// these name headers that the server remembers.
-func floodFrames(s signing) (first, next []byte) {
-	var block bytes.Buffer
-	encoder := hpack.NewEncoder(&block)
-	request := func() []byte {
-		block.Reset()
-		for _, f := range requestHeaders(s) {
-			_ = encoder.WriteField(f) // to memory
-		}
-		message := binary.BigEndian.AppendUint32([]byte{0}, uint32(len(s.csr)))
-		var out bytes.Buffer
-		framer := http2.NewFramer(&out, nil)
-		_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block.Bytes(), EndHeaders: true})
-		_ = framer.WriteData(1, true, append(message, s.csr...))
-		return out.Bytes()
-	}
-	return request(), request()
+// encodeTwice encodes a request as the first one of a connection and as a later one, whose
+// headers refer to headers that the server remembers.
+func encodeTwice(r signing) (first, next []byte, err error) {
+	var out bytes.Buffer
+	c := &connection{framer: http2.NewFramer(&out, nil)}
+	c.encoder = hpack.NewEncoder(&c.block)
+	s := &signer{connection: c}
+	err = s.write(r)
+	first = bytes.Clone(out.Bytes())
+	out.Reset()
+	err = errors.Join(err, s.write(r))
+	return first, out.Bytes(), err
 }
 
-// appendFrames adds frames with another stream's number.
+// appendFrames appends frames with another stream ID.
 func appendFrames(b, frames []byte, stream uint32) []byte {
 	const header = 9
 	for len(frames) > 0 {

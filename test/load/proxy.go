@@ -25,8 +25,8 @@ import (
 // proxy subscribes as Envoy does, acknowledges everything and comes back when
 // it loses its stream.
 type fleet struct {
+	kind
 	addr   string
-	sotw   bool
 	first  int           // number of the first proxy
 	deaf   chan struct{} // when set: the proxies stop reading once it is closed
 	creds  func(namespace string) credentials.TransportCredentials
@@ -53,11 +53,11 @@ type event struct {
 // xdsTypes are what a proxy asks for.
 var xdsTypes = [...]string{xdswire.ClusterType, xdswire.EndpointType, xdswire.ListenerType, xdswire.RouteType}
 
-func newFleet(addr string, sotw bool, creds func(string) credentials.TransportCredentials) *fleet {
+func newFleet(addr string, k kind, creds func(string) credentials.TransportCredentials) *fleet {
 	if creds == nil {
 		creds = func(string) credentials.TransportCredentials { return insecure.NewCredentials() }
 	}
-	return &fleet{addr: addr, sotw: sotw, creds: creds, events: make(chan event, 1<<16), frames: newBatches(sotw)}
+	return &fleet{kind: k, addr: addr, creds: creds, events: make(chan event, 1<<16), frames: newBatches(k.sotw)}
 }
 
 // size is the number of proxies.
@@ -213,18 +213,25 @@ func (p *proxy) dial(ctx context.Context, addr string) (net.Conn, error) {
 	return dialtest.DialStalling(ctx, d, addr, buffer, p.deaf)
 }
 
-// stream is one stream from its start to its end.
-func (p *proxy) stream(ctx context.Context) error {
+func (p *proxy) open(ctx context.Context) (xdsStream, error) {
+	method := "/envoy.service.discovery.v3.AggregatedDiscoveryService/DeltaAggregatedResources"
+	if p.sotw {
+		method = "/envoy.service.discovery.v3.AggregatedDiscoveryService/StreamAggregatedResources"
+	}
+	creds := p.creds(p.namespace())
+	if p.library {
+		return openLibraryStream(ctx, p.addr, p.dial, creds, method)
+	}
 	raw, err := p.dial(ctx, p.addr)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	method := "DeltaAggregatedResources"
-	if p.sotw {
-		method = "StreamAggregatedResources"
-	}
-	stream, err := openStream(ctx, raw, p.creds(p.namespace()), "istiod.istio-system.svc",
-		"/envoy.service.discovery.v3.AggregatedDiscoveryService/"+method)
+	return openStream(ctx, raw, creds, method)
+}
+
+// stream runs one stream from its start to its end.
+func (p *proxy) stream(ctx context.Context) error {
+	stream, err := p.open(ctx)
 	if err != nil {
 		return err
 	}
@@ -261,7 +268,7 @@ func (p *proxy) stream(ctx context.Context) error {
 }
 
 // ask subscribes to a type. A proxy of the delta variant says what it holds.
-func (p *proxy) ask(stream *stream, typ string, node, names []byte) error {
+func (p *proxy) ask(stream xdsStream, typ string, node, names []byte) error {
 	rest := names
 	for _, b := range p.held[typ] {
 		rest = append(slices.Clip(rest), b.held...)
@@ -270,7 +277,7 @@ func (p *proxy) ask(stream *stream, typ string, node, names []byte) error {
 }
 
 // take acknowledges a response and asks for what follows from it.
-func (p *proxy) take(stream *stream, r response, asked map[string][]byte) error {
+func (p *proxy) take(stream xdsStream, r response, asked map[string][]byte) error {
 	ack := request{typ: r.typ, nonce: r.nonce}
 	if p.sotw {
 		// Envoy names in every request of state of the world what it wants.

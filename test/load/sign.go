@@ -239,7 +239,7 @@ func serverTrust(m *meshctl) (*tls.Config, error) {
 func signers(ctx context.Context, m *meshctl, config *tls.Config) (clients []*signer, closeAll func(), err error) {
 	closeAll = func() {
 		for _, c := range clients {
-			_ = c.close()
+			_ = c.Close()
 		}
 	}
 	for range signClients {

@@ -45,7 +45,7 @@ type resource struct {
 func newSoakProxy(addr string, number int) *soakProxy {
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &soakProxy{
-		proxy: &proxy{fleet: newFleet(addr, false, nil), number: number}, sotw: number%20 >= 10,
+		proxy: &proxy{fleet: newFleet(addr, kind{}, nil), number: number}, sotw: number%20 >= 10,
 		cancel: cancel, done: make(chan struct{}), end: cancel,
 	}
 	p.clear()

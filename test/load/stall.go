@@ -14,7 +14,7 @@ func (b *bench) stalled(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, m.stop()) }()
-	f := newFleet(m.plain, false, nil)
+	f := newFleet(m.plain, kind{}, nil)
 	defer f.close()
 	f.grow(ctx, b.proxies)
 	if _, err := f.all(ctx, complete); err != nil {
@@ -26,7 +26,7 @@ func (b *bench) stalled(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	others := newFleet(m.plain, false, nil)
+	others := newFleet(m.plain, kind{}, nil)
 	others.first, others.deaf = b.proxies, make(chan struct{})
 	defer others.close()
 	others.grow(ctx, b.proxies)

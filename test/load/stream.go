@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -11,98 +9,75 @@ import (
 	"slices"
 
 	"golang.org/x/net/http2"
-	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/mem"
 )
 
-// stream is a gRPC stream on a connection of its own that one goroutine reads
-// and writes. A client of gRPC costs as much as the server that is measured
-// beside it, mostly for handing messages from goroutine to goroutine.
+// xdsStream is a stream of encoded messages.
+type xdsStream interface {
+	// send sends a message in parts.
+	send(parts ...[]byte) error
+	// receive waits for the next message, which is valid until the next call.
+	receive() ([]byte, error)
+	close() error
+}
+
+// stream is a gRPC stream on its own connection that one goroutine reads and writes.
 type stream struct {
-	conn    net.Conn
-	framer  *http2.Framer
-	out     *bufio.Writer
-	in      []byte   // what was read of messages, with their prefixes
-	used    int      // of it, by the last message
-	read    uint32   // and not given back to the windows
+	*connection
+	in      []byte   // received parts of messages, with their prefixes
+	used    int      // bytes of in that the last message took
 	waiting [][]byte // to be sent once the server allows it
-	unsent  int      // bytes of it
-	// What the server allows to send: in one frame, on the connection, and on
-	// the stream, whose first allowance can change.
-	frame, connection, allowed, initial int
+	unsent  int      // bytes of waiting
+	allowed int      // bytes that the server accepts on the stream
+	initial int      // its credit when the stream began
 }
 
 const (
-	streamID    = 1
-	prefixBytes = 5 // before each message: whether it is compressed, and its length
-	// receive is the window for what the server sends, one that does not bound,
-	// as Envoy's.
-	receive = 1 << 28
-	// largest is the size of the largest message.
-	largest = 1 << 30
+	streamID   = 1
+	maxMessage = 1 << 30
 )
 
 // openStream calls a method over the connection, which ends with ctx.
-func openStream(ctx context.Context, raw net.Conn, creds credentials.TransportCredentials, authority, method string) (*stream, error) {
-	conn, _, err := creds.ClientHandshake(ctx, authority, raw)
+func openStream(ctx context.Context, raw net.Conn, creds credentials.TransportCredentials, method string) (xdsStream, error) {
+	conn, _, err := creds.ClientHandshake(ctx, serverName, raw)
 	if err != nil {
 		return nil, errors.Join(err, raw.Close())
 	}
-	s := &stream{conn: conn, out: bufio.NewWriterSize(conn, 4<<10), frame: 16 << 10, connection: 65535, allowed: 65535, initial: 65535}
-	s.framer = http2.NewFramer(s.out, bufio.NewReaderSize(conn, 16<<10))
-	s.framer.SetReuseFrames()
-	s.framer.ReadMetaHeaders = hpack.NewDecoder(4<<10, nil)
-	context.AfterFunc(ctx, func() { _ = conn.Close() })
-	var headers bytes.Buffer
-	encoder := hpack.NewEncoder(&headers)
-	for _, h := range [][2]string{
-		{":method", "POST"},
-		{":scheme", "http"},
-		{":path", method},
-		{":authority", authority},
-		{"content-type", "application/grpc"},
-		{"te", "trailers"},
-	} {
-		_ = encoder.WriteField(hpack.HeaderField{Name: h[0], Value: h[1]}) // to memory
-	}
-	_, err = s.out.WriteString(http2.ClientPreface)
-	err = errors.Join(err,
-		s.framer.WriteSettings(http2.Setting{ID: http2.SettingEnablePush}, http2.Setting{ID: http2.SettingInitialWindowSize, Val: receive}),
-		s.framer.WriteWindowUpdate(0, receive),
-		s.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: streamID, BlockFragment: headers.Bytes(), EndHeaders: true}),
-		s.out.Flush())
+	c, err := newConnection(ctx, conn, streamID)
 	if err != nil {
+		return nil, err
+	}
+	s := &stream{connection: c, allowed: c.streamCredit, initial: c.streamCredit}
+	if err := errors.Join(c.call(streamID, "http", method), c.out.Flush()); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	return s, nil
 }
 
-// send sends a message in parts, or what the server allows of it: the rest follows
-// while messages are read. The parts are not written to, and not used once all is sent.
-func (s *stream) send(message ...[]byte) error {
+// send sends what the server allows of a message: the rest follows while messages are
+// read. The parts are not written to, and not used once everything is sent.
+func (s *stream) send(parts ...[]byte) error {
 	size := 0
-	for _, part := range message {
+	for _, part := range parts {
 		size += len(part)
 	}
-	s.waiting = append(s.waiting, binary.BigEndian.AppendUint32([]byte{0}, uint32(size)))
-	s.waiting = append(s.waiting, message...)
+	s.waiting = append(append(s.waiting, prefix(size)), parts...)
 	s.unsent += prefixBytes + size
 	return s.push()
 }
 
-// push sends what it can in one write, as Envoy does, without putting it together.
+// push sends what it can in one write, as Envoy does, without joining the parts.
 func (s *stream) push() error {
-	if err := s.out.Flush(); err != nil {
-		return err
-	}
 	var frames net.Buffers
 	for {
-		n := min(s.unsent, s.frame, s.connection, s.allowed)
+		n := min(s.unsent, s.maxFrame, s.credit, s.allowed)
 		if n <= 0 {
 			break
 		}
 		s.unsent -= n
-		s.connection -= n
+		s.credit -= n
 		s.allowed -= n
 		header := binary.BigEndian.AppendUint32(nil, uint32(n)<<8|uint32(http2.FrameData))
 		frames = append(frames, binary.BigEndian.AppendUint32(append(header, 0), streamID))
@@ -120,14 +95,13 @@ func (s *stream) push() error {
 	if len(frames) == 0 {
 		return nil
 	}
-	if _, ok := s.conn.(*net.TCPConn); !ok { // each part would be a record of TLS
+	if _, ok := s.Conn.(*net.TCPConn); !ok { // each part would be a record of TLS
 		frames = net.Buffers{slices.Concat(frames...)}
 	}
-	_, err := frames.WriteTo(s.conn)
+	_, err := frames.WriteTo(s.Conn)
 	return err
 }
 
-// receive waits for the next message, which is valid until the next call.
 func (s *stream) receive() ([]byte, error) {
 	rest := s.in[s.used:]
 	if cap(s.in) > 64<<10 {
@@ -137,7 +111,7 @@ func (s *stream) receive() ([]byte, error) {
 	for {
 		if len(s.in) >= prefixBytes {
 			size := binary.BigEndian.Uint32(s.in[1:])
-			if s.in[0] != 0 || size > largest {
+			if s.in[0] != 0 || size > maxMessage {
 				return nil, fmt.Errorf("message of %d bytes, flag %d", size, s.in[0])
 			}
 			whole := prefixBytes + int(size)
@@ -147,22 +121,21 @@ func (s *stream) receive() ([]byte, error) {
 			}
 			s.in = slices.Grow(s.in, whole-len(s.in))
 		}
-		if err := s.next(); err != nil {
+		if err := s.read(); err != nil {
 			return nil, err
 		}
 	}
 }
 
-// next reads a frame.
-func (s *stream) next() error {
-	f, err := s.framer.ReadFrame()
+// read handles a frame.
+func (s *stream) read() error {
+	f, err := s.next()
 	if err != nil {
 		return err
 	}
 	switch f := f.(type) {
 	case *http2.DataFrame:
 		s.in = append(s.in, f.Data()...)
-		return s.give(f.Length)
 	case *http2.MetaHeadersFrame:
 		if f.StreamEnded() {
 			return fmt.Errorf("the server ends the stream: %v", f.Fields)
@@ -170,44 +143,63 @@ func (s *stream) next() error {
 	case *http2.RSTStreamFrame:
 		return fmt.Errorf("the server resets the stream: %v", f.ErrCode)
 	case *http2.SettingsFrame:
-		return s.settings(f)
+		s.allowed += s.streamCredit - s.initial
+		s.initial = s.streamCredit
+		return s.push()
 	case *http2.WindowUpdateFrame:
-		if f.StreamID == 0 {
-			s.connection += int(f.Increment)
-		} else {
+		if f.StreamID != 0 {
 			s.allowed += int(f.Increment)
 		}
 		return s.push()
-	case *http2.PingFrame:
-		if !f.IsAck() {
-			return errors.Join(s.framer.WritePing(true, f.Data), s.out.Flush())
-		}
 	}
 	return nil
 }
 
-func (s *stream) settings(f *http2.SettingsFrame) error {
-	if f.IsAck() {
-		return nil
-	}
-	if size, ok := f.Value(http2.SettingInitialWindowSize); ok {
-		s.allowed += int(size) - s.initial
-		s.initial = int(size)
-	}
-	if size, ok := f.Value(http2.SettingMaxFrameSize); ok {
-		s.frame = int(size)
-	}
-	return errors.Join(s.framer.WriteSettingsAck(), s.push())
+func (s *stream) close() error { return s.Close() }
+
+// libraryStream is a stream of the gRPC library, for figures that can be compared with
+// figures of other control planes.
+type libraryStream struct {
+	conn   *grpc.ClientConn
+	stream grpc.ClientStream
+	last   []byte
 }
 
-// give opens the windows again for that many bytes, many at once.
-func (s *stream) give(n uint32) error {
-	s.read += n
-	if s.read < receive/2 {
-		return nil
+// openLibraryStream calls a method over a connection that dial makes.
+func openLibraryStream(ctx context.Context, addr string, dial func(context.Context, string) (net.Conn, error), creds credentials.TransportCredentials, method string) (xdsStream, error) {
+	conn, err := grpc.NewClient("passthrough:"+addr, grpc.WithTransportCredentials(creds), grpc.WithAuthority(serverName),
+		grpc.WithContextDialer(dial), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.ForceCodecV2(encoded{})))
+	if err != nil {
+		return nil, err
 	}
-	n, s.read = s.read, 0
-	return errors.Join(s.framer.WriteWindowUpdate(0, n), s.framer.WriteWindowUpdate(streamID, n), s.out.Flush())
+	s, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, method)
+	if err != nil {
+		return nil, errors.Join(err, conn.Close())
+	}
+	return &libraryStream{conn: conn, stream: s}, nil
 }
 
-func (s *stream) close() error { return s.conn.Close() }
+func (s *libraryStream) send(parts ...[]byte) error {
+	message := slices.Concat(parts...)
+	return s.stream.SendMsg(&message)
+}
+
+func (s *libraryStream) receive() ([]byte, error) {
+	return s.last, s.stream.RecvMsg(&s.last)
+}
+
+func (s *libraryStream) close() error { return s.conn.Close() }
+
+// encoded is a codec for messages that are encoded already: *[]byte.
+type encoded struct{}
+
+func (encoded) Name() string { return "proto" }
+
+func (encoded) Marshal(v any) (mem.BufferSlice, error) {
+	return mem.BufferSlice{mem.SliceBuffer(*v.(*[]byte))}, nil
+}
+
+func (encoded) Unmarshal(data mem.BufferSlice, v any) error {
+	*v.(*[]byte) = data.Materialize()
+	return nil
+}

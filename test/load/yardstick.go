@@ -70,7 +70,7 @@ func resourcesFile(dir string, i int) string {
 
 // saveResources writes what a server gives a proxy, as state of the world.
 func saveResources(ctx context.Context, addr, dir string) error {
-	f := newFleet(addr, true, nil)
+	f := newFleet(addr, kind{sotw: true}, nil)
 	f.keep = make(map[string][]byte)
 	f.grow(ctx, 1)
 	_, err := f.all(ctx, complete)
