@@ -18,10 +18,15 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// parsed is one document as a reader sees it.
+// parsed is one document of a file.
 type parsed struct {
-	file string
-	object
+	file       string
+	APIVersion string `yaml:"apiVersion"`
+	Kind       string
+	Metadata   struct {
+		Name   string
+		Labels map[string]string
+	}
 	spec map[string]any
 	raw  map[string]any
 }
@@ -32,7 +37,7 @@ func parse(t *testing.T, all []files.File) map[string]parsed {
 	for _, f := range all {
 		for i, text := range bytes.Split(f.Data, []byte("\n---\n")) {
 			p := parsed{file: f.Name}
-			if err := yaml.Unmarshal(text, &p.object); err != nil {
+			if err := yaml.Unmarshal(text, &p); err != nil {
 				t.Fatalf("%s, document %d: %v", f.Name, i, err)
 			}
 			if err := yaml.Unmarshal(text, &p.raw); err != nil {
@@ -72,7 +77,7 @@ func TestConfigHasWhatTheControlPlaneNeeds(t *testing.T) {
 				"Gateway cross-network-gateway", "Service istio-eastwestgateway", "Service helloworld",
 				"ServiceAccount helloworld", "ServiceAccount client", "ServiceAccount istio-eastwestgateway",
 				"Deployment helloworld-" + c.version, "Deployment client", "Deployment istio-eastwestgateway",
-				"Node " + c.nodeName(), "Pod helloworld-" + c.version, "Pod client", "Pod istio-eastwestgateway",
+				"Node " + string(c.id) + "-node", "Pod helloworld-" + c.version, "Pod client", "Pod istio-eastwestgateway",
 				"EndpointSlice helloworld-demo", "EndpointSlice istio-eastwestgateway-demo",
 				"Sidecar helloworld", "Sidecar client",
 			} {
