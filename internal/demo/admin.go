@@ -2,10 +2,8 @@ package demo
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/netip"
 	"net/url"
@@ -41,89 +39,55 @@ func (m *Mesh) get(ctx context.Context, addr netip.AddrPort, path string) ([]byt
 	return data, nil
 }
 
-// hostRequests returns how many requests the Envoy with this admin address
-// has sent to each host of the cluster: its counter rq_total.
+// hostRequests returns the number of requests that the Envoy with this admin address has
+// sent to each host of the cluster: its counter rq_total.
 func (m *Mesh) hostRequests(ctx context.Context, admin netip.AddrPort, cluster string) (map[string]uint64, error) {
-	data, err := m.get(ctx, admin, "/clusters?format=json")
+	page, err := m.get(ctx, admin, "/clusters")
 	if err != nil {
 		return nil, err
 	}
-	return parseHostRequests(data, cluster)
+	return parseHostRequests(page, cluster)
 }
 
-func parseHostRequests(data []byte, cluster string) (map[string]uint64, error) {
-	var page struct {
-		Clusters []struct {
-			Name  string `json:"name"`
-			Hosts []struct {
-				Address struct {
-					Socket struct {
-						Address string `json:"address"`
-						Port    uint16 `json:"port_value"`
-					} `json:"socket_address"`
-				} `json:"address"`
-				Stats []struct {
-					Name  string      `json:"name"`
-					Value json.Number `json:"value"`
-				} `json:"stats"`
-			} `json:"host_statuses"`
-		} `json:"cluster_statuses"`
-	}
-	if err := json.Unmarshal(data, &page); err != nil {
-		return nil, fmt.Errorf("read Envoy's /clusters: %w", err)
-	}
+// parseHostRequests reads lines such as CLUSTER::127.1.0.11:5000::rq_total::98.
+func parseHostRequests(page []byte, cluster string) (map[string]uint64, error) {
 	out := map[string]uint64{}
-	for _, c := range page.Clusters {
-		if c.Name != cluster {
+	for line := range strings.Lines(string(page)) {
+		line, ours := strings.CutPrefix(strings.TrimSpace(line), cluster+"::")
+		host, count, counts := strings.Cut(line, "::rq_total::")
+		if !ours || !counts {
 			continue
 		}
-		for _, h := range c.Hosts {
-			host := net.JoinHostPort(h.Address.Socket.Address, strconv.Itoa(int(h.Address.Socket.Port)))
-			out[host] = 0
-			for _, s := range h.Stats {
-				if s.Name != "rq_total" || s.Value == "" {
-					continue // a counter at zero has no value
-				}
-				n, err := strconv.ParseUint(s.Value.String(), 10, 64)
-				if err != nil {
-					return nil, fmt.Errorf("read Envoy's /clusters: rq_total of %s: %w", host, err)
-				}
-				out[host] = n
-			}
+		n, err := strconv.ParseUint(count, 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("read Envoy's /clusters: rq_total of %s: %w", host, err)
 		}
+		out[host] = n
 	}
 	return out, nil
 }
 
-// passed is what went through a gateway to one service.
+// passed is the traffic that went through a gateway to one service.
 type passed struct{ connections, bytes uint64 }
 
-// gatewayCounters reads from a gateway what it passed on to the target: the
-// counters of its TCP proxy for the target's server name.
+// gatewayCounters reads the counters of a gateway's TCP proxy for the target's server name.
 func (m *Mesh) gatewayCounters(ctx context.Context, gateway pod) (passed, error) {
 	prefix := "tcp." + target().SNI() + "."
-	query := url.Values{"format": {"json"}, "filter": {"^" + regexp.QuoteMeta(prefix)}}
-	data, err := m.get(ctx, gateway.admin(), "/stats?"+query.Encode())
+	query := url.Values{"filter": {"^" + regexp.QuoteMeta(prefix)}}
+	page, err := m.get(ctx, gateway.admin(), "/stats?"+query.Encode())
 	if err != nil {
 		return passed{}, err
 	}
-	return parsePassed(data, prefix)
+	return parsePassed(page, prefix)
 }
 
-func parsePassed(data []byte, prefix string) (passed, error) {
-	var page struct {
-		Stats []struct {
-			Name  string          `json:"name"`
-			Value json.RawMessage `json:"value"` // histograms have none
-		} `json:"stats"`
-	}
-	if err := json.Unmarshal(data, &page); err != nil {
-		return passed{}, fmt.Errorf("read Envoy's /stats: %w", err)
-	}
+// parsePassed reads lines such as PREFIXdownstream_cx_total: 2.
+func parsePassed(page []byte, prefix string) (passed, error) {
 	var out passed
-	for _, s := range page.Stats {
+	for line := range strings.Lines(string(page)) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ": ")
 		var counter *uint64
-		switch strings.TrimPrefix(s.Name, prefix) {
+		switch strings.TrimPrefix(name, prefix) {
 		case "downstream_cx_total":
 			counter = &out.connections
 		case "downstream_cx_rx_bytes_total", "downstream_cx_tx_bytes_total":
@@ -131,9 +95,9 @@ func parsePassed(data []byte, prefix string) (passed, error) {
 		default:
 			continue
 		}
-		n, err := strconv.ParseUint(string(s.Value), 10, 64)
+		n, err := strconv.ParseUint(value, 10, 64)
 		if err != nil {
-			return passed{}, fmt.Errorf("read Envoy's /stats: %s: %w", s.Name, err)
+			return passed{}, fmt.Errorf("read Envoy's /stats: %s: %w", name, err)
 		}
 		*counter += n
 	}

@@ -87,38 +87,3 @@ func readGreeting(r io.Reader) (greeting, error) {
 	}
 	return g, nil
 }
-
-// peerURI returns the URI of the last element of an x-forwarded-client-cert
-// header: the one that the server's own Envoy added. It is empty when there
-// is none or when the header is malformed.
-func peerURI(header string) string {
-	elements, ok := splitQuoted(header, ',')
-	if !ok || len(elements) == 0 {
-		return ""
-	}
-	pairs, _ := splitQuoted(elements[len(elements)-1], ';')
-	for _, pair := range pairs {
-		if key, value, ok := strings.Cut(pair, "="); ok && strings.EqualFold(strings.TrimSpace(key), "URI") {
-			return strings.Trim(value, `"`)
-		}
-	}
-	return ""
-}
-
-// splitQuoted splits s at sep outside of double quotes; ok is false when a
-// quote is not closed.
-func splitQuoted(s string, sep byte) (parts []string, ok bool) {
-	start, quoted := 0, false
-	for i := 0; i < len(s); i++ {
-		switch {
-		case quoted && s[i] == '\\':
-			i++
-		case s[i] == '"':
-			quoted = !quoted
-		case !quoted && s[i] == sep:
-			parts = append(parts, s[start:i])
-			start = i + 1
-		}
-	}
-	return append(parts, s[start:]), !quoted
-}

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/identity"
 )
 
 // Client is one of the mesh's client pods, with its own Envoy.
@@ -48,7 +49,11 @@ func (c *Client) Get(ctx context.Context) (Answer, error) {
 	if err != nil {
 		return Answer{}, fmt.Errorf("GET %s from %s: %w", c.url, c.Cluster, err)
 	}
-	return Answer{Version: g.Version, Cluster: mesh.ClusterID(g.Cluster), Peer: peerURI(g.ClientCert)}, nil
+	a := Answer{Version: g.Version, Cluster: mesh.ClusterID(g.Cluster)}
+	if id, err := identity.ParseXFCC(g.ClientCert); err == nil {
+		a.Peer = id.String()
+	}
+	return a, nil
 }
 
 // statusError is an answer with another status than 200.

@@ -302,14 +302,14 @@ func FuzzXFCC(f *testing.F) {
 	f.Add(`"`)
 	f.Add(``)
 	f.Fuzz(func(t *testing.T, header string) {
-		id, err := parseXFCC(header)
+		id, err := ParseXFCC(header)
 		if err != nil {
 			return
 		}
 		if !strings.Contains(header, id.String()) {
 			t.Fatalf("%s is not in %q", id, header)
 		}
-		again, err := parseXFCC("URI=spiffe://evil/ns/e/sa/e," + header)
+		again, err := ParseXFCC("URI=spiffe://evil/ns/e/sa/e," + header)
 		if err != nil || again != id {
 			t.Fatalf("an element before makes %v of %v: %v", again, id, err)
 		}

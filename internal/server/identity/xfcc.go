@@ -35,16 +35,16 @@ func (a *Authenticator) byXFCC(ctx context.Context, md metadata.MD) (mesh.Caller
 	if len(values) != 1 {
 		return mesh.Caller{}, fmt.Errorf("%d %s headers: want one", len(values), headerXFCC)
 	}
-	id, err := parseXFCC(values[0])
+	id, err := ParseXFCC(values[0])
 	if err == nil {
 		err = a.ofMesh(id)
 	}
 	return mesh.Caller{Identity: id}, err
 }
 
-// parseXFCC returns the SPIFFE id of the last element of the header: that is
+// ParseXFCC returns the SPIFFE id of the last element of the header: that is
 // what the gateway itself saw. Those before were sent to it.
-func parseXFCC(header string) (mesh.Identity, error) {
+func ParseXFCC(header string) (mesh.Identity, error) {
 	if len(header) > maxXFCC {
 		return mesh.Identity{}, fmt.Errorf("%s has %d bytes: want at most %d", headerXFCC, len(header), maxXFCC)
 	}
