@@ -34,6 +34,7 @@ import (
 	"github.com/meshctl/meshctl/internal/certs/certstest"
 	"github.com/meshctl/meshctl/internal/dial"
 	"github.com/meshctl/meshctl/internal/xdswire"
+	"github.com/meshctl/meshctl/test/harness"
 )
 
 // The test's own program plays Envoy: it writes what happens to it to a file.
@@ -112,15 +113,7 @@ func newAgentTest(t *testing.T, kind, mode string, services ...func(*grpc.Server
 	t.Helper()
 	ca := certstest.NewIstioCA(t)
 	ca.Serve(t, services...)
-	dir, err := os.MkdirTemp("", "agent") //nolint:usetesting // the path of a socket must be short
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
+	dir := harness.ShortDir(t)
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)

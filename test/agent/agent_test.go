@@ -35,6 +35,7 @@ import (
 	"github.com/meshctl/meshctl/internal/dial"
 	"github.com/meshctl/meshctl/internal/xdswire"
 	"github.com/meshctl/meshctl/test/envoy"
+	"github.com/meshctl/meshctl/test/harness"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -59,7 +60,7 @@ func testAgentRunsEnvoy(t *testing.T, delta string) {
 		ca.KeyExchanges = []tls.CurveID{tls.X25519MLKEM768} // what a control plane may require
 	}
 	ca.Serve(t, func(s *grpc.Server) { discoveryv3.RegisterAggregatedDiscoveryServiceServer(s, plane) })
-	dir := shortDir(t)
+	dir := harness.ShortDir(t)
 	flags := flagsFor(t, ca, dir)
 	flags.Delta = delta
 	if delta == "false" {
@@ -111,7 +112,7 @@ func testAgentRunsEnvoy(t *testing.T, delta string) {
 func TestEnvoyThatFailsEndsTheAgent(t *testing.T) {
 	ca := certstest.NewIstioCA(t)
 	ca.Serve(t)
-	flags := flagsFor(t, ca, shortDir(t))
+	flags := flagsFor(t, ca, harness.ShortDir(t))
 	taken, err := net.Listen("tcp", net.JoinHostPort(bind, "15000"))
 	if err != nil {
 		t.Fatal(err)
@@ -171,21 +172,6 @@ func flagsFor(t *testing.T, ca *certstest.IstioCA, dir string) agentconfig.Flags
 		ConfigPath: filepath.Join(dir, "proxy"), Envoy: envoy.Path(t), Concurrency: 1,
 		TerminationDrainDuration: &none,
 	}
-}
-
-// shortDir is a directory with room for a socket's path.
-func shortDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "agent") //nolint:usetesting // the path of a socket must be short
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	return dir
 }
 
 // running is an agent that was started.

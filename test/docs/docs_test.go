@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/meshctl/meshctl/test/envoy"
+	"github.com/meshctl/meshctl/test/harness"
 	"github.com/meshctl/meshctl/test/kube"
 )
 
@@ -56,10 +57,8 @@ func run(m *testing.M) int {
 			fmt.Fprintln(os.Stderr, err)
 		}
 	}()
-	build := exec.Command("go", "build", "-o", filepath.Join(dir, "meshctl"), "./cmd/meshctl")
-	build.Dir = repository
-	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "build meshctl: %v\n%s", err, out)
+	if _, err := harness.Build(dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	cache, err := exec.Command("go", "env", "GOCACHE").Output() // pages use go, at a home of their own

@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/meshctl/meshctl/test/harness"
 )
 
 const (
@@ -23,7 +25,7 @@ const (
 // has nothing but what its world and the page put there.
 func (p *page) run(t *testing.T, from place) {
 	t.Helper()
-	dir, scripts := shortDir(t), t.TempDir()
+	dir, scripts := harness.ShortDir(t), t.TempDir()
 	home := filepath.Join(dir, "home")
 	work := filepath.Join(dir, "w")
 	for _, d := range []string{home, work} {
@@ -123,19 +125,4 @@ func (p *page) run(t *testing.T, from place) {
 func tail(text string) string {
 	const size = 8 << 10
 	return text[max(0, len(text)-size):]
-}
-
-// shortDir is like t.TempDir, with a path that Unix sockets fit below.
-func shortDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "d") //nolint:usetesting // the path of a socket must be short
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	return dir
 }

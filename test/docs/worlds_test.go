@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/meshctl/meshctl/test/kube"
+
+	"github.com/meshctl/meshctl/test/harness"
 )
 
 // A world is what the commands of a page stand on.
@@ -130,7 +132,7 @@ const meshObjects = `
 // cluster1, whose status pages the reader may read.
 func mesh(t *testing.T) place {
 	all := kube.StartAll(t, "cluster1", "cluster2")
-	dir := shortDir(t)
+	dir := harness.ShortDir(t)
 	env := []string{
 		kubeconfig(t, all), "HOME=" + dir, "XDG_RUNTIME_DIR=" + filepath.Join(dir, "run"),
 		"PATH=" + tools + ":" + os.Getenv("PATH"),

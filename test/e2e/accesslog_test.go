@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/meshctl/meshctl/internal/dial"
+
+	"github.com/meshctl/meshctl/test/harness"
 )
 
 // accessLogMesh has a service and a Sidecar whose egress listener takes calls
@@ -54,7 +56,7 @@ spec:
 // TestAccessLog sends a request through a real Envoy and finds it where
 // accessLogFile says, as text and as JSON.
 func TestAccessLog(t *testing.T) {
-	file := filepath.Join(shortDir(t), "access.log")
+	file := filepath.Join(harness.ShortDir(t), "access.log")
 	for name, tc := range map[string]struct {
 		settings string
 		from     string // the file that has the log; empty is what the agent writes
@@ -86,7 +88,7 @@ func TestAccessLog(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := shortDir(t)
+			dir := harness.ShortDir(t)
 			mesh := filepath.Join(dir, "mesh")
 			for _, cluster := range []string{"cluster1", "cluster2"} {
 				if err := os.MkdirAll(filepath.Join(mesh, cluster), 0o700); err != nil {

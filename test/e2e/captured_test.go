@@ -18,6 +18,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/dial"
 	"github.com/meshctl/meshctl/test/envoy"
+	"github.com/meshctl/meshctl/test/harness"
 )
 
 // TestCapturedProxiesAccepted gives real Envoys what proxies get whose
@@ -28,7 +29,7 @@ func TestCapturedProxiesAccepted(t *testing.T) {
 	mesh := filepath.Join("..", "..", "internal", "server", "xdsgen", "testdata", "two-networks")
 	for _, variant := range []string{"delta", "sotw"} {
 		t.Run(variant, func(t *testing.T) {
-			dir := shortDir(t)
+			dir := harness.ShortDir(t)
 			plain, secure := controlPlane(t, dir, mesh)
 			for _, p := range []proxy{
 				{"helloworld-v1", "sidecar", "sample", "helloworld", "10.11.0.5", nil},

@@ -12,6 +12,8 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/meshctl/meshctl/test/harness"
 )
 
 // openTerminal returns both ends of a pseudo-terminal with so many columns.
@@ -45,7 +47,7 @@ func openTerminal(t *testing.T, columns uint16) (screen, terminal *os.File) {
 func TestDemoLiveViewFitsTheTerminal(t *testing.T) {
 	const narrow, wide = 30, 100
 	screen, terminal := openTerminal(t, narrow)
-	c := newCommand(t, shortDir(t))
+	c := newCommand(t, harness.ShortDir(t))
 	c.Stdout = terminal
 	c.start(t)
 	terminal.Close() // the demo has its own

@@ -23,6 +23,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/demo"
 	"github.com/meshctl/meshctl/test/envoy"
+	"github.com/meshctl/meshctl/test/harness"
 )
 
 // command is meshctl demo as a person runs it, with directories of its own
@@ -36,7 +37,7 @@ type command struct {
 
 func demoCommand(t *testing.T, args ...string) *command {
 	t.Helper()
-	c := newCommand(t, shortDir(t), args...)
+	c := newCommand(t, harness.ShortDir(t), args...)
 	out, err := c.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -70,21 +71,6 @@ func (c *command) start(t *testing.T) {
 			logAll(t, c.temp, c.state)
 		}
 	})
-}
-
-// shortDir is like t.TempDir, with a path that Unix sockets fit below.
-func shortDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "e") //nolint:usetesting // the path of a socket must be short
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	return dir
 }
 
 // waitFor reads the output until a line holds text. At the end of the output
@@ -422,7 +408,7 @@ func TestDemoNamesAnotherDemo(t *testing.T) {
 // startMesh runs the demo's mesh inside the test.
 func startMesh(t *testing.T, sotw bool) *demo.Mesh {
 	t.Helper()
-	dir := filepath.Join(shortDir(t), "demo")
+	dir := filepath.Join(harness.ShortDir(t), "demo")
 	m, err := demo.Start(t.Context(), demo.Options{
 		Program: meshctl, Envoy: envoy.Path(t), Dir: dir, SotW: sotw,
 		Rand: rand.Reader, Now: time.Now, LookupEnv: os.LookupEnv,

@@ -3,15 +3,13 @@ package e2e
 
 import (
 	"bytes"
-	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
+	"github.com/meshctl/meshctl/test/harness"
 )
 
 // deadline is how long anything may take on a slow machine.
@@ -27,52 +25,16 @@ const envMeshctl = "E2E_MESHCTL"
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "e2e-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer func() {
-		if err := os.RemoveAll(dir); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-		}
-	}()
 	if meshctl = os.Getenv(envMeshctl); meshctl != "" {
 		return m.Run()
 	}
-	meshctl = filepath.Join(dir, "meshctl")
-	build := exec.Command("go", "build", "-o", meshctl, "./cmd/meshctl")
-	build.Dir = filepath.Join("..", "..")
-	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "build meshctl: %v\n%s", err, out)
-		return 1
-	}
-	code := m.Run()
-	if err := goleak.Find(); err != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	return code
+	return harness.Main(m, &meshctl)
 }
 
 // eventually waits until condition returns nil.
 func eventually(t *testing.T, what string, condition func() error) {
 	t.Helper()
-	timeout := time.NewTimer(deadline)
-	defer timeout.Stop()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := condition()
-		if err == nil {
-			return
-		}
-		select {
-		case <-tick.C:
-		case <-timeout.C:
-			t.Fatalf("%s: not after %s: %v", what, deadline, err)
-		}
-	}
+	harness.Eventually(t, deadline, what, condition)
 }
 
 // processesIn returns the processes whose working directory is dir or below:

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/meshctl/meshctl/internal/dial"
+
+	"github.com/meshctl/meshctl/test/harness"
 )
 
 const (
@@ -62,7 +64,7 @@ func TestExtensionsByDiscovery(t *testing.T) {
 	t.Cleanup(app.Close)
 	for _, variant := range []string{"delta", "sotw"} {
 		t.Run(variant, func(t *testing.T) {
-			dir := shortDir(t)
+			dir := harness.ShortDir(t)
 			mesh := helloworldMesh(t, strings.TrimPrefix(app.URL, "http://"))
 			_, secure := controlPlane(t, dir, mesh)
 			p := proxy{"helloworld-v1", "sidecar", "sample", "helloworld", "127.3.0.1", map[string]string{"app": "helloworld"}}

@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"github.com/meshctl/meshctl/internal/dial"
+
+	"github.com/meshctl/meshctl/test/harness"
 )
 
 // A demo whose output goes to `head` ends in order: nothing is left, as after
@@ -25,7 +27,7 @@ func TestDemoEndsWhenNobodyReads(t *testing.T) {
 		{"in the live view", "cluster1: ", 0},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			c := newCommand(t, shortDir(t))
+			c := newCommand(t, harness.ShortDir(t))
 			out, err := c.StdoutPipe()
 			if err != nil {
 				t.Fatal(err)
@@ -67,7 +69,7 @@ func TestOutlivesTheReaderOfItsLog(t *testing.T) {
 		}},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			work := shortDir(t)
+			work := harness.ShortDir(t)
 			mustRun(t, "certs", "root-ca", "--out", filepath.Join(work, "root"))
 			if err := errors.Join(os.Rename(filepath.Join(work, "root", "root-cert.pem"), filepath.Join(work, "root.pem")),
 				os.Mkdir(filepath.Join(work, "mesh"), 0o700)); err != nil {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/dial"
 	"github.com/meshctl/meshctl/test/envoy"
+	"github.com/meshctl/meshctl/test/harness"
 )
 
 // envInPod is the environment variable that tells a test that it runs in a
@@ -62,7 +63,7 @@ type pod struct {
 // control plane that has the objects.
 func startPod(t *testing.T, objects string, addresses ...string) *pod {
 	t.Helper()
-	p := &pod{dir: shortDir(t)}
+	p := &pod{dir: harness.ShortDir(t)}
 	own := make(map[bool][]string) // by whether they are IPv6
 	for _, a := range addresses {
 		ip := netip.MustParseAddr(a)

@@ -22,6 +22,7 @@ import (
 	"github.com/meshctl/meshctl/internal/demo"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/test/envoy"
+	"github.com/meshctl/meshctl/test/harness"
 )
 
 // TestRevokedPeerIsRefused takes back a certificate in a mesh of two clusters
@@ -29,7 +30,7 @@ import (
 // cluster1 the agents have the file that Istio mounts, in cluster2 they ask the
 // control plane. In both the peer is refused from then on, and no other is.
 func TestRevokedPeerIsRefused(t *testing.T) {
-	dir := filepath.Join(shortDir(t), "demo")
+	dir := filepath.Join(harness.ShortDir(t), "demo")
 	m, err := demo.Start(t.Context(), demo.Options{
 		Program: meshctl, Envoy: envoy.Path(t), Dir: dir,
 		Rand: rand.Reader, Now: time.Now, LookupEnv: os.LookupEnv,

@@ -20,6 +20,7 @@ import (
 	"github.com/meshctl/meshctl/internal/demo"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/test/envoy"
+	"github.com/meshctl/meshctl/test/harness"
 )
 
 var handshakes = flag.Uint64("handshakes", 20_000, "how many new connections TestRootRotationUnderLoad makes at least")
@@ -60,7 +61,7 @@ spec:
 // the first step of a rotation to its last, and from start through abort at the
 // signing step to its end, no handshake fails.
 func TestRootRotationUnderLoad(t *testing.T) {
-	dir := filepath.Join(shortDir(t), "demo")
+	dir := filepath.Join(harness.ShortDir(t), "demo")
 	m, err := demo.Start(t.Context(), demo.Options{
 		Program: meshctl, Envoy: envoy.Path(t), Dir: dir, CertTTL: rotationLeafTTL,
 		Rand: rand.Reader, Now: time.Now, LookupEnv: os.LookupEnv,

@@ -16,6 +16,7 @@ import (
 	"github.com/meshctl/meshctl/internal/dial"
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/test/envoy"
+	"github.com/meshctl/meshctl/test/harness"
 )
 
 // agent runs a workload of west with a token as the kubelet projects it, and
@@ -53,15 +54,7 @@ spec:
 		t.Fatal(err)
 	}
 	// As in a container, but for the root: paths are those of the defaults.
-	work, err := os.MkdirTemp("", "agent-") //nolint:usetesting // sockets want a short path
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := os.RemoveAll(work); err != nil {
-			t.Error(err)
-		}
-	}()
+	work := harness.ShortDir(t)
 	for path, text := range map[string]string{
 		"var/run/secrets/tokens/istio-token":  answer.Status.Token,
 		"var/run/secrets/istio/root-cert.pem": m.west.Kubectl(t, "", "get", "configmap", "-n", "sample", "istio-ca-root-cert", "-o", `jsonpath={.data.root-cert\.pem}`),

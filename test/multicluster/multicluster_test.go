@@ -16,10 +16,9 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/meshctl/meshctl/internal/dial"
 	"github.com/meshctl/meshctl/internal/localtoken"
+	"github.com/meshctl/meshctl/test/harness"
 	"github.com/meshctl/meshctl/test/kube"
 )
 
@@ -29,53 +28,12 @@ const deadline = 2 * time.Minute
 // meshctl is the path of the program under test, built once.
 var meshctl string
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "multicluster-")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer func() {
-		if err := os.RemoveAll(dir); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-		}
-	}()
-	meshctl = filepath.Join(dir, "meshctl")
-	build := exec.Command("go", "build", "-o", meshctl, "./cmd/meshctl")
-	build.Dir = filepath.Join("..", "..")
-	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "build meshctl: %v\n%s", err, out)
-		return 1
-	}
-	code := m.Run()
-	if err := goleak.Find(); err != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	return code
-}
+func TestMain(m *testing.M) { os.Exit(harness.Main(m, &meshctl)) }
 
 // eventually waits until condition returns nil, and returns how long that took.
 func eventually(t *testing.T, what string, condition func() error) time.Duration {
 	t.Helper()
-	began := time.Now()
-	timeout := time.NewTimer(deadline)
-	defer timeout.Stop()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := condition()
-		if err == nil {
-			return time.Since(began)
-		}
-		select {
-		case <-tick.C:
-		case <-timeout.C:
-			t.Fatalf("%s: not after %s: %v", what, deadline, err)
-		}
-	}
+	return harness.Eventually(t, deadline, what, condition)
 }
 
 // plane is a control plane on the API of its cluster.

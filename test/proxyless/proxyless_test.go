@@ -37,6 +37,7 @@ import (
 	"github.com/meshctl/meshctl/internal/dial"
 	"github.com/meshctl/meshctl/internal/server"
 	"github.com/meshctl/meshctl/internal/token"
+	"github.com/meshctl/meshctl/test/harness"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -147,9 +148,7 @@ endpoints:
 // where it writes certificates, and what stops it.
 func (m *mesh) startAgent(t *testing.T, pod, account string, environ ...string) (bootstrap []byte, certDir string, stop func()) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "proxyless") //nolint:usetesting // the path of a socket must be short
-	check(t, err)
-	t.Cleanup(func() { check(t, os.RemoveAll(dir)) })
+	dir := harness.ShortDir(t)
 	raw, err := m.issuer.Create(token.Claims{
 		Namespace: "shop", ServiceAccount: account, Pod: pod, Audiences: []string{"istio-ca"}, TTL: time.Hour,
 	}, time.Now())

@@ -34,6 +34,7 @@ import (
 	"github.com/meshctl/meshctl/internal/certs/store"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/xdswire"
+	"github.com/meshctl/meshctl/test/harness"
 )
 
 // The container of deploy/ has 1 GiB, of which nine tenths are GOMEMLIMIT.
@@ -65,10 +66,10 @@ func startSecure(t *testing.T, run ...func(binary string) []string) *secureServe
 	if _, err := store.SaveIntermediates(filepath.Join(work, "ca"), []store.Intermediate{{Cluster: "cluster1", Authority: s.ca}}, true); err != nil {
 		t.Fatal(err)
 	}
-	addrs := freeAddrs(t, 3)
+	addrs := harness.FreeAddrs(t, 3)
 	s.addr, s.metrics = addrs[0], addrs[1]
 	ctx, cancel := context.WithCancel(context.Background())
-	command := []string{build(t, work)}
+	command := []string{meshctl}
 	for _, r := range run {
 		command = r(command[0])
 	}

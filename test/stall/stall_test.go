@@ -22,7 +22,6 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/mem"
@@ -31,9 +30,13 @@ import (
 
 	"github.com/meshctl/meshctl/internal/dial/dialtest"
 	"github.com/meshctl/meshctl/internal/xdswire"
+	"github.com/meshctl/meshctl/test/harness"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// meshctl is the path of the program under test.
+var meshctl string
+
+func TestMain(m *testing.M) { os.Exit(harness.Main(m, &meshctl)) }
 
 const (
 	proxies  = 1000
@@ -51,18 +54,6 @@ type server struct {
 	grpc, metrics string
 }
 
-// build builds meshctl in a directory.
-func build(t *testing.T, dir string) (binary string) {
-	t.Helper()
-	binary = filepath.Join(dir, "meshctl")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "./cmd/meshctl")
-	build.Dir = filepath.Join("..", "..")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build meshctl: %v\n%s", err, out)
-	}
-	return binary
-}
-
 func startServer(t *testing.T) *server {
 	t.Helper()
 	work := t.TempDir()
@@ -73,11 +64,10 @@ func startServer(t *testing.T) *server {
 	for i := range services {
 		s.addService(i)
 	}
-	binary := build(t, work)
-	addrs := freeAddrs(t, 3)
+	addrs := harness.FreeAddrs(t, 3)
 	s.grpc, s.metrics = addrs[0], addrs[1]
 	ctx, cancel := context.WithCancel(context.Background())
-	cmd := exec.CommandContext(ctx, binary, "serve", "--config-dir", s.dir, "--state-dir", filepath.Join(work, "state"),
+	cmd := exec.CommandContext(ctx, meshctl, "serve", "--config-dir", s.dir, "--state-dir", filepath.Join(work, "state"),
 		"--grpc-addr", s.grpc, "--secure-grpc-addr", "", "--monitoring-addr", s.metrics, "--http-addr", addrs[2],
 		"--write-timeout", "30s", "--log-level", "error")
 	var log bytes.Buffer
@@ -98,20 +88,6 @@ func startServer(t *testing.T) *server {
 		return err == nil && code == http.StatusOK
 	})
 	return s
-}
-
-func freeAddrs(t *testing.T, n int) []string {
-	t.Helper()
-	var out []string
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = l.Close() }()
-		out = append(out, l.Addr().String())
-	}
-	return out
 }
 
 // addService adds a Service to the mesh.

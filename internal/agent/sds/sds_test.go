@@ -21,6 +21,8 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/meshctl/meshctl/test/harness"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -37,7 +39,7 @@ var (
 func serveTest(t *testing.T) (*Server, secretv3.SecretDiscoveryServiceClient, context.Context) {
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	path := filepath.Join(shortDir(t), "sds", "socket")
+	path := filepath.Join(harness.ShortDir(t), "sds", "socket")
 	listener, err := Listen(path, log)
 	if err != nil {
 		t.Fatal(err)
@@ -65,20 +67,6 @@ func serveTest(t *testing.T) (*Server, secretv3.SecretDiscoveryServiceClient, co
 	callCtx, stop := context.WithTimeout(ctx, deadline)
 	t.Cleanup(stop)
 	return server, secretv3.NewSecretDiscoveryServiceClient(conn), callCtx
-}
-
-func shortDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "sds") //nolint:usetesting // the path of a socket must be short
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	return dir
 }
 
 func update(t *testing.T, s *Server, secrets Secrets) {
@@ -251,7 +239,7 @@ func TestListen(t *testing.T) {
 		return l.Close()
 	}
 	t.Run("modes", func(t *testing.T) {
-		path := filepath.Join(shortDir(t), "d", "s")
+		path := filepath.Join(harness.ShortDir(t), "d", "s")
 		if err := os.Mkdir(filepath.Dir(path), 0o777); err != nil {
 			t.Fatal(err)
 		}
@@ -270,7 +258,7 @@ func TestListen(t *testing.T) {
 		}
 	})
 	t.Run("stale", func(t *testing.T) {
-		path := filepath.Join(shortDir(t), "s")
+		path := filepath.Join(harness.ShortDir(t), "s")
 		l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path})
 		if err != nil {
 			t.Fatal(err)
@@ -284,7 +272,7 @@ func TestListen(t *testing.T) {
 		}
 	})
 	t.Run("refused", func(t *testing.T) {
-		dir := shortDir(t)
+		dir := harness.ShortDir(t)
 		file, link, linkDir := filepath.Join(dir, "file"), filepath.Join(dir, "link"), filepath.Join(dir, "linkdir")
 		if err := errors.Join(os.WriteFile(file, []byte("x"), 0o600), os.Symlink(file, link), os.Symlink(t.TempDir(), linkDir)); err != nil {
 			t.Fatal(err)
@@ -305,7 +293,7 @@ func TestListen(t *testing.T) {
 		}
 	})
 	t.Run("other user", func(t *testing.T) {
-		l, err := Listen(filepath.Join(shortDir(t), "s"), log)
+		l, err := Listen(filepath.Join(harness.ShortDir(t), "s"), log)
 		if err != nil {
 			t.Fatal(err)
 		}

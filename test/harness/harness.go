@@ -1,0 +1,123 @@
+// Package harness holds helpers that tests of several packages need: it builds meshctl,
+// makes short directories, keeps logs and waits.
+package harness
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+// Main builds meshctl, puts its path into program, runs the tests and checks that no
+// goroutine is left. It returns the exit code of TestMain.
+func Main(m *testing.M, program *string) int {
+	dir, err := os.MkdirTemp("", "meshctl-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer func() {
+		if err := os.RemoveAll(dir); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+	}()
+	if *program, err = Build(dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	code := m.Run()
+	if err := goleak.Find(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return code
+}
+
+// Build builds meshctl in the directory and returns its path.
+func Build(dir string) (program string, err error) {
+	program = filepath.Join(dir, "meshctl")
+	if out, err := exec.Command("go", "build", "-o", program, "github.com/meshctl/meshctl/cmd/meshctl").CombinedOutput(); err != nil {
+		return "", fmt.Errorf("build meshctl: %w\n%s", err, out)
+	}
+	return program, nil
+}
+
+// ShortDir is like tb.TempDir, with a path so short that Unix sockets fit below it.
+func ShortDir(tb testing.TB) string {
+	tb.Helper()
+	dir, err := os.MkdirTemp("", "t") //nolint:usetesting // the path of a socket must be short
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			tb.Error(err)
+		}
+	})
+	return dir
+}
+
+// LogBuffer is a log that may be read while it is written.
+type LogBuffer struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (l *LogBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+// String returns the log so far.
+func (l *LogBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// FreeAddrs returns addresses of 127.0.0.1 that no socket listens on.
+func FreeAddrs(tb testing.TB, n int) []string {
+	tb.Helper()
+	var out []string
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			tb.Fatal(err)
+		}
+		defer func() { _ = l.Close() }()
+		out = append(out, l.Addr().String())
+	}
+	return out
+}
+
+// Eventually waits until condition returns nil, and returns how long that took. The test
+// fails after the deadline.
+func Eventually(tb testing.TB, deadline time.Duration, what string, condition func() error) time.Duration {
+	tb.Helper()
+	began := time.Now()
+	timeout := time.NewTimer(deadline)
+	defer timeout.Stop()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := condition()
+		if err == nil {
+			return time.Since(began)
+		}
+		select {
+		case <-tick.C:
+		case <-timeout.C:
+			tb.Fatalf("%s: not after %s: %v", what, deadline, err)
+		}
+	}
+}
