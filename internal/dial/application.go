@@ -12,10 +12,9 @@ import (
 	"time"
 )
 
-// Application connects to the application that an agent runs beside, for a probe. To
-// an address of this machine it connects from Istio's address for that, 127.0.0.6 or
-// ::6: where connections are redirected to Envoy, those are not, so that the
-// application answers and not its Envoy.
+// Application connects to the application of an agent's pod, for a probe. For an
+// address of this machine the source address is 127.0.0.6 or ::6. Istio's rules do
+// not redirect connections from there to Envoy, so the application itself answers.
 func Application(ctx context.Context, network, address string) (net.Conn, error) {
 	d := Guard{Loopback: true}.dialer()
 	if from := sourceOfProbes(address); from != nil {
@@ -24,12 +23,13 @@ func Application(ctx context.Context, network, address string) (net.Conn, error)
 		if !errors.Is(err, syscall.EADDRNOTAVAIL) {
 			return conn, err
 		}
-		d.LocalAddr = nil // the machine does not have it: then nothing is redirected
+		d.LocalAddr = nil // a machine without ::6 redirects nothing
 	}
 	return d.DialContext(ctx, network, address)
 }
 
-// sourceOfProbes is nil when address, host:port, is none of this machine's.
+// sourceOfProbes returns the source address for probes of address, host:port. It is nil
+// if the address does not belong to this machine.
 func sourceOfProbes(address string) net.Addr {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -51,13 +51,13 @@ func sourceOfProbes(address string) net.Addr {
 	return &net.TCPAddr{IP: netip.AddrFrom16([16]byte{15: 6}).AsSlice()}
 }
 
-// ApplicationClient returns a client whose requests to the application, each over a
-// connection of its own, end within timeout. It verifies no certificate, and gives
-// back an answer that redirects.
+// ApplicationClient returns a client for probes of the application. Each request has
+// its own connection and ends within timeout. The client verifies no certificate and
+// returns redirects as responses.
 func ApplicationClient(timeout time.Duration) *http.Client {
 	transport := newTransport(&tls.Config{
 		MinVersion:         tls.VersionTLS12,
-		InsecureSkipVerify: true, //nolint:gosec // the status alone counts, and nothing is sent that the application must not see
+		InsecureSkipVerify: true, //nolint:gosec // a probe sends no secrets, and only the status counts
 	})
 	transport.DialContext = Application
 	transport.DisableKeepAlives = true

@@ -25,7 +25,7 @@ func TestApplication(t *testing.T) {
 	if host, _, _ := net.SplitHostPort(conn.LocalAddr().String()); runtime.GOOS == "linux" && host != "127.0.0.6" {
 		t.Errorf("connected from %s, want 127.0.0.6", host)
 	}
-	// Where ::6 is no address of the machine another one does.
+	// A machine without the address ::6 connects from another one.
 	if l, err := net.Listen("tcp", "[::1]:0"); err == nil {
 		defer l.Close()
 		conn, err := Application(t.Context(), "tcp", l.Addr().String())
@@ -34,7 +34,7 @@ func TestApplication(t *testing.T) {
 		}
 		conn.Close()
 	}
-	if _, err := Application(t.Context(), "tcp", "169.254.169.254:80"); err == nil || !strings.Contains(err.Error(), "not connected to") {
+	if _, err := Application(t.Context(), "tcp", "169.254.169.254:80"); err == nil || !strings.Contains(err.Error(), "does not connect to") {
 		t.Errorf("metadata service: error %v", err)
 	}
 }
@@ -54,7 +54,7 @@ func TestSourceOfProbes(t *testing.T) {
 	}
 }
 
-// The certificate is not verified, and an answer that redirects is one.
+// TestApplicationClient: the client verifies no certificate and returns a redirect.
 func TestApplicationClient(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewTLSServer(http.RedirectHandler("https://203.0.113.1/", http.StatusFound))

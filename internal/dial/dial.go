@@ -1,5 +1,6 @@
-// Package dial makes the clients that meshctl connects with: TLS 1.3, no
-// redirects, no proxies from the environment, and a bound on every wait.
+// Package dial makes all HTTP and TLS clients of meshctl. They follow no redirects,
+// ignore proxies from the environment, and bound every wait. Unless a comment says
+// otherwise they require TLS 1.3.
 package dial
 
 import (
@@ -17,9 +18,9 @@ import (
 // connectTimeout bounds one TCP connect and one TLS handshake.
 const connectTimeout = 5 * time.Second
 
-// TLSConfig returns the client side of TLS 1.3. The peer has to show a
-// certificate for serverName from one of the roots, PEM; the system's roots
-// are not used. certs, if any, are what the client shows.
+// TLSConfig returns a client configuration for TLS 1.3. The server must present a
+// certificate for serverName that chains to one of the PEM roots; the system's roots
+// are not trusted. The client presents certs, if any.
 func TLSConfig(roots []byte, serverName string, certs ...tls.Certificate) (*tls.Config, error) {
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(roots) {
@@ -36,8 +37,8 @@ func TLSConfig(roots []byte, serverName string, certs ...tls.Certificate) (*tls.
 	}, nil
 }
 
-// UnverifiedTLSConfig is TLSConfig for a peer that nobody verifies: for people who
-// ask for that.
+// UnverifiedTLSConfig is TLSConfig without verification of the server, for users who
+// ask for it.
 func UnverifiedTLSConfig(serverName string, certs ...tls.Certificate) *tls.Config {
 	return &tls.Config{
 		MinVersion:         tls.VersionTLS13,
@@ -47,11 +48,10 @@ func UnverifiedTLSConfig(serverName string, certs ...tls.Certificate) *tls.Confi
 	}
 }
 
-// ShownChain connects to address, host:port, and returns the certificates that
-// the TLS server there shows, the first being its own. It verifies nothing,
-// shows nothing and sends nothing: a server that then asks for a client's
-// certificate has shown its own before. serverName is what to ask for; empty
-// means the host. TLS 1.2 is enough, for what is looked at may be old.
+// ShownChain connects to address, host:port, and returns the certificate chain of the
+// TLS server. It verifies nothing and sends nothing. A server that requires a client
+// certificate has presented its own by then. serverName is the SNI; empty means the
+// host of the address. TLS 1.2 suffices, as the server may be old.
 func ShownChain(ctx context.Context, address, serverName string) ([]*x509.Certificate, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*connectTimeout)
 	defer cancel()
@@ -80,15 +80,14 @@ func ShownChain(ctx context.Context, address, serverName string) ([]*x509.Certif
 	return shown, nil
 }
 
-// HTTPClient returns a client whose requests, body included, end within
-// timeout. It follows no redirect: the answer that asks for one is an error.
-// tlsConfig may be nil if only http:// addresses are asked.
+// HTTPClient returns a client whose requests, including the body, end within timeout.
+// A redirect is an error. tlsConfig may be nil for http:// URLs.
 func HTTPClient(timeout time.Duration, tlsConfig *tls.Config) *http.Client {
 	return newClient(timeout, newTransport(tlsConfig))
 }
 
-// ProxiedHTTPClient is HTTPClient for http:// addresses behind the HTTP proxy
-// at proxy, host:port. It keeps up to connections idle connections to it.
+// ProxiedHTTPClient is HTTPClient for http:// URLs through the HTTP proxy at proxy,
+// host:port. It keeps up to connections idle connections to the proxy.
 func ProxiedHTTPClient(timeout time.Duration, proxy string, connections int) *http.Client {
 	transport := newTransport(nil)
 	transport.Proxy = http.ProxyURL(&url.URL{Scheme: "http", Host: proxy})
@@ -116,8 +115,8 @@ func newClient(timeout time.Duration, transport http.RoundTripper) *http.Client 
 	}
 }
 
-// HTTPClientVia is HTTPClient for http:// addresses that are reached by dial,
-// such as through another connection.
+// HTTPClientVia is HTTPClient for http:// URLs. It connects with dial, which may use
+// another connection as a tunnel.
 func HTTPClientVia(timeout time.Duration, dial func(ctx context.Context, network, address string) (net.Conn, error)) *http.Client {
 	transport := newTransport(nil)
 	transport.DialContext = dial

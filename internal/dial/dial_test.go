@@ -19,7 +19,7 @@ func get(client *http.Client, url string) (int, error) {
 	return resp.StatusCode, resp.Body.Close()
 }
 
-// tlsServer is an HTTPS server for example.com and what its clients trust.
+// tlsServer starts an HTTPS server for example.com. It returns the roots to trust.
 func tlsServer(t *testing.T, maxVersion uint16) (url string, roots []byte) {
 	t.Helper()
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
@@ -101,5 +101,21 @@ func TestTimeout(t *testing.T) {
 	t.Cleanup(func() { close(release) })
 	if _, err := get(HTTPClient(50*time.Millisecond, nil), server.URL); err == nil {
 		t.Error("no error from a server that does not answer")
+	}
+}
+
+func TestProxiedHTTPClientAsksItsProxy(t *testing.T) {
+	t.Parallel()
+	asked := make(chan string, 1)
+	proxy := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { asked <- r.RequestURI }))
+	t.Cleanup(proxy.Close)
+
+	const url = "http://helloworld.sample:5000/hello"
+	client := ProxiedHTTPClient(time.Minute, strings.TrimPrefix(proxy.URL, "http://"), 4)
+	if _, err := get(client, url); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-asked; got != url {
+		t.Errorf("the proxy was asked for %s, want %s", got, url)
 	}
 }

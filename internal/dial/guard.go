@@ -15,31 +15,31 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// Guard connects to addresses that others chose, such as the server of a
-// kubeconfig, and refuses those that no API server of another machine has. It
-// looks at the address itself, after names are resolved, at every connection.
-// The zero Guard refuses the most.
+// Guard connects to addresses from untrusted sources, such as the server in a
+// kubeconfig. It refuses addresses that no API server on another machine can have. It
+// checks the IP address of every connection, after names are resolved. The zero Guard
+// is the strictest.
 type Guard struct {
-	// Loopback lets loopback addresses pass. In a pod they are the pod's own
-	// containers, which trust them.
+	// Loopback allows loopback addresses. In a pod these lead to the pod's own
+	// containers, which may trust local clients.
 	Loopback bool
-	// LinkLocal lets link-local addresses and those of metadata services pass.
+	// LinkLocal allows link-local addresses and metadata services.
 	LinkLocal bool
-	// Lookup resolves a host name; default: the system's resolver.
+	// Lookup resolves a host name. Nil means the system's resolver.
 	Lookup func(ctx context.Context, host string) ([]netip.Addr, error)
 }
 
-// RefusedError says that an address is not connected to.
+// RefusedError reports an address that a Guard refuses.
 type RefusedError struct {
 	Address netip.Addr
 	Reason  string
 }
 
 func (e *RefusedError) Error() string {
-	return fmt.Sprintf("address %s %s: it is not connected to", e.Address, e.Reason)
+	return fmt.Sprintf("address %s %s: meshctl does not connect to it", e.Address, e.Reason)
 }
 
-// Check returns a *RefusedError when the address is not connected to.
+// Check returns a *RefusedError if the guard refuses the address.
 func (g Guard) Check(addr netip.Addr) error {
 	reason := ""
 	switch mesh.AddressKindOf(addr) {
@@ -63,11 +63,11 @@ func (g Guard) Check(addr netip.Addr) error {
 	return &RefusedError{Address: addr, Reason: reason}
 }
 
-// dialer connects where Check lets it.
+// dialer returns a dialer that connects only to addresses that pass Check.
 func (g Guard) dialer() *net.Dialer {
 	return &net.Dialer{
 		Timeout: connectTimeout, KeepAlive: 30 * time.Second,
-		// What is connected to decides, however it was found.
+		// Check the final address, no matter how it was resolved.
 		ControlContext: func(_ context.Context, _, address string, _ syscall.RawConn) error {
 			at, err := netip.ParseAddrPort(address)
 			if err != nil {
@@ -78,9 +78,8 @@ func (g Guard) dialer() *net.Dialer {
 	}
 }
 
-// DialContext connects to address, host:port. Of the addresses of a name it
-// tries those that are not refused, in order. It can be the Dial of a
-// rest.Config.
+// DialContext connects to address, host:port. It tries the addresses of a host name in
+// order, without refused ones. It can be the Dial of a rest.Config.
 func (g Guard) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	d := g.dialer()
 	host, port, err := net.SplitHostPort(address)
@@ -105,10 +104,9 @@ func (g Guard) DialContext(ctx context.Context, network, address string) (net.Co
 	return nil, cmp.Or(errors.Join(errs...), fmt.Errorf("resolve %s: no address", host))
 }
 
-// Bounded returns a round tripper for answers of hosts that others chose: it
-// follows no redirect, so that no credential goes to where one points, and cuts
-// bodies at limit bytes. Streams that are meant to last, those of watches, are
-// not cut: who reads them bounds each event.
+// Bounded returns a round tripper for responses of untrusted hosts. A redirect is an
+// error, so that no credential reaches another host. A body longer than limit bytes is
+// an error, too. Watches have no limit: their readers bound each event.
 func Bounded(next http.RoundTripper, limit int64) http.RoundTripper {
 	return &bounded{next: next, limit: limit}
 }
@@ -118,7 +116,7 @@ type bounded struct {
 	limit int64
 }
 
-// WrappedRoundTripper tells client-go what is below.
+// WrappedRoundTripper lets client-go find the inner round tripper.
 func (b *bounded) WrappedRoundTripper() http.RoundTripper { return b.next }
 
 func (b *bounded) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -142,10 +140,10 @@ func (b *bounded) RoundTrip(req *http.Request) (*http.Response, error) {
 }
 
 func (b *bounded) tooLarge(req *http.Request) error {
-	return fmt.Errorf("the answer of %s to %s %s is larger than %d bytes", req.URL.Host, req.Method, req.URL.Path, b.limit)
+	return fmt.Errorf("the response of %s to %s %s is larger than %d bytes", req.URL.Host, req.Method, req.URL.Path, b.limit)
 }
 
-// boundedBody fails instead of ending early, which could look like the whole.
+// boundedBody fails at its limit. An early end could look like the whole body.
 type boundedBody struct {
 	io.ReadCloser
 	left     int64
@@ -157,7 +155,7 @@ func (b *boundedBody) Read(p []byte) (int, error) {
 		return 0, b.tooLarge
 	}
 	if int64(len(p)) > b.left+1 {
-		p = p[:b.left+1] // one more tells whether it ends
+		p = p[:b.left+1] // one more byte shows whether the body ends
 	}
 	n, err := b.ReadCloser.Read(p)
 	b.left -= int64(n)

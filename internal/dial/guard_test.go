@@ -54,8 +54,8 @@ func TestGuardCheck(t *testing.T) {
 	}
 }
 
-// TestRefusedAfterResolution dials names whose addresses are refused,
-// also when the name has another address the next time that it is asked for.
+// TestRefusedAfterResolution: refused addresses stay refused behind a name, also if
+// the name resolves to another address the next time.
 func TestRefusedAfterResolution(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")

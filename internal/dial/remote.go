@@ -9,37 +9,37 @@ import (
 	"time"
 )
 
-// A connection that has been silent for pingAfter is asked whether it is alive,
-// and is ended when it has not answered within pingTimeout: as fast as people
-// want to know that a server is gone, for one ping each few seconds.
+// A connection without traffic for pingAfter gets an HTTP/2 ping, and ends if there is
+// no answer within pingTimeout. Users so learn of a lost server within seconds.
 const (
 	pingAfter   = 3 * time.Second
 	pingTimeout = 2 * time.Second
 )
 
-// ServerTLS is how a server whose address others chose is verified.
+// ServerTLS holds how a client verifies a server with an address from an untrusted
+// source.
 type ServerTLS struct {
-	// Roots are PEM certificates; nil means those of the system.
+	// Roots holds PEM certificates. Nil means the roots of the system.
 	Roots []byte
-	// Name is what the certificate must be for; empty means the host of the URL.
+	// Name is the name that the certificate must have. Empty means the host of the URL.
 	Name string
-	// Insecure switches verification off.
+	// Insecure turns verification off.
 	Insecure bool
-	// Verify, when not nil, decides alone about the certificates that the server
-	// shows, its own first: neither roots nor names are looked at besides.
+	// Verify, if not nil, replaces the check of roots and name. It gets the certificate
+	// chain of the server.
 	Verify       func(shown []*x509.Certificate) error
 	Certificates []tls.Certificate
 }
 
-// Transport returns a transport for HTTP/2 and HTTP/1.1 that connects through
-// the guard and is Bounded by limit bytes. TLS 1.2 is enough, for some API
-// servers lie behind proxies that have no more. A connection that went dead is
-// found within 5 seconds (HTTP/2). proxy may be nil; the guard holds for its address.
+// Transport returns a transport for HTTP/2 and HTTP/1.1 that connects through the guard
+// and is Bounded by limit bytes. TLS 1.2 suffices, because some API servers are behind
+// old proxies. The transport notices a dead HTTP/2 connection within 5 seconds. proxy
+// may be nil; the guard also checks its address.
 func (g Guard) Transport(server ServerTLS, proxy *url.URL, limit int64) (http.RoundTripper, error) {
 	config := &tls.Config{
 		MinVersion:         tls.VersionTLS12,
 		ServerName:         server.Name,
-		InsecureSkipVerify: server.Insecure, //nolint:gosec // the caller was told to, cluster by cluster
+		InsecureSkipVerify: server.Insecure, //nolint:gosec // the user allows it for single clusters
 		Certificates:       server.Certificates,
 	}
 	if server.Roots != nil {
@@ -63,8 +63,8 @@ func (g Guard) Transport(server ServerTLS, proxy *url.URL, limit int64) (http.Ro
 	return Bounded(t, limit), nil
 }
 
-// Client returns a client over Transport whose requests, body included, end
-// within timeout. It follows no redirect.
+// Client returns a client over Transport whose requests, including the body, end within
+// timeout. A redirect is an error.
 func (g Guard) Client(timeout time.Duration, server ServerTLS, limit int64) (*http.Client, error) {
 	t, err := g.Transport(server, nil, limit)
 	if err != nil {

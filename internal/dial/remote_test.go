@@ -71,7 +71,7 @@ func roundTrip(t *testing.T, transport http.RoundTripper, at string) error {
 	return answer.Body.Close()
 }
 
-// The guard holds for the proxy that a kubeconfig names, too.
+// The guard also checks the address of the proxy in a kubeconfig.
 func TestGuardTransportProxy(t *testing.T) {
 	t.Parallel()
 	transport, err := Guard{}.Transport(ServerTLS{}, &url.URL{Scheme: "http", Host: "127.0.0.1:9"}, 1)

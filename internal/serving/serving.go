@@ -1,5 +1,5 @@
-// Package serving runs servers until a context ends and checks the paths of
-// their Unix sockets.
+// Package serving runs servers until a context ends, and checks whether a Unix socket
+// at a path is in use.
 package serving
 
 import (
@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Until serves until ctx ends; then it stops the server, waits for that and
-// returns nil. When serve ends before, it returns why.
+// Until calls serve. When ctx ends, it calls stop, waits for both and returns nil. If
+// serve returns first, Until returns its error.
 func Until(ctx context.Context, serve func() error, stop func()) error {
 	stopped := make(chan struct{})
 	cancel := context.AfterFunc(ctx, func() {
@@ -25,11 +25,11 @@ func Until(ctx context.Context, serve func() error, stop func()) error {
 	return err
 }
 
-// grace is how long requests may go on once their server is to stop.
+// grace is the time that running requests have when the server stops.
 const grace = time.Second
 
-// HTTP serves on l, which it closes, until ctx ends; then requests have a second
-// to end by themselves. When the server ends before, it returns why.
+// HTTP serves on l until ctx ends, and closes l. Running requests then have a second to
+// finish. If the server fails first, HTTP returns its error.
 func HTTP(ctx context.Context, srv *http.Server, l net.Listener) error {
 	return Until(ctx, func() error { return srv.Serve(l) }, func() {
 		end, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)

@@ -14,6 +14,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// TestUntil: Until stops the server when the context ends, and returns an earlier error.
 func TestUntil(t *testing.T) {
 	t.Parallel()
 	ended := errors.New("ended")
@@ -24,20 +25,20 @@ func TestUntil(t *testing.T) {
 		<-served
 		return ended
 	}, func() {
-		close(served) // serve may end before stop does, which is waited for
+		close(served) // Until must wait for stop even if serve ends first
 		stops++
 	})
 	if err != nil || stops != 1 {
 		t.Errorf("after the context: %v, stopped %d times, want nil, once", err, stops)
 	}
-	stop := func() { t.Error("a server that has ended is stopped") }
+	stop := func() { t.Error("stop was called for a server that had ended") }
 	if err := Until(t.Context(), func() error { return ended }, stop); !errors.Is(err, ended) {
 		t.Errorf("a server that ends by itself: %v, want %v", err, ended)
 	}
 }
 
-// TestHTTP ends a server while requests are answered: one that ends soon, and one
-// that only ends with its connection.
+// TestHTTP: a request that ends within the grace period gets its response, and another
+// one is cut off.
 func TestHTTP(t *testing.T) {
 	t.Parallel()
 	for name, patient := range map[string]bool{"ends by itself": true, "is cut off": false} {

@@ -9,19 +9,19 @@ import (
 	"syscall"
 )
 
-// MaxSocketPath is the longest path of a Unix socket in bytes, without the
+// MaxSocketPath is the maximum length of a Unix socket's path in bytes, without the
 // terminating zero.
 const MaxSocketPath = 107
 
-// Reasons why a socket cannot be created, for callers that know a fix.
+// The errors of ProbeSocket.
 var (
 	ErrNoSocket = errors.New("exists and is not a socket")
 	ErrInUse    = errors.New("is in use")
 )
 
-// ProbeSocket reports whether there is a socket at path that nobody answers on, which
-// may be replaced. A socket in use is an ErrInUse, anything else an ErrNoSocket;
-// with nothing at path it returns false. It does not wait.
+// ProbeSocket reports whether there is a stale socket at path, which no process serves
+// and which may be replaced. It returns ErrInUse for a socket in use, and ErrNoSocket
+// for any other file. It does not wait.
 func ProbeSocket(path string) (stale bool, err error) {
 	info, err := os.Lstat(path)
 	switch {
@@ -37,7 +37,7 @@ func ProbeSocket(path string) (stale bool, err error) {
 	case err == nil:
 		return false, errors.Join(fmt.Errorf("socket %s %w", path, ErrInUse), conn.Close())
 	case !errors.Is(err, syscall.ECONNREFUSED):
-		return false, fmt.Errorf("socket %s is there and does not tell whether it is in use: %w", path, err)
+		return false, fmt.Errorf("connect to socket %s to see whether it is in use: %w", path, err)
 	}
 	return true, nil
 }

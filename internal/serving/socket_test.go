@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-func TestProbe(t *testing.T) {
+// TestProbeSocket: only a stale socket may be replaced.
+func TestProbeSocket(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
