@@ -2,6 +2,7 @@ package source
 
 import (
 	"cmp"
+	stdjson "encoding/json"
 	"errors"
 	"fmt"
 	"reflect"
@@ -13,22 +14,12 @@ import (
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
-	securityv1beta1 "istio.io/api/security/v1beta1"
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/json"
-	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/yamldoc"
-)
-
-// Groups of the Istio API.
-const (
-	groupNetworking = "networking.istio.io"
-	groupSecurity   = "security.istio.io"
 )
 
 // Decode reads and converts one object of a document. The place is that of
@@ -58,86 +49,47 @@ func (c *Converter) decode(v yamldoc.Value, place snapshot.Place) (Result, error
 	if !v.IsMapping() {
 		return Result{}, faultf("", "is not an object: want apiVersion, kind and metadata")
 	}
-	kind := snapshot.Kind(v.Get("kind").Text())
-	r := Result{Key: snapshot.Key{
-		Kind: kind, Cluster: c.Cluster,
+	name := v.Get("kind").Text()
+	key := snapshot.Key{
+		Kind: snapshot.Kind(name), Cluster: c.Cluster,
 		Namespace: v.Get("metadata").Get("namespace").Text(), Name: v.Get("metadata").Get("name").Text(),
-	}}
+	}
 	apiVersion := v.Get("apiVersion").Text()
 	switch {
-	case kind == "":
-		return r, faultf("kind", "is missing: not a Kubernetes object")
+	case name == "":
+		return Result{Key: key}, faultf("kind", "is missing: not a Kubernetes object")
 	case apiVersion == "":
-		return r, faultf("apiVersion", "is missing: not a Kubernetes object")
+		return Result{Key: key}, faultf("apiVersion", "is missing: not a Kubernetes object")
 	}
-	group, version, ok := strings.Cut(apiVersion, "/")
-	if !ok {
-		group, version = "", apiVersion
-	}
-	object, versions := newObject(group, kind)
-	if object == nil {
-		if r = unread(r.Key, group); c.Remote {
-			return Result{Key: r.Key, Skipped: true}, nil
+	group, version := splitVersion(apiVersion)
+	k := findKind(group, name)
+	if k == nil || k.newObject == nil {
+		if c.Remote {
+			return Result{Key: unreadResult(key, group).Key, Skipped: true}, nil
 		}
-		return r, nil
+		return unreadResult(key, group), nil
 	}
-	r.Security = !c.Remote && group == groupSecurity
-	_, r.Key.Kind = metaOf(object)
-	r.Key.Kind = c.kindOf(r.Key.Kind, r.Key.Namespace, r.Key.Name)
-	if !strings.Contains(versions, version+" ") {
-		return r, faultf("apiVersion", "%s of version %q is not read: use %s", kind, version, strings.Fields(versions)[0])
+	r := c.resultOf(k, key.Namespace, key.Name)
+	if !slices.Contains(k.versions, version) {
+		return r, faultf("apiVersion", "%s of version %q is not read: use %s", name, version, k.versions[0])
 	}
-	if r.Key.Namespace == "" && !isClusterWide(kind) {
+	if r.Key.Namespace == "" && !k.clusterWide {
 		r.Key.Namespace = metav1.NamespaceDefault
 	}
+	object := k.newObject()
 	if fault := decodeObject(v, object); fault != nil {
 		return r, fault
 	}
 	return c.Convert(object, place)
 }
 
-// newObject returns an empty object of a kind that is read, with the versions
-// of it that are, each followed by a space; nil for another kind.
-func newObject(group string, kind snapshot.Kind) (object any, versions string) {
-	istio := func(spec proto.Message) *Istio { return &Istio{Kind: kind, Spec: spec} }
-	const all = "v1 v1beta1 v1alpha3 "
-	switch group + "/" + string(kind) {
-	case "/Namespace":
-		return &corev1.Namespace{}, "v1 "
-	case "/Node":
-		return &corev1.Node{}, "v1 "
-	case "/Pod":
-		return &corev1.Pod{}, "v1 "
-	case "/Service":
-		return &corev1.Service{}, "v1 "
-	case "/ConfigMap":
-		return &corev1.ConfigMap{}, "v1 "
-	case "/Secret":
-		return &corev1.Secret{}, "v1 "
-	case "/ServiceAccount":
-		return &corev1.ServiceAccount{}, "v1 "
-	case discoveryv1.GroupName + "/EndpointSlice":
-		return &discoveryv1.EndpointSlice{}, "v1 "
-	case groupGatewayAPI + "/Gateway":
-		return &gatewayv1.Gateway{}, "v1 v1beta1 "
-	case groupNetworking + "/Gateway":
-		return istio(&networkingv1alpha3.Gateway{}), all
-	case groupNetworking + "/Sidecar":
-		return istio(&networkingv1alpha3.Sidecar{}), all
-	case groupNetworking + "/DestinationRule":
-		return istio(&networkingv1alpha3.DestinationRule{}), all
-	case groupNetworking + "/VirtualService":
-		return istio(&networkingv1alpha3.VirtualService{}), all
-	case groupNetworking + "/ServiceEntry":
-		return istio(&networkingv1alpha3.ServiceEntry{}), all
-	case groupNetworking + "/WorkloadEntry":
-		return istio(&networkingv1alpha3.WorkloadEntry{}), all
-	case groupNetworking + "/EnvoyFilter":
-		return istio(&networkingv1alpha3.EnvoyFilter{}), "v1alpha3 "
-	case groupSecurity + "/PeerAuthentication":
-		return istio(&securityv1beta1.PeerAuthentication{}), all
+// splitVersion splits an apiVersion. The group of the core is empty.
+func splitVersion(apiVersion string) (group, version string) {
+	group, version, ok := strings.Cut(apiVersion, "/")
+	if !ok {
+		return "", apiVersion
 	}
-	return nil, ""
+	return group, version
 }
 
 // istioKeys are the fields of an Istio object.
@@ -168,7 +120,7 @@ func decodeObject(v yamldoc.Value, object any) *FieldError {
 	}
 	for _, key := range v.Keys() {
 		if !slices.Contains(istioKeys, key) {
-			return faultf(fieldOf(key), "is not a field of %s%s", istio.Kind, fieldHint(key))
+			return faultf(fieldOf(key), "is not a field of %s%s", istio.kind.name, fieldHint(key))
 		}
 	}
 	if fault := decodeKube(v.Get("metadata"), "metadata", &istio.ObjectMeta); fault != nil {
@@ -322,4 +274,72 @@ func enumAt(message protoreflect.MessageDescriptor, path string) protoreflect.En
 		message, enum = fd.Message(), fd.Enum()
 	}
 	return enum
+}
+
+// DecodeJSON reads and converts one object as a Kubernetes API shows it. Fields
+// of an Istio object that are not known are warnings, not errors as in files:
+// the API has taken the object, and a later Istio knows them. Errors are of
+// type *FieldError.
+func (c *Converter) DecodeJSON(text []byte) (Result, error) {
+	var head struct {
+		metav1.TypeMeta
+		metav1.ObjectMeta `json:"metadata"`
+	}
+	if err := json.Unmarshal(text, &head); err != nil {
+		return Result{}, faultf("", "is not an object of the Kubernetes API: %s", kubeReason(err, ""))
+	}
+	group, _ := splitVersion(head.APIVersion)
+	k := findKind(group, head.Kind)
+	if k == nil || k.newObject == nil {
+		return Result{Skipped: true}, nil
+	}
+	object := k.newObject()
+	istio, isIstio := object.(*Istio)
+	if !isIstio {
+		if err := json.Unmarshal(text, object); err != nil {
+			return c.resultOf(k, head.Namespace, head.Name), &FieldError{Err: errors.New(kubeReason(err, ""))}
+		}
+		return c.Convert(object, snapshot.Place{})
+	}
+	istio.ObjectMeta = head.ObjectMeta
+	unknown, fault := decodeSpec(text, istio)
+	if fault != nil {
+		return c.resultOf(k, head.Namespace, head.Name), fault
+	}
+	r, err := c.Convert(istio, snapshot.Place{})
+	if unknown != nil {
+		r.Warnings = append(r.Warnings, unknown)
+	}
+	return r, err
+}
+
+// decodeSpec reads the spec, and the status of a WorkloadEntry. unknown tells of fields that are not known.
+func decodeSpec(text []byte, istio *Istio) (unknown, fault *FieldError) {
+	var body struct {
+		Spec   stdjson.RawMessage `json:"spec"`
+		Status stdjson.RawMessage `json:"status"`
+	}
+	if err := json.Unmarshal(text, &body); err != nil {
+		return nil, faultf("spec", "%s", kubeReason(err, ""))
+	}
+	if _, ok := istio.Spec.(*networkingv1alpha3.WorkloadEntry); ok && len(body.Status) > 0 {
+		if err := json.Unmarshal(body.Status, &istio.Status); err != nil {
+			return nil, faultf("status", "%s", kubeReason(err, ""))
+		}
+	}
+	if len(body.Spec) == 0 || string(body.Spec) == "null" {
+		return nil, nil
+	}
+	if (protojson.UnmarshalOptions{}).Unmarshal(body.Spec, istio.Spec) == nil {
+		return nil, nil
+	}
+	doc, err := yamldoc.Parse(yamldoc.Chunk{Text: body.Spec, Line: 1}) // which finds the field
+	if err != nil {
+		return nil, faultf("spec", "%w", err)
+	}
+	fault = decodeProto(doc, istio.Spec, strict)
+	if fault == nil || decodeProto(doc, istio.Spec, lenient) != nil {
+		return nil, under("spec", fault)
+	}
+	return under("spec", fault), nil
 }

@@ -18,6 +18,11 @@ import (
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
+var envoyFilterKind = istioKind(kind{
+	group: groupNetworking, name: "EnvoyFilter", plural: "envoyfilters", versions: []string{"v1alpha3"},
+	support: Partly, meaning: "HTTP filters of sidecars and extension configurations: see [its fields](#envoyfilter)", fields: envoyFilterFields,
+}, (*conversion).envoyFilter)
+
 // Messages of Envoy's API that a patch holds or must not hold, and the
 // network filter that has HTTP filters.
 const (
@@ -290,4 +295,11 @@ func breaksRules(m proto.Message) error {
 		return fmt.Errorf("breaks Envoy's rules: %w", err)
 	}
 	return nil
+}
+
+var envoyFilterFields = []apiField{
+	{Path: "workloadSelector", Support: Works},
+	{Path: "targetRefs", Support: NoEffect, Meaning: "an object with it has none at all"},
+	{Path: "priority", Support: Works},
+	{Path: "configPatches", Support: Partly, Meaning: "the patches of [configuration-directory.md](configuration-directory.md#envoyfilter); each of the others is reported"},
 }

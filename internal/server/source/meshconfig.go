@@ -17,7 +17,6 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 	corev1 "k8s.io/api/core/v1"
 
-	"github.com/meshctl/meshctl/internal/clustersettings"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/yamldoc"
@@ -65,17 +64,8 @@ func DefaultMeshConfig() *meshv1alpha1.MeshConfig {
 	}
 }
 
-func (c *conversion) clusterSettings(o *corev1.ConfigMap) *FieldError {
-	settings, err := clustersettings.Parse(o.Data[clustersettings.Key])
-	if err != nil {
-		return &FieldError{Field: "data" + fieldOf(clustersettings.Key), Err: err}
-	}
-	c.object = &snapshot.ClusterSettings{Meta: c.meta, Clusters: settings}
-	return nil
-}
-
 func (c *conversion) configMap(o *corev1.ConfigMap) *FieldError {
-	switch c.kindOf(snapshot.KindConfigMap, c.meta.Namespace, c.meta.Name) {
+	switch c.deliveredKind(snapshot.KindConfigMap, c.meta.Namespace, c.meta.Name) {
 	case snapshot.KindMeshSettings:
 	case snapshot.KindClusterSettings:
 		return c.clusterSettings(o)

@@ -16,6 +16,11 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
+var secretKind = kubeKind(kind{
+	name: "Secret", plural: "secrets", versions: v1,
+	resources: []Resource{{Use: ForCredentials, Optional: true, Without: "gateways are given no certificates"}},
+}, (*conversion).secret)
+
 // Keys of a Secret that gateways serve with. Those without a dot come first.
 const (
 	keyCert       = "cert"
@@ -59,39 +64,6 @@ func (c *conversion) secret(o *corev1.Secret) *FieldError {
 		c.warn(fault)
 	}
 	c.object = s
-	return nil
-}
-
-// IsCAKey reports whether a key of a ConfigMap may hold what is read of it.
-func IsCAKey(key string) bool {
-	return key == keyCACert || key == keyTLSCACert || key == keyCRL || key == keyTLSCRL
-}
-
-// caConfigMap reads ConfigMaps with CA certificates; there is nothing to deliver
-// of others, which may change often.
-func (c *conversion) caConfigMap(o *corev1.ConfigMap) *FieldError {
-	_, generic := o.Data[keyCACert]
-	_, tls := o.Data[keyTLSCACert]
-	if !generic && !tls {
-		return nil
-	}
-	data, size := make(map[string][]byte), 0
-	for key, value := range o.Data {
-		if IsCAKey(key) {
-			data[key] = []byte(value)
-			size += len(value)
-		}
-	}
-	if size > maxSecret {
-		return faultf("data", "has %d bytes of certificates, at most %d are used", size, maxSecret)
-	}
-	m := &snapshot.ConfigMap{Meta: c.meta}
-	var fault *FieldError
-	m.CA, m.NoCA, fault = caBundle("configmap", data, dataField)
-	if fault != nil {
-		return fault
-	}
-	c.object = m
 	return nil
 }
 
@@ -177,16 +149,6 @@ func caBundle(what string, data map[string][]byte, given func(string) string) (*
 	return nil, fmt.Sprintf("found %s, but didn't have expected keys %s or %s; found: %s", what, keyCACert, keyTLSCACert, keysOf(data)), nil
 }
 
-// keysOf are the names of the first values.
-func keysOf(data map[string][]byte) string {
-	const most = 3
-	keys := slices.Sorted(maps.Keys(data))
-	if len(keys) <= most {
-		return strings.Join(keys, ", ")
-	}
-	return fmt.Sprintf("%s, and %d more...", strings.Join(keys[:most], ", "), len(keys)-most)
-}
-
 // validity is the time in which all certificates of the PEM text are valid.
 // Only certificates may stand there: the text is given to whoever asks for
 // certificates.
@@ -222,4 +184,14 @@ func keyReason(err error) string {
 		return "is not the key of the certificate"
 	}
 	return "is not a private key in PEM"
+}
+
+// keysOf are the names of the first values.
+func keysOf(data map[string][]byte) string {
+	const most = 3
+	keys := slices.Sorted(maps.Keys(data))
+	if len(keys) <= most {
+		return strings.Join(keys, ", ")
+	}
+	return fmt.Sprintf("%s, and %d more...", strings.Join(keys[:most], ", "), len(keys)-most)
 }

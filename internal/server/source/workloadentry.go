@@ -12,6 +12,12 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
+var workloadEntryKind = istioKind(kind{
+	group: groupNetworking, name: "WorkloadEntry", plural: "workloadentries", versions: istioVersions,
+	support: Partly, meaning: "an endpoint of the Services of Kubernetes that select it, if its address is an IP address; a ServiceEntry does not select it",
+	resources: []Resource{{Custom: true, Optional: true, Without: "workloads outside of Kubernetes are no endpoints"}},
+}, (*conversion).workloadEntry)
+
 // Conditions are the part of the status of an Istio object that is read.
 type Conditions struct {
 	Conditions []struct {
@@ -36,7 +42,7 @@ func (c *Conditions) of(typ string) snapshot.Condition {
 }
 
 // workloadEntry delivers a workload that services of Kubernetes may select.
-func (c *conversion) workloadEntry(o *Istio, spec *networkingv1alpha3.WorkloadEntry) *FieldError {
+func (c *conversion) workloadEntry(spec *networkingv1alpha3.WorkloadEntry) *FieldError {
 	if fault := checkWorkloadEntry(spec); fault != nil {
 		return fault
 	}
@@ -55,8 +61,8 @@ func (c *conversion) workloadEntry(o *Istio, spec *networkingv1alpha3.WorkloadEn
 	}
 	w := &snapshot.WorkloadEntry{
 		Network: mesh.NetworkID(spec.Network), Locality: mesh.ParseLocality(spec.Locality), Weight: spec.Weight,
-		HealthChecked: snapshot.HealthChecked(o.Annotations),
-		Health:        o.Status.of(mesh.ConditionHealthy),
+		HealthChecked: snapshot.HealthChecked(c.istio.Annotations),
+		Health:        c.istio.Status.of(mesh.ConditionHealthy),
 	}
 	if w.Weight > mesh.MaxWeight {
 		c.warn(faultf("spec.weight", "%d counts as %d, the most there is", w.Weight, mesh.MaxWeight))

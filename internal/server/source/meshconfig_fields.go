@@ -13,7 +13,7 @@ import (
 
 // meshFields has every field of MeshConfig once, and the fields of those that
 // work partly.
-var meshFields = []APIField{
+var meshFields = []apiField{
 	{Path: "trustDomain", Support: Works, Meaning: "the flag `--trust-domain` wins over it"},
 	{Path: "trustDomainAliases", Support: Works},
 	{Path: "rootNamespace", Support: Works},

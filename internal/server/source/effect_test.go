@@ -94,13 +94,15 @@ func TestEveryKindIsInTheTable(t *testing.T) {
 		t.Fatalf("found %d kinds of Istio and %d of the Gateway API", len(want), len(gateway))
 	}
 	seen := map[string]bool{}
-	for i := range apiKinds {
-		k := &apiKinds[i]
-		id, known := k.groupResource()+" "+k.Kind, want
-		if k.shared() {
-			id, known = k.Group+" "+k.Kind, gateway
+	for _, k := range kinds {
+		if k.support == "" {
+			continue
 		}
-		versions := slices.Sorted(slices.Values(k.Versions))
+		id, known := k.groupResource()+" "+k.name, want
+		if k.shared() {
+			id, known = k.group+" "+k.name, gateway
+		}
+		versions := slices.Sorted(slices.Values(k.versions))
 		switch missing := slices.DeleteFunc(slices.Clone(known[id]), func(v string) bool { return slices.Contains(versions, v) }); {
 		case seen[id]:
 			t.Errorf("%s is in the table twice", id)
@@ -110,7 +112,7 @@ func TestEveryKindIsInTheTable(t *testing.T) {
 			t.Errorf("%s lacks the versions %v", id, missing)
 		}
 		seen[id] = true
-		if k.Support == NoEffect && k.Meaning == "" || k.Support == Partly && k.Meaning == "" {
+		if k.support == NoEffect && k.meaning == "" || k.support == Partly && k.meaning == "" {
 			t.Errorf("%s: it is not said what that means", id)
 		}
 	}
@@ -127,9 +129,9 @@ func TestEveryKindIsInTheTable(t *testing.T) {
 }
 
 // rowsOf returns the rows by path.
-func rowsOf(t *testing.T, fields []APIField) map[string]*APIField {
+func rowsOf(t *testing.T, fields []apiField) map[string]*apiField {
 	t.Helper()
-	rows := map[string]*APIField{}
+	rows := map[string]*apiField{}
 	for i := range fields {
 		if rows[fields[i].Path] != nil {
 			t.Errorf("%s is in the table twice", fields[i].Path)
@@ -141,7 +143,7 @@ func rowsOf(t *testing.T, fields []APIField) map[string]*APIField {
 
 // checkRows holds rows to a message: each field has one, and each row a field.
 // With all set, so have the fields of messages that work partly.
-func checkRows(t *testing.T, d protoreflect.MessageDescriptor, parent string, rows map[string]*APIField, all bool) {
+func checkRows(t *testing.T, d protoreflect.MessageDescriptor, parent string, rows map[string]*apiField, all bool) {
 	t.Helper()
 	for i := range d.Fields().Len() {
 		fd := d.Fields().Get(i)
@@ -170,11 +172,11 @@ func checkRows(t *testing.T, d protoreflect.MessageDescriptor, parent string, ro
 func TestEveryFieldIsInTheTable(t *testing.T) {
 	t.Parallel()
 	checkRows(t, (&meshv1alpha1.MeshConfig{}).ProtoReflect().Descriptor(), "", rowsOf(t, meshFields), true)
-	for i := range apiKinds {
-		if k := &apiKinds[i]; len(k.Fields) > 0 {
-			object, _ := newObject(k.Group, snapshotKind(k.Kind))
+	for _, k := range kinds {
+		if len(k.fields) > 0 {
+			object := k.newObject()
 			istio, _ := object.(*Istio)
-			checkRows(t, istio.Spec.ProtoReflect().Descriptor(), "", rowsOf(t, k.Fields), false)
+			checkRows(t, istio.Spec.ProtoReflect().Descriptor(), "", rowsOf(t, k.fields), false)
 		}
 	}
 }
@@ -304,13 +306,15 @@ func TestKindsWithoutEffectAreReported(t *testing.T) {
 	for _, r := range Watched() {
 		watched[r.GroupResource()] = true
 	}
-	for i := range apiKinds {
-		k := &apiKinds[i]
-		spec := good[k.Kind]
+	for _, k := range kinds {
+		if k.support == "" {
+			continue
+		}
+		spec := good[k.name]
 		if spec == "" || k.shared() {
 			spec = "{}"
 		}
-		text := fmt.Sprintf("{apiVersion: %s/%s, kind: %s, metadata: {name: x, namespace: n}, spec: %s}", k.Group, k.Versions[0], k.Kind, spec)
+		text := fmt.Sprintf("{apiVersion: %s/%s, kind: %s, metadata: {name: x, namespace: n}, spec: %s}", k.group, k.versions[0], k.name, spec)
 		doc, err := yamldoc.Parse(yamldoc.Chunk{Text: []byte(text), Line: 1})
 		if err != nil {
 			t.Fatal(err)
@@ -321,13 +325,13 @@ func TestKindsWithoutEffectAreReported(t *testing.T) {
 			continue
 		}
 		reported := len(r.Warnings) == 1 && strings.HasPrefix(r.Warnings[0].Error(), "has no effect: ")
-		if want := k.Support == NoEffect && !k.Unreported; reported != want {
+		if want := k.support == NoEffect && !k.unreported; reported != want {
 			t.Errorf("%s is reported: %t, %v", k.groupResource(), reported, r.Warnings)
 		}
 		if reported && !watched[k.groupResource()] {
 			t.Errorf("%s is not followed over the Kubernetes API", k.groupResource())
 		}
-		if want := k.Support == NoEffect && k.Group == groupSecurity; r.Unenforced(nil, false) != want {
+		if want := k.support == NoEffect && k.group == groupSecurity; r.Unenforced(nil, false) != want {
 			t.Errorf("%s: a security policy that is not enforced: %t", text, !want)
 		}
 		r, err = (&Converter{Cluster: "c", Remote: true}).Decode(doc, snapshot.Place{})
@@ -370,11 +374,13 @@ func TestSecurityPoliciesThatAreNotEnforced(t *testing.T) {
 // in part.
 func TestFieldsWithoutEffectAreReported(t *testing.T) {
 	t.Parallel()
-	for i := range apiKinds {
-		k := &apiKinds[i]
-		for j := range k.Fields {
-			row := &k.Fields[j]
-			object, _ := newObject(k.Group, snapshotKind(k.Kind))
+	for _, k := range kinds {
+		if k.support == "" {
+			continue
+		}
+		for j := range k.fields {
+			row := &k.fields[j]
+			object := k.newObject()
 			istio, _ := object.(*Istio)
 			spec := proto.Clone(istio.Spec)
 			if row.Support == Works {
@@ -389,7 +395,7 @@ func TestFieldsWithoutEffectAreReported(t *testing.T) {
 				continue // reported as a server that has no effect
 			}
 			if want := row.Support == NoEffect || row.lacks != nil; reported != want {
-				t.Errorf("%s %s is reported: %t", k.Kind, row.Path, reported)
+				t.Errorf("%s %s is reported: %t", k.name, row.Path, reported)
 			}
 		}
 	}
@@ -421,9 +427,9 @@ func TestPage(t *testing.T) {
 		t.Fatal(err)
 	}
 	tables := map[string]string{"kinds": kindTable(), "MeshConfig": fieldTable(meshFields)}
-	for i := range apiKinds {
-		if k := &apiKinds[i]; len(k.Fields) > 0 {
-			tables[k.Kind] = fieldTable(k.Fields)
+	for _, k := range kinds {
+		if len(k.fields) > 0 {
+			tables[k.name] = fieldTable(k.fields)
 		}
 	}
 	section := regexp.MustCompile(`(?s)<!-- table: (\S+) -->\n(.*?)<!-- end -->`)
@@ -455,18 +461,24 @@ func TestPage(t *testing.T) {
 func kindTable() string {
 	var b strings.Builder
 	b.WriteString("| kind | group | effect | what that means |\n|---|---|---|---|\n")
-	for i := range apiKinds {
-		k := &apiKinds[i]
-		meaning := k.Meaning
-		if k.Unreported {
+	groups := []string{groupSecurity, groupNetworking, groupTelemetry, groupIstioPlugins, groupGatewayAPI, groupGatewayXAPI}
+	byGroup := slices.SortedStableFunc(slices.Values(kinds), func(a, b *kind) int {
+		return slices.Index(groups, a.group) - slices.Index(groups, b.group)
+	})
+	for _, k := range byGroup {
+		if k.support == "" {
+			continue
+		}
+		meaning := k.meaning
+		if k.unreported {
 			meaning += " (not reported)"
 		}
-		fmt.Fprintf(&b, "| %s | `%s` | %s | %s |\n", k.Kind, k.Group, bold(k.Support), meaning)
+		fmt.Fprintf(&b, "| %s | `%s` | %s | %s |\n", k.name, k.group, bold(k.support), meaning)
 	}
 	return b.String()
 }
 
-func fieldTable(fields []APIField) string {
+func fieldTable(fields []apiField) string {
 	var b strings.Builder
 	b.WriteString("| field | effect | what that means |\n|---|---|---|\n")
 	for i := range fields {

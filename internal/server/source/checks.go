@@ -1,0 +1,162 @@
+package source
+
+import (
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+)
+
+// at names an item of a list.
+func at(list string, i int) string { return list + "[" + strconv.Itoa(i) + "]" }
+
+// each checks every item of a list, none of which may be missing.
+func each[T any](list string, items []*T, check func(field string, item *T) *FieldError) *FieldError {
+	for i, item := range items {
+		if item == nil {
+			return faultf(at(list, i), "is empty")
+		}
+		if fault := check(at(list, i), item); fault != nil {
+			return fault
+		}
+	}
+	return nil
+}
+
+// hostFault checks a DNS name that may be "*" or start with "*.".
+func hostFault(field, host string) *FieldError {
+	name := strings.ToLower(strings.TrimPrefix(host, "*."))
+	if host == "*" || mesh.IsDNSName(name) {
+		return nil
+	}
+	return faultf(field, "%q is not a host name", host)
+}
+
+// scopedHostFault checks <namespace>/<host>, where the namespace may be one
+// of the words.
+func scopedHostFault(field, host, words string) *FieldError {
+	namespace, name, _ := strings.Cut(host, "/")
+	if !mesh.IsDNSLabel(namespace) && !slices.Contains(strings.Fields(words), namespace) {
+		return faultf(field, "%q: %q is neither a namespace nor one of %s", host, namespace, words)
+	}
+	return hostFault(field, name)
+}
+
+func portFault(field string, number uint32, protocol string, refused ...mesh.Protocol) *FieldError {
+	if !isPort(number) {
+		return faultf(field+".number", "%d is not a port: want 1 to 65535", number)
+	}
+	p, known := mesh.ParseProtocol(protocol)
+	if protocol != "" && !known || slices.Contains(refused, p) {
+		return faultf(field+".protocol", "%q is not a protocol that this port can have", protocol)
+	}
+	return nil // no protocol means detection
+}
+
+func bindFault(field, bind string) *FieldError {
+	if bind == "" {
+		return nil
+	}
+	if _, err := parseAddr(bind); err != nil {
+		return &FieldError{Field: field, Err: err}
+	}
+	return nil
+}
+
+func labelsFault(field string, labels map[string]string) *FieldError {
+	for _, key := range slices.Sorted(maps.Keys(labels)) {
+		if key == "" || strings.Contains(key, "*") || strings.Contains(labels[key], "*") {
+			return faultf(field+"["+key+"]", "wildcards and empty names are not allowed")
+		}
+	}
+	return nil
+}
+
+// parseAddr reads an IP address in the form in which addresses are compared:
+// IPv4 never as IPv6, no zone.
+func parseAddr(s string) (netip.Addr, error) {
+	a, err := netip.ParseAddr(s)
+	if err != nil || a.Zone() != "" {
+		return netip.Addr{}, fmt.Errorf("%q is not an IP address", s)
+	}
+	return a.Unmap(), nil
+}
+
+// metadataIPv6 is the instance metadata service of a cloud, which is not
+// link-local in IPv6.
+const metadataIPv6 = "fd00:ec2::254"
+
+// refused says why an address is not used, or "" when it is.
+func (c *Converter) refused(a netip.Addr) string {
+	switch {
+	case !c.RefuseLocal:
+		return ""
+	case a.IsLoopback():
+		return "is a loopback address"
+	case a.IsLinkLocalUnicast(), a.String() == metadataIPv6:
+		return "is a link-local or metadata address"
+	case a.IsUnspecified():
+		return "is the unspecified address"
+	case a.IsMulticast():
+		return "is a multicast address"
+	}
+	return ""
+}
+
+// refusedHost says why an address or host name is not used, or "".
+func (c *Converter) refusedHost(host string) string {
+	if a, err := parseAddr(host); err == nil {
+		return c.refused(a)
+	}
+	name := strings.TrimSuffix(strings.ToLower(host), ".")
+	if c.RefuseLocal && (name == "localhost" || strings.HasSuffix(name, ".localhost")) {
+		return "is a loopback name"
+	}
+	return ""
+}
+
+// addresses reads IP addresses and drops those that are refused.
+func (c *conversion) addresses(field string, texts []string) ([]netip.Addr, *FieldError) {
+	out := make([]netip.Addr, 0, len(texts))
+	for i, text := range texts {
+		at := itemOf(field, i)
+		a, err := parseAddr(text)
+		if err != nil {
+			return nil, &FieldError{Field: at, Err: err}
+		}
+		if why := c.refused(a); why != "" {
+			c.warn(faultf(at, "%s %s: it is not used", a, why))
+			continue
+		}
+		out = append(out, a)
+	}
+	return out, nil
+}
+
+func isPort[T int32 | uint32](n T) bool { return n > 0 && n <= 65535 }
+
+// localName says why a host name or address leads to no service, or "".
+func localName(host string) string {
+	name := strings.ToLower(host)
+	if name == "localhost" || strings.HasSuffix(name, ".localhost") {
+		return "is a loopback name"
+	}
+	if a, err := parseAddr(host); err == nil {
+		if kind := mesh.AddressKindOf(a); kind != mesh.AddressOrdinary {
+			return "is an address of the kind " + string(kind)
+		}
+	}
+	return ""
+}
+
+// itemOf names an item of a list, or the field that stands for a list of one.
+func itemOf(field string, i int) string {
+	if strings.HasSuffix(field, "IP") {
+		return field
+	}
+	return at(field, i)
+}

@@ -1,0 +1,65 @@
+package source
+
+import (
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshctl/meshctl/internal/clustersettings"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+var configMapKind = kubeKind(kind{
+	name: "ConfigMap", kind: snapshot.KindConfigMap, plural: "configmaps", versions: v1,
+	resources: []Resource{
+		{Kind: snapshot.KindMeshSettings, Use: ForConfiguration, Object: meshConfigMap, Without: "MeshConfig is not known"},
+		{
+			Kind: snapshot.KindClusterSettings, Use: ForConfiguration, Object: clustersettings.ConfigMap,
+			Without: "no cluster is drained or weighed",
+		},
+		{
+			Use: ForCredentials, OwnOnly: true, Optional: true,
+			Without: "proxies are given no CA certificates of ConfigMaps",
+		},
+	},
+}, (*conversion).configMap)
+
+// IsCAKey reports whether a key of a ConfigMap may hold what is read of it.
+func IsCAKey(key string) bool {
+	return key == keyCACert || key == keyTLSCACert || key == keyCRL || key == keyTLSCRL
+}
+
+// caConfigMap reads ConfigMaps with CA certificates; there is nothing to deliver
+// of others, which may change often.
+func (c *conversion) caConfigMap(o *corev1.ConfigMap) *FieldError {
+	_, generic := o.Data[keyCACert]
+	_, tls := o.Data[keyTLSCACert]
+	if !generic && !tls {
+		return nil
+	}
+	data, size := make(map[string][]byte), 0
+	for key, value := range o.Data {
+		if IsCAKey(key) {
+			data[key] = []byte(value)
+			size += len(value)
+		}
+	}
+	if size > maxSecret {
+		return faultf("data", "has %d bytes of certificates, at most %d are used", size, maxSecret)
+	}
+	m := &snapshot.ConfigMap{Meta: c.meta}
+	var fault *FieldError
+	m.CA, m.NoCA, fault = caBundle("configmap", data, dataField)
+	if fault != nil {
+		return fault
+	}
+	c.object = m
+	return nil
+}
+
+func (c *conversion) clusterSettings(o *corev1.ConfigMap) *FieldError {
+	settings, err := clustersettings.Parse(o.Data[clustersettings.Key])
+	if err != nil {
+		return &FieldError{Field: "data" + fieldOf(clustersettings.Key), Err: err}
+	}
+	c.object = &snapshot.ClusterSettings{Meta: c.meta, Clusters: settings}
+	return nil
+}

@@ -1,0 +1,146 @@
+package source
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/meshctl/meshctl/internal/output"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// Support says how far a kind or a field has an effect.
+type Support string
+
+// The values of Support.
+const (
+	Works    Support = "works"
+	Partly   Support = "partly"
+	NoEffect Support = "no effect"
+)
+
+// apiField is a field of a kind or of MeshConfig.
+type apiField struct {
+	// Path has the JSON names from the spec on, without indexes: servers.tls.
+	Path    string
+	Support Support
+	// Meaning says which part has an effect, or what follows from having none.
+	Meaning string
+	// lacks reports whether the value of a field that works partly has no
+	// effect. Of a list it is called for each item. May be nil.
+	lacks func(value proto.Message) bool
+}
+
+// withoutEffect reports the object as a whole when its kind has no effect, or
+// else each part of its spec that has none.
+func (k *kind) withoutEffect(spec proto.Message) []*FieldError {
+	if k.support == NoEffect {
+		return []*FieldError{noEffect("", k.meaning)}
+	}
+	var out []*FieldError
+	rows := make(map[string]*apiField, len(k.fields))
+	for i := range k.fields {
+		rows[k.fields[i].Path] = &k.fields[i]
+	}
+	eachSet(spec.ProtoReflect(), "", "spec", func(path, field string, value proto.Message) (deeper bool) {
+		row := rows[path]
+		switch {
+		case row == nil:
+			return false
+		case row.Support == NoEffect, row.lacks != nil && value != nil && row.lacks(value):
+			out = append(out, noEffect(field, row.Meaning))
+			return false
+		}
+		return row.Support == Partly
+	})
+	return out
+}
+
+func noEffect(field, meaning string) *FieldError {
+	return faultf(field, "has no effect: %s", strings.ReplaceAll(meaning, "`", ""))
+}
+
+// eachSet calls visit for each field that is set, with its path, its place in
+// the object, and its value if that is a message; of a list of messages for
+// each item. It goes on with the fields of the value when visit returns true.
+func eachSet(m protoreflect.Message, path, place string, visit func(path, place string, value proto.Message) bool) {
+	fields := m.Descriptor().Fields()
+	for i := range fields.Len() {
+		fd := fields.Get(i)
+		if !m.Has(fd) {
+			continue
+		}
+		below, field := strings.TrimPrefix(path+"."+fd.JSONName(), "."), place+"."+fd.JSONName()
+		one := func(field string, value protoreflect.Message) {
+			if visit(below, field, value.Interface()) {
+				eachSet(value, below, field, visit)
+			}
+		}
+		switch {
+		case fd.IsList() && fd.Message() != nil:
+			for j := range m.Get(fd).List().Len() {
+				one(at(field, j), m.Get(fd).List().Get(j).Message())
+			}
+		case fd.Message() != nil && !fd.IsMap():
+			one(field, m.Get(fd).Message())
+		default:
+			visit(below, field, nil)
+		}
+	}
+}
+
+// otherCoreKinds are the kinds of core/v1 that have nothing to do with a mesh.
+var otherCoreKinds = strings.Fields(`Binding ComponentStatus Endpoints Event LimitRange List
+	PersistentVolume PersistentVolumeClaim PodTemplate ReplicationController ResourceQuota`)
+
+// Unread returns the result for an object of a resource that has no effect.
+func (c *Converter) Unread(r *Resource, namespace, name string) Result {
+	return unreadResult(snapshot.Key{Kind: r.Kind, Cluster: c.Cluster, Namespace: namespace, Name: name}, r.Group)
+}
+
+// unreadResult is the result for an object of a kind that is not read. A kind of
+// Istio or of the Gateway API, and one that core/v1 does not have, was meant to
+// have an effect: it gets a warning.
+func unreadResult(key snapshot.Key, group string) Result {
+	r := Result{Key: key, Skipped: true}
+	kind := string(key.Kind)
+	k := findKind(group, kind)
+	if r.Key.Namespace == "" && (k != nil || isIstioGroup(group)) {
+		r.Key.Namespace = metav1.NamespaceDefault
+	}
+	if k != nil {
+		if !k.unreported {
+			r.Security, r.Shared = k.security(), k.shared()
+			r.Warnings = []*FieldError{noEffect("", k.meaning)}
+		}
+		return r
+	}
+	meant, hint := kindHint(group, kind)
+	if hint == "" && !isIstioGroup(group) && (group != "" || slices.Contains(otherCoreKinds, kind)) {
+		return r
+	}
+	r.Security = group == groupSecurity || slices.Contains(namesOfKinds(groupSecurity), meant)
+	r.Warnings = []*FieldError{faultf("kind", "%s is not read%s", kind, hint)}
+	return r
+}
+
+// kindHint suggests what a misspelt kind, or a kind of another group, was
+// meant to be; empty when it looks like neither.
+func kindHint(group, kind string) (meant, hint string) {
+	if near := output.NearestWord(kind, namesOfKinds(group)); near != "" {
+		return near, fmt.Sprintf(", did you mean %s?", near)
+	}
+	if !isIstioGroup(group) {
+		return "", ""
+	}
+	for _, k := range kinds {
+		if k.name == kind && isIstioGroup(k.group) {
+			return kind, fmt.Sprintf(", did you mean apiVersion %s/%s?", k.group, k.versions[0])
+		}
+	}
+	return "", ""
+}

@@ -1,0 +1,68 @@
+package source
+
+import (
+	"fmt"
+
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+var endpointSliceKind = kubeKind(kind{
+	group: discoveryv1.GroupName, name: "EndpointSlice", plural: "endpointslices", versions: v1,
+	resources: []Resource{{Without: "services have no endpoints"}},
+}, (*conversion).endpointSlice)
+
+func (c *conversion) endpointSlice(o *discoveryv1.EndpointSlice) *FieldError {
+	service := o.Labels[mesh.LabelServiceName]
+	if service == "" || o.Labels[mesh.LabelMCSServiceName] != "" || o.AddressType == discoveryv1.AddressTypeFQDN {
+		return nil // of no service, imported from another cluster, or names
+	}
+	if !mesh.IsDNSLabel(service) {
+		return faultf("metadata.labels["+mesh.LabelServiceName+"]", "%q is not a DNS label", service)
+	}
+	s := &snapshot.EndpointSlice{Meta: c.meta, Service: service}
+	for i, p := range o.Ports {
+		if p.Port == nil {
+			continue // "all ports" fits no port of a service
+		}
+		if !isPort(*p.Port) {
+			return faultf(fmt.Sprintf("ports[%d].port", i), "%d is not a port: want 1 to 65535", *p.Port)
+		}
+		port := snapshot.SlicePort{Number: uint32(*p.Port)}
+		if p.Name != nil {
+			port.Name = *p.Name
+		}
+		s.Ports = append(s.Ports, port)
+	}
+	for i, e := range o.Endpoints {
+		addresses, fault := c.addresses(fmt.Sprintf("endpoints[%d].addresses", i), e.Addresses)
+		if fault != nil {
+			return fault
+		}
+		if len(addresses) == 0 {
+			continue
+		}
+		out := snapshot.SliceEndpoint{Addresses: addresses, Node: text(e.NodeName), Zone: text(e.Zone)}
+		// What a condition means when it is not given is part of the API.
+		out.Ready = e.Conditions.Ready == nil || *e.Conditions.Ready
+		out.Terminating = e.Conditions.Terminating != nil && *e.Conditions.Terminating
+		if out.Hostname = text(e.Hostname); out.Hostname != "" && !mesh.IsDNSLabel(out.Hostname) {
+			return faultf(fmt.Sprintf("endpoints[%d].hostname", i), "%q is not a DNS label", out.Hostname)
+		}
+		if ref := e.TargetRef; ref != nil && ref.Kind == "Pod" && (ref.Namespace == "" || ref.Namespace == c.meta.Namespace) {
+			out.Pod = ref.Name
+		}
+		s.Endpoints = append(s.Endpoints, out)
+	}
+	c.object = s
+	return nil
+}
+
+func text(p *string) string {
+	if p == nil {
+		return ""
+	}
+	return *p
+}

@@ -1,0 +1,38 @@
+package source
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	securityv1beta1 "istio.io/api/security/v1beta1"
+
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+var peerAuthenticationKind = istioKind(kind{
+	group: groupSecurity, name: "PeerAuthentication", plural: "peerauthentications", versions: istioVersions,
+	support: Works, meaning: "one with a selector in the root namespace selects nothing, as in Istio",
+}, func(c *conversion, spec *securityv1beta1.PeerAuthentication) *FieldError {
+	c.object = &snapshot.PeerAuthentication{Meta: c.meta, Kind: snapshot.KindPeerAuthentication, Spec: spec}
+	return checkPeerAuthentication(spec)
+})
+
+func checkPeerAuthentication(p *securityv1beta1.PeerAuthentication) *FieldError {
+	if fault := labelsFault("selector.matchLabels", p.GetSelector().GetMatchLabels()); fault != nil {
+		return fault
+	}
+	if len(p.PortLevelMtls) > 0 && len(p.GetSelector().GetMatchLabels()) == 0 {
+		return faultf("portLevelMtls", "needs a selector")
+	}
+	for _, port := range slices.Sorted(maps.Keys(p.PortLevelMtls)) {
+		field := fmt.Sprintf("portLevelMtls[%d]", port)
+		switch {
+		case !isPort(port):
+			return faultf(field, "%d is not a port: want 1 to 65535", port)
+		case p.PortLevelMtls[port] == nil:
+			return faultf(field, "is empty")
+		}
+	}
+	return nil
+}

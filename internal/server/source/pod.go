@@ -1,0 +1,111 @@
+package source
+
+import (
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+var podKind = kubeKind(kind{
+	name: "Pod", plural: "pods", versions: v1,
+	resources: []Resource{{Without: "endpoints have no identities and no mutual TLS"}},
+}, (*conversion).pod)
+
+// Labels of contracts that only conversion reads.
+const (
+	labelWorkloadName    = "service.istio.io/workload-name"
+	labelPodTemplateHash = "pod-template-hash"
+)
+
+func (c *conversion) pod(o *corev1.Pod) *FieldError {
+	if o.Status.Phase == corev1.PodFailed || o.Status.Phase == corev1.PodSucceeded {
+		return nil // its address may belong to another pod by now
+	}
+	var texts []string
+	for _, ip := range o.Status.PodIPs {
+		texts = append(texts, ip.IP)
+	}
+	field := "status.podIPs"
+	if len(texts) == 0 && o.Status.PodIP != "" {
+		texts, field = []string{o.Status.PodIP}, "status.podIP"
+	}
+	ips, fault := c.addresses(field, texts)
+	if fault != nil || len(ips) == 0 {
+		return fault
+	}
+	account := o.Spec.ServiceAccountName
+	if account == "" {
+		account = o.Spec.DeprecatedServiceAccount
+	}
+	if account == "" {
+		account = "default"
+	}
+	if !mesh.IsDNSName(account) {
+		return faultf("spec.serviceAccountName", "%q is not a DNS name", account)
+	}
+	c.object = &snapshot.Pod{
+		Meta: c.meta, IPs: ips, Node: o.Spec.NodeName, ServiceAccount: account,
+		Workload: workloadName(o), HostNetwork: o.Spec.HostNetwork, Ports: podPorts(o),
+		Proxyless: proxyless(o.Annotations[mesh.AnnotationTemplates]),
+	}
+	return nil
+}
+
+// ReadsAnnotation reports whether Convert reads the annotation of a Pod or a
+// Service. Sources need not keep others.
+func ReadsAnnotation(key string) bool {
+	return key == mesh.AnnotationTemplates || key == mesh.AnnotationExportTo
+}
+
+// proxyless reports whether one of the templates, joined by commas, is for
+// applications whose gRPC needs no proxy.
+func proxyless(templates string) bool {
+	for t := range strings.SplitSeq(templates, ",") {
+		if t = strings.TrimSpace(t); t == "grpc-agent" || t == "grpc-simple" {
+			return true
+		}
+	}
+	return false
+}
+
+// workloadName is the name that a person gave: of the Deployment rather than
+// of its ReplicaSet.
+func workloadName(o *corev1.Pod) string {
+	if name := o.Labels[labelWorkloadName]; name != "" {
+		return name
+	}
+	for _, owner := range o.OwnerReferences {
+		if owner.Controller == nil || !*owner.Controller {
+			continue
+		}
+		hash := o.Labels[labelPodTemplateHash]
+		if deployment, ok := strings.CutSuffix(owner.Name, "-"+hash); ok && hash != "" && owner.Kind == "ReplicaSet" {
+			return deployment
+		}
+		return owner.Name
+	}
+	return o.Name
+}
+
+func podPorts(o *corev1.Pod) []snapshot.PodPort {
+	var ports []snapshot.PodPort
+	add := func(containers []corev1.Container, always bool) {
+		for _, container := range containers {
+			sidecar := container.RestartPolicy != nil && *container.RestartPolicy == corev1.ContainerRestartPolicyAlways
+			if !always && !sidecar {
+				continue
+			}
+			for _, p := range container.Ports {
+				if p.Name != "" && isPort(p.ContainerPort) {
+					ports = append(ports, snapshot.PodPort{Name: p.Name, Number: uint32(p.ContainerPort)})
+				}
+			}
+		}
+	}
+	add(o.Spec.Containers, true)
+	add(o.Spec.InitContainers, false)
+	return ports
+}

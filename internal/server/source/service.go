@@ -1,0 +1,166 @@
+package source
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+var serviceKind = kubeKind(kind{
+	name: "Service", plural: "services", versions: v1,
+	resources: []Resource{{Without: "the cluster has no services"}},
+}, (*conversion).service)
+
+func (c *conversion) service(o *corev1.Service) *FieldError {
+	s := &snapshot.Service{Meta: c.meta, Selector: o.Spec.Selector}
+	if policy := o.Spec.InternalTrafficPolicy; policy != nil {
+		s.NodeLocal = *policy == corev1.ServiceInternalTrafficPolicyLocal
+	}
+	if o.Spec.Type == corev1.ServiceTypeExternalName {
+		s.ExternalName = strings.TrimSuffix(o.Spec.ExternalName, ".")
+		if fault := hostFault("spec.externalName", s.ExternalName); fault != nil {
+			return fault
+		}
+		if why := localName(s.ExternalName); why != "" {
+			c.warn(faultf("spec.externalName", "%s %s: proxies do not route calls there", s.ExternalName, why))
+		}
+	} else if fault := c.clusterIPs(s, o); fault != nil {
+		return fault
+	}
+	var fault *FieldError
+	if s.Ports, fault = servicePorts(o.Spec.Ports); fault != nil {
+		return fault
+	}
+	if fault = c.external(s, o); fault != nil {
+		return fault
+	}
+	if s.ExportTo, fault = exportTo(o.Annotations[mesh.AnnotationExportTo]); fault != nil {
+		return fault
+	}
+	c.object = s
+	return nil
+}
+
+func (c *conversion) clusterIPs(s *snapshot.Service, o *corev1.Service) *FieldError {
+	texts, field := o.Spec.ClusterIPs, "spec.clusterIPs"
+	if len(texts) == 0 && o.Spec.ClusterIP != "" {
+		texts, field = []string{o.Spec.ClusterIP}, "spec.clusterIP"
+	}
+	if slices.Equal(texts, []string{corev1.ClusterIPNone}) {
+		s.Headless = true
+		return nil
+	}
+	for i, text := range texts {
+		vip, err := parseAddr(text)
+		if err != nil {
+			return &FieldError{Field: itemOf(field, i), Err: err}
+		}
+		if why := c.refused(vip); why != "" {
+			c.warn(faultf(itemOf(field, i), "%s %s: it is not used", vip, why))
+			continue
+		}
+		s.VIPs = append(s.VIPs, vip)
+	}
+	return nil
+}
+
+func servicePorts(in []corev1.ServicePort) ([]snapshot.ServicePort, *FieldError) {
+	var ports []snapshot.ServicePort
+	names := map[string]bool{}
+	for i, p := range in {
+		field := fmt.Sprintf("spec.ports[%d]", i)
+		switch {
+		case !isPort(p.Port):
+			return nil, faultf(field+".port", "%d is not a port: want 1 to 65535", p.Port)
+		case p.Name == "" && len(in) > 1:
+			return nil, faultf(field+".name", "is missing: a service of several ports names each")
+		case names[p.Name]:
+			return nil, faultf(field+".name", "%q is given twice", p.Name)
+		}
+		names[p.Name] = true
+		if p.Protocol == corev1.ProtocolSCTP {
+			continue // a proxy takes none, and a TCP port may have its number
+		}
+		var app string
+		if p.AppProtocol != nil {
+			app = *p.AppProtocol
+		}
+		out := snapshot.ServicePort{
+			Name: p.Name, Number: uint32(p.Port),
+			Protocol: mesh.ServiceProtocol(string(p.Protocol), app, p.Name, uint32(p.Port)),
+		}
+		switch {
+		case p.TargetPort.Type == intstr.String && p.TargetPort.StrVal != "":
+			out.TargetName = p.TargetPort.StrVal
+		case p.TargetPort.IntVal == 0:
+			out.Target = out.Number
+		case !isPort(p.TargetPort.IntVal):
+			return nil, faultf(field+".targetPort", "%d is not a port: want 1 to 65535", p.TargetPort.IntVal)
+		default:
+			out.Target = uint32(p.TargetPort.IntVal)
+		}
+		if p.NodePort != 0 && !isPort(p.NodePort) {
+			return nil, faultf(field+".nodePort", "%d is not a port: want 1 to 65535", p.NodePort)
+		}
+		ports = append(ports, out)
+	}
+	return ports, nil
+}
+
+func (c *conversion) external(s *snapshot.Service, o *corev1.Service) *FieldError {
+	add := func(field, address string) *FieldError {
+		a, err := parseAddr(address)
+		if err == nil {
+			address = a.String()
+		} else if fault := hostFault(field, address); fault != nil {
+			return fault
+		}
+		if why := c.refusedHost(address); why != "" {
+			c.warn(faultf(field, "%s %s: it is not used", address, why))
+		} else if !slices.Contains(s.External, address) {
+			s.External = append(s.External, address)
+		}
+		return nil
+	}
+	for i, in := range o.Status.LoadBalancer.Ingress {
+		field := fmt.Sprintf("status.loadBalancer.ingress[%d]", i)
+		if in.IP != "" {
+			if fault := add(field+".ip", in.IP); fault != nil {
+				return fault
+			}
+		}
+		if in.Hostname != "" {
+			if fault := add(field+".hostname", in.Hostname); fault != nil {
+				return fault
+			}
+		}
+	}
+	for i, ip := range o.Spec.ExternalIPs {
+		if fault := add(fmt.Sprintf("spec.externalIPs[%d]", i), ip); fault != nil {
+			return fault
+		}
+	}
+	return nil
+}
+
+// exportTo reads the annotation; nil means everywhere.
+func exportTo(text string) ([]string, *FieldError) {
+	if strings.TrimSpace(text) == "" {
+		return nil, nil
+	}
+	var out []string
+	for part := range strings.SplitSeq(text, ",") {
+		part = strings.TrimSpace(part)
+		if part != "*" && part != "." && part != "~" && !mesh.IsDNSLabel(part) {
+			return nil, faultf("metadata.annotations["+mesh.AnnotationExportTo+"]", "%q is neither a namespace nor one of * . ~", part)
+		}
+		out = append(out, part)
+	}
+	return out, nil
+}
