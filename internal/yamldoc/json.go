@@ -11,8 +11,8 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// JSON renders the value as JSON. Dates and binary values become the text
-// that is written; keys are always text. Errors are of type *Error.
+// JSON renders the value as JSON. Dates and binary values become their text as
+// written; keys are always strings. Errors are of type *Error.
 func (v Value) JSON() ([]byte, error) {
 	if v.n == nil {
 		return []byte("null"), nil
@@ -81,7 +81,7 @@ func (e *encoder) text(n *yaml.Node) (err error) {
 	return nil
 }
 
-// isPlainText reports whether JSON has no escapes for the text.
+// isPlainText reports whether the text needs no escapes in JSON.
 func isPlainText(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' || c > '~' || c == '"' || c == '\\' {
@@ -91,7 +91,7 @@ func isPlainText(s string) bool {
 	return true
 }
 
-// isPlainNumber reports whether the text is a whole number as JSON has it.
+// isPlainNumber reports whether the text is a JSON integer without a sign.
 func isPlainNumber(s string) bool {
 	for i := range len(s) {
 		if s[i] < '0' || s[i] > '9' {
@@ -129,7 +129,7 @@ func (e *encoder) scalar(n *yaml.Node) error {
 	return e.text(n)
 }
 
-// number writes the numbers that JSON spells otherwise, such as 0x10 and .5.
+// number writes numbers that JSON spells differently, such as 0x10 and .5.
 func (e *encoder) number(n *yaml.Node) error {
 	var i int64
 	if n.ShortTag() == "!!int" && n.Decode(&i) == nil {
@@ -144,10 +144,10 @@ func (e *encoder) number(n *yaml.Node) error {
 	return nil
 }
 
-// Fault returns the path of the smallest part of the value that decode still
-// refuses when everything beside it is left out; empty when that is the value
-// itself. It is for a value whose JSON decode has refused, whatever the
-// decoder says about where.
+// Fault returns the path of the smallest part of the value that decode refuses
+// when all other parts are left out; empty for the value itself. Call it when
+// decode has refused the JSON of the value: it finds the place without the help
+// of the decoder's message.
 func (v Value) Fault(decode func(json []byte) error) string {
 	return fault(v.n, "", nil, nil, decode)
 }

@@ -1,8 +1,8 @@
-// Package yamldoc reads YAML (and so JSON) documents that a person wrote and
-// keeps the line of every field: a document becomes JSON for the decoder of
-// its type, and whatever the decoder or a check refuses is found again as a
-// path and a line. It refuses duplicate keys, and it bounds depth and what
-// aliases may expand to. It imports nothing of ours and does no I/O.
+// Package yamldoc reads YAML and JSON documents that people write and keeps the
+// line of every field. Value.JSON renders a document for the decoder of its type;
+// Value.Fault and Value.LineOf find the field and the line that the decoder or a
+// later check refuses. Duplicate keys are errors. The depth of values and the
+// size that aliases expand to are bounded. The package does no I/O.
 package yamldoc
 
 import (
@@ -12,33 +12,31 @@ import (
 	"iter"
 	"regexp"
 	"sort"
-	"strconv"
-	"strings"
 
 	"go.yaml.in/yaml/v3"
 )
 
 const (
-	// MaxDepth is how deep values may nest.
+	// MaxDepth bounds the nesting of values.
 	MaxDepth = 100
-	// MaxAliased is how much aliases and merge keys may add to one document,
-	// in bytes, so that a small file cannot become a huge object.
+	// MaxAliased bounds how much aliases and merge keys add to one document, in
+	// bytes, so that a small file cannot become a huge object.
 	MaxAliased = 1 << 20
-	// valueSize is what a value counts for beside its text.
+	// valueSize is the size of a value besides its text, in bytes, for MaxAliased.
 	valueSize = 16
 )
 
-// Error is a fault of the YAML itself. Lines count from 1 in the file.
+// Error reports invalid YAML. Lines count from 1 in the file.
 type Error struct {
 	Line   int
 	Reason string
-	// First is the line of what Line gives again; 0 for other faults.
+	// First is the line of the first definition, if Line repeats it; 0 for other faults.
 	First int
 }
 
 func (e *Error) Error() string { return fmt.Sprintf("line %d: %s", e.Line, e.Text()) }
 
-// Text is the fault without its own line.
+// Text returns the error without Line.
 func (e *Error) Text() string {
 	if e.First == 0 {
 		return e.Reason
@@ -46,17 +44,16 @@ func (e *Error) Text() string {
 	return fmt.Sprintf("%s, first in line %d", e.Reason, e.First)
 }
 
-// Chunk is the text of one document; Line is the line of the file it starts
-// at, from 1.
+// Chunk is the text of one document. Line is its first line in the file, from 1.
 type Chunk struct {
 	Text []byte
 	Line int
 }
 
-// Split cuts a stream at its document markers, without parsing it, so that a
-// broken document leaves its neighbours readable. A marker at the start of a
-// line is a marker in every context that YAML allows. Chunks without content
-// are among the result; Parse returns a null value for them.
+// Split cuts a stream at its document markers without parsing it, so that one
+// broken document does not make the others unreadable. YAML allows no other
+// meaning of a marker at the start of a line. Chunks without content are included;
+// Parse returns a null value for them.
 func Split(data []byte) iter.Seq[Chunk] {
 	return func(yield func(Chunk) bool) {
 		start, startLine, line := 0, 1, 1
@@ -97,25 +94,9 @@ func isMarker(line []byte, marker string) bool {
 	return ok && (len(rest) == 0 || rest[0] == ' ' || rest[0] == '\t')
 }
 
-// Parse reads one document. Its value is null when the chunk has no content.
+// Parse reads one document. The value is null when the chunk has no content.
 // Errors are of type *Error.
-func Parse(c Chunk) (Value, error) { return new(Parser).Parse(c) }
-
-// Parser parses documents one after another with little garbage. The zero
-// Parser is ready for use, by one goroutine at a time.
-type Parser struct{ plain plainParser }
-
-// Parse is the function Parse, but for its value, which holds until the next
-// call.
-func (p *Parser) Parse(c Chunk) (Value, error) {
-	if root, ok := p.plain.parse(c); ok {
-		return Value{root}, nil
-	}
-	return parseAny(c)
-}
-
-// parseAny is Parse for the whole of YAML.
-func parseAny(c Chunk) (Value, error) {
+func Parse(c Chunk) (Value, error) {
 	var doc yaml.Node
 	if err := yaml.Unmarshal(c.Text, &doc); err != nil {
 		reason := parserReason(err)
@@ -141,8 +122,9 @@ func parserReason(err error) string {
 	return reasonPrefix.ReplaceAllString(err.Error(), "")
 }
 
-// faultyLine finds the line, from 1, whose arrival makes the parser fail for
-// the reason: the parser's own number is often that of an enclosing mapping.
+// faultyLine returns the first line, from 1, at which the parser fails for the
+// reason. The line in the parser's own error is often the start of a mapping
+// around the fault.
 func faultyLine(text []byte, reason string) int {
 	lines := bytes.SplitAfter(text, []byte("\n"))
 	ends := make([]int, len(lines))
@@ -159,13 +141,13 @@ func faultyLine(text []byte, reason string) int {
 	return i + 1
 }
 
-// preparer makes a parsed tree ready for use: lines count in the file, merge
-// keys are resolved, faults that the parser lets pass are refused.
+// preparer makes a parsed tree ready for use: it sets the lines of the file,
+// resolves merge keys, and refuses faults that the parser accepts.
 type preparer struct {
 	offset int
-	size   int                // of the document without what aliases add
-	merged int                // pairs that merge keys brought
-	sizes  map[*yaml.Node]int // of what aliases stand for; inProgress while it is computed
+	size   int                // of the document without its aliases
+	merged int                // pairs from merge keys
+	sizes  map[*yaml.Node]int // of values with anchors; inProgress while it is computed
 }
 
 const inProgress = -1
@@ -205,8 +187,8 @@ func (p *preparer) prepare(n *yaml.Node, depth int) error {
 	return p.merge(n, seen, merges)
 }
 
-// merge replaces the merge keys of the mapping by the pairs they stand for.
-// The pairs stay aliases, so that they count as such when they are expanded.
+// merge replaces the merge keys of the mapping by the pairs that they refer to.
+// The pairs stay aliases, so that expand counts them.
 func (p *preparer) merge(n *yaml.Node, seen map[string]int, merges []*yaml.Node) error {
 	var own []*yaml.Node
 	for i := 0; i < len(n.Content); i += 2 {
@@ -243,7 +225,7 @@ func (p *preparer) merge(n *yaml.Node, seen map[string]int, merges []*yaml.Node)
 
 const tooManyAliases = "aliases add more than 1 MiB to the document"
 
-// expand returns the size of the value with its aliases written out.
+// expand returns the size of the value with all aliases expanded.
 func (p *preparer) expand(n *yaml.Node) (int, error) {
 	target := follow(n)
 	remember := n.Kind == yaml.AliasNode || n.Anchor != ""
@@ -272,160 +254,7 @@ func (p *preparer) expand(n *yaml.Node) (int, error) {
 	return size, nil
 }
 
-// follow returns what an alias stands for. An alias of an alias does not
-// occur: anchors are on values.
-func follow(n *yaml.Node) *yaml.Node {
-	if n != nil && n.Kind == yaml.AliasNode {
-		return n.Alias
-	}
-	return n
-}
-
-// Value is one value of a document. The zero Value is null, and so is a value
-// that is not there.
-type Value struct{ n *yaml.Node }
-
-// IsNull reports whether the value is null or missing.
-func (v Value) IsNull() bool {
-	n := follow(v.n)
-	return n == nil || n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null"
-}
-
-// IsMapping reports whether the value is a mapping.
-func (v Value) IsMapping() bool {
-	n := follow(v.n)
-	return n != nil && n.Kind == yaml.MappingNode
-}
-
-// Line is the line of the file that the value starts at; 0 for none.
-func (v Value) Line() int {
-	if v.n == nil {
-		return 0
-	}
-	return v.n.Line
-}
-
-// Text is the text of a scalar, as it is written; empty for others.
-func (v Value) Text() string {
-	n := follow(v.n)
-	if n == nil || n.Kind != yaml.ScalarNode || n.ShortTag() == "!!null" {
-		return ""
-	}
-	return n.Value
-}
-
-// Get returns the value of a field of a mapping, null if there is none.
-func (v Value) Get(key string) Value {
-	_, value := child(follow(v.n), key)
-	return Value{value}
-}
-
-// Keys returns the keys of a mapping, as they are written.
-func (v Value) Keys() []string {
-	n := follow(v.n)
-	if n == nil || n.Kind != yaml.MappingNode {
-		return nil
-	}
-	var keys []string
-	for i := 0; i < len(n.Content); i += 2 {
-		keys = append(keys, n.Content[i].Value)
-	}
-	return keys
-}
-
-// Items returns the items of a list; ok is false when the value is not one.
-func (v Value) Items() (items []Value, ok bool) {
-	n := follow(v.n)
-	if n == nil || n.Kind != yaml.SequenceNode {
-		return nil, false
-	}
-	for _, c := range n.Content {
-		items = append(items, Value{c})
-	}
-	return items, true
-}
-
-// LineOf is the line of the field that the path names, such as
-// spec.servers[0].port.number or metadata.labels[example.com/a]; where the
-// path leads to nothing, that of the last part which is there.
-func (v Value) LineOf(path string) int {
-	line, _ := v.locate(path)
-	return line
-}
-
-// TextLineOf is the line of the file of a line, counted from 1, of the text
-// in the field that the path names. Only literal block text has lines of its
-// own; for other styles it is the line of the field.
-func (v Value) TextLineOf(path string, textLine int) int {
-	line, n := v.locate(path)
-	if n != nil && n.Kind == yaml.ScalarNode && n.Style&yaml.LiteralStyle != 0 && textLine > 0 {
-		return n.Line + textLine
-	}
-	return line
-}
-
-// locate returns the line of the field and its value, nil when it is missing.
-func (v Value) locate(path string) (int, *yaml.Node) {
-	line, n := v.Line(), follow(v.n)
-	for _, part := range splitPath(path) {
-		key, value := child(n, part)
-		if key == nil {
-			return line, nil
-		}
-		line, n = key.Line, follow(value)
-	}
-	return line, n
-}
-
-// child returns a field of a mapping with its key, or an item of a list,
-// which is its own key.
-func child(n *yaml.Node, name string) (key, value *yaml.Node) {
-	switch {
-	case n == nil:
-	case n.Kind == yaml.MappingNode:
-		for i := 0; i < len(n.Content); i += 2 {
-			if n.Content[i].Value == name {
-				return n.Content[i], n.Content[i+1]
-			}
-		}
-	case n.Kind == yaml.SequenceNode:
-		if i, err := strconv.Atoi(name); err == nil && i >= 0 && i < len(n.Content) {
-			return n.Content[i], n.Content[i]
-		}
-	}
-	return nil, nil
-}
-
-func splitPath(path string) []string {
-	var parts []string
-	for path != "" {
-		if rest, ok := strings.CutPrefix(path, "["); ok {
-			part, after, _ := strings.Cut(rest, "]")
-			parts = append(parts, part)
-			path = strings.TrimPrefix(after, ".")
-			continue
-		}
-		i := strings.IndexAny(path, ".[")
-		if i < 0 {
-			return append(parts, path)
-		}
-		parts = append(parts, path[:i])
-		path = strings.TrimPrefix(path[i:], ".")
-	}
-	return parts
-}
-
-func joinPath(path, name string, index bool) string {
-	switch {
-	case index || strings.ContainsAny(name, ".[]"):
-		return path + "[" + name + "]"
-	case path == "":
-		return name
-	}
-	return path + "." + name
-}
-
-// asError returns the *Error in err, or err as a fault of the given line.
+// asError returns the *Error in err, or an *Error for err at the given line.
 func asError(err error, line int) *Error {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e

@@ -151,9 +151,8 @@ func (p *parser) finish() {
 }
 
 func (p *parser) parse(jobs []job) {
-	var docs yamldoc.Parser
 	for _, j := range jobs {
-		v, err := docs.Parse(j.text)
+		v, err := yamldoc.Parse(j.text)
 		j.into.fill(p.conv, j.path, j.file, v, err)
 	}
 }
