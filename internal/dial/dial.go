@@ -122,3 +122,7 @@ func HTTPClientVia(timeout time.Duration, dial func(ctx context.Context, network
 	transport.DialContext = dial
 	return newClient(timeout, transport)
 }
+
+// HTTPClientOver returns a client for a transport that the caller made. It follows
+// no redirect. Its requests end with their contexts only.
+func HTTPClientOver(transport http.RoundTripper) *http.Client { return newClient(0, transport) }

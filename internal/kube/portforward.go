@@ -5,39 +5,36 @@ package kube
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"os"
 	"strconv"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/portforward"
+	"k8s.io/client-go/transport/spdy"
 	"k8s.io/streaming/pkg/httpstream"
-	"k8s.io/streaming/pkg/httpstream/spdy"
+
+	"github.com/meshctl/meshctl/internal/dial"
 )
 
 const (
-	// forwardTimeout bounds how long a port-forward takes to begin.
+	// forwardTimeout bounds the start of a port-forward.
 	forwardTimeout = 10 * time.Second
-	// forwardProtocol is what streams of a port-forward speak.
+	// forwardProtocol is the protocol of the streams of a port-forward.
 	forwardProtocol = "portforward.k8s.io"
-	// maxForwardError bounds what the other end says is wrong, in bytes.
+	// maxForwardError bounds the error text of the kubelet, in bytes.
 	maxForwardError = 1 << 10
-	// maxRefusal bounds what of an answer that is an error is read, in bytes.
-	maxRefusal = 64 << 10
 )
 
 // PodPort is a port of a pod.
 type PodPort struct {
-	// Access is the way to the API server of the pod's cluster.
+	// Access is the access to the API server of the pod's cluster. It must not have
+	// a Transport or Dial function of its own.
 	Access          *rest.Config
 	Namespace, Name string
 	Port            uint16
@@ -45,85 +42,74 @@ type PodPort struct {
 
 func (t PodPort) String() string { return fmt.Sprintf("pod %s/%s", t.Namespace, t.Name) }
 
-// DialContext makes a connection to the pod, whatever address it is asked for. The
-// API server asks the kubelet for it. It can be the dialer of an HTTP client.
+// DialContext connects to the port through the API server, as kubectl port-forward
+// does: over WebSocket, or over SPDY if the API server or a proxy refuses
+// WebSocket. It ignores the network and the address. It can be the dialer of an
+// HTTP client.
 func (t PodPort) DialContext(ctx context.Context, _, _ string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, forwardTimeout)
 	defer cancel()
-	raw, err := t.upgrade(ctx)
+	dialer, err := t.dialer(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("port-forward: %w", err)
 	}
-	stop := context.AfterFunc(ctx, func() { _ = raw.Close() })
-	session, err := spdy.NewClientConnection(upgraded{raw})
+	session, _, err := dialer.Dial(forwardProtocol)
 	if err != nil {
-		stop()
 		return nil, fmt.Errorf("port-forward: %w", err)
 	}
+	stop := context.AfterFunc(ctx, func() { _ = session.Close() })
 	c := &podConn{session: session, done: make(chan struct{})}
 	if err := c.open(t.Port); err != nil || !stop() {
 		_ = session.Close()
-		_ = raw.Close()
 		return nil, fmt.Errorf("port-forward: %w", cmp.Or(err, ctx.Err()))
 	}
 	return c, nil
 }
 
-// upgrade asks the API server for the port-forward and returns the connection.
-func (t PodPort) upgrade(ctx context.Context) (io.ReadWriteCloser, error) {
+// dialer returns a dialer whose requests end with ctx.
+func (t PodPort) dialer(ctx context.Context) (httpstream.Dialer, error) {
 	access := rest.CopyConfig(t.Access)
-	access.Timeout = 0                       // of the whole connection; ctx bounds its beginning
-	access.NextProtos = []string{"http/1.1"} // HTTP/2 has no upgrades
-	client, err := rest.HTTPClientFor(access)
-	if err != nil {
-		return nil, err
-	}
+	access.Timeout = 0 // it would end the connection; ctx bounds the start
+	access.Wrap(func(next http.RoundTripper) http.RoundTripper { return &endsWith{ctx, next} })
 	base, _, err := rest.DefaultServerUrlFor(access)
 	if err != nil {
 		return nil, err
 	}
 	target := base.JoinPath("api", "v1", "namespaces", t.Namespace, "pods", t.Name, "portforward")
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, target.String(), http.NoBody)
+	websocket, err := portforward.NewSPDYOverWebsocketDialerForStreaming(target, access)
 	if err != nil {
 		return nil, err
 	}
-	req.Header.Set(httpstream.HeaderConnection, httpstream.HeaderUpgrade)
-	req.Header.Set(httpstream.HeaderUpgrade, spdy.HeaderSpdy31)
-	req.Header.Set(httpstream.HeaderProtocolVersion, forwardProtocol)
-	resp, err := client.Do(req)
+	transport, upgrader, err := spdy.RoundTripperFor(access)
 	if err != nil {
 		return nil, err
 	}
-	conn, ok := resp.Body.(io.ReadWriteCloser)
-	if resp.StatusCode != http.StatusSwitchingProtocols || !ok ||
-		!strings.EqualFold(resp.Header.Get(httpstream.HeaderUpgrade), spdy.HeaderSpdy31) {
-		defer utilnet.CloseIdleConnectionsFor(client.Transport)
-		defer resp.Body.Close()
-		return nil, refusal(resp)
-	}
-	return conn, nil
+	overSPDY := spdy.NewDialerForStreaming(upgrader, dial.HTTPClientOver(transport), http.MethodPost, target)
+	return portforward.NewFallbackDialerForStreaming(websocket, overSPDY,
+		func(err error) bool { return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err) }), nil
 }
 
-// refusal is what an API server says instead of a port-forward.
-func refusal(resp *http.Response) error {
-	var st metav1.Status
-	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxRefusal))
-	if err := json.Unmarshal(text, &st); err == nil && st.Kind == "Status" && st.Message != "" {
-		return &apierrors.StatusError{ErrStatus: st}
-	}
-	return fmt.Errorf("the API server answered %s: %.200q", resp.Status, text)
+// endsWith is a transport that ends each request with a context. The dialers of
+// client-go take none.
+type endsWith struct {
+	ctx  context.Context
+	next http.RoundTripper
+}
+
+// RoundTrip implements http.RoundTripper.
+func (t *endsWith) RoundTrip(r *http.Request) (*http.Response, error) {
+	return t.next.RoundTrip(r.WithContext(t.ctx))
 }
 
 // podConn is one connection to a port of a pod.
 type podConn struct {
 	session httpstream.Connection
 	data    httpstream.Stream
-	done    chan struct{} // closed when it is known how the connection went
-	fault   error         // what the other end says; read after done
+	done    chan struct{} // closed when fault is known
+	fault   error         // the error text of the kubelet; nil for none
 }
 
-// open makes the two streams of a connection: what goes wrong with it comes on
-// one of its own.
+// open makes the two streams of a connection, for errors and for data.
 func (c *podConn) open(port uint16) error {
 	header := http.Header{}
 	header.Set(corev1.PortHeader, strconv.Itoa(int(port)))
@@ -196,18 +182,3 @@ type podConnAddr struct{}
 
 func (podConnAddr) Network() string { return "port-forward" }
 func (podConnAddr) String() string  { return "port-forward" }
-
-// upgraded is what HTTP leaves of a connection, as a net.Conn.
-type upgraded struct{ io.ReadWriteCloser }
-
-// Close is nil also when the connection was closed before, which is no fault.
-func (u upgraded) Close() error {
-	_ = u.ReadWriteCloser.Close()
-	return nil
-}
-
-func (upgraded) LocalAddr() net.Addr              { return podConnAddr{} }
-func (upgraded) RemoteAddr() net.Addr             { return podConnAddr{} }
-func (upgraded) SetDeadline(time.Time) error      { return nil }
-func (upgraded) SetReadDeadline(time.Time) error  { return nil }
-func (upgraded) SetWriteDeadline(time.Time) error { return nil }
