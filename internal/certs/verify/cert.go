@@ -34,7 +34,7 @@ func (c *checker) isFirst(x cert) bool {
 	return c.first.Certificate != nil && x.Equal(c.first.Certificate)
 }
 
-// maxSoon is how long before its end a certificate that lives long is due.
+// maxSoon is the time before its end from which a long-lived certificate is due.
 const maxSoon = 30 * 24 * time.Hour
 
 func (c *checker) clock(x cert) {
@@ -63,14 +63,14 @@ func (c *checker) strength(x cert) {
 	if weakSignature(x.SignatureAlgorithm) {
 		c.judge(WeakSignature, x, "it is signed with %s", x.SignatureAlgorithm)
 		if c.links.selfSigned(x.Certificate) {
-			// Nobody looks at the signature of a root.
+			// Peers do not check the signature of a root.
 			c.findings[len(c.findings)-1].Severity = Warning
 		}
 	}
 }
 
-// mustSign reports whether the certificate has to be a CA: it signs for a
-// mesh, it is in a trust bundle, or it has signed something that is here.
+// mustSign reports whether the certificate must be a CA: it is the CA of a mesh, in a
+// trust bundle, or the signer of another certificate of the set.
 func (c *checker) mustSign(x cert) bool {
 	if c.set.Purpose == CA && c.isFirst(x) {
 		return true
@@ -87,7 +87,7 @@ func holds(certs []cert, x cert) bool {
 	return slices.ContainsFunc(certs, func(y cert) bool { return y.Equal(x.Certificate) })
 }
 
-// signer checks the rights of a CA.
+// signer checks the constraints and usages of a CA.
 func (c *checker) signer(x cert) {
 	switch {
 	case !x.BasicConstraintsValid || !x.IsCA:
@@ -103,8 +103,8 @@ func (c *checker) signer(x cert) {
 	}
 }
 
-// uses is what those below a CA need to be used for: in a mesh, each is both
-// server and client.
+// uses returns the extended key usages that certificates below a CA need. In a mesh,
+// each is both server and client.
 func (c *checker) uses(x cert) []x509.ExtKeyUsage {
 	if c.set.Purpose == CA {
 		return []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
@@ -124,12 +124,12 @@ func leafUses(x *x509.Certificate) []x509.ExtKeyUsage {
 	case len(spiffeIDs(x)) > 0:
 		return []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	case slices.Contains(x.ExtKeyUsage, x509.ExtKeyUsageClientAuth):
-		return nil // a client alone
+		return nil // a client only
 	}
 	return []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 }
 
-// lacking names the first use that the certificate excludes.
+// lacking returns the first use that the certificate excludes.
 func lacking(x *x509.Certificate, uses []x509.ExtKeyUsage) string {
 	if len(x.ExtKeyUsage)+len(x.UnknownExtKeyUsage) == 0 || slices.Contains(x.ExtKeyUsage, x509.ExtKeyUsageAny) {
 		return ""
@@ -142,7 +142,7 @@ func lacking(x *x509.Certificate, uses []x509.ExtKeyUsage) string {
 	return ""
 }
 
-// leaf checks the rights of a certificate that is shown to peers.
+// leaf checks the constraints, usages and names of a leaf.
 func (c *checker) leaf(x cert) {
 	switch {
 	case x.IsCA:
@@ -187,8 +187,8 @@ func spiffeIDs(x *x509.Certificate) []string {
 	return slices.DeleteFunc(certs.URIs(x), func(s string) bool { return !strings.HasPrefix(s, "spiffe://") })
 }
 
-// isWorkload reports whether the certificate names a workload: a SPIFFE id
-// with a path. That of a CA has none.
+// isWorkload reports whether the certificate has a SPIFFE id with a path. The id of a
+// CA has none.
 func isWorkload(x *x509.Certificate) bool {
 	return slices.ContainsFunc(spiffeIDs(x), func(s string) bool {
 		_, path, _ := strings.Cut(strings.TrimPrefix(s, "spiffe://"), "/")
@@ -211,7 +211,7 @@ func parseID(id string, ca bool) (domain string, err error) {
 	return domain, nil
 }
 
-// names checks the names below each CA against its constraints.
+// names checks the name constraints of each CA.
 func (c *checker) names() {
 	done := map[string]bool{}
 	for _, p := range c.paths {
@@ -258,8 +258,8 @@ func (c *checker) constrain(ca, x cert) {
 	}
 }
 
-// mailMatches: a constraint permits one address, or all of one host, or with a
-// leading dot those of all hosts below it.
+// mailMatches matches a constraint that is one address, one host or, with a leading
+// dot, all hosts below a domain.
 func mailMatches(address, constraint string) bool {
 	if strings.Contains(constraint, "@") {
 		return address == constraint
@@ -272,14 +272,14 @@ func permits(name string, permitted, excluded []string, match func(name, constra
 	return !slices.ContainsFunc(excluded, is) && (len(permitted) == 0 || slices.ContainsFunc(permitted, is))
 }
 
-// dnsMatches: a constraint permits its domain and all below.
+// dnsMatches matches a constraint that is a domain with its subdomains.
 func dnsMatches(name, constraint string) bool {
 	constraint = strings.TrimPrefix(constraint, ".")
 	return constraint == "" || name == constraint || strings.HasSuffix(name, "."+constraint)
 }
 
-// hostMatches: the constraint of a URI permits one host, or with a leading dot
-// all below it.
+// hostMatches matches a URI constraint that is one host or, with a leading dot, all
+// hosts below a domain.
 func hostMatches(host, constraint string) bool {
 	if strings.HasPrefix(constraint, ".") {
 		return strings.HasSuffix(host, constraint)

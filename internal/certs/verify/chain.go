@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// Bounds of the search for a root: certificates of a way, ways, and steps.
+// Bounds of the search for a root: certificates of a path, paths, and steps.
 const (
 	maxPath  = 10
 	maxPaths = 16
 	maxSteps = 2000
 )
 
-// chains checks the order of each file and finds the way to a root.
+// chains checks the order of each file and finds its path to a root.
 func (c *checker) chains() {
 	c.needed = map[string]bool{}
 	for _, l := range c.lists {
@@ -33,8 +33,8 @@ func (c *checker) chains() {
 	}
 }
 
-// start returns the certificate of the list whose way to a root matters; it
-// is false for lists without one, such as bundles.
+// start returns the certificate of the list that needs a path to a root. It returns
+// false if there is none, as in a bundle.
 func (c *checker) start(l list) (cert, bool) {
 	if len(l.certs) == 0 {
 		return cert{}, false
@@ -43,7 +43,7 @@ func (c *checker) start(l list) (cert, bool) {
 	case RoleCert, RoleRoot:
 		return l.certs[0], true
 	case RoleChain:
-		// What matters is the certificate that the chain is for.
+		// RoleCert needs the path; here the chain must begin with that certificate.
 		if c.first.Certificate != nil {
 			if !l.whole {
 				return cert{}, false
@@ -56,7 +56,7 @@ func (c *checker) start(l list) (cert, bool) {
 	}
 	first := l.certs[0]
 	if c.set.Purpose != Loose {
-		return cert{}, false // a file with a name of its own beside a known layout
+		return cert{}, false // an unknown file beside a known layout
 	}
 	if c.links.selfSigned(first.Certificate) && !slices.ContainsFunc(l.certs, func(x cert) bool { return !x.IsCA }) {
 		return cert{}, false // a bundle
@@ -64,7 +64,7 @@ func (c *checker) start(l list) (cert, bool) {
 	return first, true
 }
 
-// chainOfFirst checks that a chain begins with the certificate it is for.
+// chainOfFirst checks that a chain begins with the subject of the set.
 func (c *checker) chainOfFirst(l list) bool {
 	switch at := slices.IndexFunc(l.certs, func(x cert) bool { return x.Equal(c.first.Certificate) }); {
 	case at == 0:
@@ -79,8 +79,8 @@ func (c *checker) chainOfFirst(l list) bool {
 	return false
 }
 
-// order reports the first certificate of a chain that does not belong where it
-// stands. A broken chain is not its business: the way to a root tells.
+// order reports the first misplaced certificate of a chain. It ignores missing
+// certificates, which the search for a path reports.
 func (c *checker) order(l list) {
 	for i := range len(l.certs) - 1 {
 		cur, next := l.certs[i], l.certs[i+1]
@@ -104,8 +104,8 @@ func (c *checker) order(l list) {
 	}
 }
 
-// unrelated reports what stands behind the end of a chain. Further roots of
-// the bundle may: they are there while roots change.
+// unrelated reports certificates after the end of a chain. Further roots of the bundle
+// are allowed, as during a rotation.
 func (c *checker) unrelated(rest []cert) {
 	for _, x := range rest {
 		if !c.links.selfSigned(x.Certificate) || !c.isRoot(x.Certificate) {
@@ -118,7 +118,7 @@ func (c *checker) leads(x cert) bool {
 	return slices.ContainsFunc(c.roots, func(r cert) bool { return c.links.signed(r.Certificate, x.Certificate) })
 }
 
-// lead finds the best way from a certificate to a root and keeps it.
+// lead finds the best path from a certificate to a root and keeps it.
 func (c *checker) lead(start cert) {
 	if start.Certificate == nil {
 		return
@@ -129,18 +129,18 @@ func (c *checker) lead(start cert) {
 		}
 	}
 	if len(c.roots) == 0 {
-		return // nothing says what is trusted
+		return // no trusted roots are known
 	}
 	c.steps = 0
-	ways := c.search(nil, []cert{start})
-	if len(ways) == 0 {
+	paths := c.search(nil, []cert{start})
+	if len(paths) == 0 {
 		c.about(NoPathToRoot, start, "%s", c.whyNoPath(start))
 		return
 	}
-	c.paths = append(c.paths, slices.MinFunc(ways, func(a, b []cert) int { return c.badness(a) - c.badness(b) }))
+	c.paths = append(c.paths, slices.MinFunc(paths, func(a, b []cert) int { return c.badness(a) - c.badness(b) }))
 }
 
-// strangeRoot reports roots in a chain that the bundle does not have.
+// strangeRoot reports roots of a chain that are not in the bundle.
 func (c *checker) strangeRoot(l list, start cert) bool {
 	found := false
 	if !c.rooted || !slices.ContainsFunc(l.certs, func(x cert) bool { return x.Equal(start.Certificate) }) {
@@ -155,13 +155,13 @@ func (c *checker) strangeRoot(l list, start cert) bool {
 	return found
 }
 
-// search extends the way to all roots that it leads to.
-func (c *checker) search(found [][]cert, way []cert) [][]cert {
-	last := way[len(way)-1]
+// search appends all paths to found that extend path to a root.
+func (c *checker) search(found [][]cert, path []cert) [][]cert {
+	last := path[len(path)-1]
 	if c.isRoot(last.Certificate) {
-		return append(found, slices.Clone(way))
+		return append(found, slices.Clone(path))
 	}
-	if c.steps++; len(way) == maxPath || c.steps > maxSteps {
+	if c.steps++; len(path) == maxPath || c.steps > maxSteps {
 		return found
 	}
 	for _, from := range [][]cert{c.roots, c.all} {
@@ -170,37 +170,37 @@ func (c *checker) search(found [][]cert, way []cert) [][]cert {
 				return found
 			}
 			if c.links.signed(x.Certificate, last.Certificate) &&
-				!slices.ContainsFunc(way, func(w cert) bool { return w.Equal(x.Certificate) }) {
-				found = c.search(found, append(slices.Clip(way), x))
+				!slices.ContainsFunc(path, func(w cert) bool { return w.Equal(x.Certificate) }) {
+				found = c.search(found, append(slices.Clip(path), x))
 			}
 		}
 	}
 	return found
 }
 
-// badness counts what speaks against a way.
-func (c *checker) badness(way []cert) int {
+// badness ranks paths. Invalid and longer paths are worse.
+func (c *checker) badness(path []cert) int {
 	n := 0
-	for i, x := range way {
+	for i, x := range path {
 		if c.opts.Now.Before(x.NotBefore) || c.opts.Now.After(x.NotAfter) {
 			n += 100
 		}
-		if i > 0 && (!mayBeCA(x.Certificate) || tooShort(x.Certificate, i-leaves(way))) {
+		if i > 0 && (!mayBeCA(x.Certificate) || tooShort(x.Certificate, i-leaves(path))) {
 			n += 10
 		}
 	}
-	return n + len(way)
+	return n + len(path)
 }
 
-// leaves is 1 when the way starts at a leaf, which no path length counts.
-func leaves(way []cert) int {
-	if way[0].IsCA {
+// leaves returns 1 if the path starts at a leaf, which path lengths do not count.
+func leaves(path []cert) int {
+	if path[0].IsCA {
 		return 0
 	}
 	return 1
 }
 
-// whyNoPath tells at which certificate the way ends.
+// whyNoPath explains at which certificate the path ends.
 func (c *checker) whyNoPath(x cert) string {
 	seen := map[*x509.Certificate]bool{}
 	for !seen[x.Certificate] {
@@ -221,14 +221,14 @@ func (c *checker) whyNoPath(x cert) string {
 	return "nothing given has signed \"" + Name(x.Certificate) + "\"; its signer is called \"" + x.Issuer.String() + "\""
 }
 
-// walk checks each certificate of a way against the one that signed it.
-func (c *checker) walk(way []cert) {
-	for i := range len(way) - 1 {
-		child, parent := way[i], way[i+1]
+// walk checks each certificate of a path against its signer.
+func (c *checker) walk(path []cert) {
+	for i := range len(path) - 1 {
+		child, parent := path[i], path[i+1]
 		if !mayBeCA(parent.Certificate) {
 			continue // certificates reports it
 		}
-		if below := i + 1 - leaves(way); tooShort(parent.Certificate, below) {
+		if below := i + 1 - leaves(path); tooShort(parent.Certificate, below) {
 			c.about(PathLength, parent, "its path length %d permits no more than that many CAs below it, there are %d", parent.MaxPathLen, below)
 		}
 		if child.NotAfter.After(parent.NotAfter) {
@@ -238,7 +238,7 @@ func (c *checker) walk(way []cert) {
 	}
 }
 
-// tooShort reports whether the path length of a CA forbids the CAs below it.
+// tooShort reports whether the path length of a CA forbids so many CAs below it.
 func tooShort(ca *x509.Certificate, below int) bool {
 	return ca.MaxPathLen >= 0 && ca.MaxPathLen < below
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/meshctl/meshctl/internal/certs"
 )
 
-// Check returns what is wrong with the set, errors first, each fault once at
-// the first place where it is.
+// Check returns the faults of the set, errors first. It reports a fault at its first
+// place only.
 func Check(s Set, o Options) []Finding {
 	c := &checker{set: s, opts: o, links: &linker{known: map[[2]*x509.Certificate]bool{}}}
 	c.read()
@@ -47,25 +47,25 @@ type checker struct {
 	findings []Finding
 
 	all   []cert // each distinct certificate, at its first place
-	first cert   // what the set is about, in sets with a purpose
+	first cert   // the subject of the set, if the set has a purpose
 	lists []list // the certificates of each file
-	// roots are what is trusted; rooted tells whether the set itself says so,
-	// or the options.
+	// roots are the trusted certificates. rooted reports whether the set or the
+	// options name them; otherwise they are the self-signed ones.
 	roots  []cert
 	rooted bool
 	pks    []privateKey
 	crls   []crl
 
-	paths  [][]cert        // from what signs or is shown to a root
+	paths  [][]cert        // from a signer or leaf to a root
 	needed map[string]bool // the certificates on the paths, by their bytes
-	steps  int             // of the search for one path
+	steps  int             // steps of the search for the current path
 }
 
 // list is the certificates of one file, in order.
 type list struct {
 	file  File
 	certs []cert
-	whole bool // every block of the file could be read
+	whole bool // all blocks are readable
 }
 
 type privateKey struct {
@@ -84,13 +84,13 @@ func (c *checker) report(code Code, place string, subject cert, format string, a
 	c.findings = append(c.findings, f)
 }
 
-// about reports a fault of a certificate at its own place.
+// about reports a fault of a certificate at the place of the certificate.
 func (c *checker) about(code Code, subject cert, format string, args ...any) {
 	c.report(code, subject.place, subject, format, args...)
 }
 
-// judge is about, with a warning in place of an error when the set works
-// without the certificate, such as an old root in a bundle.
+// judge is like about, but only warns if the set works without the certificate, such
+// as an old root in a bundle.
 func (c *checker) judge(code Code, subject cert, format string, args ...any) {
 	c.about(code, subject, format, args...)
 	if c.set.Purpose != Loose && len(c.paths) > 0 && !c.needed[string(subject.Raw)] {
@@ -98,7 +98,8 @@ func (c *checker) judge(code Code, subject cert, format string, args ...any) {
 	}
 }
 
-// Name is how a certificate is called: its subject, or else its first name.
+// Name returns a name of a certificate for people: its subject, else its first
+// alternative name.
 func Name(c *x509.Certificate) string {
 	if s := c.Subject.String(); s != "" {
 		return s
@@ -112,18 +113,18 @@ func Name(c *x509.Certificate) string {
 	return "serial " + c.SerialNumber.Text(16)
 }
 
-// Short is the beginning of a certificate's SHA-256, 8 bytes in hex.
+// Short returns the first 8 bytes of a certificate's SHA-256 in hex.
 func Short(c *x509.Certificate) string { return certs.Fingerprint(c)[:23] }
 
 // Describe returns the Name and Short of a certificate.
 func Describe(c *x509.Certificate) string { return fmt.Sprintf("%s (%s)", Name(c), Short(c)) }
 
-// read takes the blocks of all files apart and reports those that are none.
+// read collects the content of all files and reports faulty blocks.
 func (c *checker) read() {
 	known := map[string]bool{}
 	for _, f := range c.set.Files {
 		switch {
-		case f.Unreadable != "" && f.Exposed != "" && f.Role == RoleKey: // and so it was not read
+		case f.Unreadable != "" && f.Exposed != "" && f.Role == RoleKey: // unread because exposed
 			c.exposed(f)
 			continue
 		case f.Unreadable != "":
@@ -131,7 +132,7 @@ func (c *checker) read() {
 			continue
 		case len(f.Blocks) == 0 && !f.Empty:
 			c.report(NoPEM, f.Place, cert{}, "it holds no PEM block")
-		case f.Empty && f.Name == caCRL: // taken for a list, it would end all revocations
+		case f.Empty && f.Name == caCRL: // an empty list would end all revocations
 			c.report(CRLMalformed, f.Place, cert{}, "the file is empty, so it holds no revocation list")
 		}
 		l := list{file: f, whole: true}
@@ -175,11 +176,11 @@ func (c *checker) read() {
 }
 
 func (c *checker) exposed(f File) {
-	reason, _, _ := strings.Cut(f.Exposed, "; ") // the fix says the rest
+	reason, _, _ := strings.Cut(f.Exposed, "; ") // the rest repeats the fix
 	c.report(ExposedKey, f.Place, cert{}, "others can get at the private key: %s", reason)
 }
 
-// fault reports a block that could not be read.
+// fault reports an unreadable block.
 func (c *checker) fault(b certs.Block, place string) {
 	code, reason := Malformed, fmt.Sprintf("%s: %v", strings.ToLower(b.Type), b.Err)
 	switch b.Fault {
@@ -196,7 +197,7 @@ func (c *checker) fault(b certs.Block, place string) {
 	case certs.FaultTooMany:
 		code, reason = TooMany, b.Err.Error()
 	case certs.FaultMalformed:
-		// Keys that the parser refuses for what they are are weak, not broken.
+		// The parser refuses some weak keys that are well-formed.
 		if b.Type == "X509 CRL" {
 			code = CRLMalformed
 		} else if strings.Contains(reason, "RSA public exponent") || strings.Contains(reason, "RSA modulus") || strings.Contains(reason, "unsupported elliptic curve") {
@@ -206,7 +207,7 @@ func (c *checker) fault(b certs.Block, place string) {
 	c.report(code, place, cert{}, "%s", reason)
 }
 
-// misplaced reports a block in a file that is for something else.
+// misplaced reports a block that does not belong in a file of this role.
 func (c *checker) misplaced(role Role, b certs.Block, place string) {
 	var want string
 	switch {
@@ -223,7 +224,7 @@ func (c *checker) misplaced(role Role, b certs.Block, place string) {
 	}
 }
 
-// complete reports the files that the layout wants and that are not there.
+// complete reports the missing files of the layout.
 func (c *checker) complete() {
 	if len(c.set.Missing) > 0 {
 		c.report(Incomplete, c.set.Place, cert{}, "%s %s missing", strings.Join(c.set.Missing, ", "), isAre(len(c.set.Missing)))
@@ -237,7 +238,7 @@ func isAre(n int) string {
 	return "are"
 }
 
-// roles finds what the set is about and what it trusts.
+// roles finds the subject and the trusted roots of the set.
 func (c *checker) roles() {
 	var selfSigned []cert
 	for _, x := range c.all {
@@ -267,15 +268,15 @@ func (c *checker) roles() {
 	}
 }
 
-// isRoot reports whether x is trusted: it is in the bundle, or a root with
-// the same name and key is, as after renewing a root with its key.
+// isRoot reports whether the bundle has x or a root with the same name and key, such
+// as a renewed root.
 func (c *checker) isRoot(x *x509.Certificate) bool {
 	return slices.ContainsFunc(c.roots, func(r cert) bool {
 		return r.Equal(x) || string(r.RawSubject) == string(x.RawSubject) && certs.SameKey(r.PublicKey, x.PublicKey)
 	})
 }
 
-// keys reports private keys without their certificate.
+// keys reports weak private keys, and private keys without their certificate.
 func (c *checker) keys() {
 	for _, k := range c.pks {
 		if code, reason := weakKey(k.public); code != "" && c.first.Certificate == nil {
@@ -292,8 +293,8 @@ func (c *checker) keys() {
 	}
 }
 
-// last asks the verifier that the control plane and its peers use, so that no
-// set passes which they refuse.
+// last verifies the set as the control plane and its peers do, so that no set passes
+// that they refuse.
 func (c *checker) last() {
 	if len(c.roots) == 0 ||
 		slices.ContainsFunc(c.findings, func(f Finding) bool { return f.Severity == Error }) {
@@ -318,8 +319,8 @@ func pool(list []cert) *x509.CertPool {
 	return p
 }
 
-// asked are the certificates that peers are to accept: that of a layout, or the
-// first one of each way to a root.
+// asked returns the certificates that peers must accept: the subject of the set or,
+// in a loose set, the first certificate of each path.
 func (c *checker) asked() []cert {
 	if c.set.Purpose != Loose {
 		if c.first.Certificate == nil {
@@ -336,8 +337,8 @@ func (c *checker) asked() []cert {
 	return out
 }
 
-// anchors reports what is trusted and is no root: peers differ in whether a way
-// may end there.
+// anchors reports trusted certificates that are no roots. Not all peers accept a path
+// that ends there.
 func (c *checker) anchors() {
 	for _, l := range c.lists {
 		if l.file.Role != RoleRoots && l.file.Role != RoleRoot {

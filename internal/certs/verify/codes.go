@@ -9,7 +9,7 @@ import (
 // Code names a kind of finding. Codes are stable: scripts may rely on them.
 type Code string
 
-// The codes. docs/certs.md has the table of what each means.
+// The codes. docs/certs.md explains each.
 const (
 	Incomplete      Code = "incomplete"
 	NoPEM           Code = "no-pem"
@@ -60,33 +60,34 @@ const (
 	Rejected        Code = "rejected"
 )
 
-// Severity tells what stops working from what will.
+// Severity is the severity of a finding.
 type Severity string
 
 // The severities.
 const (
-	// Error is what makes peers refuse, or accept what is revoked, or a secret public.
+	// Error: peers refuse a valid certificate, accept a revoked one, or a key is
+	// exposed.
 	Error Severity = "error"
-	// Warning is what works today.
+	// Warning: it works today.
 	Warning Severity = "warning"
 )
 
-// Finding is one fault of one thing.
+// Finding is one fault.
 type Finding struct {
 	Severity Severity `json:"severity"`
 	Code     Code     `json:"code"`
-	// Place is the file, or the key of a Secret, with the line of the PEM
-	// block: certs/ca-cert.pem:1.
+	// Place is the file or the key of a Secret, with the line of the PEM block, such
+	// as certs/ca-cert.pem:1.
 	Place string `json:"place"`
-	// Subject and Fingerprint, the first 8 bytes of the SHA-256, are those of
-	// the certificate, if it is about one.
+	// Subject and Fingerprint, the first 8 bytes of the SHA-256, identify the
+	// certificate, if the finding is about one.
 	Subject     string `json:"subject,omitzero"`
 	Fingerprint string `json:"fingerprint,omitzero"`
 	Reason      string `json:"reason"`
 	Fix         string `json:"fix"`
 }
 
-// kind is what the findings of a code have in common.
+// kind has the common fields of all findings of a code.
 type kind struct {
 	severity Severity
 	fix      string
@@ -145,10 +146,10 @@ var kinds = sync.OnceValue(func() map[Code]kind {
 	}
 })
 
-// Failure is an error made of the findings that forbid to use something.
+// Failure is an error with findings of severity Error.
 type Failure struct{ Findings []Finding }
 
-// Error tells the first finding whole, with its code.
+// Error describes the first finding and lists the codes of others.
 func (f *Failure) Error() string {
 	first := f.Findings[0]
 	text := fmt.Sprintf("%s: %s: %s", first.Place, first.Code, first.Reason)
@@ -165,8 +166,8 @@ func (f *Failure) Error() string {
 	return text
 }
 
-// Refuse returns a *Failure with the findings of severity Error, or nil when
-// there are none: warnings do not stop anything.
+// Refuse returns a *Failure with the findings of severity Error, or nil if there are
+// none.
 func Refuse(findings []Finding) error {
 	var errs []Finding
 	for _, f := range findings {

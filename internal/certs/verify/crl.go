@@ -13,10 +13,10 @@ import (
 type crl struct {
 	*x509.RevocationList
 	place string
-	by    *x509.Certificate // whose key signed it, nil while not known
+	by    *x509.Certificate // the signer, nil while unknown
 }
 
-// revocation checks the revocation lists, if there are any.
+// revocation checks the revocation lists.
 func (c *checker) revocation() {
 	var good, strange []crl
 	faults := false
@@ -33,23 +33,23 @@ func (c *checker) revocation() {
 	c.revoked(good)
 	c.superseded(good)
 	if len(c.crls) == 0 || faults {
-		return // what is wrong is reported
+		return // faults are already reported
 	}
 	if !c.covered(good) {
-		// One of these may be meant.
+		// One of these may be the missing list.
 		for _, l := range strange {
 			c.report(CRLUnknown, l.place, cert{}, "the revocation list is of %q, of which there is no certificate here to check it with", l.Issuer)
 		}
 	}
 }
 
-// covered reports CAs without a list, those above what the set is about and
-// those of other clusters.
+// covered reports CAs without a list: CAs on the paths, and CAs of other clusters. It
+// returns whether there are none.
 func (c *checker) covered(lists []crl) bool {
 	seen := map[string]bool{}
 	missing := false
 	want := func(ca cert, reason string) {
-		// By its key too: while roots change, old and new CAs share their names.
+		// Compare keys, too: during a rotation, old and new CAs share their names.
 		has := slices.ContainsFunc(lists, func(l crl) bool {
 			return bytes.Equal(l.RawIssuer, ca.RawSubject) && certs.SameKey(l.by.PublicKey, ca.PublicKey)
 		})
@@ -79,17 +79,17 @@ func (c *checker) covered(lists []crl) bool {
 	return !missing
 }
 
-// use is what a list is good for.
-type use int
+// listUse classifies revocation lists.
+type listUse int
 
 const (
-	usable  use = iota
-	foreign     // of a CA that is not here, whose peers alone it counts for
-	faulty      // reported
+	usable  listUse = iota
+	foreign         // its CA is unknown here
+	faulty          // the fault is reported
 )
 
-// crl reports what is wrong with one list, and whether it can be used.
-func (c *checker) crl(l *crl) use {
+// crl reports the faults of one list and classifies it.
+func (c *checker) crl(l *crl) listUse {
 	if weakSignature(l.SignatureAlgorithm) {
 		c.report(WeakSignature, l.place, cert{}, "the revocation list of %q is signed with %s", l.Issuer, l.SignatureAlgorithm)
 		c.findings[len(c.findings)-1].Fix = "have the list made again, signed with SHA-256 or better"
@@ -122,10 +122,10 @@ func (c *checker) crl(l *crl) use {
 	return foreign
 }
 
-// signerOf returns the certificate that signed a list, or else one that did not
-// and whose list Envoy takes it for: by the name, and by the key id where both have
-// one. A namesake with another key id is neither: while roots change there are CAs
-// of one name, not all of them here.
+// signerOf returns the certificate that signed a list as issuer. Otherwise forged is a
+// certificate that did not sign the list although Envoy attributes the list to it, by
+// name and, if both have one, by key id. A CA of the same name with another key id is
+// neither: during a rotation, several CAs share a name and not all are here.
 func (c *checker) signerOf(l *crl) (issuer, forged cert) {
 	for _, x := range slices.Concat(c.all, c.roots, c.signers()) {
 		if !bytes.Equal(x.RawSubject, l.RawIssuer) {
@@ -154,7 +154,7 @@ func (c *checker) signers() []cert {
 	return out
 }
 
-// revoked reports the certificates that the lists name.
+// revoked reports the certificates that are revoked by the lists.
 func (c *checker) revoked(lists []crl) {
 	for _, l := range lists {
 		serials := make(map[string]bool, len(l.RevokedCertificateEntries))
@@ -169,8 +169,7 @@ func (c *checker) revoked(lists []crl) {
 	}
 }
 
-// superseded reports lists when the same CA has a newer one, which another place
-// has and this one has not.
+// superseded reports lists for which another place has a newer one of the same CA.
 func (c *checker) superseded(lists []crl) {
 	for _, l := range lists {
 		newest := PlacedList{l.RevocationList, l.place}
@@ -192,12 +191,12 @@ func (c *checker) superseded(lists []crl) {
 	}
 }
 
-// signedList reports whether the key of a certificate has signed a list.
+// signedList reports whether the key of the certificate signed the list.
 func signedList(by *x509.Certificate, l *x509.RevocationList) bool {
 	return by.CheckSignature(l.SignatureAlgorithm, l.RawTBSRevocationList, l.Signature) == nil
 }
 
-// edition tells lists of one CA apart.
+// edition describes the version of a list: its number or time.
 func edition(l *x509.RevocationList) string {
 	if l.Number == nil {
 		return "the time " + stamp(l.ThisUpdate)

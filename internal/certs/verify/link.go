@@ -13,23 +13,22 @@ import (
 	"math"
 )
 
-// linker tells who signed whom. It remembers, and it stops asking after a
-// number of signatures that no honest set has, so that texts full of
-// certificates of one name cost seconds at most.
+// linker checks which certificate signed which, and caches the results. It stops after
+// a number of signatures that no honest set has, so that many certificates of one
+// name cost seconds at most.
 type linker struct {
 	left  int
 	known map[[2]*x509.Certificate]bool
 }
 
-// Signatures that are checked: some for each certificate, and never more than
-// maxSignatureChecks in one set.
+// Bounds of the signature checks for one set.
 const (
 	checksPerCert      = 8
 	minSignatureChecks = 64
 	maxSignatureChecks = 3000
 )
 
-// limit sets how much is asked, by the number of certificates.
+// limit sets the number of checks for n certificates.
 func (l *linker) limit(n int) {
 	l.left = min(minSignatureChecks+checksPerCert*n, maxSignatureChecks)
 }
@@ -59,8 +58,8 @@ func named(parent, child *x509.Certificate) bool {
 
 func selfIssued(c *x509.Certificate) bool { return named(c, c) }
 
-// verifies checks the signature. One that is too weak to check, or made with
-// a key that is, counts as good: its weakness is reported on its own.
+// verifies checks a signature. A weak algorithm or key counts as good here; other
+// checks report it.
 func verifies(parent, child *x509.Certificate) bool {
 	if code, _ := weakKey(parent.PublicKey); code != "" {
 		return true
@@ -70,14 +69,14 @@ func verifies(parent, child *x509.Certificate) bool {
 	return err == nil || insecure || errors.Is(err, x509.ErrUnsupportedAlgorithm) && weakSignature(child.SignatureAlgorithm)
 }
 
-// Sizes of RSA keys: weaker ones are broken, larger ones cost those who check
-// their signatures too much.
+// Sizes of RSA keys. Smaller keys are broken, and signatures of larger keys are
+// expensive to check.
 const (
 	minRSABits = 2048
 	maxRSABits = 8192
 )
 
-// weakKey returns WeakKey and why, or nothing.
+// weakKey returns WeakKey and the reason, or nothing.
 func weakKey(pub crypto.PublicKey) (Code, string) {
 	switch key := pub.(type) {
 	case *rsa.PublicKey:

@@ -11,15 +11,15 @@ import (
 // ClusterCA is the CA of a cluster of a mesh.
 type ClusterCA struct {
 	Place string
-	// Signer signs for the cluster, Chain leads from it to a root, and Roots
-	// are those that the cluster's proxies trust.
+	// Signer signs for the cluster, Chain leads from it to a root, and the cluster's
+	// proxies trust Roots.
 	Signer       *x509.Certificate
 	Chain, Roots []*x509.Certificate
 }
 
-// Mesh finds clusters whose proxies refuse those of another one, because what
-// signs for that leads to none of the roots that they trust. A signer whose time
-// is over is passed over: Check says so.
+// Mesh finds clusters whose proxies refuse the proxies of another cluster because its
+// signer leads to none of their roots. It ignores expired signers, which Check
+// reports.
 func Mesh(clusters []ClusterCA, now time.Time) []Finding {
 	var out []Finding
 	for _, here := range clusters {

@@ -1,7 +1,7 @@
-// Package verify finds what is wrong with certificates, keys, chains, trust
-// bundles and revocation lists, and says for each fault its code, its place,
-// the reason and the fix. It is pure: files and the clock are handed in. The
-// command certs verify and the control plane judge by it alike.
+// Package verify finds faults of certificates, keys, chains, trust bundles and
+// revocation lists. A finding has a code, a place, a reason and a fix. The package is
+// pure: callers pass in files and the time. The command certs verify and the control
+// plane share it.
 package verify
 
 import (
@@ -13,48 +13,44 @@ import (
 	"github.com/meshctl/meshctl/internal/certs"
 )
 
-// Role is what a file is for.
+// Role is the purpose of a file.
 type Role string
 
-// The roles. A file without one is judged by what it holds.
+// The roles. A file without a role may hold anything.
 const (
-	RoleCert  Role = "certificate" // the one that signs or is shown; its chain may follow
-	RoleKey   Role = "key"         // of RoleCert
-	RoleChain Role = "chain"       // RoleCert, then each certificate that signed the one before
-	RoleRoots Role = "roots"       // what peers trust
+	RoleCert  Role = "certificate" // a signer or server certificate; its chain may follow
+	RoleKey   Role = "key"         // the key of RoleCert
+	RoleChain Role = "chain"       // RoleCert, then the signer of each preceding certificate
+	RoleRoots Role = "roots"       // trusted roots
 	RoleCRL   Role = "crl"         // revocation lists
 	// RoleRoot is a root that is its own trust bundle.
 	RoleRoot Role = "root"
 )
 
-// File is one text with PEM in it: a file, a key of a Secret, or a chain that
-// a host showed.
+// File is one text with PEM: a file, a key of a Secret, or the chain of a server.
 type File struct {
 	Name   string // the base name, or the key of a Secret
-	Place  string // how a person finds it
+	Place  string // the name of the file for people
 	Role   Role
 	Blocks []certs.Block
-	Empty  bool // nothing but space
-	// Exposed is why others can read it, empty when they cannot. It matters
-	// for private keys only.
-	Exposed string
-	// Replaceable is why others can put another file in its place, empty when
-	// they cannot. It matters for private keys only.
-	Replaceable string
-	// Unreadable is why there are no blocks, empty when there is no reason.
+	Empty  bool // only white space
+	// Exposed and Replaceable are the reasons why other users can read or replace
+	// the file, if they can. They matter for private keys only.
+	Exposed, Replaceable string
+	// Unreadable is the reason why the file could not be read, if any.
 	Unreadable string
 }
 
-// NewFile reads the text of a file. Its place is its name until set.
+// NewFile parses the content of a file. Its place is its name until set.
 func NewFile(name string, data []byte) File {
 	return File{Name: name, Place: name, Blocks: certs.Scan(data), Empty: isBlank(data)}
 }
 
-// there reports whether the file holds anything, read or not.
+// there reports whether the file has content, readable or not.
 func (f File) there() bool { return !f.Empty || f.Unreadable != "" }
 
-// At is how a person finds the block number i, counted from 0: by its line, or
-// by its number in what has no lines.
+// At returns the place of block i, counted from 0, with its line or, in the chain of a
+// server, its number.
 func (f File) At(i int) string {
 	if line := f.Blocks[i].Line; line > 0 {
 		return fmt.Sprintf("%s:%d", f.Place, line)
@@ -66,29 +62,27 @@ func isBlank(data []byte) bool {
 	return !slices.ContainsFunc(data, func(b byte) bool { return b > ' ' })
 }
 
-// Purpose is what a Set is for.
+// Purpose is the purpose of a Set.
 type Purpose string
 
 // The purposes.
 const (
 	Loose Purpose = ""     // anything
-	CA    Purpose = "ca"   // signs for a mesh
-	Leaf  Purpose = "leaf" // is shown to peers
+	CA    Purpose = "ca"   // the CA of a mesh
+	Leaf  Purpose = "leaf" // a certificate for peers
 )
 
-// Set is what belongs together: the files of a directory, the keys of a
-// Secret, or one file.
+// Set is a set of related files: the files of a directory, the keys of a Secret, or
+// one file.
 type Set struct {
 	Place   string
 	Purpose Purpose
 	Files   []File
-	// Missing are the names of the files that the layout wants and that are
-	// not there.
+	// Missing has the names of missing files of the layout.
 	Missing []string
 }
 
-// layout is a set of file names with their roles; want are those without
-// which it is incomplete.
+// layout has the roles of file names. want lists the mandatory ones.
 type layout struct {
 	purpose Purpose
 	roles   map[string]Role
@@ -102,7 +96,7 @@ const (
 	rootKey, leafKey                          = "root-key.pem", "key.pem"
 )
 
-// KnownName reports whether a file of this name has to hold PEM.
+// KnownName reports whether a file of this name must hold PEM.
 func KnownName(name string) bool {
 	switch name {
 	case caCert, caKey, certChain, rootCert, caCRL, tlsCert, tlsKey, tlsRoots, rootKey, leafKey:
@@ -111,11 +105,15 @@ func KnownName(name string) bool {
 	return false
 }
 
-// Arrange gives the files of one directory or Secret their roles, by their
-// names: Istio's cacerts (ca-cert.pem, ca-key.pem, cert-chain.pem,
-// root-cert.pem, ca-crl.pem), the same as tls.crt, tls.key and ca.crt, a root
-// (root-cert.pem, root-key.pem), or the certificate of a server or workload
-// (tls.crt; cert-chain.pem with key.pem). Other names keep no role.
+// Arrange returns a Set whose files have roles by their names. It knows these layouts:
+//
+//   - Istio's cacerts: ca-cert.pem, ca-key.pem, cert-chain.pem, root-cert.pem and
+//     ca-crl.pem
+//   - a CA, server or workload: tls.crt, tls.key, ca.crt
+//   - a root: root-cert.pem, root-key.pem
+//   - a workload: cert-chain.pem, key.pem, root-cert.pem
+//
+// Files of other names have no role.
 func Arrange(place string, files []File) Set {
 	s := Set{Place: place, Files: slices.Clone(files)}
 	l := layoutOf(files)
@@ -162,7 +160,7 @@ func layoutOf(files []File) layout {
 	return layout{}
 }
 
-// Signer is what signs for a cluster, nil when the set is not the CA of one.
+// Signer returns the signing certificate of a CA, or nil for other sets.
 func (s Set) Signer() *x509.Certificate {
 	if s.Purpose != CA {
 		return nil
@@ -183,7 +181,7 @@ type cert struct {
 	place string
 }
 
-// selfSigned is by names and key ids; the signature is left to others.
+// selfSigned compares names and key ids. It does not check the signature.
 func (c cert) selfSigned() bool { return c.Certificate != nil && selfIssued(c.Certificate) }
 
 func firstCert(files []File, name string) cert {
@@ -200,26 +198,26 @@ func firstCert(files []File, name string) cert {
 	return cert{}
 }
 
-// Options are what a Set is judged by.
+// Options of Check.
 type Options struct {
 	Now time.Time
-	// TrustDomain, if set, is what SPIFFE ids must have and CAs must permit.
+	// TrustDomain, if set, is the trust domain that SPIFFE ids must have and CAs must
+	// permit. Aliases are further trust domains for SPIFFE ids.
 	TrustDomain string
-	// Aliases are further trust domains that SPIFFE ids may have.
-	Aliases []string
-	// Roots are trusted beside those of the set.
+	Aliases     []string
+	// Roots are trusted in addition to the roots of the set.
 	Roots []*x509.Certificate
-	// Signers are CAs beside those of the set that revocation lists may be of.
+	// Signers are CAs outside the set that may have signed revocation lists.
 	Signers []*x509.Certificate
-	// Clusters are what signs for the clusters of the mesh, as far as it is known,
-	// and are among Signers: where a CA has lists, it needs one of each of them.
+	// Clusters are the known signers of all clusters of the mesh, a subset of
+	// Signers. A CA with revocation lists needs one of each.
 	Clusters []*x509.Certificate
-	// Lists are the revocation lists of all places that are judged, this one among
-	// them: each should have the newest of a CA.
+	// Lists are the revocation lists of all places of the mesh, including this set. A
+	// set should have the newest list of each CA.
 	Lists []PlacedList
 }
 
-// PlacedList is a revocation list and how a person finds it.
+// PlacedList is a revocation list with its place.
 type PlacedList struct {
 	*x509.RevocationList
 	Place string
