@@ -21,20 +21,22 @@ type Dir struct {
 	Files []File
 }
 
-// WriteDir writes a set of files into the directory path, whole: whoever looks
-// sees all of the old set or all of the new one, also after a crash at any
-// moment, and the next call removes what the crashed one left. The directory
-// is made (mode 0700) when it does not exist.
+// WriteDir writes a set of files into the directory path as a whole: a reader sees
+// all of the old set or all of the new set, also after a crash at any moment, and
+// the next call removes what the crashed call left. A missing directory is made
+// with mode 0700.
 //
-// The new directory is made beside the old one and swapped with it, so a
-// watcher of the old directory itself has to look at path again. A directory
-// that cannot be swapped (it has folders, is a mount point or the working
-// directory, or its file system cannot do it) gets the layout of a mounted
-// Secret: each name links to ..data/name, and ..data to a folder of ours.
+// The new directory is made beside the old one and exchanged with it, so a watcher
+// of the old directory itself must open path again. A directory that cannot be
+// exchanged (it has folders, is a mount point or the working directory, or its file
+// system cannot do it) gets the layout of a mounted Secret: each name links to
+// ..data/name, and ..data links to the folder with the current set. That layout
+// alone would do, but would turn plain directories into links, which kubectl's
+// --from-file=DIR ignores.
 //
-// Without Force nothing that exists is touched: the error names it and wraps
-// fs.ErrExist. A symbolic link is never followed: path and the names in it
-// must not be links, other than those of that layout.
+// Without Force nothing that exists is touched: the error names the file and wraps
+// fs.ErrExist. Symbolic links are never followed: path and the names in it must not
+// be links, except for the links of that layout.
 func WriteDir(path string, all []File, opts Options) error {
 	path = filepath.Clean(path)
 	if base := filepath.Base(path); base == "." || base == ".." {
@@ -47,9 +49,9 @@ func WriteDir(path string, all []File, opts Options) error {
 	return writeDirs(filepath.Dir(path), []Dir{{Name: filepath.Base(path), Files: all}}, opts)
 }
 
-// WriteDirs is WriteDir for several directories below parent, which must not
-// be a symbolic link: either all are written or none. A crash may leave some
-// of them old and some new, each of them whole.
+// WriteDirs is WriteDir for several directories below parent, which must not be a
+// symbolic link. Either all are written or none. A crash may leave some of them old
+// and some new, each of them whole.
 func WriteDirs(parent string, dirs []Dir, opts Options) error {
 	if info, err := os.Lstat(parent); err == nil && info.Mode()&fs.ModeSymlink != 0 {
 		return linkError(parent)
@@ -57,11 +59,11 @@ func WriteDirs(parent string, dirs []Dir, opts Options) error {
 	return writeDirs(parent, dirs, opts)
 }
 
-// pending is a set that is written but not yet seen.
+// pending is a set that is written but not yet visible.
 type pending interface {
 	commit() error // shows the new set
 	undo() error   // shows the old set again
-	finish() error // removes the set that is not shown
+	finish() error // removes the set that is not visible
 }
 
 func writeDirs(parent string, dirs []Dir, opts Options) (err error) {
@@ -129,8 +131,8 @@ func checkNames(parent string, dirs []Dir) error {
 	return nil
 }
 
-// stage writes d where nobody looks. What it returns beside an error has to be
-// finished, too.
+// stage writes d without showing it. The caller must finish the result, also one
+// that comes with an error.
 func (p *place) stage(d Dir, opts Options) (_ pending, err error) {
 	path := filepath.Join(p.path, d.Name)
 	wrap := func(err error) error {
@@ -151,7 +153,6 @@ func (p *place) stage(d Dir, opts Options) (_ pending, err error) {
 	case !info.IsDir():
 		return nil, wrap(errors.New("something that is not a directory is in the way"))
 	}
-	// Whoever writes into the directory holds this lock.
 	old, err := openPlace(path)
 	if err != nil {
 		return nil, wrap(err)
@@ -182,8 +183,8 @@ func (p *place) stage(d Dir, opts Options) (_ pending, err error) {
 	return l, wrap(err)
 }
 
-// inUse refuses what must not be overwritten, and reports whether the
-// directory has the layout of links.
+// inUse refuses to overwrite files without Force and files of other programs. It
+// reports whether the directory has the layout of links.
 func (p *place) inUse(set []File, opts Options) (linked bool, err error) {
 	version, err := p.root.Readlink(dataLink)
 	switch {
@@ -210,13 +211,13 @@ func (p *place) inUse(set []File, opts Options) (linked bool, err error) {
 	return linked, nil
 }
 
-// maxSwapped bounds the other files of a directory that is swapped.
+// maxSwapped bounds the number of other files in a directory that is exchanged.
 const maxSwapped = 1000
 
-// swappable reports whether the directory can be replaced by another one that
-// has its other files. One with folders is not: a home directory is never
-// swapped, and who watches a folder in it is not disturbed. Nor is that in
-// which a shell may stand.
+// swappable reports whether the directory may be exchanged for a new one that gets
+// its other files. A directory with folders stays, so that a home directory is never
+// exchanged and watchers of a folder are not disturbed. So does the working
+// directory, where a shell may be.
 func (p *place) swappable() (bool, error) {
 	dir, err := p.root.Stat(".")
 	if err != nil {
@@ -233,13 +234,13 @@ func (p *place) swappable() (bool, error) {
 	return !special && len(entries) <= maxSwapped, nil
 }
 
-// swap is a new directory beside the old one.
+// swap is a new directory that takes the place of the old one.
 type swap struct {
 	parent     *place
-	old        *place // nil: there is none
+	old        *place // nil if there is none
 	name, temp string
 	set        []File
-	links      *links // in its place when the file system cannot swap
+	links      *links // used instead when the file system cannot exchange directories
 }
 
 func (p *place) stageSwap(d Dir, old *place) (*swap, error) {
@@ -261,8 +262,8 @@ func (p *place) stageSwap(d Dir, old *place) (*swap, error) {
 	return s, syncIn(p.root, s.temp)
 }
 
-// keepOthers gives the new directory the owner, the mode and the other files
-// of the old one.
+// keepOthers gives the new directory the owner, the mode and the other files of the
+// old one.
 func (s *swap) keepOthers() error {
 	entries, err := s.old.entries()
 	if err != nil {
@@ -326,7 +327,7 @@ func (s *swap) undo() error {
 	return s.parent.exchange(s.temp, s.name)
 }
 
-// abandon removes the new directory but keeps the old one open.
+// abandon removes the new directory and keeps the old one open.
 func (s *swap) abandon() error {
 	s.old = nil
 	return s.finish()
@@ -346,9 +347,9 @@ func (s *swap) finish() (err error) {
 	return err
 }
 
-// cannotSwap reports whether err says that two directories cannot change
-// places here, or that one cannot be made beside the other, rather than that
-// the disk is full or broken.
+// cannotSwap reports whether err means that two directories cannot be exchanged, or
+// that a directory cannot be made beside the other, as opposed to a full or broken
+// disk.
 func cannotSwap(err error) bool {
 	for _, errno := range []syscall.Errno{
 		syscall.EXDEV, syscall.EBUSY, syscall.EINVAL, syscall.ENOSYS, syscall.EOPNOTSUPP,
@@ -361,7 +362,7 @@ func cannotSwap(err error) bool {
 	return false
 }
 
-// Names that only this package gives: what a killed run left is known by them.
+// Names that only this package gives: they identify what a killed process left.
 const (
 	mark          = ".meshctl-"
 	tokenBytes    = 8
@@ -375,7 +376,7 @@ func token() string {
 	return hex.EncodeToString(b[:])
 }
 
-// ours reports whether a name is prefix and a token.
+// ours reports whether a name is the prefix and a token.
 func ours(name, prefix string) bool {
 	rest, ok := strings.CutPrefix(name, prefix)
 	b, err := hex.DecodeString(rest)

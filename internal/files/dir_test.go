@@ -18,7 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestMain is the writer that tests kill, too.
+// TestMain also runs the writer processes that tests kill.
 func TestMain(m *testing.M) {
 	switch dir := os.Getenv("FILES_TEST_DIR"); os.Getenv("FILES_TEST_WRITER") {
 	case "loop":
@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 			}
 		}
 	case "full":
-		// The limit of a file's size stands for that of a disk.
+		// The limit on file sizes stands for a full disk.
 		signal.Ignore(syscall.SIGXFSZ)
 		limit := syscall.Rlimit{Cur: 4, Max: 4}
 		if err := syscall.Setrlimit(syscall.RLIMIT_FSIZE, &limit); err != nil {
@@ -81,7 +81,8 @@ func read(t *testing.T, dir string) string {
 	return ""
 }
 
-// layouts prepares directories that WriteDir swaps and that it cannot swap.
+// layouts runs a test in a directory that WriteDir exchanges and in one that it
+// cannot exchange.
 func layouts(t *testing.T, test func(t *testing.T, dir string, links bool)) {
 	for name, links := range map[string]bool{"swap": false, "links": true} {
 		t.Run(name, func(t *testing.T) {
@@ -95,7 +96,7 @@ func layouts(t *testing.T, test func(t *testing.T, dir string, links bool)) {
 	}
 }
 
-// want compares dir and what lies beside it with a whole generation.
+// want checks that dir holds one whole generation and its parent no leftovers.
 func want(t *testing.T, dir, text string, links bool) {
 	t.Helper()
 	if got := read(t, dir); got != text {
@@ -184,7 +185,7 @@ func TestWriteDirNew(t *testing.T) {
 	}
 }
 
-// The shell of a person stays where it is.
+// TestWriteDirWorkingDirectory: the working directory stays the same directory.
 func TestWriteDirWorkingDirectory(t *testing.T) {
 	dir := t.TempDir()
 	t.Chdir(dir)
@@ -198,8 +199,8 @@ func TestWriteDirWorkingDirectory(t *testing.T) {
 	}
 }
 
-// Files that were plain become links without a moment between, also when a
-// run before was killed half-way.
+// TestWriteDirConverts: plain files become links, also after a process that was
+// killed half-way.
 func TestWriteDirConverts(t *testing.T) {
 	dir := t.TempDir()
 	for _, f := range generation("old") {
@@ -258,7 +259,7 @@ func TestWriteDirsAllOrNone(t *testing.T) {
 	}
 }
 
-// What has the old set open beside a failed commit is as before.
+// TestWriteDirUndo: a commit that is undone leaves the old set.
 func TestWriteDirUndo(t *testing.T) {
 	layouts(t, func(t *testing.T, dir string, links bool) {
 		if err := WriteDir(dir, generation("old"), Options{}); err != nil {
@@ -309,7 +310,7 @@ func TestNoSymlinkIsFollowed(t *testing.T) {
 	}
 }
 
-// A foreign entry of a like name is kept.
+// TestWriteDirSweepsOnlyOurs: files of others with similar names stay.
 func TestWriteDirSweepsOnlyOurs(t *testing.T) {
 	parent := t.TempDir()
 	left := ".set" + mark + strings.Repeat("ab", tokenBytes)
@@ -351,7 +352,7 @@ func TestWriteDirWaitsForOthers(t *testing.T) {
 	}
 }
 
-// A disk that is full leaves the old set whole, and nothing else.
+// TestWriteDirFull: a full disk leaves the old set whole and nothing else.
 func TestWriteDirFull(t *testing.T) {
 	layouts(t, func(t *testing.T, dir string, links bool) {
 		if err := WriteDir(dir, generation("old"), Options{}); err != nil {
@@ -375,8 +376,8 @@ func writer(t *testing.T, kind, dir string) *exec.Cmd {
 	return cmd
 }
 
-// A writer that is killed at any moment leaves a whole set, and the next one
-// removes its traces.
+// TestWriteDirKilled: a writer that is killed at any moment leaves a whole set, and
+// the next one removes its leftovers.
 func TestWriteDirKilled(t *testing.T) {
 	kills := 200
 	if testing.Short() {
@@ -455,8 +456,8 @@ func TestWriteSweeps(t *testing.T) {
 	}
 }
 
-// What a killed run left for one set is removed by a run for another; what only
-// looks like it stays.
+// TestSweepsAll: each writer removes the leftovers of killed writers of any set, and
+// nothing that only looks like one.
 func TestSweepsAll(t *testing.T) {
 	token := strings.Repeat("ab", tokenBytes)
 	kept := []string{

@@ -153,8 +153,8 @@ func TestWriteAllKeepsWhatExists(t *testing.T) {
 	}
 }
 
-// A set that fails half-way, here because it names one file twice, leaves
-// none of its new files and no temporary one.
+// TestWriteAllUndoes: a set that fails half-way, here because it names one file
+// twice, leaves none of its files and no temporary file.
 func TestWriteAllUndoes(t *testing.T) {
 	dir := t.TempDir()
 	set := []File{{Name: "first", Mode: Public}, {Name: "second", Mode: Public}, {Name: "first", Mode: Public}}
@@ -173,16 +173,17 @@ func TestWriteAllStaysBelow(t *testing.T) {
 	}
 }
 
-func TestPublishNeverReplaces(t *testing.T) {
+// TestWriteFileNeverReplaces: a file of another process stays, even if it appears
+// after the check for existing files.
+func TestWriteFileNeverReplaces(t *testing.T) {
 	dir := t.TempDir()
-	temp, path := filepath.Join(dir, "temp"), filepath.Join(dir, "path")
-	put(t, temp, "new", 0o600)
-	put(t, path, "made by another in the meantime", 0o600)
-	if err := publish(temp, path); !errors.Is(err, fs.ErrExist) {
-		t.Errorf("error is %v", err)
+	path := filepath.Join(dir, "path")
+	put(t, path, "of another process", 0o600)
+	if err := writeFile(path, []byte("new"), Secret, false); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("got error %v, want fs.ErrExist", err)
 	}
-	if got := tree(t, dir)["path"]; got != "-rw------- made by another in the meantime" {
-		t.Errorf("file is %q", got)
+	if diff := cmp.Diff(map[string]string{"path": "-rw------- of another process"}, tree(t, dir)); diff != "" {
+		t.Error(diff)
 	}
 }
 
@@ -244,7 +245,7 @@ func TestReadSecret(t *testing.T) {
 	}
 }
 
-// kubelet lays a Secret out as a mounted volume has it.
+// kubelet writes a Secret in the layout of a mounted volume.
 func kubelet(t *testing.T, dir, version string) {
 	t.Helper()
 	put(t, filepath.Join(dir, "..2026_01_01_00_00_00.1", "key"), "key", 0o644)

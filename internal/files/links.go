@@ -14,8 +14,8 @@ type links struct {
 	version, prev string // folders; prev is empty before the first version
 }
 
-// stageLinks writes the set as a new version, with the other files of the
-// version before it.
+// stageLinks writes the set as a new version, together with the other files of the
+// previous version.
 func (p *place) stageLinks(set []File) (*links, error) {
 	l := &links{at: p, set: set}
 	if version, err := p.root.Readlink(dataLink); err == nil {
@@ -58,7 +58,7 @@ func (l *links) commit() error {
 		return err
 	}
 	for _, f := range l.set {
-		// Until ..data changes these links of new names lead nowhere.
+		// The links of new names lead nowhere until ..data changes.
 		err := l.at.root.Symlink(filepath.Join(dataLink, f.Name), f.Name)
 		if err != nil && !errors.Is(err, fs.ErrExist) {
 			return err
@@ -70,8 +70,8 @@ func (l *links) commit() error {
 	return l.show(l.version)
 }
 
-// convert moves what is there as plain files into the version before ours, and
-// leaves links in their place: nothing that a reader sees changes.
+// convert moves plain files into the previous version and leaves links in their
+// place. A reader sees the same content throughout.
 func (l *links) convert() error {
 	first := l.prev == ""
 	if first {
@@ -92,7 +92,7 @@ func (l *links) convert() error {
 			continue
 		}
 		in := filepath.Join(l.prev, f.Name)
-		if err := l.at.root.RemoveAll(in); err != nil { // no link leads there
+		if err := l.at.root.RemoveAll(in); err != nil { // no link leads to it
 			return err
 		}
 		if err := l.at.root.Link(f.Name, in); err != nil {
@@ -116,7 +116,7 @@ func (l *links) convert() error {
 	return nil
 }
 
-// show points ..data to a version.
+// show makes ..data a link to a version.
 func (l *links) show(version string) error {
 	if err := l.at.replaceLink(version, dataLink); err != nil {
 		return err
@@ -146,8 +146,8 @@ func (l *links) finish() error {
 	return errors.Join(l.at.tidy(shown), l.at.close())
 }
 
-// tidy removes all versions but the one shown, and links to files that it does
-// not have.
+// tidy removes all versions except the visible one, and the links to files that it
+// lacks.
 func (p *place) tidy(shown string) error {
 	err := p.remove(func(name string) bool { return ours(name, versionPrefix) && name != shown })
 	if err != nil {

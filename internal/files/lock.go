@@ -8,9 +8,9 @@ import (
 	"syscall"
 )
 
-// Lock keeps other processes of meshctl from the work that the file path stands
-// for, until unlock is called or this process ends. The file is made, and
-// removed by unlock. It is an error when another process has the lock.
+// Lock locks the file path against other meshctl processes until unlock is called
+// or this process ends. It makes the file, and unlock removes it. It is an error when
+// another process has the lock.
 func Lock(path string) (unlock func() error, err error) {
 	for {
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, Secret)
@@ -23,7 +23,7 @@ func Lock(path string) (unlock func() error, err error) {
 		case err != nil && !noLocks(err):
 			return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())
 		}
-		// Who had the lock before has removed the file that we waited with.
+		// The previous owner of the lock may have removed this file.
 		mine, err := f.Stat()
 		if err != nil {
 			return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), f.Close())

@@ -25,7 +25,7 @@ func volume(t *testing.T, dir string) {
 	})
 }
 
-// A mount point, as containers have them, cannot be swapped.
+// TestWriteDirMountPoint: a mount point, as in containers, gets whole sets.
 func TestWriteDirMountPoint(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "set")
 	volume(t, dir)
@@ -42,7 +42,7 @@ func TestWriteDirMountPoint(t *testing.T) {
 	}
 }
 
-// A disk that is full leaves the old set whole, and no stray.
+// TestDiskFull: a full disk leaves the old set whole and nothing else.
 func TestDiskFull(t *testing.T) {
 	parent := filepath.Join(t.TempDir(), "disk")
 	volume(t, parent)

@@ -10,34 +10,33 @@ import (
 	"time"
 )
 
-// place is a directory that we alone of all meshctl processes write into.
+// place is a directory that this process has locked against other meshctl processes.
 type place struct {
 	path string
 	root *os.Root
 	dir  *os.File // holds the lock
 }
 
-// Waiting for another process.
+// The wait for another process.
 const (
 	lockWait  = 10 * time.Second
 	lockRetry = 20 * time.Millisecond
 )
 
-// openPlace opens and locks a directory. It waits for another process, within
-// bounds.
+// openPlace opens and locks a directory. It waits up to lockWait for another process.
 func openPlace(path string) (*place, error) {
 	for range lockWait / lockRetry {
 		p, err := tryPlace(path)
 		if p != nil || err != nil {
 			return p, err
 		}
-		time.Sleep(lockRetry) //nolint:forbidigo // the kernel tells nobody within a time that a lock is free
+		time.Sleep(lockRetry) //nolint:forbidigo // flock has no timeout
 	}
 	return nil, fmt.Errorf("another process has been writing to %s for %v; try again when it is done", path, lockWait)
 }
 
-// tryPlace returns nil when another process has the lock, or has replaced the
-// directory since we opened it.
+// tryPlace returns nil when another process has the lock or has replaced the
+// directory in the meantime.
 func tryPlace(path string) (_ *place, err error) {
 	root, err := os.OpenRoot(path)
 	if err != nil {
@@ -64,8 +63,8 @@ func tryPlace(path string) (_ *place, err error) {
 	return p, nil
 }
 
-// noLocks reports whether a file system has no locks for directories. There,
-// two processes at a time are the caller's affair.
+// noLocks reports whether err means that the file system cannot lock directories.
+// The caller must then exclude other processes.
 func noLocks(err error) bool {
 	for _, errno := range []syscall.Errno{syscall.EBADF, syscall.EINVAL, syscall.ENOLCK, syscall.ENOSYS, syscall.EOPNOTSUPP} {
 		if errors.Is(err, errno) {
@@ -88,18 +87,18 @@ func (p *place) sync() error {
 // entries lists the directory.
 func (p *place) entries() ([]fs.DirEntry, error) { return fs.ReadDir(p.root.FS(), ".") }
 
-// sweep removes what killed runs left, of whatever they wrote in the directory:
-// nobody else is at work while we hold the lock.
+// sweep removes the files that killed processes left in the directory. The lock
+// excludes processes that still need them.
 func (p *place) sweep() error {
 	return p.remove(func(name string) bool {
 		i := strings.LastIndex(name, mark)
-		// Two is the least: a dot and a name. The versions of a set in the
-		// layout of links have no name, and are no leftovers.
+		// A dot and a name come before the mark. The versions of a set have no
+		// name: they may be in use.
 		return i >= 2 && name[0] == '.' && ours(name, name[:i]+mark)
 	})
 }
 
-// remove removes the entries that belong to us and have the names.
+// remove removes the entries of this user whose names the function selects.
 func (p *place) remove(named func(string) bool) error {
 	entries, err := p.entries()
 	if err != nil {
@@ -134,7 +133,7 @@ func (p *place) moveNew(from, to string) error {
 
 func (p *place) exchange(a, b string) error { return renameExchange(p.dir, a, b) }
 
-// owner is -1 on a system that does not tell.
+// owner returns the owner of a file, -1 on systems without owners.
 func owner(info fs.FileInfo) (uid, gid int) {
 	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
 		return int(stat.Uid), int(stat.Gid)
@@ -142,8 +141,8 @@ func owner(info fs.FileInfo) (uid, gid int) {
 	return -1, -1
 }
 
-// writeNew writes a file that does not exist yet to the disk. It is never open
-// to others before it has its mode.
+// writeNew writes a file that does not exist yet and syncs it. No other user has
+// access to it before it has its mode.
 func writeNew(root *os.Root, name string, f File) error {
 	w, err := root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL|syscall.O_NOFOLLOW, Secret)
 	if err != nil {
@@ -159,7 +158,7 @@ func writeNew(root *os.Root, name string, f File) error {
 	return errors.Join(err, w.Close())
 }
 
-// syncIn makes the names in a folder of root survive a crash.
+// syncIn makes the names in a folder of root survive a crash of the machine.
 func syncIn(root *os.Root, name string) error {
 	d, err := root.Open(name)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"syscall"
 )
 
-// Read returns the content of the regular file path, following symbolic
-// links. A file of more than limit bytes is an error.
+// Read returns the content of the regular file path. It follows symbolic links. A
+// file of more than limit bytes is an error.
 func Read(path string, limit int64) ([]byte, error) {
 	f, err := openRegular(path)
 	if err != nil {
@@ -21,15 +21,14 @@ func Read(path string, limit int64) ([]byte, error) {
 	return readAll(f, path, limit)
 }
 
-// ReadSecret is Read for keys: the file must belong to the caller or to root,
-// nobody else may read or write it, and path must not be a symbolic link. The
-// layout of a mounted Secret (name -> ..data/name and ..data -> a folder
-// beside it, owned by root) is accepted with any mode, for the kubelet sets
-// it and the pod's own boundary guards it. No link in it leads elsewhere.
+// ReadSecret is Read for keys. The file must belong to the caller or to root, no
+// other user may have access to it, and path must not be a symbolic link. The layout
+// of a mounted Secret (name -> ..data/name, and ..data -> a folder beside it, owned
+// by root) may have any mode: the kubelet sets it, and the boundary of the pod
+// protects it. Links out of that layout are refused.
 func ReadSecret(path string, limit int64) ([]byte, error) {
 	data, err := readSecret(path, limit)
-	// A file that is gone may lie in the directory that WriteDir put in the
-	// place of the one that was open.
+	// WriteDir may have replaced the directory that was open.
 	if errors.Is(err, fs.ErrNotExist) {
 		data, err = readSecret(path, limit)
 	}
@@ -39,8 +38,8 @@ func ReadSecret(path string, limit int64) ([]byte, error) {
 	return data, err
 }
 
-// errReplaced says that a key was replaced while it was looked for. Each time
-// somebody must have written, so it ends.
+// errReplaced reports that a key was replaced while it was being opened. The retries
+// end because each one needs another write.
 var errReplaced = errors.New("it was replaced")
 
 func readSecret(path string, limit int64) ([]byte, error) {
@@ -62,8 +61,8 @@ func readSecret(path string, limit int64) ([]byte, error) {
 	return readAll(f, path, limit)
 }
 
-// CheckSecret says why ReadSecret would refuse the key file path for who may
-// get at it, nil if it would not.
+// CheckSecret returns an error if ReadSecret would refuse the key file path because
+// other users have access to it.
 func CheckSecret(path string) error {
 	s, err := findSecret(path)
 	if errors.Is(err, errLink) {
@@ -79,9 +78,9 @@ func CheckSecret(path string) error {
 	return checkOwner(info, s.mounted)
 }
 
-// CheckReplaceable says why others could put another key in the place of the
-// key file path, nil if they cannot: they may write to its directory, which is
-// neither sticky nor that of a mounted Secret.
+// CheckReplaceable returns an error if other users could replace the key file path,
+// because they may write to its directory. Sticky directories and mounted Secrets
+// are safe.
 func CheckReplaceable(path string) error {
 	s, err := findSecret(path)
 	if err != nil {
@@ -97,8 +96,8 @@ func CheckReplaceable(path string) error {
 	return fmt.Errorf("the mode %04o of its directory lets others write to it", info.Mode().Perm())
 }
 
-// CheckDirectory says why others could put files of theirs in the place of those
-// of the directory dir, nil if they cannot.
+// CheckDirectory returns an error if other users could replace the files of the
+// directory dir.
 func CheckDirectory(dir string) error {
 	info, err := os.Stat(dir)
 	if err != nil {
@@ -129,10 +128,10 @@ func checkOwner(info fs.FileInfo, mounted bool) error {
 
 var errLink = errors.New("it is a symbolic link; copy the key to a file of its own")
 
-// secretFile is where a key is: a name, not to be followed, in a directory
-// that is open.
+// secretFile is the place of a key: a name in an open directory. The name must not
+// be a link.
 type secretFile struct {
-	path    string // as it was asked for
+	path    string // as the caller gave it
 	in      *os.Root
 	name    string
 	mounted bool
@@ -167,8 +166,8 @@ func findSecret(path string) (*secretFile, error) {
 	return nil, errors.Join(err, root.Close())
 }
 
-// openMounted opens the folder in dir with the files of a mounted Secret, to
-// which name leads. A folder that is itself a link could be anywhere.
+// openMounted opens the folder in dir that holds the files of a mounted Secret, if
+// name is a link of its layout. The folder must not be a link: it could be anywhere.
 func openMounted(dir *os.Root, name string) (*os.Root, error) {
 	const data = "..data"
 	target, err := dir.Readlink(name)
@@ -202,7 +201,7 @@ func openMounted(dir *os.Root, name string) (*os.Root, error) {
 	return in, nil
 }
 
-// lstat describes the file itself, never what a link leads to.
+// lstat describes the file itself. A link is an error.
 func (s *secretFile) lstat() (fs.FileInfo, error) {
 	info, err := s.in.Lstat(s.name)
 	if err == nil && info.Mode()&fs.ModeSymlink != 0 {
@@ -211,7 +210,8 @@ func (s *secretFile) lstat() (fs.FileInfo, error) {
 	return info, err
 }
 
-// open opens the file if it is what the name names: os.Root follows links.
+// open opens the file and checks that it is the file of that name, because os.Root
+// follows links.
 func (s *secretFile) open() (*os.File, error) {
 	named, err := s.lstat()
 	if errors.Is(err, errLink) {
@@ -237,7 +237,7 @@ func (s *secretFile) open() (*os.File, error) {
 	return f, nil
 }
 
-// wrap names the whole path in an error that has but the name.
+// wrap puts the whole path into an error that has only the name.
 func (s *secretFile) wrap(err error) error {
 	if e := (*fs.PathError)(nil); errors.As(err, &e) {
 		err = e.Err
@@ -245,7 +245,7 @@ func (s *secretFile) wrap(err error) error {
 	return fmt.Errorf("read key file %s: %w", s.path, err)
 }
 
-// checkSecret judges the mode and owner of a key file.
+// checkSecret checks the mode and the owner of a key file.
 func checkSecret(mode fs.FileMode, owner, self int, mounted bool) error {
 	const root = 0
 	switch {
@@ -259,8 +259,8 @@ func checkSecret(mode fs.FileMode, owner, self int, mounted bool) error {
 	return nil
 }
 
-// openRegular opens a regular file for reading. It does not wait for the
-// writer of a named pipe.
+// openRegular opens a regular file for reading. A named pipe is an error, without
+// waiting for its writer.
 func openRegular(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {

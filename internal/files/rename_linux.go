@@ -11,7 +11,7 @@ func renameNew(dir *os.File, from, to string) error {
 	return rename(dir, from, to, unix.RENAME_NOREPLACE)
 }
 
-// renameExchange makes two names of dir change places in one step.
+// renameExchange exchanges two names of dir in one step.
 func renameExchange(dir *os.File, a, b string) error {
 	return rename(dir, a, b, unix.RENAME_EXCHANGE)
 }

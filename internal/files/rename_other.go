@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// Only Linux is asked: elsewhere the layout of links does the same.
+// On other systems than Linux the layout of links is used.
 
 func renameNew(*os.File, string, string) error { return syscall.ENOSYS }
 

@@ -5,10 +5,10 @@ import (
 	"io"
 )
 
-// Wait returns what f does, or why ctx ended if that comes first. It is for what
-// cannot be interrupted, such as a read from a terminal, or opening a named pipe
-// that nobody writes to. f then goes on until it returns or the program ends, and
-// must not write to what the caller goes on to use.
+// Wait calls f and returns its results, or the error of ctx if ctx ends first. It is
+// for calls that cannot be interrupted, such as reading from a terminal or opening a
+// named pipe without a writer. f then goes on in the background, so it must not
+// write to anything that the caller uses.
 func Wait[T any](ctx context.Context, f func() (T, error)) (T, error) {
 	type result struct {
 		value T
@@ -28,14 +28,14 @@ func Wait[T any](ctx context.Context, f func() (T, error)) (T, error) {
 	}
 }
 
-// Until reads from r until ctx ends: a Read that waits then returns why. It is for
-// one goroutine at a time.
+// Until returns a reader of r whose Read returns the error of ctx once ctx ends. Only
+// one goroutine may use it at a time.
 func Until(ctx context.Context, r io.Reader) io.Reader { return &untilReader{ctx: ctx, r: r} }
 
 type untilReader struct {
 	ctx context.Context
 	r   io.Reader
-	buf []byte // is left to a read that was given up
+	buf []byte // belongs to the last Read, which may still run in the background
 }
 
 // Read implements io.Reader.
