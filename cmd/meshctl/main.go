@@ -48,7 +48,7 @@ func main() {
 			orderly.Store(true)
 			return hurry
 		},
-		OutliveReaders: func() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }, // nobody has to hear it
+		IgnoreSIGPIPE: func() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }, // nobody has to hear it
 	}, os.Args[1:]))
 }
 

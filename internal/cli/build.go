@@ -9,20 +9,20 @@ import (
 	"strings"
 )
 
-// version overrides what the Go build recorded; only the linker sets it.
+// version overrides the version that the Go build recorded. Only the linker sets it.
 var version string
 
-// Build says what this binary was made from.
+// Build describes this binary.
 type Build struct {
 	Version   string `json:"version"`
 	Commit    string `json:"commit,omitzero"` // absent if the build had no repository
 	GoVersion string `json:"goVersion"`
 	Platform  string `json:"platform"`
-	// FIPS140 is whether cryptography is that of the validated module of Go.
+	// FIPS140 reports whether the FIPS 140-3 module of Go does the cryptography.
 	FIPS140 bool `json:"fips140"`
 }
 
-// String is such as: v1.2.0 (go1.26.0, linux/amd64) commit 1f2e…
+// String returns, for example, v1.2.0 (go1.26.0, linux/amd64) commit 1f2e….
 func (b Build) String() string {
 	s := fmt.Sprintf("%s (%s, %s)", b.Version, b.GoVersion, b.Platform)
 	if b.Commit != "" {
@@ -34,7 +34,7 @@ func (b Build) String() string {
 	return s
 }
 
-// Istio is the build as istioctl reads it: version, revision and status.
+// Istio returns the build in the form of istioctl: version, revision and status.
 func (b Build) Istio() string {
 	status := "Clean"
 	if strings.HasSuffix(b.Version, "+dirty") {
@@ -43,6 +43,7 @@ func (b Build) Istio() string {
 	return b.Version + "-" + cmp.Or(b.Commit, "unknown") + "-" + status
 }
 
+// CurrentBuild returns the build of this binary.
 func CurrentBuild() Build {
 	b := Build{
 		Version:   version,

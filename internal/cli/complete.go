@@ -1,75 +1,77 @@
 package cli
 
 import (
+	"context"
+	"io"
+	"regexp"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-
-	"github.com/meshctl/meshctl/internal/certs"
-	"github.com/meshctl/meshctl/internal/certs/store"
-	"github.com/meshctl/meshctl/internal/proxyconfig"
 )
 
-// completions tells the shell what values the flags of cmd can have, by their
-// names, which mean the same in every command.
-func completions(cmd *cobra.Command) {
+// valuesKey is the annotation of a flag with the values that complete it.
+const valuesKey = "meshctl_values"
+
+// Suggest sets the values that complete a flag. The flag takes other values, too.
+func Suggest(fs *pflag.FlagSet, flag string, values ...string) {
+	_ = fs.SetAnnotation(flag, valuesKey, values) // fails for an unknown flag only
+}
+
+// DirVar defines a flag that takes a directory.
+func DirVar(fs *pflag.FlagSet, p *string, name, usage string) {
+	fs.StringVar(p, name, "", usage)
+	_ = cobra.MarkFlagDirname(fs, name) // fails for an unknown flag only
+}
+
+// completeFlagValues registers the values that Suggest set.
+func completeFlagValues(cmd *cobra.Command) {
 	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
-		values := flagValues(f)
-		if len(values) == 0 {
-			return
+		if values := f.Annotations[valuesKey]; len(values) > 0 {
+			// Fails for a flag that has a completion function already.
+			_ = cmd.RegisterFlagCompletionFunc(f.Name, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
 		}
-		if slices.Contains(values, directory) {
-			// The error is that the flag does not exist or has a function.
-			_ = cmd.RegisterFlagCompletionFunc(f.Name, func(*cobra.Command, []string, string) ([]cobra.Completion, cobra.ShellCompDirective) {
-				return nil, cobra.ShellCompDirectiveFilterDirs
-			})
-			return
-		}
-		CompleteValues(cmd, f.Name, values...)
 	})
 }
 
-// directory stands for any directory in the list of a flag's values.
-const directory = "/"
+// CompletionTimeout bounds the wait for completions, in addition to the timeout of
+// each request.
+const CompletionTimeout = 2 * time.Second
 
-func flagValues(f *pflag.Flag) []string {
-	switch v := f.Value.(type) {
-	case *choiceValue:
-		return v.values
-	case *outputValue:
-		return slices.DeleteFunc(v.names(), func(name string) bool { return strings.Contains(name, "=") })
-	}
-	switch f.Name {
-	case "algorithm":
-		var out []string
-		for _, a := range certs.Algorithms() {
-			out = append(out, string(a))
+// plainName matches the names that are offered to a shell. Proxies choose their own
+// names, and some shells evaluate a completion.
+var plainName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._/-]*$`)
+
+// Names returns names for completion.
+type Names func(context.Context, *Env) ([]string, error)
+
+// CompleteNames completes the only argument of a command with names. Flags have their
+// values by then, also from the environment and the configuration file. Errors and
+// messages are dropped.
+func CompleteNames(env *Env, ask Names) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		quiet := *env
+		quiet.Stderr = io.Discard
+		if len(args) > 0 || configure(&quiet, cmd) != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		return out
-	case "log-level":
-		return []string{"debug", "info", "warn", "error"}
-	case "log-format":
-		return []string{"text", "json"}
-	case "xds":
-		return []string{"delta", "sotw"}
-	case "status":
-		return proxyconfig.HealthStatuses()
-	case "direction":
-		return []string{"inbound", "outbound"}
-	case "layout":
-		return []string{string(store.LayoutIstio), string(store.LayoutTLS)}
-	case "format":
-		return []string{"pem", "spiffe"}
-	case "config-dir", "ca", "ca-dir", "state-dir", "root", "keep", "config-path":
-		return []string{directory}
+		ctx, cancel := context.WithTimeout(cmd.Context(), CompletionTimeout)
+		defer cancel()
+		names, _ := ask(ctx, &quiet) // some replicas may have answered
+		slices.Sort(names)
+		names = slices.DeleteFunc(slices.Compact(names), func(n string) bool {
+			return !strings.HasPrefix(n, typed) || !plainName.MatchString(n)
+		})
+		return names, cobra.ShellCompDirectiveNoFileComp
 	}
-	return nil
 }
 
-// CompleteValues tells the shell the values of a flag. The first call for a flag
-// counts: a command makes it whose flag has others than its name has elsewhere.
-func CompleteValues(cmd *cobra.Command, flag string, values ...string) {
-	_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
+// CompleteFlag completes a flag with names.
+func CompleteFlag(env *Env, cmd *cobra.Command, flag string, ask Names) {
+	// Fails for an unknown flag, or one that has a completion function already.
+	_ = cmd.RegisterFlagCompletionFunc(flag, func(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		return CompleteNames(env, ask)(cmd, nil, typed)
+	})
 }

@@ -18,8 +18,6 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/meshctl/meshctl/internal/files"
-	"github.com/meshctl/meshctl/internal/output"
-	"github.com/meshctl/meshctl/internal/remotesecret/create"
 )
 
 const (
@@ -27,11 +25,11 @@ const (
 	helpFlag   = "help"
 )
 
-// configure gives each flag of cmd that was not typed its value from the
-// environment, else from the configuration file.
+// configure sets each flag of cmd that was not typed from the environment, else from
+// the configuration file.
 func configure(env *Env, cmd *cobra.Command) error {
 	flags := cmd.Flags()
-	sources := map[string]string{} // where a key's value is from, for errors
+	sources := map[string]string{} // of values, for messages
 	v := viper.New()
 	if err := v.BindPFlags(flags); err != nil {
 		return err
@@ -53,96 +51,54 @@ func configure(env *Env, cmd *cobra.Command) error {
 	if err := v.MergeConfigMap(variables); err != nil {
 		return err
 	}
-	beaten := beatenByRivals(flags, variables)
+	lost := overridden(flags, variables)
 
 	var errs []error
 	flags.VisitAll(func(f *pflag.Flag) {
-		if f.Changed || !v.InConfig(f.Name) || isTypedOnly(f) || slices.Contains(beaten, f.Name) {
+		if f.Changed || !v.InConfig(f.Name) || isTypedOnly(f) || slices.Contains(lost, f.Name) {
 			return
 		}
 		switch err := setFlag(flags, f, v.Get(f.Name)); {
 		case err != nil:
 			errs = append(errs, fmt.Errorf("%s: %w", sources[f.Name], err))
-		case Weakens(f):
-			// What replaces keys or verifies nobody must not happen unseen.
+		case weakens(f):
 			_, usage := pflag.UnquoteUsage(f)
-			fmt.Fprintf(env.Stderr, "warning: --%s is set by %s: %s\n", setting(f), sources[f.Name], usage)
+			env.Warnf("--%s is set by %s: %s", setting(f), sources[f.Name], usage)
 		}
 	})
 	return errors.Join(errs...)
 }
 
-// Weakens reports whether a flag has a value with which less is verified, protected or
-// kept than by default.
-func Weakens(f *pflag.Flag) bool {
-	value := f.Value.String()
-	if value == f.DefValue {
-		return false
-	}
-	switch f.Name {
-	case "debug-network", "drop-unknown", "no-wait", "trusted-gateway-cidr":
-		return true
-	case "rbac":
-		return value == string(create.Istio)
-	case "tls-min-version":
-		return value == "1.2"
-	case "tls-key-exchange":
-		return value == "classic"
-	}
-	words := []string{"allow", "force", "insecure", "plaintext", "security", "skip", "unsafe", "unverified", "verify"}
-	return slices.ContainsFunc(strings.Split(f.Name, "-"), func(word string) bool { return slices.Contains(words, word) })
-}
-
-// setting is the name of a flag, with its value where that is more than true.
+// setting returns the name of a flag, with its value unless it is a bool.
 func setting(f *pflag.Flag) string {
 	if f.Value.Type() == "bool" {
 		return f.Name
 	}
-	return f.Name + " " + output.Escape(f.Value.String())
+	return f.Name + " " + f.Value.String()
 }
-
-// typedOnlyKey is the annotation of a flag that has no value from elsewhere.
-const typedOnlyKey = "meshctl_typed_only"
 
 func isTypedOnly(f *pflag.Flag) bool {
 	_, is := f.Annotations[typedOnlyKey]
 	return is
 }
 
-// rivalsKey is the annotation of a flag with the names of its rivals.
-const rivalsKey = "meshctl_rivals"
-
-// Rivals says that these flags stand for one choice: a value from the environment or
-// the configuration file gives way when a rival comes from nearer to the person.
-func Rivals(flags *pflag.FlagSet, names ...string) {
-	for _, name := range names {
-		if f := flags.Lookup(name); f != nil {
-			if f.Annotations == nil {
-				f.Annotations = map[string][]string{}
-			}
-			f.Annotations[rivalsKey] = append(f.Annotations[rivalsKey], names...)
-		}
-	}
-}
-
-// beatenByRivals are the flags of which a rival was typed, with another value than its
-// default, or is in the environment when they are not.
-func beatenByRivals(flags *pflag.FlagSet, variables map[string]any) []string {
-	var beaten []string
+// overridden returns the flags that lose to a rival: one that was typed, with another
+// value than its default, or one in the environment when the flag is in the file.
+func overridden(flags *pflag.FlagSet, variables map[string]any) (lost []string) {
 	flags.VisitAll(func(f *pflag.Flag) {
 		for _, name := range f.Annotations[rivalsKey] {
 			rival := flags.Lookup(name)
 			typed := rival.Changed && rival.Value.String() != rival.DefValue
 			if name != f.Name && (typed || variables[name] != nil && variables[f.Name] == nil) {
-				beaten = append(beaten, f.Name)
+				lost = append(lost, f.Name)
 			}
 		}
 	})
-	return beaten
+	return lost
 }
 
-// configPath returns the configuration file to read, empty for none, and
-// whether the person named it.
+// configPath returns the path of the configuration file, empty for none, and whether
+// the caller named it.
 func configPath(env *Env, flag *pflag.Flag) (path string, explicit bool, err error) {
 	if flag.Changed {
 		if flag.Value.String() == "" {
@@ -167,9 +123,9 @@ func configPath(env *Env, flag *pflag.Flag) (path string, explicit bool, err err
 // maxConfigSize bounds the configuration file, in bytes.
 const maxConfigSize = 1 << 20
 
-// readConfig returns the values of the file at path by flag name, each a
-// string or a []string, and notes the place of each in sources. A key that no
-// command under root has as a flag is an error.
+// readConfig returns the values of a configuration file by flag name, each a string or
+// a []string, and adds the place of each to sources. A key must be a flag of a command
+// under root.
 func readConfig(ctx context.Context, path string, mustExist bool, root *cobra.Command, sources map[string]string) (map[string]any, error) {
 	mapping, err := files.Wait(ctx, func() ([]*yaml.Node, error) { // it may be a named pipe
 		file, err := os.Open(path)
@@ -214,7 +170,7 @@ func readConfig(ctx context.Context, path string, mustExist bool, root *cobra.Co
 	return values, errors.Join(errs...)
 }
 
-// readMapping returns keys and values, in turn, of the one YAML mapping in r.
+// readMapping returns the alternating keys and values of the one YAML mapping in r.
 func readMapping(r io.Reader) ([]*yaml.Node, error) {
 	data, err := io.ReadAll(io.LimitReader(r, maxConfigSize+1))
 	if err != nil {
@@ -238,26 +194,26 @@ func readMapping(r io.Reader) ([]*yaml.Node, error) {
 		if top.Tag == "!!null" {
 			return nil, nil
 		}
-		return nil, fmt.Errorf("line %d: want flag names and values, as in trust-domain: prod.example", top.Line)
+		return nil, fmt.Errorf("line %d: want flag names and values, such as trust-domain: prod.example", top.Line)
 	}
 	return top.Content, nil
 }
 
-// nodeValue returns a scalar as the string that was written, a list of
-// scalars as a []string.
+// nodeValue returns a scalar as the string in the file, and a list of scalars as a
+// []string.
 func nodeValue(node *yaml.Node) (any, error) {
 	node = resolve(node)
 	if isScalar(node) {
 		return node.Value, nil
 	}
 	if node.Kind != yaml.SequenceNode {
-		return nil, errors.New("wants a value or a list of values")
+		return nil, errors.New("must be a value or a list of values")
 	}
 	list := []string{}
 	for _, item := range node.Content {
 		value := resolve(item)
 		if !isScalar(value) {
-			return nil, fmt.Errorf("wants plain values in its list, line %d has another", item.Line)
+			return nil, fmt.Errorf("must be a list of plain values, line %d has another", item.Line)
 		}
 		list = append(list, value.Value)
 	}
@@ -275,8 +231,8 @@ func isScalar(node *yaml.Node) bool {
 	return node.Kind == yaml.ScalarNode && node.Tag != "!!null"
 }
 
-// environment returns the values that the environment has for flags, as
-// readConfig returns those of the file.
+// environment returns the values of the environment by flag name, as readConfig does
+// for the file.
 func environment(env *Env, flags *pflag.FlagSet, sources map[string]string) map[string]any {
 	values := map[string]any{}
 	flags.VisitAll(func(f *pflag.Flag) {
@@ -320,8 +276,8 @@ func setFlag(flags *pflag.FlagSet, f *pflag.Flag, value any) error {
 	}
 }
 
-// plainer says what a flag of an ordinary type wants, where the error of the
-// flags package names a function of strconv.
+// plainer replaces an error that names a function of strconv by one that names the type
+// of the flag.
 func plainer(err error, f *pflag.Flag, value string) error {
 	if err == nil {
 		return nil
@@ -338,16 +294,16 @@ func plainer(err error, f *pflag.Flag, value string) error {
 	return fmt.Errorf("invalid argument %q for \"--%s\" flag: want %s", value, f.Name, want)
 }
 
-// flagNames returns the names of the flags of cmd and all commands below it
-// that a configuration file may set.
+// flagNames returns the flags of cmd and of all commands below it that a configuration
+// file may set.
 func flagNames(cmd *cobra.Command) []string {
 	var names []string
-	note := func(f *pflag.Flag) {
+	add := func(f *pflag.Flag) {
 		if f.Name != helpFlag && f.Name != configFlag {
 			names = append(names, f.Name)
 		}
 	}
-	cmd.LocalFlags().VisitAll(note)
+	cmd.LocalFlags().VisitAll(add)
 	for _, sub := range cmd.Commands() {
 		names = append(names, flagNames(sub)...)
 	}

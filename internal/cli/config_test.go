@@ -49,7 +49,7 @@ func runProbe(t *testing.T, vars map[string]string, args ...string) (probe, erro
 	other := &cobra.Command{Use: "other"}
 	other.Flags().String("output", "", "")
 	root.AddCommand(other)
-	prepare(env, cmd)
+	prepare(cmd)
 	root.AddCommand(cmd)
 	root.SetArgs(append([]string{"probe"}, args...))
 	return got, root.ExecuteContext(t.Context())
@@ -138,10 +138,10 @@ func TestConfigureRefuses(t *testing.T) {
 		{"file in the file", "config: other.yaml", nil, `FILE:1: key "config" cannot be set in the file itself`},
 		{"help", "help: true", nil, `FILE:1: key "help" is not a flag of any command`},
 		{"given twice", "name: x\nname: y", nil, `FILE:2: key "name" is given twice`},
-		{"no value", "name:", nil, `FILE:1: key "name" wants a value or a list of values`},
-		{"mapping", "name: {a: b}", nil, `FILE:1: key "name" wants a value or a list of values`},
-		{"list in a list", "dir:\n- a\n- [b]", nil, `FILE:1: key "dir" wants plain values in its list, line 3 has another`},
-		{"list in itself", "dir: &a [*a]", nil, `FILE:1: key "dir" wants plain values in its list, line 1 has another`},
+		{"no value", "name:", nil, `FILE:1: key "name" must be a value or a list of values`},
+		{"mapping", "name: {a: b}", nil, `FILE:1: key "name" must be a value or a list of values`},
+		{"list in a list", "dir:\n- a\n- [b]", nil, `FILE:1: key "dir" must be a list of plain values, line 3 has another`},
+		{"list in itself", "dir: &a [*a]", nil, `FILE:1: key "dir" must be a list of plain values, line 1 has another`},
 		{"list for one value", "name: [a]", nil, `FILE:1: key "name": takes one value, not a list`},
 		{"wrong number in the file", "count: 1.5", nil, `FILE:1: key "count": invalid argument "1.5" for "--count" flag`},
 		{"wrong duration in the file", "max-ttl: 10", nil, `FILE:1: key "max-ttl": invalid argument "10" for "--max-ttl" flag`},

@@ -9,13 +9,13 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// DurationVar binds a duration flag that also takes days (1d, 1d12h) and
-// refuses negative values.
+// DurationVar defines a duration flag. It also takes days (1d, 1d12h) and refuses
+// negative values.
 func DurationVar(fs *pflag.FlagSet, p *time.Duration, name string, def time.Duration, usage string) {
 	*p = def
 	fs.Var((*durationValue)(p), name, usage)
 	if def == 0 {
-		fs.Lookup(name).DefValue = "" // the usage says what that means
+		fs.Lookup(name).DefValue = "" // the usage explains zero
 	}
 }
 
@@ -35,7 +35,7 @@ func (d *durationValue) String() string { return FormatDuration(time.Duration(*d
 
 const Day = 24 * time.Hour
 
-// ParseDuration reads what time.ParseDuration reads, with days in front.
+// ParseDuration parses a duration as time.ParseDuration does, with days before it.
 func ParseDuration(s string) (time.Duration, error) {
 	if strings.HasPrefix(s, "-") {
 		return 0, fmt.Errorf("duration %q is negative", s)

@@ -12,12 +12,12 @@ import (
 // Exit codes of Run.
 const (
 	ExitOK       = 0
-	ExitFailure  = 1 // the command could not do its work
+	ExitFailure  = 1 // the command failed
 	ExitUsage    = 2 // flags, arguments, environment or configuration file are wrong
 	ExitFindings = 3 // the command worked and found problems
 )
 
-// report tells the person what went wrong and returns the exit code for it.
+// report prints an error and returns its exit code.
 func report(stderr io.Writer, cmd *cobra.Command, err error) int {
 	if err == nil {
 		return ExitOK
@@ -34,7 +34,7 @@ func report(stderr io.Writer, cmd *cobra.Command, err error) int {
 	case errors.Is(err, context.Canceled) && cmd.Context().Err() != nil:
 		fmt.Fprintln(stderr, "Error: interrupted")
 		return ExitFailure
-	// What fails before a command's run is what was typed.
+	// An error before run is about the command line.
 	case errors.As(err, &usage), !errors.As(err, &run):
 		fmt.Fprintf(stderr, "Error: %v\nRun '%s --help' for usage.\n", err, cmd.CommandPath())
 		return ExitUsage
@@ -44,32 +44,30 @@ func report(stderr io.Writer, cmd *cobra.Command, err error) int {
 	}
 }
 
-// runError marks what a command's run returned.
+// runError marks an error that the run of a command returned.
 type runError struct{ err error }
 
 func (e *runError) Error() string { return e.err.Error() }
-
 func (e *runError) Unwrap() error { return e.err }
 
-// usageError is wrong usage that only a command's run can see.
+// usageError marks wrong usage that only the run of a command detects.
 type usageError struct{ err error }
 
 func (e *usageError) Error() string { return e.err.Error() }
-
 func (e *usageError) Unwrap() error { return e.err }
 
-// Usagef returns an error that exits with code 2 and points to the help.
+// Usagef returns an error of wrong usage: exit code 2 and a pointer to the help.
 func Usagef(format string, args ...any) error {
 	return &usageError{fmt.Errorf(format, args...)}
 }
 
-// findingsError is the end of a command that worked and found problems.
+// findingsError is the result of a command that worked and found problems.
 type findingsError struct{ summary string }
 
 func (e *findingsError) Error() string { return e.summary }
 
-// Findingsf returns an error that exits with code 3. The findings themselves
-// belong on Stdout; the summary, one line, is printed to Stderr.
+// Findingsf returns an error with exit code 3. A command prints its findings to
+// Stdout; the summary, one line, goes to Stderr.
 func Findingsf(format string, args ...any) error {
 	return &findingsError{fmt.Sprintf(format, args...)}
 }

@@ -7,8 +7,7 @@ import (
 	"github.com/meshctl/meshctl/internal/files"
 )
 
-// ReadInput reads the file path, or standard input when path is "-". name is
-// what to call it.
+// ReadInput reads a file, or standard input for "-". name is for messages.
 func ReadInput(env *Env, path string, limit int64) (name string, data []byte, err error) {
 	if path != "-" {
 		data, err = files.Read(path, limit)
@@ -17,7 +16,7 @@ func ReadInput(env *Env, path string, limit int64) (name string, data []byte, er
 	name = "standard input"
 	data, err = io.ReadAll(io.LimitReader(env.Stdin, limit+1))
 	if err == nil && int64(len(data)) > limit {
-		err = fmt.Errorf("it holds more than the %d bytes allowed", limit)
+		err = fmt.Errorf("more than %d bytes", limit)
 	}
 	if err != nil {
 		return name, nil, fmt.Errorf("read %s: %w", name, err)

@@ -2,49 +2,49 @@ package cli
 
 import "github.com/spf13/cobra"
 
-// ExperimentalName is the group of the commands that istioctl has as experimental ones.
+// ExperimentalName is the group of the commands that are experimental in istioctl.
 const ExperimentalName = "experimental"
 
-// counterpart returns what does the work of a command of istioctl that meshctl does not
-// have, by the command's name; empty when the name is not one of istioctl's.
+// counterpart returns what to use instead of an istioctl command that meshctl does not
+// have, empty for any other name.
 func counterpart(name string) string {
 	switch name {
 	case "admin", "istiod":
-		return "to see and set what control planes log: meshctl log-level"
+		return "to show and set the log levels of control planes: meshctl log-level"
 	case "analyze", "validate", "v":
 		return "there is no such command; serve reports objects that it cannot use in its log and at /ready?verbose"
 	case "authz":
-		return "there is no such command; to see the filters of a proxy: meshctl pc listeners POD -o json"
+		return "there is no such command; to show the filters of a proxy: meshctl pc listeners POD -o json"
 	case "bug-report":
-		return "there is no such command; for a dump without keys that can be sent: meshctl pc all POD -o json"
+		return "there is no such command; for a dump without private keys: meshctl pc all POD -o json"
 	case "config", "options":
 		return "for the variables and the configuration file: meshctl environment"
 	case "dashboard", "dash", "d":
 		return "there are no dashboards; for a live view of the proxies: meshctl ps -w"
 	case "describe", "des":
-		return "for why a proxy reaches a service or not: meshctl explain endpoints SERVICE --from PROXY"
+		return "to show how a proxy reaches a service: meshctl explain endpoints SERVICE --from PROXY"
 	case "envoy-stats", "es":
-		return "there is no such command; Envoy has its statistics at /stats of its admin interface"
+		return "there is no such command; Envoy serves its statistics at /stats of its admin interface"
 	case "install", "manifest", "operator", "profile", "upgrade", "uninstall", "post-install", "tag", "revision":
 		return "there is no installer; kubectl applies the objects of deploy/"
 	case "kube-inject", "kube-uninject", "uninject", "check-inject", "injector", "add-to-mesh", "remove-from-mesh":
 		return "there is no injector; pods run meshctl agent, which starts Envoy"
 	case "metrics":
-		return "there is no such command; control planes have metrics at --monitoring-addr, Envoys at /stats/prometheus"
+		return "there is no such command; control planes serve metrics at --monitoring-addr, Envoys at /stats/prometheus"
 	case "precheck":
-		return "there is no such command; to check a CA before it is used: meshctl certs verify DIR"
+		return "there is no such command; to check a CA: meshctl certs verify DIR"
 	case "vm", "workload":
 		return "there is no such command; docs/virtual-machines.md has the steps"
 	case "wait":
-		return "to wait until all clusters are read: meshctl remote-clusters --wait"
+		return "to wait until all clusters are synced: meshctl remote-clusters --wait"
 	case "waypoint", "ztunnel-config", "zc":
 		return "there is no ambient mode; proxies are sidecars and gateways"
 	}
 	return ""
 }
 
-// elsewhere returns the path of a command that is below the root, where a person
-// looked for it in a group, or the other way round; empty when there is none.
+// elsewhere returns the path of a command that is in another group than the typed one,
+// empty when there is none.
 func elsewhere(cmd *cobra.Command, name string) string {
 	for _, group := range append([]*cobra.Command{cmd.Root()}, cmd.Root().Commands()...) {
 		if group == cmd || group != cmd.Root() && group.Name() != ExperimentalName {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"slices"
 	"strings"
 
@@ -8,24 +9,84 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/meshctl/meshctl/internal/kube"
-	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/multicluster"
 )
 
-// KubeFlags say how a command gets at API servers.
+// KubeFlags hold the flags for access to API servers.
 type KubeFlags struct {
 	kubeconfig string
 	as         string
 	asGroups   []string
 }
 
+// Bind defines the flags.
 func (k *KubeFlags) Bind(fs *pflag.FlagSet) {
 	fs.StringVarP(&k.kubeconfig, "kubeconfig", "c", "",
-		"Kubeconfig `file` (default $KUBECONFIG, else ~/.kube/config, else the pod's own access)")
-	fs.StringVar(&k.as, "as", "", "Act as this `user` of the API server")
-	fs.StringArrayVar(&k.asGroups, "as-group", nil, "Act as a member of this `group`; may be repeated")
+		"Kubeconfig `file` (default $KUBECONFIG, else ~/.kube/config, else the credential of the pod)")
+	fs.StringVar(&k.as, "as", "", "`User` to impersonate at the API server")
+	fs.StringArrayVar(&k.asGroups, "as-group", nil, "`Group` to impersonate; may be repeated")
 }
 
+// ContextVar defines a flag that takes a context of the kubeconfig.
+func (k *KubeFlags) ContextVar(env *Env, cmd *cobra.Command, p *string, name, usage string) {
+	cmd.Flags().StringVar(p, name, "", usage)
+	k.completeContext(env, cmd, name)
+}
+
+// ContextListVar defines a flag that takes contexts of the kubeconfig.
+func (k *KubeFlags) ContextListVar(env *Env, cmd *cobra.Command, p *[]string, name, usage string) {
+	cmd.Flags().StringSliceVar(p, name, nil, usage)
+	k.completeContext(env, cmd, name)
+}
+
+// MeshContextsVar defines --context of a command that works on all clusters that it
+// names, and the alias --contexts. The environment and the configuration file set only
+// the alias: their "context" is the one cluster that other commands ask.
+func (k *KubeFlags) MeshContextsVar(env *Env, cmd *cobra.Command, p *[]string, usage string) {
+	k.ContextListVar(env, cmd, p, "context", usage)
+	fs := cmd.Flags()
+	f := fs.Lookup("context")
+	f.Annotations = map[string][]string{typedOnlyKey: nil}
+	fs.Var(f.Value, "contexts", "Alias of --context")
+	_ = fs.MarkHidden("contexts") // fails for an unknown flag only
+	k.completeContext(env, cmd, "contexts")
+	Rivals(fs, "context", "contexts")
+}
+
+// NamespaceVar defines a flag that takes a namespace of the cluster that --context
+// names, or of the first one of several.
+func (k *KubeFlags) NamespaceVar(env *Env, cmd *cobra.Command, p *string, name, short, value, usage string) {
+	cmd.Flags().StringVarP(p, name, short, value, usage)
+	CompleteFlag(env, cmd, name, func(ctx context.Context, env *Env) ([]string, error) {
+		access, err := kube.Load(k.Options(env, firstContext(cmd.Flags())))
+		if err != nil {
+			return nil, err
+		}
+		finder, err := kube.NewPodFinder(access.Config)
+		if err != nil {
+			return nil, err
+		}
+		defer finder.Close()
+		return finder.Namespaces(ctx)
+	})
+}
+
+// firstContext returns the value of --context, the first of several, without the
+// cluster's name in CLUSTER=CONTEXT.
+func firstContext(fs *pflag.FlagSet) string {
+	f := fs.Lookup("context")
+	if f == nil {
+		return ""
+	}
+	list, ok := f.Value.(pflag.SliceValue)
+	if !ok {
+		return f.Value.String()
+	}
+	first := append(list.GetSlice(), "")[0]
+	return first[strings.Index(first, "=")+1:]
+}
+
+// Options returns the access to a context, empty for the current one.
 func (k *KubeFlags) Options(env *Env, context string) kube.Options {
 	return kube.Options{
 		Kubeconfig: k.kubeconfig, Context: context, As: k.as, AsGroups: k.asGroups,
@@ -33,7 +94,7 @@ func (k *KubeFlags) Options(env *Env, context string) kube.Options {
 	}
 }
 
-// Connect makes the clients of a context, empty for the current one.
+// Connect returns the clients of a context, empty for the current one.
 func (k *KubeFlags) Connect(env *Env, context string) (*multicluster.Cluster, error) {
 	access, err := kube.Load(k.Options(env, context))
 	if err != nil {
@@ -42,66 +103,24 @@ func (k *KubeFlags) Connect(env *Env, context string) (*multicluster.Cluster, er
 	return multicluster.Connect(access)
 }
 
-// CompleteContexts offers the contexts of the kubeconfig, also behind a comma.
+func (k *KubeFlags) completeContext(env *Env, cmd *cobra.Command, flag string) {
+	_ = cmd.RegisterFlagCompletionFunc(flag, k.CompleteContexts(env)) // fails for an unknown flag only
+}
+
+// CompleteContexts completes a context of the kubeconfig, or the last one of a list.
 func (k *KubeFlags) CompleteContexts(env *Env) cobra.CompletionFunc {
 	return func(_ *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		names, err := kube.Contexts(k.Options(env, ""))
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		return afterComma(names, typed), cobra.ShellCompDirectiveNoFileComp
-	}
-}
-
-// ContextFlags bind the flags that name contexts, and complete them.
-func (k *KubeFlags) ContextFlags(env *Env, cmd *cobra.Command, names ...string) {
-	for _, name := range names {
-		// The error is that the flag does not exist or has a function.
-		_ = cmd.RegisterFlagCompletionFunc(name, k.CompleteContexts(env))
-	}
-}
-
-// ContextsVar binds --context of a command that works on the clusters that it names,
-// and --contexts, another name of it. In the environment and the configuration file
-// only the latter counts: a context there is where other commands ask.
-func ContextsVar(fs *pflag.FlagSet, p *[]string, usage string) {
-	fs.StringSliceVar(p, "context", nil, usage)
-	f := fs.Lookup("context")
-	f.Annotations = map[string][]string{typedOnlyKey: nil}
-	fs.Var(f.Value, "contexts", "Another name of --context")
-	_ = fs.MarkHidden("contexts") // the error is that the flag does not exist
-	Rivals(fs, "context", "contexts")
-}
-
-// NamespaceFlags bind the namespace of the control plane, in both of Istio's
-// spellings.
-type NamespaceFlags struct{ namespace, system string }
-
-func (n *NamespaceFlags) Bind(fs *pflag.FlagSet, what string) {
-	fs.StringVarP(&n.namespace, "namespace", "n", "", what+" (default that of --istioNamespace; a namespace of the context does not count)")
-	fs.StringVarP(&n.system, "istioNamespace", "i", mesh.DefaultSystemNamespace, "Namespace of the control plane")
-}
-
-func (n *NamespaceFlags) Value() (string, error) {
-	namespace := n.system
-	if n.namespace != "" {
-		namespace = n.namespace
-	}
-	if !mesh.IsDNSLabel(namespace) {
-		return "", Usagef("namespace %q is not a DNS label", namespace)
-	}
-	return namespace, nil
-}
-
-// afterComma completes the last item of a list with names that it does not
-// have yet.
-func afterComma(names []string, typed string) []cobra.Completion {
-	before := typed[:strings.LastIndex(typed, ",")+1]
-	var out []cobra.Completion
-	for _, name := range names {
-		if !slices.Contains(strings.Split(before, ","), name) {
-			out = append(out, before+name)
+		list := typed[:strings.LastIndex(typed, ",")+1]
+		var out []cobra.Completion
+		for _, name := range names {
+			if !slices.Contains(strings.Split(list, ","), name) {
+				out = append(out, list+name)
+			}
 		}
+		return out, cobra.ShellCompDirectiveNoFileComp
 	}
-	return out
 }

@@ -11,18 +11,19 @@ import (
 	"github.com/meshctl/meshctl/internal/output"
 )
 
-// TableVar binds --output of a command that shows a table. more are formats of the
-// command alone.
+// TableVar defines --output of a command that prints a table. more are formats of only
+// this command.
 func TableVar(fs *pflag.FlagSet, f *output.Format, more ...string) { outputVar(fs, f, true, more) }
 
-// TextVar binds --output of a command that shows people a text, which is the format
-// table, and programs a value.
+// TextVar defines --output of a command that prints a text, which is its format table,
+// or a value.
 func TextVar(fs *pflag.FlagSet, f *output.Format) { outputVar(fs, f, false, nil) }
 
 func outputVar(fs *pflag.FlagSet, f *output.Format, tables bool, more []string) {
 	*f = output.FormatTable
 	v := &outputValue{f, tables, more}
 	fs.VarP(v, "output", "o", "Output `format`: "+OrList(v.names()))
+	Suggest(fs, "output", slices.DeleteFunc(v.names(), func(name string) bool { return strings.Contains(name, "=") })...)
 }
 
 // outputValue is the value of --output.
@@ -43,18 +44,18 @@ func (v *outputValue) Set(s string) error {
 	var f output.Format
 	if err := f.Set(s); err != nil {
 		if strings.Contains(s, "=") {
-			return err // the format is known
+			return err // a known format with a wrong template
 		}
 		return fmt.Errorf("output format %q is not supported, use %s", s, OrList(v.names()))
 	}
 	if f.Wide() && !v.tables {
-		return fmt.Errorf("output format %q is for tables, and this is none: use %s", s, OrList(v.names()))
+		return fmt.Errorf("output format %q is for tables only, use %s", s, OrList(v.names()))
 	}
 	*v.Format = f
 	return nil
 }
 
-// WriteTable writes a table in a format of tables.
+// WriteTable prints a table.
 func WriteTable(env *Env, f output.Format, t *output.Table) error {
 	err := output.WriteTable(env.Stdout, f, t)
 	if bad, ok := errors.AsType[*output.ColumnError](err); ok {
@@ -63,7 +64,7 @@ func WriteTable(env *Env, f output.Format, t *output.Table) error {
 	return err
 }
 
-// WriteResult writes a value, or the table of it.
+// WriteResult prints a value, or its table when the format is one of tables.
 func WriteResult(env *Env, f output.Format, v any, t *output.Table) error {
 	if f.OfTable() {
 		return WriteTable(env, f, t)

@@ -20,40 +20,39 @@ import (
 	"github.com/meshctl/meshctl/internal/replicas"
 )
 
-// ReplicaFlags say which control planes a command asks.
+// ReplicaFlags hold the flags that name the control planes to ask.
 type ReplicaFlags struct {
 	Servers []string
 	Kube    KubeFlags
 	Context string
 	System  string
 	Token   TokenFlag
-	named   bool // the replicas are at addresses, not those of a cluster
+	named   bool // the replicas are given by address
 }
 
-// Advice returns what to do about those of all replicas that have not answered, by
-// their errors.
+// Advice returns what to do when some of all replicas did not answer, by their errors.
 func (f *ReplicaFlags) Advice(silent []string, all int) string {
 	switch {
 	case slices.ContainsFunc(silent, func(text string) bool { return strings.Contains(text, refusedToken) }):
 		return "; " + f.Kube.NeedsToken(f.Context, f.System)
 	case f.named && len(silent) == all:
-		return "; --server names the --http-addr of control planes, --context the cluster that they run in"
+		return "; --server takes the --http-addr of control planes, --context their cluster"
 	}
 	return ""
 }
 
+// Bind defines the flags.
 func (f *ReplicaFlags) Bind(env *Env, cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.StringSliceVar(&f.Servers, "server", nil,
-		"Debug addresses of the replicas: `host:port` or http://host:port, repeatable (default: those that the cluster of the kubeconfig has; without a kubeconfig 127.0.0.1:8080)")
-	fs.StringVar(&f.Context, "context", "", "Kubeconfig `context` of the cluster whose replicas are asked (default the current one)")
+		"HTTP addresses of the replicas, as `host:port` or http://host:port; may be repeated (default the replicas in the cluster of the kubeconfig, without a kubeconfig 127.0.0.1:8080)")
+	f.Kube.ContextVar(env, cmd, &f.Context, "context", "Kubeconfig `context` of the cluster of the replicas (default the current one)")
 	f.Kube.Bind(fs)
 	f.Token.Bind(fs)
-	fs.StringVarP(&f.System, "istioNamespace", "i", mesh.DefaultSystemNamespace, "Namespace of the replicas")
-	f.Kube.ContextFlags(env, cmd, "context")
+	f.Kube.NamespaceVar(env, cmd, &f.System, "istioNamespace", "i", mesh.DefaultSystemNamespace, "Namespace of the replicas")
 }
 
-// silentError is why replicas did not answer, and what to do about it.
+// silentError joins the errors of replicas that did not answer, with advice.
 type silentError struct {
 	errs   []error
 	advice string
@@ -69,7 +68,7 @@ func (e *silentError) Error() string {
 
 func (e *silentError) Unwrap() []error { return e.errs }
 
-// silent returns the error of the replicas that have not answered, nil without one.
+// silent returns the error of the replicas that did not answer, nil without one.
 func (f *ReplicaFlags) silent(errs []error, all int) error {
 	if len(errs) == 0 {
 		return nil
@@ -81,22 +80,23 @@ func (f *ReplicaFlags) silent(errs []error, all int) error {
 	return e
 }
 
-// isElsewhere reports whether an error may be that no control plane is at the address:
-// a control plane that refuses an answer is there.
+// isElsewhere reports whether there may be no control plane at the address. One that
+// refuses a request is there.
 func isElsewhere(err error) bool {
 	_, refused := errors.AsType[*replicas.AnswerError](err)
 	return !refused || errors.Is(err, replicas.ErrNotFound)
 }
 
-// Answer is what one replica tells of one thing.
+// Answer is a value from one replica.
 type Answer[T any] struct {
 	Replica string `json:"replica"`
 	Value   T      `json:",embed"`
 }
 
-// AskPages asks all replicas at once for a status page, by what follows /debug/ in
-// its URL. Those that have nothing of the name in the query, as absent recognizes, are
-// left out. The error is of those that did not answer; it may come with answers.
+// AskPages asks all replicas at the same time for the status page /debug/<page>. It
+// leaves out the replicas whose error absent recognizes, because they do not have the
+// object of the query. The error is about replicas that did not answer; it may come
+// with answers of others.
 func AskPages[T any](ctx context.Context, f *ReplicaFlags, found []*replicas.Replica, page string, query url.Values, absent func(*replicas.AnswerError) bool) ([]Answer[T], error) {
 	pages, errs := make([]T, len(found)), make([]error, len(found))
 	var asked sync.WaitGroup
@@ -105,7 +105,7 @@ func AskPages[T any](ctx context.Context, f *ReplicaFlags, found []*replicas.Rep
 	}
 	asked.Wait()
 	if err := ctx.Err(); err != nil {
-		return nil, err // not what the answers are
+		return nil, err // not the errors of replicas
 	}
 	var answers []Answer[T]
 	var silent []error
@@ -121,7 +121,7 @@ func AskPages[T any](ctx context.Context, f *ReplicaFlags, found []*replicas.Rep
 	return answers, f.silent(silent, len(found))
 }
 
-// EachItem returns the items of lists, each with its replica.
+// EachItem returns the items of all lists, each with its replica.
 func EachItem[T any](answers []Answer[[]T]) []Answer[T] {
 	out := []Answer[T]{}
 	for _, a := range answers {
@@ -132,32 +132,34 @@ func EachItem[T any](answers []Answer[[]T]) []Answer[T] {
 	return out
 }
 
-// replicaTable is a table whose first column is the replica, unless there is only one.
-type replicaTable struct {
+// ReplicaTable is a table whose first column is the replica if there are several.
+type ReplicaTable struct {
 	output.Table
 	several bool
 }
 
-func NewReplicaTable(several bool, header ...string) *replicaTable {
-	t := &replicaTable{several: several, Table: output.Table{Header: header, Gap: 3}}
+// NewReplicaTable returns a table for one or several replicas.
+func NewReplicaTable(several bool, header ...string) *ReplicaTable {
+	t := &ReplicaTable{several: several, Table: output.Table{Header: header, Gap: 3}}
 	if several {
 		t.Header = append([]string{"REPLICA"}, header...)
 	}
 	return t
 }
 
-func (t *replicaTable) Add(replica string, cells ...string) {
+// Add adds a row.
+func (t *ReplicaTable) Add(replica string, cells ...string) {
 	if t.several {
 		cells = append([]string{replica}, cells...)
 	}
 	t.Rows = append(t.Rows, cells)
 }
 
-// thisMachine is the status address of a control plane beside its user.
+// thisMachine is the default address of a control plane on this machine.
 const thisMachine = "127.0.0.1:8080"
 
-// Find returns the replicas: those that are named, else those of the cluster. A
-// request to one takes timeout at most. Close each of them.
+// Find returns the replicas of --server, else the replicas of the cluster. Each request
+// takes timeout at most. The caller closes them.
 func (f *ReplicaFlags) Find(ctx context.Context, env *Env, timeout time.Duration) ([]*replicas.Replica, error) {
 	servers, tokens := f.Servers, f.Token.Tokens(env)
 	if !mesh.IsDNSLabel(f.System) {
@@ -173,7 +175,7 @@ func (f *ReplicaFlags) Find(ctx context.Context, env *Env, timeout time.Duration
 		default:
 			found, err := replicas.Find(ctx, replicas.Options{Access: access.Config, Namespace: f.System, Tokens: tokens, Timeout: timeout, Now: env.Now})
 			if err != nil {
-				return nil, fmt.Errorf("%w; --server names replicas by address", err)
+				return nil, fmt.Errorf("%w; --server takes the addresses of replicas", err)
 			}
 			return found, nil
 		}
@@ -190,38 +192,41 @@ func (f *ReplicaFlags) Find(ctx context.Context, env *Env, timeout time.Duration
 	return out, nil
 }
 
-// PageFlags are the flags of the commands that show status pages of each replica.
+// PageFlags hold the flags of a command that shows a status page of each replica.
 type PageFlags struct {
 	Replicas ReplicaFlags
 	Timeout  time.Duration
 	Output   output.Format
 }
 
+// Bind defines the flags.
 func (o *PageFlags) Bind(env *Env, cmd *cobra.Command) {
 	fs := cmd.Flags()
 	o.Replicas.Bind(env, cmd)
 	TableVar(fs, &o.Output)
-	DurationVar(fs, &o.Timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of a replica")
+	DurationVar(fs, &o.Timeout, "timeout", 30*time.Second, "Longest wait for the answer of a replica")
 }
 
-// Show writes a result in the format that was asked for.
+// Show prints a result in the format of --output. When the table is empty it prints none
+// to Stderr.
 func (o *PageFlags) Show(env *Env, v any, table *output.Table, none string) error {
 	if err := WriteResult(env, o.Output, v, table); err != nil {
 		return err
 	}
 	if o.Output.OfTable() && len(table.Rows) == 0 && none != "" {
-		fmt.Fprintln(env.Stderr, none)
+		env.Notef("%s", none)
 	}
 	return nil
 }
 
+// CloseReplicas closes the connections to replicas.
 func CloseReplicas(list []*replicas.Replica) {
 	for _, r := range list {
 		r.Close()
 	}
 }
 
-// ProxyNames are those of all proxies, sorted.
+// ProxyNames returns the sorted names of the proxies in reports.
 func ProxyNames(reports []proxystatus.Report) []string {
 	var names []string
 	for _, r := range reports {
@@ -233,7 +238,7 @@ func ProxyNames(reports []proxystatus.Report) []string {
 	return slices.Compact(names)
 }
 
-// AskProxies asks all replicas at once for their connected proxies.
+// AskProxies asks all replicas at the same time for their connected proxies.
 func AskProxies(ctx context.Context, found []*replicas.Replica) []proxystatus.Report {
 	reports := make([]proxystatus.Report, len(found))
 	var wg sync.WaitGroup
@@ -249,17 +254,18 @@ func askReplica(ctx context.Context, r *replicas.Replica) proxystatus.Report {
 	if err := r.Get(ctx, "/debug/xds/proxies", nil, &report); err != nil {
 		report = proxystatus.Report{Error: err.Error()}
 		if errors.Is(err, replicas.ErrNotFound) {
-			report.Error = "it is no control plane of meshctl that tells this"
+			report.Error = "this is no control plane of meshctl"
 		}
 	}
 	report.Replica = cmp.Or(report.Replica, r.Name)
 	if report.Proxies == nil {
 		report.Proxies = []proxystatus.Proxy{}
 	}
-	report.Sort() // it is from elsewhere
+	report.Sort() // the replica may be another version
 	return report
 }
 
+// ReplicaNames returns the names of replicas in one line.
 func ReplicaNames(found []*replicas.Replica) string {
 	var names []string
 	for _, r := range found {
@@ -268,8 +274,8 @@ func ReplicaNames(found []*replicas.Replica) string {
 	return strings.Join(names, ", ")
 }
 
-// SilentReports returns the error of the replicas that did not report, nil without
-// one, and what to do about it, which the error has at its end.
+// SilentReports returns the error of the replicas that did not report, nil without one.
+// The error ends with the advice.
 func (f *ReplicaFlags) SilentReports(reports []proxystatus.Report) (err error, advice string) {
 	var lines []string
 	for i := range reports {

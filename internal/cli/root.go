@@ -1,7 +1,11 @@
-// Package cli is the command tree: flags in, one call into a package below,
-// result out. Each command has a file of its own with an options struct, a
-// constructor that binds flags to it, and a run method that never sees cobra.
-// Results go to Env.Stdout, all talk to Env.Stderr.
+// Package cli holds what the commands of meshctl share: the root command, Env,
+// configuration, errors and exit codes, common flags, and printing. The commands
+// are in packages below it, which never import each other; package commands
+// assembles them.
+//
+// A command is an options struct, a constructor that binds flags to it, and a run
+// method that never sees cobra. Results go to Env.Stdout, everything else to
+// Env.Stderr.
 package cli
 
 import (
@@ -16,30 +20,30 @@ import (
 	"github.com/meshctl/meshctl/internal/output"
 )
 
-// Env is what a command has of the world outside.
+// Env is the environment of a command.
 type Env struct {
 	Stdin          io.Reader
 	Stdout, Stderr io.Writer
 	LookupEnv      func(string) (string, bool)
-	// Environ lists the whole environment as NAME=value, for the commands
-	// that read variables of unknown names. Nil means empty.
+	// Environ lists all environment variables as NAME=value, for commands that
+	// read variables of unknown names. Nil means none.
 	Environ func() []string
 	Now     func() time.Time
-	// PodDir is where a pod finds the credential of its service account; empty
-	// is where the kubelet mounts it.
+	// PodDir holds the service account credential of a pod. Empty means the
+	// directory in which the kubelet mounts it.
 	PodDir string
-	// Hurry is for a command whose end takes time: from its call on, the
-	// second signal closes the channel and only the third kills, as otherwise
-	// the second does. Nil means that there are no signals.
+	// Hurry is for a command that needs time to end. After the call the second
+	// signal closes the channel and the third one kills the process; otherwise
+	// the second one kills it. Nil means that there are no signals.
 	Hurry func() <-chan struct{}
-	// OutliveReaders is for a command that others depend on, or that has to
-	// clean up: from its call on, writing to a pipe that nobody reads any more
-	// fails, as otherwise it ends the program. Nil changes nothing.
-	OutliveReaders func()
+	// IgnoreSIGPIPE is for a command that must go on, or clean up, when its
+	// output has no reader: after the call such a write fails but does not kill
+	// the process. Nil does nothing.
+	IgnoreSIGPIPE func()
 }
 
-// LookupFirst is the first of the variables that is not empty.
-func (e *Env) LookupFirst(names ...string) string {
+// FirstVariable returns the first of the environment variables that is not empty.
+func (e *Env) FirstVariable(names ...string) string {
 	for _, name := range names {
 		if value, _ := e.LookupEnv(name); value != "" {
 			return value
@@ -48,24 +52,23 @@ func (e *Env) LookupFirst(names ...string) string {
 	return ""
 }
 
-// Command makes a command, and those below it.
+// Command makes a command with its subcommands.
 type Command func(*Env) *cobra.Command
 
-// Group is commands that the help shows together. A group without a title
-// comes last, as additional commands.
+// Group is a list of commands that the help shows together. The commands of a
+// group without a title come last.
 type Group struct {
 	Title    string
 	Commands []Command
 }
 
-// Run runs the command of the groups that args name and returns the exit code: 0
-// done, 1 failed, 2 wrong usage, 3 done and found problems.
+// Run executes the command that args name and returns the exit code.
 func Run(ctx context.Context, env *Env, args []string, groups ...Group) int {
 	own := *env
-	own.Stdin = files.Until(ctx, env.Stdin) // nobody is made to wait for input
-	own.Stderr = output.Text(env.Stderr)    // errors and warnings repeat what servers say
-	if own.OutliveReaders == nil {
-		own.OutliveReaders = func() {}
+	own.Stdin = files.Until(ctx, env.Stdin) // an interrupt ends a read
+	own.Stderr = output.Text(env.Stderr)    // messages repeat text from servers
+	if own.IgnoreSIGPIPE == nil {
+		own.IgnoreSIGPIPE = func() {}
 	}
 	root := NewRoot(&own, groups...)
 	root.SetArgs(args)
@@ -73,47 +76,47 @@ func Run(ctx context.Context, env *Env, args []string, groups ...Group) int {
 	return report(own.Stderr, cmd, err)
 }
 
-// WithoutEffectHelp names the kinds of Istio that have no effect.
+// WithoutEffectHelp names the Istio kinds without effect.
 const WithoutEffectHelp = `AuthorizationPolicy and RequestAuthentication
 are not enforced; VirtualService, DestinationRule, ServiceEntry, WorkloadGroup,
 ProxyConfig, Telemetry, WasmPlugin and TrafficExtension change nothing.`
 
-// NewRoot makes the root command with the commands of the groups below it.
+// NewRoot returns the root command with the commands of the groups.
 func NewRoot(env *Env, groups ...Group) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "meshctl",
 		Short: "Run and explain a service mesh of several clusters on upstream Envoy",
 		Long: `meshctl runs and explains a service mesh of several Kubernetes clusters on
-plain upstream Envoy. It keeps Istio's contracts, so a mesh may mix both.
+plain upstream Envoy. It keeps Istio's contracts, so one mesh may use both.
 
-Not all of Istio's YAML has an effect yet: ` + WithoutEffectHelp + `
+Some Istio objects have no effect yet: ` + WithoutEffectHelp + `
 
 docs/api-support.md lists every kind and field.`,
-		Example: `  # watch a two-cluster mesh work on this machine
+		Example: `  # Run a mesh of two clusters on this machine
   meshctl demo
 
-  # what has this Envoy, and which proxies are behind or refuse something?
+  # Show the clusters of an Envoy, and how far each proxy is with its configuration
   meshctl pc clusters --admin 127.0.0.1:15000
   meshctl ps
 
-  # the certificates of a mesh of two clusters
+  # Make the certificates of a mesh of two clusters
   meshctl certs root-ca --out certs
   meshctl certs intermediate-ca --root certs --out certs cluster1 cluster2`,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.Version = CurrentBuild().String() // without a template of our own: see .golangci.yml
+	root.Version = CurrentBuild().String() // no template of our own: see .golangci.yml
 	root.SetIn(env.Stdin)
 	root.SetOut(env.Stdout)
 	root.SetErr(env.Stderr)
 
 	var configFile string
-	root.PersistentFlags().StringVar(&configFile, "config", "",
+	root.PersistentFlags().StringVar(&configFile, configFlag, "",
 		"Configuration `file` with flag names as keys (default $XDG_CONFIG_HOME/meshctl/config.yaml)")
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {
 		switch cmd.Name() {
 		case "help", cobra.ShellCompRequestCmd, cobra.ShellCompNoDescRequestCmd:
-			return nil // a broken file must not break help and completion
+			return nil // help and completion work with a broken configuration file
 		}
 		return configure(env, cmd)
 	}
@@ -137,19 +140,18 @@ docs/api-support.md lists every kind and field.`,
 		}
 	}
 	root.InitDefaultCompletionCmd()
-	prepare(env, root)
+	prepare(root)
 	return root
 }
 
-// prepare gives cmd and all below it the same manners: a command without
-// Args takes none, a group refuses unknown subcommands, and an error of a run
-// is told from one of usage.
-func prepare(env *Env, cmd *cobra.Command) {
+// prepare gives cmd and all commands below it the same behaviour: a command without
+// Args takes none, a group refuses unknown subcommands, errors of a run are
+// distinguished from wrong usage, and flags complete their values.
+func prepare(cmd *cobra.Command) {
 	for _, sub := range cmd.Commands() {
-		prepare(env, sub)
+		prepare(sub)
 	}
-	completions(cmd)
-	completeNamespaces(env, cmd)
+	completeFlagValues(cmd)
 	if cmd.HasSubCommands() {
 		if !cmd.Runnable() {
 			cmd.Args = unknownCommand
@@ -170,6 +172,7 @@ func prepare(env *Env, cmd *cobra.Command) {
 	}
 }
 
+// NoArgs refuses arguments.
 func NoArgs(_ *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return fmt.Errorf("unexpected argument %q", args[0])

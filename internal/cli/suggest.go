@@ -13,21 +13,20 @@ import (
 	"github.com/meshctl/meshctl/internal/output"
 )
 
-// DidYouMean suggests the word of known that is nearest to what was written,
-// or nothing when none is near.
-func DidYouMean(written string, known []string) string {
-	word := output.NearestWord(written, known)
+// DidYouMean returns a suggestion of the nearest known word, empty when none is near.
+func DidYouMean(typed string, known []string) string {
+	word := output.NearestWord(typed, known)
 	if word == "" {
 		return ""
 	}
 	return fmt.Sprintf(", did you mean %q?", word)
 }
 
-// flagError says of what was typed which flag was likely meant, and what a
-// flag wants.
+// flagError adds the flag that was probably meant, or the type of its value, to an
+// error about flags.
 func flagError(cmd *cobra.Command, err error) error {
 	if words := cmd.Flags().Args(); cmd.HasSubCommands() && len(words) > 0 {
-		return unknownCommand(cmd, words) // whose flags these are
+		return unknownCommand(cmd, words) // the flags belong to it
 	}
 	if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
 		return plainer(err, invalid.GetFlag(), invalid.GetValue())
@@ -48,7 +47,7 @@ func flagError(cmd *cobra.Command, err error) error {
 	return err
 }
 
-// helpArgs has help refuse what there is no help for.
+// helpArgs refuses commands that help does not know.
 func helpArgs(help *cobra.Command, args []string) error {
 	found, rest, err := help.Root().Find(args)
 	if err != nil || len(rest) == 0 || !found.HasSubCommands() {
@@ -57,20 +56,21 @@ func helpArgs(help *cobra.Command, args []string) error {
 	return unknownCommand(found, rest)
 }
 
-// NearNames picks at most five names that may have been meant: those that
-// contain what was written first, then those with few edits.
-func NearNames(written string, names []string) []string {
+// NearNames returns at most five names that may have been meant: first names that
+// contain the typed one or are part of it, then names with few edits.
+func NearNames(typed string, names []string) []string {
 	distance := func(name string) int {
-		if strings.Contains(name, written) || strings.Contains(written, name) {
+		if strings.Contains(name, typed) || strings.Contains(typed, name) {
 			return 0
 		}
-		return output.EditDistance(written, name)
+		return output.EditDistance(typed, name)
 	}
-	near := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return distance(n) > max(3, len(written)/3) })
+	near := slices.DeleteFunc(slices.Clone(names), func(n string) bool { return distance(n) > max(3, len(typed)/3) })
 	slices.SortStableFunc(near, func(a, b string) int { return cmp.Compare(distance(a), distance(b)) })
 	return near[:min(5, len(near))]
 }
 
+// unknownCommand returns an error with a suggestion when a group has arguments.
 func unknownCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil

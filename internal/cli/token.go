@@ -16,19 +16,20 @@ import (
 	"github.com/meshctl/meshctl/internal/replicas"
 )
 
-// TokenFlag is with which token status pages are read.
+// TokenFlag holds the file of the token that reads status pages.
 type TokenFlag struct{ File string }
 
+// Bind defines the flag.
 func (o *TokenFlag) Bind(fs *pflag.FlagSet) {
-	fs.StringVar(&o.File, "token-file", "", "`File` with the token of an identity that may read status pages (default: that of a control plane of the same user on this machine)")
+	fs.StringVar(&o.File, "token-file", "", "`File` with the token of an identity that may read status pages (default the token of a control plane of this user on this machine)")
 }
 
 // maxToken bounds a token file, in bytes.
 const maxToken = 64 << 10
 
-// of returns the token for the status pages at an address, host:port; empty when
-// there is none. read reads that of the file. Tokens go to this machine only: to
-// others they would cross the network in clear.
+// of returns the token for the status pages at host:port, empty for none. read reads
+// the token of the file. Tokens go only to this machine, as the connection is in clear
+// text.
 func (o *TokenFlag) of(env *Env, address string, read func() (string, error)) (string, error) {
 	local := localtoken.IsLocal(address)
 	if o.File == "" {
@@ -38,13 +39,13 @@ func (o *TokenFlag) of(env *Env, address string, read func() (string, error)) (s
 		return localtoken.Read(localtoken.Directories(env.LookupEnv), address)
 	}
 	if !local {
-		return "", Usagef("--token-file: %s is not on this machine, and the token would cross the network in clear: forward the port to this machine, as kubectl port-forward does", address)
+		return "", Usagef("--token-file: %s is not on this machine, and the token would cross the network in clear text: forward the port to this machine, as kubectl port-forward does", address)
 	}
 	return read()
 }
 
-// Read reads the token of the file. It warns of a file that others may read: the
-// token is out already, and it is short-lived.
+// Read reads the token of the file. It only warns when other users can read the file:
+// the token may have leaked already, and it is short-lived.
 func (o *TokenFlag) Read(env *Env) (string, error) {
 	text, err := files.Read(o.File, maxToken)
 	switch {
@@ -54,7 +55,7 @@ func (o *TokenFlag) Read(env *Env) (string, error) {
 		return "", fmt.Errorf("--token-file: %w", err)
 	}
 	if err := files.CheckSecret(o.File); err != nil {
-		fmt.Fprintf(env.Stderr, "warning: token file %s: %s\n", output.Escape(o.File), output.Escape(err.Error()))
+		env.Warnf("token file %s: %v", o.File, err)
 	}
 	token := strings.TrimSpace(string(text))
 	if token == "" || strings.ContainsAny(token, " \t\r\n") {
@@ -68,15 +69,15 @@ func (o *TokenFlag) Tokens(env *Env) replicas.Tokens {
 	read := sync.OnceValues(func() (string, error) { return o.Read(env) })
 	t := replicas.Tokens{At: func(address string) (string, error) { return o.of(env, address, read) }}
 	if o.File != "" {
-		t.Pod = read // it goes by way of the API server
+		t.Pod = read // the connection to the API server is encrypted
 	}
 	return t
 }
 
-// refusedToken is in the error of a page that wants a token, or another one.
+// refusedToken is part of the error of a page that needs a token, or another one.
 const refusedToken = "answered 401 "
 
-// NeedsToken returns what to do about that, for control planes of a namespace.
+// NeedsToken returns advice after such an error from a control plane of a namespace.
 func (k *KubeFlags) NeedsToken(context, namespace string) string {
 	flags := " -n " + namespace
 	if context != "" {
@@ -85,11 +86,11 @@ func (k *KubeFlags) NeedsToken(context, namespace string) string {
 	if k.kubeconfig != "" {
 		flags += " --kubeconfig " + shellWord(k.kubeconfig)
 	}
-	return "run this as the user of the control plane on its machine, or with --token-file token, which a kubeconfig of its cluster makes:\n" +
+	return "run this as the user of the control plane on its machine, or pass --token-file token with a token from its cluster:\n" +
 		"  (umask 077 && kubectl create token default --audience istio-ca" + flags + " > token)"
 }
 
-// shellWord returns a word as a shell reads it.
+// shellWord quotes a word for a shell.
 func shellWord(s string) string {
 	if plainName.MatchString(s) || strings.HasPrefix(s, "/") && plainName.MatchString(s[1:]) {
 		return s

@@ -128,7 +128,7 @@ func (r *Readers) endOf(ctx context.Context, account create.Account) (ended int,
 	}
 	if len(shared) > 0 {
 		r.Keep = append(r.Keep, shared...)
-		r.Say("warn: %s: tokens of service account %s still work, as cluster %s may read with them: those of secret %s; "+
+		r.Say("Warning: %s: tokens of service account %s still work, as cluster %s may read with them: those of secret %s; "+
 			"to end them, name the contexts of all clusters that read it: meshctl remote-secret rotate --from %s --to CONTEXTS",
 			r.From.Name, account, join(r.Strangers), strings.Join(shared, ", "), output.ShellWord(r.From.context))
 	}
@@ -175,12 +175,12 @@ func (m *Member) endEarlier(
 	r.Add(account.Name)
 	for _, c := range had {
 		if err := r.AddToken(c); err != nil {
-			say("warn: %s: what the secret of cluster %s held may still work: %v", m.Name, c.ID, err)
+			say("Warning: %s: what the secret of cluster %s held may still work: %v", m.Name, c.ID, err)
 		}
 	}
 	ended, working, err := r.End(ctx)
 	for _, w := range working {
-		say("warn: %s", w)
+		say("Warning: %s", w)
 	}
 	return ended, err
 }

@@ -41,7 +41,7 @@ func Link(ctx context.Context, members []*Member, say func(format string, args .
 	}
 	for _, m := range members {
 		for _, w := range m.prepared.Warnings {
-			say("warn: %s: %s", m.Name, w)
+			say("Warning: %s: %s", m.Name, w)
 		}
 	}
 	// Each cluster makes its account with its namespace, where the secrets of
@@ -59,7 +59,7 @@ func Link(ctx context.Context, members []*Member, say func(format string, args .
 			return err
 		}
 		for _, lacking := range made[i].Lacking() {
-			say("warn: %s: %s", m.Name, lacking)
+			say("Warning: %s: %s", m.Name, lacking)
 		}
 	}
 	replaced := make([][]*remotesecret.Cluster, len(members))
@@ -93,7 +93,7 @@ func Link(ctx context.Context, members []*Member, say func(format string, args .
 			_, err = m.endEarlier(ctx, []string{made[i].IssuedToken.Secret}, replaced[i], unknown, say)
 		}
 		if err != nil {
-			say("warn: %s: earlier tokens of service account %s may still work: %v", m.Name, m.Request.Account, err)
+			say("Warning: %s: earlier tokens of service account %s may still work: %v", m.Name, m.Request.Account, err)
 		}
 	}
 	return nil

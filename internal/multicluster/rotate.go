@@ -187,7 +187,7 @@ func (r *Rotation) mint(ctx context.Context, old *corev1.Secret) (*corev1.Secret
 		return nil, err
 	}
 	for _, lacking := range (&Made{IssuedToken: issued}).Lacking() {
-		r.Say("warn: %s", lacking)
+		r.Say("Warning: %s", lacking)
 	}
 	annotations := ours(old.Annotations)
 	for _, key := range []string{

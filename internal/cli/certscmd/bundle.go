@@ -88,9 +88,9 @@ Different keys under one id cannot be joined.`,
 	}
 	fs := cmd.Flags()
 	fs.StringVar(&o.out, "out", toStdout, "Write the bundle into this `file`; - is standard output")
-	fs.StringVar(&o.format, "format", bundlePEM, "Form of what is written: pem or spiffe")
+	cli.ChoiceVar(fs, &o.format, "format", "Format of the bundle", bundlePEM, bundleSPIFFE)
 	fs.Uint64Var(&o.sequence, "sequence", 0, "With --format spiffe: sequence `number` (default that of the files)")
-	fs.BoolVar(&o.force, "force", false, "Overwrite the file if it exists")
+	cli.ForceVar(fs, &o.force, "Overwrite the file if it exists")
 	cli.DurationVar(fs, &o.refresh, "refresh-hint", 0, "With --format spiffe: how often to fetch the bundle, in whole seconds (default that of the files)")
 	return cmd
 }
@@ -101,8 +101,6 @@ func (o *bundleJoinOptions) run(_ context.Context, env *cli.Env) error {
 		return cli.Usagef("name at least one file")
 	case o.out == "":
 		return cli.Usagef("--out is empty")
-	case o.format != bundlePEM && o.format != bundleSPIFFE:
-		return cli.Usagef("--format is %q: want pem or spiffe", o.format)
 	case o.format == bundlePEM && (o.sequence > 0 || o.refresh > 0):
 		return cli.Usagef("--sequence and --refresh-hint go with --format spiffe")
 	case o.refresh%time.Second != 0:
@@ -134,7 +132,7 @@ func (o *bundleJoinOptions) run(_ context.Context, env *cli.Env) error {
 		fmt.Fprintf(env.Stderr, "Warning: PEM has no place for the keys for tokens: %s\n", strings.Join(ids, ", "))
 	}
 	if o.out == toStdout {
-		return cli.PrintData(env, data)
+		return env.WriteOut(data)
 	}
 	write := func() error { return files.Write(o.out, data, files.Public) }
 	if !o.force {
@@ -146,7 +144,7 @@ func (o *bundleJoinOptions) run(_ context.Context, env *cli.Env) error {
 	if err := write(); err != nil {
 		return err
 	}
-	cli.PrintPaths(env.Stdout, []string{o.out})
+	env.Wrote(o.out)
 	return nil
 }
 
@@ -176,7 +174,7 @@ func newBundleSplitCmd(env *cli.Env) *cobra.Command {
 	}
 	fs := cmd.Flags()
 	fs.StringVar(&o.out, "out", "", "Write the files into this `directory` (required)")
-	fs.BoolVar(&o.force, "force", false, "Overwrite files that exist")
+	cli.ForceVar(fs, &o.force, "Overwrite files that exist")
 	return cmd
 }
 

@@ -60,8 +60,8 @@ ca.crt, as cert-manager and others write them.`,
 	o.bind(env, cmd)
 	fs.BoolVar(&o.apply, "apply", false, "Write the Secret into the clusters of --context")
 	fs.BoolVar(&o.dryRun, "dry-run", false, "With --apply: have the API servers check everything, and write nothing")
-	fs.BoolVar(&o.force, "force", false, "With --apply: replace another CA, too")
-	fs.StringVar(&o.layout, "layout", string(store.LayoutIstio), "Names in the Secret: istio or tls")
+	cli.ForceVar(fs, &o.force, "With --apply: replace another CA, too")
+	cli.ChoiceVar(fs, &o.layout, "layout", "Names of the keys in the Secret", string(store.LayoutIstio), string(store.LayoutTLS))
 	fs.StringVar(&o.name, "name", "cacerts", "Name of the Secret")
 	return cmd
 }
@@ -69,8 +69,6 @@ ca.crt, as cert-manager and others write them.`,
 func (o *cacertsOptions) run(ctx context.Context, env *cli.Env) error {
 	layout := store.Layout(o.layout)
 	switch {
-	case layout != store.LayoutIstio && layout != store.LayoutTLS:
-		return cli.Usagef("--layout is %q: want istio or tls", o.layout)
 	case !mesh.IsDNSLabel(o.namespace):
 		return cli.Usagef("--namespace: %q is not a DNS label", o.namespace)
 	case !mesh.IsDNSName(o.name):
@@ -90,7 +88,8 @@ func (o *cacertsOptions) run(ctx context.Context, env *cli.Env) error {
 	if err != nil {
 		return err
 	}
-	return cli.PrintSecret(env, data)
+	env.WarnSecret("a private key")
+	return env.WriteOut(data)
 }
 
 // write writes the Secrets of all clusters, once all are known to be good.

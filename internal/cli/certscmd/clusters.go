@@ -23,12 +23,10 @@ type clusterFlags struct {
 }
 
 func (o *clusterFlags) bind(env *cli.Env, cmd *cobra.Command) {
-	fs := cmd.Flags()
-	o.KubeFlags.Bind(fs)
-	cli.ContextsVar(fs, &o.contexts,
+	o.KubeFlags.Bind(cmd.Flags())
+	o.MeshContextsVar(env, cmd, &o.contexts,
 		"The clusters, by the `contexts` of the kubeconfig, with commas; CLUSTER=CONTEXT where a cluster is called otherwise in the mesh")
-	fs.StringVarP(&o.namespace, "namespace", "n", mesh.DefaultSystemNamespace, "Namespace of the Secrets")
-	o.ContextFlags(env, cmd, "context", "contexts")
+	o.NamespaceVar(env, cmd, &o.namespace, "namespace", "n", mesh.DefaultSystemNamespace, "Namespace of the Secrets")
 }
 
 // connect makes the clients of the clusters that --context names.

@@ -87,6 +87,7 @@ could not use.`,
 	fs.StringSliceVar(&o.add, "add", nil, "Take in the lists of this `file`, made elsewhere; may be repeated")
 	cli.DurationVar(fs, &o.nextUpdate, "next-update", 30*cli.Day, "How long the lists hold")
 	fs.BoolVar(&o.dropUnknown, "drop-unknown", false, "Leave out lists of CAs that are not there, such as those of a root that was replaced")
+	cli.MarkWeakening(fs, "drop-unknown")
 	return cmd
 }
 
@@ -197,7 +198,7 @@ func printLists(env *cli.Env, r *crl.Result) {
 	for _, note := range r.Notes {
 		fmt.Fprintln(env.Stderr, note)
 	}
-	cli.PrintPaths(env.Stdout, r.Wrote)
+	env.Wrote(r.Wrote...)
 	for _, l := range r.Made {
 		printList(env, l, "")
 	}

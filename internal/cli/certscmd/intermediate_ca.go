@@ -46,7 +46,7 @@ unless --force is given.`,
 	fs := cmd.Flags()
 	fs.StringVar(&o.out, "out", "", "Write the files below this `directory` (required)")
 	o.bind(fs, "Intermediate CA")
-	fs.StringVar(&o.root, "root", "", "Directory with root-cert.pem and root-key.pem (required)")
+	cli.DirVar(fs, &o.root, "root", "Directory with root-cert.pem and root-key.pem (required)")
 	fs.StringSliceVar(&o.dnsNames, "dns", []string{"istiod." + mesh.DefaultSystemNamespace + ".svc"},
 		"DNS `name` of the control plane, an alternative name of the certificate; may be repeated")
 	return cmd
@@ -77,7 +77,7 @@ func (o *intermediateOptions) run(ctx context.Context, env *cli.Env) error {
 	if err != nil {
 		return err
 	}
-	cli.PrintPaths(env.Stdout, paths)
+	env.Wrote(paths...)
 	for _, m := range made {
 		printCA(env.Stdout, string(m.Cluster), m.Authority)
 		sayClamped(env, string(m.Cluster), m.Authority.Cert.NotAfter, env.Now().Add(o.ttl))

@@ -64,12 +64,12 @@ A leaf with an ed25519 key is for other programs: Envoy accepts none from a peer
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
 	fs := cmd.Flags()
-	fs.StringVar(&o.ca, "ca", "", "`Directory` of the CA that signs (required)")
+	cli.DirVar(fs, &o.ca, "ca", "`Directory` of the CA that signs (required)")
 	fs.StringVar(&o.out, "out", "", "Write the files into this `directory`, or - for standard output (required)")
 	fs.StringVar(&o.csr, "csr", "", "Sign the key of this certificate request, a PEM `file` or - for standard input")
 	bindAlgorithm(fs, &o.algorithm)
 	cli.DurationVar(fs, &o.ttl, "ttl", cli.Day, "How long the certificate is valid")
-	fs.BoolVar(&o.force, "force", false, "Overwrite files that exist")
+	cli.ForceVar(fs, &o.force, "Overwrite files that exist")
 	fs.StringVar(&o.spiffeID, "spiffe-id", "", "SPIFFE `id`")
 	fs.StringVar(&o.trustDomain, "trust-domain", mesh.DefaultTrustDomain, "Trust domain of the SPIFFE id that --namespace and --service-account make")
 	fs.StringVarP(&o.namespace, "namespace", "n", "", "Namespace of the workload")
@@ -120,7 +120,7 @@ func (o *leafOptions) run(_ context.Context, env *cli.Env) error {
 	if err != nil {
 		return err
 	}
-	cli.PrintPaths(env.Stdout, paths)
+	env.Wrote(paths...)
 	fmt.Fprintf(env.Stdout, "leaf: valid until %s, SHA-256 %s\n", leaf.NotAfter.UTC().Format(time.RFC3339), certs.Fingerprint(leaf))
 	return nil
 }
@@ -128,13 +128,14 @@ func (o *leafOptions) run(_ context.Context, env *cli.Env) error {
 func printLeaf(env *cli.Env, leaf *x509.Certificate, key crypto.Signer, ca *certs.Authority) error {
 	chain := certs.EncodeCerts(append([]*x509.Certificate{leaf}, ca.Chain...)...)
 	if key == nil {
-		return cli.PrintData(env, chain)
+		return env.WriteOut(chain)
 	}
 	data, err := certs.EncodeKey(key)
 	if err != nil {
 		return err
 	}
-	return cli.PrintSecret(env, append(chain, data...))
+	env.WarnSecret("a private key")
+	return env.WriteOut(append(chain, data...))
 }
 
 // spec checks the flags and returns the names.

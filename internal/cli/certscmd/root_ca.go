@@ -31,15 +31,20 @@ func (o *caOptions) bind(fs *pflag.FlagSet, commonName string) {
 	cli.DurationVar(fs, &o.ttl, "ttl", 3650*cli.Day, "How long the certificate is valid")
 	fs.StringVar(&o.organization, "org", "meshctl", "Organization (O) in the certificate's subject")
 	fs.StringVar(&o.commonName, "cn", commonName, "Common name (CN) in the certificate's subject")
-	fs.BoolVar(&o.force, "force", false, "Overwrite files that exist")
+	cli.ForceVar(fs, &o.force, "Overwrite files that exist")
 }
 
 func bindAlgorithm(fs *pflag.FlagSet, algorithm *string) {
-	var names []string
+	names := algorithmNames()
+	fs.StringVar(algorithm, "algorithm", names[0], "Key algorithm, one of "+strings.Join(names, ", "))
+	cli.Suggest(fs, "algorithm", names...)
+}
+
+func algorithmNames() (names []string) {
 	for _, a := range certs.Algorithms() {
 		names = append(names, string(a))
 	}
-	fs.StringVar(algorithm, "algorithm", names[0], "Kind of key, one of "+strings.Join(names, ", "))
+	return names
 }
 
 // spec checks the options and turns them into a certificate's description.
@@ -127,13 +132,14 @@ func (o *rootOptions) run(_ context.Context, env *cli.Env) error {
 		if err != nil {
 			return err
 		}
-		return cli.PrintSecret(env, append(certs.EncodeCerts(root.Cert), key...))
+		env.WarnSecret("a private key")
+		return env.WriteOut(append(certs.EncodeCerts(root.Cert), key...))
 	}
 	paths, err := store.SaveRoot(o.out, root, o.force)
 	if err != nil {
 		return err
 	}
-	cli.PrintPaths(env.Stdout, paths)
+	env.Wrote(paths...)
 	printCA(env.Stdout, "root", root)
 	return nil
 }

@@ -123,6 +123,7 @@ type rotateStart struct {
 func (o *rotateStart) bind(cmd *cobra.Command) {
 	fs := cmd.Flags()
 	fs.StringVar(&o.algorithm, "algorithm", "", "Kind of the new keys, as of root-ca (default that of the old ones)")
+	cli.Suggest(fs, "algorithm", algorithmNames()...)
 	cli.DurationVar(fs, &o.ttl, "ttl", 0, "How long the new root is valid (default as long as the old one was)")
 	fs.StringVar(&o.organization, "org", "", "Organization (O) of the new root (default that of the old one)")
 	fs.StringVar(&o.commonName, "cn", "", "Common name (CN) of the new root (default that of the old one)")
@@ -259,7 +260,7 @@ the certificates of these: a --leaf-ttl that one of them outlives is refused.
 	}
 	o.rotateStep.bind(env, cmd)
 	o.bind(cmd)
-	cmd.Flags().BoolVar(&o.force, "force", false, "Take a --leaf-ttl and a --propagation that are too short for connected proxies, as in a rehearsal")
+	cli.ForceVar(cmd.Flags(), &o.force, "Take a --leaf-ttl and a --propagation that are too short for connected proxies, as in a rehearsal")
 	return cmd
 }
 
@@ -370,7 +371,7 @@ between, so the wait begins anew.`,
 		},
 	}
 	o.bind(env, cmd)
-	cmd.Flags().BoolVar(&o.force, "force", false, "Write directories again that were changed or are missing, and wait anew")
+	cli.ForceVar(cmd.Flags(), &o.force, "Write directories again that were changed or are missing, and wait anew")
 	return cmd
 }
 

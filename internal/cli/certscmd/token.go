@@ -3,13 +3,11 @@ package certscmd
 import (
 	"context"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/files"
@@ -56,7 +54,7 @@ is given, which makes tokens of the replaced issuer worthless.`,
 	fs := cmd.Flags()
 	fs.StringVar(&o.out, "out", "", "Write the files into this `directory` (required)")
 	fs.StringVar(&o.issuer, "issuer", "", "Issuer `URL`, https (default https://meshctl.local/<key id>)")
-	fs.BoolVar(&o.force, "force", false, "Overwrite files that exist")
+	cli.ForceVar(fs, &o.force, "Overwrite files that exist")
 	return cmd
 }
 
@@ -75,7 +73,7 @@ func (o *tokenIssuerOptions) run(_ context.Context, env *cli.Env) error {
 	for _, name := range []string{token.KeyFile, token.JWKSFile, token.IssuerFile} {
 		paths = append(paths, filepath.Join(o.out, name))
 	}
-	cli.PrintPaths(env.Stdout, paths)
+	env.Wrote(paths...)
 	fmt.Fprintln(env.Stdout, "issuer:", issuer.URL())
 	return nil
 }
@@ -141,15 +139,9 @@ func (o *tokenCreateOptions) run(_ context.Context, env *cli.Env) error {
 		if err := files.Write(o.out, []byte(raw+"\n"), files.Secret); err != nil {
 			return err
 		}
-		cli.PrintPaths(env.Stdout, []string{o.out})
+		env.Wrote(o.out)
 		return nil
 	}
-	if f, ok := env.Stdout.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-		fmt.Fprintf(env.Stderr, "Warning: who sees this token is %s for %s; --out FILE keeps it private\n",
-			o.serviceAccount, cli.FormatDuration(o.ttl))
-	}
-	if _, err := fmt.Fprintln(env.Stdout, raw); err != nil {
-		return fmt.Errorf("print token: %w", err)
-	}
-	return nil
+	env.WarnSecret("a token of " + o.serviceAccount)
+	return env.WriteOut([]byte(raw + "\n"))
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
 
 	"github.com/meshctl/meshctl/internal/cli"
@@ -21,7 +20,7 @@ import (
 	"github.com/meshctl/meshctl/internal/remotesecret/create"
 )
 
-// Types of remote secrets and of their credentials, as Istio's tool calls them.
+// Types of remote secrets and of their credentials, by istioctl's names.
 const (
 	typeRemote      = "remote"
 	typeConfig      = "config"
@@ -30,9 +29,8 @@ const (
 )
 
 type createRemoteSecretOptions struct {
-	kube      cli.KubeFlags
-	namespace cli.NamespaceFlags
-	context   string
+	kube    kubeFlags
+	context string
 
 	name           string
 	kind           string
@@ -60,60 +58,60 @@ func NewCreateRemoteSecret(env *cli.Env) *cobra.Command {
 	o := &createRemoteSecretOptions{}
 	cmd := &cobra.Command{
 		Use:   "create-remote-secret",
-		Short: "Make the secret by which another control plane reads this cluster",
-		Long: `Print the remote secret of a cluster: a Secret with a kubeconfig, by which the
+		Short: "Create the secret that lets other control planes read this cluster",
+		Long: `Print the remote secret of a cluster: a Secret with a kubeconfig, through which
 control planes of other clusters find its services. Apply it in their clusters.
 
-The service account that the secret holds a token of is made, with a role for
-what a control plane reads and no more, unless it is there already and may do
-it. Nothing is written before it is clear that all may be written; what the
-account may not read in the end is named with what does not work without it.
+The command creates the service account of the token, with a role that allows only
+what a control plane reads, unless the account exists and has these rights. It writes
+nothing until it has checked that it may write everything. It reports the rights that
+the account lacks in the end, and what does not work without them.
 
-With --ttl the token ends and a control plane that is a meshctl renews it, at two
-thirds of its life. It is bound to a Secret of its own in the cluster: deleting
-that one revokes it at once.
+With --ttl the token expires, and a control plane of meshctl renews it after two
+thirds of its life. The token is bound to a Secret in the cluster: delete that Secret
+to revoke the token at once.
 
-A secret that is given by --server holds that address as it is. With --server
-auto all addresses that the cluster has are tried from here, and the best one is
-taken; one of this machine itself is not, unless --force is given.`,
-		Example: `  # cluster west, for the control plane in cluster east
+The secret holds the address of --server as given. With --server auto the command
+tries all known addresses of the cluster from here and takes the best one. It takes an
+address of this machine only with --force.`,
+		Example: `  # Create the secret of cluster west for the control plane in cluster east
   meshctl create-remote-secret --context west --name west | kubectl apply -f - --context east
 
-  # the same, with a token that ends, at the address that works
+  # Do the same, with a token that expires and an address that works
   meshctl create-remote-secret --context west --name west --ttl 24h --server auto --apply --to east
 
-  # see first what would be written
+  # Show what would be written
   meshctl create-remote-secret --context west --name west --dry-run`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
-	o.bind(cmd.Flags())
-	o.kube.ContextFlags(env, cmd, "context", "to")
+	o.bind(env, cmd)
 	return cmd
 }
 
-func (o *createRemoteSecretOptions) bind(fs *pflag.FlagSet) {
-	o.kube.Bind(fs)
-	o.namespace.Bind(fs, "Namespace of the service account and of the secret")
-	fs.StringVar(&o.context, "context", "", "Kubeconfig `context` of the cluster (default the current one)")
+func (o *createRemoteSecretOptions) bind(env *cli.Env, cmd *cobra.Command) {
+	fs := cmd.Flags()
+	o.kube.bind(env, cmd, "the service account and of the secret")
+	o.kube.ContextVar(env, cmd, &o.context, "context", "Kubeconfig `context` of the cluster (default the current one)")
 	fs.StringVar(&o.name, "name", "", "Name of the cluster, a DNS label (default the UID of its namespace kube-system)")
-	fs.StringVar(&o.kind, "type", typeRemote, "What the secret is for: remote, or config for a cluster that holds the mesh's configuration")
-	fs.StringVar(&o.authType, "auth-type", authBearerToken, "What proves the reader: bearer-token or plugin")
+	fs.StringVar(&o.kind, "type", typeRemote, "Type of the cluster: remote, or config if it holds the configuration of the mesh")
+	fs.StringVar(&o.authType, "auth-type", authBearerToken, "Type of the credential: bearer-token or plugin")
 	fs.StringVar(&o.pluginName, "auth-plugin-name", "", "Name of the auth provider, with --auth-type plugin")
 	fs.StringToStringVar(&o.pluginConfig, "auth-plugin-config", nil, "Settings of the auth provider, as `key=value,...`")
 	fs.StringVar(&o.serviceAccount, "service-account", "",
-		"Service account that the reader is (default "+readerAccount+", with --type config istiod)")
-	fs.BoolVar(&o.createAccount, "create-service-account", true, "Make the service account with its namespace and role where they are missing")
-	fs.StringVar(&o.secretName, "secret-name", "", "Name of the token Secret of the service account (default any that it has, else a new one)")
-	fs.StringVar(&o.server, "server", "", "Address of the API server, as `URL`, or auto (default that of the kubeconfig)")
-	fs.StringVar(&o.tlsServerName, "tls-server-name", "", "Name that the certificate of the API server is for (default the host of its address)")
-	fs.StringVar(&o.ca, "ca", multicluster.CAAuto, "CA of the API server: auto (the one that signs what it shows), sa (the cluster's own), kubeconfig, file:`FILE` or system")
-	fs.BoolVar(&o.force, "force", false, "With --server auto, take an address of this machine if there is no other")
-	cli.DurationVar(fs, &o.ttl, "ttl", 0, "Life of the token, at least 10m; 0 makes one without an end")
+		"Service account of the reader (default "+readerAccount+", with --type config istiod)")
+	fs.BoolVar(&o.createAccount, "create-service-account", true, "Create the service account, its namespace and its role if they do not exist")
+	fs.StringVar(&o.secretName, "secret-name", "", "Name of the token Secret of the service account (default any existing one, else a new one)")
+	fs.StringVar(&o.server, "server", "", "`URL` of the API server, or auto (default the URL in the kubeconfig)")
+	fs.StringVar(&o.tlsServerName, "tls-server-name", "", "Host name in the certificate of the API server (default the host of its URL)")
+	fs.StringVar(&o.ca, "ca", multicluster.CAAuto, "CA of the API server: auto (the one that signed its certificate), sa (the CA of the cluster), kubeconfig, file:`FILE` or system")
+	cli.Suggest(fs, "ca", cas()...)
+	bindForce(fs, &o.force)
+	cli.DurationVar(fs, &o.ttl, "ttl", 0, "Lifetime of the token, at least 10m; 0 makes a token that never expires")
 	o.rbac.bind(fs)
 	fs.BoolVar(&o.apply, "apply", false, "Write the secret into the clusters of --to instead of printing it")
-	fs.StringSliceVar(&o.to, "to", nil, "Kubeconfig `context`s to write the secret into, with --apply")
-	fs.BoolVar(&o.dryRun, "dry-run", false, "Print what would be written into the cluster, and write nothing")
-	fs.StringVar(&o.out, "out", "", "Write the secret into this `file`, mode 0600, instead of printing it")
+	o.kube.ContextListVar(env, cmd, &o.to, "to", "Kubeconfig `context`s to write the secret into, with --apply")
+	fs.BoolVar(&o.dryRun, "dry-run", false, "Print what would be written, and write nothing")
+	fs.StringVar(&o.out, "out", "", "Write the secret to this `file`, with mode 0600, instead of printing it")
 }
 
 func (o *createRemoteSecretOptions) run(ctx context.Context, env *cli.Env) error {
@@ -125,14 +123,14 @@ func (o *createRemoteSecretOptions) run(ctx context.Context, env *cli.Env) error
 	if err != nil {
 		return err
 	}
-	targets, err := o.targets(env)
+	targets, err := o.kube.connectAll(env, "to", o.to)
 	if err != nil {
 		return err
 	}
 	prepared, err := cluster.Prepare(ctx, r)
 	if prepared != nil {
 		printCandidates(env, prepared.Candidates)
-		cli.PrintWarnings(env, prepared.Warnings)
+		printWarnings(env, prepared.Warnings)
 	}
 	if err != nil {
 		return err
@@ -147,14 +145,14 @@ func (o *createRemoteSecretOptions) run(ctx context.Context, env *cli.Env) error
 	if err != nil {
 		return err
 	}
-	cli.PrintWarnings(env, made.Lacking())
+	printWarnings(env, made.Lacking())
 	if r.TTL > 0 && made.Expires.Sub(env.Now()) < r.TTL*9/10 {
-		fmt.Fprintf(env.Stderr, "warn: the API server gave the token until %s only\n", made.Expires.UTC().Format(time.RFC3339))
+		env.Warnf("the token expires at %s already: the API server limits its lifetime", made.Expires.UTC().Format(time.RFC3339))
 	}
 	return o.deliver(ctx, env, made, targets)
 }
 
-// deliver hands the secret over in the way that was asked for.
+// deliver applies, writes or prints the secret.
 func (o *createRemoteSecretOptions) deliver(ctx context.Context, env *cli.Env, made *multicluster.Made, targets []*multicluster.Cluster) error {
 	for _, target := range targets {
 		if err := target.Apply(ctx, made.Secret); err != nil {
@@ -171,18 +169,24 @@ func (o *createRemoteSecretOptions) deliver(ctx context.Context, env *cli.Env, m
 		if err := files.Write(o.out, text, files.Secret); err != nil {
 			return err
 		}
-		cli.PrintPaths(env.Stdout, []string{o.out})
+		env.Wrote(o.out)
 		return nil
 	case o.apply:
 		return nil
 	}
-	cli.WarnOnTerminal(env, "who sees this token may read the cluster; pipe it into kubectl apply -f -, or keep it in a file with --out FILE")
-	return cli.PrintData(env, text)
+	env.WarnSecret("a token that reads the cluster")
+	return env.WriteOut(text)
 }
 
-// request reads the flags.
+func printWarnings(env *cli.Env, warnings []string) {
+	for _, w := range warnings {
+		env.Warnf("%s", w)
+	}
+}
+
+// request returns the request of the flags.
 func (o *createRemoteSecretOptions) request(env *cli.Env) (*multicluster.Request, error) {
-	namespace, err := o.namespace.Value()
+	namespace, err := o.kube.theNamespace()
 	if err != nil {
 		return nil, err
 	}
@@ -224,8 +228,12 @@ func (o *createRemoteSecretOptions) request(env *cli.Env) (*multicluster.Request
 // maxCAFile bounds the file of --ca, in bytes.
 const maxCAFile = 1 << 20
 
+// cas returns the values of --ca, without file:FILE.
+func cas() []string {
+	return []string{multicluster.CAAuto, multicluster.CASA, multicluster.CAKubeconfig, multicluster.CASystem}
+}
+
 func (o *createRemoteSecretOptions) checkFlags() error {
-	cas := []string{multicluster.CAAuto, multicluster.CASA, multicluster.CAKubeconfig, multicluster.CASystem}
 	switch {
 	case o.name != "" && !mesh.IsDNSLabel(o.name):
 		return cli.Usagef("%v is not a valid DNS 1123 label", o.name)
@@ -238,37 +246,28 @@ func (o *createRemoteSecretOptions) checkFlags() error {
 	case o.authType != authPlugin && (o.pluginName != "" || o.pluginConfig != nil):
 		return cli.Usagef("--auth-plugin-name and --auth-plugin-config need --auth-type plugin")
 	case o.authType == authPlugin && o.ttl > 0:
-		return cli.Usagef("--ttl is the life of a token, and --auth-type plugin has none")
+		return cli.Usagef("--ttl is for tokens: it does not work with --auth-type plugin")
 	case o.serviceAccount != "" && !mesh.IsDNSName(o.serviceAccount):
 		return cli.Usagef("--service-account: %q is not a DNS name", o.serviceAccount)
-	case o.ttl > 0 && o.ttl < create.MinTTL:
-		return cli.Usagef("--ttl is %s: API servers give no token less than %s", cli.FormatDuration(o.ttl), cli.FormatDuration(create.MinTTL))
 	case o.ttl > 0 && o.secretName != "":
-		return cli.Usagef("--secret-name is a Secret with a token that has no end: leave --ttl out")
-	case !strings.HasPrefix(o.ca, multicluster.CAFile+":") && !slices.Contains(cas, o.ca):
+		return cli.Usagef("--secret-name names a Secret whose token never expires: leave out --ttl")
+	case !strings.HasPrefix(o.ca, multicluster.CAFile+":") && !slices.Contains(cas(), o.ca):
 		return cli.Usagef("--ca is %q: want auto, sa, kubeconfig, file:FILE or system", o.ca)
 	case o.apply != (len(o.to) > 0):
 		return cli.Usagef("--apply and --to CONTEXT go together")
 	}
+	return checkTTL(o.ttl)
+}
+
+// checkTTL refuses a lifetime of tokens that API servers do not give.
+func checkTTL(ttl time.Duration) error {
+	if ttl > 0 && ttl < create.MinTTL {
+		return cli.Usagef("--ttl is %s: the least that API servers allow is %s", cli.FormatDuration(ttl), cli.FormatDuration(create.MinTTL))
+	}
 	return nil
 }
 
-func (o *createRemoteSecretOptions) targets(env *cli.Env) ([]*multicluster.Cluster, error) {
-	var targets []*multicluster.Cluster
-	for _, name := range o.to {
-		if name == "" {
-			return nil, cli.Usagef("--to has an empty context")
-		}
-		target, err := o.kube.Connect(env, name)
-		if err != nil {
-			return nil, err
-		}
-		targets = append(targets, target)
-	}
-	return targets, nil
-}
-
-// printCandidates shows which addresses were tried, and how that went.
+// printCandidates shows the tried addresses with their results.
 func printCandidates(env *cli.Env, candidates []create.Address) {
 	if len(candidates) == 0 {
 		return
@@ -281,7 +280,7 @@ func printCandidates(env *cli.Env, candidates []create.Address) {
 		case c.Err != nil:
 			result = c.Err.Error()
 		case c.Loopback():
-			result = "works, but is the reader's own machine"
+			result = "works, but is this machine"
 		case c.TLSServerName != "":
 			result = "works as " + c.TLSServerName
 		}
@@ -293,7 +292,7 @@ func printCandidates(env *cli.Env, candidates []create.Address) {
 	_ = table.Write(env.Stderr)
 }
 
-// printPlan prints the objects as YAML, and says what else would be written.
+// printPlan prints the objects of a dry run as YAML, and the other changes to Stderr.
 func (o *createRemoteSecretOptions) printPlan(env *cli.Env, p *multicluster.Prepared, targets []*multicluster.Cluster) error {
 	var text []byte
 	for _, object := range p.Plan.Objects {
@@ -304,7 +303,7 @@ func (o *createRemoteSecretOptions) printPlan(env *cli.Env, p *multicluster.Prep
 		text = append(append(text, doc...), "---\n"...)
 	}
 	for _, stale := range p.Plan.Stale {
-		fmt.Fprintf(env.Stderr, "would delete %s %s/%s\n", stale.Kind, stale.Namespace, stale.Name)
+		env.Notef("would delete %s %s/%s", stale.Kind, stale.Namespace, stale.Name)
 	}
 	where := "on standard output"
 	if len(targets) > 0 {
@@ -314,7 +313,7 @@ func (o *createRemoteSecretOptions) printPlan(env *cli.Env, p *multicluster.Prep
 		}
 		where = "in " + strings.Join(names, ", ")
 	}
-	fmt.Fprintf(env.Stderr, "would write %d objects here, and the secret of cluster %s with server %s %s\n",
+	env.Notef("would write %d objects in this cluster, and the secret of cluster %s with server %s %s",
 		len(p.Plan.Objects), p.ID, p.Server(), where)
-	return cli.PrintData(env, text)
+	return env.WriteOut(text)
 }

@@ -110,7 +110,7 @@ func TestCreateRemoteSecret(t *testing.T) {
 		if out := asReader(t, c, from, "get", "services", "-A"); !strings.Contains(out, "kubernetes") {
 			t.Errorf("the reader sees the services\n%s", out)
 		}
-		if !strings.Contains(r.stderr, "warn: server in Kubeconfig is https://127.0.0.1") || strings.Contains(r.stderr, "may not") {
+		if !strings.Contains(r.stderr, "Warning: server in Kubeconfig is https://127.0.0.1") || strings.Contains(r.stderr, "may not") {
 			t.Errorf("warnings:\n%s", r.stderr)
 		}
 		again := must(t, kubeconfig, "create-remote-secret", "--context", from.Name(), "--name", from.Name(), "-n", namespace)
@@ -315,7 +315,7 @@ func TestCreateRemoteSecretLacking(t *testing.T) {
 	cluster2.Kubectl(t, "", "create", "serviceaccount", "-n", namespace, "poor")
 	r = must(t, kubeconfig, args...)
 	for _, want := range []string{
-		"warn: service account " + namespace + "/poor may not get services, list services, watch services: the cluster has no services",
+		"Warning: service account " + namespace + "/poor may not get services, list services, watch services: the cluster has no services",
 		"may not create tokenreviews.authentication.k8s.io: callers of the cluster cannot prove themselves with its tokens",
 	} {
 		if !strings.Contains(r.stderr, want) {
@@ -519,9 +519,9 @@ func TestCreateRemoteSecretUsage(t *testing.T) {
 		"--auth-type password":    "unsupported authentication type: password",
 		"--auth-type plugin":      "--auth-type plugin needs --auth-plugin-name",
 		"--auth-plugin-name oidc": "need --auth-type plugin",
-		"--auth-type plugin --auth-plugin-name a --ttl 1h": "--ttl is the life of a token",
-		"--ttl 5m":                    "API servers give no token less than 10m",
-		"--ttl 1h --secret-name a":    "leave --ttl out",
+		"--auth-type plugin --auth-plugin-name a --ttl 1h": "--ttl is for tokens",
+		"--ttl 5m":                    "the least that API servers allow is 10m",
+		"--ttl 1h --secret-name a":    "leave out --ttl",
 		"--ca none":                   "want auto, sa, kubeconfig, file:FILE or system",
 		"--apply":                     "--apply and --to CONTEXT go together",
 		"--to cluster1":               "--apply and --to CONTEXT go together",

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -19,11 +18,12 @@ import (
 	"github.com/meshctl/meshctl/internal/remotesecret/create"
 )
 
+// NewMulticluster returns the command multicluster.
 func NewMulticluster(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "multicluster",
 		Short: "Join clusters to a mesh",
-		Long:  "Join clusters to a mesh, take them out of it, and say what part they take in load balancing.",
+		Long:  "Join clusters to a mesh, remove them from it, and set their share of the load.",
 		Example: `  meshctl multicluster link east west north
   meshctl multicluster unlink east north
   meshctl multicluster drain west --context east,north`,
@@ -33,17 +33,15 @@ func NewMulticluster(env *cli.Env) *cobra.Command {
 	return cmd
 }
 
-// linkFlags name the clusters that are linked.
+// linkFlags hold the flags of link and unlink.
 type linkFlags struct {
-	kube      cli.KubeFlags
-	namespace cli.NamespaceFlags
-	names     map[string]string
+	kube  kubeFlags
+	names map[string]string
 }
 
-func (l *linkFlags) bind(fs *pflag.FlagSet) {
-	l.kube.Bind(fs)
-	l.namespace.Bind(fs, "Namespace of the service accounts and of the secrets")
-	fs.StringToStringVar(&l.names, "name", nil, "Name of the cluster of a context, as `CONTEXT=NAME` (default that of the context)")
+func (l *linkFlags) bind(env *cli.Env, cmd *cobra.Command) {
+	l.kube.bind(env, cmd, "the service accounts and of the secrets")
+	cmd.Flags().StringToStringVar(&l.names, "name", nil, "Name of the cluster of a context, as `CONTEXT=NAME` (default the name of the context)")
 }
 
 type multiclusterLinkOptions struct {
@@ -60,32 +58,32 @@ func newMulticlusterLinkCmd(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "link CONTEXT CONTEXT...",
 		Short: "Let the control planes of clusters read each other's clusters",
-		Long: `Give each of the clusters the remote secrets of all others, as
-meshctl create-remote-secret --apply does for one of them. What is there and good
-is kept, so it may be run again at any time, and with one more cluster.
+		Long: `Write the remote secrets of all clusters into each other, as meshctl
+create-remote-secret --apply does for one of them. Secrets that work are kept: run the
+command again at any time, also with another cluster.
 
-Where a credential is replaced, as by one with --ttl, the earlier tokens of the
-cluster's reader that meshctl made end. They stay, and are named, when a cluster that
-is not among CONTEXTS may read with them.
+When a credential is replaced, for example by one with --ttl, earlier tokens that
+meshctl created for the reader of the cluster are revoked. Tokens with which a cluster
+that is not among CONTEXTS may read are kept and listed.
 
-Nothing is written before it is clear that all may be.`,
+The command writes nothing until it has checked that it may write everything.`,
 		Example: `  meshctl multicluster link east west
   meshctl multicluster link east west north --ttl 24h --server auto`,
-		Args:              cobra.ArbitraryArgs, // run tells what is wrong with them
+		Args:              cobra.ArbitraryArgs, // checked by members
 		ValidArgsFunction: o.kube.CompleteContexts(env),
 		RunE:              func(cmd *cobra.Command, args []string) error { return o.run(cmd.Context(), env, args) },
 	}
 	fs := cmd.Flags()
-	o.bind(fs)
+	o.bind(env, cmd)
 	o.rbac.bind(fs)
-	cli.DurationVar(fs, &o.ttl, "ttl", 0, "Life of the tokens, at least 10m; 0 makes them without an end")
-	cli.ChoiceVar(fs, &o.server, "server", "", "Addresses of the API servers", serverKubeconfig, multicluster.ServerAuto)
-	cli.ChoiceVar(fs, &o.ca, "ca", "", "CAs of the API servers", multicluster.CAAuto, multicluster.CASA, multicluster.CAKubeconfig, multicluster.CASystem)
-	fs.BoolVar(&o.force, "force", false, "With --server auto, take an address of this machine if there is no other")
+	cli.DurationVar(fs, &o.ttl, "ttl", 0, "Lifetime of the tokens, at least 10m; 0 makes tokens that never expire")
+	cli.ChoiceVar(fs, &o.server, "server", "Addresses of the API servers", serverKubeconfig, multicluster.ServerAuto)
+	cli.ChoiceVar(fs, &o.ca, "ca", "CAs of the API servers", cas()...)
+	bindForce(fs, &o.force)
 	return cmd
 }
 
-// serverKubeconfig takes the addresses as the kubeconfig has them.
+// serverKubeconfig takes the addresses in the kubeconfig.
 const serverKubeconfig = "kubeconfig"
 
 func (o *multiclusterLinkOptions) run(ctx context.Context, env *cli.Env, contexts []string) error {
@@ -93,8 +91,8 @@ func (o *multiclusterLinkOptions) run(ctx context.Context, env *cli.Env, context
 	if err != nil {
 		return err
 	}
-	if o.ttl > 0 && o.ttl < create.MinTTL {
-		return cli.Usagef("--ttl is %s: API servers give no token less than %s", cli.FormatDuration(o.ttl), cli.FormatDuration(create.MinTTL))
+	if err := checkTTL(o.ttl); err != nil {
+		return err
 	}
 	members, err := o.members(env, contexts)
 	if err != nil {
@@ -111,7 +109,7 @@ func (o *multiclusterLinkOptions) run(ctx context.Context, env *cli.Env, context
 			r.Server = o.server
 		}
 	}
-	if err := multicluster.Link(ctx, members, sayTo(env)); err != nil {
+	if err := multicluster.Link(ctx, members, env.Notef); err != nil {
 		return err
 	}
 	fmt.Fprintf(env.Stdout, "%s linked\n", cli.Plural(len(members), "cluster"))
@@ -120,7 +118,7 @@ func (o *multiclusterLinkOptions) run(ctx context.Context, env *cli.Env, context
 
 // members connects to the clusters of the contexts.
 func (l *linkFlags) members(env *cli.Env, contexts []string) ([]*multicluster.Member, error) {
-	namespace, err := l.namespace.Value()
+	namespace, err := l.kube.theNamespace()
 	if err != nil {
 		return nil, err
 	}
@@ -129,7 +127,7 @@ func (l *linkFlags) members(env *cli.Env, contexts []string) ([]*multicluster.Me
 	}
 	for name := range l.names {
 		if !slices.Contains(contexts, name) {
-			return nil, cli.Usagef("--name %s=...: that context is none of %s", name, strings.Join(contexts, ", "))
+			return nil, cli.Usagef("--name %s=...: the context is not one of %s", name, strings.Join(contexts, ", "))
 		}
 	}
 	var members []*multicluster.Member
@@ -158,24 +156,24 @@ func newMulticlusterUnlinkCmd(env *cli.Env) *cobra.Command {
 	o := &multiclusterUnlinkOptions{}
 	cmd := &cobra.Command{
 		Use:   "unlink CONTEXT CONTEXT...",
-		Short: "Delete the remote secrets that clusters have of each other",
-		Long: `Delete the remote secrets that the clusters have of each other: the way back from
-meshctl multicluster link. Their control planes take the endpoints of the others
-away at once.
+		Short: "Delete the remote secrets of clusters in each other",
+		Long: `Delete the remote secrets of the clusters in each other. This reverses meshctl
+multicluster link. The control planes remove the endpoints of the other clusters at
+once.
 
-The tokens that meshctl made for the clusters' readers end. They stay, and are named,
-when a cluster that is not among CONTEXTS may read with them: meshctl remote-secret
-rotate ends them then, and gives that cluster a new one. Token Secrets that others
-made are listed and stay.`,
+Tokens that meshctl created for the readers of the clusters are revoked. Tokens with
+which a cluster that is not among CONTEXTS may read are kept and listed: meshctl
+remote-secret rotate revokes them and gives that cluster a new one. Token Secrets that
+meshctl did not create are kept and listed.`,
 		Example:           "  meshctl multicluster unlink east west",
-		Args:              cobra.ArbitraryArgs, // run tells what is wrong with them
+		Args:              cobra.ArbitraryArgs, // checked by members
 		ValidArgsFunction: o.kube.CompleteContexts(env),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			members, err := o.members(env, args)
 			if err != nil {
 				return err
 			}
-			deleted, err := multicluster.Unlink(cmd.Context(), members, sayTo(env))
+			deleted, err := multicluster.Unlink(cmd.Context(), members, env.Notef)
 			if err != nil {
 				return err
 			}
@@ -187,6 +185,6 @@ made are listed and stay.`,
 			return nil
 		},
 	}
-	o.bind(cmd.Flags())
+	o.bind(env, cmd)
 	return cmd
 }

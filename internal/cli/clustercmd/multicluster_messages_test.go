@@ -47,7 +47,7 @@ func TestLinkAdvisesCommandsThatExist(t *testing.T) {
 	const loopback = "context cluster1: the API server was found at loopback addresses only"
 	create := "meshctl create-remote-secret --context cluster1 --name cluster1 -n " + namespace + " --apply --to cluster2 --server"
 	for args, want := range map[string][]string{
-		"":              {"warn: context cluster1: server in Kubeconfig is", "pass " + create + " with the container IP"},
+		"":              {"Warning: context cluster1: server in Kubeconfig is", "pass " + create + " with the container IP"},
 		"--server auto": {loopback, "take one with --force, or name another with " + create + " URL"},
 	} {
 		r := meshctl(t, kubeconfig, append([]string{"multicluster", "link", "cluster1", "cluster2", "-n", namespace}, strings.Fields(args)...)...)

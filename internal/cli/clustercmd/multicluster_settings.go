@@ -15,10 +15,9 @@ import (
 	"github.com/meshctl/meshctl/internal/multicluster"
 )
 
-// clusterSettingOptions change what is set for one cluster.
+// clusterSettingOptions hold the flags of a command that changes the settings of a cluster.
 type clusterSettingOptions struct {
-	kube      cli.KubeFlags
-	namespace cli.NamespaceFlags
+	kube      kubeFlags
 	contexts  []string
 	configDir string
 	force     bool
@@ -39,17 +38,15 @@ func (o *clusterSettingOptions) command(env *cli.Env, cmd *cobra.Command, args i
 		return o.run(cmd.Context(), env, mesh.ClusterID(given[0]), set, done)
 	}
 	f := cmd.Flags()
-	o.kube.Bind(f)
-	o.namespace.Bind(f, "Namespace of the ConfigMap meshctl-clusters")
-	f.StringSliceVar(&o.contexts, "context", nil, "`Contexts` of the clusters whose control planes are told (default: the current one)")
-	f.StringVar(&o.configDir, "config-dir", "", "`Directory` of a control plane without Kubernetes, instead of contexts")
-	f.BoolVar(&o.force, "force", false, "Also for a cluster that no control plane of the contexts knows, such as one that is to be linked")
-	o.kube.ContextFlags(env, cmd, "context")
+	o.kube.bind(env, cmd, "the ConfigMap meshctl-clusters")
+	o.kube.ContextListVar(env, cmd, &o.contexts, "context", "`Contexts` of the clusters whose control planes read the settings (default the current one)")
+	cli.DirVar(f, &o.configDir, "config-dir", "`Directory` of a control plane without Kubernetes, instead of contexts")
+	cli.ForceVar(f, &o.force, "Set it also for a cluster that no control plane of the contexts knows, such as one that is not linked yet")
 	return cmd
 }
 
 func (o *clusterSettingOptions) run(ctx context.Context, env *cli.Env, id mesh.ClusterID, set func(*mesh.ClusterSetting), done string) error {
-	namespace, err := o.namespace.Value()
+	namespace, err := o.kube.theNamespace()
 	if err != nil {
 		return err
 	}
@@ -60,7 +57,7 @@ func (o *clusterSettingOptions) run(ctx context.Context, env *cli.Env, id mesh.C
 	}
 	if o.configDir != "" {
 		if len(o.contexts) > 0 {
-			return cli.Usagef("--config-dir and --context: settings are in a directory or in clusters")
+			return cli.Usagef("--config-dir and --context: give one of them")
 		}
 		path, err := multicluster.ChangeSettingsFile(o.configDir, namespace, change)
 		if err != nil {
@@ -81,7 +78,7 @@ func (o *clusterSettingOptions) run(ctx context.Context, env *cli.Env, id mesh.C
 		}
 		in = append(in, c)
 	}
-	untold, err := o.checkKnown(ctx, env, namespace, in, id)
+	unchecked, err := o.checkKnown(ctx, env, namespace, in, id)
 	if err != nil {
 		return err
 	}
@@ -91,21 +88,21 @@ func (o *clusterSettingOptions) run(ctx context.Context, env *cli.Env, id mesh.C
 		}
 		fmt.Fprintf(env.Stdout, "cluster %s: %s (%s)\n", id, done, c.Name)
 	}
-	if untold != nil {
-		return cli.Findingsf("it is set, but whether there is a cluster %s is not known: %s; --force sets it unchecked",
-			id, strings.ReplaceAll(untold.Error(), "\n", "; "))
+	if unchecked != nil {
+		return cli.Findingsf("it is set, but meshctl could not check that there is a cluster %s: %s; --force skips the check",
+			id, strings.ReplaceAll(unchecked.Error(), "\n", "; "))
 	}
 	return nil
 }
 
-// checkKnown refuses a cluster that no control plane knows: its name is likely
-// mistyped, and nothing would be drained. Where a control plane does not report which
-// it knows, nothing is refused, as clusters are drained when much is broken: untold
-// is why the cluster could not be verified. A directory reports none: only the flags
-// of its control plane do.
+// checkKnown refuses a cluster that no control plane knows: the name is probably
+// mistyped, and nothing would be drained. When a control plane does not report its
+// clusters, it refuses nothing, as clusters are drained while things are broken:
+// unchecked is the reason. For a directory, only the flags of the control plane name the
+// clusters.
 func (o *clusterSettingOptions) checkKnown(
 	ctx context.Context, env *cli.Env, namespace string, in []*multicluster.Cluster, id mesh.ClusterID,
-) (untold, err error) {
+) (unchecked, err error) {
 	if o.force {
 		return nil, nil
 	}
@@ -119,33 +116,33 @@ func (o *clusterSettingOptions) checkKnown(
 			return nil, nil
 		}
 		if err != nil {
-			untold = errors.Join(untold, c.Explain(err))
+			unchecked = errors.Join(unchecked, c.Explain(err))
 		}
 		for _, k := range known {
 			all = append(all, string(k))
 		}
 		names = append(names, c.Name)
 	}
-	if untold != nil {
-		return untold, nil
+	if unchecked != nil {
+		return unchecked, nil
 	}
 	slices.Sort(all)
 	all = slices.Compact(all)
-	return nil, fmt.Errorf("no control plane in %s knows a cluster %s, they know %s%s; set it all the same with --force",
+	return nil, fmt.Errorf("no control plane in %s knows cluster %s, they know %s%s; --force skips the check",
 		strings.Join(names, ", "), id, strings.Join(all, ", "), cli.DidYouMean(string(id), all))
 }
 
 func newMulticlusterDrainCmd(env *cli.Env) *cobra.Command {
 	return new(clusterSettingOptions).command(env, &cobra.Command{
 		Use:   "drain CLUSTER",
-		Short: "Take a cluster out of load balancing, where others have its services",
-		Long: `Take the endpoints of a cluster out of load balancing where other clusters have
-healthy ones that a proxy can reach. Nothing is deleted: no secret, no service, no
-endpoint of a service that only this cluster has. Every control plane that reads
-the settings does so, also after a restart, until undrain.
+		Short: "Move the load of a cluster to other clusters",
+		Long: `Send no requests to the endpoints of a cluster while another cluster has healthy
+endpoints of the service that the proxy can reach. Nothing is deleted, and services
+that only this cluster has keep their endpoints. All control planes that read the
+settings apply them until undrain, also after a restart.
 
-A name that no control plane of the contexts knows is refused. Where they do not
-report which clusters they know, the cluster is drained, and the exit code is 3.`,
+The command refuses a cluster that no control plane of the contexts knows. If they do
+not report their clusters, it drains the cluster and exits with code 3.`,
 		Example: `  meshctl multicluster drain west --context east,north
   meshctl multicluster drain cluster2 --config-dir ./cluster1`,
 	}, 1, func([]string) (func(*mesh.ClusterSetting), string, error) {
@@ -156,8 +153,8 @@ report which clusters they know, the cluster is drained, and the exit code is 3.
 func newMulticlusterUndrainCmd(env *cli.Env) *cobra.Command {
 	return new(clusterSettingOptions).command(env, &cobra.Command{
 		Use:     "undrain CLUSTER",
-		Short:   "Let a drained cluster take part in load balancing again",
-		Long:    "Let a cluster that was drained take part in load balancing again.",
+		Short:   "Let a drained cluster take load again",
+		Long:    "Let a drained cluster take load again.",
 		Example: "  meshctl multicluster undrain west --context east,north",
 	}, 1, func([]string) (func(*mesh.ClusterSetting), string, error) {
 		return func(c *mesh.ClusterSetting) { c.Drain = false }, "takes part in load balancing", nil
@@ -167,10 +164,10 @@ func newMulticlusterUndrainCmd(env *cli.Env) *cobra.Command {
 func newMulticlusterWeightCmd(env *cli.Env) *cobra.Command {
 	return new(clusterSettingOptions).command(env, &cobra.Command{
 		Use:   "weight CLUSTER PERCENT",
-		Short: "Give the endpoints of a cluster a larger or smaller share of the load",
-		Long: `Give each endpoint of a cluster this share of the load of one elsewhere, in
-percent, 1 to 1000; 100 is the usual one.`,
-		Example: `  # a new cluster takes a tenth at first
+		Short: "Set the share of the load for the endpoints of a cluster",
+		Long: `Set the load of each endpoint of a cluster relative to endpoints of other clusters,
+in percent from 1 to 1000. The default is 100.`,
+		Example: `  # Give endpoints of a new cluster a tenth of the load at first
   meshctl multicluster weight west 10 --context east,west`,
 	}, 2, func(args []string) (func(*mesh.ClusterSetting), string, error) {
 		n, err := strconv.ParseUint(args[1], 10, 32)

@@ -26,61 +26,60 @@ type remoteClustersOptions struct {
 	output   output.Format
 }
 
+// NewRemoteClusters returns the command remote-clusters.
 func NewRemoteClusters(env *cli.Env) *cobra.Command {
 	var o remoteClustersOptions
 	cmd := &cobra.Command{
 		Use:   "remote-clusters",
-		Short: "Show the clusters that control planes read, and what is wrong with them",
-		Long: `Show the clusters that each replica of a control plane reads: where each comes
-from, how far it was read, since when and why not, what it contributes.
+		Short: "Show the clusters that control planes read, and their problems",
+		Long: `Show the clusters that each replica of a control plane reads: the source of each
+cluster, its state, since when and why, and how much it contributes.
 
-The replicas are those of the kubeconfig's cluster: each keeps a Lease in the
-system namespace, and those without one are found as pods of meshctl or istiod.
-One on this machine is asked directly, one in a pod by a port-forward of the API
-server, for which the right to create pods/portforward is needed. Of one that
-cannot be reached, what its Lease tells is shown. --server names replicas by
-address instead; they answer the user that runs them on their own machine, and
-others with --token-file. For pods without it, a token of the service account
-default is made.
+Replicas are found in the cluster of the kubeconfig: by their Leases in the system
+namespace, else as pods of meshctl or istiod. A replica on this machine is asked
+directly, a pod by port-forward through the API server, which needs the right to
+create pods/portforward. For a replica that cannot be reached the command shows its
+Lease. --server gives addresses instead. A replica answers its own user on its own
+machine, and others with --token-file. For a pod the command creates a token of the
+service account default when there is no --token-file.
 
-The exit code is 3 when a replica does not answer, when a cluster is not read or
-not followed, when the credential it is read with has expired or lacks a right, when
-a claim of a cluster has no effect, or when a network that others have to reach has
-no usable gateway.`,
+The exit code is 3 when a replica does not answer, when a cluster is not synced, when
+its credential has expired or lacks a right, when a claim of a cluster has no effect,
+or when a network that other networks must reach has no usable gateway.`,
 		Example: `  meshctl remote-clusters --context east
-  # until everything is read
+  # Wait until all clusters are synced
   meshctl remote-clusters --context east --wait --timeout 2m -o wide
-  # of two replicas on this machine
+  # Show two replicas on this machine
   meshctl remote-clusters --server 127.0.0.1:8080,127.0.0.1:18080`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
 	f := cmd.Flags()
 	o.replicas.Bind(env, cmd)
-	f.BoolVar(&o.wait, "wait", false, "Wait until nothing is wrong, for --timeout at most")
-	cli.DurationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer, and with --wait until nothing is wrong")
+	f.BoolVar(&o.wait, "wait", false, "Wait until there are no problems, at most for --timeout")
+	cli.DurationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for the answer of a replica, and with --wait in total")
 	cli.TableVar(f, &o.output)
 	return cmd
 }
 
-// replicaView is what one replica says.
+// replicaView is the answer of one replica.
 type replicaView struct {
 	Server string `json:"server"`
-	// Via is how it was reached.
+	// Via is the connection to the replica.
 	Via string `json:"via,omitzero"`
-	// Error is why it says nothing. Clusters are then what its Lease said last.
+	// Error is set when the replica did not answer. Clusters are then from its Lease.
 	Error    string               `json:"error,omitzero"`
 	Clusters []server.ClusterPage `json:"clusters"`
 	Problems []clusters.Problem   `json:"problems,omitzero"`
-	// UnreachableNetworks are those whose endpoints proxies of other networks are
-	// not given.
+	// UnreachableNetworks lists the networks whose endpoints are hidden from proxies
+	// of other networks.
 	UnreachableNetworks []registry.UnreachableNetwork `json:"unreachableNetworks,omitzero"`
-	// AddressConflicts are the first of the addresses that two Services have,
-	// AddressConflictCount is how many there are.
+	// AddressConflicts lists the first of AddressConflictCount addresses that two
+	// Services share.
 	AddressConflicts     []registry.AddressConflict `json:"addressConflicts,omitzero"`
 	AddressConflictCount int                        `json:"addressConflictCount,omitzero"`
 }
 
-// wrong are the things that are not as they should be.
+// wrong returns the problems.
 func (v *replicaView) wrong() []string {
 	var out []string
 	if v.Error != "" {
@@ -110,7 +109,7 @@ func (v *replicaView) wrong() []string {
 	return out
 }
 
-// waitPause is how long replicas are left alone between two questions.
+// waitPause is the interval between requests of --wait.
 const waitPause = 500 * time.Millisecond
 
 func (o *remoteClustersOptions) run(ctx context.Context, env *cli.Env) error {
@@ -133,7 +132,7 @@ func (o *remoteClustersOptions) run(ctx context.Context, env *cli.Env) error {
 			again = again || views[i].Error != ""
 		}
 		if len(wrong) > 0 && o.wait {
-			if again { // there may be others by now
+			if again { // there may be new replicas
 				cli.CloseReplicas(found)
 				found = nil
 			}
@@ -152,7 +151,7 @@ func (o *remoteClustersOptions) run(ctx context.Context, env *cli.Env) error {
 	}
 }
 
-// askClusters asks all replicas at once.
+// askClusters asks all replicas at the same time.
 func askClusters(ctx context.Context, list []*replicas.Replica) []replicaView {
 	views := make([]replicaView, len(list))
 	var wg sync.WaitGroup
@@ -169,7 +168,7 @@ func askClusters(ctx context.Context, list []*replicas.Replica) []replicaView {
 			}
 			views[i].Error = "ask the control plane: " + err.Error()
 			if errors.Is(err, replicas.ErrNotFound) {
-				views[i].Error = "it is no control plane of meshctl"
+				views[i].Error = "this is no control plane of meshctl"
 			}
 			if r.Announced != nil {
 				for _, c := range r.Announced.Clusters {
@@ -211,7 +210,7 @@ func (o *remoteClustersOptions) show(env *cli.Env, views []replicaView, wrong []
 			hints = append(hints, views[i].Clusters[j].Hints()...)
 		}
 	}
-	cli.PrintHints(env, hints)
+	env.Hints(hints)
 	if len(wrong) > 0 {
 		var silent []string
 		for i := range views {
@@ -253,7 +252,7 @@ func (o *remoteClustersOptions) row(now time.Time, v *replicaView, c *server.Clu
 		cli.OrDash(c.Credential), left, balancing(c), cli.OrDash(c.Version), cli.OrDash(c.Cause), cli.OrDash(refusedGateways(c)))
 }
 
-// refusedGateways are those of a cluster that are not used, and why not.
+// refusedGateways lists the gateways of a cluster that are not used, with reasons.
 func refusedGateways(c *server.ClusterPage) string {
 	var parts []string
 	for _, g := range c.RefusedGateways {
@@ -265,7 +264,7 @@ func refusedGateways(c *server.ClusterPage) string {
 	return strings.Join(parts, "; ")
 }
 
-// balancing is the part that a cluster takes in load balancing.
+// balancing returns the settings of a cluster for load balancing.
 func balancing(c *server.ClusterPage) string {
 	var parts []string
 	if c.Drained {
@@ -277,10 +276,10 @@ func balancing(c *server.ClusterPage) string {
 	if w := cmp.Or(c.Setting.Weight, 100); w != 100 {
 		parts = append(parts, fmt.Sprintf("weight %d%%", w))
 	}
-	return cmp.Or(strings.Join(parts, ", "), "-")
+	return cli.OrDash(strings.Join(parts, ", "))
 }
 
-// ageOf is how long ago a time is.
+// ageOf returns the time since t.
 func ageOf(now, t time.Time) string {
 	if t.IsZero() {
 		return "-"

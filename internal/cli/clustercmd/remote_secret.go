@@ -17,12 +17,13 @@ import (
 	"github.com/meshctl/meshctl/internal/remotesecret"
 )
 
+// NewRemoteSecret returns the command remote-secret.
 func NewRemoteSecret(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "remote-secret",
-		Short: "List, judge, replace and delete remote secrets",
-		Long: `Look after the Secrets by which control planes read other clusters. They are made
-by meshctl create-remote-secret.`,
+		Short: "List, check, rotate and delete remote secrets",
+		Long: `Manage the Secrets with which control planes read other clusters. Create them with
+meshctl create-remote-secret.`,
 		Example: `  meshctl remote-secret list --context east
   meshctl remote-secret check west.yaml`,
 	}
@@ -31,10 +32,9 @@ by meshctl create-remote-secret.`,
 }
 
 type remoteSecretListOptions struct {
-	kube      cli.KubeFlags
-	namespace cli.NamespaceFlags
-	context   string
-	output    output.Format
+	kube    kubeFlags
+	context string
+	output  output.Format
 }
 
 func newRemoteSecretListCmd(env *cli.Env) *cobra.Command {
@@ -42,23 +42,21 @@ func newRemoteSecretListCmd(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "List the remote secrets of a cluster",
-		Long: `List the clusters that the control plane of this cluster is told to read: each
-with its Secret, its API server, the end of its token, and the hash by which
-control planes name the credential.`,
+		Long: `List the remote secrets of a cluster, one for each cluster that its control plane
+reads: the Secret, the API server, the end of the token, and the hash with which
+control planes identify the credential.`,
 		Example: `  meshctl remote-secret list --context east
   meshctl remote-secret list --context east -o json`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
 	fs := cmd.Flags()
-	o.kube.Bind(fs)
-	o.namespace.Bind(fs, "Namespace of the secrets")
-	fs.StringVar(&o.context, "context", "", "Kubeconfig `context` of the cluster (default the current one)")
+	o.kube.bind(env, cmd, "the secrets")
+	o.kube.ContextVar(env, cmd, &o.context, "context", "Kubeconfig `context` of the cluster (default the current one)")
 	cli.TableVar(fs, &o.output)
-	o.kube.ContextFlags(env, cmd, "context")
 	return cmd
 }
 
-// listedCluster is one cluster of a remote secret, as list shows it.
+// listedCluster is a row of list.
 type listedCluster struct {
 	Cluster    mesh.ClusterID `json:"cluster"`
 	Secret     string         `json:"secret"`
@@ -70,7 +68,7 @@ type listedCluster struct {
 }
 
 func (o *remoteSecretListOptions) run(ctx context.Context, env *cli.Env) error {
-	clusters, where, err := readClusters(ctx, env, &o.kube, o.context, &o.namespace)
+	clusters, where, err := readClusters(ctx, env, &o.kube, o.context)
 	if err != nil {
 		return err
 	}
@@ -79,7 +77,7 @@ func (o *remoteSecretListOptions) run(ctx context.Context, env *cli.Env) error {
 		list = append(list, listOne(&clusters[i]))
 	}
 	if o.output.ForPeople() && len(list) == 0 {
-		fmt.Fprintf(env.Stderr, "there are no remote secrets in %s\n", where)
+		env.Notef("there are no remote secrets in %s", where)
 		return nil
 	}
 	table := &output.Table{Header: []string{"CLUSTER", "SECRET", "SERVER", "TOKEN ENDS", "CREDENTIAL"}}
@@ -112,12 +110,12 @@ func listOne(c *remotesecret.Cluster) listedCluster {
 	return l
 }
 
-// readClusters returns the clusters of the remote secrets of a context, and where
-// it looked for them.
+// readClusters returns the clusters of the remote secrets in a context, and the place
+// for messages.
 func readClusters(
-	ctx context.Context, env *cli.Env, k *cli.KubeFlags, name string, n *cli.NamespaceFlags,
+	ctx context.Context, env *cli.Env, k *kubeFlags, name string,
 ) (clusters []remotesecret.Cluster, where string, err error) {
-	namespace, err := n.Value()
+	namespace, err := k.theNamespace()
 	if err != nil {
 		return nil, "", err
 	}
@@ -130,13 +128,12 @@ func readClusters(
 }
 
 type remoteSecretDeleteOptions struct {
-	kube      cli.KubeFlags
-	namespace cli.NamespaceFlags
-	contexts  []string
-	from      string
-	revokeIn  string
-	account   string
-	cluster   mesh.ClusterID
+	kube     kubeFlags
+	contexts []string
+	from     string
+	revokeIn string
+	account  string
+	cluster  mesh.ClusterID
 }
 
 func newRemoteSecretDeleteCmd(env *cli.Env) *cobra.Command {
@@ -144,20 +141,19 @@ func newRemoteSecretDeleteCmd(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "delete CLUSTER",
 		Short: "Delete the remote secret of a cluster",
-		Long: `Delete the remote secret of a cluster in those that read it. Their control planes
-take its endpoints away at once.
+		Long: `Delete the remote secret of a cluster in the clusters that read it. Their control
+planes remove its endpoints at once.
 
-With --from, which names the cluster itself as it does for rotate, the tokens of the
-cluster's reader end, too, for everybody who has one, also in clusters that --to does
-not name: the Secrets that meshctl made for
-them are deleted in the cluster itself. Token Secrets of the reader that others
-made are listed and stay. This also works when the remote secret is gone, as after
-meshctl multicluster unlink.
+With --from, the context of the cluster itself, all tokens of its reader are revoked,
+too, also for clusters that --to does not name: meshctl deletes the Secrets that it
+created for them in the cluster itself. Token Secrets that meshctl did not create are
+kept and listed. This also works when the remote secret is gone, as after meshctl
+multicluster unlink.
 
-Without --from whoever kept a copy of the secret can go on reading the cluster.`,
+Without --from a copy of the secret still gives access to the cluster.`,
 		Example: `  meshctl remote-secret delete west --to east
   meshctl remote-secret delete west --to east,north --from west`,
-		Args: cobra.ArbitraryArgs, // run tells what is wrong with them
+		Args: cobra.ArbitraryArgs, // checked below
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 || !mesh.ClusterID(args[0]).Valid() {
 				return cli.Usagef("name one cluster")
@@ -167,21 +163,19 @@ Without --from whoever kept a copy of the secret can go on reading the cluster.`
 		},
 	}
 	fs := cmd.Flags()
-	o.kube.Bind(fs)
-	o.namespace.Bind(fs, "Namespace of the secret")
-	fs.StringSliceVar(&o.contexts, "to", nil, "Kubeconfig `context`s of the clusters that have the secret (default the current one)")
-	fs.StringVar(&o.from, "from", "", "Kubeconfig `context` of the cluster itself, in which to end the tokens; needs --to")
-	fs.StringVar(&o.revokeIn, "revoke-in", "", "Another name of --from, which does not need --to")
+	o.kube.bind(env, cmd, "the secret")
+	o.kube.ContextListVar(env, cmd, &o.contexts, "to", "Kubeconfig `context`s of the clusters that have the secret (default the current one)")
+	o.kube.ContextVar(env, cmd, &o.from, "from", "Kubeconfig `context` of the cluster itself, to revoke its tokens; needs --to")
+	o.kube.ContextVar(env, cmd, &o.revokeIn, "revoke-in", "Alias of --from that does not need --to")
 	fs.StringVar(&o.account, "service-account", "",
-		"With --from, service account of the reader (default that of the secret's token, else "+readerAccount+")")
-	o.kube.ContextFlags(env, cmd, "to", "from", "revoke-in")
+		"With --from, service account of the reader (default the account of the token, else "+readerAccount+")")
 	cmd.ValidArgsFunction = cli.CompleteNames(env, o.clusters)
 	return cmd
 }
 
 // clusters returns the clusters that have a remote secret in the first context.
 func (o *remoteSecretDeleteOptions) clusters(ctx context.Context, env *cli.Env) ([]string, error) {
-	found, _, err := readClusters(ctx, env, &o.kube, append(o.contexts, "")[0], &o.namespace)
+	found, _, err := readClusters(ctx, env, &o.kube, append(o.contexts, "")[0])
 	var out []string
 	for i := range found {
 		out = append(out, string(found[i].ID))
@@ -190,13 +184,13 @@ func (o *remoteSecretDeleteOptions) clusters(ctx context.Context, env *cli.Env) 
 }
 
 func (o *remoteSecretDeleteOptions) run(ctx context.Context, env *cli.Env) error {
-	namespace, err := o.namespace.Value()
+	namespace, err := o.kube.theNamespace()
 	switch {
 	case err != nil:
 		return err
 	// --from once named the clusters that have the secret.
 	case o.from != "" && (o.revokeIn != "" || len(o.contexts) == 0):
-		return cli.Usagef("--from %s names the cluster itself, in which to end the tokens: name the clusters that have the secret with --to", o.from)
+		return cli.Usagef("--from %s names the cluster itself, to revoke its tokens: name the clusters that have the secret with --to", o.from)
 	case o.account != "" && o.revokeIn == "" && o.from == "":
 		return cli.Usagef("--service-account is for --from")
 	case o.account != "" && !mesh.IsDNSName(o.account):
@@ -211,7 +205,7 @@ func (o *remoteSecretDeleteOptions) run(ctx context.Context, env *cli.Env) error
 		if err != nil {
 			return err
 		}
-		readers = &multicluster.Readers{From: own, Namespace: namespace, Say: sayTo(env)}
+		readers = &multicluster.Readers{From: own, Namespace: namespace, Say: env.Notef}
 		if o.account != "" {
 			readers.Add(o.account)
 		}
@@ -241,12 +235,12 @@ func (o *remoteSecretDeleteOptions) run(ctx context.Context, env *cli.Env) error
 	case deleted > 0:
 		return nil
 	case readers != nil:
-		return fmt.Errorf("cluster %s has no remote secret there, and its reader no token that meshctl made", o.cluster)
+		return fmt.Errorf("cluster %s has no remote secret there, and its reader has no token that meshctl created", o.cluster)
 	}
 	return fmt.Errorf("cluster %s has no remote secret there", o.cluster)
 }
 
-// deleteIn deletes the secret in a context, and notes whose token it had.
+// deleteIn deletes the secret in a context and adds the account of its token to readers.
 func (o *remoteSecretDeleteOptions) deleteIn(ctx context.Context, env *cli.Env, context, namespace string, readers *multicluster.Readers) (int, error) {
 	cluster, err := o.kube.Connect(env, context)
 	if err != nil {
@@ -257,7 +251,7 @@ func (o *remoteSecretDeleteOptions) deleteIn(ctx context.Context, env *cli.Env, 
 		return 0, err
 	}
 	if secret == nil {
-		sayTo(env)("%s has no secret %s/%s", cluster.Name, namespace, remotesecret.Name(o.cluster))
+		env.Notef("%s has no secret %s/%s", cluster.Name, namespace, remotesecret.Name(o.cluster))
 	} else if readers != nil {
 		if err := readers.AddSecret(secret, o.cluster); err != nil {
 			return 0, err // the secret is the only trace of the token
@@ -270,12 +264,7 @@ func (o *remoteSecretDeleteOptions) deleteIn(ctx context.Context, env *cli.Env, 
 	return 1, nil
 }
 
-// sayTo prints what a function has to say, a line each.
-func sayTo(env *cli.Env) func(format string, args ...any) {
-	return func(format string, args ...any) { fmt.Fprintf(env.Stderr, format+"\n", args...) }
-}
-
-// findingsTable lays findings out for people.
+// findingsTable returns findings as a table.
 func findingsTable(findings []remotesecret.Finding) *output.Table {
 	table := &output.Table{Header: []string{"CLUSTER", "SEVERITY", "CODE", "FIELD", "REASON", "FIX"}}
 	for _, f := range findings {

@@ -2,7 +2,6 @@ package clustercmd
 
 import (
 	"context"
-	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -13,28 +12,27 @@ import (
 )
 
 type remoteSecretCheckOptions struct {
-	kube      cli.KubeFlags
-	namespace cli.NamespaceFlags
-	context   string
-	allow     []string
-	inPod     bool
-	output    output.Format
-	files     []string
+	kube    kubeFlags
+	context string
+	allow   []string
+	inPod   bool
+	output  output.Format
+	files   []string
 }
 
 func newRemoteSecretCheckCmd(env *cli.Env) *cobra.Command {
 	o := &remoteSecretCheckOptions{}
 	cmd := &cobra.Command{
 		Use:   "check [FILE...]",
-		Short: "Judge remote secrets as the control plane does",
-		Long: `Decode remote secrets and judge them with the code of the control plane: what it
-would refuse, what cannot work, what may not. Files hold Secrets or kubeconfigs
-in YAML or JSON, - is standard input; without files it is the remote secrets of
-a cluster. Nothing in them is run or read, and no server in them is asked.
+		Short: "Check remote secrets as the control plane does",
+		Long: `Check remote secrets before or after you apply them, with the code of the control
+plane. Files hold Secrets or kubeconfigs in YAML or JSON, - is standard input. Without
+files the command checks the remote secrets of a cluster. It runs no plugins, reads no
+other files and connects to no server of a secret.
 
-Severities: a refused kubeconfig is not used at all; a broken one is, and the
-API server will not have it; a warning may be fine. Exit code 3 when something
-is refused or broken.`,
+Severities: the control plane does not use a refused kubeconfig; it uses a broken one,
+and the API server will refuse it; a warning may be harmless. The exit code is 3 when
+something is refused or broken.`,
 		Example: `  meshctl remote-secret check west.yaml
   meshctl create-remote-secret --context west --name west | meshctl remote-secret check -
   meshctl remote-secret check --context east`,
@@ -45,13 +43,12 @@ is refused or broken.`,
 		},
 	}
 	fs := cmd.Flags()
-	o.kube.Bind(fs)
-	o.namespace.Bind(fs, "Namespace of the secrets")
-	fs.StringVar(&o.context, "context", "", "Kubeconfig `context` of the cluster, without files (default the current one)")
-	fs.StringSliceVar(&o.allow, "insecure-remote", nil, "What the control plane is told to let pass by the flag of the same name, as `CLUSTER=WHAT`; may be repeated")
-	fs.BoolVar(&o.inPod, "in-pod", false, "The control plane runs in a pod, where loopback addresses are its own")
+	o.kube.bind(env, cmd, "the secrets")
+	o.kube.ContextVar(env, cmd, &o.context, "context", "Kubeconfig `context` of the cluster, without files (default the current one)")
+	fs.StringSliceVar(&o.allow, "insecure-remote", nil, "What the control plane accepts because of its flag of the same name, as `CLUSTER=WHAT`; may be repeated")
+	cli.MarkWeakening(fs, "insecure-remote")
+	fs.BoolVar(&o.inPod, "in-pod", false, "Check for a control plane in a pod, which cannot use loopback addresses")
 	cli.TableVar(fs, &o.output)
-	o.kube.ContextFlags(env, cmd, "context")
 	return cmd
 }
 
@@ -81,23 +78,23 @@ func (o *remoteSecretCheckOptions) run(ctx context.Context, env *cli.Env) error 
 		}
 	}
 	if bad > 0 {
-		return cli.Findingsf("%s of %s wrong", cli.Plural(bad, "thing"), cli.Plural(len(clusters), "cluster"))
+		return cli.Findingsf("%s found in %s", cli.Plural(bad, "problem"), cli.Plural(len(clusters), "cluster"))
 	}
 	switch {
 	case !o.output.ForPeople():
 	case len(clusters) == 0:
-		fmt.Fprintf(env.Stderr, "there are no remote secrets in %s\n", where)
+		env.Notef("there are no remote secrets in %s", where)
 	default:
-		fmt.Fprintf(env.Stderr, "%s can be used\n", cli.Plural(len(clusters), "cluster"))
+		env.Notef("%s can be used", cli.Plural(len(clusters), "cluster"))
 	}
 	return nil
 }
 
-// read returns the clusters of the files, or those of the API server, and where it
-// looked for them.
+// read returns the clusters of the files, or of the remote secrets in a cluster, and the
+// place for messages.
 func (o *remoteSecretCheckOptions) read(ctx context.Context, env *cli.Env) (clusters []remotesecret.Cluster, where string, err error) {
 	if len(o.files) == 0 {
-		return readClusters(ctx, env, &o.kube, o.context, &o.namespace)
+		return readClusters(ctx, env, &o.kube, o.context)
 	}
 	for _, path := range o.files {
 		name, text, err := cli.ReadInput(env, path, remotesecret.MaxFileSize)

@@ -152,7 +152,7 @@ func TestLinkEndsTheTokensThatItReplaces(t *testing.T) {
 	wantValid(t, cluster1, true, map[string]string{"with an end": ttl1})
 	wantValid(t, cluster2, true, map[string]string{"with an end": ttl2})
 	for _, want := range []string{
-		"warn: context cluster1: tokens of service account " + namespace + "/" + readerAccount + " still work, as cluster third may read with them",
+		"Warning: context cluster1: tokens of service account " + namespace + "/" + readerAccount + " still work, as cluster third may read with them",
 		"meshctl remote-secret rotate --from cluster2 --to CONTEXTS",
 	} {
 		if !strings.Contains(r.stderr, want) {

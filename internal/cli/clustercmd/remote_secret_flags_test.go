@@ -14,7 +14,7 @@ import (
 // it names the cluster whose credential it is.
 func TestRemoteSecretDeleteFrom(t *testing.T) {
 	t.Parallel()
-	const want = "Error: --from east names the cluster itself, in which to end the tokens: name the clusters that have the secret with --to\n"
+	const want = "Error: --from east names the cluster itself, to revoke its tokens: name the clusters that have the secret with --to\n"
 	for _, args := range []string{"delete west --from east", "delete west --from east --revoke-in west", "delete west --from east --to north --revoke-in west"} {
 		var out, talk bytes.Buffer
 		code := run(t.Context(), &cli.Env{

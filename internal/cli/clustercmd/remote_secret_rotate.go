@@ -14,22 +14,20 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/multicluster"
 	"github.com/meshctl/meshctl/internal/output"
-	"github.com/meshctl/meshctl/internal/remotesecret/create"
 	"github.com/meshctl/meshctl/internal/replicas"
 )
 
 type remoteSecretRotateOptions struct {
-	kube      cli.KubeFlags
-	namespace cli.NamespaceFlags
-	from      string
-	to        []string
-	name      string
-	ttl       time.Duration
-	replicas  []string
-	token     cli.TokenFlag
-	timeout   time.Duration
-	noWait    bool
-	abort     bool
+	kube     kubeFlags
+	from     string
+	to       []string
+	name     string
+	ttl      time.Duration
+	replicas []string
+	token    cli.TokenFlag
+	timeout  time.Duration
+	noWait   bool
+	abort    bool
 }
 
 func newRemoteSecretRotateCmd(env *cli.Env) *cobra.Command {
@@ -37,42 +35,42 @@ func newRemoteSecretRotateCmd(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rotate",
 		Short: "Replace the credential of a remote secret without a gap",
-		Long: `Replace the token by which other clusters read a cluster: make a new one, write it
-into their remote secrets, wait until every replica of their control planes reports
-that it reads the cluster with it, and only then end the old one.
+		Long: `Replace the token with which other clusters read a cluster. The command creates a new
+token and writes it into their remote secrets. It waits until every replica of their
+control planes reports that it reads the cluster with the new token. Then it revokes
+the old one.
 
---to has to name every cluster that has the secret: all earlier tokens of the
-reader that meshctl made end, for all clusters. Token Secrets of the reader that
-others made are listed and stay. The exit code is 3 when the old token still works,
-as one that is bound to no Secret.
+--to must name every cluster that has the secret, because all earlier tokens that
+meshctl created for the reader are revoked. Token Secrets that meshctl did not create
+are kept and listed. The exit code is 3 when the old token still works, for example
+because it is bound to no Secret.
 
-The replicas are those that the control planes of these clusters have, each with a
-Lease; what it says is enough where they cannot be reached. --replica names them
-by address instead, that of meshctl serve --http-addr: they answer the user that
-runs them on their own machine, and others with --token-file.
+The replicas are found by the Leases of the control planes in these clusters. If a
+replica cannot be reached, its Lease is enough. --replica gives addresses instead, as
+of meshctl serve --http-addr. A replica answers its own user on its own machine, and
+others with --token-file.
 
-A rotation that was interrupted, or whose replicas took too long, goes on when
-the command is run again. Until it is finished the old secret is kept beside the
-new one, as NAME-previous, and --abort puts it back and ends the new token.`,
+Run the command again to continue a rotation that was interrupted or took too long.
+Until it is finished the old secret is kept as NAME-previous; --abort restores it and
+revokes the new token.`,
 		Example: `  meshctl remote-secret rotate --from west --to east,north
 
-  # take it back
+  # Undo a rotation that is not finished
   meshctl remote-secret rotate --from west --to east,north --abort`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
 	fs := cmd.Flags()
-	o.kube.Bind(fs)
-	o.namespace.Bind(fs, "Namespace of the secret")
-	fs.StringVar(&o.from, "from", "", "Kubeconfig `context` of the cluster whose credential it is (required)")
-	fs.StringSliceVar(&o.to, "to", nil, "Kubeconfig `context`s of the clusters that have its remote secret (required)")
-	fs.StringVar(&o.name, "name", "", "Name of the cluster (default that of the context)")
-	cli.DurationVar(fs, &o.ttl, "ttl", 0, "Life of the new token, at least 10m; 0 makes it like the old one")
-	fs.StringSliceVar(&o.replicas, "replica", nil, "HTTP `address` of a replica, host:port; may be repeated (default: all that keep a Lease or run in pods in the clusters of --to)")
+	o.kube.bind(env, cmd, "the secret")
+	o.kube.ContextVar(env, cmd, &o.from, "from", "Kubeconfig `context` of the cluster itself (required)")
+	o.kube.ContextListVar(env, cmd, &o.to, "to", "Kubeconfig `context`s of the clusters that have its remote secret (required)")
+	fs.StringVar(&o.name, "name", "", "Name of the cluster (default the name of the context)")
+	cli.DurationVar(fs, &o.ttl, "ttl", 0, "Lifetime of the new token, at least 10m; 0 takes the lifetime of the old one")
+	fs.StringSliceVar(&o.replicas, "replica", nil, "HTTP `address` of a replica, host:port; may be repeated (default all replicas in the clusters of --to)")
 	o.token.Bind(fs)
 	cli.DurationVar(fs, &o.timeout, "timeout", 5*time.Minute, "How long to wait for the replicas")
-	fs.BoolVar(&o.noWait, "no-wait", false, "End the old token without asking any replica")
-	fs.BoolVar(&o.abort, "abort", false, "Put the old credential back, and end the new one")
-	o.kube.ContextFlags(env, cmd, "from", "to")
+	fs.BoolVar(&o.noWait, "no-wait", false, "Revoke the old token without asking the replicas")
+	cli.MarkWeakening(fs, "no-wait")
+	fs.BoolVar(&o.abort, "abort", false, "Restore the old credential, and revoke the new one")
 	return cmd
 }
 
@@ -88,7 +86,7 @@ func (o *remoteSecretRotateOptions) run(ctx context.Context, env *cli.Env) error
 		fmt.Fprintf(env.Stdout, "cluster %s has its old credential again\n", r.ID)
 		return nil
 	}
-	if !o.noWait { // before anything is written
+	if !o.noWait { // nothing is written yet
 		found, err := o.find(ctx, env, r)
 		if err != nil {
 			return fmt.Errorf("nothing is written: %w", err)
@@ -104,27 +102,27 @@ func (o *remoteSecretRotateOptions) run(ctx context.Context, env *cli.Env) error
 		defer cancel()
 		find := func(ctx context.Context) ([]*replicas.Replica, error) { return o.find(ctx, env, r) }
 		if err := multicluster.WaitInUse(ctx, find, r.ID, credential, r.Say); err != nil {
-			return fmt.Errorf("%w; the old credential is kept: run this again to go on, or with --abort to go back", err)
+			return fmt.Errorf("%w; the old credential is kept: run this again to continue, or with --abort to undo", err)
 		}
 	}
 	working, err := r.Finish(ctx)
 	if err != nil {
-		return fmt.Errorf("%w; old tokens may still work: run this again to end them", err)
+		return fmt.Errorf("%w; old tokens may still work: run this again to revoke them", err)
 	}
 	if len(working) > 0 {
 		fmt.Fprintf(env.Stdout, "cluster %s has credential %s\n", r.ID, credential)
 		return cli.Findingsf("%s", output.EscapeLines(working))
 	}
-	fmt.Fprintf(env.Stdout, "cluster %s has credential %s, and the old one has ended\n", r.ID, credential)
+	fmt.Fprintf(env.Stdout, "cluster %s has credential %s, and the old one is revoked\n", r.ID, credential)
 	return nil
 }
 
-// find finds the replicas that must use the new credential.
+// find returns the replicas that must use the new credential.
 func (o *remoteSecretRotateOptions) find(ctx context.Context, env *cli.Env, r *multicluster.Rotation) ([]*replicas.Replica, error) {
 	if len(o.replicas) == 0 {
 		found, err := multicluster.FindReplicas(ctx, r.To, r.Namespace, o.token.Tokens(env), env.Now)
 		if err != nil {
-			return nil, fmt.Errorf("%w; name the replicas with --replica, or ask none with --no-wait", err)
+			return nil, fmt.Errorf("%w; name the replicas with --replica, or skip the wait with --no-wait", err)
 		}
 		return found, nil
 	}
@@ -140,7 +138,7 @@ func (o *remoteSecretRotateOptions) find(ctx context.Context, env *cli.Env, r *m
 }
 
 func (o *remoteSecretRotateOptions) rotation(env *cli.Env) (*multicluster.Rotation, error) {
-	namespace, err := o.namespace.Value()
+	namespace, err := o.kube.theNamespace()
 	if err != nil {
 		return nil, err
 	}
@@ -152,10 +150,11 @@ func (o *remoteSecretRotateOptions) rotation(env *cli.Env) (*multicluster.Rotati
 		return nil, cli.Usagef("--from and --to are required")
 	case !mesh.IsDNSLabel(o.name):
 		return nil, cli.Usagef("%v is not a valid DNS 1123 label; name the cluster with --name", o.name)
-	case o.ttl > 0 && o.ttl < create.MinTTL:
-		return nil, cli.Usagef("--ttl is %s: API servers give no token less than %s", cli.FormatDuration(o.ttl), cli.FormatDuration(create.MinTTL))
 	case o.noWait && len(o.replicas) > 0:
-		return nil, cli.Usagef("--replica names replicas to wait for, and --no-wait asks none: give one of them")
+		return nil, cli.Usagef("--replica and --no-wait: give one of them")
+	}
+	if err := checkTTL(o.ttl); err != nil {
+		return nil, err
 	}
 	for _, address := range o.replicas {
 		if _, _, err := net.SplitHostPort(address); err != nil {
@@ -163,17 +162,11 @@ func (o *remoteSecretRotateOptions) rotation(env *cli.Env) (*multicluster.Rotati
 		}
 	}
 	r := &multicluster.Rotation{
-		ID: mesh.ClusterID(o.name), Namespace: namespace, TTL: o.ttl, Rand: rand.Reader, Say: sayTo(env),
+		ID: mesh.ClusterID(o.name), Namespace: namespace, TTL: o.ttl, Rand: rand.Reader, Say: env.Notef,
 	}
 	if r.From, err = o.kube.Connect(env, o.from); err != nil {
 		return nil, err
 	}
-	for _, name := range o.to {
-		c, err := o.kube.Connect(env, name)
-		if err != nil {
-			return nil, err
-		}
-		r.To = append(r.To, c)
-	}
-	return r, nil
+	r.To, err = o.kube.connectAll(env, "to", o.to)
+	return r, err
 }

@@ -179,7 +179,7 @@ func TestPagesNameCommandsThatExist(t *testing.T) {
 }
 
 // subjects are the words that make meshctl the subject of a sentence, and no command.
-var subjects = strings.Fields("can debug did does is itself knows made or renews runs self-signed that was")
+var subjects = strings.Fields("can could created creates debug deletes did does is itself knows made or renews runs self-signed that was")
 
 // TestHintsParse holds every string of the program that names a command to the commands
 // and their flags. A command that is to be typed comes last, behind a colon, and is

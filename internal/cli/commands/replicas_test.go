@@ -44,7 +44,7 @@ func TestReplicasOfACluster(t *testing.T) {
 		{[]string{"xds", "nacks"}, 0, `^AT `, `No proxy refused anything`},
 		{[]string{"x", "internal-debug", "--list"}, 0, `"config_dump"`, `^$`},
 		{[]string{"certs", "status"}, 0, `on disk +CN=meshctl self-signed CA`, `^$`},
-		{[]string{"xds", "views", "-i", "nowhere"}, 1, `^$`, `namespace nowhere has no Lease .*; --server names replicas by address`},
+		{[]string{"xds", "views", "-i", "nowhere"}, 1, `^$`, `namespace nowhere has no Lease .*; --server takes the addresses of replicas`},
 	} {
 		var out, talk bytes.Buffer
 		code := Run(t.Context(), &cli.Env{

@@ -23,7 +23,7 @@ func TestWithoutToken(t *testing.T) {
 		{"xds", "views"},
 	} {
 		code, stdout, stderr := m.Run(args...)
-		if code != cli.ExitFailure && code != cli.ExitFindings || !strings.Contains(stderr, "401 Unauthorized") || !strings.HasSuffix(stderr, "; run this as the user of the control plane on its machine, or with --token-file token, which a kubeconfig of its cluster makes:\n  (umask 077 && kubectl create token default --audience istio-ca -n istio-system > token)\n") || strings.Contains(stderr, "--server") {
+		if code != cli.ExitFailure && code != cli.ExitFindings || !strings.Contains(stderr, "401 Unauthorized") || !strings.HasSuffix(stderr, "; run this as the user of the control plane on its machine, or pass --token-file token with a token from its cluster:\n  (umask 077 && kubectl create token default --audience istio-ca -n istio-system > token)\n") || strings.Contains(stderr, "--server") {
 			t.Errorf("%v: exit code %d: %s%s", args, code, stdout, stderr)
 		}
 	}
@@ -52,7 +52,7 @@ func TestTokenFileOfOthers(t *testing.T) {
 	if err := os.Chmod(file, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	want := "warning: token file " + file + ": its mode 0644 lets others at it; run chmod 600 on it\n"
+	want := "Warning: token file " + file + ": its mode 0644 lets others at it; run chmod 600 on it\n"
 	if code, stdout, stderr := m.Run("ps", "--server", m.Debug, "--token-file", file); code != 0 || !strings.Contains(stdout, "client-1.apps") || stderr != want {
 		t.Errorf("exit code %d: %s%s", code, stdout, stderr)
 	}

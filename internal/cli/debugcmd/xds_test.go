@@ -86,7 +86,7 @@ func TestXDSErrors(t *testing.T) {
 	}{
 		{"ftp://a", 2, "want host:port"},
 		{"http://a/path", 2, "want host:port"},
-		{"127.0.0.1:1", 1, "--server names the --http-addr of control planes"},
+		{"127.0.0.1:1", 1, "--server takes the --http-addr of control planes"},
 	} {
 		m.Debug = tc.server
 		code, _, stderr := m.Run("xds", "timeline")
@@ -166,9 +166,9 @@ func TestXDSAnswers(t *testing.T) {
 	}{
 		{http.StatusUnauthorized, "this page needs a token", `^Error: 127\.0\.0\.1:\d+: answered 401 Unauthorized: "this page needs a token"; .*--token-file`},
 		{http.StatusForbidden, "not \x1b[2Jfor you", `answered 403 Forbidden: "not \\x1b\[2Jfor you"\n`},
-		{http.StatusNotFound, "404 page not found", `answered 404 Not Found: "404 page not found"; --server names`},
+		{http.StatusNotFound, "404 page not found", `answered 404 Not Found: "404 page not found"; --server takes`},
 		{http.StatusServiceUnavailable, strings.Repeat("a", 300), `answered 503 Service Unavailable: "a{300}"\n`},
-		{http.StatusOK, "<html>", `^Error: 127\.0\.0\.1:\d+: answered what is no such page: .*; --server names the --http-addr of control planes`},
+		{http.StatusOK, "<html>", `^Error: 127\.0\.0\.1:\d+: answered what is no such page: .*; --server takes the --http-addr of control planes`},
 	} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(tc.code)

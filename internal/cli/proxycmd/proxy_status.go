@@ -103,8 +103,7 @@ have a proxy of that name, --cluster names the one that is meant.`,
 	cli.DurationVar(f, &o.stale, "stale-after", 30*time.Second, "How long a proxy may take to answer before --fail counts it")
 	cli.CompleteFlag(env, cmd, "namespace", o.namespaces)
 	o.envoy.bind(f)
-	f.StringVar(&o.proxyContext, "proxy-context", "", "Kubeconfig `context` of the cluster of PROXY's pod (default that of --context)")
-	o.replicas.Kube.ContextFlags(env, cmd, "proxy-context")
+	o.replicas.Kube.ContextVar(env, cmd, &o.proxyContext, "proxy-context", "Kubeconfig `context` of the cluster of PROXY's pod (default the value of --context)")
 	f.Uint16Var(&o.adminPort, "proxy-admin-port", mesh.PortEnvoyAdmin, "`Port` of Envoy's admin interface in PROXY's pod")
 	return cmd
 }
@@ -300,7 +299,7 @@ func (o *proxyStatusOptions) show(env *cli.Env, reports []proxystatus.Report) er
 	for i := range reports {
 		hints = append(hints, reports[i].Hints...)
 	}
-	cli.PrintHints(env, hints)
+	env.Hints(hints)
 	return nil
 }
 

@@ -83,12 +83,12 @@ func TestProxyStatusErrors(t *testing.T) {
 		{alive, []string{"ps", "-v", "2"}, 2, `^$`, "want 0 or 1"},
 		{alive, []string{"ps", "-w", "--fail"}, 2, `^$`, "give one of them"},
 		{alive, []string{"ps", "-o", "xml"}, 2, `^$`, "use table, wide, name, csv, custom-columns=COLUMNS, json, yaml or jsonpath=TEMPLATE"},
-		{"127.0.0.1:1", []string{"ps"}, 1, `^$`, "127.0.0.1:1: .*connection refused; --server names the --http-addr of control planes"},
+		{"127.0.0.1:1", []string{"ps"}, 1, `^$`, "127.0.0.1:1: .*connection refused; --server takes the --http-addr of control planes"},
 		{"127.0.0.1:1", []string{"ps", "-w"}, 1, `^$`, "127.0.0.1:1: .*connection refused"},
 		// What the others say is shown.
 		{"127.0.0.1:1," + alive, []string{"ps"}, 1, `\nclient-1`, "127.0.0.1:1: .*connection refused"},
-		{"127.0.0.1:1,127.0.0.1:2", []string{"ps"}, 1, `^$`, "^Error: 127.0.0.1:1: .*refused\n127.0.0.1:2: .*refused; --server names"},
-		{"127.0.0.1:1", []string{"ps", "web.apps", "--admin", "127.0.0.1:1"}, 1, `^$`, "^Error: 127.0.0.1:1: .*refused; --server names"},
+		{"127.0.0.1:1,127.0.0.1:2", []string{"ps"}, 1, `^$`, "^Error: 127.0.0.1:1: .*refused\n127.0.0.1:2: .*refused; --server takes"},
+		{"127.0.0.1:1", []string{"ps", "web.apps", "--admin", "127.0.0.1:1"}, 1, `^$`, "^Error: 127.0.0.1:1: .*refused; --server takes"},
 		{"127.0.0.1:1," + alive, []string{"ps", "--fail"}, 3, `\nclient-1`, "127.0.0.1:1: .*connection refused"},
 	} {
 		m.Debug = tc.server

@@ -37,6 +37,7 @@ func (f *xdsFlags) bind(fs *pflag.FlagSet) {
 	fs.StringVar(&f.rootCA, "root-ca", "", "With --xds-address: `file` with the roots that the control plane's certificate leads to (default root-cert.pem of --cert-dir, else the ConfigMap istio-ca-root-cert of the cluster)")
 	fs.StringVar(&f.authority, "authority", "", "With --xds-address: `name` in the control plane's certificate, such as istiod.istio-system.svc (default the host)")
 	fs.BoolVar(&f.insecure, "insecure", false, "With --xds-address: do not verify the control plane; whoever answers is given the token, if there is one")
+	cli.MarkWeakening(fs, "insecure")
 }
 
 // xdsFlagNames are those that make sense with --xds-address alone.

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/proxyconfig"
 	"github.com/meshctl/meshctl/internal/proxyconfig/fetch"
 )
@@ -53,6 +54,7 @@ meshctl pc clusters -o json and the others do.`,
 	o.bind(env, cmd)
 	fs.StringVar(&o.filter.Clusters.FQDN, "fqdn", "", "Only clusters of this `host`, or of hosts with these labels, and their endpoints")
 	fs.StringVar(&o.direction, "direction", "", "Only clusters of this `direction`, inbound or outbound, and their endpoints")
+	cli.Suggest(fs, "direction", string(mesh.Inbound), string(mesh.Outbound))
 	fs.StringVar(&o.filter.Clusters.Subset, "subset", "", "Only clusters of this `subset` of a DestinationRule, and their endpoints")
 	portVar(fs, &o.port, "Only clusters of this service port, their endpoints, and listeners on this port")
 	fs.StringVar(&o.filter.Listeners.Address, "address", "", "Only listeners and endpoints on this `address`")

@@ -39,6 +39,7 @@ form. --fqdn also takes some labels of the host that follow each other.`,
 	portVar(fs, &o.filter.Port, "Only this service port")
 	fs.StringVar(&o.filter.Subset, "subset", "", "Only this `subset` of a DestinationRule")
 	fs.StringVar(&o.direction, "direction", "", "Only this `direction`, inbound or outbound")
+	cli.Suggest(fs, "direction", string(mesh.Inbound), string(mesh.Outbound))
 	return cmd
 }
 

@@ -54,7 +54,7 @@ say what to compare, and --ignore-own-addresses takes those addresses for the sa
 	fs := cmd.Flags()
 	o.bind(env, cmd)
 	fs.StringSliceVar(&o.types, "type", []string{"cds", "lds", "rds", "ecds"}, "`Types` to compare: cds, lds, rds, ecds, eds, or all")
-	cli.CompleteValues(cmd, "type", strings.Fields(strings.ToLower(strings.Join(proxyconfig.DynamicTypes(), " "))+" all")...)
+	cli.Suggest(cmd.Flags(), "type", strings.Fields(strings.ToLower(strings.Join(proxyconfig.DynamicTypes(), " "))+" all")...)
 	fs.StringArrayVar(&o.names, "name", nil, "Only resources with this in their `name`; * stands for any text. May be repeated")
 	fs.BoolVar(&o.alike, "ignore-own-addresses", false, "Take the addresses of each Envoy itself for the same, but in endpoints")
 	fs.BoolVar(&o.namesOnly, "names-only", false, "Do not show how resources differ")

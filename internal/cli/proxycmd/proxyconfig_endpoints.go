@@ -51,6 +51,7 @@ func bindEndpointFilter(fs *pflag.FlagSet, f *proxyconfig.EndpointFilter) {
 	fs.StringVar(&f.Address, "address", "", "Only this `address`, with or without its port")
 	portVar(fs, &f.Port, "Only this port")
 	fs.StringVar(&f.Status, "status", "", "Only this health `status`, such as HEALTHY or UNHEALTHY")
+	cli.Suggest(fs, "status", proxyconfig.HealthStatuses()...)
 }
 
 func (o *pcEndpointsOptions) run(ctx context.Context, env *cli.Env) error {

@@ -62,7 +62,7 @@ var listenerTypes = []string{string(proxyconfig.ListenerHTTP), string(proxyconfi
 
 func listenerTypeVar(cmd *cobra.Command, p *string, usage string) {
 	cmd.Flags().StringVar(p, "type", "", usage+": "+cli.OrList(listenerTypes))
-	cli.CompleteValues(cmd, "type", listenerTypes...)
+	cli.Suggest(cmd.Flags(), "type", listenerTypes...)
 }
 
 // parseListenerType reads the flag --type.

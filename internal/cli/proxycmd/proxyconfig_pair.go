@@ -46,15 +46,14 @@ type pairOptions struct {
 
 func (o *pairOptions) bind(env *cli.Env, cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.StringVar(&o.pod.context, "context", "", "Kubeconfig `context` of the cluster of the pods (default the current one)")
-	fs.StringVar(&o.contextB, "context-b", "", "Kubeconfig `context` of the cluster of pod B (default that of --context)")
+	o.pod.kube.ContextVar(env, cmd, &o.pod.context, "context", "Kubeconfig `context` of the cluster of the pods (default the current one)")
+	o.pod.kube.ContextVar(env, cmd, &o.contextB, "context-b", "Kubeconfig `context` of the cluster of pod B (default the value of --context)")
 	o.pod.kube.Bind(fs)
-	fs.StringVarP(&o.pod.namespace, "namespace", "n", "", "`Namespace` of pods whose names have none (default that of the context)")
+	o.pod.kube.NamespaceVar(env, cmd, &o.pod.namespace, "namespace", "n", "", "`Namespace` of pods whose names have none (default the namespace of the context)")
 	fs.Uint16Var(&o.pod.port, "proxy-admin-port", mesh.PortEnvoyAdmin, "`Port` of Envoy's admin interface in the pods")
 	maxDumpVar(fs, &o.maxMiB)
 	cli.TextVar(fs, &o.output)
 	cli.DurationVar(fs, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of each admin interface")
-	o.pod.kube.ContextFlags(env, cmd, "context", "context-b")
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) > 1 || strings.HasPrefix(typed, inFile) || strings.HasPrefix(typed, atAdmin) {
 			return nil, cobra.ShellCompDirectiveNoFileComp

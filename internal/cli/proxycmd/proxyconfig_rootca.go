@@ -117,7 +117,7 @@ func (o *pcRootCompareOptions) run(ctx context.Context, env *cli.Env) error {
 		return err
 	}
 	for _, w := range result.Warnings {
-		fmt.Fprintln(env.Stderr, "warn:", output.Escape(w))
+		env.Warnf("%s", w)
 	}
 	// The sentences, with "identical" for one root in common, are Istio's.
 	names := fmt.Sprintf("Both [%s] and [%s]", output.Escape(both[0].Name), output.Escape(both[1].Name))

@@ -81,7 +81,8 @@ code 1 and the cause when Envoy fails.`,
 	fs.StringVar(&f.CRL, "crl", "", "`file` of revocation lists, PEM, followed; while it is not there, the control plane is asked for them (default "+agentconfig.DefaultCRLFile+")")
 	fs.StringVar(&f.Token, "token", "", "`file` of the token that proves who the pod is (default "+agentconfig.DefaultTokenFile+")")
 	fs.StringVar(&f.KeyExchange, "tls-key-exchange", "", "`Kind` of key exchange with the control plane: pqc-preferred (X25519MLKEM768 with who can), pqc-required (nothing else, COMPLIANCE_POLICY=pqc) or classic (default pqc-preferred)")
-	fs.StringVar(&f.ConfigPath, "config-path", "", "`directory` for the bootstrap and the SDS socket (configPath, default "+agentconfig.DefaultConfigPath+")")
+	cli.MarkWeakening(fs, "tls-key-exchange", "classic")
+	cli.DirVar(fs, &f.ConfigPath, "config-path", "`directory` for the bootstrap and the SDS socket (configPath, default "+agentconfig.DefaultConfigPath+")")
 	fs.StringVar(&f.Envoy, "envoy", "", "`path` of Envoy (binaryPath, default envoy on PATH)")
 	fs.StringVar(&f.NoEnvoy, "no-envoy", "", "Run no Envoy, only what applications with gRPC need, a `boolean` (DISABLE_ENVOY, default false)")
 	fs.Lookup("no-envoy").NoOptDefVal = "true"
@@ -116,7 +117,7 @@ func optionalDuration(fs *pflag.FlagSet, p **time.Duration, name, usage string) 
 }
 
 func (o *agentOptions) run(ctx context.Context, env *cli.Env) error {
-	env.OutliveReaders() // an application's traffic does not end with who reads the log
+	env.IgnoreSIGPIPE() // an application's traffic does not end with who reads the log
 	log := slog.New(logs.Limit(slog.NewTextHandler(env.Stderr, nil), env.Now))
 	in := agentconfig.Input{Flags: o.flags, Version: cli.CurrentBuild().Version}
 	if env.Environ != nil {

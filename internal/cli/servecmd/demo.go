@@ -47,10 +47,10 @@ When a part fails, the logs stay in $XDG_STATE_HOME/meshctl/demo/logs.`,
 	}
 	f := cmd.Flags()
 	f.BoolVar(&o.once, "once", false, "Check the mesh and stop: exit code 0 only if it does all that it should")
-	f.StringVar(&o.keep, "keep", "", "Keep everything that is written in this new `directory`")
+	cli.DirVar(f, &o.keep, "keep", "Keep everything that is written in this new `directory`")
 	f.StringVar(&o.envoy, "envoy", "", "`Path` of Envoy, 1.36 or later (default $ENVOY, else .cache/envoy/envoy, else envoy on PATH)")
 	f.IntVar(&o.requests, "requests", 200, "`Number` of requests that each client sends for the check")
-	f.StringVar(&o.xds, "xds", "delta", "How proxies get their configuration: `delta` or sotw (state of the world)")
+	cli.ChoiceVar(f, &o.xds, "xds", "Variant of xDS, incremental or state of the world", "delta", "sotw")
 	return cmd
 }
 
@@ -60,9 +60,6 @@ const maxDemoRequests = 1_000_000
 func (o *demoOptions) run(ctx context.Context, env *cli.Env) error {
 	if o.requests < 1 || o.requests > maxDemoRequests {
 		return cli.Usagef("--requests %d: want 1 to %d", o.requests, maxDemoRequests)
-	}
-	if o.xds != "delta" && o.xds != "sotw" {
-		return cli.Usagef("--xds %q: want delta or sotw", o.xds)
 	}
 	program, err := os.Executable()
 	if err != nil {
@@ -98,7 +95,7 @@ func (o *demoOptions) run(ctx context.Context, env *cli.Env) error {
 		}
 		options.Logs = filepath.Join(dir, "logs")
 	}
-	env.OutliveReaders() // there is much to clean up
+	env.IgnoreSIGPIPE() // there is much to clean up
 	return demo.Run(ctx, options)
 }
 

@@ -99,19 +99,20 @@ lists every kind and field.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.configDir, "config-dir", "", "`Directory` of the cluster's YAML, read with its subfolders and watched")
+	cli.DirVar(f, &o.configDir, "config-dir", "`Directory` of the cluster's YAML, read with its subfolders and watched")
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "`File` of the kubeconfig of the own cluster, whose API is read instead of a directory")
 	f.StringVar(&o.kubeContext, "context", "", "`Context` of the kubeconfig of the own cluster, whose API is read instead of a directory (default: the current one)")
 	f.StringVar(&o.system, "system-namespace", "", "`Namespace` of the control plane and of the ConfigMap istio (default: that of the pod it runs in, else istio-system)")
 	f.StringSliceVar(&o.secrets, "credential-namespaces", nil, "`Namespaces` whose Secrets are read for gateways, and whose ConfigMaps for CA certificates, from the Kubernetes API; * is every one (default: none)")
 	f.StringArrayVar(&o.remoteDirs, "remote-dir", nil, "Another cluster and its directory, as `CLUSTER=DIR`; repeatable")
 	f.BoolVar(&o.ignorePolicies, "ignore-security-policies", false, "Start also when the own cluster has security policies that are not enforced, such as AuthorizationPolicies")
+	cli.MarkWeakening(f, "ignore-security-policies")
 	f.StringVar(&o.clusterID, "cluster-id", "", "`Name` of the own cluster (default: $CLUSTER_ID, else Kubernetes)")
 	f.StringVar(&o.network, "network", "", "`Network` of the own cluster when its system namespace has no label topology.istio.io/network")
 	f.StringVar(&o.meshID, "mesh-id", "", "`Name` of the mesh; proxies whose MESH_ID says another are refused (default: all are served)")
 	f.StringVar(&o.trustDomain, "trust-domain", "", "SPIFFE trust `domain` (default: that of the ConfigMap istio, else cluster.local)")
-	f.StringVar(&o.caDir, "ca-dir", "", "`Directory` of the signing CA, followed: ca-cert.pem, ca-key.pem, root-cert.pem, cert-chain.pem, ca-crl.pem, or tls.crt, tls.key, ca.crt (default: with a Kubernetes API the Secret cacerts or istio-ca-secret, else a self-signed CA kept in --state-dir)")
-	f.StringVar(&o.stateDir, "state-dir", "", "`Directory` for what the server keeps (default $XDG_STATE_HOME/meshctl/<cluster-id>)")
+	cli.DirVar(f, &o.caDir, "ca-dir", "`Directory` of the signing CA, followed: ca-cert.pem, ca-key.pem, root-cert.pem, cert-chain.pem, ca-crl.pem, or tls.crt, tls.key, ca.crt (default: with a Kubernetes API the Secret cacerts or istio-ca-secret, else a self-signed CA kept in --state-dir)")
+	cli.DirVar(f, &o.stateDir, "state-dir", "`Directory` for what the server keeps (default $XDG_STATE_HOME/meshctl/<cluster-id>)")
 	f.StringArrayVar(&o.tokenIssuers, "token-issuer", nil, "Trust the issuer of a directory for callers of a cluster, as `CLUSTER=DIR`; repeatable")
 	f.StringSliceVar(&o.tokenAudiences, "token-audience", []string{"istio-ca"}, "`Audience` that a token must name, one of these")
 	f.StringVar(&o.grpcAddr, "grpc-addr", fmt.Sprintf("127.0.0.1:%d", mesh.PortPlaintextXDS), "`Address` of plaintext xDS, without identities; empty turns it off")
@@ -127,13 +128,14 @@ lists every kind and field.`,
 	limitFlags(f, &o.limits)
 	signingFlags(f, &o.signing)
 	cli.DurationVar(f, &o.shutdown, "shutdown-timeout", 5*time.Second, "Longest time for streams to end when the server stops")
-	f.StringVar(&o.logFormat, "log-format", "text", "`Format` of the log on standard error: text or json")
+	cli.ChoiceVar(f, &o.logFormat, "log-format", "Format of the log on standard error", "text", "json")
 	f.StringVar(&o.logLevel, "log-level", "info", "Least `level` that is logged: debug, info, warn or error, or by area, as in default:info,xds:debug; the areas are "+strings.Join(server.LogAreas(), ", "))
+	cli.Suggest(f, "log-level", "debug", "info", "warn", "error")
 	return cmd
 }
 
 func (o *serveOptions) run(ctx context.Context, env *cli.Env) error {
-	env.OutliveReaders() // a mesh does not end with who reads the log
+	env.IgnoreSIGPIPE() // a mesh does not end with who reads the log
 	log, levels, err := newLog(env, o.logFormat, o.logLevel, server.LogAreas())
 	if err != nil {
 		return err

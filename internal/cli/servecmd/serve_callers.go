@@ -25,6 +25,7 @@ func (o *callerOptions) bind(f *pflag.FlagSet) {
 	f.StringArrayVar(&o.rules, "jwt-rule", nil, `OIDC issuer whose tokens are accepted, as JSON: {"issuer":…,"jwks_uri":… or "jwks_file":…,"audiences":[…]}; repeatable`)
 	f.StringVar(&o.caFile, "jwks-ca-file", "", "`File` of the roots, PEM, that the servers of jwks_uri must lead to (default: those of the system)")
 	f.StringSliceVar(&o.gateways, "trusted-gateway-cidr", nil, "Addresses (`CIDR`) of gateways that are believed what x-forwarded-client-cert says (default: none)")
+	cli.MarkWeakening(f, "trusted-gateway-cidr")
 }
 
 func (o *callerOptions) apply(cfg *server.Config) error {

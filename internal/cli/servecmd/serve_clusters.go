@@ -23,6 +23,7 @@ type clusterOptions struct {
 func (o *clusterOptions) bind(f *pflag.FlagSet) {
 	f.StringVar(&o.kubeconfigDir, "kubeconfig-dir", "", "`Directory` of kubeconfigs, one other cluster in each file, followed")
 	f.StringArrayVar(&o.insecure, "insecure-remote", nil, "Let the kubeconfig of a cluster do what is refused otherwise, as `CLUSTER=WHAT` (see docs/serve.md); repeatable")
+	cli.MarkWeakening(f, "insecure-remote")
 	f.StringVar(&o.onLost, "on-cluster-lost", string(mesh.Keep), "What happens to the endpoints of a cluster that is not followed any more, as a `choice`: keep, demote (those of others come first) or drop (after --grace, where others have the service)")
 	cli.DurationVar(f, &o.grace, "grace", 5*time.Minute, "How long after its loss --on-cluster-lost drop drops a cluster")
 	cli.DurationVar(f, &o.timeout, "remote-timeout", 30*time.Second, "Longest wait for other clusters to be read before the rest is served")

@@ -21,6 +21,7 @@ type debugOptions struct {
 func (o *debugOptions) bind(f *pflag.FlagSet) {
 	f.StringSliceVar(&o.namespaces, "debug-namespace", nil, "`Namespace` whose identities may read all status pages, besides the system namespace; repeatable")
 	f.BoolVar(&o.network, "debug-network", false, "Serve status pages at --http-addr to callers of other machines, too; their tokens cross the network in clear")
+	cli.MarkWeakening(f, "debug-network")
 	f.StringVar(&o.pprof, "pprof-socket", "", "`Path` of a Unix socket with runtime profiles for the user of serve alone, at /debug/pprof/ (default: none)")
 }
 

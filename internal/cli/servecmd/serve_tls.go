@@ -18,7 +18,9 @@ type serveTLSOptions struct {
 
 func (o *serveTLSOptions) bind(f *pflag.FlagSet) {
 	f.StringVar(&o.minVersion, "tls-min-version", "1.3", "Oldest `version` of TLS that proxies may speak: 1.3 or 1.2, the latter with ECDHE and AEAD ciphers only")
+	cli.MarkWeakening(f, "tls-min-version", "1.2")
 	f.StringVar(&o.keyExchange, "tls-key-exchange", "pqc-preferred", "`Kind` of key exchange on the secure port: pqc-preferred (X25519MLKEM768 with who can), pqc-required (nothing else) or classic")
+	cli.MarkWeakening(f, "tls-key-exchange", "classic")
 	f.StringVar(&o.own.Cert, "tls-cert-file", "", "`File` of the secure port's certificate and its intermediates, PEM, followed (default: the signing CA signs one)")
 	f.StringVar(&o.own.Key, "tls-key-file", "", "`File` of its key, PEM")
 	f.StringVar(&o.own.CA, "ca-cert-file", "", "`File` of the roots that it must lead to, PEM (default: any)")

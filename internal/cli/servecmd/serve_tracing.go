@@ -37,7 +37,7 @@ func (o *tracingOptions) tracer(ctx context.Context, env *cli.Env, replica strin
 		return nil, err
 	}
 	var config *tls.Config
-	if roots := env.LookupFirst("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "OTEL_EXPORTER_OTLP_CERTIFICATE"); roots != "" && endpoint.Scheme == "https" {
+	if roots := env.FirstVariable("OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE", "OTEL_EXPORTER_OTLP_CERTIFICATE"); roots != "" && endpoint.Scheme == "https" {
 		pem, err := files.Read(roots, maxTracingRoots)
 		if err == nil {
 			config, err = dial.TLSConfig(pem, endpoint.Hostname())
@@ -56,15 +56,15 @@ func (o *tracingOptions) tracer(ctx context.Context, env *cli.Env, replica strin
 // url is where traces are sent, with its path; nil when nothing is traced. The
 // variables are those of the OpenTelemetry specification.
 func (o *tracingOptions) url(env *cli.Env) (*url.URL, error) {
-	off := strings.EqualFold(env.LookupFirst("OTEL_SDK_DISABLED"), "true") || env.LookupFirst("OTEL_TRACES_EXPORTER") == "none"
+	off := strings.EqualFold(env.FirstVariable("OTEL_SDK_DISABLED"), "true") || env.FirstVariable("OTEL_TRACES_EXPORTER") == "none"
 	text, name := o.endpoint, "--otlp-endpoint"
 	whole := false // the URL has its path
 	if text == "" && !off {
-		text, name = env.LookupFirst("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"), "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
+		text, name = env.FirstVariable("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"), "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 		whole = text != ""
 	}
 	if text == "" && !off {
-		text, name = env.LookupFirst("OTEL_EXPORTER_OTLP_ENDPOINT"), "OTEL_EXPORTER_OTLP_ENDPOINT"
+		text, name = env.FirstVariable("OTEL_EXPORTER_OTLP_ENDPOINT"), "OTEL_EXPORTER_OTLP_ENDPOINT"
 	}
 	if text == "" {
 		return nil, nil
