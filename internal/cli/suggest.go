@@ -35,6 +35,9 @@ func flagError(cmd *cobra.Command, err error) error {
 	if !ok || unknown.GetSpecifiedShortnames() != "" {
 		return err
 	}
+	if instead := removedFlags[unknown.GetSpecifiedName()]; instead != "" {
+		return fmt.Errorf("--%s was removed: %s", unknown.GetSpecifiedName(), instead)
+	}
 	var known []string
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		if !f.Hidden {
@@ -45,6 +48,11 @@ func flagError(cmd *cobra.Command, err error) error {
 		return fmt.Errorf("%w, did you mean --%s?", err, word)
 	}
 	return err
+}
+
+// removedFlags maps a flag of earlier versions to what replaces it.
+var removedFlags = map[string]string{
+	"otlp-endpoint": "meshctl xds timeline and meshctl xds history show how changes reach proxies",
 }
 
 // helpArgs refuses commands that help does not know.

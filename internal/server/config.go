@@ -24,7 +24,6 @@ import (
 	"github.com/meshctl/meshctl/internal/server/ca"
 	"github.com/meshctl/meshctl/internal/server/identity"
 	"github.com/meshctl/meshctl/internal/server/issuer"
-	"github.com/meshctl/meshctl/internal/server/tracing"
 	"github.com/meshctl/meshctl/internal/server/trust"
 	"github.com/meshctl/meshctl/internal/server/xds"
 )
@@ -149,8 +148,6 @@ type Config struct {
 	TokenDirs []string
 	// Name is what this control plane calls itself; default meshctl.
 	Name string
-	// Tracer, when not nil, is told how changes reach proxies. The server runs it.
-	Tracer *tracing.Tracer
 
 	// Limits bound what proxies may use.
 	Limits xds.Limits

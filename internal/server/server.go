@@ -115,7 +115,7 @@ func New(cfg Config) (_ *Server, err error) {
 		},
 		MayReadKeys: s.mayReadKeys,
 		Metrics:     xds.NewMetrics(s.metrics), Log: cfg.log(logXDS), Now: cfg.Now,
-		Limits: cfg.Limits, Memory: memoryUse, Observer: cfg.observer(),
+		Limits: cfg.Limits, Memory: memoryUse,
 	})
 	s.keyReviews = credentials.New(credentials.Config{Changed: s.hub.Reconsider, Log: cfg.log(logCredentials), Now: cfg.Now})
 	s.registry = registry.New(registry.Config{
@@ -305,9 +305,6 @@ func (s *Server) Run(ctx context.Context) error {
 	s.serveHTTP(httpCtx, g, s.http, admin.Handler(admin.Config{
 		Ready: s.notReady, Version: s.cfg.Version, Debug: s.debugHandler(), Notes: s.notes, Log: s.cfg.log(logHTTP),
 	}))
-	if s.cfg.Tracer != nil { // after the last streams
-		g.Go(func() error { return s.cfg.Tracer.Run(httpCtx) })
-	}
 	if s.profile != nil {
 		g.Go(func() error { return s.profile.Run(httpCtx) })
 	}

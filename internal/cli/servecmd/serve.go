@@ -56,7 +56,6 @@ type serveOptions struct {
 	signing        issuer.Policy
 	shutdown       time.Duration
 	clusters       clusterOptions
-	tracing        tracingOptions
 	federation     federationOptions
 	callers        callerOptions
 	debug          debugOptions
@@ -121,7 +120,6 @@ lists every kind and field.`,
 	f.StringVar(&o.httpAddr, "http-addr", ":8080", "`Address` of /ready and /version, and of status pages; empty turns it off")
 	f.StringVar(&o.monitoringAddr, "monitoring-addr", fmt.Sprintf(":%d", mesh.PortMonitoring), "`Address` of /metrics, and of what istioctl asks for; empty turns it off")
 	o.clusters.bind(f)
-	o.tracing.bind(f)
 	o.federation.bind(f)
 	o.callers.bind(f)
 	o.debug.bind(f)
@@ -204,9 +202,6 @@ func (o *serveOptions) run(ctx context.Context, env *cli.Env) error {
 	}
 	if _, set := env.LookupEnv("GOMEMLIMIT"); !set {
 		limitMemory(log)
-	}
-	if cfg.Tracer, err = o.tracing.tracer(ctx, env, cfg.Replica, log); err != nil {
-		return err
 	}
 	s, err := server.New(cfg)
 	if err == nil {

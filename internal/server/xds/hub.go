@@ -41,7 +41,7 @@ type Generation struct {
 	Secrets func(s *snapshot.Snapshot, c mesh.Caller, keys bool, names *xdswire.NameSet) xdsgen.Secrets
 }
 
-// Config configures a Hub. Ready, MayReadKeys, Observer and Memory may be nil.
+// Config configures a Hub. Ready, MayReadKeys and Memory may be nil.
 type Config struct {
 	Generation Generation
 	Metrics    *Metrics
@@ -57,8 +57,6 @@ type Config struct {
 	// has to ask an API server, it returns xdsgen.ErrUndecided and calls
 	// Hub.Reconsider later.
 	MayReadKeys func(*snapshot.Snapshot, mesh.Caller, xdsgen.Node) error
-	// Observer sees how changes reach proxies.
-	Observer history.Observer
 	// Memory returns the used share of the process's memory limit. Above 0.8 new
 	// streams wait, and the hub closes the largest connections.
 	Memory func() float64
@@ -138,7 +136,7 @@ func NewHub(cfg Config) *Hub {
 	h := &Hub{
 		cfg:     cfg,
 		names:   xdswire.NewNameSets(),
-		history: history.New(cfg.Observer),
+		history: history.New(),
 		done:    make(chan struct{}),
 		turns:   admission.NewTurns(cfg.Limits.Starting, cfg.Limits.MemoryWait, cfg.Memory),
 		wake:    make(chan struct{}, 1),

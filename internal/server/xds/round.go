@@ -19,8 +19,8 @@ func (h *Hub) round(m mail) {
 	}
 	chosen := h.choose(m, changes)
 	touched := h.collect(changes)
-	times := h.generate(h.missing)
-	changed := h.publish(touched, h.record(changes, started, times))
+	h.generate(h.missing)
+	changed := h.publish(touched, h.record(changes, started))
 	h.show(changed, chosen)
 	var sessions []*session
 	for sub := range chosen {
@@ -44,14 +44,13 @@ func (h *Hub) round(m mail) {
 }
 
 // record adds the publication to the history. It returns nil without changes.
-func (h *Hub) record(changes *snapshot.Changes, started time.Time, times []history.Generation) *history.Round {
+func (h *Hub) record(changes *snapshot.Changes, started time.Time) *history.Round {
 	if changes == nil {
 		return nil
 	}
 	r := &history.Round{
 		Snapshot: h.current.Load().Seq, Causes: changes.Causes, Events: changes.Events,
 		Arrived: changes.Since, Taken: changes.Taken, Built: changes.Built, Started: started, Generated: h.cfg.Now(),
-		Types: times,
 	}
 	for _, u := range h.missing {
 		r.Resources += len(u.resources)

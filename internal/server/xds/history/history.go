@@ -33,32 +33,9 @@ type Round struct {
 	Started   time.Time // generation began
 	Generated time.Time
 	Resources int // generated
-	// Types are the times of generation by type. Only an Observer needs them.
-	Types []Generation
-	// Trace is the result of Observer.Published.
-	Trace any
 
 	pushes, acks, nacks, bytes atomic.Int64
 	lastAnswer                 atomic.Int64 // Unix nanoseconds
-}
-
-// Generation is the time in which several goroutines generated resources of a type.
-type Generation struct {
-	Type         string // short name
-	Units        int    // generated pieces, of one or more resources each
-	Began, Ended time.Time
-}
-
-// Observer sees each round and the responses that carry it. Goroutines that serve
-// proxies call it, so it must not block.
-type Observer interface {
-	// Published is called before a round is sent. The result becomes the round's
-	// Trace; if it is nil, Answered is not called for the round.
-	Published(r *Round) any
-	// Answered is called when a proxy has answered a response, or when its stream has
-	// ended without an answer. The response carries round and all rounds since first;
-	// p has no Change.
-	Answered(of Info, p Push, round, first *Round)
 }
 
 // Why is the reason of a push.
@@ -103,22 +80,17 @@ type refusal struct {
 
 // Recorder keeps the rounds and streams of a hub. Several goroutines may use it.
 type Recorder struct {
-	observer Observer // may be nil
-
 	mu     sync.Mutex
 	rounds []*Round // oldest first
 	live   map[*Stream]struct{}
 	ended  []*Stream // oldest first
 }
 
-// New returns an empty Recorder; the observer may be nil.
-func New(o Observer) *Recorder { return &Recorder{observer: o, live: make(map[*Stream]struct{})} }
+// New returns an empty Recorder.
+func New() *Recorder { return &Recorder{live: make(map[*Stream]struct{})} }
 
 // Publish adds a round. From then on only its counters may change.
 func (r *Recorder) Publish(round *Round) {
-	if r.observer != nil {
-		round.Trace = r.observer.Published(round)
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.rounds = appendBounded(r.rounds, round, maxRounds)
@@ -167,13 +139,6 @@ func (s *Stream) Close(now time.Time) {
 	r := s.recorder
 	s.mu.Lock()
 	s.info.Ended = now
-	if r.observer != nil {
-		for n := s.count - uint64(len(s.ring)); n < s.count; n++ {
-			if p := s.at(n); p.answered.IsZero() {
-				s.observe(p, n)
-			}
-		}
-	}
 	s.mu.Unlock()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -248,9 +213,6 @@ func (s *Stream) answer(n uint64, now time.Time, no *refusal) {
 	if p.written.IsZero() { // Written comes after the answer
 		p.written = now
 	}
-	if s.recorder.observer != nil {
-		s.observe(p, n)
-	}
 	r := p.Round
 	if r == nil {
 		return
@@ -262,14 +224,5 @@ func (s *Stream) answer(n uint64, now time.Time, no *refusal) {
 	}
 	for last := r.lastAnswer.Load(); now.UnixNano() > last && !r.lastAnswer.CompareAndSwap(last, now.UnixNano()); {
 		last = r.lastAnswer.Load()
-	}
-}
-
-// observe reports a response to the observer.
-func (s *Stream) observe(p *push, n uint64) {
-	if p.Round != nil && p.Round.Trace != nil {
-		alone := *p
-		alone.Round = nil // the observer gets it as an argument
-		s.recorder.observer.Answered(s.info, alone.report(n), p.Round, p.First)
 	}
 }

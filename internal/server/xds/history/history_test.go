@@ -21,7 +21,7 @@ func service(name string) snapshot.Cause {
 }
 
 func TestHistory(t *testing.T) {
-	r := New(nil)
+	r := New()
 	gone := service("b")
 	gone.Place, gone.Gone = snapshot.Place{}, true
 	round := &Round{
@@ -79,7 +79,7 @@ func TestHistory(t *testing.T) {
 
 // TestBounds: The recorder keeps its bounds and the newest records.
 func TestBounds(t *testing.T) {
-	r := New(nil)
+	r := New()
 	for i := range uint64(3 * maxRounds) {
 		r.Publish(&Round{Snapshot: i})
 	}
@@ -115,7 +115,7 @@ func TestBounds(t *testing.T) {
 // TestFlappingProxy: A proxy reconnects again and again. The records of other proxies
 // stay, and so do its newest ones.
 func TestFlappingProxy(t *testing.T) {
-	r := New(nil)
+	r := New()
 	quiet := r.Open(Info{Stream: "quiet-0", Proxy: "quiet"})
 	quiet.NACK(quiet.Send(Response{}), at(1), "no", nil)
 	quiet.Close(at(1))
@@ -138,7 +138,7 @@ func TestFlappingProxy(t *testing.T) {
 
 // TestConcurrentUse gives the race detector something to watch.
 func TestConcurrentUse(t *testing.T) {
-	r := New(nil)
+	r := New()
 	round := &Round{}
 	r.Publish(round)
 	var wg sync.WaitGroup
@@ -167,9 +167,9 @@ func TestConcurrentUse(t *testing.T) {
 	}
 }
 
-// TestPushWithoutObserver: A push without an observer allocates nothing.
-func TestPushWithoutObserver(t *testing.T) {
-	s := New(nil).Open(Info{})
+// TestPushAllocatesNothing: a push allocates nothing once the ring is full.
+func TestPushAllocatesNothing(t *testing.T) {
+	s := New().Open(Info{})
 	round := &Round{}
 	push := func() {
 		n := s.Send(Response{Type: "CDS", Round: round, First: round, At: at(1)})
@@ -184,42 +184,8 @@ func TestPushWithoutObserver(t *testing.T) {
 	}
 }
 
-// observer records its calls.
-type observer struct{ told []string }
-
-func (o *observer) Published(r *Round) any {
-	if r.Snapshot == 0 {
-		return nil
-	}
-	return r.Snapshot
-}
-
-func (o *observer) Answered(of Info, p Push, round, first *Round) {
-	o.told = append(o.told, fmt.Sprintf("%s %d %s %q %d since %d", of.Stream, p.Number, p.Type, p.Answer, round.Trace, first.Trace))
-}
-
-func TestObserver(t *testing.T) {
-	var o observer
-	r := New(&o)
-	rounds := []*Round{{}, {Snapshot: 1}, {Snapshot: 2}}
-	for _, round := range rounds {
-		r.Publish(round)
-	}
-	s := r.Open(Info{Stream: "p-1"})
-	s.ACK(s.Send(Response{Type: "CDS", Round: rounds[2], First: rounds[1]}), at(1))
-	s.NACK(s.Send(Response{Type: "EDS", Round: rounds[2], First: rounds[2]}), at(2), "no", nil)
-	s.ACK(s.Send(Response{Type: "LDS", Why: Request}), at(3))
-	s.ACK(s.Send(Response{Type: "RDS", Round: rounds[0], First: rounds[0]}), at(3)) // not traced
-	s.Send(Response{Type: "SDS", Round: rounds[1], First: rounds[1]})
-	s.Close(at(4))
-	want := []string{`p-1 0 CDS "ACK" 2 since 1`, `p-1 1 EDS "NACK" 2 since 2`, `p-1 4 SDS "" 1 since 1`}
-	if d := cmp.Diff(want, o.told); d != "" {
-		t.Error(d)
-	}
-}
-
 func BenchmarkPush(b *testing.B) {
-	s := New(nil).Open(Info{})
+	s := New().Open(Info{})
 	round := &Round{}
 	b.ReportAllocs()
 	for b.Loop() {
