@@ -16,7 +16,7 @@ import (
 )
 
 func main() {
-	runtime.MemProfileRate = 0 // until somebody asks for profiles
+	runtime.MemProfileRate = 0 // until serve --profiling
 	findDeadServers()
 	signals := []os.Signal{os.Interrupt, syscall.SIGTERM}
 	if !signal.Ignored(syscall.SIGHUP) { // nohup stays in force

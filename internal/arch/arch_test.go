@@ -188,7 +188,7 @@ func matches(t *testing.T, file, expr string) []string {
 	return found
 }
 
-// TestClients keeps the making of HTTP and TLS clients in internal/dial.
+// TestClients: HTTP and TLS clients are made in internal/dial only.
 func TestClients(t *testing.T) {
 	t.Parallel()
 	made := []string{"http.Client", "http.Transport"} // as composite literals
@@ -196,10 +196,52 @@ func TestClients(t *testing.T) {
 		"http.DefaultClient", "http.DefaultTransport", "http.Get", "http.Head", "http.Post", "http.PostForm",
 		"tls.Client", "tls.Dial", "tls.DialWithDialer", "tls.Dialer",
 	}
-	for room, pkg := range packages(t) {
-		if room == "internal/dial" {
-			continue
+	inspect(t, func(pkg string, node ast.Node) string {
+		if pkg == "internal/dial" {
+			return ""
 		}
+		switch node := node.(type) {
+		case *ast.CompositeLit:
+			name := selector(node.Type)
+			if slices.Contains(made, name) || name == "tls.Config" && hasField(node, "RootCAs", "ServerName", "InsecureSkipVerify") {
+				return name + ": clients are made in internal/dial"
+			}
+		case *ast.SelectorExpr:
+			if name := selector(node); slices.Contains(used, name) {
+				return name + ": clients are made in internal/dial"
+			}
+		}
+		return ""
+	})
+}
+
+// TestDefaultServeMux: no server uses http.DefaultServeMux, on which net/http/pprof
+// registers profiles.
+func TestDefaultServeMux(t *testing.T) {
+	t.Parallel()
+	used := []string{
+		"http.DefaultServeMux", "http.Handle", "http.HandleFunc",
+		"http.ListenAndServe", "http.ListenAndServeTLS", "http.Serve", "http.ServeTLS",
+	}
+	inspect(t, func(_ string, node ast.Node) string {
+		switch node := node.(type) {
+		case *ast.CompositeLit:
+			if selector(node.Type) == "http.Server" && !hasField(node, "Handler") {
+				return "http.Server without a Handler serves http.DefaultServeMux"
+			}
+		case *ast.SelectorExpr:
+			if name := selector(node); slices.Contains(used, name) {
+				return name + " serves or fills http.DefaultServeMux"
+			}
+		}
+		return ""
+	})
+}
+
+// inspect reports the faults that find returns for the nodes of all packages.
+func inspect(t *testing.T, find func(pkg string, node ast.Node) (fault string)) {
+	t.Helper()
+	for path, pkg := range packages(t) {
 		for _, name := range pkg.GoFiles {
 			files := token.NewFileSet()
 			file, err := parser.ParseFile(files, filepath.Join(pkg.Dir, name), nil, 0)
@@ -207,42 +249,28 @@ func TestClients(t *testing.T) {
 				t.Fatal(err)
 			}
 			ast.Inspect(file, func(node ast.Node) bool {
-				var name string
-				switch node := node.(type) {
-				case *ast.CompositeLit:
-					name = selector(node.Type)
-					forbidden := slices.Contains(made, name) || name == "tls.Config" && isClientConfig(node)
-					if !forbidden {
-						return true
-					}
-				case *ast.SelectorExpr:
-					name = selector(node)
-					if !slices.Contains(used, name) {
-						return true
-					}
-				default:
-					return true
+				if fault := find(path, node); fault != "" {
+					t.Errorf("%v: %s", files.Position(node.Pos()), fault)
 				}
-				t.Errorf("%v: %s: clients are made in internal/dial", files.Position(node.Pos()), name)
 				return true
 			})
 		}
 	}
 }
 
-// isClientConfig reports whether a tls.Config literal has a client's fields.
-func isClientConfig(lit *ast.CompositeLit) bool {
+// hasField reports whether a composite literal sets one of the fields.
+func hasField(lit *ast.CompositeLit, names ...string) bool {
 	return slices.ContainsFunc(lit.Elts, func(elt ast.Expr) bool {
 		pair, ok := elt.(*ast.KeyValueExpr)
 		if !ok {
 			return false
 		}
 		key, ok := pair.Key.(*ast.Ident)
-		return ok && (key.Name == "RootCAs" || key.Name == "ServerName" || key.Name == "InsecureSkipVerify")
+		return ok && slices.Contains(names, key.Name)
 	})
 }
 
-// selector returns pkg.Name for such an expression, else nothing.
+// selector returns pkg.Name for a selector expression, and nothing for others.
 func selector(expr ast.Expr) string {
 	if sel, ok := expr.(*ast.SelectorExpr); ok {
 		if pkg, ok := sel.X.(*ast.Ident); ok {

@@ -52,6 +52,7 @@ func flagError(cmd *cobra.Command, err error) error {
 
 // removedFlags maps a flag of earlier versions to what replaces it.
 var removedFlags = map[string]string{
+	"pprof-socket":  "--profiling serves profiles at /debug/pprof/ of --http-addr, and meshctl x internal-debug pprof/heap reads them",
 	"otlp-endpoint": "meshctl xds timeline and meshctl xds history show how changes reach proxies",
 }
 

@@ -282,15 +282,30 @@ func (r *Replica) Get(ctx context.Context, path string, query url.Values, v any)
 	if r.Pages != nil {
 		return r.read(ctx, path, query, v)
 	}
-	return r.do(ctx, http.MethodGet, path, query, http.NoBody, v)
+	return r.do(ctx, http.MethodGet, path, query, http.NoBody, func(body *notingReader) error {
+		return decode(body, v)
+	})
+}
+
+// Copy writes a page of any content, such as a profile, to w.
+func (r *Replica) Copy(ctx context.Context, w io.Writer, path string, query url.Values) error {
+	if r.Pages != nil {
+		return errors.New("such pages are not served over xDS: ask over HTTP")
+	}
+	return r.do(ctx, http.MethodGet, path, query, http.NoBody, func(body *notingReader) error {
+		_, err := io.Copy(w, body)
+		return inTime(err)
+	})
 }
 
 // Put sets a page to a text and reads what it is then into v.
 func (r *Replica) Put(ctx context.Context, path, text string, v any) error {
-	return r.do(ctx, http.MethodPut, path, nil, strings.NewReader(text), v)
+	return r.do(ctx, http.MethodPut, path, nil, strings.NewReader(text), func(body *notingReader) error {
+		return decode(body, v)
+	})
 }
 
-func (r *Replica) do(ctx context.Context, method, path string, query url.Values, text io.Reader, v any) error {
+func (r *Replica) do(ctx context.Context, method, path string, query url.Values, text io.Reader, read func(*notingReader) error) error {
 	if r.Err != nil {
 		return r.Err
 	}
@@ -322,6 +337,11 @@ func (r *Replica) do(ctx context.Context, method, path string, query url.Values,
 		text, _ := io.ReadAll(io.LimitReader(body, 500))
 		return &AnswerError{resp.StatusCode, resp.Status, strings.TrimSpace(string(text))}
 	}
+	return read(body)
+}
+
+// decode reads a page of JSON into v.
+func decode(body *notingReader, v any) error {
 	switch err := json.NewDecoder(body).Decode(v); {
 	case err != nil && body.failed != nil:
 		return fmt.Errorf("read the answer: %w", inTime(body.failed))

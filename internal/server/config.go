@@ -137,8 +137,8 @@ type Config struct {
 	HTTPAddr       string // readiness, version, status
 	MonitoringAddr string // metrics
 
-	// PprofSocket is the path of a Unix socket with runtime profiles; empty is none.
-	PprofSocket string
+	// Profiling serves runtime profiles to commands of this machine and user.
+	Profiling bool
 	// DebugNetwork shows status pages to callers of other machines, too.
 	DebugNetwork bool
 	// DebugNamespaces are those whose identities may see all status pages,

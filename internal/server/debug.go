@@ -41,7 +41,7 @@ func (s *Server) keepToken() {
 // debugHandler serves the status pages over HTTP.
 func (s *Server) debugHandler() http.Handler {
 	return s.debug.Handler(debug.Access{
-		Operator: s.operator, Network: s.cfg.DebugNetwork, Log: s.cfg.log(logHTTP),
+		Operator: s.operator, Network: s.cfg.DebugNetwork, Profiles: s.cfg.Profiling, Log: s.cfg.log(logHTTP),
 		Authenticate: func(ctx context.Context, token, cluster string) (mesh.Caller, error) {
 			c := s.callers.Load()
 			if c == nil {

@@ -2,15 +2,11 @@ package server
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 	"unicode"
@@ -104,22 +100,10 @@ func TestMetricsOfManyClients(t *testing.T) {
 	}
 }
 
-// TestNoWayToStopOrProfile asks every HTTP port for what others serve, with
-// profiles at a Unix socket.
+// TestNoWayToStopOrProfile: no HTTP port serves a page that stops the server, or
+// profiles without --profiling.
 func TestNoWayToStopOrProfile(t *testing.T) {
-	socket := filepath.Join(t.TempDir(), "pprof")
-	s := start(t, func(c *Config) { c.PprofSocket = socket })
-	there := &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-		return (&net.Dialer{}).DialContext(ctx, "unix", socket)
-	}}}
-	resp, err := there.Get("http://localhost/debug/pprof/heap")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = resp.Body.Close()
-	if info, err := os.Stat(socket); err != nil || info.Mode().Perm() != 0o600 || resp.StatusCode != http.StatusOK {
-		t.Errorf("the socket: %v, %v, %s", info.Mode(), err, resp.Status)
-	}
+	s := start(t, func(*Config) {})
 	for _, path := range []string{"/debug/pprof/", "/debug/pprof/heap", "/debug/pprof/profile", "/quitquitquit", "/drain", "/config_dump", "/ctrlz", "/scopez", "/debug/force_disconnect?proxyID=a"} {
 		if code, _ := get(t, s, path); code != http.StatusNotFound {
 			t.Errorf("%s: %d", path, code)

@@ -3,7 +3,6 @@ package server
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net"
@@ -22,14 +21,12 @@ import (
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/localtoken"
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/server/admin"
 	"github.com/meshctl/meshctl/internal/server/ca"
 	"github.com/meshctl/meshctl/internal/server/clusters"
 	"github.com/meshctl/meshctl/internal/server/credentials"
 	"github.com/meshctl/meshctl/internal/server/debug"
 	"github.com/meshctl/meshctl/internal/server/identity"
 	"github.com/meshctl/meshctl/internal/server/issuer"
-	"github.com/meshctl/meshctl/internal/server/profile"
 	"github.com/meshctl/meshctl/internal/server/registry"
 	"github.com/meshctl/meshctl/internal/server/resolve"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
@@ -65,7 +62,6 @@ type Server struct {
 	apis       atAPIs
 	metrics    *prometheus.Registry
 	debug      *debug.Pages
-	profile    *profile.Server // nil without a socket
 	// operator is the token for commands of this machine, until forgetToken.
 	operator    localtoken.Token
 	forgetToken func()
@@ -133,15 +129,7 @@ func New(cfg Config) (_ *Server, err error) {
 	s.sources = s.newClusters()
 	s.debug = s.newDebug()
 	s.metrics.MustRegister(newPilotStats(s), gatewayMetrics{s})
-	if cfg.PprofSocket != "" {
-		if s.profile, err = profile.Listen(cfg.PprofSocket, cfg.log(logHTTP)); err != nil {
-			return nil, fmt.Errorf("--pprof-socket: %w", err)
-		}
-	}
 	if err := s.listen(); err != nil {
-		if s.profile != nil {
-			err = errors.Join(err, s.profile.Close())
-		}
 		return nil, err
 	}
 	s.keepToken()
@@ -302,13 +290,10 @@ func (s *Server) Run(ctx context.Context) error {
 	// HTTP outlives gRPC: /ready says that the server is stopping.
 	httpCtx, stopHTTP := context.WithCancel(context.WithoutCancel(ctx))
 	defer s.forgetToken()
-	s.serveHTTP(httpCtx, g, s.http, admin.Handler(admin.Config{
+	s.serveHTTP(httpCtx, g, s.http, debug.StatusHandler(debug.StatusConfig{
 		Ready: s.notReady, Version: s.cfg.Version, Debug: s.debugHandler(), Notes: s.notes, Log: s.cfg.log(logHTTP),
 	}))
-	if s.profile != nil {
-		g.Go(func() error { return s.profile.Run(httpCtx) })
-	}
-	s.serveHTTP(httpCtx, g, s.monitoring, admin.Monitoring(admin.MonitoringConfig{
+	s.serveHTTP(httpCtx, g, s.monitoring, debug.MonitoringHandler(debug.MonitoringConfig{
 		Metrics: s.metrics, Version: s.cfg.VersionText, Clusters: func() any { return s.clusterz() }, Log: s.cfg.log(logHTTP),
 	}))
 	s.serveHTTP(httpCtx, g, s.bundle, http.HandlerFunc(s.serveBundle))
@@ -340,7 +325,7 @@ func (s *Server) serveHTTP(ctx context.Context, g *errgroup.Group, l net.Listene
 	if l == nil {
 		return
 	}
-	srv := admin.NewServer(h, s.cfg.log(logHTTP))
+	srv := debug.NewServer(h, s.cfg.log(logHTTP))
 	g.Go(func() error {
 		if err := serving.HTTP(ctx, srv, l); err != nil {
 			return fmt.Errorf("serve %s: %w", l.Addr(), err)

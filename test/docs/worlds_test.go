@@ -168,7 +168,7 @@ func mesh(t *testing.T) place {
 		background(t, dir, append(env, "POD_NAME="+name, "POD_NAMESPACE=istio-system"), name,
 			"meshctl", "serve", "--context", "cluster1", "--cluster-id", "cluster1", "--grpc-addr", "", "--state-dir", filepath.Join(dir, name),
 			"--secure-grpc-addr", host+":15012", "--http-addr", host+":8080", "--monitoring-addr", host+":15014",
-			"--pprof-socket", filepath.Join(dir, name+".sock"))
+			"--profiling")
 	}
 	for name, host := range proxies {
 		discovery := "127.0.0.1"
@@ -184,12 +184,9 @@ func mesh(t *testing.T) place {
 	for _, host := range proxies {
 		waitFor(t, "http://"+host+":15021/healthz/ready")
 	}
-	if err := os.Symlink(filepath.Join(dir, "istiod-a.sock"), filepath.Join(dir, "pprof.sock")); err != nil {
-		t.Fatal(err)
-	}
 	return place{
 		env:   []string{env[0], env[2]},
-		files: []string{filepath.Join(dir, "certs"), filepath.Join(dir, "pprof.sock")},
+		files: []string{filepath.Join(dir, "certs")},
 	}
 }
 

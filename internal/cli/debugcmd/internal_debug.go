@@ -35,7 +35,8 @@ URL, with the query. docs/status.md lists the pages.
 Every replica is asked: those of the cluster of the kubeconfig, as meshctl
 proxy-status finds them, or those that --server names. A page about a proxy is that
 of the replica that serves it. When several replicas have the page, --all prints a
-list of them, and --server names one.`,
+list of them, and --server names one. Profiles (pprof/heap) are written as go tool
+pprof reads them.`,
 		Example: `  meshctl x internal-debug --list
   meshctl x internal-debug syncz --all --context kind-cluster1
   meshctl x internal-debug 'config_dump?proxyID=web-1.apps' | jq .configs`,
@@ -70,6 +71,12 @@ func (o *internalDebugOptions) run(ctx context.Context, env *cli.Env, args []str
 		return err
 	}
 	defer cli.CloseReplicas(found)
+	if strings.HasPrefix(name, profilesPrefix) {
+		if len(found) > 1 {
+			return cli.Usagef("a profile is of one replica: --server names one of %s", output.Escape(cli.ReplicaNames(found)))
+		}
+		return found[0].Copy(ctx, env.Stdout, "/debug/"+name, values)
+	}
 	if o.list {
 		names, err := o.pageNames(ctx, found)
 		if len(names) == 0 {
@@ -90,6 +97,9 @@ func (o *internalDebugOptions) run(ctx context.Context, env *cli.Env, args []str
 	}
 	return cmp.Or(output.Write(env.Stdout, o.Output, pages[0].Value), err)
 }
+
+// profilesPrefix begins the names of pages with runtime profiles, which are not JSON.
+const profilesPrefix = "pprof/"
 
 // isNotConnected recognizes the answer of a replica that does not serve the proxy.
 func isNotConnected(e *replicas.AnswerError) bool {

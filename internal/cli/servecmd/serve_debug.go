@@ -15,18 +15,18 @@ import (
 type debugOptions struct {
 	namespaces []string
 	network    bool
-	pprof      string
+	profiling  bool
 }
 
 func (o *debugOptions) bind(f *pflag.FlagSet) {
 	f.StringSliceVar(&o.namespaces, "debug-namespace", nil, "`Namespace` whose identities may read all status pages, besides the system namespace; repeatable")
 	f.BoolVar(&o.network, "debug-network", false, "Serve status pages at --http-addr to callers of other machines, too; their tokens cross the network in clear")
 	cli.MarkWeakening(f, "debug-network")
-	f.StringVar(&o.pprof, "pprof-socket", "", "`Path` of a Unix socket with runtime profiles for the user of serve alone, at /debug/pprof/ (default: none)")
+	f.BoolVar(&o.profiling, "profiling", false, "Serve runtime profiles at /debug/pprof/ of --http-addr to the user of serve on this machine, as meshctl x internal-debug pprof/heap reads them")
 }
 
 func (o *debugOptions) apply(env *cli.Env, cfg *server.Config) {
-	cfg.DebugNamespaces, cfg.DebugNetwork, cfg.PprofSocket = o.namespaces, o.network, o.pprof
+	cfg.DebugNamespaces, cfg.DebugNetwork, cfg.Profiling = o.namespaces, o.network, o.profiling
 	cfg.TokenDirs = localtoken.Directories(env.LookupEnv)
 	pod, _ := env.LookupEnv("POD_NAME")
 	host, _ := os.Hostname()

@@ -75,6 +75,9 @@ type Caller struct {
 	Namespace string
 }
 
+// operator reports whether the caller has the token of this machine.
+func (c Caller) operator() bool { return c.All && c.Namespace == "" }
+
 func (c Caller) sees(p *history.Proxy) bool {
 	return c.All || c.Namespace != "" && c.Namespace == p.Node.Namespace
 }

@@ -24,7 +24,9 @@ type Access struct {
 	Authenticate func(ctx context.Context, token, cluster string) (mesh.Caller, error)
 	// Network admits callers of other machines.
 	Network bool
-	Log     *slog.Logger
+	// Profiles serves runtime profiles to callers with the operator's token.
+	Profiles bool
+	Log      *slog.Logger
 }
 
 // Handler serves the pages below /debug/, and a list of links at /debug.
@@ -41,15 +43,16 @@ func (p *Pages) Handler(a Access) http.Handler {
 		}
 		p.serve(w, r, a, r.PathValue("name"))
 	})
+	if a.Profiles {
+		mux.Handle("GET "+ProfilesPath, p.profiles(a))
+	}
 	mux.HandleFunc("GET /debug", func(w http.ResponseWriter, r *http.Request) { p.serve(w, r, a, "") })
 	return mux
 }
 
 func (p *Pages) serve(w http.ResponseWriter, r *http.Request, a Access, name string) {
 	header := w.Header()
-	header.Set("Cache-Control", "no-store")
-	header.Set("X-Content-Type-Options", "nosniff")
-	header.Set("Content-Security-Policy", "default-src 'none'")
+	setHeaders(header)
 	caller, err := a.judge(r, p)
 	if err == nil && name == "" {
 		header.Set("Content-Type", "text/html; charset=utf-8")
@@ -68,6 +71,12 @@ func (p *Pages) serve(w http.ResponseWriter, r *http.Request, a Access, name str
 	_, _ = w.Write(page) //nolint:gosec // it is JSON, and nosniff has it taken as that
 }
 
+func setHeaders(header http.Header) {
+	header.Set("Cache-Control", "no-store")
+	header.Set("X-Content-Type-Options", "nosniff")
+	header.Set("Content-Security-Policy", "default-src 'none'")
+}
+
 func refuse(w http.ResponseWriter, err error) {
 	code := statusOf(err)
 	if code == http.StatusUnauthorized {
@@ -79,9 +88,7 @@ func refuse(w http.ResponseWriter, err error) {
 // judge says what a caller may see.
 func (a *Access) judge(r *http.Request, p *Pages) (Caller, error) {
 	local := fromLoopback(r)
-	// A web page whose name was made to lead here would have its own name as
-	// host.
-	if local && !localtoken.IsLocal(r.Host) {
+	if local && !isLocal(r) {
 		return Caller{}, &Error{http.StatusForbidden, "this page is not served to callers on this machine under the name of another host"}
 	}
 	scheme, raw, _ := strings.Cut(r.Header.Get("Authorization"), " ")
@@ -106,6 +113,10 @@ func (a *Access) judge(r *http.Request, p *Pages) (Caller, error) {
 	}
 	return caller, nil
 }
+
+// isLocal reports whether a request comes from this machine and names it as its
+// host. The page of a web site whose name was made to lead here names its own host.
+func isLocal(r *http.Request) bool { return fromLoopback(r) && localtoken.IsLocal(r.Host) }
 
 func fromLoopback(r *http.Request) bool {
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)

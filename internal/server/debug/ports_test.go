@@ -1,4 +1,4 @@
-package admin
+package debug
 
 import (
 	"encoding/json"
@@ -19,9 +19,9 @@ func request(h http.Handler, path, remote, host string) *httptest.ResponseRecord
 	return w
 }
 
-func TestHandler(t *testing.T) {
+func TestStatusHandler(t *testing.T) {
 	var reasons []string
-	h := Handler(Config{
+	h := StatusHandler(StatusConfig{
 		Ready:   func() []string { return reasons },
 		Notes:   func() []string { return []string{"a note"} },
 		Version: map[string]string{"version": "v1"},
@@ -62,19 +62,19 @@ func TestHandler(t *testing.T) {
 }
 
 func TestVersionIsJSON(t *testing.T) {
-	h := Handler(Config{Version: map[string]string{"version": "v1"}, Log: slog.New(slog.DiscardHandler)})
+	h := StatusHandler(StatusConfig{Version: map[string]string{"version": "v1"}, Log: slog.New(slog.DiscardHandler)})
 	var got map[string]string
 	if err := json.Unmarshal(request(h, "/version", "127.0.0.1:1", "x").Body.Bytes(), &got); err != nil || got["version"] != "v1" {
 		t.Errorf("got %v, %v", got, err)
 	}
 }
 
-func TestMonitoring(t *testing.T) {
+func TestMonitoringHandler(t *testing.T) {
 	reg := prometheus.NewRegistry()
 	c := prometheus.NewCounter(prometheus.CounterOpts{Name: "meshctl_test_total", Help: "x"})
 	reg.MustRegister(c)
 	c.Inc()
-	h := Monitoring(MonitoringConfig{
+	h := MonitoringHandler(MonitoringConfig{
 		Metrics: reg, Version: "v1-abc-Clean", Clusters: func() any { return []string{"c1"} }, Log: slog.New(slog.DiscardHandler),
 	})
 	for _, tc := range []struct {

@@ -1,25 +1,21 @@
-// Package admin serves what operators and probes read from the control plane:
-// readiness, version, metrics and status pages. Everything here is read only.
-package admin
+package debug
 
 import (
 	"encoding/json"
 	"io"
 	"log/slog"
 	"net/http"
-	"net/netip"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"github.com/meshctl/meshctl/internal/localtoken"
 	"github.com/meshctl/meshctl/internal/output"
 )
 
-// Config says what the pages show. All functions are called for each request
+// StatusConfig says what the pages show. All functions are called for each request
 // and must be safe from any goroutine.
-type Config struct {
+type StatusConfig struct {
 	// Ready returns the reasons why the control plane is not ready, none when
 	// it is.
 	Ready func() []string
@@ -33,8 +29,8 @@ type Config struct {
 	Log   *slog.Logger
 }
 
-// Handler serves /ready and /version to everyone.
-func Handler(cfg Config) http.Handler {
+// StatusHandler serves /ready and /version to everyone.
+func StatusHandler(cfg StatusConfig) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, r *http.Request) {
 		lines := cfg.Ready()
@@ -42,7 +38,7 @@ func Handler(cfg Config) http.Handler {
 		if len(lines) > 0 {
 			w.WriteHeader(http.StatusServiceUnavailable)
 		}
-		if cfg.Notes != nil && r.URL.Query().Has("verbose") && fromLoopback(r) {
+		if cfg.Notes != nil && r.URL.Query().Has("verbose") && isLocal(r) {
 			lines = append(lines, cfg.Notes()...)
 		}
 		for _, line := range lines {
@@ -68,10 +64,10 @@ type MonitoringConfig struct {
 	Log      *slog.Logger
 }
 
-// Monitoring serves /metrics and /version to everyone, and /debug/clusterz to
+// MonitoringHandler serves /metrics and /version to everyone, and /debug/clusterz to
 // callers on this machine. istioctl asks for the last two by a port-forward, and
 // has no token.
-func Monitoring(cfg MonitoringConfig) http.Handler {
+func MonitoringHandler(cfg MonitoringConfig) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(cfg.Metrics, promhttp.HandlerOpts{MaxRequestsInFlight: 4}))
 	mux.HandleFunc("GET /version", func(w http.ResponseWriter, _ *http.Request) {
@@ -79,7 +75,7 @@ func Monitoring(cfg MonitoringConfig) http.Handler {
 		_, _ = w.Write([]byte(cfg.Version))
 	})
 	mux.HandleFunc("GET /debug/clusterz", func(w http.ResponseWriter, r *http.Request) {
-		if !fromLoopback(r) {
+		if !isLocal(r) {
 			http.Error(w, "this page is served to callers on this machine only: forward the port", http.StatusForbidden)
 			return
 		}
@@ -108,11 +104,4 @@ func writeJSON(w http.ResponseWriter, v any, log *slog.Logger) {
 	if err := e.Encode(v); err != nil {
 		log.Debug("status page not sent", "error", err)
 	}
-}
-
-// fromLoopback is false for callers from the network, and for those on loopback
-// who name another host: a web page that was rebound to 127.0.0.1.
-func fromLoopback(r *http.Request) bool {
-	peer, err := netip.ParseAddrPort(r.RemoteAddr)
-	return err == nil && peer.Addr().Unmap().IsLoopback() && localtoken.IsLocal(r.Host)
 }
