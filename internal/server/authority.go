@@ -2,48 +2,48 @@ package server
 
 import (
 	"context"
-	"crypto/x509"
 	"fmt"
 	"net"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
-	"google.golang.org/grpc/status"
-
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/certs/store"
-	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/ca"
 	"github.com/meshctl/meshctl/internal/server/issuer"
+	"github.com/meshctl/meshctl/internal/server/xds"
 	"github.com/meshctl/meshctl/internal/server/xds/admission"
 )
 
-// loadCA loads the plugged-in CA, or makes and keeps a self-signed one. Either
-// is followed from then on.
+// loadCA loads the signing CA, or makes and keeps a self-signed one, and the
+// certificate of the secure port. Both are followed.
 func (s *Server) loadCA() (err error) {
+	if f := s.cfg.Own; f.Cert != "" {
+		s.own, err = issuer.LoadFileCertificate(issuer.FileConfig{Cert: f.Cert, Key: f.Key, CA: f.CA, Now: s.cfg.Now, Log: s.cfg.log(logAuthn)})
+		if err != nil {
+			return err
+		}
+	}
 	source, flag, err := s.caSource()
 	if err != nil {
 		return fmt.Errorf("load the CA of %s: %w", flag, err)
 	}
 	s.issuer, err = issuer.New(issuer.Config{
 		Policy: s.cfg.Signing, Authenticate: s.authenticateForCA, Known: s.knownForCA, SlowDown: admission.SlowDown,
-		Now: s.cfg.Now, Rand: s.cfg.Rand, Log: s.cfg.log(logIssuer), Stats: issuerStats(s.metrics),
+		Now: s.cfg.Now, Rand: s.cfg.Rand, Log: s.cfg.log(logIssuer), Stats: issuer.NewStats(s.metrics),
 	})
 	if err != nil {
 		return err
 	}
 	s.ca, err = ca.Open(ca.Config{
-		Source: source, Use: s.useCA, Reloaded: reloadStats(s.metrics), Now: s.cfg.Now, Log: s.cfg.log(logCA),
+		Source: source, Use: s.useCA, Reloaded: ca.CountReloads(s.metrics), Now: s.cfg.Now, Log: s.cfg.log(logCA),
 		TrustDomain: s.trustDomains, ServerNames: issuer.ServerNames(), Alive: s.aliveSigners,
 	})
 	if err != nil {
 		return fmt.Errorf("load the CA of %s: %w", flag, err)
 	}
-	caStats(s.metrics, s.ca, s.cfg.Now)
+	s.ca.RegisterMetrics(s.metrics)
 	if s.ca.Current() == nil {
 		s.cfg.Log.Warn("waiting for the files of the signing CA, nothing is served before", "source", source.Place())
 		return nil
@@ -51,7 +51,7 @@ func (s *Server) loadCA() (err error) {
 	return s.makeServing()
 }
 
-// caSource is where the signing CA is kept, and the flag that says so.
+// caSource returns the source of the signing CA, and the flag that names it.
 func (s *Server) caSource() (source ca.Source, flag string, err error) {
 	switch {
 	case s.cfg.CADir != "":
@@ -71,8 +71,8 @@ func (s *Server) caSource() (source ca.Source, flag string, err error) {
 	return source, "--state-dir", err
 }
 
-// trustDomains are that of the mesh, which may not be known yet, and its
-// aliases.
+// trustDomains returns the trust domain of the mesh, empty while it is not known, and
+// its aliases.
 func (s *Server) trustDomains() (domain string, aliases []string) {
 	if c := s.callers.Load(); c != nil {
 		return c.trustDomain, c.aliases
@@ -80,7 +80,7 @@ func (s *Server) trustDomains() (domain string, aliases []string) {
 	return s.cfg.TrustDomain, nil
 }
 
-// aliveSigners are those that signed certificates that are valid now.
+// aliveSigners returns the CAs that signed certificates which are still valid.
 func (s *Server) aliveSigners(now time.Time) []*certs.Authority {
 	var out []*certs.Authority
 	for _, by := range s.issuer.Signed() {
@@ -91,26 +91,34 @@ func (s *Server) aliveSigners(now time.Time) []*certs.Authority {
 	return out
 }
 
-// useCA signs with another set from now on.
+// useCA signs with a set of the CA from now on.
 func (s *Server) useCA(set *ca.Set) {
 	if l := set.Cert.Subject.Locality; len(l) == 1 && l[0] != string(s.cfg.ClusterID) {
 		s.cfg.Log.Warn("the signing CA was made for another cluster", "ca", l[0], "cluster", s.cfg.ClusterID)
 	}
-	s.trust.setCA(set)
+	var agents *xds.Trust // nil while proxies cannot use a revocation list
+	if !set.ForPeers.Withheld {
+		var err error
+		if agents, err = xds.NewTrust(certs.EncodeCerts(set.Roots...), []byte(set.ForPeers.PEM)); err != nil {
+			s.cfg.log(logAuthn).Error("agents are not told of roots and revocation lists", "error", err)
+		}
+	}
+	s.agentTrust.Store(agents)
+	s.trust.SetCA(set.Roots, set.Pool)
 	s.issuer.SetAuthority(set.Authority)
-	s.setRoots(set)
+	s.apis.roots.SetRoots(certs.EncodeCerts(set.Roots...))
 	s.judgeFit()
 }
 
-// fitness tells whether the signing CA fits the mesh, whose trust domain may come
-// to be known after the CA, and may change. It may be used concurrently.
+// fitness holds whether the signing CA fits the mesh. The trust domain of the mesh
+// may become known after the CA, and may change. It is safe for concurrent use.
 type fitness struct {
-	mu      sync.Mutex // one judges at a time
+	mu      sync.Mutex // held by the one that judges
 	err     atomic.Pointer[error]
 	changed chan struct{} // has a token after a change; capacity 1
 }
 
-// get is why the CA does not fit.
+// get returns why the CA does not fit, nil if it does.
 func (f *fitness) get() error {
 	if err := f.err.Load(); err != nil {
 		return *err
@@ -118,7 +126,7 @@ func (f *fitness) get() error {
 	return nil
 }
 
-// judgeFit is called when the CA or the trust domain has changed.
+// judgeFit updates the fitness after a change of the CA or the trust domain.
 func (s *Server) judgeFit() {
 	if s.ca == nil {
 		return // it is being opened, which judges it
@@ -136,10 +144,10 @@ func (s *Server) judgeFit() {
 	}
 }
 
-// awaitFit waits for a CA that fits the mesh; it is false when ctx ended first.
+// awaitFit waits for a CA that fits the mesh. It returns false when ctx ends first.
 func (s *Server) awaitFit(ctx context.Context) bool {
-	for said := false; s.fit.get() != nil; said = true {
-		if !said {
+	for logged := false; s.fit.get() != nil; logged = true {
+		if !logged {
 			s.cfg.Log.Error("the signing CA does not fit the mesh, nothing is served before it does", "error", s.fit.get())
 		}
 		select {
@@ -151,59 +159,8 @@ func (s *Server) awaitFit(ctx context.Context) bool {
 	return true
 }
 
-// authenticateForCA is authenticate for who asks for a certificate. Nobody is
-// given one that peers would refuse: agents keep what they have and try again.
-func (s *Server) authenticateForCA(ctx context.Context) (mesh.Caller, error) {
-	if s.fit.get() != nil {
-		return mesh.Caller{}, status.Error(codes.Unavailable, "the signing CA does not fit the trust domain of the mesh")
-	}
-	caller, err := s.authenticate(ctx)
-	if err == nil && s.trust.foreign(caller.Identity.TrustDomain) {
-		err = status.Errorf(codes.PermissionDenied, "certificates of trust domain %s are signed by its own control plane", caller.Identity.TrustDomain)
-	}
-	return caller, err
-}
-
-// knownForCA is authenticateForCA for who was authenticated a moment ago.
-func (s *Server) knownForCA(ctx context.Context, md metadata.MD) (mesh.Caller, bool) {
-	if c := s.callers.Load(); c != nil && s.fit.get() == nil {
-		return c.Known(ctx, md)
-	}
-	return mesh.Caller{}, false
-}
-
-// recheckCallers ends the streams of callers that another set of the CA no longer
-// accepts: what was revoked does not last until the connection ends.
-func (s *Server) recheckCallers(ctx context.Context) error {
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-s.trust.changed:
-			s.hub.Recheck()
-		}
-	}
-}
-
-// recheck says why the caller of a stream is not accepted any more.
-func (s *Server) recheck(ctx context.Context) error {
-	if c := s.callers.Load(); c != nil {
-		return c.Lost(ctx)
-	}
-	return nil
-}
-
-// clientCertificate is with which certificate a caller that was let in proved
-// itself; nil when it was not by one.
-func (s *Server) clientCertificate(ctx context.Context) *mesh.ClientCertificate {
-	if c := s.callers.Load(); c != nil {
-		return c.Certificate(ctx)
-	}
-	return nil
-}
-
-// makeServing makes the certificate of the secure port; each handshake has one
-// of the authority in use, or that of the files.
+// makeServing sets the certificate of the secure port: the one of the files, or one
+// of the CA in use at each handshake.
 func (s *Server) makeServing() error {
 	switch {
 	case s.serving != nil:
@@ -219,8 +176,8 @@ func (s *Server) makeServing() error {
 	return nil
 }
 
-// servingNames are the names beside istiod's: the address it listens on, so
-// that it can be called by that.
+// servingNames returns the address that the secure port listens on, if it is one, as
+// a name of its certificate in addition to those of istiod.
 func servingNames(addr string) []string {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil || net.ParseIP(host) == nil || net.ParseIP(host).IsUnspecified() {
@@ -229,30 +186,7 @@ func servingNames(addr string) []string {
 	return []string{host}
 }
 
-func (s *Server) revoked(cert, issuer *x509.Certificate) bool {
-	set := s.ca.Current()
-	return set != nil && set.Revoked(cert, issuer)
-}
-
-// issuerCluster binds leaves that name no cluster, such as Istio's, to the one
-// whose intermediate signed them: ours, or one of another cluster that the
-// mesh's root gave that cluster's name as locality, as Istio's Makefile and
-// certs intermediate-ca do. A root may sign for several, so it proves none.
-func (s *Server) issuerCluster(signer *x509.Certificate) mesh.ClusterID {
-	set := s.ca.Current()
-	if set == nil || slices.ContainsFunc(set.Roots, signer.Equal) {
-		return ""
-	}
-	if signer.Equal(set.Cert) {
-		return s.cfg.ClusterID
-	}
-	if l := signer.Subject.Locality; len(l) == 1 && s.sources.Has(mesh.ClusterID(l[0])) {
-		return mesh.ClusterID(l[0])
-	}
-	return ""
-}
-
-// caPage compares the CA on disk, in use and as it was given out.
+// caPage makes /debug/certs: the CA as stored, in use, and in issued certificates.
 func (s *Server) caPage() ca.Page {
 	var served []ca.Signed
 	for _, by := range s.issuer.Signed() {

@@ -8,13 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
@@ -437,25 +435,4 @@ func holdUp(t *testing.T, s *Server) {
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-func TestMemoryUse(t *testing.T) {
-	if use := memoryUse(); use != 0 {
-		t.Skip("GOMEMLIMIT is set")
-	}
-	before := limitMemory(t, math.MaxInt64-1)
-	if before <= 0 || before > 0.01 {
-		t.Errorf("%v of a huge limit is in use", before)
-	}
-	if use := limitMemory(t, 1); use < 1 {
-		t.Errorf("%v of a limit of one byte is in use", use)
-	}
-}
-
-// limitMemory is the use under a limit.
-func limitMemory(t *testing.T, limit int64) float64 {
-	t.Helper()
-	old := debug.SetMemoryLimit(limit)
-	defer debug.SetMemoryLimit(old)
-	return memoryUse()
 }

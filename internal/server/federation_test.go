@@ -151,7 +151,7 @@ func TestFederation(t *testing.T) {
 	toB.lead(b.bundle.Addr().String())
 	for _, d := range []*domain{a, b} {
 		waitFor(t, "bundle", func() bool {
-			st := d.bundles.Status()
+			st := d.trust.Bundles.Status()
 			return len(st) == 1 && st[0].Problem == "" && st[0].Sequence > 0
 		})
 	}
@@ -178,13 +178,13 @@ func TestFederation(t *testing.T) {
 	refuseToSign(t, a, as(t, "b.example", b.signer, a))
 
 	// The endpoint goes bad: what it said last counts, and the server says so.
-	last := a.bundles.Status()[0]
+	last := a.trust.Bundles.Status()[0]
 	toB.lead("")
 	impostor := startDomain(t, "b.example", "a.example", rootA, rootA, toA, false) // with roots that do not prove b
 	toB.lead(impostor.bundle.Addr().String())
-	a.bundles.Set([]trust.Source{}) // no effect on what a flag says
+	a.trust.Bundles.Set([]trust.Source{}) // no effect on what a flag says
 	waitForProblem(t, a)
-	st := a.bundles.Status()[0]
+	st := a.trust.Bundles.Status()[0]
 	if len(st.Roots) != 1 || st.Roots[0] != last.Roots[0] {
 		t.Errorf("roots are %+v, want those of before", st.Roots)
 	}
@@ -236,7 +236,7 @@ func TestSameNameOfAnotherTrustDomain(t *testing.T) {
 	stranger := certstest.NewIntermediate(t, rootB)
 	for _, alias := range []bool{false, true} {
 		a := startDomain(t, "a.example", "b.example", rootA, rootB, closed, alias)
-		waitFor(t, "the file", func() bool { return len(a.bundles.Domains()["b.example"]) == 1 })
+		waitFor(t, "the file", func() bool { return len(a.trust.Bundles.Domains()["b.example"]) == 1 })
 		_, err := dialSecure(t, a.Server, as(t, "b.example", stranger, a))
 		if alias && err != nil || !alias && status.Code(err) != codes.PermissionDenied {
 			t.Errorf("alias %t: %v", alias, err)
@@ -300,7 +300,7 @@ func TestCACertificatesOfMeshConfig(t *testing.T) {
 // waitForProblem waits until the server's only bundle is not as it should be.
 func waitForProblem(t *testing.T, d *domain) {
 	t.Helper()
-	waitFor(t, "problem", func() bool { return d.bundles.Status()[0].Problem != "" })
+	waitFor(t, "problem", func() bool { return d.trust.Bundles.Status()[0].Problem != "" })
 }
 
 // The endpoint gives the roots to everybody, and nothing else.

@@ -62,7 +62,7 @@ func (s *Server) serveGRPC(ctx context.Context, stopHub func()) error {
 		srv := grpc.NewServer(append(s.hub.ServerOptions(s.issuer.Tap), grpc.Creds(creds))...)
 		s.issuer.Register(srv)
 		serve(s.secure, srv, xds.Access{
-			Authenticate: s.authenticate, Certificate: s.clientCertificate, CheckNode: s.checkNode, Recheck: s.recheck, Trust: s.trust.forPeers, Debug: s.debug,
+			Authenticate: s.authenticate, Certificate: s.clientCertificate, CheckNode: s.checkNode, Recheck: s.recheck, Trust: s.forAgents, Debug: s.debug,
 			Health: s.apis.health,
 		})
 	}
@@ -86,7 +86,7 @@ func (s *Server) tlsConfig() *tls.Config {
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
 			c := s.callers.Load()
 			if c == nil {
-				return nil, errors.New("the mesh configuration was not read yet")
+				return nil, errNoMesh
 			}
 			cfg := c.TLSConfig(s.serving, s.cfg.MinTLS)
 			cfg.CurvePreferences = s.cfg.KeyExchanges

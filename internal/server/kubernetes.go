@@ -13,11 +13,9 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
 
-	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/remotesecret"
 	"github.com/meshctl/meshctl/internal/replicas"
-	"github.com/meshctl/meshctl/internal/server/ca"
 	"github.com/meshctl/meshctl/internal/server/clusters"
 	"github.com/meshctl/meshctl/internal/server/health"
 	"github.com/meshctl/meshctl/internal/server/identity"
@@ -190,11 +188,6 @@ func (s *Server) runAtAPIs(ctx context.Context, g *errgroup.Group) {
 		g.Go(func() error { return s.apis.lease.Run(ctx, s.apis.roots.Run, s.apis.tokens.Run) })
 		g.Go(func() error { return s.apis.announcer.Run(ctx) })
 	}
-}
-
-// setRoots has the roots of a CA written to the clusters.
-func (s *Server) setRoots(set *ca.Set) {
-	s.apis.roots.SetRoots(certs.EncodeCerts(set.Roots...))
 }
 
 // writersPage is /debug/writers: what this replica writes to Kubernetes.

@@ -14,10 +14,11 @@ import (
 	"github.com/meshctl/meshctl/internal/server/xds/history"
 )
 
-func TestNotes(t *testing.T) {
+// TestNACKNotes: refused resources are listed, a bounded number of them.
+func TestNACKNotes(t *testing.T) {
 	since := time.Date(2026, 5, 4, 3, 2, 1, 0, time.UTC)
 	var page xds.NACKs
-	if got := notesOf(page); len(got) != 0 {
+	if got := nackNotes(page); len(got) != 0 {
 		t.Errorf("notes of nothing: %q", got)
 	}
 	page.Refused = []history.QuarantinedResource{{Type: "CDS", Resource: "a", Streams: []string{"p.ns-1"}, Since: since, Error: "no\ngood"}}
@@ -25,13 +26,13 @@ func TestNotes(t *testing.T) {
 		"refused: 1",
 		`CDS a: refused by 1 stream since 2026-05-04T03:02:01Z: "no\ngood"`,
 	}
-	if d := cmp.Diff(want, notesOf(page)); d != "" {
+	if d := cmp.Diff(want, nackNotes(page)); d != "" {
 		t.Error(d)
 	}
 	for i := range 2 * maxNotes {
 		page.Refused = append(page.Refused, history.QuarantinedResource{Resource: fmt.Sprint(i)})
 	}
-	got := notesOf(page)
+	got := nackNotes(page)
 	if more := "and 51 more refused resources; all are in: meshctl xds nacks -o json"; len(got) != maxNotes+2 || got[maxNotes+1] != more {
 		t.Errorf("%d notes, want %q after %d: %q", len(got), more, maxNotes, got)
 	}

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/meshctl/meshctl/internal/server/debug"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
@@ -86,7 +87,7 @@ func TestMetricsOfManyClients(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if after := series(); after > before+maxVersions {
+	if after := series(); after > before+debug.MaxVersions {
 		t.Errorf("%d series became %d", before, after)
 	}
 	page := metricsPage(t, s)

@@ -91,9 +91,9 @@ func TestListsForPeers(t *testing.T) {
 		t.Errorf("%q, %v, %v, want no resources for who has them", v, again, err)
 	}
 	lists := listOf(t, root, time.Now().Add(time.Hour)) + listOf(t, signer, time.Now().Add(time.Hour))
-	before, _ := s.trust.forPeers()
+	before, _ := s.forAgents()
 	write(t, dir, "ca-crl.pem", lists)
-	waitFor(t, "lists", func() bool { now, _ := s.trust.forPeers(); return now != before })
+	waitFor(t, "lists", func() bool { now, _ := s.forAgents(); return now != before })
 	good, peers, err := fetch(t, conn, none, "ROOTCA")
 	if err != nil || string(peers.GetCrl().GetInlineBytes()) != lists {
 		t.Fatalf("%v, %v, want the lists", peers, err)

@@ -8,15 +8,12 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"golang.org/x/sync/errgroup"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/localtoken"
@@ -35,26 +32,26 @@ import (
 	"github.com/meshctl/meshctl/internal/server/xds/admission"
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 	"github.com/meshctl/meshctl/internal/serving"
-	"github.com/meshctl/meshctl/internal/token"
 )
 
 // Server is a control plane. New prepares it and takes its ports, Run serves
 // until the context ends.
 type Server struct {
-	cfg      Config
-	ca       *ca.CA
-	issuer   *issuer.Issuer
-	serving  func(*tls.ClientHelloInfo) (*tls.Certificate, error)
-	own      *issuer.FileCertificate // nil without files
-	oidc     *identity.OIDC          // nil without rules
-	tokens   map[mesh.ClusterID][]identity.TokenVerifier
-	callers  atomic.Pointer[callers]
-	trust    *peerTrust
-	bundles  *trust.Federation
-	registry *registry.Registry
-	hosts    *resolve.Resolver
-	hub      *xds.Hub
-	sources  *clusters.Manager
+	cfg     Config
+	ca      *ca.CA
+	issuer  *issuer.Issuer
+	serving func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	own     *issuer.FileCertificate // nil without files
+	oidc    *identity.OIDC          // nil without rules
+	tokens  map[mesh.ClusterID][]identity.TokenVerifier
+	callers atomic.Pointer[callers]
+	// agentTrust is what agents give to their Envoys, nil while they cannot use it.
+	agentTrust atomic.Pointer[xds.Trust]
+	trust      *trust.Peers
+	registry   *registry.Registry
+	hosts      *resolve.Resolver
+	hub        *xds.Hub
+	sources    *clusters.Manager
 	// kubernetes makes the access to clusters of remote secrets.
 	kubernetes *clusters.Kubernetes
 	// keyReviews are the rights to keys in the clusters that have an API.
@@ -70,14 +67,9 @@ type Server struct {
 
 	http, monitoring, plain, secure, bundle net.Listener
 
-	fit fitness
-}
+	bundleEndpoint *ca.BundleEndpoint
 
-// callers authenticates by the trust domains of one version of MeshConfig.
-type callers struct {
-	trustDomain string
-	aliases     []string
-	*identity.Authenticator
+	fit fitness
 }
 
 // New checks the configuration, loads the CA and listens on all addresses, so
@@ -95,9 +87,6 @@ func New(cfg Config) (_ *Server, err error) {
 	if err := s.newTrust(); err != nil {
 		return nil, err
 	}
-	if err := s.loadOwn(); err != nil {
-		return nil, err
-	}
 	if err := s.loadCA(); err != nil {
 		return nil, err
 	}
@@ -111,8 +100,11 @@ func New(cfg Config) (_ *Server, err error) {
 		},
 		MayReadKeys: s.mayReadKeys,
 		Metrics:     xds.NewMetrics(s.metrics), Log: cfg.log(logXDS), Now: cfg.Now,
-		Limits: cfg.Limits, Memory: memoryUse,
+		Limits: cfg.Limits, Memory: admission.MemoryUse,
 	})
+	s.bundleEndpoint = &ca.BundleEndpoint{
+		CA: s.ca, Identity: s.ownIdentity, Refresh: cfg.BundleRefresh, Now: cfg.Now, Rand: cfg.Rand, Log: cfg.Log,
+	}
 	s.keyReviews = credentials.New(credentials.Config{Changed: s.hub.Reconsider, Log: cfg.log(logCredentials), Now: cfg.Now})
 	s.registry = registry.New(registry.Config{
 		Local: cfg.ClusterID, Clusters: []mesh.ClusterID{cfg.ClusterID},
@@ -125,10 +117,10 @@ func New(cfg Config) (_ *Server, err error) {
 		Jitter: func(d time.Duration) time.Duration { return rand.N(d + 1) }, //nolint:gosec // spreads waits, guards nothing
 		Now:    cfg.Now,
 	})
-	s.trust.publishTo(s.registry.SetTrustBundle)
+	s.trust.PublishTo(s.registry.SetTrustBundle)
 	s.sources = s.newClusters()
 	s.debug = s.newDebug()
-	s.metrics.MustRegister(newPilotStats(s), gatewayMetrics{s})
+	s.metrics.MustRegister(s.debug.Metrics(), clusters.GatewayMetrics{Clusters: s.sources, Registry: s.registry})
 	if err := s.listen(); err != nil {
 		return nil, err
 	}
@@ -155,86 +147,12 @@ func checkConfigDir(cfg *Config) error {
 	return nil
 }
 
-func (s *Server) loadTokenIssuers() error {
-	s.tokens = make(map[mesh.ClusterID][]identity.TokenVerifier)
-	if len(s.cfg.TokenIssuers) == 0 && len(s.cfg.OIDC) == 0 && s.cfg.KubeAccess == nil && s.cfg.SecureGRPCAddr != "" {
-		s.cfg.Log.Warn("no --token-issuer: workloads without a certificate cannot prove who they are, so none gets its first one")
-	}
-	for _, t := range s.cfg.TokenIssuers {
-		v, err := token.LoadVerifier(t.Dir, s.cfg.TokenAudiences)
-		if err != nil {
-			return fmt.Errorf("token issuer of cluster %s: %w", t.Cluster, err)
-		}
-		s.tokens[t.Cluster] = append(s.tokens[t.Cluster], v)
-		s.cfg.Log.Info("trusting token issuer", "cluster", t.Cluster, "issuer", v.Issuer(), "dir", t.Dir)
-	}
-	return nil
-}
-
 // publish passes a snapshot on; it runs on the registry's goroutine.
 func (s *Server) publish(snap *snapshot.Snapshot, changes *snapshot.Changes) {
 	if err := s.trustMesh(snap.Mesh); err != nil {
 		s.cfg.Log.Error("keeping the previous trust domains", "error", err)
 	}
 	s.hub.Update(snap, changes)
-}
-
-// trustMesh makes callers be authenticated by the trust domains of the mesh.
-func (s *Server) trustMesh(m *snapshot.Mesh) error {
-	s.trust.setMesh(m)
-	if c := s.callers.Load(); c != nil && c.trustDomain == m.TrustDomain && slices.Equal(c.aliases, m.Aliases) {
-		return nil
-	}
-	a, err := identity.New(identity.Config{
-		TrustDomain: m.TrustDomain, TrustDomainAliases: m.Aliases,
-		Roots:         s.trust.roots,
-		Foreign:       s.trust.foreign,
-		Revoked:       s.revoked,
-		IssuerCluster: s.issuerCluster,
-		Tokens:        s.tokens, Reviewers: s.apis.reviewers, OIDC: s.oidc, XFCCSources: s.cfg.XFCCSources, Now: s.cfg.Now, Log: s.cfg.log(logAuthn),
-	})
-	if err != nil {
-		return err
-	}
-	s.callers.Store(&callers{m.TrustDomain, m.Aliases, a})
-	s.judgeFit()
-	return nil
-}
-
-// authenticate says who calls; their connection counts for them from then on.
-func (s *Server) authenticate(ctx context.Context) (mesh.Caller, error) {
-	c := s.callers.Load()
-	if c == nil {
-		return mesh.Caller{}, status.Error(codes.Unavailable, "the mesh configuration was not read yet")
-	}
-	caller, err := c.Authenticate(ctx)
-	if err != nil {
-		return mesh.Caller{}, err
-	}
-	return caller, admission.Authenticated(ctx, caller.Identity)
-}
-
-// checkMesh refuses proxies of another mesh.
-func (s *Server) checkMesh(n xdsgen.Node) error {
-	if s.cfg.MeshID != "" && n.MeshID != "" && n.MeshID != s.cfg.MeshID {
-		return fmt.Errorf("the proxy says that it belongs to mesh %q, this control plane serves %q", n.MeshID, s.cfg.MeshID)
-	}
-	return nil
-}
-
-// checkNode compares what a proxy claims with who it was proved to be.
-func (s *Server) checkNode(caller mesh.Caller, n xdsgen.Node) error {
-	if err := s.checkMesh(n); err != nil {
-		return err
-	}
-	err := identity.CheckNode(caller, identity.NodeClaims{
-		Namespace: n.Namespace, ServiceAccount: n.ServiceAccount, Cluster: n.Cluster, TrustDomain: n.TrustDomain,
-	})
-	if err != nil {
-		s.cfg.log(logAuthn).Warn("proxy refused: it says that it is another than it was proved to be", "identity", caller.Identity.String(),
-			"cluster", caller.Cluster, "node", n.ID.String(), "error", err)
-	}
-	return err
 }
 
 // listen takes all ports, or none.
@@ -264,7 +182,7 @@ func (s *Server) listen() error {
 		*l.to = listener
 	}
 	if s.bundle != nil {
-		s.bundle = tls.NewListener(s.bundle, s.bundleTLS())
+		s.bundle = tls.NewListener(s.bundle, s.bundleEndpoint.TLSConfig())
 	}
 	return nil
 }
@@ -279,7 +197,7 @@ func (s *Server) Run(ctx context.Context) error {
 	g.Go(func() error { return s.hosts.Run(ctx) })
 	g.Go(func() error { return s.keyReviews.Run(ctx) })
 	g.Go(func() error { return s.ca.Run(ctx) })
-	g.Go(func() error { return s.bundles.Run(ctx) })
+	g.Go(func() error { return s.trust.Bundles.Run(ctx) })
 	if s.oidc != nil {
 		g.Go(func() error { return s.oidc.Run(ctx) })
 	}
@@ -294,31 +212,15 @@ func (s *Server) Run(ctx context.Context) error {
 		Ready: s.notReady, Version: s.cfg.Version, Debug: s.debugHandler(), Notes: s.notes, Log: s.cfg.log(logHTTP),
 	}))
 	s.serveHTTP(httpCtx, g, s.monitoring, debug.MonitoringHandler(debug.MonitoringConfig{
-		Metrics: s.metrics, Version: s.cfg.VersionText, Clusters: func() any { return s.clusterz() }, Log: s.cfg.log(logHTTP),
+		Metrics: s.metrics, Version: s.cfg.VersionText, Clusters: func() any { return s.sources.SyncInfos() }, Log: s.cfg.log(logHTTP),
 	}))
-	s.serveHTTP(httpCtx, g, s.bundle, http.HandlerFunc(s.serveBundle))
+	s.serveHTTP(httpCtx, g, s.bundle, s.bundleEndpoint)
 	g.Go(func() error {
 		defer stopHTTP()
 		defer stopHub()
 		return s.serveGRPC(ctx, stopHub)
 	})
 	return g.Wait()
-}
-
-func (s *Server) notReady() []string {
-	if s.draining.Load() {
-		return []string{"the server is stopping"}
-	}
-	if s.ca.Current() == nil {
-		return s.ca.Problems()
-	}
-	if err := s.fit.get(); err != nil && !s.ready.Load() {
-		return []string{fmt.Sprintf("signing CA: it does not fit the mesh: %v", err)}
-	}
-	if !s.ready.Load() {
-		return append([]string{"the configuration was not read completely yet"}, s.ownFaults()...)
-	}
-	return nil
 }
 
 func (s *Server) serveHTTP(ctx context.Context, g *errgroup.Group, l net.Listener, h http.Handler) {

@@ -56,7 +56,7 @@ data:
 		}
 	}
 	write(t, dir, "mesh.yaml", settings)
-	waitFor(t, "federation", func() bool { return s.trust.foreign("b.example") })
+	waitFor(t, "federation", func() bool { return s.trust.Foreign("b.example") })
 	write(t, dir, "mesh.yaml", settings+"    - pem: |\n        "+indent(pem(added)))
 	want := []string{own, pem(added)}
 	slices.Sort(want)

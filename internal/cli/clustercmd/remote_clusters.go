@@ -14,7 +14,6 @@ import (
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/replicas"
-	"github.com/meshctl/meshctl/internal/server"
 	"github.com/meshctl/meshctl/internal/server/clusters"
 	"github.com/meshctl/meshctl/internal/server/registry"
 )
@@ -68,7 +67,7 @@ type replicaView struct {
 	Via string `json:"via,omitzero"`
 	// Error is set when the replica did not answer. Clusters are then from its Lease.
 	Error    string               `json:"error,omitzero"`
-	Clusters []server.ClusterPage `json:"clusters"`
+	Clusters []clusters.PageCluster `json:"clusters"`
 	Problems []clusters.Problem   `json:"problems,omitzero"`
 	// UnreachableNetworks lists the networks whose endpoints are hidden from proxies
 	// of other networks.
@@ -157,7 +156,7 @@ func askClusters(ctx context.Context, list []*replicas.Replica) []replicaView {
 	var wg sync.WaitGroup
 	for i, r := range list {
 		wg.Go(func() {
-			var page server.ClustersPage
+			var page clusters.Page
 			err := r.Get(ctx, "/debug/clusters", nil, &page)
 			views[i] = replicaView{
 				Server: r.Name, Via: r.Via, Clusters: page.Clusters, Problems: page.Problems, UnreachableNetworks: page.UnreachableNetworks,
@@ -172,7 +171,7 @@ func askClusters(ctx context.Context, list []*replicas.Replica) []replicaView {
 			}
 			if r.Announced != nil {
 				for _, c := range r.Announced.Clusters {
-					views[i].Clusters = append(views[i].Clusters, server.ClusterPage{Status: clusters.Status{
+					views[i].Clusters = append(views[i].Clusters, clusters.PageCluster{Status: clusters.Status{
 						Cluster: c.ID, State: clusters.State(c.State), Credential: c.Credential,
 					}})
 				}
@@ -223,7 +222,7 @@ func (o *remoteClustersOptions) show(env *cli.Env, views []replicaView, wrong []
 	return nil
 }
 
-func (o *remoteClustersOptions) row(now time.Time, v *replicaView, c *server.ClusterPage) []string {
+func (o *remoteClustersOptions) row(now time.Time, v *replicaView, c *clusters.PageCluster) []string {
 	secret := c.Origin
 	if c.Own {
 		secret = ""
@@ -253,7 +252,7 @@ func (o *remoteClustersOptions) row(now time.Time, v *replicaView, c *server.Clu
 }
 
 // refusedGateways lists the gateways of a cluster that are not used, with reasons.
-func refusedGateways(c *server.ClusterPage) string {
+func refusedGateways(c *clusters.PageCluster) string {
 	var parts []string
 	for _, g := range c.RefusedGateways {
 		parts = append(parts, g.Address+": "+g.Reason)
@@ -265,7 +264,7 @@ func refusedGateways(c *server.ClusterPage) string {
 }
 
 // balancing returns the settings of a cluster for load balancing.
-func balancing(c *server.ClusterPage) string {
+func balancing(c *clusters.PageCluster) string {
 	var parts []string
 	if c.Drained {
 		parts = append(parts, "drained")

@@ -97,7 +97,7 @@ endpoints: [{addresses: [%s], conditions: {ready: true}}]
 		t.Fatal(stderr)
 	}
 	var views []struct {
-		Clusters []server.ClusterPage
+		Clusters []clusters.PageCluster
 	}
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		_, stdout, _ = remoteClusters(t, home, "remote-clusters", "--server", debug, "-o", "json")
@@ -161,7 +161,7 @@ status: {loadBalancer: {ingress: [{ip: 10.96.0.1}, {hostname: gateway.example}, 
 // it has ended.
 func TestRemoteClustersCredentials(t *testing.T) {
 	page := func(problem string, expired bool) replicaView {
-		return replicaView{Server: "r", Clusters: []server.ClusterPage{{Status: clusters.Status{
+		return replicaView{Server: "r", Clusters: []clusters.PageCluster{{Status: clusters.Status{
 			Cluster: "c2", State: clusters.Synced, CredentialProblem: problem, CredentialExpired: expired,
 		}}}}
 	}

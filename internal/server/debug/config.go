@@ -101,10 +101,10 @@ func configz(s *snapshot.Snapshot, namespace string) ([]object, error) {
 	return out, nil
 }
 
-// EachEmpty calls each with the clusters of services that have no endpoint
+// eachEmpty calls each with the clusters of services that have no endpoint
 // anywhere, in the order of their hosts, until it returns false. Those of headless
 // services and of names elsewhere have none by their kind.
-func EachEmpty(s *snapshot.Snapshot, each func(mesh.ClusterName) bool) {
+func eachEmpty(s *snapshot.Snapshot, each func(mesh.ClusterName) bool) {
 	for host, svc := range s.Services.All() {
 		if svc.Headless || svc.ExternalName != "" {
 			continue
@@ -127,16 +127,16 @@ func EachEmpty(s *snapshot.Snapshot, each func(mesh.ClusterName) bool) {
 func pushStatus(s *snapshot.Snapshot) any {
 	type event struct{} // Istio tells here of one proxy, which this is not about
 	empty := make(map[string]event)
-	EachEmpty(s, func(cluster mesh.ClusterName) bool {
+	eachEmpty(s, func(cluster mesh.ClusterName) bool {
 		empty[cluster.String()] = event{}
 		return len(empty) < maxEntries
 	})
 	out := make(map[string]map[string]event)
 	if len(empty) > 0 {
-		out[NoInstances] = empty
+		out[noInstances] = empty
 	}
 	return out
 }
 
-// NoInstances is Istio's name for clusters without endpoints.
-const NoInstances = "pilot_eds_no_instances"
+// noInstances is Istio's name for clusters without endpoints.
+const noInstances = "pilot_eds_no_instances"

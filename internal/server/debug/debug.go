@@ -9,17 +9,20 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"net/http"
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/server/registry"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/xds/history"
+	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
 // Config says what the pages are made of. All functions are called for each
@@ -39,6 +42,12 @@ type Config struct {
 	Unreachable func() []registry.UnreachableNetwork
 	// Conflicts are the addresses that two services have. Without it none are shown.
 	Conflicts func() []registry.AddressConflict
+	// Accepted are the resources of a type that proxies accepted, by stream.
+	Accepted func(typeURL string) map[string][]*xdswire.Resource
+	// Versions counts the connected proxies by the version that they report.
+	Versions func() map[string]int
+	// Hints are remarks on the configuration for the reader of page xds/proxies.
+	Hints func() []string
 	// Pages are further pages, by name.
 	Pages map[string]Page
 	// Changes are the pages that can be set to something, by name.
@@ -50,6 +59,10 @@ type Config struct {
 	// ID and Version say over xDS who answers.
 	ID      string
 	Version any
+	// Replica is the name of this control plane.
+	Replica string
+	Now     func() time.Time
+	Log     *slog.Logger
 }
 
 // Page is one status page.
@@ -141,6 +154,7 @@ func New(cfg Config) *Pages {
 		"config_dump": {Help: "what ?proxyID= was sent last, as Envoy dumps it; &types=cds,eds… for some types, &include_eds", Open: true, Make: p.configDump},
 		"ecdsz":       {Help: "the extensions of ?proxyID=", Make: p.ofType("ecds")},
 		"edsz":        {Help: "the endpoints of ?proxyID=", Open: true, Make: p.ofType("eds")},
+		"xds/proxies": {Help: "how far each proxy is with each type", Make: p.proxies},
 		"ndsz":        {Help: "the name table of ?proxyID=", Open: true, Make: p.ofType("nds")},
 	}
 	maps.Copy(p.pages, cfg.Pages)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -52,24 +53,9 @@ type ResourceStatus struct {
 	AnsweredTime time.Time `json:"answeredTime,omitzero"`
 }
 
-// Names of states as in envoy.service.status.v3.ConfigStatus.
-const (
-	notSent = "NOT_SENT"
-	synced  = "SYNCED"
-	stale   = "STALE"
-	refused = "ERROR"
-)
-
-func statusName(t history.TypeStatus) string {
-	switch {
-	case t.NACK != nil || len(t.Quarantined) > 0:
-		return refused
-	case t.Sent == "":
-		return notSent
-	case t.Awaited:
-		return stale
-	}
-	return synced
+// statusName returns the name of a state in envoy.service.status.v3.ConfigStatus.
+func statusName(t *history.TypeStatus) string {
+	return strings.ReplaceAll(string(stateOf(t)), " ", "_")
 }
 
 // lastError is why the proxy refused what it does not hold; empty when it holds
@@ -116,7 +102,7 @@ func syncStatus(x *history.Proxy) SyncStatus {
 		if !ok {
 			continue
 		}
-		s.Resources[url] = ResourceStatus{Sent: t.Sent, Acked: t.Acked, SentTime: t.SentAt, Status: statusName(t), AnsweredTime: t.AnsweredAt, LastError: lastError(t)}
+		s.Resources[url] = ResourceStatus{Sent: t.Sent, Acked: t.Acked, SentTime: t.SentAt, Status: statusName(&t), AnsweredTime: t.AnsweredAt, LastError: lastError(t)}
 	}
 	return s
 }

@@ -160,7 +160,7 @@ func clientConfig(x *history.Proxy) *statusv3.ClientConfig {
 		}
 		c := &statusv3.ClientConfig_GenericXdsConfig{
 			TypeUrl: typeURL, VersionInfo: t.Sent,
-			ConfigStatus: statusv3.ConfigStatus(statusv3.ConfigStatus_value[statusName(t)]),
+			ConfigStatus: statusv3.ConfigStatus(statusv3.ConfigStatus_value[statusName(&t)]),
 		}
 		if !t.SentAt.IsZero() {
 			c.LastUpdated = timestamppb.New(t.SentAt)

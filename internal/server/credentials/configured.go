@@ -1,4 +1,4 @@
-package server
+package credentials
 
 import (
 	"errors"
@@ -10,24 +10,12 @@ import (
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 )
 
-// mayReadKeys decides who is given private keys: in a cluster of a directory by
-// what the directory says of gateways, in any other by what its API server says.
-func (s *Server) mayReadKeys(snap *snapshot.Snapshot, caller mesh.Caller, n xdsgen.Node) error {
-	for _, d := range s.cfg.dirs() {
-		if d.Cluster == caller.Cluster && d.Dir != "" {
-			return mayReadKeys(snap, caller, n)
-		}
-	}
-	pod, _ := xdsgen.AssignReads(n)
-	return s.keyReviews.MayRead(caller, pod)
-}
-
-// mayReadKeys decides who is given private keys where there is no Kubernetes
-// API to ask: gateways. That it is one only the proxy says, so it must run as
-// a pod that a Gateway object selects, by the name that it says and with the
-// service account that it proved. Who is of which namespace and cluster is not
-// looked at here: nobody is given secrets of another.
-func mayReadKeys(s *snapshot.Snapshot, caller mesh.Caller, n xdsgen.Node) error {
+// ConfiguredGateway returns why a proxy gets no private keys in a cluster without a
+// Kubernetes API to ask, nil if it does. Only gateways do. A proxy alone claims to be
+// one, so a Gateway object must select its pod: the pod of the name that it claims,
+// with the service account that it proved. Namespace and cluster need no check here:
+// secrets never leave theirs.
+func ConfiguredGateway(s *snapshot.Snapshot, caller mesh.Caller, n xdsgen.Node) error {
 	if n.ID.Type != mesh.Router {
 		return errors.New("it is not a gateway")
 	}

@@ -1,7 +1,8 @@
-package server
+package debug
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -15,29 +16,29 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// proxiesPage is /debug/xds/proxies: how far each stream is with each type.
-func (s *Server) proxiesPage() proxystatus.Report {
-	name, _, _ := strings.Cut(s.cfg.Replica, "_") // a name of Kubernetes has no underscore
-	report := proxystatus.Report{Replica: name, Hints: s.configurationHints(), Proxies: []proxystatus.Proxy{}}
-	streams, told := s.hub.Proxies(), s.hub.Accepted(xdswire.ProxyConfigType)
-	report.At = s.cfg.Now()                      // after all that is told of
-	seen := make(map[*xdswire.Resource][]string) // most have the same
+// proxies makes the page xds/proxies: the state of each stream and type.
+func (p *Pages) proxies(context.Context, Query) (any, error) {
+	name, _, _ := strings.Cut(p.cfg.Replica, "_") // Kubernetes names have no underscore
+	report := proxystatus.Report{Replica: name, Hints: p.cfg.Hints(), Proxies: []proxystatus.Proxy{}}
+	streams, accepted := p.cfg.Proxies(), p.cfg.Accepted(xdswire.ProxyConfigType)
+	report.At = p.cfg.Now()                      // after all that the report contains
+	seen := make(map[*xdswire.Resource][]string) // most proxies have the same
 	for i := range streams {
-		p := proxyStatus(&streams[i], report.At)
-		for _, r := range told[p.Stream] {
+		proxy := proxyStatus(&streams[i], report.At)
+		for _, r := range accepted[proxy.Stream] {
 			if _, known := seen[r]; !known {
-				seen[r] = s.rootsIn(r)
+				seen[r] = p.rootsIn(r)
 			}
-			p.Roots = seen[r] // there is one resource of the type
+			proxy.Roots = seen[r] // there is one resource of the type
 		}
-		report.Proxies = append(report.Proxies, p)
+		report.Proxies = append(report.Proxies, proxy)
 	}
 	report.Sort()
-	return report
+	return report, nil
 }
 
-// rootsIn are the fingerprints of the roots that a resource tells agents of.
-func (s *Server) rootsIn(r *xdswire.Resource) []string {
+// rootsIn returns the fingerprints of the roots in a resource for agents.
+func (p *Pages) rootsIn(r *xdswire.Resource) []string {
 	list, err := xdsgen.RootsIn(r)
 	var out []string
 	for _, text := range list {
@@ -48,7 +49,7 @@ func (s *Server) rootsIn(r *xdswire.Resource) []string {
 		}
 	}
 	if err != nil {
-		s.cfg.Log.Error("the roots that agents accepted cannot be told", "error", err)
+		p.cfg.Log.Error("the roots that agents accepted cannot be told", "error", err)
 		return nil
 	}
 	slices.Sort(out)
@@ -76,32 +77,34 @@ func proxyStatus(p *history.Proxy, now time.Time) proxystatus.Proxy {
 func typeStatus(url string, t *history.TypeStatus, now time.Time) proxystatus.Type {
 	out := proxystatus.Type{
 		Type: xdswire.ShortType(url), URL: url, Sent: t.Sent, Acked: t.Acked,
-		SentAt: t.SentAt, AnsweredAt: t.AnsweredAt,
+		SentAt: t.SentAt, AnsweredAt: t.AnsweredAt, State: stateOf(t),
 	}
 	for i := range t.Quarantined {
 		out.Refused = append(out.Refused, t.Quarantined[i].Resource)
 	}
-	switch {
+	switch more := len(t.Quarantined) - 1; {
 	case t.NACK != nil:
 		out.Error = t.NACK.Message
-	case len(t.Quarantined) > 0:
+	case more > 0:
+		out.Error = fmt.Sprintf("left without %s and %d more: %s", t.Quarantined[0].Resource, more, t.Quarantined[0].Error)
+	case more == 0:
 		out.Error = fmt.Sprintf("left without %s: %s", t.Quarantined[0].Resource, t.Quarantined[0].Error)
-		if more := len(t.Quarantined) - 1; more > 0 {
-			out.Error = fmt.Sprintf("left without %s and %d more: %s", t.Quarantined[0].Resource, more, t.Quarantined[0].Error)
-		}
 	}
 	if t.Awaited {
 		out.Lag = proxystatus.Lag(max(now.Sub(t.SentAt), 0))
 	}
+	return out
+}
+
+// stateOf returns the state of a type of a stream.
+func stateOf(t *history.TypeStatus) proxystatus.State {
 	switch {
 	case t.NACK != nil || len(t.Quarantined) > 0:
-		out.State = proxystatus.Error
+		return proxystatus.Error
 	case t.Sent == "":
-		out.State = proxystatus.NotSent
+		return proxystatus.NotSent
 	case t.Awaited:
-		out.State = proxystatus.Stale
-	default:
-		out.State = proxystatus.Synced
+		return proxystatus.Stale
 	}
-	return out
+	return proxystatus.Synced
 }

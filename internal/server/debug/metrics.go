@@ -1,4 +1,4 @@
-package server
+package debug
 
 import (
 	"cmp"
@@ -9,64 +9,66 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/server/debug"
 )
 
-// maxVersions bounds how many versions of proxies are told apart in metrics:
-// proxies choose what they say.
-const maxVersions = 10
+// MaxVersions bounds the proxy versions that have a series of their own, as proxies
+// choose what they report.
+const MaxVersions = 10
 
-// otherVersions are those beyond, and what is no version.
+// otherVersions labels the proxies of all other versions.
 const otherVersions = "other"
 
-// pilotStats tells of the mesh under Istio's names.
-type pilotStats struct {
-	s                                      *Server
+// collector collects the state of the mesh in Istio's metrics.
+type collector struct {
+	*Pages
 	began                                  time.Time
 	proxies, services, empty, uptime, info *prometheus.Desc
 }
 
-func newPilotStats(s *Server) *pilotStats {
-	return &pilotStats{
-		s: s, began: s.cfg.Now(),
+// Metrics returns a collector of the state of the mesh. The uptime begins with the
+// call.
+func (p *Pages) Metrics() prometheus.Collector {
+	return &collector{
+		Pages: p, began: p.cfg.Now(),
 		proxies:  prometheus.NewDesc("pilot_xds", "Proxies connected, by the version that they say; all but the ten most frequent are other.", []string{"version"}, nil),
 		services: prometheus.NewDesc("pilot_services", "Services known.", nil, nil),
-		empty:    prometheus.NewDesc(debug.NoInstances, "Ports of services without an endpoint in any cluster.", nil, nil),
+		empty:    prometheus.NewDesc(noInstances, "Ports of services without an endpoint in any cluster.", nil, nil),
 		uptime:   prometheus.NewDesc("istiod_uptime_seconds", "How long the control plane runs.", nil, nil),
 		info:     prometheus.NewDesc("pilot_info", "Always 1; the version of the control plane.", []string{"version"}, nil),
 	}
 }
 
 // Describe implements prometheus.Collector.
-func (p *pilotStats) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{p.proxies, p.services, p.empty, p.uptime, p.info} {
+func (c *collector) Describe(to chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{c.proxies, c.services, c.empty, c.uptime, c.info} {
 		to <- d
 	}
 }
 
 // Collect implements prometheus.Collector.
-func (p *pilotStats) Collect(to chan<- prometheus.Metric) {
+func (c *collector) Collect(to chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
 		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
 	}
-	for version, n := range p.s.proxyVersions() {
-		gauge(p.proxies, float64(n), version)
+	for version, n := range byVersion(c.cfg.Versions()) {
+		gauge(c.proxies, float64(n), version)
 	}
-	if snap := p.s.registry.Current(); snap != nil {
-		gauge(p.services, float64(snap.Services.Len()))
+	if snap := c.cfg.Snapshot(); snap != nil {
+		gauge(c.services, float64(snap.Services.Len()))
 		empty := 0
-		debug.EachEmpty(snap, func(mesh.ClusterName) bool { empty++; return true })
-		gauge(p.empty, float64(empty))
+		eachEmpty(snap, func(mesh.ClusterName) bool { empty++; return true })
+		gauge(c.empty, float64(empty))
 	}
-	gauge(p.uptime, p.s.cfg.Now().Sub(p.began).Seconds())
-	gauge(p.info, 1, versionOf(p.s.cfg.Version))
+	gauge(c.uptime, c.cfg.Now().Sub(c.began).Seconds())
+	gauge(c.info, 1, versionOf(c.cfg.Version))
 }
 
-// proxyVersions counts the connected proxies by version, few versions apart.
-func (s *Server) proxyVersions() map[string]int {
+// byVersion returns the number of proxies by label, given the number by reported
+// version.
+func byVersion(reported map[string]int) map[string]int {
 	counts := make(map[string]int)
-	for v, n := range s.hub.Versions() {
-		counts[plainVersion(v)] += n
+	for v, n := range reported {
+		counts[versionLabel(v)] += n
 	}
 	var known []string
 	for v := range counts {
@@ -77,15 +79,16 @@ func (s *Server) proxyVersions() map[string]int {
 	slices.SortFunc(known, func(a, b string) int {
 		return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b))
 	})
-	for _, v := range known[min(len(known), maxVersions):] {
+	for _, v := range known[min(len(known), MaxVersions):] {
 		counts[otherVersions] += counts[v]
 		delete(counts, v)
 	}
 	return counts
 }
 
-// plainVersion is a version as a label: what could be anything else is other.
-func plainVersion(v string) string {
+// versionLabel returns the label for a reported version. Text that does not look
+// like a version is other.
+func versionLabel(v string) string {
 	if v == "" {
 		return "unknown"
 	}
@@ -100,7 +103,7 @@ func plainVersion(v string) string {
 	return v
 }
 
-// versionOf is the field version of what /version shows.
+// versionOf returns the field version of the page /version.
 func versionOf(build any) string {
 	var v struct {
 		Version string `json:"version"`

@@ -1,16 +1,16 @@
-package server
+package clusters
 
 import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/server/clusters"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/source"
 )
 
-// kubeEvents counts what Kubernetes APIs tell of, under Istio's names.
-func kubeEvents(reg prometheus.Registerer) func(*source.Resource, source.Change) {
+// CountEvents returns a function that counts the events of Kubernetes APIs in
+// Istio's metrics.
+func CountEvents(reg prometheus.Registerer) func(*source.Resource, source.Change) {
 	vec := func(name, help string) *prometheus.CounterVec {
 		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, []string{"type", "event"})
 		reg.MustRegister(v)
@@ -38,7 +38,7 @@ func kubeEvents(reg prometheus.Registerer) func(*source.Resource, source.Change)
 	}
 }
 
-// registryTypes are Istio's names for what its registry reads.
+// registryTypes returns Istio's name of a kind that its registry reads.
 func registryTypes(k snapshot.Kind) (name string, ok bool) {
 	name, ok = map[snapshot.Kind]string{
 		snapshot.KindService: "Services", snapshot.KindEndpointSlice: "EndpointSlice", snapshot.KindPod: "Pods",
@@ -47,46 +47,47 @@ func registryTypes(k snapshot.Kind) (name string, ok bool) {
 	return name, ok
 }
 
-// inbound counts what sources of any kind hand over, under Istio's names.
-type inbound struct {
-	clusters.Registry
+// countedRegistry counts the events that sources pass on in Istio's metrics.
+type countedRegistry struct {
+	Registry
 	service, deleted, endpoints, config prometheus.Counter
 }
 
-func newInbound(to clusters.Registry, reg prometheus.Registerer) *inbound {
+// CountUpdates returns a registry that counts events and passes them to the other.
+func CountUpdates(to Registry, reg prometheus.Registerer) Registry {
 	v := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "pilot_inbound_updates", Help: "Updates of objects received: svc and svcdelete are of services, eds of EndpointSlices, config of configuration.",
 	}, []string{"type"})
 	reg.MustRegister(v)
-	return &inbound{to, v.WithLabelValues("svc"), v.WithLabelValues("svcdelete"), v.WithLabelValues("eds"), v.WithLabelValues("config")}
+	return &countedRegistry{to, v.WithLabelValues("svc"), v.WithLabelValues("svcdelete"), v.WithLabelValues("eds"), v.WithLabelValues("config")}
 }
 
 // Apply implements snapshot.Sink.
-func (i *inbound) Apply(events []snapshot.Event) {
-	i.count(events)
-	i.Registry.Apply(events)
+func (r *countedRegistry) Apply(events []snapshot.Event) {
+	r.count(events)
+	r.Registry.Apply(events)
 }
 
-// Replace implements clusters.Registry.
-func (i *inbound) Replace(c mesh.ClusterID, events []snapshot.Event) {
-	i.count(events)
-	i.Registry.Replace(c, events)
+// Replace implements Registry.
+func (r *countedRegistry) Replace(c mesh.ClusterID, events []snapshot.Event) {
+	r.count(events)
+	r.Registry.Replace(c, events)
 }
 
-func (i *inbound) count(events []snapshot.Event) {
+func (r *countedRegistry) count(events []snapshot.Event) {
 	for _, e := range events {
 		switch e.Key.Kind {
 		case snapshot.KindService:
 			if e.Object == nil {
-				i.deleted.Inc()
+				r.deleted.Inc()
 			} else {
-				i.service.Inc()
+				r.service.Inc()
 			}
 		case snapshot.KindEndpointSlice:
-			i.endpoints.Inc()
+			r.endpoints.Inc()
 		case snapshot.KindPod, snapshot.KindNode: // Istio counts none
 		default:
-			i.config.Inc()
+			r.config.Inc()
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package server
+package clusters
 
 import (
 	"maps"
@@ -8,82 +8,81 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/server/clusters"
 	"github.com/meshctl/meshctl/internal/server/registry"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// clusterInfo is one cluster of /debug/clusterz, which has the fields that
-// istioctl remote-clusters reads.
-type clusterInfo struct {
+// SyncInfo is one cluster of /debug/clusterz, in the fields that istioctl
+// remote-clusters reads.
+type SyncInfo struct {
 	ID         mesh.ClusterID `json:"id"`
 	SecretName string         `json:"secretName"`
 	SyncStatus string         `json:"syncStatus"`
 }
 
-func (s *Server) clusterz() []clusterInfo {
-	list, _ := s.sources.Status()
-	out := make([]clusterInfo, 0, len(list))
+// SyncInfos returns the page /debug/clusterz.
+func (m *Manager) SyncInfos() []SyncInfo {
+	list, _ := m.Status()
+	out := make([]SyncInfo, 0, len(list))
 	for _, c := range list {
-		info := clusterInfo{ID: c.Cluster, SyncStatus: string(c.State)}
+		info := SyncInfo{ID: c.Cluster, SyncStatus: string(c.State)}
 		if !c.Own {
 			info.SecretName = c.Origin
 		}
-		if c.State == clusters.Lost { // Istio has no word for it
-			info.SyncStatus = string(clusters.Synced)
+		if c.State == Lost { // Istio has no word for it
+			info.SyncStatus = string(Synced)
 		}
 		out = append(out, info)
 	}
 	return out
 }
 
-// ClustersPage is /debug/clusters: all clusters as this control plane has them.
-type ClustersPage struct {
-	Clusters []ClusterPage
-	Problems []clusters.Problem `json:",omitempty"`
-	// UnreachableNetworks are those whose endpoints proxies of other networks are
-	// not given.
+// Page is /debug/clusters: all clusters as one control plane reads them.
+type Page struct {
+	Clusters []PageCluster
+	Problems []Problem `json:",omitempty"`
+	// UnreachableNetworks are networks whose endpoints proxies of other networks do
+	// not get.
 	UnreachableNetworks []registry.UnreachableNetwork `json:",omitempty"`
-	// AddressConflicts are the first of the addresses that two Services have,
-	// AddressConflictCount is how many there are.
+	// AddressConflicts are the first addresses that two Services share,
+	// AddressConflictCount counts all of them.
 	AddressConflicts     []registry.AddressConflict `json:",omitempty"`
 	AddressConflictCount int                        `json:",omitempty"`
 }
 
-// maxShownConflicts is how many addresses that two Services have are shown.
+// maxShownConflicts bounds AddressConflicts.
 const maxShownConflicts = 100
 
-// ClusterPage is one cluster: how it is read and what it contributes.
-type ClusterPage struct {
-	clusters.Status
+// PageCluster is one cluster: how it is read and what it contributes to the mesh.
+type PageCluster struct {
+	Status
 	Network  mesh.NetworkID `json:",omitempty"`
 	Services int
-	// Endpoints are addresses of service ports.
+	// Endpoints counts addresses of service ports.
 	Endpoints int
-	// Gateways are the addresses under which other networks reach it.
+	// Gateways are the addresses through which other networks reach the cluster.
 	Gateways []string `json:",omitempty"`
-	// RefusedGateways are the first of its addresses of gateways that are not
-	// used, RefusedGatewayCount how many there are.
+	// RefusedGateways are the first gateway addresses of the cluster that are not
+	// used, RefusedGatewayCount counts all of them.
 	RefusedGateways     []registry.RefusedGateway `json:",omitempty"`
 	RefusedGatewayCount int                       `json:",omitempty"`
 }
 
-func (s *Server) clustersPage() ClustersPage {
-	list, problems := s.sources.Status()
-	page := ClustersPage{
-		Problems: problems, Clusters: make([]ClusterPage, len(list)), UnreachableNetworks: s.registry.UnreachableNetworks(),
-	}
-	conflicts := s.registry.AddressConflicts()
+// Page returns the page /debug/clusters.
+func (m *Manager) Page(r *registry.Registry) Page {
+	list, problems := m.Status()
+	page := Page{Problems: problems, Clusters: make([]PageCluster, len(list)), UnreachableNetworks: r.UnreachableNetworks()}
+	conflicts := r.AddressConflicts()
 	page.AddressConflicts, page.AddressConflictCount = conflicts[:min(len(conflicts), maxShownConflicts)], len(conflicts)
-	byID := make(map[mesh.ClusterID]*ClusterPage, len(list))
+	byID := make(map[mesh.ClusterID]*PageCluster, len(list))
 	for i := range list {
 		page.Clusters[i].Status = list[i]
 		byID[list[i].Cluster] = &page.Clusters[i]
 	}
-	if snap := s.registry.Current(); snap != nil {
+	if snap := r.Current(); snap != nil {
 		contribute(snap, byID)
 	}
-	for id, refused := range s.registry.RefusedGateways() {
+	for id, refused := range r.RefusedGateways() {
 		if c := byID[id]; c != nil {
 			c.RefusedGateways, c.RefusedGatewayCount = refused.First, refused.Number
 		}
@@ -91,8 +90,8 @@ func (s *Server) clustersPage() ClustersPage {
 	return page
 }
 
-// contribute counts what each cluster gives to the mesh.
-func contribute(snap *snapshot.Snapshot, pages map[mesh.ClusterID]*ClusterPage) {
+// contribute counts what each cluster adds to the snapshot.
+func contribute(snap *snapshot.Snapshot, pages map[mesh.ClusterID]*PageCluster) {
 	for id, page := range pages {
 		page.Network = snap.Mesh.Networks[id]
 	}
@@ -121,20 +120,23 @@ func contribute(snap *snapshot.Snapshot, pages map[mesh.ClusterID]*ClusterPage) 
 	}
 }
 
-// gatewayMetrics tells how many addresses of gateways are not used.
-type gatewayMetrics struct{ s *Server }
+// GatewayMetrics counts the gateway addresses of each cluster that are not used.
+type GatewayMetrics struct {
+	Clusters *Manager
+	Registry *registry.Registry
+}
 
-func (m gatewayMetrics) refused() *prometheus.Desc {
+func (GatewayMetrics) refused() *prometheus.Desc {
 	return prometheus.NewDesc("meshctl_cluster_refused_gateways", "Addresses of gateways of a cluster that are not used.", []string{"cluster"}, nil)
 }
 
 // Describe implements prometheus.Collector.
-func (m gatewayMetrics) Describe(to chan<- *prometheus.Desc) { to <- m.refused() }
+func (m GatewayMetrics) Describe(to chan<- *prometheus.Desc) { to <- m.refused() }
 
 // Collect implements prometheus.Collector.
-func (m gatewayMetrics) Collect(to chan<- prometheus.Metric) {
-	refused := m.s.registry.RefusedGateways()
-	list, _ := m.s.sources.Status()
+func (m GatewayMetrics) Collect(to chan<- prometheus.Metric) {
+	refused := m.Registry.RefusedGateways()
+	list, _ := m.Clusters.Status()
 	for i := range list {
 		number := refused[list[i].Cluster].Number
 		to <- prometheus.MustNewConstMetric(m.refused(), prometheus.GaugeValue, float64(number), string(list[i].Cluster))

@@ -1,4 +1,4 @@
-package server
+package admission
 
 import (
 	"math"
@@ -6,10 +6,10 @@ import (
 	gometrics "runtime/metrics"
 )
 
-// memoryUse is the share of GOMEMLIMIT that the garbage collector cannot give
-// back; 0 without a limit. Garbage and free memory do not count, or a busy
-// server would look full for ever.
-func memoryUse() float64 {
+// MemoryUse returns the share of GOMEMLIMIT that the garbage collector cannot
+// free, 0 without a limit. Garbage and free memory do not count, or a busy server
+// would always look full.
+func MemoryUse() float64 {
 	limit := debug.SetMemoryLimit(-1) // reads it
 	if limit == math.MaxInt64 {
 		return 0

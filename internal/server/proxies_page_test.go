@@ -2,18 +2,30 @@ package server
 
 import (
 	"crypto/x509"
+	"encoding/json"
 	"slices"
 	"testing"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 
 	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/proxystatus"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// TestProxiesTellOfRoots has the page of proxies tell with which certificate each
-// came, and which roots it accepted.
-func TestProxiesTellOfRoots(t *testing.T) {
+// proxiesPage returns the page xds/proxies.
+func proxiesPage(t *testing.T, s *Server) (report proxystatus.Report) {
+	t.Helper()
+	_, body := get(t, s, "/debug/xds/proxies")
+	if err := json.Unmarshal([]byte(body), &report); err != nil {
+		t.Fatal(err)
+	}
+	return report
+}
+
+// TestProxiesPageHasRoots: the page shows the certificate of each proxy, and the roots
+// that it accepted.
+func TestProxiesPageHasRoots(t *testing.T) {
 	s := start(t, func(c *Config) { write(t, c.ConfigDir, "a.yaml", serviceYAML(1)) })
 	connect(t, s, "plain").subscribeAll(t)
 	cfg := clientTLS(t, s)
@@ -27,7 +39,7 @@ func TestProxiesTellOfRoots(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	page := s.proxiesPage()
+	page := proxiesPage(t, s)
 	if len(page.Proxies) != 2 || page.Proxies[0].Certificate != nil || page.Proxies[0].Roots != nil {
 		t.Fatalf("%+v", page)
 	}
@@ -42,11 +54,11 @@ func TestProxiesTellOfRoots(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := s.proxiesPage().Proxies[1].Roots; got != nil {
+	if got := proxiesPage(t, s).Proxies[1].Roots; got != nil {
 		t.Errorf("roots %v before it accepted any", got)
 	}
 	if err := stream.Send(&discoveryv3.DiscoveryRequest{TypeUrl: r.GetTypeUrl(), VersionInfo: r.GetVersionInfo(), ResponseNonce: r.GetNonce()}); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, "accepted roots", func() bool { return slices.Equal(s.proxiesPage().Proxies[1].Roots, []string{root}) })
+	waitFor(t, "accepted roots", func() bool { return slices.Equal(proxiesPage(t, s).Proxies[1].Roots, []string{root}) })
 }
