@@ -30,10 +30,11 @@ type ReplicaFlags struct {
 	named   bool // the replicas are given by address
 }
 
-// Advice returns what to do when some of all replicas did not answer, by their errors.
-func (f *ReplicaFlags) Advice(silent []string, all int) string {
+// Advice returns what to do about the errors of replicas that have not answered, of
+// all replicas.
+func (f *ReplicaFlags) Advice(silent []error, all int) string {
 	switch {
-	case slices.ContainsFunc(silent, func(text string) bool { return strings.Contains(text, refusedToken) }):
+	case slices.ContainsFunc(silent, isUnauthorized):
 		return "; " + f.Kube.NeedsToken(f.Context, f.System)
 	case f.named && len(silent) == all:
 		return "; --server takes the --http-addr of control planes, --context their cluster"
@@ -74,11 +75,13 @@ func (f *ReplicaFlags) silent(errs []error, all int) error {
 		return nil
 	}
 	e := &silentError{errs: errs}
-	if answered := all - len(errs); answered > 0 || slices.ContainsFunc(errs, isElsewhere) || strings.Contains(e.Error(), refusedToken) {
-		e.advice = f.Advice([]string{e.Error()}, 1+answered)
+	if answered := all - len(errs); answered > 0 || slices.ContainsFunc(errs, isElsewhere) || slices.ContainsFunc(errs, isUnauthorized) {
+		e.advice = f.Advice(errs, all)
 	}
 	return e
 }
+
+func isUnauthorized(err error) bool { return errors.Is(err, replicas.ErrUnauthorized) }
 
 // isElsewhere reports whether there may be no control plane at the address. One that
 // refuses a request is there.
@@ -252,7 +255,7 @@ func AskProxies(ctx context.Context, found []*replicas.Replica) []proxystatus.Re
 func askReplica(ctx context.Context, r *replicas.Replica) proxystatus.Report {
 	var report proxystatus.Report
 	if err := r.Get(ctx, "/debug/xds/proxies", nil, &report); err != nil {
-		report = proxystatus.Report{Error: err.Error()}
+		report = proxystatus.Report{Error: err.Error(), Err: err}
 		if errors.Is(err, replicas.ErrNotFound) {
 			report.Error = "this is no control plane of meshctl"
 		}
@@ -278,12 +281,13 @@ func ReplicaNames(found []*replicas.Replica) string {
 // The error ends with the advice.
 func (f *ReplicaFlags) SilentReports(reports []proxystatus.Report) (err error, advice string) {
 	var lines []string
+	var silent []error
 	for i := range reports {
-		if reports[i].Error != "" {
-			lines = append(lines, reports[i].Replica+": "+reports[i].Error)
+		if reports[i].Err != nil {
+			lines, silent = append(lines, reports[i].Replica+": "+reports[i].Error), append(silent, reports[i].Err)
 		}
 	}
-	advice = f.Advice(lines, len(reports))
+	advice = f.Advice(silent, len(reports))
 	if len(lines) > 0 {
 		err = errors.New(output.EscapeLines(lines) + advice)
 	}

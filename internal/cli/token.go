@@ -74,10 +74,8 @@ func (o *TokenFlag) Tokens(env *Env) replicas.Tokens {
 	return t
 }
 
-// refusedToken is part of the error of a page that needs a token, or another one.
-const refusedToken = "answered 401 "
-
-// NeedsToken returns advice after such an error from a control plane of a namespace.
+// NeedsToken returns what to do about replicas.ErrUnauthorized, for control planes of
+// a namespace.
 func (k *KubeFlags) NeedsToken(context, namespace string) string {
 	flags := " -n " + namespace
 	if context != "" {

@@ -18,6 +18,8 @@ type Report struct {
 	Replica string `json:"replica"`
 	// Error is why it says nothing.
 	Error string `json:"error,omitzero"`
+	// Err is the error behind Error, in the program that asked.
+	Err error `json:"-"`
 	// At is when it said so, by its own clock.
 	At time.Time `json:"at,omitzero"`
 	// Hints are what a person should know besides, a line each.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -95,8 +94,8 @@ type rotateControlPlane struct {
 	Error   string `json:"error,omitzero"`
 	Problem string `json:"problem,omitzero"`
 
-	report   proxystatus.Report
-	unproved bool // it wants a token
+	report       proxystatus.Report
+	unauthorized bool // it needs a token
 }
 
 // inquire asks all control planes at once.
@@ -171,8 +170,7 @@ func askControlPlane(ctx context.Context, at *replicas.Replica, r *rotate.Requir
 	out.Replica, out.Cluster = cmp.Or(out.report.Replica, at.Name), who.Cluster
 	if err != nil {
 		out.Error, out.report = err.Error(), proxystatus.Report{}
-		answer, ok := errors.AsType[*replicas.AnswerError](err)
-		out.unproved = ok && answer.Code == http.StatusUnauthorized
+		out.unauthorized = errors.Is(err, replicas.ErrUnauthorized)
 		return out
 	}
 	out.Problem = unfitCA(&page, r, now)
@@ -237,7 +235,7 @@ func (a *rotateAnswer) silent() error {
 		if c.Error != "" {
 			lines = append(lines, c.Replica+": "+c.Error)
 		}
-		if c.unproved {
+		if c.unauthorized {
 			advice = "; " + a.needsToken
 		}
 	}

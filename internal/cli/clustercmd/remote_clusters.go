@@ -66,9 +66,9 @@ type replicaView struct {
 	// Via is the connection to the replica.
 	Via string `json:"via,omitzero"`
 	// Error is set when the replica did not answer. Clusters are then from its Lease.
-	Error    string               `json:"error,omitzero"`
+	Error    string                 `json:"error,omitzero"`
 	Clusters []clusters.PageCluster `json:"clusters"`
-	Problems []clusters.Problem   `json:"problems,omitzero"`
+	Problems []clusters.Problem     `json:"problems,omitzero"`
 	// UnreachableNetworks lists the networks whose endpoints are hidden from proxies
 	// of other networks.
 	UnreachableNetworks []registry.UnreachableNetwork `json:"unreachableNetworks,omitzero"`
@@ -76,6 +76,8 @@ type replicaView struct {
 	// Services share.
 	AddressConflicts     []registry.AddressConflict `json:"addressConflicts,omitzero"`
 	AddressConflictCount int                        `json:"addressConflictCount,omitzero"`
+
+	err error // behind Error
 }
 
 // wrong returns the problems.
@@ -165,7 +167,7 @@ func askClusters(ctx context.Context, list []*replicas.Replica) []replicaView {
 			if err == nil {
 				return
 			}
-			views[i].Error = "ask the control plane: " + err.Error()
+			views[i].Error, views[i].err = "ask the control plane: "+err.Error(), err
 			if errors.Is(err, replicas.ErrNotFound) {
 				views[i].Error = "this is no control plane of meshctl"
 			}
@@ -211,10 +213,10 @@ func (o *remoteClustersOptions) show(env *cli.Env, views []replicaView, wrong []
 	}
 	env.Hints(hints)
 	if len(wrong) > 0 {
-		var silent []string
+		var silent []error
 		for i := range views {
-			if views[i].Error != "" {
-				silent = append(silent, views[i].Error)
+			if views[i].err != nil {
+				silent = append(silent, views[i].err)
 			}
 		}
 		return cli.Findingsf("%s%s", output.EscapeLines(wrong), o.replicas.Advice(silent, len(views)))

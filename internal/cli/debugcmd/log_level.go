@@ -89,6 +89,8 @@ type replicaLevels struct {
 	Replica string            `json:"replica"`
 	Error   string            `json:"error,omitzero"` // why it says nothing
 	Levels  map[string]string `json:"levels,omitzero"`
+
+	err error // behind Error
 }
 
 func (o *logLevelOptions) run(ctx context.Context, env *cli.Env) error {
@@ -117,17 +119,18 @@ func (o *logLevelOptions) ask(ctx context.Context, r *replicas.Replica) replicaL
 		err = r.Get(ctx, logLevelsPage, nil, &levels.Levels)
 	}
 	if err != nil {
-		levels.Error = err.Error()
+		levels.Error, levels.err = err.Error(), err
 	}
 	return levels
 }
 
 func (o *logLevelOptions) show(env *cli.Env, all []replicaLevels) error {
 	var errs []string
+	var silent []error
 	table := &output.Table{Header: []string{"REPLICA", "AREA", "LEVEL"}}
 	for _, r := range all {
 		if r.Error != "" {
-			errs = append(errs, r.Replica+": "+r.Error)
+			errs, silent = append(errs, r.Replica+": "+r.Error), append(silent, r.err)
 		}
 		for _, area := range slices.Sorted(maps.Keys(r.Levels)) {
 			table.Rows = append(table.Rows, []string{r.Replica, area, r.Levels[area]})
@@ -138,7 +141,7 @@ func (o *logLevelOptions) show(env *cli.Env, all []replicaLevels) error {
 		err = cli.WriteResult(env, o.output, all, table)
 	}
 	if err == nil && len(errs) > 0 {
-		err = errors.New(output.EscapeLines(errs) + o.replicas.Advice(errs, len(all)))
+		err = errors.New(output.EscapeLines(errs) + o.replicas.Advice(silent, len(all)))
 	}
 	return err
 }

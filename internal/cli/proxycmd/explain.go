@@ -139,10 +139,7 @@ func (o *explainEndpointsOptions) ask(ctx context.Context, found []*replicas.Rep
 		return explanation, oneCluster(o.proxy, clusters)
 	}
 	faults = slices.DeleteFunc(faults, func(err error) bool { return err == nil || errors.Is(err, errNotHere) })
-	var silent []string
-	for _, err := range faults {
-		silent = append(silent, err.Error())
-	}
+	silent := slices.Clone(faults)
 	if len(faults) < len(found) {
 		faults = slices.Insert(faults, 0, o.absent(ctx, found))
 	}

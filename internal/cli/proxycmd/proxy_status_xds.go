@@ -19,7 +19,6 @@ import (
 	"github.com/meshctl/meshctl/internal/files"
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/replicas"
-	"github.com/meshctl/meshctl/internal/xdsdebug"
 )
 
 // xdsFlags say which control planes are asked over xDS, and who asks.
@@ -76,7 +75,7 @@ func (f *xdsFlags) find(ctx context.Context, env *cli.Env, r *cli.ReplicaFlags, 
 	return out, nil
 }
 
-func (f *xdsFlags) client(env *cli.Env, address string, roots []byte, own []tls.Certificate, token string, timeout time.Duration) (*xdsdebug.Client, error) {
+func (f *xdsFlags) client(env *cli.Env, address string, roots []byte, own []tls.Certificate, token string, timeout time.Duration) (*replicas.XDSClient, error) {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil || host == "" {
 		return nil, fmt.Errorf("%q: want host:port", address)
@@ -90,7 +89,7 @@ func (f *xdsFlags) client(env *cli.Env, address string, roots []byte, own []tls.
 			return nil, fmt.Errorf("%s: %w", address, err)
 		}
 	}
-	return xdsdebug.New(xdsdebug.Config{Address: address, TLS: config, Token: token, Timeout: timeout, Now: env.Now})
+	return replicas.NewXDS(replicas.XDSConfig{Address: address, TLS: config, Token: token, Timeout: timeout, Now: env.Now})
 }
 
 // certificate is with which the caller proves itself; none without --cert-dir.
@@ -168,7 +167,7 @@ func (f *xdsFlags) roots(ctx context.Context, r *cli.ReplicaFlags, access func()
 }
 
 // xdsPages reads status pages over xDS.
-type xdsPages struct{ *xdsdebug.Client }
+type xdsPages struct{ *replicas.XDSClient }
 
 // Page implements replicas.Pages.
 func (p xdsPages) Page(ctx context.Context, page string) (body []byte, err error) {
@@ -179,13 +178,13 @@ func (p xdsPages) Page(ctx context.Context, page string) (body []byte, err error
 		}
 		return json.Marshal(report)
 	}
-	body, err = p.Client.Page(ctx, page)
+	body, err = p.XDSClient.Page(ctx, page)
 	return body, untrusted(err)
 }
 
 // untrusted says what to do about a control plane that is not verified.
 func untrusted(err error) error {
-	if told, ok := errors.AsType[*xdsdebug.Error](err); ok && told.Untrusted() {
+	if told, ok := errors.AsType[*replicas.XDSError](err); ok && told.Untrusted() {
 		return fmt.Errorf("%w; --root-ca names the roots, --authority the name in its certificate", err)
 	}
 	return err

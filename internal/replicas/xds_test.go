@@ -1,4 +1,4 @@
-package xdsdebug
+package replicas
 
 import (
 	"crypto/rand"
@@ -90,7 +90,7 @@ func clientConfigs(old bool) []*anypb.Any {
 }
 
 // serve runs a control plane and returns a client of it.
-func serve(t *testing.T, i *istiod, change func(*Config)) *Client {
+func serve(t *testing.T, i *istiod, change func(*XDSConfig)) *XDSClient {
 	t.Helper()
 	root := certstest.NewRoot(t)
 	key, err := certs.GenerateKey(certs.ECDSAP256)
@@ -111,11 +111,11 @@ func serve(t *testing.T, i *istiod, change func(*Config)) *Client {
 	})
 	config, err := dial.TLSConfig(certs.EncodeCerts(root.Cert), "istiod.istio-system.svc")
 	check(t, err)
-	cfg := Config{Address: listener.Addr().String(), TLS: config, Token: "t", Timeout: 30 * time.Second, Now: func() time.Time { return at }}
+	cfg := XDSConfig{Address: listener.Addr().String(), TLS: config, Token: "t", Timeout: 30 * time.Second, Now: func() time.Time { return at }}
 	if change != nil {
 		change(&cfg)
 	}
-	client, err := New(cfg)
+	client, err := NewXDS(cfg)
 	check(t, err)
 	t.Cleanup(client.Close)
 	return client
@@ -158,23 +158,23 @@ func TestRefused(t *testing.T) {
 	t.Parallel()
 	other := certs.EncodeCerts(certstest.NewRoot(t).Cert)
 	for name, tc := range map[string]struct {
-		change    func(*Config)
+		change    func(*XDSConfig)
 		want      string
 		untrusted bool
 	}{
-		"no token":     {func(c *Config) { c.Token = "" }, "authentication failure; it wants the token or the certificate of an identity of the mesh", false},
-		"another root": {func(c *Config) { c.TLS.RootCAs = x509.NewCertPool(); c.TLS.RootCAs.AppendCertsFromPEM(other) }, "signed by unknown authority", true},
-		"another name": {func(c *Config) { c.TLS.ServerName = "example.com" }, "not example.com", true},
-		"nobody there": {func(c *Config) { c.Address = "127.0.0.1:1" }, "connection refused", false},
-		"no time":      {func(c *Config) { c.Timeout = 1 }, "no answer in time", false},
+		"no token":     {func(c *XDSConfig) { c.Token = "" }, "authentication failure; it wants the token or the certificate of an identity of the mesh", false},
+		"another root": {func(c *XDSConfig) { c.TLS.RootCAs = x509.NewCertPool(); c.TLS.RootCAs.AppendCertsFromPEM(other) }, "signed by unknown authority", true},
+		"another name": {func(c *XDSConfig) { c.TLS.ServerName = "example.com" }, "not example.com", true},
+		"nobody there": {func(c *XDSConfig) { c.Address = "127.0.0.1:1" }, "connection refused", false},
+		"no time":      {func(c *XDSConfig) { c.Timeout = 1 }, "no answer in time", false},
 	} {
 		_, err := serve(t, &istiod{}, tc.change).Proxies(t.Context())
-		told, ok := errors.AsType[*Error](err)
+		told, ok := errors.AsType[*XDSError](err)
 		if !ok || !strings.Contains(err.Error(), tc.want) || told.Untrusted() != tc.untrusted || strings.Contains(err.Error(), "desc =") && !tc.untrusted && name != "nobody there" {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := New(Config{Address: "istiod"}); err == nil || !strings.Contains(err.Error(), "want host:port") {
+	if _, err := NewXDS(XDSConfig{Address: "istiod"}); err == nil || !strings.Contains(err.Error(), "want host:port") {
 		t.Errorf("an address without a port: %v", err)
 	}
 }

@@ -1,6 +1,6 @@
-// Package xdsdebug asks control planes, of meshctl or of Istio, for status pages
+// Package replicas asks control planes, of meshctl or of Istio, for status pages
 // over xDS: by Istio's debug types, on their port with TLS.
-package xdsdebug
+package replicas
 
 import (
 	"context"
@@ -36,9 +36,9 @@ const (
 	maxAnswer = 256 << 20
 )
 
-// Config says who is asked, and who asks. Token and a certificate in TLS may both
+// XDSConfig says who is asked, and who asks. Token and a certificate in TLS may both
 // be there, or one of them.
-type Config struct {
+type XDSConfig struct {
 	Address string // host:port
 	TLS     *tls.Config
 	Token   string
@@ -47,14 +47,14 @@ type Config struct {
 	Now     func() time.Time
 }
 
-// Client asks one control plane. It may be used concurrently.
-type Client struct {
-	cfg  Config
+// XDSClient asks one control plane. It may be used concurrently.
+type XDSClient struct {
+	cfg  XDSConfig
 	conn *grpc.ClientConn
 }
 
-// New returns a client; it does not connect yet.
-func New(cfg Config) (*Client, error) {
+// NewXDS returns a client; it does not connect yet.
+func NewXDS(cfg XDSConfig) (*XDSClient, error) {
 	if _, _, err := net.SplitHostPort(cfg.Address); err != nil {
 		return nil, fmt.Errorf("%q: want host:port", cfg.Address)
 	}
@@ -64,16 +64,16 @@ func New(cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%q: %w", cfg.Address, err)
 	}
-	return &Client{cfg, conn}, nil
+	return &XDSClient{cfg, conn}, nil
 }
 
 // Close ends the connection.
-func (c *Client) Close() { _ = c.conn.Close() } // it only fails when it is closed
+func (c *XDSClient) Close() { _ = c.conn.Close() } // it only fails when it is closed
 
 // Page returns the body of a status page, by the name that follows /debug/ over
 // HTTP, with its query. Istio's control planes, too, give the text of a refusal for
 // a page that they do not have.
-func (c *Client) Page(ctx context.Context, page string) ([]byte, error) {
+func (c *XDSClient) Page(ctx context.Context, page string) ([]byte, error) {
 	answer, err := c.ask(ctx, xdswire.DebugType, page)
 	if err != nil {
 		return nil, err
@@ -87,11 +87,11 @@ func (c *Client) Page(ctx context.Context, page string) ([]byte, error) {
 // Proxies returns how far the proxies are: all that a control plane of meshctl
 // knows, when it lets the caller see that, else what syncz has for all control
 // planes and callers.
-func (c *Client) Proxies(ctx context.Context) (*proxystatus.Report, error) {
+func (c *XDSClient) Proxies(ctx context.Context) (*proxystatus.Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
 	page, err := c.Page(ctx, proxiesPage)
-	switch told := (*Error)(nil); {
+	switch told := (*XDSError)(nil); {
 	case err == nil:
 		report := &proxystatus.Report{}
 		if json.Unmarshal(page, report) == nil && report.Proxies != nil {
@@ -108,7 +108,7 @@ func (c *Client) Proxies(ctx context.Context) (*proxystatus.Report, error) {
 }
 
 // ask sends one question on a stream of its own, as Istio's tools do.
-func (c *Client) ask(ctx context.Context, typeURL string, names ...string) (*discoveryv3.DiscoveryResponse, error) {
+func (c *XDSClient) ask(ctx context.Context, typeURL string, names ...string) (*discoveryv3.DiscoveryResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
 	if c.cfg.Token != "" {
@@ -116,7 +116,7 @@ func (c *Client) ask(ctx context.Context, typeURL string, names ...string) (*dis
 	}
 	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(c.conn).StreamAggregatedResources(ctx)
 	if err != nil {
-		return nil, &Error{status.Convert(err)}
+		return nil, &XDSError{status.Convert(err)}
 	}
 	_ = stream.Send(&discoveryv3.DiscoveryRequest{ // Recv says why it failed
 		Node: &corev3.Node{Id: nodeID, Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{
@@ -126,16 +126,16 @@ func (c *Client) ask(ctx context.Context, typeURL string, names ...string) (*dis
 	})
 	answer, err := stream.Recv()
 	if err != nil {
-		return nil, &Error{status.Convert(err)}
+		return nil, &XDSError{status.Convert(err)}
 	}
 	return answer, nil
 }
 
-// Error is why a control plane did not answer.
-type Error struct{ status *status.Status }
+// XDSError is why a control plane did not answer.
+type XDSError struct{ status *status.Status }
 
-// Error tells it, with what can be done.
-func (e *Error) Error() string {
+// XDSError tells it, with what can be done.
+func (e *XDSError) Error() string {
 	text := e.status.Message()
 	switch e.status.Code() {
 	case codes.Unauthenticated:
@@ -152,12 +152,12 @@ func (e *Error) Error() string {
 }
 
 // Untrusted reports whether the certificate of the control plane was not accepted.
-func (e *Error) Untrusted() bool {
+func (e *XDSError) Untrusted() bool {
 	return e.status.Code() == codes.Unavailable && strings.Contains(e.status.Message(), "failed to verify certificate")
 }
 
 // final reports whether another question would end likewise.
-func (e *Error) final() bool {
+func (e *XDSError) final() bool {
 	switch e.status.Code() {
 	case codes.Unauthenticated, codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
 		return true

@@ -1,4 +1,4 @@
-package xdsdebug
+package replicas
 
 import (
 	"encoding/json"

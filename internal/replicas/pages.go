@@ -1,0 +1,215 @@
+package replicas
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/dial"
+)
+
+// Replica is one control plane.
+type Replica struct {
+	// Name is that of its Lease or pod, or the address it was named by.
+	Name string
+	// Via says how it is reached, such as 127.0.0.1:8080 or port-forward to pod
+	// istio-system/meshctl-0.
+	Via string
+	// URL is http://host:port, for Client alone. Both are unset with Err.
+	URL    string
+	Client *http.Client
+	// Token is with which its pages answer.
+	Token func(context.Context) (string, error)
+	// Pages reads status pages in another way than HTTP, by what follows /debug/ in
+	// their URL; nil is HTTP. Then URL, Client and Token are unset.
+	Pages Pages
+	// Err is why it cannot be reached.
+	Err error
+	// Announced is what its Lease says; nil when it was found in another way.
+	Announced *Announcement
+}
+
+// Pages reads status pages.
+type Pages interface {
+	Page(ctx context.Context, page string) ([]byte, error)
+	Close()
+}
+
+// At is the replica at an address, host:port or http://host:port. It does not
+// connect.
+func At(address string, tokens Tokens, timeout time.Duration) (*Replica, error) {
+	text := address
+	if !strings.Contains(text, "://") {
+		text = "http://" + text
+	}
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "http" || u.Host == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.User != nil {
+		return nil, fmt.Errorf("%q: want host:port or http://host:port", address)
+	}
+	return &Replica{
+		Name: u.Host, Via: u.Host, URL: "http://" + u.Host, Client: dial.HTTPClient(timeout, nil),
+		Token: func(context.Context) (string, error) { return tokens.At(u.Host) },
+	}, nil
+}
+
+// Reasons why a replica returns no page, each an *AnswerError.
+var (
+	// ErrNotFound reports that there is no such page, or nothing of the name in the
+	// query: status 404.
+	ErrNotFound = errors.New("not found")
+	// ErrUnauthorized reports that the page needs a token, or another one: status 401.
+	ErrUnauthorized = errors.New("a token is needed")
+)
+
+// AnswerError is an answer that is no page.
+type AnswerError struct {
+	Code   int    // of HTTP
+	Status string // such as 404 Not Found
+	// Text is how the answer begins, at most 500 bytes, as the other end wrote it.
+	Text string
+}
+
+func (e *AnswerError) Error() string {
+	text := fmt.Sprintf("answered %s: %.500q", e.Status, e.Text)
+	if e.Code == http.StatusNotFound {
+		text = ErrNotFound.Error() + ": " + text
+	}
+	return text
+}
+
+// Is reports whether the answer is ErrNotFound or ErrUnauthorized.
+func (e *AnswerError) Is(target error) bool {
+	return target == ErrNotFound && e.Code == http.StatusNotFound || target == ErrUnauthorized && e.Code == http.StatusUnauthorized
+}
+
+// Get reads a status page, such as /debug/clusters, into v.
+func (r *Replica) Get(ctx context.Context, path string, query url.Values, v any) error {
+	if r.Pages != nil {
+		return r.read(ctx, path, query, v)
+	}
+	return r.do(ctx, http.MethodGet, path, query, http.NoBody, func(body *notingReader) error {
+		return decode(body, v)
+	})
+}
+
+// Copy writes a page of any content, such as a profile, to w.
+func (r *Replica) Copy(ctx context.Context, w io.Writer, path string, query url.Values) error {
+	if r.Pages != nil {
+		return errors.New("such pages are not served over xDS: ask over HTTP")
+	}
+	return r.do(ctx, http.MethodGet, path, query, http.NoBody, func(body *notingReader) error {
+		_, err := io.Copy(w, body)
+		return inTime(err)
+	})
+}
+
+// Put sets a page to a text and reads what it is then into v.
+func (r *Replica) Put(ctx context.Context, path, text string, v any) error {
+	return r.do(ctx, http.MethodPut, path, nil, strings.NewReader(text), func(body *notingReader) error {
+		return decode(body, v)
+	})
+}
+
+func (r *Replica) do(ctx context.Context, method, path string, query url.Values, text io.Reader, read func(*notingReader) error) error {
+	if r.Err != nil {
+		return r.Err
+	}
+	target := r.URL + path
+	if len(query) > 0 {
+		target += "?" + query.Encode()
+	}
+	req, err := http.NewRequestWithContext(ctx, method, target, text)
+	if err != nil {
+		return err
+	}
+	token, err := r.Token(ctx)
+	if err != nil {
+		return err
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	resp, err := r.Client.Do(req)
+	if err != nil {
+		if u, ok := errors.AsType[*url.Error](err); ok {
+			err = u.Err // the caller names the address
+		}
+		return inTime(err)
+	}
+	defer resp.Body.Close()
+	body := &notingReader{r: io.LimitReader(resp.Body, maxPage)}
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(body, 500))
+		return &AnswerError{resp.StatusCode, resp.Status, strings.TrimSpace(string(text))}
+	}
+	return read(body)
+}
+
+// decode reads a page of JSON into v.
+func decode(body *notingReader, v any) error {
+	switch err := json.NewDecoder(body).Decode(v); {
+	case err != nil && body.failed != nil:
+		return fmt.Errorf("read the answer: %w", inTime(body.failed))
+	case err != nil:
+		return fmt.Errorf("answered what is no such page: %w", err)
+	}
+	_, _ = io.CopyN(io.Discard, body, 1<<10) // read to its end, the connection is used again
+	return nil
+}
+
+// notingReader notes why r could not be read, which is not what it held.
+type notingReader struct {
+	r      io.Reader
+	failed error
+}
+
+func (n *notingReader) Read(p []byte) (int, error) {
+	count, err := n.r.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		n.failed = err
+	}
+	return count, err
+}
+
+// inTime says in words that an answer came too late.
+func inTime(err error) error {
+	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() && errors.Is(err, context.DeadlineExceeded) {
+		return errLate
+	}
+	return err
+}
+
+var errLate = fmt.Errorf("no whole answer in time: %w", context.DeadlineExceeded)
+
+// read reads a page from Pages.
+func (r *Replica) read(ctx context.Context, path string, query url.Values, v any) error {
+	page := strings.TrimPrefix(path, "/debug/")
+	if len(query) > 0 {
+		page += "?" + query.Encode()
+	}
+	body, err := r.Pages.Page(ctx, page)
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(body, v); err != nil {
+		return fmt.Errorf("answered what is no such page: %.500q", body) // it is a text that says why
+	}
+	return nil
+}
+
+// Close ends the connections to the replica.
+func (r *Replica) Close() {
+	if r.Pages != nil {
+		r.Pages.Close()
+	}
+	if r.Client != nil {
+		r.Client.CloseIdleConnections()
+	}
+}
