@@ -2,7 +2,7 @@ package output
 
 import "testing"
 
-func TestWord(t *testing.T) {
+func TestNearestWord(t *testing.T) {
 	t.Parallel()
 	known := []string{"once", "name", "names", "trust-domain", "Sidecar", "root-ca", "ear-one", "ear-two"}
 	for written, want := range map[string]string{
@@ -15,7 +15,7 @@ func TestWord(t *testing.T) {
 	}
 }
 
-func TestDistance(t *testing.T) {
+func TestEditDistance(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		a, b string

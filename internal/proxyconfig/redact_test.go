@@ -1,10 +1,14 @@
 package proxyconfig
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 )
 
 // Blocks of PEM; what is in them does not count here.
@@ -83,5 +87,50 @@ func TestKeyInAChain(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestSecretsAreRedacted: secrets are redacted, and nothing else is.
+func TestSecretsAreRedacted(t *testing.T) {
+	t.Parallel()
+	const key = "c2VjcmV0IGtleQ=="
+	secret := `"tls_certificate": {"certificate_chain": {"inline_bytes": "Y2VydA=="}, "private_key": {"inline_bytes": "` + key + `"}, "password": {"inline_string": "hunter2"}}`
+	dump := fmt.Sprintf(`{"configs": [{"@type": %q,
+		"dynamic_active_secrets": [{"name": "default", "secret": {"@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret", %s}},
+		  {"name": "generic", "secret": {"@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret", "generic_secret": {"secret": {"filename": "/etc/token"}}}}],
+		"static_secrets": [{"name": "s", "secret": {"@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret", "session_ticket_keys": {"keys": [{"inline_string": "hunter2"}]}}}]
+	}]}`, secretSection.typeURL, secret)
+	secrets := must[*Secrets](t)(ReadSecrets(strings.NewReader(dump)))
+	text := must[[]byte](t)(json.Marshal(written(t, secrets.Resource)))
+	for _, leak := range []string{key, "hunter2", "/etc/token"} {
+		if bytes.Contains(text, []byte(leak)) {
+			t.Errorf("%q is shown: %s", leak, text)
+		}
+	}
+	var got struct {
+		DynamicActiveSecrets []struct {
+			Secret struct {
+				TLSCertificate struct {
+					CertificateChain, PrivateKey struct{ InlineBytes []byte }
+					Password                     struct{ InlineString string }
+				}
+			}
+		}
+	}
+	if err := json.Unmarshal(text, &got); err != nil {
+		t.Fatal(err)
+	}
+	cert := got.DynamicActiveSecrets[0].Secret.TLSCertificate
+	parts := []string{string(cert.CertificateChain.InlineBytes), string(cert.PrivateKey.InlineBytes), cert.Password.InlineString}
+	if diff := cmp.Diff([]string{"cert", "[redacted]", "[redacted]"}, parts); diff != "" {
+		t.Error(diff)
+	}
+
+	// A key inside of a cluster, too.
+	clusters := must[[]Cluster](t)(ReadClusters(strings.NewReader(clustersOf(
+		`{"name": "a", "transport_socket": {"name": "tls", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext", "common_tls_context": {"tls_certificates": [{"private_key": {"inline_string": "hunter2"}}]}}}}`)),
+		ClusterFilter{}, true))
+	if r := clusters[0].Resource; bytes.Contains(r, []byte("hunter2")) || !bytes.Contains(r, []byte(redacted)) {
+		t.Errorf("the key is not redacted: %s", r)
 	}
 }

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// TestTextOfOthersCannotSteerATerminal writes it in every form that
-// commands and logs have.
-func TestTextOfOthersCannotSteerATerminal(t *testing.T) {
+// TestNothingSteersATerminal: text from other programs is escaped in every format of
+// results and logs.
+func TestNothingSteersATerminal(t *testing.T) {
 	const evil = "x\nNAME  forged\x1b[2J\u202e\u2066\x07\u009b31m"
 	forms := map[string]string{}
 	var table, asJSON, asYAML, log strings.Builder

@@ -2,8 +2,6 @@ package proxyconfig
 
 import (
 	"bytes"
-	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,11 +9,9 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
-
-	"github.com/google/go-cmp/cmp"
 )
 
-// readers reads a dump of each kind; the result is not looked at.
+// readers read a dump of each kind and drop the result.
 var readers = map[string]func(io.Reader) error{
 	"endpoints":        func(r io.Reader) error { _, err := ReadEndpoints(r, EndpointFilter{}); return err },
 	"cluster statuses": func(r io.Reader) error { _, err := ReadClusterStatuses(r, EndpointFilter{}); return err },
@@ -31,6 +27,7 @@ var readers = map[string]func(io.Reader) error{
 	"dump":             func(r io.Reader) error { _, err := ReadDump(r); return err },
 }
 
+// TestBadDumps: the error names the fault and its place.
 func TestBadDumps(t *testing.T) {
 	t.Parallel()
 	deep := strings.Repeat("[", 1_000_000)
@@ -100,6 +97,7 @@ func TestBadDumps(t *testing.T) {
 	}
 }
 
+// TestReadErrorsReachTheCaller: the error of the reader is in the error returned.
 func TestReadErrorsReachTheCaller(t *testing.T) {
 	t.Parallel()
 	errDisk := errors.New("disk on fire")
@@ -111,7 +109,7 @@ func TestReadErrorsReachTheCaller(t *testing.T) {
 	}
 }
 
-// Every prefix of a dump is an error of its own kind, none a shorter result.
+// TestTruncatedAnywhere: every prefix of a dump is an error, none a shorter result.
 func TestTruncatedAnywhere(t *testing.T) {
 	t.Parallel()
 	dump := must[[]byte](t)(io.ReadAll(testdata(t, clustersDump)))
@@ -124,7 +122,7 @@ func TestTruncatedAnywhere(t *testing.T) {
 	}
 }
 
-// endless writes a dump of one resource that never ends.
+// endless is a dump of one resource without an end.
 type endless struct{ head io.Reader }
 
 func (e *endless) Read(p []byte) (int, error) {
@@ -138,6 +136,7 @@ func (e *endless) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// TestHugeResource: the size of a resource is bounded.
 func TestHugeResource(t *testing.T) {
 	t.Parallel()
 	head := fmt.Sprintf(`{"configs": [{"@type": %q, "static_clusters": [{"cluster": {"name": "`, clusterSection.typeURL)
@@ -147,8 +146,8 @@ func TestHugeResource(t *testing.T) {
 	}
 }
 
-// What a filter excludes is not held: reading 15 MB of endpoints of another
-// cluster allocates nothing to speak of.
+// TestExcludedIsNotHeld: reading 15 MB of endpoints that the filter excludes
+// allocates little.
 func TestExcludedIsNotHeld(t *testing.T) {
 	host := `{"address": {"socket_address": {"address": "10.0.0.1", "port_value": 80}}}`
 	hosts := strings.Repeat(host+",", 1000)
@@ -166,99 +165,5 @@ func TestExcludedIsNotHeld(t *testing.T) {
 	}
 	if n := after.TotalAlloc - before.TotalAlloc; n > 2<<20 {
 		t.Errorf("%d bytes were allocated, want at most 2 MiB", n)
-	}
-}
-
-// Secrets are redacted whatever printed the dump; what is beside them stays.
-func TestSecretsAreRedacted(t *testing.T) {
-	t.Parallel()
-	const key = "c2VjcmV0IGtleQ=="
-	secret := `"tls_certificate": {"certificate_chain": {"inline_bytes": "Y2VydA=="}, "private_key": {"inline_bytes": "` + key + `"}, "password": {"inline_string": "hunter2"}}`
-	dump := fmt.Sprintf(`{"configs": [{"@type": %q,
-		"dynamic_active_secrets": [{"name": "default", "secret": {"@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret", %s}},
-		  {"name": "generic", "secret": {"@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret", "generic_secret": {"secret": {"filename": "/etc/token"}}}}],
-		"static_secrets": [{"name": "s", "secret": {"@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret", "session_ticket_keys": {"keys": [{"inline_string": "hunter2"}]}}}]
-	}]}`, secretSection.typeURL, secret)
-	secrets := must[*Secrets](t)(ReadSecrets(strings.NewReader(dump)))
-	text := must[[]byte](t)(json.Marshal(written(t, secrets.Resource)))
-	for _, leak := range []string{key, "hunter2", "/etc/token"} {
-		if bytes.Contains(text, []byte(leak)) {
-			t.Errorf("%q is shown: %s", leak, text)
-		}
-	}
-	var got struct {
-		DynamicActiveSecrets []struct {
-			Secret struct {
-				TLSCertificate struct {
-					CertificateChain, PrivateKey struct{ InlineBytes []byte }
-					Password                     struct{ InlineString string }
-				}
-			}
-		}
-	}
-	if err := json.Unmarshal(text, &got); err != nil {
-		t.Fatal(err)
-	}
-	cert := got.DynamicActiveSecrets[0].Secret.TLSCertificate
-	parts := []string{string(cert.CertificateChain.InlineBytes), string(cert.PrivateKey.InlineBytes), cert.Password.InlineString}
-	if diff := cmp.Diff([]string{"cert", "[redacted]", "[redacted]"}, parts); diff != "" {
-		t.Error(diff)
-	}
-
-	// A key inside of a cluster, too.
-	clusters := must[[]Cluster](t)(ReadClusters(strings.NewReader(clustersOf(
-		`{"name": "a", "transport_socket": {"name": "tls", "typed_config": {"@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.UpstreamTlsContext", "common_tls_context": {"tls_certificates": [{"private_key": {"inline_string": "hunter2"}}]}}}}`)),
-		ClusterFilter{}, true))
-	if r := clusters[0].Resource; bytes.Contains(r, []byte("hunter2")) || !bytes.Contains(r, []byte(redacted)) {
-		t.Errorf("the key is not redacted: %s", r)
-	}
-}
-
-func TestUnknownExtensionsAreShownAsTheyCame(t *testing.T) {
-	t.Parallel()
-	clusters := must[[]Cluster](t)(ReadClusters(strings.NewReader(clustersOf(
-		`{"name": "a", "new_field": {"some_name": 1}, "connect_timeout": "1s", "transport_socket": {"typed_config": {"@type": "type.googleapis.com/acme.Socket", "deep_name": {"x_y": [1, null]}}}}`)),
-		ClusterFilter{}, true))
-	want := parsed(t, []byte(`{"name": "a", "new_field": {"some_name": 1}, "connectTimeout": "1s",
-		"transportSocket": {"typedConfig": {"@type": "type.googleapis.com/acme.Socket", "deep_name": {"x_y": [1, null]}}}}`))
-	if diff := cmp.Diff(want, parsed(t, clusters[0].Resource)); diff != "" {
-		t.Error(diff)
-	}
-}
-
-func TestSecretRows(t *testing.T) {
-	t.Parallel()
-	root := must[*Secrets](t)(ReadSecrets(testdata(t, configDump))).Items[1].Cert
-	pem := base64.StdEncoding.EncodeToString([]byte("-----BEGIN CERTIFICATE-----\n" + base64.StdEncoding.EncodeToString(root.Raw) + "\n-----END CERTIFICATE-----\n"))
-	const secretType = `"@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret"`
-	validator := `"custom_validator_config": {"name": "spiffe", "typed_config": {
-		"@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.SPIFFECertValidatorConfig",
-		"trust_domains": [{"name": "one", "trust_bundle": {"inline_bytes": "` + pem + `"}}, {"name": "two", "trust_bundle": {"inline_string": "rubbish"}}]}}`
-	dump := fmt.Sprintf(`{"configs": [{"@type": %q,
-		"dynamic_active_secrets": [{"name": "ROOTCA", "secret": {%s, "validation_context": {%s}}}],
-		"dynamic_warming_secrets": [{"name": "default", "version_info": "uninitialized", "secret": {%s, "name": "default"}},
-		  {"name": "w", "secret": {%s, "validation_context": {"trusted_ca": {"inline_bytes": %q}}}}]
-	}]}`, secretSection.typeURL, secretType, validator, secretType, secretType, pem)
-	secrets := must[*Secrets](t)(ReadSecrets(strings.NewReader(dump)))
-	serial := "b5cc86c0e8a744dc5059789ab181303c     2036-11-18T10:46:10Z     2026-11-21T10:46:10Z"
-	want := []string{
-		"RESOURCE NAME     TYPE     STATUS            VALID CERT     SERIAL NUMBER                        NOT AFTER                NOT BEFORE",
-		"default                    UNINITIALIZED     false",
-		"w                 CA       WARMING           true           " + serial,
-		"ROOTCA            CA       ACTIVE            true           " + serial,
-		"ROOTCA                     ACTIVE            false",
-		"",
-	}
-	if diff := cmp.Diff(want, tableLines(t, SecretTable(secrets.Items, dumpTime))); diff != "" {
-		t.Error(diff)
-	}
-	want = []string{
-		"RESOURCE NAME     TYPE     STATUS     VALID CERT     SERIAL NUMBER                        NOT AFTER                NOT BEFORE               TRUST DOMAIN",
-		"ROOTCA            CA       ACTIVE     false          " + serial + "     one",
-		"ROOTCA                     ACTIVE     false                                                                                                 two",
-		"",
-	}
-	if diff := cmp.Diff(want, tableLines(t, SecretTable(secrets.Items[2:], root.NotAfter.Add(1)))); diff != "" {
-		t.Error(diff)
 	}
 }
