@@ -29,6 +29,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/test/harness"
 	"github.com/meshctl/meshctl/internal/token"
 )
 
@@ -131,24 +132,7 @@ type reviewed struct {
 	reviewers *Reviewers
 	now       atomic.Pointer[time.Time]
 	counts    sync.Map // result → *atomic.Int64
-	log       lockedBuffer
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
+	log       harness.LogBuffer
 }
 
 // newReviewed starts at a time of the test's choice: real API servers go by

@@ -14,6 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"go.uber.org/goleak"
+
+	"github.com/meshctl/meshctl/test/harness"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -46,29 +48,11 @@ func (z *zone) lookup(_ context.Context, host string) ([]netip.Addr, error) {
 	return out, nil
 }
 
-// logText is a log that is read while it is written.
-type logText struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (l *logText) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *logText) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
 // start runs a resolver on the zone; want waits for what it publishes.
-func start(t *testing.T, z *zone, hosts ...string) (r *Resolver, want func(map[string][]string), log *logText) {
+func start(t *testing.T, z *zone, hosts ...string) (r *Resolver, want func(map[string][]string), log *harness.LogBuffer) {
 	t.Helper()
 	published := make(chan map[string][]netip.Addr, 100)
-	log = &logText{}
+	log = &harness.LogBuffer{}
 	r = New(Config{
 		Lookup: z.lookup, Publish: func(m map[string][]netip.Addr) { published <- m },
 		Log: slog.New(slog.NewTextHandler(log, nil)), Every: 10 * time.Millisecond, Jitter: func(d time.Duration) time.Duration { return d / 2 }, Now: time.Now,

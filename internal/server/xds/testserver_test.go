@@ -12,6 +12,8 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/meshctl/meshctl/test/harness"
 )
 
 // testServer is a running hub with a server.
@@ -21,7 +23,7 @@ type testServer struct {
 	reg  *prometheus.Registry
 	mesh *testMesh
 	addr string
-	logs *logBuffer
+	logs *harness.LogBuffer
 	stop context.CancelFunc // of the hub
 }
 
@@ -39,7 +41,7 @@ func newUnstartedHub() *Hub {
 
 func startServer(t testing.TB, w *testMesh, opts ...serverOption) *testServer {
 	t.Helper()
-	b := &testServer{t: t, reg: prometheus.NewRegistry(), mesh: w, logs: &logBuffer{}}
+	b := &testServer{t: t, reg: prometheus.NewRegistry(), mesh: w, logs: &harness.LogBuffer{}}
 	var access Access
 	cfg := testConfig(b.reg, slog.New(slog.NewTextHandler(b.logs, &slog.HandlerOptions{Level: slog.LevelWarn})))
 	for _, o := range opts {

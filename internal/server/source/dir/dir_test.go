@@ -1,7 +1,6 @@
 package dir_test
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"log/slog"
@@ -20,6 +19,7 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/test/harness"
 	"github.com/meshctl/meshctl/internal/server/source/dir"
 )
 
@@ -34,7 +34,7 @@ type world struct {
 	t      *testing.T
 	dir    string
 	source *dir.Source
-	logs   *lockedBuffer
+	logs   *harness.LogBuffer
 
 	mu      sync.Mutex
 	objects map[string]string // "Service n/a" -> "file:line", or "" of what the object says
@@ -111,7 +111,7 @@ func (w *world) place(o snapshot.Object) string {
 // source of it that does not run yet.
 func prepare(t *testing.T, files map[string]string) *world {
 	t.Helper()
-	w := &world{t: t, dir: t.TempDir(), logs: &lockedBuffer{}, objects: map[string]string{}, changed: make(chan struct{})}
+	w := &world{t: t, dir: t.TempDir(), logs: &harness.LogBuffer{}, objects: map[string]string{}, changed: make(chan struct{})}
 	w.source = &dir.Source{Cluster: "c", Dir: w.dir, Now: time.Now, Log: slog.New(slog.NewTextHandler(w.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))}
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		w.write(name, files[name])
@@ -825,23 +825,6 @@ func TestLarge(t *testing.T) {
 		t.Errorf("got %d objects, want 2000", len(w.objects))
 	}
 	t.Log(w.logs)
-}
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 // TestStatusIsACopy: what Status gave does not change later.
