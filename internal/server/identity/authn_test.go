@@ -299,13 +299,13 @@ func TestCertificateAccepted(t *testing.T) {
 }
 
 // C12 to C15: the handshake ends, and not even a good token helps.
-func TestURINames(t *testing.T)      { refuseCertificates(t, "C12") }
-func TestRightsOfACA(t *testing.T)   { refuseCertificates(t, "C13") }
-func TestSPIFFEIDs(t *testing.T)     { refuseCertificates(t, "C14") }
-func TestOtherRoots(t *testing.T)    { refuseCertificates(t, "C15") }
-func TestNotOfThisTime(t *testing.T) { refuseCertificates(t, "C17") }
-func TestWeakSignature(t *testing.T)  { refuseCertificates(t, "K1") }
-func TestCertificateRefused(t *testing.T)     { refuseCertificates(t, "") }
+func TestURINames(t *testing.T)           { refuseCertificates(t, "C12") }
+func TestRightsOfACA(t *testing.T)        { refuseCertificates(t, "C13") }
+func TestSPIFFEIDs(t *testing.T)          { refuseCertificates(t, "C14") }
+func TestOtherRoots(t *testing.T)         { refuseCertificates(t, "C15") }
+func TestNotOfThisTime(t *testing.T)      { refuseCertificates(t, "C17") }
+func TestWeakSignature(t *testing.T)      { refuseCertificates(t, "K1") }
+func TestCertificateRefused(t *testing.T) { refuseCertificates(t, "") }
 
 // refuseCertificates shows the certificates of one row of cases: the handshake
 // fails, whatever token is brought as well.

@@ -29,8 +29,8 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/test/harness"
 	"github.com/meshctl/meshctl/internal/token"
+	"github.com/meshctl/meshctl/test/harness"
 )
 
 // faultyAPI is an API server that fails as a test wants. What a real one does

@@ -19,7 +19,6 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/meshctl/meshctl/internal/xdswire"
-
 )
 
 // receivedResponse is a response of either variant.

@@ -19,8 +19,8 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
-	"github.com/meshctl/meshctl/test/harness"
 	"github.com/meshctl/meshctl/internal/server/source/dir"
+	"github.com/meshctl/meshctl/test/harness"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
