@@ -114,6 +114,7 @@ func page(t *testing.T, l net.Listener, path string) (int, string) {
 // C10: the root rotates while the server serves, and nobody is refused who
 // trusts what was given out before.
 func TestRootRotates(t *testing.T) {
+	t.Parallel()
 	a, b := certstest.NewRoot(t), certstest.NewRoot(t)
 	underA, underB := certstest.NewIntermediate(t, a), certstest.WithRoots(certstest.NewIntermediate(t, b), a, b)
 	both, last := *underA, *underB

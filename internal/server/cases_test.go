@@ -205,6 +205,7 @@ func addresses(a *endpointv3.ClusterLoadAssignment) []string {
 // TestEndpoints has the endpoints of a service come and go, end at
 // none, and then be very many.
 func TestEndpoints(t *testing.T) {
+	t.Parallel()
 	const slicesOfMany, many = 100, 1000
 	var dir string
 	s := start(t, func(c *Config) {
@@ -263,6 +264,7 @@ func TestEndpoints(t *testing.T) {
 
 // TestRemotesDown starts with remote clusters that cannot be read.
 func TestRemotesDown(t *testing.T) {
+	t.Parallel()
 	away := filepath.Join(t.TempDir(), "not", "there")
 	var own string
 	s := start(t, func(c *Config) {
@@ -350,6 +352,7 @@ func getAs(t *testing.T, s *Server, path, token string) (code int, body string) 
 // TestShutdown stops a server with two proxies, one of which holds things up
 // because it takes no byte of its configuration, and strangers who say nothing.
 func TestShutdown(t *testing.T) {
+	t.Parallel()
 	s, stop, done := launch(t, func(c *Config) {
 		c.ShutdownTimeout = time.Second
 		c.Limits.Handshake, c.Limits.FirstRequest = time.Hour, time.Hour

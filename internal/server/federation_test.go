@@ -143,6 +143,7 @@ func as(t *testing.T, trustDomain string, by *certs.Authority, s *domain) *tls.C
 // Two meshes tell each other their roots. A proxy of either is accepted by both,
 // with the roots of its own trust domain only.
 func TestFederation(t *testing.T) {
+	t.Parallel()
 	rootA, rootB := certstest.NewRoot(t), certstest.NewRoot(t)
 	toA, toB := newDoor(t), newDoor(t)
 	a := startDomain(t, "a.example", "b.example", rootA, rootB, toB, true)

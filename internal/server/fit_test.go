@@ -73,6 +73,7 @@ func TestCAThatDoesNotFitIsRefusedAtTheStart(t *testing.T) {
 
 // A trust domain that changes later takes the right to sign, and nothing else.
 func TestCAThatDoesNotFitAnyMoreSignsNothing(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "cluster1")
 	signer := constrained(t, "cluster.local")
 	saveCA(t, dir, signer)

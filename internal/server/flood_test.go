@@ -20,6 +20,7 @@ import (
 // C6: over several connections at once one identity is given what is its own;
 // the rest is refused, told why, and counted, and others are served meanwhile.
 func TestFloodOverConnections(t *testing.T) {
+	t.Parallel()
 	dir, root := filepath.Join(t.TempDir(), "cluster1"), certstest.NewRoot(t)
 	signer := certstest.NewIntermediate(t, root)
 	saveCA(t, dir, signer)

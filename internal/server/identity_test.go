@@ -181,6 +181,7 @@ func TestNodeIDs(t *testing.T) {
 // The secure port shows the certificate of files, as long as they are good, and
 // what replaces them; callers are those of the CA as ever.
 func TestOwnCertificate(t *testing.T) {
+	t.Parallel()
 	web := certstest.NewRoot(t)
 	dir := t.TempDir()
 	put := func() *tls.Certificate {

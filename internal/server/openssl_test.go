@@ -18,6 +18,7 @@ import (
 // A CA that was made with openssl, in the steps of Istio's users, signs for
 // the mesh, and openssl verifies what it signed.
 func TestServeOnOpenSSLCA(t *testing.T) {
+	t.Parallel()
 	if _, err := exec.LookPath("openssl"); err != nil {
 		t.Skip("SKIPPED: openssl is not installed, so no CA made with it is served")
 	}

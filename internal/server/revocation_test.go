@@ -196,6 +196,7 @@ func (w *workload) stream(t *testing.T, s *Server, name string) discoveryv3.Aggr
 // C16: a stream ends when a list comes that revokes what its caller was
 // authenticated with. Others go on.
 func TestOpenStreamsEnd(t *testing.T) {
+	t.Parallel()
 	dir, root := filepath.Join(t.TempDir(), "cluster1"), certstest.NewRoot(t)
 	signer := certstest.NewIntermediate(t, root)
 	saveCA(t, dir, signer)

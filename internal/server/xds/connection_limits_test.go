@@ -34,6 +34,7 @@ func (b *testServer) dialStalling(stop <-chan struct{}) *grpc.ClientConn {
 // TestClientsStopReading: Half of the clients stop reading while responses fill gRPC's
 // windows, the sockets, or only their buffers. The other half is served.
 func TestClientsStopReading(t *testing.T) {
+	t.Parallel()
 	for _, tt := range []struct {
 		name string
 		size int

@@ -26,6 +26,7 @@ func wide(n int) (*testMesh, []string) {
 }
 
 func TestCountersShowOneChange(t *testing.T) {
+	t.Parallel()
 	const units, streams = 1000, 50
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		w, names := wide(units)
@@ -103,6 +104,7 @@ func TestSharedUnitsAreGeneratedOnce(t *testing.T) {
 }
 
 func TestSlowReaderDelaysNoOther(t *testing.T) {
+	t.Parallel()
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		w, names := wide(500)
 		b := startServer(t, w)
@@ -244,6 +246,7 @@ func TestEndpointsNeverOvertakeClusters(t *testing.T) {
 // TestStreamsSeeWholeChanges: While the hub publishes, a stream sees the states of all
 // types, and its views, from one snapshot.
 func TestStreamsSeeWholeChanges(t *testing.T) {
+	t.Parallel()
 	h, w := newUnstartedHub(), newTestMesh()
 	types := []string{"CDS", "EDS", "LDS", "RDS"}
 	step := func(i int) {

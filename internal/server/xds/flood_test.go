@@ -150,6 +150,7 @@ func floodTest(t *testing.T, attack func(b *testServer), opts ...serverOption) {
 // TestRapidReset: Streams are opened and reset at once, while each handler takes time.
 // The connection ends with a GOAWAY.
 func TestRapidReset(t *testing.T) {
+	t.Parallel()
 	const streams, most = 5_000, 20
 	release := make(chan struct{})
 	var all, now, peak atomic.Int64
@@ -195,6 +196,7 @@ func TestRapidReset(t *testing.T) {
 }
 
 func TestPingFlood(t *testing.T) {
+	t.Parallel()
 	floodTest(t, func(b *testServer) {
 		c := b.dialRaw()
 		for i := range 10_000 {
@@ -211,6 +213,7 @@ func TestPingFlood(t *testing.T) {
 
 // TestSettingsFloodRead: The peer sends settings and reads the answers.
 func TestSettingsFloodRead(t *testing.T) {
+	t.Parallel()
 	floodTest(t, func(b *testServer) {
 		c := b.dialRaw()
 		for c.do(c.fr.WriteSettings()) {
@@ -293,6 +296,7 @@ func TestHeaderBomb(t *testing.T) {
 // TestClosedWindow: The peer requests everything, answers pings and reads no byte of a
 // response.
 func TestClosedWindow(t *testing.T) {
+	t.Parallel()
 	floodTest(t, func(b *testServer) {
 		c := b.dialRaw(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
 		c.open(1)
@@ -307,6 +311,7 @@ func TestClosedWindow(t *testing.T) {
 
 // TestClosedWindowOfAnEndedStream: A response remains unread when its stream ends.
 func TestClosedWindowOfAnEndedStream(t *testing.T) {
+	t.Parallel()
 	floodTest(t, func(b *testServer) {
 		c := b.dialRaw(http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
 		c.open(1)
@@ -333,6 +338,7 @@ func TestStreamsOfOneConnection(t *testing.T) {
 }
 
 func TestConnectionsAge(t *testing.T) {
+	t.Parallel()
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		b := startServer(t, small(), func(c *Config, _ *Access) { c.Limits.ConnectionAge = time.Second })
 		c := b.dialRaw()

@@ -435,6 +435,7 @@ func TestVersionFromTheFuture(t *testing.T) {
 }
 
 func TestDeltaSubscriptions(t *testing.T) {
+	t.Parallel()
 	b := startServer(t, small())
 	send := func(c *client, subscribe, unsubscribe []string, held map[string]string) {
 		t.Helper()

@@ -46,6 +46,7 @@ func TestLowMemoryDelaysOnlyNewStreams(t *testing.T) {
 // TestStreamsStartInTurns: More streams connect than may start at a time. Some of them
 // never request anything.
 func TestStreamsStartInTurns(t *testing.T) {
+	t.Parallel()
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		b := startServer(t, small(), func(c *Config, _ *Access) { c.Limits.Starting = 1 })
 		idle := b.connect(v, "idle")
