@@ -14,6 +14,10 @@ FUZZTIME ?= 30s
 # How long make soak runs.
 SOAKTIME ?= 10m
 
+# Tests wait more than they compute, so more of them run at a time than there are
+# processors: packages (-p), and tests that allow it (-parallel).
+JOBS := $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
+
 # The race detector needs a C compiler, the rest does not.
 RACE := $(if $(shell command -v "$$(go env CC)"),-race)
 LINT := go tool -modfile=tools/go.mod golangci-lint
@@ -46,14 +50,14 @@ demo: build envoy ## Run a two-cluster mesh on this machine (ARGS=--once checks 
 
 .PHONY: unit
 unit: ## Run the fast tests: offline, without Envoy
-	go test -short ./cmd/... ./internal/...
+	go test -short -p $(JOBS) -parallel $(JOBS) ./cmd/... ./internal/...
 
 .PHONY: test
 test: ## Get what is missing and run all tests
 	@hack/envoy.sh
 	@hack/kube.sh
 	@$(if $(RACE),,echo 'make test: no C compiler, so the tests run without the race detector' >&2)
-	go test $(RACE) -shuffle=on -count=1 -timeout=20m ./...
+	go test $(RACE) -shuffle=on -count=1 -timeout=20m -p $(JOBS) -parallel $(JOBS) ./...
 	@# A thousand clients: too slow with the race detector, which would watch them and not the server.
 	$(if $(RACE),go test -count=1 -timeout=10m ./test/stall)
 	@# The models in full: above, each ran for a few seeds.

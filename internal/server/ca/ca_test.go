@@ -230,6 +230,7 @@ func relink(t *testing.T, to, link string) {
 // C9: a set that is not good is refused with its code, and the last good one
 // stays.
 func TestBadSetsAreRefused(t *testing.T) {
+	t.Parallel()
 	root, other := certstest.NewRoot(t), certstest.NewRoot(t)
 	good := certstest.NewIntermediate(t, root)
 	old := certstest.NewIntermediate(t, root)
@@ -390,6 +391,7 @@ func TestTrustDomain(t *testing.T) {
 
 // The trust domain may come to be known after the CA.
 func TestTrustDomainLater(t *testing.T) {
+	t.Parallel()
 	root, err := certs.NewRoot(certs.CASpec{
 		Algorithm: certs.ECDSAP256, CommonName: "Root CA", TTL: 24 * time.Hour,
 		PermittedURIDomains: []string{"cluster.local"}, PermittedDNSDomains: []string{"svc"},
@@ -518,6 +520,7 @@ func forged(t *testing.T, list []byte) []byte {
 // C16: what the revocation lists name is revoked as soon as they are there; one
 // that cannot be used leaves the last good one in force, and says so.
 func TestRevocationLists(t *testing.T) {
+	t.Parallel()
 	root, dir := revoking(t), newDir(t)
 	save(t, dir, root)
 	c := run(t, dir)
