@@ -73,10 +73,10 @@ func TestKilled(t *testing.T) {
 	want := map[string]string{".": "drwx------", "root": "drwx------", "root/root-cert.pem": "-rw-r--r--", "root/root-key.pem": "-rw-------"}
 	for _, c := range []string{"c1", "c2"} {
 		want[c] = "drwx------"
-		for _, name := range []string{caCertFile, rootCertFile, certChainFile} {
+		for _, name := range []string{CertFile, RootCertFile, certChainFile} {
 			want[c+"/"+name] = "-rw-r--r--"
 		}
-		want[c+"/"+caKeyFile] = "-rw-------"
+		want[c+"/"+KeyFile] = "-rw-------"
 	}
 	if err := os.Chmod(dir, 0o700); err != nil {
 		t.Fatal(err)
@@ -127,7 +127,7 @@ func TestKeyIsKept(t *testing.T) {
 	}
 	other, others := newCAs(t, "c1")
 	// Also where the key is all that is left.
-	if err := os.Remove(filepath.Join(dir, "root", rootCertFile)); err != nil {
+	if err := os.Remove(filepath.Join(dir, "root", RootCertFile)); err != nil {
 		t.Fatal(err)
 	}
 	_, err := SaveRoot(filepath.Join(dir, "root"), other, false)
@@ -147,7 +147,7 @@ func TestWhoseKeyItIs(t *testing.T) {
 		if _, err := SaveIntermediates(base, clusters, false); err != nil {
 			t.Fatal(err)
 		}
-		return filepath.Join(base, "c"), filepath.Join(base, "c", caKeyFile)
+		return filepath.Join(base, "c"), filepath.Join(base, "c", KeyFile)
 	}
 	t.Run("0644", func(t *testing.T) {
 		dir, key := make(t)
@@ -200,7 +200,7 @@ func mount(t *testing.T, dir, version string, mode fs.FileMode) {
 	if err := os.Symlink(version, filepath.Join(dir, "..data")); err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range []string{caCertFile, caKeyFile, certChainFile, rootCertFile} {
+	for _, name := range []string{CertFile, KeyFile, certChainFile, RootCertFile} {
 		real, link := filepath.Join(dir, version, name), filepath.Join(dir, name)
 		if err := os.Rename(link, real); err != nil {
 			t.Fatal(err)
@@ -254,11 +254,11 @@ func TestSecretFiles(t *testing.T) {
 		}
 		return out
 	}
-	if diff := cmp.Diff([]string{tlsCertFile, tlsKeyFile, tlsRootsFile}, names(LayoutTLS)); diff != "" {
+	if diff := cmp.Diff([]string{TLSCertFile, tlsKeyFile, tlsRootsFile}, names(LayoutTLS)); diff != "" {
 		t.Error(diff)
 	}
 	crl = []byte("a list")
-	if diff := cmp.Diff([]string{caCertFile, caKeyFile, rootCertFile, certChainFile, crlFile}, names(LayoutIstio)); diff != "" {
+	if diff := cmp.Diff([]string{CertFile, KeyFile, RootCertFile, certChainFile, CRLFile}, names(LayoutIstio)); diff != "" {
 		t.Error(diff)
 	}
 	_, err := SecretFiles(a, crl, LayoutTLS)
@@ -298,7 +298,7 @@ func TestFirstStartKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	for link, target := range map[string]string{
-		"..data": version, caCertFile: "..data/" + caCertFile, caKeyFile: "..data/" + caKeyFile,
+		"..data": version, CertFile: "..data/" + CertFile, KeyFile: "..data/" + KeyFile,
 	} {
 		if err := os.Symlink(target, filepath.Join(dir, link)); err != nil {
 			t.Fatal(err)

@@ -21,15 +21,16 @@ import (
 // CACerts is the name of the Secret with the CA of a cluster.
 const CACerts = "cacerts"
 
-// SelfSignedSecret is the name of the Secret in which Istio keeps a CA that nobody plugged in.
+// SelfSignedSecret is the name of the Secret in which Istio keeps its self-signed CA.
 const SelfSignedSecret = "istio-ca-secret"
 
-// fieldManager is who owns the fields that are written.
+// fieldManager owns the fields that this package writes.
 const fieldManager = "meshctl"
 
-// ClusterSecrets is a namespace of a cluster. It may be used concurrently.
+// ClusterSecrets reads and writes the CA Secrets in one namespace of a cluster. It may
+// be used concurrently.
 type ClusterSecrets struct {
-	// ID is what the cluster is called in the mesh, Context its context in the
+	// ID is the name of the cluster in the mesh, Context its context in the
 	// kubeconfig.
 	ID        mesh.ClusterID
 	Context   string
@@ -37,7 +38,7 @@ type ClusterSecrets struct {
 	core      *kube.Client
 }
 
-// Connect makes the clients of a cluster. Nothing is asked yet.
+// Connect makes the client of a cluster. It sends no request yet.
 func Connect(id mesh.ClusterID, context, namespace string, api *rest.Config) (*ClusterSecrets, error) {
 	core, err := kube.NewClient(api)
 	if err != nil {
@@ -51,7 +52,7 @@ func (c *ClusterSecrets) Names(ctx context.Context) ([]string, error) {
 	return c.core.Names(ctx, "secrets", c.Namespace)
 }
 
-// Place names a Secret of the cluster for people.
+// Place returns the name of a Secret for people.
 func (c *ClusterSecrets) Place(name string) string {
 	return fmt.Sprintf("%s: Secret %s/%s", c.Context, c.Namespace, name)
 }
@@ -65,8 +66,8 @@ func (c *ClusterSecrets) Absent(name string) error {
 	return fmt.Errorf("%s: it is not there; make it with: %s", c.Place(name), WriteCommand(name, c.Namespace, entry))
 }
 
-// WriteCommand returns the command that writes the Secrets with the CAs of clusters,
-// which are entries of --context.
+// WriteCommand returns the command that writes the CA Secrets of clusters. contexts
+// are entries of --context.
 func WriteCommand(name, namespace string, contexts ...string) string {
 	command := "meshctl certs cacerts DIR --apply --context " + output.ShellWord(strings.Join(contexts, ","))
 	if name != CACerts {
@@ -78,7 +79,7 @@ func WriteCommand(name, namespace string, contexts ...string) string {
 	return command
 }
 
-// Get returns a Secret, nil when there is none.
+// Get returns a Secret, or nil if it does not exist.
 func (c *ClusterSecrets) Get(ctx context.Context, name string) (*corev1.Secret, error) {
 	found, err := c.core.Secrets(c.Namespace).Get(ctx, name)
 	switch {
@@ -139,9 +140,9 @@ func (c *ClusterSecrets) writeError(name string, exists bool, err error) error {
 	return fmt.Errorf("%s: %w", c.Place(name), err)
 }
 
-// Objects returns, as a List in JSON, the objects of the namespace that hold
-// certificates or tokens: the named Secrets, which must be there, or with no
-// names those of the CA, remote secrets, and the ConfigMap with the roots.
+// Objects returns objects with certificates or tokens as a List in JSON: the named
+// Secrets, which must exist, or without names the CA Secrets, the remote secrets and
+// the ConfigMap with the roots.
 func (c *ClusterSecrets) Objects(ctx context.Context, names ...string) ([]byte, error) {
 	var items []any
 	for _, name := range names {
@@ -164,8 +165,8 @@ func (c *ClusterSecrets) Objects(ctx context.Context, names ...string) ([]byte, 
 	return json.Marshal(map[string]any{"apiVersion": "v1", "kind": "List", "items": items})
 }
 
-// CA returns what signs in the cluster, nil when it has no Secret of a CA. Its Signer
-// is nil when none can be read.
+// CA returns the CA of the cluster, or nil if the cluster has no CA Secret. Its Signer
+// is nil if the Secret has no readable certificate.
 func (c *ClusterSecrets) CA(ctx context.Context) (*verify.ClusterCA, error) {
 	for _, name := range []string{CACerts, SelfSignedSecret} {
 		found, err := c.Get(ctx, name)
@@ -215,7 +216,7 @@ func (c *ClusterSecrets) known(ctx context.Context) (items []any, err error) {
 	return items, nil
 }
 
-// rootConfigMap holds the roots that agents trust.
+// rootConfigMap holds the roots for agents.
 const rootConfigMap = "istio-ca-root-cert"
 
 func secretItem(s *corev1.Secret) map[string]any {
@@ -224,7 +225,7 @@ func secretItem(s *corev1.Secret) map[string]any {
 	}
 }
 
-// metadata is what readers look at.
+// metadata returns the fields that package inspect reads.
 func metadata(m *metav1.ObjectMeta) map[string]any {
 	out := map[string]any{"name": m.Name, "namespace": m.Namespace}
 	if value, ok := m.Labels[remotesecret.Label]; ok {

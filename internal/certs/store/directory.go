@@ -1,7 +1,6 @@
-// Package store keeps certificate authorities in directories, in the layouts
-// that openssl-made CAs for Istio have: a root in root-cert.pem and
-// root-key.pem, the authority of a cluster in the four files of the Secret
-// "cacerts".
+// Package store keeps CAs in directories and in Secrets of Kubernetes clusters. It uses
+// Istio's layouts: root-cert.pem and root-key.pem for a root, and the files of the
+// Secret "cacerts" for the CA of a cluster.
 package store
 
 import (
@@ -20,24 +19,7 @@ import (
 	"github.com/meshctl/meshctl/internal/output"
 )
 
-// Names of the files.
-const (
-	rootCertFile  = "root-cert.pem"
-	rootKeyFile   = "root-key.pem"
-	caCertFile    = "ca-cert.pem"
-	caKeyFile     = "ca-key.pem"
-	certChainFile = "cert-chain.pem"
-)
-
-// Limits of what is read, in bytes: a key, and a file of certificates.
-const (
-	maxKey   = 64 << 10
-	maxCerts = 1 << 20
-	maxCRL   = 16 << 20
-)
-
-// Load reads the authority of a cluster from dir, in either layout of Read. The
-// error names the directory and what is missing or wrong.
+// Load reads the CA of a cluster from dir, in either layout.
 func Load(dir string, now time.Time) (*certs.Authority, error) {
 	m, err := Read(dir)
 	if err != nil {
@@ -50,29 +32,27 @@ func Load(dir string, now time.Time) (*certs.Authority, error) {
 	return a, nil
 }
 
-// LoadSigner reads whatever in dir can sign: a root, or the authority of a
-// cluster.
+// LoadSigner reads a root or the CA of a cluster from dir.
 func LoadSigner(dir string, now time.Time) (*certs.Authority, error) {
-	if _, err := os.Lstat(filepath.Join(dir, rootKeyFile)); err == nil {
+	if _, err := os.Lstat(filepath.Join(dir, RootKeyFile)); err == nil {
 		return LoadRoot(dir, now)
 	}
 	return Load(dir, now)
 }
 
-// LoadRoot reads a root that can sign intermediates from dir: root-cert.pem
-// and root-key.pem.
+// LoadRoot reads the root in root-cert.pem and root-key.pem of dir.
 func LoadRoot(dir string, now time.Time) (*certs.Authority, error) {
-	cert, err1 := files.Read(filepath.Join(dir, rootCertFile), maxCerts)
-	key, err2 := files.ReadSecret(filepath.Join(dir, rootKeyFile), maxKey)
+	cert, err1 := files.Read(filepath.Join(dir, RootCertFile), maxCerts)
+	key, err2 := files.ReadSecret(filepath.Join(dir, RootKeyFile), maxKey)
 	if errors.Is(err1, fs.ErrNotExist) && errors.Is(err2, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s has no root: neither %s nor %s is there; make one with: meshctl certs root-ca --out %s",
-			dir, rootCertFile, rootKeyFile, output.ShellWord(dir))
+			dir, RootCertFile, RootKeyFile, output.ShellWord(dir))
 	}
 	if err := errors.Join(err1, err2); err != nil {
 		return nil, fmt.Errorf("load CA from %s: %w", dir, err)
 	}
 	set := verify.Arrange(dir, []verify.File{
-		fileOf(dir, rootCertFile, cert), fileOf(dir, rootKeyFile, key),
+		fileOf(dir, RootCertFile, cert), fileOf(dir, RootKeyFile, key),
 	})
 	if err := verify.Refuse(verify.Check(set, verify.Options{Now: now})); err != nil {
 		return nil, fmt.Errorf("load CA: %w", err)
@@ -90,16 +70,15 @@ func fileOf(dir, name string, data []byte) verify.File {
 	return f
 }
 
-// selfSignedTTL is how long a CA lives that LoadOrCreate makes.
+// selfSignedTTL is the life of a CA that LoadOrCreate makes.
 const selfSignedTTL = 10 * 365 * 24 * time.Hour
 
-// LoadOrCreate returns the self-signed CA that is kept in dir, and makes it at
-// the first start. created tells whether it did. The organization of a new CA
-// is the trust domain.
+// LoadOrCreate loads the CA in dir. If there is none, it makes a self-signed one and
+// sets created. The organization of a new CA is the trust domain.
 func LoadOrCreate(dir, trustDomain string, now time.Time, rand io.Reader) (a *certs.Authority, created bool, err error) {
-	for _, name := range []string{caCertFile, caKeyFile, rootCertFile, certChainFile} {
-		// Where a part of a CA is, Load says what is missing. Links to nowhere
-		// are what a start left that was killed.
+	for _, name := range []string{CertFile, KeyFile, RootCertFile, certChainFile} {
+		// If there is a part of a CA, Load reports the missing files. A killed start
+		// leaves dangling links, which Stat does not find.
 		if _, err := os.Stat(filepath.Join(dir, name)); !errors.Is(err, fs.ErrNotExist) {
 			a, err := Load(dir, now)
 			return a, false, err
@@ -108,12 +87,12 @@ func LoadOrCreate(dir, trustDomain string, now time.Time, rand io.Reader) (a *ce
 	if a, err = selfSigned(trustDomain, now, rand); err != nil {
 		return nil, false, err
 	}
-	all, err := authorityFiles(a)
+	all, err := Files(a)
 	if err != nil {
 		return nil, false, err
 	}
 	err = files.WriteDir(dir, all, files.Options{})
-	if errors.Is(err, fs.ErrExist) { // by another process, meanwhile
+	if errors.Is(err, fs.ErrExist) { // another process was faster
 		a, err := Load(dir, now)
 		return a, false, err
 	}
@@ -136,14 +115,14 @@ func selfSigned(trustDomain string, now time.Time, rand io.Reader) (*certs.Autho
 	return a, nil
 }
 
-// SelfSigned makes a self-signed CA and returns it as Istio keeps it in the
-// Secret istio-ca-secret. The organization of the CA is the trust domain.
+// SelfSigned makes a self-signed CA and returns the data of Istio's Secret
+// istio-ca-secret. The organization of the CA is the trust domain.
 func SelfSigned(trustDomain string, now time.Time, rand io.Reader) (map[string][]byte, error) {
 	a, err := selfSigned(trustDomain, now, rand)
 	if err != nil {
 		return nil, err
 	}
-	all, err := authorityFiles(a)
+	all, err := Files(a)
 	if err != nil {
 		return nil, err
 	}
@@ -151,12 +130,12 @@ func SelfSigned(trustDomain string, now time.Time, rand io.Reader) (map[string][
 	for _, f := range all {
 		data[f.Name] = f.Data
 	}
-	data[certChainFile] = nil // it is its own
+	data[certChainFile] = nil // as Istio does for a root
 	return data, nil
 }
 
-// HasAuthority reports whether a directory has the authority of a cluster, in
-// either layout. A tls.crt may also be that of a workload.
+// HasAuthority reports whether a directory has the CA of a cluster, in either layout.
+// The certificate in tls.crt must be a CA.
 func HasAuthority(dir string) bool {
 	if _, err := os.Stat(filepath.Join(dir, CertFile)); err == nil {
 		return true
@@ -169,8 +148,8 @@ func HasAuthority(dir string) bool {
 	return err == nil && list[0].IsCA
 }
 
-// Authorities are the names of the directories in dir that have the authority of a
-// cluster, sorted. Hidden ones do not count.
+// Authorities returns the sorted names of the directories in dir that have the CA of a
+// cluster. It ignores hidden ones.
 func Authorities(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -16,43 +16,41 @@ import (
 	"github.com/meshctl/meshctl/internal/files"
 )
 
-// materialFile is a file of an authority's directory and how much of it is
-// read.
+// materialFile is a file of a CA with its size limit.
 type materialFile struct {
 	name  string
 	limit int64
 }
 
 // secret reports whether the file holds a private key.
-func (f materialFile) secret() bool { return f.name == caKeyFile || f.name == tlsKeyFile }
+func (f materialFile) secret() bool { return f.name == KeyFile || f.name == tlsKeyFile }
 
-// materialFiles are the files of both layouts. It is a function and not a
-// variable, for nothing may change it.
+// materialFiles returns the files of both layouts.
 func materialFiles() []materialFile {
 	return []materialFile{
-		{caCertFile, maxCerts},
-		{caKeyFile, maxKey},
+		{CertFile, maxCerts},
+		{KeyFile, maxKey},
 		{certChainFile, maxCerts},
-		{rootCertFile, maxCerts},
-		{crlFile, maxCRL},
-		{tlsCertFile, maxCerts},
+		{RootCertFile, maxCerts},
+		{CRLFile, MaxFile},
+		{TLSCertFile, maxCerts},
 		{tlsKeyFile, maxKey},
 		{tlsRootsFile, maxCerts},
 	}
 }
 
-// Stamp tells one content of a directory from another without reading it.
-// Stamps are compared with ==.
+// Stamp identifies the content of a directory or Secret without reading it. Compare
+// stamps with ==.
 type Stamp struct {
-	// Directory tells the directory from another one of the name.
+	// Directory identifies the directory itself.
 	Directory string
-	// Version is, where the directory is mounted, what its ..data leads to.
-	// With Directory or Version all files change at once.
+	// Version is the target of ..data in a mounted directory, or the version of a
+	// Secret. If Directory or Version changes, all files change at once.
 	Version string
 	files   string
 }
 
-// StampOf returns the stamp of dir as it is now, whatever it is.
+// StampOf returns the current stamp of dir, even if dir does not exist.
 func StampOf(dir string) Stamp {
 	var s Stamp
 	s.Version, _ = os.Readlink(filepath.Join(dir, "..data"))
@@ -81,24 +79,21 @@ func stampOf(path string, content bool) string {
 	return fmt.Sprint(id, " ", info.Mode(), " ", info.Size(), " ", info.ModTime().UnixNano())
 }
 
-// Material is what the directory of an authority held at one moment, good or
-// bad.
+// Material holds the files of a CA at one moment, valid or not.
 type Material struct {
 	Stamp Stamp
 	set   verify.Set
 	data  map[string][]byte
-	again bool // reading it again may give more
+	again bool // reading again may succeed
 }
 
-// maxReads is how often a directory is read that changes meanwhile.
+// maxReads is the number of attempts to read a changing directory.
 const maxReads = 5
 
-// Read reads the files of an authority in dir: ca-cert.pem, ca-key.pem,
-// cert-chain.pem, root-cert.pem and ca-crl.pem, or tls.crt, tls.key and
-// ca.crt. All are of one moment: when the directory changes meanwhile, it is
-// read again. The error is that it keeps changing; what cannot be read is a
-// finding of Authority. When it may be read soon, as after a want of file
-// descriptors, the Stamp is the zero value, which is no directory's.
+// Read reads the files of a CA in dir, in either layout. All files are from one
+// moment: Read starts again if the directory changes, and fails if it keeps changing.
+// Unreadable files become findings of Authority. After a temporary failure, such as a
+// lack of file descriptors, the Stamp is the zero value, which equals no other stamp.
 func Read(dir string) (*Material, error) {
 	before := StampOf(dir)
 	for range maxReads {
@@ -144,9 +139,8 @@ func read(dir string) *Material {
 	return m
 }
 
-// FromSecret returns what a Secret holds under the names of the files of Read.
-// The place is the Secret for people, the version is that of the data. As in
-// Istio's istio-ca-secret, the chain of a self-signed CA may be empty.
+// FromSecret returns the files of a CA in the data of a Secret. The place is the name of
+// the Secret for people. As in Istio's istio-ca-secret, the chain may be empty.
 func FromSecret(place, version string, data map[string][]byte) *Material {
 	m := &Material{Stamp: Stamp{Version: version}, data: map[string][]byte{}}
 	var found []verify.File
@@ -174,12 +168,11 @@ func readMaterial(path string, f materialFile) ([]byte, error) {
 	return files.Read(path, f.limit)
 }
 
-// Empty reports whether the directory holds nothing of an authority, or is not
-// there.
+// Empty reports whether there is no file of a CA.
 func (m *Material) Empty() bool { return len(m.data) == 0 }
 
-// Certificates returns those that could be read, of a directory good or bad:
-// of the signer's file, of its chain, and the roots.
+// Certificates returns all readable certificates: in the signer's file, in its chain,
+// and the roots.
 func (m *Material) Certificates() (signer, chain, roots []*x509.Certificate) {
 	for _, f := range m.set.Files {
 		var list []*x509.Certificate
@@ -189,13 +182,13 @@ func (m *Material) Certificates() (signer, chain, roots []*x509.Certificate) {
 			}
 		}
 		switch f.Name {
-		case caCertFile:
+		case CertFile:
 			signer = list
 		case certChainFile:
 			chain = list
-		case rootCertFile, tlsRootsFile:
+		case RootCertFile, tlsRootsFile:
 			roots = list
-		case tlsCertFile:
+		case TLSCertFile:
 			if signer == nil {
 				signer, chain = list, list
 			}
@@ -204,9 +197,9 @@ func (m *Material) Certificates() (signer, chain, roots []*x509.Certificate) {
 	return signer, chain, roots
 }
 
-// Authority returns what the directory holds if peers will accept what it
-// signs, with what is wrong with it all the same. Revocation lists that cannot
-// be used do not matter here. The error is a *verify.Failure.
+// Authority returns the CA if peers will accept its leaves, with warnings. Only the
+// entries of revocation lists count, not their faults. The error is a
+// *verify.Failure.
 func (m *Material) Authority(o verify.Options) (*certs.Authority, []verify.Finding, error) {
 	if m.set.Purpose != verify.CA {
 		return nil, nil, m.incomplete()
@@ -222,8 +215,7 @@ func (m *Material) Authority(o verify.Options) (*certs.Authority, []verify.Findi
 	return a, found, nil
 }
 
-// Signer is Authority whatever the revocation lists say: who was revoked may
-// still sign such lists.
+// Signer returns the CA even if it is revoked: it may still sign revocation lists.
 func (m *Material) Signer(o verify.Options) (*certs.Authority, error) {
 	if m.set.Purpose != verify.CA {
 		return nil, m.incomplete()
@@ -246,7 +238,7 @@ func (m *Material) signer(o verify.Options) (*certs.Authority, []verify.Finding,
 
 func (m *Material) incomplete() error {
 	return m.fail(verify.Incomplete, fmt.Sprintf("%s, %s, %s and %s, or %s, %s and %s, are missing",
-		caCertFile, caKeyFile, certChainFile, rootCertFile, tlsCertFile, tlsKeyFile, tlsRootsFile),
+		CertFile, KeyFile, certChainFile, RootCertFile, TLSCertFile, tlsKeyFile, tlsRootsFile),
 		"add the files; meshctl certs intermediate-ca writes all of them")
 }
 
@@ -258,59 +250,57 @@ func (m *Material) fail(code verify.Code, reason, fix string) error {
 
 func (m *Material) withoutCRL() verify.Set {
 	s := m.set
-	s.Files = slices.DeleteFunc(slices.Clone(s.Files), func(f verify.File) bool { return f.Name == crlFile })
+	s.Files = slices.DeleteFunc(slices.Clone(s.Files), func(f verify.File) bool { return f.Name == CRLFile })
 	return s
 }
 
-// pems are the files by their use.
+// pems returns the files by their use.
 func (m *Material) pems() certs.PEMs {
-	if _, istio := m.data[caCertFile]; istio {
-		return certs.PEMs{Cert: m.data[caCertFile], Key: m.data[caKeyFile], Chain: m.data[certChainFile], Roots: m.data[rootCertFile]}
+	if _, istio := m.data[CertFile]; istio {
+		return certs.PEMs{Cert: m.data[CertFile], Key: m.data[KeyFile], Chain: m.data[certChainFile], Roots: m.data[RootCertFile]}
 	}
-	p := certs.PEMs{Key: m.data[tlsKeyFile], Chain: m.data[tlsCertFile], Roots: m.data[tlsRootsFile]}
-	// tls.crt has what leads to the root, too.
+	p := certs.PEMs{Key: m.data[tlsKeyFile], Chain: m.data[TLSCertFile], Roots: m.data[tlsRootsFile]}
+	// tls.crt also has the chain.
 	if chain, err := certs.ParseCerts(p.Chain); err == nil {
 		p.Cert = certs.EncodeCerts(chain[0])
 	}
 	return p
 }
 
-// CRL returns the file with the revocation lists, and whether there is one.
+// CRL returns the file with the revocation lists, if there is one.
 func (m *Material) CRL() (data []byte, there bool) {
-	data, there = m.data[crlFile]
+	data, there = m.data[CRLFile]
 	return data, there
 }
 
-// WithCRL returns the material with another file of revocation lists, at a place.
+// WithCRL returns a copy with other revocation lists. place names them for people.
 func (m *Material) WithCRL(place string, data []byte) *Material {
-	file := verify.NewFile(crlFile, data)
+	file := verify.NewFile(CRLFile, data)
 	file.Place = place
 	next := &Material{Stamp: m.Stamp, data: maps.Clone(m.data)}
-	next.data[crlFile] = data
+	next.data[CRLFile] = data
 	next.set = verify.Arrange(m.set.Place, append(m.withoutCRL().Files, file))
 	return next
 }
 
-// Revocations are the revocation lists of an authority's directory.
+// Revocations are the revocation lists of a CA.
 type Revocations struct {
-	PEM   []byte // the file as it is, empty when there is none
+	PEM   []byte // the unchanged file, empty if there is none
 	Lists []*x509.RevocationList
-	// Findings are what is wrong with lists that count all the same: one that
-	// is out of date still names what is revoked. Peers would refuse everybody
-	// for it.
+	// Findings report missing and stale lists. A stale list still revokes, but peers
+	// that use it refuse every certificate.
 	Findings []verify.Finding
-	// Warnings are what is not wrong yet, or perhaps.
 	Warnings []verify.Finding
 }
 
-// Revocations returns the revocation lists. The error, a *verify.Failure, is
-// that they cannot be used; what they revoke of the authority itself is none.
+// Revocations returns the revocation lists. It fails with a *verify.Failure if they are
+// unusable. It is no failure if they revoke the CA itself.
 func (m *Material) Revocations(o verify.Options) (Revocations, error) {
-	i := slices.IndexFunc(m.set.Files, func(f verify.File) bool { return f.Name == crlFile })
+	i := slices.IndexFunc(m.set.Files, func(f verify.File) bool { return f.Name == CRLFile })
 	if i < 0 {
 		return Revocations{}, nil
 	}
-	r := Revocations{PEM: m.data[crlFile]}
+	r := Revocations{PEM: m.data[CRLFile]}
 	var bad []verify.Finding
 	for _, f := range verify.Check(m.set, o) {
 		switch {

@@ -78,9 +78,9 @@ func TestOpenSSLAccepts(t *testing.T) {
 			if err1 != nil || err2 != nil || err3 != nil {
 				t.Fatal(err1, err2, err3)
 			}
-			roots := filepath.Join(dir, "root", rootCertFile)
-			cluster := filepath.Join(dir, "cluster1", caCertFile)
-			chain := filepath.Join(dir, "leaf", leafChainFile)
+			roots := filepath.Join(dir, "root", RootCertFile)
+			cluster := filepath.Join(dir, "cluster1", CertFile)
+			chain := filepath.Join(dir, "leaf", certChainFile)
 			openssl(t, "verify", "-x509_strict", "-check_ss_sig", "-CAfile", roots, roots)
 			openssl(t, "verify", "-x509_strict", "-CAfile", roots, cluster)
 			for _, purpose := range []string{"sslserver", "sslclient"} {
@@ -97,7 +97,7 @@ func TestOpenSSLAccepts(t *testing.T) {
 				"CA:FALSE", "TLS Web Server Authentication, TLS Web Client Authentication",
 				"X509v3 Subject Alternative Name: critical", "DNS:*.example.com, URI:spiffe://cluster.local/ns/a/sa/b")
 			for cert, private := range map[string]string{
-				roots: filepath.Join(dir, "root", rootKeyFile), cluster: filepath.Join(dir, "cluster1", caKeyFile), chain: filepath.Join(dir, "leaf", leafKeyFile),
+				roots: filepath.Join(dir, "root", RootKeyFile), cluster: filepath.Join(dir, "cluster1", KeyFile), chain: filepath.Join(dir, "leaf", leafKeyFile),
 			} {
 				if openssl(t, "pkey", "-pubout", "-in", private) != openssl(t, "x509", "-noout", "-pubkey", "-in", cert) {
 					t.Errorf("openssl does not see %s as the key of %s", private, cert)
@@ -126,11 +126,11 @@ func TestOpenSSLMakes(t *testing.T) {
 	if _, err := SaveLeaf(filepath.Join(dir, "leaf"), leaf, nil, ca, false); err != nil {
 		t.Fatal(err)
 	}
-	chain := filepath.Join(dir, "leaf", leafChainFile)
-	openssl(t, "verify", "-CAfile", filepath.Join(dir, rootCertFile), "-untrusted", chain, chain)
+	chain := filepath.Join(dir, "leaf", certChainFile)
+	openssl(t, "verify", "-CAfile", filepath.Join(dir, RootCertFile), "-untrusted", chain, chain)
 
 	// What we would write is, certificate by certificate, what openssl wrote.
-	set, err := authorityFiles(ca)
+	set, err := Files(ca)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func TestOpenSSLMakes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if f.Name != caKeyFile && string(data) != string(f.Data) {
+		if f.Name != KeyFile && string(data) != string(f.Data) {
 			t.Errorf("%s is another than that of openssl", f.Name)
 		}
 	}

@@ -16,16 +16,15 @@ import (
 	"github.com/meshctl/meshctl/internal/files"
 )
 
-// SecretChange is a Secret that is to hold the CA of a cluster.
+// SecretChange is a planned change of a CA Secret.
 type SecretChange struct {
 	cluster *ClusterSecrets
 	name    string
 	want    map[string][]byte
-	have    *corev1.Secret // nil: not there
+	have    *corev1.Secret // nil if it does not exist
 }
 
-// Plan reads the Secret and returns how to have it hold the files and nothing
-// else. Nothing is written yet.
+// Plan reads the Secret and plans a change to exactly these files. It writes nothing.
 func (c *ClusterSecrets) Plan(ctx context.Context, name string, want []files.File) (*SecretChange, error) {
 	p := &SecretChange{cluster: c, name: name, want: map[string][]byte{}}
 	for _, f := range want {
@@ -36,8 +35,8 @@ func (c *ClusterSecrets) Plan(ctx context.Context, name string, want []files.Fil
 	return p, err
 }
 
-// PlanLists reads the Secret, which must hold the CA of the cluster, to have keys of it
-// written anew with SetLists. Nothing is written yet.
+// PlanLists reads the Secret, which must exist, and plans a change of its revocation
+// lists by SetLists. It writes nothing.
 func (c *ClusterSecrets) PlanLists(ctx context.Context, name string) (*SecretChange, error) {
 	p, err := c.Plan(ctx, name, nil)
 	switch {
@@ -50,18 +49,18 @@ func (c *ClusterSecrets) PlanLists(ctx context.Context, name string) (*SecretCha
 	return p, nil
 }
 
-// Material is the CA in the Secret as it is. Its place and that of its lists are
-// for people.
+// Material returns the CA in the Secret before the change, with its place and the place
+// of its revocation lists.
 func (p *SecretChange) Material() (m *Material, place, lists string) {
 	place = p.cluster.Place(p.name)
 	return FromSecret(place, "", p.have.Data), place, place + ", " + CRLFile
 }
 
-// SetLists has the Secret that PlanLists has read hold these revocation lists.
+// SetLists plans new revocation lists.
 func (p *SecretChange) SetLists(pem []byte) { p.want[CRLFile] = pem }
 
-// Refuse returns why the Secret is not to be written unless a person insists:
-// it holds another CA, or revocation lists that would be lost.
+// Refuse returns an error if only force should make the change: the Secret holds
+// another CA, or revocation lists that would be lost.
 func (p *SecretChange) Refuse() error {
 	if p.have == nil || len(p.have.Data) == 0 {
 		return nil
@@ -80,8 +79,8 @@ func (p *SecretChange) Refuse() error {
 	return nil
 }
 
-// signers are what signs by the Secret as it is and as it is to be; nil where
-// there is none.
+// signers returns the signing certificates before and after the change, nil if there
+// is none.
 func (p *SecretChange) signers() (was, is *x509.Certificate) {
 	first := func(data map[string][]byte) *x509.Certificate {
 		signer, _, _ := FromSecret("", "", data).Certificates()
@@ -96,12 +95,12 @@ func (p *SecretChange) signers() (was, is *x509.Certificate) {
 	return was, first(p.want)
 }
 
-// Unchanged reports whether the Secret is as it is to be.
+// Unchanged reports whether the change has no effect.
 func (p *SecretChange) Unchanged() bool {
 	return p.have != nil && maps.EqualFunc(p.have.Data, p.want, bytes.Equal)
 }
 
-// String says what Write does, in one line.
+// String describes the change in one line.
 func (p *SecretChange) String() string {
 	place := p.cluster.Place(p.name)
 	was, is := p.signers()
@@ -138,7 +137,7 @@ func (p *SecretChange) String() string {
 	return place + ": " + strings.Join(changes, "; ")
 }
 
-// roots are the trusted roots of a Secret's data, for people.
+// roots returns the names of the trusted roots.
 func (p *SecretChange) roots(data map[string][]byte) []string {
 	_, _, roots := FromSecret("", "", data).Certificates()
 	out := make([]string, len(roots))
@@ -148,9 +147,7 @@ func (p *SecretChange) roots(data map[string][]byte) []string {
 	return out
 }
 
-// Write writes the Secret, all of its data at once, unless somebody has written
-// it since Plan. Labels and annotations stay. With dryRun the API server checks
-// everything and keeps nothing.
+// Write writes the Secret unless it changed since Plan. See ClusterSecrets.Write.
 func (p *SecretChange) Write(ctx context.Context, dryRun bool) error {
 	if p.Unchanged() {
 		return nil

@@ -12,69 +12,46 @@ import (
 	"github.com/meshctl/meshctl/internal/files"
 )
 
-// Layout is a choice of names for the files of an authority in a Secret.
-type Layout string
-
-// The layouts that Istio reads.
-const (
-	// LayoutIstio has ca-cert.pem, ca-key.pem, cert-chain.pem, root-cert.pem
-	// and, where there is one, ca-crl.pem.
-	LayoutIstio Layout = "istio"
-	// LayoutTLS has tls.crt (what leads from the CA to the root), tls.key and
-	// ca.crt. It has no place for revocation lists.
-	LayoutTLS Layout = "tls"
-)
-
-// SecretMeta says what the Secret of an authority is called.
+// SecretMeta has the name and the layout of a CA's Secret.
 type SecretMeta struct {
 	Namespace, Name string
 	Layout          Layout
 }
 
-// Names of the keys of LayoutTLS.
-const (
-	tlsCertFile  = "tls.crt"
-	tlsKeyFile   = "tls.key"
-	tlsRootsFile = "ca.crt"
-)
-
-const crlFile = "ca-crl.pem"
-
-// SecretFiles returns what a Secret for the authority holds, with its revocation
-// lists unless crl is empty. It is an error when the layout has no place for
-// them.
+// SecretFiles returns the files of a CA for a Secret. It includes the revocation lists
+// unless crl is empty, and fails if the layout has no place for them.
 func SecretFiles(a *certs.Authority, crl []byte, layout Layout) ([]files.File, error) {
-	set, err := authorityFiles(a)
+	set, err := Files(a)
 	if err != nil {
 		return nil, err
 	}
 	switch layout {
 	case LayoutIstio:
 		if len(crl) > 0 {
-			set = append(set, files.File{Name: crlFile, Data: crl, Mode: files.Public})
+			set = append(set, files.File{Name: CRLFile, Data: crl, Mode: files.Public})
 		}
 		return set, nil
 	case LayoutTLS:
 		if len(crl) > 0 {
-			return nil, fmt.Errorf("there is %s, for which the layout %q has no place; use %q", crlFile, layout, LayoutIstio)
+			return nil, fmt.Errorf("there is %s, for which the layout %q has no place; use %q", CRLFile, layout, LayoutIstio)
 		}
 		return tlsFiles(set, a), nil
 	}
 	return nil, fmt.Errorf("unknown layout %q: want %s or %s", layout, LayoutIstio, LayoutTLS)
 }
 
-// tlsFiles renames the files of an authority.
+// tlsFiles converts the files of a CA to LayoutTLS.
 func tlsFiles(set []files.File, a *certs.Authority) (out []files.File) {
 	for _, f := range set {
 		switch f.Name {
-		case caCertFile:
-			f.Name = tlsCertFile
+		case CertFile:
+			f.Name = TLSCertFile
 			if len(a.Chain) > 0 {
 				f.Data = certs.EncodeCerts(a.Chain...)
 			}
-		case caKeyFile:
+		case KeyFile:
 			f.Name = tlsKeyFile
-		case rootCertFile:
+		case RootCertFile:
 			f.Name = tlsRootsFile
 		default:
 			continue
@@ -84,7 +61,7 @@ func tlsFiles(set []files.File, a *certs.Authority) (out []files.File) {
 	return out
 }
 
-// EncodeSecret renders files as the YAML of a Kubernetes Secret.
+// EncodeSecret encodes files as a Kubernetes Secret in YAML.
 func EncodeSecret(s SecretMeta, set []files.File) ([]byte, error) {
 	type metadata struct {
 		Name      string `yaml:"name"`
