@@ -87,7 +87,7 @@ spec: {type: LoadBalancer, clusterIP: 10.97.9.9, ports: [{name: tls, port: 15443
 		}
 	}()
 	waitFor(t, "readiness", s.ready.Load)
-	const want = "network n2: proxies of other networks are given none of its endpoints: Service istio-system/eastwest of cluster away: it has no address"
+	const want = "network n2: proxies in other networks get none of its endpoints: Service istio-system/eastwest of cluster away: it has no address"
 	if list := s.sources.Page(s.registry).UnreachableNetworks; len(list) != 1 || !strings.HasPrefix(list[0].String(), want) {
 		t.Errorf("the page has %v, want %s", list, want)
 	}

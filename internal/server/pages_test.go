@@ -60,7 +60,7 @@ spec:
 		write(t, dir, "a.yaml", filter("a"))
 		write(t, dir, "b.yaml", filter("b"))
 	})
-	const want = `EnvoyFilter sample/b (cluster cluster1): extension "greeting" is that of EnvoyFilter sample/a (cluster cluster1) for proxies that both select` + "\n"
+	const want = `EnvoyFilter sample/b (cluster cluster1): proxies that EnvoyFilter sample/a (cluster cluster1) also selects get extension "greeting" from there` + "\n"
 	if _, body := get(t, s, "/ready?verbose"); !strings.Contains(body, want) {
 		t.Errorf("/ready?verbose says %s, want %s", body, want)
 	}

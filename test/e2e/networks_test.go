@@ -65,7 +65,7 @@ func noUsableGateway(t *testing.T, m *demo.Mesh) {
 			if want := "no: it is in another network, which has no gateway that can be used: "; err != nil || !strings.Contains(string(out), want) {
 				t.Errorf("meshctl explain: %v, want %q in\n%s", err, want, out)
 			}
-			const unreachable = "network network2: proxies of other networks are given none of its endpoints: "
+			const unreachable = "network network2: proxies in other networks get none of its endpoints: "
 			if page := adminGet(t, controlPlane1, "/ready?verbose"); !strings.Contains(page, unreachable) {
 				t.Errorf("/ready?verbose lacks %q:\n%s", unreachable, page)
 			}

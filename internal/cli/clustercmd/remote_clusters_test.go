@@ -123,7 +123,7 @@ status: {loadBalancer: {ingress: [{ip: 10.96.0.1}, {hostname: gateway.example}, 
 	if err := os.WriteFile(filepath.Join(away, "eastwest.yaml"), []byte(hostile), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	const taken, host = "10.96.0.1:15443: it is the address of a service of the own cluster", "gateway.example: no address of this host name is known"
+	const taken, host = "10.96.0.1:15443: it is the address of a service of the local cluster", "gateway.example: no address of this host name is known"
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		code, stdout, stderr = remoteClusters(t, home, "remote-clusters", "--server", debug, "-o", "wide")
 		if code == cli.ExitOK && strings.Contains(stdout, "BALANCING") && strings.Contains(stdout, "drained") &&

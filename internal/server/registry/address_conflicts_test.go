@@ -101,7 +101,7 @@ func TestLocalServiceKeepsItsAddress(t *testing.T) {
 				}
 				var conflicts []string
 				short := func(host string) string { return strings.TrimSuffix(host, ".sample.svc.cluster.local") }
-				for _, c := range b.s.conflictList {
+				for _, c := range b.s.report.conflicts {
 					conflicts = append(conflicts, fmt.Sprintln(c.Address, c.Clusters, short(c.Used), short(c.Unused)))
 				}
 				if got := strings.Fields(strings.Join(conflicts, "")); !slices.Equal(got, strings.Fields(strings.Join(tc.conflicts, " "))) {
@@ -114,7 +114,7 @@ func TestLocalServiceKeepsItsAddress(t *testing.T) {
 					t.Errorf("%s: %d warnings, want %d:\n%s", order, n, len(tc.conflicts), &log)
 				}
 				b.apply(down(list[len(list)-1]))
-				if n := len(b.s.conflictList); n > 0 {
+				if n := len(b.s.report.conflicts); n > 0 {
 					t.Errorf("%s: %d conflicts are left", order, n)
 				}
 			}
@@ -135,7 +135,7 @@ func TestManyAddressConflicts(t *testing.T) {
 	if got := b.used("c1"); !slices.Equal(got, []string{"victim 10.96.0.7"}) {
 		t.Errorf("proxies of c1 use %d addresses", len(got))
 	}
-	if n := strings.Count(log.String(), "\n"); n != maxConflicts+1 || !strings.Contains(log.String(), "the address of another one") {
+	if n := strings.Count(log.String(), "\n"); n != maxConflicts+1 || !strings.Contains(log.String(), "more services share addresses") {
 		t.Errorf("%d lines", n)
 	}
 }
@@ -186,8 +186,8 @@ func TestAddressesOfOthers(t *testing.T) {
 	if list := b.snap.Gateways.ByNetwork["n2"]; len(list) != 1 || list[0].Address.String() != "192.0.2.1" {
 		t.Errorf("gateways %v, want that with the address of its own", list)
 	}
-	if got, want := b.s.refused["c2"], (RefusedGateways{1, []RefusedGateway{
-		{"n2", "10.96.0.7:15443", "it is the address of a service of the own cluster"},
+	if got, want := b.s.report.refused["c2"], (RefusedGateways{1, []RefusedGateway{
+		{"n2", "10.96.0.7:15443", "it is the address of a service of the local cluster"},
 	}}); !reflect.DeepEqual(got, want) {
 		t.Errorf("refused %+v, want %+v", got, want)
 	}
@@ -199,12 +199,12 @@ func TestAddressesOfOthers(t *testing.T) {
 	if n := len(b.snap.Gateways.ByNetwork["n2"]); n != maxGateways {
 		t.Errorf("%d gateways, want %d", n, maxGateways)
 	}
-	if got := b.s.refused["c2"]; got.Number != 10_000-maxGateways || len(got.First) != maxRefused ||
-		got.First[0].Reason != "the cluster has more than 64 addresses of gateways" {
+	if got := b.s.report.refused["c2"]; got.Number != 10_000-maxGateways || len(got.First) != maxRefused ||
+		got.First[0].Reason != "the cluster has more than 64 gateway addresses" {
 		t.Errorf("refused %+v", got)
 	}
 	b.apply(up(gateway("c2", "n2", "gateway.example", "192.0.2.1")))
-	if got, want := b.s.refused["c2"], (RefusedGateways{1, []RefusedGateway{
+	if got, want := b.s.report.refused["c2"], (RefusedGateways{1, []RefusedGateway{
 		{"n2", "gateway.example", "it is a host name, and host names are not resolved"},
 	}}); !reflect.DeepEqual(got, want) {
 		t.Errorf("refused %+v, want %+v", got, want)
@@ -212,18 +212,18 @@ func TestAddressesOfOthers(t *testing.T) {
 	noPort := gateway("c2", "n2", "192.0.2.1")
 	noPort.Ports = nil
 	b.apply(up(noPort))
-	if got, want := b.s.refused["c2"], (RefusedGateways{1, []RefusedGateway{
+	if got, want := b.s.report.refused["c2"], (RefusedGateways{1, []RefusedGateway{
 		{"n2", "192.0.2.1", "service istio-system/eastwest does not expose port 15443"},
 	}}); !reflect.DeepEqual(got, want) {
 		t.Errorf("refused %+v, want %+v", got, want)
 	}
 	b.apply(up(gateway("c2", "n2", "192.0.2.1")))
-	if len(b.s.refused) > 0 {
-		t.Errorf("refused %+v, want none", b.s.refused)
+	if len(b.s.report.refused) > 0 {
+		t.Errorf("refused %+v, want none", b.s.report.refused)
 	}
 	for _, want := range []string{
-		"endpoint of another cluster has the address of a service of this one: it is not used\" cluster=c2 service=sample/hello address=10.96.0.7",
-		"gateway of another cluster has the address of a service of this one", "too many addresses of gateways", "addresses=10000 used=64",
+		"endpoint of a remote cluster has the address of a local service: it is not used\" cluster=c2 service=sample/hello address=10.96.0.7",
+		"gateway of a remote cluster has the address of a local service", "too many gateway addresses", "addresses=10000 used=64",
 	} {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("the log lacks %q", want)

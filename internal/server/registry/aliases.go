@@ -10,11 +10,11 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// maxAliases bounds the ExternalName services that stand for one service: each
-// adds names to its virtual hosts.
+// maxAliases is the number of ExternalName services that may stand for one service.
+// Each adds names to the service's virtual hosts.
 const maxAliases = 100
 
-// aliases are the ExternalName services that stand for services of the mesh.
+// aliases holds the ExternalName services that stand for services of the mesh.
 type aliases struct {
 	target map[name]name      // of each alias
 	of     map[name]set[name] // the aliases of each target
@@ -22,7 +22,7 @@ type aliases struct {
 
 func newAliases() aliases { return aliases{make(map[name]name), make(map[name]set[name])} }
 
-// set makes the alias one of the target, or none when it is not an alias.
+// set sets or, if is is false, removes the target of an alias.
 func (a aliases) set(alias, target name, is bool) {
 	if was, had := a.target[alias]; had {
 		delete(a.target, alias)
@@ -40,7 +40,7 @@ func (a aliases) set(alias, target name, is bool) {
 	a.of[target].add(alias)
 }
 
-// chain adds all that a name stands for, one after another.
+// chain adds the target of a name, the target's target and so on.
 func (a aliases) chain(from name, into set[name]) {
 	seen := set[name]{}
 	for at, is := a.target[from]; is; at, is = a.target[at] {
@@ -52,7 +52,7 @@ func (a aliases) chain(from name, into set[name]) {
 	}
 }
 
-// all are the aliases of a service, and theirs, sorted.
+// all returns the aliases of a service and, recursively, of those aliases, sorted.
 func (a aliases) all(of name) []name {
 	seen := set[name]{}
 	for next := []name{of}; len(next) > 0; next = next[1:] {
@@ -68,9 +68,9 @@ func (a aliases) all(of name) []name {
 	})
 }
 
-// touchAliased marks what the dirty services stand for, and stood for: their names
-// are part of its facts.
-func (b *builder) touchAliased() {
+// markAliased updates the targets of dirty services, and marks old and new targets: the
+// names of aliases are part of the target's facts.
+func (b *builder) markAliased() {
 	more := set[name]{}
 	for n := range b.dirty.services {
 		b.aliases.chain(n, more)
@@ -81,8 +81,8 @@ func (b *builder) touchAliased() {
 	maps.Copy(b.dirty.services, more)
 }
 
-// aliasTarget is the service of the mesh that one stands for, if it is an
-// ExternalName service with the full name of one.
+// aliasTarget returns the service that an ExternalName service stands for, if its
+// external name is the host of a service of the mesh.
 func (b *builder) aliasTarget(n name) (name, bool) {
 	svc := b.decisive(n)
 	if svc == nil || svc.ExternalName == "" {
@@ -96,11 +96,11 @@ func (b *builder) aliasTarget(n name) (name, bool) {
 	return name{namespace: namespace, name: service}, true
 }
 
-// aliasesOf are the aliases of a service.
+// aliasesOf returns the aliases of a service, at most maxAliases.
 func (b *builder) aliasesOf(n name) []snapshot.Alias {
 	all := b.aliases.all(n)
 	if len(all) > maxAliases {
-		b.cfg.Log.Warn("a service has too many ExternalName services that stand for it: the others are not used",
+		b.cfg.Log.Warn("too many ExternalName services stand for one service: the others are not used",
 			"service", n.namespace+"/"+n.name, "number", len(all), "used", maxAliases)
 		all = all[:maxAliases]
 	}

@@ -12,7 +12,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// apply takes one event into the indexes and marks what it may change.
+// apply enters one event into the indexes and marks the facts that it may change.
 func (s *state) apply(e snapshot.Event) {
 	c := s.cluster(e.Key.Cluster)
 	n := name{e.Key.Namespace, e.Key.Name}
@@ -62,7 +62,7 @@ func (s *state) apply(e snapshot.Event) {
 	}
 }
 
-// as is the object of an event, nil when it is gone.
+// as returns the object of an event, or nil if it is gone.
 func as[O snapshot.Object](e snapshot.Event) O {
 	o, _ := e.Object.(O)
 	return o
@@ -76,8 +76,9 @@ func put[K comparable, V any](m map[K]*V, k K, v *V) {
 	m[k] = v
 }
 
-// differs reports whether v is news. A list that is read again has nearly all
-// objects as they were, and many changes are of what no object of ours has.
+// differs reports whether v differs from the object in m. Most do not: a repeated list
+// has mostly unchanged objects, and many changes concern fields that objects do not
+// keep.
 func differs[K comparable, V any](m map[K]*V, k K, v *V) bool { return !reflect.DeepEqual(m[k], v) }
 
 func networkLabel(ns *snapshot.Namespace) string {
@@ -94,23 +95,24 @@ func equalSettings(a, b *snapshot.MeshSettings) bool {
 	return proto.Equal(a.Mesh, b.Mesh) && proto.Equal(a.Networks, b.Networks)
 }
 
-// applyNode marks the services with endpoints on a node whose locality changed.
+// applyNode stores a node. If its locality changed, it marks the services with
+// endpoints on the node.
 func (s *state) applyNode(c *clusterState, id string, node *snapshot.Node) {
 	old := c.nodes[id]
 	put(c.nodes, id, node)
 	if (old == nil) == (node == nil) && (old == nil || old.Locality == node.Locality) {
 		return
 	}
-	s.touchAll(c.byNode[id])
+	s.markEndpoints(c.byNode[id])
 	for pod := range c.podsOn[id] {
-		s.touchAll(c.byPod[pod])
+		s.markEndpoints(c.byPod[pod])
 		for _, ip := range c.pods[pod].IPs {
-			s.touchAll(c.byIP[ip])
+			s.markEndpoints(c.byIP[ip])
 		}
 	}
 }
 
-func (s *state) touchAll(services map[name]int) {
+func (s *state) markEndpoints(services map[name]int) {
 	for n := range services {
 		s.dirty.endpoints.add(n)
 	}
@@ -121,7 +123,7 @@ func (s *state) applyPod(c *clusterState, n name, pod *snapshot.Pod) {
 		c.podsOn.change(old.Node, n, -1)
 		for _, ip := range old.IPs {
 			c.leave(ip, old)
-			s.touchAll(c.byIP[ip])
+			s.markEndpoints(c.byIP[ip])
 		}
 	}
 	put(c.pods, n, pod)
@@ -131,15 +133,15 @@ func (s *state) applyPod(c *clusterState, n name, pod *snapshot.Pod) {
 	if pod != nil && !pod.HostNetwork {
 		for _, ip := range pod.IPs {
 			c.enter(ip, pod)
-			s.touchAll(c.byIP[ip])
+			s.markEndpoints(c.byIP[ip])
 		}
 	}
-	s.touchAll(c.byPod[n])
+	s.markEndpoints(c.byPod[n])
 	s.dirty.pods.add(snapshot.PodKey{Cluster: c.id, Namespace: n.namespace, Name: n.name})
 }
 
-// enter takes the pod among those with the address. While a pod is replaced by
-// one of its address, both may be there.
+// enter indexes the pod by an address. Two pods may have one address for a moment,
+// while one replaces the other.
 func (c *clusterState) enter(ip netip.Addr, pod *snapshot.Pod) {
 	list := c.podsByIP[ip]
 	i, _ := slices.BinarySearchFunc(list, pod, func(a, b *snapshot.Pod) int {
@@ -163,10 +165,10 @@ func (s *state) applyService(c *clusterState, n name, svc *snapshot.Service) {
 			s.dirty.gateways = true
 		}
 	}
-	s.release(c, n, c.services[n])
-	s.hold(c, n, svc)
+	s.removeVIPs(c, n, c.services[n])
+	s.addVIPs(c, n, svc)
 	put(c.services, n, svc)
-	for _, other := range s.clusters { // where the service may get or lose addresses
+	for _, other := range s.clusters { // the service may get or lose these addresses
 		if same := other.services[n]; same != nil {
 			for _, vip := range same.VIPs {
 				s.dirty.addresses.add(vip)
@@ -192,8 +194,8 @@ func (s *state) applySlice(c *clusterState, n name, slice *snapshot.EndpointSlic
 
 func serviceOf(e *snapshot.EndpointSlice) name { return name{e.Namespace, e.Service} }
 
-// index enters a slice into the reverse indexes (by is 1) or takes it out
-// (by is -1).
+// index adds an EndpointSlice to the reverse indexes (by is 1) or removes it (by is
+// -1).
 func (c *clusterState) index(n name, e *snapshot.EndpointSlice, by int) {
 	svc := serviceOf(e)
 	c.slicesOf.change(svc, n, by)
@@ -233,7 +235,7 @@ func (s *state) applyConfig(n name, e snapshot.Event) {
 	}
 }
 
-// within adds a name to the set of a key, or takes it out.
+// within adds a name to the set of a key, or removes it if is is false.
 func within[K comparable](of map[K]set[name], k K, n name, is bool) {
 	if is {
 		if of[k] == nil {

@@ -10,20 +10,20 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// maxCauses bounds how many objects a change names.
+// maxCauses is the number of causes that a change names.
 const maxCauses = 8
 
-// batch is what arrived since the last snapshot.
+// batch holds the input that arrived since the last turn.
 type batch struct {
-	since     time.Time // arrival of the oldest
+	since     time.Time // arrival of the first input
 	events    map[snapshot.Key]snapshot.Event
-	removed   map[mesh.ClusterID]struct{} // before the events
-	replaced  map[mesh.ClusterID]struct{} // the events are all that there is of it
+	removed   map[mesh.ClusterID]struct{} // removed before the events
+	replaced  map[mesh.ClusterID]struct{} // the events hold all objects
 	expected  map[mesh.ClusterID]struct{}
 	balancing map[mesh.ClusterID]snapshot.Balancing
-	trust     *snapshot.TrustBundle   // nil when it stays
-	hosts     map[string][]netip.Addr // likewise
-	said      map[saidBy]snapshot.Condition
+	trust     *snapshot.TrustBundle   // nil if unchanged
+	hosts     map[string][]netip.Addr // nil if unchanged
+	health    map[healthReporter]snapshot.Condition
 }
 
 func newBatch() batch {
@@ -33,12 +33,12 @@ func newBatch() batch {
 		replaced:  make(map[mesh.ClusterID]struct{}),
 		expected:  make(map[mesh.ClusterID]struct{}),
 		balancing: make(map[mesh.ClusterID]snapshot.Balancing),
-		said:      make(map[saidBy]snapshot.Condition),
+		health:    make(map[healthReporter]snapshot.Condition),
 	}
 }
 
 func (b *batch) len() int {
-	n := len(b.events) + len(b.removed) + len(b.replaced) + len(b.expected) + len(b.balancing) + len(b.said)
+	n := len(b.events) + len(b.removed) + len(b.replaced) + len(b.expected) + len(b.balancing) + len(b.health)
 	if b.trust != nil {
 		n++
 	}
@@ -77,7 +77,7 @@ func (b *batch) drop(c mesh.ClusterID) {
 	}
 }
 
-// into takes the batch into the state and names a few causes, sorted.
+// into applies the batch to the state and returns a few causes, sorted.
 func (b *batch) into(s *state) []snapshot.Cause {
 	var causes []snapshot.Cause
 	cause := func(c snapshot.Cause) {
@@ -117,8 +117,8 @@ func (b *batch) into(s *state) []snapshot.Cause {
 		s.dirty.gateways = true
 		cause(snapshot.Cause{Key: snapshot.Key{Kind: snapshot.KindHostName, Cluster: s.cfg.Local, Name: "gateways"}})
 	}
-	for by, is := range b.said {
-		s.setHealth(by, is)
+	for by, health := range b.health {
+		s.setHealth(by, health)
 		k := by.entry
 		cause(snapshot.Cause{Key: snapshot.Key{Kind: snapshot.KindWorkloadEntry, Cluster: k.Cluster, Namespace: k.Namespace, Name: k.Name}})
 	}
@@ -130,27 +130,27 @@ func (b *batch) into(s *state) []snapshot.Cause {
 		}
 		cause(c)
 	}
-	return inOrder(causes)
+	return sortCauses(causes)
 }
 
-func inOrder(causes []snapshot.Cause) []snapshot.Cause {
+func sortCauses(causes []snapshot.Cause) []snapshot.Cause {
 	slices.SortFunc(causes, func(a, b snapshot.Cause) int { return strings.Compare(a.String(), b.String()) })
 	return slices.Compact(causes)
 }
 
-// story is what led to a snapshot: one batch, and several to the first, which
-// waits for clusters and host names.
-type story struct {
-	since  time.Time // arrival of the oldest event
+// changeLog sums up the batches that led to a snapshot. The first snapshot has several,
+// because it waits for clusters and host names.
+type changeLog struct {
+	since  time.Time // arrival of the first input
 	events int
 	causes []snapshot.Cause // a few, sorted
 }
 
-func (s *story) add(b *batch, causes []snapshot.Cause) {
+func (s *changeLog) add(b *batch, causes []snapshot.Cause) {
 	if s.since.IsZero() {
 		s.since = b.since
 	}
 	s.events += b.len()
-	s.causes = inOrder(append(s.causes, causes...))
+	s.causes = sortCauses(append(s.causes, causes...))
 	s.causes = s.causes[:min(len(s.causes), maxCauses)]
 }

@@ -7,15 +7,16 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// build makes the next snapshot from what is dirty and says what differs.
-// before is nil for the first.
+// build recomputes the dirty facts. It returns the next snapshot and its differences
+// from before, which is nil for the first one.
 func (s *state) build(before *snapshot.Snapshot) (*snapshot.Snapshot, *snapshot.Changes) {
 	next := &snapshot.Snapshot{Seq: 1}
 	if before != nil {
 		*next = *before
 		next.Seq++
 	}
-	b := &builder{state: s, next: next, changes: newChanges()}
+	local := s.cluster(s.cfg.Local)
+	b := &builder{state: s, next: next, changes: newChanges(), local: local, order: s.ordered()}
 	b.mesh()
 	b.gateways()
 	b.policies()
@@ -37,23 +38,25 @@ func newChanges() *snapshot.Changes {
 	}
 }
 
-// builder holds one build.
+// builder holds the data of one call of build.
 type builder struct {
 	*state
 	next    *snapshot.Snapshot
 	changes *snapshot.Changes
+	local   *clusterState
+	order   []*clusterState // as from ordered
 
-	weight      map[mesh.ClusterID]uint32 // of endpoints, where it is not usualWeight
-	usualWeight uint32
-	omitting    map[string]*Omitted // what changes of omitted
+	weight        map[mesh.ClusterID]uint32 // weights of endpoints that differ from defaultWeight
+	defaultWeight uint32
+	newOmitted    map[string]*Omitted // changes of report.omitted
 
-	users            map[usedAt]name // of addresses that several services have
+	users            map[vipUse]name // services of addresses that several services have
 	conflictsChanged bool
 	newConflicts     int
 }
 
-// everything marks all services and endpoints dirty.
-func (b *builder) everything() {
+// markAll marks all services and their endpoints as dirty.
+func (b *builder) markAll() {
 	for _, c := range b.clusters {
 		for n := range c.services {
 			b.dirty.services.add(n)

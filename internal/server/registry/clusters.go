@@ -5,7 +5,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// keys are those of all objects of a cluster that count.
+// keys returns the keys of all objects of a cluster that count.
 func (s *state) keys(id mesh.ClusterID) []snapshot.Key {
 	c := s.clusters[id]
 	if c == nil {
@@ -44,7 +44,7 @@ func appendKeys[V any](out []snapshot.Key, kind snapshot.Kind, id mesh.ClusterID
 	return out
 }
 
-// remove forgets a cluster.
+// remove removes a cluster and its objects.
 func (s *state) remove(id mesh.ClusterID) {
 	if s.clusters[id] == nil {
 		return
@@ -56,8 +56,8 @@ func (s *state) remove(id mesh.ClusterID) {
 	s.dirty.mesh = true // its network
 }
 
-// setBalancing reports whether something changed. A weight counts beside those
-// of the other clusters, so all endpoints are looked at.
+// setBalancing sets the Balancing of a cluster and reports whether it changed. Weights
+// are relative to other clusters, so it marks all endpoints.
 func (s *state) setBalancing(id mesh.ClusterID, balancing snapshot.Balancing) bool {
 	if s.balancing[id] == balancing {
 		return false
@@ -74,30 +74,28 @@ func (s *state) setBalancing(id mesh.ClusterID, balancing snapshot.Balancing) bo
 	return true
 }
 
-// usualWeight is the weight in percent of a cluster of which nothing is said.
-const usualWeight = 100
+// defaultWeight is the weight of endpoints in percent in a cluster without a weight.
+const defaultWeight = 100
 
-// weights are those of endpoints by cluster, as small as they can be. usual is
-// that of the clusters that are not among them; 0 is 1.
-func (s *state) weights() (of map[mesh.ClusterID]uint32, usual uint32) {
-	divisor := uint32(usualWeight)
+// weights returns the weights of endpoints, divided by their greatest common divisor.
+// others is the weight in the clusters that are not in the map; 0 means 1.
+func (s *state) weights() (of map[mesh.ClusterID]uint32, others uint32) {
+	divisor := uint32(defaultWeight)
 	for _, balancing := range s.balancing {
 		if balancing.Weight != 0 {
 			divisor = gcd(divisor, balancing.Weight)
 		}
 	}
-	if divisor == usualWeight {
-		usual = 0
-	} else {
-		usual = usualWeight / divisor
+	if divisor != defaultWeight {
+		others = defaultWeight / divisor
 	}
 	of = make(map[mesh.ClusterID]uint32)
 	for id, balancing := range s.balancing {
-		if balancing.Weight != 0 && balancing.Weight != usualWeight {
+		if balancing.Weight != 0 && balancing.Weight != defaultWeight {
 			of[id] = balancing.Weight / divisor
 		}
 	}
-	return of, usual
+	return of, others
 }
 
 func gcd(a, b uint32) uint32 {

@@ -11,24 +11,24 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// endpoints rebuilds the endpoints of the dirty services. A service whose
-// accounts changed with them becomes dirty itself.
+// endpoints recomputes the endpoints of dirty services. It marks services whose own
+// facts depend on a change of their endpoints.
 func (b *builder) endpoints() {
 	update := make(map[string]*snapshot.Endpoints)
-	b.omitting = make(map[string]*Omitted)
-	order := b.ordered()
+	b.newOmitted = make(map[string]*Omitted)
 	networks := b.meshNetworks()
-	b.weight, b.usualWeight = b.weights()
+	b.weight, b.defaultWeight = b.weights()
 	for n := range b.dirty.endpoints {
 		host := mesh.ServiceHost(n.name, n.namespace, b.next.Mesh.Domain)
-		eps, behind, omitted := b.endpointsOf(n, host, order, networks)
-		b.omit(host, omitted)
-		b.endpointNetworks(b.backing[n].networks, behind.networks)
-		if was := b.backing[n]; was.allTLS != behind.allTLS || was.allDirectTLS != behind.allDirectTLS || !slices.Equal(was.accounts, behind.accounts) {
+		eps, is, omitted := b.endpointsOf(n, host, networks)
+		was := b.backends[n]
+		b.noteOmitted(host, omitted)
+		b.endpointNetworks(was.networks, is.networks)
+		if was.allTLS != is.allTLS || was.allDirectTLS != is.allDirectTLS || !slices.Equal(was.accounts, is.accounts) {
 			b.dirty.services.add(n)
 		}
-		if b.backing[n] = behind; eps == nil {
-			delete(b.backing, n)
+		if b.backends[n] = is; eps == nil {
+			delete(b.backends, n)
 		}
 		old := b.next.Endpoints.Get(host)
 		if old == nil && eps == nil || old != nil && eps != nil && equalEndpoints(old, eps) {
@@ -37,16 +37,15 @@ func (b *builder) endpoints() {
 		update[host] = eps
 		b.changes.Endpoints[host] = struct{}{}
 		if b.selectorless(n) {
-			// Which pods it is for is decided by the endpoints alone.
+			// Only the endpoints show which pods belong to the service.
 			b.changes.Namespaces[n.namespace] = struct{}{}
 		}
 	}
 	b.next.Endpoints = b.next.Endpoints.With(update)
-	b.omitted = b.omitted.With(b.omitting)
+	b.report.omitted = b.report.omitted.With(b.newOmitted)
 }
 
-// selectorless reports whether some cluster has the service without a
-// selector.
+// selectorless reports whether the Service of some cluster has no selector.
 func (b *builder) selectorless(n name) bool {
 	for _, c := range b.clusters {
 		if svc := c.services[n]; svc != nil && len(svc.Selector) == 0 {
@@ -56,74 +55,69 @@ func (b *builder) selectorless(n name) bool {
 	return false
 }
 
-// endpointsOf joins the endpoints of one service, nil when no cluster has the
-// service, what is behind it, and what is left out.
-func (b *builder) endpointsOf(n name, host string, order []*clusterState, networks networkRules) (*snapshot.Endpoints, backing, Omitted) {
-	var first *snapshot.Service // of the cluster that decides
-	var omitted Omitted
-	out := &snapshot.Endpoints{Host: host, ByPort: make(map[string][]snapshot.Endpoint)}
-	accounts := set[string]{}
-	for _, c := range order {
-		if c.services[n] == nil {
-			continue
-		}
-		first = cmp.Or(first, c.services[n])
-		omitted.join(b.clusterEndpoints(out, accounts, c, n, networks))
-	}
+// endpointsOf joins the endpoints of one service in all clusters. It returns nil if no
+// cluster has the service.
+func (b *builder) endpointsOf(n name, host string, networks networkRules) (*snapshot.Endpoints, backends, Omitted) {
+	first := b.decisive(n)
 	if first == nil {
-		return nil, backing{}, Omitted{}
+		return nil, backends{}, Omitted{}
 	}
-	behind := backing{accounts: slices.Sorted(maps.Keys(accounts)), allTLS: len(out.ByPort) > 0, allDirectTLS: len(out.ByPort) > 0}
+	out := &snapshot.Endpoints{Host: host, ByPort: make(map[string][]snapshot.Endpoint)}
+	j := endpointCollector{builder: b, service: n, networks: networks, out: out, accounts: set[string]{}}
+	for _, c := range b.order {
+		if svc := c.services[n]; svc != nil {
+			j.collect(c, svc)
+		}
+	}
+	is := backends{accounts: slices.Sorted(maps.Keys(j.accounts)), allTLS: len(out.ByPort) > 0, allDirectTLS: len(out.ByPort) > 0}
 	if !snapshot.ClusterLocal(n.namespace, n.name) && !first.NodeLocal {
-		behind.networks = networksOf(out)
+		is.networks = networksOf(out)
 	}
 	for _, list := range out.ByPort {
 		slices.SortFunc(list, func(x, y snapshot.Endpoint) int {
 			return cmp.Or(cmp.Compare(x.Cluster, y.Cluster), x.Address.Compare(y.Address), cmp.Compare(x.Port, y.Port))
 		})
 		for i := range list {
-			behind.allTLS = behind.allTLS && list[i].TLSMode
-			behind.allDirectTLS = behind.allDirectTLS && list[i].DirectTLS
+			is.allTLS = is.allTLS && list[i].TLSMode
+			is.allDirectTLS = is.allDirectTLS && list[i].DirectTLS
 		}
 	}
-	return out, behind, omitted
+	return out, is, j.omitted
 }
 
-// clusterEndpoints adds the endpoints that one cluster has for the service, and
-// returns those that are left out.
-func (b *builder) clusterEndpoints(
-	out *snapshot.Endpoints, accounts set[string], c *clusterState, n name, networks networkRules,
-) Omitted {
-	j := joining{b, out, accounts, c, n, networks, set[spot]{}, Omitted{}}
-	for _, sn := range slices.SortedFunc(maps.Keys(c.slicesOf[n]), func(x, y name) int { return cmp.Compare(x.name, y.name) }) {
-		j.slice(c.slices[sn])
-	}
-	svc := c.services[n]
-	for _, w := range c.selected(svc) {
-		j.entry(svc, w)
-	}
-	return j.omitted
-}
-
-// joining gathers what one cluster has for a service.
-type joining struct {
+// endpointCollector collects the endpoints of a service, cluster by cluster.
+type endpointCollector struct {
 	*builder
-	out      *snapshot.Endpoints
-	accounts set[string]
-	cluster  *clusterState
 	service  name
 	networks networkRules
-	seen     set[spot]
+
+	out      *snapshot.Endpoints
+	accounts set[string]
 	omitted  Omitted
+
+	cluster *clusterState
+	seen    set[portAddress] // in the cluster
 }
 
-// spot is where one port of a service is served.
-type spot struct {
+// portAddress is an address of a service port.
+type portAddress struct {
 	port string
 	addr netip.AddrPort
 }
 
-func (j *joining) slice(slice *snapshot.EndpointSlice) {
+// collect adds the endpoints that a cluster has for its Service.
+func (j *endpointCollector) collect(c *clusterState, svc *snapshot.Service) {
+	j.cluster, j.seen = c, set[portAddress]{}
+	for _, sn := range slices.SortedFunc(maps.Keys(c.slicesOf[j.service]), func(x, y name) int { return cmp.Compare(x.name, y.name) }) {
+		j.slice(c.slices[sn])
+	}
+	for _, w := range c.selected(svc) {
+		j.entry(svc, w)
+	}
+}
+
+// slice adds the endpoints of an EndpointSlice.
+func (j *endpointCollector) slice(slice *snapshot.EndpointSlice) {
 	for i := range slice.Endpoints {
 		ep := &slice.Endpoints[i]
 		if ep.Terminating {
@@ -132,12 +126,12 @@ func (j *joining) slice(slice *snapshot.EndpointSlice) {
 		}
 		pod := j.cluster.podOf(slice.Namespace, ep)
 		if pod == nil && ep.Pod != "" {
-			j.omitted.add(j.cluster.id, ep, OmittedNoPod)
-			continue // comes back when its pod is known
+			j.omitted.add(j.cluster.id, ep, OmittedNoPod) // until the pod is known
+			continue
 		}
 		for _, addr := range ep.Addresses {
 			e := j.endpoint(ep, pod, addr)
-			if j.isHostile(&e) {
+			if j.refuses(&e) {
 				continue
 			}
 			for _, port := range slice.Ports {
@@ -145,26 +139,27 @@ func (j *joining) slice(slice *snapshot.EndpointSlice) {
 			}
 		}
 		if pod != nil && pod.ServiceAccount != "" {
-			j.account(j.accounts, j.cluster, pod)
+			j.account(pod)
 		}
 	}
 }
 
-// isHostile reports whether an endpoint is one that the cluster may not have.
-func (j *joining) isHostile(e *snapshot.Endpoint) bool {
-	if !j.takesLocal(j.cluster, e.Address, e.Network) {
+// refuses reports whether an endpoint in a remote cluster has the address of a local
+// service, and omits it then.
+func (j *endpointCollector) refuses(e *snapshot.Endpoint) bool {
+	if !j.takesLocalAddress(j.cluster, e.Address, e.Network) {
 		return false
 	}
 	j.omitted.addOne(OmittedEndpoint{j.cluster.id, e.Address, OmittedTakesLocal})
-	j.cfg.Log.Warn("endpoint of another cluster has the address of a service of this one: it is not used",
+	j.cfg.Log.Warn("endpoint of a remote cluster has the address of a local service: it is not used",
 		"cluster", j.cluster.id, "service", j.service.namespace+"/"+j.service.name, "address", e.Address.String())
 	return true
 }
 
-// add enters the endpoint of a port, whose number decides about mTLS. The pod may
-// be nil.
-func (j *joining) add(e snapshot.Endpoint, port string, number uint32, pod *snapshot.Pod) {
-	at := spot{port, netip.AddrPortFrom(e.Address, uint16(number))}
+// add adds an endpoint for a port, unless the cluster has it already. The number of the
+// port decides about mTLS. The pod may be nil.
+func (j *endpointCollector) add(e snapshot.Endpoint, port string, number uint32, pod *snapshot.Pod) {
+	at := portAddress{port, netip.AddrPortFrom(e.Address, uint16(number))}
 	if _, dup := j.seen[at]; dup {
 		return
 	}
@@ -180,18 +175,18 @@ func (j *joining) add(e snapshot.Endpoint, port string, number uint32, pod *snap
 	j.out.ByPort[port] = append(j.out.ByPort[port], e)
 }
 
-// account adds the SPIFFE ids of the pod: its own and those of the aliases.
-func (b *builder) account(accounts set[string], c *clusterState, pod *snapshot.Pod) {
-	id := mesh.Identity{TrustDomain: b.trustDomainOf(c), Namespace: pod.Namespace, ServiceAccount: pod.ServiceAccount}
-	accounts.add(id.String())
-	for _, alias := range b.next.Mesh.Aliases {
+// account adds the SPIFFE ids of the pod, one for each trust domain.
+func (j *endpointCollector) account(pod *snapshot.Pod) {
+	id := mesh.Identity{TrustDomain: j.trustDomainOf(j.cluster), Namespace: pod.Namespace, ServiceAccount: pod.ServiceAccount}
+	j.accounts.add(id.String())
+	for _, alias := range j.next.Mesh.Aliases {
 		id.TrustDomain = alias
-		accounts.add(id.String())
+		j.accounts.add(id.String())
 	}
 }
 
-// podOf finds the pod behind an endpoint: the one it names, else the one with
-// its address.
+// podOf returns the pod that an endpoint names or, if it names none, the pod with its
+// address. It returns nil if there is none.
 func (c *clusterState) podOf(namespace string, ep *snapshot.SliceEndpoint) *snapshot.Pod {
 	if ep.Pod != "" {
 		return c.pods[name{namespace, ep.Pod}]
@@ -204,15 +199,15 @@ func (c *clusterState) podOf(namespace string, ep *snapshot.SliceEndpoint) *snap
 	return nil
 }
 
-// endpoint is what all ports of an endpoint have in common. The pod may be nil.
-func (j *joining) endpoint(ep *snapshot.SliceEndpoint, pod *snapshot.Pod, addr netip.Addr) snapshot.Endpoint {
+// endpoint returns the fields that do not differ by port. The pod may be nil.
+func (j *endpointCollector) endpoint(ep *snapshot.SliceEndpoint, pod *snapshot.Pod, addr netip.Addr) snapshot.Endpoint {
 	c := j.cluster
 	e := snapshot.Endpoint{
 		Address: addr, Cluster: c.id,
 		Network:  j.networkOf(c, pod, addr, j.networks),
 		Locality: c.localityOf(ep, pod),
 		Hostname: ep.Hostname,
-		Drained:  j.balancing[c.id].Drained, Demoted: j.balancing[c.id].Demoted, Weight: j.usualWeight,
+		Drained:  j.balancing[c.id].Drained, Demoted: j.balancing[c.id].Demoted, Weight: j.defaultWeight,
 	}
 	if w, ok := j.weight[c.id]; ok {
 		e.Weight = w
@@ -231,8 +226,8 @@ func (j *joining) endpoint(ep *snapshot.SliceEndpoint, pod *snapshot.Pod, addr n
 	return e
 }
 
-// workload renders Istio's endpoint metadata; revision "latest" is written
-// empty there.
+// workload returns the Workload of an endpoint. Istio's form leaves the revision
+// "latest" out.
 func workload(c mesh.ClusterID, pod *snapshot.Pod) string {
 	canonical := cmp.Or(pod.Labels[mesh.LabelCanonicalName], pod.Labels["app.kubernetes.io/name"], pod.Labels["app"], pod.Workload)
 	revision := cmp.Or(pod.Labels[mesh.LabelCanonicalRevision], pod.Labels["app.kubernetes.io/version"], pod.Labels["version"])
@@ -242,8 +237,8 @@ func workload(c mesh.ClusterID, pod *snapshot.Pod) string {
 	return strings.Join([]string{pod.Workload, pod.Namespace, canonical, revision, string(c)}, ";")
 }
 
-// localityOf is the pod's own label, else the node's labels, else the zone
-// that the slice names.
+// localityOf returns the locality of the pod's label, else of the node, else the zone of
+// the EndpointSlice.
 func (c *clusterState) localityOf(ep *snapshot.SliceEndpoint, pod *snapshot.Pod) mesh.Locality {
 	node := ep.Node
 	if pod != nil {

@@ -8,7 +8,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// envoyFilters are the EnvoyFilters of a namespace in the order in which they
+// envoyFilters returns the EnvoyFilters of a namespace in the order in which they
 // apply.
 func (b *builder) envoyFilters(ns string) []*snapshot.EnvoyFilter {
 	var out []*snapshot.EnvoyFilter
@@ -23,66 +23,59 @@ func (b *builder) envoyFilters(ns string) []*snapshot.EnvoyFilter {
 	return out
 }
 
-// claim is the name of an extension that an EnvoyFilter does not get, because
-// another that comes before it has it.
-type claim struct {
-	extension string
-	winner    snapshot.Key
-	loser     snapshot.Key
+// duplicateExtension is an extension of two EnvoyFilters that may select the same
+// proxy. Such a proxy gets the extension of the first one.
+type duplicateExtension struct {
+	extension     string
+	first, second snapshot.Key
 }
 
-func (c claim) String() string {
-	return fmt.Sprintf("%s: extension %q is that of %s for proxies that both select", c.loser, c.extension, c.winner)
+func (d duplicateExtension) String() string {
+	return fmt.Sprintf("%s: proxies that %s also selects get extension %q from there", d.second, d.first, d.extension)
 }
 
-// DuplicateExtensions tells, sorted, of the extensions that an EnvoyFilter does not
-// give the proxies that another one gives an extension of that name.
-func (r *Registry) DuplicateExtensions() []string {
-	if lines := r.double.Load(); lines != nil {
-		return *lines
-	}
-	return nil
-}
+// DuplicateExtensions describes, sorted, the extensions of EnvoyFilters that some
+// proxies get from another EnvoyFilter.
+func (r *Registry) DuplicateExtensions() []string { return r.report.Load().duplicates }
 
-// tellClaims says once of each extension that two EnvoyFilters which may
-// select one proxy both give it: the first in their order counts.
-func (b *builder) tellClaims() {
-	now := set[claim]{}
+// findDuplicateExtensions finds the duplicate extensions and logs new ones.
+func (b *builder) findDuplicateExtensions() {
+	now := set[duplicateExtension]{}
 	root := b.next.Namespaces.Get(b.next.Mesh.RootNamespace)
 	for _, ns := range b.next.Namespaces.All() {
 		list := slices.Clone(ns.EnvoyFilters)
 		if root != nil && ns != root && len(list) > 0 {
 			list = slices.Concat(root.EnvoyFilters, list)
 		}
-		for i, loser := range list {
-			for _, winner := range list[:i] {
-				if loser.Namespace == ns.Name && mayOverlap(winner.Selector, loser.Selector) {
-					b.tellClaim(now, winner, loser)
+		for i, second := range list {
+			for _, first := range list[:i] {
+				if second.Namespace == ns.Name && mayOverlap(first.Selector, second.Selector) {
+					b.compareExtensions(now, first, second)
 				}
 			}
 		}
 	}
-	b.claims = now
+	b.duplicates = now
 	lines := make([]string, 0, len(now))
-	for c := range now {
-		lines = append(lines, c.String())
+	for d := range now {
+		lines = append(lines, d.String())
 	}
 	slices.Sort(lines)
-	b.double(lines)
+	b.report.duplicates = lines
 }
 
-func (b *builder) tellClaim(now set[claim], winner, loser *snapshot.EnvoyFilter) {
-	for _, e := range loser.Extensions {
-		has := func(w snapshot.Extension) bool { return w.Name == e.Name }
-		c := claim{e.Name, winner.Key(), loser.Key()}
-		if !slices.ContainsFunc(winner.Extensions, has) {
+// compareExtensions adds the extensions that both EnvoyFilters have.
+func (b *builder) compareExtensions(now set[duplicateExtension], first, second *snapshot.EnvoyFilter) {
+	for _, e := range second.Extensions {
+		if !slices.ContainsFunc(first.Extensions, func(other snapshot.Extension) bool { return other.Name == e.Name }) {
 			continue
 		}
-		if _, told := b.claims[c]; !told {
+		d := duplicateExtension{e.Name, first.Key(), second.Key()}
+		if _, known := b.duplicates[d]; !known {
 			b.cfg.Log.Warn("an extension is configured twice, the first counts for proxies that both select", "extension", e.Name,
-				"first", c.winner.String(), "first_at", winner.Place.String(), "second", c.loser.String(), "second_at", loser.Place.String())
+				"first", d.first.String(), "first_at", first.Place.String(), "second", d.second.String(), "second_at", second.Place.String())
 		}
-		now.add(c)
+		now.add(d)
 	}
 }
 

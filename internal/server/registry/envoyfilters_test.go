@@ -65,16 +65,14 @@ func TestEnvoyFilterTouchesNoService(t *testing.T) {
 	}
 }
 
-// TestClaimsAreTold: of an extension that two objects give, once, and only
-// when a proxy may have both.
-func TestClaimsAreTold(t *testing.T) {
+// TestDuplicateExtensions: an extension of two EnvoyFilters is logged once, and only if
+// a proxy may get both.
+func TestDuplicateExtensions(t *testing.T) {
 	t.Parallel()
 	var log strings.Builder
 	b := newBench(t)
 	b.s.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
-	var double []string
-	b.s.double = func(lines []string) { double = lines }
-	told := func() (out []string) {
+	logged := func() (out []string) {
 		for line := range strings.Lines(log.String()) {
 			_, line, _ = strings.Cut(line, "extension=")
 			line, _, _ = strings.Cut(line, " first_at=")
@@ -87,29 +85,29 @@ func TestClaimsAreTold(t *testing.T) {
 	apart, web := envoyFilter("sample", "apart", "e"), envoyFilter("sample", "web", "e")
 	apart.Selector, web.Selector = map[string]string{"app": "db"}, map[string]string{"app": "web"}
 	b.apply(up(apart), up(web), up(envoyFilter("other", "o", "e")))
-	if got := told(); got != nil {
-		t.Errorf("told of %q", got)
+	if got := logged(); got != nil {
+		t.Errorf("logged %q, want nothing", got)
 	}
 	root := envoyFilter("istio-system", "root", "x", "e")
 	b.apply(up(root))
 	want := []string{`e first="EnvoyFilter istio-system/root"`, `e first="EnvoyFilter istio-system/root"`, `e first="EnvoyFilter istio-system/root"`}
-	if diff := cmp.Diff(want, told()); diff != "" {
+	if diff := cmp.Diff(want, logged()); diff != "" {
 		t.Error(diff)
 	}
 	b.apply(up(envoyFilter("sample", "z", "e")))
 	want = []string{`e first="EnvoyFilter istio-system/root"`, `e first="EnvoyFilter sample/apart"`, `e first="EnvoyFilter sample/web"`}
-	if diff := cmp.Diff(want, told()); diff != "" {
+	if diff := cmp.Diff(want, logged()); diff != "" {
 		t.Error(diff)
 	}
 	b.apply(down(root))
 	if diff := cmp.Diff([]string{
-		`EnvoyFilter sample/z (cluster c1): extension "e" is that of EnvoyFilter sample/apart (cluster c1) for proxies that both select`,
-		`EnvoyFilter sample/z (cluster c1): extension "e" is that of EnvoyFilter sample/web (cluster c1) for proxies that both select`,
-	}, double); diff != "" {
+		`EnvoyFilter sample/z (cluster c1): proxies that EnvoyFilter sample/apart (cluster c1) also selects get extension "e" from there`,
+		`EnvoyFilter sample/z (cluster c1): proxies that EnvoyFilter sample/web (cluster c1) also selects get extension "e" from there`,
+	}, b.s.report.duplicates); diff != "" {
 		t.Error(diff)
 	}
 	b.apply(up(root))
-	if got := told(); len(got) != 4 {
+	if got := logged(); len(got) != 4 {
 		t.Errorf("after it came again, told %d times, want 4: %q", len(got), got)
 	}
 }

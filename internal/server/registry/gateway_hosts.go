@@ -9,11 +9,10 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// maxHosts is how many host names of gateways of one cluster are resolved, the
-// first in order.
+// maxHosts is the number of host names of gateways that are resolved for one cluster.
 const maxHosts = maxGateways
 
-// hostNames are the host names to resolve, sorted.
+// hostNames returns the host names to resolve, sorted.
 func (s *state) hostNames() []string {
 	var out []string
 	for _, names := range s.named {
@@ -24,9 +23,9 @@ func (s *state) hostNames() []string {
 	return slices.Compact(out)
 }
 
-// standsFor is the address that a gateway of a cluster is said to have, or those
-// of the host that is named in its place.
-func (b *builder) standsFor(c mesh.ClusterID, network mesh.NetworkID, text string) []netip.Addr {
+// addressesOf returns the address in text, or the addresses of the host name in text,
+// for a gateway of a cluster. It refuses a text that gives no usable address.
+func (b *builder) addressesOf(c mesh.ClusterID, network mesh.NetworkID, text string) []netip.Addr {
 	if addr, err := netip.ParseAddr(text); err == nil {
 		return []netip.Addr{addr.Unmap()}
 	}
@@ -54,9 +53,9 @@ func (b *builder) standsFor(c mesh.ClusterID, network mesh.NetworkID, text strin
 	}
 	var out []netip.Addr
 	for _, addr := range addresses {
-		// The name may be another cluster's, its zone may be anybody's.
+		// Remote clusters, and the owners of their DNS zones, are not trusted.
 		if kind := mesh.AddressKindOf(addr); kind != mesh.AddressOrdinary && c != b.cfg.Local {
-			refuse("it stands for " + addr.String() + ", which is a " + string(kind) + " address")
+			refuse("it resolves to " + addr.String() + ", which is a " + string(kind) + " address")
 			continue
 		}
 		out = append(out, addr)

@@ -54,15 +54,15 @@ func TestHostNamesOfGateways(t *testing.T) {
 	want("n1", "127.0.0.5:15443 of c1", "192.0.2.1:15443 of c1", "192.0.2.2:15443 of c1")
 	want("n2", "192.0.2.3:15443 of c2", "192.0.2.9:15443 of c2", "[2001:db8::1]:15443 of c2")
 	var reasons []string
-	for _, r := range b.s.refused["c2"].First {
+	for _, r := range b.s.report.refused["c2"].First {
 		reasons = append(reasons, r.Address+": "+r.Reason)
 	}
 	slices.Sort(reasons)
 	if wanted := []string{
-		"10.96.0.7:15443: it is the address of a service of the own cluster",
+		"10.96.0.7:15443: it is the address of a service of the local cluster",
 		"gone.elsewhere: no address of this host name is known",
-		"lb.elsewhere: it stands for 127.0.0.5, which is a loopback address",
-		"lb.elsewhere: it stands for 169.254.169.254, which is a metadata service address",
+		"lb.elsewhere: it resolves to 127.0.0.5, which is a loopback address",
+		"lb.elsewhere: it resolves to 169.254.169.254, which is a metadata service address",
 		"not_a_name: it is neither an IP address nor a host name",
 	}; !slices.Equal(reasons, wanted) {
 		t.Errorf("refused: %q", reasons)

@@ -2,7 +2,7 @@ package registry
 
 import (
 	"cmp"
-	"maps"
+	"reflect"
 	"slices"
 	"time"
 
@@ -16,23 +16,18 @@ func (b *builder) mesh() {
 	if !b.dirty.mesh {
 		return
 	}
-	m := b.meshFacts()
-	if b.next.Mesh != nil && equalMesh(b.next.Mesh, m) {
-		b.dirty.gateways = true // meshNetworks may have changed alone
-		b.everything()
-		return
+	if m := b.meshFacts(); !reflect.DeepEqual(b.next.Mesh, m) {
+		b.next.Mesh = m
+		b.changes.Everywhere = true
 	}
-	b.next.Mesh = m
-	b.changes.Everywhere = true
-	b.dirty.gateways = true
-	b.everything()
+	b.dirty.gateways = true // also if only meshNetworks changed
+	b.markAll()
 }
 
 func (b *builder) meshFacts() *snapshot.Mesh {
-	local := b.cluster(b.cfg.Local)
 	var mc *meshv1alpha1.MeshConfig
-	if local.settings != nil {
-		mc = local.settings.Mesh
+	if b.local.settings != nil {
+		mc = b.local.settings.Mesh
 	}
 	m := &snapshot.Mesh{
 		LocalCluster:   b.cfg.Local,
@@ -74,22 +69,10 @@ func trustDomain(flag string, mc *meshv1alpha1.MeshConfig) string {
 	return cmp.Or(flag, mc.GetTrustDomain(), mesh.DefaultTrustDomain)
 }
 
-// trustDomainOf is the trust domain of the pods of a cluster.
+// trustDomainOf returns the trust domain of the pods of a cluster.
 func (b *builder) trustDomainOf(c *clusterState) string {
-	if c.id == b.cfg.Local || c.settings == nil {
+	if !c.remote || c.settings == nil {
 		return b.next.Mesh.TrustDomain
 	}
 	return trustDomain("", c.settings.Mesh)
-}
-
-func equalMesh(a, b *snapshot.Mesh) bool {
-	x, y := *a, *b
-	same := slices.Equal(x.Aliases, y.Aliases) && slices.Equal(x.KeyExchanges, y.KeyExchanges) && maps.Equal(x.Networks, y.Networks) &&
-		slices.EqualFunc(x.CACertificates, y.CACertificates, func(a, b snapshot.CACertificate) bool {
-			return a.PEM == b.PEM && a.BundleURL == b.BundleURL && slices.Equal(a.TrustDomains, b.TrustDomains)
-		})
-	return same && x.LocalCluster == y.LocalCluster && x.TrustDomain == y.TrustDomain &&
-		x.Domain == y.Domain && x.RootNamespace == y.RootNamespace && x.RegistryOnly == y.RegistryOnly &&
-		x.ConnectTimeout == y.ConnectTimeout && x.AutoMTLS == y.AutoMTLS &&
-		x.Listeners == y.Listeners
 }

@@ -11,9 +11,9 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// policies rebuilds the policies of the dirty namespaces and marks what reads
-// PeerAuthentication: endpoints and services of the namespace, or all for the
-// root one.
+// policies recomputes GatewayConfigs and the policies of dirty namespaces. Where a
+// PeerAuthentication changed, it marks the services of the namespace, or all services
+// for the root namespace.
 func (b *builder) policies() {
 	if b.dirty.configs {
 		configs := oldestFirst(b.state.gateways, nil)
@@ -34,14 +34,14 @@ func (b *builder) policies() {
 		}
 		mtls := !slices.EqualFunc(old.PeerAuth, facts.PeerAuth, equalConfig)
 		if !mtls && slices.EqualFunc(old.Sidecars, facts.Sidecars, equalConfig) && slices.EqualFunc(old.EnvoyFilters, facts.EnvoyFilters, equalFilter) {
-			continue // the old facts keep their address
+			continue
 		}
 		update[ns] = orNone(facts)
 		b.changes.Namespaces[ns] = struct{}{}
 		switch {
 		case !mtls:
 		case ns == b.next.Mesh.RootNamespace:
-			b.everything()
+			b.markAll()
 		default:
 			for _, c := range b.clusters {
 				for n := range c.servicesIn[ns] {
@@ -53,11 +53,11 @@ func (b *builder) policies() {
 	}
 	b.next.Namespaces = b.next.Namespaces.With(update)
 	if b.dirty.filters {
-		b.tellClaims()
+		b.findDuplicateExtensions()
 	}
 }
 
-// orNone returns nil for facts of a namespace that has nothing.
+// orNone returns f, or nil if it is empty.
 func orNone(f *snapshot.NamespaceFacts) *snapshot.NamespaceFacts {
 	if len(f.Sidecars)+len(f.PeerAuth)+len(f.EnvoyFilters)+len(f.Services) == 0 {
 		return nil
@@ -65,8 +65,7 @@ func orNone(f *snapshot.NamespaceFacts) *snapshot.NamespaceFacts {
 	return f
 }
 
-// equalConfig and equalFilter compare objects but for the place where they were
-// read.
+// equalConfig and equalFilter ignore the places of the objects.
 func equalConfig[S snapshot.Spec](a, b *snapshot.Config[S]) bool {
 	return equalMeta(&a.Meta, &b.Meta) && proto.Equal(a.Spec, b.Spec)
 }
@@ -81,8 +80,8 @@ func equalMeta(a, b *snapshot.Meta) bool {
 	return a.Namespace == b.Namespace && a.Name == b.Name && a.Created.Equal(b.Created) && maps.Equal(a.Labels, b.Labels)
 }
 
-// oldestFirst are the objects of one namespace, or of all when ns is nil, by
-// creation time, then namespace and name.
+// oldestFirst returns the objects of one namespace, or of all if ns is nil, sorted by
+// creation time, namespace and name.
 func oldestFirst[S snapshot.Spec](all map[name]*snapshot.Config[S], ns *string) []*snapshot.Config[S] {
 	var out []*snapshot.Config[S]
 	for n, o := range all {

@@ -11,8 +11,8 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// networkOf is the network of an endpoint: the pod's label, that of its
-// cluster, a rule of meshNetworks, else unknown.
+// networkOf returns the network of an endpoint: the pod's label, else the network of
+// its cluster, else the one that meshNetworks assigns. It returns "" if there is none.
 func (b *builder) networkOf(c *clusterState, pod *snapshot.Pod, addr netip.Addr, rules networkRules) mesh.NetworkID {
 	if pod != nil && pod.Labels[mesh.LabelNetwork] != "" {
 		return mesh.NetworkID(pod.Labels[mesh.LabelNetwork])
@@ -31,7 +31,7 @@ func (b *builder) networkOf(c *clusterState, pod *snapshot.Pod, addr netip.Addr,
 	return ""
 }
 
-// networkRules are the endpoint rules of meshNetworks.
+// networkRules holds the rules of meshNetworks that assign endpoints to networks.
 type networkRules struct {
 	registry map[mesh.ClusterID]mesh.NetworkID
 	cidrs    []cidrRule
@@ -42,12 +42,13 @@ type cidrRule struct {
 	network mesh.NetworkID
 }
 
-// meshNetworks reads the rules of the local cluster's settings; of two
-// networks that claim one cluster the first by name wins.
+// meshNetworks returns the rules in the local cluster's settings. If two networks
+// claim a cluster, the first by name gets it.
 func (b *builder) meshNetworks() networkRules {
 	out := networkRules{registry: make(map[mesh.ClusterID]mesh.NetworkID)}
-	for _, network := range slices.Sorted(maps.Keys(b.networkSettings())) {
-		for _, e := range b.networkSettings()[network].GetEndpoints() {
+	settings := b.networkSettings()
+	for _, network := range slices.Sorted(maps.Keys(settings)) {
+		for _, e := range settings[network].GetEndpoints() {
 			id := mesh.NetworkID(network)
 			if c := mesh.ClusterID(e.GetFromRegistry()); c != "" {
 				if _, taken := out.registry[c]; !taken {
@@ -63,7 +64,7 @@ func (b *builder) meshNetworks() networkRules {
 }
 
 func (b *builder) networkSettings() map[string]*meshv1alpha1.Network {
-	if s := b.cluster(b.cfg.Local).settings; s != nil {
+	if s := b.local.settings; s != nil {
 		return s.Networks.GetNetworks()
 	}
 	return nil

@@ -8,28 +8,28 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// Omitted are endpoints that clusters have for a service and that no proxy is given.
+// Omitted holds the endpoints of a service in the objects of clusters that no proxy
+// gets.
 type Omitted struct {
 	Number int
-	// First are as many of them as are shown.
-	First []OmittedEndpoint
+	First  []OmittedEndpoint // at most maxOmitted
 }
 
-// OmittedEndpoint is one of them.
+// OmittedEndpoint is an endpoint that no proxy gets.
 type OmittedEndpoint struct {
 	Cluster mesh.ClusterID `json:"cluster"`
 	Address netip.Addr     `json:"address"`
 	Reason  string         `json:"reason"`
 }
 
-// Why endpoints are left out.
+// The reasons of omitted endpoints.
 const (
 	OmittedTerminating = "its pod is terminating"
-	OmittedNoPod       = "its pod is not known: the API server has not told of it yet, or the control plane may not read pods"
-	OmittedTakesLocal  = "another cluster has it, and it is the address of a service of the own cluster"
+	OmittedNoPod       = "its pod is not known: the API server has not reported it yet, or the control plane may not read pods"
+	OmittedTakesLocal  = "it is in a remote cluster and has the address of a service of the local cluster"
 )
 
-// maxOmitted is how many endpoints of a service are shown that are left out.
+// maxOmitted is the number of omitted endpoints of a service that are listed.
 const maxOmitted = 32
 
 func (o *Omitted) add(c mesh.ClusterID, ep *snapshot.SliceEndpoint, reason string) {
@@ -44,31 +44,29 @@ func (o *Omitted) addOne(e OmittedEndpoint) {
 	}
 }
 
-func (o *Omitted) join(other Omitted) {
-	o.Number += other.Number
-	o.First = append(o.First, other.First[:min(len(other.First), maxOmitted-len(o.First))]...)
-}
-
-// With returns the omissions with further ones.
+// With returns the list with further endpoints.
 func (o Omitted) With(more []OmittedEndpoint) Omitted {
-	o.First = slices.Clone(o.First)
-	o.join(Omitted{len(more), more})
+	o.First = slices.Clip(o.First)
+	for _, e := range more {
+		o.addOne(e)
+	}
 	return o
 }
 
-// omit notes what is left out of a service.
-func (b *builder) omit(host string, o Omitted) {
+// noteOmitted sets the omitted endpoints of a service.
+func (b *builder) noteOmitted(host string, o Omitted) {
 	if o.Number > 0 {
-		b.omitting[host] = &o
-	} else if b.omitted.Get(host) != nil {
-		b.omitting[host] = nil
+		kept := o // only this copy is on the heap
+		b.newOmitted[host] = &kept
+	} else if b.report.omitted.Get(host) != nil {
+		b.newOmitted[host] = nil
 	}
 }
 
-// Omitted are the endpoints of a service that no proxy is given. The result must not
-// be changed.
+// Omitted returns the endpoints of a service that no proxy gets. The caller must not
+// change the result.
 func (r *Registry) Omitted(host string) Omitted {
-	if o := r.omitted.Load().Get(host); o != nil {
+	if o := r.report.Load().omitted.Get(host); o != nil {
 		return *o
 	}
 	return Omitted{}

@@ -8,40 +8,36 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// RefusedGateways are the addresses of gateways of one cluster that are not used.
+// RefusedGateways holds the gateway addresses of one cluster that are not used.
 type RefusedGateways struct {
 	Number int
-	// First are as many of them as are shown.
-	First []RefusedGateway
+	First  []RefusedGateway // at most maxRefused
 }
 
-// RefusedGateway is one of them.
+// RefusedGateway is a gateway address that is not used.
 type RefusedGateway struct {
 	Network mesh.NetworkID
-	// Address is ip:port, or what stands in its place.
+	// Address is ip:port, or the text or object in its place.
 	Address string
 	Reason  string
 }
 
-// maxRefused is how many refused gateways of one cluster are shown.
+// maxRefused is the number of refused gateways of a cluster that are listed.
 const maxRefused = 16
 
-// RefusedGateways are those of each cluster that has any. The result must not be
-// changed.
+// RefusedGateways returns the refused gateways of each cluster that has any. The caller
+// must not change the result.
 func (r *Registry) RefusedGateways() map[mesh.ClusterID]RefusedGateways {
-	if refused := r.refused.Load(); refused != nil {
-		return *refused
-	}
-	return nil
+	return r.report.Load().refused
 }
 
-// refuse notes that an address is not used.
+// refuse notes that a gateway address of a cluster is not used.
 func (b *builder) refuse(id mesh.ClusterID, g RefusedGateway) {
-	all := b.refused[id]
+	all := b.report.refused[id]
 	if all.Number++; len(all.First) < maxRefused {
 		all.First = append(all.First, g)
 	}
-	b.refused[id] = all
+	b.report.refused[id] = all
 	b.fault(g.Network, g.Address, id, g.Reason)
 }
 
@@ -49,7 +45,7 @@ func (b *builder) refuseFound(g snapshot.NetworkGateway, reason string) {
 	b.refuse(g.Cluster, RefusedGateway{g.Network, netip.AddrPortFrom(g.Address, uint16(g.Port)).String(), reason})
 }
 
-// noPort refuses all addresses of a service that lacks the port of gateways.
+// noPort refuses all addresses of a Service that does not expose the gateway port.
 func (b *builder) noPort(svc *snapshot.Service, network mesh.NetworkID, port uint32) {
 	for _, address := range svc.External {
 		b.refuse(svc.Cluster, RefusedGateway{

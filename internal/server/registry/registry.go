@@ -1,8 +1,9 @@
-// Package registry joins the objects of all clusters to one snapshot of facts.
-// One goroutine owns the indexes; a batch of events recomputes only what the
-// events can touch, and what comes out equal keeps its address. Each new
-// snapshot is published through an atomic pointer together with the names of
-// what changed.
+// Package registry derives the facts about the mesh from the objects of all
+// clusters, and publishes them as snapshots.
+//
+// One goroutine owns the indexes. For a batch of events it recomputes only the facts
+// that the events can change; a fact that turns out equal keeps its address. Each new
+// snapshot is published together with the names of the facts that changed.
 package registry
 
 import (
@@ -19,25 +20,25 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// Config says what the registry joins.
+// Config configures a Registry.
 type Config struct {
 	// Local is the cluster whose configuration objects count.
 	Local mesh.ClusterID
-	// Clusters are those to wait for before the first snapshot is published,
-	// Local among them; Expect adds more.
+	// Clusters holds the clusters that must be Synced before the first snapshot is
+	// published, including Local. Expect adds more.
 	Clusters []mesh.ClusterID
-	// Network is that of a cluster whose system namespace has no network
+	// Network holds the networks of clusters whose system namespace has no network
 	// label.
 	Network map[mesh.ClusterID]mesh.NetworkID
-	// TrustDomain, when not empty, wins over that of MeshConfig.
+	// TrustDomain overrides the trust domain of MeshConfig if it is not empty.
 	TrustDomain     string
 	SystemNamespace string
-	// Publish is told of every snapshot, in order, on the registry's
-	// goroutine. It must not block.
+	// Publish gets every snapshot, in order, on the registry's goroutine. It must not
+	// block.
 	Publish func(*snapshot.Snapshot, *snapshot.Changes)
-	// Resolve is told of the host names of gateways, sorted, whenever they change,
-	// and answered by SetAddresses: the first snapshot waits for the first answer.
-	// It must not block. Without it host names are not used.
+	// Resolve gets the host names of gateways, sorted, whenever they change. The
+	// answer comes by SetAddresses; the first snapshot waits for the first answer.
+	// Resolve must not block. If it is nil, host names are not used.
 	Resolve func(hosts []string)
 	Log     *slog.Logger
 	Now     func() time.Time
@@ -47,28 +48,31 @@ type Config struct {
 type Registry struct {
 	cfg     Config
 	current atomic.Pointer[snapshot.Snapshot]
+	report  atomic.Pointer[report]
 	ready   chan struct{} // closed with the first snapshot
 
 	mu      sync.Mutex
 	pending batch
-	// waiting are the clusters to wait for before the first snapshot.
-	waiting   map[mesh.ClusterID]struct{}
-	wake      chan struct{}
-	double    atomic.Pointer[[]string]
-	refused   atomic.Pointer[map[mesh.ClusterID]RefusedGateways]
-	omitted   atomic.Pointer[snapshot.Table[string, Omitted]]
-	conflicts atomic.Pointer[[]AddressConflict]
-	// unreachable are the networks that cannot be reached from others.
-	unreachable atomic.Pointer[[]UnreachableNetwork]
+	waiting map[mesh.ClusterID]struct{} // clusters to sync before the first snapshot
+	wake    chan struct{}
 
 	// Owned by Run.
-	state *state
-	story story              // of what was taken since the last snapshot
-	held  *snapshot.Snapshot // the first one, while host names are resolved
-	asked []string           // the host names that were told of last
+	state   *state
+	changes changeLog          // since the last snapshot
+	held    *snapshot.Snapshot // the first one, until host names are resolved
+	asked   []string           // host names of the last call of Resolve
 }
 
-// New makes a registry; Run makes it work.
+// report holds the problems that status pages show. It is immutable once published.
+type report struct {
+	duplicates  []string
+	refused     map[mesh.ClusterID]RefusedGateways
+	omitted     *snapshot.Table[string, Omitted]
+	conflicts   []AddressConflict
+	unreachable []UnreachableNetwork
+}
+
+// New returns a Registry. Run does its work.
 func New(cfg Config) *Registry {
 	r := &Registry{
 		cfg:     cfg,
@@ -78,22 +82,21 @@ func New(cfg Config) *Registry {
 		wake:    make(chan struct{}, 1),
 		state:   newState(cfg),
 	}
-	r.state.double = func(lines []string) { r.double.Store(&lines) }
+	r.report.Store(&report{})
 	for _, c := range cfg.Clusters {
 		r.waiting[c] = struct{}{}
 	}
 	return r
 }
 
-// Current is the newest snapshot, nil before the first.
+// Current returns the newest snapshot, or nil before the first.
 func (r *Registry) Current() *snapshot.Snapshot { return r.current.Load() }
 
-// Ready is closed when the first snapshot was published: every cluster has
-// been read once.
+// Ready is closed when the first snapshot is published.
 func (r *Registry) Ready() <-chan struct{} { return r.ready }
 
-// Apply implements snapshot.Sink. Events of one object that arrive while a
-// snapshot is being built merge: the newest counts.
+// Apply implements snapshot.Sink. Only the newest event of an object counts if several
+// arrive before the next snapshot.
 func (r *Registry) Apply(events []snapshot.Event) {
 	if len(events) == 0 {
 		return
@@ -109,8 +112,8 @@ func (r *Registry) Synced(c mesh.ClusterID) {
 	r.signal()
 }
 
-// Expect makes a cluster known. If nothing was published yet, the first
-// snapshot waits until it is Synced.
+// Expect adds a cluster. The first snapshot, if not published yet, waits until the
+// cluster is Synced.
 func (r *Registry) Expect(c mesh.ClusterID) {
 	r.change(func(b *batch) {
 		b.expected[c] = struct{}{}
@@ -118,14 +121,14 @@ func (r *Registry) Expect(c mesh.ClusterID) {
 	})
 }
 
-// Replace makes the events all that there is of a cluster: objects that they
-// do not name are gone. What stays as it was changes nothing.
+// Replace makes the objects of the events all objects of a cluster and removes the
+// others. An object that stays equal changes nothing.
 func (r *Registry) Replace(c mesh.ClusterID, events []snapshot.Event) {
 	r.change(func(b *batch) { b.replace(c, events) })
 }
 
-// Remove forgets a cluster with all its objects. One of that name may come
-// back.
+// Remove removes a cluster and all its objects. A cluster of the same name may be
+// added again.
 func (r *Registry) Remove(c mesh.ClusterID) {
 	r.change(func(b *batch) {
 		b.remove(c)
@@ -133,33 +136,33 @@ func (r *Registry) Remove(c mesh.ClusterID) {
 	})
 }
 
-// SetBalancing says how the endpoints of a cluster take part in load balancing,
-// whether there is such a cluster now or later.
+// SetBalancing sets how the endpoints of a cluster take part in load balancing. The
+// cluster may be added later.
 func (r *Registry) SetBalancing(c mesh.ClusterID, s snapshot.Balancing) {
 	r.change(func(b *batch) { b.balancing[c] = s })
 }
 
-// SetTrustBundle says which roots workloads check each other with: PEM texts of
-// one certificate each, sorted.
+// SetTrustBundle sets the roots with which workloads verify each other, one PEM
+// certificate per element, sorted.
 func (r *Registry) SetTrustBundle(roots []string) {
 	r.change(func(b *batch) { b.trust = &snapshot.TrustBundle{Roots: roots} })
 }
 
-// SetAddresses sets the addresses of the host names of gateways: none for those
-// that cannot be resolved. Names that the map lacks are still being asked for. The
-// map must not be changed any more.
+// SetAddresses sets the addresses of the host names of gateways. A name without
+// addresses cannot be resolved, and a name that is not in the map is still being
+// resolved. The caller must not change the map afterwards.
 func (r *Registry) SetAddresses(of map[string][]netip.Addr) {
 	r.change(func(b *batch) { b.hosts = of })
 }
 
-// SetHealth says what a proxy of that service account says of the health of the
-// WorkloadEntry that it belongs to. It counts more than what the object says, if
-// the entry is of that account; Unknown takes it back.
-func (r *Registry) SetHealth(entry snapshot.PodKey, account string, is snapshot.Condition) {
-	r.change(func(b *batch) { b.said[saidBy{entry, account}] = is })
+// SetHealth sets the health of a WorkloadEntry as reported by its own proxy, which runs
+// as the service account. If the entry has that account, the report overrides the
+// status of the object. Unknown withdraws the report.
+func (r *Registry) SetHealth(entry snapshot.PodKey, account string, health snapshot.Condition) {
+	r.change(func(b *batch) { b.health[healthReporter{entry, account}] = health })
 }
 
-// change enters something into the batch; r.mu is held meanwhile.
+// change calls enter with the pending batch, holding r.mu, and wakes Run.
 func (r *Registry) change(enter func(*batch)) {
 	r.mu.Lock()
 	if r.pending.empty() {
@@ -177,7 +180,7 @@ func (r *Registry) signal() {
 	}
 }
 
-// Run builds snapshots until the context ends. It returns nil then.
+// Run builds snapshots until the context ends, and then returns nil.
 func (r *Registry) Run(ctx context.Context) error {
 	for {
 		select {
@@ -189,8 +192,8 @@ func (r *Registry) Run(ctx context.Context) error {
 	}
 }
 
-// resolve has the host names of gateways resolved when they changed. It reports
-// whether there are some and no answer has come so far.
+// resolve calls Resolve if the host names of gateways changed. It reports whether
+// there are host names and no answer has come so far.
 func (r *Registry) resolve() bool {
 	if r.cfg.Resolve == nil {
 		return false
@@ -202,7 +205,7 @@ func (r *Registry) resolve() bool {
 	return len(r.asked) > 0 && r.state.hosts == nil
 }
 
-// turn takes what is pending and publishes a snapshot if something changed.
+// turn applies the pending batch and publishes a snapshot if facts changed.
 func (r *Registry) turn() {
 	r.mu.Lock()
 	batch, complete := r.pending, len(r.waiting) == 0 || r.current.Load() != nil
@@ -210,18 +213,14 @@ func (r *Registry) turn() {
 	r.mu.Unlock()
 
 	taken := r.cfg.Now()
-	r.story.add(&batch, batch.into(r.state))
+	r.changes.add(&batch, batch.into(r.state))
 	if !complete {
 		return
 	}
 	before := r.current.Load()
 	next, changes := r.state.build(cmp.Or(before, r.held))
-	refused := r.state.refused
-	r.refused.Store(&refused)
-	r.omitted.Store(r.state.omitted)
-	unreachable, conflicts := r.state.unreachable, r.state.conflictList
-	r.unreachable.Store(&unreachable)
-	r.conflicts.Store(&conflicts)
+	report := r.state.report
+	r.report.Store(&report)
 	if r.resolve() && before == nil {
 		r.held = next
 		return
@@ -229,18 +228,18 @@ func (r *Registry) turn() {
 	if r.held != nil {
 		r.held, changes.Everywhere = nil, true
 	}
-	told := r.story
-	r.story = story{}
+	log := r.changes
+	r.changes = changeLog{}
 	if before != nil && changes.Empty() {
 		return
 	}
-	changes.Causes, changes.Events = told.causes, told.events
-	changes.Since, changes.Taken, changes.Built = told.since, taken, r.cfg.Now()
+	changes.Causes, changes.Events = log.causes, log.events
+	changes.Since, changes.Taken, changes.Built = log.since, taken, r.cfg.Now()
 	r.current.Store(next)
 	r.cfg.Publish(next, changes)
 	if before == nil {
 		r.cfg.Log.Info("first snapshot", "services", next.Services.Len(), "pods", next.Pods.Len(),
 			"networks_with_gateways", len(next.Gateways.ByNetwork))
-		close(r.ready) // after Publish: who waits for it finds everything in place
+		close(r.ready) // after Publish: waiters on Ready find everything in place
 	}
 }

@@ -40,7 +40,6 @@ func newBench(t testing.TB) *bench {
 		Local: "c1", Clusters: []mesh.ClusterID{"c1", "c2"}, SystemNamespace: "istio-system",
 		Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return epoch },
 	})
-	s.double = func([]string) {}
 	return &bench{t: t, s: s}
 }
 

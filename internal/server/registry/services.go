@@ -4,18 +4,17 @@ import (
 	"cmp"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
 func (b *builder) services() {
-	b.touchAliased()
+	b.markAliased()
 	services := make(map[string]*snapshot.MeshService)
 	ports := set[uint32]{}
 	namespaces := set[string]{}
-	b.sharers()
+	b.markSharers()
 	for n := range b.dirty.services {
 		host := mesh.ServiceHost(n.name, n.namespace, b.next.Mesh.Domain)
 		old := b.next.Services.Get(host)
@@ -52,31 +51,27 @@ func (b *builder) services() {
 	b.namespaceServices(namespaces, services)
 }
 
-// service joins the services of one name, or returns nil when there is none.
+// service joins the Services of one name. It returns nil if no cluster has one.
 func (b *builder) service(n name, host string) *snapshot.MeshService {
-	var out *snapshot.MeshService
-	for _, c := range b.ordered() {
-		svc := c.services[n]
-		if svc == nil {
-			continue
-		}
-		if out == nil {
-			root := b.next.Namespaces.Get(b.next.Mesh.RootNamespace)
-			out = &snapshot.MeshService{
-				Host: host, Name: n.name, Namespace: n.namespace, Created: svc.Created,
-				Headless: svc.Headless, NodeLocal: svc.NodeLocal && !svc.Headless, ExternalName: svc.ExternalName, Ports: svc.Ports, ExportTo: svc.ExportTo,
-				Accounts: b.backing[n].accounts,
-				AllTLS:   b.backing[n].allTLS, AllDirectTLS: b.backing[n].allDirectTLS,
-				Plaintext: snapshot.NamespaceMTLS(root, b.next.Namespaces.Get(n.namespace)) == snapshot.Disable,
-			}
-		}
-		out.Clusters = append(out.Clusters, snapshot.ClusterService{
-			Cluster: c.id, VIPs: svc.VIPs, Selector: svc.Selector, Ports: svc.Ports, ExportTo: svc.ExportTo,
-		})
-	}
-	if out == nil {
+	first := b.decisive(n)
+	if first == nil {
 		b.noteConflicts(n, nil)
 		return nil
+	}
+	root, backends := b.next.Namespaces.Get(b.next.Mesh.RootNamespace), b.backends[n]
+	out := &snapshot.MeshService{
+		Host: host, Name: n.name, Namespace: n.namespace, Created: first.Created,
+		Headless: first.Headless, NodeLocal: first.NodeLocal && !first.Headless, ExternalName: first.ExternalName,
+		Ports: first.Ports, ExportTo: first.ExportTo,
+		Accounts: backends.accounts, AllTLS: backends.allTLS, AllDirectTLS: backends.allDirectTLS,
+		Plaintext: snapshot.NamespaceMTLS(root, b.next.Namespaces.Get(n.namespace)) == snapshot.Disable,
+	}
+	for _, c := range b.order {
+		if svc := c.services[n]; svc != nil {
+			out.Clusters = append(out.Clusters, snapshot.ClusterService{
+				Cluster: c.id, VIPs: svc.VIPs, Selector: svc.Selector, Ports: svc.Ports, ExportTo: svc.ExportTo,
+			})
+		}
 	}
 	if out.ExternalName == "" {
 		out.Aliases = b.aliasesOf(n)
@@ -86,20 +81,10 @@ func (b *builder) service(n name, host string) *snapshot.MeshService {
 	return out
 }
 
-// created is when a service was created, by the first cluster that has it.
-func (b *builder) created(n name) time.Time {
-	for _, c := range b.ordered() {
-		if svc := c.services[n]; svc != nil {
-			return svc.Created
-		}
-	}
-	return time.Time{}
-}
-
-// decisive is the service that decides what all of its name have in common: that
-// of the first cluster that has one.
+// decisive returns the Service that decides the fields which do not differ by cluster,
+// or nil if no cluster has one.
 func (b *builder) decisive(n name) *snapshot.Service {
-	for _, c := range b.ordered() {
+	for _, c := range b.order {
 		if svc := c.services[n]; svc != nil {
 			return svc
 		}
@@ -119,8 +104,7 @@ func equalPart(x, y snapshot.ClusterService) bool {
 		slices.Equal(x.ExportTo, y.ExportTo)
 }
 
-// portServices replaces, in the lists of the touched ports, the services that
-// changed.
+// portServices updates the lists of ports for the changed services.
 func (b *builder) portServices(ports set[uint32], changed map[string]*snapshot.MeshService) {
 	update := make(map[uint32]*snapshot.PortServices, len(ports))
 	for number := range ports {
@@ -143,6 +127,7 @@ func (b *builder) portServices(ports set[uint32], changed map[string]*snapshot.M
 	b.next.Ports = b.next.Ports.With(update)
 }
 
+// namespaceServices updates the lists of namespaces for the changed services.
 func (b *builder) namespaceServices(namespaces set[string], changed map[string]*snapshot.MeshService) {
 	update := make(map[string]*snapshot.NamespaceFacts, len(namespaces))
 	for ns := range namespaces {
@@ -164,7 +149,7 @@ func (b *builder) namespaceServices(namespaces set[string], changed map[string]*
 	b.next.Namespaces = b.next.Namespaces.With(update)
 }
 
-// kept are the services that did not change.
+// kept returns the services of a list that did not change.
 func kept(list []*snapshot.MeshService, changed map[string]*snapshot.MeshService) []*snapshot.MeshService {
 	out := make([]*snapshot.MeshService, 0, len(list)+1)
 	for _, svc := range list {
@@ -175,8 +160,7 @@ func kept(list []*snapshot.MeshService, changed map[string]*snapshot.MeshService
 	return out
 }
 
-// sortServices puts services in the order in which they win conflicts: oldest
-// first, then by host name.
+// sortServices sorts services by precedence in conflicts: oldest first, then by host.
 func sortServices(list []*snapshot.MeshService) {
 	slices.SortFunc(list, func(x, y *snapshot.MeshService) int {
 		return cmp.Or(x.Created.Compare(y.Created), cmp.Compare(x.Host, y.Host))

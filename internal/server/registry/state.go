@@ -9,7 +9,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// name is namespace and name of an object within one cluster, or of a service
+// name holds the namespace and name of an object of a known cluster, or of a service
 // of the mesh.
 type name struct{ namespace, name string }
 
@@ -18,10 +18,10 @@ type set[K comparable] map[K]struct{}
 
 func (s set[K]) add(k K) { s[k] = struct{}{} }
 
-// refs counts how often a key is referred to by each name.
+// refs counts the references from names to keys.
 type refs[K comparable] map[K]map[name]int
 
-// change adds n references of v to the key.
+// change adds n references from v to the key.
 func (r refs[K]) change(k K, v name, n int) {
 	e := r[k]
 	if e == nil {
@@ -36,14 +36,14 @@ func (r refs[K]) change(k K, v name, n int) {
 	}
 }
 
-// clusterState are the objects of one cluster and the indexes over them.
+// clusterState holds the objects of one cluster and their indexes.
 type clusterState struct {
 	id         mesh.ClusterID
-	remote     bool // it is not the local one
+	remote     bool // not the local cluster
 	namespaces map[string]*snapshot.Namespace
 	nodes      map[string]*snapshot.Node
 	pods       map[name]*snapshot.Pod
-	podsByIP   map[netip.Addr][]*snapshot.Pod // by namespace and name: the first counts
+	podsByIP   map[netip.Addr][]*snapshot.Pod // sorted by namespace and name; the first pod counts
 	services   map[name]*snapshot.Service
 	slices     map[name]*snapshot.EndpointSlice
 	entries    map[name]*snapshot.WorkloadEntry
@@ -51,35 +51,35 @@ type clusterState struct {
 	gateways   map[name]*snapshot.KubeGateway
 	settings   *snapshot.MeshSettings
 
-	slicesOf refs[name]       // service → its slices
-	byPod    refs[name]       // pod → services whose slices name it
-	byIP     refs[netip.Addr] // address without a pod name, of remote clusters any → services
-	byNode   refs[string]     // node → services with an endpoint there
+	slicesOf refs[name]       // service → its EndpointSlices
+	byPod    refs[name]       // pod → services with endpoints that name it
+	byIP     refs[netip.Addr] // address → services with an endpoint there; in the local cluster only endpoints without a pod name
+	byNode   refs[string]     // node → services with endpoints that name it
 	podsOn   refs[string]     // node → its pods
 
-	entriesIn  map[string]set[name] // namespace → its entries
-	entriesAt  map[netip.Addr]set[name]
-	servicesIn map[string]set[name] // namespace → its services
+	entriesIn  map[string]set[name]     // namespace → its WorkloadEntries
+	entriesAt  map[netip.Addr]set[name] // address → its WorkloadEntries
+	servicesIn map[string]set[name]     // namespace → its services
 }
 
-// secretKey names a secret of one cluster.
+// secretKey names a Secret of one cluster.
 type secretKey struct {
 	cluster mesh.ClusterID
 	name    name
 }
 
-// dirty names what a batch of events may have changed.
+// dirty names the facts that must be recomputed.
 type dirty struct {
-	services   set[name] // MeshService and endpoints
+	services   set[name]
 	endpoints  set[name]
-	addresses  set[netip.Addr] // of services
+	addresses  set[netip.Addr] // cluster IPs; their services become dirty
 	pods       set[snapshot.PodKey]
 	entries    set[snapshot.PodKey]
 	secrets    set[secretKey]
 	configMaps set[name]
 	namespaces set[string]
-	filters    bool // EnvoyFilters
-	mesh       bool // Mesh, and all services and endpoints with it
+	filters    bool // duplicate extensions of EnvoyFilters
+	mesh       bool // Mesh, and with it all services and endpoints
 	gateways   bool
 	configs    bool // GatewayConfigs
 }
@@ -92,55 +92,49 @@ func newDirty() dirty {
 	}
 }
 
-// backing is what a service tells of the pods behind it.
-type backing struct {
+// backends summarizes the endpoints of a service.
+type backends struct {
 	accounts []string // SPIFFE ids, sorted
-	allTLS   bool     // there are endpoints, all with the tlsMode label
-	// allDirectTLS: there are endpoints, all with DirectTLS.
+	allTLS   bool     // there are endpoints, all with TLSMode
+	// allDirectTLS reports whether there are endpoints, all with DirectTLS.
 	allDirectTLS bool
-	// networks are the known ones of the endpoints, sorted; none of a service that
-	// is reached only within its own cluster or node.
+	// networks holds the known networks of the endpoints, sorted. It is empty for a
+	// service that is reached only within its cluster or node.
 	networks []mesh.NetworkID
 }
 
-// state is everything the registry's goroutine owns.
+// state holds all data of the registry's goroutine.
 type state struct {
-	cfg      Config
-	clusters map[mesh.ClusterID]*clusterState
-	sidecars map[name]*snapshot.Sidecar
-	peerAuth map[name]*snapshot.PeerAuthentication
-	gateways map[name]*snapshot.Gateway
-	filters  map[name]*snapshot.EnvoyFilter
-	// configMaps are those with CA certificates.
-	configMaps map[name]*snapshot.ConfigMap
-	claims     set[claim] // those that were told of
-	double     func(lines []string)
-	backing    map[name]backing
+	cfg        Config
+	clusters   map[mesh.ClusterID]*clusterState
+	sidecars   map[name]*snapshot.Sidecar
+	peerAuth   map[name]*snapshot.PeerAuthentication
+	gateways   map[name]*snapshot.Gateway
+	filters    map[name]*snapshot.EnvoyFilter
+	configMaps map[name]*snapshot.ConfigMap // with CA certificates
+
+	duplicates set[duplicateExtension]
+	backends   map[name]backends
 	aliases    aliases
 	trust      *snapshot.TrustBundle
-	balancing  map[mesh.ClusterID]snapshot.Balancing // those that are not zero
-	said       map[saidBy]snapshot.Condition         // of WorkloadEntries
-	// vips are the Services of each address. One of the local cluster is no other
-	// cluster's to have. heldGateways are the addresses of gateways, used or not.
-	vips map[netip.Addr][]holder
-	// conflicts are those that services lose, conflictList all of them, not written
-	// again once it is published.
-	conflicts    map[name][]AddressConflict
-	conflictList []AddressConflict
-	heldGateways set[netip.Addr]
-	refused      map[mesh.ClusterID]RefusedGateways // not written again once it is published
-	// networks counts the services that have endpoints in each network. faults are
-	// those of its gateways.
-	networks    map[mesh.NetworkID]int
-	faults      map[mesh.NetworkID]*gatewayFaults
-	unreachable []UnreachableNetwork // not written again once it is published
-	// omitted are those of services that have any, by host.
-	omitted *snapshot.Table[string, Omitted]
-	// named are the host names of gateways by cluster, hosts what they stand for,
-	// nil before the first answer.
+	balancing  map[mesh.ClusterID]snapshot.Balancing // without zero values
+	health     map[healthReporter]snapshot.Condition
+	// vips holds the Services that have each cluster IP.
+	vips map[netip.Addr][]vipOwner
+	// conflicts holds the conflicts that each service loses.
+	conflicts map[name][]AddressConflict
+	// gatewayIPs holds the addresses of gateways, including unused ones.
+	gatewayIPs set[netip.Addr]
+	// networks counts the services with endpoints in each network.
+	networks map[mesh.NetworkID]int
+	// faults holds the faults of the gateways of each network.
+	faults map[mesh.NetworkID]*gatewayFaults
+	// named holds the host names of gateways by cluster.
 	named map[mesh.ClusterID]set[string]
-	hosts map[string][]netip.Addr
-	dirty dirty
+	// hosts holds the addresses of host names; it is nil before the first answer.
+	hosts  map[string][]netip.Addr
+	report report
+	dirty  dirty
 }
 
 func newState(cfg Config) *state {
@@ -152,11 +146,11 @@ func newState(cfg Config) *state {
 		gateways:   make(map[name]*snapshot.Gateway),
 		filters:    make(map[name]*snapshot.EnvoyFilter),
 		configMaps: make(map[name]*snapshot.ConfigMap),
-		backing:    make(map[name]backing),
+		backends:   make(map[name]backends),
 		aliases:    newAliases(),
 		balancing:  make(map[mesh.ClusterID]snapshot.Balancing),
-		said:       make(map[saidBy]snapshot.Condition),
-		vips:       make(map[netip.Addr][]holder),
+		health:     make(map[healthReporter]snapshot.Condition),
+		vips:       make(map[netip.Addr][]vipOwner),
 		conflicts:  make(map[name][]AddressConflict),
 		networks:   make(map[mesh.NetworkID]int),
 		dirty:      newDirty(),
@@ -168,6 +162,7 @@ func newState(cfg Config) *state {
 	return s
 }
 
+// cluster returns the state of a cluster, and adds the cluster if it is new.
 func (s *state) cluster(id mesh.ClusterID) *clusterState {
 	c := s.clusters[id]
 	if c == nil {
@@ -198,21 +193,20 @@ func (s *state) cluster(id mesh.ClusterID) *clusterState {
 	return c
 }
 
-// ordered are the clusters in the order in which they decide: the local one,
-// then by id.
+// ordered returns the clusters in the order of precedence: the local one, then by id.
 func (s *state) ordered() []*clusterState {
 	out := make([]*clusterState, 0, len(s.clusters))
 	for _, c := range s.clusters {
 		out = append(out, c)
 	}
 	slices.SortFunc(out, func(a, b *clusterState) int {
-		if (a.id == s.cfg.Local) != (b.id == s.cfg.Local) {
-			if a.id == s.cfg.Local {
-				return -1
-			}
-			return 1
+		switch {
+		case a.remote == b.remote:
+			return cmp.Compare(a.id, b.id)
+		case b.remote:
+			return -1
 		}
-		return cmp.Compare(a.id, b.id)
+		return 1
 	})
 	return out
 }

@@ -11,35 +11,29 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// UnreachableNetwork is a network that has endpoints and no gateway that can be
-// used. Proxies of other networks are given none of its endpoints.
+// UnreachableNetwork is a network with endpoints and without a usable gateway. Proxies
+// in other networks get none of its endpoints.
 type UnreachableNetwork struct {
 	Network mesh.NetworkID
-	// Cause names each gateway of the network and its fault, or says that there
-	// is no gateway.
+	// Cause describes the faults of the network's gateways, or states that it has none.
 	Cause string
 }
 
 func (u UnreachableNetwork) String() string {
-	return fmt.Sprintf("network %s: proxies of other networks are given none of its endpoints: %s", u.Network, u.Cause)
+	return fmt.Sprintf("network %s: proxies in other networks get none of its endpoints: %s", u.Network, u.Cause)
 }
 
-// UnreachableNetworks returns the networks that cannot be reached from others, by
-// name. The result must not be changed.
-func (r *Registry) UnreachableNetworks() []UnreachableNetwork {
-	if list := r.unreachable.Load(); list != nil {
-		return *list
-	}
-	return nil
-}
+// UnreachableNetworks returns the networks that other networks cannot reach, sorted by
+// name. The caller must not change the result.
+func (r *Registry) UnreachableNetworks() []UnreachableNetwork { return r.report.Load().unreachable }
 
-// maxFaults is how many faulty gateways the cause of an UnreachableNetwork names.
+// maxFaults is the number of faults that the Cause of an UnreachableNetwork describes.
 const maxFaults = 3
 
-// gatewayFaults are what is wrong with the gateways of a network.
+// gatewayFaults holds the faults of the gateways of a network.
 type gatewayFaults struct {
 	texts set[string]
-	// pending is set while the addresses of a host name are being asked for.
+	// pending reports whether a host name is still being resolved.
 	pending bool
 }
 
@@ -58,7 +52,7 @@ func (b *builder) faultsOf(network mesh.NetworkID) *gatewayFaults {
 	return f
 }
 
-// endpointNetworks counts the services that have endpoints in each network.
+// endpointNetworks updates the networks counter for a service.
 func (s *state) endpointNetworks(before, after []mesh.NetworkID) {
 	for _, n := range before {
 		if s.networks[n]--; s.networks[n] == 0 {
@@ -84,8 +78,8 @@ func networksOf(e *snapshot.Endpoints) []mesh.NetworkID {
 	return out
 }
 
-// unreachableNetworks finds the networks that proxies of other networks cannot
-// reach, and logs each once for each cause.
+// unreachableNetworks finds the networks that other networks cannot reach. It logs a
+// network again only if the cause changes.
 func (b *builder) unreachableNetworks() {
 	var list []UnreachableNetwork
 	for _, n := range slices.Sorted(maps.Keys(b.networks)) {
@@ -94,22 +88,22 @@ func (b *builder) unreachableNetworks() {
 		case len(b.next.Gateways.ByNetwork[n]) > 0, faults.pending, !b.isCalledFromOthers(n):
 			continue
 		case len(faults.texts) == 0 && n == b.next.Mesh.Networks[b.cfg.Local]:
-			continue // others may well not call this network
+			continue // other networks may have no need to call this one
 		}
 		list = append(list, UnreachableNetwork{n, faults.cause(n)})
 	}
 	for _, u := range list {
-		if !slices.Contains(b.unreachable, u) {
-			b.cfg.Log.Warn("network has no usable gateway: proxies of other networks are given none of its endpoints",
+		if !slices.Contains(b.report.unreachable, u) {
+			b.cfg.Log.Warn("network has no usable gateway: proxies in other networks get none of its endpoints",
 				"network", u.Network, "cause", u.Cause)
 		}
 	}
-	for _, u := range b.unreachable {
+	for _, u := range b.report.unreachable {
 		if len(b.next.Gateways.ByNetwork[u.Network]) > 0 {
 			b.cfg.Log.Info("network has a usable gateway again", "network", u.Network)
 		}
 	}
-	b.unreachable = list
+	b.report.unreachable = list
 }
 
 // isCalledFromOthers reports whether some cluster is in another network.
@@ -122,7 +116,7 @@ func (b *builder) isCalledFromOthers(n mesh.NetworkID) bool {
 	return false
 }
 
-// cause describes why a network without gateways has none.
+// cause describes why network n has no usable gateway.
 func (f *gatewayFaults) cause(n mesh.NetworkID) string {
 	if len(f.texts) == 0 {
 		return fmt.Sprintf("no gateway is known: label the Service of its east-west gateway %s=%s", mesh.LabelNetwork, n)

@@ -49,7 +49,7 @@ func TestUnreachableNetworks(t *testing.T) {
 		{
 			"no address",
 			[]snapshot.Event{up(gateway("c2", "n2"))},
-			"Service istio-system/eastwest of cluster c2: it has no address: neither its load balancer nor its externalIPs give it one",
+			"Service istio-system/eastwest of cluster c2: it has no address: neither its load balancer nor its externalIPs have one",
 		},
 		{
 			"a host name that cannot be resolved",
@@ -95,15 +95,15 @@ func TestUnreachableNetworks(t *testing.T) {
 			if tc.want != "" {
 				want = []UnreachableNetwork{{"n2", tc.want}}
 			}
-			if !slices.Equal(b.s.unreachable, want) {
-				t.Errorf("unreachable are %+v, want %+v", b.s.unreachable, want)
+			if !slices.Equal(b.s.report.unreachable, want) {
+				t.Errorf("unreachable are %+v, want %+v", b.s.report.unreachable, want)
 			}
 			if n := strings.Count(log.String(), `msg="network has no usable gateway`); n != len(want) {
 				t.Errorf("%d warnings, want %d:\n%s", n, len(want), &log)
 			}
 			b.apply(up(gateway("c2", "n2", "192.0.2.1")), down(named))
-			if len(b.s.unreachable) > 0 {
-				t.Errorf("unreachable are %+v with a gateway", b.s.unreachable)
+			if len(b.s.report.unreachable) > 0 {
+				t.Errorf("unreachable are %+v with a gateway", b.s.report.unreachable)
 			}
 			if got := strings.Contains(log.String(), `msg="network has a usable gateway again" network=n2`); got != (want != nil) {
 				t.Errorf("the end is logged: %v\n%s", got, &log)
@@ -118,11 +118,11 @@ func TestOwnNetworkWithoutGateway(t *testing.T) {
 	b := newBench(t)
 	near := pod("c1", "a", "10.1.0.1")
 	b.apply(up(system("c1", "n1")), up(system("c2", "n2")), up(service("c1", "hello")), up(near), up(slice("c1", "hello", "x", near)))
-	if len(b.s.unreachable) > 0 {
-		t.Errorf("unreachable are %+v", b.s.unreachable)
+	if len(b.s.report.unreachable) > 0 {
+		t.Errorf("unreachable are %+v", b.s.report.unreachable)
 	}
 	b.apply(up(gateway("c1", "n1")))
-	if len(b.s.unreachable) != 1 || b.s.unreachable[0].Network != "n1" {
-		t.Errorf("unreachable are %+v, want n1, whose gateway has no address", b.s.unreachable)
+	if len(b.s.report.unreachable) != 1 || b.s.report.unreachable[0].Network != "n1" {
+		t.Errorf("unreachable are %+v, want n1, whose gateway has no address", b.s.report.unreachable)
 	}
 }

@@ -16,21 +16,21 @@ func (s *state) applyEntry(c *clusterState, n name, w *snapshot.WorkloadEntry) {
 	if old != nil {
 		within(c.entriesIn, n.namespace, n, false)
 		within(c.entriesAt, old.IPs[0], n, false)
-		s.touchEntry(c, old)
+		s.markServicesOf(c, old)
 	}
 	put(c.entries, n, w)
 	if w != nil {
 		within(c.entriesIn, n.namespace, n, true)
 		within(c.entriesAt, w.IPs[0], n, true)
-		s.touchEntry(c, w)
+		s.markServicesOf(c, w)
 	}
 	if old == nil || w == nil || !reflect.DeepEqual(old.Pod, w.Pod) {
 		s.dirty.entries.add(snapshot.PodKey{Cluster: c.id, Namespace: n.namespace, Name: n.name})
 	}
 }
 
-// touchEntry marks the endpoints of the services that select the entry.
-func (s *state) touchEntry(c *clusterState, w *snapshot.WorkloadEntry) {
+// markServicesOf marks the endpoints of the services that select a WorkloadEntry.
+func (s *state) markServicesOf(c *clusterState, w *snapshot.WorkloadEntry) {
 	for n := range c.servicesIn[w.Namespace] {
 		if selects(c.services[n], w) {
 			s.dirty.endpoints.add(n)
@@ -38,13 +38,12 @@ func (s *state) touchEntry(c *clusterState, w *snapshot.WorkloadEntry) {
 	}
 }
 
-// selects reports whether the entry is an endpoint of the service, which is of its
-// namespace.
+// selects reports whether a WorkloadEntry is an endpoint of a service in its namespace.
 func selects(svc *snapshot.Service, w *snapshot.WorkloadEntry) bool {
 	return len(svc.Selector) > 0 && svc.ExternalName == "" && snapshot.Selects(svc.Selector, w.Labels)
 }
 
-// selected are the entries that a service selects, by name.
+// selected returns the WorkloadEntries that a service selects, sorted by name.
 func (c *clusterState) selected(svc *snapshot.Service) []*snapshot.WorkloadEntry {
 	var out []*snapshot.WorkloadEntry
 	for n := range c.entriesIn[svc.Namespace] {
@@ -56,8 +55,8 @@ func (c *clusterState) selected(svc *snapshot.Service) []*snapshot.WorkloadEntry
 	return out
 }
 
-// entry adds the endpoints that a WorkloadEntry is.
-func (j *joining) entry(svc *snapshot.Service, w *snapshot.WorkloadEntry) {
+// entry adds the endpoints of a WorkloadEntry, one for each port.
+func (j *endpointCollector) entry(svc *snapshot.Service, w *snapshot.WorkloadEntry) {
 	c := j.cluster
 	e := j.endpoint(&snapshot.SliceEndpoint{Ready: j.isHealthy(w)}, &w.Pod, w.IPs[0])
 	e.Pod = snapshot.WorkloadEntryKey(c.id, w.Namespace, w.Name)
@@ -65,7 +64,7 @@ func (j *joining) entry(svc *snapshot.Service, w *snapshot.WorkloadEntry) {
 	if w.Weight > 1 {
 		e.Weight = w.Weight * max(e.Weight, 1)
 	}
-	if j.isHostile(&e) {
+	if j.refuses(&e) {
 		return
 	}
 	for i := range svc.Ports {
@@ -75,35 +74,36 @@ func (j *joining) entry(svc *snapshot.Service, w *snapshot.WorkloadEntry) {
 		}
 	}
 	if w.ServiceAccount != "" {
-		j.account(j.accounts, c, &w.Pod)
+		j.account(&w.Pod)
 	}
 }
 
-// saidBy names a WorkloadEntry and the service account that somebody who speaks for
-// it was proved to be of.
-type saidBy struct {
+// healthReporter names a WorkloadEntry and the authenticated service account that
+// reports its health.
+type healthReporter struct {
 	entry   snapshot.PodKey
 	account string
 }
 
-// isHealthy goes by what the entry's own proxy says, else by the object.
+// isHealthy reports the health of a WorkloadEntry. A report of its own proxy overrides
+// the status of the object.
 func (s *state) isHealthy(w *snapshot.WorkloadEntry) bool {
-	said := s.said[saidBy{snapshot.PodKey{Cluster: w.Cluster, Namespace: w.Namespace, Name: w.Name}, w.ServiceAccount}]
-	return !w.HealthChecked || cmp.Or(said, w.Health) == snapshot.True
+	reported := s.health[healthReporter{snapshot.PodKey{Cluster: w.Cluster, Namespace: w.Namespace, Name: w.Name}, w.ServiceAccount}]
+	return !w.HealthChecked || cmp.Or(reported, w.Health) == snapshot.True
 }
 
-// setHealth takes what a proxy says, whether there is the entry now or later;
-// Unknown takes it back.
-func (s *state) setHealth(by saidBy, is snapshot.Condition) {
-	if s.said[by] == is {
+// setHealth notes a report, or withdraws it if health is Unknown. The WorkloadEntry may
+// be added later.
+func (s *state) setHealth(by healthReporter, health snapshot.Condition) {
+	if s.health[by] == health {
 		return
 	}
-	if s.said[by] = is; is == snapshot.Unknown {
-		delete(s.said, by)
+	if s.health[by] = health; health == snapshot.Unknown {
+		delete(s.health, by)
 	}
 	if c := s.clusters[by.entry.Cluster]; c != nil {
 		if w := c.entries[name{by.entry.Namespace, by.entry.Name}]; w != nil && w.ServiceAccount == by.account {
-			s.touchEntry(c, w)
+			s.markServicesOf(c, w)
 		}
 	}
 }

@@ -96,7 +96,7 @@ func TestHealthOfWorkloadEntry(t *testing.T) {
 	b := newBench(t)
 	w := workloadEntry("c1", "vm", "192.0.2.7")
 	of := snapshot.PodKey{Cluster: "c1", Namespace: "sample", Name: "vm"}
-	b.s.setHealth(saidBy{of, "vm"}, snapshot.True) // before there is the entry
+	b.s.setHealth(healthReporter{of, "vm"}, snapshot.True) // before there is the entry
 	step := func(what string, healthy, changes bool, change func()) {
 		t.Helper()
 		change()
@@ -113,7 +113,7 @@ func TestHealthOfWorkloadEntry(t *testing.T) {
 		}
 	}
 	says := func(account string, is snapshot.Condition) func() {
-		return func() { b.s.setHealth(saidBy{of, account}, is) }
+		return func() { b.s.setHealth(healthReporter{of, account}, is) }
 	}
 	b.s.apply(up(service("c1", "hello")))
 	step("not checked", true, true, func() { b.s.apply(up(w)) })
@@ -127,8 +127,8 @@ func TestHealthOfWorkloadEntry(t *testing.T) {
 	step("the object says good", true, true, checked(snapshot.True))
 	step("says bad", false, true, says("vm", snapshot.False))
 	step("is gone again", true, true, says("vm", snapshot.Unknown))
-	if len(b.s.said) != 1 {
-		t.Errorf("kept: %v", b.s.said)
+	if len(b.s.health) != 1 {
+		t.Errorf("kept: %v", b.s.health)
 	}
 }
 
