@@ -21,15 +21,15 @@ type file struct {
 	chunks []*chunk
 	// kept are objects that the file gave before and no longer gives, while
 	// one of its documents is broken: that document might be any of them.
-	kept []*entry
+	kept []*fileObject
 	// fault is why the whole file is not used, its last version is.
 	fault string
 }
 
-func (f *file) entries() []*entry {
-	var all []*entry
+func (f *file) fileObjects() []*fileObject {
+	var all []*fileObject
 	for _, c := range f.chunks {
-		all = append(all, c.entries...)
+		all = append(all, c.objects...)
 	}
 	return append(all, f.kept...)
 }
@@ -50,7 +50,7 @@ func (f *file) odd() bool {
 // that a document that did not change is not parsed again.
 type chunk struct {
 	id      chunkID
-	entries []*entry
+	objects []*fileObject
 	broken  []fault               // objects that cannot be used
 	notes   []fault               // objects and parts of objects that have no effect
 	skipped map[snapshot.Kind]int // kinds that are not read
@@ -61,8 +61,8 @@ type chunkID struct {
 	sum  [sha256.Size]byte
 }
 
-// entry is one object of a file; object is nil when it gives nothing.
-type entry struct {
+// fileObject is one object of a file; object is nil when it gives nothing.
+type fileObject struct {
 	path   string
 	line   int
 	nth    int // of the objects of its document
@@ -80,8 +80,8 @@ type fault struct {
 	security, shared bool
 }
 
-// reading is a file whose text is read.
-type reading struct {
+// parsedFile is a file whose text is read.
+type parsedFile struct {
 	path   string
 	info   fs.FileInfo
 	chunks []*chunk
@@ -96,10 +96,10 @@ type job struct {
 	file string // the path as problems name it
 }
 
-// newReading splits the text and takes over the documents that did not change;
+// newParsedFile splits the text and takes over the documents that did not change;
 // the others have to be parsed.
-func newReading(p string, old *file, data []byte, info fs.FileInfo) (rd *reading, jobs []job) {
-	rd = &reading{path: p, info: info}
+func newParsedFile(p string, old *file, data []byte, info fs.FileInfo) (rd *parsedFile, jobs []job) {
+	rd = &parsedFile{path: p, info: info}
 	known := map[chunkID]*chunk{}
 	if old != nil {
 		for _, c := range old.chunks {
@@ -164,32 +164,32 @@ func (c *chunk) fill(conv *source.Converter, p, place string, v yamldoc.Value, e
 	case errors.As(err, &syntax):
 		c.broken = append(c.broken, fault{line: syntax.Line, reason: syntax.Text()})
 	case !v.IsNull():
-		all := objects(v)
+		all := listItems(v)
 		if len(all) > MaxDocuments {
 			c.broken = append(c.broken, fault{line: all[MaxDocuments].Line(), reason: fmt.Sprintf("the list holds more than %d objects: split it", MaxDocuments)})
 			all = all[:MaxDocuments]
 		}
 		for _, o := range all {
-			c.object(conv, o, p, place)
+			c.addObject(conv, o, p, place)
 		}
 	}
 }
 
-// objects returns the items of a List, as kubectl prints several objects, or
+// listItems returns the items of a List, as kubectl prints several objects, or
 // the value itself. Items that are themselves lists are opened, too.
-func objects(v yamldoc.Value) []yamldoc.Value {
+func listItems(v yamldoc.Value) []yamldoc.Value {
 	items, ok := v.Get("items").Items()
 	if !ok || !strings.HasSuffix(v.Get("kind").Text(), "List") {
 		return []yamldoc.Value{v}
 	}
 	var all []yamldoc.Value
 	for _, item := range items {
-		all = append(all, objects(item)...)
+		all = append(all, listItems(item)...)
 	}
 	return all
 }
 
-func (c *chunk) object(conv *source.Converter, v yamldoc.Value, p, place string) {
+func (c *chunk) addObject(conv *source.Converter, v yamldoc.Value, p, place string) {
 	r, err := conv.Decode(v, snapshot.Place{File: place, Line: v.Line()})
 	var fe *source.FieldError
 	switch {
@@ -208,12 +208,12 @@ func (c *chunk) object(conv *source.Converter, v yamldoc.Value, p, place string)
 	if r.Skipped {
 		return
 	}
-	c.entries = append(c.entries, &entry{path: p, line: v.Line(), nth: len(c.entries), key: r.Key, object: r.Object})
+	c.objects = append(c.objects, &fileObject{path: p, line: v.Line(), nth: len(c.objects), key: r.Key, object: r.Object})
 }
 
 // finish makes the new version of a file from its parsed documents and the
 // version before.
-func (rd *reading) finish(old *file) *file {
+func (rd *parsedFile) finish(old *file) *file {
 	f := &file{path: rd.path, info: rd.info, chunks: rd.chunks}
 	if rd.fault != "" {
 		f.chunks, f.fault = nil, rd.fault
@@ -226,10 +226,10 @@ func (rd *reading) finish(old *file) *file {
 		return f
 	}
 	given := map[snapshot.Key]bool{}
-	for _, e := range f.entries() {
+	for _, e := range f.fileObjects() {
 		given[e.key] = true
 	}
-	for _, e := range old.entries() {
+	for _, e := range old.fileObjects() {
 		if !given[e.key] {
 			given[e.key] = true
 			f.kept = append(f.kept, e)

@@ -10,7 +10,7 @@ import (
 // index says which file gives each object. An object that is given several
 // times counts once: the first by path and position.
 type index struct {
-	givers    map[snapshot.Key][]*entry // in order; the first counts
+	givers    map[snapshot.Key][]*fileObject // in order; the first counts
 	delivered map[snapshot.Key]snapshot.Object
 	touched   map[snapshot.Key]bool // what the next batch has to look at
 	doubles   map[snapshot.Key]bool // objects with several givers
@@ -18,15 +18,15 @@ type index struct {
 
 func newIndex() index {
 	return index{
-		givers: map[snapshot.Key][]*entry{}, delivered: map[snapshot.Key]snapshot.Object{},
+		givers: map[snapshot.Key][]*fileObject{}, delivered: map[snapshot.Key]snapshot.Object{},
 		touched: map[snapshot.Key]bool{}, doubles: map[snapshot.Key]bool{},
 	}
 }
 
 // replace puts the entries of a file's new version in the place of those of
 // its old one.
-func (x *index) replace(old, new []*entry) {
-	stays := make(map[*entry]bool, len(new))
+func (x *index) replace(old, new []*fileObject) {
+	stays := make(map[*fileObject]bool, len(new))
 	for _, e := range new {
 		stays[e] = true
 	}
@@ -36,7 +36,7 @@ func (x *index) replace(old, new []*entry) {
 			continue
 		}
 		x.touched[e.key] = true
-		x.givers[e.key] = slices.DeleteFunc(x.givers[e.key], func(g *entry) bool { return g == e })
+		x.givers[e.key] = slices.DeleteFunc(x.givers[e.key], func(g *fileObject) bool { return g == e })
 		if len(x.givers[e.key]) == 0 {
 			delete(x.givers, e.key)
 		}
@@ -52,7 +52,7 @@ func (x *index) replace(old, new []*entry) {
 	}
 }
 
-func byPlace(a, b *entry) int {
+func byPlace(a, b *fileObject) int {
 	return cmp.Or(cmp.Compare(a.path, b.path), cmp.Compare(a.line, b.line), cmp.Compare(a.nth, b.nth))
 }
 

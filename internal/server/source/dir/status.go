@@ -216,7 +216,7 @@ func (r *reader) problems() []Problem {
 func (f *file) problems(name string) []Problem {
 	var all []Problem
 	if f.fault != "" {
-		all = append(all, Problem{File: name, Reason: f.fault + keptText(len(f.entries()))})
+		all = append(all, Problem{File: name, Reason: f.fault + keptText(len(f.fileObjects()))})
 	}
 	for _, c := range f.chunks {
 		for _, b := range c.broken {

@@ -45,7 +45,7 @@ type tree struct {
 	// something went since.
 	gone, unwatched, overfull, room bool
 	// pending are files whose text is read and perhaps not parsed yet.
-	pending     []*reading
+	pending     []*parsedFile
 	pendingSize int
 	parser      parser
 	// changed are the files whose documents are others than in the batch before.
@@ -416,7 +416,7 @@ func (r *reader) forget(p string) {
 // drop takes the objects of a file away.
 func (r *reader) drop(p string) {
 	if f := r.files[p]; f != nil {
-		r.replace(f.entries(), nil)
+		r.replace(f.fileObjects(), nil)
 		delete(r.files, p)
 		delete(r.odd, p)
 		delete(r.missing, p)
@@ -506,17 +506,17 @@ func (r *reader) read(p string) {
 	if err != nil {
 		r.failed(p, "", err)
 		if f := r.files[p]; f != nil {
-			r.faults[p] += keptText(len(f.entries()))
+			r.faults[p] += keptText(len(f.fileObjects()))
 		}
 		return
 	}
 	delete(r.faults, p)
-	if f := r.files[p]; f != nil && len(data) == 0 && len(f.entries()) > 0 {
+	if f := r.files[p]; f != nil && len(data) == 0 && len(f.fileObjects()) > 0 {
 		// Most programs that write in place make the file empty first.
-		r.faults[p] = emptyFile + keptText(len(f.entries()))
+		r.faults[p] = emptyFile + keptText(len(f.fileObjects()))
 		return
 	}
-	rd, jobs := newReading(p, r.files[p], data, info)
+	rd, jobs := newParsedFile(p, r.files[p], data, info)
 	r.pending = append(r.pending, rd)
 	r.parser.add(filepath.Join(r.dir, filepath.FromSlash(p)), jobs)
 	if r.pendingSize += len(data); r.pendingSize > maxPending {
@@ -560,11 +560,11 @@ func (r *reader) load() {
 		}
 		old := r.files[rd.path]
 		f := rd.finish(old)
-		var before []*entry
+		var before []*fileObject
 		if old != nil {
-			before = old.entries()
+			before = old.fileObjects()
 		}
-		r.replace(before, f.entries())
+		r.replace(before, f.fileObjects())
 		r.files[rd.path] = f
 		if delete(r.odd, rd.path); f.odd() {
 			r.odd[rd.path] = f
@@ -583,7 +583,7 @@ func (r *reader) found(f *file) {
 	if len(r.missing) == 0 {
 		return
 	}
-	for _, e := range f.entries() {
+	for _, e := range f.fileObjects() {
 		for _, giver := range slices.Clone(r.givers[e.key]) {
 			if _, missing := r.missing[giver.path]; missing && giver.path != e.path {
 				r.forget(giver.path)

@@ -50,12 +50,12 @@ type follower struct {
 	*shared
 	res       source.Resource
 	namespace string
-	reading   reading
+	plan      readPlan
 	appeared  <-chan struct{} // the resource may be installed now
 	health    *health
 
 	// What follows belongs to run.
-	known    map[objectKey]known
+	known    map[objectKey]knownObject
 	left     map[objectKey]struct{} // not held as they are: the cluster has more than may be
 	leftWhy  error
 	version  string // of the API, empty until one is found
@@ -65,8 +65,8 @@ type follower struct {
 	buf      []byte
 }
 
-// known is what is kept of an object.
-type known struct {
+// knownObject is what is kept of an object.
+type knownObject struct {
 	version string
 	size    int64
 	used    bool // it was handed over
@@ -74,8 +74,8 @@ type known struct {
 
 func newFollower(s *shared, r source.Resource, namespace string) *follower {
 	f := &follower{
-		shared: s, res: r, namespace: namespace, reading: readingOf(&r),
-		known: make(map[objectKey]known), left: make(map[objectKey]struct{}), health: newHealth(&r, namespace),
+		shared: s, res: r, namespace: namespace, plan: planOf(&r),
+		known: make(map[objectKey]knownObject), left: make(map[objectKey]struct{}), health: newHealth(&r, namespace),
 	}
 	if r.Custom {
 		f.appeared = s.definitions.watch(r.GroupResource())
@@ -247,7 +247,7 @@ func (f *follower) list(ctx context.Context) error {
 
 // page asks for a part of the list: the first one when next is empty.
 func (f *follower) page(ctx context.Context, next string, budget *int64, each func(item) error) (page, error) {
-	query := url.Values{"limit": {strconv.Itoa(f.reading.page)}}
+	query := url.Values{"limit": {strconv.Itoa(f.plan.page)}}
 	if next != "" {
 		query.Set("continue", next)
 	}
@@ -259,7 +259,7 @@ func (f *follower) page(ctx context.Context, next string, budget *int64, each fu
 	}
 	defer body.Close()
 	m := &meter{r: body, left: int(*budget), over: fmt.Errorf("a list of more than %d bytes, which %w", f.Limits.List, errLimit)}
-	p, err := f.form().list(m, each)
+	p, err := f.format().list(m, each)
 	*budget = int64(m.left)
 	f.health.heard(f.Now())
 	switch {
@@ -305,11 +305,11 @@ func (f *follower) open(ctx context.Context, query url.Values, suffix string) (i
 	switch {
 	case onlyMetadata(&f.res):
 		accept += fmt.Sprintf(asMetadata, suffix)
-	case f.reading.make == nil:
+	case f.plan.make == nil:
 		accept = mediaJSON
 	}
-	if f.reading.selector != "" {
-		query.Set("fieldSelector", f.reading.selector)
+	if f.plan.selector != "" {
+		query.Set("fieldSelector", f.plan.selector)
 	}
 	versions := f.res.Versions
 	if f.version != "" {
@@ -328,16 +328,16 @@ func (f *follower) open(ctx context.Context, query url.Values, suffix string) (i
 	return nil, errNotInstalled
 }
 
-// form is how the objects come.
-func (f *follower) form() form {
+// objectFormat is how the objects come.
+func (f *follower) format() objectFormat {
 	version := strings.TrimPrefix(f.res.Group+"/"+f.version, "/")
 	switch {
 	case onlyMetadata(&f.res):
-		return form{version: "meta.k8s.io/v1", kind: "PartialObjectMetadata", max: f.Limits.Object}
-	case f.reading.make == nil:
-		return form{version: version, kind: f.res.KubeKind, json: true, max: f.Limits.Object}
+		return objectFormat{version: "meta.k8s.io/v1", kind: "PartialObjectMetadata", max: f.Limits.Object}
+	case f.plan.make == nil:
+		return objectFormat{version: version, kind: f.res.KubeKind, json: true, max: f.Limits.Object}
 	}
-	return form{version: version, kind: f.res.KubeKind, max: f.Limits.Object}
+	return objectFormat{version: version, kind: f.res.KubeKind, max: f.Limits.Object}
 }
 
 // watch takes changes from where the list or the watch before ended.
@@ -361,7 +361,7 @@ func (f *follower) watch(ctx context.Context) error {
 	heard := false
 	silence := time.AfterFunc(f.waits.idle, func() { cancel(errSilent) })
 	defer silence.Stop()
-	next := f.form().events(body)
+	next := f.format().events(body)
 	for {
 		silence.Reset(f.waits.idle)
 		e, err := next()
@@ -415,7 +415,7 @@ func (f *follower) event(e event) error {
 
 func (f *follower) watchError(b []byte) error {
 	media := mediaProtobuf
-	if f.reading.make == nil {
+	if f.plan.make == nil {
 		media = mediaJSON
 	}
 	st := parseStatus(b, media)

@@ -21,7 +21,7 @@ func FuzzList(f *testing.F) {
 	f.Add([]byte(`{"apiVersion":"v1","kind":"ServiceList","metadata":{"resourceVersion":"5"},"items":[{"metadata":{"name":"a"}}]}`), true)
 	f.Add([]byte(`{"items":null,"kind":[1]}`), true)
 	f.Fuzz(func(t *testing.T, answer []byte, json bool) {
-		form := form{version: "v1", kind: "Service", json: json, max: maxFuzzed}
+		form := objectFormat{version: "v1", kind: "Service", json: json, max: maxFuzzed}
 		_, _ = form.list(bytes.NewReader(answer), func(it item) error {
 			if len(it.bytes) > maxFuzzed || it.fault != nil && it.head.key.name == "" {
 				t.Errorf("an object %q of %d bytes, at most %d are read", it.head.key, len(it.bytes), maxFuzzed)
@@ -42,7 +42,7 @@ func FuzzWatch(f *testing.F) {
 	f.Add([]byte(`{"type":"ADDED","object":{"apiVersion":"v1","kind":"Service"}}{"type":"ERROR","object":{"code":410}}`), true)
 	f.Add([]byte(`{"type":"BOOKMARK"} null`), true)
 	f.Fuzz(func(t *testing.T, answer []byte, json bool) {
-		next := form{version: "v1", kind: "Service", json: json, max: maxFuzzed}.events(bytes.NewReader(answer))
+		next := objectFormat{version: "v1", kind: "Service", json: json, max: maxFuzzed}.events(bytes.NewReader(answer))
 		media := mediaProtobuf
 		if json {
 			media = mediaJSON

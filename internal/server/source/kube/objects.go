@@ -21,7 +21,7 @@ func (f *follower) put(events []snapshot.Event, o object) []snapshot.Event {
 	}
 	delete(f.left, o.key)
 	f.Count(&f.res, change)
-	now := known{version: o.version, size: o.size, used: old.used}
+	now := knownObject{version: o.version, size: o.size, used: old.used}
 	if f.res.Kind == source.KindCustomResource {
 		f.known[o.key] = now
 		f.definitions.set(o.key.name, true)

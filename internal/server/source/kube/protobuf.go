@@ -13,9 +13,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// form is how objects of one resource come: as which kind of which version, and
+// objectFormat is how objects of one resource come: as which kind of which version, and
 // in JSON or in protobuf.
-type form struct {
+type objectFormat struct {
 	version, kind string // such as networking.istio.io/v1, Gateway
 	json          bool
 	max           int // size of one object, in bytes
@@ -57,7 +57,7 @@ func tooLarge[N int64 | uint64](size N, most int) error {
 }
 
 // list reads a list object by object, so that never more than one is held.
-func (f form) list(r io.Reader, each func(item) error) (page, error) {
+func (f objectFormat) list(r io.Reader, each func(item) error) (page, error) {
 	if f.json {
 		return f.listJSON(r, each)
 	}
@@ -335,7 +335,7 @@ const (
 
 // events reads a watch. The function that it returns gives the next event;
 // io.EOF is the end of a watch that ended well.
-func (f form) events(r io.Reader) func() (event, error) {
+func (f objectFormat) events(r io.Reader) func() (event, error) {
 	if f.json {
 		return f.eventsJSON(r)
 	}

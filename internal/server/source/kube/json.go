@@ -20,7 +20,7 @@ type jsonReader struct {
 	buf []byte
 }
 
-func (f form) jsonReader(r io.Reader) *jsonReader {
+func (f objectFormat) jsonReader(r io.Reader) *jsonReader {
 	return &jsonReader{r: bufio.NewReaderSize(r, 16<<10), max: f.max}
 }
 
@@ -124,7 +124,7 @@ func (d *jsonReader) small(into any) error {
 	return stdjson.Unmarshal(b, into)
 }
 
-func (f form) listJSON(r io.Reader, each func(item) error) (page, error) {
+func (f objectFormat) listJSON(r io.Reader, each func(item) error) (page, error) {
 	d := f.jsonReader(r)
 	var version, kind string
 	var meta metav1.ListMeta
@@ -193,7 +193,7 @@ func jsonFault(err error) error {
 	return asAnswer(noEOF(err))
 }
 
-func (f form) eventsJSON(r io.Reader) func() (event, error) {
+func (f objectFormat) eventsJSON(r io.Reader) func() (event, error) {
 	d := f.jsonReader(r)
 	return func() (event, error) {
 		b, size, err := d.value()

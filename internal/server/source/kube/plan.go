@@ -20,8 +20,8 @@ type message interface {
 	GetObjectMeta() metav1.Object
 }
 
-// reading says how the objects of a resource are asked for and read.
-type reading struct {
+// readPlan says how the objects of a resource are asked for and read.
+type readPlan struct {
 	make     func() message // nil: it comes in JSON
 	keep     fields
 	selector string // of fields
@@ -70,31 +70,31 @@ const notCredentials = "type!=helm.sh/release.v1,type!=" + string(corev1.SecretT
 	",type!=" + string(corev1.SecretTypeBasicAuth) + ",type!=" + string(corev1.SecretTypeSSHAuth) +
 	",type!=" + string(corev1.SecretTypeBootstrapToken)
 
-func readingOf(r *source.Resource) reading {
+func planOf(r *source.Resource) readPlan {
 	if r.Unread {
-		return reading{func() message { return &metav1.PartialObjectMetadata{} }, nameFields, "", pageSize}
+		return readPlan{func() message { return &metav1.PartialObjectMetadata{} }, nameFields, "", pageSize}
 	}
 	switch r.Kind {
 	case snapshot.KindNamespace:
-		return reading{func() message { return &corev1.Namespace{} }, onlyMeta, "", pageSize}
+		return readPlan{func() message { return &corev1.Namespace{} }, onlyMeta, "", pageSize}
 	case snapshot.KindNode:
-		return reading{func() message { return &corev1.Node{} }, onlyMeta, "", pageSize}
+		return readPlan{func() message { return &corev1.Node{} }, onlyMeta, "", pageSize}
 	case snapshot.KindPod:
-		return reading{func() message { return &corev1.Pod{} }, podFields, "status.phase!=" + string(corev1.PodFailed), pageSize}
+		return readPlan{func() message { return &corev1.Pod{} }, podFields, "status.phase!=" + string(corev1.PodFailed), pageSize}
 	case snapshot.KindService:
-		return reading{func() message { return &corev1.Service{} }, serviceFields, "", pageSize}
+		return readPlan{func() message { return &corev1.Service{} }, serviceFields, "", pageSize}
 	case snapshot.KindEndpointSlice:
-		return reading{func() message { return &discoveryv1.EndpointSlice{} }, sliceFields, "", pageSize}
+		return readPlan{func() message { return &discoveryv1.EndpointSlice{} }, sliceFields, "", pageSize}
 	case snapshot.KindSecret:
-		return reading{func() message { return &corev1.Secret{} }, secretFields, notCredentials, secretPage}
+		return readPlan{func() message { return &corev1.Secret{} }, secretFields, notCredentials, secretPage}
 	case snapshot.KindMeshSettings, snapshot.KindClusterSettings:
-		return reading{func() message { return &corev1.ConfigMap{} }, configMapFields, "metadata.name=" + r.Object, pageSize}
+		return readPlan{func() message { return &corev1.ConfigMap{} }, configMapFields, "metadata.name=" + r.Object, pageSize}
 	case snapshot.KindConfigMap:
-		return reading{func() message { return &corev1.ConfigMap{} }, configMapFields, "", secretPage}
+		return readPlan{func() message { return &corev1.ConfigMap{} }, configMapFields, "", secretPage}
 	case source.KindCustomResource:
-		return reading{func() message { return &metav1.PartialObjectMetadata{} }, nameFields, "", pageSize}
+		return readPlan{func() message { return &metav1.PartialObjectMetadata{} }, nameFields, "", pageSize}
 	}
-	return reading{page: pageSize}
+	return readPlan{page: pageSize}
 }
 
 // onlyMetadata reports whether the API is asked for the metadata of objects alone.
@@ -117,15 +117,15 @@ func (f *follower) decode(it item) (object, error) {
 	switch {
 	case it.fault != nil:
 		return f.unreadable(it.head, it.fault), nil
-	case f.reading.make == nil:
+	case f.plan.make == nil:
 		return f.decodeJSON(it.bytes)
 	}
-	stripped, err := f.reading.keep.strip(f.buf[:0], it.bytes)
+	stripped, err := f.plan.keep.strip(f.buf[:0], it.bytes)
 	if err != nil {
 		return object{}, &answerError{err}
 	}
 	f.buf = stripped
-	o := f.reading.make()
+	o := f.plan.make()
 	if err := o.Unmarshal(stripped); err != nil {
 		return object{}, &answerError{errMalformed}
 	}
