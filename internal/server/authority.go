@@ -11,7 +11,6 @@ import (
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/certs/store"
 	"github.com/meshctl/meshctl/internal/server/ca"
-	"github.com/meshctl/meshctl/internal/server/issuer"
 	"github.com/meshctl/meshctl/internal/server/xds"
 	"github.com/meshctl/meshctl/internal/server/xds/admission"
 )
@@ -20,7 +19,7 @@ import (
 // certificate of the secure port. Both are followed.
 func (s *Server) loadCA() (err error) {
 	if f := s.cfg.Own; f.Cert != "" {
-		s.own, err = issuer.LoadFileCertificate(issuer.FileConfig{Cert: f.Cert, Key: f.Key, CA: f.CA, Now: s.cfg.Now, Log: s.cfg.log(logAuthn)})
+		s.own, err = ca.LoadFileCertificate(ca.FileConfig{Cert: f.Cert, Key: f.Key, CA: f.CA, Now: s.cfg.Now, Log: s.cfg.log(logAuthn)})
 		if err != nil {
 			return err
 		}
@@ -29,16 +28,16 @@ func (s *Server) loadCA() (err error) {
 	if err != nil {
 		return fmt.Errorf("load the CA of %s: %w", flag, err)
 	}
-	s.issuer, err = issuer.New(issuer.Config{
+	s.issuer, err = ca.NewIssuer(ca.IssuerConfig{
 		Policy: s.cfg.Signing, Authenticate: s.authenticateForCA, Known: s.knownForCA, SlowDown: admission.SlowDown,
-		Now: s.cfg.Now, Rand: s.cfg.Rand, Log: s.cfg.log(logIssuer), Stats: issuer.NewStats(s.metrics),
+		Now: s.cfg.Now, Rand: s.cfg.Rand, Log: s.cfg.log(logIssuer), Stats: ca.NewIssuerStats(s.metrics),
 	})
 	if err != nil {
 		return err
 	}
 	s.ca, err = ca.Open(ca.Config{
 		Source: source, Use: s.useCA, Reloaded: ca.CountReloads(s.metrics), Now: s.cfg.Now, Log: s.cfg.log(logCA),
-		TrustDomain: s.trustDomains, ServerNames: issuer.ServerNames(), Alive: s.aliveSigners,
+		TrustDomain: s.trustDomains, ServerNames: ca.ServerNames(), Alive: s.aliveSigners,
 	})
 	if err != nil {
 		return fmt.Errorf("load the CA of %s: %w", flag, err)

@@ -14,7 +14,6 @@ import (
 
 	"github.com/meshctl/meshctl/internal/dial"
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/server/credentials"
 	"github.com/meshctl/meshctl/internal/server/identity"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 	"github.com/meshctl/meshctl/internal/server/trust"
@@ -245,7 +244,7 @@ func (s *Server) checkNode(caller mesh.Caller, n xdsgen.Node) error {
 func (s *Server) mayReadKeys(snap *snapshot.Snapshot, caller mesh.Caller, n xdsgen.Node) error {
 	for _, d := range s.cfg.dirs() {
 		if d.Cluster == caller.Cluster && d.Dir != "" {
-			return credentials.ConfiguredGateway(snap, caller, n)
+			return identity.ConfiguredGateway(snap, caller, n)
 		}
 	}
 	pod, _ := xdsgen.AssignReads(n)

@@ -23,7 +23,6 @@ import (
 	"github.com/meshctl/meshctl/internal/remotesecret"
 	"github.com/meshctl/meshctl/internal/server/ca"
 	"github.com/meshctl/meshctl/internal/server/identity"
-	"github.com/meshctl/meshctl/internal/server/issuer"
 	"github.com/meshctl/meshctl/internal/server/trust"
 	"github.com/meshctl/meshctl/internal/server/xds"
 )
@@ -108,7 +107,7 @@ type Config struct {
 	CASource ca.Source
 	StateDir string
 	// Signing says what the CA signs.
-	Signing issuer.Policy
+	Signing ca.Policy
 	// TokenIssuers are directories with jwks.json and issuer, each trusted
 	// for callers of its cluster only.
 	TokenIssuers   []ClusterDir

@@ -17,8 +17,8 @@ import (
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/protobuf/types/known/structpb"
 
-	"github.com/meshctl/meshctl/internal/server/health"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/workloadhealth"
 	"github.com/meshctl/meshctl/internal/xdswire"
 	"github.com/meshctl/meshctl/test/kube"
 )
@@ -166,11 +166,11 @@ func TestHealthOfMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitFor(t, "end of the machine's stream", func() bool { return len(s.hub.Proxies()) < connected })
-	later.Store(int64(health.Grace / 2))
+	later.Store(int64(workloadhealth.Grace / 2))
 	if is, _ := healthOf(s); is != snapshot.Healthy {
 		t.Errorf("health %d within the grace period, want %d", is, snapshot.Healthy)
 	}
-	later.Store(int64(health.Grace))
+	later.Store(int64(workloadhealth.Grace))
 	next("1")
 	snap := s.registry.Current()
 	if list := snap.Endpoints.Get("others.apps.svc.cluster.local").ByPort["http"]; len(list) != 1 || list[0].Health != snapshot.Unhealthy {

@@ -17,10 +17,10 @@ import (
 	"github.com/meshctl/meshctl/internal/remotesecret"
 	"github.com/meshctl/meshctl/internal/replicas"
 	"github.com/meshctl/meshctl/internal/server/clusters"
-	"github.com/meshctl/meshctl/internal/server/health"
 	"github.com/meshctl/meshctl/internal/server/identity"
 	"github.com/meshctl/meshctl/internal/server/publish"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/workloadhealth"
 )
 
 // atAPIs is what the control plane does at the API servers of clusters besides
@@ -29,7 +29,7 @@ type atAPIs struct {
 	reviewers    *identity.Reviewers // made when the server runs
 	roots        *publish.Roots
 	tokens       *publish.Tokens
-	health       *health.Reports
+	health       *workloadhealth.Reports
 	reviews      *prometheus.CounterVec
 	writes       *prometheus.CounterVec
 	healthWrites *prometheus.CounterVec
@@ -69,7 +69,7 @@ func (s *Server) newAtAPIs() {
 		Name: "meshctl_workload_health_writes_total", Help: "Writes of the health of workloads to their WorkloadEntries, by result: updated or error.",
 	}, []string{"cluster", "result"})
 	s.metrics.MustRegister(k.healthWrites)
-	k.health = health.New(health.Config{
+	k.health = workloadhealth.New(workloadhealth.Config{
 		Set: func(entry snapshot.PodKey, account string, is snapshot.Condition) {
 			s.registry.SetHealth(entry, account, is)
 		},
@@ -139,7 +139,7 @@ func (s *Server) handlers() []clusters.Handler {
 		}},
 		accessHandler{set: func(id mesh.ClusterID, access *rest.Config) {
 			if err := s.keyReviews.SetCluster(id, access); err != nil {
-				s.cfg.Log.Error("rights to read secrets cannot be asked for: gateways of the cluster are given no keys", "cluster", id, "error", err)
+				s.cfg.Log.Error("permissions to read secrets cannot be checked: gateways of the cluster get no keys", "cluster", id, "error", err)
 			}
 		}, remove: s.keyReviews.RemoveCluster},
 		accessHandler{set: func(id mesh.ClusterID, access *rest.Config) {

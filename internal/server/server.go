@@ -20,13 +20,11 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/ca"
 	"github.com/meshctl/meshctl/internal/server/clusters"
-	"github.com/meshctl/meshctl/internal/server/credentials"
 	"github.com/meshctl/meshctl/internal/server/debug"
 	"github.com/meshctl/meshctl/internal/server/identity"
-	"github.com/meshctl/meshctl/internal/server/issuer"
 	"github.com/meshctl/meshctl/internal/server/registry"
-	"github.com/meshctl/meshctl/internal/server/resolve"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source/dns"
 	"github.com/meshctl/meshctl/internal/server/trust"
 	"github.com/meshctl/meshctl/internal/server/xds"
 	"github.com/meshctl/meshctl/internal/server/xds/admission"
@@ -39,23 +37,23 @@ import (
 type Server struct {
 	cfg     Config
 	ca      *ca.CA
-	issuer  *issuer.Issuer
+	issuer  *ca.Issuer
 	serving func(*tls.ClientHelloInfo) (*tls.Certificate, error)
-	own     *issuer.FileCertificate // nil without files
-	oidc    *identity.OIDC          // nil without rules
+	own     *ca.FileCertificate // nil without files
+	oidc    *identity.OIDC      // nil without rules
 	tokens  map[mesh.ClusterID][]identity.TokenVerifier
 	callers atomic.Pointer[callers]
 	// agentTrust is what agents give to their Envoys, nil while they cannot use it.
 	agentTrust atomic.Pointer[xds.Trust]
 	trust      *trust.Peers
 	registry   *registry.Registry
-	hosts      *resolve.Resolver
+	hosts      *dns.Resolver
 	hub        *xds.Hub
 	sources    *clusters.Manager
 	// kubernetes makes the access to clusters of remote secrets.
 	kubernetes *clusters.Kubernetes
 	// keyReviews are the rights to keys in the clusters that have an API.
-	keyReviews *credentials.Reviews
+	keyReviews *identity.SecretAccess
 	apis       atAPIs
 	metrics    *prometheus.Registry
 	debug      *debug.Pages
@@ -105,14 +103,14 @@ func New(cfg Config) (_ *Server, err error) {
 	s.bundleEndpoint = &ca.BundleEndpoint{
 		CA: s.ca, Identity: s.ownIdentity, Refresh: cfg.BundleRefresh, Now: cfg.Now, Rand: cfg.Rand, Log: cfg.Log,
 	}
-	s.keyReviews = credentials.New(credentials.Config{Changed: s.hub.Reconsider, Log: cfg.log(logCredentials), Now: cfg.Now})
+	s.keyReviews = identity.NewSecretAccess(identity.SecretAccessConfig{Changed: s.hub.Reconsider, Log: cfg.log(logCredentials), Now: cfg.Now})
 	s.registry = registry.New(registry.Config{
 		Local: cfg.ClusterID, Clusters: []mesh.ClusterID{cfg.ClusterID},
 		Network:     map[mesh.ClusterID]mesh.NetworkID{cfg.ClusterID: cfg.Network},
 		TrustDomain: cfg.TrustDomain, SystemNamespace: cfg.systemNamespace(),
 		Publish: s.publish, Resolve: func(hosts []string) { s.hosts.Want(hosts) }, Log: cfg.log(logRegistry), Now: cfg.Now,
 	})
-	s.hosts = resolve.New(resolve.Config{
+	s.hosts = dns.New(dns.Config{
 		Lookup: cfg.lookupHost(), Publish: s.registry.SetAddresses, Log: cfg.log(logRegistry),
 		Jitter: func(d time.Duration) time.Duration { return rand.N(d + 1) }, //nolint:gosec // spreads waits, guards nothing
 		Now:    cfg.Now,

@@ -24,7 +24,7 @@ import (
 	"github.com/meshctl/meshctl/internal/certs/store"
 	"github.com/meshctl/meshctl/internal/dial"
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/server/issuer"
+	"github.com/meshctl/meshctl/internal/server/ca"
 )
 
 // What signing is measured with.
@@ -120,7 +120,7 @@ func (b *bench) signAlone(requests []signing) error {
 	if err != nil {
 		return err
 	}
-	i, err := issuer.New(issuer.Config{
+	i, err := ca.NewIssuer(ca.IssuerConfig{
 		Authority:    root,
 		Authenticate: func(context.Context) (mesh.Caller, error) { return mesh.Caller{}, errors.New("nobody asks") },
 		Now:          time.Now, Rand: rand.Reader, Log: slog.New(slog.DiscardHandler),

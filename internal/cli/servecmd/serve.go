@@ -24,8 +24,8 @@ import (
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server"
+	"github.com/meshctl/meshctl/internal/server/ca"
 	"github.com/meshctl/meshctl/internal/server/clusters"
-	"github.com/meshctl/meshctl/internal/server/issuer"
 	"github.com/meshctl/meshctl/internal/server/xds"
 )
 
@@ -53,7 +53,7 @@ type serveOptions struct {
 	logFormat      string
 	logLevel       string
 	limits         xds.Limits
-	signing        issuer.Policy
+	signing        ca.Policy
 	shutdown       time.Duration
 	clusters       clusterOptions
 	federation     federationOptions

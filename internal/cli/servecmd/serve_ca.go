@@ -8,7 +8,7 @@ import (
 	"github.com/meshctl/meshctl/internal/certs/store"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server"
-	"github.com/meshctl/meshctl/internal/server/ca/secret"
+	"github.com/meshctl/meshctl/internal/server/ca"
 )
 
 // openCA opens the Secrets with the signing CA of a control plane that reads a
@@ -17,7 +17,7 @@ func openCA(ctx context.Context, cfg *server.Config) error {
 	if cfg.KubeAccess == nil || cfg.CADir != "" {
 		return nil
 	}
-	source, err := secret.Open(ctx, secret.Config{
+	source, err := ca.OpenSecrets(ctx, ca.SecretConfig{
 		API: cfg.KubeAccess, Namespace: cmp.Or(cfg.SystemNamespace, mesh.DefaultSystemNamespace), Log: cfg.Log,
 		Make: func() (map[string][]byte, error) {
 			return store.SelfSigned(cmp.Or(cfg.TrustDomain, mesh.DefaultDomain), cfg.Now(), cfg.Rand)

@@ -7,7 +7,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/meshctl/meshctl/internal/cli"
-	"github.com/meshctl/meshctl/internal/server/issuer"
+	"github.com/meshctl/meshctl/internal/server/ca"
 	"github.com/meshctl/meshctl/internal/server/xds"
 )
 
@@ -39,16 +39,16 @@ func limitFlags(f *pflag.FlagSet, l *xds.Limits) {
 }
 
 // signingFlags binds what the control plane's CA signs.
-func signingFlags(f *pflag.FlagSet, p *issuer.Policy) {
-	cli.DurationVar(f, &p.TTL, "cert-ttl", issuer.DefaultTTL, "Life time of a workload's certificate when the request says none")
-	cli.DurationVar(f, &p.MaxTTL, "max-cert-ttl", issuer.DefaultMaxTTL, "Longest life time that a request for a certificate may ask for")
-	f.Float64Var(&p.PerIdentity, "csr-limit-per-identity", issuer.DefaultPerIdentity, "Certificate requests a second of one identity, ten times as many at once; 0 is any `number`")
+func signingFlags(f *pflag.FlagSet, p *ca.Policy) {
+	cli.DurationVar(f, &p.TTL, "cert-ttl", ca.DefaultTTL, "Life time of a workload's certificate when the request says none")
+	cli.DurationVar(f, &p.MaxTTL, "max-cert-ttl", ca.DefaultMaxTTL, "Longest life time that a request for a certificate may ask for")
+	f.Float64Var(&p.PerIdentity, "csr-limit-per-identity", ca.DefaultPerIdentity, "Certificate requests a second of one identity, ten times as many at once; 0 is any `number`")
 }
 
-func checkSigning(p issuer.Policy) error {
+func checkSigning(p ca.Policy) error {
 	switch {
-	case p.MaxTTL > issuer.DefaultMaxTTL:
-		return cli.Usagef("--max-cert-ttl %s: want at most %s", cli.FormatDuration(p.MaxTTL), cli.FormatDuration(issuer.DefaultMaxTTL))
+	case p.MaxTTL > ca.DefaultMaxTTL:
+		return cli.Usagef("--max-cert-ttl %s: want at most %s", cli.FormatDuration(p.MaxTTL), cli.FormatDuration(ca.DefaultMaxTTL))
 	case p.TTL < time.Minute || p.TTL > p.MaxTTL:
 		return cli.Usagef("--cert-ttl %v: want 1m to --max-cert-ttl, which is %v", p.TTL, p.MaxTTL)
 	case math.IsNaN(p.PerIdentity) || p.PerIdentity < 0 || p.PerIdentity > 1e6:

@@ -1,6 +1,8 @@
-// Package ca keeps the authority that the control plane signs with: it loads a
-// source, follows its changes, and stays with the last good set when a new one
-// would not do.
+// Package ca signs the certificates of the mesh. CA loads the signing authority
+// from a directory or from Secrets, reloads it when it changes, and keeps the
+// last good one when peers could not trust what the new one signs. Issuer serves
+// Istio's CA protocol: it turns the certificate requests of authenticated callers
+// into certificates, within rate limits and a fair queue.
 package ca
 
 import (
@@ -17,33 +19,33 @@ import (
 	"github.com/meshctl/meshctl/internal/certs/verify"
 )
 
-// Config of a CA. Everything is required.
+// Config configures a CA. All fields are required.
 type Config struct {
 	Source Source
-	// Use is told of each set that is used from then on, one at a time.
+	// Use gets each set that comes into use, one after the other.
 	Use func(*Set)
-	// Reloaded is told how each reload went.
+	// Reloaded gets the result of each reload.
 	Reloaded func(ok bool)
-	// TrustDomain returns that of the mesh, "" while it is not known, and the
-	// other ones that peers may have.
+	// TrustDomain returns the trust domain of the mesh, "" while unknown, and its
+	// aliases.
 	TrustDomain func() (domain string, aliases []string)
-	// ServerNames are the names that peers call the control plane by.
+	// ServerNames are the DNS names of the control plane.
 	ServerNames []string
-	// Alive returns the signers with certificates that are valid at the time.
+	// Alive returns the signers whose certificates are not all expired at the time.
 	Alive func(time.Time) []*certs.Authority
 	Now   func() time.Time
 	Log   *slog.Logger
 }
 
-// Set is what is used together. It is immutable.
+// Set is a signing authority with its roots and revocation lists. It is immutable.
 type Set struct {
 	*certs.Authority
-	// Pool is what callers' certificates must lead to.
+	// Pool has the roots for the certificates of callers.
 	Pool *x509.CertPool
-	// Top are the roots that the signer leads to.
+	// Top are the roots that the signer's certificate leads to.
 	Top         []*x509.Certificate
 	Revocations store.Revocations
-	// ForPeers are the revocation lists that proxies check their peers with.
+	// ForPeers are the revocation lists for proxies, which check their peers.
 	ForPeers Lists
 	LoadedAt time.Time
 
@@ -53,35 +55,36 @@ type Set struct {
 // Revoked reports whether issuer, the CA that signed cert, has revoked it.
 func (s *Set) Revoked(cert, issuer *x509.Certificate) bool { return s.revoked.has(cert, issuer) }
 
-// CA is an authority that follows its source. It may be used concurrently.
+// CA keeps the current Set of its source. It may be used concurrently.
 type CA struct {
 	cfg   Config
 	set   atomic.Pointer[Set]
-	look  atomic.Pointer[look]
+	last  atomic.Pointer[loadResult]
 	ready chan struct{} // closed with the first set
 }
 
-// look is how the last look at the source went.
-type look struct {
+// loadResult is the result of loading the source once.
+type loadResult struct {
 	at     time.Time
 	stamp  store.Stamp
-	domain string // trust domain that it was judged for
-	// set is what the source holds, nil when it is not good; then seen is
-	// what could be read of it.
+	domain string // trust domain that the set was checked for
+	// set is the set in the source, nil if it is not valid; then seen describes
+	// its readable parts.
 	set  *Set
 	seen *Material
-	// err is why set is not in use, and alarm why its revocation lists are not,
-	// or not without care.
+	// err is the reason why set is not in use, alarm the problem of its
+	// revocation lists.
 	err, alarm error
 	since      time.Time // of err or alarm
-	// unfit is why peers would refuse what the set in use signs, since the mesh
-	// has this trust domain.
+	// unfit is the reason why peers would refuse certificates of the set in use,
+	// after a change of the trust domain.
 	unfit error
-	// warnings are what is wrong with what is in use.
+	// warnings are harmless problems of the set in use.
 	warnings []verify.Finding
 }
 
-// Open loads the source. When it holds nothing of a CA, that is no error: Ready tells when the files have come.
+// Open loads the source. A source without any file of a CA is no error: Ready is
+// closed when the files have come.
 func Open(cfg Config) (*CA, error) {
 	c := &CA{cfg: cfg, ready: make(chan struct{})}
 	m, err := cfg.Source.Read()
@@ -89,25 +92,25 @@ func Open(cfg Config) (*CA, error) {
 		return nil, err
 	}
 	if m.Empty() {
-		c.look.Store(&look{at: cfg.Now(), stamp: m.Stamp, err: errNone, since: cfg.Now()})
+		c.last.Store(&loadResult{at: cfg.Now(), stamp: m.Stamp, err: errNone, since: cfg.Now()})
 		return c, nil
 	}
 	c.load(m)
-	return c, c.look.Load().err
+	return c, c.last.Load().err
 }
 
 var errNone = errors.New("the files of a CA are not there yet")
 
-// Ready is closed when there is a set to use.
+// Ready is closed when the first set is in use.
 func (c *CA) Ready() <-chan struct{} { return c.ready }
 
-// Current returns the set in use, nil before Ready.
+// Current returns the set in use, nil before Ready is closed.
 func (c *CA) Current() *Set { return c.set.Load() }
 
-// load uses what was read if it is good, and notes how that went.
+// load takes a set into use if it is valid, and records the result.
 func (c *CA) load(m *store.Material) {
-	now, old, last := c.cfg.Now(), c.set.Load(), c.look.Load()
-	l := &look{at: now, stamp: m.Stamp, since: now}
+	now, old, last := c.cfg.Now(), c.set.Load(), c.last.Load()
+	l := &loadResult{at: now, stamp: m.Stamp, since: now}
 	l.domain, _ = c.cfg.TrustDomain()
 	if l.set, l.warnings, l.alarm, l.err = c.judge(m); l.set == nil {
 		l.seen = describeSeen(m)
@@ -142,7 +145,7 @@ func (c *CA) load(m *store.Material) {
 	if l.alarm != nil && !known {
 		c.cfg.Log.Error("revocation lists of the signing CA", "source", c.cfg.Source.Place(), "error", l.alarm)
 	}
-	c.look.Store(l)
+	c.last.Store(l)
 	if last == nil || last.stamp != l.stamp {
 		c.cfg.Reloaded(l.err == nil && l.alarm == nil)
 	}
@@ -155,15 +158,15 @@ func text(err error) string {
 	return err.Error()
 }
 
-// judge returns what the source holds. The error is why it cannot be used
-// in place of the set in use; it may be good all the same.
+// judge returns the set in the source. The error is the reason why it cannot replace
+// the set in use; next is not nil if it is valid by itself.
 func (c *CA) judge(m *store.Material) (next *Set, warnings []verify.Finding, alarm, err error) {
 	now, old := c.cfg.Now(), c.set.Load()
 	opts := verify.Options{Now: now}
 	opts.TrustDomain, opts.Aliases = c.cfg.TrustDomain()
 	a, warnings, err := m.Authority(opts)
 	if err == nil {
-		err = try(a, opts.TrustDomain, c.cfg.ServerNames, c.cfg.Source.Place(), now)
+		err = tryAuthority(a, opts.TrustDomain, c.cfg.ServerNames, c.cfg.Source.Place(), now)
 	}
 	if err != nil {
 		return nil, nil, nil, err
@@ -180,11 +183,11 @@ func (c *CA) judge(m *store.Material) (next *Set, warnings []verify.Finding, ala
 	return next, append(warnings, lists.Warnings...), alarm, err
 }
 
-// Fits says why peers would refuse what the set signs for the mesh as it is now.
-// While the trust domain is not known every set fits.
+// Fits reports why peers would refuse certificates that the set signs for the current
+// trust domain. While the trust domain is unknown every set fits.
 func (c *CA) Fits(s *Set) error {
 	domain, _ := c.cfg.TrustDomain()
-	return try(s.Authority, domain, c.cfg.ServerNames, c.cfg.Source.Place(), c.cfg.Now())
+	return tryAuthority(s.Authority, domain, c.cfg.ServerNames, c.cfg.Source.Place(), c.cfg.Now())
 }
 
 func newSet(a *certs.Authority, lists store.Revocations, now time.Time) *Set {
@@ -194,7 +197,7 @@ func newSet(a *certs.Authority, lists store.Revocations, now time.Time) *Set {
 	}
 }
 
-// leadsTo returns the roots, of those given, that certificates of a lead to.
+// leadsTo returns the given roots that the certificates of a lead to.
 func leadsTo(a *certs.Authority, roots []*x509.Certificate, now time.Time) []*x509.Certificate {
 	chains, err := a.Cert.Verify(x509.VerifyOptions{
 		Roots: certs.Pool(roots), Intermediates: certs.Pool(a.Chain), CurrentTime: now,
@@ -217,9 +220,9 @@ func leadsTo(a *certs.Authority, roots []*x509.Certificate, now time.Time) []*x5
 	return top
 }
 
-// reissued reports whether a root is the signer with another certificate for
-// the same name and key, as Istio makes its own anew: each verifies what the
-// other signs. The verifier of Go does not look for a way between the two.
+// reissued reports whether a root is another certificate for the name and key of the
+// signer, as when Istio renews its self-signed CA: each verifies signatures of the
+// other. crypto/x509 finds no chain between the two.
 func reissued(signer, root *x509.Certificate, now time.Time) bool {
 	return root.IsCA && bytes.Equal(signer.RawSubject, root.RawSubject) &&
 		bytes.Equal(signer.RawSubjectPublicKeyInfo, root.RawSubjectPublicKeyInfo) &&

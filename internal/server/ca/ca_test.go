@@ -28,8 +28,8 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience is how long a test waits for an event that should come at once.
-const patience = 30 * time.Second
+// patience bounds the wait for an expected event.
+const patience = time.Minute
 
 func waitFor(t *testing.T, what string, is func() bool) {
 	t.Helper()
@@ -40,7 +40,7 @@ func waitFor(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// trusting is a with more roots in its bundle.
+// trusting returns a with more roots in its bundle.
 func trusting(a *certs.Authority, others ...*certs.Authority) *certs.Authority {
 	b := *a
 	b.Roots = append([]*x509.Certificate{}, a.Roots...)
@@ -50,7 +50,7 @@ func trusting(a *certs.Authority, others ...*certs.Authority) *certs.Authority {
 	return &b
 }
 
-// save makes dir hold a; dir is swapped whole.
+// save replaces dir by a directory with the files of a.
 func save(t *testing.T, dir string, a *certs.Authority) {
 	t.Helper()
 	if _, err := store.SaveIntermediates(filepath.Dir(dir), []store.Intermediate{{Cluster: "cluster1", Authority: a}}, true); err != nil {
@@ -60,7 +60,7 @@ func save(t *testing.T, dir string, a *certs.Authority) {
 
 func newDir(t *testing.T) string { return filepath.Join(t.TempDir(), "cluster1") }
 
-// write writes a file whole: who follows it never reads a part.
+// write replaces a file in one step, so that no reader sees a part.
 func write(t *testing.T, path string, data []byte) {
 	t.Helper()
 	if err := files.Write(path, data, files.Secret); err != nil {
@@ -107,7 +107,7 @@ func (c *CA) signs(a *certs.Authority) bool {
 	return set != nil && set.Cert.Equal(a.Cert) && len(set.Roots) == len(a.Roots)
 }
 
-// mount lays a out as the kubelet mounts a Secret.
+// mount writes a as the kubelet mounts a Secret.
 func mount(t *testing.T, dir, version string, a *certs.Authority) {
 	t.Helper()
 	from := newDir(t)
@@ -136,7 +136,7 @@ func mount(t *testing.T, dir, version string, a *certs.Authority) {
 	}
 }
 
-// C10: whatever way the files change, the new set is used.
+// TestReload: a new set comes into use, however its files change.
 func TestReload(t *testing.T) {
 	root := certstest.NewRoot(t)
 	first, second := certstest.NewIntermediate(t, root), certstest.NewIntermediate(t, root)
@@ -227,7 +227,7 @@ func relink(t *testing.T, to, link string) {
 	}
 }
 
-// C9: a set that is not good is refused with its code, and the last good one
+// TestBadSetsAreRefused: an invalid set is refused with a code, and the last good one
 // stays.
 func TestBadSetsAreRefused(t *testing.T) {
 	t.Parallel()
@@ -274,7 +274,7 @@ func TestBadSetsAreRefused(t *testing.T) {
 				t.Fatal(err)
 			}
 		}, verify.ExposedKey},
-		// What is good but cannot be followed to.
+		// Valid sets that peers could not switch to.
 		"another mesh":           {func(t *testing.T, dir string) { save(t, dir, certstest.NewIntermediate(t, other)) }, UntrustedSigner},
 		"new root signs at once": {func(t *testing.T, dir string) { save(t, dir, trusting(certstest.NewIntermediate(t, other), root)) }, UntrustedSigner},
 		"signer and roots at once": {func(t *testing.T, dir string) {
@@ -327,8 +327,8 @@ func keyOf(t *testing.T, a *certs.Authority) []byte {
 	return key
 }
 
-// The steps of a root rotation pass one after the other, there and back; a
-// step left out is refused.
+// TestRootRotation: each step of a root rotation is accepted, forward and back. A
+// skipped step is refused.
 func TestRootRotation(t *testing.T) {
 	a, b := certstest.NewRoot(t), certstest.NewRoot(t)
 	underA, underB := certstest.NewIntermediate(t, a), certstest.NewIntermediate(t, b)
@@ -359,8 +359,8 @@ func TestRootRotation(t *testing.T) {
 	}
 }
 
-// A CA that may not sign for the mesh, or for the own port, is refused, though
-// its certificates by themselves are good.
+// TestTrustDomain: a CA whose constraints exclude the trust domain or the names of the
+// control plane is refused.
 func TestTrustDomain(t *testing.T) {
 	spec := func(uris, names []string) certs.CASpec {
 		return certs.CASpec{Algorithm: certs.ECDSAP256, CommonName: "Root CA", TTL: 24 * time.Hour, PermittedURIDomains: uris, PermittedDNSDomains: names}
@@ -383,13 +383,13 @@ func TestTrustDomain(t *testing.T) {
 		cfg := config(t, newDir(t))
 		save(t, cfg.Source.Place(), root)
 		cfg.TrustDomain = func() (string, []string) { return tc.domain, nil }
-		if _, err = Open(cfg); tc.want == "" && err != nil || tc.want != "" && !slices.Contains(codes(err), tc.want) {
+		if _, err = Open(cfg); tc.want == "" && err != nil || tc.want != "" && !slices.Contains(findingCodes(err), tc.want) {
 			t.Errorf("%s: error is %v, want %q", name, err, tc.want)
 		}
 	}
 }
 
-// The trust domain may come to be known after the CA.
+// TestTrustDomainLater: the trust domain may become known after the CA.
 func TestTrustDomainLater(t *testing.T) {
 	t.Parallel()
 	root, err := certs.NewRoot(certs.CASpec{
@@ -410,7 +410,7 @@ func TestTrustDomainLater(t *testing.T) {
 		good   bool
 	}{{"cluster.local", true}, {"other.org", false}, {"cluster.local", true}} {
 		domain.Store(step.domain)
-		waitFor(t, "judgement for "+step.domain, func() bool { return c.look.Load().domain == step.domain })
+		waitFor(t, "judgement for "+step.domain, func() bool { return c.last.Load().domain == step.domain })
 		if good := c.Status().Error == ""; good != step.good {
 			t.Errorf("%s: error is %q", step.domain, c.Status().Error)
 		}
@@ -418,7 +418,7 @@ func TestTrustDomainLater(t *testing.T) {
 			t.Errorf("%s: it fits: %v", step.domain, fits)
 		}
 	}
-	// One that never fitted has nothing that another would have to follow.
+	// No peers depend on a CA that never fitted, so any other may replace it.
 	domain.Store("other.org")
 	waitFor(t, "a problem", func() bool {
 		return slices.ContainsFunc(c.Problems(), func(p string) bool { return strings.Contains(p, "nothing is signed") })
@@ -428,7 +428,8 @@ func TestTrustDomainLater(t *testing.T) {
 	waitFor(t, "another CA", func() bool { return c.signs(next) && len(c.Problems()) == 0 })
 }
 
-// The root of an earlier signer stays as long as its certificates are valid.
+// TestEarlierSigner: the root of an earlier signer must stay while its certificates are
+// valid.
 func TestEarlierSigner(t *testing.T) {
 	a, b := certstest.NewRoot(t), certstest.NewRoot(t)
 	first, second := trusting(certstest.NewIntermediate(t, a), b), trusting(certstest.NewIntermediate(t, b), a)
@@ -462,7 +463,7 @@ func TestOpenRefuses(t *testing.T) {
 	}
 }
 
-// Both layouts that Istio reads are read.
+// TestLayoutTLS: both of Istio's layouts are read.
 func TestLayoutTLS(t *testing.T) {
 	a, dir := certstest.NewIntermediate(t, certstest.NewRoot(t)), t.TempDir()
 	write(t, dir+"/tls.crt", certs.EncodeCerts(a.Chain...))
@@ -473,7 +474,7 @@ func TestLayoutTLS(t *testing.T) {
 	}
 }
 
-// revoking is a root that may sign revocation lists, and signs leaves itself.
+// revoking returns a root that may sign revocation lists and leaves.
 func revoking(t *testing.T) *certs.Authority {
 	t.Helper()
 	key, err := certs.GenerateKey(certs.ECDSAP256)
@@ -495,7 +496,7 @@ func revoking(t *testing.T) *certs.Authority {
 	return &certs.Authority{Cert: cert, Key: key, Roots: []*x509.Certificate{cert}}
 }
 
-// crl is a revocation list of a.
+// crl returns a revocation list of a.
 func crl(t *testing.T, a *certs.Authority, until time.Time, serials ...int64) []byte {
 	t.Helper()
 	template := &x509.RevocationList{Number: big.NewInt(1), ThisUpdate: time.Now().Add(-time.Hour), NextUpdate: until}
@@ -509,7 +510,7 @@ func crl(t *testing.T, a *certs.Authority, until time.Time, serials ...int64) []
 	return pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: der})
 }
 
-// forged is a list whose signature is not good.
+// forged returns the list with an invalid signature.
 func forged(t *testing.T, list []byte) []byte {
 	t.Helper()
 	block, _ := pem.Decode(list)
@@ -517,8 +518,8 @@ func forged(t *testing.T, list []byte) []byte {
 	return pem.EncodeToMemory(block)
 }
 
-// C16: what the revocation lists name is revoked as soon as they are there; one
-// that cannot be used leaves the last good one in force, and says so.
+// TestRevocationLists: revocation lists take effect at once. An invalid list is
+// reported, and the last good one stays in force.
 func TestRevocationLists(t *testing.T) {
 	t.Parallel()
 	root, dir := revoking(t), newDir(t)

@@ -25,7 +25,7 @@ func Describe(c *x509.Certificate) Certificate {
 	return Certificate{verify.Name(c), certs.Fingerprint(c), c.NotBefore.UTC(), c.NotAfter.UTC()}
 }
 
-// Material is a set of a Status.
+// Material describes a set in a Status.
 type Material struct {
 	Signer Certificate   `json:"signer"`
 	Chain  []Certificate `json:"chain"`
@@ -33,8 +33,8 @@ type Material struct {
 	// RevocationLists and Revoked count the lists and the certificates in them.
 	RevocationLists int `json:"revocationLists"`
 	Revoked         int `json:"revoked"`
-	// ListsForPeers is how many of them proxies are given, ListsUntil when the
-	// first of these has to be replaced.
+	// ListsForPeers is the number of lists that proxies get, ListsUntil the time at
+	// which the first of them expires.
 	ListsForPeers int       `json:"listsForPeers"`
 	ListsUntil    time.Time `json:"listsUntil,omitzero"`
 }
@@ -56,8 +56,8 @@ func describe(s *Set) *Material {
 	return m
 }
 
-// describeSeen describes a source that is not good, nil when there is no
-// certificate in it. The signer may lack.
+// describeSeen describes the readable certificates of an invalid source, nil if there
+// are none. The signer may be missing.
 func describeSeen(read *store.Material) *Material {
 	signer, chain, roots := read.Certificates()
 	if len(signer)+len(chain)+len(roots) == 0 {
@@ -76,30 +76,30 @@ func describeSeen(read *store.Material) *Material {
 	return &m
 }
 
-// Signed is what a signer signed for workloads since the start.
+// Signed describes the workload certificates of a signer since the start.
 type Signed struct {
 	Signer Certificate   `json:"signer"`
-	Roots  []Certificate `json:"roots"`  // given with the last certificate
-	LastAt time.Time     `json:"lastAt"` // when that was signed
-	// ValidUntil is when the last of its certificates ends.
+	Roots  []Certificate `json:"roots"`  // returned with the last certificate
+	LastAt time.Time     `json:"lastAt"` // time of the last certificate
+	// ValidUntil is the time at which the last of its certificates expires.
 	ValidUntil time.Time `json:"validUntil"`
 }
 
-// Page is what the status page of the signing CA shows.
+// Page is the status page of the signing CA.
 type Page struct {
 	Status
-	// Served has each signer since the start, the one that signed last being
-	// the last.
+	// Served has each signer since the start, in the order of their last
+	// certificates.
 	Served []Signed `json:"served"`
-	// Serving is the certificate of the secure port, shown to whoever connects.
+	// Serving is the certificate of the secure port.
 	Serving *Certificate `json:"serving,omitzero"`
-	// ServingSigner signed it.
+	// ServingSigner signed Serving.
 	ServingSigner *Certificate `json:"servingSigner,omitzero"`
-	// Differences say why what is on disk, loaded and served is not the same.
+	// Differences between the sets on disk, loaded and served, and their reasons.
 	Differences []string `json:"differences"`
 }
 
-// NewPage compares.
+// NewPage returns the page for a status and the signers of served certificates.
 func NewPage(s Status, served []Signed, now time.Time) Page {
 	p := Page{Status: s, Served: served, Differences: []string{}}
 	differ := func(format string, args ...any) { p.Differences = append(p.Differences, fmt.Sprintf(format, args...)) }
@@ -128,37 +128,37 @@ func NewPage(s Status, served []Signed, now time.Time) Page {
 	return p
 }
 
-// short is the beginning of a certificate's SHA-256.
+// short returns the beginning of a certificate's SHA-256.
 func short(c Certificate) string { return c.SHA256[:min(len(c.SHA256), 23)] }
 
-// Status compares the source with what is in use.
+// Status compares the source with the set in use.
 type Status struct {
 	Source string `json:"source"` // a directory or Secrets
-	// Disk is what the source holds, nil when there is nothing to read. When
-	// it is not good, which Error tells, it is what could be read.
+	// Disk is the set in the source, nil if there is nothing to read. If Error is
+	// not empty, it is the readable part.
 	Disk   *Material `json:"disk"`
 	Loaded *Material `json:"loaded"` // nil while there is none
-	// LoadedAt is when Loaded came into use, ReadAt when the source was last
-	// read.
+	// LoadedAt is the time at which Loaded came into use, ReadAt the time of the
+	// last read of the source.
 	LoadedAt time.Time `json:"loadedAt,omitzero"`
 	ReadAt   time.Time `json:"readAt"`
-	// Error is why Disk is not Loaded, Alarm what is wrong with its revocation
-	// lists, Since from when one of them is.
+	// Error is the reason why Disk is not Loaded, Alarm the problem of its
+	// revocation lists, Since the start of either.
 	Error string    `json:"error,omitzero"`
 	Alarm string    `json:"alarm,omitzero"`
 	Since time.Time `json:"since,omitzero"`
 	// Codes are the codes of the findings in Error and Alarm.
 	Codes []verify.Code `json:"codes,omitzero"`
-	// Warnings are what is wrong with what is in use, and does no harm so far.
+	// Warnings are problems of the set in use that do no harm so far.
 	Warnings []verify.Finding `json:"warnings,omitzero"`
 }
 
-// Status returns how things stand.
+// Status returns the current status.
 func (c *CA) Status() Status {
-	l, set := c.look.Load(), c.set.Load()
+	l, set := c.last.Load(), c.set.Load()
 	s := Status{
 		Source: c.cfg.Source.Place(), Disk: describe(l.set), Loaded: describe(set), ReadAt: l.at.UTC(),
-		Error: text(l.err), Alarm: text(l.alarm), Codes: codes(l.err, l.alarm), Warnings: l.warnings,
+		Error: text(l.err), Alarm: text(l.alarm), Codes: findingCodes(l.err, l.alarm), Warnings: l.warnings,
 	}
 	if s.Disk == nil {
 		s.Disk = l.seen
@@ -172,7 +172,7 @@ func (c *CA) Status() Status {
 	return s
 }
 
-func codes(errs ...error) []verify.Code {
+func findingCodes(errs ...error) []verify.Code {
 	var out []verify.Code
 	for _, err := range errs {
 		failure, ok := errors.AsType[*verify.Failure](err)
@@ -188,32 +188,32 @@ func codes(errs ...error) []verify.Code {
 	return out
 }
 
-// Warnings says in lines for a person what is wrong and does no harm so far.
+// Warnings returns the problems that do no harm so far, a line each.
 func (c *CA) Warnings() []string {
 	var lines []string
-	for _, f := range c.look.Load().warnings {
+	for _, f := range c.last.Load().warnings {
 		lines = append(lines, Line(f))
 	}
 	return lines
 }
 
-// Line is a finding in one line.
+// Line returns a finding in one line.
 func Line(f verify.Finding) string {
 	return "warning: " + (&verify.Failure{Findings: []verify.Finding{f}}).Error()
 }
 
-// Problems says what is wrong, in lines for a person.
+// Problems returns the current problems, a line each.
 func (c *CA) Problems() []string {
-	l, set, now := c.look.Load(), c.set.Load(), c.cfg.Now()
+	l, set, now := c.last.Load(), c.set.Load(), c.cfg.Now()
 	since := l.since.UTC().Format(time.RFC3339)
 	var lines []string
 	switch {
 	case l.err != nil && set == nil:
 		lines = append(lines, fmt.Sprintf("signing CA: none in %s since %s: %v", c.cfg.Source.Place(), since, l.err))
 	case l.unfit != nil:
-		lines = append(lines, fmt.Sprintf("signing CA: that in %s does not fit the mesh since %s, nothing is signed: %v", c.cfg.Source.Place(), since, l.err))
+		lines = append(lines, fmt.Sprintf("signing CA: the CA in %s does not fit the mesh since %s, nothing is signed: %v", c.cfg.Source.Place(), since, l.err))
 	case l.err != nil:
-		lines = append(lines, fmt.Sprintf("signing CA: that in %s is refused since %s, the one loaded at %s keeps signing: %v",
+		lines = append(lines, fmt.Sprintf("signing CA: the CA in %s is refused since %s, the one loaded at %s keeps signing: %v",
 			c.cfg.Source.Place(), since, set.LoadedAt.UTC().Format(time.RFC3339), l.err))
 	}
 	if l.alarm != nil {

@@ -106,11 +106,11 @@ type Finder interface {
 	// Run reports what there is with Claims.Set, each origin after the other,
 	// says Claims.Listed and follows changes until ctx ends, when it returns
 	// nil.
-	Run(ctx context.Context, claims Claims) error
+	Run(ctx context.Context, claims Registrar) error
 }
 
 // Claims takes what a Finder finds. Its methods do not block.
-type Claims interface {
+type Registrar interface {
 	// Set says which clusters the origin claims now, sorted by id.
 	Set(o Origin, specs []Spec)
 	// Listed says that everything that was there was handed over.

@@ -71,17 +71,17 @@ func (s *Status) withCredential(phase credentialPhase, text string) {
 }
 
 // lookAtCredential logs once that the credential in use ends soon or has ended.
-func (m *Manager) lookAtCredential(c *cluster) {
-	if c.reading == nil {
+func (m *Manager) logCredential(c *cluster) {
+	if c.reader == nil {
 		return
 	}
-	claim := c.reading.claim
+	claim := c.reader.registration
 	phase, text := claim.spec.phase(m.cfg.Now())
-	now := toldCredential{claim.spec.Hash, phase}
-	if now == c.told {
+	now := loggedCredential{claim.spec.Hash, phase}
+	if now == c.loggedCredential {
 		return
 	}
-	c.told = now
+	c.loggedCredential = now
 	const fix = "meshctl remote-secret rotate"
 	switch phase {
 	case credentialGood:
@@ -93,7 +93,7 @@ func (m *Manager) lookAtCredential(c *cluster) {
 }
 
 // toldCredential is what was last logged of a credential.
-type toldCredential struct {
+type loggedCredential struct {
 	hash  string
 	phase credentialPhase
 }

@@ -26,7 +26,7 @@ func (d Directory) Origin() Origin { return Origin{OriginDirectory, d.Dir} }
 // Access reads the directory.
 func (d Directory) Access() Access {
 	return Access{NewSource: func() Source {
-		return directory{&dir.Source{Cluster: d.Cluster, Dir: d.Dir, SystemNamespace: d.SystemNamespace, Remote: d.Remote, Log: d.Log, Now: d.Now}}
+		return directorySource{&dir.Source{Cluster: d.Cluster, Dir: d.Dir, SystemNamespace: d.SystemNamespace, Remote: d.Remote, Log: d.Log, Now: d.Now}}
 	}}
 }
 
@@ -41,10 +41,10 @@ func (d Directory) Static() StaticCluster {
 	}}
 }
 
-type directory struct{ *dir.Source }
+type directorySource struct{ *dir.Source }
 
 // Report implements Source.
-func (d directory) Report() Report {
+func (d directorySource) Report() Report {
 	var r Report
 	if since, reason := d.Lost(); !since.IsZero() {
 		r.LostSince, r.Cause, r.Reason = since, "directory", reason

@@ -35,7 +35,7 @@ type Files struct {
 }
 
 // Run implements Finder.
-func (f *Files) Run(ctx context.Context, claims Claims) error {
+func (f *Files) Run(ctx context.Context, claims Registrar) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
 		return fmt.Errorf("watch kubeconfigs: %w (is fs.inotify.max_user_instances too low?)", err)
@@ -72,7 +72,7 @@ func (f *Files) Run(ctx context.Context, claims Claims) error {
 // fileScan is what was found so far.
 type fileScan struct {
 	*Files
-	claims Claims
+	claims Registrar
 	known  map[string]string // the hash of each file that was handed over
 	fault  string            // why the directory cannot be read, as it was logged
 }

@@ -11,37 +11,37 @@ import (
 // listener tells one handler. It keeps what each cluster is and what the
 // handler was told; the difference is what is still to be told. So it is never
 // behind by more than the number of clusters, and leaves no step out.
-type listener struct {
+type handlerQueue struct {
 	handler Handler
 
-	mu     sync.Mutex
-	now    map[mesh.ClusterID]life
-	order  []mesh.ClusterID // those that may differ, first come first told
-	wake   chan struct{}
-	told   map[mesh.ClusterID]life // owned by run
-	nextID uint64
+	mu       sync.Mutex
+	now      map[mesh.ClusterID]clusterLife
+	order    []mesh.ClusterID // those that may differ, first come first told
+	wake     chan struct{}
+	notified map[mesh.ClusterID]clusterLife // owned by run
+	nextID   uint64
 }
 
 // life is one life of a cluster between added and deleted, and its access.
-type life struct {
+type clusterLife struct {
 	number  uint64
 	access  uint64
 	cluster Cluster
 }
 
-func newListener(h Handler) *listener {
-	return &listener{
-		handler: h, now: make(map[mesh.ClusterID]life), told: make(map[mesh.ClusterID]life), wake: make(chan struct{}, 1),
+func newHandlerQueue(h Handler) *handlerQueue {
+	return &handlerQueue{
+		handler: h, now: make(map[mesh.ClusterID]clusterLife), notified: make(map[mesh.ClusterID]clusterLife), wake: make(chan struct{}, 1),
 	}
 }
 
 // set says what a cluster is now; a cluster that comes back after it was
 // deleted begins a new life.
-func (l *listener) set(c Cluster) {
+func (l *handlerQueue) set(c Cluster) {
 	l.mu.Lock()
 	l.nextID++
 	old, there := l.now[c.ID]
-	next := life{number: l.nextID, access: l.nextID, cluster: c}
+	next := clusterLife{number: l.nextID, access: l.nextID, cluster: c}
 	if there {
 		next.number = old.number
 	}
@@ -50,14 +50,14 @@ func (l *listener) set(c Cluster) {
 	l.mu.Unlock()
 }
 
-func (l *listener) remove(id mesh.ClusterID) {
+func (l *handlerQueue) remove(id mesh.ClusterID) {
 	l.mu.Lock()
 	delete(l.now, id)
 	l.mark(id)
 	l.mu.Unlock()
 }
 
-func (l *listener) mark(id mesh.ClusterID) {
+func (l *handlerQueue) mark(id mesh.ClusterID) {
 	if !slices.Contains(l.order, id) {
 		l.order = append(l.order, id)
 	}
@@ -67,20 +67,20 @@ func (l *listener) mark(id mesh.ClusterID) {
 	}
 }
 
-func (l *listener) run(ctx context.Context) {
+func (l *handlerQueue) run(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-l.wake:
 		}
-		for ctx.Err() == nil && l.tell() {
+		for ctx.Err() == nil && l.notifyNext() {
 		}
 	}
 }
 
 // tell tells of one cluster and reports whether there may be more.
-func (l *listener) tell() bool {
+func (l *handlerQueue) notifyNext() bool {
 	l.mu.Lock()
 	if len(l.order) == 0 {
 		l.mu.Unlock()
@@ -90,10 +90,10 @@ func (l *listener) tell() bool {
 	l.order = l.order[1:]
 	now, there := l.now[id]
 	l.mu.Unlock()
-	told, known := l.told[id]
+	told, known := l.notified[id]
 	if known && (!there || now.number != told.number) {
 		l.handler.ClusterDeleted(id)
-		delete(l.told, id)
+		delete(l.notified, id)
 		known = false
 	}
 	switch {
@@ -104,7 +104,7 @@ func (l *listener) tell() bool {
 		l.handler.ClusterUpdated(now.cluster)
 	}
 	if there {
-		l.told[id] = now
+		l.notified[id] = now
 	}
 	return true
 }

@@ -165,7 +165,7 @@ func TestRotationAtRealServers(t *testing.T) {
 		r.put("a", label(), map[string]string{"c2": text})
 		r.until(fmt.Sprint("rotation ", i), func() bool {
 			p := r.published.Load()
-			j := slices.IndexFunc(p.clusters, func(e entry) bool { return e.Cluster == "c2" })
+			j := slices.IndexFunc(p.clusters, func(e publishedCluster) bool { return e.Cluster == "c2" })
 			return j >= 0 && p.clusters[j].spec.Hash == c.Hash && p.clusters[j].State == Synced
 		})
 	}

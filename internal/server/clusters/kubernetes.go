@@ -37,7 +37,7 @@ type Kubernetes struct {
 // Own is the access to the own cluster.
 func (k *Kubernetes) Own(id mesh.ClusterID, config *rest.Config) Access {
 	return Access{Config: config, NewSource: func() Source {
-		return &api{&kube.Source{
+		return &kubernetesSource{&kube.Source{
 			Cluster: id, Config: config, Configuration: true, SystemNamespace: k.SystemNamespace,
 			SecretNamespaces: k.SecretNamespaces, Limits: k.Limits, Count: k.Count, Log: k.Log, Now: k.Now,
 		}}
@@ -107,14 +107,14 @@ func (k *Kubernetes) remote(c *remotesecret.Cluster, config *rest.Config) Source
 	if c.CredentialNamespaces != nil {
 		secrets = c.CredentialNamespaces
 	}
-	return &api{&kube.Source{
+	return &kubernetesSource{&kube.Source{
 		Cluster: c.ID, Config: config, SystemNamespace: k.SystemNamespace, Namespaces: c.Namespaces,
 		SecretNamespaces: secrets, Limits: k.Limits, Count: k.Count, Log: k.Log, Now: k.Now,
 	}}
 }
 
 // api is a cluster that is read from its Kubernetes API.
-type api struct{ *kube.Source }
+type kubernetesSource struct{ *kube.Source }
 
 // maxReported bounds how many problems of one cluster are reported.
 const maxReported = 100
@@ -122,7 +122,7 @@ const maxReported = 100
 // Report implements Source. The cluster is lost when some resource that was
 // read is not followed any more; what is not installed is fine, and that what is
 // optional may not be read is wrong, but no loss.
-func (a *api) Report() Report {
+func (a *kubernetesSource) Report() Report {
 	st := a.Status()
 	r, forbidden := Report{Version: st.Version}, ""
 	for i := range st.Resources {

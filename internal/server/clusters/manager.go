@@ -20,53 +20,53 @@ import (
 
 // Manager owns the clusters. New makes it, Run makes it work.
 type Manager struct {
-	cfg       Config
-	queue     workqueue.TypedDelayingInterface[item]
-	listeners []*listener
-	readings  sync.WaitGroup
-	counters  counters
-	failed    chan error // why the own cluster cannot be read
+	cfg      Config
+	queue    workqueue.TypedDelayingInterface[queueItem]
+	handlers []*handlerQueue
+	running  sync.WaitGroup
+	counters counters
+	failed   chan error // why the own cluster cannot be read
 
-	mu       sync.Mutex
-	wanted   map[Origin][]Spec    // what origins claim, by the newest word
-	looked   map[Origin]time.Time // when an origin was looked at last
-	settings mesh.ClusterSettings
+	mu        sync.Mutex
+	specs     map[Origin][]Spec    // what origins claim, by the newest word
+	processed map[Origin]time.Time // when an origin was looked at last
+	settings  mesh.ClusterSettings
 
-	published atomic.Pointer[published]
+	published atomic.Pointer[publishedState]
 
 	// What follows is owned by the goroutine of Run.
-	clusters map[mesh.ClusterID]*cluster
-	claims   map[Origin]map[mesh.ClusterID]*claim // those that count
-	problems map[Origin][]Problem
-	unlisted int       // finders that have not handed everything over
-	searched bool      // finders were started
-	ready    bool      // the registry was told that the own cluster is synced
-	reminded time.Time // when policies that are not enforced were logged last
-	order    uint64    // counts claims and clusters
+	clusters      map[mesh.ClusterID]*cluster
+	registrations map[Origin]map[mesh.ClusterID]*registration // those that count
+	problems      map[Origin][]Problem
+	unlisted      int       // finders that have not handed everything over
+	searched      bool      // finders were started
+	ready         bool      // the registry was told that the own cluster is synced
+	reminded      time.Time // when policies that are not enforced were logged last
+	order         uint64    // counts claims and clusters
 }
 
 // item is a key of the queue.
-type item struct {
-	kind    itemKind
+type queueItem struct {
+	kind    queueItemKind
 	origin  Origin
 	cluster mesh.ClusterID
 	life    uint64 // of the cluster, where it matters
 }
 
-type itemKind uint8
+type queueItemKind uint8
 
 const (
-	originChanged   itemKind = iota
-	readingMoved             // a reading has everything
-	clusterOverdue           // the time to wait for a cluster is over
-	finderListed             // one finder has handed everything over
-	findersOverdue           // the time to wait for finders is over
-	settingsChanged          // those of all clusters
+	originChanged   queueItemKind = iota
+	readerSynced                  // a reading has everything
+	clusterOverdue                // the time to wait for a cluster is over
+	finderListed                  // one finder has handed everything over
+	findersOverdue                // the time to wait for finders is over
+	settingsChanged               // those of all clusters
 	timePassed
 )
 
 // claim is a cluster that an origin claims with an access that passed.
-type claim struct {
+type registration struct {
 	origin Origin
 	spec   Spec
 	allow  []string
@@ -75,23 +75,23 @@ type claim struct {
 }
 
 // same reports whether both lead to the cluster in the same way.
-func (c *claim) same(other *claim) bool {
+func (c *registration) same(other *registration) bool {
 	return c.spec.Hash == other.spec.Hash && c.origin.Kind == other.origin.Kind && slices.Equal(c.allow, other.allow)
 }
 
 // cluster is one cluster and its claims, the first of which counts.
 type cluster struct {
-	id      mesh.ClusterID
-	claims  []*claim
-	life    uint64 // no other cluster has it, not even one of the same name
-	reading *reading
-	next    *reading // is to take the place of reading when it has everything
-	since   time.Time
-	synced  bool // everything was read once
-	overdue bool // that took too long
+	id            mesh.ClusterID
+	registrations []*registration
+	life          uint64 // no other cluster has it, not even one of the same name
+	reader        *clusterReader
+	nextReader    *clusterReader // is to take the place of reading when it has everything
+	since         time.Time
+	synced        bool // everything was read once
+	overdue       bool // that took too long
 	// standing is what the registry was told.
-	standing snapshot.Balancing
-	told     toldCredential
+	standing         snapshot.Balancing
+	loggedCredential loggedCredential
 }
 
 // New makes a manager.
@@ -100,19 +100,19 @@ func New(cfg Config) *Manager {
 		cfg.timing = defaultTiming()
 	}
 	m := &Manager{
-		cfg:      cfg,
-		queue:    workqueue.NewTypedDelayingQueue[item](),
-		failed:   make(chan error, 1),
-		wanted:   make(map[Origin][]Spec),
-		looked:   make(map[Origin]time.Time),
-		clusters: make(map[mesh.ClusterID]*cluster),
-		claims:   make(map[Origin]map[mesh.ClusterID]*claim),
-		problems: make(map[Origin][]Problem),
-		unlisted: len(cfg.Finders),
-		searched: len(cfg.Finders) == 0,
+		cfg:           cfg,
+		queue:         workqueue.NewTypedDelayingQueue[queueItem](),
+		failed:        make(chan error, 1),
+		specs:         make(map[Origin][]Spec),
+		processed:     make(map[Origin]time.Time),
+		clusters:      make(map[mesh.ClusterID]*cluster),
+		registrations: make(map[Origin]map[mesh.ClusterID]*registration),
+		problems:      make(map[Origin][]Problem),
+		unlisted:      len(cfg.Finders),
+		searched:      len(cfg.Finders) == 0,
 	}
 	for _, h := range cfg.Handlers {
-		m.listeners = append(m.listeners, newListener(h))
+		m.handlers = append(m.handlers, newHandlerQueue(h))
 	}
 	m.counters = newCounters(cfg.Metrics)
 	cfg.Metrics.MustRegister(collector{m})
@@ -124,15 +124,15 @@ func New(cfg Config) *Manager {
 // started. The error is that the own cluster cannot be read.
 func (m *Manager) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
-	defer m.readings.Wait()
+	defer m.running.Wait()
 	defer m.queue.ShutDown()
 	defer cancel()
-	for _, l := range m.listeners {
-		m.readings.Go(func() { l.run(ctx) })
+	for _, l := range m.handlers {
+		m.running.Go(func() { l.run(ctx) })
 	}
-	m.enter(ctx)
+	m.registerStatic(ctx)
 	m.publish()
-	m.queue.AddAfter(item{kind: timePassed}, m.cfg.timing.tick)
+	m.queue.AddAfter(queueItem{kind: timePassed}, m.cfg.timing.tick)
 
 	stop := context.AfterFunc(ctx, m.queue.ShutDown)
 	defer stop()
@@ -154,33 +154,33 @@ func (m *Manager) Run(ctx context.Context) error {
 }
 
 // enter takes the clusters of the command line.
-func (m *Manager) enter(ctx context.Context) {
+func (m *Manager) registerStatic(ctx context.Context) {
 	own := m.cluster(m.cfg.Own)
 	access := m.cfg.OwnAccess
-	own.claims = []*claim{{origin: m.cfg.OwnOrigin, access: &access}}
+	own.registrations = []*registration{{origin: m.cfg.OwnOrigin, access: &access}}
 	m.reconcile(ctx, own)
 	for _, s := range m.cfg.Static {
 		m.mu.Lock()
-		m.wanted[s.Origin] = []Spec{s.Spec}
+		m.specs[s.Origin] = []Spec{s.Spec}
 		m.mu.Unlock()
-		m.lookAt(ctx, s.Origin)
+		m.processOrigin(ctx, s.Origin)
 	}
 }
 
 // Set implements Claims.
 func (m *Manager) Set(o Origin, specs []Spec) {
 	m.mu.Lock()
-	m.wanted[o] = specs
+	m.specs[o] = specs
 	if specs == nil {
-		m.wanted[o] = []Spec{}
+		m.specs[o] = []Spec{}
 	}
-	wait := m.cfg.timing.gap - m.cfg.Now().Sub(m.looked[o])
+	wait := m.cfg.timing.gap - m.cfg.Now().Sub(m.processed[o])
 	m.mu.Unlock()
-	m.queue.AddAfter(item{kind: originChanged, origin: o}, max(wait, 0))
+	m.queue.AddAfter(queueItem{kind: originChanged, origin: o}, max(wait, 0))
 }
 
 // Listed implements Claims.
-func (m *Manager) Listed() { m.queue.Add(item{kind: finderListed}) }
+func (m *Manager) Listed() { m.queue.Add(queueItem{kind: finderListed}) }
 
 // setSettings takes the settings of clusters; nil is none.
 func (m *Manager) setSettings(s *snapshot.ClusterSettings) {
@@ -190,7 +190,7 @@ func (m *Manager) setSettings(s *snapshot.ClusterSettings) {
 		m.settings = s.Clusters
 	}
 	m.mu.Unlock()
-	m.queue.Add(item{kind: settingsChanged})
+	m.queue.Add(queueItem{kind: settingsChanged})
 }
 
 // Setting is what is set for a cluster. It may be called from any goroutine.
@@ -202,11 +202,11 @@ func (m *Manager) setting(id mesh.ClusterID) mesh.ClusterSetting {
 	return m.settings[id]
 }
 
-func (m *Manager) handle(ctx context.Context, it item) {
+func (m *Manager) handle(ctx context.Context, it queueItem) {
 	switch it.kind {
 	case originChanged:
-		m.lookAt(ctx, it.origin)
-	case readingMoved:
+		m.processOrigin(ctx, it.origin)
+	case readerSynced:
 		if c := m.clusters[it.cluster]; c != nil {
 			m.advance(ctx, c)
 		}
@@ -216,12 +216,12 @@ func (m *Manager) handle(ctx context.Context, it item) {
 		}
 	case finderListed:
 		m.unlisted--
-		m.tellReady()
+		m.markReady()
 	case findersOverdue:
 		if m.unlisted > 0 {
 			m.cfg.Log.Error("serving without the other clusters until it is known which there are")
 			m.unlisted = 0
-			m.tellReady()
+			m.markReady()
 		}
 	case settingsChanged:
 		m.applySettings(ctx)
@@ -244,13 +244,13 @@ func (m *Manager) cluster(id mesh.ClusterID) *cluster {
 
 // lookAt takes what an origin claims now: first what it does not claim any
 // more, then the rest, by name.
-func (m *Manager) lookAt(ctx context.Context, o Origin) {
+func (m *Manager) processOrigin(ctx context.Context, o Origin) {
 	m.mu.Lock()
-	specs, known := m.wanted[o]
-	m.looked[o] = m.cfg.Now()
+	specs, known := m.specs[o]
+	m.processed[o] = m.cfg.Now()
 	if len(specs) == 0 {
-		delete(m.wanted, o)
-		delete(m.looked, o)
+		delete(m.specs, o)
+		delete(m.processed, o)
 	}
 	m.mu.Unlock()
 	if !known {
@@ -261,15 +261,15 @@ func (m *Manager) lookAt(ctx context.Context, o Origin) {
 	}
 	m.problems[o] = nil
 	var touched []mesh.ClusterID
-	for _, id := range slices.Sorted(maps.Keys(m.claims[o])) {
+	for _, id := range slices.Sorted(maps.Keys(m.registrations[o])) {
 		// What cannot be read at all may still be about the cluster.
 		if !slices.ContainsFunc(specs, func(s Spec) bool { return s.ID == id || s.ID == "" && s.Err != nil }) {
-			m.withdraw(o, id)
+			m.unregister(o, id)
 			touched = append(touched, id)
 		}
 	}
 	for _, s := range specs {
-		if m.take(o, s) {
+		if m.register(o, s) {
 			touched = append(touched, s.ID)
 		}
 	}
@@ -285,27 +285,27 @@ func (m *Manager) lookAt(ctx context.Context, o Origin) {
 	}
 }
 
-func (m *Manager) withdraw(o Origin, id mesh.ClusterID) {
+func (m *Manager) unregister(o Origin, id mesh.ClusterID) {
 	c := m.clusters[id]
-	c.claims = slices.DeleteFunc(c.claims, func(claim *claim) bool { return claim.origin == o })
-	if delete(m.claims[o], id); len(m.claims[o]) == 0 {
-		delete(m.claims, o)
+	c.registrations = slices.DeleteFunc(c.registrations, func(claim *registration) bool { return claim.origin == o })
+	if delete(m.registrations[o], id); len(m.registrations[o]) == 0 {
+		delete(m.registrations, o)
 	}
 	m.counters.event("delete")
 }
 
 // take makes a claim of a spec, or keeps the one that the origin had when the
 // spec cannot be used. It reports whether something changed.
-func (m *Manager) take(o Origin, s Spec) bool {
+func (m *Manager) register(o Origin, s Spec) bool {
 	log := m.cfg.Log.With("cluster", s.ID, "secret", o.Name)
-	old := m.claims[o][s.ID]
+	old := m.registrations[o][s.ID]
 	refuse := func(err error) bool {
 		reason := err.Error()
 		var refused []remotesecret.Finding
 		if e, ok := errors.AsType[*remotesecret.RefusedError](err); ok {
 			refused = e.Findings
 		}
-		if old != nil || s.ID == "" && len(m.claims[o]) > 0 {
+		if old != nil || s.ID == "" && len(m.registrations[o]) > 0 {
 			reason += "; the last good one stays in use"
 		}
 		m.problems[o] = append(m.problems[o], Problem{Cluster: s.ID, Reason: reason, Refused: refused})
@@ -320,7 +320,7 @@ func (m *Manager) take(o Origin, s Spec) bool {
 	if s.Err != nil {
 		return refuse(s.Err)
 	}
-	next := &claim{origin: o, spec: s, allow: m.setting(s.ID).Allow}
+	next := &registration{origin: o, spec: s, allow: m.setting(s.ID).Allow}
 	if old != nil && old.same(next) {
 		log.Info("skipping update (kubeconfig are identical)")
 		return false
@@ -333,60 +333,60 @@ func (m *Manager) take(o Origin, s Spec) bool {
 	c := m.cluster(s.ID)
 	if old != nil {
 		next.order = old.order
-		c.claims[slices.Index(c.claims, old)] = next
+		c.registrations[slices.Index(c.registrations, old)] = next
 		log.Info("Updating cluster")
 		m.counters.event("update")
 	} else {
 		m.order++
 		next.order = m.order
-		c.claims = append(c.claims, next)
+		c.registrations = append(c.registrations, next)
 		m.counters.event("add")
-		if len(c.claims) > 1 {
-			log.Warn("cluster has already been registered", "by", c.claims[0].origin.Name, "fix", "delete one of the two")
+		if len(c.registrations) > 1 {
+			log.Warn("cluster has already been registered", "by", c.registrations[0].origin.Name, "fix", "delete one of the two")
 		} else {
 			log.Info("Adding cluster")
 		}
 	}
-	if m.claims[o] == nil {
-		m.claims[o] = make(map[mesh.ClusterID]*claim)
+	if m.registrations[o] == nil {
+		m.registrations[o] = make(map[mesh.ClusterID]*registration)
 	}
-	m.claims[o][s.ID] = next
+	m.registrations[o][s.ID] = next
 	return true
 }
 
 // reconcile makes what is read what the first claim says.
 func (m *Manager) reconcile(ctx context.Context, c *cluster) {
-	if len(c.claims) == 0 {
+	if len(c.registrations) == 0 {
 		m.remove(c)
 		return
 	}
-	want := c.claims[0]
+	want := c.registrations[0]
 	switch {
-	case c.reading == nil:
+	case c.reader == nil:
 		m.expect(c)
-		c.reading = m.read(ctx, c, want)
-		m.tell(c)
+		c.reader = m.read(ctx, c, want)
+		m.notifyHandlers(c)
 		m.cfg.Log.Info("finished callback for cluster and starting to sync", "cluster", c.id)
-	case c.reading.claim.same(want):
-		c.reading.claim = want
+	case c.reader.registration.same(want):
+		c.reader.registration = want
 		c.dropNext()
-	case c.next != nil && c.next.claim.same(want):
-		c.next.claim = want
+	case c.nextReader != nil && c.nextReader.registration.same(want):
+		c.nextReader.registration = want
 	case !c.synced: // there is nothing to keep
 		c.dropNext()
-		c.reading.end()
-		c.reading = m.read(ctx, c, want)
-		m.tell(c)
+		c.reader.end()
+		c.reader = m.read(ctx, c, want)
+		m.notifyHandlers(c)
 	default:
 		c.dropNext()
-		c.next = m.read(ctx, c, want)
+		c.nextReader = m.read(ctx, c, want)
 	}
 }
 
 func (c *cluster) dropNext() {
-	if c.next != nil {
-		c.next.end()
-		c.next = nil
+	if c.nextReader != nil {
+		c.nextReader.end()
+		c.nextReader = nil
 	}
 }
 
@@ -395,24 +395,24 @@ func (m *Manager) expect(c *cluster) {
 	m.cfg.Registry.Expect(c.id)
 	m.setStanding(c)
 	if c.id != m.cfg.Own {
-		m.queue.AddAfter(item{kind: clusterOverdue, cluster: c.id, life: c.life}, m.cfg.RemoteTimeout)
+		m.queue.AddAfter(queueItem{kind: clusterOverdue, cluster: c.id, life: c.life}, m.cfg.RemoteTimeout)
 	}
 }
 
 // read begins a reading.
-func (m *Manager) read(ctx context.Context, c *cluster, claim *claim) *reading {
+func (m *Manager) read(ctx context.Context, c *cluster, claim *registration) *clusterReader {
 	ctx, cancel := context.WithCancel(ctx)
-	r := &reading{
-		id: c.id, claim: claim, started: m.cfg.Now(), stop: cancel,
+	r := &clusterReader{
+		id: c.id, registration: claim, started: m.cfg.Now(), stop: cancel,
 		feed: &feed{
 			cluster: c.id, registry: m.cfg.Registry,
-			notify: func() { m.queue.Add(item{kind: readingMoved, cluster: c.id}) },
+			notify: func() { m.queue.Add(queueItem{kind: readerSynced, cluster: c.id}) },
 		},
 	}
 	if c.id == m.cfg.Own {
 		r.feed.settings = m.setSettings
 	}
-	m.readings.Go(func() {
+	m.running.Go(func() {
 		defer cancel()
 		r.run(ctx, claim.access, &m.cfg, m.failure(r))
 	})
@@ -421,7 +421,7 @@ func (m *Manager) read(ctx context.Context, c *cluster, claim *claim) *reading {
 
 // failure logs why a reading failed, each reason once, and says whether to try
 // again: the own cluster must be readable at the start.
-func (m *Manager) failure(r *reading) func(error) bool {
+func (m *Manager) failure(r *clusterReader) func(error) bool {
 	last := ""
 	return func(err error) bool {
 		if r.id == m.cfg.Own {
@@ -438,22 +438,22 @@ func (m *Manager) failure(r *reading) func(error) bool {
 
 // advance lets readings that have everything take effect.
 func (m *Manager) advance(ctx context.Context, c *cluster) {
-	if c.next != nil && c.next.feed.complete() {
-		old := c.reading
+	if c.nextReader != nil && c.nextReader.feed.complete() {
+		old := c.reader
 		old.feed.close() // from here on only the new one speaks of the cluster
-		c.reading, c.next = c.next, nil
-		c.reading.feed.open()
+		c.reader, c.nextReader = c.nextReader, nil
+		c.reader.feed.open()
 		old.end()
 		m.cfg.Log.Info("cluster is read with the new credential", "cluster", c.id)
-		m.tell(c)
-	} else if c.id == m.cfg.Own && !c.synced && c.reading.feed.complete() && m.refused(c) {
+		m.notifyHandlers(c)
+	} else if c.id == m.cfg.Own && !c.synced && c.reader.feed.complete() && m.refused(c) {
 		return
-	} else if c.reading.feed.open() && !c.synced {
+	} else if c.reader.feed.open() && !c.synced {
 		c.synced, c.overdue, c.since = true, false, m.cfg.Now()
-		m.cfg.Log.Info("cluster is read", "cluster", c.id, "took", c.since.Sub(c.reading.started).Round(time.Millisecond))
+		m.cfg.Log.Info("cluster is read", "cluster", c.id, "took", c.since.Sub(c.reader.started).Round(time.Millisecond))
 		if c.id == m.cfg.Own {
 			m.search(ctx)
-			m.tellReady()
+			m.markReady()
 			return
 		}
 		m.cfg.Registry.Synced(c.id)
@@ -463,7 +463,7 @@ func (m *Manager) advance(ctx context.Context, c *cluster) {
 // refused ends the manager when the own cluster has security policies that are
 // not enforced.
 func (m *Manager) refused(c *cluster) bool {
-	list := c.reading.report().Unenforced
+	list := c.reader.report().Unenforced
 	if m.cfg.IgnorePolicies || len(list) == 0 {
 		m.reminded = m.cfg.Now()
 		return false
@@ -488,7 +488,7 @@ func (m *Manager) remind() {
 		return
 	}
 	m.reminded = now
-	if list := own.reading.report().Unenforced; len(list) > 0 {
+	if list := own.reader.report().Unenforced; len(list) > 0 {
 		m.cfg.Log.Warn("security policies are not enforced", "cluster", own.id, "policies", names(list))
 	}
 }
@@ -499,9 +499,9 @@ func (m *Manager) search(ctx context.Context) {
 		return
 	}
 	m.searched = true
-	m.queue.AddAfter(item{kind: findersOverdue}, m.cfg.RemoteTimeout)
+	m.queue.AddAfter(queueItem{kind: findersOverdue}, m.cfg.RemoteTimeout)
 	for _, f := range m.cfg.Finders {
-		m.readings.Go(func() {
+		m.running.Go(func() {
 			if err := f.Run(ctx, m); err != nil && ctx.Err() == nil {
 				m.cfg.Log.Error("other clusters are not looked for any more", "error", err)
 				m.Listed()
@@ -512,7 +512,7 @@ func (m *Manager) search(ctx context.Context) {
 
 // tellReady lets the first snapshot be made: the own cluster is read, and it is
 // known which others there are.
-func (m *Manager) tellReady() {
+func (m *Manager) markReady() {
 	own := m.clusters[m.cfg.Own]
 	if !m.ready && own.synced && m.unlisted <= 0 {
 		m.ready = true
@@ -524,32 +524,32 @@ func (m *Manager) tellReady() {
 func (m *Manager) giveUp(c *cluster) {
 	c.overdue = true
 	m.counters.timeout(c.id)
-	reason := c.reading.report().Reason
+	reason := c.reader.report().Reason
 	m.cfg.Log.Error("serving without a remote cluster until it can be read", "cluster", c.id,
-		"origin", c.claims[0].origin.Name, "error", cmp.Or(reason, "it was not read completely"))
+		"origin", c.registrations[0].origin.Name, "error", cmp.Or(reason, "it was not read completely"))
 	m.cfg.Registry.Synced(c.id)
 }
 
 // remove forgets a cluster that nobody claims any more.
 func (m *Manager) remove(c *cluster) {
 	c.dropNext()
-	if c.reading != nil {
-		c.reading.end()
+	if c.reader != nil {
+		c.reader.end()
 	}
 	delete(m.clusters, c.id)
 	m.cfg.Registry.Remove(c.id)
 	m.cfg.Registry.SetBalancing(c.id, snapshot.Balancing{})
 	m.counters.forget(c.id)
 	m.cfg.Log.Info("cluster is removed", "cluster", c.id)
-	for _, l := range m.listeners {
+	for _, l := range m.handlers {
 		l.remove(c.id)
 	}
 }
 
 // tell tells the handlers how the cluster is reached now.
-func (m *Manager) tell(c *cluster) {
-	for _, l := range m.listeners {
-		l.set(Cluster{ID: c.id, Own: c.id == m.cfg.Own, Config: c.reading.claim.access.Config})
+func (m *Manager) notifyHandlers(c *cluster) {
+	for _, l := range m.handlers {
+		l.set(Cluster{ID: c.id, Own: c.id == m.cfg.Own, Config: c.reader.registration.access.Config})
 	}
 }
 
@@ -557,13 +557,13 @@ func (m *Manager) tell(c *cluster) {
 // and how their endpoints take part.
 func (m *Manager) applySettings(ctx context.Context) {
 	m.mu.Lock()
-	origins := slices.SortedFunc(maps.Keys(m.wanted), func(a, b Origin) int {
+	origins := slices.SortedFunc(maps.Keys(m.specs), func(a, b Origin) int {
 		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
 	})
 	m.mu.Unlock()
 	for _, o := range origins {
 		if m.affected(o) {
-			m.lookAt(ctx, o)
+			m.processOrigin(ctx, o)
 		}
 	}
 	m.judge()
@@ -572,7 +572,7 @@ func (m *Manager) applySettings(ctx context.Context) {
 // affected reports whether what is allowed to a cluster of the origin changed,
 // or may have been missing.
 func (m *Manager) affected(o Origin) bool {
-	for id, c := range m.claims[o] {
+	for id, c := range m.registrations[o] {
 		if !slices.Equal(c.allow, m.setting(id).Allow) {
 			return true
 		}
@@ -585,7 +585,7 @@ func (m *Manager) affected(o Origin) bool {
 func (m *Manager) judge() {
 	for _, c := range m.clusters {
 		m.setStanding(c)
-		m.lookAtCredential(c)
+		m.logCredential(c)
 	}
 }
 
@@ -621,10 +621,10 @@ func (m *Manager) standingOf(c *cluster) snapshot.Balancing {
 // lostSince is since when a cluster that was read is not followed any more;
 // zero when it is, or when it may be back in a moment.
 func (m *Manager) lostSince(c *cluster) time.Time {
-	if !c.synced || c.reading == nil {
+	if !c.synced || c.reader == nil {
 		return time.Time{}
 	}
-	since := c.reading.report().LostSince
+	since := c.reader.report().LostSince
 	if since.IsZero() || m.cfg.Now().Sub(since) < m.cfg.timing.lost {
 		return time.Time{}
 	}

@@ -436,7 +436,7 @@ func TestDeadCluster(t *testing.T) {
 	}}
 	w := start(t, func(c *Config) {
 		c.RemoteTimeout = 50 * time.Millisecond
-		c.Finders = []Finder{finder(func(ctx context.Context, claims Claims) error {
+		c.Finders = []Finder{finder(func(ctx context.Context, claims Registrar) error {
 			claims.Set(secret("a"), []Spec{dead})
 			claims.Listed()
 			<-ctx.Done()
@@ -458,9 +458,9 @@ func TestDeadCluster(t *testing.T) {
 	}
 }
 
-type finder func(context.Context, Claims) error
+type finder func(context.Context, Registrar) error
 
-func (f finder) Run(ctx context.Context, claims Claims) error { return f(ctx, claims) }
+func (f finder) Run(ctx context.Context, claims Registrar) error { return f(ctx, claims) }
 
 // TestFirstSnapshotHasAll: what finders list at the start is in the first
 // snapshot, and they start when the own cluster was read.
@@ -471,7 +471,7 @@ func TestFirstSnapshotHasAll(t *testing.T) {
 			own.Store(true)
 			return serves("c1", hello("c1", "10.1.0.1"))(ctx, sink)
 		})
-		c.Finders = []Finder{finder(func(ctx context.Context, claims Claims) error {
+		c.Finders = []Finder{finder(func(ctx context.Context, claims Registrar) error {
 			if !own.Load() {
 				t.Error("other clusters are looked for before the own one was read")
 			}
@@ -556,10 +556,10 @@ func TestHandlers(t *testing.T) {
 // it is told that it is there again, however fast that went.
 func TestHandlerSeesNewLife(t *testing.T) {
 	r := &recorder{}
-	l := newListener(r)
+	l := newHandlerQueue(r)
 	told := func(want ...string) {
 		t.Helper()
-		for l.tell() {
+		for l.notifyNext() {
 		}
 		if !slices.Equal(r.calls, want) {
 			t.Fatalf("told %q, want %q", r.calls, want)
@@ -605,8 +605,8 @@ func TestNothingLeaks(t *testing.T) {
 	w.until("readings ended", func() bool { return running.Load() == 0 && runtime.NumGoroutine() <= before })
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if len(w.wanted)+len(w.looked) > 0 {
-		t.Errorf("origins are left: %v %v", w.wanted, w.looked)
+	if len(w.specs)+len(w.processed) > 0 {
+		t.Errorf("origins are left: %v %v", w.specs, w.processed)
 	}
 }
 

@@ -25,7 +25,7 @@ type Secrets struct {
 }
 
 // Run implements Finder.
-func (s *Secrets) Run(ctx context.Context, claims Claims) error {
+func (s *Secrets) Run(ctx context.Context, claims Registrar) error {
 	client, err := rest.HTTPClientFor(s.API)
 	if err != nil {
 		return fmt.Errorf("connect to the Kubernetes API: %w", err)
@@ -51,7 +51,7 @@ func (s *Secrets) Run(ctx context.Context, claims Claims) error {
 // secretFollower is the state of Run.
 type secretFollower struct {
 	*Secrets
-	claims Claims
+	claims Registrar
 	known  map[string]string // the version of each secret that was handed over
 	listed bool
 }

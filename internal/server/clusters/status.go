@@ -62,32 +62,32 @@ type Problem struct {
 }
 
 // published is what others may know of the manager's state; it does not change.
-type published struct {
-	clusters []entry
+type publishedState struct {
+	clusters []publishedCluster
 	problems []Problem
 }
 
-type entry struct {
+type publishedCluster struct {
 	Status
-	reading *reading
-	spec    Spec // that the reading was made of
+	reader *clusterReader
+	spec   Spec // that the reading was made of
 }
 
 // publish makes the state known.
 func (m *Manager) publish() {
-	p := &published{}
+	p := &publishedState{}
 	for _, id := range slices.Sorted(maps.Keys(m.clusters)) {
 		c := m.clusters[id]
 		p.clusters = append(p.clusters, m.entry(c))
-		for _, lost := range c.claims[1:] {
+		for _, lost := range c.registrations[1:] {
 			p.problems = append(p.problems, Problem{
 				Origin: lost.origin.Name, Cluster: id,
-				Reason: fmt.Sprintf("%s claims the cluster, too: that one is used until it is gone", c.claims[0].origin.Name),
+				Reason: fmt.Sprintf("%s claims the cluster, too: that one is used until it is gone", c.registrations[0].origin.Name),
 			})
 		}
 	}
 	// The own one first.
-	slices.SortStableFunc(p.clusters, func(a, b entry) int {
+	slices.SortStableFunc(p.clusters, func(a, b publishedCluster) int {
 		switch {
 		case a.Own == b.Own:
 			return 0
@@ -108,9 +108,9 @@ func (m *Manager) publish() {
 	m.published.Store(p)
 }
 
-func (m *Manager) entry(c *cluster) entry {
-	claim := c.reading.claim
-	e := entry{reading: c.reading, spec: claim.spec, Status: Status{
+func (m *Manager) entry(c *cluster) publishedCluster {
+	claim := c.reader.registration
+	e := publishedCluster{reader: c.reader, spec: claim.spec, Status: Status{
 		Cluster: c.id, Own: c.id == m.cfg.Own, Origin: claim.origin.Name, OriginKind: claim.origin.Kind,
 		State: Syncing, Since: c.since, Credential: claim.spec.Credential, Setting: m.setting(c.id),
 		Drained: c.standing.Drained, Demoted: c.standing.Demoted, Notes: claim.access.Notes,
@@ -118,8 +118,8 @@ func (m *Manager) entry(c *cluster) entry {
 	if !claim.spec.TokenEnds.IsZero() {
 		e.TokenEnds = &claim.spec.TokenEnds
 	}
-	if c.next != nil {
-		e.NextCredential = c.next.claim.spec.Credential
+	if c.nextReader != nil {
+		e.NextCredential = c.nextReader.registration.spec.Credential
 	}
 	switch {
 	case c.synced:
@@ -137,7 +137,7 @@ func (m *Manager) Status() ([]Status, []Problem) {
 	now, out := m.cfg.Now(), make([]Status, 0, len(p.clusters))
 	for _, e := range p.clusters {
 		s := e.Status
-		s.Report = e.reading.report()
+		s.Report = e.reader.report()
 		if s.State == Synced && !s.LostSince.IsZero() {
 			s.State, s.Since = Lost, s.LostSince
 		}
@@ -150,5 +150,5 @@ func (m *Manager) Status() ([]Status, []Problem) {
 // Has reports whether there is such a cluster. It may be called from any
 // goroutine.
 func (m *Manager) Has(id mesh.ClusterID) bool {
-	return slices.ContainsFunc(m.published.Load().clusters, func(e entry) bool { return e.Cluster == id })
+	return slices.ContainsFunc(m.published.Load().clusters, func(e publishedCluster) bool { return e.Cluster == id })
 }

@@ -11,27 +11,27 @@ import (
 )
 
 const (
-	// cacheTime is how long a proof counts without being verified again, and so
-	// how long a key that was taken out of a token issuer may still count.
+	// cacheTime is how long a proof counts without a new verification, and so how
+	// long tokens of a key that a token issuer has dropped may still count.
 	cacheTime = 10 * time.Second
 	// cacheSize bounds each of the two halves of the cache.
 	cacheSize = 4096
 )
 
-// proof names what a caller was authenticated by, in full.
+// proof identifies everything that authenticated a caller.
 type proof struct {
 	sum   [sha256.Size]byte // of the token and its cluster header, or of the certificates
-	roots *x509.CertPool    // that the certificates lead to
+	roots *x509.CertPool    // that verified the certificates
 }
 
 func proofOf[T []byte | string](roots *x509.CertPool, parts ...T) proof {
 	h := sha256.New()
-	var room [256]byte // in pieces: a copy of a token on the stack would make it grow
+	var buf [256]byte // in pieces: the copy of a whole token would grow the stack
 	for _, p := range parts {
-		h.Write(binary.BigEndian.AppendUint32(room[:0], uint32(len(p))))
+		h.Write(binary.BigEndian.AppendUint32(buf[:0], uint32(len(p))))
 		for len(p) > 0 {
-			n := copy(room[:], p)
-			h.Write(room[:n])
+			n := copy(buf[:], p)
+			h.Write(buf[:n])
 			p = p[n:]
 		}
 	}
@@ -40,47 +40,38 @@ func proofOf[T []byte | string](roots *x509.CertPool, parts ...T) proof {
 	return p
 }
 
-// verified is who a proof proves, and until when.
-type verified struct {
+// verifiedCaller is the caller that a proof authenticates during a period.
+type verifiedCaller struct {
 	caller      mesh.Caller
-	shown       *mesh.ClientCertificate // nil when the proof is a token
+	shown       *mesh.ClientCertificate // nil if the proof is a token
 	from, until time.Time
 }
 
-// cache remembers good proofs, so that who asks much costs little. The younger
-// half takes new ones; when it is full or old, it becomes the older one.
-type cache struct {
+// proofCache remembers valid proofs, so that frequent callers cost little. New
+// proofs go to the young half; when it is full or old, it becomes the old half.
+type proofCache struct {
 	mu    sync.Mutex // guards what follows
-	young map[proof]verified
-	old   map[proof]verified
+	young map[proof]verifiedCaller
+	old   map[proof]verifiedCaller
 	born  time.Time // of the young half
 }
 
-func (c *cache) get(p proof, now time.Time) (mesh.Caller, bool) {
-	v, ok := c.find(p, now)
-	return v.caller, ok
-}
-
-func (c *cache) find(p proof, now time.Time) (verified, bool) {
+func (c *proofCache) get(p proof, now time.Time) (verifiedCaller, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	v, ok := c.young[p]
 	if !ok {
 		v, ok = c.old[p]
 	}
-	// A clock that was set back makes everything be verified again.
+	// A clock that was set back invalidates everything.
 	if !ok || now.Before(v.from) || !now.Before(v.until) {
-		return verified{}, false
+		return verifiedCaller{}, false
 	}
 	return v, true
 }
 
-// put remembers a proof that itself is good until end.
-func (c *cache) put(p proof, caller mesh.Caller, now, end time.Time) {
-	c.keep(p, verified{caller: caller}, now, end)
-}
-
-func (c *cache) keep(p proof, v verified, now, end time.Time) {
+// put remembers a proof that is valid until end.
+func (c *proofCache) put(p proof, v verifiedCaller, now, end time.Time) {
 	v.from, v.until = now, now.Add(cacheTime)
 	if end.Before(v.until) {
 		v.until = end
@@ -88,7 +79,7 @@ func (c *cache) keep(p proof, v verified, now, end time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.young == nil || len(c.young) >= cacheSize || now.Sub(c.born).Abs() >= cacheTime {
-		c.old, c.young, c.born = c.young, map[proof]verified{}, now
+		c.old, c.young, c.born = c.young, map[proof]verifiedCaller{}, now
 	}
 	c.young[p] = v
 }

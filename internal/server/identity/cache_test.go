@@ -17,7 +17,8 @@ import (
 	"github.com/meshctl/meshctl/internal/token"
 )
 
-// counting is a token verifier that counts, and accepts every token until end.
+// counting is a token verifier that counts its calls and accepts every token until
+// end.
 type counting struct {
 	n       int
 	refused bool
@@ -32,8 +33,8 @@ func (c *counting) Verify(string, time.Time) (token.Claims, error) {
 	return token.Claims{Namespace: "ns", ServiceAccount: "sa", IssuedAt: c.end.Add(-time.Hour), TTL: time.Hour}, nil
 }
 
-// A token that was verified counts for some seconds, not longer than it lives,
-// and only for the cluster that it was verified for.
+// TestTokensAreVerifiedOnceInAWhile: a verified token counts for some seconds, at
+// most until it expires, and only for the cluster that it was verified for.
 func TestTokensAreVerifiedOnceInAWhile(t *testing.T) {
 	start := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	now := start
@@ -108,10 +109,10 @@ func TestTokensAreVerifiedOnceInAWhile(t *testing.T) {
 	want("refused twice", 2)
 }
 
-// Known knows whom Authenticate has found out a moment ago, by the same proof,
-// and nobody else. It verifies nothing.
+// TestKnown: Known returns callers that Authenticate accepted with the same proof a
+// moment ago, and no others. It verifies nothing.
 func TestKnown(t *testing.T) {
-	w := newWorld(t)
+	w := newTestMesh(t)
 	now := start
 	w.cfg.Now = func() time.Time { return now }
 	verifier := &counting{end: start.Add(time.Hour)}
@@ -157,15 +158,51 @@ func TestKnown(t *testing.T) {
 }
 
 func TestCacheIsBounded(t *testing.T) {
-	var c cache
+	var c proofCache
 	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	for n := range 3 * cacheSize {
-		c.put(proofOf(nil, []byte(fmt.Sprint(n))), mesh.Caller{}, now, now.Add(time.Hour))
+		c.put(proofOf(nil, []byte(fmt.Sprint(n))), verifiedCaller{}, now, now.Add(time.Hour))
 	}
 	if n := len(c.young) + len(c.old); n > 2*cacheSize {
 		t.Errorf("%d proofs are kept", n)
 	}
 	if proofOf(nil, []byte("ab"), []byte("c")) == proofOf(nil, []byte("a"), []byte("bc")) {
 		t.Error("parts run into each other")
+	}
+}
+
+// TestLost: a certificate is lost by revocation or with its root, not by expiry.
+func TestLost(t *testing.T) {
+	t.Parallel()
+	w := newTestMesh(t)
+	cert := w.leaf(t, w.east, caller("cluster.local", "sample", "helloworld", "east"))
+	var revoked *x509.Certificate
+	w.cfg.Revoked = func(cert, _ *x509.Certificate) bool { return revoked != nil && cert.Equal(revoked) }
+	a := must(New(w.cfg))(t)
+	shown := tls.ConnectionState{HandshakeComplete: true}
+	on := func() context.Context {
+		return peer.NewContext(t.Context(), &peer.Peer{AuthInfo: credentials.TLSInfo{State: shown}})
+	}
+	if err := a.Lost(on()); err != nil {
+		t.Errorf("without a certificate: %v", err)
+	}
+	for _, der := range cert.Certificate {
+		shown.PeerCertificates = append(shown.PeerCertificates, must(x509.ParseCertificate(der))(t))
+	}
+	if err := a.Lost(on()); err != nil {
+		t.Errorf("a good one: %v", err)
+	}
+	w.setTime(start.Add(2 * time.Hour))
+	if err := a.Lost(on()); err != nil {
+		t.Errorf("an expired one: %v", err)
+	}
+	revoked = w.east.Cert // the CA above
+	if err := a.Lost(on()); err == nil {
+		t.Error("a revoked one is not lost")
+	}
+	revoked = nil
+	w.setRoots(w.stranger)
+	if err := a.Lost(on()); err == nil {
+		t.Error("one whose root is gone is not lost")
 	}
 }

@@ -14,17 +14,16 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// maxChain is the most certificates that a caller may present.
+// maxChain bounds the certificates that a caller may present.
 const maxChain = 10
 
-// TLSConfig is the configuration of a server whose callers may present a
-// certificate of the mesh. One that is presented must be good, else the
-// handshake fails: a client with an expired certificate connects without one
-// and brings a token. minVersion zero means TLS 1.3; tls.VersionTLS12 admits
-// older clients.
+// TLSConfig returns the configuration of a server whose callers may present a
+// certificate of the mesh. The handshake fails if the certificate is not valid: a
+// client with an expired certificate connects without one and sends a token.
+// minVersion zero means TLS 1.3; tls.VersionTLS12 admits older clients.
 //
 // Sessions are never resumed, so that every connection proves its certificate
-// against the roots of the day, and replicas share no ticket keys.
+// against the current roots, and replicas share no ticket keys.
 func (a *Authenticator) TLSConfig(
 	getCertificate func(*tls.ClientHelloInfo) (*tls.Certificate, error), minVersion uint16,
 ) *tls.Config {
@@ -37,18 +36,18 @@ func (a *Authenticator) TLSConfig(
 		NextProtos:             []string{"h2"},
 		GetCertificate:         getCertificate,
 		SessionTicketsDisabled: true,
-		// Small records first are for browsers, which can use a part of a page.
+		// Small first records only help browsers, which use parts of a page.
 		DynamicRecordSizingDisabled: true,
 		Time:                        a.cfg.Now,
-		// Which roots count depends on the identity in the certificate, which
-		// crypto/tls cannot know: it only asks for one, and proves that the
-		// caller has its key. VerifyConnection does the rest.
+		// The roots depend on the identity in the certificate, so crypto/tls only
+		// requests a certificate and verifies that the caller has its key.
+		// VerifyConnection verifies the certificate.
 		ClientAuth: tls.RequestClientCert,
 		VerifyConnection: func(s tls.ConnectionState) error {
 			if len(s.PeerCertificates) == 0 {
 				return nil
 			}
-			_, err := a.byCertificate(s.PeerCertificates)
+			_, err := a.verifyChain(s.PeerCertificates, a.cfg.Now())
 			if err != nil {
 				a.cfg.Log.Warn("client certificate refused", "error", err)
 			}
@@ -57,9 +56,8 @@ func (a *Authenticator) TLSConfig(
 	}
 }
 
-// modernSuites are the ciphers of TLS 1.2 that keep what was said secret when a
-// key leaks, and do not decrypt what was not proved to be whole. Those of 1.3
-// all do.
+// modernSuites returns the TLS 1.2 cipher suites with forward secrecy and
+// authenticated encryption. All suites of TLS 1.3 have both.
 func modernSuites() []uint16 {
 	return []uint16{
 		tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256,
@@ -68,38 +66,27 @@ func modernSuites() []uint16 {
 	}
 }
 
-// byCertificate authenticates by the certificates that a caller presented,
-// leaf first, and whose key crypto/tls has seen proved.
-func (a *Authenticator) byCertificate(presented []*x509.Certificate) (mesh.Caller, error) {
-	return a.byCertificateAt(presented, a.cfg.Now())
-}
-
-// byCertificateAt is byCertificate at a time.
-func (a *Authenticator) byCertificateAt(presented []*x509.Certificate, now time.Time) (mesh.Caller, error) {
-	v, err := a.verifyChain(presented, now)
-	return v.caller, err
-}
-
-// verifyChain checks the certificates that a caller presented.
-func (a *Authenticator) verifyChain(presented []*x509.Certificate, now time.Time) (verified, error) {
+// verifyChain authenticates a caller by the certificates that it presented, leaf
+// first. crypto/tls has verified that the caller has the key of the leaf.
+func (a *Authenticator) verifyChain(presented []*x509.Certificate, now time.Time) (verifiedCaller, error) {
 	if len(presented) == 0 {
-		return verified{}, errors.New("none presented")
+		return verifiedCaller{}, errors.New("none presented")
 	}
 	if len(presented) > maxChain {
-		return verified{}, fmt.Errorf("%d certificates presented: want at most %d", len(presented), maxChain)
+		return verifiedCaller{}, fmt.Errorf("%d certificates presented: want at most %d", len(presented), maxChain)
 	}
 	leaf := presented[0]
 	id, err := leafIdentity(leaf)
 	if err != nil {
-		return verified{}, err
+		return verifiedCaller{}, err
 	}
 	// Without a pool crypto/x509 would take the roots of the system.
 	roots := a.cfg.Roots(id.TrustDomain)
 	if roots == nil {
-		return verified{}, fmt.Errorf("identity %s: no roots for its trust domain; the mesh is of %q", id, a.domains)
+		return verifiedCaller{}, fmt.Errorf("identity %s: no roots for its trust domain; the mesh is of %q", id, a.domains)
 	}
 	p := proofOf(roots, rawOf(presented)...)
-	if v, known := a.proofs.find(p, now); known {
+	if v, known := a.proofs.get(p, now); known {
 		return v, nil
 	}
 	chains, err := leaf.Verify(x509.VerifyOptions{
@@ -109,12 +96,12 @@ func (a *Authenticator) verifyChain(presented []*x509.Certificate, now time.Time
 		KeyUsages:     []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	})
 	if err != nil {
-		return verified{}, fmt.Errorf("identity %s: %w", id, err)
+		return verifiedCaller{}, fmt.Errorf("identity %s: %w", id, err)
 	}
 	if chains = a.unrevoked(chains); len(chains) == 0 {
-		return verified{}, fmt.Errorf("identity %s: the certificate with the serial number %x, or that of a CA above it, is revoked", id, leaf.SerialNumber)
+		return verifiedCaller{}, fmt.Errorf("identity %s: the certificate with the serial number %x, or a CA above it, is revoked", id, leaf.SerialNumber)
 	}
-	v := verified{caller: mesh.Caller{Identity: id}, shown: describe(leaf, chains)}
+	v := verifiedCaller{caller: mesh.Caller{Identity: id}, shown: describe(leaf, chains)}
 	if a.cfg.Foreign == nil || !a.cfg.Foreign(id.TrustDomain) {
 		v.caller.Cluster = a.clusterOf(chains)
 	}
@@ -124,11 +111,11 @@ func (a *Authenticator) verifyChain(presented []*x509.Certificate, now time.Time
 			end = c.NotAfter
 		}
 	}
-	a.proofs.keep(p, v, now, end)
+	a.proofs.put(p, v, now, end)
 	return v, nil
 }
 
-// describe tells of a certificate that leads to roots by the chains.
+// describe describes a leaf certificate and the ends of its verified chains.
 func describe(leaf *x509.Certificate, chains [][]*x509.Certificate) *mesh.ClientCertificate {
 	out := &mesh.ClientCertificate{
 		Serial: fmt.Sprintf("%x", leaf.SerialNumber), From: leaf.NotBefore.UTC(), Until: leaf.NotAfter.UTC(),
@@ -142,27 +129,26 @@ func describe(leaf *x509.Certificate, chains [][]*x509.Certificate) *mesh.Client
 	return out
 }
 
-// fingerprint is that of a CA, held once for all callers.
+// fingerprint returns the fingerprint of a CA; all callers share one string.
 func fingerprint(ca *x509.Certificate) string { return unique.Make(certs.Fingerprint(ca)).Value() }
 
-// Certificate is with which certificate the caller of ctx proved itself; nil when
-// it was not by one. It is meant for callers that Authenticate has just let in:
-// then it costs a hash.
+// Certificate returns the certificate that authenticates the caller of ctx, nil if
+// there is none. Right after Authenticate it costs a hash.
 func (a *Authenticator) Certificate(ctx context.Context) *mesh.ClientCertificate {
 	info := tlsOf(ctx)
 	if !info.State.HandshakeComplete || len(info.State.PeerCertificates) == 0 {
 		return nil
 	}
 	v, err := a.verifyChain(info.State.PeerCertificates, a.cfg.Now())
-	if err != nil || a.ofMesh(v.caller.Identity) != nil {
+	if err != nil || a.checkOfMesh(v.caller.Identity) != nil {
 		return nil
 	}
 	return v.shown
 }
 
-// Lost says why the certificate that a connection presented is not accepted any
-// more, because it was revoked or leads to no root of today. That it expired
-// since is no reason, nor is there one without a certificate.
+// Lost returns an error if the certificate of a connection has been revoked or has
+// lost its root since the handshake. Expiry is no error, nor is a connection
+// without a certificate.
 func (a *Authenticator) Lost(ctx context.Context) error {
 	presented := tlsOf(ctx).State.PeerCertificates
 	if len(presented) == 0 {
@@ -172,8 +158,8 @@ func (a *Authenticator) Lost(ctx context.Context) error {
 	if now.After(leaf.NotAfter) {
 		now = leaf.NotAfter
 	}
-	if _, err := a.byCertificateAt(presented, now); err != nil {
-		return fmt.Errorf("the certificate with the serial number %x is not accepted any more: %w", leaf.SerialNumber, err)
+	if _, err := a.verifyChain(presented, now); err != nil {
+		return fmt.Errorf("the certificate with the serial number %x is no longer accepted: %w", leaf.SerialNumber, err)
 	}
 	return nil
 }
@@ -186,7 +172,7 @@ func rawOf(list []*x509.Certificate) [][]byte {
 	return out
 }
 
-// unrevoked drops the chains that a revocation breaks.
+// unrevoked drops the chains with a revoked certificate.
 func (a *Authenticator) unrevoked(chains [][]*x509.Certificate) [][]*x509.Certificate {
 	if a.cfg.Revoked == nil {
 		return chains
@@ -201,8 +187,8 @@ func (a *Authenticator) unrevoked(chains [][]*x509.Certificate) [][]*x509.Certif
 	})
 }
 
-// leafIdentity returns the SPIFFE id of a leaf certificate. It refuses leaves that
-// break the rules of the X509-SVID specification.
+// leafIdentity returns the identity in the SPIFFE id of a leaf certificate. It
+// refuses leaves that violate the X509-SVID specification.
 func leafIdentity(leaf *x509.Certificate) (mesh.Identity, error) {
 	uris := certs.URIs(leaf) // as written: leaf.URIs has the scheme in lower case
 	if len(uris) != 1 {
@@ -217,9 +203,9 @@ func leafIdentity(leaf *x509.Certificate) (mesh.Identity, error) {
 	return mesh.ParseIdentity(uris[0])
 }
 
-// clusterOf is the cluster of a verified leaf: what the leaf says, for the
-// mesh's own CA wrote it; else whose CA signed it. Every chain starts with the
-// same CA key, so the first one tells.
+// clusterOf returns the cluster of a verified leaf: the one that the leaf names, as
+// a CA of the mesh wrote it, else the cluster of the CA that signed the leaf. Every
+// chain starts with the same CA key, so the first chain is enough.
 func (a *Authenticator) clusterOf(chains [][]*x509.Certificate) mesh.ClusterID {
 	chain := chains[0]
 	if cluster, ok := certs.ClusterOf(chain[0]); ok {

@@ -25,7 +25,7 @@ import (
 	testkube "github.com/meshctl/meshctl/test/kube"
 )
 
-// counted counts what the access is used for.
+// counted counts the reviews and the key fetches made with an access.
 func counted(access *rest.Config) (_ *rest.Config, reviews, fetches *atomic.Int64) {
 	reviews, fetches = new(atomic.Int64), new(atomic.Int64)
 	access = rest.CopyConfig(access)
@@ -47,7 +47,7 @@ type roundTrip func(*http.Request) (*http.Response, error)
 
 func (f roundTrip) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
-// pod makes a pod with an account of its own.
+// pod creates a pod with its own service account.
 func pod(t *testing.T, c *testkube.Cluster, namespace, name string) {
 	t.Helper()
 	c.Apply(t, fmt.Sprintf(`
@@ -64,7 +64,7 @@ spec:
 `, namespace, name))
 }
 
-// request makes a token as the kubelet does for a projected volume.
+// request requests a token as the kubelet does for a projected volume.
 func request(t *testing.T, c *testkube.Cluster, namespace, name, audience string, bound bool) string {
 	t.Helper()
 	core := must(kube.NewClient(c.Config()))(t)
@@ -81,7 +81,7 @@ func pods(api *kube.Client, namespace string) kube.Objects[*corev1.Pod, *corev1.
 	return kube.ObjectsOf[corev1.Pod, corev1.PodList](api, corev1.SchemeGroupVersion, "pods", namespace)
 }
 
-// until asks again and again, as the API server takes a moment to know.
+// until repeats ok until it is true, as the API server notices changes late.
 func until(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	deadline := time.After(time.Minute)
@@ -106,11 +106,11 @@ func TestTokensOfKubernetes(t *testing.T) {
 	t.Run("API server gone", func(t *testing.T) { gone(t, c, ns) })
 }
 
-// forgedTokens: forged and misused tokens are refused here, and the API server has no
-// work with them.
+// forgedTokens: forged and misused tokens are refused without a request to the API
+// server.
 func forgedTokens(t *testing.T, c *testkube.Cluster, ns string) {
 	pod(t, c, ns, "web")
-	r := newReviewed(t, time.Now())
+	r := newReviewTest(t, time.Now())
 	access, reviews, fetches := counted(c.Config())
 	if err := r.reviewers.SetCluster("east", access); err != nil {
 		t.Fatal(err)
@@ -179,7 +179,7 @@ func forgedTokens(t *testing.T, c *testkube.Cluster, ns string) {
 	}
 }
 
-// tokenOfDeletedPod: a token dies with its pod, and with its account.
+// tokenOfDeletedPod: a token ends with its pod and with its service account.
 func tokenOfDeletedPod(t *testing.T, c *testkube.Cluster, ns string) {
 	core := must(kube.NewClient(c.Config()))(t)
 	for name, remove := range map[string]func(name string) error{
@@ -193,9 +193,9 @@ func tokenOfDeletedPod(t *testing.T, c *testkube.Cluster, ns string) {
 		t.Run(name, func(t *testing.T) {
 			app := "dies-with-its-" + name
 			pod(t, c, ns, app)
-			// The pod may come back with the same name: the token does not.
+			// A new pod of the same name does not revive the token.
 			raw := request(t, c, ns, app, testkube.Audience, true)
-			r := newReviewed(t, time.Now())
+			r := newReviewTest(t, time.Now())
 			access, reviews, _ := counted(c.Config())
 			if err := r.reviewers.SetCluster("east", access); err != nil {
 				t.Fatal(err)
@@ -212,8 +212,8 @@ func tokenOfDeletedPod(t *testing.T, c *testkube.Cluster, ns string) {
 			if _, err := r.ask(t, raw, "east"); err != nil || reviews.Load() != 1 {
 				t.Errorf("within 10 s: %d reviews, %v", reviews.Load(), err)
 			}
-			// The API server kept its own answer for 10 s, had we asked the
-			// same again.
+			// The API server would have repeated its answer to the same
+			// review for 10 s.
 			var err error
 			began := time.Now()
 			until(t, "the token is refused", func() bool {
@@ -229,14 +229,14 @@ func tokenOfDeletedPod(t *testing.T, c *testkube.Cluster, ns string) {
 	}
 }
 
-// A credential that may not review is told, with what it costs, and counts
-// when it may.
+// withoutRight: a credential that may not create reviews is reported with the
+// consequence, and works as soon as it may.
 func withoutRight(t *testing.T, c *testkube.Cluster, ns string) {
 	pod(t, c, ns, "reader")
 	pod(t, c, ns, "caller")
 	access := rest.AnonymousClientConfig(c.Config())
 	access.BearerToken = request(t, c, ns, "reader", testkube.Issuer, false)
-	r := newReviewed(t, time.Now())
+	r := newReviewTest(t, time.Now())
 	if err := r.reviewers.SetCluster("east", access); err != nil {
 		t.Fatal(err)
 	}
@@ -263,11 +263,11 @@ subjects: [{kind: ServiceAccount, namespace: %[1]s, name: reader}]
 	}
 }
 
-// Without the API server no new token counts; it recovers by itself.
+// gone: without the API server no new token counts. It recovers by itself.
 func gone(t *testing.T, c *testkube.Cluster, ns string) {
 	pod(t, c, ns, "patient")
 	raw := request(t, c, ns, "patient", testkube.Audience, true)
-	r := newReviewed(t, time.Now())
+	r := newReviewTest(t, time.Now())
 	if err := r.reviewers.SetCluster("east", c.Config()); err != nil {
 		t.Fatal(err)
 	}
@@ -290,11 +290,11 @@ func gone(t *testing.T, c *testkube.Cluster, ns string) {
 	r.waitStatus(t, func(st ReviewerStatus) bool { return st.Problem == "" })
 }
 
-// A8: subjects that are not exactly those of a service account, really signed
-// by the cluster's key.
+// TestSubjectsOfNobody: tokens whose subject is not exactly a service account are
+// refused, even if the cluster's key signed them.
 func TestSubjectsOfNobody(t *testing.T) {
 	t.Parallel()
-	api, r := newFaultyAPI(t), newReviewed(t, start)
+	api, r := newFaultyAPI(t), newReviewTest(t, start)
 	if err := r.reviewers.SetCluster("east", api.access()); err != nil {
 		t.Fatal(err)
 	}
@@ -324,9 +324,9 @@ func TestSubjectsOfNobody(t *testing.T) {
 	}
 }
 
-// BenchmarkReviewed is what a token costs whose review is warm.
+// BenchmarkReviewed measures a token with a cached review.
 func BenchmarkReviewed(b *testing.B) {
-	api, r := newFaultyAPI(b), newReviewed(b, start)
+	api, r := newFaultyAPI(b), newReviewTest(b, start)
 	if err := r.reviewers.SetCluster("east", api.access()); err != nil {
 		b.Fatal(err)
 	}

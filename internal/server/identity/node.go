@@ -7,19 +7,20 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// NodeClaims is what a proxy says of itself in its first request.
+// NodeClaims are the claims of a proxy about itself, in its first request. All but
+// Namespace may be empty.
 type NodeClaims struct {
-	Namespace      string         // required
-	ServiceAccount string         // empty if not said
-	Cluster        mesh.ClusterID // empty if not said
-	TrustDomain    string         // empty if not said
+	Namespace      string
+	ServiceAccount string
+	Cluster        mesh.ClusterID
+	TrustDomain    string
 }
 
-// CheckNode compares what a proxy says of itself with who it was proved to be.
-// Namespace, service account and trust domain must be those of the identity. The cluster
-// must be the caller's where both are known: a caller whose cluster nothing
-// proves may say any, so who gives out secrets of a cluster must go by
-// caller.Cluster. The error has code PermissionDenied.
+// CheckNode compares the claims of a proxy with its proved identity. Namespace,
+// service account and trust domain must equal the identity's. The cluster must equal
+// caller.Cluster where both are known. A caller without a proved cluster may claim
+// any, so code that hands out secrets of a cluster must use caller.Cluster. The error
+// has code PermissionDenied.
 func CheckNode(caller mesh.Caller, claims NodeClaims) error {
 	id := caller.Identity
 	if claims.Namespace == "" || claims.Namespace != id.Namespace ||

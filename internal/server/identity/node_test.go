@@ -10,7 +10,7 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// A3, A4, A6: what a proxy says of itself against what was proved.
+// TestCheckNode: the claims of a proxy must match its proved identity.
 func TestCheckNode(t *testing.T) {
 	t.Parallel()
 	hello := caller("cluster.local", "sample", "helloworld", "east")

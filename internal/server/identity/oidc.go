@@ -17,23 +17,23 @@ import (
 	"github.com/meshctl/meshctl/internal/token"
 )
 
-// keyRefresh is how often the keys of OIDC issuers are read again, so that one
-// that was taken out counts no longer.
+// keyRefresh is the interval between two fetches of an OIDC issuer's keys, so that
+// dropped keys stop counting.
 const keyRefresh = 5 * time.Minute
 
-// OIDCRule is an issuer whose tokens are accepted, of the field names of Istio's
-// JWT_RULE. Their sub is that of a Kubernetes service account.
+// OIDCRule is an accepted issuer of tokens, with the field names of Istio's
+// JWT_RULE. The sub of its tokens names a Kubernetes service account.
 type OIDCRule struct {
 	Issuer string `json:"issuer"` // iss, compared exactly
-	// JWKSURI is where the issuer publishes its keys, JWKSFile a file of them:
-	// one of the two.
+	// JWKSURI is the URL of the issuer's keys, JWKSFile a file of them. Exactly one
+	// of the two is set.
 	JWKSURI  string `json:"jwks_uri"`
 	JWKSFile string `json:"jwks_file"`
-	// Audiences are those of which aud must name one.
+	// Audiences are the accepted audiences; aud must name one of them.
 	Audiences []string `json:"audiences"`
 }
 
-// Check says what is wrong with a rule.
+// Check reports what is wrong with a rule.
 func (r OIDCRule) Check() error {
 	switch {
 	case r.Issuer == "" || strings.ContainsAny(r.Issuer, " \t\r\n"):
@@ -51,11 +51,11 @@ func (r OIDCRule) Check() error {
 	return nil
 }
 
-// OIDCConfig of OIDC. Now and Log are required.
+// OIDCConfig configures OIDC. Now and Log are required.
 type OIDCConfig struct {
 	Rules []OIDCRule
-	// Guard is what key sets are fetched through; Roots, PEM, are what their
-	// servers must lead to, nil for the roots of the system.
+	// Guard restricts the servers of key sets. Their certificates must lead to Roots
+	// (PEM); nil means the roots of the system.
 	Guard dial.Guard
 	Roots []byte
 	Now   func() time.Time
@@ -70,11 +70,11 @@ type OIDC struct {
 	issuers map[string]*oidcIssuer // by iss
 }
 
-// oidcIssuer has its keys from a file or from a URL.
+// oidcIssuer is an issuer with keys from a file or a URL.
 type oidcIssuer struct {
 	rule OIDCRule
 	file *token.FileVerifier
-	keys keys
+	keys issuerKeys
 
 	mu      sync.Mutex // guards what follows
 	problem error
@@ -101,9 +101,9 @@ func NewOIDC(cfg OIDCConfig) (*OIDC, error) {
 				return nil, err
 			}
 		}
-		// Once a minute, good or bad: an issuer must not suffer from what is
-		// sent to us.
-		i.keys = keys{fetch: func(ctx context.Context) (*token.Verifier, error) { return o.fetch(ctx, i) }, now: cfg.Now, retry: refetchInterval}
+		// Fetch once a minute even after failures: forged tokens must not load an
+		// issuer.
+		i.keys = issuerKeys{fetch: func(ctx context.Context) (*token.Verifier, error) { return o.fetch(ctx, i) }, now: cfg.Now, retry: refetchInterval}
 		o.issuers[r.Issuer] = i
 	}
 	return o, nil
@@ -125,28 +125,18 @@ func (o *OIDC) Run(ctx context.Context) error {
 func (o *OIDC) follow(ctx context.Context, i *oidcIssuer) {
 	for ctx.Err() == nil {
 		wait := keyRefresh
-		o.refetch(ctx, i)
+		_ = i.keys.refetch(ctx, ctx) // fetch has recorded the error
 		if i.keys.get() == nil {
 			wait = refetchInterval
 		}
-		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
-		case <-timer.C:
+		case <-time.After(wait):
 		}
-		timer.Stop()
 	}
 }
 
-// refetch reads the keys of an issuer unless that was tried a minute ago.
-func (o *OIDC) refetch(ctx context.Context, i *oidcIssuer) {
-	// The first who asks fetches for all who wait, even when it goes away.
-	fetching, cancel := context.WithTimeout(context.WithoutCancel(ctx), askTimeout)
-	defer cancel()
-	_ = i.keys.refetch(ctx, fetching) // fetch has noted how it went
-}
-
-// fetch reads the keys and notes how that went.
+// fetch fetches the keys and records the result.
 func (o *OIDC) fetch(ctx context.Context, i *oidcIssuer) (*token.Verifier, error) {
 	v, err := o.get(ctx, i)
 	i.mu.Lock()
@@ -162,6 +152,8 @@ func (o *OIDC) fetch(ctx context.Context, i *oidcIssuer) (*token.Verifier, error
 }
 
 func (o *OIDC) get(ctx context.Context, i *oidcIssuer) (*token.Verifier, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, i.rule.JWKSURI, http.NoBody)
 	if err != nil {
 		return nil, err
@@ -185,8 +177,8 @@ func (o *OIDC) get(ctx context.Context, i *oidcIssuer) (*token.Verifier, error) 
 	return &token.Verifier{Issuer: i.rule.Issuer, Keys: set, Audiences: i.rule.Audiences}, nil
 }
 
-// verify checks a token of one of the issuers. Which one it is, the token says;
-// then that one's keys, audiences and times decide.
+// verify checks a token with the keys, audiences and times of the issuer that it
+// names.
 func (o *OIDC) verify(ctx context.Context, raw string, now time.Time) (token.Claims, error) {
 	issuer, err := token.UnverifiedIssuer(raw)
 	if err != nil {
@@ -201,21 +193,22 @@ func (o *OIDC) verify(ctx context.Context, raw string, now time.Time) (token.Cla
 	}
 	claims, err := i.keys.verify(raw, now)
 	if err != nil && newKeysMayHelp(err) {
-		o.refetch(ctx, i)
+		// Other callers wait for the same fetch: it goes on when this one leaves.
+		_ = i.keys.refetch(ctx, context.WithoutCancel(ctx))
 		claims, err = i.keys.verify(raw, now)
 	}
 	return claims, err
 }
 
-// OIDCStatus says whether the tokens of an issuer can be checked.
+// OIDCStatus reports whether the tokens of an issuer can be checked.
 type OIDCStatus struct {
 	Issuer  string
-	Keys    string    // where they are from
+	Keys    string    // URL or file of the keys
 	Problem string    `json:",omitempty"`
 	Since   time.Time `json:",omitzero"` // of the problem
 }
 
-// Status is that of all issuers, by name.
+// Status returns the status of all issuers, by name.
 func (o *OIDC) Status() []OIDCStatus {
 	out := []OIDCStatus{}
 	for _, i := range o.issuers {

@@ -62,7 +62,7 @@ func (p *provider) rule() OIDCRule {
 	return OIDCRule{Issuer: p.issuer.URL(), JWKSURI: p.URL + "/keys", Audiences: []string{"istio-ca"}}
 }
 
-func (w *world) oidc(t *testing.T, roots *x509.Certificate, rules ...OIDCRule) {
+func (w *testMesh) oidc(t *testing.T, roots *x509.Certificate, rules ...OIDCRule) {
 	t.Helper()
 	cfg := OIDCConfig{Rules: rules, Guard: dial.Guard{Loopback: true}, Now: w.cfg.Now, Log: slog.New(slog.NewTextHandler(t.Output(), nil))}
 	if roots != nil {
@@ -77,11 +77,11 @@ func signed(t *testing.T, i *token.Issuer, claims map[string]any) string {
 	return must(jwt.Signed(signer).Claims(claims).Serialize())(t)
 }
 
-// A7 and A8 for tokens of OIDC issuers; and the issuer is not asked for its keys
-// more than once a minute, whatever comes.
+// TestOIDCTokens: wrong tokens of OIDC issuers are refused, and the keys are fetched
+// once a minute at most, whatever callers send.
 func TestOIDCTokens(t *testing.T) {
 	t.Parallel()
-	w, p := newWorld(t), newProvider(t)
+	w, p := newTestMesh(t), newProvider(t)
 	w.oidc(t, p.Certificate(), p.rule())
 	s := w.serveTLS(t)
 	conn := w.dial(t, s, nil)
@@ -135,7 +135,7 @@ func TestOIDCTokens(t *testing.T) {
 	if got := s.result(t).caller; got != caller("cluster.local", "sample", "helloworld", "") {
 		t.Errorf("the good one is %+v", got)
 	}
-	// Another key is found a minute later; without the issuer the last ones count.
+	// A new key is found after a minute; without the issuer the last keys count.
 	p.publish(t, stranger)
 	w.setTime(start.Add(refetchInterval))
 	if err := call(t, conn, "authorization", "Bearer "+signed(t, stranger, claims(nil))); err != nil {
@@ -157,11 +157,11 @@ func TestOIDCTokens(t *testing.T) {
 	}
 }
 
-// While keys cannot be had nobody is refused for good, and no address is asked
-// that is not for us.
+// TestOIDCWithoutKeys: while keys cannot be fetched, callers may try again, and no
+// forbidden address is connected to.
 func TestOIDCWithoutKeys(t *testing.T) {
 	t.Parallel()
-	w, p := newWorld(t), newProvider(t)
+	w, p := newTestMesh(t), newProvider(t)
 	rule := p.rule()
 	rule.JWKSURI = "https://keys.example/"
 	w.oidc(t, p.Certificate(), rule)
@@ -180,10 +180,10 @@ func TestOIDCWithoutKeys(t *testing.T) {
 	}
 }
 
-// Keys of a file are followed.
+// TestOIDCFile: changes of a file of keys take effect.
 func TestOIDCFile(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t)
+	w := newTestMesh(t)
 	one, two := must(token.GenerateIssuer("https://id.example"))(t), must(token.GenerateIssuer("https://id.example"))(t)
 	file := filepath.Join(t.TempDir(), "jwks.json")
 	put := func(i *token.Issuer) {
@@ -218,7 +218,7 @@ func TestOIDCFile(t *testing.T) {
 
 func TestOIDCRun(t *testing.T) {
 	t.Parallel()
-	w, p := newWorld(t), newProvider(t)
+	w, p := newTestMesh(t), newProvider(t)
 	w.oidc(t, p.Certificate(), p.rule())
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -250,8 +250,8 @@ func TestOIDCRulesAreChecked(t *testing.T) {
 	}
 }
 
-// A11: what is forwarded counts from the gateways that were named alone; loopback
-// is none by itself.
+// TestForwardedCertificates: forwarded certificates count only from the configured
+// gateways, which do not include loopback by default.
 func TestForwardedCertificates(t *testing.T) {
 	t.Parallel()
 	const uri = "spiffe://cluster.local/ns/sample/sa/helloworld"
@@ -275,7 +275,7 @@ func TestForwardedCertificates(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t)
+			w := newTestMesh(t)
 			for _, n := range tc.sources {
 				w.cfg.XFCCSources = append(w.cfg.XFCCSources, netip.MustParsePrefix(n))
 			}
@@ -295,7 +295,7 @@ func TestForwardedCertificates(t *testing.T) {
 	}
 }
 
-// FuzzXFCC: an identity comes from the last element alone, and is one of ours.
+// FuzzXFCC: an identity comes from the last element only, and is a valid one.
 func FuzzXFCC(f *testing.F) {
 	f.Add(`Hash=ab;URI=spiffe://a/ns/b/sa/c`)
 	f.Add(`URI=spiffe://a/ns/x/sa/y,Subject="a,b;\"";URI=spiffe://a/ns/b/sa/c`)

@@ -3,101 +3,100 @@ package identity
 import (
 	"context"
 	"crypto/rand"
-	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"sync"
 	"time"
 
+	"golang.org/x/sync/singleflight"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/client-go/rest"
 
+	"github.com/meshctl/meshctl/internal/dial"
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/token"
 )
 
 const (
-	// askTimeout bounds each question to an API server, the wait for a turn
-	// included.
+	// askTimeout bounds each request to an API server, including its wait for a
+	// free slot.
 	askTimeout = 5 * time.Second
-	// maxReviews is how many reviews of one cluster are under way at once.
+	// maxReviews bounds the concurrent reviews of one cluster.
 	maxReviews = 64
-	// maxAnswer bounds what is read of an answer, in bytes.
+	// maxAnswer bounds a response, in bytes.
 	maxAnswer = token.MaxKeySetSize + 1
-	// probeInterval is how often it is checked that tokens could be reviewed.
+	// probeInterval is the interval between checks that tokens can be reviewed.
 	probeInterval = 5 * time.Minute
 	minProbeRetry = time.Second
 	maxProbeRetry = 15 * time.Second
 )
 
-// errUndecided is in the error for a token that could be good: nobody could
-// be asked.
+// errUndecided marks the error for a token that may be valid: the API server could
+// not be asked.
 var errUndecided = errors.New("the token was not reviewed")
 
 // reviewer reviews the tokens of one cluster.
 type reviewer struct {
 	cfg     *ReviewersConfig
 	cluster mesh.ClusterID
-	keys    keys
+	keys    issuerKeys
 	client  *http.Client
 	api     *kube.Client
-	slots   chan struct{} // one for each review that may be under way
-	failed  chan struct{} // has one when a review failed, so that it is probed
+	slots   chan struct{} // holds one element for each review under way
+	failed  chan struct{} // capacity 1: a review failed, so run probes
 
-	// ctx is the life of the cluster: it ends questions that are under way.
+	// ctx ends with the cluster, and ends its requests.
 	ctx  context.Context
 	stop context.CancelFunc
 
+	flight singleflight.Group // reviews under way, by token
+
 	mu      sync.Mutex // guards what follows
-	flights map[[sha256.Size]byte]*flight
-	problem *problem
+	problem *reviewProblem
 }
 
-// flight is one review, for all who wait for it.
-type flight struct {
-	done  chan struct{} // closed when err is there
-	began time.Time
-	err   error
-}
-
-// problem is why tokens cannot be reviewed.
-type problem struct {
-	kind  string // which is logged once
+// reviewProblem is the reason why tokens cannot be reviewed.
+type reviewProblem struct {
+	kind  string // logged once
 	err   error
 	since time.Time
 }
 
 func newReviewer(ctx context.Context, cfg *ReviewersConfig, id mesh.ClusterID, access *rest.Config) (*reviewer, error) {
-	access = rest.CopyConfig(access)
-	access.QPS = -1 // slots bound it
-	access.Wrap(func(next http.RoundTripper) http.RoundTripper { return shortAnswers{next} })
-	client, err := rest.HTTPClientFor(access)
+	client, api, err := newAPIClient(access, maxAnswer)
 	if err != nil {
 		return nil, err
 	}
-	client.CheckRedirect = func(req *http.Request, _ []*http.Request) error {
-		return fmt.Errorf("redirected to %s, which is not followed", req.URL.Redacted())
-	}
 	r := &reviewer{
-		cfg: cfg, cluster: id, client: client,
-		slots: make(chan struct{}, maxReviews), failed: make(chan struct{}, 1), flights: make(map[[sha256.Size]byte]*flight),
-	}
-	if r.api, err = kube.NewClientWith(access, client); err != nil {
-		return nil, err
+		cfg: cfg, cluster: id, client: client, api: api,
+		slots: make(chan struct{}, maxReviews), failed: make(chan struct{}, 1),
 	}
 	r.keys.fetch, r.keys.now = r.fetchKeys, cfg.Now
 	r.ctx, r.stop = context.WithCancel(ctx)
 	return r, nil
 }
 
-// run checks now and then, and after each failure, that tokens can be
-// reviewed, so that the status is right before a workload asks.
+// newAPIClient returns a client of an API server whose responses have at most
+// maxAnswer bytes. Callers bound the rate of their requests.
+func newAPIClient(access *rest.Config, maxAnswer int64) (*http.Client, *kube.Client, error) {
+	access = rest.CopyConfig(access)
+	access.QPS = -1
+	access.Wrap(func(next http.RoundTripper) http.RoundTripper { return dial.Bounded(next, maxAnswer) })
+	client, err := rest.HTTPClientFor(access)
+	if err != nil {
+		return nil, nil, err
+	}
+	api, err := kube.NewClientWith(access, client)
+	return client, api, err
+}
+
+// run checks from time to time, and after each failure, that tokens can be
+// reviewed, so that the status is right before a workload sends one.
 func (r *reviewer) run() {
 	defer r.client.CloseIdleConnections()
 	retry := minProbeRetry
@@ -116,8 +115,8 @@ func (r *reviewer) run() {
 	}
 }
 
-// wait waits, after a failure no longer than for the first retry. It reports
-// whether the cluster is still there.
+// wait waits for d, or after a failed review for the first retry at most. It returns
+// false if the cluster was removed.
 func (r *reviewer) wait(d time.Duration) bool {
 	soon, late := time.NewTimer(min(d, minProbeRetry)), time.NewTimer(d)
 	defer soon.Stop()
@@ -136,8 +135,7 @@ func (r *reviewer) wait(d time.Duration) bool {
 	return true
 }
 
-// probe reads the keys if there are none, and asks whether the credential may
-// create reviews.
+// probe fetches missing keys, and checks that the credential may create reviews.
 func (r *reviewer) probe() error {
 	if r.keys.get() == nil {
 		if err := r.keys.refetch(r.ctx, r.ctx); err != nil {
@@ -162,8 +160,8 @@ func (r *reviewer) probe() error {
 
 var errMayNot = errors.New("the credential may not create tokenreviews.authentication.k8s.io")
 
-// note keeps why tokens cannot be reviewed, or that they can. Each kind of
-// problem is logged once.
+// note records why tokens cannot be reviewed, or with nil that they can. It logs
+// each kind of problem once.
 func (r *reviewer) note(err error) {
 	if err != nil && r.ctx.Err() != nil {
 		return // the cluster was removed
@@ -172,7 +170,7 @@ func (r *reviewer) note(err error) {
 	last := r.problem
 	r.problem = nil
 	if err != nil {
-		r.problem = &problem{kind: kindOf(err), err: err, since: r.cfg.Now()}
+		r.problem = &reviewProblem{kind: kindOf(err), err: err, since: r.cfg.Now()}
 		if last != nil {
 			r.problem.since = last.since
 		}
@@ -196,7 +194,7 @@ const (
 	kindUnreachable  = "unreachable"
 )
 
-// fixes say how each kind is repaired.
+// fixes are the repairs for each kind.
 var fixes = map[string]string{
 	kindForbidden:    "grant create on tokenreviews.authentication.k8s.io to the credential's account",
 	kindUnauthorized: "give the cluster a credential that is valid",
@@ -232,16 +230,16 @@ func (r *reviewer) status() ReviewerStatus {
 	return st
 }
 
-// refetch is keys.refetch for a caller that waits.
+// refetch fetches new keys for a caller that waits for them.
 func (r *reviewer) refetch(ctx context.Context) {
-	if err := r.keys.refetch(ctx, r.ctx); err != nil {
+	if err := r.keys.refetch(ctx, r.ctx); err != nil && ctx.Err() == nil {
 		r.fail(err)
 	}
 }
 
 var errKeys = errors.New("read the token issuer's keys")
 
-// fetchKeys reads what the API server publishes of its token issuer.
+// fetchKeys fetches the issuer and the keys that the API server publishes.
 func (r *reviewer) fetchKeys(ctx context.Context) (*token.Verifier, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -272,32 +270,21 @@ func (r *reviewer) fetchKeys(ctx context.Context) (*token.Verifier, error) {
 	return &token.Verifier{Issuer: issuer, Keys: set, Audiences: r.cfg.Audiences}, nil
 }
 
-// review asks the API server about a token whose claims were checked. Who asks
-// for the same token meanwhile gets the same answer. It returns when the
-// review began, which the answer is not younger than.
+// review asks the API server about a token with verified claims. Concurrent
+// callers with the same token share one review. It returns the time at which the
+// review began: the answer is at least as recent.
 func (r *reviewer) review(ctx context.Context, raw string, claims token.Claims) (time.Time, error) {
-	sum := sha256.Sum256([]byte(raw))
-	r.mu.Lock()
-	f := r.flights[sum]
-	if f != nil {
-		r.mu.Unlock()
-		select {
-		case <-f.done:
-			return f.began, f.err
-		case <-ctx.Done():
-			return time.Time{}, fmt.Errorf("%w: %w", errUndecided, ctx.Err())
-		}
+	done := r.flight.DoChan(raw, func() (any, error) {
+		began := r.cfg.Now()
+		return began, r.ask(raw, claims) // does not end with the first caller: others wait
+	})
+	select {
+	case result := <-done:
+		began, _ := result.Val.(time.Time)
+		return began, result.Err
+	case <-ctx.Done():
+		return time.Time{}, fmt.Errorf("%w: %w", errUndecided, ctx.Err())
 	}
-	f = &flight{done: make(chan struct{}), began: r.cfg.Now()}
-	r.flights[sum] = f
-	r.mu.Unlock()
-
-	f.err = r.ask(raw, claims) // others wait: it does not end with this caller
-	r.mu.Lock()
-	delete(r.flights, sum)
-	r.mu.Unlock()
-	close(f.done)
-	return f.began, f.err
 }
 
 func (r *reviewer) ask(raw string, claims token.Claims) error {
@@ -308,10 +295,10 @@ func (r *reviewer) ask(raw string, claims token.Claims) error {
 		defer func() { <-r.slots }()
 	case <-ctx.Done():
 		r.count("error")
-		return fmt.Errorf("%w: %d others are under way", errUndecided, maxReviews)
+		return fmt.Errorf("%w: %d other reviews are under way", errUndecided, maxReviews)
 	}
-	// API servers keep good answers for 10 s, by token and audiences. An
-	// audience that was never asked for makes them look anew.
+	// API servers cache accepted tokens for 10 s, by token and audiences. A random
+	// audience makes them check again.
 	audiences := append(slices.Clone(r.cfg.Audiences), "https://meshctl.local/review/"+rand.Text())
 	answer, err := r.api.ReviewToken(ctx, &authenticationv1.TokenReview{
 		Spec: authenticationv1.TokenReviewSpec{Token: raw, Audiences: audiences},
@@ -329,14 +316,14 @@ func (r *reviewer) ask(raw string, claims token.Claims) error {
 	return nil
 }
 
-// judge holds the answer of a review to what the token says.
+// judge compares the result of a review with the claims of the token.
 func judge(s authenticationv1.TokenReviewStatus, claims token.Claims, audiences []string) error {
 	account := token.Subject(claims.Namespace, claims.ServiceAccount)
 	switch {
 	case !s.Authenticated:
 		return fmt.Errorf("the API server refuses the token: %.300q", s.Error)
 	case s.User.Username != account:
-		return fmt.Errorf("the API server takes the token for that of %.300q, but it says %s", s.User.Username, account)
+		return fmt.Errorf("the API server says that the token belongs to %.300q, but it names %s", s.User.Username, account)
 	case !slices.ContainsFunc(s.Audiences, func(a string) bool { return slices.Contains(audiences, a) }):
 		return fmt.Errorf("the API server accepts the token for %.300q: want one of %q", s.Audiences, audiences)
 	}
@@ -349,36 +336,11 @@ func (r *reviewer) count(result string) {
 	}
 }
 
-// fail notes an error, and has the state be probed until it is well again.
+// fail records an error and makes run probe until reviews work again.
 func (r *reviewer) fail(err error) {
 	r.note(err)
 	select {
 	case r.failed <- struct{}{}:
 	default:
 	}
-}
-
-// shortAnswers keeps API servers from sending more than maxAnswer bytes.
-type shortAnswers struct{ next http.RoundTripper }
-
-func (s shortAnswers) RoundTrip(req *http.Request) (*http.Response, error) {
-	resp, err := s.next.RoundTrip(req)
-	if err == nil {
-		resp.Body = &shortBody{resp.Body, maxAnswer}
-	}
-	return resp, err
-}
-
-type shortBody struct {
-	io.ReadCloser
-	left int
-}
-
-func (b *shortBody) Read(p []byte) (int, error) {
-	if b.left <= 0 {
-		return 0, fmt.Errorf("the answer is longer than %d bytes", maxAnswer)
-	}
-	n, err := b.ReadCloser.Read(p[:min(len(p), b.left)])
-	b.left -= n
-	return n, err
 }

@@ -16,27 +16,27 @@ import (
 	"github.com/meshctl/meshctl/internal/token"
 )
 
-// ReviewersConfig of Reviewers. Audiences, Now and Log are required.
+// ReviewersConfig configures Reviewers. Audiences, Now and Log are required.
 type ReviewersConfig struct {
-	// Audiences that a token must name one of.
+	// Audiences are the accepted audiences; a token must name one of them.
 	Audiences []string
-	// Reviewed is told how each TokenReview went: "accepted", "refused", or
-	// "error" when the API server did not decide. May be nil.
+	// Reviewed gets the result of each TokenReview: "accepted", "refused", or
+	// "error" if the API server did not decide. May be nil.
 	Reviewed func(cluster mesh.ClusterID, result string)
 	Now      func() time.Time
 	Log      *slog.Logger
 }
 
-// Reviewers check the service-account tokens of Kubernetes clusters, each at
-// its own API server. A token first has to pass the keys, issuer, audience and
-// times that the cluster publishes, so that a bad one costs the API server
-// nothing; then a TokenReview decides, for only the API server knows whether
-// the pod and the account that a token is bound to are still there.
+// Reviewers check the service-account tokens of Kubernetes clusters with their API
+// servers. A token first has to match the published keys and issuer of the cluster,
+// an audience and the time, so that a forged token costs the API server nothing.
+// Then a TokenReview decides, as only the API server knows whether the pod and the
+// account of the token still exist.
 //
 // Reviewers may be used concurrently.
 type Reviewers struct {
 	cfg ReviewersConfig
-	// ctx is their life: they are made before what uses them runs.
+	// ctx ends all reviewers. It is stored as clusters come and go at any time.
 	ctx context.Context
 
 	mu       sync.Mutex // guards what follows
@@ -44,14 +44,14 @@ type Reviewers struct {
 	ended    sync.WaitGroup
 }
 
-// NewReviewers returns reviewers of no cluster, which end with ctx.
+// NewReviewers returns Reviewers without clusters, which end with ctx.
 func NewReviewers(ctx context.Context, cfg ReviewersConfig) *Reviewers {
 	return &Reviewers{cfg: cfg, ctx: ctx, clusters: make(map[mesh.ClusterID]*reviewer)}
 }
 
-// SetCluster reviews the tokens of a cluster with the given access from now
-// on. A cluster that is known keeps its keys until those of the new access are
-// read. The error says what is wrong with access; then nothing changes.
+// SetCluster reviews the tokens of a cluster with the given access from now on. A
+// known cluster keeps its keys until the new ones are fetched. If access is not
+// usable, SetCluster changes nothing and returns an error.
 func (r *Reviewers) SetCluster(id mesh.ClusterID, access *rest.Config) error {
 	n, err := newReviewer(r.ctx, &r.cfg, id, access)
 	if err != nil {
@@ -75,7 +75,7 @@ func (r *Reviewers) SetCluster(id mesh.ClusterID, access *rest.Config) error {
 	return nil
 }
 
-// RemoveCluster trusts no token of a cluster any longer.
+// RemoveCluster stops trusting the tokens of a cluster.
 func (r *Reviewers) RemoveCluster(id mesh.ClusterID) {
 	r.mu.Lock()
 	old := r.clusters[id]
@@ -86,11 +86,10 @@ func (r *Reviewers) RemoveCluster(id mesh.ClusterID) {
 	}
 }
 
-// Wait waits until nothing of the clusters is left, which is soon after the
-// context has ended.
+// Wait waits until the context has ended and all reviewers have stopped.
 func (r *Reviewers) Wait() {
 	<-r.ctx.Done()
-	r.mu.Lock() // no cluster is being added
+	r.mu.Lock() // excludes a concurrent SetCluster
 	defer r.mu.Unlock()
 	r.ended.Wait()
 }
@@ -107,18 +106,18 @@ func (r *Reviewers) get(id mesh.ClusterID) *reviewer {
 	return r.clusters[id]
 }
 
-// ReviewerStatus says whether the tokens of a cluster can be checked.
+// ReviewerStatus reports whether the tokens of a cluster can be checked.
 type ReviewerStatus struct {
 	Cluster mesh.ClusterID
-	// Issuer is the iss claim of its tokens, empty while it is not known.
+	// Issuer is the iss claim of its tokens, empty while unknown.
 	Issuer string `json:",omitempty"`
-	// Problem is why not, what that costs, and how to repair it; empty if all
-	// is well.
+	// Problem gives the reason why not, the consequence and the fix. It is empty if
+	// tokens can be checked.
 	Problem string     `json:",omitempty"`
 	Since   *time.Time `json:",omitempty"` // of the problem
 }
 
-// Status is that of all clusters, by name.
+// Status returns the status of all clusters, by name.
 func (r *Reviewers) Status() []ReviewerStatus {
 	out := []ReviewerStatus{}
 	for _, id := range slices.Sorted(slices.Values(r.ids())) {
@@ -129,8 +128,9 @@ func (r *Reviewers) Status() []ReviewerStatus {
 	return out
 }
 
-// check returns the clusters of the list whose published keys accept the
-// token, which is to be reviewed there then. Clusters that may have new keys are asked for them, all at once.
+// check returns the listed clusters whose published keys accept the token; their
+// API servers still have to review it. If none does, check fetches new keys from all
+// clusters that may have them, in parallel.
 func (r *Reviewers) check(ctx context.Context, raw string, clusters []mesh.ClusterID) ([]verifiedToken, error) {
 	now := r.cfg.Now()
 	var good []verifiedToken
@@ -166,7 +166,7 @@ func (r *Reviewers) check(ctx context.Context, raw string, clusters []mesh.Clust
 	return good, errors.Join(errs...)
 }
 
-// newKeysMayHelp reports whether a token may be good by keys that are not read
+// newKeysMayHelp reports whether a token may be valid with keys that are not fetched
 // yet.
 func newKeysMayHelp(err error) bool {
 	return errors.Is(err, errNoKeys) || errors.Is(err, token.ErrUnknownKey) || errors.Is(err, token.ErrOtherIssuer)

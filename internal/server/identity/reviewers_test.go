@@ -33,16 +33,15 @@ import (
 	"github.com/meshctl/meshctl/test/harness"
 )
 
-// faultyAPI is an API server that fails as a test wants. What a real one does
-// is tested in kubernetes_test.go.
+// faultyAPI is an API server with faults. kubernetes_test.go tests a real one.
 type faultyAPI struct {
 	*httptest.Server
 	issuer  atomic.Pointer[token.Issuer]
 	fetches atomic.Int64
 	reviews atomic.Int64
-	// fault, when set, answers requests in place of the server.
+	// fault, if set, answers requests instead of the server.
 	fault atomic.Pointer[func(http.ResponseWriter, *http.Request) bool]
-	// answer may change what a review says.
+	// answer may change the status of a review.
 	answer func(*authenticationv1.TokenReviewStatus)
 }
 
@@ -126,8 +125,8 @@ func (api *faultyAPI) token(t testing.TB, ttl time.Duration) string {
 	}, start))(t)
 }
 
-// reviewed is an authenticator whose tokens API servers review.
-type reviewed struct {
+// reviewTest is an authenticator with Reviewers, and its clock.
+type reviewTest struct {
 	*Authenticator
 	reviewers *Reviewers
 	now       atomic.Pointer[time.Time]
@@ -135,12 +134,12 @@ type reviewed struct {
 	log       harness.LogBuffer
 }
 
-// newReviewed starts at a time of the test's choice: real API servers go by
-// the real one.
-func newReviewed(t testing.TB, at time.Time) *reviewed {
+// newReviewTest starts the clock at the given time: real API servers use the real
+// time.
+func newReviewTest(t testing.TB, at time.Time) *reviewTest {
 	t.Helper()
-	w := newWorld(t)
-	r := &reviewed{}
+	w := newTestMesh(t)
+	r := &reviewTest{}
 	r.now.Store(&at)
 	now := func() time.Time { return *r.now.Load() }
 	ctx, cancel := context.WithCancel(t.Context())
@@ -157,9 +156,9 @@ func newReviewed(t testing.TB, at time.Time) *reviewed {
 	return r
 }
 
-func (r *reviewed) later(d time.Duration) { at := r.now.Load().Add(d); r.now.Store(&at) }
+func (r *reviewTest) later(d time.Duration) { at := r.now.Load().Add(d); r.now.Store(&at) }
 
-func (r *reviewed) count(result string) int64 {
+func (r *reviewTest) count(result string) int64 {
 	n, ok := r.counts.Load(result)
 	if !ok {
 		return 0
@@ -167,8 +166,8 @@ func (r *reviewed) count(result string) int64 {
 	return n.(*atomic.Int64).Load()
 }
 
-// ask is who a token proves; an error is as a handler gets it.
-func (r *reviewed) ask(t testing.TB, raw, cluster string) (mesh.Caller, error) {
+// ask authenticates a token as a gRPC handler does.
+func (r *reviewTest) ask(t testing.TB, raw, cluster string) (mesh.Caller, error) {
 	t.Helper()
 	md := metadata.Pairs("authorization", "Bearer "+raw)
 	if cluster != "" {
@@ -181,7 +180,7 @@ func (r *reviewed) ask(t testing.TB, raw, cluster string) (mesh.Caller, error) {
 	return caller, nil
 }
 
-func (r *reviewed) waitStatus(t testing.TB, want func(ReviewerStatus) bool) ReviewerStatus {
+func (r *reviewTest) waitStatus(t testing.TB, want func(ReviewerStatus) bool) ReviewerStatus {
 	t.Helper()
 	deadline := time.Now().Add(30 * time.Second)
 	for {
@@ -205,7 +204,7 @@ var hello = caller("cluster.local", "sample", "helloworld", "east")
 
 func TestReviewsAreCached(t *testing.T) {
 	t.Parallel()
-	api, r := newFaultyAPI(t), newReviewed(t, start)
+	api, r := newFaultyAPI(t), newReviewTest(t, start)
 	if err := r.reviewers.SetCluster("east", api.access()); err != nil {
 		t.Fatal(err)
 	}
@@ -231,10 +230,11 @@ func TestReviewsAreCached(t *testing.T) {
 	}
 }
 
-// A review that took long began long ago: what it said is as old.
+// TestReviewCountsFromItsBeginning: the result of a slow review is as old as the
+// start of the review.
 func TestReviewCountsFromItsBeginning(t *testing.T) {
 	t.Parallel()
-	api, r := newFaultyAPI(t), newReviewed(t, start)
+	api, r := newFaultyAPI(t), newReviewTest(t, start)
 	api.answer = func(*authenticationv1.TokenReviewStatus) {
 		if api.reviews.Load() == 1 {
 			r.later(4 * time.Second)
@@ -257,7 +257,7 @@ func TestReviewCountsFromItsBeginning(t *testing.T) {
 
 func TestConcurrentReviewsAreMerged(t *testing.T) {
 	t.Parallel()
-	api, r := newFaultyAPI(t), newReviewed(t, start)
+	api, r := newFaultyAPI(t), newReviewTest(t, start)
 	asked, release := make(chan struct{}, 50), make(chan struct{})
 	api.answer = func(*authenticationv1.TokenReviewStatus) { asked <- struct{}{}; <-release }
 	if err := r.reviewers.SetCluster("east", api.access()); err != nil {
@@ -275,7 +275,7 @@ func TestConcurrentReviewsAreMerged(t *testing.T) {
 		})
 	}
 	<-asked
-	// One who gives up leaves the others alone.
+	// A caller that gives up does not disturb the others.
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := r.byToken(gone, metadata.Pairs("authorization", "Bearer "+raw, "clusterid", "east")); !errors.Is(err, context.Canceled) {
@@ -284,7 +284,7 @@ func TestConcurrentReviewsAreMerged(t *testing.T) {
 	begun.Wait()
 	close(release)
 	calls.Wait()
-	// Some may have begun so late that they came after the first review.
+	// Some callers may have started after the first review ended.
 	if n := api.reviews.Load(); n > 5 {
 		t.Errorf("%d reviews of one token", n)
 	}
@@ -292,7 +292,7 @@ func TestConcurrentReviewsAreMerged(t *testing.T) {
 
 func TestReviewsUnderWayAreBounded(t *testing.T) {
 	t.Parallel()
-	api, r := newFaultyAPI(t), newReviewed(t, start)
+	api, r := newFaultyAPI(t), newReviewTest(t, start)
 	var running, most atomic.Int64
 	full := make(chan struct{})
 	var once sync.Once
@@ -338,8 +338,8 @@ func TestAnswersOfReviews(t *testing.T) {
 		}, `refuses the token: "[invalid bearer token,\n service account`},
 		"another account": {func(s *authenticationv1.TokenReviewStatus) {
 			s.User.Username = "system:serviceaccount:istio-system:istiod"
-		}, "takes the token for that of \"system:serviceaccount:istio-system:istiod\""},
-		"a person":         {func(s *authenticationv1.TokenReviewStatus) { s.User.Username = "admin" }, "takes the token for"},
+		}, "says that the token belongs to \"system:serviceaccount:istio-system:istiod\""},
+		"a person":         {func(s *authenticationv1.TokenReviewStatus) { s.User.Username = "admin" }, "says that the token belongs to"},
 		"no audience":      {func(s *authenticationv1.TokenReviewStatus) { s.Audiences = nil }, "want one of"},
 		"another audience": {func(s *authenticationv1.TokenReviewStatus) { s.Audiences = []string{"https://kubernetes"} }, "want one of"},
 		"a long error": {func(s *authenticationv1.TokenReviewStatus) {
@@ -349,7 +349,7 @@ func TestAnswersOfReviews(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			api, r := newFaultyAPI(t), newReviewed(t, start)
+			api, r := newFaultyAPI(t), newReviewTest(t, start)
 			api.answer = tt.answer
 			if err := r.reviewers.SetCluster("east", api.access()); err != nil {
 				t.Fatal(err)
@@ -367,7 +367,8 @@ func TestAnswersOfReviews(t *testing.T) {
 	}
 }
 
-// What an API server does wrong makes callers try again, is told, and ends.
+// TestFaultsOfTheAPIServer: callers may try again after a fault of the API server,
+// and the status reports the fault until it is over.
 func TestFaultsOfTheAPIServer(t *testing.T) {
 	t.Parallel()
 	failure := func(code int, reason string) func(http.ResponseWriter, *http.Request) bool {
@@ -397,7 +398,7 @@ func TestFaultsOfTheAPIServer(t *testing.T) {
 					return true
 				}
 			}
-		}, []string{"longer than"}},
+		}, []string{"larger than"}},
 		"no JSON": {func(w http.ResponseWriter, _ *http.Request) bool {
 			w.Header().Set("Content-Type", "application/json")
 			_, _ = io.WriteString(w, "<html>")
@@ -407,7 +408,7 @@ func TestFaultsOfTheAPIServer(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			api, r := newFaultyAPI(t), newReviewed(t, start)
+			api, r := newFaultyAPI(t), newReviewTest(t, start)
 			if err := r.reviewers.SetCluster("east", api.access()); err != nil {
 				t.Fatal(err)
 			}
@@ -439,10 +440,11 @@ func TestFaultsOfTheAPIServer(t *testing.T) {
 	}
 }
 
-// Without keys nothing is reviewed, and the keys come when they can.
+// TestKeysThatCannotBeReadAtFirst: tokens are reviewed as soon as the keys can be
+// fetched, and not before.
 func TestKeysThatCannotBeReadAtFirst(t *testing.T) {
 	t.Parallel()
-	api, r := newFaultyAPI(t), newReviewed(t, start)
+	api, r := newFaultyAPI(t), newReviewTest(t, start)
 	forbidden := func(w http.ResponseWriter, _ *http.Request) bool { w.WriteHeader(http.StatusForbidden); return true }
 	api.setFault(forbidden)
 	if err := r.reviewers.SetCluster("east", api.access()); err != nil {
@@ -467,10 +469,10 @@ func TestKeysThatCannotBeReadAtFirst(t *testing.T) {
 	}
 }
 
-// Keys that a cluster changes are read again, once a minute at most.
+// TestNewKeys: changed keys of a cluster are fetched, once a minute at most.
 func TestNewKeys(t *testing.T) {
 	t.Parallel()
-	api, r := newFaultyAPI(t), newReviewed(t, start)
+	api, r := newFaultyAPI(t), newReviewTest(t, start)
 	if err := r.reviewers.SetCluster("east", api.access()); err != nil {
 		t.Fatal(err)
 	}
@@ -493,7 +495,7 @@ func TestNewKeys(t *testing.T) {
 	if n := api.fetches.Load(); n != 2 {
 		t.Errorf("keys were read %d times, want 2", n)
 	}
-	// While they cannot be read the last good ones count.
+	// While they cannot be fetched, the last good keys count.
 	api.setFault(func(w http.ResponseWriter, req *http.Request) bool {
 		if strings.HasSuffix(req.URL.Path, "/jwks") {
 			w.WriteHeader(http.StatusInternalServerError)
@@ -512,7 +514,7 @@ func TestNewKeys(t *testing.T) {
 
 func TestClustersComeAndGo(t *testing.T) {
 	t.Parallel()
-	r := newReviewed(t, start)
+	r := newReviewTest(t, start)
 	if _, err := r.ask(t, "a.b.c", "east"); status.Code(err) != codes.Unauthenticated {
 		t.Errorf("without clusters: %v", err)
 	}
@@ -533,8 +535,8 @@ func TestClustersComeAndGo(t *testing.T) {
 	if _, err := r.ask(t, raw, "north"); status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), `cluster "north"`) {
 		t.Errorf("a cluster that is not known: %v", err)
 	}
-	// Another credential for the same cluster, whose API server cannot be
-	// asked for its keys.
+	// Another credential for the same cluster, with which the keys cannot
+	// be fetched.
 	east.setFault(func(w http.ResponseWriter, req *http.Request) bool {
 		if strings.HasSuffix(req.URL.Path, "/jwks") {
 			w.WriteHeader(http.StatusInternalServerError)
@@ -565,10 +567,10 @@ func TestClustersComeAndGo(t *testing.T) {
 	}
 }
 
-// A cluster that goes ends what is being asked there.
+// TestRemovalEndsReviews: the removal of a cluster ends its requests.
 func TestRemovalEndsReviews(t *testing.T) {
 	t.Parallel()
-	api, r := newFaultyAPI(t), newReviewed(t, start)
+	api, r := newFaultyAPI(t), newReviewTest(t, start)
 	if err := r.reviewers.SetCluster("east", api.access()); err != nil {
 		t.Fatal(err)
 	}
@@ -612,7 +614,7 @@ func FuzzDiscovery(f *testing.F) {
 
 func TestTokenOfSeveralClusters(t *testing.T) {
 	t.Parallel()
-	r := newReviewed(t, start)
+	r := newReviewTest(t, start)
 	api := newFaultyAPI(t)
 	for _, id := range []mesh.ClusterID{"b", "a", "c"} {
 		if err := r.reviewers.SetCluster(id, api.access()); err != nil {

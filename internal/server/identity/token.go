@@ -22,8 +22,8 @@ const (
 	headerCluster       = "clusterid"
 )
 
-// byToken authenticates by the bearer token of a call: one of a cluster, else
-// one of an OIDC issuer.
+// byToken authenticates by the bearer token of a call. A cluster or an OIDC issuer
+// may have signed it.
 func (a *Authenticator) byToken(ctx context.Context, md metadata.MD) (mesh.Caller, error) {
 	raw, err := bearer(md)
 	if err != nil {
@@ -42,9 +42,8 @@ func (a *Authenticator) byToken(ctx context.Context, md metadata.MD) (mesh.Calle
 	}}, nil
 }
 
-// byClusterToken authenticates by the token of a cluster. A clusterid header
-// chooses whose issuers may have signed it; without one the issuer tells the
-// cluster.
+// byClusterToken authenticates by the token of a cluster. The clusterid header
+// names the cluster; without it the issuer of the token determines the cluster.
 func (a *Authenticator) byClusterToken(ctx context.Context, raw string, md metadata.MD) (mesh.Caller, error) {
 	clusters, err := a.tokenClusters(md)
 	if err != nil {
@@ -52,8 +51,8 @@ func (a *Authenticator) byClusterToken(ctx context.Context, raw string, md metad
 	}
 	now := a.cfg.Now()
 	p := tokenProof(raw, md)
-	if caller, known := a.proofs.get(p, now); known {
-		return caller, nil
+	if v, known := a.proofs.get(p, now); known {
+		return v.caller, nil
 	}
 	good, err := a.verify(ctx, raw, clusters, now)
 	switch {
@@ -65,7 +64,7 @@ func (a *Authenticator) byClusterToken(ctx context.Context, raw string, md metad
 	}
 	t := good[0]
 	if t.review != nil {
-		// It counts from when it was asked about, so that it dies in time.
+		// The proof counts from the start of the review, so that it expires in time.
 		if now, err = t.review(ctx, raw, t.claims); err != nil {
 			return mesh.Caller{}, fmt.Errorf("cluster %q: %w", t.cluster, err)
 		}
@@ -78,25 +77,25 @@ func (a *Authenticator) byClusterToken(ctx context.Context, raw string, md metad
 		},
 		Cluster: t.cluster,
 	}
-	a.proofs.put(p, caller, now, t.claims.Expiry())
+	a.proofs.put(p, verifiedCaller{caller: caller}, now, t.claims.Expiry())
 	return caller, nil
 }
 
-// tokenProof is what a token proves in the cluster that the headers name.
+// tokenProof returns the proof of a token for the cluster that the headers name.
 func tokenProof(raw string, md metadata.MD) proof {
 	return proofOf(nil, raw, strings.Join(md.Get(headerCluster), ""))
 }
 
-// verifiedToken is a token that a cluster's issuer signed.
+// verifiedToken is a token with a valid signature of a cluster's issuer.
 type verifiedToken struct {
 	cluster mesh.ClusterID
 	claims  token.Claims
-	// review, when not nil, has the last word. It returns when it was asked.
+	// review, if not nil, decides finally. It returns the time of the review.
 	review func(ctx context.Context, raw string, claims token.Claims) (time.Time, error)
 }
 
-// verify checks what a token says of itself against the issuers of the
-// clusters, and returns those that it fits.
+// verify checks a token against the issuers of the clusters. It returns the
+// clusters whose issuers signed it.
 func (a *Authenticator) verify(ctx context.Context, raw string, clusters []mesh.ClusterID, now time.Time) ([]verifiedToken, error) {
 	var good []verifiedToken
 	var errs []error
@@ -120,8 +119,8 @@ func (a *Authenticator) verify(ctx context.Context, raw string, clusters []mesh.
 	return good, errors.Join(errs...)
 }
 
-// bearer takes the token from the authorization header: "Bearer x" or, as
-// older clients write, "Istio x".
+// bearer returns the token of the authorization header: "Bearer x" or, from older
+// clients, "Istio x".
 func bearer(md metadata.MD) (string, error) {
 	values := md.Get(headerAuthorization)
 	if len(values) != 1 {
@@ -163,8 +162,7 @@ func (a *Authenticator) tokenClusters(md metadata.MD) ([]mesh.ClusterID, error) 
 
 var errNoIssuer = errors.New("no token issuer is trusted")
 
-// verifyLocal tries the issuers of one cluster that are trusted without asking
-// anybody.
+// verifyLocal tries the configured issuers of one cluster, without its API server.
 func (a *Authenticator) verifyLocal(cluster mesh.ClusterID, raw string, now time.Time) (token.Claims, error) {
 	errs := []error{}
 	for _, v := range a.cfg.Tokens[cluster] {
@@ -178,4 +176,19 @@ func (a *Authenticator) verifyLocal(cluster mesh.ClusterID, raw string, now time
 		return token.Claims{}, errNoIssuer
 	}
 	return token.Claims{}, errors.Join(errs...)
+}
+
+// AuthenticateToken returns the caller with the bearer token, for servers that do
+// not use gRPC. The cluster is the caller's own claim and may be empty. The error is
+// always an *Error.
+func (a *Authenticator) AuthenticateToken(ctx context.Context, token, cluster string) (mesh.Caller, error) {
+	md := metadata.Pairs(headerAuthorization, "Bearer "+token)
+	if cluster != "" {
+		md.Set(headerCluster, cluster)
+	}
+	caller, err := a.byToken(ctx, md)
+	if err != nil {
+		return mesh.Caller{}, &Error{errs: []error{err}}
+	}
+	return caller, nil
 }

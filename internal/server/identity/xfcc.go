@@ -19,14 +19,14 @@ const (
 	maxXFCC    = 16 << 10 // bytes
 )
 
-// byXFCC authenticates by what a trusted gateway says of its own client's
-// certificate. The cluster of such a caller is not known.
+// byXFCC authenticates the client of a trusted gateway by the certificate that the
+// gateway forwards. The cluster of such a caller is unknown.
 func (a *Authenticator) byXFCC(ctx context.Context, md metadata.MD) (mesh.Caller, error) {
 	p, ok := peer.FromContext(ctx)
 	if !ok {
 		return mesh.Caller{}, errors.New("the peer has no address")
 	}
-	// The type of the address depends on who serves the connection; its text does not.
+	// The type of the address depends on the server; its text does not.
 	addr, err := netip.ParseAddrPort(p.Addr.String())
 	if err != nil || !slices.ContainsFunc(a.cfg.XFCCSources, func(n netip.Prefix) bool { return n.Contains(addr.Addr().Unmap()) }) {
 		return mesh.Caller{}, errors.New("the peer is no trusted gateway")
@@ -37,13 +37,13 @@ func (a *Authenticator) byXFCC(ctx context.Context, md metadata.MD) (mesh.Caller
 	}
 	id, err := ParseXFCC(values[0])
 	if err == nil {
-		err = a.ofMesh(id)
+		err = a.checkOfMesh(id)
 	}
 	return mesh.Caller{Identity: id}, err
 }
 
-// ParseXFCC returns the SPIFFE id of the last element of the header: that is
-// what the gateway itself saw. Those before were sent to it.
+// ParseXFCC returns the identity in the last element of the header, which the
+// gateway itself wrote. It received the earlier elements from its client.
 func ParseXFCC(header string) (mesh.Identity, error) {
 	if len(header) > maxXFCC {
 		return mesh.Identity{}, fmt.Errorf("%s has %d bytes: want at most %d", headerXFCC, len(header), maxXFCC)
@@ -69,8 +69,8 @@ func ParseXFCC(header string) (mesh.Identity, error) {
 	return mesh.ParseIdentity(uris[0])
 }
 
-// splitQuoted splits at a separator that is not within quotes; a backslash
-// within them takes the next letter as it is.
+// splitQuoted splits at separators outside of quotes. Within quotes a backslash
+// escapes the next character.
 func splitQuoted(s string, sep byte) ([]string, error) {
 	var out []string
 	start, quoted := 0, false

@@ -1,5 +1,6 @@
-// Package publish does what the control plane writes to Kubernetes by itself.
-// Of all replicas the one that holds a Lease writes.
+// Package publish writes to Kubernetes on behalf of the control plane: the ConfigMap
+// with the roots of the mesh, into every namespace, and renewed tokens of remote
+// secrets. Only the replica that holds the Lease writes.
 package publish
 
 import (
@@ -17,28 +18,27 @@ import (
 	"github.com/meshctl/meshctl/internal/kube"
 )
 
-// LeaseName is that of the Lease in the system namespace.
+// LeaseName is the name of the Lease in the system namespace.
 const LeaseName = "meshctl-writer"
 
-// LeaseConfig says which Lease a replica wants to hold. All but the times and
-// Held are required.
+// LeaseConfig configures a Lease. All fields but the durations and Held are required.
 type LeaseConfig struct {
-	Access    *rest.Config // to the control plane's own cluster
+	Access    *rest.Config // to the own cluster of the control plane
 	Namespace string
-	// Holder is the replica, by a name that no other one has.
+	// Holder is the unique name of the replica.
 	Holder string
-	// A Lease that was not renewed for Duration may be taken; the holder gives
-	// up after RenewDeadline without success. Who does not hold it tries again
-	// every RetryPeriod. Defaults are 15 s, 10 s and 2 s.
+	// Another replica may take the Lease after Duration without a renewal. The
+	// holder gives up after RenewDeadline without a renewal. Requests are RetryPeriod
+	// apart. The defaults are 15 s, 10 s and 2 s.
 	Duration, RenewDeadline, RetryPeriod time.Duration
-	// Held is told when it is held and when not. May be nil.
+	// Held is called when this replica gets or loses the Lease. May be nil.
 	Held func(bool)
-	// Now must have a monotonic reading, as that of time.Now.
+	// Now must return times with a monotonic clock reading, as time.Now does.
 	Now func() time.Time
 	Log *slog.Logger
 }
 
-// Lease is what a replica holds while it writes.
+// Lease is the Lease that a replica must hold to write.
 type Lease struct {
 	cfg LeaseConfig
 
@@ -48,22 +48,22 @@ type Lease struct {
 	problem error
 }
 
-// NewLease returns a Lease that is not held.
+// NewLease returns a Lease that is not held. Run acquires it.
 func NewLease(cfg LeaseConfig) *Lease { return &Lease{cfg: cfg} }
 
-// Task is what the holder of the Lease does until ctx ends. An error ends the
-// whole control plane.
+// Task runs in the holder of the Lease until ctx ends. An error ends the whole control
+// plane.
 type Task func(ctx context.Context) error
 
-// LeaseStatus says who writes.
+// LeaseStatus reports the holder of the Lease.
 type LeaseStatus struct {
 	Held   bool   // by this replica
 	Holder string `json:",omitempty"`
-	// Problem is why this replica can neither get nor look at it.
+	// Problem is the reason why this replica can neither read nor acquire the Lease.
 	Problem string `json:",omitempty"`
 }
 
-// Status is that of the Lease now.
+// Status returns the current status of the Lease.
 func (l *Lease) Status() LeaseStatus {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -74,8 +74,8 @@ func (l *Lease) Status() LeaseStatus {
 	return st
 }
 
-// Run holds the Lease whenever it can, until ctx ends, and runs the tasks while
-// it does.
+// Run acquires the Lease whenever possible, and runs the tasks while this replica holds
+// it, until ctx ends.
 func (l *Lease) Run(ctx context.Context, tasks ...Task) error {
 	api, err := kube.NewClient(l.cfg.Access)
 	if err != nil {
@@ -84,9 +84,9 @@ func (l *Lease) Run(ctx context.Context, tasks ...Task) error {
 	return l.run(ctx, api.Leases(l.cfg.Namespace), tasks)
 }
 
-func (l *Lease) run(ctx context.Context, api leases, tasks []Task) error {
-	c := &candidate{
-		api: api, now: l.cfg.Now, holder: l.cfg.Holder, tell: l.note,
+func (l *Lease) run(ctx context.Context, api leaseAPI, tasks []Task) error {
+	c := &elector{
+		api: api, now: l.cfg.Now, holder: l.cfg.Holder, observed: l.note,
 		duration: cmp.Or(l.cfg.Duration, 15*time.Second),
 		deadline: cmp.Or(l.cfg.RenewDeadline, 10*time.Second),
 		retry:    cmp.Or(l.cfg.RetryPeriod, 2*time.Second),
@@ -99,8 +99,8 @@ func (l *Lease) run(ctx context.Context, api leases, tasks []Task) error {
 	return nil
 }
 
-// term runs the tasks from getting the Lease to losing it.
-func (l *Lease) term(ctx context.Context, c *candidate, tasks []Task) error {
+// term runs the tasks until the Lease is lost.
+func (l *Lease) term(ctx context.Context, c *elector, tasks []Task) error {
 	l.hold(true)
 	g, running := errgroup.WithContext(ctx)
 	g.Go(func() error { return c.keep(running) })
@@ -123,15 +123,15 @@ func (l *Lease) hold(yes bool) {
 	if l.cfg.Held != nil {
 		l.cfg.Held(yes)
 	}
-	what := "this replica writes to Kubernetes no longer"
+	what := "this replica no longer writes to Kubernetes"
 	if yes {
 		what = "this replica writes to Kubernetes from now on"
 	}
 	l.cfg.Log.Info(what, "lease", l.cfg.Namespace+"/"+LeaseName, "holder", l.cfg.Holder) //nolint:sloglint // one of two constants
 }
 
-// note keeps who holds the Lease, if that is known, and why it cannot be had,
-// which it logs once.
+// note records the holder of the Lease, or the error that hides it. It logs an error
+// once.
 func (l *Lease) note(ctx context.Context, holder string, err error) {
 	if err != nil && ctx.Err() != nil {
 		return

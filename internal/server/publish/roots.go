@@ -15,14 +15,14 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// What proxies mount to know the roots of the mesh.
+// Name and key of the ConfigMap with the roots of the mesh, which proxies mount.
 const (
 	RootConfigMap = "istio-ca-root-cert"
 	RootKey       = "root-cert.pem"
 
 	configLabel = "istio.io/config"
-	// annotation names the clusters whose control planes may write to a cluster
-	// that has none of its own.
+	// annotation of the system namespace of a cluster without a control plane. It
+	// lists the clusters whose control planes may write.
 	annotation = "topology.istio.io/controlPlaneClusters"
 )
 
@@ -30,13 +30,13 @@ const (
 const (
 	Created = "created"
 	Updated = "updated"
-	Deleted = "deleted" // an immutable one, to be made anew
+	Deleted = "deleted" // it was immutable, and is created again
 	Failed  = "error"
 )
 
-// RootsConfig of Roots. Written may be nil.
+// RootsConfig configures Roots. Written may be nil.
 type RootsConfig struct {
-	Cluster         mesh.ClusterID // the control plane's own
+	Cluster         mesh.ClusterID // of the control plane
 	SystemNamespace string         // in every cluster
 	// Written counts each write.
 	Written func(cluster mesh.ClusterID, result string)
@@ -44,36 +44,36 @@ type RootsConfig struct {
 	Log     *slog.Logger
 }
 
-// Roots keep the ConfigMap with the roots of the mesh right in the namespaces
-// of the own cluster, and of others whose system namespace says so. They may be
-// used concurrently.
+// Roots maintain the ConfigMap with the roots of the mesh in every namespace of the own
+// cluster, and of remote clusters whose system namespace allows it. They may be used
+// concurrently.
 type Roots struct {
 	cfg RootsConfig
 
 	mu       sync.Mutex // guards what follows
 	pem      string
 	clusters map[mesh.ClusterID]*rest.Config
-	keepers  map[mesh.ClusterID]*keeper // while this replica writes
-	changed  chan struct{}              // has one when something above changed
+	running  map[mesh.ClusterID]*clusterRoots // while this replica writes
+	changed  chan struct{}                    // has one when something above changed
 }
 
-// NewRoots returns roots of no cluster.
+// NewRoots returns Roots without clusters.
 func NewRoots(cfg RootsConfig) *Roots {
 	return &Roots{cfg: cfg, clusters: make(map[mesh.ClusterID]*rest.Config), changed: make(chan struct{}, 1)}
 }
 
-// SetRoots gives the roots in PEM, which every namespace gets from now on.
-// Before nothing is written.
+// SetRoots sets the roots (PEM) for every namespace. Before the first call nothing is
+// written.
 func (r *Roots) SetRoots(pem []byte) {
 	r.change(func() { r.pem = string(pem) })
 }
 
-// SetCluster gives the access to a cluster, or another one for it.
+// SetCluster adds a cluster or changes the access to it.
 func (r *Roots) SetCluster(id mesh.ClusterID, access *rest.Config) {
 	r.change(func() { r.clusters[id] = access })
 }
 
-// RemoveCluster leaves a cluster alone, with what was written there.
+// RemoveCluster stops writing to a cluster. Its ConfigMaps stay.
 func (r *Roots) RemoveCluster(id mesh.ClusterID) {
 	r.change(func() { delete(r.clusters, id) })
 }
@@ -88,16 +88,16 @@ func (r *Roots) change(f func()) {
 	}
 }
 
-// Run writes until ctx ends: it is a Task.
+// Run writes until ctx ends. It is a Task.
 func (r *Roots) Run(ctx context.Context) error {
 	var ended sync.WaitGroup
-	running := make(map[mesh.ClusterID]running)
+	running := make(map[mesh.ClusterID]runningCluster)
 	defer func() {
 		for _, k := range running {
 			k.stop()
 		}
 		ended.Wait()
-		r.setKeepers(nil)
+		r.setRunning(nil)
 	}()
 	for {
 		r.mu.Lock()
@@ -112,17 +112,17 @@ func (r *Roots) Run(ctx context.Context) error {
 	}
 }
 
-// running is a keeper that works.
-type running struct {
-	*keeper
+// runningCluster is a clusterRoots that runs.
+type runningCluster struct {
+	*clusterRoots
 	access *rest.Config
 	stop   context.CancelFunc
 }
 
-// update starts and stops keepers so that they are those of the clusters, and
-// gives them the roots.
+// update starts and stops the clusterRoots of added and removed clusters, and sets
+// their roots.
 func (r *Roots) update(
-	ctx context.Context, ended *sync.WaitGroup, keepers map[mesh.ClusterID]running, pem string, clusters map[mesh.ClusterID]*rest.Config,
+	ctx context.Context, ended *sync.WaitGroup, keepers map[mesh.ClusterID]runningCluster, pem string, clusters map[mesh.ClusterID]*rest.Config,
 ) {
 	for id, k := range keepers {
 		if clusters[id] != k.access {
@@ -134,13 +134,13 @@ func (r *Roots) update(
 		if _, known := keepers[id]; known {
 			continue
 		}
-		k, err := newKeeper(&r.cfg, id, access)
+		k, err := newClusterRoots(&r.cfg, id, access)
 		if err != nil {
 			r.cfg.Log.Error("the roots of the mesh cannot be written to a cluster", "cluster", id, "error", err)
 			continue
 		}
 		life, stop := context.WithCancel(ctx)
-		keepers[id] = running{k, access, stop}
+		keepers[id] = runningCluster{k, access, stop}
 		ended.Go(func() { k.run(life) })
 	}
 	if pem != "" {
@@ -148,41 +148,41 @@ func (r *Roots) update(
 			k.setRoots(pem)
 		}
 	}
-	shown := make(map[mesh.ClusterID]*keeper, len(keepers))
+	shown := make(map[mesh.ClusterID]*clusterRoots, len(keepers))
 	for id, k := range keepers {
-		shown[id] = k.keeper
+		shown[id] = k.clusterRoots
 	}
-	r.setKeepers(shown)
+	r.setRunning(shown)
 }
 
-func (r *Roots) setKeepers(m map[mesh.ClusterID]*keeper) {
+func (r *Roots) setRunning(m map[mesh.ClusterID]*clusterRoots) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.keepers = m
+	r.running = m
 }
 
-// RootsStatus says how it stands with a cluster while this replica writes.
+// RootsStatus reports the state of a cluster while this replica writes.
 type RootsStatus struct {
 	Cluster mesh.ClusterID
-	// Written is whether the cluster is one to write to.
+	// Written reports whether this replica writes to the cluster.
 	Written bool
 	Problem string     `json:",omitempty"`
 	Since   *time.Time `json:",omitempty"` // of the problem
 }
 
-// Status is that of all clusters, by name; nothing when another replica writes.
+// Status returns the status of all clusters, by name; none if another replica writes.
 func (r *Roots) Status() []RootsStatus {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	out := []RootsStatus{}
-	for _, k := range r.keepers {
+	for _, k := range r.running {
 		out = append(out, k.status())
 	}
 	slices.SortFunc(out, func(a, b RootsStatus) int { return cmp.Compare(a.Cluster, b.Cluster) })
 	return out
 }
 
-// ignored are the namespaces without workloads of a mesh, as with Istio.
+// ignored reports whether a namespace has no workloads of a mesh, as Istio assumes.
 func ignored(namespace string) bool {
 	switch namespace {
 	case "kube-public", "kube-node-lease", "local-path-storage":
@@ -191,8 +191,8 @@ func ignored(namespace string) bool {
 	return false
 }
 
-// invites reports whether the annotation of a remote system namespace lets the
-// control plane of cluster own write.
+// invites reports whether the annotation of a remote system namespace allows the
+// control plane of cluster own to write.
 func invites(value string, own mesh.ClusterID) bool {
 	for name := range strings.SplitSeq(value, ",") {
 		if name = strings.TrimSpace(name); name == "*" || name == string(own) && name != "" {

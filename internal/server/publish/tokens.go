@@ -23,31 +23,32 @@ import (
 )
 
 const (
-	// tokensInterval is between two looks at the remote secrets: often enough
-	// for several tries in the last third of the shortest token, ten minutes.
+	// tokensInterval is the interval between checks of the remote secrets. It allows
+	// several attempts in the last third of the shortest token, which lives ten
+	// minutes.
 	tokensInterval = 30 * time.Second
-	// renewalsAtOnce bounds how many clusters are asked at the same time, as one
-	// that does not answer takes a while.
+	// renewalsAtOnce bounds the concurrent renewals, as a cluster that does not
+	// answer takes a while.
 	renewalsAtOnce = 8
 )
 
-// TokensConfig of Tokens. Written may be nil.
+// TokensConfig configures Tokens. Written may be nil.
 type TokensConfig struct {
-	API       *rest.Config // the control plane's own cluster
+	API       *rest.Config // of the own cluster
 	Namespace string       // of the remote secrets
-	// Reach makes the access to the cluster of a remote secret, or refuses it.
+	// Reach returns the access to the cluster of a remote secret, or refuses it.
 	Reach func(*remotesecret.Cluster) (*rest.Config, error)
 	// Written counts each renewal.
 	Written func(cluster mesh.ClusterID, result string)
-	// Interval is between two looks at the remote secrets; default 30 s.
+	// Interval is the interval between checks of the remote secrets; default 30 s.
 	Interval time.Duration
 	Now      func() time.Time
 	Log      *slog.Logger
 }
 
-// Tokens renew the tokens of remote secrets that end, at two thirds of their
-// life, by the tokens themselves. Only tokens that end with an object of their
-// own are renewed, which is what `create-remote-secret --ttl` makes.
+// Tokens renew the expiring tokens of remote secrets after two thirds of their lifetime,
+// with the tokens themselves. They only renew tokens that are bound to their own
+// Secret, as `create-remote-secret --ttl` makes them.
 type Tokens struct {
 	cfg TokensConfig
 
@@ -55,16 +56,16 @@ type Tokens struct {
 	statuses map[string]TokenStatus // by place
 }
 
-// TokenStatus says how it stands with the token of one cluster.
+// TokenStatus reports the state of the token of one cluster.
 type TokenStatus struct {
 	Cluster mesh.ClusterID
 	Secret  string    // namespace/name
 	Ends    time.Time `json:",omitzero"`
-	// Problem is why it is not renewed although it is time.
+	// Problem is the reason why a due renewal failed.
 	Problem string `json:",omitempty"`
 }
 
-// NewTokens returns tokens that nobody renews yet.
+// NewTokens returns Tokens. Run renews them.
 func NewTokens(cfg TokensConfig) *Tokens {
 	return &Tokens{cfg: cfg, statuses: make(map[string]TokenStatus)}
 }
@@ -72,7 +73,7 @@ func NewTokens(cfg TokensConfig) *Tokens {
 // secretsAPI are the Secrets of a namespace.
 type secretsAPI = kube.Objects[*corev1.Secret, *corev1.SecretList]
 
-// Status is that of all tokens that are renewed, by place.
+// Status returns the status of all renewed tokens, by Secret.
 func (t *Tokens) Status() []TokenStatus {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -83,7 +84,7 @@ func (t *Tokens) Status() []TokenStatus {
 	return out
 }
 
-// Run renews until ctx ends: it is a Task.
+// Run renews tokens until ctx ends. It is a Task.
 func (t *Tokens) Run(ctx context.Context) error {
 	api := rest.CopyConfig(t.cfg.API)
 	api.Timeout = kube.RequestTimeout
@@ -91,7 +92,7 @@ func (t *Tokens) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("renew the tokens of remote secrets: %w", err)
 	}
-	defer t.set(nil) // who holds the Lease next tells
+	defer t.set(nil) // the next holder of the Lease reports them
 	tick := time.NewTicker(cmp.Or(t.cfg.Interval, tokensInterval))
 	defer tick.Stop()
 	for told := ""; ; {
@@ -99,7 +100,7 @@ func (t *Tokens) Run(ctx context.Context) error {
 		if err := t.look(ctx, core.Secrets(t.cfg.Namespace)); err != nil && ctx.Err() == nil {
 			problem = err.Error()
 			if problem != told {
-				t.cfg.Log.Error("the tokens of remote secrets cannot be looked at", "namespace", t.cfg.Namespace, "error", err)
+				t.cfg.Log.Error("remote secrets cannot be listed to renew their tokens", "namespace", t.cfg.Namespace, "error", err)
 			}
 		}
 		told = problem
@@ -111,7 +112,7 @@ func (t *Tokens) Run(ctx context.Context) error {
 	}
 }
 
-// look renews what it is time for.
+// look renews the tokens that are due.
 func (t *Tokens) look(ctx context.Context, secrets secretsAPI) error {
 	list, err := secrets.List(ctx, metav1.ListOptions{LabelSelector: remotesecret.Selector})
 	if err != nil {
@@ -126,14 +127,14 @@ func (t *Tokens) look(ctx context.Context, secrets secretsAPI) error {
 			return nil
 		})
 	}
-	_ = g.Wait() // nobody fails
+	_ = g.Wait() // keep returns no error
 	if ctx.Err() == nil {
 		t.set(statuses)
 	}
 	return nil
 }
 
-// set tells what was found, and logs each problem once.
+// set replaces the statuses, and logs each problem once.
 func (t *Tokens) set(statuses []*TokenStatus) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -151,8 +152,8 @@ func (t *Tokens) set(statuses []*TokenStatus) {
 	}
 }
 
-// keep looks at one remote secret. It returns nil when its token is not to be
-// renewed.
+// keep renews the token of one remote secret if it is due. It returns nil if the token
+// must not be renewed.
 func (t *Tokens) keep(ctx context.Context, secrets secretsAPI, secret *corev1.Secret) *TokenStatus {
 	clusters := remotesecret.Decode(secret)
 	if len(clusters) != 1 || !clusters[0].Renewed || clusters[0].Err != nil {
@@ -184,8 +185,8 @@ func (t *Tokens) keep(ctx context.Context, secrets secretsAPI, secret *corev1.Se
 	return st
 }
 
-// renew asks the cluster for another token, with the one that is renewed, and
-// writes it into the Secret, unless somebody else has written to that.
+// renew requests a new token from the cluster with the old one, and writes it into the
+// Secret unless the Secret has changed.
 func (t *Tokens) renew(
 	ctx context.Context, secrets secretsAPI, secret *corev1.Secret, c *remotesecret.Cluster, life time.Duration,
 ) (time.Time, error) {

@@ -24,7 +24,8 @@ import (
 	testkube "github.com/meshctl/meshctl/test/kube"
 )
 
-// TestTokensOfRemoteSecretsAreRenewed has one API server be both clusters.
+// TestTokensOfRemoteSecretsAreRenewed: expiring tokens are renewed in time. One API
+// server is both clusters.
 func TestTokensOfRemoteSecretsAreRenewed(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs Kubernetes")
@@ -36,7 +37,7 @@ func TestTokensOfRemoteSecretsAreRenewed(t *testing.T) {
 	if _, err := a.Secrets(system).Create(t.Context(), first, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	// Without an object that it ends with, a token is nobody's to renew.
+	// A token that is not bound to its own Secret is not renewed.
 	forever := first.DeepCopy()
 	forever.Name, forever.Annotations = "forever", nil
 	if _, err := a.Secrets(system).Create(t.Context(), forever, metav1.CreateOptions{}); err != nil {
@@ -116,7 +117,7 @@ func TestTokensOfRemoteSecretsAreRenewed(t *testing.T) {
 	}
 	mu.Unlock()
 
-	// What was revoked cannot be renewed; it is told, and left as it is.
+	// A revoked token cannot be renewed. It is reported and stays.
 	if err := a.Secrets(readers).Delete(t.Context(), bound, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -130,8 +131,8 @@ func TestTokensOfRemoteSecretsAreRenewed(t *testing.T) {
 	}
 }
 
-// remoteSecret makes one of cluster west, with a token that ends, and names
-// the Secret that it ends with.
+// remoteSecret returns a remote secret of cluster west with an expiring token, and the
+// name of the Secret that the token is bound to.
 func remoteSecret(t *testing.T, c *testkube.Cluster, namespace, readers string) (secret *corev1.Secret, bound string) {
 	t.Helper()
 	west, err := create.Connect("west", c.Config())
@@ -159,13 +160,13 @@ func remoteSecret(t *testing.T, c *testkube.Cluster, namespace, readers string) 
 	return secret, issued.Secret
 }
 
-// secretNow is the remote secret as it is.
+// secretNow is the current remote secret.
 type secretNow struct {
 	*corev1.Secret
 	token string
 }
 
-func read(t *testing.T, a api, namespace string) secretNow {
+func read(t *testing.T, a testAPI, namespace string) secretNow {
 	t.Helper()
 	secret, err := a.Secrets(namespace).Get(t.Context(), remotesecret.Name("west"))
 	if err != nil {
@@ -183,7 +184,7 @@ func tokenOf(t *testing.T, secret *corev1.Secret) string {
 	return clusters[0].User.Token
 }
 
-// works lists services of a namespace with what the Secret holds.
+// works lists the services of a namespace with the credential in the Secret.
 func (s secretNow) works(t *testing.T, namespace string) error {
 	access, err := kube.Remote(&remotesecret.Decode(s.Secret)[0], kube.RemoteOptions{
 		Options: remotesecret.Options{Now: time.Now()}, Timeout: time.Minute,

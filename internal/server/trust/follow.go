@@ -23,21 +23,21 @@ import (
 const (
 	maxBundle    = 1 << 20 // bytes
 	fetchTimeout = 10 * time.Second
-	// What endpoints hint at is kept to between these.
+	// minRefresh and maxRefresh bound the refresh hints of endpoints.
 	minRefresh     = time.Second
 	maxRefresh     = time.Hour
-	defaultRefresh = 5 * time.Minute // of the SPIFFE specification
+	defaultRefresh = 5 * time.Minute // in the SPIFFE specification
 	firstRetry     = time.Second
 	maxRetry       = time.Minute
-	// fileInterval is how often files are looked at.
+	// fileInterval is the interval between checks of files.
 	fileInterval = 2 * time.Second
 )
 
-// follow looks at a file or an endpoint again and again, until ctx ends.
-func (f *Federation) follow(ctx context.Context, s Source) {
+// follow fetches from a file or an endpoint again and again, until ctx ends.
+func (f *Bundles) follow(ctx context.Context, s Source) {
 	var file fileReader
 	retry := firstRetry
-	// answered says that the endpoint has, so that the file counts no longer.
+	// answered means that the endpoint gave a bundle, so the file no longer counts.
 	trusted, answered := f.restored(s)
 	for ctx.Err() == nil {
 		wait := fileInterval
@@ -49,7 +49,7 @@ func (f *Federation) follow(ctx context.Context, s Source) {
 					trusted = b.Roots
 				}
 			case changed && err == nil:
-				// A new bundle in the file proves an endpoint that left the old one.
+				// The endpoint may prove itself with a new bundle in the file, too.
 				if b, err := judge(s.TrustDomain, data, f.cfg.Now()); err == nil {
 					trusted = append(slices.Clip(trusted), b.Roots...)
 				}
@@ -73,18 +73,18 @@ func (f *Federation) follow(ctx context.Context, s Source) {
 	}
 }
 
-// restored are the roots of before the start, if they are in use.
-func (f *Federation) restored(s Source) (roots []*x509.Certificate, ok bool) {
+// restored returns the roots that were kept before the start, if they are in use.
+func (f *Bundles) restored(s Source) (roots []*x509.Certificate, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if e := f.entries[s]; e != nil && e.restored {
+	if e := f.sources[s]; e != nil && e.restored {
 		return e.bundle.Roots, true
 	}
 	return nil, false
 }
 
-// ask asks the endpoint once. What it returns is that of report.
-func (f *Federation) ask(ctx context.Context, s Source, trusted []*x509.Certificate) (used *bundle.Bundle, good bool) {
+// ask fetches from the endpoint once. It returns the results of report.
+func (f *Bundles) ask(ctx context.Context, s Source, trusted []*x509.Certificate) (used *bundle.Bundle, good bool) {
 	data, err := f.fetch(ctx, s, trusted)
 	if used, good = f.report(ctx, s, data, err); good {
 		f.keep(s, data)
@@ -124,14 +124,14 @@ func (r *fileReader) read(path string) (data []byte, changed bool, err error) {
 	return r.data, true, err
 }
 
-// fetch asks an endpoint for its bundle. The fetcher of go-spiffe would connect
-// to any address and read without end.
-func (f *Federation) fetch(ctx context.Context, s Source, trusted []*x509.Certificate) ([]byte, error) {
+// fetch fetches the bundle of an endpoint. The fetcher of go-spiffe connects to any
+// address and reads without a limit.
+func (f *Bundles) fetch(ctx context.Context, s Source, trusted []*x509.Certificate) ([]byte, error) {
 	client, err := f.client(s, trusted)
 	if err != nil {
 		return nil, err
 	}
-	defer client.CloseIdleConnections() // the next time is far away
+	defer client.CloseIdleConnections() // the next fetch is far away
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL, http.NoBody)
 	if err != nil {
 		return nil, err
@@ -154,9 +154,9 @@ func (f *Federation) fetch(ctx context.Context, s Source, trusted []*x509.Certif
 	return data, nil
 }
 
-// client connects to the endpoint of a source and verifies it, with a SPIFFE id
-// by the trusted roots.
-func (f *Federation) client(s Source, trusted []*x509.Certificate) (*http.Client, error) {
+// client returns a client for the endpoint of a source. It verifies an endpoint with a
+// SPIFFE id by the trusted roots.
+func (f *Bundles) client(s Source, trusted []*x509.Certificate) (*http.Client, error) {
 	server := dial.ServerTLS{Roots: f.cfg.WebRoots}
 	if s.ID != "" {
 		id, err := spiffeid.FromString(s.ID)

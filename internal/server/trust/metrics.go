@@ -18,7 +18,7 @@ func CountFetches(reg prometheus.Registerer) func(trustDomain string, ok bool) {
 }
 
 // Metrics collects the state of the sources of trust bundles.
-type Metrics struct{ Bundles *Federation }
+type Metrics struct{ Bundles *Bundles }
 
 // Describe sends nothing, as the trust domains may change.
 func (Metrics) Describe(chan<- *prometheus.Desc) {}

@@ -19,7 +19,7 @@ import (
 // It is safe for concurrent use.
 type Peers struct {
 	// Bundles are the sources. Peers sets those of MeshConfig.
-	Bundles *Federation
+	Bundles *Bundles
 	changed chan struct{} // capacity 1
 
 	mu      sync.RWMutex // guards what follows

@@ -11,30 +11,30 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// maxRoots is the most roots of one bundle that are used. Every proxy gets them.
+// maxRoots bounds the roots of one bundle, as every proxy gets them.
 const maxRoots = 100
 
-// Source is where roots of a trust domain come from.
+// Source is a source of the roots of a trust domain.
 type Source struct {
-	// TrustDomain is whose roots they are. Empty means the mesh's own, and its
-	// aliases that no source names.
+	// TrustDomain of the roots. Empty means the mesh's own, and its aliases without
+	// a source.
 	TrustDomain string
 	// PEM are the roots themselves.
 	PEM string
-	// File holds a bundle, PEM or SPIFFE JSON. With a URL it counts until the
-	// endpoint has given another.
+	// File has a bundle, PEM or SPIFFE JSON. With a URL it counts until the endpoint
+	// has given one.
 	File string
-	// URL is that of a SPIFFE bundle endpoint.
+	// URL is the URL of a SPIFFE bundle endpoint.
 	URL string
-	// ID is the SPIFFE id that the endpoint has to prove, by the bundle in use
-	// (profile https_spiffe); empty means that its certificate is verified as
-	// those of web sites are (https_web).
+	// ID is the SPIFFE id that the endpoint must prove, by the bundle in use (profile
+	// https_spiffe). If empty, its certificate is verified like the certificates of
+	// web sites (https_web).
 	ID string
-	// Via says who named the source, for people.
+	// Via names the configuration of the source, for people.
 	Via string
 }
 
-// Check says what is wrong with a source.
+// Check reports what is wrong with a source.
 func (s Source) Check() error {
 	switch {
 	case s.TrustDomain != "" && !mesh.IsTrustDomain(s.TrustDomain):
@@ -61,7 +61,7 @@ func (s Source) Check() error {
 	return nil
 }
 
-// place is where the roots are, for people.
+// place names the location of the roots, for people.
 func (s Source) place() string { return cmp.Or(s.URL, s.File, s.Via) }
 
 func (s Source) profile() string {
@@ -74,7 +74,7 @@ func (s Source) profile() string {
 	return "https_web"
 }
 
-// judge reads a bundle and says why it cannot be that of a trust domain.
+// judge parses a bundle, and returns an error if the trust domain cannot use it.
 func judge(trustDomain string, data []byte, now time.Time) (*bundle.Bundle, error) {
 	b, err := bundle.Parse(data)
 	if err != nil {
@@ -94,8 +94,8 @@ func judge(trustDomain string, data []byte, now time.Time) (*bundle.Bundle, erro
 	return b, nil
 }
 
-// ofDomain refuses a root that says that it is of another trust domain: by its
-// own SPIFFE id or by the names that it may sign.
+// ofDomain refuses a root of another trust domain, by its own SPIFFE id or its name
+// constraints.
 func ofDomain(root *x509.Certificate, trustDomain string) error {
 	if trustDomain == "" {
 		return nil
@@ -116,7 +116,7 @@ func ofDomain(root *x509.Certificate, trustDomain string) error {
 	return fmt.Errorf("root %q may sign for %q only, not for trust domain %q", root.Subject, root.PermittedURIDomains, trustDomain)
 }
 
-// lastEnd is when the last of some roots ends.
+// lastEnd returns the time at which the last root expires.
 func lastEnd(roots []*x509.Certificate) time.Time {
 	var end time.Time
 	for _, r := range roots {

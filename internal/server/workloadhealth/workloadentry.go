@@ -1,0 +1,196 @@
+package workloadhealth
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"path"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+
+	"github.com/meshctl/meshctl/internal/dial"
+	"github.com/meshctl/meshctl/internal/kube"
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+const (
+	// writeTimeout bounds one write, maxAnswer an answer to it, in bytes.
+	writeTimeout = 10 * time.Second
+	maxAnswer    = 2 << 20
+	// maxConflicts is how often an object that others write meanwhile is tried.
+	maxConflicts = 5
+)
+
+// versions of the kind, the preferred one first.
+var versions = [...]string{"v1", "v1beta1", "v1alpha3"}
+
+// api writes the status of the WorkloadEntries of one cluster.
+type entryAPI struct {
+	http *http.Client
+	rest *kube.Client
+}
+
+func newAPI(access *rest.Config) (*entryAPI, error) {
+	access = rest.CopyConfig(access)
+	access.QPS = -1 // maxWriting bounds it
+	access.Wrap(func(next http.RoundTripper) http.RoundTripper { return dial.Bounded(next, maxAnswer) })
+	client, err := rest.HTTPClientFor(access)
+	if err != nil {
+		return nil, err
+	}
+	made, err := kube.NewClientWith(access, client)
+	return &entryAPI{client, made}, err
+}
+
+func (a *entryAPI) close() {
+	if a != nil {
+		a.http.CloseIdleConnections()
+	}
+}
+
+// condition is one of the status of an Istio object. Others than ours are kept as
+// they are.
+type condition struct {
+	Type               string `json:"type"`
+	Status             string `json:"status"`
+	LastProbeTime      string `json:"lastProbeTime,omitempty"`
+	LastTransitionTime string `json:"lastTransitionTime,omitempty"`
+	Message            string `json:"message,omitempty"`
+}
+
+func newCondition(problem string, at time.Time) *condition {
+	time := at.UTC().Format(time.RFC3339Nano)
+	c := &condition{Type: mesh.ConditionHealthy, Status: "True", LastProbeTime: time, LastTransitionTime: time, Message: problem}
+	if problem != "" {
+		c.Status = "False"
+	}
+	return c
+}
+
+// object is what is read of a WorkloadEntry.
+type workloadEntry struct {
+	Metadata struct {
+		ResourceVersion string            `json:"resourceVersion"`
+		Annotations     map[string]string `json:"annotations"`
+	} `json:"metadata"`
+	Spec struct {
+		ServiceAccount string `json:"serviceAccount"`
+	} `json:"spec"`
+	Status struct {
+		Conditions []json.RawMessage `json:"conditions"`
+	} `json:"status"`
+}
+
+// healthy is the condition that the object has, nil when it has none, and the
+// others.
+func (o *workloadEntry) healthyCondition() (is *condition, others []json.RawMessage) {
+	others = []json.RawMessage{}
+	for _, raw := range o.Status.Conditions {
+		var c condition
+		if err := json.Unmarshal(raw, &c); err == nil && c.Type == mesh.ConditionHealthy {
+			is = &c
+			continue
+		}
+		others = append(others, raw)
+	}
+	return is, others
+}
+
+// say writes the condition and returns it as it is now.
+func (a *entryAPI) setCondition(ctx context.Context, of workloadKey, c condition) (*condition, error) {
+	var wrote *condition
+	err := a.change(ctx, of.entry, func(o *workloadEntry) ([]json.RawMessage, error) {
+		switch {
+		case o == nil:
+			return nil, errors.New("there is no such WorkloadEntry")
+		case !snapshot.HealthChecked(o.Metadata.Annotations):
+			return nil, fmt.Errorf("it is not health-checked: annotate it with %s=true", mesh.AnnotationHealthChecks)
+		case o.Spec.ServiceAccount != of.account:
+			return nil, fmt.Errorf("it is of service account %q, the proxy that names it of %q", o.Spec.ServiceAccount, of.account)
+		}
+		say := c
+		was, others := o.healthyCondition()
+		if was != nil && was.Status == say.Status && was.LastTransitionTime != "" {
+			say.LastTransitionTime = was.LastTransitionTime
+		}
+		text, err := json.Marshal(say)
+		if err != nil {
+			return nil, err
+		}
+		wrote = &say
+		return append(others, text), nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return wrote, nil
+}
+
+// forget takes a condition back, if nobody wrote another one meanwhile.
+func (a *entryAPI) removeCondition(ctx context.Context, of workloadKey, c *condition) error {
+	return a.change(ctx, of.entry, func(o *workloadEntry) ([]json.RawMessage, error) {
+		if o == nil {
+			return nil, nil
+		}
+		was, others := o.healthyCondition()
+		if was == nil || was.LastProbeTime != c.LastProbeTime || was.Status != c.Status {
+			return nil, nil
+		}
+		return others, nil
+	})
+}
+
+// change replaces the conditions of an object by those that edit returns, unless
+// these are nil. It is given nil when there is no object, and then returns nil.
+func (a *entryAPI) change(ctx context.Context, key snapshot.PodKey, edit func(*workloadEntry) ([]json.RawMessage, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	for range maxConflicts {
+		at, o, err := a.get(ctx, key)
+		if err != nil {
+			return err
+		}
+		conditions, err := edit(o)
+		if err != nil || conditions == nil {
+			return err
+		}
+		patch, err := json.Marshal(map[string]any{
+			"metadata": map[string]string{"resourceVersion": o.Metadata.ResourceVersion},
+			"status":   map[string]any{"conditions": conditions},
+		})
+		if err != nil {
+			return err
+		}
+		err = a.rest.Patch(types.MergePatchType).AbsPath(at, "status").Body(patch).Do(ctx).Error()
+		if !apierrors.IsConflict(err) {
+			return err
+		}
+	}
+	return errors.New("others write it all the time")
+}
+
+// get reads the object and says where it is; nil when there is none.
+func (a *entryAPI) get(ctx context.Context, key snapshot.PodKey) (at string, o *workloadEntry, err error) {
+	for _, version := range versions {
+		at = path.Join("/apis/networking.istio.io", version, "namespaces", key.Namespace, "workloadentries", key.Name)
+		text, err := a.rest.Get().AbsPath(at).DoRaw(ctx)
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return "", nil, err
+		}
+		o = new(workloadEntry)
+		if err := json.Unmarshal(text, o); err != nil {
+			return "", nil, fmt.Errorf("%s is not a WorkloadEntry: %w", at, err)
+		}
+		return at, o, nil
+	}
+	return "", nil, nil
+}
