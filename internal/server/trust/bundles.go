@@ -48,9 +48,9 @@ type Bundles struct {
 
 	mu      sync.Mutex // guards what follows
 	ctx     context.Context
-	x     []Source // of Set
+	x       []Source // of Set
 	sources map[Source]*sourceState
-	running   sync.WaitGroup
+	running sync.WaitGroup
 }
 
 // sourceState is the state of a source.
