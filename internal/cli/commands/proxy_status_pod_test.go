@@ -80,8 +80,8 @@ status: {phase: Running, podIP: 10.9.9.9, podIPs: [{ip: 10.9.9.9}]}}`, kubelet.N
 	}{
 		{[]string{"--proxy-context", "cluster2", "--proxy-admin-port", port}, 0, `^Clusters Match\nListeners Match\nRoutes Match\n$`, `^$`},
 		{[]string{"--context", "cluster2", "--proxy-admin-port", port, "-o", "json"}, 0, `"envoy": "admin interface localhost:\d+ by port-forward to pod apps/client-1"`, `^$`},
-		{[]string{"--proxy-context", "cluster2", "--proxy-admin-port", "1"}, 1, `^$`, `ask Envoy's admin interface localhost:1 by port-forward to pod apps/client-1: .*connection refused.*; --proxy-context names`},
-		{[]string{"--context", "cluster1"}, 1, `^$`, `port-forward to pod apps/client-1: .*not found.*; --proxy-context names the cluster of the pod when it is another`},
+		{[]string{"--proxy-context", "cluster2", "--proxy-admin-port", "1"}, 1, `^$`, `ask Envoy's admin interface localhost:1 by port-forward to pod apps/client-1: .*connection refused.*; if the pod is in another cluster, name it with --proxy-context`},
+		{[]string{"--context", "cluster1"}, 1, `^$`, `port-forward to pod apps/client-1: .*not found.*; if the pod is in another cluster, name it with --proxy-context`},
 		{[]string{"--proxy-context", "cluster3"}, 1, `^$`, `cluster3`},
 	} {
 		code, stdout, stderr := m.Run(append([]string{"ps", "client-1.apps", "--kubeconfig", config}, tc.args...)...)

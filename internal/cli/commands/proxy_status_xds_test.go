@@ -182,15 +182,15 @@ func TestProxyStatusOverXDS(t *testing.T) {
 		want string
 		args []string
 	}{
-		"nobody":               {2, "who asks over xDS\\? --cert-dir has", []string{"--root-ca", root}},
-		"no roots":             {2, "by which roots is the control plane verified\\? --root-ca names", []string{"--token-file", file}},
-		"another root":         {1, "unknown authority.*--root-ca names the roots", []string{"--token-file", file, "--root-ca", filepath.Join(m.dir, "another", "root-cert.pem")}},
-		"another name":         {1, "not any.example.*--authority the name in its certificate", []string{"--cert-dir", system, "--authority", "any.example"}},
+		"nobody":               {2, "--xds-address needs an identity: give --cert-dir", []string{"--root-ca", root}},
+		"no roots":             {2, "--xds-address needs the roots of the control plane: give --root-ca", []string{"--token-file", file}},
+		"another root":         {1, "unknown authority.*give its roots with --root-ca", []string{"--token-file", file, "--root-ca", filepath.Join(m.dir, "another", "root-cert.pem")}},
+		"another name":         {1, "not any.example.*the name in its certificate with --authority", []string{"--cert-dir", system, "--authority", "any.example"}},
 		"no PEM":               {2, "no PEM certificate among the roots", []string{"--cert-dir", system, "--root-ca", junk}},
 		"no file":              {1, "--root-ca: .*no such file", []string{"--cert-dir", system, "--root-ca", filepath.Join(m.dir, "none")}},
 		"no directory":         {1, "--cert-dir: .*no such file", []string{"--cert-dir", filepath.Join(m.dir, "none")}},
 		"no token in the file": {1, "request authenticate failure; it wants the token", []string{"--token-file", junk, "--root-ca", root}},
-		"both":                 {2, "--insecure verifies nothing", []string{"--cert-dir", system, "--insecure", "--root-ca", root}},
+		"both":                 {2, "--insecure and --root-ca: give one of them", []string{"--cert-dir", system, "--insecure", "--root-ca", root}},
 		"a port without TLS":   {1, "first record does not look like a TLS handshake", []string{"--cert-dir", system, "--xds-address", m.plain}},
 		"no port":              {2, "--xds-address \"istiod\": want host:port", []string{"--cert-dir", system, "--xds-address", "istiod"}},
 		"one that is silent":   {1, `127\.0\.0\.1:1: .*connection refused`, []string{"--cert-dir", system, "--xds-address", "127.0.0.1:1"}},
@@ -200,7 +200,7 @@ func TestProxyStatusOverXDS(t *testing.T) {
 			t.Errorf("%s: %d, want %d and %s: %s%s", name, code, tc.code, tc.want, stdout, stderr)
 		}
 	}
-	if code, _, stderr := m.run("ps", "--cert-dir", system); code != cli.ExitUsage || !strings.Contains(stderr, "--cert-dir is for control planes that are asked over xDS") {
+	if code, _, stderr := m.run("ps", "--cert-dir", system); code != cli.ExitUsage || !strings.Contains(stderr, "--cert-dir needs --xds-address") {
 		t.Errorf("without an address: %d, %s", code, stderr)
 	}
 }

@@ -87,7 +87,7 @@ func TestProxyConfigOfTwoPods(t *testing.T) {
 		},
 		{"rc web-1.NS1 http://ADDRESS --context cluster1", 0, `^  "O=cluster\.local"`, `^Both \[web-1\.NS1\] and \[ADDRESS\] have.*\n$`, [2]int{1, 0}},
 
-		{"diff web-1.NS1 only-b.NS2 --context cluster1", 1, `^$`, `^Error: namespace NS2 has no pod only-b.*; --context-b names the cluster of B when it is another\n$`, [2]int{}},
+		{"diff web-1.NS1 only-b.NS2 --context cluster1", 1, `^$`, `^Error: namespace NS2 has no pod only-b.*; if B is in another cluster, name it with --context-b\n$`, [2]int{}},
 		{"diff web-1.NS1 web-1.NS1 --context cluster1 --context-b cluster3", 1, `^$`, `cluster3`, [2]int{}},
 		{"rc web-1.NS1 Web.NS2" + two, 2, `^$`, `"Web" is not a name of Kubernetes`, [2]int{}},
 	} {

@@ -21,11 +21,12 @@ import (
 	"github.com/meshctl/meshctl/internal/server/debug"
 )
 
+// NewExplain returns the command explain.
 func NewExplain(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "explain",
-		Short:   "Explain why a proxy is configured as it is",
-		Long:    `Explain why a proxy is configured as it is, by the rules of the control plane.`,
+		Short:   "Explain the configuration of a proxy",
+		Long:    "Explain the configuration of a proxy by the rules of the control plane.",
 		Example: `  meshctl explain endpoints helloworld.sample --from web-1.apps`,
 	}
 	cmd.AddCommand(newExplainEndpointsCmd(env))
@@ -47,16 +48,16 @@ func newExplainEndpointsCmd(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "endpoints SERVICE --from PROXY",
 		Aliases: []string{"endpoint", "ep"},
-		Short:   "Explain how a proxy reaches each endpoint of a service, and why not",
-		Long: `Explain how a proxy reaches each endpoint of a service, in every cluster: directly,
-through which gateways, or not, and why. SERVICE is name.namespace, a whole host name,
-or the name of a service in the proxy's own namespace. PROXY is a proxy that is
-connected to one of the control planes, name.namespace as meshctl ps shows it.
+		Short:   "Explain how a proxy reaches the endpoints of a service",
+		Long: `List every endpoint of a service in every cluster and how the proxy reaches it:
+directly, through gateways, or not at all and why. SERVICE is name.namespace, a full
+host name, or the name of a service in the namespace of the proxy. PROXY is connected
+to one of the control planes: name.namespace as meshctl ps shows it.
 
-It tells by the newest state of the control plane; meshctl ps shows whether the proxy
-has taken it, and meshctl pc endpoints what its Envoy made of it. When the proxy
-reaches no endpoint, the exit code is 3.`,
-		Example: `  # why does web call only the pods of its own cluster?
+The explanation uses the newest state of the control plane. meshctl ps shows whether
+the proxy has accepted it, and meshctl pc endpoints what its Envoy uses. The exit code
+is 3 when the proxy reaches no endpoint.`,
+		Example: `  # Show why web calls only the pods of its own cluster
   meshctl explain endpoints helloworld.sample --from web-1.apps
   meshctl explain ep helloworld.sample --from web-1.apps --port 5000 -o json`,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -70,11 +71,11 @@ reaches no endpoint, the exit code is 3.`,
 		RunE:              func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.proxy, "from", "", "The `proxy` whose view is explained, name.namespace")
-	f.StringVar(&o.cluster, "cluster", "", "The `cluster` of that proxy, where several have one of that name")
+	f.StringVar(&o.proxy, "from", "", "The `proxy`, as name.namespace (required)")
+	f.StringVar(&o.cluster, "cluster", "", "The `cluster` of the proxy, if several clusters have one of that name")
 	portVar(f, &o.port, "Only this port of the service")
 	o.replicas.Bind(env, cmd)
-	cli.DurationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of a replica")
+	cli.DurationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for the answer of a replica")
 	cli.TableVar(f, &o.output)
 	cli.CompleteFlag(env, cmd, "from", o.connected)
 	return cmd
@@ -82,7 +83,7 @@ reaches no endpoint, the exit code is 3.`,
 
 func (o *explainEndpointsOptions) run(ctx context.Context, env *cli.Env) error {
 	if o.proxy == "" {
-		return cli.Usagef("--from names the proxy whose view is explained: name.namespace, as meshctl ps shows it")
+		return cli.Usagef("--from is required: name.namespace of a proxy, as meshctl ps shows it")
 	}
 	found, err := o.replicas.Find(ctx, env, o.timeout)
 	if err != nil {
@@ -110,8 +111,8 @@ func (o *explainEndpointsOptions) run(ctx context.Context, env *cli.Env) error {
 	return judgeExplanation(e)
 }
 
-// ask asks all control planes at once: two of them may have a proxy of that name,
-// each of its own cluster.
+// ask asks all control planes at the same time. Two of them may have proxies of that
+// name in different clusters.
 func (o *explainEndpointsOptions) ask(ctx context.Context, found []*replicas.Replica) (*debug.Explanation, error) {
 	answers, faults := make([][]*debug.Explanation, len(found)), make([]error, len(found))
 	var asked sync.WaitGroup
@@ -146,7 +147,7 @@ func (o *explainEndpointsOptions) ask(ctx context.Context, found []*replicas.Rep
 	return nil, fmt.Errorf("%w%s", errors.Join(faults...), o.replicas.Advice(silent, len(found)))
 }
 
-// errNotHere says that a control plane does not have the proxy.
+// errNotHere reports that the proxy is not connected to a control plane.
 var errNotHere = errors.New("not connected here")
 
 func (o *explainEndpointsOptions) askOne(ctx context.Context, r *replicas.Replica) ([]*debug.Explanation, error) {
@@ -157,16 +158,16 @@ func (o *explainEndpointsOptions) askOne(ctx context.Context, r *replicas.Replic
 	case ok && answer.Text == debug.NotConnected:
 		return nil, errNotHere
 	case ok && answer.Text == debug.NoPage:
-		return nil, fmt.Errorf("%s: it explains nothing: it is no meshctl, or an older one", r.Name)
+		return nil, fmt.Errorf("%s: it has no explanations: it is not meshctl, or an older version", r.Name)
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", r.Name, err)
 	case len(list) == 0 || slices.ContainsFunc(list, func(e *debug.Explanation) bool { return e == nil || e.Proxy == "" }):
-		return nil, fmt.Errorf("%s: it answered what explains nothing: it is no meshctl", r.Name)
+		return nil, fmt.Errorf("%s: its answer is no explanation: it is not meshctl", r.Name)
 	}
 	return list, nil
 }
 
-// absent says that no control plane has the proxy, and which are near.
+// absent returns the error for a proxy that is not connected, with similar names.
 func (o *explainEndpointsOptions) absent(ctx context.Context, found []*replicas.Replica) error {
 	text := fmt.Sprintf("no proxy %q is connected", o.proxy)
 	if o.cluster != "" {
@@ -179,7 +180,7 @@ func (o *explainEndpointsOptions) absent(ctx context.Context, found []*replicas.
 	return errors.New(output.Escape(text))
 }
 
-// connected are the names of the connected proxies.
+// connected returns the names of the connected proxies.
 func (o *explainEndpointsOptions) connected(ctx context.Context, env *cli.Env) ([]string, error) {
 	found, err := o.replicas.Find(ctx, env, cli.CompletionTimeout)
 	if err != nil {
@@ -189,12 +190,12 @@ func (o *explainEndpointsOptions) connected(ctx context.Context, env *cli.Env) (
 	return cli.ProxyNames(cli.AskProxies(ctx, found)), nil
 }
 
-// writeExplanation writes the endpoints, and what else there is to know to standard error.
+// writeExplanation prints the endpoints, and remarks to Stderr.
 func writeExplanation(env *cli.Env, f output.Format, e *debug.Explanation) error {
 	table := &output.Table{Header: []string{"PORT", "ENDPOINT", "POD", "CLUSTER", "NETWORK", "LOCALITY", "REACHED"}, Name: "ENDPOINT"}
 	for _, p := range e.Ports {
 		if len(p.Endpoints) == 0 {
-			table.Rows = append(table.Rows, []string{strconv.FormatUint(uint64(p.Port), 10), "-", "-", "-", "-", "-", "no: " + nobody})
+			table.Rows = append(table.Rows, []string{strconv.FormatUint(uint64(p.Port), 10), "-", "-", "-", "-", "-", "no: " + noEndpoints})
 		}
 		for i := range p.Endpoints {
 			x := &p.Endpoints[i]
@@ -212,18 +213,15 @@ func writeExplanation(env *cli.Env, f output.Format, e *debug.Explanation) error
 			return err
 		}
 	}
-	say := func(format string, args ...any) {
-		fmt.Fprintln(env.Stderr, output.Escape(fmt.Sprintf(format, args...)))
-	}
-	say("%s is in %s", e.Proxy, whereabouts(e))
+	env.Notef("%s is in %s", e.Proxy, whereabouts(e))
 	for _, c := range e.Conflicts {
-		say("Calls to its address %s reach %s, which has the same address: call it by its name, over HTTP", c.Address, c.Used)
+		env.Notef("Calls to its address %s reach %s, which has the same address: call it by its name, over HTTP", c.Address, c.Used)
 	}
 	if more := e.Omitted.Number - len(e.Omitted.First); more > 0 {
-		say("%d more endpoints are left out", more)
+		env.Notef("%d more endpoints are not listed", more)
 	}
 	if e.Network == "" && slices.ContainsFunc(e.Clusters, func(c debug.ExplainedCluster) bool { return c.Network != "" }) {
-		say("The network of %s is not known: it tells neither ISTIO_META_NETWORK nor, by ISTIO_META_CLUSTER_ID, a cluster whose system namespace has the label %s", e.Proxy, mesh.LabelNetwork)
+		env.Notef("The network of %s is not known: it sends neither ISTIO_META_NETWORK nor ISTIO_META_CLUSTER_ID of a cluster whose system namespace has the label %s", e.Proxy, mesh.LabelNetwork)
 	}
 	var without []string
 	for _, c := range e.Clusters {
@@ -232,12 +230,12 @@ func writeExplanation(env *cli.Env, f output.Format, e *debug.Explanation) error
 		}
 	}
 	if len(without) > 0 && len(without) < len(e.Clusters) {
-		say("Without a service of that name and namespace: %s", strings.Join(without, ", "))
+		env.Notef("Without a service of that name and namespace: %s", strings.Join(without, ", "))
 	}
 	return nil
 }
 
-// whereabouts says where a proxy is.
+// whereabouts returns cluster and network of a proxy.
 func whereabouts(e *debug.Explanation) string {
 	text := "no known cluster"
 	if e.Cluster != "" {
@@ -249,14 +247,14 @@ func whereabouts(e *debug.Explanation) string {
 	return text
 }
 
-// nobody says that a port has no endpoints.
-const nobody = "no cluster has endpoints for it: see the selector of the Service, its EndpointSlices and the names of their ports"
+// noEndpoints is the reason for a port without endpoints.
+const noEndpoints = "no cluster has endpoints for it: check the selector of the Service, its EndpointSlices and the names of their ports"
 
-// reached says how an endpoint is, or why not.
+// reached returns how the proxy reaches an endpoint, or why it does not.
 func reached(e *debug.Explanation, x *debug.ExplainedEndpoint) string {
 	var notes []string
 	if !x.Healthy {
-		notes = append(notes, "not ready: given as unhealthy")
+		notes = append(notes, "not ready: sent as unhealthy")
 	}
 	if x.Demoted {
 		notes = append(notes, "when others cannot")
@@ -277,7 +275,7 @@ func reached(e *debug.Explanation, x *debug.ExplainedEndpoint) string {
 	return strings.Join(append([]string{how}, notes...), "; ")
 }
 
-// judgeExplanation is a finding when no endpoint is reached.
+// judgeExplanation returns a finding when the proxy reaches no endpoint.
 func judgeExplanation(e *debug.Explanation) error {
 	if e.Missing != "" {
 		return cli.Findingsf("%s", output.Escape(e.Proxy+" has no endpoints of "+e.Service+": "+e.Missing))

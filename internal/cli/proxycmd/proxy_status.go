@@ -32,7 +32,7 @@ type proxyStatusOptions struct {
 	watch     bool
 	fail      bool
 	stale     time.Duration
-	every     time.Duration // between two questions of a watch
+	every     time.Duration // interval of --watch
 
 	proxy        string // to compare; empty for the table of all
 	envoy        envoyFlags
@@ -40,49 +40,49 @@ type proxyStatusOptions struct {
 	adminPort    uint16
 }
 
+// NewProxyStatus returns the command proxy-status.
 func NewProxyStatus(env *cli.Env) *cobra.Command {
 	o := proxyStatusOptions{every: time.Second}
 	cmd := &cobra.Command{
 		Use:     "proxy-status [PROXY]",
 		Aliases: []string{"ps"},
-		Short:   "Show how far proxies are with their configuration",
-		Long: `Show how far the proxies of a control plane are with their configuration, over
-all its replicas: what each asked for, whether it took the last response, why it
-refused it, and for how long it has not answered.
+		Short:   "Show whether proxies have their configuration",
+		Long: `Show the state of the proxies of a control plane, over all its replicas: the types
+that each proxy subscribed to, and whether it accepted the last response of each.
 
-SYNCED is a type of which the last response was accepted; STALE one whose
-response waits for its answer; ERROR one that the proxy refused, or of which it
-is left without what it refused; NOT SENT one that there is nothing of. A proxy
-that moves from one replica to another has a row for each. The streams of an Envoy
-and of its agent are one row; -o json and yaml have each stream.
+SYNCED means that the proxy accepted the last response of a type, STALE that it has
+not answered yet, ERROR that it refused a response or lacks a resource that it refused,
+NOT SENT that there is no resource. A proxy that moves to another replica has a row for
+each of them. The streams of an Envoy and of its agent share a row; -o json and yaml
+show each stream.
 
-The replicas are those that keep a Lease in the cluster of the kubeconfig, or run
-in pods there; they are asked by way of its API server. --server names them by
-address instead; they answer the user that runs them on their own machine, and
-others with --token-file. Without a kubeconfig it is 127.0.0.1:8080.
+Replicas are found in the cluster of the kubeconfig, by their Leases or as pods, and
+are asked through its API server. --server gives addresses instead, without a kubeconfig
+127.0.0.1:8080. A replica answers its own user on its own machine, and others with
+--token-file.
 
---xds-address asks over xDS, as Istio's tools do, also control planes of Istio and
-those on other machines. Who asks is proved by the certificate of --cert-dir, the
-token of --token-file, or one that the cluster of the kubeconfig makes for the
-service account default of --istioNamespace.
+--xds-address asks over xDS, as istioctl does, also control planes of Istio and on
+other machines. The caller authenticates with the certificate of --cert-dir, the token
+of --token-file, or a token that the cluster of the kubeconfig creates for the service
+account default of --istioNamespace.
 
-With PROXY, name.namespace, it compares the clusters, listeners and routes that
-the proxy was sent last with those that its Envoy holds. Differences are shown as
-a unified diff, and end it with code 3. What the Envoy holds is read in its pod,
-by way of the API server, or where --admin or --file says. Where several clusters
-have a proxy of that name, --cluster names the one that is meant.`,
+With PROXY, as name.namespace, the command compares the last clusters, listeners and
+routes that the proxy was sent with the configuration of its Envoy. It shows
+differences as a unified diff and exits with code 3. It reads the Envoy in its pod,
+through the API server, or at --admin or --file. If several clusters have a proxy of
+that name, use --cluster.`,
 		Example: `  meshctl proxy-status
-  # a column for each type, of two replicas
+  # Show a column for each type, of two replicas
   meshctl ps -v 1 --server 127.0.0.1:8080,127.0.0.1:18080
-  # of the cluster of a context
+  # Ask the control plane in another cluster
   meshctl ps --context kind-cluster1
-  # over xDS
+  # Ask over xDS
   meshctl ps --xds-address istiod.example.com:15012 --authority istiod.istio-system.svc
-  # a live view of one namespace
+  # Watch the proxies of a namespace
   meshctl ps -n apps -w
-  # in a script: exit code 3 when a proxy refused something or does not answer
+  # Exit with code 3 when a proxy refused something or does not answer
   meshctl ps --fail --stale-after 1m
-  # does this Envoy hold what it was sent?
+  # Compare an Envoy with the configuration that it was sent
   meshctl ps web-1.apps
   meshctl ps web-1.apps --admin 127.0.0.1:15000
   meshctl ps web-1.apps --cluster cluster2 --proxy-context kind-cluster2`,
@@ -93,14 +93,14 @@ have a proxy of that name, --cluster names the one that is meant.`,
 	f := cmd.Flags()
 	o.replicas.Bind(env, cmd)
 	o.xds.bind(f)
-	cli.DurationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of a replica, or of Envoy")
+	cli.DurationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for the answer of a replica, or of Envoy")
 	cli.TableVar(f, &o.output)
-	f.IntVarP(&o.verbosity, "verbosity", "v", 0, "0, or 1 for a table with a column for each `type`")
+	f.IntVarP(&o.verbosity, "verbosity", "v", 0, "Verbosity, 1 shows a column for each `type`")
 	f.StringVarP(&o.namespace, "namespace", "n", "", "Only proxies of this `namespace`")
-	f.StringVar(&o.cluster, "cluster", "", "Only proxies of this `cluster`; with PROXY the one that is meant, where several have one of that name")
-	f.BoolVarP(&o.watch, "watch", "w", false, "Go on and show changes as they come, until interrupted")
+	f.StringVar(&o.cluster, "cluster", "", "Only proxies of this `cluster`")
+	f.BoolVarP(&o.watch, "watch", "w", false, "Show changes until interrupted")
 	f.BoolVar(&o.fail, "fail", false, "Exit with code 3 when a proxy refused something or has not answered for --stale-after")
-	cli.DurationVar(f, &o.stale, "stale-after", 30*time.Second, "How long a proxy may take to answer before --fail counts it")
+	cli.DurationVar(f, &o.stale, "stale-after", 30*time.Second, "Time that --fail gives a proxy to answer")
 	cli.CompleteFlag(env, cmd, "namespace", o.namespaces)
 	o.envoy.bind(f)
 	o.replicas.Kube.ContextVar(env, cmd, &o.proxyContext, "proxy-context", "Kubeconfig `context` of the cluster of PROXY's pod (default the value of --context)")
@@ -108,8 +108,7 @@ have a proxy of that name, --cluster names the one that is meant.`,
 	return cmd
 }
 
-// setProxy takes the proxy from the arguments, and refuses flags that have no effect
-// with these.
+// setProxy takes the proxy from the arguments and refuses flags without effect.
 func (o *proxyStatusOptions) setProxy(cmd *cobra.Command, args []string) error {
 	if len(args) > 1 || len(args) == 1 && args[0] == "" {
 		return errors.New("want one proxy, as name.namespace, or none for all")
@@ -117,18 +116,18 @@ func (o *proxyStatusOptions) setProxy(cmd *cobra.Command, args []string) error {
 	o.proxy = strings.Join(args, "")
 	for _, name := range []string{"admin", "file", "proxy-context", "proxy-admin-port"} {
 		if o.proxy == "" && cmd.Flags().Changed(name) {
-			return fmt.Errorf("--%s is for one proxy: name it, as name.namespace", name)
+			return fmt.Errorf("--%s is for one proxy: name it as name.namespace", name)
 		}
 	}
 	for _, name := range xdsFlagNames() {
 		if len(o.xds.addresses) == 0 && cmd.Flags().Changed(name) {
-			return fmt.Errorf("--%s is for control planes that are asked over xDS: name them with --xds-address", name)
+			return fmt.Errorf("--%s needs --xds-address", name)
 		}
 	}
 	return nil
 }
 
-// find returns the control planes to ask. Close each of them.
+// find returns the control planes to ask. The caller closes them.
 func (o *proxyStatusOptions) find(ctx context.Context, env *cli.Env, timeout time.Duration) ([]*replicas.Replica, error) {
 	if len(o.xds.addresses) > 0 {
 		if !mesh.IsDNSLabel(o.replicas.System) {
@@ -139,7 +138,7 @@ func (o *proxyStatusOptions) find(ctx context.Context, env *cli.Env, timeout tim
 	return o.replicas.Find(ctx, env, timeout)
 }
 
-// connected are the names of the connected proxies.
+// connected returns the names of the connected proxies.
 func (o *proxyStatusOptions) connected(ctx context.Context, env *cli.Env) ([]string, error) {
 	found, err := o.find(ctx, env, cli.CompletionTimeout)
 	if err != nil {
@@ -185,20 +184,19 @@ func (o *proxyStatusOptions) run(ctx context.Context, env *cli.Env) error {
 	defer cli.CloseReplicas(found)
 	all := cli.AskProxies(ctx, found)
 	if err := ctx.Err(); err != nil {
-		return err // not what the answers are
+		return err // not the errors of replicas
 	}
 	reports := o.selected(all)
 	if err := o.show(env, reports); err != nil {
 		return err
 	}
 	if o.output.OfTable() && !slices.ContainsFunc(reports, func(r proxystatus.Report) bool { return r.Error != "" || len(r.Proxies) > 0 }) {
-		fmt.Fprintln(env.Stderr, o.none(all))
+		env.Notef("%s", o.none(all))
 	}
 	return o.judge(reports)
 }
 
-// selects reports whether a proxy is of the namespace and the cluster that were
-// asked for.
+// selects reports whether the flags select a proxy.
 func (o *proxyStatusOptions) selects(p *proxystatus.Proxy) bool {
 	return (o.namespace == "" || p.Namespace == o.namespace) && (o.cluster == "" || p.Cluster == o.cluster)
 }
@@ -213,7 +211,7 @@ func (o *proxyStatusOptions) selected(all []proxystatus.Report) []proxystatus.Re
 	return out
 }
 
-// none says that no selected proxy is connected, and which others are.
+// none returns the message for no selected proxy, with the places of other proxies.
 func (o *proxyStatusOptions) none(all []proxystatus.Report) string {
 	namespaces, clusters := map[string]bool{}, map[string]bool{}
 	for i := range all {
@@ -233,10 +231,10 @@ func (o *proxyStatusOptions) none(all []proxystatus.Report) string {
 	if len(places) > 0 {
 		text += "; others are, " + strings.Join(places, ", ")
 	}
-	return output.Escape(text + ".")
+	return text + "."
 }
 
-// where names the selected namespace and cluster.
+// where returns the selected namespace and cluster.
 func (o *proxyStatusOptions) where() string {
 	text := ""
 	if o.namespace != "" {
@@ -256,7 +254,7 @@ func firstFew(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// judge is the end of a command that asked once.
+// judge returns the error for silent replicas, and with --fail for problems.
 func (o *proxyStatusOptions) judge(reports []proxystatus.Report) error {
 	var wrong []string
 	for i := range reports {
@@ -269,12 +267,12 @@ func (o *proxyStatusOptions) judge(reports []proxystatus.Report) error {
 	return silent
 }
 
-// answered tells whether any replica has.
+// answered reports whether any replica answered.
 func answered(reports []proxystatus.Report) bool {
 	return slices.ContainsFunc(reports, func(r proxystatus.Report) bool { return r.Error == "" })
 }
 
-// table is in the form that was asked for.
+// table returns the table for --output and --verbosity.
 func (o *proxyStatusOptions) table(reports []proxystatus.Report) *output.Table {
 	switch {
 	case o.output.Wide():
@@ -290,7 +288,7 @@ func (o *proxyStatusOptions) show(env *cli.Env, reports []proxystatus.Report) er
 		return output.Write(env.Stdout, o.output, reports)
 	}
 	if !answered(reports) {
-		return nil // judge says why
+		return nil // judge returns the error
 	}
 	if err := cli.WriteTable(env, o.output, o.table(proxystatus.Join(reports))); err != nil {
 		return err
@@ -303,8 +301,8 @@ func (o *proxyStatusOptions) show(env *cli.Env, reports []proxystatus.Report) er
 	return nil
 }
 
-// follow shows what changes: on a terminal one view in place of the other, else
-// the rows that changed, or in JSON and YAML everything anew.
+// follow shows changes: on a terminal it redraws one view, otherwise it prints changed
+// rows, or in JSON and YAML everything again.
 func (o *proxyStatusOptions) follow(ctx context.Context, env *cli.Env) error {
 	show := o.appender(env)
 	if size := terminalSize(env); size != nil && o.output.ForPeople() {
@@ -325,15 +323,15 @@ func (o *proxyStatusOptions) follow(ctx context.Context, env *cli.Env) error {
 		reports := o.selected(cli.AskProxies(ctx, found))
 		switch {
 		case ctx.Err() != nil:
-			return nil // how watching ends
+			return nil // the normal end of --watch
 		case first && !answered(reports):
-			return o.judge(reports) // likely a wrong address
+			return o.judge(reports) // probably a wrong address
 		}
 		if err := show(reports); err != nil {
 			return err
 		}
 		if slices.ContainsFunc(reports, func(r proxystatus.Report) bool { return r.Error != "" }) {
-			cli.CloseReplicas(found) // there may be others by now
+			cli.CloseReplicas(found) // there may be new replicas
 			found = nil
 		}
 		select {
@@ -344,7 +342,7 @@ func (o *proxyStatusOptions) follow(ctx context.Context, env *cli.Env) error {
 	}
 }
 
-// view is what the screen shows of one moment.
+// view returns the text of the screen.
 func (o *proxyStatusOptions) view(env *cli.Env, reports []proxystatus.Report) string {
 	var text bytes.Buffer
 	proxies, wrong := 0, 0
@@ -358,11 +356,11 @@ func (o *proxyStatusOptions) view(env *cli.Env, reports []proxystatus.Report) st
 			fmt.Fprintln(&text, output.Escape(reports[i].Replica+": "+reports[i].Error))
 		}
 	}
-	_ = o.table(proxystatus.Join(reports)).Write(&text) // to memory
+	_ = o.table(proxystatus.Join(reports)).Write(&text) // cannot fail
 	return text.String()
 }
 
-// appender shows everything first and then what changed.
+// appender returns a function that prints everything first, and then changes.
 func (o *proxyStatusOptions) appender(env *cli.Env) func([]proxystatus.Report) error {
 	var before []proxystatus.Report
 	return func(reports []proxystatus.Report) error {
@@ -383,7 +381,7 @@ func (o *proxyStatusOptions) appender(env *cli.Env) func([]proxystatus.Report) e
 		}
 		for i := range changed {
 			if changed[i].Error != "" {
-				fmt.Fprintln(env.Stderr, output.Escape(changed[i].Replica+": "+changed[i].Error))
+				env.Notef("%s: %s", changed[i].Replica, changed[i].Error)
 			}
 		}
 		table := o.table(changed)
@@ -395,8 +393,8 @@ func (o *proxyStatusOptions) appender(env *cli.Env) func([]proxystatus.Report) e
 	}
 }
 
-// terminalSize tells the size of the terminal that results go to, 0 if it is
-// unknown, or is nil if they go elsewhere.
+// terminalSize returns a function for the size of the terminal on Stdout, nil without a
+// terminal. The size is 0 if it is unknown.
 func terminalSize(env *cli.Env) func() (width, height int) {
 	f, ok := env.Stdout.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {

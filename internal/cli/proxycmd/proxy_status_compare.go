@@ -22,16 +22,16 @@ import (
 	"github.com/meshctl/meshctl/internal/replicas"
 )
 
-// compared is what the comparison of one proxy found.
+// compared is the result of comparing one proxy.
 type compared struct {
 	Proxy    string         `json:"proxy"`
 	Cluster  string         `json:"cluster,omitzero"`
-	Replicas []string       `json:"replicas"` // that sent it something
-	Envoy    string         `json:"envoy"`    // where what it holds was read
+	Replicas []string       `json:"replicas"` // of its streams
+	Envoy    string         `json:"envoy"`    // source of its configuration
 	Types    []comparedType `json:"types"`
 }
 
-// comparedType is how what the Envoy holds of a type differs from what it was sent.
+// comparedType holds the differences of one type.
 type comparedType struct {
 	proxyconfig.Comparison `json:"-"`
 
@@ -40,20 +40,20 @@ type comparedType struct {
 	// Sent and Held count resources.
 	Sent int `json:"sent"`
 	Held int `json:"held"`
-	// Updated is when Envoy last took one of them over; zero when it has none.
+	// Updated is the time of the last update in Envoy, zero for none.
 	Updated     time.Time            `json:"updated,omitzero"`
 	Differences []comparedDifference `json:"differences"`
 }
 
-// comparedDifference is a resource that is not the same.
+// comparedDifference is a resource that differs.
 type comparedDifference struct {
 	Name string `json:"name"`
 	Only string `json:"only,omitzero"` // sent or held; empty for both
-	Note string `json:"note,omitzero"` // what Envoy says of it
-	Diff string `json:"diff,omitzero"` // from what was sent to what is held
+	Note string `json:"note,omitzero"` // from Envoy
+	Diff string `json:"diff,omitzero"` // from sent to held
 }
 
-// compareHeld compares what was sent with what is held.
+// compareHeld compares the sent configuration with the held one.
 func compareHeld(ctx context.Context, sent, held *proxyconfig.Dynamic) ([]comparedType, error) {
 	all, err := proxyconfig.Compare(ctx, sent, held, proxyconfig.SentTypes())
 	if err != nil {
@@ -61,7 +61,7 @@ func compareHeld(ctx context.Context, sent, held *proxyconfig.Dynamic) ([]compar
 	}
 	var out []comparedType
 	for _, c := range all {
-		// What it refused before, or warms, is not what it holds.
+		// Resources that Envoy refused or still warms are not in use.
 		c.Differences = slices.DeleteFunc(c.Differences, func(d proxyconfig.Difference) bool { return d.Noted })
 		c.Match = len(c.Differences) == 0
 		t := comparedType{
@@ -84,17 +84,17 @@ func compareHeld(ctx context.Context, sent, held *proxyconfig.Dynamic) ([]compar
 	return out, nil
 }
 
-// stream is one of a proxy, and who serves it.
+// stream is a stream of a proxy with its replica.
 type stream struct {
 	*proxystatus.Proxy
 	replica *replicas.Replica
 }
 
-// compare shows how what the Envoy of one proxy holds differs from what it was
-// sent.
+// compare compares the configuration that a proxy was sent with the configuration of its
+// Envoy.
 func (o *proxyStatusOptions) compare(ctx context.Context, env *cli.Env) error {
 	if o.watch || o.fail || o.verbosity > 0 || o.output.Wide() {
-		return cli.Usagef("--watch, --fail, --verbosity and --output %s are for all proxies, not for one", string(o.output))
+		return cli.Usagef("--watch, --fail, --verbosity and --output %s do not work with PROXY", string(o.output))
 	}
 	if err := o.envoy.check(env); err != nil {
 		return err
@@ -106,7 +106,7 @@ func (o *proxyStatusOptions) compare(ctx context.Context, env *cli.Env) error {
 	defer cli.CloseReplicas(found)
 	reports := cli.AskProxies(ctx, found)
 	if err := ctx.Err(); err != nil {
-		return err // not what the answers are
+		return err // not the errors of replicas
 	}
 	streams, err := o.streamsOf(reports, found)
 	if err != nil {
@@ -144,9 +144,9 @@ func (o *proxyStatusOptions) compare(ctx context.Context, env *cli.Env) error {
 	return judgeCompared(env, &result, streams)
 }
 
-// streamsOf returns the streams of the proxy that was named: by name.namespace, by
-// its name alone when no other has it, or by one of its streams. A name that several
-// clusters have is an error without --cluster.
+// streamsOf returns the streams of PROXY, newest first. PROXY is name.namespace, only a
+// name if it is unique, or the name of a stream. Without --cluster it must be in one
+// cluster.
 func (o *proxyStatusOptions) streamsOf(reports []proxystatus.Report, found []*replicas.Replica) ([]stream, error) {
 	var out []stream
 	var names, silent []string
@@ -188,7 +188,7 @@ func (o *proxyStatusOptions) streamsOf(reports []proxystatus.Report, found []*re
 	return nil, errors.New(output.EscapeLines(append([]string{text}, silent...)))
 }
 
-// oneCluster is an error when proxies of one name are of several clusters.
+// oneCluster returns an error if proxies of one name are in several clusters.
 func oneCluster(proxy string, clusters []string) error {
 	clusters = slices.Compact(slices.Sorted(slices.Values(clusters)))
 	if len(clusters) < 2 {
@@ -200,8 +200,8 @@ func oneCluster(proxy string, clusters []string) error {
 	return cli.Usagef("%s is in clusters %s: name one with --cluster", output.Escape(proxy), output.Escape(strings.Join(clusters, " ")))
 }
 
-// unnamable is an error when a replica that does not number its streams also has
-// the proxy's name in another cluster: it would dump either proxy.
+// unnamable returns an error if a replica does not number its streams and has the name
+// of the proxy in several clusters: it might return the dump of either proxy.
 func unnamable(reports []proxystatus.Report, streams []stream) error {
 	for i := range reports {
 		others := func(p proxystatus.Proxy) bool {
@@ -211,15 +211,15 @@ func unnamable(reports []proxystatus.Report, streams []stream) error {
 			return p.Name == streams[0].Name && p.Cluster == streams[0].Cluster && p.Stream == ""
 		}
 		if slices.ContainsFunc(reports[i].Proxies, ours) && slices.ContainsFunc(reports[i].Proxies, others) {
-			return fmt.Errorf("%s has %s of several clusters and cannot be asked for one of them: ask it without --xds-address, or as an identity of the system namespace",
+			return fmt.Errorf("%s has %s in several clusters and cannot select one of them: ask it without --xds-address, or as an identity of the system namespace",
 				output.Escape(reports[i].Replica), output.Escape(streams[0].Name))
 		}
 	}
 	return nil
 }
 
-// sent is what the proxy was sent last: of each type by the newest stream that
-// asked for it.
+// sent returns the last configuration that the proxy was sent: for each type from the
+// newest stream that subscribed to it.
 func (o *proxyStatusOptions) sent(ctx context.Context, streams []stream) (*proxyconfig.Dynamic, error) {
 	out := &proxyconfig.Dynamic{Types: map[string]proxyconfig.DynamicType{}}
 	for _, s := range streams {
@@ -248,8 +248,7 @@ func (o *proxyStatusOptions) sent(ctx context.Context, streams []stream) (*proxy
 	return out, nil
 }
 
-// envoyOf is where what a proxy holds is read: where the flags say, else in its
-// pod.
+// envoyOf returns the source for the Envoy of a proxy: the flags, else its pod.
 func (o *proxyStatusOptions) envoyOf(env *cli.Env, p *proxystatus.Proxy) (*fetch.Source, error) {
 	source := o.envoy.source
 	source.Timeout = o.timeout
@@ -258,7 +257,7 @@ func (o *proxyStatusOptions) envoyOf(env *cli.Env, p *proxystatus.Proxy) (*fetch
 	}
 	access, err := kube.Load(o.replicas.Kube.Options(env, cmp.Or(o.proxyContext, o.replicas.Context)))
 	if errors.Is(err, kube.ErrNoAccess) {
-		return nil, cli.Usagef("where is the Envoy of %s? --admin names its admin interface, --file a saved dump; its pod is not reached: %w", output.Escape(p.Name), err)
+		return nil, cli.Usagef("cannot read the pod of %s: %w; name its admin interface with --admin, or a saved dump with --file", output.Escape(p.Name), err)
 	}
 	if err != nil {
 		return nil, err
@@ -269,7 +268,7 @@ func (o *proxyStatusOptions) envoyOf(env *cli.Env, p *proxystatus.Proxy) (*fetch
 	return &source, nil
 }
 
-// held is what the Envoy holds.
+// held returns the configuration of the Envoy.
 func (o *proxyStatusOptions) held(ctx context.Context, envoy *fetch.Source, proxy *proxystatus.Proxy) (*proxyconfig.Dynamic, error) {
 	var dump *proxyconfig.Dynamic
 	err := envoy.Read(ctx, fetch.Everything, func(r io.Reader) (err error) {
@@ -278,20 +277,20 @@ func (o *proxyStatusOptions) held(ctx context.Context, envoy *fetch.Source, prox
 	})
 	switch {
 	case err != nil && envoy.Via != "":
-		return nil, fmt.Errorf("%w; --proxy-context names the cluster of the pod when it is another, --admin an address of its Envoy", err)
+		return nil, fmt.Errorf("%w; if the pod is in another cluster, name it with --proxy-context, or give the address of its Envoy with --admin", err)
 	case err != nil:
 		return nil, err
 	case dump.Proxy != "" && dump.Proxy != proxy.Name:
-		return nil, fmt.Errorf("%s is of proxy %s, not of %s", envoy, output.Escape(dump.Proxy), output.Escape(proxy.Name))
+		return nil, fmt.Errorf("%s belongs to proxy %s, not to %s", envoy, output.Escape(dump.Proxy), output.Escape(proxy.Name))
 	case dump.Cluster != "" && proxy.Cluster != "" && dump.Cluster != proxy.Cluster:
-		return nil, fmt.Errorf("%s is of %s in cluster %s, not in cluster %s; --proxy-context names the cluster of the pod",
+		return nil, fmt.Errorf("%s belongs to %s in cluster %s, not in cluster %s; name the cluster of the pod with --proxy-context",
 			envoy, output.Escape(proxy.Name), output.Escape(dump.Cluster), output.Escape(proxy.Cluster))
 	}
 	return dump, nil
 }
 
-// judgeCompared is the end of a comparison. What the proxy refused is said also
-// when nothing differs: it is then not given that any more.
+// judgeCompared returns a finding for differences. It also reports refused versions when
+// nothing differs, because the proxy is then no longer sent them.
 func judgeCompared(env *cli.Env, c *compared, streams []stream) error {
 	var differ, remarks []string
 	for _, t := range c.Types {
@@ -305,17 +304,17 @@ func judgeCompared(env *cli.Env, c *compared, streams []stream) error {
 			remarks = append(remarks, t.Type+": the proxy has not answered the last response yet")
 		}
 	}
-	text := output.Escape(c.Proxy + ": " + strings.Join(append(differ, remarks...), "; "))
+	text := c.Proxy + ": " + strings.Join(append(differ, remarks...), "; ")
 	switch {
 	case len(differ) > 0:
-		return cli.Findingsf("%s", text)
+		return cli.Findingsf("%s", output.Escape(text))
 	case len(remarks) > 0:
-		fmt.Fprintln(env.Stderr, text)
+		env.Notef("%s", text)
 	}
 	return nil
 }
 
-// stateOf is how the newest stream that asked for the type is with it.
+// stateOf returns the state of a type on the newest stream that subscribed to it.
 func stateOf(streams []stream, short string) proxystatus.Type {
 	for _, s := range streams {
 		for _, t := range s.Types {
@@ -327,7 +326,7 @@ func stateOf(streams []stream, short string) proxystatus.Type {
 	return proxystatus.Type{}
 }
 
-// showCompared writes what was found: for people in the words of Istio's tools.
+// showCompared prints the result, as text in the words of istioctl.
 func (o *proxyStatusOptions) showCompared(env *cli.Env, c *compared) error {
 	if !o.output.OfTable() {
 		return output.Write(env.Stdout, o.output, c)
@@ -351,13 +350,13 @@ func (o *proxyStatusOptions) showCompared(env *cli.Env, c *compared) error {
 	return err
 }
 
-// heldBy is how Istio's tools name the side that holds something.
+// heldBy is istioctl's name for the Envoy.
 const heldBy = "Envoy"
 
-// inRedacted says where a difference is of which nothing is shown.
+// inRedacted describes a difference that cannot be shown.
 const inRedacted = "in what is redacted"
 
-// writeDifference writes one for people; a and b name the sides.
+// writeDifference writes a difference as text; a and b name the sides.
 func writeDifference(text *strings.Builder, a, b, what string, d proxyconfig.Difference) {
 	name, notes := output.Escape(d.Name), ""
 	if d.Redacted {

@@ -65,7 +65,7 @@ func TestProxyOfSeveralClusters(t *testing.T) {
 		"at two replicas":    {[]proxystatus.Proxy{proxy("web.apps-1", "c1")}, []proxystatus.Proxy{proxy("web.apps-1", "")}, "web.apps-1", "", "web.apps-1 is in clusters (unknown) c1: name one with --cluster", ""},
 		"named":              {[]proxystatus.Proxy{proxy("web.apps-1", "c1"), proxy("web.apps-2", "c2")}, nil, "web.apps", "c2", "", ""},
 		"a stream":           {[]proxystatus.Proxy{proxy("web.apps-1", "c1"), proxy("web.apps-2", "c2")}, nil, "web.apps-2", "", "", ""},
-		"without streams":    {[]proxystatus.Proxy{proxy("", "c1"), proxy("", "c2")}, nil, "web.apps", "c2", "", "a has web.apps of several clusters"},
+		"without streams":    {[]proxystatus.Proxy{proxy("", "c1"), proxy("", "c2")}, nil, "web.apps", "c2", "", "a has web.apps in several clusters"},
 		"each at its own":    {[]proxystatus.Proxy{proxy("", "c1")}, []proxystatus.Proxy{proxy("", "c2")}, "web.apps", "c2", "", ""},
 		"in no such cluster": {[]proxystatus.Proxy{proxy("", "c1")}, nil, "web.apps", "c3", `no proxy "web.apps" is connected in cluster c3`, ""},
 	} {

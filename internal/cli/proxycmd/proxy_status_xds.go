@@ -21,7 +21,7 @@ import (
 	"github.com/meshctl/meshctl/internal/replicas"
 )
 
-// xdsFlags say which control planes are asked over xDS, and who asks.
+// xdsFlags hold the flags for control planes over xDS and for the identity of the caller.
 type xdsFlags struct {
 	addresses []string
 	certDir   string
@@ -31,24 +31,24 @@ type xdsFlags struct {
 }
 
 func (f *xdsFlags) bind(fs *pflag.FlagSet) {
-	fs.StringSliceVar(&f.addresses, "xds-address", nil, "Ask control planes, also of Istio, over xDS: `host:port` of their port with TLS, as 15012, repeatable; --server does not count then")
-	fs.StringVar(&f.certDir, "cert-dir", "", "With --xds-address: `directory` with cert-chain.pem and key.pem to prove who asks, and root-cert.pem, as certs leaf makes it")
-	fs.StringVar(&f.rootCA, "root-ca", "", "With --xds-address: `file` with the roots that the control plane's certificate leads to (default root-cert.pem of --cert-dir, else the ConfigMap istio-ca-root-cert of the cluster)")
-	fs.StringVar(&f.authority, "authority", "", "With --xds-address: `name` in the control plane's certificate, such as istiod.istio-system.svc (default the host)")
-	fs.BoolVar(&f.insecure, "insecure", false, "With --xds-address: do not verify the control plane; whoever answers is given the token, if there is one")
+	fs.StringSliceVar(&f.addresses, "xds-address", nil, "Ask control planes, also of Istio, over xDS at this `host:port` with TLS, such as port 15012, instead of --server; may be repeated")
+	fs.StringVar(&f.certDir, "cert-dir", "", "With --xds-address, `directory` with cert-chain.pem and key.pem of the caller, and root-cert.pem, as meshctl certs leaf writes it")
+	fs.StringVar(&f.rootCA, "root-ca", "", "With --xds-address, `file` with the roots for the certificate of the control plane (default root-cert.pem of --cert-dir, else the ConfigMap istio-ca-root-cert of the cluster)")
+	fs.StringVar(&f.authority, "authority", "", "With --xds-address, `name` in the certificate of the control plane, such as istiod.istio-system.svc (default the host)")
+	fs.BoolVar(&f.insecure, "insecure", false, "With --xds-address, do not verify the control plane; any server at the address gets the token")
 	cli.MarkWeakening(fs, "insecure")
 }
 
-// xdsFlagNames are those that make sense with --xds-address alone.
+// xdsFlagNames lists the flags that need --xds-address.
 func xdsFlagNames() []string { return []string{"cert-dir", "root-ca", "authority", "insecure"} }
 
 // maxCerts bounds a file of certificates, in bytes.
 const maxCerts = 1 << 20
 
-// find returns the control planes that are asked over xDS. Close each of them.
+// find returns the control planes of --xds-address. The caller closes them.
 func (f *xdsFlags) find(ctx context.Context, env *cli.Env, r *cli.ReplicaFlags, timeout time.Duration) ([]*replicas.Replica, error) {
 	if f.insecure && f.rootCA != "" {
-		return nil, cli.Usagef("--insecure verifies nothing, --root-ca says by what to verify: give one of them")
+		return nil, cli.Usagef("--insecure and --root-ca: give one of them")
 	}
 	own, err := f.certificate()
 	if err != nil {
@@ -92,7 +92,7 @@ func (f *xdsFlags) client(env *cli.Env, address string, roots []byte, own []tls.
 	return replicas.NewXDS(replicas.XDSConfig{Address: address, TLS: config, Token: token, Timeout: timeout, Now: env.Now})
 }
 
-// certificate is with which the caller proves itself; none without --cert-dir.
+// certificate returns the certificate of --cert-dir, if any.
 func (f *xdsFlags) certificate() ([]tls.Certificate, error) {
 	if f.certDir == "" {
 		return nil, nil
@@ -112,8 +112,8 @@ func (f *xdsFlags) certificate() ([]tls.Certificate, error) {
 	return []tls.Certificate{pair}, nil
 }
 
-// token is with which the caller proves itself: that of the file, none beside a
-// certificate, else one that the cluster makes.
+// token returns the token of the file, none with a certificate, else a new one of the
+// cluster.
 func (f *xdsFlags) token(ctx context.Context, env *cli.Env, r *cli.ReplicaFlags, access func() (*kube.Access, error), own []tls.Certificate) (string, error) {
 	switch {
 	case r.Token.File != "":
@@ -123,7 +123,7 @@ func (f *xdsFlags) token(ctx context.Context, env *cli.Env, r *cli.ReplicaFlags,
 	}
 	cluster, err := access()
 	if errors.Is(err, kube.ErrNoAccess) {
-		return "", cli.Usagef("who asks over xDS? --cert-dir has a certificate, --token-file a token, and a kubeconfig lets one be made: %w", err)
+		return "", cli.Usagef("--xds-address needs an identity: give --cert-dir, --token-file or a kubeconfig: %w", err)
 	}
 	if err != nil {
 		return "", err
@@ -131,7 +131,7 @@ func (f *xdsFlags) token(ctx context.Context, env *cli.Env, r *cli.ReplicaFlags,
 	return replicas.Mint(ctx, cluster.Config, r.System)
 }
 
-// roots are what the control plane is verified by, nil with --insecure.
+// roots returns the roots that verify the control plane, nil with --insecure.
 func (f *xdsFlags) roots(ctx context.Context, r *cli.ReplicaFlags, access func() (*kube.Access, error)) ([]byte, error) {
 	if f.insecure {
 		return nil, nil
@@ -154,14 +154,14 @@ func (f *xdsFlags) roots(ctx context.Context, r *cli.ReplicaFlags, access func()
 	}
 	cluster, err := access()
 	if errors.Is(err, kube.ErrNoAccess) {
-		return nil, cli.Usagef("by which roots is the control plane verified? --root-ca names a file, and a kubeconfig the cluster that has them in istio-ca-root-cert: %w", err)
+		return nil, cli.Usagef("--xds-address needs the roots of the control plane: give --root-ca, --cert-dir or a kubeconfig: %w", err)
 	}
 	if err != nil {
 		return nil, err
 	}
 	roots, err := replicas.MeshRoots(ctx, cluster.Config, r.System)
 	if err != nil {
-		return nil, fmt.Errorf("%w; --root-ca names a file with them", err)
+		return nil, fmt.Errorf("%w; give a file with --root-ca", err)
 	}
 	return roots, nil
 }
@@ -182,10 +182,10 @@ func (p xdsPages) Page(ctx context.Context, page string) (body []byte, err error
 	return body, untrusted(err)
 }
 
-// untrusted says what to do about a control plane that is not verified.
+// untrusted adds advice to the error for a control plane that is not trusted.
 func untrusted(err error) error {
-	if told, ok := errors.AsType[*replicas.XDSError](err); ok && told.Untrusted() {
-		return fmt.Errorf("%w; --root-ca names the roots, --authority the name in its certificate", err)
+	if e, ok := errors.AsType[*replicas.XDSError](err); ok && e.Untrusted() {
+		return fmt.Errorf("%w; give its roots with --root-ca, the name in its certificate with --authority", err)
 	}
 	return err
 }

@@ -1,5 +1,5 @@
-// Package proxycmd holds the commands that show what proxies have: proxy-config,
-// proxy-status and explain.
+// Package proxycmd holds the commands about the configuration of proxies:
+// proxy-config, proxy-status and explain.
 package proxycmd
 
 import (
@@ -18,31 +18,32 @@ import (
 	"github.com/meshctl/meshctl/internal/proxyconfig/fetch"
 )
 
+// NewProxyConfig returns the command proxy-config.
 func NewProxyConfig(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "proxy-config",
 		Aliases: []string{"pc"},
-		Short:   "Show what an Envoy is configured with",
-		Long: `Show what an Envoy is configured with, in Istio's tables: endpoints, clusters,
-listeners, routes, secrets, extensions, what it was started with, and all of it; and
-how two Envoys differ.
+		Short:   "Show the configuration of an Envoy",
+		Long: `Show the configuration of an Envoy in Istio's tables: endpoints, clusters, listeners,
+routes, secrets, extensions and the bootstrap, or compare two Envoys.
 
-POD names a pod of the kubeconfig's cluster, as name or name.namespace, or what
-pods belong to, as kind/name: deploy, rs, sts, ds, job, svc or gateway; of several
-pods one that is ready. Its Envoy is asked by a port-forward of the API server.
+POD names a pod in the cluster of the kubeconfig, as name or name.namespace, or a
+resource that has pods, as kind/name: deploy, rs, sts, ds, job, svc or gateway. If
+there are several pods, the command chooses one that is ready. It reads the Envoy by
+port-forward through the API server.
 
-The source is otherwise the admin interface of a running Envoy (--admin) or a file
-(--file, - for standard input) with a saved answer of it: /config_dump, for
-endpoints /clusters?format=json, for eds and all /config_dump?include_eds. Neither
-needs Kubernetes. Nothing but log --level and log --reset changes anything.`,
-		Example: `  # where does the proxy send requests for helloworld?
+Without POD the source is the admin interface of a running Envoy (--admin) or a saved
+response of it (--file, - for standard input): of /config_dump, for endpoints of
+/clusters?format=json, for eds and all of /config_dump?include_eds. Both work without
+Kubernetes. Only log --level and log --reset change anything.`,
+		Example: `  # Show where the proxy sends requests for helloworld
   meshctl pc endpoints web-1.apps --cluster "outbound|5000||helloworld.sample.svc.cluster.local"
   meshctl pc endpoints deploy/web -n apps --context kind-cluster1
 
-  # of an Envoy without Kubernetes
+  # Read an Envoy without Kubernetes
   meshctl pc clusters --admin 127.0.0.1:15000
 
-  # work on a saved dump
+  # Read a saved dump
   curl -s 127.0.0.1:15000/config_dump > dump.json
   meshctl pc listeners -f dump.json`,
 	}
@@ -63,7 +64,7 @@ needs Kubernetes. Nothing but log --level and log --reset changes anything.`,
 	return cmd
 }
 
-// envoyFlags say where a dump of an Envoy is read.
+// envoyFlags hold the flags for the source of a dump.
 type envoyFlags struct {
 	source fetch.Source
 	maxMiB int64
@@ -71,12 +72,12 @@ type envoyFlags struct {
 
 func (f *envoyFlags) bind(fs *pflag.FlagSet) {
 	fs.StringVar(&f.source.Admin, "admin", "", "Admin interface of a running Envoy: `host:port` or http://host:port")
-	fs.StringVarP(&f.source.File, "file", "f", "", "Saved dump, a `path` or - for standard input")
+	fs.StringVarP(&f.source.File, "file", "f", "", "`Path` of a saved dump, or - for standard input")
 	cli.Rivals(fs, "admin", "file")
 	maxDumpVar(fs, &f.maxMiB)
 }
 
-// check checks the flags; an Envoy that neither names is no error of theirs.
+// check checks the flags. It accepts that none of them names an Envoy.
 func (f *envoyFlags) check(env *cli.Env) error {
 	if f.source.Admin != "" || f.source.File != "" {
 		if err := f.source.Validate(); err != nil {
@@ -89,12 +90,12 @@ func (f *envoyFlags) check(env *cli.Env) error {
 	return err
 }
 
-// maxDumpVar binds the bound on a dump, in MiB.
+// maxDumpVar defines the size limit of a dump.
 func maxDumpVar(fs *pflag.FlagSet, mib *int64) {
-	fs.Int64Var(mib, "max-size", 1024, "Largest dump that is read, in `MiB`")
+	fs.Int64Var(mib, "max-size", 1024, "Size limit of a dump, in `MiB`")
 }
 
-// maxDump is the bound of maxDumpVar in bytes.
+// maxDump returns the size limit in bytes.
 func maxDump(mib int64) (int64, error) {
 	if mib <= 0 || mib > 1<<20 {
 		return 0, cli.Usagef("--max-size %d is not between 1 and %d MiB", mib, 1<<20)
@@ -102,34 +103,49 @@ func maxDump(mib int64) (int64, error) {
 	return mib << 20, nil
 }
 
-// pcOptions are the flags that all proxy-config commands have.
+// pcOptions hold the flags that commands with one Envoy share.
 type pcOptions struct {
 	envoyFlags
 	pod    podFlags
 	output output.Format
 }
 
-func (o *pcOptions) bind(env *cli.Env, cmd *cobra.Command) {
+// pcRequest is a request to an admin interface, or a saved response to it, and the
+// function that reads the response. The function returns resources, for JSON and YAML,
+// or rows.
+type pcRequest struct {
+	path  fetch.Request
+	check func() error // of the flags of a command, may be nil
+	read  func(ctx context.Context, r io.Reader, resources bool) (pcResult, error)
+}
+
+// pcResult is the content of a response.
+type pcResult struct {
+	table *output.Table
+	none  string // the message for a table without rows
+	json  any
+	// write prints a result of several tables, instead of table.
+	write func() error
+}
+
+// command adds the shared flags to cmd and lets it show the result of a request.
+func (o *pcOptions) command(env *cli.Env, cmd *cobra.Command, request pcRequest) *cobra.Command {
 	fs := cmd.Flags()
 	o.envoyFlags.bind(fs)
 	o.pod.bind(env, cmd)
 	cli.TableVar(fs, &o.output)
-	cli.DurationVar(fs, &o.source.Timeout, "timeout", 30*time.Second, "Longest time to get and read the whole answer of the admin interface")
+	cli.DurationVar(fs, &o.source.Timeout, "timeout", 30*time.Second, "Longest wait for the answer of the admin interface")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env, request) }
+	return cmd
 }
 
-// pcResult is what a command has read.
-type pcResult struct {
-	table *output.Table
-	none  string // what to say of a table without rows
-	json  any
-	// write writes what is more than a table, instead of it.
-	write func() error
-}
-
-// show reads from the source and writes the result. read gets whether
-// resources are wanted, for JSON, or rows.
-func (o *pcOptions) show(ctx context.Context, env *cli.Env, request fetch.Request, read func(r io.Reader, resources bool) (pcResult, error)) error {
-	if o.pod.named != "" { // which counts more than an Envoy of the environment
+func (o *pcOptions) run(ctx context.Context, env *cli.Env, request pcRequest) error {
+	if request.check != nil {
+		if err := request.check(); err != nil {
+			return err
+		}
+	}
+	if o.pod.named != "" { // overrides --file from the environment
 		o.source.File = ""
 		if err := o.pod.find(ctx, env, &o.source); err != nil {
 			return err
@@ -143,8 +159,8 @@ func (o *pcOptions) show(ctx context.Context, env *cli.Env, request fetch.Reques
 	}
 	resources := !o.output.OfTable()
 	var result pcResult
-	err := o.source.Read(ctx, request, func(r io.Reader) (err error) {
-		result, err = read(r, resources)
+	err := o.source.Read(ctx, request.path, func(r io.Reader) (err error) {
+		result, err = request.read(ctx, r, resources)
 		if m, ok := errors.AsType[*proxyconfig.MissingError](err); ok && m.Why != "" && o.running() {
 			err = fmt.Errorf("the answer has no %s: %w", m.What, errNotEnvoy)
 		}
@@ -163,18 +179,17 @@ func (o *pcOptions) show(ctx context.Context, env *cli.Env, request fetch.Reques
 		return err
 	}
 	if len(result.table.Rows) == 0 {
-		fmt.Fprintln(env.Stderr, result.none)
+		env.Notef("%s", result.none)
 	}
 	return nil
 }
 
-// running reports whether a running Envoy is asked, so that the request is as it
-// should be.
+// running reports whether the source is a running Envoy, which answers the right request.
 func (o *pcOptions) running() bool { return o.source.File == "" }
 
 var errNotEnvoy = errors.New("is that Envoy's admin interface?")
 
-// portVar binds a filter for a port; 0 stands for every port.
+// portVar defines a filter for a port. Zero means any port.
 func portVar(fs *pflag.FlagSet, p *uint32, usage string) {
 	fs.Var((*portValue)(p), "port", usage)
 }

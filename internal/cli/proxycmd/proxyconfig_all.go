@@ -8,7 +8,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/meshctl/meshctl/internal/cli"
-	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/proxyconfig"
 	"github.com/meshctl/meshctl/internal/proxyconfig/fetch"
 )
@@ -25,47 +24,52 @@ type pcAllOptions struct {
 
 func newPCAllCmd(env *cli.Env) *cobra.Command {
 	var o pcAllOptions
-	cmd := &cobra.Command{
+	cmd := o.command(env, &cobra.Command{
 		Use:     "all [POD]",
 		Aliases: []string{"a"},
-		Short:   "Show everything: versions, clusters, listeners, routes, secrets, endpoints",
-		Long: `Show everything of one moment, a table each: versions, clusters, listeners,
-routes, secrets and endpoints. A saved dump is the output of
-/config_dump?include_eds; without that parameter it has no endpoints.
+		Short:   "Show all tables of a proxy",
+		Long: `Show one table each for versions, clusters, listeners, routes, secrets and endpoints,
+all of the same moment. A saved dump is the response of /config_dump?include_eds;
+without that parameter it has no endpoints.
 
-Each filter is for some of the tables, and the others stay whole:
+Each filter applies to some tables:
   clusters    --fqdn, --direction, --subset, --port (of the service)
   listeners   --address, --port, --type
   routes      --name
-  endpoints   those of the clusters that are selected, --address
+  endpoints   the filters for clusters, --address
 
-JSON and YAML are the whole dump, private keys redacted, and take no filters:
-meshctl pc clusters -o json and the others do.`,
+JSON and YAML show the whole dump without private keys. Filters do not apply to them;
+meshctl pc clusters -o json and the other commands have filters.`,
 		Example: `  meshctl pc all web-1.apps --with-headers
 
-  # what has the proxy of this service?
+  # Show the configuration of one service
   meshctl pc all --admin 127.0.0.1:15000 --fqdn helloworld.sample --port 5000 --name 5000
 
-  # a dump to keep or to send, without private keys
+  # Save a dump without private keys
   meshctl pc all --admin 127.0.0.1:15000 -o json > dump.json`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
-	}
+	}, pcRequest{path: fetch.All, check: o.checkFilter, read: func(_ context.Context, r io.Reader, resources bool) (pcResult, error) {
+		if resources {
+			dump, err := proxyconfig.ReadDump(r)
+			return pcResult{json: dump}, err
+		}
+		overview, err := proxyconfig.ReadOverview(r, o.filter)
+		return pcResult{write: func() error { return o.write(env, overview) }}, err
+	}})
 	fs := cmd.Flags()
-	o.bind(env, cmd)
 	fs.StringVar(&o.filter.Clusters.FQDN, "fqdn", "", "Only clusters of this `host`, or of hosts with these labels, and their endpoints")
-	fs.StringVar(&o.direction, "direction", "", "Only clusters of this `direction`, inbound or outbound, and their endpoints")
-	cli.Suggest(fs, "direction", string(mesh.Inbound), string(mesh.Outbound))
+	directionVar(fs, &o.direction, "Only clusters of this `direction`, inbound or outbound, and their endpoints")
 	fs.StringVar(&o.filter.Clusters.Subset, "subset", "", "Only clusters of this `subset` of a DestinationRule, and their endpoints")
 	portVar(fs, &o.port, "Only clusters of this service port, their endpoints, and listeners on this port")
 	fs.StringVar(&o.filter.Listeners.Address, "address", "", "Only listeners and endpoints on this `address`")
-	listenerTypeVar(cmd, &o.listenerType, "Only listeners of this `type`")
+	listenerTypeVar(fs, &o.listenerType, "Only listeners of this `type`")
 	fs.StringVar(&o.filter.Routes.Name, "name", "", "Only the route configuration of this `name`")
 	fs.BoolVar(&o.verbose, "verbose", true, "Show filter chains of listeners, and virtual hosts and routes")
-	fs.BoolVar(&o.headers, "with-headers", false, "Show a line before each table that says what it is")
+	fs.BoolVar(&o.headers, "with-headers", false, "Show a heading before each table")
 	return cmd
 }
 
-func (o *pcAllOptions) run(ctx context.Context, env *cli.Env) error {
+// checkFilter parses the filters and checks that they apply to the format.
+func (o *pcAllOptions) checkFilter() error {
 	f := &o.filter
 	f.Clusters.Port, f.Listeners.Port = o.port, o.port
 	var err error
@@ -76,22 +80,15 @@ func (o *pcAllOptions) run(ctx context.Context, env *cli.Env) error {
 		return err
 	}
 	if o.output.OfTable() && !o.output.ForPeople() {
-		return cli.Usagef("--output %s is for one table, and these are several; pc clusters, listeners, routes, secrets and eds have it", string(o.output))
+		return cli.Usagef("--output %s is for a single table: use pc clusters, listeners, routes, secrets or eds", string(o.output))
 	}
 	if !o.output.OfTable() && *f != (proxyconfig.OverviewFilter{}) {
-		return cli.Usagef("filters select rows of tables, and --output %s is the whole dump; meshctl pc clusters, listeners, routes and eds have filters for it", &o.output)
+		return cli.Usagef("filters apply to tables, and --output %s shows the whole dump: use pc clusters, listeners, routes or eds", &o.output)
 	}
-	return o.show(ctx, env, fetch.All, func(r io.Reader, resources bool) (pcResult, error) {
-		if resources {
-			dump, err := proxyconfig.ReadDump(r)
-			return pcResult{json: dump}, err
-		}
-		overview, err := proxyconfig.ReadOverview(r, o.filter)
-		return pcResult{write: func() error { return o.write(env, overview) }}, err
-	})
+	return nil
 }
 
-// write writes the tables with an empty line between them.
+// write prints the tables with an empty line between them.
 func (o *pcAllOptions) write(env *cli.Env, overview *proxyconfig.Overview) error {
 	between := ""
 	for _, part := range overview.Parts(o.verbose, env.Now()) {
@@ -109,10 +106,10 @@ func (o *pcAllOptions) write(env *cli.Env, overview *proxyconfig.Overview) error
 	}
 	for _, missing := range overview.Missing {
 		reason := missing.Reason()
-		if missing.Why != "" && o.running() { // all was asked for
+		if missing.Why != "" && o.running() { // the request was for all sections
 			reason = "an Envoy without clusters leaves it out"
 		}
-		fmt.Fprintf(env.Stderr, "The dump has no section of %s: %s.\n", missing.What, reason)
+		env.Notef("The dump has no section of %s: %s.", missing.What, reason)
 	}
 	return nil
 }

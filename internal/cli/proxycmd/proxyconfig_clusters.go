@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -13,52 +14,47 @@ import (
 	"github.com/meshctl/meshctl/internal/proxyconfig/fetch"
 )
 
-type pcClustersOptions struct {
-	pcOptions
-	filter    proxyconfig.ClusterFilter
-	direction string
-}
-
 func newPCClustersCmd(env *cli.Env) *cobra.Command {
-	var o pcClustersOptions
-	cmd := &cobra.Command{
+	var o pcOptions
+	var filter proxyconfig.ClusterFilter
+	var direction string
+	cmd := o.command(env, &cobra.Command{
 		Use:     "clusters [POD]",
 		Aliases: []string{"cluster", "c"},
-		Short:   "Show the clusters: the services that the proxy knows",
-		Long: `Show the clusters: the services that the proxy knows. The filters compare the
-parts of a cluster's name, <direction>|<port>|<subset>|<fqdn>, or of its SNI
-form. --fqdn also takes some labels of the host that follow each other.`,
+		Short:   "Show the clusters of a proxy",
+		Long: `Show the clusters of a proxy: the services that it knows. Filters match the parts of
+the cluster name, <direction>|<port>|<subset>|<fqdn>, also in its SNI form. --fqdn
+also takes consecutive labels of the host.`,
 		Example: `  meshctl pc clusters --admin 127.0.0.1:15000
   meshctl pc clusters --admin 127.0.0.1:15000 --fqdn helloworld.sample --port 5000
   meshctl pc clusters -f dump.json --direction inbound -o json`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
-	}
+	}, pcRequest{path: fetch.Clusters,
+		check: func() (err error) {
+			filter.Direction, err = parseDirection(direction)
+			return err
+		},
+		read: func(_ context.Context, r io.Reader, resources bool) (pcResult, error) {
+			clusters, err := proxyconfig.ReadClusters(r, filter, resources)
+			table := proxyconfig.ClusterTable
+			if o.output.Wide() {
+				table = proxyconfig.WideClusterTable
+			}
+			return pcResult{table: table(clusters), none: "No clusters match.", json: proxyconfig.ClusterResources(clusters)}, err
+		},
+	})
 	fs := cmd.Flags()
-	o.bind(env, cmd)
-	fs.StringVar(&o.filter.FQDN, "fqdn", "", "Only this `host`, or hosts with these labels")
-	portVar(fs, &o.filter.Port, "Only this service port")
-	fs.StringVar(&o.filter.Subset, "subset", "", "Only this `subset` of a DestinationRule")
-	fs.StringVar(&o.direction, "direction", "", "Only this `direction`, inbound or outbound")
-	cli.Suggest(fs, "direction", string(mesh.Inbound), string(mesh.Outbound))
+	fs.StringVar(&filter.FQDN, "fqdn", "", "Only this `host`, or hosts with these labels")
+	portVar(fs, &filter.Port, "Only this service port")
+	fs.StringVar(&filter.Subset, "subset", "", "Only this `subset` of a DestinationRule")
+	directionVar(fs, &direction, "Only this `direction`, inbound or outbound")
 	return cmd
 }
 
-func (o *pcClustersOptions) run(ctx context.Context, env *cli.Env) error {
-	var err error
-	if o.filter.Direction, err = parseDirection(o.direction); err != nil {
-		return err
-	}
-	return o.show(ctx, env, fetch.Clusters, func(r io.Reader, resources bool) (pcResult, error) {
-		clusters, err := proxyconfig.ReadClusters(r, o.filter, resources)
-		table := proxyconfig.ClusterTable
-		if o.output.Wide() {
-			table = proxyconfig.WideClusterTable
-		}
-		return pcResult{table: table(clusters), none: "No clusters match.", json: proxyconfig.ClusterResources(clusters)}, err
-	})
+func directionVar(fs *pflag.FlagSet, p *string, usage string) {
+	fs.StringVar(p, "direction", "", usage)
+	cli.Suggest(fs, "direction", string(mesh.Inbound), string(mesh.Outbound))
 }
 
-// parseDirection reads the flag --direction.
 func parseDirection(s string) (mesh.Direction, error) {
 	switch d := mesh.Direction(strings.ToLower(s)); d {
 	case "", mesh.Inbound, mesh.Outbound:

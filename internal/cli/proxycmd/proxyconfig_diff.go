@@ -27,25 +27,27 @@ func newPCDiffCmd(env *cli.Env) *cobra.Command {
 	var o pcDiffOptions
 	cmd := &cobra.Command{
 		Use:   "diff A B",
-		Short: "Compare what two Envoys are configured with",
-		Long: `Compare what two Envoys are configured with, or one before and after a change: the
-clusters, listeners, routes and extensions that came over xDS, and with --type eds
-the endpoints. Order and spelling do not count. The exit code is 3 when they differ.
+		Short: "Compare the configuration of two Envoys",
+		Long: `Compare the configuration of two Envoys, or of one before and after a change: the
+clusters, listeners, routes and extensions from xDS, and with --type eds the
+endpoints. The order of resources and the form of their JSON do not matter. The exit
+code is 3 when they differ.
 
 ` + pairHelp + `
 
-Each type has a line with counts; below it stand, as a unified diff, the resources
-that differ and the names of those that one Envoy has alone. What differs by nature,
-such as a listener on a pod's own address, is a difference, too: --name and --type
-say what to compare, and --ignore-own-addresses takes those addresses for the same.`,
-		Example: `  # why does one replica behave otherwise than the other?
+For each type the command prints a line with counts, then a unified diff of the
+resources that differ and the names of resources that only one Envoy has. It also
+reports expected differences, such as listeners on the pod's own address: select
+resources with --name and --type, and use --ignore-own-addresses to ignore such
+addresses.`,
+		Example: `  # Compare two replicas of a workload
   meshctl pc diff web-1.apps web-2.apps --ignore-own-addresses
 
-  # what did a change do?
+  # Show the effect of a change
   curl -s 127.0.0.1:15000/config_dump > before.json
   meshctl pc diff file:before.json http://127.0.0.1:15000
 
-  # of two clusters: what is known of one service
+  # Compare the configuration of one service in two clusters
   meshctl pc diff deploy/web.apps deploy/web.apps --context kind-cluster1 \
     --context-b kind-cluster2 --name helloworld.sample --type cds,rds,eds`,
 		Args: func(cmd *cobra.Command, args []string) error { return o.take(cmd, args) },
@@ -54,14 +56,14 @@ say what to compare, and --ignore-own-addresses takes those addresses for the sa
 	fs := cmd.Flags()
 	o.bind(env, cmd)
 	fs.StringSliceVar(&o.types, "type", []string{"cds", "lds", "rds", "ecds"}, "`Types` to compare: cds, lds, rds, ecds, eds, or all")
-	cli.Suggest(cmd.Flags(), "type", strings.Fields(strings.ToLower(strings.Join(proxyconfig.DynamicTypes(), " "))+" all")...)
-	fs.StringArrayVar(&o.names, "name", nil, "Only resources with this in their `name`; * stands for any text. May be repeated")
-	fs.BoolVar(&o.alike, "ignore-own-addresses", false, "Take the addresses of each Envoy itself for the same, but in endpoints")
-	fs.BoolVar(&o.namesOnly, "names-only", false, "Do not show how resources differ")
+	cli.Suggest(fs, "type", strings.Fields(strings.ToLower(strings.Join(proxyconfig.DynamicTypes(), " "))+" all")...)
+	fs.StringArrayVar(&o.names, "name", nil, "Only resources with this text in their `name`; * matches any text; may be repeated")
+	fs.BoolVar(&o.alike, "ignore-own-addresses", false, "Ignore the own addresses of each Envoy, except in endpoints")
+	fs.BoolVar(&o.namesOnly, "names-only", false, "Show only the names of resources that differ")
 	return cmd
 }
 
-// envoyDiff is what two Envoys are configured with differently.
+// envoyDiff is the result of a comparison.
 type envoyDiff struct {
 	A     *envoySide               `json:"a"`
 	B     *envoySide               `json:"b"`
@@ -115,24 +117,24 @@ func (o *pcDiffOptions) run(ctx context.Context, env *cli.Env) error {
 	case !result.Match:
 		return cli.Findingsf("%s", output.Escape(both[0].Name+" and "+both[1].Name+" differ: "+strings.Join(differ, "; ")))
 	case resources == 0 && len(o.names) > 0:
-		fmt.Fprintln(env.Stderr, "No names match.")
+		env.Notef("No names match.")
 	}
 	return nil
 }
 
-// selection is what the flags select.
+// selection returns the selection of the flags.
 func (o *pcDiffOptions) selection() (proxyconfig.Selection, error) {
 	known := proxyconfig.DynamicTypes()
 	selected := proxyconfig.Selection{Names: o.names, Alike: o.alike}
-	for _, written := range o.types {
-		name := strings.ToUpper(strings.TrimSpace(written))
+	for _, typed := range o.types {
+		name := strings.ToUpper(strings.TrimSpace(typed))
 		switch {
 		case name == "ALL":
 			selected.Types = append(selected.Types, known...)
 		case slices.Contains(known, name):
 			selected.Types = append(selected.Types, name)
 		default:
-			return selected, cli.Usagef("--type %q is none of %s and all", written, strings.ToLower(strings.Join(known, ", ")))
+			return selected, cli.Usagef("--type %q is none of %s and all", typed, strings.ToLower(strings.Join(known, ", ")))
 		}
 	}
 	if len(selected.Types) == 0 {
@@ -160,7 +162,7 @@ func (o *pcDiffOptions) show(env *cli.Env, d *envoyDiff) error {
 	return err
 }
 
-// countDifferences says how many resources of a type differ.
+// countDifferences counts the differing resources of a type.
 func countDifferences(t proxyconfig.Comparison, a, b string) string {
 	if t.Match {
 		return fmt.Sprintf("%d, no difference", t.A.Count)

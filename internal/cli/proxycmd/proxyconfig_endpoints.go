@@ -22,75 +22,99 @@ type pcEndpointsOptions struct {
 
 func newPCEndpointsCmd(env *cli.Env) *cobra.Command {
 	var o pcEndpointsOptions
-	cmd := &cobra.Command{
+	cmd := o.command(env, &cobra.Command{
 		Use:     "endpoints [POD]",
 		Aliases: []string{"endpoint", "ep"},
-		Short:   "Show the hosts of each cluster and their health",
-		Long: `Show the hosts of each cluster and their health. An endpoint in another network
-is shown as the gateway of that network. -o wide adds network, locality, priority
-and weight, and the cluster whose gateway an endpoint is.
+		Short:   "Show the endpoints of a proxy with their health",
+		Long: `Show the endpoints of each cluster with their health. An endpoint in another network
+is shown as the gateway of that network. -o wide adds network, locality, priority,
+weight, and for a gateway its cluster.
 
-A saved dump is the output of /clusters?format=json, or of /config_dump?include_eds,
-which has no outlier checks; network and gateway are in the latter alone. JSON and YAML
-hold the whole status, or assignment, of each cluster that has an endpoint which the
-filters select.`,
+A saved dump is the response of /clusters?format=json, or of /config_dump?include_eds,
+which has no outlier checks. Only the latter has network and cluster. JSON and YAML show
+the whole status, or assignment, of each cluster with a matching endpoint.`,
 		Example: `  meshctl pc endpoints --admin 127.0.0.1:15000
   meshctl pc endpoints --admin 127.0.0.1:15000 --cluster "outbound|5000||helloworld.sample.svc.cluster.local"
   meshctl pc endpoints web-1.apps -o wide
   meshctl pc endpoints -f clusters.json --status UNHEALTHY -o json`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
-	}
-	fs := cmd.Flags()
-	o.bind(env, cmd)
-	bindEndpointFilter(fs, &o.filter)
+	}, pcRequest{path: fetch.Endpoints, check: o.checkStatus, read: o.read})
+	o.bindFilter(cmd.Flags())
 	return cmd
 }
 
-func bindEndpointFilter(fs *pflag.FlagSet, f *proxyconfig.EndpointFilter) {
-	fs.StringVar(&f.Cluster, "cluster", "", "Only this cluster, by its whole `name`")
+func newPCAssignmentsCmd(env *cli.Env) *cobra.Command {
+	var o pcEndpointsOptions
+	cmd := o.command(env, &cobra.Command{
+		Use:   "eds [POD]",
+		Short: "Show the endpoints of a proxy with their localities",
+		Long: `Show the endpoints of each cluster with their localities, from a config dump. -o wide
+adds network, priority, weight, and for a gateway its cluster. A saved dump is the
+response of /config_dump?include_eds. JSON and YAML show the whole assignment of each
+cluster with a matching endpoint. For ejections by outlier detection use meshctl pc
+endpoints.`,
+		Example: `  meshctl pc eds --admin 127.0.0.1:15000 --cluster "outbound|5000||helloworld.sample.svc.cluster.local"
+  meshctl pc eds -f dump.json --status UNHEALTHY -o json`,
+	}, pcRequest{path: fetch.Assignments, check: o.checkStatus, read: func(_ context.Context, r io.Reader, resources bool) (pcResult, error) {
+		found, err := proxyconfig.ReadAssignments(r, o.filter, resources)
+		table := proxyconfig.AssignmentTable
+		if o.output.Wide() {
+			table = proxyconfig.WideAssignmentTable
+		}
+		return pcResult{table: table(found), none: "No endpoints match.", json: proxyconfig.AssignmentResources(found)}, err
+	}})
+	o.bindFilter(cmd.Flags())
+	return cmd
+}
+
+func (o *pcEndpointsOptions) bindFilter(fs *pflag.FlagSet) {
+	f := &o.filter
+	fs.StringVar(&f.Cluster, "cluster", "", "Only the cluster of this `name`")
 	fs.StringVar(&f.Address, "address", "", "Only this `address`, with or without its port")
 	portVar(fs, &f.Port, "Only this port")
 	fs.StringVar(&f.Status, "status", "", "Only this health `status`, such as HEALTHY or UNHEALTHY")
 	cli.Suggest(fs, "status", proxyconfig.HealthStatuses()...)
 }
 
-func (o *pcEndpointsOptions) run(ctx context.Context, env *cli.Env) error {
+func (o *pcEndpointsOptions) checkStatus() error {
 	if err := o.filter.CheckStatus(); err != nil {
 		return cli.Usagef("--status: %w", err)
 	}
-	return o.show(ctx, env, fetch.Endpoints, func(r io.Reader, resources bool) (result pcResult, err error) {
-		result.none = "No endpoints match."
-		in := bufio.NewReader(r)
-		var endpoints []proxyconfig.Endpoint
-		switch {
-		case !o.running() && proxyconfig.IsConfigDump(in):
-			var assignments []proxyconfig.Assignment
-			assignments, err = proxyconfig.ReadAssignments(in, o.filter, resources)
-			if missing, ok := errors.AsType[*proxyconfig.MissingError](err); ok {
-				missing.Why += ", and so has " + string(fetch.Endpoints)
-			}
-			result.json, endpoints = proxyconfig.AssignmentResources(assignments), proxyconfig.EndpointsOf(assignments)
-		case resources:
-			result.json, err = proxyconfig.ReadClusterStatuses(in, o.filter)
-		default:
-			endpoints, err = proxyconfig.ReadEndpoints(in, o.filter)
-		}
-		if err == nil && o.output.Wide() && o.running() {
-			err = o.place(ctx, endpoints)
-		}
-		result.table = proxyconfig.EndpointTable(endpoints)
-		if o.output.Wide() {
-			result.table = proxyconfig.WideEndpointTable(endpoints)
-		}
-		if errors.Is(err, proxyconfig.ErrNoClusters) {
-			result.none = "The Envoy has no clusters."
-			err = o.checkEnvoy(ctx)
-		}
-		return result, err
-	})
+	return nil
 }
 
-// place adds what a running Envoy's configuration has of the endpoints.
+// read reads endpoints from a response of /clusters or from a config dump.
+func (o *pcEndpointsOptions) read(ctx context.Context, r io.Reader, resources bool) (result pcResult, err error) {
+	result.none = "No endpoints match."
+	in := bufio.NewReader(r)
+	var endpoints []proxyconfig.Endpoint
+	switch {
+	case !o.running() && proxyconfig.IsConfigDump(in):
+		var assignments []proxyconfig.Assignment
+		assignments, err = proxyconfig.ReadAssignments(in, o.filter, resources)
+		if missing, ok := errors.AsType[*proxyconfig.MissingError](err); ok {
+			missing.Why += ", and so has " + string(fetch.Endpoints)
+		}
+		result.json, endpoints = proxyconfig.AssignmentResources(assignments), proxyconfig.EndpointsOf(assignments)
+	case resources:
+		result.json, err = proxyconfig.ReadClusterStatuses(in, o.filter)
+	default:
+		endpoints, err = proxyconfig.ReadEndpoints(in, o.filter)
+	}
+	if err == nil && o.output.Wide() && o.running() {
+		err = o.place(ctx, endpoints)
+	}
+	result.table = proxyconfig.EndpointTable(endpoints)
+	if o.output.Wide() {
+		result.table = proxyconfig.WideEndpointTable(endpoints)
+	}
+	if errors.Is(err, proxyconfig.ErrNoClusters) {
+		result.none = "The Envoy has no clusters."
+		err = o.checkEnvoy(ctx)
+	}
+	return result, err
+}
+
+// place adds the data about endpoints in the config dump of a running Envoy.
 func (o *pcEndpointsOptions) place(ctx context.Context, endpoints []proxyconfig.Endpoint) error {
 	return o.source.Read(ctx, fetch.All, func(r io.Reader) error {
 		assignments, err := proxyconfig.ReadAssignments(r, proxyconfig.EndpointFilter{Cluster: o.filter.Cluster}, false)
@@ -99,7 +123,7 @@ func (o *pcEndpointsOptions) place(ctx context.Context, endpoints []proxyconfig.
 	})
 }
 
-// checkEnvoy reports that what answers does not say that it is an Envoy.
+// checkEnvoy returns an error if the server of an empty response is not an Envoy.
 func (o *pcEndpointsOptions) checkEnvoy(ctx context.Context) error {
 	if !o.running() {
 		return nil

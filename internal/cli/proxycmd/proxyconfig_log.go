@@ -27,7 +27,7 @@ type pcLogOptions struct {
 	output  output.Format
 	level   string
 	reset   bool
-	set     func(flag string) bool // whether a flag has a value, which may be empty
+	set     func(flag string) bool // reports whether a flag has a value, also an empty one
 }
 
 func newPCLogCmd(env *cli.Env) *cobra.Command {
@@ -35,17 +35,17 @@ func newPCLogCmd(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "log [POD]",
 		Aliases: []string{"o"},
-		Short:   "Show or change what Envoys log",
-		Long: `Show or change the levels of the loggers of an Envoy, of that of each pod of a
-workload such as deploy/web, or of each pod that has the labels of --selector.
+		Short:   "Show or change the log levels of Envoys",
+		Long: `Show or change the log levels of an Envoy, of the Envoys of a workload such as
+deploy/web, or of the Envoys in all pods with the labels of --selector.
 
---level LEVEL is for all loggers, --level LOGGER:LEVEL for one; several are separated
-by commas. Levels are trace, debug, info, warning, error, critical and off. --reset
-goes back to the levels that each Envoy was started with, as a restart does.
+--level LEVEL sets all loggers, --level LOGGER:LEVEL one of them; separate several by
+commas. Levels are trace, debug, info, warning, error, critical and off. --reset sets
+the levels with which each Envoy was started.
 
-A logger that an Envoy does not have changes nothing in it.`,
+If an Envoy does not have a logger of the list, none of its levels change.`,
 		Example: `  meshctl pc log web-1.apps
-  # why does the proxy answer 503?
+  # Log why requests fail
   meshctl pc log deploy/web -n apps --level http:debug,router:debug
   meshctl pc log deploy/web -n apps --reset
   meshctl pc log -l app=web -n apps --level warning
@@ -55,12 +55,12 @@ A logger that an Envoy does not have changes nothing in it.`,
 	f := cmd.Flags()
 	o.set = f.Changed
 	o.pod.bind(env, cmd)
-	f.StringVarP(&o.pod.selector, "selector", "l", "", "All running pods of the namespace that have these `labels`")
+	f.StringVarP(&o.pod.selector, "selector", "l", "", "All running pods of the namespace with these `labels`")
 	f.StringVar(&o.admin, "admin", "", "Admin interface of a running Envoy: `host:port` or http://host:port")
 	f.StringVar(&o.level, "level", "", "`Levels` to set: level, logger:level, …")
-	f.BoolVarP(&o.reset, "reset", "r", false, "Set the levels that each Envoy was started with")
+	f.BoolVarP(&o.reset, "reset", "r", false, "Set the levels with which each Envoy was started")
 	cli.TextVar(f, &o.output)
-	cli.DurationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for each whole answer of an Envoy")
+	cli.DurationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for each answer of an Envoy")
 	for _, one := range [][]string{{"level", "reset"}, {"selector", "admin"}} {
 		cmd.MarkFlagsMutuallyExclusive(one...)
 		cli.Rivals(f, one...)
@@ -68,14 +68,14 @@ A logger that an Envoy does not have changes nothing in it.`,
 	return cmd
 }
 
-// maxLoggers bounds an answer of an Envoy about its loggers, in bytes.
+// maxLoggers bounds the response of an Envoy about its loggers, in bytes.
 const maxLoggers = 1 << 20
 
-// loggersOf is what one Envoy logs.
+// loggersOf holds the loggers of one Envoy.
 type loggersOf struct {
 	Envoy   string            `json:"envoy"` // name.namespace of its pod, or its address
 	Loggers map[string]string `json:"loggers,omitzero"`
-	Error   string            `json:"error,omitzero"` // why it says nothing, or was not changed
+	Error   string            `json:"error,omitzero"` // of the request or the change
 }
 
 func (o *pcLogOptions) run(ctx context.Context, env *cli.Env) error {
@@ -99,8 +99,8 @@ func (o *pcLogOptions) run(ctx context.Context, env *cli.Env) error {
 		case err != nil:
 			one.Error = err.Error()
 			failed = append(failed, err)
-			if len(sources) > 1 { // others may take a while
-				fmt.Fprintln(env.Stderr, output.Escape(err.Error()))
+			if len(sources) > 1 { // other Envoys may take a while
+				env.Notef("%v", err)
 			}
 		case o.output.OfTable():
 			if err := writeLoggers(env.Stdout, one); err != nil {
@@ -124,11 +124,11 @@ func (o *pcLogOptions) run(ctx context.Context, env *cli.Env) error {
 	return errors.Join(failed...)
 }
 
-// loggersAtOnce is how many Envoys are asked at the same time.
+// loggersAtOnce bounds the number of concurrent requests.
 const loggersAtOnce = 8
 
-// askAll sets what is to be set in the Envoys, several at a time, and calls each with
-// what each of them says, in their order, as soon as it is known.
+// askAll changes the levels of the Envoys, several at the same time. It calls each with
+// the result of every Envoy, in their order, as soon as it is known.
 func (o *pcLogOptions) askAll(ctx context.Context, sources []namedSource, levels *proxyconfig.LogLevels, each func(name string, loggers map[string]string, err error) error) error {
 	type answer struct {
 		loggers map[string]string
@@ -163,7 +163,7 @@ func (o *pcLogOptions) askAll(ctx context.Context, sources []namedSource, levels
 	return nil
 }
 
-// namedSource is an Envoy, and what it is called.
+// namedSource is an Envoy with its name.
 type namedSource struct {
 	name   string
 	source *fetch.Source
@@ -173,7 +173,7 @@ func (o *pcLogOptions) sources(ctx context.Context, env *cli.Env) ([]namedSource
 	source := fetch.Source{Admin: o.admin, Timeout: o.timeout, MaxSize: maxLoggers, FixedSize: true}
 	if !o.pod.given() {
 		if o.admin == "" {
-			return nil, cli.Usagef("name a pod, such as web-1.apps, or what pods belong to, such as deploy/web; or give --selector, or --admin host:port of a running Envoy")
+			return nil, cli.Usagef("name a pod, such as web-1.apps, or a workload, such as deploy/web, or give --selector or --admin host:port")
 		}
 		if err := source.Validate(); err != nil {
 			return nil, cli.Usagef("%w", err)
@@ -193,7 +193,7 @@ func (o *pcLogOptions) sources(ctx context.Context, env *cli.Env) ([]namedSource
 	return out, nil
 }
 
-// change sets what is to be set in one Envoy, and returns the levels of its loggers.
+// change changes the levels of one Envoy and returns its loggers.
 func (o *pcLogOptions) change(ctx context.Context, source *fetch.Source, levels *proxyconfig.LogLevels) (loggers map[string]string, err error) {
 	ask := func(request fetch.Request) error {
 		return source.Post(ctx, request, func(r io.Reader) (err error) {
@@ -230,7 +230,7 @@ func (o *pcLogOptions) change(ctx context.Context, source *fetch.Source, levels 
 	return loggers, nil
 }
 
-// writeLoggers writes what Istio's tool does.
+// writeLoggers prints loggers in the format of istioctl.
 func writeLoggers(w io.Writer, of loggersOf) error {
 	var text strings.Builder
 	fmt.Fprintf(&text, "%s:\nactive loggers:\n", output.Escape(of.Envoy))

@@ -22,22 +22,22 @@ import (
 	"github.com/meshctl/meshctl/internal/proxyconfig/fetch"
 )
 
-// How the Envoys that are no pods are written.
+// Prefixes of Envoys that are not in pods.
 const (
 	inFile  = "file:"
 	atAdmin = "http://"
 )
 
-// pairHelp is what the commands that compare two Envoys say of them.
-const pairHelp = `A and B are each a pod, as [kind/]name[.namespace] (see meshctl pc --help); the admin
-interface of a running Envoy, as http://host:port; or a saved answer of one to
-/config_dump, as file:PATH, for one of them file:- of standard input. --context names
-the cluster of both pods, --context-b that of B when it is another.`
+// pairHelp describes the arguments of commands that compare two Envoys.
+const pairHelp = `A and B are each a pod, as [kind/]name[.namespace] (see meshctl pc --help), the admin
+interface of a running Envoy, as http://host:port, or a saved response of /config_dump,
+as file:PATH. One of them may be file:- for standard input. --context names the
+cluster of both pods, --context-b the cluster of B if it is another one.`
 
-// pairOptions are the flags of commands that compare two Envoys.
+// pairOptions hold the flags of commands that compare two Envoys.
 type pairOptions struct {
 	named    [2]string // the arguments
-	pod      podFlags  // of both, but for what is named
+	pod      podFlags  // of both, except the name
 	contextB string
 	maxMiB   int64
 	timeout  time.Duration
@@ -53,7 +53,7 @@ func (o *pairOptions) bind(env *cli.Env, cmd *cobra.Command) {
 	fs.Uint16Var(&o.pod.port, "proxy-admin-port", mesh.PortEnvoyAdmin, "`Port` of Envoy's admin interface in the pods")
 	maxDumpVar(fs, &o.maxMiB)
 	cli.TextVar(fs, &o.output)
-	cli.DurationVar(fs, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of each admin interface")
+	cli.DurationVar(fs, &o.timeout, "timeout", 30*time.Second, "Longest wait for the answer of each admin interface")
 	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(args) > 1 || strings.HasPrefix(typed, inFile) || strings.HasPrefix(typed, atAdmin) {
 			return nil, cobra.ShellCompDirectiveNoFileComp
@@ -66,7 +66,7 @@ func (o *pairOptions) bind(env *cli.Env, cmd *cobra.Command) {
 	}
 }
 
-// podOf are the flags of one of the pods, 0 for A or 1 for B.
+// podOf returns the flags of a pod, 0 for A or 1 for B.
 func (o *pairOptions) podOf(i int) podFlags {
 	pod := o.pod
 	pod.named = o.named[i]
@@ -81,7 +81,7 @@ func isPod(named string) bool {
 	return !strings.HasPrefix(named, inFile) && !strings.HasPrefix(named, atAdmin)
 }
 
-// take takes the arguments.
+// take checks and keeps the arguments.
 func (o *pairOptions) take(cmd *cobra.Command, args []string) error {
 	if len(args) != len(o.named) {
 		return errors.New("want two Envoys, A and B: each a pod as [kind/]name[.namespace], http://host:port or file:PATH")
@@ -101,20 +101,20 @@ func (o *pairOptions) take(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// envoySide is one of the two.
+// envoySide is one of the two Envoys.
 type envoySide struct {
 	Name   string `json:"name"`   // short: name.namespace of a pod, a path or an address
-	Source string `json:"source"` // where it is read, for people
+	Source string `json:"source"` // where its configuration is read, for people
 	source fetch.Source
 }
 
-// find finds both.
+// find returns the sources of both Envoys.
 func (o *pairOptions) find(ctx context.Context, env *cli.Env) (both [2]*envoySide, err error) {
 	maxSize, err := maxDump(o.maxMiB)
 	if err != nil {
 		return both, err
 	}
-	for i := range both { // what is wrong with either, before anything is asked
+	for i := range both { // check both names before any request
 		if both[i], err = o.envoySide(env, i, maxSize); err != nil {
 			return both, cli.Usagef("%w", err)
 		}
@@ -130,7 +130,7 @@ func (o *pairOptions) find(ctx context.Context, env *cli.Env) (both [2]*envoySid
 	return both, nil
 }
 
-// envoySide is one as it is named.
+// envoySide returns the Envoy of an argument. The source of a pod is still empty.
 func (o *pairOptions) envoySide(env *cli.Env, i int, maxSize int64) (*envoySide, error) {
 	side := &envoySide{source: fetch.Source{Timeout: o.timeout, MaxSize: maxSize, Stdin: env.Stdin}}
 	named := o.named[i]
@@ -150,27 +150,27 @@ func (o *pairOptions) envoySide(env *cli.Env, i int, maxSize int64) (*envoySide,
 	return side, checkPod(named)
 }
 
-// checkPod checks the name of a pod, which may be meant for something else.
+// checkPod checks the name of a pod, which may be a mistyped file or address.
 func checkPod(named string) error {
 	if _, port, err := net.SplitHostPort(named); err == nil {
 		if _, err := strconv.ParseUint(port, 10, 16); err == nil {
-			return fmt.Errorf("%s is an address: %s%[1]s names the admin interface there", named, atAdmin)
+			return fmt.Errorf("%s is an address: use %s%[1]s for the admin interface there", named, atAdmin)
 		}
 	}
 	if strings.Contains(named, "://") {
-		return fmt.Errorf("%s is no way to an admin interface: want http://host:port", named)
+		return fmt.Errorf("%s is not the address of an admin interface: want http://host:port", named)
 	}
 	_, bad := kube.ParseWorkload(named, "default")
 	_, _, kind := strings.Cut(named, "/")
 	switch info, err := os.Stat(named); {
 	case err != nil || !info.Mode().IsRegular():
 	case bad == nil && !kind:
-		return fmt.Errorf("%s is a file here: file:%[1]s names it, pod/%[1]s a pod", named)
+		return fmt.Errorf("%s is a file here: use file:%[1]s for the file, pod/%[1]s for a pod", named)
 	case bad != nil || strings.HasSuffix(named, ".json"): // no deployment in a namespace of that name
-		return fmt.Errorf("%s is a file: %s%[1]s names it", named, inFile)
+		return fmt.Errorf("%s is a file: use %s%[1]s", named, inFile)
 	}
 	if bad != nil {
-		return fmt.Errorf("%w; an Envoy that is not of a pod is file:PATH or http://host:port", bad)
+		return fmt.Errorf("%w; an Envoy that is not in a pod is file:PATH or http://host:port", bad)
 	}
 	return nil
 }
@@ -180,7 +180,7 @@ func (o *pairOptions) findPod(ctx context.Context, env *cli.Env, i int, side *en
 	target, err := pod.target(ctx, env)
 	if err != nil {
 		if i == 1 && o.contextB == "" && isPod(o.named[0]) {
-			return fmt.Errorf("%w; --context-b names the cluster of B when it is another", err)
+			return fmt.Errorf("%w; if B is in another cluster, name it with --context-b", err)
 		}
 		return err
 	}
@@ -196,8 +196,8 @@ func (o *pairOptions) findPod(ctx context.Context, env *cli.Env, i int, side *en
 	return nil
 }
 
-// readBoth reads both at once, so that they tell of the same time. When one fails
-// the other is not waited for.
+// readBoth reads both Envoys at the same time. If one fails it does not wait for the
+// other.
 func readBoth[T any](ctx context.Context, both [2]*envoySide, request fetch.Request, read func(io.Reader) (T, error)) ([2]T, error) {
 	var out [2]T
 	group, ctx := errgroup.WithContext(ctx)

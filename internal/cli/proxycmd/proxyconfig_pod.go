@@ -15,22 +15,22 @@ import (
 	"github.com/meshctl/meshctl/internal/proxyconfig/fetch"
 )
 
-// podFlags say in which pod an Envoy runs.
+// podFlags hold the flags for the pod of an Envoy.
 type podFlags struct {
 	named     string // the argument, empty without one
 	kube      cli.KubeFlags
 	context   string
 	namespace string
 	port      uint16
-	selector  string // labels instead of named, where there is a flag for it
+	selector  string // labels instead of a name, for commands with --selector
 }
 
-// podFlagNames are the flags that mean nothing without a pod.
+// podFlagNames lists the flags that need a pod.
 func podFlagNames() []string {
 	return []string{"context", "kubeconfig", "namespace", "proxy-admin-port", "as", "as-group"}
 }
 
-// given reports whether there is a pod.
+// given reports whether the flags name pods.
 func (p *podFlags) given() bool { return p.named != "" || p.selector != "" }
 
 func (p *podFlags) bind(env *cli.Env, cmd *cobra.Command) {
@@ -47,7 +47,7 @@ func (p *podFlags) bind(env *cli.Env, cmd *cobra.Command) {
 		p.named = strings.Join(args, "")
 		for _, name := range podFlagNames() {
 			if !p.given() && cmd.Flags().Changed(name) {
-				return fmt.Errorf("--%s is for a pod: name it, as [kind/]name[.namespace]", name)
+				return fmt.Errorf("--%s is for a pod: name it as [kind/]name[.namespace]", name)
 			}
 		}
 		for _, name := range []string{"admin", "file", "selector"} {
@@ -59,7 +59,7 @@ func (p *podFlags) bind(env *cli.Env, cmd *cobra.Command) {
 	}
 }
 
-// find has the source be the Envoy of the pod, or of one of those that are named.
+// find sets the source to the Envoy of the pod, or of one of several pods.
 func (p *podFlags) find(ctx context.Context, env *cli.Env, source *fetch.Source) error {
 	target, err := p.target(ctx, env)
 	if err == nil {
@@ -68,20 +68,20 @@ func (p *podFlags) find(ctx context.Context, env *cli.Env, source *fetch.Source)
 	return err
 }
 
-// target is the admin interface of the pod, or of one of those that are named.
+// target returns the admin interface of the pod, or of one of several pods.
 func (p *podFlags) target(ctx context.Context, env *cli.Env) (kube.PodPort, error) {
 	of, pods, err := p.targets(ctx, env)
 	if err != nil {
 		return kube.PodPort{}, err
 	}
 	if len(pods) > 1 {
-		fmt.Fprintf(env.Stderr, "%s has %d pods, this is %s.%s\n", of, len(pods), pods[0].Name, pods[0].Namespace)
+		env.Notef("%s has %d pods, this is %s.%s", of, len(pods), pods[0].Name, pods[0].Namespace)
 	}
 	return pods[0], nil
 }
 
-// targets are the admin interfaces of the pods that are named, at least one, those
-// first that rather answer, and what they are of.
+// targets returns the admin interfaces of the pods, at least one, ready pods first, and
+// the name of their owner.
 func (p *podFlags) targets(ctx context.Context, env *cli.Env) (of string, pods []kube.PodPort, err error) {
 	access, namespace, err := p.access(env)
 	if err != nil {
@@ -114,7 +114,7 @@ func (p *podFlags) targets(ctx context.Context, env *cli.Env) (of string, pods [
 	return of, pods, err
 }
 
-// access is the way to the pod's cluster, and the namespace of names without one.
+// access returns the access to the cluster of the pod and the default namespace.
 func (p *podFlags) access(env *cli.Env) (access *kube.Access, namespace string, err error) {
 	if access, err = kube.Load(p.kube.Options(env, p.context)); err != nil {
 		return nil, "", err
@@ -122,7 +122,7 @@ func (p *podFlags) access(env *cli.Env) (access *kube.Access, namespace string, 
 	return access, cmp.Or(p.namespace, access.Namespace, "default"), nil
 }
 
-// complete are the names of the running pods of the namespace.
+// complete returns the names of the running pods in the namespace.
 func (p *podFlags) complete(ctx context.Context, env *cli.Env) ([]string, error) {
 	access, namespace, err := p.access(env)
 	if err != nil {
@@ -136,7 +136,7 @@ func (p *podFlags) complete(ctx context.Context, env *cli.Env) ([]string, error)
 	return finder.Names(ctx, namespace)
 }
 
-// readInPod has the source be the admin interface at a port of a pod.
+// readInPod sets the source to the admin interface at a port of a pod.
 func readInPod(source *fetch.Source, target kube.PodPort) {
 	source.Admin = fmt.Sprintf("localhost:%d", target.Port)
 	source.Dial, source.Via = target.DialContext, "port-forward to "+target.String()

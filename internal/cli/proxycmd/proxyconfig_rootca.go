@@ -20,8 +20,7 @@ import (
 	"github.com/meshctl/meshctl/internal/proxyconfig/fetch"
 )
 
-// The secrets of a workload in a mesh of Istio's contracts: its roots, and its
-// certificate.
+// Istio's names of the secrets with the roots and with the certificate of a workload.
 const (
 	rootSecret = "ROOTCA"
 	certSecret = "default"
@@ -37,12 +36,11 @@ func newPCRootCompareCmd(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "rootca-compare A B",
 		Aliases: []string{"rc"},
-		Short:   "Compare the roots that two Envoys trust",
-		Long: `Compare the roots that two Envoys trust: those of secret ROOTCA, or of --secret.
-They are shown with "-" when only A has them, "+" when only B has, and a space when
-both have. With one in common the two may trust each other, as far as roots go; with
-none they cannot, and the exit code is 3. When one does not trust the certificate
-that the other has now, secret default, a warning says so.
+		Short:   "Compare the root certificates of two Envoys",
+		Long: `Compare the roots in secret ROOTCA, or --secret, of two Envoys. A root has the sign "-"
+if only A has it, "+" if only B has it, and a space if both have it. Without a common
+root the Envoys cannot connect to each other, and the exit code is 3. The command warns
+when one Envoy does not trust the current certificate of the other, secret default.
 
 ` + pairHelp,
 		Example: `  meshctl pc rootca-compare web-1.apps web-2.apps
@@ -52,11 +50,11 @@ that the other has now, secret default, a warning says so.
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
 	o.bind(env, cmd)
-	cmd.Flags().StringVar(&o.secret, "secret", rootSecret, "`Name` of the secret that holds the roots")
+	cmd.Flags().StringVar(&o.secret, "secret", rootSecret, "`Name` of the secret with the roots")
 	return cmd
 }
 
-// rootsCompared is what two Envoys trust.
+// rootsCompared is the result of a comparison.
 type rootsCompared struct {
 	A      *envoySide   `json:"a"`
 	B      *envoySide   `json:"b"`
@@ -64,11 +62,11 @@ type rootsCompared struct {
 	Common []rootOfPair `json:"common"`
 	OnlyA  []rootOfPair `json:"onlyA"`
 	OnlyB  []rootOfPair `json:"onlyB"`
-	// Warnings are that one does not trust the certificate of the other.
+	// Warnings report an Envoy that does not trust the certificate of the other.
 	Warnings []string `json:"warnings,omitempty"`
 }
 
-// rootOfPair is a root that one or both trust.
+// rootOfPair is a root of one or both Envoys.
 type rootOfPair struct {
 	Subject  string    `json:"subject"`
 	NotAfter time.Time `json:"notAfter"`
@@ -120,11 +118,11 @@ func (o *pcRootCompareOptions) run(ctx context.Context, env *cli.Env) error {
 		env.Warnf("%s", w)
 	}
 	// The sentences, with "identical" for one root in common, are Istio's.
-	names := fmt.Sprintf("Both [%s] and [%s]", output.Escape(both[0].Name), output.Escape(both[1].Name))
+	names := fmt.Sprintf("Both [%s] and [%s]", both[0].Name, both[1].Name)
 	if len(result.Common) == 0 {
-		return cli.Findingsf("%s have the non identical %s, theoretically the connectivity between them is unavailable", names, output.Escape(o.secret))
+		return cli.Findingsf("%s have the non identical %s, theoretically the connectivity between them is unavailable", output.Escape(names), output.Escape(o.secret))
 	}
-	fmt.Fprintf(env.Stderr, "%s have the identical %s, theoretically the connectivity between them is available\n", names, output.Escape(o.secret))
+	env.Notef("%s have the identical %s, theoretically the connectivity between them is available", names, o.secret)
 	return nil
 }
 
@@ -132,8 +130,8 @@ func newRootOfPair(c *x509.Certificate) rootOfPair {
 	return rootOfPair{c.Subject.String(), c.NotAfter.UTC(), certs.Fingerprint(c), c}
 }
 
-// trusted says why roots do not lead to the certificate that an Envoy has; what is no
-// certificate is nothing to judge.
+// trusted returns an error if roots do not verify the certificate of an Envoy. It
+// accepts an Envoy without a certificate.
 func trusted(s *proxyconfig.Secrets, roots []*x509.Certificate, now time.Time) error {
 	for _, item := range slices.Backward(s.Items) { // the active one first
 		if item.Name != certSecret || item.Cert == nil || item.Cert.IsCA {
@@ -152,12 +150,12 @@ func trusted(s *proxyconfig.Secrets, roots []*x509.Certificate, now time.Time) e
 	return nil
 }
 
-// rootsIn are the roots of a secret, each once, in an order of their own. Of an
-// active and a warming one of the name it is the active one.
+// rootsIn returns the roots of a secret, sorted and each once. It prefers an active
+// secret to a warming one of the same name.
 func rootsIn(s *proxyconfig.Secrets, name string) ([]*x509.Certificate, error) {
 	var found []*x509.Certificate
 	state, there := "", false
-	// Active ones stand behind warming ones.
+	// Active secrets follow warming ones.
 	for _, item := range slices.Backward(append(slices.Clone(s.Static), s.Items...)) {
 		if item.Name != name || there && item.State != state {
 			continue
@@ -179,7 +177,7 @@ func rootsIn(s *proxyconfig.Secrets, name string) ([]*x509.Certificate, error) {
 	case !there:
 		return nil, errors.New("cannot find " + output.Escape(name) + " from secret" + otherRoots(s))
 	case len(found) == 0:
-		return nil, fmt.Errorf("secret %s holds no certificate: Envoy was not given any, or it is redacted", output.Escape(name))
+		return nil, fmt.Errorf("secret %s holds no certificate: Envoy has none, or it is redacted", output.Escape(name))
 	}
 	slices.SortFunc(found, func(a, b *x509.Certificate) int {
 		return cmp.Or(strings.Compare(a.Subject.String(), b.Subject.String()), strings.Compare(certs.Fingerprint(a), certs.Fingerprint(b)))
@@ -187,7 +185,7 @@ func rootsIn(s *proxyconfig.Secrets, name string) ([]*x509.Certificate, error) {
 	return slices.CompactFunc(found, (*x509.Certificate).Equal), nil
 }
 
-// otherRoots says which secrets there are, and which of them hold roots.
+// otherRoots lists the secrets, or only the secrets with roots.
 func otherRoots(s *proxyconfig.Secrets) string {
 	var roots, all []string
 	for _, item := range append(slices.Clone(s.Items), s.Static...) {

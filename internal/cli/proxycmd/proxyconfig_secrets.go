@@ -11,31 +11,22 @@ import (
 	"github.com/meshctl/meshctl/internal/proxyconfig/fetch"
 )
 
-type pcSecretsOptions struct{ pcOptions }
-
 func newPCSecretsCmd(env *cli.Env) *cobra.Command {
-	var o pcSecretsOptions
-	cmd := &cobra.Command{
+	var o pcOptions
+	return o.command(env, &cobra.Command{
 		Use:     "secrets [POD]",
 		Aliases: []string{"secret", "s"},
-		Short:   "Show the certificates and trust bundles",
-		Long: `Show the certificates and trust bundles that the proxy got: of each the first
-certificate. JSON and YAML hold them whole; private keys are never shown.`,
+		Short:   "Show the certificates and trust bundles of a proxy",
+		Long: `Show the first certificate of each certificate chain and trust bundle of the proxy.
+JSON and YAML show all of them. Private keys are never shown.`,
 		Example: `  meshctl pc secrets --admin 127.0.0.1:15000
 
-  # look into the certificate
+  # Show the certificate of the workload
   meshctl pc secrets --admin 127.0.0.1:15000 -o json |
     jq -r '.dynamicActiveSecrets[0].secret.tlsCertificate.certificateChain.inlineBytes' |
     base64 -d | openssl x509 -noout -text`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
-	}
-	o.bind(env, cmd)
-	return cmd
-}
-
-func (o *pcSecretsOptions) run(ctx context.Context, env *cli.Env) error {
-	return o.show(ctx, env, fetch.Secrets, func(r io.Reader, _ bool) (pcResult, error) {
+	}, pcRequest{path: fetch.Secrets, read: func(_ context.Context, r io.Reader, _ bool) (pcResult, error) {
 		secrets, err := proxyconfig.ReadSecrets(r)
 		return pcResult{table: proxyconfig.SecretTable(secrets.Items, env.Now()), none: "No active or warming secrets found.", json: secrets.Resource}, err
-	})
+	}})
 }
