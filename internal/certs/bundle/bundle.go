@@ -1,5 +1,5 @@
-// Package bundle handles trust bundles, the roots that peers trust: as PEM and
-// in the JSON of the SPIFFE specification. It does no I/O.
+// Package bundle reads, joins, compares and writes trust bundles in PEM and in the JSON
+// format of the SPIFFE specification. It does no I/O.
 package bundle
 
 import (
@@ -27,15 +27,14 @@ const maxRoots = 5000
 
 // Bundle is a set of roots. It is immutable.
 type Bundle struct {
-	// Roots are all different, and in an order that depends on nothing but
-	// them: by subject, then by start, then by fingerprint.
+	// Roots are distinct and sorted by subject, start and fingerprint.
 	Roots []*x509.Certificate
-	// spiffe is what a SPIFFE bundle has besides the roots; nil for PEM.
+	// spiffe has the other content of a SPIFFE bundle; nil for PEM.
 	spiffe *spiffebundle.Bundle
 }
 
-// Parse reads a bundle: SPIFFE JSON when data starts with a brace, else PEM.
-// A certificate that is not a CA is an error, for nothing can be signed by it.
+// Parse parses a bundle: SPIFFE JSON if data starts with a brace, else PEM. A certificate
+// that is not a CA is an error.
 func Parse(data []byte) (*Bundle, error) {
 	if !bytes.HasPrefix(bytes.TrimSpace(data), []byte("{")) {
 		roots, err := certs.ParseCerts(data)
@@ -44,7 +43,7 @@ func Parse(data []byte) (*Bundle, error) {
 		}
 		return newBundle(roots, nil)
 	}
-	// The document does not say whose it is; a name is only asked for.
+	// The document does not name its trust domain, but Parse needs one.
 	s, err := spiffebundle.Parse(spiffeid.RequireTrustDomainFromString("unnamed"), data)
 	if err != nil {
 		return nil, errors.New(strings.TrimPrefix(err.Error(), "spiffebundle: "))
@@ -68,7 +67,7 @@ func newBundle(roots []*x509.Certificate, s *spiffebundle.Bundle) (*Bundle, erro
 	return &Bundle{Roots: arrange(roots), spiffe: s}, nil
 }
 
-// arrange orders roots and removes duplicates.
+// arrange sorts roots and removes duplicates.
 func arrange(roots []*x509.Certificate) []*x509.Certificate {
 	roots = slices.Clone(roots)
 	slices.SortFunc(roots, func(a, b *x509.Certificate) int {
@@ -82,10 +81,9 @@ func arrange(roots []*x509.Certificate) []*x509.Certificate {
 	return slices.CompactFunc(roots, (*x509.Certificate).Equal)
 }
 
-// Join returns a bundle with the roots of all. Of SPIFFE bundles it keeps the
-// keys for tokens, too, the highest sequence number and the shortest refresh
-// hint. Different keys under one id are an error: there is no telling which of
-// them checks a token.
+// Join returns a bundle with the roots of all bundles and, from SPIFFE bundles, the keys
+// for tokens, the highest sequence number and the shortest refresh hint. Different keys
+// under one id are an error.
 func Join(all ...*Bundle) (*Bundle, error) {
 	var roots []*x509.Certificate
 	joined := spiffebundle.New(spiffeid.TrustDomain{})
@@ -130,8 +128,8 @@ func conflictError(name string) error {
 	return fmt.Errorf("%s: two bundles have different keys under this id; leave out the bundle that is out of date", name)
 }
 
-// Published returns what a SPIFFE bundle says of itself: its sequence number and
-// how often it wants to be asked for, 0 for what it does not say.
+// Published returns the sequence number and the refresh hint of a SPIFFE bundle, 0 if
+// missing.
 func (b *Bundle) Published() (sequence uint64, refresh time.Duration) {
 	if b.spiffe == nil {
 		return 0, 0
@@ -141,11 +139,10 @@ func (b *Bundle) Published() (sequence uint64, refresh time.Duration) {
 	return sequence, refresh
 }
 
-// PEM renders the roots.
+// PEM encodes the roots.
 func (b *Bundle) PEM() []byte { return certs.EncodeCerts(b.Roots...) }
 
-// TokenKeys lists the ids of the keys that check tokens. PEM has no place for
-// them.
+// TokenKeys returns the ids of the keys for tokens. PEM has none.
 func (b *Bundle) TokenKeys() []string {
 	if b.spiffe == nil {
 		return nil
@@ -155,8 +152,8 @@ func (b *Bundle) TokenKeys() []string {
 	return ids
 }
 
-// SPIFFE renders the bundle as the JSON document that a SPIFFE bundle endpoint
-// serves. A sequence of 0 keeps the one that there is, if any.
+// SPIFFE encodes the bundle as the JSON document of a SPIFFE bundle endpoint. A sequence
+// of 0 keeps the present one.
 func (b *Bundle) SPIFFE(sequence uint64, refresh time.Duration) ([]byte, error) {
 	out := spiffebundle.New(spiffeid.TrustDomain{})
 	if b.spiffe != nil {
@@ -181,7 +178,7 @@ func (b *Bundle) SPIFFE(sequence uint64, refresh time.Duration) ([]byte, error) 
 	return indented.Bytes(), nil
 }
 
-// Diff returns the roots that only one of two bundles has.
+// Diff returns the roots that are in only one of two bundles.
 func Diff(a, b *Bundle) (onlyA, onlyB []*x509.Certificate) {
 	return without(a, b), without(b, a)
 }
@@ -192,9 +189,8 @@ func without(a, b *Bundle) []*x509.Certificate {
 	})
 }
 
-// DiffTokenKeys returns the keys for tokens that only one of two bundles has;
-// one under the id of a different key is in both lists. PEM has no place for
-// such keys, so with it there is no difference.
+// DiffTokenKeys returns the keys for tokens that are in only one of two bundles. An id
+// with different keys is in both results. A bundle in PEM never differs.
 func DiffTokenKeys(a, b *Bundle) (onlyA, onlyB []string) {
 	if a.spiffe == nil || b.spiffe == nil {
 		return nil, nil
@@ -203,7 +199,7 @@ func DiffTokenKeys(a, b *Bundle) (onlyA, onlyB []string) {
 	return keysWithout(x, y), keysWithout(y, x)
 }
 
-// tokenKeys are the keys for tokens by what they are called.
+// tokenKeys returns the keys for tokens by name.
 func (b *Bundle) tokenKeys() map[string]crypto.PublicKey {
 	keys := map[string]crypto.PublicKey{}
 	for id, key := range b.spiffe.JWTAuthorities() {

@@ -1,5 +1,5 @@
-// Package crl makes the revocation lists of the authorities of a mesh, and brings
-// all of them to each of these.
+// Package crl makes the revocation lists of a mesh's CAs, and gives every CA the lists
+// of all.
 package crl
 
 import (
@@ -21,17 +21,17 @@ import (
 	"github.com/meshctl/meshctl/internal/files"
 )
 
-// Options say what lists are to be made.
+// Options of Next and Update.
 type Options struct {
-	// Signers are further authorities, such as the new ones of a rotation that is
-	// under way. They are made lists, too.
+	// Signers are further CAs that sign lists, such as the new CAs of a running
+	// rotation.
 	Signers []*certs.Authority
-	// Revoke is what is to be revoked, with one reason.
+	// Revoke lists the certificates to revoke, all for the same Reason.
 	Revoke []Target
 	Reason certs.Reason
-	// Add are lists that were made elsewhere.
+	// Add are lists from elsewhere.
 	Add []Lists
-	// DropUnknown leaves out lists of authorities that are not given.
+	// DropUnknown drops the lists of unknown CAs.
 	DropUnknown bool
 	Life        time.Duration // until the next update
 	Now         time.Time
@@ -40,9 +40,9 @@ type Options struct {
 
 // Target is a certificate to revoke. Either Cert or Serial is set.
 type Target struct {
-	Name   string // as the person gave it
+	Name   string // the argument of the command
 	Cert   *x509.Certificate
-	Serial *big.Int // of what the only authority has signed
+	Serial *big.Int // of a certificate of the only CA
 }
 
 // Lists are revocation lists of one place.
@@ -51,32 +51,30 @@ type Lists struct {
 	Lists []*x509.RevocationList
 }
 
-// Set is the authority of a cluster.
+// Set is the CA of a cluster.
 type Set struct {
 	Material *store.Material
-	// Place is where it is, Lists where its lists are, for people.
+	// Place and Lists are the places of the CA and of its lists, for people.
 	Place, Lists string
 }
 
-// Result is what was made.
+// Result of Next and Update.
 type Result struct {
 	PEM   []byte   // all lists
-	Wrote []string // by Update
-	// Made are the lists that were made, Kept those of others.
+	Wrote []string // files written by Update
+	// Made are new lists, Kept the lists of other CAs.
 	Made, Kept []*x509.RevocationList
-	// Notes are what a person should know.
-	Notes []string
+	Notes      []string // for people
 }
 
-// Next makes the next list of each authority, with all that was revoked before,
-// beside the lists of others that the sets have. The error is also that a control
-// plane or Envoy could not use them with one of the sets.
-func Next(sets []Set, o Options) (*Result, error) { return (&book{}).make(sets, o) }
+// Next makes the next list of each CA, with all earlier revocations, and keeps the lists
+// of other CAs in the sets. It fails if a control plane or Envoy could not use the
+// result with one of the sets.
+func Next(sets []Set, o Options) (*Result, error) { return (&builder{}).make(sets, o) }
 
-// Update does what Next does for the authorities in a directory, which is that of a
-// cluster's authority, or one with a root, with directories of clusters, or with
-// both, and writes the lists into the file ca-crl.pem of each directory: that of the
-// root first, then those of all clusters or of none.
+// Update makes the next lists for a directory with the CA of a cluster, or with a root
+// and the directories of clusters. It writes them into ca-crl.pem of each directory:
+// first of the root, then of all clusters or none.
 func Update(dir string, o Options) (_ *Result, err error) {
 	d, err := find(dir)
 	if err != nil {
@@ -99,12 +97,12 @@ func Update(dir string, o Options) (_ *Result, err error) {
 	return result, err
 }
 
-// directory is where authorities are.
+// directory is a directory with CAs.
 type directory struct {
 	path string
-	root bool     // has the key of a root
-	one  bool     // is that of one cluster itself
-	sets []string // directories of the authorities of clusters
+	root bool     // it has the key of a root
+	one  bool     // it has the CA of a cluster itself
+	sets []string // directories with the CA of a cluster
 }
 
 func find(path string) (*directory, error) {
@@ -128,8 +126,8 @@ func find(path string) (*directory, error) {
 	return d, nil
 }
 
-// lock keeps others from making lists of the same authorities meanwhile: one
-// would be lost, with what it revokes.
+// lock prevents other processes from making lists of the same CAs: the revocations of
+// one process would be lost.
 func (d *directory) lock() (unlock func() error, err error) {
 	var held []func() error
 	unlock = func() error {
@@ -157,9 +155,9 @@ func (d *directory) lock() (unlock func() error, err error) {
 	return unlock, nil
 }
 
-// read reads the root with its lists into a book, and the sets of the clusters.
-func (d *directory) read(now time.Time) (*book, []Set, error) {
-	b := &book{}
+// read reads the root with its lists, and the sets of the clusters.
+func (d *directory) read(now time.Time) (*builder, []Set, error) {
+	b := &builder{}
 	if d.root {
 		root, err := store.LoadRoot(d.path, now)
 		if err != nil {
@@ -172,7 +170,7 @@ func (d *directory) read(now time.Time) (*book, []Set, error) {
 			return nil, nil, err
 		}
 		if err == nil {
-			b.sources = append(b.sources, source{path, data})
+			b.files = append(b.files, listFile{path, data})
 		}
 	}
 	var sets []Set
@@ -216,25 +214,25 @@ func (d *directory) write(data []byte) (wrote []string, err error) {
 	return wrote, nil
 }
 
-// source is a file with lists.
-type source struct {
+// listFile is a file with lists.
+type listFile struct {
 	place string
 	data  []byte
 }
 
-// book is what is known of authorities and their lists.
-type book struct {
+// builder makes the next lists of CAs from their last ones.
+type builder struct {
 	signers []*certs.Authority
-	own     *certs.Authority // of serial numbers, nil when there are several
+	own     *certs.Authority // the only CA, to which serial numbers belong; nil for several
 	known   []*x509.Certificate
-	sources []source
+	files   []listFile
 
-	last []*x509.RevocationList // of each signer, nil for none
-	rest []*x509.RevocationList // the last ones of others, in the order they came
+	last []*x509.RevocationList // the last list of each signer, nil for none
+	rest []*x509.RevocationList // the last lists of other CAs, in order of arrival
 }
 
 // make makes the next lists.
-func (b *book) make(sets []Set, o Options) (*Result, error) {
+func (b *builder) make(sets []Set, o Options) (*Result, error) {
 	for _, s := range sets {
 		a, err := s.Material.Signer(verify.Options{Now: o.Now})
 		if err != nil {
@@ -243,7 +241,7 @@ func (b *book) make(sets []Set, o Options) (*Result, error) {
 		b.addSigner(a)
 		b.known = append(append(b.known, a.Chain...), a.Roots...)
 		if data, there := s.Material.CRL(); there {
-			b.sources = append(b.sources, source{s.Lists, data})
+			b.files = append(b.files, listFile{s.Lists, data})
 		}
 	}
 	if len(b.signers) == 1 {
@@ -269,8 +267,8 @@ func (b *book) make(sets []Set, o Options) (*Result, error) {
 	return result, b.check(result.PEM, sets, o.Now)
 }
 
-// check refuses lists that one of the authorities could not be used with.
-func (b *book) check(data []byte, sets []Set, now time.Time) error {
+// check refuses lists that are unusable with one of the sets.
+func (b *builder) check(data []byte, sets []Set, now time.Time) error {
 	judge := verify.Options{Now: now}
 	for _, a := range b.signers {
 		judge.Signers = append(judge.Signers, a.Cert)
@@ -287,8 +285,8 @@ func (b *book) check(data []byte, sets []Set, now time.Time) error {
 	return nil
 }
 
-// addSigner adds an authority, unless it is there under another certificate.
-func (b *book) addSigner(a *certs.Authority) {
+// addSigner adds a CA unless there is one with the same name and key.
+func (b *builder) addSigner(a *certs.Authority) {
 	b.known = append(b.known, a.Cert)
 	for _, s := range b.signers {
 		if bytes.Equal(s.Cert.RawSubject, a.Cert.RawSubject) && bytes.Equal(s.Cert.RawSubjectPublicKeyInfo, a.Cert.RawSubjectPublicKeyInfo) {
@@ -298,15 +296,15 @@ func (b *book) addSigner(a *certs.Authority) {
 	b.signers = append(b.signers, a)
 }
 
-// signed reports whether a certificate's key has signed a list of its name.
+// signed reports whether the list names the certificate and is signed by its key.
 func signed(by *x509.Certificate, l *x509.RevocationList) bool {
 	return bytes.Equal(by.RawSubject, l.RawIssuer) && by.CheckSignature(l.SignatureAlgorithm, l.RawTBSRevocationList, l.Signature) == nil
 }
 
-// collect finds the last list of each authority.
-func (b *book) collect(add []Lists) error {
+// collect finds the last list of each CA.
+func (b *builder) collect(add []Lists) error {
 	b.last = make([]*x509.RevocationList, len(b.signers))
-	for _, s := range b.sources {
+	for _, s := range b.files {
 		lists, err := certs.ParseCRLs(s.data)
 		if err != nil {
 			return fmt.Errorf("%s: %w; nothing is written, as what it revokes would be lost", s.place, err)
@@ -323,7 +321,7 @@ func (b *book) collect(add []Lists) error {
 	return nil
 }
 
-func (b *book) take(l *x509.RevocationList) {
+func (b *builder) take(l *x509.RevocationList) {
 	if i := slices.IndexFunc(b.signers, func(a *certs.Authority) bool { return signed(a.Cert, l) }); i >= 0 {
 		if b.last[i] == nil || certs.NewerCRL(l, b.last[i]) {
 			b.last[i] = l
@@ -345,8 +343,8 @@ func (b *book) take(l *x509.RevocationList) {
 	}
 }
 
-// knownSigner is the certificate that signed a list, nil when it is not here.
-func (b *book) knownSigner(l *x509.RevocationList) *x509.Certificate {
+// knownSigner returns the certificate that signed a list, or nil.
+func (b *builder) knownSigner(l *x509.RevocationList) *x509.Certificate {
 	for _, c := range b.known {
 		if signed(c, l) {
 			return c
@@ -356,7 +354,7 @@ func (b *book) knownSigner(l *x509.RevocationList) *x509.Certificate {
 }
 
 // next makes the next lists.
-func (b *book) next(o Options) (*Result, error) {
+func (b *builder) next(o Options) (*Result, error) {
 	r := &Result{}
 	revoked := make([][]certs.Revocation, len(b.signers))
 	for _, t := range o.Revoke {
@@ -391,12 +389,11 @@ func (b *book) next(o Options) (*Result, error) {
 	return r, nil
 }
 
-// signerOf returns the number of the authority that has to revoke a certificate,
-// and its serial number.
-func (b *book) signerOf(t Target) (int, *big.Int, error) {
+// signerOf returns the index of the CA that signed a certificate, and the serial number.
+func (b *builder) signerOf(t Target) (int, *big.Int, error) {
 	if t.Cert == nil {
 		if b.own == nil {
-			return 0, nil, fmt.Errorf("%s: a serial number does not tell whose it is; name the directory of the CA that signed the certificate", t.Name)
+			return 0, nil, fmt.Errorf("%s: a serial number does not identify the CA; name the directory of the CA that signed the certificate", t.Name)
 		}
 		return slices.Index(b.signers, b.own), t.Serial, nil
 	}
@@ -411,7 +408,7 @@ func (b *book) signerOf(t Target) (int, *big.Int, error) {
 	return 0, nil, fmt.Errorf("%s: it was signed by %q, whose key is not here; name the directory of that CA", t.Name, t.Cert.Issuer)
 }
 
-// entry is that of a serial number in a list, which may be nil.
+// entry returns the entry of a serial number. The list may be nil.
 func entry(l *x509.RevocationList, serial *big.Int) *x509.RevocationListEntry {
 	if l == nil {
 		return nil

@@ -8,16 +8,15 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// Refusal is why a step is not taken. Nothing has been changed.
+// Refusal is the error for a step that is not taken. Nothing has changed.
 type Refusal struct {
 	Reason string
-	// Until is from when on the step is safe; zero when time does not help.
+	// Until is the time from which the step is safe, or zero if time does not help.
 	Until time.Time
-	// Fix is what a person can do.
-	Fix string
+	Fix   string
 }
 
-// Error tells all of it.
+// Error returns the reason, the time and the fix.
 func (r *Refusal) Error() string {
 	text := r.Reason
 	if !r.Until.IsZero() {
@@ -33,33 +32,29 @@ func refuse(fix, format string, args ...any) error {
 	return &Refusal{Reason: fmt.Sprintf(format, args...), Fix: fix}
 }
 
-// Requirement is what has to be so before a step is taken.
+// Requirement is the condition of a step.
 type Requirement struct {
 	From, To Phase
 	Clusters []mesh.ClusterID
-	// Written is when From was in force everywhere in the directories, Wait how
-	// long it then takes until proxies that know nothing of it are gone.
+	// Written is the time when all directories had phase From, Wait the time until
+	// all certificates and bundles of earlier phases are gone.
 	Written time.Time
 	Wait    time.Duration
-	// InForce is from when on every control plane works with From: what proxies
-	// got since, they got with its trust bundle.
+	// InForce is the time from which every control plane uses From: proxies that
+	// renewed later have its trust bundle.
 	InForce time.Time
-	// Trusted is the SHA-256 of the root that every proxy has to trust; empty
-	// when it does not matter.
+	// Trusted is the SHA-256 of the root that every proxy must trust, if any.
 	Trusted string
-	// Gone is the SHA-256 of the root below which no proxy may have its
-	// certificate; empty when it does not matter. GoneSigners are the SHA-256 of
-	// the CAs below it that signed for the clusters.
+	// Gone is the SHA-256 of the root that no proxy may have a certificate of, if any.
+	// GoneSigners are the SHA-256 of the clusters' CAs below it.
 	Gone        string
 	GoneSigners []string
 }
 
-// Gate says whether what a step requires is so: nil, or the reason why not.
-// Several gates are asked one after the other until one refuses; the one of time
-// is Waited.
+// Gate returns an error if a requirement is not met. All gates must pass.
 type Gate func(ctx context.Context, r Requirement) error
 
-// Waited is the gate that knows nothing but the time.
+// Waited returns a gate that waits for the time alone.
 func Waited(now func() time.Time) Gate {
 	return func(_ context.Context, r Requirement) error {
 		safe := r.Written.Add(r.Wait)
@@ -74,8 +69,8 @@ func Waited(now func() time.Time) Gate {
 	}
 }
 
-// decide returns the phase that an action leads to. Where the answer is the
-// phase that the state has, that phase is to be completed.
+// decide returns the phase that an action leads to. If it is the current phase, that
+// phase must be completed.
 func decide(s *State, a Action) (Phase, error) {
 	if s.pending() {
 		return decidePending(s, a)
@@ -106,12 +101,12 @@ func decide(s *State, a Action) (Phase, error) {
 		case Finish:
 			return "", refuse("go on with abort", "the rotation is being aborted")
 		}
-	case Finished, Aborted: // have no state that is not pending
+	case Finished, Aborted: // always pending, see decode
 	}
 	return "", fmt.Errorf("there is no %s in phase %s", a, s.Phase)
 }
 
-// decidePending is decide for a step that was interrupted.
+// decidePending is decide after an interrupted step.
 func decidePending(s *State, a Action) (Phase, error) {
 	switch {
 	case a == Abort && s.Phase == Trust:
@@ -130,8 +125,8 @@ func decidePending(s *State, a Action) (Phase, error) {
 	return s.Phase, nil
 }
 
-// undoTrust is where abort leads as long as the new root has signed nothing.
-// Where a directory was changed by hand, it may have.
+// undoTrust returns the phase that abort leads to from Trust. The new root has signed
+// nothing yet, unless a directory was changed by hand.
 func (s *State) undoTrust() Phase {
 	if s.Restored {
 		return Back
@@ -139,8 +134,8 @@ func (s *State) undoTrust() Phase {
 	return Aborted
 }
 
-// requirement is what the step from the state to a phase waits for; it is
-// false when the step is safe at any time.
+// requirement returns the requirement of the step to a phase. It returns false if the
+// step is safe at any time.
 func (s *State) requirement(to Phase) (Requirement, bool) {
 	r := Requirement{From: s.Phase, To: to, Clusters: s.Clusters, Written: s.Written, Wait: s.Wait(), InForce: s.Written.Add(time.Duration(s.Propagation))}
 	switch {
@@ -158,8 +153,7 @@ func (s *State) requirement(to Phase) (Requirement, bool) {
 	return r, true
 }
 
-// requirement is what the step to a phase waits for, as State.requirement has it,
-// with the signers.
+// requirement is State.requirement with GoneSigners.
 func (r *rotation) requirement(to Phase) (Requirement, bool) {
 	out, needed := r.state.requirement(to)
 	for _, c := range r.clusters {
@@ -174,7 +168,7 @@ func (r *rotation) requirement(to Phase) (Requirement, bool) {
 	return out, needed
 }
 
-// move returns the state in which the phase is being written.
+// move returns the state while the phase is being written.
 func (s *State) move(to Phase) *State {
 	next := *s
 	if to != s.Phase {

@@ -21,24 +21,23 @@ import (
 
 // Names in the directory of the certificates.
 const (
-	keepDir   = ".rotation"      // the state and all that is written
-	lockFile  = ".rotation.lock" // of who works on it
+	keepDir   = ".rotation" // the state and all files of later steps
+	lockFile  = ".rotation.lock"
 	stateFile = "state.json"
-	oldRoot   = "old-" // before the names of a root's files
+	oldRoot   = "old-" // prefix of the old root's files
 )
 
-// Dir is a directory with a root and a directory for each cluster, as certs
-// root-ca and certs intermediate-ca make them.
+// Dir is a directory with a root and a directory for each cluster, as certs root-ca
+// and certs intermediate-ca make them, or an equivalent Storage.
 type Dir struct {
 	Path string
 	Now  func() time.Time
 	Rand io.Reader // serial numbers
-	// Gates are asked before each step that needs to be waited for.
+	// Gates must allow each step that has a requirement.
 	Gates []Gate
-	// Wrote is told of every directory that was written; it may be nil.
+	// Wrote, if set, is called for every written directory.
 	Wrote func(path string)
-
-	// Storage is where the files lie; nil is the file system.
+	// Storage holds the files; nil is the file system.
 	Storage Storage
 }
 
@@ -53,24 +52,24 @@ func (d *Dir) path(parts ...string) string {
 	return filepath.Join(append([]string{d.Path}, parts...)...)
 }
 
-// place names a path for people.
+// place returns the name of a path for people.
 func (d *Dir) place(parts ...string) string { return d.storage().Place(d.path(parts...)) }
 
-// wrote tells of what was written.
+// wrote calls Wrote.
 func (d *Dir) wrote(path string) {
 	if d.Wrote != nil {
 		d.Wrote(d.storage().Place(path))
 	}
 }
 
-// rotation is what the state directory holds.
+// rotation is the content of the rotation's directory.
 type rotation struct {
 	state    *State
 	clusters []*cluster
-	root     *x509.Certificate // the new one
+	root     *x509.Certificate // the new root
 }
 
-// open reads the rotation that is under way; it is nil when there is none.
+// open reads the running rotation. It returns nil if there is none.
 func (d *Dir) open() (*rotation, error) {
 	if err := d.storage().Stat(d.Path); err != nil {
 		return nil, fmt.Errorf("directory of the certificates: %w", err)
@@ -104,8 +103,8 @@ func (d *Dir) open() (*rotation, error) {
 	return r, nil
 }
 
-// Authorities returns those of the rotation that is under way: the new root, and
-// the old and the new signers of all clusters. There are none when none is.
+// Authorities returns the CAs of the running rotation: the new root, and the old and
+// new signers of all clusters. It returns none if no rotation is running.
 func (d *Dir) Authorities() ([]*certs.Authority, error) {
 	r, err := d.open()
 	if err != nil || r == nil {
@@ -145,14 +144,14 @@ func pemsOf(set []files.File) (p certs.PEMs) {
 			p.Chain = f.Data
 		}
 	}
-	// In one layout what leads to the root follows the certificate.
+	// In LayoutTLS, the chain follows the certificate.
 	if list, err := certs.ParseCerts(p.Cert); err == nil && p.Chain == nil {
 		p.Chain, p.Cert = p.Cert, certs.EncodeCerts(list[0])
 	}
 	return p
 }
 
-// underWay is open for what needs a rotation.
+// underWay is open, but fails without a rotation.
 func (d *Dir) underWay() (*rotation, error) {
 	r, err := d.open()
 	if err == nil && r == nil {
@@ -161,7 +160,7 @@ func (d *Dir) underWay() (*rotation, error) {
 	return r, err
 }
 
-// locked does work while no other meshctl works on the directory.
+// locked calls work while it holds the lock of the directory.
 func (d *Dir) locked(work func() error) (err error) {
 	if err := d.storage().Stat(d.Path); err != nil {
 		return fmt.Errorf("directory of the certificates: %w", err)
@@ -174,8 +173,8 @@ func (d *Dir) locked(work func() error) (err error) {
 	return work()
 }
 
-// Take does what the action asks for, if it is safe, and returns the state
-// after it. A step that was interrupted is completed, and nothing more.
+// Take takes the step of the action, if it is safe, and returns the new state. After an
+// interrupted step, it only completes that step.
 func (d *Dir) Take(ctx context.Context, a Action) (after *State, err error) {
 	err = d.locked(func() error {
 		r, err := d.underWay()
@@ -195,9 +194,8 @@ func (d *Dir) Take(ctx context.Context, a Action) (after *State, err error) {
 	return after, err
 }
 
-// Restore writes the directories of all clusters again as the current step has
-// them, whatever they hold. What has to be waited for is waited for from now
-// on. A last step that was interrupted is taken back.
+// Restore writes the files of the current step into all clusters, whatever they hold.
+// The waiting time begins again. An interrupted last step is undone.
 func (d *Dir) Restore(ctx context.Context) (after *State, err error) {
 	err = d.locked(func() error {
 		r, err := d.underWay()
@@ -223,7 +221,7 @@ func (d *Dir) Restore(ctx context.Context) (after *State, err error) {
 	return after, err
 }
 
-// allow refuses a step that could break a handshake.
+// allow refuses a step that could break handshakes.
 func (d *Dir) allow(ctx context.Context, r *rotation, to Phase) error {
 	unknown, err := d.unknown(r.state)
 	if err != nil {
@@ -234,9 +232,9 @@ func (d *Dir) allow(ctx context.Context, r *rotation, to Phase) error {
 			"%s is not part of the rotation: its proxies do not trust the new root", d.place(string(unknown[0])))
 	}
 	for _, c := range r.clusters {
-		if s := d.standing(r.state, c); !s.fine() {
+		if s := d.clusterStatus(r.state, c); !s.fine() {
 			return refuse("put back what was there, or have it written again with next --force",
-				"%s: %s", d.place(string(c.name)), s.say())
+				"%s: %s", d.place(string(c.name)), s.explain())
 		}
 	}
 	if err := d.fits(r, to); err != nil {
@@ -254,7 +252,7 @@ func (d *Dir) allow(ctx context.Context, r *rotation, to Phase) error {
 	return nil
 }
 
-// fits refuses a phase whose files a control plane would refuse now.
+// fits refuses a phase whose files a control plane would refuse.
 func (d *Dir) fits(r *rotation, to Phase) error {
 	for _, c := range r.clusters {
 		if err := lint(d.storage(), d.path(string(c.name)), c.set(to), verify.Options{Now: d.Now()}, c.all()...); err != nil {
@@ -264,8 +262,8 @@ func (d *Dir) fits(r *rotation, to Phase) error {
 	return nil
 }
 
-// write brings all directories to the phase of the state and keeps the state:
-// first that it is being written, last that it has been.
+// write writes the phase of the state into all directories. It saves the state before
+// as pending, and afterwards as written.
 func (d *Dir) write(ctx context.Context, r *rotation, state *State) (*State, error) {
 	if err := d.save(ctx, state); err != nil {
 		return nil, err
@@ -303,8 +301,8 @@ func (d *Dir) save(ctx context.Context, s *State) error {
 	return d.storage().WriteFile(ctx, d.path(keepDir, stateFile), data)
 }
 
-// replaceRoot makes the new root that of the directory. The old one is kept
-// with the rotation, with its key if that is here.
+// replaceRoot replaces the root of the directory. It keeps the old root, and its key
+// if present, with the rotation.
 func (d *Dir) replaceRoot(ctx context.Context, r *rotation) error {
 	have, err := parseOne(d.storage(), d.path(store.RootCertFile))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -341,7 +339,7 @@ func (d *Dir) replaceRoot(ctx context.Context, r *rotation) error {
 	return nil
 }
 
-// Archive is where what is left of a rotation that has ended lies, for people.
+// Archive returns the place of an ended rotation's files.
 func (d *Dir) Archive(s *State) string { return d.storage().Place(d.archivePath(s)) }
 
 func (d *Dir) archivePath(s *State) string {
@@ -349,7 +347,7 @@ func (d *Dir) archivePath(s *State) string {
 	return d.path(fmt.Sprintf(".%s-%s-%s", s.Phase, s.Written.UTC().Format("20060102"), root[:8]))
 }
 
-// archive ends a rotation: its directory gets another name.
+// archive ends a rotation by renaming its directory.
 func (d *Dir) archive(ctx context.Context, r *rotation, state *State) error {
 	if err := d.storage().Rename(ctx, d.path(keepDir), d.archivePath(state)); err != nil {
 		return fmt.Errorf("archive the rotation to %s: %w", r.root.Subject, err)
@@ -357,7 +355,7 @@ func (d *Dir) archive(ctx context.Context, r *rotation, state *State) error {
 	return nil
 }
 
-// unknown lists directories of clusters that are no part of the rotation.
+// unknown returns the directories of clusters that are no part of the rotation.
 func (d *Dir) unknown(s *State) ([]mesh.ClusterID, error) {
 	names, err := d.names()
 	if err != nil {
@@ -366,8 +364,7 @@ func (d *Dir) unknown(s *State) ([]mesh.ClusterID, error) {
 	return slices.DeleteFunc(names, func(n mesh.ClusterID) bool { return slices.Contains(s.Clusters, n) }), nil
 }
 
-// names lists the directories that hold the CA of a cluster, in whichever
-// layout.
+// names returns the directories with the CA of a cluster, in either layout.
 func (d *Dir) names() ([]mesh.ClusterID, error) {
 	entries, err := d.storage().Names(d.Path)
 	if err != nil {
@@ -385,8 +382,7 @@ func (d *Dir) names() ([]mesh.ClusterID, error) {
 	return out, nil
 }
 
-// isTLS reports whether a directory holds a CA as tls.crt and tls.key, which a
-// control plane reads, too.
+// isTLS reports whether a directory holds a CA in LayoutTLS.
 func (d *Dir) isTLS(name string) bool {
 	data, err := d.storage().Read(d.path(name, store.TLSCertFile))
 	if err != nil {

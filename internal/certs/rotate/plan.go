@@ -8,10 +8,10 @@ import (
 	"github.com/meshctl/meshctl/internal/certs/store"
 )
 
-// Plan is what a rotation does, step by step.
+// Plan lists the steps of a rotation.
 type Plan struct {
-	// Phase is that of the rotation under way, empty when there is none yet;
-	// the times are then those of a rotation that starts now.
+	// Phase is the phase of the running rotation. If it is empty, the plan is for a
+	// rotation that starts now.
 	Phase       Phase    `json:"phase,omitzero"`
 	Clusters    []string `json:"clusters"`
 	OldRoot     string   `json:"oldRoot"`
@@ -19,26 +19,24 @@ type Plan struct {
 	LeafTTL     Duration `json:"leafTTL"`
 	Propagation Duration `json:"propagation"`
 	Steps       []Step   `json:"steps"`
-	// Notes are what a person should know before.
-	Notes []string `json:"notes"`
+	Notes       []string `json:"notes"`
 }
 
 // Step is one step of a plan.
 type Step struct {
 	Command string `json:"command"`
 	Phase   Phase  `json:"phase"`
-	// Taken is when the step was; else it must not be taken before NotBefore.
+	// Taken is the time of a past step, NotBefore the earliest time of a later one.
 	Taken     time.Time `json:"taken,omitzero"`
 	NotBefore time.Time `json:"notBefore,omitzero"`
 	Does      string    `json:"does"`
 	Writes    []string  `json:"writes"`
-	// Why says what the step waits for.
-	Why  string `json:"why"`
-	Undo string `json:"undo"`
+	Why       string    `json:"why"`
+	Undo      string    `json:"undo"`
 }
 
-// Plan explains the rotation under way, or the one that Start would begin with
-// these options. It changes nothing.
+// Plan returns the plan of the running rotation, or of the rotation that Start would
+// begin with these options. It changes nothing.
 func (d *Dir) Plan(o StartOptions) (*Plan, error) {
 	r, err := d.open()
 	if err != nil {
@@ -89,7 +87,7 @@ func (d *Dir) planStart(o StartOptions) (*Plan, error) {
 
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// steps are those of the way that the rotation is on, from its start.
+// steps returns the steps of the rotation, the past ones included.
 func (d *Dir) steps(s *State, clusters []string) []Step {
 	var dirs []string
 	for _, c := range clusters {
@@ -147,10 +145,10 @@ func (d *Dir) steps(s *State, clusters []string) []Step {
 	return way
 }
 
-// reached reports whether a phase was.
+// reached reports whether a phase was reached.
 func (s *State) reached(p Phase) bool { return !s.when(p).IsZero() }
 
-// when a phase was reached last; zero when it never was.
+// when returns the time when a phase was last reached, or zero.
 func (s *State) when(p Phase) (t time.Time) {
 	for _, e := range s.History {
 		if e.Phase == p {
@@ -160,7 +158,7 @@ func (s *State) when(p Phase) (t time.Time) {
 	return t
 }
 
-// times says of each step when it was taken, or from when on it can be.
+// times sets Taken or NotBefore of each step.
 func (s *State) times(way []Step, now time.Time) {
 	at := now.UTC()
 	for i := range way {

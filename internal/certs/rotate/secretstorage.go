@@ -18,23 +18,20 @@ import (
 	"github.com/meshctl/meshctl/internal/files"
 )
 
-// statePrefix is before the names of Secrets that hold a rotation: under way,
-// or what is left of it.
+// statePrefix is the prefix of Secrets with a running or ended rotation.
 const statePrefix = "meshctl-root"
 
-// SecretStorage keeps what rotation.Dir keeps in a directory: the directory of a
-// cluster is its Secret cacerts, each hidden one is a Secret of the first
-// cluster, which holds the state. The root is the one that all clusters have in
-// common. What was read at Open is what is written over: if somebody has
-// written since, nothing is written and the error says so.
+// SecretStorage is a Storage in Secrets. The directory of a cluster is its Secret
+// cacerts. Each hidden directory is a Secret of the home cluster. The root is the
+// common root of all clusters. Writes fail if a Secret changed since it was read.
 type SecretStorage struct {
 	clusters []*store.ClusterSecrets
 	home     *store.ClusterSecrets     // has the state
-	have     map[string]*corev1.Secret // of each directory that there is
+	have     map[string]*corev1.Secret // by directory
 }
 
-// OpenSecretStorage reads the Secrets of the clusters. The state lies in the one that
-// has a rotation under way, else in the first one.
+// OpenSecretStorage reads the Secrets of the clusters. The home cluster is the one with
+// a running rotation, else the first.
 func OpenSecretStorage(ctx context.Context, clusters []*store.ClusterSecrets) (*SecretStorage, error) {
 	s := &SecretStorage{clusters: clusters, home: clusters[0], have: map[string]*corev1.Secret{}}
 	for _, c := range clusters {
@@ -65,20 +62,20 @@ func OpenSecretStorage(ctx context.Context, clusters []*store.ClusterSecrets) (*
 	return s, nil
 }
 
-// stateDir is the directory of a rotation that is under way.
+// stateDir is the directory of a running rotation.
 const (
 	stateDir    = ".rotation"
 	stateSecret = statePrefix + "-rotation"
 )
 
-// split takes a path apart; dir is "" for the directory of the mesh.
+// split splits a path; dir is "" for the directory of the mesh.
 func split(name string) (dir, file string) {
 	dir, file = path.Split(name)
 	return strings.TrimSuffix(dir, "/"), file
 }
 
-// secret returns the cluster and the Secret that a directory stands for; false
-// when it is that of a cluster that is not named.
+// secret returns the cluster and the name of a directory's Secret. It returns false for
+// a cluster that was not given.
 func (s *SecretStorage) secret(dir string) (c *store.ClusterSecrets, name string, known bool) {
 	if strings.HasPrefix(dir, ".") {
 		return s.home, statePrefix + strings.ReplaceAll(dir, ".", "-"), true
@@ -90,12 +87,12 @@ func (s *SecretStorage) secret(dir string) (c *store.ClusterSecrets, name string
 	return s.clusters[i], store.CACerts, true
 }
 
-// unnamed is why nothing is known of a cluster.
+// unnamed returns the error for a cluster that was not given.
 func unnamed(cluster string) error {
 	return fmt.Errorf("the cluster %s is part of the rotation: name its context, too", cluster)
 }
 
-// Place names a path for people.
+// Place returns the name of a path for people.
 func (s *SecretStorage) Place(name string) string {
 	if name == "" {
 		contexts := make([]string, len(s.clusters))
@@ -121,15 +118,15 @@ func (s *SecretStorage) Place(name string) string {
 	return c.Place(secret) + ", " + file
 }
 
-// isRootFile reports whether a path is that of the root.
+// isRootFile reports whether a path is a file of the root.
 func isRootFile(name string) bool { return name == store.RootCertFile || name == store.RootKeyFile }
 
-// Lock does nothing: what others write at the same time is noticed.
+// Lock does nothing: writes detect concurrent changes.
 func (s *SecretStorage) Lock(string) (unlock func() error, err error) {
 	return func() error { return nil }, nil
 }
 
-// Stat returns nil when there is something.
+// Stat returns nil if the path exists.
 func (s *SecretStorage) Stat(name string) error {
 	dir, file := split(name)
 	switch {
@@ -147,7 +144,7 @@ func (s *SecretStorage) Stat(name string) error {
 	return fmt.Errorf("%s: %w", s.Place(name), fs.ErrNotExist)
 }
 
-// Names lists the clusters.
+// Names returns the clusters.
 func (s *SecretStorage) Names(string) ([]string, error) {
 	var names []string
 	for _, c := range s.clusters {
@@ -156,7 +153,7 @@ func (s *SecretStorage) Names(string) ([]string, error) {
 	return names, nil
 }
 
-// Read returns what a Secret has under a key.
+// Read returns the value of a key of a Secret.
 func (s *SecretStorage) Read(name string) ([]byte, error) {
 	dir, file := split(name)
 	if dir == "" {
@@ -173,11 +170,11 @@ func (s *SecretStorage) Read(name string) ([]byte, error) {
 	return nil, fmt.Errorf("%s: %w", s.Place(name), fs.ErrNotExist)
 }
 
-// ReadSecret is Read: who may read a Secret is the cluster's business.
+// ReadSecret is Read. The cluster controls who may read Secrets.
 func (s *SecretStorage) ReadSecret(name string) ([]byte, error) { return s.Read(name) }
 
-// root returns the certificate of the root that the signers of all clusters
-// lead to. Its key is not here.
+// root returns the root certificate that the signers of all clusters lead to. Its key
+// is not in the Secrets.
 func (s *SecretStorage) root(file string) ([]byte, error) {
 	if file != store.RootCertFile {
 		return nil, fmt.Errorf("%s: %w", s.Place(file), fs.ErrNotExist)
@@ -226,8 +223,8 @@ func (s *SecretStorage) Material(dir string) (*store.Material, error) {
 	return store.FromSecret(s.Place(dir), "", secret.Data), nil
 }
 
-// WriteDir writes keys of a Secret and leaves the others. The root of the mesh
-// is not kept: it stays with what is left of the rotation.
+// WriteDir writes keys of a Secret and keeps the others. It does not write the root of
+// the mesh, which stays with the ended rotation.
 func (s *SecretStorage) WriteDir(ctx context.Context, dir string, set []files.File) error {
 	if dir == "" {
 		return nil
@@ -248,8 +245,7 @@ func (s *SecretStorage) WriteFile(ctx context.Context, name string, value []byte
 	return s.WriteDir(ctx, dir, []files.File{{Name: file, Data: value}})
 }
 
-// write makes or replaces a Secret, unless somebody has written it since it was
-// read.
+// write creates or replaces a Secret unless it changed since it was read.
 func (s *SecretStorage) write(ctx context.Context, dir string, data map[string][]byte) error {
 	c, name, known := s.secret(dir)
 	if !known {
@@ -263,8 +259,7 @@ func (s *SecretStorage) write(ctx context.Context, dir string, data map[string][
 	return nil
 }
 
-// Rename gives the Secret of the rotation another name: it is copied, then
-// deleted.
+// Rename renames the Secret of the rotation: it copies the Secret, then deletes it.
 func (s *SecretStorage) Rename(ctx context.Context, from, to string) error {
 	have := s.have[from]
 	if have == nil {
@@ -275,7 +270,7 @@ func (s *SecretStorage) Rename(ctx context.Context, from, to string) error {
 	if err != nil {
 		return err
 	}
-	// A copy is left when the deletion failed.
+	// An earlier call may have copied it but failed to delete it.
 	if left == nil || !maps.EqualFunc(left.Data, have.Data, slices.Equal) {
 		if left != nil {
 			s.have[to] = left

@@ -17,19 +17,19 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// cluster is the directory of a cluster and all that a rotation writes there.
+// cluster has everything that a rotation writes into the directory of a cluster.
 type cluster struct {
 	name      mesh.ClusterID
 	layout    store.Layout
-	authority *certs.Authority // the old one; only at the start
-	// sets are the files of a directory, by what they hold.
+	authority *certs.Authority // the old CA; only at the start
+	// old and fresh are the files of the old and the new CA.
 	old, fresh []files.File
-	// both and alone are trust bundles: with both roots, and without the old.
+	// both is the trust bundle with both roots, alone the one without the old root.
 	both, alone []byte
 }
 
-// prepare makes all that will be written for a cluster. The old files stay as
-// they are, byte for byte; so do roots of others in the bundle.
+// prepare makes the new files and bundles. It keeps the old files byte for byte, and
+// foreign roots in the bundles.
 func (c *cluster) prepare(old, root *x509.Certificate, signer *certs.Authority) (err error) {
 	others := slices.DeleteFunc(slices.Clone(c.authority.Roots), old.Equal)
 	c.both = certs.EncodeCerts(append(slices.Clone(c.authority.Roots), root)...)
@@ -38,7 +38,7 @@ func (c *cluster) prepare(old, root *x509.Certificate, signer *certs.Authority) 
 	return err
 }
 
-// set is what the directory of the cluster holds in a phase.
+// set returns the content of the cluster's directory in a phase.
 func (c *cluster) set(p Phase) []files.File {
 	from, roots := c.old, c.both
 	switch p {
@@ -59,19 +59,18 @@ func (c *cluster) set(p Phase) []files.File {
 	return out
 }
 
-// all are the files of the old and of the new authority.
+// all returns the files of the old and the new CA.
 func (c *cluster) all() []files.File { return append(slices.Clone(c.old), c.set(Finished)...) }
 
-// Prefixes of the files that keep the sets of a cluster, behind its name, which
-// has no dots.
+// Infixes of the files that keep the sets of a cluster, after its name, which has no
+// dots.
 const (
 	oldPrefix  = ".old."
 	newPrefix  = ".new."
 	bothBundle = ".both." + store.RootCertFile
 )
 
-// keep returns the files that hold the cluster in the directory of the
-// rotation.
+// keep returns the files of the cluster for the directory of the rotation.
 func (c *cluster) keep() []files.File {
 	name := string(c.name)
 	out := []files.File{{Name: name + bothBundle, Data: c.both, Mode: files.Public}}
@@ -86,7 +85,7 @@ func (c *cluster) keep() []files.File {
 	return out
 }
 
-// load reads what keep has written.
+// load reads the files of keep.
 func load(from Storage, dir string, name mesh.ClusterID) (*cluster, error) {
 	c := &cluster{name: name, layout: layoutAt(from, dir, string(name)+oldPrefix)}
 	var err error
@@ -105,8 +104,8 @@ func load(from Storage, dir string, name mesh.ClusterID) (*cluster, error) {
 	return c, err
 }
 
-// layoutAt is the layout of the files of an authority, whose names are after a
-// prefix. Where both are, the first is read, as a control plane does.
+// layoutAt returns the layout of the CA in dir, whose file names have a prefix. If
+// there are both layouts, Istio's wins, as in the control plane.
 func layoutAt(from Storage, dir, prefix string) store.Layout {
 	for _, l := range []store.Layout{store.LayoutIstio, store.LayoutTLS} {
 		if from.Stat(filepath.Join(dir, prefix+store.Names(l)[0])) == nil {
@@ -116,8 +115,7 @@ func layoutAt(from Storage, dir, prefix string) store.Layout {
 	return store.LayoutIstio
 }
 
-// readSet reads the files of an authority, whose names are after a prefix. The
-// mode of a file says whether it is a secret.
+// readSet reads the files of the CA in dir, whose file names have a prefix.
 func readSet(from Storage, dir, prefix string) ([]files.File, error) {
 	var (
 		out  []files.File
@@ -142,9 +140,9 @@ func equalSets(a, b []files.File) bool {
 	return slices.EqualFunc(a, b, func(x, y files.File) bool { return x.Name == y.Name && bytes.Equal(x.Data, y.Data) })
 }
 
-// lint returns what is wrong with a set of files in a directory, whose
-// revocation lists, if any, count with it. The lists may also be those of CAs
-// in the others: while a mesh changes, both old and new ones are in use.
+// lint checks a set of files together with the revocation lists of the directory. The
+// lists may also be signed by CAs in others: during a rotation, old and new CAs are in
+// use.
 func lint(from Storage, dir string, set []files.File, o verify.Options, others ...files.File) error {
 	var list []verify.File
 	for _, f := range set {
@@ -171,8 +169,7 @@ func linted(from Storage, dir, name string, data []byte) verify.File {
 	return f
 }
 
-// ids lists the beginnings of the SHA-256 of the certificates in PEM; what is
-// no PEM has none.
+// ids returns the short SHA-256 of all certificates in PEM, or nil for other data.
 func ids(data []byte) []string {
 	list, err := certs.ParseCerts(data)
 	if err != nil {
@@ -185,7 +182,7 @@ func ids(data []byte) []string {
 	return out
 }
 
-// facts are the signer and the roots of a set, for people.
+// facts returns the ids of the signer and the roots of a set.
 func facts(set []files.File) (signer string, roots []string) {
 	for _, f := range set {
 		switch list := ids(f.Data); {
@@ -198,7 +195,7 @@ func facts(set []files.File) (signer string, roots []string) {
 	return signer, roots
 }
 
-// signerOf is the SHA-256 of the signer of a set.
+// signerOf returns the SHA-256 of the signer of a set, if there is one.
 func signerOf(set []files.File) []string {
 	for _, f := range set {
 		if list, err := certs.ParseCerts(f.Data); err == nil && store.IsSigner(f.Name) {

@@ -3,21 +3,19 @@ package rotate
 import (
 	"crypto/x509"
 	"fmt"
-	"io"
 	"slices"
 	"time"
 
 	"github.com/meshctl/meshctl/internal/certs"
 )
 
-// Spec says what the new root looks like where it is not to be like the old
-// one: zero values are taken from that. The algorithm is also that of the new
-// signers of the clusters; all else of them is as of the old signers.
+// Spec describes the new root. Zero values are copied from the old root. The new
+// signers of the clusters have the same algorithm and otherwise equal the old ones.
 type Spec struct {
 	Root certs.CASpec
 }
 
-// complete fills in what is to be as in the old root.
+// complete fills in values of the old root.
 func (s Spec) complete(old *x509.Certificate) (certs.CASpec, error) {
 	r := s.Root
 	var err error
@@ -47,11 +45,11 @@ func algorithmOf(what string, c *x509.Certificate) (certs.Algorithm, error) {
 	return a, nil
 }
 
-// lifeOf is for how long a certificate was made.
+// lifeOf returns the full life of a certificate.
 func lifeOf(c *x509.Certificate) time.Duration { return c.NotAfter.Sub(c.NotBefore) }
 
-// distinguishable refuses a new root that peers could take for the old one:
-// where names are equal, only key ids tell who signed what.
+// distinguishable refuses a new root that peers could confuse with the old one: if the
+// names are equal, all certificates need key ids.
 func distinguishable(fresh, old *x509.Certificate, clusters []*cluster) error {
 	if fresh.Subject.String() != old.Subject.String() { // in whatever encoding
 		return nil
@@ -66,17 +64,11 @@ func distinguishable(fresh, old *x509.Certificate, clusters []*cluster) error {
 	}
 }
 
-// maker makes the new certificates.
-type maker struct {
-	now  time.Time
-	rand io.Reader
-	spec Spec
-}
-
-// signer makes the new signer of a cluster, like its old one.
-func (m *maker) signer(root *certs.Authority, c *cluster) (*certs.Authority, error) {
+// newSigner makes the new signer of a cluster, like its old one. An empty algorithm
+// means that of the old signer.
+func (d *Dir) newSigner(root *certs.Authority, c *cluster, algorithm certs.Algorithm) (*certs.Authority, error) {
 	old := c.authority.Cert
-	spec := certs.CASpec{Algorithm: m.spec.Root.Algorithm, TTL: lifeOf(old), DNSNames: old.DNSNames, Like: old}
+	spec := certs.CASpec{Algorithm: algorithm, TTL: lifeOf(old), DNSNames: old.DNSNames, Like: old}
 	if spec.Algorithm == "" {
 		var err error
 		if spec.Algorithm, err = algorithmOf("signer of "+string(c.name), old); err != nil {
@@ -86,15 +78,14 @@ func (m *maker) signer(root *certs.Authority, c *cluster) (*certs.Authority, err
 	if len(old.Subject.Names) == 0 {
 		spec.CommonName = "Intermediate CA"
 	}
-	a, err := root.NewIntermediate(c.name, spec, m.now, m.rand)
+	a, err := root.NewIntermediate(c.name, spec, d.Now(), d.Rand)
 	if err != nil {
 		return nil, fmt.Errorf("make the new signer of %s: %w", c.name, err)
 	}
 	return a, nil
 }
 
-// leadsTo checks that the old root signed, directly or not, what signs for a
-// cluster, and that the cluster trusts it.
+// leadsTo checks that the cluster trusts the old root and that its signer leads to it.
 func (c *cluster) leadsTo(root *x509.Certificate, now time.Time) error {
 	a := c.authority
 	if !slices.ContainsFunc(a.Roots, root.Equal) {

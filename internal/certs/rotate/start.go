@@ -13,15 +13,15 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// StartOptions say what a rotation leads to and how long its steps take.
+// StartOptions describe the new root and the duration of steps.
 type StartOptions struct {
 	Spec                 Spec
 	LeafTTL, Propagation time.Duration
 }
 
-// Start makes the new root and the new signers and has both roots trusted. All
-// that later steps write is made and checked here. A start that was interrupted
-// is completed; it keeps the options of its beginning.
+// Start makes the new root and the new signers, and makes the clusters trust both
+// roots. It makes and checks all files of later steps. After an interrupted start, it
+// completes that one with its original options.
 func (d *Dir) Start(ctx context.Context, o StartOptions) (after *State, err error) {
 	err = d.locked(func() error {
 		r, err := d.open()
@@ -45,7 +45,7 @@ func (d *Dir) Start(ctx context.Context, o StartOptions) (after *State, err erro
 	return after, err
 }
 
-// begin makes everything and keeps it, but leaves the clusters as they are.
+// begin makes and keeps all files. It does not change the clusters yet.
 func (d *Dir) begin(ctx context.Context, o StartOptions) (*rotation, error) {
 	old, clusters, err := d.survey(o)
 	if err != nil {
@@ -67,13 +67,12 @@ func (d *Dir) begin(ctx context.Context, o StartOptions) (*rotation, error) {
 		LeafTTL: Duration(o.LeafTTL), Propagation: Duration(o.Propagation),
 		OldRoot: certs.Fingerprint(old), NewRoot: certs.Fingerprint(root.Cert),
 	}}
-	m := maker{now: d.Now(), rand: d.Rand, spec: o.Spec}
 	for _, c := range clusters {
-		// An RSA key takes long enough for a person to change their mind.
+		// RSA keys take so long that a person may interrupt.
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
-		signer, err := m.signer(root, c)
+		signer, err := d.newSigner(root, c, o.Spec.Root.Algorithm)
 		if err != nil {
 			return nil, err
 		}
@@ -88,7 +87,7 @@ func (d *Dir) begin(ctx context.Context, o StartOptions) (*rotation, error) {
 	return r, d.keep(ctx, r, root, old)
 }
 
-// survey reads what is to be rotated and refuses what cannot be.
+// survey reads the old root and the clusters, and refuses what cannot be rotated.
 func (d *Dir) survey(o StartOptions) (*x509.Certificate, []*cluster, error) {
 	if o.LeafTTL <= 0 || o.LeafTTL > maxWait || o.Propagation < 0 || o.Propagation > maxWait {
 		return nil, nil, fmt.Errorf("life time of leaves is %v and propagation %v, want more than 0 and at most %v", o.LeafTTL, o.Propagation, maxWait)
@@ -140,11 +139,11 @@ func (d *Dir) authority(dir string) (*certs.Authority, error) {
 	return a, nil
 }
 
-// maxWait bounds the times of a rotation: no leaf lives as long.
+// maxWait bounds the times of a rotation. No leaf lives as long.
 const maxWait = 10 * 365 * 24 * time.Hour
 
-// lintAll checks what all steps will write. Revocation lists are those of
-// today, so they count only for what is written today.
+// lintAll checks the files of all steps. The present revocation lists count only for
+// the first step.
 func (d *Dir) lintAll(r *rotation) error {
 	if err := d.fits(r, Trust); err != nil {
 		return err
@@ -159,7 +158,7 @@ func (d *Dir) lintAll(r *rotation) error {
 	return nil
 }
 
-// keep writes the directory of the rotation, whole.
+// keep writes the complete directory of the rotation.
 func (d *Dir) keep(ctx context.Context, r *rotation, root *certs.Authority, old *x509.Certificate) error {
 	set, err := store.RootFiles(root)
 	if err != nil {

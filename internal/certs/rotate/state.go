@@ -1,12 +1,10 @@
-// Package rotate replaces the root of a mesh while the mesh works. It is a
-// state machine that is kept in a directory: what may be done next depends on
-// the state file, on what is in the directories of the clusters, and on the
-// time that has passed.
+// Package rotate replaces the root of a running mesh. It is a state machine in a
+// directory or in Secrets. The possible next steps depend on the state file, the
+// directories of the clusters and the time.
 //
-// The order makes every handshake work between a proxy that is a step ahead and
-// one that is a step behind: what signs changes only once everybody trusts both
-// roots, and a root is dropped only once nobody shows a certificate of it. See
-// docs/certs.md for the reasons.
+// Every handshake works between a proxy that is one step ahead and a proxy that is one
+// step behind: the signers change only after every proxy trusts both roots, and a root
+// is dropped only after its last certificate has ended. docs/certs.md explains why.
 package rotate
 
 import (
@@ -19,7 +17,7 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// Phase is how the directories of all clusters are, or are about to be.
+// Phase is the present or next content of all clusters' directories.
 type Phase string
 
 // The phases.
@@ -36,37 +34,37 @@ const (
 	Aborted Phase = "aborted"
 )
 
-// ends reports whether nothing comes after the phase.
+// ends reports whether the phase is the last.
 func (p Phase) ends() bool { return p == Finished || p == Aborted }
 
-// Action is what a person asks for.
+// Action is a requested step.
 type Action string
 
-// The actions on a rotation that is under way.
+// The actions on a running rotation.
 const (
 	Next   Action = "next"
 	Abort  Action = "abort"
 	Finish Action = "finish"
 )
 
-// State is what the state file holds.
+// State is the content of the state file.
 type State struct {
 	Version int `json:"version"`
-	// Phase is what is written, From what was there before. Written is when
-	// all directories were as Phase has them; zero while they are not.
+	// Phase is the phase being written, From the phase before. Written is the time
+	// when all directories had the content of Phase, zero until then.
 	Phase   Phase     `json:"phase"`
 	From    Phase     `json:"from"`
 	Written time.Time `json:"written,omitzero"`
-	// LeafTTL is how long certificates of workloads live at most, Propagation
-	// how long after a step each control plane works with it.
+	// LeafTTL is the longest life of workload certificates, Propagation the longest
+	// time until each control plane uses a step.
 	LeafTTL     Duration `json:"leafTTL"`
 	Propagation Duration `json:"propagation"`
 	// OldRoot and NewRoot are the SHA-256 of the roots.
 	OldRoot  string           `json:"oldRoot"`
 	NewRoot  string           `json:"newRoot"`
 	Clusters []mesh.ClusterID `json:"clusters"`
-	// Restored says that a directory had been changed by hand, so nobody knows
-	// what was signed meanwhile.
+	// Restored is set after Restore: a directory was changed by hand, so the signer of
+	// recent certificates is unknown.
 	Restored bool    `json:"restored,omitzero"`
 	History  []Event `json:"history,omitempty"`
 }
@@ -77,16 +75,16 @@ type Event struct {
 	Time  time.Time `json:"time"`
 }
 
-// Duration is a time.Duration that is written as 24h0m0s.
+// Duration is a time.Duration in the form 24h0m0s.
 type Duration time.Duration
 
-// String is what time.ParseDuration reads.
+// String formats the duration for time.ParseDuration.
 func (d Duration) String() string { return time.Duration(d).String() }
 
 // MarshalText writes the duration.
 func (d Duration) MarshalText() ([]byte, error) { return []byte(d.String()), nil }
 
-// UnmarshalText reads a duration that is not negative.
+// UnmarshalText parses a non-negative duration.
 func (d *Duration) UnmarshalText(text []byte) error {
 	v, err := time.ParseDuration(string(text))
 	if err == nil && v < 0 {
@@ -96,16 +94,15 @@ func (d *Duration) UnmarshalText(text []byte) error {
 	return err
 }
 
-// Wait is how long a step must be in force before all certificates and bundles
-// from before it are gone: the last one is made when the last control plane
-// learns of the step, and lives as long as certificates do.
+// Wait is the time after a step until all earlier certificates and bundles are gone.
+// The last of them is made when the last control plane uses the step, and lives for
+// LeafTTL.
 func (s *State) Wait() time.Duration { return time.Duration(s.LeafTTL) + time.Duration(s.Propagation) }
 
-// SafeFrom is from when on the next step is safe, in whole seconds, as people
-// read it.
+// SafeFrom is the time from which the next step is safe, in whole seconds.
 func (s *State) SafeFrom() time.Time { return wholeSecond(s.Written.Add(s.Wait())) }
 
-// wholeSecond is the first whole second that is not before t.
+// wholeSecond rounds t up to a whole second.
 func wholeSecond(t time.Time) time.Time {
 	if whole := t.Truncate(time.Second); whole.Equal(t) {
 		return whole
@@ -113,7 +110,7 @@ func wholeSecond(t time.Time) time.Time {
 	return t.Truncate(time.Second).Add(time.Second)
 }
 
-// pending reports whether directories may still be as before.
+// pending reports whether the phase is not completely written.
 func (s *State) pending() bool { return s.Written.IsZero() }
 
 const stateVersion = 1
@@ -126,7 +123,7 @@ func (s *State) encode() ([]byte, error) {
 	return append(data, '\n'), nil
 }
 
-// decode reads a state file.
+// decode parses a state file.
 func decode(data []byte) (*State, error) {
 	var s State
 	if err := json.Unmarshal(data, &s); err != nil {

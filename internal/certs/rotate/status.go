@@ -11,36 +11,35 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// Condition is how a directory is compared with what it should hold.
+// Condition compares a directory with its expected content.
 type Condition string
 
-// The conditions. Only the first two let the rotation go on.
+// The conditions. Only the first two allow the next step.
 const (
 	AsWritten Condition = "as written"
 	NotYet    Condition = "not yet written" // the step was interrupted
 	Changed   Condition = "changed"
 	Missing   Condition = "missing"
-	Broken    Condition = "broken" // as written, but not fit to be used
+	Broken    Condition = "broken" // as written, but invalid
 	Unknown   Condition = "unknown"
 )
 
-// Standing is where the directory of a cluster stands. Certificates are named
-// by the first 8 bytes of their SHA-256.
-type Standing struct {
+// ClusterStatus is the status of a cluster's directory. Certificates are named by the
+// first 8 bytes of their SHA-256.
+type ClusterStatus struct {
 	Cluster   mesh.ClusterID `json:"cluster"`
 	Condition Condition      `json:"condition"`
 	Signer    string         `json:"signer,omitzero"`
 	Roots     []string       `json:"roots"`
-	// WantSigner and WantRoots are what it should hold.
+	// WantSigner and WantRoots are the expected certificates.
 	WantSigner string   `json:"wantSigner,omitzero"`
 	WantRoots  []string `json:"wantRoots"`
-	// Problem says what is wrong.
-	Problem string `json:"problem,omitzero"`
+	Problem    string   `json:"problem,omitzero"`
 }
 
-func (s *Standing) fine() bool { return s.Condition == AsWritten || s.Condition == NotYet }
+func (s *ClusterStatus) fine() bool { return s.Condition == AsWritten || s.Condition == NotYet }
 
-func (s *Standing) say() string {
+func (s *ClusterStatus) explain() string {
 	text := map[Condition]string{
 		Changed: "it was changed by hand",
 		Missing: "it is missing",
@@ -53,9 +52,9 @@ func (s *Standing) say() string {
 	return text
 }
 
-// standing compares the directory of a cluster with the state.
-func (d *Dir) standing(state *State, c *cluster) Standing {
-	s := Standing{Cluster: c.name, Condition: Changed}
+// clusterStatus compares the directory of a cluster with the state.
+func (d *Dir) clusterStatus(state *State, c *cluster) ClusterStatus {
+	s := ClusterStatus{Cluster: c.name, Condition: Changed}
 	s.WantSigner, s.WantRoots = facts(c.set(state.Phase))
 	dir := d.path(string(c.name))
 	if err := d.storage().Stat(dir); errors.Is(err, fs.ErrNotExist) {
@@ -77,14 +76,14 @@ func (d *Dir) standing(state *State, c *cluster) Standing {
 		s.Problem = difference(&s)
 		return s
 	}
-	// What has expired is no reason not to go on: nobody uses it any more.
+	// Expired certificates do not matter: they are no longer in use.
 	if err := unexpired(lint(d.storage(), dir, have, verify.Options{Now: d.Now()}, c.all()...)); err != nil {
 		s.Condition, s.Problem = Broken, err.Error()
 	}
 	return s
 }
 
-func difference(s *Standing) string {
+func difference(s *ClusterStatus) string {
 	switch {
 	case s.Signer != s.WantSigner:
 		return fmt.Sprintf("%s signs, not %s", s.Signer, s.WantSigner)
@@ -94,7 +93,7 @@ func difference(s *Standing) string {
 	return "the files have other bytes"
 }
 
-// unexpired takes away what a failure says of certificates that are over.
+// unexpired removes findings about expired certificates.
 func unexpired(err error) error {
 	failure, ok := errors.AsType[*verify.Failure](err)
 	if !ok {
@@ -103,27 +102,27 @@ func unexpired(err error) error {
 	return verify.Refuse(slices.DeleteFunc(slices.Clone(failure.Findings), func(f verify.Finding) bool { return f.Code == verify.Expired }))
 }
 
-// Status is how a rotation does.
+// Status is the status of a rotation.
 type Status struct {
 	*State
 	Pending bool `json:"pending"`
-	// SafeFrom is from when on the next step is safe; zero while the current
-	// one is not complete.
+	// SafeFrom is the time from which the next step is safe, zero while the current
+	// step is incomplete.
 	SafeFrom time.Time `json:"safeFrom,omitzero"`
-	// Command is what takes the next step: start when no rotation is under way.
-	Command   string     `json:"command"`
-	Waits     string     `json:"waitsFor"`
-	Directory []Standing `json:"directories"`
-	// Requires is what the next step requires of proxies; nil when nothing.
+	// Command takes the next step.
+	Command   string          `json:"command"`
+	Waits     string          `json:"waitsFor"`
+	Directory []ClusterStatus `json:"directories"`
+	// Requires is the requirement of the next step, nil if there is none.
 	Requires *Requirement `json:"-"`
 }
 
-// Fine reports whether the directories let the rotation go on.
+// Fine reports whether the directories allow the next step.
 func (s *Status) Fine() bool {
-	return !slices.ContainsFunc(s.Directory, func(x Standing) bool { return !x.fine() })
+	return !slices.ContainsFunc(s.Directory, func(x ClusterStatus) bool { return !x.fine() })
 }
 
-// Status returns how the rotation does; it is nil when none is under way.
+// Status returns the status of the running rotation, nil if there is none.
 func (d *Dir) Status() (*Status, error) {
 	r, err := d.open()
 	if err != nil || r == nil {
@@ -140,14 +139,14 @@ func (d *Dir) Status() (*Status, error) {
 		}
 	}
 	for _, c := range r.clusters {
-		s.Directory = append(s.Directory, d.standing(r.state, c))
+		s.Directory = append(s.Directory, d.clusterStatus(r.state, c))
 	}
 	unknown, err := d.unknown(r.state)
 	if err != nil {
 		return nil, err
 	}
 	for _, name := range unknown {
-		x := Standing{Cluster: name, Condition: Unknown}
+		x := ClusterStatus{Cluster: name, Condition: Unknown}
 		if have, err := readSet(d.storage(), d.path(string(name)), ""); err == nil {
 			x.Signer, x.Roots = facts(have)
 		}
@@ -156,7 +155,7 @@ func (d *Dir) Status() (*Status, error) {
 	return s, nil
 }
 
-// following returns the command of the next step and what it waits for.
+// following returns the command of the next step and the event that it waits for.
 func (s *State) following(now time.Time) (command, waits string) {
 	command = map[Phase]string{Trust: "next", Sign: "finish", Back: "abort", Finished: "finish", Aborted: "abort"}[s.Phase]
 	if s.pending() {

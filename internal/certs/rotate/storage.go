@@ -8,31 +8,31 @@ import (
 	"github.com/meshctl/meshctl/internal/files"
 )
 
-// Storage is where the files of a Dir lie. Paths are below that of the Dir;
-// directories hold files alone. The error for what is not there is
-// fs.ErrNotExist. What is written replaces what is there, whole.
+// Storage holds the files of a Dir. Paths are below the path of the Dir, and
+// directories hold only files. The error for missing files is fs.ErrNotExist. Writes
+// replace whole files.
 type Storage interface {
-	// Place names a path for people.
+	// Place returns the name of a path for people.
 	Place(path string) string
-	// Lock fails while somebody else holds the lock. Storage that notices
-	// others when it writes needs none.
+	// Lock fails while another process holds the lock. It does nothing if writes
+	// detect concurrent changes.
 	Lock(path string) (unlock func() error, err error)
-	// Stat returns nil when there is something.
+	// Stat returns nil if the path exists.
 	Stat(path string) error
 	// Names lists the directories of a directory, and may list files.
 	Names(dir string) ([]string, error)
 	Read(path string) ([]byte, error)
-	// ReadSecret also fails when others can read the file.
+	// ReadSecret also fails if other users can read the file.
 	ReadSecret(path string) ([]byte, error)
-	// Material reads the authority of a cluster.
+	// Material reads the CA of a cluster.
 	Material(dir string) (*store.Material, error)
-	// WriteDir leaves other files in the directory as they are.
+	// WriteDir does not change other files of the directory.
 	WriteDir(ctx context.Context, path string, set []files.File) error
 	WriteFile(ctx context.Context, path string, data []byte) error
 	Rename(ctx context.Context, from, to string) error
 }
 
-// fileSystem is the storage on the disk.
+// fileSystem is the storage on disk.
 type fileSystem struct{}
 
 func (fileSystem) Place(path string) string { return path }

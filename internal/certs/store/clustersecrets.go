@@ -63,7 +63,7 @@ func (c *ClusterSecrets) Absent(name string) error {
 	if string(c.ID) != entry {
 		entry = string(c.ID) + "=" + entry
 	}
-	return fmt.Errorf("%s: it is not there; make it with: %s", c.Place(name), WriteCommand(name, c.Namespace, entry))
+	return fmt.Errorf("%s: not found; make it with: %s", c.Place(name), WriteCommand(name, c.Namespace, entry))
 }
 
 // WriteCommand returns the command that writes the CA Secrets of clusters. contexts
@@ -151,7 +151,7 @@ func (c *ClusterSecrets) Objects(ctx context.Context, names ...string) ([]byte, 
 		case err != nil:
 			return nil, err
 		case found == nil:
-			return nil, fmt.Errorf("%s: it is not there", c.Place(name))
+			return nil, fmt.Errorf("%s: not found", c.Place(name))
 		}
 		items = append(items, secretItem(found))
 	}

@@ -106,7 +106,7 @@ func (p *SecretChange) String() string {
 	was, is := p.signers()
 	switch {
 	case p.Unchanged():
-		return place + " is as it is to be"
+		return place + " is up to date"
 	case p.have == nil:
 		return fmt.Sprintf("%s: created with %s, roots %s", place, verify.Describe(is), strings.Join(p.roots(p.want), ", "))
 	}

@@ -96,7 +96,7 @@ func TestListsConflict(t *testing.T) {
 	if err != nil || string(now.Data[CRLFile]) != "lists" || len(now.Data[CertFile]) == 0 {
 		t.Errorf("%v, keys %v", err, slices.Sorted(maps.Keys(now.Data)))
 	}
-	if _, err := c.PlanLists(t.Context(), "nothing"); err == nil || !strings.Contains(err.Error(), "it is not there; make it with") {
+	if _, err := c.PlanLists(t.Context(), "nothing"); err == nil || !strings.Contains(err.Error(), "not found; make it with") {
 		t.Errorf("no Secret: %v", err)
 	}
 }
