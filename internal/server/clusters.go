@@ -7,7 +7,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server/clusters"
 )
 
-// newClusters makes the owner of the clusters.
+// newClusters makes the manager of the clusters.
 func (s *Server) newClusters() *clusters.Manager {
 	cfg := clusters.Config{
 		Own: s.cfg.ClusterID, OwnOrigin: clusters.Origin{Kind: clusters.OriginOwn, Name: s.cfg.ConfigDir},

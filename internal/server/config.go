@@ -1,6 +1,7 @@
-// Package server puts the control plane together: sources feed the registry,
-// the registry's snapshots feed the hub, the hub's views feed the streams;
-// beside them the issuer signs certificates and admin shows the state.
+// Package server puts the control plane together. Sources feed the registry, its
+// snapshots feed the hub, and the hub's views feed the streams. The issuer signs
+// certificates, and status pages show the state. The parts themselves are in the
+// packages below.
 package server
 
 import (
@@ -33,140 +34,140 @@ const (
 	defaultRemoteTimeout   = 30 * time.Second
 )
 
-// ClusterDir is a cluster and a directory that belongs to it.
+// ClusterDir is a cluster and the directory of its configuration or token issuer.
 type ClusterDir struct {
 	Cluster mesh.ClusterID
 	Dir     string
 }
 
-// OwnFiles are the files of the certificate of the secure port, PEM: the
-// certificate, its key, and, if given, the roots that it must lead to.
+// OwnFiles names the PEM files of the certificate of the secure port: the
+// certificate, its key, and optionally the roots that it must lead to.
 type OwnFiles struct{ Cert, Key, CA string }
 
-// Config says what a control plane serves. Addresses are host:port; an empty
-// host is every interface, port 0 is any free port.
+// Config configures a control plane. Addresses are host:port. An empty host is every
+// interface, port 0 is any free port.
 type Config struct {
 	ClusterID mesh.ClusterID
-	// ConfigDir is read as the cluster ClusterID, or, when it is empty, the
-	// Kubernetes API of KubeAccess is. RemoteDirs are read as the others.
+	// The own cluster ClusterID is read from ConfigDir or, if that is empty, from the
+	// Kubernetes API of KubeAccess. RemoteDirs are other clusters.
 	ConfigDir  string
 	KubeAccess *rest.Config
 	RemoteDirs []ClusterDir
-	// Replica is the name of this control plane among those of the cluster; no
-	// other one has it. Default is a random one.
+	// Replica is the unique name of this control plane. Default: a random name.
 	Replica string
-	// Pod is that of this control plane as namespace/name, empty outside of pods.
-	// By it others reach the status pages.
+	// Pod is the pod of this control plane as namespace/name, empty outside of pods.
+	// Other control planes and commands reach the status pages through it.
 	Pod string
-	// SecretNamespaces are those of which Secrets are read from Kubernetes APIs,
-	// for gateways; "*" is every one. Directories give all that they have.
+	// SecretNamespaces are the namespaces whose Secrets are read from Kubernetes APIs,
+	// for gateways; "*" means all. Secrets in directories are always read.
 	SecretNamespaces []string
-	// SystemNamespace is that of the control plane and of the ConfigMap istio;
+	// SystemNamespace is the namespace of the control plane and of the ConfigMap istio;
 	// default istio-system.
 	SystemNamespace string
-	// KubeconfigDir, when not empty, holds the kubeconfigs of other clusters.
-	// Remote secrets of the own cluster's system namespace are read when
-	// KubeAccess is set.
+	// KubeconfigDir, if not empty, holds the kubeconfigs of other clusters. With
+	// KubeAccess, remote secrets in the own cluster's system namespace are read, too.
 	KubeconfigDir string
-	// Allow is what kubeconfigs may do that is refused otherwise.
+	// Allow permits what kubeconfigs may not do by default.
 	Allow remotesecret.Allow
-	// InPod says that the server runs in a pod: kubeconfigs must not lead to
+	// InPod reports whether the server runs in a pod. Then kubeconfigs must not lead to
 	// loopback addresses.
 	InPod bool
-	// RemoteTimeout is how long serving waits for remote clusters to be read;
-	// default 30 s. Later they come in when they can.
+	// RemoteTimeout bounds how long serving waits for remote clusters to be read;
+	// default 30 s. Slower clusters join later.
 	RemoteTimeout time.Duration
-	// OnClusterLost is what happens to the endpoints of a cluster that is not
-	// followed any more; default mesh.Keep. Grace is how long after that
-	// mesh.Drop drops them; default 5 min.
+	// OnClusterLost decides what happens to the endpoints of a cluster that can no
+	// longer be read; default mesh.Keep. mesh.Drop drops them after Grace; default
+	// 5 min.
 	OnClusterLost mesh.OnLost
 	Grace         time.Duration
-	// IgnorePolicies has the server start though its cluster has security policies
-	// that are not enforced.
+	// IgnorePolicies starts the server although its cluster has security policies that
+	// are not enforced.
 	IgnorePolicies bool
-	// Network is that of the own cluster when its system namespace has no
-	// network label.
+	// Network is the network of the own cluster if its system namespace has no network
+	// label.
 	Network mesh.NetworkID
-	// MeshID, when not empty, refuses proxies that say they belong to another.
+	// MeshID, if not empty, makes the server refuse proxies that report another mesh.
 	MeshID string
-	// TrustDomain, when not empty, wins over MeshConfig's.
+	// TrustDomain, if not empty, overrides MeshConfig.
 	TrustDomain string
-	// Federated are further sources of roots, of other trust domains above all.
-	// BundleWebRoots, PEM, are what certificates of bundle endpoints must lead
-	// to; default: the roots of the system.
+	// Federated are further sources of roots, mostly of other trust domains.
+	// Certificates of bundle endpoints must lead to BundleWebRoots, PEM; default: the
+	// roots of the system.
 	Federated      []trust.Source
 	BundleWebRoots []byte
-	// BundleAddr serves the mesh's own roots as a SPIFFE bundle; empty turns it
-	// off. BundleRefresh is how often others are to ask for it; default 5 min.
+	// BundleAddr serves the roots of the mesh as a SPIFFE bundle; empty turns it off.
+	// BundleRefresh is the interval at which other meshes should fetch it; default
+	// 5 min.
 	BundleAddr    string
 	BundleRefresh time.Duration
-	// CADir holds the signing CA in the layout of Istio's cacerts. Without it
-	// CASource does, and without both a self-signed CA is kept under StateDir. What
-	// bundle endpoints said is kept there, too; without CA and StateDir it is not.
+	// CADir holds the signing CA in the layout of Istio's cacerts. Without CADir,
+	// CASource is used, and without both a self-signed CA is kept in StateDir. StateDir
+	// also keeps the last bundles of bundle endpoints; if it is empty, nothing does.
 	CADir    string
 	CASource ca.Source
 	StateDir string
-	// Signing says what the CA signs.
+	// Signing is the policy of the CA.
 	Signing ca.Policy
-	// TokenIssuers are directories with jwks.json and issuer, each trusted
-	// for callers of its cluster only.
+	// TokenIssuers are directories with jwks.json and issuer. Each is trusted only for
+	// callers of its cluster.
 	TokenIssuers   []ClusterDir
 	TokenAudiences []string
 
-	// OIDC are issuers whose tokens are accepted besides those of clusters.
-	// OIDCRoots, PEM, are what the servers of their keys must lead to; default:
-	// the roots of the system.
+	// OIDC are further issuers of accepted tokens. The servers of their keys must lead
+	// to OIDCRoots, PEM; default: the roots of the system.
 	OIDC      []identity.OIDCRule
 	OIDCRoots []byte
-	// XFCCSources are the addresses of gateways whose word about their clients'
-	// certificates counts.
+	// XFCCSources are the addresses of gateways that may report the certificates of
+	// their clients.
 	XFCCSources []netip.Prefix
-	// Own are the files of the secure port's certificate; without them the CA
-	// signs one, for istiod's names and ServingNames.
+	// Own are the files of the secure port's certificate. Without them the CA signs a
+	// certificate for istiod's names and ServingNames.
 	Own          OwnFiles
 	ServingNames []string
 
 	GRPCAddr       string // plaintext xDS; empty turns it off
 	SecureGRPCAddr string // TLS xDS and CA
-	// MinTLS is the oldest version of TLS, such as tls.VersionTLS12; 0 is 1.3.
+	// MinTLS is the oldest version of TLS, such as tls.VersionTLS12; 0 means 1.3.
 	MinTLS uint16
-	// KeyExchanges are the key exchanges that the secure port speaks, empty for
-	// all that Go does, the post-quantum one first.
+	// KeyExchanges are the key exchanges of the secure port. Empty means all of Go's,
+	// with the post-quantum one first.
 	KeyExchanges   []tls.CurveID
 	HTTPAddr       string // readiness, version, status
 	MonitoringAddr string // metrics
 
-	// Profiling serves runtime profiles to commands of this machine and user.
+	// Profiling serves runtime profiles to commands of the same machine and user.
 	Profiling bool
-	// DebugNetwork shows status pages to callers of other machines, too.
+	// DebugNetwork serves status pages to callers of other machines, too.
 	DebugNetwork bool
-	// DebugNamespaces are those whose identities may see all status pages,
-	// besides the system namespace.
+	// DebugNamespaces are the namespaces whose identities may read all status pages, in
+	// addition to the system namespace.
 	DebugNamespaces []string
-	// TokenDirs are where the token for commands of this machine may be kept.
+	// TokenDirs are candidates for the directory of the token for commands of this
+	// machine.
 	TokenDirs []string
-	// Name is what this control plane calls itself; default meshctl.
+	// Name is the name in discovery responses; default meshctl.
 	Name string
 
-	// Limits bound what proxies may use.
+	// Limits bound the resources that proxies use.
 	Limits xds.Limits
-	// ShutdownTimeout bounds how long calls may take to end when the server
-	// stops. Default 5 s.
+	// ShutdownTimeout bounds how long calls may take to end when the server stops;
+	// default 5 s.
 	ShutdownTimeout time.Duration
-	// OnReady, when not nil, is called once when the server is ready.
+	// OnReady, if not nil, is called once when the server is ready.
 	OnReady func()
 
 	Version any // shown by /version
-	// VersionText is shown by /version of the monitoring port, as istioctl reads
-	// it: version-revision-status.
+	// VersionText is the page /version of the monitoring port, in istioctl's form
+	// version-revision-status.
 	VersionText string
 	Log         *slog.Logger
-	// LogLevels, when not nil, are those of Log, which may be changed while the
-	// server runs.
+	// LogLevels, if not nil, are the levels of Log, which may change while the server
+	// runs.
 	LogLevels *logs.Levels
 	Now       func() time.Time
 	Rand      io.Reader
-	// LookupHost resolves the host names of gateways. Default: as this machine does.
+	// LookupHost resolves the host names of gateways. Default: the resolver of the
+	// machine.
 	LookupHost func(ctx context.Context, host string) ([]netip.Addr, error)
 }
 
@@ -179,8 +180,8 @@ func (c *Config) lookupHost() func(context.Context, string) ([]netip.Addr, error
 	}
 }
 
-// dirs are the clusters that are read, the own one first. The directory of one
-// that is read from its API is empty.
+// dirs returns the clusters with their directories, the own cluster first. The
+// directory is empty if the cluster is read from its API.
 func (c *Config) dirs() []ClusterDir {
 	return append([]ClusterDir{{c.ClusterID, c.ConfigDir}}, c.RemoteDirs...)
 }
@@ -189,8 +190,8 @@ func (c *Config) systemNamespace() string {
 	return cmp.Or(c.SystemNamespace, mesh.DefaultSystemNamespace)
 }
 
-// ValidateStateDir refuses a state directory, which holds a private key, that
-// lies within a directory that is read as configuration.
+// ValidateStateDir refuses a state directory inside of a configuration directory, as
+// it holds a private key.
 func (c *Config) ValidateStateDir() error {
 	if c.StateDir == "" {
 		return nil // nothing is kept
@@ -214,7 +215,7 @@ func (c *Config) ValidateStateDir() error {
 	return nil
 }
 
-// Validate checks what can be checked without looking at the world.
+// Validate checks the fields without reading files or connecting.
 func (c *Config) Validate() error {
 	var errs []error
 	switch {

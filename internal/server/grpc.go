@@ -20,7 +20,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 )
 
-// serveGRPC serves once the registry is ready, until ctx ends.
+// serveGRPC serves gRPC from when the registry is ready until ctx ends.
 func (s *Server) serveGRPC(ctx context.Context, stopHub func()) error {
 	for _, ready := range []<-chan struct{}{s.ca.Ready(), s.registry.Ready()} {
 		select {
@@ -100,8 +100,8 @@ type grpcServer struct {
 	conns *admission.Conns
 }
 
-// stop takes no more connections and calls, has the hub say goodbye to its
-// streams, and gives all calls some time to end by themselves.
+// stop accepts no more connections and calls, lets the hub ask its streams to
+// reconnect elsewhere, and gives all calls the timeout to end.
 func stop(servers []grpcServer, timeout time.Duration, stopHub func()) {
 	timer := time.AfterFunc(timeout, func() {
 		for _, srv := range servers {

@@ -23,8 +23,8 @@ import (
 	"github.com/meshctl/meshctl/internal/server/workloadhealth"
 )
 
-// atAPIs is what the control plane does at the API servers of clusters besides
-// reading them.
+// atAPIs are the parts that write to the API servers of clusters or ask them for
+// decisions.
 type atAPIs struct {
 	reviewers    *identity.Reviewers // made when the server runs
 	roots        *publish.Roots
@@ -89,7 +89,7 @@ func (s *Server) newAtAPIs() {
 	})
 }
 
-// announcement is what others are told of this control plane in its Lease.
+// announcement returns the contents of this control plane's Lease.
 func (s *Server) announcement() replicas.Announcement {
 	a := replicas.Announcement{Replica: s.cfg.Replica, Cluster: s.cfg.ClusterID, Pod: s.cfg.Pod}
 	if at, ok := addrOrNil(s.http).(*net.TCPAddr); ok {
@@ -106,7 +106,7 @@ func (s *Server) announcement() replicas.Announcement {
 	return a
 }
 
-// replica is the name of this control plane, for others to read.
+// replica returns the name of this control plane, and makes it if needed.
 func (s *Server) replica() string {
 	if s.cfg.Replica == "" {
 		s.cfg.Replica = "meshctl-" + strings.ToLower(rand.Text())
@@ -118,7 +118,7 @@ func counted(c *prometheus.CounterVec) func(mesh.ClusterID, string) {
 	return func(cluster mesh.ClusterID, result string) { c.WithLabelValues(string(cluster), result).Inc() }
 }
 
-// handlers are told of the clusters.
+// handlers returns the handlers of changes of clusters.
 func (s *Server) handlers() []clusters.Handler {
 	k := &s.apis
 	return []clusters.Handler{
@@ -153,7 +153,7 @@ func (s *Server) handlers() []clusters.Handler {
 	}
 }
 
-// accessHandler is a clusters.Handler of those that have an API.
+// accessHandler is a clusters.Handler for the clusters that have an API.
 type accessHandler struct {
 	set    func(mesh.ClusterID, *rest.Config)
 	remove func(mesh.ClusterID)
@@ -174,7 +174,7 @@ func (h accessHandler) ClusterUpdated(c clusters.Cluster) {
 // ClusterDeleted implements clusters.Handler.
 func (h accessHandler) ClusterDeleted(id mesh.ClusterID) { h.remove(id) }
 
-// runAtAPIs starts what works at API servers, before anything else runs.
+// runAtAPIs starts the parts that use API servers, before all other parts.
 func (s *Server) runAtAPIs(ctx context.Context, g *errgroup.Group) {
 	s.apis.reviewers = identity.NewReviewers(ctx, identity.ReviewersConfig{
 		Audiences: s.cfg.TokenAudiences, Reviewed: counted(s.apis.reviews), Now: s.cfg.Now, Log: s.cfg.log(logAuthn),
@@ -190,7 +190,7 @@ func (s *Server) runAtAPIs(ctx context.Context, g *errgroup.Group) {
 	}
 }
 
-// writersPage is /debug/writers: what this replica writes to Kubernetes.
+// writersPage is /debug/writers: the writes of this replica to Kubernetes.
 type writersPage struct {
 	Replica string
 	Lease   publish.LeaseStatus
@@ -202,7 +202,7 @@ func (s *Server) writersPage() writersPage {
 	return writersPage{Replica: s.cfg.Replica, Lease: s.apis.lease.Status(), Roots: s.apis.roots.Status(), Tokens: s.apis.tokens.Status()}
 }
 
-// apiNotes are what does not work at API servers, a line each.
+// apiNotes returns the problems with API servers, a line each.
 func (s *Server) apiNotes() []string {
 	var lines []string
 	note := func(what, problem string) {

@@ -6,7 +6,7 @@ import (
 	"github.com/meshctl/meshctl/internal/logs"
 )
 
-// Areas of the log: who writes a line.
+// Areas of the log: the part that writes a line.
 const (
 	logAuthn       = "authn"
 	logCA          = "ca"
@@ -21,13 +21,12 @@ const (
 	logXDS         = "xds"
 )
 
-// LogAreas lists the areas of a control plane's log. All other lines are of no
-// area.
+// LogAreas lists the areas of a control plane's log. Some lines belong to none.
 func LogAreas() []string {
 	return []string{
 		logAuthn, logCA, logClusters, logCredentials, logHTTP, logIssuer, logKube, logRegistry, logSource, logWriters, logXDS,
 	}
 }
 
-// log is the log of an area.
+// log returns the log of an area.
 func (c *Config) log(area string) *slog.Logger { return logs.For(c.Log, area) }

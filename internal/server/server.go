@@ -32,8 +32,7 @@ import (
 	"github.com/meshctl/meshctl/internal/serving"
 )
 
-// Server is a control plane. New prepares it and takes its ports, Run serves
-// until the context ends.
+// Server is a control plane. New prepares it and listens, Run serves.
 type Server struct {
 	cfg     Config
 	ca      *ca.CA
@@ -52,12 +51,13 @@ type Server struct {
 	sources    *clusters.Manager
 	// kubernetes makes the access to clusters of remote secrets.
 	kubernetes *clusters.Kubernetes
-	// keyReviews are the rights to keys in the clusters that have an API.
+	// keyReviews are the rights to read keys in clusters with an API.
 	keyReviews *identity.SecretAccess
 	apis       atAPIs
 	metrics    *prometheus.Registry
 	debug      *debug.Pages
-	// operator is the token for commands of this machine, until forgetToken.
+	// operator is the token for commands of this machine and user. forgetToken deletes
+	// it.
 	operator    localtoken.Token
 	forgetToken func()
 	ready       atomic.Bool
@@ -70,8 +70,8 @@ type Server struct {
 	fit fitness
 }
 
-// New checks the configuration, loads the CA and listens on all addresses, so
-// that a port in use or a broken CA is an error before anything is served.
+// New checks the configuration, loads the CA and listens on all addresses, so that a
+// port in use or a broken CA is an error before anything is served.
 func New(cfg Config) (_ *Server, err error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
@@ -130,7 +130,7 @@ func New(cfg Config) (_ *Server, err error) {
 	return s, nil
 }
 
-// checkConfigDir is asked before a CA is made for a mesh that is not there.
+// checkConfigDir fails before a CA is made for a mesh that does not exist.
 func checkConfigDir(cfg *Config) error {
 	if cfg.ConfigDir == "" {
 		return nil
@@ -145,7 +145,7 @@ func checkConfigDir(cfg *Config) error {
 	return nil
 }
 
-// publish passes a snapshot on; it runs on the registry's goroutine.
+// publish passes a snapshot to the hub, on the registry's goroutine.
 func (s *Server) publish(snap *snapshot.Snapshot, changes *snapshot.Changes) {
 	if err := s.trustMesh(snap.Mesh); err != nil {
 		s.cfg.Log.Error("keeping the previous trust domains", "error", err)
@@ -153,7 +153,7 @@ func (s *Server) publish(snap *snapshot.Snapshot, changes *snapshot.Changes) {
 	s.hub.Update(snap, changes)
 }
 
-// listen takes all ports, or none.
+// listen listens on all addresses, or on none.
 func (s *Server) listen() error {
 	var open []net.Listener
 	for _, l := range []struct {
@@ -185,8 +185,8 @@ func (s *Server) listen() error {
 	return nil
 }
 
-// Run serves until the context ends. gRPC is served once the whole mesh was
-// read, so that no proxy is given less than there is.
+// Run serves until the context ends. It serves gRPC after it has read the whole mesh,
+// so that no proxy gets less than there is.
 func (s *Server) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(kube.WithLog(ctx, s.cfg.log(logKube)))
 	s.runAtAPIs(ctx, g)
@@ -200,10 +200,10 @@ func (s *Server) Run(ctx context.Context) error {
 		g.Go(func() error { return s.oidc.Run(ctx) })
 	}
 	g.Go(func() error { return s.recheckCallers(ctx) })
-	// The hub outlives the context so that streams can say goodbye.
+	// The hub outlives the context, to ask its streams to reconnect elsewhere.
 	hubCtx, stopHub := context.WithCancel(context.WithoutCancel(ctx))
 	g.Go(func() error { return s.hub.Run(hubCtx) })
-	// HTTP outlives gRPC: /ready says that the server is stopping.
+	// HTTP outlives gRPC: /ready reports that the server is stopping.
 	httpCtx, stopHTTP := context.WithCancel(context.WithoutCancel(ctx))
 	defer s.forgetToken()
 	s.serveHTTP(httpCtx, g, s.http, debug.StatusHandler(debug.StatusConfig{
