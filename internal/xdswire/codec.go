@@ -30,7 +30,7 @@ type RequestLimits struct {
 	// Depth is the nesting depth of messages, counting the request; 0 means the
 	// 10,000 levels of the ordinary codec.
 	Depth int
-	// Names is the number of names, including those of held versions; 0 means any.
+	// Names is the number of names, including names in held versions; 0 means any.
 	Names int
 	// Other is the number of bytes in all other fields; 0 means any.
 	Other int

@@ -67,7 +67,7 @@ func (s *session) refuse(i int, nonce, message string) {
 // clip bounds and cleans a text of a peer, for logs and status pages.
 func clip(s string) string {
 	if strings.Contains(s, "PRIVATE KEY") {
-		return "(a text with a private key in it, which is not shown)"
+		return "(not shown: the text contains a private key)"
 	}
 	const most = 1024
 	if len(s) > most {

@@ -18,7 +18,7 @@ type typeViews struct {
 }
 
 // pair returns the current states of the views; ok is false while one has none.
-func (t typeViews) pair() (p pair, ok bool) {
+func (t typeViews) pair() (p viewPair, ok bool) {
 	if t.shared != nil {
 		if p.shared = t.shared.state.Load(); p.shared == nil {
 			return p, false

@@ -33,71 +33,47 @@ func isDebug(typeURL string) bool {
 	return typeURL == xdswire.DebugType || strings.HasPrefix(typeURL, xdswire.DebugType+"/")
 }
 
-// question is a request for a status page in either variant.
-type question struct {
+// pageRequest is a request for a status page in either variant.
+type pageRequest struct {
 	typeURL, nonce string
 	names          []string
 	delta          bool
 }
 
-func questionOf(r request) question {
+func pageRequestOf(r request) pageRequest {
 	switch r := r.(type) {
 	case *discoveryv3.DiscoveryRequest:
-		return question{r.GetTypeUrl(), r.GetResponseNonce(), r.GetResourceNames(), false}
+		return pageRequest{r.GetTypeUrl(), r.GetResponseNonce(), r.GetResourceNames(), false}
 	case *discoveryv3.DeltaDiscoveryRequest:
-		return question{r.GetTypeUrl(), r.GetResponseNonce(), r.GetResourceNamesSubscribe(), true}
+		return pageRequest{r.GetTypeUrl(), r.GetResponseNonce(), r.GetResourceNamesSubscribe(), true}
 	}
-	return question{}
+	return pageRequest{}
 }
 
 // serveDebug runs a stream that only asks for status pages. Each request gets one
 // answer; the node in it is ignored.
 func serveDebug[R request](ctx context.Context, s *service, stream grpc.ServerStream, caller mesh.Caller, first R, recv func() (R, error)) error {
-	requests, ended := make(chan R), make(chan error, 1)
-	go func() {
-		defer func() {
-			if p := recover(); p != nil {
-				ended <- s.hub.panicked(s.hub.cfg.Log, p)
-			}
-		}()
-		for {
-			r, err := recv()
-			if err != nil {
-				ended <- peerError(err)
-				return
-			}
-			select {
-			case requests <- r:
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
 	var nonces xdswire.Nonces
 	last := ""
-	for r := first; ; {
-		if q := questionOf(r); last == "" || q.nonce != last { // otherwise an ACK
+	for r, ok := first, true; ok; {
+		if q := pageRequestOf(r); last == "" || q.nonce != last { // otherwise an ACK
 			last = nonces.Next()
 			if err := s.answer(ctx, stream, caller, q, last); err != nil {
 				return err
 			}
 		}
-		select {
-		case r = <-requests:
-		case err := <-ended:
+		var err error
+		if r, ok, err = await(ctx, s.hub, nil, recv); err != nil {
 			return err
-		case <-s.hub.done:
-			return admission.ErrShutdown()
-		case <-ctx.Done():
-			return nil
 		}
 	}
+	return nil
 }
 
 // answer sends a page. A peer that does not read it loses its connection.
-func (s *service) answer(ctx context.Context, stream grpc.ServerStream, caller mesh.Caller, q question, nonce string) error {
+func (s *service) answer(ctx context.Context, stream grpc.ServerStream, caller mesh.Caller, q pageRequest, nonce string) error {
 	if !isDebug(q.typeURL) {
-		return status.Error(codes.InvalidArgument, "a stream for status pages gives no configuration: open another one")
+		return status.Error(codes.InvalidArgument, "this stream serves status pages only: open another one for configuration")
 	}
 	f, err := s.page(ctx, caller, q, nonce)
 	if err != nil {
@@ -108,8 +84,8 @@ func (s *service) answer(ctx context.Context, stream grpc.ServerStream, caller m
 	return stream.SendMsg(f)
 }
 
-// page makes the answer to a question. Its error has a gRPC status.
-func (s *service) page(ctx context.Context, caller mesh.Caller, q question, nonce string) (*xdswire.Frame, error) {
+// page makes the answer to a request. Its error has a gRPC status.
+func (s *service) page(ctx context.Context, caller mesh.Caller, q pageRequest, nonce string) (*xdswire.Frame, error) {
 	if s.access.Debug == nil {
 		return nil, status.Error(codes.Unauthenticated, "authentication required")
 	}
@@ -133,7 +109,7 @@ func (s *service) page(ctx context.Context, caller mesh.Caller, q question, nonc
 }
 
 // answer returns the answer without its type and nonce.
-func (q *question) answer(resources []*anypb.Any, who *corev3.ControlPlane) proto.Message {
+func (q *pageRequest) answer(resources []*anypb.Any, who *corev3.ControlPlane) proto.Message {
 	if !q.delta {
 		return &discoveryv3.DiscoveryResponse{Resources: resources, ControlPlane: who}
 	}
@@ -151,10 +127,10 @@ func (q *question) answer(resources []*anypb.Any, who *corev3.ControlPlane) prot
 // maxPages is the number of pages that may wait on a stream until the peer reads.
 const maxPages = 4
 
-// inquiries are requests for status pages on a stream that carries configuration. Each
-// gets one answer.
-type inquiries struct {
-	page func(q question, nonce string) (*xdswire.Frame, error)
+// pages are the status pages of a stream that carries configuration. Each request gets
+// one.
+type pages struct {
+	make func(q pageRequest, nonce string) (*xdswire.Frame, error)
 	// nonces numbers pages; nonce belongs to the last one. Only the goroutine that
 	// receives uses them.
 	nonces xdswire.Nonces
@@ -163,32 +139,32 @@ type inquiries struct {
 	ready []*xdswire.Frame
 }
 
-// inquire answers a question. It makes the page without the lock, as that may take a
+// sendPage answers a request. It makes the page without the lock, as that may take a
 // while.
-func (s *session) inquire(q question) error {
-	if s.inquiries.nonce != "" && q.nonce == s.inquiries.nonce {
+func (s *session) sendPage(q pageRequest) error {
+	if s.pages.nonce != "" && q.nonce == s.pages.nonce {
 		return nil // an ACK
 	}
-	nonce := "page-" + s.inquiries.nonces.Next() // never a nonce of configuration
-	f, err := s.inquiries.page(q, nonce)
+	nonce := "page-" + s.pages.nonces.Next() // never a nonce of configuration
+	f, err := s.pages.make(q, nonce)
 	if err != nil {
 		return err
 	}
-	s.inquiries.nonce = nonce
+	s.pages.nonce = nonce
 	return s.take(func() error {
-		if len(s.inquiries.ready) == maxPages {
-			return status.Errorf(codes.ResourceExhausted, "%d status pages were not read yet: ask for the next when there is an answer", maxPages)
+		if len(s.pages.ready) == maxPages {
+			return status.Errorf(codes.ResourceExhausted, "%d status pages are unread: read an answer before the next request", maxPages)
 		}
-		s.inquiries.ready = append(s.inquiries.ready, f)
+		s.pages.ready = append(s.pages.ready, f)
 		return nil
 	})
 }
 
 // flushPages sends pages while there is room.
 func (s *session) flushPages() error {
-	for len(s.inquiries.ready) > 0 && s.writer.hasRoom() {
-		f := s.inquiries.ready[0]
-		s.inquiries.ready = s.inquiries.ready[1:]
+	for len(s.pages.ready) > 0 && s.writer.hasRoom() {
+		f := s.pages.ready[0]
+		s.pages.ready = s.pages.ready[1:]
 		if err := s.send(f); err != nil {
 			return fmt.Errorf("send a status page: %w", err)
 		}

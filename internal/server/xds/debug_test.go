@@ -15,17 +15,17 @@ func TestPagesWaitForRoom(t *testing.T) {
 	h := newUnstartedHub()
 	sent := 0
 	s := newTestSession(t, h, "p", xdswire.SotW, func(*xdswire.Frame) error { sent++; return nil })
-	s.writer = &writer{size: maxUnwritten}
-	s.inquiries.page = func(q question, nonce string) (*xdswire.Frame, error) {
+	s.writer = &streamWriter{size: maxUnwritten}
+	s.pages.make = func(q pageRequest, nonce string) (*xdswire.Frame, error) {
 		return xdswire.NewFrame(xdswire.Header{TypeURL: q.typeURL, Nonce: nonce}), nil
 	}
-	ask := func(nonce string) error { return s.inquire(question{typeURL: xdswire.DebugType, nonce: nonce}) }
+	ask := func(nonce string) error { return s.sendPage(pageRequest{typeURL: xdswire.DebugType, nonce: nonce}) }
 	for range maxPages {
 		if err := ask(""); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := ask(s.inquiries.nonce); err != nil || sent != 0 {
+	if err := ask(s.pages.nonce); err != nil || sent != 0 {
 		t.Errorf("after an ACK: %d sent, %v", sent, err)
 	}
 	s.writer.size = 0

@@ -96,7 +96,7 @@ func (s *session) unsubscribe(t *typeState, gone xdswire.Subscription) {
 
 // compareHeld compares the held versions with the views and keeps only the names that
 // differ, as names to send.
-func (s *session) compareHeld(t *typeState, now pair) {
+func (s *session) compareHeld(t *typeState, now viewPair) {
 	force := slices.Clip(t.force)
 	found := 0 // held resources that the views have
 	for _, state := range []*viewState{now.shared, now.own} {

@@ -273,7 +273,7 @@ func TestStreamsSeeWholeChanges(t *testing.T) {
 		}
 	}()
 	for {
-		seen := s.published()
+		seen := s.shown()
 		want := seen.now[cds].get("a").Version
 		for i := range types {
 			if got := seen.now[i].get("a").Version; got != want {
@@ -296,7 +296,7 @@ func newTestSession(tb testing.TB, h *Hub, name string, v xdswire.Variant, send 
 		tb.Fatal(err)
 	}
 	sub := &subscriber{id: name, node: node, variant: v}
-	sub.session = &session{hub: h, sub: sub, log: slog.New(slog.DiscardHandler), writer: &writer{}, send: send}
+	sub.session = &session{hub: h, sub: sub, log: slog.New(slog.DiscardHandler), writer: &streamWriter{}, send: send}
 	for _, url := range xdswire.PushOrder {
 		sub.session.expect(url)
 	}

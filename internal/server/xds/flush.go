@@ -11,7 +11,7 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// flush sends what is due, in push order. A type with a response in flight waits.
+// flush sends the responses that are due, in push order. A type with a response in flight waits.
 // Routes and listeners also wait while newer clusters do, because they may refer to
 // clusters that the proxy does not know yet.
 func (s *session) flush() error {
@@ -19,7 +19,7 @@ func (s *session) flush() error {
 		return err
 	}
 	for {
-		seen := s.published()
+		seen := s.shown()
 		if seen.assigned == nil || s.closed {
 			return nil
 		}
@@ -37,15 +37,15 @@ func (s *session) flush() error {
 	}
 }
 
-// published is what the hub shows to a stream at one moment.
-type published struct {
+// shownViews are the views that the hub shows to a stream at one moment.
+type shownViews struct {
 	assigned *assignment
-	now      [numTypes]pair
+	now      [numTypes]viewPair
 	ok       [numTypes]bool // the type is watched and its views have a state
 }
 
-// published returns what the hub shows; all of it comes from one round.
-func (s *session) published() (seen published) {
+// shown returns the views that the hub shows. All of them come from one round.
+func (s *session) shown() (seen shownViews) {
 	s.hub.showing.RLock()
 	defer s.hub.showing.RUnlock()
 	if seen.assigned = s.sub.assigned.Load(); seen.assigned == nil {
@@ -60,7 +60,7 @@ func (s *session) published() (seen published) {
 }
 
 // flushAll goes through all types once. It reports whether there is more to send now.
-func (s *session) flushAll(seen published) (again bool, err error) {
+func (s *session) flushAll(seen shownViews) (again bool, err error) {
 	s.demand(seen.assigned)
 	now, ok := seen.now, seen.ok
 	for i := range s.types {
@@ -134,7 +134,7 @@ func (s *session) order() [numTypes]int {
 }
 
 // wait notes the first publication that cannot be sent yet.
-func (t *typeState) wait(now pair) {
+func (t *typeState) wait(now viewPair) {
 	if t.waiting == nil {
 		t.waiting = now.round(t.sent)
 	}
@@ -142,7 +142,7 @@ func (t *typeState) wait(now pair) {
 
 // flushType sends one response if one is due. If it sends none, it reports whether
 // another try may send one.
-func (s *session) flushType(i int, now pair) (again bool, err error) {
+func (s *session) flushType(i int, now viewPair) (again bool, err error) {
 	t := &s.types[i]
 	if t.held != nil {
 		s.compareHeld(t, now)
@@ -182,12 +182,12 @@ func (s *session) flushType(i int, now pair) (again bool, err error) {
 // type. An empty list would then let it start with nothing.
 func (s *session) refusedAll(i int) bool {
 	t := &s.types[i]
-	return fullList(i) && t.quarantine != nil && t.acked == pair{}
+	return fullList(i) && t.quarantine != nil && t.acked == viewPair{}
 }
 
 // record begins the history entry of a response; asked is set if the proxy asked for
 // it.
-func (s *session) record(t *typeState, now pair, asked bool) history.Response {
+func (s *session) record(t *typeState, now viewPair, asked bool) history.Response {
 	r := history.Response{Why: history.Request}
 	switch round := now.round(t.sent); {
 	case asked:

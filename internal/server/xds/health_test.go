@@ -70,7 +70,7 @@ func TestHealthAfterStreamEnd(t *testing.T) {
 	told := make(healthLog, 10)
 	s := &service{access: Access{Health: told}}
 	sess := &session{sub: &subscriber{id: "p.ns-1"}}
-	ended := s.hear(sess, mesh.Caller{})
+	ended := s.reportHealth(sess, mesh.Caller{})
 	sess.health("down")
 	ended()
 	sess.health("")

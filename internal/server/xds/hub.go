@@ -91,7 +91,7 @@ type Hub struct {
 	history   *history.Recorder
 	done      chan struct{} // closed when Run ends
 	turns     *admission.Turns
-	queue     queue
+	queue     sessionQueue
 	fallbacks fallbackCache
 	ready     atomic.Bool                       // Update was called
 	seq       atomic.Uint64                     // of the snapshot that all views show

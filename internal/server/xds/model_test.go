@@ -91,7 +91,7 @@ func (p *modelProxy) connect() {
 		p.t.Fatal(err)
 	}
 	sub := &subscriber{id: p.name, node: node, variant: p.variant}
-	p.sess = &session{hub: p.hub, sub: sub, log: slog.New(slog.DiscardHandler), writer: &writer{}, send: func(f *xdswire.Frame) error {
+	p.sess = &session{hub: p.hub, sub: sub, log: slog.New(slog.DiscardHandler), writer: &streamWriter{}, send: func(f *xdswire.Frame) error {
 		p.checkSent(f)
 		p.toProxy = append(p.toProxy, f)
 		return nil

@@ -24,7 +24,7 @@ type quarantine struct {
 	suspects [][]string
 	tries    int
 	// to is the rest of from, the last pair of the hub.
-	from, to pair
+	from, to viewPair
 }
 
 // quarantined is a resource in quarantine.
@@ -73,7 +73,7 @@ func (t *typeState) accepted(i int, name string, of *viewState) good {
 }
 
 // changed drops the result of withoutQuarantined.
-func (q *quarantine) changed() { q.from, q.to = pair{}, pair{} }
+func (q *quarantine) changed() { q.from, q.to = viewPair{}, viewPair{} }
 
 // maxTries bounds the responses in the search for a refused resource. Afterwards the
 // remaining suspects stay in quarantine.
@@ -156,7 +156,7 @@ func (s *session) mayQuarantine(i int, name string) bool {
 	if s.sub.variant == xdswire.Delta || !fullList(i) {
 		return true
 	}
-	if t.acked == (pair{}) {
+	if t.acked == (viewPair{}) {
 		return t.fresh
 	}
 	good := t.acked.get(name)
@@ -205,7 +205,7 @@ func (t *typeState) release() bool {
 // withoutQuarantined returns the part of the hub's pair to send. A resource leaves the
 // quarantine when its version changes. It is then in doubt and sent even if the proxy
 // had the new version before, because the proxy may have applied the refused one.
-func (s *session) withoutQuarantined(i int, now pair) pair {
+func (s *session) withoutQuarantined(i int, now viewPair) viewPair {
 	t := &s.types[i]
 	q := t.quarantine
 	switch {
@@ -226,7 +226,7 @@ func (s *session) withoutQuarantined(i int, now pair) pair {
 	}
 	if gone > 0 {
 		s.showQuarantine(i)
-		t.sent = pair{} // or the hub's pair may become the refused one again, unnoticed
+		t.sent = viewPair{} // or the hub's pair may become the refused one again, unnoticed
 	}
 	if len(q.names) == 0 && len(q.suspects) == 0 {
 		t.quarantine = nil
@@ -238,7 +238,7 @@ func (s *session) withoutQuarantined(i int, now pair) pair {
 		// The proxy may use another view since.
 		replaced[name] = t.goodIn(i, r.good, now.holder(name).view).resource
 	}
-	q.to = pair{s.hub.overlay(now.shared, replaced), s.hub.overlay(now.own, replaced)}
+	q.to = viewPair{s.hub.overlay(now.shared, replaced), s.hub.overlay(now.own, replaced)}
 	return q.to
 }
 
@@ -265,7 +265,7 @@ func (h *Hub) overlay(s *viewState, replaced map[string]*xdswire.Resource) *view
 	if known := s.overlays[key.String()].Value(); known != nil {
 		return known
 	}
-	// Bit 63 keeps the id apart from those of published states, which count from 1.
+	// Bit 63 separates the ids of overlays from the ids of published states, which count from 1.
 	made := s.next(h.overlays.Add(1)|1<<63, changes)
 	made.round, made.view = s.round, s.view
 	if len(s.overlays) >= 64 {

@@ -5,16 +5,16 @@ import (
 	"sync"
 )
 
-// queue lets sessions send what the hub published, on as many goroutines as there are
+// sessionQueue lets sessions send what the hub published, on as many goroutines as there are
 // processors. A session is in the queue at most once, and delays no other session, as
 // sessions never block.
-type queue struct {
+type sessionQueue struct {
 	mu      sync.Mutex
 	waiting []*session
 	workers int
 }
 
-func (q *queue) add(sessions ...*session) {
+func (q *sessionQueue) add(sessions ...*session) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, s := range sessions {
@@ -29,7 +29,7 @@ func (q *queue) add(sessions ...*session) {
 	}
 }
 
-func (q *queue) work() {
+func (q *sessionQueue) work() {
 	for s := q.next(); s != nil; s = q.next() {
 		s.catchUp()
 		runtime.Gosched()
@@ -37,7 +37,7 @@ func (q *queue) work() {
 }
 
 // next returns nil if no session waits; the worker then ends.
-func (q *queue) next() *session {
+func (q *sessionQueue) next() *session {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.waiting) == 0 {

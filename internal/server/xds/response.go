@@ -32,9 +32,9 @@ func (resp *response) addBody(b xdswire.Body) {
 // response selects what to send of the pair, as far as it is subscribed to: the
 // differences from the pair acknowledged last, the names in doubt and the forced
 // names; with namesOnly just the latter.
-func (s *session) response(i int, now pair, namesOnly bool) *response {
+func (s *session) response(i int, now viewPair, namesOnly bool) *response {
 	t := &s.types[i]
-	resp := &response{fromNothing: t.acked == pair{}}
+	resp := &response{fromNothing: t.acked == viewPair{}}
 	if namesOnly {
 		resp.diffs = [2]*diff{{}, {}}
 		s.addNames(i, resp, now, t.force, nil)
@@ -68,7 +68,7 @@ func (s *session) concerned(t *typeState, resp *response) bool {
 }
 
 // addAll adds all subscribed resources.
-func (s *session) addAll(i int, resp *response, now pair) {
+func (s *session) addAll(i int, resp *response, now viewPair) {
 	t := &s.types[i]
 	found := 0
 	for _, state := range []*viewState{now.shared, now.own} {
@@ -87,7 +87,7 @@ func (s *session) addAll(i int, resp *response, now pair) {
 		resp.extra = slices.Concat(now.shared.since(nil).names(), now.own.since(nil).names())
 	}
 	if s.sub.variant == xdswire.SotW && fullList(i) {
-		return // the list itself shows what is absent
+		return // absence from the list is the answer
 	}
 	if !t.want.Wildcard && found == t.want.Names.Len() {
 		return
@@ -150,7 +150,7 @@ func pick(set *xdswire.NameSet, resources []*xdswire.Resource) []*xdswire.Resour
 
 // addNames adds single names that the differences do not contain. A requested name
 // gets an answer even if no view has it.
-func (s *session) addNames(i int, resp *response, now pair, asked, doubt []string) {
+func (s *session) addNames(i int, resp *response, now viewPair, asked, doubt []string) {
 	if len(asked) == 0 && len(doubt) == 0 {
 		return
 	}
@@ -193,7 +193,7 @@ func (s *session) addMissing(i int, resp *response, name string, loose []*xdswir
 			return s.hub.cfg.Generation.Fallback(xdswire.PushOrder[i], name, &s.hub.encoder)
 		})
 		if err != nil {
-			s.log.Error("no empty answer could be made", "name", clip(name), "error", err)
+			s.log.Error("cannot make an empty answer", "name", clip(name), "error", err)
 		}
 		if r != nil {
 			resp.empties = append(resp.empties, name)
@@ -207,7 +207,7 @@ func (s *session) addMissing(i int, resp *response, name string, loose []*xdswir
 }
 
 // addRemoved adds the removed names that the proxy may still hold.
-func (s *session) addRemoved(t *typeState, resp *response, now pair) {
+func (s *session) addRemoved(t *typeState, resp *response, now viewPair) {
 	gone := func(names []string) {
 		for _, name := range names {
 			if _, empty := slices.BinarySearch(resp.empties, name); !empty && t.want.Has(name) && now.get(name) == nil && !t.quarantine.has(name) {

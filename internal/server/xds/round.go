@@ -175,7 +175,7 @@ func (h *Hub) publish(touched []*liveView, round *history.Round) []*liveView {
 		changes := make(map[string]*xdswire.Resource)
 		before := v.state.Load()
 		// A resource may move from one unit to another: remove the resources of the
-		// old units first, then add those of the new ones.
+		// old units first, then add the resources of the new ones.
 		for id, u := range v.want {
 			if old := v.entries[id]; old != nil && (u == nil || u.err == nil) {
 				for _, r := range old.resources {

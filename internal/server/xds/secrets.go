@@ -10,7 +10,7 @@ import (
 
 // secretsBasis is the state that determines the warning about a stream's secrets.
 type secretsBasis struct {
-	now pair
+	now viewPair
 	of  demand
 }
 
@@ -19,7 +19,7 @@ const maxNamed = 3
 
 // checkSecrets logs a warning about requested secrets that the stream does not get, or
 // gets expired; once for each set of them.
-func (s *session) checkSecrets(now pair) {
+func (s *session) checkSecrets(now viewPair) {
 	basis := secretsBasis{now, s.demanded[sds]}
 	if basis == s.checkedSecrets {
 		return
@@ -41,14 +41,14 @@ func (s *session) checkSecrets(now pair) {
 	}
 	s.warnedSecrets = bad
 	if len(names) == 0 {
-		s.log.Info("the proxy is given all secrets that it asks for")
+		s.log.Info("the proxy gets all secrets that it requests")
 		return
 	}
 	if more := len(names) - maxNamed; more > 0 {
 		reasons = append(reasons, fmt.Sprintf("and %d more", more))
 	}
 	s.hub.cfg.Metrics.badSecrets.Add(float64(len(names)))
-	s.log.Warn("secrets that the proxy asks for are not given, or are out of date", "secrets", strings.Join(reasons, "; "))
+	s.log.Warn("the proxy requests secrets that it does not get, or that are out of date", "secrets", strings.Join(reasons, "; "))
 }
 
 // checkSecret returns the reason why a secret is not sent, or its defect.

@@ -1,18 +1,15 @@
 package xds
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"runtime/debug"
-	"sync"
 	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	statuspb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -26,78 +23,57 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// Access is what one server asks of its callers. The zero Access asks for
-// nothing, for servers without TLS.
+// Access controls the access of one server's callers. The zero Access requires nothing,
+// for servers without TLS.
 type Access struct {
-	// Authenticate tells who calls. Its error ends the stream with
+	// Authenticate returns the caller. Its error ends the stream with
 	// Unauthenticated.
 	Authenticate func(context.Context) (mesh.Caller, error)
-	// Certificate tells with which certificate the caller, who was let in, proved
-	// itself; nil when it was not by one. May be nil.
+	// Certificate returns the client certificate of an authenticated caller, or nil
+	// without one. May be nil.
 	Certificate func(context.Context) *mesh.ClientCertificate
-	// CheckNode compares what a proxy says of itself with who it is. Its
-	// error ends the stream with PermissionDenied.
+	// CheckNode checks the claims of a node against the caller. Its error ends the
+	// stream with PermissionDenied.
 	CheckNode func(mesh.Caller, xdsgen.Node) error
-	// Recheck says why the caller of a stream would not be let in any more,
-	// by what was revoked since. May be nil.
+	// Recheck returns an error if the caller of a stream has lost its access by a
+	// revocation. May be nil.
 	Recheck func(context.Context) error
-	// Trust returns what authenticated callers are told to check peers with.
-	// Its error means that they stay with what they have. May be nil.
+	// Trust returns the roots and revocation lists for authenticated callers. After
+	// an error they keep what they have. May be nil.
 	Trust func() (*Trust, error)
-	// Debug answers authenticated callers that ask for status pages. May be nil:
-	// nobody is answered.
+	// Debug serves status pages to authenticated callers. May be nil.
 	Debug Debug
-	// Health is told of the health of workloads. May be nil: nobody is heard.
+	// Health receives reports of the health of workloads. May be nil.
 	Health Health
 }
 
-// Health takes what proxies say of the health of their workloads. It must not
-// block.
-type Health interface {
-	// Report says how the workload behind a stream is; problem is empty when it is
-	// healthy.
-	Report(stream string, who mesh.Caller, n xdsgen.Node, problem string)
-	// Gone says that the stream has ended.
-	Gone(stream string)
-}
-
-// Register makes a server serve the hub's configuration over ADS and over the
-// services of single types. The server needs the hub's ServerOptions, and a
-// listener of NewConns: without that a stalled stream stays until its
-// connection ends.
+// Register makes a server serve the hub's configuration over ADS and over services of
+// single types. The server needs the hub's ServerOptions and a listener of NewConns;
+// without that listener, a stalled stream stays until its connection ends.
 func Register(r grpc.ServiceRegistrar, h *Hub, a Access) {
 	s := &service{hub: h, access: a}
-	discoveryv3.RegisterAggregatedDiscoveryServiceServer(r, s)
-	registerSeparate(r, s)
+	for _, d := range services {
+		s.register(r, d)
+	}
 }
 
 type service struct {
-	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
 	hub    *Hub
 	access Access
 }
 
-// StreamAggregatedResources implements ADS, state of the world.
-func (s *service) StreamAggregatedResources(stream discoveryv3.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
-	return serve(s, stream, xdswire.SotW, receiver(s.hub, stream, "", sotwType), (*session).sotw)
-}
-
-// DeltaAggregatedResources implements ADS, delta.
-func (s *service) DeltaAggregatedResources(stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesServer) error {
-	return serve(s, stream, xdswire.Delta, receiver(s.hub, stream, "", deltaType), (*session).delta)
-}
-
-// request is what the requests of both variants have in common.
+// request is a request of either variant.
 type request interface {
 	proto.Message
 	GetNode() *corev3.Node
 	GetTypeUrl() string
+	GetResponseNonce() string
 	GetErrorDetail() *statuspb.Status
 }
 
-// serve runs one stream. Its requests are handled by a goroutine that receives
-// them, what the hub publishes by those of the hub's queue; this one waits
-// until the stream ends, so that nothing keeps it from ending.
+// serve runs one stream. One goroutine receives and handles its requests, workers of the
+// hub's queue send publications, and this goroutine waits for the end of the stream, so
+// that nothing delays the end.
 func serve[R request](s *service, stream grpc.ServerStream, v xdswire.Variant, recv func() (R, error), handle func(*session, R) error) (err error) {
 	h := s.hub
 	log := h.cfg.Log
@@ -116,14 +92,14 @@ func serve[R request](s *service, stream grpc.ServerStream, v xdswire.Variant, r
 		return err
 	}
 	defer counted.Close()
-	first, err := firstRequest(ctx, h, recv)
-	if err != nil || !first.ok {
+	first, ok, err := firstRequest(ctx, h, recv)
+	if !ok {
 		return err
 	}
-	if isDebug(first.request.GetTypeUrl()) {
-		return serveDebug(ctx, s, stream, caller, first.request, recv)
+	if isDebug(first.GetTypeUrl()) {
+		return serveDebug(ctx, s, stream, caller, first, recv)
 	}
-	sub, err := s.admit(ctx, caller, first.request.GetNode(), v)
+	sub, err := s.admit(ctx, caller, first.GetNode(), v)
 	if err != nil {
 		h.cfg.Metrics.rejected.Inc()
 		return err
@@ -136,21 +112,21 @@ func serve[R request](s *service, stream grpc.ServerStream, v xdswire.Variant, r
 	defer leave()
 	sess := newSession(ctx, sub, log, h, stream, leave)
 	sess.counted = counted
-	sess.inquiries.page = func(q question, nonce string) (*xdswire.Frame, error) { return s.page(ctx, caller, q, nonce) }
-	defer s.hear(sess, caller)()
-	sess.expect(first.request.GetTypeUrl())
+	sess.pages.make = func(r pageRequest, nonce string) (*xdswire.Frame, error) { return s.page(ctx, caller, r, nonce) }
+	defer s.reportHealth(sess, caller)()
+	sess.expect(first.GetTypeUrl())
 	sub.recheck = s.recheck(ctx)
 	h.attach(sub)
 	defer h.detach(sub)
 	defer sess.close()
-	// A revocation may have come between Authenticate and attach.
+	// A revocation may have happened between Authenticate and attach.
 	if err := sub.recheck(); err != nil {
 		h.cfg.Metrics.revoked.Inc()
 		log.Warn("stream ended", "error", err)
 		return err
 	}
 	log.Info("proxy connected", "variant", v.String())
-	go receive(sess, first.request, recv, handle)
+	go receive(sess, first, recv, handle)
 	err = sess.wait(ctx)
 	if err == nil || ctx.Err() != nil {
 		log.Info("proxy disconnected")
@@ -160,19 +136,19 @@ func serve[R request](s *service, stream grpc.ServerStream, v xdswire.Variant, r
 	return err
 }
 
-// panicked counts a panic that costs one stream, and tells of it.
+// panicked counts and logs a panic, which costs only one stream.
 func (h *Hub) panicked(log *slog.Logger, p any) error {
 	h.cfg.Metrics.panics.Inc()
 	log.Error("panic in a stream", "panic", p, "stack", string(debug.Stack()))
 	return status.Error(codes.Internal, "internal error")
 }
 
-// caller says who calls, and counts the stream for them until it is closed.
+// caller authenticates the caller and counts the stream for it until it is closed.
 func (s *service) caller(ctx context.Context) (caller mesh.Caller, counted *admission.Stream, err error) {
 	if s.access.Authenticate != nil {
 		if caller, err = s.authenticate(ctx); err != nil {
-			// Envoy would try again on this connection for as long as it lives, with
-			// the certificate that it showed in its handshake.
+			// Otherwise Envoy would keep trying on this connection, with the
+			// certificate from its handshake.
 			admission.ConnOf(ctx).CloseSoon()
 			return caller, nil, err
 		}
@@ -181,7 +157,7 @@ func (s *service) caller(ctx context.Context) (caller mesh.Caller, counted *admi
 	return caller, counted, err
 }
 
-// authenticate says who calls. The error is for the caller.
+// authenticate returns the caller, or an error to send to it.
 func (s *service) authenticate(ctx context.Context) (mesh.Caller, error) {
 	caller, err := s.access.Authenticate(ctx)
 	if err == nil {
@@ -190,13 +166,13 @@ func (s *service) authenticate(ctx context.Context) (mesh.Caller, error) {
 	s.hub.cfg.Metrics.rejected.Inc()
 	s.hub.cfg.Log.Warn("caller not authenticated", "peer", peerAddr(ctx), "error", err)
 	if _, ok := status.FromError(err); ok {
-		return caller, err // says itself what the caller may know
+		return caller, err // its message is meant for the caller
 	}
 	return caller, status.Error(codes.Unauthenticated, "request authenticate failure")
 }
 
-// takeTurn waits until the stream may start. It makes room for others with
-// leave, and in any case after a while.
+// takeTurn waits until the stream may start. Other streams may start after leave, or after
+// the time turn.
 func (s *service) takeTurn(ctx context.Context, caller mesh.Caller) (leave func(), err error) {
 	h := s.hub
 	who := caller.Identity.String()
@@ -217,7 +193,7 @@ func (s *service) takeTurn(ctx context.Context, caller mesh.Caller) (leave func(
 	}, nil
 }
 
-// peerHost is what the peers of one host share.
+// peerHost returns the address of a peer's host, as AddressOf does.
 func peerHost(ctx context.Context) string {
 	if p, ok := peer.FromContext(ctx); ok {
 		return admission.AddressOf(p.Addr).String()
@@ -225,7 +201,7 @@ func peerHost(ctx context.Context) string {
 	return ""
 }
 
-// peerAddr is the address at the other end, for logs.
+// peerAddr returns the address of the peer, for logs.
 func peerAddr(ctx context.Context) string {
 	if p, ok := peer.FromContext(ctx); ok {
 		return p.Addr.String()
@@ -233,16 +209,23 @@ func peerAddr(ctx context.Context) string {
 	return "unknown"
 }
 
-type maybe[R request] struct {
-	request R
-	ok      bool
-}
-
-// firstRequest waits for the first message that is a request. Not ok means
-// that the peer ended the stream before.
-func firstRequest[R request](ctx context.Context, h *Hub, recv func() (R, error)) (maybe[R], error) {
+// firstRequest waits for the first request besides reports of health. ok is false if the
+// stream has ended.
+func firstRequest[R request](ctx context.Context, h *Hub, recv func() (R, error)) (first R, ok bool, err error) {
 	timeout := time.NewTimer(h.cfg.Limits.FirstRequest)
 	defer timeout.Stop()
+	return await(ctx, h, timeout.C, func() (R, error) {
+		for {
+			if r, err := recv(); err != nil || r.GetTypeUrl() != xdswire.HealthType {
+				return r, err
+			}
+		}
+	})
+}
+
+// await waits for a request. ok is false if the stream has ended. A nil timeout never
+// expires.
+func await[R request](ctx context.Context, h *Hub, timeout <-chan time.Time, recv func() (R, error)) (r R, ok bool, err error) {
 	requests, ended := make(chan R, 1), make(chan error, 1)
 	go func() {
 		defer func() {
@@ -250,34 +233,26 @@ func firstRequest[R request](ctx context.Context, h *Hub, recv func() (R, error)
 				ended <- h.panicked(h.cfg.Log, p)
 			}
 		}()
-		for {
-			r, err := recv()
-			if err != nil {
-				ended <- err
-				return
-			}
-			if r.GetTypeUrl() != xdswire.HealthType {
-				requests <- r
-				return
-			}
+		if r, err := recv(); err != nil {
+			ended <- peerError(err)
+		} else {
+			requests <- r
 		}
 	}()
 	select {
-	case r := <-requests:
-		return maybe[R]{r, true}, nil
-	case err := <-ended:
-		return maybe[R]{}, peerError(err)
-	case <-timeout.C:
-		return maybe[R]{}, status.Error(codes.DeadlineExceeded, "no request arrived in time")
+	case r = <-requests:
+		return r, true, nil
+	case err = <-ended:
+	case <-timeout:
+		err = status.Error(codes.DeadlineExceeded, "no request arrived in time")
 	case <-h.done:
-		return maybe[R]{}, admission.ErrShutdown()
+		err = admission.ErrShutdown()
 	case <-ctx.Done():
-		return maybe[R]{}, nil
 	}
+	return r, false, err
 }
 
-// receive handles requests until the peer ends the stream, or the stream ends
-// otherwise.
+// receive handles requests until the stream ends.
 func receive[R request](s *session, r R, recv func() (R, error), handle func(*session, R) error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -288,7 +263,7 @@ func receive[R request](s *session, r R, recv func() (R, error), handle func(*se
 		var err error
 		switch {
 		case isDebug(r.GetTypeUrl()):
-			err = s.inquire(questionOf(r))
+			err = s.sendPage(pageRequestOf(r))
 		case r.GetTypeUrl() == xdswire.HealthType:
 			s.takeHealth(r)
 		default:
@@ -305,43 +280,7 @@ func receive[R request](s *session, r R, recv func() (R, error), handle func(*se
 	}
 }
 
-// hear has somebody take what the caller says of its workload, until the stream
-// has ended: a message that is being received then does not count any more.
-func (s *service) hear(sess *session, caller mesh.Caller) (ended func()) {
-	h, sub := s.access.Health, sess.sub
-	if h == nil {
-		return func() {}
-	}
-	var mu sync.Mutex
-	over := false
-	sess.health = func(problem string) {
-		mu.Lock()
-		defer mu.Unlock()
-		if !over {
-			h.Report(sub.id, caller, sub.node, problem)
-		}
-	}
-	return func() {
-		mu.Lock()
-		defer mu.Unlock()
-		over = true
-		h.Gone(sub.id)
-	}
-}
-
-// takeHealth passes on what the peer says of its workload.
-func (s *session) takeHealth(r request) {
-	if s.health == nil {
-		return
-	}
-	problem := ""
-	if e := r.GetErrorDetail(); e != nil {
-		problem = cmp.Or(clip(e.GetMessage()), "no reason was given")
-	}
-	s.health(problem)
-}
-
-// peerError is nil when the peer ended the stream in an ordinary way.
+// peerError returns nil if the peer ended the stream as usual.
 func peerError(err error) error {
 	if errors.Is(err, io.EOF) || status.Code(err) == codes.Canceled {
 		return nil
@@ -349,7 +288,7 @@ func peerError(err error) error {
 	return err
 }
 
-// admit checks the node and makes the subscriber.
+// admit checks the node and returns a subscriber for it.
 func (s *service) admit(ctx context.Context, caller mesh.Caller, n *corev3.Node, v xdswire.Variant) (*subscriber, error) {
 	h := s.hub
 	if n.GetId() == "" {

@@ -14,10 +14,15 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// separateServices are the services of one type each. Their streams are called, for
+// serviceDesc describes a service for resources of a type, or of all types if typeURL is
+// empty.
+type serviceDesc struct{ name, of, typeURL string }
+
+// services are ADS and the services of single types. Their streams are called, for
 // instance, StreamClusters and DeltaClusters. Unary methods such as FetchClusters, which
 // poll, are not served, except FetchSecrets: see fetchMethods.
-var separateServices = [...]struct{ name, of, typeURL string }{
+var services = [...]serviceDesc{
+	{"envoy.service.discovery.v3.AggregatedDiscoveryService", "AggregatedResources", ""},
 	{"envoy.service.cluster.v3.ClusterDiscoveryService", "Clusters", xdswire.ClusterType},
 	{"envoy.service.endpoint.v3.EndpointDiscoveryService", "Endpoints", xdswire.EndpointType},
 	{"envoy.service.listener.v3.ListenerDiscoveryService", "Listeners", xdswire.ListenerType},
@@ -26,33 +31,30 @@ var separateServices = [...]struct{ name, of, typeURL string }{
 	{"envoy.service.extension.v3.ExtensionConfigDiscoveryService", "ExtensionConfigs", xdswire.ExtensionType},
 }
 
-// registerSeparate registers the services of one type each. Their streams are like ADS
-// streams on which the peer asks for one type only.
-func registerSeparate(r grpc.ServiceRegistrar, s *service) {
-	for _, d := range separateServices {
-		sotw := func(_ any, stream grpc.ServerStream) error {
-			recv := receiver(s.hub, stream, d.typeURL, sotwType)
-			return serve(s, stream, xdswire.SotW, recv, (*session).sotw)
-		}
-		delta := func(_ any, stream grpc.ServerStream) error {
-			recv := receiver(s.hub, stream, d.typeURL, deltaType)
-			return serve(s, stream, xdswire.Delta, recv, (*session).delta)
-		}
-		var methods []grpc.MethodDesc
-		if d.typeURL == xdswire.SecretType {
-			methods = fetchMethods(s)
-		}
-		r.RegisterService(&grpc.ServiceDesc{
-			ServiceName: d.name,
-			HandlerType: (*any)(nil),
-			Methods:     methods,
-			Streams: []grpc.StreamDesc{
-				{StreamName: "Stream" + d.of, Handler: sotw, ServerStreams: true, ClientStreams: true},
-				{StreamName: "Delta" + d.of, Handler: delta, ServerStreams: true, ClientStreams: true},
-			},
-			Metadata: strings.ReplaceAll(d.name, ".", "/"),
-		}, s)
+// register registers one service.
+func (s *service) register(r grpc.ServiceRegistrar, d serviceDesc) {
+	sotw := func(_ any, stream grpc.ServerStream) error {
+		recv := receiver(s.hub, stream, d.typeURL, sotwType)
+		return serve(s, stream, xdswire.SotW, recv, (*session).sotw)
 	}
+	delta := func(_ any, stream grpc.ServerStream) error {
+		recv := receiver(s.hub, stream, d.typeURL, deltaType)
+		return serve(s, stream, xdswire.Delta, recv, (*session).delta)
+	}
+	var methods []grpc.MethodDesc
+	if d.typeURL == xdswire.SecretType {
+		methods = fetchMethods(s)
+	}
+	r.RegisterService(&grpc.ServiceDesc{
+		ServiceName: d.name,
+		HandlerType: (*any)(nil),
+		Methods:     methods,
+		Streams: []grpc.StreamDesc{
+			{StreamName: "Stream" + d.of, Handler: sotw, ServerStreams: true, ClientStreams: true},
+			{StreamName: "Delta" + d.of, Handler: delta, ServerStreams: true, ClientStreams: true},
+		},
+		Metadata: strings.ReplaceAll(d.name, ".", "/"),
+	}, s)
 }
 
 func sotwType(m *discoveryv3.DiscoveryRequest) *string       { return &m.TypeUrl }

@@ -22,7 +22,7 @@ type session struct {
 	sub    *subscriber
 	log    *slog.Logger
 	send   func(*xdswire.Frame) error
-	writer *writer
+	writer *streamWriter
 	// counted is charged for the subscribed names, which were counts the last time.
 	counted        *admission.Stream
 	counts         [numTypes]*xdswire.NameSet
@@ -44,7 +44,7 @@ type session struct {
 	checkedSecrets secretsBasis
 	// converging is the change that is being sent.
 	converging converging
-	inquiries  inquiries
+	pages      pages
 	// health receives the peer's reports about its workload; it may be nil.
 	health func(problem string)
 }
@@ -60,7 +60,7 @@ type typeState struct {
 	// acked is the last pair that the proxy is known to hold, sent the last pair
 	// sent. They differ while a response is in flight and, with refused set, after
 	// a NACK.
-	acked, sent pair
+	acked, sent viewPair
 	refused     bool
 	// namesOnly is set if the response in flight contains only requested names
 	// while sent stays refused: its ACK does not accept sent.
@@ -99,7 +99,7 @@ type typeState struct {
 }
 
 // fullList reports whether state-of-the-world responses of the type carry everything
-// subscribed to. The proxy then removes what is absent.
+// subscribed to. The proxy then removes absent resources.
 func fullList(i int) bool { return i == cds || i == lds || i == nds || i == pcds }
 
 // maxForce bounds typeState.force; beyond it, everything is sent.
@@ -129,13 +129,13 @@ func sortedUnique(names ...[]string) []string {
 
 func newSession(ctx context.Context, sub *subscriber, log *slog.Logger, h *Hub, stream grpc.ServerStream, sent func()) *session {
 	s := &session{hub: h, sub: sub, log: log, ended: make(chan error, 1)}
-	s.writer = newWriter(h.cfg.Limits.Write, h.cfg.Now, admission.ConnOf(ctx), sent, func() { h.queue.add(s) })
+	s.writer = newStreamWriter(h.cfg.Limits.Write, h.cfg.Now, admission.ConnOf(ctx), sent, func() { h.queue.add(s) })
 	s.send = func(f *xdswire.Frame) error { return s.writer.send(stream, f) }
 	sub.session = s
 	return s
 }
 
-// take handles a request and sends what is due. A worker that sends for the session
+// take handles a request and flushes. A worker that sends for the session
 // stops after its current response.
 func (s *session) take(handle func() error) error {
 	s.requestWaiting.Store(true)
@@ -156,7 +156,7 @@ func (s *session) take(handle func() error) error {
 // errEnded reports work after the end of the session. It is never the reason of the end.
 var errEnded = errors.New("the stream has ended")
 
-// work calls f, sends what is due and unlocks the session, which the caller has locked.
+// work calls f, flushes and unlocks the session, which the caller has locked.
 // After an error or a panic the session sends nothing.
 func (s *session) work(f func() error) error {
 	well := false
@@ -176,7 +176,7 @@ func (s *session) work(f func() error) error {
 	return err
 }
 
-// catchUp sends what is due, unless another goroutine works for the session or is
+// catchUp flushes, unless another goroutine works for the session or is
 // about to; then that goroutine does so.
 func (s *session) catchUp() {
 	defer func() {
@@ -226,10 +226,7 @@ func (s *session) close() {
 
 // begin starts to handle a request: it handles a NACK and returns the index of the type,
 // or -1 for a type that is not served.
-func (s *session) begin(r interface {
-	request
-	GetResponseNonce() string
-}) int {
+func (s *session) begin(r request) int {
 	i := typeIndex(r.GetTypeUrl())
 	if i < 0 {
 		return i

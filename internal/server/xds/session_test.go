@@ -42,7 +42,7 @@ func TestSlowPeersAreNotStalled(t *testing.T) {
 				r := e.Raw(xdswire.ClusterType, "c", make([]byte, tc.size))
 				frame := xdswire.NewFrame(xdswire.Header{TypeURL: xdswire.ClusterType}, xdswire.NewBody(xdswire.SotW, r))
 				c := &testConn{begin: time.Now(), rate: tc.rate}
-				w := newWriter(limit, time.Now, c, func() {}, func() {})
+				w := newStreamWriter(limit, time.Now, c, func() {}, func() {})
 				if err := w.send(discard{}, frame); err != nil {
 					t.Fatal(err)
 				}

@@ -185,7 +185,7 @@ func (h *Hub) Sent(id string) map[string]history.SentConfig {
 			continue
 		}
 		sent := history.SentConfig{Wildcard: want.Wildcard, Names: want.Names.Names()}
-		if pairs[i] != (pair{}) {
+		if pairs[i] != (viewPair{}) {
 			sent.Version = versionInfo(pairs[i].version())
 		}
 		for _, r := range slices.Concat(pairs[i].shared.list(), pairs[i].own.list()) {
@@ -212,7 +212,7 @@ func (h *Hub) Accepted(typeURL string) map[string][]*xdswire.Resource {
 			continue
 		}
 		_, pairs := s.session.sentNow()
-		if pairs[i] == (pair{}) || pairs[i].version() != st.ackedVersion {
+		if pairs[i] == (viewPair{}) || pairs[i].version() != st.ackedVersion {
 			continue // another response was sent in between
 		}
 		out[s.id] = slices.Concat(pairs[i].shared.list(), pairs[i].own.list())
@@ -222,7 +222,7 @@ func (h *Hub) Accepted(typeURL string) map[string][]*xdswire.Resource {
 
 // sentNow returns the subscriptions of the stream, nil for types that it does not watch,
 // and the pairs sent last.
-func (s *session) sentNow() (wants [numTypes]*xdswire.Subscription, pairs [numTypes]pair) {
+func (s *session) sentNow() (wants [numTypes]*xdswire.Subscription, pairs [numTypes]viewPair) {
 	s.mu.Lock()
 	for i := range s.types {
 		if t := &s.types[i]; t.watched {

@@ -67,7 +67,7 @@ func fetchMethods(s *service) []grpc.MethodDesc {
 
 func (s *service) fetchTrust(ctx context.Context, r *discoveryv3.DiscoveryRequest) (*discoveryv3.DiscoveryResponse, error) {
 	if names := r.GetResourceNames(); s.access.Trust == nil || s.access.Authenticate == nil || len(names) != 1 || names[0] != trustName {
-		return nil, status.Error(codes.Unimplemented, "FetchSecrets is for "+trustName+" over TLS only: ask for others on a stream")
+		return nil, status.Error(codes.Unimplemented, "FetchSecrets serves "+trustName+" over TLS only: request other secrets on a stream")
 	}
 	if _, err := s.authenticate(ctx); err != nil {
 		return nil, err

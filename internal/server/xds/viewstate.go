@@ -218,12 +218,12 @@ func hash(r *xdswire.Resource) uint64 {
 	return binary.BigEndian.Uint64(h.Sum(nil))
 }
 
-// pair holds what a proxy gets of one type: the state of the view that it shares with
+// viewPair holds what a proxy gets of one type: the state of the view that it shares with
 // other proxies, and the state of its own view. Pairs are compared by pointers.
-type pair struct{ shared, own *viewState }
+type viewPair struct{ shared, own *viewState }
 
 // version returns the sum of the hashes of all resources.
-func (p pair) version() uint64 {
+func (p viewPair) version() uint64 {
 	var v uint64
 	if p.shared != nil {
 		v += p.shared.sum
@@ -241,7 +241,7 @@ func versionInfo(v uint64) string {
 }
 
 // holder returns the state that has the name, or nil.
-func (p pair) holder(name string) *viewState {
+func (p viewPair) holder(name string) *viewState {
 	if p.shared.get(name) != nil {
 		return p.shared
 	}
@@ -252,7 +252,7 @@ func (p pair) holder(name string) *viewState {
 }
 
 // get returns the resource with the name, or nil.
-func (p pair) get(name string) *xdswire.Resource {
+func (p viewPair) get(name string) *xdswire.Resource {
 	if r := p.shared.get(name); r != nil {
 		return r
 	}
@@ -262,12 +262,12 @@ func (p pair) get(name string) *xdswire.Resource {
 // since returns the differences from another pair, view by view. A name that moved
 // between the views is removed in one difference and changed in the other, so readers
 // of removed names must check get.
-func (p pair) since(from pair) [2]*diff {
+func (p viewPair) since(from viewPair) [2]*diff {
 	return [2]*diff{p.shared.since(from.shared), p.own.since(from.own)}
 }
 
 // round returns the newest publication behind the differences of two pairs, or nil.
-func (p pair) round(from pair) *history.Round {
+func (p viewPair) round(from viewPair) *history.Round {
 	var newest *history.Round
 	for _, s := range [][2]*viewState{{p.shared, from.shared}, {p.own, from.own}} {
 		if s[0] == nil || s[0] == s[1] || s[0].round == nil {

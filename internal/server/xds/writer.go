@@ -18,13 +18,13 @@ const maxUnwritten = 32 << 10
 // each has a small share of the network.
 const slowest = 64 << 10
 
-// writer tracks the frames of a stream that gRPC holds. A peer that does not read them
+// streamWriter tracks the frames of a stream that gRPC holds. A peer that does not read them
 // in time loses its connection: gRPC would keep both for as long as the peer answers
 // pings, even after the stream has ended.
-type writer struct {
+type streamWriter struct {
 	limit time.Duration
 	now   func() time.Time
-	conn  connection
+	conn  streamConn
 	sent  func() // called when gRPC holds no frame
 	room  func() // called when there is room after hasRoom was false
 
@@ -37,29 +37,29 @@ type writer struct {
 	stall         *time.Timer
 }
 
-// connection is the connection of a stream.
-type connection interface {
+// streamConn is the connection of a stream.
+type streamConn interface {
 	Written() int64 // bytes so far
 	Queue(int)      // adds to the bytes that wait to be written
 	Stall()         // closes the connection, as its peer does not read
 }
 
-func newWriter(limit time.Duration, now func() time.Time, conn connection, sent, room func()) *writer {
-	w := &writer{limit: limit, now: now, conn: conn, sent: sent, room: room}
+func newStreamWriter(limit time.Duration, now func() time.Time, conn streamConn, sent, room func()) *streamWriter {
+	w := &streamWriter{limit: limit, now: now, conn: conn, sent: sent, room: room}
 	w.stall = time.AfterFunc(limit, w.overdue)
 	w.stall.Stop()
 	return w
 }
 
 // hasRoom reports whether send would not block.
-func (w *writer) hasRoom() bool {
+func (w *streamWriter) hasRoom() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.waiting = w.size >= maxUnwritten
 	return !w.waiting
 }
 
-func (w *writer) send(stream grpc.ServerStream, f *xdswire.Frame) error {
+func (w *streamWriter) send(stream grpc.ServerStream, f *xdswire.Frame) error {
 	w.mu.Lock()
 	w.size += f.Size()
 	if w.open++; w.open == 1 {
@@ -78,14 +78,14 @@ func (w *writer) send(stream grpc.ServerStream, f *xdswire.Frame) error {
 }
 
 // next starts the time limit of the first frame. The lock must be held.
-func (w *writer) next() {
+func (w *streamWriter) next() {
 	w.deadline = w.now().Add(w.limit + time.Duration(float64(w.size)/slowest*float64(time.Second)))
 	w.writtenBefore = w.conn.Written()
 	w.stall.Reset(w.limit)
 }
 
 // overdue closes the connection, or gives a frame more time whose bytes still move.
-func (w *writer) overdue() {
+func (w *streamWriter) overdue() {
 	w.mu.Lock()
 	written := w.conn.Written()
 	moves := w.open > 0 && float64(written-w.writtenBefore) >= slowest*w.limit.Seconds() && w.now().Before(w.deadline)
@@ -101,7 +101,7 @@ func (w *writer) overdue() {
 }
 
 // written notes that gRPC no longer holds a frame. gRPC's writing goroutine calls it.
-func (w *writer) written(f *xdswire.Frame, done *bool) {
+func (w *streamWriter) written(f *xdswire.Frame, done *bool) {
 	w.mu.Lock()
 	if *done {
 		w.mu.Unlock()

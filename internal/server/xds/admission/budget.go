@@ -5,27 +5,27 @@ import (
 	"time"
 )
 
-// account counts what the server keeps for a peer, or for all peers.
-type account struct {
+// usage counts the bytes that the server keeps for a peer, or for all peers.
+type usage struct {
 	names    holdings
-	requests int // bytes of requests that no handler is done with
-	early    int // of these, the bytes of connections that have not started
+	requests int // bytes of requests that no handler has finished
+	early    int // the part of requests from connections that have not started
 }
 
 // held returns the bytes that the budgets count.
-func (a *account) held() int { return a.names.bytes + a.requests }
+func (a *usage) held() int { return a.names.bytes + a.requests }
 
 // add counts bytes of a connection's requests. A negative number counts less.
-func (a *account) add(c *Conn, bytes int) {
+func (a *usage) add(c *Conn, bytes int) {
 	a.requests += bytes
 	if !c.started {
 		a.early += bytes
 	}
 }
 
-// fits reports whether a connection's request of so many bytes fits the budget. One
-// request always does, so that names never keep all requests out.
-func (a *account) fits(c *Conn, bytes, budget int) bool {
+// fits reports whether a request of a connection fits the budget. A single request
+// always fits, so that names never keep all requests out.
+func (a *usage) fits(c *Conn, bytes, budget int) bool {
 	if a.requests == 0 {
 		return true
 	}
@@ -35,18 +35,18 @@ func (a *account) fits(c *Conn, bytes, budget int) bool {
 	return a.held()+bytes <= budget
 }
 
-// holder is a peer, what it has open and what the server keeps for it.
-type holder struct {
-	account
+// peerState holds a peer's open connections and streams, and counts its memory.
+type peerState struct {
+	usage
 	conns, streams int // as limited
 	// open are the connections that count for the peer.
 	open    map[*Conn]struct{}
-	queues  [classes]queue
+	queues  [classes]requestQueue
 	queued  int                // bytes of answers, see Queue
-	crowded map[*Stream]func() // to be called when queued is within the budget
+	crowded map[*Stream]func() // called when queued is within the budget
 }
 
-// Requests that wait for room are in one of two classes. Those of connections that
+// Requests that wait for room are in one of two classes. Requests of connections that
 // have started come first.
 const (
 	started = iota
@@ -61,27 +61,27 @@ func (c *Conn) class() int {
 	return early
 }
 
-// queue holds the waiting requests of one peer and class, in order. turn is its
-// place among the queues of the class, nil when it is empty.
-type queue struct {
+// requestQueue holds the waiting requests of one peer and class, in order. turn is its place
+// among the queues of the class, or nil if it is empty.
+type requestQueue struct {
 	reservations list.List // of *reservation
 	turn         *list.Element
 }
 
-// reservation is the next request of a connection, while it waits for room.
+// reservation is the next request of a connection while it waits for room.
 type reservation struct {
 	conn    *Conn
 	bytes   int
 	granted chan struct{}
 
-	holder *holder
-	class  int
-	place  *list.Element // in its queue, nil when it does not wait
+	peer  *peerState
+	class int
+	place *list.Element // in its queue, nil if it does not wait
 }
 
 // enqueue adds a reservation to a queue of its peer. The lock must be held.
-func (c *Conns) enqueue(r *reservation, h *holder) {
-	r.holder, r.class = h, r.conn.class()
+func (c *Conns) enqueue(r *reservation, h *peerState) {
+	r.peer, r.class = h, r.conn.class()
 	q := &h.queues[r.class]
 	r.place = q.reservations.PushBack(r)
 	if q.turn == nil {
@@ -90,9 +90,9 @@ func (c *Conns) enqueue(r *reservation, h *holder) {
 	c.grant()
 }
 
-// dequeue removes a reservation that waits. The lock must be held.
+// dequeue removes a waiting reservation. The lock must be held.
 func (c *Conns) dequeue(r *reservation) {
-	q := &r.holder.queues[r.class]
+	q := &r.peer.queues[r.class]
 	q.reservations.Remove(r.place)
 	r.place = nil
 	if q.reservations.Len() == 0 {
@@ -101,8 +101,8 @@ func (c *Conns) dequeue(r *reservation) {
 	}
 }
 
-// withdraw removes the reservation of a connection, if it waits, and reports
-// whether it did. The lock must be held.
+// withdraw removes the reservation of a connection and reports whether it was waiting.
+// The lock must be held.
 func (c *Conns) withdraw(r *reservation) bool {
 	if r == nil || r.place == nil {
 		return false
@@ -112,11 +112,10 @@ func (c *Conns) withdraw(r *reservation) bool {
 	return true
 }
 
-// Start records that a stream of the connection has its turn (see Turns). From now
-// on the connection's requests come before those of connections that still wait for
-// a turn. These may hold no more than half of each budget: otherwise they could fill
-// it, and the streams that have the turns would wait for them. A nil Conn is
-// ignored.
+// Start records that a stream of the connection has its turn (see Turns). From now on
+// the connection's requests come before requests of connections that wait for a turn.
+// The latter may hold at most half of each budget; otherwise they could fill it, and
+// streams that have their turn would wait for them. Start may be called on a nil Conn.
 func (c *Conn) Start() {
 	if c == nil {
 		return
@@ -127,7 +126,7 @@ func (c *Conn) Start() {
 	if c.started || c.closed {
 		return
 	}
-	h := s.holder(c.peer)
+	h := s.peerState(c.peer)
 	waits := s.withdraw(c.next)
 	h.early -= c.requests
 	s.total.early -= c.requests
@@ -138,40 +137,37 @@ func (c *Conn) Start() {
 	s.grant()
 }
 
-// holder finds or makes the holder of a peer. The lock must be held.
-func (c *Conns) holder(k peerKey) *holder {
-	h := c.holders[k]
+// peerState returns the state of a peer and makes it if needed. The lock must be held.
+func (c *Conns) peerState(k peerKey) *peerState {
+	h := c.peers[k]
 	if h == nil {
-		h = &holder{open: make(map[*Conn]struct{})}
-		c.holders[k] = h
+		h = &peerState{open: make(map[*Conn]struct{})}
+		c.peers[k] = h
 	}
 	return h
 }
 
-// tidy forgets a peer that has nothing open. The lock must be held.
+// tidy removes the state of a peer without connections and streams. The lock must be
+// held.
 func (c *Conns) tidy(k peerKey) {
-	if h := c.holders[k]; h != nil && h.conns == 0 && h.streams == 0 && len(h.open) == 0 {
-		delete(c.holders, k)
+	if h := c.peers[k]; h != nil && h.conns == 0 && h.streams == 0 && len(h.open) == 0 {
+		delete(c.peers, k)
 	}
 }
 
-// unproved is how many bytes of a request count for an address before its
-// connection proves an identity. Larger requests wait for that: certificates are
-// asked for with small ones, and streams are authenticated before any request.
-const unproved = 128 << 10
+// maxUnauthenticated is the largest size of a request that counts for an address before its
+// connection is authenticated. Larger requests wait for authentication: certificate
+// requests are small, and streams are authenticated before their first request.
+const maxUnauthenticated = 128 << 10
 
-// stall is how long requests wait for the budget of all peers while it lets none
-// in. Then the largest connection is closed: what it holds does not move.
-const stall = 2 * time.Second
-
-// reserve waits until the budgets of the connection's peer and of all peers have
-// room for so many bytes of requests, and counts them. It gives up when the
-// request's stream is done, with the connection, or after Limits.RequestTime.
+// reserve waits until the budgets of the connection's peer and of all peers have room
+// for a request, and counts it. It gives up when done is closed, when the connection is
+// closed, or after Limits.RequestTime.
 func (c *Conn) reserve(bytes int, done <-chan struct{}) (held bool) {
 	s := c.conns
 	s.mu.Lock()
-	proves := s.cfg.Authenticate && c.owner == nil && bytes > unproved
-	h := s.holder(c.peer)
+	proves := s.cfg.Authenticate && c.owner == nil && bytes > maxUnauthenticated
+	h := s.peerState(c.peer)
 	waits := s.full || h.queues[started].turn != nil || !c.started && h.queues[early].turn != nil
 	if !proves && !waits && s.fits(c, h, bytes) {
 		c.hold(bytes)
@@ -209,7 +205,7 @@ func (c *Conn) reserve(bytes int, done <-chan struct{}) (held bool) {
 		return false
 	}
 	c.next = r
-	s.enqueue(r, s.holder(c.peer))
+	s.enqueue(r, s.peerState(c.peer))
 	s.mu.Unlock()
 	if wait(r.granted) {
 		return true
@@ -220,22 +216,21 @@ func (c *Conn) reserve(bytes int, done <-chan struct{}) (held bool) {
 		return false
 	}
 	select {
-	case <-r.granted: // at the same moment
+	case <-r.granted: // granted at the same moment
 		return true
 	default: // the connection was closed
 		return false
 	}
 }
 
-// fits reports whether a connection's request of so many bytes fits both budgets.
-// The lock must be held.
-func (c *Conns) fits(n *Conn, h *holder, bytes int) bool {
+// fits reports whether a request of a connection fits both budgets. The lock must be
+// held.
+func (c *Conns) fits(n *Conn, h *peerState, bytes int) bool {
 	return c.total.fits(n, bytes, c.cfg.Limits.TotalBytes) && h.fits(n, bytes, c.cfg.Limits.PeerBytes)
 }
 
-// grant lets in the waiting requests that fit: the requests of connections that have
-// started first, and of each class one peer's after the other's. The lock must be
-// held.
+// grant admits the waiting requests that fit. Requests of connections that have started
+// come first; within a class, peers take turns. The lock must be held.
 func (c *Conns) grant() {
 	full := c.full
 	c.full = false
@@ -243,7 +238,7 @@ func (c *Conns) grant() {
 		turns := &c.turns[class]
 		for left := turns.Len(); left > 0; left-- {
 			e := turns.Front()
-			h, _ := e.Value.(*holder)
+			h, _ := e.Value.(*peerState)
 			r, _ := h.queues[class].reservations.Front().Value.(*reservation)
 			if !c.total.fits(r.conn, r.bytes, c.cfg.Limits.TotalBytes) {
 				if c.full = true; !full {
@@ -264,150 +259,25 @@ func (c *Conns) grant() {
 	}
 }
 
-// hold counts bytes of requests, of a negative number less, unless the connection
-// is closed. The lock must be held.
+// hold adds to the bytes of requests, unless the connection is closed. The lock must be
+// held.
 func (c *Conn) hold(bytes int) {
 	s := c.conns
 	if c.closed || bytes == 0 {
 		return
 	}
 	c.requests += bytes
-	s.holder(c.peer).add(c, bytes)
+	s.peerState(c.peer).add(c, bytes)
 	s.total.add(c, bytes)
 	if bytes < 0 {
 		s.grant()
 	}
 }
 
-// release counts bytes of requests less.
+// release subtracts from the bytes of requests.
 func (c *Conn) release(bytes int) {
 	s := c.conns
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	c.hold(-bytes)
-}
-
-// endStall closes the largest connection of the largest holder when the budget of
-// all peers has let no request in for a while.
-func (c *Conns) endStall() {
-	c.mu.Lock()
-	now := c.cfg.Now()
-	stalled := c.full && now.Sub(c.granted) >= stall
-	if stalled {
-		c.granted = now
-	}
-	c.mu.Unlock()
-	if stalled {
-		c.evictLargest()
-	}
-}
-
-// relieve closes the largest connection of the largest holder when all peers
-// together hold too much.
-func (c *Conns) relieve() {
-	c.mu.Lock()
-	over := c.total.held() > c.cfg.Limits.TotalBytes
-	c.mu.Unlock()
-	if over {
-		c.evictLargest()
-	}
-}
-
-func (c *Conns) evictLargest() {
-	if n, _ := c.Largest(); n != nil {
-		n.Evict("all peers together hold too much")
-	}
-}
-
-// Queue counts bytes of answers that wait to be written to the peer, or with a
-// negative number such that were written. What several peers are given does not
-// count. A nil Conn counts nothing.
-func (c *Conn) Queue(bytes int) {
-	if c == nil {
-		return
-	}
-	s := c.conns
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	c.queue(bytes)
-}
-
-// queue is Queue with the lock held.
-func (c *Conn) queue(bytes int) {
-	if c.closed {
-		return
-	}
-	h := c.conns.holder(c.peer)
-	c.queued += bytes
-	h.queued += bytes
-	c.conns.announce(h)
-}
-
-// announce calls those who wait for room. The lock must be held.
-func (c *Conns) announce(h *holder) {
-	if h.queued > c.cfg.Limits.PeerBytes {
-		return
-	}
-	for _, call := range h.crowded {
-		call()
-	}
-	clear(h.crowded)
-}
-
-// HasRoom reports whether the answers that the peer has still to read are within
-// its budget. If not, call is called once they are; it must not block.
-func (s *Stream) HasRoom(call func()) bool {
-	if s == nil {
-		return true
-	}
-	c := s.conn.conns
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	h := c.holder(s.peer)
-	if s.closed || h.queued <= c.cfg.Limits.PeerBytes {
-		return true
-	}
-	if h.crowded == nil {
-		h.crowded = make(map[*Stream]func())
-	}
-	h.crowded[s] = call
-	return false
-}
-
-// Largest is the largest connection of the peer that holds most, nil when none
-// holds anything, and how many bytes the peer holds.
-func (c *Conns) Largest() (largest *Conn, bytes int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	var most *holder
-	for _, h := range c.holders {
-		if n := h.held() + h.queued; n > bytes {
-			most, bytes = h, n
-		}
-	}
-	if most == nil {
-		return nil, 0
-	}
-	size := 0
-	for conn := range most.open {
-		if n := conn.requests + conn.names.bytes + conn.queued; n > size {
-			largest, size = conn, n
-		}
-	}
-	return largest, bytes
-}
-
-// Evict closes a connection to make room for others.
-func (c *Conn) Evict(why string) {
-	c.conns.mu.Lock()
-	peer, size := c.peer, c.requests+c.names.bytes+c.queued
-	c.conns.mu.Unlock()
-	c.conns.cfg.Log.Warn("a connection is closed to free memory", "peer", peer.String(), "address", c.Conn.RemoteAddr(), "bytes", size, "reason", why)
-	c.end(why)
-}
-
-// end sends a GOAWAY with ENHANCE_YOUR_CALM and closes the connection.
-func (c *Conn) end(why string) {
-	c.goAway(why)
-	c.close()
 }

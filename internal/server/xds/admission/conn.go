@@ -44,7 +44,7 @@ type Conn struct {
 	opening uint32 // the stream of the last headers; for the goroutine that reads
 
 	frameMu  sync.Mutex
-	inbounds map[uint32]*inbound
+	inbounds map[uint32]*inboundStream
 	controls *rate.Limiter
 
 	// The lock of conns guards the fields below.
@@ -97,7 +97,7 @@ func SlowDown(ctx context.Context, by time.Duration) {
 	s.mu.Lock()
 	conns := 1
 	if c.owner != nil {
-		conns = s.holder(peerKey{identity: *c.owner}).conns
+		conns = s.peerState(peerKey{identity: *c.owner}).conns
 	}
 	s.mu.Unlock()
 	c.readDelay.Add(int64(by) * int64(conns))
@@ -244,7 +244,7 @@ func (c *Conn) close() bool {
 	close(c.gone)
 	c.leavePending()
 	if c.owner != nil {
-		s.holder(c.peer).conns--
+		s.peerState(c.peer).conns--
 	} else {
 		s.leaveAddress(c.address)
 	}

@@ -27,10 +27,10 @@ type Conns struct {
 	addresses map[netip.Prefix]int // connections without an owner, by address
 	pending   list.List            // of *Conn in handshakes or not authenticated, oldest first
 	stopped   bool
-	holders   map[peerKey]*holder
+	peers     map[peerKey]*peerState
 
-	total   account            // of all peers; what they share counts once
-	turns   [classes]list.List // of *holder: the peers with waiting requests, in order
+	total   usage              // of all peers; what they share counts once
+	turns   [classes]list.List // of *peerState: the peers with waiting requests, in order
 	full    bool               // the next waiting request exceeds the budget of all peers
 	granted time.Time          // when a waiting request was last admitted, or full became true
 }
@@ -104,7 +104,7 @@ type Config struct {
 func NewConns(cfg Config) *Conns {
 	return &Conns{
 		cfg: cfg, addresses: make(map[netip.Prefix]int),
-		holders: make(map[peerKey]*holder),
+		peers: make(map[peerKey]*peerState),
 	}
 }
 
@@ -166,7 +166,7 @@ func (c *Conns) admit(raw net.Conn) *Conn {
 	}
 	n := &Conn{
 		Conn: raw, conns: c, address: AddressOf(raw.RemoteAddr()), gone: make(chan struct{}), known: make(chan struct{}),
-		inbounds: make(map[uint32]*inbound), controls: rate.NewLimiter(controlRate, controlBurst),
+		inbounds: make(map[uint32]*inboundStream), controls: rate.NewLimiter(controlRate, controlBurst),
 	}
 	n.peer = peerKey{address: n.address}
 	n.writeTimer = time.AfterFunc(c.cfg.Limits.Write, n.Stall)
@@ -188,7 +188,7 @@ func (c *Conns) admit(raw net.Conn) *Conn {
 		oldest, _ = c.pending.Front().Value.(*Conn)
 	}
 	n.pending = c.pending.PushBack(n)
-	c.holder(n.peer).open[n] = struct{}{}
+	c.peerState(n.peer).open[n] = struct{}{}
 	n.frames, n.in = &frameWriter{conn: n, out: (*rawConn)(n)}, newFrameReader(n, (*recordConn)(n))
 	n.out.Store(n.frames)
 	if c.cfg.Authenticate {
@@ -231,7 +231,7 @@ func (c *Conn) own(id mesh.Identity) error {
 		return nil
 	}
 	k := peerKey{identity: id}
-	h := s.holder(k)
+	h := s.peerState(k)
 	if h.conns >= s.cfg.Limits.IdentityConns {
 		s.cfg.Stats.Rejected()
 		return status.Errorf(codes.ResourceExhausted, "%s has %d connections, no more are accepted", id, h.conns)
@@ -241,7 +241,7 @@ func (c *Conn) own(id mesh.Identity) error {
 	c.owner = &id
 	close(c.known)
 	s.leaveAddress(c.address)
-	before := s.holder(c.peer)
+	before := s.peerState(c.peer)
 	waits := s.withdraw(c.next)
 	before.add(c, -c.requests)
 	before.queued -= c.queued
@@ -271,7 +271,7 @@ func (c *Conn) OpenStream(id mesh.Identity) (*Stream, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	h := s.holder(k)
+	h := s.peerState(k)
 	if h.streams >= most {
 		s.cfg.Stats.Rejected()
 		return nil, status.Errorf(codes.ResourceExhausted, "%s has %d streams, no more are accepted", k, h.streams)
@@ -282,7 +282,7 @@ func (c *Conn) OpenStream(id mesh.Identity) (*Stream, error) {
 
 // leave removes a connection from its peer. The lock must be held.
 func (c *Conns) leave(n *Conn) {
-	delete(c.holder(n.peer).open, n)
+	delete(c.peerState(n.peer).open, n)
 	c.tidy(n.peer)
 }
 

@@ -51,7 +51,7 @@ type frameReader struct {
 	// For a data frame: its stream, nil if gRPC drops the frame; the bytes of data that
 	// have not arrived; whether the padding length is next; the bytes that the frame
 	// takes besides its data, until they were counted.
-	stream   *inbound
+	stream   *inboundStream
 	data     int
 	padded   bool
 	overhead int

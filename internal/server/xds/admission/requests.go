@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	messageHeader = 5 // whether it is compressed, and its length
+	messageHeader = 5 // a flag for compression, and the length
 	// requestOverhead is the memory of a request besides its bytes, frameOverhead
 	// the memory of a data frame besides its data. A request pays in advance for one
 	// frame for each usualFrame bytes, and one more: a client that sends frames of a
@@ -22,16 +22,16 @@ const (
 	usualFrame      = 4 << 10
 )
 
-// inbound is what the peer sends on one stream: requests, each of which counts
-// from its length on until the handler is done with it.
-type inbound struct {
+// inboundStream counts the requests on one stream. A request counts from the moment its
+// length is known until its handler has finished it.
+type inboundStream struct {
 	conn   *Conn
 	stream uint32
 
-	// Used by the goroutine that reads the connection.
+	// For the goroutine that reads the connection.
 	header [messageHeader]byte
-	have   int // of the header
-	left   int // of the request
+	have   int // bytes of the header
+	left   int // bytes of the request that have not arrived
 	paid   int // in advance, for frames of the request
 	late   *time.Timer
 
@@ -39,13 +39,13 @@ type inbound struct {
 	mu    sync.Mutex
 	ended bool
 	asked bool  // the handler has asked for a request
-	costs []int // of the requests that it is not done with, the last perhaps unfinished
+	costs []int // of unfinished requests; the last may be incomplete
 }
 
 type inboundKey struct{}
 
-// CountRequests has the requests of all calls count for their peers. Refuse, which
-// may be nil, is asked first: a call that it returns an error for is refused.
+// CountRequests makes the requests of all calls count for their peers. refuse, which
+// may be nil, is called first and may reject a call.
 func CountRequests(refuse tap.ServerInHandle) grpc.ServerOption {
 	return grpc.InTapHandle(func(ctx context.Context, info *tap.Info) (context.Context, error) {
 		if refuse != nil {
@@ -58,14 +58,14 @@ func CountRequests(refuse tap.ServerInHandle) grpc.ServerOption {
 	})
 }
 
-// countRequests is called by the goroutine that reads the connection, when it has
-// the headers of a call.
+// countRequests runs on the goroutine that reads the connection, when the headers of a
+// call have arrived.
 func countRequests(ctx context.Context) context.Context {
 	c := ConnOf(ctx)
 	if c == nil {
 		return ctx
 	}
-	i := &inbound{conn: c, stream: c.opening, done: make(chan struct{})}
+	i := &inboundStream{conn: c, stream: c.opening, done: make(chan struct{})}
 	i.late = time.AfterFunc(time.Hour, func() { c.end("a request was not finished in time") })
 	i.late.Stop()
 	c.frameMu.Lock()
@@ -75,17 +75,18 @@ func countRequests(ctx context.Context) context.Context {
 	return context.WithValue(ctx, inboundKey{}, i)
 }
 
-// inboundOf is the stream of the number, nil when it has ended or never began.
-func (c *Conn) inboundOf(stream uint32) *inbound {
+// inboundOf returns the stream with the number, or nil if it has ended or does not
+// exist.
+func (c *Conn) inboundOf(stream uint32) *inboundStream {
 	c.frameMu.Lock()
 	defer c.frameMu.Unlock()
 	return c.inbounds[stream]
 }
 
-// NextRequest says that the handler of a call is done with the requests that it
-// was given, and about to receive the next. The end of the call says so, too.
+// NextRequest reports that the handler of a call has finished its requests and receives
+// the next one. The end of the call has the same effect.
 func NextRequest(ctx context.Context) {
-	i, _ := ctx.Value(inboundKey{}).(*inbound)
+	i, _ := ctx.Value(inboundKey{}).(*inboundStream)
 	if i == nil {
 		return
 	}
@@ -99,8 +100,8 @@ func NextRequest(ctx context.Context) {
 	i.conn.release(done)
 }
 
-// end has nothing of the stream count any more.
-func (i *inbound) end() {
+// end releases everything of the stream.
+func (i *inboundStream) end() {
 	i.conn.frameMu.Lock()
 	delete(i.conn.inbounds, i.stream)
 	i.conn.frameMu.Unlock()
@@ -120,7 +121,7 @@ func (i *inbound) end() {
 // take takes the next bytes, at most up to the end of a request. overhead is the
 // memory of their frame besides its data. It reports false when the peer's budget
 // had no room in time.
-func (i *inbound) take(b []byte, overhead int) (n int, ok bool) {
+func (i *inboundStream) take(b []byte, overhead int) (n int, ok bool) {
 	cost := 0
 	if i.have == 0 {
 		i.begin()
@@ -154,8 +155,8 @@ func (i *inbound) take(b []byte, overhead int) (n int, ok bool) {
 	return n, cost == 0 || i.add(cost)
 }
 
-// begin begins a request, which is to be finished in time.
-func (i *inbound) begin() {
+// begin starts a request and its time limit.
+func (i *inboundStream) begin() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if !i.ended {
@@ -164,9 +165,9 @@ func (i *inbound) begin() {
 	}
 }
 
-// add counts bytes for the last request. It reports false when there was no room
-// for them in time.
-func (i *inbound) add(bytes int) bool {
+// add counts bytes for the last request. It reports false if there was no room for them
+// in time.
+func (i *inboundStream) add(bytes int) bool {
 	held := i.conn.reserve(bytes, i.done)
 	i.mu.Lock()
 	counts := !i.ended && len(i.costs) > 0

@@ -21,7 +21,7 @@ import (
 
 const patience = time.Minute
 
-// limited makes Conns with these limits, and enough of all others.
+// limited returns Conns with the limits, and large ones for the rest.
 func limited(l Limits) *Conns {
 	none := func() {}
 	l.FirstRequest, l.Write, l.AddressConns, l.PendingConns = patience, patience, 100, 100
@@ -31,14 +31,14 @@ func limited(l Limits) *Conns {
 	})
 }
 
-// wire is a connection of which the server reads frames as gRPC does.
+// wire is a connection whose frames the server reads as gRPC does.
 type wire struct {
 	t      *testing.T
 	conn   *Conn
 	client net.Conn
 	fr     *http2.Framer // writes to the server
 
-	goAway chan string   // what the GOAWAY says
+	goAway chan string   // the reason in the GOAWAY
 	begun  chan struct{} // closed when the preface was read
 
 	mu      sync.Mutex
@@ -78,7 +78,7 @@ func (c *Conns) dial(t *testing.T, address string) *wire {
 	return w
 }
 
-// serve reads frames, and has each stream be a call.
+// serve reads frames and makes each stream a call.
 func (w *wire) serve() {
 	ctx, cancel := context.WithCancel(peer.NewContext(w.t.Context(), &peer.Peer{Addr: w.conn.RemoteAddr()}))
 	defer cancel()
@@ -91,7 +91,7 @@ func (w *wire) serve() {
 	for {
 		f, err := fr.ReadFrame()
 		if err != nil {
-			_, _ = io.Copy(io.Discard, w.conn) // which ends with the connection
+			_, _ = io.Copy(io.Discard, w.conn) // ends with the connection
 			return
 		}
 		w.mu.Lock()
@@ -147,12 +147,12 @@ func (w *wire) send(stream uint32, data []byte, frame int) {
 	}
 }
 
-// message is the beginning of a request of a size, of which so much is sent.
+// message returns the header and the first bytes of a request.
 func message(size, sent int) []byte {
 	return append(binary.BigEndian.AppendUint32([]byte{0}, uint32(size)), make([]byte, sent)...)
 }
 
-// next has the handler of a stream ask for its next request.
+// next makes the handler of a stream ask for its next request.
 func (w *wire) next(stream uint32) {
 	w.mu.Lock()
 	ctx := w.calls[stream]
@@ -175,8 +175,8 @@ func eventually(t *testing.T, what string, is func() bool) {
 	}
 }
 
-// A request counts from its length on, though little of it came, until its
-// handler asks for the next one or its stream ends.
+// TestUnfinishedRequestsCount: A request counts once its length is known, however
+// little of it has arrived, until its handler asks for the next one or its stream ends.
 func TestUnfinishedRequestsCount(t *testing.T) {
 	t.Parallel()
 	c := limited(Limits{PeerBytes: 1 << 30, TotalBytes: 1 << 30, RequestBytes: 4 << 20, RequestTime: patience})
@@ -196,7 +196,7 @@ func TestUnfinishedRequestsCount(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the end of the stream", func() bool { return c.counted() == 0 })
-	// Of small frames each counts.
+	// Each small frame counts.
 	w.open(3)
 	w.send(3, message(1000, 1000), 1)
 	eventually(t, "small frames", func() bool { return c.counted() >= 1000*frameOverhead })
@@ -210,12 +210,12 @@ func TestUnfinishedRequestsCount(t *testing.T) {
 	eventually(t, "nothing left", func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return len(c.holders) == 0
+		return len(c.peers) == 0
 	})
 }
 
-// TestStartedConnectionsComeFirst: the request of a connection that has started is
-// let in before the requests of the same peer's connections that have not.
+// TestStartedConnectionsComeFirst: A request of a connection that has started is
+// admitted before requests of the same peer's other connections.
 func TestStartedConnectionsComeFirst(t *testing.T) {
 	t.Parallel()
 	c := limited(Limits{PeerBytes: 5 << 20, TotalBytes: 1 << 30, RequestBytes: 4 << 20, RequestTime: patience})
@@ -225,7 +225,7 @@ func TestStartedConnectionsComeFirst(t *testing.T) {
 		return func() bool {
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			h := c.holders[first.conn.peer]
+			h := c.peers[first.conn.peer]
 			return h != nil && h.queues[started].reservations.Len() == going && h.queues[early].reservations.Len() == waiting
 		}
 	}
@@ -246,8 +246,8 @@ func TestStartedConnectionsComeFirst(t *testing.T) {
 	eventually(t, "the other is let in", func() bool { return c.counted() >= 2*size && lengths(0, 0)() })
 }
 
-// TestHalfOfTheBudgetIsForStartedConnections: connections that have not started do
-// not fill the budget of their peer.
+// TestHalfOfTheBudgetIsForStartedConnections: Connections that have not started do not
+// fill the budget of their peer.
 func TestHalfOfTheBudgetIsForStartedConnections(t *testing.T) {
 	t.Parallel()
 	c := limited(Limits{PeerBytes: 10 << 20, TotalBytes: 1 << 30, RequestBytes: 4 << 20, RequestTime: patience})
@@ -258,7 +258,7 @@ func TestHalfOfTheBudgetIsForStartedConnections(t *testing.T) {
 		return func() bool {
 			c.mu.Lock()
 			defer c.mu.Unlock()
-			h := c.holders[first.conn.peer]
+			h := c.peers[first.conn.peer]
 			return h != nil && h.queues[early].reservations.Len() == n
 		}
 	}
@@ -283,9 +283,9 @@ func TestHalfOfTheBudgetIsForStartedConnections(t *testing.T) {
 	eventually(t, "the requests of the others", func() bool { return c.counted() >= 8*size && waiting(0)() })
 }
 
-// TestRequestsThatAreLetInNeedNoMoreRoom: connections whose requests fill the budget
-// of their peer finish them while another one waits, also with a small last frame.
-func TestRequestsThatAreLetInNeedNoMoreRoom(t *testing.T) {
+// TestAdmittedRequestsNeedNoMoreRoom: Admitted requests that fill the budget of
+// their peer finish while another one waits, even with a small last frame.
+func TestAdmittedRequestsNeedNoMoreRoom(t *testing.T) {
 	t.Parallel()
 	const size, frame = 1 << 20, 1 << 14
 	const cost = 2*size + size/usualFrame*frameOverhead + frameOverhead + requestOverhead
@@ -303,19 +303,20 @@ func TestRequestsThatAreLetInNeedNoMoreRoom(t *testing.T) {
 	eventually(t, "another connection that waits", func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return c.holders[last.conn.peer].queues[early].reservations.Len() == 1
+		return c.peers[last.conn.peer].queues[early].reservations.Len() == 1
 	})
 	for _, w := range full {
 		w.send(1, make([]byte, size-1), frame)
 		w.send(1, []byte{0}, frame)
-		if err := w.fr.WriteRSTStream(1, http2.ErrCodeCancel); err != nil { // which is read after the request
+		if err := w.fr.WriteRSTStream(1, http2.ErrCodeCancel); err != nil { // read after the request
 			t.Fatal(err)
 		}
 	}
 	eventually(t, "the end of their streams", func() bool { return c.counted() == cost })
 }
 
-// The next request of a peer waits until there is room for it. Other peers do not.
+// TestRequestsWaitForTheBudget: A request waits until its peer's budget has room.
+// Requests of other peers do not.
 func TestRequestsWaitForTheBudget(t *testing.T) {
 	t.Parallel()
 	c := limited(Limits{PeerBytes: 5 << 20, TotalBytes: 1 << 30, RequestBytes: 4 << 20, RequestTime: patience})
@@ -332,7 +333,7 @@ func TestRequestsWaitForTheBudget(t *testing.T) {
 	eventually(t, "the second waits", func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		return c.holders[second.conn.peer].queues[early].reservations.Len() == 1
+		return c.peers[second.conn.peer].queues[early].reservations.Len() == 1
 	})
 	if n := c.counted(); n >= 6*size {
 		t.Errorf("%d bytes are held", n)
@@ -345,8 +346,8 @@ func TestRequestsWaitForTheBudget(t *testing.T) {
 	})
 }
 
-// TestRequestsWaitForTheBudgetOfAllPeers: many peers at once get their requests in
-// one after the other, and connections that have started come first.
+// TestRequestsWaitForTheBudgetOfAllPeers: The requests of many peers are admitted one
+// after the other, and connections that have started come first.
 func TestRequestsWaitForTheBudgetOfAllPeers(t *testing.T) {
 	t.Parallel()
 	const size, cost = 1 << 20, 2<<20 + 1<<20/usualFrame*frameOverhead + frameOverhead + requestOverhead
@@ -358,7 +359,8 @@ func TestRequestsWaitForTheBudgetOfAllPeers(t *testing.T) {
 			return c.turns[started].Len() == ofStarted && c.turns[early].Len() == ofEarly
 		}
 	}
-	// A request that stays would be taken for a stall, which TestLargestHolderIsClosedFirst tests.
+	// A request that stays would count as a stall, which TestLargestHolderIsClosedFirst
+	// tests.
 	c.cfg.Now = func() time.Time { return time.Time{} }
 	var peers []*wire
 	for i := range 6 {
@@ -380,8 +382,8 @@ func TestRequestsWaitForTheBudgetOfAllPeers(t *testing.T) {
 	eventually(t, "the end", func() bool { return c.counted() == 0 })
 }
 
-// TestNamesOfSeveralPeersCountOnce: a set of names that peers share counts for each of
-// them, and once for all.
+// TestNamesOfSeveralPeersCountOnce: A set of names that peers share counts for each of
+// them, and once for all peers.
 func TestNamesOfSeveralPeersCountOnce(t *testing.T) {
 	t.Parallel()
 	c := limited(Limits{PeerBytes: 1 << 20, TotalBytes: 1 << 20, RequestBytes: 1 << 20, RequestTime: patience, AddressStreams: 1})
@@ -408,13 +410,14 @@ func TestNamesOfSeveralPeersCountOnce(t *testing.T) {
 	}
 }
 
-// A request that is not finished in time ends its connection.
+// TestRequestsAreFinishedInTime: A request that is not complete in time ends its
+// connection.
 func TestRequestsAreFinishedInTime(t *testing.T) {
 	t.Parallel()
 	c := limited(Limits{PeerBytes: 1 << 30, TotalBytes: 1 << 30, RequestBytes: 4 << 20, RequestTime: 50 * time.Millisecond})
 	w := c.dial(t, "127.0.0.1")
 	w.open(1)
-	w.send(1, message(10, 10), 1<<14) // this one is
+	w.send(1, message(10, 10), 1<<14) // this one is complete
 	w.open(3)
 	w.send(3, message(10, 9), 1<<14)
 	if why := <-w.goAway; why != "a request was not finished in time" {
@@ -422,8 +425,8 @@ func TestRequestsAreFinishedInTime(t *testing.T) {
 	}
 }
 
-// When all peers together hold too much, the largest connection of the largest is
-// closed, not that which came last.
+// TestLargestHolderIsClosedFirst: If all peers together hold too much, the largest
+// connection of the largest peer is closed, not the latest.
 func TestLargestHolderIsClosedFirst(t *testing.T) {
 	t.Parallel()
 	c := limited(Limits{PeerBytes: 1 << 30, TotalBytes: 10 << 20, RequestBytes: 4 << 20, RequestTime: patience})
@@ -449,7 +452,8 @@ func TestLargestHolderIsClosedFirst(t *testing.T) {
 	}
 }
 
-// Frames that cost work and carry nothing end the connection that sends many.
+// TestControlFramesAreBounded: Too many frames that cost work and carry nothing end the
+// connection.
 func TestControlFramesAreBounded(t *testing.T) {
 	t.Parallel()
 	for what, send := range map[string]func(w *wire, i uint32) error{
@@ -487,12 +491,12 @@ func TestControlFramesAreBounded(t *testing.T) {
 	}
 }
 
-// The resets that a peer provokes count like those that it sends.
+// TestProvokedResetsAreBounded: Resets that a peer provokes count like its own.
 func TestProvokedResetsAreBounded(t *testing.T) {
 	t.Parallel()
 	c := limited(Limits{PeerBytes: 1 << 30, TotalBytes: 1 << 30, RequestBytes: 4 << 20, RequestTime: patience})
 	w := c.dial(t, "127.0.0.1")
-	<-w.begun // a close with bytes unread would reset the connection, GOAWAY and all
+	<-w.begun // a close with unread bytes would reset the connection and lose the GOAWAY
 	out := http2.NewFramer(w.conn, nil)
 	var err error
 	for i := 0; err == nil && i < 100_000; i++ {

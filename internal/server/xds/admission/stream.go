@@ -62,7 +62,7 @@ func (s *Stream) Hold(names []*xdswire.NameSet) error {
 	}
 	before := s.names
 	s.names = nil
-	h := c.holder(s.peer)
+	h := c.peerState(s.peer)
 	for _, n := range names {
 		if n.Len() > 0 {
 			s.names = append(s.names, n)
@@ -82,7 +82,7 @@ func (s *Stream) Hold(names []*xdswire.NameSet) error {
 // drop removes sets from the connection and the peer. The lock must be held.
 func (s *Stream) drop(names []*xdswire.NameSet) {
 	c := s.conn.conns
-	h := c.holder(s.peer)
+	h := c.peerState(s.peer)
 	for _, n := range names {
 		s.conn.names.remove(n)
 		h.names.remove(n)
@@ -104,7 +104,7 @@ func (s *Stream) Close() {
 	}
 	s.closed = true
 	s.drop(s.names)
-	h := c.holder(s.peer)
+	h := c.peerState(s.peer)
 	h.streams--
 	delete(h.crowded, s)
 	c.tidy(s.peer)

@@ -10,48 +10,47 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// memoryFull is the share of the memory limit above which no stream starts.
+// memoryFull is the used share of the memory limit above which no stream starts.
 const memoryFull = 0.8
 
-// memoryPoll is how often memory is looked at while streams wait for it.
+// memoryPoll is the interval of memory checks while streams wait for memory.
 const memoryPoll = 100 * time.Millisecond
 
-// Turns lets a bounded number of streams start at a time. The others wait:
-// in order among those of one caller, and callers take turns, so that nobody
-// is held up by how many streams another one opens. Nobody is refused for
-// coming too often.
+// Turns is a fair queue that lets a bounded number of streams start at a time. The
+// streams of one caller start in order, and callers take turns, so that a caller with
+// many streams does not delay others. No stream is refused for coming too often.
 type Turns struct {
-	memory func() float64 // share of the limit in use; nil: there is none
+	memory func() float64 // used share of the limit; nil: no limit
 	wait   time.Duration  // for memory
 
 	mu      sync.Mutex
-	slots   int // free
+	slots   int // free slots
 	callers map[string]*list.List
-	next    list.List // of callers that have tickets, in order of their turns
-	full    bool      // memory was short at the last look
+	next    list.List // callers with tickets, in order of their turns
+	full    bool      // memory was short at the last check
 	polling bool
 }
 
-// ticket is a stream that waits.
+// ticket is a waiting stream.
 type ticket struct {
 	granted chan struct{}
 	caller  string
 	element *list.Element // in the caller's list
 }
 
-// NewTurns lets so many streams start at a time. A stream that must wait for
-// memory, which is short when more than four fifths of it are in use, does so
-// for at most wait; nil memory is never short.
+// NewTurns returns a queue that lets starting streams start at a time. A stream waits
+// at most wait for memory, which is short when more than four fifths of it are in use.
+// Without a memory function it is never short.
 func NewTurns(starting int, wait time.Duration, memory func() float64) *Turns {
 	return &Turns{memory: memory, wait: wait, slots: starting, callers: make(map[string]*list.List)}
 }
 
-// ErrShutdown tells a peer that the server stops.
+// ErrShutdown returns the error for peers of a server that stops.
 func ErrShutdown() error { return status.Error(codes.Unavailable, "server is shutting down") }
 
-// Enter waits for the caller's turn. Who gets one must call leave; it may be
-// called twice. The error has code Unavailable when memory was short for too
-// long or the hub is done; it is ctx's when that ends.
+// Enter waits for the caller's turn, which ends with leave; leave may be called twice.
+// The error has code Unavailable if memory was short for too long or the hub is done,
+// and is ctx's error if that ended.
 func (a *Turns) Enter(ctx context.Context, done <-chan struct{}, caller string) (leave func(), err error) {
 	t := a.queue(caller)
 	patience := time.NewTimer(a.wait)
@@ -62,7 +61,7 @@ func (a *Turns) Enter(ctx context.Context, done <-chan struct{}, caller string) 
 			return sync.OnceFunc(a.leave), nil
 		case <-patience.C:
 			if !a.isFull() {
-				patience.Reset(a.wait) // it waits for others, which move on
+				patience.Reset(a.wait) // it waits for other streams, which proceed
 				continue
 			}
 			err = status.Error(codes.Unavailable, "the server is short of memory, try again later")
@@ -74,7 +73,7 @@ func (a *Turns) Enter(ctx context.Context, done <-chan struct{}, caller string) 
 		if a.giveUp(t) {
 			return nil, err
 		}
-		a.leave() // the turn came at the same moment
+		a.leave() // granted at the same moment
 		return nil, err
 	}
 }
@@ -94,7 +93,7 @@ func (a *Turns) queue(caller string) *ticket {
 	return t
 }
 
-// grant gives free slots to those whose turn it is. The lock must be held.
+// grant gives free slots to the next streams. The lock must be held.
 func (a *Turns) grant() {
 	for a.slots > 0 && a.next.Len() > 0 {
 		if a.full = a.memory != nil && a.memory() > memoryFull; a.full {
@@ -117,7 +116,7 @@ func (a *Turns) grant() {
 	}
 }
 
-// poll looks again in a moment. The lock must be held.
+// poll checks memory again later. The lock must be held.
 func (a *Turns) poll() {
 	if a.polling {
 		return
@@ -131,7 +130,7 @@ func (a *Turns) poll() {
 	})
 }
 
-// giveUp withdraws a ticket. It is false when the ticket was granted.
+// giveUp withdraws a ticket. It returns false if the ticket was granted.
 func (a *Turns) giveUp(t *ticket) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

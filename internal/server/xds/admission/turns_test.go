@@ -30,7 +30,7 @@ func TestCallersTakeTurns(t *testing.T) {
 				}
 				order <- name
 				leave()
-				leave() // twice is once
+				leave() // has no effect the second time
 			}()
 			synctest.Wait()
 		}
@@ -39,7 +39,7 @@ func TestCallersTakeTurns(t *testing.T) {
 		}
 		wait("few0", "few")
 		wait("few1", "few")
-		time.Sleep(time.Hour) // who waits for others is not refused
+		time.Sleep(time.Hour) // a stream that waits for others is not refused
 		leave()
 		synctest.Wait()
 		close(order)
