@@ -1,8 +1,7 @@
-// Package clustersettings is what a mesh sets for its clusters: who is drained, who
-// takes which share of the load, what happens when one is lost, and what its
-// kubeconfig may do. It is kept as YAML in the key clusters.yaml of the
-// ConfigMap meshctl-clusters, so that every control plane and every restart has
-// it.
+// Package clustersettings reads and writes the settings of a mesh's clusters: whether a
+// cluster is drained, its weight, the action if it is lost, and what its kubeconfig may
+// do. Control planes read them as YAML from the key clusters.yaml of the ConfigMap
+// meshctl-clusters.
 package clustersettings
 
 import (
@@ -20,23 +19,23 @@ import (
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
-// Where the settings are kept: in the system namespace.
+// The place of the settings, in the system namespace.
 const (
 	ConfigMap = "meshctl-clusters"
 	Key       = "clusters.yaml"
 )
 
-// MaxClusters bounds of how many clusters something may be said.
+// MaxClusters bounds the number of clusters with settings.
 const MaxClusters = 1000
 
-// file is the YAML.
-type file struct {
+// document is the YAML.
+type document struct {
 	Clusters mesh.ClusterSettings `json:"clusters" yaml:"clusters"`
 }
 
-// Parse reads the YAML. An empty text says nothing of any cluster.
+// Parse parses the YAML. Empty text has no settings.
 func Parse(text string) (mesh.ClusterSettings, error) {
-	var f file
+	var f document
 	n := 0
 	for chunk := range yamldoc.Split([]byte(text)) {
 		doc, err := yamldoc.Parse(chunk)
@@ -92,7 +91,7 @@ func checkCluster(id mesh.ClusterID, c mesh.ClusterSetting) error {
 	return nil
 }
 
-// YAML writes the settings, clusters of which nothing is said left out.
+// YAML encodes the settings. It omits clusters without settings.
 func YAML(s mesh.ClusterSettings) (string, error) {
 	out := maps.Clone(s)
 	maps.DeleteFunc(out, func(_ mesh.ClusterID, c mesh.ClusterSetting) bool { return c.IsZero() })
@@ -102,7 +101,7 @@ func YAML(s mesh.ClusterSettings) (string, error) {
 	var b bytes.Buffer
 	enc := yaml.NewEncoder(&b)
 	enc.SetIndent(2)
-	if err := enc.Encode(file{out}); err != nil {
+	if err := enc.Encode(document{out}); err != nil {
 		return "", err
 	}
 	return b.String(), nil

@@ -19,23 +19,23 @@ import (
 	"github.com/meshctl/meshctl/internal/output"
 )
 
-// Names of the files of an issuer's directory.
+// Names of the files in an issuer's directory. A verifier needs only the last two.
 const (
-	KeyFile    = "key.pem"
-	JWKSFile   = "jwks.json"
-	IssuerFile = "issuer"
+	KeyFile    = "key.pem"   // the signing key, PKCS #8, mode 0600
+	JWKSFile   = "jwks.json" // the public keys
+	IssuerFile = "issuer"    // the issuer URL, one line
 )
 
 const (
 	maxKeyFile    = 64 << 10
 	maxIssuerFile = 2 << 10
-	// reloadInterval is how often the files are read again at most, and so how
-	// long a removed key may still be trusted.
+	// reloadInterval is the shortest time between two reads of the files. A removed key
+	// may stay trusted for that time.
 	reloadInterval = time.Second
 )
 
-// SaveIssuer writes the issuer to dir, which is made if it does not exist. Without
-// force nothing that exists is replaced; the error then wraps fs.ErrExist.
+// SaveIssuer writes the issuer to dir, and creates dir if needed. Without force it
+// replaces nothing; the error then wraps fs.ErrExist.
 func SaveIssuer(dir string, i *Issuer, force bool) error {
 	key, err := certs.EncodeKey(i.Key())
 	if err != nil {
@@ -56,7 +56,7 @@ func SaveIssuer(dir string, i *Issuer, force bool) error {
 	return nil
 }
 
-// LoadIssuer reads the issuer that Save wrote to dir.
+// LoadIssuer reads the issuer that SaveIssuer wrote to dir.
 func LoadIssuer(dir string) (*Issuer, error) {
 	i, err := loadIssuer(dir)
 	if err != nil {
@@ -99,12 +99,12 @@ func loadIssuer(dir string) (*Issuer, error) {
 		return nil, err
 	}
 	if len(keys.Key(i.KeyID())) == 0 {
-		return nil, fmt.Errorf("%s does not have the key of %s, so nobody would accept its tokens", JWKSFile, KeyFile)
+		return nil, fmt.Errorf("%s does not have the key of %s, so no verifier would accept its tokens", JWKSFile, KeyFile)
 	}
 	return i, nil
 }
 
-// issuerFiles is the content of the files that a verifier needs.
+// issuerFiles holds the files of a verifier.
 type issuerFiles struct{ issuer, jwks []byte }
 
 func readIssuerFiles(dir string) (issuerFiles, error) {
@@ -123,8 +123,8 @@ func (p issuerFiles) equal(o issuerFiles) bool {
 	return bytes.Equal(p.issuer, o.issuer) && bytes.Equal(p.jwks, o.jwks)
 }
 
-// parse takes any issuer without white space: not every Kubernetes cluster has
-// an URL for it.
+// parse accepts any issuer without white space, as the issuer of a Kubernetes cluster
+// need not be a URL.
 func (p issuerFiles) parse() (issuer string, keys jose.JSONWebKeySet, err error) {
 	fields := strings.Fields(string(p.issuer))
 	if len(fields) != 1 {
@@ -137,24 +137,23 @@ func (p issuerFiles) parse() (issuer string, keys jose.JSONWebKeySet, err error)
 	return fields[0], keys, nil
 }
 
-// FileVerifier checks the tokens of the issuer of one directory. It follows
-// changes of jwks.json and issuer: a Verify reads them again, once a second at
-// most. While they cannot be read or are broken, the last good ones count. It
-// may be used concurrently.
+// FileVerifier checks the tokens of an issuer whose public keys are in files. Verify
+// reads the files again, at most once a second. If they are unreadable or invalid, it
+// uses the last good ones. It may be used concurrently.
 type FileVerifier struct {
 	read      func() (issuerFiles, error)
-	wrap      func(error) error // says which files
+	wrap      func(error) error // names the files
 	audiences []string
 
-	mu      sync.Mutex // guards what follows
+	mu      sync.Mutex // guards the fields below
 	last    issuerFiles
 	checked time.Time
 	current *Verifier
-	problem error // why the files of the last read are not in use
+	problem error // why the last read had no effect
 }
 
-// LoadVerifier reads jwks.json and issuer from dir. A token must name one of
-// the audiences.
+// LoadVerifier reads jwks.json and issuer from dir. Tokens must name one of the
+// audiences.
 func LoadVerifier(dir string, audiences []string) (*FileVerifier, error) {
 	return startFileVerifier(&FileVerifier{
 		audiences: audiences,
@@ -163,8 +162,7 @@ func LoadVerifier(dir string, audiences []string) (*FileVerifier, error) {
 	})
 }
 
-// LoadKeys is LoadVerifier for an issuer whose name is known and whose keys are
-// in a file.
+// LoadKeys is LoadVerifier for a known issuer with a file of keys.
 func LoadKeys(issuer, file string, audiences []string) (*FileVerifier, error) {
 	return startFileVerifier(&FileVerifier{
 		audiences: audiences,
@@ -183,14 +181,14 @@ func startFileVerifier(v *FileVerifier) (*FileVerifier, error) {
 	return v, nil
 }
 
-// Problem says why the files are not in use as they were last read.
+// Problem returns the error of the last read of the files, if any.
 func (v *FileVerifier) Problem() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.problem
 }
 
-// Issuer is the iss claim that the verifier accepts now.
+// Issuer returns the iss claim that the verifier accepts now.
 func (v *FileVerifier) Issuer() string {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -217,7 +215,7 @@ func (v *FileVerifier) refresh(now time.Time) (*Verifier, error) {
 	return v.current, v.problem
 }
 
-// reload replaces current if the files changed and are good.
+// reload replaces current if the files changed and are valid.
 func (v *FileVerifier) reload() {
 	p, err := v.read()
 	if err == nil && p.equal(v.last) {

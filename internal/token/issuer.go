@@ -27,8 +27,8 @@ type Issuer struct {
 	signer jose.Signer
 }
 
-// GenerateIssuer makes an issuer with a new key. An empty issuer URL becomes
-// https://meshctl.local/<key id>, which no other issuer has.
+// GenerateIssuer makes an issuer with a new key. The default issuer URL is the unique
+// https://meshctl.local/<key id>.
 func GenerateIssuer(issuerURL string) (*Issuer, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -37,9 +37,9 @@ func GenerateIssuer(issuerURL string) (*Issuer, error) {
 	return NewIssuer(issuerURL, key)
 }
 
-// NewIssuer makes an issuer of an existing P-256 key. The key id is the key's
-// RFC 7638 thumbprint. The URL is as in GenerateIssuer; one that is given must
-// be https, without user, query and fragment.
+// NewIssuer makes an issuer from a P-256 key. The key id is the RFC 7638 thumbprint of
+// the key. The URL must be https, without user, query and fragment; its default is as
+// in GenerateIssuer.
 func NewIssuer(issuerURL string, key *ecdsa.PrivateKey) (*Issuer, error) {
 	if key.Curve != elliptic.P256() {
 		return nil, fmt.Errorf("signing key is on curve %s: want P-256", key.Curve.Params().Name)
@@ -76,23 +76,23 @@ func checkIssuerURL(s string) error {
 	return nil
 }
 
-// URL is the iss claim of the issuer's tokens.
+// URL returns the iss claim of the issuer's tokens.
 func (i *Issuer) URL() string { return i.url }
 
-// KeyID is the kid header of the issuer's tokens.
+// KeyID returns the kid header of the issuer's tokens.
 func (i *Issuer) KeyID() string { return i.keyID }
 
-// Key is the signing key, for keeping it. It is a secret.
+// Key returns the signing key, which is a secret.
 func (i *Issuer) Key() *ecdsa.PrivateKey { return i.key }
 
-// JWKS is the public key set that verifiers need.
+// JWKS returns the public key set for verifiers.
 func (i *Issuer) JWKS() jose.JSONWebKeySet {
 	return jose.JSONWebKeySet{Keys: []jose.JSONWebKey{{
 		Key: i.key.Public(), KeyID: i.keyID, Algorithm: string(jose.ES256), Use: "sig",
 	}}}
 }
 
-// Create signs a token for the claims, valid from now.
+// Create signs a token with the claims, valid from now.
 func (i *Issuer) Create(c Claims, now time.Time) (string, error) {
 	if err := c.Check(); err != nil {
 		return "", fmt.Errorf("create token: %w", err)
@@ -126,8 +126,8 @@ func (i *Issuer) Create(c Claims, now time.Time) (string, error) {
 	return raw, nil
 }
 
-// Check reports what of the claims no token can be made for: names that are no
-// DNS names, no audience, or a life time outside 1 second to MaxTTL.
+// Check returns an error if the names are no DNS names, an audience is missing or empty,
+// or the life time is not within 1 second and MaxTTL.
 func (c Claims) Check() error {
 	if err := checkNames(c.Namespace, c.ServiceAccount); err != nil {
 		return err
@@ -144,8 +144,8 @@ func (c Claims) Check() error {
 	return nil
 }
 
-// ref names an object. Where there is no API server to give it a uid, the uid
-// is derived from the name, so that it is the same in every token.
+// ref returns a reference to an object. Without a uid from an API server, it derives
+// one from the name, so that all tokens have the same.
 func (i *Issuer) ref(kind, namespace, name, uid string) objectRef {
 	if uid == "" {
 		sum := sha256.Sum256([]byte(i.url + "\x00" + kind + "\x00" + namespace + "\x00" + name))
@@ -160,7 +160,7 @@ func newID() string {
 	return formatUUID(b, 4)
 }
 
-// formatUUID renders 16 bytes as a UUID of the given version (RFC 9562).
+// formatUUID formats 16 bytes as a UUID of the given version (RFC 9562).
 func formatUUID(b [16]byte, version byte) string {
 	b[6] = b[6]&0x0f | version<<4
 	b[8] = b[8]&0x3f | 0x80

@@ -1,10 +1,10 @@
-// Package token makes and checks the tokens by which workloads prove who they
-// are: JSON Web Tokens in the shape of Kubernetes service-account tokens. It
-// keeps their issuers in directories, and follows changes of the public keys.
+// Package token makes and checks the tokens that authenticate workloads: JSON Web
+// Tokens in the format of Kubernetes service-account tokens. It also keeps token
+// issuers in directories.
 //
-// It refuses more than the JWT standard does: only asymmetric algorithms, each
-// bound to its kind of key, a key id that names exactly one key, and a subject
-// of exactly four parts.
+// It is stricter than the JWT standard: it accepts only asymmetric algorithms, one for
+// each type of key, a key id that names exactly one key, and a subject of exactly four
+// parts.
 package token
 
 import (
@@ -21,22 +21,21 @@ import (
 const (
 	// maxTokenSize is the longest token that is looked at, in bytes.
 	MaxSize = 16 << 10
-	// MaxTTL is the longest life of a token, made or accepted: that of a
-	// Kubernetes token with the extended life time.
+	// MaxTTL is the longest life of a token. Kubernetes tokens with an extended life
+	// time have it.
 	MaxTTL = 365 * 24 * time.Hour
-	// Leeway is how far the clocks of issuer and verifier may differ: exp, nbf
-	// and iat are each checked with this much tolerance.
+	// Leeway is the tolerance for exp, nbf and iat, as clocks differ.
 	Leeway = 10 * time.Second
 )
 
-// Claims is what a token says of its bearer. For Create everything up to TTL
-// is input, of which the pod and the uids may be empty. Verify fills all of it.
+// Claims are the claims of a token. Create uses the fields up to TTL; the pod and the
+// uids may be empty. Verify sets all fields.
 type Claims struct {
 	Namespace         string // DNS label
 	ServiceAccount    string // DNS name
-	ServiceAccountUID string // Create derives one from the name if empty
+	ServiceAccountUID string // if empty, Create derives it from the name
 	Pod               string // DNS name; empty if the token is bound to no pod
-	PodUID            string // as ServiceAccountUID
+	PodUID            string // if empty, Create derives it from the name
 	Audiences         []string
 	TTL               time.Duration // exp - iat, whole seconds
 
@@ -45,24 +44,21 @@ type Claims struct {
 	IssuedAt time.Time
 }
 
-// Expiry is when the token ends.
+// Expiry returns the end of the token.
 func (c Claims) Expiry() time.Time { return c.IssuedAt.Add(c.TTL) }
 
 const subjectPrefix = "system:serviceaccount:"
 
-// Subject is whom a token of the service account is of, as API servers name it.
+// Subject returns the sub claim of a service account's tokens.
 func Subject(namespace, serviceAccount string) string {
 	return subjectPrefix + namespace + ":" + serviceAccount
 }
 
-// ParseSubject reads system:serviceaccount:<namespace>:<service account>.
+// ParseSubject parses system:serviceaccount:<namespace>:<service account>.
 func ParseSubject(sub string) (namespace, serviceAccount string, err error) {
 	rest, ok := strings.CutPrefix(sub, subjectPrefix)
-	if !ok {
-		return "", "", fmt.Errorf("sub %q: want %s<namespace>:<service account>", sub, subjectPrefix)
-	}
-	namespace, serviceAccount, ok = strings.Cut(rest, ":")
-	if !ok {
+	namespace, serviceAccount, found := strings.Cut(rest, ":")
+	if !ok || !found {
 		return "", "", fmt.Errorf("sub %q: want %s<namespace>:<service account>", sub, subjectPrefix)
 	}
 	if err := checkNames(namespace, serviceAccount); err != nil {
@@ -105,7 +101,7 @@ type objectRef struct {
 	UID  string `json:"uid"`
 }
 
-// audience reads a string or a list and, like Kubernetes, writes a list.
+// audience parses a string or a list and, like Kubernetes, writes a list.
 type audience []string
 
 // UnmarshalJSON implements json.Unmarshaler.

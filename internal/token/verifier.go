@@ -21,7 +21,7 @@ import (
 
 // Limits of a key set.
 const (
-	// MaxKeySetSize is the longest JWKS document that is read, in bytes.
+	// MaxKeySetSize is the size limit of JWKS documents in bytes.
 	MaxKeySetSize = 1 << 20
 	maxKeys       = 100
 	maxKeyID      = 256
@@ -29,23 +29,23 @@ const (
 	maxRSABits    = 8192
 )
 
-// ErrUnknownKey is in the error of Verify when the token's key id is not in
-// the key set: the set may have changed since it was read.
+// ErrUnknownKey is in the error of Verify if the key set lacks the token's key id. The
+// issuer may have a newer set.
 var ErrUnknownKey = errors.New("unknown key id")
 
-// ErrOtherIssuer is in the error of Verify when one of the keys signed the
-// token, but for another iss.
+// ErrOtherIssuer is in the error of Verify if a key of the set signed the token, but
+// the token has another iss.
 var ErrOtherIssuer = errors.New("another issuer")
 
 // Verifier checks the tokens of one issuer. It may be used concurrently.
 type Verifier struct {
-	Issuer    string             // iss, compared exactly
-	Keys      jose.JSONWebKeySet // as ParseKeys returns it
+	Issuer    string             // the exact iss
+	Keys      jose.JSONWebKeySet // from ParseKeys
 	Audiences []string           // aud must name one of them
 }
 
-// ParseKeys reads a JWKS document of at most MaxKeySetSize bytes. Every key
-// must be public, asymmetric and of a usable size, with a key id of its own.
+// ParseKeys parses a JWKS document of at most MaxKeySetSize bytes. Each key must be
+// public, asymmetric and of a usable size, with a unique key id.
 func ParseKeys(doc []byte) (jose.JSONWebKeySet, error) {
 	var set jose.JSONWebKeySet
 	if len(doc) > MaxKeySetSize {
@@ -70,8 +70,8 @@ func ParseKeys(doc []byte) (jose.JSONWebKeySet, error) {
 	return set, nil
 }
 
-// algorithm is the one signature algorithm that tokens of the key may use. The
-// token has no say in it: a public key can never be taken for an HMAC secret.
+// algorithm returns the only signature algorithm for tokens of the key. The token does
+// not choose it, so a public key can never serve as an HMAC secret.
 func algorithm(k jose.JSONWebKey) (jose.SignatureAlgorithm, error) {
 	if k.Use != "" && k.Use != "sig" {
 		return "", fmt.Errorf("use is %q: want sig", k.Use)
@@ -108,9 +108,8 @@ func algorithm(k jose.JSONWebKey) (jose.SignatureAlgorithm, error) {
 	return alg, nil
 }
 
-// Verify checks signature and claims of a token in compact form and returns
-// the claims. The error never holds the token; errors.Is(err, ErrUnknownKey)
-// says that another key set might accept it.
+// Verify checks the signature and the claims of a token in compact form and returns the
+// claims. Errors never contain the token.
 func (v *Verifier) Verify(raw string, now time.Time) (Claims, error) {
 	p, err := v.open(raw)
 	if err != nil {
@@ -123,7 +122,7 @@ func (v *Verifier) Verify(raw string, now time.Time) (Claims, error) {
 	return c, nil
 }
 
-// header is all that is read of a token before its signature was verified.
+// header has the checked fields of a token's header.
 type header struct {
 	Algorithm string         `json:"alg"`
 	KeyID     string         `json:"kid"`
@@ -131,7 +130,7 @@ type header struct {
 	Unencoded jsontext.Value `json:"b64"`
 }
 
-// open checks the form and the signature.
+// open checks the form and the signature of a token and returns its claims.
 func (v *Verifier) open(raw string) (payload, error) {
 	var p payload
 	h, err := parseHeader(raw)
@@ -157,14 +156,14 @@ func (v *Verifier) open(raw string) (payload, error) {
 	if err != nil {
 		return p, fmt.Errorf("the signature is not of key %q", h.KeyID)
 	}
-	// A name twice, or in other letters, is nothing that an issuer writes.
+	// This decoder refuses duplicate names and names in other letter case.
 	if err := json.Unmarshal(claims, &p); err != nil {
 		return p, fmt.Errorf("claims: %w", err)
 	}
 	return p, nil
 }
 
-// parseHeader reads the header of a token.
+// parseHeader parses the header of a token.
 func parseHeader(raw string) (header, error) {
 	text, _, err := split(raw)
 	if err != nil {
@@ -182,8 +181,8 @@ func parseHeader(raw string) (header, error) {
 	return h, nil
 }
 
-// split decodes the header and the claims of a token in compact form. Each token
-// has one spelling only, although go-jose and base64 decoders accept several.
+// split decodes the header and the claims of a token in compact form. It accepts a
+// single spelling of each token, while go-jose accepts several.
 func split(raw string) (header, claims []byte, err error) {
 	if len(raw) > MaxSize {
 		return nil, nil, fmt.Errorf("%d bytes long: want at most %d", len(raw), MaxSize)
@@ -203,8 +202,7 @@ func split(raw string) (header, claims []byte, err error) {
 
 var errNotCompact = errors.New("not a JWT in compact form")
 
-// UnverifiedIssuer returns the iss claim of a token that nothing has verified yet,
-// for the choice of its verifier.
+// UnverifiedIssuer returns the iss claim of an unverified token, to choose its verifier.
 func UnverifiedIssuer(raw string) (string, error) {
 	_, text, err := split(raw)
 	if err != nil {
@@ -228,7 +226,7 @@ func signedClaims(raw string, key jose.JSONWebKey, alg jose.SignatureAlgorithm) 
 	return signed.Verify(key)
 }
 
-// check holds the claims against the verifier and the clock.
+// check checks the claims.
 func (v *Verifier) check(p payload, now time.Time) (Claims, error) {
 	if p.Issuer == "" || p.Issuer != v.Issuer {
 		return Claims{}, fmt.Errorf("%w: iss is %q", ErrOtherIssuer, p.Issuer)
