@@ -148,7 +148,7 @@ func rootOf(t testing.TB, change func(*x509.Certificate)) *x509.Certificate {
 	return cert
 }
 
-// TestLastGoodBundleStays: after a bad response of the endpoint the last good bundle
+// TestEndpointGoesBad: after a bad response of the endpoint the last good bundle
 // stays, the status has the reason, and the next good bundle comes into use.
 func TestEndpointGoesBad(t *testing.T) {
 	root, next := certstest.NewRoot(t).Cert, certstest.NewRoot(t).Cert
@@ -232,7 +232,7 @@ func TestEndpointGoesBad(t *testing.T) {
 	}
 }
 
-// TestEndpointMustProveItself: a bundle from an endpoint that does not prove its name is
+// TestEndpointIsNotProved: a bundle from an endpoint that does not prove its name is
 // refused.
 func TestEndpointIsNotProved(t *testing.T) {
 	e := serveEndpoint(t, nil)
@@ -290,7 +290,7 @@ func shown(t *testing.T, by *certs.Authority, id string) *tls.Certificate {
 	return &tls.Certificate{Certificate: [][]byte{leaf.Raw}, PrivateKey: key}
 }
 
-// TestEndpointWithSPIFFEID: an endpoint proves its SPIFFE id first by the bundle in the
+// TestSPIFFEProfile: an endpoint proves its SPIFFE id first by the bundle in the
 // file, then by its last bundle, and by a new file after both have changed.
 func TestSPIFFEProfile(t *testing.T) {
 	const id = "spiffe://b.example/ns/istio-system/sa/istiod"

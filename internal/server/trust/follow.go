@@ -64,12 +64,10 @@ func (f *Bundles) follow(ctx context.Context, s Source) {
 			}
 			wait = jittered(wait)
 		}
-		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
-		case <-timer.C:
+		case <-time.After(wait):
 		}
-		timer.Stop()
 	}
 }
 

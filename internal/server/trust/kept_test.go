@@ -99,7 +99,7 @@ func TestKeptIsWrittenRarely(t *testing.T) {
 	}
 	for _, want := range []time.Duration{0, time.Minute, 2 * time.Minute, 3 * time.Minute, 4 * time.Minute, 0, time.Minute} {
 		if got := age(); got != want {
-			t.Errorf("what is kept is %v old, want %v", got, want)
+			t.Errorf("the kept bundle is %v old, want %v", got, want)
 		}
 		now = now.Add(time.Minute)
 	}

@@ -18,7 +18,7 @@ import (
 //
 // It is safe for concurrent use.
 type Peers struct {
-	// Bundles are the sources. Peers sets those of MeshConfig.
+	// Bundles has the sources. Peers sets the sources of MeshConfig.
 	Bundles *Bundles
 	changed chan struct{} // capacity 1
 
@@ -116,9 +116,9 @@ func (p *Peers) gather() {
 	}
 }
 
-// setBundle publishes the roots by which workloads verify each other: those of their
-// own trust domain. If Envoy had the roots of another domain, that domain could sign
-// for the own one. The caller holds the lock.
+// setBundle publishes the roots by which workloads verify each other, of the own trust
+// domain only. If Envoy had the roots of another domain, that domain could sign for the
+// own one. The caller holds the lock.
 func (p *Peers) setBundle(roots []*x509.Certificate) {
 	p.bundle = make([]string, len(roots))
 	for i, r := range roots {

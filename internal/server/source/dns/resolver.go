@@ -1,5 +1,5 @@
-// Package dns keeps the addresses of host names known: those of gateways whose
-// load balancers have no address that stays.
+// Package dns resolves the host names of gateways again and again, as the addresses
+// behind such names change.
 package dns
 
 import (
@@ -18,36 +18,36 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Config of a Resolver. All fields but Every are needed.
+// Config configures a Resolver. All fields but Every are required.
 type Config struct {
 	// Lookup returns the addresses of an absolute host name, as
 	// net.Resolver.LookupNetIP does.
 	Lookup func(ctx context.Context, host string) ([]netip.Addr, error)
-	// Publish is given the addresses by host, sorted, once all that was wanted at
-	// first was asked for, and whenever they change. A host that was asked for and
-	// never had an answer has none. It must neither block nor change them.
+	// Publish gets the sorted addresses by host after the first lookup of all
+	// wanted hosts, and after each change. A host that was never resolved has no
+	// addresses. Publish must neither block nor change the map.
 	Publish func(map[string][]netip.Addr)
 	Log     *slog.Logger
-	// Every is how often names are asked for again, a little earlier or later.
-	// Names that never had an answer are asked for more often. Default 30 s.
+	// Every is the longest interval between two lookups of a host; the shortest is
+	// half of it. Hosts that were never resolved are looked up more often. The
+	// default is 30 s.
 	Every time.Duration
-	// Jitter is a random part of a duration, at most all of it.
+	// Jitter returns a random duration between 0 and its argument.
 	Jitter func(time.Duration) time.Duration
 	Now    func() time.Time
 }
 
-// Limits of what is asked for.
+// Limits of lookups.
 const (
-	maxAddresses = 16 // of one name
+	maxAddresses = 16 // of one host
 	atOnce       = 8
 	timeout      = 5 * time.Second
 	defaultEvery = 30 * time.Second
-	// eager is how many times as often names without an answer are asked for.
+	// eager is the factor by which hosts without addresses are looked up more often.
 	eager = 6
 )
 
-// Resolver resolves names again and again. When a name cannot be resolved, its
-// last addresses stay.
+// Resolver resolves hosts periodically. If a lookup fails, the last addresses stay.
 type Resolver struct {
 	cfg  Config
 	wake chan struct{}
@@ -56,13 +56,13 @@ type Resolver struct {
 	want []string
 }
 
-// New makes a Resolver; Run makes it work.
+// New returns a Resolver. Run makes it work.
 func New(cfg Config) *Resolver {
 	cfg.Every = cmp.Or(cfg.Every, defaultEvery)
 	return &Resolver{cfg: cfg, wake: make(chan struct{}, 1)}
 }
 
-// Want says of which host names the addresses are to be known. It never blocks.
+// Want sets the hosts to resolve. It never blocks.
 func (r *Resolver) Want(hosts []string) {
 	r.mu.Lock()
 	r.want = slices.Clone(hosts)
@@ -73,20 +73,20 @@ func (r *Resolver) Want(hosts []string) {
 	}
 }
 
-// answer is what is known of a name.
+// hostAddresses is the result of the last lookup of a host.
 type hostAddresses struct {
 	addresses []netip.Addr
 	failing   bool
 	due       time.Time
 }
 
-// Run resolves until ctx ends. It returns nil then.
+// Run resolves until ctx ends; then it returns nil.
 func (r *Resolver) Run(ctx context.Context) error {
 	known := make(map[string]hostAddresses)
 	select {
 	case <-ctx.Done():
 		return nil
-	case <-r.wake: // there is nothing to ask for before
+	case <-r.wake: // the first Want
 	}
 	for first := true; ; first = false {
 		changed := r.round(ctx, known)
@@ -96,19 +96,16 @@ func (r *Resolver) Run(ctx context.Context) error {
 		if changed || first {
 			r.cfg.Publish(addresses(known))
 		}
-		next := time.NewTimer(r.pause(known))
 		select {
 		case <-ctx.Done():
-			next.Stop()
 			return nil
 		case <-r.wake:
-			next.Stop()
-		case <-next.C:
+		case <-time.After(r.pause(known)):
 		}
 	}
 }
 
-// pause is how long nothing has to be asked for.
+// pause returns the time until the next lookup.
 func (r *Resolver) pause(known map[string]hostAddresses) time.Duration {
 	pause := r.cfg.Every
 	for _, a := range known {
@@ -125,8 +122,8 @@ func addresses(known map[string]hostAddresses) map[string][]netip.Addr {
 	return out
 }
 
-// round asks for the names that are due and forgets those that are not wanted. It
-// reports whether addresses changed, or names were asked for the first time.
+// round looks up the hosts that are due and forgets unwanted hosts. It reports whether
+// addresses changed or hosts were looked up for the first time.
 func (r *Resolver) round(ctx context.Context, known map[string]hostAddresses) (changed bool) {
 	r.mu.Lock()
 	want := r.want
@@ -153,7 +150,7 @@ func (r *Resolver) round(ctx context.Context, known map[string]hostAddresses) (c
 			return nil
 		})
 	}
-	_ = g.Wait() // which has no error
+	_ = g.Wait() // lookUp returns no error
 	for i, host := range due {
 		before, asked := known[host]
 		changed = changed || !asked || !slices.Equal(before.addresses, results[i].addresses)
@@ -162,7 +159,7 @@ func (r *Resolver) round(ctx context.Context, known map[string]hostAddresses) (c
 	return changed
 }
 
-// ask resolves a name. Without an answer, what was known before stays.
+// lookUp resolves a host. If that fails, the addresses before stay.
 func (r *Resolver) lookUp(ctx context.Context, host string, before hostAddresses) hostAddresses {
 	limited, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -202,8 +199,8 @@ func (r *Resolver) lookUp(ctx context.Context, host string, before hostAddresses
 	return after
 }
 
-// absolute has names with a dot in them not looked for in the search domains of
-// this machine first, where others could have them.
+// absolute makes a name with a dot absolute. Otherwise the resolver would first try
+// the search domains of this machine, which may have other owners.
 func absolute(host string) string {
 	if strings.Contains(strings.TrimSuffix(host, "."), ".") && !strings.HasSuffix(host, ".") {
 		return host + "."

@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// zone is a DNS that changes.
+// zone is a DNS zone that tests change.
 type zone struct {
 	mu    sync.Mutex
 	hosts map[string][]string // nil: it fails
@@ -48,7 +48,7 @@ func (z *zone) lookup(_ context.Context, host string) ([]netip.Addr, error) {
 	return out, nil
 }
 
-// start runs a resolver on the zone; want waits for what it publishes.
+// start runs a Resolver on the zone. want waits for published addresses.
 func start(t *testing.T, z *zone, hosts ...string) (r *Resolver, want func(map[string][]string), log *harness.LogBuffer) {
 	t.Helper()
 	published := make(chan map[string][]netip.Addr, 100)
@@ -90,11 +90,11 @@ func TestResolver(t *testing.T) {
 	t.Parallel()
 	z := &zone{hosts: map[string][]string{"lb.example.": {"192.0.2.2", "::ffff:192.0.2.1", "192.0.2.2"}, "here": {"127.0.0.9"}}, asked: map[string]int{}}
 	r, want, log := start(t, z, "lb.example", "here", "late.example.")
-	// Once all were asked for, with what there is.
+	// The addresses are published after the first lookup of all hosts.
 	want(map[string][]string{"lb.example": {"192.0.2.1", "192.0.2.2"}, "here": {"127.0.0.9"}})
 	z.set("late.example.", "2001:db8::1")
 	want(map[string][]string{"lb.example": {"192.0.2.1", "192.0.2.2"}, "here": {"127.0.0.9"}, "late.example.": {"2001:db8::1"}})
-	// An answer that fails, or is empty, takes nothing away.
+	// Failed and empty responses remove no addresses.
 	z.set("lb.example.")
 	z.set("here", []string{}...)
 	z.set("late.example.", "2001:db8::2")
@@ -116,7 +116,8 @@ func TestResolver(t *testing.T) {
 	}
 }
 
-// At first nothing is said until all were asked for, also when none has an answer.
+// TestResolverFirst: nothing is published before the first lookup of all hosts, even
+// if none has addresses.
 func TestResolverFirst(t *testing.T) {
 	t.Parallel()
 	z := &zone{hosts: map[string][]string{}, asked: map[string]int{}}
