@@ -14,14 +14,14 @@ import (
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
-// Bounds of the access log's settings, in bytes.
+// Bounds of access log settings, in bytes.
 const (
 	maxLogFile   = 4 << 10
 	maxLogFormat = 16 << 10
 )
 
-// checkAccessLog replaces settings of access logs that Envoy would refuse by their
-// defaults, with a warning. Envoy refuses all listeners for one wrong operator.
+// checkAccessLog replaces invalid access log settings by their defaults, with a
+// warning. Envoy would refuse all listeners for one wrong operator.
 func (c *conversion) checkAccessLog(m *meshv1alpha1.MeshConfig, doc yamldoc.Value) {
 	if err := checkLogFile(m.AccessLogFile); err != nil {
 		c.warn(inText(keyMesh, doc, faultf("accessLogFile", "%w: there is no access log", err)))
@@ -58,7 +58,7 @@ func checkJSONFormat(format string) error {
 	return checkFormats(structpb.NewStructValue(&object))
 }
 
-// checkFormats checks the texts of a JSON format.
+// checkFormats checks the strings of a JSON format.
 func checkFormats(v *structpb.Value) error {
 	switch v := v.GetKind().(type) {
 	case *structpb.Value_StringValue:
@@ -109,8 +109,8 @@ var logOperator = func() *regexp.Regexp {
 	return regexp.MustCompile("^%(?:" + strings.Join(alternatives, "|") + ")%")
 }()
 
-// AccessLogOperators returns a format that has every operator an access log may
-// have.
+// AccessLogOperators returns a format with every operator that is allowed in an
+// access log.
 func AccessLogOperators() string {
 	var out strings.Builder
 	for _, group := range logOperatorGroups {
@@ -121,7 +121,7 @@ func AccessLogOperators() string {
 	return out.String()
 }
 
-// logOperatorGroups are the operators of Envoy by what may follow their names.
+// logOperatorGroups lists the operators of Envoy, grouped by their arguments.
 var logOperatorGroups = []struct{ argument, example, names string }{
 	{
 		argument: ``, names: `

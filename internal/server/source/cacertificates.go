@@ -15,8 +15,8 @@ import (
 // maxCACertificates bounds caCertificates.
 const maxCACertificates = 100
 
-// checkCACertificates checks the further roots of MeshConfig. Those for signers
-// of Kubernetes are left out, with a warning: there are no such signers here.
+// checkCACertificates checks the additional roots of MeshConfig. Roots for signers of
+// Kubernetes are left out with a warning: meshctl does not use such signers.
 func (c *conversion) checkCACertificates(m *meshv1alpha1.MeshConfig, doc yamldoc.Value) *FieldError {
 	if n := len(m.CaCertificates); n > maxCACertificates {
 		return faultf("caCertificates", "has %d entries: want at most %d", n, maxCACertificates)

@@ -11,10 +11,10 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// at names an item of a list.
+// at returns the path of an item of a list.
 func at(list string, i int) string { return list + "[" + strconv.Itoa(i) + "]" }
 
-// each checks every item of a list, none of which may be missing.
+// each checks every item of a list. Empty items are faults.
 func each[T any](list string, items []*T, check func(field string, item *T) *FieldError) *FieldError {
 	for i, item := range items {
 		if item == nil {
@@ -36,8 +36,8 @@ func hostFault(field, host string) *FieldError {
 	return faultf(field, "%q is not a host name", host)
 }
 
-// scopedHostFault checks <namespace>/<host>, where the namespace may be one
-// of the words.
+// scopedHostFault checks <namespace>/<host>. The namespace may also be one of the
+// words.
 func scopedHostFault(field, host, words string) *FieldError {
 	namespace, name, _ := strings.Cut(host, "/")
 	if !mesh.IsDNSLabel(namespace) && !slices.Contains(strings.Fields(words), namespace) {
@@ -76,8 +76,8 @@ func labelsFault(field string, labels map[string]string) *FieldError {
 	return nil
 }
 
-// parseAddr reads an IP address in the form in which addresses are compared:
-// IPv4 never as IPv6, no zone.
+// parseAddr parses an IP address. The result is comparable: IPv4 is never mapped to
+// IPv6. Zones are refused.
 func parseAddr(s string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(s)
 	if err != nil || a.Zone() != "" {
@@ -86,11 +86,11 @@ func parseAddr(s string) (netip.Addr, error) {
 	return a.Unmap(), nil
 }
 
-// metadataIPv6 is the instance metadata service of a cloud, which is not
-// link-local in IPv6.
+// metadataIPv6 is the address of a cloud's instance metadata service, which is not
+// a link-local address in IPv6.
 const metadataIPv6 = "fd00:ec2::254"
 
-// refused says why an address is not used, or "" when it is.
+// refused returns the reason why an address is not used, "" if it is used.
 func (c *Converter) refused(a netip.Addr) string {
 	switch {
 	case !c.RefuseLocal:
@@ -107,7 +107,8 @@ func (c *Converter) refused(a netip.Addr) string {
 	return ""
 }
 
-// refusedHost says why an address or host name is not used, or "".
+// refusedHost returns the reason why an address or host name is not used, "" if it
+// is used.
 func (c *Converter) refusedHost(host string) string {
 	if a, err := parseAddr(host); err == nil {
 		return c.refused(a)
@@ -119,7 +120,7 @@ func (c *Converter) refusedHost(host string) string {
 	return ""
 }
 
-// addresses reads IP addresses and drops those that are refused.
+// addresses parses IP addresses. Refused addresses are left out with a warning.
 func (c *conversion) addresses(field string, texts []string) ([]netip.Addr, *FieldError) {
 	out := make([]netip.Addr, 0, len(texts))
 	for i, text := range texts {
@@ -139,7 +140,8 @@ func (c *conversion) addresses(field string, texts []string) ([]netip.Addr, *Fie
 
 func isPort[T int32 | uint32](n T) bool { return n > 0 && n <= 65535 }
 
-// localName says why a host name or address leads to no service, or "".
+// localName returns the reason why a host name or address cannot be the address of a
+// service, or "".
 func localName(host string) string {
 	name := strings.ToLower(host)
 	if name == "localhost" || strings.HasSuffix(name, ".localhost") {
@@ -153,7 +155,8 @@ func localName(host string) string {
 	return ""
 }
 
-// itemOf names an item of a list, or the field that stands for a list of one.
+// itemOf returns the path of an item of a list, or the field itself if it holds a
+// single address.
 func itemOf(field string, i int) string {
 	if strings.HasSuffix(field, "IP") {
 		return field

@@ -22,13 +22,13 @@ var configMapKind = kubeKind(kind{
 	},
 }, (*conversion).configMap)
 
-// IsCAKey reports whether a key of a ConfigMap may hold what is read of it.
+// IsCAKey reports whether Convert reads the key of a ConfigMap for CA certificates.
 func IsCAKey(key string) bool {
 	return key == keyCACert || key == keyTLSCACert || key == keyCRL || key == keyTLSCRL
 }
 
-// caConfigMap reads ConfigMaps with CA certificates; there is nothing to deliver
-// of others, which may change often.
+// caConfigMap delivers ConfigMaps with CA certificates. It delivers nothing of other
+// ConfigMaps, which may change often.
 func (c *conversion) caConfigMap(o *corev1.ConfigMap) *FieldError {
 	_, generic := o.Data[keyCACert]
 	_, tls := o.Data[keyTLSCACert]

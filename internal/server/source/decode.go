@@ -22,8 +22,8 @@ import (
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
-// Decode reads and converts one object of a document. The place is that of
-// the value; errors are of type *FieldError and know the line of the field.
+// Decode decodes and converts one object of a document. place is the place of the
+// value. Errors are of type *FieldError with the line of the field.
 func (c *Converter) Decode(v yamldoc.Value, place snapshot.Place) (Result, error) {
 	r, err := c.decode(v, place)
 	for _, w := range r.Warnings {
@@ -92,10 +92,10 @@ func splitVersion(apiVersion string) (group, version string) {
 	return group, version
 }
 
-// istioKeys are the fields of an Istio object.
+// istioKeys lists the fields of an Istio object.
 var istioKeys = []string{"apiVersion", "kind", "metadata", "spec", "status"}
 
-// fieldOf is the path of a key, which may hold what separates parts of a path.
+// fieldOf returns the path of a key, which may contain dots and brackets.
 func fieldOf(key string) string {
 	if strings.ContainsAny(key, ".[]") {
 		return "[" + key + "]"
@@ -110,9 +110,9 @@ func fieldHint(key string) string {
 	return ""
 }
 
-// decodeObject fills the object. Fields that a Kubernetes type does not have
-// are ignored, as they come from later versions; in an Istio object they are
-// errors, as they are mostly typing mistakes.
+// decodeObject decodes into the object. Unknown fields of a Kubernetes object are
+// ignored: they belong to later versions. Unknown fields of an Istio object are
+// errors: they are mostly typing mistakes.
 func decodeObject(v yamldoc.Value, object any) *FieldError {
 	istio, ok := object.(*Istio)
 	if !ok {
@@ -139,7 +139,7 @@ func decodeObject(v yamldoc.Value, object any) *FieldError {
 	return under("spec", fault)
 }
 
-// under puts the field of a fault below another.
+// under prepends a path to the field of a fault.
 func under(parent string, fault *FieldError) *FieldError {
 	if fault == nil || parent == "" {
 		return fault
@@ -194,7 +194,8 @@ var (
 	protoEnum    = regexp.MustCompile(`^invalid value for enum field \S+: ([^{\[].*)$`)
 )
 
-// kubeReason says in a person's words what the JSON decoder says in Go's.
+// kubeReason translates an error of the JSON decoder from terms of Go to terms of
+// YAML.
 func kubeReason(err error, field string) string {
 	m := kubeMismatch.FindStringSubmatch(err.Error())
 	if m == nil {
@@ -211,11 +212,11 @@ func kubeReason(err error, field string) string {
 }
 
 var (
-	// jsonWords are a person's words for what the JSON decoder has found.
+	// jsonWords translates the JSON decoder's words for values.
 	jsonWords = map[string]string{
 		"array": "a list", "object": "a mapping", "number": "a number", "string": "a string", "bool": "true or false",
 	}
-	// isPortOrName finds the fields that take a number or a name.
+	// isPortOrName matches the fields that take a number or a name.
 	isPortOrName = regexp.MustCompile(`(^|\.)(targetPort|(httpGet|tcpSocket)\.port)$`)
 )
 
@@ -233,7 +234,7 @@ func typeWord(goType string) string {
 	return "a string"
 }
 
-// protoReason says what the decoder says, and for an enum what it may be.
+// protoReason returns the reason of the decoder. For an enum it adds the valid values.
 func protoReason(err error, field string, message protoreflect.MessageDescriptor) string {
 	reason := protoPrefix.ReplaceAllString(err.Error(), "")
 	m := protoEnum.FindStringSubmatch(reason)
@@ -248,10 +249,10 @@ func protoReason(err error, field string, message protoreflect.MessageDescriptor
 	return fmt.Sprintf("%s is none of %s", m[1], strings.Join(names, ", "))
 }
 
-// enumAt is the enum that the field at the path takes, nil for another.
+// enumAt returns the enum type of the field at the path, nil for other fields.
 func enumAt(message protoreflect.MessageDescriptor, path string) protoreflect.EnumDescriptor {
 	var enum protoreflect.EnumDescriptor
-	isKey := false // the part is the index or the key of the field before it
+	isKey := false // the part is an index or a map key
 	for _, part := range strings.FieldsFunc(path, func(r rune) bool { return strings.ContainsRune(".[]", r) }) {
 		if isKey {
 			isKey = false
@@ -276,10 +277,10 @@ func enumAt(message protoreflect.MessageDescriptor, path string) protoreflect.En
 	return enum
 }
 
-// DecodeJSON reads and converts one object as a Kubernetes API shows it. Fields
-// of an Istio object that are not known are warnings, not errors as in files:
-// the API has taken the object, and a later Istio knows them. Errors are of
-// type *FieldError.
+// DecodeJSON decodes and converts one object from a Kubernetes API. Unknown fields of
+// an Istio object are warnings, not errors as in files: the API has accepted the
+// object, so the fields belong to a later version of Istio. Errors are of type
+// *FieldError.
 func (c *Converter) DecodeJSON(text []byte) (Result, error) {
 	var head struct {
 		metav1.TypeMeta
@@ -313,7 +314,8 @@ func (c *Converter) DecodeJSON(text []byte) (Result, error) {
 	return r, err
 }
 
-// decodeSpec reads the spec, and the status of a WorkloadEntry. unknown tells of fields that are not known.
+// decodeSpec decodes the spec, and the status of a WorkloadEntry. unknown reports
+// unknown fields.
 func decodeSpec(text []byte, istio *Istio) (unknown, fault *FieldError) {
 	var body struct {
 		Spec   stdjson.RawMessage `json:"spec"`
@@ -333,7 +335,7 @@ func decodeSpec(text []byte, istio *Istio) (unknown, fault *FieldError) {
 	if (protojson.UnmarshalOptions{}).Unmarshal(body.Spec, istio.Spec) == nil {
 		return nil, nil
 	}
-	doc, err := yamldoc.Parse(yamldoc.Chunk{Text: body.Spec, Line: 1}) // which finds the field
+	doc, err := yamldoc.Parse(yamldoc.Chunk{Text: body.Spec, Line: 1}) // to find the field
 	if err != nil {
 		return nil, faultf("spec", "%w", err)
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// Support says how far a kind or a field has an effect.
+// Support is the extent to which a kind or a field has an effect.
 type Support string
 
 // The values of Support.
@@ -25,18 +25,18 @@ const (
 
 // apiField is a field of a kind or of MeshConfig.
 type apiField struct {
-	// Path has the JSON names from the spec on, without indexes: servers.tls.
+	// Path is the path of JSON names within the spec, without indexes: servers.tls.
 	Path    string
 	Support Support
-	// Meaning says which part has an effect, or what follows from having none.
+	// Meaning names the part with an effect, or the consequence of having none.
 	Meaning string
-	// lacks reports whether the value of a field that works partly has no
-	// effect. Of a list it is called for each item. May be nil.
+	// lacks reports whether a value of a field that works partly has no effect. For
+	// a list it is called with each item. May be nil.
 	lacks func(value proto.Message) bool
 }
 
-// withoutEffect reports the object as a whole when its kind has no effect, or
-// else each part of its spec that has none.
+// withoutEffect returns a fault for each part of the spec without effect. If the kind
+// has no effect, it returns one fault for the whole object.
 func (k *kind) withoutEffect(spec proto.Message) []*FieldError {
 	if k.support == NoEffect {
 		return []*FieldError{noEffect("", k.meaning)}
@@ -64,9 +64,9 @@ func noEffect(field, meaning string) *FieldError {
 	return faultf(field, "has no effect: %s", strings.ReplaceAll(meaning, "`", ""))
 }
 
-// eachSet calls visit for each field that is set, with its path, its place in
-// the object, and its value if that is a message; of a list of messages for
-// each item. It goes on with the fields of the value when visit returns true.
+// eachSet calls visit for each field that is set, with its path, its place in the
+// object, and its value if the value is a message. For a list of messages it calls
+// visit for each item. It descends into a value if visit returns true.
 func eachSet(m protoreflect.Message, path, place string, visit func(path, place string, value proto.Message) bool) {
 	fields := m.Descriptor().Fields()
 	for i := range fields.Len() {
@@ -93,7 +93,7 @@ func eachSet(m protoreflect.Message, path, place string, visit func(path, place 
 	}
 }
 
-// otherCoreKinds are the kinds of core/v1 that have nothing to do with a mesh.
+// otherCoreKinds lists the kinds of core/v1 that do not matter to a mesh.
 var otherCoreKinds = strings.Fields(`Binding ComponentStatus Endpoints Event LimitRange List
 	PersistentVolume PersistentVolumeClaim PodTemplate ReplicationController ResourceQuota`)
 
@@ -102,9 +102,9 @@ func (c *Converter) Unread(r *Resource, namespace, name string) Result {
 	return unreadResult(snapshot.Key{Kind: r.Kind, Cluster: c.Cluster, Namespace: namespace, Name: name}, r.Group)
 }
 
-// unreadResult is the result for an object of a kind that is not read. A kind of
-// Istio or of the Gateway API, and one that core/v1 does not have, was meant to
-// have an effect: it gets a warning.
+// unreadResult returns the result for an object of a kind that is not read. An object
+// of Istio, of the Gateway API, or of a kind that core/v1 does not have was likely
+// meant to have an effect: it gets a warning.
 func unreadResult(key snapshot.Key, group string) Result {
 	r := Result{Key: key, Skipped: true}
 	kind := string(key.Kind)
@@ -128,8 +128,8 @@ func unreadResult(key snapshot.Key, group string) Result {
 	return r
 }
 
-// kindHint suggests what a misspelt kind, or a kind of another group, was
-// meant to be; empty when it looks like neither.
+// kindHint returns the likely meaning of a misspelt kind or of a kind with a wrong
+// group, and a hint for the error; both are empty if there is none.
 func kindHint(group, kind string) (meant, hint string) {
 	if near := output.NearestWord(kind, namesOfKinds(group)); near != "" {
 		return near, fmt.Sprintf(", did you mean %s?", near)

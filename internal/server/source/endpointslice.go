@@ -25,7 +25,7 @@ func (c *conversion) endpointSlice(o *discoveryv1.EndpointSlice) *FieldError {
 	s := &snapshot.EndpointSlice{Meta: c.meta, Service: service}
 	for i, p := range o.Ports {
 		if p.Port == nil {
-			continue // "all ports" fits no port of a service
+			continue // "all ports" matches no port of a service
 		}
 		if !isPort(*p.Port) {
 			return faultf(fmt.Sprintf("ports[%d].port", i), "%d is not a port: want 1 to 65535", *p.Port)
@@ -45,7 +45,7 @@ func (c *conversion) endpointSlice(o *discoveryv1.EndpointSlice) *FieldError {
 			continue
 		}
 		out := snapshot.SliceEndpoint{Addresses: addresses, Node: text(e.NodeName), Zone: text(e.Zone)}
-		// What a condition means when it is not given is part of the API.
+		// The API defines the defaults of missing conditions.
 		out.Ready = e.Conditions.Ready == nil || *e.Conditions.Ready
 		out.Terminating = e.Conditions.Terminating != nil && *e.Conditions.Terminating
 		if out.Hostname = text(e.Hostname); out.Hostname != "" && !mesh.IsDNSLabel(out.Hostname) {

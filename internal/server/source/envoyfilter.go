@@ -14,7 +14,7 @@ import (
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
-	_ "github.com/meshctl/meshctl/internal/xdswire/protos" // what a patch may hold
+	_ "github.com/meshctl/meshctl/internal/xdswire/protos" // messages of patches
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
@@ -23,8 +23,8 @@ var envoyFilterKind = istioKind(kind{
 	support: Partly, meaning: "HTTP filters of sidecars and extension configurations: see [its fields](#envoyfilter)", fields: envoyFilterFields,
 }, (*conversion).envoyFilter)
 
-// Messages of Envoy's API that a patch holds or must not hold, and the
-// network filter that has HTTP filters.
+// Messages of Envoy's API that a patch holds or must not hold, and the network filter
+// that contains HTTP filters.
 const (
 	extensionMessage = "envoy.config.core.v3.TypedExtensionConfig"
 	filterMessage    = "envoy.extensions.filters.network.http_connection_manager.v3.HttpFilter"
@@ -32,9 +32,9 @@ const (
 	hcmFilter        = "envoy.filters.network.http_connection_manager"
 )
 
-// envoyFilter checks an EnvoyFilter and encodes what its patches hold. A
-// patch that is not supported has no effect and a warning: without the part
-// that is not known it would be for more proxies or listeners than was meant.
+// envoyFilter checks an EnvoyFilter and encodes the values of its patches. A patch
+// that is not supported has no effect and gets a warning: without the unsupported
+// part, it would apply to more proxies or listeners than intended.
 func (c *conversion) envoyFilter(spec *networkingv1alpha3.EnvoyFilter) *FieldError {
 	out := &snapshot.EnvoyFilter{Meta: c.meta, Selector: spec.GetWorkloadSelector().GetLabels(), Priority: spec.Priority}
 	c.object = out
@@ -71,8 +71,8 @@ func (c *conversion) envoyFilter(spec *networkingv1alpha3.EnvoyFilter) *FieldErr
 	})
 }
 
-// unsupported says what of a patch has no effect yet, and so the patch has
-// none; nil when it has.
+// unsupported returns the part of a patch that is not supported, which makes the
+// whole patch ineffective; nil if there is none.
 func unsupported(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch) *FieldError {
 	const noEffect = "%s has no effect yet, nor has the patch"
 	operation := p.GetPatch().GetOperation()
@@ -92,7 +92,7 @@ func unsupported(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch) *Fiel
 	case p.GetMatch().GetProxy() != nil:
 		return faultf("match.proxy", noEffect, "a match by proxy")
 	case !isFilter:
-		return nil // no other match counts for extensions
+		return nil // extensions have no other match
 	case p.GetMatch().GetContext() == networkingv1alpha3.EnvoyFilter_GATEWAY:
 		return faultf("match.context", noEffect, "an HTTP filter of gateways")
 	case p.GetMatch().GetObjectTypes() != nil && p.GetMatch().GetListener() == nil:
@@ -107,8 +107,7 @@ func unsupported(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch) *Fiel
 	return nil
 }
 
-// sameBut reports whether a message, which may be nil, has no other fields
-// than these.
+// sameBut reports whether a message, which may be nil, sets no fields except these.
 func sameBut(m proto.Message, fields ...protoreflect.Name) bool {
 	same := true
 	m.ProtoReflect().Range(func(fd protoreflect.FieldDescriptor, _ protoreflect.Value) bool {
@@ -172,7 +171,7 @@ func textField(m proto.Message, name protoreflect.Name) string {
 	return m.ProtoReflect().Get(m.ProtoReflect().Descriptor().Fields().ByName(name)).String()
 }
 
-// packed encodes a message so that equal ones are equal bytes.
+// packed encodes a message. Equal messages have equal bytes.
 func packed(m proto.Message) ([]byte, *FieldError) {
 	body, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	if err != nil {
@@ -181,7 +180,7 @@ func packed(m proto.Message) ([]byte, *FieldError) {
 	return body, nil
 }
 
-// patchValue reads the value of a patch as the message of that name.
+// patchValue decodes the value of a patch as the message of that name.
 func patchValue(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch, message protoreflect.FullName) (proto.Message, *FieldError) {
 	const at = "patch.value"
 	value := p.GetPatch().GetValue()
@@ -199,8 +198,7 @@ func patchValue(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch, messag
 		return nil, under(at, unknown)
 	}
 	for _, part := range parts {
-		// The fault within a typed part, whose place the decoder of the whole
-		// does not tell.
+		// The decoder of the whole value does not report places within typed parts.
 		if inner := fill(part.message, part.fields); inner != nil {
 			return nil, under(at, under(part.path, inner))
 		}
@@ -238,22 +236,22 @@ func fill(m proto.Message, fields *structpb.Struct) *FieldError {
 	at := doc.Fault(func(b []byte) error {
 		err := protojson.Unmarshal(b, m.ProtoReflect().New().Interface())
 		if err != nil && strings.Contains(err.Error(), `missing "@type"`) {
-			return nil // because it was left out
+			return nil // Fault left it out
 		}
 		return err
 	})
 	return &FieldError{Field: at, Err: errors.New(protoReason(err, at, m.ProtoReflect().Descriptor()))}
 }
 
-// typed is a part of a value that says itself of which type it is.
+// typed is a part of a value with a type of its own.
 type typed struct {
 	path    string
-	fields  *structpb.Struct // without the type
-	message proto.Message    // of the type, empty
+	fields  *structpb.Struct // without @type
+	message proto.Message    // an empty message of the type
 }
 
-// typedParts finds the typed parts of a patch's value; the fault tells of one
-// without a type that is known.
+// typedParts returns the typed parts of a patch's value. A part without a known type
+// is a fault.
 func typedParts(value *structpb.Struct) ([]typed, *FieldError) {
 	var out []typed
 	for _, path := range [][]string{
@@ -284,8 +282,8 @@ func typedParts(value *structpb.Struct) ([]typed, *FieldError) {
 	return out, nil
 }
 
-// breaksRules checks the rules of Envoy's API, by which Envoy would refuse the
-// message.
+// breaksRules returns an error if the message violates the validation rules of Envoy's
+// API, so that Envoy would refuse it.
 func breaksRules(m proto.Message) error {
 	v, ok := m.(interface{ Validate() error })
 	if !ok {

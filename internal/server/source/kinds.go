@@ -28,7 +28,7 @@ const (
 type kind struct {
 	group string // empty for the core group
 	name  string // such as Service
-	// kind is the name for the rest of the program; empty means name.
+	// kind is the kind in package snapshot; empty means name.
 	kind snapshot.Kind
 	// plural is the name of the resource, such as services.
 	plural string
@@ -52,8 +52,8 @@ type kind struct {
 	// fields lists the fields of the spec, if some of them have no effect.
 	fields []apiField
 
-	// resources lists how the kind is followed: one Resource for most kinds, of
-	// which Watched sets the names.
+	// resources describes how the kind is followed: one Resource for most kinds.
+	// Watched fills in the names.
 	resources []Resource
 }
 
@@ -169,7 +169,7 @@ func (k *kind) shared() bool { return !isIstioGroup(k.group) }
 // groupResource names the resource, such as gateways.networking.istio.io.
 func (k *kind) groupResource() string { return k.plural + "." + k.group }
 
-// snapshotKind returns the kind as the rest of the program calls it.
+// snapshotKind returns the kind in package snapshot.
 func (k *kind) snapshotKind() snapshot.Kind {
 	if k.kind != "" {
 		return k.kind

@@ -19,16 +19,16 @@ var kubeGatewayKind = kubeKind(kind{
 }, (*conversion).kubeGateway)
 
 const (
-	// optionListenerProtocol, with autoPassthrough, makes a TLS listener one of
-	// an east-west gateway, whatever its port.
+	// optionListenerProtocol with the value autoPassthrough makes a TLS listener on
+	// any port a listener of an east-west gateway.
 	optionListenerProtocol = "gateway.istio.io/listener-protocol"
 	autoPassthrough        = "auto-passthrough"
-	// classRemote is the class of gateways that stand for one of another cluster.
+	// classRemote is the class of Gateways that describe a gateway of another cluster.
 	classRemote = "istio-remote"
 )
 
-// kubeGateway reads a Gateway of the Kubernetes Gateway API if it is labelled
-// as a way into a network; the others have no effect.
+// kubeGateway delivers a Gateway of the Kubernetes Gateway API with the label of a
+// network as a gateway into that network. Other Gateways have no effect.
 func (c *conversion) kubeGateway(o *gatewayv1.Gateway) *FieldError {
 	network := o.Labels[mesh.LabelNetwork]
 	if network == "" {

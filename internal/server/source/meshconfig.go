@@ -22,15 +22,15 @@ import (
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
-// Name and keys of the ConfigMap that holds what applies to the whole mesh.
+// The name and the keys of the ConfigMap with the settings of the whole mesh.
 const (
 	meshConfigMap   = "istio"
 	keyMesh         = "mesh"
 	keyMeshNetworks = "meshNetworks"
 )
 
-// DefaultMeshConfig is the MeshConfig of a mesh that says nothing, as Istio
-// defines it. Each call returns a new message.
+// DefaultMeshConfig returns Istio's default MeshConfig. Each call returns a new
+// message.
 func DefaultMeshConfig() *meshv1alpha1.MeshConfig {
 	return &meshv1alpha1.MeshConfig{
 		TrustDomain:            mesh.DefaultTrustDomain,
@@ -101,9 +101,9 @@ func (c *conversion) configMap(o *corev1.ConfigMap) *FieldError {
 	return nil
 }
 
-// embedded reads the YAML text that a key of the ConfigMap holds. A field
-// that this program does not know is a warning: the text may be written for a
-// later Istio, and refusing all of it would do more harm.
+// embedded decodes the YAML text in a key of the ConfigMap. An unknown field is only a
+// warning: it may belong to a later version of Istio, and refusing the whole text would
+// do more harm.
 func (c *conversion) embedded(key, text string, into proto.Message) (yamldoc.Value, *FieldError) {
 	doc, err := yamldoc.Parse(yamldoc.Chunk{Text: []byte(text), Line: 1})
 	if err != nil {
@@ -125,8 +125,8 @@ func (c *conversion) embedded(key, text string, into proto.Message) (yamldoc.Val
 	return doc, nil
 }
 
-// inText turns a fault of a field of an embedded document into a fault of the
-// key that holds the document.
+// inText converts a fault in an embedded document to a fault of the key that holds the
+// document.
 func inText(key string, doc yamldoc.Value, fault *FieldError) *FieldError {
 	if fault == nil {
 		return nil
@@ -134,9 +134,9 @@ func inText(key string, doc yamldoc.Value, fault *FieldError) *FieldError {
 	return &FieldError{Field: "data." + key, TextLine: doc.LineOf(fault.Field), Err: &FieldError{Field: fault.Field, Err: fault.Err}}
 }
 
-// overlay puts what the document gives over the defaults: scalars and lists
-// replace, messages and maps merge. The document decides, not the message: a
-// value that is given counts even if it is the zero value.
+// overlay merges the given values into the defaults: scalars and lists replace,
+// messages and maps merge. A field counts as given if the document has it, even with
+// the zero value.
 func overlay(base, given protoreflect.Message, doc yamldoc.Value) {
 	fields := given.Descriptor().Fields()
 	for i := range fields.Len() {
@@ -168,7 +168,7 @@ func isWellKnown(d protoreflect.MessageDescriptor) bool {
 }
 
 func checkMeshConfig(m *meshv1alpha1.MeshConfig) *FieldError {
-	// Istio takes the form of an account name, which SPIFFE forbids.
+	// Istio accepts the form of an account name, which SPIFFE forbids.
 	m.TrustDomain = strings.ReplaceAll(m.TrustDomain, "@", ".")
 	for i, alias := range m.TrustDomainAliases {
 		m.TrustDomainAliases[i] = strings.ReplaceAll(alias, "@", ".")
@@ -193,12 +193,11 @@ func checkMeshConfig(m *meshv1alpha1.MeshConfig) *FieldError {
 	return checkKeyExchanges(m.GetMeshMTLS().GetEcdhCurves())
 }
 
-// KeyExchanges are those that meshMTLS.ecdhCurves may name, by Envoy's names.
+// KeyExchanges returns the valid values of meshMTLS.ecdhCurves, which are Envoy's names.
 func KeyExchanges() []string { return []string{"X25519MLKEM768", "X25519", "P-256", "P-384", "P-521"} }
 
-// checkKeyExchanges is strict: Envoy refuses all clusters and listeners for a name
-// that it does not know, and to go on without one would be weaker than what was
-// asked for.
+// checkKeyExchanges refuses unknown names. Envoy would refuse all clusters and
+// listeners because of one, and ignoring a name could weaken the protection.
 func checkKeyExchanges(names []string) *FieldError {
 	for i, name := range names {
 		field := fmt.Sprintf("meshMTLS.ecdhCurves[%d]", i)

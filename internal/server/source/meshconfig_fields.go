@@ -11,7 +11,7 @@ import (
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
-// meshFields has every field of MeshConfig once, and the fields of those that
+// meshFields lists every field of MeshConfig once, and the subfields of fields that
 // work partly.
 var meshFields = []apiField{
 	{Path: "trustDomain", Support: Works, Meaning: "the flag `--trust-domain` wins over it"},
@@ -78,8 +78,8 @@ var meshFields = []apiField{
 
 const noIngress = "Ingresses are not read"
 
-// actualMeshConfig is a MeshConfig that describes the mesh as far as MeshConfig
-// has no effect on it: who asks for that much gets it.
+// actualMeshConfig returns a MeshConfig that describes the fixed behaviour of the mesh:
+// settings that ask for it are satisfied although they have no effect.
 func actualMeshConfig() *meshv1alpha1.MeshConfig {
 	m := DefaultMeshConfig()
 	m.EnablePrometheusMerge = wrapperspb.Bool(false)
@@ -89,8 +89,8 @@ func actualMeshConfig() *meshv1alpha1.MeshConfig {
 	return m
 }
 
-// meshWithoutEffect reports each field of the MeshConfig that has no effect and
-// asks for something other than what there is.
+// meshWithoutEffect returns a fault for each field of the MeshConfig that has no effect
+// and asks for something other than the fixed behaviour.
 func meshWithoutEffect(given *meshv1alpha1.MeshConfig, doc yamldoc.Value) []*FieldError {
 	is := actualMeshConfig()
 	asked := proto.CloneOf(is)
@@ -105,8 +105,7 @@ func meshWithoutEffect(given *meshv1alpha1.MeshConfig, doc yamldoc.Value) []*Fie
 	return out
 }
 
-// valueAt returns the value of the field at the path, which leads through
-// messages only.
+// valueAt returns the value of the field at the path, which must lead through messages.
 func valueAt(m protoreflect.Message, path string) protoreflect.Value {
 	name, rest, deeper := strings.Cut(path, ".")
 	value := m.Get(m.Descriptor().Fields().ByJSONName(name))

@@ -14,7 +14,7 @@ var podKind = kubeKind(kind{
 	resources: []Resource{{Without: "endpoints have no identities and no mutual TLS"}},
 }, (*conversion).pod)
 
-// Labels of contracts that only conversion reads.
+// Labels that only this package reads.
 const (
 	labelWorkloadName    = "service.istio.io/workload-name"
 	labelPodTemplateHash = "pod-template-hash"
@@ -54,13 +54,13 @@ func (c *conversion) pod(o *corev1.Pod) *FieldError {
 	return nil
 }
 
-// ReadsAnnotation reports whether Convert reads the annotation of a Pod or a
-// Service. Sources need not keep others.
+// ReadsAnnotation reports whether Convert reads the annotation of a Pod or a Service.
+// Sources may drop all others.
 func ReadsAnnotation(key string) bool {
 	return key == mesh.AnnotationTemplates || key == mesh.AnnotationExportTo
 }
 
-// proxyless reports whether one of the templates, joined by commas, is for
+// proxyless reports whether a template in the comma-separated list is for
 // applications whose gRPC needs no proxy.
 func proxyless(templates string) bool {
 	for t := range strings.SplitSeq(templates, ",") {
@@ -71,7 +71,7 @@ func proxyless(templates string) bool {
 	return false
 }
 
-// workloadName is the name that a person gave: of the Deployment rather than
+// workloadName returns the name that a person chose: the name of the Deployment, not
 // of its ReplicaSet.
 func workloadName(o *corev1.Pod) string {
 	if name := o.Labels[labelWorkloadName]; name != "" {

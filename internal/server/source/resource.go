@@ -8,58 +8,55 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// Use says in which clusters a resource is read.
+// Use selects the clusters in which a resource is read.
 type Use uint8
 
 // The uses of resources.
 const (
-	// ForMesh is what every cluster is read for: services and what is behind
-	// them.
+	// ForMesh resources are read in every cluster: services and their endpoints.
 	ForMesh Use = iota
-	// ForConfiguration is what counts only when it is of the own cluster.
+	// ForConfiguration resources count only in the control plane's own cluster.
 	ForConfiguration
-	// ForCredentials is what gateways are given; it is read only when asked for,
-	// everywhere or in some namespaces.
+	// ForCredentials resources hold the certificates of gateways. They are read only
+	// on request, in all namespaces or in some.
 	ForCredentials
 )
 
-// Resource is what is read of a Kubernetes API: what the control plane follows
-// and what its role must allow.
+// Resource is a resource of a Kubernetes API that the control plane follows and that
+// its role must allow.
 type Resource struct {
-	// Kind is that of the objects, KubeKind as the Kubernetes API calls it.
+	// Kind is the kind of the objects, KubeKind its name in the Kubernetes API.
 	Kind     snapshot.Kind
 	KubeKind string
-	// Group is empty for the core; Versions are those that are read, the
-	// preferred one first.
+	// Group is empty for the core group. Versions lists the versions that are read,
+	// the preferred one first.
 	Group    string
 	Versions []string
 	// Name is the plural, such as services.
 	Name string
 	Use  Use
-	// Object, when not empty, is the one object that is read, which is in the
-	// system namespace.
+	// Object, if not empty, is the only object that is read, in the system namespace.
 	Object string
-	// OwnOnly is set when it counts only when it is of the own cluster, whatever
-	// the use.
+	// OwnOnly is set for a resource that counts only in the control plane's own
+	// cluster, whatever its Use.
 	OwnOnly bool
-	// Custom is set for resources that need not be installed.
+	// Custom is set for a resource that may not be installed.
 	Custom bool
-	// Optional is set when a mesh is served also without the right to read them.
+	// Optional is set for a resource that the control plane can do without.
 	Optional bool
-	// Unread is set for resources that have no effect. They are followed only so
-	// that each object is reported; nothing but its name is read.
+	// Unread is set for a resource without effect. It is followed only to report each
+	// object; only names are read.
 	Unread bool
-	// Security is set for security policies, whether they are read or not.
+	// Security is set for a security policy, whether it is read or not.
 	Security bool
-	// Without says what does not work without them.
+	// Without is the consequence of not reading the resource.
 	Without string
 }
 
-// Verbs are what the role of a reader must allow for each resource that is
-// read.
+// Verbs returns the verbs that the role of a reader needs for resources that are read.
 func Verbs() []string { return []string{"get", "list", "watch"} }
 
-// Verbs are what the role of a reader must allow for the resource.
+// Verbs returns the verbs that the role of a reader needs for the resource.
 func (r *Resource) Verbs() []string {
 	if r.Unread {
 		return []string{"list", "watch"}
@@ -67,7 +64,7 @@ func (r *Resource) Verbs() []string {
 	return Verbs()
 }
 
-// GroupResource names the resource, such as services or
+// GroupResource returns the full name, such as services or
 // gateways.networking.istio.io.
 func (r *Resource) GroupResource() string {
 	if r.Group == "" {
@@ -76,12 +73,12 @@ func (r *Resource) GroupResource() string {
 	return r.Name + "." + r.Group
 }
 
-// Namespaced reports whether objects of the resource are in namespaces.
+// Namespaced reports whether the objects belong to namespaces.
 func (r *Resource) Namespaced() bool {
 	return r.Kind != snapshot.KindNamespace && r.Kind != snapshot.KindNode && r.Kind != KindCustomResource
 }
 
-// Change is what happened to an object of a Kubernetes API.
+// Change is a change of an object of a Kubernetes API.
 type Change string
 
 // The changes.
@@ -120,11 +117,11 @@ func Watched() []Resource {
 	return out
 }
 
-// KindCustomResource is that of definitions of resources, of which only the
-// names are read.
+// KindCustomResource is the kind of CustomResourceDefinitions. Only their names are
+// read.
 const KindCustomResource snapshot.Kind = "CustomResourceDefinition"
 
-// SystemNamespaceOf is the namespace or, when it is empty, the default one.
+// SystemNamespaceOf returns the namespace, or the default one if it is empty.
 func SystemNamespaceOf(namespace string) string {
 	if namespace == "" {
 		return mesh.DefaultSystemNamespace

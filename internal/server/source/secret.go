@@ -21,7 +21,7 @@ var secretKind = kubeKind(kind{
 	resources: []Resource{{Use: ForCredentials, Optional: true, Without: "gateways are given no certificates"}},
 }, (*conversion).secret)
 
-// Keys of a Secret that gateways serve with. Those without a dot come first.
+// Keys of a Secret for gateways. Keys without a dot have priority.
 const (
 	keyCert       = "cert"
 	keyKey        = "key"
@@ -34,11 +34,11 @@ const (
 	keyTLSCRL     = "ca.crl"
 )
 
-// maxSecret is the size of a Secret's values, which a Kubernetes API has, too.
+// maxSecret bounds the size of a Secret's values, in bytes, as a Kubernetes API does.
 const maxSecret = 1 << 20
 
-// secret reads Secrets of the types that may hold certificates. What is wrong
-// with them is said without any of their content.
+// secret delivers Secrets of the types that may hold certificates. Its faults never
+// repeat the content of a Secret.
 func (c *conversion) secret(o *corev1.Secret) *FieldError {
 	switch o.Type {
 	case corev1.SecretTypeTLS, corev1.SecretTypeOpaque, "":
@@ -67,7 +67,7 @@ func (c *conversion) secret(o *corev1.Secret) *FieldError {
 	return nil
 }
 
-// dataField is the path of a key of data.
+// dataField returns the path of a key of data.
 func dataField(key string) string { return keyIn("data", key) }
 
 func keyIn(field, key string) string {
@@ -77,8 +77,8 @@ func keyIn(field, key string) string {
 	return field + key
 }
 
-// secretData are the values of a Secret by key, with the field that gave each:
-// what stands in stringData counts.
+// secretData returns the values of a Secret by key, and a function for the path of
+// each. Values in stringData have priority.
 func secretData(o *corev1.Secret) (data map[string][]byte, given func(key string) string) {
 	data = maps.Clone(o.Data)
 	for k, v := range o.StringData {
@@ -96,7 +96,7 @@ func secretData(o *corev1.Secret) (data map[string][]byte, given func(key string
 	}
 }
 
-// keyPair finds certificate and key, or says why there are none.
+// keyPair returns the certificate and the key, or the reason why there are none.
 func keyPair(data map[string][]byte, given func(string) string) (*snapshot.KeyPair, string, *FieldError) {
 	for _, names := range [][2]string{{keyCert, keyKey}, {keyTLSCert, keyTLSKey}} {
 		chain, key := data[names[0]], data[names[1]]
@@ -126,8 +126,8 @@ func keyPair(data map[string][]byte, given func(string) string) (*snapshot.KeyPa
 		keyCert, keyKey, keyTLSCert, keyTLSKey, keysOf(data)), nil
 }
 
-// caBundle finds the CA certificates in an object of that name for people, or
-// says why there are none.
+// caBundle returns the CA certificates, or the reason why there are none. what names
+// the kind of the object in that reason.
 func caBundle(what string, data map[string][]byte, given func(string) string) (*snapshot.CABundle, string, *FieldError) {
 	for _, names := range [][2]string{{keyCACert, keyCRL}, {keyTLSCACert, keyTLSCRL}} {
 		roots := data[names[0]]
@@ -149,9 +149,8 @@ func caBundle(what string, data map[string][]byte, given func(string) string) (*
 	return nil, fmt.Sprintf("found %s, but didn't have expected keys %s or %s; found: %s", what, keyCACert, keyTLSCACert, keysOf(data)), nil
 }
 
-// validity is the time in which all certificates of the PEM text are valid.
-// Only certificates may stand there: the text is given to whoever asks for
-// certificates.
+// validity returns the time in which all certificates of the PEM text are valid. The
+// text must not hold anything else: proxies get all of it.
 func validity(text []byte) (from, until time.Time, err error) {
 	for n := 1; ; n++ {
 		var block *pem.Block
@@ -177,8 +176,8 @@ func validity(text []byte) (from, until time.Time, err error) {
 	}
 }
 
-// keyReason says what is wrong with a key in words of its own: those of the
-// parser might repeat what stands in its place.
+// keyReason returns the reason why a key is refused. The parser's own error might
+// repeat the content of the Secret.
 func keyReason(err error) string {
 	if strings.Contains(err.Error(), "does not match") {
 		return "is not the key of the certificate"
@@ -186,7 +185,7 @@ func keyReason(err error) string {
 	return "is not a private key in PEM"
 }
 
-// keysOf are the names of the first values.
+// keysOf lists the first keys.
 func keysOf(data map[string][]byte) string {
 	const most = 3
 	keys := slices.Sorted(maps.Keys(data))

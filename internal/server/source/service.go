@@ -85,7 +85,7 @@ func servicePorts(in []corev1.ServicePort) ([]snapshot.ServicePort, *FieldError)
 		}
 		names[p.Name] = true
 		if p.Protocol == corev1.ProtocolSCTP {
-			continue // a proxy takes none, and a TCP port may have its number
+			continue // proxies do not support it, and a TCP port may have the same number
 		}
 		var app string
 		if p.AppProtocol != nil {
@@ -149,7 +149,7 @@ func (c *conversion) external(s *snapshot.Service, o *corev1.Service) *FieldErro
 	return nil
 }
 
-// exportTo reads the annotation; nil means everywhere.
+// exportTo parses the annotation; nil means all namespaces.
 func exportTo(text string) ([]string, *FieldError) {
 	if strings.TrimSpace(text) == "" {
 		return nil, nil

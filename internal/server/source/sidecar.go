@@ -55,8 +55,8 @@ func checkIngress(field string, in *networkingv1alpha3.IstioIngressListener) *Fi
 	return defaultEndpointFault(field+".defaultEndpoint", in.DefaultEndpoint)
 }
 
-// defaultEndpointFault allows only what is on the proxy's own machine: a
-// Sidecar must not turn its proxies into a way to other addresses.
+// defaultEndpointFault allows only endpoints on the proxy's own machine: a Sidecar
+// must not make proxies forward to other addresses.
 func defaultEndpointFault(field, endpoint string) *FieldError {
 	if path, ok := strings.CutPrefix(endpoint, "unix://"); ok {
 		if path == "" {

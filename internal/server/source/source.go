@@ -1,8 +1,9 @@
-// Package source turns the Kubernetes and Istio objects of one cluster into
-// the objects of package snapshot. The sources of objects (a directory, a
-// Kubernetes API) share it, so that both read the same object the same way.
-// What generation relies on is checked here, once: ports, addresses, names and
-// modes. It does no I/O and keeps no state.
+// Package source converts the Kubernetes and Istio objects of one cluster to the
+// objects of package snapshot. Its subpackages, which read objects from a directory
+// and from a Kubernetes API, share it, so that both read an object in the same way.
+// It checks everything that generation relies on: ports, addresses, names and modes.
+// It does no I/O and keeps no state. Each kind of object has a description (type
+// kind) in a file of its name.
 package source
 
 import (
@@ -23,13 +24,12 @@ type Converter struct {
 	Cluster mesh.ClusterID
 	// SystemNamespace holds the ConfigMap istio; default istio-system.
 	SystemNamespace string
-	// RefuseLocal drops loopback, link-local, unspecified and multicast
-	// addresses of endpoints, pods and gateways, each with a warning. It is
-	// for objects that others write, such as those of a Kubernetes API.
+	// RefuseLocal drops loopback, link-local, unspecified and multicast addresses of
+	// endpoints, pods and gateways, each with a warning. Set it for objects that are
+	// not trusted, such as the objects of a Kubernetes API.
 	RefuseLocal bool
-	// Remote is set for the objects of another cluster than that of the control
-	// plane. Configuration counts only of the own one, so nothing is reported of
-	// what has no effect.
+	// Remote is set for a cluster other than the control plane's own cluster. Its
+	// configuration is not used, so parts without effect are not reported.
 	Remote bool
 }
 
@@ -43,33 +43,33 @@ type Istio struct {
 	Status Conditions
 }
 
-// Result is what an object became.
+// Result is the result of converting an object.
 type Result struct {
-	// Key names the object. With an error it is what is known of the name.
+	// Key names the object. With an error it holds the known parts of the name.
 	Key snapshot.Key
-	// Object is nil when the object is fine and there is nothing to deliver,
-	// such as a pod without an address or a ServiceAccount.
+	// Object is nil when the object is valid but there is nothing to deliver, such
+	// as for a pod without an address or a ServiceAccount.
 	Object snapshot.Object
-	// Skipped is set for kinds that are not read. There is a warning then if
-	// the object was likely meant to have an effect on the mesh.
+	// Skipped is set for kinds that are not read. Warnings then has an entry if the
+	// object was likely meant to have an effect on the mesh.
 	Skipped bool
-	// Security is set for a security policy, and for what was likely meant to be
-	// one.
+	// Security is set for a security policy and for an object that was likely meant
+	// to be one.
 	Security bool
 	// Shared is set for a skipped object that may be meant for another program.
 	Shared bool
-	// Warnings tell what of the object is left out.
+	// Warnings name the parts of the object that are not used.
 	Warnings []*FieldError
 }
 
-// Unenforced reports whether the object is a security policy that is not
-// enforced, or not all of it. err is that of its conversion, and used says that
-// an older version of the object is enforced.
+// Unenforced reports whether the object is a security policy that is not fully
+// enforced. err is the error of its conversion; used reports whether an older
+// version of the object is enforced.
 func (r *Result) Unenforced(err error, used bool) bool {
 	return r.Security && (err != nil && !used || len(r.Warnings) > 0)
 }
 
-// FieldError says what is wrong with which field of an object.
+// FieldError reports a fault in a field of an object.
 type FieldError struct {
 	// Field is a path such as spec.servers[0].port.number or
 	// metadata.labels[example.com/a]; empty means the object as a whole.
@@ -81,7 +81,7 @@ type FieldError struct {
 	Line int
 	Err  error
 
-	textFirst int // the line, from 1, within the text, of what the fault repeats; 0 for others
+	textFirst int // the line, from 1, within the text, of the first definition of a duplicate; 0 for other faults
 }
 
 func (e *FieldError) Error() string {
@@ -123,7 +123,7 @@ func (c *Converter) Convert(object any, place snapshot.Place) (Result, error) {
 	return r, nil
 }
 
-// resultOf returns the result for an object of which only the name is known.
+// resultOf returns a result with nothing but the name of the object.
 func (c *Converter) resultOf(k *kind, namespace, name string) Result {
 	return Result{
 		Key: snapshot.Key{

@@ -16,7 +16,7 @@ var virtualServiceKind = istioKind(kind{
 
 func checkVirtualService(v *networkingv1alpha3.VirtualService) *FieldError {
 	if len(v.Hosts) == 0 && len(v.Gateways) > 0 {
-		return faultf("hosts", "is empty") // without gateways it is one that others delegate to
+		return faultf("hosts", "is empty") // without gateways it may be the target of a delegate
 	}
 	for i, host := range v.Hosts {
 		if _, err := parseAddr(host); err == nil {

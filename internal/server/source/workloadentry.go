@@ -18,7 +18,7 @@ var workloadEntryKind = istioKind(kind{
 	resources: []Resource{{Custom: true, Optional: true, Without: "workloads outside of Kubernetes are no endpoints"}},
 }, (*conversion).workloadEntry)
 
-// Conditions are the part of the status of an Istio object that is read.
+// Conditions is the part of an Istio object's status that this package reads.
 type Conditions struct {
 	Conditions []struct {
 		Type   string `json:"type"`
@@ -41,7 +41,7 @@ func (c *Conditions) of(typ string) snapshot.Condition {
 	return snapshot.Unknown
 }
 
-// workloadEntry delivers a workload that services of Kubernetes may select.
+// workloadEntry delivers a workload that Services may select.
 func (c *conversion) workloadEntry(spec *networkingv1alpha3.WorkloadEntry) *FieldError {
 	if fault := checkWorkloadEntry(spec); fault != nil {
 		return fault
@@ -86,8 +86,8 @@ func (c *conversion) workloadEntry(spec *networkingv1alpha3.WorkloadEntry) *Fiel
 	return nil
 }
 
-// entryLabels are those of the object over those of its spec. An entry with a
-// service account has a proxy unless it says otherwise.
+// entryLabels returns the labels of the spec, overridden by the labels of the object.
+// An entry with a service account has a proxy unless a label states otherwise.
 func entryLabels(spec *networkingv1alpha3.WorkloadEntry, object map[string]string) map[string]string {
 	labels := make(map[string]string, len(spec.Labels)+len(object)+1)
 	if spec.ServiceAccount != "" {
