@@ -14,7 +14,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server/source/dir"
 )
 
-// untilSynced ends the source that it is the sink of.
+// untilSynced is a sink that ends its source when it is synced.
 type untilSynced func()
 
 func (untilSynced) Apply([]snapshot.Event)    {}
@@ -44,7 +44,7 @@ func writeServices(b *testing.B, folder string) {
 	}
 }
 
-// endpoints is an EndpointSlice, whose last endpoint version moves.
+// endpoints returns an EndpointSlice. The version changes its last endpoint.
 func endpoints(i, version int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata:\n  name: svc-%d-abc\n  namespace: ns-%d\n"+
@@ -66,14 +66,13 @@ func write(b *testing.B, name, text string) {
 	}
 }
 
-// applied takes a value for each batch.
+// applied is a sink that sends a value for each batch.
 type applied chan struct{}
 
 func (c applied) Apply([]snapshot.Event) { c <- struct{}{} }
 func (applied) Synced(mesh.ClusterID)    {}
 
-// BenchmarkChange moves one endpoint in a file that is renamed to its place,
-// and waits for the event.
+// BenchmarkChange changes one endpoint by renaming a file, and waits for the event.
 func BenchmarkChange(b *testing.B) {
 	folder := b.TempDir()
 	writeServices(b, folder)

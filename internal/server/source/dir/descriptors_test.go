@@ -10,8 +10,8 @@ import (
 	"github.com/meshctl/meshctl/internal/files/filestest"
 )
 
-// TestNoDescriptors: what could not be read for want of file descriptors is read
-// when there are some, though nothing changes any more. Meanwhile nothing goes.
+// TestNoDescriptors: files that could not be read without free file descriptors are
+// read later, although they do not change again. No object is removed meanwhile.
 func TestNoDescriptors(t *testing.T) {
 	other := filepath.Join(t.TempDir(), "sub")
 	w := start(t, map[string]string{

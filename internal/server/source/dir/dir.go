@@ -1,9 +1,10 @@
-// Package dir reads the objects of one cluster from a directory of Kubernetes
-// and Istio YAML and follows its changes. A change is used when its file event
-// arrives. What cannot be read does not take the rest down: it is reported
-// with file, line and reason, and its last good version stays.
+// Package dir reads the objects of one cluster from a directory of Kubernetes and
+// Istio YAML and follows its changes. It applies a change as soon as the file event
+// arrives. A faulty object does not affect the others: it is reported with file, line
+// and reason, and its last good version stays in use.
 //
-// One goroutine, that of Run, owns all state; only Status is for others.
+// The goroutine of Run owns all state. Other goroutines may call Status, Lost and
+// LeftOut.
 package dir
 
 import (
@@ -29,33 +30,33 @@ import (
 
 // Bounds of a directory.
 const (
-	// MaxFileSize is the largest file that is read, in bytes.
+	// MaxFileSize bounds the size of a file, in bytes.
 	MaxFileSize = 8 << 20
-	// MaxDocuments is how many objects and documents one file may hold.
+	// MaxDocuments bounds the documents of a file, and the objects of a document.
 	MaxDocuments = 20_000
-	// MaxFiles is how many files and folders are read.
+	// MaxFiles bounds the number of files and folders.
 	MaxFiles = 10_000
 )
 
 const (
-	// eventBuffer takes the file events that arrive while others are used.
+	// eventBuffer is the number of file events that may wait.
 	eventBuffer = 4096
-	// rootCheck is how often Dir is looked at itself: no file event tells
-	// that another directory has taken its name.
+	// rootCheck is the interval between checks of Dir itself: there is no file event
+	// when another directory takes its name.
 	rootCheck = time.Second
 )
 
 // Source reads one directory. Run it once.
 type Source struct {
-	// Cluster is the cluster that the objects belong to.
+	// Cluster is the cluster of the objects.
 	Cluster mesh.ClusterID
 	// Dir is the directory; it must exist when Run starts.
 	Dir string
 	// SystemNamespace holds the ConfigMap istio; default istio-system.
 	SystemNamespace string
-	// Remote is set for another cluster than that of the control plane.
+	// Remote is set for a cluster other than the control plane's own cluster.
 	Remote bool
-	// Log takes what a person should know; default: nothing is logged.
+	// Log is the logger; default: nothing is logged.
 	Log *slog.Logger
 	// Now is the clock; required.
 	Now func() time.Time
@@ -64,9 +65,9 @@ type Source struct {
 	status   atomic.Pointer[[]Problem]
 }
 
-// Run reads the directory, hands all its objects over, says Synced and then
-// follows the directory until ctx ends, when it returns nil. It returns an
-// error when the directory cannot be read or watched at the start.
+// Run reads the directory, delivers all its objects, calls Synced, and then follows
+// the directory until ctx ends. Then it returns nil. It returns an error if the
+// directory cannot be read or watched at the start.
 func (s *Source) Run(ctx context.Context, sink snapshot.Sink) error {
 	info, err := os.Stat(s.Dir)
 	switch {
@@ -112,7 +113,7 @@ type reader struct {
 	watcher *fsnotify.Watcher
 	tree
 	index
-	skipped string // what was said of the kinds that are not read
+	skipped string // the last logged summary of kinds that are not read
 }
 
 func newReader(s *Source, sink snapshot.Sink, root *os.Root, watcher *fsnotify.Watcher) *reader {
@@ -137,10 +138,10 @@ func (r *reader) close() {
 	_ = r.root.Close()
 }
 
-// follow takes file events until ctx ends. Its cases: the end; events, of
-// which all that are waiting are used together; a fault of the watcher, after
-// which everything is read again; the time to look at the directory itself;
-// that to give missing files up; that to look again at what could not be read.
+// follow handles file events until ctx ends. Its cases are: the end; events, where all
+// waiting events are handled together; an error of the watcher, after which everything
+// is read again; the check of the directory itself; the end of the wait for missing
+// files; the retry of unreadable names.
 func (r *reader) follow(ctx context.Context) {
 	check := time.NewTicker(rootCheck)
 	defer check.Stop()
@@ -190,9 +191,9 @@ type change struct {
 	op   fsnotify.Op
 }
 
-// events uses the event and those that wait behind it, each kind of change of
-// a path once. All are taken before the first is used: one that comes later,
-// though equal, tells of something that may not have been seen.
+// events handles the event and all waiting events. Equal changes are handled once. All
+// are received before the first is handled: an equal event that comes later may be a
+// new change.
 func (r *reader) events(e fsnotify.Event) {
 	changes := []change{{r.relative(e.Name), e.Op}}
 	for waiting := true; waiting && len(changes) < eventBuffer; {
@@ -214,7 +215,7 @@ func (r *reader) events(e fsnotify.Event) {
 	}
 }
 
-// relative is the slash path of a watched name within the directory.
+// relative returns the slash path of a watched name within the directory.
 func (r *reader) relative(name string) string {
 	rel, err := filepath.Rel(r.dir, name)
 	if err != nil {
@@ -223,11 +224,11 @@ func (r *reader) relative(name string) string {
 	return filepath.ToSlash(rel)
 }
 
-// event brings what the path names up to date.
+// event brings the file or folder at the path up to date.
 func (r *reader) event(p string, op fsnotify.Op) {
 	base := path.Base(p)
 	if p == "." && op.Has(fsnotify.Rename|fsnotify.Remove) {
-		// The directory is moved: its watch is gone, though it may be back.
+		// The directory was moved: its watch is lost, even if it is back.
 		r.unwatched = true
 		r.checkRoot()
 	}
@@ -235,23 +236,23 @@ func (r *reader) event(p string, op fsnotify.Op) {
 		return
 	}
 	if !op.Has(fsnotify.Create|fsnotify.Rename|fsnotify.Remove) && !isManifest(base) && base != kubeletData {
-		return // it is no other file or folder than before
+		return // neither a new nor a removed file or folder
 	}
 	info, err := lookFor(func() (fs.FileInfo, error) { return r.root.Lstat(p) })
 	switch {
 	case files.Transient(err):
 		r.failed(p, "cannot be read: ", err)
 	case err != nil && base != kubeletData && !r.knows(p):
-		// Gone before it was looked at, as what is written beside a file and
-		// renamed to it: that event comes under the file's own name.
+		// It is gone already, such as a temporary file that was renamed: the event
+		// for the new name follows.
 	case err != nil && op.Has(fsnotify.Remove) && base != kubeletData:
 		r.forget(p)
 	case err != nil || base == kubeletData:
-		// Looking at the whole folder finds the new name of a renamed file,
-		// so that its objects move instead of going and coming.
+		// Scanning the folder finds the new name of a renamed file, so that its
+		// objects move instead of being removed and added.
 		r.scan(path.Dir(p), false)
 	case info.IsDir():
-		if op.Has(fsnotify.Create | fsnotify.Rename) { // moved away and back, it has lost its watch
+		if op.Has(fsnotify.Create | fsnotify.Rename) { // a folder that moves away and back loses its watch
 			r.folder(p, true)
 		}
 	default:
@@ -260,9 +261,9 @@ func (r *reader) event(p string, op fsnotify.Op) {
 	r.load()
 }
 
-// checkRoot starts again when the name of the directory stands for another
-// one, when the directory is not watched any more, or when there is room again
-// for what was left out. It reports whether anything changed.
+// checkRoot reads everything again if another directory has the name now, if the
+// directory is no longer watched, or if there is room for names that were left out. It
+// reports whether anything changed.
 func (r *reader) checkRoot() bool {
 	info, err := os.Stat(r.dir)
 	room := r.overfull && r.room

@@ -25,12 +25,11 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// deadline is how long a test waits for what must come; it comes in
-// milliseconds.
+// deadline bounds the waits of tests, which normally take milliseconds.
 const deadline = 20 * time.Second
 
-// world is a directory with a running source and what it delivered.
-type world struct {
+// watchedDir is a directory with a running source and the objects that it delivered.
+type watchedDir struct {
 	t      *testing.T
 	dir    string
 	source *dir.Source
@@ -43,7 +42,7 @@ type world struct {
 	changed chan struct{} // closed and renewed when something arrived
 }
 
-func (w *world) Apply(events []snapshot.Event) {
+func (w *watchedDir) Apply(events []snapshot.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var batch []string
@@ -68,21 +67,21 @@ func (w *world) Apply(events []snapshot.Event) {
 	w.wake()
 }
 
-func (w *world) Synced(mesh.ClusterID) {
+func (w *watchedDir) Synced(mesh.ClusterID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.synced++
 	w.wake()
 }
 
-func (w *world) wake() {
+func (w *watchedDir) wake() {
 	close(w.changed)
 	w.changed = make(chan struct{})
 }
 
-// place is where the object was read, and for a Service its first port, so
-// that a test sees which version it is.
-func (w *world) place(o snapshot.Object) string {
+// place returns the place of the object, and for a Service its first port, by which
+// tests tell versions apart.
+func (w *watchedDir) place(o snapshot.Object) string {
 	var m snapshot.Meta
 	var port string
 	switch o := o.(type) {
@@ -107,11 +106,11 @@ func (w *world) place(o snapshot.Object) string {
 	return fmt.Sprintf("%s:%d%s", rel, m.Place.Line, port)
 }
 
-// prepare makes a directory of the files, which are given by path, and a
-// source of it that does not run yet.
-func prepare(t *testing.T, files map[string]string) *world {
+// prepare makes a directory with the files, given by path, and a source of it that
+// does not run yet.
+func prepare(t *testing.T, files map[string]string) *watchedDir {
 	t.Helper()
-	w := &world{t: t, dir: t.TempDir(), logs: &harness.LogBuffer{}, objects: map[string]string{}, changed: make(chan struct{})}
+	w := &watchedDir{t: t, dir: t.TempDir(), logs: &harness.LogBuffer{}, objects: map[string]string{}, changed: make(chan struct{})}
 	w.source = &dir.Source{Cluster: "c", Dir: w.dir, Now: time.Now, Log: slog.New(slog.NewTextHandler(w.logs, &slog.HandlerOptions{Level: slog.LevelDebug}))}
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		w.write(name, files[name])
@@ -119,15 +118,15 @@ func prepare(t *testing.T, files map[string]string) *world {
 	return w
 }
 
-func start(t *testing.T, files map[string]string) *world {
+func start(t *testing.T, files map[string]string) *watchedDir {
 	t.Helper()
 	w := prepare(t, files)
 	w.run()
 	return w
 }
 
-// run starts the source and waits for its first reading.
-func (w *world) run() {
+// run starts the source and waits until it is synced.
+func (w *watchedDir) run() {
 	w.t.Helper()
 	ctx, cancel := context.WithCancel(w.t.Context())
 	done := make(chan error, 1)
@@ -141,8 +140,8 @@ func (w *world) run() {
 	w.until("synced", func() bool { return w.synced == 1 })
 }
 
-// until waits for the condition, which is looked at whenever something came.
-func (w *world) until(what string, ok func() bool) {
+// until waits for the condition, which it checks after each batch and log line.
+func (w *watchedDir) until(what string, ok func() bool) {
 	w.t.Helper()
 	end := time.After(deadline)
 	for {
@@ -164,18 +163,18 @@ func (w *world) until(what string, ok func() bool) {
 }
 
 // wants waits until exactly these objects are delivered, with their places.
-func (w *world) wants(want map[string]string) {
+func (w *watchedDir) wants(want map[string]string) {
 	w.t.Helper()
 	w.until(fmt.Sprintf("objects %v", want), func() bool { return maps.Equal(w.objects, want) })
 }
 
-// problems waits until the problems are these, as "file:line object: reason".
-func (w *world) problems(want ...string) {
+// problems waits for exactly these problems, as "file:line object: reason".
+func (w *watchedDir) problems(want ...string) {
 	w.t.Helper()
 	w.until(fmt.Sprintf("problems %q", want), func() bool { return slices.Equal(w.shown(), want) })
 }
 
-func (w *world) shown() []string {
+func (w *watchedDir) shown() []string {
 	var out []string
 	for _, p := range w.source.Status() {
 		rel, _ := filepath.Rel(w.dir, p.File)
@@ -184,17 +183,17 @@ func (w *world) shown() []string {
 	return out
 }
 
-func (w *world) path(name string) string { return filepath.Join(w.dir, filepath.FromSlash(name)) }
+func (w *watchedDir) path(name string) string { return filepath.Join(w.dir, filepath.FromSlash(name)) }
 
 // seen returns the batches so far.
-func (w *world) seen() []string {
+func (w *watchedDir) seen() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.Clone(w.batches)
 }
 
-// write puts a file in place at once, as careful programs do.
-func (w *world) write(name, text string) {
+// write writes a file and renames it to its place.
+func (w *watchedDir) write(name, text string) {
 	w.t.Helper()
 	w.must(os.MkdirAll(filepath.Dir(w.path(name)), 0o755))
 	temp := filepath.Join(filepath.Dir(w.path(name)), ".new")
@@ -202,15 +201,15 @@ func (w *world) write(name, text string) {
 	w.must(os.Rename(temp, w.path(name)))
 }
 
-func (w *world) must(err error) {
+func (w *watchedDir) must(err error) {
 	w.t.Helper()
 	if err != nil {
 		w.t.Fatal(err)
 	}
 }
 
-// barrier writes a new object and waits for it: events before it are used.
-func (w *world) barrier() {
+// barrier writes a new object and waits for it: all earlier events are then handled.
+func (w *watchedDir) barrier() {
 	w.t.Helper()
 	w.mu.Lock()
 	n := len(w.batches)
@@ -595,7 +594,7 @@ func TestUnreadable(t *testing.T) {
 	w.wants(map[string]string{"Service n/a": "a.yaml:1 port 1"})
 }
 
-// TestDirectoryReplaced: the directory's name stands for another one.
+// TestDirectoryReplaced: another directory with the same name is read.
 func TestDirectoryReplaced(t *testing.T) {
 	t.Parallel()
 	w := start(t, map[string]string{"a.yaml": namespace("a"), "sub/b.yaml": namespace("b")})
@@ -614,13 +613,13 @@ func TestDirectoryReplaced(t *testing.T) {
 }
 
 // logged waits for the number of log lines with the text.
-func (w *world) logged(n int, text string) {
+func (w *watchedDir) logged(n int, text string) {
 	w.t.Helper()
 	w.until(fmt.Sprintf("%d log lines with %s", n, text), func() bool { return strings.Count(w.logs.String(), text) == n })
 }
 
-// TestWithoutEffect: objects that have no effect are problems, logged when they
-// come and go; counts of other kinds are logged when they change.
+// TestWithoutEffect: objects without effect are problems, which are logged when they
+// appear and disappear. The counts of other kinds are logged when they change.
 func TestWithoutEffect(t *testing.T) {
 	t.Parallel()
 	const policy = "apiVersion: security.istio.io/v1\nkind: AuthorizationPolicy\nmetadata: {name: p, namespace: n}\n"
@@ -659,8 +658,8 @@ func TestWithoutEffect(t *testing.T) {
 	w.logged(2, "not enforced")
 }
 
-// TestBrokenPolicyIsNotEnforced: a PeerAuthentication that cannot be used counts
-// as not enforced, unless its last good version is.
+// TestBrokenPolicyIsNotEnforced: a faulty PeerAuthentication counts as not enforced,
+// unless its last good version is in use.
 func TestBrokenPolicyIsNotEnforced(t *testing.T) {
 	t.Parallel()
 	const policy = "apiVersion: security.istio.io/v1\nkind: PeerAuthentication\nmetadata: {name: p, namespace: n}\nspec: {mtls: {mode: STRIKT}}\n"
@@ -685,7 +684,7 @@ func TestBrokenPolicyIsNotEnforced(t *testing.T) {
 	w.until("a policy whose last good version is enforced", unenforced(0))
 }
 
-// TestChangeIsLogged: one line tells what of a batch is used.
+// TestChangeIsLogged: one line sums up the changes of a batch.
 func TestChangeIsLogged(t *testing.T) {
 	t.Parallel()
 	w := start(t, map[string]string{"a.yaml": service("a", 1) + "---\n" + service("b", 1)})
@@ -707,8 +706,8 @@ func TestChangeIsLogged(t *testing.T) {
 	w.logged(4, "configuration changed")
 }
 
-// TestFaultReplaced: of a fault that takes the place of another, only the new
-// one is said; one that goes is said before those that come.
+// TestFaultReplaced: if a fault replaces another one, only the new one is logged.
+// Faults that are gone are logged before new ones.
 func TestFaultReplaced(t *testing.T) {
 	t.Parallel()
 	w := start(t, map[string]string{"a.yaml": service("a", 70000), "b.yaml": namespace("b")})
@@ -727,8 +726,8 @@ func TestFaultReplaced(t *testing.T) {
 	w.logged(1, "file="+w.path("c.yaml")+` reason="the symlink points to nothing"`)
 }
 
-// TestMovedAwayAndBack: a move ends the watch of what is moved, however short
-// it is.
+// TestMovedAwayAndBack: changes are seen after a move away and back, although a move
+// ends the watch.
 func TestMovedAwayAndBack(t *testing.T) {
 	t.Parallel()
 	for _, folder := range []string{".", "sub", "sub/deeper"} {
@@ -755,8 +754,8 @@ func TestMovedAwayAndBack(t *testing.T) {
 	}
 }
 
-// TestRenamedFilesAreNeverGone: a listing of a folder may miss a file that is
-// renamed meanwhile under both of its names.
+// TestRenamedFilesAreNeverGone: objects of a file that is renamed during a listing, so
+// that both of its names are missed, are not removed.
 func TestRenamedFilesAreNeverGone(t *testing.T) {
 	t.Parallel()
 	files := map[string]string{}
@@ -785,7 +784,7 @@ func TestRenamedFilesAreNeverGone(t *testing.T) {
 	}
 }
 
-// TestStorm: after any number of changes, what is delivered is what is there.
+// TestStorm: after many random changes, exactly the existing objects are delivered.
 func TestStorm(t *testing.T) {
 	t.Parallel()
 	w := start(t, nil)
@@ -812,7 +811,7 @@ func TestStorm(t *testing.T) {
 	w.problems()
 }
 
-// TestLarge loads what a real cluster gives: the log says how long it took.
+// TestLarge loads the objects of a large cluster; the log shows the time.
 func TestLarge(t *testing.T) {
 	t.Parallel()
 	var all strings.Builder
@@ -827,7 +826,7 @@ func TestLarge(t *testing.T) {
 	t.Log(w.logs)
 }
 
-// TestStatusIsACopy: what Status gave does not change later.
+// TestStatusIsACopy: a result of Status does not change later.
 func TestStatusIsACopy(t *testing.T) {
 	t.Parallel()
 	w := start(t, map[string]string{"a.yaml": "a: ["})

@@ -14,15 +14,15 @@ import (
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
-// file is what one file gives.
+// file is one file and its objects.
 type file struct {
 	path   string
 	info   fs.FileInfo
 	chunks []*chunk
-	// kept are objects that the file gave before and no longer gives, while
-	// one of its documents is broken: that document might be any of them.
+	// kept holds objects of the previous version that are missing in this one while a
+	// document is broken: the broken document may be any of them.
 	kept []*fileObject
-	// fault is why the whole file is not used, its last version is.
+	// fault is the reason why the file is not used and its last version is.
 	fault string
 }
 
@@ -38,16 +38,16 @@ func (f *file) broken() bool {
 	return slices.ContainsFunc(f.chunks, func(c *chunk) bool { return len(c.broken) > 0 })
 }
 
-// odd reports whether there is anything to tell about the file: something of
-// it is broken, not used or not read.
+// odd reports whether there is anything to report about the file: a part of it is
+// broken, not used or not read.
 func (f *file) odd() bool {
 	return f.fault != "" || slices.ContainsFunc(f.chunks, func(c *chunk) bool {
 		return len(c.broken)+len(c.notes)+len(c.skipped) > 0
 	})
 }
 
-// chunk is one document of a file and what it gives. It is never changed, so
-// that a document that did not change is not parsed again.
+// chunk is one document of a file and its objects. It is immutable, so unchanged
+// documents of a changed file are not parsed again.
 type chunk struct {
 	id      chunkID
 	objects []*fileObject
@@ -61,26 +61,26 @@ type chunkID struct {
 	sum  [sha256.Size]byte
 }
 
-// fileObject is one object of a file; object is nil when it gives nothing.
+// fileObject is one object of a file; object is nil if there is nothing to deliver.
 type fileObject struct {
 	path   string
 	line   int
-	nth    int // of the objects of its document
+	nth    int // its index in the document
 	key    snapshot.Key
 	object snapshot.Object
 }
 
-// fault is something in a document that is not used.
+// fault is a part of a document that is not used.
 type fault struct {
 	line   int
-	key    snapshot.Key // zero when the object's name is not known
+	key    snapshot.Key // zero if the name of the object is unknown
 	reason string
-	// security is set for a security policy, shared for an object that may be
-	// meant for another program.
+	// security is set for a security policy, shared for an object that may be meant
+	// for another program.
 	security, shared bool
 }
 
-// parsedFile is a file whose text is read.
+// parsedFile is a new version of a file, before or after parsing.
 type parsedFile struct {
 	path   string
 	info   fs.FileInfo
@@ -88,16 +88,16 @@ type parsedFile struct {
 	fault  string
 }
 
-// job is a chunk to parse.
+// job is a document to parse.
 type job struct {
 	into *chunk
 	text yamldoc.Chunk
 	path string
-	file string // the path as problems name it
+	file string // the path in problem reports
 }
 
-// newParsedFile splits the text and takes over the documents that did not change;
-// the others have to be parsed.
+// newParsedFile splits the text into documents. It keeps the unchanged documents of the
+// old version and returns jobs to parse the others.
 func newParsedFile(p string, old *file, data []byte, info fs.FileInfo) (rd *parsedFile, jobs []job) {
 	rd = &parsedFile{path: p, info: info}
 	known := map[chunkID]*chunk{}
@@ -121,17 +121,17 @@ func newParsedFile(p string, old *file, data []byte, info fs.FileInfo) (rd *pars
 	return rd, jobs
 }
 
-// batchSize is how many documents one goroutine parses.
+// batchSize is the number of documents that one goroutine parses.
 const batchSize = 64
 
-// parser parses documents while others are read.
+// parser parses documents in the background while other files are read.
 type parser struct {
 	conv  *source.Converter
 	batch []job
 	group sync.WaitGroup
 }
 
-// add has the documents of a file parsed until finish returns.
+// add starts to parse the documents of a file. finish waits for the end.
 func (p *parser) add(file string, jobs []job) {
 	for _, j := range jobs {
 		j.file = file
@@ -157,7 +157,7 @@ func (p *parser) parse(jobs []job) {
 	}
 }
 
-// fill takes the objects of the parsed document, or why it cannot be parsed.
+// fill sets the objects of the parsed document, or the reason why it cannot be parsed.
 func (c *chunk) fill(conv *source.Converter, p, place string, v yamldoc.Value, err error) {
 	var syntax *yamldoc.Error
 	switch {
@@ -175,8 +175,8 @@ func (c *chunk) fill(conv *source.Converter, p, place string, v yamldoc.Value, e
 	}
 }
 
-// listItems returns the items of a List, as kubectl prints several objects, or
-// the value itself. Items that are themselves lists are opened, too.
+// listItems returns the items of a List, which kubectl prints for several objects, or
+// the value itself. It also opens items that are lists.
 func listItems(v yamldoc.Value) []yamldoc.Value {
 	items, ok := v.Get("items").Items()
 	if !ok || !strings.HasSuffix(v.Get("kind").Text(), "List") {
@@ -211,8 +211,8 @@ func (c *chunk) addObject(conv *source.Converter, v yamldoc.Value, p, place stri
 	c.objects = append(c.objects, &fileObject{path: p, line: v.Line(), nth: len(c.objects), key: r.Key, object: r.Object})
 }
 
-// finish makes the new version of a file from its parsed documents and the
-// version before.
+// finish makes the new version of a file from its parsed documents and the previous
+// version.
 func (rd *parsedFile) finish(old *file) *file {
 	f := &file{path: rd.path, info: rd.info, chunks: rd.chunks}
 	if rd.fault != "" {

@@ -7,13 +7,13 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// index says which file gives each object. An object that is given several
-// times counts once: the first by path and position.
+// index maps each object to the files that define it. Of several definitions the
+// first one by path and position counts.
 type index struct {
 	givers    map[snapshot.Key][]*fileObject // in order; the first counts
 	delivered map[snapshot.Key]snapshot.Object
-	touched   map[snapshot.Key]bool // what the next batch has to look at
-	doubles   map[snapshot.Key]bool // objects with several givers
+	touched   map[snapshot.Key]bool // objects that may have changed since the last batch
+	doubles   map[snapshot.Key]bool // objects with several definitions
 }
 
 func newIndex() index {
@@ -23,8 +23,7 @@ func newIndex() index {
 	}
 }
 
-// replace puts the entries of a file's new version in the place of those of
-// its old one.
+// replace replaces the objects of a file's old version by those of its new version.
 func (x *index) replace(old, new []*fileObject) {
 	stays := make(map[*fileObject]bool, len(new))
 	for _, e := range new {
@@ -56,10 +55,10 @@ func byPlace(a, b *fileObject) int {
 	return cmp.Or(cmp.Compare(a.path, b.path), cmp.Compare(a.line, b.line), cmp.Compare(a.nth, b.nth))
 }
 
-// delta is how many objects came, changed and went.
+// delta counts the changes of a batch.
 type delta struct{ added, changed, removed int }
 
-// take returns the events of what was touched, in key order.
+// take returns the events for the objects that changed, in key order.
 func (x *index) take() ([]snapshot.Event, delta) {
 	var events []snapshot.Event
 	var d delta

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// many are services in the files of a folder.
+// many returns files with one service each in a folder.
 func many(folder string, n int) map[string]string {
 	out := map[string]string{}
 	for i := range n {
@@ -18,9 +18,8 @@ func many(folder string, n int) map[string]string {
 	return out
 }
 
-// TestOverfullFolder: a folder with more files than are read of the directory
-// pushes out no other one, at any level, in whichever order they are read, and what
-// is left out is told of.
+// TestOverfullFolder: a folder with more files than MaxFiles displaces no other folder,
+// at any level and in any order of reading, and the omission is reported.
 func TestOverfullFolder(t *testing.T) {
 	t.Parallel()
 	const limit = 40
@@ -44,7 +43,7 @@ func TestOverfullFolder(t *testing.T) {
 			}
 			all := maps.Clone(files)
 			maps.Copy(all, small)
-			check := func(w *world) {
+			check := func(w *watchedDir) {
 				t.Helper()
 				w.until("every file of the small folder", func() bool {
 					for file := range small {

@@ -12,26 +12,25 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// Problem is something in the directory that is not used.
+// Problem is a part of the directory that is not used.
 type Problem struct {
-	// File is the path, which starts with that of the directory.
+	// File is the path, including the path of the directory.
 	File string
-	// Line is the line of the faulty field, from 1; 0 for the file as a whole.
+	// Line is the line of the faulty field, from 1; 0 for the whole file.
 	Line int
-	// Object is kind and namespace/name; empty when it is not known.
+	// Object is kind and namespace/name; empty if unknown.
 	Object string
-	// Reason says what is wrong and what is used instead.
+	// Reason states the fault and what is used instead.
 	Reason string
-	// Since is when the problem was first seen.
+	// Since is the time when the problem was first seen.
 	Since time.Time
-	// Unenforced is set for a security policy that is not enforced, or not all of
-	// it.
+	// Unenforced is set for a security policy that is not fully enforced.
 	Unenforced bool
 	// Shared is set for an object that may be meant for another program.
 	Shared bool
 }
 
-// Place is the file and, when it is known, the line.
+// Place returns the file and, if known, the line.
 func (p *Problem) Place() string {
 	if p.Line == 0 {
 		return p.File
@@ -46,13 +45,13 @@ func (p *Problem) String() string {
 	return p.Place() + ": " + p.Object + ": " + p.Reason
 }
 
-// maxProblems is how many problems of one file are shown.
+// maxProblems bounds the problems that are shown of one file.
 const maxProblems = 100
 
 const emptyFile = "the file is empty, as while it is being written"
 
-// Status returns the problems by file and line. It may be called from any
-// goroutine; the result must not be changed.
+// Status returns the problems, sorted by file and line. It may be called from any
+// goroutine. The result must not be changed.
 func (s *Source) Status() []Problem {
 	if p := s.status.Load(); p != nil {
 		return *p
@@ -60,11 +59,11 @@ func (s *Source) Status() []Problem {
 	return nil
 }
 
-// goneDirectory is why nothing more is heard of the directory.
+// goneDirectory begins the reason when the directory is gone.
 const goneDirectory = "the directory is gone, what it gave stays in use until it is back: "
 
-// Lost is since when the directory is gone, and why; the time is zero while it
-// is there. It may be called from any goroutine.
+// Lost returns the time since which the directory is gone, and the reason. The time is
+// zero while the directory exists. It may be called from any goroutine.
 func (s *Source) Lost() (since time.Time, reason string) {
 	for _, p := range s.Status() {
 		if p.Object == "" && strings.HasPrefix(p.Reason, goneDirectory) {
@@ -74,8 +73,9 @@ func (s *Source) Lost() (since time.Time, reason string) {
 	return time.Time{}, ""
 }
 
-// LeftOut says which folders are not read wholly because the directory holds more
-// than is read; empty when it does not. It may be called from any goroutine.
+// LeftOut returns a text that names the folders that are read only in part because the
+// directory exceeds MaxFiles; empty if it does not. It may be called from any
+// goroutine.
 func (s *Source) LeftOut() string {
 	var text string
 	var folders []string
@@ -96,11 +96,11 @@ func (s *Source) LeftOut() string {
 	return text
 }
 
-// maxLeftOut is how many folders LeftOut names.
+// maxLeftOut bounds the folders that LeftOut names.
 const maxLeftOut = 10
 
-// publish hands the changes over, then tells about problems. It returns what
-// changed, and the one object when it is one.
+// publish delivers the changes and then reports the problems. It returns the counts of
+// the changes, and the name of the object if there is only one.
 func (r *reader) publish() (d delta, only string) {
 	r.load()
 	events, d := r.take()
@@ -114,8 +114,8 @@ func (r *reader) publish() (d delta, only string) {
 	return d, only
 }
 
-// report publishes the problems and logs those that came or went: first what
-// went. A problem that took the place of another is told of alone.
+// report publishes the problems and logs changes: first the problems that are gone,
+// then the new ones. A problem that is replaced by another one is not logged as gone.
 func (r *reader) report() {
 	now := r.now()
 	problems := r.problems()
@@ -141,7 +141,7 @@ func (r *reader) report() {
 	var gone []Problem
 	for _, left := range before {
 		for _, p := range left {
-			// A fault without an object is one of the text: it hides the others.
+			// A fault without an object is a fault of the text, which hides the others.
 			if !replaced[[2]string{p.File, p.Object}] && !replaced[[2]string{p.File, ""}] {
 				gone = append(gone, p)
 			}
@@ -161,7 +161,7 @@ func (r *reader) report() {
 	r.status.Store(&problems)
 }
 
-// log writes the line of a problem that came.
+// log logs a new problem.
 func (p *Problem) log(log *slog.Logger) {
 	switch {
 	case p.Unenforced:
@@ -173,7 +173,7 @@ func (p *Problem) log(log *slog.Logger) {
 	}
 }
 
-// attrs are the parts of a log line; what is not known is left out.
+// attrs returns the known attributes for the log.
 func (p *Problem) attrs() []any {
 	attrs := []any{"file", p.File}
 	if p.Line > 0 {
@@ -189,7 +189,8 @@ func byPlaceInFile(a, b Problem) int {
 	return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Line, b.Line), cmp.Compare(a.Object, b.Object), cmp.Compare(a.Reason, b.Reason))
 }
 
-// isTransient keeps what is normal while a file is written out of the log.
+// isTransient reports whether a problem is normal while a file is being written. Such
+// problems are not logged.
 func isTransient(reason string) bool { return strings.HasPrefix(reason, emptyFile) }
 
 func (r *reader) problems() []Problem {
@@ -227,7 +228,7 @@ func (f *file) problems(name string) []Problem {
 			all = append(all, Problem{File: name, Line: n.line, Object: objectName(n.key), Reason: n.reason, Unenforced: n.security, Shared: n.shared})
 		}
 	}
-	// The first are shown: security policies are never left out for others.
+	// Security policies come first, so that they are never left out.
 	slices.SortStableFunc(all, func(a, b Problem) int { return -cmp.Compare(rank(&a), rank(&b)) })
 	if more := len(all) - maxProblems; more > 0 {
 		all = append(all[:maxProblems], Problem{File: name, Reason: fmt.Sprintf("%d more problems are not shown", more)})
@@ -235,7 +236,7 @@ func (f *file) problems(name string) []Problem {
 	return all
 }
 
-// rank is how much a problem matters, the most the highest.
+// rank returns the importance of a problem; higher is more important.
 func rank(p *Problem) int {
 	switch {
 	case p.Unenforced:
@@ -246,7 +247,7 @@ func rank(p *Problem) int {
 	return 1
 }
 
-// keptInstead says what is used in the place of a broken document.
+// keptInstead states what is used in place of a broken document.
 func (f *file) keptInstead(key snapshot.Key) string {
 	if key.Name == "" {
 		return keptText(len(f.kept))
@@ -281,7 +282,7 @@ func objectName(k snapshot.Key) string {
 
 func (r *reader) fileName(p string) string { return filepath.Join(r.dir, filepath.FromSlash(p)) }
 
-// logFirst sums the first reading up.
+// logFirst logs a summary of the first read.
 func (r *reader) logFirst(took time.Duration) {
 	r.skipped = r.skippedKinds()
 	r.log.Info("configuration directory read", "dir", r.dir, "files", len(r.files), "objects", len(r.givers),
@@ -289,8 +290,8 @@ func (r *reader) logFirst(took time.Duration) {
 	clear(r.changed)
 }
 
-// logChange says in one line what of a batch is now used, and in another which
-// kinds are skipped when that is no longer what was said.
+// logChange logs the changes of a batch in one line, and in a second line the kinds that
+// are not read, if these changed.
 func (r *reader) logChange(d delta, only string) {
 	if len(r.changed) == 0 {
 		return

@@ -21,56 +21,54 @@ import (
 	"github.com/meshctl/meshctl/internal/files"
 )
 
-// kubeletData is the symlink that kubelet swaps to change all files of a
-// mounted ConfigMap or Secret at once: file -> ..data/file, ..data -> ..2026_….
+// kubeletData is the link that the kubelet replaces to change all files of a mounted
+// ConfigMap or Secret at once: file -> ..data/file, ..data -> ..2026_….
 const kubeletData = "..data"
 
-// maxPending bounds the text that is held before it is parsed, in bytes.
+// maxPending bounds the text of files that are not parsed yet, in bytes.
 const maxPending = 64 << 20
 
-// tree is what is known of the directory, by slash path from it.
+// tree holds the known files and folders, by slash path within the directory.
 type tree struct {
 	files   map[string]*file
-	odd     map[string]*file // those of them that there is something to tell about
+	odd     map[string]*file // the files with something to report
 	folders map[string]*folder
 	known   int            // names in all folders
-	under   map[string]int // names in each folder and those below it
-	// closed are folders of which a name was left out because the directory holds
-	// more than is read: the path for a file, with a slash for a folder.
+	under   map[string]int // names in each folder and below it
+	// closed holds the folders with names that were left out because the directory is
+	// full: path for files, path with a slash for folders.
 	closed map[string]bool
-	// faults are the reasons why something is not read.
+	// faults holds the reason for each name that is not read.
 	faults map[string]string
-	// gone says that the directory does not exist, unwatched that its events
-	// do not come, overfull that it holds more than is read, room that
-	// something went since.
+	// gone is set while the directory does not exist, unwatched while it has no
+	// watch, overfull when it exceeds maxFiles, room when a name was removed since.
 	gone, unwatched, overfull, room bool
-	// pending are files whose text is read and perhaps not parsed yet.
+	// pending holds files that may not be parsed yet.
 	pending     []*parsedFile
 	pendingSize int
 	parser      parser
-	// changed are the files whose documents are others than in the batch before.
+	// changed holds the files whose documents changed since the last batch.
 	changed map[string]bool
-	// missing are files that were not found, since when. A listing may miss a
-	// file that is renamed meanwhile under both of its names, so their objects
-	// stay until another file has them, or for missingWait.
+	// missing holds files that were not found, with the time. A listing may miss both
+	// names of a file that is being renamed, so the objects stay until another file
+	// has them, or for missingWait.
 	missing map[string]time.Time
-	// again are the names that could not be read for want of something that may
-	// be there soon; failures is how often in a row some were.
+	// again holds names to retry after a transient error. failures counts the
+	// retries in a row with such errors.
 	again    map[string]bool
 	failures int
 }
 
-// missingWait is how long a file may be missing that nobody said was removed.
+// missingWait is the time for which a file may be missing without a remove event.
 const missingWait = 50 * time.Millisecond
 
 type folder struct {
 	info  fs.FileInfo
-	names map[string]bool // what is known in it
+	names map[string]bool // known names in it
 }
 
-// folder reads a folder that is new or not the one that it was; with force
-// also one that did not change. It watches before it reads, so that nothing
-// is missed in between.
+// folder reads a folder that is new or was replaced, with force also an unchanged one.
+// It adds the watch before it reads, so that no change is missed.
 func (r *reader) folder(p string, force bool) {
 	info, err := r.stat(p)
 	if errors.Is(err, fs.ErrNotExist) && p != "." { // gone since it was seen
@@ -94,7 +92,7 @@ func (r *reader) folder(p string, force bool) {
 	}
 	f.info = info
 	name := filepath.Join(r.dir, filepath.FromSlash(p))
-	_ = r.watcher.Remove(name) // it may be the watch of another folder that had the name
+	_ = r.watcher.Remove(name) // the watch may belong to another folder that had the name
 	if err := r.watcher.Add(name); err != nil {
 		r.failed(p, "cannot be watched, changes in it are not seen: ", err)
 		r.unwatched = r.unwatched || p == "." // to be tried again
@@ -107,9 +105,9 @@ func (r *reader) folder(p string, force bool) {
 	}
 }
 
-// swaps bounds how often lookFor looks for what is not found: a name that leads through
-// ..data may be followed into a folder that kubelet removes, having swapped the
-// link first. So what is not there each time is really gone.
+// swaps bounds the attempts of lookFor. A name may lead through ..data into a folder
+// that the kubelet removes after it replaced the link, so a name is gone only if every
+// attempt fails.
 const swaps = 4
 
 func lookFor[T any](look func() (T, error)) (v T, err error) {
@@ -125,8 +123,8 @@ func (r *reader) stat(p string) (fs.FileInfo, error) {
 	return lookFor(func() (fs.FileInfo, error) { return r.root.Stat(p) })
 }
 
-// list returns what is in a folder, in order, and never a part of one that is
-// being removed.
+// list returns the sorted entries of a folder, and never some of a folder that is being
+// removed.
 func (r *reader) list(p string) ([]fs.DirEntry, error) {
 	return lookFor(func() ([]fs.DirEntry, error) {
 		before, err := r.root.Stat(p)
@@ -145,14 +143,14 @@ func (r *reader) list(p string) ([]fs.DirEntry, error) {
 	})
 }
 
-// Faults of a directory that holds more than is read, and of its folders.
+// Faults of a directory that exceeds maxFiles, and of its folders.
 const (
 	overfull = "holds more than "
 	leftOut  = "is not read wholly: the directory holds more than is read"
 )
 
-// full reports that there is no room for another name. In a directory that is
-// full, a name of a smaller folder takes the place of one of a larger folder.
+// full reports whether there is no room for another name. In a full directory, a name
+// of a smaller folder displaces a name of a larger folder.
 func (r *reader) full(p string, isFolder bool) bool {
 	if r.known < r.maxFiles || r.knows(p) {
 		return false
@@ -178,15 +176,15 @@ func (r *reader) full(p string, isFolder bool) bool {
 	return left == p
 }
 
-// displaced returns the name that makes room for p: one of the largest folder,
-// at the first level where that is not the folder of p. It is empty when the
-// folder of p is as large.
+// displaced returns the name that makes room for p. It is a name of the largest folder
+// at the first level where that is not the folder of p; empty if the folder of p is as
+// large.
 func (r *reader) displaced(p string, isFolder bool) string {
 	at := "."
 	for parts := strings.Split(p, "/"); ; parts = parts[1:] {
 		own := parts[0]
 		if len(parts) == 1 && !isFolder {
-			own = "" // one of the files of the folder
+			own = "" // the files of the folder
 		}
 		largest, size := r.largest(at)
 		switch {
@@ -199,8 +197,8 @@ func (r *reader) displaced(p string, isFolder bool) string {
 	}
 }
 
-// last returns a name among the largest of a folder, which are those of another
-// folder in it or, with "", its files.
+// last returns the last name below largest, which is a folder in the folder at, or with
+// "" the last of the folder's own files.
 func (r *reader) last(at, largest string) string {
 	for largest != "" {
 		at = path.Join(at, largest)
@@ -218,8 +216,8 @@ func (r *reader) last(at, largest string) string {
 	return path.Join(at, last)
 }
 
-// largest returns the folder in a folder with the most names, "" for the files
-// of the folder itself, and how many names these are.
+// largest returns the folder in a folder with the most names, "" for the files of the
+// folder itself, and the number of names.
 func (r *reader) largest(at string) (name string, size int) {
 	size = r.size(at, "")
 	for n := range r.folders[at].names {
@@ -233,8 +231,8 @@ func (r *reader) largest(at string) (name string, size int) {
 	return name, size
 }
 
-// size returns how many names a folder in a folder has, itself among them, or with
-// "" how many files the folder has.
+// size returns the number of names of a folder in a folder, including its own, or with
+// "" the number of the folder's own files.
 func (r *reader) size(at, name string) int {
 	if name != "" {
 		if in := path.Join(at, name); r.folders[in] != nil {
@@ -251,7 +249,7 @@ func (r *reader) size(at, name string) int {
 	return files
 }
 
-// knows reports whether the name is known in its folder.
+// knows reports whether the folder of p has the name of p.
 func (r *reader) knows(p string) bool {
 	parent := r.folders[path.Dir(p)]
 	return parent != nil && parent.names[path.Base(p)]
@@ -264,7 +262,7 @@ func (r *reader) remember(p string) {
 	}
 }
 
-// count enters a name, or takes it out, where names are counted.
+// count adds by to the counts of all folders above p.
 func (r *reader) count(p string, by int) {
 	r.known += by
 	for p != "." {
@@ -275,8 +273,8 @@ func (r *reader) count(p string, by int) {
 	}
 }
 
-// scan compares the names in a folder with what is known. With force it also
-// reads again the files that it knows.
+// scan compares the names in a folder with the known names. With force it also reads
+// known files again.
 func (r *reader) scan(p string, force bool) {
 	f := r.folders[p]
 	if f == nil {
@@ -284,7 +282,7 @@ func (r *reader) scan(p string, force bool) {
 	}
 	entries, err := r.list(p)
 	if errors.Is(err, fs.ErrNotExist) {
-		if p != "." { // for the directory itself its own event decides
+		if p != "." { // for the directory itself, see checkRoot
 			r.forget(p)
 		}
 		return
@@ -303,7 +301,7 @@ func (r *reader) scan(p string, force bool) {
 		present[e.Name()] = true
 	}
 	for name := range f.names {
-		if !present[name] { // first of all: a watch moves with its folder to another name
+		if !present[name] { // before the new names: a watch moves with its folder
 			r.miss(path.Join(p, name))
 		}
 	}
@@ -312,7 +310,7 @@ func (r *reader) scan(p string, force bool) {
 	}
 }
 
-// miss is told of a name that was not found.
+// miss handles a name that was not found.
 func (r *reader) miss(p string) {
 	if r.files[p] == nil {
 		r.forget(p)
@@ -321,8 +319,8 @@ func (r *reader) miss(p string) {
 	}
 }
 
-// giveUp forgets what has been missing for long. It returns how long to wait
-// for the rest, 0 when there is none.
+// giveUp forgets names that have been missing for missingWait. It returns the wait for
+// the other missing names, 0 if there are none.
 func (r *reader) giveUp() (wait time.Duration) {
 	now := r.now()
 	var late []string
@@ -334,7 +332,7 @@ func (r *reader) giveUp() (wait time.Duration) {
 		}
 	}
 	for _, p := range late {
-		r.scan(path.Dir(p), false) // its new name may be there before the event
+		r.scan(path.Dir(p), false) // the new name may exist before its event
 		r.load()
 		if _, still := r.missing[p]; !still {
 			continue
@@ -352,8 +350,8 @@ func (r *reader) giveUp() (wait time.Duration) {
 	return wait
 }
 
-// failed notes why a name is not read, and to look at it again if that may pass
-// without a change of it.
+// failed records why a name is not read. It schedules a retry if the error is
+// transient.
 func (r *reader) failed(p, what string, err error) {
 	r.faults[p] = what + reason(err)
 	if files.Transient(err) {
@@ -361,14 +359,14 @@ func (r *reader) failed(p, what string, err error) {
 	}
 }
 
-// Waits before names that could not be read are looked at again.
+// Waits before the retries of unreadable names.
 const (
 	firstAgain = 100 * time.Millisecond
 	lastAgain  = 10 * time.Second
 )
 
-// lookAgain looks at the names that could not be read. It returns how long to
-// wait until the next time, 0 when all were read.
+// lookAgain retries the unreadable names. It returns the wait until the next retry, 0
+// if all were read.
 func (r *reader) lookAgain() time.Duration {
 	names := slices.Sorted(maps.Keys(r.again))
 	clear(r.again)
@@ -393,7 +391,7 @@ func (r *reader) waitAgain() time.Duration {
 	return min(firstAgain<<min(r.failures, 10), lastAgain)
 }
 
-// forget drops a file or folder that is gone, with all that is in it.
+// forget drops a file or folder, with everything below it.
 func (r *reader) forget(p string) {
 	if f := r.folders[p]; f != nil {
 		for name := range f.names {
@@ -413,7 +411,7 @@ func (r *reader) forget(p string) {
 	}
 }
 
-// drop takes the objects of a file away.
+// drop removes the objects of a file.
 func (r *reader) drop(p string) {
 	if f := r.files[p]; f != nil {
 		r.replace(f.fileObjects(), nil)
@@ -424,14 +422,14 @@ func (r *reader) drop(p string) {
 	}
 }
 
-// visit looks at one name in a folder. With force a known file is read again.
+// visit handles one name in a folder. With force it reads a known file again.
 func (r *reader) visit(p string, mode fs.FileMode, force bool) {
 	base := path.Base(p)
 	if strings.HasPrefix(base, ".") {
 		return
 	}
 	if isFolder := mode.IsDir(); isFolder && r.files[p] != nil || mode.IsRegular() && r.folders[p] != nil {
-		r.forget(p) // another kind of thing has the name now
+		r.forget(p) // a folder became a file, or the reverse
 	}
 	switch {
 	case mode.IsDir():
@@ -451,8 +449,8 @@ func isManifest(name string) bool {
 	return false
 }
 
-// symlink follows a link that stays within the directory: to a file, or, in
-// kubelet's form alone, to a folder, as others are read under their own name.
+// symlink follows a link within the directory. It follows a link to a folder only in
+// the kubelet's layout: other folders are read under their own names.
 func (r *reader) symlink(p string, force bool) {
 	info, err := r.stat(p)
 	switch {
@@ -475,7 +473,7 @@ func (r *reader) symlink(p string, force bool) {
 			r.fault(p, "the symlink to a folder is not followed: only kubelet's form ..data/NAME is")
 			return
 		}
-		// A folder made after two swaps may have the number of the first.
+		// After two replacements, a new folder may have the inode of the first.
 		f := r.folders[p]
 		r.folder(p, force || f != nil && !f.info.ModTime().Equal(info.ModTime()))
 	case isManifest(p):
@@ -491,7 +489,7 @@ func (r *reader) fault(p, why string) {
 	r.remember(p)
 }
 
-// read takes the text of a file in; load parses it.
+// read reads a file and starts to parse it; load waits for the result.
 func (r *reader) read(p string) {
 	if r.full(p, false) {
 		return
@@ -512,7 +510,7 @@ func (r *reader) read(p string) {
 	}
 	delete(r.faults, p)
 	if f := r.files[p]; f != nil && len(data) == 0 && len(f.fileObjects()) > 0 {
-		// Most programs that write in place make the file empty first.
+		// Most programs that write in place empty the file first.
 		r.faults[p] = emptyFile + keptText(len(f.fileObjects()))
 		return
 	}
@@ -524,8 +522,8 @@ func (r *reader) read(p string) {
 	}
 }
 
-// text reads a regular file within the bounds. It never waits: opening a
-// named pipe would.
+// text reads a regular file of at most MaxFileSize. It never waits, not even for the
+// writer of a named pipe.
 func (r *reader) text(p string) ([]byte, fs.FileInfo, error) {
 	f, err := r.root.OpenFile(filepath.FromSlash(p), os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -540,7 +538,7 @@ func (r *reader) text(p string) ([]byte, fs.FileInfo, error) {
 		return nil, nil, errors.New("is not a regular file")
 	}
 	var data bytes.Buffer
-	data.Grow(int(min(info.Size(), MaxFileSize)) + bytes.MinRead) // the end is read without growing
+	data.Grow(int(min(info.Size(), MaxFileSize)) + bytes.MinRead) // so that ReadFrom does not grow it
 	_, err = data.ReadFrom(io.LimitReader(f, MaxFileSize+1))
 	if err == nil && data.Len() > MaxFileSize {
 		err = fmt.Errorf("is larger than %d MiB: split it", MaxFileSize>>20)
@@ -548,7 +546,7 @@ func (r *reader) text(p string) ([]byte, fs.FileInfo, error) {
 	return data.Bytes(), info, err
 }
 
-// load has all parsed that was read and puts it in the place of what the files gave.
+// load waits until all pending files are parsed, and replaces their old versions.
 func (r *reader) load() {
 	if len(r.pending) == 0 {
 		return
@@ -577,7 +575,7 @@ func (r *reader) load() {
 	r.pending, r.pendingSize = slices.Delete(r.pending, 0, len(r.pending)), 0
 }
 
-// found forgets missing files of which the file has an object: it is the same
+// found forgets missing files that share an object with the file: it is the same file
 // under another name.
 func (r *reader) found(f *file) {
 	if len(r.missing) == 0 {
@@ -592,10 +590,10 @@ func (r *reader) found(f *file) {
 	}
 }
 
-// escapes is what os.Root says of a link that leads out of the directory.
+// escapes is the error text of os.Root for a link that leads out of the directory.
 const escapes = "path escapes from parent"
 
-// reason is the fault without the path, which the report names anyway.
+// reason returns the error without the path, which the report names.
 func reason(err error) string {
 	if pe, ok := errors.AsType[*fs.PathError](err); ok {
 		if pe.Err.Error() == escapes {
