@@ -23,9 +23,9 @@ import (
 	"github.com/meshctl/meshctl/internal/server/workloadhealth"
 )
 
-// atAPIs are the parts that write to the API servers of clusters or ask them for
+// apiParts are the parts that write to the API servers of clusters or ask them for
 // decisions.
-type atAPIs struct {
+type apiParts struct {
 	reviewers    *identity.Reviewers // made when the server runs
 	roots        *publish.Roots
 	tokens       *publish.Tokens
@@ -38,7 +38,7 @@ type atAPIs struct {
 	announcer    *replicas.Announcer
 }
 
-func (s *Server) newAtAPIs() {
+func (s *Server) newAPIParts() {
 	k := &s.apis
 	k.reviews = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "meshctl_token_reviews_total", Help: "TokenReviews that API servers were asked for, by result: accepted, refused or error.",
@@ -174,8 +174,8 @@ func (h accessHandler) ClusterUpdated(c clusters.Cluster) {
 // ClusterDeleted implements clusters.Handler.
 func (h accessHandler) ClusterDeleted(id mesh.ClusterID) { h.remove(id) }
 
-// runAtAPIs starts the parts that use API servers, before all other parts.
-func (s *Server) runAtAPIs(ctx context.Context, g *errgroup.Group) {
+// runAPIParts starts the parts that use API servers, before all other parts.
+func (s *Server) runAPIParts(ctx context.Context, g *errgroup.Group) {
 	s.apis.reviewers = identity.NewReviewers(ctx, identity.ReviewersConfig{
 		Audiences: s.cfg.TokenAudiences, Reviewed: counted(s.apis.reviews), Now: s.cfg.Now, Log: s.cfg.log(logAuthn),
 	})

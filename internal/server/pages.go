@@ -50,7 +50,7 @@ func (s *Server) keepToken() {
 
 // debugHandler serves the status pages over HTTP.
 func (s *Server) debugHandler() http.Handler {
-	return s.debug.Handler(debug.Access{
+	return s.debug.Handler(debug.HTTPConfig{
 		Operator: s.operator, Network: s.cfg.DebugNetwork, Profiles: s.cfg.Profiling,
 		Authenticate: s.authenticateToken, Log: s.cfg.log(logHTTP),
 	})

@@ -53,7 +53,7 @@ type Server struct {
 	kubernetes *clusters.Kubernetes
 	// keyReviews are the rights to read keys in clusters with an API.
 	keyReviews *identity.SecretAccess
-	apis       atAPIs
+	apis       apiParts
 	metrics    *prometheus.Registry
 	debug      *debug.Pages
 	// operator is the token for commands of this machine and user. forgetToken deletes
@@ -81,7 +81,7 @@ func New(cfg Config) (_ *Server, err error) {
 	}
 	s := &Server{cfg: cfg, metrics: prometheus.NewRegistry(), fit: fitness{changed: make(chan struct{}, 1)}}
 	s.metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	s.newAtAPIs()
+	s.newAPIParts()
 	if err := s.newTrust(); err != nil {
 		return nil, err
 	}
@@ -189,7 +189,7 @@ func (s *Server) listen() error {
 // so that no proxy gets less than there is.
 func (s *Server) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(kube.WithLog(ctx, s.cfg.log(logKube)))
-	s.runAtAPIs(ctx, g)
+	s.runAPIParts(ctx, g)
 	g.Go(func() error { return s.sources.Run(ctx) })
 	g.Go(func() error { return s.registry.Run(ctx) })
 	g.Go(func() error { return s.hosts.Run(ctx) })

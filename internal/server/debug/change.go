@@ -5,29 +5,28 @@ import (
 	"net/http"
 )
 
-// Change takes the text that a page is to be set to. Its error is for the caller.
+// Change sets a page to a text. The caller reads its error.
 type Change func(text string) error
 
-// maxChange bounds such a text, in bytes.
+// maxChange bounds the text, in bytes.
 const maxChange = 4 << 10
 
-// mayChange says who may change something: callers with the token of this machine,
-// and identities of the system namespace. Those of other namespaces only look.
-func (p *Pages) mayChange(c Caller) bool {
+// mayChange reports whether the caller has the token of this machine or is an
+// identity of the system namespace. Identities of Namespaces only read.
+func (p *Pages) mayChange(c Rights) bool {
 	return c.operator() || c.All && c.Namespace == p.cfg.SystemNamespace
 }
 
-// change answers PUT: the body is what the page is to be set to, the answer is the
-// page then. A web page cannot make a browser ask this of its own accord, as it has
-// no token.
-func (p *Pages) change(r *http.Request, a Access, name string) error {
-	caller, err := a.judge(r, p)
+// change handles PUT: the body is the new text of the page. No web site can make a
+// browser send it, as a token is needed.
+func (p *Pages) change(r *http.Request, a HTTPConfig, name string) error {
+	rights, err := a.judge(r, p)
 	if err != nil {
 		return err
 	}
 	change, ok := p.cfg.Changes[name]
 	switch {
-	case !p.mayChange(caller):
+	case !p.mayChange(rights):
 		return &Error{http.StatusForbidden, "only the user of the control plane and identities of the system namespace may change something"}
 	case !ok:
 		return &Error{http.StatusMethodNotAllowed, "this page only shows something"}

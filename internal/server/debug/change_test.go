@@ -22,7 +22,7 @@ func TestChange(t *testing.T) {
 		level = text
 		return nil
 	}}
-	h := New(cfg).Handler(Access{Authenticate: authenticate, Network: true, Log: slog.New(slog.DiscardHandler)})
+	h := New(cfg).Handler(HTTPConfig{Authenticate: authenticate, Network: true, Log: slog.New(slog.DiscardHandler)})
 	for _, tc := range []struct {
 		name, page, token, text string
 		want                    int

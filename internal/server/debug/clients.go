@@ -22,19 +22,19 @@ type client struct {
 	Watches      map[string][]string `json:"watches,omitempty"` // by type URL; * is everything
 }
 
-// connections tells who is connected.
+// connections makes the page of connected proxies.
 func (p *Pages) connections(_ context.Context, q Query) (any, error) {
 	var out clients
-	for _, x := range p.visible(q.Caller) {
+	for _, x := range p.visible(q.Rights) {
 		out.Connected = append(out.Connected, client{ConnectionID: x.ID, ConnectedAt: x.Connected, Address: x.Address})
 	}
 	out.Total = len(out.Connected)
 	return out, nil
 }
 
-// adsz tells what all proxies, or the one of ?proxyID=, are and watch.
+// adsz makes the page of the nodes and watches of all proxies, or of ?proxyID=.
 func (p *Pages) adsz(_ context.Context, q Query) (any, error) {
-	all := p.visible(q.Caller)
+	all := p.visible(q.Rights)
 	if q.Get("proxyID") != "" {
 		x, err := p.proxy(q)
 		if err != nil {

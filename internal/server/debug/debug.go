@@ -1,6 +1,6 @@
-// Package debug makes the status pages of the control plane: Istio's names and
-// shapes where the meaning is the same, and meshctl's own. The same pages are
-// served over HTTP, by Handler, and over xDS, by Stream.
+// Package debug serves what operators and probes read from the control plane:
+// readiness, version, metrics, status pages and profiles. Status pages have Istio's
+// names and fields where the meaning is the same. They are served over HTTP and xDS.
 package debug
 
 import (
@@ -25,38 +25,37 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// Config says what the pages are made of. All functions are called for each
-// request and must be safe from any goroutine.
+// Config holds the sources of the pages. All functions are called for each request
+// and must be safe from any goroutine.
 type Config struct {
-	// Proxies are the connected ones; Sent is what one of them, by its id, was
-	// sent last, by type URL.
+	// Proxies returns the connected proxies. Sent returns the last responses to one of
+	// them, by its id, by type URL.
 	Proxies func() []history.Proxy
 	Sent    func(id string) map[string]history.SentConfig
-	// Snapshot is the newest one, nil before the first.
+	// Snapshot returns the newest snapshot, nil before the first.
 	Snapshot func() *snapshot.Snapshot
-	// Omitted are the endpoints of a service, by its host, that no proxy is given.
-	// Without it none are told of.
+	// Omitted returns the endpoints of a service, by its host, that no proxy gets. May be
+	// nil.
 	Omitted func(host string) registry.Omitted
-	// Unreachable are the networks that cannot be reached from others. Without it
-	// their causes are not shown.
+	// Unreachable returns the networks that other networks cannot reach. May be nil.
 	Unreachable func() []registry.UnreachableNetwork
-	// Conflicts are the addresses that two services have. Without it none are shown.
+	// Conflicts returns the addresses that two services share. May be nil.
 	Conflicts func() []registry.AddressConflict
-	// Accepted are the resources of a type that proxies accepted, by stream.
+	// Accepted returns the resources of a type that proxies accepted, by stream.
 	Accepted func(typeURL string) map[string][]*xdswire.Resource
 	// Versions counts the connected proxies by the version that they report.
 	Versions func() map[string]int
-	// Hints are remarks on the configuration for the reader of page xds/proxies.
+	// Hints returns remarks on the configuration for readers of page xds/proxies.
 	Hints func() []string
 	// Pages are further pages, by name.
 	Pages map[string]Page
-	// Changes are the pages that can be set to something, by name.
+	// Changes are the pages that PUT changes, by name.
 	Changes map[string]Change
-	// SystemNamespace is that of the control plane. Its identities may see
-	// everything, as may those of Namespaces.
+	// SystemNamespace is the namespace of the control plane. Its identities read all
+	// pages, as do the identities of Namespaces.
 	SystemNamespace string
 	Namespaces      []string
-	// ID and Version say over xDS who answers.
+	// ID and Version identify the control plane over xDS.
 	ID      string
 	Version any
 	// Replica is the name of this control plane.
@@ -68,34 +67,33 @@ type Config struct {
 // Page is one status page.
 type Page struct {
 	Help string
-	// Open pages are shown to every identity, with what is of its namespace.
+	// Open pages are for every identity, limited to its namespace.
 	Open bool
-	// Make makes what the page shows: what encodes as JSON, or a string that is
-	// shown as it is. Its error is a *Error, or counts as a passing failure.
+	// Make returns the contents, for JSON. An error other than *Error is temporary.
 	Make func(ctx context.Context, q Query) (any, error)
 }
 
-// Query is what is asked of a page, and by whom.
+// Query is the query of a request and the rights of the caller.
 type Query struct {
 	url.Values
-	Caller Caller
+	Rights Rights
 }
 
-// Caller is what somebody may see: all, or what is of one namespace. The zero
-// Caller may see nothing.
-type Caller struct {
+// Rights limit what a caller reads: everything, or one namespace. The zero Rights
+// allow nothing.
+type Rights struct {
 	All       bool
 	Namespace string
 }
 
 // operator reports whether the caller has the token of this machine.
-func (c Caller) operator() bool { return c.All && c.Namespace == "" }
+func (c Rights) operator() bool { return c.All && c.Namespace == "" }
 
-func (c Caller) sees(p *history.Proxy) bool {
+func (c Rights) sees(p *history.Proxy) bool {
 	return c.All || c.Namespace != "" && c.Namespace == p.Node.Namespace
 }
 
-// Error is an answer other than a page. The text is for the caller.
+// Error is an answer other than a page. The caller reads the text.
 type Error struct {
 	Status int // of HTTP
 	Text   string
@@ -103,19 +101,20 @@ type Error struct {
 
 func (e *Error) Error() string { return e.Text }
 
-// NotFound is the answer to a name that nothing has.
+// NotFound returns the answer for an unknown name.
 func NotFound(format string, args ...any) error {
 	return &Error{http.StatusNotFound, fmt.Sprintf(format, args...)}
 }
 
-// Istio's texts, which its tools look for.
+// Texts of Istio that its tools look for.
 const (
 	NoPage       = "404 page not found"
 	NotConnected = "Proxy not connected to this Pilot instance. It may be connected to another instance."
 	noProxyID    = "You must provide a proxyID in the query string"
 )
 
-// busy bounds how many pages are made at once: some are as large as the mesh.
+// busy bounds the pages that are made at the same time, as some are as large as the
+// mesh.
 const busy = 4
 
 // Pages are the status pages.
@@ -161,30 +160,30 @@ func New(cfg Config) *Pages {
 	return p
 }
 
-// Names are those of all pages but the list of them, sorted.
+// Names returns the sorted names of all pages except the list.
 func (p *Pages) Names() []string {
 	names := slices.Sorted(maps.Keys(p.pages))
 	return slices.DeleteFunc(names, func(n string) bool { return n == "list" })
 }
 
-// Judge says what an identity may see. Those of other trust domains, which
-// have roots and namespaces of their own, may see nothing.
-func (p *Pages) Judge(id mesh.Identity) Caller {
+// RightsOf returns the rights of an identity. Identities of other trust domains have
+// none, as their namespaces are not those of the mesh.
+func (p *Pages) RightsOf(id mesh.Identity) Rights {
 	s := p.cfg.Snapshot()
 	if s == nil || id.Namespace == "" || id.TrustDomain != s.Mesh.TrustDomain && !slices.Contains(s.Mesh.Aliases, id.TrustDomain) {
-		return Caller{}
+		return Rights{}
 	}
-	return Caller{
+	return Rights{
 		All:       id.Namespace == p.cfg.SystemNamespace || slices.Contains(p.cfg.Namespaces, id.Namespace),
 		Namespace: id.Namespace,
 	}
 }
 
-// get makes the page of the name for a caller.
-func (p *Pages) get(ctx context.Context, caller Caller, name string, query url.Values) ([]byte, error) {
+// get makes a page.
+func (p *Pages) get(ctx context.Context, rights Rights, name string, query url.Values) ([]byte, error) {
 	page, ok := p.pages[name]
 	switch {
-	case !caller.All && (caller.Namespace == "" || !page.Open): // nor do they learn which pages there are
+	case !rights.All && (rights.Namespace == "" || !page.Open): // even if there is no such page
 		return nil, &Error{http.StatusForbidden, "this page is for identities of the system namespace, and of others that --debug-namespace names"}
 	case !ok:
 		return nil, &Error{http.StatusNotFound, NoPage}
@@ -195,14 +194,14 @@ func (p *Pages) get(ctx context.Context, caller Caller, name string, query url.V
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	v, err := page.Make(ctx, Query{query, caller})
+	v, err := page.Make(ctx, Query{query, rights})
 	if err != nil {
 		return nil, err
 	}
 	return encode(v, query.Has("pretty"))
 }
 
-// encode writes a page so that it is safe to look at in a terminal.
+// encode encodes a page as JSON that is safe to print on a terminal.
 func encode(v any, pretty bool) ([]byte, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
@@ -216,23 +215,23 @@ func encode(v any, pretty bool) ([]byte, error) {
 	return output.EscapeJSON(b.Bytes()), nil
 }
 
-// proxy finds the proxy that the query names: by the id of its stream, by name
-// and namespace, or by a part of them.
+// proxy returns the proxy that the query names: by the id of its stream, by name and
+// namespace, or by a part of them.
 func (p *Pages) proxy(q Query) (*history.Proxy, error) {
 	name := q.Get("proxyID")
 	if name == "" {
 		return nil, &Error{http.StatusBadRequest, noProxyID}
 	}
-	found, err := p.find(q.Caller, name)
+	found, err := p.find(q.Rights, name)
 	if found == nil && err == nil {
 		err = &Error{http.StatusNotFound, NotConnected}
 	}
 	return found, err
 }
 
-// find returns the newest stream of a proxy, nil when the caller sees no such
-// proxy. Proxies of one name in several clusters are an error.
-func (p *Pages) find(c Caller, name string) (*history.Proxy, error) {
+// find returns the newest stream of a proxy, nil if the rights include no such proxy.
+// It fails if several clusters have a proxy of that name.
+func (p *Pages) find(c Rights, name string) (*history.Proxy, error) {
 	all := p.visible(c)
 	slices.SortStableFunc(all, func(a, b history.Proxy) int { return b.Connected.Compare(a.Connected) })
 	for _, is := range []func(*history.Proxy) bool{
@@ -259,12 +258,12 @@ func (p *Pages) find(c Caller, name string) (*history.Proxy, error) {
 	return nil, nil
 }
 
-// visible are the proxies that the caller sees, sorted by id.
-func (p *Pages) visible(c Caller) []history.Proxy {
+// visible returns the proxies that the rights include, sorted by id.
+func (p *Pages) visible(c Rights) []history.Proxy {
 	return slices.DeleteFunc(p.cfg.Proxies(), func(x history.Proxy) bool { return !c.sees(&x) })
 }
 
-// statusOf is the status of HTTP for an error.
+// statusOf returns the HTTP status of an error.
 func statusOf(err error) int {
 	if e, ok := errors.AsType[*Error](err); ok {
 		return e.Status

@@ -12,6 +12,7 @@ import (
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/anypb"
 
@@ -24,7 +25,7 @@ type configDump struct {
 	Configs []message `json:"configs"`
 }
 
-// message shows itself as JSON with its type.
+// message encodes itself as JSON with its type.
 type message struct{ *anypb.Any }
 
 // MarshalJSON implements json.Marshaler.
@@ -35,8 +36,8 @@ func (m message) MarshalJSON() ([]byte, error) {
 	return protojson.Marshal(m.Any)
 }
 
-// configDump is /debug/config_dump: what the proxy was sent last, or with types=
-// the resources of these types alone.
+// configDump makes the page of the last responses to a proxy, with types= only of
+// these types.
 func (p *Pages) configDump(_ context.Context, q Query) (any, error) {
 	if types := q.Get("types"); types != "" {
 		return p.ofTypes(q, strings.Split(types, ",")...)
@@ -56,7 +57,7 @@ func (p *Pages) configDump(_ context.Context, q Query) (any, error) {
 	return out, nil
 }
 
-// ofType is a page with the resources of one type.
+// ofType returns a page with the resources of one type.
 func (p *Pages) ofType(short string) func(context.Context, Query) (any, error) {
 	return func(_ context.Context, q Query) (any, error) { return p.ofTypes(q, short) }
 }
@@ -86,7 +87,7 @@ func (p *Pages) ofTypes(q Query, types ...string) (any, error) {
 	return out, nil
 }
 
-// shown is a resource without private keys.
+// shown returns a resource without private keys.
 func shown(r *xdswire.Resource) (*anypb.Any, error) {
 	a, err := r.Any()
 	if err != nil || a.GetTypeUrl() != xdswire.SecretType {
@@ -104,13 +105,13 @@ func shown(r *xdswire.Resource) (*anypb.Any, error) {
 		t.TlsCertificate.PrivateKey, t.TlsCertificate.Password = hidden(), nil
 		t.TlsCertificate.PrivateKeyProvider, t.TlsCertificate.Pkcs12 = nil, nil
 	case *tlsv3.Secret_ValidationContext:
-	default: // what else there is, is secret as a whole
+	default: // all other secrets are hidden whole
 		s.Type = &tlsv3.Secret_GenericSecret{GenericSecret: &tlsv3.GenericSecret{Secret: hidden()}}
 	}
 	return xdswire.Any(&s)
 }
 
-// dump is what the proxy was sent last, in the messages of Envoy's dump.
+// dump returns the last responses to a proxy, in the messages of Envoy's dump.
 func (p *Pages) dump(x *history.Proxy, endpoints bool) ([]*anypb.Any, error) {
 	sent := p.cfg.Sent(x.ID)
 	var failed error
@@ -155,7 +156,7 @@ func (p *Pages) dump(x *history.Proxy, endpoints bool) ([]*anypb.Any, error) {
 	if failed != nil {
 		return nil, failed
 	}
-	// Istio's order; what is not ours to know is there and empty.
+	// The order is Istio's. Parts that only Envoy knows are empty.
 	parts := []proto.Message{&adminv3.BootstrapConfigDump{}, clusters}
 	if endpoints {
 		parts = append(parts, assignments)
@@ -171,7 +172,7 @@ func (p *Pages) dump(x *history.Proxy, endpoints bool) ([]*anypb.Any, error) {
 	return out, nil
 }
 
-// nameInfo is an entry of a name table.
+// nameInfo is one name of a name table.
 type nameInfo struct {
 	IPs       []string `json:"ips"`
 	Registry  string   `json:"registry,omitempty"`
@@ -179,7 +180,7 @@ type nameInfo struct {
 	Namespace string   `json:"namespace,omitempty"`
 }
 
-// nameTable shows an encoded name table as JSON.
+// nameTable returns an encoded name table as JSON.
 func nameTable(b []byte) ([]byte, error) {
 	table := map[string]nameInfo{}
 	err := fields(b, func(_ int, entry []byte) error {
@@ -214,4 +215,32 @@ func nameTable(b []byte) ([]byte, error) {
 		Type  string              `json:"@type"`
 		Table map[string]nameInfo `json:"table"`
 	}{xdswire.NameTableType, table})
+}
+
+// fields calls each with the fields of an encoded message that have bytes as values,
+// which are all fields of name tables.
+func fields(b []byte, each func(number int, value []byte) error) error {
+	for len(b) > 0 {
+		number, kind, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return protowire.ParseError(n)
+		}
+		b = b[n:]
+		if kind != protowire.BytesType {
+			if n = protowire.ConsumeFieldValue(number, kind, b); n < 0 {
+				return protowire.ParseError(n)
+			}
+			b = b[n:]
+			continue
+		}
+		value, n := protowire.ConsumeBytes(b)
+		if n < 0 {
+			return protowire.ParseError(n)
+		}
+		b = b[n:]
+		if err := each(int(number), value); err != nil {
+			return err
+		}
+	}
+	return nil
 }

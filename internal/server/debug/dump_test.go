@@ -42,7 +42,7 @@ func TestKeysAreHidden(t *testing.T) {
 		return map[string]history.SentConfig{xdswire.SecretType: {Version: "v1", Resources: list}}
 	}
 	for _, query := range []map[string][]string{{"proxyID": {"gw.apps"}}, {"proxyID": {"gw.apps"}, "types": {"sds"}}} {
-		b, err := New(cfg).get(t.Context(), Caller{All: true}, "config_dump", query)
+		b, err := New(cfg).get(t.Context(), Rights{All: true}, "config_dump", query)
 		if err != nil || !json.Valid(b) {
 			t.Fatalf("%v: %s", err, b)
 		}
@@ -59,9 +59,9 @@ func TestWhoSeesWhichProxy(t *testing.T) {
 	east, west := newProxy("db", "apps", "5"), newProxy("db", "apps", "6")
 	east.Node.Cluster, west.Node.Cluster = "east", "west"
 	p := New(testConfig(old, young, newProxy("web-2", "apps", "3"), newProxy("web", "shop", "4"), east, west))
-	all, apps := Caller{All: true}, Caller{Namespace: "apps"}
+	all, apps := Rights{All: true}, Rights{Namespace: "apps"}
 	for _, tc := range []struct {
-		who        Caller
+		who        Rights
 		name, want string
 	}{
 		{all, "web.apps", "web.apps-12"},
@@ -73,7 +73,7 @@ func TestWhoSeesWhichProxy(t *testing.T) {
 		{apps, "web.shop-4", ""},
 		{apps, "shop", ""},
 		{apps, "web", "web.apps-12"},
-		{Caller{}, "web.apps", ""},
+		{Rights{}, "web.apps", ""},
 		{all, "db.apps-6", "db.apps-6"},
 		{all, "db.apps", "db.apps is in clusters east and west: name a stream of one of them, such as db.apps-5 or db.apps-6"},
 	} {
@@ -107,7 +107,7 @@ func TestPagesAreBounded(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b, err := p.get(t.Context(), Caller{All: true}, "instancesz", q)
+		b, err := p.get(t.Context(), Rights{All: true}, "instancesz", q)
 		if err != nil {
 			b = []byte(err.Error())
 		}
@@ -124,7 +124,7 @@ func TestClientConfigsOfAnAgent(t *testing.T) {
 	envoy.Types = map[string]history.TypeStatus{"RDS": {Sent: "1"}, "CDS": {Sent: "1"}}
 	other.Types, other.Node.Cluster = map[string]history.TypeStatus{"EDS": {}}, "c2"
 	again.Types = map[string]history.TypeStatus{"CDS": {}}
-	configs, err := New(testConfig(agent, envoy, other, again)).clientConfigs(Caller{All: true})
+	configs, err := New(testConfig(agent, envoy, other, again)).clientConfigs(Rights{All: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,30 +17,30 @@ import (
 	"github.com/meshctl/meshctl/internal/server/xdsgen"
 )
 
-// Explanation is why a proxy has these endpoints of a service and no others.
+// Explanation explains which endpoints of a service a proxy has, and why.
 type Explanation struct {
 	Proxy   string         `json:"proxy"`
 	Cluster mesh.ClusterID `json:"cluster,omitzero"`
 	Network mesh.NetworkID `json:"network,omitzero"`
 	Service string         `json:"service"` // its host
-	// Missing says why the proxy has nothing of the service.
+	// Missing explains why the proxy has nothing of the service.
 	Missing string          `json:"missing,omitzero"`
 	Ports   []ExplainedPort `json:"ports,omitzero"`
 	Omitted Omissions       `json:"omitted,omitzero"`
-	// Conflicts are addresses of the service that the proxy uses for another one.
+	// Conflicts are addresses of the service that the proxy uses for another service.
 	Conflicts []registry.AddressConflict `json:"conflicts,omitzero"`
-	// Clusters are those that the control plane knows.
+	// Clusters are the clusters of the mesh.
 	Clusters []ExplainedCluster `json:"clusters"`
 }
 
-// ExplainedPort is how the endpoints of one port are reached.
+// ExplainedPort explains how the proxy reaches the endpoints of one port.
 type ExplainedPort struct {
 	Port      uint32              `json:"port"`
 	Name      string              `json:"name,omitzero"`
 	Endpoints []ExplainedEndpoint `json:"endpoints"`
 }
 
-// ExplainedEndpoint is how one endpoint is reached.
+// ExplainedEndpoint explains how the proxy reaches one endpoint.
 type ExplainedEndpoint struct {
 	Address  string         `json:"address"` // ip:port
 	Cluster  mesh.ClusterID `json:"cluster"`
@@ -50,34 +50,34 @@ type ExplainedEndpoint struct {
 	Healthy  bool           `json:"healthy"`
 	MTLS     bool           `json:"mtls"`
 	Demoted  bool           `json:"demoted,omitzero"`
-	// Gateways are those that it is reached through, ip:port; none is directly.
+	// Gateways are the gateways on the way, ip:port; none means directly.
 	Gateways []string `json:"gateways,omitzero"`
-	// Obstacle is why the proxy is not given it, in a word and in words.
+	// Obstacle is the reason why the proxy does not get the endpoint, Why its text.
 	Obstacle xdsgen.Obstacle `json:"obstacle,omitzero"`
 	Why      string          `json:"why,omitzero"`
-	// Passthrough is why a gateway does not pass calls on to it that come by server
-	// name, from other networks; empty when it does, and for sidecars.
+	// Passthrough is the reason why a gateway does not forward connections from other
+	// networks to the endpoint by server name. It is empty if the gateway does, and for
+	// sidecars.
 	Passthrough xdsgen.Obstacle `json:"passthrough,omitzero"`
 }
 
-// Omissions are endpoints that no proxy is given.
+// Omissions are endpoints that no proxy gets.
 type Omissions struct {
 	Number int                        `json:"number"`
 	First  []registry.OmittedEndpoint `json:"first"`
 }
 
-// ExplainedCluster is a cluster that the control plane knows.
+// ExplainedCluster is a cluster of the mesh.
 type ExplainedCluster struct {
 	Cluster mesh.ClusterID `json:"cluster"`
 	Network mesh.NetworkID `json:"network,omitzero"`
-	// Service says that the cluster has the service, in the same namespace and by
-	// the same name.
+	// Service reports whether the cluster has a Service of the same name and namespace.
 	Service bool `json:"service"`
 }
 
-// explainz tells how the proxies that are ?proxyID= reach the endpoints of ?service=.
-// They are of different clusters: of several streams of one it is the newest. The
-// name is that of a proxy or of a stream, whole.
+// explainz explains how ?proxyID= reaches the endpoints of ?service=. A proxy name may
+// exist in several clusters, so there is one explanation per cluster, for the newest
+// stream. proxyID is the whole name of a proxy or stream.
 func (p *Pages) explainz(_ context.Context, q Query) (any, error) {
 	s, err := p.snapshot()
 	if err != nil {
@@ -91,7 +91,7 @@ func (p *Pages) explainz(_ context.Context, q Query) (any, error) {
 		return nil, &Error{http.StatusBadRequest, "name a service, as ?service=name.namespace"}
 	}
 	newest := map[mesh.ClusterID]*history.Proxy{}
-	all := p.visible(q.Caller)
+	all := p.visible(q.Rights)
 	for i := range all {
 		x := &all[i]
 		if x.ID != name && x.Node.ID.ProxyID() != name {
@@ -153,7 +153,7 @@ func (p *Pages) explain(s *snapshot.Snapshot, n xdsgen.Node, service string) *Ex
 	return out
 }
 
-// causeOf is why a network cannot be reached from others, empty when it can.
+// causeOf returns why other networks cannot reach a network, empty if they can.
 func (p *Pages) causeOf(n mesh.NetworkID) string {
 	if p.cfg.Unreachable == nil {
 		return ""
@@ -166,7 +166,7 @@ func (p *Pages) causeOf(n mesh.NetworkID) string {
 	return ""
 }
 
-// unnamed are the endpoints of ports that the service does not have.
+// unnamed returns the endpoints of ports that the service does not have.
 func unnamed(s *snapshot.Snapshot, svc *snapshot.MeshService) []registry.OmittedEndpoint {
 	endpoints := s.Endpoints.Get(svc.Host)
 	if endpoints == nil {
@@ -199,9 +199,8 @@ func endpointOf(r xdsgen.Reach) ExplainedEndpoint {
 	return out
 }
 
-// serviceNamed finds a service by its host, or by the first words of that, as
-// name.namespace; by its name alone it is of the namespace. It is nil when there is
-// none.
+// serviceNamed returns the service of a host, of name.namespace with or without .svc,
+// or of a name in the namespace. It returns nil if there is none.
 func serviceNamed(s *snapshot.Snapshot, named, namespace string) *snapshot.MeshService {
 	host := strings.TrimSuffix(named, ".")
 	if svc := s.Services.Get(host); svc != nil {
@@ -217,7 +216,7 @@ func serviceNamed(s *snapshot.Snapshot, named, namespace string) *snapshot.MeshS
 	return s.Services.Get(mesh.ServiceHost(words[0], words[1], s.Mesh.Domain))
 }
 
-// nearService says which service was likely meant, or nothing.
+// nearService suggests a similar name, if there is one.
 func nearService(s *snapshot.Snapshot, named, namespace string) string {
 	if !strings.Contains(named, ".") {
 		named += "." + namespace

@@ -14,24 +14,24 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// Access decides who may read the pages over HTTP.
-type Access struct {
-	// Operator is a token that shows everything to callers of this machine.
-	// Empty means that there is none.
+// HTTPConfig decides who reads the pages over HTTP.
+type HTTPConfig struct {
+	// Operator is the token of this machine. It allows local callers everything. May be
+	// empty.
 	Operator localtoken.Token
-	// Authenticate says whose a bearer token is. The cluster is what the caller
-	// says of it, perhaps nothing.
+	// Authenticate returns the owner of a bearer token. The cluster is the caller's claim
+	// and may be empty.
 	Authenticate func(ctx context.Context, token, cluster string) (mesh.Caller, error)
-	// Network admits callers of other machines.
+	// Network allows callers on other machines.
 	Network bool
-	// Profiles serves runtime profiles to callers with the operator's token.
+	// Profiles serves runtime profiles to callers with the token of this machine.
 	Profiles bool
 	Log      *slog.Logger
 }
 
-// Handler serves the pages below /debug/, and a list of links at /debug.
-// Nothing is shown without a token, whoever asks.
-func (p *Pages) Handler(a Access) http.Handler {
+// Handler serves the pages below /debug/, and an index at /debug. Every request needs
+// a token.
+func (p *Pages) Handler(a HTTPConfig) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /debug/{name...}", func(w http.ResponseWriter, r *http.Request) {
 		p.serve(w, r, a, r.PathValue("name"))
@@ -50,25 +50,25 @@ func (p *Pages) Handler(a Access) http.Handler {
 	return mux
 }
 
-func (p *Pages) serve(w http.ResponseWriter, r *http.Request, a Access, name string) {
+func (p *Pages) serve(w http.ResponseWriter, r *http.Request, a HTTPConfig, name string) {
 	header := w.Header()
 	setHeaders(header)
-	caller, err := a.judge(r, p)
+	rights, err := a.judge(r, p)
 	if err == nil && name == "" {
 		header.Set("Content-Type", "text/html; charset=utf-8")
-		_, _ = io.WriteString(w, p.index(caller))
+		_, _ = io.WriteString(w, p.index(rights))
 		return
 	}
 	var page []byte
 	if err == nil {
-		page, err = p.get(r.Context(), caller, name, r.URL.Query())
+		page, err = p.get(r.Context(), rights, name, r.URL.Query())
 	}
 	if err != nil {
 		refuse(w, err)
 		return
 	}
 	header.Set("Content-Type", "application/json")
-	_, _ = w.Write(page) //nolint:gosec // it is JSON, and nosniff has it taken as that
+	_, _ = w.Write(page) //nolint:gosec // it is JSON, and nosniff makes browsers treat it as such
 }
 
 func setHeaders(header http.Header) {
@@ -85,37 +85,37 @@ func refuse(w http.ResponseWriter, err error) {
 	http.Error(w, err.Error(), code)
 }
 
-// judge says what a caller may see.
-func (a *Access) judge(r *http.Request, p *Pages) (Caller, error) {
+// judge returns the rights of the caller of a request.
+func (a *HTTPConfig) judge(r *http.Request, p *Pages) (Rights, error) {
 	local := fromLoopback(r)
 	if local && !isLocal(r) {
-		return Caller{}, &Error{http.StatusForbidden, "this page is not served to callers on this machine under the name of another host"}
+		return Rights{}, &Error{http.StatusForbidden, "this page is not served to callers on this machine under the name of another host"}
 	}
 	scheme, raw, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	if raw = strings.TrimSpace(raw); !strings.EqualFold(scheme, "Bearer") || raw == "" {
-		return Caller{}, &Error{http.StatusUnauthorized, "this page needs a token: Authorization: Bearer …"}
+		return Rights{}, &Error{http.StatusUnauthorized, "this page needs a token: Authorization: Bearer …"}
 	}
 	if local && a.Operator.Is(raw) {
-		return Caller{All: true}, nil
+		return Rights{All: true}, nil
 	}
 	who, err := a.Authenticate(r.Context(), raw, r.Header.Get("Clusterid"))
 	if err != nil {
 		a.Log.Warn("caller of a status page not authenticated", "peer", r.RemoteAddr, "error", err)
-		return Caller{}, &Error{http.StatusUnauthorized, "the token is of nobody who is known here"}
+		return Rights{}, &Error{http.StatusUnauthorized, "the token is of nobody who is known here"}
 	}
 	if !local && !a.Network {
-		return Caller{}, &Error{http.StatusForbidden, "status pages are served to callers on this machine only: forward the port, ask over xDS, or start serve with --debug-network"}
+		return Rights{}, &Error{http.StatusForbidden, "status pages are served to callers on this machine only: forward the port, ask over xDS, or start serve with --debug-network"}
 	}
-	caller := p.Judge(who.Identity)
-	if caller == (Caller{}) {
+	rights := p.RightsOf(who.Identity)
+	if rights == (Rights{}) {
 		a.Log.Warn("caller may not see status pages", "peer", r.RemoteAddr, "identity", who.Identity.String())
-		return Caller{}, &Error{http.StatusForbidden, "status pages are for identities of the mesh"}
+		return Rights{}, &Error{http.StatusForbidden, "status pages are for identities of the mesh"}
 	}
-	return caller, nil
+	return rights, nil
 }
 
-// isLocal reports whether a request comes from this machine and names it as its
-// host. The page of a web site whose name was made to lead here names its own host.
+// isLocal reports whether a request comes from this machine and names it as its host.
+// A web site whose name resolves to this machine has its own name as host.
 func isLocal(r *http.Request) bool { return fromLoopback(r) && localtoken.IsLocal(r.Host) }
 
 func fromLoopback(r *http.Request) bool {
@@ -123,13 +123,13 @@ func fromLoopback(r *http.Request) bool {
 	return err == nil && peer.Addr().Unmap().IsLoopback()
 }
 
-// index is the list of links.
-func (p *Pages) index(caller Caller) string {
+// index returns the list of links.
+func (p *Pages) index(rights Rights) string {
 	var b strings.Builder
 	b.WriteString("<!DOCTYPE html>\n<title>meshctl debug</title>\n" +
 		"<p>Pages of this control plane. With <b>?pretty</b> they are indented.</p>\n<table>\n")
 	for _, name := range append([]string{"list"}, p.Names()...) {
-		if page := p.pages[name]; caller.All || page.Open {
+		if page := p.pages[name]; rights.All || page.Open {
 			name = html.EscapeString(name)
 			fmt.Fprintf(&b, "<tr><td><a href=\"/debug/%s\">/debug/%s</a></td><td>%s</td></tr>\n", name, name, html.EscapeString(page.Help))
 		}

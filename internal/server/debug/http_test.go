@@ -88,7 +88,7 @@ func TestStatusPagesByNetwork(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var logs strings.Builder
-			h := pages.Handler(Access{
+			h := pages.Handler(HTTPConfig{
 				Operator: operator, Authenticate: authenticate, Network: tc.network, Log: slog.New(slog.NewTextHandler(&logs, nil)),
 			})
 			r := httptest.NewRequest(http.MethodGet, "/debug/syncz", nil)
@@ -116,7 +116,7 @@ func TestStatusPagesByNetwork(t *testing.T) {
 }
 
 func TestHandlerReadsOnly(t *testing.T) {
-	h := New(testConfig()).Handler(Access{Authenticate: authenticate, Network: true, Log: slog.New(slog.DiscardHandler)})
+	h := New(testConfig()).Handler(HTTPConfig{Authenticate: authenticate, Network: true, Log: slog.New(slog.DiscardHandler)})
 	for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodDelete} {
 		w := httptest.NewRecorder()
 		r := httptest.NewRequest(method, "/debug/syncz", nil)

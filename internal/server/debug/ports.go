@@ -13,23 +13,22 @@ import (
 	"github.com/meshctl/meshctl/internal/output"
 )
 
-// StatusConfig says what the pages show. All functions are called for each request
+// StatusConfig configures the status port. All functions are called for each request
 // and must be safe from any goroutine.
 type StatusConfig struct {
-	// Ready returns the reasons why the control plane is not ready, none when
-	// it is.
+	// Ready returns the reasons why the control plane is not ready, none if it is.
 	Ready func() []string
-	// Notes, when set, are what is to be known besides: /ready?verbose shows
-	// them to loopback callers, ready or not.
+	// Notes returns further lines of /ready?verbose, for callers on this machine. May be
+	// nil.
 	Notes func() []string
-	// Version is shown as JSON.
+	// Version is the page /version, as JSON.
 	Version any
-	// Debug serves /debug and all below; it decides itself who may read there.
+	// Debug serves /debug and all pages below, and checks the rights of callers.
 	Debug http.Handler
 	Log   *slog.Logger
 }
 
-// StatusHandler serves /ready and /version to everyone.
+// StatusHandler serves /ready and /version to all callers.
 func StatusHandler(cfg StatusConfig) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, r *http.Request) {
@@ -53,20 +52,20 @@ func StatusHandler(cfg StatusConfig) http.Handler {
 	return mux
 }
 
-// MonitoringConfig says what the monitoring port shows. The functions are called
-// for each request and must be safe from any goroutine.
+// MonitoringConfig configures the monitoring port. The functions are called for each
+// request and must be safe from any goroutine.
 type MonitoringConfig struct {
 	Metrics prometheus.Gatherer
-	// Version is shown as text.
+	// Version is the page /version, as text.
 	Version string
 	// Clusters returns the page /debug/clusterz.
 	Clusters func() any
 	Log      *slog.Logger
 }
 
-// MonitoringHandler serves /metrics and /version to everyone, and /debug/clusterz to
-// callers on this machine. istioctl asks for the last two by a port-forward, and
-// has no token.
+// MonitoringHandler serves /metrics and /version to all callers, and /debug/clusterz
+// to callers on this machine: istioctl reads it through a port-forward, without a
+// token.
 func MonitoringHandler(cfg MonitoringConfig) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(cfg.Metrics, promhttp.HandlerOpts{MaxRequestsInFlight: 4}))
@@ -84,7 +83,7 @@ func MonitoringHandler(cfg MonitoringConfig) http.Handler {
 	return mux
 }
 
-// NewServer bounds what a client of the handler may cost.
+// NewServer returns a server that bounds the time and memory of each client.
 func NewServer(h http.Handler, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler:           h,

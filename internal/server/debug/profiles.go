@@ -26,7 +26,7 @@ const (
 // token. It takes one profile at a time, as several would measure each other.
 // Allocations are sampled from this call on, waits only while a profile of them
 // is taken.
-func (p *Pages) profiles(a Access) http.Handler {
+func (p *Pages) profiles(a HTTPConfig) http.Handler {
 	runtime.MemProfileRate = heapRate
 	mux := http.NewServeMux()
 	mux.HandleFunc(ProfilesPath, pprof.Index) // goroutine, heap, allocs and threadcreate, too
@@ -69,12 +69,12 @@ func (p *Pages) profiles(a Access) http.Handler {
 }
 
 // mayProfile returns why a request gets no profile.
-func (p *Pages) mayProfile(r *http.Request, a Access) error {
-	caller, err := a.judge(r, p)
+func (p *Pages) mayProfile(r *http.Request, a HTTPConfig) error {
+	rights, err := a.judge(r, p)
 	if err != nil {
 		return err
 	}
-	if !caller.operator() {
+	if !rights.operator() {
 		return &Error{http.StatusForbidden, "profiles are for the user of the control plane on its machine only"}
 	}
 	most := maxProfile

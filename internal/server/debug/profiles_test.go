@@ -31,7 +31,7 @@ func serveProfiles(t *testing.T) (url, token string) {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	server.Config = NewServer(New(testConfig()).Handler(Access{Operator: operator, Authenticate: authenticate, Profiles: true, Log: log}), log)
+	server.Config = NewServer(New(testConfig()).Handler(HTTPConfig{Operator: operator, Authenticate: authenticate, Profiles: true, Log: log}), log)
 	server.Start()
 	t.Cleanup(server.Close)
 	return server.URL + ProfilesPath, token

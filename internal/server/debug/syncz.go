@@ -12,9 +12,8 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// SyncStatus is how far one proxy is, as /debug/syncz tells it: Istio's fields,
-// and in the second part ours. Sent and acked are equal when the proxy holds
-// what it was sent last.
+// SyncStatus is one stream in /debug/syncz: first Istio's fields, then ours. Sent and
+// acked are equal if the proxy has accepted the last response.
 type SyncStatus struct {
 	ClusterID            mesh.ClusterID `json:"cluster_id,omitempty"`
 	Proxy                string         `json:"proxy,omitempty"` // <name>.<namespace>
@@ -41,14 +40,13 @@ type SyncStatus struct {
 	Variant    string         `json:"variant"` // sotw or delta
 }
 
-// ResourceStatus is how far a proxy is with one type.
+// ResourceStatus is one type of a stream.
 type ResourceStatus struct {
 	Sent      string    `json:"sent,omitempty"`  // version
 	Acked     string    `json:"acked,omitempty"` // version
 	SentTime  time.Time `json:"sentTime,omitzero"`
-	LastError string    `json:"lastError,omitempty"` // of a NACK that was not made good
-	// Status is NOT_SENT, SYNCED, STALE (there was no answer yet) or ERROR;
-	// AnsweredTime is when the last answer came.
+	LastError string    `json:"lastError,omitempty"` // of a NACK without a later ACK
+	// Status is NOT_SENT, SYNCED, STALE (no answer yet) or ERROR.
 	Status       string    `json:"status"`
 	AnsweredTime time.Time `json:"answeredTime,omitzero"`
 }
@@ -58,8 +56,8 @@ func statusName(t *history.TypeStatus) string {
 	return strings.ReplaceAll(string(stateOf(t)), " ", "_")
 }
 
-// lastError is why the proxy refused what it does not hold; empty when it holds
-// all.
+// lastError returns why the proxy refused resources that it does not have, empty if it
+// has all.
 func lastError(t history.TypeStatus) string {
 	switch {
 	case t.NACK != nil:
@@ -70,11 +68,11 @@ func lastError(t history.TypeStatus) string {
 	return ""
 }
 
-// syncz tells of all proxies, or of those of ?namespace=.
+// syncz makes the page of all proxies, or of those in ?namespace=.
 func (p *Pages) syncz(_ context.Context, q Query) (any, error) {
 	out := []SyncStatus{}
 	namespace := q.Get("namespace")
-	for _, x := range p.visible(q.Caller) {
+	for _, x := range p.visible(q.Rights) {
 		if namespace == "" || x.Node.Namespace == namespace {
 			out = append(out, syncStatus(&x))
 		}

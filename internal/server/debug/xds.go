@@ -25,7 +25,7 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// Types that are asked for over xDS: a page by its name, and two in messages of
+// Type URLs of debug requests: a page by its name, and two pages with messages of
 // their own.
 const (
 	pageType       = xdswire.DebugType
@@ -33,24 +33,24 @@ const (
 	configDumpType = xdswire.DebugType + "/config_dump"
 )
 
-// XDS answers a request for a debug type: Istio's tools name the page as the only
-// resource of istio.io/debug. Errors are those of gRPC.
+// XDS answers a request for a debug type. Istio's tools name the page as the only
+// resource of istio.io/debug. Errors are gRPC errors.
 func (p *Pages) XDS(ctx context.Context, who mesh.Caller, typeURL string, names []string) ([]*anypb.Any, error) {
-	caller := p.Judge(who.Identity)
-	if caller == (Caller{}) {
+	rights := p.RightsOf(who.Identity)
+	if rights == (Rights{}) {
 		return nil, unavailableTo(who)
 	}
 	switch typeURL {
 	case synczType:
-		return p.clientConfigs(caller)
+		return p.clientConfigs(rights)
 	case pageType, configDumpType:
 		if len(names) != 1 {
 			return nil, status.Error(codes.InvalidArgument, "exactly one debug request is required")
 		}
 		if typeURL == configDumpType {
-			return p.dumpOf(who, caller, names[0])
+			return p.dumpOf(who, rights, names[0])
 		}
-		return p.page(ctx, who, caller, names[0])
+		return p.page(ctx, who, rights, names[0])
 	}
 	return nil, status.Errorf(codes.InvalidArgument, "type %.200q is not known: want %s, %s or %s", typeURL, pageType, synczType, configDumpType)
 }
@@ -59,21 +59,20 @@ func unavailableTo(who mesh.Caller) error {
 	return status.Errorf(codes.PermissionDenied, "the debug info is not available for current identity: %q", who.Identity)
 }
 
-// page is the body that the page has over HTTP, whether it is a page or says why
-// there is none.
-func (p *Pages) page(ctx context.Context, who mesh.Caller, caller Caller, resource string) ([]*anypb.Any, error) {
+// page returns the body that the page has over HTTP, also of an error.
+func (p *Pages) page(ctx context.Context, who mesh.Caller, rights Rights, resource string) ([]*anypb.Any, error) {
 	target, err := url.Parse(resource)
 	if err != nil {
 		return nil, status.Errorf(codes.InvalidArgument, "%.200q is no page", resource)
 	}
 	query := target.Query()
-	body, err := p.get(ctx, caller, target.Path, query)
+	body, err := p.get(ctx, rights, target.Path, query)
 	if err != nil {
 		told, ok := errors.AsType[*Error](err)
 		switch {
 		case !ok:
 			return nil, status.FromContextError(err).Err()
-		case told.Status == http.StatusForbidden, told.Status == http.StatusNotFound && !caller.mayBeOf(query.Get("proxyID")):
+		case told.Status == http.StatusForbidden, told.Status == http.StatusNotFound && !rights.mayBeOf(query.Get("proxyID")):
 			return nil, unavailableTo(who)
 		}
 		body = []byte(told.Text + "\n")
@@ -81,33 +80,32 @@ func (p *Pages) page(ctx context.Context, who mesh.Caller, caller Caller, resour
 	return []*anypb.Any{{TypeUrl: pageType, Value: body}}, nil
 }
 
-// mayBeOf reports whether a name of a proxy, which is not connected here, is one
-// that the caller could see elsewhere.
-func (c Caller) mayBeOf(proxy string) bool {
+// mayBeOf reports whether the rights could include a proxy that is not connected here.
+func (c Rights) mayBeOf(proxy string) bool {
 	return c.All || strings.HasSuffix(proxy, "."+c.Namespace) || strings.Contains(proxy, "."+c.Namespace+"-")
 }
 
-// dumpOf is the configuration of one proxy, nothing when it is not connected.
-func (p *Pages) dumpOf(who mesh.Caller, caller Caller, name string) ([]*anypb.Any, error) {
-	x, err := p.find(caller, name)
+// dumpOf returns the configuration of one proxy, nothing if it is not connected.
+func (p *Pages) dumpOf(who mesh.Caller, rights Rights, name string) ([]*anypb.Any, error) {
+	x, err := p.find(rights, name)
 	switch {
 	case err != nil:
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	case x != nil:
 		return p.dump(x, false)
-	case !caller.mayBeOf(name):
+	case !rights.mayBeOf(name):
 		return nil, unavailableTo(who)
 	}
 	return nil, nil
 }
 
-// clientConfigs returns how far the proxies are, each as an
-// envoy.service.status.v3.ClientConfig. The streams of an Envoy and of its agent
-// are one proxy: streams of one node that ask for different types are joined.
-func (p *Pages) clientConfigs(caller Caller) ([]*anypb.Any, error) {
+// clientConfigs returns the state of each proxy as an
+// envoy.service.status.v3.ClientConfig. It joins streams of one node that ask for
+// different types, as the streams of an Envoy and its agent do.
+func (p *Pages) clientConfigs(rights Rights) ([]*anypb.Any, error) {
 	var configs []*statusv3.ClientConfig
 	byID := make(map[string][]*statusv3.ClientConfig)
-	for _, x := range p.visible(caller) {
+	for _, x := range p.visible(rights) {
 		c := clientConfig(&x)
 		same := byID[c.GetNode().GetId()]
 		if i := slices.IndexFunc(same, func(o *statusv3.ClientConfig) bool { return joins(o, c) }); i >= 0 {
@@ -173,7 +171,8 @@ func clientConfig(x *history.Proxy) *statusv3.ClientConfig {
 	return out
 }
 
-// Identifier says who answers over xDS, as the JSON that Istio's tools read.
+// Identifier returns the identity of the control plane as the JSON that Istio's tools
+// read.
 func (p *Pages) Identifier() string {
 	b, err := json.Marshal(struct {
 		Component, ID string

@@ -10,10 +10,11 @@ import (
 	"github.com/meshctl/meshctl/internal/server/source"
 )
 
-// maxEntries bounds what one page lists. Who gets an error for it asks for less.
+// maxEntries bounds the entries of one page. Beyond it, the caller must narrow the
+// query.
 const maxEntries = 10_000
 
-// tooMany is the answer when a page would list more.
+// tooMany returns the error for a page with more entries.
 func tooMany(what, instead string) error {
 	return &Error{http.StatusBadRequest, fmt.Sprintf("there are more than %d %s: ask with %s", maxEntries, what, instead)}
 }
@@ -25,7 +26,7 @@ type groupVersionKind struct {
 	Kind    string `json:"kind"`
 }
 
-// resourcesz are the kinds of configuration that are followed.
+// resourcesz returns the kinds of configuration that are read.
 func resourcesz() []groupVersionKind {
 	var out []groupVersionKind
 	for _, r := range source.Watched() {
@@ -36,7 +37,7 @@ func resourcesz() []groupVersionKind {
 	return out
 }
 
-// object is a configuration object as Kubernetes has it.
+// object is a configuration object in the form of Kubernetes.
 type object struct {
 	Kind       string     `json:"kind"`
 	APIVersion string     `json:"apiVersion"`
@@ -51,8 +52,8 @@ type objectMeta struct {
 	Created   time.Time         `json:"creationTimestamp,omitzero"`
 }
 
-// filterSpec is what is shown of an EnvoyFilter: whom it is for. The patches are
-// kept as Envoy is given them only.
+// filterSpec is the shown part of an EnvoyFilter. The patches are kept only in the
+// form that Envoy gets.
 type filterSpec struct {
 	WorkloadSelector *labelSelector `json:"workloadSelector,omitempty"`
 	Priority         int32          `json:"priority,omitempty"`
@@ -62,8 +63,8 @@ type labelSelector struct {
 	Labels map[string]string `json:"labels"`
 }
 
-// configz are the configuration objects that count: those of the own cluster, of
-// kinds that have an effect.
+// configz returns the configuration objects that have an effect: those of the own
+// cluster, of kinds that have one.
 func configz(s *snapshot.Snapshot, namespace string) ([]object, error) {
 	versions := make(map[string]string)
 	for _, r := range source.Watched() {
@@ -101,9 +102,9 @@ func configz(s *snapshot.Snapshot, namespace string) ([]object, error) {
 	return out, nil
 }
 
-// eachEmpty calls each with the clusters of services that have no endpoint
-// anywhere, in the order of their hosts, until it returns false. Those of headless
-// services and of names elsewhere have none by their kind.
+// eachEmpty calls each with the Envoy clusters of services without an endpoint in any
+// cluster, sorted by host, until it returns false. Headless services and external
+// names have no endpoints by their kind, so they do not count.
 func eachEmpty(s *snapshot.Snapshot, each func(mesh.ClusterName) bool) {
 	for host, svc := range s.Services.All() {
 		if svc.Headless || svc.ExternalName != "" {
@@ -122,10 +123,9 @@ func eachEmpty(s *snapshot.Snapshot, each func(mesh.ClusterName) bool) {
 	}
 }
 
-// pushStatus is what is not well with the snapshot, by Istio's metric and what it
-// is about.
+// pushStatus returns the problems of the snapshot by Istio's metric.
 func pushStatus(s *snapshot.Snapshot) any {
-	type event struct{} // Istio tells here of one proxy, which this is not about
+	type event struct{} // Istio names a proxy here; no proxy is involved
 	empty := make(map[string]event)
 	eachEmpty(s, func(cluster mesh.ClusterName) bool {
 		empty[cluster.String()] = event{}
@@ -138,5 +138,5 @@ func pushStatus(s *snapshot.Snapshot) any {
 	return out
 }
 
-// noInstances is Istio's name for clusters without endpoints.
+// noInstances is Istio's metric for clusters without endpoints.
 const noInstances = "pilot_eds_no_instances"

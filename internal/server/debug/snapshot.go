@@ -13,7 +13,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// ofSnapshot is a page about the newest snapshot.
+// ofSnapshot returns a page of the newest snapshot.
 func (p *Pages) ofSnapshot(show func(*snapshot.Snapshot) any) func(context.Context, Query) (any, error) {
 	return func(context.Context, Query) (any, error) {
 		s, err := p.snapshot()
@@ -24,7 +24,7 @@ func (p *Pages) ofSnapshot(show func(*snapshot.Snapshot) any) func(context.Conte
 	}
 }
 
-// snapshot is the newest one.
+// snapshot returns the newest snapshot.
 func (p *Pages) snapshot() (*snapshot.Snapshot, error) {
 	if s := p.cfg.Snapshot(); s != nil {
 		return s, nil
@@ -32,7 +32,7 @@ func (p *Pages) snapshot() (*snapshot.Snapshot, error) {
 	return nil, &Error{http.StatusServiceUnavailable, "the configuration was not read completely yet"}
 }
 
-// service is one of registryz, in Istio's fields.
+// service is a service in Istio's fields.
 type service struct {
 	Attributes struct {
 		ServiceRegistry string
@@ -57,7 +57,7 @@ type servicePort struct {
 	Protocol mesh.Protocol `json:"protocol"`
 }
 
-// registryKind names the kind of registry of all services, as Istio does.
+// registryKind is Istio's name for the source of all services.
 const registryKind = "Kubernetes"
 
 func registryz(s *snapshot.Snapshot) any {
@@ -81,7 +81,7 @@ func serviceOf(svc *snapshot.MeshService) service {
 	return x
 }
 
-// endpoint is one of a shard, in Istio's fields.
+// endpoint is an endpoint in Istio's fields.
 type endpoint struct {
 	Addresses       []netip.Addr
 	ServicePortName string
@@ -105,7 +105,7 @@ type shards struct {
 	Shards map[string][]endpoint
 }
 
-// endpointShardz are the endpoints by host, namespace and shard, which is a
+// endpointShardz returns the endpoints by host, namespace and shard. A shard is a
 // cluster.
 func endpointShardz(s *snapshot.Snapshot) any {
 	out := make(map[string]map[string]shards)
@@ -135,7 +135,7 @@ func endpointShardz(s *snapshot.Snapshot) any {
 	return out
 }
 
-// gateway is a way into a network, in Istio's fields.
+// gateway is the gateway of a network in Istio's fields.
 type gateway struct {
 	Network mesh.NetworkID
 	Cluster mesh.ClusterID
@@ -153,7 +153,7 @@ func networkGateways(s *snapshot.Snapshot) []gateway {
 	return out
 }
 
-// meshConfig is what counts of MeshConfig, in its fields, and the networks.
+// meshConfig returns the fields of MeshConfig that have an effect, and the networks.
 func meshConfig(s *snapshot.Snapshot) any {
 	type tls struct {
 		ECDHCurves []string `json:"ecdhCurves"`

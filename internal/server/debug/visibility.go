@@ -18,14 +18,14 @@ type serviceTarget struct {
 	}
 }
 
-// instancesz tells on which ports which services lead to each proxy, to that of
-// ?proxyID=, or to those of ?namespace=.
+// instancesz makes the page of the services that lead to each proxy, to ?proxyID=, or
+// to the proxies of ?namespace=.
 func (p *Pages) instancesz(_ context.Context, q Query) (any, error) {
 	s, err := p.snapshot()
 	if err != nil {
 		return nil, err
 	}
-	proxies := p.visible(q.Caller)
+	proxies := p.visible(q.Rights)
 	if q.Get("proxyID") != "" {
 		x, err := p.proxy(q)
 		if err != nil {
@@ -52,10 +52,10 @@ func (p *Pages) instancesz(_ context.Context, q Query) (any, error) {
 	return out, nil
 }
 
-// defaultSidecar is what Istio calls the scope of proxies without a Sidecar.
+// defaultSidecar is Istio's name for the scope of proxies without a Sidecar.
 const defaultSidecar = "default-sidecar"
 
-// sidecarScope is what a proxy may see, in Istio's fields.
+// sidecarScope holds the services that a proxy may reach, in Istio's fields.
 type sidecarScope struct {
 	Version               string                `json:"version"` // of the snapshot
 	RootNamespace         string                `json:"rootNamespace"`
@@ -67,7 +67,8 @@ type sidecarScope struct {
 	DestinationRules      struct{}              `json:"destinationRules"` // they have no effect
 }
 
-// sidecarz tells which services ?proxyID= may see, and by which Sidecar.
+// sidecarz makes the page of the services that ?proxyID= may reach, and of the Sidecar
+// that decides it.
 func (p *Pages) sidecarz(_ context.Context, q Query) (any, error) {
 	s, err := p.snapshot()
 	if err != nil {
@@ -96,7 +97,7 @@ func (p *Pages) sidecarz(_ context.Context, q Query) (any, error) {
 	return out, nil
 }
 
-// outboundTrafficPolicy is where proxies send what nobody describes.
+// outboundTrafficPolicy decides about traffic to unknown hosts.
 type outboundTrafficPolicy struct {
 	Mode string `json:"mode"`
 }
