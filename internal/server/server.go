@@ -92,7 +92,7 @@ func New(cfg Config) (_ *Server, err error) {
 		return nil, err
 	}
 	s.hub = xds.NewHub(xds.Config{
-		Generation: xds.Generation{
+		Generator: xds.Generator{
 			ParseNode: xdsgen.ParseNode, Assign: xdsgen.Assign,
 			AssignReads: xdsgen.AssignReads, AssignAll: xdsgen.AssignAll, Fallback: xdsgen.Fallback, Secrets: xdsgen.AssignSecrets,
 		},

@@ -45,7 +45,7 @@ func (a *assignment) views(yield func(*liveView) bool) {
 func (h *Hub) choose(m mail, changes *snapshot.Changes) map[*subscriber]*assignment {
 	chosen := make(map[*subscriber]*assignment)
 	if changes != nil {
-		all := h.cfg.Generation.AssignAll(h.current.Load(), changes)
+		all := h.cfg.Generator.AssignAll(h.current.Load(), changes)
 		for sub := range h.subs.concerned(changes, all) {
 			if chosen[sub] == nil && h.assign(sub) == nil {
 				chosen[sub] = h.liveViewsFor(sub)
@@ -97,7 +97,7 @@ func (h *Hub) assign(sub *subscriber) error {
 	return h.guard("choose views", sub.id, func() {
 		h.cfg.Metrics.assigned.Inc()
 		var views [numTypes]allowedViews
-		for url, v := range h.cfg.Generation.Assign(h.current.Load(), sub.node) {
+		for url, v := range h.cfg.Generator.Assign(h.current.Load(), sub.node) {
 			if i := typeIndex(url); i >= 0 {
 				views[i] = allowedViews{true, v}
 			}
@@ -117,7 +117,7 @@ func (h *Hub) liveViewsFor(sub *subscriber) *assignment {
 	a := &assignment{err: sub.err}
 	for i, d := range sub.demands {
 		v := sub.views[i]
-		if i == sds && h.cfg.Generation.Secrets != nil {
+		if i == sds && h.cfg.Generator.Secrets != nil {
 			v = allowedViews{true, xdsgen.Views{Shared: d.secrets}}
 		}
 		a.types[i].demand = d

@@ -54,10 +54,10 @@ func (s *session) demand(a *assignment) {
 	demands := make(map[demandKey]demand)
 	for i, watched := range basis.watched {
 		d := demand{asked: watched}
-		if i == sds && watched && s.hub.cfg.Generation.Secrets != nil {
+		if i == sds && watched && s.hub.cfg.Generator.Secrets != nil {
 			d.names = s.types[sds].want.Names
 			mayReadKeys := s.hub.cfg.MayReadKeys != nil && xdsgen.AskForKeys(d.names) && s.hub.cfg.MayReadKeys(snap, s.sub.caller, s.sub.node) == nil
-			d.secrets = s.hub.cfg.Generation.Secrets(snap, s.sub.caller, mayReadKeys, d.names)
+			d.secrets = s.hub.cfg.Generator.Secrets(snap, s.sub.caller, mayReadKeys, d.names)
 		}
 		if s.demanded[i] != d {
 			s.demanded[i] = d

@@ -11,7 +11,7 @@ import (
 func TestExtensionsAreNotRemoved(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		w := newTestMesh().set("ECDS", "shared", "a", "a:1").set("ECDS", "shared", "other", "other:1")
-		b := startServer(t, w, func(c *Config, _ *Access) { c.Generation = generationOf(xdswire.ExtensionType) })
+		b := startServer(t, w, func(c *Config, _ *Access) { c.Generator = generatorOf(xdswire.ExtensionType) })
 		c := b.connect(v, "p")
 		c.subscribe("ECDS", "a", "missing")
 		c.wantAck("ECDS", "a=a:1")
@@ -37,7 +37,7 @@ func TestExtensionsAreNotRemoved(t *testing.T) {
 // TestHeldExtensionsAreNotRemoved: A reconnecting proxy keeps an extension that no
 // longer exists.
 func TestHeldExtensionsAreNotRemoved(t *testing.T) {
-	b := startServer(t, newTestMesh().set("ECDS", "shared", "a", "a:1"), func(c *Config, _ *Access) { c.Generation = generationOf(xdswire.ExtensionType) })
+	b := startServer(t, newTestMesh().set("ECDS", "shared", "a", "a:1"), func(c *Config, _ *Access) { c.Generator = generatorOf(xdswire.ExtensionType) })
 	c := b.connect(xdswire.Delta, "p")
 	c.reconnect("ECDS", map[string]string{"gone": "1"}, "a", "gone")
 	c.wantAck("ECDS", "a=a:1")

@@ -291,7 +291,7 @@ func TestStreamsSeeWholeChanges(t *testing.T) {
 // newTestSession returns a session without a network.
 func newTestSession(tb testing.TB, h *Hub, name string, v xdswire.Variant, send func(*xdswire.Frame) error) *session {
 	tb.Helper()
-	node, err := h.cfg.Generation.ParseNode(testNode(name), h.cfg.Limits.MetadataBytes)
+	node, err := h.cfg.Generator.ParseNode(testNode(name), h.cfg.Limits.MetadataBytes)
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -416,7 +416,7 @@ func BenchmarkUnknownNames(b *testing.B) {
 		names[i] = fmt.Sprintf("%d.namespace.svc.cluster.local:80", i)
 	}
 	h := newUnstartedHub()
-	h.cfg.Generation.Fallback = xdsgen.Fallback
+	h.cfg.Generator.Fallback = xdsgen.Fallback
 	h.Update(small().take())
 	s := newTestSession(b, h, "p", xdswire.SotW, func(*xdswire.Frame) error { return nil })
 	h.deliver()

@@ -187,8 +187,8 @@ func (s *session) refusedAll(i int) bool {
 
 // record begins the history entry of a response; asked is set if the proxy asked for
 // it.
-func (s *session) record(t *typeState, now viewPair, asked bool) history.Response {
-	r := history.Response{Why: history.Request}
+func (s *session) record(t *typeState, now viewPair, asked bool) history.SentResponse {
+	r := history.SentResponse{Why: history.Request}
 	switch round := now.round(t.sent); {
 	case asked:
 	case round != nil:
@@ -220,7 +220,7 @@ func (s *session) warm(resp *response, clusters *typeState) {
 	}
 }
 
-func (s *session) transmit(i int, version uint64, resp *response, r history.Response) error {
+func (s *session) transmit(i int, version uint64, resp *response, r history.SentResponse) error {
 	m := s.hub.cfg.Metrics
 	f := xdswire.NewFrame(xdswire.Header{
 		Version: versionInfo(version), TypeURL: xdswire.PushOrder[i], Nonce: s.types[i].nonce, Removed: resp.removed,

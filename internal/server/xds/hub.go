@@ -24,9 +24,9 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// Generation holds the functions that choose and make configuration; package xdsgen
+// Generator holds the functions that choose and make configuration; package xdsgen
 // implements them.
-type Generation struct {
+type Generator struct {
 	ParseNode func(n *corev3.Node, maxMetadata int) (xdsgen.Node, error)
 	Assign    func(*snapshot.Snapshot, xdsgen.Node) xdsgen.Assignment
 	// AssignReads returns the only facts about a proxy that Assign reads. AssignAll
@@ -43,10 +43,10 @@ type Generation struct {
 
 // Config configures a Hub. Ready, MayReadKeys and Memory may be nil.
 type Config struct {
-	Generation Generation
-	Metrics    *Metrics
-	Log        *slog.Logger
-	Now        func() time.Time
+	Generator Generator
+	Metrics   *Metrics
+	Log       *slog.Logger
+	Now       func() time.Time
 	// Ready refuses streams until it reports true. The hub refuses streams before
 	// the first snapshot in any case.
 	Ready  func() bool

@@ -280,7 +280,7 @@ type incremental struct {
 
 func newIncremental() *incremental {
 	h := newUnstartedHub()
-	h.cfg.Generation = Generation{
+	h.cfg.Generator = Generator{
 		ParseNode: xdsgen.ParseNode, Assign: xdsgen.Assign, AssignReads: xdsgen.AssignReads, AssignAll: xdsgen.AssignAll, Fallback: xdsgen.Fallback,
 	}
 	w := &incremental{

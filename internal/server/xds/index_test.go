@@ -21,8 +21,8 @@ func manyStreams(tb testing.TB, streams int) (*Hub, *testMesh, []*session) {
 	w := newTestMesh().set("CDS", "shared", "a", "a:1").set("EDS", "shared", "a", "a:1").
 		set("CDS", "apart", "b", "b:1").set("EDS", "apart", "b", "b:1").view("p0", "apart")
 	h := newUnstartedHub()
-	assign := h.cfg.Generation.Assign
-	h.cfg.Generation.Assign = func(s *snapshot.Snapshot, n xdsgen.Node) xdsgen.Assignment {
+	assign := h.cfg.Generator.Assign
+	h.cfg.Generator.Assign = func(s *snapshot.Snapshot, n xdsgen.Node) xdsgen.Assignment {
 		a := assign(s, n)
 		for typ, v := range a { // like inbound configuration
 			a[typ] = xdsgen.Views{Shared: v.Shared, Own: kindView{testView{typ, n.ID.Name}, 0}}

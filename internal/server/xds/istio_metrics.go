@@ -113,7 +113,7 @@ func (p *istioMetrics) published(c *snapshot.Changes) {
 }
 
 // sent notes a response of the type that gRPC has taken.
-func (p *istioMetrics) sent(i int, r *history.Response) {
+func (p *istioMetrics) sent(i int, r *history.SentResponse) {
 	p.size[i].Observe(float64(r.Bytes))
 	if r.Why == history.Request {
 		p.requests.Inc()
@@ -139,7 +139,7 @@ type converging struct {
 	since, last time.Time // the first event of the change, and the last response
 }
 
-func (c *converging) sent(r *history.Response) {
+func (c *converging) sent(r *history.SentResponse) {
 	if r.First == nil || r.First.Arrived.IsZero() {
 		return
 	}

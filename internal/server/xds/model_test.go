@@ -86,7 +86,7 @@ func (p *modelProxy) connect() {
 			p.forgetPartly()
 		}
 	}
-	node, err := p.hub.cfg.Generation.ParseNode(testNode(p.name), p.hub.cfg.Limits.MetadataBytes)
+	node, err := p.hub.cfg.Generator.ParseNode(testNode(p.name), p.hub.cfg.Limits.MetadataBytes)
 	if err != nil {
 		p.t.Fatal(err)
 	}

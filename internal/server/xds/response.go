@@ -190,7 +190,7 @@ func (s *session) addMissing(i int, resp *response, name string, loose []*xdswir
 	delta := s.sub.variant == xdswire.Delta
 	if i == rds || i == eds && !delta {
 		r, err := s.hub.fallbacks.get(i, name, func() (*xdswire.Resource, error) {
-			return s.hub.cfg.Generation.Fallback(xdswire.PushOrder[i], name, &s.hub.encoder)
+			return s.hub.cfg.Generator.Fallback(xdswire.PushOrder[i], name, &s.hub.encoder)
 		})
 		if err != nil {
 			s.log.Error("cannot make an empty answer", "name", clip(name), "error", err)

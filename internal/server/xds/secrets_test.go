@@ -95,10 +95,10 @@ func (a *secretClient) next() map[string][]byte {
 	}
 }
 
-// realGeneration makes the hub generate as the control plane does. The user agent names
+// realGenerator makes the hub generate as the control plane does. The user agent names
 // the caller: <namespace>/<service account>@<cluster>. Routers may read keys.
-func realGeneration(cfg *Config, a *Access) {
-	cfg.Generation = Generation{
+func realGenerator(cfg *Config, a *Access) {
+	cfg.Generator = Generator{
 		ParseNode: xdsgen.ParseNode, Assign: xdsgen.Assign, AssignReads: xdsgen.AssignReads, AssignAll: xdsgen.AssignAll,
 		Fallback: xdsgen.Fallback, Secrets: xdsgen.AssignSecrets,
 	}
@@ -119,7 +119,7 @@ func realGeneration(cfg *Config, a *Access) {
 }
 
 func plaintext(cfg *Config, a *Access) {
-	realGeneration(cfg, a)
+	realGenerator(cfg, a)
 	a.Authenticate = nil
 }
 
@@ -227,29 +227,29 @@ func TestSecretsByIdentity(t *testing.T) {
 		warning            string
 	}{
 		{
-			"gateway", "ns/gw@c1", gateway, realGeneration,
+			"gateway", "ns/gw@c1", gateway, realGenerator,
 			map[string]string{good: fmt.Sprintf(pairOf, "c1/ns/s 1"), ca: "roots c1/ns/s 1"},
 			2,
 			`\"kubernetes://none\" secret ns/none not found; \"kubernetes://other/s\" is of another namespace than the proxy, which is of ns`,
 		},
 		{
-			"of another cluster", "ns/gw@c2", gateway, realGeneration,
+			"of another cluster", "ns/gw@c2", gateway, realGenerator,
 			map[string]string{good: fmt.Sprintf(pairOf, "c2/ns/s 1"), ca: "roots c2/ns/s 1"},
 			2, "is of another namespace",
 		},
 		{
-			"says another namespace", "other/gw@c1", gateway, realGeneration,
+			"says another namespace", "other/gw@c1", gateway, realGenerator,
 			map[string]string{good: fmt.Sprintf(pairOf, "c1/other/s 1"), ca: "roots c1/other/s 1", foreign: fmt.Sprintf(pairOf, "c1/other/s 1")},
 			1,
 			"secret other/none not found",
 		},
 		{
-			"sidecar", "ns/web@c1", "sidecar~10.0.0.1~web.ns~ns.svc.cluster.local", realGeneration,
+			"sidecar", "ns/web@c1", "sidecar~10.0.0.1~web.ns~ns.svc.cluster.local", realGenerator,
 			map[string]string{ca: "roots c1/ns/s 1"},
 			3, "the proxy is not authorized to read secrets: it is not a gateway",
 		},
-		{"of no proved cluster", "ns/gw", gateway, realGeneration, nil, 4, "secrets are given only over TLS"},
-		{"of an unknown cluster", "ns/gw@c9", gateway, realGeneration, nil, 4, "secret ns/s not found"},
+		{"of no proved cluster", "ns/gw", gateway, realGenerator, nil, 4, "secrets are given only over TLS"},
+		{"of an unknown cluster", "ns/gw@c9", gateway, realGenerator, nil, 4, "secret ns/s not found"},
 		{"plaintext", "ns/gw@c1", gateway, plaintext, nil, 4, "secrets are given only over TLS"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -313,7 +313,7 @@ func TestSecretChangeReachesSubscribers(t *testing.T) {
 			w.secret("c1", "ns", name, 1)
 			w.secret("c1", "other", name, 1)
 		}
-		b := startServer(t, w.testMesh, realGeneration)
+		b := startServer(t, w.testMesh, realGenerator)
 		one := b.ask(v, "ns/gw@c1", gateway, "SDS", "kubernetes://a")
 		one.secrets()
 		two := b.ask(v, "ns/twin@c1", gateway, "SDS", "kubernetes://a")
@@ -357,7 +357,7 @@ func TestSecretChangeReachesSubscribers(t *testing.T) {
 func TestSecretsComeAndGo(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		w := newRegistryMesh()
-		b := startServer(t, w.testMesh, realGeneration)
+		b := startServer(t, w.testMesh, realGenerator)
 		a := b.ask(v, "ns/gw@c1", gateway, "SDS", "kubernetes://a")
 		b.eventually("warning", func() bool { return strings.Contains(b.logs.String(), "secret ns/a not found") })
 		w.secret("c1", "ns", "a", 1)
@@ -389,7 +389,7 @@ func TestPermissionToReadKeysEnds(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		w := newRegistryMesh()
 		w.secret("c1", "ns", "s", 1)
-		b := startServer(t, w.testMesh, realGeneration, func(c *Config, _ *Access) {
+		b := startServer(t, w.testMesh, realGenerator, func(c *Config, _ *Access) {
 			c.MayReadKeys = func(s *snapshot.Snapshot, _ mesh.Caller, n xdsgen.Node) error {
 				if s.Pods.Get("/ns/"+n.ID.Name) == nil {
 					return errors.New("there is no such pod")
@@ -421,7 +421,7 @@ func TestNoNewKeyAfterPermissionEnds(t *testing.T) {
 		for range 10 {
 			w := newRegistryMesh()
 			w.secret("c1", "ns", "s", 1)
-			b := startServer(t, w.testMesh, realGeneration, func(c *Config, _ *Access) {
+			b := startServer(t, w.testMesh, realGenerator, func(c *Config, _ *Access) {
 				c.MayReadKeys = func(s *snapshot.Snapshot, _ mesh.Caller, n xdsgen.Node) error {
 					if s.Pods.Get("/ns/"+n.ID.Name) == nil {
 						return errors.New("there is no such pod")
@@ -452,7 +452,7 @@ func TestKeysAreNotShown(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		w := newRegistryMesh()
 		w.secret("c1", "ns", "s", 1)
-		b := startServer(t, w.testMesh, realGeneration)
+		b := startServer(t, w.testMesh, realGenerator)
 		c := b.connectOn(b.dial(grpc.WithUserAgent("ns/gw@c1")), v, "x")
 		c.node = &corev3.Node{Id: gateway}
 		c.subscribe("SDS", "kubernetes://s", "kubernetes://"+keyMark)
@@ -515,7 +515,7 @@ func TestNameTableIsMadeOnDemand(t *testing.T) {
 		for i := range 50 {
 			w.service(fmt.Sprintf("svc%d", i), fmt.Sprintf("10.9.0.%d", i+1))
 		}
-		b := startServer(t, w.testMesh, realGeneration)
+		b := startServer(t, w.testMesh, realGenerator)
 		clusters := b.ask(v, "ns/web@c1", "sidecar~10.0.0.1~web.ns~x", "CDS")
 		clusters.next()
 		if n := b.metric("meshctl_xds_generated_total", "NDS"); n != 0 {

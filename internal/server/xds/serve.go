@@ -294,7 +294,7 @@ func (s *service) admit(ctx context.Context, caller mesh.Caller, n *corev3.Node,
 	if n.GetId() == "" {
 		return nil, status.Error(codes.InvalidArgument, "missing node information")
 	}
-	node, err := h.cfg.Generation.ParseNode(n, h.cfg.Limits.MetadataBytes)
+	node, err := h.cfg.Generator.ParseNode(n, h.cfg.Limits.MetadataBytes)
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}

@@ -125,7 +125,7 @@ var namesOfTypes = map[string][]string{
 // serveEverything makes the hub serve all types, including those that other tests do
 // not use.
 func serveEverything(c *Config, _ *Access) {
-	c.Generation = generationOf(xdswire.SecretType, xdswire.ExtensionType)
+	c.Generator = generatorOf(xdswire.SecretType, xdswire.ExtensionType)
 }
 
 func TestSeparateStreamsEndAsADS(t *testing.T) {

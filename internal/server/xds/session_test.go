@@ -74,8 +74,8 @@ func TestPanicInARequest(t *testing.T) {
 	both(t, func(t *testing.T, v xdswire.Variant) {
 		b := startServer(t, small(), authenticateAsOne, func(c *Config, _ *Access) {
 			c.Limits.IdentityStreams = 2
-			good := c.Generation.Fallback
-			c.Generation.Fallback = func(url, name string, e *xdswire.Encoder) (*xdswire.Resource, error) {
+			good := c.Generator.Fallback
+			c.Generator.Fallback = func(url, name string, e *xdswire.Encoder) (*xdswire.Resource, error) {
 				if name == "panic" {
 					panic(name)
 				}
@@ -108,7 +108,7 @@ func TestPanicInAPush(t *testing.T) {
 		var armed atomic.Bool
 		w := newRegistryMesh()
 		w.secret("c1", "ns", "s", 1)
-		b := startServer(t, w.testMesh, realGeneration, func(c *Config, _ *Access) {
+		b := startServer(t, w.testMesh, realGenerator, func(c *Config, _ *Access) {
 			c.MayReadKeys = func(*snapshot.Snapshot, mesh.Caller, xdsgen.Node) error {
 				if armed.Load() {
 					panic("push")
@@ -189,7 +189,7 @@ func TestRequestsGoBeforePushes(t *testing.T) {
 // have changed.
 func TestIndependentTypesComeFirst(t *testing.T) {
 	h, w := newUnstartedHub(), small().set("SDS", "shared", "s", "s:1").set("NDS", "shared", "n", "n:1")
-	h.cfg.Generation = generationOf(xdswire.SecretType, xdswire.NameTableType)
+	h.cfg.Generator = generatorOf(xdswire.SecretType, xdswire.NameTableType)
 	for _, first := range []int{sds, nds} {
 		h.Update(w.take())
 		var sent []string

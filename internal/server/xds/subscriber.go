@@ -28,7 +28,7 @@ type subscriber struct {
 	assigned atomic.Pointer[assignment]
 	// pod and namespace are the results of AssignReads. attach sets them and record.
 	pod, namespace string
-	record         *history.Stream
+	record         *history.StreamRecord
 	// The hub's goroutine owns the next three: the views that the proxy may have, or
 	// the error that prevented the choice, and the types that it demands.
 	views   [numTypes]allowedViews
@@ -42,7 +42,7 @@ type subscriber struct {
 // attach registers a stream. The hub chooses the stream's views afterwards, so the
 // stream misses no later publication.
 func (h *Hub) attach(s *subscriber) {
-	s.pod, s.namespace = h.cfg.Generation.AssignReads(s.node)
+	s.pod, s.namespace = h.cfg.Generator.AssignReads(s.node)
 	s.record = h.history.Open(history.Info{
 		Stream: s.id, Proxy: s.node.ID.ProxyID(), Variant: s.variant.String(), Connected: s.connected,
 	})

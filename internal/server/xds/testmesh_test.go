@@ -125,13 +125,13 @@ func (u testUnit) Generate(e *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	return []*xdswire.Resource{r}, err
 }
 
-// testGeneration gives every proxy the view "shared", or the view set for it, and a
+// testGenerator gives every proxy the view "shared", or the view set for it, and a
 // view with its own name.
-func testGeneration() Generation { return generationOf() }
+func testGenerator() Generator { return generatorOf() }
 
-// generationOf is testGeneration with more types.
-func generationOf(more ...string) Generation {
-	return Generation{
+// generatorOf is testGenerator with more types.
+func generatorOf(more ...string) Generator {
+	return Generator{
 		ParseNode: func(n *corev3.Node, maxMetadata int) (xdsgen.Node, error) {
 			if strings.Contains(n.GetId(), "panic") {
 				panic("on purpose")

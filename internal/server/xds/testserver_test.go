@@ -128,7 +128,7 @@ func (b *testServer) eventually(what string, f func() bool) {
 
 func testConfig(reg prometheus.Registerer, log *slog.Logger) Config {
 	return Config{
-		Generation: testGeneration(), Metrics: NewMetrics(reg), Log: log,
+		Generator: testGenerator(), Metrics: NewMetrics(reg), Log: log,
 		Now: func() time.Time { return time.Unix(1_700_000_000, 0) },
 	}
 }

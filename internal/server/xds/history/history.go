@@ -50,8 +50,8 @@ const (
 
 var whyNames = [...]string{Change: "change", Request: "request", Repair: "repair"}
 
-// Response describes one response that is being sent.
-type Response struct {
+// SentResponse describes one response that is being sent.
+type SentResponse struct {
 	Type      string // short name
 	Version   uint64
 	Why       Why
@@ -68,7 +68,7 @@ type Response struct {
 
 // push is the record of a response.
 type push struct {
-	Response
+	SentResponse
 	written, answered time.Time
 	refused           *refusal // set by a NACK
 }
@@ -82,12 +82,12 @@ type refusal struct {
 type Recorder struct {
 	mu     sync.Mutex
 	rounds []*Round // oldest first
-	live   map[*Stream]struct{}
-	ended  []*Stream // oldest first
+	live   map[*StreamRecord]struct{}
+	ended  []*StreamRecord // oldest first
 }
 
 // New returns an empty Recorder.
-func New() *Recorder { return &Recorder{live: make(map[*Stream]struct{})} }
+func New() *Recorder { return &Recorder{live: make(map[*StreamRecord]struct{})} }
 
 // Publish adds a round. From then on only its counters may change.
 func (r *Recorder) Publish(round *Round) {
@@ -113,8 +113,8 @@ type Info struct {
 	Ended     time.Time `json:"ended,omitzero"`
 }
 
-// Stream is the record of one stream.
-type Stream struct {
+// StreamRecord is the record of one stream.
+type StreamRecord struct {
 	recorder *Recorder
 
 	mu    sync.Mutex
@@ -124,8 +124,8 @@ type Stream struct {
 }
 
 // Open starts the record of a stream.
-func (r *Recorder) Open(info Info) *Stream {
-	s := &Stream{recorder: r, info: info}
+func (r *Recorder) Open(info Info) *StreamRecord {
+	s := &StreamRecord{recorder: r, info: info}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.live[s] = struct{}{}
@@ -135,7 +135,7 @@ func (r *Recorder) Open(info Info) *Stream {
 // Close notes the end of the stream. Its record is kept until enough other streams have
 // ended. Streams of the same proxy are dropped first, so that a proxy that keeps
 // reconnecting does not displace others.
-func (s *Stream) Close(now time.Time) {
+func (s *StreamRecord) Close(now time.Time) {
 	r := s.recorder
 	s.mu.Lock()
 	s.info.Ended = now
@@ -144,7 +144,7 @@ func (s *Stream) Close(now time.Time) {
 	defer r.mu.Unlock()
 	delete(r.live, s)
 	// Info.Proxy never changes, so it is read without the stream's lock.
-	same := func(e *Stream) bool { return e.info.Proxy == s.info.Proxy }
+	same := func(e *StreamRecord) bool { return e.info.Proxy == s.info.Proxy }
 	of := 0
 	for _, e := range r.ended {
 		if same(e) {
@@ -159,7 +159,7 @@ func (s *Stream) Close(now time.Time) {
 }
 
 // Send adds a response that is being sent and returns its number.
-func (s *Stream) Send(p Response) uint64 {
+func (s *StreamRecord) Send(p SentResponse) uint64 {
 	if p.Round != nil {
 		p.Round.pushes.Add(1)
 		p.Round.bytes.Add(int64(p.Bytes))
@@ -169,15 +169,15 @@ func (s *Stream) Send(p Response) uint64 {
 	n := s.count
 	s.count++
 	if len(s.ring) < maxPushes {
-		s.ring = append(s.ring, push{Response: p})
+		s.ring = append(s.ring, push{SentResponse: p})
 	} else {
-		s.ring[n%maxPushes] = push{Response: p}
+		s.ring[n%maxPushes] = push{SentResponse: p}
 	}
 	return n
 }
 
 // at returns the push with the number, or nil if it was dropped.
-func (s *Stream) at(n uint64) *push {
+func (s *StreamRecord) at(n uint64) *push {
 	if n >= s.count || s.count-n > maxPushes {
 		return nil
 	}
@@ -185,7 +185,7 @@ func (s *Stream) at(n uint64) *push {
 }
 
 // Written notes that all of the response was written to the connection.
-func (s *Stream) Written(n uint64, now time.Time) {
+func (s *StreamRecord) Written(n uint64, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p := s.at(n); p != nil && p.written.IsZero() {
@@ -194,15 +194,15 @@ func (s *Stream) Written(n uint64, now time.Time) {
 }
 
 // ACK notes that the proxy accepted the response.
-func (s *Stream) ACK(n uint64, now time.Time) { s.answer(n, now, nil) }
+func (s *StreamRecord) ACK(n uint64, now time.Time) { s.answer(n, now, nil) }
 
 // NACK notes that the proxy refused the response: its error message and the refused
 // resources, as far as they are known.
-func (s *Stream) NACK(n uint64, now time.Time, message string, resources []string) {
+func (s *StreamRecord) NACK(n uint64, now time.Time, message string, resources []string) {
 	s.answer(n, now, &refusal{message, resources})
 }
 
-func (s *Stream) answer(n uint64, now time.Time, no *refusal) {
+func (s *StreamRecord) answer(n uint64, now time.Time, no *refusal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p := s.at(n)

@@ -31,9 +31,9 @@ func TestHistory(t *testing.T) {
 	r.Publish(round)
 	info := Info{Stream: "p.ns-1", Proxy: "p.ns", Variant: "delta", Connected: at(0)}
 	s := r.Open(info)
-	first := s.Send(Response{Type: "CDS", Version: 0xab, Why: Change, Round: round, Resources: 2, Removed: 1, Bytes: 100, Queued: at(3), At: at(4)})
-	second := s.Send(Response{Type: "EDS", Why: Request, Bytes: 7, At: at(5)})
-	third := s.Send(Response{Type: "LDS", Why: Repair, At: at(6)})
+	first := s.Send(SentResponse{Type: "CDS", Version: 0xab, Why: Change, Round: round, Resources: 2, Removed: 1, Bytes: 100, Queued: at(3), At: at(4)})
+	second := s.Send(SentResponse{Type: "EDS", Why: Request, Bytes: 7, At: at(5)})
+	third := s.Send(SentResponse{Type: "LDS", Why: Repair, At: at(6)})
 	s.Written(first, at(5))
 	s.ACK(first, at(9))
 	s.NACK(second, at(8), "no good", []string{"x"})
@@ -87,9 +87,9 @@ func TestBounds(t *testing.T) {
 		t.Errorf("%d rounds, the last %d", len(line), line[len(line)-1].Snapshot)
 	}
 	s := r.Open(Info{Stream: "p-0", Proxy: "p"})
-	first := s.Send(Response{})
+	first := s.Send(SentResponse{})
 	for range 3 * maxPushes {
-		n := s.Send(Response{})
+		n := s.Send(SentResponse{})
 		s.ACK(n, at(1))
 	}
 	s.ACK(first, at(2)) // no longer in the history: changes nothing
@@ -117,11 +117,11 @@ func TestBounds(t *testing.T) {
 func TestFlappingProxy(t *testing.T) {
 	r := New()
 	quiet := r.Open(Info{Stream: "quiet-0", Proxy: "quiet"})
-	quiet.NACK(quiet.Send(Response{}), at(1), "no", nil)
+	quiet.NACK(quiet.Send(SentResponse{}), at(1), "no", nil)
 	quiet.Close(at(1))
 	for i := range 3 * maxEnded {
 		s := r.Open(Info{Stream: fmt.Sprintf("flapping-%03d", i), Proxy: "flapping"})
-		s.NACK(s.Send(Response{}), at(2), "no", nil)
+		s.NACK(s.Send(SentResponse{}), at(2), "no", nil)
 		s.Close(at(2))
 	}
 	if h := r.History("quiet"); len(h) != 1 {
@@ -146,7 +146,7 @@ func TestConcurrentUse(t *testing.T) {
 		wg.Go(func() {
 			s := r.Open(Info{Stream: fmt.Sprint(i), Proxy: "p"})
 			for j := range 100 {
-				n := s.Send(Response{Round: round})
+				n := s.Send(SentResponse{Round: round})
 				s.Written(n, at(j))
 				s.ACK(n, at(j))
 			}
@@ -172,7 +172,7 @@ func TestPushAllocatesNothing(t *testing.T) {
 	s := New().Open(Info{})
 	round := &Round{}
 	push := func() {
-		n := s.Send(Response{Type: "CDS", Round: round, First: round, At: at(1)})
+		n := s.Send(SentResponse{Type: "CDS", Round: round, First: round, At: at(1)})
 		s.Written(n, at(1))
 		s.ACK(n, at(2))
 	}
@@ -189,7 +189,7 @@ func BenchmarkPush(b *testing.B) {
 	round := &Round{}
 	b.ReportAllocs()
 	for b.Loop() {
-		n := s.Send(Response{Type: "CDS", Round: round, At: at(1)})
+		n := s.Send(SentResponse{Type: "CDS", Round: round, At: at(1)})
 		s.Written(n, at(1))
 		s.ACK(n, at(2))
 	}

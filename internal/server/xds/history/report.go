@@ -117,24 +117,24 @@ func (r *Recorder) Timeline() []Publication {
 	return out
 }
 
-func (r *Recorder) streams() []*Stream {
+func (r *Recorder) streams() []*StreamRecord {
 	r.mu.Lock()
 	out := slices.Clone(r.ended)
 	for s := range r.live {
 		out = append(out, s)
 	}
 	r.mu.Unlock()
-	slices.SortFunc(out, func(a, b *Stream) int { return cmp.Compare(a.info.Stream, b.info.Stream) })
+	slices.SortFunc(out, func(a, b *StreamRecord) int { return cmp.Compare(a.info.Stream, b.info.Stream) })
 	return out
 }
 
-func (s *Stream) who() Info {
+func (s *StreamRecord) who() Info {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.info
 }
 
-func (s *Stream) history() History {
+func (s *StreamRecord) history() History {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := History{Info: s.info, Forgotten: s.count - uint64(len(s.ring)), Pushes: []Push{}}
@@ -144,7 +144,7 @@ func (s *Stream) history() History {
 	return h
 }
 
-func (s *Stream) nacks() []NACK {
+func (s *StreamRecord) nacks() []NACK {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out []NACK
