@@ -46,11 +46,11 @@ type Config struct {
 type Bundles struct {
 	cfg Config
 
-	mu      sync.Mutex // guards what follows
-	ctx     context.Context
-	x       []Source // of Set
-	sources map[Source]*sourceState
-	running sync.WaitGroup
+	mu         sync.Mutex // guards what follows
+	ctx        context.Context
+	changeable []Source // by the last Set
+	sources    map[Source]*sourceState
+	running    sync.WaitGroup
 }
 
 // sourceState is the state of a source.
@@ -92,11 +92,11 @@ func New(cfg Config) (*Bundles, error) {
 // domains, with no roots at first, so that no other roots count for them.
 func (f *Bundles) Set(sources []Source) {
 	f.mu.Lock()
-	if slices.Equal(f.x, sources) {
+	if slices.Equal(f.changeable, sources) {
 		f.mu.Unlock()
 		return
 	}
-	f.x = slices.Clone(sources)
+	f.changeable = slices.Clone(sources)
 	for s, e := range f.sources {
 		if slices.Contains(f.cfg.Sources, s) || slices.Contains(sources, s) {
 			continue
