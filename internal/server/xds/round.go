@@ -50,7 +50,7 @@ func (h *Hub) record(changes *snapshot.Changes, started time.Time) *history.Roun
 	}
 	r := &history.Round{
 		Snapshot: h.current.Load().Seq, Causes: changes.Causes, Events: changes.Events,
-		Arrived: changes.Since, Taken: changes.Taken, Built: changes.Built, Started: started, Generated: h.cfg.Now(),
+		Arrived: changes.Since, Started: started, Generated: h.cfg.Now(),
 	}
 	for _, u := range h.missing {
 		r.Resources += len(u.resources)

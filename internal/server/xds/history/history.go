@@ -28,8 +28,6 @@ type Round struct {
 	Causes    []snapshot.Cause
 	Events    int // of the publication; Causes are the first of them
 	Arrived   time.Time
-	Taken     time.Time // the batch was closed
-	Built     time.Time // the snapshot was made
 	Started   time.Time // generation began
 	Generated time.Time
 	Resources int // generated
