@@ -40,8 +40,24 @@ func (e *Env) Warnf(format string, args ...any) { e.Notef("Warning: "+format, ar
 
 // WarnSecret warns when the output, which holds a secret, goes to a terminal.
 func (e *Env) WarnSecret(secret string) {
-	if f, ok := e.Stdout.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+	if e.TerminalSize() != nil {
 		e.Warnf("the output holds %s: redirect it to a file or to another program", secret)
+	}
+}
+
+// TerminalSize returns a function for the size of the terminal on Stdout, nil without a
+// terminal. The size is 0 if it is unknown.
+func (e *Env) TerminalSize() func() (width, height int) {
+	f, ok := e.Stdout.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return nil
+	}
+	return func() (int, int) {
+		width, height, err := term.GetSize(int(f.Fd()))
+		if err != nil {
+			return 0, 0
+		}
+		return width, height
 	}
 }
 

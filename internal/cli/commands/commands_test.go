@@ -152,6 +152,9 @@ func TestPagesNameCommandsThatExist(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, page := range pages {
+			if filepath.Base(page) == "CHANGELOG.md" {
+				continue // it also names what was removed
+			}
 			text, err := os.ReadFile(page)
 			if err != nil {
 				t.Fatal(err)

@@ -87,7 +87,7 @@ func testEnv(stderr *strings.Builder, vars map[string]string) *cli.Env {
 // one decides here.
 func TestFlagsThatWeakenSecurity(t *testing.T) {
 	t.Parallel()
-	suspect := regexp.MustCompile(`(?i)insecure|force|plaintext|allow|skip|unsafe|(not|no)[ -]verif|in clear|believed|refused otherwise|without asking`)
+	suspect := regexp.MustCompile(`(?i)insecure|force|plaintext|allow|skip|unsafe|(not|no)[ -]verif|in clear|is trusted|refused otherwise|without asking`)
 	fine := map[string]string{
 		"grpc-addr": "serve itself warns of an address that is not loopback",
 	}

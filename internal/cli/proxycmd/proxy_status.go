@@ -6,13 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -305,7 +303,7 @@ func (o *proxyStatusOptions) show(env *cli.Env, reports []proxystatus.Report) er
 // rows, or in JSON and YAML everything again.
 func (o *proxyStatusOptions) follow(ctx context.Context, env *cli.Env) error {
 	show := o.appender(env)
-	if size := terminalSize(env); size != nil && o.output.ForPeople() {
+	if size := env.TerminalSize(); size != nil && o.output.ForPeople() {
 		screen := output.NewScreen(env.Stdout, size)
 		show = func(reports []proxystatus.Report) error { return screen.Show(o.view(env, reports)) }
 	}
@@ -390,21 +388,5 @@ func (o *proxyStatusOptions) appender(env *cli.Env) func([]proxystatus.Report) e
 		}
 		table.NoHeader = !first && o.verbosity == 0 && o.output != output.FormatWide
 		return cli.WriteTable(env, o.output, table)
-	}
-}
-
-// terminalSize returns a function for the size of the terminal on Stdout, nil without a
-// terminal. The size is 0 if it is unknown.
-func terminalSize(env *cli.Env) func() (width, height int) {
-	f, ok := env.Stdout.(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) {
-		return nil
-	}
-	return func() (int, int) {
-		width, height, err := term.GetSize(int(f.Fd()))
-		if err != nil {
-			return 0, 0
-		}
-		return width, height
 	}
 }

@@ -25,38 +25,38 @@ type agentOptions struct {
 	flags agentconfig.Flags
 }
 
+// NewAgent returns the command agent.
 func NewAgent(env *cli.Env) *cobra.Command {
 	var o agentOptions
 	cmd := &cobra.Command{
 		Use:   "agent",
 		Short: "Run Envoy with its certificate and its configuration",
-		Long: `Runs beside one workload: writes Envoy's bootstrap, gets the workload's
-certificate from the mesh's certificate authority, serves it to Envoy by SDS
-and renews it, tells on the status port whether the proxy is ready, and starts
-and ends Envoy.
+		Long: `Run the companion of one workload. It writes Envoy's bootstrap, gets the certificate
+of the workload from the certificate authority of the mesh, renews it and serves it to
+Envoy over SDS, reports readiness on the status port, and starts and stops Envoy.
 
-It reads the environment that Istio injects into pods: POD_NAME,
-POD_NAMESPACE, INSTANCE_IP, SERVICE_ACCOUNT, TRUST_DOMAIN, PROXY_CONFIG,
-CA_ADDR, ISTIO_META_… and others. A flag wins over its MESHCTL_… variable,
-that over Istio's variable, that over PROXY_CONFIG.
+It reads the environment that Istio injects into pods: POD_NAME, POD_NAMESPACE,
+INSTANCE_IP, SERVICE_ACCOUNT, TRUST_DOMAIN, PROXY_CONFIG, CA_ADDR, ISTIO_META_… and
+others. A flag overrides its MESHCTL_… variable, that one Istio's variable, and that
+one PROXY_CONFIG.
 
-With --no-envoy there is no Envoy: applications whose gRPC is its own xDS
-client read the bootstrap that --grpc-bootstrap names, get their configuration
-through a Unix socket of the agent, and their certificate from files.
+With --no-envoy it starts no Envoy. It serves applications with gRPC as their own xDS
+client: they read the bootstrap of --grpc-bootstrap, get their configuration through
+a Unix socket of the agent, and their certificate from files.
 
-Told to end (SIGTERM, Ctrl-C), it drains Envoy first. It ends with Envoy: with
-code 1 and the cause when Envoy fails.`,
-		Example: `  # in a pod that has Istio's environment
+On SIGTERM or Ctrl-C it drains Envoy first. It exits with Envoy, with code 1 and the
+cause when Envoy fails.`,
+		Example: `  # Run in a pod with Istio's environment
   meshctl agent --type sidecar
 
-  # on a machine of one's own, everything on one address
+  # Run on a machine, with all ports on one address
   meshctl agent --pod-name client --pod-namespace sample --service-account client \
     --bind-address 127.1.0.12 --cluster-id cluster1 --network network1 \
     --discovery-address 127.1.0.2:15012 --root-ca root-cert.pem --token token \
     --config-path run/client --envoy .cache/envoy/envoy
 
-  # for an application that finds its services by xds:/// targets of gRPC,
-  # started with GRPC_XDS_BOOTSTRAP=run/client/grpc-bootstrap.json
+  # Serve an application with xds:/// targets of gRPC, started with
+  # GRPC_XDS_BOOTSTRAP=run/client/grpc-bootstrap.json
   meshctl agent --no-envoy --pod-name client --pod-namespace sample \
     --service-account client --bind-address 127.1.0.12 --cluster-id cluster1 \
     --discovery-address 127.1.0.2:15012 --root-ca root-cert.pem --token token \
@@ -66,46 +66,48 @@ code 1 and the cause when Envoy fails.`,
 		},
 	}
 	fs, f := cmd.Flags(), &o.flags
-	fs.StringVar(&f.Type, "type", "", "`kind` of proxy: sidecar or router (default sidecar)")
-	fs.StringVar(&f.PodName, "pod-name", "", "The pod's `name` (POD_NAME)")
-	fs.StringVar(&f.PodNamespace, "pod-namespace", "", "The pod's `namespace` (POD_NAMESPACE)")
-	fs.StringVar(&f.InstanceIP, "instance-ip", "", "The pod's `address` (INSTANCE_IP)")
-	fs.StringVar(&f.ServiceAccount, "service-account", "", "The pod's service `account` (SERVICE_ACCOUNT)")
+	fs.StringVar(&f.Type, "type", "", "`Type` of the proxy, sidecar or router (default sidecar)")
+	cli.Suggest(fs, "type", "sidecar", "router")
+	fs.StringVar(&f.PodName, "pod-name", "", "`Name` of the pod (POD_NAME)")
+	fs.StringVar(&f.PodNamespace, "pod-namespace", "", "`Namespace` of the pod (POD_NAMESPACE)")
+	fs.StringVar(&f.InstanceIP, "instance-ip", "", "IP `address` of the pod (INSTANCE_IP)")
+	fs.StringVar(&f.ServiceAccount, "service-account", "", "Service `account` of the pod (SERVICE_ACCOUNT)")
 	fs.StringVar(&f.TrustDomain, "trust-domain", "", "Trust `domain` of the mesh (TRUST_DOMAIN, default cluster.local)")
-	fs.StringVar(&f.ClusterID, "cluster-id", "", "`id` of the cluster that the pod is in (ISTIO_META_CLUSTER_ID)")
-	fs.StringVar(&f.Network, "network", "", "`network` that the pod is on (ISTIO_META_NETWORK)")
+	fs.StringVar(&f.ClusterID, "cluster-id", "", "`Name` of the cluster of the pod (ISTIO_META_CLUSTER_ID)")
+	fs.StringVar(&f.Network, "network", "", "`Network` of the pod (ISTIO_META_NETWORK)")
 	fs.StringVar(&f.DiscoveryAddress, "discovery-address", "",
 		"`host:port` of the control plane (discoveryAddress of PROXY_CONFIG, default "+agentconfig.DefaultDiscovery+")")
-	fs.StringVar(&f.CAAddress, "ca-address", "", "`host:port` of the certificate authority (CA_ADDR, default that of the control plane)")
-	fs.StringVar(&f.RootCA, "root-ca", "", "`file` of roots to check both with, PEM (CA_ROOT_CA, XDS_ROOT_CA, default "+agentconfig.DefaultRootFile+")")
-	fs.StringVar(&f.CRL, "crl", "", "`file` of revocation lists, PEM, followed; while it is not there, the control plane is asked for them (default "+agentconfig.DefaultCRLFile+")")
-	fs.StringVar(&f.Token, "token", "", "`file` of the token that proves who the pod is (default "+agentconfig.DefaultTokenFile+")")
-	fs.StringVar(&f.KeyExchange, "tls-key-exchange", "", "`Kind` of key exchange with the control plane: pqc-preferred (X25519MLKEM768 with who can), pqc-required (nothing else, COMPLIANCE_POLICY=pqc) or classic (default pqc-preferred)")
+	fs.StringVar(&f.CAAddress, "ca-address", "", "`host:port` of the certificate authority (CA_ADDR, default the control plane)")
+	fs.StringVar(&f.RootCA, "root-ca", "", "PEM `file` with the roots of both (CA_ROOT_CA, XDS_ROOT_CA, default "+agentconfig.DefaultRootFile+")")
+	fs.StringVar(&f.CRL, "crl", "", "PEM `file` with revocation lists, watched; without the file they are from the control plane (default "+agentconfig.DefaultCRLFile+")")
+	fs.StringVar(&f.Token, "token", "", "`File` with the token of the pod (default "+agentconfig.DefaultTokenFile+")")
+	fs.StringVar(&f.KeyExchange, "tls-key-exchange", "", "`Key exchange` with the control plane: pqc-preferred (X25519MLKEM768 if possible), pqc-required (only this, COMPLIANCE_POLICY=pqc) or classic (default pqc-preferred)")
+	cli.Suggest(fs, "tls-key-exchange", "pqc-preferred", "pqc-required", "classic")
 	cli.MarkWeakening(fs, "tls-key-exchange", "classic")
-	cli.DirVar(fs, &f.ConfigPath, "config-path", "`directory` for the bootstrap and the SDS socket (configPath, default "+agentconfig.DefaultConfigPath+")")
-	fs.StringVar(&f.Envoy, "envoy", "", "`path` of Envoy (binaryPath, default envoy on PATH)")
-	fs.StringVar(&f.NoEnvoy, "no-envoy", "", "Run no Envoy, only what applications with gRPC need, a `boolean` (DISABLE_ENVOY, default false)")
+	cli.DirVar(fs, &f.ConfigPath, "config-path", "`Directory` for the bootstrap and the SDS socket (configPath, default "+agentconfig.DefaultConfigPath+")")
+	fs.StringVar(&f.Envoy, "envoy", "", "`Path` of Envoy (binaryPath, default envoy on PATH)")
+	fs.StringVar(&f.NoEnvoy, "no-envoy", "", "Start no Envoy, only serve applications with gRPC, a `boolean` (DISABLE_ENVOY, default false)")
 	fs.Lookup("no-envoy").NoOptDefVal = "true"
 	fs.StringVar(&f.GRPCBootstrap, "grpc-bootstrap", "",
-		"Write the bootstrap of applications' gRPC to this `file` (GRPC_XDS_BOOTSTRAP, default with --no-envoy: grpc-bootstrap.json in --config-path)")
+		"Write the gRPC bootstrap of applications to this `file` (GRPC_XDS_BOOTSTRAP, default with --no-envoy grpc-bootstrap.json in --config-path)")
 	fs.StringVar(&f.OutputCerts, "output-certs", "",
-		"Write certificate, key and roots to this `directory` (OUTPUT_CERTS, default with a gRPC bootstrap: certs in --config-path)")
-	fs.StringVar(&f.BindAddress, "bind-address", "", "The one `address` to listen on (default: admin on loopback, the rest on all)")
-	fs.IntVar(&f.AdminPort, "admin-port", 0, "`port` of Envoy's admin interface (proxyAdminPort, default 15000)")
-	fs.IntVar(&f.StatusPort, "status-port", 0, "`port` of the agent's own readiness and metrics (statusPort, default 15020)")
-	fs.IntVar(&f.ReadyPort, "readiness-port", 0, "`port` of Envoy's readiness (ENVOY_STATUS_PORT, default 15021)")
-	fs.IntVar(&f.StatsPort, "prometheus-port", 0, "`port` of Envoy's metrics (ENVOY_PROMETHEUS_PORT, default 15090)")
-	fs.IntVar(&f.Concurrency, "concurrency", 0, "`number` of Envoy's worker threads (concurrency, ISTIO_CPU_LIMIT, default one a core)")
-	fs.StringVar(&f.Delta, "delta", "", "Incremental xDS, a `boolean` (ISTIO_DELTA_XDS, default true)")
+		"Write certificate, key and roots to this `directory` (OUTPUT_CERTS, default with a gRPC bootstrap certs in --config-path)")
+	fs.StringVar(&f.BindAddress, "bind-address", "", "`Address` to listen on with all ports (default loopback for admin, any address for others)")
+	fs.IntVar(&f.AdminPort, "admin-port", 0, "`Port` of Envoy's admin interface (proxyAdminPort, default 15000)")
+	fs.IntVar(&f.StatusPort, "status-port", 0, "`Port` of the agent's readiness and metrics (statusPort, default 15020)")
+	fs.IntVar(&f.ReadyPort, "readiness-port", 0, "`Port` of Envoy's readiness (ENVOY_STATUS_PORT, default 15021)")
+	fs.IntVar(&f.StatsPort, "prometheus-port", 0, "`Port` of Envoy's metrics (ENVOY_PROMETHEUS_PORT, default 15090)")
+	fs.IntVar(&f.Concurrency, "concurrency", 0, "`Number` of Envoy's worker threads (concurrency, ISTIO_CPU_LIMIT, default one for each core)")
+	fs.StringVar(&f.Delta, "delta", "", "Use incremental xDS, a `boolean` (ISTIO_DELTA_XDS, default true)")
 	optionalDuration(fs, &f.DrainDuration, "drain-duration", "Drain a changed listener for this `duration` (drainDuration, default 45s)")
 	optionalDuration(fs, &f.TerminationDrainDuration, "termination-drain-duration",
-		"Let connections go on for this `duration` at the end (terminationDrainDuration, default 5s)")
-	fs.StringVar(&f.LogLevel, "proxy-log-level", "", "Envoy's log `level`, with those of components: info,misc:error (default warning)")
+		"Drain connections for this `duration` before the end (terminationDrainDuration, default 5s)")
+	fs.StringVar(&f.LogLevel, "proxy-log-level", "", "Log `level` of Envoy, with levels of components, such as info,misc:error (default warning)")
 	return cmd
 }
 
-// optionalDuration binds a duration that PROXY_CONFIG gives when the flag does
-// not: 0s is a value, so not given is nil.
+// optionalDuration defines a duration flag that PROXY_CONFIG may set instead. Nil means
+// not given, as 0s is a value.
 func optionalDuration(fs *pflag.FlagSet, p **time.Duration, name, usage string) {
 	fs.Func(name, usage, func(s string) error {
 		d, err := cli.ParseDuration(s)
@@ -117,7 +119,7 @@ func optionalDuration(fs *pflag.FlagSet, p **time.Duration, name, usage string) 
 }
 
 func (o *agentOptions) run(ctx context.Context, env *cli.Env) error {
-	env.IgnoreSIGPIPE() // an application's traffic does not end with who reads the log
+	env.IgnoreSIGPIPE() // the traffic goes on without a reader of the log
 	log := slog.New(logs.Limit(slog.NewTextHandler(env.Stderr, nil), env.Now))
 	in := agentconfig.Input{Flags: o.flags, Version: cli.CurrentBuild().Version}
 	if env.Environ != nil {
@@ -143,14 +145,14 @@ func (o *agentOptions) run(ctx context.Context, env *cli.Env) error {
 		Stderr:  env.Stderr,
 		Environ: in.Environ,
 		Now:     env.Now,
-		Rand:    rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), //nolint:gosec // spreads waits, guards nothing
+		Rand:    rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64())), //nolint:gosec // only spreads waits
 	})
 }
 
-// maxPodLabels bounds the file of a pod's labels, in bytes.
+// maxPodLabels bounds the file of pod labels, in bytes.
 const maxPodLabels = 1 << 20
 
-// podLabels returns the file of labels that Kubernetes mounts, nil without it.
+// podLabels returns the file of pod labels that Kubernetes mounts, nil without it.
 func podLabels() ([]byte, error) {
 	data, err := files.Read(agentconfig.DefaultPodLabelsFile, maxPodLabels)
 	if errors.Is(err, fs.ErrNotExist) {

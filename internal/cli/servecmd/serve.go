@@ -29,7 +29,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server/xds"
 )
 
-// serveOptions are the flags of serve.
+// serveOptions hold the flags of serve.
 type serveOptions struct {
 	configDir      string
 	kubeconfig     string
@@ -62,78 +62,78 @@ type serveOptions struct {
 	ignorePolicies bool
 }
 
+// NewServe returns the command serve.
 func NewServe(env *cli.Env) *cobra.Command {
 	var o serveOptions
 	cmd := &cobra.Command{
 		Use:   "serve [--config-dir DIR | --kubeconfig FILE | --context NAME]",
 		Short: "Run the control plane on a directory of YAML or on a Kubernetes API",
-		Long: `Run the control plane on a directory of Kubernetes and Istio YAML, or on the
-objects of a Kubernetes API: that of --kubeconfig or --context, or, without any
-of them, that of the pod it runs in.
+		Long: `Run the control plane on a directory of Kubernetes and Istio YAML, or on a Kubernetes
+API: the API of --kubeconfig or --context, or without these flags the API of the
+cluster that the pod runs in.
 
-A directory is watched: a change is used as soon as its file is written. One
-broken object does not take the rest down; it is named with its place and the
-reason, and its last good version stays. So does what an API server gave that
-does not answer any more.
+serve watches the directory and applies a change as soon as its file is written. A
+broken object does not affect others: serve logs its place and the reason, and keeps
+its last good version. It also keeps the objects of an API server that no longer
+answers.
 
-Proxies fetch their configuration by xDS and their certificates by Istio's CA
-protocol. A proxy's identity is that of its certificate or token; what it says
-of itself is only compared with it.
+Proxies get their configuration over xDS and their certificates with Istio's CA
+protocol. The identity of a proxy is in its certificate or token; serve only compares
+the metadata of the proxy with it.
 
-Not all of Istio's YAML has an effect yet: ` + cli.WithoutEffectHelp + `
-Each such object, and each field of MeshConfig without effect, is logged when it
-appears. serve does not start while the own cluster has security policies that are
-not enforced, unless --ignore-security-policies is given. docs/api-support.md
-lists every kind and field.`,
-		Example: `  # one cluster, its own self-signed CA
+Some Istio objects have no effect yet: ` + cli.WithoutEffectHelp + `
+serve logs each such object, and each field of MeshConfig without effect. It does not
+start while its own cluster has security policies that are not enforced, unless
+--ignore-security-policies is given. docs/api-support.md lists every kind and field.`,
+		Example: `  # Run one cluster with a self-signed CA
   meshctl serve --config-dir ./mesh
 
-  # two clusters that share a root
+  # Run two clusters that share a root
   meshctl serve --cluster-id cluster1 --network network1 --ca-dir ./ca/cluster1 \
       --config-dir ./cluster1 --remote-dir cluster2=./cluster2 \
       --token-issuer cluster1=./issuer
 
-  # the cluster of a kubeconfig's context, with the CA of its Secret cacerts
+  # Run on the cluster of a context, with the CA in its Secret cacerts
   meshctl serve --cluster-id cluster1 --context kind-cluster1`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
 	f := cmd.Flags()
-	cli.DirVar(f, &o.configDir, "config-dir", "`Directory` of the cluster's YAML, read with its subfolders and watched")
-	f.StringVar(&o.kubeconfig, "kubeconfig", "", "`File` of the kubeconfig of the own cluster, whose API is read instead of a directory")
-	f.StringVar(&o.kubeContext, "context", "", "`Context` of the kubeconfig of the own cluster, whose API is read instead of a directory (default: the current one)")
-	f.StringVar(&o.system, "system-namespace", "", "`Namespace` of the control plane and of the ConfigMap istio (default: that of the pod it runs in, else istio-system)")
-	f.StringSliceVar(&o.secrets, "credential-namespaces", nil, "`Namespaces` whose Secrets are read for gateways, and whose ConfigMaps for CA certificates, from the Kubernetes API; * is every one (default: none)")
-	f.StringArrayVar(&o.remoteDirs, "remote-dir", nil, "Another cluster and its directory, as `CLUSTER=DIR`; repeatable")
-	f.BoolVar(&o.ignorePolicies, "ignore-security-policies", false, "Start also when the own cluster has security policies that are not enforced, such as AuthorizationPolicies")
+	cli.DirVar(f, &o.configDir, "config-dir", "`Directory` with the YAML of the cluster, watched with its subdirectories")
+	f.StringVar(&o.kubeconfig, "kubeconfig", "", "Kubeconfig `file` of the own cluster, instead of a directory")
+	f.StringVar(&o.kubeContext, "context", "", "Kubeconfig `context` of the own cluster, instead of a directory (default the current one)")
+	f.StringVar(&o.system, "system-namespace", "", "`Namespace` of the control plane and of the ConfigMap istio (default the namespace of the pod, else istio-system)")
+	f.StringSliceVar(&o.secrets, "credential-namespaces", nil, "`Namespaces` of the Kubernetes API whose Secrets are read for gateways, and ConfigMaps for CA certificates; * for all (default none)")
+	f.StringArrayVar(&o.remoteDirs, "remote-dir", nil, "Another cluster and its directory, as `CLUSTER=DIR`; may be repeated")
+	f.BoolVar(&o.ignorePolicies, "ignore-security-policies", false, "Start although the own cluster has security policies that are not enforced, such as AuthorizationPolicies")
 	cli.MarkWeakening(f, "ignore-security-policies")
-	f.StringVar(&o.clusterID, "cluster-id", "", "`Name` of the own cluster (default: $CLUSTER_ID, else Kubernetes)")
-	f.StringVar(&o.network, "network", "", "`Network` of the own cluster when its system namespace has no label topology.istio.io/network")
-	f.StringVar(&o.meshID, "mesh-id", "", "`Name` of the mesh; proxies whose MESH_ID says another are refused (default: all are served)")
-	f.StringVar(&o.trustDomain, "trust-domain", "", "SPIFFE trust `domain` (default: that of the ConfigMap istio, else cluster.local)")
-	cli.DirVar(f, &o.caDir, "ca-dir", "`Directory` of the signing CA, followed: ca-cert.pem, ca-key.pem, root-cert.pem, cert-chain.pem, ca-crl.pem, or tls.crt, tls.key, ca.crt (default: with a Kubernetes API the Secret cacerts or istio-ca-secret, else a self-signed CA kept in --state-dir)")
-	cli.DirVar(f, &o.stateDir, "state-dir", "`Directory` for what the server keeps (default $XDG_STATE_HOME/meshctl/<cluster-id>)")
-	f.StringArrayVar(&o.tokenIssuers, "token-issuer", nil, "Trust the issuer of a directory for callers of a cluster, as `CLUSTER=DIR`; repeatable")
-	f.StringSliceVar(&o.tokenAudiences, "token-audience", []string{"istio-ca"}, "`Audience` that a token must name, one of these")
-	f.StringVar(&o.grpcAddr, "grpc-addr", fmt.Sprintf("127.0.0.1:%d", mesh.PortPlaintextXDS), "`Address` of plaintext xDS, without identities; empty turns it off")
+	f.StringVar(&o.clusterID, "cluster-id", "", "`Name` of the own cluster (default $CLUSTER_ID, else Kubernetes)")
+	f.StringVar(&o.network, "network", "", "`Network` of the own cluster if its system namespace has no label topology.istio.io/network")
+	f.StringVar(&o.meshID, "mesh-id", "", "`Name` of the mesh; proxies with another MESH_ID are refused (default any)")
+	f.StringVar(&o.trustDomain, "trust-domain", "", "SPIFFE trust `domain` (default the value in the ConfigMap istio, else cluster.local)")
+	cli.DirVar(f, &o.caDir, "ca-dir", "`Directory` of the signing CA, watched: ca-cert.pem, ca-key.pem, root-cert.pem, cert-chain.pem, ca-crl.pem, or tls.crt, tls.key, ca.crt (default with a Kubernetes API the Secret cacerts or istio-ca-secret, else a self-signed CA in --state-dir)")
+	cli.DirVar(f, &o.stateDir, "state-dir", "`Directory` for the state of the server (default $XDG_STATE_HOME/meshctl/<cluster-id>)")
+	f.StringArrayVar(&o.tokenIssuers, "token-issuer", nil, "Trust the token issuer in a directory for callers of a cluster, as `CLUSTER=DIR`; may be repeated")
+	f.StringSliceVar(&o.tokenAudiences, "token-audience", []string{"istio-ca"}, "`Audience` of accepted tokens; may be repeated")
+	f.StringVar(&o.grpcAddr, "grpc-addr", fmt.Sprintf("127.0.0.1:%d", mesh.PortPlaintextXDS), "`Address` of plaintext xDS without authentication; empty turns it off")
 	f.StringVar(&o.secureGRPCAddr, "secure-grpc-addr", fmt.Sprintf(":%d", mesh.PortSecureXDS), "`Address` of xDS and CA over TLS; empty turns it off")
 	o.tls.bind(f)
-	f.StringVar(&o.httpAddr, "http-addr", ":8080", "`Address` of /ready and /version, and of status pages; empty turns it off")
-	f.StringVar(&o.monitoringAddr, "monitoring-addr", fmt.Sprintf(":%d", mesh.PortMonitoring), "`Address` of /metrics, and of what istioctl asks for; empty turns it off")
+	f.StringVar(&o.httpAddr, "http-addr", ":8080", "`Address` of /ready, /version and status pages; empty turns it off")
+	f.StringVar(&o.monitoringAddr, "monitoring-addr", fmt.Sprintf(":%d", mesh.PortMonitoring), "`Address` of /metrics, and of the pages that istioctl reads; empty turns it off")
 	o.clusters.bind(f)
 	o.federation.bind(f)
 	o.callers.bind(f)
 	o.debug.bind(f)
 	limitFlags(f, &o.limits)
 	signingFlags(f, &o.signing)
-	cli.DurationVar(f, &o.shutdown, "shutdown-timeout", 5*time.Second, "Longest time for streams to end when the server stops")
+	cli.DurationVar(f, &o.shutdown, "shutdown-timeout", 5*time.Second, "Longest wait for streams to end when the server stops")
 	cli.ChoiceVar(f, &o.logFormat, "log-format", "Format of the log on standard error", "text", "json")
-	f.StringVar(&o.logLevel, "log-level", "info", "Least `level` that is logged: debug, info, warn or error, or by area, as in default:info,xds:debug; the areas are "+strings.Join(server.LogAreas(), ", "))
+	f.StringVar(&o.logLevel, "log-level", "info", "Lowest `level` in the log, debug, info, warn or error, or a level for each area, as in default:info,xds:debug; the areas are "+strings.Join(server.LogAreas(), ", "))
 	cli.Suggest(f, "log-level", "debug", "info", "warn", "error")
 	return cmd
 }
 
 func (o *serveOptions) run(ctx context.Context, env *cli.Env) error {
-	env.IgnoreSIGPIPE() // a mesh does not end with who reads the log
+	env.IgnoreSIGPIPE() // the mesh goes on without a reader of the log
 	log, levels, err := newLog(env, o.logFormat, o.logLevel, server.LogAreas())
 	if err != nil {
 		return err
@@ -193,10 +193,10 @@ func (o *serveOptions) run(ctx context.Context, env *cli.Env) error {
 	if err := placeState(env, &cfg); err != nil {
 		return err
 	}
-	// Most of what a control plane allocates is requests, which live for a
-	// moment. Collecting twice as often as by default costs little CPU and
-	// halves what they occupy. Until it is ready, what it reads stays, and
-	// starting soon counts. GOGC and GOMEMLIMIT still count.
+	// Most allocations are short-lived requests: collecting garbage twice as often as
+	// by default costs little CPU and halves their memory. Before it is ready, the
+	// server allocates mostly long-lived objects and must start fast. GOGC and
+	// GOMEMLIMIT override both.
 	if _, set := env.LookupEnv("GOGC"); !set {
 		cfg.OnReady = func() { debug.SetGCPercent(50) }
 	}
@@ -210,16 +210,16 @@ func (o *serveOptions) run(ctx context.Context, env *cli.Env) error {
 	return o.withPlace(withFix(err), cfg.StateDir)
 }
 
-// withPlace adds to an error about the default state directory how to name another.
+// withPlace adds advice to an error about the default state directory.
 func (o *serveOptions) withPlace(err error, dir string) error {
 	at, ok := errors.AsType[*fs.PathError](err)
 	if !ok || o.stateDir != "" || dir == "" || !strings.HasPrefix(dir, at.Path) && !strings.HasPrefix(at.Path, dir) {
 		return err
 	}
-	return fmt.Errorf("%w; name another place with XDG_STATE_HOME, or give --state-dir DIR", err)
+	return fmt.Errorf("%w; set XDG_STATE_HOME, or give --state-dir DIR", err)
 }
 
-// withFix adds to an error of the server what to do about it.
+// withFix adds advice to an error of the server.
 func withFix(err error) error {
 	if _, ok := errors.AsType[*clusters.UnenforcedError](err); ok {
 		return fmt.Errorf("%w: delete them, or start with --ignore-security-policies to serve the mesh without them (%s)", err, APISupportPage)
@@ -227,9 +227,9 @@ func withFix(err error) error {
 	return err
 }
 
-// limitMemory has the garbage collector keep the process within nine tenths of
-// what its cgroup allows, if that is limited. Past the limit the kernel would end
-// the process, though most of its memory may be garbage.
+// limitMemory sets the limit of the garbage collector to nine tenths of the memory limit
+// of the cgroup, if any. Beyond the latter the kernel kills the process, although most
+// of its memory may be garbage.
 func limitMemory(log *slog.Logger) {
 	limit, err := memlimit.FromCgroup()
 	switch {
@@ -240,20 +240,20 @@ func limitMemory(log *slog.Logger) {
 	case limit < math.MaxInt64:
 		limit = limit / 10 * 9
 		debug.SetMemoryLimit(int64(limit))
-		log.Info("memory is limited as the cgroup has it", "GOMEMLIMIT", limit)
+		log.Info("memory limited by the cgroup", "GOMEMLIMIT", limit)
 	}
 }
 
-// APISupportPage lists what of the APIs of Istio and Kubernetes has an effect.
+// APISupportPage lists the supported kinds and fields of Istio and Kubernetes.
 const APISupportPage = "docs/api-support.md"
 
-// kubeAccess is the way to the API of the own cluster; nil when it is read from
-// a directory. A kubeconfig is only used when it is asked for.
+// kubeAccess returns the access to the API of the own cluster, nil for a directory. It
+// uses a kubeconfig only if a flag names one.
 func (o *serveOptions) kubeAccess(env *cli.Env) (*kube.Access, error) {
 	named := o.kubeconfig != "" || o.kubeContext != ""
 	switch {
 	case o.configDir != "" && named:
-		return nil, cli.Usagef("--config-dir and --kubeconfig or --context: the own cluster is read from a directory or from its Kubernetes API, not from both")
+		return nil, cli.Usagef("--config-dir and --kubeconfig or --context: the own cluster is either a directory or a Kubernetes API")
 	case o.configDir != "":
 		return nil, nil
 	}
@@ -271,15 +271,13 @@ func (o *serveOptions) kubeAccess(env *cli.Env) (*kube.Access, error) {
 	}
 	access, err := kube.Load(kube.Options{Kubeconfig: o.kubeconfig, Context: o.kubeContext, LookupEnv: lookup, UserAgent: "meshctl", PodDir: env.PodDir})
 	if err == nil {
-		// The API server of the own cluster is near: to compress its lists takes it
-		// longer than to send them.
+		// The API server is near: compressing lists would take longer than sending them.
 		access.Config.DisableCompression = true
 	}
 	return access, err
 }
 
-// replica names this process for those who read who writes: by its pod or
-// machine, and so that no other one has the name.
+// replica returns a unique name for this process, with the name of its pod or machine.
 func replica(env *cli.Env) string {
 	name, _ := env.LookupEnv("POD_NAME")
 	if name == "" {
@@ -288,8 +286,8 @@ func replica(env *cli.Env) string {
 	return cmp.Or(name, "meshctl") + "_" + strings.ToLower(rand.Text())
 }
 
-// podOf is the pod that this is, namespace/name, empty outside of pods. A pod
-// that does not say its name has the host name.
+// podOf returns the namespace/name of the own pod, empty outside of pods. Without
+// POD_NAME the name is the host name.
 func podOf(env *cli.Env, access *kube.Access) string {
 	if !access.InPod {
 		return ""
@@ -305,7 +303,7 @@ func podOf(env *cli.Env, access *kube.Access) string {
 	return namespace + "/" + name
 }
 
-// clusterDirs reads CLUSTER=DIR pairs.
+// clusterDirs parses CLUSTER=DIR pairs.
 func clusterDirs(flag string, values []string) ([]server.ClusterDir, error) {
 	var out []server.ClusterDir
 	for _, v := range values {
@@ -318,8 +316,8 @@ func clusterDirs(flag string, values []string) ([]server.ClusterDir, error) {
 	return out, nil
 }
 
-// placeState chooses where a server without --state-dir keeps what it keeps.
-// Without a place it does without, unless it keeps the CA there.
+// placeState sets the default state directory. If there is none, the server keeps no
+// state, unless the state holds its CA.
 func placeState(env *cli.Env, cfg *server.Config) error {
 	needed := cfg.StateDir != "" || cfg.CADir == "" && cfg.CASource == nil
 	if cfg.StateDir == "" {
@@ -338,8 +336,8 @@ func placeState(env *cli.Env, cfg *server.Config) error {
 	return nil
 }
 
-// stateDir is where a server without --state-dir keeps its CA: never the
-// working directory, nor one that is watched.
+// stateDir returns the default state directory. It is never the working directory or a
+// watched one.
 func stateDir(env *cli.Env, cluster string) (string, error) {
 	base, ok := env.LookupEnv("XDG_STATE_HOME")
 	if !ok || !filepath.IsAbs(base) {

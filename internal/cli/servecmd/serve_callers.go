@@ -13,8 +13,8 @@ import (
 	"github.com/meshctl/meshctl/internal/server/identity"
 )
 
-// callerOptions are the flags about who callers are, besides certificates and
-// the tokens of clusters.
+// callerOptions hold the flags for identities other than certificates and tokens of
+// clusters.
 type callerOptions struct {
 	rules    []string
 	caFile   string
@@ -22,9 +22,9 @@ type callerOptions struct {
 }
 
 func (o *callerOptions) bind(f *pflag.FlagSet) {
-	f.StringArrayVar(&o.rules, "jwt-rule", nil, `OIDC issuer whose tokens are accepted, as JSON: {"issuer":…,"jwks_uri":… or "jwks_file":…,"audiences":[…]}; repeatable`)
-	f.StringVar(&o.caFile, "jwks-ca-file", "", "`File` of the roots, PEM, that the servers of jwks_uri must lead to (default: those of the system)")
-	f.StringSliceVar(&o.gateways, "trusted-gateway-cidr", nil, "Addresses (`CIDR`) of gateways that are believed what x-forwarded-client-cert says (default: none)")
+	f.StringArrayVar(&o.rules, "jwt-rule", nil, `OIDC issuer of accepted tokens, as JSON: {"issuer":…,"jwks_uri":… or "jwks_file":…,"audiences":[…]}; may be repeated`)
+	f.StringVar(&o.caFile, "jwks-ca-file", "", "PEM `file` of roots for the servers of jwks_uri (default the roots of the system)")
+	f.StringSliceVar(&o.gateways, "trusted-gateway-cidr", nil, "Addresses (`CIDR`) of gateways whose header x-forwarded-client-cert is trusted (default none)")
 	cli.MarkWeakening(f, "trusted-gateway-cidr")
 }
 

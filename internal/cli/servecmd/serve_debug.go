@@ -11,7 +11,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server"
 )
 
-// debugOptions are the flags of serve about status pages.
+// debugOptions hold the flags of serve for status pages.
 type debugOptions struct {
 	namespaces []string
 	network    bool
@@ -19,10 +19,10 @@ type debugOptions struct {
 }
 
 func (o *debugOptions) bind(f *pflag.FlagSet) {
-	f.StringSliceVar(&o.namespaces, "debug-namespace", nil, "`Namespace` whose identities may read all status pages, besides the system namespace; repeatable")
-	f.BoolVar(&o.network, "debug-network", false, "Serve status pages at --http-addr to callers of other machines, too; their tokens cross the network in clear")
+	f.StringSliceVar(&o.namespaces, "debug-namespace", nil, "`Namespace` whose identities may read all status pages, in addition to the system namespace; may be repeated")
+	f.BoolVar(&o.network, "debug-network", false, "Serve status pages at --http-addr also to other machines; their tokens cross the network in clear text")
 	cli.MarkWeakening(f, "debug-network")
-	f.BoolVar(&o.profiling, "profiling", false, "Serve runtime profiles at /debug/pprof/ of --http-addr to the user of serve on this machine, as meshctl x internal-debug pprof/heap reads them")
+	f.BoolVar(&o.profiling, "profiling", false, "Serve runtime profiles at /debug/pprof/ of --http-addr to the user of serve on this machine, for meshctl x internal-debug pprof/heap")
 }
 
 func (o *debugOptions) apply(env *cli.Env, cfg *server.Config) {

@@ -14,7 +14,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server/trust"
 )
 
-// federationOptions are the flags about other trust domains.
+// federationOptions hold the flags for other trust domains.
 type federationOptions struct {
 	endpoints, ids, files []string
 	caFile, addr          string
@@ -22,12 +22,12 @@ type federationOptions struct {
 }
 
 func (o *federationOptions) bind(f *pflag.FlagSet) {
-	f.StringArrayVar(&o.endpoints, "federate", nil, "Another trust domain and the https URL of its SPIFFE bundle endpoint, as `DOMAIN=URL`; repeatable")
-	f.StringArrayVar(&o.files, "federate-bundle", nil, "Another trust domain and a file of its roots, PEM or SPIFFE JSON, as `DOMAIN=FILE`; with --federate they count until the endpoint has answered; repeatable")
-	f.StringArrayVar(&o.ids, "federate-id", nil, "`SPIFFE-ID` that the bundle endpoint of its trust domain proves by the bundle (default: its certificate is verified as those of web sites are); repeatable")
-	f.StringVar(&o.caFile, "federate-ca-file", "", "`File` of the roots, PEM, that certificates of bundle endpoints without --federate-id must lead to (default: those of the system)")
-	f.StringVar(&o.addr, "bundle-addr", "", "`Address` of the mesh's own SPIFFE bundle endpoint (https_spiffe); empty turns it off")
-	cli.DurationVar(f, &o.refresh, "bundle-refresh-hint", 5*time.Minute, "How often other meshes are to ask the bundle endpoint, from 1s to 1h")
+	f.StringArrayVar(&o.endpoints, "federate", nil, "Another trust domain and the https URL of its SPIFFE bundle endpoint, as `DOMAIN=URL`; may be repeated")
+	f.StringArrayVar(&o.files, "federate-bundle", nil, "Another trust domain and a file of its roots, PEM or SPIFFE JSON, as `DOMAIN=FILE`; with --federate used until the endpoint answers; may be repeated")
+	f.StringArrayVar(&o.ids, "federate-id", nil, "`SPIFFE-ID` of the bundle endpoint of its trust domain, verified with the bundle (default the host name, verified as for web sites); may be repeated")
+	f.StringVar(&o.caFile, "federate-ca-file", "", "PEM `file` of roots for bundle endpoints without --federate-id (default the roots of the system)")
+	f.StringVar(&o.addr, "bundle-addr", "", "`Address` of the SPIFFE bundle endpoint of the mesh (https_spiffe); empty turns it off")
+	cli.DurationVar(f, &o.refresh, "bundle-refresh-hint", 5*time.Minute, "Interval at which other meshes should read the bundle endpoint, from 1s to 1h")
 }
 
 func (o *federationOptions) apply(cfg *server.Config) error {

@@ -11,38 +11,38 @@ import (
 	"github.com/meshctl/meshctl/internal/server/xds"
 )
 
-// limitFlags binds what bounds the peers of a control plane.
+// limitFlags defines the limits for peers of the control plane.
 func limitFlags(f *pflag.FlagSet, l *xds.Limits) {
 	*l = xds.DefaultLimits()
-	f.IntVar(&l.AddressConns, "max-connections-per-address", l.AddressConns, "Largest `number` of connections of one address that have not proved an identity")
+	f.IntVar(&l.AddressConns, "max-connections-per-address", l.AddressConns, "Largest `number` of connections of one address before authentication")
 	f.IntVar(&l.IdentityConns, "max-connections-per-identity", l.IdentityConns, "Largest `number` of connections of one identity")
-	f.IntVar(&l.PendingConns, "max-pending-connections", l.PendingConns, "Largest `number` of connections of all addresses that are being set up or have still to prove an identity; one more closes the oldest")
+	f.IntVar(&l.PendingConns, "max-pending-connections", l.PendingConns, "Largest `number` of connections of all addresses before authentication; one more closes the oldest")
 	f.IntVar(&l.ConnStreams, "max-streams-per-connection", l.ConnStreams, "Largest `number` of streams of one connection")
 	f.IntVar(&l.IdentityStreams, "max-streams-per-identity", l.IdentityStreams, "Largest `number` of streams of one identity")
 	f.IntVar(&l.AddressStreams, "max-streams-per-address", l.AddressStreams, "Largest `number` of streams of one address on the server without TLS")
-	f.IntVar(&l.Starting, "max-starting-streams", l.Starting, "`Number` of streams that are given their first configuration at a time; the others wait their turn")
-	f.IntVar(&l.Names, "max-names", l.Names, "Largest `number` of names that a stream may subscribe to of one type")
-	f.IntVar(&l.NameBytes, "max-name-bytes", l.NameBytes, "Largest `size` of these names together")
-	f.IntVar(&l.PeerBytes, "max-held-bytes-per-identity", l.PeerBytes, "Largest `size` of the unhandled requests and subscribed names of one identity, or without TLS of one address; further requests wait, further names are refused")
-	f.IntVar(&l.TotalBytes, "max-held-bytes", l.TotalBytes, "Largest `size` of the unhandled requests and subscribed names of all identities of a port; further requests wait, and when none moves for 2s the largest connection of the largest holder is closed")
-	f.IntVar(&l.RequestBytes, "max-request-bytes", l.RequestBytes, "`Size` of the largest request")
-	f.IntVar(&l.MetadataBytes, "max-metadata-bytes", l.MetadataBytes, "Largest `size` of a node's metadata, encoded")
-	f.IntVar(&l.MetadataDepth, "max-metadata-depth", l.MetadataDepth, "Largest `number` of levels of a node's metadata")
+	f.IntVar(&l.Starting, "max-starting-streams", l.Starting, "`Number` of streams that get their first configuration at the same time; others wait")
+	f.IntVar(&l.Names, "max-names", l.Names, "Largest `number` of resource names in the subscription of a stream to a type")
+	f.IntVar(&l.NameBytes, "max-name-bytes", l.NameBytes, "Largest `size` of these names in total")
+	f.IntVar(&l.PeerBytes, "max-held-bytes-per-identity", l.PeerBytes, "Largest `size` of pending requests and subscribed names of one identity, without TLS of one address; further requests wait, further names are refused")
+	f.IntVar(&l.TotalBytes, "max-held-bytes", l.TotalBytes, "Largest `size` of pending requests and subscribed names of all identities of a port; further requests wait, and after 2s without progress the largest connection of the largest holder is closed")
+	f.IntVar(&l.RequestBytes, "max-request-bytes", l.RequestBytes, "Largest `size` of a request")
+	f.IntVar(&l.MetadataBytes, "max-metadata-bytes", l.MetadataBytes, "Largest encoded `size` of the metadata of a node")
+	f.IntVar(&l.MetadataDepth, "max-metadata-depth", l.MetadataDepth, "Largest `number` of levels in the metadata of a node")
 	f.IntVar(&l.Headers, "max-header-bytes", l.Headers, "Largest `size` of the headers of a call")
-	cli.DurationVar(f, &l.ConnectionAge, "max-connection-age", l.ConnectionAge, "How long a connection lasts, give or take a tenth, before its proxy must connect anew; 0 is for ever")
-	cli.DurationVar(f, &l.Handshake, "handshake-timeout", l.Handshake, "Longest time for setting up a connection")
-	cli.DurationVar(f, &l.FirstRequest, "first-request-timeout", l.FirstRequest, "Longest time for the first request of a stream, and for a connection to prove an identity")
-	cli.DurationVar(f, &l.RequestTime, "request-timeout", l.RequestTime, "Longest time for a request to arrive, and to wait for room in --max-held-bytes-per-identity and --max-held-bytes; then its connection is closed")
-	cli.DurationVar(f, &l.Write, "write-timeout", l.Write, "Longest time for a proxy to read a response; then its connection is closed unless 64 KiB a second were written to it")
-	cli.DurationVar(f, &l.Ping, "min-ping-interval", l.Ping, "Shortest time between the pings of a connection; one that pings more often is closed")
-	cli.DurationVar(f, &l.MemoryWait, "memory-wait", l.MemoryWait, "Longest time that a new stream waits while memory is short")
+	cli.DurationVar(f, &l.ConnectionAge, "max-connection-age", l.ConnectionAge, "Time after which a proxy must reconnect, plus or minus a tenth; 0 for no limit")
+	cli.DurationVar(f, &l.Handshake, "handshake-timeout", l.Handshake, "Longest time to set up a connection")
+	cli.DurationVar(f, &l.FirstRequest, "first-request-timeout", l.FirstRequest, "Longest time for the first request of a stream, and for the authentication of a connection")
+	cli.DurationVar(f, &l.RequestTime, "request-timeout", l.RequestTime, "Longest time for a request to arrive, and to wait for --max-held-bytes-per-identity and --max-held-bytes; then its connection is closed")
+	cli.DurationVar(f, &l.Write, "write-timeout", l.Write, "Longest time for a proxy to read a response; then its connection is closed unless it reads at least 64 KiB a second")
+	cli.DurationVar(f, &l.Ping, "min-ping-interval", l.Ping, "Shortest interval between pings of a connection; one with more pings is closed")
+	cli.DurationVar(f, &l.MemoryWait, "memory-wait", l.MemoryWait, "Longest time that a new stream waits for memory")
 }
 
-// signingFlags binds what the control plane's CA signs.
+// signingFlags defines the limits for certificates of the control plane's CA.
 func signingFlags(f *pflag.FlagSet, p *ca.Policy) {
-	cli.DurationVar(f, &p.TTL, "cert-ttl", ca.DefaultTTL, "Life time of a workload's certificate when the request says none")
-	cli.DurationVar(f, &p.MaxTTL, "max-cert-ttl", ca.DefaultMaxTTL, "Longest life time that a request for a certificate may ask for")
-	f.Float64Var(&p.PerIdentity, "csr-limit-per-identity", ca.DefaultPerIdentity, "Certificate requests a second of one identity, ten times as many at once; 0 is any `number`")
+	cli.DurationVar(f, &p.TTL, "cert-ttl", ca.DefaultTTL, "Default lifetime of a workload certificate")
+	cli.DurationVar(f, &p.MaxTTL, "max-cert-ttl", ca.DefaultMaxTTL, "Longest lifetime of a workload certificate that a request may have")
+	f.Float64Var(&p.PerIdentity, "csr-limit-per-identity", ca.DefaultPerIdentity, "Certificate requests of one identity a second, with a burst of ten times the `number`; 0 for no limit")
 }
 
 func checkSigning(p ca.Policy) error {
