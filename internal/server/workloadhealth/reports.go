@@ -1,10 +1,10 @@
-// Package workloadhealth keeps what proxies say of the health of workloads that Kubernetes
-// does not run: the registry is told at once, and the status of the WorkloadEntry
-// in the cluster's API, from which the other control planes and the next one of
-// this place know it. A workload whose proxy is gone keeps its health for a while,
-// in which the proxy may come back, here or elsewhere.
+// Package workloadhealth handles the health of workloads outside of Kubernetes, as
+// their proxies report it. It updates the registry at once, and writes the health to
+// the status of the WorkloadEntry in the cluster's API, where other control planes and
+// restarted ones read it. A workload keeps its health for a grace period after its
+// proxy has disconnected, as the proxy may connect again, here or elsewhere.
 //
-// Reports is guarded by one lock; Run owns all that is under way.
+// One lock guards Reports; Run owns the writes in progress.
 package workloadhealth
 
 import (
@@ -22,15 +22,15 @@ import (
 )
 
 const (
-	// Grace is how long the last word of a proxy counts after it is gone.
+	// Grace is how long the last report of a proxy counts after it has disconnected.
 	Grace = 10 * time.Second
-	// maxEntries bounds how many workloads are kept.
+	// maxEntries bounds the number of workloads.
 	maxEntries = 100_000
-	// maxWriting is how many writes are under way at once in one cluster: others do
-	// not wait for an API server that hangs.
+	// maxWriting bounds the concurrent writes to one cluster, so that other clusters
+	// do not wait for an API server that hangs.
 	maxWriting = 16
-	// restTime is how long an object is left alone after it was written, so that a
-	// workload that wavers does not cost an API server more.
+	// restTime is the shortest interval between two writes of an object, so that a
+	// flapping workload costs an API server little.
 	restTime = time.Second
 	// firstRetry and lastRetry bound the wait after a write that failed.
 	firstRetry = time.Second
@@ -43,12 +43,12 @@ const (
 	Failed  = "error"
 )
 
-// Config says whom Reports tells. All fields are needed.
+// Config configures Reports. All fields are required.
 type Config struct {
-	// Set tells the registry what a proxy of that service account says of the
-	// WorkloadEntry that it names; Unknown takes it back. It must not block.
+	// Set sets the health of a WorkloadEntry in the registry, as reported by proxies
+	// of the service account. Unknown removes it. Set must not block.
 	Set func(entry snapshot.PodKey, account string, is snapshot.Condition)
-	// Written counts the writes of a cluster by result.
+	// Written counts the writes to a cluster by result.
 	Written func(mesh.ClusterID, string)
 	Log     *slog.Logger
 	Now     func() time.Time
@@ -63,41 +63,41 @@ type Reports struct {
 	apis    map[mesh.ClusterID]*entryAPI
 	entries map[workloadKey]*workload
 	streams map[string]workloadKey
-	// look are the entries that have something to do now or later.
+	// look are the entries with work to do, now or later.
 	look    map[workloadKey]*workload
 	writing map[mesh.ClusterID]int
 }
 
-// claim is a WorkloadEntry and the service account of a proxy that names it. What
-// others say of the same entry is kept apart: who is right the entry says.
+// workloadKey is a WorkloadEntry and the service account of a proxy that names it. The
+// reports of different accounts are separate: the entry names the right account.
 type workloadKey struct {
 	entry   snapshot.PodKey
 	account string
 }
 
-// entry is what proxies of one account say of one workload.
+// workload is the health of a workload as the proxies of one account report it.
 type workload struct {
 	streams map[string]struct{}
-	problem string // empty when it is healthy
-	// reported is when a proxy spoke last, gone when the last stream ended, zero
-	// while there is one.
+	problem string // empty if healthy
+	// reported is the time of the last report, gone the time at which the last stream
+	// ended, zero while there is one.
 	reported, gone time.Time
-	logged         time.Time // when a report was last told of at the usual level
-	// told is what the registry knows of it, toldAt since when. Unknown with all
-	// streams gone leaves only the API server to tell.
+	logged         time.Time // of the last report logged at level info
+	// known is the health in the registry, set at knownAt. If it is Unknown and all
+	// streams are gone, only the object is left to update.
 	known   snapshot.Condition
 	knownAt time.Time
-	// dirty says that the object is not known to say so, due when to write it.
+	// dirty means that the object must be written, at due at the earliest.
 	dirty bool
 	due   time.Time
 	retry time.Duration
 	busy  bool
-	// wrote is the condition that was written last, nil when there was none.
+	// wrote is the last written condition, nil if there is none.
 	wrote *condition
-	fault string // of the last write, as it was logged
+	fault string // error of the last write, as logged
 }
 
-// New makes reports of nothing; Run makes them work.
+// New returns Reports without workloads. Run makes them work.
 func New(cfg Config) *Reports {
 	return &Reports{
 		cfg: cfg, wake: make(chan struct{}, 1), apis: make(map[mesh.ClusterID]*entryAPI),
@@ -106,7 +106,7 @@ func New(cfg Config) *Reports {
 	}
 }
 
-// SetCluster has the objects of the cluster be written with that access.
+// SetCluster writes the objects of a cluster with the access from now on.
 func (r *Reports) SetCluster(id mesh.ClusterID, access *rest.Config) error {
 	made, err := newAPI(access)
 	if err != nil {
@@ -127,7 +127,7 @@ func (r *Reports) SetCluster(id mesh.ClusterID, access *rest.Config) error {
 	return nil
 }
 
-// RemoveCluster has nothing more be written to the cluster.
+// RemoveCluster stops writing to a cluster.
 func (r *Reports) RemoveCluster(id mesh.ClusterID) {
 	r.mu.Lock()
 	old := r.apis[id]
@@ -136,17 +136,16 @@ func (r *Reports) RemoveCluster(id mesh.ClusterID) {
 	old.close()
 }
 
-// Report implements xds.Health. Proxies that name no WorkloadEntry are of pods,
-// whose health Kubernetes knows; those of which the cluster is not proved are of
-// none.
+// Report implements xds.Health. It ignores proxies that name no WorkloadEntry, which
+// run in pods, and proxies without a proved cluster.
 func (r *Reports) Report(stream string, who mesh.Caller, n xdsgen.Node, problem string) {
 	if n.WorkloadEntry == "" || who.Cluster == "" {
 		return
 	}
 	id := who.Identity
 	c := workloadKey{snapshot.PodKey{Cluster: who.Cluster, Namespace: id.Namespace, Name: n.WorkloadEntry}, id.ServiceAccount}
-	tells, loud := r.record(stream, c, problem)
-	if !tells {
+	fresh, loud := r.record(stream, c, problem)
+	if !fresh {
 		return
 	}
 	log := r.cfg.Log.Debug
@@ -158,9 +157,9 @@ func (r *Reports) Report(stream string, who mesh.Caller, n xdsgen.Node, problem 
 	r.signal()
 }
 
-// note enters a report and says whether it tells something new, and how loud to
-// say so: one that wavers does not fill the log.
-func (r *Reports) record(stream string, c workloadKey, problem string) (tells, loud bool) {
+// record records a report. It returns whether the report is new, and whether to log it
+// at level info: a flapping workload must not fill the log.
+func (r *Reports) record(stream string, c workloadKey, problem string) (fresh, loud bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	e := r.entries[c]
@@ -182,16 +181,16 @@ func (r *Reports) record(stream string, c workloadKey, problem string) (tells, l
 	if loud = now.Sub(e.logged) >= restTime; loud {
 		e.logged = now
 	}
-	// A new stream is written even if it says the same: the object may know
-	// something else from another control plane, which takes it back later.
+	// The report of a new stream is written even if it is the same, as another
+	// control plane may have changed the object.
 	e.dirty, e.retry = true, 0
 	r.look[c] = e
 	r.updateRegistry(c, e, now)
 	return true, loud
 }
 
-// tell has the registry know what is said now, at most once in a while: each change
-// may reach every proxy of the mesh.
+// updateRegistry sets the current health in the registry, at most once in restTime, as
+// each change may reach every proxy of the mesh.
 func (r *Reports) updateRegistry(c workloadKey, e *workload, now time.Time) {
 	is := conditionOf(e.problem)
 	if e.known == is || now.Sub(e.knownAt) < restTime {
@@ -229,8 +228,7 @@ func (r *Reports) signal() {
 	}
 }
 
-// Run writes what is due, and forgets workloads whose proxies stay away, until the
-// context ends.
+// Run writes objects and forgets workloads without proxies, until ctx ends.
 func (r *Reports) Run(ctx context.Context) error {
 	tick := time.NewTicker(time.Second / 2)
 	defer tick.Stop()
@@ -253,7 +251,7 @@ func (r *Reports) Run(ctx context.Context) error {
 	}
 }
 
-// job is one write: a condition to say, or one to take back.
+// entryWrite is one write: a condition to set, or one to remove.
 type entryWrite struct {
 	workloadKey
 	api         *entryAPI
@@ -261,8 +259,8 @@ type entryWrite struct {
 	set, remove *condition
 }
 
-// due returns the writes to begin now and the claims whose grace period has just
-// ended, which the registry forgets at once.
+// due returns the writes to start now, and the workloads whose grace period has just
+// ended. The registry has forgotten these.
 func (r *Reports) due() (jobs []entryWrite, lapsed []workloadKey) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -303,7 +301,7 @@ func (r *Reports) due() (jobs []entryWrite, lapsed []workloadKey) {
 	return jobs, lapsed
 }
 
-// write does one job.
+// write does one write.
 func (r *Reports) write(ctx context.Context, j entryWrite) {
 	var wrote *condition
 	var err error
@@ -328,8 +326,8 @@ func (r *Reports) write(ctx context.Context, j entryWrite) {
 	r.signal()
 }
 
-// wrote notes how a job went, and says whether the error is to be told.
-func (r *Reports) finish(j entryWrite, wrote *condition, err error) (tell bool) {
+// finish records the result of a write, and returns whether to log the error.
+func (r *Reports) finish(j entryWrite, wrote *condition, err error) (log bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.writing[j.workloadKey.entry.Cluster]--; r.writing[j.workloadKey.entry.Cluster] == 0 {
@@ -344,7 +342,7 @@ func (r *Reports) finish(j entryWrite, wrote *condition, err error) (tell bool) 
 	}
 	e.retry = min(max(2*e.retry, firstRetry), lastRetry)
 	e.dirty, e.due = true, e.due.Add(e.retry)
-	tell = e.fault != err.Error()
+	log = e.fault != err.Error()
 	e.fault = err.Error()
-	return tell
+	return log
 }

@@ -24,11 +24,11 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience bounds how long a test waits for what must happen.
+// patience bounds the wait for an expected event.
 const patience = time.Minute
 
-// bench is Reports with a clock that the test moves, and an API server with one
-// WorkloadEntry that fails as the test wants.
+// reportsTest is Reports with a clock that the test controls, and an API server with one
+// WorkloadEntry and configurable faults.
 type reportsTest struct {
 	t *testing.T
 	*Reports
@@ -44,7 +44,7 @@ type reportsTest struct {
 	there    bool
 	revision int
 	status   []json.RawMessage
-	fail     int // how many patches fail with failWith; negative is all
+	fail     int // number of patches that fail with failWith; negative means all
 	failWith int
 	patches  int
 }
@@ -102,7 +102,7 @@ func (b *reportsTest) access() {
 	}
 }
 
-// at is where the entry is: of an old version.
+// at is the path of the entry, in an old version.
 const at = "/apis/networking.istio.io/v1beta1/namespaces/ns/workloadentries/vm-1"
 
 func (b *reportsTest) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -155,14 +155,14 @@ func reasonOf(code int) string {
 	return map[int]string{http.StatusNotFound: "NotFound", http.StatusConflict: "Conflict", http.StatusForbidden: "Forbidden"}[code]
 }
 
-// change lets the test change what the API server is like.
+// change changes the API server.
 func (b *reportsTest) change(f func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	f()
 }
 
-// until waits until the condition holds, which is called with the lock held.
+// until waits until is returns true. It calls is with the lock held.
 func (b *reportsTest) until(what string, is func() bool) {
 	b.t.Helper()
 	b.poll(what, func() bool {
@@ -172,7 +172,7 @@ func (b *reportsTest) until(what string, is func() bool) {
 	})
 }
 
-// poll waits until the condition holds, which is called without the lock.
+// poll waits until is returns true. It calls is without the lock.
 func (b *reportsTest) poll(what string, is func() bool) {
 	b.t.Helper()
 	for deadline := time.Now().Add(patience); !is(); time.Sleep(2 * time.Millisecond) {
@@ -185,7 +185,7 @@ func (b *reportsTest) poll(what string, is func() bool) {
 	}
 }
 
-// conditions are those of the entry, in short; the caller has the lock.
+// conditions returns the conditions of the entry, in short. The lock must be held.
 func (b *reportsTest) conditions() string {
 	var out []string
 	for _, raw := range b.status {
@@ -200,15 +200,15 @@ func (b *reportsTest) is(conditions string) func() bool {
 	return func() bool { return b.conditions() == conditions }
 }
 
-// empty reports whether Reports keeps nothing. The caller must not hold b.mu:
-// Reports calls back into the bench with its own lock held.
+// empty reports whether Reports is empty. The caller must not hold b.mu, as Reports
+// calls the test with its own lock held.
 func (b *reportsTest) empty() bool {
 	b.Reports.mu.Lock()
 	defer b.Reports.mu.Unlock()
 	return len(b.entries)+len(b.streams)+len(b.look)+len(b.writing) == 0
 }
 
-// writes waits until so many writes are over, and looks what they led to.
+// writes waits for n writes, and checks the conditions.
 func (b *reportsTest) writes(n int, conditions string) {
 	b.t.Helper()
 	b.until(fmt.Sprintf("write %d", n), func() bool { return b.results[Updated] == n })
@@ -220,14 +220,14 @@ func (b *reportsTest) pass(d time.Duration) {
 	b.signal()
 }
 
-// report is what the proxy of stream says, as account.
+// report sends a report of a stream with the account.
 func (b *reportsTest) report(stream, account, problem string) {
 	who := mesh.Caller{Identity: mesh.Identity{TrustDomain: "td", Namespace: "ns", ServiceAccount: account}, Cluster: "c1"}
 	b.Report(stream, who, xdsgen.Node{WorkloadEntry: "vm-1"}, problem)
 }
 
-// What is said is written beside what others say of the entry, and the time of the
-// transition is that of the last one.
+// TestWritten: the reported health is written, other conditions stay, and the transition
+// time changes only with the status.
 func TestWritten(t *testing.T) {
 	t.Parallel()
 	b := start(t)
@@ -264,8 +264,9 @@ func TestWritten(t *testing.T) {
 	})
 }
 
-// A workload that wavers costs one write in a while: the last word.
-func TestWavering(t *testing.T) {
+// TestFlappingHealth: a flapping workload costs one write per interval, with the last
+// report.
+func TestFlappingHealth(t *testing.T) {
 	t.Parallel()
 	b := start(t)
 	b.access()
@@ -291,8 +292,8 @@ func TestWavering(t *testing.T) {
 	})
 }
 
-// The condition stays for a while when the proxy goes, longer when it comes back,
-// and is taken back when it does not, unless somebody else wrote another one.
+// TestGone: the condition stays for the grace period after the proxy has disconnected. It
+// is removed then, unless the proxy is back or another writer has changed it.
 func TestGone(t *testing.T) {
 	t.Parallel()
 	for _, other := range []bool{false, true} {
@@ -321,8 +322,9 @@ func TestGone(t *testing.T) {
 	}
 }
 
-// What cannot be taken back is known no more here at once, and tried again.
-func TestNotTakenBack(t *testing.T) {
+// TestRemovalIsRetried: if the removal of a condition fails, the registry forgets the
+// health at once, and the removal is tried again.
+func TestRemovalIsRetried(t *testing.T) {
 	t.Parallel()
 	b := start(t)
 	b.access()
@@ -348,7 +350,7 @@ func TestNotTakenBack(t *testing.T) {
 	})
 }
 
-// An API server that does not answer keeps no other cluster waiting.
+// TestOneClusterHangs: an API server that hangs does not delay other clusters.
 func TestOneClusterHangs(t *testing.T) {
 	t.Parallel()
 	b := start(t)
@@ -378,7 +380,8 @@ func TestOneClusterHangs(t *testing.T) {
 	}
 }
 
-// What cannot be written is told once, tried again, and known here all the same.
+// TestNotWritten: a failed write is logged once and tried again, and the registry has the
+// health all the same.
 func TestNotWritten(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
@@ -391,7 +394,7 @@ func TestNotWritten(t *testing.T) {
 		"no entry":           {func(b *reportsTest) { b.there = false }, func(b *reportsTest) { b.there = true }, "there is no such WorkloadEntry"},
 		"not health-checked": {func(b *reportsTest) { b.checked = "false" }, func(b *reportsTest) { b.checked = "TRUE" }, "annotate it with proxy.istio.io/health-checks-enabled=true"},
 		"another account":    {func(b *reportsTest) { b.account = "other" }, func(b *reportsTest) { b.account = "vm" }, `it is of service account \"other\", the proxy that names it of \"vm\"`},
-		"always changing":    {func(b *reportsTest) { b.fail, b.failWith = -1, http.StatusConflict }, func(b *reportsTest) { b.fail = 0 }, "others write it all the time"},
+		"always changing":    {func(b *reportsTest) { b.fail, b.failWith = -1, http.StatusConflict }, func(b *reportsTest) { b.fail = 0 }, "other writers change it all the time"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -417,9 +420,9 @@ func TestNotWritten(t *testing.T) {
 	}
 }
 
-// Nobody is heard who names no entry or of whom the cluster is not proved; what one
-// account says is apart from what another says of the same entry.
-func TestWhoIsHeard(t *testing.T) {
+// TestReportsOfUnknownProxies: reports of proxies without a WorkloadEntry or a proved
+// cluster are ignored. Reports of different accounts for one entry are separate.
+func TestReportsOfUnknownProxies(t *testing.T) {
 	t.Parallel()
 	b := start(t)
 	id := mesh.Identity{TrustDomain: "elsewhere", Namespace: "ns", ServiceAccount: "vm"}

@@ -20,17 +20,17 @@ import (
 )
 
 const (
-	// writeTimeout bounds one write, maxAnswer an answer to it, in bytes.
+	// writeTimeout bounds one write, maxAnswer its response, in bytes.
 	writeTimeout = 10 * time.Second
 	maxAnswer    = 2 << 20
-	// maxConflicts is how often an object that others write meanwhile is tried.
+	// maxConflicts bounds the attempts to write an object with other writers.
 	maxConflicts = 5
 )
 
-// versions of the kind, the preferred one first.
+// versions of the kind, in order of preference.
 var versions = [...]string{"v1", "v1beta1", "v1alpha3"}
 
-// api writes the status of the WorkloadEntries of one cluster.
+// entryAPI writes the status of the WorkloadEntries of one cluster.
 type entryAPI struct {
 	http *http.Client
 	rest *kube.Client
@@ -54,8 +54,8 @@ func (a *entryAPI) close() {
 	}
 }
 
-// condition is one of the status of an Istio object. Others than ours are kept as
-// they are.
+// condition is a condition in the status of an Istio object. Conditions of other types
+// stay as they are.
 type condition struct {
 	Type               string `json:"type"`
 	Status             string `json:"status"`
@@ -73,7 +73,7 @@ func newCondition(problem string, at time.Time) *condition {
 	return c
 }
 
-// object is what is read of a WorkloadEntry.
+// workloadEntry has the needed fields of a WorkloadEntry.
 type workloadEntry struct {
 	Metadata struct {
 		ResourceVersion string            `json:"resourceVersion"`
@@ -87,8 +87,8 @@ type workloadEntry struct {
 	} `json:"status"`
 }
 
-// healthy is the condition that the object has, nil when it has none, and the
-// others.
+// healthyCondition returns the Healthy condition of the object, nil if there is none,
+// and all other conditions.
 func (o *workloadEntry) healthyCondition() (is *condition, others []json.RawMessage) {
 	others = []json.RawMessage{}
 	for _, raw := range o.Status.Conditions {
@@ -102,7 +102,7 @@ func (o *workloadEntry) healthyCondition() (is *condition, others []json.RawMess
 	return is, others
 }
 
-// say writes the condition and returns it as it is now.
+// setCondition writes the condition and returns the written one.
 func (a *entryAPI) setCondition(ctx context.Context, of workloadKey, c condition) (*condition, error) {
 	var wrote *condition
 	err := a.change(ctx, of.entry, func(o *workloadEntry) ([]json.RawMessage, error) {
@@ -132,7 +132,7 @@ func (a *entryAPI) setCondition(ctx context.Context, of workloadKey, c condition
 	return wrote, nil
 }
 
-// forget takes a condition back, if nobody wrote another one meanwhile.
+// removeCondition removes a condition, unless another writer has changed it.
 func (a *entryAPI) removeCondition(ctx context.Context, of workloadKey, c *condition) error {
 	return a.change(ctx, of.entry, func(o *workloadEntry) ([]json.RawMessage, error) {
 		if o == nil {
@@ -146,8 +146,8 @@ func (a *entryAPI) removeCondition(ctx context.Context, of workloadKey, c *condi
 	})
 }
 
-// change replaces the conditions of an object by those that edit returns, unless
-// these are nil. It is given nil when there is no object, and then returns nil.
+// change replaces the conditions of an object by the result of edit, unless that is nil.
+// If there is no object, edit gets nil and must return nil.
 func (a *entryAPI) change(ctx context.Context, key snapshot.PodKey, edit func(*workloadEntry) ([]json.RawMessage, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
@@ -172,10 +172,10 @@ func (a *entryAPI) change(ctx context.Context, key snapshot.PodKey, edit func(*w
 			return err
 		}
 	}
-	return errors.New("others write it all the time")
+	return errors.New("other writers change it all the time")
 }
 
-// get reads the object and says where it is; nil when there is none.
+// get returns the object and its path; nil if there is none.
 func (a *entryAPI) get(ctx context.Context, key snapshot.PodKey) (at string, o *workloadEntry, err error) {
 	for _, version := range versions {
 		at = path.Join("/apis/networking.istio.io", version, "namespaces", key.Namespace, "workloadentries", key.Name)
