@@ -11,17 +11,16 @@ import (
 	"google.golang.org/protobuf/types/known/structpb"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
-	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// defaultTextLog is Istio's line of an access log, in operators that every Envoy has.
+// defaultTextLog is the line of Istio's access log with upstream operators.
 const defaultTextLog = `[%START_TIME%] "%REQ(:METHOD)% %REQ(X-ENVOY-ORIGINAL-PATH?:PATH)% %PROTOCOL%" %RESPONSE_CODE% ` +
 	`%RESPONSE_FLAGS% %RESPONSE_CODE_DETAILS% %CONNECTION_TERMINATION_DETAILS% "%UPSTREAM_TRANSPORT_FAILURE_REASON%" ` +
 	`%BYTES_RECEIVED% %BYTES_SENT% %DURATION% %RESP(X-ENVOY-UPSTREAM-SERVICE-TIME)% "%REQ(X-FORWARDED-FOR)%" ` +
 	`"%REQ(USER-AGENT)%" "%REQ(X-REQUEST-ID)%" "%REQ(:AUTHORITY)%" "%UPSTREAM_HOST%" %UPSTREAM_CLUSTER_RAW% ` +
 	`%UPSTREAM_LOCAL_ADDRESS% %DOWNSTREAM_LOCAL_ADDRESS% %DOWNSTREAM_REMOTE_ADDRESS% %REQUESTED_SERVER_NAME% %ROUTE_NAME%`
 
-// defaultJSONLog are the keys of Istio's access log as JSON.
+// defaultJSONLog returns Istio's access log in JSON.
 func defaultJSONLog() *structpb.Struct {
 	out := &structpb.Struct{Fields: make(map[string]*structpb.Value)}
 	for key, operator := range map[string]string{
@@ -55,24 +54,19 @@ func defaultJSONLog() *structpb.Struct {
 	return out
 }
 
-// accessLogs are the access logs of a filter: one, or none without a file.
-func accessLogs(s snapshot.ListenerSettings) ([]*accesslogv3.AccessLog, error) {
+// accessLogs returns the access log of a filter, or none if no file is set.
+func (g *generator) accessLogs(s snapshot.ListenerSettings) []*accesslogv3.AccessLog {
 	if s.AccessLogFile == "" {
-		return nil, nil
+		return nil
 	}
 	format, err := logFormat(s)
-	if err != nil {
-		return nil, err
-	}
-	file, err := xdswire.Any(&filelogv3.FileAccessLog{
+	g.fail(err)
+	file := g.any(&filelogv3.FileAccessLog{
 		Path: s.AccessLogFile, AccessLogFormat: &filelogv3.FileAccessLog_LogFormat{LogFormat: format},
 	})
-	if err != nil {
-		return nil, err
-	}
 	return []*accesslogv3.AccessLog{{
 		Name: "envoy.access_loggers.file", ConfigType: &accesslogv3.AccessLog_TypedConfig{TypedConfig: file},
-	}}, nil
+	}}
 }
 
 func logFormat(s snapshot.ListenerSettings) (*corev3.SubstitutionFormatString, error) {
@@ -101,14 +95,14 @@ func logFormat(s snapshot.ListenerSettings) (*corev3.SubstitutionFormatString, e
 	}}, nil
 }
 
-// refusedConnections are the access logs of a listener that takes connections to
-// any port: they have those for which there is no filter chain.
-func refusedConnections(s snapshot.ListenerSettings) ([]*accesslogv3.AccessLog, error) {
-	logs, err := accessLogs(s)
+// refusedConnections returns the access log of a listener that takes connections to any
+// port. It logs the connections without a matching filter chain.
+func (g *generator) refusedConnections(s snapshot.ListenerSettings) []*accesslogv3.AccessLog {
+	logs := g.accessLogs(s)
 	for _, l := range logs {
 		l.Filter = &accesslogv3.AccessLogFilter{FilterSpecifier: &accesslogv3.AccessLogFilter_ResponseFlagFilter{
 			ResponseFlagFilter: &accesslogv3.ResponseFlagFilter{Flags: []string{"NR"}},
 		}}
 	}
-	return logs, err
+	return logs
 }

@@ -25,7 +25,6 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
-	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
 // Names of Envoy's filters.
@@ -35,44 +34,30 @@ const (
 	filterSetState = "envoy.filters.http.set_filter_state"
 )
 
-// httpOptions is what connection managers of one port have in common.
+// httpOptions holds the options of the connection managers of one port.
 type httpOptions struct {
 	port     uint32
 	settings snapshot.ListenerSettings
-	filters  []snapshot.HTTPFilter // of which those for the port are inserted
-	grpcWeb  bool                  // gRPC-Web comes in, gRPC goes out
+	filters  []snapshot.HTTPFilter // filters for other ports are ignored
+	grpcWeb  bool                  // translate gRPC-Web to gRPC
 }
 
-// outboundHTTP is the connection manager of an outbound listener; its routes
-// come by RDS.
-func outboundHTTP(statPrefix, routeName string, o httpOptions) (*listenerv3.Filter, error) {
-	h, err := baseHCM(statPrefix, o)
-	if err != nil {
-		return nil, err
-	}
-	alpn, err := alpnFilter()
-	if err != nil {
-		return nil, err
-	}
-	h.HttpFilters = slices.Insert(h.HttpFilters, len(h.HttpFilters)-1, alpn)
-	if err := insertFilters(h, o.filters, o.port); err != nil {
-		return nil, err
-	}
+// outboundHTTP returns the connection manager of an outbound listener. Its routes come
+// by RDS.
+func (g *generator) outboundHTTP(statPrefix, routeName string, o httpOptions) *listenerv3.Filter {
+	h := g.baseHCM(statPrefix, o)
+	h.HttpFilters = slices.Insert(h.HttpFilters, len(h.HttpFilters)-1, g.alpnFilter())
+	g.insertFilters(h, o.filters, o.port)
 	h.RouteSpecifier = &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: adsSource(), RouteConfigName: routeName}}
-	return networkFilter(filterHCM, h)
+	return g.networkFilter(filterHCM, h)
 }
 
-// inboundHTTP is the connection manager of an inbound chain. It tells the application
-// who called: x-forwarded-client-cert carries the identity that the client's
-// certificate proved.
-func inboundHTTP(statPrefix string, routes *routev3.RouteConfiguration, http2 bool, o httpOptions) (*listenerv3.Filter, error) {
-	h, err := baseHCM(statPrefix, o)
-	if err != nil {
-		return nil, err
-	}
-	if err := insertFilters(h, o.filters, o.port); err != nil {
-		return nil, err
-	}
+// inboundHTTP returns the connection manager of an inbound chain. In the header
+// x-forwarded-client-cert it reports the identity of the client's certificate to the
+// application.
+func (g *generator) inboundHTTP(statPrefix string, routes *routev3.RouteConfiguration, http2 bool, o httpOptions) *listenerv3.Filter {
+	h := g.baseHCM(statPrefix, o)
+	g.insertFilters(h, o.filters, o.port)
 	h.RouteSpecifier = &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: routes}
 	h.ServerName = "istio-envoy"
 	h.ForwardClientCertDetails = hcmv3.HttpConnectionManager_APPEND_FORWARD
@@ -82,18 +67,11 @@ func inboundHTTP(statPrefix string, routes *routev3.RouteConfiguration, http2 bo
 	if http2 {
 		h.Http2ProtocolOptions = &corev3.Http2ProtocolOptions{}
 	}
-	return networkFilter(filterHCM, h)
+	return g.networkFilter(filterHCM, h)
 }
 
-func baseHCM(statPrefix string, o httpOptions) (*hcmv3.HttpConnectionManager, error) {
-	logs, err := accessLogs(o.settings)
-	if err != nil {
-		return nil, err
-	}
-	requestID, err := xdswire.Any(&uuidv3.UuidRequestIdConfig{UseRequestIdForTraceSampling: wrapperspb.Bool(true)})
-	if err != nil {
-		return nil, err
-	}
+// baseHCM returns the part of a connection manager that both directions share.
+func (g *generator) baseHCM(statPrefix string, o httpOptions) *hcmv3.HttpConnectionManager {
 	h := &hcmv3.HttpConnectionManager{
 		StatPrefix:                   statPrefix,
 		UseRemoteAddress:             wrapperspb.Bool(false),
@@ -102,58 +80,45 @@ func baseHCM(statPrefix string, o httpOptions) (*hcmv3.HttpConnectionManager, er
 		StreamIdleTimeout:            durationpb.New(0),
 		NormalizePath:                wrapperspb.Bool(true),
 		PathWithEscapedSlashesAction: hcmv3.HttpConnectionManager_KEEP_UNCHANGED,
-		RequestIdExtension:           &hcmv3.RequestIDExtension{TypedConfig: requestID},
-		AccessLog:                    logs,
-		Tracing:                      tracing(o.settings),
+		RequestIdExtension: &hcmv3.RequestIDExtension{
+			TypedConfig: g.any(&uuidv3.UuidRequestIdConfig{UseRequestIdForTraceSampling: wrapperspb.Bool(true)}),
+		},
+		AccessLog: g.accessLogs(o.settings),
+		Tracing:   tracing(o.settings),
 	}
-	type filter struct {
-		name   string
-		config proto.Message
-	}
-	var list []filter
 	if o.grpcWeb {
-		list = append(list, filter{"envoy.filters.http.grpc_web", &grpcwebv3.GrpcWeb{}})
+		h.HttpFilters = append(h.HttpFilters, g.httpFilter("envoy.filters.http.grpc_web", &grpcwebv3.GrpcWeb{}))
 	}
-	for _, f := range append(list, []filter{
-		{"envoy.filters.http.grpc_stats", &grpcstatsv3.FilterConfig{
-			EmitFilterState: true,
-			PerMethodStatSpecifier: &grpcstatsv3.FilterConfig_StatsForAllMethods{
-				StatsForAllMethods: wrapperspb.Bool(false),
-			},
-		}},
-		{"envoy.filters.http.fault", &faultv3.HTTPFault{}},
-		{"envoy.filters.http.cors", &corsv3.Cors{}},
-		{"envoy.filters.http.router", &routerv3.Router{}},
-	}...) {
-		a, err := xdswire.Any(f.config)
-		if err != nil {
-			return nil, err
-		}
-		h.HttpFilters = append(h.HttpFilters, &hcmv3.HttpFilter{
-			Name: f.name, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: a},
-		})
-	}
-	return h, nil
+	h.HttpFilters = append(h.HttpFilters,
+		g.httpFilter("envoy.filters.http.grpc_stats", &grpcstatsv3.FilterConfig{
+			EmitFilterState:        true,
+			PerMethodStatSpecifier: &grpcstatsv3.FilterConfig_StatsForAllMethods{StatsForAllMethods: wrapperspb.Bool(false)},
+		}),
+		g.httpFilter("envoy.filters.http.fault", &faultv3.HTTPFault{}),
+		g.httpFilter("envoy.filters.http.cors", &corsv3.Cors{}),
+		g.routerFilter(),
+	)
+	return h
 }
 
-// alpnFilter makes the upstream connection offer the ALPN values that tell
-// the server's proxy that HTTP is inside, as Istio's own filter does: without
-// it mTLS traffic to a port with detection is treated as TCP.
-func alpnFilter() (*hcmv3.HttpFilter, error) {
-	a, err := xdswire.Any(alpnState("istio-http/1.1", "istio"))
-	if err != nil {
-		return nil, err
-	}
-	return &hcmv3.HttpFilter{Name: filterSetState, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: a}}, nil
+func (g *generator) httpFilter(name string, m proto.Message) *hcmv3.HttpFilter {
+	return &hcmv3.HttpFilter{Name: name, ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: g.any(m)}}
 }
 
-// http2ALPN is the same for the hosts of services that speak HTTP/2.
-func http2ALPN() (map[string]*anypb.Any, error) {
-	a, err := xdswire.Any(alpnState("istio-h2", "istio"))
-	if err != nil {
-		return nil, err
-	}
-	return map[string]*anypb.Any{filterSetState: a}, nil
+func (g *generator) routerFilter() *hcmv3.HttpFilter {
+	return g.httpFilter("envoy.filters.http.router", &routerv3.Router{})
+}
+
+// alpnFilter returns the filter that sets the ALPN protocols of upstream connections.
+// They announce HTTP to the server's proxy, as with Istio's own filter. Without it a
+// port with protocol detection handles mTLS as TCP.
+func (g *generator) alpnFilter() *hcmv3.HttpFilter {
+	return g.httpFilter(filterSetState, alpnState("istio-http/1.1", "istio"))
+}
+
+// http2ALPN returns the configuration of alpnFilter for services with HTTP/2.
+func (g *generator) http2ALPN() map[string]*anypb.Any {
+	return map[string]*anypb.Any{filterSetState: g.any(alpnState("istio-h2", "istio"))}
 }
 
 func alpnState(alpn ...string) *httpstatev3.Config {
@@ -168,26 +133,22 @@ func alpnState(alpn ...string) *httpstatev3.Config {
 	}}}
 }
 
-// tcpProxy sends a connection to a cluster.
-func tcpProxy(cluster string, s snapshot.ListenerSettings) (*listenerv3.Filter, error) {
-	logs, err := accessLogs(s)
-	if err != nil {
-		return nil, err
-	}
-	return networkFilter(filterTCP, &tcpv3.TcpProxy{
-		AccessLog:        logs,
+// tcpProxy returns the filter that passes connections on to a cluster.
+func (g *generator) tcpProxy(cluster string, s snapshot.ListenerSettings) *listenerv3.Filter {
+	return g.networkFilter(filterTCP, &tcpv3.TcpProxy{
+		AccessLog:        g.accessLogs(s),
 		StatPrefix:       cluster,
 		ClusterSpecifier: &tcpv3.TcpProxy_Cluster{Cluster: cluster},
 	})
 }
 
-// blackHole closes a connection and logs nothing.
-func blackHole() (*listenerv3.Filter, error) {
-	return tcpProxy(mesh.BlackHoleCluster, snapshot.ListenerSettings{})
+// blackHole returns the filter that closes connections without a log line.
+func (g *generator) blackHole() *listenerv3.Filter {
+	return g.tcpProxy(mesh.BlackHoleCluster, snapshot.ListenerSettings{})
 }
 
-// tracing says how many requests are traced. It names no provider: Envoy takes the
-// one of its bootstrap, and without one sends no spans.
+// tracing returns the sampling of requests. It names no provider: Envoy uses the one in
+// its bootstrap, and sends no spans without one.
 func tracing(s snapshot.ListenerSettings) *hcmv3.HttpConnectionManager_Tracing {
 	if !s.Tracing {
 		return nil

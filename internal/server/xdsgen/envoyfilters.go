@@ -124,8 +124,8 @@ func filtersAt(list []snapshot.HTTPFilter, ports ...uint32) string {
 	return encodeFilters(out)
 }
 
-// insertFilters inserts those of the filters that are for the port.
-func insertFilters(h *hcmv3.HttpConnectionManager, list []snapshot.HTTPFilter, port uint32) error {
+// insertFilters inserts the filters for the port.
+func (g *generator) insertFilters(h *hcmv3.HttpConnectionManager, list []snapshot.HTTPFilter, port uint32) {
 	for i := range list {
 		f := &list[i]
 		if f.Port != 0 && f.Port != port {
@@ -137,11 +137,10 @@ func insertFilters(h *hcmv3.HttpConnectionManager, list []snapshot.HTTPFilter, p
 		}
 		filter := new(hcmv3.HttpFilter)
 		if err := proto.Unmarshal(f.Body, filter); err != nil {
-			return fmt.Errorf("decode an HTTP filter: %w", err)
+			g.fail(fmt.Errorf("decode an HTTP filter: %w", err))
 		}
 		h.HttpFilters = slices.Insert(h.HttpFilters, at, filter)
 	}
-	return nil
 }
 
 // placeOf is where in the list the filter is inserted, -1 if nowhere. The

@@ -1,11 +1,8 @@
 package xdsgen
 
 import (
-	"encoding/json"
-	"fmt"
 	"slices"
 	"strings"
-	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
@@ -18,22 +15,18 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// connectTimeout bounds a client's TLS handshake with a listener.
-const connectTimeout = 15 * time.Second
-
-// passthroughServer is one port at which a gateway passes TLS through by its
-// server name, with its addresses and the hosts that Gateway objects expose there.
+// passthroughServer is a port of a gateway that passes TLS through by server name.
 type passthroughServer struct {
-	Binds []string
+	Binds []string // addresses of the listener
 	Port  uint32
-	Hosts []string // "<namespace>/<host>" or "<host>"
+	Hosts []string // exposed hosts, "<namespace>/<host>" or "<host>"
 }
 
-// name is the name of its listener.
+// name returns the name of the listener.
 func (p *passthroughServer) name() string { return p.Binds[0] + "_" + portString(p.Port) }
 
-// gatewayServers gathers the AUTO_PASSTHROUGH servers of the Gateway objects
-// that select the proxy, one for each address and port that it listens on.
+// gatewayServers returns the AUTO_PASSTHROUGH servers of the Gateway objects that select
+// the proxy, one for each address and port of a listener.
 func gatewayServers(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]string) []passthroughServer {
 	var out []passthroughServer
 	index := make(map[string]int)
@@ -74,11 +67,11 @@ func gatewayServers(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[
 	return out
 }
 
-// gatewayPorts maps ports of the Services in front of a gateway, which servers of
-// Gateway objects name, to the ports of its pod behind them, sorted.
+// gatewayPorts maps ports of the Services that select a gateway, as the servers of
+// Gateway objects name them, to the ports of its pod, sorted.
 func gatewayPorts(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]string) map[uint32][]uint32 {
 	out := make(map[uint32][]uint32)
-	eachTarget(s, n, pod, labels, func(_ *snapshot.MeshService, p *snapshot.ServicePort, number uint32) {
+	eachServicePort(s, n, pod, labels, func(_ *snapshot.MeshService, p *snapshot.ServicePort, number uint32) {
 		if i, known := slices.BinarySearch(out[p.Number], number); !known {
 			out[p.Number] = slices.Insert(out[p.Number], i, number)
 		}
@@ -86,7 +79,7 @@ func gatewayPorts(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[st
 	return out
 }
 
-// gatewayView are the listeners of gateways that the same servers select.
+// gatewayView is the view of the listeners of gateways with the same servers.
 type gatewayView struct {
 	scope scope
 	facts string // []passthroughServer, encoded
@@ -106,9 +99,8 @@ func (v gatewayView) Touched(s *snapshot.Snapshot, c *snapshot.Changes, yield fu
 	}
 }
 
-// gatewayListeners are the pass-through listeners of a gateway: a filter
-// chain for each service port, found by server name, forwards the connection
-// without ending its TLS.
+// gatewayListeners generates the listeners of a gateway. The filter chain of a service
+// port, chosen by server name, forwards the connection without terminating its TLS.
 type gatewayListeners struct {
 	scope    scope
 	facts    string
@@ -120,41 +112,29 @@ func (u gatewayListeners) Type() string { return xdswire.ListenerType }
 
 func (u gatewayListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	var servers []passthroughServer
-	if err := json.Unmarshal([]byte(u.facts), &servers); err != nil {
-		return nil, fmt.Errorf("decode gateway facts: %w", err)
-	}
-	var out []*listenerv3.Listener
+	decodeFacts(u.facts, &servers)
+	g := generator{enc: enc}
 	for _, srv := range servers {
-		chains, err := u.chains(srv)
-		if err != nil {
-			return nil, err
-		}
+		chains := u.chains(&g, srv)
 		if len(chains) == 0 {
 			continue // Envoy refuses a listener without chains
-		}
-		inspector, err := tlsInspector()
-		if err != nil {
-			return nil, err
-		}
-		logs, err := refusedConnections(u.settings)
-		if err != nil {
-			return nil, err
 		}
 		l := &listenerv3.Listener{
 			Name:                                 srv.name(),
 			TrafficDirection:                     corev3.TrafficDirection_OUTBOUND,
 			MaxConnectionsToAcceptPerSocketEvent: wrapperspb.UInt32(1),
-			ListenerFilters:                      []*listenerv3.ListenerFilter{inspector},
+			ListenerFilters:                      []*listenerv3.ListenerFilter{g.tlsInspector()},
 			FilterChains:                         chains,
-			AccessLog:                            logs,
+			AccessLog:                            g.refusedConnections(u.settings),
 		}
 		listenAt(l, srv.Port, srv.Binds)
-		out = append(out, l)
+		g.listener(l)
 	}
-	return listeners(enc, out...)
+	return g.resources()
 }
 
-func (u gatewayListeners) chains(srv passthroughServer) ([]*listenerv3.FilterChain, error) {
+// chains returns a filter chain for each port of each service that the server exposes.
+func (u gatewayListeners) chains(g *generator, srv passthroughServer) []*listenerv3.FilterChain {
 	var out []*listenerv3.FilterChain
 	for _, svc := range u.services.All() {
 		if svc.ExternalName != "" || svc.Headless || clusterLocal(svc) || !u.scope.sees(svc) || !hostsMatch(srv.Hosts, svc, "") {
@@ -166,18 +146,12 @@ func (u gatewayListeners) chains(srv passthroughServer) ([]*listenerv3.FilterCha
 				continue
 			}
 			name := mesh.ClusterName{Direction: mesh.Outbound, Port: port.Number, Host: svc.Host}.SNI()
-			proxy, err := tcpProxy(name, u.settings)
-			if err != nil {
-				return nil, err
-			}
 			out = append(out, &listenerv3.FilterChain{
-				FilterChainMatch: &listenerv3.FilterChainMatch{
-					ServerNames: []string{name}, ApplicationProtocols: alpnAll,
-				},
-				Filters:                       []*listenerv3.Filter{proxy},
-				TransportSocketConnectTimeout: durationpb.New(connectTimeout),
+				FilterChainMatch:              &listenerv3.FilterChainMatch{ServerNames: []string{name}, ApplicationProtocols: alpnAll},
+				Filters:                       []*listenerv3.Filter{g.tcpProxy(name, u.settings)},
+				TransportSocketConnectTimeout: durationpb.New(handshakeTimeout),
 			})
 		}
 	}
-	return out, nil
+	return out
 }

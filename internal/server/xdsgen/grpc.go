@@ -4,10 +4,8 @@ import (
 	"net"
 
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
-	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
-	routerv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/http/router/v3"
 	hcmv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/network/http_connection_manager/v3"
 	tlsv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/tls/v3"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -17,12 +15,12 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// gRPC refuses a resource for many a field that Envoy takes, and ignores most
-// others. What is made here holds only what it reads (gRFCs A27 to A48), so that
-// clients of every language take it.
+// gRPC refuses resources with many of the fields that Envoy accepts. The resources here
+// have only the fields that gRPC reads (gRFCs A27 to A48), so that clients in all
+// languages accept them.
 
-// assignProxyless chooses the views of an application whose gRPC is its own
-// xDS client.
+// assignProxyless returns the views of an application whose gRPC library is the xDS
+// client.
 func assignProxyless(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]string, eds endpointView) Assignment {
 	sc := scope{namespace: n.Namespace, sidecar: chooseSidecar(s, n.Namespace, labels)}
 	if !s.Private && len(sc.egress()) == 0 {
@@ -41,12 +39,12 @@ func assignProxyless(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map
 	}
 }
 
-// grpcView are the listeners, route configurations or clusters by which gRPC
-// calls the services that it sees. Clients ask for them by name.
+// grpcView is the view of the listeners, route configurations or clusters with which
+// gRPC calls the services that it sees. Clients request them by name.
 type grpcView struct {
 	typ       string
 	scope     scope
-	namespace string // whose services have short names, of listeners
+	namespace string // whose services have short names; for listeners only
 }
 
 func (v grpcView) Type() string { return v.typ }
@@ -74,22 +72,18 @@ func (v grpcView) unit(s *snapshot.Snapshot, host string, yield func(string, Uni
 	yield(host, grpcService{typ: v.typ, service: svc, near: svc.Namespace == v.namespace, mtls: s.Mesh.AutoMTLS && svc.AllDirectTLS})
 }
 
-// grpcService are the resources of one type by which gRPC calls a service.
+// grpcService generates the resources of one type with which gRPC calls a service.
 type grpcService struct {
 	typ     string
 	service *snapshot.MeshService
-	near    bool // clients are of the service's namespace
+	near    bool // clients are in the service's namespace
 	mtls    bool
 }
 
 func (u grpcService) Type() string { return u.typ }
 
 func (u grpcService) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
-	var out []*xdswire.Resource
-	add := func(r *xdswire.Resource, err error) error {
-		out = append(out, r)
-		return err
-	}
+	g := generator{enc: enc}
 	for i := range u.service.Ports {
 		port := &u.service.Ports[i]
 		if port.Protocol == mesh.UDP {
@@ -99,33 +93,19 @@ func (u grpcService) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error)
 		switch u.typ {
 		case xdswire.ListenerType:
 			for _, host := range u.names() {
-				l, err := grpcListener(net.JoinHostPort(host, portString(port.Number)), name)
-				if err != nil {
-					return nil, err
-				}
-				if err := add(enc.Resource(u.typ, l.GetName(), l)); err != nil {
-					return nil, err
-				}
+				g.listener(g.grpcListener(net.JoinHostPort(host, portString(port.Number)), name))
 			}
 		case xdswire.RouteType:
-			if err := add(enc.Resource(u.typ, name, grpcRoutes(name))); err != nil {
-				return nil, err
-			}
+			g.add(u.typ, name, grpcRoutes(name))
 		case xdswire.ClusterType:
-			c, err := u.cluster(name)
-			if err != nil {
-				return nil, err
-			}
-			if err := add(enc.Resource(u.typ, name, c)); err != nil {
-				return nil, err
-			}
+			g.cluster(u.cluster(&g, name))
 		}
 	}
-	return out, nil
+	return g.resources()
 }
 
-// names are those by which clients call the service: gRPC asks for the name in
-// its target as it stands there.
+// names returns the names by which clients may call the service. gRPC requests the
+// listener with the exact name in its target.
 func (u grpcService) names() []string {
 	short := u.service.Name + "." + u.service.Namespace
 	out := []string{u.service.Host, short, short + ".svc"}
@@ -135,30 +115,16 @@ func (u grpcService) names() []string {
 	return out
 }
 
-// grpcListener has what gRPC looks up for a target: where its routes are.
-func grpcListener(name, routes string) (*listenerv3.Listener, error) {
-	router, err := grpcRouter()
-	if err != nil {
-		return nil, err
-	}
-	manager, err := xdswire.Any(&hcmv3.HttpConnectionManager{
+// grpcListener returns the listener of a target, which names its route configuration.
+func (g *generator) grpcListener(name, routes string) *listenerv3.Listener {
+	return &listenerv3.Listener{Name: name, ApiListener: &listenerv3.ApiListener{ApiListener: g.any(&hcmv3.HttpConnectionManager{
 		RouteSpecifier: &hcmv3.HttpConnectionManager_Rds{Rds: &hcmv3.Rds{ConfigSource: adsSource(), RouteConfigName: routes}},
-		HttpFilters:    router,
-	})
-	return &listenerv3.Listener{Name: name, ApiListener: &listenerv3.ApiListener{ApiListener: manager}}, err
+		HttpFilters:    []*hcmv3.HttpFilter{g.routerFilter()},
+	})}}
 }
 
-// grpcRouter are the HTTP filters of a connection manager: the router, which
-// has to be the last one, and nothing else.
-func grpcRouter() ([]*hcmv3.HttpFilter, error) {
-	a, err := xdswire.Any(&routerv3.Router{})
-	return []*hcmv3.HttpFilter{{
-		Name: "envoy.filters.http.router", ConfigType: &hcmv3.HttpFilter_TypedConfig{TypedConfig: a},
-	}}, err
-}
-
-// grpcRoutes sends every call to the cluster of the same name. Clients may know
-// the service by several names, so every one fits. Retries are those of sidecars.
+// grpcRoutes returns the routes of all calls to the cluster of the same name. They match
+// all hosts, as clients may use several. Retries are as on sidecars.
 func grpcRoutes(cluster string) *routev3.RouteConfiguration {
 	return &routev3.RouteConfiguration{
 		Name: cluster,
@@ -175,34 +141,30 @@ func grpcRoutes(cluster string) *routev3.RouteConfiguration {
 	}
 }
 
-// cluster is balanced by round robin, the only policy that every gRPC has.
+// cluster returns a cluster with round robin, the only policy that all gRPC libraries
+// support.
 //
-// A cluster of gRPC has TLS for all its endpoints or for none, and offers only
-// h2 by ALPN. So there is mTLS when every endpoint takes it from such a client.
-func (u grpcService) cluster(name string) (*clusterv3.Cluster, error) {
+// In gRPC all endpoints of a cluster use TLS or none, and the client offers only h2 by
+// ALPN. So the cluster has mTLS only if all endpoints accept it from such a client.
+func (u grpcService) cluster(g *generator, name string) *clusterv3.Cluster {
 	c := &clusterv3.Cluster{
 		Name:                 name,
 		ClusterDiscoveryType: discovery(clusterv3.Cluster_EDS),
 		EdsClusterConfig:     &clusterv3.Cluster_EdsClusterConfig{EdsConfig: adsSource(), ServiceName: name},
-		CircuitBreakers:      unlimited(), // else gRPC has at most 1,024 calls under way
+		CircuitBreakers:      unlimited(), // the default is 1,024 concurrent calls
 	}
-	if !u.mtls {
-		return c, nil
+	if u.mtls {
+		c.TransportSocket = g.transportSocket(tlsSocket, &tlsv3.UpstreamTlsContext{CommonTlsContext: grpcCommonTLS(u.service.Accounts)})
 	}
-	var err error
-	c.TransportSocket, err = transportSocket(grpcTLS, &tlsv3.UpstreamTlsContext{CommonTlsContext: grpcCommonTLS(u.service.Accounts)})
-	return c, err
+	return c
 }
 
-// grpcTLS is the name that transport sockets must have for gRPC.
-const grpcTLS = "envoy.transport_sockets.tls"
-
-// certificateProvider is the instance of gRPC's bootstrap that has the
-// workload's certificate and the roots of the mesh.
+// certificateProvider is the instance in gRPC's bootstrap that provides the workload's
+// certificate and the roots of the mesh.
 const certificateProvider = "default"
 
-// grpcCommonTLS has the certificate and the roots come from files that the
-// bootstrap names. A server must not name accounts.
+// grpcCommonTLS takes the certificate and the roots from files in the bootstrap. A server
+// must not have accounts.
 func grpcCommonTLS(accounts []string) *tlsv3.CommonTlsContext {
 	return &tlsv3.CommonTlsContext{
 		TlsCertificateProviderInstance: &tlsv3.CertificateProviderPluginInstance{
@@ -217,7 +179,7 @@ func grpcCommonTLS(accounts []string) *tlsv3.CommonTlsContext {
 	}
 }
 
-// grpcServerFacts is what the listeners of a gRPC server read.
+// grpcServerFacts holds everything that the listeners of a gRPC server depend on.
 type grpcServerFacts struct {
 	Binds []string // addresses that the server may listen on
 	Ports []grpcPort
@@ -228,9 +190,9 @@ type grpcPort struct {
 	MTLS   bool
 }
 
-// grpcServer gathers the ports of the services that select the workload. gRPC
-// cannot take both plaintext and mTLS on one port: a permissive one has mTLS if
-// the workload's label tells its clients so.
+// grpcServer returns the facts of a workload. gRPC cannot accept both plaintext and mTLS
+// on one port. A PERMISSIVE port has mTLS if the workload's label announces it to
+// clients.
 func grpcServer(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[string]string) grpcServerFacts {
 	mtls := snapshot.WorkloadMTLS(s.Namespaces.Get(s.Mesh.RootNamespace), s.Namespaces.Get(n.Namespace), labels)
 	f := grpcServerFacts{Binds: []string{"0.0.0.0", "::", "127.0.0.1", "::1"}}
@@ -239,23 +201,23 @@ func grpcServer(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[stri
 			f.Binds = append(f.Binds, ip.String())
 		}
 	}
-	for _, t := range serviceTargets(s, n, pod, labels) {
-		mode := mtls.Port(t.Port)
+	for _, p := range servicePorts(s, n, pod, labels) {
+		mode := mtls.Port(p.Number)
 		tls := mode == snapshot.Strict || mode == snapshot.Permissive && labels[mesh.LabelTLSMode] == mesh.TLSModeIstio
-		f.Ports = append(f.Ports, grpcPort{t.Port, tls})
+		f.Ports = append(f.Ports, grpcPort{p.Number, tls})
 	}
 	return f
 }
 
-// grpcServerView are the listeners of a gRPC server: it asks for that of the
-// address that it listens on.
+// grpcServerView is the view of the listeners of a gRPC server, one for each address on
+// which it may listen. The server requests one by name.
 type grpcServerView struct {
 	facts string // grpcServerFacts, encoded
 }
 
 func (v grpcServerView) Type() string { return xdswire.ListenerType }
 
-// Reads says that other facts make another view.
+// Reads returns none, because a proxy with other facts gets another view.
 func (v grpcServerView) Reads() snapshot.Kinds { return 0 }
 
 func (v grpcServerView) Units(_ *snapshot.Snapshot, yield func(string, Unit)) {
@@ -272,30 +234,23 @@ func (u grpcServerUnit) Type() string { return xdswire.ListenerType }
 func (u grpcServerUnit) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	var f grpcServerFacts
 	decodeFacts(u.facts, &f)
-	var out []*listenerv3.Listener
+	g := generator{enc: enc}
 	for _, port := range f.Ports {
-		chain, err := grpcServerChain(port.MTLS)
-		if err != nil {
-			return nil, err
-		}
+		chain := g.grpcServerChain(port.MTLS)
 		for _, bind := range f.Binds {
-			out = append(out, &listenerv3.Listener{
+			g.listener(&listenerv3.Listener{
 				Name:         mesh.GRPCServerListener + net.JoinHostPort(bind, portString(port.Number)),
 				Address:      address(bind, port.Number),
 				FilterChains: []*listenerv3.FilterChain{chain},
 			})
 		}
 	}
-	return listeners(enc, out...)
+	return g.resources()
 }
 
-// grpcServerChain takes the calls, with mTLS or plaintext.
-func grpcServerChain(mtls bool) (*listenerv3.FilterChain, error) {
-	router, err := grpcRouter()
-	if err != nil {
-		return nil, err
-	}
-	manager, err := networkFilter(filterHCM, &hcmv3.HttpConnectionManager{
+// grpcServerChain returns the filter chain for calls with mTLS or in plaintext.
+func (g *generator) grpcServerChain(mtls bool) *listenerv3.FilterChain {
+	manager := g.networkFilter(filterHCM, &hcmv3.HttpConnectionManager{
 		RouteSpecifier: &hcmv3.HttpConnectionManager_RouteConfig{RouteConfig: &routev3.RouteConfiguration{
 			Name: "inbound",
 			VirtualHosts: []*routev3.VirtualHost{{
@@ -306,14 +261,14 @@ func grpcServerChain(mtls bool) (*listenerv3.FilterChain, error) {
 				}},
 			}},
 		}},
-		HttpFilters: router,
+		HttpFilters: []*hcmv3.HttpFilter{g.routerFilter()},
 	})
-	if err != nil || !mtls {
-		return &listenerv3.FilterChain{Name: "plaintext", Filters: []*listenerv3.Filter{manager}}, err
+	c := &listenerv3.FilterChain{Name: "plaintext", Filters: []*listenerv3.Filter{manager}}
+	if mtls {
+		c.Name = "mtls"
+		c.TransportSocket = g.transportSocket(tlsSocket, &tlsv3.DownstreamTlsContext{
+			CommonTlsContext: grpcCommonTLS(nil), RequireClientCertificate: wrapperspb.Bool(true),
+		})
 	}
-	var socket *corev3.TransportSocket
-	socket, err = transportSocket(grpcTLS, &tlsv3.DownstreamTlsContext{
-		CommonTlsContext: grpcCommonTLS(nil), RequireClientCertificate: wrapperspb.Bool(true),
-	})
-	return &listenerv3.FilterChain{Name: "mtls", Filters: []*listenerv3.Filter{manager}, TransportSocket: socket}, err
+	return c
 }

@@ -12,67 +12,46 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/meshctl/meshctl/internal/mesh"
-	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-func (t *target) cluster() string {
-	return mesh.ClusterName{Direction: mesh.Inbound, Port: t.Port}.String()
+func (p *inboundPort) cluster() string {
+	return mesh.ClusterName{Direction: mesh.Inbound, Port: p.Number}.String()
 }
 
-func (f *inboundFacts) clusters(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
-	var out []*xdswire.Resource
-	for i := range f.Targets {
-		c, err := f.cluster(&f.Targets[i])
-		if err != nil {
-			return nil, err
-		}
-		r, err := enc.Resource(xdswire.ClusterType, c.Name, c)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, r)
+func (f *inboundFacts) clusters(g *generator) {
+	for i := range f.Ports {
+		g.cluster(f.cluster(g, &f.Ports[i]))
 	}
-	if !f.Captured {
-		return out, nil
+	if f.Captured {
+		c := g.passthroughCluster(mesh.InboundPassthroughCluster, f.ConnectTimeout)
+		c.UpstreamBindConfig = f.loopbackSource()
+		g.cluster(c)
 	}
-	c, err := passthroughCluster(mesh.InboundPassthroughCluster, f.ConnectTimeout)
-	if err != nil {
-		return nil, err
-	}
-	c.UpstreamBindConfig = f.loopbackSource()
-	r, err := enc.Resource(xdswire.ClusterType, c.Name, c)
-	return append(out, r), err
 }
 
-func (f *inboundFacts) cluster(t *target) (*clusterv3.Cluster, error) {
+// cluster returns the cluster that leads to the application's port.
+func (f *inboundFacts) cluster(g *generator, p *inboundPort) *clusterv3.Cluster {
 	c := &clusterv3.Cluster{
-		Name:            t.cluster(),
-		AltStatName:     t.cluster() + ";",
+		Name:            p.cluster(),
+		AltStatName:     p.cluster() + ";",
 		ConnectTimeout:  durationpb.New(f.ConnectTimeout),
 		CircuitBreakers: unlimited(),
 		CommonLbConfig:  &clusterv3.Cluster_CommonLbConfig{},
-		Metadata:        serviceMetadata(t.Name, t.Space, t.Host),
+		Metadata:        serviceMetadata(p.Name, p.Space, p.Host),
 	}
 	switch {
-	case t.Protocol.IsHTTP2():
-		if err := setProtocolOptions(c, explicitHTTP2()); err != nil {
-			return nil, err
-		}
-	case t.Protocol == mesh.Auto:
-		if err := setProtocolOptions(c, downstreamProtocol(0)); err != nil {
-			return nil, err
-		}
+	case p.Protocol.IsHTTP2():
+		g.protocolOptions(c, explicitHTTP2())
+	case p.Protocol == mesh.Auto:
+		g.protocolOptions(c, downstreamProtocol(0))
 	}
-	addr, fixed, err := t.address()
-	if err != nil {
-		return nil, err
-	}
-	if !fixed {
+	addr := p.address(g)
+	if addr == nil {
 		c.ClusterDiscoveryType = discovery(clusterv3.Cluster_ORIGINAL_DST)
 		c.LbPolicy = clusterv3.Cluster_CLUSTER_PROVIDED
 		c.UpstreamBindConfig = f.loopbackSource()
 		c.CleanupInterval = durationpb.New(never)
-		return c, nil
+		return c
 	}
 	c.ClusterDiscoveryType = discovery(clusterv3.Cluster_STATIC)
 	c.LoadAssignment = &endpointv3.ClusterLoadAssignment{
@@ -81,32 +60,33 @@ func (f *inboundFacts) cluster(t *target) (*clusterv3.Cluster, error) {
 			HostIdentifier: &endpointv3.LbEndpoint_Endpoint{Endpoint: &endpointv3.Endpoint{Address: addr}},
 		}}}},
 	}
-	return c, nil
+	return c
 }
 
-// never is the longest time that Envoy accepts. The addresses of the pod
-// itself are few: they need not be forgotten.
+// never is the longest duration that Envoy accepts. Envoy need not forget the few
+// addresses of the pod.
 const never = 9223372035 * time.Second
 
-// address is where the application listens, if the Sidecar fixes it or
-// connections are not captured.
-func (t *target) address() (*corev3.Address, bool, error) {
-	if t.Endpoint == "" {
-		if t.Bind == "" {
-			return nil, false, nil
+// address returns the address of the application. It returns nil if connections go on to
+// their original destination.
+func (p *inboundPort) address(g *generator) *corev3.Address {
+	if p.Endpoint == "" {
+		if p.Bind == "" {
+			return nil
 		}
-		return address(loopback(t.Bind), t.Port), true, nil
+		return address(loopback(p.Bind), p.Number)
 	}
-	if path, ok := strings.CutPrefix(t.Endpoint, "unix://"); ok {
-		return pipe(path), true, nil
+	if path, ok := strings.CutPrefix(p.Endpoint, "unix://"); ok {
+		return pipe(path)
 	}
-	ap, err := netip.ParseAddrPort(t.Endpoint)
+	ap, err := netip.ParseAddrPort(p.Endpoint)
 	if err != nil {
-		return nil, false, fmt.Errorf("sidecar ingress of port %d: defaultEndpoint %q is not an address and port", t.Port, t.Endpoint)
+		g.fail(fmt.Errorf("sidecar ingress of port %d: defaultEndpoint %q is not an address and port", p.Number, p.Endpoint))
 	}
-	return address(ap.Addr().String(), uint32(ap.Port())), true, nil
+	return address(ap.Addr().String(), uint32(ap.Port()))
 }
 
+// loopback returns the loopback address of an address's IP version.
 func loopback(like string) string {
 	if strings.Contains(like, ":") {
 		return "::1"
@@ -114,20 +94,18 @@ func loopback(like string) string {
 	return "127.0.0.1"
 }
 
-// loopbackSource lets the redirection tell connections of the proxy to its
-// application from those that must be captured.
+// loopbackSource returns the source address of connections to the application. The
+// redirection rules recognize them by it and do not redirect them to the proxy again.
 func (f *inboundFacts) loopbackSource() *corev3.BindConfig {
 	source := func(ip string) *corev3.SocketAddress {
 		return &corev3.SocketAddress{Address: ip, PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: 0}}
 	}
-	switch f.Families {
-	case v6:
+	if f.Families == v6 {
 		return &corev3.BindConfig{SourceAddress: source("::6")}
-	case v4 | v6:
-		return &corev3.BindConfig{
-			SourceAddress:        source("127.0.0.6"),
-			ExtraSourceAddresses: []*corev3.ExtraSourceAddress{{Address: source("::6")}},
-		}
 	}
-	return &corev3.BindConfig{SourceAddress: source("127.0.0.6")}
+	c := &corev3.BindConfig{SourceAddress: source("127.0.0.6")}
+	if f.Families == v4|v6 {
+		c.ExtraSourceAddresses = []*corev3.ExtraSourceAddress{{Address: source("::6")}}
+	}
+	return c
 }

@@ -1,6 +1,7 @@
 package xdsgen
 
 import (
+	"cmp"
 	"slices"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
@@ -15,122 +16,84 @@ import (
 
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/snapshot"
-	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// listeners are virtualInbound for captured connections, or one listener for
-// each declared port.
-func (f *inboundFacts) listeners(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
+// listeners adds virtualInbound if connections are captured, else one listener for each
+// declared port.
+func (f *inboundFacts) listeners(g *generator) {
 	if f.Captured {
-		l, err := f.virtualInbound()
-		if err != nil {
-			return nil, err
-		}
-		return listeners(enc, l)
+		g.listener(f.virtualInbound(g))
+		return
 	}
-	out := make([]*listenerv3.Listener, len(f.Targets))
-	for i := range f.Targets {
-		var err error
-		if out[i], err = f.boundListener(&f.Targets[i]); err != nil {
-			return nil, err
-		}
+	for i := range f.Ports {
+		g.listener(f.boundListener(g, &f.Ports[i]))
 	}
-	return listeners(enc, out...)
 }
 
-// virtualInbound takes every redirected inbound connection: chains for ports
-// that no service names first, then those of each service port.
-func (f *inboundFacts) virtualInbound() (*listenerv3.Listener, error) {
-	hole, err := blackHole()
-	if err != nil {
-		return nil, err
-	}
+// virtualInbound returns the listener that takes all redirected inbound connections. The
+// chains for ports without a service come first.
+func (f *inboundFacts) virtualInbound(g *generator) *listenerv3.Listener {
 	chains := []*listenerv3.FilterChain{{
 		Name:             "virtualInbound-blackhole",
 		FilterChainMatch: &listenerv3.FilterChainMatch{DestinationPort: wrapperspb.UInt32(mesh.PortInbound)},
-		Filters:          []*listenerv3.Filter{hole},
+		Filters:          []*listenerv3.Filter{g.blackHole()},
 	}}
-	named := make(map[uint32]bool)
-	for i := range f.Targets {
-		named[f.Targets[i].Port] = true
+	served := make(map[uint32]bool)
+	for i := range f.Ports {
+		served[f.Ports[i].Number] = true
 	}
-	unnamed := target{Protocol: mesh.Auto, Mode: f.Passthrough}
-	more, err := f.chains(&unnamed, 0)
-	if err != nil {
-		return nil, err
-	}
-	chains = append(chains, more...)
-	for _, number := range sortedPorts(f.Ports) {
-		if named[number] {
-			continue
+	chains = append(chains, f.chains(g, &inboundPort{Protocol: mesh.Auto, Mode: f.Passthrough}, 0)...)
+	for _, number := range sortedPorts(f.PortModes) {
+		if !served[number] {
+			chains = append(chains, f.passthroughChains(g, number)...)
 		}
-		override := target{Port: number, Protocol: mesh.Auto, Mode: f.Ports[number]}
-		if more, err = f.passthroughChains(&override); err != nil {
-			return nil, err
-		}
-		chains = append(chains, more...)
 	}
-	for i := range f.Targets {
-		if more, err = f.chains(&f.Targets[i], f.Targets[i].Port); err != nil {
-			return nil, err
-		}
-		chains = append(chains, more...)
-	}
-	filters, err := f.inspectors()
-	if err != nil {
-		return nil, err
-	}
-	logs, err := refusedConnections(f.settings)
-	if err != nil {
-		return nil, err
+	for i := range f.Ports {
+		chains = append(chains, f.chains(g, &f.Ports[i], f.Ports[i].Number)...)
 	}
 	l := &listenerv3.Listener{
 		Name:                                 "virtualInbound",
 		TrafficDirection:                     corev3.TrafficDirection_INBOUND,
 		FilterChains:                         chains,
-		AccessLog:                            logs,
-		ListenerFilters:                      filters,
+		AccessLog:                            g.refusedConnections(f.settings),
+		ListenerFilters:                      f.inspectors(g),
 		ListenerFiltersTimeout:               durationpb.New(f.settings.DetectionTimeout),
 		ContinueOnListenerFiltersTimeout:     true,
 		MaxConnectionsToAcceptPerSocketEvent: wrapperspb.UInt32(1),
 	}
 	listenAt(l, mesh.PortInbound, f.Families.wildcards())
-	return l, nil
+	return l
 }
 
-// inspectors recover the original destination and look into the first bytes:
-// TLS always, HTTP only on ports whose protocol is not declared.
-func (f *inboundFacts) inspectors() ([]*listenerv3.ListenerFilter, error) {
-	original, err := listenerFilter("envoy.filters.listener.original_dst", &originaldstv3.OriginalDst{})
-	if err != nil {
-		return nil, err
-	}
-	tls, err := tlsInspector()
-	if err != nil {
-		return nil, err
-	}
+// inspectors returns the listener filters of virtualInbound. They recover the original
+// destination and inspect the first bytes of a connection: for TLS at all ports, for HTTP
+// at ports without a declared protocol.
+func (f *inboundFacts) inspectors(g *generator) []*listenerv3.ListenerFilter {
+	original := g.listenerFilter("envoy.filters.listener.original_dst", &originaldstv3.OriginalDst{})
+	tls, http := g.tlsInspector(), g.httpInspector()
 	tls.FilterDisabled = portRange(mesh.PortInbound)
-	http, err := listenerFilter("envoy.filters.listener.http_inspector", &httpinspectorv3.HttpInspector{})
-	if err != nil {
-		return nil, err
-	}
 	declared := []uint32{mesh.PortInbound}
-	for i := range f.Targets {
-		if f.Targets[i].Protocol != mesh.Auto {
-			declared = append(declared, f.Targets[i].Port)
+	for i := range f.Ports {
+		if f.Ports[i].Protocol != mesh.Auto {
+			declared = append(declared, f.Ports[i].Number)
 		}
 	}
 	slices.Sort(declared)
 	http.FilterDisabled = portRange(declared...)
-	return []*listenerv3.ListenerFilter{original, tls, http}, nil
+	return []*listenerv3.ListenerFilter{original, tls, http}
 }
 
-func tlsInspector() (*listenerv3.ListenerFilter, error) {
-	return listenerFilter("envoy.filters.listener.tls_inspector", &tlsinspectorv3.TlsInspector{
+func (g *generator) tlsInspector() *listenerv3.ListenerFilter {
+	return g.listenerFilter("envoy.filters.listener.tls_inspector", &tlsinspectorv3.TlsInspector{
 		InitialReadBufferSize: wrapperspb.UInt32(512),
 	})
 }
 
+func (g *generator) httpInspector() *listenerv3.ListenerFilter {
+	return g.listenerFilter("envoy.filters.listener.http_inspector", &httpinspectorv3.HttpInspector{})
+}
+
+// portRange returns a predicate that matches the ports.
 func portRange(ports ...uint32) *listenerv3.ListenerFilterChainMatchPredicate {
 	rules := make([]*listenerv3.ListenerFilterChainMatchPredicate, len(ports))
 	for i, p := range ports {
@@ -150,48 +113,38 @@ func portRange(ports ...uint32) *listenerv3.ListenerFilterChainMatchPredicate {
 	}
 }
 
-// boundListener listens for itself at the address that a Sidecar declares.
-func (f *inboundFacts) boundListener(t *target) (*listenerv3.Listener, error) {
-	chains, err := f.chains(t, t.Port)
-	if err != nil {
-		return nil, err
-	}
+// boundListener returns a listener that binds the address which a Sidecar declares.
+func (f *inboundFacts) boundListener(g *generator, p *inboundPort) *listenerv3.Listener {
+	chains := f.chains(g, p, p.Number)
 	for _, c := range chains {
-		c.FilterChainMatch.DestinationPort = nil // there is only one
+		c.FilterChainMatch.DestinationPort = nil // the listener has only one
 	}
-	filter, err := tlsInspector()
-	if err != nil {
-		return nil, err
-	}
-	filters := []*listenerv3.ListenerFilter{filter}
-	if t.Protocol == mesh.Auto {
-		http, err := listenerFilter("envoy.filters.listener.http_inspector", &httpinspectorv3.HttpInspector{})
-		if err != nil {
-			return nil, err
-		}
-		filters = append(filters, http)
+	filters := []*listenerv3.ListenerFilter{g.tlsInspector()}
+	if p.Protocol == mesh.Auto {
+		filters = append(filters, g.httpInspector())
 	}
 	return &listenerv3.Listener{
-		Name:                             t.Bind + "_" + portString(t.Port),
-		Address:                          address(t.Bind, t.Port),
+		Name:                             p.Bind + "_" + portString(p.Number),
+		Address:                          address(p.Bind, p.Number),
 		TrafficDirection:                 corev3.TrafficDirection_INBOUND,
 		FilterChains:                     chains,
 		ListenerFilters:                  filters,
 		ListenerFiltersTimeout:           durationpb.New(f.settings.DetectionTimeout),
 		ContinueOnListenerFiltersTimeout: true,
-	}, nil
+	}
 }
 
-// chainKind is one row of the table that decides which connections a port
-// accepts and what becomes of them.
+// chainKind describes a filter chain: the connections that it matches, and how it
+// handles them.
 type chainKind struct {
-	tls  bool // what arrives is TLS
+	tls  bool // matches TLS, else plaintext
 	alpn []string
-	mtls bool // TLS ends here; otherwise it passes as it is
-	http bool
+	mtls bool // terminates mTLS, else passes TLS through
+	http bool // handles HTTP, else TCP
 }
 
-// chainKinds is Istio's table of filter chains by protocol and mTLS mode.
+// chainKinds returns the filter chains of a port by its protocol and mTLS mode, as Istio
+// has them.
 func chainKinds(p mesh.Protocol, mode snapshot.MTLSMode) []chainKind {
 	declared := p != mesh.Auto
 	http := p.IsHTTP()
@@ -219,61 +172,50 @@ func chainKinds(p mesh.Protocol, mode snapshot.MTLSMode) []chainKind {
 	}
 }
 
-// passthroughChains are the chains of a port that no service names, but whose
-// mTLS mode a policy overrides.
-func (f *inboundFacts) passthroughChains(t *target) ([]*listenerv3.FilterChain, error) {
-	chains, err := f.chains(&target{Protocol: t.Protocol, Mode: t.Mode}, t.Port)
+// passthroughChains returns the chains of a port without a service whose mTLS mode a
+// policy overrides.
+func (f *inboundFacts) passthroughChains(g *generator, number uint32) []*listenerv3.FilterChain {
+	chains := f.chains(g, &inboundPort{Protocol: mesh.Auto, Mode: f.PortModes[number]}, number)
 	for _, c := range chains {
-		c.FilterChainMatch.DestinationPort = wrapperspb.UInt32(t.Port)
+		c.FilterChainMatch.DestinationPort = wrapperspb.UInt32(number)
 	}
-	return chains, err
+	return chains
 }
 
-// chains are the filter chains of one port; a target without a port is every
-// port that has no chains of its own. Filters are those of the port number,
-// which such a target may have all the same.
-func (f *inboundFacts) chains(t *target, number uint32) ([]*listenerv3.FilterChain, error) {
+// chains returns the filter chains of a port, with the HTTP filters for filterPort. An
+// inboundPort without a number stands for all ports without chains of their own.
+func (f *inboundFacts) chains(g *generator, p *inboundPort, filterPort uint32) []*listenerv3.FilterChain {
 	cluster, vhost, operation := mesh.InboundPassthroughCluster, "inbound|http|0", ":0/*"
 	name, stat := "", mesh.InboundPassthroughCluster+";"
-	if t.Port != 0 {
-		cluster = t.cluster()
-		vhost = "inbound|http|" + portString(t.Service)
-		operation = t.Host + ":" + portString(t.Service) + "/*"
-		bind := t.Bind
-		if bind == "" {
-			bind = f.Families.wildcards()[0]
-		}
-		name = bind + "_" + portString(t.Port)
+	if p.Number != 0 {
+		cluster = p.cluster()
+		vhost = "inbound|http|" + portString(p.Service)
+		operation = p.Host + ":" + portString(p.Service) + "/*"
+		name = cmp.Or(p.Bind, f.Families.wildcards()[0]) + "_" + portString(p.Number)
 		stat = "inbound_" + name + ";"
 	}
 	var out []*listenerv3.FilterChain
-	for _, kind := range chainKinds(t.Protocol, t.Mode) {
+	for _, kind := range chainKinds(p.Protocol, p.Mode) {
 		c := &listenerv3.FilterChain{Name: name, FilterChainMatch: &listenerv3.FilterChainMatch{
 			TransportProtocol: "raw_buffer", ApplicationProtocols: kind.alpn,
 		}}
 		if kind.tls {
 			c.FilterChainMatch.TransportProtocol = "tls"
 		}
-		if t.Port != 0 {
-			c.FilterChainMatch.DestinationPort = wrapperspb.UInt32(t.Port)
+		if p.Number != 0 {
+			c.FilterChainMatch.DestinationPort = wrapperspb.UInt32(p.Number)
 		}
-		var err error
 		if kind.mtls {
-			if c.TransportSocket, err = downstreamTLS(f.KeyExchanges, f.TrustDomains); err != nil {
-				return nil, err
-			}
+			c.TransportSocket = g.downstreamTLS(f.KeyExchanges, f.TrustDomains)
 		}
 		var filter *listenerv3.Filter
 		if kind.http {
-			grpc := t.Protocol == mesh.GRPC || t.Protocol == mesh.GRPCWeb
-			filter, err = inboundHTTP(stat, inboundRoutes(cluster, vhost, operation, grpc), t.Protocol.IsHTTP2(), httpOptions{
-				port: number, settings: f.settings, filters: f.filters, grpcWeb: t.Protocol == mesh.GRPCWeb,
+			grpc := p.Protocol == mesh.GRPC || p.Protocol == mesh.GRPCWeb
+			filter = g.inboundHTTP(stat, inboundRoutes(cluster, vhost, operation, grpc), p.Protocol.IsHTTP2(), httpOptions{
+				port: filterPort, settings: f.settings, filters: f.filters, grpcWeb: p.Protocol == mesh.GRPCWeb,
 			})
 		} else {
-			filter, err = tcpProxy(cluster, f.settings)
-		}
-		if err != nil {
-			return nil, err
+			filter = g.tcpProxy(cluster, f.settings)
 		}
 		c.Filters = []*listenerv3.Filter{filter}
 		if name == "" {
@@ -284,10 +226,10 @@ func (f *inboundFacts) chains(t *target, number uint32) ([]*listenerv3.FilterCha
 		}
 		out = append(out, c)
 	}
-	return out, nil
+	return out
 }
 
-// inboundRoutes is the inline configuration of an inbound HTTP chain.
+// inboundRoutes returns the inline route configuration of an inbound HTTP chain.
 func inboundRoutes(cluster, vhost, operation string, grpc bool) *routev3.RouteConfiguration {
 	action := &routev3.RouteAction{
 		ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster},

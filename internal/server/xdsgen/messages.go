@@ -8,7 +8,6 @@ import (
 	clusterv3 "github.com/envoyproxy/go-control-plane/envoy/config/cluster/v3"
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/structpb"
 
@@ -53,30 +52,6 @@ func listenAt(l *listenerv3.Listener, port uint32, ips []string) {
 	}
 }
 
-func networkFilter(name string, m proto.Message) (*listenerv3.Filter, error) {
-	a, err := xdswire.Any(m)
-	if err != nil {
-		return nil, err
-	}
-	return &listenerv3.Filter{Name: name, ConfigType: &listenerv3.Filter_TypedConfig{TypedConfig: a}}, nil
-}
-
-func listenerFilter(name string, m proto.Message) (*listenerv3.ListenerFilter, error) {
-	a, err := xdswire.Any(m)
-	if err != nil {
-		return nil, err
-	}
-	return &listenerv3.ListenerFilter{Name: name, ConfigType: &listenerv3.ListenerFilter_TypedConfig{TypedConfig: a}}, nil
-}
-
-func transportSocket(name string, m proto.Message) (*corev3.TransportSocket, error) {
-	a, err := xdswire.Any(m)
-	if err != nil {
-		return nil, err
-	}
-	return &corev3.TransportSocket{Name: name, ConfigType: &corev3.TransportSocket_TypedConfig{TypedConfig: a}}, nil
-}
-
 func istioMetadata(key string, v *structpb.Value) *corev3.Metadata {
 	return &corev3.Metadata{FilterMetadata: map[string]*structpb.Struct{
 		"istio": {Fields: map[string]*structpb.Value{key: v}},
@@ -99,20 +74,7 @@ func tlsModeMatch() *structpb.Struct {
 	}}
 }
 
-// listeners encodes listeners as resources.
-func listeners(enc *xdswire.Encoder, list ...*listenerv3.Listener) ([]*xdswire.Resource, error) {
-	out := make([]*xdswire.Resource, len(list))
-	for i, l := range list {
-		r, err := enc.Resource(xdswire.ListenerType, l.Name, l)
-		if err != nil {
-			return nil, err
-		}
-		out[i] = r
-	}
-	return out, nil
-}
-
-// one is the result of a generator that makes a single resource.
+// one returns a single resource as a list.
 func one(r *xdswire.Resource, err error) ([]*xdswire.Resource, error) {
 	if err != nil {
 		return nil, err
@@ -120,5 +82,5 @@ func one(r *xdswire.Resource, err error) ([]*xdswire.Resource, error) {
 	return []*xdswire.Resource{r}, nil
 }
 
-// sortedPorts are the keys of a port set in order.
+// sortedPorts returns the keys of m in order.
 func sortedPorts[V any](m map[uint32]V) []uint32 { return slices.Sorted(maps.Keys(m)) }

@@ -18,12 +18,11 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// clusterView are the outbound clusters of all proxies that see the same
-// services, with the fixed clusters.
+// clusterView is the view of the outbound clusters of proxies that see the same services.
 type clusterView struct {
 	scope       scope
 	router      bool
-	passthrough bool // a gateway that passes TLS through by its server name
+	passthrough bool // for a gateway that passes TLS through by server name
 }
 
 func (v clusterView) Type() string { return xdswire.ClusterType }
@@ -55,8 +54,8 @@ func (v clusterView) unit(s *snapshot.Snapshot, host string, yield func(string, 
 	})
 }
 
-// serviceClusters are the clusters of one service: one for each port, and on
-// gateways that pass TLS through a twin of each for that.
+// serviceClusters generates the clusters of one service: one for each port, and for
+// gateways that pass TLS through another one for that.
 type serviceClusters struct {
 	service        *snapshot.MeshService
 	router         bool
@@ -72,51 +71,33 @@ func (u serviceClusters) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, er
 	if u.service.ExternalName != "" {
 		return nil, nil
 	}
-	var out []*xdswire.Resource
+	g := generator{enc: enc}
 	for i := range u.service.Ports {
 		port := &u.service.Ports[i]
 		if port.Protocol == mesh.UDP {
 			continue
 		}
 		name := mesh.ClusterName{Direction: mesh.Outbound, Port: port.Number, Host: u.service.Host}
-		c, err := u.cluster(name.String(), port)
-		if err != nil {
-			return nil, err
+		c := u.cluster(&g, name.String(), port)
+		u.setTransportSocket(&g, c, name, port)
+		g.cluster(c)
+		if u.passthrough && !u.service.Headless && !clusterLocal(u.service) {
+			g.cluster(u.cluster(&g, name.SNI(), port)) // without a transport socket
 		}
-		if err := u.upstreamTLS(c, name, port); err != nil {
-			return nil, err
-		}
-		r, err := enc.Resource(xdswire.ClusterType, c.Name, c)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, r)
-		if !u.passthrough || u.service.Headless || clusterLocal(u.service) {
-			continue
-		}
-		// The gateway passes TLS through by its server name: same cluster
-		// without a transport socket.
-		if c, err = u.cluster(name.SNI(), port); err != nil {
-			return nil, err
-		}
-		if r, err = enc.Resource(xdswire.ClusterType, c.Name, c); err != nil {
-			return nil, err
-		}
-		out = append(out, r)
 	}
-	return out, nil
+	return g.resources()
 }
 
-// cluster is everything but the transport socket.
-func (u serviceClusters) cluster(name string, port *snapshot.ServicePort) (*clusterv3.Cluster, error) {
+// cluster returns a cluster without its transport socket.
+func (u serviceClusters) cluster(g *generator, name string, port *snapshot.ServicePort) *clusterv3.Cluster {
 	c := &clusterv3.Cluster{
 		Name:            name,
 		AltStatName:     name + ";",
 		ConnectTimeout:  durationpb.New(u.connectTimeout),
 		LbPolicy:        clusterv3.Cluster_LEAST_REQUEST,
 		CircuitBreakers: unlimited(),
-		// Unhealthy endpoints are sent as such: without this Envoy would
-		// spread load over them as soon as half of all are.
+		// By default Envoy also uses unhealthy endpoints as soon as half of all are
+		// unhealthy. EDS includes unhealthy endpoints, so this must be off.
 		CommonLbConfig: &clusterv3.Cluster_CommonLbConfig{HealthyPanicThreshold: &typev3.Percent{}},
 		Metadata:       serviceMetadata(u.service.Name, u.service.Namespace, u.service.Host),
 	}
@@ -127,46 +108,37 @@ func (u serviceClusters) cluster(name string, port *snapshot.ServicePort) (*clus
 		c.ClusterDiscoveryType = discovery(clusterv3.Cluster_EDS)
 		c.EdsClusterConfig = &clusterv3.Cluster_EdsClusterConfig{EdsConfig: adsSource(), ServiceName: name}
 	}
-	var options *httpv3.HttpProtocolOptions
 	switch {
 	case port.Protocol.IsHTTP2():
-		options = explicitHTTP2()
+		g.protocolOptions(c, explicitHTTP2())
 	case port.Protocol == mesh.Auto && !u.router:
-		options = downstreamProtocol(0)
+		g.protocolOptions(c, downstreamProtocol(0))
 	}
-	return c, setProtocolOptions(c, options)
+	return c
 }
 
-// originalDst says that connections go to the address that the client chose:
-// headless services on sidecars. A gateway has no such address.
+// originalDst reports whether connections go to the address that the client chose. For
+// headless services they do, except on gateways, whose clients choose none.
 func (u serviceClusters) originalDst() bool { return u.service.Headless && !u.router }
 
-func (u serviceClusters) upstreamTLS(c *clusterv3.Cluster, name mesh.ClusterName, port *snapshot.ServicePort) error {
-	if !u.autoMTLS || u.service.Plaintext {
-		return nil
+// setTransportSocket sets the transport sockets: mTLS for endpoints that accept it, else
+// plaintext.
+func (u serviceClusters) setTransportSocket(g *generator, c *clusterv3.Cluster, name mesh.ClusterName, port *snapshot.ServicePort) {
+	if !u.autoMTLS || u.service.Plaintext || u.originalDst() && !u.service.AllTLS {
+		return
 	}
-	tls, err := upstreamTLS(u.exchange, u.service.Accounts, name.SNI(), port.Protocol.IsHTTP2())
-	if err != nil {
-		return err
-	}
+	tls := g.upstreamTLS(u.exchange, u.service.Accounts, name.SNI(), port.Protocol.IsHTTP2())
 	if u.originalDst() {
-		if u.service.AllTLS {
-			c.TransportSocket = tls
-		}
-		return nil
-	}
-	plain, err := rawBuffer()
-	if err != nil {
-		return err
+		c.TransportSocket = tls
+		return
 	}
 	c.TransportSocketMatches = []*clusterv3.Cluster_TransportSocketMatch{
 		{Name: "tlsMode-istio", Match: tlsModeMatch(), TransportSocket: tls},
-		{Name: "tlsMode-disabled", Match: &structpb.Struct{}, TransportSocket: plain},
+		{Name: "tlsMode-disabled", Match: &structpb.Struct{}, TransportSocket: g.rawBuffer()},
 	}
-	return nil
 }
 
-// fixedClusters are BlackHoleCluster and, on sidecars, PassthroughCluster.
+// fixedClusters generates BlackHoleCluster and, for sidecars, PassthroughCluster.
 type fixedClusters struct {
 	router         bool
 	connectTimeout time.Duration
@@ -175,24 +147,21 @@ type fixedClusters struct {
 func (u fixedClusters) Type() string { return xdswire.ClusterType }
 
 func (u fixedClusters) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
-	hole, err := enc.Resource(xdswire.ClusterType, mesh.BlackHoleCluster, &clusterv3.Cluster{
+	g := generator{enc: enc}
+	g.cluster(&clusterv3.Cluster{
 		Name:                 mesh.BlackHoleCluster,
 		AltStatName:          mesh.BlackHoleCluster + ";",
 		ClusterDiscoveryType: discovery(clusterv3.Cluster_STATIC),
 		ConnectTimeout:       durationpb.New(u.connectTimeout),
 	})
-	if err != nil || u.router {
-		return []*xdswire.Resource{hole}, err
+	if !u.router {
+		g.cluster(g.passthroughCluster(mesh.PassthroughCluster, u.connectTimeout))
 	}
-	c, err := passthroughCluster(mesh.PassthroughCluster, u.connectTimeout)
-	if err != nil {
-		return nil, err
-	}
-	pass, err := enc.Resource(xdswire.ClusterType, c.Name, c)
-	return []*xdswire.Resource{hole, pass}, err
+	return g.resources()
 }
 
-func passthroughCluster(name string, connectTimeout time.Duration) (*clusterv3.Cluster, error) {
+// passthroughCluster returns a cluster that connects to the original destination.
+func (g *generator) passthroughCluster(name string, connectTimeout time.Duration) *clusterv3.Cluster {
 	c := &clusterv3.Cluster{
 		Name:                 name,
 		AltStatName:          mesh.PassthroughCluster + ";",
@@ -201,14 +170,14 @@ func passthroughCluster(name string, connectTimeout time.Duration) (*clusterv3.C
 		LbPolicy:             clusterv3.Cluster_CLUSTER_PROVIDED,
 		CircuitBreakers:      unlimited(),
 	}
-	return c, setProtocolOptions(c, downstreamProtocol(passthroughIdle))
+	g.protocolOptions(c, downstreamProtocol(passthroughIdle))
+	return c
 }
 
-// passthroughIdle closes HTTP connections to destinations that nobody
-// describes.
+// passthroughIdle is the idle timeout of HTTP connections to unknown destinations.
 const passthroughIdle = 5 * time.Minute
 
-// unlimited turns Envoy's default limits (1024 connections …) off.
+// unlimited returns circuit breakers without Envoy's default limits (1024 connections …).
 func unlimited() *clusterv3.CircuitBreakers {
 	return &clusterv3.CircuitBreakers{Thresholds: []*clusterv3.CircuitBreakers_Thresholds{{
 		MaxConnections:     wrapperspb.UInt32(math.MaxUint32),
@@ -228,8 +197,8 @@ func explicitHTTP2() *httpv3.HttpProtocolOptions {
 	}}
 }
 
-// downstreamProtocol speaks to the upstream what the client spoke; idle 0
-// keeps Envoy's idle time.
+// downstreamProtocol makes the proxy use the client's HTTP version for the upstream. idle
+// 0 keeps Envoy's idle timeout.
 func downstreamProtocol(idle time.Duration) *httpv3.HttpProtocolOptions {
 	o := &httpv3.HttpProtocolOptions{UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_UseDownstreamProtocolConfig{
 		UseDownstreamProtocolConfig: &httpv3.HttpProtocolOptions_UseDownstreamHttpConfig{
@@ -243,22 +212,14 @@ func downstreamProtocol(idle time.Duration) *httpv3.HttpProtocolOptions {
 	return o
 }
 
-func setProtocolOptions(c *clusterv3.Cluster, o *httpv3.HttpProtocolOptions) error {
-	if o == nil {
-		return nil
-	}
-	a, err := xdswire.Any(o)
-	if err != nil {
-		return err
-	}
+func (g *generator) protocolOptions(c *clusterv3.Cluster, o *httpv3.HttpProtocolOptions) {
 	c.TypedExtensionProtocolOptions = map[string]*anypb.Any{
-		"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": a,
+		"envoy.extensions.upstreams.http.v3.HttpProtocolOptions": g.any(o),
 	}
-	return nil
 }
 
-// clusterLocal reports whether a service is reached only within its own
-// cluster: Kubernetes' own services, and those of each node.
+// clusterLocal reports whether clients call only endpoints of their own cluster, or of
+// their own node.
 func clusterLocal(svc *snapshot.MeshService) bool {
 	return svc.NodeLocal || snapshot.ClusterLocal(svc.Namespace, svc.Name)
 }

@@ -6,7 +6,6 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
-	httpinspectorv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/filters/listener/http_inspector/v3"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networkingv1alpha3 "istio.io/api/networking/v1alpha3"
@@ -16,17 +15,17 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// listenerView are the outbound listeners of sidecars that see the same
-// services. With captured connections the listeners take what is redirected;
-// without (interceptionMode NONE) only a Sidecar's egress listeners that name
-// a port exist, and they bind for themselves.
+// listenerView is the view of the outbound listeners of sidecars that see the same
+// services. If connections are captured, the listeners take redirected connections.
+// Otherwise (interceptionMode NONE) only the egress listeners of a Sidecar that name a
+// port exist, and they bind their ports.
 type listenerView struct {
 	scope    scope
 	cluster  mesh.ClusterID
 	network  mesh.NetworkID
 	captured bool
 	families families // of the proxy's addresses
-	bind     string   // for egress listeners that name no address
+	bind     string   // address of egress listeners without one
 	filters  string   // []snapshot.HTTPFilter, encoded
 }
 
@@ -60,6 +59,7 @@ func (v listenerView) Touched(s *snapshot.Snapshot, c *snapshot.Changes, yield f
 	}
 }
 
+// fixed yields the listeners that do not depend on services.
 func (v listenerView) fixed(s *snapshot.Snapshot, filters []snapshot.HTTPFilter, yield func(string, Unit)) {
 	if v.captured {
 		yield("virtualOutbound", virtualOutbound{
@@ -76,8 +76,8 @@ func (v listenerView) fixed(s *snapshot.Snapshot, filters []snapshot.HTTPFilter,
 	}
 }
 
-// catchesAll reports whether services get listeners of their own: there are
-// redirected connections, and no Sidecar that names every port itself.
+// catchesAll reports whether services get listeners: connections are captured, and there
+// is no Sidecar with a port for each egress listener.
 func (v listenerView) catchesAll() bool {
 	if !v.captured {
 		return false
@@ -104,8 +104,8 @@ func (v listenerView) port(s *snapshot.Snapshot, number uint32, filters []snapsh
 	})
 }
 
-// headless yields the listeners of a headless service whose ports are not
-// HTTP: one for each pod, because clients connect to pod addresses.
+// headless yields the listeners for the TCP ports of a headless service. Clients connect
+// to the addresses of its pods, so each pod has a listener.
 func (v listenerView) headless(s *snapshot.Snapshot, host string, filters []snapshot.HTTPFilter, yield func(string, Unit)) {
 	id := "headless " + host
 	svc := s.Services.Get(host)
@@ -123,8 +123,8 @@ func (v listenerView) headless(s *snapshot.Snapshot, host string, filters []snap
 	})
 }
 
-// virtualOutbound takes every redirected connection that no other listener
-// wants.
+// virtualOutbound is the listener that takes the redirected connections without another
+// listener.
 type virtualOutbound struct {
 	registryOnly bool
 	families     families
@@ -134,37 +134,31 @@ type virtualOutbound struct {
 func (u virtualOutbound) Type() string { return xdswire.ListenerType }
 
 func (u virtualOutbound) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
-	hole, err := blackHole()
-	if err != nil {
-		return nil, err
-	}
-	rest, err := tcpProxy(unknownTCP(u.registryOnly), u.settings)
-	if err != nil {
-		return nil, err
-	}
-	logs, err := refusedConnections(u.settings)
-	if err != nil {
-		return nil, err
-	}
+	g := generator{enc: enc}
 	l := &listenerv3.Listener{
 		Name:                                 "virtualOutbound",
 		TrafficDirection:                     corev3.TrafficDirection_OUTBOUND,
 		UseOriginalDst:                       wrapperspb.Bool(true),
-		AccessLog:                            logs,
+		AccessLog:                            g.refusedConnections(u.settings),
 		MaxConnectionsToAcceptPerSocketEvent: wrapperspb.UInt32(1),
 		FilterChains: []*listenerv3.FilterChain{
 			{
 				Name:             "virtualOutbound-blackhole",
 				FilterChainMatch: &listenerv3.FilterChainMatch{DestinationPort: wrapperspb.UInt32(mesh.PortOutbound)},
-				Filters:          []*listenerv3.Filter{hole},
+				Filters:          []*listenerv3.Filter{g.blackHole()},
 			},
-			{Name: "virtualOutbound-catchall-tcp", Filters: []*listenerv3.Filter{rest}},
+			{
+				Name:    "virtualOutbound-catchall-tcp",
+				Filters: []*listenerv3.Filter{g.tcpProxy(unknownTCP(u.registryOnly), u.settings)},
+			},
 		},
 	}
 	listenAt(l, mesh.PortOutbound, u.families.wildcards())
-	return listeners(enc, l)
+	g.listener(l)
+	return g.resources()
 }
 
+// unknownTCP returns the cluster of TCP connections to unknown destinations.
 func unknownTCP(registryOnly bool) string {
 	if registryOnly {
 		return mesh.BlackHoleCluster
@@ -172,8 +166,8 @@ func unknownTCP(registryOnly bool) string {
 	return mesh.PassthroughCluster
 }
 
-// portListeners are the outbound listeners of one port number: one for all
-// HTTP services, and one for each address of each other service.
+// portListeners generates the outbound listeners of one port number: one for all HTTP
+// services, and one for each address of each other service.
 type portListeners struct {
 	services     *snapshot.PortServices
 	scope        scope
@@ -187,17 +181,13 @@ type portListeners struct {
 func (u portListeners) Type() string { return xdswire.ListenerType }
 
 func (u portListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
-	var out []*listenerv3.Listener
+	g := generator{enc: enc}
 	number := u.services.Number
 	o := httpOptions{port: number, settings: u.settings, filters: decodeFilters(u.filters)}
 	if anyHTTP(u.services, u.scope) && !reserved(number) {
 		web := o
 		web.grpcWeb = anyPort(u.services, u.scope, func(p *snapshot.ServicePort) bool { return p.Protocol == mesh.GRPCWeb })
-		l, err := httpListener(u.families.wildcards(), u.registryOnly, web)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, l)
+		g.listener(g.httpListener(u.families.wildcards(), u.registryOnly, web))
 	}
 	taken := make(map[string]struct{})
 	for _, svc := range u.services.Services {
@@ -205,23 +195,19 @@ func (u portListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, erro
 		if svc.ExternalName != "" || svc.Headless || port.Protocol.IsHTTP() || !u.scope.sees(svc) {
 			continue
 		}
-		for _, ip := range addresses(svc, u.cluster) {
+		for _, ip := range addresses(svc.For(u.cluster)) {
 			if _, dup := taken[ip]; dup {
-				continue // of two services that claim an address the oldest has it
+				continue // the oldest of the services with the address has it
 			}
 			taken[ip] = struct{}{}
-			l, err := serviceListener(svc, port, ip, o)
-			if err != nil {
-				return nil, err
-			}
-			out = append(out, l)
+			g.listener(g.serviceListener(svc, port, ip, o))
 		}
 	}
-	return listeners(enc, out...)
+	return g.resources()
 }
 
-// headlessListeners are the listeners of a headless service's pods, without
-// those that the proxy does not reach at their own addresses.
+// headlessListeners generates the listeners of a headless service's pods, except pods
+// that the proxy cannot reach at their own addresses.
 type headlessListeners struct {
 	service   *snapshot.MeshService
 	endpoints *snapshot.Endpoints
@@ -237,7 +223,7 @@ func (u headlessListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, 
 	if u.endpoints == nil {
 		return nil, nil
 	}
-	var out []*listenerv3.Listener
+	g := generator{enc: enc}
 	filters := decodeFilters(u.filters)
 	taken := make(map[string]struct{})
 	for i := range u.service.Ports {
@@ -250,84 +236,60 @@ func (u headlessListeners) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, 
 			if !headlessReaches(u.service, e, u.cluster, u.network) {
 				continue
 			}
-			l, err := serviceListener(u.service, port, e.Address.String(), httpOptions{port: port.Number, settings: u.settings, filters: filters})
-			if err != nil {
-				return nil, err
+			l := g.serviceListener(u.service, port, e.Address.String(), httpOptions{port: port.Number, settings: u.settings, filters: filters})
+			if _, dup := taken[l.Name]; !dup {
+				taken[l.Name] = struct{}{}
+				g.listener(l)
 			}
-			if _, dup := taken[l.Name]; dup {
-				continue
-			}
-			taken[l.Name] = struct{}{}
-			out = append(out, l)
 		}
 	}
-	return listeners(enc, out...)
+	return g.resources()
 }
 
-// httpListener takes the redirected HTTP connections of one port number to
-// any address, at the wildcard addresses.
-func httpListener(wildcards []string, registryOnly bool, o httpOptions) (*listenerv3.Listener, error) {
+// httpListener returns the listener for redirected HTTP connections to one port number
+// at any address.
+func (g *generator) httpListener(wildcards []string, registryOnly bool, o httpOptions) *listenerv3.Listener {
 	name := wildcards[0] + "_" + portString(o.port)
-	http, err := outboundHTTP("outbound_"+name+";", portString(o.port), o)
-	if err != nil {
-		return nil, err
-	}
-	rest, err := tcpProxy(unknownTCP(registryOnly), o.settings)
-	if err != nil {
-		return nil, err
-	}
-	l, err := capturedListener(name, wildcards, o, true)
-	if err != nil {
-		return nil, err
-	}
-	l.FilterChains = []*listenerv3.FilterChain{plainHTTPChain(http)}
+	l := g.capturedListener(name, wildcards, o, true)
+	l.FilterChains = []*listenerv3.FilterChain{g.plainHTTPChain(name, portString(o.port), o)}
 	l.DefaultFilterChain = &listenerv3.FilterChain{
 		Name: "PassthroughFilterChain", FilterChainMatch: &listenerv3.FilterChainMatch{},
-		Filters: []*listenerv3.Filter{rest},
+		Filters: []*listenerv3.Filter{g.tcpProxy(unknownTCP(registryOnly), o.settings)},
 	}
-	return l, nil
+	return l
 }
 
-// serviceListener takes the redirected connections to one address of a
-// service; with detection, HTTP is routed and the rest goes on as TCP.
-func serviceListener(svc *snapshot.MeshService, port *snapshot.ServicePort, ip string, o httpOptions) (*listenerv3.Listener, error) {
+// serviceListener returns the listener for redirected connections to one address of a
+// service. If the protocol is detected, it routes HTTP and passes the rest on as TCP.
+func (g *generator) serviceListener(svc *snapshot.MeshService, port *snapshot.ServicePort, ip string, o httpOptions) *listenerv3.Listener {
 	number := portString(port.Number)
 	name := ip + "_" + number
 	detect := port.Protocol == mesh.Auto
-	tcp, err := tcpProxy(mesh.ClusterName{Direction: mesh.Outbound, Port: port.Number, Host: svc.Host}.String(), o.settings)
-	if err != nil {
-		return nil, err
-	}
-	l, err := capturedListener(name, []string{ip}, o, detect)
-	if err != nil {
-		return nil, err
-	}
-	chain := &listenerv3.FilterChain{Filters: []*listenerv3.Filter{tcp}, TransportSocketConnectTimeout: durationpb.New(connectTimeout)}
+	l := g.capturedListener(name, []string{ip}, o, detect)
+	tcp := g.tcpProxy(mesh.ClusterName{Direction: mesh.Outbound, Port: port.Number, Host: svc.Host}.String(), o.settings)
+	chain := &listenerv3.FilterChain{Filters: []*listenerv3.Filter{tcp}, TransportSocketConnectTimeout: durationpb.New(handshakeTimeout)}
 	if !detect {
 		l.FilterChains = []*listenerv3.FilterChain{chain}
-		return l, nil
+		return l
 	}
-	http, err := outboundHTTP("outbound_"+name+";", svc.Host+":"+number, o)
-	if err != nil {
-		return nil, err
-	}
-	l.FilterChains = []*listenerv3.FilterChain{plainHTTPChain(http)}
+	l.FilterChains = []*listenerv3.FilterChain{g.plainHTTPChain(name, svc.Host+":"+number, o)}
 	l.DefaultFilterChain = chain
-	return l, nil
+	return l
 }
 
-func plainHTTPChain(http *listenerv3.Filter) *listenerv3.FilterChain {
+// plainHTTPChain returns the filter chain of a listener for connections with HTTP in
+// plaintext.
+func (g *generator) plainHTTPChain(listener, routes string, o httpOptions) *listenerv3.FilterChain {
 	return &listenerv3.FilterChain{
-		FilterChainMatch: &listenerv3.FilterChainMatch{TransportProtocol: "raw_buffer", ApplicationProtocols: alpnPlain},
-		Filters:          []*listenerv3.Filter{http},
-		// Bounds the time a client may take for its handshake.
-		TransportSocketConnectTimeout: durationpb.New(connectTimeout),
+		FilterChainMatch:              &listenerv3.FilterChainMatch{TransportProtocol: "raw_buffer", ApplicationProtocols: alpnPlain},
+		Filters:                       []*listenerv3.Filter{g.outboundHTTP("outbound_"+listener+";", routes, o)},
+		TransportSocketConnectTimeout: durationpb.New(handshakeTimeout),
 	}
 }
 
-// capturedListener is a listener that gets its connections from
-// virtualOutbound rather than from a socket of its own.
-func capturedListener(name string, ips []string, o httpOptions, detect bool) (*listenerv3.Listener, error) {
+// capturedListener returns a listener that has no socket: virtualOutbound hands
+// connections over to it.
+func (g *generator) capturedListener(name string, ips []string, o httpOptions, detect bool) *listenerv3.Listener {
 	l := &listenerv3.Listener{
 		Name:                             name,
 		TrafficDirection:                 corev3.TrafficDirection_OUTBOUND,
@@ -337,16 +299,13 @@ func capturedListener(name string, ips []string, o httpOptions, detect bool) (*l
 	}
 	listenAt(l, o.port, ips)
 	if detect {
-		f, err := listenerFilter("envoy.filters.listener.http_inspector", &httpinspectorv3.HttpInspector{})
-		if err != nil {
-			return nil, err
-		}
-		l.ListenerFilters = append(l.ListenerFilters, f)
+		l.ListenerFilters = []*listenerv3.ListenerFilter{g.httpInspector()}
 	}
-	return l, nil
+	return l
 }
 
-// egressListener is an egress listener of a Sidecar that names its port.
+// egressListener generates the listener for an egress listener of a Sidecar that names
+// its port.
 type egressListener struct {
 	sidecar  *snapshot.Sidecar
 	listener int
@@ -363,7 +322,7 @@ func (u egressListener) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, err
 	e := u.sidecar.Spec.GetEgress()[u.listener]
 	protocol, _ := mesh.ParseProtocol(e.GetPort().GetProtocol())
 	if !protocol.IsHTTP() {
-		return nil, nil // the source says that it has no effect
+		return nil, nil // the source reports that it has no effect
 	}
 	binds := !u.captured || e.GetCaptureMode() == networkingv1alpha3.CaptureMode_NONE
 	at := []string{e.GetBind()}
@@ -378,13 +337,11 @@ func (u egressListener) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, err
 	if (at[0] == "0.0.0.0" || at[0] == "::") && reserved(number) {
 		return nil, nil
 	}
+	g := generator{enc: enc}
 	name := at[0] + "_" + portString(number)
-	http, err := outboundHTTP("outbound_"+name+";", portString(number), httpOptions{
+	http := g.outboundHTTP("outbound_"+name+";", portString(number), httpOptions{
 		port: number, settings: u.settings, filters: decodeFilters(u.filters), grpcWeb: protocol == mesh.GRPCWeb,
 	})
-	if err != nil {
-		return nil, err
-	}
 	l := &listenerv3.Listener{
 		Name:             name,
 		TrafficDirection: corev3.TrafficDirection_OUTBOUND,
@@ -396,11 +353,12 @@ func (u egressListener) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, err
 	} else {
 		listenAt(l, number, at)
 	}
-	return listeners(enc, l)
+	g.listener(l)
+	return g.resources()
 }
 
-// bindOf is the address of egress listeners that name none: the proxy's own.
-// It is empty when there is no such listener, so that views are shared.
+// bindOf returns the address of egress listeners without one, which is the proxy's own.
+// If no egress listener needs it, bindOf returns "", so that proxies share the view.
 func bindOf(n Node, sc scope) string {
 	for _, e := range sc.egress() {
 		if e.GetPort().GetNumber() != 0 && e.GetBind() == "" && (!n.Captured || e.GetCaptureMode() == networkingv1alpha3.CaptureMode_NONE) {

@@ -14,9 +14,9 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// routeView are the route configurations of proxies that see the same
-// services under the same names: one for each HTTP port, one for each
-// detected port of a service, and those of a Sidecar's own egress listeners.
+// routeView is the view of the route configurations of proxies that see the same services
+// under the same names: one for each HTTP port, one for each port of a service with
+// protocol detection, and one for each egress listener of a Sidecar with an HTTP port.
 type routeView struct {
 	scope     scope
 	namespace string // whose services have short names
@@ -53,12 +53,11 @@ func (v routeView) Touched(s *snapshot.Snapshot, c *snapshot.Changes, yield func
 func (v routeView) facts(s *snapshot.Snapshot) routeFacts {
 	return routeFacts{
 		namespace: v.namespace, cluster: v.cluster,
-		registryOnly: registryOnly(s.Mesh, v.scope), domain: s.Mesh.Domain,
+		registryOnly: registryOnly(s.Mesh, v.scope),
 	}
 }
 
-// port yields the configuration that all HTTP services of one port number
-// share.
+// port yields the configuration of a port number, which all HTTP services share.
 func (v routeView) port(s *snapshot.Snapshot, number uint32, yield func(string, Unit)) {
 	id := portString(number)
 	services := s.Ports.Get(number)
@@ -69,8 +68,7 @@ func (v routeView) port(s *snapshot.Snapshot, number uint32, yield func(string, 
 	yield(id, portRoutes{routeFacts: v.facts(s), services: services, scope: v.scope})
 }
 
-// detected yields the configurations of a service's ports whose protocol is
-// detected on the connection.
+// detected yields the configurations of a service's ports with protocol detection.
 func (v routeView) detected(s *snapshot.Snapshot, host string, yield func(string, Unit)) {
 	svc := s.Services.Get(host)
 	if svc == nil || !v.scope.sees(svc) || !hasPort(svc, isDetected) {
@@ -80,8 +78,7 @@ func (v routeView) detected(s *snapshot.Snapshot, host string, yield func(string
 	yield(host, detectedRoutes{routeFacts: v.facts(s), service: svc})
 }
 
-// egress yields the configurations of the Sidecar's egress listeners that
-// name an HTTP port.
+// egress yields the configurations of the Sidecar's egress listeners with an HTTP port.
 func (v routeView) egress(s *snapshot.Snapshot, yield func(string, Unit)) {
 	for i, e := range v.scope.egress() {
 		p, ok := mesh.ParseProtocol(e.GetPort().GetProtocol())
@@ -90,8 +87,8 @@ func (v routeView) egress(s *snapshot.Snapshot, yield func(string, Unit)) {
 		}
 		facts := v.facts(s)
 		if !v.captured || e.GetCaptureMode() == networkingv1alpha3.CaptureMode_NONE || p == mesh.HTTPProxy {
-			// Clients connect to the listener itself. To pass an unknown host
-			// on to the address of the connection would be a loop.
+			// Clients connect to the listener itself. Passing requests for unknown
+			// hosts on to the original destination would be a loop.
 			facts.registryOnly = true
 		}
 		yield("egress "+strconv.Itoa(i), egressRoutes{
@@ -115,7 +112,7 @@ func anyHTTP(ps *snapshot.PortServices, sc scope) bool {
 	return anyPort(ps, sc, func(p *snapshot.ServicePort) bool { return p.Protocol.IsHTTP() })
 }
 
-// anyPort reports whether the port of a visible service is so.
+// anyPort reports whether is holds for the port of some visible service.
 func anyPort(ps *snapshot.PortServices, sc scope, is func(*snapshot.ServicePort) bool) bool {
 	for _, svc := range ps.Services {
 		if svc.ExternalName == "" && is(svc.Port(ps.Number)) && sc.sees(svc) {
@@ -125,8 +122,8 @@ func anyPort(ps *snapshot.PortServices, sc scope, is func(*snapshot.ServicePort)
 	return false
 }
 
-// registryOnly reports whether unknown destinations are refused: by the
-// Sidecar if it says so, else by the mesh.
+// registryOnly reports whether proxies refuse unknown destinations. The Sidecar's policy
+// overrides the mesh's.
 func registryOnly(m *snapshot.Mesh, sc scope) bool {
 	if policy := sc.policy(); policy != nil {
 		return policy.GetMode() == networkingv1alpha3.OutboundTrafficPolicy_REGISTRY_ONLY
@@ -134,15 +131,14 @@ func registryOnly(m *snapshot.Mesh, sc scope) bool {
 	return m.RegistryOnly
 }
 
-// routeFacts is what every outbound route configuration reads.
+// routeFacts holds the facts of all outbound route configurations.
 type routeFacts struct {
 	namespace    string
 	cluster      mesh.ClusterID
 	registryOnly bool
-	domain       string
 }
 
-// portRoutes routes one port number by host name to the HTTP services there.
+// portRoutes generates the configuration that routes a port by host to HTTP services.
 type portRoutes struct {
 	routeFacts
 	services *snapshot.PortServices
@@ -165,8 +161,8 @@ func (u portRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) 
 	return one(u.encode(baseRoutes(portString(u.services.Number)), hosts))
 }
 
-// detectedRoutes are the configurations of one service's detected ports. The
-// listener is the service's own address, so every host name means it.
+// detectedRoutes generates the configurations of a service's ports with protocol
+// detection. Their listeners have the service's address, so all hosts mean the service.
 type detectedRoutes struct {
 	routeFacts
 	service *snapshot.MeshService
@@ -175,30 +171,22 @@ type detectedRoutes struct {
 func (u detectedRoutes) Type() string { return xdswire.RouteType }
 
 func (u detectedRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
-	var out []*xdswire.Resource
+	g := generator{enc: enc}
 	for i := range u.service.Ports {
 		port := &u.service.Ports[i]
 		if !isDetected(port) || u.service.ExternalName != "" {
 			continue
 		}
-		vh, err := newVirtualHost(u.service, port, []string{"*"})
-		if err != nil {
-			return nil, err
-		}
 		rc := baseRoutes(u.service.Host + ":" + portString(port.Number))
-		rc.VirtualHosts = []*routev3.VirtualHost{vh}
-		r, err := enc.Resource(xdswire.RouteType, rc.Name, rc)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, r)
+		rc.VirtualHosts = []*routev3.VirtualHost{g.virtualHost(u.service, port, []string{"*"})}
+		g.add(xdswire.RouteType, rc.Name, rc)
 	}
-	return out, nil
+	return g.resources()
 }
 
-// egressRoutes is the configuration of one egress listener of a Sidecar. With
-// protocol HTTP_PROXY it routes to the services of all HTTP ports, by host
-// name and port; otherwise to those of its own port.
+// egressRoutes generates the configuration of an egress listener of a Sidecar. With
+// protocol HTTP_PROXY it routes by host and port to all HTTP ports of services, else by
+// host to its own port.
 type egressRoutes struct {
 	routeFacts
 	services *snapshot.Table[string, snapshot.MeshService]
@@ -235,8 +223,8 @@ func (u egressRoutes) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error
 	return one(u.encode(rc, hosts))
 }
 
-// encode encodes a configuration with the virtual hosts, and what happens to
-// unknown hosts. Its encoding is that of its parts in a row.
+// encode encodes a configuration with its virtual hosts and catchAll. The encoding of a
+// message is the concatenation of its encoded parts.
 func (u routeFacts) encode(rc *routev3.RouteConfiguration, hosts *virtualHosts) (*xdswire.Resource, error) {
 	head, err := xdswire.Marshal(rc)
 	if err != nil {

@@ -2,6 +2,7 @@ package xdsgen
 
 import (
 	"strings"
+	"time"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	rawbufferv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/transport_sockets/raw_buffer/v3"
@@ -13,8 +14,14 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// ALPN values of Istio's contract. Clients say with them that mTLS carries
-// mesh traffic, and which protocol is inside.
+// tlsSocket is the name of TLS transport sockets. gRPC accepts no other name.
+const tlsSocket = "envoy.transport_sockets.tls"
+
+// handshakeTimeout bounds the TLS handshake of a client with a listener.
+const handshakeTimeout = 15 * time.Second
+
+// Istio's ALPN protocols. With them a client announces mTLS of the mesh and the protocol
+// inside.
 var (
 	alpnAll      = []string{"istio", "istio-peer-exchange", "istio-http/1.0", "istio-http/1.1", "istio-h2"}
 	alpnMTLSHTTP = []string{"istio-http/1.0", "istio-http/1.1", "istio-h2"}
@@ -22,8 +29,8 @@ var (
 	alpnPlain    = []string{"http/1.1", "h2c"}
 )
 
-// curves are the key exchanges of mesh mTLS, joined so that they can be compared;
-// empty leaves them to Envoy.
+// curves holds the key exchanges of mTLS in a comparable form. Empty means Envoy's
+// defaults.
 type curves string
 
 const curveSeparator = ":"
@@ -37,52 +44,49 @@ func (c curves) list() []string {
 	return strings.Split(string(c), curveSeparator)
 }
 
-// mutualTLSParams: both ends are ours or Istio's, which speak TLS 1.3.
-func mutualTLSParams(exchange curves) *tlsv3.TlsParameters {
-	return &tlsv3.TlsParameters{
-		EcdhCurves:                exchange.list(),
-		TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
-		TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
-	}
-}
-
-// upstreamTLS is mesh mTLS to a service: our workload certificate, the mesh's
-// roots, and the server's identity among the accounts of the service. Without
-// known accounts any identity that the roots vouch for is accepted.
-func upstreamTLS(exchange curves, accounts []string, sni string, http2 bool) (*corev3.TransportSocket, error) {
+// upstreamTLS returns the transport socket for mTLS to a service. The server's
+// certificate must chain to the mesh's roots and have one of the accounts as identity.
+// If there are no accounts, any identity is accepted.
+func (g *generator) upstreamTLS(exchange curves, accounts []string, sni string, http2 bool) *corev3.TransportSocket {
 	alpn := []string{"istio"}
 	if http2 {
 		alpn = append(alpn, "h2")
 	}
 	common := commonTLS(exchange, alpn, exactSANs(accounts))
-	return transportSocket("envoy.transport_sockets.tls", &tlsv3.UpstreamTlsContext{CommonTlsContext: common, Sni: sni})
+	return g.transportSocket(tlsSocket, &tlsv3.UpstreamTlsContext{CommonTlsContext: common, Sni: sni})
 }
 
-// downstreamTLS terminates mesh mTLS: a client certificate of one of the
-// trust domains is required.
-func downstreamTLS(exchange curves, trustDomains []string) (*corev3.TransportSocket, error) {
+// downstreamTLS returns the transport socket that terminates mTLS. It requires a client
+// certificate of one of the trust domains.
+func (g *generator) downstreamTLS(exchange curves, trustDomains []string) *corev3.TransportSocket {
 	var sans []*matcherv3.StringMatcher
 	for _, td := range trustDomains {
 		sans = append(sans, &matcherv3.StringMatcher{
 			MatchPattern: &matcherv3.StringMatcher_Prefix{Prefix: "spiffe://" + td + "/"},
 		})
 	}
-	return transportSocket("envoy.transport_sockets.tls", &tlsv3.DownstreamTlsContext{
+	return g.transportSocket(tlsSocket, &tlsv3.DownstreamTlsContext{
 		CommonTlsContext:         commonTLS(exchange, []string{"h2", "http/1.1"}, sans),
 		RequireClientCertificate: wrapperspb.Bool(true),
 	})
 }
 
+// commonTLS returns the common part of both ends. Both are proxies of the mesh, which
+// support TLS 1.3.
 func commonTLS(exchange curves, alpn []string, sans []*matcherv3.StringMatcher) *tlsv3.CommonTlsContext {
 	return &tlsv3.CommonTlsContext{
-		TlsParams:                      mutualTLSParams(exchange),
+		TlsParams: &tlsv3.TlsParameters{
+			EcdhCurves:                exchange.list(),
+			TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
+			TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
+		},
 		AlpnProtocols:                  alpn,
 		TlsCertificateSdsSecretConfigs: []*tlsv3.SdsSecretConfig{agentSecret("default")},
 		ValidationContextType: &tlsv3.CommonTlsContext_CombinedValidationContext{
 			CombinedValidationContext: &tlsv3.CommonTlsContext_CombinedCertificateValidationContext{
 				DefaultValidationContext: &tlsv3.CertificateValidationContext{
-					// The SAN's type is left open on purpose: this field is what
-					// every Envoy since 1.36 and Istio's tools read.
+					// All supported versions of Envoy and Istio's tools read this
+					// field, which leaves the type of the SAN open.
 					MatchSubjectAltNames: sans, //nolint:staticcheck // see above
 				},
 				ValidationContextSdsSecretConfig: agentSecret("ROOTCA"),
@@ -91,7 +95,7 @@ func commonTLS(exchange curves, alpn []string, sans []*matcherv3.StringMatcher) 
 	}
 }
 
-// agentSecret is a secret of the workload, served by its agent over the
+// agentSecret returns the reference to a secret that the agent serves through the
 // bootstrap's cluster sds-grpc.
 func agentSecret(name string) *tlsv3.SdsSecretConfig {
 	return &tlsv3.SdsSecretConfig{Name: name, SdsConfig: &corev3.ConfigSource{
@@ -108,6 +112,7 @@ func agentSecret(name string) *tlsv3.SdsSecretConfig {
 	}}
 }
 
+// exactSANs returns matchers for these identities.
 func exactSANs(accounts []string) []*matcherv3.StringMatcher {
 	out := make([]*matcherv3.StringMatcher, len(accounts))
 	for i, a := range accounts {
@@ -116,6 +121,6 @@ func exactSANs(accounts []string) []*matcherv3.StringMatcher {
 	return out
 }
 
-func rawBuffer() (*corev3.TransportSocket, error) {
-	return transportSocket("envoy.transport_sockets.raw_buffer", &rawbufferv3.RawBuffer{})
+func (g *generator) rawBuffer() *corev3.TransportSocket {
+	return g.transportSocket("envoy.transport_sockets.raw_buffer", &rawbufferv3.RawBuffer{})
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// hostNames says how clients name a service.
+// hostNames is the form in which clients name a service.
 type hostNames bool
 
 const (
@@ -22,12 +22,12 @@ const (
 	byNameAndPort hostNames = true // clients of an HTTP proxy
 )
 
-// hostKey is what the virtual host of a service's port reads.
+// hostKey holds everything that the virtual host of a service's port depends on.
 type hostKey struct {
 	service *snapshot.MeshService
 	port    *snapshot.ServicePort
-	near    bool   // the client is of the service's namespace
-	client  string // its namespace, for a service with aliases
+	near    bool   // the client is in the service's namespace
+	client  string // the client's namespace, for a service with aliases
 	in      *snapshot.ClusterService
 	names   hostNames
 }
@@ -40,7 +40,7 @@ func (u routeFacts) host(svc *snapshot.MeshService, port *snapshot.ServicePort, 
 	return k
 }
 
-// namesOf are the full and the short names of a service.
+// namesOf returns the full and the short names of a service.
 func namesOf(host, name, namespace string, near bool) []string {
 	if near {
 		return []string{host, host + ".", name, name + "." + namespace + ".svc", name + "." + namespace}
@@ -48,9 +48,8 @@ func namesOf(host, name, namespace string, near bool) []string {
 	return []string{host, host + ".", name + "." + namespace, name + "." + namespace + ".svc"}
 }
 
-// domains are the names by which the proxy may call the service, each once:
-// the full name, the short ones, its addresses in the proxy's cluster, and the
-// names of its aliases.
+// domains returns the names by which clients may call the service, each once: its names,
+// its addresses in the proxy's cluster, and the names of its aliases.
 func (k hostKey) domains() []string {
 	svc := k.service
 	out := namesOf(svc.Host, svc.Name, svc.Namespace, k.near)
@@ -59,9 +58,9 @@ func (k hostKey) domains() []string {
 			out = append(out, "*."+d)
 		}
 	}
-	for _, ip := range addressesIn(k.in) {
+	for _, ip := range addresses(k.in) {
 		if strings.Contains(ip, ":") {
-			ip = "[" + ip + "]" // as a Host header has it
+			ip = "[" + ip + "]" // as in a Host header
 		}
 		out = append(out, ip)
 	}
@@ -81,8 +80,8 @@ func (k hostKey) domains() []string {
 	})
 }
 
-// proxyDomains are the names of a service as a client of an HTTP proxy says
-// them: with the port, which may be left out for port 80.
+// proxyDomains returns the names of a service as clients of an HTTP proxy send them: with
+// the port, which is optional for port 80.
 func proxyDomains(domains []string, number uint32) []string {
 	var out []string
 	port := ":" + portString(number)
@@ -95,12 +94,8 @@ func proxyDomains(domains []string, number uint32) []string {
 	return out
 }
 
-// addresses are the cluster IPs of a service as a cluster knows it.
-func addresses(svc *snapshot.MeshService, c mesh.ClusterID) []string {
-	return addressesIn(svc.For(c))
-}
-
-func addressesIn(in *snapshot.ClusterService) []string {
+// addresses returns the cluster IPs of a service in one cluster. in may be nil.
+func addresses(in *snapshot.ClusterService) []string {
 	if in == nil {
 		return nil
 	}
@@ -111,26 +106,25 @@ func addressesIn(in *snapshot.ClusterService) []string {
 	return out
 }
 
-// virtualHost is an encoded virtual host. Route configurations share it: of a
-// change in one service each encodes only that one's anew.
+// virtualHost is an encoded virtual host. Route configurations share it, so that after a
+// change of one service only its virtual hosts are encoded again.
 type virtualHost struct {
 	name    string
 	domains []string
-	lower   []string // domains, as Envoy compares them
+	lower   []string // domains in lower case, as Envoy compares them
 	wire    []byte   // as a field of a RouteConfiguration
 }
 
-// virtualHosts collects virtual hosts; a domain that two claim stays with the
-// first.
+// virtualHosts collects virtual hosts. If two have one domain, the first keeps it.
 type virtualHosts struct {
 	enc   *xdswire.Encoder
 	list  []*virtualHost
 	taken map[string]struct{}
 }
 
-// newVirtualHosts expects at most that many services.
+// newVirtualHosts returns an empty list with room for the domains of some services.
 func newVirtualHosts(enc *xdswire.Encoder, services int) *virtualHosts {
-	const domains = 5 // of most services
+	const domains = 5 // per service, usually
 	return &virtualHosts{enc: enc, taken: make(map[string]struct{}, domains*services)}
 }
 
@@ -161,9 +155,10 @@ func (h *virtualHosts) has(domain string) bool {
 }
 
 func (k hostKey) encode(domains []string) (*virtualHost, error) {
-	m, err := newVirtualHost(k.service, k.port, domains)
-	if err != nil {
-		return nil, err
+	var g generator
+	m := g.virtualHost(k.service, k.port, domains)
+	if g.err != nil {
+		return nil, g.err
 	}
 	wire, err := xdswire.Marshal(&routev3.RouteConfiguration{VirtualHosts: []*routev3.VirtualHost{m}})
 	lower := make([]string, len(domains))
@@ -173,67 +168,59 @@ func (k hostKey) encode(domains []string) (*virtualHost, error) {
 	return &virtualHost{name: m.GetName(), domains: domains, lower: lower, wire: wire}, err
 }
 
-func newVirtualHost(svc *snapshot.MeshService, port *snapshot.ServicePort, domains []string) (*routev3.VirtualHost, error) {
-	number := portString(port.Number)
-	route, err := serviceRoute(svc.Host, number, port)
-	if err != nil {
-		return nil, err
-	}
+// virtualHost returns the virtual host of a service's port.
+func (g *generator) virtualHost(svc *snapshot.MeshService, port *snapshot.ServicePort, domains []string) *routev3.VirtualHost {
+	name := svc.Host + ":" + portString(port.Number)
 	vh := &routev3.VirtualHost{
-		Name:                       svc.Host + ":" + number,
+		Name:                       name,
 		Domains:                    domains,
-		Routes:                     []*routev3.Route{route},
+		Routes:                     []*routev3.Route{g.serviceRoute(name, mesh.ClusterName{Direction: mesh.Outbound, Port: port.Number, Host: svc.Host}.String())},
 		IncludeRequestAttemptCount: true,
 	}
 	if port.Protocol.IsHTTP2() {
-		vh.TypedPerFilterConfig, err = http2ALPN()
+		vh.TypedPerFilterConfig = g.http2ALPN()
 	}
-	return vh, err
+	return vh
 }
 
-func serviceRoute(host, number string, port *snapshot.ServicePort) (*routev3.Route, error) {
-	previous, err := xdswire.Any(&previoushostsv3.PreviousHostsPredicate{})
-	if err != nil {
-		return nil, err
-	}
+// serviceRoute returns the route of all requests to a cluster, with Istio's retries.
+func (g *generator) serviceRoute(name, cluster string) *routev3.Route {
 	return &routev3.Route{
 		Name:      "default",
 		Match:     &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}},
-		Decorator: &routev3.Decorator{Operation: host + ":" + number + "/*"},
+		Decorator: &routev3.Decorator{Operation: name + "/*"},
 		Action: &routev3.Route_Route{Route: &routev3.RouteAction{
-			ClusterSpecifier: &routev3.RouteAction_Cluster{
-				Cluster: mesh.ClusterName{Direction: mesh.Outbound, Port: port.Number, Host: host}.String(),
-			},
-			Timeout:        durationpb.New(0),
-			MaxGrpcTimeout: durationpb.New(0), //nolint:staticcheck // Istio's routes carry it and every Envoy reads it
+			ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: cluster},
+			Timeout:          durationpb.New(0),
+			MaxGrpcTimeout:   durationpb.New(0), //nolint:staticcheck // Istio's routes have it and every Envoy reads it
 			RetryPolicy: &routev3.RetryPolicy{
 				RetryOn:                       "connect-failure,refused-stream,unavailable,cancelled,retriable-status-codes",
 				NumRetries:                    wrapperspb.UInt32(2),
 				HostSelectionRetryMaxAttempts: 5,
 				RetryHostPredicate: []*routev3.RetryPolicy_RetryHostPredicate{{
 					Name:       "envoy.retry_host_predicates.previous_hosts",
-					ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{TypedConfig: previous},
+					ConfigType: &routev3.RetryPolicy_RetryHostPredicate_TypedConfig{TypedConfig: g.any(&previoushostsv3.PreviousHostsPredicate{})},
 				}},
 			},
 		}},
-	}, nil
+	}
 }
 
-// catchAll passes requests for unknown hosts on, or refuses them.
+// catchAll returns the virtual host for unknown hosts. It passes requests on or, with
+// registryOnly, refuses them.
 func catchAll(registryOnly bool) *routev3.VirtualHost {
-	match := &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}}
+	name := "allow_any"
+	route := &routev3.Route{Match: &routev3.RouteMatch{PathSpecifier: &routev3.RouteMatch_Prefix{Prefix: "/"}}}
 	if registryOnly {
-		return &routev3.VirtualHost{Name: "block_all", Domains: []string{"*"}, IncludeRequestAttemptCount: true, Routes: []*routev3.Route{{
-			Name: "block_all", Match: match,
-			Action: &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: 502}},
-		}}}
-	}
-	return &routev3.VirtualHost{Name: "allow_any", Domains: []string{"*"}, IncludeRequestAttemptCount: true, Routes: []*routev3.Route{{
-		Name: "allow_any", Match: match,
-		Action: &routev3.Route_Route{Route: &routev3.RouteAction{
+		name = "block_all"
+		route.Action = &routev3.Route_DirectResponse{DirectResponse: &routev3.DirectResponseAction{Status: 502}}
+	} else {
+		route.Action = &routev3.Route_Route{Route: &routev3.RouteAction{
 			ClusterSpecifier: &routev3.RouteAction_Cluster{Cluster: mesh.PassthroughCluster},
 			Timeout:          durationpb.New(0),
 			MaxGrpcTimeout:   durationpb.New(0), //nolint:staticcheck // see serviceRoute
-		}},
-	}}}
+		}}
+	}
+	route.Name = name
+	return &routev3.VirtualHost{Name: name, Domains: []string{"*"}, IncludeRequestAttemptCount: true, Routes: []*routev3.Route{route}}
 }
