@@ -21,7 +21,7 @@ import (
 	"github.com/meshctl/meshctl/internal/serving"
 )
 
-// statusServer tells whether the proxy is ready, and the agent's metrics.
+// statusServer serves readiness and the agent's metrics.
 type statusServer struct {
 	admin *adminClient // nil without an Envoy
 	cert  func() workloadcert.Status
@@ -62,21 +62,21 @@ func newStatus(admin *adminClient, cert func() workloadcert.Status, lists func()
 	return s
 }
 
-// listStats tell how the revocation lists are.
+// listStats registers the metrics of the revocation lists.
 func listStats(registry *prometheus.Registry, lists func() revocation.Status) {
 	gauge := func(name, help string, value func(revocation.Status) float64) {
 		registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, func() float64 { return value(lists()) }))
 	}
 	gauge("meshctl_agent_revocation_lists", "Revocation lists that Envoy checks its peers with.",
 		func(s revocation.Status) float64 { return float64(s.Count) })
-	gauge("meshctl_agent_revocation_lists_until_timestamp", "When the first of the revocation lists has to be replaced, in seconds since 1970; 0 for never.",
+	gauge("meshctl_agent_revocation_lists_until_timestamp", "When the first of the revocation lists must be replaced, in seconds since 1970; 0 for never.",
 		func(s revocation.Status) float64 {
 			if s.Until.IsZero() {
 				return 0
 			}
 			return float64(s.Until.Unix())
 		})
-	gauge("meshctl_agent_revocation_lists_problems", "1 when there are no new revocation lists, or they have to be replaced soon; the log says why.",
+	gauge("meshctl_agent_revocation_lists_problems", "1 when there are no new revocation lists, or they must be replaced soon; the log has the reason.",
 		func(s revocation.Status) float64 {
 			if s.Err != nil {
 				return 1
@@ -131,11 +131,11 @@ func (s *statusServer) ready(w http.ResponseWriter, r *http.Request) {
 const readyStats = `^(cluster_manager\.cds|listener_manager\.lds)\.(update_success|update_rejected)$` +
 	`|^server\.state$|^listener_manager\.workers_started$`
 
-// check says why the proxy is not ready, nil when it is: Envoy has clusters
+// check returns why the proxy is not ready, or nil. A proxy is ready when Envoy has clusters
 // and listeners from the control plane, is live, and its workers run.
 func (s *statusServer) check(ctx context.Context) error {
 	if s.terminating.Load() {
-		return errors.New("the agent was told to end")
+		return errors.New("the agent is ending")
 	}
 	if c := s.cert(); c.Certificate == nil {
 		if c.Err != nil {
@@ -143,7 +143,7 @@ func (s *statusServer) check(ctx context.Context) error {
 		}
 		return errors.New("no certificate yet")
 	}
-	if s.admin == nil { // no Envoy: what applications read was written with the certificate
+	if s.admin == nil { // no Envoy: the files of applications were written with the certificate
 		return nil
 	}
 	body, err := s.admin.do(ctx, http.MethodGet, "/stats?usedonly&filter="+url.QueryEscape(readyStats))
@@ -163,8 +163,8 @@ func (s *statusServer) check(ctx context.Context) error {
 	return nil
 }
 
-// checkConfigured passes for good once it has passed: a control plane that
-// goes away later takes no proxy out of service.
+// checkConfigured passes for ever once it has passed: a control plane that goes away later
+// must not take proxies out of service.
 func (s *statusServer) checkConfigured(stats map[string]uint64) error {
 	if s.configured.Load() {
 		return nil
@@ -192,7 +192,7 @@ func serverState(state uint64, known bool) string {
 	return names[state]
 }
 
-// parseStats reads lines of the form name: number and skips others.
+// parseStats reads lines of the form "name: number" and skips all other lines.
 func parseStats(body string) map[string]uint64 {
 	out := map[string]uint64{}
 	for line := range strings.Lines(body) {

@@ -1,6 +1,6 @@
-// Package bootstrap builds the configuration that Envoy starts with: who it
-// is, where its control plane and its secrets come from, and the two listeners
-// that tell others how it does. Everything else reaches Envoy by ADS.
+// Package bootstrap builds the configuration that Envoy starts with: its node, the sources
+// of its configuration and secrets, and the listeners for readiness and metrics. Everything
+// else reaches Envoy by ADS. It also builds the bootstrap of gRPC applications.
 package bootstrap
 
 import (
@@ -25,21 +25,18 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// Config is what a bootstrap is built from. Addresses are valid; ports are
-// those of TCP and not 0.
+// Config is the input of Envoy's bootstrap. Addresses are valid and ports are not 0.
 type Config struct {
 	Node mesh.NodeID
-	// NodeCluster is the name that telemetry groups proxies by.
+	// NodeCluster is the name by which telemetry groups proxies.
 	NodeCluster string
-	// Metadata is what the control plane reads of a proxy, by Istio's keys.
-	// Values are those that structpb takes.
+	// Metadata is the node's metadata under Istio's keys, with values that structpb accepts.
 	Metadata map[string]any
 
-	// Listen is where readiness and metrics are served, a wildcard or one
-	// address; Local is where Envoy reaches its own admin port and the
-	// agent, and where that admin port listens.
+	// Listen is the address of readiness and metrics, or a wildcard. Local is the address of
+	// Envoy's admin port and of the agent.
 	Listen, Local netip.Addr
-	// DualStack has what listens at the IPv4 wildcard also listen at that of IPv6.
+	// DualStack also listens on the IPv6 wildcard where Listen is the IPv4 wildcard.
 	DualStack bool
 
 	AdminPort, StatusPort, ReadyPort, StatsPort uint16
@@ -47,25 +44,25 @@ type Config struct {
 	// SDSSocket is the path of the agent's Unix socket.
 	SDSSocket string
 
-	// XDSHost (an IP address or a DNS name) and XDSPort name the control
-	// plane; its certificate must hold the DNS name XDSServerName.
+	// XDSHost, an IP address or a DNS name, and XDSPort are the address of the control plane.
+	// Its certificate must hold the DNS name XDSServerName.
 	XDSHost       string
 	XDSPort       uint16
 	XDSServerName string
-	// XDSRootFile holds the roots for the control plane's certificate, PEM;
-	// empty means those of the mesh.
+	// XDSRootFile holds the roots of the control plane's certificate, PEM. If it is empty,
+	// the roots of the mesh sign the control plane.
 	XDSRootFile string
-	// KeyExchanges are those that Envoy offers the control plane, empty for what
-	// it prefers.
+	// KeyExchanges are the key exchanges that Envoy offers the control plane; empty means
+	// Envoy's default.
 	KeyExchanges []tls.CurveID
-	// Delta selects incremental xDS, else the state of the world is sent.
+	// Delta selects incremental xDS instead of state of the world.
 	Delta bool
 
 	Stats         StatsInclusion
 	RuntimeValues map[string]string
 }
 
-// StatsInclusion names statistics to keep beside the built-in ones.
+// StatsInclusion selects statistics to keep in addition to the built-in ones.
 type StatsInclusion struct{ Prefixes, Suffixes, Regexps []string }
 
 // Names of the static clusters. Configuration that the control plane
@@ -94,7 +91,7 @@ func Marshal(c Config) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode bootstrap: %w", err)
 	}
-	// protojson varies its white space from build to build.
+	// The white space of protojson differs between builds.
 	var out bytes.Buffer
 	if err := json.Indent(&out, raw, "", "  "); err != nil {
 		return nil, fmt.Errorf("encode bootstrap: %w", err)
@@ -158,8 +155,8 @@ func build(c Config) (*bootstrapv3.Bootstrap, error) {
 	return b, p.err
 }
 
-// dynamicResources says that clusters and listeners come over one ADS stream,
-// and that Envoy waits for them however long the control plane is away.
+// dynamicResources configures one ADS stream for clusters and listeners. Envoy waits for them
+// without a limit.
 func dynamicResources(delta bool) *bootstrapv3.Bootstrap_DynamicResources {
 	api := corev3.ApiConfigSource_GRPC
 	if delta {
@@ -192,8 +189,8 @@ func apiConfigSource(api corev3.ApiConfigSource_ApiType, cluster string) *corev3
 	}
 }
 
-// layeredRuntime has the runtime values that Istio sets, then those of the
-// person, then what is set over the admin port.
+// layeredRuntime returns the runtime values of Istio, overlaid with the user's values, then
+// with values set over the admin port.
 func layeredRuntime(values map[string]string) *bootstrapv3.LayeredRuntime {
 	fields := map[string]*structpb.Value{
 		"re2.max_program_size.error_level":                               structpb.NewStringValue("32768"),

@@ -22,8 +22,8 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 )
 
-// packer wraps messages in Any and keeps the first error, so that the shape
-// of what is built stays readable.
+// packer wraps messages in Any and keeps the first error, so that composite literals stay
+// readable.
 type packer struct{ err error }
 
 func (p *packer) any(m proto.Message) *anypb.Any {
@@ -34,8 +34,8 @@ func (p *packer) any(m proto.Message) *anypb.Any {
 	return a
 }
 
-// forwarder is a listener that hands one path to one static cluster and answers
-// 404 for the rest.
+// forwarder returns a listener that forwards one path to one static cluster and answers all
+// other paths with 404.
 func (p *packer) forwarder(c Config, port uint16, statPrefix, path, cluster string) *listenerv3.Listener {
 	hcm := &hcmv3.HttpConnectionManager{
 		StatPrefix: statPrefix,
@@ -87,8 +87,8 @@ func (p *packer) sdsCluster(socket string) *clusterv3.Cluster {
 	return c
 }
 
-// xdsCluster is the control plane, reached over TLS 1.3 with the workload's
-// certificate. Envoy waits for that certificate before it opens the stream.
+// xdsCluster returns the cluster of the control plane. Envoy connects over TLS 1.3 with the
+// workload's certificate, and waits for the certificate before it opens the stream.
 func (p *packer) xdsCluster(c Config) *clusterv3.Cluster {
 	discovery := clusterv3.Cluster_STRICT_DNS
 	if _, err := netip.ParseAddr(c.XDSHost); err == nil {
@@ -105,7 +105,7 @@ func (p *packer) xdsCluster(c Config) *clusterv3.Cluster {
 		TcpKeepalive: &corev3.TcpKeepalive{KeepaliveTime: wrapperspb.UInt32(30)},
 	}
 	common := &tlsv3.CommonTlsContext{
-		// As a client, Envoy goes up to TLS 1.2 unless told otherwise.
+		// As a client, Envoy uses TLS 1.2 at most by default.
 		TlsParams: &tlsv3.TlsParameters{
 			TlsMinimumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
 			TlsMaximumProtocolVersion: tlsv3.TlsParameters_TLSv1_3,
@@ -141,8 +141,8 @@ func (p *packer) xdsCluster(c Config) *clusterv3.Cluster {
 	return cluster
 }
 
-// sdsSecret refers to a secret of the agent. Envoy waits for it without end:
-// there is nothing it could do without.
+// sdsSecret refers to a secret of the agent. Envoy waits for it without a limit: it can do
+// nothing without it.
 func sdsSecret(name string) *tlsv3.SdsSecretConfig {
 	return &tlsv3.SdsSecretConfig{
 		Name: name,
@@ -156,7 +156,7 @@ func sdsSecret(name string) *tlsv3.SdsSecretConfig {
 	}
 }
 
-// staticCluster has one endpoint. The ';' ends the name in statistics, for
+// staticCluster returns a cluster with one endpoint. The ';' ends its name in statistics, as
 // names of other clusters hold dots.
 func staticCluster(name string, discovery clusterv3.Cluster_DiscoveryType, connect time.Duration, addr *corev3.Address) *clusterv3.Cluster {
 	return &clusterv3.Cluster{
@@ -181,7 +181,7 @@ func (p *packer) http2() map[string]*anypb.Any {
 			UpstreamProtocolOptions: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_{
 				ExplicitHttpConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig{
 					ProtocolConfig: &httpv3.HttpProtocolOptions_ExplicitHttpConfig_Http2ProtocolOptions{
-						// Pings find a control plane that vanished without closing.
+						// Pings detect a control plane that vanished without closing.
 						Http2ProtocolOptions: &corev3.Http2ProtocolOptions{
 							ConnectionKeepalive: &corev3.KeepaliveSettings{
 								Interval: durationpb.New(30 * time.Second),
@@ -202,7 +202,7 @@ func socketAddress(addr netip.Addr, port uint16) *corev3.Address {
 	}}}
 }
 
-// curveNames are the names that Envoy has for key exchanges.
+// curveNames returns Envoy's names of key exchanges.
 func curveNames(list []tls.CurveID) []string {
 	names := map[tls.CurveID]string{tls.X25519MLKEM768: "X25519MLKEM768", tls.X25519: "X25519", tls.CurveP256: "P-256"}
 	var out []string

@@ -8,9 +8,9 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// statsConfig keeps few of Envoy's statistics: with thousands of clusters all
-// of them would be most of its memory. Counters of single hosts, which
-// /clusters shows, exist in any case.
+// statsConfig keeps few of Envoy's statistics: with thousands of clusters, all statistics
+// would take most of its memory. Counters of single hosts, which /clusters shows, always
+// exist.
 func statsConfig(node mesh.NodeType, extra StatsInclusion) *metricsv3.StatsConfig {
 	keep := StatsInclusion{
 		Prefixes: []string{"cluster_manager", "listener_manager", "server", "cluster." + ClusterXDS, "wasm", "component", "istio", "reporter="},
@@ -18,8 +18,8 @@ func statsConfig(node mesh.NodeType, extra StatsInclusion) *metricsv3.StatsConfi
 		Regexps:  []string{`vhost\..*\.route\..*`},
 	}
 	if node == mesh.Router {
-		// A gateway passes connections through: what it carried, from whom
-		// and to whom, is nowhere else.
+		// A gateway passes connections through, so only its statistics show traffic
+		// between networks.
 		keep.Prefixes = append(keep.Prefixes, "listener.")
 		keep.Suffixes = append(keep.Suffixes,
 			"upstream_cx_total", "upstream_cx_active", "upstream_cx_connect_fail",
@@ -47,9 +47,8 @@ func statsConfig(node mesh.NodeType, extra StatsInclusion) *metricsv3.StatsConfi
 	}
 }
 
-// statsTags are the parts of a statistic's name that become labels. The names
-// and expressions are those that dashboards for Istio expect; cluster names
-// end at ';'.
+// statsTags returns the parts of statistic names that become labels. Names and expressions
+// match the dashboards for Istio; cluster names end at ';'.
 func statsTags() []*metricsv3.TagSpecifier {
 	tags := []struct{ name, regex string }{
 		{"cluster_name", `^cluster(\.(.+);)`},

@@ -19,61 +19,59 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// Config is everything that an agent has to know, resolved and checked.
+// Config is the checked configuration of an agent.
 type Config struct {
 	Node     mesh.NodeID
 	Identity mesh.Identity
 	Cluster  mesh.ClusterID
-	// NodeCluster and Metadata are what Envoy tells of itself.
+	// NodeCluster and Metadata are sent by Envoy with its node.
 	NodeCluster string
 	Metadata    map[string]any
 
 	Discovery, CA Server
-	// CARootFile and XDSRootFile hold PEM roots. An empty XDSRootFile means
-	// that the roots of the mesh are those of the control plane too.
+	// CARootFile and XDSRootFile hold PEM roots. If XDSRootFile is empty, the roots of the
+	// mesh sign the control plane, too.
 	CARootFile, XDSRootFile string
-	// CRLFile holds revocation lists, PEM. While it is not there, the control
-	// plane is asked for them.
+	// CRLFile holds revocation lists, PEM. While it does not exist, the lists come from the
+	// control plane.
 	CRLFile   string
 	TokenFile string
-	// KeyExchanges are those that the agent, the agent's Envoy and applications
-	// speak with the control plane; empty is what each prefers.
+	// KeyExchanges are the key exchanges of agent, Envoy and applications with the control
+	// plane; empty means their defaults.
 	KeyExchanges []tls.CurveID
 	SecretTTL    time.Duration
-	// Grace is the share of a certificate's life that is left at renewal,
-	// give or take Jitter.
+	// Grace is the share of a certificate's lifetime that is left at renewal, plus or minus
+	// Jitter.
 	Grace, Jitter float64
 	Delta         bool
 
-	// Listen is where readiness, metrics and status are served, a wildcard
-	// or one address. Local is where the admin port listens and where Envoy
-	// and the agent reach each other.
+	// Listen is the address of readiness, metrics and status, or a wildcard. Local is the
+	// address of the admin port, at which Envoy and the agent reach each other.
 	Listen, Local netip.Addr
-	// DualStack has what listens at the IPv4 wildcard also listen at that of IPv6.
+	// DualStack also listens on the IPv6 wildcard where Listen is the IPv4 wildcard.
 	DualStack bool
 
 	AdminPort, StatusPort, ReadyPort, StatsPort uint16
 
 	ConfigPath, EnvoyPath string
-	// InPod says that the agent runs in a pod, whose volumes are its own.
+	// InPod means that the agent runs in a pod, where no other user can reach its volumes.
 	InPod    bool
 	LogLevel string
-	// Concurrency is the number of Envoy's worker threads, 0 for one a core.
+	// Concurrency is the number of Envoy's worker threads; 0 means one for each core.
 	Concurrency int
-	// Drain is how long Envoy takes to drain a listener that changed,
-	// TerminationDrain how long connections may go on after the agent was
-	// told to end.
+	// Drain is the time that Envoy takes to drain a changed listener. TerminationDrain is the
+	// time that connections may go on after SIGTERM.
 	Drain, TerminationDrain time.Duration
 	Stats                   bootstrap.StatsInclusion
-	// FollowRoots has the control plane tell of new roots at once.
+	// FollowRoots subscribes to the roots of the mesh at the control plane.
 	FollowRoots bool
-	// Probe says how the application is probed, whose health the control plane is
-	// told; nil is not at all.
+	// Probe checks the application, whose health is reported to the control plane; nil is
+	// for none.
 	Probe *probe.Config
-	// NoEnvoy runs no Envoy: applications are configured themselves.
+	// NoEnvoy runs no Envoy: applications are xDS clients themselves.
 	NoEnvoy bool
-	// GRPCBootstrap is where the bootstrap of applications' gRPC is written, and
-	// CertDir where their certificate files are. Empty is nowhere.
+	// GRPCBootstrap is the path of the gRPC bootstrap of applications, and CertDir the
+	// directory of their certificate files. Empty writes none.
 	GRPCBootstrap, CertDir string
 	RuntimeValues          map[string]string
 }
@@ -109,7 +107,7 @@ func (c *Config) Bootstrap() ([]byte, error) {
 	})
 }
 
-// Flags are the values of the command line. A zero value or nil is one not given.
+// Flags are the values of the command line. A zero value or nil is a flag not given.
 type Flags struct {
 	Type                                            string
 	PodName, PodNamespace, InstanceIP               string
@@ -128,13 +126,12 @@ type Flags struct {
 	LogLevel                                        string
 }
 
-// Input is what a configuration is resolved from.
+// Input is the input of Resolve.
 type Input struct {
 	Flags Flags
-	// Environ holds NAME=value, as os.Environ gives it.
+	// Environ holds NAME=value, as os.Environ does.
 	Environ []string
-	// PodLabels is the file that Kubernetes writes a pod's labels to, nil
-	// when there is none.
+	// PodLabels is the content of the file with the pod's labels, nil when there is none.
 	PodLabels []byte
 	// Interfaces are the addresses of this machine.
 	Interfaces []netip.Addr
@@ -142,8 +139,8 @@ type Input struct {
 	Version string
 }
 
-// Defaults, as those of Istio's agent. Paths are relative to the working
-// directory, which is / in a container.
+// Defaults of Istio's agent. Paths are relative to the working directory, which is / in a
+// container.
 const (
 	DefaultTokenFile     = "./var/run/secrets/tokens/istio-token"
 	DefaultRootFile      = "./var/run/secrets/istio/root-cert.pem"
@@ -159,10 +156,9 @@ const (
 	defaultJitter     = 0.01
 )
 
-// Resolve puts a configuration together: flags win over the environment that
-// Istio's agent reads, that over PROXY_CONFIG, that over defaults. The error
-// lists all that is wrong, each with the name of its variable; warnings tell
-// what has no effect.
+// Resolve returns the configuration. Flags override the environment that Istio's agent reads,
+// which overrides PROXY_CONFIG, which overrides defaults. The error lists all problems, each
+// with the name of its variable; warnings list settings without effect.
 func Resolve(in Input) (cfg Config, warnings []string, err error) {
 	r := &resolver{flags: in.Flags, version: in.Version, environ: in.Environ, env: environment(in.Environ)}
 	pc := r.proxyConfig()
@@ -200,11 +196,10 @@ func (r *resolver) warnf(format string, args ...any) {
 	r.warnings = append(r.warnings, fmt.Sprintf(format, args...))
 }
 
-// setting is a value and the name of what gave it.
+// setting is a value and the name of its flag, variable or field.
 type setting struct{ value, from string }
 
-// pick returns the first value that is given: the flag's, the variable's, the
-// default.
+// pick returns the value of the flag, else of the variable, else the default.
 func (r *resolver) pick(flag, value, variable, def string) setting {
 	if value != "" {
 		return setting{value, "--" + flag}
@@ -232,7 +227,7 @@ func environment(environ []string) map[string]string {
 	return out
 }
 
-// identity resolves who the workload is.
+// identity resolves node and identity of the workload.
 func (r *resolver) identity(cfg *Config) {
 	f := r.flags
 	kind := setting{f.Type, "--type"}
@@ -272,12 +267,12 @@ func (r *resolver) check(s setting, valid func(string) bool, want string) {
 	}
 }
 
-// addresses resolves where the workload is and where things listen.
+// addresses resolves the workload's addresses and the addresses to listen on.
 func (r *resolver) addresses(cfg *Config, interfaces []netip.Addr) {
 	var own []netip.Addr
 	bind, bound := r.addr(setting{r.flags.BindAddress, "--bind-address"})
 	if bound && bind.IsUnspecified() {
-		r.errorf("--bind-address=%s: want one address; without it all are served", bind)
+		r.errorf("--bind-address=%s: want one address; without the flag, the agent listens on all", bind)
 	}
 	if ip, ok := r.addr(r.pick("instance-ip", r.flags.InstanceIP, "INSTANCE_IP", "")); ok {
 		own = append(own, ip)
@@ -340,7 +335,7 @@ func onlyIPv6(list []netip.Addr) bool {
 	return true
 }
 
-// secrets resolves how the certificate is got and renewed.
+// secrets resolves how the certificate is obtained and renewed.
 func (r *resolver) secrets(cfg *Config) {
 	f := r.flags
 	cfg.TokenFile = f.Token
@@ -370,8 +365,8 @@ func (r *resolver) secrets(cfg *Config) {
 	cfg.Jitter = r.ratio("SECRET_GRACE_PERIOD_RATIO_JITTER", defaultJitter)
 }
 
-// keyExchange resolves how keys are agreed on with the control plane. Istio's
-// COMPLIANCE_POLICY=pqc is pqc-required.
+// keyExchange resolves the key exchanges with the control plane. Istio's
+// COMPLIANCE_POLICY=pqc means pqc-required.
 func (r *resolver) keyExchange(cfg *Config) {
 	kind, from := r.flags.KeyExchange, "--tls-key-exchange"
 	if policy := r.lookup("COMPLIANCE_POLICY"); kind == "" && policy != "" {
@@ -392,7 +387,7 @@ func (r *resolver) keyExchange(cfg *Config) {
 	}
 }
 
-// systemRoots is what Istio writes for the roots of the operating system.
+// systemRoots is Istio's name for the roots of the operating system.
 const systemRoots = "SYSTEM"
 
 func (r *resolver) ratio(variable string, def float64) float64 {

@@ -14,16 +14,16 @@ import (
 	meshv1alpha1 "istio.io/api/mesh/v1alpha1"
 )
 
-// Prefixes of the environment variables that go into the node's metadata, as
-// text and as the fields of a JSON object.
+// Prefixes of the environment variables that become node metadata, as text and as the fields
+// of a JSON object.
 const (
 	metaPrefix     = "ISTIO_META_"
 	metaJSONPrefix = "ISTIO_METAJSON_"
 	labelsVariable = metaJSONPrefix + "LABELS"
 )
 
-// nodeMetadata adds to cfg.Metadata what the control plane reads of a proxy.
-// What the agent knows itself cannot be contradicted from outside.
+// nodeMetadata completes cfg.Metadata. Variables cannot contradict values that the agent sets
+// itself.
 func (r *resolver) nodeMetadata(cfg *Config, pc *meshv1alpha1.ProxyConfig, podLabels []byte) {
 	labels, static := r.labels(podLabels)
 	known := cfg.Metadata
@@ -47,8 +47,7 @@ func (r *resolver) nodeMetadata(cfg *Config, pc *meshv1alpha1.ProxyConfig, podLa
 	}
 	overlay("CLUSTER_ID", "cluster-id", r.flags.ClusterID)
 	overlay("NETWORK", "network", r.flags.Network)
-	// Control planes of Istio compare ISTIO_VERSION with their own versions, unless
-	// it does not begin with a number.
+	// Control planes of Istio compare ISTIO_VERSION with versions if it begins with a number.
 	if _, ok := given["ISTIO_VERSION"]; !ok && r.version != "" {
 		given["ISTIO_VERSION"] = "meshctl-" + r.version
 	}
@@ -71,8 +70,8 @@ func (r *resolver) nodeMetadata(cfg *Config, pc *meshv1alpha1.ProxyConfig, podLa
 	cfg.NodeCluster = nodeCluster(cfg, pc.GetServiceCluster(), labels)
 }
 
-// givenMetadata collects ISTIO_META_X and the fields of ISTIO_METAJSON_X, and
-// for each key the variable that gave it. JSON wins over text.
+// givenMetadata returns the metadata of ISTIO_META_X and of the fields of ISTIO_METAJSON_X,
+// and the variable of each key. JSON overrides text.
 func (r *resolver) givenMetadata() (given map[string]any, from map[string]string) {
 	given, from = map[string]any{}, map[string]string{}
 	all := maps.Clone(r.metadata)
@@ -101,8 +100,8 @@ func (r *resolver) givenMetadata() (given map[string]any, from map[string]string
 	return given, from
 }
 
-// labels returns the pod's labels, from the file of Kubernetes and from
-// ISTIO_METAJSON_LABELS, and the latter alone.
+// labels returns the pod's labels from the file of Kubernetes and ISTIO_METAJSON_LABELS, and
+// the labels from the variable alone.
 func (r *resolver) labels(file []byte) (all, static map[string]any) {
 	all, static = map[string]any{}, map[string]any{}
 	lines := bufio.NewScanner(bytes.NewReader(file))
@@ -131,7 +130,7 @@ func (r *resolver) labels(file []byte) (all, static map[string]any) {
 			all[key], static[key] = value, value
 		}
 	}
-	// It differs from one rollout to the next and means nothing to the mesh.
+	// It changes with each rollout and has no meaning in the mesh.
 	delete(all, "pod-template-hash")
 	return all, static
 }
@@ -149,7 +148,7 @@ func (r *resolver) proxyConfigObject(pc *meshv1alpha1.ProxyConfig) map[string]an
 	return object
 }
 
-// nodeCluster is what telemetry groups the proxy by.
+// nodeCluster returns the name by which telemetry groups the proxy.
 func nodeCluster(cfg *Config, serviceCluster string, labels map[string]any) string {
 	if serviceCluster != "" && serviceCluster != anonymousCluster {
 		return serviceCluster

@@ -22,11 +22,11 @@ const (
 	maxProbeThreshold = 1000
 )
 
-// readinessProbe is where the fields below are, for errors.
+// readinessProbe names the place of fields in errors.
 const readinessProbe = " of readinessProbe of PROXY_CONFIG"
 
-// probe resolves how the application is probed, if the control plane can know whose
-// health that is.
+// probe resolves the probe of the application. It needs a WorkloadEntry to report the health
+// of.
 func (r *resolver) probe(cfg *Config, p *networkingv1alpha3.ReadinessProbe) {
 	if p == nil {
 		return
@@ -58,7 +58,7 @@ func (r *resolver) probe(cfg *Config, p *networkingv1alpha3.ReadinessProbe) {
 	cfg.Probe = made
 }
 
-// applicationCheck resolves what is asked of the application, by default at the address own.
+// applicationCheck resolves the check of the application, by default at the address own.
 func (r *resolver) applicationCheck(own netip.Addr, p *networkingv1alpha3.ReadinessProbe) func(context.Context) error {
 	switch m := p.GetHealthCheckMethod().(type) {
 	case *networkingv1alpha3.ReadinessProbe_HttpGet:
@@ -75,12 +75,12 @@ func (r *resolver) applicationCheck(own netip.Addr, p *networkingv1alpha3.Readin
 		}
 		return probe.Exec(command, r.environ)
 	default:
-		r.errorf("readinessProbe of PROXY_CONFIG says nothing to check: want httpGet, tcpSocket, grpc or exec")
+		r.errorf("readinessProbe of PROXY_CONFIG has no check: want httpGet, tcpSocket, grpc or exec")
 		return nil
 	}
 }
 
-// target is where the check of that name connects to, host:port.
+// target returns the host:port of the check with that name.
 func (r *resolver) target(check string, own netip.Addr, host string, port uint32) string {
 	if port == 0 || port > 65535 {
 		r.errorf("%s.port%s is %d, want 1 to 65535", check, readinessProbe, port)

@@ -22,12 +22,11 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// anonymousCluster is Istio's default for serviceCluster: no name was given.
+// anonymousCluster is Istio's default of serviceCluster.
 const anonymousCluster = "istio-proxy"
 
-// proxyConfig returns Istio's defaults overlaid with PROXY_CONFIG, then with
-// the environment and flags of the same meaning, field by field. It is also
-// what the control plane is told in the node's metadata.
+// proxyConfig returns Istio's defaults overlaid with PROXY_CONFIG, then with the environment
+// and flags of the same meaning, field by field. The node's metadata contains the result.
 func (r *resolver) proxyConfig() *meshv1alpha1.ProxyConfig {
 	pc := &meshv1alpha1.ProxyConfig{
 		ConfigPath:               DefaultConfigPath,
@@ -79,15 +78,14 @@ func (r *resolver) overlayFlags(pc *meshv1alpha1.ProxyConfig) {
 	}
 }
 
-// maxConcurrency bounds the worker threads; a larger number is a mistake.
+// maxConcurrency bounds the worker threads: larger numbers are mistakes.
 const maxConcurrency = 1024
 
-// clampPort keeps a port that is none recognisable in 32 bits.
+// clampPort fits a port into 32 bits; an invalid port stays invalid.
 func clampPort(port int) int { return min(max(port, -1), 1<<16) }
 
-// overlayProxyConfig replaces the fields of pc that PROXY_CONFIG, YAML or
-// JSON, has. What is not known there is a warning: a newer control plane may
-// have put it there.
+// overlayProxyConfig replaces the fields of pc that PROXY_CONFIG, YAML or JSON, contains. An
+// unknown field is only a warning: it may come from a newer control plane.
 func (r *resolver) overlayProxyConfig(pc *meshv1alpha1.ProxyConfig, text string) {
 	var fields map[string]any
 	if err := yaml.Unmarshal([]byte(text), &fields); err != nil {
@@ -124,15 +122,14 @@ func (r *resolver) overlayProxyConfig(pc *meshv1alpha1.ProxyConfig, text string)
 	}
 }
 
-// withoutEffect are the fields that Istio's agent reads and this one does not.
+// withoutEffect lists the fields that Istio's agent reads and this agent does not.
 var withoutEffect = []string{
 	"customConfigFile", "proxyBootstrapTemplatePath", "tracing", "zipkinAddress", "statsdUdpAddress",
 	"envoyMetricsService", "envoyAccessLogService", "extraStatTags", "caCertificatesPem",
 	"privateKeyProvider", "fileFlushInterval", "fileFlushMinSizeKb", "statsCompression", "connectionSettings",
 }
 
-// unknownFields returns the paths of the keys in fields, decoded JSON, that
-// the message does not have.
+// unknownFields returns the paths of the keys of decoded JSON that the message lacks.
 func unknownFields(md protoreflect.MessageDescriptor, fields map[string]any, prefix string) []string {
 	var out []string
 	for _, key := range slices.Sorted(maps.Keys(fields)) {
@@ -157,7 +154,7 @@ func unknownFields(md protoreflect.MessageDescriptor, fields map[string]any, pre
 	return out
 }
 
-// fieldNamed finds a field by either of the names that JSON may use.
+// fieldNamed finds a field by either of its names in JSON.
 func fieldNamed(md protoreflect.MessageDescriptor, name string) protoreflect.FieldDescriptor {
 	if fd := md.Fields().ByJSONName(name); fd != nil {
 		return fd
@@ -165,7 +162,7 @@ func fieldNamed(md protoreflect.MessageDescriptor, name string) protoreflect.Fie
 	return md.Fields().ByTextName(name)
 }
 
-// ports resolves the four ports that belong to every proxy.
+// ports resolves the four ports of every proxy.
 func (r *resolver) ports(cfg *Config, pc *meshv1alpha1.ProxyConfig) {
 	f := r.flags
 	number := func(flag int, variable, name string, def int) setting {
@@ -204,8 +201,8 @@ func parsePort(s string) (uint16, bool) {
 	return uint16(n), err == nil && n > 0
 }
 
-// servers resolves where the control plane and the certificate authority are
-// and what their certificates must hold.
+// servers resolves the addresses of control plane and certificate authority, and the names
+// that their certificates must hold.
 func (r *resolver) servers(cfg *Config, pc *meshv1alpha1.ProxyConfig) {
 	if pc.GetControlPlaneAuthPolicy() == meshv1alpha1.AuthenticationPolicy_NONE {
 		r.errorf("PROXY_CONFIG: controlPlaneAuthPolicy NONE is not supported: the agent talks to the control plane over TLS only")
@@ -230,7 +227,7 @@ func (r *resolver) servers(cfg *Config, pc *meshv1alpha1.ProxyConfig) {
 	cfg.Delta = r.boolean(r.pick("delta", r.flags.Delta, "ISTIO_DELTA_XDS", "true"))
 }
 
-// followRoots is Istio's switch for what PCDS tells; there is no flag for it.
+// followRoots is Istio's variable that enables PCDS; no flag exists.
 const followRoots = "PROXY_CONFIG_XDS_AGENT"
 
 func (r *resolver) boolean(s setting) bool {
@@ -241,7 +238,7 @@ func (r *resolver) boolean(s setting) bool {
 	return v
 }
 
-// proxyless resolves what applications are given that need no Envoy.
+// proxyless resolves the files of applications that need no Envoy.
 func (r *resolver) proxyless(cfg *Config) {
 	cfg.NoEnvoy = r.boolean(r.pick("no-envoy", r.flags.NoEnvoy, "DISABLE_ENVOY", "false"))
 	if cfg.NoEnvoy && cfg.Node.Type == mesh.Router {
@@ -270,7 +267,7 @@ func (r *resolver) server(s setting) Server {
 		r.errorf("%s=%q: %q is not a port, 1 to 65535", s.from, s.value, portText)
 	}
 	if port == mesh.PortPlaintextXDS {
-		r.errorf("%s=%q is the port without TLS, which would show the token to everybody on the way: use port %d",
+		r.errorf("%s=%q is the port without TLS, which would expose the token: use port %d",
 			s.from, s.value, mesh.PortSecureXDS)
 	}
 	_, notIP := netip.ParseAddr(host)
@@ -280,7 +277,7 @@ func (r *resolver) server(s setting) Server {
 	case notIP != nil && !strings.Contains(host, "localhost"):
 		return Server{Host: host, Port: port, Name: host}
 	}
-	// Certificates of control planes hold names of services, no addresses.
+	// Certificates of control planes hold names of services, not addresses.
 	return Server{Host: host, Port: port, Name: defaultServerName}
 }
 

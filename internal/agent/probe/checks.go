@@ -23,20 +23,20 @@ import (
 )
 
 const (
-	// userAgent is that of Istio's agent: what keeps probes out of access logs knows it.
+	// userAgent equals that of Istio's agent, so that filters of access logs match it.
 	userAgent = "istio-probe/1.0"
 	// maxTimeout bounds a request when the context of a check does not.
 	maxTimeout = time.Hour
 )
 
-// HTTP is healthy when a GET is answered with a status from 200 to 399. An answer that
-// redirects is one; https:// verifies no certificate. Headers may name User-Agent and
-// Host.
+// HTTP returns a check that succeeds when a GET returns a status from 200 to 399. It
+// follows no redirects, and https:// verifies no certificate. Headers may include User-Agent
+// and Host.
 func HTTP(target url.URL, headers http.Header) func(context.Context) error {
 	client := dial.ApplicationClient(maxTimeout)
 	sent := http.Header{"User-Agent": {userAgent}}
 	maps.Copy(sent, headers)
-	// A query may hold what is nobody else's business.
+	// A query may hold secrets.
 	what := "GET " + (&url.URL{Scheme: target.Scheme, Host: target.Host, Path: target.Path}).String()
 	return func(ctx context.Context) error {
 		req, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), http.NoBody)
@@ -61,7 +61,7 @@ func HTTP(target url.URL, headers http.Header) func(context.Context) error {
 	}
 }
 
-// TCP is healthy when address, host:port, can be connected to.
+// TCP returns a check that succeeds when address, host:port, accepts connections.
 func TCP(address string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		conn, err := dial.Application(ctx, "tcp", address)
@@ -72,9 +72,10 @@ func TCP(address string) func(context.Context) error {
 	}
 }
 
-// Exec is healthy when the command, a program and its arguments, ends with status 0. It
-// runs with the rights of the agent and that environment, NAME=value; what it prints is
-// not kept. Those that it started end with it when it takes too long.
+// Exec returns a check that succeeds when the command, a program and its arguments, ends
+// with status 0. The command has the rights of the agent and the given environment of
+// NAME=value; its output is dropped. When the check times out, the command and its children
+// are killed.
 func Exec(command, environ []string) func(context.Context) error {
 	return func(ctx context.Context) error {
 		cmd := exec.CommandContext(ctx, command[0], command[1:]...)
@@ -87,8 +88,8 @@ func Exec(command, environ []string) func(context.Context) error {
 	}
 }
 
-// GRPC is healthy when the server at address, host:port, without TLS, says by
-// grpc.health.v1.Health that the service is serving; "" is the server as a whole.
+// GRPC returns a check that succeeds when the plaintext server at address, host:port,
+// reports by grpc.health.v1.Health that the service is serving; "" is the whole server.
 func GRPC(address, service string) func(context.Context) error {
 	what := "gRPC health of " + address
 	if service != "" {
@@ -123,7 +124,7 @@ func askGRPC(ctx context.Context, address, service string) (is grpc_health_v1.He
 		return is, err
 	}
 	defer func() {
-		if closed := conn.Close(); err == nil { // else it would hide the answer
+		if closed := conn.Close(); err == nil { // the first error is the cause
 			err = closed
 		}
 	}()
@@ -131,7 +132,7 @@ func askGRPC(ctx context.Context, address, service string) (is grpc_health_v1.He
 	return answer.GetStatus(), err
 }
 
-// timedOut says of an error that the check took too long, if that is why.
+// timedOut replaces an error that came from the timeout of the check.
 func timedOut(ctx context.Context, err error) error {
 	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return errors.New("no answer in time")

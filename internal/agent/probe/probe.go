@@ -1,4 +1,4 @@
-// Package probe finds out, again and again, whether an application is healthy.
+// Package probe checks the health of an application periodically.
 package probe
 
 import (
@@ -6,24 +6,23 @@ import (
 	"time"
 )
 
-// Stopping is what is wrong with an application that is probed no more.
+// Stopping is the problem that is reported when probing ends.
 const Stopping = "the workload is stopping"
 
-// Config says how an application is probed. All fields are needed.
+// Config configures the probe of an application. All fields are needed.
 type Config struct {
-	// Check returns what is wrong with the application, nil when it is healthy,
-	// once it knows or the context has ended.
+	// Check returns the problem of the application, or nil when it is healthy. It returns
+	// when the context ends.
 	Check func(context.Context) error
-	// Timeout bounds one check, Period is from one to the next.
+	// Timeout bounds one check. Period is the interval between checks.
 	InitialDelay, Timeout, Period time.Duration
-	// So many checks in a row, at least 1, make it healthy, or unhealthy.
+	// Numbers of equal results in a row, at least 1, that change the health.
 	SuccessThreshold, FailureThreshold int
 }
 
-// Run probes until ctx ends. It calls report when it first knows how the
-// application is, at each change from healthy to unhealthy or back, and with
-// Stopping at the end; a problem of "" is good health. first, asked before each
-// check without its timeout, counts like the check.
+// Run probes until ctx ends. It calls report when the health is first known, at each change,
+// and with Stopping at the end; a problem of "" means healthy. It calls first before each
+// check, without the timeout; its error counts like an error of the check.
 func (c *Config) Run(ctx context.Context, first func(context.Context) error, report func(problem string)) {
 	defer report(Stopping)
 	delay := time.NewTimer(c.InitialDelay)
@@ -61,14 +60,14 @@ func (c *Config) once(ctx context.Context) error {
 	return c.Check(ctx)
 }
 
-// judge makes of single results how the application is.
+// judge derives the health of the application from single results.
 type judge struct {
 	config              *Config
 	known, healthy      bool
 	successes, failures int // in a row
 }
 
-// note counts a result, and says what is wrong if that changes how the application is.
+// note counts a result. When the health changes, it returns the new problem.
 func (j *judge) note(err error) (problem string, changed bool) {
 	if err == nil {
 		j.successes, j.failures = j.successes+1, 0

@@ -15,14 +15,14 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// controlPlane is what lists that were asked for are said to be from.
+// controlPlane is the place of lists from the control plane in findings.
 const controlPlane = "the control plane"
 
-// trustName is what the control plane calls what peers are checked with.
+// trustName is the name of the secret with roots and revocation lists.
 const trustName = "ROOTCA"
 
-// ask asks the control plane, if it is time, and reports whether it has other
-// lists than before.
+// ask requests the lists from the control plane, if a request is due, and reports whether
+// they changed.
 func (l *Lists) ask(ctx context.Context) bool {
 	now := l.cfg.Now()
 	if now.Before(l.askAt) {
@@ -32,7 +32,7 @@ func (l *Lists) ask(ctx context.Context) bool {
 	answer, err := l.fetch(ctx)
 	switch {
 	case status.Code(err) == codes.Unimplemented:
-		// It is none of ours: then a file is the only way.
+		// Another control plane: only a file can provide lists.
 		l.askAt = now.Add(askNever)
 		return false
 	case err != nil:
@@ -64,12 +64,12 @@ func (l *Lists) fetch(ctx context.Context) (answer *discoveryv3.DiscoveryRespons
 	return answer, err
 }
 
-// listsOf takes the lists out of an answer, nil when there are none.
+// listsOf returns the lists in a response, nil when there are none.
 func listsOf(answer *discoveryv3.DiscoveryResponse) ([]byte, error) {
 	for _, body := range answer.GetResources() {
 		var s tlsv3.Secret
 		if err := body.UnmarshalTo(&s); err != nil {
-			return nil, fmt.Errorf("the control plane's answer about revocation lists: %w", err)
+			return nil, fmt.Errorf("revocation lists of the control plane: %w", err)
 		}
 		if s.GetName() == trustName {
 			if lists := s.GetValidationContext().GetCrl().GetInlineBytes(); len(lists) > 0 {
@@ -78,5 +78,5 @@ func listsOf(answer *discoveryv3.DiscoveryResponse) ([]byte, error) {
 			return nil, nil
 		}
 	}
-	return nil, fmt.Errorf("the control plane's answer about revocation lists is without %s", trustName)
+	return nil, fmt.Errorf("revocation lists of the control plane: the response lacks %s", trustName)
 }

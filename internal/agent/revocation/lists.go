@@ -1,6 +1,5 @@
-// Package revocation keeps the revocation lists that the workload's Envoy checks
-// its peers with: from a file, where Istio mounts one, else from the control
-// plane.
+// Package revocation keeps the revocation lists that the workload's Envoy checks its peers
+// with. They come from a file, if one is mounted as for Istio, else from the control plane.
 package revocation
 
 import (
@@ -27,11 +26,10 @@ import (
 )
 
 const (
-	lookInterval = time.Second // how often the file is looked at
-	askInterval  = time.Minute // how often the control plane is asked, give or take a tenth
-	judgeAgain   = time.Minute // how often lists that do not change are judged anew
-	// askNever is when a control plane is asked again that does not know the
-	// question.
+	lookInterval = time.Second // between two looks at the file
+	askInterval  = time.Minute // between two requests to the control plane, plus or minus a tenth
+	judgeAgain   = time.Minute // between two checks of unchanged lists
+	// askNever is the interval for a control plane that does not implement the request.
 	askNever   = time.Hour
 	askTimeout = 5 * time.Second
 
@@ -43,73 +41,73 @@ type Call func(context.Context, func(context.Context, grpc.ClientConnInterface) 
 
 // Config of Lists. All fields are needed.
 type Config struct {
-	// File holds lists, PEM. Once it was there, only it counts.
+	// File holds lists, PEM. Once it has existed, no other source counts.
 	File string
 	Call Call
-	// Update is told that Envoy is to be given other lists.
+	// Update is called when Envoy needs other lists.
 	Update func() error
-	// Revoked is told that lists name the workload's own certificate.
+	// Revoked is called when lists name the workload's own certificate.
 	Revoked func(leaf *x509.Certificate)
 	Log     *slog.Logger
 	Now     func() time.Time
 	Rand    *rand.Rand
 }
 
-// Lists are the revocation lists in use. They may be used concurrently.
+// Lists holds the revocation lists in use. Its methods may be called concurrently.
 type Lists struct {
 	cfg   Config
 	inUse atomic.Pointer[use]
 
-	mu           sync.Mutex          // is held while the control plane is asked
-	chain, roots []*x509.Certificate // of the workload; lists are judged by them
+	mu           sync.Mutex          // held during requests to the control plane, too
+	chain, roots []*x509.Certificate // of the workload, which must work with the lists
 	source       source
 	judged       time.Time
 	askAt        time.Time
-	version      string // of what the control plane answered last
+	version      string // of the last response of the control plane
 }
 
-// use is what is in use.
+// use holds the lists in use.
 type use struct {
 	Status
 	pem []byte
 }
 
-// source is what was read last, good or bad.
+// source is the last result of reading, good or bad.
 type source struct {
 	name  string // of the file, or of the control plane
 	stamp string // of the file
-	found bool   // the file was there once
+	found bool   // the file has existed
 	data  []byte
 	err   error // why there is no data
 }
 
-// Status is how the lists are.
+// Status is the state of the lists.
 type Status struct {
-	// Count is how many are in use, Until when the first of them has to be
+	// Count is the number of lists in use. Until is the time when the first of them must be
 	// replaced, zero for never.
 	Count int
 	Until time.Time
-	// Err is why the ones in use are not the last ones that came, or what is
-	// wrong with them.
+	// Err is the reason why the newest lists are not in use, or a problem of the lists in
+	// use.
 	Err error
 }
 
-// New returns a Lists that has none.
+// New returns empty Lists.
 func New(cfg Config) *Lists {
 	l := &Lists{cfg: cfg}
 	l.inUse.Store(&use{})
 	return l
 }
 
-// Status returns how things stand.
+// Status returns the state.
 func (l *Lists) Status() Status { return l.inUse.Load().Status }
 
 // PEM returns the lists in use, empty for none.
 func (l *Lists) PEM() []byte { return l.inUse.Load().pem }
 
-// Judge has the lists be judged by this chain of the workload, leaf first, from
-// now on. The first time it waits for lists, within bounds, so that an Envoy
-// that starts refuses at once who is revoked.
+// Judge checks the lists against this chain of the workload, leaf first, from now on. The
+// first call waits for lists for a bounded time, so that a starting Envoy refuses revoked
+// peers at once.
 func (l *Lists) Judge(ctx context.Context, chain, roots []*x509.Certificate) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -139,7 +137,7 @@ func (l *Lists) Run(ctx context.Context) error {
 	}
 }
 
-// follow reports whether other lists are in use now.
+// follow updates the lists in use and reports whether they changed.
 func (l *Lists) follow(ctx context.Context) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -154,9 +152,8 @@ func (l *Lists) follow(ctx context.Context) bool {
 	return !bytes.Equal(before, l.PEM())
 }
 
-// look reads the lists that there are now, and reports whether they are others
-// than before. A file that is being written is let rest first, unless at once.
-// The lock must be held.
+// look reads the current lists and reports whether they changed. It lets a file that was
+// just written rest first, unless atOnce. The lock must be held.
 func (l *Lists) look(ctx context.Context, atOnce bool) bool {
 	switch info, err := os.Stat(l.cfg.File); {
 	case err == nil:
@@ -184,9 +181,8 @@ func (l *Lists) look(ctx context.Context, atOnce bool) bool {
 	return l.ask(ctx)
 }
 
-// judge takes the lists that were read into use if Envoy can work with them. A
-// set that it could not work with would have it refuse everybody, so the last
-// good one stays. The lock must be held.
+// judge puts the read lists into use if Envoy can work with them. With a bad set Envoy would
+// refuse every peer, so the last good set stays. The lock must be held.
 func (l *Lists) judge() {
 	now, before := l.cfg.Now(), l.inUse.Load()
 	next := *before
@@ -210,9 +206,9 @@ func (l *Lists) judge() {
 	switch {
 	case text(before.Err) == text(next.Err) && bytes.Equal(before.pem, next.pem):
 	case soon != nil:
-		l.cfg.Log.Warn("revocation lists have to be replaced soon", "lists", next.Count, "error", next.Err)
+		l.cfg.Log.Warn("revocation lists must be replaced soon", "lists", next.Count, "error", next.Err)
 	case next.Err != nil:
-		l.cfg.Log.Error("no new revocation lists, envoy stays with those that it has", "lists", next.Count, "error", next.Err)
+		l.cfg.Log.Error("no new revocation lists, envoy keeps its lists", "lists", next.Count, "error", next.Err)
 	default:
 		l.cfg.Log.Info("revocation lists in use", "from", l.source.name, "lists", next.Count)
 	}
@@ -225,17 +221,17 @@ func text(err error) string {
 	return err.Error()
 }
 
-// verdict is what check finds.
+// verdict is the result of check.
 type verdict struct {
 	pem     []byte
 	count   int
 	until   time.Time
-	err     error // why they cannot be used
-	soon    error // what will be wrong with them
-	revoked bool  // they name the first of the chain
+	err     error // why the lists cannot be used
+	soon    error // why they will be unusable soon
+	revoked bool  // they name the first certificate of the chain
 }
 
-// check judges lists as Envoy would, for peers that have a chain like ours.
+// check checks lists as Envoy would for peers that have a chain like ours.
 func check(place string, data []byte, chain, roots []*x509.Certificate, now time.Time) verdict {
 	lists := verify.NewFile("ca-crl.pem", data)
 	lists.Place, lists.Role = place, verify.RoleCRL

@@ -8,7 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// peerUID asks the kernel for the user of the process at the other end.
+// peerUID returns the user ID of the process at the other end, which the kernel vouches for.
 func peerUID(conn *net.UnixConn) (uint32, error) {
 	raw, err := conn.SyscallConn()
 	if err != nil {

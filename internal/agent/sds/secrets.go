@@ -13,8 +13,7 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// Names of the secrets, as the configuration of the control plane and the
-// bootstrap call them.
+// Names of the secrets in the bootstrap and in resources of the control plane.
 const (
 	Certificate = "default"
 	Roots       = "ROOTCA"
@@ -22,12 +21,12 @@ const (
 
 const secretType = xdswire.SecretType
 
-// Secrets is what an Envoy needs to prove itself and to check others, each
-// part PEM: the certificate with its intermediates, leaf first, its key, the
-// roots of the mesh, and if there are any, the revocation lists of its CAs.
+// Secrets holds the PEM that Envoy proves itself and checks peers with: the certificate
+// chain, leaf first, its key, the roots of the mesh, and the revocation lists of its CAs,
+// if there are any.
 type Secrets struct{ Chain, Key, Roots, Lists []byte }
 
-// secret is one encoded resource. Its version is a hash of its content.
+// secret is an encoded resource. Its version is a hash of its content.
 type secret struct {
 	name, version string
 	body          *anypb.Any

@@ -1,5 +1,5 @@
-// Package sds serves the workload's secrets to the Envoy beside it, over a
-// Unix socket that only that Envoy may open.
+// Package sds serves the workload's secrets to its Envoy, over a Unix socket that only
+// processes of the same user may open.
 package sds
 
 import (
@@ -15,16 +15,16 @@ import (
 	"github.com/meshctl/meshctl/internal/serving"
 )
 
-// Limits of one server. Envoy opens a stream for each secret that its
-// configuration names, in each cluster and listener that names it differently.
+// Limits of a server. Envoy opens a stream for each different secret configuration of its
+// clusters and listeners.
 const (
 	maxStreams = 1000
-	maxMessage = 64 << 10 // bytes of a request, which is names and a node
+	maxMessage = 64 << 10 // bytes of a request: names and a node
 	maxNames   = 100      // of one stream
 )
 
 // Server answers StreamSecrets and DeltaSecrets with the secrets of the last
-// Update. A name that has no secret yet is answered when it gets one.
+// Update. A request for a secret that does not exist yet is answered when it does.
 type Server struct {
 	secretv3.UnimplementedSecretDiscoveryServiceServer
 
@@ -40,8 +40,8 @@ func New(log *slog.Logger) *Server {
 	return &Server{log: log, changed: make(chan struct{})}
 }
 
-// Update replaces the secrets. Streams are sent those that they asked for and
-// whose content is new to them.
+// Update replaces the secrets. Each stream receives its subscribed secrets whose content
+// changed.
 func (s *Server) Update(secrets Secrets) error {
 	encoded, err := secrets.encode()
 	if err != nil {

@@ -12,11 +12,10 @@ import (
 	"github.com/meshctl/meshctl/internal/serving"
 )
 
-// Listen listens on a Unix socket at path that only processes of this user
-// may connect to. The socket has mode 0600 in a directory of mode 0700, which
-// is made if missing. A socket that nobody answers on is replaced; one that
-// is in use, and anything that is no socket, is an error. Closing the
-// listener removes the socket.
+// Listen listens on a Unix socket at path that only processes of this user may connect to.
+// The socket has mode 0600 in a directory of mode 0700, which is made if missing. A stale
+// socket is replaced. A socket in use, and anything that is no socket, is an error. Closing
+// the listener removes the socket.
 func Listen(path string, log *slog.Logger) (net.Listener, error) {
 	if len(path) > serving.MaxSocketPath {
 		return nil, fmt.Errorf("socket path %s is %d bytes long, the system allows %d; choose a shorter directory",
@@ -32,14 +31,14 @@ func Listen(path string, log *slog.Logger) (net.Listener, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen on socket: %w", err)
 	}
-	// Until here the mode of the directory guards the socket.
+	// Until now, the mode of the directory has protected the socket.
 	if err := os.Chmod(path, 0o600); err != nil {
 		return nil, errors.Join(fmt.Errorf("listen on socket: %w", err), listener.Close())
 	}
 	return &peerListener{UnixListener: listener, uid: uint32(os.Geteuid()), log: log}, nil
 }
 
-// ownDirectory makes dir a directory of mode 0700 that belongs to this user.
+// ownDirectory ensures that dir is a directory of mode 0700 that belongs to this user.
 func ownDirectory(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("make directory for the socket: %w", err)
@@ -63,7 +62,7 @@ func ownDirectory(dir string) error {
 	return nil
 }
 
-// removeStale removes the socket at path if nobody answers on it.
+// removeStale removes the socket at path if no process listens on it.
 func removeStale(path string) error {
 	stale, err := serving.ProbeSocket(path)
 	switch {
@@ -80,7 +79,7 @@ func removeStale(path string) error {
 	return nil
 }
 
-// peerListener accepts connections of one user and closes all others.
+// peerListener accepts connections of one user and closes all other connections.
 type peerListener struct {
 	*net.UnixListener
 	uid uint32
@@ -99,6 +98,6 @@ func (l *peerListener) Accept() (net.Conn, error) {
 			return conn, nil
 		}
 		l.log.Warn("refused a connection of another user", "socket", l.Addr(), "uid", uid, "want", l.uid, "error", err)
-		conn.Close() //nolint:errcheck // nothing was written, and the peer is a stranger
+		conn.Close() //nolint:errcheck // nothing was written
 	}
 }

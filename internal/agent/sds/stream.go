@@ -12,14 +12,14 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// StreamSecrets implements the state-of-the-world variant. A response holds
-// the secrets that changed, which the protocol allows for this type.
+// StreamSecrets implements state-of-the-world SDS. A response holds only the changed
+// secrets, which the protocol allows for this type.
 func (s *Server) StreamSecrets(stream secretv3.SecretDiscoveryService_StreamSecretsServer) error {
 	sub := newSubscription(s.log)
 	return serve(stream.Context(), s, sub, stream.Recv, sub.request, func(due []*secret, nonce string) error {
 		response := &discoveryv3.DiscoveryResponse{TypeUrl: secretType, Nonce: nonce}
 		for _, d := range due {
-			// The response has one version for all; the newest secret's will do.
+			// The version of any secret identifies the response.
 			response.VersionInfo = d.version
 			response.Resources = append(response.Resources, d.body)
 		}
@@ -27,7 +27,7 @@ func (s *Server) StreamSecrets(stream secretv3.SecretDiscoveryService_StreamSecr
 	})
 }
 
-// DeltaSecrets implements the incremental variant.
+// DeltaSecrets implements incremental SDS.
 func (s *Server) DeltaSecrets(stream secretv3.SecretDiscoveryService_DeltaSecretsServer) error {
 	sub := newSubscription(s.log)
 	return serve(stream.Context(), s, sub, stream.Recv, sub.deltaRequest, func(due []*secret, nonce string) error {
@@ -42,14 +42,14 @@ func (s *Server) DeltaSecrets(stream secretv3.SecretDiscoveryService_DeltaSecret
 	})
 }
 
-// serve runs one stream of either variant: it hands requests to handle and
-// sends what is due after each of them and after each Update.
+// serve runs one stream of either variant: it passes requests to handle, and sends the due
+// secrets after each request and after each Update.
 func serve[Request any](ctx context.Context, s *Server, sub *subscription,
 	recv func() (Request, error), handle func(Request) error, send func(due []*secret, nonce string) error,
 ) error {
 	requests := make(chan Request)
 	gone := make(chan struct{})
-	go func() { // ends with the stream: Recv fails once serve has returned
+	go func() { // ends with the stream: recv fails once serve has returned
 		defer close(gone)
 		for {
 			req, err := recv()
@@ -78,18 +78,18 @@ func serve[Request any](ctx context.Context, s *Server, sub *subscription,
 		case <-changed:
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-gone: // the client, or its side of the stream
+		case <-gone: // the client closed the stream or the connection
 			return nil
 		}
 	}
 }
 
-// subscription is the state of one stream. Its goroutine owns it.
+// subscription is the state of one stream, owned by its goroutine.
 type subscription struct {
 	log   *slog.Logger
-	names map[string]string // asked for → version last sent, empty before
-	order []string          // the same names as they were asked for
-	sent  uint64            // responses so far; the last one's nonce
+	names map[string]string // subscribed name → version last sent, or ""
+	order []string          // the same names in the order of subscription
+	sent  uint64            // number of responses, which is the nonce of the last one
 }
 
 func newSubscription(log *slog.Logger) *subscription {
@@ -108,8 +108,8 @@ func (u *subscription) nextNonce() string {
 	return u.nonce()
 }
 
-// due returns the secrets that are asked for and not sent with this content,
-// and notes them as sent.
+// due returns the subscribed secrets whose content was not sent yet, and records them as
+// sent.
 func (u *subscription) due(secrets map[string]*secret) []*secret {
 	var due []*secret
 	for _, name := range u.order {
@@ -121,8 +121,8 @@ func (u *subscription) due(secrets map[string]*secret) []*secret {
 	return due
 }
 
-// request notes what a state-of-the-world request asks for: its names replace
-// those of before. An answer to a response that is not the last one is stale.
+// request handles a state-of-the-world request, whose names replace the subscription. It
+// ignores replies to any response but the last.
 func (u *subscription) request(req *discoveryv3.DiscoveryRequest) error {
 	if err := checkType(req.GetTypeUrl()); err != nil {
 		return err
@@ -144,8 +144,8 @@ func (u *subscription) request(req *discoveryv3.DiscoveryRequest) error {
 	return nil
 }
 
-// deltaRequest notes what an incremental request adds and takes away. A name
-// that is asked for again is sent again.
+// deltaRequest handles an incremental request. A secret that is subscribed again is sent
+// again.
 func (u *subscription) deltaRequest(req *discoveryv3.DeltaDiscoveryRequest) error {
 	if err := checkType(req.GetTypeUrl()); err != nil {
 		return err
@@ -190,8 +190,7 @@ func (u *subscription) remove(name string) {
 	}
 }
 
-// refused tells of a NACK. The same content is not sent again: it would be
-// refused again.
+// refused logs a NACK. The same content is not sent again: Envoy would refuse it again.
 func (u *subscription) refused(cause *rpcstatus.Status) {
 	u.log.Error("envoy refused a secret", "secrets", u.order, "cause", cause.GetMessage())
 }

@@ -1,6 +1,5 @@
-// Package workloadcert keeps a workload in possession of a valid certificate:
-// it makes keys, asks the mesh's certificate authority, checks the answer and
-// renews in time.
+// Package workloadcert obtains and renews the certificate of a workload: it makes keys, asks
+// the mesh's certificate authority, checks the response and renews in time.
 package workloadcert
 
 import (
@@ -17,33 +16,33 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// Certificate is a key with its certificate. It is immutable.
+// Certificate is a private key with its certificate chain and roots. It is immutable.
 type Certificate struct {
 	key   crypto.Signer
 	chain []*x509.Certificate
 	roots []*x509.Certificate
 }
 
-// NotAfter is when the certificate expires.
+// NotAfter returns when the certificate expires.
 func (c *Certificate) NotAfter() time.Time { return c.chain[0].NotAfter }
 
-// Chain is the certificate and its intermediates in PEM, leaf first.
+// Chain returns the certificate and its intermediates in PEM, leaf first.
 func (c *Certificate) Chain() []byte { return certs.EncodeCerts(c.chain...) }
 
-// Key is the private key in PEM.
+// Key returns the private key in PEM.
 func (c *Certificate) Key() ([]byte, error) { return certs.EncodeKey(c.key) }
 
-// Roots is what peers are checked against, with more roots, in PEM. Equal sets
-// are equal bytes.
+// Roots returns the roots that sign peers, and more roots, in PEM. Equal sets give equal
+// bytes.
 func (c *Certificate) Roots(more ...*x509.Certificate) []byte {
 	return certs.EncodeCerts(distinct(slices.Concat(c.roots, more))...)
 }
 
-// Certificates are the certificate and its intermediates, leaf first, and what
-// peers are checked against. They are not to be changed.
+// Certificates returns the certificate and its intermediates, leaf first, and the roots that
+// sign peers. The caller must not change them.
 func (c *Certificate) Certificates() (chain, roots []*x509.Certificate) { return c.chain, c.roots }
 
-// client returns the certificate to show when connecting.
+// client returns the client certificate for TLS connections.
 func (c *Certificate) client() *tls.Certificate {
 	out := &tls.Certificate{PrivateKey: c.key, Leaf: c.chain[0]}
 	for _, cert := range c.chain {
@@ -52,15 +51,14 @@ func (c *Certificate) client() *tls.Certificate {
 	return out
 }
 
-// check makes a Certificate of an answer if it is for the key and the
-// identity and peers with its roots will accept it. A clock that is wrong
-// must not keep a workload from its certificate, so the time that counts is
-// the one of the certificate's life that is nearest to now.
+// check returns a Certificate if the response is for the key and the identity, and leads to
+// its roots. A wrong clock must not keep a workload from its certificate, so check verifies
+// at the time of the certificate's life that is nearest to now.
 func check(id mesh.Identity, key crypto.Signer, r Response, now time.Time) (*Certificate, error) {
 	leaf := r.Chain[0]
 	pub, ok := leaf.PublicKey.(interface{ Equal(crypto.PublicKey) bool })
 	if !ok || !pub.Equal(key.Public()) {
-		return nil, errors.New("the certificate is for another key than the one it was asked for")
+		return nil, errors.New("the certificate is for another key than the request")
 	}
 	if len(leaf.URIs) != 1 || leaf.URIs[0].String() != id.String() {
 		return nil, fmt.Errorf("the certificate is for %v, want %s: do POD_NAMESPACE, SERVICE_ACCOUNT and TRUST_DOMAIN fit the token?", leaf.URIs, id)
@@ -79,18 +77,18 @@ func check(id mesh.Identity, key crypto.Signer, r Response, now time.Time) (*Cer
 		KeyUsages:     []x509.ExtKeyUsage{x509.ExtKeyUsageAny},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("the certificate does not lead to a root of the answer: %w", err)
+		return nil, fmt.Errorf("the certificate does not lead to a root of the response: %w", err)
 	}
 	return &Certificate{key: key, chain: r.Chain, roots: r.Roots}, nil
 }
 
-// distinct sorts certificates by content and drops those given twice.
+// distinct sorts certificates by content and drops duplicates.
 func distinct(list []*x509.Certificate) []*x509.Certificate {
 	slices.SortFunc(list, func(a, b *x509.Certificate) int { return bytes.Compare(a.Raw, b.Raw) })
 	return slices.CompactFunc(list, (*x509.Certificate).Equal)
 }
 
-// without returns list less what is in drop.
+// without returns list without the elements of drop.
 func without(list, drop []*x509.Certificate) []*x509.Certificate {
 	return slices.DeleteFunc(list, func(c *x509.Certificate) bool {
 		return slices.ContainsFunc(drop, c.Equal)

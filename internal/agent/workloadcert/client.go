@@ -23,38 +23,38 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// Limits of what is read, in bytes.
+// Limits in bytes.
 const (
 	maxTokenFile = 64 << 10
 	maxRootFile  = 1 << 20
 	maxResponse  = 1 << 20
 )
 
-// Client asks a certificate authority of Istio's protocol for certificates.
-// It reads its files for every request, so that what is rotated is used, and
-// opens a connection for every request: they are hours apart.
+// Client requests certificates from a certificate authority that speaks Istio's protocol.
+// For each request it reads its files, as they may be rotated, and opens a connection, as
+// requests are hours apart.
 type Client struct {
-	// Addr is host:port of the authority, which must show a certificate for
-	// ServerName from the roots in RootFile, PEM.
+	// Addr is host:port of the authority. Its certificate must be for ServerName and lead to
+	// the roots in RootFile, PEM.
 	Addr, ServerName, RootFile string
-	// TokenFile holds the token that proves who the workload is.
+	// TokenFile holds the token that proves the identity of the workload.
 	TokenFile string
-	// Cluster tells the authority who issued the token.
+	// Cluster is the cluster that issued the token.
 	Cluster mesh.ClusterID
-	// KeyExchanges are those that are offered, empty for what Go prefers.
+	// KeyExchanges are the offered key exchanges; empty means Go's default.
 	KeyExchanges []tls.CurveID
 }
 
-// Current is what a workload has from the last answer. Parts may be missing.
+// Current holds the certificate and roots of the last response. Either may be missing.
 type Current struct {
 	Certificate *tls.Certificate
-	// Roots are trusted beside those of the file, which may be older: so the
-	// authority can come to stand below another root.
+	// Roots are trusted in addition to the roots in the file, which may be older: the
+	// authority may move to another root.
 	Roots []*x509.Certificate
 }
 
-// Sign returns the certificate for a request, PEM, of the wished life time,
-// with the roots of the authority and those of RootFile.
+// Sign returns the certificate for a PEM request with the given lifetime, and the roots of
+// the authority and of RootFile.
 func (c *Client) Sign(ctx context.Context, csr []byte, ttl time.Duration, current Current) (Response, error) {
 	rootFile, err := c.roots()
 	if err != nil {
@@ -75,7 +75,7 @@ func (c *Client) Sign(ctx context.Context, csr []byte, ttl time.Duration, curren
 	return parseResponse(chain, rootFile)
 }
 
-// Call makes a call of another service of the authority as Sign does.
+// Call calls another service of the authority with the same credentials as Sign.
 func (c *Client) Call(ctx context.Context, current Current, do func(context.Context, grpc.ClientConnInterface) error) error {
 	rootFile, err := c.roots()
 	if err != nil {
@@ -87,7 +87,7 @@ func (c *Client) Call(ctx context.Context, current Current, do func(context.Cont
 	return nil
 }
 
-// explain names the authority, and what it answered.
+// explain adds the address of the authority to its error.
 func (c *Client) explain(err error) error {
 	if s, ok := status.FromError(err); ok {
 		return &answerError{fmt.Sprintf("certificate authority %s: %s: %s", c.Addr, s.Code(), s.Message()), s}
@@ -95,7 +95,7 @@ func (c *Client) explain(err error) error {
 	return err
 }
 
-// answerError is an answer of the authority, in words for a person.
+// answerError is an error of the authority with a readable text.
 type answerError struct {
 	text   string
 	status *status.Status
@@ -103,7 +103,7 @@ type answerError struct {
 
 func (e *answerError) Error() string { return e.text }
 
-// GRPCStatus implements what status.Code looks for.
+// GRPCStatus makes status.Code work.
 func (e *answerError) GRPCStatus() *status.Status { return e.status }
 
 func (c *Client) roots() ([]*x509.Certificate, error) {
@@ -118,8 +118,8 @@ func (c *Client) roots() ([]*x509.Certificate, error) {
 	return roots, nil
 }
 
-// call makes one call over a connection of its own. The caller proves itself by
-// the token and by the certificate that it has; one of them may be missing.
+// call makes one call over a new connection. The token and the client certificate prove the
+// identity; one of them may be missing.
 func (c *Client) call(ctx context.Context, roots []*x509.Certificate, current Current, do func(context.Context, grpc.ClientConnInterface) error) (err error) {
 	header := metadata.Pairs("ClusterID", string(c.Cluster))
 	token, err := c.token()
@@ -127,7 +127,7 @@ func (c *Client) call(ctx context.Context, roots []*x509.Certificate, current Cu
 	case err == nil:
 		header.Set("authorization", "Bearer "+token)
 	case current.Certificate == nil:
-		return fmt.Errorf("token to prove without a certificate who the workload is: %w", err)
+		return fmt.Errorf("without a certificate, a token must prove who the workload is: %w", err)
 	}
 	var show []tls.Certificate
 	if current.Certificate != nil {
@@ -149,7 +149,7 @@ func (c *Client) call(ctx context.Context, roots []*x509.Certificate, current Cu
 		return err
 	}
 	defer func() {
-		if closed := conn.Close(); err == nil { // else it would hide the answer
+		if closed := conn.Close(); err == nil { // the first error is the cause
 			err = closed
 		}
 	}()
@@ -167,32 +167,32 @@ func (c *Client) token() (string, error) {
 	}
 	for _, b := range token {
 		if b <= ' ' || b > '~' {
-			return "", fmt.Errorf("token file %s holds something that is not a token", c.TokenFile)
+			return "", fmt.Errorf("token file %s does not hold a token", c.TokenFile)
 		}
 	}
 	return string(token), nil
 }
 
-// Response is what an authority answered.
+// Response is the response of an authority.
 type Response struct {
 	// Chain is the certificate and its intermediates, leaf first.
 	Chain []*x509.Certificate
-	// Roots is what peers are checked against.
+	// Roots sign peers.
 	Roots []*x509.Certificate
 }
 
-// parseResponse reads the list of PEM texts of an answer: the leaf, what
-// signed it, and in the last text the roots, to which those of the file are
-// added. Roots are taken out of the chain: peers have them.
+// parseResponse reads the PEM texts of a response: the leaf, its issuers, and in the last
+// text the roots. It adds the roots of the file, and drops roots from the chain: peers have
+// them.
 func parseResponse(chain []string, rootFile []*x509.Certificate) (Response, error) {
 	if len(chain) < 2 {
-		return Response{}, fmt.Errorf("the answer has %d parts, want a certificate and the roots", len(chain))
+		return Response{}, fmt.Errorf("the response has %d parts, want a certificate and the roots", len(chain))
 	}
 	var r Response
 	for i, text := range chain {
 		parsed, err := certs.ParseCerts([]byte(text))
 		if err != nil {
-			return Response{}, fmt.Errorf("part %d of the answer: %w", i+1, err)
+			return Response{}, fmt.Errorf("part %d of the response: %w", i+1, err)
 		}
 		if i == len(chain)-1 {
 			r.Roots = distinct(append(parsed, rootFile...))
@@ -202,7 +202,7 @@ func parseResponse(chain []string, rootFile []*x509.Certificate) (Response, erro
 	}
 	r.Chain = without(r.Chain, r.Roots)
 	if len(r.Chain) == 0 {
-		return Response{}, errors.New("the answer holds no certificate beside the roots")
+		return Response{}, errors.New("the response holds only roots")
 	}
 	return r, nil
 }

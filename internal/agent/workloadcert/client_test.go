@@ -142,7 +142,7 @@ func TestClientSignFails(t *testing.T) {
 		"other server name": {func(c *Client) { c.ServerName = "other.svc" }, "other.svc"},
 		"no token":          {func(c *Client) { c.TokenFile = filepath.Join(dir, "missing") }, "missing"},
 		"empty token":       {func(c *Client) { c.TokenFile = file("empty", " \n") }, "is empty"},
-		"binary token":      {func(c *Client) { c.TokenFile = file("binary", "a\x00b") }, "not a token"},
+		"binary token":      {func(c *Client) { c.TokenFile = file("binary", "a\x00b") }, "does not hold a token"},
 		"nobody there":      {func(c *Client) { c.Addr = "127.0.0.1:1" }, "127.0.0.1:1: Unavailable"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -233,7 +233,7 @@ func TestAnswersAreChecked(t *testing.T) {
 		"empty":           {func([]string) ([]string, error) { return nil, nil }, "0 parts"},
 		"leaf only":       {func(c []string) ([]string, error) { return c[:1], nil }, "1 parts"},
 		"junk":            {func(c []string) ([]string, error) { return []string{c[0], "junk", c[2]}, nil }, "part 2"},
-		"root only":       {func(c []string) ([]string, error) { return []string{c[2], c[2]}, nil }, "no certificate beside the roots"},
+		"root only":       {func(c []string) ([]string, error) { return []string{c[2], c[2]}, nil }, "holds only roots"},
 		"other root":      {func(c []string) ([]string, error) { return []string{sign(stranger.Authority, "client"), c[2]}, nil }, "another key"},
 		"no intermediate": {func(c []string) ([]string, error) { return []string{c[0], c[2]}, nil }, "does not lead to a root"},
 		"other key":       {func(c []string) ([]string, error) { return []string{sign(ca.Authority, "client"), c[1], c[2]}, nil }, "another key"},

@@ -18,11 +18,11 @@ const (
 	attemptTimeout = 10 * time.Second
 	minRetry       = 200 * time.Millisecond
 	maxRetry       = 30 * time.Second
-	minRenewal     = time.Second // between two certificates, whatever the clock says
-	sayAgain       = 30 * time.Second
+	minRenewal     = time.Second      // between two certificates, even with a wrong clock
+	logAgain       = 30 * time.Second // between equal errors
 )
 
-// Signer signs certificate requests; Client is the real one.
+// Signer signs certificate requests. Client implements it.
 type Signer interface {
 	Sign(ctx context.Context, csr []byte, ttl time.Duration, current Current) (Response, error)
 }
@@ -31,12 +31,12 @@ type Signer interface {
 type Config struct {
 	Identity mesh.Identity
 	Signer   Signer
-	// TTL is the life time to ask for.
+	// TTL is the requested lifetime.
 	TTL time.Duration
-	// Grace is the share of the life time, 0 to 1, that is left when the
-	// certificate is renewed, give or take up to Jitter.
+	// Grace is the share of the lifetime, 0 to 1, that is left at renewal, plus or minus up
+	// to Jitter.
 	Grace, Jitter float64
-	// Publish is told of every certificate.
+	// Publish is called with each new certificate.
 	Publish func(context.Context, *Certificate) error
 	Log     *slog.Logger
 	Now     func() time.Time
@@ -50,14 +50,14 @@ type Manager struct {
 
 	mu      sync.Mutex
 	status  Status
-	revoked *x509.Certificate // not to be shown
+	revoked *x509.Certificate // must not be used
 }
 
-// Status is how a Manager does.
+// Status is the state of a Manager.
 type Status struct {
 	// Certificate is nil until there is one.
 	Certificate *Certificate
-	// Err is why the last request failed, nil when it did not.
+	// Err is the error of the last request, or nil.
 	Err error
 	// Requests and Failures count since the start.
 	Requests, Failures uint64
@@ -66,22 +66,22 @@ type Status struct {
 // NewManager returns a manager that does nothing before Run.
 func NewManager(cfg Config) *Manager { return &Manager{cfg: cfg, again: make(chan struct{}, 1)} }
 
-// Status returns how the manager does. It may be called at any time.
+// Status returns the state. It may be called at any time.
 func (m *Manager) Status() Status {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.status
 }
 
-// Current returns what the workload can prove itself with now.
+// Current returns the certificate and roots for connections now.
 func (m *Manager) Current() Current {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.show(m.status.Certificate)
+	return m.usable(m.status.Certificate)
 }
 
-// show is cert for the authority. The lock must be held.
-func (m *Manager) show(cert *Certificate) Current {
+// usable returns the parts of cert that can be used now. The lock must be held.
+func (m *Manager) usable(cert *Certificate) Current {
 	if cert == nil {
 		return Current{}
 	}
@@ -92,8 +92,8 @@ func (m *Manager) show(cert *Certificate) Current {
 	return c
 }
 
-// Revoked says that the certificate in use, which begins with leaf, was revoked:
-// another one is got at once, by the token.
+// Revoked reports that the certificate in use, which begins with leaf, was revoked. The
+// manager gets another one at once, with the token.
 func (m *Manager) Revoked(leaf *x509.Certificate) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -101,21 +101,21 @@ func (m *Manager) Revoked(leaf *x509.Certificate) {
 		return
 	}
 	m.revoked = leaf
-	m.cfg.Log.Error("the certificate in use is revoked, getting another one by the token", "serial", leaf.SerialNumber.Text(16))
+	m.cfg.Log.Error("the certificate in use is revoked, getting another one with the token", "serial", leaf.SerialNumber.Text(16))
 	select {
 	case m.again <- struct{}{}:
 	default:
 	}
 }
 
-// Run gets a certificate and renews it until ctx ends. Failures are logged,
-// kept in the status and tried again without end.
+// Run gets a certificate and renews it until ctx ends. It logs failures, keeps the last one
+// in the status, and never gives up.
 func (m *Manager) Run(ctx context.Context) {
 	var (
 		current  *Certificate
 		failures int
-		lastSaid time.Time
-		lastText string
+		loggedAt time.Time
+		logged   string
 	)
 	for {
 		next, err := m.renew(ctx, current, failures)
@@ -134,8 +134,8 @@ func (m *Manager) Run(ctx context.Context) {
 		if err != nil {
 			wait = m.backoff(failures)
 			failures++
-			if now := m.cfg.Now(); err.Error() != lastText || now.Sub(lastSaid) >= sayAgain {
-				lastSaid, lastText = now, err.Error()
+			if now := m.cfg.Now(); err.Error() != logged || now.Sub(loggedAt) >= logAgain {
+				loggedAt, logged = now, err.Error()
 				m.cfg.Log.Error("no new certificate, trying again", "failures", failures, "error", err)
 			}
 		}
@@ -156,9 +156,8 @@ func (m *Manager) note(current *Certificate, err error) {
 	}
 }
 
-// renew gets one certificate with a new key and publishes it. After a failure
-// every second try is by the token alone: who shows a certificate that was
-// revoked is not let in.
+// renew gets one certificate with a new key and publishes it. After failures, every second
+// attempt uses the token alone: the server refuses a revoked certificate.
 func (m *Manager) renew(ctx context.Context, current *Certificate, failures int) (*Certificate, error) {
 	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
 	defer cancel()
@@ -171,7 +170,7 @@ func (m *Manager) renew(ctx context.Context, current *Certificate, failures int)
 		return nil, err
 	}
 	m.mu.Lock()
-	have := m.show(current)
+	have := m.usable(current)
 	m.mu.Unlock()
 	if failures%2 == 1 {
 		have.Certificate = nil
@@ -187,8 +186,8 @@ func (m *Manager) renew(ctx context.Context, current *Certificate, failures int)
 	return cert, m.cfg.Publish(ctx, cert)
 }
 
-// renewIn returns how long cert is to be used. It is an error when cert is
-// over by this machine's clock.
+// renewIn returns how long to use cert. It fails when cert has expired by this machine's
+// clock.
 func (m *Manager) renewIn(cert *Certificate) (time.Duration, error) {
 	life := cert.NotAfter().Sub(m.cfg.Now())
 	if life <= 0 {
@@ -200,9 +199,8 @@ func (m *Manager) renewIn(cert *Certificate) (time.Duration, error) {
 	return time.Duration(float64(life) * (1 - left)), nil
 }
 
-// backoff returns how long to wait after that many failures in a row: twice
-// as long each time, up to maxRetry, and of that between half and all, so
-// that proxies which failed together do not come back together.
+// backoff returns the wait after a number of failures in a row: it doubles up to maxRetry,
+// with a jitter of half, so that proxies that failed together do not retry together.
 func (m *Manager) backoff(failures int) time.Duration {
 	d := maxRetry
 	if failures < 16 {
@@ -211,8 +209,8 @@ func (m *Manager) backoff(failures int) time.Duration {
 	return d/2 + time.Duration(m.cfg.Rand.Float64()*float64(d/2))
 }
 
-// sleep waits for d, or for news of a revocation and least; it is false when
-// ctx ended first.
+// sleep waits for d, or until a revocation is reported, but at least for least. It returns
+// false when ctx ended first.
 func (m *Manager) sleep(ctx context.Context, d, least time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -226,7 +224,7 @@ func (m *Manager) sleep(ctx context.Context, d, least time.Duration) bool {
 	}
 }
 
-// pause waits for d; it is false when ctx ended first.
+// pause waits for d. It returns false when ctx ended first.
 func pause(ctx context.Context, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
