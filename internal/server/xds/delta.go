@@ -10,7 +10,7 @@ import (
 
 // delta handles a request of the delta variant.
 func (s *session) delta(req *discoveryv3.DeltaDiscoveryRequest) error {
-	i := s.begin(req)
+	i := s.begin(req.GetTypeUrl(), req.GetResponseNonce(), req.GetErrorDetail())
 	if i < 0 {
 		return nil
 	}

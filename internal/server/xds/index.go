@@ -54,10 +54,11 @@ func (s *streamIndex) remove(sub *subscriber) {
 // concerned yields the streams whose choice of views the changes may affect: all
 // streams, or those that read a changed pod or namespace. It may repeat a stream.
 func (s *streamIndex) concerned(c *snapshot.Changes, all bool) iter.Seq[*subscriber] {
-	if all {
-		return maps.Keys(s.all)
-	}
 	return func(yield func(*subscriber) bool) {
+		if all {
+			maps.Keys(s.all)(yield)
+			return
+		}
 		for pod := range c.Pods {
 			for sub := range s.byPod[pod] {
 				if !yield(sub) {

@@ -67,7 +67,6 @@ type request interface {
 	proto.Message
 	GetNode() *corev3.Node
 	GetTypeUrl() string
-	GetResponseNonce() string
 	GetErrorDetail() *statuspb.Status
 }
 

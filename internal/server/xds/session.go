@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	statuspb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 
 	"github.com/meshctl/meshctl/internal/server/xds/admission"
@@ -224,17 +225,17 @@ func (s *session) close() {
 	s.closed = true
 }
 
-// begin starts to handle a request: it handles a NACK and returns the index of the type,
-// or -1 for a type that is not served.
-func (s *session) begin(r request) int {
-	i := typeIndex(r.GetTypeUrl())
+// begin starts to handle a request: it handles a NACK, if there is one, and returns the
+// index of the type, or -1 for a type that is not served.
+func (s *session) begin(typeURL, nonce string, nack *statuspb.Status) int {
+	i := typeIndex(typeURL)
 	if i < 0 {
 		return i
 	}
 	s.lastType = i
-	if e := r.GetErrorDetail(); e != nil {
-		s.hub.cfg.Metrics.istio.rejected(i, e.GetCode())
-		s.refuse(i, r.GetResponseNonce(), e.GetMessage())
+	if nack != nil {
+		s.hub.cfg.Metrics.istio.rejected(i, nack.GetCode())
+		s.refuse(i, nonce, nack.GetMessage())
 	}
 	return i
 }

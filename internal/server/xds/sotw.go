@@ -11,7 +11,7 @@ import (
 // sotw handles a request of the state-of-the-world variant. The order matters: NACK,
 // unsubscribe, first request, stale nonce, ACK, forced answer, changed names.
 func (s *session) sotw(req *discoveryv3.DiscoveryRequest) error {
-	i := s.begin(req)
+	i := s.begin(req.GetTypeUrl(), req.GetResponseNonce(), req.GetErrorDetail())
 	if i < 0 {
 		return nil
 	}
