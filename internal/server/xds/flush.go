@@ -11,9 +11,9 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// flush sends the responses that are due, in push order. A type with a response in flight waits.
-// Routes and listeners also wait while newer clusters do, because they may refer to
-// clusters that the proxy does not know yet.
+// flush sends the responses that are due, in push order. A type with a response in
+// flight waits. Routes and listeners also wait while newer clusters do, because they
+// may refer to clusters that the proxy does not know yet.
 func (s *session) flush() error {
 	if err := s.flushPages(); err != nil {
 		return err
@@ -73,7 +73,7 @@ func (s *session) flushAll(seen shownViews) (again bool, err error) {
 		now[i] = s.withoutQuarantined(i, now[i])
 	}
 	// The hub has not provided the requested clusters yet.
-	clustersCome := s.types[cds].watched && !seen.assigned.types[cds].demand.asked
+	clustersMissing := s.types[cds].watched && !seen.assigned.types[cds].demand.asked
 	clustersWait := false
 	order := s.order()
 	for n, i := range order {
@@ -86,7 +86,7 @@ func (s *session) flushAll(seen shownViews) (again bool, err error) {
 			t.wait(now[i])
 			continue
 		}
-		if clustersWait && !t.due && (i == lds || i == rds) || clustersCome && (i == eds || i == lds || i == rds) {
+		if clustersWait && !t.due && (i == lds || i == rds) || clustersMissing && (i == eds || i == lds || i == rds) {
 			t.wait(now[i])
 			continue
 		}

@@ -30,46 +30,46 @@ type quarantine struct {
 // quarantined is a resource in quarantine.
 type quarantined struct {
 	version string                       // the refused version
-	good    good                         // the resource that the proxy has instead
+	good    lastGood                     // the resource that the proxy has instead
 	entry   *history.QuarantinedResource // nil while the resource is only a suspect
 }
 
-// good is a resource that a proxy accepted and the view that it came from. The zero
+// lastGood is a resource that a proxy accepted and the view that it came from. The zero
 // value is none.
-type good struct {
+type lastGood struct {
 	resource *xdswire.Resource
 	view     xdsgen.View
 }
 
-func (g good) version() string {
+func (g lastGood) version() string {
 	if g.resource == nil {
 		return ""
 	}
 	return g.resource.Version
 }
 
-// goodIn returns g if the proxy may keep it with the view. For names that the proxy
+// usableWith returns g if the proxy may keep it with the view. For names that the proxy
 // asked for just now, acked may hold resources that the proxy never saw; these must
 // not reach it from another view.
-func (t *typeState) goodIn(i int, g good, view xdsgen.View) good {
+func (t *typeState) usableWith(i int, g lastGood, view xdsgen.View) lastGood {
 	if g.view == view || fullList(i) && t.want.Wildcard {
 		return g
 	}
-	return good{}
+	return lastGood{}
 }
 
-// accepted returns the resource of the name that the proxy accepted, if it may keep
+// lastAccepted returns the resource of the name that the proxy accepted, if it may keep
 // that with the view of the state.
-func (t *typeState) accepted(i int, name string, of *viewState) good {
+func (t *typeState) lastAccepted(i int, name string, of *viewState) lastGood {
 	if t.assumed && (slices.Contains(t.doubt, name) || t.quarantine.has(name)) {
-		return good{} // the proxy held another version before, and refused this one
+		return lastGood{} // the proxy held another version before, and refused this one
 	}
 	for _, s := range []*viewState{t.acked.shared, t.acked.own} {
 		if r := s.get(name); r != nil {
-			return t.goodIn(i, good{r, s.view}, of.view)
+			return t.usableWith(i, lastGood{r, s.view}, of.view)
 		}
 	}
-	return good{}
+	return lastGood{}
 }
 
 // changed drops the result of withoutQuarantined.
@@ -166,9 +166,9 @@ func (s *session) mayQuarantine(i int, name string) bool {
 func (s *session) newQuarantined(i int, name string) quarantined {
 	t := &s.types[i]
 	sent := t.sent.holder(name)
-	r := quarantined{version: sent.get(name).Version, good: t.accepted(i, name, sent)}
+	r := quarantined{version: sent.get(name).Version, good: t.lastAccepted(i, name, sent)}
 	if r.good.version() == r.version {
-		r.good = good{}
+		r.good = lastGood{}
 	}
 	return r
 }
@@ -236,7 +236,7 @@ func (s *session) withoutQuarantined(i int, now viewPair) viewPair {
 	replaced := make(map[string]*xdswire.Resource, len(q.names))
 	for name, r := range q.names {
 		// The proxy may use another view since.
-		replaced[name] = t.goodIn(i, r.good, now.holder(name).view).resource
+		replaced[name] = t.usableWith(i, r.good, now.holder(name).view).resource
 	}
 	q.to = viewPair{s.hub.overlay(now.shared, replaced), s.hub.overlay(now.own, replaced)}
 	return q.to
@@ -255,7 +255,7 @@ func (h *Hub) overlay(s *viewState, replaced map[string]*xdswire.Resource) *view
 			continue
 		}
 		changes[name] = replaced[name]
-		fmt.Fprintf(&key, "%d %s %s ", len(name), name, good{resource: replaced[name]}.version())
+		fmt.Fprintf(&key, "%d %s %s ", len(name), name, lastGood{resource: replaced[name]}.version())
 	}
 	if len(changes) == 0 {
 		return s
