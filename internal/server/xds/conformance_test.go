@@ -162,7 +162,7 @@ var behaviours = []behaviour{
 		p.quiet("CDS")
 	}},
 	// spec: How the client specifies what resources to return.
-	{"the wildcard gets everything, also what is new", func(p *conformanceClient) {
+	{"the wildcard gets everything, including new resources", func(p *conformanceClient) {
 		p.subscribe("CDS", "*")
 		p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
 		p.set([3]string{"CDS", "c", "c:1"})
@@ -170,7 +170,7 @@ var behaviours = []behaviour{
 		p.quiet("CDS")
 	}},
 	// harness: subscribing 3.
-	{"a wildcard without names gets what is new", func(p *conformanceClient) {
+	{"a request without names gets new resources", func(p *conformanceClient) {
 		p.subscribe("LDS")
 		p.gets("LDS", "l=l:1", "l=l:1")
 		p.set([3]string{"LDS", "m", "m:1"})
@@ -178,7 +178,7 @@ var behaviours = []behaviour{
 		p.quiet("LDS")
 	}},
 	// spec: How the client specifies what resources to return; harness: subscribing 4, delta 1.
-	{"names get these only", func(p *conformanceClient) {
+	{"a subscription to names gets only these", func(p *conformanceClient) {
 		p.subscribe("CDS", "b")
 		p.gets("CDS", "b=b:1", "b=b:1")
 		p.subscribe("EDS", "a")
@@ -191,7 +191,7 @@ var behaviours = []behaviour{
 		p.quiet("CDS")
 	}},
 	// spec: How the client specifies what resources to return; harness: delta 1.
-	{"a name more gets what is newly asked for", func(p *conformanceClient) {
+	{"one more name gets only the new resource", func(p *conformanceClient) {
 		p.subscribe("EDS", "a")
 		p.gets("EDS", "", "a=a:1")
 		p.subscribe("EDS", "a", "b")
@@ -203,7 +203,7 @@ var behaviours = []behaviour{
 		p.gets("CDS", "a=a:1 b=b:1", "b=b:1")
 	}},
 	// spec: Knowing when a requested resource does not exist; harness: subscribing 7 and 8, delta 3.
-	{"a name that does not exist is answered, and sent when it does", func(p *conformanceClient) {
+	{"a missing name gets an answer, and the resource once it exists", func(p *conformanceClient) {
 		p.subscribe("CDS", "a", "z")
 		p.gets("CDS", "a=a:1", "a=a:1", "z")
 		p.set([3]string{"CDS", "z", "z:1"})
@@ -211,7 +211,7 @@ var behaviours = []behaviour{
 		p.quiet("CDS")
 	}},
 	// spec: Resource warming; Knowing when a requested resource does not exist.
-	{"endpoints and routes that do not exist are answered at once", func(p *conformanceClient) {
+	{"missing endpoints and routes get an answer at once", func(p *conformanceClient) {
 		p.subscribe("EDS", "z")
 		if p.variant == xdswire.Delta {
 			p.gets("EDS", "", "", "z")
@@ -225,7 +225,7 @@ var behaviours = []behaviour{
 		p.gets("RDS", "", "z=z:2")
 	}},
 	// spec: Unsubscribing from resources; harness: unsubscribing 1 and 2, delta 5.
-	{"a name given up is no longer sent", func(p *conformanceClient) {
+	{"an unsubscribed name is no longer sent", func(p *conformanceClient) {
 		p.subscribe("EDS", "a", "b")
 		p.gets("EDS", "", "a=a:1 b=b:1")
 		p.subscribe("EDS", "b")
@@ -236,7 +236,7 @@ var behaviours = []behaviour{
 		p.gets("EDS", "", "b=b:2")
 	}},
 	// spec: Unsubscribing from resources; harness: unsubscribing 1 and 2, delta 5.
-	{"a cluster given up is no longer sent", func(p *conformanceClient) {
+	{"an unsubscribed cluster is no longer sent", func(p *conformanceClient) {
 		p.subscribe("CDS", "a", "b")
 		p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
 		p.subscribe("CDS", "b")
@@ -250,7 +250,7 @@ var behaviours = []behaviour{
 		p.gets("CDS", "b=b:2", "b=b:2")
 	}},
 	// spec: Unsubscribing from resources; harness: unsubscribing 3.
-	{"all names given up silence the type until it is asked for again", func(p *conformanceClient) {
+	{"without names the type is silent until the next subscription", func(p *conformanceClient) {
 		for _, typ := range []string{"CDS", "EDS"} {
 			p.subscribe(typ, "a", "b")
 			p.gets(typ, "a=a:1 b=b:1", "a=a:1 b=b:1")
@@ -279,7 +279,7 @@ var behaviours = []behaviour{
 		p.quiet("CDS")
 	}},
 	// spec: How the client specifies what resources to return.
-	{"the wildcard asked for and given up", func(p *conformanceClient) {
+	{"the wildcard is subscribed and unsubscribed", func(p *conformanceClient) {
 		p.subscribe("CDS", "*")
 		p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
 		p.giveUp("CDS")
@@ -289,7 +289,7 @@ var behaviours = []behaviour{
 		p.gets("CDS", "a=a:2 b=b:1", "a=a:2 b=b:1")
 	}},
 	// spec: Unsubscribing from resources (delta), the exception.
-	{"a name given up beside the wildcard is told of", func(p *conformanceClient) {
+	{"unsubscribing a name besides the wildcard gets an answer", func(p *conformanceClient) {
 		p.subscribe("CDS", "*", "a", "z")
 		p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1", "z")
 		p.subscribe("CDS", "*", "z")
@@ -301,7 +301,7 @@ var behaviours = []behaviour{
 		p.quiet("CDS")
 	}},
 	// spec: Unsubscribing from resources (delta): phantom names; order: ACK.
-	{"giving up what was not asked for changes nothing", func(p *conformanceClient) {
+	{"unsubscribing an unknown name changes nothing", func(p *conformanceClient) {
 		p.subscribe("EDS", "a")
 		p.gets("EDS", "", "a=a:1")
 		c := p.on("EDS")
@@ -326,7 +326,7 @@ var behaviours = []behaviour{
 		p.quiet("CDS")
 	}},
 	// spec: When to send an update; harness: "never responds more than necessary".
-	{"a change of what was not asked for is not sent", func(p *conformanceClient) {
+	{"a change of an unsubscribed resource is not sent", func(p *conformanceClient) {
 		p.subscribe("CDS", "a")
 		p.gets("CDS", "a=a:1", "a=a:1")
 		p.subscribe("EDS", "a")
@@ -343,7 +343,7 @@ var behaviours = []behaviour{
 		p.quiet("CDS")
 	}},
 	// spec: Deleting resources; harness: delta 4.
-	{"a cluster that is gone is removed, and sent when it is back", func(p *conformanceClient) {
+	{"a deleted cluster is removed, and sent when it is back", func(p *conformanceClient) {
 		p.subscribe("CDS")
 		p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
 		p.set([3]string{"CDS", "b", ""})
@@ -353,7 +353,7 @@ var behaviours = []behaviour{
 		p.quiet("CDS")
 	}},
 	// spec: Deleting resources: state of the world can remove no other types.
-	{"endpoints that are gone are removed where that can be said", func(p *conformanceClient) {
+	{"deleted endpoints are removed where the protocol allows it", func(p *conformanceClient) {
 		p.subscribe("EDS", "a", "b")
 		p.gets("EDS", "", "a=a:1 b=b:1")
 		p.set([3]string{"EDS", "b", ""})
@@ -365,7 +365,7 @@ var behaviours = []behaviour{
 		p.gets("EDS", "", "b=b:2")
 	}},
 	// spec: Deleting resources: a list may become empty.
-	{"an empty list removes the last and keeps the stream", func(p *conformanceClient) {
+	{"an empty list removes the last resource and keeps the stream", func(p *conformanceClient) {
 		p.subscribe("CDS")
 		p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
 		p.set([3]string{"CDS", "a", ""}, [3]string{"CDS", "b", ""})
@@ -385,7 +385,7 @@ var behaviours = []behaviour{
 		}
 	}},
 	// spec: ACK; order: ACK.
-	{"an ACK is not answered", func(p *conformanceClient) {
+	{"an ACK gets no answer", func(p *conformanceClient) {
 		p.subscribe("CDS")
 		r := p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
 		p.ack(r)
@@ -396,7 +396,7 @@ var behaviours = []behaviour{
 		p.quiet("EDS")
 	}},
 	// spec: NACK; order: NACK.
-	{"a NACK is not answered", func(p *conformanceClient) {
+	{"a NACK gets no answer", func(p *conformanceClient) {
 		p.subscribe("EDS", "a", "b")
 		p.gets("EDS", "", "a=a:1 b=b:1")
 		p.set([3]string{"EDS", "a", "a:bad"})
@@ -406,7 +406,7 @@ var behaviours = []behaviour{
 		p.quiet("EDS")
 	}},
 	// spec: NACK: a later update may succeed with a new version.
-	{"after a NACK the last good stays and a later change is sent", func(p *conformanceClient) {
+	{"after a NACK the last good version stays, and a later change is sent", func(p *conformanceClient) {
 		p.subscribe("CDS", "a")
 		good := p.gets("CDS", "a=a:1", "a=a:1")
 		p.set([3]string{"CDS", "a", "a:bad"})
@@ -421,7 +421,7 @@ var behaviours = []behaviour{
 		p.b.eventually("the ACK", func() bool { return p.status("CDS").NACK == nil })
 	}},
 	// spec: NACK; the previous version is then empty.
-	{"a refused first response is not the last", func(p *conformanceClient) {
+	{"changes follow a refused first response", func(p *conformanceClient) {
 		p.subscribe("LDS")
 		p.nack(p.wants("LDS", "l=l:1", "l=l:1"))
 		p.set([3]string{"LDS", "l", "l:2"})
@@ -429,7 +429,7 @@ var behaviours = []behaviour{
 		p.quiet("LDS")
 	}},
 	// spec: NACK; ACK and NACK semantics summary: a new resource that is invalid.
-	{"names may be asked for with a NACK", func(p *conformanceClient) {
+	{"a NACK may subscribe to names", func(p *conformanceClient) {
 		p.subscribe("EDS", "a")
 		p.nack(p.wants("EDS", "", "a=a:1"))
 		p.quiet("EDS")
@@ -437,7 +437,7 @@ var behaviours = []behaviour{
 		p.gets("EDS", "", "b=b:1")
 	}},
 	// spec: Resource updates: stale nonces; delta: changes of names count nevertheless; order: stale nonce.
-	{"a stale nonce answers nothing", func(p *conformanceClient) {
+	{"a stale nonce is no answer", func(p *conformanceClient) {
 		p.subscribe("EDS", "a")
 		r := p.wants("EDS", "", "a=a:1")
 		p.on("EDS").request("EDS", "stale", []string{"a", "b"}, nil, "")
@@ -453,14 +453,14 @@ var behaviours = []behaviour{
 		p.quiet("EDS")
 	}},
 	// spec: Basic protocol overview: nonces do not survive streams; order: first request.
-	{"a first request is answered whatever its nonce", func(p *conformanceClient) {
+	{"a first request gets an answer whatever its nonce", func(p *conformanceClient) {
 		p.on("CDS").request("CDS", "of an earlier stream", nil, nil, "")
 		p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
 		p.on("EDS").request("EDS", "of an earlier stream", []string{"a"}, nil, "")
 		p.gets("EDS", "", "a=a:1")
 	}},
 	// spec: Incremental xDS: initial_resource_versions; ACK/NACK and resource type instance version.
-	{"after a reconnection what is held is not sent, or has its old version", func(p *conformanceClient) {
+	{"after a reconnection held resources are not sent, or have their old version", func(p *conformanceClient) {
 		p.subscribe("CDS")
 		before := p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
 		p.forget()
@@ -476,7 +476,7 @@ var behaviours = []behaviour{
 		p.quiet("CDS")
 	}},
 	// spec: Incremental xDS: a reconnecting client provides all names.
-	{"nothing of an earlier stream's subscription is kept", func(p *conformanceClient) {
+	{"the subscription of an earlier stream is forgotten", func(p *conformanceClient) {
 		p.subscribe("EDS", "a", "b")
 		p.gets("EDS", "", "a=a:1 b=b:1")
 		p.forget()
@@ -487,7 +487,7 @@ var behaviours = []behaviour{
 	}},
 	// spec: Subscribing to resources (delta): held resources must be sent; state of the
 	// world: newly requested ones are sent again.
-	{"what is held is sent when it is asked for again", func(p *conformanceClient) {
+	{"a held resource is sent when it is requested again", func(p *conformanceClient) {
 		p.subscribe("EDS", "a", "b")
 		p.gets("EDS", "", "a=a:1 b=b:1")
 		if p.variant == xdswire.SotW {
@@ -517,7 +517,7 @@ var behaviours = []behaviour{
 		p.quiet("CDS")
 	}},
 	// spec: Resource updates; docs/xds.md: one response in flight, the newest wins.
-	{"what changes during a response is sent once, at its newest", func(p *conformanceClient) {
+	{"changes during a response are sent once, in their newest version", func(p *conformanceClient) {
 		p.subscribe("CDS")
 		r := p.wants("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
 		for i := 2; i < 9; i++ {
@@ -528,7 +528,7 @@ var behaviours = []behaviour{
 		p.quiet("CDS")
 	}},
 	// spec: Resource updates: a change that was reverted is not sent.
-	{"what changes during a response and changes back is not sent", func(p *conformanceClient) {
+	{"a change during a response that is reverted is not sent", func(p *conformanceClient) {
 		p.subscribe("EDS", "a")
 		r := p.wants("EDS", "", "a=a:1")
 		p.set([3]string{"EDS", "a", "a:2"})
@@ -537,7 +537,7 @@ var behaviours = []behaviour{
 		p.quiet("EDS")
 	}},
 	// spec: Resource warming; Eventual consistency: endpoints after their clusters.
-	{"a changed cluster gets its endpoints though they are the same", func(p *conformanceClient) {
+	{"a changed cluster gets its unchanged endpoints", func(p *conformanceClient) {
 		p.subscribe("CDS")
 		p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
 		p.subscribe("EDS", "a", "b")
@@ -548,7 +548,7 @@ var behaviours = []behaviour{
 	}},
 	// spec: Resource warming; order: after a request for clusters, the next request for
 	// endpoints gets an answer.
-	{"endpoints asked for after clusters are answered though it looks like an ACK", func(p *conformanceClient) {
+	{"a request for endpoints after clusters gets an answer even if it looks like an ACK", func(p *conformanceClient) {
 		p.subscribe("EDS", "a")
 		endpoints := p.gets("EDS", "", "a=a:1")
 		p.subscribe("CDS")
@@ -573,7 +573,7 @@ var behaviours = []behaviour{
 		p.gets("RDS", "", "r=r:2")
 	}},
 	// spec: Eventual consistency considerations: routes are not warmed.
-	{"routes wait for newer clusters on one stream, and for none on their own", func(p *conformanceClient) {
+	{"routes wait for newer clusters on an ADS stream, but not on their own", func(p *conformanceClient) {
 		p.subscribe("RDS", "r")
 		p.gets("RDS", "", "r=r:1")
 		p.subscribe("CDS")
@@ -589,7 +589,7 @@ var behaviours = []behaviour{
 		}
 	}},
 	// spec: ACK/NACK and resource type instance version: a property of the resources.
-	{"equal content has one version on two streams", func(p *conformanceClient) {
+	{"equal content has the same version on two streams", func(p *conformanceClient) {
 		q := p.another(p.b, "q")
 		for _, typ := range []string{"CDS", "EDS"} {
 			p.subscribe(typ, "a", "b")
@@ -602,7 +602,7 @@ var behaviours = []behaviour{
 	}},
 	// spec: ACK/NACK and resource type instance version: independent of the stream, so
 	// also of the process.
-	{"equal content has its version after a restart of the server", func(p *conformanceClient) {
+	{"equal content keeps its version over a restart of the server", func(p *conformanceClient) {
 		p.set([3]string{"CDS", "a", "a:0"}) // another history with the same result
 		p.set([3]string{"CDS", "a", "a:1"})
 		p.subscribe("CDS")
@@ -617,7 +617,7 @@ var behaviours = []behaviour{
 	}},
 	// spec: Aggregated discovery service; a type that is not served does not affect the
 	// others.
-	{"a type of no meaning here is not answered, or ends its own stream only", func(p *conformanceClient) {
+	{"an unknown type gets no answer, or ends only its own stream", func(p *conformanceClient) {
 		p.subscribe("CDS")
 		p.gets("CDS", "a=a:1 b=b:1", "a=a:1 b=b:1")
 		if !p.separate {
