@@ -15,28 +15,26 @@ import (
 	"github.com/meshctl/meshctl/internal/remotesecret/create"
 )
 
-// Readers are service accounts of one cluster by which others read it, and whose
-// tokens are to end.
+// Readers ends tokens of service accounts with which other clusters read a cluster.
 type Readers struct {
-	// From is the cluster, Namespace that of the accounts.
+	// From is the cluster, Namespace the namespace of the accounts.
 	From      *Cluster
 	Namespace string
-	// Keep are the Secrets whose tokens stay.
+	// Keep are Secrets whose tokens must not end.
 	Keep []string
-	// OnlyOurs leaves the token Secrets that meshctl did not make, also those of
-	// the remote secrets that were added.
+	// OnlyOurs keeps all token Secrets that meshctl did not make.
 	OnlyOurs bool
-	// Strangers are clusters that may read with the same tokens. Where there are
-	// any, no token ends.
+	// Strangers are clusters that may use the same tokens. If there are any, no token
+	// ends.
 	Strangers []mesh.ClusterID
-	// Say tells a person what was done.
+	// Say reports progress to a person.
 	Say func(format string, args ...any)
 
 	accounts []create.Account
 	tokens   []*remotesecret.Cluster
 }
 
-// Add adds the account of that name.
+// Add adds an account by name.
 func (r *Readers) Add(name string) {
 	account := create.Account{Namespace: r.Namespace, Name: name}
 	if !slices.Contains(r.accounts, account) {
@@ -55,7 +53,7 @@ func (r *Readers) AddToken(c *remotesecret.Cluster) error {
 	return nil
 }
 
-// AddSecret adds the token by which a remote secret reads a cluster.
+// AddSecret adds the token of a cluster in a remote secret.
 func (r *Readers) AddSecret(secret *corev1.Secret, id mesh.ClusterID) error {
 	c, err := clusterOf(secret, id)
 	if err != nil {
@@ -64,9 +62,9 @@ func (r *Readers) AddSecret(secret *corev1.Secret, id mesh.ClusterID) error {
 	return r.AddToken(c)
 }
 
-// readerOf returns the service account whose token a remote secret of the
-// namespace holds. The token is not verified, so an account of another namespace
-// is refused: whoever may write the secret could name any.
+// readerOf returns the service account of the token in a remote secret. The token is not
+// verified, and the writer of the secret could name any account, so readerOf refuses
+// accounts of other namespaces.
 func readerOf(c *remotesecret.Cluster, namespace string) (create.Account, error) {
 	account, err := create.AccountOf(c)
 	if err != nil {
@@ -79,9 +77,9 @@ func readerOf(c *remotesecret.Cluster, namespace string) (create.Account, error)
 	return account, nil
 }
 
-// End deletes the Secrets that tokens of the accounts end with: those that meshctl
-// made, and those of the tokens that were added. It says which others there are. It
-// returns how many Secrets it deleted, and why tokens that were added still work.
+// End ends tokens by deleting their Secrets: the Secrets that meshctl made, and the
+// Secrets of added tokens. It reports other Secrets. It returns the number of deleted
+// Secrets and the reasons why added tokens still work.
 func (r *Readers) End(ctx context.Context) (ended int, working []string, err error) {
 	for _, account := range r.accounts {
 		n, err := r.endOf(ctx, account)
@@ -135,7 +133,7 @@ func (r *Readers) endOf(ctx context.Context, account create.Account) (ended int,
 	return ended, nil
 }
 
-// works returns why a token still works, empty when it has ended or is kept.
+// works returns the reason why a token still works, or "" if it has ended or is kept.
 func (r *Readers) works(ctx context.Context, c *remotesecret.Cluster) (string, error) {
 	account, err := create.AccountOf(c)
 	if err != nil {
@@ -164,9 +162,10 @@ func (r *Readers) works(ctx context.Context, c *remotesecret.Cluster) (string, e
 	return works + fmt.Sprintf("it ends with secret %s/%s, which meshctl did not make", account.Namespace, claims.Secret), nil
 }
 
-// endEarlier ends the tokens by which others read the member, but for those of the
-// Secrets to keep, and says which still work. had are the clusters of the remote
-// secrets that were deleted or replaced. It returns how many Secrets it deleted.
+// endEarlier ends the tokens with which other clusters read the member, except the
+// tokens of the Secrets in keep, and reports tokens that still work. had are the
+// clusters of deleted or replaced remote secrets. It returns the number of deleted
+// Secrets.
 func (m *Member) endEarlier(
 	ctx context.Context, keep []string, had []*remotesecret.Cluster, strangers []mesh.ClusterID, say func(string, ...any),
 ) (int, error) {
@@ -185,8 +184,8 @@ func (m *Member) endEarlier(
 	return ended, err
 }
 
-// strangers returns the clusters that the members read and that are no members.
-// They likely read the members, too, each with the same account as all others.
+// strangers returns clusters that the members read but that are no members. They
+// probably read the members, too, with the same account.
 func strangers(ctx context.Context, members []*Member) ([]mesh.ClusterID, error) {
 	var out []mesh.ClusterID
 	for _, m := range members {

@@ -15,7 +15,7 @@ import (
 	"github.com/meshctl/meshctl/internal/remotesecret/create"
 )
 
-// Member is one of the clusters that are linked.
+// Member is one of the linked clusters.
 type Member struct {
 	*Cluster
 	// Request makes its remote secret.
@@ -23,10 +23,10 @@ type Member struct {
 	prepared *Prepared
 }
 
-// Link gives each of the clusters the remote secrets of all others. Nothing is
-// written before it is clear that all may be. A credential that a cluster has
-// already and that is good is kept. Where one is replaced, the earlier tokens of
-// the account that meshctl made end, unless other clusters may read with them.
+// Link writes the remote secret of each cluster into all others. It writes nothing
+// unless the caller may write all of them. It keeps valid credentials. If it replaces
+// one, it ends the account's earlier tokens that meshctl made, unless other clusters may
+// use them.
 func Link(ctx context.Context, members []*Member, say func(format string, args ...any)) error {
 	if err := distinct(ctx, members); err != nil {
 		return err
@@ -44,8 +44,8 @@ func Link(ctx context.Context, members []*Member, say func(format string, args .
 			say("Warning: %s: %s", m.Name, w)
 		}
 	}
-	// Each cluster makes its account with its namespace, where the secrets of
-	// the others go, before any of them is written.
+	// First make all accounts and their namespaces, where the secrets of other
+	// clusters go.
 	made := make([]*Made, len(members))
 	for i, m := range members {
 		wanted, err := m.wanted(ctx, members)
@@ -83,7 +83,7 @@ func Link(ctx context.Context, members []*Member, say func(format string, args .
 			say("[%d/%d] %s of cluster %s in %s", step, steps, said, from.prepared.ID, to.Name)
 		}
 	}
-	// The clusters are linked: what cannot be ended is a warning.
+	// The clusters are linked, so further failures are warnings.
 	for i, m := range members {
 		if len(replaced[i]) == 0 {
 			continue
@@ -99,7 +99,7 @@ func Link(ctx context.Context, members []*Member, say func(format string, args .
 	return nil
 }
 
-// replace writes a remote secret and returns the clusters that it had with other
+// replace writes a remote secret and returns its earlier clusters with other
 // credentials.
 func replace(ctx context.Context, to *Member, made *Made) ([]*remotesecret.Cluster, error) {
 	old, err := to.Secret(ctx, made.Secret.Namespace, made.Secret.Name)
@@ -114,7 +114,7 @@ func replace(ctx context.Context, to *Member, made *Made) ([]*remotesecret.Clust
 	}), nil
 }
 
-// decode returns the clusters of a remote secret that can be read.
+// decode returns the readable clusters of a remote secret.
 func decode(secret *corev1.Secret) []*remotesecret.Cluster {
 	var out []*remotesecret.Cluster
 	for _, c := range remotesecret.Decode(secret) {
@@ -125,7 +125,7 @@ func decode(secret *corev1.Secret) []*remotesecret.Cluster {
 	return out
 }
 
-// wanted reports whether one of the others lacks a good secret of the member.
+// wanted reports whether another member lacks a valid secret of m.
 func (m *Member) wanted(ctx context.Context, members []*Member) (bool, error) {
 	for _, to := range members {
 		if to == m {
@@ -140,20 +140,20 @@ func (m *Member) wanted(ctx context.Context, members []*Member) (bool, error) {
 		}
 		c, err := clusterOf(secret, m.prepared.ID)
 		if err != nil || c.Server.Server != m.prepared.Server() || !c.Renewed || worn(c, m.Request.Now) {
-			return true, nil //nolint:nilerr // what cannot be read is replaced
+			return true, nil //nolint:nilerr // replace an unreadable secret
 		}
 	}
 	return false, nil
 }
 
-// worn reports whether the kubeconfig does not work, or soon will not.
+// worn reports whether the kubeconfig is invalid or expires soon.
 func worn(c *remotesecret.Cluster, now time.Time) bool {
 	return slices.ContainsFunc(remotesecret.Check(c, remotesecret.Options{Now: now}), func(f remotesecret.Finding) bool {
 		return f.Severity != remotesecret.Warning || f.Code == remotesecret.TokenExpiresSoon
 	})
 }
 
-// distinct refuses a cluster that is named twice, and ids that are.
+// distinct refuses repeated clusters and ids.
 func distinct(ctx context.Context, members []*Member) error {
 	uids := map[string]string{}
 	ids := map[mesh.ClusterID]string{}
@@ -173,9 +173,9 @@ func distinct(ctx context.Context, members []*Member) error {
 	return nil
 }
 
-// Unlink deletes the remote secrets that the clusters have of each other, and ends
-// the tokens of the clusters that meshctl made, unless other clusters may read with
-// them. It returns how many Secrets it deleted.
+// Unlink deletes the remote secrets of the clusters in each other, and ends the tokens
+// that meshctl made, unless other clusters may use them. It returns the number of
+// deleted Secrets.
 func Unlink(ctx context.Context, members []*Member, say func(format string, args ...any)) (int, error) {
 	unknown, err := strangers(ctx, members)
 	if err != nil {
@@ -205,7 +205,7 @@ func Unlink(ctx context.Context, members []*Member, say func(format string, args
 		}
 	}
 	if len(errs) > 0 {
-		return deleted, errors.Join(errs...) // whose secret is there goes on reading
+		return deleted, errors.Join(errs...) // remaining secrets still need their tokens
 	}
 	for i, m := range members {
 		ended, err := m.endEarlier(ctx, nil, had[i], unknown, say)
@@ -217,8 +217,8 @@ func Unlink(ctx context.Context, members []*Member, say func(format string, args
 	return deleted, errors.Join(errs...)
 }
 
-// DeleteRemote deletes the remote secret of a cluster, and the copy that an
-// unfinished rotation keeps. It returns the Secret, nil if there was none.
+// DeleteRemote deletes the remote secret of a cluster and the copy that an unfinished
+// rotation keeps. It returns the Secret, or nil if there was none.
 func (c *Cluster) DeleteRemote(ctx context.Context, namespace string, id mesh.ClusterID) (*corev1.Secret, error) {
 	secret, err := c.Secret(ctx, namespace, remotesecret.Name(id))
 	if err != nil {

@@ -11,24 +11,24 @@ import (
 	"github.com/meshctl/meshctl/internal/replicas"
 )
 
-// replicaPause is how long replicas are left alone between two questions.
+// replicaPause is the interval between requests to replicas.
 const replicaPause = 500 * time.Millisecond
 
-// replicaCluster is what a replica says of one cluster.
+// replicaCluster is the status of a cluster in a replica.
 type replicaCluster struct {
 	Cluster                           mesh.ClusterID
 	State, Credential, NextCredential string
 	Cause, Reason                     string
 }
 
-// behind says why a replica does not use the credential yet, empty when it does.
+// behind returns the reason why a replica does not use the credential yet, or "".
 func behind(ctx context.Context, r *replicas.Replica, id mesh.ClusterID, credential string) string {
 	var page struct{ Clusters []replicaCluster }
 	if err := r.Get(ctx, "/debug/clusters", nil, &page); err != nil {
 		if r.Announced == nil {
 			return err.Error()
 		}
-		// What its Lease says is a little old, and enough.
+		// Its Lease is slightly older, but sufficient.
 		for _, c := range r.Announced.Clusters {
 			page.Clusters = append(page.Clusters, replicaCluster{Cluster: c.ID, State: c.State, Credential: c.Credential})
 		}
@@ -47,8 +47,8 @@ func behind(ctx context.Context, r *replicas.Replica, id mesh.ClusterID, credent
 	return "does not know the cluster"
 }
 
-// FindReplicas finds the control planes in a namespace of all of the clusters.
-// It is an error that one of these has none.
+// FindReplicas finds the control planes in a namespace of all clusters. Each cluster
+// must have one.
 func FindReplicas(ctx context.Context, in []*Cluster, namespace string, tokens replicas.Tokens, now func() time.Time) ([]*replicas.Replica, error) {
 	var out []*replicas.Replica
 	for _, c := range in {
@@ -70,9 +70,9 @@ func closeAll(list []*replicas.Replica) {
 	}
 }
 
-// WaitInUse returns when every replica reads the cluster with the credential.
-// The replicas are found anew each time they are asked, as they come and go.
-// The error names those that do not when ctx ends.
+// WaitInUse waits until every replica reads the cluster with the credential. It finds
+// the replicas again for each attempt, as they come and go. If ctx ends, the error names
+// the other replicas.
 func WaitInUse(
 	ctx context.Context, find func(context.Context) ([]*replicas.Replica, error), id mesh.ClusterID, credential string, say func(string, ...any),
 ) error {

@@ -19,41 +19,40 @@ import (
 	"github.com/meshctl/meshctl/internal/remotesecret/create"
 )
 
-// previousSuffix names the copy of the old secret that is kept until the new
-// one is in use everywhere. It has no label, so no control plane reads it.
+// previousSuffix is the suffix of the old secret's copy, which is kept until all
+// replicas use the new one. It has no label, so no control plane reads it.
 const previousSuffix = "-previous"
 
 // Rotation replaces the credential of a cluster in the clusters that read it.
 type Rotation struct {
-	// From is the cluster whose credential it is, To those that have the remote
-	// secret, all of them: the old token ends for everybody.
+	// From is the cluster of the credential. To must be all clusters with the remote
+	// secret, as the old token ends for all.
 	From      *Cluster
 	To        []*Cluster
 	ID        mesh.ClusterID
 	Namespace string
-	// TTL is the life of the new token; zero means that of the old one.
+	// TTL is the life of the new token; zero means the life of the old one.
 	TTL  time.Duration
 	Rand io.Reader
-	// Say tells a person what was done.
+	// Say reports progress to a person.
 	Say func(format string, args ...any)
 }
 
-// held is the remote secret of one cluster, and its predecessor if there is one.
+// held is the remote secret in one cluster, with the copy of the old one, if any.
 type held struct {
 	in       *Cluster
 	now      *corev1.Secret
 	previous *corev1.Secret
 }
 
-// previous returns the copy of the remote secret that an unfinished rotation keeps,
-// nil if there is none.
+// previous returns the copy that an unfinished rotation keeps, or nil.
 func (c *Cluster) previous(ctx context.Context, namespace string, id mesh.ClusterID) (*corev1.Secret, error) {
 	s, err := c.Secret(ctx, namespace, remotesecret.Name(id)+previousSuffix)
 	if err != nil || s == nil {
 		return nil, err
 	}
 	if s.Labels[remotesecret.Label] != "" {
-		return nil, nil // the remote secret of a cluster of that name
+		return nil, nil // the remote secret of a cluster whose name has the suffix
 	}
 	return s, nil
 }
@@ -74,7 +73,7 @@ func (r *Rotation) read(ctx context.Context) ([]held, error) {
 			return nil, err
 		}
 		if h.previous != nil && maps.EqualFunc(h.previous.Data, h.now.Data, bytes.Equal) {
-			h.previous = nil // the call that copied it ended before it wrote the new one
+			h.previous = nil // the earlier call ended before it wrote the new one
 		}
 		out = append(out, h)
 	}
@@ -91,9 +90,8 @@ func clusterOf(secret *corev1.Secret, id mesh.ClusterID) (*remotesecret.Cluster,
 	return nil, fmt.Errorf("secret %s/%s does not hold cluster %s", secret.Namespace, secret.Name, id)
 }
 
-// Begin makes a new credential and writes it, or, when an earlier call was
-// interrupted, writes what that one made where it is missing. It returns the
-// hash of the new credential.
+// Begin makes a new credential and writes it. After an interrupted call, it completes
+// that one. It returns the hash of the new credential.
 func (r *Rotation) Begin(ctx context.Context) (string, error) {
 	all, err := r.read(ctx)
 	if err != nil {
@@ -114,7 +112,7 @@ func (r *Rotation) Begin(ctx context.Context) (string, error) {
 		return "", err
 	}
 	if fresh == nil {
-		if fresh, err = r.mint(ctx, all[0].now); err != nil {
+		if fresh, err = r.renewed(ctx, all[0].now); err != nil {
 			return "", err
 		}
 	} else {
@@ -136,7 +134,7 @@ func (r *Rotation) Begin(ctx context.Context) (string, error) {
 	return c.CredentialHash(), nil
 }
 
-// replace keeps a copy of the old secret before it writes the new one.
+// replace copies the old secret, then writes the new one.
 func (r *Rotation) replace(ctx context.Context, h held, fresh *corev1.Secret) error {
 	old := &corev1.Secret{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"},
@@ -149,7 +147,8 @@ func (r *Rotation) replace(ctx context.Context, h held, fresh *corev1.Secret) er
 	return h.in.Apply(ctx, fresh)
 }
 
-// ours are the annotations that we write; kubectl's copy of all is none of them.
+// ours returns the annotations of meshctl, without others such as kubectl's copy of the
+// object.
 func ours(annotations map[string]string) map[string]string {
 	out := maps.Clone(annotations)
 	maps.DeleteFunc(out, func(key, _ string) bool {
@@ -158,8 +157,8 @@ func ours(annotations map[string]string) map[string]string {
 	return out
 }
 
-// mint makes a secret like the old one with a new token.
-func (r *Rotation) mint(ctx context.Context, old *corev1.Secret) (*corev1.Secret, error) {
+// renewed makes a secret like the old one with a new token.
+func (r *Rotation) renewed(ctx context.Context, old *corev1.Secret) (*corev1.Secret, error) {
 	c, err := clusterOf(old, r.ID)
 	if err != nil {
 		return nil, err
@@ -202,10 +201,9 @@ func (r *Rotation) mint(ctx context.Context, old *corev1.Secret) (*corev1.Secret
 	})
 }
 
-// Finish ends the old tokens, and all others of the reader that meshctl made, and
-// deletes the copies of the old secrets. Only when every replica uses the new
-// token is it time for that. Finish returns why old tokens still work, each with
-// the hash of its credential.
+// Finish ends all earlier tokens of the reader that meshctl made, and deletes the copies
+// of the old secrets. Call it after every replica uses the new token. It returns the
+// reasons why old tokens still work.
 func (r *Rotation) Finish(ctx context.Context) ([]string, error) {
 	all, err := r.read(ctx)
 	if err != nil {
@@ -231,7 +229,7 @@ func (r *Rotation) Finish(ctx context.Context) ([]string, error) {
 	return working, r.forget(ctx, all)
 }
 
-// secretOf returns the Secret that the token of a remote secret ends with.
+// secretOf returns the Secret that the token of a remote secret is bound to.
 func secretOf(secret *corev1.Secret, id mesh.ClusterID) (string, error) {
 	c, err := clusterOf(secret, id)
 	if err != nil {
@@ -254,7 +252,7 @@ func (r *Rotation) forget(ctx context.Context, all []held) error {
 	return nil
 }
 
-// Abort puts the old secrets back and ends the new token.
+// Abort restores the old secrets and ends the new token.
 func (r *Rotation) Abort(ctx context.Context) error {
 	all, err := r.read(ctx)
 	if err != nil {
@@ -284,8 +282,7 @@ func (r *Rotation) Abort(ctx context.Context) error {
 	return r.forget(ctx, all)
 }
 
-// endNew ends the tokens that the rotation made, and no others: clusters may read
-// with earlier ones.
+// endNew ends only the tokens that the rotation made: clusters may use earlier ones.
 func (r *Rotation) endNew(ctx context.Context, all []held) error {
 	for _, h := range all {
 		if h.previous == nil {
@@ -311,7 +308,7 @@ func (r *Rotation) endNew(ctx context.Context, all []held) error {
 			return err
 		}
 		if !slices.ContainsFunc(found, func(f create.Credential) bool { return f.Ours && f.Name == name }) {
-			continue // it has ended, or is not of meshctl
+			continue // it has ended, or meshctl did not make it
 		}
 		if err := r.From.DeleteSecret(ctx, r.Namespace, name); err != nil {
 			return err

@@ -1,6 +1,6 @@
-// Package multicluster joins clusters: it makes the remote secret of one,
-// writes it into others, and replaces it. It does what the commands
-// create-remote-secret, remote-secret and multicluster say.
+// Package multicluster joins clusters: it makes the remote secret of a cluster, writes
+// it into other clusters, and rotates it. It implements the commands
+// create-remote-secret, remote-secret and multicluster.
 package multicluster
 
 import (
@@ -22,10 +22,10 @@ import (
 	"github.com/meshctl/meshctl/internal/remotesecret/create"
 )
 
-// ServerAuto asks for the address of the API server to be found.
+// ServerAuto means that Prepare finds the address of the API server.
 const ServerAuto = "auto"
 
-// How the CA of an API server is chosen.
+// Sources of the API server's CA.
 const (
 	CAAuto       = "auto"
 	CASA         = "sa"
@@ -34,39 +34,39 @@ const (
 	CASystem     = "system"
 )
 
-// Request is what Prepare prepares.
+// Request describes a remote secret.
 type Request struct {
 	create.Request
-	// APIServer is the id; empty means the UID of the namespace kube-system.
+	// Cluster is the id; empty means the UID of the namespace kube-system.
 	Cluster mesh.ClusterID
 	// Config makes the secret of a configuration cluster.
 	Config bool
 	Plugin *remotesecret.AuthProvider
-	// Server is a URL, ServerAuto, or empty for that of the kubeconfig.
+	// Server is a URL or ServerAuto; empty means the URL of the kubeconfig.
 	Server        string
 	TLSServerName string
-	// ServerCA is one of the constants; CAPEM is the content of the file for CAFile.
+	// CA is one of the constants. CAPEM is the content of the file for CAFile.
 	CA    string
 	CAPEM []byte
-	// Force takes a loopback address, too, when the server is looked for.
+	// Force allows ServerAuto to choose a loopback address.
 	Force bool
 	Now   time.Time
-	// Command is the command that takes --server URL, --tls-server-name and --ca
-	// file:F for the cluster; empty is the one that runs.
+	// Command is the command whose flags --server, --tls-server-name and --ca advice
+	// should name; empty means the running one.
 	Command string
 }
 
-// flag names a flag of create-remote-secret in advice.
+// flag returns a flag with its command for advice.
 func (r *Request) flag(text string) string { return strings.TrimSpace(r.Command + " " + text) }
 
-// APIServer is one cluster that the kubeconfig knows.
+// Cluster is a cluster of the kubeconfig.
 type Cluster struct {
 	*create.APIServer
 	config  *rest.Config
 	context string // of the kubeconfig, empty in a pod
 }
 
-// Connect makes the clients of the cluster of a context.
+// Connect makes the client of a context's cluster.
 func Connect(access *kube.Access) (*Cluster, error) {
 	name := "this cluster"
 	if access.Context != "" {
@@ -79,8 +79,8 @@ func Connect(access *kube.Access) (*Cluster, error) {
 	return &Cluster{c, access.Config, access.Context}, nil
 }
 
-// RemoteClusters are the clusters that the control plane of this one is told to
-// read, by the name of their Secret.
+// RemoteClusters returns the clusters of all remote secrets in the namespace, sorted by
+// Secret.
 func (c *Cluster) RemoteClusters(ctx context.Context, namespace string) ([]remotesecret.Cluster, error) {
 	secrets, err := c.Secrets(ctx, namespace)
 	if err != nil {
@@ -93,27 +93,24 @@ func (c *Cluster) RemoteClusters(ctx context.Context, namespace string) ([]remot
 	return out, nil
 }
 
-// Prepared is what was found out before anything is written.
+// Prepared is a planned remote secret.
 type Prepared struct {
 	Plan *create.Plan
-	// ID is that of the cluster.
-	ID mesh.ClusterID
-	// Addresses are the addresses that were looked at, in their rank; empty
-	// when none had to be.
+	ID   mesh.ClusterID
+	// Candidates are the ranked addresses that ServerAuto considered.
 	Candidates []create.Address
-	// Warnings are for the person.
-	Warnings []string
+	Warnings   []string // for people
 
 	request *Request
 	cluster *Cluster
 	server  string
 	tlsName string
 	ca      []byte
-	fromSA  bool // the CA is that of the account
+	fromSA  bool // the CA comes from the service account
 }
 
-// Prepare finds out what to write. It writes nothing. With an error there may
-// be Candidates and Warnings that help to understand it.
+// Prepare plans a remote secret. It writes nothing. If it fails, the Candidates and
+// Warnings may explain the error.
 func (c *Cluster) Prepare(ctx context.Context, r *Request) (*Prepared, error) {
 	p := &Prepared{request: r, cluster: c, ID: r.Cluster}
 	if p.ID == "" {
@@ -123,14 +120,14 @@ func (c *Cluster) Prepare(ctx context.Context, r *Request) (*Prepared, error) {
 		}
 		p.ID = mesh.ClusterID(uid)
 	}
-	// Neither is cancelled when the other fails: what was interrupted would be
-	// taken for an API server that cannot be reached.
+	// Do not cancel one when the other fails: an interrupted probe looks like an
+	// unreachable API server.
 	var group errgroup.Group
 	var serverErr error
 	group.Go(func() (err error) { p.Plan, err = c.Plan(ctx, r.Request); return err })
 	group.Go(func() error { serverErr = p.findServer(ctx); return nil })
 	if err := group.Wait(); err != nil {
-		return nil, err // addresses do not help
+		return nil, err // addresses do not explain it
 	}
 	if serverErr != nil {
 		return p, fmt.Errorf("%s: %w", c.Name, serverErr)
@@ -139,7 +136,7 @@ func (c *Cluster) Prepare(ctx context.Context, r *Request) (*Prepared, error) {
 		p.warn("server in Kubeconfig is %s. This is likely not reachable from inside the cluster, if you're using "+
 			"Kubernetes in Docker, pass %s with the container IP for the API Server", p.server, r.flag("--server"))
 	}
-	// What Build would refuse must not be found out after a token was made.
+	// Find the faults that Build refuses before a token is made.
 	_, err := p.build(&create.IssuedToken{Token: "-"})
 	return p, err
 }
@@ -148,7 +145,7 @@ func (p *Prepared) warn(format string, args ...any) {
 	p.Warnings = append(p.Warnings, fmt.Sprintf(format, args...))
 }
 
-// Server is the address that the secret will name.
+// Server returns the address of the API server in the secret.
 func (p *Prepared) Server() string { return p.server }
 
 func (p *Prepared) findServer(ctx context.Context) error {
@@ -193,7 +190,7 @@ func (p *Prepared) findServer(ctx context.Context) error {
 	return p.judge(&found.Addresses[0])
 }
 
-// take uses what was found at an address.
+// take uses the address, CA and name of a probed address.
 func (p *Prepared) take(c *create.Address) {
 	p.server = c.URL
 	p.ca, p.fromSA = c.CA.PEM, c.CA.Name == caOfAccount
@@ -203,12 +200,11 @@ func (p *Prepared) take(c *create.Address) {
 	}
 }
 
-// judge takes an address that the person chose as given, and says what is
-// wrong with it.
+// judge uses the CA of an address that a person chose, and warns of faults.
 func (p *Prepared) judge(c *create.Address) error {
 	switch {
 	case c.Unreached:
-		p.warn("%s cannot be reached from here, so nobody knows which CA it shows; the secret has that of the "+
+		p.warn("%s cannot be reached from here, so its CA is unknown; the secret has the CA of the "+
 			"service account: %v", c.URL, c.Err)
 		p.fromSA = true
 		return nil
@@ -226,7 +222,7 @@ func (p *Prepared) judge(c *create.Address) error {
 
 const caOfAccount = "the service account's"
 
-// cas are the CAs to choose from, the first that fits being taken.
+// cas returns the possible CAs, the preferred one first.
 func (p *Prepared) cas(ctx context.Context, published []create.ServerCA) ([]create.ServerCA, error) {
 	config := rest.CopyConfig(p.cluster.config)
 	if err := rest.LoadTLSFiles(config); err != nil {
@@ -249,7 +245,7 @@ func (p *Prepared) cas(ctx context.Context, published []create.ServerCA) ([]crea
 	var out []create.ServerCA
 	own, err := p.cluster.RootCA(ctx, p.request.Account.Namespace)
 	if err != nil && p.request.CA == CASA {
-		// The token Secret has it, too.
+		// The token Secret also has it.
 		return []create.ServerCA{{Name: caOfAccount, PEM: config.CAData}}, nil
 	}
 	if err == nil {
@@ -264,14 +260,14 @@ func (p *Prepared) cas(ctx context.Context, published []create.ServerCA) ([]crea
 	return append(append(out, published...), create.ServerCA{Name: "those of this system"}), nil
 }
 
-// Made is a remote secret that can be used.
+// Made is a complete remote secret.
 type Made struct {
 	*create.IssuedToken
 	Secret *corev1.Secret
 }
 
-// Make writes what is prepared in the cluster and returns the remote secret,
-// which is written nowhere yet.
+// Make writes the objects of the plan and returns the remote secret. It does not write
+// the remote secret.
 func (p *Prepared) Make(ctx context.Context) (*Made, error) {
 	issued, err := p.cluster.Make(ctx, p.Plan)
 	if err != nil {
@@ -300,8 +296,7 @@ func (p *Prepared) build(m *create.IssuedToken) (*corev1.Secret, error) {
 	return remotesecret.Build(spec)
 }
 
-// Lacking are the features that do not work as the account lacks rights, each
-// once, with the rights.
+// Lacking describes the features that do not work because the account lacks rights.
 func (m *Made) Lacking() []string {
 	var order []string
 	rights := map[string][]string{}
@@ -316,4 +311,24 @@ func (m *Made) Lacking() []string {
 		out = append(out, fmt.Sprintf("service account %s may not %s: %s", m.Account, strings.Join(rights[without], ", "), without))
 	}
 	return out
+}
+
+// CheckTargets returns an error for each cluster that the secret cannot be written into.
+func (p *Prepared) CheckTargets(ctx context.Context, targets []*Cluster) error {
+	if len(targets) == 0 {
+		return nil
+	}
+	uid, err := p.cluster.UID(ctx)
+	if err != nil {
+		return err
+	}
+	secret, err := p.build(&create.IssuedToken{Token: "-"})
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, target := range targets {
+		errs = append(errs, target.CheckTarget(ctx, secret, uid))
+	}
+	return errors.Join(errs...)
 }

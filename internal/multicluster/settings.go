@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"maps"
 	"path/filepath"
+	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,17 +20,18 @@ import (
 	"github.com/meshctl/meshctl/internal/files"
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/replicas"
 )
 
-// settingsManager names meshctl among those who write an object.
+// settingsManager is the field manager of the ConfigMap.
 const settingsManager = "meshctl"
 
-// maxSettings bounds the file of settings, in bytes.
+// maxSettings is the size limit of the settings file in bytes.
 const maxSettings = 1 << 20
 
-// ChangeSettings changes the settings of clusters in the ConfigMap
-// meshctl-clusters of the namespace, which is made when it is not there. When
-// somebody else changes them at the same time, change is called again.
+// ChangeSettings changes the settings of clusters in the ConfigMap meshctl-clusters of
+// the namespace, and creates the ConfigMap if needed. It calls change again after a
+// concurrent change.
 func (c *Cluster) ChangeSettings(ctx context.Context, namespace string, change func(mesh.ClusterSettings)) error {
 	api, err := kube.NewClient(c.config)
 	if err != nil {
@@ -87,8 +90,8 @@ func changeMap(m *corev1.ConfigMap, change func(mesh.ClusterSettings)) error {
 	return nil
 }
 
-// ChangeSettingsFile does the same in the file clusters.yaml of a control
-// plane's directory, and returns its path.
+// ChangeSettingsFile changes the settings in the file clusters.yaml of a control
+// plane's directory, and returns the path of the file.
 func ChangeSettingsFile(dir, namespace string, change func(mesh.ClusterSettings)) (string, error) {
 	path := filepath.Join(dir, clustersettings.Key)
 	m := settingsMap(namespace)
@@ -113,4 +116,57 @@ func ChangeSettingsFile(dir, namespace string, change func(mesh.ClusterSettings)
 		return path, err
 	}
 	return path, files.Write(path, out, 0o644)
+}
+
+// errUntold reports that control planes do not announce all clusters.
+var errUntold = errors.New("no control plane announces its clusters")
+
+// KnownClusters returns the sorted clusters that are known in a namespace of the
+// cluster: from the Leases of control planes, from remote secrets, which may be newer,
+// and from the present settings. If it also returns an error, clusters may be missing.
+func (c *Cluster) KnownClusters(ctx context.Context, namespace string, now time.Time) ([]mesh.ClusterID, error) {
+	var known []mesh.ClusterID
+	announced, err := replicas.Announced(ctx, c.config, namespace, now)
+	if err == nil && len(announced) == 0 {
+		err = fmt.Errorf("%w: namespace %s has no Lease of one", errUntold, namespace)
+	}
+	for _, a := range announced {
+		if a.Cluster != "" {
+			known = append(known, a.Cluster)
+		}
+		for _, r := range a.Clusters {
+			known = append(known, r.ID)
+		}
+		if a.Left > 0 {
+			err = fmt.Errorf("%w: the Lease of %s leaves %d out", errUntold, a.Replica, a.Left)
+		}
+	}
+	// Draining clusters must not require the right to read Secrets.
+	if remote, err := c.RemoteClusters(ctx, namespace); err == nil {
+		for i := range remote {
+			known = append(known, remote[i].ID)
+		}
+	}
+	set, setErr := c.settings(ctx, namespace)
+	for id := range set {
+		known = append(known, id)
+	}
+	slices.Sort(known)
+	return slices.Compact(known), errors.Join(err, setErr)
+}
+
+// settings returns the settings in the ConfigMap, none if it does not exist.
+func (c *Cluster) settings(ctx context.Context, namespace string) (mesh.ClusterSettings, error) {
+	api, err := kube.NewClient(c.config)
+	if err != nil {
+		return nil, err
+	}
+	m, err := api.ConfigMaps(namespace).Get(ctx, clustersettings.ConfigMap)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the settings of clusters: %w", err)
+	}
+	return clustersettings.Parse(m.Data[clustersettings.Key])
 }

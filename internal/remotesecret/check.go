@@ -16,23 +16,23 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// soon is how long before its end a credential that nothing renews is a warning.
+// soon is the time before its end from which Check warns of a credential.
 const soon = 7 * 24 * time.Hour
 
-// providerOIDC is the one auth provider that is accepted, for its id-token.
+// providerOIDC is the only accepted auth provider. Only its id-token is used.
 const providerOIDC = "oidc"
 
 // Options of Check.
 type Options struct {
 	Now time.Time
-	// InPod says that the control plane runs in a pod: loopback leads to its
-	// own containers and is refused. Elsewhere it is a warning.
+	// InPod is set if the control plane runs in a pod. Loopback addresses are then
+	// refused; elsewhere they are a warning.
 	InPod bool
 	Allow Allow
 }
 
-// Check judges a cluster of Decode or DecodeKubeconfig. A cluster with Err has
-// that as its only finding.
+// Check returns the faults of a cluster's kubeconfig. For a cluster with Err, that is
+// the only finding.
 func Check(c *Cluster, o Options) []Finding {
 	j := judge{c: c, o: o}
 	if c.Err != nil {
@@ -94,8 +94,8 @@ func (j *judge) server() {
 	}
 }
 
-// host judges an address that is written. What a name leads to is judged when
-// it is dialled.
+// host checks a literal address or name. Package dial checks the addresses of a name
+// when it connects.
 func (j *judge) host(host, field string) {
 	kind := mesh.AddressOrdinary
 	name := strings.TrimSuffix(strings.ToLower(host), ".")
@@ -235,7 +235,7 @@ func (j *judge) token(field string) {
 	end := claims.Expiry.UTC().Format(time.RFC3339)
 	late := soon
 	if life := claims.Expiry.Sub(claims.IssuedAt); j.c.Renewed && !claims.IssuedAt.IsZero() {
-		late = life / 6 // half of what is left when it should be renewed
+		late = life / 6 // renewal is due at a third
 	}
 	switch left := claims.Expiry.Sub(j.o.Now); {
 	case left <= 0:

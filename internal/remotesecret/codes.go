@@ -12,7 +12,7 @@ import (
 // Code names a kind of finding.
 type Code string
 
-// Codes of what is refused. All but AuthProviderName can be allowed.
+// Codes of refused kubeconfigs. All but AuthProviderName can be allowed.
 const (
 	Exec                  Code = "exec"
 	TokenFile             Code = "token-file"
@@ -28,7 +28,7 @@ const (
 	Plaintext             Code = "plaintext"
 )
 
-// Codes of what cannot work.
+// Codes of kubeconfigs that cannot work.
 const (
 	Unreadable         Code = "unreadable"
 	BadServer          Code = "bad-server"
@@ -48,17 +48,17 @@ const (
 	OIDCNotRenewed         Code = "oidc-not-renewed"
 )
 
-// Severity tells what is not done from what fails and what may.
+// Severity is the severity of a finding.
 type Severity string
 
 // Severities.
 const (
 	Refused Severity = "refused" // the control plane does not use the kubeconfig
-	Broken  Severity = "broken"  // it is used, and the API server will not have it
+	Broken  Severity = "broken"  // the control plane uses it, but it cannot work
 	Warning Severity = "warning"
 )
 
-// kind is what the findings of a code have in common.
+// kind has the common fields of all findings of a code.
 type kind struct {
 	severity Severity
 	fix      string
@@ -100,22 +100,22 @@ var kinds = sync.OnceValue(func() map[Code]kind {
 	}
 })
 
-// Finding is one thing that is wrong with a kubeconfig.
+// Finding is one fault of a kubeconfig.
 type Finding struct {
 	Severity Severity       `json:"severity"`
 	Code     Code           `json:"code"`
 	Cluster  mesh.ClusterID `json:"cluster"`
 	Place    string         `json:"place"`
-	// Field and Line are where in the kubeconfig; empty when it is not there.
+	// Field and Line are the place in the kubeconfig, if any.
 	Field  string `json:"field,omitzero"`
 	Line   int    `json:"line,omitzero"`
 	Reason string `json:"reason"`
 	Fix    string `json:"fix"`
-	// Allowed says that it would be refused, but was allowed for this cluster.
+	// Allowed is set if the fault is allowed for this cluster.
 	Allowed bool `json:"allowed,omitzero"`
 }
 
-// RefusedError says what a kubeconfig may not do.
+// RefusedError is the error for a refused kubeconfig.
 type RefusedError struct{ Findings []Finding }
 
 func (e *RefusedError) Error() string {
@@ -126,8 +126,7 @@ func (e *RefusedError) Error() string {
 	return "kubeconfig is not allowed: " + strings.Join(refused, "; ")
 }
 
-// Refuse returns a *RefusedError with what is refused of the findings, nil if
-// nothing is.
+// Refuse returns a *RefusedError with the findings of severity Refused, or nil.
 func Refuse(findings []Finding) error {
 	refused := slices.DeleteFunc(slices.Clone(findings), func(f Finding) bool { return f.Severity != Refused })
 	if len(refused) == 0 {
@@ -136,7 +135,7 @@ func Refuse(findings []Finding) error {
 	return &RefusedError{refused}
 }
 
-// Allowable are the codes that may be allowed, in the order of help texts.
+// Allowable returns the codes that can be allowed, in the order of help texts.
 func Allowable() []Code {
 	return []Code{
 		Exec, TokenFile, ClientKeyFile, ClientCertificateFile, CAFile, Insecure, Impersonation, ProxyURL, LinkLocal,
@@ -144,12 +143,10 @@ func Allowable() []Code {
 	}
 }
 
-// Allow is what may pass that is refused otherwise, by cluster. Nil allows
-// nothing.
+// Allow has the allowed codes of each cluster.
 type Allow map[mesh.ClusterID][]Code
 
-// ParseAllow reads values of the form CLUSTER=CODE. A cluster may occur more
-// than once.
+// ParseAllow parses values of the form CLUSTER=CODE. A cluster may occur repeatedly.
 func ParseAllow(values []string) (Allow, error) {
 	allow := Allow{}
 	for _, value := range values {

@@ -17,14 +17,14 @@ import (
 	"github.com/meshctl/meshctl/internal/yamldoc"
 )
 
-// Decode reads the clusters of a remote secret, sorted by id. A kubeconfig
-// that cannot be read is there with its Err; the others are not touched by it.
+// Decode returns the clusters of a remote secret, sorted by id. An unreadable
+// kubeconfig is a Cluster with Err.
 func Decode(secret *corev1.Secret) []Cluster {
 	values := make(map[string]string, len(secret.Data)+len(secret.StringData))
 	for key, value := range secret.Data {
 		values[key] = string(value)
 	}
-	maps.Copy(values, secret.StringData) // as in an API server, these win
+	maps.Copy(values, secret.StringData) // overrides data, as in API servers
 	clusters := make([]Cluster, 0, len(values))
 	for key, value := range values {
 		id := mesh.ClusterID(key)
@@ -46,8 +46,7 @@ func Decode(secret *corev1.Secret) []Cluster {
 	return clusters
 }
 
-// namespaces reads the value of an annotation. What is no namespace is left
-// out: the API server would not have it either.
+// namespaces parses a list in an annotation. It drops invalid names.
 func namespaces(list string) []string {
 	var out []string
 	for name := range strings.SplitSeq(list, ",") {
@@ -65,7 +64,7 @@ func (c *Cluster) setID(id mesh.ClusterID) {
 	}
 }
 
-// clip shortens what others wrote for an error.
+// clip shortens untrusted text for errors.
 func clip(s string) string {
 	const most = 80
 	if len(s) <= most {
@@ -74,9 +73,8 @@ func clip(s string) string {
 	return strings.ToValidUTF8(s[:most], "") + "..."
 }
 
-// DecodeKubeconfig reads a kubeconfig as one cluster. The id is the name that
-// the current context has for its cluster, as with Istio's directory of
-// kubeconfigs.
+// DecodeKubeconfig decodes a kubeconfig as one cluster. As in Istio's directory of
+// kubeconfigs, its id is the name of the cluster in the current context.
 func DecodeKubeconfig(place string, text []byte) Cluster {
 	c := decode(place, string(text))
 	if c.Err == nil {
@@ -85,7 +83,7 @@ func DecodeKubeconfig(place string, text []byte) Cluster {
 	return c
 }
 
-// decode reads a kubeconfig. The id is the name of its cluster.
+// decode decodes a kubeconfig.
 func decode(place, text string) Cluster {
 	c := Cluster{Place: place, Hash: hash(text)}
 	c.Err = c.read(text)
@@ -134,8 +132,8 @@ func readConfig(text string) (yamldoc.Value, *clientcmdv1.Config, error) {
 	return doc, config, nil
 }
 
-// PublishedServer reads the one server of a kubeconfig without contexts, as
-// the ConfigMap cluster-info of kubeadm has it.
+// PublishedServer returns the only server of a kubeconfig without contexts, as in
+// kubeadm's ConfigMap cluster-info.
 func PublishedServer(text []byte) (clientcmdv1.Cluster, error) {
 	if len(text) > MaxSize {
 		return clientcmdv1.Cluster{}, fmt.Errorf("kubeconfig has %d bytes: want at most %d", len(text), MaxSize)
@@ -150,7 +148,7 @@ func PublishedServer(text []byte) (clientcmdv1.Cluster, error) {
 	return config.Clusters[0].Cluster, nil
 }
 
-// parse reads the one document of the text.
+// parse parses a text with a single YAML document.
 func parse(text string) (yamldoc.Value, error) {
 	var found []yamldoc.Value
 	for chunk := range yamldoc.Split([]byte(text)) {
@@ -171,7 +169,7 @@ func parse(text string) (yamldoc.Value, error) {
 	return found[0], nil
 }
 
-// choose takes cluster and user of the current context.
+// choose sets the cluster and the user of the current context.
 func (c *Cluster) choose(config *clientcmdv1.Config) error {
 	if config.CurrentContext == "" && len(config.Contexts) != 1 {
 		return fmt.Errorf("current-context is not set, and there are %d contexts", len(config.Contexts))
@@ -199,7 +197,7 @@ func (c *Cluster) choose(config *clientcmdv1.Config) error {
 	return nil
 }
 
-// find returns the index of the one item that fits.
+// find returns the index of the only item that fits.
 func find[T any](items []T, fits func(T) bool) (int, error) {
 	i := slices.IndexFunc(items, fits)
 	if i < 0 {
@@ -211,15 +209,15 @@ func find[T any](items []T, fits func(T) bool) (int, error) {
 	return i, nil
 }
 
-// MaxFileSize is the longest file that DecodeFile should be given, in bytes.
+// MaxFileSize is the size limit for DecodeFile in bytes.
 const MaxFileSize = 8 << 20
 
 // maxDocuments bounds the Secrets of one file.
 const maxDocuments = 1000
 
-// DecodeFile reads the clusters of a file: Secrets, lists of Secrets and
-// kubeconfigs as YAML or JSON documents. A document that cannot be read is a
-// Cluster without id, with its Err.
+// DecodeFile returns the clusters of a file: Secrets, lists of Secrets and kubeconfigs
+// as YAML or JSON documents. An unreadable document is a Cluster with Err and without
+// an id.
 func DecodeFile(place string, text []byte) ([]Cluster, error) {
 	var clusters []Cluster
 	n := 0

@@ -15,27 +15,27 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// Spec is what Build makes a remote secret of.
+// Spec describes a remote secret.
 type Spec struct {
 	// Cluster is the id, a DNS label.
 	Cluster   mesh.ClusterID
 	Namespace string
-	// Config makes the Secret of a configuration cluster: other names, the
-	// same content.
+	// Config makes the Secret of a configuration cluster, which has another name and
+	// key.
 	Config bool
 	// Server is the URL of the API server, https.
 	Server        string
 	TLSServerName string
-	// CA is PEM; nil leaves it to the roots of the reader's system.
+	// CA is PEM; nil means the roots of the reader's system.
 	CA []byte
-	// Token or AuthProvider, not both.
+	// Either Token or AuthProvider is set.
 	Token        string
 	AuthProvider *AuthProvider
-	// Annotations are added to those that every remote secret has.
+	// Annotations are additional annotations.
 	Annotations map[string]string
 }
 
-// AuthProvider is a plug-in of clients that gets the credential.
+// AuthProvider is a client plug-in that gets the credential.
 type AuthProvider struct {
 	Name   string
 	Config map[string]string
@@ -98,8 +98,8 @@ func (s Spec) kubeconfig() (string, error) {
 	return string(text), nil
 }
 
-// WithToken returns the Secret with another token in the place of that of its
-// only cluster, and all else as it is. secret is one of an API server.
+// WithToken returns a copy of a Secret in which the token of the only cluster is
+// replaced. secret must come from an API server.
 func WithToken(secret *corev1.Secret, token string, ends time.Time) (*corev1.Secret, error) {
 	next := secret.DeepCopy()
 	if clusters := Decode(secret); len(clusters) == 1 && clusters[0].User.Token != "" {
@@ -107,7 +107,7 @@ func WithToken(secret *corev1.Secret, token string, ends time.Time) (*corev1.Sec
 			next.Data[key] = bytes.Replace(kubeconfig, []byte(clusters[0].User.Token), []byte(token), 1)
 		}
 	}
-	// Whatever there was before: the result is what counts.
+	// Check the result instead of the input.
 	if got := Decode(next); len(got) != 1 || got[0].Err != nil || got[0].User.Token != token {
 		return nil, fmt.Errorf("secret %s/%s does not hold one cluster with a token in one word: make it anew", secret.Namespace, secret.Name)
 	}
@@ -119,7 +119,7 @@ func WithToken(secret *corev1.Secret, token string, ends time.Time) (*corev1.Sec
 	return next, nil
 }
 
-// Encode writes the Secret as YAML in the frame that Istio's tools write.
+// Encode encodes the Secret as YAML, with the first and last line of Istio's tools.
 func Encode(secret *corev1.Secret) ([]byte, error) {
 	text, err := yaml.Marshal(secret)
 	if err != nil {

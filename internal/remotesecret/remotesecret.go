@@ -1,12 +1,10 @@
-// Package remotesecret is the format of remote secrets: a Kubernetes Secret
-// that holds, for each of one or more clusters, a kubeconfig with which a
-// control plane reads that cluster. Encode writes what Decode reads, and Check
-// judges what Decode read; the commands and the control plane share all three.
+// Package remotesecret encodes, decodes and checks remote secrets: Kubernetes Secrets
+// with a kubeconfig for each of one or more clusters, with which a control plane reads
+// the cluster. The commands and the control plane share it. It does no I/O.
 //
-// A kubeconfig in a Secret is the word of whoever may write Secrets. It must
-// not gain him a file or a process of the reader, or a connection that only
-// the reader can make, so Check refuses what would, and only fields that it
-// knows are used. The package does no I/O.
+// A kubeconfig must not give the writer of a Secret access to files or processes of the
+// control plane, or to servers that only the control plane reaches. Check refuses such
+// kubeconfigs. Unknown fields are ignored.
 package remotesecret
 
 import (
@@ -30,17 +28,17 @@ const (
 	// Selector selects remote secrets by their label.
 	Selector = Label + "=" + LabelValue
 
-	// AnnotationExpires is when the token ends, RFC 3339; missing for tokens
-	// without an end.
+	// AnnotationExpires is the end of the token, RFC 3339. Tokens without an end lack
+	// it.
 	AnnotationExpires = "meshctl.io/token-expires"
-	// AnnotationIssuer is whose token it is, as namespace/service account.
+	// AnnotationIssuer is the service account of the token, as namespace/name.
 	AnnotationIssuer = "meshctl.io/token-service-account"
-	// AnnotationBoundTo is the Secret in the other cluster, namespace/name,
-	// whose deletion revokes the token.
+	// AnnotationBoundTo is the Secret in the other cluster, namespace/name, that the
+	// token is bound to. Deleting the Secret revokes the token.
 	AnnotationBoundTo = "meshctl.io/token-bound-to"
-	// AnnotationNamespaces and AnnotationCredentialNamespaces are the namespaces,
-	// joined by commas, that the reader may read services, or Secrets, of.
-	// Without the first it is all of them, without the second none.
+	// AnnotationNamespaces lists, with commas, the namespaces with readable services;
+	// the default is all. AnnotationCredentialNamespaces lists those with readable
+	// Secrets; the default is none.
 	AnnotationNamespaces           = "meshctl.io/namespaces"
 	AnnotationCredentialNamespaces = "meshctl.io/credential-namespaces"
 	// AnnotationCredential is the CredentialHash of the Secret's cluster.
@@ -49,18 +47,18 @@ const (
 
 // Names of Istio's contract.
 const (
-	// ConfigName and ConfigKey are those of the Secret with which an external
-	// control plane reads its configuration cluster.
+	// ConfigName and ConfigKey are the name and the key of the Secret for the
+	// configuration cluster of an external control plane.
 	ConfigName = "istio-kubeconfig"
 	ConfigKey  = "config"
 
 	namePrefix = "istio-remote-secret-"
 )
 
-// Name is the name of the remote secret of a cluster.
+// Name returns the name of a cluster's remote secret.
 func Name(cluster mesh.ClusterID) string { return namePrefix + string(cluster) }
 
-// MaxSize is the longest kubeconfig that is read, in bytes.
+// MaxSize is the size limit of kubeconfigs in bytes.
 const MaxSize = 256 << 10
 
 // Cluster is one cluster of a remote secret.
@@ -70,32 +68,30 @@ type Cluster struct {
 	Place string
 	// Secret is the Secret as namespace/name, empty for a kubeconfig alone.
 	Secret string
-	// Hash is the SHA-256 of the kubeconfig's bytes, and of the namespaces if it
-	// is for some only, hex: what is equal need not be read again.
+	// Hash is the SHA-256 of the kubeconfig and, if limited, of the namespaces, in
+	// hex. It shows whether the kubeconfig changed.
 	Hash string
-	// Err is why the kubeconfig cannot be read; the fields below are then
-	// empty. It holds nothing of the credential.
+	// Err is the reason why the kubeconfig is unreadable. The fields below are then
+	// empty. Err contains no part of the credential.
 	Err error
-	// Server is the API server and User who we are there: the cluster and the
-	// user of the current context.
+	// Server and User are the cluster and the user of the current context.
 	Server clientcmdv1.Cluster
 	User   clientcmdv1.AuthInfo
-	// Namespace is that of the context.
+	// Namespace is the namespace of the current context.
 	Namespace string
-	// Renewed says that the token is bound to an object of its own, so that the
-	// control plane renews it at two thirds of its life.
+	// Renewed is set if the token is bound to its own Secret. The control plane then
+	// renews it at two thirds of its life.
 	Renewed bool
-	// Namespaces are those whose services can be read, nil for all of them;
-	// CredentialNamespaces those whose Secrets are for gateways.
+	// Namespaces have readable services, nil for all namespaces. CredentialNamespaces
+	// have Secrets for gateways.
 	Namespaces, CredentialNamespaces []string
 
 	doc              yamldoc.Value
 	serverAt, userAt string // paths in doc
 }
 
-// CredentialHash identifies the credential, without telling it: 16 hex digits
-// of the SHA-256 of token, certificate and key, or user and password. Replicas
-// and annotations name the credential in use by it.
+// CredentialHash identifies the credential without revealing it: 16 hex digits of the
+// SHA-256 of the token, the certificate and key, and the user and password.
 func (c *Cluster) CredentialHash() string {
 	u := &c.User
 	h := sha256.New()
@@ -107,13 +103,13 @@ func (c *Cluster) CredentialHash() string {
 	return hex.EncodeToString(h.Sum(nil)[:8])
 }
 
-// HashToken is the CredentialHash of a cluster with that token alone.
+// HashToken returns the CredentialHash of a cluster with only this token.
 func HashToken(token string) string {
 	c := Cluster{User: clientcmdv1.AuthInfo{Token: token}}
 	return c.CredentialHash()
 }
 
-// BearerToken is the token that User has in one of two places, empty if none.
+// BearerToken returns the token of User, or "". It may also be in the auth provider.
 func (c *Cluster) BearerToken() string {
 	if c.User.Token != "" {
 		return c.User.Token
@@ -121,8 +117,8 @@ func (c *Cluster) BearerToken() string {
 	return c.idToken()
 }
 
-// Life is from when until when the credential counts: the token, else the client
-// certificate. Both are zero when that is not known or when it does not end.
+// Life returns the beginning and the end of the token or else the client certificate.
+// Both are zero if unknown or without an end.
 func (c *Cluster) Life() (begins, ends time.Time) {
 	if token := c.BearerToken(); token != "" {
 		claims, err := ReadToken(token)
@@ -138,8 +134,8 @@ func (c *Cluster) Life() (begins, ends time.Time) {
 	return pair[0].NotBefore, pair[0].NotAfter
 }
 
-// idToken is the token of the auth provider oidc. It is used as it is: nothing
-// asks the provider, whose address others chose, for another one.
+// idToken returns the token of the auth provider oidc. Nothing renews it, as the writer
+// of the kubeconfig chose the address of the provider.
 func (c *Cluster) idToken() string {
 	if p := c.User.AuthProvider; p != nil && p.Name == providerOIDC {
 		return p.Config["id-token"]
@@ -147,7 +143,7 @@ func (c *Cluster) idToken() string {
 	return ""
 }
 
-// String names the cluster and its place, and never the credential.
+// String returns the name and the place of the cluster, without the credential.
 func (c Cluster) String() string { return fmt.Sprintf("cluster %s (%s)", c.ID, c.Place) }
 
 // GoString is String, for %#v.

@@ -11,28 +11,27 @@ import (
 )
 
 const (
-	// maxTokenSize is the longest token that is looked at, in bytes. Kubernetes
-	// makes tokens of about 1 KiB.
+	// maxTokenSize is the size limit of tokens in bytes. Tokens of Kubernetes have
+	// about 1 KiB.
 	maxTokenSize = 16 << 10
 	// maxTime is the end of the year 9999: later times cannot be printed.
 	maxTime = 253402300799
 )
 
-// TokenClaims is what a token says of itself. Nothing of it is verified.
+// TokenClaims are unverified claims of a token.
 type TokenClaims struct {
 	Subject, Issuer string
-	// Expiry is zero for a token without an end, as Kubernetes made them
-	// before 1.24.
+	// Expiry is zero for a token without an end, such as Kubernetes before 1.24 made.
 	Expiry time.Time
 	// IssuedAt is zero if it is missing.
 	IssuedAt time.Time
-	// Secret is the Secret, in the namespace of the service account, without
-	// which Kubernetes refuses the token; empty if there is none.
+	// Secret is the Secret in the namespace of the service account that the token is
+	// bound to, if any.
 	Secret string
 }
 
-// ReadToken reads a token in compact form without checking who made it. The error
-// never holds the token.
+// ReadToken parses the claims of a token in compact form without verifying it. Errors
+// never contain the token.
 func ReadToken(raw string) (TokenClaims, error) {
 	if len(raw) > maxTokenSize {
 		return TokenClaims{}, fmt.Errorf("token: %d bytes long: want at most %d", len(raw), maxTokenSize)
@@ -50,8 +49,8 @@ func ReadToken(raw string) (TokenClaims, error) {
 		Subject  string   `json:"sub"`
 		Expiry   *float64 `json:"exp"`
 		IssuedAt *float64 `json:"iat"`
-		// A token of a token Secret names it in the first claim, a requested one
-		// that is bound to a Secret in the second.
+		// The first claim is in tokens of token Secrets, the second in requested
+		// tokens that are bound to a Secret.
 		TokenSecret string `json:"kubernetes.io/serviceaccount/secret.name"`
 		Kubernetes  struct {
 			Secret struct {
@@ -79,8 +78,8 @@ func ReadToken(raw string) (TokenClaims, error) {
 	return out, nil
 }
 
-// notCompact finds what a compact JWT cannot hold: base64 decoders skip line
-// breaks, and one token should have one spelling.
+// notCompact reports whether a compact JWT cannot contain r. Base64 decoders would skip
+// line breaks.
 func notCompact(r rune) bool {
 	return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') && r != '-' && r != '_' && r != '.'
 }

@@ -19,34 +19,30 @@ import (
 )
 
 const (
-	// maxAddresses bounds how many addresses are looked at.
+	// maxAddresses bounds the number of addresses.
 	maxAddresses = 32
-	// usualPort is that of API servers where nothing says another, minikubePort
-	// that of minikube's.
+	// usualPort is the default port of API servers, minikubePort that in minikube.
 	usualPort    = 6443
 	minikubePort = 8443
 )
 
-// addressFinder collects candidates, each URL once, in the order of trust.
+// addressFinder collects distinct addresses, the most trusted first.
 type addressFinder struct {
-	api   *kube.Client
-	found []Address
-	cas   []ServerCA
-	// Unread are sources that could not be read.
+	api    *kube.Client
+	found  []Address
+	cas    []ServerCA
 	unread []error
 	ports  []int32
 }
 
-// FoundAddresses is what a cluster says of its API server.
+// FoundAddresses are the possible addresses and CAs of an API server.
 type FoundAddresses struct {
 	Addresses []Address
-	// CAs are those that come with the candidates.
-	CAs []ServerCA
-	// Unread are the sources that could not be read; the others count.
-	Unread []error
+	CAs       []ServerCA
+	Unread    []error // one for each unreadable source
 }
 
-// FindAddresses collects the addresses that the kubeconfig and the cluster itself name.
+// FindAddresses collects the addresses in the kubeconfig and in the cluster.
 func FindAddresses(ctx context.Context, config *rest.Config) (FoundAddresses, error) {
 	api, err := kube.NewClient(config)
 	if err != nil {
@@ -102,7 +98,7 @@ func (f *addressFinder) clusterInfo(ctx context.Context) {
 	}
 }
 
-// slices reads where the Service kubernetes leads.
+// slices reads the endpoints of the Service kubernetes.
 func (f *addressFinder) slices(ctx context.Context) {
 	const name = "kubernetes"
 	list, err := f.api.EndpointSlices(metav1.NamespaceDefault).List(ctx, metav1.ListOptions{
@@ -127,8 +123,8 @@ func (f *addressFinder) slices(ctx context.Context) {
 	}
 }
 
-// loadBalancers reads Services that expose the API server, as virtual and
-// managed clusters have them.
+// loadBalancers reads Services that expose the API server, as in virtual and managed
+// clusters.
 func (f *addressFinder) loadBalancers(ctx context.Context) {
 	list, err := f.api.Services(metav1.NamespaceAll).List(ctx, metav1.ListOptions{
 		FieldSelector: "spec.type=" + string(corev1.ServiceTypeLoadBalancer), Limit: 500,
@@ -154,8 +150,8 @@ func (f *addressFinder) loadBalancers(ctx context.Context) {
 	}
 }
 
-// nodes reads the addresses of control-plane nodes, and the names under which
-// kind and k3d make them known to the containers beside them.
+// nodes reads the addresses of control-plane nodes, and the host names that kind and
+// k3d give them.
 func (f *addressFinder) nodes(ctx context.Context) {
 	for _, role := range []string{"control-plane", "master"} {
 		list, err := f.api.Nodes().List(ctx, metav1.ListOptions{LabelSelector: "node-role.kubernetes.io/" + role, Limit: maxAddresses})

@@ -23,18 +23,18 @@ import (
 	"github.com/meshctl/meshctl/internal/token"
 )
 
-// fieldManager is who API servers say wrote what is applied.
+// fieldManager is the field manager of applied objects.
 const fieldManager = "meshctl"
 
 // APIServer is the API server of one cluster.
 type APIServer struct {
-	// Name is how messages call it, such as the context.
+	// Name is the name in messages, such as the context.
 	Name   string
 	config *rest.Config
 	api    *kube.Client
 }
 
-// Connect makes the client of one API server. It does not talk to it yet.
+// Connect makes the client of an API server. It sends no request yet.
 func Connect(name string, config *rest.Config) (*APIServer, error) {
 	api, err := kube.NewClient(config)
 	if err != nil {
@@ -43,14 +43,14 @@ func Connect(name string, config *rest.Config) (*APIServer, error) {
 	return &APIServer{Name: name, config: config, api: api}, nil
 }
 
-// as returns the cluster as the bearer of the token sees it.
+// as returns the API server for requests with the token.
 func (c *APIServer) as(token string) (*APIServer, error) {
 	config := rest.AnonymousClientConfig(c.config)
 	config.BearerToken = token
 	return Connect(c.Name, config)
 }
 
-// UID is the cluster's own identity, that of its namespace kube-system.
+// UID returns the identity of the cluster: the UID of its namespace kube-system.
 func (c *APIServer) UID(ctx context.Context) (string, error) {
 	ns, err := c.api.Namespaces().Get(ctx, metav1.NamespaceSystem)
 	if err != nil {
@@ -59,13 +59,13 @@ func (c *APIServer) UID(ctx context.Context) (string, error) {
 	return string(ns.UID), nil
 }
 
-// failed names the cluster and what was tried.
+// failed adds the attempted action and the cluster to an error.
 func (c *APIServer) failed(err error, format string, args ...any) error {
 	return c.Explain(fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), err))
 }
 
-// Explain returns the error with the name of the cluster, and with what helps when
-// a right is missing. The API server's own text has the user, verb and resource.
+// Explain adds the name of the cluster to an error, and advice if a right is missing.
+// The text of the API server has the user, verb and resource.
 func (c *APIServer) Explain(err error) error {
 	if apierrors.IsForbidden(err) {
 		return fmt.Errorf("%s: %w; %s", c.Name, err, c.grant())
@@ -73,12 +73,12 @@ func (c *APIServer) Explain(err error) error {
 	return fmt.Errorf("%s: %w", c.Name, err)
 }
 
-// grant is what helps when a right is missing.
+// grant returns advice for a missing right.
 func (c *APIServer) grant() string {
 	return "have " + c.caller() + " granted the right, or use a context or --as USER that has it"
 }
 
-// caller is who asks, as far as that is known here.
+// caller returns the user of requests, if known.
 func (c *APIServer) caller() string {
 	if user := c.config.Impersonate.UserName; user != "" {
 		return fmt.Sprintf("user %q", user)
@@ -86,7 +86,7 @@ func (c *APIServer) caller() string {
 	return "your user"
 }
 
-// exists tells from the error of a Get whether there is such an object.
+// exists interprets the error of a Get.
 func exists(err error) (bool, error) {
 	if apierrors.IsNotFound(err) {
 		return false, nil
@@ -98,13 +98,13 @@ func exists(err error) (bool, error) {
 type Right struct {
 	// Resource may be a subresource, such as serviceaccounts/token.
 	Verb, Group, Resource string
-	// Namespace is empty for all of them and for what has none.
+	// Namespace is empty for all namespaces and for cluster-scoped resources.
 	Namespace, Name string
-	// Without is what does not work without the right.
+	// Without describes the effect of a missing right.
 	Without string
 }
 
-// String is such as: create secrets in istio-system.
+// String returns text such as "create secrets in istio-system".
 func (r Right) String() string {
 	s := r.Verb + " " + r.Resource
 	if r.Group != "" {
@@ -119,10 +119,10 @@ func (r Right) String() string {
 	return s
 }
 
-// reviewsAtOnce bounds the access reviews under way at one API server.
+// reviewsAtOnce bounds the concurrent access reviews at one API server.
 const reviewsAtOnce = 8
 
-// Missing asks the API server which of the rights the caller does not have.
+// Missing returns the rights that the caller lacks.
 func (c *APIServer) Missing(ctx context.Context, rights []Right) ([]Right, error) {
 	return c.review(ctx, rights, func(ctx context.Context, a *authorizationv1.ResourceAttributes) (bool, error) {
 		review, err := c.api.ReviewOwnAccess(ctx, &authorizationv1.SelfSubjectAccessReview{
@@ -135,7 +135,7 @@ func (c *APIServer) Missing(ctx context.Context, rights []Right) ([]Right, error
 	})
 }
 
-// missingOf asks which of the rights the account does not have.
+// missingOf returns the rights that the account lacks.
 func (c *APIServer) missingOf(ctx context.Context, account Account, rights []Right) ([]Right, error) {
 	const all = "system:serviceaccounts"
 	return c.review(ctx, rights, func(ctx context.Context, a *authorizationv1.ResourceAttributes) (bool, error) {
@@ -153,7 +153,7 @@ func (c *APIServer) missingOf(ctx context.Context, account Account, rights []Rig
 	})
 }
 
-// review asks for each of the rights and returns those that are denied.
+// review calls ask for each right and returns the denied ones.
 func (c *APIServer) review(ctx context.Context, rights []Right,
 	ask func(context.Context, *authorizationv1.ResourceAttributes) (bool, error),
 ) ([]Right, error) {
@@ -185,7 +185,7 @@ func (c *APIServer) review(ctx context.Context, rights []Right,
 	return missing, nil
 }
 
-// Require returns an error that names the rights that the caller lacks.
+// Require fails if the caller lacks any of the rights.
 func (c *APIServer) Require(ctx context.Context, rights []Right) error {
 	missing, err := c.Missing(ctx, rights)
 	if err != nil {

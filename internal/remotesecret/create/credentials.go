@@ -17,20 +17,17 @@ const (
 	managedBy      = "meshctl"
 )
 
-// Credential is a Secret that tokens of an account end with: a token Secret, or
-// the Secret that requested tokens are bound to.
+// Credential is a Secret that ends tokens of an account when deleted: a token Secret,
+// or the Secret that requested tokens are bound to.
 type Credential struct {
-	// Name is that of the Secret, in the namespace of the account.
-	Name string
-	// Ours is set when meshctl made the Secret.
-	Ours bool
-	// Token is that of a token Secret, empty for requested tokens.
-	Token string
+	Name  string // in the namespace of the account
+	Ours  bool   // meshctl made it
+	Token string // the token of a token Secret, else empty
 }
 
-// Credentials returns the Secrets that tokens of the account end with, by name:
-// all that meshctl made, and the token Secrets that others made. Tokens that
-// others requested leave no trace in the cluster.
+// Credentials returns the Credentials of an account by name: all that meshctl made, and
+// foreign token Secrets. Tokens that other programs requested are not visible in the
+// cluster.
 func (c *APIServer) Credentials(ctx context.Context, a Account) ([]Credential, error) {
 	found := map[string]Credential{}
 	for _, options := range []metav1.ListOptions{
@@ -58,9 +55,9 @@ func (c *APIServer) Credentials(ctx context.Context, a Account) ([]Credential, e
 	return slices.SortedFunc(maps.Values(found), func(a, b Credential) int { return strings.Compare(a.Name, b.Name) }), nil
 }
 
-// CheckReader returns an error unless the account is one that others read the cluster
-// by: meshctl made tokens of it, or the API server accepts the token that names it.
-// What a token names is else the word of whoever wrote it into a remote secret.
+// CheckReader checks that an account really reads the cluster: meshctl made tokens of
+// it, or the API server accepts the token that names it. Otherwise the writer of the
+// remote secret may have invented the token.
 func (c *APIServer) CheckReader(ctx context.Context, a Account, token string) error {
 	found, err := c.Credentials(ctx, a)
 	if err != nil || slices.ContainsFunc(found, func(f Credential) bool { return f.Ours }) {
@@ -73,13 +70,13 @@ func (c *APIServer) CheckReader(ctx context.Context, a Account, token string) er
 	_, err = bearer.Missing(ctx, []Right{{Verb: "list", Resource: "services"}})
 	if apierrors.IsUnauthorized(err) {
 		return fmt.Errorf("%s: service account %s is named by a token that the API server refuses, and meshctl made no token of it; "+
-			"make the remote secret anew with create-remote-secret", c.Name, a)
+			"make the remote secret again with create-remote-secret", c.Name, a)
 	}
 	return err
 }
 
-// tokenSecretName is the name of a Secret of tokens of the account. The suffix
-// is empty for the first token without an end.
+// tokenSecretName returns the name of a Secret for tokens of the account. The suffix is
+// empty for the first token without an end.
 func tokenSecretName(a Account, suffix string) string {
 	name := a.Name + "-istio-remote-secret-token"
 	if suffix != "" {
@@ -88,18 +85,18 @@ func tokenSecretName(a Account, suffix string) string {
 	return name
 }
 
-// suffixSize is the length of a random suffix, in bytes.
+// suffixSize is the length of a random suffix in bytes.
 const suffixSize = 4
 
-// isBoundName reports whether the name is one that planToken gives the Secrets
-// that tokens of the account are bound to.
+// isBoundName reports whether planToken gives such a name to Secrets that tokens of the
+// account are bound to.
 func isBoundName(name string, a Account) bool {
 	suffix, ok := strings.CutPrefix(name, tokenSecretName(a, "")+"-")
 	notHex := func(r rune) bool { return !strings.ContainsRune("0123456789abcdef", r) }
 	return ok && len(suffix) == 2*suffixSize && !strings.ContainsFunc(suffix, notHex)
 }
 
-// RightsToEnd are what is needed to find and delete the Secrets of Credentials.
+// RightsToEnd returns the rights to find and delete Credentials.
 func RightsToEnd(namespace string) []Right {
 	var rights []Right
 	for _, verb := range []string{"list", "delete"} {

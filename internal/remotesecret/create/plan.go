@@ -17,42 +17,41 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// Request is what Plan and Make make.
+// Request describes the account and the token for Plan and Make.
 type Request struct {
 	Account Account
 	Scope   Scope
-	// Create makes the account with its namespace and role where they are missing.
+	// Create creates the account, its namespace and role if they are missing.
 	Create bool
-	// TokenSecret names a token Secret that exists, empty: any of the account.
+	// TokenSecret is an existing token Secret; empty means any of the account.
 	TokenSecret string
-	// TTL is the life of the token, bound to a Secret of its own; zero means a
+	// TTL is the life of the token, which is then bound to its own Secret. Zero means a
 	// token without an end, in a token Secret.
 	TTL time.Duration
-	// Fresh makes a new token also if there is one already.
+	// Fresh makes a new token even if there is one.
 	Fresh bool
-	// NoToken makes no token: a plug-in of the reader gets one.
+	// NoToken makes no token, as a plug-in of the reader gets one.
 	NoToken bool
-	// Rand names new Secrets.
+	// Rand supplies names of new Secrets.
 	Rand io.Reader
 }
 
-// MinTTL is the shortest life that API servers give tokens.
+// MinTTL is the shortest life of tokens in API servers.
 const MinTTL = 10 * time.Minute
 
-// Plan is what Make will write.
+// Plan lists the objects that Make writes.
 type Plan struct {
 	request Request
-	// Objects are applied, in this order. The Secret of a token is among them
-	// unless there is one already.
+	// Objects are applied in this order. They include the Secret of a new token.
 	Objects []Object
 	// Stale are roles of the account in namespaces that it no longer reads.
 	Stale []Object
 
-	tokenSecret string // exists, or is among Objects
+	tokenSecret string // exists, or is one of Objects
 }
 
-// Plan finds out what there is and what is missing. It writes nothing, and
-// fails when the caller may not write what is missing.
+// Plan finds the missing objects. It writes nothing, and fails if the caller may not
+// write them.
 func (c *APIServer) Plan(ctx context.Context, r Request) (*Plan, error) {
 	p := &Plan{request: r}
 	if err := c.planAccount(ctx, p); err != nil {
@@ -82,7 +81,7 @@ func (c *APIServer) planAccount(ctx context.Context, p *Plan) error {
 	if found && p.request.Scope.Style != Istio {
 		missing, err := c.missingOf(ctx, a, p.request.Scope.Rights(a))
 		if err == nil && len(missing) == 0 {
-			return nil // who made the account made its role
+			return nil // the account already has its role
 		}
 		if err != nil && !apierrors.IsForbidden(err) {
 			return err
@@ -101,7 +100,7 @@ func (c *APIServer) planAccount(ctx context.Context, p *Plan) error {
 	}
 	objects := p.request.Scope.Objects(a)
 	if found {
-		objects = objects[1:] // the account is not ours to change
+		objects = objects[1:] // do not change a foreign account
 	}
 	p.Objects = append(p.Objects, objects...)
 	return c.planStale(ctx, p)
@@ -112,7 +111,7 @@ func (c *APIServer) planStale(ctx context.Context, p *Plan) error {
 	selector := metav1.ListOptions{FieldSelector: "metadata.name=" + p.request.Account.roleName()}
 	bindings, err := c.api.RoleBindings(metav1.NamespaceAll).List(ctx, selector)
 	if apierrors.IsForbidden(err) {
-		return nil // then it may not have made them either
+		return nil // the caller cannot have made any
 	}
 	if err != nil {
 		return c.failed(err, "list role bindings")
@@ -150,7 +149,7 @@ func (c *APIServer) planToken(ctx context.Context, p *Plan) error {
 	meta.Labels = map[string]string{labelManagedBy: managedBy}
 	meta.Annotations = map[string]string{corev1.ServiceAccountNameKey: a.Name}
 	if r.TTL > 0 {
-		// Nobody fills it: it is there for the token to end with it.
+		// It stays empty. The token is bound to it.
 		kind = corev1.SecretTypeOpaque
 		meta.Annotations = map[string]string{"meshctl.io/purpose": "deleting this revokes the token of a remote secret"}
 	}
@@ -161,8 +160,7 @@ func (c *APIServer) planToken(ctx context.Context, p *Plan) error {
 	return nil
 }
 
-// findTokenSecret returns the name of a token Secret of the account, empty if
-// there is none.
+// findTokenSecret returns the name of a token Secret of the account, or "".
 func (c *APIServer) findTokenSecret(ctx context.Context, r *Request) (string, error) {
 	secrets, a := c.api.Secrets(r.Account.Namespace), r.Account
 	if r.TokenSecret != "" {
@@ -191,7 +189,7 @@ func isTokenOf(s *corev1.Secret, a Account) bool {
 	return s.Type == corev1.SecretTypeServiceAccountToken && s.Annotations[corev1.ServiceAccountNameKey] == a.Name && s.DeletionTimestamp == nil
 }
 
-// rights are what the caller needs to do what is planned.
+// rights returns the rights that Make needs.
 func (p *Plan) rights() []Right {
 	a := p.request.Account
 	const noAccount, noToken = "the account cannot be made", "there is no token"
@@ -205,7 +203,7 @@ func (p *Plan) rights() []Right {
 		case "Secret":
 			without = noToken
 		}
-		// An apply that creates needs both.
+		// Apply needs both to create an object.
 		for _, verb := range []string{"create", "patch"} {
 			out = append(out, Right{Verb: verb, Group: group, Resource: resource, Namespace: o.Namespace, Without: without})
 		}

@@ -18,40 +18,37 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// probeTimeout bounds the look at one address.
+// probeTimeout bounds the probe of one address.
 const probeTimeout = 3 * time.Second
 
 // ServerCA is a CA that may sign the certificate of an API server.
 type ServerCA struct {
-	// Name is such as "service account".
-	Name string
+	Name string // for example "the kubeconfig's"
 	// PEM is nil for the roots of the system.
 	PEM []byte
 }
 
-// Address is an address that the API server may have.
+// Address is a possible address of the API server.
 type Address struct {
-	URL string
-	// Source says who names it.
-	Source string
+	URL    string
+	Source string // the object that names the address
 
-	// The rest is what Probe finds.
+	// ProbeAddresses sets the fields below.
 
-	// ServerCA signs the certificate that is shown there; nil if none of them does.
+	// CA is the CA that signed the server's certificate, nil if it is unknown.
 	CA *ServerCA
-	// TLSServerName has to be asked for, as the certificate is for that name
-	// and not for the address; empty if it is for the address.
+	// TLSServerName is set if the certificate is for this name instead of the address.
 	TLSServerName string
-	// Err is why the address cannot be used.
-	Err error
-	// Unreached is set when Err is that nothing was shown.
+	// Err is the reason why the address is unusable. Unreached is set if the server
+	// sent no certificate.
+	Err       error
 	Unreached bool
 }
 
-// Loopback reports whether the address leads to whoever uses it.
+// Loopback reports whether the address is a loopback address.
 func (c *Address) Loopback() bool { return IsLoopback(c.URL) }
 
-// IsLoopback reports whether the URL leads to whoever uses it.
+// IsLoopback reports whether the host of the URL is a loopback address or name.
 func IsLoopback(server string) bool {
 	u, err := url.Parse(server)
 	if err != nil {
@@ -65,8 +62,8 @@ func IsLoopback(server string) bool {
 	return host == "localhost" || strings.HasSuffix(host, ".localhost")
 }
 
-// ProbeAddresses connects to each candidate and finds the first of the CAs that signs
-// its certificate. serverName is what to ask for; empty means the host.
+// ProbeAddresses connects to each address and finds the first of the CAs that signed its
+// certificate. serverName is the SNI; empty means the host.
 func ProbeAddresses(ctx context.Context, candidates []Address, cas []ServerCA, serverName string, now time.Time) {
 	var group sync.WaitGroup
 	for i := range candidates {
@@ -109,7 +106,7 @@ func (c *Address) probe(ctx context.Context, cas []ServerCA, serverName string, 
 	c.TLSServerName = bestServerName(chain[0].DNSNames)
 }
 
-// bestServerName prefers the names that every API server has for its own pods.
+// bestServerName prefers the names that every API server has for pods.
 func bestServerName(names []string) string {
 	for _, usual := range []string{"kubernetes.default.svc", "kubernetes.default", "kubernetes"} {
 		if slices.Contains(names, usual) {
@@ -127,7 +124,7 @@ func caNames(cas []ServerCA) string {
 	return strings.Join(out, ", ")
 }
 
-// signs reports whether the CA vouches for the chain, whatever it is for.
+// signs reports whether the chain leads to the CA, for any name.
 func signs(ca *ServerCA, chain []*x509.Certificate, now time.Time) bool {
 	o := x509.VerifyOptions{Intermediates: x509.NewCertPool(), CurrentTime: now}
 	for _, cert := range chain[1:] {
@@ -143,7 +140,7 @@ func signs(ca *ServerCA, chain []*x509.Certificate, now time.Time) bool {
 	return err == nil
 }
 
-// RankAddresses sorts probed candidates, those first that are likely to work.
+// RankAddresses sorts probed addresses. The most likely to work come first.
 func RankAddresses(candidates []Address) {
 	badness := func(c Address) int {
 		switch {
@@ -161,14 +158,14 @@ func RankAddresses(candidates []Address) {
 	slices.SortStableFunc(candidates, func(a, b Address) int { return badness(a) - badness(b) })
 }
 
-// Errors of Best.
+// Errors of BestAddress.
 var (
 	ErrNoAddress    = errors.New("the API server was found at no address")
 	ErrLoopbackOnly = errors.New("the API server was found at loopback addresses only, which are the reader's own")
 )
 
-// BestAddress returns the candidate to use of ranked ones; loopback only when it is
-// forced.
+// BestAddress returns the first usable address of a ranked list. It returns a loopback
+// address only with force.
 func BestAddress(candidates []Address, force bool) (*Address, error) {
 	for i := range candidates {
 		if c := &candidates[i]; c.Err == nil && (force || !c.Loopback()) {

@@ -16,36 +16,35 @@ import (
 	"github.com/meshctl/meshctl/internal/token"
 )
 
-// Style is how much the role of a reader allows.
+// Style selects the role of a reader.
 type Style string
 
 const (
-	// Minimal is what the control plane reads, and no more.
+	// Minimal allows only the reads of meshctl's control plane.
 	Minimal Style = "minimal"
 	// Istio is the role of Istio's own reader, for Istio's control plane.
 	Istio Style = "istio"
 )
 
-// Scope is what the reader of a cluster is for.
+// Scope is the purpose of a reader. It determines the rights of its account.
 type Scope struct {
 	Style Style
-	// Namespaces are those whose services are read; nil means all.
+	// Namespaces have readable services; nil means all namespaces.
 	Namespaces []string
-	// CredentialNamespaces are those whose Secrets gateways may be given.
+	// CredentialNamespaces have Secrets for gateways.
 	CredentialNamespaces []string
-	// Authenticate is set when callers of the cluster prove themselves with its
-	// tokens.
+	// Authenticate: callers in the cluster authenticate with its tokens.
 	Authenticate bool
-	// Configuration is set when the mesh is configured by objects of the cluster.
+	// Configuration: objects of the cluster configure the mesh.
 	Configuration bool
-	// Renew is set when the account renews its own token.
+	// Renew: the account renews its own token.
 	Renew bool
-	// Serve is set for the account of the control plane itself, in the cluster
-	// where it runs: it also writes there.
+	// Serve: the control plane runs in the cluster with this account, and also writes
+	// objects.
 	Serve bool
 }
 
-// Annotations tell the control plane what it can read.
+// Annotations returns the annotations with the readable namespaces.
 func (s Scope) Annotations() map[string]string {
 	out := map[string]string{}
 	if s.Namespaces != nil {
@@ -62,7 +61,7 @@ type Account struct{ Namespace, Name string }
 
 func (a Account) String() string { return a.Namespace + "/" + a.Name }
 
-// AccountOf is whose token the cluster's is, by what it says of itself.
+// AccountOf returns the service account of the cluster's token, unverified.
 func AccountOf(c *remotesecret.Cluster) (Account, error) {
 	claims, err := remotesecret.ReadToken(c.User.Token)
 	if err != nil {
@@ -75,7 +74,7 @@ func AccountOf(c *remotesecret.Cluster) (Account, error) {
 	return Account{Namespace: namespace, Name: name}, nil
 }
 
-// roleName is that of all roles and bindings of the account.
+// roleName is the name of all roles and bindings of the account.
 func (a Account) roleName() string { return "meshctl-reader-" + a.Namespace + "-" + a.Name }
 
 func (s Scope) roleName(a Account) string {
@@ -85,14 +84,14 @@ func (s Scope) roleName(a Account) string {
 	return a.roleName()
 }
 
-// grant is a rule and the namespace it is for, empty for the whole cluster.
+// grant is a rule in a namespace, or in the whole cluster if namespace is empty.
 type grant struct {
 	namespace string
 	rule      rbacv1.PolicyRule
 	without   string
 }
 
-// grants computes what the account needs from what the control plane reads.
+// grants derives the rules of the account from the reads of the control plane.
 func (s Scope) grants(a Account) []grant {
 	var out []grant
 	namespaces := s.Namespaces
@@ -114,7 +113,7 @@ func (s Scope) grants(a Account) []grant {
 			if !s.Configuration {
 				continue
 			}
-			if r.Object != "" { // lists and watches by name are allowed by name
+			if r.Object != "" { // lists and watches a single object
 				in, rule.ResourceNames = []string{a.Namespace}, []string{r.Object}
 			}
 		case source.ForCredentials:
@@ -143,15 +142,14 @@ func (s Scope) grants(a Account) []grant {
 	return out
 }
 
-// serveGrants are what a control plane does in its own cluster besides reading it.
+// serveGrants are additional rules for a control plane in its own cluster.
 func serveGrants(a Account) []grant {
 	system := func(group, resource, without string, verbs ...string) grant {
 		return grant{a.Namespace, rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, Verbs: verbs}, without}
 	}
 	const noRoots = "pods are not given the roots of the mesh"
 	return []grant{
-		// Remote secrets and the signing CA, which is made when there is none;
-		// renewed tokens.
+		// Remote secrets with renewed tokens, and the signing CA, which it may create.
 		system("", "secrets", "there is no signing CA, and no other cluster is read", "get", "list", "watch", "create", "update"),
 		system("coordination.k8s.io", "leases", "nothing is written, and replicas are not found",
 			"get", "list", "create", "update", "delete"),
@@ -166,7 +164,7 @@ func serveGrants(a Account) []grant {
 	}
 }
 
-// Rights are the requests that the grants allow.
+// Rights returns the requests that the grants allow.
 func (s Scope) Rights(a Account) []Right {
 	var out []Right
 	for _, g := range s.grants(a) {
@@ -181,8 +179,7 @@ func (s Scope) Rights(a Account) []Right {
 	return out
 }
 
-// Objects are the service account, its roles and what binds it to them, in the
-// order to apply them in.
+// Objects returns the service account, its roles and bindings, in the order to apply.
 func (s Scope) Objects(a Account) []Object {
 	objects := []Object{object(&corev1.ServiceAccount{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"},
@@ -190,7 +187,7 @@ func (s Scope) Objects(a Account) []Object {
 	})}
 	byNamespace := map[string][]rbacv1.PolicyRule{}
 	for _, g := range s.grants(a) {
-		if s.Style != Istio || len(g.rule.ResourceNames) > 0 { // Istio's role has all but what is by name
+		if s.Style != Istio || len(g.rule.ResourceNames) > 0 { // Istio's role lacks rules for single objects
 			byNamespace[g.namespace] = addRule(byNamespace[g.namespace], g.rule)
 		}
 	}
@@ -214,8 +211,7 @@ func addRule(rules []rbacv1.PolicyRule, rule rbacv1.PolicyRule) []rbacv1.PolicyR
 	return append(rules, rule)
 }
 
-// roleObjects are the role with the rules and its binding, of the whole
-// cluster or of a namespace.
+// roleObjects returns a role and its binding, for the whole cluster or a namespace.
 func roleObjects(a Account, name, namespace string, rules []rbacv1.PolicyRule) []Object {
 	meta := metav1.ObjectMeta{
 		Name: name, Namespace: namespace, Labels: map[string]string{labelManagedBy: managedBy},
@@ -239,7 +235,7 @@ func roleObjects(a Account, name, namespace string, rules []rbacv1.PolicyRule) [
 	}
 }
 
-// istioRules are those of Istio's istio-reader-clusterrole.
+// istioRules returns the rules of Istio's istio-reader-clusterrole.
 func istioRules() []rbacv1.PolicyRule {
 	read := func(group string, resources ...string) rbacv1.PolicyRule {
 		return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: source.Verbs()}

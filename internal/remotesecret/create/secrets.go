@@ -14,8 +14,8 @@ import (
 // maxSecrets bounds the remote secrets of one cluster.
 const maxSecrets = 1000
 
-// CheckTarget returns an error when the remote secret of the cluster with the
-// UID cannot be written here, or should not be.
+// CheckTarget fails if the remote secret of the cluster with this UID cannot or should
+// not be written here.
 func (c *APIServer) CheckTarget(ctx context.Context, secret *corev1.Secret, uid string) error {
 	own, err := c.UID(ctx)
 	if err != nil {
@@ -31,7 +31,7 @@ func (c *APIServer) CheckTarget(ctx context.Context, secret *corev1.Secret, uid 
 	return c.Require(ctx, RightsToWrite(secret.Namespace))
 }
 
-// RightsToWrite are what Apply needs in the namespace.
+// RightsToWrite returns the rights that Apply needs in the namespace.
 func RightsToWrite(namespace string) []Right {
 	var rights []Right
 	for _, verb := range []string{"create", "patch"} {
@@ -45,7 +45,7 @@ func RightsToWrite(namespace string) []Right {
 // Apply writes a remote secret.
 func (c *APIServer) Apply(ctx context.Context, secret *corev1.Secret) error {
 	s := secret.DeepCopy()
-	// What was applied as stringData would not go when it is no longer applied.
+	// The API server would not remove a later missing key of stringData.
 	s.StringData = nil
 	if s.Data == nil {
 		s.Data = make(map[string][]byte, len(secret.StringData))
@@ -58,7 +58,7 @@ func (c *APIServer) Apply(ctx context.Context, secret *corev1.Secret) error {
 	return c.applyOne(ctx, object(s))
 }
 
-// Secrets returns the remote secrets of the namespace, by name.
+// Secrets returns the remote secrets of the namespace, sorted by name.
 func (c *APIServer) Secrets(ctx context.Context, namespace string) ([]corev1.Secret, error) {
 	list, err := c.api.Secrets(namespace).List(ctx, metav1.ListOptions{
 		LabelSelector: remotesecret.Selector, Limit: maxSecrets,
@@ -73,7 +73,7 @@ func (c *APIServer) Secrets(ctx context.Context, namespace string) ([]corev1.Sec
 	return list.Items, nil
 }
 
-// DeleteSecret deletes a Secret; one that is gone is no error.
+// DeleteSecret deletes a Secret, if it exists.
 func (c *APIServer) DeleteSecret(ctx context.Context, namespace, name string) error {
 	err := c.api.Secrets(namespace).Delete(ctx, name, metav1.DeleteOptions{})
 	if _, err := exists(err); err != nil {
@@ -82,7 +82,7 @@ func (c *APIServer) DeleteSecret(ctx context.Context, namespace, name string) er
 	return nil
 }
 
-// Secret returns a Secret, nil if there is none of that name.
+// Secret returns a Secret, or nil if it does not exist.
 func (c *APIServer) Secret(ctx context.Context, namespace, name string) (*corev1.Secret, error) {
 	s, err := c.api.Secrets(namespace).Get(ctx, name)
 	switch found, err := exists(err); {

@@ -18,30 +18,30 @@ import (
 )
 
 const (
-	// tokenWait is how long the token of a new token Secret may take.
+	// tokenWait bounds the wait for the token of a new token Secret.
 	tokenWait = 10 * time.Second
-	// roleWait is how long a new role may take to be in force.
+	// roleWait bounds the wait until a new role is in force.
 	roleWait = 5 * time.Second
-	// retryPause is between two looks at what is not there yet.
+	// retryPause is the interval between attempts.
 	retryPause = 50 * time.Millisecond
 )
 
-// IssuedToken is what a remote secret is built of.
+// IssuedToken is a token with the other results of Make.
 type IssuedToken struct {
 	Account Account
 	Token   string
-	// CA is what the cluster tells its own pods to trust its API server by, PEM.
+	// CA is the CA of the API server for the cluster's own pods, PEM.
 	CA []byte
 	// Expires is zero for a token without an end.
 	Expires time.Time
-	// Secret, in the account's namespace, is what the token ends with.
+	// Secret is the Secret in the account's namespace that the token is bound to.
 	Secret string
 	// Missing are the rights that the account lacks.
 	Missing []Right
 }
 
-// Annotations are those of the remote secret that holds the token. One without
-// an end has none, as those of Istio's tools.
+// Annotations returns the annotations of the token's remote secret. As with Istio's
+// tools, there are none for a token without an end.
 func (m *IssuedToken) Annotations() map[string]string {
 	if m.Expires.IsZero() {
 		return map[string]string{}
@@ -54,7 +54,7 @@ func (m *IssuedToken) Annotations() map[string]string {
 	}
 }
 
-// Make does what is planned and returns what came of it.
+// Make writes the objects of the plan and returns the token.
 func (c *APIServer) Make(ctx context.Context, p *Plan) (*IssuedToken, error) {
 	if err := c.apply(ctx, p); err != nil {
 		return nil, err
@@ -78,8 +78,8 @@ func (c *APIServer) Make(ctx context.Context, p *Plan) (*IssuedToken, error) {
 	return m, err
 }
 
-// missingWith asks with the token itself which rights it lacks. New roles take
-// a moment to be in force.
+// missingWith returns the rights that the token lacks. It waits for new roles to be in
+// force.
 func (c *APIServer) missingWith(ctx context.Context, token string, rights []Right, isNew bool) ([]Right, error) {
 	bearer, err := c.as(token)
 	if err != nil {
@@ -107,7 +107,7 @@ func (c *APIServer) missingWith(ctx context.Context, token string, rights []Righ
 	return missing, err
 }
 
-// longLived waits until the token Secret is filled.
+// longLived waits until the token Secret has a token.
 func (c *APIServer) longLived(ctx context.Context, m *IssuedToken, onlyCA bool) error {
 	ctx, cancel := context.WithTimeout(ctx, tokenWait)
 	defer cancel()
@@ -148,13 +148,13 @@ func (c *APIServer) longLived(ctx context.Context, m *IssuedToken, onlyCA bool) 
 	}
 }
 
-// expiring asks for a token that ends, and with the Secret.
+// expiring requests a token with an end, bound to the Secret.
 func (c *APIServer) expiring(ctx context.Context, m *IssuedToken, ttl time.Duration) error {
 	wait, cancel := context.WithTimeout(ctx, tokenWait)
 	defer cancel()
 	var err error
 	for m.CA, err = c.RootCA(wait, m.Account.Namespace); apierrors.IsNotFound(err); {
-		select { // a new namespace gets it in a moment
+		select { // a new namespace gets its ConfigMap soon
 		case <-wait.Done():
 			return err
 		case <-time.After(retryPause):
@@ -168,7 +168,7 @@ func (c *APIServer) expiring(ctx context.Context, m *IssuedToken, ttl time.Durat
 	return err
 }
 
-// request asks for a token of the account that ends with the Secret.
+// request requests a token of the account that is bound to the Secret.
 func request(ctx context.Context, api *kube.Client, a Account, secret string, ttl time.Duration) (string, time.Time, error) {
 	seconds := int64(ttl / time.Second)
 	answer, err := api.CreateToken(ctx, a.Namespace, a.Name, &authenticationv1.TokenRequest{
@@ -183,8 +183,8 @@ func request(ctx context.Context, api *kube.Client, a Account, secret string, tt
 	return answer.Status.Token, answer.Status.ExpirationTimestamp.Time, nil
 }
 
-// RootCA is the CA that the cluster publishes in every namespace. A new
-// namespace may not have it yet.
+// RootCA returns the CA that the cluster publishes in every namespace. If a new
+// namespace lacks it, RootCA reads it from kube-system.
 func (c *APIServer) RootCA(ctx context.Context, namespace string) ([]byte, error) {
 	const name = "kube-root-ca.crt"
 	var ca string
@@ -203,8 +203,8 @@ func (c *APIServer) RootCA(ctx context.Context, namespace string) ([]byte, error
 	return nil, errors.New(`no "ca.crt" data found`)
 }
 
-// Renew asks, with the token that is renewed, for another one of the account
-// that ends with the same Secret. config is the access of the remote secret.
+// Renew requests a new token of the account that is bound to the same Secret. config is
+// the access of the remote secret, with the present token.
 func Renew(ctx context.Context, config *rest.Config, a Account, secret string, ttl time.Duration) (string, time.Time, error) {
 	api, err := kube.NewClient(config)
 	if err != nil {
