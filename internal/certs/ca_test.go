@@ -23,7 +23,7 @@ func pems(tb testing.TB, a *Authority) PEMs {
 	}
 }
 
-// threeLevels is an authority whose chain holds two certificates.
+// threeLevels returns an authority whose chain has two certificates.
 func threeLevels(tb testing.TB) *Authority {
 	tb.Helper()
 	root := newRoot(tb)
@@ -39,7 +39,7 @@ func threeLevels(tb testing.TB) *Authority {
 	return newIntermediate(tb, policy, "cluster1")
 }
 
-// loadable is files that can be loaded, and how many certificates they hold.
+// loadable has files that LoadAuthority accepts, and the number of their certificates.
 type loadable struct {
 	pems         PEMs
 	chain, roots int
@@ -96,8 +96,8 @@ func TestLoadAuthority(t *testing.T) {
 	}
 }
 
-// brokenAuthority is a fault in the files of a good authority, or a time at
-// which they are not good.
+// brokenAuthority is a fault of otherwise valid files, or a time at which they are
+// invalid.
 type brokenAuthority struct {
 	change func(*PEMs)
 	at     time.Time

@@ -63,7 +63,7 @@ func caller() mesh.Caller {
 	}
 }
 
-// verifyLeaf checks a leaf as a peer does: chain to the roots, for one use.
+// verifyLeaf verifies a leaf as a peer does, for one use.
 func verifyLeaf(tb testing.TB, leaf *x509.Certificate, a *Authority, use x509.ExtKeyUsage, at time.Time) error {
 	tb.Helper()
 	_, err := leaf.Verify(x509.VerifyOptions{
@@ -195,7 +195,7 @@ func TestBadSpecs(t *testing.T) {
 	wantError(t, err, "no entropy")
 }
 
-// Every kind of CA key signs leaves that verify for both uses.
+// TestLeavesVerify: CAs with every kind of key sign leaves that verify for both uses.
 func TestLeavesVerify(t *testing.T) {
 	for _, alg := range []Algorithm{ECDSAP256, ECDSAP384, RSA2048, Ed25519} {
 		t.Run(string(alg), func(t *testing.T) {
@@ -265,7 +265,7 @@ func TestLeafFields(t *testing.T) {
 	}
 }
 
-// A leaf never outlives its signer, nor what signed that.
+// TestLeafEndsWithSigner: a leaf outlives neither its signer nor the CAs above.
 func TestLeafEndsWithSigner(t *testing.T) {
 	a := newIntermediate(t, newRoot(t), "cluster1")
 	end := a.Cert.NotAfter
@@ -370,8 +370,7 @@ func TestClusterOf(t *testing.T) {
 	}
 }
 
-// Serial numbers carry all of the source's 128 bits, so that two are never
-// the same, and are never zero.
+// TestSerials: serial numbers have all 128 bits of the source and are never zero.
 func TestSerials(t *testing.T) {
 	serial, err := newSerial(bytes.NewReader(bytes.Repeat([]byte{0xff}, 16)))
 	if err != nil || serial.BitLen() != 128 || serial.Sign() <= 0 {
@@ -435,9 +434,8 @@ func extensions(oid asn1.ObjectIdentifier, critical bool, value []byte) []pkix.E
 	return []pkix.Extension{{Id: oid, Critical: critical, Value: value}}
 }
 
-// Serial numbers carry at least 64 random bits and do not repeat. A million
-// take what a test may; the odds of two equal ones among the 10 million of the
-// rule are 1 in 10^24 by their 128 bits.
+// TestSerialNumbers: a million serial numbers do not repeat and have at least 64 random
+// bits.
 func TestSerialNumbers(t *testing.T) {
 	count := 1_000_000
 	if testing.Short() {

@@ -20,8 +20,8 @@ func newCRLRoot(t *testing.T, now time.Time) *Authority {
 	return root
 }
 
-// Each list has what the last one had, with its reasons and dates, and a greater
-// number, whatever the clock says.
+// TestSignCRL: each list has the entries of the last one and a greater number, whatever
+// the clock says.
 func TestSignCRL(t *testing.T) {
 	now := time.Now().Truncate(time.Second)
 	root := newCRLRoot(t, now)
@@ -56,7 +56,7 @@ func TestSignCRL(t *testing.T) {
 	}
 }
 
-// An extension of an entry that nobody has to know is kept.
+// TestSignCRLKeepsExtensions: non-critical extensions of entries are kept.
 func TestSignCRLKeepsExtensions(t *testing.T) {
 	now := time.Now()
 	root := newCRLRoot(t, now)

@@ -31,8 +31,7 @@ func newCSR(tb testing.TB, key crypto.Signer) []byte {
 	return csr
 }
 
-// unsignedCSR makes a request for any public key, with a signature that does
-// not verify.
+// unsignedCSR makes a request for any public key. Its signature does not verify.
 func unsignedCSR(tb testing.TB, spki []byte) []byte {
 	tb.Helper()
 	type info struct {
@@ -65,7 +64,7 @@ func spki(tb testing.TB, pub any) []byte {
 	return der
 }
 
-// rsaSPKI is an RSA key with a modulus of so many bits that nobody made.
+// rsaSPKI encodes an invented RSA public key with a modulus of this many bits.
 func rsaSPKI(tb testing.TB, bits, e int) []byte {
 	tb.Helper()
 	n := new(big.Int).Lsh(big.NewInt(1), uint(bits-1))
@@ -115,8 +114,8 @@ func TestParseCSR(t *testing.T) {
 	}
 }
 
-// Keys that are weak or costly are refused for what they are: the error is
-// about the key, so the signature was not looked at.
+// TestKeysAreJudgedFirst: weak and expensive keys are refused before the signature is
+// checked.
 func TestKeysAreJudgedFirst(t *testing.T) {
 	p224, err := ecdsa.GenerateKey(elliptic.P224(), rand.Reader)
 	if err != nil {
@@ -190,7 +189,7 @@ func TestBadRequests(t *testing.T) {
 	}
 }
 
-// greedyCSR asks for all that a request can ask for.
+// greedyCSR requests everything that a request can contain.
 func greedyCSR(tb testing.TB, key crypto.Signer) []byte {
 	tb.Helper()
 	other, err := url.Parse("spiffe://cluster.local/ns/kube-system/sa/admin")
@@ -216,7 +215,7 @@ func greedyCSR(tb testing.TB, key crypto.Signer) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: blockCSR, Bytes: der})
 }
 
-// What a request asks for beside its key has no effect.
+// TestRequestGivesOnlyItsKey: only the key of a request has an effect.
 func TestRequestGivesOnlyItsKey(t *testing.T) {
 	key := newKey(t, ECDSAP256)
 	a := newIntermediate(t, newRoot(t), "cluster1")

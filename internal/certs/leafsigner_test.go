@@ -13,13 +13,13 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// seeded gives the same serial numbers again.
+// seeded returns a source of repeatable serial numbers.
 func seeded(n int) *bytes.Reader {
 	return bytes.NewReader(bytes.Repeat([]byte{byte(n), 0x80, 0x7f}, 20))
 }
 
-// What LeafSigner signs is what Authority.SignLeaf signs, byte for byte, and
-// it verifies.
+// TestLeafSignerEqualsSignLeaf: LeafSigner signs the same bytes as Authority.SignLeaf,
+// and they verify.
 func TestLeafSignerEqualsSignLeaf(t *testing.T) {
 	keys := map[Algorithm]any{}
 	for _, a := range []Algorithm{ECDSAP256, ECDSAP384, RSA2048, Ed25519} {
@@ -131,8 +131,7 @@ func FuzzMoment(f *testing.F) {
 	})
 }
 
-// What a certificate costs, beside the token and the network: BenchmarkSign
-// reads the request, checks it and signs.
+// BenchmarkSign parses and checks a request and signs the certificate.
 func BenchmarkSign(b *testing.B) {
 	a := newIntermediate(b, newRoot(b), "cluster1")
 	csr := newCSR(b, newKey(b, ECDSAP256))
@@ -171,7 +170,7 @@ func BenchmarkSign(b *testing.B) {
 	})
 }
 
-// A request with a key that nobody should use costs no more than reading it.
+// BenchmarkRefuseRSA16384: an oversized key costs no more than parsing the request.
 func BenchmarkRefuseRSA16384(b *testing.B) {
 	csr := unsignedCSR(b, rsaSPKI(b, 16384, 65537))
 	b.ReportAllocs()
@@ -182,8 +181,8 @@ func BenchmarkRefuseRSA16384(b *testing.B) {
 	}
 }
 
-// A CA whose subject is longer than what is encoded by hand signs nothing,
-// rather than what nobody can parse.
+// TestLeafSignerRefusesLongSubject: a CA whose subject exceeds the encoder's limit
+// signs nothing.
 func TestLeafSignerRefusesLongSubject(t *testing.T) {
 	s := spec(strings.Repeat("x", maxCommon))
 	root, err := NewRoot(s, now, rand.Reader)

@@ -16,7 +16,7 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// sample holds a block of each kind that Scan knows.
+// sample has a block of each kind that Scan knows.
 func sample(tb testing.TB) []byte {
 	tb.Helper()
 	now := time.Date(2026, 6, 1, 0, 0, 0, 0, time.UTC)
@@ -43,7 +43,7 @@ func sample(tb testing.TB) []byte {
 	return slices.Concat(EncodeCerts(root.Cert), key, csr, pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: crl}))
 }
 
-// scanCase is a text and what is found in it.
+// scanCase is a text with the expected blocks.
 type scanCase struct {
 	text string
 	want []found
@@ -106,9 +106,8 @@ func TestScan(t *testing.T) {
 	}
 }
 
-// FuzzScan: every block that the standard decoder sees is seen, and no text
-// is lost without a fault. It reads certificates, requests and revocation
-// lists.
+// FuzzScan: Scan finds every block that encoding/pem finds, and reports a fault for
+// everything it drops.
 func FuzzScan(f *testing.F) {
 	good := sample(f)
 	f.Add(good)

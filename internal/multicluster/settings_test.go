@@ -12,8 +12,7 @@ import (
 	testkube "github.com/meshctl/meshctl/test/kube"
 )
 
-// TestChangeSettings has several people change the settings at one time:
-// nothing is lost.
+// TestChangeSettings: concurrent changes of the settings are all kept.
 func TestChangeSettings(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs a Kubernetes API")

@@ -23,7 +23,7 @@ import (
 
 func now() time.Time { return time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC) }
 
-// pair is a certificate that ends at the time, and its key, base64 of PEM.
+// pair returns a certificate that ends at the time, and its key, in base64 of PEM.
 func pair(t testing.TB, end time.Time) (cert, key string) {
 	t.Helper()
 	signer, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -52,7 +52,8 @@ func jwt(claims string) string {
 	return "e30." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".c2ln"
 }
 
-// kubeconfig has the given fields, one a line, in its cluster and its user.
+// kubeconfig returns a kubeconfig with these fields, one per line, in its cluster and
+// its user.
 func kubeconfig(cluster, user string) string {
 	return fmt.Sprintf(`apiVersion: v1
 kind: Config
@@ -75,7 +76,7 @@ func secretOf(values map[string]string) *corev1.Secret {
 	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "remote", Namespace: "istio-system"}, StringData: values}
 }
 
-// west decodes one cluster of that name.
+// west decodes the cluster "west".
 func west(t testing.TB, text string) *Cluster {
 	t.Helper()
 	return &Decode(secretOf(map[string]string{"west": text}))[0]
@@ -83,8 +84,8 @@ func west(t testing.TB, text string) *Cluster {
 
 const good = "server: https://west.example.com:6443\ncertificate-authority-data: "
 
-// refused checks a table of fields that are refused: each with its code, place
-// and severity; and allowed for the cluster, each is a warning.
+// refused checks refused fields: each has its code, place and severity, and is a
+// warning if allowed.
 func refused(t *testing.T, cases []refusal) {
 	t.Helper()
 	ca, _ := pair(t, now().Add(time.Hour*24*365))
@@ -227,7 +228,7 @@ func TestImpersonation(t *testing.T) {
 	})
 }
 
-// What cannot work, and what may not for long.
+// TestCheckCredentials checks invalid credentials and credentials that end soon.
 func TestCheckCredentials(t *testing.T) {
 	t.Parallel()
 	ca, _ := pair(t, now().Add(time.Hour*24*365))
@@ -284,7 +285,8 @@ func TestCheckCredentials(t *testing.T) {
 	}
 }
 
-// The end of a token counts, and that of a client certificate without one.
+// TestLife: the life of a token counts or, without a token, the life of the client
+// certificate.
 func TestLife(t *testing.T) {
 	t.Parallel()
 	end := now().Add(30 * 24 * time.Hour).Truncate(time.Second)

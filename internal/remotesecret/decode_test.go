@@ -13,8 +13,8 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// TestHostileText: huge, broken or ambiguous text is an error with its line, and
-// the other clusters of the Secret load.
+// TestHostileText: huge, broken or ambiguous text is an error with its line. Other
+// clusters of the Secret load.
 func TestHostileText(t *testing.T) {
 	t.Parallel()
 	ok := kubeconfig("server: https://west", "token: t")

@@ -38,7 +38,7 @@ func golden(t *testing.T, name string, got []byte) {
 	}
 }
 
-// The frame is that of Istio's tools, byte for byte.
+// TestEncode: the first and last lines equal the output of Istio's tools.
 func TestEncode(t *testing.T) {
 	t.Parallel()
 	ca := []byte("-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n")
@@ -82,7 +82,7 @@ func TestEncode(t *testing.T) {
 	}
 }
 
-// TestInjection: a field of the request cannot add YAML to the secret.
+// TestInjection: no field of a Spec can add YAML to the secret.
 func TestInjection(t *testing.T) {
 	t.Parallel()
 	good := Spec{Cluster: "cluster1", Namespace: "istio-system", Server: "https://10.0.0.1:6443", Token: "a.b.c"}

@@ -7,8 +7,8 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// FuzzDecode holds that any text is judged, and that what passes can neither
-// open a file nor start a process nor be sent to an address that is forbidden.
+// FuzzDecode checks any text. An accepted kubeconfig opens no file, starts no process
+// and has no forbidden address.
 func FuzzDecode(f *testing.F) {
 	f.Add(kubeconfig("server: https://west.example.com:6443", "token: t"))
 	f.Add(kubeconfig("server: https://127.0.0.1:6443\nproxy-url: http://p", "exec: {command: x}"))
@@ -68,7 +68,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// FuzzDecodeFile holds that any file is read to its end without harm.
+// FuzzDecodeFile decodes any file.
 func FuzzDecodeFile(f *testing.F) {
 	f.Add([]byte("kind: Secret\nmetadata: {name: a}\nstringData: {b: 'kind: Config'}\n---\nkind: List\nitems: [{kind: Secret, data: {a: YQ==}}]\n"))
 	f.Add([]byte(kubeconfig("server: https://west", "token: t")))

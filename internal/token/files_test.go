@@ -162,7 +162,7 @@ func TestLoadRefuses(t *testing.T) {
 	}
 }
 
-// Keys come and go while the verifier is in use.
+// TestVerifierFollowsTheFiles adds and removes keys while the verifier is in use.
 func TestVerifierFollowsTheFiles(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

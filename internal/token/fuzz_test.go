@@ -13,7 +13,7 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// What is accepted is exactly what a namespace and an account spell.
+// FuzzSubject: an accepted subject consists exactly of a namespace and an account.
 func FuzzSubject(f *testing.F) {
 	for _, s := range []string{
 		"system:serviceaccount:a:b", "system:serviceaccount", "system:serviceaccount:a",
@@ -35,7 +35,7 @@ func FuzzSubject(f *testing.F) {
 	})
 }
 
-// Of all strings only spellings of the one real token are accepted.
+// FuzzToken: only the one real token is accepted.
 func FuzzToken(f *testing.F) {
 	issuer := newIssuer(f, "https://issuer.example")
 	in := Claims{Namespace: "sample", ServiceAccount: "helloworld", Pod: "p", Audiences: []string{"istio-ca"}, TTL: time.Hour}
@@ -72,7 +72,7 @@ func FuzzToken(f *testing.F) {
 	})
 }
 
-// Payloads that the issuer's key really signed: what is accepted keeps every rule.
+// FuzzPayload: accepted payloads with a valid signature keep every rule.
 func FuzzPayload(f *testing.F) {
 	issuer := newIssuer(f, "https://issuer.example")
 	v := verifierOf(issuer)

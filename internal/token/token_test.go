@@ -78,7 +78,7 @@ func TestCreateThenVerify(t *testing.T) {
 	}
 }
 
-// The payload is what Kubernetes writes, member by member.
+// TestCreateShape: the payload has exactly the members that Kubernetes writes.
 func TestCreateShape(t *testing.T) {
 	t.Parallel()
 	issuer := newIssuer(t, "https://issuer.example/a")
@@ -196,7 +196,7 @@ func TestIssuerURL(t *testing.T) {
 	}
 }
 
-// body is a good payload with some members changed; nil removes one.
+// body returns a valid payload with some members changed; nil removes a member.
 func body(change map[string]any) map[string]any {
 	b := map[string]any{
 		"iss": "https://issuer.example", "sub": "system:serviceaccount:sample:helloworld", "aud": "istio-ca",
@@ -207,7 +207,7 @@ func body(change map[string]any) map[string]any {
 	return b
 }
 
-// sign makes a correctly signed token of any header and payload.
+// sign signs a token with any header and payload.
 func sign(t testing.TB, i *Issuer, header map[jose.HeaderKey]any, payload []byte) string {
 	t.Helper()
 	opts := (&jose.SignerOptions{}).WithHeader("kid", i.KeyID())
@@ -238,7 +238,7 @@ func marshal(t testing.TB, v any) []byte {
 	return b
 }
 
-// Claims of tokens whose signature is right.
+// TestVerifyClaims checks the claims of correctly signed tokens.
 func TestVerifyClaims(t *testing.T) {
 	t.Parallel()
 	type m = map[string]any
@@ -333,7 +333,7 @@ func hs256(header, payload, key []byte) string {
 	return in + "." + base64.RawURLEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// Tokens whose form or signature is wrong.
+// TestVerifyHostile refuses tokens with a wrong form or signature.
 func TestVerifyHostile(t *testing.T) {
 	t.Parallel()
 	issuer, other := newIssuer(t, "https://issuer.example"), newIssuer(t, "https://issuer.example")
@@ -422,7 +422,7 @@ func TestVerifyHostile(t *testing.T) {
 	}
 }
 
-// embedded brings the key to check it with in its own header.
+// embedded makes a token with its own key in the header.
 func embedded(t *testing.T, i *Issuer, kid string, payload []byte) string {
 	t.Helper()
 	signer, err := jose.NewSigner(
@@ -442,7 +442,8 @@ func embedded(t *testing.T, i *Issuer, kid string, payload []byte) string {
 	return raw
 }
 
-// A real cluster signs with RSA, and others may use any of these.
+// TestVerifyKeyKinds accepts all supported kinds of keys. Most Kubernetes clusters use
+// RSA.
 func TestVerifyKeyKinds(t *testing.T) {
 	t.Parallel()
 	rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)
@@ -552,7 +553,7 @@ func TestParseKeys(t *testing.T) {
 	}
 }
 
-// What a token costs that was not seen before.
+// BenchmarkVerify checks a new token.
 func BenchmarkVerify(b *testing.B) {
 	rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {

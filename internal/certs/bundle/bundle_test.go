@@ -124,7 +124,7 @@ func TestSPIFFE(t *testing.T) {
 	}
 }
 
-// withKeys is a SPIFFE bundle with keys for tokens, fresh ones under the ids.
+// withKeys returns a SPIFFE bundle with new keys for tokens under the given ids.
 func withKeys(t *testing.T, root *certs.Authority, jwt, wit string) *Bundle {
 	t.Helper()
 	made := spiffebundle.FromX509Authorities(spiffeid.RequireTrustDomainFromString("east.example"), []*x509.Certificate{root.Cert})
@@ -144,7 +144,7 @@ func withKeys(t *testing.T, root *certs.Authority, jwt, wit string) *Bundle {
 	return parse(t, data)
 }
 
-// Keys for tokens count: another key under an id is another bundle.
+// TestTokenKeys: bundles with different keys under one id differ and cannot be joined.
 func TestTokenKeys(t *testing.T) {
 	root := newRoot(t, "root", now)
 	one, same, two := withKeys(t, root, "a", "w"), withKeys(t, root, "a", "w"), withKeys(t, root, "b", "v")

@@ -18,17 +18,17 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// world is a directory with a root and the authorities of two clusters.
-type world struct {
+// testMesh is a directory with a root and the CAs of two clusters.
+type testMesh struct {
 	dir      string
 	root     *certs.Authority
 	clusters []store.Intermediate
 	now      time.Time
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t *testing.T) *testMesh {
 	t.Helper()
-	w := &world{dir: t.TempDir(), root: certstest.NewRoot(t), now: time.Now()}
+	w := &testMesh{dir: t.TempDir(), root: certstest.NewRoot(t), now: time.Now()}
 	for _, name := range []mesh.ClusterID{"c1", "c2"} {
 		spec := certs.CASpec{Algorithm: certs.ECDSAP256, CommonName: "CA", TTL: time.Hour}
 		a, err := w.root.NewIntermediate(name, spec, w.now, rand.Reader)
@@ -45,7 +45,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-func (w *world) leaf(t *testing.T, cluster int) *x509.Certificate {
+func (w *testMesh) leaf(t *testing.T, cluster int) *x509.Certificate {
 	t.Helper()
 	key, err := certs.GenerateKey(certs.ECDSAP256)
 	if err != nil {
@@ -58,7 +58,7 @@ func (w *world) leaf(t *testing.T, cluster int) *x509.Certificate {
 	return leaf
 }
 
-func (w *world) options(revoke ...*x509.Certificate) Options {
+func (w *testMesh) options(revoke ...*x509.Certificate) Options {
 	o := Options{Life: time.Hour, Now: w.now, Rand: rand.Reader}
 	for _, c := range revoke {
 		o.Revoke = append(o.Revoke, Target{Name: "leaf", Cert: c})
@@ -75,7 +75,8 @@ func update(t *testing.T, dir string, o Options) *Result {
 	return r
 }
 
-// onDisk are the numbers of what each list of a directory revokes, by issuer.
+// onDisk returns the number of revoked certificates of each list in a directory, by
+// issuer.
 func onDisk(t *testing.T, dir string) map[string]int {
 	t.Helper()
 	data, err := os.ReadFile(filepath.Join(dir, store.CRLFile))
@@ -96,7 +97,7 @@ func onDisk(t *testing.T, dir string) map[string]int {
 	return out
 }
 
-func (w *world) want(t *testing.T, root, c1, c2 int) {
+func (w *testMesh) want(t *testing.T, root, c1, c2 int) {
 	t.Helper()
 	for _, dir := range []string{w.dir, filepath.Join(w.dir, "c1"), filepath.Join(w.dir, "c2")} {
 		got := onDisk(t, dir)
@@ -106,8 +107,8 @@ func (w *world) want(t *testing.T, root, c1, c2 int) {
 	}
 }
 
-// What was revoked once stays revoked, wherever it was: in the directory of one
-// CA, or of all.
+// TestNothingIsForgotten: a revoked certificate stays revoked, whether in one directory
+// or in all.
 func TestNothingIsForgotten(t *testing.T) {
 	w := newWorld(t)
 	update(t, w.dir, w.options())
@@ -127,8 +128,8 @@ func TestNothingIsForgotten(t *testing.T) {
 	w.want(t, 1, 2, 3)
 }
 
-// openssl, which checks as Envoy does, refuses what was revoked, and nothing
-// else.
+// TestOpenSSLReadsThem: openssl, which checks as Envoy does, refuses exactly the
+// revoked certificates.
 func TestOpenSSLReadsThem(t *testing.T) {
 	if _, err := exec.LookPath("openssl"); err != nil {
 		t.Skip("SKIPPED: openssl is not installed, so nothing is said about what it reads")
@@ -152,8 +153,8 @@ func TestOpenSSLReadsThem(t *testing.T) {
 	}
 }
 
-// Of several lists of one CA the one with the greatest number counts, in
-// whichever file it is; those of unknown CAs are kept until they end.
+// TestLastListCounts: the list of a CA with the greatest number counts, in any file.
+// Lists of unknown CAs are kept until they end.
 func TestLastListCounts(t *testing.T) {
 	w := newWorld(t)
 	update(t, w.dir, w.options())
@@ -183,7 +184,7 @@ func TestLastListCounts(t *testing.T) {
 	}
 }
 
-// A second process does not lose what the first one revokes.
+// TestOneAtATime: concurrent processes do not lose revocations of each other.
 func TestOneAtATime(t *testing.T) {
 	w := newWorld(t)
 	unlock, err := files.Lock(filepath.Join(w.dir, ".c2.crl.lock"))
@@ -203,7 +204,7 @@ func TestOneAtATime(t *testing.T) {
 	}
 }
 
-// Nothing is written where one CA could not work with the lists.
+// TestNothingIsWritten: nothing is written if one CA could not use the lists.
 func TestNothingIsWritten(t *testing.T) {
 	w := newWorld(t)
 	other := newWorld(t)

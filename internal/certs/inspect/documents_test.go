@@ -13,8 +13,8 @@ import (
 	"github.com/meshctl/meshctl/internal/certs/verify"
 )
 
-// Secrets that are broken or huge are reported, each at its place, and keep no
-// other from being read.
+// TestSecretsThatAreBrokenOrHuge: broken or huge Secrets are reported at their places
+// and do not hide other Secrets.
 func TestSecretsThatAreBrokenOrHuge(t *testing.T) {
 	t.Parallel()
 	root, ca, _ := authority(t)

@@ -83,8 +83,8 @@ func pemBytes(t *testing.T, key any) []byte {
 	return der
 }
 
-// What meshctl pc secrets -o json prints of a dump, and istioctl does, is read
-// as the dump is.
+// TestSecretsOfADump: the output of meshctl pc secrets -o json and of istioctl is read
+// like the dump.
 func TestSecretsOfADump(t *testing.T) {
 	t.Parallel()
 	const dump = "../../proxyconfig/testdata/c1-sleep.config.json"

@@ -20,7 +20,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite golden files")
 
-// material is a CA that openssl made, a revocation list, a request and tokens.
+// material has a CA that openssl made, a revocation list, a request and tokens.
 func material(t *testing.T) *Contents {
 	t.Helper()
 	m, err := (&Loader{}).Load(t.Context(), []string{"../verify/testdata/openssl/good", "testdata/others.pem"})
@@ -36,7 +36,7 @@ func material(t *testing.T) *Contents {
 	return m
 }
 
-// now is later than the making of the files of testdata.
+// now is later than the creation of the files in testdata.
 var now = time.Date(2026, 12, 24, 18, 0, 0, 0, time.UTC)
 
 func golden(t *testing.T, name string, write func(io.Writer) error) string {
@@ -89,7 +89,7 @@ func TestExpiryGolden(t *testing.T) {
 	checkOpenMetrics(t, metrics)
 }
 
-// checkOpenMetrics holds a text to the parts of the format that we use.
+// checkOpenMetrics checks the parts of the format that WriteOpenMetrics uses.
 func checkOpenMetrics(t *testing.T, text string) {
 	t.Helper()
 	lines := strings.Split(text, "\n")

@@ -24,7 +24,7 @@ import (
 	"github.com/meshctl/meshctl/internal/certs/verify"
 )
 
-// authority makes a root, and an intermediate below it, with their keys.
+// authority makes a root and an intermediate, and the files of the intermediate.
 func authority(tb testing.TB) (root, ca *certs.Authority, texts map[string]string) {
 	tb.Helper()
 	spec := certs.CASpec{Algorithm: certs.ECDSAP256, Organization: "test", CommonName: "CA", TTL: 24 * time.Hour}
@@ -166,7 +166,7 @@ func TestExposedKey(t *testing.T) {
 	}
 }
 
-// jwt is a token with these claims and no signature to speak of.
+// jwt returns a token with these claims and an invalid signature.
 func jwt(claims string) string {
 	return "eyJhbGciOiJSUzI1NiJ9." + base64.RawURLEncoding.EncodeToString([]byte(claims)) + ".c2ln"
 }
@@ -271,8 +271,7 @@ func TestDump(t *testing.T) {
 	}
 }
 
-// TestHost: a server that wants a client's certificate shows its own all the
-// same, and is shown none.
+// TestHost: a server that requires a client certificate is read without one.
 func TestHost(t *testing.T) {
 	t.Parallel()
 	_, ca, _ := authority(t)
@@ -371,8 +370,8 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// FuzzText reads any text as a person's input and judges it. No private key
-// and no token may come out of it.
+// FuzzText reads and checks any text. The result never contains a private key or a
+// token.
 func FuzzText(f *testing.F) {
 	_, ca, texts := authority(f)
 	var whole strings.Builder

@@ -12,11 +12,10 @@ import (
 	"github.com/meshctl/meshctl/internal/files"
 )
 
-// errCrash is what a disk does instead of a write, or right after it.
+// errCrash is the error of a disk that fails before or after a write.
 var errCrash = errors.New("the process was killed")
 
-// quickDisk writes without waiting for the disk; how files are written whole is
-// tested where it is done.
+// quickDisk writes files without syncing them.
 type quickDisk struct{ fileSystem }
 
 func (quickDisk) WriteDir(_ context.Context, path string, set []files.File) error {
@@ -35,8 +34,8 @@ func (quickDisk) WriteFile(_ context.Context, path string, data []byte) error {
 	return os.WriteFile(path, data, 0o600)
 }
 
-// faulty is a disk that fails at the write number at, counted from 1: before
-// it, or after it. 0 never fails.
+// faulty is a disk that fails before or after write number at, counted from 1. 0 never
+// fails.
 type faulty struct {
 	Storage
 	at     int
@@ -69,7 +68,7 @@ func (f *faulty) Rename(ctx context.Context, from, to string) error {
 	return f.fail(func() error { return f.Storage.Rename(ctx, from, to) })
 }
 
-// ways are the steps of whole rotations; "+" waits.
+// ways lists the steps of complete rotations; "+" waits.
 func ways() map[string][]string {
 	return map[string][]string{
 		"to the end":        {"start", "+", "next", "+", "finish"},
@@ -80,8 +79,8 @@ func ways() map[string][]string {
 	}
 }
 
-// TestInterruptedAnywhere interrupts each way after each write, which is before
-// the next one. The same command goes on, and the end is the same.
+// TestInterruptedAnywhere: a rotation that is interrupted after any write continues
+// with the same command and has the same result.
 func TestInterruptedAnywhere(t *testing.T) {
 	for name, way := range ways() {
 		t.Run(name, func(t *testing.T) {
@@ -97,7 +96,7 @@ func TestInterruptedAnywhere(t *testing.T) {
 	}
 }
 
-// interrupted returns how many writes the whole way took.
+// interrupted returns the number of writes of the complete rotation.
 func interrupted(t *testing.T, way []string, at int) int {
 	t.Helper()
 	c := newClock()
@@ -129,7 +128,7 @@ func interrupted(t *testing.T, way []string, at int) int {
 	return f.writes
 }
 
-// phase says where the rotation is; its directories must be in order.
+// phase returns the phase of the rotation and checks its directories.
 func (d *Dir) phase(t *testing.T) string {
 	t.Helper()
 	status, err := d.Status()
@@ -144,8 +143,8 @@ func (d *Dir) phase(t *testing.T) string {
 	return string(status.Phase)
 }
 
-// wholeAndClean checks the end of a way: all clusters on the same side, no
-// rotation, nothing left over.
+// wholeAndClean checks the end of a rotation: all clusters have the same root, and no
+// state is left.
 func (d *Dir) wholeAndClean(t *testing.T, original []files.File, way []string, where string) {
 	t.Helper()
 	if s, err := d.Status(); s != nil || err != nil {

@@ -20,8 +20,8 @@ import (
 
 var seeds = flag.Int("seeds", 6, "how many random fleets TestNoHandshakeEverFails has")
 
-// fleet is clusters of proxies that renew their certificates at random times,
-// while a rotation goes on at random.
+// fleet has clusters of proxies that renew certificates at random times during a random
+// rotation.
 type fleet struct {
 	t     *testing.T
 	rand  *mathrand.Rand
@@ -39,15 +39,14 @@ type fleet struct {
 	steps    map[Phase]int
 }
 
-// plane is the control plane of a cluster. It works with what it has read,
-// which is behind what is in the directory.
+// plane is the control plane of a cluster. It may use an older state of the directory.
 type plane struct {
 	cluster   mesh.ClusterID
 	authority *certs.Authority
 	reads     []time.Time // when it will read, because something was written
 }
 
-// proxy has what its control plane gave it at the last renewal.
+// proxy has the certificate and the roots of its last renewal.
 type proxy struct {
 	name   string
 	plane  *plane
@@ -86,12 +85,12 @@ func newFleet(t *testing.T, seed uint64) *fleet {
 	return f
 }
 
-// upTo is a random time up to d.
+// upTo returns a random time up to d.
 func (f *fleet) upTo(d time.Duration) time.Duration {
 	return time.Duration(f.rand.Int64N(int64(d) + 1))
 }
 
-// read lets a control plane read its directory.
+// read makes a control plane read its directory.
 func (f *fleet) read(p *plane) {
 	var err error
 	if p.authority, err = store.Load(f.dir.path(string(p.cluster)), f.clock.now); err != nil {
@@ -100,8 +99,8 @@ func (f *fleet) read(p *plane) {
 	p.reads = slices.DeleteFunc(p.reads, func(at time.Time) bool { return !at.After(f.clock.now) })
 }
 
-// renew gets a certificate, which lives as long as any may. Some proxies renew
-// early, some at the last moment, some are away for a while.
+// renew gets a certificate with the longest life. Proxies renew early, at the last
+// moment, or pause for a while.
 func (f *fleet) renew(x *proxy) {
 	a := x.plane.authority
 	caller := mesh.Caller{Identity: mesh.Identity{TrustDomain: "cluster.local", Namespace: "ns", ServiceAccount: x.name}, Cluster: x.plane.cluster}
@@ -130,7 +129,7 @@ func (f *fleet) renew(x *proxy) {
 	}
 }
 
-// handshakes has every proxy verify every other one that has a certificate.
+// handshakes makes every proxy verify every other one that has a certificate.
 func (f *fleet) handshakes() {
 	for _, shown := range f.proxies {
 		if f.clock.now.After(shown.leaf.NotAfter) {
@@ -156,7 +155,7 @@ func (f *fleet) handshakes() {
 	}
 }
 
-// act does something to the rotation; most of it is refused.
+// act tries a random step of the rotation. Most are refused.
 func (f *fleet) act() {
 	status, err := f.dir.Status()
 	if err != nil {
@@ -189,7 +188,7 @@ func (f *fleet) act() {
 	}
 }
 
-// run lets time pass until so many steps have been taken.
+// run advances time until this many steps have been taken.
 func (f *fleet) run(steps int) {
 	acts := f.clock.now
 	for taken := 0; taken < steps && len(f.failures) == 0; {
@@ -229,9 +228,9 @@ func earlier(a, b time.Time) time.Time {
 	return a
 }
 
-// Proxies renew when they like, control planes learn of a step when they like
-// within the time for it, steps are interrupted and taken back: every proxy
-// with a certificate always verifies every other one.
+// TestNoHandshakeEverFails: proxies renew and control planes learn of steps at random
+// times, and steps are interrupted and undone. Every proxy with a certificate always
+// verifies every other one.
 func TestNoHandshakeEverFails(t *testing.T) {
 	reached := map[Phase]int{}
 	shakes := 0
@@ -254,8 +253,8 @@ func TestNoHandshakeEverFails(t *testing.T) {
 	}
 }
 
-// Each wait is needed: without the gate before a step, some handshake fails.
-// So does the test above when a gate is lost.
+// TestEachGateIsNeeded: without the gate of a step, some handshake fails, so
+// TestNoHandshakeEverFails would find a missing gate.
 func TestEachGateIsNeeded(t *testing.T) {
 	for _, open := range []Phase{Sign, Finished, Aborted} {
 		t.Run(string(open), func(t *testing.T) {

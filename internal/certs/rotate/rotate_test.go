@@ -18,7 +18,7 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// clock is a time that tests move.
+// clock is a time that tests set.
 type clock struct{ now time.Time }
 
 func newClock() *clock { return &clock{time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)} }
@@ -28,7 +28,7 @@ func (c *clock) advance(d time.Duration) { c.now = c.now.Add(d) }
 
 const year = 365 * 24 * time.Hour
 
-// makeCAs makes a root and the authorities of clusters in a directory.
+// makeCAs makes a root and the CAs of clusters in a directory.
 func makeCAs(t testing.TB, dir string, now time.Time, clusters ...mesh.ClusterID) *certs.Authority {
 	t.Helper()
 	root, err := certs.NewRoot(certs.CASpec{Algorithm: certs.Ed25519, Organization: "meshctl", CommonName: "Root CA", TTL: 10 * year}, now, rand.Reader)
@@ -99,8 +99,8 @@ func (d *Dir) read(t testing.TB, cluster string) (signer string, roots []string)
 	return facts(set)
 }
 
-// The whole way, with what the directories hold at each step, and what is
-// archived in the end.
+// TestFromOldToNew checks the directories after each step of a complete rotation, and
+// the archive.
 func TestFromOldToNew(t *testing.T) {
 	c := newClock()
 	d := newDir(t, c, "cluster1", "cluster2")
@@ -167,7 +167,7 @@ func TestFromOldToNew(t *testing.T) {
 	}
 }
 
-// wantRefusal checks an error and that nothing was written.
+// wantRefusal checks a Refusal and that nothing was written.
 func wantRefusal(t *testing.T, err error, reason string, until time.Time) {
 	t.Helper()
 	refusal, ok := errors.AsType[*Refusal](err)
@@ -196,8 +196,8 @@ func snapshot(t testing.TB, dir string) map[string]string {
 	return out
 }
 
-// Each row: the steps taken ("+" waits), what is done to the directory, the
-// step that is refused, and why.
+// TestRefusals: each case has the steps before ("+" waits), a change of the directory,
+// the refused step, and the reason.
 func TestRefusals(t *testing.T) {
 	extra := func(t *testing.T, d *Dir, c *clock) {
 		other := filepath.Join(t.TempDir(), "other")

@@ -62,7 +62,7 @@ func newMesh(t *testing.T, api *kube.Cluster) []*store.ClusterSecrets {
 	return out
 }
 
-// rotating is a rotation in the clusters, at a time.
+// rotating returns a rotation in the clusters at a time.
 func rotating(t *testing.T, clusters []*store.ClusterSecrets, now *time.Time) (*Dir, error) {
 	t.Helper()
 	clock := func() time.Time { return *now }
@@ -82,8 +82,8 @@ func take(ctx context.Context, d *Dir, step string) error {
 
 var errLost = errors.New("the connection was lost")
 
-// losing loses the connection at a write: before the API server has it, or
-// before its answer is read.
+// losing loses the connection at a write, before the API server receives it or before
+// the response is read.
 type losing struct {
 	http.RoundTripper
 	writes, at int
@@ -132,8 +132,8 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
 
-// A rotation whose connection is lost at any write goes on with the same
-// command, and ends as one that was not interrupted.
+// TestRotationInterruptedAnywhere: a rotation that loses its connection at any write
+// continues with the same command and has the same result.
 func TestRotationInterruptedAnywhere(t *testing.T) {
 	t.Parallel()
 	api := shared(t)
@@ -170,8 +170,8 @@ func TestRotationInterruptedAnywhere(t *testing.T) {
 	}
 }
 
-// checkRotated wants one new root in both clusters, and its key with what is
-// left of the rotation.
+// checkRotated checks that both clusters have one new root, and that its key is
+// archived.
 func checkRotated(t *testing.T, clusters []*store.ClusterSecrets, now time.Time, at int) {
 	t.Helper()
 	var roots []string
@@ -206,7 +206,7 @@ func checkRotated(t *testing.T, clusters []*store.ClusterSecrets, now time.Time,
 	}
 }
 
-// Of two people who work at once one is refused, and changes nothing.
+// TestRotationConflict: of two concurrent steps, one is refused and changes nothing.
 func TestRotationConflict(t *testing.T) {
 	t.Parallel()
 	clusters, now := newMesh(t, shared(t)), time.Now()
@@ -230,7 +230,7 @@ func TestRotationConflict(t *testing.T) {
 	checkRotated(t, clusters, now, 0)
 }
 
-// What else a Secret holds stays through a rotation, and so does its layout.
+// TestRotationKeepsTheRest: a rotation keeps other data of a Secret, and its layout.
 func TestRotationKeepsTheRest(t *testing.T) {
 	t.Parallel()
 	clusters, now := newMesh(t, shared(t)), time.Now()

@@ -65,7 +65,7 @@ func distinguishable(fresh, old *x509.Certificate, clusters []*cluster) error {
 }
 
 // newSigner makes the new signer of a cluster, like its old one. An empty algorithm
-// means that of the old signer.
+// means the algorithm of the old signer.
 func (d *Dir) newSigner(root *certs.Authority, c *cluster, algorithm certs.Algorithm) (*certs.Authority, error) {
 	old := c.authority.Cert
 	spec := certs.CASpec{Algorithm: algorithm, TTL: lifeOf(old), DNSNames: old.DNSNames, Like: old}

@@ -31,7 +31,7 @@ func parse(t *testing.T, path string) *x509.Certificate {
 	return c
 }
 
-// The new CAs are like the old ones but for their keys.
+// TestNewIsLikeOld: the new CAs equal the old ones except for their keys.
 func TestNewIsLikeOld(t *testing.T) {
 	c := newClock()
 	d := newDir(t, c)
@@ -101,7 +101,7 @@ func TestNewIsLikeOld(t *testing.T) {
 	}
 }
 
-// model is a certificate with all that a new one can be like.
+// model returns a certificate with every property that a new one copies.
 func model(t *testing.T, subject pkix.Name) *x509.Certificate {
 	t.Helper()
 	key, err := certs.GenerateKey(certs.ECDSAP256)
@@ -126,8 +126,8 @@ func model(t *testing.T, subject pkix.Name) *x509.Certificate {
 	return cert
 }
 
-// A mesh with revocation lists changes its root: before the signer changes, the
-// lists of the new CAs are wanted beside those of the old.
+// TestRevocationLists: before the signer changes, a cluster with revocation lists needs
+// lists of the new CAs, too.
 func TestRevocationLists(t *testing.T) {
 	c := newClock()
 	d := newDir(t, c, "cluster1")
@@ -174,7 +174,7 @@ func TestRevocationLists(t *testing.T) {
 	must(t, d, "finish")
 }
 
-// What the flags of start choose.
+// TestSpec checks the options of start.
 func TestSpec(t *testing.T) {
 	c := newClock()
 	d := newDir(t, c, "cluster1")
@@ -199,7 +199,7 @@ func TestSpec(t *testing.T) {
 	}
 }
 
-// Roots of others stay in the bundle, whatever happens to ours.
+// TestOtherRootsStay: foreign roots stay in the bundles.
 func TestOtherRootsStay(t *testing.T) {
 	c := newClock()
 	d := newDir(t, c, "cluster1")
@@ -217,8 +217,8 @@ func TestOtherRootsStay(t *testing.T) {
 	}
 }
 
-// An old root without key ids and a new one of the same name: peers could not
-// tell which of them signed what.
+// TestSameNameWithoutKeyIDs: a new root with the name of an old root without key ids is
+// refused.
 func TestSameNameWithoutKeyIDs(t *testing.T) {
 	c := newClock()
 	d := newDir(t, c)
@@ -264,8 +264,7 @@ func TestSameNameWithoutKeyIDs(t *testing.T) {
 	}
 }
 
-// A cluster whose CA is in the other layout is rotated in that, and gets no files
-// of the first one.
+// TestOtherLayout: a CA in LayoutTLS is rotated in that layout and gets no other files.
 func TestOtherLayout(t *testing.T) {
 	c := newClock()
 	d := newDir(t, c, "cluster1", "cluster2")
@@ -304,7 +303,7 @@ func TestOtherLayout(t *testing.T) {
 	}
 }
 
-// Restoring writes what was lost, and everything is waited for anew.
+// TestRestore: Restore writes lost files, and the waiting time begins again.
 func TestRestore(t *testing.T) {
 	c := newClock()
 	d := newDir(t, c, "cluster1", "cluster2")
@@ -347,7 +346,7 @@ func TestRestore(t *testing.T) {
 	must(t, d, "finish")
 }
 
-// The times of a plan are those of the state.
+// TestPlanTimes: the times of a plan equal the times of the state.
 func TestPlanTimes(t *testing.T) {
 	type times struct {
 		Command          string
@@ -400,7 +399,7 @@ func TestPlanTimes(t *testing.T) {
 	}
 }
 
-// A plan says when something ends too early.
+// TestPlanNotes: a plan notes certificates that end too early.
 func TestPlanNotes(t *testing.T) {
 	c := newClock()
 	d := newDir(t, c, "cluster1")
@@ -414,7 +413,7 @@ func TestPlanNotes(t *testing.T) {
 	}
 }
 
-// Damaged state is an error that names the file.
+// TestState: damaged state is an error that names the file.
 func TestState(t *testing.T) {
 	for name, test := range map[string]struct{ from, to, want string }{
 		"version":       {`"version": 1`, `"version": 2`, "this meshctl knows 1"},

@@ -12,7 +12,7 @@ import (
 	"github.com/meshctl/meshctl/internal/certs"
 )
 
-// openssl runs openssl and returns what it prints.
+// openssl runs openssl and returns its output.
 func openssl(t *testing.T, args ...string) string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "openssl", args...).CombinedOutput()
@@ -38,8 +38,8 @@ func wantAll(t *testing.T, what, text string, wants ...string) {
 	}
 }
 
-// openssl, at its strictest, accepts each certificate of each kind of key, and
-// reads in it what was meant.
+// TestOpenSSLAccepts: openssl in its strictest mode accepts certificates with every
+// kind of key, and shows the intended content.
 func TestOpenSSLAccepts(t *testing.T) {
 	needOpenSSL(t)
 	for _, algorithm := range certs.Algorithms() {
@@ -107,7 +107,7 @@ func TestOpenSSLAccepts(t *testing.T) {
 	}
 }
 
-// A CA that was made with openssl in the steps of Istio's users is one of ours.
+// TestOpenSSLMakes: a CA that openssl made as in Istio's instructions can be loaded.
 func TestOpenSSLMakes(t *testing.T) {
 	needOpenSSL(t)
 	dir := t.TempDir()

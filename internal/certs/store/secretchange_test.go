@@ -41,8 +41,8 @@ func newClusterSecrets(t *testing.T) *ClusterSecrets {
 	return c
 }
 
-// A Secret that somebody writes between Plan and Write is kept.
-func TestPutConflict(t *testing.T) {
+// TestWriteConflict: Write keeps a Secret that changed since Plan.
+func TestWriteConflict(t *testing.T) {
 	t.Parallel()
 	c := newClusterSecrets(t)
 	have, err := c.Get(t.Context(), CACerts)
@@ -66,8 +66,8 @@ func TestPutConflict(t *testing.T) {
 	}
 }
 
-// Of two who write lists at once, the second is refused, and what else the Secret
-// holds stays.
+// TestListsConflict: of two concurrent writes of lists, the second is refused. Other
+// data of the Secret stays.
 func TestListsConflict(t *testing.T) {
 	t.Parallel()
 	c := newClusterSecrets(t)

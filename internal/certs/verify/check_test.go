@@ -22,7 +22,7 @@ import (
 	"github.com/meshctl/meshctl/internal/certs"
 )
 
-// codes lists what was found, as severity-less codes.
+// codes returns the codes of findings.
 func codes(findings []Finding) []Code {
 	out := []Code{}
 	for _, f := range findings {
@@ -31,8 +31,8 @@ func codes(findings []Finding) []Code {
 	return out
 }
 
-// TestBrokenAuthorities breaks a good set of CA files in one way
-// each, and wants that found and nothing else.
+// TestBrokenAuthorities breaks the valid files of a CA in one way each, and expects
+// exactly that finding.
 func TestBrokenAuthorities(t *testing.T) {
 	t.Parallel()
 	r := root(t, "Root CA")
@@ -246,12 +246,12 @@ func TestBrokenAuthorities(t *testing.T) {
 	}
 }
 
-// load reads a set as a control plane does in the end.
+// load loads a set as a control plane does.
 func load(set map[string][]byte, now time.Time) (*certs.Authority, error) {
 	return certs.LoadAuthority(certs.PEMs{Cert: set[caCert], Key: set[caKey], Chain: set[certChain], Roots: set[rootCert]}, now)
 }
 
-// complete checks that a finding says all that it has to.
+// complete checks that all fields of a finding are set.
 func complete(t *testing.T, findings []Finding) {
 	t.Helper()
 	for _, f := range findings {
@@ -271,7 +271,7 @@ func critical(c *x509.Certificate) {
 	c.ExtraExtensions = append(c.ExtraExtensions, pkix.Extension{Id: asn1.ObjectIdentifier{1, 2, 3, 4}, Critical: true, Value: []byte{5, 0}})
 }
 
-// replace makes the whole set anew, with a changed root or intermediate.
+// replace replaces the whole set, with a changed root or intermediate.
 func replace(t *testing.T, set map[string][]byte, ofRoot change, ofCA ...change) {
 	t.Helper()
 	var changes []change
@@ -287,7 +287,7 @@ func broken(ofCA change) func(*testing.T, map[string][]byte) {
 	return func(t *testing.T, set map[string][]byte) { t.Helper(); replace(t, set, nil, ofCA) }
 }
 
-// withKey makes the intermediate anew with a key.
+// withKey replaces the intermediate by one with this key.
 func withKey(t *testing.T, set map[string][]byte, r *pair, key crypto.Signer) {
 	t.Helper()
 	template := caTemplate("Intermediate CA", 5*year, nil)
@@ -295,7 +295,8 @@ func withKey(t *testing.T, set map[string][]byte, r *pair, key crypto.Signer) {
 	maps.Copy(set, cacerts(t, r, issue(t, r, key, template)))
 }
 
-// A list of a CA that may not sign lists is refused, with the fix for that.
+// TestListOfACAWithoutTheRight: a list of a CA without cRLSign is refused with a
+// fitting fix.
 func TestListOfACAWithoutTheRight(t *testing.T) {
 	t.Parallel()
 	may := root(t, "Root CA")
@@ -308,8 +309,8 @@ func TestListOfACAWithoutTheRight(t *testing.T) {
 	}
 }
 
-// Where what signs in other clusters is known, a CA with lists needs one of each
-// of them.
+// TestListsOfClusters: if the signers of other clusters are known, a CA with lists
+// needs one of each.
 func TestListsOfClusters(t *testing.T) {
 	t.Parallel()
 	r, strange := root(t, "Root CA"), root(t, "Strange Root")
@@ -352,7 +353,8 @@ func TestListsOfClusters(t *testing.T) {
 	}
 }
 
-// Of lists of one CA in several places the newest counts, if that CA has signed it.
+// TestSupersededLists: the newest list of a CA in several places counts, if that CA
+// signed it.
 func TestSupersededLists(t *testing.T) {
 	t.Parallel()
 	r := root(t, "Root CA")

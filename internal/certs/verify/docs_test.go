@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestDocs holds the table of docs/certs.md to the codes and their severity.
+// TestDocs compares the codes and severities with the table in docs/certs.md.
 func TestDocs(t *testing.T) {
 	t.Parallel()
 	source, err := os.ReadFile("codes.go")

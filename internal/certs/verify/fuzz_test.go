@@ -9,8 +9,8 @@ import (
 	"github.com/meshctl/meshctl/internal/certs"
 )
 
-// FuzzCheck judges the files of a CA with any content: chains, bundles and
-// revocation lists. Findings are whole, and what passes can be loaded.
+// FuzzCheck checks files of a CA with any content. Findings are complete, and a set
+// without errors can be loaded.
 func FuzzCheck(f *testing.F) {
 	r := root(f, "Root CA")
 	ca := intermediate(f, r, "Intermediate CA")

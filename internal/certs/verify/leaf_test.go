@@ -17,7 +17,7 @@ import (
 	"github.com/meshctl/meshctl/internal/certs"
 )
 
-// TestBrokenLeaves breaks what a workload shows to its peers in one way each.
+// TestBrokenLeaves breaks the certificate of a workload in one way each.
 func TestBrokenLeaves(t *testing.T) {
 	t.Parallel()
 	r := root(t, "Root CA")
@@ -154,8 +154,8 @@ func TestBadSPIFFEIDs(t *testing.T) {
 	}
 }
 
-// TestOtherRoot: a chain counts only with a root that is given, be
-// the name of another the same.
+// TestOtherRoot: a chain must lead to a given root, not to another root of the same
+// name.
 func TestOtherRoot(t *testing.T) {
 	t.Parallel()
 	r, twin, other := root(t, "Root CA"), root(t, "Root CA"), root(t, "Other")
@@ -178,7 +178,7 @@ func TestOtherRoot(t *testing.T) {
 	}
 }
 
-// TestWeakKeys gives leaves keys that no honest CA signs, without owning them.
+// TestWeakKeys checks leaves with weak public keys, whose private keys are unknown.
 func TestWeakKeys(t *testing.T) {
 	t.Parallel()
 	r := root(t, "Root CA")
@@ -207,7 +207,7 @@ func TestWeakKeys(t *testing.T) {
 	}
 }
 
-// TestLoose checks files that have no known name.
+// TestLoose checks files with unknown names.
 func TestLoose(t *testing.T) {
 	t.Parallel()
 	r, other := root(t, "Root CA"), root(t, "Other")
@@ -250,7 +250,7 @@ func TestLoose(t *testing.T) {
 	}
 }
 
-// TestPathLength: a CA below one that may sign leaves only.
+// TestPathLength: a CA below another CA that may sign leaves only.
 func TestPathLength(t *testing.T) {
 	t.Parallel()
 	r := root(t, "Root CA")
@@ -286,7 +286,7 @@ func TestPathLength(t *testing.T) {
 	}
 }
 
-// TestRootLayout is a root with its key, as certs root-ca writes it.
+// TestRootLayout checks a root with its key, as certs root-ca writes it.
 func TestRootLayout(t *testing.T) {
 	t.Parallel()
 	r, other := root(t, "Root CA"), root(t, "Other")
@@ -312,8 +312,8 @@ func intermediateOf(t *testing.T, r *pair) []*pair {
 	return []*pair{intermediate(t, r, "Intermediate CA")}
 }
 
-// TestExposed: who may read a key is the caller's to find and ours to report,
-// once for each file, and only where there is a key.
+// TestExposed: a readable private key is reported once for each file, and only if the
+// file has a key.
 func TestExposed(t *testing.T) {
 	t.Parallel()
 	r := root(t, "Root CA")
@@ -336,7 +336,7 @@ func TestExposed(t *testing.T) {
 	}
 }
 
-// TestOpenDirectory: one warning for each key, none for what is public.
+// TestOpenDirectory: each replaceable key is one warning; public files are none.
 func TestOpenDirectory(t *testing.T) {
 	t.Parallel()
 	r := root(t, "Root CA")
@@ -348,8 +348,8 @@ func TestOpenDirectory(t *testing.T) {
 	}
 }
 
-// TestCheckIsBounded: certificates of one name that sign each other, and
-// texts of nothing but BEGINs, end in reasonable time.
+// TestCheckIsBounded: many certificates of one name and many BEGINs end in reasonable
+// time.
 func TestCheckIsBounded(t *testing.T) {
 	t.Parallel()
 	key := newKey(t)

@@ -19,7 +19,7 @@ import (
 	"github.com/meshctl/meshctl/internal/certs"
 )
 
-// clock is the time of all sets made here.
+// clock is the time of all sets in these tests.
 var clock = time.Date(2026, 6, 1, 12, 0, 0, 0, time.UTC)
 
 const year = 365 * 24 * time.Hour
@@ -41,8 +41,8 @@ func newKey(tb testing.TB) crypto.Signer {
 	return key
 }
 
-// issue makes a certificate; a nil parent makes it self-signed, a nil key is
-// made.
+// issue makes a certificate. Without a parent it is self-signed; without a key it gets
+// a new one.
 func issue(tb testing.TB, parent *pair, key crypto.Signer, template x509.Certificate) *pair {
 	tb.Helper()
 	if key == nil {
@@ -122,7 +122,7 @@ func leaf(tb testing.TB, parent *pair, changes ...change) *pair {
 	return issue(tb, parent, nil, leafTemplate(changes...))
 }
 
-// withURIs sets the names byte by byte, so that they may be wrong.
+// withURIs encodes URIs byte by byte, so that they may be invalid.
 func withURIs(uris ...string) change {
 	return func(t *x509.Certificate) {
 		var names []asn1.RawValue
@@ -180,8 +180,7 @@ func numberedCRL(tb testing.TB, issuer *pair, number int64, from, until time.Tim
 	return pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: der})
 }
 
-// crlByName is a list without the key id of its CA, as openssl makes them unless
-// it is told otherwise.
+// crlByName makes a list without the key id of its CA, as openssl does by default.
 func crlByName(tb testing.TB, issuer *pair) []byte {
 	tb.Helper()
 	without := *issuer.Certificate
@@ -193,7 +192,7 @@ func crlByName(tb testing.TB, issuer *pair) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "X509 CRL", Bytes: der})
 }
 
-// cacerts is the good set that tests break: names to texts.
+// cacerts returns the valid files of a CA by name.
 func cacerts(tb testing.TB, r, ca *pair) map[string][]byte {
 	tb.Helper()
 	return map[string][]byte{

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestOpenSSL judges what openssl made (testdata/openssl/make.sh).
+// TestOpenSSL checks files that openssl made (testdata/openssl/make.sh).
 func TestOpenSSL(t *testing.T) {
 	t.Parallel()
 	const dir = "testdata/openssl"

@@ -10,8 +10,8 @@ import (
 	"github.com/meshctl/meshctl/test/kube"
 )
 
-// TestFind reads the addresses of clusters as those who make them describe them:
-// objects in the forms of kubeadm, kind, k3d, minikube and of load balancers.
+// TestFind finds addresses in objects of kubeadm, kind, k3d, minikube and load
+// balancers.
 func TestFind(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs Kubernetes")

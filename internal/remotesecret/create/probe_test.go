@@ -70,8 +70,8 @@ func TestIsLoopback(t *testing.T) {
 	}
 }
 
-// serve shows a certificate for the names and 127.0.0.2, signed by a CA of its
-// own, at 127.0.0.1.
+// serve runs a TLS server at 127.0.0.1. Its certificate is for the names and 127.0.0.2,
+// and is signed by a new CA.
 func serve(t *testing.T, names ...string) (at string, ca []byte) {
 	t.Helper()
 	signer, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

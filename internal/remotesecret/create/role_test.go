@@ -20,8 +20,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// TestRoles: readers may read, but not Secrets, unless gateways need their
-// certificates.
+// TestRoles: readers may read Secrets only if gateways need their certificates.
 func TestRoles(t *testing.T) {
 	t.Parallel()
 	account := Account{Namespace: "istio-system", Name: "istio-reader-service-account"}

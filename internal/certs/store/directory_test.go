@@ -13,6 +13,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -134,7 +136,8 @@ func TestRoundTrip(t *testing.T) {
 	}
 }
 
-// One cluster whose files exist keeps the files of all from being written.
+// TestSaveIntermediatesAllOrNone: existing files of one cluster prevent writing the
+// files of all.
 func TestSaveIntermediatesAllOrNone(t *testing.T) {
 	dir := t.TempDir()
 	_, clusters := newCAs(t, "cluster1", "cluster2")
@@ -228,7 +231,7 @@ func TestLoadOrCreate(t *testing.T) {
 	}
 }
 
-// A root with a key that peers refuse signs nothing.
+// TestLoadRootRefusesWeakKey: a root with a key that peers refuse is refused.
 func TestLoadRootRefusesWeakKey(t *testing.T) {
 	key, err := rsa.GenerateKey(rand.Reader, 1024)
 	if err != nil {
@@ -252,8 +255,8 @@ func TestLoadRootRefusesWeakKey(t *testing.T) {
 	}
 }
 
-// A Secret is read like a directory; as with Istio's own, the chain of a
-// self-signed CA may be empty.
+// TestFromSecret: a Secret is read like a directory. The chain of a self-signed CA may
+// be empty, as in Istio.
 func TestFromSecret(t *testing.T) {
 	root, clusters := newCAs(t, "c")
 	data := func(a *certs.Authority, layout Layout) map[string][]byte {
@@ -292,5 +295,54 @@ func TestFromSecret(t *testing.T) {
 		if m.Stamp.Version != "7" || m.Empty() != (tc.data == nil) {
 			t.Errorf("%s: stamp %+v, empty %v", name, m.Stamp, m.Empty())
 		}
+	}
+}
+
+// TestLoadOrCreateAtOnce: of many concurrent starts without a CA, one makes it and all
+// use it.
+func TestLoadOrCreateAtOnce(t *testing.T) {
+	t.Parallel()
+	const starts, rounds = 8, 20
+	for name, prepare := range map[string]func(dir string) error{
+		"no directory":           func(string) error { return nil },
+		"an empty directory":     func(dir string) error { return os.Mkdir(dir, 0o700) },
+		"a directory of folders": func(dir string) error { return os.MkdirAll(filepath.Join(dir, "bundles"), 0o700) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			for range rounds {
+				dir := filepath.Join(t.TempDir(), "state")
+				if err := prepare(dir); err != nil {
+					t.Fatal(err)
+				}
+				var made atomic.Int64
+				var all sync.WaitGroup
+				got := make([]*certs.Authority, starts)
+				begin := make(chan struct{})
+				for i := range starts {
+					all.Go(func() {
+						<-begin
+						a, created, err := LoadOrCreate(dir, "td", time.Now(), rand.Reader)
+						if err != nil {
+							t.Error(err)
+							return
+						}
+						if got[i] = a; created {
+							made.Add(1)
+						}
+					})
+				}
+				close(begin)
+				all.Wait()
+				for _, a := range got {
+					if a != nil && got[0] != nil && !a.Cert.Equal(got[0].Cert) {
+						t.Error("two starts have two CAs")
+					}
+				}
+				if n := made.Load(); n != 1 {
+					t.Errorf("%d made a CA", n)
+				}
+			}
+		})
 	}
 }
