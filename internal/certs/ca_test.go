@@ -192,7 +192,7 @@ func FuzzLoadAuthority(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// What is accepted signs leaves that peers accept.
+		// An accepted CA signs leaves that peers accept.
 		leaf, err := a.SignLeaf(pub, caller(), time.Hour, now, rand.Reader)
 		if err != nil {
 			t.Fatal(err)

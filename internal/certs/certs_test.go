@@ -513,8 +513,8 @@ func TestSignNames(t *testing.T) {
 		"too long":             {a, LeafSpec{SPIFFEID: "spiffe://a/" + strings.Repeat("b", 2048), TTL: 1}, "longer than 2048"},
 		"DNS":                  {a, LeafSpec{DNSNames: []string{"a b"}, TTL: 1}, "not a DNS name"},
 		"two wildcards":        {a, LeafSpec{DNSNames: []string{"*.*.a"}, TTL: 1}, "not a DNS name"},
-		"other trust domain":   {narrow, LeafSpec{SPIFFEID: "spiffe://other/b", TTL: 1}, "nobody would accept it"},
-		"domain not permitted": {narrow, LeafSpec{DNSNames: []string{"example.com"}, TTL: 1}, "nobody would accept it"},
+		"other trust domain":   {narrow, LeafSpec{SPIFFEID: "spiffe://other/b", TTL: 1}, "peers would refuse it"},
+		"domain not permitted": {narrow, LeafSpec{DNSNames: []string{"example.com"}, TTL: 1}, "peers would refuse it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := test.by.SignNames(key.Public(), test.spec, now, rand.Reader)

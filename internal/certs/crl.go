@@ -99,7 +99,7 @@ func (a *Authority) maySignCRL(now time.Time) error {
 		return fmt.Errorf("sign revocation list: %w", err)
 	}
 	if a.Cert.KeyUsage&x509.KeyUsageCRLSign == 0 {
-		return fmt.Errorf("%q may not sign revocation lists: its key usage is without cRLSign, as openssl's is by the steps of Istio; make the CA anew with meshctl, or with cRLSign", a.Cert.Subject)
+		return fmt.Errorf("%q may not sign revocation lists: its key usage lacks cRLSign, as in CAs made by Istio's instructions; make the CA again with meshctl, or with cRLSign", a.Cert.Subject)
 	}
 	if len(a.Cert.SubjectKeyId) == 0 {
 		return fmt.Errorf("%q cannot sign revocation lists: it has no subject key id, which they name", a.Cert.Subject)

@@ -108,7 +108,7 @@ func TestSignCRLRefuses(t *testing.T) {
 		at   time.Time
 		want string
 	}{
-		"key usage": {without(func(c *x509.Certificate) { c.KeyUsage = x509.KeyUsageCertSign }), nil, time.Hour, now, "without cRLSign"},
+		"key usage": {without(func(c *x509.Certificate) { c.KeyUsage = x509.KeyUsageCertSign }), nil, time.Hour, now, "lacks cRLSign"},
 		"key id":    {without(func(c *x509.Certificate) { c.SubjectKeyId = nil }), nil, time.Hour, now, "no subject key id"},
 		"expired":   {root, nil, time.Hour, now.Add(2 * time.Hour), "expired"},
 		"life":      {root, nil, 0, now, "want more than 0"},

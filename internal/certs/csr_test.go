@@ -252,7 +252,7 @@ func FuzzParseCSR(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// What is accepted can be signed and read back.
+		// An accepted request can be signed and parsed again.
 		leaf, err := a.SignLeaf(csr.PublicKey, caller(), time.Hour, now, rand.Reader)
 		if err != nil {
 			t.Fatal(err)

@@ -158,7 +158,7 @@ func (a *Authority) SignNames(pub crypto.PublicKey, spec LeafSpec, now time.Time
 	}
 	_, err = cert.Verify(x509.VerifyOptions{Roots: Pool(a.Roots), Intermediates: Pool(a.Chain), CurrentTime: now})
 	if err != nil {
-		return nil, fmt.Errorf("sign certificate: nobody would accept it: %w", err)
+		return nil, fmt.Errorf("sign certificate: peers would refuse it: %w", err)
 	}
 	return cert, nil
 }

@@ -100,7 +100,7 @@ func hashOf(a x509.SignatureAlgorithm) (crypto.Hash, error) {
 	return 0, fmt.Errorf("CA key: signatures of the kind %s are not supported", a)
 }
 
-// Sign returns a leaf in DER and its end. The arguments are those of
+// Sign returns a leaf in DER and its end. It takes the arguments of
 // Authority.SignLeaf.
 func (s *LeafSigner) Sign(pub crypto.PublicKey, caller mesh.Caller, ttl time.Duration, now time.Time, random io.Reader) ([]byte, time.Time, error) {
 	id, err := leafName(caller)

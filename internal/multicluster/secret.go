@@ -196,7 +196,7 @@ func (p *Prepared) take(c *create.Address) {
 	p.ca, p.fromSA = c.CA.PEM, c.CA.Name == caOfAccount
 	if c.TLSServerName != "" {
 		p.tlsName = c.TLSServerName
-		p.warn("the certificate at %s is for %s: the secret says so by tls-server-name", c.URL, c.TLSServerName)
+		p.warn("the certificate at %s is for %s: the secret has it as tls-server-name", c.URL, c.TLSServerName)
 	}
 }
 

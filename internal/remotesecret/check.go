@@ -81,7 +81,7 @@ func (j *judge) server() {
 	case u.User != nil:
 		j.add(BadServer, at+".server", "server holds a user name")
 	case u.Scheme == "http":
-		j.add(Plaintext, at+".server", "plaintext is not allowed: whoever is on the way would read the credential")
+		j.add(Plaintext, at+".server", "plaintext is not allowed: anyone on the network path could read the credential")
 	}
 	if err == nil {
 		j.host(u.Hostname(), at+".server")
@@ -108,7 +108,7 @@ func (j *judge) host(host, field string) {
 	}
 	switch kind {
 	case mesh.AddressLoopback, mesh.AddressUnspecified:
-		f := j.add(Loopback, field, "server %s is this machine for whoever connects, not likely the API server", host)
+		f := j.add(Loopback, field, "server %s is a loopback address, so probably not the API server", host)
 		if !j.o.InPod {
 			f.Severity, f.Allowed = Warning, false
 		}
@@ -205,7 +205,7 @@ func (j *judge) plugins() {
 		"as-groups": len(u.ImpersonateGroups) > 0, "as-user-extra": len(u.ImpersonateUserExtra) > 0,
 	} {
 		if given {
-			j.add(Impersonation, at+"."+field, "%s is not allowed: the credential would act as somebody else", field)
+			j.add(Impersonation, at+"."+field, "%s is not allowed: the credential would act as another user", field)
 		}
 	}
 }

@@ -95,7 +95,7 @@ var kinds = sync.OnceValue(func() map[Code]kind {
 		NoCA:                   {Warning, "put the CA that signs the server's certificate under certificate-authority-data"},
 		TokenExpiresSoon:       {Warning, rotate},
 		CertificateExpiresSoon: {Warning, rotate},
-		Password:               {Warning, "give the user a token: API servers take no passwords any more"},
+		Password:               {Warning, "give the user a token: API servers no longer accept passwords"},
 		OIDCNotRenewed:         {Warning, "give the user a token of a service account, which meshctl can renew"},
 	}
 })

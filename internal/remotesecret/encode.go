@@ -109,7 +109,7 @@ func WithToken(secret *corev1.Secret, token string, ends time.Time) (*corev1.Sec
 	}
 	// Check the result instead of the input.
 	if got := Decode(next); len(got) != 1 || got[0].Err != nil || got[0].User.Token != token {
-		return nil, fmt.Errorf("secret %s/%s does not hold one cluster with a token in one word: make it anew", secret.Namespace, secret.Name)
+		return nil, fmt.Errorf("secret %s/%s does not hold one cluster with a token in one word: make it again", secret.Namespace, secret.Name)
 	}
 	if next.Annotations == nil {
 		next.Annotations = make(map[string]string, 2)

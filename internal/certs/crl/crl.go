@@ -262,7 +262,7 @@ func (b *builder) make(sets []Set, o Options) (*Result, error) {
 		return nil, fmt.Errorf("the revocation lists have %d bytes, more than the %d that are read again", n, store.MaxFile)
 	}
 	if elsewhere := slices.ContainsFunc(result.Kept, func(l *x509.RevocationList) bool { return b.knownSigner(l) == nil }); elsewhere && len(sets) == 1 && len(o.Revoke) > 0 {
-		result.Notes = append(result.Notes, fmt.Sprintf("there are lists of other clusters beside it: nobody there knows of what was revoked until they are brought that of %s, with --add", sets[0].Place))
+		result.Notes = append(result.Notes, fmt.Sprintf("other clusters have lists, too; they learn of the revocation only after you add the list of %s there, with --add", sets[0].Place))
 	}
 	return result, b.check(result.PEM, sets, o.Now)
 }
@@ -279,7 +279,7 @@ func (b *builder) check(data []byte, sets []Set, now time.Time) error {
 			err = verify.Refuse(r.Findings)
 		}
 		if err != nil {
-			return fmt.Errorf("the lists could not be used with the CA of %s, so nothing is written; a list of a CA whose key is elsewhere is made there and brought with --add: %w", s.Place, err)
+			return fmt.Errorf("the lists could not be used with the CA of %s, so nothing is written; a list of a CA whose key is elsewhere must be made there and added with --add: %w", s.Place, err)
 		}
 	}
 	return nil
@@ -379,9 +379,9 @@ func (b *builder) next(o Options) (*Result, error) {
 		unknown := b.knownSigner(l) == nil
 		switch ended := !l.NextUpdate.IsZero() && o.Now.After(l.NextUpdate); {
 		case unknown && o.DropUnknown:
-			r.Notes = append(r.Notes, fmt.Sprintf("left out the list of %q, of which there is no certificate here", l.Issuer))
+			r.Notes = append(r.Notes, fmt.Sprintf("left out the list of %q: its CA is unknown here", l.Issuer))
 		case unknown && ended:
-			r.Notes = append(r.Notes, fmt.Sprintf("left out the list of %q, which ended at %s and of which there is no certificate here", l.Issuer, l.NextUpdate.UTC().Format(time.RFC3339)))
+			r.Notes = append(r.Notes, fmt.Sprintf("left out the list of %q, which ended at %s: its CA is unknown here", l.Issuer, l.NextUpdate.UTC().Format(time.RFC3339)))
 		default:
 			r.Kept = append(r.Kept, l)
 		}
@@ -398,7 +398,7 @@ func (b *builder) signerOf(t Target) (int, *big.Int, error) {
 		return slices.Index(b.signers, b.own), t.Serial, nil
 	}
 	if bytes.Equal(t.Cert.RawSubject, t.Cert.RawIssuer) && t.Cert.CheckSignatureFrom(t.Cert) == nil {
-		return 0, nil, fmt.Errorf("%s: %q is a root, which nobody can revoke; replace it with certs rotate-root", t.Name, t.Cert.Subject)
+		return 0, nil, fmt.Errorf("%s: %q is a root, which cannot be revoked; replace it with certs rotate-root", t.Name, t.Cert.Subject)
 	}
 	for i, a := range b.signers {
 		if t.Cert.CheckSignatureFrom(a.Cert) == nil {

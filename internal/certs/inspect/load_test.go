@@ -99,7 +99,7 @@ func TestDirectory(t *testing.T) {
 		link(t, filepath.Join("..data", name), filepath.Join(dir, "mounted", name))
 	}
 	link(t, "..2026", filepath.Join(dir, "mounted", "..data"))
-	// What is neither file nor directory.
+	// Neither files nor directories.
 	if err := syscall.Mkfifo(filepath.Join(dir, "pipe.pem"), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -63,7 +63,7 @@ func Waited(now func() time.Time) Gate {
 		}
 		reason := "proxies may still have trust bundles without the new root"
 		if r.Gone != "" {
-			reason = "proxies may still have certificates of the root that is to be dropped"
+			reason = "proxies may still have certificates of the root to be dropped"
 		}
 		return &Refusal{Reason: reason, Until: wholeSecond(safe)}
 	}

@@ -91,7 +91,7 @@ func (d *Dir) open() (*rotation, error) {
 		return nil, fmt.Errorf("state of the rotation: %w", err)
 	}
 	if certs.Fingerprint(r.root) != r.state.NewRoot {
-		return nil, fmt.Errorf("state of the rotation: %s holds another root than %s says", d.place(keepDir, store.RootCertFile), d.place(keepDir, stateFile))
+		return nil, fmt.Errorf("state of the rotation: the root in %s is not the root in %s", d.place(keepDir, store.RootCertFile), d.place(keepDir, stateFile))
 	}
 	for _, name := range r.state.Clusters {
 		c, err := load(d.storage(), keep, name)

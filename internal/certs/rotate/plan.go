@@ -96,7 +96,7 @@ func (d *Dir) steps(s *State, clusters []string) []Step {
 	start := Step{
 		Command: "start", Phase: Trust, Writes: append([]string{d.place(keepDir)}, dirs...),
 		Does: "makes the new root and signers; the old signers sign, both roots are trusted",
-		Why:  "safe at any time: nobody shows a certificate of the new root yet",
+		Why:  "safe at any time: no proxy has a certificate of the new root yet",
 		Undo: "abort, at once",
 	}
 	if s.Restored {
@@ -111,19 +111,19 @@ func (d *Dir) steps(s *State, clusters []string) []Step {
 	finish := Step{
 		Command: "finish", Phase: Finished, Writes: append(dirs, d.place(store.RootCertFile), d.place(store.RootKeyFile)),
 		Does: "drops the old root: the new one alone is trusted",
-		Why:  "no certificate of the old root is valid any more",
+		Why:  "no certificate of the old root is still valid",
 		Undo: "no",
 	}
 	back := Step{
 		Command: "abort", Phase: Back, Writes: dirs,
 		Does: "the old signers sign again, both roots stay trusted",
 		Why:  "safe at any time: everybody trusts the old root",
-		Undo: "no: begin anew after it has ended",
+		Undo: "no: start again after it has ended",
 	}
 	aborted := Step{
 		Command: "abort", Phase: Aborted, Writes: dirs,
 		Does: "drops the new root: the old one alone is trusted",
-		Why:  "no certificate of the new root is valid any more",
+		Why:  "no certificate of the new root is still valid",
 		Undo: "no",
 	}
 	var way []Step

@@ -214,9 +214,9 @@ func TestRefusals(t *testing.T) {
 		waits  bool
 	}{
 		"next too early":                {"start", nil, "next", "without the new root", true},
-		"finish too early":              {"start + next", nil, "finish", "certificates of the root that is to be dropped", true},
-		"second abort too early":        {"start + next abort", nil, "abort", "certificates of the root that is to be dropped", true},
-		"next on the way back, early":   {"start + next + abort", nil, "next", "certificates of the root that is to be dropped", true},
+		"finish too early":              {"start + next", nil, "finish", "certificates of the root to be dropped", true},
+		"second abort too early":        {"start + next abort", nil, "abort", "certificates of the root to be dropped", true},
+		"next on the way back, early":   {"start + next + abort", nil, "next", "certificates of the root to be dropped", true},
 		"finish before next":            {"start +", nil, "finish", "the new root does not sign yet", false},
 		"next after sign":               {"start + next +", nil, "next", "the only step left drops the old root", false},
 		"finish on the way back":        {"start + next abort +", nil, "finish", "being aborted", false},

@@ -222,7 +222,7 @@ func TestRotationConflict(t *testing.T) {
 		if err := take(t.Context(), both[0], step); err != nil {
 			t.Fatal(err)
 		}
-		if err := take(t.Context(), both[1], step); err == nil || !strings.Contains(err.Error(), "somebody has written it at the same time") {
+		if err := take(t.Context(), both[1], step); err == nil || !strings.Contains(err.Error(), "it was changed at the same time") {
 			t.Errorf("%s a second time: %v", step, err)
 		}
 		now = now.Add(2 * time.Hour)

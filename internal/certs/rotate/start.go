@@ -94,7 +94,7 @@ func (d *Dir) survey(o StartOptions) (*x509.Certificate, []*cluster, error) {
 	}
 	root, err := parseOne(d.storage(), d.path(store.RootCertFile))
 	if err != nil {
-		return nil, nil, fmt.Errorf("the root that is to be replaced: %w", err)
+		return nil, nil, fmt.Errorf("the root to replace: %w", err)
 	}
 	names, err := d.names()
 	if err != nil {

@@ -318,7 +318,7 @@ func TestRestore(t *testing.T) {
 		t.Errorf("%s signs, roots %v", got, roots)
 	}
 	_, err := d.do(t.Context(), "finish")
-	wantRefusal(t, err, "certificates of the root that is to be dropped", c.now.Add(wait))
+	wantRefusal(t, err, "certificates of the root to be dropped", c.now.Add(wait))
 
 	// A last step that was interrupted is taken back.
 	c.advance(wait)
@@ -422,7 +422,7 @@ func TestState(t *testing.T) {
 		"settled end":   {`"phase": "trust"`, `"phase": "finished"`, "which has no state"},
 		"cluster":       {`"cluster1"`, `"../x"`, `has "../x" as a cluster`},
 		"negative time": {`"24h0m0s"`, `"-1s"`, "is negative"},
-		"root":          {`"newRoot": "`, `"newRoot": "00`, "holds another root than"},
+		"root":          {`"newRoot": "`, `"newRoot": "00`, "is not the root in"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newClock()

@@ -162,7 +162,7 @@ func (s *State) following(now time.Time) (command, waits string) {
 		if s.Phase == Sign {
 			command = "next"
 		}
-		return command, "somebody to complete the step, which was interrupted"
+		return command, "the interrupted step to be completed"
 	}
 	if !now.Before(s.Written.Add(s.Wait())) {
 		return command, "nothing"

@@ -133,7 +133,7 @@ func (c *ClusterSecrets) writeError(name string, exists bool, err error) error {
 	case err == nil:
 		return nil
 	case apierrors.IsConflict(err), apierrors.IsAlreadyExists(err), exists && apierrors.IsNotFound(err):
-		return fmt.Errorf("%s: somebody has written it at the same time; look at it and try again", c.Place(name))
+		return fmt.Errorf("%s: it was changed at the same time; look at it and try again", c.Place(name))
 	case apierrors.IsNotFound(err):
 		return fmt.Errorf("%s: %w; make the namespace first", c.Place(name), err)
 	}

@@ -25,7 +25,7 @@ func Check(s Set, o Options) []Finding {
 	c.keys()
 	c.revocation()
 	if c.links.left == 0 {
-		c.report(TooMany, s.Place, cert{}, "so many certificates share a name that who signed whom was not looked at any further")
+		c.report(TooMany, s.Place, cert{}, "so many certificates share a name that not all signatures were checked")
 	}
 	c.last()
 	slices.SortStableFunc(c.findings, func(a, b Finding) int { return rank(a) - rank(b) })

@@ -102,7 +102,7 @@ var kinds = sync.OnceValue(func() map[Code]kind {
 		DamagedPEM:      {Error, "copy the block again, from -----BEGIN to -----END, each on a line of its own"},
 		UnknownBlock:    {Error, "take the block out of the file"},
 		TrustedBlock:    {Error, "convert it with openssl x509 -in FILE -out FILE"},
-		Malformed:       {Error, "get the file again from whoever made it"},
+		Malformed:       {Error, "get the file again from its source"},
 		TrailingText:    {Warning, "take the text behind the last END out of the file"},
 		TooMany:         {Error, "keep only what the mesh needs in the file"},
 		Misplaced:       {Error, "move it to the file that is for it"},

@@ -38,7 +38,7 @@ func (c *checker) revocation() {
 	if !c.covered(good) {
 		// One of these may be the missing list.
 		for _, l := range strange {
-			c.report(CRLUnknown, l.place, cert{}, "the revocation list is of %q, of which there is no certificate here to check it with", l.Issuer)
+			c.report(CRLUnknown, l.place, cert{}, "the revocation list is of %q, whose certificate is not here to check it with", l.Issuer)
 		}
 	}
 }
@@ -73,7 +73,7 @@ func (c *checker) covered(lists []crl) bool {
 	}
 	for _, x := range c.opts.Clusters {
 		if !c.opts.Now.After(x.NotAfter) && c.leads(cert{x, ""}) && !c.isRoot(x) {
-			want(cert{x, ""}, "it signs for another cluster, whose proxies are refused by those that are given the lists here")
+			want(cert{x, ""}, "it signs for another cluster; proxies with the lists here refuse its proxies")
 		}
 	}
 	return !missing
@@ -116,7 +116,7 @@ func (c *checker) crl(l *crl) listUse {
 	case issuer.Certificate != nil:
 		return usable
 	case forged.Certificate != nil:
-		c.report(CRLWrongIssuer, l.place, forged, "the revocation list names %q as its signer, whose signature it has not", Name(forged.Certificate))
+		c.report(CRLWrongIssuer, l.place, forged, "the revocation list names %q as its signer, but that CA did not sign it", Name(forged.Certificate))
 		return faulty
 	}
 	return foreign
