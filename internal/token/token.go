@@ -19,7 +19,7 @@ import (
 
 // Limits of tokens.
 const (
-	// maxTokenSize is the longest token that is looked at, in bytes.
+	// MaxSize is the size limit of tokens in bytes. Tokens of Kubernetes have about 1 KiB.
 	MaxSize = 16 << 10
 	// MaxTTL is the longest life of a token. Kubernetes tokens with an extended life
 	// time have it.

@@ -119,6 +119,16 @@ func (r Right) String() string {
 	return s
 }
 
+// withVerbs returns the right with each of the verbs.
+func (r Right) withVerbs(verbs ...string) []Right {
+	out := make([]Right, len(verbs))
+	for i, verb := range verbs {
+		out[i] = r
+		out[i].Verb = verb
+	}
+	return out
+}
+
 // reviewsAtOnce bounds the concurrent access reviews at one API server.
 const reviewsAtOnce = 8
 

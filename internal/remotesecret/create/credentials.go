@@ -98,11 +98,5 @@ func isBoundName(name string, a Account) bool {
 
 // RightsToEnd returns the rights to find and delete Credentials.
 func RightsToEnd(namespace string) []Right {
-	var rights []Right
-	for _, verb := range []string{"list", "delete"} {
-		rights = append(rights, Right{
-			Verb: verb, Resource: "secrets", Namespace: namespace, Without: "tokens cannot be ended",
-		})
-	}
-	return rights
+	return Right{Resource: "secrets", Namespace: namespace, Without: "tokens cannot be ended"}.withVerbs("list", "delete")
 }

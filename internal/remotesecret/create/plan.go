@@ -204,17 +204,12 @@ func (p *Plan) rights() []Right {
 			without = noToken
 		}
 		// Apply needs both to create an object.
-		for _, verb := range []string{"create", "patch"} {
-			out = append(out, Right{Verb: verb, Group: group, Resource: resource, Namespace: o.Namespace, Without: without})
-		}
+		out = append(out, Right{Group: group, Resource: resource, Namespace: o.Namespace, Without: without}.withVerbs("create", "patch")...)
 	}
 	if p.request.TTL > 0 {
 		return append(out, Right{Verb: "create", Resource: "serviceaccounts/token", Namespace: a.Namespace, Name: a.Name, Without: noToken})
 	}
-	for _, verb := range []string{"get", "watch"} {
-		out = append(out, Right{Verb: verb, Resource: "secrets", Namespace: a.Namespace, Without: noToken})
-	}
-	return out
+	return append(out, Right{Resource: "secrets", Namespace: a.Namespace, Without: noToken}.withVerbs("get", "watch")...)
 }
 
 // apply writes the objects of the plan.

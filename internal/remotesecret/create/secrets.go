@@ -33,13 +33,7 @@ func (c *APIServer) CheckTarget(ctx context.Context, secret *corev1.Secret, uid 
 
 // RightsToWrite returns the rights that Apply needs in the namespace.
 func RightsToWrite(namespace string) []Right {
-	var rights []Right
-	for _, verb := range []string{"create", "patch"} {
-		rights = append(rights, Right{
-			Verb: verb, Resource: "secrets", Namespace: namespace, Without: "the remote secret cannot be written",
-		})
-	}
-	return rights
+	return Right{Resource: "secrets", Namespace: namespace, Without: "the remote secret cannot be written"}.withVerbs("create", "patch")
 }
 
 // Apply writes a remote secret.
