@@ -1,12 +1,11 @@
-// Package clusters owns which clusters a control plane reads and how each of
-// them lives. A cluster is claimed by an origin, such as a remote secret; of
-// several claims the first counts. Each cluster has one reading that fills the
-// registry; when its credential changes, a second one reads everything before
-// it takes the place of the first, so that nothing is ever taken away in
-// between. What cannot be read is tried again for ever and holds nobody up.
+// Package clusters manages the clusters that a control plane reads. An origin, such as a
+// remote secret, registers a cluster; of several registrations the first counts. Each
+// cluster has one reader that fills the registry. When its credential changes, a second
+// reader reads everything before it replaces the first, so that nothing is removed in
+// between. Readers try again without end, and no cluster waits for another.
 //
-// One goroutine, that of Run, owns which clusters there are. Sources, origins
-// and timers only put keys into its queue.
+// The goroutine of Manager.Run owns the set of clusters. Sources, origins and timers only
+// put keys into its queue.
 package clusters
 
 import (
@@ -21,7 +20,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// OriginKind says what claims a cluster.
+// OriginKind is the kind of an Origin.
 type OriginKind string
 
 // The kinds of origins.
@@ -32,110 +31,106 @@ const (
 	OriginFile      OriginKind = "file"      // a kubeconfig
 )
 
-// Origin is what claims clusters: a directory, a Secret as namespace/name, or
-// a file.
+// Origin registers clusters: a directory, a Secret as namespace/name, or a file.
 type Origin struct {
 	Kind OriginKind
 	Name string
 }
 
-// Source reads one cluster. It is run once.
+// Source reads one cluster, once.
 type Source interface {
-	// Run hands all objects over, says Synced and follows the cluster until
-	// ctx ends, when it returns nil.
+	// Run passes all objects to the sink, calls Synced and follows the cluster until
+	// ctx ends; then it returns nil.
 	Run(ctx context.Context, sink snapshot.Sink) error
-	// Report is how the reading goes; it is called from other goroutines.
+	// Report returns the state of the source. It may be called concurrently.
 	Report() Report
 }
 
-// Report is how the reading of a cluster goes.
+// Report is the state of the source of a cluster.
 type Report struct {
-	// LostSince is since when nothing more is heard of the cluster; zero when
-	// it is followed.
+	// LostSince is the time since which the cluster cannot be followed; zero if it
+	// can.
 	LostSince time.Time `json:",omitzero"`
-	// Cause is why in one word, such as tcp, tls, 401, 403, expired; Reason in
-	// words. Of a cluster that is followed they say what else is most wrong.
+	// Cause is the cause in one word, such as tcp, tls, 401, 403, expired; Reason
+	// explains it. For a cluster that is followed, they give the worst other problem.
 	Cause  string `json:",omitempty"`
 	Reason string `json:",omitempty"`
-	// Heard is when the cluster was last heard of; zero when that is not known.
+	// Heard is the time of the last response; zero if unknown.
 	Heard time.Time `json:",omitzero"`
-	// Problems are what else is wrong, such as what may not be read.
+	// Problems are other problems, such as missing permissions.
 	Problems []string `json:",omitempty"`
-	// Unenforced are security policies that are not enforced, or not all of them;
-	// some of them when there are many.
+	// Unenforced are security policies that are not, or not fully, enforced; only the
+	// first if there are many.
 	Unenforced []string `json:",omitempty"`
-	// NotUsed is how many other problems there are with objects.
+	// NotUsed is the number of other problems with objects.
 	NotUsed int `json:",omitempty"`
-	// Version is that of the API server.
+	// Version of the API server.
 	Version string `json:",omitempty"`
 }
 
-// Access is how a cluster is reached.
+// Access reads a cluster.
 type Access struct {
-	// Config is that of its Kubernetes API, nil for a directory.
+	// Config of its Kubernetes API, nil for a directory.
 	Config *rest.Config
-	// NewSource makes what reads the cluster, for each attempt a new one.
+	// NewSource makes a source for each attempt to read the cluster.
 	NewSource func() Source
-	// Close, when not nil, ends what is left of its connections.
+	// Close, if not nil, closes the remaining connections.
 	Close func()
-	// Notes are what a person should know, such as what was allowed.
+	// Notes are for people, such as the permissions that were granted to a kubeconfig.
 	Notes []string
 }
 
-// Spec is a cluster that an origin claims.
+// Spec is a cluster as an origin registers it.
 type Spec struct {
 	ID mesh.ClusterID
-	// Hash is of what decides how the cluster is reached: with an equal one
-	// nothing has changed.
+	// Hash is the hash of everything that decides how the cluster is reached.
 	Hash string
-	// Err says that it cannot be used; what the origin claimed before stays.
+	// Err reports that the spec is not valid; the earlier spec of the origin stays.
 	Err error
-	// Open checks it and makes the access. It does not connect.
+	// Open checks the spec and returns the access. It does not connect.
 	Open func(allow []string) (*Access, error)
-	// Credential identifies the credential without telling it.
+	// Credential identifies the credential without disclosing it.
 	Credential string
-	// TokenEnds is when the credential ends; zero when it does not or when that
-	// is not known.
+	// TokenEnds is the time at which the credential expires; zero if never or
+	// unknown.
 	TokenEnds time.Time
-	// TokenBegins is when it was made; zero when that is not known.
+	// TokenBegins is the time at which it was issued; zero if unknown.
 	TokenBegins time.Time
 }
 
 // Finder finds origins and follows them.
 type Finder interface {
-	// Run reports what there is with Claims.Set, each origin after the other,
-	// says Claims.Listed and follows changes until ctx ends, when it returns
-	// nil.
-	Run(ctx context.Context, claims Registrar) error
+	// Run calls Set for each existing origin, then Listed, and follows changes until
+	// ctx ends; then it returns nil.
+	Run(ctx context.Context, registrar Registrar) error
 }
 
-// Claims takes what a Finder finds. Its methods do not block.
+// Registrar receives the origins of a Finder. Its methods do not block.
 type Registrar interface {
-	// Set says which clusters the origin claims now, sorted by id.
+	// Set sets the clusters of an origin, sorted by id.
 	Set(o Origin, specs []Spec)
-	// Listed says that everything that was there was handed over.
+	// Listed reports that Set was called for all existing origins.
 	Listed()
 }
 
-// Cluster is what handlers are told of.
+// Cluster is a cluster as handlers receive it.
 type Cluster struct {
 	ID  mesh.ClusterID
 	Own bool
-	// Config is that of its Kubernetes API, nil for a directory.
+	// Config of its Kubernetes API, nil for a directory.
 	Config *rest.Config
 }
 
-// Handler is told how clusters live: each cluster is first added, then updated
-// any number of times when its access changes, then deleted. The calls for one
-// handler come from one goroutine; a slow one holds nobody else up, and it is
-// told of the newest access only.
+// Handler receives the lifecycle of clusters: each cluster is first added, then updated
+// when its access changes, then deleted. One goroutine makes the calls for one handler.
+// A slow handler delays no others, and gets only the latest access.
 type Handler interface {
 	ClusterAdded(Cluster)
 	ClusterUpdated(Cluster)
 	ClusterDeleted(id mesh.ClusterID)
 }
 
-// Registry is what readings fill.
+// Registry receives the objects of all clusters.
 type Registry interface {
 	snapshot.Sink
 	Expect(mesh.ClusterID)
@@ -144,31 +139,30 @@ type Registry interface {
 	SetBalancing(mesh.ClusterID, snapshot.Balancing)
 }
 
-// Config says what a Manager works on.
+// Config configures a Manager.
 type Config struct {
-	// Own is the cluster of the control plane, OwnOrigin where it is read.
+	// Own is the cluster of the control plane, OwnOrigin its origin.
 	Own       mesh.ClusterID
 	OwnOrigin Origin
 	OwnAccess Access
-	// Static are other clusters that are always there.
+	// Static are other permanent clusters.
 	Static []StaticCluster
-	// Finders find more once the own cluster was read.
+	// Finders find more clusters after the own cluster was read.
 	Finders  []Finder
 	Registry Registry
 	Handlers []Handler
-	// RemoteTimeout is how long the first snapshot waits for a cluster.
+	// RemoteTimeout is the longest wait of the first snapshot for a cluster.
 	RemoteTimeout time.Duration
-	// OnLost is what happens to the endpoints of a lost cluster for which the
-	// settings say nothing else, Grace how long after the loss they are
-	// dropped.
+	// OnLost is the default treatment of the endpoints of a lost cluster. Grace is the
+	// time after the loss until they are dropped.
 	OnLost mesh.OnLost
 	Grace  time.Duration
-	// IgnorePolicies has the own cluster be served though it has security
-	// policies that are not enforced.
+	// IgnorePolicies serves the own cluster even if it has security policies that
+	// are not enforced.
 	IgnorePolicies bool
 	Log            *slog.Logger
 	Now            func() time.Time
-	// Jitter spreads attempts: a random number from 0 to 1.
+	// Jitter returns a random number from 0 to 1, which spreads attempts.
 	Jitter  func() float64
 	Metrics prometheus.Registerer
 
@@ -181,13 +175,13 @@ type StaticCluster struct {
 	Spec   Spec
 }
 
-// timing holds the waits that are no settings.
+// timing has the intervals that are not configurable.
 type timing struct {
-	gap     time.Duration // between two looks at one origin
-	retry   time.Duration // after the first failed reading, twice as long after each
-	longest time.Duration // between two readings
-	tick    time.Duration // between two looks at what was lost
-	lost    time.Duration // without news before a cluster counts as lost
+	gap     time.Duration // between two changes of one origin
+	retry   time.Duration // after the first failed attempt; doubles each time
+	longest time.Duration // between two attempts
+	tick    time.Duration // between two checks for lost clusters
+	lost    time.Duration // of a failure, after which a cluster counts as lost
 	remind  time.Duration // between two log lines about policies that are not enforced
 }
 

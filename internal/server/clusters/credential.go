@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// endsSoon is how long before its end a credential is told of, at most: of one
-// whose life is known a quarter of that, when it should have been renewed.
+// endsSoon is the time before its end at which a credential is reported. It is at most a
+// quarter of the credential's lifetime, as renewal is due earlier.
 const endsSoon = 7 * 24 * time.Hour
 
-// CauseExpired is the cause of what follows from a credential that has ended.
+// CauseExpired is the Report.Cause of an expired credential.
 const CauseExpired = "expired"
 
-// credentialPhase is how much longer a credential counts.
+// credentialPhase is a phase in the life of a credential.
 type credentialPhase uint8
 
 const (
@@ -21,9 +21,9 @@ const (
 	credentialExpired
 )
 
-// phase is how it stands with the credential by the clock, in words when it is
-// not good. Watches that began before its end go on for minutes, so no request
-// may tell of that in time.
+// phase returns the phase of the credential by the clock, and a text if it is not good.
+// Watches go on for minutes after the end of the credential, so requests would report
+// the end late.
 func (s *Spec) phase(now time.Time) (credentialPhase, string) {
 	if s.TokenEnds.IsZero() {
 		return credentialGood, ""
@@ -42,7 +42,7 @@ func (s *Spec) phase(now time.Time) (credentialPhase, string) {
 	return credentialGood, ""
 }
 
-// roughly is a duration in the largest unit of which it has two.
+// roughly returns a duration in the largest unit of which it has at least two.
 func roughly(d time.Duration) string {
 	const day = 24 * time.Hour
 	switch {
@@ -56,7 +56,7 @@ func roughly(d time.Duration) string {
 	return "less than 2 minutes"
 }
 
-// withCredential adds what the clock says of the credential.
+// withCredential adds the phase of the credential.
 func (s *Status) withCredential(phase credentialPhase, text string) {
 	s.CredentialProblem, s.CredentialExpired = text, phase == credentialExpired
 	if !s.CredentialExpired {
@@ -70,14 +70,14 @@ func (s *Status) withCredential(phase credentialPhase, text string) {
 	}
 }
 
-// lookAtCredential logs once that the credential in use ends soon or has ended.
+// logCredential logs once that the credential in use ends soon or has expired.
 func (m *Manager) logCredential(c *cluster) {
 	if c.reader == nil {
 		return
 	}
-	claim := c.reader.registration
-	phase, text := claim.spec.phase(m.cfg.Now())
-	now := loggedCredential{claim.spec.Hash, phase}
+	reg := c.reader.registration
+	phase, text := reg.spec.phase(m.cfg.Now())
+	now := loggedCredential{reg.spec.Hash, phase}
 	if now == c.loggedCredential {
 		return
 	}
@@ -86,13 +86,13 @@ func (m *Manager) logCredential(c *cluster) {
 	switch phase {
 	case credentialGood:
 	case credentialEnding:
-		m.cfg.Log.Warn("the credential of a remote cluster ends soon", "cluster", c.id, "secret", claim.origin.Name, "reason", text, "fix", fix)
+		m.cfg.Log.Warn("the credential of a remote cluster ends soon", "cluster", c.id, "secret", reg.origin.Name, "reason", text, "fix", fix)
 	case credentialExpired:
-		m.cfg.Log.Error("the credential of a remote cluster has expired", "cluster", c.id, "secret", claim.origin.Name, "reason", text, "fix", fix)
+		m.cfg.Log.Error("the credential of a remote cluster has expired", "cluster", c.id, "secret", reg.origin.Name, "reason", text, "fix", fix)
 	}
 }
 
-// toldCredential is what was last logged of a credential.
+// loggedCredential is the last logged phase of a credential.
 type loggedCredential struct {
 	hash  string
 	phase credentialPhase

@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// TestCredentialEnds: by the clock alone, without a request that fails, it is told
-// that a credential ends soon and that it has ended; a new one is in order.
+// TestCredentialEnds: a credential that ends soon or has expired is reported by the clock,
+// without a failed request. A new credential ends the report.
 func TestCredentialEnds(t *testing.T) {
 	w := start(t)
 	var report atomic.Pointer[Report]
-	a := Access{NewSource: func() Source { return script{serves("c2", hello("c2", "10.2.0.1")), &report} }}
+	a := Access{NewSource: func() Source { return scriptedSource{serves("c2", hello("c2", "10.2.0.1")), &report} }}
 	begins := w.clock()
 	with := func(hash string, life time.Duration) Spec {
 		s := spec("c2", hash, a)

@@ -14,23 +14,23 @@ type Directory struct {
 	Cluster         mesh.ClusterID
 	Dir             string
 	SystemNamespace string
-	// Remote is set for another cluster than that of the control plane.
+	// Remote is true for a cluster other than the control plane's.
 	Remote bool
 	Log    *slog.Logger
 	Now    func() time.Time
 }
 
-// Origin is the directory as an origin.
+// Origin returns the directory as an origin.
 func (d Directory) Origin() Origin { return Origin{OriginDirectory, d.Dir} }
 
-// Access reads the directory.
+// Access returns an access that reads the directory.
 func (d Directory) Access() Access {
 	return Access{NewSource: func() Source {
 		return directorySource{&dir.Source{Cluster: d.Cluster, Dir: d.Dir, SystemNamespace: d.SystemNamespace, Remote: d.Remote, Log: d.Log, Now: d.Now}}
 	}}
 }
 
-// Static is the directory as a cluster of the command line.
+// Static returns the directory as a cluster of the command line.
 func (d Directory) Static() StaticCluster {
 	return StaticCluster{Origin: d.Origin(), Spec: Spec{
 		ID: d.Cluster, Hash: d.Dir,

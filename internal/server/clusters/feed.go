@@ -7,16 +7,16 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// feed is the sink of one reading of a cluster. What a source hands over is
-// held back until it has everything, and then takes the place of what the
-// registry has of the cluster, in one step. From then on events pass through.
+// feed is the sink of a reader. It holds the objects of a source back until they are
+// complete; open then replaces the cluster's objects in the registry in one step. After
+// that, events pass through.
 type feed struct {
 	cluster  mesh.ClusterID
 	registry Registry
-	// settings takes the settings of clusters, which are not for the registry;
-	// nil for other clusters than the own one.
+	// settings gets the settings of clusters, which are not for the registry; nil for
+	// remote clusters.
 	settings func(*snapshot.ClusterSettings)
-	// notify says that Synced was called.
+	// notify is called after Synced.
 	notify func()
 
 	mu     sync.Mutex
@@ -33,7 +33,7 @@ const (
 	feedClosed
 )
 
-// hold begins a reading.
+// hold starts to hold objects back.
 func (f *feed) hold() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -61,7 +61,7 @@ func (f *feed) Apply(events []snapshot.Event) {
 	}
 }
 
-// takeSettings returns the events that are for the registry.
+// takeSettings passes settings on and returns the other events.
 func (f *feed) takeSettings(events []snapshot.Event) []snapshot.Event {
 	var rest []snapshot.Event
 	for i, e := range events {
@@ -93,15 +93,15 @@ func (f *feed) Synced(mesh.ClusterID) {
 	f.notify()
 }
 
-// complete reports whether everything was read and waits to be opened.
+// complete reports whether all objects were read and open is due.
 func (f *feed) complete() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.synced && f.state == feedHolds
 }
 
-// open lets what was read take the place of what the registry has. It reports
-// whether it did.
+// open replaces the cluster's objects in the registry by the complete objects. It
+// reports whether it did.
 func (f *feed) open() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -119,7 +119,7 @@ func (f *feed) open() bool {
 	return true
 }
 
-// close lets nothing more through.
+// close drops all further events.
 func (f *feed) close() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

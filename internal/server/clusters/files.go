@@ -18,35 +18,35 @@ import (
 )
 
 const (
-	// maxKubeconfigs bounds how many files are read.
+	// maxKubeconfigs bounds the files in the directory.
 	maxKubeconfigs = 1000
-	// filesCheck is how often the directory is looked at without an event:
-	// another directory may have taken its name.
+	// filesCheck is the interval between checks without events, as another directory
+	// may have taken the path.
 	filesCheck = 2 * time.Second
 )
 
-// Files finds kubeconfigs in a directory, one cluster in each file. Files whose
-// name begins with a dot are left out, and so are folders.
+// Files finds kubeconfigs in a directory, with one cluster in each file. It ignores
+// folders, and files whose names begin with a dot.
 type Files struct {
 	Dir string
-	// Spec makes a cluster of each file.
+	// Spec returns the spec for the cluster in a file.
 	Spec func(remotesecret.Cluster) Spec
 	Log  *slog.Logger
 }
 
 // Run implements Finder.
-func (f *Files) Run(ctx context.Context, claims Registrar) error {
+func (f *Files) Run(ctx context.Context, registrar Registrar) error {
 	watcher, err := fsnotify.NewWatcher()
 	if err != nil {
 		return fmt.Errorf("watch kubeconfigs: %w (is fs.inotify.max_user_instances too low?)", err)
 	}
 	defer func() { _ = watcher.Close() }()
-	s := &fileScan{Files: f, claims: claims, known: make(map[string]string)}
+	s := &fileScan{Files: f, registrar: registrar, known: make(map[string]string)}
 	check := time.NewTicker(filesCheck)
 	defer check.Stop()
-	_ = watcher.Add(f.Dir) // if it is not there yet, looking at it will find it
+	_ = watcher.Add(f.Dir) // if it does not exist yet, a check will find it
 	s.scan()
-	claims.Listed()
+	registrar.Listed()
 	for {
 		select {
 		case <-ctx.Done():
@@ -69,16 +69,15 @@ func (f *Files) Run(ctx context.Context, claims Registrar) error {
 	}
 }
 
-// fileScan is what was found so far.
+// fileScan is the state of Files.Run.
 type fileScan struct {
 	*Files
-	claims Registrar
-	known  map[string]string // the hash of each file that was handed over
-	fault  string            // why the directory cannot be read, as it was logged
+	registrar Registrar
+	known     map[string]string // hash of each registered file
+	fault     string            // the logged error of reading the directory
 }
 
-// scan hands over what changed. A directory that cannot be read takes nothing
-// away.
+// scan registers changed files. If the directory cannot be read, nothing changes.
 func (s *fileScan) scan() {
 	entries, err := os.ReadDir(s.Dir)
 	if err == nil && len(entries) > maxKubeconfigs {
@@ -100,7 +99,7 @@ func (s *fileScan) scan() {
 		}
 		switch info, err := os.Stat(name); {
 		case files.Transient(err):
-			there[name] = true // as far as is known
+			there[name] = true // the error may pass
 		case err == nil && info.Mode().IsRegular():
 			there[name] = true
 			s.take(name)
@@ -109,7 +108,7 @@ func (s *fileScan) scan() {
 	for _, name := range slices.Sorted(maps.Keys(s.known)) {
 		if !there[name] {
 			delete(s.known, name)
-			s.claims.Set(Origin{OriginFile, name}, nil)
+			s.registrar.Set(Origin{OriginFile, name}, nil)
 		}
 	}
 }
@@ -117,7 +116,7 @@ func (s *fileScan) scan() {
 func (s *fileScan) take(name string) {
 	text, err := files.Read(name, remotesecret.MaxSize)
 	if err == nil && len(text) == 0 {
-		return // as while it is being written
+		return // it is being written
 	}
 	c := remotesecret.Cluster{Place: name, Err: err}
 	if err == nil {
@@ -131,5 +130,5 @@ func (s *fileScan) take(name string) {
 		return
 	}
 	s.known[name] = state
-	s.claims.Set(Origin{OriginFile, name}, []Spec{s.Spec(c)})
+	s.registrar.Set(Origin{OriginFile, name}, []Spec{s.Spec(c)})
 }

@@ -8,21 +8,21 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// listener tells one handler. It keeps what each cluster is and what the
-// handler was told; the difference is what is still to be told. So it is never
-// behind by more than the number of clusters, and leaves no step out.
+// handlerQueue notifies one handler. It has the current state of each cluster and the
+// state that the handler knows, so the backlog is never longer than the number of
+// clusters, and no step is left out.
 type handlerQueue struct {
 	handler Handler
 
 	mu       sync.Mutex
 	now      map[mesh.ClusterID]clusterLife
-	order    []mesh.ClusterID // those that may differ, first come first told
+	order    []mesh.ClusterID // clusters whose states may differ, in the order of change
 	wake     chan struct{}
 	notified map[mesh.ClusterID]clusterLife // owned by run
 	nextID   uint64
 }
 
-// life is one life of a cluster between added and deleted, and its access.
+// clusterLife is the life of a cluster between added and deleted, with its access.
 type clusterLife struct {
 	number  uint64
 	access  uint64
@@ -35,8 +35,8 @@ func newHandlerQueue(h Handler) *handlerQueue {
 	}
 }
 
-// set says what a cluster is now; a cluster that comes back after it was
-// deleted begins a new life.
+// set sets the state of a cluster. A cluster that comes back after its deletion starts a
+// new life.
 func (l *handlerQueue) set(c Cluster) {
 	l.mu.Lock()
 	l.nextID++
@@ -79,7 +79,7 @@ func (l *handlerQueue) run(ctx context.Context) {
 	}
 }
 
-// tell tells of one cluster and reports whether there may be more.
+// notifyNext notifies the handler of one cluster, and reports whether there may be more.
 func (l *handlerQueue) notifyNext() bool {
 	l.mu.Lock()
 	if len(l.order) == 0 {

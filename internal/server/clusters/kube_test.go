@@ -28,22 +28,22 @@ import (
 	testkube "github.com/meshctl/meshctl/test/kube"
 )
 
-// real is a world whose own cluster is a real one, with remote secrets in a
-// namespace of its own.
-type real struct {
-	*world
+// kubeTest is a managerTest with a real own cluster, and remote secrets in its own
+// namespace.
+type kubeTest struct {
+	*managerTest
 	own     *testkube.Cluster
 	secrets kube.Objects[*corev1.Secret, *corev1.SecretList]
 	system  string // the namespace of the secrets
 	sample  string // that of the service hello, in all clusters
 }
 
-func startReal(t *testing.T, change ...func(*Config, *Kubernetes)) *real {
+func startReal(t *testing.T, change ...func(*Config, *Kubernetes)) *kubeTest {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("needs a Kubernetes API")
 	}
-	r := &real{own: testkube.Shared(t, "own")}
+	r := &kubeTest{own: testkube.Shared(t, "own")}
 	client, err := rest.HTTPClientFor(r.own.Config())
 	if err != nil {
 		t.Fatal(err)
@@ -57,7 +57,7 @@ func startReal(t *testing.T, change ...func(*Config, *Kubernetes)) *real {
 	r.sample = r.own.Namespace(t, "sample")
 	r.secrets = api.Secrets(r.system)
 	helloIn(t, r.own, r.sample, "10.1.0.1")
-	r.world = start(t, func(c *Config) {
+	r.managerTest = start(t, func(c *Config) {
 		k := &Kubernetes{SystemNamespace: r.system, Log: c.Log, Now: time.Now}
 		c.Now = time.Now
 		c.Finders = []Finder{&Secrets{API: r.own.Config(), Namespace: r.system, Spec: k.Spec, Log: c.Log}}
@@ -73,7 +73,7 @@ func startReal(t *testing.T, change ...func(*Config, *Kubernetes)) *real {
 	return r
 }
 
-// helloIn makes the service hello with the addresses behind it.
+// helloIn creates the service hello with the addresses.
 func helloIn(t *testing.T, c *testkube.Cluster, namespace string, ips ...string) {
 	t.Helper()
 	endpoints := ""
@@ -99,7 +99,7 @@ endpoints:
 }
 
 // put writes a remote secret.
-func (r *real) put(name string, labels map[string]string, kubeconfigs map[string]string) {
+func (r *kubeTest) put(name string, labels map[string]string, kubeconfigs map[string]string) {
 	r.t.Helper()
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: r.system, Labels: labels}, StringData: kubeconfigs}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -117,13 +117,14 @@ func label() map[string]string {
 	return map[string]string{remotesecret.Label: remotesecret.LabelValue}
 }
 
-// kubeconfig is one for the cluster; equal ones with another number differ.
+// kubeconfig returns a kubeconfig for the cluster. Different numbers give different
+// contents.
 func kubeconfig(c *testkube.Cluster, number int) string {
 	return fmt.Sprintf("# %d\n%s", number, c.Kubeconfig())
 }
 
-// TestOnlyLabelledSecrets of the system namespace count. They come,
-// change and go.
+// TestOnlyLabelledSecrets: only labelled secrets of the system namespace register
+// clusters, when they are added, changed and deleted.
 func TestOnlyLabelledSecrets(t *testing.T) {
 	t.Parallel()
 	r := startReal(t)
@@ -149,8 +150,8 @@ func TestOnlyLabelledSecrets(t *testing.T) {
 	}
 }
 
-// TestRotationAtRealServers changes the credential 200 times; no snapshot lacks
-// an endpoint.
+// TestRotationAtRealServers: no snapshot lacks an endpoint during 200 changes of the
+// credential.
 func TestRotationAtRealServers(t *testing.T) {
 	t.Parallel()
 	r := startReal(t)
@@ -175,8 +176,8 @@ func TestRotationAtRealServers(t *testing.T) {
 	r.always("10.2.0.2")
 }
 
-// TestNothingLeaksAtRealServers adds and removes a real cluster 500 times:
-// connections, files and goroutines are what they were.
+// TestNothingLeaksAtRealServers: no connections, files or goroutines are left after a real
+// cluster was added and removed 500 times.
 func TestNothingLeaksAtRealServers(t *testing.T) {
 	r := startReal(t)
 	remote := testkube.Shared(t, "remote")
@@ -213,8 +214,8 @@ func openFiles(t *testing.T) int {
 	return len(entries)
 }
 
-// TestRemoteServerIsAway: the API server of a remote cluster stops; the own
-// cluster goes on, the status has the cause, and the cluster comes back.
+// TestRemoteServerIsAway: when the API server of a remote cluster stops, the own cluster
+// goes on, the status has the cause, and the cluster recovers.
 func TestRemoteServerIsAway(t *testing.T) {
 	t.Parallel()
 	r := startReal(t, func(c *Config, _ *Kubernetes) {
@@ -238,9 +239,8 @@ func TestRemoteServerIsAway(t *testing.T) {
 	r.always("10.2.0.1")
 }
 
-// TestHostileServers: API servers that answer with nonsense, too much,
-// or nothing, and one that redirects to a metadata service. Each is told of by
-// name, and the clusters beside them are read.
+// TestHostileServers: API servers that send invalid, endless or no responses, or redirect
+// to a metadata service, are reported, and the other clusters are read.
 func TestHostileServers(t *testing.T) {
 	t.Parallel()
 	r := startReal(t)
@@ -294,9 +294,9 @@ contexts: [{name: c, context: {cluster: c, user: c}}]
 `, server.URL, base64.StdEncoding.EncodeToString(pemOf(server)))
 }
 
-// TestRefusedKubeconfigs: each secret's kubeconfig is refused for a
-// field that is named, nothing is started or opened, and the cluster beside it
-// in the same secret is read.
+// TestRefusedKubeconfigs: a kubeconfig with a forbidden field is refused with the name of
+// the field, before anything is started or opened. The other cluster in the same secret is
+// read.
 func TestRefusedKubeconfigs(t *testing.T) {
 	t.Parallel()
 	r := startReal(t, func(_ *Config, k *Kubernetes) {
@@ -360,8 +360,7 @@ func TestRefusedKubeconfigs(t *testing.T) {
 	}
 }
 
-// TestReach: what the settings of a cluster allow holds for whoever reaches it
-// besides its reading.
+// TestReach: the permissions in the settings of a cluster apply to Reach, too.
 func TestReach(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewTLSServer(http.NotFoundHandler())
@@ -377,8 +376,8 @@ func TestReach(t *testing.T) {
 	}
 }
 
-// TestKubeconfigDirectory: files come, change and go, also as the kubelet swaps
-// them.
+// TestKubeconfigDirectory: added, changed and deleted files take effect, also when the
+// kubelet replaces them.
 func TestKubeconfigDirectory(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -432,8 +431,7 @@ func pemOf(server *httptest.Server) []byte {
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 }
 
-// TestDrainByConfigMap: the settings in the own cluster count, and stop to
-// count when they are gone.
+// TestDrainByConfigMap: settings in the own cluster take effect until they are deleted.
 func TestDrainByConfigMap(t *testing.T) {
 	t.Parallel()
 	r := startReal(t)
@@ -451,8 +449,8 @@ func TestDrainByConfigMap(t *testing.T) {
 	r.until("not drained", func() bool { return !drained() && !r.status("c2").Drained })
 }
 
-// TestMissingRightIsNoLoss: a cluster whose nodes may not be read is told of, but
-// it is followed, so nothing is done about its loss.
+// TestMissingRightIsNoLoss: a missing permission to read nodes is reported, but the
+// cluster does not count as lost.
 func TestMissingRightIsNoLoss(t *testing.T) {
 	t.Parallel()
 	r := startReal(t, func(c *Config, _ *Kubernetes) { c.OnLost, c.Grace, c.timing.lost = mesh.Drop, 0, 0 })

@@ -18,23 +18,23 @@ import (
 	"github.com/meshctl/meshctl/internal/server/source/kube"
 )
 
-// Kubernetes makes clusters that are read from their Kubernetes APIs.
+// Kubernetes makes the accesses and specs of clusters with Kubernetes APIs.
 type Kubernetes struct {
-	// Allow is what the command line lets the kubeconfigs of clusters do; the
-	// settings of clusters add to it.
+	// Allow has the permissions of kubeconfigs from the command line. The settings of
+	// clusters add to it.
 	Allow remotesecret.Allow
-	// InPod says that the control plane runs in a pod.
+	// InPod is true if the control plane runs in a pod.
 	InPod            bool
 	SystemNamespace  string
 	SecretNamespaces []string
 	Limits           kube.Limits
-	// Count is told of each change of an object of any of these APIs. May be nil.
+	// Count gets each change of an object in these APIs. May be nil.
 	Count func(*source.Resource, source.Change)
 	Log   *slog.Logger
 	Now   func() time.Time
 }
 
-// Own is the access to the own cluster.
+// Own returns the access to the own cluster.
 func (k *Kubernetes) Own(id mesh.ClusterID, config *rest.Config) Access {
 	return Access{Config: config, NewSource: func() Source {
 		return &kubernetesSource{&kube.Source{
@@ -44,7 +44,7 @@ func (k *Kubernetes) Own(id mesh.ClusterID, config *rest.Config) Access {
 	}}
 }
 
-// Spec makes a cluster of what a remote secret or a file holds.
+// Spec returns the spec for the cluster in a remote secret or a file.
 func (k *Kubernetes) Spec(c remotesecret.Cluster) Spec {
 	s := Spec{ID: c.ID, Hash: c.Hash, Err: c.Err, Open: func(allow []string) (*Access, error) { return k.open(&c, allow) }}
 	if c.Err != nil {
@@ -90,9 +90,8 @@ func (k *Kubernetes) open(c *remotesecret.Cluster, allow []string) (*Access, err
 	return a, nil
 }
 
-// Reach makes the access to the cluster of a remote secret as its reading has
-// it, with what the settings of the cluster allow. Close it when it is not
-// used any more.
+// Reach returns the access to the cluster of a remote secret, with the permissions in
+// the settings of the cluster, as its reader has it. The caller must close it.
 func (k *Kubernetes) Reach(c *remotesecret.Cluster, set mesh.ClusterSetting) (*rest.Config, error) {
 	access, err := k.open(c, set.Allow)
 	if err != nil {
@@ -101,7 +100,8 @@ func (k *Kubernetes) Reach(c *remotesecret.Cluster, set mesh.ClusterSetting) (*r
 	return access.Config, nil
 }
 
-// remote reads what the remote secret says that its credential may read.
+// remote returns a source for the namespaces and secrets that the credential may read,
+// according to the remote secret.
 func (k *Kubernetes) remote(c *remotesecret.Cluster, config *rest.Config) Source {
 	secrets := k.SecretNamespaces
 	if c.CredentialNamespaces != nil {
@@ -113,15 +113,15 @@ func (k *Kubernetes) remote(c *remotesecret.Cluster, config *rest.Config) Source
 	}}
 }
 
-// api is a cluster that is read from its Kubernetes API.
+// kubernetesSource reads a cluster from its Kubernetes API.
 type kubernetesSource struct{ *kube.Source }
 
-// maxReported bounds how many problems of one cluster are reported.
+// maxReported bounds the reported problems of one cluster.
 const maxReported = 100
 
-// Report implements Source. The cluster is lost when some resource that was
-// read is not followed any more; what is not installed is fine, and that what is
-// optional may not be read is wrong, but no loss.
+// Report implements Source. The cluster is lost if a resource that was read can no
+// longer be followed. Resources that are not installed are fine. A missing permission
+// for an optional resource is a problem, but no loss.
 func (a *kubernetesSource) Report() Report {
 	st := a.Status()
 	r, forbidden := Report{Version: st.Version}, ""
@@ -163,14 +163,14 @@ func (a *kubernetesSource) Report() Report {
 	return r
 }
 
-// problems are those of the objects of a cluster, the first of each rank.
+// problems are the problems of the objects of a cluster, the first of each rank.
 type problems struct {
 	unenforced []string    // names
-	texts      [3][]string // security policies, others, what may be meant for other programs
+	texts      [3][]string // security policies, others, objects that other programs may use
 	number     [3]int
 }
 
-// add takes the problem of an object.
+// add adds the problem of an object.
 func (p *problems) add(object string, unenforced, shared bool, text func() string) {
 	rank := 1
 	switch {

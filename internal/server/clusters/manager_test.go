@@ -26,15 +26,15 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const host = "hello.sample.svc.cluster.local"
 
-// script is a source that does what the test says.
-type script struct {
+// scriptedSource is a source that the test controls.
+type scriptedSource struct {
 	run    func(ctx context.Context, sink snapshot.Sink) error
 	report *atomic.Pointer[Report]
 }
 
-func (s script) Run(ctx context.Context, sink snapshot.Sink) error { return s.run(ctx, sink) }
+func (s scriptedSource) Run(ctx context.Context, sink snapshot.Sink) error { return s.run(ctx, sink) }
 
-func (s script) Report() Report {
+func (s scriptedSource) Report() Report {
 	if s.report != nil {
 		if r := s.report.Load(); r != nil {
 			return *r
@@ -43,7 +43,7 @@ func (s script) Report() Report {
 	return Report{}
 }
 
-// hello are the objects of a cluster with the service hello on the addresses.
+// hello returns the objects of the service hello with the addresses.
 func hello(c mesh.ClusterID, ips ...string) []snapshot.Event {
 	slice := &snapshot.EndpointSlice{
 		Meta: snapshot.Meta{Cluster: c, Namespace: "sample", Name: "x"}, Service: "hello",
@@ -62,7 +62,7 @@ func hello(c mesh.ClusterID, ips ...string) []snapshot.Event {
 	return out
 }
 
-// serves is a source that reads the events and then waits for the end.
+// serves returns a source that sends the events and then waits for its end.
 func serves(c mesh.ClusterID, events []snapshot.Event) func(context.Context, snapshot.Sink) error {
 	return func(ctx context.Context, sink snapshot.Sink) error {
 		sink.Apply(events)
@@ -73,7 +73,7 @@ func serves(c mesh.ClusterID, events []snapshot.Event) func(context.Context, sna
 }
 
 func access(run func(context.Context, snapshot.Sink) error) Access {
-	return Access{NewSource: func() Source { return script{run: run} }}
+	return Access{NewSource: func() Source { return scriptedSource{run: run} }}
 }
 
 func spec(id mesh.ClusterID, hash string, a Access) Spec {
@@ -82,8 +82,8 @@ func spec(id mesh.ClusterID, hash string, a Access) Spec {
 
 func secret(name string) Origin { return Origin{OriginSecret, "istio-system/" + name} }
 
-// world is a manager on a real registry.
-type world struct {
+// managerTest is a Manager with a real registry.
+type managerTest struct {
 	*Manager
 	t        *testing.T
 	registry *registry.Registry
@@ -98,7 +98,7 @@ type world struct {
 	now       time.Time
 }
 
-// lines takes the log.
+// lines collects the log.
 type lines struct {
 	mu   sync.Mutex
 	text strings.Builder
@@ -116,21 +116,21 @@ func (l *lines) String() string {
 	return l.text.String()
 }
 
-func (w *world) clock() time.Time {
+func (w *managerTest) clock() time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.now
 }
 
-func (w *world) pass(d time.Duration) {
+func (w *managerTest) pass(d time.Duration) {
 	w.mu.Lock()
 	w.now = w.now.Add(d)
 	w.mu.Unlock()
 }
 
-func start(t *testing.T, change ...func(*Config)) *world {
+func start(t *testing.T, change ...func(*Config)) *managerTest {
 	t.Helper()
-	w := &world{t: t, metrics: prometheus.NewRegistry(), log: &lines{}, host: host, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
+	w := &managerTest{t: t, metrics: prometheus.NewRegistry(), log: &lines{}, host: host, now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
 	w.registry = registry.New(registry.Config{
 		Local: "c1", Clusters: []mesh.ClusterID{"c1"}, SystemNamespace: mesh.DefaultSystemNamespace,
 		Publish: w.publish, Log: slog.New(slog.DiscardHandler), Now: time.Now,
@@ -161,14 +161,14 @@ func start(t *testing.T, change ...func(*Config)) *world {
 	return w
 }
 
-func (w *world) publish(s *snapshot.Snapshot, c *snapshot.Changes) {
+func (w *managerTest) publish(s *snapshot.Snapshot, c *snapshot.Changes) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.snapshots = append(w.snapshots, w.addresses(s))
 	w.pushed += len(c.Endpoints)
 }
 
-func (w *world) addresses(s *snapshot.Snapshot) []string {
+func (w *managerTest) addresses(s *snapshot.Snapshot) []string {
 	var out []string
 	if eps := s.Endpoints.Get(w.host); eps != nil {
 		for _, e := range eps.ByPort["http"] {
@@ -178,7 +178,7 @@ func (w *world) addresses(s *snapshot.Snapshot) []string {
 	return out
 }
 
-func (w *world) until(what string, holds func() bool) {
+func (w *managerTest) until(what string, holds func() bool) {
 	w.t.Helper()
 	deadline := time.Now().Add(time.Minute)
 	for !holds() {
@@ -191,14 +191,14 @@ func (w *world) until(what string, holds func() bool) {
 	}
 }
 
-func (w *world) has(want ...string) func() bool {
+func (w *managerTest) has(want ...string) func() bool {
 	return func() bool {
 		s := w.registry.Current()
 		return s != nil && slices.Equal(w.addresses(s), want)
 	}
 }
 
-func (w *world) status(id mesh.ClusterID) Status {
+func (w *managerTest) status(id mesh.ClusterID) Status {
 	list, _ := w.Status()
 	for _, s := range list {
 		if s.Cluster == id {
@@ -210,19 +210,19 @@ func (w *world) status(id mesh.ClusterID) Status {
 
 // synced reports whether the manager has seen the cluster synced, which happens
 // after the registry has published the cluster's objects.
-func (w *world) synced(id mesh.ClusterID) func() bool {
+func (w *managerTest) synced(id mesh.ClusterID) func() bool {
 	return func() bool { return w.status(id).State == Synced }
 }
 
-func (w *world) problem(text string) func() bool {
+func (w *managerTest) problem(text string) func() bool {
 	return func() bool {
 		_, list := w.Status()
 		return slices.ContainsFunc(list, func(p Problem) bool { return strings.Contains(p.Reason, text) })
 	}
 }
 
-// values are the metrics, by name and labels.
-func (w *world) values() map[string]float64 {
+// values returns the metrics, by name and labels.
+func (w *managerTest) values() map[string]float64 {
 	families, err := w.metrics.Gather()
 	if err != nil {
 		w.t.Fatal(err)
@@ -287,9 +287,9 @@ func TestClustersComeAndGo(t *testing.T) {
 	}
 }
 
-// TestClaimedTwice: the first secret is kept, the second reported and
-// taken over when the first goes, without a moment in which the endpoints are
-// missing. The own cluster is never replaced.
+// TestClaimedTwice: of two secrets for a cluster the first counts and the second is
+// reported. The second replaces a deleted first one without a gap. The own cluster is
+// never replaced.
 func TestClaimedTwice(t *testing.T) {
 	w := start(t)
 	w.Set(secret("b-first"), []Spec{spec("c2", "1", access(serves("c2", hello("c2", "10.2.0.1"))))})
@@ -318,8 +318,8 @@ func TestClaimedTwice(t *testing.T) {
 	}
 }
 
-// never and always look at all snapshots, from the first one with the address.
-func (w *world) never(addr string) {
+// never and always check all snapshots from the first one with the address on.
+func (w *managerTest) never(addr string) {
 	w.t.Helper()
 	for i, s := range w.snapshots {
 		if slices.Contains(s, addr) {
@@ -328,7 +328,7 @@ func (w *world) never(addr string) {
 	}
 }
 
-func (w *world) always(addr string) {
+func (w *managerTest) always(addr string) {
 	w.t.Helper()
 	seen := false
 	for i, s := range w.snapshots {
@@ -342,7 +342,7 @@ func (w *world) always(addr string) {
 	}
 }
 
-// TestMalformedUpdate: the good cluster keeps working.
+// TestMalformedUpdate: the cluster keeps working after a malformed update.
 func TestMalformedUpdate(t *testing.T) {
 	w := start(t)
 	good := spec("c2", "1", access(serves("c2", hello("c2", "10.2.0.1"))))
@@ -372,8 +372,8 @@ func TestMalformedUpdate(t *testing.T) {
 	w.always("10.2.0.1")
 }
 
-// TestFastUpdates updates a cluster again and again, also while it is
-// read, and deletes it while it is read: the last word counts.
+// TestFastUpdates: the last of many fast updates and deletions counts, even while the
+// cluster is being read.
 func TestFastUpdates(t *testing.T) {
 	w := start(t)
 	slow := func(ctx context.Context, sink snapshot.Sink) error {
@@ -402,9 +402,8 @@ func TestFastUpdates(t *testing.T) {
 	w.always("10.2.0.1")
 }
 
-// TestRotationRemovesNothing changes the credential 200 times while the objects
-// change, too: what both readings have is in every snapshot, what only the old
-// one had is gone.
+// TestRotationRemovesNothing: during 200 changes of the credential, every snapshot has the
+// objects that both readers have, and objects of the old reader alone disappear.
 func TestRotationRemovesNothing(t *testing.T) {
 	w := start(t)
 	var closed atomic.Int64
@@ -422,8 +421,8 @@ func TestRotationRemovesNothing(t *testing.T) {
 	}
 }
 
-// TestDeadCluster: a cluster that cannot be read delays the first snapshot by
-// the timeout and no more, and comes in when it can be read.
+// TestDeadCluster: a cluster that cannot be read delays the first snapshot by the timeout
+// only, and is added when it can be read.
 func TestDeadCluster(t *testing.T) {
 	var alive atomic.Bool
 	dead := Spec{ID: "c2", Hash: "1", Open: func([]string) (*Access, error) {
@@ -436,9 +435,9 @@ func TestDeadCluster(t *testing.T) {
 	}}
 	w := start(t, func(c *Config) {
 		c.RemoteTimeout = 50 * time.Millisecond
-		c.Finders = []Finder{finder(func(ctx context.Context, claims Registrar) error {
-			claims.Set(secret("a"), []Spec{dead})
-			claims.Listed()
+		c.Finders = []Finder{finder(func(ctx context.Context, registrar Registrar) error {
+			registrar.Set(secret("a"), []Spec{dead})
+			registrar.Listed()
 			<-ctx.Done()
 			return nil
 		})}
@@ -460,10 +459,10 @@ func TestDeadCluster(t *testing.T) {
 
 type finder func(context.Context, Registrar) error
 
-func (f finder) Run(ctx context.Context, claims Registrar) error { return f(ctx, claims) }
+func (f finder) Run(ctx context.Context, registrar Registrar) error { return f(ctx, registrar) }
 
-// TestFirstSnapshotHasAll: what finders list at the start is in the first
-// snapshot, and they start when the own cluster was read.
+// TestFirstSnapshotHasAll: the first snapshot has all clusters that finders list at the
+// start. Finders start after the own cluster was read.
 func TestFirstSnapshotHasAll(t *testing.T) {
 	var own atomic.Bool
 	w := start(t, func(c *Config) {
@@ -471,15 +470,15 @@ func TestFirstSnapshotHasAll(t *testing.T) {
 			own.Store(true)
 			return serves("c1", hello("c1", "10.1.0.1"))(ctx, sink)
 		})
-		c.Finders = []Finder{finder(func(ctx context.Context, claims Registrar) error {
+		c.Finders = []Finder{finder(func(ctx context.Context, registrar Registrar) error {
 			if !own.Load() {
 				t.Error("other clusters are looked for before the own one was read")
 			}
 			for i := 2; i < 50; i++ {
 				id := mesh.ClusterID(fmt.Sprint("c", i))
-				claims.Set(secret(string(id)), []Spec{spec(id, "1", access(serves(id, hello(id, fmt.Sprintf("10.2.0.%d", i)))))})
+				registrar.Set(secret(string(id)), []Spec{spec(id, "1", access(serves(id, hello(id, fmt.Sprintf("10.2.0.%d", i)))))})
 			}
-			claims.Listed()
+			registrar.Listed()
 			<-ctx.Done()
 			return nil
 		})}
@@ -491,7 +490,7 @@ func TestFirstSnapshotHasAll(t *testing.T) {
 	}
 }
 
-// TestOwnClusterMustBeReadable: without it there is nothing to serve.
+// TestOwnClusterMustBeReadable: the Manager fails without the own cluster.
 func TestOwnClusterMustBeReadable(t *testing.T) {
 	m := New(Config{
 		Own: "c1", OwnAccess: access(func(context.Context, snapshot.Sink) error { return errors.New("no such directory") }),
@@ -503,7 +502,7 @@ func TestOwnClusterMustBeReadable(t *testing.T) {
 	}
 }
 
-// recorder is a handler that writes down what it is told.
+// recorder is a handler that records its calls.
 type recorder struct {
 	mu    sync.Mutex
 	calls []string
@@ -547,13 +546,13 @@ func TestHandlers(t *testing.T) {
 	step("2", "added c1 true", "added c2 false", "updated c2")
 	step("", "added c1 true", "added c2 false", "updated c2", "deleted c2")
 	step("3", "added c1 true", "added c2 false", "updated c2", "deleted c2", "added c2 false")
-	// The slow one held nobody up, and is told a life that makes sense.
+	// The slow handler delayed no others, and its calls are consistent.
 	close(slow.slow)
 	w.until("slow", func() bool { return slices.Equal(slow.said(), []string{"added c1 true", "added c2 false"}) })
 }
 
-// TestHandlerSeesNewLife: who was told of a cluster is told of its end before
-// it is told that it is there again, however fast that went.
+// TestHandlerSeesNewLife: a handler sees the deletion of a cluster before it is added
+// again, however fast that happens.
 func TestHandlerSeesNewLife(t *testing.T) {
 	r := &recorder{}
 	l := newHandlerQueue(r)
@@ -582,8 +581,7 @@ func TestHandlerSeesNewLife(t *testing.T) {
 	told("deleted c")
 }
 
-// TestNothingLeaks: 500 clusters come and go, each with a reading that is in
-// the middle of something.
+// TestNothingLeaks: nothing is left of 500 clusters that were removed while being read.
 func TestNothingLeaks(t *testing.T) {
 	w := start(t)
 	w.until("own", w.has("10.1.0.1"))
@@ -610,8 +608,8 @@ func TestNothingLeaks(t *testing.T) {
 	}
 }
 
-// TestOnClusterLost: what happens to the endpoints of a cluster that is not
-// followed any more, and when it is back.
+// TestOnClusterLost: the endpoints of a lost cluster are kept, demoted or dropped as
+// configured, until it recovers.
 func TestOnClusterLost(t *testing.T) {
 	tests := []struct {
 		policy        mesh.OnLost
@@ -635,7 +633,7 @@ func TestOnClusterLost(t *testing.T) {
 				}
 				c.OwnAccess = access(serves("c1", append(hello("c1", "10.1.0.1"), snapshot.Event{Key: settings.Key(), Object: settings})))
 				c.Static = []StaticCluster{{Origin{OriginDirectory, "./c2"}, spec("c2", "1", Access{NewSource: func() Source {
-					return script{run: serves("c2", hello("c2", "10.2.0.1")), report: &report}
+					return scriptedSource{run: serves("c2", hello("c2", "10.2.0.1")), report: &report}
 				}})}}
 			})
 			standing := func(want snapshot.Balancing) func() bool {
@@ -668,8 +666,8 @@ func TestOnClusterLost(t *testing.T) {
 	}
 }
 
-// TestRecoveryIsNoStorm: a cluster of 100 services that is read anew, with one
-// endpoint that changed meanwhile, changes one service.
+// TestRecoveryIsNoStorm: when a cluster of 100 services is read again, only services with
+// changed endpoints change.
 func TestRecoveryIsNoStorm(t *testing.T) {
 	objects := func(changed string) []snapshot.Event {
 		out := hello("c2", changed)
@@ -716,8 +714,7 @@ func TestRecoveryIsNoStorm(t *testing.T) {
 	}
 }
 
-// TestSettingsCountAtOnce: a drained cluster is drained when the settings say
-// so, and until they do not.
+// TestSettingsCountAtOnce: draining takes effect as soon as the settings change.
 func TestSettingsCountAtOnce(t *testing.T) {
 	sinks := make(chan snapshot.Sink, 1)
 	w := start(t, func(c *Config) {

@@ -29,8 +29,8 @@ func (c counters) event(what string)         { c.events.WithLabelValues(what).In
 func (c counters) timeout(id mesh.ClusterID) { c.timeouts.WithLabelValues(string(id)).Inc() }
 func (c counters) forget(id mesh.ClusterID)  { c.timeouts.DeleteLabelValues(string(id)) }
 
-// collector tells how the clusters are now, so that nothing is left of one that
-// is gone.
+// collector collects the current state of the clusters, so that removed clusters leave
+// no metrics.
 type collector struct{ m *Manager }
 
 func (c collector) managed() *prometheus.Desc {

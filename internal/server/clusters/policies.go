@@ -7,8 +7,8 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// UnenforcedError says that the own cluster is not served because it has
-// security policies that are not enforced.
+// UnenforcedError reports that the own cluster is not served because it has security
+// policies that are not enforced.
 type UnenforcedError struct {
 	Cluster  mesh.ClusterID
 	Policies []string
@@ -20,7 +20,7 @@ func unenforced(cluster mesh.ClusterID, policies []string) string {
 	return fmt.Sprintf("cluster %s has security policies that are not enforced: %s", cluster, names(policies))
 }
 
-// maxNames is how many objects one line names.
+// maxNames bounds the names in one line.
 const maxNames = 10
 
 // names joins the first of the names and counts the others.
@@ -35,8 +35,8 @@ func names(list []string) string {
 // UnenforcedText names the security policies that are not enforced.
 func (s *Status) UnenforcedText() string { return unenforced(s.Cluster, s.Unenforced) }
 
-// Hints are what a person who looks at something else should know of the
-// configuration of the cluster, a line each.
+// Hints returns the problems of the cluster's configuration that commands show beside
+// their results, a line each.
 func (s *Status) Hints() []string {
 	var lines []string
 	if len(s.Unenforced) > 0 {

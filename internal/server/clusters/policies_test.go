@@ -16,8 +16,8 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// TestUnenforcedPoliciesKeepFromStarting: the own cluster is not served while it
-// has a security policy that is not enforced.
+// TestUnenforcedPoliciesKeepFromStarting: the own cluster is not served with a security
+// policy that is not enforced.
 func TestUnenforcedPoliciesKeepFromStarting(t *testing.T) {
 	var report atomic.Pointer[Report]
 	var policies []string
@@ -27,7 +27,7 @@ func TestUnenforcedPoliciesKeepFromStarting(t *testing.T) {
 	report.Store(&Report{Unenforced: policies})
 	reg := registry.New(registry.Config{Local: "c1", Publish: func(*snapshot.Snapshot, *snapshot.Changes) { t.Error("a snapshot is served") }, Log: slog.New(slog.DiscardHandler), Now: time.Now})
 	m := New(Config{
-		Own: "c1", OwnAccess: Access{NewSource: func() Source { return script{run: serves("c1", hello("c1", "10.1.0.1")), report: &report} }},
+		Own: "c1", OwnAccess: Access{NewSource: func() Source { return scriptedSource{run: serves("c1", hello("c1", "10.1.0.1")), report: &report} }},
 		Registry: reg, Log: slog.New(slog.DiscardHandler), Now: time.Now, Jitter: func() float64 { return 0 }, Metrics: prometheus.NewRegistry(),
 	})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -42,8 +42,8 @@ func TestUnenforcedPoliciesKeepFromStarting(t *testing.T) {
 	}
 }
 
-// TestUnenforcedPoliciesAreLoggedAgain: policies that appear while the cluster is
-// served, and those that are ignored at the start, are logged every ten minutes.
+// TestUnenforcedPoliciesAreLoggedAgain: unenforced policies that appear later or are
+// ignored at the start are logged every ten minutes.
 func TestUnenforcedPoliciesAreLoggedAgain(t *testing.T) {
 	const line = `level=WARN msg="security policies are not enforced" cluster=c1 policies="AuthorizationPolicy n/p"`
 	for name, atStart := range map[string]bool{"at the start": true, "later": false} {
@@ -55,7 +55,7 @@ func TestUnenforcedPoliciesAreLoggedAgain(t *testing.T) {
 			}
 			w := start(t, func(cfg *Config) {
 				cfg.IgnorePolicies, cfg.timing.remind = atStart, 10*time.Minute
-				cfg.OwnAccess = Access{NewSource: func() Source { return script{run: serves("c1", hello("c1", "10.1.0.1")), report: &report} }}
+				cfg.OwnAccess = Access{NewSource: func() Source { return scriptedSource{run: serves("c1", hello("c1", "10.1.0.1")), report: &report} }}
 			})
 			w.until("own", w.has("10.1.0.1"))
 			report.Store(found)

@@ -8,8 +8,8 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// reading reads one cluster with one access until it is stopped: a source that
-// gives up is replaced by a new one, after a while.
+// clusterReader reads one cluster with one access until it is stopped. It replaces a
+// source that fails by a new one after a pause.
 type clusterReader struct {
 	id           mesh.ClusterID
 	registration *registration // owned by the manager
@@ -21,19 +21,19 @@ type clusterReader struct {
 	failure atomic.Pointer[failure]
 }
 
-// end stops the reading; nothing of it comes any more.
+// end stops the reader. It delivers nothing more.
 func (r *clusterReader) end() {
 	r.feed.close()
 	r.stop()
 }
 
-// failure is why a source gave up.
+// failure is the error of a source.
 type failure struct {
 	since time.Time
 	err   error
 }
 
-// report is how the reading goes.
+// report returns the state of the reader.
 func (r *clusterReader) report() Report {
 	if f := r.failure.Load(); f != nil {
 		return Report{LostSince: f.since, Cause: "source", Reason: f.err.Error()}
@@ -44,8 +44,7 @@ func (r *clusterReader) report() Report {
 	return Report{}
 }
 
-// run reads until ctx ends. failed is told of each error and says whether to
-// try again.
+// run reads until ctx ends. failed gets each error and returns whether to try again.
 func (r *clusterReader) run(ctx context.Context, access *Access, cfg *Config, failed func(error) bool) {
 	defer r.feed.close()
 	if access.Close != nil {
@@ -69,19 +68,16 @@ func (r *clusterReader) run(ctx context.Context, access *Access, cfg *Config, fa
 		if !failed(err) {
 			return
 		}
-		timer := time.NewTimer(wait + time.Duration(cfg.Jitter()*float64(wait)/4))
 		select {
-		case <-timer.C:
+		case <-time.After(wait + time.Duration(cfg.Jitter()*float64(wait)/4)):
 		case <-ctx.Done():
-			timer.Stop()
 			return
 		}
 		wait = min(2*wait, cfg.timing.longest)
 	}
 }
 
-// attempt is the sink of one source: what it hands over in the end shows that
-// the failure before is over.
+// attempt is the sink of one source. Its Synced ends the failure of the source before.
 type attempt struct {
 	*feed
 	began func()

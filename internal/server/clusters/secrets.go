@@ -19,13 +19,13 @@ import (
 type Secrets struct {
 	API       *rest.Config
 	Namespace string
-	// Spec makes a cluster of each entry of a secret.
+	// Spec returns the spec for a cluster in a secret.
 	Spec func(remotesecret.Cluster) Spec
 	Log  *slog.Logger
 }
 
 // Run implements Finder.
-func (s *Secrets) Run(ctx context.Context, claims Registrar) error {
+func (s *Secrets) Run(ctx context.Context, registrar Registrar) error {
 	client, err := rest.HTTPClientFor(s.API)
 	if err != nil {
 		return fmt.Errorf("connect to the Kubernetes API: %w", err)
@@ -35,7 +35,7 @@ func (s *Secrets) Run(ctx context.Context, claims Registrar) error {
 	if err != nil {
 		return fmt.Errorf("connect to the Kubernetes API: %w", err)
 	}
-	f := &secretFollower{Secrets: s, claims: claims, known: make(map[string]string)}
+	f := &secretFollower{Secrets: s, registrar: registrar, known: make(map[string]string)}
 	api.Secrets(s.Namespace).Follow(ctx, metav1.ListOptions{LabelSelector: remotesecret.Selector}, kube.Follower[*corev1.Secret, *corev1.SecretList]{
 		List: func(list *corev1.SecretList) { f.all(list.Items) },
 		Set:  f.take,
@@ -48,16 +48,16 @@ func (s *Secrets) Run(ctx context.Context, claims Registrar) error {
 	return nil
 }
 
-// secretFollower is the state of Run.
+// secretFollower is the state of Secrets.Run.
 type secretFollower struct {
 	*Secrets
-	claims Registrar
-	known  map[string]string // the version of each secret that was handed over
-	listed bool
+	registrar Registrar
+	known     map[string]string // version of each registered secret
+	listed    bool
 }
 
-// all takes everything that there is, the oldest first, so that control planes
-// agree on which of two claims of a cluster came first.
+// all registers all secrets, the oldest first, so that control planes agree on the first
+// registration of a cluster.
 func (f *secretFollower) all(secrets []corev1.Secret) {
 	slices.SortFunc(secrets, func(a, b corev1.Secret) int {
 		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name))
@@ -76,7 +76,7 @@ func (f *secretFollower) all(secrets []corev1.Secret) {
 	}
 	if !f.listed {
 		f.listed = true
-		f.claims.Listed()
+		f.registrar.Listed()
 	}
 }
 
@@ -87,7 +87,7 @@ func (f *secretFollower) origin(name string) Origin {
 func (f *secretFollower) gone(name string) {
 	if _, known := f.known[name]; known {
 		delete(f.known, name)
-		f.claims.Set(f.origin(name), nil)
+		f.registrar.Set(f.origin(name), nil)
 	}
 }
 
@@ -101,5 +101,5 @@ func (f *secretFollower) take(secret *corev1.Secret) {
 	for _, c := range remotesecret.Decode(secret) {
 		specs = append(specs, f.Spec(c))
 	}
-	f.claims.Set(f.origin(secret.Name), specs)
+	f.registrar.Set(f.origin(secret.Name), specs)
 }

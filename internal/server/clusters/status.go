@@ -11,57 +11,56 @@ import (
 	"github.com/meshctl/meshctl/internal/remotesecret"
 )
 
-// State is how far a cluster was read, under Istio's names, and lost.
+// State is the state of a cluster. All but Lost have Istio's names.
 type State string
 
 // The states.
 const (
 	Syncing State = "syncing" // it is being read
-	Timeout State = "timeout" // that takes longer than others wait; it goes on
-	Synced  State = "synced"  // everything was read and is followed
-	Lost    State = "lost"    // everything was read once, it is not followed now
+	Timeout State = "timeout" // it is still being read, but the first snapshot no longer waits
+	Synced  State = "synced"  // it was read completely and is followed
+	Lost    State = "lost"    // it was read completely and cannot be followed now
 )
 
-// Status is how one cluster is read.
+// Status is the status of one cluster.
 type Status struct {
 	Cluster mesh.ClusterID
 	Own     bool `json:",omitempty"`
-	// Origin is where the cluster comes from, OriginKind its kind.
+	// Origin is the name of the cluster's origin, OriginKind its kind.
 	Origin     string
 	OriginKind OriginKind
 	State      State
-	// Since is when the state began.
+	// Since is the start of the state.
 	Since time.Time
 	Report
-	// Credential identifies the credential in use, NextCredential the one that
-	// will take its place when everything was read with it.
+	// Credential identifies the credential in use. NextCredential replaces it when
+	// everything was read with it.
 	Credential     string `json:",omitempty"`
 	NextCredential string `json:",omitempty"`
-	// TokenEnds is when the credential in use ends.
+	// TokenEnds is the time at which the credential in use expires.
 	TokenEnds *time.Time `json:",omitempty"`
-	// CredentialProblem says that it ends soon or has ended, by the clock.
+	// CredentialProblem reports that it ends soon or has expired, by the clock.
 	CredentialProblem string `json:",omitempty"`
 	CredentialExpired bool   `json:",omitempty"`
-	// Setting is what is set for the cluster, OnLost and Grace what follows when
-	// it is lost.
+	// Setting has the settings of the cluster.
 	Setting mesh.ClusterSetting `json:",omitzero"`
-	// Drained and Demoted say what is in force.
+	// Drained and Demoted are in force now.
 	Drained bool     `json:",omitempty"`
 	Demoted bool     `json:",omitempty"`
 	Notes   []string `json:",omitempty"`
 }
 
-// Problem is a claim that has no effect.
+// Problem is a spec or registration without effect.
 type Problem struct {
 	Origin  string
 	Cluster mesh.ClusterID
 	Reason  string
-	// Refused is what a kubeconfig may not do, each with its field and what to
-	// do instead. The key of the secret is the cluster.
+	// Refused has the forbidden fields of a kubeconfig, each with its fix. The key of
+	// the secret is the cluster.
 	Refused []remotesecret.Finding `json:",omitempty"`
 }
 
-// published is what others may know of the manager's state; it does not change.
+// publishedState is the state of the manager for other goroutines. It is immutable.
 type publishedState struct {
 	clusters []publishedCluster
 	problems []Problem
@@ -70,10 +69,10 @@ type publishedState struct {
 type publishedCluster struct {
 	Status
 	reader *clusterReader
-	spec   Spec // that the reading was made of
+	spec   Spec // of the reader
 }
 
-// publish makes the state known.
+// publish publishes the current state.
 func (m *Manager) publish() {
 	p := &publishedState{}
 	for _, id := range slices.Sorted(maps.Keys(m.clusters)) {
@@ -86,7 +85,7 @@ func (m *Manager) publish() {
 			})
 		}
 	}
-	// The own one first.
+	// The own cluster comes first.
 	slices.SortStableFunc(p.clusters, func(a, b publishedCluster) int {
 		switch {
 		case a.Own == b.Own:
@@ -109,14 +108,14 @@ func (m *Manager) publish() {
 }
 
 func (m *Manager) entry(c *cluster) publishedCluster {
-	claim := c.reader.registration
-	e := publishedCluster{reader: c.reader, spec: claim.spec, Status: Status{
-		Cluster: c.id, Own: c.id == m.cfg.Own, Origin: claim.origin.Name, OriginKind: claim.origin.Kind,
-		State: Syncing, Since: c.since, Credential: claim.spec.Credential, Setting: m.setting(c.id),
-		Drained: c.standing.Drained, Demoted: c.standing.Demoted, Notes: claim.access.Notes,
+	reg := c.reader.registration
+	e := publishedCluster{reader: c.reader, spec: reg.spec, Status: Status{
+		Cluster: c.id, Own: c.id == m.cfg.Own, Origin: reg.origin.Name, OriginKind: reg.origin.Kind,
+		State: Syncing, Since: c.since, Credential: reg.spec.Credential, Setting: m.setting(c.id),
+		Drained: c.balancing.Drained, Demoted: c.balancing.Demoted, Notes: reg.access.Notes,
 	}}
-	if !claim.spec.TokenEnds.IsZero() {
-		e.TokenEnds = &claim.spec.TokenEnds
+	if !reg.spec.TokenEnds.IsZero() {
+		e.TokenEnds = &reg.spec.TokenEnds
 	}
 	if c.nextReader != nil {
 		e.NextCredential = c.nextReader.registration.spec.Credential
@@ -130,8 +129,8 @@ func (m *Manager) entry(c *cluster) publishedCluster {
 	return e
 }
 
-// Status is how the clusters are read, the own one first, then by name, and
-// what has no effect. It may be called from any goroutine.
+// Status returns the status of all clusters, the own one first, then by name, and the
+// problems. It may be called concurrently.
 func (m *Manager) Status() ([]Status, []Problem) {
 	p := m.published.Load()
 	now, out := m.cfg.Now(), make([]Status, 0, len(p.clusters))
@@ -147,8 +146,7 @@ func (m *Manager) Status() ([]Status, []Problem) {
 	return out, p.problems
 }
 
-// Has reports whether there is such a cluster. It may be called from any
-// goroutine.
+// Has reports whether a cluster exists. It may be called concurrently.
 func (m *Manager) Has(id mesh.ClusterID) bool {
 	return slices.ContainsFunc(m.published.Load().clusters, func(e publishedCluster) bool { return e.Cluster == id })
 }

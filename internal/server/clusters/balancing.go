@@ -1,0 +1,89 @@
+package clusters
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// applySettings applies the settings of clusters: the permissions of their kubeconfigs,
+// and the load balancing of their endpoints.
+func (m *Manager) applySettings(ctx context.Context) {
+	m.mu.Lock()
+	origins := slices.SortedFunc(maps.Keys(m.specs), func(a, b Origin) int {
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
+	})
+	m.mu.Unlock()
+	for _, o := range origins {
+		if m.affected(o) {
+			m.processOrigin(ctx, o)
+		}
+	}
+	m.judge()
+}
+
+// affected reports whether changed permissions may affect a cluster of the origin.
+func (m *Manager) affected(o Origin) bool {
+	for id, c := range m.registrations[o] {
+		if !slices.Equal(c.allow, m.setting(id).Allow) {
+			return true
+		}
+	}
+	return len(m.problems[o]) > 0
+}
+
+// judge updates the load balancing of lost and recovered clusters, and logs credentials
+// that end.
+func (m *Manager) judge() {
+	for _, c := range m.clusters {
+		m.setBalancing(c)
+		m.logCredential(c)
+	}
+}
+
+func (m *Manager) setBalancing(c *cluster) {
+	standing := m.balancingOf(c)
+	if standing == c.balancing {
+		return
+	}
+	m.cfg.Log.Info("cluster takes another part in load balancing", "cluster", c.id,
+		"drained", standing.Drained, "demoted", standing.Demoted, "weight", cmp.Or(standing.Weight, 100))
+	c.balancing = standing
+	m.cfg.Registry.SetBalancing(c.id, standing)
+}
+
+func (m *Manager) balancingOf(c *cluster) snapshot.Balancing {
+	set := m.setting(c.id)
+	standing := snapshot.Balancing{Drained: set.Drain, Weight: set.Weight}
+	since := m.lostSince(c)
+	if c.id == m.cfg.Own || since.IsZero() {
+		return standing
+	}
+	switch cmp.Or(set.OnLost, m.cfg.OnLost, mesh.Keep) {
+	case mesh.Keep:
+	case mesh.Demote:
+		standing.Demoted = true
+	case mesh.Drop:
+		standing.Demoted = true
+		standing.Drained = standing.Drained || m.cfg.Now().Sub(since) >= m.cfg.Grace
+	}
+	return standing
+}
+
+// lostSince returns the time since which a cluster is lost; zero if it is followed or may
+// recover in a moment.
+func (m *Manager) lostSince(c *cluster) time.Time {
+	if !c.synced || c.reader == nil {
+		return time.Time{}
+	}
+	since := c.reader.report().LostSince
+	if since.IsZero() || m.cfg.Now().Sub(since) < m.cfg.timing.lost {
+		return time.Time{}
+	}
+	return since
+}
