@@ -54,7 +54,7 @@ func (s *Server) loadCA() (err error) {
 func (s *Server) caSource() (source ca.Source, flag string, err error) {
 	switch {
 	case s.cfg.CADir != "":
-		source, err = ca.NewDir(s.cfg.CADir, s.cfg.log(logCA))
+		source, err = ca.NewDir(s.cfg.CADir)
 		return source, "--ca-dir", err
 	case s.cfg.CASource != nil:
 		return s.cfg.CASource, s.cfg.CASource.Place(), nil
@@ -66,7 +66,7 @@ func (s *Server) caSource() (source ca.Source, flag string, err error) {
 	}
 	s.cfg.Log.Warn("no --ca-dir: certificates are signed by a self-signed CA, which other clusters do not trust",
 		"dir", dir, "created", created)
-	source, err = ca.NewDir(dir, s.cfg.log(logCA))
+	source, err = ca.NewDir(dir)
 	return source, "--state-dir", err
 }
 

@@ -96,7 +96,7 @@ func config(t *testing.T, dir string) Config {
 	t.Helper()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	return Config{
-		Source: &Dir{dir, log}, Use: func(*Set) {}, Reloaded: func(bool) {}, Now: time.Now, Log: log,
+		Source: &Dir{dir}, Use: func(*Set) {}, Reloaded: func(bool) {}, Now: time.Now, Log: log,
 		TrustDomain: func() (string, []string) { return "", nil }, ServerNames: []string{"istiod.istio-system.svc"},
 		Alive: func(time.Time) []*certs.Authority { return nil },
 	}
@@ -453,7 +453,7 @@ func TestEarlierSigner(t *testing.T) {
 
 func TestOpenRefuses(t *testing.T) {
 	dir := newDir(t)
-	if _, err := NewDir(dir, slog.Default()); err == nil {
+	if _, err := NewDir(dir); err == nil {
 		t.Error("a directory that is not there is opened")
 	}
 	save(t, dir, certstest.NewIntermediate(t, certstest.NewRoot(t)))

@@ -15,9 +15,8 @@ const (
 	quiet = 100 * time.Millisecond
 	// longest bounds the wait for files that keep changing.
 	longest = 2 * time.Second
-	// checkInterval is the interval between checks without events: some file
-	// systems and the targets of links have none.
-	checkInterval = time.Second
+	// checkInterval is the interval between comparisons of stamps.
+	checkInterval = 250 * time.Millisecond
 	// judgeInterval is the interval between checks of unchanged files.
 	judgeInterval = time.Minute
 )
