@@ -27,29 +27,18 @@ type issuedLog struct {
 func (r *issuedLog) add(a *certs.Authority, now, until time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	i := len(r.all) - 1
-	if i < 0 || r.all[i].Authority != a {
-		i = slices.IndexFunc(r.all, func(s Issued) bool { return s.Authority.Cert.Equal(a.Cert) })
-	}
-	var s Issued
-	if i >= 0 {
-		s = r.all[i]
-	}
-	s.Authority, s.Last = a, now
-	if until.After(s.Until) {
-		s.Until = until
-	}
-	if i >= 0 && i == len(r.all)-1 {
-		r.all[i] = s
-		return
-	}
-	if i >= 0 {
+	s := Issued{Authority: a, Last: now, Until: until}
+	i := slices.IndexFunc(r.all, func(o Issued) bool { return o.Authority == a || o.Authority.Cert.Equal(a.Cert) })
+	switch {
+	case i >= 0:
+		if o := r.all[i]; o.Until.After(until) {
+			s.Until = o.Until
+		}
 		r.all = slices.Delete(r.all, i, i+1)
-	}
-	r.all = append(r.all, s)
-	if len(r.all) > maxSigners {
+	case len(r.all) == maxSigners:
 		r.all = slices.Delete(r.all, 0, 1)
 	}
+	r.all = append(r.all, s)
 }
 
 // Signed returns the authorities that signed certificates since the start, the latest

@@ -43,17 +43,11 @@ func describe(s *Set) *Material {
 	if s == nil {
 		return nil
 	}
-	m := &Material{
-		Signer: Describe(s.Cert), RevocationLists: len(s.Revocations.Lists), Revoked: s.revoked.count(),
+	return &Material{
+		Signer: Describe(s.Cert), Chain: describeAll(s.Chain), Roots: describeAll(s.Roots),
+		RevocationLists: len(s.Revocations.Lists), Revoked: s.revoked.count(),
 		ListsForPeers: s.ForPeers.Count, ListsUntil: s.ForPeers.Until.UTC(),
 	}
-	for _, c := range s.Chain {
-		m.Chain = append(m.Chain, Describe(c))
-	}
-	for _, c := range s.Roots {
-		m.Roots = append(m.Roots, Describe(c))
-	}
-	return m
 }
 
 // describeSeen describes the readable certificates of an invalid source, nil if there
@@ -63,17 +57,18 @@ func describeSeen(read *store.Material) *Material {
 	if len(signer)+len(chain)+len(roots) == 0 {
 		return nil
 	}
-	var m Material
+	m := &Material{Chain: describeAll(chain), Roots: describeAll(roots)}
 	if len(signer) > 0 {
 		m.Signer = Describe(signer[0])
 	}
-	for _, c := range chain {
-		m.Chain = append(m.Chain, Describe(c))
+	return m
+}
+
+func describeAll(list []*x509.Certificate) (out []Certificate) {
+	for _, c := range list {
+		out = append(out, Describe(c))
 	}
-	for _, c := range roots {
-		m.Roots = append(m.Roots, Describe(c))
-	}
-	return &m
+	return out
 }
 
 // Signed describes the workload certificates of a signer since the start.

@@ -1,7 +1,6 @@
 package ca
 
 import (
-	"crypto"
 	"crypto/rand"
 	"crypto/x509"
 	"fmt"
@@ -21,39 +20,26 @@ func tryAuthority(a *certs.Authority, domain string, names []string, place strin
 	if err != nil {
 		return err
 	}
-	for _, s := range trialCertificates(a, key.Public(), domain, names, now) {
-		leaf, err := s.sign()
+	verifyLeaf := func(what string, leaf *x509.Certificate, err error) error {
 		if err == nil {
 			_, err = leaf.Verify(x509.VerifyOptions{
 				Roots: certs.Pool(a.Roots), Intermediates: certs.Pool(a.Chain), CurrentTime: now, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 			})
 		}
-		if err != nil {
-			return &verify.Failure{Findings: []verify.Finding{{
-				Severity: verify.Error, Code: verify.Rejected, Place: place, Subject: verify.Name(a.Cert), Fingerprint: verify.Short(a.Cert),
-				Reason: fmt.Sprintf("peers would refuse what %q signs for %s: %v", verify.Name(a.Cert), s.what, err),
-				Fix:    "use a CA that may sign it, and whose name constraints permit it",
-			}}}
+		if err == nil {
+			return nil
 		}
+		return &verify.Failure{Findings: []verify.Finding{{
+			Severity: verify.Error, Code: verify.Rejected, Place: place, Subject: verify.Name(a.Cert), Fingerprint: verify.Short(a.Cert),
+			Reason: fmt.Sprintf("peers would refuse what %q signs for %s: %v", verify.Name(a.Cert), what, err),
+			Fix:    "use a CA that may sign it, and whose name constraints permit it",
+		}}}
 	}
-	return nil
-}
-
-// trialCertificate is a kind of certificate that the control plane signs.
-type trialCertificate struct {
-	what string
-	sign func() (*x509.Certificate, error)
-}
-
-func trialCertificates(a *certs.Authority, key crypto.PublicKey, domain string, names []string, now time.Time) []trialCertificate {
-	out := []trialCertificate{{"the control plane's port", func() (*x509.Certificate, error) {
-		return a.SignServer(key, names, time.Minute, now, rand.Reader)
-	}}}
-	if domain == "" {
-		return out
+	leaf, err := a.SignServer(key.Public(), names, time.Minute, now, rand.Reader)
+	if err := verifyLeaf("the control plane's port", leaf, err); err != nil || domain == "" {
+		return err
 	}
 	workload := mesh.Identity{TrustDomain: domain, Namespace: mesh.DefaultSystemNamespace, ServiceAccount: "istiod"}
-	return append(out, trialCertificate{"workloads of " + domain, func() (*x509.Certificate, error) {
-		return a.SignLeaf(key, mesh.Caller{Identity: workload}, time.Minute, now, rand.Reader)
-	}})
+	leaf, err = a.SignLeaf(key.Public(), mesh.Caller{Identity: workload}, time.Minute, now, rand.Reader)
+	return verifyLeaf("workloads of "+domain, leaf, err)
 }

@@ -33,42 +33,22 @@ func (c counters) forget(id mesh.ClusterID)  { c.timeouts.DeleteLabelValues(stri
 // no metrics.
 type collector struct{ m *Manager }
 
-func (c collector) managed() *prometheus.Desc {
-	return prometheus.NewDesc("istiod_managed_clusters", "Clusters that are read.", []string{"cluster_type"}, nil)
-}
-
-func (c collector) state() *prometheus.Desc {
-	return prometheus.NewDesc("istiod_remote_cluster_sync_status", "How far a cluster was read: 1 for its state.",
-		[]string{"cluster", "cluster_type", "status"}, nil)
-}
-
-func (c collector) synced() *prometheus.Desc {
-	return prometheus.NewDesc("meshctl_cluster_synced", "Whether everything of a cluster was read once.", []string{"cluster"}, nil)
-}
-
-func (c collector) lost() *prometheus.Desc {
-	return prometheus.NewDesc("meshctl_cluster_lost", "Whether a cluster that was read is not followed now.", []string{"cluster"}, nil)
-}
-
-func (c collector) ends() *prometheus.Desc {
-	return prometheus.NewDesc("meshctl_cluster_token_expiry_timestamp", "When the token that a cluster is read with ends, in seconds since 1970.",
-		[]string{"cluster"}, nil)
-}
-
-// Describe implements prometheus.Collector.
-func (c collector) Describe(to chan<- *prometheus.Desc) {
-	to <- c.managed()
-	to <- c.state()
-	to <- c.synced()
-	to <- c.lost()
-	to <- c.ends()
-}
+// Describe sends nothing, which makes it an unchecked collector.
+func (collector) Describe(chan<- *prometheus.Desc) {}
 
 // Collect implements prometheus.Collector.
 func (c collector) Collect(to chan<- prometheus.Metric) {
-	gauge := func(d *prometheus.Desc, value float64, labels ...string) {
-		to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, labels...)
+	metric := func(name, help string, labels ...string) func(float64, ...string) {
+		desc := prometheus.NewDesc(name, help, labels, nil)
+		return func(value float64, values ...string) {
+			to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, value, values...)
+		}
 	}
+	managed := metric("istiod_managed_clusters", "Clusters that are read.", "cluster_type")
+	state := metric("istiod_remote_cluster_sync_status", "How far a cluster was read: 1 for its state.", "cluster", "cluster_type", "status")
+	synced := metric("meshctl_cluster_synced", "Whether everything of a cluster was read once.", "cluster")
+	lost := metric("meshctl_cluster_lost", "Whether a cluster that was read is not followed now.", "cluster")
+	ends := metric("meshctl_cluster_token_expiry_timestamp", "When the token that a cluster is read with ends, in seconds since 1970.", "cluster")
 	flag := func(b bool) float64 {
 		if b {
 			return 1
@@ -83,14 +63,14 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 			kind = "local"
 		}
 		number[kind]++
-		gauge(c.state(), 1, string(s.Cluster), kind, string(s.State))
-		gauge(c.synced(), flag(s.State == Synced || s.State == Lost), string(s.Cluster))
-		gauge(c.lost(), flag(s.State == Lost), string(s.Cluster))
+		state(1, string(s.Cluster), kind, string(s.State))
+		synced(flag(s.State == Synced || s.State == Lost), string(s.Cluster))
+		lost(flag(s.State == Lost), string(s.Cluster))
 		if s.TokenEnds != nil {
-			gauge(c.ends(), float64(s.TokenEnds.Unix()), string(s.Cluster))
+			ends(float64(s.TokenEnds.Unix()), string(s.Cluster))
 		}
 	}
 	for kind, n := range number {
-		gauge(c.managed(), float64(n), kind)
+		managed(float64(n), kind)
 	}
 }

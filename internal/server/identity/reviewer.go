@@ -62,7 +62,7 @@ type reviewer struct {
 
 // reviewProblem is the reason why tokens cannot be reviewed.
 type reviewProblem struct {
-	kind  string // logged once
+	fix   string
 	err   error
 	since time.Time
 }
@@ -161,7 +161,7 @@ func (r *reviewer) probe() error {
 var errMayNot = errors.New("the credential may not create tokenreviews.authentication.k8s.io")
 
 // note records why tokens cannot be reviewed, or with nil that they can. It logs
-// each kind of problem once.
+// each problem once.
 func (r *reviewer) note(err error) {
 	if err != nil && r.ctx.Err() != nil {
 		return // the cluster was removed
@@ -170,7 +170,7 @@ func (r *reviewer) note(err error) {
 	last := r.problem
 	r.problem = nil
 	if err != nil {
-		r.problem = &reviewProblem{kind: kindOf(err), err: err, since: r.cfg.Now()}
+		r.problem = &reviewProblem{fix: fixOf(err), err: err, since: r.cfg.Now()}
 		if last != nil {
 			r.problem.since = last.since
 		}
@@ -178,42 +178,26 @@ func (r *reviewer) note(err error) {
 	now := r.problem
 	r.mu.Unlock()
 	switch {
-	case now != nil && (last == nil || last.kind != now.kind):
+	case now != nil && (last == nil || last.fix != now.fix):
 		r.cfg.Log.Warn("tokens of a cluster cannot be reviewed: its workloads get no first certificate",
-			"cluster", r.cluster, "error", err, "fix", fixes[now.kind])
+			"cluster", r.cluster, "error", err, "fix", now.fix)
 	case now == nil && last != nil:
 		r.cfg.Log.Info("tokens of a cluster can be reviewed again", "cluster", r.cluster)
 	}
 }
 
-// Kinds of problems.
-const (
-	kindForbidden    = "forbidden"
-	kindUnauthorized = "unauthorized"
-	kindNoKeys       = "no keys"
-	kindUnreachable  = "unreachable"
-)
-
-// fixes are the repairs for each kind.
-var fixes = map[string]string{
-	kindForbidden:    "grant create on tokenreviews.authentication.k8s.io to the credential's account",
-	kindUnauthorized: "give the cluster a credential that is valid",
-	kindNoKeys:       "bind ClusterRole system:service-account-issuer-discovery to the credential's account",
-	kindUnreachable:  "check the API server's address and state",
-}
-
-func kindOf(err error) string {
+// fixOf returns the fix for an error. Errors with the same fix are one problem.
+func fixOf(err error) string {
+	forbidden := apierrors.IsForbidden(err)
 	switch {
-	case errors.Is(err, errMayNot):
-		return kindForbidden
 	case apierrors.IsUnauthorized(err):
-		return kindUnauthorized
-	case errors.Is(err, errKeys) && (apierrors.IsForbidden(err) || apierrors.IsNotFound(err)):
-		return kindNoKeys
-	case apierrors.IsForbidden(err):
-		return kindForbidden
+		return "give the cluster a credential that is valid"
+	case errors.Is(err, errKeys) && (forbidden || apierrors.IsNotFound(err)):
+		return "bind ClusterRole system:service-account-issuer-discovery to the credential's account"
+	case errors.Is(err, errMayNot) || forbidden:
+		return "grant create on tokenreviews.authentication.k8s.io to the credential's account"
 	}
-	return kindUnreachable
+	return "check the API server's address and state"
 }
 
 func (r *reviewer) status() ReviewerStatus {
@@ -225,7 +209,7 @@ func (r *reviewer) status() ReviewerStatus {
 	defer r.mu.Unlock()
 	if p := r.problem; p != nil {
 		st.Since = new(p.since.UTC())
-		st.Problem = fmt.Sprintf("%v: tokens of this cluster cannot be reviewed, so its workloads get no first certificate; %s", p.err, fixes[p.kind])
+		st.Problem = fmt.Sprintf("%v: tokens of this cluster cannot be reviewed, so its workloads get no first certificate; %s", p.err, p.fix)
 	}
 	return st
 }
