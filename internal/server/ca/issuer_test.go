@@ -446,7 +446,7 @@ func TestWithoutAuthority(t *testing.T) {
 		t.Errorf("error is %v, counted %v", err, counts.n)
 	}
 	if _, err := i.ServingCertificate(); err == nil {
-		t.Error("a serving certificate of nobody")
+		t.Error("got a serving certificate without a signer")
 	}
 }
 

@@ -109,7 +109,7 @@ func TestRefusedAtOnce(t *testing.T) {
 		t.Errorf("given %d, limited %d, authenticated %d times, slowed by %v", given, n, authenticated, slowed)
 	}
 	if got := ask(create, nil); got != codes.ResourceExhausted || authenticated != burst+1 {
-		t.Errorf("who is not known yet: %v, authenticated %d times", got, authenticated)
+		t.Errorf("unknown caller: got %v, authenticated %d times", got, authenticated)
 	}
 	if got := ask("/another.Service/Method", token); got != codes.OK {
 		t.Errorf("another method: %v", got)
@@ -131,7 +131,7 @@ func TestLimiter(t *testing.T) {
 	}
 	slow := newIdentityLimiter(0.01)
 	if !slow.allow(identity(0), start) || slow.allow(identity(0), start.Add(99*time.Second)) || !slow.allow(identity(0), start.Add(200*time.Second)) {
-		t.Error("one in 100 seconds is not what it gives")
+		t.Error("want one request in 100 seconds")
 	}
 	if !slow.allow(identity(1), start) || slow.allow(identity(1), start.Add(-time.Hour)) {
 		t.Error("a clock that is set back fills the bucket")
@@ -196,7 +196,7 @@ func TestSigned(t *testing.T) {
 	sign(time.Hour)
 	i.SetAuthority(b)
 	sign(time.Hour)
-	again := *a // loaded anew
+	again := *a // loaded again
 	i.SetAuthority(&again)
 	now = now.Add(time.Minute)
 	sign(time.Second)

@@ -181,7 +181,7 @@ func (s *SecretSource) follow(ctx context.Context, i int, changed func()) {
 		Set:  set,
 		Gone: func(*corev1.Secret) { set(nil) },
 		Lost: func(err error) {
-			log.Warn("the Secret of the signing CA cannot be watched, what was read last stays", "error", err)
+			log.Warn("the Secret of the signing CA cannot be watched, the last known contents stay", "error", err)
 		},
 		Back: func() { log.Info("the Secret of the signing CA is watched again") },
 	})

@@ -35,7 +35,7 @@ type kubeTest struct {
 	own     *testkube.Cluster
 	secrets kube.Objects[*corev1.Secret, *corev1.SecretList]
 	system  string // the namespace of the secrets
-	sample  string // that of the service hello, in all clusters
+	sample  string // of the service hello, in all clusters
 }
 
 func startReal(t *testing.T, change ...func(*Config, *Kubernetes)) *kubeTest {
@@ -343,14 +343,14 @@ func TestRefusedKubeconfigs(t *testing.T) {
 		}
 		if text, refusal := strings.CutPrefix(p.Reason, "kubeconfig is not allowed: "); refusal != (len(p.Refused) > 0) ||
 			refusal && (p.Refused[0].Field == "" || p.Refused[0].Fix == "" || !strings.HasPrefix(text, p.Refused[0].Reason)) {
-			t.Errorf("refused are %+v, said is %q", p.Refused, p.Reason)
+			t.Errorf("got findings %+v, reason %q", p.Refused, p.Reason)
 		}
 	}
 	if list, _ := r.Status(); len(list) != 2 {
 		t.Errorf("clusters %+v", list)
 	}
 	if notes := strings.Join(r.status("good").Notes, " "); !strings.Contains(notes, "allowed: loopback") {
-		t.Errorf("what is allowed is not shown: %q", notes)
+		t.Errorf("permissions are missing in notes %q", notes)
 	}
 	if _, err := os.Stat(started); err == nil {
 		t.Error("the plug-in was started")

@@ -228,7 +228,7 @@ func (m *Manager) search(ctx context.Context) {
 	for _, f := range m.cfg.Finders {
 		m.running.Go(func() {
 			if err := f.Run(ctx, m); err != nil && ctx.Err() == nil {
-				m.cfg.Log.Error("other clusters are not looked for any more", "error", err)
+				m.cfg.Log.Error("the search for other clusters has ended", "error", err)
 				m.Listed()
 			}
 		})

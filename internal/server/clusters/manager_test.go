@@ -90,7 +90,7 @@ type managerTest struct {
 	metrics  *prometheus.Registry
 	log      *lines
 	stop     func()
-	host     string // whose endpoints are looked at
+	host     string // of the checked endpoints
 
 	mu        sync.Mutex
 	snapshots [][]string // the addresses of hello in each snapshot
@@ -391,7 +391,7 @@ func TestFastUpdates(t *testing.T) {
 	w.until("the last", w.has("10.1.0.1", "10.2.0.1", "10.2.1.99"))
 	w.Set(secret("a"), []Spec{spec("c2", "slow2", access(slow))})
 	w.until("swap begins", func() bool { return w.status("c2").NextCredential == "slow2" })
-	w.Set(secret("a"), []Spec{spec("c2", "many99", access(slow))}) // back to what is in use
+	w.Set(secret("a"), []Spec{spec("c2", "many99", access(slow))}) // back to the spec in use
 	w.until("swap is taken back", func() bool { return w.status("c2").NextCredential == "" })
 	w.Set(secret("b"), []Spec{spec("c3", "slow", access(slow))})
 	w.until("reading c3", func() bool { return w.Has("c3") })
@@ -561,7 +561,7 @@ func TestHandlerSeesNewLife(t *testing.T) {
 		for l.notifyNext() {
 		}
 		if !slices.Equal(r.calls, want) {
-			t.Fatalf("told %q, want %q", r.calls, want)
+			t.Fatalf("got calls %q, want %q", r.calls, want)
 		}
 		r.calls = nil
 	}
@@ -746,11 +746,11 @@ func TestSettingsCountAtOnce(t *testing.T) {
 		return w.has("10.1.0.2", "10.2.0.1")() && w.status("c2").Drained && w.registry.Current().Endpoints.Get(host).ByPort["http"][1].Drained
 	})
 	if s := w.status("c2"); !slices.Equal(s.Setting.Allow, []string{"exec"}) {
-		t.Errorf("what is allowed is not shown: %+v", s)
+		t.Errorf("permissions are missing in %+v", s)
 	}
 	set(mesh.ClusterSettings{"c2": {Allow: []string{"exec"}}})
 	w.until("not drained", func() bool { return !w.registry.Current().Endpoints.Get(host).ByPort["http"][1].Drained })
-	set(nil) // what was allowed is not any more: the last good one stays, and that is told
+	set(nil) // the permission is gone: the last good registration stays, with a problem
 	w.until("refused again", w.problem("exec is not allowed; the last good one stays in use"))
 	if !w.has("10.1.0.2", "10.2.0.1")() {
 		t.Error("the endpoints are gone")

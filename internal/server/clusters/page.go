@@ -53,7 +53,7 @@ type Page struct {
 // maxShownConflicts bounds AddressConflicts.
 const maxShownConflicts = 100
 
-// PageCluster is one cluster: how it is read and what it contributes to the mesh.
+// PageCluster is the status of one cluster and its contribution to the mesh.
 type PageCluster struct {
 	Status
 	Network  mesh.NetworkID `json:",omitempty"`

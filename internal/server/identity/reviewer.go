@@ -151,7 +151,7 @@ func (r *reviewer) probe() error {
 	})
 	switch {
 	case err != nil:
-		return fmt.Errorf("ask what the credential may do: %w", err)
+		return fmt.Errorf("check the permissions of the credential: %w", err)
 	case !answer.Status.Allowed:
 		return errMayNot
 	}

@@ -279,7 +279,7 @@ func TestConcurrentReviewsAreMerged(t *testing.T) {
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := r.byToken(gone, metadata.Pairs("authorization", "Bearer "+raw, "clusterid", "east")); !errors.Is(err, context.Canceled) {
-		t.Errorf("who gave up got %v", err)
+		t.Errorf("caller that gave up: got %v", err)
 	}
 	begun.Wait()
 	close(release)
@@ -578,7 +578,7 @@ func TestRemovalEndsReviews(t *testing.T) {
 	asked := make(chan struct{})
 	api.setFault(func(_ http.ResponseWriter, req *http.Request) bool {
 		if strings.HasSuffix(req.URL.Path, "/tokenreviews") {
-			_, _ = io.Copy(io.Discard, req.Body) // until then nobody sees that the caller went
+			_, _ = io.Copy(io.Discard, req.Body) // the server only then sees that the caller has gone
 			close(asked)
 			<-req.Context().Done()
 			return true
@@ -607,7 +607,7 @@ func FuzzDiscovery(f *testing.F) {
 			t.Fatalf("issuer %q, error %v", issuer, err)
 		}
 		if err == nil && !json.Valid(doc) {
-			t.Fatalf("issuer %q of what is no JSON", issuer)
+			t.Fatalf("got issuer %q of a document that is not JSON", issuer)
 		}
 	})
 }
@@ -633,7 +633,7 @@ func TestTokenOfSeveralClusters(t *testing.T) {
 			r.reviewers.get(id).refetch(t.Context())
 		}
 	}
-	if _, err := r.ask(t, api.token(t, time.Hour), ""); err == nil || !strings.Contains(err.Error(), "must say which") {
+	if _, err := r.ask(t, api.token(t, time.Hour), ""); err == nil || !strings.Contains(err.Error(), "must name one") {
 		t.Errorf("a token of three clusters: %v", err)
 	}
 	if n := api.reviews.Load(); n != 0 {

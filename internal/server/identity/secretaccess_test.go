@@ -133,7 +133,7 @@ func (b *accessTest) until(want string) {
 		select {
 		case pods := <-b.told:
 			if !slices.Equal(pods, []string{"c1/ns/gw-1"}) {
-				b.t.Fatalf("told %v", pods)
+				b.t.Fatalf("notified pods are %v", pods)
 			}
 		case <-deadline:
 			b.t.Fatalf("the answer is %v, want %q", err, want)
@@ -240,7 +240,7 @@ func TestForgets(t *testing.T) {
 		}
 		b.set(true, false, time.Hour)
 		select {
-		case <-b.told: // whoever looked last does not look again
+		case <-b.told: // the pods of the last query are not notified again
 		case <-time.After(20 * time.Millisecond):
 		}
 	}

@@ -59,7 +59,7 @@ func (a *Authenticator) byClusterToken(ctx context.Context, raw string, md metad
 	case len(good) == 0:
 		return mesh.Caller{}, cmp.Or(err, errNoIssuer) // the clusters may have gone meanwhile
 	case len(good) > 1:
-		return mesh.Caller{}, fmt.Errorf("its issuer is that of clusters %q and %q: the header %s must say which",
+		return mesh.Caller{}, fmt.Errorf("clusters %q and %q have the same issuer: the header %s must name one",
 			good[0].cluster, good[1].cluster, headerCluster)
 	}
 	t := good[0]

@@ -109,7 +109,7 @@ func (l *Lease) term(ctx context.Context, c *elector, tasks []Task) error {
 	}
 	err := g.Wait()
 	l.hold(false)
-	c.release(ctx) // nobody writes any more
+	c.release(ctx) // all tasks have ended
 	if errors.Is(err, errLost) || ctx.Err() != nil && errors.Is(err, ctx.Err()) {
 		return nil
 	}

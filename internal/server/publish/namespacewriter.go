@@ -63,7 +63,7 @@ func (w *namespaceWriter) look(ctx context.Context, namespace string) {
 	if err := w.put(ctx, namespace, have, *roots); err != nil {
 		w.note(ctx, namespace, "write", err)
 	}
-	w.queue.AddAfter(namespace, w.rests.Get(namespace)) // in case that nobody tells
+	w.queue.AddAfter(namespace, w.rests.Get(namespace)) // in case the watch misses it
 }
 
 func isRight(have *corev1.ConfigMap, roots string) bool {

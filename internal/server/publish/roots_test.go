@@ -208,7 +208,7 @@ data: {root-cert.pem: stale, more: stays}
 	all("all namespaces have the roots", "first")
 	cm, err := a.ConfigMaps(other).Get(t.Context(), RootConfigMap)
 	if err != nil || cm.Data["more"] != "stays" || cm.Labels["mine"] != "yes" {
-		t.Errorf("what others wrote is gone: %+v, %v", cm, err)
+		t.Errorf("data of other writers is gone: %+v, %v", cm, err)
 	}
 	a.patch(apps, `{"data":{"root-cert.pem":"evil"}}`)
 	all("an edit is undone", "first")
@@ -327,7 +327,7 @@ func TestRemoteClusterInvites(t *testing.T) {
 	annotate(`"*"`)
 	until(t, "all may write", func() error { return a.checkAll("roots") })
 	if n := r.count("remote created"); n != written+1 {
-		t.Errorf("%d ConfigMaps were made while nobody was to write", n-written-1)
+		t.Errorf("%d ConfigMaps were written without permission", n-written-1)
 	}
 
 	// A credential without permission to write is reported; a new one is used.

@@ -44,7 +44,7 @@ func (s Source) Check() error {
 	case s.ID != "" && s.URL == "":
 		return fmt.Errorf("%s: no bundle endpoint that could prove it", s.ID)
 	case s.ID != "" && s.File == "":
-		return fmt.Errorf("%s: no file with the bundle that the endpoint is to prove it by the first time", s.ID)
+		return fmt.Errorf("%s: no file with the bundle for the first connection to the endpoint", s.ID)
 	}
 	if s.ID != "" {
 		if id, err := mesh.ParseIdentity(s.ID); err != nil {

@@ -259,7 +259,7 @@ func TestWritten(t *testing.T) {
 	want := []string{"c1/ns/vm-1 vm 2", "c1/ns/vm-1 vm 1"}
 	b.change(func() {
 		if !slices.Equal(b.set, want) || b.patches != 6 {
-			t.Errorf("told %q and %d patches, want %q and 6", b.set, b.patches, want)
+			t.Errorf("got %q and %d patches, want %q and 6", b.set, b.patches, want)
 		}
 	})
 }
@@ -279,7 +279,7 @@ func TestFlappingHealth(t *testing.T) {
 	b.change(func() {
 		lines := strings.Count(b.logs.String(), "reported its health")
 		if len(b.set) != 1 || b.patches != 1 || lines != 1 {
-			t.Errorf("told %d times, %d patches, %d lines of the log; want 1 of each", len(b.set), b.patches, lines)
+			t.Errorf("got %d changes, %d patches, %d lines of the log; want 1 of each", len(b.set), b.patches, lines)
 		}
 	})
 	b.pass(restTime)
@@ -336,7 +336,7 @@ func TestRemovalIsRetried(t *testing.T) {
 	b.until("failure", func() bool { return b.results[Failed] == 1 })
 	b.change(func() {
 		if want := "c1/ns/vm-1 vm 0"; len(b.set) != 2 || b.set[1] != want {
-			t.Errorf("told %q, want %q last", b.set, want)
+			t.Errorf("got %q, want %q last", b.set, want)
 		}
 		b.fail = 0
 	})
@@ -345,7 +345,7 @@ func TestRemovalIsRetried(t *testing.T) {
 	b.poll("nothing kept", b.empty)
 	b.change(func() {
 		if len(b.set) != 2 {
-			t.Errorf("told %q: the end twice", b.set)
+			t.Errorf("got %q: removed twice", b.set)
 		}
 	})
 }
@@ -410,7 +410,7 @@ func TestNotWritten(t *testing.T) {
 			}
 			b.change(func() {
 				if n := strings.Count(b.logs.String(), "cannot be written"); n != 1 || !strings.Contains(b.logs.String(), tc.want) {
-					t.Errorf("told %d times: %s, want %q", n, b.logs.String(), tc.want)
+					t.Errorf("logged %d times: %s, want %q", n, b.logs.String(), tc.want)
 				}
 				tc.mended(b)
 			})
