@@ -13,18 +13,16 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// chosenFilters is what the EnvoyFilters of one workload ask for. Each part
-// is empty for workloads that no EnvoyFilter selects, which so share what
-// they shared without any.
+// chosenFilters holds the result of the EnvoyFilters for one workload. Its parts are empty
+// if none selects the workload, so that such workloads share their views.
 type chosenFilters struct {
 	inbound    []snapshot.HTTPFilter
 	outbound   []snapshot.HTTPFilter
 	extensions Views
 }
 
-// chooseFilters gathers what the EnvoyFilters ask for that select a workload,
-// in the order in which they apply. Of two extensions of one name the first
-// counts.
+// chooseFilters applies the EnvoyFilters that select a workload, in order. If two have an
+// extension of one name, the first wins.
 func chooseFilters(s *snapshot.Snapshot, namespace string, labels map[string]string) chosenFilters {
 	var out chosenFilters
 	var extensions []snapshot.Extension
@@ -46,21 +44,19 @@ func chooseFilters(s *snapshot.Snapshot, namespace string, labels map[string]str
 	}
 	if len(extensions) > 0 {
 		slices.SortFunc(extensions, func(a, b snapshot.Extension) int { return strings.Compare(a.Name, b.Name) })
-		out.extensions.Shared = extensionView{encodeFacts(extensions)}
+		out.extensions.Shared = extensionView{facts: encodeFacts(extensions)}
 	}
 	return out
 }
 
-// extensionView are the extension configurations of the proxies for which the
-// same were chosen.
+// extensionView is the view of the extension configurations (ECDS) of proxies with the
+// same extensions.
 type extensionView struct {
+	constantView
 	facts string // []snapshot.Extension, encoded
 }
 
 func (v extensionView) Type() string { return xdswire.ExtensionType }
-
-// Reads says that other facts make another view.
-func (v extensionView) Reads() snapshot.Kinds { return 0 }
 
 func (v extensionView) Units(_ *snapshot.Snapshot, yield func(string, Unit)) {
 	for _, e := range v.extensions() {
@@ -68,16 +64,13 @@ func (v extensionView) Units(_ *snapshot.Snapshot, yield func(string, Unit)) {
 	}
 }
 
-// Touched yields nothing.
-func (v extensionView) Touched(*snapshot.Snapshot, *snapshot.Changes, func(string, Unit)) {}
-
 func (v extensionView) extensions() []snapshot.Extension {
 	var list []snapshot.Extension
 	decodeFacts(v.facts, &list)
 	return list
 }
 
-// extension is one extension configuration.
+// extension generates one extension configuration.
 type extension struct {
 	name string
 	body string // encoded
@@ -89,7 +82,7 @@ func (u extension) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	return []*xdswire.Resource{enc.Raw(xdswire.ExtensionType, u.name, []byte(u.body))}, nil
 }
 
-// encodeFilters makes a list of filters comparable; none is the empty string.
+// encodeFilters makes a list of filters comparable. An empty list becomes "".
 func encodeFilters(list []snapshot.HTTPFilter) string {
 	if len(list) == 0 {
 		return ""
@@ -105,15 +98,15 @@ func decodeFilters(facts string) []snapshot.HTTPFilter {
 	return list
 }
 
-// decodeFacts reads what encodeFacts wrote.
+// decodeFacts decodes the result of encodeFacts.
 func decodeFacts(facts string, into any) {
 	if err := json.Unmarshal([]byte(facts), into); err != nil {
 		panic("xdsgen: facts that do not decode: " + err.Error())
 	}
 }
 
-// filtersAt are the filters for the listeners of any of the ports, so that
-// listeners of other ports stay shared with proxies that have none.
+// filtersAt returns the filters for any of the ports, encoded. Listeners of other ports
+// remain shared with proxies that have no filters.
 func filtersAt(list []snapshot.HTTPFilter, ports ...uint32) string {
 	var out []snapshot.HTTPFilter
 	for _, f := range list {
@@ -143,8 +136,8 @@ func (g *generator) insertFilters(h *hcmv3.HttpConnectionManager, list []snapsho
 	}
 }
 
-// placeOf is where in the list the filter is inserted, -1 if nowhere. The
-// last filter of the list, the router, stays the last.
+// placeOf returns the index at which to insert the filter, or -1. The router remains the
+// last filter of the list.
 func placeOf(f *snapshot.HTTPFilter, list []*hcmv3.HttpFilter) int {
 	last := len(list) - 1
 	switch f.Insert {

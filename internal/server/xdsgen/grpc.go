@@ -212,20 +212,15 @@ func grpcServer(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[stri
 // grpcServerView is the view of the listeners of a gRPC server, one for each address on
 // which it may listen. The server requests one by name.
 type grpcServerView struct {
+	constantView
 	facts string // grpcServerFacts, encoded
 }
 
 func (v grpcServerView) Type() string { return xdswire.ListenerType }
 
-// Reads returns none, because a proxy with other facts gets another view.
-func (v grpcServerView) Reads() snapshot.Kinds { return 0 }
-
 func (v grpcServerView) Units(_ *snapshot.Snapshot, yield func(string, Unit)) {
 	yield("server", grpcServerUnit(v))
 }
-
-// Touched yields nothing.
-func (v grpcServerView) Touched(*snapshot.Snapshot, *snapshot.Changes, func(string, Unit)) {}
 
 type grpcServerUnit grpcServerView
 

@@ -161,6 +161,7 @@ func ingressPorts(sc *snapshot.Sidecar, n Node, services []inboundPort) []inboun
 // inboundView is the view of the own clusters or the own listeners of workloads with
 // equal facts.
 type inboundView struct {
+	constantView
 	typ      string
 	facts    string                    // inboundFacts, encoded
 	filters  string                    // []snapshot.HTTPFilter, encoded; for listeners only
@@ -169,15 +170,9 @@ type inboundView struct {
 
 func (v inboundView) Type() string { return v.typ }
 
-// Reads returns none, because a proxy with other facts gets another view.
-func (v inboundView) Reads() snapshot.Kinds { return 0 }
-
 func (v inboundView) Units(_ *snapshot.Snapshot, yield func(string, Unit)) {
 	yield("inbound", inboundUnit(v))
 }
-
-// Touched yields nothing.
-func (v inboundView) Touched(*snapshot.Snapshot, *snapshot.Changes, func(string, Unit)) {}
 
 type inboundUnit inboundView
 

@@ -11,13 +11,13 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// nameTable is the name of the only resource of its type. On the wire it has
-// none: agents take the first resource, whatever it is called.
+// nameTable is the name of the only resource of its type, which has none on the wire.
+// Agents take the first resource of any name.
 const nameTable = ""
 
-// nameView is the table from which the DNS proxies of agents answer. It has
-// the services that the proxy sees, by the addresses that reach them from its
-// cluster; headless services by those of their pods.
+// nameView is the view of the DNS table, from which the DNS proxies of agents answer. It
+// has the services that the proxy sees, with their addresses in the proxy's cluster or,
+// for headless services, the addresses of their pods.
 type nameView struct {
 	scope    scope
 	cluster  mesh.ClusterID
@@ -25,8 +25,8 @@ type nameView struct {
 	families families
 }
 
-// names is the table of proxies that see the services of the scope and reach
-// endpoints as those of the view do.
+// names returns the DNS table of proxies that see the services of the scope and reach
+// endpoints like the proxies of v.
 func (v endpointView) names(sc scope) nameView {
 	return nameView{scope: sc, cluster: v.cluster, network: v.network, families: v.families}
 }
@@ -66,7 +66,7 @@ func (v nameView) unit(s *snapshot.Snapshot, host string, yield func(string, Uni
 	}
 }
 
-// Join makes the table: its encoding is that of its entries in a row.
+// Join returns the table. Its encoding is the concatenation of its encoded entries.
 func (v nameView) Join(e *xdswire.Encoder, pieces []*xdswire.Resource) *xdswire.Resource {
 	entries := make([][]byte, len(pieces))
 	for i, p := range pieces {
@@ -75,7 +75,7 @@ func (v nameView) Join(e *xdswire.Encoder, pieces []*xdswire.Resource) *xdswire.
 	return e.Raw(xdswire.NameTableType, nameTable, entries...)
 }
 
-// serviceName is the entry of a service that has an address of its own.
+// serviceName generates the entry of a service with a cluster IP.
 type serviceName struct {
 	service  *snapshot.MeshService
 	cluster  mesh.ClusterID
@@ -95,11 +95,10 @@ func (u serviceName) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error)
 	return []*xdswire.Resource{nameEntry(enc, u.service.Host, u.service.Name, u.service.Namespace, ips)}, nil
 }
 
-// headlessNames are the entries of a headless service: one with the addresses
-// of all its pods, and one for each pod that has a host name, as the pods of a
-// StatefulSet have. Pods that are not healthy are left out, as Kubernetes'
-// own DNS does, and so are those of other networks, which no gateway stands in
-// for here.
+// headlessNames generates the entries of a headless service: one with the addresses of
+// all its pods, and one for each pod with a host name, as in a StatefulSet. As in the
+// DNS of Kubernetes, unhealthy pods are missing. So are pods in other networks, because a
+// gateway cannot take their place here.
 type headlessNames struct {
 	service   *snapshot.MeshService
 	endpoints *snapshot.Endpoints
@@ -115,7 +114,7 @@ func (u headlessNames) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, erro
 		return nil, nil
 	}
 	var all []netip.Addr
-	pods := make(map[string][2][]netip.Addr) // by host name: of other clusters, of the own
+	pods := make(map[string][2][]netip.Addr) // by host name: in other clusters, in the proxy's cluster
 	for _, list := range u.endpoints.ByPort {
 		for i := range list {
 			e := &list[i]
@@ -140,7 +139,7 @@ func (u headlessNames) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, erro
 	}
 	out := []*xdswire.Resource{nameEntry(enc, u.service.Host, u.service.Name, u.service.Namespace, all)}
 	for pod, of := range pods {
-		ips := of[1] // a pod of the own cluster hides those of its name in others
+		ips := of[1] // a pod in the proxy's cluster hides pods of its name in other clusters
 		if len(ips) == 0 {
 			ips = of[0]
 		}
@@ -151,15 +150,15 @@ func (u headlessNames) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, erro
 	return out, nil
 }
 
-// ofFamilies are the addresses of the IP versions, sorted, each once.
+// ofFamilies returns the addresses of these IP versions, sorted, each once.
 func ofFamilies(ips []netip.Addr, f families) []netip.Addr {
 	ips = slices.DeleteFunc(slices.Clone(ips), func(ip netip.Addr) bool { return familyOf(ip)&f == 0 })
 	slices.SortFunc(ips, netip.Addr.Compare)
 	return slices.Compact(ips)
 }
 
-// Field numbers of istio.networking.nds.v1.NameTable and its parts. Nothing
-// that this module could import has the message.
+// Field numbers of istio.networking.nds.v1.NameTable and its parts. No module that this
+// one may import has the message.
 const (
 	fieldTable     = 1 // of NameTable: a map
 	fieldKey       = 1 // of an entry of the map
@@ -170,10 +169,10 @@ const (
 	fieldNamespace = 4
 )
 
-// kubernetes is the registry whose services agents also find by short names.
+// kubernetes is the registry of the services that agents also find by short names.
 const kubernetes = "Kubernetes"
 
-// nameEntry is a piece of the table: one entry, encoded as a field of it.
+// nameEntry returns a part of the table: one entry, encoded as a field of the table.
 func nameEntry(enc *xdswire.Encoder, host, short, namespace string, ips []netip.Addr) *xdswire.Resource {
 	text := func(b []byte, num protowire.Number, s string) []byte {
 		return protowire.AppendString(protowire.AppendTag(b, num, protowire.BytesType), s)

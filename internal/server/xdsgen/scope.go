@@ -9,15 +9,14 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// scope says which services a proxy sees: by its namespace, for exportTo, and
-// by the Sidecar that applies to it. It is comparable; the namespace is empty
-// when it makes no difference.
+// scope determines the services that a proxy sees, by its namespace (exportTo) and its
+// Sidecar. It is comparable. The namespace is empty if it makes no difference.
 type scope struct {
 	namespace string
 	sidecar   *snapshot.Sidecar
 }
 
-// egress are the Sidecar's egress listeners, none without a Sidecar.
+// egress returns the Sidecar's egress listeners.
 func (sc scope) egress() []*networkingv1alpha3.IstioEgressListener {
 	if sc.sidecar == nil {
 		return nil
@@ -25,8 +24,8 @@ func (sc scope) egress() []*networkingv1alpha3.IstioEgressListener {
 	return sc.sidecar.Spec.GetEgress()
 }
 
-// policy is what the Sidecar says of destinations that nobody describes, nil
-// when it leaves that to the mesh.
+// policy returns the Sidecar's policy for unknown destinations. Nil means the mesh's
+// policy.
 func (sc scope) policy() *networkingv1alpha3.OutboundTrafficPolicy {
 	if sc.sidecar == nil {
 		return nil
@@ -34,8 +33,8 @@ func (sc scope) policy() *networkingv1alpha3.OutboundTrafficPolicy {
 	return sc.sidecar.Spec.GetOutboundTrafficPolicy()
 }
 
-// ownsPort reports whether the Sidecar has an egress listener of its own at
-// the port, beside which services get none there.
+// ownsPort reports whether the Sidecar has an egress listener at the port. Services then
+// get no listeners there.
 func (sc scope) ownsPort(number uint32) bool {
 	for _, e := range sc.egress() {
 		if e.GetPort().GetNumber() == number {
@@ -45,8 +44,8 @@ func (sc scope) ownsPort(number uint32) bool {
 	return false
 }
 
-// reserved reports whether a wildcard listener at the port would take the
-// place of one that every captured proxy has.
+// reserved reports whether a wildcard listener at the port would conflict with a listener
+// of every captured proxy.
 func reserved(port uint32) bool {
 	switch port {
 	case mesh.PortOutbound, mesh.PortInbound, mesh.PortEnvoyReadiness, mesh.PortEnvoyPrometheus:
@@ -55,7 +54,7 @@ func reserved(port uint32) bool {
 	return false
 }
 
-// sees reports whether the service is visible through any egress listener.
+// sees reports whether the proxy sees the service through any egress listener.
 func (sc scope) sees(svc *snapshot.MeshService) bool {
 	if !svc.VisibleTo(sc.namespace) {
 		return false
@@ -72,13 +71,13 @@ func (sc scope) sees(svc *snapshot.MeshService) bool {
 	return false
 }
 
-// seesThrough reports whether the service is visible through these hosts.
+// seesThrough reports whether the proxy sees the service through these egress hosts.
 func (sc scope) seesThrough(hosts []string, svc *snapshot.MeshService) bool {
 	return svc.VisibleTo(sc.namespace) && hostsMatch(hosts, svc, sc.namespace)
 }
 
-// hostsMatch reports whether an egress host list, each <namespace>/<host>,
-// names the service. own is what "." stands for.
+// hostsMatch reports whether a list of hosts of the form <namespace>/<host> includes the
+// service. The namespace "." stands for own.
 func hostsMatch(hosts []string, svc *snapshot.MeshService, own string) bool {
 	for _, h := range hosts {
 		ns, host, ok := strings.Cut(h, "/")
@@ -98,8 +97,7 @@ func hostsMatch(hosts []string, svc *snapshot.MeshService, own string) bool {
 	return false
 }
 
-// hostMatches reports whether a host name, which may start with "*", covers
-// another.
+// hostMatches reports whether a host matches a pattern, which may start with "*".
 func hostMatches(pattern, host string) bool {
 	if suffix, ok := strings.CutPrefix(pattern, "*"); ok {
 		return strings.HasSuffix(host, suffix)
@@ -107,9 +105,9 @@ func hostMatches(pattern, host string) bool {
 	return pattern == host
 }
 
-// chooseSidecar finds the Sidecar of a workload: the oldest of its namespace
-// that selects it, else the oldest there without a selector, else that of the
-// root namespace.
+// chooseSidecar returns the Sidecar of a workload: the oldest in its namespace that
+// selects it, else the oldest there without a selector, else the oldest without a
+// selector in the root namespace.
 func chooseSidecar(s *snapshot.Snapshot, namespace string, labels map[string]string) *snapshot.Sidecar {
 	ns := s.Namespaces.Get(namespace)
 	if ns != nil {
@@ -132,15 +130,15 @@ func chooseSidecar(s *snapshot.Snapshot, namespace string, labels map[string]str
 	return nil
 }
 
-// Visibility is what a proxy may see.
+// Visibility determines the services that a proxy sees.
 type Visibility struct {
-	// Sidecar is the one that applies to it, nil without any.
+	// Sidecar is the proxy's Sidecar, or nil.
 	Sidecar *snapshot.Sidecar
-	// Sees reports whether it is given a service.
+	// Sees reports whether the proxy sees a service.
 	Sees func(*snapshot.MeshService) bool
 }
 
-// VisibilityOf is that of a proxy. No Sidecar applies to gateways.
+// VisibilityOf returns the visibility of a proxy. Gateways have no Sidecar.
 func VisibilityOf(s *snapshot.Snapshot, n Node) Visibility {
 	sc := scope{namespace: n.Namespace}
 	if n.ID.Type == mesh.Sidecar {

@@ -10,12 +10,11 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// proxyConfig is the name of the only resource of its type. On the wire it has
-// none.
+// proxyConfig is the name of the only resource of its type, which has none on the wire.
 const proxyConfig = ""
 
-// trustView are the roots of the mesh, for all who ask: a ProxyConfig with
-// nothing else in it, as Istio's agents read it.
+// trustView is the view of the roots of the mesh: a ProxyConfig with no other fields, as
+// Istio's agents read it.
 type trustView struct{}
 
 func (v trustView) Type() string { return xdswire.ProxyConfigType }
@@ -42,7 +41,7 @@ func (u trustUnit) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
 	return one(enc.Resource(xdswire.ProxyConfigType, proxyConfig, &meshv1alpha1.ProxyConfig{CaCertificatesPem: u.bundle.Roots}))
 }
 
-// RootsIn are the roots of the mesh in a resource that tells of them, each as PEM.
+// RootsIn returns the roots of the mesh in a resource of trustView, as PEM.
 func RootsIn(r *xdswire.Resource) ([]string, error) {
 	var m meshv1alpha1.ProxyConfig
 	if err := proto.Unmarshal(r.Message(), &m); err != nil {
