@@ -62,7 +62,7 @@ func noUsableGateway(t *testing.T, m *demo.Mesh) {
 				t.Errorf("answers %v, want 50 of v1", got)
 			}
 			out, err := exec.Command(meshctl, "explain", "endpoints", "helloworld.sample", "--from", "client.sample", "--server", controlPlane1).CombinedOutput()
-			if want := "no: it is in another network, which has no gateway that can be used: "; err != nil || !strings.Contains(string(out), want) {
+			if want := "no: it is in another network, which has no usable gateway: "; err != nil || !strings.Contains(string(out), want) {
 				t.Errorf("meshctl explain: %v, want %q in\n%s", err, want, out)
 			}
 			const unreachable = "network network2: proxies in other networks get none of its endpoints: "

@@ -13,26 +13,25 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// endpointView are the assignments of all services as proxies of one network
-// see them. Proxies subscribe by name, so what a Sidecar hides is not left out
-// here; what is not exported to their namespace is.
+// endpointView is the view of the load assignments of all services for proxies with the
+// same way to endpoints. It has services that a Sidecar hides, because proxies subscribe
+// by name, but no services that are not exported to the namespace.
 type endpointView struct {
-	namespace string // empty when it makes no difference
+	namespace string // empty if it makes no difference
 	router    bool
 	proxyless bool
 	cluster   mesh.ClusterID
 	network   mesh.NetworkID
-	view      string // networks that are wanted, joined by commas; empty is all
+	view      string // requested networks, joined by commas; empty means all
 	families  families
-	// passthrough gateways pass TLS through by its server name.
+	// passthrough reports whether this is for gateways that pass TLS through.
 	passthrough bool
-	// A view is of the services that are reached on one node alone, or of all
-	// others.
+	// The view has either the NodeLocal services, for one node, or all other services.
 	nodeLocal bool
 	node      string
 }
 
-// views are the view of all proxies that are like one on the node, and its own.
+// views returns v, which proxies on all nodes share, and the view for the node.
 func (v endpointView) views(s *snapshot.Snapshot, node string) Views {
 	out := Views{Shared: v}
 	if s.NodeLocal {
@@ -41,7 +40,7 @@ func (v endpointView) views(s *snapshot.Snapshot, node string) Views {
 	return out
 }
 
-// on is the view of the services that are reached on the node alone.
+// on returns the view of the NodeLocal services for a node.
 func (v endpointView) on(node string) endpointView {
 	v.nodeLocal, v.node = true, node
 	return v
@@ -87,8 +86,8 @@ func (v endpointView) assignments(s *snapshot.Snapshot, svc *snapshot.MeshServic
 	return u
 }
 
-// assignments are the load assignments of one service: one for each port, and
-// on gateways that pass TLS through one for each cluster for that.
+// assignments generates the load assignments of one service: one for each port, and for
+// gateways that pass TLS through another one for that.
 type assignments struct {
 	service   *snapshot.MeshService
 	endpoints *snapshot.Endpoints
@@ -96,51 +95,47 @@ type assignments struct {
 	network   mesh.NetworkID
 	view      string
 	families  families
-	proxyless bool           // for gRPC itself
-	cluster   mesh.ClusterID // the only cluster that counts; empty is all
+	proxyless bool           // for gRPC without a proxy
+	cluster   mesh.ClusterID // the only usable cluster; empty means all
 
 	passthrough bool
 	nodeLocal   bool
-	node        string // the only node that counts, if nodeLocal
+	node        string // the only usable node, if nodeLocal
 }
 
 func (u assignments) Type() string { return xdswire.EndpointType }
 
 func (u assignments) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) {
-	var out []*xdswire.Resource
+	g := generator{enc: enc}
 	for i := range u.service.Ports {
 		port := &u.service.Ports[i]
 		if port.Protocol == mesh.UDP {
 			continue
 		}
-		var list []snapshot.Endpoint
-		if u.endpoints != nil {
-			list = u.endpoints.ByPort[port.Name]
+		name, list := mesh.ClusterName{Direction: mesh.Outbound, Port: port.Number, Host: u.service.Host}, u.endpointsOf(port)
+		u.assignment(&g, name.String(), list, false)
+		if u.passesThrough() {
+			u.assignment(&g, name.SNI(), list, true)
 		}
-		name := mesh.ClusterName{Direction: mesh.Outbound, Port: port.Number, Host: u.service.Host}
-		r, err := u.assignment(enc, name.String(), list, false)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, r)
-		if !u.passesThrough() {
-			continue
-		}
-		if r, err = u.assignment(enc, name.SNI(), list, true); err != nil {
-			return nil, err
-		}
-		out = append(out, r)
 	}
-	return out, nil
+	return g.resources()
 }
 
-// passesThrough reports whether calls by server name are passed on to the service.
+// endpointsOf returns all endpoints of a port.
+func (u assignments) endpointsOf(port *snapshot.ServicePort) []snapshot.Endpoint {
+	if u.endpoints == nil {
+		return nil
+	}
+	return u.endpoints.ByPort[port.Name]
+}
+
+// passesThrough reports whether the gateway forwards calls by server name to the service.
 func (u assignments) passesThrough() bool {
 	return u.passthrough && !u.service.Headless && u.cluster == ""
 }
 
-func (u assignments) assignment(enc *xdswire.Encoder, name string, list []snapshot.Endpoint, mtlsOnly bool) (*xdswire.Resource, error) {
-	return enc.Resource(xdswire.EndpointType, name, &endpointv3.ClusterLoadAssignment{
+func (u assignments) assignment(g *generator, name string, list []snapshot.Endpoint, mtlsOnly bool) {
+	g.add(xdswire.EndpointType, name, &endpointv3.ClusterLoadAssignment{
 		ClusterName: name, Endpoints: u.localities(list, mtlsOnly),
 	})
 }
@@ -150,7 +145,7 @@ func (u assignments) lbEndpoint(e *snapshot.Endpoint, weight uint32) *endpointv3
 	if e.Health == snapshot.Unhealthy {
 		health = corev3.HealthStatus_UNHEALTHY
 	}
-	if u.proxyless { // it reads no metadata
+	if u.proxyless { // gRPC reads no metadata
 		return endpointProto(e.Address, e.Port, weight, health, false, "")
 	}
 	lb := endpointProto(e.Address, e.Port, weight, health, e.MTLS, e.Workload)
@@ -166,8 +161,7 @@ func gatewayEndpoint(g snapshot.NetworkGateway, weight uint32) *endpointv3.LbEnd
 	return lb
 }
 
-// setNetwork notes a network that is not the proxy's own. Nothing depends on it:
-// commands show it.
+// setNetwork sets the metadata with the network, which only commands read.
 func setNetwork(lb *endpointv3.LbEndpoint, network mesh.NetworkID) {
 	if network == "" {
 		return

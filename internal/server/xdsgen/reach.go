@@ -9,11 +9,11 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// Obstacle is why a proxy is not given an endpoint of a service that it is given,
-// in a word; empty when it is.
+// Obstacle is the reason why a proxy does not get an endpoint of a service, in one word. It
+// is empty if the proxy gets the endpoint.
 type Obstacle string
 
-// The obstacles.
+// The values of Obstacle.
 const (
 	ObstacleCluster   Obstacle = "cluster-local"
 	ObstacleNode      Obstacle = "node-local"
@@ -28,22 +28,22 @@ const (
 	ObstacleDrained   Obstacle = "drained"
 )
 
-// String says it in words, as what goes on after the endpoint, and what to do.
+// String describes the obstacle of an endpoint, "it", and its fix.
 func (o Obstacle) String() string {
 	switch o {
 	case ObstacleCluster:
-		return "it is in another cluster, and this service is of each cluster alone"
+		return "it is in another cluster, and clients call this service only in their own cluster"
 	case ObstacleNode:
 		return "it is not on the proxy's node, and this service has internalTrafficPolicy Local"
 	case ObstacleView:
 		return "its network is not in the proxy's ISTIO_META_REQUESTED_NETWORK_VIEW"
 	case ObstaclePlaintext:
-		return "it takes no mTLS, by which alone gateways pass calls on: its pod has no label " + mesh.LabelTLSMode + "=" + mesh.TLSModeIstio +
+		return "it does not accept mTLS, which gateways require: its pod has no label " + mesh.LabelTLSMode + "=" + mesh.TLSModeIstio +
 			", or a PeerAuthentication disables mTLS"
 	case ObstacleHealth:
 		return "it is not ready, and its gateway would not use it"
 	case ObstacleNoGateway:
-		return "it is in another network, which has no gateway that can be used"
+		return "it is in another network, which has no usable gateway"
 	case ObstaclePrivate:
 		return "it is in another network, whose gateway does not pass calls on to it: its Service is not exported to the gateway's namespace, see its annotation " +
 			mesh.AnnotationExportTo
@@ -52,32 +52,32 @@ func (o Obstacle) String() string {
 	case ObstacleProxyless:
 		return "it is in another network, and gRPC without a proxy cannot go through gateways"
 	case ObstacleTwin:
-		return "it has the address of another one, which gRPC refuses"
+		return "another endpoint has the same address, which gRPC refuses"
 	case ObstacleDrained:
 		return "its cluster is drained, and others can take its load: see meshctl multicluster undrain"
 	}
 	return string(o)
 }
 
-// Reach is how a proxy reaches an endpoint, or why it is not given it.
+// Reach describes how a proxy reaches an endpoint, or why it does not get it.
 type Reach struct {
 	Endpoint *snapshot.Endpoint
-	// Gateways are those that it goes through; none is directly.
+	// Gateways lead to the endpoint. If there are none, the proxy calls it directly.
 	Gateways []snapshot.NetworkGateway
 	Obstacle Obstacle
-	// Passthrough is why a gateway does not pass calls on to it that come by server
-	// name, as those from other networks do; empty when it does, and for sidecars.
+	// Passthrough is the reason why a gateway does not forward calls by server name, such
+	// as calls from other networks, to the endpoint. It is empty for sidecars.
 	Passthrough Obstacle
 }
 
-// PortReach is how a proxy reaches the endpoints of one port of a service.
+// PortReach describes how a proxy reaches the endpoints of one port of a service.
 type PortReach struct {
 	Port      *snapshot.ServicePort
 	Endpoints []Reach
 }
 
-// ReachOf tells how a proxy reaches the endpoints of a service, by the rules by which
-// its assignments are made. missing says why it is not given any of the service.
+// ReachOf describes how a proxy reaches the endpoints of a service, by the same rules as
+// its EDS resources. missing is the reason if the proxy gets no endpoints of the service.
 func ReachOf(s *snapshot.Snapshot, n Node, svc *snapshot.MeshService) (ports []PortReach, missing string) {
 	pod, labels := podOf(s, n)
 	visible := VisibilityOf(s, n)
@@ -101,10 +101,7 @@ func ReachOf(s *snapshot.Snapshot, n Node, svc *snapshot.MeshService) (ports []P
 		if port.Protocol == mesh.UDP {
 			continue
 		}
-		var list []snapshot.Endpoint
-		if u.endpoints != nil {
-			list = u.endpoints.ByPort[port.Name]
-		}
+		list := u.endpointsOf(port)
 		reach := u.reach(list, false)
 		if u.passesThrough() {
 			for i, r := range u.reach(list, true) {
@@ -119,9 +116,9 @@ func ReachOf(s *snapshot.Snapshot, n Node, svc *snapshot.MeshService) (ports []P
 	return ports, ""
 }
 
-// reach tells of each endpoint of a list, as localities assigns them.
+// reach describes how the proxy reaches each endpoint of a list, like localities.
 func (u assignments) reach(list []snapshot.Endpoint, mtlsOnly bool) []Reach {
-	used := u.routes(list, mtlsOnly)
+	used := u.paths(list, mtlsOnly)
 	taken := make(map[*snapshot.Endpoint]bool, len(used))
 	for _, r := range used {
 		taken[r.endpoint] = true
@@ -133,7 +130,7 @@ func (u assignments) reach(list []snapshot.Endpoint, mtlsOnly bool) []Reach {
 	out := make([]Reach, len(list))
 	for i := range list {
 		e := &list[i]
-		r, obstacle := u.route(e, mtlsOnly)
+		r, obstacle := u.path(e, mtlsOnly)
 		switch {
 		case obstacle != "" || given[e]:
 		case taken[e]:
@@ -146,26 +143,25 @@ func (u assignments) reach(list []snapshot.Endpoint, mtlsOnly bool) []Reach {
 	return out
 }
 
-// route is how the proxy reaches an endpoint: directly when there are no
-// gateways.
-type route struct {
+// path leads to an endpoint, directly if there are no gateways.
+type path struct {
 	endpoint *snapshot.Endpoint
 	gateways []snapshot.NetworkGateway
 }
 
-// routes are those to all endpoints that the proxy may use.
-func (u assignments) routes(list []snapshot.Endpoint, mtlsOnly bool) []route {
-	out := make([]route, 0, len(list))
+// paths returns the paths to the endpoints that the proxy gets.
+func (u assignments) paths(list []snapshot.Endpoint, mtlsOnly bool) []path {
+	out := make([]path, 0, len(list))
 	var seen map[netip.AddrPort]struct{}
 	if u.proxyless {
 		seen = make(map[netip.AddrPort]struct{}, len(list))
 	}
 	for i := range list {
-		r, obstacle := u.route(&list[i], mtlsOnly)
+		r, obstacle := u.path(&list[i], mtlsOnly)
 		if obstacle != "" {
 			continue
 		}
-		if u.proxyless { // gRPC refuses an assignment that has an address twice
+		if u.proxyless { // gRPC refuses an assignment with one address twice
 			addr := netip.AddrPortFrom(r.endpoint.Address, uint16(r.endpoint.Port))
 			if _, twice := seen[addr]; twice {
 				continue
@@ -177,40 +173,39 @@ func (u assignments) routes(list []snapshot.Endpoint, mtlsOnly bool) []route {
 	return out
 }
 
-// route is that to an endpoint, or what stands in its way.
-func (u assignments) route(e *snapshot.Endpoint, mtlsOnly bool) (route, Obstacle) {
+// path returns the path to an endpoint, or the obstacle.
+func (u assignments) path(e *snapshot.Endpoint, mtlsOnly bool) (path, Obstacle) {
 	switch {
 	case u.cluster != "" && e.Cluster != u.cluster:
-		return route{}, ObstacleCluster
+		return path{}, ObstacleCluster
 	case u.nodeLocal && (u.node == "" || e.Node != u.node):
-		return route{}, ObstacleNode
+		return path{}, ObstacleNode
 	case !u.wants(e.Network):
-		return route{}, ObstacleView
+		return path{}, ObstacleView
 	case mtlsOnly && !e.MTLS:
-		return route{}, ObstaclePlaintext
+		return path{}, ObstaclePlaintext
 	}
 	gateways, obstacle := u.via(e)
 	switch {
 	case len(gateways) == 0 && obstacle == "":
-		return route{endpoint: e}, ""
+		return path{endpoint: e}, ""
 	case u.proxyless:
-		// gRPC offers neither the server name nor the protocol by which a
-		// gateway passes TLS through.
-		return route{}, ObstacleProxyless
+		// gRPC sends neither the server name nor the ALPN protocol that gateways need.
+		return path{}, ObstacleProxyless
 	case obstacle != "":
-		return route{}, obstacle
-	// Plaintext has no server name to be routed by, and an endpoint that
-	// the far gateway would not use must not draw load there.
+		return path{}, obstacle
+	// Gateways route by the server name of TLS. An endpoint that they would not use must
+	// not add to their weight.
 	case !e.MTLS:
-		return route{}, ObstaclePlaintext
+		return path{}, ObstaclePlaintext
 	case e.Health != snapshot.Healthy:
-		return route{}, ObstacleHealth
+		return path{}, ObstacleHealth
 	}
-	return route{e, gateways}, ""
+	return path{e, gateways}, ""
 }
 
-// wants reports whether the proxy's network view includes the network.
-// Endpoints whose network is not known are always visible.
+// wants reports whether the proxy's network view includes the network. Every view includes
+// the unknown network.
 func (u assignments) wants(n mesh.NetworkID) bool {
 	if u.view == "" || n == "" {
 		return true
@@ -218,9 +213,8 @@ func (u assignments) wants(n mesh.NetworkID) bool {
 	return slices.Contains(strings.Split(u.view, ","), string(n))
 }
 
-// via returns the gateways through which the proxy reaches an endpoint, or the
-// obstacle when no gateway of the endpoint's network can be used. It returns
-// neither when the proxy calls the endpoint at its own address.
+// via returns the gateways that lead to an endpoint, or the obstacle if no gateway of its
+// network is usable. It returns neither if the proxy calls the endpoint directly.
 func (u assignments) via(e *snapshot.Endpoint) ([]snapshot.NetworkGateway, Obstacle) {
 	all := u.gateways.For(e.Network, e.Cluster)
 	switch {
@@ -245,17 +239,15 @@ func (u assignments) via(e *snapshot.Endpoint) ([]snapshot.NetworkGateway, Obsta
 	return out, ""
 }
 
-// sameNetwork reports whether the networks of a proxy and of an endpoint may be
-// one: a network that is not known may be any. Different names mean that only a
-// gateway leads from one to the other, also while none is known: in the proxy's
-// own network the address of the endpoint may belong to a stranger.
+// sameNetwork reports whether a proxy and an endpoint may be in one network. An unknown
+// network may be any. From one known network to another only a gateway leads, even if no
+// gateway is known: in the proxy's network another host may have the endpoint's address.
 func sameNetwork(proxy, endpoint mesh.NetworkID) bool {
 	return proxy == endpoint || proxy == "" || endpoint == ""
 }
 
-// headlessReaches reports whether a proxy of the cluster and network reaches the
-// endpoint of a headless service, which gateways do not stand in for, at its own
-// address.
+// headlessReaches reports whether a proxy reaches an endpoint of a headless service at its
+// own address. Gateways do not forward calls to headless services.
 func headlessReaches(svc *snapshot.MeshService, e *snapshot.Endpoint, c mesh.ClusterID, n mesh.NetworkID) bool {
 	return sameNetwork(n, e.Network) && (e.Cluster == c || !clusterLocal(svc))
 }

@@ -13,50 +13,50 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// localities returns the endpoints as the proxy is given them: those that it
-// calls directly keep their address; each endpoint of another network gives its
-// weight to the gateways of that network that the proxy can use. Weights are
-// multiplied so that they divide evenly, which keeps the share of every endpoint.
+// localities returns the endpoints that the proxy gets, grouped by priority and locality.
+// An endpoint that the proxy calls directly keeps its address. An endpoint in another
+// network gives its weight, in equal parts, to the gateways that lead to it. All weights
+// are multiplied by a common factor so that the parts are whole numbers and each endpoint
+// keeps its share of the load.
 //
-// Of each priority a gateway stands in the first locality, by name, that it stands
-// in for, with the weight of all of them: Envoy keeps only the first of two hosts
-// with one address. So of a gateway of two priorities it uses the first, with the
-// weight of that priority alone. mtlsOnly leaves out what cannot be reached by server
-// name.
+// Envoy keeps only the first of two hosts with one address. So in each priority a gateway
+// occurs once, in the first locality (by name) of the endpoints behind it, with the weight
+// of all of them. A gateway of two priorities has only the load of the first. With
+// mtlsOnly, endpoints that cannot be called by server name are left out.
 func (u assignments) localities(list []snapshot.Endpoint, mtlsOnly bool) []*endpointv3.LocalityLbEndpoints {
-	routes := withoutDrained(u.routes(list, mtlsOnly))
-	factor := divisible(routes)
-	direct := make(map[group][]*endpointv3.LbEndpoint)
-	far := make(map[stand]*standIn)
-	for _, r := range routes {
-		e, at := r.endpoint, group{r.endpoint.Demoted, r.endpoint.Locality}
+	paths := withoutDrained(u.paths(list, mtlsOnly))
+	factor := divisible(paths)
+	byLocality := make(map[localityGroup][]*endpointv3.LbEndpoint)
+	gateways := make(map[gatewayKey]*gatewayLoad)
+	for _, p := range paths {
+		e, at := p.endpoint, localityGroup{p.endpoint.Demoted, p.endpoint.Locality}
 		weight := clip(uint64(factor) * uint64(max(e.Weight, 1)))
-		if r.gateways == nil {
-			direct[at] = append(direct[at], u.lbEndpoint(e, weight))
+		if p.gateways == nil {
+			byLocality[at] = append(byLocality[at], u.lbEndpoint(e, weight))
 		}
-		for _, g := range r.gateways {
-			s := stand{at.demoted, netip.AddrPortFrom(g.Address, uint16(g.Port))}
-			far[s] = far[s].with(g, at, max(uint64(weight)/uint64(len(r.gateways)), 1))
+		for _, g := range p.gateways {
+			k := gatewayKey{at.demoted, netip.AddrPortFrom(g.Address, uint16(g.Port))}
+			gateways[k] = gateways[k].add(g, at, max(uint64(weight)/uint64(len(p.gateways)), 1))
 		}
 	}
-	for _, s := range slices.SortedFunc(maps.Keys(far), stand.compare) {
-		in := far[s]
-		direct[in.at] = append(direct[in.at], gatewayEndpoint(in.gateway, clip(in.weight)))
+	for _, k := range slices.SortedFunc(maps.Keys(gateways), gatewayKey.compare) {
+		l := gateways[k]
+		byLocality[l.at] = append(byLocality[l.at], gatewayEndpoint(l.gateway, clip(l.weight)))
 	}
 	var out []*endpointv3.LocalityLbEndpoints
-	some := false // something comes before what is demoted
-	for _, at := range slices.SortedFunc(maps.Keys(direct), group.compare) {
+	some := false // there are endpoints that are not demoted
+	for _, at := range slices.SortedFunc(maps.Keys(byLocality), localityGroup.compare) {
 		var total uint64
-		for _, lb := range direct[at] {
+		for _, lb := range byLocality[at] {
 			total += uint64(lb.GetLoadBalancingWeight().GetValue())
 		}
 		l := &endpointv3.LocalityLbEndpoints{
 			Locality:            localityProto(at.locality),
-			LbEndpoints:         direct[at],
+			LbEndpoints:         byLocality[at],
 			LoadBalancingWeight: wrapperspb.UInt32(clip(total)),
 		}
 		some = some || !at.demoted
-		if at.demoted && some { // Envoy wants priorities without gaps
+		if at.demoted && some { // Envoy requires priorities without gaps
 			l.Priority = 1
 		}
 		out = append(out, l)
@@ -67,18 +67,18 @@ func (u assignments) localities(list []snapshot.Endpoint, mtlsOnly bool) []*endp
 // maxFactor keeps multiplied weights far from overflow.
 const maxFactor = 1 << 16
 
-// divisible returns a factor that makes weights divide by the number of gateways of
-// each route.
-func divisible(routes []route) uint32 {
+// divisible returns a factor that makes weights divisible by the number of gateways of
+// each path.
+func divisible(paths []path) uint32 {
 	var sizes []int
-	for _, r := range routes {
-		if n := len(r.gateways); n > 1 && !slices.Contains(sizes, n) {
+	for _, p := range paths {
+		if n := len(p.gateways); n > 1 && !slices.Contains(sizes, n) {
 			sizes = append(sizes, n)
 		}
 	}
 	slices.Sort(sizes)
 	factor := 1
-	for _, n := range slices.Backward(sizes) { // the largest first: others may divide it
+	for _, n := range slices.Backward(sizes) { // the largest first: smaller ones may divide it
 		if factor%n != 0 && factor*n <= maxFactor {
 			factor *= n
 		}
@@ -86,13 +86,13 @@ func divisible(routes []route) uint32 {
 	return uint32(factor)
 }
 
-// group is where endpoints are balanced together.
-type group struct {
+// localityGroup is a group of endpoints with the same priority and locality.
+type localityGroup struct {
 	demoted  bool
 	locality mesh.Locality
 }
 
-func (g group) compare(other group) int {
+func (g localityGroup) compare(other localityGroup) int {
 	switch {
 	case g.demoted == other.demoted:
 		return g.locality.Compare(other.locality)
@@ -102,44 +102,44 @@ func (g group) compare(other group) int {
 	return -1
 }
 
-// withoutDrained leaves out what is drained where something else is healthy.
-func withoutDrained(routes []route) []route {
-	drained := func(r route) bool { return r.endpoint.Drained }
-	if slices.ContainsFunc(routes, drained) && slices.ContainsFunc(routes, func(r route) bool {
-		return !r.endpoint.Drained && r.endpoint.Health == snapshot.Healthy
+// withoutDrained leaves out drained endpoints if another endpoint is healthy.
+func withoutDrained(paths []path) []path {
+	drained := func(p path) bool { return p.endpoint.Drained }
+	if slices.ContainsFunc(paths, drained) && slices.ContainsFunc(paths, func(p path) bool {
+		return !p.endpoint.Drained && p.endpoint.Health == snapshot.Healthy
 	}) {
-		return slices.DeleteFunc(routes, drained)
+		return slices.DeleteFunc(paths, drained)
 	}
-	return routes
+	return paths
 }
 
-// stand is the address of a gateway in one priority.
-type stand struct {
+// gatewayKey is the address of a gateway in one priority.
+type gatewayKey struct {
 	demoted bool
 	address netip.AddrPort
 }
 
-// compare orders those of one priority.
-func (s stand) compare(other stand) int { return s.address.Compare(other.address) }
+// compare compares addresses: the order of priorities does not matter.
+func (k gatewayKey) compare(other gatewayKey) int { return k.address.Compare(other.address) }
 
-// standIn is a gateway in the place of endpoints of its network.
-type standIn struct {
+// gatewayLoad is a gateway with the weight of the endpoints behind it.
+type gatewayLoad struct {
 	gateway snapshot.NetworkGateway
-	at      group
+	at      localityGroup
 	weight  uint64
 }
 
-// with adds the weight of an endpoint of the group; s may be nil.
-func (s *standIn) with(g snapshot.NetworkGateway, at group, weight uint64) *standIn {
-	if s == nil {
-		return &standIn{g, at, weight}
+// add adds the weight of an endpoint. l may be nil.
+func (l *gatewayLoad) add(g snapshot.NetworkGateway, at localityGroup, weight uint64) *gatewayLoad {
+	if l == nil {
+		return &gatewayLoad{g, at, weight}
 	}
-	if at.compare(s.at) < 0 {
-		s.at = at
+	if at.compare(l.at) < 0 {
+		l.at = at
 	}
-	s.weight += weight
-	return s
+	l.weight += weight
+	return l
 }
 
-// clip keeps a sum within what Envoy accepts.
+// clip limits a sum to the maximum that Envoy accepts.
 func clip(n uint64) uint32 { return uint32(min(n, math.MaxUint32)) }
