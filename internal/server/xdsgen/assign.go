@@ -13,8 +13,8 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// Assign chooses the views of a proxy. Proxies for which generation would
-// read the same get equal views.
+// Assign returns the views of a proxy. Proxies that need the same resources get equal
+// views.
 func Assign(s *snapshot.Snapshot, n Node) Assignment {
 	pod, labels := podOf(s, n)
 	eds := endpointViewOf(s, n, labels)
@@ -58,7 +58,7 @@ func Assign(s *snapshot.Snapshot, n Node) Assignment {
 	}
 }
 
-// endpointViewOf is that of a proxy; the labels are those of its workload.
+// endpointViewOf returns the endpoint view of a proxy whose workload has these labels.
 func endpointViewOf(s *snapshot.Snapshot, n Node, labels map[string]string) endpointView {
 	v := endpointView{
 		router: n.ID.Type == mesh.Router, proxyless: n.Proxyless, cluster: n.Cluster, network: networkOf(s, n, labels),
@@ -87,19 +87,20 @@ func assignRouter(s *snapshot.Snapshot, n Node, pod *snapshot.Pod, labels map[st
 	}
 }
 
-// AssignReads is what Assign reads of a single proxy: the key of its pod and its
-// namespace. Only changes of them, and those of AssignAll, give it other views.
+// AssignReads returns the facts that Assign reads for a single proxy: the key of its
+// pod and its namespace. The views of the proxy depend on changes of these facts and on
+// changes that AssignAll reports.
 func AssignReads(n Node) (pod, namespace string) { return podKey(n), n.Namespace }
 
-// AssignAll reports whether the changes may give any proxy other views.
+// AssignAll reports whether the changes may change the views of any proxy.
 func AssignAll(s *snapshot.Snapshot, c *snapshot.Changes) bool {
 	_, root := c.Namespaces[s.Mesh.RootNamespace]
 	return c.Everywhere || root
 }
 
-// Fallback is the answer to a name that no view has: an assignment without
-// endpoints, or a route configuration without hosts, so that Envoy does not
-// wait. It is nil for other types.
+// Fallback returns the resource for a name that no view has, so that Envoy does not
+// wait: an assignment without endpoints, or a route configuration without hosts. It
+// returns nil for other types.
 func Fallback(typeURL, name string, enc *xdswire.Encoder) (*xdswire.Resource, error) {
 	switch typeURL {
 	case xdswire.EndpointType:
@@ -110,8 +111,8 @@ func Fallback(typeURL, name string, enc *xdswire.Encoder) (*xdswire.Resource, er
 	return nil, nil
 }
 
-// podOf is the pod of a proxy, nil when it is not known, and the labels of the
-// workload: those of the pod, else what the proxy says.
+// podOf returns the pod of a proxy, or nil, and the labels of the workload. If no pod
+// is known, it returns the labels of the node.
 func podOf(s *snapshot.Snapshot, n Node) (*snapshot.Pod, map[string]string) {
 	if pod := s.Pods.Get(podKey(n)); pod != nil {
 		return pod, pod.Labels
@@ -119,7 +120,7 @@ func podOf(s *snapshot.Snapshot, n Node) (*snapshot.Pod, map[string]string) {
 	return nil, n.Labels
 }
 
-// nodeOf is the Kubernetes node of a proxy's pod, empty when it is not known.
+// nodeOf returns the Kubernetes node of a proxy's pod, or "".
 func nodeOf(pod *snapshot.Pod) string {
 	if pod == nil {
 		return ""
@@ -134,8 +135,8 @@ func podKey(n Node) string {
 	return snapshot.PodKey{Cluster: n.Cluster, Namespace: n.Namespace, Name: n.ID.Name}.String()
 }
 
-// networkOf is the network of a proxy: what it says, else its label, else
-// that of its cluster.
+// networkOf returns the network in a proxy's node metadata, else in its label, else the
+// network of its cluster.
 func networkOf(s *snapshot.Snapshot, n Node, labels map[string]string) mesh.NetworkID {
 	if n.Network != "" {
 		return n.Network
@@ -154,9 +155,8 @@ func joinNetworks(list []mesh.NetworkID) string {
 	return strings.Join(parts, ",")
 }
 
-// encodeFacts makes facts comparable by content, as a view's key must be.
-// The types given to it hold only strings, numbers and lists, which always
-// encode.
+// encodeFacts makes facts comparable by content, as keys of views must be. It gets only
+// types that always encode, made of strings, numbers, lists and maps.
 func encodeFacts(facts any) string {
 	b, err := json.Marshal(facts)
 	if err != nil {
@@ -165,12 +165,12 @@ func encodeFacts(facts any) string {
 	return string(b)
 }
 
-// trustDomains are the trust domains that the mesh accepts, its own first.
+// trustDomains returns the trust domains that the mesh accepts, its own first.
 func trustDomains(m *snapshot.Mesh) []string {
 	return append([]string{m.TrustDomain}, m.Aliases...)
 }
 
-// NetworkOf is the network that a proxy is in.
+// NetworkOf returns the network of a proxy.
 func NetworkOf(s *snapshot.Snapshot, n Node) mesh.NetworkID {
 	_, labels := podOf(s, n)
 	return networkOf(s, n, labels)

@@ -5,19 +5,19 @@ import (
 	"strings"
 )
 
-// Describe says in a few words what sets a view apart from others of its
-// type, for status pages.
+// Describe describes in a few words how a view differs from other views of its type, for
+// status pages.
 func Describe(v View) string { //nolint:funlen // a case for each view
 	var words []string
-	say := func(what, of string) {
-		if of != "" {
-			words = append(words, what+" "+of)
+	add := func(what, value string) {
+		if value != "" {
+			words = append(words, what+" "+value)
 		}
 	}
 	in := func(sc scope) {
-		say("namespace", sc.namespace)
+		add("namespace", sc.namespace)
 		if sc.sidecar != nil {
-			say("sidecar", sc.sidecar.Namespace+"/"+sc.sidecar.Name)
+			add("sidecar", sc.sidecar.Namespace+"/"+sc.sidecar.Name)
 		}
 	}
 	router := func(is bool) {
@@ -32,43 +32,43 @@ func Describe(v View) string { //nolint:funlen // a case for each view
 	case grpcView:
 		words = append(words, "gRPC")
 		in(v.scope)
-		say("short names of", v.namespace)
+		add("short names of", v.namespace)
 	case endpointView:
 		router(v.router)
 		if v.proxyless {
 			words = append(words, "gRPC")
 		}
-		say("namespace", v.namespace)
-		say("cluster", string(v.cluster))
-		say("network", string(v.network))
-		say("of networks", v.view)
+		add("namespace", v.namespace)
+		add("cluster", string(v.cluster))
+		add("network", string(v.network))
+		add("of networks", v.view)
 	case gatewayView:
 		router(true)
 		in(v.scope)
 	case listenerView:
 		in(v.scope)
-		say("cluster", string(v.cluster))
-		say("network", string(v.network))
-		say("bind", v.bind)
+		add("cluster", string(v.cluster))
+		add("network", string(v.network))
+		add("bind", v.bind)
 		if v.filters != "" {
 			words = append(words, "HTTP filters")
 		}
 	case extensionView:
 		for _, e := range v.extensions() {
-			say("extension", e.Name)
+			add("extension", e.Name)
 		}
 	case nameView:
 		in(v.scope)
-		say("cluster", string(v.cluster))
-		say("network", string(v.network))
+		add("cluster", string(v.cluster))
+		add("network", string(v.network))
 	case trustView:
 	case Secrets:
-		say("namespace", v.namespace)
-		say("cluster", string(v.cluster))
+		add("namespace", v.namespace)
+		add("cluster", string(v.cluster))
 	case routeView:
 		in(v.scope)
-		say("short names of", v.namespace)
-		say("cluster", string(v.cluster))
+		add("short names of", v.namespace)
+		add("cluster", string(v.cluster))
 	default:
 		return fmt.Sprintf("%T", v)
 	}

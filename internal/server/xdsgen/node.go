@@ -14,45 +14,43 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// Node is what a proxy says of itself in its xDS node, checked for form. The
-// claims that matter for access are compared with the caller's identity
-// before a Node is used.
+// Node holds the content of a proxy's xDS node. Its form is checked, but its claims are
+// not: before use they must be compared with the caller's identity.
 type Node struct {
 	ID             mesh.NodeID
 	Cluster        mesh.ClusterID
 	Namespace      string
 	ServiceAccount string
 	Network        mesh.NetworkID
-	// View are the networks whose endpoints the proxy wants, sorted; none
-	// means all.
+	// View holds the networks whose endpoints the proxy requests, sorted. Empty means
+	// all.
 	View   []mesh.NetworkID
 	Labels map[string]string
-	// IPs are the proxy's own addresses, the first that of the node id.
+	// IPs holds the proxy's addresses. The first one is the address in the node id.
 	IPs []netip.Addr
-	// Captured says that connections are redirected to the proxy; without it
-	// (interceptionMode NONE) listeners bind what a Sidecar declares.
+	// Captured reports whether connections are redirected to the proxy. Otherwise
+	// (interceptionMode NONE) listeners bind the ports that a Sidecar declares.
 	Captured bool
-	// Proxyless says that the node is no Envoy but gRPC in an application
-	// (GENERATOR grpc), which understands a part of what an Envoy does.
+	// Proxyless reports whether the node is gRPC in an application (GENERATOR grpc),
+	// which supports a part of Envoy's resources.
 	Proxyless bool
-	// MeshID is the mesh that the proxy says it belongs to.
+	// MeshID is the mesh to which the proxy claims to belong.
 	MeshID string
-	// TrustDomain is what the proxy says of its own, mostly nothing.
+	// TrustDomain is the trust domain that the proxy claims. Usually empty.
 	TrustDomain string
-	// WorkloadEntry is the name of the WorkloadEntry that the proxy belongs to,
-	// empty for one of a pod.
+	// WorkloadEntry is the name of the proxy's WorkloadEntry. It is empty for a proxy
+	// in a pod.
 	WorkloadEntry string
 	// Version is the proxy's ISTIO_VERSION, for tables.
 	Version string
-	// Envoy is the version of its Envoy as major.minor.patch, empty when the
-	// proxy does not say.
+	// Envoy is the version of Envoy as major.minor.patch, or "" if it is not known.
 	Envoy string
 }
 
-// generatorGRPC is the metadata GENERATOR of gRPC's own xDS clients.
+// generatorGRPC is the metadata GENERATOR of gRPC without a proxy.
 const generatorGRPC = "grpc"
 
-// Bounds of a node's metadata. What is kept of it lives as long as its stream.
+// The bounds of a node's metadata. A stream keeps it as long as it lives.
 const (
 	maxEntries    = 1024
 	maxText       = 1024 // bytes of a value that is kept
@@ -61,14 +59,14 @@ const (
 	maxList       = 64       // addresses or networks
 )
 
-// keptTexts are the entries whose text is kept, whole or in parts, or told.
+// keptTexts holds the metadata entries whose text is kept or repeated in errors.
 var keptTexts = [...]string{
 	"CLUSTER_ID", "NAMESPACE", "SERVICE_ACCOUNT", "NETWORK", "REQUESTED_NETWORK_VIEW", "MESH_ID", "ISTIO_VERSION", "TRUST_DOMAIN",
 	"WORKLOAD_ENTRY",
 }
 
-// ParseNode reads an xDS node whose metadata has at most so many bytes,
-// encoded. The error names the part that is wrong.
+// ParseNode parses an xDS node with at most maxMetadata bytes of encoded metadata. The
+// error names the invalid part.
 func ParseNode(n *corev3.Node, maxMetadata int) (Node, error) {
 	id, err := mesh.ParseNodeID(n.GetId())
 	if err != nil {
@@ -136,11 +134,10 @@ func ParseNode(n *corev3.Node, maxMetadata int) (Node, error) {
 	return out, nil
 }
 
-// maxVersion is how long a version of Envoy may be, in bytes.
+// maxVersion is the maximum length of a version of Envoy in bytes.
 const maxVersion = 64
 
-// envoyVersion is the version that the node says. One that is too long counts
-// as none.
+// envoyVersion returns the node's version of Envoy, or "" if it is too long.
 func envoyVersion(n *corev3.Node) string {
 	v := n.GetUserAgentVersion()
 	if b := n.GetUserAgentBuildVersion().GetVersion(); b != nil {
@@ -152,7 +149,7 @@ func envoyVersion(n *corev3.Node) string {
 	return v
 }
 
-// labels are the labels of a proxy. Values that are no text count as empty.
+// labels returns the labels of a proxy. Values that are not strings become "".
 func labels(s *structpb.Struct) (map[string]string, error) {
 	if n := len(s.GetFields()); n > maxLabels {
 		return nil, fmt.Errorf("there are %d, at most %d are accepted", n, maxLabels)
@@ -169,7 +166,7 @@ func labels(s *structpb.Struct) (map[string]string, error) {
 	return out, nil
 }
 
-// splitList reads a list whose parts are joined by commas.
+// splitList splits a list with commas.
 func splitList(key, s string) ([]string, error) {
 	if s == "" {
 		return nil, nil
@@ -180,7 +177,7 @@ func splitList(key, s string) ([]string, error) {
 	return strings.Split(s, ","), nil
 }
 
-// families says which IP versions a proxy has.
+// families is a set of IP versions.
 type families uint8
 
 const (
@@ -196,9 +193,8 @@ func (n *Node) families() families {
 	return f
 }
 
-// wildcards are the addresses at which a listener takes connections to any
-// address of those IP versions. IPv4 comes first, and alone for a proxy without
-// any address.
+// wildcards returns the wildcard addresses of the IP versions, IPv4 first. For a proxy
+// without addresses it returns IPv4's.
 func (f families) wildcards() []string {
 	switch f {
 	case v6:

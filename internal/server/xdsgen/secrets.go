@@ -15,26 +15,25 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// Secrets is what one stream may be given: what it asked for by name, as far
-// as its caller may have it. It is the view of those secrets, which streams
-// whose callers may have the same and ask for the same share. No other view
-// reads secrets.
+// Secrets is the view of the secrets that one stream may get: the requested names to
+// which the caller has a right. Streams with the same names and rights share it. No other
+// view reads secrets.
 //
-// All that decides comes from the authenticated caller. The zero Secrets is
-// that of a caller who proved nothing: it is given nothing.
+// All rights come from the authenticated caller. The zero Secrets, for a caller that did
+// not authenticate, is empty.
 type Secrets struct {
-	// cluster and namespace are where the caller was proved to run.
+	// cluster and namespace are the authenticated location of the caller.
 	cluster   mesh.ClusterID
 	namespace string
-	// configCluster says that cluster is the one whose configuration counts.
+	// configCluster reports whether cluster is the local cluster.
 	configCluster bool
-	// keys says that the caller may be given private keys.
+	// keys reports whether the caller may get private keys.
 	keys  bool
 	names *xdswire.NameSet
 }
 
-// AssignSecrets is what a caller may be given of the secrets of those names.
-// keys says whether private keys may be among it.
+// AssignSecrets returns the view of the named secrets for a caller. keys reports
+// whether the caller may get private keys.
 func AssignSecrets(s *snapshot.Snapshot, caller mesh.Caller, keys bool, names *xdswire.NameSet) Secrets {
 	if caller.Identity == (mesh.Identity{}) || caller.Cluster == "" {
 		return Secrets{}
@@ -76,7 +75,8 @@ func (v Secrets) Touched(s *snapshot.Snapshot, c *snapshot.Changes, yield func(s
 	}
 }
 
-// touch yields what was asked for by a name and by that of its CA certificates.
+// touch yields the units with a name and with the name of its CA certificates, as far
+// as they were requested.
 func (v Secrets) touch(s *snapshot.Snapshot, name string, yield func(string, Unit)) {
 	for _, name := range []string{name, name + caSuffix} {
 		if v.names.Has(name) {
@@ -94,8 +94,8 @@ func (v Secrets) unit(s *snapshot.Snapshot, name string, yield func(string, Unit
 	yield(name, secretUnit{name: name, pair: c.pair, ca: c.ca})
 }
 
-// Check is why a name is not given, or what is wrong with what is given; nil
-// when all is well.
+// Check returns why a name is not served, or the fault of the certificates that are
+// served. It returns nil if there is none.
 func (v Secrets) Check(s *snapshot.Snapshot, name string, now time.Time) error {
 	c, err := v.find(s, name)
 	if err != nil {
@@ -116,28 +116,27 @@ func (v Secrets) Check(s *snapshot.Snapshot, name string, now time.Time) error {
 	return nil
 }
 
-// ErrKeysDenied says that a caller may not be given private keys.
+// ErrKeysDenied reports that a caller may not get private keys.
 var ErrKeysDenied = errors.New("the proxy is not authorized to read secrets")
 
-// ErrUndecided says that it is not known yet whether a caller may be given
-// private keys.
+// ErrUndecided reports that the right of a caller to private keys is not known yet.
 var ErrUndecided = errors.New("the right of the proxy to read secrets is being asked for")
 
-// Forms of names of secrets, as Istio has them.
+// The prefixes and the suffix of SDS names in Istio.
 const (
 	secretPrefix        = "kubernetes://"
 	gatewaySecretPrefix = "kubernetes-gateway://"
 	configMapPrefix     = snapshot.ConfigMapPrefix
-	// caSuffix asks for the CA certificates only.
+	// caSuffix requests only the CA certificates.
 	caSuffix = "-cacert"
 )
 
-// secretName is a name taken apart.
+// secretName is a parsed SDS name.
 type secretName struct {
 	prefix string
-	// namespace is empty when the name has none, which stands for the caller's own.
+	// namespace is empty if the name has none, which means the caller's namespace.
 	namespace, object string
-	// ca says that CA certificates are asked for, and no key.
+	// ca reports whether the name requests CA certificates, not a key.
 	ca bool
 }
 
@@ -164,7 +163,7 @@ func parseSecretName(name string) (secretName, error) {
 	return secretName{}, errors.New("is not a name that is served: want kubernetes://name, kubernetes://namespace/name or configmap://namespace/name")
 }
 
-// AskForKeys reports whether private keys are asked for by any of the names.
+// AskForKeys reports whether any of the names requests a private key.
 func AskForKeys(names *xdswire.NameSet) bool {
 	return slices.ContainsFunc(names.Names(), func(name string) bool {
 		n, err := parseSecretName(name)
@@ -172,14 +171,14 @@ func AskForKeys(names *xdswire.NameSet) bool {
 	})
 }
 
-// credential is what a name stands for: a pair or CA certificates.
+// credential holds the key pair or the CA certificates of a name.
 type credential struct {
-	of   string // the object, for people
+	of   string // the object, for messages
 	pair *snapshot.KeyPair
 	ca   *snapshot.CABundle
 }
 
-// find is what is behind a name if the caller may have it.
+// find returns the credential of a name if the caller may get it.
 func (v Secrets) find(s *snapshot.Snapshot, name string) (credential, error) {
 	if v.cluster == "" {
 		return credential{}, errors.New("secrets are given only over TLS, to callers whose identity and cluster are proved")
@@ -214,7 +213,7 @@ func (v Secrets) find(s *snapshot.Snapshot, name string) (credential, error) {
 	return credential{of: of, pair: secret.Pair}, nil
 }
 
-// configMap is what is behind the name of a ConfigMap.
+// configMap returns the credential of the name of a ConfigMap.
 func (n secretName) configMap(s *snapshot.Snapshot) (credential, error) {
 	m, object := lookUp(n, func(object string) *snapshot.ConfigMap {
 		return s.ConfigMaps.Get(snapshot.ConfigMapKey(n.namespace, object))
@@ -229,8 +228,8 @@ func (n secretName) configMap(s *snapshot.Snapshot) (credential, error) {
 	return credential{of: of, ca: m.CA}, nil
 }
 
-// lookUp finds the object of that name or else, when the name ends with
-// caSuffix, the one without it.
+// lookUp returns the object with the name. If there is none, and the name ends in
+// caSuffix, it returns the object with the name without the suffix.
 func lookUp[T any](n secretName, get func(object string) *T) (found *T, object string) {
 	object = n.object
 	if found = get(object); found == nil && n.ca {
@@ -240,8 +239,8 @@ func lookUp[T any](n secretName, get func(object string) *T) (found *T, object s
 	return found, object
 }
 
-// secretUnit is one resource made of a part of a Secret or ConfigMap. Those of
-// two namespaces or clusters are never one fact, so their units are never equal.
+// secretUnit generates one resource from a Secret or ConfigMap. Objects of different
+// namespaces or clusters are different facts, so their units are never equal.
 type secretUnit struct {
 	name string
 	pair *snapshot.KeyPair
@@ -270,7 +269,7 @@ func (u secretUnit) Generate(enc *xdswire.Encoder) ([]*xdswire.Resource, error) 
 	}
 	r, err := enc.Resource(xdswire.SecretType, u.name, m)
 	if err != nil {
-		// The encoder's own words might repeat what it could not encode.
+		// The error of the encoder might contain the secret.
 		return nil, fmt.Errorf("%s cannot be encoded", u.name)
 	}
 	return []*xdswire.Resource{r}, nil
