@@ -15,7 +15,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// vip is a service of a cluster with one address, created so many hours after others.
+// vip returns a Service with one cluster IP, created some hours after epoch.
 func vip(c mesh.ClusterID, n, address string, hours int) *snapshot.Service {
 	s := service(c, n)
 	s.VIPs, s.Created = []netip.Addr{netip.MustParseAddr(address)}, epoch.Add(time.Duration(hours)*time.Hour)
@@ -23,7 +23,7 @@ func vip(c mesh.ClusterID, n, address string, hours int) *snapshot.Service {
 }
 
 // used returns "service address" for each address that proxies of the cluster use.
-func (b *bench) used(c mesh.ClusterID) []string {
+func (b *testState) used(c mesh.ClusterID) []string {
 	var out []string
 	for _, svc := range b.snap.Services.All() {
 		for _, a := range svc.For(c).VIPs {
@@ -34,8 +34,8 @@ func (b *bench) used(c mesh.ClusterID) []string {
 	return out
 }
 
-// TestLocalServiceKeepsItsAddress: whoever is older, proxies use an address for the
-// Service of their own cluster that has it.
+// TestLocalServiceKeepsItsAddress: proxies use an address for the Service in their own
+// cluster, even if another one is older.
 func TestLocalServiceKeepsItsAddress(t *testing.T) {
 	const shared = "10.96.0.7"
 	for _, tc := range []struct {
@@ -83,7 +83,7 @@ func TestLocalServiceKeepsItsAddress(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			for _, order := range []string{"as given", "reverse"} {
 				var log bytes.Buffer
-				b := newBench(t)
+				b := newTestState(t)
 				b.s.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
 				list := slices.Clone(tc.services)
 				if order == "reverse" {
@@ -122,10 +122,11 @@ func TestLocalServiceKeepsItsAddress(t *testing.T) {
 	}
 }
 
-// A cluster of which every service has one address is logged in a few lines.
+// TestManyAddressConflicts: a cluster with thousands of conflicts causes only a few log
+// lines.
 func TestManyAddressConflicts(t *testing.T) {
 	var log bytes.Buffer
-	b := newBench(t)
+	b := newTestState(t)
 	b.s.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
 	events := []snapshot.Event{up(vip("c1", "victim", "10.96.0.7", 1))}
 	for i := range 5000 {
@@ -140,13 +141,12 @@ func TestManyAddressConflicts(t *testing.T) {
 	}
 }
 
-// TestAddressesOfOthers: a remote cluster that gives addresses of
-// local services for endpoints and gateways, and 10,000 gateways. What is
-// refused comes back when the address is nobody's any more. Addresses such as
-// 127.0.0.1 the source refuses before.
+// TestAddressesOfOthers: endpoints and gateways of a remote cluster with addresses of
+// local Services are refused, and so are too many gateways. They come back when the
+// address is free. Sources refuse addresses such as 127.0.0.1.
 func TestAddressesOfOthers(t *testing.T) {
 	var log bytes.Buffer
-	b := newBench(t)
+	b := newTestState(t)
 	b.s.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
 	local := service("c1", "victim")
 	local.VIPs = []netip.Addr{netip.MustParseAddr("10.96.0.7")}
@@ -155,8 +155,8 @@ func TestAddressesOfOthers(t *testing.T) {
 	if got, want := addresses(b.snap), []string{"10.2.0.1"}; !slices.Equal(got, want) {
 		t.Errorf("endpoints %v, want %v", got, want)
 	}
-	// Behind a gateway the address is another one. A network without one is reached
-	// directly.
+	// Behind a gateway the endpoint has another address. A network without a gateway is
+	// reached directly.
 	b.apply(up(system("c1", "n1")), up(system("c2", "n2")))
 	if got := addresses(b.snap); len(got) != 1 {
 		t.Errorf("endpoints of another network without gateways %v, want one", got)
@@ -175,7 +175,7 @@ func TestAddressesOfOthers(t *testing.T) {
 	}
 	b.apply(down(local))
 	if got := addresses(b.snap); len(got) != 2 {
-		t.Errorf("endpoints %v, want both: the address is nobody's", got)
+		t.Errorf("endpoints %v, want both: the address is free", got)
 	}
 
 	b.apply(up(gateway("c2", "n2", "10.96.0.7", "192.0.2.1")))

@@ -15,8 +15,7 @@ func (s *state) build(before *snapshot.Snapshot) (*snapshot.Snapshot, *snapshot.
 		*next = *before
 		next.Seq++
 	}
-	local := s.cluster(s.cfg.Local)
-	b := &builder{state: s, next: next, changes: newChanges(), local: local, order: s.ordered()}
+	b := newBuilder(s, next)
 	b.mesh()
 	b.gateways()
 	b.policies()
@@ -29,13 +28,6 @@ func (s *state) build(before *snapshot.Snapshot) (*snapshot.Snapshot, *snapshot.
 	b.trustBundle()
 	s.dirty = newDirty()
 	return next, b.changes
-}
-
-func newChanges() *snapshot.Changes {
-	return &snapshot.Changes{
-		Services: map[string]struct{}{}, Endpoints: map[string]struct{}{},
-		Ports: map[uint32]struct{}{}, Pods: map[string]struct{}{}, Secrets: map[string]struct{}{}, Namespaces: map[string]struct{}{},
-	}
 }
 
 // builder holds the data of one call of build.
@@ -53,6 +45,14 @@ type builder struct {
 	users            map[vipUse]name // services of addresses that several services have
 	conflictsChanged bool
 	newConflicts     int
+}
+
+func newBuilder(s *state, next *snapshot.Snapshot) *builder {
+	local := s.cluster(s.cfg.Local)
+	return &builder{state: s, next: next, local: local, order: s.ordered(), changes: &snapshot.Changes{
+		Services: map[string]struct{}{}, Endpoints: map[string]struct{}{},
+		Ports: map[uint32]struct{}{}, Pods: map[string]struct{}{}, Secrets: map[string]struct{}{}, Namespaces: map[string]struct{}{},
+	}}
 }
 
 // markAll marks all services and their endpoints as dirty.

@@ -13,15 +13,15 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// running is a registry that works; its publications are taken one by one.
-type running struct {
+// testRegistry is a running registry, which publishes one snapshot at a time.
+type testRegistry struct {
 	*Registry
 	published chan *snapshot.Snapshot
 }
 
-func run(t *testing.T, clusters ...mesh.ClusterID) *running {
+func run(t *testing.T, clusters ...mesh.ClusterID) *testRegistry {
 	t.Helper()
-	r := &running{published: make(chan *snapshot.Snapshot, 100)}
+	r := &testRegistry{published: make(chan *snapshot.Snapshot, 100)}
 	r.Registry = New(Config{
 		Local: "c1", Clusters: clusters, SystemNamespace: "istio-system",
 		Publish: func(s *snapshot.Snapshot, _ *snapshot.Changes) { r.published <- s },
@@ -39,7 +39,7 @@ func run(t *testing.T, clusters ...mesh.ClusterID) *running {
 	return r
 }
 
-func (r *running) next(t *testing.T) *snapshot.Snapshot {
+func (r *testRegistry) next(t *testing.T) *snapshot.Snapshot {
 	t.Helper()
 	select {
 	case s := <-r.published:
@@ -50,7 +50,7 @@ func (r *running) next(t *testing.T) *snapshot.Snapshot {
 	}
 }
 
-// helloIn are a service of the cluster, its pods and their slice.
+// helloIn returns a Service, its pods and their EndpointSlice.
 func helloIn(c mesh.ClusterID, ips ...string) []snapshot.Event {
 	events := []snapshot.Event{up(service(c, "hello")), up(system(c, "n-"+string(c)))}
 	var pods []*snapshot.Pod
@@ -88,8 +88,8 @@ func TestClustersComeAndGo(t *testing.T) {
 		t.Fatalf("endpoints %v, want %v", got, want)
 	}
 
-	// The same again changes nothing, so the next publication is that of what
-	// follows; expecting a third one holds nothing up any more.
+	// Repeating events changes nothing, so the next snapshot is of the later events. An
+	// expected third cluster no longer delays it.
 	r.Replace("c2", helloIn("c2", "10.2.0.1", "10.2.0.2"))
 	r.Replace("c2", helloIn("c2", "10.2.0.2", "10.2.0.3"))
 	if got, want := addresses(r.next(t)), []string{"10.1.0.1", "10.2.0.2", "10.2.0.3"}; !slices.Equal(got, want) {
@@ -114,7 +114,7 @@ func TestClustersComeAndGo(t *testing.T) {
 		}
 		break
 	}
-	// What comes in the same batch as the removal is new.
+	// Events in the same batch as the removal remain.
 	r.Remove("c3")
 	r.Apply(helloIn("c3", "10.3.0.9"))
 	for s := r.next(t); !slices.Equal(addresses(s), []string{"10.1.0.1", "10.3.0.9"}); s = r.next(t) {
@@ -124,10 +124,10 @@ func TestClustersComeAndGo(t *testing.T) {
 	}
 }
 
-// TestReplaceIsOneChange: what both have keeps its address, and no snapshot
-// lacks it.
+// TestReplaceIsOneChange: facts that stay equal keep their address and are never
+// missing.
 func TestReplaceIsOneChange(t *testing.T) {
-	b := newBench(t)
+	b := newTestState(t)
 	b.apply(append(helloIn("c1", "10.1.0.1"), helloIn("c2", "10.2.0.1", "10.2.0.2")...)...)
 	before := b.snap
 	batch := newBatch()
@@ -155,7 +155,7 @@ func TestReplaceIsOneChange(t *testing.T) {
 }
 
 func TestClusterBalancing(t *testing.T) {
-	b := newBench(t)
+	b := newTestState(t)
 	b.apply(append(helloIn("c1", "10.1.0.1"), helloIn("c2", "10.2.0.1")...)...)
 	type weights [2]uint32
 	for _, tt := range []struct {
@@ -188,14 +188,14 @@ func TestClusterBalancing(t *testing.T) {
 	}
 }
 
-// TestFirstSnapshotTellsAll: what arrived while the first snapshot waited is named
-// with it, and what changed nothing is not named with a later one.
-func TestFirstSnapshotTellsAll(t *testing.T) {
-	var told []*snapshot.Changes
+// TestFirstSnapshotNamesAllCauses: the first snapshot names all events before it, and a
+// later one names no events that changed nothing.
+func TestFirstSnapshotNamesAllCauses(t *testing.T) {
+	var published []*snapshot.Changes
 	at := epoch
 	r := New(Config{
 		Local: "c1", Clusters: []mesh.ClusterID{"c1", "c2"}, SystemNamespace: "istio-system",
-		Publish: func(_ *snapshot.Snapshot, c *snapshot.Changes) { told = append(told, c) },
+		Publish: func(_ *snapshot.Snapshot, c *snapshot.Changes) { published = append(published, c) },
 		Log:     slog.New(slog.DiscardHandler), Now: func() time.Time { return at },
 	})
 	turn := func() {
@@ -214,8 +214,8 @@ func TestFirstSnapshotTellsAll(t *testing.T) {
 	later := at
 	r.Apply([]snapshot.Event{up(other)})
 	turn()
-	if len(told) != 2 {
-		t.Fatalf("%d snapshots", len(told))
+	if len(published) != 2 {
+		t.Fatalf("%d snapshots", len(published))
 	}
 	for i, want := range []snapshot.Changes{
 		{Since: epoch, Events: 2, Causes: []snapshot.Cause{
@@ -223,7 +223,7 @@ func TestFirstSnapshotTellsAll(t *testing.T) {
 		}},
 		{Since: later, Events: 1, Causes: []snapshot.Cause{{Key: other.Key()}}},
 	} {
-		got := snapshot.Changes{Since: told[i].Since, Events: told[i].Events, Causes: told[i].Causes}
+		got := snapshot.Changes{Since: published[i].Since, Events: published[i].Events, Causes: published[i].Causes}
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Errorf("snapshot %d: %s", i+1, diff)
 		}

@@ -20,8 +20,8 @@ func envoyFilter(ns, n string, extensions ...string) *snapshot.EnvoyFilter {
 	return f
 }
 
-// TestEnvoyFilterOrder: the root namespace, then by priority, age and name;
-// only for the proxies that the object is for.
+// TestEnvoyFilterOrder: the EnvoyFilters that select a proxy are sorted: the root
+// namespace first, then by priority, age and name.
 func TestEnvoyFilterOrder(t *testing.T) {
 	t.Parallel()
 	late, first, old, root, other := envoyFilter("sample", "z"), envoyFilter("sample", "y"), envoyFilter("sample", "x"),
@@ -32,7 +32,7 @@ func TestEnvoyFilterOrder(t *testing.T) {
 	some.Selector, elsewhere.Selector = map[string]string{"app": "web"}, map[string]string{"app": "db"}
 	remote := envoyFilter("sample", "remote")
 	remote.Cluster = "c2"
-	b := newBench(t)
+	b := newTestState(t)
 	b.apply(up(late), up(first), up(old), up(root), up(other), up(some), up(elsewhere), up(remote))
 	filters := func() string {
 		var names []string
@@ -50,10 +50,10 @@ func TestEnvoyFilterOrder(t *testing.T) {
 	}
 }
 
-// TestEnvoyFilterTouchesNoService: facts about services do not read it.
+// TestEnvoyFilterTouchesNoService: an EnvoyFilter changes no facts about services.
 func TestEnvoyFilterTouchesNoService(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
+	b := newTestState(t)
 	b.apply(up(service("c1", "web")))
 	before := b.snap
 	c := b.apply(up(envoyFilter("istio-system", "f", "e")))
@@ -70,7 +70,7 @@ func TestEnvoyFilterTouchesNoService(t *testing.T) {
 func TestDuplicateExtensions(t *testing.T) {
 	t.Parallel()
 	var log strings.Builder
-	b := newBench(t)
+	b := newTestState(t)
 	b.s.cfg.Log = slog.New(slog.NewTextHandler(&log, nil))
 	logged := func() (out []string) {
 		for line := range strings.Lines(log.String()) {
@@ -108,6 +108,6 @@ func TestDuplicateExtensions(t *testing.T) {
 	}
 	b.apply(up(root))
 	if got := logged(); len(got) != 4 {
-		t.Errorf("after it came again, told %d times, want 4: %q", len(got), got)
+		t.Errorf("after it came again: %d lines, want 4: %q", len(got), got)
 	}
 }

@@ -21,11 +21,11 @@ func ips(texts ...string) []netip.Addr {
 	return out
 }
 
-// A gateway has the addresses that its host name stands for now, if it may have
-// them: those of the host names of another cluster are not taken on trust.
+// TestHostNamesOfGateways: a gateway has the current addresses of its host name, except
+// those that a remote cluster must not have.
 func TestHostNamesOfGateways(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
+	b := newTestState(t)
 	b.s.cfg.Resolve = func([]string) {}
 	resolved := func(hosts map[string][]netip.Addr) { b.s.hosts, b.s.dirty.gateways = hosts, true }
 	want := func(network mesh.NetworkID, texts ...string) {
@@ -72,7 +72,7 @@ func TestHostNamesOfGateways(t *testing.T) {
 	}
 	resolved(map[string][]netip.Addr{"lb.example": ips("192.0.2.2")})
 	if c := b.apply(); !c.Everywhere {
-		t.Error("nobody is told of another address")
+		t.Error("a changed address led to no snapshot")
 	}
 	want("n1", "192.0.2.2:15443 of c1")
 	var many []string
@@ -89,8 +89,9 @@ func TestHostNamesOfGateways(t *testing.T) {
 	}
 }
 
-// The first snapshot waits for the first answer about host names, however bad it
-// is, so that no proxy loses endpoints that it had; later ones do not.
+// TestFirstSnapshotKnowsHostNames: the first snapshot waits for an answer about host
+// names, even an empty one, so that a restart takes no endpoints from proxies. Later
+// ones do not wait.
 func TestFirstSnapshotKnowsHostNames(t *testing.T) {
 	t.Parallel()
 	asked, published := make(chan []string, 10), make(chan *snapshot.Snapshot, 10)

@@ -11,7 +11,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// TestOmitted: what no proxy is given of a service is told of, as long as it is so.
+// TestOmitted: omitted endpoints are listed as long as no proxy gets them.
 func TestOmitted(t *testing.T) {
 	r := run(t, "c1")
 	known, late := pod("c1", "known", "10.0.0.1"), pod("c1", "late", "10.0.0.2")
@@ -46,7 +46,7 @@ func TestOmitted(t *testing.T) {
 		r.next(t)
 	}
 	if got := r.Omitted(host); len(got.First) != maxOmitted {
-		t.Errorf("%d are told of", len(got.First))
+		t.Errorf("%d are listed, want %d", len(got.First), maxOmitted)
 	}
 	r.Remove("c1")
 	r.Remove("c2")

@@ -28,22 +28,22 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// bench drives a registry's state without goroutines.
-type bench struct {
+// testState drives the state of a registry without goroutines.
+type testState struct {
 	t    testing.TB
 	s    *state
 	snap *snapshot.Snapshot
 }
 
-func newBench(t testing.TB) *bench {
+func newTestState(t testing.TB) *testState {
 	s := newState(Config{
 		Local: "c1", Clusters: []mesh.ClusterID{"c1", "c2"}, SystemNamespace: "istio-system",
 		Log: slog.New(slog.DiscardHandler), Now: func() time.Time { return epoch },
 	})
-	return &bench{t: t, s: s}
+	return &testState{t: t, s: s}
 }
 
-func (b *bench) apply(events ...snapshot.Event) *snapshot.Changes {
+func (b *testState) apply(events ...snapshot.Event) *snapshot.Changes {
 	b.t.Helper()
 	for _, e := range events {
 		b.s.apply(e)
@@ -118,7 +118,7 @@ func peerAuth(ns, n string, mode securityv1beta1.PeerAuthentication_MutualTLS_Mo
 
 const host = "hello.sample.svc.cluster.local"
 
-func (b *bench) endpoints() []snapshot.Endpoint {
+func (b *testState) endpoints() []snapshot.Endpoint {
 	eps := b.snap.Endpoints.Get(host)
 	if eps == nil {
 		return nil
@@ -127,7 +127,7 @@ func (b *bench) endpoints() []snapshot.Endpoint {
 }
 
 func TestServiceOfTwoClustersIsOne(t *testing.T) {
-	b := newBench(t)
+	b := newTestState(t)
 	p1, p2 := pod("c1", "a", "10.1.0.1"), pod("c2", "a", "10.2.0.1")
 	s2 := service("c2", "hello")
 	s2.Ports[0].Number = 9999 // the local cluster decides
@@ -158,7 +158,7 @@ func TestServiceOfTwoClustersIsOne(t *testing.T) {
 }
 
 func TestOneSliceTouchesOneService(t *testing.T) {
-	b := newBench(t)
+	b := newTestState(t)
 	p := pod("c1", "a", "10.1.0.1")
 	events := []snapshot.Event{up(p)}
 	for i := range 50 {
@@ -184,7 +184,7 @@ func TestOneSliceTouchesOneService(t *testing.T) {
 }
 
 func TestEqualEventChangesNothing(t *testing.T) {
-	b := newBench(t)
+	b := newTestState(t)
 	p := pod("c1", "a", "10.1.0.1")
 	b.apply(up(service("c1", "hello")), up(p), up(slice("c1", "hello", "x", p)), up(system("c1", "n1")), up(node("c1", "z")))
 	c := b.apply(up(service("c1", "hello")), up(pod("c1", "a", "10.1.0.1")), up(slice("c1", "hello", "x", p)), up(system("c1", "n1")), up(node("c1", "z")))
@@ -194,7 +194,7 @@ func TestEqualEventChangesNothing(t *testing.T) {
 }
 
 func TestEndpointWaitsForItsPod(t *testing.T) {
-	b := newBench(t)
+	b := newTestState(t)
 	p := pod("c1", "a", "10.1.0.1")
 	b.apply(up(service("c1", "hello")), up(slice("c1", "hello", "x", p)))
 	if eps := b.endpoints(); len(eps) != 0 {
@@ -233,7 +233,7 @@ func TestNetworkOfEndpoint(t *testing.T) {
 		{"fromCidr", []snapshot.Event{up(settings)}, nil, "c1", "by-cidr"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			b := newBench(t)
+			b := newTestState(t)
 			p := pod(tc.c, "a", "10.1.0.1", tc.labels...)
 			b.apply(up(service(tc.c, "hello")), up(p), up(slice(tc.c, "hello", "x", p)))
 			b.apply(tc.events...)
@@ -245,7 +245,7 @@ func TestNetworkOfEndpoint(t *testing.T) {
 }
 
 func TestGateways(t *testing.T) {
-	b := newBench(t)
+	b := newTestState(t)
 	b.apply(up(gateway("c2", "n2", "192.0.2.1", "192.0.2.2")), up(gateway("c1", "n1", "192.0.2.9")))
 	want := []snapshot.NetworkGateway{
 		{Network: "n2", Cluster: "c2", Namespace: "istio-system", Address: netip.MustParseAddr("192.0.2.1"), Port: 15443},
@@ -267,7 +267,7 @@ func TestGateways(t *testing.T) {
 }
 
 func TestKubernetesGateways(t *testing.T) {
-	b := newBench(t)
+	b := newTestState(t)
 	of := func(c mesh.ClusterID, network mesh.NetworkID, remote bool, addresses ...string) *snapshot.KubeGateway {
 		return &snapshot.KubeGateway{
 			Meta: snapshot.Meta{Cluster: c, Namespace: "istio-system", Name: string(network)}, Network: network,
@@ -319,7 +319,7 @@ func TestPeerAuthenticationDecidesMTLS(t *testing.T) {
 		{"selector in the root namespace selects nothing", []*snapshot.PeerAuthentication{peerAuth("istio-system", "w", disable, app)}, true, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			b := newBench(t)
+			b := newTestState(t)
 			p := pod("c1", "a", "10.1.0.1")
 			b.apply(up(service("c1", "hello")), up(p), up(slice("c1", "hello", "x", p)))
 			for _, policy := range tc.policies {
@@ -335,10 +335,9 @@ func TestPeerAuthenticationDecidesMTLS(t *testing.T) {
 	}
 }
 
-// TestPodsOfOneAddress: of pods with one address the first by name counts,
-// whichever came or went last.
+// TestPodsOfOneAddress: of several pods with one address the first by name counts.
 func TestPodsOfOneAddress(t *testing.T) {
-	b := newBench(t)
+	b := newTestState(t)
 	first, second := pod("c1", "a", "10.1.0.1"), pod("c1", "b", "10.1.0.1")
 	first.Workload, second.Workload = "first", "second"
 	byAddress := slice("c1", "hello", "x", first)
@@ -363,13 +362,12 @@ func TestPodsOfOneAddress(t *testing.T) {
 	}
 }
 
-// TestOrderDoesNotMatter applies random changes in random batches and checks
-// that the snapshot equals the one that a fresh registry builds at once from
-// what exists in the end.
+// TestOrderDoesNotMatter: after random changes in random batches, the snapshot equals
+// that of a new registry with the remaining objects.
 func TestOrderDoesNotMatter(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		b := newBench(t)
+		b := newTestState(t)
 		final := make(map[snapshot.Key]snapshot.Event)
 		for range 12 {
 			var batch []snapshot.Event
@@ -380,7 +378,7 @@ func TestOrderDoesNotMatter(t *testing.T) {
 			}
 			b.apply(batch...)
 		}
-		fresh := newBench(t)
+		fresh := newTestState(t)
 		var all []snapshot.Event
 		for _, e := range final {
 			all = append(all, e)
@@ -406,8 +404,7 @@ func tableOption[K interface{ ~string | ~uint32 }, V any]() cmp.Option {
 	})
 }
 
-// noEmptyNamespaces compares namespaces without those that lost everything:
-// they may stay.
+// noEmptyNamespaces ignores namespaces without facts, which may stay.
 func noEmptyNamespaces() cmp.Option {
 	return cmp.Transformer("namespaces", func(t *snapshot.Table[string, snapshot.NamespaceFacts]) map[string]*snapshot.NamespaceFacts {
 		out := make(map[string]*snapshot.NamespaceFacts)
@@ -475,8 +472,8 @@ func randomEvent(r *rand.Rand) snapshot.Event {
 	return up(o)
 }
 
-// TestRun drives the registry as the server does: batches that arrive while
-// it works merge, and the first snapshot waits for every cluster.
+// TestRun: batches that arrive during a turn merge, and the first snapshot waits for
+// all clusters.
 func TestRun(t *testing.T) {
 	published := make(chan *snapshot.Snapshot, 100)
 	r := New(Config{
@@ -512,7 +509,7 @@ func TestRun(t *testing.T) {
 }
 
 func BenchmarkOneSliceOfThousandServices(b *testing.B) {
-	bb := newBench(b)
+	bb := newTestState(b)
 	p, q := pod("c1", "a", "10.1.0.1"), pod("c1", "b", "10.1.0.2")
 	events := []snapshot.Event{up(p), up(q)}
 	for i := range 1000 {

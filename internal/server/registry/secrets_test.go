@@ -8,10 +8,10 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// TestSecrets: secrets of every cluster are facts of their own, and a change
-// touches nothing else.
+// TestSecrets: the Secrets of each cluster are separate facts, and their changes change
+// nothing else.
 func TestSecrets(t *testing.T) {
-	b := newBench(t)
+	b := newTestState(t)
 	b.apply(up(service("c1", "a")))
 	one, two := &snapshot.Secret{Meta: meta("c1", "gw", "s")}, &snapshot.Secret{Meta: meta("c2", "gw", "s")}
 	changes := b.apply(up(one), up(two))
@@ -31,7 +31,7 @@ func TestSecrets(t *testing.T) {
 		t.Errorf("changed: %v", got)
 	}
 	if b.snap.ConfigMaps.Get("configmap://gw/s") != roots || b.snap.ConfigMaps.Len() != 1 {
-		t.Error("the ConfigMap of the own cluster alone counts")
+		t.Error("a ConfigMap of a remote cluster counts")
 	}
 	if b.apply(down(roots)); b.snap.ConfigMaps.Len() != 0 {
 		t.Error("the ConfigMap that is gone is still there")

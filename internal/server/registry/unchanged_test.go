@@ -14,8 +14,8 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// unchanged are objects of a mesh, and each of them again with what no fact
-// depends on changed, such as the heartbeat of a node.
+// unchanged returns objects before and after a change that no fact depends on, such as
+// the heartbeat of a node.
 func unchanged() (before, after []snapshot.Object) {
 	region := mesh.Locality{Region: "r", Zone: "z"}
 	settings := &meshv1alpha1.MeshConfig{TrustDomain: "td"}
@@ -47,16 +47,15 @@ func unchanged() (before, after []snapshot.Object) {
 	return objects("before", 1), objects("after", 2)
 }
 
-// joins applies the events and counts the services that are joined anew because
-// of them, and their endpoints.
-func (b *bench) joins(events ...snapshot.Event) (joined int, changes *snapshot.Changes) {
+// joins applies the events and counts the services and endpoints that are recomputed.
+func (b *testState) joins(events ...snapshot.Event) (joined int, changes *snapshot.Changes) {
 	b.t.Helper()
 	for _, e := range events {
 		b.s.apply(e)
 	}
 	next := &snapshot.Snapshot{}
 	*next = *b.snap
-	probe := &builder{state: b.s, next: next, changes: newChanges()}
+	probe := newBuilder(b.s, next)
 	probe.mesh()
 	probe.gateways()
 	probe.policies()
@@ -64,13 +63,13 @@ func (b *bench) joins(events ...snapshot.Event) (joined int, changes *snapshot.C
 	return joined, b.apply()
 }
 
-// TestUnchangedObjectsJoinNothing: an object that comes again as it was, or with
-// what no fact depends on changed, has no service joined anew and changes nothing.
+// TestUnchangedObjectsJoinNothing: an object that is repeated, or changes only in
+// fields that no fact depends on, causes no work and no change.
 func TestUnchangedObjectsJoinNothing(t *testing.T) {
 	t.Parallel()
 	before, after := unchanged()
 	for i, o := range after {
-		b := newBench(t)
+		b := newTestState(t)
 		for _, o := range before {
 			b.s.apply(up(o))
 		}
@@ -82,11 +81,11 @@ func TestUnchangedObjectsJoinNothing(t *testing.T) {
 	}
 }
 
-// TestNodeOfAnotherLocality: of a node its locality counts, with its coming and
-// going.
+// TestNodeOfAnotherLocality: a node counts when it is added or removed, or its locality
+// changes.
 func TestNodeOfAnotherLocality(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
+	b := newTestState(t)
 	node := &snapshot.Node{Meta: meta("c1", "", "node-c1"), Locality: mesh.Locality{Zone: "z"}}
 	other := &snapshot.Node{Meta: node.Meta, Locality: mesh.Locality{Zone: "y"}}
 	p := pod("c1", "p", "10.1.0.1")
@@ -98,8 +97,7 @@ func TestNodeOfAnotherLocality(t *testing.T) {
 	}
 }
 
-// TestUnchangedObjectsPublishNothing: nobody is told of a snapshot that holds what
-// the one before it holds.
+// TestUnchangedObjectsPublishNothing: a batch without effect publishes no snapshot.
 func TestUnchangedObjectsPublishNothing(t *testing.T) {
 	t.Parallel()
 	published := make(chan uint64, 1000)
@@ -137,8 +135,7 @@ func TestUnchangedObjectsPublishNothing(t *testing.T) {
 	}
 }
 
-// TestNamespaceWithoutFacts: a namespace that lost its last policy and service is
-// forgotten.
+// TestNamespaceWithoutFacts: a namespace without policies and services is removed.
 func TestNamespaceWithoutFacts(t *testing.T) {
 	t.Parallel()
 	_, objects := unchanged()
@@ -148,10 +145,10 @@ func TestNamespaceWithoutFacts(t *testing.T) {
 		{up(sidecar), down(sidecar)},
 		{up(service("c1", "hello")), up(sidecar), down(service("c1", "hello")), down(sidecar)},
 	} {
-		b := newBench(t)
+		b := newTestState(t)
 		for i, e := range events {
 			changes := b.apply(e)
-			if _, told := changes.Namespaces["sample"]; !told {
+			if _, changed := changes.Namespaces["sample"]; !changed {
 				t.Errorf("%s: not among the changes %+v", e.Key, changes)
 			}
 			if there := b.snap.Namespaces.Get("sample") != nil; there == (i == len(events)-1) {

@@ -13,8 +13,8 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// TestUnreachableNetworks takes the only gateway of a network away in every way.
-// The log names the network and the cause, once.
+// TestUnreachableNetworks: when a network loses its only gateway, the network and the
+// cause are logged once.
 func TestUnreachableNetworks(t *testing.T) {
 	far := pod("c2", "a", "10.2.0.1")
 	mesh := []snapshot.Event{
@@ -85,7 +85,7 @@ func TestUnreachableNetworks(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var log bytes.Buffer
-			b := newBench(t)
+			b := newTestState(t)
 			b.s.cfg.Log, b.s.cfg.Resolve = slog.New(slog.NewTextHandler(&log, nil)), func([]string) {}
 			b.apply(mesh...)
 			b.s.hosts = map[string][]netip.Addr{"gone.example": nil}
@@ -112,10 +112,10 @@ func TestUnreachableNetworks(t *testing.T) {
 	}
 }
 
-// A network that others need not call, because nothing is set up for it, is
-// reported by the control planes of the others.
+// TestOwnNetworkWithoutGateway: a network without any gateway is reported only in other
+// networks, because they may have no need to call it.
 func TestOwnNetworkWithoutGateway(t *testing.T) {
-	b := newBench(t)
+	b := newTestState(t)
 	near := pod("c1", "a", "10.1.0.1")
 	b.apply(up(system("c1", "n1")), up(system("c2", "n2")), up(service("c1", "hello")), up(near), up(slice("c1", "hello", "x", near)))
 	if len(b.s.report.unreachable) > 0 {

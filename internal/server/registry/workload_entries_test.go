@@ -27,11 +27,11 @@ func randomEntry(r *rand.Rand, c mesh.ClusterID) *snapshot.WorkloadEntry {
 	return w
 }
 
-// A WorkloadEntry is an endpoint of the services of its cluster and namespace that
-// select it, beside their pods, with what it says of itself.
+// TestWorkloadEntryIsAnEndpoint: a WorkloadEntry is an endpoint of the services in its
+// cluster and namespace that select it.
 func TestWorkloadEntryIsAnEndpoint(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
+	b := newTestState(t)
 	p, w := pod("c1", "a", "10.1.0.1"), workloadEntry("c1", "vm", "192.0.2.7")
 	w.Network, w.Locality, w.Weight = "vms", mesh.Locality{Region: "r", Zone: "vm-zone"}, 3
 	w.Ports = []snapshot.PodPort{{Name: "http", Number: 8080}}
@@ -69,7 +69,7 @@ func TestWorkloadEntryIsAnEndpoint(t *testing.T) {
 	named.Ports[0].Target, named.Ports[0].TargetName = 0, "web"
 	b.apply(up(named))
 	if n := len(b.endpoints()); n != 1 {
-		t.Errorf("%d endpoints, of which one has no such port", n)
+		t.Errorf("%d endpoints, want 1: the other one lacks the port", n)
 	}
 	again := moved
 	again.Ports = []snapshot.PodPort{{Name: "web", Number: 9090}}
@@ -89,11 +89,11 @@ func TestWorkloadEntryIsAnEndpoint(t *testing.T) {
 	}
 }
 
-// A health-checked entry is healthy when the proxy that was proved to be of its
-// account says so, else when its object does; nobody else is believed.
+// TestHealthOfWorkloadEntry: a report of a proxy with the entry's service account
+// overrides the status of the object. Other reports have no effect.
 func TestHealthOfWorkloadEntry(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
+	b := newTestState(t)
 	w := workloadEntry("c1", "vm", "192.0.2.7")
 	of := snapshot.PodKey{Cluster: "c1", Namespace: "sample", Name: "vm"}
 	b.s.setHealth(healthReporter{of, "vm"}, snapshot.True) // before there is the entry
@@ -132,11 +132,11 @@ func TestHealthOfWorkloadEntry(t *testing.T) {
 	}
 }
 
-// Endpoints of an entry of another cluster do not take what is sent to a local
-// service, whichever comes first.
+// TestHostileWorkloadEntry: a WorkloadEntry of a remote cluster cannot take the address
+// of a local Service.
 func TestHostileWorkloadEntry(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
+	b := newTestState(t)
 	b.apply(up(service("c1", "hello")), up(service("c2", "hello")), up(workloadEntry("c2", "vm", "10.96.0.7")))
 	if n := len(b.endpoints()); n != 1 {
 		t.Fatalf("%d endpoints, want 1", n)
@@ -159,10 +159,11 @@ func TestHostileWorkloadEntry(t *testing.T) {
 	}
 }
 
-// A change of one entry looks at the services of its namespace that select it.
+// TestOneEntryTouchesItsServices: a change of a WorkloadEntry recomputes only the
+// services that select it.
 func TestOneEntryTouchesItsServices(t *testing.T) {
 	t.Parallel()
-	b := newBench(t)
+	b := newTestState(t)
 	var events []snapshot.Event
 	for i := range 20 {
 		n := fmt.Sprintf("svc-%d", i)

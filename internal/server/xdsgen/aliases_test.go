@@ -13,8 +13,8 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// aliasObjects has ExternalName services: of a service, of one of these, of each
-// other, of the world, and of addresses that no service has.
+// aliasObjects has ExternalName services that stand for a service, for another alias,
+// for each other, for a host outside the mesh, and for hosts that no service has.
 const aliasObjects = `
 apiVersion: v1
 kind: Service
@@ -64,8 +64,8 @@ metadata: {name: metadata, namespace: old}
 spec: {type: ExternalName, externalName: 169.254.169.254, ports: [{name: http, port: 80}]}
 `
 
-// TestExternalNames checks that calls by another name of a service have its
-// routes, and that nothing is generated for names of other places.
+// TestExternalNames: calls by an alias have the routes of its service. Other
+// ExternalName services get no resources.
 func TestExternalNames(t *testing.T) {
 	s := build(t, []mesh.ClusterID{"cluster1"}, decodeObjects(t, "cluster1", "inline", []byte(aliasObjects)))
 	common := []string{

@@ -12,7 +12,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// TestClusterBalancing reads an assignment as "address weight", a priority
+// TestClusterBalancing compares assignments as lines "address weight", with a priority
 // other than 0 in front.
 func TestClusterBalancing(t *testing.T) {
 	ep := func(n byte, c mesh.ClusterID, change ...func(*snapshot.Endpoint)) snapshot.Endpoint {
@@ -49,7 +49,7 @@ func TestClusterBalancing(t *testing.T) {
 		want []string
 	}{
 		{"drained", near, []snapshot.Endpoint{ep(1, "c1"), ep(2, "c2", drained)}, []string{"10.0.0.1 1"}},
-		{"drained, nobody else", near, []snapshot.Endpoint{ep(1, "c2", drained), ep(2, "c2", drained)}, []string{"10.0.0.1 1", "10.0.0.2 1"}},
+		{"drained, no others", near, []snapshot.Endpoint{ep(1, "c2", drained), ep(2, "c2", drained)}, []string{"10.0.0.1 1", "10.0.0.2 1"}},
 		{"drained, the others are not healthy", near, []snapshot.Endpoint{ep(1, "c1", unhealthy), ep(2, "c2", drained)}, []string{"10.0.0.1 1", "10.0.0.2 1"}},
 		{"drained, the others cannot be reached", n1, []snapshot.Endpoint{ep(1, "c1", on("n1"), drained), ep(2, "c2", on("n2"), plaintext)}, []string{"10.0.0.1 1"}},
 		{"drained behind a gateway", n1, []snapshot.Endpoint{ep(1, "c1", on("n1")), ep(2, "c2", on("n2"), drained)}, []string{"10.0.0.1 1"}},
@@ -69,7 +69,7 @@ func TestClusterBalancing(t *testing.T) {
 			[]string{"10.0.0.1 1", "192.0.2.2 1", "1: 192.0.2.2 2"},
 		},
 		{
-			"gateways of which the proxy can use some", dual,
+			"some gateways are usable", dual,
 			[]snapshot.Endpoint{ep(1, "c1", on("n1")), ep(2, "c2", on("n2"))},
 			[]string{"10.0.0.1 2", "192.0.2.2 1", "192.0.2.3 1"},
 		},

@@ -11,7 +11,7 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// manyServices is a mesh of n services of one port with ten endpoints each.
+// manyServices returns a mesh of n services with one port and ten endpoints each.
 func manyServices(b *testing.B, n int, protocol mesh.Protocol) *snapshot.Snapshot {
 	b.Helper()
 	var events []snapshot.Event
@@ -32,9 +32,8 @@ func manyServices(b *testing.B, n int, protocol mesh.Protocol) *snapshot.Snapsho
 	return build(b, []mesh.ClusterID{"c1"}, events)
 }
 
-// BenchmarkGenerate makes all resources of one type for one proxy from
-// nothing: facts to encoded bytes. The server does so once for all proxies of
-// a view.
+// BenchmarkGenerate generates and encodes all resources of one type for one proxy. The
+// server does so once for all proxies of a view.
 func BenchmarkGenerate(b *testing.B) {
 	for _, c := range []struct {
 		typ      string
@@ -68,8 +67,8 @@ func BenchmarkGenerate(b *testing.B) {
 	}
 }
 
-// BenchmarkNewService makes what one more service changes in the routes of
-// ten namespaces with 1,000 services.
+// BenchmarkNewService generates the changes of the routes of ten namespaces with 1,000
+// services when one service is added.
 func BenchmarkNewService(b *testing.B) {
 	s := manyServices(b, 1000, mesh.HTTP)
 	var enc xdswire.Encoder

@@ -10,9 +10,8 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// TestFiltersKeepSharing: workloads for which the same was chosen have the
-// same views, and an HTTP filter of one port parts only the listeners of that
-// port from those of workloads without any.
+// TestFiltersKeepSharing: workloads with the same filters have the same views. An HTTP
+// filter for one port affects only the listeners of that port.
 func TestFiltersKeepSharing(t *testing.T) {
 	dir := filepath.Join("testdata", "two-networks")
 	events := readObjects(t, "cluster1", filepath.Join(dir, "cluster1", "all.yaml"))
@@ -30,7 +29,7 @@ func TestFiltersKeepSharing(t *testing.T) {
 	twin := web
 	twin.ID.Name = "p1"
 	elsewhere := web
-	elsewhere.Namespace = "sample" // whose objects are not those of other
+	elsewhere.Namespace = "sample" // a namespace with other objects
 
 	without, with := xdsgen.Assign(s, plain), xdsgen.Assign(s, web)
 	for typ, views := range xdsgen.Assign(s, twin) {

@@ -39,8 +39,8 @@ spec:
     hosts: ["*.local"]
 `
 
-// TestListenersOfIPVersions checks that proxies listen, and call their
-// applications, over the IP versions that they have.
+// TestListenersOfIPVersions: proxies listen on, and call their applications over, the
+// IP versions that they have.
 func TestListenersOfIPVersions(t *testing.T) {
 	s := build(t, []mesh.ClusterID{"cluster1"}, decodeObjects(t, "cluster1", "inline", []byte(familyObjects)))
 	for ips, want := range map[string]map[string]string{
@@ -77,8 +77,7 @@ func TestListenersOfIPVersions(t *testing.T) {
 	}
 }
 
-// where returns the addresses of each listener, and those that the clusters
-// connect from which say so.
+// where returns the addresses of each listener and the source addresses of clusters.
 func where(t *testing.T, resources map[string][]*xdswire.Resource) map[string]string {
 	t.Helper()
 	out := make(map[string]string)

@@ -11,8 +11,8 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// TestGatewayListensOnTargetPorts: a server of a Gateway names the port of the
-// Service in front of the gateway. The gateway listens on the port of its pod behind.
+// TestGatewayListensOnTargetPorts: a server of a Gateway names a port of the gateway's
+// Service. The gateway listens on the target port.
 func TestGatewayListensOnTargetPorts(t *testing.T) {
 	type option func(*snapshot.MeshService)
 	service := func(port snapshot.ServicePort, options ...option) *snapshot.MeshService {

@@ -31,10 +31,10 @@ import (
 
 var update = flag.Bool("update", false, "rewrite golden files and remove those that no case asks for")
 
-// TestGolden generates, for every case, all that each of its proxies is given.
-// A case is a folder of testdata: a folder for each cluster, the first by name
-// being the local one, proxies/<name>.json with the xDS nodes, and
-// golden/<proxy>.<type>.yaml with the resources by name.
+// TestGolden generates all resources of each proxy of each case. A case is a folder of
+// testdata with a folder for each cluster (the first by name is the local one),
+// proxies/<name>.json with xDS nodes, and golden/<proxy>.<type>.yaml with the resources
+// by name.
 func TestGolden(t *testing.T) {
 	cases, err := filepath.Glob("testdata/*/proxies")
 	if err != nil || len(cases) == 0 {
@@ -103,7 +103,7 @@ func removeStrays(t *testing.T, dir string, wanted map[string]bool) {
 	}
 }
 
-// generate makes everything that one proxy is given, by type URL.
+// generate returns all resources of one proxy by type URL.
 func generate(t testing.TB, s *snapshot.Snapshot, n xdsgen.Node) map[string][]*xdswire.Resource {
 	t.Helper()
 	out := make(map[string][]*xdswire.Resource)
@@ -144,8 +144,8 @@ func generate(t testing.TB, s *snapshot.Snapshot, n xdsgen.Node) map[string][]*x
 	return out
 }
 
-// render prints resources as YAML by name, in an order that does not depend
-// on the JSON printer of protobuf, which varies on purpose.
+// render prints resources as YAML, sorted by name, independent of protobuf's JSON
+// printer, whose output varies on purpose.
 func render(t *testing.T, resources []*xdswire.Resource) []byte {
 	t.Helper()
 	var out bytes.Buffer
@@ -194,7 +194,7 @@ func readNode(t testing.TB, file string) xdsgen.Node {
 	return node
 }
 
-// readSnapshot reads the clusters of a case as the control plane does.
+// readSnapshot reads the clusters of a case like the control plane.
 func readSnapshot(t testing.TB, dir string) *snapshot.Snapshot {
 	t.Helper()
 	entries, err := os.ReadDir(dir)

@@ -19,13 +19,12 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// units is what a holder of views keeps of them: units by view and id.
+// units holds the units of views by view and id.
 type units map[xdsgen.View]map[string]xdsgen.Unit
 
-// TestTouchedFindsEveryChange changes a mesh at random and keeps views up to
-// date by what Touched yields alone, and only for changes of what they read.
-// After each change they must equal the views listed anew, and a proxy of which
-// nothing changed that AssignReads names must be assigned the same views.
+// TestTouchedFindsEveryChange: after random changes of a mesh, views that were updated
+// only by Touched, and only for the kinds that they read, equal newly listed views. A
+// proxy keeps its views unless facts changed that AssignReads and AssignAll name.
 func TestTouchedFindsEveryChange(t *testing.T) {
 	type publication struct {
 		s *snapshot.Snapshot
@@ -78,7 +77,7 @@ func TestTouchedFindsEveryChange(t *testing.T) {
 		for range 1 + rnd.IntN(3) {
 			batch = append(batch, randomChange(rnd), randomSecret(rnd))
 		}
-		// Something always changes, so that there is always a snapshot.
+		// The change always has an effect, so that there is a snapshot.
 		batch = append(batch, put(&snapshot.Pod{Meta: metaOf("c1", "tick", fmt.Sprint(step))}))
 		r.Apply(batch)
 		p = <-published

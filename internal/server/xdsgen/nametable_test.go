@@ -17,8 +17,7 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// types finds the messages that are linked and Istio's NameTable, which no
-// module has.
+// types resolves the linked messages and Istio's NameTable, which no module has.
 type types struct {
 	*protoregistry.Types
 	nameTable protoreflect.MessageType
@@ -31,8 +30,8 @@ func (r types) FindMessageByURL(url string) (protoreflect.MessageType, error) {
 	return r.Types.FindMessageByURL(url)
 }
 
-// resolver knows the type of every resource. NameTable is described here by
-// its contract:
+// resolver returns the types of all resources. It describes NameTable, which has this
+// form in Istio:
 //
 //	message NameTable {
 //	  message NameInfo {
@@ -79,8 +78,7 @@ func resolver(t testing.TB) types {
 	return types{protoregistry.GlobalTypes, dynamicpb.NewMessageType(file.Messages().Get(0))}
 }
 
-// TestNameTable makes the table of several proxies of testdata/names, where
-// golden files have it.
+// TestNameTable generates the DNS tables of several proxies of testdata/names.
 func TestNameTable(t *testing.T) {
 	read := func(networks map[mesh.ClusterID]string) *snapshot.Snapshot {
 		var events []snapshot.Event

@@ -13,7 +13,7 @@ import (
 
 const nodeID = "sidecar~10.0.0.1~app.ns~ns.svc.cluster.local"
 
-// testMetadata bounds the metadata of these tests.
+// testMetadata is the limit of metadata in these tests.
 const testMetadata = 512 << 10
 
 func metadata(t testing.TB, fields map[string]any) *structpb.Struct {
@@ -56,8 +56,8 @@ func TestParseNodeBounds(t *testing.T) {
 	}
 }
 
-// FuzzParseNode reads node ids and encoded metadata: nothing may panic, and
-// what is kept is bounded.
+// FuzzParseNode: no node id and no encoded metadata causes a panic or a result beyond
+// the bounds.
 func FuzzParseNode(f *testing.F) {
 	add := func(id string, fields map[string]any) {
 		b, err := proto.MarshalOptions{Deterministic: true}.Marshal(metadata(f, fields))

@@ -47,8 +47,8 @@ endpoints:
 - {addresses: [10.11.0.3]}
 `
 
-// TestInternalTrafficPolicyLocal checks that a proxy has the endpoints of its own
-// node alone, and one whose node is not known has none.
+// TestInternalTrafficPolicyLocal: a proxy gets only the endpoints on its own node, and
+// none if its node is not known.
 func TestInternalTrafficPolicyLocal(t *testing.T) {
 	s := build(t, []mesh.ClusterID{"cluster1", "cluster2"}, append(
 		decodeObjects(t, "cluster1", "inline", []byte(nodeLocalObjects)),

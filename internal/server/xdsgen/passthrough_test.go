@@ -9,8 +9,8 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// TestClustersByServerName checks that only a gateway that passes TLS through has
-// clusters, and assignments, for that.
+// TestClustersByServerName: only gateways that pass TLS through get clusters and
+// assignments for that.
 func TestClustersByServerName(t *testing.T) {
 	s := build(t, []mesh.ClusterID{"cluster1"}, decodeObjects(t, "cluster1", "inline", []byte(familyObjects)))
 	for labels, want := range map[string]int{"ingressgateway": 0, "eastwestgateway": 2} {

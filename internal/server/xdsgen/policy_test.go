@@ -12,8 +12,8 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// TestSidecarPolicyCountsWithoutEgress: a Sidecar may say nothing but that
-// unknown destinations are refused, and be for a namespace without services.
+// TestSidecarPolicyCountsWithoutEgress: a Sidecar with nothing but an
+// outboundTrafficPolicy takes effect, even in a namespace without services.
 func TestSidecarPolicyCountsWithoutEgress(t *testing.T) {
 	svc := &snapshot.MeshService{
 		Host: "web.ns0.svc.cluster.local", Name: "web", Namespace: "ns0",

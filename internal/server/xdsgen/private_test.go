@@ -9,8 +9,8 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// TestAssignmentsOfPrivateServicesStayPrivate: proxies ask for endpoints by
-// name, so a service that is not exported to them must have none there.
+// TestAssignmentsOfPrivateServicesStayPrivate: a proxy that requests a service by name
+// gets no endpoints if the service is not exported to it.
 func TestAssignmentsOfPrivateServicesStayPrivate(t *testing.T) {
 	const host = "secret.ns0.svc.cluster.local"
 	s := &snapshot.Snapshot{Mesh: &snapshot.Mesh{RootNamespace: "istio-system"}, Gateways: &snapshot.Gateways{}, Private: true}

@@ -10,8 +10,8 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// TestUnknownHostsDoNotLoop: a listener that clients connect to directly has
-// no other destination to pass an unknown host on to than itself.
+// TestUnknownHostsDoNotLoop: a listener that clients connect to directly refuses
+// unknown hosts, because the original destination is the listener itself.
 func TestUnknownHostsDoNotLoop(t *testing.T) {
 	for _, tc := range []struct {
 		name     string
@@ -39,8 +39,8 @@ func TestUnknownHostsDoNotLoop(t *testing.T) {
 	}
 }
 
-// TestReservedPorts: a service at a port of the proxy's own must not take the
-// place of the listener there.
+// TestReservedPorts: a service at a port of the proxy does not replace the listener
+// there.
 func TestReservedPorts(t *testing.T) {
 	for _, number := range []uint32{mesh.PortOutbound, mesh.PortInbound, mesh.PortEnvoyReadiness, mesh.PortEnvoyPrometheus} {
 		svc := &snapshot.MeshService{Host: "a.b.svc.cluster.local", Ports: []snapshot.ServicePort{{Number: number, Protocol: mesh.HTTP}}}
@@ -60,8 +60,7 @@ func TestReservedPorts(t *testing.T) {
 	}
 }
 
-// TestSidecarOwnsItsPort: beside an egress listener that names a port,
-// services get none there.
+// TestSidecarOwnsItsPort: services get no listener at the port of an egress listener.
 func TestSidecarOwnsItsPort(t *testing.T) {
 	svc := &snapshot.MeshService{Host: "a.b.svc.cluster.local", Ports: []snapshot.ServicePort{{Number: 9080, Protocol: mesh.HTTP}}}
 	s := &snapshot.Snapshot{Mesh: &snapshot.Mesh{}}

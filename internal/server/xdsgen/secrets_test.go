@@ -24,7 +24,8 @@ var (
 	night = noon.Add(12 * time.Hour)
 )
 
-// testSecret is a secret whose parts name it. What: p is a pair, c CAs.
+// testSecret returns a Secret whose content contains its name. what lists its parts: p
+// is a key pair, c CA certificates.
 func testSecret(c mesh.ClusterID, ns, name, what string) *snapshot.Secret {
 	id := fmt.Sprintf("%s/%s/%s", c, ns, name)
 	s := &snapshot.Secret{Meta: metaOf(c, ns, name), NoPair: "no pair in " + id, NoCA: "no CA in " + id}
@@ -37,7 +38,7 @@ func testSecret(c mesh.ClusterID, ns, name, what string) *snapshot.Secret {
 	return s
 }
 
-// testConfigMap is a ConfigMap whose CAs name it, if it has any.
+// testConfigMap returns a ConfigMap whose CA certificates contain its name.
 func testConfigMap(c mesh.ClusterID, ns, name string, cas bool) *snapshot.ConfigMap {
 	id := fmt.Sprintf("map %s/%s/%s", c, ns, name)
 	m := &snapshot.ConfigMap{Meta: metaOf(c, ns, name), NoCA: "no CA in " + id}
@@ -51,7 +52,7 @@ func callerIn(c mesh.ClusterID, ns string) mesh.Caller {
 	return mesh.Caller{Identity: mesh.Identity{TrustDomain: "td", Namespace: ns, ServiceAccount: "gw"}, Cluster: c}
 }
 
-// given is what a view gives, by name: its chain and key, or its CAs.
+// given returns the content of a view by name: chain and key, or CA certificates.
 func given(t *testing.T, s *snapshot.Snapshot, v xdsgen.View) map[string]string {
 	t.Helper()
 	out := make(map[string]string)
@@ -83,8 +84,7 @@ func given(t *testing.T, s *snapshot.Snapshot, v xdsgen.View) map[string]string 
 	return out
 }
 
-// TestSecrets has callers ask for secrets of every form of name: what they are
-// given, and why not.
+// TestSecrets requests secrets by all forms of names. It checks results and reasons.
 func TestSecrets(t *testing.T) {
 	s := build(t, []mesh.ClusterID{"c1", "c2"}, []snapshot.Event{
 		put(testSecret("c1", "gw", "both", "pc")), put(testSecret("c1", "gw", "pair", "p")), put(testSecret("c1", "gw", "pair-cacert", "c")),
@@ -165,7 +165,7 @@ func TestSecrets(t *testing.T) {
 	}
 }
 
-// TestSecretsOutOfDate: they are given, and it is said.
+// TestSecretsOutOfDate: an expired certificate is served, and Check reports it.
 func TestSecretsOutOfDate(t *testing.T) {
 	s := build(t, []mesh.ClusterID{"c1"}, []snapshot.Event{put(testSecret("c1", "gw", "s", "pc"))})
 	names := xdswire.NewNameSets().Of([]string{"kubernetes://s", "kubernetes://s-cacert"})
@@ -183,7 +183,7 @@ func TestSecretsOutOfDate(t *testing.T) {
 	}
 }
 
-// TestSecretsAreShared by callers that may have the same, and by no others.
+// TestSecretsAreShared: only callers with the same rights and names share a view.
 func TestSecretsAreShared(t *testing.T) {
 	s := build(t, []mesh.ClusterID{"c1", "c2"}, nil)
 	sets := xdswire.NewNameSets()
@@ -216,7 +216,7 @@ func TestSecretsAreShared(t *testing.T) {
 	}
 }
 
-// secretNames are names of the secrets of randomSecret, in every form.
+// secretNames returns names in all forms for the objects of randomSecret.
 func secretNames() []string {
 	var out []string
 	for _, name := range []string{"s0", "s0-cacert", "s1", "s1-cacert", "s1-cacert-cacert"} {
@@ -248,7 +248,7 @@ func randomSecret(r *rand.Rand) snapshot.Event {
 	return put(o)
 }
 
-// TestSecretNames: a name that no secret can have is given nothing.
+// TestSecretNames: an invalid name gets nothing.
 func TestSecretNames(t *testing.T) {
 	s := build(t, []mesh.ClusterID{"c1"}, []snapshot.Event{put(testSecret("c1", "gw", "s", "pc")), put(testSecret("c1", "other", "s", "pc"))})
 	for _, name := range []string{
@@ -267,8 +267,8 @@ func TestSecretNames(t *testing.T) {
 	}
 }
 
-// TestCASuffix: who asks for CA certificates is never given a key, also
-// of a secret that itself is called so.
+// TestCASuffix: a request for CA certificates never gets a key, even if a Secret has
+// the name with the suffix.
 func TestCASuffix(t *testing.T) {
 	s := build(t, []mesh.ClusterID{"c1"}, []snapshot.Event{
 		put(testSecret("c1", "gw", "x-cacert", "pc")), put(testSecret("c1", "gw", "y-cacert", "p")), put(testSecret("c1", "gw", "z", "p")),

@@ -13,13 +13,12 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// public is a service that is exported to every namespace.
+// public is a service that all namespaces see.
 var public = &snapshot.MeshService{}
 
-// TestSplitHorizonKeepsShares checks on random meshes that no endpoint is
-// invented or lost: each endpoint that can be reached has the same share of
-// the load of its priority as every other, wherever it runs and however many
-// gateways lead there.
+// TestSplitHorizonKeepsShares: in random meshes each reachable endpoint has the same
+// share of its priority's load, no matter where it runs and how many gateways lead to
+// it.
 func TestSplitHorizonKeepsShares(t *testing.T) {
 	for seed := range uint64(500) {
 		r := rand.New(rand.NewPCG(seed, 3))
@@ -55,7 +54,7 @@ func TestSplitHorizonKeepsShares(t *testing.T) {
 			reached[e.Demoted]++
 		}
 		for _, group := range u.localities(list, false) {
-			// Demoted ones have the first priority where there are no others.
+			// Demoted endpoints have priority 0 if there are no others.
 			demoted := group.GetPriority() == 1 || reached[false] == 0
 			var sum uint64
 			for _, lb := range group.GetLbEndpoints() {
@@ -148,9 +147,8 @@ func TestNetworkViewAndMTLSOnly(t *testing.T) {
 	}
 }
 
-// TestNetworkWithoutGateways holds that endpoints of another network are never
-// given at their own addresses, whichever gateways there are, as long as both
-// networks are known.
+// TestNetworkWithoutGateways: if both networks are known, a proxy never gets an
+// endpoint of another network at its own address.
 func TestNetworkWithoutGateways(t *testing.T) {
 	of := func(network mesh.NetworkID) *snapshot.Gateways {
 		return &snapshot.Gateways{ByNetwork: map[mesh.NetworkID][]snapshot.NetworkGateway{
@@ -185,9 +183,8 @@ func TestNetworkWithoutGateways(t *testing.T) {
 	}
 }
 
-// TestServiceThatGatewaysDoNotPassOn: a gateway has no filter chain for a service
-// that its namespace does not see, so no proxy is given its address. What counts is
-// the Service of the gateway's cluster, by which its control plane decides.
+// TestServiceThatGatewaysDoNotPassOn: no proxy gets the address of a gateway whose
+// namespace does not see the service. The Service in the gateway's cluster decides.
 func TestServiceThatGatewaysDoNotPassOn(t *testing.T) {
 	part := func(c mesh.ClusterID, exportTo ...string) snapshot.ClusterService {
 		return snapshot.ClusterService{Cluster: c, ExportTo: exportTo}
@@ -202,7 +199,7 @@ func TestServiceThatGatewaysDoNotPassOn(t *testing.T) {
 		{"private in the client's cluster", []snapshot.ClusterService{part("c1", "."), part("c2")}, []string{"192.0.2.1 1", "192.0.2.2 1"}},
 		{"private in the gateway's cluster", []snapshot.ClusterService{part("c1"), part("c2", ".")}, nil},
 		{"exported to the namespace of one gateway", []snapshot.ClusterService{part("c2", ".", "istio-system")}, []string{"192.0.2.1 1"}},
-		{"exported to nobody", []snapshot.ClusterService{part("c2", "~")}, nil},
+		{"not exported", []snapshot.ClusterService{part("c2", "~")}, nil},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			u := assignments{
@@ -259,9 +256,9 @@ func TestSidecarHosts(t *testing.T) {
 	}
 }
 
-// TestReachIsWhatIsAssigned: what is told of endpoints is what proxies are given.
-func TestReachIsWhatIsAssigned(t *testing.T) {
-	told := map[Obstacle]int{}
+// TestReachMatchesAssignments: ReachOf and assignments have the same endpoints.
+func TestReachMatchesAssignments(t *testing.T) {
+	obstacles := map[Obstacle]int{}
 	for seed := range uint64(500) {
 		r := rand.New(rand.NewPCG(seed, 5))
 		var list []snapshot.Endpoint
@@ -291,7 +288,7 @@ func TestReachIsWhatIsAssigned(t *testing.T) {
 			}
 			got := map[string]bool{}
 			for _, reach := range u.reach(list, mtlsOnly) {
-				told[reach.Obstacle]++
+				obstacles[reach.Obstacle]++
 				if reach.Obstacle != "" {
 					continue
 				}
@@ -303,14 +300,14 @@ func TestReachIsWhatIsAssigned(t *testing.T) {
 				}
 			}
 			if !maps.Equal(got, want) {
-				t.Fatalf("seed %d, by server name %v: told of %v, given is %v", seed, mtlsOnly, got, want)
+				t.Fatalf("seed %d, by server name %v: ReachOf gives %v, the assignment %v", seed, mtlsOnly, got, want)
 			}
 		}
 	}
 	for _, o := range []Obstacle{
 		"", ObstacleCluster, ObstacleView, ObstaclePlaintext, ObstacleHealth, ObstacleNoGateway, ObstaclePrivate, ObstacleFamily, ObstacleProxyless, ObstacleTwin, ObstacleDrained,
 	} {
-		if told[o] == 0 {
+		if obstacles[o] == 0 {
 			t.Errorf("no endpoint has obstacle %q", o)
 		}
 		if o != "" && o.String() == string(o) {

@@ -9,8 +9,7 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// sharedNumbers has services whose TCP ports share their numbers with ports of
-// other transports, which come first.
+// sharedNumbers has services with UDP and TCP ports of the same number, UDP first.
 const sharedNumbers = `
 apiVersion: v1
 kind: Service
@@ -52,8 +51,8 @@ spec: {serviceAccountName: web}
 status: {podIP: 10.11.0.5, podIPs: [{ip: 10.11.0.5}]}
 `
 
-// TestTCPPortsBehindOtherTransports checks that a TCP port has its listener, its
-// route configuration and its inbound chain whatever else has its number.
+// TestTCPPortsBehindOtherTransports: a TCP port has its listener, routes and inbound
+// chain even if a UDP port has its number.
 func TestTCPPortsBehindOtherTransports(t *testing.T) {
 	s := build(t, []mesh.ClusterID{"cluster1"}, decodeObjects(t, "cluster1", "inline", []byte(sharedNumbers)))
 	id, err := mesh.ParseNodeID("sidecar~10.11.0.5~web.shop~shop.svc.cluster.local")
