@@ -62,7 +62,7 @@ func TestSecretsOfAPI(t *testing.T) {
 			if got := gateway.secrets(pair, other); !maps.Equal(got, map[string]string{pair: newer + newerKey}) {
 				t.Errorf("the gateway is given %v", got)
 			}
-			waitFor(t, "warning", func() bool { return strings.Contains(logs.String(), "is of another namespace than the proxy") })
+			waitFor(t, "warning", func() bool { return strings.Contains(logs.String(), "is in another namespace than the proxy") })
 			keysAreNowhere(t, s, logs.String(), key, newerKey, foreignKey)
 		})
 	}

@@ -212,7 +212,7 @@ func TestSecretsOfFiles(t *testing.T) {
 			write(t, dir, "broken.yaml", "apiVersion: v1\nkind: Secret\nmetadata: {name: x}\nstringData:\n  key: |\n  "+strings.ReplaceAll(key, "\n", "\n ")+"\n  - [")
 			waitFor(t, "second complaint", func() bool { return strings.Contains(logs.String(), "broken.yaml") })
 			waitFor(t, "warnings", func() bool {
-				return strings.Contains(logs.String(), "secrets are given only over TLS") && strings.Contains(logs.String(), "it is not a gateway")
+				return strings.Contains(logs.String(), "secrets are served only over TLS") && strings.Contains(logs.String(), "it is not a gateway")
 			})
 			_ = plain
 			keysAreNowhere(t, s, logs.String(), key, otherKey)

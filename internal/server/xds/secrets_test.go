@@ -230,12 +230,12 @@ func TestSecretsByIdentity(t *testing.T) {
 			"gateway", "ns/gw@c1", gateway, realGenerator,
 			map[string]string{good: fmt.Sprintf(pairOf, "c1/ns/s 1"), ca: "roots c1/ns/s 1"},
 			2,
-			`\"kubernetes://none\" secret ns/none not found; \"kubernetes://other/s\" is of another namespace than the proxy, which is of ns`,
+			`\"kubernetes://none\" secret ns/none not found; \"kubernetes://other/s\" is in another namespace than the proxy, which is in ns`,
 		},
 		{
 			"of another cluster", "ns/gw@c2", gateway, realGenerator,
 			map[string]string{good: fmt.Sprintf(pairOf, "c2/ns/s 1"), ca: "roots c2/ns/s 1"},
-			2, "is of another namespace",
+			2, "is in another namespace",
 		},
 		{
 			"says another namespace", "other/gw@c1", gateway, realGenerator,
@@ -248,9 +248,9 @@ func TestSecretsByIdentity(t *testing.T) {
 			map[string]string{ca: "roots c1/ns/s 1"},
 			3, "the proxy is not authorized to read secrets: it is not a gateway",
 		},
-		{"of no proved cluster", "ns/gw", gateway, realGenerator, nil, 4, "secrets are given only over TLS"},
+		{"of no proved cluster", "ns/gw", gateway, realGenerator, nil, 4, "secrets are served only over TLS"},
 		{"of an unknown cluster", "ns/gw@c9", gateway, realGenerator, nil, 4, "secret ns/s not found"},
-		{"plaintext", "ns/gw@c1", gateway, plaintext, nil, 4, "secrets are given only over TLS"},
+		{"plaintext", "ns/gw@c1", gateway, plaintext, nil, 4, "secrets are served only over TLS"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			both(t, func(t *testing.T, v xdswire.Variant) {

@@ -109,9 +109,9 @@ func (v Secrets) Check(s *snapshot.Snapshot, name string, now time.Time) error {
 	}
 	switch {
 	case now.After(until):
-		return fmt.Errorf("%s is given though its certificate expired at %s", c.of, until.UTC().Format(time.RFC3339))
+		return fmt.Errorf("%s is served although its certificate expired at %s", c.of, until.UTC().Format(time.RFC3339))
 	case now.Before(from):
-		return fmt.Errorf("%s is given though its certificate is valid from %s only", c.of, from.UTC().Format(time.RFC3339))
+		return fmt.Errorf("%s is served although its certificate is not valid before %s", c.of, from.UTC().Format(time.RFC3339))
 	}
 	return nil
 }
@@ -120,7 +120,7 @@ func (v Secrets) Check(s *snapshot.Snapshot, name string, now time.Time) error {
 var ErrKeysDenied = errors.New("the proxy is not authorized to read secrets")
 
 // ErrUndecided reports that the right of a caller to private keys is not known yet.
-var ErrUndecided = errors.New("the right of the proxy to read secrets is being asked for")
+var ErrUndecided = errors.New("the right of the proxy to read secrets is still being checked")
 
 // The prefixes and the suffix of SDS names in Istio.
 const (
@@ -149,18 +149,18 @@ func parseSecretName(name string) (secretName, error) {
 		n := secretName{prefix: prefix, object: rest}
 		if namespace, object, qualified := strings.Cut(rest, "/"); qualified {
 			if n.namespace, n.object = namespace, object; !mesh.IsDNSLabel(namespace) {
-				return n, errors.New("names no namespace that can be")
+				return n, errors.New("has an invalid namespace")
 			}
 		} else if prefix != secretPrefix {
-			return n, fmt.Errorf("names no namespace: want %snamespace/name", prefix)
+			return n, fmt.Errorf("has no namespace: want %snamespace/name", prefix)
 		}
 		if !mesh.IsDNSName(n.object) {
-			return n, errors.New("names no secret that can be")
+			return n, errors.New("has an invalid object name")
 		}
 		n.ca = prefix == configMapPrefix || strings.HasSuffix(n.object, caSuffix)
 		return n, nil
 	}
-	return secretName{}, errors.New("is not a name that is served: want kubernetes://name, kubernetes://namespace/name or configmap://namespace/name")
+	return secretName{}, errors.New("is not a supported name: want kubernetes://name, kubernetes://namespace/name or configmap://namespace/name")
 }
 
 // AskForKeys reports whether any of the names requests a private key.
@@ -181,7 +181,7 @@ type credential struct {
 // find returns the credential of a name if the caller may get it.
 func (v Secrets) find(s *snapshot.Snapshot, name string) (credential, error) {
 	if v.cluster == "" {
-		return credential{}, errors.New("secrets are given only over TLS, to callers whose identity and cluster are proved")
+		return credential{}, errors.New("secrets are served only over TLS, to callers with an authenticated identity and cluster")
 	}
 	n, err := parseSecretName(name)
 	switch {
@@ -190,9 +190,9 @@ func (v Secrets) find(s *snapshot.Snapshot, name string) (credential, error) {
 	case n.prefix == configMapPrefix: // CA certificates are no secret: every namespace and cluster is given them
 		return n.configMap(s)
 	case n.namespace != "" && n.namespace != v.namespace:
-		return credential{}, fmt.Errorf("is of another namespace than the proxy, which is of %s", v.namespace)
+		return credential{}, fmt.Errorf("is in another namespace than the proxy, which is in %s", v.namespace)
 	case n.prefix == gatewaySecretPrefix && !v.configCluster:
-		return credential{}, fmt.Errorf("is of another cluster than the proxy, which is of %s", v.cluster)
+		return credential{}, fmt.Errorf("is in another cluster than the proxy, which is in %s", v.cluster)
 	case !n.ca && !v.keys:
 		return credential{}, ErrKeysDenied
 	}

@@ -119,33 +119,33 @@ func TestSecrets(t *testing.T) {
 		{"configmap://gw/both", own, true, "", "configmap gw/both with key cacert or ca.crt not found"},
 		{"configmap://gw/none-cacert", own, true, "", "configmap gw/none with key cacert or ca.crt not found"},
 		{"configmap://gw/remote", remote, true, "", "configmap gw/remote with key cacert or ca.crt not found"},
-		{"configmap://roots", own, true, "", "names no namespace: want configmap://namespace/name"},
-		{"configmap://gw/../other/roots", own, true, "", "names no secret that can be"},
-		{"configmap://gw/roots", mesh.Caller{}, true, "", "secrets are given only over TLS, to callers whose identity and cluster are proved"},
+		{"configmap://roots", own, true, "", "has no namespace: want configmap://namespace/name"},
+		{"configmap://gw/../other/roots", own, true, "", "has an invalid object name"},
+		{"configmap://gw/roots", mesh.Caller{}, true, "", "secrets are served only over TLS, to callers with an authenticated identity and cluster"},
 
 		{"kubernetes://both", own, false, "", "the proxy is not authorized to read secrets"},
 		{"kubernetes://x-cacert", own, true, "", "no CA in c1/gw/x-cacert"}, // never its key, nor that of x
 		{"kubernetes://pair-cacert-cacert", own, true, roots, "c1/gw/pair-cacert"},
 		{"kubernetes://none", own, true, "", "secret gw/none not found"},
 		{"kubernetes://none-cacert", own, true, "", "secret gw/none not found"},
-		{"kubernetes://other/both", own, true, "", "is of another namespace than the proxy, which is of gw"},
-		{"kubernetes://other/both-cacert", own, true, "", "is of another namespace than the proxy, which is of gw"},
-		{"kubernetes-gateway://other/both", own, true, "", "is of another namespace than the proxy, which is of gw"},
-		{"kubernetes-gateway://gw/both", remote, true, "", "is of another cluster than the proxy, which is of c2"},
-		{"kubernetes-gateway://both", own, true, "", "names no namespace: want kubernetes-gateway://namespace/name"},
-		{"kubernetes://both", mesh.Caller{}, true, "", "secrets are given only over TLS, to callers whose identity and cluster are proved"},
-		{"kubernetes://both", callerIn("", "gw"), true, "", "secrets are given only over TLS, to callers whose identity and cluster are proved"},
-		{"kubernetes://both", mesh.Caller{Cluster: "c1"}, true, "", "secrets are given only over TLS, to callers whose identity and cluster are proved"},
-		{"kubernetes://gw/../other/both", own, true, "", "names no secret that can be"},
-		{"kubernetes://../other/both", own, true, "", "names no namespace that can be"},
-		{"kubernetes:///both", own, true, "", "names no namespace that can be"},
-		{"kubernetes://", own, true, "", "names no secret that can be"},
-		{"kubernetes://gw%2fboth", own, true, "", "names no secret that can be"},
-		{"kubernetes://both\n", own, true, "", "names no secret that can be"},
-		{"kubernetes://" + strings.Repeat("a", 10<<10), own, true, "", "names no secret that can be"},
-		{"invalid://", own, true, "", "is not a name that is served: want kubernetes://name, kubernetes://namespace/name or configmap://namespace/name"},
-		{"default", own, true, "", "is not a name that is served: want kubernetes://name, kubernetes://namespace/name or configmap://namespace/name"},
-		{"*", own, true, "", "is not a name that is served: want kubernetes://name, kubernetes://namespace/name or configmap://namespace/name"},
+		{"kubernetes://other/both", own, true, "", "is in another namespace than the proxy, which is in gw"},
+		{"kubernetes://other/both-cacert", own, true, "", "is in another namespace than the proxy, which is in gw"},
+		{"kubernetes-gateway://other/both", own, true, "", "is in another namespace than the proxy, which is in gw"},
+		{"kubernetes-gateway://gw/both", remote, true, "", "is in another cluster than the proxy, which is in c2"},
+		{"kubernetes-gateway://both", own, true, "", "has no namespace: want kubernetes-gateway://namespace/name"},
+		{"kubernetes://both", mesh.Caller{}, true, "", "secrets are served only over TLS, to callers with an authenticated identity and cluster"},
+		{"kubernetes://both", callerIn("", "gw"), true, "", "secrets are served only over TLS, to callers with an authenticated identity and cluster"},
+		{"kubernetes://both", mesh.Caller{Cluster: "c1"}, true, "", "secrets are served only over TLS, to callers with an authenticated identity and cluster"},
+		{"kubernetes://gw/../other/both", own, true, "", "has an invalid object name"},
+		{"kubernetes://../other/both", own, true, "", "has an invalid namespace"},
+		{"kubernetes:///both", own, true, "", "has an invalid namespace"},
+		{"kubernetes://", own, true, "", "has an invalid object name"},
+		{"kubernetes://gw%2fboth", own, true, "", "has an invalid object name"},
+		{"kubernetes://both\n", own, true, "", "has an invalid object name"},
+		{"kubernetes://" + strings.Repeat("a", 10<<10), own, true, "", "has an invalid object name"},
+		{"invalid://", own, true, "", "is not a supported name: want kubernetes://name, kubernetes://namespace/name or configmap://namespace/name"},
+		{"default", own, true, "", "is not a supported name: want kubernetes://name, kubernetes://namespace/name or configmap://namespace/name"},
+		{"*", own, true, "", "is not a supported name: want kubernetes://name, kubernetes://namespace/name or configmap://namespace/name"},
 	} {
 		t.Run(fmt.Sprintf("%.40q of %s", tc.name, tc.caller.Cluster), func(t *testing.T) {
 			names := xdswire.NewNameSets().Of([]string{tc.name})
@@ -174,10 +174,10 @@ func TestSecretsOutOfDate(t *testing.T) {
 		t.Fatalf("given %v", got)
 	}
 	for _, name := range names.Names() {
-		if err := v.Check(s, name, night.Add(time.Second)); err == nil || err.Error() != "secret gw/s is given though its certificate expired at 2026-01-02T00:00:00Z" {
+		if err := v.Check(s, name, night.Add(time.Second)); err == nil || err.Error() != "secret gw/s is served although its certificate expired at 2026-01-02T00:00:00Z" {
 			t.Errorf("%s, expired: %v", name, err)
 		}
-		if err := v.Check(s, name, noon.Add(-time.Second)); err == nil || err.Error() != "secret gw/s is given though its certificate is valid from 2026-01-01T12:00:00Z only" {
+		if err := v.Check(s, name, noon.Add(-time.Second)); err == nil || err.Error() != "secret gw/s is served although its certificate is not valid before 2026-01-01T12:00:00Z" {
 			t.Errorf("%s, not yet valid: %v", name, err)
 		}
 	}
