@@ -3,13 +3,13 @@ package dir
 import (
 	"cmp"
 	"fmt"
-	"log/slog"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/meshctl/meshctl/internal/server/snapshot"
+	"github.com/meshctl/meshctl/internal/server/source"
 )
 
 // Problem is a part of the directory that is not used.
@@ -109,7 +109,7 @@ func (r *reader) publish() (d delta, only string) {
 	}
 	r.report()
 	if len(events) == 1 {
-		only = objectName(events[0].Key)
+		only = source.ObjectName(events[0].Key)
 	}
 	return d, only
 }
@@ -155,22 +155,10 @@ func (r *reader) report() {
 	}
 	for _, p := range came {
 		if !isTransient(p.Reason) {
-			p.log(r.log)
+			source.LogProblem(r.log, p.Unenforced, p.Shared, p.attrs()...)
 		}
 	}
 	r.status.Store(&problems)
-}
-
-// log logs a new problem.
-func (p *Problem) log(log *slog.Logger) {
-	switch {
-	case p.Unenforced:
-		log.Warn("security policy is not enforced", p.attrs()...)
-	case p.Shared:
-		log.Info("configuration is not used", p.attrs()...)
-	default:
-		log.Warn("configuration is not used", p.attrs()...)
-	}
 }
 
 // attrs returns the known attributes for the log.
@@ -205,7 +193,7 @@ func (r *reader) problems() []Problem {
 		first := r.givers[key][0]
 		for _, e := range r.givers[key][1:] {
 			all = append(all, Problem{
-				File: r.fileName(e.path), Line: e.line, Object: objectName(key),
+				File: r.fileName(e.path), Line: e.line, Object: source.ObjectName(key),
 				Reason: fmt.Sprintf("is given twice: the one at %s:%d counts", r.fileName(first.path), first.line),
 			})
 		}
@@ -222,10 +210,10 @@ func (f *file) problems(name string) []Problem {
 	for _, c := range f.chunks {
 		for _, b := range c.broken {
 			kept := f.keptInstead(b.key)
-			all = append(all, Problem{File: name, Line: b.line, Object: objectName(b.key), Reason: b.reason + kept, Unenforced: b.security && kept == ""})
+			all = append(all, Problem{File: name, Line: b.line, Object: source.ObjectName(b.key), Reason: b.reason + kept, Unenforced: b.security && kept == ""})
 		}
 		for _, n := range c.notes {
-			all = append(all, Problem{File: name, Line: n.line, Object: objectName(n.key), Reason: n.reason, Unenforced: n.security, Shared: n.shared})
+			all = append(all, Problem{File: name, Line: n.line, Object: source.ObjectName(n.key), Reason: n.reason, Unenforced: n.security, Shared: n.shared})
 		}
 	}
 	// Security policies come first, so that they are never left out.
@@ -268,16 +256,6 @@ func keptText(n int) string {
 		return "; the object that it gave before stays in use"
 	}
 	return fmt.Sprintf("; the %d objects that it gave before stay in use", n)
-}
-
-func objectName(k snapshot.Key) string {
-	switch {
-	case k.Kind == "" || k.Name == "":
-		return string(k.Kind)
-	case k.Namespace == "":
-		return string(k.Kind) + " " + k.Name
-	}
-	return string(k.Kind) + " " + k.Namespace + "/" + k.Name
 }
 
 func (r *reader) fileName(p string) string { return filepath.Join(r.dir, filepath.FromSlash(p)) }

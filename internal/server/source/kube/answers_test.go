@@ -24,8 +24,8 @@ import (
 	"github.com/meshctl/meshctl/internal/server/source"
 )
 
-// api is an API server that says what a test wants about one resource, and of
-// all others that there are none.
+// api is an API server that responds as a test wants for one resource. All other
+// resources are empty.
 type api struct {
 	*httptest.Server
 	path    string // of the resource
@@ -145,12 +145,12 @@ func says(b []byte) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { answer(w, b) }
 }
 
-// tag is that of a field with a length, which follows.
+// tag returns the tag of a field with a length.
 func field(number int, length uint64) []byte {
 	return binary.AppendUvarint(binary.AppendUvarint(nil, uint64(number)<<3|2), length)
 }
 
-// hostile are answers to a list, and what is said of them.
+// hostile returns invalid responses to a list, with the cause and the error.
 func hostile() map[string]struct {
 	list  http.HandlerFunc
 	cause Cause
@@ -214,15 +214,15 @@ func hostile() map[string]struct {
 	}
 }
 
-// smallLimits make it soon too much.
+// smallLimits are limits that tests can exceed.
 func smallLimits(s *Source) {
 	s.Configuration, s.SecretNamespaces = false, nil
 	s.Limits = Limits{Objects: 100, Object: 64 << 10, List: 8 << 20}
 	s.waits = waits{answer: 2 * time.Second, list: 3 * time.Second, retry: time.Millisecond, maxRetry: 20 * time.Millisecond}
 }
 
-// TestHostileAPIServer: what such a server sends ends, is named and
-// takes nothing away; when it is well again it is followed again.
+// TestHostileAPIServer: an invalid list is bounded and reported and removes nothing. When
+// the server recovers, it is followed again.
 func TestHostileAPIServer(t *testing.T) {
 	for name, tc := range hostile() {
 		t.Run(name, func(t *testing.T) {
@@ -266,7 +266,7 @@ func TestHostileAPIServer(t *testing.T) {
 	}
 }
 
-// TestHostileWatch: the same for what a watch shows.
+// TestHostileWatch: the same holds for the events of a watch.
 func TestHostileWatch(t *testing.T) {
 	frames := func(frames ...[]byte) http.HandlerFunc {
 		return func(w http.ResponseWriter, r *http.Request) {
@@ -310,7 +310,7 @@ func TestHostileWatch(t *testing.T) {
 	}
 }
 
-// TestSilentWatch: a watch that shows not even bookmarks is not trusted.
+// TestSilentWatch: a watch without events and bookmarks is given up.
 func TestSilentWatch(t *testing.T) {
 	var lists atomic.Int64
 	a := newAPI(t, "/api/v1/services", func(w http.ResponseWriter, _ *http.Request) {
@@ -324,9 +324,9 @@ func TestSilentWatch(t *testing.T) {
 	r.until("another list", func() bool { return lists.Load() >= 3 })
 }
 
-// TestResume: a watch that ends goes on where it ended, and a version that the
-// server has forgotten makes it read everything anew: what is gone is removed,
-// what is equal is not handed over again.
+// TestResume: a watch resumes where the previous one ended. After an expired version
+// everything is read again: missing objects are removed, equal ones are not delivered
+// again.
 func TestResume(t *testing.T) {
 	var lists, watches atomic.Int64
 	from := make(chan string, 100)
@@ -364,7 +364,7 @@ func TestResume(t *testing.T) {
 	}
 }
 
-// TestRunRefuses what is no access.
+// TestRunRefuses: Run returns an error for an invalid Config.
 func TestRunRefuses(t *testing.T) {
 	for want, cfg := range map[string]*rest.Config{
 		"address of the Kubernetes API":     {Host: "https://a b"},

@@ -14,28 +14,28 @@ import (
 	"github.com/meshctl/meshctl/internal/server/source"
 )
 
-// Cause says in one word why a resource is not followed.
+// Cause is the reason, in one word, why a resource is not followed.
 type Cause string
 
 // The causes.
 const (
 	CauseName         Cause = "name"         // the host name cannot be resolved
-	CauseTCP          Cause = "tcp"          // no connection, or it broke
-	CauseTLS          Cause = "tls"          // no side of TLS trusts the other
+	CauseTCP          Cause = "tcp"          // no connection, or a broken one
+	CauseTLS          Cause = "tls"          // a certificate is not trusted
 	CauseUnauthorized Cause = "401"          // the credential is refused
 	CauseForbidden    Cause = "403"          // the credential lacks a right
-	CauseTimeout      Cause = "timeout"      // no answer, or not all of it, in time
-	CauseServer       Cause = "server"       // another answer that is an error
-	CauseAnswer       Cause = "answer"       // what comes is not of a Kubernetes API
-	CauseLimit        Cause = "limit"        // there is more than is read
+	CauseTimeout      Cause = "timeout"      // no complete response in time
+	CauseServer       Cause = "server"       // another error response
+	CauseAnswer       Cause = "answer"       // the response is not from a Kubernetes API
+	CauseLimit        Cause = "limit"        // a limit is exceeded
 	CauseOther        Cause = "other"        // none of these
-	CauseNotInstalled Cause = "notInstalled" // the API does not have the resource, which is fine
+	CauseNotInstalled Cause = "notInstalled" // the API does not have the resource, which is no error
 )
 
-// errTimeout is why a request was given up.
+// errTimeout reports a request that was cancelled at its deadline.
 var errTimeout = errors.New("the API server did not answer in time")
 
-// explain says why a request for the resource failed, in a word and in words.
+// explain returns the cause and the text of a failed request for the resource.
 func explain(err error, verb string, r *source.Resource) (Cause, string) {
 	if status, ok := errors.AsType[*statusError](err); ok {
 		switch status.code {
@@ -84,12 +84,12 @@ func isTLS(err error) bool {
 		errors.As(err, &verify) || errors.As(err, &record) || errors.As(err, &alert)
 }
 
-// isLost reports that the other side did not answer a ping.
+// isLost reports whether the server did not answer an HTTP/2 ping.
 func isLost(err error) bool { return strings.HasSuffix(err.Error(), "http2: client connection lost") }
 
 func isTCP(err error) bool {
 	var op *net.OpError
 	var number syscall.Errno
-	return strings.HasPrefix(err.Error(), "http2: ") || // the connection was ended in good order
+	return strings.HasPrefix(err.Error(), "http2: ") || // the server closed the connection
 		errors.As(err, &op) || errors.As(err, &number) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 }

@@ -20,19 +20,18 @@ import (
 	"github.com/meshctl/meshctl/internal/server/source"
 )
 
-// Forms in which the API gives objects. Those of resources that are defined by
-// others exist in JSON alone.
+// Media types of objects. Custom resources exist only in JSON.
 const (
 	mediaProtobuf = "application/vnd.kubernetes.protobuf"
 	mediaJSON     = "application/json"
-	// asMetadata asks for the metadata of objects instead of all of them.
+	// asMetadata requests only the metadata of objects.
 	asMetadata = ";as=PartialObjectMetadata%s;g=meta.k8s.io;v=v1"
 )
 
-// maxStatus is how much of an answer that is an error is read, in bytes.
+// maxStatus bounds the body of an error response, in bytes.
 const maxStatus = 64 << 10
 
-// client asks one Kubernetes API.
+// client makes requests to one Kubernetes API.
 type client struct {
 	http *http.Client
 	base *url.URL
@@ -48,7 +47,7 @@ func newClient(cfg *rest.Config) (*client, error) {
 		return nil, fmt.Errorf("connect to the Kubernetes API at %s: %w", base.Host, err)
 	}
 	own := *h
-	own.Timeout = 0 // a watch lasts; each request has a bound of its own
+	own.Timeout = 0 // a watch takes long; each request has its own deadline
 	own.CheckRedirect = func(req *http.Request, _ []*http.Request) error {
 		return fmt.Errorf("redirected to %s, which is not followed", req.URL.Redacted())
 	}
@@ -57,8 +56,8 @@ func newClient(cfg *rest.Config) (*client, error) {
 
 func (c *client) close() { kube.CloseIdle(c.http.Transport) }
 
-// get asks for a path. The answer is a good one and its body in the form that
-// was asked for.
+// get requests a path. Any status but 200 and any media type but the requested one are
+// errors.
 func (c *client) get(ctx context.Context, path string, query url.Values, accept string) (io.ReadCloser, error) {
 	u := c.base.JoinPath(path)
 	u.RawQuery = query.Encode()
@@ -72,7 +71,7 @@ func (c *client) get(ctx context.Context, path string, query url.Values, accept 
 		if cause := context.Cause(ctx); cause != nil {
 			return nil, cause
 		}
-		// Without method and address, which differ from resource to resource.
+		// Drop the method and the address, so that errors of all resources are equal.
 		if wrapped, ok := errors.AsType[*url.Error](err); ok {
 			err = wrapped.Err
 		}
@@ -90,10 +89,10 @@ func (c *client) get(ctx context.Context, path string, query url.Values, accept 
 	return resp.Body, nil
 }
 
-// statusError is an answer other than 200.
+// statusError is a response other than 200.
 type statusError struct {
 	code  int
-	retry time.Duration // when the API asks to wait
+	retry time.Duration // from Retry-After
 	text  string
 }
 
@@ -106,7 +105,7 @@ func isStatus(err error, code int) bool {
 	return ok && e.code == code
 }
 
-// answerError says that an answer is not what an API server gives.
+// answerError reports an invalid response.
 type answerError struct{ err error }
 
 func (e *answerError) Error() string { return "bad answer: " + e.err.Error() }
@@ -127,7 +126,7 @@ func readStatus(resp *http.Response, media string) error {
 	return e
 }
 
-// maxRetryAfter bounds how long an API may ask to wait, in seconds.
+// maxRetryAfter bounds the Retry-After of an API server, in seconds.
 const maxRetryAfter = 30
 
 func parseStatus(body []byte, media string) *metav1.Status {
@@ -148,7 +147,7 @@ func parseStatus(body []byte, media string) *metav1.Status {
 	return st
 }
 
-// maxText bounds what of an API's words is repeated.
+// maxText bounds texts of an API server in errors and logs, in bytes.
 const maxText = 300
 
 func shorten(s string) string {
@@ -159,7 +158,7 @@ func shorten(s string) string {
 	return s
 }
 
-// pathOf is the path of a resource in one of its versions.
+// pathOf returns the path of a resource in a version.
 func pathOf(r *source.Resource, version, namespace string) string {
 	path := "/apis/" + r.Group + "/" + version
 	if r.Group == "" {

@@ -2,12 +2,12 @@ package kube
 
 import "sync"
 
-// definitions are the resources that others have defined, by name such as
-// gateways.networking.istio.io. The follower of definitions fills them; those
-// of the resources wait for theirs.
+// definitions holds the installed custom resources, by name such as
+// gateways.networking.istio.io. The follower of CustomResourceDefinitions updates it;
+// the followers of the resources wait for them.
 type definitions struct {
 	mu      sync.Mutex
-	known   bool // all of them
+	known   bool // set after the first complete list
 	present map[string]bool
 	waiting map[string][]chan struct{}
 }
@@ -16,15 +16,15 @@ func newDefinitions() *definitions {
 	return &definitions{present: make(map[string]bool), waiting: make(map[string][]chan struct{})}
 }
 
-// watch returns what gets a value when the resource was defined, or its
-// definition changed. It is for the time before the first change.
+// watch returns a channel that gets a value when the resource is defined or its
+// definition changes. Call it before the first set.
 func (d *definitions) watch(name string) <-chan struct{} {
 	c := make(chan struct{}, 1)
 	d.waiting[name] = append(d.waiting[name], c)
 	return c
 }
 
-// set notes that a resource is defined or not any more.
+// set records whether a resource is defined.
 func (d *definitions) set(name string, present bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -43,14 +43,14 @@ func (d *definitions) set(name string, present bool) {
 	}
 }
 
-// complete notes that all definitions were read.
+// complete records that all definitions were read.
 func (d *definitions) complete() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.known = true
 }
 
-// lacks reports whether the resource is known not to be defined.
+// lacks reports whether the resource is certainly not defined.
 func (d *definitions) lacks(name string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

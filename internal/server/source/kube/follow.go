@@ -20,16 +20,16 @@ import (
 	"github.com/meshctl/meshctl/internal/server/source"
 )
 
-// waits are how long is waited for what.
+// waits holds the deadlines and intervals of a follower.
 type waits struct {
-	answer    time.Duration // for the answer of a list or the start of a watch
-	slow      time.Duration // for the same, until it is told that there is none yet
-	list      time.Duration // for all pages of a list
-	idle      time.Duration // in a watch, for an event or a bookmark, of which one comes each minute
-	watch     time.Duration // how long a watch is asked to last, and up to twice as long
-	retry     time.Duration // before the second try, doubled with each one after it
-	maxRetry  time.Duration
-	installed time.Duration // between looks for a resource that is not installed
+	answer    time.Duration // deadline for the response to a list or watch
+	slow      time.Duration // time until a missing response is reported
+	list      time.Duration // deadline for all pages of a list
+	idle      time.Duration // deadline in a watch for an event or a bookmark, which comes every minute
+	watch     time.Duration // shortest duration of a watch; the longest is twice that
+	retry     time.Duration // first backoff, doubled with each failure
+	maxRetry  time.Duration // longest backoff
+	installed time.Duration // interval between requests for a resource that is not installed
 }
 
 func (w waits) withDefaults() waits {
@@ -51,25 +51,25 @@ type follower struct {
 	res       source.Resource
 	namespace string
 	plan      readPlan
-	appeared  <-chan struct{} // the resource may be installed now
+	appeared  <-chan struct{} // gets a value when the resource may have been installed
 	health    *health
 
-	// What follows belongs to run.
+	// The goroutine of run owns these fields.
 	known    map[objectKey]knownObject
-	left     map[objectKey]struct{} // not held as they are: the cluster has more than may be
+	left     map[objectKey]struct{} // objects left out, or held in an old version, because of a limit
 	leftWhy  error
-	version  string // of the API, empty until one is found
-	from     string // where a watch starts; empty is after a list
+	version  string // of the API; empty until one is found
+	from     string // resource version at which a watch starts; empty if a list is needed
 	once     bool   // everything was read once, or there is nothing to read
 	failures int    // in a row
 	buf      []byte
 }
 
-// knownObject is what is kept of an object.
+// knownObject is the state that is kept for an object.
 type knownObject struct {
 	version string
 	size    int64
-	used    bool // it was handed over
+	used    bool // it was delivered
 }
 
 func newFollower(s *shared, r source.Resource, namespace string) *follower {
@@ -99,13 +99,13 @@ func (f *follower) run(ctx context.Context) {
 }
 
 var (
-	errExpired      = errors.New("the API server does not know any more what changed since: reading everything again")
-	errSilent       = fmt.Errorf("the watch has shown nothing for long: %w", errTimeout)
+	errExpired      = errors.New("the API server no longer knows the changes since then: reading everything again")
+	errSilent       = fmt.Errorf("the watch was silent for too long: %w", errTimeout)
 	errNotInstalled = errors.New("the API server does not have the resource")
 	errBrief        = fmt.Errorf("the API server ends the watch at once: %w", io.EOF)
 )
 
-// fail notes what is wrong and returns how long to leave the API alone.
+// fail records an error and returns the backoff.
 func (f *follower) fail(err error) time.Duration {
 	f.failures++
 	verb := "watch"
@@ -128,11 +128,11 @@ func (f *follower) fail(err error) time.Duration {
 		f.readOnceIf(true)
 		return f.backoff(f.waits.installed)
 	case cause == CauseTCP && f.failures == 1 && f.from != "":
-		return f.backoff(f.waits.maxRetry) // every connection ends some time
+		return f.backoff(f.waits.maxRetry) // connections end now and then
 	}
 	f.tell(cause, text)
 	f.readOnceIf(f.res.Optional && cause == CauseForbidden)
-	if f.res.Unread && cause == CauseForbidden { // lists alone may be allowed
+	if f.res.Unread && cause == CauseForbidden { // list may be allowed without watch
 		f.from = ""
 		return f.waits.installed
 	}
@@ -143,14 +143,14 @@ func (f *follower) fail(err error) time.Duration {
 	return wait
 }
 
-// tell shows why the resource is not followed.
+// tell reports why the resource is not followed.
 func (f *follower) tell(cause Cause, text string) {
 	if before := f.health.fail(cause, text, f.Now()); before != text {
 		f.failed(f.res.GroupResource(), before, text)
 	}
 }
 
-// readOnceIf tells the source that the follower does not hold it up any more.
+// readOnceIf calls readOnce, once, if the follower has read everything.
 func (f *follower) readOnceIf(is bool) {
 	if is && !f.once {
 		f.once = true
@@ -158,13 +158,13 @@ func (f *follower) readOnceIf(is bool) {
 	}
 }
 
-// mayForget reports whether a resource that is not there may take its objects
-// with it: an API server that starts does not know at first what is installed.
+// mayForget reports whether the objects of a missing resource may be removed. An API
+// server that starts does not know at first which resources are installed.
 func (f *follower) mayForget() bool {
 	return len(f.known) == 0 || f.definitions.lacks(f.res.GroupResource())
 }
 
-// backoff is between half of and the whole of a time that doubles.
+// backoff returns a wait that doubles with each failure, with up to half of it random.
 func (f *follower) backoff(most time.Duration) time.Duration {
 	d := float64(f.waits.retry) * math.Pow(2, float64(min(f.failures-1, 30)))
 	return time.Duration(min(d, float64(most)) * (0.5 + f.Jitter()/2))
@@ -182,9 +182,8 @@ func (f *follower) pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// follow lists the resource, unless it is known where the watch ended, and
-// watches it until the watch ends. What was left out is looked at again by
-// listing: there may be room for it now.
+// follow lists the resource, unless the watch can resume, and then watches it until the
+// watch ends. If objects were left out, it lists again: there may be room now.
 func (f *follower) follow(ctx context.Context) error {
 	if f.from == "" || len(f.left) > 0 {
 		if err := f.list(ctx); err != nil {
@@ -195,7 +194,7 @@ func (f *follower) follow(ctx context.Context) error {
 	return f.watch(ctx)
 }
 
-// well notes that the API says what it is asked for.
+// well records that the resource is followed.
 func (f *follower) well() {
 	if before := f.health.well(int64(len(f.known)), f.Now()); before != "" {
 		f.recovered(before)
@@ -203,8 +202,8 @@ func (f *follower) well() {
 	f.tellLeft()
 }
 
-// list reads everything anew. What is not there any more is deleted once the
-// whole list was read; an object that did not change is not handed over again.
+// list reads all objects. It removes missing objects when the whole list was read. It
+// does not deliver unchanged objects again.
 func (f *follower) list(ctx context.Context) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, f.waits.list, errTimeout)
 	defer cancel()
@@ -219,14 +218,14 @@ func (f *follower) list(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			if len(events) == pageSize { // whatever the server takes for a page
+			if len(events) == pageSize { // the server may send larger pages
 				f.apply(events)
 				events = nil
 			}
 			if f.known[o.key].version != o.version || o.version == "" {
 				events = f.put(events, o)
 			}
-			if _, held := f.known[o.key]; held { // others would be without number
+			if _, held := f.known[o.key]; held { // the number of others has no bound
 				seen[o.key] = true
 			}
 			return nil
@@ -245,7 +244,7 @@ func (f *follower) list(ctx context.Context) error {
 	}
 }
 
-// page asks for a part of the list: the first one when next is empty.
+// page requests a page of the list: the first one if next is empty.
 func (f *follower) page(ctx context.Context, next string, budget *int64, each func(item) error) (page, error) {
 	query := url.Values{"limit": {strconv.Itoa(f.plan.page)}}
 	if next != "" {
@@ -263,7 +262,7 @@ func (f *follower) page(ctx context.Context, next string, budget *int64, each fu
 	*budget = int64(m.left)
 	f.health.heard(f.Now())
 	switch {
-	case context.Cause(ctx) != nil && (err != nil || p.version == ""): // a cancelled answer may look complete
+	case context.Cause(ctx) != nil && (err != nil || p.version == ""): // a cancelled response may look complete
 		return p, context.Cause(ctx)
 	case err == nil && p.version == "":
 		return p, &answerError{errors.New("a list without a version")}
@@ -271,8 +270,8 @@ func (f *follower) page(ctx context.Context, next string, budget *int64, each fu
 	return p, err
 }
 
-// answer waits for the beginning of an answer, tells when it takes long, and at
-// last cancels the request.
+// answer sends a request and waits for the response. It reports a slow response, and
+// cancels the request at the deadline.
 func (f *follower) answer(cancel context.CancelCauseFunc, ask func() (io.ReadCloser, error)) (io.ReadCloser, error) {
 	ended := make(chan struct{})
 	var waiting sync.WaitGroup
@@ -298,8 +297,7 @@ func (f *follower) answer(cancel context.CancelCauseFunc, ask func() (io.ReadClo
 	return body, err
 }
 
-// open asks for the resource in the version that is known, or else in each one
-// until one is there.
+// open requests the resource in the known version, or in each version until one exists.
 func (f *follower) open(ctx context.Context, query url.Values, suffix string) (io.ReadCloser, error) {
 	accept := mediaProtobuf
 	switch {
@@ -328,7 +326,7 @@ func (f *follower) open(ctx context.Context, query url.Values, suffix string) (i
 	return nil, errNotInstalled
 }
 
-// objectFormat is how the objects come.
+// format returns the format of the objects.
 func (f *follower) format() objectFormat {
 	version := strings.TrimPrefix(f.res.Group+"/"+f.version, "/")
 	switch {
@@ -340,7 +338,7 @@ func (f *follower) format() objectFormat {
 	return objectFormat{version: version, kind: f.res.KubeKind, max: f.Limits.Object}
 }
 
-// watch takes changes from where the list or the watch before ended.
+// watch follows changes since the end of the previous list or watch.
 func (f *follower) watch(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -384,7 +382,7 @@ func (f *follower) watch(ctx context.Context) error {
 	}
 }
 
-// event uses one event of a watch.
+// event handles one event of a watch.
 func (f *follower) event(e event) error {
 	f.health.heard(f.Now())
 	if e.typ == eventError {

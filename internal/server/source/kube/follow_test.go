@@ -29,7 +29,7 @@ import (
 	"github.com/meshctl/meshctl/test/kube"
 )
 
-// crd defines a resource in some versions without saying what is in it.
+// crd returns the definition of a resource in some versions, with any fields.
 func crd(group, kind, plural string, versions ...string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `apiVersion: apiextensions.k8s.io/v1
@@ -59,7 +59,7 @@ metadata: {name: default, namespace: NS}
 spec: {mtls: {mode: STRICT}}
 `
 
-// TestInstalledLater has definitions of resources come and go.
+// TestInstalledLater: resources are followed as soon as they are installed.
 func TestInstalledLater(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs Kubernetes")
@@ -93,8 +93,8 @@ func TestInstalledLater(t *testing.T) {
 	withoutEffect(t, c)
 }
 
-// withoutEffect: an object of a kind without effect is reported at once, as long
-// as it is there, and so is that such objects may not be looked at.
+// withoutEffect checks that objects of a kind without effect are reported while they
+// exist, and that a missing right to list them is reported.
 func withoutEffect(t *testing.T, c *kube.Cluster) {
 	t.Helper()
 	const name = "authorizationpolicies.security.istio.io"
@@ -167,8 +167,8 @@ func withoutEffect(t *testing.T, c *kube.Cluster) {
 	}
 }
 
-// TestServerStops: what was read stays while the API server is away, and what
-// changed meanwhile follows when it is back.
+// TestServerStops: objects stay while the API server is down, and changes made meanwhile
+// arrive when it is back.
 func TestServerStops(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs Kubernetes")
@@ -207,7 +207,7 @@ func TestServerStops(t *testing.T) {
 	}
 }
 
-// reader is a service account with the rights of its role.
+// reader makes a service account with the rights of a reader and returns its access.
 func reader(t *testing.T, c *kube.Cluster, name, rules string) *rest.Config {
 	t.Helper()
 	ns := c.Namespace(t, name)
@@ -236,8 +236,8 @@ const mostRules = `- {apiGroups: [""], resources: [namespaces, services], verbs:
 - {apiGroups: [discovery.k8s.io], resources: [endpointslices], verbs: [get, list, watch]}
 - {apiGroups: [apiextensions.k8s.io], resources: [customresourcedefinitions], verbs: [get, list, watch]}`
 
-// TestForbidden: a right that is missing is named; the rest is read. Without the
-// right to read nodes the cluster is complete, without that to read pods not.
+// TestForbidden: a missing right is reported, and the other resources are read. A
+// cluster is complete without the right to read nodes, but not to read pods.
 func TestForbidden(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs Kubernetes")
@@ -269,7 +269,7 @@ func TestForbidden(t *testing.T) {
 	}
 }
 
-// TestCredential: what is said of one that is refused.
+// TestCredential: a refused credential is reported.
 func TestCredential(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs Kubernetes")
@@ -310,7 +310,7 @@ func otherCA(t *testing.T) []byte {
 	return []byte(cert)
 }
 
-// keyPair is a certificate that signs itself, and its key, in PEM.
+// keyPair returns a self-signed certificate and its key, in PEM.
 func keyPair(t *testing.T) (cert, key string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -338,7 +338,7 @@ func secretYAML(t *testing.T, namespace, name string) string {
 		name, namespace, encode(cert), encode(key))
 }
 
-// TestSameAsDirectory reads one YAML through the API and from a directory.
+// TestSameAsDirectory: the API and a directory with the same YAML give equal objects.
 func TestSameAsDirectory(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs Kubernetes")
@@ -403,7 +403,8 @@ func TestSameAsDirectory(t *testing.T) {
 	}
 }
 
-// sameProblems: what has no effect is reported the same way of files and of an API.
+// sameProblems checks that objects without effect are reported alike from files and
+// from an API.
 func sameProblems(t *testing.T, files []dir.Problem, api []Problem) {
 	t.Helper()
 	var want, got []string

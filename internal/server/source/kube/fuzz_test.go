@@ -11,8 +11,8 @@ import (
 // maxFuzzed bounds an object of the targets, in bytes.
 const maxFuzzed = 1 << 10
 
-// FuzzList reads what an API server says to be a list: no object is larger than
-// allowed, and what is left of one by what is kept can be read again.
+// FuzzList: no object of a list is larger than allowed, and a stripped object can be
+// stripped again.
 func FuzzList(f *testing.F) {
 	list := services("5", "more", service("a", "4"), service("b", "5"))
 	f.Add(list, false)
@@ -32,7 +32,7 @@ func FuzzList(f *testing.F) {
 	})
 }
 
-// FuzzWatch reads what an API server says to be the events of a watch.
+// FuzzWatch: no object of an event is larger than allowed.
 func FuzzWatch(f *testing.F) {
 	s := service("a", "4")
 	event := eventFrame(eventAdded, envelope("v1", "Service", &s))
@@ -62,8 +62,8 @@ func FuzzWatch(f *testing.F) {
 	})
 }
 
-// checkStrip holds what is kept of an object: it grows by no more than the
-// lengths take, and stripping it again changes nothing.
+// checkStrip checks that a stripped object grows by no more than the padding of lengths,
+// and that stripping it again changes nothing.
 func checkStrip(t *testing.T, object []byte) {
 	t.Helper()
 	kept, err := podFields.strip(nil, object)

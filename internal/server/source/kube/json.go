@@ -12,11 +12,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// jsonReader reads the values of a JSON text one after the other. It does not
-// look into them: whatever an object holds, the one after it is found.
+// jsonReader reads the values of a JSON text one by one. It does not validate them, so
+// the value after a faulty object is found.
 type jsonReader struct {
 	r   *bufio.Reader
-	max int // bytes that are kept of one value
+	max int // bytes to keep of one value
 	buf []byte
 }
 
@@ -24,7 +24,7 @@ func (f objectFormat) jsonReader(r io.Reader) *jsonReader {
 	return &jsonReader{r: bufio.NewReaderSize(r, 16<<10), max: f.max}
 }
 
-// peek returns the next byte that is no space, which is the next to be read.
+// peek skips spaces and returns the next byte without reading it.
 func (d *jsonReader) peek() (byte, error) {
 	for {
 		c, err := d.r.ReadByte()
@@ -51,8 +51,8 @@ func (d *jsonReader) expect(want byte) error {
 	return err
 }
 
-// value reads a value and returns the first max bytes of it, and the size of the
-// whole. io.EOF is the end before its first byte.
+// value reads a value. It returns the first max bytes of the value and its whole size.
+// It returns io.EOF if there is no value.
 func (d *jsonReader) value() (b []byte, size int64, err error) {
 	if _, err := d.peek(); err != nil {
 		return nil, 0, err
@@ -89,7 +89,7 @@ func (d *jsonReader) value() (b []byte, size int64, err error) {
 	}
 }
 
-// each calls part before each part of a list or object.
+// each calls part to read each part of a list or object.
 func (d *jsonReader) each(open, end byte, part func() error) error {
 	if err := d.expect(open); err != nil {
 		return err
@@ -112,7 +112,7 @@ func (d *jsonReader) each(open, end byte, part func() error) error {
 	}
 }
 
-// small reads a value of which all must be kept.
+// small decodes a value of at most max bytes.
 func (d *jsonReader) small(into any) error {
 	b, size, err := d.value()
 	if err != nil {
@@ -182,7 +182,8 @@ func (d *jsonReader) items(each func(item) error) error {
 	})
 }
 
-// jsonFault tells faults of the content from those of the transport.
+// jsonFault converts faults of the content to an *answerError. Errors of the transport
+// stay.
 func jsonFault(err error) error {
 	if _, ok := errors.AsType[*stdjson.SyntaxError](err); ok {
 		return &answerError{err}
@@ -222,14 +223,13 @@ func (f objectFormat) eventsJSON(r io.Reader) func() (event, error) {
 	}
 }
 
-// headOfJSON reads which object stands at a place in a text, which may be cut
-// short.
+// headOfJSON returns the name of the object at a place in a text, which may be truncated.
 func headOfJSON(text []byte, at jsontext.Pointer) head {
 	texts := textsAt(text, at+"/metadata/name", at+"/metadata/namespace", at+"/metadata/resourceVersion")
 	return head{objectKey{name: texts[0], namespace: texts[1]}, texts[2]}
 }
 
-// textsAt returns the strings at some places in a text, as far as it is JSON.
+// textsAt returns the strings at some places in a text, as far as the text is JSON.
 func textsAt(text []byte, places ...jsontext.Pointer) []string {
 	out := make([]string, len(places))
 	dec := jsontext.NewDecoder(bytes.NewReader(text), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))

@@ -22,10 +22,10 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience bounds how long a test waits for what must happen.
+// patience bounds the waits of tests.
 const patience = time.Minute
 
-// record is a sink that shows what it was given.
+// record is a sink that records events and log lines.
 type record struct {
 	t       testing.TB
 	mu      sync.Mutex
@@ -71,14 +71,14 @@ func (r *record) Apply(events []snapshot.Event) {
 
 func (r *record) Synced(mesh.ClusterID) { r.update(func() { r.synced++ }) }
 
-// Write takes the log.
+// Write records a log line.
 func (r *record) Write(b []byte) (int, error) {
 	r.update(func() { r.log.Write(b) })
 	return len(b), nil
 }
 
-// until waits until done, which is called under the lock after each change and,
-// for what is not told of, now and then.
+// until waits until done returns true. It calls done under the lock, after each change
+// and periodically.
 func (r *record) until(what string, done func() bool) {
 	r.t.Helper()
 	deadline := time.After(patience)
@@ -115,14 +115,14 @@ func (r *record) names() []string {
 	return out
 }
 
-// now is get for those that do not hold the lock.
+// now is get for callers without the lock.
 func (r *record) now(kind snapshot.Kind, namespace, name string) snapshot.Object {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.get(kind, namespace, name)
 }
 
-// handed is how many objects were handed over and which were deleted.
+// handed returns the number of delivered objects and the deleted ones.
 func (r *record) handed() (puts int, removed []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -191,7 +191,7 @@ endpoints:
 
 func in(namespace, documents string) string { return strings.ReplaceAll(documents, "NS", namespace) }
 
-// TestFollow has objects come, change and go.
+// TestFollow: objects are added, changed and removed.
 func TestFollow(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs Kubernetes")
@@ -235,8 +235,7 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// TestNamespaces has a source that reads some namespaces, with a credential
-// that may not read more.
+// TestNamespaces: a source reads only some namespaces, with a credential for only those.
 func TestNamespaces(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs Kubernetes")

@@ -14,8 +14,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server/snapshot"
 )
 
-// script answers watches with frames that a test sends, each watch with those
-// that come while it lasts.
+// script responds to watches with frames that a test sends while the watch lasts.
 func script(media string) (frames chan []byte, answer http.HandlerFunc) {
 	frames = make(chan []byte)
 	return frames, func(w http.ResponseWriter, r *http.Request) {
@@ -36,8 +35,8 @@ func script(media string) (frames chan []byte, answer http.HandlerFunc) {
 	}
 }
 
-// kindOfObject makes the objects, lists and events of one resource.
-type kindOfObject struct {
+// testKind makes objects, lists and events of one resource.
+type testKind struct {
 	path     string
 	media    string
 	kind     snapshot.Kind
@@ -47,8 +46,8 @@ type kindOfObject struct {
 	event    func(typ string, object []byte) []byte
 }
 
-func inProtobuf() kindOfObject {
-	return kindOfObject{
+func inProtobuf() testKind {
+	return testKind{
 		path: "/api/v1/services", media: mediaProtobuf, kind: snapshot.KindService, resource: "services",
 		object: func(name, version, filler string) []byte {
 			s := service(name, version)
@@ -75,13 +74,13 @@ func inProtobuf() kindOfObject {
 	}
 }
 
-// raw is an object that is encoded already.
+// raw is an encoded object.
 type raw []byte
 
 func (r raw) Marshal() ([]byte, error) { return r, nil }
 
-func inJSON() kindOfObject {
-	return kindOfObject{
+func inJSON() testKind {
+	return testKind{
 		path: "/apis/networking.istio.io/v1/sidecars", media: mediaJSON, kind: snapshot.KindSidecar, resource: "sidecars.networking.istio.io",
 		object: func(name, version, filler string) []byte {
 			return fmt.Appendf(nil, `{"apiVersion":"networking.istio.io/v1","kind":"Sidecar","metadata":{"annotations":{"a":"}\"]"},"name":%q,"namespace":"ns",`+
@@ -97,8 +96,8 @@ func inJSON() kindOfObject {
 	}
 }
 
-// follows runs a source on an API server that has the kind alone.
-func (k *kindOfObject) follows(t *testing.T, limits Limits, list []byte) (s *Source, r *record, a *api, frames chan<- []byte) {
+// follows runs a source on an API server that has only this kind.
+func (k *testKind) follows(t *testing.T, limits Limits, list []byte) (s *Source, r *record, a *api, frames chan<- []byte) {
 	t.Helper()
 	a = newAPI(t, k.path, nil)
 	says := func(w http.ResponseWriter, _ *http.Request) {
@@ -115,8 +114,8 @@ func (k *kindOfObject) follows(t *testing.T, limits Limits, list []byte) (s *Sou
 	return s, r, a, sent
 }
 
-// version is the label of that name of an object, empty when there is none.
-func (k *kindOfObject) version(r *record, name string) string {
+// version returns the label "version" of an object, empty if there is none.
+func (k *testKind) version(r *record, name string) string {
 	switch o := r.get(k.kind, "ns", name).(type) {
 	case *snapshot.Service:
 		return o.Labels["version"]
@@ -126,7 +125,7 @@ func (k *kindOfObject) version(r *record, name string) string {
 	return ""
 }
 
-// problems are those that the source shows, as one text.
+// problems returns the problems of the source as one text.
 func problems(s *Source) string {
 	var out []string
 	for _, p := range s.Status().Problems {
@@ -135,12 +134,11 @@ func problems(s *Source) string {
 	return strings.Join(out, "\n")
 }
 
-// TestObjectTooLarge: an object that is larger than one may be is left out and
-// named; all others are read and followed. Its last good version stays until it
-// is deleted.
+// TestObjectTooLarge: an object beyond the size limit is reported and its last good
+// version stays until it is deleted. All other objects are read and followed.
 func TestObjectTooLarge(t *testing.T) {
 	t.Parallel()
-	for name, kind := range map[string]func() kindOfObject{"protobuf": inProtobuf, "JSON": inJSON} {
+	for name, kind := range map[string]func() testKind{"protobuf": inProtobuf, "JSON": inJSON} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			k := kind()
@@ -179,8 +177,8 @@ func TestObjectTooLarge(t *testing.T) {
 	}
 }
 
-// TestDeepObject: what an API server takes may be nested deeper than a list of
-// it can be read.
+// TestDeepObject: an object that is nested too deep to be decoded does not affect the
+// others.
 func TestDeepObject(t *testing.T) {
 	t.Parallel()
 	k := inJSON()
@@ -193,9 +191,9 @@ func TestDeepObject(t *testing.T) {
 	r.until("change of another", func() bool { return k.version(r, "good") == "7" })
 }
 
-// TestMoreThanIsHeld: of a cluster that has more than may be held the rest is
-// left out, told of once. What is held is followed, deletions included, and what
-// there is room for comes in when the watch ends.
+// TestMoreThanIsHeld: objects beyond the limits of a cluster are left out, which is
+// logged once. The held objects are followed, deletions included. When the watch ends,
+// objects come in as far as there is room.
 func TestMoreThanIsHeld(t *testing.T) {
 	t.Parallel()
 	for name, limits := range map[string]Limits{"objects": {Objects: 3}, "bytes": {Bytes: 250}} {
@@ -232,7 +230,7 @@ func TestMoreThanIsHeld(t *testing.T) {
 	}
 }
 
-// TestEndlessObjects: an API server that goes on naming objects fills no memory.
+// TestEndlessObjects: an endless list of objects does not fill the memory.
 func TestEndlessObjects(t *testing.T) {
 	t.Parallel()
 	a := newAPI(t, "/api/v1/services", says(services("5", "", service("good", "4"))))
@@ -255,7 +253,7 @@ func TestEndlessObjects(t *testing.T) {
 	}
 }
 
-// TestAnnotationsAreNotHeld: annotations that nothing reads do not count.
+// TestAnnotationsAreNotHeld: annotations that are not read do not count for limits.
 func TestAnnotationsAreNotHeld(t *testing.T) {
 	t.Parallel()
 	var objects []corev1.Service
@@ -281,8 +279,8 @@ func TestAnnotationsAreNotHeld(t *testing.T) {
 	}
 }
 
-// TestPoliciesBeyondLimitsAreNotEnforced: security policies that are left out, or
-// too large to be read, count as not enforced.
+// TestPoliciesBeyondLimitsAreNotEnforced: security policies that are left out or too
+// large count as not enforced.
 func TestPoliciesBeyondLimitsAreNotEnforced(t *testing.T) {
 	t.Parallel()
 	policies := &metav1.PartialObjectMetadataList{ListMeta: metav1.ListMeta{ResourceVersion: "5"}}

@@ -7,8 +7,8 @@ import (
 	"github.com/meshctl/meshctl/internal/server/source"
 )
 
-// put takes in a new or changed object, if the cluster may have it beside its
-// others; else the last good version stays. It appends what is to be handed over.
+// put handles a new or changed object. If it exceeds a limit of the cluster, its last
+// good version stays. put appends the events to deliver.
 func (f *follower) put(events []snapshot.Event, o object) []snapshot.Event {
 	old, was := f.known[o.key]
 	more, change := int64(0), source.Updated
@@ -30,7 +30,7 @@ func (f *follower) put(events []snapshot.Event, o object) []snapshot.Event {
 	r, err := o.convert(f.conv)
 	r.Security = r.Security || f.res.Security
 	if f.res.Kind == snapshot.KindConfigMap && r.Key.Kind != f.res.Kind {
-		r, err = source.Result{}, nil // settings: another one follows them
+		r, err = source.Result{}, nil // settings, which another follower reads
 	}
 	f.report(o.key, &r, err, old.used)
 	switch {
@@ -46,10 +46,10 @@ func (f *follower) put(events []snapshot.Event, o object) []snapshot.Event {
 	return events
 }
 
-// maxLeft is how many objects of a resource are counted that are left out.
+// maxLeft bounds the number of objects of a resource that are counted as left out.
 const maxLeft = 10_000
 
-// leaveOut notes that an object is not held.
+// leaveOut records that an object is left out.
 func (f *follower) leaveOut(key objectKey, why error) {
 	f.leftWhy = why
 	if len(f.left) < maxLeft {
@@ -57,8 +57,8 @@ func (f *follower) leaveOut(key objectKey, why error) {
 	}
 }
 
-// tellLeft shows how many objects are left out, and logs the first time and the
-// last.
+// tellLeft reports the number of objects that are left out. It logs the first and the
+// last time.
 func (f *follower) tellLeft() {
 	var text string
 	if n := len(f.left); n > 0 {
@@ -72,12 +72,11 @@ func (f *follower) tellLeft() {
 	case text != "" && !before:
 		f.Log.Warn("objects of the cluster are left out", "resource", f.res.GroupResource(), "reason", text)
 	case text == "" && before:
-		f.Log.Info("no object of the cluster is left out any more", "resource", f.res.GroupResource())
+		f.Log.Info("no object of the cluster is left out now", "resource", f.res.GroupResource())
 	}
 }
 
-// report shows what is wrong with an object. Nothing is wrong with the zero
-// result.
+// report reports the faults of an object. The zero result has none.
 func (f *follower) report(key objectKey, r *source.Result, err error, used bool) {
 	var out []string
 	if err != nil {
@@ -99,18 +98,18 @@ func (f *follower) report(key objectKey, r *source.Result, err error, used bool)
 	}
 	k := f.key(key)
 	f.health.report(k, Problem{
-		Object: objectName(k), Reasons: out, Since: f.Now(), Unenforced: r.Unenforced(err, used), Shared: r.Shared,
+		Object: source.ObjectName(k), Reasons: out, Since: f.Now(), Unenforced: r.Unenforced(err, used), Shared: r.Shared,
 	}, f.Log)
 }
 
-// maxReasons is how many things that are wrong with one object are shown,
-// maxReasonsOfOne those of the only object of a resource that is read.
+// maxReasons bounds the faults that are shown of one object, maxReasonsOfOne those of an
+// object that is the only one of its resource.
 const (
 	maxReasons      = 10
 	maxReasonsOfOne = 200
 )
 
-// remove forgets an object. It appends what is to be handed over.
+// remove forgets an object and appends the event to deliver.
 func (f *follower) remove(events []snapshot.Event, key objectKey) []snapshot.Event {
 	delete(f.left, key)
 	old, was := f.known[key]
@@ -131,7 +130,7 @@ func (f *follower) remove(events []snapshot.Event, key objectKey) []snapshot.Eve
 	return events
 }
 
-// replace removes what is not among the objects that a whole list has.
+// replace removes the objects that a complete list lacks.
 func (f *follower) replace(seen map[objectKey]bool) {
 	var events []snapshot.Event
 	for key := range f.known {
@@ -155,8 +154,7 @@ func (f *follower) key(k objectKey) snapshot.Key {
 	return snapshot.Key{Kind: f.res.Kind, Cluster: f.Cluster, Namespace: k.namespace, Name: k.name}
 }
 
-// refill has another object without effect reported when there is room for it
-// again.
+// refill reports another object without effect when there is room for it again.
 func (f *follower) refill() {
 	if !f.res.Unread || !f.health.roomFor(len(f.known)) {
 		return

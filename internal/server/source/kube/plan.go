@@ -14,22 +14,22 @@ import (
 	"github.com/meshctl/meshctl/internal/server/source"
 )
 
-// message is an object of the API that comes in protobuf.
+// message is an object of the API in protobuf.
 type message interface {
 	Unmarshal([]byte) error
 	GetObjectMeta() metav1.Object
 }
 
-// readPlan says how the objects of a resource are asked for and read.
+// readPlan describes how the objects of a resource are requested and decoded.
 type readPlan struct {
-	make     func() message // nil: it comes in JSON
+	make     func() message // nil for JSON
 	keep     fields
-	selector string // of fields
-	page     int    // objects asked for at once
+	selector string // field selector
+	page     int    // objects per page
 }
 
-// pageSize is how many objects are asked for at once, secretPage those that may
-// be large.
+// pageSize is the number of objects per page, secretPage that of objects that may be
+// large.
 const (
 	pageSize   = 500
 	secretPage = 50
@@ -63,8 +63,8 @@ var (
 	nameFields      = fields{1: {1: nil, 3: nil, 6: nil}}   // name, namespace, resourceVersion
 )
 
-// notCredentials are the types of Secrets that are no gateway's: most Secrets
-// of most clusters.
+// notCredentials excludes the types of Secrets that gateways do not use, which are most
+// Secrets of most clusters.
 const notCredentials = "type!=helm.sh/release.v1,type!=" + string(corev1.SecretTypeServiceAccountToken) +
 	",type!=" + string(corev1.SecretTypeDockercfg) + ",type!=" + string(corev1.SecretTypeDockerConfigJson) +
 	",type!=" + string(corev1.SecretTypeBasicAuth) + ",type!=" + string(corev1.SecretTypeSSHAuth) +
@@ -97,10 +97,10 @@ func planOf(r *source.Resource) readPlan {
 	return readPlan{page: pageSize}
 }
 
-// onlyMetadata reports whether the API is asked for the metadata of objects alone.
+// onlyMetadata reports whether only the metadata of objects is requested.
 func onlyMetadata(r *source.Resource) bool { return r.Unread || r.Kind == source.KindCustomResource }
 
-// object is what one object of a list or watch says.
+// object is one object of a list or watch.
 type object struct {
 	key     objectKey
 	version string
@@ -111,7 +111,7 @@ type object struct {
 // objectKey names an object of one resource.
 type objectKey struct{ namespace, name string }
 
-// decode reads an object as far as it is used. Nothing of it refers to the bytes
+// decode decodes the used fields of an object. The result does not refer to the bytes
 // of the item.
 func (f *follower) decode(it item) (object, error) {
 	switch {
@@ -132,7 +132,7 @@ func (f *follower) decode(it item) (object, error) {
 	size := int64(len(stripped))
 	if m, ok := o.(*corev1.ConfigMap); ok && f.res.Kind == snapshot.KindConfigMap {
 		maps.DeleteFunc(m.Data, func(key, _ string) bool { return !source.IsCAKey(key) })
-		size = int64(m.Size()) // most hold something else, which may be large
+		size = int64(m.Size()) // most ConfigMaps hold other data, which may be large
 	}
 	meta := o.GetObjectMeta()
 	key := objectKey{meta.GetNamespace(), meta.GetName()}
@@ -145,7 +145,7 @@ func (f *follower) decode(it item) (object, error) {
 	return object{key: key, version: meta.GetResourceVersion(), size: size, convert: convert}, nil
 }
 
-// unreadable is an object that is not read: its last good version stays.
+// unreadable returns an object that cannot be decoded: its last good version stays.
 func (f *follower) unreadable(h head, fault error) object {
 	return object{
 		key: h.key, version: h.version, size: f.known[h.key].size,

@@ -13,26 +13,25 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// objectFormat is how objects of one resource come: as which kind of which version, and
-// in JSON or in protobuf.
+// objectFormat is the format of the objects of one resource.
 type objectFormat struct {
 	version, kind string // such as networking.istio.io/v1, Gateway
 	json          bool
 	max           int // size of one object, in bytes
 }
 
-// page is what a list says beside its objects.
+// page is the metadata of a list.
 type page struct {
-	version string // of the list, from where to watch
+	version string // resource version of the list, where a watch starts
 	next    string // token for the rest, empty when there is none
 }
 
-// item is one object of a list or a watch. Its bytes are only valid until the
-// next one is read.
+// item is one object of a list or a watch. Its bytes are valid until the next one is
+// read.
 type item struct {
 	bytes []byte
-	// fault is why the object is not read, such as its size. Then there are no
-	// bytes, and head, from the beginning of the object, names it.
+	// fault is the reason why the object is not read, such as its size. bytes is then
+	// empty, and head names the object.
 	fault error
 	head  head
 }
@@ -43,8 +42,8 @@ type head struct {
 	version string
 }
 
-// unread returns an item for an object that is not read. The answer as a whole
-// is at fault when the object has no name.
+// unread returns an item for an object that is not read. If the object has no name, the
+// whole response is invalid.
 func unread(h head, fault error) (item, error) {
 	if h.key.name == "" {
 		return item{}, &contentError{fault}
@@ -56,7 +55,7 @@ func tooLarge[N int64 | uint64](size N, most int) error {
 	return fmt.Errorf("has %d bytes, at most %d are read", size, most)
 }
 
-// list reads a list object by object, so that never more than one is held.
+// list reads a list and holds one object at a time.
 func (f objectFormat) list(r io.Reader, each func(item) error) (page, error) {
 	if f.json {
 		return f.listJSON(r, each)
@@ -66,8 +65,8 @@ func (f objectFormat) list(r io.Reader, each func(item) error) (page, error) {
 	return p, asAnswer(err)
 }
 
-// asAnswer marks what is wrong with the content of an answer, as opposed to its
-// transport and to what the reader of its objects says.
+// asAnswer converts a fault of the content to an *answerError. Errors of the transport
+// and of the caller's function stay.
 func asAnswer(err error) error {
 	if bad, ok := errors.AsType[*contentError](err); ok {
 		return &answerError{bad.err}
@@ -75,14 +74,14 @@ func asAnswer(err error) error {
 	return err
 }
 
-// contentError is a fault of what was read.
+// contentError is a fault of the content of a response.
 type contentError struct{ err error }
 
 func (e *contentError) Error() string { return e.err.Error() }
 
 func badContent(format string, args ...any) error { return &contentError{fmt.Errorf(format, args...)} }
 
-// protoReader reads the fields of a message as they come.
+// protoReader reads the fields of a message one by one.
 type protoReader struct {
 	r    *bufio.Reader
 	max  int
@@ -90,7 +89,8 @@ type protoReader struct {
 	buf  []byte
 }
 
-// maxHead is the size of what a list says beside its objects, in bytes.
+// maxHead bounds the metadata of a list and the part of an oversized object that is
+// read to name it, in bytes.
 const maxHead = 64 << 10
 
 func (d *protoReader) list(version, kind string, each func(item) error) (page, error) {
@@ -169,8 +169,8 @@ func (d *protoReader) items(length uint64, p *page, each func(item) error) error
 	return nil
 }
 
-// field reads the number of the next field and the length of its content. All
-// fields of lists and envelopes have one.
+// field reads the number of the next field and the length of its content. In lists and
+// envelopes every field has a length.
 func (d *protoReader) field() (protowire.Number, uint64, error) {
 	tag, err := binary.ReadUvarint(d.r)
 	if err != nil {
@@ -188,7 +188,7 @@ func (d *protoReader) field() (protowire.Number, uint64, error) {
 	return number, length, nil
 }
 
-// item reads an object. Of one that is too large it keeps the name alone.
+// item reads an object. It keeps only the name of an object that is too large.
 func (d *protoReader) item(length uint64) (item, error) {
 	if length <= uint64(d.max) {
 		b, err := d.take(length, d.max)
@@ -205,7 +205,7 @@ func (d *protoReader) item(length uint64) (item, error) {
 	return it, d.skip(length - uint64(len(b)))
 }
 
-// begin reads the beginning of a part that is too large.
+// begin reads the beginning of an oversized part.
 func (d *protoReader) begin(length uint64) ([]byte, error) {
 	return d.take(min(length, maxHead), maxHead)
 }
@@ -216,7 +216,7 @@ func (d *protoReader) skip(length uint64) error {
 	return noEOF(err)
 }
 
-// headOf reads which object a message is, which may be cut short.
+// headOf returns the name of the object in a message, which may be truncated.
 func headOf(object []byte) head {
 	meta, _ := part(object, 1)
 	text := func(number protowire.Number) string {
@@ -228,8 +228,8 @@ func headOf(object []byte) head {
 	return head{objectKey{name: text(1), namespace: text(3)}, text(6)}
 }
 
-// part returns a field of a message that may be cut short, and whether the field
-// is whole.
+// part returns a field of a message, which may be truncated, and reports whether the
+// field is complete.
 func part(message []byte, want protowire.Number) (content []byte, whole bool) {
 	for len(message) > 0 {
 		number, typ, n := protowire.ConsumeTag(message)
@@ -302,11 +302,11 @@ func checkKind(gotVersion, gotKind, version, kind string) error {
 	return nil
 }
 
-// meter lets so many bytes pass until it is set again.
+// meter is a reader with a limit that can be set again.
 type meter struct {
 	r    io.Reader
 	left int
-	over error // what it says when there is more
+	over error // the error at the limit
 }
 
 func (m *meter) Read(b []byte) (int, error) {
@@ -318,10 +318,10 @@ func (m *meter) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// event is one of a watch.
+// event is one event of a watch.
 type event struct {
 	typ    string
-	object item // of the form, or a Status when typ is that of an error
+	object item // a Status if typ is eventError
 }
 
 // Types of events.
@@ -333,8 +333,8 @@ const (
 	eventError    = "ERROR"
 )
 
-// events reads a watch. The function that it returns gives the next event;
-// io.EOF is the end of a watch that ended well.
+// events returns a function that reads the next event of a watch. io.EOF is the regular
+// end of the watch.
 func (f objectFormat) events(r io.Reader) func() (event, error) {
 	if f.json {
 		return f.eventsJSON(r)
@@ -355,7 +355,7 @@ func (f objectFormat) events(r io.Reader) func() (event, error) {
 	}
 }
 
-// frameSize is the size of the length that stands before each event.
+// frameSize is the size of the length before each event, in bytes.
 const frameSize = 4
 
 func (d *protoReader) event() (event, error) {
@@ -372,15 +372,14 @@ func (d *protoReader) event() (event, error) {
 		return event{}, err
 	}
 	var w metav1.WatchEvent
-	// RawExtension copies what it reads; an event is small.
+	// RawExtension copies the object, which is small.
 	if err := w.Unmarshal(b); err != nil {
 		return event{}, badContent("%w", errMalformed)
 	}
 	return event{w.Type, item{bytes: w.Object.Raw}}, nil
 }
 
-// largeEvent reads an event that is too large: its type and the name of its
-// object.
+// largeEvent reads the type and the name of the object of an oversized event.
 func (d *protoReader) largeEvent(length uint64) (event, error) {
 	b, err := d.begin(length)
 	if err != nil {

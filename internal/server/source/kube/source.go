@@ -1,12 +1,15 @@
-// Package kube reads the objects of one cluster from its Kubernetes API and
-// follows their changes. Each resource is listed in pages and then watched, all
-// of them at once. An object is converted when it is read and then forgotten:
-// only its name, version and size are kept. What the API does not say stays as
-// it was: a list that fails takes nothing away, and an object that cannot be
-// used is reported while its last good version stays.
+// Package kube reads the objects of one cluster from its Kubernetes API and follows
+// their changes. It lists each resource in pages and then watches it, all resources at
+// the same time. It converts each object as it arrives and keeps only its name, version
+// and size. Errors never remove objects: after a failed list everything stays, and a
+// faulty object is reported while its last good version stays in use.
 //
-// One goroutine for each resource owns what is known of it; Status alone is for
-// others.
+// The API server is not trusted: every size and every wait is bounded, and one faulty
+// object does not affect the others. docs/rationale.md compares this with client-go's
+// Reflector.
+//
+// One goroutine per resource owns the state of the resource. Other goroutines may call
+// Status.
 package kube
 
 import (
@@ -28,18 +31,18 @@ import (
 	"github.com/meshctl/meshctl/internal/server/source"
 )
 
-// Limits bound what one cluster may make the control plane read and hold. The
-// zero value is the defaults.
+// Limits bounds the resources that one cluster may use. The zero value stands for the
+// defaults.
 type Limits struct {
-	// Objects is how many objects are held; default 300,000.
+	// Objects bounds the number of objects; default 300,000.
 	Objects int64
-	// Bytes is how much of them is held, as they are encoded without what is not
-	// used; default 256 MiB.
+	// Bytes bounds the size of all objects, as encoded without unused fields; default
+	// 256 MiB.
 	Bytes int64
-	// Object is the size of one object as it is sent, in bytes; default 4 MiB,
-	// which is more than an API server stores.
+	// Object bounds the size of one object as sent, in bytes; default 4 MiB, which is
+	// more than an API server stores.
 	Object int
-	// List is the size of one list as it is sent, in bytes; default 4 GiB.
+	// List bounds the size of one list as sent, in bytes; default 4 GiB.
 	List int64
 }
 
@@ -53,30 +56,30 @@ func (l Limits) withDefaults() Limits {
 
 // Source reads one cluster. Run it once.
 type Source struct {
-	// Cluster is the cluster that the objects belong to, Config how its API is
-	// reached; the limits on requests that Config may have are not used.
+	// Cluster is the cluster of the objects, Config the access to its API. The rate
+	// limits of Config are not used.
 	Cluster mesh.ClusterID
 	Config  *rest.Config
 	// SystemNamespace holds the ConfigMap istio; default istio-system.
 	SystemNamespace string
-	// Configuration says that the cluster's Istio objects and its ConfigMap istio
-	// are read, too: those of the own cluster count.
+	// Configuration is set for the control plane's own cluster: its Istio objects and
+	// its ConfigMap istio are read, too.
 	Configuration bool
-	// Namespaces are those whose services are read; nil is every one.
+	// Namespaces lists the namespaces whose services are read; nil means all.
 	Namespaces []string
-	// SecretNamespaces are those whose Secrets are read, for gateways, and with
-	// Configuration the CA certificates in their ConfigMaps; "*" is every one.
+	// SecretNamespaces lists the namespaces whose Secrets are read for gateways, and
+	// with Configuration the CA certificates in ConfigMaps; "*" means all.
 	SecretNamespaces []string
 	Limits           Limits
-	// Log takes what a person should know; default: nothing is logged.
+	// Log is the logger; default: nothing is logged.
 	Log *slog.Logger
-	// Count is told of each object that was added, changed or deleted, whether it is
+	// Count is called for each object that was added, changed or deleted, whether it is
 	// used or not. May be nil.
 	Count func(*source.Resource, source.Change)
 	// Now is the clock; required.
 	Now func() time.Time
-	// Jitter spreads what many would do at one time: a random number from 0 to 1;
-	// default rand.Float64.
+	// Jitter returns a random number from 0 to 1, which spreads the requests of many
+	// clients; default rand.Float64.
 	Jitter func() float64
 
 	waits     waits // tests shorten them
@@ -85,7 +88,7 @@ type Source struct {
 	version   atomic.Pointer[string] // of the API server
 }
 
-// shared is what the followers of one cluster have in common.
+// shared is the common state of the followers of one cluster.
 type shared struct {
 	*Source
 	client      *client
@@ -94,17 +97,17 @@ type shared struct {
 	definitions *definitions
 	objects     atomic.Int64
 	bytes       atomic.Int64
-	waiting     atomic.Int64 // followers that have not read everything once
+	waiting     atomic.Int64 // followers that have not completed their first list
 	started     time.Time
 
 	mu      sync.Mutex
-	failing map[string]int // followers by what is wrong with them
-	again   chan struct{}  // closed when a resource is followed again
+	failing map[string]int // number of followers by their error
+	again   chan struct{}  // closed when a follower recovers
 }
 
-// Run reads the cluster, says Synced when all of it was read once, and follows
-// it until ctx ends, when it returns nil. A cluster that cannot be reached is
-// tried again for as long. The error is that Config cannot be used.
+// Run reads the cluster, calls Synced when everything was read once, and follows it
+// until ctx ends. Then it returns nil. It retries an unreachable cluster until then. It
+// returns an error only if Config is invalid.
 func (s *Source) Run(ctx context.Context, sink snapshot.Sink) error {
 	client, err := newClient(s.Config)
 	if err != nil {
@@ -143,8 +146,8 @@ func (s *Source) share(c *client, sink snapshot.Sink) *shared {
 	}
 }
 
-// followers are one for each resource that is read, and for what is read of
-// some namespaces only, one for each of them.
+// followers returns a follower for each resource, or for each namespace of a resource
+// that is read in some namespaces only.
 func (s *shared) followers() []*follower {
 	var out []*follower
 	for _, r := range source.Watched() {
@@ -171,7 +174,7 @@ func (s *shared) followers() []*follower {
 	return out
 }
 
-// readOnce is told of each follower once, when it has read everything.
+// readOnce is called once by each follower, when it has read everything.
 func (s *shared) readOnce() {
 	if s.waiting.Add(-1) > 0 {
 		return
@@ -182,11 +185,11 @@ func (s *shared) readOnce() {
 	s.sink.Synced(s.Cluster)
 }
 
-// errLimit says that the cluster has more than may be held.
+// errLimit reports that the cluster exceeds a limit.
 var errLimit = errors.New("is more than is read")
 
-// hold accounts for what is held of objects, of which there are that many more
-// and that many bytes more.
+// hold adds to the number and the size of the objects. It adds nothing and returns an
+// error if that exceeds a limit.
 func (s *shared) hold(objects, bytes int64) error {
 	o, b := s.objects.Add(objects), s.bytes.Add(bytes)
 	var err error
@@ -203,8 +206,8 @@ func (s *shared) hold(objects, bytes int64) error {
 	return err
 }
 
-// failed notes that a resource cannot be followed, and logs each cause once for
-// all resources. before is what was wrong with it until now, empty for nothing.
+// failed records that a resource cannot be followed. Each error is logged once for all
+// resources. before is the previous error of the resource, empty for none.
 func (s *shared) failed(resource, before, cause string) {
 	s.mu.Lock()
 	s.less(before)
@@ -216,7 +219,7 @@ func (s *shared) failed(resource, before, cause string) {
 	}
 }
 
-// recovered is told when a resource is followed again.
+// recovered records that a resource is followed again.
 func (s *shared) recovered(cause string) {
 	s.mu.Lock()
 	last := s.less(cause)
@@ -228,15 +231,15 @@ func (s *shared) recovered(cause string) {
 	}
 }
 
-// answers is closed when a resource is followed again, so that all others need
-// not wait for the end of their pauses.
+// answers returns a channel that is closed when a resource is followed again, so that
+// the others can end their backoff.
 func (s *shared) answers() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.again
 }
 
-// less counts a resource out and reports whether it was the last of its cause.
+// less decrements the count of an error and reports whether it was the last one.
 func (s *shared) less(cause string) bool {
 	if s.failing[cause] == 0 {
 		return false

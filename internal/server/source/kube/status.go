@@ -12,19 +12,19 @@ import (
 	"github.com/meshctl/meshctl/internal/server/source"
 )
 
-// Status is how far a cluster was read and how it is followed.
+// Status is the state of reading and following a cluster.
 type Status struct {
 	// Synced is set once everything was read for the first time.
 	Synced bool
-	// Version is that of the API server, empty when it is not known.
+	// Version is the version of the API server, empty if unknown.
 	Version string `json:",omitempty"`
 	// Resources are in the order of source.Watched.
 	Resources []ResourceStatus
-	// Problems are the objects that are not used, or not all of them, sorted.
+	// Problems lists the objects that are not fully used, sorted.
 	Problems []Problem `json:",omitempty"`
 }
 
-// Errors are what keeps resources from being followed, each once.
+// Errors returns the distinct errors of resources that are not followed.
 func (s *Status) Errors() []string {
 	var out []string
 	for _, r := range s.Resources {
@@ -35,51 +35,49 @@ func (s *Status) Errors() []string {
 	return out
 }
 
-// ResourceStatus is how one resource is followed.
+// ResourceStatus is the state of one resource.
 type ResourceStatus struct {
 	// Resource is a name such as services or gateways.networking.istio.io.
 	Resource string
-	// Namespace is the only one that is read, Object the only object; empty is
-	// every one.
+	// Namespace is the only namespace that is read, Object the only object; empty means
+	// all.
 	Namespace string `json:",omitempty"`
 	Object    string `json:",omitempty"`
-	// Optional is set when a mesh is served also without the right to read it.
+	// Optional is set for a resource that the control plane can do without.
 	Optional bool `json:",omitempty"`
-	// Unread is set when the objects have no effect and are only reported,
-	// Security when they are security policies.
+	// Unread is set for objects without effect, which are only reported, Security for
+	// security policies.
 	Unread   bool `json:",omitempty"`
 	Security bool `json:",omitempty"`
 	// Synced is set once everything was read for the first time.
 	Synced bool
-	// Objects are those that are known.
+	// Objects is the number of known objects.
 	Objects int64
-	// Heard is when the API server last said something about the resource: a
-	// list, an event or a bookmark, of which one comes each minute. It is zero
-	// when it never did.
+	// Heard is the time of the last list, event or bookmark of the resource; a bookmark
+	// comes every minute. It is zero if there was none.
 	Heard time.Time
-	// Cause and Error say why the resource is not followed, since when; empty
-	// when it is. A resource that is not installed has a cause and no error.
+	// Cause and Error state why the resource is not followed, Since the time; all are
+	// empty while it is. A resource that is not installed has a cause and no error.
 	Cause Cause     `json:",omitempty"`
 	Error string    `json:",omitempty"`
 	Since time.Time `json:",omitzero"`
 }
 
-// Problem is an object that is not used, or not all of it.
+// Problem is an object that is not fully used.
 type Problem struct {
 	// Object is kind and namespace/name.
 	Object string
-	// Reasons say what is wrong and what is used instead.
+	// Reasons state the faults and what is used instead.
 	Reasons []string
-	// Since is when they were first seen.
+	// Since is the time when they were first seen.
 	Since time.Time
-	// Unenforced is set for a security policy that is not enforced, or not all of
-	// it.
+	// Unenforced is set for a security policy that is not fully enforced.
 	Unenforced bool `json:",omitempty"`
 	// Shared is set for an object that may be meant for another program.
 	Shared bool `json:",omitempty"`
 }
 
-// maxProblems is how many objects of one resource are told of.
+// maxProblems bounds the problems that are shown of one resource.
 const maxProblems = 100
 
 // Status may be called from any goroutine. The result is the caller's.
@@ -95,7 +93,7 @@ func (s *Source) Status() Status {
 	for _, f := range *followers {
 		r, problems := f.health.status()
 		if f.res.Unread && r.Cause == CauseForbidden && f.definitions.lacks(r.Resource) {
-			r.Cause, r.Error, r.Since = CauseNotInstalled, "", time.Time{} // known only after it was asked for
+			r.Cause, r.Error, r.Since = CauseNotInstalled, "", time.Time{} // known only after the request
 		}
 		st.Resources = append(st.Resources, r)
 		st.Problems = append(st.Problems, problems...)
@@ -104,12 +102,12 @@ func (s *Source) Status() Status {
 	return st
 }
 
-// health is what one follower shows of itself.
+// health is the state of one follower, as Status shows it.
 type health struct {
 	mu       sync.Mutex
 	is       ResourceStatus
 	problems map[snapshot.Key]Problem
-	left     Problem // objects that are not held; the zero value for none
+	left     Problem // the problem of objects that are left out; zero for none
 }
 
 func newHealth(r *source.Resource, namespace string) *health {
@@ -126,8 +124,8 @@ func (h *health) status() (ResourceStatus, []Problem) {
 	return h.is, problems
 }
 
-// leave notes why objects are not held, nothing when all are. It reports whether
-// some were not until now.
+// leave records why objects are left out, empty if none is. It reports whether some were
+// left out before.
 func (h *health) leave(r *source.Resource, why string, now time.Time) (before bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -143,7 +141,7 @@ func (h *health) leave(r *source.Resource, why string, now time.Time) (before bo
 	return before
 }
 
-// well notes that the resource is followed. It returns what was wrong.
+// well records that the resource is followed. It returns the previous error.
 func (h *health) well(objects int64, now time.Time) (before string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -153,20 +151,21 @@ func (h *health) well(objects int64, now time.Time) (before string) {
 	return before
 }
 
-// heard notes that the API server said something, count how much is known.
+// heard records that the API server sent something.
 func (h *health) heard(now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.is.Heard = now
 }
 
+// count records the number of known objects.
 func (h *health) count(objects int64) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.is.Objects = objects
 }
 
-// absent notes that the resource is not installed. It returns what was wrong.
+// absent records that the resource is not installed. It returns the previous error.
 func (h *health) absent(now time.Time) (before string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -176,7 +175,7 @@ func (h *health) absent(now time.Time) (before string) {
 	return before
 }
 
-// fail notes what is wrong. It returns what was wrong before.
+// fail records an error. It returns the previous error.
 func (h *health) fail(c Cause, text string, now time.Time) (before string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -188,31 +187,30 @@ func (h *health) fail(c Cause, text string, now time.Time) (before string) {
 	return before
 }
 
-// report notes what is wrong with an object, nothing when there are no reasons,
-// and logs what came or went. Of a resource with many such objects, only the
-// first are noted and logged.
+// report records the faults of an object, none if there are no reasons, and logs
+// changes. Only the first maxProblems objects of a resource are recorded and logged.
 func (h *health) report(key snapshot.Key, p Problem, log *slog.Logger) {
 	switch change, all := h.note(key, p); change {
 	case problemGone:
 		log.Info("problem of the configuration is gone", "object", p.Object)
 	case problemNew, problemOther:
-		p.log(log)
+		source.LogProblem(log, p.Unenforced, p.Shared, "object", p.Object, "reasons", p.Reasons)
 		if change == problemNew && all == maxProblems {
 			log.Warn("further problems of the resource are not logged until there are fewer", "resource", h.is.Resource, "problems", maxProblems)
 		}
 	}
 }
 
-// What note finds about a problem.
+// Results of note.
 const (
 	problemSame = iota // nothing to log
 	problemNew
-	problemOther // with other reasons than before
+	problemOther // the reasons changed
 	problemGone
 )
 
-// note notes what is wrong with an object, and returns what is new about it and
-// how many problems are noted.
+// note records the faults of an object. It returns the change and the number of recorded
+// problems.
 func (h *health) note(key snapshot.Key, p Problem) (change, all int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -233,37 +231,17 @@ func (h *health) note(key snapshot.Key, p Problem) (change, all int) {
 	return problemSame, len(h.problems)
 }
 
-// log writes the line of a problem.
-func (p *Problem) log(log *slog.Logger) {
-	switch {
-	case p.Unenforced:
-		log.Warn("security policy is not enforced", "object", p.Object, "reasons", p.Reasons)
-	case p.Shared:
-		log.Info("configuration is not used", "object", p.Object, "reasons", p.Reasons)
-	default:
-		log.Warn("configuration is not used", "object", p.Object, "reasons", p.Reasons)
-	}
-}
-
-// roomFor reports whether one more problem can be noted, when objects have one
-// each.
+// roomFor reports whether one more problem can be recorded, if each object has one.
 func (h *health) roomFor(objects int) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return len(h.problems) < min(objects, maxProblems)
 }
 
-// reported reports whether a problem of the object is noted.
+// reported reports whether a problem of the object is recorded.
 func (h *health) reported(key snapshot.Key) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	_, is := h.problems[key]
 	return is
-}
-
-func objectName(k snapshot.Key) string {
-	if k.Namespace == "" {
-		return string(k.Kind) + " " + k.Name
-	}
-	return string(k.Kind) + " " + k.Namespace + "/" + k.Name
 }

@@ -9,24 +9,24 @@ import (
 	"github.com/meshctl/meshctl/internal/server/source"
 )
 
-// fields are those of a message that are kept, by number; nil keeps a field
-// whole. What is left out is never decoded: most of an object is of no use here.
+// fields lists the fields of a message to keep, by number; nil keeps a whole field. All
+// other fields, which are most of an object, are never decoded.
 type fields map[protowire.Number]fields
 
-// readAnnotations keeps, of annotations, those that source.Converter reads: some
-// tools write hundreds of kilobytes of others.
+// readAnnotations keeps only the annotations that source.Converter reads: some tools
+// write hundreds of kilobytes of others.
 var readAnnotations = fields{annotation: nil}
 
-// annotation marks readAnnotations; no field has that number.
+// annotation marks readAnnotations. It is not a valid field number.
 const annotation protowire.Number = 0
 
 var errMalformed = errors.New("malformed protobuf")
 
-// lengthSize is how many bytes the length of a kept message takes, so that it
-// can be written before it is known.
+// lengthSize is the number of bytes reserved for the length of a kept message, which is
+// known only after its content is written.
 const lengthSize = 4
 
-// strip appends what is kept of the message to dst.
+// strip appends the kept fields of the message to dst.
 func (f fields) strip(dst, message []byte) ([]byte, error) {
 	for len(message) > 0 {
 		number, typ, n := protowire.ConsumeTag(message)
@@ -75,7 +75,7 @@ func isRead(value []byte) bool {
 	return source.ReadsAnnotation(string(key))
 }
 
-// putLength writes a length that takes lengthSize bytes, whatever it is.
+// putLength writes a length as a varint of lengthSize bytes.
 func putLength(b []byte, length int) {
 	for i := range lengthSize {
 		b[i] = byte(length>>(7*i))&0x7f | 0x80
@@ -83,8 +83,7 @@ func putLength(b []byte, length int) {
 	b[lengthSize-1] &= 0x7f
 }
 
-// openEnvelope takes an object out of what the API wraps it in, and checks that
-// it is of that version and kind.
+// openEnvelope returns the object in an envelope, and checks its version and kind.
 func openEnvelope(b []byte, version, kind string) ([]byte, error) {
 	if len(b) < len(magic) || string(b[:len(magic)]) != magic {
 		return nil, errors.New("is not an object in protobuf")
@@ -113,8 +112,7 @@ func openEnvelope(b []byte, version, kind string) ([]byte, error) {
 	return raw, checkType(head, version, kind)
 }
 
-// magic stands before every object in protobuf, which is then a message of
-// these fields.
+// magic begins every object in protobuf. A message with these fields follows.
 const (
 	magic = "k8s\x00"
 
@@ -122,5 +120,5 @@ const (
 	envelopeRaw  = 2 // the object
 )
 
-// bigEndian reads the length of a frame.
+// bigEndian decodes the length of a frame.
 func bigEndian(b []byte) int { return int(binary.BigEndian.Uint32(b)) }

@@ -18,8 +18,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server/source"
 )
 
-// network is the way to a server, on which everything gets lost while it is
-// broken.
+// network is a connection to a server that loses all data while it is broken.
 type network struct {
 	net.Listener
 	to     string
@@ -76,9 +75,8 @@ func (n *network) pass(t *testing.T, conn net.Conn) {
 	back.Wait()
 }
 
-// TestSilentServer: when nothing comes from an API server any more that takes
-// connections, pings find out; what was read stays, and when it speaks again all
-// resources are followed again.
+// TestSilentServer: pings detect an API server that accepts connections and sends
+// nothing. The objects stay, and all resources are followed again when it recovers.
 func TestSilentServer(t *testing.T) {
 	t.Parallel()
 	a := &api{path: "/api/v1/services", list: says(services("5", "", service("stays", "4")))}
@@ -114,7 +112,7 @@ func TestSilentServer(t *testing.T) {
 	}
 }
 
-// TestSlowAnswer: an answer that does not come is told of while it is waited for.
+// TestSlowAnswer: a slow response is reported while it is pending.
 func TestSlowAnswer(t *testing.T) {
 	t.Parallel()
 	release := make(chan struct{})
@@ -137,8 +135,7 @@ func TestSlowAnswer(t *testing.T) {
 	r.until("everything", func() bool { return r.synced == 1 && s.resource("services").Error == "" })
 }
 
-// TestAgain: who pauses after a failure tries again as soon as another resource
-// is answered, not at the end of a long pause.
+// TestAgain: a follower in backoff retries as soon as another resource recovers.
 func TestAgain(t *testing.T) {
 	t.Parallel()
 	var well atomic.Bool

@@ -8,19 +8,19 @@ import (
 )
 
 const (
-	// versionAgain is between two looks at the version of the API server, which
-	// changes when it is upgraded.
+	// versionAgain is the interval between requests for the API server's version, which
+	// changes with upgrades.
 	versionAgain = 10 * time.Minute
-	// maxVersion bounds what it says of itself, in bytes.
+	// maxVersion bounds the response, in bytes.
 	maxVersion = 64 << 10
 )
 
-// followVersion learns which version the API server has, until ctx ends.
+// followVersion keeps the version of the API server up to date until ctx ends.
 func (s *shared) followVersion(ctx context.Context) {
 	for failures := 0; ; {
 		wait := versionAgain
 		version, err := s.askVersion(ctx)
-		if err != nil { // the followers say what is wrong
+		if err != nil { // the followers report it
 			failures++
 			wait = min(s.waits.retry<<min(failures, 10), s.waits.maxRetry)
 		} else {

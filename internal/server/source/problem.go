@@ -1,0 +1,32 @@
+package source
+
+import (
+	"log/slog"
+
+	"github.com/meshctl/meshctl/internal/server/snapshot"
+)
+
+// ObjectName returns the name of an object for people: kind and namespace/name, or
+// the known parts of them.
+func ObjectName(k snapshot.Key) string {
+	switch {
+	case k.Kind == "" || k.Name == "":
+		return string(k.Kind)
+	case k.Namespace == "":
+		return string(k.Kind) + " " + k.Name
+	}
+	return string(k.Kind) + " " + k.Namespace + "/" + k.Name
+}
+
+// LogProblem logs a part of the configuration that is not used. unenforced is set for a
+// security policy, shared for an object that may be meant for another program.
+func LogProblem(log *slog.Logger, unenforced, shared bool, attrs ...any) {
+	switch {
+	case unenforced:
+		log.Warn("security policy is not enforced", attrs...)
+	case shared:
+		log.Info("configuration is not used", attrs...)
+	default:
+		log.Warn("configuration is not used", attrs...)
+	}
+}
