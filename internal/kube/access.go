@@ -1,8 +1,11 @@
-// Package kube makes the access to API servers: from the kubeconfig of the
-// person who runs meshctl, from the pod that it runs in, or from a remote
-// secret. Access is a *rest.Config; Client makes requests. A
-// person's own kubeconfig may do what kubectl lets it do, plug-ins included; that of a remote secret is the word
-// of others and passes remotesecret.Check first.
+// Package kube gives access to Kubernetes API servers. Load reads it from a kubeconfig or
+// from the pod that meshctl runs in, Remote from a remote secret; both return a
+// *rest.Config. Client makes typed requests, PodFinder finds the pods of a workload, and
+// PodPort connects to a port of a pod.
+//
+// A user's own kubeconfig may do everything that it may do with kubectl, including
+// plug-ins. The kubeconfig of a remote secret is not trusted: it must pass
+// remotesecret.Check.
 package kube
 
 import (
@@ -29,30 +32,30 @@ import (
 	"github.com/meshctl/meshctl/internal/files"
 )
 
-// How fast one client may ask its API server.
+// The rate limit of one client, in requests per second.
 const (
 	qps   = 50
 	burst = 100
 )
 
-// RequestTimeout is what a command waits for one answer of an API server.
+// RequestTimeout is the time that a command waits for one response of an API server.
 const RequestTimeout = 15 * time.Second
 
-// podDir is where the kubelet mounts the credential of a pod's service
+// podDir is the directory where the kubelet mounts the credential of a pod's service
 // account.
 const podDir = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 // maxNamespaceFile bounds the file with the pod's namespace, in bytes.
 const maxNamespaceFile = 1 << 10
 
-// Options name the access that Load makes.
+// Options selects the access that Load returns.
 type Options struct {
-	// Kubeconfig is the path of a file; empty means those of $KUBECONFIG, of which one
-	// must exist, else ~/.kube/config, else, if there is none, the pod's own access.
+	// Kubeconfig is the path of a file. Empty means the files of $KUBECONFIG, of which
+	// one must exist, else ~/.kube/config, else the pod's own access.
 	Kubeconfig string
-	// Context is that of the kubeconfig; empty means its current one.
+	// Context is a context of the kubeconfig; empty means its current context.
 	Context string
-	// As and AsGroups are whom to impersonate.
+	// As and AsGroups are the user and the groups to impersonate.
 	As       string
 	AsGroups []string
 	// Timeout bounds a whole request, watches included; zero means none.
@@ -60,26 +63,25 @@ type Options struct {
 	UserAgent string
 	LookupEnv func(string) (string, bool)
 
-	// PodDir is where a pod finds its credential; empty is where the kubelet
-	// mounts it.
+	// PodDir is the directory with the pod's credential; empty means the kubelet's
+	// default.
 	PodDir string
 }
 
-// Access is the way to one API server.
+// Access is the access to one API server.
 type Access struct {
 	Config *rest.Config
 	// Context is the kubeconfig's context; empty for a pod's own access.
 	Context string
-	// Namespace is that of the context or the pod, empty if it sets none.
+	// Namespace is the namespace of the context or the pod, empty if there is none.
 	Namespace string
 	InPod     bool
 }
 
-// ErrNoAccess is in the error of Load when there is neither a kubeconfig nor a
-// pod's own access.
+// ErrNoAccess reports that there is neither a kubeconfig nor a pod's own access.
 var ErrNoAccess = errors.New("no kubeconfig")
 
-// Load makes the access that the options name.
+// Load returns the access that the options select.
 func Load(o Options) (*Access, error) {
 	access, err := o.load()
 	if err != nil {
@@ -128,8 +130,8 @@ func (o Options) load() (*Access, error) {
 	return &Access{Config: made, Context: name, Namespace: context.Namespace}, nil
 }
 
-// rules are the files to read, and how the person named them; empty for the
-// default place.
+// rules returns the files to read, and the flag or variable that names them; empty for
+// the default file.
 func (o Options) rules() (rules *clientcmd.ClientConfigLoadingRules, named string) {
 	rules = &clientcmd.ClientConfigLoadingRules{ExplicitPath: o.Kubeconfig}
 	if o.Kubeconfig != "" {
@@ -168,8 +170,8 @@ func Contexts(o Options) ([]string, error) {
 	return slices.Sorted(maps.Keys(config.Contexts)), nil
 }
 
-// inPod is the access of the service account of the pod that meshctl runs in.
-// The token is read again as the kubelet renews it.
+// inPod returns the access of the service account of the pod that meshctl runs in. The
+// client reads the token again when the kubelet renews it.
 func (o Options) inPod() (*Access, error) {
 	host, _ := o.LookupEnv("KUBERNETES_SERVICE_HOST")
 	port, _ := o.LookupEnv("KUBERNETES_SERVICE_PORT")

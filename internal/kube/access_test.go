@@ -110,7 +110,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// api is a server that answers every request with the credential it saw.
+// api starts a server that returns the credential of each request.
 func api(t *testing.T) (url string, roots []byte) {
 	t.Helper()
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -195,7 +195,7 @@ func TestRemote(t *testing.T) {
 	}
 }
 
-// What is allowed for a cluster works, and for that cluster alone.
+// TestRemoteAllowed: a code that is allowed for a cluster works for that cluster only.
 func TestRemoteAllowed(t *testing.T) {
 	t.Parallel()
 	server, roots := api(t)

@@ -21,8 +21,8 @@ import (
 
 const protobuf = "application/vnd.kubernetes.protobuf"
 
-// TestRequests is what an API server is asked. How real ones answer is tested
-// where the answers are used.
+// TestRequests: an API server receives the expected requests. The tests of the callers
+// use real API servers.
 func TestRequests(t *testing.T) {
 	t.Parallel()
 	for want, ask := range map[string]func(context.Context, *Client) error{
@@ -85,7 +85,7 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// TestNoName: a request about one object never becomes one about all of them.
+// TestNoName: a request for one object without a name never becomes a request for all.
 func TestNoName(t *testing.T) {
 	t.Parallel()
 	for what, ask := range map[string]func(*Client) error{
@@ -102,8 +102,8 @@ func TestNoName(t *testing.T) {
 	}
 }
 
-// asked returns what an API server was asked: method, URL, and of a body its
-// type and kind. It answers that there is a conflict.
+// asked returns the request that an API server received: method, URL, and the type and
+// kind of the body. The response is a conflict.
 func asked(t *testing.T, ask func(*Client) error) (string, error) {
 	t.Helper()
 	var got strings.Builder
@@ -135,7 +135,7 @@ func asked(t *testing.T, ask func(*Client) error) (string, error) {
 	return got.String(), err
 }
 
-// sentKind reads the group, version and kind of an object in protobuf.
+// sentKind returns the group, version and kind of an object in protobuf.
 func sentKind(t *testing.T, body []byte) string {
 	t.Helper()
 	codecs, err := knownCodecs()

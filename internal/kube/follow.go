@@ -15,26 +15,26 @@ const (
 	listTimeout = 15 * time.Second
 	firstRetry  = 500 * time.Millisecond
 	lastRetry   = 4 * time.Second
-	watchTime   = 5 * time.Minute // then the API server ends a watch, and another begins
+	watchTime   = 5 * time.Minute // the duration of a watch, before the next one begins
 )
 
-// Follower is told of objects, by one goroutine.
+// Follower holds the functions that Follow calls, all from one goroutine.
 type Follower[T Object, L List] struct {
-	// List is told of all that there are, at first and after each gap.
+	// List is called with all objects, first and after each gap in the watch.
 	List func(L)
-	// Set is told of one that is new or changed, Gone of one that is deleted.
+	// Set is called with a new or changed object, Gone with a deleted one.
 	Set, Gone func(T)
-	// Lost is told once why they cannot be followed, Back that they are again.
+	// Lost is called once with the error when the objects cannot be followed, Back when
+	// they are followed again.
 	Lost func(error)
 	Back func()
-	// Jitter spreads the requests of many clients: a random number from 0 to 1;
-	// default rand.Float64.
+	// Jitter returns a random number from 0 to 1, which spreads the requests of many
+	// clients; default rand.Float64.
 	Jitter func() float64
 }
 
-// Follow tells of the objects that the options select, until ctx ends. An API
-// server that cannot be asked is asked again for as long, after waits that double
-// until a watch has shown something.
+// Follow follows the objects that the options select until ctx ends. It retries after
+// errors, with a backoff that doubles until a watch delivers an event.
 func (o Objects[T, L]) Follow(ctx context.Context, selected metav1.ListOptions, f Follower[T, L]) {
 	if f.Jitter == nil {
 		f.Jitter = rand.Float64
@@ -53,7 +53,7 @@ func (o Objects[T, L]) Follow(ctx context.Context, selected metav1.ListOptions, 
 		if ctx.Err() != nil {
 			return
 		}
-		if err != nil && !lost { // without one it ended in good order, as watches do
+		if err != nil && !lost { // nil is the regular end of a watch
 			lost = true
 			f.Lost(err)
 		}
@@ -66,9 +66,8 @@ func (o Objects[T, L]) Follow(ctx context.Context, selected metav1.ListOptions, 
 	}
 }
 
-// followOnce lists the objects and tells of changes until the watch ends.
-// watching is called when the API server has begun the watch, heard with each
-// change.
+// followOnce lists the objects and follows changes until the watch ends. It calls
+// watching when the watch has begun, and heard with each change.
 func (o Objects[T, L]) followOnce(ctx context.Context, selected metav1.ListOptions, f *Follower[T, L], watching, heard func()) error {
 	listing, cancel := context.WithTimeout(ctx, listTimeout)
 	list, err := o.List(listing, selected)

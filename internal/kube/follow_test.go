@@ -18,8 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// TestFollow: what is listed and what changes is told of, and a fault once, until
-// it is over.
+// TestFollow: lists, changes and errors are delivered, each error once.
 func TestFollow(t *testing.T) {
 	t.Parallel()
 	secret := func(name string) string {
@@ -79,8 +78,8 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// TestFollowBacksOff: a client that may list but not watch, or whose watches end
-// at once, asks less and less often, and at once again after a watch that works.
+// TestFollowBacksOff: the backoff doubles when watches fail or end at once, and starts
+// again after a watch that works.
 func TestFollowBacksOff(t *testing.T) {
 	t.Parallel()
 	const forbidden = `{"apiVersion": "v1", "kind": "Status", "status": "Failure", "reason": "Forbidden", "code": 403}`
@@ -137,12 +136,12 @@ func TestFollowBacksOff(t *testing.T) {
 	}
 }
 
-// roundTrip is a transport that a function answers.
+// roundTrip is a transport that calls a function.
 type roundTrip func(*http.Request) *http.Response
 
 func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r), nil }
 
-// answered is an answer in JSON.
+// answered returns a response in JSON.
 func answered(code int, body string) *http.Response {
 	return &http.Response{
 		StatusCode: code, Header: http.Header{"Content-Type": {"application/json"}}, Body: io.NopCloser(strings.NewReader(body)),

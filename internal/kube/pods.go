@@ -1,5 +1,3 @@
-// Package kube finds the pods that a name stands for: that of a pod, or of what
-// pods belong to, as kubectl and istioctl take it.
 package kube
 
 import (
@@ -24,42 +22,42 @@ import (
 )
 
 const (
-	// maxPods bounds how many pods of a namespace are read, podsAtOnce how many in
-	// one answer.
+	// maxPods bounds the pods of a namespace, podsAtOnce the pods in one response.
 	maxPods    = 20_000
 	podsAtOnce = 1000
-	// maxObject bounds the object that pods belong to, in bytes.
+	// maxObject bounds the object that owns pods, in bytes.
 	maxObject = 4 << 20
-	// gatewayName is the label of the pods that were made for a Gateway.
+	// gatewayName is the label of the pods of a Gateway.
 	gatewayName = "gateway.networking.k8s.io/gateway-name"
 )
 
-// Workload names pods. The zero Kind is that of a pod.
+// Workload names a pod, or an object that owns pods, such as a Deployment. The zero Kind
+// is pod.
 type Workload struct {
 	Kind            string
 	Namespace, Name string
 }
 
-// String is the way to write the reference that is always understood.
+// String returns the form kind/name.namespace, which ParseWorkload accepts.
 func (r Workload) String() string {
 	return cmp.Or(r.Kind, pod) + "/" + r.Name + "." + r.Namespace
 }
 
-// The kind of pods, and that of Kubernetes Gateways, whose pods have a label.
+// Kinds of workloads. The pods of a gateway have a label with its name.
 const (
 	pod     = "pod"
 	gateway = "gateway"
 )
 
-// workloadKind is what pods belong to.
+// workloadKind is a kind of workload.
 type workloadKind struct {
 	group, version, resource string
-	others                   []string // names that it has as well
-	// labels makes the selector of the pods from the object.
+	others                   []string // short names
+	// labels returns the selector of the pods of the object.
 	labels func(*owner) (labels.Selector, error)
 }
 
-// workloadKinds by the name that is shown.
+// workloadKinds returns the kinds by name.
 func workloadKinds() map[string]workloadKind {
 	return map[string]workloadKind{
 		pod:           {resource: "pods", others: []string{"po"}},
@@ -75,11 +73,11 @@ func workloadKinds() map[string]workloadKind {
 	}
 }
 
-// WorkloadKinds are the names of the workloadKinds, sorted.
+// WorkloadKinds returns the names of the kinds, sorted.
 func WorkloadKinds() []string { return slices.Sorted(maps.Keys(workloadKinds())) }
 
-// workloadKindOf finds a kind by one of its names, in either case and with its group behind
-// it or not, such as deploy, Deployments or deployment.apps.
+// workloadKindOf returns the kind with that name, in any case, with or without its group,
+// such as deploy, Deployments or deployment.apps.
 func workloadKindOf(written string) (string, error) {
 	name, group, _ := strings.Cut(strings.ToLower(written), ".")
 	for shown, k := range workloadKinds() {
@@ -92,8 +90,8 @@ func workloadKindOf(written string) (string, error) {
 	return "", fmt.Errorf("kind %q is none of %s", written, strings.Join(WorkloadKinds(), ", "))
 }
 
-// ParseWorkload reads [kind/]name[.namespace]. The namespace stands behind the last dot, and
-// is otherwise what namespace says.
+// ParseWorkload parses [kind/]name[.namespace]. The text after the last dot is the
+// namespace; without a dot it is the parameter.
 func ParseWorkload(text, namespace string) (Workload, error) {
 	r := Workload{Kind: pod, Name: text, Namespace: namespace}
 	if written, name, ok := strings.Cut(text, "/"); ok {
@@ -115,13 +113,13 @@ func ParseWorkload(text, namespace string) (Workload, error) {
 	return r, nil
 }
 
-// PodFinder asks one API server. Close it.
+// PodFinder finds pods through one API server. The caller must close it.
 type PodFinder struct {
 	api  *Client
 	http *http.Client
 }
 
-// NewPodFinder makes one; nothing is asked yet.
+// NewPodFinder returns a PodFinder. It makes no request.
 func NewPodFinder(access *rest.Config) (*PodFinder, error) {
 	client, err := rest.HTTPClientFor(access)
 	if err != nil {
@@ -134,12 +132,12 @@ func NewPodFinder(access *rest.Config) (*PodFinder, error) {
 	return &PodFinder{api, client}, nil
 }
 
-// Close ends the connections.
+// Close closes the connections.
 func (f *PodFinder) Close() { CloseIdle(f.http.Transport) }
 
-// Pods are the names of the running pods that r stands for, at least one: the ready
-// ones first, then the oldest, which are those that kubectl takes. One that is named
-// by itself need not run.
+// Pods returns the names of the running pods of a workload, at least one: ready pods
+// first, then older ones, as kubectl prefers them. A pod that is named itself need not
+// run.
 func (f *PodFinder) Pods(ctx context.Context, r Workload) ([]string, error) {
 	if cmp.Or(r.Kind, pod) == pod {
 		return []string{r.Name}, f.exists(ctx, r)
@@ -155,16 +153,17 @@ func (f *PodFinder) Pods(ctx context.Context, r Workload) ([]string, error) {
 	return f.running(ctx, r.Namespace, selector, r.String())
 }
 
-// ParseSelector reads labels of pods, such as app=web,version!=v1.
+// ParseSelector parses a label selector, such as app=web,version!=v1.
 func ParseSelector(written string) (labels.Selector, error) { return labels.Parse(written) }
 
-// Select are the names of the running pods of a namespace with these labels, at least
-// one, in the order of Pods.
+// Select returns the names of the running pods of a namespace that match the selector, at
+// least one, in the order of Pods.
 func (f *PodFinder) Select(ctx context.Context, namespace string, selector labels.Selector) ([]string, error) {
 	return f.running(ctx, namespace, selector, selector.String())
 }
 
-// running are the pods that wanted stands for.
+// running returns the names of the running pods that match the selector. wanted names
+// them in errors.
 func (f *PodFinder) running(ctx context.Context, namespace string, selector labels.Selector, wanted string) ([]string, error) {
 	pods, err := f.list(ctx, namespace, selector.String())
 	if err != nil {
@@ -188,7 +187,7 @@ func (f *PodFinder) Namespaces(ctx context.Context) ([]string, error) {
 	return f.api.Names(ctx, "namespaces", "")
 }
 
-// Names are those of the running pods of a namespace, sorted.
+// Names returns the names of the running pods of a namespace, sorted.
 func (f *PodFinder) Names(ctx context.Context, namespace string) ([]string, error) {
 	pods, err := f.list(ctx, namespace, "")
 	if err != nil {
@@ -199,7 +198,7 @@ func (f *PodFinder) Names(ctx context.Context, namespace string) ([]string, erro
 	return found, nil
 }
 
-// podRank is less for a pod that rather answers.
+// podRank is lower for a pod that is more likely to respond.
 func podRank(p *corev1.Pod) int {
 	ready := slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool {
 		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
@@ -240,8 +239,8 @@ func (f *PodFinder) list(ctx context.Context, namespace, selector string) ([]cor
 	}
 }
 
-// exists says what is wrong with the name of a pod. Who may not read pods may still
-// reach one.
+// exists returns an error if there is no such pod. It returns nil if the user may not
+// read pods: port-forward may still be allowed.
 func (f *PodFinder) exists(ctx context.Context, r Workload) error {
 	pods := ObjectsOf[corev1.Pod, corev1.PodList](f.api, corev1.SchemeGroupVersion, "pods", r.Namespace)
 	_, err := pods.Get(ctx, r.Name)
@@ -263,7 +262,7 @@ func (f *PodFinder) exists(ctx context.Context, r Workload) error {
 	return fmt.Errorf("%s; name.namespace or --namespace names another namespace, kind/name what pods belong to", text)
 }
 
-// owner is what is read of that which pods belong to.
+// owner holds the fields of an object that owns pods.
 type owner struct {
 	Metadata struct {
 		Name string `json:"name"`
@@ -295,7 +294,7 @@ func (f *PodFinder) selector(ctx context.Context, k workloadKind, r Workload) (l
 	return k.labels(&o)
 }
 
-// selectorLabels are those of objects whose selector is a LabelSelector.
+// selectorLabels returns the selector of an object whose selector is a LabelSelector.
 func selectorLabels(o *owner) (labels.Selector, error) {
 	var s *metav1.LabelSelector
 	if err := json.Unmarshal(o.Spec.Selector, &s); err != nil && len(o.Spec.Selector) > 0 {

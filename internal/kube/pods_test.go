@@ -52,8 +52,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// TestPages: no pod is left out because they come in several answers, and an API
-// server without end is given up.
+// TestPages: the pods of all pages are returned, and an endless list is an error.
 func TestPages(t *testing.T) {
 	t.Parallel()
 	for last, want := range map[int]string{0: "", 3: "", maxPods: "more than 20000; name fewer by their labels"} {
@@ -103,7 +102,8 @@ func TestPages(t *testing.T) {
 	}
 }
 
-// FuzzParse: what is accepted can be written again, and is safe in a URL's path.
+// FuzzParse: an accepted workload can be formatted and parsed again, and is safe in the
+// path of a URL.
 func FuzzParse(f *testing.F) {
 	for _, seed := range []string{"web-1.apps", "deploy/web", "gateway.gateway.networking.k8s.io/x.y", "a/../b.c", "x%2f.y"} {
 		f.Add(seed)

@@ -1,5 +1,3 @@
-// Package kube connects to ports of pods through the API server of their
-// cluster, as kubectl port-forward does. No port is opened here for it.
 package kube
 
 import (
@@ -127,7 +125,7 @@ func (c *podConn) open(port uint16) error {
 	}
 	go func() {
 		defer close(c.done)
-		// The session may end behind the text.
+		// The stream may end with an error after the text.
 		if text, _ := io.ReadAll(io.LimitReader(faults, maxForwardError)); len(text) > 0 {
 			c.fault = fmt.Errorf("port-forward: %.300q", text)
 			_ = c.session.Close()
@@ -154,9 +152,9 @@ func (c *podConn) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// because is what the other end says of an error, if it says anything.
+// because returns the error of the kubelet if there is one, else err.
 func (c *podConn) because(err error) error {
-	<-c.done // ends with the session at the latest
+	<-c.done // closes with the session at the latest
 	return cmp.Or(c.fault, err)
 }
 
@@ -169,7 +167,7 @@ func (c *podConn) LocalAddr() net.Addr { return podConnAddr{} }
 // RemoteAddr implements net.Conn.
 func (c *podConn) RemoteAddr() net.Addr { return podConnAddr{} }
 
-// SetDeadline implements net.Conn: who connects closes instead.
+// SetDeadline implements net.Conn. Callers close the connection instead.
 func (c *podConn) SetDeadline(time.Time) error { return os.ErrNoDeadline }
 
 // SetReadDeadline implements net.Conn.

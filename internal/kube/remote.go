@@ -19,28 +19,28 @@ import (
 	"github.com/meshctl/meshctl/internal/remotesecret"
 )
 
-// MaxAnswer is the default bound of one answer of a remote API server, watches
-// aside, in bytes: a list of 100,000 pods.
+// MaxAnswer is the default bound of a response of a remote API server, except for
+// watches, in bytes. It fits a list of 100,000 pods.
 const MaxAnswer = 512 << 20
 
-// maxCredentialFile bounds a file that an allowed kubeconfig names, in bytes.
+// maxCredentialFile bounds a file that a kubeconfig names, in bytes.
 const maxCredentialFile = 1 << 20
 
-// RemoteOptions say how Remote judges and connects.
+// RemoteOptions holds the options of Remote.
 type RemoteOptions struct {
 	remotesecret.Options
 	// Timeout bounds a whole request, watches included; zero means none.
 	Timeout   time.Duration
 	UserAgent string
-	// MaxAnswer bounds one answer, watches aside, in bytes; zero means the
-	// constant.
+	// MaxAnswer bounds a response, except for watches, in bytes; zero means the constant
+	// MaxAnswer.
 	MaxAnswer int64
 }
 
-// Remote makes the access to a cluster of a remote secret. It refuses what
-// remotesecret.Check refuses; connections go through dial.Guard, so addresses
-// are judged when names are resolved, too, redirects are not followed, and
-// answers are bounded. All clients of the result share their connections; Close ends them.
+// Remote returns the access to a cluster of a remote secret. It refuses a secret that
+// remotesecret.Check refuses. Connections go through dial.Guard, which also checks
+// resolved addresses, follows no redirects, and bounds responses. All clients of the
+// result share their connections; Close closes them.
 func Remote(c *remotesecret.Cluster, o RemoteOptions) (*rest.Config, error) {
 	if c.Err != nil {
 		return nil, c.Err
@@ -87,17 +87,17 @@ func Remote(c *remotesecret.Cluster, o RemoteOptions) (*rest.Config, error) {
 	return config, err
 }
 
-// Close closes the connections of an access that Remote made and that nobody
-// uses any more.
+// Close closes the connections of an access that Remote returned and that is no longer
+// in use.
 func Close(config *rest.Config) {
 	if config.Transport != nil {
 		CloseIdle(config.Transport)
 	}
 }
 
-// CloseIdle closes the connections that requests no longer use. HTTP/2 lets go
-// of a cancelled request a moment after it has returned and tells nobody, so
-// this looks again for up to 63 ms; what it misses ends by its idle timeout.
+// CloseIdle closes idle connections. With HTTP/2 a connection becomes idle a moment
+// after a cancelled request returns, without an event, so CloseIdle retries for up to 63
+// ms. The idle timeout closes the others.
 func CloseIdle(transport http.RoundTripper) {
 	for pause := time.Millisecond; ; pause *= 2 {
 		utilnet.CloseIdleConnectionsFor(transport)
@@ -119,8 +119,8 @@ func proxyOf(c *remotesecret.Cluster) (*url.URL, error) {
 	return proxy, nil
 }
 
-// serverTLS takes what the kubeconfig holds, and the files that it names: it
-// gets here only with files that were allowed.
+// serverTLS returns the TLS settings of the kubeconfig. It reads the files that the
+// kubeconfig names, which the check has allowed.
 func serverTLS(c *remotesecret.Cluster) (dial.ServerTLS, error) {
 	t := dial.ServerTLS{Name: c.Server.TLSServerName, Insecure: c.Server.InsecureSkipTLSVerify}
 	var cert, key []byte
@@ -156,7 +156,7 @@ func serverTLS(c *remotesecret.Cluster) (dial.ServerTLS, error) {
 	return t, nil
 }
 
-// withExec leaves the transport to client-go, whose plug-ins want to make it.
+// withExec leaves the transport to client-go, as plug-ins require.
 func withExec(config *rest.Config, c *remotesecret.Cluster, guard dial.Guard, proxy *url.URL, limit int64) *rest.Config {
 	server, user := &c.Server, &c.User
 	config.TLSClientConfig = rest.TLSClientConfig{
