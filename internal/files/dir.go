@@ -384,5 +384,5 @@ func ours(name, prefix string) bool {
 }
 
 func linkError(path string) error {
-	return fmt.Errorf("write %s: it is a symbolic link; remove it or write to what it points to", path)
+	return fmt.Errorf("write %s: it is a symbolic link; remove it or write to its target", path)
 }

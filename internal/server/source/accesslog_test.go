@@ -11,8 +11,8 @@ import (
 	"github.com/meshctl/meshctl/internal/server/source"
 )
 
-// TestAccessLogSettings checks which settings of access logs are kept, and that
-// others are replaced by their defaults with a warning that names what is wrong.
+// TestAccessLogSettings: valid settings are kept, and invalid ones are replaced by their
+// defaults with a warning.
 func TestAccessLogSettings(t *testing.T) {
 	for name, tt := range map[string]struct {
 		encoding, format, warning string
@@ -50,7 +50,7 @@ func TestAccessLogSettings(t *testing.T) {
 	}
 }
 
-// meshConfig reads a MeshConfig, and what it is warned of.
+// meshConfig converts a MeshConfig and returns the result and the warnings.
 func meshConfig(t *testing.T, text string) (m *meshv1alpha1.MeshConfig, warnings []string) {
 	t.Helper()
 	doc := "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata:\n  mesh: |\n    " +

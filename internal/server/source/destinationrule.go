@@ -11,7 +11,7 @@ import (
 
 var destinationRuleKind = istioKind(kind{
 	group: groupNetworking, name: "DestinationRule", plural: "destinationrules", versions: istioVersions,
-	support: NoEffect, meaning: "there are no subsets, and load balancing, connection limits, outlier detection and TLS are those of a service without one",
+	support: NoEffect, meaning: "there are no subsets; load balancing, connection limits, outlier detection and TLS keep their defaults",
 }, func(c *conversion, spec *networkingv1alpha3.DestinationRule) *FieldError {
 	c.object = &snapshot.DestinationRule{Meta: c.meta, Kind: snapshot.KindDestinationRule, Spec: spec}
 	return checkDestinationRule(spec)

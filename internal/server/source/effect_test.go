@@ -67,8 +67,8 @@ func istioKinds(t *testing.T) kindVersions {
 	return out
 }
 
-// TestEveryKindIsInTheTable: each kind of the Istio API and of the Kubernetes
-// Gateway API is in the table exactly once, in all its versions.
+// TestEveryKindIsInTheTable: kinds has each kind of the Istio API and of the Kubernetes
+// Gateway API exactly once, with all its versions.
 func TestEveryKindIsInTheTable(t *testing.T) {
 	t.Parallel()
 	want := istioKinds(t)
@@ -141,8 +141,8 @@ func rowsOf(t *testing.T, fields []apiField) map[string]*apiField {
 	return rows
 }
 
-// checkRows holds rows to a message: each field has one, and each row a field.
-// With all set, so have the fields of messages that work partly.
+// checkRows checks that each row has a field of the message and each field a row. With
+// all set, it also checks the fields of messages that work partly.
 func checkRows(t *testing.T, d protoreflect.MessageDescriptor, parent string, rows map[string]*apiField, all bool) {
 	t.Helper()
 	for i := range d.Fields().Len() {
@@ -167,8 +167,8 @@ func checkRows(t *testing.T, d protoreflect.MessageDescriptor, parent string, ro
 	}
 }
 
-// TestEveryFieldIsInTheTable: each field of MeshConfig, and of the kinds that
-// are read in part, is in the table exactly once.
+// TestEveryFieldIsInTheTable: each field of MeshConfig and of the kinds that work partly
+// is in the table exactly once.
 func TestEveryFieldIsInTheTable(t *testing.T) {
 	t.Parallel()
 	checkRows(t, (&meshv1alpha1.MeshConfig{}).ProtoReflect().Descriptor(), "", rowsOf(t, meshFields), true)
@@ -181,7 +181,7 @@ func TestEveryFieldIsInTheTable(t *testing.T) {
 	}
 }
 
-// otherValue sets the field of a message to something that it is not.
+// otherValue sets the field of a message to another value.
 func otherValue(m protoreflect.Message, fd protoreflect.FieldDescriptor) {
 	set := func(v any) { m.Set(fd, protoreflect.ValueOf(v)) }
 	switch {
@@ -219,7 +219,7 @@ func otherValue(m protoreflect.Message, fd protoreflect.FieldDescriptor) {
 	}
 }
 
-// meshWarnings converts a ConfigMap istio with the MeshConfig, which is JSON.
+// meshWarnings converts a ConfigMap istio with a MeshConfig in JSON.
 func meshWarnings(t *testing.T, c *Converter, text string) []string {
 	t.Helper()
 	r, err := c.Convert(&corev1.ConfigMap{
@@ -235,8 +235,8 @@ func meshWarnings(t *testing.T, c *Converter, text string) []string {
 	return out
 }
 
-// TestMeshConfigWithoutEffectIsReported sets each field of MeshConfig: those
-// that have no effect by the table are reported by name, and no others.
+// TestMeshConfigWithoutEffectIsReported: exactly the fields of MeshConfig that have no
+// effect according to the table are reported.
 func TestMeshConfigWithoutEffectIsReported(t *testing.T) {
 	t.Parallel()
 	c := &Converter{Cluster: "c"}
@@ -293,8 +293,8 @@ func TestMeshConfigWithoutEffectIsReported(t *testing.T) {
 	}
 }
 
-// TestKindsWithoutEffectAreReported: an object of each kind that has no effect
-// by the table is reported, as one of the other kinds is not.
+// TestKindsWithoutEffectAreReported: exactly the objects of kinds that have no effect
+// according to the table are reported.
 func TestKindsWithoutEffectAreReported(t *testing.T) {
 	t.Parallel()
 	good := map[string]string{ // what the kinds that are read need
@@ -341,7 +341,8 @@ func TestKindsWithoutEffectAreReported(t *testing.T) {
 	}
 }
 
-// TestSecurityPoliciesThatAreNotEnforced: what counts as one.
+// TestSecurityPoliciesThatAreNotEnforced: objects count as unenforced security policies
+// if they are policies that are not fully enforced.
 func TestSecurityPoliciesThatAreNotEnforced(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]bool{
@@ -370,8 +371,8 @@ func TestSecurityPoliciesThatAreNotEnforced(t *testing.T) {
 	}
 }
 
-// TestFieldsWithoutEffectAreReported sets each field of the kinds that are read
-// in part.
+// TestFieldsWithoutEffectAreReported: exactly the fields without effect are reported, of
+// the kinds that work partly.
 func TestFieldsWithoutEffectAreReported(t *testing.T) {
 	t.Parallel()
 	for _, k := range kinds {
@@ -419,7 +420,7 @@ func setPath(m protoreflect.Message, names []string) {
 
 const page = "../../../docs/api-support.md"
 
-// TestPage holds the tables of docs/api-support.md to the table of the code.
+// TestPage: the tables of docs/api-support.md equal the tables of the code.
 func TestPage(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(page)

@@ -8,8 +8,8 @@ import (
 	"github.com/meshctl/meshctl/internal/server/source"
 )
 
-// TestExternalNameOfThisMachine checks that a name of the machine of a proxy, or of
-// a metadata service, is reported, in the own cluster, too.
+// TestExternalNameOfThisMachine: names of the proxy's own machine and of metadata
+// services are reported, also in the control plane's own cluster.
 func TestExternalNameOfThisMachine(t *testing.T) {
 	for name, want := range map[string]string{
 		"example.com":                "",

@@ -15,7 +15,7 @@ import (
 const peerAuthentication = `{"apiVersion":"security.istio.io/v1","kind":"PeerAuthentication",
 	"metadata":{"name":"p","namespace":"n","managedFields":[{"manager":"kubectl"}]},"status":{"conditions":[]},"spec":`
 
-// TestDecodeJSON: what a Kubernetes API shows of an Istio object.
+// TestDecodeJSON: Istio objects in the JSON of a Kubernetes API are converted.
 func TestDecodeJSON(t *testing.T) {
 	t.Parallel()
 	const gateway = `{"apiVersion":"gateway.networking.k8s.io/v1","kind":"Gateway","metadata":{"name":"p","namespace":"n"},`
@@ -79,7 +79,7 @@ func checkFieldError(t *testing.T, err error, want string) {
 	}
 }
 
-// TestWatched holds the table to what the converter can read.
+// TestWatched: the converter reads every kind that is followed.
 func TestWatched(t *testing.T) {
 	t.Parallel()
 	seen := make(map[string]bool)

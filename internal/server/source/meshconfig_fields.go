@@ -30,7 +30,7 @@ var meshFields = []apiField{
 	{Path: "meshMTLS", Support: Partly, Meaning: "`ecdhCurves`"},
 	{Path: "meshMTLS.ecdhCurves", Support: Works, Meaning: "see [serve.md](serve.md#key-exchange-between-envoys)"},
 	{Path: "meshMTLS.minProtocolVersion", Support: NoEffect, Meaning: "between proxies there is nothing but TLS 1.3"},
-	{Path: "meshMTLS.cipherSuites", Support: NoEffect, Meaning: "those of TLS 1.3 cannot be chosen"},
+	{Path: "meshMTLS.cipherSuites", Support: NoEffect, Meaning: "the cipher suites of TLS 1.3 are fixed"},
 	{Path: "caCertificates", Support: Partly, Meaning: "entries without `certSigners`"},
 	{Path: "caCertificates.pem", Support: Works},
 	{Path: "caCertificates.spiffeBundleUrl", Support: Works},
@@ -71,7 +71,7 @@ var meshFields = []apiField{
 	{Path: "discoverySelectors", Support: NoEffect, Meaning: "the services of all namespaces are in the mesh"},
 	{Path: "pathNormalization", Support: NoEffect, Meaning: "paths are normalized as with BASE"},
 	{Path: "defaultHttpRetryPolicy", Support: NoEffect, Meaning: "requests are retried as by Istio's default"},
-	{Path: "tlsDefaults", Support: NoEffect, Meaning: "there is no TLS but that of the mesh"},
+	{Path: "tlsDefaults", Support: NoEffect, Meaning: "only the TLS of the mesh is used"},
 	{Path: "defaultTrafficPolicy", Support: NoEffect, Meaning: "connections have no limits and there is no outlier detection"},
 	{Path: "serviceEntryVisibility", Support: NoEffect, Meaning: "ServiceEntries have no effect"},
 }

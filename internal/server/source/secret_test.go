@@ -23,7 +23,7 @@ import (
 
 var secretTime = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// pemPair is a self-signed certificate and its key, valid for some hours.
+// pemPair returns a self-signed certificate and its key, valid for some hours.
 func pemPair(t testing.TB, hours int) (cert, key string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -43,7 +43,7 @@ func pemPair(t testing.TB, hours int) (cert, key string) {
 		string(pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: text}))
 }
 
-// secretYAML has each value in a line of its own, from the sixth on.
+// secretYAML returns a Secret with one value per line, from the sixth line on.
 func secretYAML(typ string, values ...string) string {
 	text := "apiVersion: v1\nkind: Secret\nmetadata: {name: s, namespace: n}\ntype: " + typ + "\ndata:\n"
 	for i := 0; i+1 < len(values); i += 2 {
@@ -52,7 +52,7 @@ func secretYAML(typ string, values ...string) string {
 	return text
 }
 
-// showsKey reports whether a text has something of a key's content.
+// showsKey reports whether a text repeats a part of a key.
 func showsKey(text, key string) bool {
 	lines := strings.Split(strings.TrimSpace(key), "\n")
 	for _, line := range lines[1 : len(lines)-1] {
@@ -144,8 +144,8 @@ func TestSecrets(t *testing.T) {
 	}
 }
 
-// TestConfigMaps: of ConfigMaps CA certificates alone are read, under the same
-// keys as those of Secrets, and what has none is left alone.
+// TestConfigMaps: only CA certificates are read of ConfigMaps, under the same keys as in
+// Secrets. ConfigMaps without any are ignored.
 func TestConfigMaps(t *testing.T) {
 	t.Parallel()
 	cert, key := pemPair(t, 1)
@@ -194,8 +194,8 @@ func TestConfigMaps(t *testing.T) {
 	}
 }
 
-// A Secret that is broken or huge is reported by field and line, an expired one
-// is told of by its time, and none keeps another from being read.
+// TestSecretsOfGateways: a broken or huge Secret is reported by field and line, an expired one by
+// its time, and none affects the others.
 func TestSecretsOfGateways(t *testing.T) {
 	t.Parallel()
 	cert, key := pemPair(t, 1)
@@ -252,8 +252,8 @@ func TestOtherSecrets(t *testing.T) {
 	}
 }
 
-// FuzzSecretValues has values of a Secret read: nothing may panic, and what is
-// wrong with them is said without their content.
+// FuzzSecretValues: no value of a Secret makes the converter panic, and faults never
+// repeat a value.
 func FuzzSecretValues(f *testing.F) {
 	cert, key := pemPair(f, 1)
 	f.Add(cert, key, cert)

@@ -27,9 +27,9 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// TestConvert converts every object of testdata/convert/*.yaml, as kubectl
-// prints them, and compares with the golden file beside it: as a directory
-// and, in *.refuse.golden, as a Kubernetes API gives it.
+// TestConvert: the objects of testdata/convert/*.yaml, as kubectl prints them, are
+// converted to the golden file beside it for a directory, and to *.refuse.golden for a
+// Kubernetes API.
 func TestConvert(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/convert/*.yaml")
@@ -69,7 +69,7 @@ func compareGolden(t *testing.T, file, got string) {
 	}
 }
 
-// render converts the documents and shows what became of each object.
+// render converts the documents and renders each result.
 func render(t *testing.T, c *source.Converter, text string) string {
 	t.Helper()
 	var b strings.Builder
@@ -95,7 +95,7 @@ func render(t *testing.T, c *source.Converter, text string) string {
 	return b.String()
 }
 
-// show renders an object as JSON. Protos are rendered by their own rules.
+// show renders an object as JSON, protos as protojson.
 func show(t *testing.T, o snapshot.Object) string {
 	t.Helper()
 	out := map[string]any{}
@@ -121,7 +121,7 @@ func show(t *testing.T, o snapshot.Object) string {
 	return string(data)
 }
 
-// readable decodes what an EnvoyFilter has encoded.
+// readable decodes the encoded messages of an EnvoyFilter.
 func readable(t *testing.T, field any) any {
 	t.Helper()
 	decoded := func(name protoreflect.FullName, body []byte) json.RawMessage {
@@ -193,8 +193,8 @@ const (
 	meshHead     = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: istio, namespace: istio-system}\ndata:\n"
 )
 
-// TestRefusals: what is refused, with the line of the faulty field. Heads are
-// four lines long, that of pods is three.
+// TestRefusals: invalid objects are refused with the line of the faulty field. Heads
+// have four lines, the head of pods has three.
 func TestRefusals(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct {
@@ -384,8 +384,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-// TestUnreadKinds: which kinds that are not read are worth a word, and which
-// a warning.
+// TestUnreadKinds: kinds that are not read get a warning if they were likely meant to
+// have an effect.
 func TestUnreadKinds(t *testing.T) {
 	t.Parallel()
 	tests := map[string]struct{ apiVersion, kind, want string }{
@@ -436,8 +436,8 @@ func TestUnreadKinds(t *testing.T) {
 	}
 }
 
-// FuzzDocument: no document makes the converter panic; what it accepts has
-// the key that the result names, and written out again it gives the same.
+// FuzzDocument: no document makes the converter panic. An accepted object has the key of
+// the result, and rendered as JSON it gives the same object.
 func FuzzDocument(f *testing.F) {
 	files, err := filepath.Glob("testdata/convert/*.yaml")
 	if err != nil {

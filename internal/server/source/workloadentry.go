@@ -69,7 +69,7 @@ func (c *conversion) workloadEntry(spec *networkingv1alpha3.WorkloadEntry) *Fiel
 		w.Weight = mesh.MaxWeight
 	}
 	if w.HealthChecked && spec.ServiceAccount == "" {
-		c.warn(faultf("spec.serviceAccount", "is missing: no proxy is believed what it says of the health of the entry, its status alone counts"))
+		c.warn(faultf("spec.serviceAccount", "is missing: proxies cannot report the health of the entry, only its status counts"))
 	}
 	w.Meta, w.External = c.meta, true
 	w.Labels = entryLabels(spec, c.meta.Labels)

@@ -250,7 +250,7 @@ func TestFirstReading(t *testing.T) {
 		"Service n/a": "a.yaml:1 port 1", "Service n/b": "a.yaml:10 port 2", "Namespace c": "sub/deeper/c.yml:1",
 		"Namespace d": "d.json:2", "DestinationRule n/r": "no-effect.yaml:2", "Secret default/s": "secret.yaml:1",
 	})
-	const noRule = ":2 DestinationRule n/r: has no effect: there are no subsets, and load balancing, connection limits, outlier detection and TLS are those of a service without one"
+	const noRule = ":2 DestinationRule n/r: has no effect: there are no subsets; load balancing, connection limits, outlier detection and TLS keep their defaults"
 	w.problems("kustomization.yml:1 : kind: is missing: not a Kubernetes object", "no-effect.yaml"+noRule)
 	if n := len(w.seen()); n != 1 {
 		t.Errorf("first reading came in %d batches, want 1", n)
@@ -380,12 +380,12 @@ func TestBrokenDocument(t *testing.T) {
 	w.write("a.yaml", "kind: Service\n  broken: here\n---\n"+service("a", 9))
 	w.wants(map[string]string{"Service n/a": "a.yaml:4 port 9", "Service n/b": "a.yaml:10 port 2", "Service n/c": "a.yaml:19 port 8"})
 
-	// When the file is whole, what it does not give goes.
+	// When the file is valid again, its missing objects are removed.
 	w.write("a.yaml", service("a", 7)+"---\n"+service("b", 6))
 	w.wants(map[string]string{"Service n/a": "a.yaml:1 port 7", "Service n/b": "a.yaml:10 port 6"})
 	w.problems()
 
-	// A broken file that is removed gives nothing.
+	// The objects of a removed file are removed, even if it was broken.
 	w.write("a.yaml", "a: [")
 	w.until("problem", func() bool { return len(w.shown()) == 1 })
 	w.must(os.Remove(w.path("a.yaml")))
@@ -600,7 +600,7 @@ func TestDirectoryReplaced(t *testing.T) {
 	w := start(t, map[string]string{"a.yaml": namespace("a"), "sub/b.yaml": namespace("b")})
 	w.must(os.Rename(w.dir, w.dir+".old"))
 	w.until("directory gone", func() bool {
-		return len(w.shown()) == 1 && strings.HasPrefix(w.shown()[0], ".:0 : the directory is gone, what it gave stays in use until it is back")
+		return len(w.shown()) == 1 && strings.HasPrefix(w.shown()[0], ".:0 : the directory is gone; its objects stay in use until it is back")
 	})
 	w.wants(map[string]string{"Namespace a": "a.yaml:1", "Namespace b": "sub/b.yaml:1"})
 	w.must(os.MkdirAll(filepath.Join(w.dir+".new", "sub"), 0o755))

@@ -60,7 +60,7 @@ func (s *Source) Status() []Problem {
 }
 
 // goneDirectory begins the reason when the directory is gone.
-const goneDirectory = "the directory is gone, what it gave stays in use until it is back: "
+const goneDirectory = "the directory is gone; its objects stay in use until it is back: "
 
 // Lost returns the time since which the directory is gone, and the reason. The time is
 // zero while the directory exists. It may be called from any goroutine.
