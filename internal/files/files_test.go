@@ -272,7 +272,7 @@ func TestReadSecretMounted(t *testing.T) {
 	wantError(t, err, "is a symbolic link")
 }
 
-// What looks like a mounted Secret but leads out of its directory is none.
+// TestReadSecretLeavesNoDirectory: links out of the layout of a mounted Secret are refused.
 func TestReadSecretLeavesNoDirectory(t *testing.T) {
 	elsewhere := t.TempDir()
 	put(t, filepath.Join(elsewhere, "key"), "key", 0o644)
@@ -310,7 +310,7 @@ func TestReadSecretLeavesNoDirectory(t *testing.T) {
 	}
 }
 
-// Who may write to a directory may replace the key in it.
+// TestCheckReplaceable: a key in a directory that others may write to is replaceable.
 func TestCheckReplaceable(t *testing.T) {
 	for mode, want := range map[fs.FileMode]string{
 		0o700: "", 0o755: "", 0o777 | fs.ModeSticky: "",

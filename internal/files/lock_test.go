@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// One at a time has the lock, the others are told, and nothing is left.
+// TestLock: one caller at a time has the lock, the others get an error, and no file is
+// left.
 func TestLock(t *testing.T) {
 	path := filepath.Join(t.TempDir(), ".lock")
 	unlock, err := Lock(path)

@@ -60,21 +60,21 @@ func TestFollow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var told []string
-	tell := func(what string) { told = append(told, what) }
+	var calls []string
+	record := func(what string) { calls = append(calls, what) }
 	c.Secrets("ns").Follow(ctx, metav1.ListOptions{LabelSelector: "x=y"}, Follower[*corev1.Secret, *corev1.SecretList]{
-		List: func(l *corev1.SecretList) { tell("list " + l.Items[0].Name) },
-		Set:  func(s *corev1.Secret) { tell("set " + s.Name) },
-		Gone: func(s *corev1.Secret) { tell("gone " + s.Name) },
-		Lost: func(err error) { tell("lost: " + err.Error()) },
-		Back: func() { tell("back") },
+		List: func(l *corev1.SecretList) { record("list " + l.Items[0].Name) },
+		Set:  func(s *corev1.Secret) { record("set " + s.Name) },
+		Gone: func(s *corev1.Secret) { record("gone " + s.Name) },
+		Lost: func(err error) { record("lost: " + err.Error()) },
+		Back: func() { record("back") },
 	})
 	want := []string{
 		`lost: list secrets: an error on the server ("broken") has prevented the request from succeeding (get secrets)`,
 		"list a", "back", "set b", "gone a", "lost: watch secrets: too old", "list a",
 	}
-	if !slices.Equal(told, want) {
-		t.Errorf("told %q\nwant %q", told, want)
+	if !slices.Equal(calls, want) {
+		t.Errorf("got calls %q\nwant %q", calls, want)
 	}
 }
 
@@ -129,7 +129,7 @@ func TestFollowBacksOff(t *testing.T) {
 					t.Error("a watch that worked shortens no wait")
 				}
 				if lost > 2 {
-					t.Errorf("told %d times that they are lost", lost)
+					t.Errorf("Lost was called %d times, want at most 2", lost)
 				}
 			})
 		})

@@ -113,7 +113,7 @@ func TestEveryKindIsInTheTable(t *testing.T) {
 		}
 		seen[id] = true
 		if k.support == NoEffect && k.meaning == "" || k.support == Partly && k.meaning == "" {
-			t.Errorf("%s: it is not said what that means", id)
+			t.Errorf("%s: its meaning is missing", id)
 		}
 	}
 	for id := range maps.All(want) {
@@ -154,7 +154,7 @@ func checkRows(t *testing.T, d protoreflect.MessageDescriptor, parent string, ro
 			t.Errorf("field %s of %s is not in the table", path, d.FullName())
 		case row == nil:
 		case row.Support != Works && row.Meaning == "":
-			t.Errorf("%s: it is not said what that means", path)
+			t.Errorf("%s: its meaning is missing", path)
 		case row.Support == Partly && fd.Message() != nil:
 			checkRows(t, fd.Message(), path, rows, all)
 		}

@@ -720,7 +720,7 @@ func TestFaultReplaced(t *testing.T) {
 	w.logged(1, "70002 is not a port")
 	log := w.logs.String()
 	if gone, came := strings.Index(log, "is gone"), strings.Index(log, "70002"); gone < 0 || gone > came {
-		t.Errorf("the problem that went was not told of first:\n%s", log)
+		t.Errorf("the problem that is gone was not logged first:\n%s", log)
 	}
 	w.must(os.Symlink("nothing", w.path("c.yaml")))
 	w.logged(1, "file="+w.path("c.yaml")+` reason="the symlink points to nothing"`)

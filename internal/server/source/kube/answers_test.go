@@ -360,7 +360,7 @@ func TestResume(t *testing.T) {
 	}
 	r.until("removal", func() bool { return r.get(snapshot.KindService, "ns", "goes") == nil })
 	if puts, _ := r.handed(); r.now(snapshot.KindService, "ns", "stays") == nil || puts != 3 {
-		t.Errorf("%d objects were handed over, want 3", puts)
+		t.Errorf("%d objects were delivered, want 3", puts)
 	}
 }
 

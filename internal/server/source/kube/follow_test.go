@@ -200,10 +200,10 @@ func TestServerStops(t *testing.T) {
 	r.until("recovery", func() bool { st := s.Status(); return len(st.Errors()) == 0 })
 	stop()
 	if puts, removed := r.handed(); len(removed) > 0 || puts-handed > 5 {
-		t.Errorf("removed %v, handed over %d objects anew", removed, puts-handed)
+		t.Errorf("removed %v, delivered %d objects again", removed, puts-handed)
 	}
 	if !strings.Contains(r.log.String(), "followed again") {
-		t.Errorf("the log does not tell of the recovery:\n%s", r.text())
+		t.Errorf("the log lacks the recovery:\n%s", r.text())
 	}
 }
 

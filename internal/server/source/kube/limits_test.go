@@ -224,7 +224,7 @@ func TestMoreThanIsHeld(t *testing.T) {
 			frames <- nil
 			r.until("what there is room for", func() bool { return r.get(k.kind, "ns", "s10") != nil && problems(s) == "" })
 			if n := strings.Count(r.text(), "objects of the cluster are left out"); n != 1 {
-				t.Errorf("the log does not tell of it once:\n%s", r.text())
+				t.Errorf("got another number of log lines than one:\n%s", r.text())
 			}
 		})
 	}
