@@ -1,7 +1,6 @@
-// Package localtoken is how commands prove to a control plane on the same
-// machine that they are run by the same user: the control plane keeps a random
-// token in a file that only its user can read, named by the address of its
-// status pages.
+// Package localtoken lets commands prove to a control plane that they run on the same
+// machine as the same user. The control plane keeps a random token in a file that
+// only its user can read, named after the address of its status pages.
 package localtoken
 
 import (
@@ -22,10 +21,10 @@ import (
 	"github.com/meshctl/meshctl/internal/files"
 )
 
-// Token shows itself nowhere but in its file. The zero Token is none.
+// Token is a secret that prints only to its file. The zero Token matches nothing.
 type Token struct{ text func() string }
 
-// Is reports whether the text is that of the token.
+// Is reports whether the text is the token.
 func (t Token) Is(text string) bool {
 	return t.text != nil && subtle.ConstantTimeCompare([]byte(t.text()), []byte(text)) == 1
 }
@@ -36,9 +35,9 @@ func (t Token) String() string { return "[token]" }
 // LogValue implements slog.LogValuer.
 func (t Token) LogValue() slog.Value { return slog.StringValue("[token]") }
 
-// Directories are where tokens may be, the first being where they are kept:
-// that of the user's session, and that of what programs keep. There are none
-// when the environment names none.
+// Directories returns the candidates for the directory of tokens: below the user's
+// session directory, then below the user's state directory. There are none if the
+// environment names neither.
 func Directories(lookup func(string) (string, bool)) []string {
 	var out []string
 	for _, in := range []struct {
@@ -58,8 +57,8 @@ func Directories(lookup func(string) (string, bool)) []string {
 
 const suffix = ".token"
 
-// nameOf is the name of the file for a listener's address. Those of all
-// interfaces share one.
+// nameOf returns the file name for the address of a listener. All unspecified
+// addresses share one name per port.
 func nameOf(ip netip.Addr, port uint16) string {
 	if ip = ip.Unmap(); ip.IsUnspecified() || !ip.IsValid() {
 		return fmt.Sprintf("debug-%d%s", port, suffix)
@@ -67,12 +66,12 @@ func nameOf(ip netip.Addr, port uint16) string {
 	return fmt.Sprintf("debug-%s-%d%s", strings.ReplaceAll(ip.WithZone("").String(), ":", "_"), port, suffix)
 }
 
-// size of a token, in bytes before it is written as text.
+// size is the number of random bytes in a token.
 const size = 20
 
-// Keep makes a token and keeps it in the first of the directories that can be
-// written to, for who listens at the address. The file is gone after remove. The error
-// says why it is in none of them.
+// Keep makes a token for the listener at an address, and keeps it in the first
+// directory that it can write to. remove deletes the file. The error explains why no
+// directory can be used.
 func Keep(dirs []string, listener net.Addr, random io.Reader) (token Token, path string, remove func(), err error) {
 	at, err := netip.ParseAddrPort(listener.String())
 	if err != nil {
@@ -104,15 +103,15 @@ func write(dir, path, text string) error {
 		if err == nil {
 			err = files.Write(path, []byte(text+"\n"), files.Secret)
 		}
-		// Another control plane may just have taken its own, empty directory away.
+		// Another control plane may have deleted the empty directory.
 		if !errors.Is(err, fs.ErrNotExist) || attempt == 3 {
 			return err
 		}
 	}
 }
 
-// drop removes the file unless another control plane has taken it over, and the
-// directories of tokens when they are empty.
+// drop deletes the file unless another control plane has replaced it, and the
+// directories of tokens if they are empty.
 func drop(dir, path, text string) {
 	if now, err := files.ReadSecret(path, limit); err != nil || strings.TrimSpace(string(now)) != text {
 		return
@@ -126,12 +125,12 @@ func drop(dir, path, text string) {
 	}
 }
 
-// limit bounds a file, in bytes.
+// limit bounds a token file, in bytes.
 const limit = 1 << 10
 
-// Read returns the token of the control plane at the address, a loopback address
-// or localhost with a port; empty when there is none. Of several the newest
-// counts.
+// Read returns the token of the control plane at an address, a loopback address or
+// localhost with a port. It returns the newest of several, and an empty text without
+// any.
 func Read(dirs []string, address string) (string, error) {
 	host, number, err := net.SplitHostPort(address)
 	if err != nil {
@@ -164,8 +163,8 @@ func Read(dirs []string, address string) (string, error) {
 	return strings.TrimSpace(string(text)), err
 }
 
-// IsLocal reports whether a host, perhaps with a port, is this machine by its
-// name alone.
+// IsLocal reports whether a host, with or without a port, names this machine: as
+// localhost or by a loopback address.
 func IsLocal(hostport string) bool {
 	host, _, err := net.SplitHostPort(hostport)
 	if err != nil {

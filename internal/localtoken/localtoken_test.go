@@ -71,7 +71,7 @@ func TestDirectories(t *testing.T) {
 	if _, _, _, err := Keep(nil, addr(t, "127.0.0.1:1"), rand.Reader); err == nil || !strings.Contains(err.Error(), "XDG_RUNTIME_DIR") {
 		t.Errorf("no directory: %v", err)
 	}
-	// The first one that can be written to is used; the newest token counts.
+	// The first writable directory is used; the newest token is read.
 	closed, home := filepath.Join(t.TempDir(), "file"), t.TempDir()
 	if err := os.WriteFile(closed, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -86,8 +86,8 @@ func TestDirectories(t *testing.T) {
 	}
 }
 
-// TestAnotherTookOver: the end of one control plane does not take the token of
-// the one that has its port by then.
+// TestAnotherTookOver: a control plane that ends does not delete the token of its
+// successor on the port.
 func TestAnotherTookOver(t *testing.T) {
 	dirs := []string{t.TempDir()}
 	_, _, remove, err := Keep(dirs, addr(t, "127.0.0.1:1"), rand.Reader)
@@ -104,7 +104,7 @@ func TestAnotherTookOver(t *testing.T) {
 	}
 }
 
-// TestOthersTokens: a file that others could have written is not sent.
+// TestOthersTokens: a file that other users can write to is not sent.
 func TestOthersTokens(t *testing.T) {
 	dirs := []string{t.TempDir()}
 	_, path, _, err := Keep(dirs, addr(t, "127.0.0.1:1"), rand.Reader)

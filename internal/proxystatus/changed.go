@@ -1,8 +1,8 @@
 package proxystatus
 
-// Changed is what changed between two rounds of reports: the streams that came,
-// went or stand otherwise, and the replicas that fell silent or came back.
-// Times that merely go on are no change.
+// Changed returns the difference between two rounds of reports: streams that came,
+// ended or changed their state, and replicas that stopped or resumed answering. It
+// ignores times that only advance.
 func Changed(before, now []Report) []Report {
 	old := make(map[streamKey]Proxy)
 	replicas := make(map[string]*Report)
@@ -42,10 +42,10 @@ func Changed(before, now []Report) []Report {
 	return out
 }
 
-// streamKey names a stream among those of all replicas.
+// streamKey identifies a stream of a replica.
 type streamKey struct{ replica, name, stream string }
 
-// same reports whether a stream stands as it did.
+// same reports whether the state of a stream is unchanged.
 func same(a, b *Proxy) bool {
 	if len(a.Types) != len(b.Types) {
 		return false

@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+// TestChanged: only changes of state are reported.
 func TestChanged(t *testing.T) {
 	t.Parallel()
 	before, now := sample(), sample()

@@ -5,10 +5,10 @@ import (
 	"slices"
 )
 
-// Join returns the reports with one entry for each proxy at a replica instead of
-// one for each stream: an Envoy, its agent, and clients without ADS open several.
-// Streams that ask for the same type stay apart, as those before and after a
-// reconnect do. The stream with most types names the entry.
+// Join returns the reports with one row for each proxy of a replica instead of one for
+// each stream, as an Envoy, its agent, and clients without ADS open several. It does
+// not join streams that ask for the same type, such as those before and after a
+// reconnect. The stream with most types gives the row its name.
 func Join(reports []Report) []Report {
 	type key struct{ name, cluster, identity string }
 	out := make([]Report, len(reports))
@@ -16,7 +16,7 @@ func Join(reports []Report) []Report {
 		streams := slices.Clone(r.Proxies)
 		slices.SortStableFunc(streams, func(a, b Proxy) int { return cmp.Compare(len(b.Types), len(a.Types)) })
 		r.Proxies = make([]Proxy, 0, len(streams))
-		entries := make(map[key][]int, len(streams)) // indexes of r.Proxies
+		entries := make(map[key][]int, len(streams)) // indexes in r.Proxies
 		for _, s := range streams {
 			k := key{s.Name, s.Cluster, s.Identity}
 			at := slices.IndexFunc(entries[k], func(j int) bool { return r.Proxies[j].disjoint(&s) })
@@ -36,7 +36,7 @@ func Join(reports []Report) []Report {
 	return out
 }
 
-// disjoint reports whether two streams ask for no type in common.
+// disjoint reports whether two streams have no type in common.
 func (p *Proxy) disjoint(other *Proxy) bool {
 	return !slices.ContainsFunc(p.Types, func(t Type) bool {
 		return slices.ContainsFunc(other.Types, func(o Type) bool { return o.URL == t.URL })

@@ -8,7 +8,7 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// TestJoin joins the streams of an Envoy and of its agent, and no others.
+// TestJoin: the streams of an Envoy and its agent become one row, others do not.
 func TestJoin(t *testing.T) {
 	t.Parallel()
 	types := func(urls ...string) (out []Type) {

@@ -1,5 +1,5 @@
-// Package proxystatus is how far proxies are with their configuration, as
-// replicas of a control plane tell it, and as people read it.
+// Package proxystatus holds the state of proxies as replicas report it, and writes it
+// as tables.
 package proxystatus
 
 import (
@@ -12,17 +12,17 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// Report is what one replica says of the streams that it serves.
+// Report is one replica's report of its streams.
 type Report struct {
-	// Replica names it: its pod, or the address that was asked.
+	// Replica is the pod of the replica, or the address of the request.
 	Replica string `json:"replica"`
-	// Error is why it says nothing.
+	// Error is the reason why there is no report.
 	Error string `json:"error,omitzero"`
-	// Err is the error behind Error, in the program that asked.
+	// Err is the error behind Error, in the program that sent the request.
 	Err error `json:"-"`
-	// At is when it said so, by its own clock.
+	// At is the time of the report by the replica's clock.
 	At time.Time `json:"at,omitzero"`
-	// Hints are what a person should know besides, a line each.
+	// Hints are remarks for the reader.
 	Hints   []string `json:"hints,omitempty"`
 	Proxies []Proxy  `json:"proxies"`
 }
@@ -38,42 +38,41 @@ type Proxy struct {
 	Kind    string `json:"kind,omitzero"`    // sidecar, router …
 	Version string `json:"version,omitzero"` // its ISTIO_VERSION
 	Envoy   string `json:"envoy,omitzero"`   // version of its Envoy
-	// Identity is its SPIFFE id; empty when nobody proved one.
+	// Identity is the SPIFFE identity, empty for a caller without one.
 	Identity string `json:"identity,omitzero"`
-	// Certificate is with which it proved it when the stream was opened; nil when
-	// it was not by one.
+	// Certificate is the client certificate of the stream, nil without one.
 	Certificate *mesh.ClientCertificate `json:"certificate,omitzero"`
-	// Roots are the SHA-256 of the roots of the mesh that its agent was told and
-	// accepted over this stream (PCDS), sorted; none when it did not ask.
+	// Roots are the SHA-256 of the roots of the mesh that the agent accepted over this
+	// stream (PCDS), sorted.
 	Roots     []string  `json:"roots,omitzero"`
 	Variant   string    `json:"variant,omitzero"` // delta or sotw
 	Connected time.Time `json:"connected,omitzero"`
-	// Gone says that the stream has ended, in what Changed returns.
+	// Gone reports, in the result of Changed, that the stream has ended.
 	Gone bool `json:"gone,omitzero"`
-	// Types are those that it asked for, sorted by URL.
+	// Types are the types that the proxy asked for, sorted by URL.
 	Types []Type `json:"types"`
 }
 
-// Type is how far a stream is with one type of configuration.
+// Type is the state of one type of a stream.
 type Type struct {
 	Type  string `json:"type"` // short name: CDS …
 	URL   string `json:"url"`
 	State State  `json:"state"`
-	// Sent is the version that was sent last, Acked that which was accepted last.
+	// Sent is the version of the last response, Acked the last accepted version.
 	Sent  string `json:"sent,omitzero"`
 	Acked string `json:"acked,omitzero"`
-	// SentAt and AnsweredAt are when the last response and the last answer went.
+	// SentAt is the time of the last response, AnsweredAt of the last answer.
 	SentAt     time.Time `json:"sentAt,omitzero"`
 	AnsweredAt time.Time `json:"answeredAt,omitzero"`
 	// Lag is how long the last response has been waiting for its answer.
 	Lag Lag `json:"lag,omitzero"`
-	// Error is why the proxy refused a response, or what is withheld from it.
+	// Error is the reason of a NACK, or the quarantined resources.
 	Error string `json:"error,omitzero"`
-	// Refused are the resources that it is left without for it.
+	// Refused are the resources in quarantine.
 	Refused []string `json:"refused,omitzero"`
 }
 
-// Lag is a time in JSON as text, such as 1.5s.
+// Lag is a duration, in JSON as text such as 1.5s.
 type Lag time.Duration
 
 // MarshalText implements encoding.TextMarshaler.
@@ -86,11 +85,11 @@ func (l *Lag) UnmarshalText(text []byte) error {
 	return err
 }
 
-// State is how a type stands.
+// State is the state of a type.
 type State string
 
-// The states, in the words of Istio's tables. Error is told of a type as long as
-// its last answer refused something, or the proxy is left without what it refused.
+// The states, in the words of Istio's tables. A type is in state Error while its last
+// answer is a NACK or resources are in quarantine.
 const (
 	NotSent State = "NOT SENT"
 	Synced  State = "SYNCED"
@@ -98,8 +97,7 @@ const (
 	Error   State = "ERROR"
 )
 
-// Sort puts a report into the order in which it is shown: proxies by name, types
-// by URL.
+// Sort sorts a report for display: proxies by name, types by URL.
 func (r *Report) Sort() {
 	slices.SortStableFunc(r.Proxies, func(a, b Proxy) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), a.Connected.Compare(b.Connected), cmp.Compare(a.Stream, b.Stream))
@@ -109,12 +107,12 @@ func (r *Report) Sort() {
 	}
 }
 
-// Keep drops the proxies that keep does not want.
+// Keep drops the proxies for which keep returns false.
 func (r *Report) Keep(keep func(*Proxy) bool) {
 	r.Proxies = slices.DeleteFunc(r.Proxies, func(p Proxy) bool { return !keep(&p) })
 }
 
-// Lag is the longest lag among the proxy's types.
+// Lag returns the longest lag of the proxy's types.
 func (p *Proxy) Lag() time.Duration {
 	longest := Lag(0)
 	for _, t := range p.Types {
@@ -123,8 +121,8 @@ func (p *Proxy) Lag() time.Duration {
 	return time.Duration(longest)
 }
 
-// Wrong says in a line each what is wrong with the proxies: what they refused,
-// and what they have not answered for longer than stale.
+// Wrong returns a line for each type that is in state Error or has not been answered
+// for longer than stale.
 func (r *Report) Wrong(stale time.Duration) []string {
 	if r.Error != "" {
 		return []string{r.Replica + ": " + r.Error}
@@ -144,7 +142,8 @@ func (r *Report) Wrong(stale time.Duration) []string {
 	return out
 }
 
-// subscribed counts the types as Istio does: 4 (CDS,LDS,EDS,RDS).
+// subscribed returns the names of the types in Istio's order: CDS, LDS, EDS, RDS,
+// others.
 func (p *Proxy) subscribed() []string {
 	first := []string{"CDS", "LDS", "EDS", "RDS"}
 	var names []string
@@ -161,8 +160,7 @@ func (p *Proxy) subscribed() []string {
 	return names
 }
 
-// ShortType is the name that people use for a type; one without is named by
-// the last part of its URL.
+// ShortType returns the short name of a type, or the last part of its URL.
 func ShortType(url string) string {
 	if name := xdswire.ShortType(url); name != url {
 		return name

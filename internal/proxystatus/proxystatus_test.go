@@ -28,8 +28,8 @@ func typ(url string, s State, sent, answered int) Type {
 	return t
 }
 
-// sample has a proxy that moves between replicas, one that refused something,
-// one that does not answer, and one that asks for nothing.
+// sample has a proxy that moves between replicas, one that refused a response, one that
+// does not answer, and one that asks for nothing.
 func sample() []Report {
 	all := func(sent, answered int) []Type {
 		return []Type{

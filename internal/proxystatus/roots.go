@@ -10,26 +10,25 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// RootStep is what a step in the replacement of a root requires of proxies.
-// Roots are named by their SHA-256.
+// RootStep is the requirement of a step in the replacement of a root. Roots are named
+// by their SHA-256.
 type RootStep struct {
-	// Trusted is the root that every proxy has to trust.
+	// Trusted is the root that every proxy must trust.
 	Trusted string
-	// Gone is the root to which no certificate may lead any more; empty when it
-	// does not matter. Only then Since counts: certificates issued since came
-	// together with Trusted.
+	// Gone is the root that no certificate may lead to; empty if there is none. Without
+	// Gone, certificates issued after Since prove that the proxy trusts Trusted, as both
+	// came together.
 	Gone  string
 	Since time.Time
 }
 
-// Readiness is how far connected proxies are for a RootStep.
+// Readiness counts the connected proxies by whether they meet a RootStep.
 type Readiness struct {
-	// Proxies counts all, Ready those that are known to have what it takes, Unknown
-	// those of which nothing is known.
+	// Proxies counts all, Ready those that meet it, Unknown those without information.
 	Proxies int `json:"proxies"`
 	Ready   int `json:"ready"`
 	Unknown int `json:"unknown"`
-	// Behind are the others, whom the step would break, sorted by name.
+	// Behind are the proxies that the step would break, sorted by name.
 	Behind []Behind `json:"behind"`
 }
 
@@ -40,9 +39,9 @@ type Behind struct {
 	Why     string         `json:"why"`
 }
 
-// Judge says how far the proxies of all reports are, at a time. A proxy with several
-// streams, such as that of its agent or one that it had before, is told of once: the
-// newest certificate counts, and the roots that any stream accepted.
+// Judge returns the readiness of the proxies of all reports at a time. A proxy with
+// several streams, such as its agent's, counts once: by its newest certificate, and by
+// the roots that any stream accepted.
 func (s *RootStep) Judge(reports []Report, now time.Time) Readiness {
 	type key struct{ cluster, name, identity string }
 	proxies := make(map[key]*known)
@@ -73,35 +72,35 @@ func (s *RootStep) Judge(reports []Report, now time.Time) Readiness {
 	return out
 }
 
-// known is what is known of one proxy.
+// known holds the information about one proxy.
 type known struct {
-	certificate   *mesh.ClientCertificate // the newest
-	told, trusted bool                    // it was told of roots, and the one to be trusted was among them
+	certificate       *mesh.ClientCertificate // the newest
+	hasRoots, trusted bool                    // roots of the mesh are known, the required one among them
 }
 
 func (k *known) add(p *Proxy, trusted string) {
 	if c := p.Certificate; c != nil && (k.certificate == nil || c.From.After(k.certificate.From)) {
 		k.certificate = c
 	}
-	k.told = k.told || len(p.Roots) > 0
+	k.hasRoots = k.hasRoots || len(p.Roots) > 0
 	k.trusted = k.trusted || slices.Contains(p.Roots, trusted)
 }
 
-// judge says why the step would break a proxy; else whether it is known not to.
+// judge returns why the step would break a proxy, or whether it is known not to.
 func (s *RootStep) judge(k *known, now time.Time) (why string, ready bool) {
-	if k.told && !k.trusted {
-		return "its agent was told of the roots of the mesh and accepted them, without the one that has to be trusted", false
+	if k.hasRoots && !k.trusted {
+		return "its agent accepted roots of the mesh without the one that it must trust", false
 	}
 	c := k.certificate
 	if c != nil && !now.Before(c.Until) {
-		c = nil // what it has now is not known
+		c = nil // expired: its certificate now is not known
 	}
 	if s.Gone != "" {
 		if c == nil {
 			return "", false
 		}
 		if !slices.ContainsFunc(c.Roots, func(root string) bool { return root != s.Gone }) {
-			return "its certificate leads to the root that is to be dropped, until " + stamp(c.Until), false
+			return "its certificate leads to the root that will be dropped, until " + stamp(c.Until), false
 		}
 		return "", true
 	}

@@ -10,7 +10,7 @@ import (
 	"github.com/meshctl/meshctl/internal/proxystatus"
 )
 
-// TestRootStep judges one proxy, of which replicas tell in several streams.
+// TestRootStep: the readiness of one proxy, by all its streams.
 func TestRootStep(t *testing.T) {
 	written := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	now := written.Add(24 * time.Hour)
@@ -34,8 +34,8 @@ func TestRootStep(t *testing.T) {
 		"next: one from before that has ended":         {next, []proxystatus.Proxy{cert(before, now, "old")}, 0, 1, ""},
 		"next: no certificate":                         {next, []proxystatus.Proxy{told()}, 0, 1, ""},
 		"next: one from before, and told since":        {next, []proxystatus.Proxy{cert(before, later, "old"), told("new", "old")}, 1, 0, ""},
-		"next: told of the old root alone":             {next, []proxystatus.Proxy{cert(since, later, "old"), told("old")}, 0, 0, "its agent was told of the roots of the mesh and accepted them, without"},
-		"finish: a certificate of the old root":        {finish, []proxystatus.Proxy{cert(since, later, "old")}, 0, 0, "leads to the root that is to be dropped, until 2026-11-23T13:00:00Z"},
+		"next: only the old root accepted":             {next, []proxystatus.Proxy{cert(since, later, "old"), told("old")}, 0, 0, "its agent accepted roots of the mesh without the one that it must trust"},
+		"finish: a certificate of the old root":        {finish, []proxystatus.Proxy{cert(since, later, "old")}, 0, 0, "leads to the root that will be dropped, until 2026-11-23T13:00:00Z"},
 		"finish: of both":                              {finish, []proxystatus.Proxy{cert(before, later, "old", "new")}, 1, 0, ""},
 		"finish: of the new one":                       {finish, []proxystatus.Proxy{cert(since, later, "new")}, 1, 0, ""},
 		"finish: one of the old root that has ended":   {finish, []proxystatus.Proxy{cert(since, now, "old")}, 0, 1, ""},
@@ -56,7 +56,7 @@ func TestRootStep(t *testing.T) {
 	}
 }
 
-// TestRootStepNames tells proxies of one name apart, and sorts them.
+// TestRootStepNames: proxies of one name in several clusters stay apart and are sorted.
 func TestRootStepNames(t *testing.T) {
 	at := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	old := &mesh.ClientCertificate{From: at.Add(-time.Hour), Until: at.Add(time.Hour), Roots: []string{"old"}}

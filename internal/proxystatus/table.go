@@ -17,7 +17,7 @@ type row struct {
 	report *Report
 }
 
-// ended orders a stream that ended before the one that follows it.
+// ended sorts a stream that ended before its successor.
 func (r row) ended() int {
 	if r.Gone {
 		return 0
@@ -25,8 +25,8 @@ func (r row) ended() int {
 	return 1
 }
 
-// rows are those of all reports by proxy; one that moves from a replica to
-// another has a row for each.
+// rows returns the proxies of all reports, sorted. A proxy that moves between replicas
+// has a row for each.
 func rows(reports []Report) []row {
 	var out []row
 	for i := range reports {
@@ -40,7 +40,7 @@ func rows(reports []Report) []row {
 	return out
 }
 
-// Table has Istio's columns, and how each proxy stands.
+// Table returns a table with Istio's columns and a summary for each proxy.
 func Table(reports []Report) *output.Table {
 	t := &output.Table{Header: []string{"NAME", "CLUSTER", "ISTIOD", "VERSION", "SUBSCRIBED TYPES", "STATUS"}}
 	for _, r := range rows(reports) {
@@ -53,7 +53,7 @@ func Table(reports []Report) *output.Table {
 	return t
 }
 
-// TypesTable has a column for each type, as Istio's tables with -v 1.
+// TypesTable returns a table with a column for each type, as Istio's with -v 1.
 func TypesTable(reports []Report) *output.Table {
 	types := columns(reports)
 	t := &output.Table{Header: append(append([]string{"NAME", "CLUSTER"}, names(types)...), "ISTIOD", "VERSION")}
@@ -67,7 +67,7 @@ func TypesTable(reports []Report) *output.Table {
 	return t
 }
 
-// WideTable has all that is known of each stream.
+// WideTable returns a table with all fields of each stream.
 func WideTable(reports []Report) *output.Table {
 	types := columns(reports)
 	header := append([]string{"NAME", "STREAM", "KIND", "CLUSTER", "NETWORK"}, names(types)...)
@@ -87,8 +87,7 @@ func WideTable(reports []Report) *output.Table {
 	return t
 }
 
-// columns are the URLs of Istio's types and of all others that there are,
-// sorted.
+// columns returns the URLs of Istio's types and of all others in the reports, sorted.
 func columns(reports []Report) []string {
 	urls := []string{xdswire.ClusterType, xdswire.ListenerType, xdswire.EndpointType, xdswire.RouteType, xdswire.ExtensionType}
 	for _, r := range rows(reports) {
@@ -108,7 +107,7 @@ func names(urls []string) []string {
 	return out
 }
 
-// cell is the state of a type and for how long: SYNCED (3m).
+// cell returns the state of a type and its age, as in SYNCED (3m).
 func (r row) cell(url string) string {
 	i := slices.IndexFunc(r.Types, func(t Type) bool { return t.URL == url })
 	if i < 0 {
@@ -129,7 +128,7 @@ func (r row) cell(url string) string {
 	return text
 }
 
-// since is how long ago a time was, by the replica's clock.
+// since returns the time since at, by the replica's clock.
 func (r row) since(at time.Time) string {
 	if at.IsZero() {
 		return "-"
@@ -137,7 +136,7 @@ func (r row) since(at time.Time) string {
 	return short(max(r.report.At.Sub(at), 0))
 }
 
-// summary is what is wrong with the worst of the types, and why.
+// summary returns the types with problems, or SYNCED.
 func (r row) summary() string {
 	var parts []string
 	for _, t := range r.Types {
@@ -162,7 +161,7 @@ func (r row) summary() string {
 	return cmp.Or(strings.Join(parts, "; "), string(Synced))
 }
 
-// short is a time as Istio writes ages: one unit, or two below ten of it.
+// short returns a duration in Istio's format for ages: one unit, or two below ten.
 func short(d time.Duration) string {
 	const day = 24 * time.Hour
 	switch {
@@ -178,7 +177,7 @@ func short(d time.Duration) string {
 	return fmt.Sprintf("%dd", d/day)
 }
 
-// trim leaves out parts that are zero.
+// trim removes parts that are zero.
 func trim(d time.Duration) string {
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {

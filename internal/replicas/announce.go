@@ -16,19 +16,19 @@ import (
 // goodbyeTimeout bounds the deletion of a replica's Lease when it stops.
 const goodbyeTimeout = 3 * time.Second
 
-// AnnouncerConfig of an Announcer. All but Every are required.
+// AnnouncerConfig configures an Announcer. All fields except Every are required.
 type AnnouncerConfig struct {
 	Access    *rest.Config // to the control plane's own cluster
 	Namespace string       // of control planes
-	// Say is what to say now; it is called before each renewal.
+	// Say returns the announcement. It is called before each renewal.
 	Say func() Announcement
-	// Every is between two renewals; default 10 s.
+	// Every is the interval between renewals; default 10 s.
 	Every time.Duration
 	Now   func() time.Time
 	Log   *slog.Logger
 }
 
-// Announcer keeps the Lease by which a replica is found.
+// Announcer keeps the Lease by which other programs find a replica.
 type Announcer struct {
 	cfg AnnouncerConfig
 
@@ -36,7 +36,7 @@ type Announcer struct {
 	problem string
 }
 
-// NewAnnouncer returns one that has announced nothing.
+// NewAnnouncer returns an Announcer that has not written a Lease yet.
 func NewAnnouncer(cfg AnnouncerConfig) *Announcer {
 	if cfg.Every == 0 {
 		cfg.Every = renewEvery
@@ -44,15 +44,15 @@ func NewAnnouncer(cfg AnnouncerConfig) *Announcer {
 	return &Announcer{cfg: cfg}
 }
 
-// Problem is why others do not find the replica; empty when they do.
+// Problem returns why the replica cannot be found by its Lease, empty if it can.
 func (a *Announcer) Problem() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.problem
 }
 
-// Run keeps the Lease until ctx ends, then deletes it. It forgets the Leases of
-// replicas that ended without doing so.
+// Run keeps the Lease until ctx ends, then deletes it. It also deletes the Leases of
+// replicas that ended without deleting theirs.
 func (a *Announcer) Run(ctx context.Context) error {
 	api, err := newAPI(a.cfg.Access)
 	if err != nil {
@@ -64,7 +64,7 @@ func (a *Announcer) Run(ctx context.Context) error {
 		if kept != nil {
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), goodbyeTimeout)
 			defer cancel()
-			// If that fails, the Lease is stale in a while.
+			// If that fails, the Lease becomes stale.
 			_ = api.Leases(kept.Namespace).Delete(ctx, kept.Name, metav1.DeleteOptions{})
 		}
 	}()
@@ -88,7 +88,7 @@ func (a *Announcer) Run(ctx context.Context) error {
 	}
 }
 
-// announce writes the Lease, which is kept from one call to the next.
+// announce writes the Lease. kept is the result of the previous call.
 func (a *Announcer) announce(ctx context.Context, api *api, kept *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	said := a.cfg.Say()
 	said.Renewed = a.cfg.Now()
@@ -124,7 +124,7 @@ func orNil(l *coordinationv1.Lease, err error) *coordinationv1.Lease {
 	return l
 }
 
-// sweep deletes the Leases of replicas that are long gone.
+// sweep deletes Leases that have not been renewed for forgetAfter.
 func (a *Announcer) sweep(ctx context.Context, api *api) error {
 	list, err := api.Leases(a.cfg.Namespace).List(ctx, metav1.ListOptions{LabelSelector: leaseSelector})
 	if err != nil {
@@ -145,7 +145,7 @@ func (a *Announcer) sweep(ctx context.Context, api *api) error {
 	return nil
 }
 
-// note keeps and logs why the Lease cannot be kept.
+// note keeps and logs the reason why the Lease cannot be kept.
 func (a *Announcer) note(ctx context.Context, err error) {
 	if err != nil && ctx.Err() != nil {
 		return

@@ -8,8 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// FuzzLease reads Leases that anybody wrote: nothing of them leads to another
-// namespace or is more than may be shown.
+// FuzzLease: no Lease leads to another namespace or exceeds the bounds.
 func FuzzLease(f *testing.F) {
 	f.Add("r", "ns/pod-0", "east", "127.0.0.1:8080,[::1]:8080", `{"clusters":[{"id":"west","state":"synced","credential":"ab"}],"left":3}`)
 	f.Add("r", "other/pod-0", "east\n", "example.com:80,127.0.0.1:0,127.0.0.1", `{"clusters":[{"id":"\u001b[0m","state":"x"}],"left":-1}`)

@@ -16,22 +16,22 @@ import (
 )
 
 const (
-	// defaultPort is that of the status pages when nothing else is known.
+	// defaultPort is the port of the status pages if no other is known.
 	defaultPort = 8080
 	// statusPort is the name of the container port with the status pages.
 	statusPort = "http-status"
 )
 
-// podSelectors find the pods of control planes.
+// podSelectors select the pods of control planes.
 func podSelectors() []string { return []string{"app.kubernetes.io/name=meshctl", "app=istiod"} }
 
-// pod is where a replica may run.
+// pod is a pod in which a replica may run.
 type pod struct {
 	namespace, name string
 	port            uint16
 }
 
-// api asks the API server of the control planes' cluster.
+// api is a client of the API server of the control planes' cluster.
 type api struct {
 	*kube.Client
 	http *http.Client
@@ -53,7 +53,7 @@ func newAPI(access *rest.Config) (*api, error) {
 
 func (a *api) close() { kube.CloseIdle(a.http.Transport) }
 
-// announced are the replicas whose Leases are not stale.
+// announced returns the announcements in Leases that are not stale.
 func (a *api) announced(ctx context.Context, namespace string, now time.Time) ([]Announcement, error) {
 	list, err := a.Leases(namespace).List(ctx, metav1.ListOptions{LabelSelector: leaseSelector})
 	if err != nil {
@@ -61,14 +61,14 @@ func (a *api) announced(ctx context.Context, namespace string, now time.Time) ([
 	}
 	var out []Announcement
 	for i := range list.Items {
-		if found, err := announcementOf(&list.Items[i]); err == nil && !found.stale(now) { // what is no Lease of ours is of nobody
+		if found, err := announcementOf(&list.Items[i]); err == nil && !found.stale(now) { // others may write Leases with the label
 			out = append(out, *found)
 		}
 	}
 	return out, nil
 }
 
-// pods are those in which a control plane runs by their labels.
+// pods returns the running pods with the labels of control planes.
 func (a *api) pods(ctx context.Context, namespace string) ([]pod, error) {
 	var out []pod
 	for _, selector := range podSelectors() {

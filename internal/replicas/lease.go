@@ -29,35 +29,34 @@ const (
 )
 
 const (
-	// renewEvery is how often a replica says that it is there; after lifetime
-	// without that it counts as gone, and after forgetAfter others delete its
-	// Lease.
+	// A replica renews its Lease every renewEvery. Without renewal it counts as gone after
+	// lifetime, and another replica deletes the Lease after forgetAfter.
 	renewEvery  = 10 * time.Second
 	lifetime    = 40 * time.Second
 	forgetAfter = time.Hour
-	// maxDigest bounds how many clusters a Lease tells of, maxAddresses how many
-	// addresses, maxName every name in it, in bytes.
+	// maxDigest bounds the clusters in a Lease, maxAddresses the addresses, maxName each
+	// name, in bytes.
 	maxDigest    = 500
 	maxAddresses = 8
 	maxName      = 253
 )
 
-// Announcement is what a replica says of itself in its Lease.
+// Announcement is what a replica announces in its Lease.
 type Announcement struct {
 	Replica string         `json:"replica"`
 	Cluster mesh.ClusterID `json:"cluster,omitzero"`
-	// Pod is that of the replica as namespace/name, empty outside of pods.
+	// Pod is the pod of the replica as namespace/name, empty outside of pods.
 	Pod string `json:"pod,omitzero"`
-	// Addresses are those of its status pages, ip:port.
+	// Addresses are the addresses of its status pages, ip:port.
 	Addresses []string `json:"addresses,omitzero"`
-	// Clusters are those that it reads, Left how many more there are.
+	// Clusters are the clusters that it reads, Left counts those that did not fit.
 	Clusters []ClusterDigest `json:"clusters,omitzero"`
 	Left     int             `json:"left,omitzero"`
-	// Renewed is when it said so.
+	// Renewed is the time of the last renewal.
 	Renewed time.Time `json:"renewed,omitzero"`
 }
 
-// ClusterDigest is how a replica reads one cluster.
+// ClusterDigest is the state of one cluster at a replica.
 type ClusterDigest struct {
 	ID         mesh.ClusterID `json:"id"`
 	State      string         `json:"state"`
@@ -70,8 +69,8 @@ type digest struct {
 	Left     int             `json:"left,omitzero"`
 }
 
-// leaseName is that of the Lease of a replica. What distinguishes replicas is
-// at the end of their names.
+// leaseName returns the name of the Lease of a replica. It keeps the end of a long
+// name, which distinguishes replicas.
 func leaseName(replica string) string {
 	name := strings.Map(func(r rune) rune {
 		switch {
@@ -88,7 +87,7 @@ func leaseName(replica string) string {
 	return leasePrefix + strings.Trim(name, "-")
 }
 
-// lease is the Lease that says it.
+// lease returns the Lease with the announcement.
 func (a *Announcement) lease(namespace string) (*coordinationv1.Lease, error) {
 	d := digest{Clusters: a.Clusters, Left: a.Left}
 	if over := len(d.Clusters) - maxDigest; over > 0 {
@@ -115,8 +114,8 @@ func (a *Announcement) lease(namespace string) (*coordinationv1.Lease, error) {
 	}, nil
 }
 
-// announcementOf reads a Lease, which anybody may have written who may write
-// there. What cannot be of a replica is left out.
+// announcementOf reads a Lease. Everyone with write access may have written it, so
+// values that no replica writes are dropped.
 func announcementOf(l *coordinationv1.Lease) (*Announcement, error) {
 	if l.Spec.HolderIdentity == nil || !printable(*l.Spec.HolderIdentity) {
 		return nil, fmt.Errorf("the Lease %s/%s names no replica", l.Namespace, l.Name)
@@ -128,7 +127,7 @@ func announcementOf(l *coordinationv1.Lease) (*Announcement, error) {
 	if id := l.Annotations[annotationCluster]; printable(id) {
 		a.Cluster = mesh.ClusterID(id)
 	}
-	// A replica is in the namespace of its Lease, so that no Lease leads elsewhere.
+	// The pod must be in the namespace of the Lease, so that no Lease leads elsewhere.
 	if name, ok := strings.CutPrefix(l.Annotations[annotationPod], l.Namespace+"/"); ok && mesh.IsDNSName(name) {
 		a.Pod = l.Annotations[annotationPod]
 	}
@@ -152,12 +151,12 @@ func announcementOf(l *coordinationv1.Lease) (*Announcement, error) {
 	return a, nil
 }
 
-// printable reports whether text is a name to show: not empty, bounded, ASCII.
+// printable reports whether text may be shown as a name: not empty, bounded, ASCII.
 func printable(text string) bool {
 	return text != "" && len(text) <= maxName && !slices.ContainsFunc([]byte(text), func(b byte) bool { return b <= ' ' || b > '~' })
 }
 
-// port is that of the status pages.
+// port returns the port of the status pages.
 func (a *Announcement) port() uint16 {
 	for _, address := range a.Addresses {
 		if _, port, err := net.SplitHostPort(address); err == nil {
@@ -169,5 +168,5 @@ func (a *Announcement) port() uint16 {
 	return defaultPort
 }
 
-// stale reports whether the replica has not been heard of for too long.
+// stale reports whether the Lease was not renewed in time.
 func (a *Announcement) stale(now time.Time) bool { return now.Sub(a.Renewed) > lifetime }

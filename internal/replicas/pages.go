@@ -17,22 +17,22 @@ import (
 
 // Replica is one control plane.
 type Replica struct {
-	// Name is that of its Lease or pod, or the address it was named by.
+	// Name is the name in the Lease, the name of the pod, or the address given.
 	Name string
-	// Via says how it is reached, such as 127.0.0.1:8080 or port-forward to pod
-	// istio-system/meshctl-0.
+	// Via describes how the replica is reached, such as 127.0.0.1:8080 or port-forward to
+	// pod istio-system/meshctl-0.
 	Via string
-	// URL is http://host:port, for Client alone. Both are unset with Err.
+	// URL is http://host:port, for Client. Both are unset if Err is set.
 	URL    string
 	Client *http.Client
-	// Token is with which its pages answer.
+	// Token returns the token for the pages.
 	Token func(context.Context) (string, error)
-	// Pages reads status pages in another way than HTTP, by what follows /debug/ in
-	// their URL; nil is HTTP. Then URL, Client and Token are unset.
+	// Pages, if not nil, reads status pages instead of URL, Client and Token, by the path
+	// after /debug/.
 	Pages Pages
-	// Err is why it cannot be reached.
+	// Err is the reason why the replica cannot be reached.
 	Err error
-	// Announced is what its Lease says; nil when it was found in another way.
+	// Announced is the content of the Lease, nil without one.
 	Announced *Announcement
 }
 
@@ -42,7 +42,7 @@ type Pages interface {
 	Close()
 }
 
-// At is the replica at an address, host:port or http://host:port. It does not
+// At returns the replica at an address, host:port or http://host:port. It does not
 // connect.
 func At(address string, tokens Tokens, timeout time.Duration) (*Replica, error) {
 	text := address
@@ -68,11 +68,11 @@ var (
 	ErrUnauthorized = errors.New("a token is needed")
 )
 
-// AnswerError is an answer that is no page.
+// AnswerError is a response that is not a page.
 type AnswerError struct {
 	Code   int    // of HTTP
 	Status string // such as 404 Not Found
-	// Text is how the answer begins, at most 500 bytes, as the other end wrote it.
+	// Text is the beginning of the body, at most 500 bytes, unescaped.
 	Text string
 }
 
@@ -110,7 +110,7 @@ func (r *Replica) Copy(ctx context.Context, w io.Writer, path string, query url.
 	})
 }
 
-// Put sets a page to a text and reads what it is then into v.
+// Put sets a page to a text, and reads the page after that into v.
 func (r *Replica) Put(ctx context.Context, path, text string, v any) error {
 	return r.do(ctx, http.MethodPut, path, nil, strings.NewReader(text), func(body *notingReader) error {
 		return decode(body, v)
@@ -160,11 +160,11 @@ func decode(body *notingReader, v any) error {
 	case err != nil:
 		return fmt.Errorf("answered what is no such page: %w", err)
 	}
-	_, _ = io.CopyN(io.Discard, body, 1<<10) // read to its end, the connection is used again
+	_, _ = io.CopyN(io.Discard, body, 1<<10) // read to the end, so that the connection is reused
 	return nil
 }
 
-// notingReader notes why r could not be read, which is not what it held.
+// notingReader keeps the error of reading, to tell it from an error in the content.
 type notingReader struct {
 	r      io.Reader
 	failed error
@@ -178,7 +178,7 @@ func (n *notingReader) Read(p []byte) (int, error) {
 	return count, err
 }
 
-// inTime says in words that an answer came too late.
+// inTime replaces the error of a late response by a clear one.
 func inTime(err error) error {
 	if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() && errors.Is(err, context.DeadlineExceeded) {
 		return errLate
@@ -199,7 +199,7 @@ func (r *Replica) read(ctx context.Context, path string, query url.Values, v any
 		return err
 	}
 	if err := json.Unmarshal(body, v); err != nil {
-		return fmt.Errorf("answered what is no such page: %.500q", body) // it is a text that says why
+		return fmt.Errorf("answered what is no such page: %.500q", body) // a text with the reason
 	}
 	return nil
 }

@@ -1,8 +1,8 @@
-// Package replicas finds the control planes of a cluster and reaches their
-// status pages. Each replica keeps a Lease that says where it is and which
-// clusters it reads; those without one are found as pods. Status pages answer
-// callers on their own machine only, so those of pods are reached by a
-// port-forward of the API server. No port is opened here for it.
+// Package replicas finds the control planes of a cluster and reads their status
+// pages, over HTTP or xDS. Each replica keeps a Lease with its addresses and the
+// clusters that it reads; replicas without a Lease are found as pods. Status pages
+// serve only callers on their machine, so the package reaches pods through the API
+// server's port-forward. It opens no port for that.
 package replicas
 
 import (
@@ -24,50 +24,49 @@ import (
 )
 
 const (
-	// identifyTimeout bounds the first question to one address.
+	// identifyTimeout bounds the first request to an address.
 	identifyTimeout = 5 * time.Second
-	// maxReplicas bounds how many are asked, atOnce how many at the same time.
+	// maxReplicas bounds the replicas, atOnce the requests at the same time.
 	maxReplicas = 100
 	atOnce      = 10
 	// maxPage bounds one status page, in bytes.
 	maxPage = 256 << 20
 )
 
-// IdentityPath is the status page with the Identity of a replica.
+// IdentityPath is the path of the status page with the Identity of a replica.
 const IdentityPath = "/debug/replica"
 
-// Identity says which control plane answers at an address.
+// Identity identifies the control plane at an address.
 type Identity struct {
 	Replica string
 	Cluster mesh.ClusterID
 }
 
-// Tokens are with which status pages answer, empty for none.
+// Tokens returns the tokens for status pages. An empty token is not sent.
 type Tokens struct {
-	// At is for those at an address, host:port.
+	// At returns the token for an address, host:port.
 	At func(address string) (string, error)
-	// Pod is for those of pods. When it is nil, a token of the service account
-	// default of their namespace is made.
+	// Pod returns the token for replicas in pods. If it is nil, the API server makes a
+	// token of the service account default in their namespace.
 	Pod func() (string, error)
 }
 
-// Options say where to look for replicas.
+// Options configures Find.
 type Options struct {
-	// Access is the way to the API of the control planes' cluster, Namespace
-	// that of the control planes.
+	// Access is the API of the control planes' cluster, Namespace their namespace.
 	Access    *rest.Config
 	Namespace string
 	Tokens    Tokens
-	// Timeout bounds one request to a status page, its answer included.
+	// Timeout bounds one request to a status page with its response.
 	Timeout time.Duration
 	Now     func() time.Time
 }
 
-// ErrNone says that no replica was found.
+// ErrNone reports that no replica was found.
 var ErrNone = errors.New("no control plane of meshctl was found")
 
-// Announced are what the replicas of a namespace say of themselves in Leases that
-// are not stale. access is the way to the API of their cluster.
+// Announced returns the announcements of the replicas of a namespace in Leases that
+// are not stale. access is the API of their cluster.
 func Announced(ctx context.Context, access *rest.Config, namespace string, now time.Time) ([]Announcement, error) {
 	api, err := newAPI(access)
 	if err != nil {
@@ -77,9 +76,9 @@ func Announced(ctx context.Context, access *rest.Config, namespace string, now t
 	return api.announced(ctx, namespace, now)
 }
 
-// Find finds the replicas that keep a Lease, or, when none does, those that run
-// in pods of meshctl or of istiod, by name. Each was reached, or has an error.
-// Close each of them.
+// Find finds the replicas that keep a Lease or, if none does, the pods of meshctl and
+// istiod, sorted by name. It tries to reach each: a replica that it could not reach
+// has Err. The caller must close each of them.
 func Find(ctx context.Context, o Options) ([]*Replica, error) {
 	api, err := newAPI(o.Access)
 	if err != nil {
@@ -128,14 +127,14 @@ func Find(ctx context.Context, o Options) ([]*Replica, error) {
 	return out, nil
 }
 
-// candidate is a replica and the ways on which it may be reached.
+// candidate is a replica and the ways in which it may be reached.
 type candidate struct {
 	name      string
 	announced *Announcement
 	ways      []way
 }
 
-// way leads to status pages.
+// way is one way to reach status pages.
 type way struct {
 	via, url string
 	client   *http.Client
@@ -156,7 +155,7 @@ func (o *Options) announced(a *Announcement) *candidate {
 	return c
 }
 
-// forward is the way through the API server to a port of a pod.
+// forward returns the way through the API server to a port of a pod.
 func (o *Options) forward(p pod) way {
 	target := kube.PodPort{Access: o.Access, Namespace: p.namespace, Name: p.name, Port: p.port}
 	return way{
@@ -168,7 +167,7 @@ func (o *Options) forward(p pod) way {
 	}
 }
 
-// reach takes the first way that leads to the replica.
+// reach returns the replica by the first way that works.
 func (c *candidate) reach(ctx context.Context) *Replica {
 	r := &Replica{Name: c.name, Announced: c.announced}
 	var errs []error
@@ -188,7 +187,7 @@ func (c *candidate) reach(ctx context.Context) *Replica {
 	return r
 }
 
-// identify asks who answers: another process may have the address.
+// identify checks that the replica answers, as another process may have its address.
 func (c *candidate) identify(ctx context.Context, r *Replica) error {
 	ctx, cancel := context.WithTimeout(ctx, identifyTimeout)
 	defer cancel()

@@ -23,13 +23,13 @@ import (
 	"github.com/meshctl/meshctl/test/kube"
 )
 
-// spdystream tells the error of a second closing for a second to nobody; what
-// waits for a stream to end is another function.
+// TestMain ignores a goroutine of spdystream that waits a second to report the error
+// of a second Close.
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("github.com/moby/spdystream.(*Connection).shutdown"))
 }
 
-// statusPages is a replica of that name, as far as it is asked here.
+// statusPages serves the status pages of a replica of that name.
 func statusPages(t *testing.T, name string) (address string, asked *atomic.Int64) {
 	t.Helper()
 	asked = new(atomic.Int64)
@@ -39,8 +39,7 @@ func statusPages(t *testing.T, name string) (address string, asked *atomic.Int64
 			http.Error(w, "host "+r.Host, http.StatusForbidden)
 			return
 		}
-		// Addresses are asked with the token that was given for them, pods with
-		// one that the API server made.
+		// Addresses get the token that was given for them, pods a token of the API server.
 		token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
 		if token != "for-"+r.Host && (!strings.HasPrefix(r.Host, "localhost:") || strings.Count(token, ".") != 2) {
 			http.Error(w, "token "+token, http.StatusUnauthorized)
@@ -57,8 +56,8 @@ func statusPages(t *testing.T, name string) (address string, asked *atomic.Int64
 	return server.Listener.Addr().String(), asked
 }
 
-// announce keeps the Lease of a replica until stop is called, which returns
-// when it is gone, and waits until the Lease is there.
+// announce keeps the Lease of a replica until stop is called. It returns when the
+// Lease exists, stop when it is gone.
 func announce(t *testing.T, c *kube.Cluster, namespace string, a Announcement, now func() time.Time) (stop func()) {
 	t.Helper()
 	keeper := NewAnnouncer(AnnouncerConfig{
@@ -121,6 +120,7 @@ func find(t *testing.T, c *kube.Cluster, namespace string) ([]*Replica, error) {
 	return found, err
 }
 
+// TestFindByLease: Find reaches the replicas whose Leases are not stale, and no others.
 func TestFindByLease(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -166,8 +166,8 @@ func TestFindByLease(t *testing.T) {
 	}
 }
 
-// A replica takes over the Lease of its name and removes those of replicas that
-// are long gone, and no other.
+// TestSweep: a replica takes over the Lease of its name and deletes only the Leases of
+// replicas that are long gone.
 func TestSweep(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -195,8 +195,8 @@ spec: {holderIdentity: %s, renewTime: %q}}`, name, namespace, label, name, renew
 	})
 }
 
-// Replicas in pods are reached by the API server's port-forward: by their Lease,
-// or by their labels when there is no Lease.
+// TestFindByPortForward: Find reaches replicas in pods through the API server, by their
+// Lease or, without Leases, by their labels.
 func TestFindByPortForward(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -217,7 +217,7 @@ status: {phase: %s, podIP: 10.9.9.9, podIPs: [{ip: 10.9.9.9}]}}`, name, namespac
 	pod("istiod-1", "app: istiod", "Running", port(first))
 	pod("meshctl-2", "app.kubernetes.io/name: meshctl, app: istiod", "Running", port(second))
 	pod("istiod-3", "app: istiod", "Pending", "8080")
-	pod("istiod-4", "app: istiod", "Running", "1") // nobody listens there
+	pod("istiod-4", "app: istiod", "Running", "1") // no listener
 	pod("other", "app: other", "Running", port(first))
 
 	found, err := find(t, c, namespace)
@@ -244,7 +244,7 @@ status: {phase: %s, podIP: 10.9.9.9, podIPs: [{ip: 10.9.9.9}]}}`, name, namespac
 		t.Errorf("%d answers, %d connections more", asked.Load(), kubelet.Forwards()-before)
 	}
 
-	// The Lease names an address that leads nowhere from here, and the pod.
+	// The Lease has an address without a listener, and the pod.
 	announce(t, c, namespace, Announcement{
 		Replica: "istiod-1_x", Pod: namespace + "/istiod-1", Addresses: []string{"127.0.0.1:1"},
 	}, time.Now)
@@ -256,7 +256,7 @@ status: {phase: %s, podIP: 10.9.9.9, podIPs: [{ip: 10.9.9.9}]}}`, name, namespac
 	}
 }
 
-// TestUnreadAnswers: what could not be read whole is not told of as a wrong page.
+// TestUnreadAnswers: an incomplete response is not reported as a wrong page.
 func TestUnreadAnswers(t *testing.T) {
 	t.Parallel()
 	const late = "no whole answer in time: context deadline exceeded"
@@ -300,6 +300,7 @@ func TestUnreadAnswers(t *testing.T) {
 	}
 }
 
+// TestLeaseName: names of Leases are valid, and keep the end of long names.
 func TestLeaseName(t *testing.T) {
 	t.Parallel()
 	for replica, want := range map[string]string{
@@ -314,7 +315,7 @@ func TestLeaseName(t *testing.T) {
 	}
 }
 
-// What a Lease says is bounded, and read as it was written.
+// TestDigestIsBounded: a Lease is bounded, and read as it was written.
 func TestDigestIsBounded(t *testing.T) {
 	t.Parallel()
 	a := Announcement{Replica: "r", Cluster: "c", Pod: "ns/p", Addresses: []string{"127.0.0.1:8080"}}

@@ -13,11 +13,11 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// reportOf is what an answer to syncz tells: a ClientConfig for each proxy. at is
-// when it came, by which ages are counted.
+// reportOf returns the report in a response to syncz, with one ClientConfig for each
+// proxy. Ages are relative to at, the time of the response.
 func reportOf(answer *discoveryv3.DiscoveryResponse, at time.Time) (*proxystatus.Report, error) {
 	var who struct{ ID string }
-	_ = json.Unmarshal([]byte(answer.GetControlPlane().GetIdentifier()), &who) // else the address names it
+	_ = json.Unmarshal([]byte(answer.GetControlPlane().GetIdentifier()), &who) // otherwise the address is the name
 	out := &proxystatus.Report{Replica: who.ID, At: at, Proxies: []proxystatus.Proxy{}}
 	for i, a := range answer.GetResources() {
 		var c statusv3.ClientConfig
@@ -60,10 +60,10 @@ func proxyOf(c *statusv3.ClientConfig, at time.Time) proxystatus.Proxy {
 	return p
 }
 
-// olderTypes are those of control planes from before types had names there.
+// olderTypes returns the types in a response of an older control plane.
 func olderTypes(c *statusv3.ClientConfig) []proxystatus.Type {
 	var out []proxystatus.Type
-	for _, x := range c.GetXdsConfig() { //nolint:staticcheck // what older ones send
+	for _, x := range c.GetXdsConfig() { //nolint:staticcheck // older control planes send it
 		var url string
 		switch x.GetPerXdsConfig().(type) {
 		case *statusv3.PerXdsConfig_ClusterConfig:
@@ -82,7 +82,7 @@ func olderTypes(c *statusv3.ClientConfig) []proxystatus.Type {
 	return out
 }
 
-// stateOf is empty for a type that the proxy did not ask for.
+// stateOf returns a state, empty for a type that the proxy did not ask for.
 func stateOf(s statusv3.ConfigStatus) proxystatus.State {
 	switch s {
 	case statusv3.ConfigStatus_NOT_SENT:

@@ -8,23 +8,24 @@ import (
 	"k8s.io/client-go/rest"
 )
 
+// The token for status pages.
 const (
-	// tokenAccount is whose token is made, tokenAudience whom it is for.
+	// The token is of the service account tokenAccount, for tokenAudience.
 	tokenAccount  = "default"
 	tokenAudience = "istio-ca"
-	// tokenSeconds is how long it counts.
+	// tokenSeconds is its lifetime.
 	tokenSeconds = int64(3600)
 )
 
-// rootsConfigMap is where control planes tell the roots of the mesh, rootsKey under
-// which key.
+// rootsConfigMap is the ConfigMap in which control planes publish the roots of the
+// mesh, rootsKey the key in it.
 const (
 	rootsConfigMap = "istio-ca-root-cert"
 	rootsKey       = "root-cert.pem"
 )
 
-// MeshRoots are the roots, PEM, that the control planes of a namespace tell
-// workloads to check them with.
+// MeshRoots returns the roots, PEM, that workloads of a namespace verify control
+// planes by.
 func MeshRoots(ctx context.Context, access *rest.Config, namespace string) ([]byte, error) {
 	api, err := newAPI(access)
 	if err != nil {
@@ -41,8 +42,7 @@ func MeshRoots(ctx context.Context, access *rest.Config, namespace string) ([]by
 	return []byte(found.Data[rootsKey]), nil
 }
 
-// Mint makes a token with which the control planes of the namespace let status
-// pages be read.
+// Mint makes a token that the control planes of a namespace accept for status pages.
 func Mint(ctx context.Context, access *rest.Config, namespace string) (string, error) {
 	api, err := newAPI(access)
 	if err != nil {

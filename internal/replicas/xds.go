@@ -26,34 +26,35 @@ import (
 )
 
 const (
-	// nodeID and generator are what Istio's tools say of themselves.
+	// nodeID and generator are the values that Istio's tools send.
 	nodeID    = "debug~0.0.0.0~istioctl~cluster.local"
 	generator = "event"
 	synczType = xdswire.DebugType + "/syncz"
-	// proxiesPage is what a control plane of meshctl tells beyond syncz.
+	// proxiesPage is meshctl's page with more than syncz has.
 	proxiesPage = "xds/proxies"
-	// maxAnswer bounds one answer, in bytes.
+	// maxAnswer bounds one response, in bytes.
 	maxAnswer = 256 << 20
 )
 
-// XDSConfig says who is asked, and who asks. Token and a certificate in TLS may both
-// be there, or one of them.
+// XDSConfig configures an XDSClient. The caller proves itself by Token, by a
+// certificate in TLS, or by both.
 type XDSConfig struct {
 	Address string // host:port
 	TLS     *tls.Config
 	Token   string
-	// Timeout bounds a whole answer: of Page, and of Proxies, which may ask twice.
+	// Timeout bounds a whole call of Page or Proxies. Proxies may send two requests.
 	Timeout time.Duration
 	Now     func() time.Time
 }
 
-// XDSClient asks one control plane. It may be used concurrently.
+// XDSClient reads status pages of one control plane, of meshctl or Istio, by Istio's
+// debug types on the port with TLS. It is safe for concurrent use.
 type XDSClient struct {
 	cfg  XDSConfig
 	conn *grpc.ClientConn
 }
 
-// NewXDS returns a client; it does not connect yet.
+// NewXDS returns a client. It does not connect yet.
 func NewXDS(cfg XDSConfig) (*XDSClient, error) {
 	if _, _, err := net.SplitHostPort(cfg.Address); err != nil {
 		return nil, fmt.Errorf("%q: want host:port", cfg.Address)
@@ -70,9 +71,9 @@ func NewXDS(cfg XDSConfig) (*XDSClient, error) {
 // Close ends the connection.
 func (c *XDSClient) Close() { _ = c.conn.Close() } // it only fails when it is closed
 
-// Page returns the body of a status page, by the name that follows /debug/ over
-// HTTP, with its query. Istio's control planes, too, give the text of a refusal for
-// a page that they do not have.
+// Page returns the body of a status page, by the path and query after /debug/ over
+// HTTP. Control planes, also Istio's, return the text of an error for a page that they
+// do not have.
 func (c *XDSClient) Page(ctx context.Context, page string) ([]byte, error) {
 	answer, err := c.ask(ctx, xdswire.DebugType, page)
 	if err != nil {
@@ -84,9 +85,8 @@ func (c *XDSClient) Page(ctx context.Context, page string) ([]byte, error) {
 	return answer.GetResources()[0].GetValue(), nil
 }
 
-// Proxies returns how far the proxies are: all that a control plane of meshctl
-// knows, when it lets the caller see that, else what syncz has for all control
-// planes and callers.
+// Proxies returns the state of the proxies. It asks for the page of meshctl, and for
+// syncz if the control plane is not meshctl's or refuses the page.
 func (c *XDSClient) Proxies(ctx context.Context) (*proxystatus.Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
@@ -107,7 +107,7 @@ func (c *XDSClient) Proxies(ctx context.Context) (*proxystatus.Report, error) {
 	return reportOf(answer, c.cfg.Now())
 }
 
-// ask sends one question on a stream of its own, as Istio's tools do.
+// ask sends one request on its own stream, as Istio's tools do.
 func (c *XDSClient) ask(ctx context.Context, typeURL string, names ...string) (*discoveryv3.DiscoveryResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
 	defer cancel()
@@ -118,7 +118,7 @@ func (c *XDSClient) ask(ctx context.Context, typeURL string, names ...string) (*
 	if err != nil {
 		return nil, &XDSError{status.Convert(err)}
 	}
-	_ = stream.Send(&discoveryv3.DiscoveryRequest{ // Recv says why it failed
+	_ = stream.Send(&discoveryv3.DiscoveryRequest{ // Recv returns why it failed
 		Node: &corev3.Node{Id: nodeID, Metadata: &structpb.Struct{Fields: map[string]*structpb.Value{
 			"GENERATOR": structpb.NewStringValue(generator),
 		}}},
@@ -131,10 +131,10 @@ func (c *XDSClient) ask(ctx context.Context, typeURL string, names ...string) (*
 	return answer, nil
 }
 
-// XDSError is why a control plane did not answer.
+// XDSError is the reason why a control plane did not answer.
 type XDSError struct{ status *status.Status }
 
-// XDSError tells it, with what can be done.
+// Error returns the reason, and what to do about it.
 func (e *XDSError) Error() string {
 	text := e.status.Message()
 	switch e.status.Code() {
@@ -143,7 +143,7 @@ func (e *XDSError) Error() string {
 	case codes.PermissionDenied:
 		return text + "; identities of the system namespace may see all"
 	case codes.Unavailable:
-		// gRPC names the address and wraps the reason, which alone matters.
+		// gRPC adds the address around the reason.
 		text = strings.TrimSuffix(strings.TrimPrefix(text, `connection error: desc = "`), `"`)
 	case codes.DeadlineExceeded:
 		text = "no answer in time"
@@ -156,7 +156,7 @@ func (e *XDSError) Untrusted() bool {
 	return e.status.Code() == codes.Unavailable && strings.Contains(e.status.Message(), "failed to verify certificate")
 }
 
-// final reports whether another question would end likewise.
+// final reports whether another request would fail as well.
 func (e *XDSError) final() bool {
 	switch e.status.Code() {
 	case codes.Unauthenticated, codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:

@@ -33,8 +33,8 @@ import (
 
 var at = time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 
-// istiod answers as Istio's control plane: text for a page that it does not have,
-// and syncz in its messages.
+// istiod is a control plane of Istio: it returns text for unknown pages, and syncz in
+// Istio's messages.
 type istiod struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
 	refuse error // pages
@@ -70,7 +70,7 @@ func clientConfigs(old bool) []*anypb.Any {
 	md, _ := structpb.NewStruct(map[string]any{"CLUSTER_ID": "c1", "NAMESPACE": "apps", "ISTIO_VERSION": "1.29.0"})
 	c := &statusv3.ClientConfig{Node: &corev3.Node{Id: "web.apps", Metadata: md}}
 	if old {
-		c.XdsConfig = []*statusv3.PerXdsConfig{ //nolint:staticcheck // what older ones send
+		c.XdsConfig = []*statusv3.PerXdsConfig{ //nolint:staticcheck // older control planes send it
 			{Status: statusv3.ConfigStatus_SYNCED, PerXdsConfig: &statusv3.PerXdsConfig_ClusterConfig{}},
 			{Status: statusv3.ConfigStatus_NOT_SENT, PerXdsConfig: &statusv3.PerXdsConfig_RouteConfig{}},
 			{Status: statusv3.ConfigStatus_UNKNOWN, PerXdsConfig: &statusv3.PerXdsConfig_EndpointConfig{}},
@@ -89,7 +89,7 @@ func clientConfigs(old bool) []*anypb.Any {
 	return []*anypb.Any{a}
 }
 
-// serve runs a control plane and returns a client of it.
+// serve runs a control plane and returns a client for it.
 func serve(t *testing.T, i *istiod, change func(*XDSConfig)) *XDSClient {
 	t.Helper()
 	root := certstest.NewRoot(t)
@@ -121,7 +121,7 @@ func serve(t *testing.T, i *istiod, change func(*XDSConfig)) *XDSClient {
 	return client
 }
 
-// TestIstio asks a control plane that knows only Istio's pages.
+// TestIstio: syncz serves when the control plane knows only Istio's pages.
 func TestIstio(t *testing.T) {
 	t.Parallel()
 	typed := func(url string, s proxystatus.State) proxystatus.Type {
@@ -153,7 +153,7 @@ func TestIstio(t *testing.T) {
 	}
 }
 
-// TestRefused: who may not ask, and whom nobody should ask.
+// TestRefused: errors explain missing credentials and untrusted control planes.
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	other := certs.EncodeCerts(certstest.NewRoot(t).Cert)
@@ -186,7 +186,7 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// FuzzReport reads what anybody may answer to syncz.
+// FuzzReport: no response to syncz makes reportOf fail in another way than by an error.
 func FuzzReport(f *testing.F) {
 	for _, old := range []bool{false, true} {
 		f.Add(clientConfigs(old)[0].GetValue(), `{"ID":"a"}`)

@@ -99,7 +99,7 @@ func (s *Server) useCA(set *ca.Set) {
 	if !set.ForPeers.Withheld {
 		var err error
 		if agents, err = xds.NewTrust(certs.EncodeCerts(set.Roots...), []byte(set.ForPeers.PEM)); err != nil {
-			s.cfg.log(logAuthn).Error("agents are not told of roots and revocation lists", "error", err)
+			s.cfg.log(logAuthn).Error("agents get no roots and revocation lists", "error", err)
 		}
 	}
 	s.agentTrust.Store(agents)

@@ -65,17 +65,17 @@ func (s *Server) pages() map[string]debug.Page {
 	views := func(ctx context.Context, _ debug.Query) (any, error) { return s.hub.Views(ctx) }
 	return map[string]debug.Page{
 		"bundles":  show("the bundles of other trust domains", func() any { return s.trust.Bundles.Status() }),
-		"certs":    show("the signing CA on disk, loaded and given out", func() any { return s.caPage() }),
-		"clusters": show("the clusters that are read, and how each of them lives", func() any { return s.sources.Page(s.registry) }),
-		"clusterz": show("the clusters that are read", func() any { return s.sources.SyncInfos() }),
+		"certs":    show("the signing CA: on disk, in use, and in issued certificates", func() any { return s.caPage() }),
+		"clusters": show("the clusters, and the state of each", func() any { return s.sources.Page(s.registry) }),
+		"clusterz": show("the clusters, as istioctl reads them", func() any { return s.sources.SyncInfos() }),
 		"oidc":     show("the issuers of OIDC tokens", func() any { return s.oidcPage() }),
-		"tokens":   show("whose tokens count", func() any { return s.apis.reviewers.Status() }),
-		"writers":  show("what is written to Kubernetes", func() any { return s.writersPage() }),
+		"tokens":   show("the clusters whose API servers review tokens", func() any { return s.apis.reviewers.Status() }),
+		"writers":  show("the writes to Kubernetes", func() any { return s.writersPage() }),
 		"proxies":  show("the connected proxies", func() any { return s.hub.Proxies() }),
 		strings.TrimPrefix(replicas.IdentityPath, "/debug/"): show("which replica this is", func() any {
 			return replicas.Identity{Replica: s.cfg.Replica, Cluster: s.cfg.ClusterID}
 		}),
-		"xds/history": {Help: "the last responses of ?proxy=, or who there is", Make: func(_ context.Context, q debug.Query) (any, error) {
+		"xds/history": {Help: "the last responses to ?proxy=, or the names of all streams", Make: func(_ context.Context, q debug.Query) (any, error) {
 			name := q.Get("proxy")
 			if name == "" {
 				return recorder.Streams(), nil
@@ -86,11 +86,11 @@ func (s *Server) pages() map[string]debug.Page {
 			}
 			return history, nil
 		}},
-		"cachez":       {Help: "lists of resources in use, which are what is cached", Make: views},
-		"log-levels":   show("the least level that is logged of each area; PUT changes it", func() any { return s.logLevels() }),
+		"cachez":       {Help: "another name of xds/views", Make: views},
+		"log-levels":   show("the log level of each area; PUT changes it", func() any { return s.logLevels() }),
 		"xds/timeline": show("the last changes and how they reached the proxies", func() any { return recorder.Timeline() }),
-		"xds/nacks":    show("what proxies refused", func() any { return s.hub.NACKs() }),
-		"xds/views":    {Help: "lists of resources in use", Make: views},
+		"xds/nacks":    show("the resources that proxies refused", func() any { return s.hub.NACKs() }),
+		"xds/views":    {Help: "the lists of resources in use", Make: views},
 	}
 }
 

@@ -209,7 +209,7 @@ func TestRotateRootAsksProxies(t *testing.T) {
 
 	// In the next step certificates of the old root hold it up.
 	m.now = start.Add(time.Minute)
-	m.rotate("finish", cli.ExitFailure, `the step would break 2 proxies; (.*\n)+vm\.apps of cluster1: its certificate leads to the root that is to be dropped, until 20\S+Z\nweb-1\.apps of`, "--server", m.debug)
+	m.rotate("finish", cli.ExitFailure, `the step would break 2 proxies; (.*\n)+vm\.apps of cluster1: its certificate leads to the root that will be dropped, until 20\S+Z\nweb-1\.apps of`, "--server", m.debug)
 	middle()
 	m.now = time.Now()
 	defer m.connect("web-1.apps", xdswire.ClusterType)()

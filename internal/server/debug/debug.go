@@ -129,31 +129,31 @@ func New(cfg Config) *Pages {
 	p := &Pages{cfg: cfg, turns: make(chan struct{}, busy)}
 	p.pages = map[string]Page{
 		"list":           {Help: "names of all pages", Make: func(context.Context, Query) (any, error) { return p.Names(), nil }},
-		"syncz":          {Help: "how far each proxy is with each type", Make: p.syncz},
-		"adsz":           {Help: "what the proxies, or ?proxyID=, are and watch", Make: p.adsz},
-		"connections":    {Help: "who is connected", Make: p.connections},
+		"syncz":          {Help: "the state of each proxy and type", Make: p.syncz},
+		"adsz":           {Help: "the nodes and watches of all proxies, or of ?proxyID=", Make: p.adsz},
+		"connections":    {Help: "the connections", Make: p.connections},
 		"registryz":      {Help: "the services", Make: p.ofSnapshot(registryz)},
 		"endpointShardz": {Help: "the endpoints by host, namespace and cluster", Make: p.ofSnapshot(endpointShardz)},
 		"endpointz":      {Help: "another name of endpointShardz", Make: p.ofSnapshot(endpointShardz)},
 		"networkz":       {Help: "the gateways of networks", Make: p.ofSnapshot(func(s *snapshot.Snapshot) any { return networkGateways(s) })},
-		"mesh":           {Help: "what counts of MeshConfig", Make: p.ofSnapshot(meshConfig)},
+		"mesh":           {Help: "the fields of MeshConfig that have an effect", Make: p.ofSnapshot(meshConfig)},
 		"push_status":    {Help: "clusters without endpoints", Make: p.ofSnapshot(pushStatus)},
-		"configz": {Help: "the configuration objects that count, or those of ?namespace=", Make: func(_ context.Context, q Query) (any, error) {
+		"configz": {Help: "the configuration objects that have an effect, or those in ?namespace=", Make: func(_ context.Context, q Query) (any, error) {
 			s, err := p.snapshot()
 			if err != nil {
 				return nil, err
 			}
 			return configz(s, q.Get("namespace"))
 		}},
-		"resourcesz":  {Help: "the kinds of configuration objects that are followed", Make: func(context.Context, Query) (any, error) { return resourcesz(), nil }},
-		"instancesz":  {Help: "the services that lead to each proxy, or to those of ?namespace= or ?proxyID=", Make: p.instancesz},
-		"sidecarz":    {Help: "the services that ?proxyID= may see, and by which Sidecar", Make: p.sidecarz},
+		"resourcesz":  {Help: "the kinds of configuration objects that are read", Make: func(context.Context, Query) (any, error) { return resourcesz(), nil }},
+		"instancesz":  {Help: "the services that lead to each proxy, or to those in ?namespace=, or to ?proxyID=", Make: p.instancesz},
+		"sidecarz":    {Help: "the services that ?proxyID= may reach, and the Sidecar that decides it", Make: p.sidecarz},
 		"explainz":    {Help: "how the proxies ?proxyID= reach each endpoint of ?service=name.namespace, and why not", Make: p.explainz},
 		"pushcontext": {Help: "the snapshot that is served", Make: p.ofSnapshot(pushContext)},
-		"config_dump": {Help: "what ?proxyID= was sent last, as Envoy dumps it; &types=cds,eds… for some types, &include_eds", Open: true, Make: p.configDump},
+		"config_dump": {Help: "the last responses to ?proxyID=, in the form of Envoy's dump; &types=cds,eds… for some types, &include_eds", Open: true, Make: p.configDump},
 		"ecdsz":       {Help: "the extensions of ?proxyID=", Make: p.ofType("ecds")},
 		"edsz":        {Help: "the endpoints of ?proxyID=", Open: true, Make: p.ofType("eds")},
-		"xds/proxies": {Help: "how far each proxy is with each type", Make: p.proxies},
+		"xds/proxies": {Help: "the state of each stream and type, as meshctl proxy-status reads it", Make: p.proxies},
 		"ndsz":        {Help: "the name table of ?proxyID=", Open: true, Make: p.ofType("nds")},
 	}
 	maps.Copy(p.pages, cfg.Pages)
@@ -184,7 +184,7 @@ func (p *Pages) get(ctx context.Context, rights Rights, name string, query url.V
 	page, ok := p.pages[name]
 	switch {
 	case !rights.All && (rights.Namespace == "" || !page.Open): // even if there is no such page
-		return nil, &Error{http.StatusForbidden, "this page is for identities of the system namespace, and of others that --debug-namespace names"}
+		return nil, &Error{http.StatusForbidden, "this page is for identities of the system namespace and of the namespaces of --debug-namespace"}
 	case !ok:
 		return nil, &Error{http.StatusNotFound, NoPage}
 	}

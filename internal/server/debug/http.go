@@ -101,7 +101,7 @@ func (a *HTTPConfig) judge(r *http.Request, p *Pages) (Rights, error) {
 	who, err := a.Authenticate(r.Context(), raw, r.Header.Get("Clusterid"))
 	if err != nil {
 		a.Log.Warn("caller of a status page not authenticated", "peer", r.RemoteAddr, "error", err)
-		return Rights{}, &Error{http.StatusUnauthorized, "the token is of nobody who is known here"}
+		return Rights{}, &Error{http.StatusUnauthorized, "the token belongs to no known identity"}
 	}
 	if !local && !a.Network {
 		return Rights{}, &Error{http.StatusForbidden, "status pages are served to callers on this machine only: forward the port, ask over xDS, or start serve with --debug-network"}

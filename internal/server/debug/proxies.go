@@ -49,7 +49,7 @@ func (p *Pages) rootsIn(r *xdswire.Resource) []string {
 		}
 	}
 	if err != nil {
-		p.cfg.Log.Error("the roots that agents accepted cannot be told", "error", err)
+		p.cfg.Log.Error("the roots that agents accepted cannot be read", "error", err)
 		return nil
 	}
 	slices.Sort(out)
