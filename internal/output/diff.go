@@ -7,19 +7,20 @@ import (
 )
 
 const (
-	// diffContext is how many lines stand around a change.
+	// diffContext is the number of unchanged lines around a change.
 	diffContext = 7
-	// maxEdits is for how many changed lines the shortest diff is looked for; it
-	// takes its square in memory and time. What differs more is told as replaced.
+	// maxEdits bounds the changed lines for which the shortest diff is searched. The search
+	// takes memory and time proportional to its square. Texts that differ more are shown
+	// as replaced.
 	maxEdits = 1000
 )
 
-// span is a part of the old lines, from a to b, and the part of the new ones,
-// from c to d, that it became.
+// span is a changed part: lines a to b of the old text became lines c to d of the new
+// text.
 type span struct{ a, b, c, d int }
 
-// UnifiedDiff is what changed between two texts, in hunks as diff -u writes them,
-// without a header; empty when they have the same lines.
+// UnifiedDiff returns the difference between two texts in the hunks of diff -u, without
+// a header. It is empty if the lines are equal.
 func UnifiedDiff(before, after string) string {
 	was, now := strings.Split(before, "\n"), strings.Split(after, "\n")
 	var out strings.Builder
@@ -54,7 +55,7 @@ func hunk(out *strings.Builder, was, now []string, changes []span) {
 	write(" ", was[at:at+trail])
 }
 
-// lineRange names lines from a to b as hunks do, counted from 1.
+// lineRange returns lines a to b in the notation of hunks, counted from 1.
 func lineRange(a, b int) string {
 	if a == b {
 		return fmt.Sprintf("%d,0", a)
@@ -62,7 +63,7 @@ func lineRange(a, b int) string {
 	return fmt.Sprintf("%d,%d", a+1, b-a)
 }
 
-// changed are the parts that differ, in order.
+// changed returns the parts that differ, in order.
 func changed(was, now []string) []span {
 	head := 0
 	for head < min(len(was), len(now)) && was[head] == now[head] {
@@ -87,13 +88,12 @@ func changed(was, now []string) []span {
 	return out
 }
 
-// common are the lines, by their index in each, that the shortest way from one
-// text to the other keeps, by Myers' algorithm; none when that takes more than
-// maxEdits.
+// common returns the lines that the shortest edit keeps, as pairs of indexes, by Myers'
+// algorithm. It returns none if there are more than maxEdits edits.
 func common(was, now []string) [][2]int {
 	bound := min(len(was)+len(now), maxEdits)
-	// far is how far along the old lines one gets on each diagonal, which is the index
-	// there less that in the new ones, at zero+diagonal.
+	// far holds, for each diagonal at zero+diagonal, how many old lines are consumed. The
+	// diagonal is the number of old lines less the number of new lines.
 	zero := bound + 1
 	far := make([]int, 2*zero+1)
 	var steps [][]int // far before each step, diagonals -step-1 to step+1
@@ -118,7 +118,7 @@ func common(was, now []string) [][2]int {
 	return nil
 }
 
-// kept goes back through the steps from the ends of both texts.
+// kept follows the steps back from the ends of both texts.
 func kept(steps [][]int, x, y int) [][2]int {
 	var out [][2]int
 	for step, far := range slices.Backward(steps) {

@@ -15,6 +15,7 @@ func numbered(from, to int) string {
 	return strings.Join(lines, "\n")
 }
 
+// TestUnifiedDiff: hunks, context, and texts that differ too much.
 func TestUnifiedDiff(t *testing.T) {
 	t.Parallel()
 	long := numbered(1, 60)
@@ -38,7 +39,7 @@ func TestUnifiedDiff(t *testing.T) {
 	if n := strings.Count(UnifiedDiff(long, apart), "@@ -"); n != 2 {
 		t.Errorf("changes with 15 lines between them are in %d hunks", n)
 	}
-	// What differs too much is replaced as a whole, but for its ends.
+	// Texts that differ too much are replaced, except equal lines at their ends.
 	got := UnifiedDiff("a\n"+numbered(1, 2000)+"\nz", "a\n"+numbered(3000, 5000)+"\nz")
 	if !strings.HasPrefix(got, "@@ -1,2002 +1,2003 @@\n a\n-1\n-2\n") || !strings.HasSuffix(got, "+5000\n z\n") {
 		t.Errorf("got %.50q … %q", got, got[len(got)-20:])
@@ -102,7 +103,8 @@ func FuzzUnifiedDiff(f *testing.F) {
 	})
 }
 
-// TestCommonIsLongest compares with the longest common subsequence of short texts.
+// TestCommonIsLongest compares common with the longest common subsequence of short
+// texts.
 func TestCommonIsLongest(t *testing.T) {
 	t.Parallel()
 	for i := range 3000 {

@@ -10,10 +10,9 @@ import (
 	"unicode/utf8"
 )
 
-// Escape returns s with everything that does not print as itself written as
-// an escape: \n, \x1b, \u202e. Invalid UTF-8 becomes \xNN. Backslashes of s
-// stay as they are, so that regular expressions remain readable; the result
-// is for eyes, not for decoding.
+// Escape returns s with every character that is not printable as an escape: \n, \x1b,
+// \u202e. Invalid UTF-8 becomes \xNN. Backslashes in s stay as they are, so that
+// regular expressions remain readable; the result cannot be decoded.
 func Escape(s string) string {
 	if isPlain(s) {
 		return s
@@ -32,7 +31,7 @@ func Escape(s string) string {
 	return b.String()
 }
 
-// EscapeLines joins lines, each escaped.
+// EscapeLines escapes each line and joins them.
 func EscapeLines(lines []string) string {
 	out := make([]string, len(lines))
 	for i, line := range lines {
@@ -45,7 +44,7 @@ func printable(r rune, size int) bool {
 	return strconv.IsPrint(r) && (r != utf8.RuneError || size > 1)
 }
 
-// isPlain is the fast way for what nearly every cell is.
+// isPlain reports whether s is printable ASCII, as nearly every cell is.
 func isPlain(s string) bool {
 	for i := range len(s) {
 		if s[i] < ' ' || s[i] > '~' {
@@ -55,9 +54,8 @@ func isPlain(s string) bool {
 	return true
 }
 
-// escapeQuoted rewrites JSON, or YAML whose odd strings are in double quotes:
-// each character that does not print as itself is replaced by what escape
-// appends for it. Line ends are layout and stay.
+// escapeQuoted replaces each character that is not printable, in JSON or in YAML whose
+// unusual strings are in double quotes, by the output of escape. Line ends stay.
 func escapeQuoted(text []byte, escape func([]byte, rune) []byte) []byte {
 	i := bytes.IndexFunc(text, mustEscape)
 	if i < 0 {
@@ -75,7 +73,7 @@ func escapeQuoted(text []byte, escape func([]byte, rune) []byte) []byte {
 
 func mustEscape(r rune) bool { return r != '\n' && !strconv.IsPrint(r) }
 
-// appendJSONEscape writes r as JSON does: \u202e, a surrogate pair above U+FFFF.
+// appendJSONEscape appends r as a JSON escape: \u202e, a surrogate pair above U+FFFF.
 func appendJSONEscape(b []byte, r rune) []byte {
 	for _, unit := range utf16.AppendRune(nil, r) {
 		b = fmt.Appendf(b, `\u%04x`, unit)
@@ -83,15 +81,13 @@ func appendJSONEscape(b []byte, r rune) []byte {
 	return b
 }
 
-// appendYAMLEscape writes r as YAML does, which has no surrogate pairs.
+// appendYAMLEscape appends r as a YAML escape. YAML has no surrogate pairs.
 func appendYAMLEscape(b []byte, r rune) []byte { return fmt.Appendf(b, `\U%08x`, r) }
 
-// EscapeJSON rewrites JSON so that each character of it prints as itself. It
-// means the same as before.
+// EscapeJSON returns JSON of the same value in which every character is printable.
 func EscapeJSON(text []byte) []byte { return escapeQuoted(text, appendJSONEscape) }
 
-// Text returns a writer that passes text on by Escape, but for line ends and
-// tabs.
+// Text returns a writer that escapes text by Escape, except line ends and tabs.
 func Text(to io.Writer) io.Writer { return text{to} }
 
 type text struct{ to io.Writer }
@@ -116,8 +112,8 @@ func (w text) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// JSONLines returns a writer that passes lines of JSON on by EscapeJSON, each
-// Write being of whole lines.
+// JSONLines returns a writer that escapes lines of JSON by EscapeJSON. Each Write must
+// have whole lines.
 func JSONLines(to io.Writer) io.Writer { return jsonLines{to} }
 
 type jsonLines struct{ to io.Writer }

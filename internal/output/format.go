@@ -1,7 +1,6 @@
-// Package output writes results for people and for programs: tables as plain
-// text, JSON and YAML. What comes from outside cannot steer the terminal:
-// control bytes, ANSI sequences and characters that reorder text are written
-// as escapes.
+// Package output writes results for people and programs: tables as plain text, CSV,
+// JSON, YAML and JSONPath. Text from other programs cannot control the terminal:
+// control bytes, ANSI sequences and characters that reorder text become escapes.
 package output
 
 import (
@@ -14,11 +13,10 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Format is how a result is written. It has the methods of a command-line
-// flag's value.
+// Format is the format of a result. It is a flag value.
 type Format string
 
-// The known formats, beside jsonpath=TEMPLATE and custom-columns=COLUMNS.
+// The formats, in addition to jsonpath=TEMPLATE and custom-columns=COLUMNS.
 const (
 	FormatTable Format = "table"
 	FormatWide  Format = "wide" // the table with all its columns
@@ -33,8 +31,8 @@ const (
 	columnsPrefix  = "custom-columns="
 )
 
-// Formats returns the formats of a value, and with tables those of a table, too, as
-// they are told to people.
+// Formats returns the names of the formats of a value, and with tables those of a
+// table, for help and errors.
 func Formats(tables bool) []string {
 	names := []string{string(FormatTable)}
 	if tables {
@@ -43,7 +41,7 @@ func Formats(tables bool) []string {
 	return append(names, string(FormatJSON), string(FormatYAML), jsonPathPrefix+"TEMPLATE")
 }
 
-// OfTable reports whether the format is one of a table; the others are of a value.
+// OfTable reports whether the format is for a table. All others are for a value.
 func (f Format) OfTable() bool {
 	switch f {
 	case FormatTable, FormatWide, FormatName, FormatCSV:
@@ -52,19 +50,19 @@ func (f Format) OfTable() bool {
 	return strings.HasPrefix(string(f), columnsPrefix)
 }
 
-// Wide reports whether the table is needed with all its columns.
+// Wide reports whether the format needs all columns of the table.
 func (f Format) Wide() bool { return f.OfTable() && f != FormatTable }
 
-// ForPeople reports whether the format is a table to look at.
+// ForPeople reports whether the format is a table for people to read.
 func (f Format) ForPeople() bool { return f == FormatTable || f == FormatWide }
 
-// String is the format's name.
+// String returns the name of the format.
 func (f *Format) String() string { return string(*f) }
 
-// Type names the kind of value in help texts.
+// Type returns the kind of value for help texts.
 func (f *Format) Type() string { return "format" }
 
-// Set takes a format by name; "short" is another name of "table".
+// Set sets the format by name. "short" is another name of "table".
 func (f *Format) Set(s string) error {
 	v := Format(s)
 	template, isPath := strings.CutPrefix(s, jsonPathPrefix)
@@ -90,9 +88,9 @@ func (f *Format) Set(s string) error {
 	return nil
 }
 
-// Write writes v as JSON, as YAML for FormatYAML, or what a JSONPath template makes of
-// it. Values are encoded by go-json-experiment/json: nil slices are [], `omitzero`
-// leaves zero values out, maps are sorted, and a jsontext.Value is taken as it is.
+// Write writes v as JSON, as YAML, or as the output of a JSONPath template. Values are
+// encoded by go-json-experiment/json: nil slices are [], `omitzero` omits zero values,
+// maps are sorted, and a jsontext.Value is copied.
 func Write(w io.Writer, f Format, v any) error {
 	b, err := json.Marshal(v, json.Deterministic(true), jsontext.AllowInvalidUTF8(true))
 	if err != nil {
@@ -115,7 +113,7 @@ func Write(w io.Writer, f Format, v any) error {
 	return err
 }
 
-// WriteTable writes a table in a format of tables.
+// WriteTable writes a table in a format for tables.
 func WriteTable(w io.Writer, f Format, t *Table) error {
 	if columns, ok := strings.CutPrefix(string(f), columnsPrefix); ok {
 		custom, err := t.columns(columns)
@@ -133,10 +131,10 @@ func WriteTable(w io.Writer, f Format, t *Table) error {
 	return t.Write(w)
 }
 
-// column is one that custom-columns asks for.
+// column is one column of custom-columns.
 type column struct{ header, name string }
 
-// parseColumns reads NAME,HEADER:NAME,….
+// parseColumns parses NAME,HEADER:NAME,….
 func parseColumns(spec string) ([]column, error) {
 	var out []column
 	for part := range strings.SplitSeq(spec, ",") {
@@ -153,8 +151,8 @@ func parseColumns(spec string) ([]column, error) {
 	return out, nil
 }
 
-// columns returns the table with the columns that a spec selects. Case does not count in
-// their names, and _ and - stand for a space.
+// columns returns the table with the columns of a spec. Names ignore case, and _ and -
+// match a space.
 func (t *Table) columns(spec string) (*Table, error) {
 	selected, err := parseColumns(spec)
 	if err != nil {
@@ -177,7 +175,7 @@ func (t *Table) columns(spec string) (*Table, error) {
 	return out, nil
 }
 
-// ColumnError is that a table does not have a column that was asked for.
+// ColumnError reports a column that the table does not have.
 type ColumnError struct {
 	Name  string
 	Known []string

@@ -96,7 +96,7 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// FuzzYAMLChunks: YAML that is written by parts is what it is as a whole.
+// FuzzYAMLChunks: YAML written in parts equals YAML written as a whole.
 func FuzzYAMLChunks(f *testing.F) {
 	f.Add([]byte(`{"a": [{"b": [[1, "x\n y\n\n"], []], "": {}}, {"c": {"d": {"e": ["\n  z", null]}}}], "f": " \u0001\u202e"}`))
 	f.Add([]byte(`[[[["a"], "b"]], {"a": {"b": 1, "c": {"d": 2}}, "- ": ["~"]}]`))
@@ -122,7 +122,7 @@ func FuzzYAMLChunks(f *testing.F) {
 	})
 }
 
-// FuzzWrite: JSON and YAML decode to what was written, whatever the text.
+// FuzzWrite: JSON and YAML decode to the value, for every text.
 func FuzzWrite(f *testing.F) {
 	f.Add("name", "value")
 	f.Add("0x10", "~")
@@ -153,7 +153,7 @@ func FuzzWrite(f *testing.F) {
 	})
 }
 
-// TestWriteTable writes one table in every format of tables.
+// TestWriteTable: one table in every format for tables.
 func TestWriteTable(t *testing.T) {
 	t.Parallel()
 	table := &Table{
@@ -190,7 +190,7 @@ func TestWriteTable(t *testing.T) {
 	}
 }
 
-// TestJSONPathOfList takes items of a result that is a list.
+// TestJSONPathOfList: templates select items of a list.
 func TestJSONPathOfList(t *testing.T) {
 	t.Parallel()
 	for _, template := range []string{"{[*].name}", "{.[*].name}", "{$[*].name}", ".[*].name", "[*].name", "$[*].name"} {
@@ -202,7 +202,7 @@ func TestJSONPathOfList(t *testing.T) {
 	}
 }
 
-// TestJSONPath makes texts of a value; what comes from outside cannot steer the terminal.
+// TestJSONPath: templates select values, and strings are escaped.
 func TestJSONPath(t *testing.T) {
 	t.Parallel()
 	value := map[string]any{

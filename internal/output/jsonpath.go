@@ -11,8 +11,8 @@ import (
 	"k8s.io/client-go/util/jsonpath"
 )
 
-// parseJSONPath reads a template of kubectl's JSONPath. One without braces is a path,
-// and .[0] is the first item of a list, as [0] is.
+// parseJSONPath parses a template of kubectl's JSONPath. A template without braces is a
+// path. Both .[0] and [0] are the first item of a list.
 func parseJSONPath(template string) (*jsonpath.JSONPath, error) {
 	if template == "" {
 		return nil, errors.New("jsonpath: want a template, such as jsonpath={.name}")
@@ -28,8 +28,8 @@ func parseJSONPath(template string) (*jsonpath.JSONPath, error) {
 	return p, nil
 }
 
-// writeJSONPath writes what a template makes of a JSON value, and ends the last line.
-// Texts of the value are escaped (see Escape), those of the template are not.
+// writeJSONPath writes the output of a template for a JSON value, with a line end. It
+// escapes strings of the value (see Escape), but not the template.
 func writeJSONPath(w io.Writer, template string, text []byte) error {
 	p, err := parseJSONPath(template)
 	if err != nil {
@@ -52,7 +52,7 @@ func writeJSONPath(w io.Writer, template string, text []byte) error {
 	return err
 }
 
-// plainValue returns a JSON value with texts escaped and whole numbers as such.
+// plainValue returns a JSON value with escaped strings and with integers.
 func plainValue(v any) any {
 	switch v := v.(type) {
 	case map[string]any:

@@ -6,14 +6,14 @@ import (
 	"io"
 )
 
-// TestCase is one line of a JUnit report.
+// TestCase is one case of a JUnit report.
 type TestCase struct {
 	Class, Name string
-	// Failure is nil for what passed.
+	// Failure is nil if the case passed.
 	Failure *TestFailure
 }
 
-// TestFailure says what is wrong: its kind in a word, a sentence, and details.
+// TestFailure is a failure: its kind, a sentence, and details.
 type TestFailure struct{ Type, Message, Text string }
 
 // The elements of a JUnit report.
@@ -40,8 +40,8 @@ type (
 	}
 )
 
-// WriteJUnit writes a JUnit report of one suite, as CI systems show it. What
-// does not print, and XML could not hold, is written as an escape.
+// WriteJUnit writes a JUnit report of one suite, for CI systems. Characters that are
+// not printable, which XML could not hold, become escapes.
 func WriteJUnit(w io.Writer, suite string, cases []TestCase) error {
 	s := junitSuite{Name: suite, Tests: len(cases)}
 	for _, c := range cases {

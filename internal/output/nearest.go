@@ -2,10 +2,10 @@ package output
 
 import "strings"
 
-// NearestWord returns the known word that the writer most likely meant, or "".
-// It ignores case and allows one edit for every three bytes, at most two. When no
-// word is that close, it returns the only known word that starts with the written
-// one, if that has three bytes or more.
+// NearestWord returns the known word that was most likely meant, or "". It ignores case
+// and allows one edit for every three bytes, at most two. If no word is that close, it
+// returns the only known word that starts with the written one, if that has three bytes
+// or more.
 func NearestWord(written string, known []string) string {
 	written = strings.ToLower(written)
 	best, least := "", min(2, (len(written)+1)/3)+1
@@ -26,10 +26,10 @@ func NearestWord(written string, known []string) string {
 	return best
 }
 
-// EditDistance is how many bytes must be added, removed, changed or swapped with
-// their neighbour to make b out of a.
+// EditDistance returns how many bytes must be added, removed, changed or swapped with a
+// neighbour to turn a into b.
 func EditDistance(a, b string) int {
-	// Each row goes from a start of a to each start of b.
+	// Each row has the distances from one prefix of a to all prefixes of b.
 	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range last {
 		last[j] = j

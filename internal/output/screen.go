@@ -9,22 +9,21 @@ import (
 	"github.com/olekukonko/tablewriter/pkg/twwidth"
 )
 
-// Screen shows a text on a terminal in place of the one before it.
+// Screen shows texts on a terminal, each in place of the previous one.
 type Screen struct {
 	w     io.Writer
 	size  func() (width, height int)
 	lines int // of the text that is shown
 }
 
-// NewScreen draws on w, a terminal of that size; 0 is unknown. It is asked before
-// each text.
+// NewScreen returns a screen on the terminal w. size is called before each text and
+// returns 0 if the size is unknown.
 func NewScreen(w io.Writer, size func() (width, height int)) *Screen {
 	return &Screen{w: w, size: size}
 }
 
-// Show replaces the text. Lines are cut to the width of the terminal, and those
-// that do not fit under each other are left out and counted. The text must be
-// escaped.
+// Show replaces the text. It cuts lines to the width of the terminal, and counts the
+// lines that do not fit. The text must be escaped.
 func (s *Screen) Show(text string) error {
 	width, height := s.size()
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")

@@ -2,8 +2,8 @@ package output
 
 import "strings"
 
-// ShellWord returns s as one word of a shell, in quotes where it needs them, for
-// commands that people copy.
+// ShellWord returns s as one word of a shell, in quotes if needed, for commands that
+// people copy.
 func ShellWord(s string) string {
 	plain := func(r rune) bool {
 		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_./:=,@%+", r)

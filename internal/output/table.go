@@ -14,23 +14,22 @@ import (
 	"github.com/olekukonko/tablewriter/tw"
 )
 
-// Table is rows under a header, written as plain text: no lines, no colour,
-// one row a line.
+// Table is a table in plain text, without lines and colours, one row a line.
 type Table struct {
 	Header []string
 	// Rows have as many cells as Header.
 	Rows [][]string
-	// NoHeader leaves the header out, for rows that follow earlier ones.
+	// NoHeader omits the header, for rows that continue a table.
 	NoHeader bool
-	// Gap is the number of spaces between a column's longest cell and the
-	// next column; 0 means 5.
+	// Gap is the number of spaces between the longest cell of a column and the next
+	// column; 0 means 5.
 	Gap int
-	// Name is the column that names what a row is about. Empty is the column
-	// NAME, or the first one when there is none.
+	// Name is the column with the name of each row. Empty means the column NAME, or the
+	// first one without it.
 	Name string
 }
 
-// writeNames writes the name of each row, each once.
+// writeNames writes each name once.
 func (t *Table) writeNames(w io.Writer) error {
 	at := max(slices.Index(t.Header, cmp.Or(t.Name, "NAME")), 0)
 	out := bufio.NewWriter(w)
@@ -44,8 +43,8 @@ func (t *Table) writeNames(w io.Writer) error {
 	return out.Flush()
 }
 
-// writeCSV writes the table as RFC 4180 has it, but with plain line ends. Cells are
-// escaped (see Escape).
+// writeCSV writes the table as in RFC 4180, but with plain line ends. Cells are escaped
+// (see Escape).
 func (t *Table) writeCSV(w io.Writer) error {
 	out := csv.NewWriter(w)
 	if !t.NoHeader {
@@ -62,8 +61,8 @@ func (t *Table) writeCSV(w io.Writer) error {
 	return out.Error()
 }
 
-// Write writes the table. Cells are escaped (see Escape) and columns padded
-// with spaces; no line ends in a space.
+// Write writes the table. Cells are escaped (see Escape) and padded with spaces; no line
+// ends in a space.
 func (t *Table) Write(w io.Writer) error {
 	gap := t.Gap
 	if gap == 0 {
@@ -96,8 +95,8 @@ func (t *Table) Write(w io.Writer) error {
 	return out.Flush()
 }
 
-// newTable returns a stream of rows of known widths: it holds one row at a
-// time, so that a long table costs no more memory than its cells.
+// newTable returns a stream of rows of known widths. It holds one row at a time, so that
+// a long table takes no more memory than its cells.
 func newTable(w *bufio.Writer, widths []int) *tablewriter.Table {
 	perColumn := tw.NewMapper[int, int]()
 	for col, width := range widths {
@@ -116,7 +115,7 @@ func newTable(w *bufio.Writer, widths []int) *tablewriter.Table {
 	)
 }
 
-// plainText renders rows as text padded with spaces, the last cell not padded.
+// plainText renders rows as text padded with spaces, except the last cell.
 type plainText struct {
 	w      *bufio.Writer // keeps the first error for Flush
 	widths []int
@@ -158,7 +157,7 @@ func escapeRow(row []string) []string {
 	return out
 }
 
-// cellWidth is the number of terminal columns that the cell takes.
+// cellWidth returns the number of terminal columns of a cell.
 func cellWidth(cell string) int {
 	if isPlain(cell) {
 		return len(cell)

@@ -69,8 +69,8 @@ func TestTableReportsWriteErrors(t *testing.T) {
 	}
 }
 
-// FuzzTable: whatever the cells hold, the text has one line a row and no byte
-// that steers a terminal.
+// FuzzTable: for every cell, the text has one line a row and no byte that controls a
+// terminal.
 func FuzzTable(f *testing.F) {
 	f.Add("a", "b")
 	f.Add("\x1b]0;title\a", "\u2066x\u2069\r\n")

@@ -11,11 +11,11 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// yamlChunk is the size in bytes, as JSON, of what is converted at a time: the nodes
-// of YAML take fifty times that memory.
+// yamlChunk is the size of the JSON that is converted at once, in bytes. The nodes of
+// YAML take fifty times the memory.
 const yamlChunk = 64 << 10
 
-// writeYAML writes the compact JSON value text as YAML, members in the same order.
+// writeYAML writes the compact JSON value text as YAML, with members in the same order.
 func writeYAML(w io.Writer, text jsontext.Value, chunk int) error {
 	out := yamlWriter{bufio.NewWriterSize(w, 64<<10), chunk}
 	if err := out.value(text, "", ""); err != nil {
@@ -24,21 +24,20 @@ func writeYAML(w io.Writer, text jsontext.Value, chunk int) error {
 	return out.Flush()
 }
 
-// yamlWriter writes values that are larger than a chunk by their parts.
+// yamlWriter writes a value that is larger than a chunk part by part.
 type yamlWriter struct {
 	*bufio.Writer
 	chunk int
 }
 
-// small reports whether a value behind rest is written as one. A deep one is: on
-// each level, what is below is read once more.
+// small reports whether a value, indented by rest, is written as a whole. Deep values
+// are, too: each level of parts reads everything below it again.
 func (w yamlWriter) small(text jsontext.Value, rest string) bool {
 	kind := text.Kind()
 	return len(text) <= max(w.chunk, len("{}")) || len(rest) > 64 || kind != jsontext.KindBeginObject && kind != jsontext.KindBeginArray
 }
 
-// value writes a value, its first line behind the text first, the others behind
-// rest.
+// value writes a value. first precedes its first line, rest the others.
 func (w yamlWriter) value(text jsontext.Value, first, rest string) error {
 	d := jsontext.NewDecoder(bytes.NewReader(text))
 	if w.small(text, rest) {
@@ -114,7 +113,7 @@ func (w yamlWriter) node(node *yaml.Node, first, rest string) error {
 	return err
 }
 
-// lines writes lines of YAML. Errors are kept for Flush.
+// lines writes lines of YAML. Flush returns the errors.
 func (w yamlWriter) lines(text []byte, first, rest string) {
 	for line := range bytes.Lines(escapeQuoted(text, appendYAMLEscape)) {
 		if len(line) > 1 {
@@ -137,8 +136,8 @@ func yamlText(node *yaml.Node) ([]byte, error) {
 	return out.Bytes(), err
 }
 
-// yamlNode reads one JSON value. JSON is not handed to a YAML parser, because
-// the two differ in surrogate pairs and in the length of keys.
+// yamlNode reads one JSON value. A YAML parser could not read JSON: the two differ in
+// surrogate pairs and in the length of keys.
 func yamlNode(d *jsontext.Decoder) (*yaml.Node, error) {
 	tok, err := d.ReadToken()
 	if err != nil {
@@ -160,7 +159,7 @@ func yamlNode(d *jsontext.Decoder) (*yaml.Node, error) {
 	}
 }
 
-// yamlChildren adds what follows up to the end of the object or array.
+// yamlChildren adds the values up to the end of the object or array.
 func yamlChildren(d *jsontext.Decoder, parent *yaml.Node) (*yaml.Node, error) {
 	for d.PeekKind() != jsontext.KindEndObject && d.PeekKind() != jsontext.KindEndArray {
 		child, err := yamlNode(d)
