@@ -13,8 +13,8 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// unordered are the lists in which Envoy finds the same whatever their order is,
-// each with the fields by which its messages are told apart.
+// unordered returns the lists whose order has no meaning for Envoy, each with the fields
+// that identify its messages.
 func unordered() map[protoreflect.FullName][]protoreflect.Name {
 	return map[protoreflect.FullName][]protoreflect.Name{
 		"envoy.config.listener.v3.Listener.filter_chains":                 {"name", "filter_chain_match"},
@@ -28,11 +28,10 @@ func unordered() map[protoreflect.FullName][]protoreflect.Name {
 	}
 }
 
-// arrange puts the lists of a message whose order means nothing, those of unordered,
-// into one order, also in its extensions.
+// arrange sorts the lists of unordered in a message and its extensions.
 func arrange(m proto.Message, lists map[protoreflect.FullName][]protoreflect.Name) {
-	// The error is that a message of an extension is not complete, which none is
-	// asked to be.
+	// Range fails on an incomplete message of an extension, which no callback requires to
+	// be complete.
 	_ = protorange.Options{}.Range(m.ProtoReflect(), nil, func(p protopath.Values) error {
 		last := p.Index(-1)
 		if last.Step.Kind() != protopath.FieldAccessStep {
@@ -66,7 +65,7 @@ func sortList(list protoreflect.List, fields []protoreflect.Name) {
 	}
 }
 
-// keyOf is the same text for the same values of the fields.
+// keyOf returns the same text for the same values of the fields.
 func keyOf(m protoreflect.Message, fields []protoreflect.Name) string {
 	key := m.New()
 	for _, name := range fields {
@@ -78,11 +77,11 @@ func keyOf(m protoreflect.Message, fields []protoreflect.Name) string {
 	return string(data)
 }
 
-// ownAddress is an address of an Envoy itself, and the text that stands for it.
+// ownAddress is an address of an Envoy itself, and the alias that replaces it.
 type ownAddress struct{ text, alias string }
 
-// addOwn adds an address. What stands for it says its family and, from the second of
-// a family on, its number: own-ipv4, own-ipv4-2, own-ipv6.
+// addOwn adds an address. Its alias has its family and, from the second address of a
+// family on, a number: own-ipv4, own-ipv4-2, own-ipv6.
 func addOwn(all []ownAddress, ip netip.Addr) []ownAddress {
 	own := ownAddress{ip.String(), "own-ipv6"}
 	if ip.Is4() {
@@ -103,7 +102,7 @@ func addOwn(all []ownAddress, ip netip.Addr) []ownAddress {
 	return append(all, own)
 }
 
-// alike writes what stands for them for addresses.
+// alike replaces addresses by their aliases.
 func alike(raw []byte, addresses []ownAddress) []byte {
 	for _, own := range addresses {
 		address := own.text
@@ -120,7 +119,7 @@ func alike(raw []byte, addresses []ownAddress) []byte {
 			}
 			begin, end := at+i, at+i+len(address)
 			at = end
-			// Else it is a part of another address.
+			// Otherwise it is a part of another address.
 			if (begin == 0 || strings.IndexByte(parts, raw[begin-1]) < 0) && (end == len(raw) || strings.IndexByte(parts, raw[end]) < 0) {
 				out = append(append(out, raw[from:begin]...), own.alias...)
 				from = end

@@ -15,8 +15,8 @@ import (
 	"github.com/meshctl/meshctl/internal/output"
 )
 
-// Assignment is the endpoints of one cluster as a config dump has them, which
-// Envoy makes of what EDS, DNS or the cluster itself gave.
+// Assignment holds the endpoints of one cluster in a config dump. Envoy makes it from
+// EDS, DNS or the cluster itself.
 type Assignment struct {
 	Cluster string
 	// Endpoints are in the order of the dump.
@@ -27,15 +27,15 @@ type Assignment struct {
 
 // Assigned is one endpoint of an Assignment.
 type Assigned struct {
-	// Addresses are as in Endpoint: the first one and the additional ones. An
-	// endpoint by reference has its name as the only one.
+	// Addresses are the first address and the additional ones. An endpoint by reference
+	// has its name as the only one.
 	Addresses []Address
 	// Status is Envoy's health status: HEALTHY, UNHEALTHY, DRAINING …
 	Status string
 	Placement
 }
 
-// Address is a host and its port, 0 for none.
+// Address is a host and its port. Port is 0 without one.
 type Address struct {
 	Host string
 	Port uint32
@@ -55,9 +55,9 @@ var assignmentSection = section{
 	why: "a dump of /config_dump?include_eds has it",
 }
 
-// ReadAssignments reads a config dump and returns the endpoints that the filter
-// selects, by cluster, ordered like clusters. With resources they carry the JSON
-// of their whole cluster.
+// ReadAssignments reads a config dump and returns the endpoints that the filter selects,
+// by cluster, sorted like clusters. With resources, each Assignment has the JSON of its
+// whole cluster.
 func ReadAssignments(r io.Reader, f EndpointFilter, resources bool) ([]Assignment, error) {
 	var found []Assignment
 	node := section{
@@ -86,7 +86,7 @@ func ReadAssignments(r io.Reader, f EndpointFilter, resources bool) ([]Assignmen
 	return found, nil
 }
 
-// networkOf returns the network that a node reports, empty for none.
+// networkOf returns the network that a node reports, empty without one.
 func networkOf(node jsontext.Value) string {
 	var n struct {
 		Metadata struct {
@@ -97,8 +97,8 @@ func networkOf(node jsontext.Value) string {
 	return string(n.Metadata.Network)
 }
 
-// inNetwork sets the network of the endpoints of services that name none: it is the
-// proxy's own. A control plane of Istio does not name the networks of gateways.
+// inNetwork sets the network of service endpoints without one to the proxy's own.
+// Istio's control planes do not name the networks of gateways, so those stay empty.
 func (a *Assignment) inNetwork(own string) {
 	if name, ok := mesh.ParseClusterName(a.Cluster); !ok || name.Direction != mesh.Outbound {
 		return
@@ -112,8 +112,8 @@ func (a *Assignment) inNetwork(own string) {
 
 func compareAssignments(a, b Assignment) int { return compareClusterNames(a.Cluster, b.Cluster) }
 
-// appendAssignment appends what the filter selects, if that is anything and of
-// a cluster that is wanted.
+// appendAssignment appends the assignment with the selected endpoints, if its cluster is
+// wanted and it has any.
 func appendAssignment(to []Assignment, raw jsontext.Value, wanted func(cluster string) bool, f *EndpointFilter, resources bool) ([]Assignment, error) {
 	a, err := newDump(bytes.NewReader(raw)).assignment()
 	if err != nil {
@@ -132,8 +132,8 @@ func appendAssignment(to []Assignment, raw jsontext.Value, wanted func(cluster s
 	return append(to, a), err
 }
 
-// assignment reads one envoy.config.endpoint.v3.ClusterLoadAssignment; nothing
-// but what a row shows is decoded.
+// assignment reads one envoy.config.endpoint.v3.ClusterLoadAssignment. It decodes only
+// the fields of a row.
 func (d *dump) assignment() (Assignment, error) {
 	var a Assignment
 	err := d.object(func(name string) (err error) {
@@ -251,7 +251,7 @@ func (d *dump) placement(p *Placement) error {
 	}
 	_ = json.Unmarshal(raw, &m) // it may hold anything
 	p.Network = string(m.Filters.Own.Network)
-	// name;namespace;service;revision;cluster, of which a gateway has the last.
+	// name;namespace;service;revision;cluster. A gateway has only the last.
 	if cluster, ok := strings.CutPrefix(string(m.Filters.Istio.Workload), ";;;;"); ok {
 		p.Gateway = cmp.Or(cluster, "yes")
 	}
@@ -263,7 +263,7 @@ func (d *dump) addressOf(a *Address) error {
 	return d.object(func(kind string) error { return d.address(kind, &a.Host, &a.Port) })
 }
 
-// AssignmentTable lays the endpoints of config dumps out in Istio's columns.
+// AssignmentTable returns the endpoints of config dumps in Istio's columns.
 func AssignmentTable(assignments []Assignment) *output.Table {
 	t := &output.Table{Header: []string{"NAME", "STATUS", "LOCALITY", "CLUSTER"}}
 	for _, a := range assignments {
@@ -278,8 +278,7 @@ func AssignmentTable(assignments []Assignment) *output.Table {
 	return t
 }
 
-// WideAssignmentTable adds to the columns of AssignmentTable where the endpoints
-// stand.
+// WideAssignmentTable is AssignmentTable with the placement of the endpoints.
 func WideAssignmentTable(assignments []Assignment) *output.Table {
 	t := AssignmentTable(assignments)
 	t.Header = append(t.Header, "NETWORK", "PRIORITY", "WEIGHT", "GATEWAY")
@@ -294,7 +293,7 @@ func WideAssignmentTable(assignments []Assignment) *output.Table {
 	return t
 }
 
-// AssignmentResources is the JSON of assignments that were read with resources.
+// AssignmentResources returns the JSON of assignments that were read with resources.
 func AssignmentResources(assignments []Assignment) []jsontext.Value {
 	return resourcesOf(assignments, func(a Assignment) jsontext.Value { return a.Resource })
 }

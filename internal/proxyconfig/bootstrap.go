@@ -14,19 +14,19 @@ import (
 	"github.com/meshctl/meshctl/internal/output"
 )
 
-// Bootstrap is what an Envoy was started with.
+// Bootstrap is the bootstrap of an Envoy.
 type Bootstrap struct {
-	// Istio is the version of Istio that the proxy says it is of, IstioProxy the
-	// commit of Istio's build of Envoy; empty for those that have none.
+	// Istio is the version of Istio that the proxy reports, IstioProxy the commit of
+	// Istio's build of Envoy; empty without one.
 	Istio, IstioProxy string
 	// Envoy is <version>/<state of the source>/<build>/<TLS library>, such as
-	// 1.40.0/Clean/RELEASE/BoringSSL; empty if the dump does not say.
+	// 1.40.0/Clean/RELEASE/BoringSSL; empty if the dump has none.
 	Envoy string
 	// Resource is the section as proto JSON.
 	Resource BootstrapResource
 }
 
-// BootstrapResource is the JSON form of Bootstrap. What is secret is redacted.
+// BootstrapResource is the JSON form of Bootstrap, with redacted secrets.
 type BootstrapResource struct {
 	Bootstrap   jsontext.Value `json:"bootstrap"`
 	LastUpdated jsontext.Value `json:"lastUpdated,omitzero"`
@@ -40,7 +40,7 @@ var bootstrapSection = section{
 	why:     "a mask left it out",
 }
 
-// ReadBootstrap reads the bootstrap of a config dump. A dump without is an error.
+// ReadBootstrap reads the bootstrap of a config dump. It fails without one.
 func ReadBootstrap(r io.Reader) (*Bootstrap, error) {
 	b := new(Bootstrap)
 	err := bootstrapSection.read(r, func(member string, raw jsontext.Value) error {
@@ -61,7 +61,7 @@ func ReadBootstrap(r io.Reader) (*Bootstrap, error) {
 	return b, err
 }
 
-// bootstrapFields is what versions need of a bootstrap.
+// bootstrapFields are the fields of a bootstrap with versions.
 type bootstrapFields struct {
 	Node struct {
 		Metadata struct {
@@ -85,7 +85,7 @@ type bootstrapFields struct {
 	} `json:"node"`
 }
 
-// readVersions reads the versions, if that member of the section has them.
+// readVersions reads the versions if a member of the section has them.
 func (b *Bootstrap) readVersions(member string, raw jsontext.Value) error {
 	if member != "bootstrap" {
 		return nil
@@ -112,7 +112,7 @@ func (b *Bootstrap) readVersions(member string, raw jsontext.Value) error {
 	return nil
 }
 
-// BootstrapTable lays the versions that there are out in Istio's lines.
+// BootstrapTable returns the known versions in Istio's lines.
 func BootstrapTable(b *Bootstrap) *output.Table {
 	t := &output.Table{Header: []string{"", ""}, NoHeader: true, Gap: 1}
 	for _, line := range [][]string{

@@ -21,8 +21,7 @@ type Cluster struct {
 	// Name is the whole name, such as
 	// outbound|5000||helloworld.sample.svc.cluster.local.
 	Name string
-	// Type is how hosts are found: EDS, STATIC … or the name of a custom
-	// cluster type.
+	// Type is the discovery type: EDS, STATIC … or the name of a custom cluster type.
 	Type string
 	// Rule is the DestinationRule that shaped the cluster, name.namespace.
 	Rule string
@@ -32,11 +31,11 @@ type Cluster struct {
 
 // ClusterFilter selects clusters; zero fields select all.
 type ClusterFilter struct {
-	// FQDN is the host, or some whole labels of it that follow each other;
-	// of a name that is not in Istio's form it is matched with all of it.
+	// FQDN is the host, or some consecutive labels of it. A name that is not in Istio's
+	// form counts as host.
 	FQDN string
-	// Port, Subset and Direction are compared with the parts of the name.
-	// Names that are not in Istio's form have none.
+	// Port, Subset and Direction match the parts of the name. Names that are not in
+	// Istio's form have none.
 	Port      uint32
 	Subset    string
 	Direction mesh.Direction
@@ -56,7 +55,7 @@ func (f *ClusterFilter) matches(name string) bool {
 		(f.FQDN == "" || strings.EqualFold(f.FQDN, name) || hasLabels(parts.Host, f.FQDN))
 }
 
-// hasLabels reports whether the labels of part follow each other in host.
+// hasLabels reports whether the labels of part are consecutive labels of host.
 func hasLabels(host, part string) bool {
 	return strings.Contains("."+strings.ToLower(host)+".", "."+strings.ToLower(part)+".")
 }
@@ -70,9 +69,9 @@ var clusterSection = section{
 	},
 }
 
-// ReadClusters reads a config dump and returns the active and static clusters
-// that the filter selects, ordered by host, subset, port and direction. With
-// resources they carry their JSON. A dump without any cluster is an error.
+// ReadClusters reads a config dump and returns the active and static clusters that the
+// filter selects, sorted by host, subset, port and direction. With resources, each has
+// its JSON. A dump without any cluster is an error.
 func ReadClusters(r io.Reader, f ClusterFilter, resources bool) ([]Cluster, error) {
 	var found []Cluster
 	err := clusterSection.readSome(r, func(_ string, raw jsontext.Value) (err error) {
@@ -106,8 +105,8 @@ func appendCluster(to []Cluster, raw jsontext.Value, f *ClusterFilter, resources
 	return append(to, row), err
 }
 
-// clusterFields is what a row needs of a cluster. Clusters are many and
-// large, and decoding whole messages would take ten times as long.
+// clusterFields are the fields of a row. Clusters are many and large, and decoding whole
+// messages would take ten times as long.
 type clusterFields struct {
 	Name        string `json:"name"`
 	Type        string `json:"type"`
@@ -123,7 +122,7 @@ type clusterFields struct {
 	} `json:"metadata"`
 }
 
-// textOrNothing is empty for a JSON value that is not a string.
+// textOrNothing is a JSON string. Other values decode as an empty one.
 type textOrNothing string
 
 // UnmarshalJSONFrom implements json.UnmarshalerFrom.
@@ -150,7 +149,7 @@ func compareClusterNames(a, b string) int {
 	)
 }
 
-// nameParts are those of a cluster's name; a name in another form is all host.
+// nameParts returns the parts of a cluster name. A name in another form is all host.
 func nameParts(name string) mesh.ClusterName {
 	if parts, ok := mesh.ParseClusterName(name); ok {
 		return parts
@@ -158,7 +157,7 @@ func nameParts(name string) mesh.ClusterName {
 	return mesh.ClusterName{Host: name}
 }
 
-// ClusterTable lays clusters out in Istio's columns.
+// ClusterTable returns clusters in Istio's columns.
 func ClusterTable(clusters []Cluster) *output.Table {
 	t := &output.Table{Header: []string{"SERVICE FQDN", "PORT", "SUBSET", "DIRECTION", "TYPE", "DESTINATION RULE"}}
 	for _, c := range clusters {
@@ -171,7 +170,7 @@ func ClusterTable(clusters []Cluster) *output.Table {
 	return t
 }
 
-// WideClusterTable adds to the columns of ClusterTable the whole name.
+// WideClusterTable is ClusterTable with the whole names.
 func WideClusterTable(clusters []Cluster) *output.Table {
 	t := ClusterTable(clusters)
 	t.Header = append(t.Header, "NAME")
@@ -181,7 +180,7 @@ func WideClusterTable(clusters []Cluster) *output.Table {
 	return t
 }
 
-// ClusterResources is the JSON of clusters that were read with resources.
+// ClusterResources returns the JSON of clusters that were read with resources.
 func ClusterResources(clusters []Cluster) []jsontext.Value {
 	return resourcesOf(clusters, func(c Cluster) jsontext.Value { return c.Resource })
 }
@@ -194,9 +193,8 @@ func resourcesOf[T any](items []T, resource func(T) jsontext.Value) []jsontext.V
 	return out
 }
 
-// configName shortens the path of a configuration object that Istio leaves in
-// metadata, /apis/<group>/<version>/namespaces/<ns>/<kind>/<name>, to
-// name.namespace.
+// configName shortens the path of a configuration object in Istio's metadata,
+// /apis/<group>/<version>/namespaces/<ns>/<kind>/<name>, to name.namespace.
 func configName(path string) string {
 	const group = "/apis/networking.istio.io/"
 	switch p := strings.Split(path, "/"); {

@@ -25,17 +25,17 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// comparedType is a type that comes over xDS and that Envoy dumps.
+// comparedType is an xDS type that Envoy dumps.
 type comparedType struct {
 	section
 	name    string // short, such as CDS
 	title   string // in plural, for people
 	message proto.Message
-	// optional says that Envoy leaves the section out when it is empty.
+	// optional reports whether Envoy omits an empty section.
 	optional bool
 }
 
-// comparedTypes are in the order in which they are shown.
+// comparedTypes returns the types in the order of display.
 func comparedTypes() []*comparedType {
 	return []*comparedType{
 		{name: "CDS", title: "Clusters", message: (*clusterv3.Cluster)(nil), section: section{
@@ -63,11 +63,10 @@ func comparedTypes() []*comparedType {
 
 const warmingClusters = "dynamic_warming_clusters"
 
-// EDS is the type of endpoints, which a dump has when it is asked for them.
+// EDS is the type of endpoints. A dump has it only on request.
 const EDS = "EDS"
 
-// DynamicTypes are the types that Envoy dumps, in the order in which they are
-// shown.
+// DynamicTypes returns the types that Envoy dumps, in the order of display.
 func DynamicTypes() []string {
 	var names []string
 	for _, t := range comparedTypes() {
@@ -76,20 +75,19 @@ func DynamicTypes() []string {
 	return names
 }
 
-// SentTypes are those of them that Envoy and a control plane both dump as they were
-// sent.
+// SentTypes returns the types that both Envoy and a control plane dump as they were sent.
 func SentTypes() []string { return []string{"CDS", "LDS", "RDS"} }
 
-// Selection is what is read of a dump.
+// Selection selects the parts of a dump.
 type Selection struct {
 	Types []string // of DynamicTypes
-	// Names are what the names of resources have to match one of; all do when it is
-	// empty. A star stands for any text; one without a star is any part of a name.
+	// Names are patterns, one of which must match the name of a resource; empty selects
+	// all. A star matches any text. A pattern without a star matches any part of a name.
 	// Case does not count.
 	Names []string
-	// Alike has texts such as own-ipv4 stand for the addresses of the Envoy itself, for
-	// two of them to be alike; but in endpoints, which are those of others, too. Names
-	// then matches either spelling of a name, and on either side.
+	// Alike replaces addresses of the Envoy itself by texts such as own-ipv4, so that two
+	// Envoys compare as equal. It does not change endpoints, as those are addresses of
+	// other workloads. Names then match either spelling, on either side.
 	Alike bool
 }
 
@@ -101,7 +99,7 @@ func (s Selection) matches(name string) bool {
 	return len(s.Names) == 0 || slices.ContainsFunc(s.Names, func(p string) bool { return matches(p, name) })
 }
 
-// matches compares a name with a pattern of Selection.Names.
+// matches reports whether a name matches a pattern of Selection.Names.
 func matches(pattern, name string) bool {
 	pattern, name = strings.ToLower(pattern), strings.ToLower(name)
 	parts := strings.Split(pattern, "*")
@@ -117,27 +115,27 @@ func matches(pattern, name string) bool {
 	return ok && strings.HasSuffix(rest, parts[last])
 }
 
-// Dynamic is what a config dump, of Envoy or of a control plane, holds of what
-// came over xDS.
+// Dynamic holds the xDS resources in a config dump of Envoy or of a control plane.
 type Dynamic struct {
-	// Proxy is whose Envoy it is, name.namespace; empty when the dump does not say.
+	// Proxy is the proxy of the dump, name.namespace; empty if the dump has none.
 	Proxy string
-	// Cluster is the cluster of that proxy; empty when the dump does not say.
+	// Cluster is the cluster of the proxy; empty if the dump has none.
 	Cluster string
-	// From is where the dump is from, for errors of Compare.
+	// From names the source of the dump in errors of Compare.
 	From string
-	// Types are those that were read.
+	// Types are the types that were read.
 	Types map[string]DynamicType
 	own   []ownAddress
 }
 
-// DynamicType is what there is of one type.
+// DynamicType holds the resources of one type.
 type DynamicType struct {
 	resources map[string]resource
 	updated   time.Time // the newest; zero when the dump does not say
 }
 
-// resource is one in use, or one that is not yet, as its note says.
+// resource is a resource in use, or one that is not in use yet for the reason in its
+// note.
 type resource struct {
 	name     string         // as it came
 	selected bool           // by its name
@@ -145,7 +143,7 @@ type resource struct {
 	note     string         // what else Envoy says of it, as in Difference
 }
 
-// ReadDynamic reads a config dump, of which it needs the sections of the selection.
+// ReadDynamic reads the sections of the selection from a config dump.
 func ReadDynamic(r io.Reader, selected Selection) (*Dynamic, error) {
 	node := section{
 		typeURL: bootstrapSection.typeURL, single: true, paths: map[string][]string{"bootstrap": {"node"}},
@@ -179,7 +177,7 @@ func ReadDynamic(r io.Reader, selected Selection) (*Dynamic, error) {
 	return out, nil
 }
 
-// itself reads what the node says of itself.
+// itself reads proxy, cluster and own addresses from the node of the bootstrap.
 func (d *Dynamic) itself(raw jsontext.Value) error {
 	var node struct {
 		ID       string         `json:"id"`
@@ -206,7 +204,7 @@ func (d *Dynamic) itself(raw jsontext.Value) error {
 	return nil
 }
 
-// whatOf lists types for people, such as clusters, listeners and routes.
+// whatOf lists types for people, as in clusters, listeners and routes.
 func whatOf(types []*comparedType) string {
 	var all []string
 	for _, t := range types {
@@ -218,7 +216,7 @@ func whatOf(types []*comparedType) string {
 	return strings.Join(all, "")
 }
 
-// dynamicItem is an item of the lists that are read. What the types have not is
+// dynamicItem is an item of any of the lists. Members that a type does not have stay
 // empty.
 type dynamicItem struct {
 	Cluster      jsontext.Value `json:"cluster"`
@@ -239,7 +237,8 @@ type listenerState struct {
 	LastUpdated string         `json:"last_updated,case:ignore"`
 }
 
-// used is what Envoy uses, or of a cluster will use; nil when there is nothing yet.
+// used returns the resource that Envoy uses, for a cluster also one that is warming; nil
+// without one.
 func (i *dynamicItem) used(t *comparedType) jsontext.Value {
 	switch t.name {
 	case "CDS":
@@ -303,7 +302,7 @@ func (d *Dynamic) add(t *comparedType, list string, raw jsontext.Value, selected
 	return nil
 }
 
-// name is that of a resource: of what is used, else of the item.
+// name returns the name of the used resource, or else of the item.
 func (i *dynamicItem) name(used jsontext.Value) (string, error) {
 	if used == nil {
 		return i.Named, nil
@@ -316,43 +315,43 @@ func (i *dynamicItem) name(used jsontext.Value) (string, error) {
 	return cmp.Or(named.Name, named.Cluster), err
 }
 
-// Comparison is how what two dumps hold of a type differs.
+// Comparison is the difference between two dumps in one type.
 type Comparison struct {
 	Type  string `json:"type"` // such as CDS
 	Title string `json:"-"`    // such as Clusters
 	Names int    `json:"-"`    // how many there are, on both sides together
-	// Match says that there is no difference.
+	// Match reports that there is no difference.
 	Match       bool         `json:"match"`
 	A           Holding      `json:"a"`
 	B           Holding      `json:"b"`
 	Differences []Difference `json:"differences"`
 }
 
-// Holding is what one side has of a type.
+// Holding counts the resources of one side in a type.
 type Holding struct {
 	Count int `json:"count"` // of resources
-	// Updated is when it last took one of them over; zero when the dump does not say.
+	// Updated is the time of the last update; zero if the dump has none.
 	Updated time.Time `json:"updated,omitzero"`
 }
 
-// Difference is a resource that is not the same on both sides.
+// Difference is a resource that differs between the two sides.
 type Difference struct {
 	Name string `json:"name"`
 	Only Side   `json:"only,omitzero"` // the side that has it alone; empty for both
-	// NoteA and NoteB are what the Envoys say of the resource, each a sentence without
-	// its subject, such as: refused a version: it has no name.
+	// NoteA and NoteB are the remarks of the Envoys about the resource, each a sentence
+	// without subject, such as: refused a version: it has no name.
 	NoteA string `json:"noteA,omitzero"`
 	NoteB string `json:"noteB,omitzero"`
-	// Noted says that only the notes differ: what Envoy uses is the same, or nothing.
+	// Noted reports that only the notes differ.
 	Noted bool `json:"-"`
-	// Redacted says that what is redacted differs, and nothing else that Envoy uses.
+	// Redacted reports that only redacted values differ.
 	Redacted bool `json:"redacted,omitzero"`
-	// Diff is a unified diff without a header, from A to B; empty when only one side
-	// has the resource, or when only what is redacted or the notes differ.
+	// Diff is a unified diff without a header, from A to B. It is empty if only one side
+	// has the resource, or if only redacted values or notes differ.
 	Diff string `json:"diff,omitzero"`
 }
 
-// Side is one of two that are compared.
+// Side is one of the two sides of a comparison.
 type Side string
 
 // The sides.
@@ -419,7 +418,7 @@ func (c *comparer) compareType(ctx context.Context, t *comparedType, a, b Dynami
 	return out, nil
 }
 
-// Only counts the resources that one side has alone.
+// Only counts the resources that only one side has.
 func (c Comparison) Only(side Side) (n int) {
 	for _, d := range c.Differences {
 		if d.Only == side {
@@ -429,7 +428,7 @@ func (c Comparison) Only(side Side) (n int) {
 	return n
 }
 
-// String counts the differences, for people.
+// String returns the counts for people.
 func (c Comparison) String() string {
 	return fmt.Sprintf("%s: %d of %d differ", c.Type, len(c.Differences), c.Names)
 }

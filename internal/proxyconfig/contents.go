@@ -14,15 +14,15 @@ import (
 	"github.com/meshctl/meshctl/internal/output"
 )
 
-// comparer compares what resources hold. It is for one goroutine at a time.
+// comparer compares the contents of resources. It is for one goroutine at a time.
 type comparer struct {
 	from  [2]string // where the sides are from, for errors
 	lists map[protoreflect.FullName][]protoreflect.Name
 }
 
-// compare says how two resources of a type differ: by a unified diff without a header,
-// or in what is redacted alone. Most are the same to the byte, and the others cost a
-// thousand times as much.
+// compare returns a unified diff without a header of two resources of a type, or whether
+// only redacted values differ. Most resources are equal to the byte; the others take a
+// thousand times as long.
 func (c *comparer) compare(raw [2]jsontext.Value, of proto.Message) (diff string, hidden bool, err error) {
 	if bytes.Equal(raw[0], raw[1]) {
 		return "", false, nil
@@ -44,7 +44,7 @@ func (c *comparer) compare(raw [2]jsontext.Value, of proto.Message) (diff string
 	return "", differHidden(texts[0], revealed[0], revealed[1]), nil
 }
 
-// texts are the texts of both, and whether anything is redacted in them.
+// texts returns the texts of both resources, and whether they have redacted values.
 func (c *comparer) texts(raw [2]jsontext.Value, of proto.Message, reveal bool) (texts [2]string, redacts bool, err error) {
 	for i := range raw {
 		text, redacted, err := c.text(raw[i], of, reveal)
@@ -56,10 +56,9 @@ func (c *comparer) texts(raw [2]jsontext.Value, of proto.Message, reveal bool) (
 	return texts, redacts, nil
 }
 
-// text writes a resource so that what means the same is the same text, whoever
-// printed it: proto JSON in lines, with what is sensitive redacted unless it is to be
-// revealed, and with lists whose order means nothing in one order. What this build
-// does not know is compared as it came.
+// text returns the same text for resources of the same meaning: proto JSON in lines, with
+// lists whose order has no meaning sorted, and with secrets redacted unless reveal is
+// set. Extensions that this build does not know stay as they are.
 func (c *comparer) text(raw jsontext.Value, of proto.Message, reveal bool) (text string, redacts bool, err error) {
 	value, redacts, err := convert(raw, of, reveal)
 	if err != nil {
@@ -80,9 +79,8 @@ func (c *comparer) text(raw jsontext.Value, of proto.Message, reveal bool) (text
 	return string(bytes.TrimSpace(value)), redacts, nil
 }
 
-// differHidden compares two texts in which nothing is redacted, and which are shown the
-// same. What is shown as it came was redacted before, by Envoy itself: it may be
-// anything, and is taken for the same.
+// differHidden compares two texts without redaction whose redacted texts are equal to
+// shown. Values that Envoy itself redacted, which are the same in shown, count as equal.
 func differHidden(shown, a, b string) bool {
 	is, x, y := strings.Split(shown, "\n"), strings.Split(a, "\n"), strings.Split(b, "\n")
 	if len(x) != len(is) || len(y) != len(is) { // what is redacted to 0 has no line

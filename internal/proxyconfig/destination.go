@@ -12,9 +12,8 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// summarise says where a chain of network filters leads: the first HTTP
-// connection manager or TCP proxy decides. A TCP proxy to the black hole
-// counts as none.
+// summarise returns the destination of a chain of network filters: that of its first HTTP
+// connection manager or TCP proxy. A TCP proxy to the black hole does not count.
 func summarise(filters []*listenerv3.Filter) (destination string, http, tcp bool) {
 	for _, f := range filters {
 		config := f.GetTypedConfig()
@@ -60,7 +59,8 @@ func tcpDestination(proxy *tcpproxyv3.TcpProxy) string {
 	return clusterDestination(proxy.GetCluster())
 }
 
-// clusterDestination shows the fixed clusters, all named …Cluster, bare.
+// clusterDestination returns a cluster as a destination. The fixed clusters, all named
+// …Cluster, have no prefix.
 func clusterDestination(name string) string {
 	if strings.Contains(name, "Cluster") {
 		return name
@@ -85,7 +85,7 @@ func httpDestination(hcm *hcmv3.HttpConnectionManager) string {
 	return "HTTP"
 }
 
-// onlyCluster is the cluster that every request goes to, if there is one.
+// onlyCluster returns the cluster that gets every request, if there is one.
 func onlyCluster(rc *routev3.RouteConfiguration) string {
 	if vhs := rc.GetVirtualHosts(); len(vhs) == 1 {
 		if d, r := vhs[0].GetDomains(), vhs[0].GetRoutes(); len(d) == 1 && d[0] == "*" &&
@@ -108,8 +108,7 @@ func inlineHost(vh *routev3.VirtualHost) string {
 	return list
 }
 
-// routeMatch says what paths a route takes; what it asks of headers and
-// query is not shown.
+// routeMatch returns the paths that a route matches. It omits headers and query.
 func routeMatch(m *routev3.RouteMatch) string {
 	switch p := m.GetPathSpecifier().(type) {
 	case *routev3.RouteMatch_Prefix:

@@ -1,11 +1,10 @@
-// Package proxyconfig turns what Envoy's admin interface prints, /config_dump
-// and /clusters?format=json, into rows of tables and into proto JSON.
+// Package proxyconfig turns the output of Envoy's admin interface, /config_dump and
+// /clusters?format=json, into rows of tables and proto JSON.
 //
-// Dumps come from anywhere and may be large or hostile. They are read as a
-// stream, one resource at a time: what a filter excludes is passed over, not
-// held. Member names are taken in both spellings of proto JSON
-// (host_statuses, hostStatuses). Extensions that this build does not know are
-// no error: rows ignore them, JSON shows them as they came.
+// Dumps come from any source and may be large or hostile. The package reads them as a
+// stream, one resource at a time, and skips excluded parts. Member names may be in both
+// spellings of proto JSON (host_statuses, hostStatuses). Extensions that this build does
+// not know are no error: rows ignore them, JSON has them as they are in the dump.
 package proxyconfig
 
 import (
@@ -19,8 +18,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// maxResource bounds one resource of a dump, in bytes; it is held in memory
-// while it is read.
+// maxResource bounds one resource of a dump, in bytes. It is in memory while it is read.
 const maxResource = 64 << 20
 
 // dump is a stream of JSON tokens with a bound on the size of one value.
@@ -34,8 +32,7 @@ func newDump(r io.Reader) *dump {
 	return &dump{jsontext.NewDecoder(in), in}
 }
 
-// boundedReader fails when left, counted down while it is not negative, is
-// used up.
+// boundedReader fails when left is used up, unless left is negative.
 type boundedReader struct {
 	r    io.Reader
 	left int
@@ -54,15 +51,15 @@ func (b *boundedReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// resource reads the next value whole. It is valid until the next read.
+// resource reads the next value. The result is valid until the next read.
 func (d *dump) resource() (jsontext.Value, error) {
 	d.in.left = maxResource
 	defer func() { d.in.left = -1 }()
 	return d.ReadValue()
 }
 
-// object reads an object: member is called after each name and reads or skips
-// the value. Names are given in snake case.
+// object reads an object. It calls member after each name, in snake case, to read or skip
+// the value.
 func (d *dump) object(member func(name string) error) error {
 	if err := d.begin(jsontext.KindBeginObject, "an object"); err != nil {
 		return err
@@ -80,7 +77,7 @@ func (d *dump) object(member func(name string) error) error {
 	return err
 }
 
-// array reads an array: item is called before each item and reads or skips it.
+// array reads an array. It calls item before each item, to read or skip it.
 func (d *dump) array(item func() error) error {
 	if err := d.begin(jsontext.KindBeginArray, "an array"); err != nil {
 		return err
@@ -136,7 +133,7 @@ func kindName(k jsontext.Kind) string {
 	return k.String()
 }
 
-// snakeCase gives hostStatuses as host_statuses.
+// snakeCase converts hostStatuses to host_statuses.
 func snakeCase(name string) string {
 	if strings.ToLower(name) == name {
 		return name
@@ -153,14 +150,14 @@ func snakeCase(name string) string {
 	return b.String()
 }
 
-// The two documents of the admin interface by the member that holds all.
+// The documents of the admin interface, by their only member.
 const (
 	configDumpMember = "configs"
 	clustersMember   = "cluster_statuses"
 )
 
-// document reads a whole document: body is called at the value of the member
-// of that name. what names the rows that are wanted, for errors.
+// document reads a whole document and calls body at the value of the named member. what
+// names the wanted rows in errors.
 func (d *dump) document(what, member string, body func() error) error {
 	other, found := "", false
 	err := d.object(func(name string) error {
@@ -191,7 +188,7 @@ func (d *dump) document(what, member string, body func() error) error {
 	return d.ended(err)
 }
 
-// ended says how reading a document ended: nil for its end.
+// ended returns the error of reading a document, nil at its end.
 func (d *dump) ended(err error) error {
 	switch {
 	case errors.Is(err, io.EOF) && d.InputOffset() > 0:
@@ -214,17 +211,16 @@ func (d *dump) ended(err error) error {
 type section struct {
 	what    string // plural, for errors
 	typeURL string // of the configuration
-	// paths leads from an item of each list to the resource.
+	// paths are the paths from an item of each list to the resource.
 	paths map[string][]string
-	// single says that there is one item each instead of a list.
+	// single reports whether there is one item instead of each list.
 	single bool
-	// why says what leaves the section out, for errors; empty for an Envoy that
-	// has nothing of the kind.
+	// why is the reason for a missing section, for errors; empty if Envoy omits an empty
+	// one.
 	why string
 }
 
-// readSome is read for sections that every Envoy fills: one without any
-// resource is an error.
+// readSome is read for sections that every Envoy fills: no resource is an error.
 func (s *section) readSome(r io.Reader, fn func(list string, resource jsontext.Value) error) error {
 	n := 0
 	err := s.read(r, func(list string, resource jsontext.Value) error {
@@ -237,9 +233,8 @@ func (s *section) readSome(r io.Reader, fn func(list string, resource jsontext.V
 	return err
 }
 
-// read calls fn with each resource of the section, in the order of the dump;
-// list is the name of the list that it stands in. The resource is valid until
-// fn returns.
+// read calls fn with each resource of the section, in the order of the dump, and with the
+// name of its list. The resource is valid until fn returns.
 func (s *section) read(r io.Reader, fn func(list string, resource jsontext.Value) error) error {
 	found, err := readSections(r, s.what, []*section{s}, func(_ *section, list string, resource jsontext.Value) error {
 		return fn(list, resource)
@@ -252,11 +247,11 @@ func (s *section) read(r io.Reader, fn func(list string, resource jsontext.Value
 
 func (s *section) missing() *MissingError { return &MissingError{s.what, s.typeURL, s.why} }
 
-// MissingError is that a config dump has no section of a kind.
+// MissingError reports that a config dump has no section of a kind.
 type MissingError struct {
 	What string // of what, plural
 	Type string // the type URL of the section
-	// Why is what left it out, other than that the Envoy has none of it: the request.
+	// Why is the request that omits the section; empty if Envoy has nothing of the kind.
 	Why string
 }
 
@@ -264,14 +259,14 @@ func (e *MissingError) Error() string {
 	return fmt.Sprintf("config dump has no configuration type %s: %s", e.Type, e.Reason())
 }
 
-// Reason says what leaves the section out.
+// Reason returns the reason for the missing section.
 func (e *MissingError) Reason() string {
 	return cmp.Or(e.Why, "an Envoy without "+e.What+" leaves it out")
 }
 
-// readSections calls fn with each resource of the sections, in the order of the
-// dump, and returns which of the sections there are. The resource is valid until
-// fn returns. what names what is wanted, for errors.
+// readSections calls fn with each resource of the sections, in the order of the dump, and
+// returns the sections that are there. The resource is valid until fn returns. what names
+// the wanted rows in errors.
 func readSections(r io.Reader, what string, sections []*section, fn func(s *section, list string, resource jsontext.Value) error) (map[*section]bool, error) {
 	d := newDump(r)
 	found := make(map[*section]bool)
@@ -302,8 +297,7 @@ func readSections(r io.Reader, what string, sections []*section, fn func(s *sect
 	return found, err
 }
 
-// list calls fn with each resource of a list of the section, and passes over
-// other members.
+// list calls fn with each resource of a list of the section, and skips other members.
 func (s *section) list(d *dump, name string, fn func(list string, resource jsontext.Value) error) error {
 	path, ok := s.paths[name]
 	if !ok {
@@ -318,7 +312,7 @@ func (s *section) list(d *dump, name string, fn func(list string, resource jsont
 	return d.array(item)
 }
 
-// readAlone is read for a section that is not in a dump, as pc -o json shows it.
+// readAlone is read for a section without the dump around it, as pc -o json writes it.
 func (s *section) readAlone(r io.Reader, fn func(list string, resource jsontext.Value) error) error {
 	d := newDump(r)
 	err := d.object(func(name string) error { return s.list(d, name, fn) })
@@ -330,8 +324,8 @@ func (s *section) readAlone(r io.Reader, fn func(list string, resource jsontext.
 	return d.ended(err)
 }
 
-// follow descends through members of objects and calls fn with the value at
-// the end of the path, if it is there.
+// follow descends through members of objects and calls fn with the value at the end of
+// the path, if it exists.
 func (d *dump) follow(path []string, fn func(jsontext.Value) error) error {
 	if len(path) == 0 {
 		v, err := d.resource()

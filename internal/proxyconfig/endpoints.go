@@ -21,35 +21,34 @@ import (
 	"github.com/meshctl/meshctl/internal/output"
 )
 
-// Endpoint is one host of one cluster as a proxy sees it.
+// Endpoint is one host of one cluster of a proxy.
 type Endpoint struct {
-	// Address is an IP address, unix://<path>, envoy://<listener>/<id> or
-	// "unknown".
+	// Address is an IP address, unix://<path>, envoy://<listener>/<id> or "unknown".
 	Address string
-	// Port is 0 where the address has none.
+	// Port is 0 for addresses without a port.
 	Port uint32
 	// Status is Envoy's health status: HEALTHY, UNHEALTHY, DRAINING …
 	Status string
-	// Ejected says that outlier detection took the host out.
+	// Ejected reports whether outlier detection ejected the host.
 	Ejected bool
-	// Unchecked says that it is not known whether outlier detection did.
+	// Unchecked reports that Ejected is not known.
 	Unchecked bool
 	Cluster   string
 	Placement
 }
 
-// Placement is where an endpoint stands in load balancing.
+// Placement is the place of an endpoint in load balancing.
 type Placement struct {
-	// Locality is region/zone/subzone, without what is not set at its end.
+	// Locality is region/zone/subzone, without unset parts at the end.
 	Locality string
 	Priority uint32
 	Weight   uint32
-	// Network is the network of the endpoint. Gateway is the cluster whose gateway it
-	// is, or yes when that is not known. Empty is not known, or none.
+	// Network is the network of the endpoint. Gateway is the cluster of the gateway, or
+	// yes if the cluster is not known. Empty means unknown or none.
 	Network, Gateway string
 }
 
-// placementHeader names the columns of a Placement.
+// placementHeader returns the columns of a Placement.
 func placementHeader() []string {
 	return []string{"NETWORK", "LOCALITY", "PRIORITY", "WEIGHT", "GATEWAY"}
 }
@@ -71,7 +70,7 @@ type EndpointFilter struct {
 	Status  string
 }
 
-// CheckStatus reports a status that Envoy does not have, in either case.
+// CheckStatus reports a status that Envoy does not have, ignoring case.
 func (f *EndpointFilter) CheckStatus() error {
 	names := HealthStatuses()
 	if f.Status == "" || slices.ContainsFunc(names, func(name string) bool { return strings.EqualFold(f.Status, name) }) {
@@ -80,7 +79,7 @@ func (f *EndpointFilter) CheckStatus() error {
 	return fmt.Errorf("%.60q is none of %s", f.Status, strings.Join(names, ", "))
 }
 
-// HealthStatuses are the statuses that an endpoint can have, in Envoy's order.
+// HealthStatuses returns the health statuses in Envoy's order.
 func HealthStatuses() []string {
 	var names []string
 	for _, number := range slices.Sorted(maps.Keys(corev3.HealthStatus_name)) {
@@ -100,11 +99,11 @@ func (f *EndpointFilter) matches(e *Endpoint) bool {
 
 func matchesFold(want, got string) bool { return want == "" || strings.EqualFold(want, got) }
 
-// ErrNoClusters is that an answer to /clusters holds nothing, as that of an Envoy
-// without clusters does, and as many a server's that is no Envoy.
+// ErrNoClusters reports an empty /clusters response. An Envoy without clusters returns
+// one, but so may a server that is not Envoy.
 var ErrNoClusters = errors.New("the answer has no clusters")
 
-// Place adds to endpoints what assignments know of them: network and gateway.
+// Place sets the network and gateway of endpoints from assignments.
 func Place(endpoints []Endpoint, assignments []Assignment) {
 	type key struct {
 		cluster string
@@ -127,8 +126,8 @@ func Place(endpoints []Endpoint, assignments []Assignment) {
 	}
 }
 
-// EndpointsOf returns the endpoints of assignments, in the order of ReadEndpoints.
-// Whether outlier detection ejected one is not known there.
+// EndpointsOf returns the endpoints of assignments, in the order of ReadEndpoints. They
+// are Unchecked.
 func EndpointsOf(assignments []Assignment) []Endpoint {
 	var out []Endpoint
 	for _, a := range assignments {
@@ -149,17 +148,16 @@ func sortEndpoints(endpoints []Endpoint) {
 	})
 }
 
-// IsConfigDump reports whether what a reader begins with is a config dump; the other
-// answer with endpoints is that of /clusters.
+// IsConfigDump reports whether a reader begins with a config dump. The other response
+// with endpoints is /clusters.
 func IsConfigDump(r *bufio.Reader) bool {
 	start, _ := r.Peek(512) // shorter is what there is
 	rest, object := bytes.CutPrefix(bytes.TrimLeft(start, " \t\r\n"), []byte("{"))
 	return object && bytes.HasPrefix(bytes.TrimLeft(rest, " \t\r\n"), []byte(`"configs"`))
 }
 
-// ReadEndpoints reads the output of /clusters?format=json and returns the
-// endpoints that the filter selects, ordered by address, port and cluster, or
-// ErrNoClusters.
+// ReadEndpoints reads /clusters?format=json and returns the endpoints that the filter
+// selects, sorted by address, port and cluster, or ErrNoClusters.
 func ReadEndpoints(r io.Reader, f EndpointFilter) ([]Endpoint, error) {
 	var found []Endpoint
 	d := newDump(r)
@@ -177,9 +175,8 @@ func ReadEndpoints(r io.Reader, f EndpointFilter) ([]Endpoint, error) {
 	return found, nil
 }
 
-// ReadClusterStatuses reads the output of /clusters?format=json and returns,
-// in its order and as proto JSON, the whole status of each cluster that has
-// an endpoint which the filter selects, or ErrNoClusters.
+// ReadClusterStatuses reads /clusters?format=json and returns the whole status of each
+// cluster with a selected endpoint, in order and as proto JSON, or ErrNoClusters.
 func ReadClusterStatuses(r io.Reader, f EndpointFilter) ([]jsontext.Value, error) {
 	var found []jsontext.Value
 	d := newDump(r)
@@ -201,7 +198,7 @@ func ReadClusterStatuses(r io.Reader, f EndpointFilter) ([]jsontext.Value, error
 	return found, err
 }
 
-// clusters reads an answer to /clusters?format=json: body is called at the list.
+// clusters reads /clusters?format=json and calls body at the list.
 func (d *dump) clusters(body func() error) error {
 	found := false
 	err := d.document("endpoints", clustersMember, func() error {
@@ -214,7 +211,7 @@ func (d *dump) clusters(body func() error) error {
 	return err
 }
 
-// EndpointTable lays endpoints out in Istio's columns.
+// EndpointTable returns endpoints in Istio's columns.
 func EndpointTable(endpoints []Endpoint) *output.Table {
 	t := &output.Table{
 		Header: []string{"ENDPOINT", "STATUS", "OUTLIER CHECK", "CLUSTER"},
@@ -233,7 +230,7 @@ func EndpointTable(endpoints []Endpoint) *output.Table {
 	return t
 }
 
-// WideEndpointTable adds to the columns of EndpointTable where the endpoints stand.
+// WideEndpointTable is EndpointTable with the placement of the endpoints.
 func WideEndpointTable(endpoints []Endpoint) *output.Table {
 	t := EndpointTable(endpoints)
 	t.Header = append(t.Header, placementHeader()...)
@@ -245,7 +242,7 @@ func WideEndpointTable(endpoints []Endpoint) *output.Table {
 
 func (e *Endpoint) hostPort() string { return joinHostPort(e.Address, e.Port) }
 
-// joinHostPort leaves port 0 out.
+// joinHostPort omits port 0.
 func joinHostPort(host string, port uint32) string {
 	if port == 0 {
 		return host
@@ -253,9 +250,8 @@ func joinHostPort(host string, port uint32) string {
 	return net.JoinHostPort(host, strconv.FormatUint(uint64(port), 10))
 }
 
-// clusterStatus reads the status of one cluster and returns its endpoints
-// that the filter selects. It stops looking as soon as the name excludes the
-// cluster; Envoy prints the name first.
+// clusterStatus reads the status of one cluster and returns the selected endpoints. Envoy
+// prints the name first, so that an excluded cluster is skipped at once.
 func (d *dump) clusterStatus(f *EndpointFilter) ([]Endpoint, error) {
 	var found []Endpoint
 	cluster, excluded := "", false
@@ -286,8 +282,7 @@ func (d *dump) clusterStatus(f *EndpointFilter) ([]Endpoint, error) {
 	return found, err
 }
 
-// hostStatus reads one envoy.admin.v3.HostStatus; nothing but what a row
-// shows is decoded.
+// hostStatus reads one envoy.admin.v3.HostStatus. It decodes only the fields of a row.
 func (d *dump) hostStatus() (Endpoint, error) {
 	e := Endpoint{Address: "unknown", Status: "UNKNOWN"}
 	err := d.object(func(name string) (err error) {

@@ -13,10 +13,10 @@ import (
 	"github.com/meshctl/meshctl/internal/output"
 )
 
-// Extension is one extension configuration that a proxy got through ECDS.
+// Extension is one extension configuration from ECDS.
 type Extension struct {
 	Name string
-	// Type is the name of the message that configures the extension.
+	// Type is the message name of the extension's configuration.
 	Type string
 }
 
@@ -39,8 +39,8 @@ var extensionSection = section{
 	paths:   map[string][]string{"ecds_filters": {}},
 }
 
-// ReadExtensions reads the extension configurations of a config dump. A whole one, as
-// its bootstrap shows, without the section is that of an Envoy without any.
+// ReadExtensions reads the extension configurations of a config dump. A whole dump, which
+// has a bootstrap, may lack the section: then Envoy has no extensions.
 func ReadExtensions(r io.Reader) (*Extensions, error) {
 	e := &Extensions{Resource: ExtensionsResource{Filters: []jsontext.Value{}}}
 	whole := &section{typeURL: bootstrapSection.typeURL}
@@ -73,7 +73,7 @@ func ReadExtensions(r io.Reader) (*Extensions, error) {
 	return e, err
 }
 
-// ExtensionTable lays extension configurations out in Istio's columns.
+// ExtensionTable returns extension configurations in Istio's columns.
 func ExtensionTable(items []Extension) *output.Table {
 	t := &output.Table{Header: []string{"ECDS NAME", "TYPE"}}
 	for _, e := range items {

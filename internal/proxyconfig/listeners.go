@@ -18,10 +18,9 @@ import (
 // Listener is one listener of a proxy.
 type Listener struct {
 	Name string
-	// Addresses holds the first address and the additional ones, without
-	// ports.
+	// Addresses are the first address and the additional ones, without ports.
 	Addresses []string
-	// Port is that of the first address, 0 if it has none.
+	// Port is the port of the first address, 0 if it has none.
 	Port   uint32
 	Type   ListenerType
 	Chains []Chain
@@ -29,10 +28,10 @@ type Listener struct {
 	Resource jsontext.Value
 }
 
-// Chain is what one filter chain takes and where it leads.
+// Chain is the match and the destination of one filter chain.
 type Chain struct{ Match, Destination string }
 
-// ListenerType says what the filter chains of a listener speak.
+// ListenerType is the protocol of the filter chains of a listener.
 type ListenerType string
 
 // The types of listeners.
@@ -45,10 +44,10 @@ const (
 
 // ListenerFilter selects listeners; zero fields select all.
 type ListenerFilter struct {
-	// Address is compared with each address, ignoring case.
+	// Address matches any address, ignoring case.
 	Address string
 	Port    uint32
-	// Type is compared ignoring case.
+	// Type matches ignoring case.
 	Type ListenerType
 }
 
@@ -67,9 +66,9 @@ var listenerSection = section{
 	},
 }
 
-// ReadListeners reads a config dump and returns the active and static
-// listeners that the filter selects, ordered by port, address and type. With
-// resources they carry their JSON. A dump without any listener is an error.
+// ReadListeners reads a config dump and returns the active and static listeners that the
+// filter selects, sorted by port, address and type. With resources, each has its JSON. A
+// dump without any listener is an error.
 func ReadListeners(r io.Reader, f ListenerFilter, resources bool) ([]Listener, error) {
 	var found []Listener
 	err := listenerSection.readSome(r, func(_ string, raw jsontext.Value) (err error) {
@@ -103,9 +102,8 @@ func compareListeners(a, b Listener) int {
 	return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.Addresses[0], b.Addresses[0]), cmp.Compare(a.Type, b.Type))
 }
 
-// NewListener summarises a listener. Its chains are ordered by destination,
-// last first; those with one destination stay in the listener's order, the
-// default chain at the end.
+// NewListener summarises a listener. Its chains are sorted by destination, last first.
+// Chains of one destination stay in order, and the default chain is last.
 func NewListener(m *listenerv3.Listener) Listener {
 	address, port := splitAddress(m.GetAddress())
 	l := Listener{Name: m.GetName(), Addresses: []string{address}, Port: port}
@@ -137,7 +135,7 @@ func NewListener(m *listenerv3.Listener) Listener {
 	return l
 }
 
-// splitAddress returns an address as tables show it, and its port.
+// splitAddress returns an address in the format of tables, and its port.
 func splitAddress(a *corev3.Address) (string, uint32) {
 	switch a := a.GetAddress().(type) {
 	case *corev3.Address_SocketAddress:
@@ -150,8 +148,8 @@ func splitAddress(a *corev3.Address) (string, uint32) {
 	return "unknown", 0
 }
 
-// ListenerTable lays listeners out in Istio's columns: one row a filter chain
-// if verbose, else one a listener.
+// ListenerTable returns listeners in Istio's columns: one row a filter chain if verbose,
+// else one a listener.
 func ListenerTable(listeners []Listener, verbose bool) *output.Table {
 	t := &output.Table{Header: []string{"ADDRESSES", "PORT", "TYPE"}, Gap: 1}
 	if verbose {
@@ -170,7 +168,7 @@ func ListenerTable(listeners []Listener, verbose bool) *output.Table {
 	return t
 }
 
-// WideListenerTable adds to the columns of ListenerTable the name.
+// WideListenerTable is ListenerTable with the names.
 func WideListenerTable(listeners []Listener, verbose bool) *output.Table {
 	t := ListenerTable(listeners, verbose)
 	t.Header = append(t.Header, "NAME")
@@ -188,12 +186,12 @@ func WideListenerTable(listeners []Listener, verbose bool) *output.Table {
 	return t
 }
 
-// ListenerResources is the JSON of listeners that were read with resources.
+// ListenerResources returns the JSON of listeners that were read with resources.
 func ListenerResources(listeners []Listener) []jsontext.Value {
 	return resourcesOf(listeners, func(l Listener) jsontext.Value { return l.Resource })
 }
 
-// chainMatch says what connections a filter chain takes.
+// chainMatch describes the connections that a filter chain matches.
 func chainMatch(m *listenerv3.FilterChainMatch) string {
 	var parts []string
 	if names := m.GetServerNames(); len(names) > 0 {
@@ -224,8 +222,8 @@ func chainMatch(m *listenerv3.FilterChainMatch) string {
 	return strings.Join(parts, "; ")
 }
 
-// applications gives the lists of ALPN names that Istio's control planes made
-// the names that its tables show.
+// applications replaces the ALPN lists of Istio's control planes by the names in Istio's
+// tables.
 func applications(list string) string {
 	switch list {
 	case "http/1.0,http/1.1,h2c":

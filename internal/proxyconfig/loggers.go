@@ -15,7 +15,7 @@ import (
 	"github.com/meshctl/meshctl/internal/output"
 )
 
-// logLevels are those of Envoy, from the one that logs most.
+// logLevels returns Envoy's log levels, the most verbose first.
 func logLevels() []string {
 	return []string{"trace", "debug", "info", "warning", "error", "critical", "off"}
 }
@@ -26,8 +26,8 @@ type LogLevels struct {
 	Of  map[string]string // by logger
 }
 
-// ParseLogLevels reads a list of level, logger:level and logger=level, separated by
-// commas and blanks. A logger may have a prefix that ends with ::, which does not count.
+// ParseLogLevels parses a list of level, logger:level and logger=level, separated by
+// commas and blanks. It ignores a prefix of a logger that ends with ::.
 func ParseLogLevels(text string) (LogLevels, error) {
 	out := LogLevels{Of: map[string]string{}}
 	for item := range strings.SplitSeq(text, ",") {
@@ -64,7 +64,7 @@ func ParseLogLevels(text string) (LogLevels, error) {
 	return out, nil
 }
 
-// logLevel is Envoy's name of a level.
+// logLevel returns Envoy's name of a level.
 func logLevel(written string) (string, error) {
 	if written == "warn" {
 		return "warning", nil
@@ -79,7 +79,7 @@ func logLevel(written string) (string, error) {
 	return written, nil
 }
 
-// Check says which logger an Envoy with these active loggers does not have.
+// Check reports loggers that are not among the active loggers of an Envoy.
 func (l LogLevels) Check(active map[string]string) error {
 	for _, logger := range slices.Sorted(maps.Keys(l.Of)) {
 		if _, ok := active[logger]; ok {
@@ -94,7 +94,7 @@ func (l LogLevels) Check(active map[string]string) error {
 	return nil
 }
 
-// ReadLoggers reads the levels of all loggers, as Envoy's /logging lists them.
+// ReadLoggers reads the levels of all loggers from Envoy's /logging.
 func ReadLoggers(r io.Reader) (map[string]string, error) {
 	out := map[string]string{}
 	lines := bufio.NewScanner(r)
@@ -113,8 +113,8 @@ func ReadLoggers(r io.Reader) (map[string]string, error) {
 	return out, nil
 }
 
-// CheckServerInfo reads an answer to /server_info, which it holds whole: one that names
-// no version is an error, as no Envoy gives it.
+// CheckServerInfo checks that a response to /server_info has a version, as every Envoy's
+// has. It holds the whole response.
 func CheckServerInfo(r io.Reader) error {
 	info, err := readServerInfo(r)
 	if err == nil && info.GetVersion() == "" {
@@ -135,8 +135,8 @@ func readServerInfo(r io.Reader) (*adminv3.ServerInfo, error) {
 	return info, nil
 }
 
-// ReadStartLevels reads from an answer to Envoy's /server_info, which it holds whole,
-// which levels it was started with.
+// ReadStartLevels reads the log levels that an Envoy was started with from /server_info.
+// It holds the whole response.
 func ReadStartLevels(r io.Reader) (LogLevels, error) {
 	info, err := readServerInfo(r)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/meshctl/meshctl/internal/output"
 )
 
-// Overview is the rows of a whole config dump.
+// Overview holds the rows of a whole config dump.
 type Overview struct {
 	Bootstrap   Bootstrap // without Resource
 	Clusters    []Cluster
@@ -22,26 +22,26 @@ type Overview struct {
 	Routes      []Route
 	Secrets     []Secret // those of Secrets.Items
 	Assignments []Assignment
-	// Missing are the sections that are not in the dump.
+	// Missing are the sections that the dump does not have.
 	Missing []*MissingError
 }
 
-// OverviewFilter selects what stands in an Overview; zero fields select all.
+// OverviewFilter selects the rows of an Overview; zero fields select all.
 type OverviewFilter struct {
 	// Clusters selects clusters, and endpoints by their cluster.
 	Clusters ClusterFilter
-	// Listeners selects listeners. Its address selects endpoints, too.
+	// Listeners selects listeners. Its address also selects endpoints.
 	Listeners ListenerFilter
 	Routes    RouteFilter
 }
 
-// overviewWhat names what an overview is read from, for errors.
+// overviewWhat names the contents of an overview in errors.
 const overviewWhat = "clusters, listeners, routes, secrets and endpoint assignments"
 
 var errNothing = errors.New("config dump has no configuration of a type that is shown")
 
-// ReadOverview reads a config dump once. Sections that are not in it are no
-// error, unless there is none.
+// ReadOverview reads a config dump once. Missing sections are an error only if all are
+// missing.
 func ReadOverview(r io.Reader, f OverviewFilter) (*Overview, error) {
 	o, secrets := new(Overview), new(Secrets)
 	endpoints := EndpointFilter{Address: f.Listeners.Address}
@@ -89,8 +89,8 @@ type Part struct {
 	Table *output.Table
 }
 
-// Parts lays an overview out in Istio's tables, see the tables of each kind.
-// Rows say in their first cell what they are: cluster/…, listener/….
+// Parts returns an overview as Istio's tables. The first cell of each row begins with its
+// kind: cluster/…, listener/….
 func (o *Overview) Parts(verbose bool, now time.Time) []Part {
 	clusters := ClusterTable(o.Clusters)
 	for i, c := range o.Clusters {
@@ -121,7 +121,7 @@ func (o *Overview) Parts(verbose bool, now time.Time) []Part {
 	}
 }
 
-// prefixed puts the prefix before the first cell of each row.
+// prefixed adds a prefix to the first cell of each row.
 func prefixed(prefix string, t *output.Table) *output.Table {
 	for _, row := range t.Rows {
 		row[0] = prefix + row[0]
@@ -134,8 +134,8 @@ type DumpResource struct {
 	Configs jsontext.Value `json:"configs"`
 }
 
-// ReadDump returns a whole config dump as proto JSON. What is secret is redacted,
-// also in types that no table shows. It holds the dump once, without white space.
+// ReadDump returns a whole config dump as proto JSON, with secrets redacted in all types.
+// It holds the dump once, without white space.
 func ReadDump(r io.Reader) (*DumpResource, error) {
 	d := newDump(r)
 	var out bytes.Buffer

@@ -17,9 +17,8 @@ import (
 	_ "github.com/meshctl/meshctl/internal/xdswire/protos" // every extension that a dump may hold
 )
 
-// decode reads a resource of a dump into its message. A resource of another
-// type is an error; extensions that this build does not know keep their type
-// URL and lose their content.
+// decode reads a resource of a dump into its message. A resource of another type is an
+// error. Unknown extensions keep their type URL and lose their content.
 func decode(raw jsontext.Value, m proto.Message) error {
 	want := m.ProtoReflect().Descriptor().FullName()
 	if got := typeOf(raw); got != "" && got != string(want) {
@@ -32,8 +31,7 @@ func decode(raw jsontext.Value, m proto.Message) error {
 	return nil
 }
 
-// typeOf is the message name that an object's "@type" gives, if that is its
-// first member.
+// typeOf returns the message name in an object's "@type", if that is its first member.
 func typeOf(raw jsontext.Value) string {
 	d := newDump(bytes.NewReader(raw))
 	if d.begin(jsontext.KindBeginObject, "") != nil {
@@ -49,8 +47,8 @@ func typeOf(raw jsontext.Value) string {
 	return url[strings.LastIndexByte(url, '/')+1:]
 }
 
-// knownTypes resolves an unknown extension to a message without fields, so
-// that it does not make the resource around it unreadable.
+// knownTypes resolves an unknown extension to a message without fields, so that the
+// resource around it remains readable.
 type knownTypes struct{ *protoregistry.Types }
 
 func (k knownTypes) FindMessageByURL(url string) (protoreflect.MessageType, error) {
@@ -61,18 +59,17 @@ func (k knownTypes) FindMessageByURL(url string) (protoreflect.MessageType, erro
 	return t, err
 }
 
-// protoJSON rewrites a message as Envoy prints it (snake case) to proto JSON
-// (lower camel case), member by member along the message's description: keys
-// of maps and of google.protobuf.Struct stay, unknown members and extensions
-// stay as they came. Fields that Envoy's API marks as sensitive, and private keys in
-// PEM in any other, are redacted, whatever printed the dump.
+// protoJSON converts a message from Envoy's output (snake case) to proto JSON (lower
+// camel case), by the message's description. Keys of maps and of google.protobuf.Struct,
+// unknown members and extensions stay. It redacts fields that Envoy's API marks as
+// sensitive, and private keys in PEM in all other fields.
 func protoJSON(raw jsontext.Value, of proto.Message) (jsontext.Value, error) {
 	value, _, err := convert(raw, of, false)
 	return value, err
 }
 
-// convert is protoJSON, and says whether there is anything to redact, which stays as it
-// came when it is to be revealed.
+// convert is protoJSON, and reports whether anything is redacted. With reveal, redacted
+// values stay.
 func convert(raw jsontext.Value, of proto.Message, reveal bool) (value jsontext.Value, redacts bool, err error) {
 	var out bytes.Buffer
 	c := converter{
@@ -167,8 +164,8 @@ func (c *converter) single(fd protoreflect.FieldDescriptor, secret bool) error {
 	return c.plain(fd.Kind() == protoreflect.BytesKind, secret)
 }
 
-// plain copies a value that has no field names to convert, without private keys. Of
-// a secret it keeps the shape and redacts the strings and numbers.
+// plain copies a value without field names to convert, and redacts private keys. In a
+// secret it keeps the structure and redacts all strings and numbers.
 func (c *converter) plain(isBytes, secret bool) error {
 	depth := c.d.StackDepth()
 	for {
@@ -195,7 +192,7 @@ func (c *converter) plain(isBytes, secret bool) error {
 	}
 }
 
-// safeToken is what is shown for a string or number instead, if that must not be.
+// safeToken returns a string or number, or its replacement if it is redacted.
 func safeToken(tok jsontext.Token, isBytes, secret bool) (safe jsontext.Token, redacts bool) {
 	switch k := tok.Kind(); {
 	case k == jsontext.KindString && !secret:
@@ -210,7 +207,7 @@ func safeToken(tok jsontext.Token, isBytes, secret bool) (safe jsontext.Token, r
 	return jsontext.Int(0), secret && tok.Kind() == jsontext.KindNumber
 }
 
-// object copies an object's braces; member is called after each name is read.
+// object copies the braces of an object, and calls member after each name.
 func (c *converter) object(member func(name string) error) error {
 	if err := c.copyToken(); err != nil {
 		return err

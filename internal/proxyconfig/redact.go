@@ -11,16 +11,16 @@ const (
 	redactedBase64 = "W3JlZGFjdGVkXQ=="
 )
 
-// How PEM blocks begin and end, and how base64 of a first one begins.
+// Beginnings and ends of PEM blocks, and the beginning of one in base64.
 const (
 	pemBegin, pemEnd = "-----BEGIN ", "-----END "
 	pemDashes        = "-----"
 	pemBase64        = "LS0tLS1CRUdJTi" // -----BEGIN
 )
 
-// redactKeys replaces the PEM blocks with private keys in a string of a dump, which
-// is bytes in base64 or a text: a chain of certificates may have its key beside it,
-// which Envoy prints. What else is in the string stays.
+// redactKeys replaces the PEM blocks with private keys in a string of a dump, which is
+// bytes in base64 or text. A chain of certificates may come with its key, which Envoy
+// prints. The rest of the string stays.
 func redactKeys(s string, isBytes bool) string {
 	if isBytes || strings.HasPrefix(s, pemBase64) { // extensions that are not known do not tell bytes
 		plain := strings.NewReplacer("-", "+", "_", "/", "=", "").Replace(s)
@@ -33,7 +33,7 @@ func redactKeys(s string, isBytes bool) string {
 	return redactBlocks(s)
 }
 
-// redactBlocks takes what has no end for a key up to the end of the text.
+// redactBlocks redacts a block without an end up to the end of the text.
 func redactBlocks(text string) string {
 	var out strings.Builder
 	rest := text

@@ -17,12 +17,12 @@ import (
 
 // Route is one route configuration of a proxy.
 type Route struct {
-	// Name is empty for some that stand in the bootstrap.
+	// Name is empty for some configurations of the bootstrap.
 	Name string
 	// Hosts is the number of virtual hosts.
 	Hosts int
-	// Entries are the routes of all virtual hosts, in order, without those
-	// that pass traffic through unchanged.
+	// Entries are the routes of all virtual hosts, in order, without those that pass
+	// traffic through unchanged.
 	Entries []RouteEntry
 	// Resource is the configuration as proto JSON; nil unless asked for.
 	Resource jsontext.Value
@@ -33,11 +33,11 @@ type Route struct {
 // RouteEntry is one route of one virtual host.
 type RouteEntry struct {
 	Host string
-	// Domains is short: at most two, then how many more.
+	// Domains has at most two domains, then the number of the others.
 	Domains string
 	Match   string
-	// Service is the VirtualService behind it, name.namespace; 404 if the
-	// virtual host has no routes at all.
+	// Service is the VirtualService of the route, name.namespace, or 404 if the virtual
+	// host has no routes.
 	Service string
 }
 
@@ -56,10 +56,9 @@ var routeSection = section{
 	},
 }
 
-// ReadRoutes reads a config dump and returns the route configurations that
-// the filter selects: those from RDS, then the inline ones, each ordered by
-// name, numbers first. With resources they carry their JSON. A dump without
-// any route configuration is an error.
+// ReadRoutes reads a config dump and returns the route configurations that the filter
+// selects: those from RDS, then the inline ones, each sorted by name, numbers first. With
+// resources, each has its JSON. A dump without any is an error.
 func ReadRoutes(r io.Reader, f RouteFilter, resources bool) ([]Route, error) {
 	var found []Route
 	err := routeSection.readSome(r, func(list string, raw jsontext.Value) (err error) {
@@ -132,8 +131,8 @@ func NewRoute(m *routev3.RouteConfiguration) Route {
 	return r
 }
 
-// shortDomains leaves out what says nothing new (names with a port, and long
-// forms of a name whose short form is there) and shows two of the rest.
+// shortDomains omits redundant names (names with a port, and long forms next to the short
+// form) and returns two of the rest.
 func shortDomains(domains []string) string {
 	if len(domains) == 1 {
 		return domains[0]
@@ -158,8 +157,8 @@ func shortDomains(domains []string) string {
 	return fmt.Sprintf("%s + %d more...", strings.Join(kept[:2], ", "), len(kept)-2)
 }
 
-// RouteTable lays routes out in Istio's columns: one row a route if verbose,
-// else one a route configuration.
+// RouteTable returns routes in Istio's columns: one row a route if verbose, else one a
+// route configuration.
 func RouteTable(routes []Route, verbose bool) *output.Table {
 	t := &output.Table{Header: []string{"NAME", "VIRTUAL HOSTS"}}
 	if verbose {
@@ -177,7 +176,7 @@ func RouteTable(routes []Route, verbose bool) *output.Table {
 	return t
 }
 
-// RouteResources is the JSON of routes that were read with resources.
+// RouteResources returns the JSON of routes that were read with resources.
 func RouteResources(routes []Route) []jsontext.Value {
 	return resourcesOf(routes, func(r Route) jsontext.Value { return r.Resource })
 }

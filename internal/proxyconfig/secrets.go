@@ -18,29 +18,27 @@ import (
 	"github.com/meshctl/meshctl/internal/output"
 )
 
-// Secret is one certificate or trust bundle that a proxy got through SDS.
+// Secret is one certificate or trust bundle from SDS.
 type Secret struct {
 	Name string
-	// State is ACTIVE, WARMING, or UNINITIALIZED when nothing was delivered.
+	// State is ACTIVE, WARMING, or UNINITIALIZED if Envoy has not received the secret.
 	State string
-	// Cert is the first certificate; nil if there is none or it cannot be
-	// parsed.
+	// Cert is the first certificate; nil if there is none or it cannot be parsed.
 	Cert *x509.Certificate
-	// TrustDomain is that of the certificate's SPIFFE id, or the one that a
-	// SPIFFE bundle is for.
+	// TrustDomain is the trust domain of the certificate's SPIFFE id or of the bundle.
 	TrustDomain string
-	// PEM is the whole chain or bundle as it was delivered; nil if it was not.
+	// PEM is the whole chain or bundle; nil without one.
 	PEM []byte
 }
 
 // Secrets are the secrets of a config dump.
 type Secrets struct {
-	// Items has warming secrets first, then active ones, each in the order
-	// of the dump; a bundle of several trust domains has one item for each.
+	// Items has warming secrets first, then active ones, each in the order of the dump. A
+	// bundle of several trust domains has one item for each.
 	Items []Secret
-	// Resource is the section as proto JSON: an object with the lists
-	// dynamicActiveSecrets, dynamicWarmingSecrets and staticSecrets, those
-	// that are not empty. Private keys are redacted.
+	// Resource is the section as proto JSON: an object with those of the lists
+	// dynamicActiveSecrets, dynamicWarmingSecrets and staticSecrets that are not empty.
+	// Private keys are redacted.
 	Resource SecretsResource
 	// Static are the secrets of the bootstrap, without a State.
 	Static []Secret
@@ -78,8 +76,8 @@ func ReadSecretsResource(r io.Reader) (*Secrets, error) {
 	return readSecrets(r, secretSection.readAlone)
 }
 
-// IsSecretsResource reports whether a text begins as that JSON form does, and
-// as nothing else.
+// IsSecretsResource reports whether a text begins like the JSON form of a SecretsResource
+// and like no other input.
 func IsSecretsResource(data []byte) bool {
 	d := jsontext.NewDecoder(bytes.NewReader(data))
 	if tok, err := d.ReadToken(); err != nil || tok.Kind() != jsontext.KindBeginObject {
@@ -173,7 +171,7 @@ func appendSecret(to []Secret, m *adminv3.SecretsConfigDump_DynamicSecret, state
 	return append(to, item), nil
 }
 
-// inline is the data that the dump holds itself.
+// inline returns data that is in the dump itself.
 func inline(source *corev3.DataSource) []byte {
 	if data := source.GetInlineBytes(); data != nil {
 		return data
@@ -181,7 +179,8 @@ func inline(source *corev3.DataSource) []byte {
 	return []byte(source.GetInlineString())
 }
 
-// firstCertificate is the first of a PEM bundle, nil if it cannot be parsed.
+// firstCertificate returns the first certificate of a PEM bundle, nil if it cannot be
+// parsed.
 func firstCertificate(data []byte) *x509.Certificate {
 	block, _ := pem.Decode(data)
 	if block == nil {
@@ -203,8 +202,8 @@ func trustDomain(cert *x509.Certificate) string {
 	return ""
 }
 
-// SecretTable lays secrets out in Istio's columns; certificates are judged by
-// the clock now. The column TRUST DOMAIN is there if every secret has one.
+// SecretTable returns secrets in Istio's columns, with the validity of certificates at
+// now. The column TRUST DOMAIN is there if every secret has one.
 func SecretTable(items []Secret, now time.Time) *output.Table {
 	t := &output.Table{Header: []string{"RESOURCE NAME", "TYPE", "STATUS", "VALID CERT", "SERIAL NUMBER", "NOT AFTER", "NOT BEFORE"}}
 	domains := len(items) > 0 && !slices.ContainsFunc(items, func(s Secret) bool { return s.TrustDomain == "" })

@@ -1,6 +1,5 @@
-// Package fetch gets the dumps that package proxyconfig reads: from the admin
-// interface of a running Envoy, by its address or otherwise, from a file or from
-// standard input. Nothing but Post changes anything.
+// Package fetch gets the dumps that package proxyconfig reads: from the admin interface
+// of a running Envoy, from a file or from standard input. Only Post may change an Envoy.
 package fetch
 
 import (
@@ -33,23 +32,23 @@ const (
 	Listeners Request = "/config_dump?mask=dynamic_listeners,static_listeners"
 	Routes    Request = "/config_dump?mask=dynamic_route_configs,static_route_configs"
 	Secrets   Request = "/config_dump?mask=dynamic_active_secrets,dynamic_warming_secrets"
-	// Extensions has no mask: with one, Envoy says nothing of the section
-	// when it has no filters yet.
+	// Extensions has no mask, as a masked response of an Envoy without filters does not
+	// have the section.
 	Extensions Request = "/config_dump"
-	// Assignments are endpoints, as the rest of the configuration shows them.
+	// Assignments are the endpoints of the config dump.
 	Assignments Request = "/config_dump?mask=dynamic_endpoint_configs,static_endpoint_configs&include_eds"
 	Bootstrap   Request = "/config_dump?mask=bootstrap"
-	// All is Everything and endpoints.
+	// All is Everything with endpoints.
 	All Request = "/config_dump?include_eds"
-	// Everything is all sections of one moment, but endpoints.
+	// Everything is all sections of one moment except endpoints.
 	Everything Request = "/config_dump"
 )
 
-// ServerInfo is how the Envoy was started.
+// ServerInfo returns version and command line of the Envoy.
 const ServerInfo Request = "/server_info"
 
-// Loggers lists the levels of all loggers, for Post. It sets all to a level before, if
-// that is not empty, or those that are named, together.
+// Loggers returns a request that lists the levels of all loggers, for Post. Before that,
+// it sets all levels, if all is not empty, or the levels of the named loggers.
 func Loggers(all string, of map[string]string) Request {
 	switch {
 	case all != "":
@@ -64,26 +63,26 @@ func Loggers(all string, of map[string]string) Request {
 	return "/logging"
 }
 
-// Source says where a dump is. Exactly one of Admin and File is set.
+// Source is the source of a dump. Exactly one of Admin and File is set.
 type Source struct {
-	// Admin is an admin interface: host:port or http://host:port.
+	// Admin is the address of an admin interface: host:port or http://host:port.
 	Admin string
-	// Dial connects to Admin otherwise than by its address, which is then a name
-	// only; Via says how, such as port-forward to pod apps/web-1.
+	// Dial, if not nil, connects to Admin. Via describes how, as in port-forward to pod
+	// apps/web-1.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
 	Via  string
 	// File is the path of a saved dump, "-" for Stdin.
 	File  string
 	Stdin io.Reader
-	// Timeout bounds a request to Admin, from connect until its last byte was read;
-	// 0 for no bound.
+	// Timeout bounds a request to Admin up to the last byte of the response; 0 means no
+	// bound.
 	Timeout time.Duration
-	// MaxSize bounds the dump, in bytes. With FixedSize, no flag allows more.
+	// MaxSize bounds the dump, in bytes. FixedSize reports that no flag changes it.
 	MaxSize   int64
 	FixedSize bool
 }
 
-// String names the source, for errors.
+// String names the source in errors.
 func (s *Source) String() string {
 	switch s.File {
 	case "":
@@ -97,7 +96,7 @@ func (s *Source) String() string {
 	return s.File
 }
 
-// Validate checks that the source is exactly one and well formed.
+// Validate checks that there is exactly one source, and that it is well formed.
 func (s *Source) Validate() error {
 	if (s.Admin == "") == (s.File == "") {
 		return errors.New("give exactly one source: a pod, --admin host:port of a running Envoy, or --file with a saved dump")
@@ -109,8 +108,8 @@ func (s *Source) Validate() error {
 	return err
 }
 
-// Read opens the source and calls read with the dump. Errors name the source. When
-// ctx ends before read does, the error is why, whatever read has made of it.
+// Read opens the source and calls read with the dump. Errors name the source. If ctx ends
+// before read returns, the result is the error of ctx.
 func (s *Source) Read(ctx context.Context, request Request, read func(io.Reader) error) error {
 	body, err := s.open(ctx, request)
 	if err != nil {
@@ -119,8 +118,7 @@ func (s *Source) Read(ctx context.Context, request Request, read func(io.Reader)
 	return s.read(ctx, body, read)
 }
 
-// Post sends a request that may change something to the admin interface, and calls
-// read with the answer.
+// Post sends a request that may change Envoy, and calls read with the response.
 func (s *Source) Post(ctx context.Context, request Request, read func(io.Reader) error) error {
 	body, err := s.ask(ctx, http.MethodPost, request)
 	if err != nil {
@@ -147,8 +145,7 @@ func (s *Source) read(ctx context.Context, body io.ReadCloser, read func(io.Read
 	return nil
 }
 
-// endingReader fails when ctx has ended, also where no Read waits: what is made of a
-// large file takes time.
+// endingReader fails when ctx has ended, also for files: parsing a large one takes time.
 type endingReader struct {
 	ctx context.Context
 	r   io.Reader
@@ -185,7 +182,7 @@ func (s *Source) open(ctx context.Context, request Request) (io.ReadCloser, erro
 	}{files.Until(ctx, f), f}, nil
 }
 
-// maxErrorBody is how much of an error's body is shown, in bytes.
+// maxErrorBody bounds the shown part of an error response, in bytes.
 const maxErrorBody = 200
 
 func (s *Source) ask(ctx context.Context, method string, request Request) (io.ReadCloser, error) {
@@ -215,8 +212,8 @@ func (s *Source) ask(ctx context.Context, method string, request Request) (io.Re
 	resp.Body = &answer{resp.Body, ctx, cancel}
 	if resp.StatusCode != http.StatusOK {
 		defer resp.Body.Close()
-		// Envoy leaves a section out that it has nothing for, such as routes
-		// without any HTTP listener, and then refuses the mask.
+		// Envoy omits an empty section, such as routes without any HTTP listener, and then
+		// refuses the mask.
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
 		if bytes.Contains(text, []byte("could not be successfully applied to any configs")) {
 			return io.NopCloser(strings.NewReader(nothingTo(request))), nil
@@ -227,8 +224,9 @@ func (s *Source) ask(ctx context.Context, method string, request Request) (io.Re
 	return resp.Body, nil
 }
 
-// nothingTo is the answer of an Envoy that has nothing for a request. One that has no
-// endpoints has no clusters either, which is no fault; of routes the dump is to say it.
+// nothingTo returns the response of an Envoy that has nothing for a request. An Envoy
+// without clusters has no endpoints, which is no fault. Without routes, the dump itself
+// is needed.
 func nothingTo(request Request) string {
 	if request == Assignments {
 		return `{"configs": [{"@type": "type.googleapis.com/envoy.admin.v3.EndpointsConfigDump"}]}`
@@ -243,7 +241,7 @@ func (s *Source) bounded(ctx context.Context) (context.Context, context.CancelFu
 	return context.WithTimeoutCause(ctx, s.Timeout, timeoutError(s.Timeout))
 }
 
-// timeoutError is that an answer was not whole after that time.
+// timeoutError reports that a response was not complete in time.
 type timeoutError time.Duration
 
 func (t timeoutError) Error() string {
@@ -252,7 +250,7 @@ func (t timeoutError) Error() string {
 
 func (t timeoutError) Unwrap() error { return context.DeadlineExceeded }
 
-// answer is the body of one whose time ctx bounds.
+// answer is a response body whose time ctx bounds.
 type answer struct {
 	io.ReadCloser
 	ctx    context.Context
@@ -272,7 +270,7 @@ func (a *answer) Close() error {
 	return a.ReadCloser.Close()
 }
 
-// withoutURL drops method and URL, which say nothing that a person typed.
+// withoutURL removes method and URL from an error, as the user typed neither.
 func withoutURL(err error) error {
 	if u, ok := errors.AsType[*url.Error](err); ok {
 		return u.Err
@@ -280,7 +278,7 @@ func withoutURL(err error) error {
 	return err
 }
 
-// baseURL reads host:port or http://host:port.
+// baseURL parses host:port or http://host:port.
 func baseURL(admin string) (string, error) {
 	hostPort := strings.TrimSuffix(strings.TrimPrefix(admin, "http://"), "/")
 	host, port, err := net.SplitHostPort(hostPort)
@@ -290,7 +288,7 @@ func baseURL(admin string) (string, error) {
 	return "http://" + hostPort, nil
 }
 
-// limitedReader fails, other than io.LimitedReader, when there is more.
+// limitedReader fails when there is more. io.LimitedReader would end.
 type limitedReader struct {
 	r         io.Reader
 	left, max int64
