@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoregistry"
 )
 
-// TestUnordered names lists, and fields, that there are.
+// TestUnordered: all lists and fields exist.
 func TestUnordered(t *testing.T) {
 	t.Parallel()
 	for name, fields := range unordered() {
@@ -67,8 +67,7 @@ func comparable(turned bool) string {
 		{"endpoint_config": {"@type": "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment", "cluster_name": "c", "endpoints": ` + localities + `}}]}]}`
 }
 
-// TestCompareOrder finds no difference in what Envoy takes in any order, and one in
-// the order of routes.
+// TestCompareOrder: the order counts for routes, and not for unordered lists.
 func TestCompareOrder(t *testing.T) {
 	t.Parallel()
 	all := Selection{Types: DynamicTypes()}
@@ -133,7 +132,7 @@ func TestSelection(t *testing.T) {
 			t.Errorf("%v (-want +got):\n%s", tc.selected, diff)
 		}
 	}
-	// What is not asked for need not be there.
+	// Sections outside of the selection may be missing.
 	if _, err := ReadDynamic(strings.NewReader(`{"configs": [{"@type": "`+clusterSection.typeURL+`"}]}`), Selection{Types: []string{"CDS"}}); err != nil {
 		t.Error(err)
 	}
@@ -194,7 +193,7 @@ func TestAlike(t *testing.T) {
 	}
 }
 
-// TestCompareAlike finds two Envoys alike, but for their own addresses.
+// TestCompareAlike: two Envoys that differ only in their own addresses are equal.
 func TestCompareAlike(t *testing.T) {
 	t.Parallel()
 	one := strings.ReplaceAll(comparable(false), `"l"`, `"10.0.0.1_80"`)
@@ -226,8 +225,8 @@ func TestCompareAlike(t *testing.T) {
 	}
 }
 
-// TestCompareAlikeDualStack loses none of the resources that have the addresses of two
-// families in their names, or names that are alike otherwise.
+// TestCompareAlikeDualStack: resources whose names have addresses of two families, or
+// become equal, are all kept.
 func TestCompareAlikeDualStack(t *testing.T) {
 	t.Parallel()
 	read := func(ipv4, ipv6 string, port int, names ...string) *Dynamic {

@@ -37,8 +37,8 @@ func comma(i int) string {
 	return ","
 }
 
-// BenchmarkEndpoints reads the dump as `pc endpoints` does. live-MB is what
-// the rows hold at the end.
+// BenchmarkEndpoints reads the dump as `pc endpoints` does. live-MB is the size of the
+// rows.
 func BenchmarkEndpoints(b *testing.B) {
 	dump := manyEndpoints()
 	live := func() float64 {

@@ -145,8 +145,8 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// TestCompareCaptured compares what a real Envoy dumped with itself and with what
-// of it a control plane would not have sent.
+// TestCompareCaptured: the dump of a real Envoy equals itself, and differs from a dump
+// without some resources.
 func TestCompareCaptured(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("testdata/c1-sleep.config.json")
@@ -187,8 +187,8 @@ func TestReadDynamicErrors(t *testing.T) {
 	}
 }
 
-// TestCompareRedacted tells that secrets differ, and nothing of them; what an Envoy has
-// redacted itself may be anything.
+// TestCompareRedacted: secrets are compared but not shown. Values that Envoy redacted
+// count as equal.
 func TestCompareRedacted(t *testing.T) {
 	t.Parallel()
 	cluster := func(key, rest string) *Dynamic {
@@ -226,7 +226,7 @@ func TestCompareRedacted(t *testing.T) {
 	}
 }
 
-// TestCompareErrors names the dump and the resource.
+// TestCompareErrors: errors name the dump and the resource.
 func TestCompareErrors(t *testing.T) {
 	t.Parallel()
 	read := func(socket string) *Dynamic {

@@ -9,8 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestExtensionsOfUnknownTypes: an extension that this build does not know
-// keeps its type, one that Envoy did not get yet has none.
+// TestExtensionsOfUnknownTypes: an unknown extension keeps its type; one that Envoy has
+// not received yet has none.
 func TestExtensionsOfUnknownTypes(t *testing.T) {
 	t.Parallel()
 	const unknown = `{"ecds_filter": {"@type": "type.googleapis.com/envoy.config.core.v3.TypedExtensionConfig",

@@ -274,7 +274,7 @@ func TestChains(t *testing.T) {
 	}
 }
 
-// Beyond twelve chains a plain sort would mix those of one destination.
+// With more than twelve chains an unstable sort would reorder chains of one destination.
 func TestChainOrderIsStable(t *testing.T) {
 	t.Parallel()
 	var chains, want []string

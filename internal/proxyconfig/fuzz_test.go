@@ -59,7 +59,7 @@ func (n *naiveAddress) split() (host string, port uint32) {
 	return "unknown", 0
 }
 
-// kinds is how many addresses there are where one is allowed.
+// kinds counts the kinds of addresses, of which one is allowed.
 func (n *naiveAddress) kinds() int {
 	count := 0
 	for _, is := range []bool{n.Address.SocketAddress != nil, n.Address.Pipe != nil, n.Address.Internal != nil} {
@@ -88,8 +88,8 @@ func (n *naive) endpoints(cluster string) []Endpoint {
 	return out
 }
 
-// FuzzReadEndpoints: reading as a stream gives what decoding the whole
-// document gives, and the filter only leaves out.
+// FuzzReadEndpoints: reading as a stream equals decoding the whole document, and the
+// filter only omits endpoints.
 func FuzzReadEndpoints(f *testing.F) {
 	f.Add(must[[]byte](f)(io.ReadAll(testdata(f, clustersDump))), "xds-grpc")
 	f.Add([]byte(`{"cluster_statuses":[{"name":"a","host_statuses":[{"address":{"pipe":{"path":"p"}}},{}]}]}`), "a")
@@ -119,8 +119,8 @@ func FuzzReadEndpoints(f *testing.F) {
 	})
 }
 
-// snakeNames rewrites the names of all members to snake case, and drops null
-// and what only differs from a known name in case, which encoding/json takes.
+// snakeNames converts all member names to snake case. It drops nulls, and members that
+// differ from a known name only in case, as encoding/json accepts those.
 func snakeNames(t *testing.T, data []byte) []byte {
 	t.Helper()
 	var v any
@@ -214,8 +214,7 @@ func (n *naiveAssignment) endpoints(t *testing.T) []Assigned {
 	return out
 }
 
-// FuzzReadAssignments: reading as a stream gives what decoding the whole
-// assignment gives.
+// FuzzReadAssignments: reading as a stream equals decoding the whole assignment.
 func FuzzReadAssignments(f *testing.F) {
 	for _, a := range must[[]Assignment](f)(ReadAssignments(testdata(f, assignmentsDump), EndpointFilter{}, true)) {
 		f.Add([]byte(a.Resource))
@@ -240,8 +239,8 @@ func FuzzReadAssignments(f *testing.F) {
 	})
 }
 
-// FuzzConfigDump: no dump makes a reader panic or hang, and whatever is read
-// is written as JSON.
+// FuzzConfigDump: no dump makes a reader panic or hang, and results can be written as
+// JSON.
 func FuzzConfigDump(f *testing.F) {
 	f.Add(must[[]byte](f)(io.ReadAll(testdata(f, configDump))))
 	for _, s := range []section{clusterSection, listenerSection, routeSection, secretSection, extensionSection, bootstrapSection, assignmentSection} {
@@ -275,7 +274,7 @@ func FuzzConfigDump(f *testing.F) {
 						spaced.Types[name].resources[key] = r
 					}
 				}
-				// The error is that nobody knows what is secret in a resource.
+				// Without its description, the secrets of a resource are not known.
 				all, _ := Compare(t.Context(), d, &spaced, types)
 				for _, c := range all {
 					if !c.Match {

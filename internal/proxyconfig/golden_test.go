@@ -152,9 +152,8 @@ func TestSecretJSONEqualsIstios(t *testing.T) {
 	}
 }
 
-// TestResourcesEqualProtoJSON compares our conversion, which follows the
-// message descriptions, with what the protobuf library prints for the whole
-// dump.
+// TestResourcesEqualProtoJSON: our conversion, by message descriptions, equals the output
+// of the protobuf library for the whole dump.
 func TestResourcesEqualProtoJSON(t *testing.T) {
 	t.Parallel()
 	dump := new(adminv3.ConfigDump)

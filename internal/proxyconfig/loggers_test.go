@@ -66,7 +66,7 @@ func TestReadStartLevels(t *testing.T) {
 	}
 }
 
-// FuzzReadLoggers: what is read of an answer can be asked for.
+// FuzzReadLoggers: levels that were read can be requested.
 func FuzzReadLoggers(f *testing.F) {
 	f.Add("active loggers:\n  admin: warning\n  http: debug\n")
 	f.Add("active loggers:\n  a: b: off\n\x00: trace\n")

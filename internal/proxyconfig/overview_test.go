@@ -44,7 +44,7 @@ func TestOverviewEqualsIstios(t *testing.T) {
 	}
 }
 
-// TestOverviewOrder: each table has its rows in the order of the command for it alone.
+// TestOverviewOrder: each table has the order of the command for it alone.
 func TestOverviewOrder(t *testing.T) {
 	t.Parallel()
 	o := must[*Overview](t)(ReadOverview(testdata(t, configDump), OverviewFilter{}))
@@ -66,7 +66,7 @@ const assignmentsDump = "envoy.eds.json"
 
 func TestOverviewFilter(t *testing.T) {
 	t.Parallel()
-	// One dump of both: configs of the second one follow those of the first one.
+	// One dump of both: the configs of the second follow the first.
 	both := must[[]byte](t)(io.ReadAll(testdata(t, configDump)))
 	both = bytes.TrimSuffix(both, []byte("\n ]\n}\n"))
 	both = append(append(both, ','), bytes.TrimPrefix(must[[]byte](t)(io.ReadAll(testdata(t, assignmentsDump))), []byte("{\n \"configs\": ["))...)
@@ -134,7 +134,7 @@ func TestDumpEqualsProtoJSON(t *testing.T) {
 	}
 }
 
-// TestDumpReadsBack: a dump that was written is as good as the one of Envoy.
+// TestDumpReadsBack: a written dump can be read like Envoy's.
 func TestDumpReadsBack(t *testing.T) {
 	t.Parallel()
 	for _, file := range []string{configDump, assignmentsDump} {
@@ -240,8 +240,8 @@ func TestAssignmentsEqualProtoJSON(t *testing.T) {
 	compareUnordered(t, "assignments", withEndpoints, written(t, AssignmentResources(got)))
 }
 
-// TestDumpIsRedacted: what is secret is redacted wherever it stands, and what may
-// be secret without saying so is not shown.
+// TestDumpIsRedacted: secrets are redacted in every section, and unknown values that may be
+// secret are omitted.
 func TestDumpIsRedacted(t *testing.T) {
 	t.Parallel()
 	secret := `{"@type": "type.googleapis.com/envoy.extensions.transport_sockets.tls.v3.Secret", "tls_certificate": {"private_key": {"inline_string": "hunter2"}}}`

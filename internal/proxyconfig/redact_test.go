@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Blocks of PEM; what is in them does not count here.
+// Blocks of PEM with arbitrary content.
 const (
 	certBlock = "-----BEGIN CERTIFICATE-----\nQ0VSVA==\n-----END CERTIFICATE-----\n"
 	keyBlock  = "-----BEGIN EC PRIVATE KEY-----\nS0VZS0VZ\n-----END EC PRIVATE KEY-----\n"
@@ -47,7 +47,7 @@ func TestRedactKeys(t *testing.T) {
 	}
 }
 
-// A chain that has its key beside it is shown without that, wherever it stands.
+// TestKeyInAChain: a chain that contains its key is shown without the key.
 func TestKeyInAChain(t *testing.T) {
 	t.Parallel()
 	encoded := base64.StdEncoding.EncodeToString([]byte(certBlock + keyBlock))

@@ -108,7 +108,7 @@ func TestAdminErrors(t *testing.T) {
 	}
 }
 
-// Envoy answers so when it has nothing that the mask names.
+// TestNothingToMask: Envoy refuses a mask for an empty section, which is no error.
 func TestNothingToMask(t *testing.T) {
 	t.Parallel()
 	server := admin(t, func(w http.ResponseWriter, _ *http.Request) {
@@ -119,8 +119,8 @@ func TestNothingToMask(t *testing.T) {
 	}
 }
 
-// An Envoy that stops before its answer, or in the middle, does not hold us for ever,
-// and is not told of as one whose answer is wrong.
+// TestAdminTimeout: an Envoy that stops before or in the middle of its response is
+// reported as late, not as wrong.
 func TestAdminTimeout(t *testing.T) {
 	t.Parallel()
 	for name, begin := range map[string]string{"before": "", "middle": "half"} {
@@ -148,7 +148,7 @@ func TestAdminTimeout(t *testing.T) {
 	}
 }
 
-// What cannot be read is told of as that, whatever its reader takes it for.
+// TestReadError: the error of reading wins over the error of the parser.
 func TestReadError(t *testing.T) {
 	t.Parallel()
 	broken := errors.New("disk on fire")
@@ -199,7 +199,7 @@ func TestFile(t *testing.T) {
 	if err == nil || !strings.HasPrefix(err.Error(), path+": the dump has more than ") {
 		t.Errorf("file that is too large: error %v", err)
 	}
-	// Who reads may take the end for a fault of the dump.
+	// The parser may take the end for a fault of the dump.
 	s := Source{File: path, MaxSize: 7}
 	err = s.Read(t.Context(), Clusters, func(r io.Reader) error {
 		_, err := io.ReadAll(r)
@@ -238,7 +238,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-// TestEndsWithContext ends while a file is read, and when it has been read.
+// TestEndsWithContext: Read fails when ctx ends, while it reads a file and after.
 func TestEndsWithContext(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "dump.json")
