@@ -40,7 +40,7 @@ func saveCA(t *testing.T, dir string, a *certs.Authority) {
 	}
 }
 
-// workload is a caller with a certificate and its own trust.
+// workload is a caller with a certificate and its own roots.
 type workload struct {
 	cert  tls.Certificate
 	roots *x509.CertPool
@@ -73,7 +73,7 @@ func workloadAs(t *testing.T, a *certs.Authority, account string) *workload {
 	return w
 }
 
-// ask asks for a certificate over a connection of its own.
+// ask requests a certificate over a new connection.
 func (w *workload) ask(t *testing.T, s *Server) ([]string, error) {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:"+s.secure.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(&tls.Config{
@@ -111,8 +111,7 @@ func page(t *testing.T, l net.Listener, path string) (int, string) {
 	return resp.StatusCode, string(body)
 }
 
-// C10: the root rotates while the server serves, and nobody is refused who
-// trusts what was given out before.
+// TestRootRotates: no caller with the old or new root is refused while the root rotates.
 func TestRootRotates(t *testing.T) {
 	t.Parallel()
 	a, b := certstest.NewRoot(t), certstest.NewRoot(t)
@@ -170,7 +169,7 @@ func TestRootRotates(t *testing.T) {
 		t.Errorf("differences are %q", p.Differences)
 	}
 
-	// A bad set is told everywhere, and the last good one signs.
+	// A bad set is reported everywhere, and the last good one signs.
 	if err := os.WriteFile(filepath.Join(dir, "ca-cert.pem"), certs.EncodeCerts(underA.Cert), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -193,10 +192,10 @@ func TestRootRotates(t *testing.T) {
 	}
 }
 
-// float is a time as metrics show it.
+// float returns a time in the format of metrics.
 func float(at time.Time) string { return strconv.FormatFloat(float64(at.Unix()), 'g', -1, 64) }
 
-// The server waits for a CA that comes late, and says so.
+// TestCAComesLate: the server waits for a CA that does not exist yet, and reports it.
 func TestCAComesLate(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "cluster1")
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -229,8 +228,7 @@ func TestCAComesLate(t *testing.T) {
 	}
 }
 
-// C16: a certificate that the CA's list names is refused from then on, at
-// handshakes.
+// TestRevokedLeaf: a certificate in the CA's revocation list is refused at handshakes.
 func TestRevokedLeaf(t *testing.T) {
 	key, err := certs.GenerateKey(certs.ECDSAP256)
 	if err != nil {
@@ -273,7 +271,7 @@ func TestRevokedLeaf(t *testing.T) {
 	if _, err := good.ask(t, s); err != nil {
 		t.Error(err)
 	}
-	// A list that is damaged leaves it in force.
+	// A damaged list leaves the last good one in force.
 	write(t, dir, "ca-crl.pem", "junk")
 	waitFor(t, "an alarm", func() bool { return len(s.ca.Problems()) > 0 })
 	if _, err := bad.ask(t, s); err == nil {

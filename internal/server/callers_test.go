@@ -12,8 +12,8 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// TestIssuerCluster: a leaf that names no cluster belongs to the one whose
-// intermediate signed it, and to none when a root did.
+// TestIssuerCluster: a leaf without a cluster belongs to the cluster whose intermediate
+// signed it, and to none if a root did.
 func TestIssuerCluster(t *testing.T) {
 	spec := certs.CASpec{Algorithm: certs.ECDSAP256, Organization: "x", CommonName: "ca", TTL: time.Hour}
 	root, err := certs.NewRoot(spec, time.Now(), rand.Reader)

@@ -33,9 +33,8 @@ subjects: [{kind: ServiceAccount, name: web, namespace: apps}]
 ---
 `
 
-// TestSecretsOfAPI has a gateway ask for Secrets of a Kubernetes API: it
-// is given those of its namespace, because the API server says that it may read
-// them, and follows them; those of another namespace it is not.
+// TestSecretsOfAPI: a gateway gets the Secrets of its namespace from a Kubernetes API and
+// their changes, if the API server permits it, and no Secrets of other namespaces.
 func TestSecretsOfAPI(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs Kubernetes")
@@ -68,9 +67,8 @@ func TestSecretsOfAPI(t *testing.T) {
 	}
 }
 
-// TestConfigMapsOfAPI: a sidecar, which may have no keys, is given the CA
-// certificates in ConfigMaps of any namespace, follows them and keeps what it has
-// when they are deleted.
+// TestConfigMapsOfAPI: a sidecar, which may have no keys, gets the CA certificates in
+// ConfigMaps of any namespace and their changes. It keeps them when they are deleted.
 func TestConfigMapsOfAPI(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs Kubernetes")

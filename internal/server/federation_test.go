@@ -28,7 +28,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server/trust"
 )
 
-// door is an address that leads to a server that may come later, move and go.
+// door is an address whose server may start later, move and stop.
 type door struct {
 	net.Listener
 	to atomic.Pointer[string]
@@ -85,7 +85,7 @@ func (d *door) lead(to string) {
 	d.to.Store(&to)
 }
 
-// domain is a mesh of a trust domain of its own.
+// domain is a mesh with its own trust domain.
 type domain struct {
 	name   string
 	root   *certs.Authority
@@ -93,8 +93,8 @@ type domain struct {
 	*Server
 }
 
-// startDomain serves a trust domain that is federated with another one, whose
-// bundle endpoint is behind the door; alias makes its accounts ours.
+// startDomain serves a trust domain that is federated with other, whose bundle endpoint is
+// at the door. With alias, the accounts of other count as its own.
 func startDomain(t *testing.T, name, other string, root *certs.Authority, otherRoot *certs.Authority, at *door, alias bool) *domain {
 	t.Helper()
 	d := &domain{name: name, root: root, signer: certstest.NewIntermediate(t, root)}
@@ -118,8 +118,8 @@ func startDomain(t *testing.T, name, other string, root *certs.Authority, otherR
 	return d
 }
 
-// as is what a workload of the trust domain connects to s with: its certificate
-// is signed by by.
+// as returns the TLS configuration of a workload of a trust domain for s, with a
+// certificate signed by by.
 func as(t *testing.T, trustDomain string, by *certs.Authority, s *domain) *tls.Config {
 	t.Helper()
 	key, err := certs.GenerateKey(certs.ECDSAP256)
@@ -140,8 +140,8 @@ func as(t *testing.T, trustDomain string, by *certs.Authority, s *domain) *tls.C
 	return &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: roots, ServerName: "127.0.0.1", NextProtos: []string{"h2"}, Certificates: []tls.Certificate{cert}}
 }
 
-// Two meshes tell each other their roots. A proxy of either is accepted by both,
-// with the roots of its own trust domain only.
+// TestFederation: two meshes exchange their roots. Both accept proxies of either, with the
+// roots of its own trust domain only.
 func TestFederation(t *testing.T) {
 	t.Parallel()
 	rootA, rootB := certstest.NewRoot(t), certstest.NewRoot(t)
@@ -178,7 +178,7 @@ func TestFederation(t *testing.T) {
 	}
 	refuseToSign(t, a, as(t, "b.example", b.signer, a))
 
-	// The endpoint goes bad: what it said last counts, and the server says so.
+	// The endpoint fails: its last bundle stays in use, and the server reports it.
 	last := a.trust.Bundles.Status()[0]
 	toB.lead("")
 	impostor := startDomain(t, "b.example", "a.example", rootA, rootA, toA, false) // with roots that do not prove b
@@ -205,7 +205,7 @@ func TestFederation(t *testing.T) {
 	}
 }
 
-// refuseToSign: a mesh signs for its own trust domain only.
+// refuseToSign checks that a mesh signs only for its own trust domain.
 func refuseToSign(t *testing.T, at *domain, cfg *tls.Config) {
 	t.Helper()
 	conn, err := grpc.NewClient(at.secure.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(cfg)))
@@ -229,8 +229,8 @@ func refuseToSign(t *testing.T, at *domain, cfg *tls.Config) {
 	}
 }
 
-// A5: the same account of another trust domain is somebody else, unless an alias
-// says that it is not.
+// TestSameNameOfAnotherTrustDomain: an account of another trust domain is another identity
+// than the same account of the own one, unless an alias makes them equal.
 func TestSameNameOfAnotherTrustDomain(t *testing.T) {
 	rootA, rootB := certstest.NewRoot(t), certstest.NewRoot(t)
 	closed := newDoor(t)
@@ -248,7 +248,8 @@ func TestSameNameOfAnotherTrustDomain(t *testing.T) {
 	}
 }
 
-// Roots that MeshConfig adds count as soon as it says so, and no longer.
+// TestCACertificatesOfMeshConfig: roots in MeshConfig count exactly as long as they are
+// there.
 func TestCACertificatesOfMeshConfig(t *testing.T) {
 	own, added, federated := certstest.NewRoot(t), certstest.NewRoot(t), certstest.NewRoot(t)
 	dir, config := filepath.Join(t.TempDir(), "cluster1"), t.TempDir()
@@ -288,7 +289,7 @@ func TestCACertificatesOfMeshConfig(t *testing.T) {
 			t.Errorf("%s by %v: accepted %t", tc.td, tc.by == own, got)
 		}
 	}
-	// What cannot be read leaves what was there.
+	// Invalid certificates leave the last valid ones in use.
 	settings("    caCertificates: [{pem: junk}]\n")
 	settings("    caCertificates: [{spiffeBundleUrl: 'http://b.example/'}]\n")
 	if !accepted("a.example", added) {
@@ -298,13 +299,13 @@ func TestCACertificatesOfMeshConfig(t *testing.T) {
 	waitFor(t, "end of the roots", func() bool { return !accepted("a.example", added) })
 }
 
-// waitForProblem waits until the server's only bundle is not as it should be.
+// waitForProblem waits until the server's only bundle has a problem.
 func waitForProblem(t *testing.T, d *domain) {
 	t.Helper()
 	waitFor(t, "problem", func() bool { return d.trust.Bundles.Status()[0].Problem != "" })
 }
 
-// The endpoint gives the roots to everybody, and nothing else.
+// TestBundleEndpoint: the endpoint serves the roots to all callers, and nothing else.
 func TestBundleEndpoint(t *testing.T) {
 	s := start(t, func(c *Config) { c.BundleAddr = "127.0.0.1:0" })
 	client := &http.Client{Timeout: patience, Transport: &http.Transport{TLSClientConfig: &tls.Config{

@@ -17,8 +17,8 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// C6: over several connections at once one identity is given what is its own;
-// the rest is refused, told why, and counted, and others are served meanwhile.
+// TestFloodOverConnections: over several connections, one identity gets its share. Further
+// requests are refused with a reason and counted, and other callers are served.
 func TestFloodOverConnections(t *testing.T) {
 	t.Parallel()
 	dir, root := filepath.Join(t.TempDir(), "cluster1"), certstest.NewRoot(t)

@@ -18,9 +18,8 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// TestForwardedCertificate: a gateway at a trusted address is believed whose
-// certificate it saw, and nobody else is. The gateway comes over TLS, as to the
-// server of a mesh, and shows no certificate of its own.
+// TestForwardedCertificate: only a gateway at a trusted address may forward the certificate
+// of its client. The gateway connects over TLS without a certificate of its own.
 func TestForwardedCertificate(t *testing.T) {
 	t.Parallel()
 	web := "By=spiffe://cluster.local/ns/edge/sa/gateway;Hash=ab;URI=spiffe://cluster.local/ns/apps/sa/web"
@@ -50,8 +49,8 @@ func TestForwardedCertificate(t *testing.T) {
 	}
 }
 
-// forwarded asks for configuration without credentials, with what a gateway says
-// of its client. It returns how that ends, nil when it was answered.
+// forwarded asks for configuration without credentials, with a gateway's header about its
+// client. It returns nil if it was answered.
 func forwarded(t *testing.T, s *Server, header string, as *corev3.Node) error {
 	t.Helper()
 	cfg := clientTLS(t, s)

@@ -42,7 +42,7 @@ type machine struct {
 	conn   *grpc.ClientConn
 }
 
-// dialMachine connects as service account web, and waits until it is heard.
+// dialMachine connects as service account web, and waits until the stream is served.
 func dialMachine(t *testing.T, s *Server, entry string) *machine {
 	t.Helper()
 	conn, err := grpc.NewClient(s.secure.Addr().String(), grpc.WithTransportCredentials(credentials.NewTLS(clientTLS(t, s))))
@@ -72,7 +72,7 @@ func dialMachine(t *testing.T, s *Server, entry string) *machine {
 	return m
 }
 
-// isCalledAt reports whether listeners expect calls at the port.
+// isCalledAt reports whether listeners accept calls at the port.
 func isCalledAt(t *testing.T, r *discoveryv3.DiscoveryResponse, port uint32) bool {
 	t.Helper()
 	for _, body := range r.GetResources() {
@@ -96,7 +96,7 @@ func (m *machine) send(r *discoveryv3.DiscoveryRequest) {
 	}
 }
 
-// says reports health as Istio's agent does; no problem is good health.
+// says reports health as Istio's agent does. No problem is good health.
 func (m *machine) says(problem string) {
 	m.t.Helper()
 	r := &discoveryv3.DiscoveryRequest{TypeUrl: xdswire.HealthType}
@@ -106,7 +106,7 @@ func (m *machine) says(problem string) {
 	m.send(r)
 }
 
-// healthOf is that of the machine's endpoint, as others are told.
+// healthOf returns the health of the machine's endpoint, as other proxies get it.
 func healthOf(s *Server) (is snapshot.Health, known bool) {
 	snap := s.registry.Current()
 	if snap == nil || snap.Endpoints.Get("machines.apps.svc.cluster.local") == nil {
@@ -127,9 +127,9 @@ func waitForHealth(t *testing.T, s *Server, want snapshot.Health) {
 	})
 }
 
-// TestHealthOfMachine: a virtual machine is called where its WorkloadEntry says, as
-// long as its agent reports good health, and for a while after it is gone. What
-// proxies of other service accounts say does not count.
+// TestHealthOfMachine: a virtual machine is called at the address of its WorkloadEntry while
+// its agent reports good health, and for a while after the agent is gone. Reports of other
+// service accounts do not count.
 func TestHealthOfMachine(t *testing.T) {
 	t.Parallel()
 	var later atomic.Int64 // how far the clock of the server is ahead
@@ -204,10 +204,9 @@ metadata: {name: apps}
 ---
 `
 
-// TestHealthInStatus: what the agent of a virtual machine says to one control plane
-// the other one knows from the status of the WorkloadEntry, and so does the next
-// after a restart. When the machine moves to the other one, the first does not take
-// back what that one was told.
+// TestHealthInStatus: the status of the WorkloadEntry passes the health of a virtual machine
+// to other control planes, also after a restart. When the machine moves to another control
+// plane, the first one does not overwrite the report of the other.
 func TestHealthInStatus(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs Kubernetes")

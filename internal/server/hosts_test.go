@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// Load balancers of some clouds have host names alone: nobody is served before they
-// are asked for, so that who comes back keeps the endpoints behind them.
+// TestHostNameOfGateway: the server resolves the host names of load balancers before it
+// serves, so that proxies that reconnect keep the endpoints behind them.
 func TestHostNameOfGateway(t *testing.T) {
 	asked, answer := make(chan string, 10), make(chan struct{})
 	s, stop, done := launch(t, func(c *Config) {
@@ -53,8 +53,8 @@ status: {loadBalancer: {ingress: [{hostname: lb.example}, {hostname: gone.exampl
 	}
 }
 
-// TestUnreachableNetworkIsShown: the status page and /ready?verbose name a network
-// that has no gateway, and why.
+// TestUnreachableNetworkIsShown: the status page and /ready?verbose name a network without
+// a gateway, and the reason.
 func TestUnreachableNetworkIsShown(t *testing.T) {
 	const namespace = "apiVersion: v1\nkind: Namespace\nmetadata: {name: istio-system, labels: {topology.istio.io/network: %s}}\n"
 	away := t.TempDir()

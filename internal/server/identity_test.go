@@ -25,8 +25,7 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// introduce opens a stream as a node and returns how it ends, nil when it was
-// answered.
+// introduce opens a stream as a node and returns its error, nil if it was answered.
 func introduce(t *testing.T, creds credentials.TransportCredentials, addr string, node *corev3.Node, typ string) error {
 	t.Helper()
 	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(creds))
@@ -54,7 +53,8 @@ func node(t *testing.T, id string, metadata map[string]any) *corev3.Node {
 
 const webNode = "sidecar~10.0.0.1~web.apps~apps.svc.cluster.local"
 
-// A1: who proves nothing is refused before anything is kept of it.
+// TestNoCredentials: a caller without credentials is refused before the server keeps
+// anything.
 func TestNoCredentials(t *testing.T) {
 	var log text
 	s := start(t, func(c *Config) { c.Log = slog.New(slog.NewTextHandler(&log, nil)) })
@@ -79,7 +79,7 @@ func TestNoCredentials(t *testing.T) {
 	}
 }
 
-// A2: without TLS there are no identities, so no secrets and no certificates.
+// TestPlaintext: without TLS there are no identities, so no secrets and no certificates.
 func TestPlaintext(t *testing.T) {
 	s := start(t, nil)
 	addr := s.plain.Addr().String()
@@ -98,7 +98,7 @@ func TestPlaintext(t *testing.T) {
 	if _, _, err := fetch(t, conn, "", "ROOTCA"); status.Code(err) != codes.Unimplemented {
 		t.Errorf("roots: %v", err)
 	}
-	// On the network it says so.
+	// On the network it is logged.
 	var log text
 	open := start(t, func(c *Config) {
 		c.GRPCAddr, c.Log = ":0", slog.New(slog.NewTextHandler(&log, nil))
@@ -111,7 +111,7 @@ func TestPlaintext(t *testing.T) {
 	}
 }
 
-// A3: who one is counts, not who one says to be.
+// TestNodeOfAnother: a workload cannot claim to be another one.
 func TestNodeOfAnother(t *testing.T) {
 	refusesClaims(t, map[string]*corev3.Node{
 		"matched prod/":       node(t, "sidecar~10.0.0.1~web.prod~prod.svc.cluster.local", nil),
@@ -120,15 +120,15 @@ func TestNodeOfAnother(t *testing.T) {
 	})
 }
 
-// A6: nor where one says to be.
+// TestClusterOfAnother: a workload cannot claim to be in another cluster.
 func TestClusterOfAnother(t *testing.T) {
 	refusesClaims(t, map[string]*corev3.Node{
 		"not of cluster": node(t, webNode, map[string]any{"CLUSTER_ID": "cluster2"}),
 	})
 }
 
-// refusesClaims has a workload introduce itself as nodes that it is not. Each is
-// refused, counted, and told in the log as its key says.
+// refusesClaims checks that a workload is refused as each of the nodes, and that this is
+// counted and logged with the text of the key.
 func refusesClaims(t *testing.T, nodes map[string]*corev3.Node) {
 	t.Helper()
 	var log text
@@ -154,7 +154,7 @@ func refusesClaims(t *testing.T, nodes map[string]*corev3.Node) {
 	wantServed(t, s)
 }
 
-// A4: node ids that are none.
+// TestNodeIDs: invalid node ids are refused.
 func TestNodeIDs(t *testing.T) {
 	s := start(t, nil)
 	for name, id := range map[string]string{
@@ -178,8 +178,8 @@ func TestNodeIDs(t *testing.T) {
 	wantServed(t, s)
 }
 
-// The secure port shows the certificate of files, as long as they are good, and
-// what replaces them; callers are those of the CA as ever.
+// TestOwnCertificate: the secure port has the certificate of files, and of the files that
+// replace them. Callers still have certificates of the CA.
 func TestOwnCertificate(t *testing.T) {
 	t.Parallel()
 	web := certstest.NewRoot(t)
@@ -232,7 +232,7 @@ func TestOwnCertificate(t *testing.T) {
 	}
 }
 
-// Names that are configured are in the certificate of the CA.
+// TestServingNames: the certificate of the CA has the configured names.
 func TestServingNames(t *testing.T) {
 	s := start(t, func(c *Config) { c.ServingNames = []string{"mesh.example.com"} })
 	for _, name := range []string{"mesh.example.com", "istiod.istio-system.svc"} {

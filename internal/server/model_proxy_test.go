@@ -29,13 +29,13 @@ import (
 // modelTypes are the types that a proxy asks for.
 var modelTypes = []string{xdswire.ClusterType, xdswire.EndpointType, xdswire.ListenerType, xdswire.RouteType}
 
-// modelProxy is a proxy of a model. Of every response it checks that
-//   - it is not of an older snapshot than one that the proxy took before;
-//   - nothing in it is of another namespace's private services;
-//   - it does not take away a cluster that the model never was without, and
-//     does not empty an assignment that never was empty;
-//   - while nothing changes, no version does, and what the proxy said to hold
-//     is not sent again.
+// modelProxy is a proxy of a model. It checks of every response that
+//   - it does not show an older snapshot than a response before;
+//   - it has nothing of private services of another namespace;
+//   - it does not remove a cluster that was always in the model, and does not empty an
+//     assignment that was never empty;
+//   - while nothing changes, versions stay, and resources that the proxy reported are not
+//     sent again.
 type modelProxy struct {
 	*model
 	number    int
@@ -65,7 +65,7 @@ type modelProxy struct {
 	talk    []string        // of its streams, for what goes wrong
 }
 
-// errorf holds the lock or is of the proxy's own goroutine.
+// errorf is for callers that hold the lock, and for the proxy's own goroutine.
 func (p *modelProxy) errorf(format string, args ...any) {
 	p.t.Helper()
 	p.model.errorf("%s\nit had:\n  %s", fmt.Sprintf(format, args...), strings.Join(p.talk[max(0, len(p.talk)-40):], "\n  "))
@@ -111,7 +111,7 @@ func newModelProxy(m *model, number int) *modelProxy {
 	return p
 }
 
-// begin starts the proxy, which connects again and again until it is closed.
+// begin starts the proxy, which reconnects until it is closed.
 func (p *modelProxy) begin() {
 	p.awake, p.ticks = sync.NewCond(&p.mu), make(map[string]int)
 	p.clear()
@@ -125,7 +125,7 @@ func (p *modelProxy) begin() {
 	}()
 }
 
-// twin is a proxy like p that holds nothing.
+// twin returns a proxy like p without resources.
 func (p *modelProxy) twin() *modelProxy {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -153,7 +153,7 @@ func (p *modelProxy) clear() {
 	}
 }
 
-// kick ends the stream; the proxy comes back with what it holds, or nothing.
+// kick ends the stream. The proxy reconnects with its resources or, with forget, without.
 func (p *modelProxy) kick(forget bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -164,7 +164,7 @@ func (p *modelProxy) kick(forget bool) {
 	p.end()
 }
 
-// doze stops or begins reading and says which.
+// doze stops or resumes reading, and returns which.
 func (p *modelProxy) doze() (reads bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -180,7 +180,7 @@ func (p *modelProxy) wakeUp() {
 	p.awake.Broadcast()
 }
 
-// behave ends all that keeps the proxy from what it should have.
+// behave ends all misbehaviour.
 func (p *modelProxy) behave() {
 	p.naughty.Store(false)
 	p.wakeUp()
@@ -192,7 +192,7 @@ func (p *modelProxy) ticked(typ string) int {
 	return p.ticks[typ]
 }
 
-// resubscribe changes at random what the proxy wants.
+// resubscribe changes the subscriptions at random.
 func (p *modelProxy) resubscribe(rng *rand.Rand) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -213,7 +213,7 @@ func (p *modelProxy) resubscribe(rng *rand.Rand) string {
 	return fmt.Sprint(p.routes, slices.Collect(maps.Keys(p.nothing)))
 }
 
-// once is one stream. Its end is of no interest: the state in the end is.
+// once serves one stream and ignores its error.
 func (p *modelProxy) once(ctx context.Context) {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
@@ -259,7 +259,7 @@ func (p *modelProxy) begun(s *modelStream) error {
 	return nil
 }
 
-// wanted are the names of a type; nil is all.
+// wanted returns the subscribed names of a type; nil means all.
 func (p *modelProxy) wanted(typ string) []string {
 	switch typ {
 	case xdswire.EndpointType:
@@ -282,7 +282,7 @@ func (p *modelProxy) wanted(typ string) []string {
 	return nil
 }
 
-// prune drops what is not wanted any more.
+// prune drops resources that are no longer subscribed.
 func (p *modelProxy) prune(typ string) {
 	if names := p.wanted(typ); names != nil {
 		maps.DeleteFunc(p.state[typ], func(name string, _ modelResource) bool { return !slices.Contains(names, name) })
@@ -497,8 +497,7 @@ func (p *modelProxy) checkPrivate(typ, name, body string) {
 	}
 }
 
-// isAlways reports whether a host was and is always visible to the proxy, with
-// at least one endpoint.
+// isAlways reports whether a host was always visible to the proxy, with an endpoint.
 func (p *modelProxy) isAlways(host string) bool {
 	return strings.HasSuffix(host, ".ns0.svc.cluster.local") && (strings.HasPrefix(host, "stable-") || strings.HasPrefix(host, "tick.")) ||
 		host == "turn-"+p.namespace+"."+p.namespace+".svc.cluster.local"
@@ -621,7 +620,7 @@ func (p *modelProxy) answered() bool {
 	return true
 }
 
-// differs says in what the proxy's state differs from the model, or nothing.
+// differs returns the difference between the proxy's state and the model, or nothing.
 func (p *modelProxy) differs() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -20,12 +20,11 @@ import (
 
 var modelSeeds = flag.Int("seeds", 0, "how many seeds TestModel runs; 0 is 6, and 1 with -short or the race detector")
 
-// TestModel changes the YAML of a mesh of two clusters at random while proxies
-// of both variants connect, come back with what they hold, refuse, stop
-// reading for a while and change their subscriptions, and while the server is
-// started anew. Proxies check every response that they get (see modelProxy);
-// whenever the mesh rests, each must hold what the model says, and in the end
-// what a server that starts then gives to a proxy that comes then.
+// TestModel changes the YAML of a mesh of two clusters at random. Meanwhile proxies of both
+// variants connect, reconnect with their resources, refuse responses, stop reading and change
+// their subscriptions, and the server restarts. Proxies check every response (see modelProxy).
+// Whenever the mesh rests, each must hold the state of the model, and at the end the state
+// that a new server gives to a new proxy.
 func TestModel(t *testing.T) {
 	seeds := *modelSeeds
 	info, _ := debug.ReadBuildInfo()
@@ -55,10 +54,10 @@ func TestModel(t *testing.T) {
 	}
 }
 
-// Acts of a run, between the moments at which the mesh rests.
+// Acts of a run between two rests.
 const modelActs = 25
 
-// model is a mesh, what it should be, and its proxies.
+// model is a mesh, its expected state, and its proxies.
 type model struct {
 	t    *testing.T
 	seed uint64
@@ -80,7 +79,7 @@ type model struct {
 	moved    bool                     // the stable services' files have their other names
 }
 
-// modelService is a service with an HTTP port 80 and endpoints at 8080.
+// modelService is a service with an HTTP port 80 and endpoints at port 8080.
 type modelService struct {
 	name, namespace string
 	private         bool
@@ -189,7 +188,7 @@ func (m *model) run(spared *atomic.Int64) {
 	}
 }
 
-// act does one thing at random.
+// act performs one random act.
 func (m *model) act() {
 	p := m.proxies[m.rng.IntN(len(m.proxies))]
 	switch n := m.rng.IntN(100); {
@@ -256,7 +255,7 @@ func (m *model) change() {
 	}
 }
 
-// comeOrGo makes a service or removes it.
+// comeOrGo adds or removes a service.
 func (m *model) comeOrGo(file string, fill func(*modelService)) {
 	if s := m.services[file]; s != nil {
 		m.say("%s goes", s.host())
@@ -273,8 +272,7 @@ func (m *model) comeOrGo(file string, fill func(*modelService)) {
 	m.put(file, s)
 }
 
-// addresses are random endpoints, those of private services in a range that
-// no other has.
+// addresses returns random endpoints. Private services have a range of their own.
 func (m *model) addresses(s *modelService) []string {
 	prefix := "10.1.0."
 	if strings.HasPrefix(s.name, "secret") {
@@ -298,7 +296,7 @@ func (m *model) setEndpoints() {
 	m.write(m.dir, m.fileOf(file+"-slice"), s.sliceYAML(s.endpoints))
 }
 
-// fileOf is the file of that name, which may have moved.
+// fileOf returns the file of a service, which may have been renamed.
 func (m *model) fileOf(name string) string {
 	if m.moved && strings.HasPrefix(name, "stable") {
 		return "z-" + name + ".yaml"
@@ -306,7 +304,7 @@ func (m *model) fileOf(name string) string {
 	return name + ".yaml"
 }
 
-// move renames the files of the services that never go.
+// move renames the files of the services that are always there.
 func (m *model) move() {
 	for i := range 2 {
 		for _, name := range []string{fmt.Sprintf("stable-%d", i), fmt.Sprintf("stable-%d-slice", i)} {
@@ -332,14 +330,14 @@ func (m *model) toggle(file string, there bool, content string) {
 	m.remove(m.dir, file)
 }
 
-// put writes a service, its endpoints first.
+// put writes a service after its endpoints.
 func (m *model) put(file string, s *modelService) {
 	m.services[file] = s
 	m.write(m.dir, file+"-slice.yaml", s.sliceYAML(s.endpoints))
 	m.write(m.dir, file+".yaml", s.yaml("10.96.0.1"))
 }
 
-// setRemote has all objects of the second cluster come or go.
+// setRemote adds or removes all objects of the second cluster.
 func (m *model) setRemote(there bool) {
 	m.remote = there
 	m.say("the second cluster has objects: %v", there)
@@ -357,9 +355,8 @@ func (m *model) setRemote(there bool) {
 	}
 }
 
-// setTick counts on the number that is part of a cluster (its pod's account),
-// an assignment (the pod's address), a listener and a route (the service's
-// address).
+// setTick increments the tick. It is in a cluster (as the account of its pod), an assignment
+// (the address of the pod), a listener and a route (the address of the service).
 func (m *model) setTick() {
 	m.tick++
 	m.say("tick %d", m.tick)
@@ -374,7 +371,7 @@ func (m *model) remove(dir, file string) {
 	}
 }
 
-// repair writes again what cannot be read: a new server would not know it.
+// repair rewrites unreadable files, as a new server would not know their objects.
 func (m *model) repair() {
 	for file := range m.broken {
 		m.write(m.dir, file+".yaml", m.services[file].yaml("10.96.0.1"))
@@ -390,7 +387,7 @@ func (m *model) await() {
 	waitFor(m.t, "tick at a proxy", func() bool { return p.ticked(xdswire.EndpointType) >= m.tick || m.t.Failed() })
 }
 
-// rest has the proxies behave and waits until all hold what the model says.
+// rest lets the proxies behave and waits until all hold the state of the model.
 func (m *model) rest() {
 	m.t.Helper()
 	m.say("the mesh rests")
@@ -421,9 +418,9 @@ func (m *model) rest() {
 	}
 }
 
-// restart starts the server anew on the same directories. Every proxy comes
-// back with what it holds, and nothing has changed: what has versions keeps
-// them, and is not sent again to those that can say what they hold.
+// restart starts a new server on the same directories. Every proxy reconnects with its
+// resources. As nothing has changed, versions stay, and proxies that can report their
+// resources do not get them again.
 func (m *model) restart(spared *atomic.Int64) {
 	m.t.Helper()
 	m.say("the server starts anew at rest")
@@ -444,7 +441,7 @@ func (m *model) restart(spared *atomic.Int64) {
 	}
 }
 
-// waitQuiet waits until the server has nothing to tell any proxy.
+// waitQuiet waits until the server has nothing to send.
 func (m *model) waitQuiet() {
 	m.t.Helper()
 	waitFor(m.t, "acknowledgement of everything", func() bool {
@@ -460,8 +457,8 @@ func (m *model) waitQuiet() {
 	})
 }
 
-// compareWithNew compares what each proxy holds with what a new server gives
-// to a new one.
+// compareWithNew compares the resources of each proxy with those of a new proxy at a new
+// server.
 func (m *model) compareWithNew() {
 	m.t.Helper()
 	s, stop, done := m.launch()
@@ -483,7 +480,7 @@ func (m *model) compareWithNew() {
 	}
 }
 
-// visible reports whether proxies of the namespace see the service.
+// visible reports whether the service is visible in the namespace.
 func (m *model) visible(s *modelService, namespace string) bool {
 	if s.private && s.namespace != namespace {
 		return false
@@ -491,8 +488,7 @@ func (m *model) visible(s *modelService, namespace string) bool {
 	return namespace != "ns2" || !m.sidecar || s.namespace == "ns0" || s.namespace == "ns2"
 }
 
-// endpointsFor is what the model says about the namespace: the addresses of
-// each cluster.
+// endpointsFor returns the expected addresses of each cluster for the namespace.
 func (m *model) endpointsFor(namespace string) map[string]string {
 	out := map[string]string{"outbound|80||tick.ns0.svc.cluster.local": fmt.Sprintf("10.77.%d.%d:8080", m.tick/250, m.tick%250)}
 	for _, s := range m.services {

@@ -15,8 +15,8 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// A CA that was made with openssl, in the steps of Istio's users, signs for
-// the mesh, and openssl verifies what it signed.
+// TestServeOnOpenSSLCA: a CA made with openssl, in the steps of Istio's users, signs for the
+// mesh, and openssl verifies its signatures.
 func TestServeOnOpenSSLCA(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("openssl"); err != nil {
@@ -30,7 +30,7 @@ func TestServeOnOpenSSLCA(t *testing.T) {
 	caDir := filepath.Join(dir, "cluster1")
 	s := start(t, func(c *Config) { c.CADir = caDir })
 
-	// A workload that has a certificate renews it.
+	// A workload renews its certificate.
 	ca, err := store.Load(caDir, time.Now())
 	if err != nil {
 		t.Fatal(err)

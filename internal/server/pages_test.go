@@ -38,7 +38,7 @@ func TestNACKNotes(t *testing.T) {
 	}
 }
 
-// TestDuplicateExtensionsAreShown has two EnvoyFilters give one extension.
+// TestDuplicateExtensionsAreShown: /ready?verbose names an extension of two EnvoyFilters.
 func TestDuplicateExtensionsAreShown(t *testing.T) {
 	filter := func(name string) string {
 		return fmt.Sprintf(`apiVersion: networking.istio.io/v1alpha3

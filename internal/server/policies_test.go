@@ -6,9 +6,8 @@ import (
 	"testing"
 )
 
-// TestUnenforcedPoliciesAreAWarning: a security policy that is not enforced and
-// appears while the server runs turns /ready?verbose to a warning; the server
-// stays ready.
+// TestUnenforcedPoliciesAreAWarning: a security policy without effect that appears while the
+// server runs is a warning in /ready?verbose; the server stays ready.
 func TestUnenforcedPoliciesAreAWarning(t *testing.T) {
 	t.Parallel()
 	var dir string

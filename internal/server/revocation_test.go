@@ -29,7 +29,7 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// listOf is a revocation list of a.
+// listOf returns a revocation list of a.
 func listOf(t *testing.T, a *certs.Authority, until time.Time, revoked ...*x509.Certificate) string {
 	t.Helper()
 	template := &x509.RevocationList{Number: big.NewInt(1), ThisUpdate: time.Now().Add(-time.Hour), NextUpdate: until}
@@ -56,7 +56,7 @@ func (w *workload) dial(t *testing.T, s *Server) *grpc.ClientConn {
 	return conn
 }
 
-// fetch asks what peers are checked with.
+// fetch returns the validation context for peers.
 func fetch(t *testing.T, conn *grpc.ClientConn, have string, names ...string) (version string, peers *tlsv3.CertificateValidationContext, err error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -75,8 +75,8 @@ func fetch(t *testing.T, conn *grpc.ClientConn, have string, names ...string) (v
 	return answer.GetVersionInfo(), peers, nil
 }
 
-// C16: agents are told which lists their proxies are to check peers with, and
-// only of lists that proxies can work with.
+// TestListsForPeers: agents get the revocation lists for peers, but only lists that proxies
+// can use.
 func TestListsForPeers(t *testing.T) {
 	dir, root := filepath.Join(t.TempDir(), "cluster1"), certstest.NewRoot(t)
 	signer := certstest.NewIntermediate(t, root)
@@ -98,7 +98,7 @@ func TestListsForPeers(t *testing.T) {
 	if err != nil || string(peers.GetCrl().GetInlineBytes()) != lists {
 		t.Fatalf("%v, %v, want the lists", peers, err)
 	}
-	// Envoy would refuse everybody by the root's list alone.
+	// With only the root's list, Envoy would refuse all peers.
 	write(t, dir, "ca-crl.pem", listOf(t, root, time.Now().Add(time.Hour)))
 	waitFor(t, "an alarm", func() bool { return len(s.ca.Problems()) > 0 })
 	if v, again, err := fetch(t, conn, good, "ROOTCA"); v != good || again != nil || err != nil {
@@ -128,8 +128,8 @@ func TestListsForPeers(t *testing.T) {
 	}
 }
 
-// C16: at the start, lists that proxies cannot work with are kept from agents
-// that have better ones.
+// TestListsThatProxiesCannotUse: at the start, agents with better lists do not get lists that
+// proxies cannot use.
 func TestListsThatProxiesCannotUse(t *testing.T) {
 	dir, root := filepath.Join(t.TempDir(), "cluster1"), certstest.NewRoot(t)
 	signer := certstest.NewIntermediate(t, root)
@@ -141,8 +141,8 @@ func TestListsThatProxiesCannotUse(t *testing.T) {
 	}
 }
 
-// C16: a list may be of another cluster's CA, which callers show: it counts for
-// what that CA signed, and for nothing that has its name.
+// TestListOfAnotherCluster: a list of another cluster's CA counts for certificates of that CA
+// only, not for CAs of the same name.
 func TestListOfAnotherCluster(t *testing.T) {
 	dir, root := filepath.Join(t.TempDir(), "cluster1"), certstest.NewRoot(t)
 	signer, other, namesake := certstest.NewIntermediate(t, root), certstest.NewIntermediate(t, root), certstest.NewIntermediate(t, root)
@@ -170,7 +170,7 @@ func TestListOfAnotherCluster(t *testing.T) {
 	}
 }
 
-// stream is an open stream of a workload.
+// stream opens a stream of a workload.
 func (w *workload) stream(t *testing.T, s *Server, name string) discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient {
 	t.Helper()
 	stream, err := discoveryv3.NewAggregatedDiscoveryServiceClient(w.dial(t, s)).DeltaAggregatedResources(t.Context())
@@ -193,8 +193,8 @@ func (w *workload) stream(t *testing.T, s *Server, name string) discoveryv3.Aggr
 	return stream
 }
 
-// C16: a stream ends when a list comes that revokes what its caller was
-// authenticated with. Others go on.
+// TestOpenStreamsEnd: a stream ends when a list revokes the certificate of its caller. Others
+// stay open.
 func TestOpenStreamsEnd(t *testing.T) {
 	t.Parallel()
 	dir, root := filepath.Join(t.TempDir(), "cluster1"), certstest.NewRoot(t)
@@ -226,7 +226,7 @@ func TestOpenStreamsEnd(t *testing.T) {
 	if !conn.WaitForStateChange(ctx, connectivity.Ready) {
 		t.Error("the connection of who is revoked lives on")
 	}
-	// It answers still, after everybody was looked at.
+	// It still answers after all callers were checked.
 	if err := going.Send(&discoveryv3.DeltaDiscoveryRequest{TypeUrl: xdswire.ListenerType}); err != nil {
 		t.Fatal(err)
 	}
@@ -235,7 +235,7 @@ func TestOpenStreamsEnd(t *testing.T) {
 	}
 }
 
-// A caller whose root is dropped from the bundle is not let in, and its open
+// TestOpenStreamsEndWithTheirRoot: a caller whose root leaves the bundle is refused, and its
 // stream ends.
 func TestOpenStreamsEndWithTheirRoot(t *testing.T) {
 	dir, root, foreign := filepath.Join(t.TempDir(), "cluster1"), certstest.NewRoot(t), certstest.NewRoot(t)

@@ -29,7 +29,7 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// credential is a certificate of a gateway and its key, in PEM.
+// credential returns a certificate of a gateway and its key, in PEM.
 func credential(t *testing.T, s *Server) (cert, key string) {
 	t.Helper()
 	private, err := certs.GenerateKey(certs.ECDSAP256)
@@ -56,7 +56,7 @@ func secretYAML(name, cert, key string) string {
 		name, encode(cert), encode(key), encode(cert))
 }
 
-// gatewayPod is what makes workload web of namespace apps a gateway.
+// gatewayPod makes workload web of namespace apps a gateway.
 const gatewayPod = `apiVersion: v1
 kind: Pod
 metadata: {name: web, namespace: apps, labels: {istio: shop}}
@@ -111,7 +111,7 @@ func dialWire(t *testing.T, s *Server, secure bool, v xdswire.Variant, nodeType,
 	return c
 }
 
-// next are the messages of the next response, which is accepted.
+// next accepts the next response and returns its messages.
 func (c *wireClient) next(names ...string) [][]byte {
 	c.t.Helper()
 	var out [][]byte
@@ -176,9 +176,8 @@ func (l *text) String() string {
 	return l.b.String()
 }
 
-// TestSecretsOfFiles has a gateway ask for a Secret of the directory: over TLS
-// it is given and follows the file, in plaintext and to what is no gateway it
-// is not, and no key is seen anywhere else.
+// TestSecretsOfFiles: a gateway gets a Secret of the directory and its changes over TLS. It
+// gets none in plaintext, sidecars get none, and no key appears elsewhere.
 func TestSecretsOfFiles(t *testing.T) {
 	for _, v := range []xdswire.Variant{xdswire.SotW, xdswire.Delta} {
 		t.Run(v.String(), func(t *testing.T) {
@@ -220,7 +219,7 @@ func TestSecretsOfFiles(t *testing.T) {
 	}
 }
 
-// keysAreNowhere looks for keys in all that the server shows.
+// keysAreNowhere checks that no page or log has the keys.
 func keysAreNowhere(t *testing.T, s *Server, logs string, keys ...string) {
 	t.Helper()
 	shown := logs
@@ -257,8 +256,7 @@ func keysAreNowhere(t *testing.T, s *Server, logs string, keys ...string) {
 	}
 }
 
-// TestNamesOfFiles has proxies ask for the name table, in plaintext and over
-// TLS, and follows it.
+// TestNamesOfFiles: proxies get the name table and its changes, in plaintext and over TLS.
 func TestNamesOfFiles(t *testing.T) {
 	for _, v := range []xdswire.Variant{xdswire.SotW, xdswire.Delta} {
 		t.Run(v.String(), func(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"os"
@@ -21,12 +22,13 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/structpb"
 
+	"github.com/meshctl/meshctl/internal/localtoken"
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// patience is how long a test waits for an event that should come at once.
+// patience bounds the wait for an event.
 const patience = 30 * time.Second
 
 // start runs a control plane on free ports until the test ends.
@@ -43,8 +45,8 @@ func start(t *testing.T, change func(*Config)) *Server {
 	return s
 }
 
-// launch runs a control plane on free ports until stop is called. The channel
-// has what it ended with.
+// launch runs a control plane on free ports until stop is called. done receives the result
+// of Run.
 func launch(t *testing.T, change func(*Config)) (s *Server, stop func(), done <-chan error) {
 	t.Helper()
 	cfg := Config{
@@ -67,7 +69,7 @@ func launch(t *testing.T, change func(*Config)) (s *Server, stop func(), done <-
 	return s, cancel, ended
 }
 
-// waitFor polls for an event that no channel tells of.
+// waitFor polls for an event without a channel.
 func waitFor(t *testing.T, what string, is func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !is(); time.Sleep(2 * time.Millisecond) {
@@ -115,7 +117,7 @@ endpoints:
 	return b.String()
 }
 
-// metrics reads the counters of a server from its metrics page.
+// metrics returns the counters of a server.
 func metrics(t *testing.T, s *Server) map[string]float64 {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
@@ -138,7 +140,7 @@ func metrics(t *testing.T, s *Server) map[string]float64 {
 	return out
 }
 
-// proxy is a client that acknowledges everything, over delta ADS.
+// proxy is a client that acknowledges every response, over delta ADS.
 type proxy struct {
 	stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
 	frames chan *discoveryv3.DeltaDiscoveryResponse
@@ -205,7 +207,7 @@ func (p *proxy) next(t *testing.T) *discoveryv3.DeltaDiscoveryResponse {
 	}
 }
 
-// subscribeAll asks for everything as Envoy does and waits for it.
+// subscribeAll subscribes to all types as Envoy does, and waits for the responses.
 func (p *proxy) subscribeAll(t *testing.T) {
 	t.Helper()
 	var names []string
@@ -224,9 +226,8 @@ func (p *proxy) subscribeAll(t *testing.T) {
 	p.next(t)
 }
 
-// TestOneChangeCostsOneResource is the shape of the whole delivery: what is
-// generated and sent follows from what changed, not from how many proxies or
-// services there are.
+// TestOneChangeCostsOneResource: generated and sent resources depend on the change, not on
+// the number of proxies or services.
 func TestOneChangeCostsOneResource(t *testing.T) {
 	const services, proxies = 1000, 50
 	var dir string
@@ -284,8 +285,8 @@ func TestOneChangeCostsOneResource(t *testing.T) {
 	}
 }
 
-// TestEmptiedListIsTold: in state of the world what is absent is removed, so
-// the last resource of a list must be taken away by an empty list.
+// TestEmptiedListIsTold: in state of the world, an absent resource is removed, so an empty
+// list must remove the last resource.
 func TestEmptiedListIsTold(t *testing.T) {
 	var dir string
 	s := start(t, func(c *Config) {
@@ -341,8 +342,7 @@ spec:
 	}
 }
 
-// wantGrowth checks how much the counters of generated, encoded and sent
-// things grew; those that are not named must stand.
+// wantGrowth checks the growth of the counters. Counters that are not named must not grow.
 func wantGrowth(t *testing.T, when string, before, after, want map[string]float64) {
 	t.Helper()
 	for name, v := range after {
@@ -354,4 +354,37 @@ func wantGrowth(t *testing.T, when string, before, after, want map[string]float6
 			t.Errorf("%s %s grew by %v, want %v", when, name, grew, want[name])
 		}
 	}
+}
+
+// get reads a page of a server.
+func get(t *testing.T, s *Server, path string) (code int, body string) {
+	t.Helper()
+	token, err := localtoken.Read(s.cfg.TokenDirs, s.http.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return getAs(t, s, path, token)
+}
+
+// getAs reads a page with a token, or without one if it is empty.
+func getAs(t *testing.T, s *Server, path, token string) (code int, body string) {
+	t.Helper()
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.http.Addr().String()+path, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if token != "" {
+		req.Header.Set("Authorization", "Bearer "+token)
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(b)
 }

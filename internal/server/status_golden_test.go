@@ -80,8 +80,7 @@ spec:
         typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua, default_source_code: {inline_string: "x"}}
 `
 
-// TestGoldenPages asks for pages over HTTP and over xDS: the bodies are the same,
-// and those of the golden files.
+// TestGoldenPages: pages over HTTP and xDS have the bodies of the golden files.
 func TestGoldenPages(t *testing.T) {
 	trust, mint := issuing(t)
 	s := start(t, func(c *Config) {

@@ -14,7 +14,8 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// issuing has a control plane trust an issuer, which makes tokens for it.
+// issuing makes a control plane trust an issuer, and returns a function that makes its
+// tokens.
 func issuing(t *testing.T) (change func(*Config), mint func(namespace string, ttl time.Duration) string) {
 	t.Helper()
 	issuer, err := token.GenerateIssuer("https://issuer.example")
@@ -37,8 +38,7 @@ func issuing(t *testing.T) (change func(*Config), mint func(namespace string, tt
 		}
 }
 
-// TestStatusPagesNeedATokenOnLoopback asks a real server for its status
-// pages as everybody who may be on its machine.
+// TestStatusPagesNeedATokenOnLoopback: callers on the machine of the server need a token.
 func TestStatusPagesNeedATokenOnLoopback(t *testing.T) {
 	trust, mint := issuing(t)
 	s := start(t, func(c *Config) {
@@ -98,7 +98,7 @@ func TestStatusPagesNeedATokenOnLoopback(t *testing.T) {
 	}
 }
 
-// TestSyncz has a proxy accept one type, refuse another and leave a third.
+// TestSyncz: a proxy accepts one type, refuses another and does not ask for a third.
 func TestSyncz(t *testing.T) {
 	var dir string
 	s := start(t, func(c *Config) {
@@ -135,7 +135,7 @@ func TestSyncz(t *testing.T) {
 	}
 }
 
-// TestStatusPages reads every page, and looks for what it must tell.
+// TestStatusPages: every page has its main contents.
 func TestStatusPages(t *testing.T) {
 	s := start(t, func(c *Config) {
 		write(t, c.ConfigDir, "a.yaml", serviceYAML(1))

@@ -19,8 +19,8 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// istioctl asks for a status page as Istio's tool does: a node id that is no
-// proxy's, a nonce in the first request, and no ACK.
+// istioctl requests a status page as Istio's tool does: with a node id that no proxy has, a
+// nonce in the first request, and no ACK.
 func istioctl(t *testing.T, s *Server, secure bool, token, typeURL string, names ...string) (*discoveryv3.DiscoveryResponse, error) {
 	t.Helper()
 	addr, creds := s.plain.Addr().String(), insecure.NewCredentials()
@@ -51,7 +51,7 @@ func istioctl(t *testing.T, s *Server, secure bool, token, typeURL string, names
 	if err != nil {
 		return nil, err
 	}
-	// An ACK is not answered, another question is.
+	// An ACK is not answered, another request is.
 	for _, nonce := range []string{r.GetNonce(), "another"} {
 		if err := stream.Send(&discoveryv3.DiscoveryRequest{TypeUrl: typeURL, ResourceNames: names, ResponseNonce: nonce}); err != nil {
 			t.Fatal(err)
@@ -63,7 +63,7 @@ func istioctl(t *testing.T, s *Server, secure bool, token, typeURL string, names
 	return r, nil
 }
 
-// TestDebugTypesByIdentity asks over xDS as everybody who may call.
+// TestDebugTypesByIdentity: the answers to debug types over xDS, by caller.
 func TestDebugTypesByIdentity(t *testing.T) {
 	trust, mint := issuing(t)
 	s := start(t, func(c *Config) {
@@ -136,7 +136,7 @@ func TestDebugTypesByIdentity(t *testing.T) {
 	}
 }
 
-// TestClientConfigs reads what proxy-status of Istio's tool does.
+// TestClientConfigs: the contents for Istio's proxy-status.
 func TestClientConfigs(t *testing.T) {
 	trust, mint := issuing(t)
 	s := start(t, func(c *Config) {

@@ -16,8 +16,7 @@ import (
 	"github.com/meshctl/meshctl/internal/certs/certstest"
 )
 
-// shake makes a handshake with the secure port, as far as a byte comes or the
-// server refuses.
+// shake makes a handshake with the secure port, up to the first byte or a refusal.
 func shake(t *testing.T, s *Server, cfg *tls.Config) (tls.ConnectionState, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -30,7 +29,7 @@ func shake(t *testing.T, s *Server, cfg *tls.Config) (tls.ConnectionState, error
 	if err := conn.SetDeadline(time.Now().Add(patience)); err != nil {
 		t.Fatal(err)
 	}
-	// HTTP/2 begins with what the client says, and the settings of the server.
+	// HTTP/2 begins with the client's preface, and the settings of the server.
 	if _, err := conn.Write([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")); err != nil {
 		return tls.ConnectionState{}, err
 	}
@@ -38,8 +37,8 @@ func shake(t *testing.T, s *Server, cfg *tls.Config) (tls.ConnectionState, error
 	return conn.(*tls.Conn).ConnectionState(), err
 }
 
-// K1: what is old is refused, in versions, ciphers and certificates; 1.2 with
-// modern ciphers is there for who asks for it.
+// TestTLSVersionsAndCiphers: old versions, ciphers and certificates are refused; TLS 1.2 with
+// modern ciphers is optional.
 func TestTLSVersionsAndCiphers(t *testing.T) {
 	strict := start(t, nil)
 	lenient := start(t, func(c *Config) { c.MinTLS = tls.VersionTLS12 })
@@ -68,7 +67,7 @@ func TestTLSVersionsAndCiphers(t *testing.T) {
 			}
 		}
 	}
-	// Nothing of one connection serves another, after a restart or before.
+	// No session is resumed, before and after a restart.
 	cfg := clientTLS(t, strict)
 	cfg.ClientSessionCache = tls.NewLRUClientSessionCache(1)
 	for range 2 {
@@ -79,7 +78,7 @@ func TestTLSVersionsAndCiphers(t *testing.T) {
 	}
 }
 
-// K2: the key exchange holds against quantum computers when the client can.
+// TestPostQuantum: the key exchange is post-quantum if the client supports it.
 func TestPostQuantum(t *testing.T) {
 	s := start(t, nil)
 	cfg := clientTLS(t, s)
@@ -93,7 +92,7 @@ func TestPostQuantum(t *testing.T) {
 	}
 }
 
-// K2: where it is required, a client that cannot fails in the handshake.
+// TestPostQuantumIsRequired: where it is required, other clients fail in the handshake.
 func TestPostQuantumIsRequired(t *testing.T) {
 	s := start(t, func(c *Config) { c.KeyExchanges = []tls.CurveID{tls.X25519MLKEM768} })
 	cfg := clientTLS(t, s)
@@ -106,8 +105,7 @@ func TestPostQuantumIsRequired(t *testing.T) {
 	}
 }
 
-// K3: with nothing but what FIPS 140-3 allows the server starts, serves and
-// signs.
+// TestFIPS: the server starts, serves and signs in FIPS 140-3 mode.
 func TestFIPS(t *testing.T) {
 	const inner = "MESHCTL_TEST_FIPS"
 	if os.Getenv(inner) == "" {

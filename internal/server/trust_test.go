@@ -13,8 +13,8 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// TestTrustBundle has proxies of all kinds follow the roots of the mesh: those of
-// the CA and those that MeshConfig adds, not those of another trust domain.
+// TestTrustBundle: proxies of all kinds get the roots of the mesh and their changes: the CA's
+// and those added by MeshConfig, but none of other trust domains.
 func TestTrustBundle(t *testing.T) {
 	var dir string
 	s := start(t, func(c *Config) { dir = c.ConfigDir })

@@ -15,7 +15,7 @@ import (
 	"github.com/meshctl/meshctl/internal/certs/certstest"
 )
 
-// meshOf is MeshConfig with a trust domain.
+// meshOf returns a MeshConfig with a trust domain.
 func meshOf(domain string) string {
 	return `apiVersion: v1
 kind: ConfigMap
@@ -25,7 +25,7 @@ data:
     trustDomain: ` + domain + "\n"
 }
 
-// constrained is a CA that may sign for one trust domain.
+// constrained returns a CA that may sign for one trust domain.
 func constrained(t *testing.T, domain string) *certs.Authority {
 	t.Helper()
 	root, err := certs.NewRoot(certs.CASpec{
@@ -38,8 +38,8 @@ func constrained(t *testing.T, domain string) *certs.Authority {
 	return certstest.NewIntermediate(t, root)
 }
 
-// A CA may turn out not to fit the mesh when MeshConfig is read: then nothing
-// is served, until one of them is right.
+// TestCAThatDoesNotFitIsRefusedAtTheStart: with a CA that does not fit MeshConfig, nothing
+// is served until one of them changes.
 func TestCAThatDoesNotFitIsRefusedAtTheStart(t *testing.T) {
 	for name, repair := range map[string]func(t *testing.T, config, ca string){
 		"the CA is right later": func(t *testing.T, _, ca string) { saveCA(t, ca, constrained(t, "other.example")) },
@@ -71,7 +71,8 @@ func TestCAThatDoesNotFitIsRefusedAtTheStart(t *testing.T) {
 	}
 }
 
-// A trust domain that changes later takes the right to sign, and nothing else.
+// TestCAThatDoesNotFitAnyMoreSignsNothing: after a change of the trust domain the CA signs
+// nothing, and all other functions go on.
 func TestCAThatDoesNotFitAnyMoreSignsNothing(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "cluster1")

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// pilot reads what /metrics has under Istio's names.
+// pilot returns the metrics with Istio's names.
 func pilot(t *testing.T, s *Server) map[string]float64 {
 	t.Helper()
 	out := make(map[string]float64)
@@ -19,8 +19,7 @@ func pilot(t *testing.T, s *Server) map[string]float64 {
 	return out
 }
 
-// TestTimesUnderIstiosNames reads the metrics after pushes to two proxies: each of
-// them counts once what it was sent.
+// TestTimesUnderIstiosNames: each push to two proxies counts once.
 func TestTimesUnderIstiosNames(t *testing.T) {
 	var dir string
 	s := start(t, func(c *Config) {

@@ -21,7 +21,7 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// metricsPage is what is scraped.
+// metricsPage returns the page /metrics.
 func metricsPage(t *testing.T, s *Server) string {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: patience}
@@ -37,8 +37,8 @@ func metricsPage(t *testing.T, s *Server) string {
 	return string(b)
 }
 
-// claim connects a proxy that says so of itself, and waits for its clusters.
-func claim(t *testing.T, s *Server, name, cluster, version string) error {
+// connectAs connects a proxy with these claims, and waits for its clusters.
+func connectAs(t *testing.T, s *Server, name, cluster, version string) error {
 	t.Helper()
 	conn, err := grpc.NewClient(s.plain.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -60,11 +60,10 @@ func claim(t *testing.T, s *Server, name, cluster, version string) error {
 	return err
 }
 
-// TestMetricsOfManyClients has clients say what they like of themselves:
-// the number of series does not grow with them.
+// TestMetricsOfManyClients: the number of series does not grow with the claims of clients.
 func TestMetricsOfManyClients(t *testing.T) {
 	s := start(t, func(c *Config) { write(t, c.ConfigDir, "a.yaml", serviceYAML(1)) })
-	if err := claim(t, s, "first", "cluster1", "1.0.0"); err != nil {
+	if err := connectAs(t, s, "first", "cluster1", "1.0.0"); err != nil {
 		t.Fatal(err)
 	}
 	series := func() int {
@@ -83,7 +82,7 @@ func TestMetricsOfManyClients(t *testing.T) {
 		if i%2 == 0 {
 			version = fmt.Sprintf("evil\n\x1b[31m%d\"}", i)
 		}
-		if err := claim(t, s, fmt.Sprintf("client-%d", i), fmt.Sprintf("cluster-%d", i), version); err != nil {
+		if err := connectAs(t, s, fmt.Sprintf("client-%d", i), fmt.Sprintf("cluster-%d", i), version); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -121,8 +120,8 @@ func TestNoWayToStopOrProfile(t *testing.T) {
 	}
 }
 
-// TestTextOfClientsIsEscaped has a client put into its node what forges
-// lines, colours a terminal and reorders text.
+// TestTextOfClientsIsEscaped: a node whose text forges lines, colours a terminal and reorders
+// text is escaped in logs and pages.
 func TestTextOfClientsIsEscaped(t *testing.T) {
 	const evil = "x\nlevel=ERROR msg=forged\x1b[2J\u202e\u2066\x07"
 	var logs bytes.Buffer
@@ -132,7 +131,7 @@ func TestTextOfClientsIsEscaped(t *testing.T) {
 	})
 	waitFor(t, "readiness", func() bool { return s.ready.Load() })
 	for _, name := range []string{"web", evil, "web" + evil} {
-		_ = claim(t, s, name, evil, evil) // it may be refused
+		_ = connectAs(t, s, name, evil, evil) // it may be refused
 	}
 	connect(t, s, "good").subscribeAll(t)
 	shown := ""
@@ -158,7 +157,7 @@ func TestTextOfClientsIsEscaped(t *testing.T) {
 	}
 }
 
-// plain fails on what could steer a terminal, or a line that a client wrote.
+// plain fails on text that controls a terminal, or on a line forged by a client.
 func plain(t *testing.T, what, text string) {
 	t.Helper()
 	for line := range strings.Lines(text) {

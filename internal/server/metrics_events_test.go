@@ -20,8 +20,8 @@ import (
 	"github.com/meshctl/meshctl/test/kube"
 )
 
-// TestRejectsUnderIstiosNames has a proxy refuse a response again and again, with codes
-// that there are and ones that it makes up: the number of series does not grow with them.
+// TestRejectsUnderIstiosNames: refusals are counted under Istio's names, and the number of
+// series does not grow with invented codes.
 func TestRejectsUnderIstiosNames(t *testing.T) {
 	s := start(t, func(c *Config) { write(t, c.ConfigDir, "a.yaml", serviceYAML(1)) })
 	conn, err := grpc.NewClient(s.plain.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -67,7 +67,7 @@ func TestRejectsUnderIstiosNames(t *testing.T) {
 	})
 }
 
-// TestInboundUpdates counts what the files of a directory become.
+// TestInboundUpdates: events of a directory are counted under Istio's names.
 func TestInboundUpdates(t *testing.T) {
 	var dir string
 	s := start(t, func(c *Config) {
@@ -95,7 +95,7 @@ func TestInboundUpdates(t *testing.T) {
 	until(3, 1, 1, 1)
 }
 
-// TestKubernetesEvents counts what a Kubernetes API tells of.
+// TestKubernetesEvents: events of a Kubernetes API are counted under Istio's names.
 func TestKubernetesEvents(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs Kubernetes")

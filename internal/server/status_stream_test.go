@@ -12,8 +12,8 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// told is a response of either variant.
-type told struct {
+// response is a response of either variant.
+type response struct {
 	typ, nonce, who string
 	resources       []*anypb.Any
 }
@@ -31,22 +31,21 @@ func (c *wireClient) ask(typ, nonce string, names ...string) {
 	}
 }
 
-func (c *wireClient) hear() (told, error) {
+func (c *wireClient) hear() (response, error) {
 	if c.delta == nil {
 		m, err := c.sotw.Recv()
-		return told{m.GetTypeUrl(), m.GetNonce(), m.GetControlPlane().GetIdentifier(), m.GetResources()}, err
+		return response{m.GetTypeUrl(), m.GetNonce(), m.GetControlPlane().GetIdentifier(), m.GetResources()}, err
 	}
 	m, err := c.delta.Recv()
-	out := told{typ: m.GetTypeUrl(), nonce: m.GetNonce(), who: m.GetControlPlane().GetIdentifier()}
+	out := response{typ: m.GetTypeUrl(), nonce: m.GetNonce(), who: m.GetControlPlane().GetIdentifier()}
 	for _, r := range m.GetResources() {
 		out.resources = append(out.resources, r.GetResource())
 	}
 	return out, err
 }
 
-// TestStatusPagesOnAStreamOfConfiguration asks on the stream of a proxy, as agents
-// pass questions on: they are answered at once and watch nothing, and the
-// configuration goes on.
+// TestStatusPagesOnAStreamOfConfiguration: requests for status pages on the stream of a
+// proxy, as agents forward them, are answered at once and subscribe to nothing.
 func TestStatusPagesOnAStreamOfConfiguration(t *testing.T) {
 	const page, syncz = xdswire.DebugType, xdswire.DebugType + "/syncz"
 	for _, v := range []xdswire.Variant{xdswire.SotW, xdswire.Delta} {
