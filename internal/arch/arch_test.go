@@ -24,10 +24,10 @@ const (
 	module = "github.com/meshctl/meshctl/"
 )
 
-// rules is what the tables of docs/architecture.md say.
+// rules are the tables of docs/architecture.md.
 type rules struct {
-	layer  map[string]int      // room → layer
-	fences map[string][]string // import → rooms that may have it
+	layer   map[string]int      // package → layer
+	imports map[string][]string // import → packages that may have it
 }
 
 func readRules(t *testing.T) rules {
@@ -36,30 +36,32 @@ func readRules(t *testing.T) rules {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := rules{layer: map[string]int{}, fences: map[string][]string{}}
-	room := regexp.MustCompile("^\\| ([0-9]) \\| `([^`]+)` \\|")
-	fence := regexp.MustCompile("^\\| `([^`]+)` \\| (.*) \\|$")
+	r := rules{layer: map[string]int{}, imports: map[string][]string{}}
+	layer := regexp.MustCompile("^\\| `([^`]+)` \\| ([0-9]) \\|")
+	rule := regexp.MustCompile("^\\| `([^`]+)` \\| (.*) \\|$")
 	quoted := regexp.MustCompile("`[^`]+`")
 	for line := range strings.Lines(string(text)) {
 		line = strings.TrimSpace(line)
-		if m := room.FindStringSubmatch(line); m != nil {
-			r.layer[m[2]], _ = strconv.Atoi(m[1])
-		} else if m := fence.FindStringSubmatch(line); m != nil {
-			rooms := []string{}
-			for _, q := range quoted.FindAllString(m[2], -1) {
-				rooms = append(rooms, strings.Trim(q, "`"))
+		if m := layer.FindStringSubmatch(line); m != nil {
+			if _, twice := r.layer[m[1]]; twice {
+				t.Errorf("docs/architecture.md has two rows for %s", m[1])
 			}
-			r.fences[m[1]] = rooms
+			r.layer[m[1]], _ = strconv.Atoi(m[2])
+		} else if m := rule.FindStringSubmatch(line); m != nil {
+			packages := []string{}
+			for _, q := range quoted.FindAllString(m[2], -1) {
+				packages = append(packages, strings.Trim(q, "`"))
+			}
+			r.imports[m[1]] = packages
 		}
 	}
-	if len(r.layer) == 0 || len(r.fences) == 0 {
-		t.Fatal("docs/architecture.md has no table of rooms or of fences")
+	if len(r.layer) == 0 || len(r.imports) == 0 {
+		t.Fatal("docs/architecture.md has no table of packages or no table of import rules")
 	}
 	return r
 }
 
-// packages returns the packages of the module by path, those below test/ and
-// hidden folders left out.
+// packages returns the packages of the module by path, without test/ and hidden folders.
 func packages(t *testing.T) map[string]*build.Package {
 	t.Helper()
 	found := map[string]*build.Package{}
@@ -91,51 +93,49 @@ func packages(t *testing.T) map[string]*build.Package {
 	return found
 }
 
-func TestRooms(t *testing.T) {
+// TestLayers: every package has a row in docs/architecture.md, and imports only packages
+// of lower layers.
+func TestLayers(t *testing.T) {
 	t.Parallel()
 	r := readRules(t)
 	found := packages(t)
-	for _, room := range slices.Sorted(maps.Keys(r.layer)) {
-		if found[room] == nil {
-			t.Errorf("docs/architecture.md has the room %s, which is not there", room)
+	for _, pkg := range slices.Sorted(maps.Keys(r.layer)) {
+		if found[pkg] == nil {
+			t.Errorf("docs/architecture.md has a row for %s, which does not exist", pkg)
 		}
 	}
-	for _, room := range slices.Sorted(maps.Keys(found)) {
-		layer, known := r.layer[room]
+	for _, pkg := range slices.Sorted(maps.Keys(found)) {
+		layer, known := r.layer[pkg]
 		if !known {
-			t.Errorf("%s is no room of docs/architecture.md: give it a layer and a job", room)
+			t.Errorf("docs/architecture.md has no row for %s: add one with a layer and a job", pkg)
 			continue
 		}
-		for path, places := range found[room].ImportPos {
+		for path, places := range found[pkg].ImportPos {
 			to, ours := strings.CutPrefix(path, module)
-			toLayer, known := r.layer[to]
-			switch {
-			case !ours:
-			case !known:
-				t.Errorf("%v: %s imports %s, which is no room of docs/architecture.md", places[0], room, to)
-			case toLayer >= layer:
-				t.Errorf("%v: %s (layer %d) imports %s (layer %d): imports go down only", places[0], room, layer, to, toLayer)
+			if toLayer, known := r.layer[to]; ours && known && toLayer >= layer {
+				t.Errorf("%v: %s (layer %d) imports %s (layer %d), want a lower layer", places[0], pkg, layer, to, toLayer)
 			}
 		}
 	}
 }
 
-func TestFences(t *testing.T) {
+// TestImportRules: only the packages of the table import the modules of the table.
+func TestImportRules(t *testing.T) {
 	t.Parallel()
 	r := readRules(t)
-	for room, pkg := range packages(t) {
-		for path, places := range pkg.ImportPos {
-			for fenced, rooms := range r.fences {
-				if (path == fenced || strings.HasPrefix(path, fenced+"/")) && !slices.Contains(rooms, room) {
-					t.Errorf("%v: %s imports %s, which is for %q alone", places[0], room, path, rooms)
+	for pkg, built := range packages(t) {
+		for path, places := range built.ImportPos {
+			for module, allowed := range r.imports {
+				if (path == module || strings.HasPrefix(path, module+"/")) && !slices.Contains(allowed, pkg) {
+					t.Errorf("%v: %s imports %s, which only %q may import", places[0], pkg, path, allowed)
 				}
 			}
 		}
 	}
 }
 
-// TestLinked keeps out of the program what nobody imports but others would
-// bring along: kinds and clients of all of Kubernetes, and what only tests need.
+// TestLinked: the program does not link large indirect dependencies: the kinds and
+// clients of all of Kubernetes, and packages for tests.
 func TestLinked(t *testing.T) {
 	t.Parallel()
 	list := exec.CommandContext(t.Context(), "go", "list", "-deps", "./cmd/meshctl")
@@ -154,14 +154,14 @@ func TestLinked(t *testing.T) {
 	}
 }
 
-// TestModules wants a reason in docs/rationale.md for each direct module.
+// TestModules: docs/rationale.md has a reason for each direct module.
 func TestModules(t *testing.T) {
 	t.Parallel()
 	inMod := matches(t, "go.mod", `(?m)^\t(\S+) v\S+$`) // lines with a comment are indirect
 	reasons := matches(t, "docs/rationale.md", "(?m)^\\| `([^`]+)` \\| .+ \\|$")
 	for _, m := range inMod {
 		if !slices.Contains(reasons, m) {
-			t.Errorf("go.mod requires %s, but docs/rationale.md does not say why", m)
+			t.Errorf("go.mod requires %s, but docs/rationale.md has no reason for it", m)
 		}
 	}
 	for _, m := range reasons {
@@ -171,7 +171,7 @@ func TestModules(t *testing.T) {
 	}
 }
 
-// matches returns what the group of expr matches in the file.
+// matches returns the matches of the group of expr in the file.
 func matches(t *testing.T, file, expr string) []string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, file))

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// TestPrivateKeys: one file knows how private keys are written down. To all
-// others a key is a crypto.Signer, so that it may be kept elsewhere one day.
+// TestPrivateKeys: one file encodes private keys. All other code uses crypto.Signer, so that
+// keys can be kept elsewhere.
 func TestPrivateKeys(t *testing.T) {
 	t.Parallel()
 	const home = "internal/certs/key.go"

@@ -9,12 +9,10 @@ import (
 	"testing"
 )
 
-// maxTracked is the size up to which git tracks a file: larger ones are
-// binaries or generated.
+// maxTracked bounds the size of tracked files. Larger ones are binaries or generated.
 const maxTracked = 1 << 20
 
-// TestTrackedFiles fails on tracked files over 1 MB and on tracked executables
-// that are not scripts.
+// TestTrackedFiles: no tracked file is over 1 MB or an executable other than a script.
 func TestTrackedFiles(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(root, ".git")); err != nil {
 		t.Skip("not a git checkout, so there are no tracked files to check")

@@ -23,7 +23,7 @@ func TestWhoseKeyItIs(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err := Load(dir, now)
-		wantError(t, err, key, "its mode 0644 lets others at it; run chmod 600")
+		wantError(t, err, key, "its mode 0644 gives other users access; run chmod 600")
 	})
 	t.Run("symlink", func(t *testing.T) {
 		dir, key := make(t)
