@@ -232,7 +232,7 @@ func TestReadSecret(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]string{
-		"group":  "its mode 0640 lets others at it; run chmod 600",
+		"group":  "its mode 0640 gives other users access; run chmod 600",
 		"others": "its mode 0604",
 		"link":   "is a symbolic link",
 		"half":   "is a symbolic link",

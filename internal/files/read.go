@@ -254,7 +254,7 @@ func checkSecret(mode fs.FileMode, owner, self int, mounted bool) error {
 	case owner != self && owner != root:
 		return fmt.Errorf("it belongs to user %d, not to user %d who reads it; chown it", owner, self)
 	case mode.Perm()&0o077 != 0:
-		return fmt.Errorf("its mode %04o lets others at it; run chmod 600 on it", mode.Perm())
+		return fmt.Errorf("its mode %04o gives other users access; run chmod 600 on it", mode.Perm())
 	}
 	return nil
 }

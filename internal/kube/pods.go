@@ -256,10 +256,10 @@ func (f *PodFinder) exists(ctx context.Context, r Workload) error {
 			return fmt.Errorf("%s, did you mean %s?", text, near)
 		}
 		if len(known) == 0 {
-			return fmt.Errorf("%s, and no other that runs; name.namespace or --namespace names another namespace", text)
+			return fmt.Errorf("%s and no running pod; select another namespace by name.namespace or --namespace", text)
 		}
 	}
-	return fmt.Errorf("%s; name.namespace or --namespace names another namespace, kind/name what pods belong to", text)
+	return fmt.Errorf("%s; select another namespace by name.namespace or --namespace, and a workload by kind/name", text)
 }
 
 // owner holds the fields of an object that owns pods.

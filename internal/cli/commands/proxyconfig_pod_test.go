@@ -105,8 +105,8 @@ func TestProxyConfigOfAPod(t *testing.T) {
 		{"pc b web-1." + ns + " -o short", 0, `^Istio Version: unknown\nEnvoy Version: 1\.40\.0/`, `^$`},
 
 		{"pc c web-3." + ns, 1, `^$`, `^Error: namespace NS has no pod web-3, did you mean web-[12]\?\n$`},
-		{"pc c absent." + ns, 1, `^$`, `namespace NS has no pod absent; name\.namespace or --namespace names another namespace, kind/name what pods belong to\n$`},
-		{"pc c web-1." + other, 1, `^$`, `has no pod web-1, and no other that runs; name\.namespace`},
+		{"pc c absent." + ns, 1, `^$`, `namespace NS has no pod absent; select another namespace by name\.namespace or --namespace, and a workload by kind/name\n$`},
+		{"pc c web-1." + other, 1, `^$`, `has no pod web-1 and no running pod; select`},
 		{"pc c web-1", 1, `^$`, `namespace default has no pod web-1`},
 		{"pc c web-1." + ns + " --context cluster1", 1, `^$`, `namespace NS has no pod web-1`},
 		{"pc c deploy/absent." + ns, 1, `^$`, `^Error: deployment/absent\.NS: there is no such deployment in namespace NS\n$`},

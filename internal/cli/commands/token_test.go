@@ -52,7 +52,7 @@ func TestTokenFileOfOthers(t *testing.T) {
 	if err := os.Chmod(file, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	want := "Warning: token file " + file + ": its mode 0644 lets others at it; run chmod 600 on it\n"
+	want := "Warning: token file " + file + ": its mode 0644 gives other users access; run chmod 600 on it\n"
 	if code, stdout, stderr := m.Run("ps", "--server", m.Debug, "--token-file", file); code != 0 || !strings.Contains(stdout, "client-1.apps") || stderr != want {
 		t.Errorf("exit code %d: %s%s", code, stdout, stderr)
 	}

@@ -53,7 +53,7 @@ func checkJSONFormat(format string) error {
 	}
 	var object structpb.Struct
 	if err := protojson.Unmarshal([]byte(format), &object); err != nil {
-		return fmt.Errorf("it is not a JSON object, as accessLogEncoding JSON wants")
+		return fmt.Errorf("it is not a JSON object, which accessLogEncoding JSON requires")
 	}
 	return checkFormats(structpb.NewStructValue(&object))
 }

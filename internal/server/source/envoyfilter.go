@@ -208,7 +208,7 @@ func patchValue(p *networkingv1alpha3.EnvoyFilter_EnvoyConfigObjectPatch, messag
 	}
 	for _, part := range parts {
 		if part.message.ProtoReflect().Descriptor().FullName() == routerMessage {
-			return nil, faultf(at+"."+part.path, "is a router, which stands at the end of the filters already")
+			return nil, faultf(at+"."+part.path, "is a router, which every filter chain already has at its end")
 		}
 		if err := breaksRules(part.message); err != nil {
 			return nil, &FieldError{Field: at + "." + part.path, Err: err}

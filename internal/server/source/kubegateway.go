@@ -58,7 +58,7 @@ func (c *conversion) kubeGateway(o *gatewayv1.Gateway) *FieldError {
 		return fault
 	}
 	if len(g.Ports) == 0 {
-		c.warn(faultf("spec.listeners", "none of TLS on port %d, nor with the option %s: %s: it is no way into network %s",
+		c.warn(faultf("spec.listeners", "none of TLS on port %d, nor with the option %s: %s: so it is no gateway of network %s",
 			port, optionListenerProtocol, autoPassthrough, network))
 		return nil
 	}

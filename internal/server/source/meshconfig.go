@@ -188,7 +188,7 @@ func checkMeshConfig(m *meshv1alpha1.MeshConfig) *FieldError {
 		return faultf("connectTimeout", "must be more than 0 and at most 1h")
 	}
 	if d := m.ProtocolDetectionTimeout; d.CheckValid() != nil || d.AsDuration() < 0 || d.AsDuration() > time.Hour {
-		return faultf("protocolDetectionTimeout", "must be 0, which is no end, or at most 1h")
+		return faultf("protocolDetectionTimeout", "must be 0, for no timeout, or at most 1h")
 	}
 	return checkKeyExchanges(m.GetMeshMTLS().GetEcdhCurves())
 }

@@ -331,7 +331,7 @@ func TestRefusals(t *testing.T) {
 		},
 		"filter is a router": {
 			filterPatch + filterAdd + "        name: a\n        typed_config:\n          '@type': type.googleapis.com/envoy.extensions.filters.http.router.v3.Router",
-			11, "spec.configPatches[0].patch.value.typed_config: is a router, which stands at the end of the filters already",
+			11, "spec.configPatches[0].patch.value.typed_config: is a router, which every filter chain already has at its end",
 		},
 		"filter default": {
 			filterPatch + filterAdd + "        name: a\n        config_discovery:\n          default_config:\n            '@type': type.googleapis.com/envoy.extensions.filters.http.lua.v3.Lua\n            code: a",

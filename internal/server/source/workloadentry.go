@@ -47,7 +47,7 @@ func (c *conversion) workloadEntry(spec *networkingv1alpha3.WorkloadEntry) *Fiel
 		return fault
 	}
 	if spec.Address == "" {
-		c.warn(faultf("spec.address", "is missing: a workload that only the gateways of its network know is no endpoint, so the entry has no effect"))
+		c.warn(faultf("spec.address", "is missing: a workload behind the gateways of its network is no endpoint, so the entry has no effect"))
 		return nil
 	}
 	address, err := parseAddr(spec.Address)
