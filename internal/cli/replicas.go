@@ -124,6 +124,18 @@ func AskPages[T any](ctx context.Context, f *ReplicaFlags, found []*replicas.Rep
 	return answers, f.silent(silent, len(found))
 }
 
+// Ask finds the replicas, asks them for a status page as AskPages does, and reports
+// whether there are several.
+func Ask[T any](ctx context.Context, env *Env, f *PageFlags, page string) (answers []Answer[T], several bool, err error) {
+	found, err := f.Replicas.Find(ctx, env, f.Timeout)
+	if err != nil {
+		return nil, false, err
+	}
+	defer CloseReplicas(found)
+	answers, err = AskPages[T](ctx, &f.Replicas, found, page, nil, nil)
+	return answers, len(found) > 1, err
+}
+
 // EachItem returns the items of all lists, each with its replica.
 func EachItem[T any](answers []Answer[[]T]) []Answer[T] {
 	out := []Answer[T]{}

@@ -39,16 +39,11 @@ loaded, at any replica.`,
 }
 
 func (o *certsStatusOptions) run(ctx context.Context, env *cli.Env) error {
-	found, err := o.Replicas.Find(ctx, env, o.Timeout)
-	if err != nil {
-		return err
-	}
-	defer cli.CloseReplicas(found)
-	pages, err := cli.AskPages[ca.Page](ctx, &o.Replicas, found, "certs", nil, nil)
+	pages, several, err := cli.Ask[ca.Page](ctx, env, &o.PageFlags, "certs")
 	if len(pages) == 0 {
 		return err
 	}
-	if err := o.showPages(env, pages, len(found) > 1); err != nil {
+	if err := o.showPages(env, pages, several); err != nil {
 		return err
 	}
 	var wrong []string

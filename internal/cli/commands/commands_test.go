@@ -194,7 +194,7 @@ func TestHintsParse(t *testing.T) {
 	named := regexp.MustCompile(`\bmeshctl ((?:-{0,2}[a-z][a-z-]*\s+)*-{0,2}[a-z][a-z-]*)`)
 	found := 0
 	for _, hint := range stringsOf(t, "../../../internal", "../../../cmd") {
-		if m := typed.FindStringSubmatch(hint.text); m != nil && !hint.help {
+		if m := typed.FindStringSubmatch(hint.text); m != nil && !hint.help && !slices.Contains(subjects, firstWord(m[1])) {
 			found++
 			if err := checkTyped(m[1] + m[2]); err != nil {
 				t.Errorf("%s: %q: %v", hint.place, m[0], err)
@@ -243,6 +243,11 @@ func TestHintsNameFlagsThatExist(t *testing.T) {
 			}
 		}
 	}
+}
+
+func firstWord(text string) string {
+	word, _, _ := strings.Cut(text, " ")
+	return word
 }
 
 // checkTyped checks a command of which the program fills in what %s stands for: in its

@@ -24,6 +24,7 @@ type internalDebugOptions struct {
 	list, all bool
 }
 
+// NewInternalDebug returns the command internal-debug.
 func NewInternalDebug(env *cli.Env) *cobra.Command {
 	var o internalDebugOptions
 	cmd := &cobra.Command{
@@ -48,8 +49,8 @@ pprof reads them.`,
 	f := cmd.Flags()
 	o.Output = output.FormatJSON
 	f.BoolVarP(&o.list, "list", "L", false, "Print the names of all pages")
-	f.BoolVar(&o.all, "all", false, "Print the page of every replica, as a list of replica and page")
-	cli.DurationVar(f, &o.Timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of a replica")
+	f.BoolVar(&o.all, "all", false, "Print a list with the page of every replica")
+	cli.DurationVar(f, &o.Timeout, "timeout", 30*time.Second, "Longest wait for the answer of a replica")
 	return cmd
 }
 
@@ -59,7 +60,7 @@ func (o *internalDebugOptions) run(ctx context.Context, env *cli.Env, args []str
 	case o.list == (page != ""):
 		return cli.Usagef("name one page, or list all with --list")
 	case o.list && o.all:
-		return cli.Usagef("--list is of all replicas, without --all")
+		return cli.Usagef("--list and --all: give one of them")
 	}
 	name, query, _ := strings.Cut(page, "?")
 	values, err := url.ParseQuery(query)
@@ -93,7 +94,7 @@ func (o *internalDebugOptions) run(ctx context.Context, env *cli.Env, args []str
 	case o.all:
 		return cmp.Or(output.Write(env.Stdout, o.Output, pagesOf(pages)), err)
 	case len(pages) > 1:
-		return cli.Usagef("%s have page %q: --all prints a list of all, --server names one", output.Escape(cli.ReplicaNames(found)), page)
+		return cli.Usagef("%s have page %q: print all with --all, or choose one with --server", output.Escape(cli.ReplicaNames(found)), page)
 	}
 	return cmp.Or(output.Write(env.Stdout, o.Output, pages[0].Value), err)
 }
@@ -101,12 +102,12 @@ func (o *internalDebugOptions) run(ctx context.Context, env *cli.Env, args []str
 // profilesPrefix begins the names of pages with runtime profiles, which are not JSON.
 const profilesPrefix = "pprof/"
 
-// isNotConnected recognizes the answer of a replica that does not serve the proxy.
+// isNotConnected recognizes the error of a replica that does not serve the proxy.
 func isNotConnected(e *replicas.AnswerError) bool {
 	return e.Code == http.StatusNotFound && e.Text == debug.NotConnected
 }
 
-// pageOf is a page of any kind, which need not be an object.
+// pageOf is a page of a replica, which may be any JSON value.
 type pageOf struct {
 	Replica string         `json:"replica"`
 	Page    jsontext.Value `json:"page"`
@@ -120,7 +121,7 @@ func pagesOf(pages []cli.Answer[jsontext.Value]) []pageOf {
 	return out
 }
 
-// pageNames returns the names of the status pages that replicas have.
+// pageNames returns the names of the status pages of replicas.
 func (o *internalDebugOptions) pageNames(ctx context.Context, found []*replicas.Replica) ([]string, error) {
 	answers, err := cli.AskPages[[]string](ctx, &o.Replicas, found, "list", nil, nil)
 	var names []string

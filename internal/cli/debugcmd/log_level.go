@@ -26,24 +26,25 @@ type logLevelOptions struct {
 	set      string // empty to show
 }
 
+// NewLogLevel returns the command log-level.
 func NewLogLevel(env *cli.Env) *cobra.Command {
 	var o logLevelOptions
 	cmd := &cobra.Command{
 		Use:   "log-level [LEVEL | AREA:LEVEL,…]",
-		Short: "Show or change what running control planes log",
-		Long: `Show or change the least level that running control planes log, by area, without
-a restart. LEVEL alone is for everything, default:LEVEL for the areas that were
-given none. A restart goes back to serve --log-level.
+		Short: "Show or change the log levels of control planes",
+		Long: `Show or change the log levels of running control planes, by area. LEVEL applies to all
+areas, default:LEVEL to areas without their own level. A restart restores the levels of
+serve --log-level.
 
 Levels are ` + strings.Join(logs.Names(), ", ") + `; areas are default, ` + strings.Join(server.LogAreas(), ", ") + `.
 
-Every replica is asked: those of the cluster of the kubeconfig, or those that
---server names. Levels are changed for the user that runs a control plane, and for
---token-file of an identity of its system namespace.`,
+The command asks every replica in the cluster of the kubeconfig, or at --server. The
+user that runs a control plane may change its levels, and an identity of its system
+namespace with --token-file.`,
 		Example: `  meshctl log-level
-  # what happens between the control plane and the proxies?
+  # Log what happens between the control plane and the proxies
   meshctl log-level xds:debug
-  # as before
+  # Restore the default
   meshctl log-level info`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {
@@ -60,12 +61,12 @@ Every replica is asked: those of the cluster of the kubeconfig, or those that
 	}
 	f := cmd.Flags()
 	o.replicas.Bind(env, cmd)
-	cli.DurationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of a replica")
+	cli.DurationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for the answer of a replica")
 	cli.TableVar(f, &o.output)
 	return cmd
 }
 
-// completeLogLevels offers areas, and behind an area the levels.
+// completeLogLevels completes areas, and levels after an area.
 func completeLogLevels(_ *cobra.Command, args []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
@@ -84,10 +85,10 @@ func completeLogLevels(_ *cobra.Command, args []string, typed string) ([]cobra.C
 	return append(out, logs.Names()...), cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
 }
 
-// replicaLevels is what one replica logs.
+// replicaLevels holds the levels of one replica.
 type replicaLevels struct {
 	Replica string            `json:"replica"`
-	Error   string            `json:"error,omitzero"` // why it says nothing
+	Error   string            `json:"error,omitzero"` // set without levels
 	Levels  map[string]string `json:"levels,omitzero"`
 
 	err error // behind Error

@@ -25,16 +25,15 @@ type versionOptions struct {
 	replicas cli.ReplicaFlags
 }
 
+// NewVersion returns the command version.
 func NewVersion(env *cli.Env) *cobra.Command {
 	var o versionOptions
 	cmd := &cobra.Command{
 		Use:   "version",
-		Short: "Print the version of meshctl, and of what runs",
-		Long: `Print what this binary was built from: version, commit, Go version and platform.
-
-With --remote also what the control planes were built from, and of which versions the
-proxies are that are connected to them. Control planes are found as by meshctl
-proxy-status.`,
+		Short: "Print the versions of meshctl, control planes and proxies",
+		Long: `Print version, commit, Go version and platform of this binary. With --remote also
+print the versions of the control planes and of their connected proxies; the control
+planes are found as by meshctl proxy-status.`,
 		Example: `  meshctl version
   meshctl version -o json
   meshctl version --remote --context kind-cluster1`,
@@ -42,7 +41,7 @@ proxy-status.`,
 			var stray error
 			cmd.Flags().Visit(func(f *pflag.Flag) {
 				if !o.remote && f.Name != "output" && f.Name != "remote" && cmd.InheritedFlags().Lookup(f.Name) == nil {
-					stray = fmt.Errorf("--%s is for control planes: add --remote", f.Name)
+					stray = fmt.Errorf("--%s needs --remote", f.Name)
 				}
 			})
 			return cmp.Or(cli.NoArgs(cmd, args), stray)
@@ -51,9 +50,9 @@ proxy-status.`,
 	}
 	f := cmd.Flags()
 	cli.TextVar(f, &o.output)
-	f.BoolVar(&o.remote, "remote", false, "Also the versions of control planes, and of their proxies")
+	f.BoolVar(&o.remote, "remote", false, "Print also the versions of control planes and of their proxies")
 	o.replicas.Bind(env, cmd)
-	cli.DurationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of a replica")
+	cli.DurationVar(f, &o.timeout, "timeout", 30*time.Second, "Longest wait for the answer of a replica")
 	return cmd
 }
 
@@ -69,7 +68,7 @@ func (o *versionOptions) run(ctx context.Context, env *cli.Env) error {
 	return err
 }
 
-// versions are those of everything that runs.
+// versions holds the versions of all programs.
 type versions struct {
 	Client        cli.Build      `json:"client"`
 	ControlPlanes []planeVersion `json:"controlPlanes"`
@@ -78,7 +77,7 @@ type versions struct {
 
 type planeVersion struct {
 	Replica string `json:"replica"`
-	Error   string `json:"error,omitzero"` // why it does not say
+	Error   string `json:"error,omitzero"` // set without a version
 	*cli.Build
 }
 
@@ -147,7 +146,7 @@ func countVersions(reports []proxystatus.Report) []proxyVersion {
 	return out
 }
 
-// String is a line for each, of what others say nothing that steers a terminal.
+// String returns a line for each version, without control characters.
 func (v *versions) String() string {
 	var text strings.Builder
 	line := func(format string, args ...any) { text.WriteString(output.Escape(fmt.Sprintf(format, args...)) + "\n") }

@@ -1,5 +1,5 @@
-// Package debugcmd holds the commands that show what control planes do: xds,
-// log-level, version and the status pages of experimental internal-debug.
+// Package debugcmd holds the commands about control planes: xds, log-level, version
+// and experimental internal-debug.
 package debugcmd
 
 import (
@@ -22,31 +22,32 @@ import (
 	"github.com/meshctl/meshctl/internal/server/xds/history"
 )
 
+// NewXDS returns the command xds.
 func NewXDS(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "xds",
 		Short: "Show how configuration reaches the proxies",
-		Long: `Show how configuration reaches the proxies of a running control plane: what
-caused each push, how long each stage took, what the proxies answered.
+		Long: `Show how configuration reaches the proxies of a running control plane: the cause of
+each push, the time of each stage, and the answers of the proxies.
 
-Every replica is asked: those of the cluster of the kubeconfig, as meshctl
-proxy-status finds them, or those that --server names. With several, the first
-column is the replica.`,
-		Example: `  # why did this proxy get new configuration, and when?
+The command asks every replica in the cluster of the kubeconfig, as meshctl
+proxy-status does, or at --server. With several replicas, the first column is the
+replica.`,
+		Example: `  # Show why and when a proxy got new configuration
   meshctl xds history web-1.apps
 
-  # what do proxies refuse?
+  # Watch the responses that proxies refuse
   meshctl xds nacks -w`,
 	}
 	cmd.AddCommand(newXDSHistoryCmd(env), newXDSNACKsCmd(env), newXDSTimelineCmd(env), newXDSViewsCmd(env))
 	return cmd
 }
 
-// flightNotFound begins the answer for a proxy that is not known, which other
-// servers do not give for a page that they do not have.
+// flightNotFound is the beginning of the error for an unknown proxy. Servers without the
+// page return other errors.
 const flightNotFound = "proxy "
 
-// isOfNoProxy recognizes the answer of a replica that does not know the proxy.
+// isOfNoProxy recognizes the error of a replica that does not know the proxy.
 func isOfNoProxy(e *replicas.AnswerError) bool {
 	return e.Code == http.StatusNotFound && strings.Contains(e.Text, flightNotFound)
 }
@@ -60,13 +61,12 @@ func newXDSHistoryCmd(env *cli.Env) *cobra.Command {
 	var o xdsHistoryOptions
 	cmd := &cobra.Command{
 		Use:   "history PROXY",
-		Short: "Show the last responses that a proxy was sent",
-		Long: `Show the last responses that a proxy was sent, oldest first: why, caused by
-which object, how long it took from the event to the batch (BATCH), to generate
-(GENERATE), until it was sent (QUEUE), to hand to the connection (SEND) and
-until the proxy answered (ANSWERED).
+		Short: "Show the last responses to a proxy",
+		Long: `Show the last responses to a proxy, oldest first: the cause of each, and the time from
+the event to the batch (BATCH), to generate the response (GENERATE), in the queue
+(QUEUE), to write it to the connection (SEND) and to the answer of the proxy (ANSWERED).
 
-PROXY is name.namespace, or one stream of it as name.namespace-number.`,
+PROXY is name.namespace, or a stream as name.namespace-number.`,
 		Example: `  meshctl xds history web-1.apps
   meshctl xds history web-1.apps -o json | jq '.[].pushes[] | select(.answer == "NACK")'`,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -111,7 +111,7 @@ func (o *xdsHistoryOptions) run(ctx context.Context, env *cli.Env) error {
 	return cmp.Or(o.Show(env, histories, &table.Table, "No responses sent."), err)
 }
 
-// unknown is the error for a proxy that no replica knows, with names near it.
+// unknown returns the error for a proxy that no replica knows, with similar names.
 func (o *xdsHistoryOptions) unknown(ctx context.Context, found []*replicas.Replica) error {
 	names, err := o.proxyNames(ctx, found)
 	if err != nil {
@@ -135,11 +135,10 @@ func newXDSTimelineCmd(env *cli.Env) *cobra.Command {
 	var o xdsTimelineOptions
 	cmd := &cobra.Command{
 		Use:   "timeline",
-		Short: "Show the last changes and how fast they reached the proxies",
-		Long: `Show the last changes, oldest first: what caused them, how many events were
-taken together, how long they were gathered (BATCH) and generated, how many
-responses carried them, and the time from the first event to the last answer
-of a proxy (TOTAL).`,
+		Short: "Show the last changes and their way to the proxies",
+		Long: `Show the last changes, oldest first: the cause, the number of events in the batch, the
+time to collect (BATCH) and to generate it (GENERATE), the number of responses, and the
+time from the first event to the last answer of a proxy (TOTAL).`,
 		Example: `  meshctl xds timeline
   meshctl xds timeline -o json | jq '.[-1]'`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
@@ -149,18 +148,13 @@ of a proxy (TOTAL).`,
 }
 
 func (o *xdsTimelineOptions) run(ctx context.Context, env *cli.Env) error {
-	found, err := o.Replicas.Find(ctx, env, o.Timeout)
-	if err != nil {
-		return err
-	}
-	defer cli.CloseReplicas(found)
-	answers, err := cli.AskPages[[]history.Publication](ctx, &o.Replicas, found, "xds/timeline", nil, nil)
+	answers, several, err := cli.Ask[[]history.Publication](ctx, env, &o.PageFlags, "xds/timeline")
 	if len(answers) == 0 {
 		return err
 	}
 	line := cli.EachItem(answers)
 	slices.SortStableFunc(line, func(a, b cli.Answer[history.Publication]) int { return a.Value.Started.Compare(b.Value.Started) })
-	table := cli.NewReplicaTable(len(found) > 1, "ARRIVED", "SNAPSHOT", "EVENTS", "BATCH", "GENERATE", "RESOURCES", "PUSHES", "ACK", "NACK", "BYTES", "TOTAL", "CAUSE")
+	table := cli.NewReplicaTable(several, "ARRIVED", "SNAPSHOT", "EVENTS", "BATCH", "GENERATE", "RESOURCES", "PUSHES", "ACK", "NACK", "BYTES", "TOTAL", "CAUSE")
 	for i := range line {
 		p := &line[i].Value
 		table.Add(line[i].Replica,
@@ -172,7 +166,7 @@ func (o *xdsTimelineOptions) run(ctx context.Context, env *cli.Env) error {
 	return cmp.Or(o.Show(env, line, &table.Table, "Nothing was published yet."), err)
 }
 
-// clock is the time of day in UTC.
+// clock returns the time of day in UTC.
 func clock(t time.Time) string {
 	if t.IsZero() {
 		return "-"
@@ -180,8 +174,7 @@ func clock(t time.Time) string {
 	return t.UTC().Format("15:04:05.000")
 }
 
-// between is the time from one moment to another, "-" when either did not
-// come.
+// between returns the time between two events, "-" if one of them did not happen.
 func between(from, to time.Time) string {
 	if from.IsZero() || to.IsZero() {
 		return "-"
@@ -194,7 +187,7 @@ func between(from, to time.Time) string {
 	return d.Round(unit).String()
 }
 
-// count is a number of resources, with those that were removed.
+// count returns the number of resources, and of removed ones if any.
 func count(resources, removed int) string {
 	if removed == 0 {
 		return fmt.Sprint(resources)
@@ -202,7 +195,7 @@ func count(resources, removed int) string {
 	return fmt.Sprintf("%d -%d", resources, removed)
 }
 
-// size is a number of bytes for people.
+// size formats a number of bytes.
 func size(bytes int64) string {
 	switch {
 	case bytes < 10<<10:
@@ -213,7 +206,7 @@ func size(bytes int64) string {
 	return fmt.Sprintf("%d MiB", bytes>>20)
 }
 
-// because is why a push was made, or why it was refused.
+// because returns the cause of a push, or the reason why it was refused.
 func because(p *history.Publication, refused string) string {
 	if refused != "" {
 		return refused

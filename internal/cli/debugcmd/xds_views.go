@@ -23,10 +23,10 @@ func newXDSViewsCmd(env *cli.Env) *cobra.Command {
 	var o xdsViewsOptions
 	cmd := &cobra.Command{
 		Use:   "views",
-		Short: "Show what configuration is shared by how many proxies",
-		Long: `Show the lists of resources in use and by how many streams each is shared.
-Resources and bytes are held once, however many streams there are; resources
-that several lists hold are counted for each.`,
+		Short: "Show the resource lists that proxies share",
+		Long: `Show the lists of resources in use, and the number of streams that share each. The
+control plane holds the bytes of a list once for all streams. A resource in several
+lists is counted in each.`,
 		Example: `  meshctl xds views`,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
@@ -35,20 +35,15 @@ that several lists hold are counted for each.`,
 }
 
 func (o *xdsViewsOptions) run(ctx context.Context, env *cli.Env) error {
-	found, err := o.Replicas.Find(ctx, env, o.Timeout)
-	if err != nil {
-		return err
-	}
-	defer cli.CloseReplicas(found)
-	answers, err := cli.AskPages[[]xds.LiveView](ctx, &o.Replicas, found, "xds/views", nil, nil)
+	answers, several, err := cli.Ask[[]xds.LiveView](ctx, env, &o.PageFlags, "xds/views")
 	if len(answers) == 0 {
 		return err
 	}
 	views := cli.EachItem(answers)
-	table := cli.NewReplicaTable(len(found) > 1, "TYPE", "SCOPE", "VIEWS", "STREAMS", "RESOURCES", "BYTES", "VERSION", "OF")
-	for _, told := range views {
-		v := &told.Value
-		table.Add(told.Replica,
+	table := cli.NewReplicaTable(several, "TYPE", "SCOPE", "VIEWS", "STREAMS", "RESOURCES", "BYTES", "VERSION", "OF")
+	for _, a := range views {
+		v := &a.Value
+		table.Add(a.Replica,
 			v.Type, v.Scope, fmt.Sprint(v.Views), fmt.Sprint(v.Streams), fmt.Sprint(v.Resources), size(int64(v.Bytes)), cli.OrDash(v.Version), cmp.Or(v.Of, "everyone"),
 		)
 	}
@@ -66,19 +61,19 @@ func newXDSNACKsCmd(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "nacks",
 		Short: "Show the responses that proxies refused",
-		Long: `Show the responses that proxies refused, oldest first, with the resources to
-blame as far as they are known, and the resources that proxies are left without
-for it. A proxy keeps what it had and is not sent the refused bytes again.`,
+		Long: `Show the responses that proxies refused, oldest first, with the invalid resources if
+they are known, and the resources that are withheld from the proxies. A proxy keeps its
+previous configuration and is not sent the refused version again.`,
 		Example: `  meshctl xds nacks
   meshctl xds nacks -w`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
 	o.Bind(env, cmd)
-	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "Go on and show new ones as they come, until interrupted")
+	cmd.Flags().BoolVarP(&o.watch, "watch", "w", false, "Show new ones until interrupted")
 	return cmd
 }
 
-// refusals is what all replicas tell of refused responses.
+// refusals holds the refused responses of all replicas.
 type refusals struct {
 	NACKs   []cli.Answer[history.NACK]                `json:"nacks"`
 	Refused []cli.Answer[history.QuarantinedResource] `json:"refused"`
@@ -134,8 +129,8 @@ type nackKey struct {
 	number          uint64
 }
 
-// follow shows what comes after the page, JSON and YAML also what it holds. It finds
-// the replicas again when one does not answer, and ends when none does.
+// follow prints new NACKs, in JSON and YAML also the NACKs of the page. It finds the
+// replicas again when one does not answer, and ends when none answers.
 func (o *xdsNACKsOptions) follow(ctx context.Context, env *cli.Env, found *[]*replicas.Replica, page *refusals) error {
 	several := len(*found) > 1
 	var seen map[nackKey]struct{}
@@ -157,13 +152,13 @@ func (o *xdsNACKsOptions) follow(ctx context.Context, env *cli.Env, found *[]*re
 		}
 		select {
 		case <-ctx.Done():
-			return nil // how watching ends
+			return nil // the normal end of --watch
 		case <-tick.C:
 		}
 		var err error
 		if page, err = o.ask(ctx, *found); err != nil && ctx.Err() == nil {
-			fmt.Fprintln(env.Stderr, err)
-			cli.CloseReplicas(*found) // there may be others by now
+			env.Notef("%v", err)
+			cli.CloseReplicas(*found) // there may be new replicas
 			if *found, err = o.Replicas.Find(ctx, env, o.Timeout); err == nil && page == nil {
 				page, err = o.ask(ctx, *found)
 			}
@@ -177,7 +172,7 @@ func (o *xdsNACKsOptions) follow(ctx context.Context, env *cli.Env, found *[]*re
 	}
 }
 
-// append shows further NACKs: rows, or one document each.
+// append prints NACKs as rows, or as one document each.
 func (o *xdsNACKsOptions) append(env *cli.Env, several bool, nacks []cli.Answer[history.NACK]) error {
 	if o.Output.OfTable() {
 		if len(nacks) == 0 {
@@ -200,22 +195,22 @@ func (o *xdsNACKsOptions) append(env *cli.Env, several bool, nacks []cli.Answer[
 
 func nackTable(several bool, nacks []cli.Answer[history.NACK]) *output.Table {
 	table := cli.NewReplicaTable(several, "AT", "STREAM", "TYPE", "VERSION", "RESOURCES", "ERROR")
-	for _, told := range nacks {
-		n := &told.Value
-		table.Add(told.Replica, clock(n.At), n.Stream, n.Type, n.Version, cli.OrDash(strings.Join(n.Resources, ", ")), n.Error)
+	for _, a := range nacks {
+		n := &a.Value
+		table.Add(a.Replica, clock(n.At), n.Stream, n.Type, n.Version, cli.OrDash(strings.Join(n.Resources, ", ")), n.Error)
 	}
 	return &table.Table
 }
 
 func refusedTable(several bool, refused []cli.Answer[history.QuarantinedResource]) *output.Table {
 	table := cli.NewReplicaTable(several, "SINCE", "TYPE", "RESOURCE", "VERSION", "STREAMS", "FOUND BY", "ERROR")
-	for _, told := range refused {
-		r := &told.Value
+	for _, a := range refused {
+		r := &a.Value
 		streams := strings.Join(r.Streams[:min(len(r.Streams), 3)], ", ")
 		if more := len(r.Streams) - 3; more > 0 {
 			streams += fmt.Sprintf(" and %d more", more)
 		}
-		table.Add(told.Replica, clock(r.Since), r.Type, r.Resource, r.Version, streams, r.Found, r.Error)
+		table.Add(a.Replica, clock(r.Since), r.Type, r.Resource, r.Version, streams, r.Found, r.Error)
 	}
 	return &table.Table
 }
