@@ -22,10 +22,9 @@ func newCertsBundleCmd(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bundle",
 		Short: "Join, split and compare trust bundles",
-		Long: `Join, split and compare trust bundles, which are the roots that peers trust. A
-bundle is PEM, or the JSON that SPIFFE bundle endpoints serve; each is read
-wherever a bundle is. Bundles that are written have each root once, in an order
-that depends on the roots alone, so equal bundles are equal files.`,
+		Long: `Join, split and compare trust bundles, the roots that peers trust. A bundle is PEM or
+the JSON of SPIFFE bundle endpoints; the commands read both. A written bundle has each
+root once, in an order that depends only on the roots, so equal bundles are equal files.`,
 		Example: `  meshctl certs bundle join certs/root-cert.pem other/root-cert.pem --out roots.pem
   meshctl certs bundle diff roots.pem certs/cluster1/root-cert.pem`,
 	}
@@ -65,44 +64,41 @@ type bundleJoinOptions struct {
 
 func newBundleJoinCmd(env *cli.Env) *cobra.Command {
 	o := &bundleJoinOptions{}
-	cmd := &cobra.Command{
+	cmd := command(&cobra.Command{
 		Use:   "join FILE...",
 		Short: "Join bundles into one, or convert one",
-		Long: `Write one bundle with the roots of all files (- is standard input): each once, in
-order. With one file this is a way to order or convert it. A file that exists is
-kept unless --force is given.
+		Long: `Write one bundle with the roots of all files (- is standard input), sorted and each
+once. Use one file to sort or convert it. An existing file is kept without --force.
 
-Keys for tokens that a SPIFFE bundle has, its highest sequence number and its
-shortest refresh hint are kept in SPIFFE JSON; PEM has no place for them.
-Different keys under one id cannot be joined.`,
+SPIFFE JSON also keeps the token keys of SPIFFE bundles, the highest sequence number and
+the shortest refresh hint; PEM cannot. Bundles with different keys of one id cannot be
+joined.`,
 		Example: `  meshctl certs bundle join old-root.pem new-root.pem --out roots.pem
 
-  # what a SPIFFE bundle endpoint serves
+  # Convert roots for a SPIFFE bundle endpoint, and join them with others
   meshctl certs bundle join certs/root-cert.pem --format spiffe --sequence 1 --refresh-hint 5m
   curl -s https://spire.example.com/bundle | meshctl certs bundle join - certs/root-cert.pem`,
-		Args: cobra.ArbitraryArgs, // run tells what is wrong with them
-		RunE: func(cmd *cobra.Command, args []string) error {
-			o.in = args
-			return o.run(cmd.Context(), env)
-		},
-	}
+	}, func(args []string) error {
+		o.in = args
+		return nil
+	}, func(context.Context) error { return o.run(env) })
 	fs := cmd.Flags()
-	fs.StringVar(&o.out, "out", toStdout, "Write the bundle into this `file`; - is standard output")
+	fs.StringVar(&o.out, "out", toStdout, "Write the bundle to this `file`, or - for standard output")
 	cli.ChoiceVar(fs, &o.format, "format", "Format of the bundle", bundlePEM, bundleSPIFFE)
-	fs.Uint64Var(&o.sequence, "sequence", 0, "With --format spiffe: sequence `number` (default that of the files)")
-	cli.ForceVar(fs, &o.force, "Overwrite the file if it exists")
-	cli.DurationVar(fs, &o.refresh, "refresh-hint", 0, "With --format spiffe: how often to fetch the bundle, in whole seconds (default that of the files)")
+	fs.Uint64Var(&o.sequence, "sequence", 0, "With --format spiffe, sequence `number` (default the highest of the files)")
+	cli.ForceVar(fs, &o.force, "Overwrite an existing file")
+	cli.DurationVar(fs, &o.refresh, "refresh-hint", 0, "With --format spiffe, interval at which to fetch the bundle, in whole seconds (default the shortest of the files)")
 	return cmd
 }
 
-func (o *bundleJoinOptions) run(_ context.Context, env *cli.Env) error {
+func (o *bundleJoinOptions) run(env *cli.Env) error {
 	switch {
 	case len(o.in) == 0:
 		return cli.Usagef("name at least one file")
 	case o.out == "":
 		return cli.Usagef("--out is empty")
 	case o.format == bundlePEM && (o.sequence > 0 || o.refresh > 0):
-		return cli.Usagef("--sequence and --refresh-hint go with --format spiffe")
+		return cli.Usagef("--sequence and --refresh-hint need --format spiffe")
 	case o.refresh%time.Second != 0:
 		return cli.Usagef("--refresh-hint is %s: want whole seconds", cli.FormatDuration(o.refresh))
 	}
@@ -120,7 +116,7 @@ func (o *bundleJoinOptions) run(_ context.Context, env *cli.Env) error {
 	}
 	for _, r := range joined.Roots {
 		if !bytes.Equal(r.RawSubject, r.RawIssuer) {
-			fmt.Fprintf(env.Stderr, "Warning: %q is no root: it is signed by %q, and openssl refuses what leads to it only\n", r.Subject, r.Issuer)
+			env.Warnf("%q is no root: it is signed by %q, and openssl does not accept it as one", r.Subject, r.Issuer)
 		}
 	}
 	data := joined.PEM()
@@ -129,7 +125,7 @@ func (o *bundleJoinOptions) run(_ context.Context, env *cli.Env) error {
 			return err
 		}
 	} else if ids := joined.TokenKeys(); len(ids) > 0 {
-		fmt.Fprintf(env.Stderr, "Warning: PEM has no place for the keys for tokens: %s\n", strings.Join(ids, ", "))
+		env.Warnf("PEM cannot hold the token keys: %s", strings.Join(ids, ", "))
 	}
 	if o.out == toStdout {
 		return env.WriteOut(data)
@@ -156,32 +152,23 @@ type bundleSplitOptions struct {
 
 func newBundleSplitCmd(env *cli.Env) *cobra.Command {
 	o := &bundleSplitOptions{}
-	cmd := &cobra.Command{
+	cmd := command(&cobra.Command{
 		Use:   "split FILE",
-		Short: "Write each root of a bundle into a file of its own",
-		Long: `Write each root of a bundle (- is standard input) into a PEM file of its own in
---out, named after the beginning of its SHA-256. Existing files are kept unless
---force is given.`,
-		Example: `  meshctl certs bundle split roots.pem --out roots`,
-		Args:    cobra.ArbitraryArgs, // run tells what is wrong with them
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return cli.Usagef("name one file")
-			}
-			o.in = args[0]
-			return o.run(cmd.Context(), env)
-		},
-	}
+		Short: "Write each root of a bundle to its own file",
+		Long: `Write each root of a bundle (- is standard input) to a PEM file in --out, named after
+the first bytes of its SHA-256. Existing files are kept without --force.`,
+		Example: "  meshctl certs bundle split roots.pem --out roots",
+	}, oneArgument(&o.in, "file"), func(context.Context) error { return o.run(env) })
 	fs := cmd.Flags()
-	fs.StringVar(&o.out, "out", "", "Write the files into this `directory` (required)")
-	cli.ForceVar(fs, &o.force, "Overwrite files that exist")
+	cli.DirVar(fs, &o.out, "out", "Write the files to this `directory` (required)")
+	cli.ForceVar(fs, &o.force, "Overwrite existing files")
 	return cmd
 }
 
-// splitName is how many bytes of its SHA-256 name the file of a root.
+// splitName is the number of bytes of the SHA-256 in the name of a file.
 const splitName = 8
 
-func (o *bundleSplitOptions) run(_ context.Context, env *cli.Env) error {
+func (o *bundleSplitOptions) run(env *cli.Env) error {
 	if o.out == "" {
 		return cli.Usagef("--out is required")
 	}
@@ -207,26 +194,24 @@ type bundleDiffOptions struct{ a, b string }
 
 func newBundleDiffCmd(env *cli.Env) *cobra.Command {
 	o := &bundleDiffOptions{}
-	return &cobra.Command{
+	return command(&cobra.Command{
 		Use:   "diff A B",
 		Short: "Compare two bundles",
-		Long: `Show the roots that only one of two bundles has (- is standard input): "-" those
-of the first, "+" those of the second. The exit code is 3 when there are any.
-Order, duplicates and form do not count. Of two SPIFFE bundles the keys for tokens
-are compared, too.`,
-		Example: `  meshctl certs bundle diff certs/cluster1/root-cert.pem certs/cluster2/root-cert.pem`,
-		Args:    cobra.ArbitraryArgs, // run tells what is wrong with them
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 2 {
-				return cli.Usagef("name two files")
-			}
-			o.a, o.b = args[0], args[1]
-			return o.run(cmd.Context(), env)
-		},
-	}
+		Long: `Show the roots that only one of two bundles has (- is standard input), with "-" for the
+first bundle and "+" for the second. The exit code is 3 when there are any. Order,
+duplicates and format do not matter. For two SPIFFE bundles the command also compares
+the token keys.`,
+		Example: "  meshctl certs bundle diff certs/cluster1/root-cert.pem certs/cluster2/root-cert.pem",
+	}, func(args []string) error {
+		if len(args) != 2 {
+			return cli.Usagef("name two files")
+		}
+		o.a, o.b = args[0], args[1]
+		return nil
+	}, func(context.Context) error { return o.run(env) })
 }
 
-func (o *bundleDiffOptions) run(_ context.Context, env *cli.Env) error {
+func (o *bundleDiffOptions) run(env *cli.Env) error {
 	if o.a == "-" && o.b == "-" {
 		return cli.Usagef("standard input can be one of the two only")
 	}

@@ -29,38 +29,30 @@ type cacertsOptions struct {
 
 func newCertsCacertsCmd(env *cli.Env) *cobra.Command {
 	o := &cacertsOptions{}
-	cmd := &cobra.Command{
+	cmd := command(&cobra.Command{
 		Use:   "cacerts DIR",
-		Short: "Print the Secret of a cluster's CA, or write it into clusters",
-		Long: `Print the CA of a cluster, a directory with files in either layout, as the Kubernetes Secret that Istio's control plane reads.
-The set is checked first: one that a control plane would refuse is not printed.
+		Short: "Print or apply the Secret with the CA of a cluster",
+		Long: `Print the CA of a cluster, a directory in either layout, as the Kubernetes Secret of
+Istio's control plane. The command first checks that a control plane would accept it.
 
-With --apply the Secret is written into the clusters of --context, and what
-changes is shown. DIR is then the CA of all of them, or has a directory for each,
-as certs intermediate-ca makes them. Nothing is written when one of the Secrets
-holds another CA, unless --force is given: the proxies of a mesh whose root is
-replaced at once refuse each other, which certs rotate-root avoids.
+With --apply it writes the Secret to the clusters of --context and shows the changes.
+DIR is then the CA of all of them, or has a directory for each, as certs
+intermediate-ca creates them. It writes nothing when a Secret holds another CA, except
+with --force: proxies refuse each other when the root of a mesh is replaced at once. Use
+certs rotate-root instead.
 
-Layouts: "istio" has the names of the files; "tls" has tls.crt, tls.key and
-ca.crt, as cert-manager and others write them.`,
+Layouts: "istio" has the names of the files; "tls" has tls.crt, tls.key and ca.crt, as
+cert-manager writes them.`,
 		Example: `  meshctl certs cacerts certs/cluster1 | kubectl apply -f -
   meshctl certs cacerts certs/cluster1 --layout tls | kubectl apply -f -
   meshctl certs cacerts certs --apply --context cluster1,cluster2 --dry-run
   meshctl certs cacerts certs --apply --context cluster1=kind-1,cluster2=kind-2`,
-		Args: cobra.ArbitraryArgs, // run tells what is wrong with them
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return cli.Usagef("name one directory")
-			}
-			o.dir = args[0]
-			return o.run(cmd.Context(), env)
-		},
-	}
+	}, oneArgument(&o.dir, "directory"), func(ctx context.Context) error { return o.run(ctx, env) })
 	fs := cmd.Flags()
 	o.bind(env, cmd)
-	fs.BoolVar(&o.apply, "apply", false, "Write the Secret into the clusters of --context")
-	fs.BoolVar(&o.dryRun, "dry-run", false, "With --apply: have the API servers check everything, and write nothing")
-	cli.ForceVar(fs, &o.force, "With --apply: replace another CA, too")
+	fs.BoolVar(&o.apply, "apply", false, "Write the Secret to the clusters of --context")
+	fs.BoolVar(&o.dryRun, "dry-run", false, "With --apply, let the API servers check everything, and write nothing")
+	cli.ForceVar(fs, &o.force, "With --apply, replace another CA")
 	cli.ChoiceVar(fs, &o.layout, "layout", "Names of the keys in the Secret", string(store.LayoutIstio), string(store.LayoutTLS))
 	fs.StringVar(&o.name, "name", "cacerts", "Name of the Secret")
 	return cmd
@@ -74,7 +66,7 @@ func (o *cacertsOptions) run(ctx context.Context, env *cli.Env) error {
 	case !mesh.IsDNSName(o.name):
 		return cli.Usagef("--name: %q is not a DNS name", o.name)
 	case o.apply && len(o.contexts) == 0:
-		return cli.Usagef("--apply needs --context: the clusters to write to")
+		return cli.Usagef("--apply needs --context")
 	case !o.apply && (len(o.contexts) > 0 || o.dryRun || o.force):
 		return cli.Usagef("--context, --dry-run and --force need --apply")
 	case o.apply:
@@ -92,7 +84,7 @@ func (o *cacertsOptions) run(ctx context.Context, env *cli.Env) error {
 	return env.WriteOut(data)
 }
 
-// write writes the Secrets of all clusters, once all are known to be good.
+// write writes the Secrets of all clusters after checking all of them.
 func (o *cacertsOptions) write(ctx context.Context, env *cli.Env, layout store.Layout) error {
 	clusters, err := o.connect(env)
 	if err != nil {
@@ -115,7 +107,7 @@ func (o *cacertsOptions) write(ctx context.Context, env *cli.Env, layout store.L
 		puts = append(puts, put)
 	}
 	if err := errors.Join(refused...); err != nil {
-		return fmt.Errorf("nothing is written: %w; replace the root of a mesh with meshctl certs rotate-root, or write it all the same with --force", err)
+		return fmt.Errorf("nothing is written: %w; replace the root of a mesh with meshctl certs rotate-root, or write it with --force", err)
 	}
 	note := ""
 	if o.dryRun {
@@ -130,8 +122,7 @@ func (o *cacertsOptions) write(ctx context.Context, env *cli.Env, layout store.L
 	return nil
 }
 
-// dirOf is the directory of a cluster's CA: DIR, or the one in it that is named
-// after the cluster.
+// dirOf returns the directory of the CA of a cluster: DIR, or its directory of that name.
 func (o *cacertsOptions) dirOf(id mesh.ClusterID) string {
 	if store.HasAuthority(o.dir) {
 		return o.dir
@@ -144,8 +135,8 @@ func isDir(path string) bool {
 	return err == nil && info.IsDir()
 }
 
-// read returns the files of the Secret for the CA in a directory, if a control
-// plane will accept them.
+// read returns the files of the Secret for the CA in a directory. A control plane accepts
+// them.
 func (o *cacertsOptions) read(env *cli.Env, dir string, layout store.Layout) ([]files.File, error) {
 	set, err := o.files(env.Now(), dir, layout)
 	if err != nil {
@@ -160,7 +151,7 @@ func (o *cacertsOptions) read(env *cli.Env, dir string, layout store.Layout) ([]
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
 	for _, f := range findings {
-		fmt.Fprintf(env.Stderr, "Warning: %s: %s: %s; %s\n", f.Place, f.Code, f.Reason, f.Fix)
+		env.Warnf("%s: %s: %s; %s", f.Place, f.Code, f.Reason, f.Fix)
 	}
 	return set, nil
 }
@@ -178,7 +169,7 @@ func (o *cacertsOptions) files(now time.Time, dir string, layout store.Layout) (
 		return nil, err
 	}
 	if len(clusters) > 0 && !store.HasAuthority(dir) {
-		return nil, fmt.Errorf("%s has the CAs of clusters, each in a directory of its own: name one of them, such as %s, or write all with --apply --context",
+		return nil, fmt.Errorf("%s has a directory for the CA of each cluster: name one, such as %s, or write all with --apply --context",
 			dir, filepath.Join(dir, clusters[0]))
 	}
 	authority, _, err := m.Authority(verify.Options{Now: now})

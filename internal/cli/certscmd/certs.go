@@ -2,6 +2,7 @@
 package certscmd
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"time"
@@ -12,18 +13,19 @@ import (
 	"github.com/meshctl/meshctl/internal/cli"
 )
 
+// NewCerts returns the command certs.
 func NewCerts(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "certs",
-		Short: "Make and check the certificates of a mesh",
-		Long: `Make a root CA for the mesh and an intermediate CA for each cluster, in the
-files that Istio's "cacerts" secret holds, and what hangs below and beside them.
-The control plane of a cluster signs with its intermediate; the root's key is
-needed only to add clusters, so keep it offline.
+		Short: "Create and check the certificates of a mesh",
+		Long: `Create and check the certificates of a mesh: a root CA, an intermediate CA for each
+cluster in the files of Istio's Secret "cacerts", and certificates of workloads. The
+control plane of a cluster signs with its intermediate. The key of the root is needed
+only to add clusters: keep it offline.
 
-Files that belong together are written whole: whoever reads them sees the old
-set or the new one, never a part or a mixture.`,
-		Example: `  # a root, and the CAs of two clusters
+Files that belong together are written as one: readers see the old set or the new one,
+never a mixture.`,
+		Example: `  # Create a root and the CAs of two clusters
   meshctl certs root-ca --out certs
   meshctl certs intermediate-ca --root certs --out certs cluster1 cluster2`,
 	}
@@ -43,7 +45,7 @@ set or the new one, never a part or a mixture.`,
 	return cmd
 }
 
-// toStdout is the --out for standard output.
+// toStdout is the value of --out for standard output.
 const toStdout = "-"
 
 func printCA(w io.Writer, name string, a *certs.Authority) {
@@ -51,31 +53,53 @@ func printCA(w io.Writer, name string, a *certs.Authority) {
 		name, a.Cert.NotAfter.UTC().Format(time.RFC3339), certs.Fingerprint(a.Cert))
 }
 
-// sayClamped tells on Stderr when a certificate does not live as long as was
-// asked for. Less than a day is not worth a word.
-func sayClamped(env *cli.Env, name string, end, wanted time.Time) {
+// noteClamped reports a certificate that expires at least a day before the wanted time.
+func noteClamped(env *cli.Env, name string, end, wanted time.Time) {
 	if wanted.Sub(end) > cli.Day {
-		fmt.Fprintf(env.Stderr, "%s: ends at %s as what signs it does, not at %s\n",
+		env.Notef("%s: expires with its signer at %s, not at %s",
 			name, end.UTC().Format(time.RFC3339), wanted.UTC().Format(time.RFC3339))
 	}
 }
 
-// generateTime is from when on a person is told that work is under way.
+// generateTime is the time after which patiently prints its message.
 const generateTime = time.Second
 
-// patiently does work, and says on Stderr what it is when it takes long.
-func patiently(env *cli.Env, what string, work func() error) error {
-	done, told := make(chan struct{}), make(chan struct{})
+// patiently does work, and prints a message to Stderr when it takes long.
+func patiently(env *cli.Env, message string, work func() error) error {
+	done, printed := make(chan struct{}), make(chan struct{})
 	go func() {
-		defer close(told)
+		defer close(printed)
 		select {
 		case <-done:
 		case <-time.After(generateTime):
-			fmt.Fprintln(env.Stderr, what)
+			env.Notef("%s", message)
 		}
 	}()
 	err := work()
 	close(done)
-	<-told // nothing else is written to Stderr before
+	<-printed // before any other message
 	return err
+}
+
+// command lets cmd check its arguments with take before run.
+func command(cmd *cobra.Command, take func(args []string) error, run func(context.Context) error) *cobra.Command {
+	cmd.Args = cobra.ArbitraryArgs // checked by take
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := take(args); err != nil {
+			return err
+		}
+		return run(cmd.Context())
+	}
+	return cmd
+}
+
+// oneArgument returns a take function for one argument.
+func oneArgument(p *string, what string) func([]string) error {
+	return func(args []string) error {
+		if len(args) != 1 {
+			return cli.Usagef("name one %s", what)
+		}
+		*p = args[0]
+		return nil
+	}
 }

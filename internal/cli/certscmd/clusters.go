@@ -15,7 +15,7 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// clusterFlags name clusters by the contexts of a kubeconfig.
+// clusterFlags hold the flags that name clusters by contexts of the kubeconfig.
 type clusterFlags struct {
 	cli.KubeFlags
 	contexts  []string
@@ -23,13 +23,13 @@ type clusterFlags struct {
 }
 
 func (o *clusterFlags) bind(env *cli.Env, cmd *cobra.Command) {
-	o.KubeFlags.Bind(cmd.Flags())
+	o.Bind(cmd.Flags())
 	o.MeshContextsVar(env, cmd, &o.contexts,
-		"The clusters, by the `contexts` of the kubeconfig, with commas; CLUSTER=CONTEXT where a cluster is called otherwise in the mesh")
+		"Kubeconfig `contexts` of the clusters; CLUSTER=CONTEXT if the cluster has another name in the mesh")
 	o.NamespaceVar(env, cmd, &o.namespace, "namespace", "n", mesh.DefaultSystemNamespace, "Namespace of the Secrets")
 }
 
-// connect makes the clients of the clusters that --context names.
+// connect returns the clients of the clusters of --context.
 func (o *clusterFlags) connect(env *cli.Env) ([]*store.ClusterSecrets, error) {
 	if !mesh.IsDNSLabel(o.namespace) {
 		return nil, cli.Usagef("--namespace: %q is not a DNS label", o.namespace)
@@ -59,8 +59,8 @@ func (o *clusterFlags) connect(env *cli.Env) ([]*store.ClusterSecrets, error) {
 	return out, nil
 }
 
-// findMesh finds clusters that do not trust each other. without are the contexts of
-// those that have no CA.
+// findMesh returns findings about clusters that do not trust each other, and the contexts
+// of clusters without a CA.
 func (o *clusterFlags) findMesh(ctx context.Context, env *cli.Env) (findings []verify.Finding, without []string, err error) {
 	clusters, err := o.connect(env)
 	if err != nil {
@@ -81,10 +81,10 @@ func (o *clusterFlags) findMesh(ctx context.Context, env *cli.Env) (findings []v
 	return verify.Mesh(found, env.Now()), without, nil
 }
 
-// secretPrefix is before the name of a Secret among the inputs.
+// secretPrefix is the prefix of an input that names a Secret.
 const secretPrefix = "secret/"
 
-// documents reads what the clusters hold, and returns the inputs that are left.
+// documents reads the Secrets of clusters, and returns the other inputs.
 func (o *clusterFlags) documents(ctx context.Context, env *cli.Env, inputs []string) (docs []inspect.Document, rest []string, err error) {
 	clusters, err := o.connect(env)
 	if err != nil {

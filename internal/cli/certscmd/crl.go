@@ -36,57 +36,53 @@ type certsCRLOptions struct {
 
 func newCertsCRLCmd(env *cli.Env) *cobra.Command {
 	o := &certsCRLOptions{}
-	cmd := &cobra.Command{
+	cmd := command(&cobra.Command{
 		Use:   "crl [DIR]",
-		Short: "Revoke certificates: make the revocation lists of CAs",
-		Long: `Make the next revocation list of each CA in DIR whose key is there, and write
-them into ca-crl.pem of all of these: a root with the directories of clusters, as
-root-ca and intermediate-ca make them, or the directory of one CA. What was revoked
-before stays revoked. Lists of CAs whose keys are elsewhere stay, too.
+		Short: "Revoke certificates in the revocation lists of CAs",
+		Long: `Create the next revocation list of each CA in DIR whose key is there, and write all
+lists to ca-crl.pem of each CA. DIR is a root with the directories of clusters, as
+root-ca and intermediate-ca create it, or the directory of one CA. Revoked certificates
+stay revoked, and lists of CAs without a key stay as they are.
 
-With --context in place of DIR it does so for the CAs in the Secrets cacerts of
-clusters, in all of them: each gets the lists of all. A Secret that somebody has
-written meanwhile is not written over; the same command goes on.
+With --context instead of DIR the command does this for the CAs in the Secrets cacerts
+of clusters: each Secret gets all lists. It does not overwrite a Secret that changed in
+between: run it again.
 
---revoke names a certificate: a file whose first certificate is meant, or, when the
-only CA named is the one that signed it, its serial number. Without --revoke the lists are only
-made anew, which has to happen before their next update: after that, Envoy refuses
-everybody.
+--revoke takes a file with the certificate, or a serial number if there is only the CA
+that signed it. Without --revoke the command only renews the lists. Do so before their
+next update: after that time Envoy refuses every peer.
 
-Envoy wants a list of each CA of the mesh, the root included. One of a CA whose key
-is not there is made where the key is, and brought with --add. While a root is being
-replaced, the new CAs are made lists, too. Nothing is written that serve or Envoy
-could not use.`,
-		Example: `  # lists that revoke nothing, then a workload's certificate and a CA
+Envoy needs a list of each CA of the mesh, also of the root. For a CA without a key here,
+create the list where the key is and add it with --add. During a rotation of the root
+the new CAs get lists, too. The command writes nothing that serve or Envoy cannot use.`,
+		Example: `  # Create lists that revoke nothing, then revoke a workload certificate and a CA
   meshctl certs crl certs
   meshctl certs crl certs --revoke helloworld/cert-chain.pem --reason key-compromise
   meshctl certs crl certs --revoke certs/cluster2/ca-cert.pem
 
-  # by its serial number, with the key of the root kept elsewhere
+  # Revoke by serial number, with a list of the root from elsewhere
   meshctl certs crl certs/cluster1 --revoke 5c09a21ce1a4d1a95b3ef9d6e1a3fd6b --add root-crl.pem
 
-  # for the CAs in clusters, with the list of the root that was made where its key is
+  # Revoke for the CAs in clusters, with a list of the root from elsewhere
   meshctl certs crl --context cluster1,cluster2 --add certs/ca-crl.pem --dry-run
   meshctl certs crl --context cluster1,cluster2 --revoke helloworld/cert-chain.pem`,
-		Args: cobra.ArbitraryArgs, // run tells what is wrong with them
-		RunE: func(cmd *cobra.Command, args []string) error {
-			switch {
-			case len(args) == 1 && len(o.contexts) == 0:
-				o.dir = args[0]
-			case len(args) != 0 || len(o.contexts) == 0:
-				return cli.Usagef("name one directory, or the clusters with --context")
-			}
-			return o.run(cmd.Context(), env)
-		},
-	}
+	}, func(args []string) error {
+		switch {
+		case len(args) == 1 && len(o.contexts) == 0:
+			o.dir = args[0]
+		case len(args) != 0 || len(o.contexts) == 0:
+			return cli.Usagef("name one directory, or the clusters with --context")
+		}
+		return nil
+	}, func(ctx context.Context) error { return o.run(ctx, env) })
 	fs := cmd.Flags()
 	o.bind(env, cmd)
-	fs.BoolVar(&o.dryRun, "dry-run", false, "With --context: have the API servers check everything, and write nothing")
-	fs.StringSliceVar(&o.revoke, "revoke", nil, "Revoke this certificate: a `file`, or a serial number in hex; may be repeated")
-	fs.StringVar(&o.reason, "reason", "unspecified", "Why: one of "+strings.Join(reasonNames(), ", "))
-	fs.StringSliceVar(&o.add, "add", nil, "Take in the lists of this `file`, made elsewhere; may be repeated")
-	cli.DurationVar(fs, &o.nextUpdate, "next-update", 30*cli.Day, "How long the lists hold")
-	fs.BoolVar(&o.dropUnknown, "drop-unknown", false, "Leave out lists of CAs that are not there, such as those of a root that was replaced")
+	fs.BoolVar(&o.dryRun, "dry-run", false, "With --context, let the API servers check everything, and write nothing")
+	fs.StringSliceVar(&o.revoke, "revoke", nil, "Revoke the certificate in this `file`, or with this serial number in hex; may be repeated")
+	cli.ChoiceVar(fs, &o.reason, "reason", "Reason of the revocation", reasonNames()...)
+	fs.StringSliceVar(&o.add, "add", nil, "Add the lists in this `file` from elsewhere; may be repeated")
+	cli.DurationVar(fs, &o.nextUpdate, "next-update", 30*cli.Day, "Lifetime of the lists")
+	fs.BoolVar(&o.dropUnknown, "drop-unknown", false, "Drop the lists of CAs that are not there, such as a replaced root")
 	cli.MarkWeakening(fs, "drop-unknown")
 	return cmd
 }
@@ -148,13 +144,13 @@ func (o *certsCRLOptions) run(ctx context.Context, env *cli.Env) error {
 	return nil
 }
 
-// inClusters makes the lists of the CAs in Secrets, and writes all into each.
+// inClusters creates the lists of the CAs in Secrets, and writes all to each.
 func (o *certsCRLOptions) inClusters(ctx context.Context, env *cli.Env, opts crl.Options) error {
 	clusters, err := o.connect(env)
 	if err != nil {
 		return err
 	}
-	// Of two people who work at once, one is refused before anything is written.
+	// In this order, the second of two concurrent runs is refused before it writes.
 	slices.SortFunc(clusters, func(a, b *store.ClusterSecrets) int { return strings.Compare(string(a.ID), string(b.ID)) })
 	var puts []*store.SecretChange
 	var sets []crl.Set
@@ -193,10 +189,10 @@ func (o *certsCRLOptions) inClusters(ctx context.Context, env *cli.Env, opts crl
 	return nil
 }
 
-// printLists says what was made.
+// printLists prints the new and the kept lists.
 func printLists(env *cli.Env, r *crl.Result) {
 	for _, note := range r.Notes {
-		fmt.Fprintln(env.Stderr, note)
+		env.Notef("%s", note)
 	}
 	env.Wrote(r.Wrote...)
 	for _, l := range r.Made {
@@ -220,12 +216,10 @@ func (o *certsCRLOptions) options(env *cli.Env) (crl.Options, error) {
 	opts := crl.Options{DropUnknown: o.dropUnknown, Life: o.nextUpdate, Now: env.Now(), Rand: rand.Reader}
 	i := slices.Index(reasonNames(), o.reason)
 	switch {
-	case i < 0:
-		return opts, cli.Usagef("--reason is %q: want one of %s", o.reason, strings.Join(reasonNames(), ", "))
 	case i > 0 && len(o.revoke) == 0:
-		return opts, cli.Usagef("--reason goes with --revoke, which is not given")
+		return opts, cli.Usagef("--reason needs --revoke")
 	case o.dryRun && len(o.contexts) == 0:
-		return opts, cli.Usagef("--dry-run goes with --context, which is not given")
+		return opts, cli.Usagef("--dry-run needs --context")
 	case o.nextUpdate == 0:
 		return opts, cli.Usagef("--next-update must be more than 0")
 	}
@@ -243,8 +237,7 @@ func (o *certsCRLOptions) options(env *cli.Env) (crl.Options, error) {
 // maxSerial is the length of the longest serial number, in hex digits: 20 bytes.
 const maxSerial = 40
 
-// readTarget reads the certificate that is to be revoked: the first of a file,
-// or the one with a serial number.
+// readTarget returns the certificate to revoke: the first one of a file, or a serial number.
 func readTarget(what string) (crl.Target, error) {
 	t := crl.Target{Name: what}
 	data, err := files.Read(what, maxRoots)
@@ -269,5 +262,5 @@ func readTarget(what string) (crl.Target, error) {
 			return t, nil
 		}
 	}
-	return t, fmt.Errorf("%s: it holds no certificate that could be revoked", what)
+	return t, fmt.Errorf("%s: it holds no certificate to revoke", what)
 }

@@ -19,41 +19,33 @@ type certsExpiryOptions struct {
 
 func newCertsExpiryCmd(env *cli.Env) *cobra.Command {
 	o := &certsExpiryOptions{}
-	cmd := &cobra.Command{
+	cmd := command(&cobra.Command{
 		Use:   "expiry [INPUT...]",
 		Short: "Show what expires when",
-		Long: `Show everything that expires in one list, what ends first coming first:
-certificates, revocation lists, and the tokens of remote secrets. Exit code 3
-when something has expired, ends within --fail-within, or cannot be read.
+		Long: `Show the expiry of certificates, revocation lists and tokens of remote secrets, soonest
+first. The exit code is 3 when something has expired, expires within --fail-within, or
+cannot be read.
 
 ` + inputHelp,
 		Example: `  meshctl certs expiry certs secrets.yaml istiod.example.com:15012
 
-  # the CAs and the tokens of remote secrets of two clusters
+  # Show CAs and tokens of remote secrets of two clusters
   meshctl certs expiry --context cluster1,cluster2
 
-  # for a nightly job
+  # Report to a nightly job
   meshctl certs expiry certs --fail-within 30d -o junit > expiry.xml
 
-  # for node_exporter's text files
+  # Report to node_exporter
   meshctl certs expiry /etc/cacerts -o openmetrics`,
-		Args: cobra.ArbitraryArgs, // run tells what is wrong with them
-		RunE: func(cmd *cobra.Command, args []string) error {
-			o.inputs = args
-			return o.run(cmd.Context(), env)
-		},
-	}
+	}, o.take, func(ctx context.Context) error { return o.run(ctx, env) })
 	fs := cmd.Flags()
 	o.bind(env, cmd)
-	cli.DurationVar(fs, &o.failWithin, "fail-within", 0, "Exit with code 3 when something ends within this time")
+	cli.DurationVar(fs, &o.failWithin, "fail-within", 0, "Exit with code 3 when something expires within this time")
 	cli.TableVar(fs, &o.output, formatJUnit, formatOpenMetrics)
 	return cmd
 }
 
 func (o *certsExpiryOptions) run(ctx context.Context, env *cli.Env) error {
-	if err := o.check(); err != nil {
-		return err
-	}
 	found, err := o.load(ctx, env)
 	if err != nil {
 		return err
@@ -72,7 +64,7 @@ func (o *certsExpiryOptions) run(ctx context.Context, env *cli.Env) error {
 	}
 	if failed := inspect.Failed(endings); failed > 0 {
 		if o.failWithin > 0 {
-			return cli.Findingsf("%d of %d expired, end within %s, or cannot be read", failed, len(endings), cli.FormatDuration(o.failWithin))
+			return cli.Findingsf("%d of %d expired, expire within %s, or cannot be read", failed, len(endings), cli.FormatDuration(o.failWithin))
 		}
 		return cli.Findingsf("%d of %d expired or cannot be read", failed, len(endings))
 	}

@@ -23,32 +23,29 @@ type intermediateOptions struct {
 
 func newCertsIntermediateCmd(env *cli.Env) *cobra.Command {
 	o := &intermediateOptions{}
-	cmd := &cobra.Command{
+	cmd := command(&cobra.Command{
 		Use:   "intermediate-ca CLUSTER...",
-		Short: "Make the intermediate CA of each cluster",
-		Long: `Make an intermediate CA for each cluster, signed by the root in --root: in
+		Short: "Create the intermediate CA of each cluster",
+		Long: `Create an intermediate CA for each cluster, signed by the root in --root: in
 <out>/<cluster> the files ca-cert.pem, ca-key.pem (mode 0600), root-cert.pem and
-cert-chain.pem, which meshctl serve reads with --ca-dir and Istio from the
-secret "cacerts". The cluster is the locality (L) of the subject, and the path
-length is 0: an intermediate signs workloads, not CAs. It never outlives the
-root. The files of all clusters are written or none; existing ones are kept
-unless --force is given.`,
+cert-chain.pem, for meshctl serve --ca-dir and for Istio's Secret "cacerts". The
+locality (L) of the subject is the cluster, and the path length is 0: an intermediate
+signs workloads, not CAs. It expires no later than the root. The command writes the
+files of all clusters or none. Existing files are kept without --force.`,
 		Example: `  meshctl certs intermediate-ca --root certs --out certs cluster1 cluster2
 
-  # hand one to an Istio control plane
+  # Give one to an Istio control plane
   meshctl certs cacerts certs/cluster1 | kubectl apply -f -`,
-		Args: cobra.ArbitraryArgs, // run tells what is wrong with them
-		RunE: func(cmd *cobra.Command, args []string) error {
-			o.clusters = args
-			return o.run(cmd.Context(), env)
-		},
-	}
+	}, func(args []string) error {
+		o.clusters = args
+		return nil
+	}, func(ctx context.Context) error { return o.run(ctx, env) })
 	fs := cmd.Flags()
-	fs.StringVar(&o.out, "out", "", "Write the files below this `directory` (required)")
+	fs.StringVar(&o.out, "out", "", "Write the files to directories in this `directory` (required)")
 	o.bind(fs, "Intermediate CA")
 	cli.DirVar(fs, &o.root, "root", "Directory with root-cert.pem and root-key.pem (required)")
 	fs.StringSliceVar(&o.dnsNames, "dns", []string{"istiod." + mesh.DefaultSystemNamespace + ".svc"},
-		"DNS `name` of the control plane, an alternative name of the certificate; may be repeated")
+		"DNS `name` of the control plane in the certificate; may be repeated")
 	return cmd
 }
 
@@ -66,7 +63,7 @@ func (o *intermediateOptions) run(ctx context.Context, env *cli.Env) error {
 		return err
 	}
 	var made []store.Intermediate
-	err = patiently(env, fmt.Sprintf("making %d keys, which takes a moment", len(o.clusters)), func() error {
+	err = patiently(env, fmt.Sprintf("generating %d keys, which takes a moment", len(o.clusters)), func() error {
 		made, err = o.make(ctx, env, root, spec)
 		return err
 	})
@@ -80,7 +77,7 @@ func (o *intermediateOptions) run(ctx context.Context, env *cli.Env) error {
 	env.Wrote(paths...)
 	for _, m := range made {
 		printCA(env.Stdout, string(m.Cluster), m.Authority)
-		sayClamped(env, string(m.Cluster), m.Authority.Cert.NotAfter, env.Now().Add(o.ttl))
+		noteClamped(env, string(m.Cluster), m.Authority.Cert.NotAfter, env.Now().Add(o.ttl))
 	}
 	return nil
 }
@@ -88,14 +85,14 @@ func (o *intermediateOptions) run(ctx context.Context, env *cli.Env) error {
 func (o *intermediateOptions) make(ctx context.Context, env *cli.Env, root *certs.Authority, spec certs.CASpec) ([]store.Intermediate, error) {
 	var made []store.Intermediate
 	for _, name := range o.clusters {
-		// An RSA key takes long enough for a person to change their mind.
+		// Generating an RSA key takes long.
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
 		cluster := mesh.ClusterID(name)
 		a, err := root.NewIntermediate(cluster, spec, env.Now(), rand.Reader)
 		if err != nil {
-			return nil, fmt.Errorf("make CA of %s: %w", name, err)
+			return nil, fmt.Errorf("create CA of %s: %w", name, err)
 		}
 		made = append(made, store.Intermediate{Cluster: cluster, Authority: a})
 	}
@@ -104,7 +101,7 @@ func (o *intermediateOptions) make(ctx context.Context, env *cli.Env, root *cert
 
 func (o *intermediateOptions) check() error {
 	if o.out == toStdout {
-		return cli.Usagef("--out: an intermediate is four files; name a directory, then meshctl certs cacerts prints them as one")
+		return cli.Usagef("--out: an intermediate has four files: name a directory, then print it as one with: meshctl certs cacerts DIR")
 	}
 	if o.root == "" {
 		return cli.Usagef("--root is required")

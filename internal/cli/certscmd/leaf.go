@@ -27,7 +27,7 @@ type leafOptions struct {
 	force          bool
 	spiffeID       string
 	trustDomain    string
-	domainTyped    bool // and not set by the environment or the file for all commands
+	domainTyped    bool // not from the environment or the file
 	namespace      string
 	serviceAccount string
 	dnsNames       []string
@@ -38,24 +38,23 @@ func newCertsLeafCmd(env *cli.Env) *cobra.Command {
 	o := &leafOptions{}
 	cmd := &cobra.Command{
 		Use:   "leaf",
-		Short: "Make the certificate of a workload or a gateway",
-		Long: `Make a key and a certificate for a workload, a virtual machine, a gateway or a
-test, signed by the CA in --ca: that of a cluster, or a root. The files are
-cert-chain.pem, key.pem (mode 0600) and root-cert.pem, as agents read them from
-./etc/certs; with --out - the chain and the key go to standard output.
+		Short: "Create the certificate of a workload or a gateway",
+		Long: `Create a key and a certificate for a workload, a virtual machine, a gateway or a test,
+signed by the CA in --ca, of a cluster or a root. The files are cert-chain.pem, key.pem
+(mode 0600) and root-cert.pem, as agents read them from ./etc/certs. With --out - the
+chain and the key go to standard output.
 
-The names are those of the flags: a SPIFFE id (--spiffe-id, or --namespace and
---service-account), DNS names and IP addresses. With --csr the key stays where
-it is: the request gives the public key, and nothing else of it is used.
+Flags give the names: a SPIFFE id (--spiffe-id, or --namespace and --service-account),
+DNS names and IP addresses. With --csr only the public key of the request is used.
 
-A leaf with an ed25519 key is for other programs: Envoy accepts none from a peer.`,
-		Example: `  # a workload of the mesh
+Do not use ed25519 for proxies: Envoy accepts no such certificate from a peer.`,
+		Example: `  # Create the certificate of a workload
   meshctl certs leaf --ca certs/cluster1 --namespace sample --service-account helloworld --out helloworld
 
-  # an ingress gateway
+  # Create the certificate of an ingress gateway
   meshctl certs leaf --ca certs/cluster1 --dns shop.example.com --ttl 90d --out shop
 
-  # a request that was made elsewhere
+  # Sign a request
   meshctl certs leaf --ca certs/cluster1 --csr vm.csr --spiffe-id spiffe://cluster.local/ns/vms/sa/db --out -`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			o.domainTyped = cmd.Flags().Changed("trust-domain")
@@ -64,14 +63,14 @@ A leaf with an ed25519 key is for other programs: Envoy accepts none from a peer
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
 	fs := cmd.Flags()
-	cli.DirVar(fs, &o.ca, "ca", "`Directory` of the CA that signs (required)")
-	fs.StringVar(&o.out, "out", "", "Write the files into this `directory`, or - for standard output (required)")
-	fs.StringVar(&o.csr, "csr", "", "Sign the key of this certificate request, a PEM `file` or - for standard input")
+	cli.DirVar(fs, &o.ca, "ca", "`Directory` of the signing CA (required)")
+	fs.StringVar(&o.out, "out", "", "Write the files to this `directory`, or - for standard output (required)")
+	fs.StringVar(&o.csr, "csr", "", "Sign the key of the certificate request in this PEM `file`, or - for standard input")
 	bindAlgorithm(fs, &o.algorithm)
-	cli.DurationVar(fs, &o.ttl, "ttl", cli.Day, "How long the certificate is valid")
-	cli.ForceVar(fs, &o.force, "Overwrite files that exist")
+	cli.DurationVar(fs, &o.ttl, "ttl", cli.Day, "Lifetime of the certificate")
+	cli.ForceVar(fs, &o.force, "Overwrite existing files")
 	fs.StringVar(&o.spiffeID, "spiffe-id", "", "SPIFFE `id`")
-	fs.StringVar(&o.trustDomain, "trust-domain", mesh.DefaultTrustDomain, "Trust domain of the SPIFFE id that --namespace and --service-account make")
+	fs.StringVar(&o.trustDomain, "trust-domain", mesh.DefaultTrustDomain, "Trust domain for --namespace and --service-account")
 	fs.StringVarP(&o.namespace, "namespace", "n", "", "Namespace of the workload")
 	fs.StringVar(&o.serviceAccount, "service-account", "", "Service account of the workload")
 	fs.StringSliceVar(&o.dnsNames, "dns", nil, "DNS `name`, which may start with *.; may be repeated")
@@ -92,12 +91,12 @@ func (o *leafOptions) run(_ context.Context, env *cli.Env) error {
 	if err != nil {
 		return err
 	}
-	var key crypto.Signer // nil when a request has the public one
+	var key crypto.Signer // nil with a request
 	var pub crypto.PublicKey
 	if o.csr != "" {
 		pub, err = o.readCSR(env)
 	} else {
-		err = patiently(env, "making a key, which takes a moment", func() (err error) {
+		err = patiently(env, "generating a key, which takes a moment", func() (err error) {
 			key, err = certs.GenerateKey(algorithm)
 			return err
 		})
@@ -112,7 +111,7 @@ func (o *leafOptions) run(_ context.Context, env *cli.Env) error {
 	if err != nil {
 		return err
 	}
-	sayClamped(env, "leaf", leaf.NotAfter, env.Now().Add(o.ttl))
+	noteClamped(env, "leaf", leaf.NotAfter, env.Now().Add(o.ttl))
 	if o.out == toStdout {
 		return printLeaf(env, leaf, key, ca)
 	}
@@ -138,7 +137,7 @@ func printLeaf(env *cli.Env, leaf *x509.Certificate, key crypto.Signer, ca *cert
 	return env.WriteOut(append(chain, data...))
 }
 
-// spec checks the flags and returns the names.
+// spec checks the flags and returns the properties of the certificate.
 func (o *leafOptions) spec() (certs.LeafSpec, error) {
 	spec := certs.LeafSpec{SPIFFEID: o.spiffeID, DNSNames: o.dnsNames, TTL: o.ttl}
 	switch {
@@ -151,9 +150,9 @@ func (o *leafOptions) spec() (certs.LeafSpec, error) {
 	case (o.namespace == "") != (o.serviceAccount == ""):
 		return spec, cli.Usagef("--namespace and --service-account go together")
 	case o.domainTyped && o.namespace == "":
-		return spec, cli.Usagef("--trust-domain is that of the SPIFFE id which --namespace and --service-account make: give them, too, or the whole of it with --spiffe-id")
+		return spec, cli.Usagef("--trust-domain needs --namespace and --service-account")
 	case o.namespace != "" && o.spiffeID != "":
-		return spec, cli.Usagef("--spiffe-id is given, and --namespace, which would make another")
+		return spec, cli.Usagef("--spiffe-id and --namespace: give one of them")
 	case o.namespace != "":
 		id := mesh.Identity{TrustDomain: o.trustDomain, Namespace: o.namespace, ServiceAccount: o.serviceAccount}
 		if _, err := mesh.ParseIdentity(id.String()); err != nil {
@@ -182,11 +181,11 @@ func (o *leafOptions) spec() (certs.LeafSpec, error) {
 	return spec, nil
 }
 
-// maxCSRFile bounds a request, in bytes.
+// maxCSRFile bounds a certificate request, in bytes.
 const maxCSRFile = 64 << 10
 
-// readCSR returns the public key of the request, and says on Stderr what of
-// the request does not count.
+// readCSR returns the public key of the request, and prints the ignored names of the
+// request to Stderr.
 func (o *leafOptions) readCSR(env *cli.Env) (crypto.PublicKey, error) {
 	name, data, err := cli.ReadInput(env, o.csr, maxCSRFile)
 	if err != nil {
@@ -212,7 +211,7 @@ func (o *leafOptions) readCSR(env *cli.Env) (crypto.PublicKey, error) {
 	}
 	ignored = append(ignored, csr.EmailAddresses...)
 	if len(ignored) > 0 {
-		fmt.Fprintf(env.Stderr, "%s: names in the request do not count, only those of the flags: %q\n", name, strings.Join(ignored, ", "))
+		env.Notef("%s: ignored names in the request, only flags give names: %q", name, strings.Join(ignored, ", "))
 	}
 	return csr.PublicKey, nil
 }

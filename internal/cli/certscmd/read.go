@@ -15,23 +15,23 @@ import (
 	"github.com/meshctl/meshctl/internal/files"
 )
 
-// Output formats beside those of package output.
+// Output formats in addition to package output.
 const (
 	formatText        = "text"
 	formatJUnit       = "junit"
 	formatOpenMetrics = "openmetrics"
 )
 
-// inputHelp is what the commands that read certificates say of their input.
-const inputHelp = `An INPUT is a file in PEM or DER, a directory (with those below it), a Secret in
-YAML (the cacerts Secret in both layouts, istio-ca-secret, kubernetes.io/tls,
-remote secrets), a kubeconfig, Envoy's config dump or what meshctl pc secrets
--o json prints of it, host:port of a TLS server, or - for standard input. What it
-is, is seen from what it holds. With --context the Secrets of clusters are read,
-too: secret/NAME of each, or without such an INPUT the CA, the roots and the remote
-secrets of the namespace. Private keys and tokens are never shown.`
+// inputHelp describes the inputs of commands that read certificates.
+const inputHelp = `An INPUT is a file in PEM or DER, a directory with its subdirectories, a Secret in YAML
+(cacerts in both layouts, istio-ca-secret, kubernetes.io/tls, remote secrets), a
+kubeconfig, Envoy's config dump or the output of meshctl pc secrets -o json, host:port
+of a TLS server, or - for standard input. The command recognizes the format. With
+--context it also reads Secrets of clusters: secret/NAME of each, or without such an
+INPUT the CA, the roots and the remote secrets of the namespace. It never shows private
+keys and tokens.`
 
-// readOptions are the flags of the commands that read certificates.
+// readOptions hold the flags of commands that read certificates.
 type readOptions struct {
 	clusterFlags
 	inputs     []string
@@ -41,10 +41,10 @@ type readOptions struct {
 func (o *readOptions) bind(env *cli.Env, cmd *cobra.Command) {
 	o.clusterFlags.bind(env, cmd)
 	cmd.ValidArgsFunction = o.completeInputs(env)
-	cmd.Flags().StringVar(&o.serverName, "server-name", "", "`Name` to ask TLS servers for (default their host)")
+	cmd.Flags().StringVar(&o.serverName, "server-name", "", "Host `name` to send to TLS servers (default their host)")
 }
 
-// completeInputs offers the Secrets of the clusters behind secret/, else files.
+// completeInputs completes secret/ with the Secrets of the clusters, else files.
 func (o *readOptions) completeInputs(env *cli.Env) cobra.CompletionFunc {
 	return func(cmd *cobra.Command, _ []string, typed string) ([]cobra.Completion, cobra.ShellCompDirective) {
 		if len(o.contexts) == 0 || !strings.HasPrefix(typed, secretPrefix) {
@@ -74,8 +74,9 @@ func (o *readOptions) completeInputs(env *cli.Env) cobra.CompletionFunc {
 	}
 }
 
-// check says what is wrong with the inputs.
-func (o *readOptions) check() error {
+// take checks and keeps the inputs.
+func (o *readOptions) take(inputs []string) error {
+	o.inputs = inputs
 	if len(o.inputs)+len(o.contexts) == 0 {
 		return cli.Usagef("name at least one input: a file, a directory, host:port, - for standard input, or clusters with --context")
 	}
@@ -94,7 +95,7 @@ func (o *readOptions) namesSecrets() bool {
 	return slices.ContainsFunc(o.inputs, func(in string) bool { return strings.HasPrefix(in, secretPrefix) })
 }
 
-// load reads the inputs, those in clusters first.
+// load reads the inputs, Secrets first.
 func (o *readOptions) load(ctx context.Context, env *cli.Env) (*inspect.Contents, error) {
 	documents, rest, err := o.documents(ctx, env, o.inputs)
 	if err != nil {

@@ -65,7 +65,7 @@ func TestCertsOfServer(t *testing.T) {
 		{[]string{"inspect", address, "--roots", dir + "/root.pem", "-o", "json"}, 0, `"chain": "ok"`, ""},
 		{[]string{"verify", address, "--roots", dir + "/root.pem"}, 0, "", "nothing found in 1 place"},
 		{[]string{"verify", address, "--roots", dir + "/other.pem"}, 3, " no-path-to-root   " + address + " (certificate 1) ", "1 error, 0 warnings"},
-		{[]string{"expiry", address, "--fail-within", "7d"}, 3, "istiod.istio-system.svc", "1 of 1 expired, end within 7d"},
+		{[]string{"expiry", address, "--fail-within", "7d"}, 3, "istiod.istio-system.svc", "1 of 1 expired, expire within 7d"},
 	} {
 		code, stdout, stderr := run(tc.args...)
 		if code != tc.code || !strings.Contains(stdout, tc.stdout) || !strings.Contains(stderr, tc.stderr) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -28,10 +29,10 @@ type caOptions struct {
 
 func (o *caOptions) bind(fs *pflag.FlagSet, commonName string) {
 	bindAlgorithm(fs, &o.algorithm)
-	cli.DurationVar(fs, &o.ttl, "ttl", 3650*cli.Day, "How long the certificate is valid")
-	fs.StringVar(&o.organization, "org", "meshctl", "Organization (O) in the certificate's subject")
-	fs.StringVar(&o.commonName, "cn", commonName, "Common name (CN) in the certificate's subject")
-	cli.ForceVar(fs, &o.force, "Overwrite files that exist")
+	cli.DurationVar(fs, &o.ttl, "ttl", 3650*cli.Day, "Lifetime of the certificate")
+	fs.StringVar(&o.organization, "org", "meshctl", "Organization (O) in the subject of the certificate")
+	fs.StringVar(&o.commonName, "cn", commonName, "Common name (CN) in the subject of the certificate")
+	cli.ForceVar(fs, &o.force, "Overwrite existing files")
 }
 
 func bindAlgorithm(fs *pflag.FlagSet, algorithm *string) {
@@ -47,7 +48,7 @@ func algorithmNames() (names []string) {
 	return names
 }
 
-// spec checks the options and turns them into a certificate's description.
+// spec checks the flags and returns the properties of the certificate.
 func (o *caOptions) spec() (certs.CASpec, error) {
 	algorithm, err := certs.ParseAlgorithm(o.algorithm)
 	switch {
@@ -70,26 +71,23 @@ func (o *caOptions) spec() (certs.CASpec, error) {
 
 type rootOptions struct {
 	caOptions
-	pathLen      int
-	trustDomains []string
-	dnsDomains   []string
-	ipRanges     []string
+	pathLen     int
+	constraints constraintFlags
 }
 
 func newCertsRootCmd(env *cli.Env) *cobra.Command {
 	o := &rootOptions{}
 	cmd := &cobra.Command{
 		Use:   "root-ca",
-		Short: "Make a root CA",
-		Long: `Make a self-signed root: root-cert.pem and root-key.pem (mode 0600), or with
---out - both on standard output. Existing files are kept unless --force is given.
+		Short: "Create a root CA",
+		Long: `Create a self-signed root: root-cert.pem and root-key.pem (mode 0600), or with --out -
+both on standard output. Existing files are kept without --force.
 
---constrain-trust-domain writes name constraints into the root: what is signed
-below it is worth something only for SPIFFE ids of these trust domains, and for
-DNS names that the control plane and its clusters have (in the trust domains, in
-"svc", and localhost) or that --permit-dns adds. It is worth nothing for e-mail
-addresses, and for IP addresses only in what --permit-ip names. Who steals the key of such a
-root or of an intermediate cannot pass for anybody else.`,
+--constrain-trust-domain adds name constraints to the root: its certificates are valid
+only for SPIFFE ids of these trust domains, for DNS names of the mesh (in the trust
+domains and in "svc", and localhost) or in --permit-dns, and for IP addresses in
+--permit-ip, not for e-mail addresses. With a stolen key of such a root, or of an
+intermediate, nobody can impersonate other names.`,
 		Example: `  meshctl certs root-ca --out certs
   meshctl certs root-ca --out certs --algorithm rsa-4096 --ttl 3650d --org example.com
 
@@ -98,20 +96,11 @@ root or of an intermediate cannot pass for anybody else.`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
 	fs := cmd.Flags()
-	fs.StringVar(&o.out, "out", "", "Write the files into this `directory`, or - for standard output (required)")
+	fs.StringVar(&o.out, "out", "", "Write the files to this `directory`, or - for standard output (required)")
 	o.bind(fs, "Root CA")
-	fs.IntVar(&o.pathLen, "path-len", -1, "How many CAs may stand between the root and a leaf; -1 is any `number`")
-	fs.StringSliceVar(&o.trustDomains, "constrain-trust-domain", nil,
-		"Permit only SPIFFE ids of this trust `domain`; may be repeated")
-	fs.StringSliceVar(&o.dnsDomains, "permit-dns", nil,
-		"With --constrain-trust-domain: permit DNS names in this `domain`, too; may be repeated")
-	bindPermitIP(fs, &o.ipRanges)
+	fs.IntVar(&o.pathLen, "path-len", -1, "`Number` of CAs between the root and a leaf; -1 for any")
+	o.constraints.bind(fs, "")
 	return cmd
-}
-
-func bindPermitIP(fs *pflag.FlagSet, ranges *[]string) {
-	fs.StringSliceVar(ranges, "permit-ip", nil,
-		"With --constrain-trust-domain: permit IP addresses in this `CIDR`, such as 10.0.0.0/8; may be repeated (default none)")
 }
 
 func (o *rootOptions) run(_ context.Context, env *cli.Env) error {
@@ -120,7 +109,7 @@ func (o *rootOptions) run(_ context.Context, env *cli.Env) error {
 		return err
 	}
 	var root *certs.Authority
-	err = patiently(env, "making a key, which takes a moment", func() (err error) {
+	err = patiently(env, "generating a key, which takes a moment", func() (err error) {
 		root, err = certs.NewRoot(spec, env.Now(), rand.Reader)
 		return err
 	})
@@ -144,7 +133,7 @@ func (o *rootOptions) run(_ context.Context, env *cli.Env) error {
 	return nil
 }
 
-// maxPathLen bounds --path-len: more levels than anybody has.
+// maxPathLen bounds --path-len, far above any real hierarchy.
 const maxPathLen = 100
 
 func (o *rootOptions) spec() (certs.CASpec, error) {
@@ -158,40 +147,48 @@ func (o *rootOptions) spec() (certs.CASpec, error) {
 	case o.pathLen >= 0:
 		spec.PathLen = &o.pathLen
 	}
-	err = constrain(&spec, o.trustDomains, o.dnsDomains, o.ipRanges)
-	return spec, err
+	return spec, o.constraints.apply(&spec)
 }
 
-// constrain gives a root the name constraints of --constrain-trust-domain,
-// --permit-dns and --permit-ip.
-func constrain(spec *certs.CASpec, trustDomains, dnsDomains, ipRanges []string) error {
-	if len(ipRanges) > 0 && len(trustDomains) == 0 {
-		return cli.Usagef("--permit-ip adds to --constrain-trust-domain, which is not given")
+// constraintFlags hold the flags for the name constraints of a root.
+type constraintFlags struct{ trustDomains, dnsDomains, ipRanges []string }
+
+// bind defines the flags. note is added to the first usage.
+func (o *constraintFlags) bind(fs *pflag.FlagSet, note string) {
+	fs.StringSliceVar(&o.trustDomains, "constrain-trust-domain", nil, "Permit only SPIFFE ids of this trust `domain`; may be repeated"+note)
+	fs.StringSliceVar(&o.dnsDomains, "permit-dns", nil, "With --constrain-trust-domain, permit also DNS names in this `domain`; may be repeated")
+	fs.StringSliceVar(&o.ipRanges, "permit-ip", nil, "With --constrain-trust-domain, permit also IP addresses in this `CIDR`, such as 10.0.0.0/8; may be repeated")
+}
+
+func (o *constraintFlags) apply(spec *certs.CASpec) error {
+	if len(o.trustDomains) == 0 {
+		switch {
+		case len(o.ipRanges) > 0:
+			return cli.Usagef("--permit-ip needs --constrain-trust-domain")
+		case len(o.dnsDomains) > 0:
+			return cli.Usagef("--permit-dns needs --constrain-trust-domain")
+		}
+		return nil
 	}
-	if len(dnsDomains) > 0 && len(trustDomains) == 0 {
-		return cli.Usagef("--permit-dns adds to --constrain-trust-domain, which is not given")
-	}
-	for _, td := range trustDomains {
-		// A constraint is by the host of a URI, which is a DNS name.
+	for _, td := range o.trustDomains {
+		// The constraint applies to the host of a URI, a DNS name.
 		if !mesh.IsDNSName(td) {
-			return cli.Usagef("--constrain-trust-domain: %q is not a trust domain that a certificate can be constrained to: use a DNS name in lower case", td)
+			return cli.Usagef("--constrain-trust-domain: a certificate cannot be constrained to trust domain %q: use a DNS name in lower case", td)
 		}
 	}
-	for _, domain := range dnsDomains {
+	for _, domain := range o.dnsDomains {
 		if !mesh.IsDNSName(domain) {
 			return cli.Usagef("--permit-dns: %q is not a DNS name", domain)
 		}
 	}
-	for _, text := range ipRanges {
+	for _, text := range o.ipRanges {
 		_, ips, err := net.ParseCIDR(text)
 		if err != nil {
 			return cli.Usagef("--permit-ip: %q is not a range of IP addresses such as 10.0.0.0/8", text)
 		}
 		spec.PermittedIPRanges = append(spec.PermittedIPRanges, ips)
 	}
-	if len(trustDomains) > 0 {
-		spec.PermittedURIDomains = trustDomains
-		spec.PermittedDNSDomains = append(append([]string{"svc", "localhost"}, trustDomains...), dnsDomains...)
-	}
+	spec.PermittedURIDomains = o.trustDomains
+	spec.PermittedDNSDomains = slices.Concat([]string{"svc", "localhost"}, o.trustDomains, o.dnsDomains)
 	return nil
 }

@@ -22,8 +22,8 @@ import (
 	"github.com/meshctl/meshctl/internal/server/ca"
 )
 
-// rotateStep is what the steps of a rotation and its status share: which control
-// planes are asked for their proxies.
+// rotateStep holds the flags of the steps and of status: the place of the rotation and
+// the control planes to ask for their proxies.
 type rotateStep struct {
 	rotateDir
 	servers []string
@@ -36,35 +36,35 @@ func (o *rotateStep) bind(env *cli.Env, cmd *cobra.Command) {
 	o.rotateDir.bind(env, cmd)
 	fs := cmd.Flags()
 	fs.StringSliceVar(&o.servers, "server", nil,
-		"Debug addresses of all control planes of the mesh, to ask them for their proxies: `host:port` or http://host:port, repeatable")
-	fs.BoolVar(&o.ask, "ask-proxies", false, "With --context: find the control planes that these clusters have, and ask them for their proxies")
+		"HTTP addresses of all control planes of the mesh, to ask them for their proxies, as `host:port` or http://host:port; may be repeated")
+	fs.BoolVar(&o.ask, "ask-proxies", false, "With --context, ask the control planes of these clusters for their proxies")
 	o.token.Bind(fs)
-	cli.DurationVar(fs, &o.timeout, "timeout", 30*time.Second, "Longest wait for the whole answer of a control plane")
+	cli.DurationVar(fs, &o.timeout, "timeout", 30*time.Second, "Longest wait for the answer of a control plane")
 }
 
-// one takes the argument, and tells what is wrong with the flags.
-func (o *rotateStep) one(args []string) error {
+// take checks the flags, and checks and keeps the argument.
+func (o *rotateStep) take(args []string) error {
 	switch {
 	case o.ask && len(o.servers) > 0:
-		return cli.Usagef("--server names the control planes, --ask-proxies finds them: give one of them")
+		return cli.Usagef("--server and --ask-proxies: give one of them")
 	case o.ask && len(o.contexts) == 0:
-		return cli.Usagef("--ask-proxies finds the control planes of the clusters of --context: name those of a directory's clusters with --server")
+		return cli.Usagef("--ask-proxies needs --context: for a directory, name the control planes with --server")
 	case o.token.File != "" && !o.asks():
-		return cli.Usagef("--token-file is for the control planes that are asked: name them with --server, or find them with --ask-proxies")
+		return cli.Usagef("--token-file needs --server or --ask-proxies")
 	}
-	return o.rotateDir.one(args)
+	return o.rotateDir.take(args)
 }
 
 func (o *rotateStep) asks() bool { return o.ask || len(o.servers) > 0 }
 
-// notAsked says that the time alone decides.
-const notAsked = "not asked, the time alone counts; --server or --ask-proxies has the control planes asked"
+// notAsked reports that only the time decides.
+const notAsked = "not asked, only the time counts; --server or --ask-proxies asks the control planes"
 
-// gate refuses a step that would break a proxy that is connected.
+// gate refuses a step that would break connected proxies.
 func (o *rotateStep) gate(env *cli.Env) rotate.Gate {
 	return func(ctx context.Context, r rotate.Requirement) error {
 		if !o.asks() {
-			fmt.Fprintln(env.Stderr, "Note: connected proxies were", notAsked)
+			env.Notef("Note: connected proxies were %s", notAsked)
 			return nil
 		}
 		answer, err := o.inquire(ctx, env, &r)
@@ -72,25 +72,25 @@ func (o *rotateStep) gate(env *cli.Env) rotate.Gate {
 			return err
 		}
 		for _, note := range answer.notes(&r) {
-			fmt.Fprintln(env.Stderr, "Note:", note)
+			env.Notef("Note: %s", note)
 		}
 		return answer.refusal()
 	}
 }
 
-// rotateAnswer is what control planes tell before a step.
+// rotateAnswer holds the answers of control planes before a step.
 type rotateAnswer struct {
 	ControlPlanes []rotateControlPlane `json:"controlPlanes"`
 	proxystatus.Readiness
 
-	needsToken string // what to do about control planes that want one
+	needsToken string // advice for control planes that need a token
 }
 
-// rotateControlPlane is one control plane that was asked.
+// rotateControlPlane is the answer of one control plane.
 type rotateControlPlane struct {
 	Replica string         `json:"replica"`
 	Cluster mesh.ClusterID `json:"cluster,omitzero"`
-	// Error is why it does not answer, Problem why the step has to wait for it.
+	// Error is set without an answer, Problem is why the step must wait.
 	Error   string `json:"error,omitzero"`
 	Problem string `json:"problem,omitzero"`
 
@@ -98,7 +98,7 @@ type rotateControlPlane struct {
 	unauthorized bool // it needs a token
 }
 
-// inquire asks all control planes at once.
+// inquire asks all control planes at the same time.
 func (o *rotateStep) inquire(ctx context.Context, env *cli.Env, r *rotate.Requirement) (*rotateAnswer, error) {
 	found, err := o.find(ctx, env)
 	if err != nil {
@@ -146,13 +146,13 @@ func (o *rotateStep) find(ctx context.Context, env *cli.Env) ([]*replicas.Replic
 		}
 		if err != nil {
 			cli.CloseReplicas(out)
-			return nil, fmt.Errorf("context %s: %w; --server names control planes by address", c.Context, err)
+			return nil, fmt.Errorf("context %s: %w; --server takes the addresses of control planes", c.Context, err)
 		}
 	}
 	return out, nil
 }
 
-// askControlPlane asks one for its proxies and its signing CA.
+// askControlPlane asks a control plane for its proxies and its signing CA.
 func askControlPlane(ctx context.Context, at *replicas.Replica, r *rotate.Requirement, now time.Time) rotateControlPlane {
 	out := rotateControlPlane{Replica: at.Name}
 	var who replicas.Identity
@@ -163,7 +163,7 @@ func askControlPlane(ctx context.Context, at *replicas.Replica, r *rotate.Requir
 	}
 	if err == nil {
 		err = at.Get(ctx, "/debug/certs", nil, &page)
-		if errors.Is(err, replicas.ErrNotFound) { // it has no port with TLS, and so no CA
+		if errors.Is(err, replicas.ErrNotFound) { // without a TLS port it has no CA
 			page, err = ca.Page{}, nil
 		}
 	}
@@ -177,17 +177,17 @@ func askControlPlane(ctx context.Context, at *replicas.Replica, r *rotate.Requir
 	return out
 }
 
-// unfitCA says why a step has to wait for a control plane, by what its CA does.
+// unfitCA returns why a step must wait for the CA of a control plane, empty if it need not.
 func unfitCA(p *ca.Page, r *rotate.Requirement, now time.Time) string {
 	if p.Loaded == nil {
 		return ""
 	}
 	if !slices.ContainsFunc(p.Loaded.Roots, func(c ca.Certificate) bool { return c.SHA256 == r.Trusted }) {
-		why := cmp.Or(p.Error, "certs status shows what it has")
-		return fmt.Sprintf("it does not work with the root %s yet: %s", shortSum(r.Trusted), why)
+		why := cmp.Or(p.Error, "certs status shows its CA")
+		return fmt.Sprintf("it does not use the root %s yet: %s", shortSum(r.Trusted), why)
 	}
 	if slices.Contains(r.GoneSigners, p.Loaded.Signer.SHA256) {
-		return fmt.Sprintf("it still signs with %s, which leads to the root that is to be dropped", p.Loaded.Signer.Subject)
+		return fmt.Sprintf("it still signs with %s, below the root to drop", p.Loaded.Signer.Subject)
 	}
 	for _, s := range p.Served {
 		if slices.Contains(r.GoneSigners, s.Signer.SHA256) && s.ValidUntil.After(now) {
@@ -197,10 +197,10 @@ func unfitCA(p *ca.Page, r *rotate.Requirement, now time.Time) string {
 	return ""
 }
 
-// maxNamed bounds how many proxies an error names.
+// maxNamed bounds the number of proxies in an error.
 const maxNamed = 10
 
-// refusal is why the step is not taken; nil when nothing is against it.
+// refusal returns the reasons against the step, nil for none.
 func (a *rotateAnswer) refusal() error {
 	if err := a.silent(); err != nil {
 		return err
@@ -212,13 +212,13 @@ func (a *rotateAnswer) refusal() error {
 		}
 	}
 	var reasons []string
-	fix := "try again when this is over"
+	fix := "try again later"
 	if len(problems) > 0 {
 		reasons = append(reasons, "control planes are not ready for the step")
 	}
 	if len(a.Behind) > 0 {
 		reasons = append(reasons, "the step would break "+proxies(len(a.Behind)))
-		fix = "try again when the proxies have renewed their certificates and connected anew, as a restart has them do"
+		fix = "try again when the proxies have renewed their certificates and reconnected, for example after a restart"
 	}
 	if len(reasons) == 0 {
 		return nil
@@ -226,7 +226,7 @@ func (a *rotateAnswer) refusal() error {
 	return &rotate.Refusal{Reason: strings.Join(reasons, " and "), Fix: fix + ":\n" + output.EscapeLines(append(problems, a.behind()...))}
 }
 
-// silent is that control planes do not answer; nil when all do.
+// silent returns the error of control planes that do not answer, nil for none.
 func (a *rotateAnswer) silent() error {
 	var lines []string
 	advice := ""
@@ -242,15 +242,15 @@ func (a *rotateAnswer) silent() error {
 	if len(lines) == 0 {
 		return nil
 	}
-	return fmt.Errorf("whether the step would break proxies is not known, as control planes do not answer:\n%s%s", output.EscapeLines(lines), advice)
+	return fmt.Errorf("cannot check whether the step would break proxies, as control planes do not answer:\n%s%s", output.EscapeLines(lines), advice)
 }
 
-// behind names the proxies that the step would break, the first of them.
+// behind lists the first proxies that the step would break.
 func (a *rotateAnswer) behind() []string {
 	var lines []string
 	for i, b := range a.Behind {
 		if i == maxNamed {
-			return append(lines, fmt.Sprintf("and %d more, which status -o json names", len(a.Behind)-i))
+			return append(lines, fmt.Sprintf("and %d more, listed by status -o json", len(a.Behind)-i))
 		}
 		lines = append(lines, b.Proxy+" of "+cmp.Or(string(b.Cluster), "no cluster")+": "+b.Why)
 	}
@@ -264,7 +264,7 @@ func proxies(n int) string {
 	return fmt.Sprintf("%d proxies", n)
 }
 
-// notes say what was asked, and what is not known.
+// notes summarises the answers, and lists the clusters without one.
 func (a *rotateAnswer) notes(r *rotate.Requirement) []string {
 	out := []string{a.summary()}
 	for _, cluster := range r.Clusters {
@@ -278,12 +278,12 @@ func (a *rotateAnswer) notes(r *rotate.Requirement) []string {
 func (a *rotateAnswer) summary() string {
 	text := fmt.Sprintf("%s asked, with %s connected: %d ready, %d behind", cli.Plural(len(a.ControlPlanes), "control plane"), proxies(a.Proxies), a.Ready, len(a.Behind))
 	if a.Unknown > 0 {
-		text += fmt.Sprintf(", and %d of which nothing is known, as no valid certificate proved them", a.Unknown)
+		text += fmt.Sprintf(", and %d unknown, as they have no valid certificate", a.Unknown)
 	}
 	return text
 }
 
-// write tells people of the answer.
+// write prints the answer as text.
 func (a *rotateAnswer) write(env *cli.Env, r *rotate.Requirement) {
 	for i, note := range a.notes(r) {
 		if i == 0 {

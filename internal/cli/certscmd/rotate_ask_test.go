@@ -191,7 +191,7 @@ func TestRotateRootAsksProxies(t *testing.T) {
 	m.now = start
 
 	m.rotate("next", cli.ExitFailure, `127\.0\.0\.1:1: .*connection refused`, "--server", "127.0.0.1:1,"+m.debug)
-	m.rotate("next", cli.ExitFailure, `control planes are not ready for the step; try again .*\n.*: it does not work with the root [0-9A-F:]{11} yet`, "--server", behind)
+	m.rotate("next", cli.ExitFailure, `control planes are not ready for the step; try again .*\n.*: it does not use the root [0-9A-F:]{11} yet`, "--server", behind)
 	m.rotate("status", cli.ExitOK, `proxies: 1 control plane asked, with 2 proxies connected: 1 ready, 1 behind\nno control plane of cluster cluster2 was asked\n  web-1\.apps of cluster1: its certificate, and the roots`, "--server", m.debug)
 	m.rotate("status", cli.ExitOK, `proxies: not asked`)
 	m.rotate("next", cli.ExitFailure, `Error: the step would break 1 proxy; try again when .*\nweb-1\.apps of cluster1: its certificate, and the roots that came with it, are of 20\S+Z, valid until 20\S+Z\n`, "--server", m.debug)
@@ -215,7 +215,7 @@ func TestRotateRootAsksProxies(t *testing.T) {
 	defer m.connect("web-1.apps", xdswire.ClusterType)()
 	m.now = start.Add(time.Minute)
 	m.rotate("finish", cli.ExitFailure, `the step would break 1 proxy; (.*\n)+vm\.apps of`, "--server", m.debug)
-	m.rotate("finish", cli.ExitOK, `Note: connected proxies were not asked, the time alone counts; (.*\n)*finished`)
+	m.rotate("finish", cli.ExitOK, `Note: connected proxies were not asked, only the time counts; (.*\n)*finished`)
 }
 
 // TestRotateRootRefusesWaitsThatProxiesOutlive has a proxy connected whose
@@ -225,10 +225,10 @@ func TestRotateRootRefusesWaitsThatProxiesOutlive(t *testing.T) {
 	closed := m.connect("web-1.apps", xdswire.ClusterType)
 	rehearsal := []string{"--leaf-ttl", "1s", "--propagation", "0s"}
 
-	m.rotate("start", cli.ExitFailure, `^Error: --leaf-ttl 1s is less than 10m: .*; give the longest life time of a certificate in the mesh, .*or, in a rehearsal, --force\n$`, rehearsal...)
+	m.rotate("start", cli.ExitFailure, `^Error: --leaf-ttl 1s is less than 10m: .*; give the longest lifetime of a certificate in the mesh, .*or, in a rehearsal, --force\n$`, rehearsal...)
 	m.rotate("start", cli.ExitFailure, `^Error: --propagation 0s is less than 1m: `, "--propagation", "0s")
-	m.rotate("plan", cli.ExitOK, `Warning: --leaf-ttl 1s is less than 10m: start refuses that where proxies are connected\n`, rehearsal...)
-	const outlived = `(?m)^Error: certificates of connected proxies end later than %s \(--leaf-ttl\) from now; .*:\nweb-1\.apps of cluster1: valid until 20\S+Z$`
+	m.rotate("plan", cli.ExitOK, `Warning: --leaf-ttl 1s is less than 10m: start refuses that while proxies are connected\n`, rehearsal...)
+	const outlived = `(?m)^Error: certificates of connected proxies expire later than %s \(--leaf-ttl\) from now; .*:\nweb-1\.apps of cluster1: valid until 20\S+Z$`
 	m.rotate("start", cli.ExitFailure, fmt.Sprintf(outlived, "1s"), append(rehearsal, "--server", m.debug)...)
 	m.rotate("start", cli.ExitFailure, fmt.Sprintf(outlived, "1d"), "--server", m.debug)
 	m.rotate("start", cli.ExitFailure, `Error: --propagation 0s is less than 1m, and proxies are connected: `, "--leaf-ttl", "49h", "--propagation", "0s", "--server", m.debug)
@@ -247,9 +247,9 @@ func TestRotateRootAskUsage(t *testing.T) {
 	t.Parallel()
 	m := &rotatedMesh{t: t, home: t.TempDir(), now: time.Now()}
 	for args, want := range map[string]string{
-		"next certs --ask-proxies":                    "name those of a directory's clusters with --server",
+		"next certs --ask-proxies":                    "for a directory, name the control planes with --server",
 		"next --context a --ask-proxies --server b:1": "give one of them",
-		"finish certs --token-file x":                 "--token-file is for the control planes that are asked",
+		"finish certs --token-file x":                 "--token-file needs --server or --ask-proxies",
 		"status certs --server a:1 --timeout x":       "--timeout",
 	} {
 		if code, text := m.run(append([]string{"certs", "rotate-root"}, strings.Fields(args)...)...); code != cli.ExitUsage || !strings.Contains(text, want) {
@@ -292,7 +292,7 @@ func TestRefusalIsBounded(t *testing.T) {
 		a.Behind = append(a.Behind, behindOf(fmt.Sprintf("web-%03d.apps\x1b[2J", i)))
 	}
 	text := a.refusal().Error()
-	if strings.Count(text, "\n") != maxNamed+1 || !strings.Contains(text, "and 990 more, which status -o json names") || strings.Contains(text, "\x1b") {
+	if strings.Count(text, "\n") != maxNamed+1 || !strings.Contains(text, "and 990 more, listed by status -o json") || strings.Contains(text, "\x1b") {
 		t.Errorf("got %q", text)
 	}
 }
@@ -317,12 +317,12 @@ func TestRotateRootFindsControlPlanes(t *testing.T) {
 	m.must(append([]string{"certs", "rotate-root", "start"}, there...)...)
 	ask := append([]string{"certs", "rotate-root", "status", "--ask-proxies"}, there...)
 	code, text := m.run(ask...)
-	if code != cli.ExitFailure || !strings.Contains(text, "context cluster1: no control plane of meshctl was found") || !strings.Contains(text, "--server names control planes by address") {
+	if code != cli.ExitFailure || !strings.Contains(text, "context cluster1: no control plane of meshctl was found") || !strings.Contains(text, "--server takes the addresses of control planes") {
 		t.Errorf("without a Lease it ends with %d: %s", code, text)
 	}
 	cluster1.ReplicaLease(t, namespace, "cp-"+strings.ReplaceAll(m.debug, ":", "-"), m.debug, "")
 	code, text = m.run(ask...)
-	if code != cli.ExitOK || !strings.Contains(text, "proxies: 1 control plane asked, with 0 proxies connected") || !strings.Contains(text, "it does not work with the root") {
+	if code != cli.ExitOK || !strings.Contains(text, "proxies: 1 control plane asked, with 0 proxies connected") || !strings.Contains(text, "it does not use the root") {
 		t.Errorf("with a Lease it ends with %d: %s", code, text)
 	}
 }

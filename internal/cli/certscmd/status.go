@@ -20,15 +20,14 @@ func newCertsStatusCmd(env *cli.Env) *cobra.Command {
 	var o certsStatusOptions
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Compare the signing CA on disk, loaded and given out",
-		Long: `Compare the signing CA of a running control plane: what its directory or
-Secret holds, what it has loaded, and what workloads were given last, with the reason where
-they differ. Fingerprints are the beginning of the SHA-256; -o json has all of it.
+		Short: "Show the signing CA on disk, in use and served",
+		Long: `Show the signing CA of a running control plane: in its directory or Secret, in use, and
+in the last certificates of workloads, with the reasons for differences. Fingerprints
+are the first bytes of the SHA-256; -o json shows all of it.
 
-Every replica is asked: those of the cluster of the kubeconfig, as meshctl
-proxy-status finds them, or those that --server names. JSON and YAML are a list
-with an item for each. The exit code is 3 when what is on disk is not what is
-loaded, at any replica.`,
+The command asks every replica in the cluster of the kubeconfig, as meshctl
+proxy-status does, or at --server. JSON and YAML have an item for each replica. The exit
+code is 3 when a replica does not use the CA on disk.`,
 		Example: `  meshctl certs status --context kind-cluster1
   meshctl certs status --server 127.0.0.1:8080 -o json | jq '.[].differences'`,
 		Args: cobra.NoArgs,
@@ -49,7 +48,7 @@ func (o *certsStatusOptions) run(ctx context.Context, env *cli.Env) error {
 	var wrong []string
 	for _, p := range pages {
 		if p.Value.Error != "" || p.Value.Alarm != "" {
-			wrong = append(wrong, fmt.Sprintf("%s: the CA in %s is not in use as it is", p.Replica, p.Value.Source))
+			wrong = append(wrong, fmt.Sprintf("%s: the CA in %s is not in use", p.Replica, p.Value.Source))
 		}
 	}
 	if len(wrong) > 0 && err == nil {
@@ -58,7 +57,7 @@ func (o *certsStatusOptions) run(ctx context.Context, env *cli.Env) error {
 	return err
 }
 
-// showPages writes a table of all replicas, and below it what is wrong with each.
+// showPages prints a table of all replicas, and below it the problems of each.
 func (o *certsStatusOptions) showPages(env *cli.Env, pages []cli.Answer[ca.Page], several bool) error {
 	table := cli.NewReplicaTable(several, "WHAT", "SIGNER", "SHA-256", "UNTIL", "ROOTS", "SINCE")
 	table.Gap = 0
@@ -85,7 +84,7 @@ func (o *certsStatusOptions) showPages(env *cli.Env, pages []cli.Answer[ca.Page]
 	return err
 }
 
-// caRows returns a row for each of the states of the CA.
+// caRows returns a row for each state of the CA.
 func caRows(p *ca.Page) (rows [][]string) {
 	row := func(what string, signer ca.Certificate, roots []ca.Certificate, since time.Time) {
 		var names []string
@@ -117,7 +116,7 @@ func caRows(p *ca.Page) (rows [][]string) {
 	return rows
 }
 
-// shortSum is the first four bytes of a SHA-256.
+// shortSum returns the first four bytes of a SHA-256.
 func shortSum(sum string) string { return sum[:min(len(sum), 11)] }
 
 func stampOrDash(at time.Time) string {

@@ -105,7 +105,7 @@ func TestCertsStatus(t *testing.T) {
 		t.Errorf("page is %+v", p)
 	}
 	code, text = status()
-	for _, want := range []string{"on disk, refused     CN=Intermediate CA,L=c1", "on disk is not loaded, since", "no-pem", "is not in use as it is"} {
+	for _, want := range []string{"on disk, refused     CN=Intermediate CA,L=c1", "on disk is not loaded, since", "no-pem", "is not in use"} {
 		if code != 3 || !strings.Contains(text, want) {
 			t.Errorf("code %d, no %q in\n%s", code, want, text)
 		}

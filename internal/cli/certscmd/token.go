@@ -14,13 +14,14 @@ import (
 	"github.com/meshctl/meshctl/internal/token"
 )
 
+// NewToken returns the command token.
 func NewToken(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "token",
-		Short: "Make tokens by which workloads prove who they are",
-		Long: `Make service-account tokens without Kubernetes. An issuer is a directory with a
-signing key; a control plane that is started with --token-issuer CLUSTER=DIR
-accepts its tokens from callers of that cluster.`,
+		Short: "Create service account tokens without Kubernetes",
+		Long: `Create service account tokens without Kubernetes. An issuer is a directory with a
+signing key. A control plane with --token-issuer CLUSTER=DIR accepts its tokens from
+callers of that cluster.`,
 		Example: `  meshctl token issuer --out issuer
   meshctl token create --issuer issuer --service-account sample/helloworld --out token`,
 	}
@@ -38,23 +39,23 @@ func newTokenIssuerCmd(env *cli.Env) *cobra.Command {
 	o := &tokenIssuerOptions{}
 	cmd := &cobra.Command{
 		Use:   "issuer",
-		Short: "Make a token issuer",
-		Long: `Make a signing key (ECDSA P-256) and what is needed to check its tokens:
+		Short: "Create a token issuer",
+		Long: `Create a signing key (ECDSA P-256) and the files that verify its tokens:
 
   key.pem    the signing key, mode 0600
   jwks.json  the public key
   issuer     the issuer URL, one line
 
-A control plane needs the last two only. Existing files are kept unless --force
-is given, which makes tokens of the replaced issuer worthless.`,
+A control plane needs only the last two. Existing files are kept without --force, which
+invalidates the tokens of the old issuer.`,
 		Example: `  meshctl token issuer --out issuer
   meshctl token issuer --out issuer --issuer https://tokens.example.com/cluster1`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
 	fs := cmd.Flags()
-	fs.StringVar(&o.out, "out", "", "Write the files into this `directory` (required)")
+	fs.StringVar(&o.out, "out", "", "Write the files to this `directory` (required)")
 	fs.StringVar(&o.issuer, "issuer", "", "Issuer `URL`, https (default https://meshctl.local/<key id>)")
-	cli.ForceVar(fs, &o.force, "Overwrite files that exist")
+	cli.ForceVar(fs, &o.force, "Overwrite existing files")
 	return cmd
 }
 
@@ -91,25 +92,24 @@ func newTokenCreateCmd(env *cli.Env) *cobra.Command {
 	o := &tokenCreateOptions{}
 	cmd := &cobra.Command{
 		Use:   "create",
-		Short: "Make a token of a service account",
-		Long: `Make a token that says its bearer is a service account, in the shape of a
-Kubernetes service-account token. Who has the token is the service account until
-it ends: keep it in a file (--out, mode 0600), not in a terminal or a log. A file
-that exists is replaced.`,
+		Short: "Create a token of a service account",
+		Long: `Create a token of a service account in the format of Kubernetes. Anyone with the token
+has this identity until it expires: write it to a file (--out, mode 0600), not to a
+terminal or a log. An existing file is replaced.`,
 		Example: `  meshctl token create --issuer issuer --service-account sample/helloworld --out token
 
-  # one that another service accepts too, for a day
+  # Create a token for a day that another service accepts, too
   meshctl token create --issuer issuer --service-account sample/helloworld \
     --audience istio-ca --audience vault --ttl 1d --out token`,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
 	fs := cmd.Flags()
-	fs.StringVar(&o.issuer, "issuer", "", "`Directory` that meshctl token issuer made (required)")
-	fs.StringVar(&o.serviceAccount, "service-account", "", "Who the bearer is, as `namespace/name` (required)")
-	fs.StringVar(&o.pod, "pod", "", "Name of the pod that the token is bound to")
-	fs.StringSliceVar(&o.audiences, "audience", []string{"istio-ca"}, "Who may accept the token; may be repeated")
-	cli.DurationVar(fs, &o.ttl, "ttl", time.Hour, "How long the token is valid")
-	fs.StringVar(&o.out, "out", "", "Write the token into this `file` (default stdout)")
+	cli.DirVar(fs, &o.issuer, "issuer", "`Directory` of meshctl token issuer (required)")
+	fs.StringVar(&o.serviceAccount, "service-account", "", "Service account of the token, as `namespace/name` (required)")
+	fs.StringVar(&o.pod, "pod", "", "Name of the pod to which the token is bound")
+	fs.StringSliceVar(&o.audiences, "audience", []string{"istio-ca"}, "`Audience` of the token; may be repeated")
+	cli.DurationVar(fs, &o.ttl, "ttl", time.Hour, "Lifetime of the token")
+	fs.StringVar(&o.out, "out", "", "Write the token to this `file` (default standard output)")
 	return cmd
 }
 

@@ -25,47 +25,39 @@ type certsVerifyOptions struct {
 
 func newCertsVerifyCmd(env *cli.Env) *cobra.Command {
 	o := &certsVerifyOptions{}
-	cmd := &cobra.Command{
+	cmd := command(&cobra.Command{
 		Use:   "verify [INPUT...]",
-		Short: "Find what is wrong with certificates",
-		Long: `Check the files of a CA, a chain or a trust bundle as the control plane and the
-proxies will: does the key belong to the certificate, does the chain lead to a
-root, may each certificate do what it is for, is nothing weak, exposed or about
-to expire, and do the clusters of --context trust each other. Each finding has a code that stays (docs/certs.md), a place, a reason
-and a fix. Exit code 3 when something is found.
+		Short: "Check certificates",
+		Long: `Check the files of a CA, a chain or a trust bundle as the control plane and the proxies
+do: the key matches the certificate, the chain leads to a root, the usages fit, nothing
+is weak, exposed or about to expire, and the clusters of --context trust each other.
+Each finding has a stable code (docs/certs.md), a place, a reason and a fix. The exit
+code is 3 when there are findings.
 
 ` + inputHelp,
 		Example: `  meshctl certs verify certs --trust-domain cluster.local
 
-  # before it becomes the cluster's CA
+  # Check a CA before you apply it
   meshctl certs cacerts certs/cluster1 | meshctl certs verify -
 
-  # the CAs of two clusters as they are
+  # Check the CAs of two clusters
   meshctl certs verify --context cluster1,cluster2
 
-  # a chain against the mesh's roots
+  # Check a chain with the roots of the mesh
   meshctl certs verify cert-chain.pem --roots certs/root-cert.pem
 
-  # for CI
+  # Report to CI
   meshctl certs verify certs -o junit > certs.xml`,
-		Args: cobra.ArbitraryArgs, // run tells what is wrong with them
-		RunE: func(cmd *cobra.Command, args []string) error {
-			o.inputs = args
-			return o.run(cmd.Context(), env)
-		},
-	}
+	}, o.take, func(ctx context.Context) error { return o.run(ctx, env) })
 	fs := cmd.Flags()
 	o.bind(env, cmd)
-	fs.StringVar(&o.roots, "roots", "", "`File` with roots to trust beside those in the inputs")
+	fs.StringVar(&o.roots, "roots", "", "`File` with roots to trust in addition to the roots in the inputs")
 	fs.StringVar(&o.trustDomain, "trust-domain", "", "Trust `domain` that SPIFFE ids must have and CAs must permit")
 	cli.TableVar(fs, &o.output, formatJUnit)
 	return cmd
 }
 
 func (o *certsVerifyOptions) run(ctx context.Context, env *cli.Env) error {
-	if err := o.check(); err != nil {
-		return err
-	}
 	if o.trustDomain != "" && !mesh.IsTrustDomain(o.trustDomain) {
 		return cli.Usagef("--trust-domain: %q is not of a-z, 0-9, '.', '-' and '_'", o.trustDomain)
 	}
@@ -94,7 +86,7 @@ func (o *certsVerifyOptions) run(ctx context.Context, env *cli.Env) error {
 	return o.conclude(env, findings, places, without)
 }
 
-// find checks each set by what all of them have. places are those that it looked at.
+// find checks each set with the CAs and lists of all sets. places are the checked ones.
 func (o *certsVerifyOptions) find(ctx context.Context, env *cli.Env, sets []verify.Set, judge verify.Options) (findings []verify.Finding, places []string, err error) {
 	known := map[verify.Finding]bool{} // inputs may overlap
 	for _, s := range sets {
@@ -103,7 +95,7 @@ func (o *certsVerifyOptions) find(ctx context.Context, env *cli.Env, sets []veri
 		}
 		for _, f := range s.Files {
 			if isRequest(f) {
-				fmt.Fprintf(env.Stderr, "%s: it is a certificate request, of which nothing is checked\n", f.Place)
+				env.Notef("%s: certificate requests are not checked", f.Place)
 				continue
 			}
 			places = append(places, f.Place)
@@ -118,8 +110,8 @@ func (o *certsVerifyOptions) find(ctx context.Context, env *cli.Env, sets []veri
 	return findings, places, nil
 }
 
-// conclude says what it all comes to. The clusters without a CA are no finding: one
-// that others run has none.
+// conclude returns the result. Clusters without a CA are no finding, as the CA may be
+// elsewhere.
 func (o *certsVerifyOptions) conclude(env *cli.Env, findings []verify.Finding, places, without []string) error {
 	nothing := ""
 	if len(without) > 0 && !o.namesSecrets() {
@@ -136,18 +128,17 @@ func (o *certsVerifyOptions) conclude(env *cli.Env, findings []verify.Finding, p
 	case nothing != "" && len(findings) == 0 && len(without) == len(o.contexts):
 		return fmt.Errorf("%s; name another with --namespace, or write them with: %s", nothing, store.WriteCommand(store.CACerts, o.namespace, o.contexts...))
 	case nothing != "":
-		fmt.Fprintln(env.Stderr, nothing)
+		env.Notef("%s", nothing)
 	}
 	if len(findings) > 0 {
 		return cli.Findingsf("%s, %s", cli.Plural(errs, "error"), cli.Plural(len(findings)-errs, "warning"))
 	}
-	fmt.Fprintf(env.Stderr, "nothing found in %s\n", cli.Plural(len(places), "place"))
+	env.Notef("nothing found in %s", cli.Plural(len(places), "place"))
 	return nil
 }
 
-// togetherOf are what each set is judged by of all inputs: the CAs, each once, those
-// among them that sign for a cluster, and the revocation lists. Lists of another
-// cluster's CA are known where that is looked at, too.
+// togetherOf returns the CAs of all sets, each once, the signers of clusters and the
+// revocation lists, for the check of each set.
 func togetherOf(sets []verify.Set) (o verify.Options) {
 	seen := map[string]bool{}
 	for _, s := range sets {
@@ -170,7 +161,7 @@ func togetherOf(sets []verify.Set) (o verify.Options) {
 	return o
 }
 
-// isRequest reports whether a file holds nothing but certificate requests.
+// isRequest reports whether a file holds only certificate requests.
 func isRequest(f verify.File) bool {
 	return len(f.Blocks) > 0 && !slices.ContainsFunc(f.Blocks, func(b certs.Block) bool { return b.CSR == nil })
 }
@@ -193,8 +184,8 @@ func (o *certsVerifyOptions) write(env *cli.Env, findings []verify.Finding, plac
 	return cli.WriteResult(env, o.output, findings, t)
 }
 
-// verifyCases are a failed test for each finding, and a passed one for each
-// place without any.
+// verifyCases returns a failed test for each finding, and a passed one for each place
+// without findings.
 func verifyCases(findings []verify.Finding, places []string) []output.TestCase {
 	cases := []output.TestCase{}
 	for _, f := range findings {
@@ -210,7 +201,7 @@ func verifyCases(findings []verify.Finding, places []string) []output.TestCase {
 			continue
 		}
 		seen[place] = true
-		// A finding is at a place, a line or a certificate of it.
+		// The place of a finding may have a line or a certificate.
 		if !slices.ContainsFunc(findings, func(f verify.Finding) bool {
 			rest, at := strings.CutPrefix(f.Place, place)
 			return at && (rest == "" || rest[0] == ':' || rest[0] == ' ')

@@ -1,0 +1,269 @@
+package certscmd
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/certs/rotate"
+	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/internal/output"
+)
+
+// rotateStart holds the flags of plan and start.
+type rotateStart struct {
+	rotateStep
+	algorithm                string
+	ttl                      time.Duration
+	organization, commonName string
+	pathLen                  int
+	constraints              constraintFlags
+	leafTTL, propagation     time.Duration
+	force                    bool
+	output                   output.Format
+}
+
+func (o *rotateStart) bind(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.StringVar(&o.algorithm, "algorithm", "", "Key algorithm of the new CAs, as for root-ca (default as the old ones)")
+	cli.Suggest(fs, "algorithm", algorithmNames()...)
+	cli.DurationVar(fs, &o.ttl, "ttl", 0, "Lifetime of the new root (default as the old one)")
+	fs.StringVar(&o.organization, "org", "", "Organization (O) of the new root (default as the old one)")
+	fs.StringVar(&o.commonName, "cn", "", "Common name (CN) of the new root (default as the old one)")
+	fs.IntVar(&o.pathLen, "path-len", -1, "`Number` of CAs between the new root and a leaf; -1 is as the old one")
+	o.constraints.bind(fs, " (default as the old root)")
+	cli.DurationVar(fs, &o.leafTTL, "leaf-ttl", cli.Day, "Longest lifetime of a workload certificate in the mesh")
+	cli.DurationVar(fs, &o.propagation, "propagation", 10*time.Minute, "Longest time until every control plane uses the files of a step")
+}
+
+func (o *rotateStart) options() (rotate.StartOptions, error) {
+	out := rotate.StartOptions{LeafTTL: o.leafTTL, Propagation: o.propagation}
+	root := &out.Spec.Root
+	if o.algorithm != "" {
+		a, err := certs.ParseAlgorithm(o.algorithm)
+		if err != nil {
+			return out, cli.Usagef("--algorithm: %w", err)
+		}
+		root.Algorithm = a
+	}
+	switch {
+	case o.pathLen < -1 || o.pathLen == 0 || o.pathLen > maxPathLen:
+		return out, cli.Usagef("--path-len is %d: want a number from 1 to %d, or -1 for the number of the old root", o.pathLen, maxPathLen)
+	case o.leafTTL == 0:
+		return out, cli.Usagef("--leaf-ttl must be more than 0")
+	case o.pathLen > 0:
+		root.PathLen = &o.pathLen
+	}
+	root.TTL, root.Organization, root.CommonName = o.ttl, o.organization, o.commonName
+	return out, o.constraints.apply(root)
+}
+
+func newRotatePlanCmd(env *cli.Env) *cobra.Command {
+	o := &rotateStart{}
+	cmd := command(&cobra.Command{
+		Use:   "plan [DIR]",
+		Short: "Show the steps of a rotation with their times",
+		Long: `Show each step of the current rotation, or of the one that start would begin with the
+same flags: its changes, the time from which it is safe and why, and how to undo it.
+Nothing is written.
+
+A step is safe when no proxy uses anything from before the previous step: the last
+control plane uses its files after --propagation, and the last older certificate
+expires --leaf-ttl later.`,
+		Example: `  meshctl certs rotate-root plan certs
+  meshctl certs rotate-root plan certs --leaf-ttl 12h -o json`,
+	}, o.take, func(ctx context.Context) error { return o.plan(ctx, env) })
+	o.rotateDir.bind(env, cmd)
+	o.bind(cmd)
+	cli.TextVar(cmd.Flags(), &o.output)
+	return cmd
+}
+
+func (o *rotateStart) plan(ctx context.Context, env *cli.Env) error {
+	options, err := o.options()
+	if err != nil {
+		return err
+	}
+	dir, err := o.open(ctx, env)
+	if err != nil {
+		return err
+	}
+	plan, err := dir.Plan(options)
+	if err != nil {
+		return err
+	}
+	if !o.output.OfTable() {
+		return output.Write(env.Stdout, o.output, plan)
+	}
+	fmt.Fprintf(env.Stdout, "Clusters: %s. Certificates live up to %s, control planes follow within %s.\n\n",
+		strings.Join(plan.Clusters, ", "), cli.FormatDuration(time.Duration(plan.LeafTTL)), cli.FormatDuration(time.Duration(plan.Propagation)))
+	t := &output.Table{Header: []string{"STEP", "WHEN", "WHAT IT DOES", "WHEN THAT IS SAFE", "UNDO"}, Gap: 3}
+	for _, s := range plan.Steps {
+		when := "from " + s.NotBefore.UTC().Format(time.RFC3339)
+		if !s.Taken.IsZero() {
+			when = "taken " + s.Taken.UTC().Format(time.RFC3339)
+		}
+		t.Rows = append(t.Rows, []string{s.Command, when, s.Does, s.Why, s.Undo})
+	}
+	if err := t.Write(env.Stdout); err != nil {
+		return err
+	}
+	fmt.Fprintln(env.Stdout)
+	for _, s := range plan.Steps {
+		fmt.Fprintf(env.Stdout, "%s (%s) writes %s\n", s.Command, s.Phase, strings.Join(s.Writes, ", "))
+	}
+	for _, n := range plan.Notes {
+		env.Warnf("%s", n)
+	}
+	if short := o.short(); short != "" && plan.Phase == "" {
+		env.Warnf("%s: start refuses that while proxies are connected", short)
+	}
+	return nil
+}
+
+func newRotateStartCmd(env *cli.Env) *cobra.Command {
+	o := &rotateStart{}
+	cmd := command(&cobra.Command{
+		Use:   "start [DIR]",
+		Short: "Create the new root, and trust both roots",
+		Long: `Create the new root and the new signer of each cluster, check the files of all later
+steps, and add the new root to the trust bundle of each cluster. The old signers
+continue to sign. The new CAs are like the old ones with new keys, unless flags say
+otherwise. The roots do not sign each other.
+
+A --leaf-ttl below 10m or a --propagation below 1m is refused. With --server or
+--ask-proxies the command asks the control planes for the certificates of their
+proxies instead, and refuses a --leaf-ttl that is shorter than the rest of their
+lifetime. --force skips these checks, for a rehearsal.`,
+		Example: `  meshctl certs rotate-root start certs
+  meshctl certs rotate-root start certs --leaf-ttl 12h --algorithm ecdsa-p384 --cn 'Root CA 2'
+
+  # Compare --leaf-ttl with the certificates of connected proxies
+  meshctl certs rotate-root start certs --leaf-ttl 1h --server 127.0.0.1:8081,127.0.0.1:8082`,
+	}, o.take, func(ctx context.Context) error { return o.start(ctx, env) })
+	o.rotateStep.bind(env, cmd)
+	o.bind(cmd)
+	cli.ForceVar(cmd.Flags(), &o.force, "Accept a --leaf-ttl and a --propagation that are too short for connected proxies, for a rehearsal")
+	return cmd
+}
+
+func (o *rotateStart) start(ctx context.Context, env *cli.Env) error {
+	options, err := o.options()
+	if err != nil {
+		return err
+	}
+	if err := o.checkWaits(ctx, env); err != nil {
+		return err
+	}
+	dir, err := o.open(ctx, env)
+	if err != nil {
+		return err
+	}
+	var state *rotate.State
+	err = patiently(env, "generating keys, which takes a moment", func() (err error) {
+		state, err = dir.Start(ctx, options)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	o.report(env, dir, state)
+	return nil
+}
+
+// The shortest waits without asking control planes. A mesh with proxies has longer ones.
+const (
+	minLeafTTL     = 10 * time.Minute
+	minPropagation = time.Minute
+)
+
+// short describes a wait that is too short for a mesh with proxies, empty for none.
+func (o *rotateStart) short() string {
+	switch {
+	case o.leafTTL < minLeafTTL:
+		return fmt.Sprintf("--leaf-ttl %s is less than %s", cli.FormatDuration(o.leafTTL), cli.FormatDuration(minLeafTTL))
+	case o.propagation < minPropagation:
+		return fmt.Sprintf("--propagation %s is less than %s", cli.FormatDuration(o.propagation), cli.FormatDuration(minPropagation))
+	}
+	return ""
+}
+
+const whatShortBreaks = "connected proxies would keep older certificates after the wait of a step, and refuse each other"
+
+// checkWaits refuses --leaf-ttl and --propagation that are too short for the certificates
+// of connected proxies. Without asking control planes it refuses short ones.
+func (o *rotateStart) checkWaits(ctx context.Context, env *cli.Env) error {
+	const orForce = "or, in a rehearsal, --force"
+	short := o.short()
+	switch {
+	case o.force:
+		return nil
+	case !o.asks() && short == "":
+		return nil
+	case !o.asks():
+		return &rotate.Refusal{
+			Reason: short + ": " + whatShortBreaks,
+			Fix:    "give the longest lifetime of a certificate in the mesh, name all control planes with --server, " + orForce,
+		}
+	}
+	answer, err := o.inquire(ctx, env, &rotate.Requirement{})
+	if err != nil {
+		return err
+	}
+	if err := answer.silent(); err != nil {
+		return err
+	}
+	env.Notef("Note: %s asked, with %s connected", cli.Plural(len(answer.ControlPlanes), "control plane"), proxies(answer.Proxies))
+	if lines := o.outliving(answer, env.Now()); len(lines) > 0 {
+		return &rotate.Refusal{
+			Reason: fmt.Sprintf("certificates of connected proxies expire later than %s (--leaf-ttl) from now", cli.FormatDuration(o.leafTTL)),
+			Fix:    "set --leaf-ttl to the longest lifetime of a certificate in the mesh, " + orForce + ":\n" + output.EscapeLines(lines),
+		}
+	}
+	// The certificate of a proxy may be unknown.
+	if answer.Proxies > 0 && short != "" && (o.propagation < minPropagation || answer.withoutCertificate()) {
+		return &rotate.Refusal{
+			Reason: short + ", and proxies are connected: " + whatShortBreaks,
+			Fix:    "give longer ones, " + orForce,
+		}
+	}
+	return nil
+}
+
+// outliving lists the first streams whose certificates expire after --leaf-ttl.
+func (o *rotateStart) outliving(a *rotateAnswer, now time.Time) []string {
+	var lines []string
+	more := 0
+	for i := range a.ControlPlanes {
+		for _, p := range a.ControlPlanes[i].report.Proxies {
+			switch {
+			case p.Certificate == nil || p.Certificate.Until.Sub(now) <= o.leafTTL:
+			case len(lines) == maxNamed:
+				more++
+			default:
+				lines = append(lines, fmt.Sprintf("%s of %s: valid until %s", p.Name, cmp.Or(p.Cluster, "no cluster"), stampOrDash(p.Certificate.Until)))
+			}
+		}
+	}
+	if more > 0 {
+		lines = append(lines, fmt.Sprintf("and %d more", more))
+	}
+	return lines
+}
+
+// withoutCertificate reports whether the certificate of a proxy is unknown.
+func (a *rotateAnswer) withoutCertificate() bool {
+	for i := range a.ControlPlanes {
+		for _, p := range a.ControlPlanes[i].report.Proxies {
+			if p.Certificate == nil {
+				return true
+			}
+		}
+	}
+	return false
+}
