@@ -200,7 +200,7 @@ func TestCreateRemoteSecretDryRun(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, r.stdout)
 		}
 	}
-	if !strings.Contains(r.stderr, "would write 4 objects here, and the secret of cluster cluster2 with server https://127.0.0.1") {
+	if !strings.Contains(r.stderr, "would write 4 objects in this cluster, and the secret of cluster cluster2 with server https://127.0.0.1") {
 		t.Errorf("stderr\n%s", r.stderr)
 	}
 	// What is printed is what would be written.
@@ -436,7 +436,7 @@ func TestCreateRemoteSecretServerAuto(t *testing.T) {
 	before := objects(t, cluster2, namespace)
 	r := meshctl(t, kubeconfig, args...)
 	if r.code != 1 || !strings.Contains(r.stderr, "loopback addresses only") || !strings.Contains(r.stderr, "NAMED BY") ||
-		!strings.Contains(r.stderr, "works, but is the reader's own machine, CA: the service account's") {
+		!strings.Contains(r.stderr, "works, but is this machine, CA: the service account's") {
 		t.Errorf("exit %d\n%s", r.code, r.stderr)
 	}
 	if after := objects(t, cluster2, namespace); after != before {

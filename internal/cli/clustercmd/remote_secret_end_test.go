@@ -75,7 +75,7 @@ func TestRotateEndsEveryTokenThatMeshctlMade(t *testing.T) {
 	if want := "secret " + namespace + "/foreign has a token of service account " + readerAccount + " without an end, and meshctl did not make it"; !strings.Contains(r.stderr, want) {
 		t.Errorf("no %q in\n%s", want, r.stderr)
 	}
-	if !strings.Contains(r.stdout, "and the old one has ended") {
+	if !strings.Contains(r.stdout, "and the old one is revoked") {
 		t.Errorf("stdout\n%s", r.stdout)
 	}
 }
@@ -207,7 +207,7 @@ func TestUnlinkKeepsTokensOfOtherClusters(t *testing.T) {
 		t.Errorf("%s%s", r.stdout, r.stderr)
 	}
 	wantValid(t, cluster2, false, map[string]string{"of cluster2": token})
-	if r := meshctl(t, kubeconfig, revoke...); r.code != 1 || !strings.Contains(r.stderr, "cluster cluster2 has no remote secret there, and its reader no token that meshctl made") {
+	if r := meshctl(t, kubeconfig, revoke...); r.code != 1 || !strings.Contains(r.stderr, "cluster cluster2 has no remote secret there, and its reader has no token that meshctl created") {
 		t.Errorf("a second call: exit %d\n%s%s", r.code, r.stdout, r.stderr)
 	}
 }

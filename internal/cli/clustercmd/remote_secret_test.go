@@ -166,9 +166,9 @@ func TestMulticlusterLink(t *testing.T) {
 	}
 	for args, want := range map[string]string{
 		"cluster1":                                   "at least two",
-		"cluster1 cluster2 --name north=n":           "is none of cluster1, cluster2",
+		"cluster1 cluster2 --name north=n":           "is not one of cluster1, cluster2",
 		"cluster1 cluster2 --name cluster1=a.b":      "is not a valid DNS 1123 label",
-		"cluster1 cluster2 --ttl 1m":                 "no token less than 10m",
+		"cluster1 cluster2 --ttl 1m":                 "the least that API servers allow is 10m",
 		"cluster1 cluster2 --name cluster1=cluster2": "would both be cluster cluster2",
 		"cluster1 cluster1":                          "are the same cluster",
 	} {
@@ -268,7 +268,7 @@ func TestRemoteSecretRotate(t *testing.T) {
 			cluster1.ReplicaLease(t, namespace, "away", "127.0.0.1:1", next.CredentialHash())
 		}
 		slow.is("synced", next.CredentialHash())
-		if r := <-done; r.code != 0 || !strings.Contains(r.stdout, "has credential "+next.CredentialHash()+", and the old one has ended") {
+		if r := <-done; r.code != 0 || !strings.Contains(r.stdout, "has credential "+next.CredentialHash()+", and the old one is revoked") {
 			t.Errorf("exit %d\n%s%s", r.code, r.stdout, r.stderr)
 		}
 		asReader(t, next, cluster2, "get", "services", "-A")
@@ -283,7 +283,7 @@ func TestRemoteSecretRotate(t *testing.T) {
 		"--from cluster2": "--from and --to are required",
 		"--from cluster2 --to cluster1 --no-wait --replica a:1": "give one of them",
 		"--from cluster2 --to cluster1 --replica a":             "want host:port",
-		"--from cluster2 --to cluster1 --no-wait --ttl 1m":      "no token less than 10m",
+		"--from cluster2 --to cluster1 --no-wait --ttl 1m":      "the least that API servers allow is 10m",
 		"--from cluster2 --to cluster1 --abort -n " + namespace: "there is no secret",
 	} {
 		r := meshctl(t, kubeconfig, append([]string{"remote-secret", "rotate"}, strings.Fields(args)...)...)
