@@ -221,5 +221,5 @@ func TestProxyStatusOverXDSOfCluster(t *testing.T) {
 	m.ps(1, ``, `make a token of service account nowhere/default \(or give one with --token-file\)`, "-i", "nowhere")
 	file := filepath.Join(m.dir, "token")
 	m.must("token", "create", "--issuer", filepath.Join(m.dir, "issuer"), "--service-account", "istio-system/default", "--out", file)
-	m.ps(1, ``, `roots of the mesh: .*istio-ca-root-cert.*; --root-ca names a file with them`, "-i", "nowhere", "--token-file", file)
+	m.ps(1, ``, `roots of the mesh: .*istio-ca-root-cert.*; give a file with --root-ca`, "-i", "nowhere", "--token-file", file)
 }
