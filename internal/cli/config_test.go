@@ -24,7 +24,7 @@ type probe struct {
 	Names []string
 }
 
-// runProbe runs `meshctl probe args…` and returns its options, or the error.
+// runProbe runs `meshctl probe args…` and returns its options or the error.
 func runProbe(t *testing.T, vars map[string]string, args ...string) (probe, error) {
 	t.Helper()
 	env := &Env{
@@ -83,7 +83,7 @@ output: json # of another command
 		"MESHCTL_MAX_TTL": "36h",
 		"MESHCTL_DIR":     "d,e",
 		"MESHCTL_NAMES":   "y,z",
-		"MESHCTL_HELP":    "true", // not a setting
+		"MESHCTL_HELP":    "true", // not a flag to set
 	}
 	fromEnv := probe{Name: "env", Count: 8, TTL: 36 * time.Hour, Dirs: []string{"d", "e"}, Names: []string{"y", "z"}}
 	flags := []string{"--name=flag", "--count=9", "--force", "--max-ttl=1d12h1s", "--dir=f", "--dir=g", "--names=v,w"}

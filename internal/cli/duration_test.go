@@ -10,7 +10,7 @@ func TestParseDuration(t *testing.T) {
 	tests := []struct {
 		in   string
 		want time.Duration
-		out  string // what it prints as
+		out  string // formatted
 	}{
 		{"0", 0, "0s"},
 		{"0d", 0, "0s"},

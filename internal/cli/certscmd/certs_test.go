@@ -10,7 +10,7 @@ import (
 	"github.com/meshctl/meshctl/internal/cli"
 )
 
-// Whoever waits is told for what, and nobody else.
+// TestPatiently: long work prints its message, short work prints nothing.
 func TestPatiently(t *testing.T) {
 	failed := errors.New("failed")
 	r, w := io.Pipe()

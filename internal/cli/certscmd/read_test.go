@@ -15,7 +15,7 @@ import (
 	"github.com/meshctl/meshctl/internal/cli"
 )
 
-// TestCertsOfServer looks at a TLS server that wants a client's certificate.
+// TestCertsOfServer reads the certificates of a TLS server that requires a client certificate.
 func TestCertsOfServer(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

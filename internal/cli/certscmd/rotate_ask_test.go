@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/cli"
-	"github.com/meshctl/meshctl/internal/cli/clitest"
+	"github.com/meshctl/meshctl/test/clitest"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
@@ -34,8 +34,8 @@ import (
 	"github.com/meshctl/meshctl/test/kube"
 )
 
-// rotatedMesh is a mesh of two clusters whose root is replaced. The control plane
-// of the first follows its directory.
+// rotatedMesh is a mesh of two clusters. The control plane of the first one watches its
+// directory.
 type rotatedMesh struct {
 	t             *testing.T
 	home, certs   string
@@ -53,7 +53,7 @@ func startRotatedMesh(t *testing.T) *rotatedMesh {
 	return m
 }
 
-// serve runs a control plane with a directory of its CA.
+// serve runs a control plane with a CA directory.
 func (m *rotatedMesh) serve(dir string) (debug, secure string) {
 	debug, secure = clitest.FreeAddr(m.t), clitest.FreeAddr(m.t)
 	ready := make(chan struct{})
@@ -101,8 +101,7 @@ func (m *rotatedMesh) must(args ...string) {
 	}
 }
 
-// rotate runs a command of the rotation that asks the control plane, until it ends
-// with a code and says what matches.
+// rotate runs a command of the rotation until it ends with a code and its output matches.
 func (m *rotatedMesh) rotate(command string, code int, expr string, args ...string) {
 	m.t.Helper()
 	args = append([]string{"certs", "rotate-root", command, m.certs}, args...)
@@ -117,8 +116,8 @@ func (m *rotatedMesh) rotate(command string, code int, expr string, args ...stri
 	}
 }
 
-// connect opens a stream of a proxy with a certificate that certs leaf makes, and
-// takes all that comes. It is closed by the function that is returned.
+// connect opens the stream of a proxy with a certificate of certs leaf, and accepts all
+// responses. The returned function closes it.
 func (m *rotatedMesh) connect(name, typeURL string) (closed func()) {
 	m.t.Helper()
 	dir := filepath.Join(m.t.TempDir(), "leaf")
@@ -159,7 +158,7 @@ func (m *rotatedMesh) connect(name, typeURL string) (closed func()) {
 	go func() {
 		defer close(done)
 		for r := first; err == nil; r, err = stream.Recv() {
-			_ = stream.Send(&discoveryv3.DiscoveryRequest{TypeUrl: typeURL, VersionInfo: r.GetVersionInfo(), ResponseNonce: r.GetNonce()}) // Recv says what is wrong
+			_ = stream.Send(&discoveryv3.DiscoveryRequest{TypeUrl: typeURL, VersionInfo: r.GetVersionInfo(), ResponseNonce: r.GetNonce()}) // Recv returns the error
 		}
 	}()
 	return func() {
@@ -168,8 +167,8 @@ func (m *rotatedMesh) connect(name, typeURL string) (closed func()) {
 	}
 }
 
-// TestRotateRootAsksProxies replaces a root while proxies hold it up, one after the
-// other, though the time would let each step be taken.
+// TestRotateRootAsksProxies: connected proxies with old certificates stop each step,
+// although enough time has passed.
 func TestRotateRootAsksProxies(t *testing.T) {
 	start := time.Now()
 	m := startRotatedMesh(t)
@@ -182,7 +181,7 @@ func TestRotateRootAsksProxies(t *testing.T) {
 	}
 	behind, _ := m.serve(stale)
 
-	// Certificates from before the rotation, which live longer than they should.
+	// Certificates older than the rotation, with a lifetime above --leaf-ttl.
 	m.now = start.Add(-time.Minute)
 	old := m.connect("web-1.apps", xdswire.ClusterType)
 	defer m.connect("vm.apps", xdswire.ProxyConfigType)()
@@ -201,13 +200,13 @@ func TestRotateRootAsksProxies(t *testing.T) {
 		t.Errorf("%v: %s", err, text)
 	}
 
-	// Its next certificate makes it ready.
+	// With its next certificate it is ready.
 	old()
 	middle := m.connect("web-1.apps", xdswire.ClusterType)
 	m.now = start.Add(30 * time.Second)
 	m.rotate("next", cli.ExitOK, `Note: 1 control plane asked, with 2 proxies connected: 2 ready, 0 behind\n(.*\n)*sign: the new signers sign`, "--server", m.debug)
 
-	// In the next step certificates of the old root hold it up.
+	// Certificates of the old root stop the next step.
 	m.now = start.Add(time.Minute)
 	m.rotate("finish", cli.ExitFailure, `the step would break 2 proxies; (.*\n)+vm\.apps of cluster1: its certificate leads to the root that will be dropped, until 20\S+Z\nweb-1\.apps of`, "--server", m.debug)
 	middle()
@@ -218,9 +217,9 @@ func TestRotateRootAsksProxies(t *testing.T) {
 	m.rotate("finish", cli.ExitOK, `Note: connected proxies were not asked, only the time counts; (.*\n)*finished`)
 }
 
-// TestRotateRootRefusesWaitsThatProxiesOutlive has a proxy connected whose
-// certificate lives for two days.
-func TestRotateRootRefusesWaitsThatProxiesOutlive(t *testing.T) {
+// TestRotateRootRefusesShortWaits: start refuses a --leaf-ttl below the lifetime of the
+// certificate of a connected proxy, two days.
+func TestRotateRootRefusesShortWaits(t *testing.T) {
 	m := startRotatedMesh(t)
 	closed := m.connect("web-1.apps", xdswire.ClusterType)
 	rehearsal := []string{"--leaf-ttl", "1s", "--propagation", "0s"}
@@ -258,7 +257,7 @@ func TestRotateRootAskUsage(t *testing.T) {
 	}
 }
 
-// TestUnfitCA has a control plane hold up the step that drops a root.
+// TestUnfitCA: a control plane with the old signer stops the step that drops its root.
 func TestUnfitCA(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
@@ -284,7 +283,7 @@ func TestUnfitCA(t *testing.T) {
 	}
 }
 
-// TestRefusalIsBounded names a few of many proxies.
+// TestRefusalIsBounded: a refusal lists a few of many proxies.
 func TestRefusalIsBounded(t *testing.T) {
 	t.Parallel()
 	a := &rotateAnswer{}
@@ -301,8 +300,7 @@ func behindOf(name string) proxystatus.Behind {
 	return proxystatus.Behind{Proxy: name, Why: "a reason"}
 }
 
-// TestRotateRootFindsControlPlanes asks the control plane that keeps a Lease in the
-// cluster whose Secret is rotated.
+// TestRotateRootFindsControlPlanes: --ask-proxies finds the control plane by its Lease.
 func TestRotateRootFindsControlPlanes(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

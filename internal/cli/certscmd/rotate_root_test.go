@@ -17,9 +17,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite golden files")
 
-// TestRotateRootGolden shows what plan and status say in each phase, at a time
-// that stands still. Fingerprints, which are of new keys each time, are
-// numbered in the order in which they are seen.
+// TestRotateRootGolden compares the output of all commands in each phase, with a fixed
+// clock. Fingerprints of new keys are numbered in the order of their appearance.
 func TestRotateRootGolden(t *testing.T) {
 	t.Parallel()
 	const golden = "testdata/rotate-root.golden"

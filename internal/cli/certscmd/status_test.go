@@ -15,13 +15,13 @@ import (
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/certs/store"
 	"github.com/meshctl/meshctl/internal/cli"
-	"github.com/meshctl/meshctl/internal/cli/clitest"
 	"github.com/meshctl/meshctl/internal/localtoken"
 	"github.com/meshctl/meshctl/internal/server"
 	"github.com/meshctl/meshctl/internal/server/ca"
+	"github.com/meshctl/meshctl/test/clitest"
 )
 
-// startCA runs a control plane on a CA directory and returns both.
+// startCA runs a control plane with a CA directory and returns both.
 func startCA(t *testing.T) (address, dir string) {
 	t.Helper()
 	root, err := certs.NewRoot(certs.CASpec{Algorithm: certs.ECDSAP256, CommonName: "Root CA", TTL: time.Hour}, time.Now(), rand.Reader)

@@ -23,7 +23,7 @@ import (
 	"github.com/meshctl/meshctl/test/kube"
 )
 
-// twoClusters are clusters cluster1 and cluster2, and a kubeconfig with both.
+// twoClusters returns the clusters cluster1 and cluster2, and a kubeconfig with both.
 func twoClusters(t *testing.T) (cluster1, cluster2 *kube.Cluster, kubeconfig string) {
 	t.Helper()
 	if testing.Short() {
@@ -33,13 +33,13 @@ func twoClusters(t *testing.T) (cluster1, cluster2 *kube.Cluster, kubeconfig str
 	return cluster1, cluster2, cluster1.KubeconfigFile(t) + string(os.PathListSeparator) + cluster2.KubeconfigFile(t)
 }
 
-// result is what a command said.
+// result is the result of a command.
 type result struct {
 	code           int
 	stdout, stderr string
 }
 
-// meshctl runs the command tree with the kubeconfigs.
+// meshctl runs a command with a kubeconfig.
 func meshctl(t *testing.T, kubeconfig string, args ...string) result {
 	t.Helper()
 	var stdout, stderr bytes.Buffer
@@ -56,7 +56,7 @@ func meshctl(t *testing.T, kubeconfig string, args ...string) result {
 	return result{code, stdout.String(), stderr.String()}
 }
 
-// must runs a command that works.
+// must runs a command that must succeed.
 func must(t *testing.T, kubeconfig string, args ...string) result {
 	t.Helper()
 	r := meshctl(t, kubeconfig, args...)
@@ -66,7 +66,7 @@ func must(t *testing.T, kubeconfig string, args ...string) result {
 	return r
 }
 
-// decoded is the one cluster of the YAML of a remote secret.
+// decoded returns the only cluster in the YAML of a remote secret.
 func decoded(t *testing.T, text string) *remotesecret.Cluster {
 	t.Helper()
 	clusters, err := remotesecret.DecodeFile("-", []byte(text))
@@ -89,7 +89,7 @@ func asReader(t *testing.T, c *remotesecret.Cluster, cluster *kube.Cluster, args
 	}, args...)...)
 }
 
-// Each way, piped into kubectl as a user would.
+// TestCreateRemoteSecret pipes the secret into kubectl, in both directions.
 func TestCreateRemoteSecret(t *testing.T) {
 	t.Parallel()
 	cluster1, cluster2, kubeconfig := twoClusters(t)
@@ -120,15 +120,15 @@ func TestCreateRemoteSecret(t *testing.T) {
 	}
 }
 
-// prepared makes a namespace in the cluster and returns the arguments that
-// make its remote secret there.
+// prepared creates a namespace and returns the arguments that create the remote secret
+// of the cluster with it.
 func prepared(t *testing.T, from *kube.Cluster, more ...string) (namespace string, args []string) {
 	t.Helper()
 	namespace = from.Namespace(t, "mint")
 	return namespace, append([]string{"create-remote-secret", "--context", from.Name(), "--name", from.Name(), "-n", namespace}, more...)
 }
 
-// A token with an end is bound to a Secret: without that, it is worth nothing.
+// TestCreateRemoteSecretTTL: a token that expires is bound to a Secret, and ends with it.
 func TestCreateRemoteSecretTTL(t *testing.T) {
 	t.Parallel()
 	_, cluster2, kubeconfig := twoClusters(t)
@@ -158,7 +158,7 @@ func TestCreateRemoteSecretTTL(t *testing.T) {
 		t.Errorf("issuer %s, want %s", got, want)
 	}
 
-	// The account may ask for its own next token, and for nobody else's.
+	// The account may create its own next token, but no token of another account.
 	access := accessOf(t, c)
 	_, bound, _ := strings.Cut(secret.Annotations[remotesecret.AnnotationBoundTo], "/")
 	account := create.Account{Namespace: namespace, Name: "istio-reader-service-account"}
@@ -175,10 +175,10 @@ func TestCreateRemoteSecretTTL(t *testing.T) {
 	asReader(t, c, cluster2, "get", "services", "-A")
 	cluster2.Kubectl(t, "", "delete", "secret", "-n", namespace, bound)
 	ends(t, c, cluster2)
-	asReader(t, first, cluster2, "get", "services", "-A") // the other one lives
+	asReader(t, first, cluster2, "get", "services", "-A") // the other token still works
 }
 
-// objects are all that is in the namespace, and the roles of the account.
+// objects lists the objects in the namespace and the roles of the account.
 func objects(t *testing.T, c *kube.Cluster, namespace string) string {
 	t.Helper()
 	return c.Kubectl(t, "", "get", "serviceaccounts,secrets,roles,rolebindings", "-n", namespace, "-o", "name") +
@@ -203,14 +203,14 @@ func TestCreateRemoteSecretDryRun(t *testing.T) {
 	if !strings.Contains(r.stderr, "would write 4 objects in this cluster, and the secret of cluster cluster2 with server https://127.0.0.1") {
 		t.Errorf("stderr\n%s", r.stderr)
 	}
-	// What is printed is what would be written.
+	// The printed objects are complete.
 	cluster2.Kubectl(t, r.stdout, "apply", "--server-side", "-f", "-")
 	if again := must(t, kubeconfig, append(args, "--dry-run")...); !strings.Contains(again.stderr, "would write 0 objects") {
 		t.Errorf("after it was applied:\n%s%s", again.stdout, again.stderr)
 	}
 }
 
-// The token goes into a file that nobody else reads, and into clusters.
+// TestPrivateFile: --out writes a file with mode 0600.
 func TestPrivateFile(t *testing.T) {
 	t.Parallel()
 	_, cluster2, kubeconfig := twoClusters(t)
@@ -259,12 +259,12 @@ func TestCreateRemoteSecretApply(t *testing.T) {
 	}
 }
 
-// Nothing is written when not all may be, and each missing right is named.
+// TestCreateRemoteSecretRights: the command writes nothing when a right is missing, and lists the missing rights.
 func TestCreateRemoteSecretRights(t *testing.T) {
 	t.Parallel()
 	_, cluster2, kubeconfig := twoClusters(t)
 	namespace, args := prepared(t, cluster2, "--as", "clerk")
-	cluster2.WaitOutput(t, "/default", "get", "serviceaccounts", "-n", namespace, "-o", "name") // the cluster's own
+	cluster2.WaitOutput(t, "/default", "get", "serviceaccounts", "-n", namespace, "-o", "name") // created by Kubernetes
 	before := objects(t, cluster2, namespace)
 	cluster2.Apply(t, `
 apiVersion: rbac.authorization.k8s.io/v1
@@ -280,7 +280,7 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: clerk}
 subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: clerk}]
 `)
 	var r result
-	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); { // until the role is in force
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); { // until the role applies
 		if r = meshctl(t, kubeconfig, args...); strings.Contains(r.stderr, "may not create") {
 			break
 		}
@@ -302,7 +302,7 @@ subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: clerk}]
 	}
 }
 
-// An account that others made is used as it is; what it lacks is named.
+// TestCreateRemoteSecretLacking: an existing account is not changed, and its missing rights are listed.
 func TestCreateRemoteSecretLacking(t *testing.T) {
 	t.Parallel()
 	_, cluster2, kubeconfig := twoClusters(t)
@@ -337,7 +337,7 @@ func TestCreateRemoteSecretLacking(t *testing.T) {
 	}
 }
 
-// The objects of Istio's own installation are enough, and are not touched.
+// TestCreateRemoteSecretOfIstio: the objects of an Istio installation suffice and are not changed.
 func TestCreateRemoteSecretOfIstio(t *testing.T) {
 	t.Parallel()
 	_, cluster2, kubeconfig := twoClusters(t)
@@ -383,7 +383,7 @@ roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: istio-re
 subjects: [{kind: ServiceAccount, name: istio-reader-service-account, namespace: NAMESPACE}]
 `
 
-// A role for some namespaces reads nothing of the others, and shrinks.
+// TestCreateRemoteSecretNamespaces: a role for some namespaces cannot read others, and can be reduced.
 func TestCreateRemoteSecretNamespaces(t *testing.T) {
 	t.Parallel()
 	_, cluster2, kubeconfig := twoClusters(t)
@@ -417,7 +417,7 @@ func TestCreateRemoteSecretNamespaces(t *testing.T) {
 	if n := lacks(elsewhere...); n != len(elsewhere) {
 		t.Errorf("it lacks %d of %v", n, elsewhere)
 	}
-	r := must(t, kubeconfig, append(args, "--namespaces", one, "--ttl", "1h")...) // --ttl adds a right, so that roles are written
+	r := must(t, kubeconfig, append(args, "--namespaces", one, "--ttl", "1h")...) // --ttl adds a right, so roles are written
 	if strings.Contains(r.stderr, "may not") {
 		t.Errorf("stderr\n%s", r.stderr)
 	}
@@ -432,7 +432,7 @@ func TestCreateRemoteSecretServerAuto(t *testing.T) {
 	t.Parallel()
 	_, cluster2, kubeconfig := twoClusters(t)
 	namespace, args := prepared(t, cluster2, "--server", "auto")
-	cluster2.WaitOutput(t, "/default", "get", "serviceaccounts", "-n", namespace, "-o", "name") // the cluster's own
+	cluster2.WaitOutput(t, "/default", "get", "serviceaccounts", "-n", namespace, "-o", "name") // created by Kubernetes
 	before := objects(t, cluster2, namespace)
 	r := meshctl(t, kubeconfig, args...)
 	if r.code != 1 || !strings.Contains(r.stderr, "loopback addresses only") || !strings.Contains(r.stderr, "NAMED BY") ||
@@ -447,9 +447,9 @@ func TestCreateRemoteSecretServerAuto(t *testing.T) {
 		t.Errorf("server %s", c.Server.Server)
 	}
 
-	// A node that others reach, by a name that its certificate has.
+	// A reachable node, by a name in its certificate.
 	host := otherAddress(t)
-	node := net.JoinHostPort(host, "6443") // the port that nodes have it at when nothing says another
+	node := net.JoinHostPort(host, "6443") // the default port on nodes
 	relay(t, node, cluster2.Addr())
 	cluster2.Apply(t, fmt.Sprintf(`{apiVersion: v1, kind: Node, metadata: {name: kind-control-plane, labels: {node-role.kubernetes.io/control-plane: ""}},
 spec: {providerID: "kind://docker/kind/kind-control-plane"}, status: {addresses: [{type: InternalIP, address: %s}, {type: ExternalIP, address: 127.0.0.9}]}}`, host))
@@ -467,7 +467,7 @@ spec: {providerID: "kind://docker/kind/kind-control-plane"}, status: {addresses:
 	asReader(t, c, cluster2, "get", "services", "-A")
 }
 
-// otherAddress is one of this machine that is not loopback.
+// otherAddress returns an address of this machine that is not loopback.
 func otherAddress(t *testing.T) string {
 	t.Helper()
 	addrs, err := net.InterfaceAddrs()
@@ -483,7 +483,7 @@ func otherAddress(t *testing.T) string {
 	return ""
 }
 
-// relay passes connections to one address on to another one, until the test ends.
+// relay forwards connections from one address to another until the test ends.
 func relay(t *testing.T, from, to string) {
 	t.Helper()
 	l, err := net.Listen("tcp", from)
@@ -541,7 +541,7 @@ func TestCreateRemoteSecretUsage(t *testing.T) {
 	}
 }
 
-// What a plug-in of the reader needs gets into the secret; there is no token.
+// TestCreateRemoteSecretPlugin: the secret holds the settings of the plugin, and no token.
 func TestCreateRemoteSecretPlugin(t *testing.T) {
 	t.Parallel()
 	_, cluster2, kubeconfig := twoClusters(t)

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// Who lacks a right is told which one and what helps, whatever the command.
+// TestMulticlusterCommandsNameTheMissingRight: each command names the missing right and a fix.
 func TestMulticlusterCommandsNameTheMissingRight(t *testing.T) {
 	t.Parallel()
 	_, _, kubeconfig, namespace := linked(t)
@@ -40,7 +40,7 @@ func TestMulticlusterCommandsNameTheMissingRight(t *testing.T) {
 	}
 }
 
-// The advice of link names flags where they exist.
+// TestLinkAdvisesCommandsThatExist: the advice of link names commands that have the flags.
 func TestLinkAdvisesCommandsThatExist(t *testing.T) {
 	t.Parallel()
 	_, _, kubeconfig, namespace := linked(t)
@@ -52,7 +52,7 @@ func TestLinkAdvisesCommandsThatExist(t *testing.T) {
 	} {
 		r := meshctl(t, kubeconfig, append([]string{"multicluster", "link", "cluster1", "cluster2", "-n", namespace}, strings.Fields(args)...)...)
 		for _, text := range want {
-			// Which of the clusters is looked at first is chance.
+			// The order of the clusters is random.
 			if !strings.Contains(r.stderr, text) && !strings.Contains(r.stderr, swap(text)) {
 				t.Errorf("link %s: exit %d, no %q in\n%s", args, r.code, text, r.stderr)
 			}

@@ -1,7 +1,6 @@
 package clustercmd
 
 import (
-	"bytes"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -16,28 +15,20 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/cli"
-	"github.com/meshctl/meshctl/internal/cli/clitest"
 	"github.com/meshctl/meshctl/internal/localtoken"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/server"
 	"github.com/meshctl/meshctl/internal/server/clusters"
+	"github.com/meshctl/meshctl/test/clitest"
 )
 
 // remoteClusters runs the command and returns its exit code and output.
-func remoteClusters(t *testing.T, home string, args ...string) (int, string, string) {
+func remoteClusters(t *testing.T, home string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
-	var stdout, stderr bytes.Buffer
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	code := run(ctx, &cli.Env{
-		Stdin: strings.NewReader(""), Stdout: &stdout, Stderr: &stderr, Now: time.Now,
-		LookupEnv: clitest.HomeOnly(home),
-	}, args)
-	return code, stdout.String(), stderr.String()
+	return clitest.Run(t, home, args, group())
 }
 
-// TestRemoteClusters asks a control plane whose other cluster is not there,
-// waits until it is, drains it and sees that.
+// TestRemoteClusters shows a missing cluster, waits until it is synced, and shows it drained.
 func TestRemoteClusters(t *testing.T) {
 	t.Parallel()
 	own, away := t.TempDir(), filepath.Join(t.TempDir(), "cluster2")
@@ -157,8 +148,8 @@ status: {loadBalancer: {ingress: [{ip: 10.96.0.1}, {hostname: gateway.example}, 
 	}
 }
 
-// TestRemoteClustersCredentials: a credential that ends is shown, and is wrong once
-// it has ended.
+// TestRemoteClustersCredentials: the end of a credential is shown, and is a problem when it
+// has expired.
 func TestRemoteClustersCredentials(t *testing.T) {
 	page := func(problem string, expired bool) replicaView {
 		return replicaView{Server: "r", Clusters: []clusters.PageCluster{{Status: clusters.Status{

@@ -13,8 +13,8 @@ import (
 	testkube "github.com/meshctl/meshctl/test/kube"
 )
 
-// valid reports whether the API server takes the token. It reviews the token anew
-// each time: what it remembers of a token, it remembers for a list of audiences.
+// valid reports whether the API server accepts the token. A random audience bypasses its
+// cache of reviews.
 func valid(t *testing.T, c *testkube.Cluster, token string) bool {
 	t.Helper()
 	api, err := kube.NewClient(c.Config())
@@ -30,7 +30,7 @@ func valid(t *testing.T, c *testkube.Cluster, token string) bool {
 	return review.Status.Authenticated
 }
 
-// wantValid checks which tokens the API server takes.
+// wantValid checks whether the API server accepts tokens.
 func wantValid(t *testing.T, c *testkube.Cluster, want bool, tokens map[string]string) {
 	t.Helper()
 	for name, token := range tokens {
@@ -40,7 +40,7 @@ func wantValid(t *testing.T, c *testkube.Cluster, want bool, tokens map[string]s
 	}
 }
 
-// foreignToken makes a token Secret of the reader that is not of meshctl.
+// foreignToken creates a token Secret of the reader as another tool would.
 func foreignToken(t *testing.T, c *testkube.Cluster, namespace string) string {
 	t.Helper()
 	c.Kubectl(t, `{apiVersion: v1, kind: Secret, type: kubernetes.io/service-account-token,
@@ -50,7 +50,7 @@ func foreignToken(t *testing.T, c *testkube.Cluster, namespace string) string {
 	return c.Kubectl(t, "", "get", "secret", "foreign", "-n", namespace, "-o", template)
 }
 
-// createSecret writes the remote secret of cluster2 into cluster1 and returns its token.
+// createSecret writes the remote secret of cluster2 to cluster1 and returns its token.
 func createSecret(t *testing.T, cluster1 *testkube.Cluster, kubeconfig, namespace string, more ...string) string {
 	t.Helper()
 	must(t, kubeconfig, append([]string{
@@ -80,7 +80,7 @@ func TestRotateEndsEveryTokenThatMeshctlMade(t *testing.T) {
 	}
 }
 
-// A token that is bound to no Secret cannot be ended, which is not concealed.
+// TestRotateReportsTokensThatStillWork: a token that is bound to no Secret cannot be revoked.
 func TestRotateReportsTokensThatStillWork(t *testing.T) {
 	t.Parallel()
 	cluster1, cluster2, kubeconfig, namespace := linked(t)
@@ -96,7 +96,7 @@ func TestRotateReportsTokensThatStillWork(t *testing.T) {
 	wantValid(t, cluster2, true, map[string]string{"unbound": unbound, "new": held(t, cluster1, namespace, "cluster2").User.Token})
 }
 
-// setToken writes another token into the remote secret of cluster2.
+// setToken writes another token to the remote secret of cluster2.
 func setToken(t *testing.T, in *testkube.Cluster, namespace, token string) {
 	t.Helper()
 	const name = "istio-remote-secret-cluster2"
@@ -106,8 +106,8 @@ func setToken(t *testing.T, in *testkube.Cluster, namespace, token string) {
 		fmt.Sprintf(`{"stringData": {"cluster2": %q}}`, before+"token: "+token+"\n"))
 }
 
-// Whoever may write the remote secret may name any account in its token: no token is
-// made for one that nobody proved to be.
+// TestRotateMakesNoTokenOfAnotherAccount: the token in a remote secret may name any account,
+// so rotate creates no token of an account that the token does not prove.
 func TestRotateMakesNoTokenOfAnotherAccount(t *testing.T) {
 	t.Parallel()
 	cluster1, cluster2, kubeconfig, namespace := linked(t)
@@ -146,7 +146,7 @@ func TestLinkEndsTheTokensThatItReplaces(t *testing.T) {
 	wantValid(t, cluster1, true, map[string]string{"with an end": ttl1})
 	wantValid(t, cluster2, true, map[string]string{"with an end": ttl2})
 
-	// Where another cluster reads with the token, too, it stays, and that is said.
+	// A token that another cluster uses is kept and listed.
 	asIfThird(t, cluster1, namespace)
 	r := must(t, kubeconfig, link...)
 	wantValid(t, cluster1, true, map[string]string{"with an end": ttl1})
@@ -200,7 +200,7 @@ func TestUnlinkKeepsTokensOfOtherClusters(t *testing.T) {
 	}
 	wantValid(t, cluster2, true, map[string]string{"of cluster2": token})
 
-	// The tokens can be ended when no remote secret tells of them any more.
+	// The tokens can be revoked when the remote secrets are gone.
 	revoke := []string{"remote-secret", "delete", "cluster2", "--to", "cluster1", "--from", "cluster2", "-n", namespace}
 	r = must(t, kubeconfig, revoke...)
 	if !strings.Contains(r.stderr, "context cluster2: deleted secret "+namespace+"/"+readerAccount+"-istio-remote-secret-token, with which its tokens of service account") {
@@ -212,8 +212,8 @@ func TestUnlinkKeepsTokensOfOtherClusters(t *testing.T) {
 	}
 }
 
-// A remote secret is what others wrote: no Secret that its token or annotations
-// name is deleted but those of the reader's own tokens.
+// TestRevokeDeletesOnlySecretsOfTokens: the token and the annotations of a remote secret are
+// not trusted; only token Secrets of the reader are deleted.
 func TestRevokeDeletesOnlySecretsOfTokens(t *testing.T) {
 	t.Parallel()
 	cluster1, cluster2, kubeconfig, namespace := linked(t)

@@ -7,11 +7,11 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/cli"
-	"github.com/meshctl/meshctl/internal/cli/clitest"
+	"github.com/meshctl/meshctl/test/clitest"
 )
 
-// TestRemoteSecretDeleteFrom refuses --from as it once was meant: for rotate and delete
-// it names the cluster whose credential it is.
+// TestRemoteSecretDeleteFrom: delete refuses --from with its former meaning, the clusters that
+// have the secret.
 func TestRemoteSecretDeleteFrom(t *testing.T) {
 	t.Parallel()
 	const want = "Error: --from east names the cluster itself, to revoke its tokens: name the clusters that have the secret with --to\n"

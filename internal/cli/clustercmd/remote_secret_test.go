@@ -105,7 +105,7 @@ func TestRemoteSecretCheckAndList(t *testing.T) {
 	}
 }
 
-// linked makes a namespace in both clusters.
+// linked creates a namespace in both clusters.
 func linked(t *testing.T) (cluster1, cluster2 *kube.Cluster, kubeconfig, namespace string) {
 	t.Helper()
 	cluster1, cluster2, kubeconfig = twoClusters(t)
@@ -114,13 +114,13 @@ func linked(t *testing.T) (cluster1, cluster2 *kube.Cluster, kubeconfig, namespa
 	return cluster1, cluster2, kubeconfig, namespace
 }
 
-// held is the remote secret of a cluster, as another one has it.
+// held returns the remote secret of a cluster in another cluster.
 func held(t *testing.T, in *kube.Cluster, namespace, id string) *remotesecret.Cluster {
 	t.Helper()
 	return decoded(t, in.Kubectl(t, "", "get", "secret", "-n", namespace, "istio-remote-secret-"+id, "-o", "yaml"))
 }
 
-// ends checks that the API server takes the credential no more.
+// ends checks that the API server refuses the credential.
 func ends(t *testing.T, c *remotesecret.Cluster, of *kube.Cluster) {
 	t.Helper()
 	if valid(t, of, c.User.Token) {
@@ -128,7 +128,7 @@ func ends(t *testing.T, c *remotesecret.Cluster, of *kube.Cluster) {
 	}
 }
 
-// accessOf is the access that a remote secret gives.
+// accessOf returns the access of a remote secret.
 func accessOf(t *testing.T, c *remotesecret.Cluster) *rest.Config {
 	t.Helper()
 	access, err := corekube.Remote(c, corekube.RemoteOptions{Options: remotesecret.Options{Now: time.Now()}})
@@ -179,7 +179,7 @@ func TestMulticlusterLink(t *testing.T) {
 	}
 }
 
-// fakeReplica is a control plane that says with which credential it reads cluster2.
+// fakeReplica serves the status of a control plane with a credential for cluster2.
 type fakeReplica struct {
 	mu         sync.Mutex
 	state      string
@@ -218,19 +218,19 @@ func TestRemoteSecretRotate(t *testing.T) {
 		t.Cleanup(server.Close)
 		args := []string{"remote-secret", "rotate", "--from", "cluster2", "--to", "cluster1", "-n", namespace, "--replica", strings.TrimPrefix(server.URL, "http://")}
 
-		// Without any to ask nothing is written.
+		// Without replicas nothing is written.
 		if r := meshctl(t, kubeconfig, args[:len(args)-2]...); r.code != 1 || !strings.Contains(r.stderr, "Error: nothing is written: context cluster1: no control plane of meshctl was found: ") ||
 			!strings.Contains(r.stderr, "name the replicas with --replica") || held(t, cluster1, namespace, "cluster2").Hash != before.Hash {
 			t.Errorf("exit %d\n%s%s", r.code, r.stdout, r.stderr)
 		}
 
-		if more != nil { // found by their Leases, of which one leads nowhere
+		if more != nil { // found by their Leases; one address does not answer
 			args = args[:len(args)-2]
 			cluster1.ReplicaLease(t, namespace, "slow", server.Listener.Addr().String(), "")
 			cluster1.ReplicaLease(t, namespace, "away", "127.0.0.1:1", before.CredentialHash())
 		}
 
-		// A replica that stays behind keeps the old credential alive.
+		// A replica with the old credential stops the rotation.
 		r := meshctl(t, kubeconfig, append(args, "--timeout", "2s")...)
 		if r.code != 1 || !strings.Contains(r.stderr, "uses credential "+before.CredentialHash()) || !strings.Contains(r.stderr, "the old credential is kept") {
 			t.Errorf("exit %d\n%s%s", r.code, r.stdout, r.stderr)
@@ -249,18 +249,18 @@ func TestRemoteSecretRotate(t *testing.T) {
 		asReader(t, before, cluster2, "get", "services", "-A")
 		ends(t, next, cluster2)
 
-		// A copy that a killed call left is no rotation to continue.
+		// The copy of a killed run is not a rotation to continue.
 		cluster1.Apply(t, strings.ReplaceAll(cluster1.Kubectl(t, "", "get", "secret", "-n", namespace, "istio-remote-secret-cluster2",
 			"-o", `go-template={apiVersion: v1, kind: Secret, metadata: {name: {{.metadata.name}}-previous, namespace: {{.metadata.namespace}}}, `+
 				`data: { {{range $k, $v := .data}}{{$k}}: {{$v}}{{end}} }}`), "\n", ""))
 
-		// When it follows, the old one ends.
+		// When it uses the new credential, the old one is revoked.
 		done := make(chan result, 1)
 		go func() { done <- meshctl(t, kubeconfig, args...) }()
 		for next = held(t, cluster1, namespace, "cluster2"); next.Hash == before.Hash; next = held(t, cluster1, namespace, "cluster2") {
 		}
 		slow.is("syncing", next.CredentialHash())
-		for range 2 { // one answer may be of before
+		for range 2 { // one answer may be older
 			<-slow.asked
 		}
 		asReader(t, before, cluster2, "get", "services", "-A")

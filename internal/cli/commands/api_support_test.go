@@ -12,9 +12,9 @@ import (
 	"github.com/meshctl/meshctl/internal/server/source"
 )
 
-// TestWhatHasNoEffectIsSaid: the help and the first screen of the README name the
-// kinds of Istio that have no effect, and the page with all of them.
-func TestWhatHasNoEffectIsSaid(t *testing.T) {
+// TestHelpListsKindsWithoutEffect: the help and the first screen of the README list the
+// Istio kinds without effect, and name the page with all kinds.
+func TestHelpListsKindsWithoutEffect(t *testing.T) {
 	t.Parallel()
 	texts := make(map[string]string)
 	for _, args := range []string{"--help", "serve --help"} {

@@ -21,7 +21,7 @@ import (
 	"github.com/meshctl/meshctl/internal/cli"
 )
 
-// checkCommand parses what follows meshctl on a command line, without running it.
+// checkCommand parses the arguments of meshctl without running the command.
 func checkCommand(words []string) error {
 	cmd, rest, err := treeForWords().Find(words)
 	if err != nil {
@@ -36,8 +36,8 @@ func checkCommand(words []string) error {
 	return errors.Join(cmd.ValidateArgs(args), cmd.ValidateRequiredFlags(), cmd.ValidateFlagGroups())
 }
 
-// checkMention is checkCommand for a command that a sentence names: arguments, and the
-// value of its last flag, may be missing.
+// checkMention checks a command in a sentence: arguments, and the value of its last flag,
+// may be missing.
 func checkMention(words []string) error {
 	cmd, rest, err := treeForWords().Find(words)
 	if err != nil {
@@ -55,13 +55,13 @@ func checkMention(words []string) error {
 
 func newRootCmd(env *cli.Env) *cobra.Command { return cli.NewRoot(env, groups()...) }
 
-// treeForWords returns the commands with nothing of an environment.
+// treeForWords returns the commands with an empty environment.
 func treeForWords() *cobra.Command {
 	return newRootCmd(&cli.Env{LookupEnv: func(string) (string, bool) { return "", false }})
 }
 
-// shellWords splits a line into the words of its commands, each of which begins with a
-// word; | and && part them, and redirections end one. It knows quotes, no expansions.
+// shellWords splits a line into the words of its commands. It knows |, &&, redirections
+// and quotes, but no expansions.
 func shellWords(line string) (commands [][]string) {
 	var words []string
 	var word strings.Builder
@@ -85,7 +85,7 @@ func shellWords(line string) (commands [][]string) {
 			end()
 		case r == '>' || r == '<':
 			if _, err := strconv.Atoi(word.String()); err == nil {
-				word.Reset() // the number of a file
+				word.Reset() // a file descriptor
 				inWord = false
 			}
 			end()
@@ -109,7 +109,7 @@ func shellWords(line string) (commands [][]string) {
 	return commands
 }
 
-// TestExamplesParse holds the examples of every help to the commands and their flags.
+// TestExamplesParse: the examples of every help use existing commands and flags.
 func TestExamplesParse(t *testing.T) {
 	t.Parallel()
 	found := 0
@@ -140,8 +140,8 @@ func TestExamplesParse(t *testing.T) {
 	}
 }
 
-// TestPagesNameCommandsThatExist holds what pages have as code within a sentence to the
-// commands and their flags. Blocks of commands are run by test/docs.
+// TestPagesNameCommandsThatExist: code in sentences of pages uses existing commands and
+// flags. test/docs runs blocks of commands.
 func TestPagesNameCommandsThatExist(t *testing.T) {
 	t.Parallel()
 	inline := regexp.MustCompile("`meshctl ([^`]+)`")
@@ -153,7 +153,7 @@ func TestPagesNameCommandsThatExist(t *testing.T) {
 		}
 		for _, page := range pages {
 			if filepath.Base(page) == "CHANGELOG.md" {
-				continue // it also names what was removed
+				continue // it names removed flags
 			}
 			text, err := os.ReadFile(page)
 			if err != nil {
@@ -181,13 +181,12 @@ func TestPagesNameCommandsThatExist(t *testing.T) {
 	}
 }
 
-// subjects are the words that make meshctl the subject of a sentence, and no command.
+// subjects lists the words after which meshctl is the subject of a sentence.
 var subjects = strings.Fields("can could created creates debug deletes did does is itself knows made or renews runs self-signed that was")
 
-// TestHintsParse holds every string of the program that names a command to the commands
-// and their flags. A command that is to be typed comes last, behind a colon, and is
-// whole: capitals stand for what the program does not know. Elsewhere, as in the text of
-// a help, its name is enough.
+// TestHintsParse: every command in a string of the program exists. A command to type comes
+// last, after a colon, and is complete; capitals stand for unknown values. Elsewhere, as in
+// help texts, its name is enough.
 func TestHintsParse(t *testing.T) {
 	t.Parallel()
 	typed := regexp.MustCompile(`: meshctl (.+)|^meshctl (.+ -.+)`)
@@ -208,7 +207,7 @@ func TestHintsParse(t *testing.T) {
 			}
 			found++
 			if hasFlag := slices.ContainsFunc(words, func(w string) bool { return strings.HasPrefix(w, "-") }); hasFlag && !hint.help {
-				t.Errorf("%s: %q: a command with flags that is to be typed comes last, behind a colon", hint.place, m[0])
+				t.Errorf("%s: %q: a command with flags must come last, after a colon", hint.place, m[0])
 			}
 			if err := checkName(words); err != nil {
 				t.Errorf("%s: %q: %v", hint.place, m[0], err)
@@ -220,8 +219,7 @@ func TestHintsParse(t *testing.T) {
 	}
 }
 
-// TestHintsNameFlagsThatExist: what a string of the program or a page calls a flag is one
-// of some command.
+// TestHintsNameFlagsThatExist: every flag in a string of the program is a flag of a command.
 func TestHintsNameFlagsThatExist(t *testing.T) {
 	t.Parallel()
 	known := map[string]bool{"help": true, "version": true}
@@ -235,7 +233,7 @@ func TestHintsNameFlagsThatExist(t *testing.T) {
 		}
 	}
 	learn(treeForWords())
-	named := regexp.MustCompile(`[\s(]--([a-zA-Z][a-zA-Z-]+)`) // not at the beginning, as arguments of Envoy are
+	named := regexp.MustCompile(`[\s(]--([a-zA-Z][a-zA-Z-]+)`) // not at the beginning, like arguments of Envoy
 	for _, hint := range stringsOf(t, "../../../internal", "../../../cmd") {
 		for _, m := range named.FindAllStringSubmatch(hint.text, -1) {
 			if !known[m[1]] {
@@ -250,8 +248,8 @@ func firstWord(text string) string {
 	return word
 }
 
-// checkTyped checks a command of which the program fills in what %s stands for: in its
-// name it may be any.
+// checkTyped checks a command with %s for values. In the name of the command %s may be any
+// subcommand.
 func checkTyped(line string) error {
 	name, rest, filled := strings.Cut(line, "%s")
 	if cmd, _, err := treeForWords().Find(strings.Fields(name)); filled && err == nil && cmd.HasSubCommands() {
@@ -270,8 +268,7 @@ func checkTyped(line string) error {
 	return checkCommand(words[1:])
 }
 
-// checkName checks a command, and the flags behind it, at the beginning of the rest of a
-// sentence.
+// checkName checks a command and its flags in the words of a sentence.
 func checkName(words []string) error {
 	cmd := treeForWords()
 	for len(words) > 0 && cmd.HasSubCommands() {
@@ -287,7 +284,7 @@ func checkName(words []string) error {
 	for _, word := range words {
 		flag, ok := strings.CutPrefix(word, "--")
 		if !ok {
-			break // the sentence goes on
+			break // the sentence continues
 		}
 		if flag != "help" && cmd.Flags().Lookup(flag) == nil && cmd.InheritedFlags().Lookup(flag) == nil {
 			return fmt.Errorf("%s has no flag --%s", cmd.CommandPath(), flag)
@@ -296,14 +293,14 @@ func checkName(words []string) error {
 	return nil
 }
 
-// literal is a string of a program.
+// literal is a string literal.
 type literal struct {
 	place, text string
 	help        bool // of a command or a flag
 }
 
-// stringsOf returns the string literals of the Go files below the directories, tests
-// left out. Those that are joined by + are one.
+// stringsOf returns the string literals of the Go files in directories, without tests.
+// Literals joined by + are one.
 func stringsOf(t *testing.T, dirs ...string) (out []literal) {
 	t.Helper()
 	files := token.NewFileSet()
@@ -316,7 +313,7 @@ func stringsOf(t *testing.T, dirs ...string) (out []literal) {
 			if err != nil {
 				return err
 			}
-			help := false // what is inspected
+			help := false // inside a help text
 			var inspect func(ast.Node) bool
 			inspect = func(n ast.Node) bool {
 				if value := helpText(n); value != nil && !help {
@@ -345,7 +342,7 @@ func stringsOf(t *testing.T, dirs ...string) (out []literal) {
 	return out
 }
 
-// helpText is the text of a field or constant with help, or nil.
+// helpText returns the value of a field or constant with help, or nil.
 func helpText(n ast.Node) ast.Node {
 	switch n := n.(type) {
 	case *ast.KeyValueExpr:
@@ -360,7 +357,7 @@ func helpText(n ast.Node) ast.Node {
 	return nil
 }
 
-// joined is the text of literals that + joins, with %s for what is none.
+// joined returns the text of literals joined by +, with %s for other operands.
 func joined(expr ast.Expr) (string, bool) {
 	switch e := expr.(type) {
 	case *ast.BasicLit:

@@ -12,10 +12,10 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/cli"
-	"github.com/meshctl/meshctl/internal/cli/clitest"
+	"github.com/meshctl/meshctl/test/clitest"
 )
 
-// complete is what a shell is offered for the last of the words, and what is said.
+// complete returns the completions of the last word, and the output on stderr.
 func complete(t *testing.T, home string, env map[string]string, words ...string) (offered []string, talk string) {
 	t.Helper()
 	var out, said bytes.Buffer
@@ -40,13 +40,13 @@ func complete(t *testing.T, home string, env map[string]string, words ...string)
 	}
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 	last := len(lines) - 1
-	if lines[last] != ":4" { // no file names
+	if lines[last] != ":4" { // no completion of files
 		t.Errorf("directive %s", lines[last])
 	}
 	return lines[:last], said.String()
 }
 
-// completed is what cobra itself says on standard error.
+// completed is the message of cobra on stderr.
 const completed = "Completion ended with directive: ShellCompDirectiveNoFileComp\n"
 
 func TestCompleteNames(t *testing.T) {
@@ -75,29 +75,29 @@ func TestCompleteNames(t *testing.T) {
 		{"no address", []string{"xds", "history", "--server", "ftp://a", ""}, nil, "[]"},
 	} {
 		if got, talk := complete(t, m.Home, tc.env, tc.words...); fmt.Sprint(got) != tc.want || talk != completed {
-			t.Errorf("%s: %v, want %s, and said is %q", tc.name, got, tc.want, talk)
+			t.Errorf("%s: got %v, want %s; stderr %q", tc.name, got, tc.want, talk)
 		}
 	}
 }
 
-// TestCompleteNamesOfStrangers is offered what a shell could take for more than
-// a name, by one server, and nothing, by another.
-func TestCompleteNamesOfStrangers(t *testing.T) {
+// TestCompleteNamesOfHostileServers: names that a shell could evaluate are dropped, and a
+// silent server only delays the completion.
+func TestCompleteNamesOfHostileServers(t *testing.T) {
 	hostile := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		fmt.Fprint(w, `[{"proxy": "web.apps"}, {"proxy": "$(id).apps"}, {"proxy": "-x.apps"}, {"proxy": "a.b\nc.d"}, {"proxy": "a\tb"}, {"proxy": "web.apps"}]`)
 	}))
 	defer hostile.Close()
 	if got, _ := complete(t, t.TempDir(), nil, "xds", "history", "--server", hostile.Listener.Addr().String(), ""); fmt.Sprint(got) != "[web.apps]" {
-		t.Errorf("offered %q", got)
+		t.Errorf("got %q", got)
 	}
 	ended := make(chan struct{}, 1)
 	silent := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		<-r.Context().Done() // when nobody waits any longer
+		<-r.Context().Done() // when the request ends
 		ended <- struct{}{}
 	}))
 	defer silent.Close()
 	if got, talk := complete(t, t.TempDir(), nil, "xds", "history", "--timeout", "1h", "--server", silent.Listener.Addr().String(), ""); len(got) != 0 || talk != completed {
-		t.Errorf("offered %q, and said is %q", got, talk)
+		t.Errorf("got %q, stderr %q", got, talk)
 	}
 	<-ended
 }

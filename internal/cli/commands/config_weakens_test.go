@@ -20,11 +20,11 @@ import (
 // TestSettingsThatWeakenSecurityAreNamed: a weakened setting causes a warning.
 func TestSettingsThatWeakenSecurityAreNamed(t *testing.T) {
 	t.Parallel()
-	// The commands end before they reach anything: their warnings are what counts.
+	// The commands fail early: only their warnings matter.
 	for name, tc := range map[string]struct {
 		args        []string
 		flag, value string
-		want        string // how the flag is named
+		want        string // the flag in the warning
 	}{
 		"a token goes to who is not verified": {[]string{"ps", "--xds-address", "127.0.0.1:1", "--token-file", "missing"}, "insecure", "true", "--insecure"},
 		"kubeconfigs of serve":                {[]string{"serve", "--log-level", "none"}, "insecure-remote", "cluster2=exec", "--insecure-remote [cluster2=exec]"},
@@ -55,7 +55,7 @@ func TestSettingsThatWeakenSecurityAreNamed(t *testing.T) {
 				{map[string]string{variable: tc.value}, "environment variable " + variable},
 				{map[string]string{"MESHCTL_CONFIG": config}, config + ":1: key \"" + tc.flag + "\""},
 			} {
-				for range 2 { // each time
+				for range 2 { // every run warns
 					var stderr strings.Builder
 					Run(t.Context(), testEnv(&stderr, from.vars), tc.args)
 					want := "Warning: " + tc.want + " is set by " + from.want + ": "
@@ -64,7 +64,7 @@ func TestSettingsThatWeakenSecurityAreNamed(t *testing.T) {
 					}
 				}
 			}
-			// What is typed is seen, and the default weakens nothing.
+			// A typed flag and the default cause no warning.
 			for _, args := range [][]string{append(slices.Clone(tc.args), "--"+tc.flag+"="+tc.value), tc.args} {
 				var stderr strings.Builder
 				Run(t.Context(), testEnv(&stderr, nil), args)
@@ -83,8 +83,8 @@ func testEnv(stderr *strings.Builder, vars map[string]string) *cli.Env {
 	}
 }
 
-// Flags whose name or help tells of less security are named in a warning: who adds
-// one decides here.
+// TestFlagsThatWeakenSecurity: flags with a suspicious name or help are marked as weakening,
+// or are listed here as harmless.
 func TestFlagsThatWeakenSecurity(t *testing.T) {
 	t.Parallel()
 	suspect := regexp.MustCompile(`(?i)insecure|force|plaintext|allow|skip|unsafe|(not|no)[ -]verif|in clear|is trusted|refused otherwise|without asking`)

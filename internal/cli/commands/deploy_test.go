@@ -22,7 +22,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/meshctl/meshctl/internal/cli"
-	"github.com/meshctl/meshctl/internal/cli/clitest"
+	"github.com/meshctl/meshctl/test/clitest"
 
 	appsv1 "k8s.io/api/apps/v1"
 	"sigs.k8s.io/yaml"
@@ -31,11 +31,10 @@ import (
 	"github.com/meshctl/meshctl/test/kube"
 )
 
-// deployRBAC is the file with the rights of the control plane in a pod.
+// deployRBAC is the file with the role of the control plane in a pod.
 const deployRBAC = "../../../deploy/rbac.yaml"
 
-// TestDeployRights: the rights in deploy/ are what serve needs by the table of
-// what it reads and writes.
+// TestDeployRights: the role in deploy/ equals the table of rights that serve needs.
 func TestDeployRights(t *testing.T) {
 	t.Parallel()
 	var text bytes.Buffer
@@ -72,8 +71,8 @@ const (
 	deployIstio = "../../../deploy/istiod-service.yaml"
 )
 
-// istioService is the Service of an Istio, whose selector its Deployment and its
-// PodDisruptionBudget have, too.
+// istioService is the Service of an Istio installation. Its Deployment and its
+// PodDisruptionBudget have the same selector.
 const istioService = `apiVersion: v1
 kind: Service
 metadata: {name: istiod, namespace: istio-system, labels: {app: istiod, istio: pilot}}
@@ -86,7 +85,7 @@ spec:
   - {name: http-monitoring, port: 15014}
 `
 
-// deployment returns the labels and the arguments of the pods of deploy/.
+// deployment returns the labels and the arguments of the pods in deploy/.
 func deployment(t *testing.T) (labels map[string]string, args []string) {
 	t.Helper()
 	text, err := os.ReadFile(deployPods)
@@ -100,8 +99,8 @@ func deployment(t *testing.T) (labels map[string]string, args []string) {
 	return d.Spec.Template.Labels, d.Spec.Template.Spec.Containers[0].Args
 }
 
-// besideIstio applies the manifests where an Istio is: its Service stays as it is
-// and does not select the pods, until the user takes its name.
+// besideIstio applies the manifests next to an Istio installation: its Service does not
+// change and does not select the pods, until the user takes its name.
 func besideIstio(t *testing.T, c *kube.Cluster) {
 	t.Helper()
 	c.Apply(t, istioService)
@@ -141,9 +140,8 @@ func besideIstio(t *testing.T, c *kube.Cluster) {
 	}
 }
 
-// TestDeploy runs serve as a pod of the manifests would, with no more rights
-// than those: it reads, signs and writes, and nothing is forbidden to it. What
-// istioctl asks its pods for is there.
+// TestDeploy runs serve with the rights of the manifests: it reads, signs and writes
+// without a forbidden request, and serves the pages that istioctl reads.
 func TestDeploy(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs Kubernetes: make kube")
@@ -174,7 +172,7 @@ func TestDeploy(t *testing.T) {
 	address, secure, monitoring := clitest.FreeAddr(t), clitest.FreeAddr(t), clitest.FreeAddr(t)
 	_, args := deployment(t)
 	args = append(args, "--http-addr", address, "--secure-grpc-addr", secure, "--grpc-addr", "127.0.0.1:0", "--monitoring-addr", monitoring)
-	// serve returns what ends it, and what waits for its end; both return its log.
+	// serve returns functions that stop it and that wait for its end; both return its log.
 	serve := func(more ...string) (stop, wait func() string) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan string, 1)
@@ -199,7 +197,7 @@ func TestDeploy(t *testing.T) {
 	c.Kubectl(t, "", "delete", "configmap", "istio-ca-root-cert", "-n", "shop")
 	c.WaitOutput(t, "istio-ca-root-cert", "get", "configmaps", "-n", "shop", "-o", "name")
 	code, stdout, stderr := runMeshctl(t, home, "remote-clusters", "--server", address, "--wait", "--timeout", "1m", "-o", "json")
-	forbidden := regexp.MustCompile(`(?i)forbidden|[ "(]403[ ")]`) // and no port of that beginning
+	forbidden := regexp.MustCompile(`(?i)forbidden|[ "(]403[ ")]`) // but not a port that begins with 403
 	if code != cli.ExitOK || forbidden.MatchString(stdout) {
 		t.Errorf("exit code %d\n%s%s", code, stdout, stderr)
 	}
@@ -213,7 +211,7 @@ func TestDeploy(t *testing.T) {
 	if left := c.Kubectl(t, "", "get", "leases", "-n", "istio-system", "-o", "name"); strings.Contains(left, "meshctl-replica-") {
 		t.Errorf("a replica that stopped has left %s", left)
 	}
-	// There is a security policy now that is not enforced.
+	// Now there is a security policy that is not enforced.
 	_, wait := serve()
 	if log = wait(); !strings.Contains(log, "Error: cluster Kubernetes has security policies that are not enforced: AuthorizationPolicy shop/deny-all: delete them, or start with --ignore-security-policies") {
 		t.Errorf("serve starts with a policy that is not enforced: %s", log)
@@ -223,7 +221,7 @@ func TestDeploy(t *testing.T) {
 		t.Errorf("exit code %d: %s", code, stderr)
 	}
 	stop()
-	// What is done only after a while is allowed, too, and no more than that.
+	// Later requests are allowed, and no others.
 	for question, want := range map[string]string{
 		"namespace: istio-system, verb: update, resource: secrets":                             "true",
 		"namespace: istio-system, verb: delete, resource: leases, group: coordination.k8s.io":  "true",
@@ -239,7 +237,7 @@ func TestDeploy(t *testing.T) {
 	}
 }
 
-// askAsIstioctl asks the monitoring port as a port-forward of istioctl does.
+// askAsIstioctl sends the requests of istioctl to the monitoring port.
 func askAsIstioctl(t *testing.T, address string) {
 	t.Helper()
 	get := func(path string) string {
@@ -263,7 +261,7 @@ func askAsIstioctl(t *testing.T, address string) {
 	}
 }
 
-// askAsAgent verifies the control plane under both names that agents dial.
+// askAsAgent verifies the control plane with both names that agents use.
 func askAsAgent(t *testing.T, c *kube.Cluster, address string) {
 	t.Helper()
 	roots := x509.NewCertPool()
@@ -283,7 +281,7 @@ func askAsAgent(t *testing.T, c *kube.Cluster, address string) {
 	}
 }
 
-// policies makes a policy that is not enforced and waits until it is reported.
+// policies creates a policy that is not enforced and waits until it is reported.
 func policies(t *testing.T, c *kube.Cluster, home, address string) {
 	t.Helper()
 	c.Apply(t, `apiVersion: apiextensions.k8s.io/v1
@@ -314,11 +312,5 @@ var update = flag.Bool("update", false, "rewrite golden files")
 // runMeshctl runs a command and returns its exit code and output.
 func runMeshctl(t *testing.T, home string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
-	var out, errs bytes.Buffer
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
-	code = Run(ctx, &cli.Env{
-		Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs, Now: time.Now, LookupEnv: clitest.HomeOnly(home),
-	}, args)
-	return code, out.String(), errs.String()
+	return clitest.Run(t, home, args, groups()...)
 }

@@ -13,10 +13,10 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/cli"
-	"github.com/meshctl/meshctl/internal/cli/clitest"
+	"github.com/meshctl/meshctl/test/clitest"
 )
 
-// TestInterruptedInput interrupts commands that wait for input which nobody gives.
+// TestInterruptedInput interrupts commands that wait for input.
 func TestInterruptedInput(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -37,7 +37,7 @@ func TestInterruptedInput(t *testing.T) {
 	}
 	for name, tt := range map[string]struct {
 		args []string
-		// begun returns when the command waits, or is about to.
+		// begun returns when the command waits, or soon before.
 		begun func(stdin *io.PipeWriter)
 	}{
 		"dump":          {[]string{"pc", "clusters", "-f", "-"}, begin},
@@ -51,7 +51,7 @@ func TestInterruptedInput(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			in, stdin := io.Pipe()
-			defer func() { _ = stdin.Close() }() // ends the read that was given up
+			defer func() { _ = stdin.Close() }() // ends the abandoned read
 			ctx, interrupt := context.WithCancel(t.Context())
 			go func() {
 				tt.begun(stdin)
@@ -67,7 +67,7 @@ func TestInterruptedInput(t *testing.T) {
 // begin returns once a command has read from its input.
 func begin(stdin *io.PipeWriter) { _, _ = stdin.Write([]byte("{")) }
 
-// open opens a pipe for writing until the test ends, which waits for a reader.
+// open opens a pipe for writing until the test ends. It waits for a reader.
 func open(t *testing.T, path string) {
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
@@ -77,7 +77,7 @@ func open(t *testing.T, path string) {
 	t.Cleanup(func() { _ = f.Close() })
 }
 
-// TestInterruptedQuestion interrupts a command whose question nobody answers.
+// TestInterruptedQuestion interrupts a command that waits for a response.
 func TestInterruptedQuestion(t *testing.T) {
 	t.Parallel()
 	for _, args := range [][]string{{"ps"}, {"ps", "web.apps"}} {

@@ -7,11 +7,11 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/cli"
-	"github.com/meshctl/meshctl/internal/cli/clitest"
+	"github.com/meshctl/meshctl/test/clitest"
 )
 
-// TestCommandsOfIstioctl answers each command that istioctl has and meshctl does not
-// with the nearest one, or that there is none.
+// TestCommandsOfIstioctl: for a command that only istioctl has, the error names the nearest
+// command of meshctl, or the reason why there is none.
 func TestCommandsOfIstioctl(t *testing.T) {
 	t.Parallel()
 	for typed, want := range map[string]string{

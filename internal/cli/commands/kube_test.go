@@ -9,9 +9,9 @@ import (
 	"github.com/meshctl/meshctl/test/kube"
 )
 
-// TestKubeStories runs testdata/kube/*.txtar: stories with kubectl and a
-// kubeconfig of the contexts cluster1 and cluster2. All share the clusters; in
-// both of them, $NS is a namespace of the story's own.
+// TestKubeStories runs testdata/kube/*.txtar with kubectl and a kubeconfig of the contexts
+// cluster1 and cluster2. The stories share the clusters; $NS is the namespace of a story
+// in both.
 func TestKubeStories(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs Kubernetes: make kube")

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/meshctl/meshctl/internal/cli/clitest"
+	"github.com/meshctl/meshctl/test/clitest"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 
@@ -18,8 +18,8 @@ import (
 	"github.com/meshctl/meshctl/test/kube"
 )
 
-// TestProxyStatusOfARefusal compares while a change waits for its answer, and
-// after the proxy refused it: it is then given what it had before.
+// TestProxyStatusOfARefusal compares a proxy while a response waits for its answer, and
+// after the proxy refused it.
 func TestProxyStatusOfARefusal(t *testing.T) {
 	m := clitest.StartMesh(t, groups()...)
 	m.Eventually("SYNCED", "ps")
@@ -30,7 +30,7 @@ func TestProxyStatusOfARefusal(t *testing.T) {
 	}
 
 	m.Service(81)
-	r, err := m.Stream.Recv() // and no answer
+	r, err := m.Stream.Recv() // without an answer
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -54,8 +54,8 @@ func TestProxyStatusOfARefusal(t *testing.T) {
 	}
 }
 
-// TestProxyStatusOfAPod reads what the Envoy of a pod holds by a port-forward, in
-// the cluster that --proxy-context names.
+// TestProxyStatusOfAPod reads the Envoy of a pod by port-forward in the cluster of
+// --proxy-context.
 func TestProxyStatusOfAPod(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs Kubernetes")
@@ -70,7 +70,7 @@ func TestProxyStatusOfAPod(t *testing.T) {
 {apiVersion: v1, kind: Pod, metadata: {name: client-1, namespace: apps},
 spec: {nodeName: %s, automountServiceAccountToken: false, serviceAccountName: default, containers: [{name: istio-proxy, image: none}]},
 status: {phase: Running, podIP: 10.9.9.9, podIPs: [{ip: 10.9.9.9}]}}`, kubelet.Node))
-	// Its name is the proxy's, and the cluster is that of other tests.
+	// Other tests share the cluster.
 	defer two.Kubectl(t, "", "delete", "pod", "client-1", "-n", "apps", "--grace-period=0", "--force")
 	_, port, _ := strings.Cut(holdsWhatWasSent(m).Listener.Addr().String(), ":")
 	for _, tc := range []struct {
@@ -91,7 +91,7 @@ status: {phase: Running, podIP: 10.9.9.9, podIPs: [{ip: 10.9.9.9}]}}`, kubelet.N
 	}
 }
 
-// holdsWhatWasSent is an admin interface of an Envoy that took everything.
+// holdsWhatWasSent serves the admin interface of an Envoy that accepted everything.
 func holdsWhatWasSent(m *clitest.Mesh) *httptest.Server {
 	m.T.Helper()
 	code, dump, stderr := m.Run("x", "internal-debug", "config_dump?proxyID=client-1.apps")

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/cli"
-	"github.com/meshctl/meshctl/internal/cli/clitest"
+	"github.com/meshctl/meshctl/test/clitest"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 
@@ -27,7 +27,7 @@ import (
 	"github.com/meshctl/meshctl/test/kube"
 )
 
-// askedMesh is a control plane with one proxy, web-1.apps, that is asked over xDS.
+// askedMesh is a control plane with one proxy, web-1.apps, for requests over xDS.
 type askedMesh struct {
 	t             *testing.T
 	dir, ca       string
@@ -108,7 +108,7 @@ func (m *askedMesh) must(args ...string) (stdout string) {
 	return stdout
 }
 
-// leaf makes the certificate of an account of a namespace.
+// leaf creates the certificate of a service account.
 func (m *askedMesh) leaf(namespace string) (dir string) {
 	m.t.Helper()
 	dir = filepath.Join(m.dir, "leaf-"+namespace)
@@ -116,7 +116,7 @@ func (m *askedMesh) leaf(namespace string) (dir string) {
 	return dir
 }
 
-// ps asks until the code and what is said are as wanted.
+// ps runs proxy-status until exit code and output match.
 func (m *askedMesh) ps(code int, stdout, stderr string, args ...string) (out string) {
 	m.t.Helper()
 	args = append([]string{"ps", "--xds-address", m.secure}, args...)
@@ -131,7 +131,7 @@ func (m *askedMesh) ps(code int, stdout, stderr string, args ...string) (out str
 	}
 }
 
-// TestProxyStatusOverXDS asks as everybody who may, and may not.
+// TestProxyStatusOverXDS asks with identities that may read status pages, and with others.
 func TestProxyStatusOverXDS(t *testing.T) {
 	m := startAskedMesh(t, func(c *server.Config) {
 		c.ConfigDir = t.TempDir()
@@ -144,12 +144,12 @@ func TestProxyStatusOverXDS(t *testing.T) {
 	const table = `^NAME +CLUSTER +ISTIOD +VERSION +SUBSCRIBED TYPES +STATUS\nweb-1\.apps .* 1 \(CDS\) +SYNCED\n$`
 	system, apps, other := m.leaf("istio-system"), m.leaf("apps"), m.leaf("shop")
 	m.ps(0, table, `^$`, "--cert-dir", system, "--authority", istiod)
-	out := m.ps(0, ``, `^$`, "--cert-dir", system, "-o", "json") // the host is in the certificate, too
+	out := m.ps(0, ``, `^$`, "--cert-dir", system, "-o", "json") // the certificate has the host, too
 	var reports []proxystatus.Report
 	if err := json.Unmarshal([]byte(out), &reports); err != nil || len(reports) != 1 || reports[0].Proxies[0].Stream != "web-1.apps-1" || reports[0].Proxies[0].Connected.IsZero() {
 		t.Errorf("a control plane of meshctl tells %v, %s", err, out)
 	}
-	// What others may see is what Istio's message has.
+	// Other identities see the fields of Istio's message.
 	m.ps(0, table, `^$`, "--cert-dir", apps)
 	m.ps(0, `^NAME[^\n]*\n$`, `No proxy is connected`, "--cert-dir", other)
 
@@ -205,8 +205,7 @@ func TestProxyStatusOverXDS(t *testing.T) {
 	}
 }
 
-// TestProxyStatusOverXDSOfCluster has the cluster of a kubeconfig make the token, and
-// tell the roots.
+// TestProxyStatusOverXDSOfCluster gets token and roots from the cluster of a kubeconfig.
 func TestProxyStatusOverXDSOfCluster(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs Kubernetes")

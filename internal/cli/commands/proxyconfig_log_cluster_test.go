@@ -15,7 +15,7 @@ import (
 	"github.com/meshctl/meshctl/test/kube"
 )
 
-// TestProxyConfigLog changes what a real Envoy logs, by its address and as that of
+// TestProxyConfigLog changes the log levels of a real Envoy, by address and as the Envoy of
 // two pods.
 func TestProxyConfigLog(t *testing.T) {
 	if testing.Short() {
@@ -44,7 +44,7 @@ func TestProxyConfigLog(t *testing.T) {
 		{"--admin " + proxy.Admin, 0, `^127\.0\.0\.1:\d+:\nactive loggers:\n  \w+: error\n(.*\n)*  http: critical\n(.*\n)*  router: info\n(.*\n)*\n$`, `^$`},
 		{"--admin " + proxy.Admin + " --level debug,http:trace", 0, `(?m)^  admin: debug\n(.*\n)*  http: trace\n(.*\n)*  router: debug$`, `^$`},
 		{"--admin " + proxy.Admin + " --level warn,htp:trace", 1, `^$`, `^Error: admin interface 127\.0\.0\.1:\d+: unrecognized logger name: "htp", did you mean "http"\?\n$`},
-		{"--admin " + proxy.Admin, 0, `(?m)^  admin: debug\n(.*\n)*  http: trace$`, `^$`}, // nothing was changed
+		{"--admin " + proxy.Admin, 0, `(?m)^  admin: debug\n(.*\n)*  http: trace$`, `^$`}, // unchanged
 		{"--admin " + proxy.Admin + " -r", 0, `(?m)^  admin: error\n(.*\n)*  http: critical\n(.*\n)*  router: info$`, `^$`},
 		{"deploy/web --reset", 1, `^$`, `^Error: deployment/web\.NS: there is no such deployment`},
 		{"web-1 --level off -o json", 0, `^\[\n +\{\n +"envoy": "web-1\.NS",\n +"loggers": \{\n(.*\n)* +"http": "off",`, `^$`},

@@ -15,8 +15,7 @@ import (
 	"github.com/meshctl/meshctl/test/kube"
 )
 
-// TestProxyConfigOfTwoPods compares Envoys of pods in two clusters, and of one with a
-// file and an address.
+// TestProxyConfigOfTwoPods compares pods in two clusters, and a pod with a file and an address.
 func TestProxyConfigOfTwoPods(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs Kubernetes")
@@ -29,7 +28,7 @@ func TestProxyConfigOfTwoPods(t *testing.T) {
 	defer envoy.Close()
 	_, port, _ := strings.Cut(envoy.Listener.Addr().String(), ":")
 	changed := filepath.Join(t.TempDir(), "changed.json")
-	text := strings.ReplaceAll(string(dump), "10.97.21.11", "10.97.21.12") // one of helloworld
+	text := strings.ReplaceAll(string(dump), "10.97.21.11", "10.97.21.12") // an endpoint of helloworld
 	if err := os.WriteFile(changed, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +52,7 @@ func TestProxyConfigOfTwoPods(t *testing.T) {
 		var out, errs strings.Builder
 		code := Run(t.Context(), &cli.Env{
 			Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs,
-			// The clock of the dump: its certificates were valid for a day.
+			// The time of the dump, whose certificates were valid for a day.
 			Now:       func() time.Time { return time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC) },
 			LookupEnv: func(string) (string, bool) { return "", false },
 		}, args)
@@ -65,7 +64,7 @@ func TestProxyConfigOfTwoPods(t *testing.T) {
 		args           string
 		code           int
 		stdout, stderr string
-		asked          [2]int // the nodes of the clusters
+		asked          [2]int // requests to the nodes of the clusters
 	}{
 		{"diff web-1.NS1 svc/web.NS2" + two, 0, `^Clusters: \d+, no difference\n`, `^$`, [2]int{1, 1}},
 		{

@@ -14,7 +14,7 @@ import (
 	"github.com/meshctl/meshctl/test/kube"
 )
 
-// gatewayKind is enough of the Kubernetes Gateway API for an object of it.
+// gatewayKind is the part of the Kubernetes Gateway API that the test needs.
 const gatewayKind = `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
@@ -27,8 +27,8 @@ spec:
   - {name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}}
 `
 
-// workloads are pods of which one is the best of its deployment: ready, and not the
-// youngest by its name.
+// workloads are the pods of a deployment. One is the best choice: ready, and not the last by
+// name.
 const workloads = `
 {apiVersion: v1, kind: Pod, metadata: {name: web-1, namespace: NS, labels: {app: web}}, spec: SPEC, status: {phase: Running}}
 ---
@@ -54,8 +54,7 @@ const workloads = `
 {apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, metadata: {name: entry, namespace: NS}, spec: {}}
 `
 
-// TestProxyConfigOfAPod reads what Envoys of pods are configured with by
-// port-forwards.
+// TestProxyConfigOfAPod reads the configuration of Envoys in pods by port-forward.
 func TestProxyConfigOfAPod(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs Kubernetes")

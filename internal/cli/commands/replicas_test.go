@@ -11,12 +11,12 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/cli"
-	"github.com/meshctl/meshctl/internal/cli/clitest"
+	"github.com/meshctl/meshctl/test/clitest"
 	"github.com/meshctl/meshctl/test/kube"
 )
 
-// TestReplicasOfACluster has every command that shows status pages find the replica
-// that keeps a Lease in the cluster of a context.
+// TestReplicasOfACluster: every command with status pages finds the replica by its Lease in
+// the cluster of a context.
 func TestReplicasOfACluster(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs Kubernetes")
@@ -56,8 +56,7 @@ func TestReplicasOfACluster(t *testing.T) {
 	}
 }
 
-// TestCompleteNamesOfACluster offers namespaces and Secrets of the cluster, and the
-// clusters of remote secrets.
+// TestCompleteNamesOfACluster completes namespaces, Secrets and clusters of remote secrets.
 func TestCompleteNamesOfACluster(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs Kubernetes")
@@ -81,12 +80,12 @@ func TestCompleteNamesOfACluster(t *testing.T) {
 		{"remote-secret delete --to nowhere -n " + namespace + " w", "[]"},
 	} {
 		if got, talk := complete(t, t.TempDir(), env, strings.Fields(tc.words)...); fmt.Sprint(got) != tc.want || talk != completed {
-			t.Errorf("%s: %v, want %s, and said is %q", tc.words, got, tc.want, talk)
+			t.Errorf("%s: got %v, want %s; stderr %q", tc.words, got, tc.want, talk)
 		}
 	}
 	m := clitest.StartMesh(t, groups()...)
 	m.Eventually("SYNCED", "ps")
 	if got, talk := complete(t, m.Home, nil, "ps", "--server", m.Debug, "-n", "a"); fmt.Sprint(got) != "[apps]" || talk != completed {
-		t.Errorf("ps -n: %v, and said is %q", got, talk)
+		t.Errorf("ps -n: got %v, stderr %q", got, talk)
 	}
 }

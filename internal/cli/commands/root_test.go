@@ -12,8 +12,8 @@ import (
 	"github.com/meshctl/meshctl/internal/cli"
 )
 
-// TestErrorsCannotSteerATerminal: what a command repeats of others is escaped.
-func TestErrorsCannotSteerATerminal(t *testing.T) {
+// TestErrorsEscapeControlCharacters: errors cannot control a terminal.
+func TestErrorsEscapeControlCharacters(t *testing.T) {
 	t.Parallel()
 	var stderr bytes.Buffer
 	env := &cli.Env{
@@ -28,8 +28,8 @@ func TestErrorsCannotSteerATerminal(t *testing.T) {
 	}
 }
 
-// Every command explains itself, takes no argument silently and has a run
-// that can fail.
+// TestCommandTree: every command has help texts and an example, and a run that returns an
+// error.
 func TestCommandTree(t *testing.T) {
 	t.Parallel()
 	var check func(*cobra.Command)
@@ -38,7 +38,7 @@ func TestCommandTree(t *testing.T) {
 			check(sub)
 		}
 		if cmd.Name() == "help" || cmd.Parent() != nil && cmd.Parent().Name() == "completion" || cmd.Name() == "completion" {
-			return // cobra's own
+			return // from cobra
 		}
 		path := cmd.CommandPath()
 		if cmd.Short == "" || cmd.Short[len(cmd.Short)-1] == '.' || cmd.Short[0] < 'A' || cmd.Short[0] > 'Z' {

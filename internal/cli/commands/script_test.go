@@ -16,10 +16,10 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"github.com/meshctl/meshctl/internal/cli"
-	"github.com/meshctl/meshctl/internal/cli/clitest"
+	"github.com/meshctl/meshctl/test/clitest"
 )
 
-// TestMain lets the stories run the real command tree as meshctl, and a proxy.
+// TestMain gives the stories the programs meshctl and proxy.
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){
 		"meshctl": func() {
@@ -38,12 +38,11 @@ func TestMain(m *testing.M) {
 	})
 }
 
-// TestStories runs testdata/script/*.txtar, each what a person types and
-// sees. A story has HOME and the XDG directories in its own work directory;
-// `exitcode N meshctl …` runs meshctl and wants that code, `eventually N REGEXP
-// meshctl …` runs it until it ends with that code and such a result, and
-// `addresses NAME…` sets variables to addresses that nothing listens on, and
-// `followhint NAME=VALUE…` runs what the last error suggests.
+// TestStories runs testdata/script/*.txtar: commands as users type them, with their output.
+// A story has HOME and the XDG directories in its work directory, and these commands:
+// `exitcode N meshctl …` runs meshctl and checks the exit code, `eventually N REGEXP
+// meshctl …` repeats it until exit code and output match, `addresses NAME…` sets variables
+// to free addresses, and `followhint NAME=VALUE…` runs the command in the last error.
 func TestStories(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
@@ -63,7 +62,7 @@ func TestStories(t *testing.T) {
 	})
 }
 
-// exitcode is the story command `exitcode N program args…`.
+// exitcode implements the story command `exitcode N program args…`.
 func exitcode(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: exitcode N program [args...]")
@@ -84,7 +83,7 @@ func run(ts *testscript.TestScript, args []string) string {
 	return "0"
 }
 
-// eventually is the story command `eventually N REGEXP program args…`.
+// eventually implements the story command `eventually N REGEXP program args…`.
 func eventually(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 3 {
 		ts.Fatalf("usage: eventually N REGEXP program [args...]")
@@ -101,8 +100,8 @@ func eventually(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// followHint is the story command `followhint NAME=VALUE…`: it runs the command that
-// the last error ends with, with values in place of names such as DIR.
+// followHint implements the story command `followhint NAME=VALUE…`: it runs the command at
+// the end of the last error, with values for names such as DIR.
 func followHint(ts *testscript.TestScript, neg bool, values []string) {
 	_, command, ok := strings.Cut(ts.ReadFile("stderr"), ": meshctl ")
 	if neg || !ok {
@@ -123,7 +122,7 @@ func followHint(ts *testscript.TestScript, neg bool, values []string) {
 	}
 }
 
-// addresses is the story command `addresses NAME…`.
+// addresses implements the story command `addresses NAME…`.
 func addresses(ts *testscript.TestScript, _ bool, names []string) {
 	for _, name := range names {
 		l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -9,12 +9,12 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/cli"
-	"github.com/meshctl/meshctl/internal/cli/clitest"
 	"github.com/meshctl/meshctl/internal/server/ca"
+	"github.com/meshctl/meshctl/test/clitest"
 	"github.com/meshctl/meshctl/test/kube"
 )
 
-// A control plane that reads a Kubernetes API signs with the CA of the Secret
+// TestServeCAInSecrets: a control plane on a Kubernetes API signs with the CA of the Secret
 // and follows the rotation of its root.
 func TestServeCAInSecrets(t *testing.T) {
 	if testing.Short() {
@@ -57,7 +57,7 @@ func TestServeCAInSecrets(t *testing.T) {
 			t.Log(text)
 		}
 	}()
-	// wait waits for a page of the status.
+	// wait waits for a status page.
 	wait := func(what string, is func(p ca.Page) bool) {
 		t.Helper()
 		for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {

@@ -14,11 +14,11 @@ import (
 	"github.com/meshctl/meshctl/internal/certs"
 	"github.com/meshctl/meshctl/internal/certs/bundle"
 	"github.com/meshctl/meshctl/internal/certs/certstest"
-	"github.com/meshctl/meshctl/internal/cli/clitest"
 	"github.com/meshctl/meshctl/internal/server/trust"
+	"github.com/meshctl/meshctl/test/clitest"
 )
 
-// program is meshctl as a process of its own, with a home of its own.
+// program runs meshctl in its own process with its own home.
 type program struct {
 	t         *testing.T
 	bin, home string
@@ -43,7 +43,7 @@ func (p *program) command(args ...string) *exec.Cmd {
 	return cmd
 }
 
-// start runs meshctl until the function that it returns kills it.
+// start starts meshctl. The returned function kills it.
 func (p *program) start(args ...string) (kill func()) {
 	p.t.Helper()
 	cmd := p.command(args...)
@@ -57,8 +57,8 @@ func (p *program) start(args ...string) (kill func()) {
 	}
 }
 
-// TestBundlesOutliveAKill kills a control plane and starts it again while the
-// bundle endpoint of another mesh is away: the other mesh is trusted as before.
+// TestBundlesOutliveAKill: a control plane that was killed still trusts another mesh after
+// its restart, while the bundle endpoint of that mesh is down.
 func TestBundlesOutliveAKill(t *testing.T) {
 	t.Parallel()
 	root := certstest.NewRoot(t).Cert

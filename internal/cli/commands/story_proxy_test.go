@@ -31,8 +31,8 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// storyProxy is the program `proxy` of stories: a real client of xDS that takes
-// everything, and dumps what it holds as Envoy does.
+// storyProxy is the program `proxy` of stories: a real xDS client that accepts everything,
+// and serves its configuration in the format of Envoy's dump.
 func storyProxy() {
 	p := proxyOfStory{held: map[string][]*anypb.Any{}}
 	xdsAddr := flag.String("xds", "", "address of plaintext xDS")
@@ -64,7 +64,7 @@ type proxyOfStory struct {
 	held map[string][]*anypb.Any // by type URL
 }
 
-// routeNames are in the JSON of listeners.
+// routeNames matches the names of routes in the JSON of listeners.
 var routeNames = regexp.MustCompile(`"routeConfigName":\s*"([^"]+)"`)
 
 func (p *proxyOfStory) follow(ctx context.Context, address string) error {
@@ -92,7 +92,7 @@ func (p *proxyOfStory) follow(ctx context.Context, address string) error {
 			return err
 		}
 	}
-	routes := &discoveryv3.DiscoveryRequest{TypeUrl: xdswire.RouteType} // the last request for them
+	routes := &discoveryv3.DiscoveryRequest{TypeUrl: xdswire.RouteType} // the last request for routes
 	for {
 		r, err := stream.Recv()
 		if err != nil {
@@ -120,7 +120,7 @@ func (p *proxyOfStory) follow(ctx context.Context, address string) error {
 	}
 }
 
-// routes are the names that the listeners use.
+// routes returns the names of routes in the listeners.
 func (p *proxyOfStory) routes() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -133,8 +133,7 @@ func (p *proxyOfStory) routes() []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// take holds what came: clusters and listeners come all at once, of routes those
-// that are new to the proxy or have changed.
+// take keeps a response. It has all clusters or listeners, but only new or changed routes.
 func (p *proxyOfStory) take(r *discoveryv3.DiscoveryResponse, wanted []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -159,7 +158,7 @@ func routeName(a *anypb.Any) string {
 	return route.GetName()
 }
 
-// ServeHTTP answers as Envoy's admin interface: its names are in snake case.
+// ServeHTTP answers as Envoy's admin interface, with names in snake case.
 func (p *proxyOfStory) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if r.URL.Path != "/config_dump" {
 		http.NotFound(w, r)
@@ -184,7 +183,7 @@ func (p *proxyOfStory) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	dump := &adminv3.ConfigDump{}
 	parts := []proto.Message{&adminv3.BootstrapConfigDump{Bootstrap: &bootstrapv3.Bootstrap{Node: p.node}}, clusters, listeners}
-	if len(p.held[xdswire.RouteType]) > 0 { // Envoy leaves out what it has nothing for
+	if len(p.held[xdswire.RouteType]) > 0 { // Envoy omits empty sections
 		parts = append(parts, routes)
 	}
 	for _, m := range parts {

@@ -7,10 +7,10 @@ import (
 	"testing"
 
 	"github.com/meshctl/meshctl/internal/cli"
-	"github.com/meshctl/meshctl/internal/cli/clitest"
+	"github.com/meshctl/meshctl/test/clitest"
 )
 
-// TestWithoutToken says what is missing of a control plane that tells nothing without.
+// TestWithoutToken: the error of a control plane that needs a token shows how to get one.
 func TestWithoutToken(t *testing.T) {
 	m := clitest.StartMesh(t, groups()...)
 	m.Home = t.TempDir()
@@ -29,7 +29,7 @@ func TestWithoutToken(t *testing.T) {
 	}
 }
 
-// TestTokenFileOfOthers reads a token that others may read, and says so once.
+// TestTokenFileOfOthers: a token file that other users can read causes one warning.
 func TestTokenFileOfOthers(t *testing.T) {
 	m := clitest.StartMesh(t, groups()...)
 	m.Eventually("SYNCED", "ps")

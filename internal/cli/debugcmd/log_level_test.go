@@ -7,10 +7,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/meshctl/meshctl/internal/cli/clitest"
+	"github.com/meshctl/meshctl/test/clitest"
 )
 
-// TestLogLevel changes what a running control plane logs.
+// TestLogLevel changes the log levels of a running control plane.
 func TestLogLevel(t *testing.T) {
 	m := clitest.StartMesh(t, group())
 	if !strings.Contains(m.Log.String(), `msg="proxy connected" area=xds`) {
@@ -19,7 +19,7 @@ func TestLogLevel(t *testing.T) {
 	refuse := func(port int) string {
 		m.Service(port)
 		m.Next("refused it")
-		m.Next("") // what is sent in its place comes after the line
+		m.Next("") // the replacement is sent after the log line
 		return m.Log.String()
 	}
 	const line = "the proxy refused a response"

@@ -16,8 +16,8 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/cli"
-	"github.com/meshctl/meshctl/internal/cli/clitest"
 	"github.com/meshctl/meshctl/internal/server/xds/history"
+	"github.com/meshctl/meshctl/test/clitest"
 )
 
 func TestXDSCommands(t *testing.T) {
@@ -34,7 +34,7 @@ func TestXDSCommands(t *testing.T) {
 	}
 	m.Eventually(`CDS +change .* ACK .* Service apps/web of c1, .*web\.yaml:1`, "xds", "history", "client-1.apps-1")
 	m.Eventually(`(?m)Service apps/web of c1, .*web\.yaml:1$`, "xds", "timeline")
-	m.Eventually(`(?m)^\S+ +1 .* Cluster c1( and \d+ more)?$`, "xds", "timeline") // read for the first time, and no object
+	m.Eventually(`(?m)^\S+ +1 .* Cluster c1( and \d+ more)?$`, "xds", "timeline") // the first read of the cluster, not an object
 	m.Eventually(`(?m)^CDS +shared +1 +1 +\d+ +\d+ `, "xds", "views")
 	m.Eventually(`(?m)^CDS +shared .* everyone$`, "xds", "views")
 
@@ -138,8 +138,8 @@ func TestXDSNACKsWatch(t *testing.T) {
 	}
 }
 
-// TestXDSHistoryOfNobody asks a control plane to which nobody ever connected.
-func TestXDSHistoryOfNobody(t *testing.T) {
+// TestXDSHistoryWithoutProxies asks a control plane that never had a proxy.
+func TestXDSHistoryWithoutProxies(t *testing.T) {
 	m := clitest.StartMesh(t, group())
 	empty := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Query().Has("proxy") {
@@ -155,8 +155,8 @@ func TestXDSHistoryOfNobody(t *testing.T) {
 	}
 }
 
-// TestXDSAnswers shows what servers answer that are no control plane, or do not
-// let the caller read.
+// TestXDSAnswers: errors of other servers, and of control planes that refuse the caller,
+// are shown.
 func TestXDSAnswers(t *testing.T) {
 	m := clitest.StartMesh(t, group())
 	for _, tc := range []struct {

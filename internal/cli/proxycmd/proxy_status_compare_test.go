@@ -12,8 +12,7 @@ import (
 	"github.com/meshctl/meshctl/internal/replicas"
 )
 
-// TestStreamsOf finds the streams of a proxy that moves, and of one that does not
-// use ADS.
+// TestStreamsOf finds the streams of a proxy on two replicas, and of a proxy without ADS.
 func TestStreamsOf(t *testing.T) {
 	t.Parallel()
 	proxy := func(stream, name, namespace string, age int) proxystatus.Proxy {
@@ -48,8 +47,8 @@ func TestStreamsOf(t *testing.T) {
 	}
 }
 
-// TestProxyOfSeveralClusters refuses to compare with whichever proxy of the name a
-// control plane dumps.
+// TestProxyOfSeveralClusters: a name in several clusters needs --cluster, and a replica that
+// cannot distinguish the proxies is refused.
 func TestProxyOfSeveralClusters(t *testing.T) {
 	t.Parallel()
 	proxy := func(stream, cluster string) proxystatus.Proxy {
@@ -87,7 +86,7 @@ func TestProxyOfSeveralClusters(t *testing.T) {
 	}
 }
 
-// TestWriteDifference cannot steer the terminal.
+// TestWriteDifference: differences cannot control a terminal.
 func TestWriteDifference(t *testing.T) {
 	t.Parallel()
 	var text strings.Builder
@@ -105,7 +104,7 @@ func TestWriteDifference(t *testing.T) {
 	}
 }
 
-// TestCompareHeldOfARefusal matches what an Envoy uses, whatever it refused besides.
+// TestCompareHeldOfARefusal: refused versions are not part of the comparison.
 func TestCompareHeldOfARefusal(t *testing.T) {
 	t.Parallel()
 	read := func(besides string) *proxyconfig.Dynamic {

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/cli"
-	"github.com/meshctl/meshctl/internal/cli/clitest"
+	"github.com/meshctl/meshctl/test/clitest"
 
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 
@@ -32,7 +32,7 @@ func TestProxyStatus(t *testing.T) {
 	}
 
 	m.Service(81)
-	r, err := m.Stream.Recv() // and no answer
+	r, err := m.Stream.Recv() // without an answer
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +62,7 @@ func TestProxyStatus(t *testing.T) {
 	}
 	cds := reports[0].Proxies[0].Types[0]
 	if cds.State != proxystatus.Error || cds.Acked == "" || cds.AnsweredAt.IsZero() || len(cds.Refused) != 1 {
-		t.Errorf("told %+v", cds)
+		t.Errorf("got %+v", cds)
 	}
 	if code, stdout, _ := m.Run("ps", "-o", "yaml"); code != 0 || !strings.Contains(stdout, "state: ERROR") {
 		t.Errorf("exit code %d: %s", code, stdout)
@@ -85,7 +85,7 @@ func TestProxyStatusErrors(t *testing.T) {
 		{alive, []string{"ps", "-o", "xml"}, 2, `^$`, "use table, wide, name, csv, custom-columns=COLUMNS, json, yaml or jsonpath=TEMPLATE"},
 		{"127.0.0.1:1", []string{"ps"}, 1, `^$`, "127.0.0.1:1: .*connection refused; --server takes the --http-addr of control planes"},
 		{"127.0.0.1:1", []string{"ps", "-w"}, 1, `^$`, "127.0.0.1:1: .*connection refused"},
-		// What the others say is shown.
+		// Other replicas are shown.
 		{"127.0.0.1:1," + alive, []string{"ps"}, 1, `\nclient-1`, "127.0.0.1:1: .*connection refused"},
 		{"127.0.0.1:1,127.0.0.1:2", []string{"ps"}, 1, `^$`, "^Error: 127.0.0.1:1: .*refused\n127.0.0.1:2: .*refused; --server takes"},
 		{"127.0.0.1:1", []string{"ps", "web.apps", "--admin", "127.0.0.1:1"}, 1, `^$`, "^Error: 127.0.0.1:1: .*refused; --server takes"},
@@ -99,7 +99,7 @@ func TestProxyStatusErrors(t *testing.T) {
 	}
 }
 
-// TestProxyStatusWatch shows a proxy once, when it changes, and when it goes.
+// TestProxyStatusWatch shows a proxy at first, after changes, and when it disconnects.
 func TestProxyStatusWatch(t *testing.T) {
 	for format, want := range map[string][]string{
 		"table": {`(?s)^NAME .*\nclient-1\.apps .* SYNCED\n$`, `(?s)\nclient-1\.apps .* ERROR CDS: .*refused it`, `(?s)\nclient-1\.apps .* DISCONNECTED\n`},

@@ -13,8 +13,8 @@ import (
 	"github.com/meshctl/meshctl/internal/proxyconfig/fetch"
 )
 
-// TestProxyConfigLogAtOnce: an Envoy that does not answer holds up none of the next
-// ones, of which no more than the bound are asked at a time; the order stays.
+// TestProxyConfigLogAtOnce: a silent Envoy does not delay the next ones, the number of
+// concurrent requests is bounded, and results keep their order.
 func TestProxyConfigLogAtOnce(t *testing.T) {
 	t.Parallel()
 	const envoys = 3 * loggersAtOnce

@@ -12,10 +12,10 @@ import (
 	"time"
 
 	"github.com/meshctl/meshctl/internal/cli"
-	"github.com/meshctl/meshctl/internal/cli/clitest"
+	"github.com/meshctl/meshctl/test/clitest"
 )
 
-// TestPairEndsWithTheFirstFailure does not wait for an Envoy that says nothing.
+// TestPairEndsWithTheFirstFailure: after an error the other Envoy is not waited for.
 func TestPairEndsWithTheFirstFailure(t *testing.T) {
 	t.Parallel()
 	silent := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }))
@@ -30,7 +30,7 @@ func TestPairEndsWithTheFirstFailure(t *testing.T) {
 	}
 }
 
-// TestProxyConfigInterrupted shows nothing when the interrupt comes with the last byte.
+// TestProxyConfigInterrupted: nothing is printed when the interrupt comes with the last byte.
 func TestProxyConfigInterrupted(t *testing.T) {
 	t.Parallel()
 	const path = "../../proxyconfig/testdata/c1-sleep.config.json"

@@ -9,26 +9,20 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/meshctl/meshctl/internal/cli"
+	"github.com/meshctl/meshctl/test/clitest"
 	"github.com/meshctl/meshctl/test/envoy"
 )
 
-// runProxyConfig runs meshctl pc and returns its exit code, output and talk.
+// runProxyConfig runs meshctl pc and returns its exit code and output.
 func runProxyConfig(t *testing.T, args string) (code int, stdout, stderr string) {
 	t.Helper()
-	var out, errs strings.Builder
-	code = run(t.Context(), &cli.Env{
-		Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs, Now: time.Now,
-		LookupEnv: func(string) (string, bool) { return "", false },
-	}, append([]string{"pc"}, strings.Fields(args)...))
-	return code, out.String(), errs.String()
+	return clitest.Run(t, t.TempDir(), append([]string{"pc"}, strings.Fields(args)...), group())
 }
 
-// TestProxyConfigOfAnother: what is no Envoy is told of as that, and not as a request
-// that meshctl made itself.
-func TestProxyConfigOfAnother(t *testing.T) {
+// TestProxyConfigOfAnotherServer: the error says that the server is not Envoy.
+func TestProxyConfigOfAnotherServer(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		_, _ = io.WriteString(w, "{}")
@@ -43,7 +37,7 @@ func TestProxyConfigOfAnother(t *testing.T) {
 	}
 }
 
-// TestProxyConfigOfABareEnvoy: an Envoy that has none of something is no error.
+// TestProxyConfigOfABareEnvoy: an Envoy without configuration is no error.
 func TestProxyConfigOfABareEnvoy(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs Envoy")

@@ -9,8 +9,7 @@ import (
 	"github.com/meshctl/meshctl/internal/server"
 )
 
-// The flags about other trust domains and other issuers: what is wrong is a
-// wrong usage that names the flag.
+// TestIdentityFlags: errors in the flags for other trust domains and issuers name the flag.
 func TestIdentityFlags(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

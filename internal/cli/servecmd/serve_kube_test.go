@@ -10,11 +10,11 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/meshctl/meshctl/internal/cli"
-	"github.com/meshctl/meshctl/internal/cli/clitest"
+	"github.com/meshctl/meshctl/test/clitest"
 )
 
-// TestOwnAPIDoesNotCompress: the API server of the own cluster is not asked to
-// compress what it answers.
+// TestOwnAPIDoesNotCompress: requests to the API server of the own cluster accept no
+// compression.
 func TestOwnAPIDoesNotCompress(t *testing.T) {
 	t.Parallel()
 	api := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -57,7 +57,7 @@ func TestLimitFlags(t *testing.T) {
 		if d := cmp.Diff(want, got); d != "" {
 			t.Errorf("--%s %s (-want +got):\n%s", flag, tt.value, d)
 		}
-		if _, err := parse("0"); (err == nil) != (flag == "max-connection-age") { // 0 is for ever
+		if _, err := parse("0"); (err == nil) != (flag == "max-connection-age") { // 0 for no limit
 			t.Errorf("--%s 0: got %v", flag, err)
 		}
 	}

@@ -1,4 +1,4 @@
-// Package clitest has a control plane for tests of commands.
+// Package clitest helps to test commands: it runs them, and a control plane for them.
 package clitest
 
 import (
@@ -7,45 +7,43 @@ import (
 	"crypto/rand"
 	"fmt"
 	"log/slog"
-	"net"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/meshctl/meshctl/internal/cli"
-
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-
 	statuspb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/localtoken"
 	"github.com/meshctl/meshctl/internal/logs"
 	"github.com/meshctl/meshctl/internal/server"
 	"github.com/meshctl/meshctl/internal/xdswire"
+	"github.com/meshctl/meshctl/test/harness"
 )
 
+// Patience bounds the wait for an event.
 const Patience = 30 * time.Second
 
 // Mesh is a control plane with one service and one proxy.
 type Mesh struct {
-	groups []cli.Group
 	T      *testing.T
-	dir    string
-	Debug  string // host:port
-	plain  string // host:port of plaintext xDS
-	Home   string
+	Debug  string // host:port of status pages
+	Home   string // of the commands that Run runs
 	Stream discoveryv3.AggregatedDiscoveryService_DeltaAggregatedResourcesClient
-	Log    logLines
+	Log    harness.LogBuffer
+
+	groups []cli.Group
+	dir    string // of the configuration
 }
 
+// Service writes the service with a port.
 func (m *Mesh) Service(port int) {
 	m.T.Helper()
 	text := fmt.Sprintf(`apiVersion: v1
@@ -64,7 +62,7 @@ spec:
 	}
 }
 
-// Next answers the next response with an ACK, or with a NACK for the reason.
+// Next answers the next response with an ACK, or with a NACK and the reason.
 func (m *Mesh) Next(refuse string) *discoveryv3.DeltaDiscoveryResponse {
 	m.T.Helper()
 	r, err := m.Stream.Recv()
@@ -81,26 +79,18 @@ func (m *Mesh) Next(refuse string) *discoveryv3.DeltaDiscoveryResponse {
 	return r
 }
 
-// FreeAddr is an address that nothing listens on.
-func FreeAddr(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	return l.Addr().String()
-}
+// FreeAddr returns an address that nothing listens on.
+func FreeAddr(t *testing.T) string { return harness.FreeAddrs(t, 1)[0] }
 
+// StartMesh starts the control plane, connects the proxy, and takes its first response.
 func StartMesh(t *testing.T, groups ...cli.Group) *Mesh {
 	t.Helper()
 	m := &Mesh{T: t, groups: groups, dir: t.TempDir(), Home: t.TempDir()}
 	m.Service(80)
 	m.Debug = FreeAddr(t)
-	m.plain = FreeAddr(t)
-	plain := m.plain
+	plain := FreeAddr(t)
 	levels := logs.NewLevels(server.LogAreas()...)
-	lines := slog.NewTextHandler(&m.Log, &slog.HandlerOptions{Level: slog.LevelDebug}) // levels leaves out the rest
+	lines := slog.NewTextHandler(&m.Log, &slog.HandlerOptions{Level: slog.LevelDebug}) // levels filters lines
 	log := slog.New(levels.Handler(logs.Limit(lines, time.Now)))
 	s, err := server.New(server.Config{
 		ClusterID: "c1", ConfigDir: m.dir, StateDir: filepath.Join(t.TempDir(), "state"), TokenAudiences: []string{"istio-ca"},
@@ -138,25 +128,7 @@ func StartMesh(t *testing.T, groups ...cli.Group) *Mesh {
 	return m
 }
 
-// logLines are what a log holds.
-type logLines struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (l *logLines) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logLines) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.text.String()
-}
-
-// HomeOnly is an environment that says where home is and nothing else.
+// HomeOnly returns an environment with HOME as its only variable.
 func HomeOnly(home string) func(string) (string, bool) {
 	return func(name string) (string, bool) {
 		if name != "HOME" {
@@ -166,18 +138,22 @@ func HomeOnly(home string) func(string) (string, bool) {
 	}
 }
 
-// Run runs meshctl and returns its exit code and output.
-func (m *Mesh) Run(args ...string) (code int, stdout, stderr string) {
-	var out, talk bytes.Buffer
-	env := &cli.Env{
-		Stdin: strings.NewReader(""), Stdout: &out, Stderr: &talk, Now: time.Now,
-		LookupEnv: HomeOnly(m.Home),
-	}
-	code = cli.Run(m.T.Context(), env, append(args, "--server", m.Debug), m.groups...)
-	return code, out.String(), talk.String()
+// Run runs a command with a home directory and returns its exit code and output.
+func Run(t *testing.T, home string, args []string, groups ...cli.Group) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = cli.Run(t.Context(), &cli.Env{
+		Stdin: strings.NewReader(""), Stdout: &out, Stderr: &errs, Now: time.Now, LookupEnv: HomeOnly(home),
+	}, args, groups...)
+	return code, out.String(), errs.String()
 }
 
-// Eventually runs meshctl until its output has what the expression says.
+// Run runs a command that asks the control plane.
+func (m *Mesh) Run(args ...string) (code int, stdout, stderr string) {
+	return Run(m.T, m.Home, append(args, "--server", m.Debug), m.groups...)
+}
+
+// Eventually repeats a command until it succeeds and its output matches.
 func (m *Mesh) Eventually(expr string, args ...string) string {
 	m.T.Helper()
 	want := regexp.MustCompile(expr)
