@@ -19,47 +19,28 @@ import (
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/kube"
+	"github.com/meshctl/meshctl/internal/localtoken"
 	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/internal/remotesecret"
 	"github.com/meshctl/meshctl/internal/server"
-	"github.com/meshctl/meshctl/internal/server/ca"
 	"github.com/meshctl/meshctl/internal/server/clusters"
-	"github.com/meshctl/meshctl/internal/server/xds"
 )
 
-// serveOptions hold the flags of serve.
+// serveOptions hold the flags of serve. Most of them set cfg.
 type serveOptions struct {
-	configDir      string
-	kubeconfig     string
-	kubeContext    string
-	system         string
-	secrets        []string
-	remoteDirs     []string
-	clusterID      string
-	network        string
-	meshID         string
-	trustDomain    string
-	caDir          string
-	stateDir       string
-	tokenIssuers   []string
-	tokenAudiences []string
-	grpcAddr       string
-	secureGRPCAddr string
-	tls            serveTLSOptions
-	httpAddr       string
-	monitoringAddr string
-	logFormat      string
-	logLevel       string
-	limits         xds.Limits
-	signing        ca.Policy
-	shutdown       time.Duration
-	clusters       clusterOptions
-	federation     federationOptions
-	callers        callerOptions
-	debug          debugOptions
-	ignorePolicies bool
+	cfg                      server.Config
+	kubeconfig, kubeContext  string
+	remoteDirs, tokenIssuers []string
+	insecureRemote           []string
+	onClusterLost            string
+	logFormat, logLevel      string
+	tls                      serveTLSOptions
+	federation               federationOptions
+	callers                  callerOptions
 }
 
 // NewServe returns the command serve.
@@ -98,38 +79,53 @@ start while its own cluster has security policies that are not enforced, unless
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), env) },
 	}
 	f := cmd.Flags()
-	cli.DirVar(f, &o.configDir, "config-dir", "`Directory` with the YAML of the cluster, watched with its subdirectories")
+	cli.DirVar(f, &o.cfg.ConfigDir, "config-dir", "`Directory` with the YAML of the cluster, watched with its subdirectories")
 	f.StringVar(&o.kubeconfig, "kubeconfig", "", "Kubeconfig `file` of the own cluster, instead of a directory")
 	f.StringVar(&o.kubeContext, "context", "", "Kubeconfig `context` of the own cluster, instead of a directory (default the current one)")
-	f.StringVar(&o.system, "system-namespace", "", "`Namespace` of the control plane and of the ConfigMap istio (default the namespace of the pod, else istio-system)")
-	f.StringSliceVar(&o.secrets, "credential-namespaces", nil, "`Namespaces` of the Kubernetes API whose Secrets are read for gateways, and ConfigMaps for CA certificates; * for all (default none)")
-	f.StringArrayVar(&o.remoteDirs, "remote-dir", nil, "Another cluster and its directory, as `CLUSTER=DIR`; may be repeated")
-	f.BoolVar(&o.ignorePolicies, "ignore-security-policies", false, "Start although the own cluster has security policies that are not enforced, such as AuthorizationPolicies")
+	f.StringVar(&o.cfg.SystemNamespace, "system-namespace", "", "`Namespace` of the control plane and of the ConfigMap istio (default the namespace of the pod, else istio-system)")
+	f.StringSliceVar(&o.cfg.SecretNamespaces, "credential-namespaces", nil, "`Namespaces` of the Kubernetes API whose Secrets are read for gateways, and ConfigMaps for CA certificates; * for all (default none)")
+	f.BoolVar(&o.cfg.IgnorePolicies, "ignore-security-policies", false, "Start although the own cluster has security policies that are not enforced, such as AuthorizationPolicies")
 	cli.MarkWeakening(f, "ignore-security-policies")
-	f.StringVar(&o.clusterID, "cluster-id", "", "`Name` of the own cluster (default $CLUSTER_ID, else Kubernetes)")
-	f.StringVar(&o.network, "network", "", "`Network` of the own cluster if its system namespace has no label topology.istio.io/network")
-	f.StringVar(&o.meshID, "mesh-id", "", "`Name` of the mesh; proxies with another MESH_ID are refused (default any)")
-	f.StringVar(&o.trustDomain, "trust-domain", "", "SPIFFE trust `domain` (default the value in the ConfigMap istio, else cluster.local)")
-	cli.DirVar(f, &o.caDir, "ca-dir", "`Directory` of the signing CA, watched: ca-cert.pem, ca-key.pem, root-cert.pem, cert-chain.pem, ca-crl.pem, or tls.crt, tls.key, ca.crt (default with a Kubernetes API the Secret cacerts or istio-ca-secret, else a self-signed CA in --state-dir)")
-	cli.DirVar(f, &o.stateDir, "state-dir", "`Directory` for the state of the server (default $XDG_STATE_HOME/meshctl/<cluster-id>)")
+	f.StringVar((*string)(&o.cfg.ClusterID), "cluster-id", "", "`Name` of the own cluster (default $CLUSTER_ID, else Kubernetes)")
+	f.StringVar((*string)(&o.cfg.Network), "network", "", "`Network` of the own cluster if its system namespace has no label topology.istio.io/network")
+	f.StringVar(&o.cfg.MeshID, "mesh-id", "", "`Name` of the mesh; proxies with another MESH_ID are refused (default any)")
+	f.StringVar(&o.cfg.TrustDomain, "trust-domain", "", "SPIFFE trust `domain` (default the value in the ConfigMap istio, else cluster.local)")
+	cli.DirVar(f, &o.cfg.CADir, "ca-dir", "`Directory` of the signing CA, watched: ca-cert.pem, ca-key.pem, root-cert.pem, cert-chain.pem, ca-crl.pem, or tls.crt, tls.key, ca.crt (default with a Kubernetes API the Secret cacerts or istio-ca-secret, else a self-signed CA in --state-dir)")
+	cli.DirVar(f, &o.cfg.StateDir, "state-dir", "`Directory` for the state of the server (default $XDG_STATE_HOME/meshctl/<cluster-id>)")
 	f.StringArrayVar(&o.tokenIssuers, "token-issuer", nil, "Trust the token issuer in a directory for callers of a cluster, as `CLUSTER=DIR`; may be repeated")
-	f.StringSliceVar(&o.tokenAudiences, "token-audience", []string{"istio-ca"}, "`Audience` of accepted tokens; may be repeated")
-	f.StringVar(&o.grpcAddr, "grpc-addr", fmt.Sprintf("127.0.0.1:%d", mesh.PortPlaintextXDS), "`Address` of plaintext xDS without authentication; empty turns it off")
-	f.StringVar(&o.secureGRPCAddr, "secure-grpc-addr", fmt.Sprintf(":%d", mesh.PortSecureXDS), "`Address` of xDS and CA over TLS; empty turns it off")
-	o.tls.bind(f)
-	f.StringVar(&o.httpAddr, "http-addr", ":8080", "`Address` of /ready, /version and status pages; empty turns it off")
-	f.StringVar(&o.monitoringAddr, "monitoring-addr", fmt.Sprintf(":%d", mesh.PortMonitoring), "`Address` of /metrics, and of the pages that istioctl reads; empty turns it off")
-	o.clusters.bind(f)
-	o.federation.bind(f)
+	f.StringSliceVar(&o.cfg.TokenAudiences, "token-audience", []string{"istio-ca"}, "`Audience` of accepted tokens; may be repeated")
+	f.StringVar(&o.cfg.GRPCAddr, "grpc-addr", fmt.Sprintf("127.0.0.1:%d", mesh.PortPlaintextXDS), "`Address` of plaintext xDS without authentication; empty turns it off")
+	f.StringVar(&o.cfg.SecureGRPCAddr, "secure-grpc-addr", fmt.Sprintf(":%d", mesh.PortSecureXDS), "`Address` of xDS and CA over TLS; empty turns it off")
+	o.tls.bind(f, &o.cfg)
+	f.StringVar(&o.cfg.HTTPAddr, "http-addr", ":8080", "`Address` of /ready, /version and status pages; empty turns it off")
+	f.StringVar(&o.cfg.MonitoringAddr, "monitoring-addr", fmt.Sprintf(":%d", mesh.PortMonitoring), "`Address` of /metrics, and of the pages that istioctl reads; empty turns it off")
+	o.federation.bind(f, &o.cfg)
 	o.callers.bind(f)
-	o.debug.bind(f)
-	limitFlags(f, &o.limits)
-	signingFlags(f, &o.signing)
-	cli.DurationVar(f, &o.shutdown, "shutdown-timeout", 5*time.Second, "Longest wait for streams to end when the server stops")
+	bindLimits(f, &o.cfg)
 	cli.ChoiceVar(f, &o.logFormat, "log-format", "Format of the log on standard error", "text", "json")
 	f.StringVar(&o.logLevel, "log-level", "info", "Lowest `level` in the log, debug, info, warn or error, or a level for each area, as in default:info,xds:debug; the areas are "+strings.Join(server.LogAreas(), ", "))
 	cli.Suggest(f, "log-level", "debug", "info", "warn", "error")
+	o.bindClusters(f)
+	o.bindDebug(f)
 	return cmd
+}
+
+// bindClusters defines the flags for other clusters.
+func (o *serveOptions) bindClusters(f *pflag.FlagSet) {
+	f.StringArrayVar(&o.remoteDirs, "remote-dir", nil, "Another cluster and its directory, as `CLUSTER=DIR`; may be repeated")
+	cli.DirVar(f, &o.cfg.KubeconfigDir, "kubeconfig-dir", "`Directory` with a kubeconfig for each other cluster, watched")
+	f.StringArrayVar(&o.insecureRemote, "insecure-remote", nil, "Accept an insecure setting in the kubeconfig of a cluster, as `CLUSTER=SETTING` (see docs/serve.md); may be repeated")
+	cli.MarkWeakening(f, "insecure-remote")
+	cli.ChoiceVar(f, &o.onClusterLost, "on-cluster-lost", "Treatment of the endpoints of a cluster that does not answer, drop applies after --grace and to services of several clusters", string(mesh.Keep), string(mesh.Demote), string(mesh.Drop))
+	cli.DurationVar(f, &o.cfg.Grace, "grace", 5*time.Minute, "Time until --on-cluster-lost drop removes a cluster")
+}
+
+// bindDebug defines the flags for status pages.
+func (o *serveOptions) bindDebug(f *pflag.FlagSet) {
+	f.StringSliceVar(&o.cfg.DebugNamespaces, "debug-namespace", nil, "`Namespace` whose identities may read all status pages, in addition to the system namespace; may be repeated")
+	f.BoolVar(&o.cfg.DebugNetwork, "debug-network", false, "Serve status pages at --http-addr also to other machines; their tokens cross the network in clear text")
+	cli.MarkWeakening(f, "debug-network")
+	f.BoolVar(&o.cfg.Profiling, "profiling", false, "Serve runtime profiles at /debug/pprof/ of --http-addr to the user of serve on this machine, for meshctl x internal-debug pprof/heap")
 }
 
 func (o *serveOptions) run(ctx context.Context, env *cli.Env) error {
@@ -138,54 +134,11 @@ func (o *serveOptions) run(ctx context.Context, env *cli.Env) error {
 	if err != nil {
 		return err
 	}
-	if err := checkLimits(&o.limits, o.shutdown, o.clusters.timeout); err != nil {
+	cfg := o.cfg
+	cfg.Version, cfg.VersionText = cli.CurrentBuild(), cli.CurrentBuild().Istio()
+	cfg.Log, cfg.LogLevels, cfg.Now, cfg.Rand = log, levels, env.Now, rand.Reader
+	if err := o.complete(env, &cfg); err != nil {
 		return err
-	}
-	if err := checkSigning(o.signing); err != nil {
-		return err
-	}
-	if o.clusterID == "" {
-		id, _ := env.LookupEnv("CLUSTER_ID")
-		o.clusterID = cmp.Or(id, "Kubernetes")
-	}
-	access, err := o.kubeAccess(env)
-	if err != nil {
-		return err
-	}
-	cfg := server.Config{
-		ClusterID: mesh.ClusterID(o.clusterID), ConfigDir: o.configDir, SecretNamespaces: o.secrets, SystemNamespace: o.system,
-		IgnorePolicies: o.ignorePolicies, Network: mesh.NetworkID(o.network), MeshID: o.meshID, TrustDomain: o.trustDomain,
-		CADir: o.caDir, StateDir: o.stateDir, TokenAudiences: o.tokenAudiences,
-		GRPCAddr: o.grpcAddr, SecureGRPCAddr: o.secureGRPCAddr, HTTPAddr: o.httpAddr, MonitoringAddr: o.monitoringAddr,
-		Limits: o.limits, Signing: o.signing, ShutdownTimeout: o.shutdown,
-		Version: cli.CurrentBuild(), VersionText: cli.CurrentBuild().Istio(), Log: log, LogLevels: levels, Now: env.Now, Rand: rand.Reader,
-	}
-	o.debug.apply(env, &cfg)
-	if err := o.clusters.apply(&cfg); err != nil {
-		return err
-	}
-	cfg.Replica = replica(env)
-	if access != nil {
-		cfg.Pod = podOf(env, access)
-		cfg.KubeAccess, cfg.InPod = access.Config, access.InPod
-		if cfg.SystemNamespace == "" && access.InPod {
-			cfg.SystemNamespace = access.Namespace
-		}
-	}
-	if err := o.tls.apply(&cfg); err != nil {
-		return err
-	}
-	if err := errors.Join(o.federation.apply(&cfg), o.callers.apply(&cfg)); err != nil {
-		return err
-	}
-	if cfg.RemoteDirs, err = clusterDirs("--remote-dir", o.remoteDirs); err != nil {
-		return err
-	}
-	if cfg.TokenIssuers, err = clusterDirs("--token-issuer", o.tokenIssuers); err != nil {
-		return err
-	}
-	if err := cfg.Validate(); err != nil {
-		return cli.Usagef("%w", err)
 	}
 	if err := openCA(ctx, &cfg); err != nil {
 		return err
@@ -210,10 +163,50 @@ func (o *serveOptions) run(ctx context.Context, env *cli.Env) error {
 	return o.withPlace(withFix(err), cfg.StateDir)
 }
 
+// complete checks the flags and sets the fields of cfg that are not flags.
+func (o *serveOptions) complete(env *cli.Env, cfg *server.Config) error {
+	if err := checkLimits(cfg); err != nil {
+		return err
+	}
+	if cfg.ClusterID == "" {
+		cfg.ClusterID = mesh.ClusterID(cmp.Or(env.FirstVariable("CLUSTER_ID"), "Kubernetes"))
+	}
+	access, err := o.kubeAccess(env)
+	if err != nil {
+		return err
+	}
+	host, _ := os.Hostname()
+	cfg.TokenDirs, cfg.Name, cfg.Replica = localtoken.Directories(env.LookupEnv), cmp.Or(env.FirstVariable("POD_NAME"), host), replica(env)
+	cfg.OnClusterLost = mesh.OnLost(o.onClusterLost)
+	if cfg.Allow, err = remotesecret.ParseAllow(o.insecureRemote); err != nil {
+		return cli.Usagef("--insecure-remote: %w", err)
+	}
+	if access != nil {
+		cfg.Pod = podOf(env, access)
+		cfg.KubeAccess, cfg.InPod = access.Config, access.InPod
+		if cfg.SystemNamespace == "" && access.InPod {
+			cfg.SystemNamespace = access.Namespace
+		}
+	}
+	if err := errors.Join(o.tls.apply(cfg), o.federation.apply(cfg), o.callers.apply(cfg)); err != nil {
+		return err
+	}
+	if cfg.RemoteDirs, err = clusterDirs("--remote-dir", o.remoteDirs); err != nil {
+		return err
+	}
+	if cfg.TokenIssuers, err = clusterDirs("--token-issuer", o.tokenIssuers); err != nil {
+		return err
+	}
+	if err := cfg.Validate(); err != nil {
+		return cli.Usagef("%w", err)
+	}
+	return nil
+}
+
 // withPlace adds advice to an error about the default state directory.
 func (o *serveOptions) withPlace(err error, dir string) error {
 	at, ok := errors.AsType[*fs.PathError](err)
-	if !ok || o.stateDir != "" || dir == "" || !strings.HasPrefix(dir, at.Path) && !strings.HasPrefix(at.Path, dir) {
+	if !ok || o.cfg.StateDir != "" || dir == "" || !strings.HasPrefix(dir, at.Path) && !strings.HasPrefix(at.Path, dir) {
 		return err
 	}
 	return fmt.Errorf("%w; set XDG_STATE_HOME, or give --state-dir DIR", err)
@@ -252,9 +245,9 @@ const APISupportPage = "docs/api-support.md"
 func (o *serveOptions) kubeAccess(env *cli.Env) (*kube.Access, error) {
 	named := o.kubeconfig != "" || o.kubeContext != ""
 	switch {
-	case o.configDir != "" && named:
+	case o.cfg.ConfigDir != "" && named:
 		return nil, cli.Usagef("--config-dir and --kubeconfig or --context: the own cluster is either a directory or a Kubernetes API")
-	case o.configDir != "":
+	case o.cfg.ConfigDir != "":
 		return nil, nil
 	}
 	lookup := env.LookupEnv

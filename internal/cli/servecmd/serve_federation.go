@@ -17,24 +17,22 @@ import (
 // federationOptions hold the flags for other trust domains.
 type federationOptions struct {
 	endpoints, ids, files []string
-	caFile, addr          string
-	refresh               time.Duration
+	caFile                string
 }
 
-func (o *federationOptions) bind(f *pflag.FlagSet) {
+func (o *federationOptions) bind(f *pflag.FlagSet, cfg *server.Config) {
 	f.StringArrayVar(&o.endpoints, "federate", nil, "Another trust domain and the https URL of its SPIFFE bundle endpoint, as `DOMAIN=URL`; may be repeated")
 	f.StringArrayVar(&o.files, "federate-bundle", nil, "Another trust domain and a file of its roots, PEM or SPIFFE JSON, as `DOMAIN=FILE`; with --federate used until the endpoint answers; may be repeated")
 	f.StringArrayVar(&o.ids, "federate-id", nil, "`SPIFFE-ID` of the bundle endpoint of its trust domain, verified with the bundle (default the host name, verified as for web sites); may be repeated")
 	f.StringVar(&o.caFile, "federate-ca-file", "", "PEM `file` of roots for bundle endpoints without --federate-id (default the roots of the system)")
-	f.StringVar(&o.addr, "bundle-addr", "", "`Address` of the SPIFFE bundle endpoint of the mesh (https_spiffe); empty turns it off")
-	cli.DurationVar(f, &o.refresh, "bundle-refresh-hint", 5*time.Minute, "Interval at which other meshes should read the bundle endpoint, from 1s to 1h")
+	f.StringVar(&cfg.BundleAddr, "bundle-addr", "", "`Address` of the SPIFFE bundle endpoint of the mesh (https_spiffe); empty turns it off")
+	cli.DurationVar(f, &cfg.BundleRefresh, "bundle-refresh-hint", 5*time.Minute, "Interval at which other meshes should read the bundle endpoint, from 1s to 1h")
 }
 
 func (o *federationOptions) apply(cfg *server.Config) error {
-	if o.refresh < time.Second || o.refresh > time.Hour || o.refresh%time.Second != 0 {
-		return cli.Usagef("--bundle-refresh-hint %s: want whole seconds from 1s to 1h", o.refresh)
+	if r := cfg.BundleRefresh; r < time.Second || r > time.Hour || r%time.Second != 0 {
+		return cli.Usagef("--bundle-refresh-hint %s: want whole seconds from 1s to 1h", r)
 	}
-	cfg.BundleAddr, cfg.BundleRefresh = o.addr, o.refresh
 	sources := map[string]*trust.Source{}
 	pair := func(flag, value, form string, field func(*trust.Source) *string) error {
 		td, v, ok := strings.Cut(value, "=")

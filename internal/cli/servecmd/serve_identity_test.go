@@ -33,15 +33,15 @@ func TestIdentityFlags(t *testing.T) {
 		{[]string{"--trusted-gateway-cidr=0.0.0.0/0"}, "--trusted-gateway-cidr"},
 		{[]string{"--trusted-gateway-cidr=10.0.0.1"}, "--trusted-gateway-cidr"},
 	} {
+		cfg := server.Config{TokenAudiences: []string{"istio-ca"}}
 		var federation federationOptions
 		var callers callerOptions
 		f := pflag.NewFlagSet("serve", pflag.ContinueOnError)
-		federation.bind(f)
+		federation.bind(f, &cfg)
 		callers.bind(f)
 		if err := f.Parse(tc.args); err != nil {
 			t.Fatal(err)
 		}
-		cfg := server.Config{TokenAudiences: []string{"istio-ca"}}
 		err := federation.apply(&cfg)
 		if err == nil {
 			err = callers.apply(&cfg)

@@ -7,6 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
 
+	"github.com/meshctl/meshctl/internal/server"
 	"github.com/meshctl/meshctl/internal/server/xds"
 )
 
@@ -40,13 +41,14 @@ func TestLimitFlags(t *testing.T) {
 		"memory-wait":                  {"7s", func(l *xds.Limits) { l.MemoryWait = 7 * time.Second }},
 	} {
 		parse := func(value string) (xds.Limits, error) {
-			var l xds.Limits
+			var cfg server.Config
 			f := pflag.NewFlagSet("serve", pflag.ContinueOnError)
-			limitFlags(f, &l)
+			bindLimits(f, &cfg)
 			if err := f.Parse([]string{"--" + flag, value}); err != nil {
 				t.Fatalf("--%s %s: %v", flag, value, err)
 			}
-			return l, checkLimits(&l, time.Second, time.Second)
+			err := checkLimits(&cfg)
+			return cfg.Limits, err
 		}
 		want := xds.DefaultLimits()
 		tt.set(&want)

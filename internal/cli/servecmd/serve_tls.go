@@ -12,23 +12,20 @@ import (
 // serveTLSOptions hold the flags of the secure port.
 type serveTLSOptions struct {
 	minVersion, keyExchange string
-	own                     server.OwnFiles
-	names                   []string
 }
 
-func (o *serveTLSOptions) bind(f *pflag.FlagSet) {
+func (o *serveTLSOptions) bind(f *pflag.FlagSet, cfg *server.Config) {
 	cli.ChoiceVar(f, &o.minVersion, "tls-min-version", "Lowest TLS version of proxies, 1.2 only with ECDHE and AEAD ciphers", "1.3", "1.2")
 	cli.MarkWeakening(f, "tls-min-version", "1.2")
 	cli.ChoiceVar(f, &o.keyExchange, "tls-key-exchange", "Key exchange on the secure port, pqc is X25519MLKEM768", "pqc-preferred", "pqc-required", "classic")
 	cli.MarkWeakening(f, "tls-key-exchange", "classic")
-	f.StringVar(&o.own.Cert, "tls-cert-file", "", "PEM `file` with certificate and intermediates of the secure port, watched (default a certificate of the signing CA)")
-	f.StringVar(&o.own.Key, "tls-key-file", "", "PEM `file` with its key")
-	f.StringVar(&o.own.CA, "ca-cert-file", "", "PEM `file` with roots that must verify it (default none)")
-	f.StringSliceVar(&o.names, "serving-name", nil, "Additional DNS `name` or IP address in the certificate of the signing CA for the secure port; may be repeated")
+	f.StringVar(&cfg.Own.Cert, "tls-cert-file", "", "PEM `file` with certificate and intermediates of the secure port, watched (default a certificate of the signing CA)")
+	f.StringVar(&cfg.Own.Key, "tls-key-file", "", "PEM `file` with its key")
+	f.StringVar(&cfg.Own.CA, "ca-cert-file", "", "PEM `file` with roots that must verify it (default none)")
+	f.StringSliceVar(&cfg.ServingNames, "serving-name", nil, "Additional DNS `name` or IP address in the certificate of the signing CA for the secure port; may be repeated")
 }
 
 func (o *serveTLSOptions) apply(cfg *server.Config) error {
-	cfg.Own, cfg.ServingNames = o.own, o.names
 	if o.minVersion == "1.2" {
 		cfg.MinTLS = tls.VersionTLS12
 	}
