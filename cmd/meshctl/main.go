@@ -26,7 +26,7 @@ func main() {
 	signal.Notify(incoming, signals...)
 	ctx, cancel := context.WithCancel(context.Background())
 	hurry := make(chan struct{})
-	var orderly atomic.Bool // the command wants to hear of the second signal
+	var orderly atomic.Bool // the command handles the second signal
 	go func() {
 		<-incoming
 		cancel()
@@ -48,17 +48,17 @@ func main() {
 			orderly.Store(true)
 			return hurry
 		},
-		IgnoreSIGPIPE: func() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }, // nobody has to hear it
+		IgnoreSIGPIPE: func() { signal.Notify(make(chan os.Signal, 1), syscall.SIGPIPE) }, // the signal is dropped
 	}, os.Args[1:]))
 }
 
-// findDeadServers has client-go ask connections to API servers that are silent
-// for 3 seconds whether they are alive, as those of remote secrets are asked,
-// and not only after 30. The environment is the only place where it looks.
+// findDeadServers lets client-go ping a connection to an API server after 3 seconds of
+// silence, as connections of remote secrets do, instead of 30. client-go reads the setting
+// only from the environment.
 func findDeadServers() {
 	for name, seconds := range map[string]string{"HTTP2_READ_IDLE_TIMEOUT_SECONDS": "3", "HTTP2_PING_TIMEOUT_SECONDS": "2"} {
 		if _, set := os.LookupEnv(name); !set {
-			_ = os.Setenv(name, seconds) // then it is as slow as client-go likes
+			_ = os.Setenv(name, seconds) // on failure the default applies
 		}
 	}
 }

@@ -33,6 +33,7 @@ func (d *durationValue) Set(s string) error {
 func (d *durationValue) Type() string   { return "duration" }
 func (d *durationValue) String() string { return FormatDuration(time.Duration(*d)) }
 
+// Day is 24 hours.
 const Day = 24 * time.Hour
 
 // ParseDuration parses a duration as time.ParseDuration does, with days before it.

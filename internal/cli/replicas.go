@@ -289,9 +289,9 @@ func ReplicaNames(found []*replicas.Replica) string {
 	return strings.Join(names, ", ")
 }
 
-// SilentReports returns the error of the replicas that did not report, nil without one.
-// The error ends with the advice.
-func (f *ReplicaFlags) SilentReports(reports []proxystatus.Report) (err error, advice string) {
+// SilentReports returns the error of the replicas that did not report, nil for none, and
+// the advice at its end.
+func (f *ReplicaFlags) SilentReports(reports []proxystatus.Report) (advice string, err error) {
 	var lines []string
 	var silent []error
 	for i := range reports {
@@ -303,5 +303,5 @@ func (f *ReplicaFlags) SilentReports(reports []proxystatus.Report) (err error, a
 	if len(lines) > 0 {
 		err = errors.New(output.EscapeLines(lines) + advice)
 	}
-	return err, advice
+	return advice, err
 }

@@ -54,6 +54,7 @@ type createRemoteSecretOptions struct {
 	out    string
 }
 
+// NewCreateRemoteSecret returns the command create-remote-secret.
 func NewCreateRemoteSecret(env *cli.Env) *cobra.Command {
 	o := &createRemoteSecretOptions{}
 	cmd := &cobra.Command{

@@ -13,11 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/meshctl/meshctl/internal/cli"
-
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/remotesecret"
 	"github.com/meshctl/meshctl/internal/remotesecret/create"
 	"github.com/meshctl/meshctl/test/kube"

@@ -20,14 +20,12 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/meshctl/meshctl/internal/cli"
-	"github.com/meshctl/meshctl/test/clitest"
-
 	appsv1 "k8s.io/api/apps/v1"
 	"sigs.k8s.io/yaml"
 
+	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/remotesecret/create"
+	"github.com/meshctl/meshctl/test/clitest"
 	"github.com/meshctl/meshctl/test/kube"
 )
 

@@ -9,12 +9,10 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/meshctl/meshctl/test/clitest"
-
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
-
 	statuspb "google.golang.org/genproto/googleapis/rpc/status"
 
+	"github.com/meshctl/meshctl/test/clitest"
 	"github.com/meshctl/meshctl/test/kube"
 )
 

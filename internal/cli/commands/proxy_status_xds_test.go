@@ -12,18 +12,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/meshctl/meshctl/internal/cli"
-	"github.com/meshctl/meshctl/test/clitest"
-
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
-
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/proxystatus"
 	"github.com/meshctl/meshctl/internal/server"
 	"github.com/meshctl/meshctl/internal/xdswire"
+	"github.com/meshctl/meshctl/test/clitest"
 	"github.com/meshctl/meshctl/test/kube"
 )
 

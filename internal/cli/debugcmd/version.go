@@ -118,8 +118,8 @@ func (o *versionOptions) runRemote(ctx context.Context, env *cli.Env, own cli.Bu
 	if err != nil {
 		return err
 	}
-	silent, _ := o.replicas.SilentReports(reports)
-	return silent
+	_, err = o.replicas.SilentReports(reports)
+	return err
 }
 
 // countVersions counts proxies, each once however many streams it has.

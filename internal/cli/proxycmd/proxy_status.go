@@ -258,7 +258,7 @@ func (o *proxyStatusOptions) judge(reports []proxystatus.Report) error {
 	for i := range reports {
 		wrong = append(wrong, reports[i].Wrong(o.stale)...)
 	}
-	silent, advice := o.replicas.SilentReports(reports)
+	advice, silent := o.replicas.SilentReports(reports)
 	if o.fail && len(wrong) > 0 {
 		return cli.Findingsf("%s%s", output.EscapeLines(wrong), advice)
 	}

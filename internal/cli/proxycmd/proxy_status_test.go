@@ -11,13 +11,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/meshctl/meshctl/internal/cli"
-	"github.com/meshctl/meshctl/test/clitest"
-
 	discoveryv3 "github.com/envoyproxy/go-control-plane/envoy/service/discovery/v3"
 
+	"github.com/meshctl/meshctl/internal/cli"
 	"github.com/meshctl/meshctl/internal/output"
 	"github.com/meshctl/meshctl/internal/proxystatus"
+	"github.com/meshctl/meshctl/test/clitest"
 )
 
 // TestProxyStatus follows one proxy through its states.

@@ -131,7 +131,7 @@ type pcResult struct {
 // command adds the shared flags to cmd and lets it show the result of a request.
 func (o *pcOptions) command(env *cli.Env, cmd *cobra.Command, request pcRequest) *cobra.Command {
 	fs := cmd.Flags()
-	o.envoyFlags.bind(fs)
+	o.bind(fs)
 	o.pod.bind(env, cmd)
 	cli.TableVar(fs, &o.output)
 	cli.DurationVar(fs, &o.source.Timeout, "timeout", 30*time.Second, "Longest wait for the answer of the admin interface")

@@ -28,7 +28,8 @@ also takes consecutive labels of the host.`,
 		Example: `  meshctl pc clusters --admin 127.0.0.1:15000
   meshctl pc clusters --admin 127.0.0.1:15000 --fqdn helloworld.sample --port 5000
   meshctl pc clusters -f dump.json --direction inbound -o json`,
-	}, pcRequest{path: fetch.Clusters,
+	}, pcRequest{
+		path: fetch.Clusters,
 		check: func() (err error) {
 			filter.Direction, err = parseDirection(direction)
 			return err

@@ -28,7 +28,8 @@ and their destination, or with --verbose=false one row for each listener.`,
 		Example: `  meshctl pc listeners --admin 127.0.0.1:15000
   meshctl pc listeners --admin 127.0.0.1:15000 --port 15006
   meshctl pc listeners -f dump.json --type HTTP --verbose=false`,
-	}, pcRequest{path: fetch.Listeners,
+	}, pcRequest{
+		path: fetch.Listeners,
 		check: func() (err error) {
 			filter.Type, err = parseListenerType(listenerType)
 			return err
