@@ -96,29 +96,43 @@ type Answer[T any] struct {
 	Value   T      `json:",embed"`
 }
 
+// ForEach calls ask for all replicas at the same time and returns the results in their order.
+func ForEach[T any](found []*replicas.Replica, ask func(*replicas.Replica) T) []T {
+	out := make([]T, len(found))
+	var asked sync.WaitGroup
+	for i, r := range found {
+		asked.Go(func() { out[i] = ask(r) })
+	}
+	asked.Wait()
+	return out
+}
+
 // AskPages asks all replicas at the same time for the status page /debug/<page>. It
 // leaves out the replicas whose error absent recognizes, because they do not have the
 // object of the query. The error is about replicas that did not answer; it may come
 // with answers of others.
 func AskPages[T any](ctx context.Context, f *ReplicaFlags, found []*replicas.Replica, page string, query url.Values, absent func(*replicas.AnswerError) bool) ([]Answer[T], error) {
-	pages, errs := make([]T, len(found)), make([]error, len(found))
-	var asked sync.WaitGroup
-	for i, r := range found {
-		asked.Go(func() { errs[i] = r.Get(ctx, "/debug/"+page, query, &pages[i]) })
+	type result struct {
+		page T
+		err  error
 	}
-	asked.Wait()
+	results := ForEach(found, func(r *replicas.Replica) (out result) {
+		out.err = r.Get(ctx, "/debug/"+page, query, &out.page)
+		return out
+	})
 	if err := ctx.Err(); err != nil {
 		return nil, err // not the errors of replicas
 	}
 	var answers []Answer[T]
 	var silent []error
 	for i, r := range found {
-		refusal, refused := errors.AsType[*replicas.AnswerError](errs[i])
+		x := results[i]
+		refusal, refused := errors.AsType[*replicas.AnswerError](x.err)
 		switch {
-		case errs[i] == nil:
-			answers = append(answers, Answer[T]{r.Name, pages[i]})
+		case x.err == nil:
+			answers = append(answers, Answer[T]{r.Name, x.page})
 		case !refused || absent == nil || !absent(refusal):
-			silent = append(silent, fmt.Errorf("%s: %w", r.Name, errs[i]))
+			silent = append(silent, fmt.Errorf("%s: %w", r.Name, x.err))
 		}
 	}
 	return answers, f.silent(silent, len(found))
@@ -255,13 +269,7 @@ func ProxyNames(reports []proxystatus.Report) []string {
 
 // AskProxies asks all replicas at the same time for their connected proxies.
 func AskProxies(ctx context.Context, found []*replicas.Replica) []proxystatus.Report {
-	reports := make([]proxystatus.Report, len(found))
-	var wg sync.WaitGroup
-	for i, r := range found {
-		wg.Go(func() { reports[i] = askReplica(ctx, r) })
-	}
-	wg.Wait()
-	return reports
+	return ForEach(found, func(r *replicas.Replica) proxystatus.Report { return askReplica(ctx, r) })
 }
 
 func askReplica(ctx context.Context, r *replicas.Replica) proxystatus.Report {

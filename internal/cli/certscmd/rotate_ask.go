@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -105,12 +104,8 @@ func (o *rotateStep) inquire(ctx context.Context, env *cli.Env, r *rotate.Requir
 		return nil, err
 	}
 	defer cli.CloseReplicas(found)
-	answer := &rotateAnswer{ControlPlanes: make([]rotateControlPlane, len(found)), needsToken: o.NeedsToken("", o.namespace)}
-	var wg sync.WaitGroup
-	for i, f := range found {
-		wg.Go(func() { answer.ControlPlanes[i] = askControlPlane(ctx, f, r, env.Now()) })
-	}
-	wg.Wait()
+	answer := &rotateAnswer{needsToken: o.NeedsToken("", o.namespace)}
+	answer.ControlPlanes = cli.ForEach(found, func(at *replicas.Replica) rotateControlPlane { return askControlPlane(ctx, at, r, env.Now()) })
 	var reports []proxystatus.Report
 	for i := range answer.ControlPlanes {
 		reports = append(reports, answer.ControlPlanes[i].report)

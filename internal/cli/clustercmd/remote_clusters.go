@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -125,7 +124,7 @@ func (o *remoteClustersOptions) run(ctx context.Context, env *cli.Env) error {
 				return err
 			}
 		}
-		views := askClusters(ctx, found)
+		views := cli.ForEach(found, func(r *replicas.Replica) replicaView { return askClusters(ctx, r) })
 		var wrong []string
 		again := false
 		for i := range views {
@@ -152,36 +151,29 @@ func (o *remoteClustersOptions) run(ctx context.Context, env *cli.Env) error {
 	}
 }
 
-// askClusters asks all replicas at the same time.
-func askClusters(ctx context.Context, list []*replicas.Replica) []replicaView {
-	views := make([]replicaView, len(list))
-	var wg sync.WaitGroup
-	for i, r := range list {
-		wg.Go(func() {
-			var page clusters.Page
-			err := r.Get(ctx, "/debug/clusters", nil, &page)
-			views[i] = replicaView{
-				Server: r.Name, Via: r.Via, Clusters: page.Clusters, Problems: page.Problems, UnreachableNetworks: page.UnreachableNetworks,
-				AddressConflicts: page.AddressConflicts, AddressConflictCount: page.AddressConflictCount,
-			}
-			if err == nil {
-				return
-			}
-			views[i].Error, views[i].err = "ask the control plane: "+err.Error(), err
-			if errors.Is(err, replicas.ErrNotFound) {
-				views[i].Error = "this is no control plane of meshctl"
-			}
-			if r.Announced != nil {
-				for _, c := range r.Announced.Clusters {
-					views[i].Clusters = append(views[i].Clusters, clusters.PageCluster{Status: clusters.Status{
-						Cluster: c.ID, State: clusters.State(c.State), Credential: c.Credential,
-					}})
-				}
-			}
-		})
+// askClusters asks a replica for its clusters.
+func askClusters(ctx context.Context, r *replicas.Replica) replicaView {
+	var page clusters.Page
+	err := r.Get(ctx, "/debug/clusters", nil, &page)
+	view := replicaView{
+		Server: r.Name, Via: r.Via, Clusters: page.Clusters, Problems: page.Problems, UnreachableNetworks: page.UnreachableNetworks,
+		AddressConflicts: page.AddressConflicts, AddressConflictCount: page.AddressConflictCount,
 	}
-	wg.Wait()
-	return views
+	if err == nil {
+		return view
+	}
+	view.Error, view.err = "ask the control plane: "+err.Error(), err
+	if errors.Is(err, replicas.ErrNotFound) {
+		view.Error = "this is no control plane of meshctl"
+	}
+	if r.Announced != nil {
+		for _, c := range r.Announced.Clusters {
+			view.Clusters = append(view.Clusters, clusters.PageCluster{Status: clusters.Status{
+				Cluster: c.ID, State: clusters.State(c.State), Credential: c.Credential,
+			}})
+		}
+	}
+	return view
 }
 
 func (o *remoteClustersOptions) show(env *cli.Env, views []replicaView, wrong []string) error {

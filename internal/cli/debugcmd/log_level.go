@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -100,13 +99,7 @@ func (o *logLevelOptions) run(ctx context.Context, env *cli.Env) error {
 		return err
 	}
 	defer cli.CloseReplicas(found)
-	all := make([]replicaLevels, len(found))
-	var wg sync.WaitGroup
-	for i, r := range found {
-		wg.Go(func() { all[i] = o.ask(ctx, r) })
-	}
-	wg.Wait()
-	return o.show(env, all)
+	return o.show(env, cli.ForEach(found, func(r *replicas.Replica) replicaLevels { return o.ask(ctx, r) }))
 }
 
 const logLevelsPage = "/debug/log-levels"
