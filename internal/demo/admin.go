@@ -12,7 +12,7 @@ import (
 	"strings"
 )
 
-// maxAdminAnswer bounds what is read from an admin interface, in bytes.
+// maxAdminAnswer bounds a response of an admin interface, in bytes.
 const maxAdminAnswer = 64 << 20
 
 // get reads http://addr/path.

@@ -11,24 +11,24 @@ import (
 	"time"
 )
 
-// Headers of the application's contract with its Envoy.
+// Headers that the application reads and writes.
 const (
 	headerXFCC  = "X-Forwarded-Client-Cert"
 	contentType = "Content-Type"
 )
 
-// greeting is what helloworld answers.
+// greeting is the response of helloworld.
 type greeting struct {
 	Version string `json:"version"`
 	Pod     string `json:"pod"`
 	Cluster string `json:"cluster"`
-	// ClientCert is the header x-forwarded-client-cert as the pod's Envoy set
-	// it: who asked.
+	// ClientCert is the header x-forwarded-client-cert of the pod's Envoy, which has the
+	// identity of the client.
 	ClientCert string `json:"x-forwarded-client-cert"`
 }
 
-// app is the application of one helloworld pod. It listens on loopback, where
-// its Envoy alone is told to find it.
+// app is the application of one helloworld pod. It listens on a free loopback port, which
+// only the configuration of its Envoy has.
 type app struct {
 	server *http.Server
 	addr   string
@@ -44,7 +44,7 @@ func startApp(c *cluster) (*app, error) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /hello", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set(contentType, "application/json")
-		// A client that went away is no concern of the application.
+		// The client may have gone.
 		_ = json.NewEncoder(w).Encode(greeting{
 			Version:    c.version,
 			Pod:        c.server.workload,
@@ -61,7 +61,7 @@ func startApp(c *cluster) (*app, error) {
 	return a, nil
 }
 
-// close ends the application and waits for its end.
+// close ends the application and waits for it.
 func (a *app) close() error {
 	err := a.server.Close()
 	if serveErr := <-a.done; !errors.Is(serveErr, http.ErrServerClosed) {
@@ -70,7 +70,7 @@ func (a *app) close() error {
 	return err
 }
 
-// maxGreeting bounds an answer, in bytes.
+// maxGreeting bounds a response, in bytes.
 const maxGreeting = 64 << 10
 
 func readGreeting(r io.Reader) (greeting, error) {

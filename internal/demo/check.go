@@ -15,23 +15,22 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// Result is what the requests of one client showed.
+// Result is the outcome of the requests of one client.
 type Result struct {
 	Client   mesh.ClusterID
 	Requests int
 	Tally    Tally
-	// Local and Gateway are the two hosts that the client's Envoy may choose
-	// from, LocalRequests and GatewayRequests how many of the requests it
-	// sent to each by its own counters.
+	// Local and Gateway are the two hosts that the client's Envoy may choose. LocalRequests
+	// and GatewayRequests are the requests that it sent to each by its own counters.
 	Local, Gateway                 netip.AddrPort
 	LocalRequests, GatewayRequests uint64
-	// GatewayConnections are those that the other network's gateway has
-	// passed on since it started, GatewayBytes is what it passed on during
-	// the requests, both directions together.
+	// GatewayConnections is the number of connections that the other network's gateway has
+	// passed on since its start. GatewayBytes is its traffic during the requests, in both
+	// directions.
 	GatewayConnections, GatewayBytes uint64
 }
 
-// Far is the number of answers from another cluster.
+// Far returns the number of answers from the other cluster.
 func (r *Result) Far() int {
 	n := 0
 	for a, count := range r.Tally.Answers {
@@ -42,9 +41,9 @@ func (r *Result) Far() int {
 	return n
 }
 
-// fairAnswers bounds how many of n requests each of two versions answers when
-// both are as likely: one half, and at most 4.24 standard deviations of √n/2
-// from it. Of 200 that is 70 to 130; chance goes beyond it once in 40,000.
+// fairAnswers bounds the answers of each of two equally likely versions to n requests: one
+// half, plus or minus 4.24 standard deviations of √n/2. For 200 requests that is 70 to 130;
+// chance leaves the range once in 40,000.
 func fairAnswers(n int) (least, most int) {
 	fair := func(k int) bool {
 		off := int64(2*k - n) // twice the deviation
@@ -54,7 +53,7 @@ func fairAnswers(n int) (least, most int) {
 	return least, n - least
 }
 
-// Problems returns what a mesh that works would not have shown.
+// Problems returns the differences from a mesh that works.
 func (r *Result) Problems() []error {
 	var errs []error
 	problem := func(format string, args ...any) {
@@ -94,10 +93,9 @@ func (r *Result) Problems() []error {
 	return errs
 }
 
-// Check sends requests from each client, one client after the other, and
-// returns what they showed. The error is about the measurement; whether the
-// mesh works is what Problems of the results say. The proxies count all
-// requests, so nothing else may be under way.
+// Check sends requests from one client after the other and returns the outcomes. The error
+// is about the measurement; Problems of the results reports whether the mesh works. The
+// proxies count all requests, so no other requests may be in flight.
 func (m *Mesh) Check(ctx context.Context, requests int) ([]Result, error) {
 	ctx, cancel := m.bind(ctx)
 	defer cancel()
@@ -152,7 +150,7 @@ func (m *Mesh) checkClient(ctx context.Context, c *Client, near, far *cluster, r
 	return r, nil
 }
 
-// route says by which way the answers of a version came.
+// route names the host that the answers came through.
 func (r *Result) route(a Answer) string {
 	if a.Cluster == r.Client {
 		return "local " + r.Local.String()
@@ -160,9 +158,8 @@ func (r *Result) route(a Answer) string {
 	return "gateway " + r.Gateway.String()
 }
 
-// shares renders each count's part of all counts in percent, such as 47.5%.
-// They add up to 100.0%: what rounding down leaves goes to those that lost
-// the most by it.
+// shares renders the percentage of each count, such as 47.5%. The percentages add up to
+// 100.0%: the counts with the largest remainders are rounded up.
 func shares(counts []int) []string {
 	all := 0
 	for _, n := range counts {
@@ -192,7 +189,7 @@ func shares(counts []int) []string {
 	return out
 }
 
-// count says how many there are of something: "1 request", "2 requests".
+// count renders a number of things: "1 request", "2 requests".
 func count(n int, what string) string {
 	if n != 1 {
 		what += "s"
@@ -200,7 +197,7 @@ func count(n int, what string) string {
 	return strconv.Itoa(n) + " " + what
 }
 
-// joinProblems makes one error of the problems of all results, one a line.
+// joinProblems returns the problems of all results as one error, one problem a line.
 func joinProblems(results []Result) error {
 	var lines []string
 	for _, r := range results {

@@ -15,17 +15,17 @@ import (
 	"github.com/meshctl/meshctl/internal/process"
 )
 
-// The oldest Envoy that understands all that meshctl generates.
+// The oldest Envoy that accepts the resources that meshctl generates.
 const minEnvoyMajor, minEnvoyMinor = 1, 36
 
-// cachedEnvoy is where make envoy puts it, below the repository.
+// cachedEnvoy is the path of the Envoy that make envoy installs, below the repository.
 const cachedEnvoy = ".cache/envoy/envoy"
 
 const getEnvoy = "run make envoy in the repository, or name one with --envoy"
 
-// findEnvoy returns the absolute path of the Envoy to use and its version:
-// path if it is not empty, else that of the working directory's cache, else
-// the one on PATH. It is an error when it is too old.
+// findEnvoy returns the absolute path of the Envoy to use and its version. It uses path if it
+// is not empty, else the Envoy in the working directory's cache, else the Envoy on PATH. A too
+// old Envoy is an error.
 func findEnvoy(ctx context.Context, path string) (found, version string, err error) {
 	if path == "" {
 		path = cachedEnvoy
@@ -49,10 +49,10 @@ func findEnvoy(ctx context.Context, path string) (found, version string, err err
 	return path, version, nil
 }
 
-// versionTimeout is how long envoy --version may take.
+// versionTimeout bounds envoy --version.
 const versionTimeout = 10 * time.Second
 
-// printVersion returns what envoy --version prints.
+// printVersion returns the output of envoy --version.
 func printVersion(ctx context.Context, path string) (string, error) {
 	limited, cancel := context.WithTimeout(ctx, versionTimeout)
 	defer cancel()

@@ -11,7 +11,7 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// The names that the two clusters have in common.
+// Names in both clusters.
 const (
 	meshID          = "mesh1"
 	sampleNamespace = "sample"
@@ -19,15 +19,15 @@ const (
 	clientName      = "client"
 	gatewayName     = "istio-eastwestgateway"
 	helloworldPort  = 5000
-	// clientProxyPort is where a client's Envoy takes requests as a forward
-	// proxy: the demo redirects nothing, so clients name their proxy.
+	// clientProxyPort is the port at which a client's Envoy is a forward proxy: the demo
+	// redirects nothing, so clients name their proxy.
 	clientProxyPort = 15080
 	controlPlane    = "istiod"
-	// podTemplateHash is what the ReplicaSet controller would make up.
+	// podTemplateHash stands for the hash of the ReplicaSet controller.
 	podTemplateHash = "demo"
 )
 
-// target is the service that clients ask, as its clients' Envoys name it.
+// target returns the Envoy cluster of the service that clients call.
 func target() mesh.ClusterName {
 	return mesh.ClusterName{
 		Direction: mesh.Outbound,
@@ -36,7 +36,7 @@ func target() mesh.ClusterName {
 	}
 }
 
-// clientIdentity is whom the servers must see.
+// clientIdentity is the identity that the servers must see.
 func clientIdentity() mesh.Identity {
 	return mesh.Identity{TrustDomain: mesh.DefaultTrustDomain, Namespace: sampleNamespace, ServiceAccount: clientName}
 }
@@ -63,14 +63,14 @@ type pod struct {
 	labels    map[string]string
 	nodeType  mesh.NodeType
 	ip        netip.Addr
-	own       map[uint16]string // ports beside those that every proxy has, by use
+	own       map[uint16]string // use of each port that only this pod has
 }
 
-// endpoint is an address that something of the demo listens on.
+// endpoint is an address that a process of the demo listens on.
 type endpoint struct {
 	addr    netip.AddrPort
-	who     string // who needs it
-	use     string // what for
+	who     string // process that needs it
+	use     string // purpose
 	control bool   // of a control plane: the first that are taken, the last that are freed
 }
 
@@ -117,7 +117,7 @@ func newCluster(number int) *cluster {
 	return c
 }
 
-// newPod fills in what all pods of the cluster have in common.
+// newPod fills in the common fields of the cluster's pods.
 func (c *cluster) newPod(p pod) pod {
 	p.cluster, p.network = c.id, c.network
 	p.role += " of " + string(c.id)
@@ -131,7 +131,7 @@ func (c *cluster) addr(host byte) netip.Addr {
 
 func (c *cluster) pods() []pod { return []pod{c.gateway, c.server, c.client} }
 
-// control is an address of the control plane.
+// control returns an address of the control plane.
 func (c *cluster) control(port uint16) netip.AddrPort { return netip.AddrPortFrom(c.addr(2), port) }
 
 func (c *cluster) xdsAddr() netip.AddrPort      { return c.control(mesh.PortSecureXDS) }
@@ -139,7 +139,7 @@ func (c *cluster) plainXDSAddr() netip.AddrPort { return c.control(mesh.PortPlai
 func (c *cluster) httpAddr() netip.AddrPort     { return c.control(8080) }
 func (c *cluster) metricsAddr() netip.AddrPort  { return c.control(mesh.PortMonitoring) }
 
-// endpoints are all addresses that the cluster's processes listen on.
+// endpoints returns all addresses that the cluster's processes listen on.
 func (c *cluster) endpoints() []endpoint {
 	var out []endpoint
 	for _, control := range []struct {
@@ -177,8 +177,8 @@ func (p pod) endpoints() []endpoint {
 
 func (p pod) at(port uint16) netip.AddrPort { return netip.AddrPortFrom(p.ip, port) }
 
-// admin is the address of the pod's Envoy's admin interface.
+// admin returns the address of the admin interface of the pod's Envoy.
 func (p pod) admin() netip.AddrPort { return p.at(mesh.PortEnvoyAdmin) }
 
-// slug names the pod in paths: unique on this machine and short.
+// slug returns a short name of the pod for paths, unique on this machine.
 func (p pod) slug() string { return string(p.cluster) + "-" + p.workload }

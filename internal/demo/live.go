@@ -20,9 +20,9 @@ const (
 	liveInterval = time.Second
 )
 
-// live sends requests from all clients and prints a line a second, until ctx
-// ends or nobody reads them any more. It returns nil unless the mesh failed. With width, each line is written
-// over the last.
+// live sends requests from all clients and prints a line a second, until ctx ends or the
+// reader of w has gone. It returns nil unless the mesh failed. With width, each line overwrites
+// the line before.
 func (m *Mesh) live(ctx context.Context, w io.Writer, width func() int) error {
 	type outcome struct {
 		client int
@@ -100,9 +100,8 @@ func (m *Mesh) clusterIDs() []mesh.ClusterID {
 	return out
 }
 
-// liveLine says what each client was answered, and why a request failed, such
-// as "cluster1:  4 v1,  6 v2   cluster2:  5 v1,  2 v2, 3 failed   (503 Service
-// Unavailable)".
+// liveLine renders the answers to each client and the cause of a failure, such as
+// "cluster1:  4 v1,  6 v2   cluster2:  5 v1,  2 v2, 3 failed   (503 Service Unavailable)".
 func liveLine(clients []mesh.ClusterID, tallies []Tally) string {
 	var parts []string
 	var last error
@@ -121,7 +120,7 @@ func liveLine(clients []mesh.ClusterID, tallies []Tally) string {
 	return strings.Join(parts, "   ")
 }
 
-// shortCause says in a few words why a request failed.
+// shortCause returns the cause of a failed request in a few words.
 func shortCause(err error) string {
 	var (
 		status  *statusError
@@ -140,9 +139,8 @@ func shortCause(err error) string {
 	}
 }
 
-// fit cuts the line to what a terminal of so many columns shows in one row
-// without its last column: some terminals begin a new row after that. A width
-// of 0 is unknown.
+// fit cuts the line so that it fits one row of a terminal without its last column, after
+// which some terminals begin a new row. 0 columns means unknown.
 func fit(line string, columns int) string {
 	runes := []rune(line)
 	if columns <= 0 || len(runes) < columns {

@@ -1,8 +1,7 @@
-// Package demo runs a mesh of two clusters on two networks on one Linux
-// machine: two control planes, two east-west gateways, two versions of one
-// service and two clients, every proxy a real Envoy with its agent. A network
-// is a range of loopback addresses and a pod is an address of it, so nothing
-// needs root and nothing is redirected.
+// Package demo runs a mesh of two clusters on two networks on one Linux machine: two control
+// planes, two east-west gateways, two versions of one service and two clients. Every proxy is
+// a real Envoy with its agent. A network is a range of loopback addresses and a pod is one of
+// its addresses, so nothing needs root and nothing is redirected.
 package demo
 
 import (
@@ -35,35 +34,31 @@ const (
 
 // Options of Start.
 type Options struct {
-	// Program is the path of meshctl, which the demo starts as control
-	// planes and agents.
+	// Program is the path of meshctl, which runs as control planes and agents.
 	Program string
-	// Envoy is the path of Envoy; empty means that of the working
-	// directory's .cache, else the one on PATH.
+	// Envoy is the path of Envoy. If it is empty, the demo looks in the working directory's
+	// .cache, then on PATH.
 	Envoy string
-	// Dir is where everything is written and stays. It must not exist or be
-	// empty. An empty Dir means a temporary directory, removed by Stop.
+	// Dir is the directory of all files, which stay there. It must not exist or must be
+	// empty. If Dir is "", the demo uses a temporary directory, which Stop removes.
 	Dir string
-	// Logs is where logs go when Dir is empty. It is emptied before and
-	// removed after, unless the mesh failed.
+	// Logs is the directory of logs when Dir is "". It is emptied at the start, and removed
+	// at the end unless the mesh failed.
 	Logs string
-	// SotW makes the proxies ask for the state of the world instead of
-	// incremental xDS.
+	// SotW selects state-of-the-world xDS instead of incremental xDS.
 	SotW bool
-	// CertTTL is how long the certificates of proxies live; 0 means what
-	// agents ask for by themselves.
+	// CertTTL is the lifetime of the proxies' certificates; 0 means the default of agents.
 	CertTTL time.Duration
-	// Rand and Now are used for certificates and tokens, LookupEnv for what
-	// children need of the environment.
+	// Rand and Now are used for certificates and tokens, LookupEnv for the environment of
+	// children.
 	Rand      io.Reader
 	Now       func() time.Time
 	LookupEnv func(string) (string, bool)
-	// Done, if not nil, is told of every step of the start that was done, and
-	// Note of what takes long and of what else the person should know.
+	// Done, if not nil, is called after each step of the start. Note, if not nil, is called
+	// with slow steps and other remarks.
 	Done func(step string)
 	Note func(text string)
-	// Hurry, when it is closed, ends the waits of Stop: what has not ended by
-	// itself is killed.
+	// Hurry, once closed, makes Stop kill all remaining processes.
 	Hurry <-chan struct{}
 }
 
@@ -83,13 +78,12 @@ type Mesh struct {
 
 	mu       sync.Mutex
 	stopping bool
-	failed   chan struct{} // closed when a process ends that should run
+	failed   chan struct{} // closed when a process ended too early
 	cause    error         // valid after failed
 }
 
-// Start brings the mesh up and returns when each client has had an answer of
-// both versions. When it fails nothing is left but the logs that its error
-// names. The caller has to Stop the mesh.
+// Start starts the mesh and returns when each client has had an answer of both versions. The
+// caller must Stop the mesh. After an error, only the logs that the error names are left.
 func Start(ctx context.Context, opts Options) (_ *Mesh, err error) {
 	if err := supported(); err != nil {
 		return nil, err
@@ -112,7 +106,7 @@ func Start(ctx context.Context, opts Options) (_ *Mesh, err error) {
 	bound, cancel := m.bind(ctx)
 	defer cancel()
 	if err := m.up(bound); err != nil {
-		// Why a wait was given up is the better cause.
+		// The reason why a wait ended early is the better cause.
 		if cause := context.Cause(bound); cause != nil {
 			err = cause
 		}
@@ -124,8 +118,8 @@ func Start(ctx context.Context, opts Options) (_ *Mesh, err error) {
 	return m, nil
 }
 
-// prepare finds Envoy and returns its version, clears away what demos that
-// were killed have left, and checks that all addresses are free.
+// prepare finds Envoy and returns its version, removes directories of killed demos, and
+// checks that all addresses are free.
 func (m *Mesh) prepare(ctx context.Context) (version string, err error) {
 	stop := m.watch(func() string { return "waiting for envoy --version" })
 	m.opts.Envoy, version, err = findEnvoy(ctx, m.opts.Envoy)
@@ -135,10 +129,10 @@ func (m *Mesh) prepare(ctx context.Context) (version string, err error) {
 	}
 	removed, err := removeStale(os.TempDir())
 	for _, dir := range removed {
-		m.done("removed %s, which a demo that was killed had left", dir)
+		m.done("removed %s, which a killed demo had left", dir)
 	}
 	if err != nil {
-		m.note(err.Error()) // no reason not to go on
+		m.note(err.Error()) // the demo can go on
 	}
 	var endpoints []endpoint
 	for _, c := range m.clusters {
@@ -147,11 +141,11 @@ func (m *Mesh) prepare(ctx context.Context) (version string, err error) {
 	return version, checkPorts(ctx, endpoints)
 }
 
-// anotherPlace is what to do where logs cannot be kept.
+// anotherPlace is the advice when logs cannot be written.
 const anotherPlace = "name another place with XDG_STATE_HOME, or give --keep DIR"
 
-// makeDirs makes the directories of the run and of its logs. When it fails no
-// temporary directory is left.
+// makeDirs makes the directories of the run and of its logs. After an error no temporary
+// directory is left.
 func (m *Mesh) makeDirs() (err error) {
 	if m.opts.Dir != "" {
 		dir, err := filepath.Abs(m.opts.Dir)
@@ -191,7 +185,7 @@ func (m *Mesh) removeRunDir() error {
 	return os.RemoveAll(m.dir)
 }
 
-// up starts all parts, one step after the other.
+// up starts all parts, step by step.
 func (m *Mesh) up(ctx context.Context) error {
 	if err := m.writeTrust(); err != nil {
 		return err
@@ -287,7 +281,7 @@ type page struct {
 	path string
 }
 
-// awaitAll waits until each process, called what, answers on its page.
+// awaitAll waits until each process answers at its page.
 func (m *Mesh) awaitAll(ctx context.Context, what string, all []*child, pages []page) error {
 	var ready atomic.Int32
 	defer m.watch(func() string {
@@ -310,8 +304,8 @@ func (m *Mesh) awaitAll(ctx context.Context, what string, all []*child, pages []
 	return group.Wait()
 }
 
-// poll calls probe until it returns no error, ctx ends, or startTimeout is
-// over; then it returns probe's last error.
+// poll calls probe until it succeeds, ctx ends, or startTimeout has passed. Then it returns
+// the last error of probe.
 func poll(ctx context.Context, probe func(context.Context) error) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("waited %s", startTimeout))
 	defer cancel()
@@ -363,20 +357,20 @@ func (m *Mesh) warmUp(ctx context.Context) error {
 	return nil
 }
 
-// Dir is the directory that the control planes read as the cluster.
+// Dir returns the directory that the control planes read as the cluster.
 func (m *Mesh) Dir(cluster mesh.ClusterID) string { return filepath.Join(m.dir, string(cluster)) }
 
-// EndpointFile is the file that makes the cluster's helloworld an endpoint.
+// EndpointFile returns the file with the endpoint of the cluster's helloworld.
 func (m *Mesh) EndpointFile(cluster mesh.ClusterID) string {
 	return filepath.Join(m.Dir(cluster), filepath.FromSlash(helloworldEndpoints))
 }
 
-// ControlPlaneLog is the log of the cluster's control plane.
+// ControlPlaneLog returns the log file of the cluster's control plane.
 func (m *Mesh) ControlPlaneLog(cluster mesh.ClusterID) string {
 	return m.logPath(string(cluster) + "-" + controlPlane)
 }
 
-// Clients are the client pods, that of cluster1 first.
+// Clients returns the client pods, of cluster1 first.
 func (m *Mesh) Clients() []*Client { return m.clients }
 
 // Proxy is one of the mesh's Envoys.
@@ -386,7 +380,7 @@ type Proxy struct {
 	ControlPlane string // address of its control plane's plaintext xDS
 }
 
-// Proxies are all Envoys of the mesh.
+// Proxies returns all Envoys of the mesh.
 func (m *Mesh) Proxies() []Proxy {
 	var out []Proxy
 	for _, c := range m.clusters {
@@ -397,18 +391,18 @@ func (m *Mesh) Proxies() []Proxy {
 	return out
 }
 
-// Failed is closed when a part of the mesh ends that should run; Err then
-// says which and why.
+// Failed returns a channel that is closed when a process of the mesh ended too early. Err
+// then has the cause.
 func (m *Mesh) Failed() <-chan struct{} { return m.failed }
 
-// Err is why the mesh failed, nil while it has not.
+// Err returns the cause of the failure, nil while there is none.
 func (m *Mesh) Err() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.cause
 }
 
-// ended hears of every process that ended.
+// ended is called with each process that ended.
 func (m *Mesh) ended(p *child) {
 	m.mu.Lock()
 	stopping := m.stopping
@@ -428,8 +422,7 @@ func (m *Mesh) fail(cause error) {
 	}
 }
 
-// bind returns a context that also ends when the mesh fails; the failure is
-// its cause.
+// bind returns a context that also ends when the mesh fails, with the failure as its cause.
 func (m *Mesh) bind(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	go func() {
@@ -442,9 +435,8 @@ func (m *Mesh) bind(ctx context.Context) (context.Context, context.CancelFunc) {
 	return ctx, func() { cancel(nil) }
 }
 
-// Stop ends the mesh and removes what it made: all of it, but what Options
-// say is to stay. It does so also when ctx has ended, and at once when
-// Options.Hurry is closed. The error tells what did not end as it should.
+// Stop ends the mesh and removes its files, except those that Options keep. It does so also
+// when ctx has ended, and kills processes when Options.Hurry is closed.
 func (m *Mesh) Stop(ctx context.Context) error {
 	m.mu.Lock()
 	stopped := m.stopping
@@ -459,7 +451,7 @@ func (m *Mesh) Stop(ctx context.Context) error {
 
 	var errs []error
 	if m.opts.Dir != "" {
-		// Of a mesh that failed, what can be had.
+		// A failed mesh may lack some dumps.
 		if err := m.keepDumps(ctx); err != nil && !failed && ctx.Err() == nil {
 			errs = append(errs, err)
 		}
@@ -480,8 +472,7 @@ func (m *Mesh) Stop(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// unhurried returns a context that ends when Options.Hurry is closed, and not
-// with ctx.
+// unhurried returns a context that ends when Options.Hurry is closed, not with ctx.
 func (m *Mesh) unhurried(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	go func() {
@@ -494,7 +485,7 @@ func (m *Mesh) unhurried(ctx context.Context) (context.Context, context.CancelFu
 	return ctx, cancel
 }
 
-// stopAll stops the processes, all at the same time.
+// stopAll stops the processes concurrently.
 func (m *Mesh) stopAll(ctx context.Context, all []*child) error {
 	var left atomic.Int32
 	left.Store(int32(len(all)))
@@ -518,8 +509,7 @@ func (m *Mesh) stopAll(ctx context.Context, all []*child) error {
 	return errors.Join(errs...)
 }
 
-// keepDumps writes down what goes away with the Envoys: their bootstraps,
-// their configuration and their certificates.
+// keepDumps saves the bootstraps, configuration and certificates of the Envoys.
 func (m *Mesh) keepDumps(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, adminTimeout)
 	defer cancel()

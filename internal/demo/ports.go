@@ -9,8 +9,8 @@ import (
 	"syscall"
 )
 
-// checkPorts returns an error that names every address that cannot be
-// listened on and who needs it, or says that another demo is the cause.
+// checkPorts returns an error that names each unavailable address and the process that needs
+// it, or another demo as the cause.
 func checkPorts(ctx context.Context, endpoints []endpoint) error {
 	var (
 		taken  []endpoint
@@ -34,7 +34,7 @@ func checkPorts(ctx context.Context, endpoints []endpoint) error {
 	return errors.Join(takenError(taken, endpoints), errors.Join(errs...))
 }
 
-// takenError says which of all addresses are in use, nil if none is.
+// takenError reports which of all addresses are in use, nil for none.
 func takenError(taken, all []endpoint) error {
 	if len(taken) == 0 {
 		return nil

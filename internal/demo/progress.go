@@ -2,12 +2,11 @@ package demo
 
 import "time"
 
-// slowStep is how long a step may take before the person is told what is
-// under way.
+// slowStep is the time after which a step is reported as slow.
 const slowStep = 3 * time.Second
 
-// watch tells of a step that takes long what is under way, and again when that
-// has changed, ever more rarely, until the returned function is called.
+// watch reports the progress of a slow step, and again when it has changed, at growing
+// intervals, until the returned function is called.
 func (m *Mesh) watch(underWay func() string) (stop func()) {
 	if m.opts.Note == nil {
 		return func() {}
@@ -15,8 +14,8 @@ func (m *Mesh) watch(underWay func() string) (stop func()) {
 	return watch(slowStep, underWay, m.opts.Note)
 }
 
-// watch tells for the first time after wait.
-func watch(wait time.Duration, underWay func() string, tell func(string)) (stop func()) {
+// watch reports for the first time after wait.
+func watch(wait time.Duration, underWay func() string, report func(string)) (stop func()) {
 	quit, done := make(chan struct{}), make(chan struct{})
 	go func() {
 		defer close(done)
@@ -27,7 +26,7 @@ func watch(wait time.Duration, underWay func() string, tell func(string)) (stop 
 			select {
 			case <-tick.C:
 				if text := underWay(); text != last {
-					tell(text)
+					report(text)
 					last = text
 					wait *= 2
 					tick.Reset(wait)

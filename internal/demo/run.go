@@ -24,19 +24,18 @@ type RunOptions struct {
 	Options
 	// Once ends the demo after the check.
 	Once bool
-	// Requests is how many each client sends for the check.
+	// Requests is the number of requests that each client sends for the check.
 	Requests int
 	// Results go to Stdout, progress to Stderr.
 	Stdout, Stderr io.Writer
-	// Width, if not nil, says that Stdout is a terminal, where a line can be
-	// written over, and how many columns it has now; 0 is unknown.
+	// Width is nil unless Stdout is a terminal, where lines can be overwritten. It returns
+	// the current number of columns, 0 for unknown.
 	Width func() int
 }
 
-// Run shows the demo. With Once it returns nil only if the mesh does all that
-// it should; else it shows live shares until ctx ends or nobody reads o.Stdout
-// any more, which is no error. When ctx ends before that, or o.Hurry is closed,
-// the error is context.Canceled.
+// Run shows the demo. With Once it returns nil only if the check finds no problem. Otherwise
+// it goes on with live shares until ctx ends or the reader of o.Stdout has gone, which is no
+// error. When ctx ends before that, or o.Hurry is closed, the error is context.Canceled.
 func Run(ctx context.Context, o RunOptions) (err error) {
 	started := o.Now()
 	say := func(mark string) func(string) {
@@ -60,7 +59,7 @@ func Run(ctx context.Context, o RunOptions) (err error) {
 		switch {
 		case stopErr == nil:
 			o.Done(m.ending(hurried))
-		case errors.Is(err, context.Canceled): // which is all that will be said of err
+		case errors.Is(err, context.Canceled): // the caller prints nothing else of it
 			o.Note(stopErr.Error())
 		default:
 			err = errors.Join(err, stopErr)
@@ -74,7 +73,7 @@ func Run(ctx context.Context, o RunOptions) (err error) {
 	o.Stdout = &results{o.Stdout, giveUp}
 	err = m.show(bound, o)
 	if err != nil {
-		// Why a request or a program was given up is the better cause.
+		// The reason why a request or program ended early is the better cause.
 		if cause := context.Cause(bound); cause != nil {
 			return cause
 		}
@@ -85,7 +84,7 @@ func Run(ctx context.Context, o RunOptions) (err error) {
 	return err
 }
 
-// results is where results are written; the first that cannot be ends the demo.
+// results writes results. The first failed write ends the demo.
 type results struct {
 	w      io.Writer
 	giveUp context.CancelCauseFunc
@@ -100,7 +99,7 @@ func (r *results) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// ending says what has become of the processes and files after Stop.
+// ending reports the state of processes and files after Stop.
 func (m *Mesh) ending(hurried bool) string {
 	processes := "all processes ended"
 	if hurried {
@@ -116,7 +115,7 @@ func (m *Mesh) ending(hurried bool) string {
 	}
 }
 
-// show prints the tables, checks, and goes on with live shares.
+// show prints tables, checks the mesh, and goes on with live shares.
 func (m *Mesh) show(ctx context.Context, o RunOptions) error {
 	for _, c := range m.clients {
 		if err := m.showEndpoints(ctx, c, o.Stdout); err != nil {
@@ -143,8 +142,8 @@ func (m *Mesh) show(ctx context.Context, o RunOptions) error {
 	return m.live(ctx, o.Stdout, o.Width)
 }
 
-// showEndpoints prints what the client's Envoy may choose from, with the
-// command that prints it.
+// showEndpoints prints the hosts that the client's Envoy may choose, with the command that
+// prints them.
 func (m *Mesh) showEndpoints(ctx context.Context, c *Client, w io.Writer) error {
 	args := []string{"pc", "endpoints", "--admin", c.Admin(), "--cluster", target().String()}
 	fmt.Fprintf(w, "The client of %s may choose from:\n\n$ %s\n", c.Cluster, m.commandLine(args...))
@@ -160,7 +159,7 @@ func (m *Mesh) showEndpoints(ctx context.Context, c *Client, w io.Writer) error 
 	return nil
 }
 
-// showResults prints who answered, and what the proxies counted.
+// showResults prints the answers and the counters of the proxies.
 func showResults(w io.Writer, url string, results []Result) error {
 	answers := output.Table{Header: []string{"CLIENT", "VERSION", "ANSWERS", "SHARE", "ROUTE"}}
 	counters := output.Table{Header: []string{"CLIENT", "TO ITS POD", "TO GATEWAY", "CONNECTIONS", "BYTES"}}
@@ -187,8 +186,7 @@ func showResults(w io.Writer, url string, results []Result) error {
 	return nil
 }
 
-// answerRows are the rows of the client: one of each version and route, and
-// one of the requests that failed.
+// answerRows returns a row for each version and route, and a row for failed requests.
 func (r *Result) answerRows() [][]string {
 	type source struct{ version, route string }
 	counts := map[source]int{}
@@ -212,8 +210,8 @@ func (r *Result) answerRows() [][]string {
 	return rows
 }
 
-// showPeers prints whom the servers' Envoys saw: one sentence, if they saw the
-// same everywhere.
+// showPeers prints the client identities that the servers' Envoys saw: a sentence, if all
+// are equal, or a table.
 func showPeers(w io.Writer, results []Result) error {
 	seen := map[string]bool{}
 	table := output.Table{Header: []string{"CLIENT", "VERSION", "ANSWERS", "SEEN AS"}, Gap: 2}
@@ -243,7 +241,7 @@ func compareAnswers(a, b Answer) int {
 	return strings.Compare(a.Peer, b.Peer)
 }
 
-// showCommands prints what a curious person would type next.
+// showCommands prints commands to try.
 func (m *Mesh) showCommands(w io.Writer) {
 	c1, c2 := m.clusters[0], m.clusters[1]
 	endpoints := m.EndpointFile(c1.id)
@@ -286,8 +284,7 @@ func (m *Mesh) showCommands(w io.Writer) {
 	fmt.Fprint(w, "\nAnswers of each second, until Ctrl-C:\n\n")
 }
 
-// commandLine is how a person runs meshctl with these arguments from any
-// directory.
+// commandLine returns a command line for meshctl that works in any directory.
 func (m *Mesh) commandLine(args ...string) string {
 	words := []string{output.ShellWord(m.programName())}
 	for _, a := range args {
@@ -296,8 +293,8 @@ func (m *Mesh) commandLine(args ...string) string {
 	return strings.Join(words, " ")
 }
 
-// programName is the name of meshctl if a shell finds this program by it, else
-// its path.
+// programName returns the name of meshctl if a shell finds this program by it, else its
+// path.
 func (m *Mesh) programName() string {
 	name := filepath.Base(m.opts.Program)
 	found, err := exec.LookPath(name)

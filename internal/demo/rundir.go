@@ -10,10 +10,9 @@ import (
 	"strings"
 )
 
-// A run directory is temporary and holds private keys, so one that outlives
-// its demo, which was killed, is removed by the next. It has a marker that the
-// demo keeps locked: the kernel opens the lock when the demo ends, whatever
-// ended it, and a process id used again cannot be taken for it.
+// A run directory is temporary and holds private keys, so the next demo removes the directory
+// of a killed demo. A demo keeps a marker file in its directory locked. The kernel releases the
+// lock when the demo ends for any reason, and a reused process ID cannot hide that.
 const (
 	runDirPrefix = "meshctl-"
 	markerName   = "demo.lock"
@@ -34,7 +33,7 @@ func newRunDir(temp string) (dir string, lock *os.File, err error) {
 			err = errors.Join(fmt.Errorf("mark the temporary directory: %w", err), os.RemoveAll(dir))
 		}
 	}()
-	// Nobody may find the marker before it is locked.
+	// No other demo may find the marker before it is locked.
 	unlocked := filepath.Join(dir, "."+markerName)
 	lock, err = os.OpenFile(unlocked, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
 	if err != nil {
@@ -54,10 +53,10 @@ func newRunDir(temp string) (dir string, lock *os.File, err error) {
 	return dir, lock, os.Rename(unlocked, filepath.Join(dir, markerName))
 }
 
-// removeStale removes the run directories below temp whose demos are gone, and
-// returns their paths. The error names those that could not be removed.
+// removeStale removes the run directories of ended demos below temp and returns their paths.
+// The error names the directories that could not be removed.
 func removeStale(temp string) (removed []string, err error) {
-	root, err := os.OpenRoot(temp) // no link leads out of it
+	root, err := os.OpenRoot(temp) // so that no link leads out of it
 	if err != nil {
 		return nil, err
 	}
@@ -86,8 +85,8 @@ func removeStale(temp string) (removed []string, err error) {
 	return removed, errors.Join(errs...)
 }
 
-// lockStale returns the locked marker of a run directory whose demo is gone.
-// It is nil for everything else, and where there is any doubt.
+// lockStale returns the locked marker of a run directory whose demo has ended. It returns nil
+// for everything else, and in case of doubt.
 func lockStale(root *os.Root, name string) *os.File {
 	dir, err := root.Lstat(name)
 	if err != nil || !dir.IsDir() || dir.Mode().Perm() != 0o700 || !owned(dir) {

@@ -19,7 +19,7 @@ const (
 	caDir     = "ca" // the root, and a folder for each cluster
 	issuerDir = "issuer"
 	stateDir  = "state"
-	podsDir   = "pods" // one folder a pod: the root of its file system
+	podsDir   = "pods" // a folder for each pod, the root of its file system
 )
 
 // Paths in a pod, as Kubernetes mounts them and the agent finds them.
@@ -42,8 +42,8 @@ func (m *Mesh) path(parts ...string) string {
 
 func (m *Mesh) logPath(name string) string { return filepath.Join(m.logs, name+".log") }
 
-// writeTrust makes what the parts of the mesh prove themselves with: a root,
-// an intermediate and a token issuer for each cluster, a token for each pod.
+// writeTrust makes a root, an intermediate and a token issuer for each cluster, and a token
+// for each pod.
 func (m *Mesh) writeTrust() error {
 	now := m.opts.Now()
 	root, err := certs.NewRoot(caSpec("Root CA"), now, m.opts.Rand)
@@ -78,8 +78,8 @@ func caSpec(commonName string) certs.CASpec {
 	}
 }
 
-// writeTokens puts into each pod of the cluster what Kubernetes would mount:
-// its token and the root of the mesh.
+// writeTokens writes the files that Kubernetes would mount into each pod of the cluster: its
+// token and the root of the mesh.
 func (m *Mesh) writeTokens(c *cluster, root []byte) error {
 	issuer, err := token.GenerateIssuer("")
 	if err != nil {
@@ -109,7 +109,7 @@ func (m *Mesh) writeTokens(c *cluster, root []byte) error {
 
 func (m *Mesh) podDir(p pod) string { return m.path(podsDir, p.slug()) }
 
-// controlCommand starts the control plane of c, which also reads the other
+// controlCommand returns the command of the control plane of c, which also reads the other
 // cluster.
 func (m *Mesh) controlCommand(c *cluster) command {
 	id := string(c.id)
@@ -137,14 +137,14 @@ func (m *Mesh) controlCommand(c *cluster) command {
 	return command{
 		role: "control plane of " + id,
 		args: args,
-		env:  append(m.environment(m.dir), "POD_NAME=istiod-"+id), // by which meshctl ps names it
+		env:  append(m.environment(m.dir), "POD_NAME=istiod-"+id), // its name in meshctl ps
 		dir:  m.dir,
 		log:  m.logPath(id + "-" + controlPlane),
 	}
 }
 
-// agentCommand starts the agent of c's pod p, in the pod's folder and with
-// the environment that Istio's injector gives it.
+// agentCommand returns the command of the agent of c's pod p, in the pod's folder and with the
+// environment that Istio's injector sets.
 func (m *Mesh) agentCommand(c *cluster, p pod) (command, error) {
 	dir := m.podDir(p)
 	labels, err := json.Marshal(p.labels)
@@ -193,9 +193,9 @@ func (m *Mesh) agentCommand(c *cluster, p pod) (command, error) {
 	}, nil
 }
 
-// environment is what a child gets of ours: no MESHCTL_ or ISTIO_ variable
-// and no configuration file of the person may change the demo. The tokens of the
-// control planes are where the person's commands look for them.
+// environment returns the environment of a child: no MESHCTL_ or ISTIO_ variable and no
+// configuration file of the user may change the demo. Control planes write their tokens where
+// the user's commands look for them.
 func (m *Mesh) environment(home string) []string {
 	env := []string{"HOME=" + home}
 	for _, name := range []string{"PATH", "TMPDIR", "GOCOVERDIR", "XDG_RUNTIME_DIR", "XDG_STATE_HOME"} {

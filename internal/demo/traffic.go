@@ -15,7 +15,7 @@ import (
 
 // Client is one of the mesh's client pods, with its own Envoy.
 type Client struct {
-	// Cluster is where the pod runs.
+	// Cluster is the cluster of the pod.
 	Cluster mesh.ClusterID
 
 	pod  pod
@@ -23,15 +23,15 @@ type Client struct {
 	http *http.Client // its proxy is the pod's Envoy
 }
 
-// Answer is what a client was told, and by whom.
+// Answer is a response of helloworld.
 type Answer struct {
 	Version string         // of helloworld: v1 or v2
-	Cluster mesh.ClusterID // where it runs
-	Peer    string         // SPIFFE id of the client as the server's Envoy saw it; empty if it saw none
+	Cluster mesh.ClusterID // of the helloworld
+	Peer    string         // SPIFFE id of the client that the server's Envoy saw; empty for none
 }
 
-// Get sends one request through the client's Envoy. Everything but an answer
-// of helloworld is an error.
+// Get sends one request through the client's Envoy. Any response not from helloworld is an
+// error.
 func (c *Client) Get(ctx context.Context) (Answer, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, c.url, nil)
 	if err != nil {
@@ -56,16 +56,15 @@ func (c *Client) Get(ctx context.Context) (Answer, error) {
 	return a, nil
 }
 
-// statusError is an answer with another status than 200.
+// statusError is a response with another status than 200.
 type statusError struct{ status string }
 
 func (e *statusError) Error() string { return "status " + e.status }
 
-// Admin is the address of the admin interface of the client's Envoy.
+// Admin returns the address of the admin interface of the client's Envoy.
 func (c *Client) Admin() string { return c.pod.admin().String() }
 
-// Tally counts answers by what they say; requests without an answer are kept
-// as errors.
+// Tally counts equal answers and holds the errors of failed requests.
 type Tally struct {
 	Answers map[Answer]int
 	Failed  []error
@@ -80,11 +79,11 @@ func (t Tally) Versions() map[string]int {
 	return out
 }
 
-// concurrency is how many requests a client has under way at once.
+// concurrency is the number of concurrent requests of a client.
 const concurrency = 4
 
-// send makes n requests, a few at a time, and counts the answers, and in sent
-// what it sent. It stops early only when ctx ends.
+// send sends n requests, a few at a time, and tallies the answers. sent counts the requests.
+// It stops early only when ctx ends.
 func (c *Client) send(ctx context.Context, n int, sent *atomic.Int64) Tally {
 	var (
 		mu    sync.Mutex

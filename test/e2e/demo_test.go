@@ -285,7 +285,7 @@ func TestDemoKilledTakesItsProcessesAlong(t *testing.T) {
 	next := newCommand(t, c.temp, "--once")
 	next.start(t)
 	_ = next.Wait()
-	if want := "removed " + left[0] + ", which a demo that was killed had left\n"; !strings.Contains(next.stderr.String(), want) {
+	if want := "removed " + left[0] + ", which a killed demo had left\n"; !strings.Contains(next.stderr.String(), want) {
 		t.Errorf("%q is not in the message:\n%s", want, next.stderr)
 	}
 	emptyDir(t, c.temp)
