@@ -90,13 +90,7 @@ func Run(ctx context.Context, cfg config.Config, opts Options) error {
 		tasks.Go(func() error { manager.Run(serving); return nil })
 		tasks.Go(func() error { return publisher.lists.Run(serving) })
 		if cfg.FollowRoots || health != nil {
-			stream := &relay.Stream{
-				Call: call, Node: cfg.Node, Metadata: cfg.Metadata, Health: health,
-				Log: opts.Log, Now: opts.Now, Rand: opts.newRand(),
-			}
-			if cfg.FollowRoots {
-				stream.Roots = publisher.useBundle
-			}
+			stream := newStream(&cfg, opts, call, health, publisher)
 			tasks.Go(func() error { return stream.Run(serving) })
 		}
 		if cfg.NoEnvoy {
@@ -116,6 +110,19 @@ func Run(ctx context.Context, cfg config.Config, opts Options) error {
 		}
 	}
 	return err
+}
+
+// newStream returns the agent's own stream to the control plane, which reports the health
+// of the application and follows the roots of the mesh, as far as they are configured.
+func newStream(cfg *config.Config, opts Options, call relay.Call, health <-chan string, p *publisher) *relay.Stream {
+	stream := &relay.Stream{
+		Call: call, Node: cfg.Node, Metadata: cfg.Metadata, Health: health,
+		Log: opts.Log, Now: opts.Now, Rand: opts.newRand(),
+	}
+	if cfg.FollowRoots {
+		stream.Roots = p.useBundle
+	}
+	return stream
 }
 
 // runAlone waits until ctx or serving ends.

@@ -243,7 +243,7 @@ func (m *Mesh) writeConfig() error {
 
 func (m *Mesh) startControls(ctx context.Context) error {
 	for _, c := range m.clusters {
-		p, err := startChild(m.opts.Program, m.controlCommand(c), m.ended)
+		p, err := startChild(ctx, m.opts.Program, m.controlCommand(c), m.ended)
 		if err != nil {
 			return err
 		}
@@ -264,7 +264,7 @@ func (m *Mesh) startAgents(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			agent, err := startChild(m.opts.Program, command, m.ended)
+			agent, err := startChild(ctx, m.opts.Program, command, m.ended)
 			if err != nil {
 				return err
 			}

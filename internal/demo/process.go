@@ -29,8 +29,8 @@ type child struct {
 
 // startChild starts program and calls ended when it has ended. A child whose parent dies
 // ends in order: an agent must stop its Envoy.
-func startChild(program string, c command, ended func(*child)) (*child, error) {
-	p, err := process.Start(context.Background(), process.Command{
+func startChild(ctx context.Context, program string, c command, ended func(*child)) (*child, error) {
+	p, err := process.Start(context.WithoutCancel(ctx), process.Command{
 		Name: "the " + c.role, Path: program, Args: c.args, Env: c.env, Dir: c.dir, LogFile: c.log,
 		DeathSignal: syscall.SIGTERM,
 	})

@@ -17,7 +17,7 @@ import (
 func startShell(t *testing.T, script string) (*child, chan *child) {
 	t.Helper()
 	ended := make(chan *child, 1)
-	c, err := startChild("/bin/sh", command{
+	c, err := startChild(t.Context(), "/bin/sh", command{
 		role: "shell", args: []string{"-c", script}, log: filepath.Join(t.TempDir(), "log"),
 	}, func(c *child) { ended <- c })
 	if err != nil {
@@ -54,7 +54,7 @@ func TestChildCause(t *testing.T) {
 
 func TestStartNamesWhatIsMissing(t *testing.T) {
 	t.Parallel()
-	_, err := startChild("/does/not/exist", command{role: "control plane of cluster1", log: filepath.Join(t.TempDir(), "log")}, nil)
+	_, err := startChild(t.Context(), "/does/not/exist", command{role: "control plane of cluster1", log: filepath.Join(t.TempDir(), "log")}, nil)
 	if err == nil || !strings.Contains(err.Error(), "start the control plane of cluster1") {
 		t.Errorf("error %v, want one that names the role", err)
 	}
@@ -65,7 +65,7 @@ func TestMeshFailsWhenAChildEnds(t *testing.T) {
 	m := &Mesh{failed: make(chan struct{})}
 	ctx, cancel := m.bind(t.Context())
 	defer cancel()
-	_, err := startChild("/bin/sh", command{role: "shell", args: []string{"-c", "exit 1"}, log: filepath.Join(t.TempDir(), "log")}, m.ended)
+	_, err := startChild(t.Context(), "/bin/sh", command{role: "shell", args: []string{"-c", "exit 1"}, log: filepath.Join(t.TempDir(), "log")}, m.ended)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,9 +12,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/meshctl/meshctl/test/kube"
-
 	"github.com/meshctl/meshctl/test/harness"
+	"github.com/meshctl/meshctl/test/kube"
 )
 
 // A world is what the commands of a page stand on.

@@ -12,7 +12,6 @@ import (
 	"testing"
 
 	"github.com/meshctl/meshctl/internal/dial"
-
 	"github.com/meshctl/meshctl/test/harness"
 )
 

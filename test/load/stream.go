@@ -196,10 +196,18 @@ type encoded struct{}
 func (encoded) Name() string { return "proto" }
 
 func (encoded) Marshal(v any) (mem.BufferSlice, error) {
-	return mem.BufferSlice{mem.SliceBuffer(*v.(*[]byte))}, nil
+	message, ok := v.(*[]byte)
+	if !ok {
+		return nil, fmt.Errorf("encode %T, want *[]byte", v)
+	}
+	return mem.BufferSlice{mem.SliceBuffer(*message)}, nil
 }
 
 func (encoded) Unmarshal(data mem.BufferSlice, v any) error {
-	*v.(*[]byte) = data.Materialize()
+	message, ok := v.(*[]byte)
+	if !ok {
+		return fmt.Errorf("decode to %T, want *[]byte", v)
+	}
+	*message = data.Materialize()
 	return nil
 }
