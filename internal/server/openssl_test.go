@@ -19,6 +19,9 @@ import (
 // mesh, and openssl verifies its signatures.
 func TestServeOnOpenSSLCA(t *testing.T) {
 	t.Parallel()
+	if testing.Short() {
+		t.Skip("makes RSA keys of 4096 bits")
+	}
 	if _, err := exec.LookPath("openssl"); err != nil {
 		t.Skip("SKIPPED: openssl is not installed, so no CA made with it is served")
 	}

@@ -109,6 +109,9 @@ func TestOpenSSLAccepts(t *testing.T) {
 
 // TestOpenSSLMakes: a CA that openssl made as in Istio's instructions can be loaded.
 func TestOpenSSLMakes(t *testing.T) {
+	if testing.Short() {
+		t.Skip("makes RSA keys of 4096 bits")
+	}
 	needOpenSSL(t)
 	dir := t.TempDir()
 	if out, err := exec.CommandContext(t.Context(), "bash", "testdata/istio-cacerts.sh", dir, "cluster1", "30").CombinedOutput(); err != nil {
