@@ -80,7 +80,7 @@ func Start(ctx context.Context, c Command) (*Process, error) {
 			return
 		}
 		awaitExit(p.cmd.Process.Pid)
-		killGroup(p.cmd.Process.Pid)
+		_ = killGroup(p.cmd.Process.Pid) // fails if the process left no children
 		p.err = p.cmd.Wait()
 		close(p.done)
 	}()
