@@ -177,10 +177,11 @@ func TestCreateRemoteSecretTTL(t *testing.T) {
 	asReader(t, first, cluster2, "get", "services", "-A") // the other token still works
 }
 
-// objects lists the objects in the namespace and the roles of the account.
+// objects lists the objects in the namespace and the roles of the account, without the
+// service account default, which the cluster creates at any time.
 func objects(t *testing.T, c *kube.Cluster, namespace string) string {
 	t.Helper()
-	return c.Kubectl(t, "", "get", "serviceaccounts,secrets,roles,rolebindings", "-n", namespace, "-o", "name") +
+	return c.Kubectl(t, "", "get", "serviceaccounts,secrets,roles,rolebindings", "-n", namespace, "--field-selector", "metadata.name!=default", "-o", "name") +
 		c.Kubectl(t, "", "get", "roles,rolebindings", "-A", "--field-selector", "metadata.name=meshctl-reader-"+namespace+"-istio-reader-service-account", "-o", "name") +
 		c.Kubectl(t, "", "get", "clusterroles,clusterrolebindings", "--field-selector", "metadata.name=meshctl-reader-"+namespace+"-istio-reader-service-account", "-o", "name")
 }
