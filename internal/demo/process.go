@@ -27,8 +27,8 @@ type child struct {
 	command
 }
 
-// startChild starts program and calls ended when it has ended. A child whose parent dies
-// ends in order: an agent must stop its Envoy.
+// startChild starts program and calls ended when it has ended. The end of ctx does not end
+// it. A child whose parent dies gets SIGTERM, as an agent must stop its Envoy.
 func startChild(ctx context.Context, program string, c command, ended func(*child)) (*child, error) {
 	p, err := process.Start(context.WithoutCancel(ctx), process.Command{
 		Name: "the " + c.role, Path: program, Args: c.args, Env: c.env, Dir: c.dir, LogFile: c.log,

@@ -20,17 +20,17 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// bench is one run.
-type bench struct {
+// benchmark is one run of the command.
+type benchmark struct {
 	options
 	dir, config string
 	report      report
-	starts      []float64 // start until ready
-	rss         []float64 // then
+	starts      []float64 // seconds from start until ready
+	rss         []float64 // RSS at that time
 	changed     int       // endpoints changed so far
 }
 
-// kind is how proxies connect.
+// kind is the way in which proxies connect.
 type kind struct {
 	sotw, tls bool
 	library   bool // with the gRPC library
@@ -55,7 +55,7 @@ func (k kind) String() string {
 	return s
 }
 
-func (b *bench) all(ctx context.Context) error {
+func (b *benchmark) all(ctx context.Context) error {
 	switch b.only {
 	case "":
 	case "certificates":
@@ -110,17 +110,17 @@ func (b *bench) all(ctx context.Context) error {
 	return nil
 }
 
-// limits are what must be reached with 500 proxies and 1,000 Services of 10
-// endpoints; with other numbers there are none.
-func (b *bench) limit(v float64) float64 {
+// limit returns v for 500 proxies and 1,000 Services with 10 endpoints, and no limit for
+// other sizes.
+func (b *benchmark) limit(v float64) float64 {
 	if b.proxies == 500 && b.services == 1000 && b.endpoints == 10 {
 		return v
 	}
 	return 0
 }
 
-// serve starts a meshctl and notes how long that took.
-func (b *bench) serve(ctx context.Context, args ...string) (*meshctl, error) {
+// serve starts a meshctl and records its start time.
+func (b *benchmark) serve(ctx context.Context, args ...string) (*meshctl, error) {
 	m, err := newMeshctl(b.binary, b.profiles, b.dir, b.config, args...)
 	if err != nil {
 		return nil, err
@@ -133,8 +133,8 @@ func (b *bench) serve(ctx context.Context, args ...string) (*meshctl, error) {
 	return m, nil
 }
 
-// fleet is proxies that are not connected yet.
-func (b *bench) fleet(m *meshctl, k kind) (*fleet, error) {
+// fleet returns proxies that are not connected yet.
+func (b *benchmark) fleet(m *meshctl, k kind) (*fleet, error) {
 	if !k.tls {
 		return newFleet(m.plain, k, nil), nil
 	}
@@ -145,8 +145,7 @@ func (b *bench) fleet(m *meshctl, k kind) (*fleet, error) {
 	return newFleet(m.secure, k, creds), nil
 }
 
-// clientCertificates makes credentials for each namespace, signed by the CA
-// that the server keeps.
+// clientCertificates makes credentials for each namespace, signed by the server's CA.
 func clientCertificates(state string) (func(string) credentials.TransportCredentials, error) {
 	ca, _, err := store.LoadOrCreate(state, mesh.DefaultTrustDomain, time.Now(), rand.Reader)
 	if err != nil {
@@ -177,8 +176,8 @@ func clientCertificates(state string) (func(string) credentials.TransportCredent
 	return func(ns string) credentials.TransportCredentials { return all[ns] }, nil
 }
 
-// meshctl measures connecting, and changes.
-func (b *bench) meshctl(ctx context.Context, k kind) (err error) {
+// meshctl measures connections and changes.
+func (b *benchmark) meshctl(ctx context.Context, k kind) (err error) {
 	m, err := b.serve(ctx)
 	if err != nil {
 		return err
@@ -211,9 +210,9 @@ func (b *bench) meshctl(ctx context.Context, k kind) (err error) {
 	return nil
 }
 
-// connect connects all proxies. Of one proxy, the first, the costs are not
-// counted: the views that all share are made for it.
-func (b *bench) connect(ctx context.Context, what string, p *process, f *fleet) error {
+// connect connects all proxies. It does not count the costs of the first proxy, for which the
+// server makes the views that all proxies share.
+func (b *benchmark) connect(ctx context.Context, what string, p *process, f *fleet) error {
 	f.grow(ctx, 1)
 	if _, err := f.all(ctx, complete); err != nil {
 		return err
@@ -227,7 +226,7 @@ func (b *bench) connect(ctx context.Context, what string, p *process, f *fleet) 
 	start := time.Now()
 	f.grow(ctx, b.proxies+1)
 	f.drain()
-	f.events <- event{complete: true} // of the first proxy, which has all
+	f.events <- event{complete: true} // of the first proxy
 	at, err := f.all(ctx, complete)
 	if err != nil {
 		return err
@@ -247,17 +246,16 @@ func (b *bench) connect(ctx context.Context, what string, p *process, f *fleet) 
 	return nil
 }
 
-// ours is the limit of figures of meshctl that were measured with this command's own client.
-func (b *bench) ours(what string, v float64) float64 {
+// ours returns the limit of figures of meshctl with this command's own client.
+func (b *benchmark) ours(what string, v float64) float64 {
 	if strings.HasPrefix(what, "yardstick") || strings.HasSuffix(what, "grpc") {
 		return 0
 	}
 	return b.limit(v)
 }
 
-// endpointChanges moves one endpoint of one service at a time and waits until
-// every proxy has it.
-func (b *bench) endpointChanges(ctx context.Context, k kind, m *meshctl, f *fleet) error {
+// endpointChanges moves endpoints, one at a time, and waits until every proxy has the change.
+func (b *benchmark) endpointChanges(ctx context.Context, k kind, m *meshctl, f *fleet) error {
 	m.phase(k.String() + " change")
 	defer m.phase("")
 	var first, p50, last, cpu, generated, frames []float64
@@ -303,9 +301,9 @@ func (b *bench) endpointChanges(ctx context.Context, k kind, m *meshctl, f *flee
 	return nil
 }
 
-// moveEndpoint moves one endpoint of the next service and returns how long it
-// took until each proxy had it.
-func (b *bench) moveEndpoint(ctx context.Context, f *fleet) ([]float64, error) {
+// moveEndpoint moves one endpoint of the next service and returns the times until each proxy
+// had it.
+func (b *benchmark) moveEndpoint(ctx context.Context, f *fleet) ([]float64, error) {
 	b.changed++
 	service := b.changed % b.services
 	name := clusterName(service)
@@ -325,9 +323,8 @@ func (b *bench) moveEndpoint(ctx context.Context, f *fleet) ([]float64, error) {
 	return took, nil
 }
 
-// newServices creates services and waits until each of 200 proxies has the
-// cluster.
-func (b *bench) newServices(ctx context.Context, k kind, m *meshctl, f *fleet) error {
+// newServices creates services and waits until each of 200 proxies has the cluster.
+func (b *benchmark) newServices(ctx context.Context, k kind, m *meshctl, f *fleet) error {
 	const proxies = 200
 	f.shrink(min(proxies, f.size()))
 	m.phase(k.String() + " service")
@@ -366,9 +363,9 @@ func (b *bench) newServices(ctx context.Context, k kind, m *meshctl, f *fleet) e
 	return nil
 }
 
-// restart kills the server under many proxies, starts it again and waits
-// until all are back.
-func (b *bench) restart(ctx context.Context, k kind) (err error) {
+// restart kills the server of many proxies, starts it again and waits until all proxies are
+// back.
+func (b *benchmark) restart(ctx context.Context, k kind) (err error) {
 	m, err := b.serve(ctx)
 	if err != nil {
 		return err
@@ -401,8 +398,8 @@ func (b *bench) restart(ctx context.Context, k kind) (err error) {
 	return nil
 }
 
-// compareYardstick serves the same resources by a snapshot cache.
-func (b *bench) compareYardstick(ctx context.Context, k kind) (err error) {
+// compareYardstick measures a snapshot cache that serves the same resources.
+func (b *benchmark) compareYardstick(ctx context.Context, k kind) (err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return err

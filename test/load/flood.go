@@ -18,16 +18,16 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// What a flood of one identity is measured with.
+// Parameters of a flood.
 const (
 	floodRate  = 10_000 // requests a second
 	floodConns = 4
-	calmRate   = 200 // requests a second of all others together
+	calmRate   = 200 // requests a second of all other identities together
 )
 
-// flood measures how long others wait for a certificate while one identity
-// asks floodRate times a second. Rounds with and without it alternate.
-func (b *bench) flood(ctx context.Context, m *meshctl, clients []*signer, requests []signing, config *tls.Config) error {
+// flood measures how long other identities wait for certificates while one identity asks
+// floodRate times a second. Rounds without and with the flood alternate.
+func (b *benchmark) flood(ctx context.Context, m *meshctl, clients []*signer, requests []signing, config *tls.Config) error {
 	var without, with, sent, cpu []float64
 	for range b.rounds {
 		before, err := m.cpu()
@@ -76,8 +76,7 @@ func (b *bench) flood(ctx context.Context, m *meshctl, clients []*signer, reques
 	return nil
 }
 
-// calm has the clients ask for the certificates at calmRate, and returns how
-// long each took from when it was due.
+// calm requests the certificates at calmRate and returns the time that each took.
 func calm(ctx context.Context, clients []*signer, requests []signing) ([]time.Duration, error) {
 	took := make([]time.Duration, len(requests))
 	start := time.Now()
@@ -91,7 +90,7 @@ func calm(ctx context.Context, clients []*signer, requests []signing) ([]time.Du
 					return ctx.Err()
 				case <-time.After(time.Until(due)):
 				}
-				asked := time.Now() // not due: a late timer is this process's fault
+				asked := time.Now() // not due: a late timer is not the server's fault
 				if _, err := conn.ask(requests[i]); err != nil {
 					return fmt.Errorf("certificate %d: %w", i, err)
 				}

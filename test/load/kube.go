@@ -25,8 +25,8 @@ import (
 	"github.com/meshctl/meshctl/test/kube"
 )
 
-// kube measures the same where the mesh is in a Kubernetes API.
-func (b *bench) kube(ctx context.Context) (err error) {
+// kube measures a mesh in a Kubernetes API.
+func (b *benchmark) kube(ctx context.Context) (err error) {
 	api, err := startAPI(ctx, "Kubernetes")
 	if err != nil {
 		return err
@@ -69,9 +69,9 @@ func (b *bench) kube(ctx context.Context) (err error) {
 	return b.remoteCluster(ctx, api, m)
 }
 
-// kubeServer is a meshctl that reads the API. Its CA is that of its state
-// directory, as with a mesh in files.
-func (b *bench) kubeServer(api *apiServer) (*meshctl, error) {
+// kubeServer returns a meshctl that reads the API. Its CA is in its state directory, as for a
+// mesh in files.
+func (b *benchmark) kubeServer(api *apiServer) (*meshctl, error) {
 	config := filepath.Join(b.dir, "kubeconfig")
 	if err := os.WriteFile(config, api.Kubeconfig(), 0o600); err != nil {
 		return nil, err
@@ -88,9 +88,8 @@ func (b *bench) kubeServer(api *apiServer) (*meshctl, error) {
 	return m, nil
 }
 
-// kubeEndpoints moves one endpoint at a time, and counts from the request to
-// the API server.
-func (b *bench) kubeEndpoints(ctx context.Context, api *apiServer, m *meshctl) error {
+// kubeEndpoints moves one endpoint at a time. Times begin with the request to the API server.
+func (b *benchmark) kubeEndpoints(ctx context.Context, api *apiServer, m *meshctl) error {
 	f, err := b.fleet(m, kind{})
 	if err != nil {
 		return err
@@ -134,10 +133,9 @@ func (b *bench) kubeEndpoints(ctx context.Context, api *apiServer, m *meshctl) e
 	return nil
 }
 
-// remoteCluster makes remote secrets of another API, each of a service account
-// that is not there yet, then gives the control plane one and waits for the
-// services behind it.
-func (b *bench) remoteCluster(ctx context.Context, own *apiServer, m *meshctl) (err error) {
+// remoteCluster creates remote secrets of another API, each with a new service account. Then
+// it applies one and waits for the services of the other cluster.
+func (b *benchmark) remoteCluster(ctx context.Context, own *apiServer, m *meshctl) (err error) {
 	remote, err := startAPI(ctx, "remote")
 	if err != nil {
 		return err
@@ -188,12 +186,12 @@ func (b *bench) remoteCluster(ctx context.Context, own *apiServer, m *meshctl) (
 	return nil
 }
 
-// kubeAccounts is how many service accounts ask for certificates.
+// kubeAccounts is the number of service accounts that request certificates.
 const kubeAccounts = 50
 
-// kubeCertificates signs for tokens that the API server made and has reviewed
-// just before.
-func (b *bench) kubeCertificates(ctx context.Context, api *apiServer, m *meshctl) error {
+// kubeCertificates measures certificates for tokens that the API server made, and that were
+// reviewed just before.
+func (b *benchmark) kubeCertificates(ctx context.Context, api *apiServer, m *meshctl) error {
 	requests, err := signings()
 	if err != nil {
 		return err
@@ -220,7 +218,7 @@ func (b *bench) kubeCertificates(ctx context.Context, api *apiServer, m *meshctl
 	defer m.phase("")
 	var warm spent
 	for range b.rounds {
-		if err := sign(ctx, clients, requests); err != nil { // reviews count for a few seconds
+		if err := sign(ctx, clients, requests); err != nil { // so that reviews are cached
 			return err
 		}
 		if err := warm.measure(ctx, m, clients, requests); err != nil {
@@ -233,7 +231,7 @@ func (b *bench) kubeCertificates(ctx context.Context, api *apiServer, m *meshctl
 	return nil
 }
 
-// apiServer is a Kubernetes API with nothing but what is written to it.
+// apiServer is an empty Kubernetes API.
 type apiServer struct {
 	*kube.Cluster
 	url, bearer string
@@ -255,7 +253,7 @@ func startAPI(ctx context.Context, name string) (_ *apiServer, err error) {
 	}, nil
 }
 
-// fill writes a mesh of that many services, from a number on.
+// fill writes a mesh of services, numbered from first.
 func (a *apiServer) fill(ctx context.Context, first, services, endpoints int) error {
 	namespaces := []string{"istio-system"}
 	for i := range 10 {

@@ -1,9 +1,9 @@
 // Command load measures the control plane: it writes a mesh to a directory,
 // starts the meshctl binary on it, connects simulated proxies, each on its own
-// connection, and changes the mesh. The same proxies are then served the same
-// resources by a snapshot cache of go-control-plane, the yardstick: ratios
-// hold from machine to machine, figures do not. CPU and memory are those of
-// the server's process; the load itself runs in this one.
+// connection, and changes the mesh. Then a snapshot cache of go-control-plane, the
+// yardstick, serves the same resources to the same proxies: ratios to it hold on any
+// machine, figures do not. It measures CPU and memory of the server's process; the load
+// runs in this process.
 package main
 
 import (
@@ -50,7 +50,7 @@ func main() {
 	flag.StringVar(&o.out, "out", "", "also write the figures as JSON to this `file`")
 	flag.StringVar(&o.profiles, "profiles", "", "keep CPU and heap profiles of the server by phase in this `directory`; the server is then this command itself")
 	before := flag.String("compare", "", "only compare the figures of -out with those of this `file`")
-	// How the command calls itself to be the yardstick.
+	// The command starts itself with these flags as the yardstick.
 	serve := flag.String("serve-yardstick", "", "only serve the resources saved in this `directory`")
 	addr := flag.String("addr", "", "where to serve them")
 	soaking := flag.Duration("soak", 0, "instead: change everything for that long, then check proxies and memory")
@@ -83,7 +83,7 @@ func run(ctx context.Context, o options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	b := &bench{
+	b := &benchmark{
 		options: o, dir: dir, config: filepath.Join(dir, "config"),
 		report: report{Revision: o.revision, Proxies: o.proxies, Services: o.services, Endpoints: o.endpoints},
 	}

@@ -22,7 +22,7 @@ func writeMesh(dir string, services, endpoints int) error {
 	return nil
 }
 
-// clusterName is the name of the cluster of a Service.
+// clusterName returns the name of a Service's cluster.
 func clusterName(i int) string {
 	return fmt.Sprintf("outbound|80||svc-%d.ns-%d.svc.cluster.local", i, i%10)
 }
@@ -33,7 +33,7 @@ func serviceFile(dir string, i int) string {
 
 func sliceFile(dir string, i int) string { return filepath.Join(dir, fmt.Sprintf("slice-%d.yaml", i)) }
 
-// writeService writes a Service and its EndpointSlice, a file for each.
+// writeService writes a Service and its EndpointSlice to two files.
 func writeService(dir string, i, endpoints int) error {
 	if _, err := writeSlice(dir, i, endpoints, 0); err != nil {
 		return err
@@ -42,8 +42,8 @@ func writeService(dir string, i, endpoints int) error {
 	return err
 }
 
-// serviceText is a Service. Of one with a selector a Kubernetes API would make
-// an EndpointSlice by itself.
+// serviceText returns a Service. For a selector, a Kubernetes API would make an EndpointSlice
+// by itself.
 func serviceText(i int, selector string) string {
 	if selector == "" {
 		selector = "{}"
@@ -60,15 +60,15 @@ spec:
   - name: http
     port: 80
     targetPort: 8080
-`, i, i%10, 1+i/250, i%250+1, selector) // the API has addresses of its own before these
+`, i, i%10, 1+i/250, i%250+1, selector) // the API uses lower addresses itself
 }
 
 func removeService(dir string, i int) error {
 	return errors.Join(os.Remove(serviceFile(dir, i)), os.Remove(sliceFile(dir, i)))
 }
 
-// replace puts a file in its place at once, as an editor or kubelet does it,
-// and tells when.
+// replace writes a file atomically, as editors and kubelet do, and returns the time of the
+// rename.
 func replace(name, text string) (time.Time, error) {
 	if err := os.WriteFile(name+".tmp", []byte(text), 0o600); err != nil {
 		return time.Time{}, err
@@ -76,14 +76,12 @@ func replace(name, text string) (time.Time, error) {
 	return time.Now(), os.Rename(name+".tmp", name)
 }
 
-// writeSlice writes the EndpointSlice of one service, see sliceText. It returns
-// when the file got its name.
+// writeSlice writes the EndpointSlice of a service and returns the time of the rename.
 func writeSlice(dir string, i, endpoints, version int) (time.Time, error) {
 	return replace(sliceFile(dir, i), sliceText(i, endpoints, version))
 }
 
-// sliceText is the EndpointSlice of one service; version moves its last
-// endpoint.
+// sliceText returns the EndpointSlice of a service; version moves its last endpoint.
 func sliceText(i, endpoints, version int) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, `apiVersion: discovery.k8s.io/v1

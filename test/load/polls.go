@@ -19,12 +19,12 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// pollCount is how often it is asked for revocation lists.
+// pollCount is the number of requests for revocation lists.
 const pollCount = 500
 
-// polls measures what agents cost that ask once a minute whether there are other
-// revocation lists, each time over a connection of its own.
-func (b *bench) polls(ctx context.Context, m *meshctl, client *signer, s signing, config *tls.Config) error {
+// polls measures the cost of agents that request revocation lists once a minute, each time
+// over a new connection.
+func (b *benchmark) polls(ctx context.Context, m *meshctl, client *signer, s signing, config *tls.Config) error {
 	config, err := withCertificate(client, s, config)
 	if err != nil {
 		return err
@@ -62,8 +62,7 @@ func (b *bench) polls(ctx context.Context, m *meshctl, client *signer, s signing
 	return nil
 }
 
-// withCertificate returns the configuration of a client with a certificate of
-// the mesh.
+// withCertificate returns the configuration of a client with a certificate of the mesh.
 func withCertificate(client *signer, s signing, config *tls.Config) (*tls.Config, error) {
 	key, err := certs.GenerateKey(certs.ECDSAP256)
 	if err != nil {
@@ -109,7 +108,7 @@ func pollOnce(ctx context.Context, addr string, config *tls.Config, version stri
 	})
 }
 
-// countedConn counts what is sent and received.
+// countedConn counts the bytes sent and received.
 type countedConn struct {
 	net.Conn
 	bytes *atomic.Int64

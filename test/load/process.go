@@ -27,7 +27,7 @@ type process struct {
 	commands io.WriteCloser // see serveProfiled; nil without profiles
 }
 
-// logBuffer keeps the end of what a process wrote, for when something fails.
+// logBuffer keeps the end of the output of a process.
 type logBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -66,10 +66,10 @@ func startProcess(ctx context.Context, binary string, args ...string) (*process,
 	return p, nil
 }
 
-// phase names what the process does from now on, for profiles.
+// phase names the current phase in profiles.
 func (p *process) phase(name string) {
 	if p.commands != nil {
-		_, _ = io.WriteString(p.commands, name+"\n") // profiles are a by-product
+		_, _ = io.WriteString(p.commands, name+"\n") // profiles are optional
 	}
 }
 
@@ -89,7 +89,7 @@ func (p *process) kill() {
 	_ = p.cmd.Wait()
 }
 
-// usage is what a process has used so far.
+// usage is the resource usage of a process so far.
 type usage struct {
 	cpu float64 // seconds
 	rss float64 // bytes
@@ -110,8 +110,8 @@ func (p *process) usage() (usage, error) {
 	return usage{cpu, rss * 1024}, err
 }
 
-// cpu is the CPU time of all threads, to the nanosecond: the counters of
-// /proc have ticks of 10 ms, more than one change costs.
+// cpu returns the CPU time of all threads, to the nanosecond: the counters of /proc have
+// ticks of 10 ms, more than one change costs.
 func (p *process) cpu() (float64, error) {
 	const cpuclockSched = 2 // the kernel's clock of a process, see clock_getcpuclockid(3)
 	var ts unix.Timespec
@@ -121,15 +121,15 @@ func (p *process) cpu() (float64, error) {
 	return time.Duration(ts.Nano()).Seconds(), nil
 }
 
-// ownCPU is the CPU time of this process, in seconds.
+// ownCPU returns the CPU time of this process, in seconds.
 func ownCPU() float64 {
 	var ts unix.Timespec
 	_ = unix.ClockGettime(unix.CLOCK_PROCESS_CPUTIME_ID, &ts) // cannot fail
 	return time.Duration(ts.Nano()).Seconds()
 }
 
-// settled is the usage once the process does nothing any more: it has used
-// less than 2 % of a processor for 50 ms.
+// settled returns the usage when the process is idle: it has used less than 2 % of a processor
+// for 50 ms.
 func (p *process) settled(ctx context.Context) (usage, error) {
 	const pause, idle = 50 * time.Millisecond, 0.001
 	last, err := p.cpu()
@@ -155,12 +155,11 @@ type meshctl struct {
 	plain, secure, http, metrics    string
 	source                          []string      // arguments that say where the mesh is
 	args                            []string      // more of serve
-	ready                           time.Duration // from start until /ready said yes
+	ready                           time.Duration // from start until /ready succeeded
 	atReady                         usage
 }
 
-// newMeshctl chooses ports; start starts the server on them, so that it can
-// be started again.
+// newMeshctl chooses ports, on which start may start the server several times.
 func newMeshctl(binary, profiles, dir, config string, args ...string) (*meshctl, error) {
 	addrs, err := freeAddrs(4)
 	if err != nil {
@@ -208,7 +207,7 @@ func (m *meshctl) start(ctx context.Context) (err error) {
 	}
 }
 
-// counters are the metrics of the server, those with labels added up.
+// counters returns the metrics of the server, summed over labels.
 func (m *meshctl) counters() (map[string]float64, error) {
 	resp, err := http.Get("http://" + m.metrics + "/metrics")
 	if err != nil {
@@ -235,7 +234,7 @@ func (m *meshctl) counters() (map[string]float64, error) {
 	return sums, nil
 }
 
-// freeAddrs finds ports that nobody listens on.
+// freeAddrs returns addresses that no socket listens on.
 func freeAddrs(n int) ([]string, error) {
 	var out []string
 	for range n {

@@ -21,27 +21,26 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// fleet is simulated Envoys of one kind, each on a connection of its own. A
-// proxy subscribes as Envoy does, acknowledges everything and comes back when
-// it loses its stream.
+// fleet holds simulated Envoys of one kind, each on its own connection. A proxy subscribes as
+// Envoy does, acknowledges everything and reconnects when its stream ends.
 type fleet struct {
 	kind
-	addr   string
-	first  int           // number of the first proxy
-	deaf   chan struct{} // when set: the proxies stop reading once it is closed
-	creds  func(namespace string) credentials.TransportCredentials
-	events chan event
-	frames *batches
-	bytes  atomic.Int64
-	keep   map[string][]byte // when set, of a fleet of one: the last response by type
-	mu     sync.Mutex
-	errs   []error // why streams ended; the first few
-	lost   int     // streams that ended
-	group  sync.WaitGroup
-	cancel []context.CancelFunc // by proxy
+	addr        string
+	first       int           // number of the first proxy
+	stopReading chan struct{} // if set, its closing makes the proxies stop reading
+	creds       func(namespace string) credentials.TransportCredentials
+	events      chan event
+	frames      *batches
+	bytes       atomic.Int64
+	keep        map[string][]byte // when set, of a fleet of one: the last response by type
+	mu          sync.Mutex
+	errs        []error // why streams ended; the first few
+	lost        int     // streams that ended
+	group       sync.WaitGroup
+	cancel      []context.CancelFunc // by proxy
 }
 
-// event tells that a proxy got a response.
+// event is a response that a proxy received.
 type event struct {
 	proxy int
 	typ   string
@@ -50,7 +49,7 @@ type event struct {
 	at       time.Time
 }
 
-// xdsTypes are what a proxy asks for.
+// xdsTypes are the types that a proxy subscribes to.
 var xdsTypes = [...]string{xdswire.ClusterType, xdswire.EndpointType, xdswire.ListenerType, xdswire.RouteType}
 
 func newFleet(addr string, k kind, creds func(string) credentials.TransportCredentials) *fleet {
@@ -60,7 +59,7 @@ func newFleet(addr string, k kind, creds func(string) credentials.TransportCrede
 	return &fleet{kind: k, addr: addr, creds: creds, events: make(chan event, 1<<16), frames: newBatches(k.sotw)}
 }
 
-// size is the number of proxies.
+// size returns the number of proxies.
 func (f *fleet) size() int { return len(f.cancel) }
 
 // grow connects proxies until there are n.
@@ -73,7 +72,7 @@ func (f *fleet) grow(ctx context.Context, n int) {
 	}
 }
 
-// shrink takes the last proxies away until there are n.
+// shrink disconnects the last proxies until there are n.
 func (f *fleet) shrink(n int) {
 	for _, cancel := range f.cancel[n:] {
 		cancel()
@@ -100,7 +99,7 @@ func (f *fleet) fail(err error) {
 	}
 }
 
-// losses is how many streams ended since the last call, and why.
+// losses returns the number of streams that ended since the last call, and the first errors.
 func (f *fleet) losses() (int, []error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -126,7 +125,7 @@ func (f *fleet) awaitServer(ctx context.Context) error {
 	}
 }
 
-// drain forgets events that nobody waited for.
+// drain drops unread events.
 func (f *fleet) drain() {
 	for {
 		select {
@@ -137,11 +136,11 @@ func (f *fleet) drain() {
 	}
 }
 
-// patience is how long any one thing may take.
+// patience bounds each wait.
 const patience = 2 * time.Minute
 
-// all waits until each proxy has had an event like that, and returns when
-// they had it.
+// all waits until each proxy has had an event for which like returns true, and returns the
+// times of these events.
 func (f *fleet) all(ctx context.Context, like func(event) bool) ([]time.Time, error) {
 	timeout := time.NewTimer(patience)
 	defer timeout.Stop()
@@ -170,7 +169,7 @@ func complete(e event) bool { return e.complete }
 type proxy struct {
 	*fleet
 	number int
-	held   map[string][]*batch // delta: what came, by type
+	held   map[string][]*batch // delta: received resources by type
 }
 
 // run keeps a stream open until ctx ends.
@@ -190,7 +189,7 @@ func (p *proxy) run(ctx context.Context) {
 
 func (p *proxy) namespace() string { return fmt.Sprintf("load-%d", p.number%10) }
 
-// node is the encoded node of the proxy.
+// node returns the encoded node of the proxy.
 func (p *proxy) node() ([]byte, error) {
 	ns := p.namespace()
 	md, err := structpb.NewStruct(map[string]any{"CLUSTER_ID": "Kubernetes", "NAMESPACE": ns, "SERVICE_ACCOUNT": "default"})
@@ -203,14 +202,14 @@ func (p *proxy) node() ([]byte, error) {
 	})
 }
 
-// dial connects from an address of the proxy's own, as pods have.
+// dial connects from the proxy's own address, as pods do.
 func (p *proxy) dial(ctx context.Context, addr string) (net.Conn, error) {
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 1, byte(p.number/250), byte(p.number%250+1))}}
-	if p.deaf == nil {
+	if p.stopReading == nil {
 		return d.DialContext(ctx, "tcp", addr)
 	}
 	const buffer = 192 << 10 // a few packets of the loopback
-	return dialtest.DialStalling(ctx, d, addr, buffer, p.deaf)
+	return dialtest.DialStalling(ctx, d, addr, buffer, p.stopReading)
 }
 
 func (p *proxy) open(ctx context.Context) (xdsStream, error) {
@@ -267,7 +266,7 @@ func (p *proxy) stream(ctx context.Context) error {
 	}
 }
 
-// ask subscribes to a type. A proxy of the delta variant says what it holds.
+// ask subscribes to a type. A delta proxy lists the resources that it holds.
 func (p *proxy) ask(stream xdsStream, typ string, node, names []byte) error {
 	rest := names
 	for _, b := range p.held[typ] {
@@ -276,11 +275,11 @@ func (p *proxy) ask(stream xdsStream, typ string, node, names []byte) error {
 	return stream.send(request{typ: typ, node: node, rest: rest}.encode(p.sotw)...)
 }
 
-// take acknowledges a response and asks for what follows from it.
+// take acknowledges a response and subscribes to dependent resources.
 func (p *proxy) take(stream xdsStream, r response, asked map[string][]byte) error {
 	ack := request{typ: r.typ, nonce: r.nonce}
 	if p.sotw {
-		// Envoy names in every request of state of the world what it wants.
+		// Every state-of-the-world request of Envoy contains all its names.
 		ack.version, ack.rest = r.version, asked[r.typ]
 	} else if len(r.names) > 0 {
 		p.held[r.typ] = append(p.held[r.typ], r.batch)
@@ -307,8 +306,8 @@ func (p *proxy) take(stream xdsStream, r response, asked map[string][]byte) erro
 	return nil
 }
 
-// follow is the names to ask for after the first answer: those of its
-// resources, and of what the proxy held before.
+// follow returns the names to subscribe to after the first response: names from its
+// resources, and from resources that the proxy held before.
 func (p *proxy) follow(r response) []byte {
 	if p.sotw || len(p.held[r.typ]) == 0 {
 		return r.ask

@@ -10,7 +10,7 @@ import (
 	"text/tabwriter"
 )
 
-// report is what one run measured.
+// report is the result of one run.
 type report struct {
 	Revision   string   `json:"revision"`
 	Processors int      `json:"processors"`
@@ -20,10 +20,10 @@ type report struct {
 	Figures    []figure `json:"figures"`
 }
 
-// perSecond is the unit of which more is better.
+// perSecond is the only unit of which more is better.
 const perSecond = "per second"
 
-// figure is one measured value. Smaller is better, but for perSecond.
+// figure is one measured value. Smaller is better, except for perSecond.
 type figure struct {
 	Name  string  `json:"name"`
 	Value float64 `json:"value"`
@@ -35,7 +35,7 @@ func (r *report) add(name string, value float64, unit string, limit float64) {
 	r.Figures = append(r.Figures, figure{name, value, unit, limit})
 }
 
-// value is the figure of the name, or 0.
+// value returns the figure with the name, or 0.
 func (r *report) value(name string) float64 {
 	for _, f := range r.Figures {
 		if f.Name == name {
@@ -45,7 +45,7 @@ func (r *report) value(name string) float64 {
 	return 0
 }
 
-// print shows the figures beside what must be reached.
+// print prints the figures with their limits.
 func (r *report) print(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 8, 3, ' ', 0)
 	fmt.Fprintf(t, "WHAT\tMEASURED\tMUST REACH\t\n")
@@ -85,7 +85,7 @@ func show(v float64, unit string) string {
 	return fmt.Sprintf("%.1f KB", v/1e3)
 }
 
-// save keeps the report as JSON.
+// save writes the report as JSON.
 func (r *report) save(file string) error {
 	r.Processors = runtime.NumCPU()
 	b, err := json.MarshalIndent(r, "", "  ")

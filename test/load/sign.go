@@ -27,24 +27,22 @@ import (
 	"github.com/meshctl/meshctl/internal/server/ca"
 )
 
-// What signing is measured with.
+// Parameters of signing.
 const (
 	signClients    = 8
 	signIdentities = 1000
 	signMethod     = "/istio.v1.auth.IstioCertificateService/CreateCertificate"
 )
 
-// signing is a request for a certificate, encoded, and the headers with the
-// token that proves who asks.
+// signing is an encoded request for a certificate and the headers with its token.
 type signing struct {
 	pem, csr []byte // csr is the request encoded, with pem in it
 	headers  metadata.MD
 }
 
-// certificates measures how fast certificates are signed for callers with a
-// token. Keys, requests and tokens are made before the clock starts, and
-// answers are not looked into.
-func (b *bench) certificates(ctx context.Context) (err error) {
+// certificates measures how fast certificates are signed for callers with a token. Keys,
+// requests and tokens are made before the clock starts. Responses are not decoded.
+func (b *benchmark) certificates(ctx context.Context) (err error) {
 	tokens, err := newTokenIssuer()
 	if err != nil {
 		return err
@@ -96,7 +94,7 @@ func (b *bench) certificates(ctx context.Context) (err error) {
 		m.phase("")
 		rate, cpu := 3000., 0.0003
 		if alg != rs256 {
-			rate, cpu = 0, 0 // as no API server signs
+			rate, cpu = 0, 0 // no API server signs tokens like this
 		}
 		what := fmt.Sprintf("certificates for new tokens (%s), %d clients: ", alg, signClients)
 		b.report.add(what+"signed", median(first.rate), perSecond, rate)
@@ -112,10 +110,9 @@ func (b *bench) certificates(ctx context.Context) (err error) {
 	return b.flood(ctx, m, clients, requests, config)
 }
 
-// signAlone measures the issuer without token, network and gRPC: it reads and
-// checks a request and makes the certificate. The CPU is that of this process,
-// which does nothing else meanwhile.
-func (b *bench) signAlone(requests []signing) error {
+// signAlone measures the issuer without token, network and gRPC: it checks a request and
+// makes the certificate. It counts the CPU of this process, which does nothing else.
+func (b *benchmark) signAlone(requests []signing) error {
 	root, err := certs.NewRoot(certs.CASpec{Algorithm: certs.ECDSAP256, CommonName: "Root CA", TTL: time.Hour}, time.Now(), rand.Reader)
 	if err != nil {
 		return err
@@ -143,10 +140,9 @@ func (b *bench) signAlone(requests []signing) error {
 	return b.yardstickKey()
 }
 
-// yardstickKey adds what one verification with P-256 takes here and now, of
-// which each certificate needs one: figures of a busy machine can be seen in
-// proportion to it.
-func (b *bench) yardstickKey() error {
+// yardstickKey adds the time of one P-256 verification to the report. Each certificate needs
+// one, so figures of a busy machine can be read in proportion to it.
+func (b *benchmark) yardstickKey() error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return err
@@ -167,8 +163,8 @@ func (b *bench) yardstickKey() error {
 	return nil
 }
 
-// spent is what signing took, by rounds: certificates a second, and seconds of
-// CPU for each, of the server and of this process.
+// spent has for each round the certificates a second, and the CPU seconds of the server and
+// of this process for each certificate.
 type spent struct{ rate, cpu, load []float64 }
 
 func (s *spent) measure(ctx context.Context, m *meshctl, clients []*signer, requests []signing) error {
@@ -226,7 +222,7 @@ func renewTokens(tokens *tokenIssuer, alg string, all []signing) error {
 	return g.Wait()
 }
 
-// serverTrust is what clients need to know the server.
+// serverTrust returns the TLS configuration of clients.
 func serverTrust(m *meshctl) (*tls.Config, error) {
 	ca, _, err := store.LoadOrCreate(m.state, mesh.DefaultTrustDomain, time.Now(), rand.Reader)
 	if err != nil {
@@ -235,7 +231,7 @@ func serverTrust(m *meshctl) (*tls.Config, error) {
 	return dial.TLSConfig(certs.EncodeCerts(ca.Roots...), "istiod.istio-system.svc")
 }
 
-// signers are clients of the server's CA.
+// signers connects clients of the server's CA.
 func signers(ctx context.Context, m *meshctl, config *tls.Config) (clients []*signer, closeAll func(), err error) {
 	closeAll = func() {
 		for _, c := range clients {
@@ -253,7 +249,7 @@ func signers(ctx context.Context, m *meshctl, config *tls.Config) (clients []*si
 	return clients, closeAll, nil
 }
 
-// sign has the clients ask for all certificates, each one at a time.
+// sign requests all certificates; each client requests one at a time.
 func sign(ctx context.Context, clients []*signer, requests []signing) error {
 	g, ctx := errgroup.WithContext(ctx)
 	var next atomic.Int64

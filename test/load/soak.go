@@ -22,9 +22,9 @@ const (
 	soakPause     = 20 * time.Millisecond // between two acts
 )
 
-// soak is a run under churn: objects come, change, break and go, proxies come
-// back, refuse and dawdle. At its end the mesh is as it was at its start, and
-// so must be the proxies and what the server uses.
+// soak is a run under churn: objects come, change, break and go; proxies reconnect, refuse
+// and read slowly. At the end the mesh is as at the start, and so must be the state of the
+// proxies and the resource usage of the server.
 type soak struct {
 	*meshctl
 	proxies []*soakProxy
@@ -145,15 +145,15 @@ func (s *soak) act() error {
 	return nil
 }
 
-// resting is what the server uses when nothing happens.
+// resting is the resource usage of an idle server.
 type resting struct{ goroutines, descriptors, heap float64 }
 
 func (r resting) String() string {
 	return fmt.Sprintf("%.0f goroutines, %.0f file descriptors, heap %s", r.goroutines, r.descriptors, show(r.heap, "bytes"))
 }
 
-// rest makes the mesh as it was at the start, waits until every proxy has it
-// and reads what the server uses.
+// rest restores the mesh of the start, waits until every proxy has it and returns the usage
+// of the server.
 func (s *soak) rest(ctx context.Context) (resting, error) {
 	for i := range soakServices {
 		s.moved[i] = 0
@@ -173,8 +173,7 @@ func (s *soak) rest(ctx context.Context) (resting, error) {
 	return s.afterGC(ctx)
 }
 
-// afterGC reads the metrics, which itself makes garbage, until the garbage
-// collector has run twice.
+// afterGC reads the metrics, which makes garbage, until the garbage collector has run twice.
 func (s *soak) afterGC(ctx context.Context) (resting, error) {
 	var r resting
 	first, seen := -1.0, 0.0
@@ -223,7 +222,7 @@ func (s *soak) converge(ctx context.Context) error {
 	}
 }
 
-// model is the addresses of each cluster.
+// model returns the addresses of each cluster.
 func (s *soak) model() map[string]string {
 	want := make(map[string]string)
 	for i, version := range s.moved {
@@ -241,7 +240,7 @@ func (s *soak) model() map[string]string {
 	return want
 }
 
-// sameBytes compares proxies of one namespace, which are given the same.
+// sameBytes compares proxies of one namespace, which receive equal resources.
 func (s *soak) sameBytes() error {
 	for i, p := range s.proxies {
 		if i < 10 {

@@ -22,19 +22,19 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// soakProxy is a simulated Envoy that keeps what it is given.
+// soakProxy is a simulated Envoy that keeps its resources.
 type soakProxy struct {
 	*proxy
 	sotw   bool
 	cancel context.CancelFunc
 	done   chan struct{}
 
-	mu       sync.Mutex
-	end      context.CancelFunc // ends the current stream
-	naughty  bool               // refuses responses and reads slowly
-	forget   bool               // starts from nothing at its next stream
-	state    map[string]map[string]resource
-	versions map[string]string // version_info by type
+	mu         sync.Mutex
+	end        context.CancelFunc // ends the current stream
+	misbehaves bool               // refuses responses and reads slowly
+	forget     bool               // starts from nothing at its next stream
+	state      map[string]map[string]resource
+	versions   map[string]string // version_info by type
 }
 
 type resource struct {
@@ -71,7 +71,7 @@ func (p *soakProxy) clear() {
 	}
 }
 
-// kick ends the stream; the proxy comes back with what it has.
+// kick ends the stream; the proxy reconnects with its resources.
 func (p *soakProxy) kick() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -82,21 +82,21 @@ func (p *soakProxy) kick() {
 func (p *soakProxy) misbehave() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.naughty = true
+	p.misbehaves = true
 }
 
-// behave ends that. What a proxy refused it is not sent again, so one that
-// refused starts from nothing.
+// behave ends that. The server does not send refused resources again, so a proxy that refused
+// starts from nothing.
 func (p *soakProxy) behave() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.naughty {
-		p.naughty, p.forget = false, true
+	if p.misbehaves {
+		p.misbehaves, p.forget = false, true
 		p.end()
 	}
 }
 
-// once is one stream. Its errors are of no interest: the state in the end is.
+// once runs one stream. Only the state at the end matters, so it drops errors.
 func (p *soakProxy) once(ctx context.Context) {
 	ctx, end := context.WithCancel(ctx)
 	defer end()
@@ -132,12 +132,12 @@ func (p *soakProxy) once(ctx context.Context) {
 	}
 }
 
-// refuses decides about a response, and dawdles.
+// refuses decides whether to refuse a response, perhaps after a pause.
 func (p *soakProxy) refuses(ctx context.Context) *status.Status {
 	p.mu.Lock()
-	naughty := p.naughty
+	misbehaves := p.misbehaves
 	p.mu.Unlock()
-	if !naughty {
+	if !misbehaves {
 		return nil
 	}
 	if rand.N(10) == 0 {
@@ -152,7 +152,7 @@ func (p *soakProxy) refuses(ctx context.Context) *status.Status {
 	return &status.Status{Code: 13, Message: "refused by the soak"}
 }
 
-// wanted are the names of a type that follow from the state; nil is all.
+// wanted returns the names of a type that follow from the state; nil means all.
 func (p *soakProxy) wanted(typ string) []string {
 	var names []string
 	switch typ {
@@ -172,7 +172,7 @@ func (p *soakProxy) wanted(typ string) []string {
 	return names
 }
 
-// follows is the type whose names follow from a type.
+// follows returns the type whose names follow from a type.
 func follows(typ string) string {
 	switch typ {
 	case xdswire.ClusterType:
@@ -236,7 +236,7 @@ func (p *soakProxy) takeSotW(r *discoveryv3.DiscoveryResponse) {
 	p.prune(typ)
 }
 
-// prune drops what nothing refers to any more.
+// prune drops resources without a reference.
 func (p *soakProxy) prune(typ string) {
 	if next := follows(typ); next != "" {
 		names := p.wanted(next)
@@ -250,7 +250,7 @@ func (p *soakProxy) streamDelta(ctx context.Context, ads discoveryv3.AggregatedD
 		return err
 	}
 	watched := make(map[string][]string) // names by type
-	// watch brings the subscription to what is wanted now.
+	// watch updates the subscription to the wanted names.
 	watch := func(typ string, node *corev3.Node) error {
 		p.mu.Lock()
 		names, held := p.wanted(typ), make(map[string]string)

@@ -6,9 +6,9 @@ import (
 	"fmt"
 )
 
-// stalled measures how much longer a change takes while as many other proxies
-// have stopped reading, and a response that none of them takes is under way.
-func (b *bench) stalled(ctx context.Context) (err error) {
+// stalled measures how much longer a change takes while as many other proxies have stopped
+// reading and each has a response in flight.
+func (b *benchmark) stalled(ctx context.Context) (err error) {
 	m, err := b.serve(ctx)
 	if err != nil {
 		return err
@@ -27,14 +27,14 @@ func (b *bench) stalled(ctx context.Context) (err error) {
 		return err
 	}
 	others := newFleet(m.plain, kind{}, nil)
-	others.first, others.deaf = b.proxies, make(chan struct{})
+	others.first, others.stopReading = b.proxies, make(chan struct{})
 	defer others.close()
 	others.grow(ctx, b.proxies)
 	if _, err := others.all(ctx, complete); err != nil {
 		return err
 	}
-	close(others.deaf)
-	// A new Service brings each the whole RouteConfiguration of its port.
+	close(others.stopReading)
+	// With a new Service, each proxy is sent the whole RouteConfiguration of its port.
 	const more = 3
 	for i := range more {
 		f.drain()
@@ -60,9 +60,9 @@ func (b *bench) stalled(ctx context.Context) (err error) {
 	return err
 }
 
-// medianChange moves endpoints: the median of the times until half of the
-// proxies have the change.
-func (b *bench) medianChange(ctx context.Context, m *meshctl, f *fleet) (float64, error) {
+// medianChange moves endpoints and returns the median of the times until half of the proxies
+// have the change.
+func (b *benchmark) medianChange(ctx context.Context, m *meshctl, f *fleet) (float64, error) {
 	var half []float64
 	for range b.rounds {
 		if _, err := m.settled(ctx); err != nil {

@@ -16,9 +16,8 @@ import (
 	"time"
 )
 
-// tokenIssuer signs service-account tokens of the shape and size that an API
-// server gives to pods, either with RSA of 2048 bits, as API servers do, or
-// with P-256.
+// tokenIssuer signs service-account tokens like those of an API server for pods, either with
+// RSA of 2048 bits, as API servers do, or with P-256.
 type tokenIssuer struct {
 	url string
 	rsa *rsa.PrivateKey
@@ -43,7 +42,7 @@ func newTokenIssuer() (*tokenIssuer, error) {
 	return &tokenIssuer{"https://kubernetes.default.svc.cluster.local", key, ec}, nil
 }
 
-// save writes what a server needs to check the tokens.
+// save writes the files with which a server checks the tokens.
 func (i *tokenIssuer) save(dir string) error {
 	point, err := i.ec.PublicKey.Bytes()
 	if err != nil {
@@ -66,7 +65,7 @@ func (i *tokenIssuer) save(dir string) error {
 	return os.WriteFile(filepath.Join(dir, "jwks.json"), jwks, 0o644)
 }
 
-// token makes a token that nobody has seen before.
+// token makes a new token.
 func (i *tokenIssuer) token(alg, namespace, account string, now time.Time) (string, error) {
 	uid := func(seed string) string {
 		sum := sha256.Sum256([]byte(seed))

@@ -11,22 +11,19 @@ import (
 	"github.com/meshctl/meshctl/internal/xdswire"
 )
 
-// response is what is read of a frame.
+// response is a decoded response.
 type response struct {
 	typ, nonce, version string
 	*batch
 }
 
-// batch is the resources of a response. Proxies that are sent the same bytes
-// share one.
+// batch holds the resources of a response. Proxies that receive equal bytes share one.
 type batch struct {
 	names map[string]struct{}
-	// ask is the request for what follows from the resources: the type and
-	// the encoded names, field 3 in both variants.
-	askType string
-	ask     []byte
-	// held is the resources with their versions as field 5 of a delta
-	// request, for a proxy that comes back.
+	// ask holds the encoded names of dependent resources, field 3 in both variants.
+	ask []byte
+	// held holds the resources with their versions as field 5 of a delta request, for a
+	// proxy that reconnects.
 	held []byte
 }
 
@@ -94,12 +91,10 @@ func newBatch(typ string, frame []byte, sotw bool) *batch {
 		b.names[name] = struct{}{}
 		switch typ {
 		case xdswire.ClusterType:
-			b.askType = xdswire.EndpointType
 			if strings.HasPrefix(name, "outbound|") {
 				b.ask = appendField(b.ask, 3, name)
 			}
 		case xdswire.ListenerType:
-			b.askType = xdswire.RouteType
 			if port, ok := strings.CutPrefix(name, "0.0.0.0_"); ok {
 				b.ask = appendField(b.ask, 3, port)
 			}
@@ -114,7 +109,7 @@ func (b *batch) has(name string) bool {
 	return ok
 }
 
-// request is what a proxy asks or acknowledges.
+// request is a subscription or an acknowledgement.
 type request struct {
 	typ, nonce, version string
 	node                []byte // encoded
@@ -137,7 +132,7 @@ func (r request) encode(sotw bool) [][]byte {
 	return [][]byte{b, r.rest}
 }
 
-// appendField adds a field; empty ones are left out, as encoders do.
+// appendField appends a field unless it is empty, as encoders do.
 func appendField(b []byte, num protowire.Number, value string) []byte {
 	if value == "" {
 		return b
@@ -170,7 +165,7 @@ func fields(b []byte, f func(protowire.Number, []byte)) error {
 	return nil
 }
 
-// field is the last field of the number.
+// field returns the last field with the number.
 func field(b []byte, want protowire.Number) string {
 	var found []byte
 	_ = fields(b, func(num protowire.Number, v []byte) {

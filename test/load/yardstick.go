@@ -19,14 +19,13 @@ import (
 	_ "github.com/meshctl/meshctl/internal/xdswire/protos" // the resources have messages of many kinds inside
 )
 
-// oneNode lets all proxies share one snapshot, which is what a snapshot cache
-// does best.
+// oneNode makes all proxies share one snapshot, the best case of a snapshot cache.
 type oneNode struct{}
 
 func (oneNode) ID(*corev3.Node) string { return "all" }
 
-// serveYardstick serves the resources of a directory, which saveResources
-// wrote, from a snapshot cache of go-control-plane.
+// serveYardstick serves the resources that saveResources wrote from a snapshot cache of
+// go-control-plane.
 func serveYardstick(ctx context.Context, addr, dir string) error {
 	resources := make(map[string][]types.Resource)
 	for i, typ := range xdsTypes {
@@ -68,7 +67,7 @@ func resourcesFile(dir string, i int) string {
 	return filepath.Join(dir, fmt.Sprintf("resources-%d.pb", i))
 }
 
-// saveResources writes what a server gives a proxy, as state of the world.
+// saveResources writes the state-of-the-world resources that a server sends to a proxy.
 func saveResources(ctx context.Context, addr, dir string) error {
 	f := newFleet(addr, kind{sotw: true}, nil)
 	f.keep = make(map[string][]byte)
