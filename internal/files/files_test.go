@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// tree returns what is below dir: files with their content, links with their
+// tree returns the tree below dir: files with their content, links with their
 // target, both with their mode.
 func tree(t *testing.T, dir string) map[string]string {
 	t.Helper()

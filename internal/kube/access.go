@@ -199,7 +199,7 @@ func (o Options) inPod() (*Access, error) {
 	return &Access{Config: config, Namespace: strings.TrimSpace(string(namespace)), InPod: true}, nil
 }
 
-// WithLog makes client-go log to log what it does with the returned context.
+// WithLog returns a context with which client-go logs to log.
 func WithLog(ctx context.Context, log *slog.Logger) context.Context {
 	return klog.NewContext(ctx, logr.FromSlogHandler(log.Handler()))
 }

@@ -31,7 +31,7 @@ const (
 	columnsPrefix  = "custom-columns="
 )
 
-// Formats returns the names of the formats of a value, and with tables those of a
+// Formats returns the names of the formats of a value, and with tables the formats of a
 // table, for help and errors.
 func Formats(tables bool) []string {
 	names := []string{string(FormatTable)}

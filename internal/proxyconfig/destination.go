@@ -12,7 +12,7 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// summarise returns the destination of a chain of network filters: that of its first HTTP
+// summarise returns the destination of a chain of network filters: the destination of its first HTTP
 // connection manager or TCP proxy. A TCP proxy to the black hole does not count.
 func summarise(filters []*listenerv3.Filter) (destination string, http, tcp bool) {
 	for _, f := range filters {

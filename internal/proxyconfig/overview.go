@@ -20,7 +20,7 @@ type Overview struct {
 	Clusters    []Cluster
 	Listeners   []Listener
 	Routes      []Route
-	Secrets     []Secret // those of Secrets.Items
+	Secrets     []Secret // as in Secrets.Items
 	Assignments []Assignment
 	// Missing are the sections that the dump does not have.
 	Missing []*MissingError

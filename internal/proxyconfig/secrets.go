@@ -36,7 +36,7 @@ type Secrets struct {
 	// Items has warming secrets first, then active ones, each in the order of the dump. A
 	// bundle of several trust domains has one item for each.
 	Items []Secret
-	// Resource is the section as proto JSON: an object with those of the lists
+	// Resource is the section as proto JSON: an object with the lists
 	// dynamicActiveSecrets, dynamicWarmingSecrets and staticSecrets that are not empty.
 	// Private keys are redacted.
 	Resource SecretsResource

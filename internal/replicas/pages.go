@@ -164,7 +164,7 @@ func decode(body *notingReader, v any) error {
 	return nil
 }
 
-// notingReader keeps the error of reading, to tell it from an error in the content.
+// notingReader keeps the error of reading, to distinguish it from an error in the content.
 type notingReader struct {
 	r      io.Reader
 	failed error

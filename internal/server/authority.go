@@ -176,7 +176,7 @@ func (s *Server) makeServing() error {
 }
 
 // servingNames returns the address that the secure port listens on, if it is one, as
-// a name of its certificate in addition to those of istiod.
+// a name of its certificate in addition to the names of istiod.
 func servingNames(addr string) []string {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil || net.ParseIP(host) == nil || net.ParseIP(host).IsUnspecified() {

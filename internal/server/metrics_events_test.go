@@ -107,7 +107,7 @@ func TestKubernetesEvents(t *testing.T) {
 		t.Helper()
 		waitFor(t, what, func() bool { return pilot(t, s)[name]-before[name] == want })
 	}
-	if before[`pilot_k8s_reg_events{event="add",type="Services"}`] < 1 { // that of the API server
+	if before[`pilot_k8s_reg_events{event="add",type="Services"}`] < 1 { // the Service of the API server
 		t.Errorf("what was there at the start is not counted: %v", before)
 	}
 	if _, there := before[`pilot_k8s_reg_events{event="update",type="Pods"}`]; !there {

@@ -444,7 +444,7 @@ var (
 	tickAddress = regexp.MustCompile(`10\.7[78]\.(\d+)\.(\d+)`)
 )
 
-// check finds what is wrong with a response. It returns the newest tick known
+// check finds the faults of a response. It returns the newest tick known
 // of the type.
 func (p *modelProxy) check(r *modelResponse) int {
 	newest := p.ticks[r.typ]
@@ -557,7 +557,7 @@ func addressesOf(body string) (string, error) {
 func (p *modelProxy) checkStill(r *modelResponse) {
 	short := xdswire.ShortType(r.typ)
 	if r.typ == xdswire.EndpointType {
-		// Of what went without being a cluster, state of the world does not tell.
+		// State of the world does not report removed resources other than clusters.
 		maps.DeleteFunc(r.resources, func(name string, _ modelResource) bool {
 			_, known := p.state[xdswire.ClusterType][name]
 			return !known
@@ -569,7 +569,7 @@ func (p *modelProxy) checkStill(r *modelResponse) {
 		}
 	}
 	if !r.delta {
-		// Of named types the version is that of all there are, wanted or not.
+		// The version of a named type covers all resources, wanted or not.
 		if p.wanted(r.typ) == nil && r.info != p.infos[r.typ] {
 			p.errorf("%v: %s has version %s, and had %s with the same content", p, short, r.info, p.infos[r.typ])
 		}

@@ -457,7 +457,7 @@ func (m *model) waitQuiet() {
 	})
 }
 
-// compareWithNew compares the resources of each proxy with those of a new proxy at a new
+// compareWithNew compares the resources of each proxy with the resources of a new proxy at a new
 // server.
 func (m *model) compareWithNew() {
 	m.t.Helper()

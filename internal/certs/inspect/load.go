@@ -1,6 +1,6 @@
 // Package inspect reads certificates, keys, revocation lists and tokens from
 // PEM and DER files, directories, Kubernetes Secrets in YAML, Envoy's config
-// dumps, TLS servers and standard input. It lists what it found (List) and when
+// dumps, TLS servers and standard input. It lists the contents (List) and when
 // it ends (Expiry).
 //
 // Inputs may be hostile, so every size is bounded. Private keys and tokens are

@@ -63,7 +63,7 @@ type labelSelector struct {
 	Labels map[string]string `json:"labels"`
 }
 
-// configz returns the configuration objects that have an effect: those of the own
+// configz returns the configuration objects that have an effect: objects of the own
 // cluster, of kinds that have one.
 func configz(s *snapshot.Snapshot, namespace string) ([]object, error) {
 	versions := make(map[string]string)

@@ -167,7 +167,7 @@ func (p *Pages) Names() []string {
 }
 
 // RightsOf returns the rights of an identity. Identities of other trust domains have
-// none, as their namespaces are not those of the mesh.
+// none, because their namespaces are not namespaces of the mesh.
 func (p *Pages) RightsOf(id mesh.Identity) Rights {
 	s := p.cfg.Snapshot()
 	if s == nil || id.Namespace == "" || id.TrustDomain != s.Mesh.TrustDomain && !slices.Contains(s.Mesh.Aliases, id.TrustDomain) {

@@ -117,7 +117,7 @@ func TestPagesAreBounded(t *testing.T) {
 	}
 }
 
-// TestClientConfigsOfAnAgent joins the stream of an agent with that of its Envoy.
+// TestClientConfigsOfAnAgent joins the streams of an agent and its Envoy.
 func TestClientConfigsOfAnAgent(t *testing.T) {
 	agent, envoy, other, again := newProxy("vm", "apps", "1"), newProxy("vm", "apps", "2"), newProxy("vm", "apps", "3"), newProxy("vm", "apps", "4")
 	agent.Types = map[string]history.TypeStatus{"PCDS": {Sent: "1"}}

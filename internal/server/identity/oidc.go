@@ -33,7 +33,7 @@ type OIDCRule struct {
 	Audiences []string `json:"audiences"`
 }
 
-// Check reports what is wrong with a rule.
+// Check returns the problems of a rule.
 func (r OIDCRule) Check() error {
 	switch {
 	case r.Issuer == "" || strings.ContainsAny(r.Issuer, " \t\r\n"):

@@ -169,7 +169,7 @@ func (s *state) namedGateway(n name) bool {
 // maxGateways is the number of gateway addresses that a remote cluster may have.
 const maxGateways = 64
 
-// usableGateways returns the gateways in order. It refuses those of remote clusters
+// usableGateways returns the gateways in order. It refuses gateways of remote clusters
 // that have the address of a local service or exceed maxGateways.
 func (b *builder) usableGateways(found set[snapshot.NetworkGateway]) []snapshot.NetworkGateway {
 	b.gatewayIPs = set[netip.Addr]{}

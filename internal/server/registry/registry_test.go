@@ -363,7 +363,7 @@ func TestPodsOfOneAddress(t *testing.T) {
 }
 
 // TestOrderDoesNotMatter: after random changes in random batches, the snapshot equals
-// that of a new registry with the remaining objects.
+// the snapshot of a new registry with the remaining objects.
 func TestOrderDoesNotMatter(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 1))

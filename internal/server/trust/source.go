@@ -34,7 +34,7 @@ type Source struct {
 	Via string
 }
 
-// Check reports what is wrong with a source.
+// Check returns the problems of a source.
 func (s Source) Check() error {
 	switch {
 	case s.TrustDomain != "" && !mesh.IsTrustDomain(s.TrustDomain):

@@ -124,7 +124,7 @@ func TestSecrets(t *testing.T) {
 		{"configmap://gw/roots", mesh.Caller{}, true, "", "secrets are served only over TLS, to callers with an authenticated identity and cluster"},
 
 		{"kubernetes://both", own, false, "", "the proxy is not authorized to read secrets"},
-		{"kubernetes://x-cacert", own, true, "", "no CA in c1/gw/x-cacert"}, // never its key, nor that of x
+		{"kubernetes://x-cacert", own, true, "", "no CA in c1/gw/x-cacert"}, // never its key, nor the key of x
 		{"kubernetes://pair-cacert-cacert", own, true, roots, "c1/gw/pair-cacert"},
 		{"kubernetes://none", own, true, "", "secret gw/none not found"},
 		{"kubernetes://none-cacert", own, true, "", "secret gw/none not found"},

@@ -80,7 +80,7 @@ func (w *watchedDir) wake() {
 }
 
 // place returns the place of the object, and for a Service its first port, by which
-// tests tell versions apart.
+// tests distinguish versions.
 func (w *watchedDir) place(o snapshot.Object) string {
 	var m snapshot.Meta
 	var port string

@@ -143,7 +143,7 @@ func (p *parser) add(file string, jobs []job) {
 	}
 }
 
-// finish parses what is left and waits for the rest.
+// finish parses the rest and waits for the rest.
 func (p *parser) finish() {
 	p.parse(p.batch)
 	p.batch = nil

@@ -23,7 +23,7 @@ func newIndex() index {
 	}
 }
 
-// replace replaces the objects of a file's old version by those of its new version.
+// replace replaces the objects of a file's old version by the objects of its new one.
 func (x *index) replace(old, new []*fileObject) {
 	stays := make(map[*fileObject]bool, len(new))
 	for _, e := range new {

@@ -20,7 +20,7 @@ type Problem struct {
 	Line int
 	// Object is kind and namespace/name; empty if unknown.
 	Object string
-	// Reason states the fault and what is used instead.
+	// Reason states the fault and the version in use.
 	Reason string
 	// Since is the time when the problem was first seen.
 	Since time.Time
@@ -235,7 +235,7 @@ func rank(p *Problem) int {
 	return 1
 }
 
-// keptInstead states what is used in place of a broken document.
+// keptInstead names the version in use in place of a broken document.
 func (f *file) keptInstead(key snapshot.Key) string {
 	if key.Name == "" {
 		return keptText(len(f.kept))

@@ -102,7 +102,7 @@ func (f *follower) report(key objectKey, r *source.Result, err error, used bool)
 	}, f.Log)
 }
 
-// maxReasons bounds the faults that are shown of one object, maxReasonsOfOne those of an
+// maxReasons bounds the faults that are shown of one object, maxReasonsOfOne the faults of an
 // object that is the only one of its resource.
 const (
 	maxReasons      = 10

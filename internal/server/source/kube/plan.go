@@ -28,7 +28,7 @@ type readPlan struct {
 	page     int    // objects per page
 }
 
-// pageSize is the number of objects per page, secretPage that of objects that may be
+// pageSize is the number of objects per page, secretPage the number of objects that may be
 // large.
 const (
 	pageSize   = 500

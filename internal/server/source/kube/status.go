@@ -67,7 +67,7 @@ type ResourceStatus struct {
 type Problem struct {
 	// Object is kind and namespace/name.
 	Object string
-	// Reasons state the faults and what is used instead.
+	// Reasons state the faults and the version in use.
 	Reasons []string
 	// Since is the time when they were first seen.
 	Since time.Time

@@ -95,7 +95,7 @@ func (r *Recorder) History(name string) []History {
 }
 
 // NACKs returns the refused responses in the history, oldest first. Later responses
-// displace those of a live stream; NACKs of an ended stream disappear with its record.
+// displace NACKs of a live stream; NACKs of an ended stream disappear with its record.
 func (r *Recorder) NACKs() []NACK {
 	out := []NACK{}
 	for _, s := range r.streams() {
