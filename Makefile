@@ -9,7 +9,7 @@ ARGS ?=
 # The revision that make bench-compare compares with.
 REV ?= HEAD
 # How long make fuzz runs each target. Inputs are made smaller by a number of
-# tries, as else that alone may take a minute for each.
+# tries: otherwise that alone may take a minute for each.
 FUZZTIME ?= 30s
 # How long make soak runs.
 SOAKTIME ?= 10m

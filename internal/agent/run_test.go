@@ -386,7 +386,7 @@ func TestReadiness(t *testing.T) {
 	})
 }
 
-// reports is a control plane that passes on what it is told of health.
+// reports is a control plane that passes on health reports.
 type reports struct {
 	discoveryv3.UnimplementedAggregatedDiscoveryServiceServer
 	told chan string
@@ -404,8 +404,8 @@ func (r *reports) StreamAggregatedResources(stream discoveryv3.AggregatedDiscove
 	}
 }
 
-// TestRunReportsHealth: the application is healthy when it says so and its proxy is
-// ready, until the agent is told to end.
+// TestRunReportsHealth: the application is healthy while its check succeeds and its proxy is
+// ready, until the agent ends.
 func TestRunReportsHealth(t *testing.T) {
 	plane := &reports{told: make(chan string, 10)}
 	a := newAgentTest(t, "sidecar", "run", func(s *grpc.Server) { discoveryv3.RegisterAggregatedDiscoveryServiceServer(s, plane) })

@@ -191,8 +191,8 @@ func TestMakeTargetsExist(t *testing.T) {
 	}
 }
 
-// TestBlocksThatDoNotRun holds testdata/not-run.txt to the pages: whoever marks a block
-// changes that list too. With -update it is written.
+// TestBlocksThatDoNotRun: testdata/not-run.txt lists the blocks of pages that do not run.
+// -update writes it.
 func TestBlocksThatDoNotRun(t *testing.T) {
 	t.Parallel()
 	var list strings.Builder

@@ -42,7 +42,7 @@ var (
 	commandLine = regexp.MustCompile(`^\s*(\$ |meshctl [a-z]|kubectl [a-z]|istioctl [a-z]|make [a-z]|go (test|build|run|tool) |curl -|openssl [a-z]|export [A-Z])`)
 )
 
-// languages are those of blocks that are no commands.
+// languages are the languages of blocks without commands.
 var languages = []string{"text", "yaml", "json", "go", "python"}
 
 // parse reads a page. Each fence names its language; sh and console are commands. An
@@ -138,8 +138,8 @@ func (b *block) mark(text string) (err error) {
 	return err
 }
 
-// transcript splits a block of the language console: after "$ " is what is typed, and
-// after "> " how it goes on; other lines are what is seen. The exit code is of the last.
+// transcript splits a block of the language console: "$ " begins a command, "> " continues
+// it, and other lines are its output. The exit code is the last command's.
 func (b block) transcript() (typed []block, err error) {
 	for n, line := range strings.Split(strings.TrimSuffix(b.text, "\n"), "\n") {
 		if command, ok := strings.CutPrefix(line, "$ "); ok {
@@ -162,8 +162,8 @@ func (b block) transcript() (typed []block, err error) {
 	return typed, nil
 }
 
-// differs reports how what was seen is not what a page shows, in which any space is
-// any amount of it, … is any text, and a line of … alone is any number of lines.
+// differs returns the difference between the output and the page. On the page, a space stands
+// for any number of spaces, … for any text, and a line with only … for any lines.
 func differs(shown, seen string) string {
 	var pattern strings.Builder
 	for line := range strings.Lines(shown) {

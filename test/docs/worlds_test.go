@@ -80,7 +80,7 @@ var (
 	proxies       = map[string]string{"web-1": "127.0.0.1", "web-2": "127.0.0.3"}
 )
 
-// meshObjects are in both clusters. NODE is that of the pods, and N the cluster's number.
+// meshObjects are in both clusters. NODE is the pods' Node, and N the cluster's number.
 const meshObjects = `
 {apiVersion: v1, kind: Namespace, metadata: {name: istio-system, labels: {topology.istio.io/network: networkN}}}
 ---

@@ -79,8 +79,8 @@ func everythingAccepted(t *testing.T, m *demo.Mesh) {
 	}
 }
 
-// comparedAsSent checks that meshctl ps finds no difference between what the proxy
-// was sent and what it holds, byte for byte of what both dump.
+// comparedAsSent checks that meshctl ps finds no difference between the sent resources and
+// the resources that the proxy holds, byte by byte of both dumps.
 func comparedAsSent(t *testing.T, p demo.Proxy, node *corev3.Node) {
 	t.Helper()
 	id, err := mesh.ParseNodeID(node.GetId())
@@ -211,8 +211,8 @@ func unpack[M proto.Message](t *testing.T, from *anypb.Any, to M) M {
 	return to
 }
 
-// sentTo asks the control plane, as a proxy with this node would, for
-// everything, and returns the names of what it sends.
+// sentTo requests everything from the control plane as a proxy with this node, and returns
+// the names of the resources.
 func sentTo(t *testing.T, addr string, node *corev3.Node) names {
 	t.Helper()
 	conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))

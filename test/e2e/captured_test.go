@@ -21,10 +21,10 @@ import (
 	"github.com/meshctl/meshctl/test/harness"
 )
 
-// TestCapturedProxiesAccepted gives real Envoys what proxies get whose
-// connections are redirected: virtualOutbound, virtualInbound and a listener
-// for each service. The mesh is that of the golden files of generation; no
-// traffic flows: see redirected_linux_test.go for that, which needs root.
+// TestCapturedProxiesAccepted gives real Envoys the resources of proxies with redirected
+// connections: virtualOutbound, virtualInbound and a listener for each service, in the mesh
+// of the generator's golden files. For traffic, which needs root, see
+// redirected_linux_test.go.
 func TestCapturedProxiesAccepted(t *testing.T) {
 	mesh := filepath.Join("..", "..", "internal", "server", "xdsgen", "testdata", "two-networks")
 	for _, variant := range []string{"delta", "sotw"} {

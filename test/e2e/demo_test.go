@@ -26,8 +26,8 @@ import (
 	"github.com/meshctl/meshctl/test/harness"
 )
 
-// command is meshctl demo as a person runs it, with directories of its own
-// for what is temporary and for what it may keep.
+// command is meshctl demo as a user runs it, with its own directories for temporary and for
+// kept files.
 type command struct {
 	*exec.Cmd
 	temp, state string
@@ -488,8 +488,8 @@ func startTraffic(t *testing.T, m *demo.Mesh) *traffic {
 	return tr
 }
 
-// stop waits for the answers of what was sent. A request given up instead
-// might reach Envoy later, and be counted among those of a check.
+// stop waits for pending responses. An aborted request might reach Envoy later and be counted
+// in a check.
 func (tr *traffic) stop() {
 	tr.quit()
 	tr.done.Wait()

@@ -143,9 +143,9 @@ spec:
 	}
 }
 
-// privateService exports helloworld to its own namespace alone, in which the client
-// is, and then to that of the gateways, too. Gateways pass calls on in the second
-// case only, and in the first no client sends them any.
+// privateService exports helloworld first to its own namespace only, which the client shares,
+// then to the namespace of the gateways, too. Only in the second case do clients call through
+// the gateways, and gateways pass the calls on.
 func privateService(t *testing.T, m *demo.Mesh) {
 	client := m.Clients()[0]
 	for _, tc := range []struct {

@@ -51,8 +51,8 @@ func TestDemoEndsWhenNobodyReads(t *testing.T) {
 	}
 }
 
-// Who reads the log of a control plane or of an agent may go: others depend on
-// the process, and it ends in order when it is told to.
+// TestOutlivesTheReaderOfItsLog: control planes and agents go on when the reader of their log
+// has gone, and end in order on SIGTERM.
 func TestOutlivesTheReaderOfItsLog(t *testing.T) {
 	for _, row := range []struct {
 		name, url string

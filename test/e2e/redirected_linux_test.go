@@ -18,8 +18,7 @@ import (
 	"github.com/meshctl/meshctl/test/harness"
 )
 
-// envInPod is the environment variable that tells a test that it runs in a
-// network namespace of its own.
+// envInPod is set in a test process that runs in its own network namespace.
 const envInPod = "E2E_IN_POD"
 
 // proxyGroup is the group of Envoy, whose connections are not redirected.
@@ -59,8 +58,8 @@ type pod struct {
 	dir       string
 }
 
-// startPod makes the test's own network namespace that of the pod, with a
-// control plane that has the objects.
+// startPod turns the test's network namespace into the network of the pod, with a control
+// plane that has the objects.
 func startPod(t *testing.T, objects string, addresses ...string) *pod {
 	t.Helper()
 	p := &pod{dir: harness.ShortDir(t)}
@@ -88,8 +87,7 @@ func startPod(t *testing.T, objects string, addresses ...string) *pod {
 		runTool(t, "", "ip", route...)
 		inbound += fmt.Sprintf("meta l4proto tcp %s daddr { %s } redirect to :15006\n", keyword, strings.Join(own[is6], ", "))
 	}
-	// The loopback addresses are those of the control plane and of the
-	// proxy's own ports.
+	// The control plane and the proxy's own ports have loopback addresses.
 	runTool(t, fmt.Sprintf(`table inet pod {
 chain output {
 type nat hook output priority -100

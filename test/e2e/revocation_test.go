@@ -25,10 +25,10 @@ import (
 	"github.com/meshctl/meshctl/test/harness"
 )
 
-// TestRevokedPeerIsRefused takes back a certificate in a mesh of two clusters
-// with real Envoys, while their clients make new connections without a pause. In
-// cluster1 the agents have the file that Istio mounts, in cluster2 they ask the
-// control plane. In both the peer is refused from then on, and no other is.
+// TestRevokedPeerIsRefused revokes a certificate in a mesh of two clusters with real Envoys,
+// while their clients make new connections all the time. In cluster1 agents have the file
+// that Istio mounts, in cluster2 they ask the control plane. Both refuse the peer from then
+// on, and no other peer.
 func TestRevokedPeerIsRefused(t *testing.T) {
 	dir := filepath.Join(harness.ShortDir(t), "demo")
 	m, err := demo.Start(t.Context(), demo.Options{
@@ -104,7 +104,7 @@ func TestRevokedPeerIsRefused(t *testing.T) {
 			}
 		}
 	}
-	// What cannot be used changes nothing, and is told.
+	// Unusable lists change nothing and are reported.
 	replace(t, filepath.Join(ca, "cluster2", "ca-crl.pem"), "junk")
 	status := func() error {
 		out, err := exec.Command(meshctl, "certs", "status", "--server", "127.2.0.2:8080").CombinedOutput()

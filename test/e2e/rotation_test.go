@@ -215,7 +215,7 @@ func (l *load) stop() uint64 {
 	return l.sent.Load()
 }
 
-// say tells how far it is, and fails the test when a request has failed.
+// say logs the progress, and fails the test when a request has failed.
 func (l *load) say(t *testing.T, after string) {
 	t.Helper()
 	t.Logf("%s: %d requests so far", after, l.sent.Load())

@@ -25,7 +25,7 @@ node: {id: test, cluster: test}
 dynamic_resources: {lds_config: {path_config_source: {path: %q}}}
 `
 
-// keysListener wants a certificate of the client's and sends back what it gets.
+// keysListener requires a client certificate and echoes its input.
 const keysListener = `
 - "@type": type.googleapis.com/envoy.config.listener.v3.Listener
   name: %[1]s
@@ -45,15 +45,15 @@ const keysListener = `
       typed_config: {"@type": type.googleapis.com/envoy.extensions.filters.network.echo.v3.Echo}
 `
 
-// party is who has certificates by one kind of CA and of key.
+// party is a peer with certificates of one kind of CA and key.
 type party struct {
 	name    string
 	ca      *certs.Authority
 	leaf    *x509.Certificate
 	key     crypto.Signer
 	address string // of its listener; empty when Envoy refused the certificate
-	// exchange is the only key exchange of its listener, offer are those of it as
-	// a client; empty is what they prefer.
+	// exchange is the only key exchange of its listener, offer has its key exchanges as a
+	// client; empty means the default.
 	exchange string
 	offer    []tls.CurveID
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/meshctl/meshctl/internal/server/source"
 )
 
-// Envoy knows the names that meshMTLS.ecdhCurves may have, and uses nothing else
-// when they are given. docs/serve.md says what it uses when none are.
+// TestKeyExchanges: Envoy knows the values of meshMTLS.ecdhCurves and uses no other key
+// exchange. docs/serve.md lists its default.
 func TestKeyExchanges(t *testing.T) {
 	t.Parallel()
 	ids := map[string]tls.CurveID{

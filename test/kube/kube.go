@@ -410,8 +410,8 @@ func (c *Cluster) stopServers() error {
 	return err
 }
 
-// end ends the cluster at the end of its test. There is nothing to save, so
-// that nobody needs to wait until all have said goodbye.
+// end ends the cluster at the end of its test. Nothing must be saved, so it kills the
+// processes.
 func (c *Cluster) end(tb testing.TB) {
 	for _, p := range c.processes() {
 		if p.ended() {

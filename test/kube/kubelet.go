@@ -17,8 +17,8 @@ import (
 	"k8s.io/cri-streaming/pkg/streaming/portforward"
 )
 
-// Kubelet is the end of port-forwards that a Node has: what is forwarded to a
-// port of a pod of the Node goes to that port of this machine's loopback.
+// Kubelet serves port-forwards of a Node: it connects a port of each pod to the same port on
+// this machine's loopback.
 type Kubelet struct {
 	// Node is the name of the Node, for the spec of pods.
 	Node string

@@ -24,8 +24,8 @@ const (
 	logTail     = 4 << 10 // bytes of each log that a failed test shows
 )
 
-// process is a server of the cluster. No goroutine belongs to it, as those of
-// shared clusters would outlive every test.
+// process is a server of the cluster. It has no goroutine, as goroutines of shared clusters
+// would outlive every test.
 type process struct {
 	name string
 	cmd  *exec.Cmd
@@ -108,15 +108,15 @@ func (p *process) tail() []byte {
 	return data[max(0, len(data)-logTail):]
 }
 
-// keeper is a process that removes a folder as soon as nobody holds its other
-// end: when it is released, or when this process ends in whatever way.
+// keeper is a process that removes a folder when its stdin is closed: when it is released, or
+// when this process ends for any reason.
 type keeper struct {
 	cmd *exec.Cmd
 	end io.Closer
 }
 
 func keep(dir string) (*keeper, error) {
-	// The servers may still be dying and write what was removed already.
+	// Dying servers may still write files.
 	cmd := exec.Command("sh", "-c", `cat; until rm -rf "$0"; do sleep 0.1; done 2>/dev/null`, dir)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // a Ctrl-C is not for it
 	end, err := cmd.StdinPipe()
@@ -131,8 +131,8 @@ func (k *keeper) release() error {
 }
 
 // port is a free port of 127.0.0.1, held by a socket that never listens: a
-// server that shares its port (SO_REUSEPORT) can listen on it, and nobody else
-// gets it while there is no server.
+// server that shares its port (SO_REUSEPORT) can listen on it, and no other process gets it
+// in the meantime.
 type port struct {
 	fd   int
 	addr string // host:port

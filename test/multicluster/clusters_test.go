@@ -152,8 +152,8 @@ func goroutines(t *testing.T, p *plane) int {
 	return n
 }
 
-// Whatever happens to the API server of west, proxies of east keep its
-// endpoints and get what changes in east; east tells why, and recovers.
+// TestRemoteClusterFails: while the API server of west fails in any way, proxies of east keep
+// its endpoints and get changes of east. East reports the cause and recovers.
 func TestRemoteClusterFails(t *testing.T) {
 	if testing.Short() {
 		t.Skip("needs Kubernetes")

@@ -166,7 +166,7 @@ func (p *plane) status(cluster string) (status, error) {
 	return status{}, fmt.Errorf("no cluster %s in %s", cluster, body)
 }
 
-// waitStatus waits for what a control plane tells of a cluster.
+// waitStatus waits for the status of a cluster at the control plane.
 func (p *plane) waitStatus(t *testing.T, cluster, what string, ok func(status) bool) time.Duration {
 	t.Helper()
 	return eventually(t, fmt.Sprintf("%s tells of %s: %s", p.Name(), cluster, what), func() error {

@@ -1,5 +1,5 @@
-// Package proxyless calls services through gRPC's own xDS client: grpc-go on
-// both sides, an agent beside each, and the control plane.
+// Package proxyless calls services through gRPC's own xDS client: grpc-go on both sides, each
+// with an agent, and the control plane.
 package proxyless
 
 import (

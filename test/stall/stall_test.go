@@ -192,7 +192,7 @@ func (rawCodec) Unmarshal(data mem.BufferSlice, v any) error {
 
 func (rawCodec) Name() string { return "proto" }
 
-// nonce is that of an encoded DiscoveryResponse.
+// nonce returns the nonce of an encoded DiscoveryResponse.
 func nonce(b []byte) string {
 	for len(b) > 0 {
 		num, typ, n := protowire.ConsumeTag(b)

@@ -12,7 +12,7 @@ import (
 	"github.com/meshctl/meshctl/internal/agent/probe"
 )
 
-// base is the least that an agent has to be told.
+// base returns the required settings of an agent.
 func base() []string {
 	return []string{"POD_NAME=client-1", "POD_NAMESPACE=sample", "SERVICE_ACCOUNT=client", "INSTANCE_IP=10.0.0.9"}
 }

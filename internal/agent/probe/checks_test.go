@@ -29,7 +29,7 @@ func want(t *testing.T, err error, want string) {
 	}
 }
 
-// nobody is an address that nobody listens on.
+// nobody returns an address that no socket listens on.
 func nobody(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")

@@ -141,8 +141,8 @@ func (s *session) wantFirst(typ string) {
 	}
 }
 
-// TestHealth: each change is told, after a request that the control plane wants
-// first; the newest is told anew over a new stream, and the last one at the end.
+// TestHealth: each change is reported, after the first request of the stream. A new stream
+// repeats the newest report, and the last report is sent at the end.
 func TestHealth(t *testing.T) {
 	health := make(chan string, 1)
 	u := start(t, func(c *Stream) { c.Health = health })

@@ -173,8 +173,8 @@ func TestFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.wantKept(t, "gone", next, "is gone")
-	// They are told of while they end, and stay when they have: what is out of
-	// date Envoy accepts nobody by.
+	// Expiring lists are reported, and expired lists stay in use: Envoy would accept no
+	// peer with new expired lists.
 	w.write(t, next)
 	w.lists.follow(t.Context())
 	w.now = w.now.Add(50 * time.Minute)
@@ -274,7 +274,7 @@ func TestControlPlaneThatDoesNotKnow(t *testing.T) {
 	}
 }
 
-// Who is revoked itself is told.
+// TestOwnCertificateIsRevoked: Revoked is called when lists name the workload itself.
 func TestOwnCertificateIsRevoked(t *testing.T) {
 	w := newWorld(t)
 	w.judge(t)

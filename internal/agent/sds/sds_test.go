@@ -76,7 +76,7 @@ func update(t *testing.T, s *Server, secrets Secrets) {
 	}
 }
 
-// content is the part of a secret that tells secrets apart.
+// content returns the distinguishing part of a secret.
 func content(t *testing.T, r interface{ GetValue() []byte }) string {
 	t.Helper()
 	var s tlsv3.Secret

@@ -25,7 +25,7 @@ func newClient(ca *certstest.IstioCA) *Client {
 	return &Client{Addr: ca.Addr, ServerName: certstest.ServerName, RootFile: ca.RootFile, TokenFile: ca.TokenFile, Cluster: "cluster1"}
 }
 
-// get asks c for a certificate and checks the answer.
+// get requests a certificate and checks the response.
 func get(t *testing.T, c *Client, current *tls.Certificate) (*Certificate, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
@@ -104,7 +104,7 @@ func write(t *testing.T, path, data string) {
 	}
 }
 
-// Keys are agreed on by the kinds that the client was told, or not at all.
+// TestClientKeyExchanges: the client uses only its configured key exchanges.
 func TestClientKeyExchanges(t *testing.T) {
 	pqc, classic := []tls.CurveID{tls.X25519MLKEM768}, []tls.CurveID{tls.X25519, tls.CurveP256}
 	for _, server := range [][]tls.CurveID{pqc, classic} {
@@ -158,7 +158,7 @@ func TestClientSignFails(t *testing.T) {
 	}
 }
 
-// J4: a server that does not prove itself is not told the token.
+// TestNoTokenForStrangers: the token is not sent to a server without a valid certificate.
 func TestNoTokenForStrangers(t *testing.T) {
 	ca, stranger := certstest.NewIstioCA(t), certstest.NewIstioCA(t)
 	stranger.Serve(t)
@@ -188,7 +188,7 @@ func TestRootsOfTheLastAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := newClient(ca)
-	c.RootFile = other.RootFile // older than the roots of the answer
+	c.RootFile = other.RootFile // older than the roots of the response
 	key, err := certs.GenerateKey(certs.ECDSAP256)
 	if err != nil {
 		t.Fatal(err)
