@@ -143,7 +143,7 @@ func (p *parser) add(file string, jobs []job) {
 	}
 }
 
-// finish parses the rest and waits for the rest.
+// finish parses the remaining documents and waits for all of them.
 func (p *parser) finish() {
 	p.parse(p.batch)
 	p.batch = nil
