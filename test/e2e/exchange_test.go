@@ -40,7 +40,7 @@ func TestKeyExchangeBetweenEnvoys(t *testing.T) {
 				return askAs(t, server, peer, step.is...)
 			})
 		}
-		// A client may be told later than a server.
+		// A client may receive the change later than a server.
 		for _, client := range m.Clients() {
 			eventually(t, "the client of "+string(client.Cluster)+" reaches both clusters", func() error {
 				from := make(map[string]int)

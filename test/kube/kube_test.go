@@ -130,7 +130,7 @@ func TestCluster(t *testing.T) {
 		t.Errorf("somebody gets pods: %v", err)
 	}
 
-	// A restart keeps what is there, and its address.
+	// A restart keeps the objects and the address.
 	addr, kubeconfig := c.Addr(), c.Kubeconfig()
 	c.Stop(t)
 	if _, err := net.Dial("tcp", addr); !errors.Is(err, syscall.ECONNREFUSED) {

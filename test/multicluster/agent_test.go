@@ -53,7 +53,7 @@ spec:
 	if err != nil {
 		t.Fatal(err)
 	}
-	// As in a container, but for the root: paths are those of the defaults.
+	// As in a container, but in another root: all paths are defaults.
 	work := harness.ShortDir(t)
 	for path, text := range map[string]string{
 		"var/run/secrets/tokens/istio-token":  answer.Status.Token,

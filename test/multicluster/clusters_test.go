@@ -121,7 +121,7 @@ func rotations(t *testing.T, m *mesh) {
 		})
 	}
 	t.Logf("%d rotations, %s each", times, (time.Since(began) / times).Round(time.Millisecond))
-	// What is read with the last one still counts.
+	// Objects that were read with the last one still count.
 	m.west.Apply(t, slice(westAddress, "10.2.3.1"))
 	w.wait(t, eastAddress, westAddress, "10.2.3.1")
 	if gone := w.removed(); len(gone) > 0 {

@@ -186,7 +186,7 @@ func (m *mesh) link(t *testing.T, to, from *plane, flags ...string) {
 	to.Kubectl(t, secret, "apply", "-f", "-")
 }
 
-// run runs a meshctl command to its end and returns what it printed.
+// run runs a meshctl command to its end and returns its output.
 func (m *mesh) run(t *testing.T, args ...string) string {
 	t.Helper()
 	cmd := exec.Command(meshctl, args...)

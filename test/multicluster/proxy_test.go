@@ -135,7 +135,7 @@ func (w *watcher) wait(t *testing.T, addresses ...string) time.Duration {
 	}
 }
 
-// removed is what was taken away from the proxy so far.
+// removed returns the names of the resources removed from the proxy so far.
 func (w *watcher) removed() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
