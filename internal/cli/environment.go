@@ -14,21 +14,20 @@ one configuration file. The first of these that has a value counts:
   3. the configuration file       trust-domain: prod.example
   4. the default that --help shows
 
-Flags of which only one may be given, such as --admin and --file, are one choice: a
-typed --file counts, whatever MESHCTL_ADMIN or the file's key admin say.
+Flags that exclude each other, such as --admin and --file, are one choice: --file on
+the command line overrides MESHCTL_ADMIN and the key admin.
 
---context of the commands that work on all clusters that it names, such as certs
-verify, has MESHCTL_CONTEXTS and the key contexts: MESHCTL_CONTEXT and the key context
-are the one cluster that other commands ask.
+Some commands, such as certs verify, work on all clusters in --context. For them the
+variable is MESHCTL_CONTEXTS and the key is contexts. MESHCTL_CONTEXT and the key
+context apply to commands that work on one cluster.
 
-A variable is MESHCTL_ and the flag's name in upper case with - written as _.
-An empty variable counts as not set. A flag that may be repeated takes its
-values separated by commas.
+The name of a variable is MESHCTL_ and the flag's name in upper case, with _ for -.
+Empty variables are ignored. The values of a repeatable flag are separated by commas.
 
-The file is the one that --config (or MESHCTL_CONFIG) names, else
-$XDG_CONFIG_HOME/meshctl/config.yaml, else ~/.config/meshctl/config.yaml if it
-exists; never a file of the working directory. It is YAML: flag names as keys,
-a list for a flag that may be repeated. A key that is no flag of any command
+The configuration file is --config (or MESHCTL_CONFIG), otherwise
+$XDG_CONFIG_HOME/meshctl/config.yaml, otherwise ~/.config/meshctl/config.yaml, if it
+exists. A file in the working directory is never read. The file is YAML with flag
+names as keys, and lists for repeatable flags. A key that is not a flag of any command
 is an error.
 
 A flag that weakens security, such as --insecure, --insecure-remote or --force, is

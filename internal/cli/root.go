@@ -87,7 +87,7 @@ func NewRoot(env *Env, groups ...Group) *cobra.Command {
 		Use:   "meshctl",
 		Short: "Run and explain a service mesh of several clusters on upstream Envoy",
 		Long: `meshctl runs and explains a service mesh of several Kubernetes clusters on
-plain upstream Envoy. It keeps Istio's contracts, so one mesh may use both.
+plain upstream Envoy. It is compatible with Istio: one mesh may use both.
 
 Some Istio objects have no effect yet: ` + WithoutEffectHelp + `
 
@@ -95,7 +95,7 @@ docs/api-support.md lists every kind and field.`,
 		Example: `  # Run a mesh of two clusters on this machine
   meshctl demo
 
-  # Show the clusters of an Envoy, and how far each proxy is with its configuration
+  # Show the clusters of an Envoy, and whether each proxy has its configuration
   meshctl pc clusters --admin 127.0.0.1:15000
   meshctl ps
 

@@ -36,9 +36,9 @@ func newCertsCacertsCmd(env *cli.Env) *cobra.Command {
 Istio's control plane. The command first checks that a control plane would accept it.
 
 With --apply it writes the Secret to the clusters of --context and shows the changes.
-DIR is then the CA of all of them, or has a directory for each, as certs
-intermediate-ca creates them. It writes nothing when a Secret holds another CA, except
-with --force: proxies refuse each other when the root of a mesh is replaced at once. Use
+DIR is then one CA for all clusters, or contains a directory for each, as certs
+intermediate-ca creates them. The command overwrites another CA only with --force,
+because proxies refuse each other when the root of a mesh is replaced at once. Use
 certs rotate-root instead.
 
 Layouts: "istio" has the names of the files; "tls" has tls.crt, tls.key and ca.crt, as

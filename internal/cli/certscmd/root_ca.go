@@ -86,8 +86,8 @@ both on standard output. Existing files are kept without --force.
 --constrain-trust-domain adds name constraints to the root: its certificates are valid
 only for SPIFFE ids of these trust domains, for DNS names of the mesh (in the trust
 domains and in "svc", and localhost) or in --permit-dns, and for IP addresses in
---permit-ip, not for e-mail addresses. With a stolen key of such a root, or of an
-intermediate, nobody can impersonate other names.`,
+--permit-ip, not for e-mail addresses. A stolen key of such a root, or of its
+intermediate, cannot sign for other names.`,
 		Example: `  meshctl certs root-ca --out certs
   meshctl certs root-ca --out certs --algorithm rsa-4096 --ttl 3650d --org example.com
 

@@ -118,7 +118,7 @@ or is not part of the rotation. No flag overrides that.
 With --server or --ask-proxies the command also asks the control planes. It refuses the
 step and lists the reasons when a connected proxy may not know the new root, because
 its certificate is older than the step, or when a control plane does not use the new
-root. The time counts all the same, for proxies that are not connected.
+root. The waiting time still applies, because of proxies that are not connected.
 
 --force restores the directories of all clusters to the current step, and takes no
 step. The wait starts again, because other certificates may have been signed in

@@ -37,8 +37,8 @@ Replicas are found in the cluster of the kubeconfig: by their Leases in the syst
 namespace, else as pods of meshctl or istiod. A replica on this machine is asked
 directly, a pod by port-forward through the API server, which needs the right to
 create pods/portforward. For a replica that cannot be reached the command shows its
-Lease. --server gives addresses instead. A replica answers its own user on its own
-machine, and others with --token-file. For a pod the command creates a token of the
+Lease. --server gives addresses instead. A replica answers its own user on the same
+machine; all other callers need --token-file. For a pod the command creates a token of the
 service account default when there is no --token-file.
 
 The exit code is 3 when a replica does not answer, when a cluster is not synced, when

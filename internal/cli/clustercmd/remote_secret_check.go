@@ -30,9 +30,11 @@ plane. Files hold Secrets or kubeconfigs in YAML or JSON, - is standard input. W
 files the command checks the remote secrets of a cluster. It runs no plugins, reads no
 other files and connects to no server of a secret.
 
-Severities: the control plane does not use a refused kubeconfig; it uses a broken one,
-and the API server will refuse it; a warning may be harmless. The exit code is 3 when
-something is refused or broken.`,
+  refused   the control plane does not use the kubeconfig
+  broken    the control plane uses it, but the API server rejects it
+  warning   may be harmless
+
+The exit code is 3 when something is refused or broken.`,
 		Example: `  meshctl remote-secret check west.yaml
   meshctl create-remote-secret --context west --name west | meshctl remote-secret check -
   meshctl remote-secret check --context east`,

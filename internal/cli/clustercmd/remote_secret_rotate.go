@@ -47,8 +47,8 @@ because it is bound to no Secret.
 
 The replicas are found by the Leases of the control planes in these clusters. If a
 replica cannot be reached, its Lease is enough. --replica gives addresses instead, as
-of meshctl serve --http-addr. A replica answers its own user on its own machine, and
-others with --token-file.
+of meshctl serve --http-addr. A replica answers its own user on the same machine; all
+other callers need --token-file.
 
 Run the command again to continue a rotation that was interrupted or took too long.
 Until it is finished the old secret is kept as NAME-previous; --abort restores it and

@@ -41,7 +41,7 @@ func groups() []cli.Group {
 			clustercmd.NewRemoteSecret,
 			clustercmd.NewRemoteClusters,
 		}},
-		{Title: "Prove who is who:", Commands: []cli.Command{
+		{Title: "Manage identities:", Commands: []cli.Command{
 			certscmd.NewCerts,
 			certscmd.NewToken,
 		}},
@@ -57,8 +57,8 @@ func newExperimentalCmd(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     cli.ExperimentalName,
 		Aliases: []string{"x", "exp"},
-		Short:   "Commands by the names that older scripts have for them",
-		Long:    "Commands that istioctl had among its experimental ones, for scripts that still call them so.",
+		Short:   "Commands under their experimental names in istioctl",
+		Long:    "Commands that were experimental in istioctl, for scripts that still use these names.",
 		Example: "  meshctl x create-remote-secret --context west --name west",
 	}
 	cmd.AddCommand(clustercmd.NewCreateRemoteSecret(env), debugcmd.NewInternalDebug(env))

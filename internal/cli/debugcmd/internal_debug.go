@@ -33,11 +33,11 @@ func NewInternalDebug(env *cli.Env) *cobra.Command {
 		Long: `Print a status page of control planes, by the name that follows /debug/ in its
 URL, with the query. docs/status.md lists the pages.
 
-Every replica is asked: those of the cluster of the kubeconfig, as meshctl
-proxy-status finds them, or those that --server names. A page about a proxy is that
-of the replica that serves it. When several replicas have the page, --all prints a
-list of them, and --server names one. Profiles (pprof/heap) are written as go tool
-pprof reads them.`,
+The command asks all replicas in the cluster of the kubeconfig, as meshctl
+proxy-status does, or the replicas at --server. A page about a proxy comes from the
+replica that serves the proxy. If several replicas have the page, --all prints a list
+with all of them, and --server selects one. Profiles (pprof/heap) have the format of go
+tool pprof.`,
 		Example: `  meshctl x internal-debug --list
   meshctl x internal-debug syncz --all --context kind-cluster1
   meshctl x internal-debug 'config_dump?proxyID=web-1.apps' | jq .configs`,

@@ -32,8 +32,8 @@ func NewVersion(env *cli.Env) *cobra.Command {
 		Use:   "version",
 		Short: "Print the versions of meshctl, control planes and proxies",
 		Long: `Print version, commit, Go version and platform of this binary. With --remote also
-print the versions of the control planes and of their connected proxies; the control
-planes are found as by meshctl proxy-status.`,
+print the versions of the control planes and of their connected proxies; the command
+finds the control planes as meshctl proxy-status does.`,
 		Example: `  meshctl version
   meshctl version -o json
   meshctl version --remote --context kind-cluster1`,

@@ -48,19 +48,21 @@ func NewProxyStatus(env *cli.Env) *cobra.Command {
 		Long: `Show the state of the proxies of a control plane, over all its replicas: the types
 that each proxy subscribed to, and whether it accepted the last response of each.
 
-SYNCED means that the proxy accepted the last response of a type, STALE that it has
-not answered yet, ERROR that it refused a response or lacks a resource that it refused,
-NOT SENT that there is no resource. A proxy that moves to another replica has a row for
-each of them. The streams of an Envoy and of its agent share a row; -o json and yaml
-show each stream.
+  SYNCED     the proxy accepted the last response
+  STALE      it has not answered the last response
+  ERROR      it rejected a response, or lacks a resource that it rejected
+  NOT SENT   the resource does not exist
+
+A proxy that moves to another replica has a row for each of them. The streams of an
+Envoy and of its agent share a row; -o json and yaml show each stream.
 
 Replicas are found in the cluster of the kubeconfig, by their Leases or as pods, and
 are asked through its API server. --server gives addresses instead, without a kubeconfig
-127.0.0.1:8080. A replica answers its own user on its own machine, and others with
---token-file.
+127.0.0.1:8080. A replica answers its own user on the same machine; all other callers
+need --token-file.
 
---xds-address asks over xDS, as istioctl does, also control planes of Istio and on
-other machines. The caller authenticates with the certificate of --cert-dir, the token
+With --xds-address the command asks over xDS, as istioctl does. The control planes may
+be Istio's, and may run on other machines. The caller authenticates with the certificate of --cert-dir, the token
 of --token-file, or a token that the cluster of the kubeconfig creates for the service
 account default of --istioNamespace.
 

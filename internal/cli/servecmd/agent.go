@@ -37,12 +37,12 @@ Envoy over SDS, reports readiness on the status port, and starts and stops Envoy
 
 It reads the environment that Istio injects into pods: POD_NAME, POD_NAMESPACE,
 INSTANCE_IP, SERVICE_ACCOUNT, TRUST_DOMAIN, PROXY_CONFIG, CA_ADDR, ISTIO_META_… and
-others. A flag overrides its MESHCTL_… variable, that one Istio's variable, and that
-one PROXY_CONFIG.
+others. The order of precedence is: flag, MESHCTL_… variable, Istio's variable,
+PROXY_CONFIG.
 
-With --no-envoy it starts no Envoy. It serves applications with gRPC as their own xDS
-client: they read the bootstrap of --grpc-bootstrap, get their configuration through
-a Unix socket of the agent, and their certificate from files.
+With --no-envoy it starts no Envoy and serves gRPC applications that are xDS clients
+themselves. They read the bootstrap in --grpc-bootstrap, get their configuration
+through a Unix socket of the agent, and read their certificate from files.
 
 On SIGTERM or Ctrl-C it drains Envoy first. It exits with Envoy, with code 1 and the
 cause when Envoy fails.`,
@@ -78,8 +78,8 @@ cause when Envoy fails.`,
 	fs.StringVar(&f.DiscoveryAddress, "discovery-address", "",
 		"`host:port` of the control plane (discoveryAddress of PROXY_CONFIG, default "+agentconfig.DefaultDiscovery+")")
 	fs.StringVar(&f.CAAddress, "ca-address", "", "`host:port` of the certificate authority (CA_ADDR, default the control plane)")
-	fs.StringVar(&f.RootCA, "root-ca", "", "PEM `file` with the roots of both (CA_ROOT_CA, XDS_ROOT_CA, default "+agentconfig.DefaultRootFile+")")
-	fs.StringVar(&f.CRL, "crl", "", "PEM `file` with revocation lists, watched; without the file they are from the control plane (default "+agentconfig.DefaultCRLFile+")")
+	fs.StringVar(&f.RootCA, "root-ca", "", "PEM `file` with the roots that verify control plane and certificate authority (CA_ROOT_CA, XDS_ROOT_CA, default "+agentconfig.DefaultRootFile+")")
+	fs.StringVar(&f.CRL, "crl", "", "PEM `file` with revocation lists, watched; without it the lists come from the control plane (default "+agentconfig.DefaultCRLFile+")")
 	fs.StringVar(&f.Token, "token", "", "`File` with the token of the pod (default "+agentconfig.DefaultTokenFile+")")
 	fs.StringVar(&f.KeyExchange, "tls-key-exchange", "", "`Key exchange` with the control plane: pqc-preferred (X25519MLKEM768 if possible), pqc-required (only this, COMPLIANCE_POLICY=pqc) or classic (default pqc-preferred)")
 	cli.Suggest(fs, "tls-key-exchange", "pqc-preferred", "pqc-required", "classic")
@@ -92,7 +92,7 @@ cause when Envoy fails.`,
 		"Write the gRPC bootstrap of applications to this `file` (GRPC_XDS_BOOTSTRAP, default with --no-envoy grpc-bootstrap.json in --config-path)")
 	fs.StringVar(&f.OutputCerts, "output-certs", "",
 		"Write certificate, key and roots to this `directory` (OUTPUT_CERTS, default with a gRPC bootstrap certs in --config-path)")
-	fs.StringVar(&f.BindAddress, "bind-address", "", "`Address` to listen on with all ports (default loopback for admin, any address for others)")
+	fs.StringVar(&f.BindAddress, "bind-address", "", "Listen `address` for all ports (default loopback for admin, any address for others)")
 	fs.IntVar(&f.AdminPort, "admin-port", 0, "`Port` of Envoy's admin interface (proxyAdminPort, default 15000)")
 	fs.IntVar(&f.StatusPort, "status-port", 0, "`Port` of the agent's readiness and metrics (statusPort, default 15020)")
 	fs.IntVar(&f.ReadyPort, "readiness-port", 0, "`Port` of Envoy's readiness (ENVOY_STATUS_PORT, default 15021)")

@@ -31,7 +31,7 @@ func NewDemo(env *cli.Env) *cobra.Command {
 		Long: `Run a mesh of two clusters on two networks on this machine, with real Envoys, mTLS
 and east-west gateways. A network is a range of loopback addresses (127.1.0.0/16,
 127.2.0.0/16), and a pod is one of its addresses. The demo needs Linux but not root.
-Ctrl-C stops and removes everything, a second one at once.
+Ctrl-C stops and removes everything; a second Ctrl-C does not wait.
 
 Each client calls helloworld, which runs as v1 in cluster1 and as v2 in cluster2: half
 of the responses come through the gateway of the other network. After a check the demo

@@ -79,7 +79,7 @@ func bindLimits(f *pflag.FlagSet, cfg *server.Config) {
 	cli.DurationVar(f, &cfg.Limits.ConnectionAge, "max-connection-age", cfg.Limits.ConnectionAge, "Time after which a proxy must reconnect, plus or minus a tenth; 0 for no limit")
 	p := &cfg.Signing
 	cli.DurationVar(f, &p.TTL, "cert-ttl", ca.DefaultTTL, "Default lifetime of a workload certificate")
-	cli.DurationVar(f, &p.MaxTTL, "max-cert-ttl", ca.DefaultMaxTTL, "Longest lifetime of a workload certificate that a request may have")
+	cli.DurationVar(f, &p.MaxTTL, "max-cert-ttl", ca.DefaultMaxTTL, "Longest certificate lifetime that a workload may request")
 	f.Float64Var(&p.PerIdentity, "csr-limit-per-identity", ca.DefaultPerIdentity, "Certificate requests of one identity a second, with a burst of ten times the `number`; 0 for no limit")
 }
 

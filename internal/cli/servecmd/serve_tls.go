@@ -21,7 +21,7 @@ func (o *serveTLSOptions) bind(f *pflag.FlagSet, cfg *server.Config) {
 	cli.MarkWeakening(f, "tls-key-exchange", "classic")
 	f.StringVar(&cfg.Own.Cert, "tls-cert-file", "", "PEM `file` with certificate and intermediates of the secure port, watched (default a certificate of the signing CA)")
 	f.StringVar(&cfg.Own.Key, "tls-key-file", "", "PEM `file` with its key")
-	f.StringVar(&cfg.Own.CA, "ca-cert-file", "", "PEM `file` with roots that must verify it (default none)")
+	f.StringVar(&cfg.Own.CA, "ca-cert-file", "", "PEM `file` with roots that must verify --tls-cert-file (default none)")
 	f.StringSliceVar(&cfg.ServingNames, "serving-name", nil, "Additional DNS `name` or IP address in the certificate of the signing CA for the secure port; may be repeated")
 }
 
