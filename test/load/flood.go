@@ -174,7 +174,7 @@ func (c *floodConn) write(ctx context.Context, r signing) error {
 			frames, stream = next, stream+2
 		}
 		sent += max(due, 0) // requests that could not be sent are dropped
-		if _, err := c.Write(batch); err != nil {
+		if _, err := c.Write(batch); err != nil && ctx.Err() == nil {
 			return fmt.Errorf("flood: %w", err)
 		}
 	}

@@ -159,6 +159,11 @@ func hostile() map[string]struct {
 	head := append([]byte(magic), field(envelopeType, 17)...)
 	head = append(head, "\x0a\x02v1\x12\x0bServiceList"...)
 	var pages atomic.Int64
+	large := func(name string) corev1.Service {
+		s := service(name, "1")
+		s.Annotations = map[string]string{"large": strings.Repeat("x", 32<<10)}
+		return s
+	}
 	return map[string]struct {
 		list  http.HandlerFunc
 		cause Cause
@@ -166,7 +171,7 @@ func hostile() map[string]struct {
 	}{
 		"endless pages": {func(w http.ResponseWriter, _ *http.Request) {
 			n := pages.Add(1)
-			answer(w, services("9", "more", service(fmt.Sprintf("a%d", n), "1"), service(fmt.Sprintf("b%d", n), "1")))
+			answer(w, services("9", "more", large(fmt.Sprintf("a%d", n)), large(fmt.Sprintf("b%d", n))))
 		}, CauseLimit, "a list of more than 8388608 bytes"},
 		"endless pages of nothing": {func(w http.ResponseWriter, _ *http.Request) { answer(w, services("9", "more")) }, CauseTimeout, "in time"},
 		"endless page": {func(w http.ResponseWriter, _ *http.Request) {
