@@ -73,8 +73,8 @@ bench-compare: ## Compare the figures that make bench kept for REV with those of
 	@go run ./test/load -compare ".cache/bench/$$(git describe --tags --always $(REV)).json" -out .cache/bench/$(VERSION).json
 
 .PHONY: soak
-soak: build ## Change everything for SOAKTIME (10m), then check proxies, goroutines, memory and descriptors
-	go run ./test/load -meshctl bin/meshctl -soak $(SOAKTIME) $(ARGS)
+soak: ## Change everything for SOAKTIME (10m), then check proxies, goroutines, memory and descriptors
+	go test -count=1 -timeout=0 -v -run '^TestSoak$$' ./internal/server -soak $(SOAKTIME) $(ARGS)
 
 .PHONY: fuzz
 fuzz: ## Run each fuzz target for FUZZTIME (30s)

@@ -62,17 +62,17 @@ type modelProxy struct {
 	spared  int               // resources held over the start of a stream and not sent again
 	routes  []string
 	nothing map[string]bool // clusters of which the endpoints are not wanted
-	talk    []string        // of its streams, for what goes wrong
+	talk    []string        // the last events of its streams, for what goes wrong
 }
 
 // errorf is for callers that hold the lock, and for the proxy's own goroutine.
 func (p *modelProxy) errorf(format string, args ...any) {
 	p.t.Helper()
-	p.model.errorf("%s\nit had:\n  %s", fmt.Sprintf(format, args...), strings.Join(p.talk[max(0, len(p.talk)-40):], "\n  "))
+	p.model.errorf("%s\nit had:\n  %s", fmt.Sprintf(format, args...), strings.Join(p.talk, "\n  "))
 }
 
 func (p *modelProxy) note(format string, args ...any) {
-	p.talk = append(p.talk, fmt.Sprintf(format, args...))
+	p.talk = append(p.talk[max(0, len(p.talk)-40):], fmt.Sprintf(format, args...))
 }
 
 type modelResource struct{ version, body string }
@@ -85,19 +85,21 @@ type modelStream struct {
 	answered map[string]bool
 }
 
-const numModelProxies = 9
+// modelRoles is the number of different proxies.
+const modelRoles = 9
 
 func newModelProxy(m *model, number int) *modelProxy {
+	role := number % modelRoles
 	p := &modelProxy{
-		model: m, number: number, delta: number%2 == 1, namespace: fmt.Sprintf("ns%d", number%3),
-		router: number == 8, curious: number == 6 || number == 7, refuses: number == 1 || number == 4,
+		model: m, number: number, delta: role%2 == 1, namespace: fmt.Sprintf("ns%d", role%3),
+		router: role == 8, curious: role == 6 || role == 7, refuses: role == 1 || role == 4,
 		done: make(chan struct{}), routes: []string{"80"}, nothing: make(map[string]bool),
 	}
 	typ, mode := "sidecar", "REDIRECT"
 	if p.router {
 		typ, p.namespace, p.routes = "router", "istio-system", nil
 	}
-	if number == 3 {
+	if role == 3 {
 		mode, p.routes = "NONE", nil
 	}
 	md, err := structpb.NewStruct(map[string]any{"CLUSTER_ID": "cluster1", "NAMESPACE": p.namespace, "INTERCEPTION_MODE": mode})

@@ -42,7 +42,7 @@ func TestModel(t *testing.T) {
 		for seed := range uint64(seeds) {
 			t.Run(fmt.Sprint(seed), func(t *testing.T) {
 				t.Parallel()
-				m := newModel(t, seed, filepath.Join(state, fmt.Sprint(seed)))
+				m := newModel(t, seed, filepath.Join(state, fmt.Sprint(seed)), modelRoles, 4)
 				defer m.close()
 				m.run(&spared)
 			})
@@ -62,7 +62,7 @@ type model struct {
 	t    *testing.T
 	seed uint64
 	rng  *rand.Rand
-	log  []string // what was done
+	log  []string // the last acts
 
 	dir, remoteDir, state string
 	server                *Server
@@ -72,6 +72,7 @@ type model struct {
 	proxies               []*modelProxy
 
 	services map[string]*modelService // by file name
+	churn    int                      // services that come and go
 	remote   bool                     // the second cluster has its objects
 	sidecar  bool                     // of ns2: it sees ns0 and itself
 	tick     int                      // part of the resources of one service
@@ -92,9 +93,9 @@ func (s *modelService) host() string { return s.name + "." + s.namespace + ".svc
 
 func (s *modelService) cluster() string { return "outbound|80||" + s.host() }
 
-func newModel(t *testing.T, seed uint64, state string) *model {
+func newModel(t *testing.T, seed uint64, state string, proxies, churn int) *model {
 	m := &model{
-		t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 2)),
+		t: t, seed: seed, rng: rand.New(rand.NewPCG(seed, 2)), churn: churn,
 		dir: t.TempDir(), remoteDir: t.TempDir(), state: state,
 		services: make(map[string]*modelService), broken: make(map[string]bool),
 	}
@@ -112,7 +113,7 @@ func newModel(t *testing.T, seed uint64, state string) *model {
 	m.setRemote(true)
 	m.setTick()
 	m.start()
-	for i := range numModelProxies {
+	for i := range proxies {
 		m.proxies = append(m.proxies, newModelProxy(m, i))
 	}
 	return m
@@ -161,7 +162,9 @@ func (m *model) errorf(format string, args ...any) {
 	m.t.Errorf("seed %d: %s", m.seed, fmt.Sprintf(format, args...))
 }
 
-func (m *model) say(format string, args ...any) { m.log = append(m.log, fmt.Sprintf(format, args...)) }
+func (m *model) say(format string, args ...any) {
+	m.log = append(m.log[max(0, len(m.log)-1000):], fmt.Sprintf(format, args...))
+}
 
 func (m *model) run(spared *atomic.Int64) {
 	for range modelActs {
@@ -220,7 +223,7 @@ func (m *model) change() {
 	case n < 25:
 		m.setEndpoints()
 	case n < 45:
-		m.comeOrGo(fmt.Sprintf("churn-%d", m.rng.IntN(4)), func(s *modelService) { s.namespace = fmt.Sprintf("ns%d", m.rng.IntN(3)) })
+		m.comeOrGo(fmt.Sprintf("churn-%d", m.rng.IntN(m.churn)), m.anyNamespace)
 	case n < 65:
 		i := m.rng.IntN(3)
 		m.comeOrGo(fmt.Sprintf("secret-%d", i), func(s *modelService) {
@@ -247,7 +250,7 @@ func (m *model) change() {
 	case n < 98:
 		m.move()
 	default:
-		if file := fmt.Sprintf("churn-%d", m.rng.IntN(4)); m.services[file] != nil {
+		if file := fmt.Sprintf("churn-%d", m.rng.IntN(m.churn)); m.services[file] != nil {
 			m.say("%s breaks", file)
 			m.broken[file] = true
 			m.write(m.dir, file+".yaml", "apiVersion: v1\nkind: Service\nmetadata: [\n")
@@ -271,6 +274,8 @@ func (m *model) comeOrGo(file string, fill func(*modelService)) {
 	m.say("%s comes", s.host())
 	m.put(file, s)
 }
+
+func (m *model) anyNamespace(s *modelService) { s.namespace = fmt.Sprintf("ns%d", m.rng.IntN(3)) }
 
 // addresses returns random endpoints. Private services have a range of their own.
 func (m *model) addresses(s *modelService) []string {

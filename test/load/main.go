@@ -53,7 +53,6 @@ func main() {
 	// The command starts itself with these flags as the yardstick.
 	serve := flag.String("serve-yardstick", "", "only serve the resources saved in this `directory`")
 	addr := flag.String("addr", "", "where to serve them")
-	soaking := flag.Duration("soak", 0, "instead: change everything for that long, then check proxies and memory")
 	profiled := flag.String("serve-profiled", "", "only be meshctl with the arguments that follow, with profiles in this `directory`")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -64,8 +63,6 @@ func main() {
 		err = serveYardstick(ctx, *addr, *serve)
 	case *profiled != "":
 		err = serveProfiled(ctx, *profiled, os.Stdin, flag.Args())
-	case *soaking > 0:
-		err = runSoak(ctx, o, *soaking)
 	case *before != "":
 		err = compare(os.Stdout, *before, o.out)
 	default:
