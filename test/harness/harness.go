@@ -88,16 +88,25 @@ func (l *LogBuffer) String() string {
 // FreeAddrs returns addresses of 127.0.0.1 that no socket listens on.
 func FreeAddrs(tb testing.TB, n int) []string {
 	tb.Helper()
+	addrs, err := FindAddrs(n)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return addrs
+}
+
+// FindAddrs is FreeAddrs for a program that is no test.
+func FindAddrs(n int) ([]string, error) {
 	var out []string
 	for range n {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
-			tb.Fatal(err)
+			return nil, err
 		}
 		defer func() { _ = l.Close() }()
 		out = append(out, l.Addr().String())
 	}
-	return out
+	return out, nil
 }
 
 // Eventually waits until condition returns nil, and returns how long that took. The test

@@ -2,9 +2,7 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -13,11 +11,8 @@ import (
 
 	"google.golang.org/grpc/credentials"
 
-	"github.com/meshctl/meshctl/internal/certs"
-	"github.com/meshctl/meshctl/internal/certs/store"
-	"github.com/meshctl/meshctl/internal/dial"
-	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/xdswire"
+	"github.com/meshctl/meshctl/test/harness"
 )
 
 // benchmark is one run of the command.
@@ -138,42 +133,19 @@ func (b *benchmark) fleet(m *meshctl, k kind) (*fleet, error) {
 	if !k.tls {
 		return newFleet(m.plain, k, nil), nil
 	}
-	creds, err := clientCertificates(m.state)
-	if err != nil {
-		return nil, err
-	}
-	return newFleet(m.secure, k, creds), nil
-}
-
-// clientCertificates makes credentials for each namespace, signed by the server's CA.
-func clientCertificates(state string) (func(string) credentials.TransportCredentials, error) {
-	ca, _, err := store.LoadOrCreate(state, mesh.DefaultTrustDomain, time.Now(), rand.Reader)
-	if err != nil {
-		return nil, err
-	}
-	key, err := certs.GenerateKey(certs.Algorithms()[0])
-	if err != nil {
-		return nil, err
-	}
 	all := make(map[string]credentials.TransportCredentials)
 	for i := range 10 {
-		ns := fmt.Sprintf("load-%d", i)
-		id := mesh.Identity{TrustDomain: mesh.DefaultTrustDomain, Namespace: ns, ServiceAccount: "default"}
-		leaf, err := ca.SignLeaf(key.Public(), mesh.Caller{Identity: id}, time.Hour, time.Now(), rand.Reader)
-		if err != nil {
-			return nil, err
-		}
-		config, err := dial.TLSConfig(certs.EncodeCerts(ca.Roots...), "istiod.istio-system.svc",
-			tls.Certificate{Certificate: [][]byte{leaf.Raw}, PrivateKey: key})
+		namespace := fmt.Sprintf("load-%d", i)
+		config, err := m.clientConfig(namespace)
 		if err != nil {
 			return nil, err
 		}
 		// As Envoy:
 		config.DynamicRecordSizingDisabled = true
 		config.CurvePreferences = []tls.CurveID{tls.X25519, tls.CurveP256}
-		all[ns] = credentials.NewTLS(config)
+		all[namespace] = credentials.NewTLS(config)
 	}
-	return func(ns string) credentials.TransportCredentials { return all[ns] }, nil
+	return newFleet(m.secure, k, func(ns string) credentials.TransportCredentials { return all[ns] }), nil
 }
 
 // meshctl measures connections and changes.
@@ -182,12 +154,7 @@ func (b *benchmark) meshctl(ctx context.Context, k kind) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("%w\n%s", err, m.log.String())
-		}
-		err = errors.Join(err, m.stop())
-	}()
+	defer m.end(&err)
 	if b.yardstick && !k.tls && !k.library {
 		if err := saveResources(ctx, m.plain, b.dir); err != nil {
 			return err
@@ -217,6 +184,7 @@ func (b *benchmark) connect(ctx context.Context, what string, p *process, f *fle
 	if _, err := f.all(ctx, complete); err != nil {
 		return err
 	}
+	_, _ = f.losses() // attempts before the server listened
 	before, err := p.settled(ctx)
 	if err != nil {
 		return err
@@ -231,7 +199,7 @@ func (b *benchmark) connect(ctx context.Context, what string, p *process, f *fle
 	if err != nil {
 		return err
 	}
-	wall := slices.MaxFunc(at, time.Time.Compare).Sub(start)
+	wall := at[len(at)-1].Sub(start)
 	after, err := p.settled(ctx)
 	if err != nil {
 		return err
@@ -256,101 +224,39 @@ func (b *benchmark) ours(what string, v float64) float64 {
 
 // endpointChanges moves endpoints, one at a time, and waits until every proxy has the change.
 func (b *benchmark) endpointChanges(ctx context.Context, k kind, m *meshctl, f *fleet) error {
-	m.phase(k.String() + " change")
-	defer m.phase("")
-	var first, p50, last, cpu, generated, frames []float64
-	for range b.rounds {
-		before, err := m.settled(ctx)
-		if err != nil {
-			return err
-		}
-		counted, err := m.counters()
-		if err != nil {
-			return err
-		}
-		if before, err = m.settled(ctx); err != nil {
-			return err
-		}
-		took, err := b.moveEndpoint(ctx, f)
-		if err != nil {
-			return err
-		}
-		after, err := m.settled(ctx)
-		if err != nil {
-			return err
-		}
-		now, err := m.counters()
-		if err != nil {
-			return err
-		}
-		first = append(first, slices.Min(took))
-		p50 = append(p50, median(took))
-		last = append(last, slices.Max(took))
-		cpu = append(cpu, after.cpu-before.cpu)
-		generated = append(generated, now["meshctl_xds_generated_total"]-counted["meshctl_xds_generated_total"])
-		frames = append(frames, now["meshctl_xds_sent_total"]-counted["meshctl_xds_sent_total"])
+	c, err := b.moveEndpoints(ctx, k.String()+" change", m, f)
+	if err != nil {
+		return err
 	}
 	limit := func(v float64) float64 { return b.ours(k.String(), v) }
 	what := k.String() + ": one endpoint changes: "
-	b.report.add(what+"the first proxy has it", median(first), "seconds", 0)
-	b.report.add(what+"half of the proxies have it", median(p50), "seconds", limit(0.015))
-	b.report.add(what+"the last proxy has it", median(last), "seconds", limit(0.04))
-	b.report.add(what+"server CPU", median(cpu), "seconds", limit(0.01))
-	b.report.add(what+"resources generated", median(generated), "count", limit(1))
-	b.report.add(what+"responses sent", median(frames), "count", limit(float64(f.size())))
+	b.report.add(what+"the first proxy has it", median(c.first), "seconds", 0)
+	b.report.add(what+"half of the proxies have it", median(c.half), "seconds", limit(0.015))
+	b.report.add(what+"the last proxy has it", median(c.last), "seconds", limit(0.04))
+	b.report.add(what+"server CPU", median(c.cpu), "seconds", limit(0.01))
+	b.report.add(what+"resources generated", median(c.generated), "count", limit(1))
+	b.report.add(what+"responses sent", median(c.sent), "count", limit(float64(f.size())))
 	return nil
 }
 
-// moveEndpoint moves one endpoint of the next service and returns the times until each proxy
-// had it.
-func (b *benchmark) moveEndpoint(ctx context.Context, f *fleet) ([]float64, error) {
-	b.changed++
-	service := b.changed % b.services
-	name := clusterName(service)
-	f.drain()
-	start, err := writeSlice(b.config, service, b.endpoints, b.changed)
-	if err != nil {
-		return nil, err
-	}
-	at, err := f.all(ctx, func(e event) bool { return e.typ == xdswire.EndpointType && e.has(name) })
-	if err != nil {
-		return nil, err
-	}
-	took := make([]float64, len(at))
-	for i, t := range at {
-		took[i] = t.Sub(start).Seconds()
-	}
-	return took, nil
+// moveEndpoints measures changes of one endpoint each.
+func (b *benchmark) moveEndpoints(ctx context.Context, phase string, m *meshctl, f *fleet) (*changes, error) {
+	return b.changes(ctx, phase, m, f, xdswire.EndpointType, func(int) (int, error) {
+		b.changed++
+		service := b.changed % b.services
+		return service, writeSlice(b.config, service, b.endpoints, b.changed)
+	})
 }
 
 // newServices creates services and waits until each of 200 proxies has the cluster.
 func (b *benchmark) newServices(ctx context.Context, k kind, m *meshctl, f *fleet) error {
 	const proxies = 200
 	f.shrink(min(proxies, f.size()))
-	m.phase(k.String() + " service")
-	defer m.phase("")
-	var last, cpu []float64
-	for round := range b.rounds {
-		before, err := m.settled(ctx)
-		if err != nil {
-			return err
-		}
-		f.drain()
-		start := time.Now()
-		if err := writeService(b.config, b.services+round, b.endpoints); err != nil {
-			return err
-		}
-		name := clusterName(b.services + round)
-		at, err := f.all(ctx, func(e event) bool { return e.typ == xdswire.ClusterType && e.has(name) })
-		if err != nil {
-			return err
-		}
-		after, err := m.settled(ctx)
-		if err != nil {
-			return err
-		}
-		last = append(last, slices.MaxFunc(at, time.Time.Compare).Sub(start).Seconds())
-		cpu = append(cpu, after.cpu-before.cpu)
+	c, err := b.changes(ctx, k.String()+" service", m, f, xdswire.ClusterType, func(round int) (int, error) {
+		return b.services + round, writeService(b.config, b.services+round, b.endpoints)
+	})
+	if err != nil {
+		return err
 	}
 	for round := range b.rounds {
 		if err := removeService(b.config, b.services+round); err != nil {
@@ -358,9 +264,60 @@ func (b *benchmark) newServices(ctx context.Context, k kind, m *meshctl, f *flee
 		}
 	}
 	what := fmt.Sprintf("%v: a new Service, %d proxies: ", k, f.size())
-	b.report.add(what+"the last has its cluster", median(last), "seconds", b.limit(0.15))
-	b.report.add(what+"server CPU", median(cpu), "seconds", b.limit(0.1))
+	b.report.add(what+"the last has its cluster", median(c.last), "seconds", b.limit(0.15))
+	b.report.add(what+"server CPU", median(c.cpu), "seconds", b.limit(0.1))
 	return nil
+}
+
+// changes holds the effects of changes of the mesh, one element for each change: the seconds
+// until the first, half and all of the proxies had it, the CPU seconds of the server, and the
+// numbers of resources that it generated and of responses that it sent.
+type changes struct{ first, half, last, cpu, generated, sent []float64 }
+
+// changes makes changes and waits after each until every proxy has a resource of the type for the
+// service that change returns.
+func (b *benchmark) changes(ctx context.Context, phase string, m *meshctl, f *fleet, typ string, change func(round int) (service int, err error)) (*changes, error) {
+	m.phase(phase)
+	defer m.phase("")
+	c := new(changes)
+	for round := range b.rounds {
+		if _, err := m.settled(ctx); err != nil {
+			return nil, err
+		}
+		counted, err := m.counters()
+		if err != nil {
+			return nil, err
+		}
+		before, err := m.settled(ctx)
+		if err != nil {
+			return nil, err
+		}
+		f.drain()
+		start := time.Now()
+		service, err := change(round)
+		if err != nil {
+			return nil, err
+		}
+		at, err := f.all(ctx, func(e event) bool { return e.typ == typ && e.has(clusterName(service)) })
+		if err != nil {
+			return nil, err
+		}
+		after, err := m.settled(ctx)
+		if err != nil {
+			return nil, err
+		}
+		now, err := m.counters()
+		if err != nil {
+			return nil, err
+		}
+		c.first = append(c.first, at[0].Sub(start).Seconds())
+		c.half = append(c.half, at[len(at)/2].Sub(start).Seconds())
+		c.last = append(c.last, at[len(at)-1].Sub(start).Seconds())
+		c.cpu = append(c.cpu, after.cpu-before.cpu)
+		c.generated = append(c.generated, now["meshctl_xds_generated_total"]-counted["meshctl_xds_generated_total"])
+		c.sent = append(c.sent, now["meshctl_xds_sent_total"]-counted["meshctl_xds_sent_total"])
+	}
+	return c, nil
 }
 
 // restart kills the server of many proxies, starts it again and waits until all proxies are
@@ -370,7 +327,7 @@ func (b *benchmark) restart(ctx context.Context, k kind) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, m.stop()) }()
+	defer func() { m.end(&err) }() // of the last start
 	f, err := b.fleet(m, k)
 	if err != nil {
 		return err
@@ -393,7 +350,7 @@ func (b *benchmark) restart(ctx context.Context, k kind) (err error) {
 	if err != nil {
 		return err
 	}
-	wall := slices.MaxFunc(at, time.Time.Compare).Sub(start)
+	wall := at[len(at)-1].Sub(start)
 	b.report.add(fmt.Sprintf("%v: kill -9, all of %d proxies are back", k, b.returning), wall.Seconds(), "seconds", 5)
 	return nil
 }
@@ -404,7 +361,7 @@ func (b *benchmark) compareYardstick(ctx context.Context, k kind) (err error) {
 	if err != nil {
 		return err
 	}
-	addrs, err := freeAddrs(1)
+	addrs, err := harness.FindAddrs(1)
 	if err != nil {
 		return err
 	}
@@ -412,15 +369,12 @@ func (b *benchmark) compareYardstick(ctx context.Context, k kind) (err error) {
 	if err != nil {
 		return err
 	}
-	defer p.kill()
+	defer p.end(&err)
 	f := newFleet(addrs[0], k, nil)
 	defer f.close()
-	if err := f.awaitServer(ctx); err != nil {
-		return fmt.Errorf("%w\n%s", err, p.log.String())
-	}
 	what := "yardstick " + k.String()
 	if err := b.connect(ctx, what, p, f); err != nil {
-		return fmt.Errorf("%w\n%s", err, p.log.String())
+		return err
 	}
 	for _, c := range []struct {
 		name  string

@@ -34,7 +34,7 @@ func (b *benchmark) flood(ctx context.Context, m *meshctl, clients []*signer, re
 		if err != nil {
 			return err
 		}
-		took, err := calm(ctx, clients, requests[1:])
+		took, err := sign(ctx, clients, requests[1:], calmRate)
 		if err != nil {
 			return err
 		}
@@ -48,7 +48,7 @@ func (b *benchmark) flood(ctx context.Context, m *meshctl, clients []*signer, re
 			return err
 		}
 		start := time.Now()
-		took, err = calm(ctx, clients, requests[1:])
+		took, err = sign(ctx, clients, requests[1:], calmRate)
 		answered, wall := float64(f.answered.Load()), time.Since(start)
 		if err = errors.Join(err, f.stop()); err != nil {
 			return err
@@ -74,32 +74,6 @@ func (b *benchmark) flood(ctx context.Context, m *meshctl, clients []*signer, re
 	b.report.add(what+"p99 of others", median(with), "seconds", 0)
 	b.report.add(what+"p99 of others, ratio to without it", median(with)/median(without), "ratio", 2)
 	return nil
-}
-
-// calm requests the certificates at calmRate and returns the time that each took.
-func calm(ctx context.Context, clients []*signer, requests []signing) ([]time.Duration, error) {
-	took := make([]time.Duration, len(requests))
-	start := time.Now()
-	g, ctx := errgroup.WithContext(ctx)
-	for c, conn := range clients {
-		g.Go(func() error {
-			for i := c; i < len(requests); i += len(clients) {
-				due := start.Add(time.Duration(i) * time.Second / calmRate)
-				select {
-				case <-ctx.Done():
-					return ctx.Err()
-				case <-time.After(time.Until(due)):
-				}
-				asked := time.Now() // not due: a late timer is not the server's fault
-				if _, err := conn.ask(requests[i]); err != nil {
-					return fmt.Errorf("certificate %d: %w", i, err)
-				}
-				took[i] = time.Since(asked)
-			}
-			return nil
-		})
-	}
-	return took, g.Wait()
 }
 
 func percentile(took []time.Duration, p int) float64 {

@@ -4,25 +4,26 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/metadata"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
 
 	"github.com/meshctl/meshctl/internal/certs/store"
-	"github.com/meshctl/meshctl/internal/dial"
+	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/xdswire"
-	"github.com/meshctl/meshctl/test/kube"
+	testkube "github.com/meshctl/meshctl/test/kube"
 )
 
 // kube measures a mesh in a Kubernetes API.
@@ -54,12 +55,7 @@ func (b *benchmark) kube(ctx context.Context) (err error) {
 	if err := m.start(ctx); err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("%w\n%s", err, m.log.String())
-		}
-		err = errors.Join(err, m.stop())
-	}()
+	defer m.end(&err)
 	if err := b.kubeEndpoints(ctx, api, m); err != nil {
 		return err
 	}
@@ -99,37 +95,16 @@ func (b *benchmark) kubeEndpoints(ctx context.Context, api *apiServer, m *meshct
 	if _, err := f.all(ctx, complete); err != nil {
 		return err
 	}
-	m.phase("kube change")
-	defer m.phase("")
-	var p50, last, cpu []float64
-	for round := range b.rounds {
-		before, err := m.settled(ctx)
-		if err != nil {
-			return err
-		}
-		name := clusterName(round)
-		f.drain()
-		start := time.Now()
-		if err := api.replaceSlice(ctx, round, b.endpoints, round+1); err != nil {
-			return err
-		}
-		at, err := f.all(ctx, func(e event) bool { return e.typ == xdswire.EndpointType && e.has(name) })
-		if err != nil {
-			return err
-		}
-		after, err := m.settled(ctx)
-		if err != nil {
-			return err
-		}
-		slices.SortFunc(at, time.Time.Compare)
-		p50 = append(p50, at[len(at)/2].Sub(start).Seconds())
-		last = append(last, at[len(at)-1].Sub(start).Seconds())
-		cpu = append(cpu, after.cpu-before.cpu)
+	c, err := b.changes(ctx, "kube change", m, f, xdswire.EndpointType, func(round int) (int, error) {
+		return round, api.replaceSlice(ctx, round, b.endpoints, round+1)
+	})
+	if err != nil {
+		return err
 	}
 	const what = "Kubernetes API: one endpoint changes, delta: "
-	b.report.add(what+"half of the proxies have it", median(p50), "seconds", b.limit(0.02))
-	b.report.add(what+"the last proxy has it", median(last), "seconds", 0)
-	b.report.add(what+"server CPU", median(cpu), "seconds", 0)
+	b.report.add(what+"half of the proxies have it", median(c.half), "seconds", b.limit(0.02))
+	b.report.add(what+"the last proxy has it", median(c.last), "seconds", 0)
+	b.report.add(what+"server CPU", median(c.cpu), "seconds", 0)
 	return nil
 }
 
@@ -149,14 +124,14 @@ func (b *benchmark) remoteCluster(ctx context.Context, own *apiServer, m *meshct
 		return err
 	}
 	var took []float64
-	var secret []byte
+	var text []byte
 	for round := range b.rounds {
 		c := exec.CommandContext(ctx, b.binary, "create-remote-secret", "--kubeconfig", config,
 			"--name", "remote", "--service-account", fmt.Sprintf("reader-%d", round))
 		var stderr bytes.Buffer
 		c.Stderr = &stderr
 		start := time.Now()
-		if secret, err = c.Output(); err != nil {
+		if text, err = c.Output(); err != nil {
 			return fmt.Errorf("create-remote-secret: %w: %s", err, stderr.Bytes())
 		}
 		took = append(took, time.Since(start).Seconds())
@@ -171,10 +146,14 @@ func (b *benchmark) remoteCluster(ctx context.Context, own *apiServer, m *meshct
 	if _, err := f.all(ctx, complete); err != nil {
 		return err
 	}
+	secret := new(corev1.Secret)
+	if err := decode(string(text), secret); err != nil {
+		return err
+	}
 	name := clusterName(2*b.services - 1)
 	f.drain()
 	start := time.Now()
-	if _, err := own.send(ctx, http.MethodPost, "/api/v1/namespaces/istio-system/secrets", string(secret)); err != nil {
+	if _, err := own.Secrets(secret.Namespace).Create(ctx, secret, metav1.CreateOptions{}); err != nil {
 		return err
 	}
 	at, err := f.all(ctx, func(e event) bool { return e.typ == xdswire.ClusterType && e.has(name) })
@@ -205,20 +184,17 @@ func (b *benchmark) kubeCertificates(ctx context.Context, api *apiServer, m *mes
 	for i := range requests {
 		requests[i].headers = metadata.Pairs("authorization", "Bearer "+tokens[i%len(tokens)], "clusterid", "Kubernetes")
 	}
-	config, err := serverTrust(m)
-	if err != nil {
-		return err
-	}
-	clients, closeAll, err := signers(ctx, m, config)
-	if err != nil {
-		return err
-	}
+	ctx, closeAll := context.WithCancel(ctx)
 	defer closeAll()
+	clients, _, err := signers(ctx, m)
+	if err != nil {
+		return err
+	}
 	m.phase("kube certificates")
 	defer m.phase("")
 	var warm spent
 	for range b.rounds {
-		if err := sign(ctx, clients, requests); err != nil { // so that reviews are cached
+		if _, err := sign(ctx, clients, requests, 0); err != nil { // so that reviews are cached
 			return err
 		}
 		if err := warm.measure(ctx, m, clients, requests); err != nil {
@@ -231,37 +207,34 @@ func (b *benchmark) kubeCertificates(ctx context.Context, api *apiServer, m *mes
 	return nil
 }
 
-// apiServer is an empty Kubernetes API.
+// apiServer is a Kubernetes API.
 type apiServer struct {
-	*kube.Cluster
-	url, bearer string
-	client      *http.Client
+	*testkube.Cluster
+	*kube.Client
 }
 
-// startAPI runs a Kubernetes API until it is closed.
-func startAPI(ctx context.Context, name string) (_ *apiServer, err error) {
-	c, err := kube.Run(ctx, kube.Named(name))
+// startAPI runs an empty Kubernetes API until it is closed.
+func startAPI(ctx context.Context, name string) (*apiServer, error) {
+	c, err := testkube.Run(ctx, testkube.Named(name))
 	if err != nil {
 		return nil, err
 	}
-	trust, err := dial.TLSConfig(c.CA(), "127.0.0.1")
+	client, err := kube.NewClient(c.Config())
 	if err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
-	return &apiServer{
-		Cluster: c, url: "https://" + c.Addr(), bearer: c.Config().BearerToken, client: dial.HTTPClient(patience, trust),
-	}, nil
+	return &apiServer{c, client}, nil
 }
 
 // fill writes a mesh of services, numbered from first.
 func (a *apiServer) fill(ctx context.Context, first, services, endpoints int) error {
-	namespaces := []string{"istio-system"}
+	namespaces := []string{mesh.DefaultSystemNamespace}
 	for i := range 10 {
 		namespaces = append(namespaces, fmt.Sprintf("ns-%d", i))
 	}
-	for _, ns := range namespaces {
-		text := "{apiVersion: v1, kind: Namespace, metadata: {name: " + ns + "}}"
-		if _, err := a.send(ctx, http.MethodPost, "/api/v1/namespaces", text); err != nil {
+	for _, name := range namespaces {
+		namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if _, err := a.Namespaces().Create(ctx, namespace, metav1.CreateOptions{}); err != nil {
 			return err
 		}
 	}
@@ -269,61 +242,43 @@ func (a *apiServer) fill(ctx context.Context, first, services, endpoints int) er
 	g.SetLimit(4)
 	for i := first; i < first+services; i++ {
 		g.Go(func() error {
-			ns := fmt.Sprintf("ns-%d", i%10)
-			if _, err := a.send(ctx, http.MethodPost, "/api/v1/namespaces/"+ns+"/services", serviceText(i, "")); err != nil {
+			service, slice := new(corev1.Service), new(discoveryv1.EndpointSlice)
+			if err := errors.Join(decode(serviceText(i), service), decode(sliceText(i, endpoints, 0), slice)); err != nil {
 				return err
 			}
-			_, err := a.send(ctx, http.MethodPost, "/apis/discovery.k8s.io/v1/namespaces/"+ns+"/endpointslices", sliceText(i, endpoints, 0))
+			service.Spec.Selector = nil // for a selector, the API would make an EndpointSlice itself
+			if _, err := a.Services(service.Namespace).Create(ctx, service, metav1.CreateOptions{}); err != nil {
+				return err
+			}
+			_, err := a.EndpointSlices(slice.Namespace).Create(ctx, slice, metav1.CreateOptions{})
 			return err
 		})
 	}
 	return g.Wait()
 }
 
+func decode(text string, object any) error { return yaml.UnmarshalStrict([]byte(text), object) }
+
 func (a *apiServer) replaceSlice(ctx context.Context, i, endpoints, version int) error {
-	path := fmt.Sprintf("/apis/discovery.k8s.io/v1/namespaces/ns-%d/endpointslices/svc-%d-abc", i%10, i)
-	_, err := a.send(ctx, http.MethodPut, path, sliceText(i, endpoints, version))
+	slice := new(discoveryv1.EndpointSlice)
+	if err := decode(sliceText(i, endpoints, version), slice); err != nil {
+		return err
+	}
+	_, err := a.EndpointSlices(slice.Namespace).Update(ctx, slice, metav1.UpdateOptions{})
 	return err
 }
 
 // token makes a service account and a token for it.
-func (a *apiServer) token(ctx context.Context, namespace, account string) (string, error) {
-	accounts := "/api/v1/namespaces/" + namespace + "/serviceaccounts"
-	text := "{apiVersion: v1, kind: ServiceAccount, metadata: {name: " + account + "}}"
-	if _, err := a.send(ctx, http.MethodPost, accounts, text); err != nil {
+func (a *apiServer) token(ctx context.Context, namespace, name string) (string, error) {
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	if _, err := a.ServiceAccounts(namespace).Create(ctx, account, metav1.CreateOptions{}); err != nil {
 		return "", err
 	}
-	text = "{apiVersion: authentication.k8s.io/v1, kind: TokenRequest, spec: {audiences: [" + kube.Audience + "], expirationSeconds: 3600}}"
-	body, err := a.send(ctx, http.MethodPost, accounts+"/"+account+"/token", text)
+	made, err := a.CreateToken(ctx, namespace, name, &authenticationv1.TokenRequest{
+		Spec: authenticationv1.TokenRequestSpec{Audiences: []string{testkube.Audience}},
+	})
 	if err != nil {
 		return "", err
 	}
-	var answer struct {
-		Status struct {
-			Token string `json:"token"`
-		} `json:"status"`
-	}
-	err = json.Unmarshal(body, &answer)
-	return answer.Status.Token, err
-}
-
-// send sends an object as YAML.
-func (a *apiServer) send(ctx context.Context, method, path, object string) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, method, a.url+path, bytes.NewBufferString(object))
-	if err != nil {
-		return nil, err
-	}
-	req.Header.Set("Authorization", "Bearer "+a.bearer)
-	req.Header.Set("Content-Type", "application/yaml")
-	req.Header.Set("Accept", "application/json")
-	resp, err := a.client.Do(req)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = resp.Body.Close() }()
-	body, err := io.ReadAll(resp.Body)
-	if err == nil && resp.StatusCode >= 300 {
-		err = fmt.Errorf("%s %s: %s: %s", method, path, resp.Status, body)
-	}
-	return body, err
+	return made.Status.Token, nil
 }

@@ -6,7 +6,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 )
 
 // writeMesh writes Services with their EndpointSlices in ten namespaces.
@@ -35,49 +34,42 @@ func sliceFile(dir string, i int) string { return filepath.Join(dir, fmt.Sprintf
 
 // writeService writes a Service and its EndpointSlice to two files.
 func writeService(dir string, i, endpoints int) error {
-	if _, err := writeSlice(dir, i, endpoints, 0); err != nil {
+	if err := writeSlice(dir, i, endpoints, 0); err != nil {
 		return err
 	}
-	_, err := replace(serviceFile(dir, i), serviceText(i, fmt.Sprintf("{app: svc-%d}", i)))
-	return err
+	return replace(serviceFile(dir, i), serviceText(i))
 }
 
-// serviceText returns a Service. For a selector, a Kubernetes API would make an EndpointSlice
-// by itself.
-func serviceText(i int, selector string) string {
-	if selector == "" {
-		selector = "{}"
-	}
+func serviceText(i int) string {
 	return fmt.Sprintf(`apiVersion: v1
 kind: Service
 metadata:
-  name: svc-%d
-  namespace: ns-%d
+  name: svc-%[1]d
+  namespace: ns-%[2]d
 spec:
-  clusterIP: 10.96.%d.%d
-  selector: %s
+  clusterIP: 10.96.%[3]d.%[4]d
+  selector: {app: svc-%[1]d}
   ports:
   - name: http
     port: 80
     targetPort: 8080
-`, i, i%10, 1+i/250, i%250+1, selector) // the API uses lower addresses itself
+`, i, i%10, 1+i/250, i%250+1) // the API uses lower addresses itself
 }
 
 func removeService(dir string, i int) error {
 	return errors.Join(os.Remove(serviceFile(dir, i)), os.Remove(sliceFile(dir, i)))
 }
 
-// replace writes a file atomically, as editors and kubelet do, and returns the time of the
-// rename.
-func replace(name, text string) (time.Time, error) {
+// replace writes a file atomically, as editors and kubelet do.
+func replace(name, text string) error {
 	if err := os.WriteFile(name+".tmp", []byte(text), 0o600); err != nil {
-		return time.Time{}, err
+		return err
 	}
-	return time.Now(), os.Rename(name+".tmp", name)
+	return os.Rename(name+".tmp", name)
 }
 
-// writeSlice writes the EndpointSlice of a service and returns the time of the rename.
-func writeSlice(dir string, i, endpoints, version int) (time.Time, error) {
+// writeSlice writes the EndpointSlice of a service.
+func writeSlice(dir string, i, endpoints, version int) error {
 	return replace(sliceFile(dir, i), sliceText(i, endpoints, version))
 }
 

@@ -12,11 +12,6 @@ import (
 	secretv3 "github.com/envoyproxy/go-control-plane/envoy/service/secret/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
-	"google.golang.org/protobuf/proto"
-	securityv1alpha1 "istio.io/api/security/v1alpha1"
-
-	"github.com/meshctl/meshctl/internal/certs"
-	"github.com/meshctl/meshctl/internal/mesh"
 )
 
 // pollCount is the number of requests for revocation lists.
@@ -24,8 +19,8 @@ const pollCount = 500
 
 // polls measures the cost of agents that request revocation lists once a minute, each time
 // over a new connection.
-func (b *benchmark) polls(ctx context.Context, m *meshctl, client *signer, s signing, config *tls.Config) error {
-	config, err := withCertificate(client, s, config)
+func (b *benchmark) polls(ctx context.Context, m *meshctl) error {
+	config, err := m.clientConfig("load-0")
 	if err != nil {
 		return err
 	}
@@ -60,37 +55,6 @@ func (b *benchmark) polls(ctx context.Context, m *meshctl, client *signer, s sig
 	b.report.add(what+"server CPU", (after.cpu-before.cpu)/pollCount, "seconds", 0)
 	b.report.add(what+"both ways", float64(bytes.Load())/pollCount, "bytes", 0)
 	return nil
-}
-
-// withCertificate returns the configuration of a client with a certificate of the mesh.
-func withCertificate(client *signer, s signing, config *tls.Config) (*tls.Config, error) {
-	key, err := certs.GenerateKey(certs.ECDSAP256)
-	if err != nil {
-		return nil, err
-	}
-	csr, err := certs.NewCSR(key, mesh.Identity{})
-	if err != nil {
-		return nil, err
-	}
-	request, err := proto.Marshal(&securityv1alpha1.IstioCertificateRequest{Csr: string(csr)})
-	if err != nil {
-		return nil, err
-	}
-	answer, err := client.ask(signing{csr: request, headers: s.headers})
-	if err != nil {
-		return nil, err
-	}
-	var signed securityv1alpha1.IstioCertificateResponse
-	if err := proto.Unmarshal(answer, &signed); err != nil {
-		return nil, err
-	}
-	list, err := certs.ParseCerts([]byte(signed.GetCertChain()[0]))
-	if err != nil {
-		return nil, err
-	}
-	config = config.Clone()
-	config.Certificates = []tls.Certificate{{Certificate: [][]byte{list[0].Raw}, PrivateKey: key}}
-	return config, nil
 }
 
 func pollOnce(ctx context.Context, addr string, config *tls.Config, version string, bytes *atomic.Int64) (answer *discoveryv3.DiscoveryResponse, err error) {

@@ -1,53 +1,35 @@
 package main
 
 import (
-	"bytes"
 	"context"
+	"crypto/rand"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/meshctl/meshctl/internal/certs"
+	"github.com/meshctl/meshctl/internal/certs/store"
+	"github.com/meshctl/meshctl/internal/dial"
+	"github.com/meshctl/meshctl/internal/mesh"
+	"github.com/meshctl/meshctl/test/harness"
 )
 
 // process is a server under load: a meshctl or the yardstick.
 type process struct {
 	cmd      *exec.Cmd
-	log      logBuffer
+	log      harness.LogBuffer
 	commands io.WriteCloser // see serveProfiled; nil without profiles
-}
-
-// logBuffer keeps the end of the output of a process.
-type logBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-const maxLog = 1 << 20
-
-func (l *logBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.buf.Len() > maxLog {
-		l.buf.Next(l.buf.Len() / 2)
-	}
-	return l.buf.Write(p)
-}
-
-func (l *logBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.buf.String()
 }
 
 func startProcess(ctx context.Context, binary string, args ...string) (*process, error) {
@@ -81,6 +63,14 @@ func (p *process) stop() error {
 	timer := time.AfterFunc(20*time.Second, func() { _ = p.cmd.Process.Kill() })
 	defer timer.Stop()
 	return p.cmd.Wait()
+}
+
+// end stops the process at the end of a measurement and adds the log to its error.
+func (p *process) end(err *error) {
+	if *err != nil {
+		*err = fmt.Errorf("%w\nthe log of the server:\n%s", *err, p.log.String())
+	}
+	*err = errors.Join(*err, p.stop())
 }
 
 // kill ends the process as kill -9 does.
@@ -161,7 +151,7 @@ type meshctl struct {
 
 // newMeshctl chooses ports, on which start may start the server several times.
 func newMeshctl(binary, profiles, dir, config string, args ...string) (*meshctl, error) {
-	addrs, err := freeAddrs(4)
+	addrs, err := harness.FindAddrs(4)
 	if err != nil {
 		return nil, err
 	}
@@ -184,11 +174,12 @@ func (m *meshctl) start(ctx context.Context) (err error) {
 		"--grpc-addr", m.plain, "--secure-grpc-addr", m.secure, "--http-addr", m.http, "--monitoring-addr", m.metrics)
 	args = append(append(args, m.source...), m.args...)
 	start := time.Now()
-	m.process, err = startProcess(ctx, binary, args...)
-	m.phase("start")
+	p, err := startProcess(ctx, binary, args...)
 	if err != nil {
 		return fmt.Errorf("%w (run 'make build' first)", err)
 	}
+	m.process = p
+	m.phase("start")
 	for {
 		resp, err := http.Get("http://" + m.http + "/ready")
 		if err == nil {
@@ -234,16 +225,25 @@ func (m *meshctl) counters() (map[string]float64, error) {
 	return sums, nil
 }
 
-// freeAddrs returns addresses that no socket listens on.
-func freeAddrs(n int) ([]string, error) {
-	var out []string
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+// clientConfig returns the TLS configuration of clients. With a namespace they have a certificate of
+// its default service account.
+func (m *meshctl) clientConfig(namespace string) (*tls.Config, error) {
+	ca, _, err := store.LoadOrCreate(m.state, mesh.DefaultTrustDomain, time.Now(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	var own []tls.Certificate
+	if namespace != "" {
+		key, err := certs.GenerateKey(certs.ECDSAP256)
 		if err != nil {
 			return nil, err
 		}
-		defer func() { _ = l.Close() }()
-		out = append(out, l.Addr().String())
+		id := mesh.Identity{TrustDomain: mesh.DefaultTrustDomain, Namespace: namespace, ServiceAccount: "default"}
+		leaf, err := ca.SignLeaf(key.Public(), mesh.Caller{Identity: id}, time.Hour, time.Now(), rand.Reader)
+		if err != nil {
+			return nil, err
+		}
+		own = []tls.Certificate{{Certificate: [][]byte{leaf.Raw}, PrivateKey: key}}
 	}
-	return out, nil
+	return dial.TLSConfig(certs.EncodeCerts(ca.Roots...), serverName, own...)
 }

@@ -108,23 +108,6 @@ func (f *fleet) losses() (int, []error) {
 	return lost, errs
 }
 
-// awaitServer waits until the server accepts connections.
-func (f *fleet) awaitServer(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	for {
-		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", f.addr)
-		if err == nil {
-			return conn.Close()
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
-}
-
 // drain drops unread events.
 func (f *fleet) drain() {
 	for {
@@ -140,7 +123,7 @@ func (f *fleet) drain() {
 const patience = 2 * time.Minute
 
 // all waits until each proxy has had an event for which like returns true, and returns the
-// times of these events.
+// times of these events in their order.
 func (f *fleet) all(ctx context.Context, like func(event) bool) ([]time.Time, error) {
 	timeout := time.NewTimer(patience)
 	defer timeout.Stop()
@@ -160,6 +143,7 @@ func (f *fleet) all(ctx context.Context, like func(event) bool) ([]time.Time, er
 			return nil, fmt.Errorf("%d of %d proxies have what they should after %v %v", len(seen), f.size(), patience, errs)
 		}
 	}
+	slices.SortFunc(at, time.Time.Compare)
 	return at, nil
 }
 

@@ -15,14 +15,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/go-jose/go-jose/v4"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 	securityv1alpha1 "istio.io/api/security/v1alpha1"
 
 	"github.com/meshctl/meshctl/internal/certs"
-	"github.com/meshctl/meshctl/internal/certs/store"
-	"github.com/meshctl/meshctl/internal/dial"
 	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/server/ca"
 )
@@ -43,7 +42,7 @@ type signing struct {
 // certificates measures how fast certificates are signed for callers with a token. Keys,
 // requests and tokens are made before the clock starts. Responses are not decoded.
 func (b *benchmark) certificates(ctx context.Context) (err error) {
-	tokens, err := newTokenIssuer()
+	tokens, err := newTokenKeys()
 	if err != nil {
 		return err
 	}
@@ -62,24 +61,21 @@ func (b *benchmark) certificates(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, m.stop()) }()
-	config, err := serverTrust(m)
-	if err != nil {
-		return err
-	}
-	clients, closeAll, err := signers(ctx, m, config)
-	if err != nil {
-		return err
-	}
+	defer m.end(&err)
+	ctx, closeAll := context.WithCancel(ctx)
 	defer closeAll()
-	if err := renewTokens(tokens, rs256, requests); err != nil {
+	clients, config, err := signers(ctx, m)
+	if err != nil {
 		return err
 	}
-	if err := sign(ctx, clients, requests); err != nil { // handshakes, and the heap grows
-		return fmt.Errorf("%w\n%s", err, m.log.String())
+	if err := renewTokens(tokens, jose.RS256, requests); err != nil {
+		return err
 	}
-	for _, alg := range []string{rs256, es256} {
-		m.phase("certificates " + alg)
+	if _, err := sign(ctx, clients, requests, 0); err != nil { // handshakes, and the heap grows
+		return err
+	}
+	for _, alg := range []jose.SignatureAlgorithm{jose.RS256, jose.ES256} {
+		m.phase("certificates " + string(alg))
 		var first, again spent
 		for range b.rounds {
 			if err := renewTokens(tokens, alg, requests); err != nil {
@@ -93,7 +89,7 @@ func (b *benchmark) certificates(ctx context.Context) (err error) {
 		}
 		m.phase("")
 		rate, cpu := 3000., 0.0003
-		if alg != rs256 {
+		if alg != jose.RS256 {
 			rate, cpu = 0, 0 // no API server signs tokens like this
 		}
 		what := fmt.Sprintf("certificates for new tokens (%s), %d clients: ", alg, signClients)
@@ -102,7 +98,7 @@ func (b *benchmark) certificates(ctx context.Context) (err error) {
 		b.report.add(what+"CPU of the load each", median(first.load), "seconds", 0)
 		b.report.add(what+"server CPU each, token shown before", median(again.cpu), "seconds", cpu)
 	}
-	if err := b.polls(ctx, m, clients[0], requests[0], config); err != nil {
+	if err := b.polls(ctx, m); err != nil {
 		return err
 	}
 	m.phase("certificates flood")
@@ -173,7 +169,7 @@ func (s *spent) measure(ctx context.Context, m *meshctl, clients []*signer, requ
 		return err
 	}
 	own, start := ownCPU(), time.Now()
-	if err := sign(ctx, clients, requests); err != nil {
+	if _, err := sign(ctx, clients, requests, 0); err != nil {
 		return err
 	}
 	wall := time.Since(start)
@@ -209,12 +205,12 @@ func signings() ([]signing, error) {
 }
 
 // renewTokens gives each identity a token that the server has not seen.
-func renewTokens(tokens *tokenIssuer, alg string, all []signing) error {
+func renewTokens(tokens tokenKeys, alg jose.SignatureAlgorithm, all []signing) error {
 	var g errgroup.Group
 	g.SetLimit(runtime.NumCPU())
 	for i := range all {
 		g.Go(func() error {
-			raw, err := tokens.token(alg, fmt.Sprintf("load-%d", i%10), fmt.Sprintf("account-%d", i), time.Now())
+			raw, err := tokens.sign(alg, fmt.Sprintf("load-%d", i%10), fmt.Sprintf("account-%d", i), time.Now())
 			all[i].headers = metadata.Pairs("authorization", "Bearer "+raw, "clusterid", "Kubernetes")
 			return err
 		})
@@ -222,49 +218,46 @@ func renewTokens(tokens *tokenIssuer, alg string, all []signing) error {
 	return g.Wait()
 }
 
-// serverTrust returns the TLS configuration of clients.
-func serverTrust(m *meshctl) (*tls.Config, error) {
-	ca, _, err := store.LoadOrCreate(m.state, mesh.DefaultTrustDomain, time.Now(), rand.Reader)
-	if err != nil {
-		return nil, err
-	}
-	return dial.TLSConfig(certs.EncodeCerts(ca.Roots...), "istiod.istio-system.svc")
-}
-
-// signers connects clients of the server's CA.
-func signers(ctx context.Context, m *meshctl, config *tls.Config) (clients []*signer, closeAll func(), err error) {
-	closeAll = func() {
-		for _, c := range clients {
-			_ = c.Close()
-		}
+// signers connects clients of the server's CA until ctx ends, and returns their configuration,
+// too.
+func signers(ctx context.Context, m *meshctl) (clients []*signer, config *tls.Config, err error) {
+	if config, err = m.clientConfig(""); err != nil {
+		return nil, nil, err
 	}
 	for range signClients {
 		c, err := dialSigner(ctx, m.secure, config)
 		if err != nil {
-			closeAll()
 			return nil, nil, err
 		}
 		clients = append(clients, c)
 	}
-	return clients, closeAll, nil
+	return clients, config, nil
 }
 
-// sign requests all certificates; each client requests one at a time.
-func sign(ctx context.Context, clients []*signer, requests []signing) error {
+// sign requests all certificates, rate of them a second or, with 0, as fast as possible; each
+// client requests one at a time. It returns the time that each took.
+func sign(ctx context.Context, clients []*signer, requests []signing, rate time.Duration) ([]time.Duration, error) {
+	took := make([]time.Duration, len(requests))
+	start := time.Now()
 	g, ctx := errgroup.WithContext(ctx)
 	var next atomic.Int64
 	for _, c := range clients {
 		g.Go(func() error {
-			for {
-				i := int(next.Add(1)) - 1
-				if i >= len(requests) || ctx.Err() != nil {
-					return ctx.Err()
+			for i := int(next.Add(1)) - 1; i < len(requests) && ctx.Err() == nil; i = int(next.Add(1)) - 1 {
+				if rate > 0 {
+					select {
+					case <-ctx.Done():
+					case <-time.After(time.Until(start.Add(time.Duration(i) * time.Second / rate))):
+					}
 				}
+				asked := time.Now() // a late timer is not the server's fault
 				if _, err := c.ask(requests[i]); err != nil {
 					return fmt.Errorf("certificate %d: %w", i, err)
 				}
+				took[i] = time.Since(asked)
 			}
+			return ctx.Err()
 		})
 	}
-	return g.Wait()
+	return took, g.Wait()
 }

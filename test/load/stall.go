@@ -13,16 +13,14 @@ func (b *benchmark) stalled(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, m.stop()) }()
+	defer m.end(&err)
 	f := newFleet(m.plain, kind{}, nil)
 	defer f.close()
 	f.grow(ctx, b.proxies)
 	if _, err := f.all(ctx, complete); err != nil {
 		return err
 	}
-	m.phase("without stalled")
-	defer m.phase("")
-	without, err := b.medianChange(ctx, m, f)
+	without, err := b.moveEndpoints(ctx, "without stalled", m, f)
 	if err != nil {
 		return err
 	}
@@ -46,8 +44,7 @@ func (b *benchmark) stalled(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	m.phase("stalled")
-	with, err := b.medianChange(ctx, m, f)
+	with, err := b.moveEndpoints(ctx, "stalled", m, f)
 	if err != nil {
 		return err
 	}
@@ -55,24 +52,7 @@ func (b *benchmark) stalled(ctx context.Context) (err error) {
 		err = errors.Join(err, removeService(b.config, b.services+i))
 	}
 	what := fmt.Sprintf("%d of %d proxies stop reading: one endpoint changes: ", b.proxies, 2*b.proxies)
-	b.report.add(what+"half of the others have it", with, "seconds", 0)
-	b.report.add(what+"ratio to without them", with/without, "ratio", 1.5)
+	b.report.add(what+"half of the others have it", median(with.half), "seconds", 0)
+	b.report.add(what+"ratio to without them", median(with.half)/median(without.half), "ratio", 1.5)
 	return err
-}
-
-// medianChange moves endpoints and returns the median of the times until half of the proxies
-// have the change.
-func (b *benchmark) medianChange(ctx context.Context, m *meshctl, f *fleet) (float64, error) {
-	var half []float64
-	for range b.rounds {
-		if _, err := m.settled(ctx); err != nil {
-			return 0, err
-		}
-		took, err := b.moveEndpoint(ctx, f)
-		if err != nil {
-			return 0, err
-		}
-		half = append(half, median(took))
-	}
-	return median(half), nil
 }
