@@ -19,8 +19,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
-
-	"github.com/meshctl/meshctl/internal/mesh"
 )
 
 func TestAddressesAreUnique(t *testing.T) {
@@ -239,10 +237,8 @@ func fitsPage(t *testing.T, text string) {
 
 func TestLiveLine(t *testing.T) {
 	t.Parallel()
-	tallies := newTallies(2)
-	tallies[0].Answers[Answer{Version: "v1"}] = 4
-	tallies[0].Answers[Answer{Version: "v2"}] = 6
-	clients := []mesh.ClusterID{"cluster1", "cluster2"}
+	tallies := []Tally{{Answers: map[Answer]int{{Version: "v1"}: 4, {Version: "v2"}: 6}}, {}}
+	clients := []*Client{{Cluster: "cluster1"}, {Cluster: "cluster2"}}
 	const before = "cluster1:  4 v1,  6 v2   cluster2:  0 v1,  0 v2"
 	if got := liveLine(clients, tallies); got != before {
 		t.Errorf("got  %q\nwant %q", got, before)

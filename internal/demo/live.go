@@ -11,7 +11,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/meshctl/meshctl/internal/mesh"
 	"github.com/meshctl/meshctl/internal/output"
 )
 
@@ -52,25 +51,21 @@ func (m *Mesh) live(ctx context.Context, w io.Writer, width func() int) error {
 		})
 	}
 
-	tallies := newTallies(len(m.clients))
+	tallies := make([]Tally, len(m.clients))
 	tick := time.NewTicker(liveInterval)
 	defer tick.Stop()
 	for {
 		select {
 		case o := <-outcomes:
-			if o.err != nil {
-				tallies[o.client].Failed = append(tallies[o.client].Failed, o.err)
-			} else {
-				tallies[o.client].Answers[o.answer]++
-			}
+			tallies[o.client].add(o.answer, o.err)
 		case <-tick.C:
-			line := liveLine(m.clusterIDs(), tallies)
+			line := liveLine(m.clients, tallies)
 			if width != nil {
 				fmt.Fprintf(w, "\r%s\x1b[K", fit(line, width()))
 			} else {
 				fmt.Fprintln(w, line)
 			}
-			tallies = newTallies(len(m.clients))
+			clear(tallies)
 		case <-ctx.Done():
 			if width != nil {
 				fmt.Fprintln(w)
@@ -84,30 +79,14 @@ func (m *Mesh) live(ctx context.Context, w io.Writer, width func() int) error {
 	}
 }
 
-func newTallies(n int) []Tally {
-	out := make([]Tally, n)
-	for i := range out {
-		out[i].Answers = map[Answer]int{}
-	}
-	return out
-}
-
-func (m *Mesh) clusterIDs() []mesh.ClusterID {
-	var out []mesh.ClusterID
-	for _, c := range m.clusters {
-		out = append(out, c.id)
-	}
-	return out
-}
-
 // liveLine renders the answers to each client and the cause of a failure, such as
 // "cluster1:  4 v1,  6 v2   cluster2:  5 v1,  2 v2, 3 failed   (503 Service Unavailable)".
-func liveLine(clients []mesh.ClusterID, tallies []Tally) string {
+func liveLine(clients []*Client, tallies []Tally) string {
 	var parts []string
 	var last error
-	for i, id := range clients {
+	for i, c := range clients {
 		versions := tallies[i].Versions()
-		text := fmt.Sprintf("%s: %2d v1, %2d v2", id, versions["v1"], versions["v2"])
+		text := fmt.Sprintf("%s: %2d v1, %2d v2", c.Cluster, versions["v1"], versions["v2"])
 		if n := len(tallies[i].Failed); n > 0 {
 			last = tallies[i].Failed[n-1]
 			text += fmt.Sprintf(", %d failed", n)

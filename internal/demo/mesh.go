@@ -13,7 +13,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -76,10 +75,9 @@ type Mesh struct {
 	controls []*child
 	agents   []*child
 
-	mu       sync.Mutex
-	stopping bool
-	failed   chan struct{} // closed when a process ended too early
-	cause    error         // valid after failed
+	stopping atomic.Bool
+	failed   context.Context // ends when a process ended too early
+	fail     context.CancelCauseFunc
 }
 
 // Start starts the mesh and returns when each client has had an answer of both versions. The
@@ -92,8 +90,8 @@ func Start(ctx context.Context, opts Options) (_ *Mesh, err error) {
 		opts:     opts,
 		clusters: newClusters(),
 		http:     dial.HTTPClient(adminTimeout, nil),
-		failed:   make(chan struct{}),
 	}
+	m.failed, m.fail = context.WithCancelCause(context.Background())
 	version, err := m.prepare(ctx)
 	if err != nil {
 		return nil, err
@@ -393,59 +391,35 @@ func (m *Mesh) Proxies() []Proxy {
 
 // Failed returns a channel that is closed when a process of the mesh ended too early. Err
 // then has the cause.
-func (m *Mesh) Failed() <-chan struct{} { return m.failed }
+func (m *Mesh) Failed() <-chan struct{} { return m.failed.Done() }
 
-// Err returns the cause of the failure, nil while there is none.
-func (m *Mesh) Err() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.cause
-}
+// Err returns the cause of the first failure, nil while there is none.
+func (m *Mesh) Err() error { return context.Cause(m.failed) }
 
 // ended is called with each process that ended.
 func (m *Mesh) ended(p *child) {
-	m.mu.Lock()
-	stopping := m.stopping
-	m.mu.Unlock()
-	if !stopping {
+	if !m.stopping.Load() {
 		m.fail(p.cause())
-	}
-}
-
-// fail records the first failure.
-func (m *Mesh) fail(cause error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.cause == nil {
-		m.cause = cause
-		close(m.failed)
 	}
 }
 
 // bind returns a context that also ends when the mesh fails, with the failure as its cause.
 func (m *Mesh) bind(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	go func() {
-		select {
-		case <-m.failed:
-			cancel(m.Err())
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, func() { cancel(nil) }
+	stop := context.AfterFunc(m.failed, func() { cancel(m.Err()) })
+	return ctx, func() {
+		stop()
+		cancel(nil)
+	}
 }
 
 // Stop ends the mesh and removes its files, except those that Options keep. It does so also
 // when ctx has ended, and kills processes when Options.Hurry is closed.
 func (m *Mesh) Stop(ctx context.Context) error {
-	m.mu.Lock()
-	stopped := m.stopping
-	m.stopping = true
-	failed := m.cause != nil
-	m.mu.Unlock()
-	if stopped {
+	if m.stopping.Swap(true) {
 		return nil
 	}
+	failed := m.Err() != nil
 	ctx, cancel := m.unhurried(ctx)
 	defer cancel()
 

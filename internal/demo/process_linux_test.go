@@ -62,7 +62,8 @@ func TestStartNamesWhatIsMissing(t *testing.T) {
 
 func TestMeshFailsWhenAChildEnds(t *testing.T) {
 	t.Parallel()
-	m := &Mesh{failed: make(chan struct{})}
+	m := &Mesh{}
+	m.failed, m.fail = context.WithCancelCause(t.Context())
 	ctx, cancel := m.bind(t.Context())
 	defer cancel()
 	_, err := startChild(t.Context(), "/bin/sh", command{role: "shell", args: []string{"-c", "exit 1"}, log: filepath.Join(t.TempDir(), "log")}, m.ended)

@@ -70,6 +70,17 @@ type Tally struct {
 	Failed  []error
 }
 
+func (t *Tally) add(a Answer, err error) {
+	switch {
+	case err != nil:
+		t.Failed = append(t.Failed, err)
+	case t.Answers == nil:
+		t.Answers = map[Answer]int{a: 1}
+	default:
+		t.Answers[a]++
+	}
+}
+
 // Versions counts the answers by version.
 func (t Tally) Versions() map[string]int {
 	out := map[string]int{}
@@ -87,7 +98,7 @@ const concurrency = 4
 func (c *Client) send(ctx context.Context, n int, sent *atomic.Int64) Tally {
 	var (
 		mu    sync.Mutex
-		tally = Tally{Answers: map[Answer]int{}}
+		tally Tally
 		group errgroup.Group
 	)
 	group.SetLimit(concurrency)
@@ -100,11 +111,7 @@ func (c *Client) send(ctx context.Context, n int, sent *atomic.Int64) Tally {
 			sent.Add(1)
 			mu.Lock()
 			defer mu.Unlock()
-			if err != nil {
-				tally.Failed = append(tally.Failed, err)
-				return nil
-			}
-			tally.Answers[answer]++
+			tally.add(answer, err)
 			return nil
 		})
 	}

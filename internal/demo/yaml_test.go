@@ -3,7 +3,6 @@ package demo
 import (
 	"bytes"
 	"encoding/json"
-	"maps"
 	"strings"
 	"testing"
 
@@ -172,47 +171,5 @@ func TestPodsFitTheExample(t *testing.T) {
 				}
 			}
 		}
-	}
-}
-
-func TestOverlay(t *testing.T) {
-	t.Parallel()
-	const in = `# kept
-kind: Service
-metadata: {name: a}
-spec:
-  servers:
-    - name: x # kept too
-    - name: "y"
----
-kind: Service
-metadata: {name: b}
-`
-	overlays := map[string]any{"Service a": map[string]any{
-		"spec":   map[string]any{"servers": []any{map[string]any{"bind": "127.1.0.3"}}},
-		"status": "up",
-	}}
-	got, err := overlay([]byte(in), overlays)
-	if err != nil {
-		t.Fatal(err)
-	}
-	const want = `# kept
-kind: Service
-metadata: {name: a}
-spec:
-  servers:
-    - name: x # kept too
-      bind: 127.1.0.3
-    - name: "y"
-status: up
----
-kind: Service
-metadata: {name: b}
-`
-	if diff := cmp.Diff(want, string(got)); diff != "" {
-		t.Errorf("(-want +got):\n%s", diff)
-	}
-	if len(overlays) > 0 {
-		t.Errorf("overlays left: %v", maps.Keys(overlays))
 	}
 }
