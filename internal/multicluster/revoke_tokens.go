@@ -111,7 +111,7 @@ func (r *Readers) endOf(ctx context.Context, account create.Account) (ended int,
 		switch {
 		case slices.Contains(r.Keep, f.Name):
 		case !f.Ours && (r.OnlyOurs || !added):
-			r.Say("%s: secret %s/%s has a token of service account %s without an end, and meshctl did not make it: the token works until the secret is deleted",
+			r.Say("%s: kept secret %s/%s, which meshctl did not create: its token of service account %s is valid until you delete the secret",
 				r.From.Name, account.Namespace, f.Name, account.Name)
 		case len(r.Strangers) > 0:
 			shared = append(shared, f.Name)
@@ -120,15 +120,15 @@ func (r *Readers) endOf(ctx context.Context, account create.Account) (ended int,
 				return ended, err
 			}
 			ended++
-			r.Say("%s: deleted secret %s/%s, with which its tokens of service account %s end",
+			r.Say("%s: deleted secret %s/%s and so revoked its tokens of service account %s",
 				r.From.Name, account.Namespace, f.Name, account.Name)
 		}
 	}
 	if len(shared) > 0 {
 		r.Keep = append(r.Keep, shared...)
-		r.Say("Warning: %s: tokens of service account %s still work, as cluster %s may read with them: those of secret %s; "+
-			"to end them, name the contexts of all clusters that read it: meshctl remote-secret rotate --from %s --to CONTEXTS",
-			r.From.Name, account, join(r.Strangers), strings.Join(shared, ", "), output.ShellWord(r.From.context))
+		r.Say("Warning: %s: kept the tokens of service account %s in secret %s, because cluster %s may use them; "+
+			"to replace them, name the contexts of all clusters that read this one: meshctl remote-secret rotate --from %s --to CONTEXTS",
+			r.From.Name, account, strings.Join(shared, ", "), join(r.Strangers), output.ShellWord(r.From.context))
 	}
 	return ended, nil
 }

@@ -62,9 +62,10 @@ func newMulticlusterLinkCmd(env *cli.Env) *cobra.Command {
 create-remote-secret --apply does for one of them. Secrets that work are kept: run the
 command again at any time, also with another cluster.
 
-When a credential is replaced, for example by one with --ttl, earlier tokens that
-meshctl created for the reader of the cluster are revoked. Tokens with which a cluster
-that is not among CONTEXTS may read are kept and listed.
+When link replaces a credential, for example by one with --ttl, it revokes the earlier
+tokens that meshctl created for the reader of the cluster. If a cluster of CONTEXTS
+also reads another cluster, that one may use the same tokens: link then keeps and lists
+them.
 
 The command writes nothing until it has checked that it may write everything.`,
 		Example: `  meshctl multicluster link east west
@@ -161,10 +162,10 @@ func newMulticlusterUnlinkCmd(env *cli.Env) *cobra.Command {
 multicluster link. The control planes remove the endpoints of the other clusters at
 once.
 
-Tokens that meshctl created for the readers of the clusters are revoked. Tokens with
-which a cluster that is not among CONTEXTS may read are kept and listed: meshctl
-remote-secret rotate revokes them and gives that cluster a new one. Token Secrets that
-meshctl did not create are kept and listed.`,
+unlink revokes the tokens that meshctl created for the readers of the clusters. If a
+cluster of CONTEXTS also reads another cluster, that one may use the same tokens:
+unlink then keeps and lists them, and meshctl remote-secret rotate replaces them. Token
+Secrets that meshctl did not create are also kept and listed.`,
 		Example:           "  meshctl multicluster unlink east west",
 		Args:              cobra.ArbitraryArgs, // checked by members
 		ValidArgsFunction: o.kube.CompleteContexts(env),

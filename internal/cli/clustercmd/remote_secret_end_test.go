@@ -72,7 +72,7 @@ func TestRotateEndsEveryTokenThatMeshctlMade(t *testing.T) {
 	next := held(t, cluster1, namespace, "cluster2").User.Token
 	wantValid(t, cluster2, false, map[string]string{"without an end": endless, "first": first, "old": old})
 	wantValid(t, cluster2, true, map[string]string{"new": next, "of others": foreign})
-	if want := "secret " + namespace + "/foreign has a token of service account " + readerAccount + " without an end, and meshctl did not make it"; !strings.Contains(r.stderr, want) {
+	if want := "kept secret " + namespace + "/foreign, which meshctl did not create: its token of service account " + readerAccount + " is valid until"; !strings.Contains(r.stderr, want) {
 		t.Errorf("no %q in\n%s", want, r.stderr)
 	}
 	if !strings.Contains(r.stdout, "and the old one is revoked") {
@@ -152,7 +152,7 @@ func TestLinkEndsTheTokensThatItReplaces(t *testing.T) {
 	wantValid(t, cluster1, true, map[string]string{"with an end": ttl1})
 	wantValid(t, cluster2, true, map[string]string{"with an end": ttl2})
 	for _, want := range []string{
-		"Warning: context cluster1: tokens of service account " + namespace + "/" + readerAccount + " still work, as cluster third may read with them",
+		"Warning: context cluster1: kept the tokens of service account " + namespace + "/" + readerAccount + " in secret ",
 		"meshctl remote-secret rotate --from cluster2 --to CONTEXTS",
 	} {
 		if !strings.Contains(r.stderr, want) {
@@ -177,7 +177,7 @@ func TestUnlinkEndsTokens(t *testing.T) {
 	foreign := foreignToken(t, cluster2, namespace)
 
 	r := must(t, kubeconfig, unlink...)
-	if r.stdout != "2 clusters unlinked\n" || !strings.Contains(r.stderr, "secret "+namespace+"/foreign has a token of service account") {
+	if r.stdout != "2 clusters unlinked\n" || !strings.Contains(r.stderr, "kept secret "+namespace+"/foreign, which meshctl did not create") {
 		t.Errorf("%s%s", r.stdout, r.stderr)
 	}
 	wantValid(t, cluster2, false, map[string]string{"without an end": endless, "with an end": bound})
@@ -195,7 +195,7 @@ func TestUnlinkKeepsTokensOfOtherClusters(t *testing.T) {
 	asIfThird(t, cluster2, namespace)
 
 	r := must(t, kubeconfig, "multicluster", "unlink", "cluster1", "cluster2", "-n", namespace)
-	if !strings.Contains(r.stderr, "still work, as cluster third may read with them") {
+	if !strings.Contains(r.stderr, "because cluster third may use them") {
 		t.Errorf("%s%s", r.stdout, r.stderr)
 	}
 	wantValid(t, cluster2, true, map[string]string{"of cluster2": token})
@@ -203,7 +203,7 @@ func TestUnlinkKeepsTokensOfOtherClusters(t *testing.T) {
 	// The tokens can be revoked when the remote secrets are gone.
 	revoke := []string{"remote-secret", "delete", "cluster2", "--to", "cluster1", "--from", "cluster2", "-n", namespace}
 	r = must(t, kubeconfig, revoke...)
-	if !strings.Contains(r.stderr, "context cluster2: deleted secret "+namespace+"/"+readerAccount+"-istio-remote-secret-token, with which its tokens of service account") {
+	if !strings.Contains(r.stderr, "context cluster2: deleted secret "+namespace+"/"+readerAccount+"-istio-remote-secret-token and so revoked its tokens of service account") {
 		t.Errorf("%s%s", r.stdout, r.stderr)
 	}
 	wantValid(t, cluster2, false, map[string]string{"of cluster2": token})

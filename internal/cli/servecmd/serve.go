@@ -116,7 +116,7 @@ func (o *serveOptions) bindClusters(f *pflag.FlagSet) {
 	cli.DirVar(f, &o.cfg.KubeconfigDir, "kubeconfig-dir", "`Directory` with a kubeconfig for each other cluster, watched")
 	f.StringArrayVar(&o.insecureRemote, "insecure-remote", nil, "Accept an insecure setting in the kubeconfig of a cluster, as `CLUSTER=SETTING` (see docs/serve.md); may be repeated")
 	cli.MarkWeakening(f, "insecure-remote")
-	cli.ChoiceVar(f, &o.onClusterLost, "on-cluster-lost", "Treatment of the endpoints of a cluster that does not answer, drop applies after --grace and to services of several clusters", string(mesh.Keep), string(mesh.Demote), string(mesh.Drop))
+	cli.ChoiceVar(f, &o.onClusterLost, "on-cluster-lost", "Treatment of the endpoints of a cluster whose API server does not answer; drop removes them after --grace, unless no other cluster has the service", string(mesh.Keep), string(mesh.Demote), string(mesh.Drop))
 	cli.DurationVar(f, &o.cfg.Grace, "grace", 5*time.Minute, "Time until --on-cluster-lost drop removes a cluster")
 }
 

@@ -44,7 +44,7 @@ func numberLimits(l *xds.Limits) []numberLimit {
 		{"max-names", &l.Names, most, "Largest `number` of resource names in the subscription of a stream to a type"},
 		{"max-name-bytes", &l.NameBytes, most, "Largest `size` of these names in total"},
 		{"max-held-bytes-per-identity", &l.PeerBytes, most, "Largest `size` of pending requests and subscribed names of one identity, without TLS of one address; further requests wait, further names are refused"},
-		{"max-held-bytes", &l.TotalBytes, most, "Largest `size` of pending requests and subscribed names of all identities of a port; further requests wait, and after 2s without progress the largest connection of the largest holder is closed"},
+		{"max-held-bytes", &l.TotalBytes, most, "Largest `size` of pending requests and subscribed names of all identities of a port; further requests wait, and if none fits for 2s, the largest connection of the identity that holds most is closed"},
 		{"max-request-bytes", &l.RequestBytes, most, "Largest `size` of a request"},
 		{"max-metadata-bytes", &l.MetadataBytes, most, "Largest encoded `size` of the metadata of a node"},
 		{"max-metadata-depth", &l.MetadataDepth, maxMetadataDepth, "Largest `number` of levels in the metadata of a node"},
