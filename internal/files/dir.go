@@ -59,13 +59,6 @@ func WriteDirs(parent string, dirs []Dir, opts Options) error {
 	return writeDirs(parent, dirs, opts)
 }
 
-// pending is a set that is written but not yet visible.
-type pending interface {
-	commit() error // shows the new set
-	undo() error   // shows the old set again
-	finish() error // removes the set that is not visible
-}
-
 func writeDirs(parent string, dirs []Dir, opts Options) (err error) {
 	if err := checkNames(parent, dirs); err != nil {
 		return err
@@ -82,23 +75,17 @@ func writeDirs(parent string, dirs []Dir, opts Options) (err error) {
 		return fmt.Errorf("write %s: %w", parent, err)
 	}
 
-	type staged struct {
-		pending
-		path string
-	}
-	var sets []staged
+	var sets []*pending
 	defer func() {
 		for _, s := range sets {
 			err = errors.Join(err, s.finish())
 		}
 	}()
 	for _, d := range dirs {
-		s, serr := p.stage(d, opts)
-		if s != nil {
-			sets = append(sets, staged{s, filepath.Join(parent, d.Name)})
-		}
-		if serr != nil {
-			return serr
+		s, err := p.stage(d, opts)
+		sets = append(sets, s)
+		if err != nil {
+			return err
 		}
 	}
 	for i, s := range sets {
@@ -123,7 +110,7 @@ func checkNames(parent string, dirs []Dir) error {
 			if !plain(f.Name) || strings.HasPrefix(f.Name, "..") {
 				return fmt.Errorf("write %s: %q is not the name of a file in it", filepath.Join(parent, d.Name), f.Name)
 			}
-			if slices.ContainsFunc(d.Files[:i], func(o File) bool { return o.Name == f.Name }) {
+			if has(d.Files[:i], f.Name) {
 				return fmt.Errorf("write %s: %w", filepath.Join(parent, d.Name), existsError(f.Name))
 			}
 		}
@@ -131,92 +118,98 @@ func checkNames(parent string, dirs []Dir) error {
 	return nil
 }
 
+func has(set []File, name string) bool {
+	return slices.ContainsFunc(set, func(f File) bool { return f.Name == name })
+}
+
+// pending is a set that is written but not yet visible.
+type pending struct {
+	parent     *place
+	path, name string
+	set        []File
+	old        *place // the present directory, nil if there is none
+	temp       string // the name of the new directory; empty if links is used
+	links      *links // for a directory that cannot be exchanged
+}
+
 // stage writes d without showing it. The caller must finish the result, also one
 // that comes with an error.
-func (p *place) stage(d Dir, opts Options) (_ pending, err error) {
-	path := filepath.Join(p.path, d.Name)
-	wrap := func(err error) error {
-		if err != nil {
-			err = fmt.Errorf("write %s: %w", path, err)
-		}
-		return err
-	}
+func (p *place) stage(d Dir, opts Options) (*pending, error) {
+	s := &pending{parent: p, path: filepath.Join(p.path, d.Name), name: d.Name, set: d.Files}
 	info, err := p.root.Lstat(d.Name)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		s, err := p.stageSwap(d, nil)
-		return s, wrap(err)
+		err = s.stageSwap()
 	case err != nil:
-		return nil, wrap(err)
 	case info.Mode()&fs.ModeSymlink != 0:
-		return nil, linkError(path)
+		return s, linkError(s.path)
 	case !info.IsDir():
-		return nil, wrap(errors.New("something that is not a directory is in the way"))
+		err = errors.New("something that is not a directory is in the way")
+	default:
+		if s.old, err = openPlace(s.path); err != nil {
+			break
+		}
+		if err := s.old.inUse(d.Files, opts); err != nil {
+			return s, err
+		}
+		err = s.stageOver()
 	}
-	old, err := openPlace(path)
 	if err != nil {
-		return nil, wrap(err)
+		err = fmt.Errorf("write %s: %w", s.path, err)
 	}
-	linked, err := old.inUse(d.Files, opts)
-	if err != nil {
-		return nil, errors.Join(err, old.close())
-	}
-	if err := old.sweep(); err != nil {
-		return nil, errors.Join(wrap(err), old.close())
-	}
-	swappable := false
-	if !linked {
-		if swappable, err = old.swappable(); err != nil {
-			return nil, errors.Join(wrap(err), old.close())
-		}
-	}
-	if swappable {
-		s, err := p.stageSwap(d, old)
-		if !cannotSwap(err) {
-			return s, wrap(err)
-		}
-		if err := s.abandon(); err != nil {
-			return nil, errors.Join(wrap(err), old.close())
-		}
-	}
-	l, err := old.stageLinks(d.Files)
-	return l, wrap(err)
+	return s, err
 }
 
-// inUse refuses to overwrite files without Force and files of other programs. It
-// reports whether the directory has the layout of links.
-func (p *place) inUse(set []File, opts Options) (linked bool, err error) {
+// inUse refuses to overwrite files without Force and files of other programs.
+func (p *place) inUse(set []File, opts Options) error {
 	version, err := p.root.Readlink(dataLink)
+	linked := err == nil
 	switch {
-	case err == nil && !ours(version, versionPrefix):
-		return false, fmt.Errorf("write %s: it is a mounted Secret, or another program keeps it (%s -> %s); write elsewhere", p.path, dataLink, version)
-	case err != nil && !errors.Is(err, fs.ErrNotExist):
-		return false, fmt.Errorf("write %s: %w", p.path, err)
+	case linked && !ours(version, versionPrefix):
+		return fmt.Errorf("write %s: it is a mounted Secret, or another program keeps it (%s -> %s); write elsewhere", p.path, dataLink, version)
+	case !linked && !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("write %s: %w", p.path, err)
 	}
-	linked = err == nil
 	for _, f := range set {
 		path := filepath.Join(p.path, f.Name)
 		if target, lerr := p.root.Readlink(f.Name); linked && lerr == nil && target == filepath.Join(dataLink, f.Name) {
 			if _, err := p.root.Lstat(filepath.Join(version, f.Name)); err == nil && !opts.Force {
-				return false, existsError(path)
+				return existsError(path)
 			}
 			continue
 		}
 		if exists, err := occupied(path); err != nil {
-			return false, err
+			return err
 		} else if exists && !opts.Force {
-			return false, existsError(path)
+			return existsError(path)
 		}
 	}
-	return linked, nil
+	return nil
+}
+
+// stageOver writes the new set for a directory that exists.
+func (s *pending) stageOver() error {
+	if err := s.old.sweep(); err != nil {
+		return err
+	}
+	swappable, err := s.old.swappable()
+	if err != nil {
+		return err
+	}
+	if swappable {
+		if err := s.stageSwap(); !cannotSwap(err) {
+			return err
+		}
+	}
+	return s.stageLinks()
 }
 
 // maxSwapped bounds the number of other files in a directory that is exchanged.
 const maxSwapped = 1000
 
 // swappable reports whether the directory may be exchanged for a new one that gets
-// its other files. A directory with folders stays, so that a home directory is never
-// exchanged and watchers of a folder are not disturbed. So does the working
+// its other files. A directory with folders or links stays, so that a home directory
+// is never exchanged and watchers of a folder are not disturbed. So does the working
 // directory, where a shell may be.
 func (p *place) swappable() (bool, error) {
 	dir, err := p.root.Stat(".")
@@ -234,112 +227,100 @@ func (p *place) swappable() (bool, error) {
 	return !special && len(entries) <= maxSwapped, nil
 }
 
-// swap is a new directory that takes the place of the old one.
-type swap struct {
-	parent     *place
-	old        *place // nil if there is none
-	name, temp string
-	set        []File
-	links      *links // used instead when the file system cannot exchange directories
-}
-
-func (p *place) stageSwap(d Dir, old *place) (*swap, error) {
-	s := &swap{parent: p, old: old, name: d.Name, temp: "." + d.Name + mark + token(), set: d.Files}
-	if err := p.root.Mkdir(s.temp, dirMode); err != nil {
-		s.temp = ""
-		return s, err
+// stageSwap makes a directory that can take the place of the old one.
+func (s *pending) stageSwap() error {
+	root, temp := s.parent.root, "."+s.name+mark+token()
+	if err := root.Mkdir(temp, dirMode); err != nil {
+		return err
 	}
-	for _, f := range d.Files {
-		if err := writeNew(p.root, filepath.Join(s.temp, f.Name), f); err != nil {
-			return s, err
-		}
+	s.temp = temp
+	old := ""
+	if s.old != nil {
+		old = s.name
 	}
-	if old != nil {
-		if err := s.keepOthers(); err != nil {
-			return s, err
-		}
+	err := s.parent.fill(temp, s.set, old)
+	if err == nil && s.old != nil {
+		err = s.keepMode()
 	}
-	return s, syncIn(p.root, s.temp)
-}
-
-// keepOthers gives the new directory the owner, the mode and the other files of the
-// old one.
-func (s *swap) keepOthers() error {
-	entries, err := s.old.entries()
 	if err != nil {
 		return err
 	}
-	for _, e := range entries {
-		if slices.ContainsFunc(s.set, func(f File) bool { return f.Name == e.Name() }) {
-			continue
-		}
-		if err := s.parent.root.Link(filepath.Join(s.name, e.Name()), filepath.Join(s.temp, e.Name())); err != nil {
-			return err
-		}
-	}
+	return syncIn(root, temp)
+}
+
+// keepMode gives the new directory the owner and the mode of the old one.
+func (s *pending) keepMode() error {
+	root := s.parent.root
 	info, err := s.old.root.Stat(".")
 	if err != nil {
 		return err
 	}
-	fresh, err := s.parent.root.Stat(s.temp)
+	fresh, err := root.Stat(s.temp)
 	if err != nil {
 		return err
 	}
-	if uid, gid := owner(info); uid != -1 {
-		if u, g := owner(fresh); u != uid || g != gid {
-			if err := s.parent.root.Lchown(s.temp, uid, gid); err != nil {
-				return err
-			}
+	uid, gid := owner(info)
+	if u, g := owner(fresh); u != uid || g != gid {
+		if err := root.Lchown(s.temp, uid, gid); err != nil {
+			return err
 		}
 	}
 	if info.Mode() == fresh.Mode() {
 		return nil
 	}
-	return s.parent.root.Chmod(s.temp, info.Mode())
+	return root.Chmod(s.temp, info.Mode())
 }
 
-func (s *swap) commit() error {
-	if s.old == nil {
+// stageLinks removes the new directory and uses the layout of links.
+func (s *pending) stageLinks() (err error) {
+	if err := s.removeTemp(); err != nil {
+		return err
+	}
+	s.links, err = s.old.stageLinks(s.set)
+	return err
+}
+
+func (s *pending) removeTemp() (err error) {
+	if s.temp != "" {
+		err = s.parent.root.RemoveAll(s.temp)
+		s.temp = ""
+	}
+	return err
+}
+
+// commit shows the new set.
+func (s *pending) commit() error {
+	switch {
+	case s.links != nil:
+		return s.links.commit()
+	case s.old == nil:
 		return s.parent.moveNew(s.temp, s.name)
 	}
-	err := s.parent.exchange(s.temp, s.name)
-	if !cannotSwap(err) {
+	if err := renameExchange(s.parent.dir, s.temp, s.name); !cannotSwap(err) {
 		return err
 	}
-	old := s.old
-	if err := s.abandon(); err != nil {
-		return err
-	}
-	s.links, err = old.stageLinks(s.set)
-	if err != nil {
+	if err := s.stageLinks(); err != nil {
 		return err
 	}
 	return s.links.commit()
 }
 
-func (s *swap) undo() error {
+// undo shows the old set again.
+func (s *pending) undo() error {
 	switch {
 	case s.links != nil:
 		return s.links.undo()
 	case s.old == nil:
 		return s.parent.moveNew(s.name, s.temp)
 	}
-	return s.parent.exchange(s.temp, s.name)
+	return renameExchange(s.parent.dir, s.temp, s.name)
 }
 
-// abandon removes the new directory and keeps the old one open.
-func (s *swap) abandon() error {
-	s.old = nil
-	return s.finish()
-}
-
-func (s *swap) finish() (err error) {
+// finish removes the set that is not visible.
+func (s *pending) finish() error {
+	err := s.removeTemp()
 	if s.links != nil {
-		return s.links.finish()
-	}
-	if s.temp != "" {
-		err = s.parent.root.RemoveAll(s.temp)
-		s.temp = ""
+		err = errors.Join(err, s.links.finish())
 	}
 	if s.old != nil {
 		err = errors.Join(err, s.old.close())
@@ -351,15 +332,13 @@ func (s *swap) finish() (err error) {
 // that a directory cannot be made beside the other, as opposed to a full or broken
 // disk.
 func cannotSwap(err error) bool {
-	for _, errno := range []syscall.Errno{
-		syscall.EXDEV, syscall.EBUSY, syscall.EINVAL, syscall.ENOSYS, syscall.EOPNOTSUPP,
-		syscall.EPERM, syscall.EACCES, syscall.EROFS, syscall.EMLINK,
-	} {
-		if errors.Is(err, errno) {
-			return true
-		}
-	}
-	return false
+	return isAny(err, syscall.EXDEV, syscall.EBUSY, syscall.EINVAL, syscall.ENOSYS, syscall.EOPNOTSUPP,
+		syscall.EPERM, syscall.EACCES, syscall.EROFS, syscall.EMLINK)
+}
+
+// isAny reports whether err is one of the errors of the system.
+func isAny(err error, numbers ...syscall.Errno) bool {
+	return slices.ContainsFunc(numbers, func(n syscall.Errno) bool { return errors.Is(err, n) })
 }
 
 // Names that only this package gives: they identify what a killed process left.

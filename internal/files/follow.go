@@ -1,10 +1,8 @@
 package files
 
 import (
-	"errors"
 	"fmt"
 	"io/fs"
-	"slices"
 	"syscall"
 )
 
@@ -21,9 +19,6 @@ func Identity(info fs.FileInfo) string {
 // file descriptors, ran out for now. A program that follows files must then read
 // again later: neither an event nor a new modification time will follow.
 func Transient(err error) bool {
-	number, ok := errors.AsType[syscall.Errno](err)
-	return ok && slices.Contains([]syscall.Errno{
-		syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EIO, syscall.ESTALE,
-		syscall.ENOSPC, // of inotify: no more watches
-	}, number)
+	return isAny(err, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EIO, syscall.ESTALE,
+		syscall.ENOSPC) // of inotify: no more watches
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"io/fs"
 	"path/filepath"
-	"slices"
 )
 
 // links is a new version of a set in the layout of a mounted Secret.
@@ -31,24 +30,8 @@ func (p *place) stageLinks(set []File) (*links, error) {
 		return l, err
 	}
 	l.version = version
-	for _, f := range set {
-		if err := writeNew(p.root, filepath.Join(version, f.Name), f); err != nil {
-			return l, err
-		}
-	}
-	if l.prev != "" {
-		kept, err := fs.ReadDir(p.root.FS(), l.prev)
-		if err != nil {
-			return l, err
-		}
-		for _, e := range kept {
-			if slices.ContainsFunc(set, func(f File) bool { return f.Name == e.Name() }) {
-				continue
-			}
-			if err := p.root.Link(filepath.Join(l.prev, e.Name()), filepath.Join(version, e.Name())); err != nil {
-				return l, err
-			}
-		}
+	if err := p.fill(version, set, l.prev); err != nil {
+		return l, err
 	}
 	return l, syncIn(p.root, version)
 }
@@ -141,9 +124,9 @@ func (l *links) undo() error { return l.show(l.prev) }
 func (l *links) finish() error {
 	shown, err := l.at.root.Readlink(dataLink)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return errors.Join(err, l.at.close())
+		return err
 	}
-	return errors.Join(l.at.tidy(shown), l.at.close())
+	return l.at.tidy(shown)
 }
 
 // tidy removes all versions except the visible one, and the links to files that it

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -47,31 +48,13 @@ func tryPlace(path string) (_ *place, err error) {
 		return nil, errors.Join(err, root.Close())
 	}
 	p := &place{path: path, root: root, dir: dir}
-	switch err := syscall.Flock(int(dir.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); {
-	case errors.Is(err, syscall.EWOULDBLOCK):
+	switch err := lock(dir, path); {
+	case errors.Is(err, errLocked), errors.Is(err, errReplaced):
 		return nil, p.close()
-	case err != nil && !noLocks(err):
-		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), p.close())
-	}
-	mine, err := dir.Stat()
-	if err != nil {
+	case err != nil:
 		return nil, errors.Join(err, p.close())
 	}
-	if there, err := os.Stat(path); err != nil || !os.SameFile(mine, there) {
-		return nil, p.close()
-	}
 	return p, nil
-}
-
-// noLocks reports whether err means that the file system cannot lock directories.
-// The caller must then exclude other processes.
-func noLocks(err error) bool {
-	for _, errno := range []syscall.Errno{syscall.EBADF, syscall.EINVAL, syscall.ENOLCK, syscall.ENOSYS, syscall.EOPNOTSUPP} {
-		if errors.Is(err, errno) {
-			return true
-		}
-	}
-	return false
 }
 
 func (p *place) close() error { return errors.Join(p.dir.Close(), p.root.Close()) }
@@ -131,8 +114,6 @@ func (p *place) moveNew(from, to string) error {
 	return p.root.Rename(from, to) // replaces an empty directory at worst
 }
 
-func (p *place) exchange(a, b string) error { return renameExchange(p.dir, a, b) }
-
 // owner returns the owner of a file, -1 on systems without owners.
 func owner(info fs.FileInfo) (uid, gid int) {
 	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
@@ -156,6 +137,32 @@ func writeNew(root *os.Root, name string, f File) error {
 		err = w.Sync()
 	}
 	return errors.Join(err, w.Close())
+}
+
+// fill writes the files of a set into a new folder of the directory, and links the
+// other files of the folder old there, if it is not empty.
+func (p *place) fill(folder string, set []File, old string) error {
+	for _, f := range set {
+		if err := writeNew(p.root, filepath.Join(folder, f.Name), f); err != nil {
+			return err
+		}
+	}
+	if old == "" {
+		return nil
+	}
+	kept, err := fs.ReadDir(p.root.FS(), old)
+	if err != nil {
+		return err
+	}
+	for _, e := range kept {
+		if has(set, e.Name()) {
+			continue
+		}
+		if err := p.root.Link(filepath.Join(old, e.Name()), filepath.Join(folder, e.Name())); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // syncIn makes the names in a folder of root survive a crash of the machine.

@@ -14,9 +14,12 @@ import (
 // Read returns the content of the regular file path. It follows symbolic links. A
 // file of more than limit bytes is an error.
 func Read(path string, limit int64) ([]byte, error) {
-	f, err := openRegular(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a named pipe must not wait for its writer
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read file: %w", err)
+	}
+	if _, err := statRegular(f, path); err != nil {
+		return nil, errors.Join(err, f.Close())
 	}
 	return readAll(f, path, limit)
 }
@@ -32,15 +35,11 @@ func ReadSecret(path string, limit int64) ([]byte, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		data, err = readSecret(path, limit)
 	}
-	for errors.Is(err, errReplaced) {
+	for errors.Is(err, errReplaced) { // ends, because each replacement is another write
 		data, err = readSecret(path, limit)
 	}
 	return data, err
 }
-
-// errReplaced reports that a key was replaced while it was being opened. The retries
-// end because each one needs another write.
-var errReplaced = errors.New("it was replaced")
 
 func readSecret(path string, limit int64) ([]byte, error) {
 	s, err := findSecret(path)
@@ -50,13 +49,6 @@ func readSecret(path string, limit int64) ([]byte, error) {
 	f, err := s.open()
 	if err = errors.Join(err, s.in.Close()); err != nil {
 		return nil, err
-	}
-	info, err := f.Stat()
-	if err == nil {
-		err = checkOwner(info, s.mounted)
-	}
-	if err != nil {
-		return nil, errors.Join(fmt.Errorf("refuse key file %s: %w", path, err), f.Close())
 	}
 	return readAll(f, path, limit)
 }
@@ -141,55 +133,49 @@ type secretFile struct {
 // Any other symbolic link is an error.
 func findSecret(path string) (*secretFile, error) {
 	dir, name := filepath.Split(path)
+	s := &secretFile{path: path, name: name}
 	root, err := os.OpenRoot(filepath.Clean(dir))
 	if err != nil {
-		return nil, (&secretFile{path: path}).wrap(err)
+		return nil, s.wrap(err)
 	}
-	s := &secretFile{path: path, in: root, name: name}
+	s.in = root
 	info, err := root.Lstat(name)
-	switch {
-	case err != nil:
-		err = s.wrap(err)
-	case info.Mode()&fs.ModeSymlink == 0:
-		return s, nil
-	default:
-		if s.in, err = openMounted(root, name); err == nil {
-			s.mounted = true
-			return s, root.Close()
+	if err == nil {
+		if info.Mode()&fs.ModeSymlink == 0 {
+			return s, nil
 		}
-		if errors.Is(err, errLink) {
-			err = fmt.Errorf("refuse key file %s: %w", path, err)
-		} else {
-			err = s.wrap(err)
-		}
+		s.mounted = true
+		s.in, err = openMounted(root, name)
 	}
-	return nil, errors.Join(err, root.Close())
+	if err != nil {
+		return nil, errors.Join(s.wrap(err), root.Close())
+	}
+	return s, root.Close()
 }
 
 // openMounted opens the folder in dir that holds the files of a mounted Secret, if
 // name is a link of its layout. The folder must not be a link: it could be anywhere.
 func openMounted(dir *os.Root, name string) (*os.Root, error) {
-	const data = "..data"
+	refused := func(err error) error {
+		if Transient(err) {
+			return err
+		}
+		return errLink
+	}
 	target, err := dir.Readlink(name)
-	if Transient(err) {
-		return nil, err
+	if err != nil || target != filepath.Join(dataLink, name) {
+		return nil, refused(err)
 	}
-	if err != nil || target != filepath.Join(data, name) {
-		return nil, errLink
-	}
-	version, err := dir.Readlink(data)
-	if Transient(err) {
-		return nil, err
-	}
+	version, err := dir.Readlink(dataLink)
 	if err != nil || !strings.HasPrefix(version, "..") || len(version) == 2 || filepath.Base(version) != version {
-		return nil, errLink
+		return nil, refused(err)
 	}
 	named, err := dir.Lstat(version)
-	if errors.Is(err, fs.ErrNotExist) || Transient(err) {
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
 	if err != nil || !named.IsDir() {
-		return nil, errLink
+		return nil, refused(err)
 	}
 	in, err := dir.OpenRoot(version)
 	if err != nil {
@@ -210,13 +196,10 @@ func (s *secretFile) lstat() (fs.FileInfo, error) {
 	return info, err
 }
 
-// open opens the file and checks that it is the file of that name, because os.Root
-// follows links.
+// open opens the file for its owner alone. os.Root follows links, so it compares the
+// opened file with the file of that name.
 func (s *secretFile) open() (*os.File, error) {
 	named, err := s.lstat()
-	if errors.Is(err, errLink) {
-		return nil, fmt.Errorf("refuse key file %s: %w", s.path, err)
-	}
 	if err != nil {
 		return nil, s.wrap(err)
 	}
@@ -224,21 +207,24 @@ func (s *secretFile) open() (*os.File, error) {
 	if err != nil {
 		return nil, s.wrap(err)
 	}
-	if f, err = regular(f, s.path); err != nil {
-		return nil, err
-	}
-	opened, err := f.Stat()
-	if err == nil && !os.SameFile(named, opened) {
-		err = errReplaced
-	}
+	opened, err := statRegular(f, s.path)
 	if err != nil {
-		return nil, errors.Join(s.wrap(err), f.Close())
+		return nil, errors.Join(err, f.Close())
+	}
+	if !os.SameFile(named, opened) {
+		return nil, errors.Join(s.wrap(errReplaced), f.Close())
+	}
+	if err := checkOwner(opened, s.mounted); err != nil {
+		return nil, errors.Join(fmt.Errorf("refuse key file %s: %w", s.path, err), f.Close())
 	}
 	return f, nil
 }
 
 // wrap puts the whole path into an error that has only the name.
 func (s *secretFile) wrap(err error) error {
+	if errors.Is(err, errLink) {
+		return fmt.Errorf("refuse key file %s: %w", s.path, err)
+	}
 	if e := (*fs.PathError)(nil); errors.As(err, &e) {
 		err = e.Err
 	}
@@ -259,26 +245,16 @@ func checkSecret(mode fs.FileMode, owner, self int, mounted bool) error {
 	return nil
 }
 
-// openRegular opens a regular file for reading. A named pipe is an error, without
-// waiting for its writer.
-func openRegular(path string) (*os.File, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, fmt.Errorf("read file: %w", err)
-	}
-	return regular(f, path)
-}
-
-// regular returns f, or closes it when it is not a regular file.
-func regular(f *os.File, path string) (*os.File, error) {
+// statRegular describes f, and refuses anything but a regular file.
+func statRegular(f *os.File, path string) (fs.FileInfo, error) {
 	info, err := f.Stat()
 	if err == nil && !info.Mode().IsRegular() {
 		err = fmt.Errorf("%s is not a regular file", path)
 	}
 	if err != nil {
-		return nil, errors.Join(fmt.Errorf("read file: %w", err), f.Close())
+		return nil, fmt.Errorf("read file: %w", err)
 	}
-	return f, nil
+	return info, nil
 }
 
 // readAll reads and closes f.

@@ -134,7 +134,7 @@ func occupied(path string) (bool, error) {
 	case err != nil:
 		return false, fmt.Errorf("write %s: %w", path, err)
 	case info.Mode()&fs.ModeSymlink != 0:
-		return false, fmt.Errorf("write %s: it is a symbolic link; remove it or write to the file it points to", path)
+		return false, linkError(path)
 	case !info.Mode().IsRegular():
 		return false, fmt.Errorf("write %s: something that is not a regular file is in the way", path)
 	}
