@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -46,22 +47,26 @@ var knownCodecs = sync.OnceValues(func() (codecs, error) {
 // binary and 7 MB of memory.
 type Client struct {
 	rest       rest.Interface
+	http       *http.Client
 	parameters runtime.ParameterCodec
 }
 
-// NewClient returns a client with its own connections. It makes no request.
+// NewClient returns a client. It makes no request. Clients of the same config share
+// their connections.
 func NewClient(config *rest.Config) (*Client, error) {
-	client, err := rest.HTTPClientFor(config)
+	c, err := newClient(config)
+	if err != nil {
+		return nil, fmt.Errorf("connect to the Kubernetes API: %w", err)
+	}
+	return c, nil
+}
+
+func newClient(config *rest.Config) (*Client, error) {
+	codecs, err := knownCodecs()
 	if err != nil {
 		return nil, err
 	}
-	return NewClientWith(config, client)
-}
-
-// NewClientWith returns a client that uses an HTTP client, which must be made for
-// config.
-func NewClientWith(config *rest.Config, client *http.Client) (*Client, error) {
-	codecs, err := knownCodecs()
+	client, err := rest.HTTPClientFor(config)
 	if err != nil {
 		return nil, err
 	}
@@ -74,8 +79,11 @@ func NewClientWith(config *rest.Config, client *http.Client) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Client{made, codecs.parameters}, nil
+	return &Client{made, client, codecs.parameters}, nil
 }
+
+// Close closes the connections that no request uses.
+func (c *Client) Close() { CloseIdle(c.http.Transport) }
 
 // Get begins a request for something other than an object, such as the keys of tokens.
 // The caller sets the absolute path.
@@ -83,6 +91,28 @@ func (c *Client) Get() *rest.Request { return c.rest.Get() }
 
 // Patch begins a patch of an object of another kind. The caller sets the absolute path.
 func (c *Client) Patch(how types.PatchType) *rest.Request { return c.rest.Patch(how) }
+
+// Apply writes an object by server-side apply, also over the fields of other managers.
+// Its TypeMeta must be set.
+func (c *Client) Apply(ctx context.Context, o Object, manager string) error {
+	body, err := json.Marshal(o)
+	if err != nil {
+		return err
+	}
+	return c.one(http.MethodPatch, o).SetHeader("Content-Type", string(types.ApplyPatchType)).
+		VersionedParams(&metav1.PatchOptions{FieldManager: manager, Force: new(true)}, c.parameters).Body(body).Do(ctx).Error()
+}
+
+// Delete deletes an object. Its TypeMeta must be set.
+func (c *Client) Delete(ctx context.Context, o Object) error {
+	return c.one(http.MethodDelete, o).Body(&metav1.DeleteOptions{}).Do(ctx).Error()
+}
+
+// one begins a request for one object, by its kind and name.
+func (c *Client) one(verb string, o Object) *rest.Request {
+	kind, _ := meta.UnsafeGuessKindToResource(o.GetObjectKind().GroupVersionKind())
+	return c.request(verb, kind.GroupVersion(), kind.Resource, o.GetNamespace()).Name(o.GetName())
+}
 
 // maxNames bounds the names that Names returns.
 const maxNames = 1000
@@ -127,6 +157,11 @@ func (c *Client) Nodes() Objects[*corev1.Node, *corev1.NodeList] {
 	return ObjectsOf[corev1.Node, corev1.NodeList](c, corev1.SchemeGroupVersion, "nodes", "")
 }
 
+// Pods of a namespace; of all with "".
+func (c *Client) Pods(namespace string) Objects[*corev1.Pod, *corev1.PodList] {
+	return ObjectsOf[corev1.Pod, corev1.PodList](c, corev1.SchemeGroupVersion, "pods", namespace)
+}
+
 // Services of a namespace; of all with "".
 func (c *Client) Services(namespace string) Objects[*corev1.Service, *corev1.ServiceList] {
 	return ObjectsOf[corev1.Service, corev1.ServiceList](c, corev1.SchemeGroupVersion, "services", namespace)
@@ -147,24 +182,9 @@ func (c *Client) Leases(namespace string) Objects[*coordinationv1.Lease, *coordi
 	return ObjectsOf[coordinationv1.Lease, coordinationv1.LeaseList](c, coordinationv1.SchemeGroupVersion, "leases", namespace)
 }
 
-// Roles of a namespace; of all with "".
-func (c *Client) Roles(namespace string) Objects[*rbacv1.Role, *rbacv1.RoleList] {
-	return ObjectsOf[rbacv1.Role, rbacv1.RoleList](c, rbacv1.SchemeGroupVersion, "roles", namespace)
-}
-
 // RoleBindings of a namespace; of all with "".
 func (c *Client) RoleBindings(namespace string) Objects[*rbacv1.RoleBinding, *rbacv1.RoleBindingList] {
 	return ObjectsOf[rbacv1.RoleBinding, rbacv1.RoleBindingList](c, rbacv1.SchemeGroupVersion, "rolebindings", namespace)
-}
-
-// ClusterRoles of the cluster.
-func (c *Client) ClusterRoles() Objects[*rbacv1.ClusterRole, *rbacv1.ClusterRoleList] {
-	return ObjectsOf[rbacv1.ClusterRole, rbacv1.ClusterRoleList](c, rbacv1.SchemeGroupVersion, "clusterroles", "")
-}
-
-// ClusterRoleBindings of the cluster.
-func (c *Client) ClusterRoleBindings() Objects[*rbacv1.ClusterRoleBinding, *rbacv1.ClusterRoleBindingList] {
-	return ObjectsOf[rbacv1.ClusterRoleBinding, rbacv1.ClusterRoleBindingList](c, rbacv1.SchemeGroupVersion, "clusterrolebindings", "")
 }
 
 // CreateToken requests a token of a service account.
@@ -172,15 +192,14 @@ func (c *Client) CreateToken(
 	ctx context.Context, namespace, account string, request *authenticationv1.TokenRequest,
 ) (*authenticationv1.TokenRequest, error) {
 	answer := new(authenticationv1.TokenRequest)
-	r := c.request(c.rest.Post(), corev1.SchemeGroupVersion, "serviceaccounts", namespace).Name(account).SubResource("token")
+	r := c.request(http.MethodPost, corev1.SchemeGroupVersion, "serviceaccounts", namespace).Name(account).SubResource("token")
 	return answer, r.Body(request).Do(ctx).Into(answer)
 }
 
 // ReviewToken asks for the owner of a token.
 func (c *Client) ReviewToken(ctx context.Context, review *authenticationv1.TokenReview) (*authenticationv1.TokenReview, error) {
 	answer := new(authenticationv1.TokenReview)
-	r := c.request(c.rest.Post(), authenticationv1.SchemeGroupVersion, "tokenreviews", "")
-	return answer, r.Body(review).Do(ctx).Into(answer)
+	return answer, c.request(http.MethodPost, authenticationv1.SchemeGroupVersion, "tokenreviews", "").Body(review).Do(ctx).Into(answer)
 }
 
 // ReviewAccess asks whether a user has a right.
@@ -188,8 +207,7 @@ func (c *Client) ReviewAccess(
 	ctx context.Context, review *authorizationv1.SubjectAccessReview,
 ) (*authorizationv1.SubjectAccessReview, error) {
 	answer := new(authorizationv1.SubjectAccessReview)
-	r := c.request(c.rest.Post(), authorizationv1.SchemeGroupVersion, "subjectaccessreviews", "")
-	return answer, r.Body(review).Do(ctx).Into(answer)
+	return answer, c.request(http.MethodPost, authorizationv1.SchemeGroupVersion, "subjectaccessreviews", "").Body(review).Do(ctx).Into(answer)
 }
 
 // ReviewOwnAccess asks whether the client itself has a right.
@@ -197,17 +215,16 @@ func (c *Client) ReviewOwnAccess(
 	ctx context.Context, review *authorizationv1.SelfSubjectAccessReview,
 ) (*authorizationv1.SelfSubjectAccessReview, error) {
 	answer := new(authorizationv1.SelfSubjectAccessReview)
-	r := c.request(c.rest.Post(), authorizationv1.SchemeGroupVersion, "selfsubjectaccessreviews", "")
-	return answer, r.Body(review).Do(ctx).Into(answer)
+	return answer, c.request(http.MethodPost, authorizationv1.SchemeGroupVersion, "selfsubjectaccessreviews", "").Body(review).Do(ctx).Into(answer)
 }
 
-// request sets the path of a request and makes it use protobuf.
-func (c *Client) request(r *rest.Request, group schema.GroupVersion, resource, namespace string) *rest.Request {
+// request begins a request in protobuf for objects of a kind.
+func (c *Client) request(verb string, group schema.GroupVersion, resource, namespace string) *rest.Request {
 	root := "/api"
 	if group.Group != "" {
 		root = path.Join("/apis", group.Group)
 	}
-	return r.UseProtobufAsDefault().AbsPath(root, group.Version).NamespaceIfScoped(namespace, namespace != "").Resource(resource)
+	return c.rest.Verb(verb).UseProtobufAsDefault().AbsPath(root, group.Version).NamespaceIfScoped(namespace, namespace != "").Resource(resource)
 }
 
 // Object is an object with metadata.
@@ -245,7 +262,7 @@ func ObjectsOf[T, L any, PT interface {
 
 // all begins a request for the objects.
 func (o Objects[T, L]) all(verb string) *rest.Request {
-	return o.client.request(o.client.rest.Verb(verb), o.group, o.resource, o.namespace)
+	return o.client.request(verb, o.group, o.resource, o.namespace)
 }
 
 func (o Objects[T, L]) one(verb, name string) *rest.Request {

@@ -13,9 +13,9 @@ import (
 	authorizationv1 "k8s.io/api/authorization/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 )
 
@@ -49,11 +49,15 @@ func TestRequests(t *testing.T) {
 			return err
 		},
 		"PATCH /apis/rbac.authorization.k8s.io/v1/clusterroles/a?fieldManager=m&force=true application/apply-patch+yaml": func(ctx context.Context, c *Client) error {
-			_, err := c.ClusterRoles().Patch(ctx, "a", types.ApplyPatchType, []byte("{}"), metav1.PatchOptions{FieldManager: "m", Force: new(true)})
-			return err
+			return c.Apply(ctx, &rbacv1.ClusterRole{
+				TypeMeta: metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRole"}, ObjectMeta: metav1.ObjectMeta{Name: "a"},
+			}, "m")
 		},
 		"DELETE /apis/rbac.authorization.k8s.io/v1/namespaces/ns/rolebindings/a " + protobuf + " v1 DeleteOptions": func(ctx context.Context, c *Client) error {
-			return c.RoleBindings("ns").Delete(ctx, "a", metav1.DeleteOptions{})
+			return c.Delete(ctx, &rbacv1.RoleBinding{
+				TypeMeta:   metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "RoleBinding"},
+				ObjectMeta: metav1.ObjectMeta{Name: "a", Namespace: "ns"},
+			})
 		},
 		"POST /api/v1/namespaces/ns/serviceaccounts/a/token " + protobuf + " authentication.k8s.io/v1 TokenRequest": func(ctx context.Context, c *Client) error {
 			_, err := c.CreateToken(ctx, "ns", "a", &authenticationv1.TokenRequest{})

@@ -39,9 +39,6 @@ func (o Objects[T, L]) Follow(ctx context.Context, selected metav1.ListOptions, 
 	if f.Jitter == nil {
 		f.Jitter = rand.Float64
 	}
-	retry := time.NewTimer(0)
-	defer retry.Stop()
-	<-retry.C
 	wait := firstRetry
 	for lost := false; ; wait = min(2*wait, lastRetry) {
 		err := o.followOnce(ctx, selected, &f, func() {
@@ -57,11 +54,10 @@ func (o Objects[T, L]) Follow(ctx context.Context, selected metav1.ListOptions, 
 			lost = true
 			f.Lost(err)
 		}
-		retry.Reset(time.Duration(float64(wait) * (0.5 + f.Jitter()/2)))
 		select {
 		case <-ctx.Done():
 			return
-		case <-retry.C:
+		case <-time.After(time.Duration(float64(wait) * (0.5 + f.Jitter()/2))):
 		}
 	}
 }

@@ -104,7 +104,7 @@ func TestFollowBacksOff(t *testing.T) {
 					}
 					return answered(watch.code, watch.body)
 				})
-				c, err := NewClientWith(&rest.Config{Host: "http://api"}, &http.Client{Transport: api})
+				c, err := NewClient(&rest.Config{Host: "http://api", Transport: api})
 				if err != nil {
 					t.Fatal(err)
 				}

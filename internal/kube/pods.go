@@ -115,25 +115,20 @@ func ParseWorkload(text, namespace string) (Workload, error) {
 
 // PodFinder finds pods through one API server. The caller must close it.
 type PodFinder struct {
-	api  *Client
-	http *http.Client
+	api *Client
 }
 
 // NewPodFinder returns a PodFinder. It makes no request.
 func NewPodFinder(access *rest.Config) (*PodFinder, error) {
-	client, err := rest.HTTPClientFor(access)
+	api, err := NewClient(access)
 	if err != nil {
-		return nil, fmt.Errorf("connect to the Kubernetes API: %w", err)
+		return nil, err
 	}
-	api, err := NewClientWith(access, client)
-	if err != nil {
-		return nil, fmt.Errorf("connect to the Kubernetes API: %w", err)
-	}
-	return &PodFinder{api, client}, nil
+	return &PodFinder{api}, nil
 }
 
 // Close closes the connections.
-func (f *PodFinder) Close() { CloseIdle(f.http.Transport) }
+func (f *PodFinder) Close() { f.api.Close() }
 
 // Pods returns the names of the running pods of a workload, at least one: ready pods
 // first, then older ones, as kubectl prefers them. A pod that is named itself need not
@@ -221,11 +216,10 @@ func podNames(pods []corev1.Pod) []string {
 }
 
 func (f *PodFinder) list(ctx context.Context, namespace, selector string) ([]corev1.Pod, error) {
-	pods := ObjectsOf[corev1.Pod, corev1.PodList](f.api, corev1.SchemeGroupVersion, "pods", namespace)
 	options := metav1.ListOptions{LabelSelector: selector, Limit: podsAtOnce}
 	var all []corev1.Pod
 	for {
-		list, err := pods.List(ctx, options)
+		list, err := f.api.Pods(namespace).List(ctx, options)
 		if err != nil {
 			return nil, fmt.Errorf("list the pods of namespace %s: %w", namespace, err)
 		}
@@ -242,8 +236,7 @@ func (f *PodFinder) list(ctx context.Context, namespace, selector string) ([]cor
 // exists returns an error if there is no such pod. It returns nil if the user may not
 // read pods: port-forward may still be allowed.
 func (f *PodFinder) exists(ctx context.Context, r Workload) error {
-	pods := ObjectsOf[corev1.Pod, corev1.PodList](f.api, corev1.SchemeGroupVersion, "pods", r.Namespace)
-	_, err := pods.Get(ctx, r.Name)
+	_, err := f.api.Pods(r.Namespace).Get(ctx, r.Name)
 	switch {
 	case err == nil || apierrors.IsForbidden(err):
 		return nil

@@ -11,6 +11,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
+
+	"github.com/meshctl/meshctl/internal/kube"
 )
 
 // goodbyeTimeout bounds the deletion of a replica's Lease when it stops.
@@ -58,7 +60,7 @@ func (a *Announcer) Run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("keep the Lease of the replica: %w", err)
 	}
-	defer api.close()
+	defer api.Close()
 	var kept *coordinationv1.Lease
 	defer func() {
 		if kept != nil {
@@ -89,7 +91,7 @@ func (a *Announcer) Run(ctx context.Context) error {
 }
 
 // announce writes the Lease. kept is the result of the previous call.
-func (a *Announcer) announce(ctx context.Context, api *api, kept *coordinationv1.Lease) (*coordinationv1.Lease, error) {
+func (a *Announcer) announce(ctx context.Context, api *kube.Client, kept *coordinationv1.Lease) (*coordinationv1.Lease, error) {
 	said := a.cfg.Say()
 	said.Renewed = a.cfg.Now()
 	lease, err := said.lease(a.cfg.Namespace)
@@ -125,7 +127,7 @@ func orNil(l *coordinationv1.Lease, err error) *coordinationv1.Lease {
 }
 
 // sweep deletes Leases that have not been renewed for forgetAfter.
-func (a *Announcer) sweep(ctx context.Context, api *api) error {
+func (a *Announcer) sweep(ctx context.Context, api *kube.Client) error {
 	list, err := api.Leases(a.cfg.Namespace).List(ctx, metav1.ListOptions{LabelSelector: leaseSelector})
 	if err != nil {
 		return err

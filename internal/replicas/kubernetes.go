@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"net/http"
 	"slices"
 	"time"
 
@@ -31,31 +30,16 @@ type pod struct {
 	port            uint16
 }
 
-// api is a client of the API server of the control planes' cluster.
-type api struct {
-	*kube.Client
-	http *http.Client
-}
-
-func newAPI(access *rest.Config) (*api, error) {
+// newAPI returns a client of the API server of the control planes' cluster.
+func newAPI(access *rest.Config) (*kube.Client, error) {
 	access = rest.CopyConfig(access)
 	access.Timeout = kube.RequestTimeout
-	client, err := rest.HTTPClientFor(access)
-	if err != nil {
-		return nil, fmt.Errorf("connect to the Kubernetes API: %w", err)
-	}
-	made, err := kube.NewClientWith(access, client)
-	if err != nil {
-		return nil, fmt.Errorf("connect to the Kubernetes API: %w", err)
-	}
-	return &api{made, client}, nil
+	return kube.NewClient(access)
 }
 
-func (a *api) close() { kube.CloseIdle(a.http.Transport) }
-
-// announced returns the announcements in Leases that are not stale.
-func (a *api) announced(ctx context.Context, namespace string, now time.Time) ([]Announcement, error) {
-	list, err := a.Leases(namespace).List(ctx, metav1.ListOptions{LabelSelector: leaseSelector})
+// announcedIn returns the announcements in Leases that are not stale.
+func announcedIn(ctx context.Context, api *kube.Client, namespace string, now time.Time) ([]Announcement, error) {
+	list, err := api.Leases(namespace).List(ctx, metav1.ListOptions{LabelSelector: leaseSelector})
 	if err != nil {
 		return nil, fmt.Errorf("list the Leases of control planes: %w", err)
 	}
@@ -68,12 +52,11 @@ func (a *api) announced(ctx context.Context, namespace string, now time.Time) ([
 	return out, nil
 }
 
-// pods returns the running pods with the labels of control planes.
-func (a *api) pods(ctx context.Context, namespace string) ([]pod, error) {
+// podsIn returns the running pods with the labels of control planes.
+func podsIn(ctx context.Context, api *kube.Client, namespace string) ([]pod, error) {
 	var out []pod
 	for _, selector := range podSelectors() {
-		pods := kube.ObjectsOf[corev1.Pod, corev1.PodList](a.Client, corev1.SchemeGroupVersion, "pods", namespace)
-		list, err := pods.List(ctx, metav1.ListOptions{LabelSelector: selector})
+		list, err := api.Pods(namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
 		if err != nil {
 			return nil, fmt.Errorf("list the pods of control planes: %w", err)
 		}

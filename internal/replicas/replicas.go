@@ -72,8 +72,8 @@ func Announced(ctx context.Context, access *rest.Config, namespace string, now t
 	if err != nil {
 		return nil, err
 	}
-	defer api.close()
-	return api.announced(ctx, namespace, now)
+	defer api.Close()
+	return announcedIn(ctx, api, namespace, now)
 }
 
 // Find finds the replicas that keep a Lease or, if none does, the pods of meshctl and
@@ -84,8 +84,8 @@ func Find(ctx context.Context, o Options) ([]*Replica, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer api.close()
-	announced, err := api.announced(ctx, o.Namespace, o.Now())
+	defer api.Close()
+	announced, err := announcedIn(ctx, api, o.Namespace, o.Now())
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +97,7 @@ func Find(ctx context.Context, o Options) ([]*Replica, error) {
 		found = append(found, o.announced(&announced[i]))
 	}
 	if len(found) == 0 {
-		pods, err := api.pods(ctx, o.Namespace)
+		pods, err := podsIn(ctx, api, o.Namespace)
 		if err != nil {
 			return nil, err
 		}

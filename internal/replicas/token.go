@@ -31,7 +31,7 @@ func MeshRoots(ctx context.Context, access *rest.Config, namespace string) ([]by
 	if err != nil {
 		return nil, err
 	}
-	defer api.close()
+	defer api.Close()
 	found, err := api.ConfigMaps(namespace).Get(ctx, rootsConfigMap)
 	if err != nil {
 		return nil, fmt.Errorf("roots of the mesh: %w", err)
@@ -48,7 +48,7 @@ func Mint(ctx context.Context, access *rest.Config, namespace string) (string, e
 	if err != nil {
 		return "", err
 	}
-	defer api.close()
+	defer api.Close()
 	seconds := tokenSeconds
 	made, err := api.CreateToken(ctx, namespace, tokenAccount, &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{
 		Audiences: []string{tokenAudience}, ExpirationSeconds: &seconds,

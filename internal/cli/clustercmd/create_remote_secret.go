@@ -297,14 +297,14 @@ func printCandidates(env *cli.Env, candidates []create.Address) {
 func (o *createRemoteSecretOptions) printPlan(env *cli.Env, p *multicluster.Prepared, targets []*multicluster.Cluster) error {
 	var text []byte
 	for _, object := range p.Plan.Objects {
-		doc, err := yaml.Marshal(object.Value)
+		doc, err := yaml.Marshal(object)
 		if err != nil {
-			return fmt.Errorf("encode %s %s: %w", object.Kind, object.Name, err)
+			return fmt.Errorf("encode %s: %w", object.GetName(), err)
 		}
 		text = append(append(text, doc...), "---\n"...)
 	}
 	for _, stale := range p.Plan.Stale {
-		env.Notef("would delete %s %s/%s", stale.Kind, stale.Namespace, stale.Name)
+		env.Notef("would delete %s %s/%s", stale.GetObjectKind().GroupVersionKind().Kind, stale.GetNamespace(), stale.GetName())
 	}
 	where := "on standard output"
 	if len(targets) > 0 {

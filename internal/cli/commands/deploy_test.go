@@ -40,7 +40,7 @@ func TestDeployRights(t *testing.T) {
 		"# istio-system. For --credential-namespaces, let it get, list and watch\n# secrets and configmaps there.\n")
 	scope := create.Scope{Style: create.Minimal, Authenticate: true, Configuration: true, Serve: true}
 	for i, o := range scope.Objects(create.Account{Namespace: "istio-system", Name: "meshctl"}) {
-		doc, err := yaml.Marshal(o.Value)
+		doc, err := yaml.Marshal(o)
 		if err != nil {
 			t.Fatal(err)
 		}

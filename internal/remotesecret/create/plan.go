@@ -3,7 +3,6 @@ package create
 import (
 	"context"
 	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"io"
 	"slices"
@@ -14,7 +13,8 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/meshctl/meshctl/internal/kube"
 )
 
 // Request describes the account and the token for Plan and Make.
@@ -43,9 +43,9 @@ const MinTTL = 10 * time.Minute
 type Plan struct {
 	request Request
 	// Objects are applied in this order. They include the Secret of a new token.
-	Objects []Object
+	Objects []kube.Object
 	// Stale are roles of the account in namespaces that it no longer reads.
-	Stale []Object
+	Stale []kube.Object
 
 	tokenSecret string // exists, or is one of Objects
 }
@@ -93,9 +93,9 @@ func (c *APIServer) planAccount(ctx context.Context, p *Plan) error {
 		case err != nil:
 			return c.failed(err, "read namespace %s", a.Namespace)
 		case !found:
-			p.Objects = append(p.Objects, object(&corev1.Namespace{
+			p.Objects = append(p.Objects, &corev1.Namespace{
 				TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}, ObjectMeta: metav1.ObjectMeta{Name: a.Namespace},
-			}))
+			})
 		}
 	}
 	objects := p.request.Scope.Objects(a)
@@ -117,10 +117,11 @@ func (c *APIServer) planStale(ctx context.Context, p *Plan) error {
 		return c.failed(err, "list role bindings")
 	}
 	for _, b := range bindings.Items {
-		wanted := func(o Object) bool { return o.Kind == "RoleBinding" && o.Namespace == b.Namespace }
+		wanted := func(o kube.Object) bool { return kindOf(o) == "RoleBinding" && o.GetNamespace() == b.Namespace }
 		if !slices.ContainsFunc(p.Objects, wanted) {
+			name := metav1.ObjectMeta{Namespace: b.Namespace, Name: b.Name}
 			p.Stale = append(p.Stale,
-				Object{Kind: "RoleBinding", Namespace: b.Namespace, Name: b.Name}, Object{Kind: "Role", Namespace: b.Namespace, Name: b.Name})
+				&rbacv1.RoleBinding{TypeMeta: rbacKind("RoleBinding"), ObjectMeta: name}, &rbacv1.Role{TypeMeta: rbacKind("Role"), ObjectMeta: name})
 		}
 	}
 	return nil
@@ -154,9 +155,9 @@ func (c *APIServer) planToken(ctx context.Context, p *Plan) error {
 		meta.Annotations = map[string]string{"meshctl.io/purpose": "deleting this revokes the token of a remote secret"}
 	}
 	p.tokenSecret = meta.Name
-	p.Objects = append(p.Objects, object(&corev1.Secret{
+	p.Objects = append(p.Objects, &corev1.Secret{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}, ObjectMeta: meta, Type: kind,
-	}))
+	})
 	return nil
 }
 
@@ -192,24 +193,24 @@ func isTokenOf(s *corev1.Secret, a Account) bool {
 // rights returns the rights that Make needs.
 func (p *Plan) rights() []Right {
 	a := p.request.Account
-	const noAccount, noToken = "the account cannot be made", "there is no token"
+	const noToken = "there is no token"
 	var out []Right
 	for _, o := range p.Objects {
-		group, without := "", noAccount
-		resource := strings.ToLower(o.Kind) + "s"
-		switch o.Kind {
-		case "Role", "RoleBinding", "ClusterRole", "ClusterRoleBinding":
-			group, without = rbacv1.GroupName, "the account cannot be given its role"
-		case "Secret":
+		kind := o.GetObjectKind().GroupVersionKind()
+		without := "the account cannot be made"
+		switch {
+		case kind.Group == rbacv1.GroupName:
+			without = "the account cannot be given its role"
+		case kind.Kind == "Secret":
 			without = noToken
 		}
-		// Apply needs both to create an object.
-		out = append(out, Right{Group: group, Resource: resource, Namespace: o.Namespace, Without: without}.withVerbs("create", "patch")...)
+		r := Right{Group: kind.Group, Resource: strings.ToLower(kind.Kind) + "s", Namespace: o.GetNamespace(), Without: without}
+		out = append(out, r.withVerbs("create", "patch")...) // Apply needs both to create an object
 	}
 	if p.request.TTL > 0 {
 		return append(out, Right{Verb: "create", Resource: "serviceaccounts/token", Namespace: a.Namespace, Name: a.Name, Without: noToken})
 	}
-	return append(out, Right{Resource: "secrets", Namespace: a.Namespace, Without: noToken}.withVerbs("get", "watch")...)
+	return append(out, Right{Verb: "get", Resource: "secrets", Namespace: a.Namespace, Without: noToken})
 }
 
 // apply writes the objects of the plan.
@@ -220,46 +221,18 @@ func (c *APIServer) apply(ctx context.Context, p *Plan) error {
 		}
 	}
 	for _, o := range p.Stale {
-		var err error
-		if o.Kind == "Role" {
-			err = c.api.Roles(o.Namespace).Delete(ctx, o.Name, metav1.DeleteOptions{})
-		} else {
-			err = c.api.RoleBindings(o.Namespace).Delete(ctx, o.Name, metav1.DeleteOptions{})
-		}
-		if _, err := exists(err); err != nil {
-			return c.failed(err, "delete %s %s/%s", o.Kind, o.Namespace, o.Name)
+		if _, err := exists(c.api.Delete(ctx, o)); err != nil {
+			return c.failed(err, "delete %s %s/%s", kindOf(o), o.GetNamespace(), o.GetName())
 		}
 	}
 	return nil
 }
 
-func (c *APIServer) applyOne(ctx context.Context, o Object) error {
-	body, err := json.Marshal(o.Value)
-	if err != nil {
-		return fmt.Errorf("encode %s %s: %w", o.Kind, o.Name, err)
-	}
-	force := true
-	options := metav1.PatchOptions{FieldManager: fieldManager, Force: &force}
-	switch o.Kind {
-	case "Namespace":
-		_, err = c.api.Namespaces().Patch(ctx, o.Name, types.ApplyPatchType, body, options)
-	case "ServiceAccount":
-		_, err = c.api.ServiceAccounts(o.Namespace).Patch(ctx, o.Name, types.ApplyPatchType, body, options)
-	case "Secret":
-		_, err = c.api.Secrets(o.Namespace).Patch(ctx, o.Name, types.ApplyPatchType, body, options)
-	case "ClusterRole":
-		_, err = c.api.ClusterRoles().Patch(ctx, o.Name, types.ApplyPatchType, body, options)
-	case "ClusterRoleBinding":
-		_, err = c.api.ClusterRoleBindings().Patch(ctx, o.Name, types.ApplyPatchType, body, options)
-	case "Role":
-		_, err = c.api.Roles(o.Namespace).Patch(ctx, o.Name, types.ApplyPatchType, body, options)
-	case "RoleBinding":
-		_, err = c.api.RoleBindings(o.Namespace).Patch(ctx, o.Name, types.ApplyPatchType, body, options)
-	default:
-		return fmt.Errorf("apply %s %s: of this kind is nothing applied", o.Kind, o.Name)
-	}
-	if err != nil {
-		return c.failed(err, "apply %s %s", o.Kind, o.Name)
+func (c *APIServer) applyOne(ctx context.Context, o kube.Object) error {
+	if err := c.api.Apply(ctx, o, fieldManager); err != nil {
+		return c.failed(err, "apply %s %s", kindOf(o), o.GetName())
 	}
 	return nil
 }
+
+func kindOf(o kube.Object) string { return o.GetObjectKind().GroupVersionKind().Kind }

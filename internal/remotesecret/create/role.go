@@ -9,8 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 
+	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/remotesecret"
 	"github.com/meshctl/meshctl/internal/server/source"
 	"github.com/meshctl/meshctl/internal/token"
@@ -91,6 +91,10 @@ type grant struct {
 	without   string
 }
 
+func ruleFor(group, resource string, verbs ...string) rbacv1.PolicyRule {
+	return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, Verbs: verbs}
+}
+
 // grants derives the rules of the account from the reads of the control plane.
 func (s Scope) grants(a Account) []grant {
 	var out []grant
@@ -100,7 +104,7 @@ func (s Scope) grants(a Account) []grant {
 	}
 	for _, r := range source.Watched() {
 		in := []string{metav1.NamespaceAll}
-		rule := rbacv1.PolicyRule{APIGroups: []string{r.Group}, Resources: []string{r.Name}, Verbs: r.Verbs()}
+		rule := ruleFor(r.Group, r.Name, r.Verbs()...)
 		if r.OwnOnly && !s.Configuration {
 			continue
 		}
@@ -126,41 +130,40 @@ func (s Scope) grants(a Account) []grant {
 	if s.Serve {
 		out = append(out, serveGrants(a)...)
 	}
-	create := func(namespace, group, resource, without string, names ...string) {
-		out = append(out, grant{namespace, rbacv1.PolicyRule{
-			APIGroups: []string{group}, Resources: []string{resource}, Verbs: []string{"create"}, ResourceNames: names,
-		}, without})
-	}
 	if s.Authenticate {
-		const without = "callers of the cluster cannot prove themselves with its tokens"
-		create("", "authentication.k8s.io", "tokenreviews", without)
-		create("", "authorization.k8s.io", "subjectaccessreviews", "gateways of the cluster are given no certificates")
+		out = append(out,
+			grant{"", ruleFor("authentication.k8s.io", "tokenreviews", "create"), "callers of the cluster cannot prove themselves with its tokens"},
+			grant{"", ruleFor("authorization.k8s.io", "subjectaccessreviews", "create"), "gateways of the cluster are given no certificates"})
 	}
 	if s.Renew {
-		create(a.Namespace, "", "serviceaccounts/token", "the token is not renewed before it ends", a.Name)
+		rule := ruleFor("", "serviceaccounts/token", "create")
+		rule.ResourceNames = []string{a.Name}
+		out = append(out, grant{a.Namespace, rule, "the token is not renewed before it ends"})
 	}
 	return out
 }
 
 // serveGrants are additional rules for a control plane in its own cluster.
 func serveGrants(a Account) []grant {
-	system := func(group, resource, without string, verbs ...string) grant {
-		return grant{a.Namespace, rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, Verbs: verbs}, without}
-	}
 	const noRoots = "pods are not given the roots of the mesh"
+	roots := ruleFor("", "configmaps", "list", "watch", "update", "delete")
+	roots.ResourceNames = []string{"istio-ca-root-cert"}
 	return []grant{
 		// Remote secrets with renewed tokens, and the signing CA, which it may create.
-		system("", "secrets", "there is no signing CA, and no other cluster is read", "get", "list", "watch", "create", "update"),
-		system("coordination.k8s.io", "leases", "nothing is written, and replicas are not found",
-			"get", "list", "create", "update", "delete"),
-		{metav1.NamespaceAll, rbacv1.PolicyRule{
-			APIGroups: []string{""}, Resources: []string{"configmaps"}, ResourceNames: []string{"istio-ca-root-cert"},
-			Verbs: []string{"list", "watch", "update", "delete"},
-		}, noRoots},
-		{metav1.NamespaceAll, rbacv1.PolicyRule{APIGroups: []string{""}, Resources: []string{"configmaps"}, Verbs: []string{"create"}}, noRoots},
-		{metav1.NamespaceAll, rbacv1.PolicyRule{
-			APIGroups: []string{"networking.istio.io"}, Resources: []string{"workloadentries/status"}, Verbs: []string{"patch"},
-		}, "the health of virtual machines is known to the control plane alone that their proxies talk to"},
+		{
+			a.Namespace, ruleFor("", "secrets", "get", "list", "watch", "create", "update"),
+			"there is no signing CA, and no other cluster is read",
+		},
+		{
+			a.Namespace, ruleFor("coordination.k8s.io", "leases", "get", "list", "create", "update", "delete"),
+			"nothing is written, and replicas are not found",
+		},
+		{metav1.NamespaceAll, roots, noRoots},
+		{metav1.NamespaceAll, ruleFor("", "configmaps", "create"), noRoots},
+		{
+			metav1.NamespaceAll, ruleFor("networking.istio.io", "workloadentries/status", "patch"),
+			"the health of virtual machines is known to the control plane alone that their proxies talk to",
+		},
 	}
 }
 
@@ -180,11 +183,11 @@ func (s Scope) Rights(a Account) []Right {
 }
 
 // Objects returns the service account, its roles and bindings, in the order to apply.
-func (s Scope) Objects(a Account) []Object {
-	objects := []Object{object(&corev1.ServiceAccount{
+func (s Scope) Objects(a Account) []kube.Object {
+	objects := []kube.Object{&corev1.ServiceAccount{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"},
 		ObjectMeta: metav1.ObjectMeta{Name: a.Name, Namespace: a.Namespace},
-	})}
+	}}
 	byNamespace := map[string][]rbacv1.PolicyRule{}
 	for _, g := range s.grants(a) {
 		if s.Style != Istio || len(g.rule.ResourceNames) > 0 { // Istio's role lacks rules for single objects
@@ -212,36 +215,34 @@ func addRule(rules []rbacv1.PolicyRule, rule rbacv1.PolicyRule) []rbacv1.PolicyR
 }
 
 // roleObjects returns a role and its binding, for the whole cluster or a namespace.
-func roleObjects(a Account, name, namespace string, rules []rbacv1.PolicyRule) []Object {
+func roleObjects(a Account, name, namespace string, rules []rbacv1.PolicyRule) []kube.Object {
 	meta := metav1.ObjectMeta{
 		Name: name, Namespace: namespace, Labels: map[string]string{labelManagedBy: managedBy},
 	}
 	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: a.Name, Namespace: a.Namespace}}
-	kind := func(k string) metav1.TypeMeta {
-		return metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: k}
-	}
 	ref := func(k string) rbacv1.RoleRef {
 		return rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: k, Name: meta.Name}
 	}
 	if namespace == "" {
-		return []Object{
-			object(&rbacv1.ClusterRole{TypeMeta: kind("ClusterRole"), ObjectMeta: meta, Rules: rules}),
-			object(&rbacv1.ClusterRoleBinding{TypeMeta: kind("ClusterRoleBinding"), ObjectMeta: meta, RoleRef: ref("ClusterRole"), Subjects: subjects}),
+		return []kube.Object{
+			&rbacv1.ClusterRole{TypeMeta: rbacKind("ClusterRole"), ObjectMeta: meta, Rules: rules},
+			&rbacv1.ClusterRoleBinding{TypeMeta: rbacKind("ClusterRoleBinding"), ObjectMeta: meta, RoleRef: ref("ClusterRole"), Subjects: subjects},
 		}
 	}
-	return []Object{
-		object(&rbacv1.Role{TypeMeta: kind("Role"), ObjectMeta: meta, Rules: rules}),
-		object(&rbacv1.RoleBinding{TypeMeta: kind("RoleBinding"), ObjectMeta: meta, RoleRef: ref("Role"), Subjects: subjects}),
+	return []kube.Object{
+		&rbacv1.Role{TypeMeta: rbacKind("Role"), ObjectMeta: meta, Rules: rules},
+		&rbacv1.RoleBinding{TypeMeta: rbacKind("RoleBinding"), ObjectMeta: meta, RoleRef: ref("Role"), Subjects: subjects},
 	}
+}
+
+func rbacKind(kind string) metav1.TypeMeta {
+	return metav1.TypeMeta{APIVersion: rbacv1.SchemeGroupVersion.String(), Kind: kind}
 }
 
 // istioRules returns the rules of Istio's istio-reader-clusterrole.
 func istioRules() []rbacv1.PolicyRule {
 	read := func(group string, resources ...string) rbacv1.PolicyRule {
 		return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: source.Verbs()}
-	}
-	create := func(group, resource string, verbs ...string) rbacv1.PolicyRule {
-		return rbacv1.PolicyRule{APIGroups: []string{group}, Resources: []string{resource}, Verbs: verbs}
 	}
 	all := read("config.istio.io", "*")
 	all.APIGroups = []string{
@@ -255,27 +256,10 @@ func istioRules() []rbacv1.PolicyRule {
 		{APIGroups: []string{"networking.x-k8s.io", "gateway.networking.k8s.io"}, Resources: []string{"gateways"}, Verbs: source.Verbs()},
 		read("apiextensions.k8s.io", "customresourcedefinitions"),
 		read("discovery.k8s.io", "endpointslices"),
-		create("multicluster.x-k8s.io", "serviceexports", "get", "list", "watch", "create", "delete"),
+		ruleFor("multicluster.x-k8s.io", "serviceexports", "get", "list", "watch", "create", "delete"),
 		read("multicluster.x-k8s.io", "serviceimports"),
 		read("apps", "replicasets"),
-		create("authentication.k8s.io", "tokenreviews", "create"),
-		create("authorization.k8s.io", "subjectaccessreviews", "create"),
-	}
-}
-
-// Object is one object to apply.
-type Object struct {
-	Kind, Namespace, Name string
-	// Value is the object of k8s.io/api.
-	Value any
-}
-
-func object(value interface {
-	runtime.Object
-	metav1.Object
-},
-) Object {
-	return Object{
-		Kind: value.GetObjectKind().GroupVersionKind().Kind, Namespace: value.GetNamespace(), Name: value.GetName(), Value: value,
+		ruleFor("authentication.k8s.io", "tokenreviews", "create"),
+		ruleFor("authorization.k8s.io", "subjectaccessreviews", "create"),
 	}
 }

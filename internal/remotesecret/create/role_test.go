@@ -12,6 +12,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/meshctl/meshctl/internal/kube"
 )
 
 func TestMain(m *testing.M) {
@@ -34,7 +36,7 @@ func TestRoles(t *testing.T) {
 	} {
 		var text bytes.Buffer
 		for _, o := range scope.Objects(account) {
-			doc, err := yaml.Marshal(o.Value)
+			doc, err := yaml.Marshal(o)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -58,10 +60,10 @@ func TestRoles(t *testing.T) {
 	}
 }
 
-func checkRules(t *testing.T, name string, scope Scope, o Object) {
+func checkRules(t *testing.T, name string, scope Scope, o kube.Object) {
 	t.Helper()
 	var rules []rbacv1.PolicyRule
-	switch role := o.Value.(type) {
+	switch role := o.(type) {
 	case *rbacv1.ClusterRole:
 		rules = role.Rules
 	case *rbacv1.Role:
@@ -69,15 +71,15 @@ func checkRules(t *testing.T, name string, scope Scope, o Object) {
 	}
 	for _, rule := range rules {
 		reviews := slices.Contains([]string{"authentication.k8s.io", "authorization.k8s.io"}, rule.APIGroups[0])
-		ownToken := slices.Equal(rule.Resources, []string{"serviceaccounts/token"}) && len(rule.ResourceNames) == 1 && o.Kind == "Role"
+		ownToken := slices.Equal(rule.Resources, []string{"serviceaccounts/token"}) && len(rule.ResourceNames) == 1 && kindOf(o) == "Role"
 		exports := scope.Style == Istio && slices.Equal(rule.Resources, []string{"serviceexports"})
 		for _, verb := range rule.Verbs {
 			if !slices.Contains([]string{"get", "list", "watch"}, verb) && (!reviews && !ownToken || verb != "create") && !exports {
 				t.Errorf("%s: may %s %v", name, verb, rule.Resources)
 			}
 		}
-		if scope.Style == Minimal && slices.Contains(rule.Resources, "secrets") && !slices.Contains(scope.CredentialNamespaces, o.Namespace) {
-			t.Errorf("%s: may read Secrets of %q", name, o.Namespace)
+		if scope.Style == Minimal && slices.Contains(rule.Resources, "secrets") && !slices.Contains(scope.CredentialNamespaces, o.GetNamespace()) {
+			t.Errorf("%s: may read Secrets of %q", name, o.GetNamespace())
 		}
 		if scope.Style == Minimal && strings.Contains(strings.Join(slices.Concat(rule.APIGroups, rule.Resources, rule.Verbs), " "), "*") {
 			t.Errorf("%s: a wildcard in %v", name, rule)

@@ -49,7 +49,7 @@ func (c *APIServer) Apply(ctx context.Context, secret *corev1.Secret) error {
 	}
 	s.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Secret"}
 	s.ObjectMeta = metav1.ObjectMeta{Name: s.Name, Namespace: s.Namespace, Labels: s.Labels, Annotations: s.Annotations}
-	return c.applyOne(ctx, object(s))
+	return c.applyOne(ctx, s)
 }
 
 // Secrets returns the remote secrets of the namespace, sorted by name.

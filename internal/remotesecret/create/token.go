@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 
 	"github.com/meshctl/meshctl/internal/kube"
@@ -87,58 +86,44 @@ func (c *APIServer) missingWith(ctx context.Context, token string, rights []Righ
 	}
 	ctx, cancel := context.WithTimeout(ctx, tokenWait)
 	defer cancel()
-	missing, err := bearer.Missing(ctx, rights)
-	if !isNew {
-		return missing, err
-	}
-	for end := time.After(roleWait); len(missing) > 0 || apierrors.IsUnauthorized(err); {
+	missing := rights
+	for end := time.After(roleWait); ; {
+		left, err := bearer.Missing(ctx, missing)
+		if err == nil {
+			missing = left
+		}
+		wait := isNew && (len(left) > 0 || apierrors.IsUnauthorized(err))
+		if !wait {
+			return left, err
+		}
 		select {
 		case <-end:
-			return missing, err
+			return left, err
 		case <-ctx.Done():
-			return missing, ctx.Err()
+			return left, ctx.Err()
 		case <-time.After(retryPause):
 		}
-		if err != nil {
-			missing = rights
-		}
-		missing, err = bearer.Missing(ctx, missing)
 	}
-	return missing, err
 }
 
 // longLived waits until the token Secret has a token.
 func (c *APIServer) longLived(ctx context.Context, m *IssuedToken, onlyCA bool) error {
 	ctx, cancel := context.WithTimeout(ctx, tokenWait)
 	defer cancel()
-	complete := func(s *corev1.Secret) bool {
-		m.CA, m.Token = s.Data[corev1.ServiceAccountRootCAKey], string(s.Data[corev1.ServiceAccountTokenKey])
-		return len(m.CA) > 0 && (m.Token != "" || onlyCA)
-	}
-	secrets := c.api.Secrets(m.Account.Namespace)
-	secret, err := secrets.Get(ctx, m.Secret)
-	if err != nil {
-		return err
-	}
-	if complete(secret) {
-		return nil
-	}
-	events, err := secrets.Watch(ctx, metav1.ListOptions{
-		FieldSelector: "metadata.name=" + m.Secret, ResourceVersion: secret.ResourceVersion,
-	})
-	if err != nil {
-		return err
-	}
-	defer events.Stop()
 	for {
+		secret, err := c.api.Secrets(m.Account.Namespace).Get(ctx, m.Secret)
+		if err != nil && ctx.Err() == nil {
+			return err
+		}
+		if err == nil {
+			m.CA, m.Token = secret.Data[corev1.ServiceAccountRootCAKey], string(secret.Data[corev1.ServiceAccountTokenKey])
+		}
+		if len(m.CA) > 0 && (m.Token != "" || onlyCA) {
+			return nil
+		}
 		select {
-		case event, ok := <-events.ResultChan():
-			if secret, is := event.Object.(*corev1.Secret); ok && is && event.Type != watch.Deleted {
-				if complete(secret) {
-					return nil
-				}
-				continue
-			}
+		case <-time.After(retryPause):
+			continue
 		case <-ctx.Done():
 		}
 		if len(m.CA) == 0 {
@@ -152,18 +137,21 @@ func (c *APIServer) longLived(ctx context.Context, m *IssuedToken, onlyCA bool) 
 func (c *APIServer) expiring(ctx context.Context, m *IssuedToken, ttl time.Duration) error {
 	wait, cancel := context.WithTimeout(ctx, tokenWait)
 	defer cancel()
-	var err error
-	for m.CA, err = c.RootCA(wait, m.Account.Namespace); apierrors.IsNotFound(err); {
+	for {
+		var err error
+		if m.CA, err = c.RootCA(wait, m.Account.Namespace); err == nil {
+			break
+		}
+		if !apierrors.IsNotFound(err) {
+			return err
+		}
 		select { // a new namespace gets its ConfigMap soon
 		case <-wait.Done():
 			return err
 		case <-time.After(retryPause):
 		}
-		m.CA, err = c.RootCA(wait, m.Account.Namespace)
 	}
-	if err != nil {
-		return err
-	}
+	var err error
 	m.Token, m.Expires, err = request(ctx, c.api, m.Account, m.Secret, ttl)
 	return err
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net/http"
 	"sync/atomic"
 	"time"
 
@@ -39,10 +38,10 @@ type SecretConfig struct {
 
 // SecretSource is the CA in the Secrets of a namespace. It may be used concurrently.
 type SecretSource struct {
-	cfg       SecretConfig
-	transport http.RoundTripper
-	secrets   kube.Objects[*corev1.Secret, *corev1.SecretList]
-	have      [2]atomic.Pointer[corev1.Secret] // of names; nil: not there
+	cfg     SecretConfig
+	api     *kube.Client
+	secrets kube.Objects[*corev1.Secret, *corev1.SecretList]
+	have    [2]atomic.Pointer[corev1.Secret] // of names; nil: not there
 }
 
 func names() [2]string { return [2]string{PluggedInSecret, SelfSignedSecret} }
@@ -50,15 +49,11 @@ func names() [2]string { return [2]string{PluggedInSecret, SelfSignedSecret} }
 // OpenSecrets reads the Secrets. If there is none, it creates a self-signed CA. If
 // several control planes do so at once, one wins and all use its CA.
 func OpenSecrets(ctx context.Context, cfg SecretConfig) (*SecretSource, error) {
-	client, err := rest.HTTPClientFor(cfg.API)
+	api, err := kube.NewClient(cfg.API)
 	if err != nil {
-		return nil, fmt.Errorf("connect to the Kubernetes API: %w", err)
+		return nil, err
 	}
-	api, err := kube.NewClientWith(cfg.API, client)
-	if err != nil {
-		return nil, fmt.Errorf("connect to the Kubernetes API: %w", err)
-	}
-	s := &SecretSource{cfg: cfg, transport: client.Transport, secrets: api.Secrets(cfg.Namespace)}
+	s := &SecretSource{cfg: cfg, api: api, secrets: api.Secrets(cfg.Namespace)}
 	for i := range s.have {
 		if err := s.get(ctx, i); err != nil {
 			return nil, err
@@ -151,7 +146,7 @@ func (s *SecretSource) Read() (*store.Material, error) {
 // Follow watches the Secrets. While the API cannot be reached, the last contents
 // stay.
 func (s *SecretSource) Follow(ctx context.Context, changed func()) error {
-	defer kube.CloseIdle(s.transport)
+	defer s.api.Close()
 	var g errgroup.Group
 	for i := range s.have {
 		g.Go(func() error {

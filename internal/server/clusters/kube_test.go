@@ -19,8 +19,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
-	"k8s.io/client-go/rest"
 
 	"github.com/meshctl/meshctl/internal/kube"
 	"github.com/meshctl/meshctl/internal/mesh"
@@ -44,15 +42,11 @@ func startReal(t *testing.T, change ...func(*Config, *Kubernetes)) *kubeTest {
 		t.Skip("needs a Kubernetes API")
 	}
 	r := &kubeTest{own: testkube.Shared(t, "own")}
-	client, err := rest.HTTPClientFor(r.own.Config())
+	api, err := kube.NewClient(r.own.Config())
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { utilnet.CloseIdleConnectionsFor(client.Transport) })
-	api, err := kube.NewClientWith(r.own.Config(), client)
-	if err != nil {
-		t.Fatal(err)
-	}
+	t.Cleanup(api.Close)
 	r.system = r.own.Namespace(t, "system")
 	r.sample = r.own.Namespace(t, "sample")
 	r.secrets = api.Secrets(r.system)

@@ -3,7 +3,6 @@ package clusters
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"log/slog"
 	"slices"
 
@@ -26,15 +25,11 @@ type Secrets struct {
 
 // Run implements Finder.
 func (s *Secrets) Run(ctx context.Context, registrar Registrar) error {
-	client, err := rest.HTTPClientFor(s.API)
+	api, err := kube.NewClient(s.API)
 	if err != nil {
-		return fmt.Errorf("connect to the Kubernetes API: %w", err)
+		return err
 	}
-	defer kube.CloseIdle(client.Transport)
-	api, err := kube.NewClientWith(s.API, client)
-	if err != nil {
-		return fmt.Errorf("connect to the Kubernetes API: %w", err)
-	}
+	defer api.Close()
 	f := &secretFollower{Secrets: s, registrar: registrar, known: make(map[string]string)}
 	api.Secrets(s.Namespace).Follow(ctx, metav1.ListOptions{LabelSelector: remotesecret.Selector}, kube.Follower[*corev1.Secret, *corev1.SecretList]{
 		List: func(list *corev1.SecretList) { f.all(list.Items) },

@@ -45,7 +45,6 @@ type reviewer struct {
 	cfg     *ReviewersConfig
 	cluster mesh.ClusterID
 	keys    issuerKeys
-	client  *http.Client
 	api     *kube.Client
 	slots   chan struct{} // holds one element for each review under way
 	failed  chan struct{} // capacity 1: a review failed, so run probes
@@ -68,12 +67,12 @@ type reviewProblem struct {
 }
 
 func newReviewer(ctx context.Context, cfg *ReviewersConfig, id mesh.ClusterID, access *rest.Config) (*reviewer, error) {
-	client, api, err := newAPIClient(access, maxAnswer)
+	api, err := newAPIClient(access, maxAnswer)
 	if err != nil {
 		return nil, err
 	}
 	r := &reviewer{
-		cfg: cfg, cluster: id, client: client, api: api,
+		cfg: cfg, cluster: id, api: api,
 		slots: make(chan struct{}, maxReviews), failed: make(chan struct{}, 1),
 	}
 	r.keys.fetch, r.keys.now = r.fetchKeys, cfg.Now
@@ -83,22 +82,17 @@ func newReviewer(ctx context.Context, cfg *ReviewersConfig, id mesh.ClusterID, a
 
 // newAPIClient returns a client of an API server whose responses have at most
 // maxAnswer bytes. Callers bound the rate of their requests.
-func newAPIClient(access *rest.Config, maxAnswer int64) (*http.Client, *kube.Client, error) {
+func newAPIClient(access *rest.Config, maxAnswer int64) (*kube.Client, error) {
 	access = rest.CopyConfig(access)
 	access.QPS = -1
 	access.Wrap(func(next http.RoundTripper) http.RoundTripper { return dial.Bounded(next, maxAnswer) })
-	client, err := rest.HTTPClientFor(access)
-	if err != nil {
-		return nil, nil, err
-	}
-	api, err := kube.NewClientWith(access, client)
-	return client, api, err
+	return kube.NewClient(access)
 }
 
 // run checks from time to time, and after each failure, that tokens can be
 // reviewed, so that the status is right before a workload sends one.
 func (r *reviewer) run() {
-	defer r.client.CloseIdleConnections()
+	defer r.api.Close()
 	retry := minProbeRetry
 	for {
 		wait := probeInterval

@@ -6,13 +6,11 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net/http"
 	"slices"
 	"sync"
 	"time"
 
 	authorizationv1 "k8s.io/api/authorization/v1"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/client-go/rest"
 
 	"github.com/meshctl/meshctl/internal/kube"
@@ -70,9 +68,8 @@ type SecretAccess struct {
 
 // accessAPI queries the API server of a cluster.
 type accessAPI struct {
-	client *http.Client
-	api    *kube.Client
-	fault  string // error of the last query, as logged
+	api   *kube.Client
+	fault string // error of the last query, as logged
 }
 
 // serviceAccount is a service account of one cluster.
@@ -101,13 +98,13 @@ func NewSecretAccess(cfg SecretAccessConfig) *SecretAccess {
 // SetCluster sends the queries for a cluster with the given access. Known answers
 // still count.
 func (r *SecretAccess) SetCluster(id mesh.ClusterID, access *rest.Config) error {
-	client, api, err := newAPIClient(access, maxAccessAnswer)
+	api, err := newAPIClient(access, maxAccessAnswer)
 	if err != nil {
 		return fmt.Errorf("cluster %s: %w", id, err)
 	}
 	r.mu.Lock()
 	old := r.clusters[id]
-	r.clusters[id] = &accessAPI{client: client, api: api}
+	r.clusters[id] = &accessAPI{api: api}
 	r.mu.Unlock()
 	old.close()
 	r.signal()
@@ -133,7 +130,7 @@ func (r *SecretAccess) RemoveCluster(id mesh.ClusterID) {
 
 func (c *accessAPI) close() {
 	if c != nil {
-		utilnet.CloseIdleConnectionsFor(c.client.Transport)
+		c.api.Close()
 	}
 }
 

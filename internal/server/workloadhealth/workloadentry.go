@@ -32,7 +32,6 @@ var versions = [...]string{"v1", "v1beta1", "v1alpha3"}
 
 // entryAPI writes the status of the WorkloadEntries of one cluster.
 type entryAPI struct {
-	http *http.Client
 	rest *kube.Client
 }
 
@@ -40,17 +39,13 @@ func newAPI(access *rest.Config) (*entryAPI, error) {
 	access = rest.CopyConfig(access)
 	access.QPS = -1 // maxWriting bounds it
 	access.Wrap(func(next http.RoundTripper) http.RoundTripper { return dial.Bounded(next, maxAnswer) })
-	client, err := rest.HTTPClientFor(access)
-	if err != nil {
-		return nil, err
-	}
-	made, err := kube.NewClientWith(access, client)
-	return &entryAPI{client, made}, err
+	made, err := kube.NewClient(access)
+	return &entryAPI{made}, err
 }
 
 func (a *entryAPI) close() {
 	if a != nil {
-		a.http.CloseIdleConnections()
+		a.rest.Close()
 	}
 }
 
