@@ -59,13 +59,11 @@ func runEnvoy(ctx, serving context.Context, cfg *config.Config, opts Options, ad
 	}
 	status.terminate()
 	opts.Log.Info("draining envoy", "for", cfg.TerminationDrain.String())
-	if err := admin.drain(afterwards); err != nil {
+	if _, err := admin.do(afterwards, http.MethodPost, admin.drainPath); err != nil {
 		opts.Log.Warn("envoy does not drain; connections will be cut", "error", err)
 	} else {
-		timer := time.NewTimer(cfg.TerminationDrain)
-		defer timer.Stop()
 		select {
-		case <-timer.C:
+		case <-time.After(cfg.TerminationDrain):
 		case <-envoy.Done():
 		}
 	}
@@ -139,11 +137,6 @@ func newAdmin(cfg *config.Config) *adminClient {
 }
 
 func (a *adminClient) close() { a.http.CloseIdleConnections() }
-
-func (a *adminClient) drain(ctx context.Context) error {
-	_, err := a.do(ctx, http.MethodPost, a.drainPath)
-	return err
-}
 
 // maxAdminBody bounds a response of the admin port: a few statistics.
 const maxAdminBody = 64 << 10

@@ -102,12 +102,7 @@ func (s *statusServer) serve(ctx context.Context, listener net.Listener) error {
 		MaxHeaderBytes:    16 << 10,
 		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
-	err := serving.Until(ctx, func() error { return server.Serve(listener) }, func() {
-		if err := server.Close(); err != nil {
-			s.log.Debug("close the status server", "error", err)
-		}
-	})
-	if err != nil {
+	if err := serving.HTTP(ctx, server, listener); err != nil {
 		return fmt.Errorf("serve the agent's status on %s: %w", listener.Addr(), err)
 	}
 	return nil

@@ -147,13 +147,11 @@ func (p *Process) Err() error {
 // that, after the grace period or as soon as ctx ends.
 func (p *Process) Stop(ctx context.Context, grace time.Duration) (killed bool, err error) {
 	err = p.signal(syscall.SIGTERM)
-	timer := time.NewTimer(grace)
-	defer timer.Stop()
 	select {
 	case <-p.done:
 		return false, err
 	case <-ctx.Done():
-	case <-timer.C:
+	case <-time.After(grace):
 	}
 	err = errors.Join(err, p.signal(syscall.SIGKILL))
 	<-p.done

@@ -127,7 +127,7 @@ func build(c Config) (*bootstrapv3.Bootstrap, error) {
 		},
 		DynamicResources: dynamicResources(c.Delta),
 		Admin: &bootstrapv3.Admin{
-			Address:     socketAddress(c.Local, c.AdminPort),
+			Address:     socketAddress(c.Local.String(), c.AdminPort),
 			ProfilePath: "/dev/null",
 		},
 		StatsConfig:    statsConfig(c.Node.Type, c.Stats),
@@ -162,16 +162,14 @@ func dynamicResources(delta bool) *bootstrapv3.Bootstrap_DynamicResources {
 	if delta {
 		api = corev3.ApiConfigSource_DELTA_GRPC
 	}
-	overADS := func() *corev3.ConfigSource {
-		return &corev3.ConfigSource{
-			ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
-			InitialFetchTimeout:   durationpb.New(0),
-			ResourceApiVersion:    corev3.ApiVersion_V3,
-		}
+	overADS := &corev3.ConfigSource{
+		ConfigSourceSpecifier: &corev3.ConfigSource_Ads{Ads: &corev3.AggregatedConfigSource{}},
+		InitialFetchTimeout:   durationpb.New(0),
+		ResourceApiVersion:    corev3.ApiVersion_V3,
 	}
 	return &bootstrapv3.Bootstrap_DynamicResources{
-		LdsConfig: overADS(),
-		CdsConfig: overADS(),
+		LdsConfig: overADS,
+		CdsConfig: overADS,
 		AdsConfig: apiConfigSource(api, ClusterXDS),
 	}
 }
@@ -198,11 +196,10 @@ func layeredRuntime(values map[string]string) *bootstrapv3.LayeredRuntime {
 		"envoy.reloadable_features.coalesce_lb_rebuilds_on_batch_update": structpb.NewBoolValue(false),
 	}
 	for k, v := range values {
+		fields[k] = structpb.NewStringValue(v)
 		if v == "" {
 			delete(fields, k)
-			continue
 		}
-		fields[k] = structpb.NewStringValue(v)
 	}
 	return &bootstrapv3.LayeredRuntime{Layers: []*bootstrapv3.RuntimeLayer{
 		{

@@ -58,7 +58,7 @@ func (p *packer) forwarder(c Config, port uint16, statPrefix, path, cluster stri
 	}
 	l := &listenerv3.Listener{
 		Name:    c.Listen.String() + "_" + strconv.Itoa(int(port)),
-		Address: socketAddress(c.Listen, port),
+		Address: socketAddress(c.Listen.String(), port),
 		FilterChains: []*listenerv3.FilterChain{{
 			Filters: []*listenerv3.Filter{{
 				Name:       "envoy.filters.network.http_connection_manager",
@@ -70,13 +70,13 @@ func (p *packer) forwarder(c Config, port uint16, statPrefix, path, cluster stri
 		BypassOverloadManager: true,
 	}
 	if c.DualStack {
-		l.AdditionalAddresses = []*listenerv3.AdditionalAddress{{Address: socketAddress(netip.IPv6Unspecified(), port)}}
+		l.AdditionalAddresses = []*listenerv3.AdditionalAddress{{Address: socketAddress(netip.IPv6Unspecified().String(), port)}}
 	}
 	return l
 }
 
 func localCluster(name string, addr netip.Addr, port uint16) *clusterv3.Cluster {
-	return staticCluster(name, clusterv3.Cluster_STATIC, 250*time.Millisecond, socketAddress(addr, port))
+	return staticCluster(name, clusterv3.Cluster_STATIC, 250*time.Millisecond, socketAddress(addr.String(), port))
 }
 
 func (p *packer) sdsCluster(socket string) *clusterv3.Cluster {
@@ -94,12 +94,7 @@ func (p *packer) xdsCluster(c Config) *clusterv3.Cluster {
 	if _, err := netip.ParseAddr(c.XDSHost); err == nil {
 		discovery = clusterv3.Cluster_STATIC
 	}
-	cluster := staticCluster(ClusterXDS, discovery, 5*time.Second, &corev3.Address{
-		Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
-			Address:       c.XDSHost,
-			PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: uint32(c.XDSPort)},
-		}},
-	})
+	cluster := staticCluster(ClusterXDS, discovery, 5*time.Second, socketAddress(c.XDSHost, c.XDSPort))
 	cluster.TypedExtensionProtocolOptions = p.http2()
 	cluster.UpstreamConnectionOptions = &clusterv3.UpstreamConnectionOptions{
 		TcpKeepalive: &corev3.TcpKeepalive{KeepaliveTime: wrapperspb.UInt32(30)},
@@ -195,9 +190,9 @@ func (p *packer) http2() map[string]*anypb.Any {
 	}
 }
 
-func socketAddress(addr netip.Addr, port uint16) *corev3.Address {
+func socketAddress(host string, port uint16) *corev3.Address {
 	return &corev3.Address{Address: &corev3.Address_SocketAddress{SocketAddress: &corev3.SocketAddress{
-		Address:       addr.String(),
+		Address:       host,
 		PortSpecifier: &corev3.SocketAddress_PortValue{PortValue: uint32(port)},
 	}}}
 }

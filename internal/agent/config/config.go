@@ -3,6 +3,7 @@
 package config
 
 import (
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -230,18 +231,15 @@ func environment(environ []string) map[string]string {
 // identity resolves node and identity of the workload.
 func (r *resolver) identity(cfg *Config) {
 	f := r.flags
-	kind := setting{f.Type, "--type"}
-	if kind.value == "" {
-		kind.value = string(mesh.Sidecar)
-	}
+	kind := mesh.NodeType(cmp.Or(f.Type, string(mesh.Sidecar)))
 	name := r.pick("pod-name", f.PodName, "POD_NAME", "")
 	namespace := r.pick("pod-namespace", f.PodNamespace, "POD_NAMESPACE", "")
 	account := r.pick("service-account", f.ServiceAccount, "SERVICE_ACCOUNT", "")
 	domain := r.pick("trust-domain", f.TrustDomain, "TRUST_DOMAIN", mesh.DefaultTrustDomain)
 	domain.value = strings.ReplaceAll(domain.value, "@", ".")
 
-	if t := mesh.NodeType(kind.value); t != mesh.Sidecar && t != mesh.Router {
-		r.errorf("%s=%q: want %s or %s", kind.from, kind.value, mesh.Sidecar, mesh.Router)
+	if kind != mesh.Sidecar && kind != mesh.Router {
+		r.errorf("--type=%q: want %s or %s", kind, mesh.Sidecar, mesh.Router)
 	}
 	r.check(name, mesh.IsDNSName, "a pod's name")
 	r.check(namespace, mesh.IsDNSLabel, "a namespace")
@@ -249,7 +247,7 @@ func (r *resolver) identity(cfg *Config) {
 	r.check(domain, mesh.IsTrustDomain, "a trust domain such as "+mesh.DefaultTrustDomain)
 
 	cfg.Node = mesh.NodeID{
-		Type:      mesh.NodeType(kind.value),
+		Type:      kind,
 		Name:      name.value,
 		Namespace: namespace.value,
 		Domain:    namespace.value + ".svc." + mesh.DefaultDomain,
@@ -298,7 +296,7 @@ func (r *resolver) addresses(cfg *Config, interfaces []netip.Addr) {
 	switch {
 	case bound:
 		cfg.Listen, cfg.Local = bind, bind
-	case onlyIPv6(own):
+	case !slices.ContainsFunc(own, netip.Addr.Is4):
 		cfg.Listen, cfg.Local = netip.IPv6Unspecified(), netip.IPv6Loopback()
 	default:
 		cfg.Listen, cfg.Local = netip.IPv4Unspecified(), netip.AddrFrom4([4]byte{127, 0, 0, 1})
@@ -326,25 +324,11 @@ func joinAddrs(list []netip.Addr) string {
 	return strings.Join(out, ",")
 }
 
-func onlyIPv6(list []netip.Addr) bool {
-	for _, a := range list {
-		if a.Is4() {
-			return false
-		}
-	}
-	return true
-}
-
 // secrets resolves how the certificate is obtained and renewed.
 func (r *resolver) secrets(cfg *Config) {
 	f := r.flags
-	cfg.TokenFile = f.Token
-	if cfg.TokenFile == "" {
-		cfg.TokenFile = DefaultTokenFile
-	}
-	if cfg.CRLFile = f.CRL; cfg.CRLFile == "" {
-		cfg.CRLFile = DefaultCRLFile
-	}
+	cfg.TokenFile = cmp.Or(f.Token, DefaultTokenFile)
+	cfg.CRLFile = cmp.Or(f.CRL, DefaultCRLFile)
 	cfg.CARootFile = r.pick("root-ca", f.RootCA, "CA_ROOT_CA", DefaultRootFile).value
 	if xds := r.lookup("XDS_ROOT_CA"); f.RootCA == "" && xds != cfg.CARootFile {
 		cfg.XDSRootFile = xds

@@ -47,16 +47,15 @@ func (r *resolver) nodeMetadata(cfg *Config, pc *meshv1alpha1.ProxyConfig, podLa
 	}
 	overlay("CLUSTER_ID", "cluster-id", r.flags.ClusterID)
 	overlay("NETWORK", "network", r.flags.Network)
+	setDefault := func(key, value string, known bool) {
+		if _, ok := given[key]; !ok && known {
+			given[key] = value
+		}
+	}
 	// Control planes of Istio compare ISTIO_VERSION with versions if it begins with a number.
-	if _, ok := given["ISTIO_VERSION"]; !ok && r.version != "" {
-		given["ISTIO_VERSION"] = "meshctl-" + r.version
-	}
-	if _, ok := given["MESH_ID"]; !ok && pc.GetMeshId() != "" {
-		given["MESH_ID"] = pc.GetMeshId()
-	}
-	if _, ok := given["INTERCEPTION_MODE"]; !ok && pc.GetInterceptionMode() != meshv1alpha1.ProxyConfig_REDIRECT {
-		given["INTERCEPTION_MODE"] = pc.GetInterceptionMode().String()
-	}
+	setDefault("ISTIO_VERSION", "meshctl-"+r.version, r.version != "")
+	setDefault("MESH_ID", pc.GetMeshId(), pc.GetMeshId() != "")
+	setDefault("INTERCEPTION_MODE", pc.GetInterceptionMode().String(), pc.GetInterceptionMode() != meshv1alpha1.ProxyConfig_REDIRECT)
 	if mode, ok := given["INTERCEPTION_MODE"]; ok && !slices.Contains([]any{"REDIRECT", "TPROXY", "NONE"}, mode) {
 		r.errorf("%s=%q: want REDIRECT, TPROXY or NONE", from["INTERCEPTION_MODE"], mode)
 	}
@@ -74,10 +73,8 @@ func (r *resolver) nodeMetadata(cfg *Config, pc *meshv1alpha1.ProxyConfig, podLa
 // and the variable of each key. JSON overrides text.
 func (r *resolver) givenMetadata() (given map[string]any, from map[string]string) {
 	given, from = map[string]any{}, map[string]string{}
-	all := maps.Clone(r.metadata)
-	if all == nil {
-		all = map[string]string{}
-	}
+	all := map[string]string{}
+	maps.Copy(all, r.metadata)
 	maps.Copy(all, r.env)
 	names := slices.Sorted(maps.Keys(all))
 	for _, name := range names {

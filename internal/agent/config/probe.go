@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"net/http"
@@ -85,9 +86,7 @@ func (r *resolver) target(check string, own netip.Addr, host string, port uint32
 	if port == 0 || port > 65535 {
 		r.errorf("%s.port%s is %d, want 1 to 65535", check, readinessProbe, port)
 	}
-	if host == "" {
-		host = own.String()
-	}
+	host = cmp.Or(host, own.String())
 	if _, err := netip.ParseAddr(host); err != nil && !mesh.IsDNSName(strings.ToLower(host)) {
 		r.errorf("%s.host%s is %q, neither a DNS name nor an IP address", check, readinessProbe, host)
 	}

@@ -285,20 +285,14 @@ func (r *resolver) server(s setting) Server {
 func (r *resolver) envoy(cfg *Config, pc *meshv1alpha1.ProxyConfig) {
 	cfg.ConfigPath = pc.GetConfigPath()
 	cfg.InPod = r.lookup("KUBERNETES_SERVICE_HOST") != ""
-	cfg.EnvoyPath = pc.GetBinaryPath()
-	if cfg.EnvoyPath == "" {
-		cfg.EnvoyPath = "envoy"
-	}
+	cfg.EnvoyPath = cmp.Or(pc.GetBinaryPath(), "envoy")
 	cfg.Concurrency = int(pc.GetConcurrency().GetValue())
 	if cfg.Concurrency < 0 || cfg.Concurrency > maxConcurrency {
 		r.errorf("concurrency of PROXY_CONFIG (or --concurrency) is %d, want 0 (one thread a core) to %d", cfg.Concurrency, maxConcurrency)
 	}
 	cfg.Drain = r.duration("drainDuration", "drain-duration", pc.GetDrainDuration())
 	cfg.TerminationDrain = r.duration("terminationDrainDuration", "termination-drain-duration", pc.GetTerminationDrainDuration())
-	cfg.LogLevel = r.flags.LogLevel
-	if cfg.LogLevel == "" {
-		cfg.LogLevel = DefaultLogLevel
-	}
+	cfg.LogLevel = cmp.Or(r.flags.LogLevel, DefaultLogLevel)
 	cfg.RuntimeValues = pc.GetRuntimeValues()
 	m := pc.GetProxyStatsMatcher()
 	cfg.Stats = bootstrap.StatsInclusion{

@@ -25,12 +25,10 @@ type Config struct {
 // check, without the timeout; its error counts like an error of the check.
 func (c *Config) Run(ctx context.Context, first func(context.Context) error, report func(problem string)) {
 	defer report(Stopping)
-	delay := time.NewTimer(c.InitialDelay)
-	defer delay.Stop()
 	select {
 	case <-ctx.Done():
 		return
-	case <-delay.C:
+	case <-time.After(c.InitialDelay):
 	}
 	period := time.NewTicker(c.Period)
 	defer period.Stop()

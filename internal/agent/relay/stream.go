@@ -65,12 +65,10 @@ func (s *Stream) Run(ctx context.Context) error {
 		if ctx.Err() == nil {
 			s.Log.Warn("the agent has no stream to the control plane at the moment: known roots stay, health is reported later", "error", err)
 		}
-		timer := time.NewTimer(wait/2 + time.Duration(s.Rand.Float64()*float64(wait/2)))
 		select {
 		case <-ctx.Done():
-			timer.Stop()
 			return nil
-		case <-timer.C:
+		case <-time.After(wait/2 + time.Duration(s.Rand.Float64()*float64(wait/2))):
 		}
 		wait = min(2*wait, maxRetry)
 	}

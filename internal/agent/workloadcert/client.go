@@ -70,7 +70,7 @@ func (c *Client) Sign(ctx context.Context, csr []byte, ttl time.Duration, curren
 		return err
 	})
 	if err != nil {
-		return Response{}, c.explain(err)
+		return Response{}, err
 	}
 	return parseResponse(chain, rootFile)
 }
@@ -81,18 +81,7 @@ func (c *Client) Call(ctx context.Context, current Current, do func(context.Cont
 	if err != nil {
 		return err
 	}
-	if err := c.call(ctx, rootFile, current, do); err != nil {
-		return c.explain(err)
-	}
-	return nil
-}
-
-// explain adds the address of the authority to its error.
-func (c *Client) explain(err error) error {
-	if s, ok := status.FromError(err); ok {
-		return &answerError{fmt.Sprintf("certificate authority %s: %s: %s", c.Addr, s.Code(), s.Message()), s}
-	}
-	return err
+	return c.call(ctx, rootFile, current, do)
 }
 
 // answerError is an error of the authority with a readable text.
@@ -153,7 +142,11 @@ func (c *Client) call(ctx context.Context, roots []*x509.Certificate, current Cu
 			err = closed
 		}
 	}()
-	return do(metadata.NewOutgoingContext(ctx, header), conn)
+	err = do(metadata.NewOutgoingContext(ctx, header), conn)
+	if s, ok := status.FromError(err); ok && err != nil {
+		return &answerError{fmt.Sprintf("certificate authority %s: %s: %s", c.Addr, s.Code(), s.Message()), s}
+	}
+	return err
 }
 
 func (c *Client) token() (string, error) {

@@ -194,8 +194,7 @@ func (m *Manager) renewIn(cert *Certificate) (time.Duration, error) {
 		return 0, fmt.Errorf("the new certificate expired at %s by the clock of this machine: compare the clocks",
 			cert.NotAfter().UTC().Format(time.RFC3339))
 	}
-	left := m.cfg.Grace + m.cfg.Jitter*(2*m.cfg.Rand.Float64()-1)
-	left = min(max(left, 0), 1)
+	left := min(max(m.cfg.Grace+m.cfg.Jitter*(2*m.cfg.Rand.Float64()-1), 0), 1)
 	return time.Duration(float64(life) * (1 - left)), nil
 }
 
@@ -212,24 +211,15 @@ func (m *Manager) backoff(failures int) time.Duration {
 // sleep waits for d, or until a revocation is reported, but at least for least. It returns
 // false when ctx ended first.
 func (m *Manager) sleep(ctx context.Context, d, least time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-time.After(d):
 		return true
 	case <-m.again:
-		return pause(ctx, least)
 	case <-ctx.Done():
 		return false
 	}
-}
-
-// pause waits for d. It returns false when ctx ended first.
-func pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
 	select {
-	case <-t.C:
+	case <-time.After(least):
 		return true
 	case <-ctx.Done():
 		return false
