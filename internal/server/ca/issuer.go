@@ -22,11 +22,10 @@ import (
 	"github.com/meshctl/meshctl/internal/mesh"
 )
 
-// Defaults of Policy.
+// Default lifetimes of Policy.
 const (
-	DefaultTTL         = 24 * time.Hour
-	DefaultMaxTTL      = 90 * 24 * time.Hour
-	DefaultPerIdentity = 10
+	DefaultTTL    = 24 * time.Hour
+	DefaultMaxTTL = 90 * 24 * time.Hour
 )
 
 // Policy limits the certificates. Zero lifetimes are the defaults.

@@ -10,6 +10,8 @@ import (
 )
 
 const (
+	// DefaultPerIdentity is the default of Policy.PerIdentity, in requests a second.
+	DefaultPerIdentity = 10
 	// burst is the number of seconds that an identity may save up requests for.
 	burst = 10
 	// maxLimiters bounds the memory of an identityLimiter.

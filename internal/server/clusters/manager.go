@@ -1,7 +1,10 @@
 package clusters
 
 import (
+	"cmp"
 	"context"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -165,6 +168,32 @@ func (m *Manager) setting(id mesh.ClusterID) mesh.ClusterSetting {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.settings[id]
+}
+
+// applySettings applies the settings of clusters: the permissions of their kubeconfigs,
+// and the load balancing of their endpoints.
+func (m *Manager) applySettings(ctx context.Context) {
+	m.mu.Lock()
+	origins := slices.SortedFunc(maps.Keys(m.specs), func(a, b Origin) int {
+		return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))
+	})
+	m.mu.Unlock()
+	for _, o := range origins {
+		if m.affected(o) {
+			m.processOrigin(ctx, o)
+		}
+	}
+	m.judge()
+}
+
+// affected reports whether changed permissions may affect a cluster of the origin.
+func (m *Manager) affected(o Origin) bool {
+	for id, c := range m.registrations[o] {
+		if !slices.Equal(c.allow, m.setting(id).Allow) {
+			return true
+		}
+	}
+	return len(m.problems[o]) > 0
 }
 
 func (m *Manager) handle(ctx context.Context, it queueItem) {

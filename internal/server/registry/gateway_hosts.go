@@ -33,10 +33,10 @@ func (b *builder) addressesOf(c mesh.ClusterID, network mesh.NetworkID, text str
 	host := strings.ToLower(text)
 	switch {
 	case !mesh.IsDNSName(strings.TrimSuffix(host, ".")):
-		refuse("it is neither an IP address nor a host name")
+		refuse(refusedNotHost)
 		return nil
 	case b.cfg.Resolve == nil:
-		refuse("it is a host name, and host names are not resolved")
+		refuse(refusedNotResolved)
 		return nil
 	}
 	if b.named[c] == nil {
@@ -45,7 +45,7 @@ func (b *builder) addressesOf(c mesh.ClusterID, network mesh.NetworkID, text str
 	b.named[c].add(host)
 	addresses, asked := b.hosts[host]
 	if len(addresses) == 0 {
-		refuse("no address of this host name is known")
+		refuse(refusedUnknownHost)
 		if !asked {
 			b.faultsOf(network).pending = true
 		}
@@ -55,7 +55,7 @@ func (b *builder) addressesOf(c mesh.ClusterID, network mesh.NetworkID, text str
 	for _, addr := range addresses {
 		// Remote clusters, and the owners of their DNS zones, are not trusted.
 		if kind := mesh.AddressKindOf(addr); kind != mesh.AddressOrdinary && c != b.cfg.Local {
-			refuse("it resolves to " + addr.String() + ", which is a " + string(kind) + " address")
+			refuse(refusedAddressKind(addr, kind))
 			continue
 		}
 		out = append(out, addr)

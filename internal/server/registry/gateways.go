@@ -77,7 +77,7 @@ func (b *builder) serviceGateways(found set[snapshot.NetworkGateway], c mesh.Clu
 		}
 	}
 	if len(svc.External) == 0 {
-		b.refuse(c, RefusedGateway{network, "Service " + svc.Namespace + "/" + svc.Name, noAddress})
+		b.refuse(c, RefusedGateway{network, "Service " + svc.Namespace + "/" + svc.Name, refusedServiceAddress})
 	}
 	for _, ext := range svc.External {
 		for _, addr := range b.addressesOf(c, network, ext) {
@@ -85,9 +85,6 @@ func (b *builder) serviceGateways(found set[snapshot.NetworkGateway], c mesh.Clu
 		}
 	}
 }
-
-// noAddress is the fault of a Service without an external address.
-const noAddress = "it has no address: neither its load balancer nor its externalIPs have one"
 
 // kubeGateways adds the addresses of Gateways of the Kubernetes API. A remote Gateway
 // counts only in the local cluster, where it is configuration.
@@ -98,7 +95,7 @@ func (b *builder) kubeGateways(found set[snapshot.NetworkGateway]) {
 				continue
 			}
 			if len(g.Addresses) == 0 {
-				b.refuse(c.id, RefusedGateway{g.Network, "Gateway " + g.Namespace + "/" + g.Name, "it has no address in spec.addresses"})
+				b.refuse(c.id, RefusedGateway{g.Network, "Gateway " + g.Namespace + "/" + g.Name, refusedGatewayAddress})
 			}
 			for _, address := range g.Addresses {
 				for _, addr := range b.addressesOf(c.id, g.Network, address) {
@@ -185,11 +182,11 @@ func (b *builder) usableGateways(found set[snapshot.NetworkGateway]) []snapshot.
 		if remote && b.isLocalVIP(g.Address) {
 			b.cfg.Log.Warn("gateway of a remote cluster has the address of a local service: it is not used",
 				"cluster", g.Cluster, "network", g.Network, "address", g.Address.String())
-			b.refuseFound(g, "it is the address of a service of the local cluster")
+			b.refuseFound(g, refusedLocalService)
 			continue
 		}
 		if number[g.Cluster]++; remote && number[g.Cluster] > maxGateways {
-			b.refuseFound(g, fmt.Sprintf("the cluster has more than %d gateway addresses", maxGateways))
+			b.refuseFound(g, refusedTooMany())
 			continue
 		}
 		out = append(out, g)

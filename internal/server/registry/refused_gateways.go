@@ -1,6 +1,7 @@
 package registry
 
 import (
+	"fmt"
 	"net/netip"
 	"strconv"
 
@@ -20,6 +21,24 @@ type RefusedGateway struct {
 	// Address is ip:port, or the text or object in its place.
 	Address string
 	Reason  string
+}
+
+// Reasons of refused gateways. Reasons that depend on values are functions.
+const (
+	refusedServiceAddress = "it has no address: neither its load balancer nor its externalIPs have one"
+	refusedGatewayAddress = "it has no address in spec.addresses"
+	refusedNotHost        = "it is neither an IP address nor a host name"
+	refusedNotResolved    = "it is a host name, and host names are not resolved"
+	refusedUnknownHost    = "no address of this host name is known"
+	refusedLocalService   = "it is the address of a service of the local cluster"
+)
+
+func refusedAddressKind(addr netip.Addr, kind mesh.AddressKind) string {
+	return "it resolves to " + addr.String() + ", which is a " + string(kind) + " address"
+}
+
+func refusedTooMany() string {
+	return fmt.Sprintf("the cluster has more than %d gateway addresses", maxGateways)
 }
 
 // maxRefused is the number of refused gateways of a cluster that are listed.

@@ -35,34 +35,6 @@ const (
 	secretPage = 50
 )
 
-// The fields that source.Converter reads, by kind, as k8s.io/api numbers them.
-var (
-	metaFields  = fields{1: nil, 3: nil, 6: nil, 8: nil, 11: nil} // name, namespace, resourceVersion, creationTimestamp, labels
-	ownerFields = fields{1: nil, 3: nil, 6: nil}                  // kind, name, controller
-	container   = fields{6: {1: nil, 3: nil}, 24: nil}            // ports (name, containerPort), restartPolicy
-	podFields   = fields{
-		1: {1: nil, 3: nil, 6: nil, 8: nil, 11: nil, 12: readAnnotations, 13: ownerFields}, // and annotations, ownerReferences
-		// containers, serviceAccountName, serviceAccount, nodeName, hostNetwork, initContainers
-		2: {2: container, 8: nil, 9: nil, 10: nil, 11: nil, 20: container},
-		3: {1: nil, 6: nil, 12: nil}, // phase, podIP, podIPs
-	}
-	serviceFields = fields{
-		1: {1: nil, 3: nil, 6: nil, 8: nil, 11: nil, 12: readAnnotations}, // and annotations
-		2: {1: nil, 2: nil, 3: nil, 4: nil, 5: nil, 10: nil, 18: nil},
-		3: {1: nil}, // loadBalancer
-	}
-	sliceFields = fields{
-		1: metaFields,
-		2: {1: nil, 2: nil, 3: nil, 4: {1: nil, 2: nil, 3: nil}, 6: nil, 7: nil}, // addresses, conditions, hostname, targetRef, nodeName, zone
-		3: nil,
-		4: nil,
-	}
-	onlyMeta        = fields{1: metaFields}
-	secretFields    = fields{1: metaFields, 2: nil, 3: nil} // data, type
-	configMapFields = fields{1: metaFields, 2: nil}         // data
-	nameFields      = fields{1: {1: nil, 3: nil, 6: nil}}   // name, namespace, resourceVersion
-)
-
 // notCredentials excludes the types of Secrets that gateways do not use, which are most
 // Secrets of most clusters.
 const notCredentials = "type!=helm.sh/release.v1,type!=" + string(corev1.SecretTypeServiceAccountToken) +

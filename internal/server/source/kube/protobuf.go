@@ -395,3 +395,43 @@ func (d *protoReader) largeEvent(length uint64) (event, error) {
 	}
 	return event{string(typ), it}, d.skip(length - uint64(len(b)))
 }
+
+// openEnvelope returns the object in an envelope, and checks its version and kind.
+func openEnvelope(b []byte, version, kind string) ([]byte, error) {
+	if len(b) < len(magic) || string(b[:len(magic)]) != magic {
+		return nil, errors.New("is not an object in protobuf")
+	}
+	var head, raw []byte
+	for b = b[len(magic):]; len(b) > 0; {
+		number, typ, n := protowire.ConsumeTag(b)
+		if n < 0 {
+			return nil, errMalformed
+		}
+		size := protowire.ConsumeFieldValue(number, typ, b[n:])
+		if size < 0 {
+			return nil, errMalformed
+		}
+		if typ == protowire.BytesType {
+			content, _ := protowire.ConsumeBytes(b[n : n+size])
+			switch number {
+			case envelopeType:
+				head = content
+			case envelopeRaw:
+				raw = content
+			}
+		}
+		b = b[n+size:]
+	}
+	return raw, checkType(head, version, kind)
+}
+
+// magic begins every object in protobuf. A message with these fields follows.
+const (
+	magic = "k8s\x00"
+
+	envelopeType = 1 // apiVersion and kind
+	envelopeRaw  = 2 // the object
+)
+
+// bigEndian decodes the length of a frame.
+func bigEndian(b []byte) int { return int(binary.BigEndian.Uint32(b)) }

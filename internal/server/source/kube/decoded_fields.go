@@ -1,7 +1,6 @@
 package kube
 
 import (
-	"encoding/binary"
 	"errors"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -12,6 +11,34 @@ import (
 // fields lists the fields of a message to keep, by number; nil keeps a whole field. All
 // other fields, which are most of an object, are never decoded.
 type fields map[protowire.Number]fields
+
+// The fields that source.Converter reads, by kind, as k8s.io/api numbers them.
+var (
+	metaFields  = fields{1: nil, 3: nil, 6: nil, 8: nil, 11: nil} // name, namespace, resourceVersion, creationTimestamp, labels
+	ownerFields = fields{1: nil, 3: nil, 6: nil}                  // kind, name, controller
+	container   = fields{6: {1: nil, 3: nil}, 24: nil}            // ports (name, containerPort), restartPolicy
+	podFields   = fields{
+		1: {1: nil, 3: nil, 6: nil, 8: nil, 11: nil, 12: readAnnotations, 13: ownerFields}, // and annotations, ownerReferences
+		// containers, serviceAccountName, serviceAccount, nodeName, hostNetwork, initContainers
+		2: {2: container, 8: nil, 9: nil, 10: nil, 11: nil, 20: container},
+		3: {1: nil, 6: nil, 12: nil}, // phase, podIP, podIPs
+	}
+	serviceFields = fields{
+		1: {1: nil, 3: nil, 6: nil, 8: nil, 11: nil, 12: readAnnotations}, // and annotations
+		2: {1: nil, 2: nil, 3: nil, 4: nil, 5: nil, 10: nil, 18: nil},
+		3: {1: nil}, // loadBalancer
+	}
+	sliceFields = fields{
+		1: metaFields,
+		2: {1: nil, 2: nil, 3: nil, 4: {1: nil, 2: nil, 3: nil}, 6: nil, 7: nil}, // addresses, conditions, hostname, targetRef, nodeName, zone
+		3: nil,
+		4: nil,
+	}
+	onlyMeta        = fields{1: metaFields}
+	secretFields    = fields{1: metaFields, 2: nil, 3: nil} // data, type
+	configMapFields = fields{1: metaFields, 2: nil}         // data
+	nameFields      = fields{1: {1: nil, 3: nil, 6: nil}}   // name, namespace, resourceVersion
+)
 
 // readAnnotations keeps only the annotations that source.Converter reads: some tools
 // write hundreds of kilobytes of others.
@@ -82,43 +109,3 @@ func putLength(b []byte, length int) {
 	}
 	b[lengthSize-1] &= 0x7f
 }
-
-// openEnvelope returns the object in an envelope, and checks its version and kind.
-func openEnvelope(b []byte, version, kind string) ([]byte, error) {
-	if len(b) < len(magic) || string(b[:len(magic)]) != magic {
-		return nil, errors.New("is not an object in protobuf")
-	}
-	var head, raw []byte
-	for b = b[len(magic):]; len(b) > 0; {
-		number, typ, n := protowire.ConsumeTag(b)
-		if n < 0 {
-			return nil, errMalformed
-		}
-		size := protowire.ConsumeFieldValue(number, typ, b[n:])
-		if size < 0 {
-			return nil, errMalformed
-		}
-		if typ == protowire.BytesType {
-			content, _ := protowire.ConsumeBytes(b[n : n+size])
-			switch number {
-			case envelopeType:
-				head = content
-			case envelopeRaw:
-				raw = content
-			}
-		}
-		b = b[n+size:]
-	}
-	return raw, checkType(head, version, kind)
-}
-
-// magic begins every object in protobuf. A message with these fields follows.
-const (
-	magic = "k8s\x00"
-
-	envelopeType = 1 // apiVersion and kind
-	envelopeRaw  = 2 // the object
-)
-
-// bigEndian decodes the length of a frame.
-func bigEndian(b []byte) int { return int(binary.BigEndian.Uint32(b)) }
