@@ -297,7 +297,7 @@ func breaksRules(m proto.Message) error {
 
 var envoyFilterFields = []apiField{
 	{Path: "workloadSelector", Support: Works},
-	{Path: "targetRefs", Support: NoEffect, Meaning: "an object with it has none at all"},
+	{Path: "targetRefs", Support: NoEffect, Meaning: "an object with it has no effect"},
 	{Path: "priority", Support: Works},
 	{Path: "configPatches", Support: Partly, Meaning: "the patches of [configuration-directory.md](configuration-directory.md#envoyfilter); each of the others is reported"},
 }

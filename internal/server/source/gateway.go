@@ -12,7 +12,7 @@ import (
 
 var gatewayKind = istioKind(kind{
 	group: groupNetworking, name: "Gateway", plural: "gateways", versions: istioVersions,
-	support: Partly, meaning: "east-west gateways alone: see [its fields](#gateway)", fields: gatewayFields,
+	support: Partly, meaning: "only east-west gateways: see [its fields](#gateway)", fields: gatewayFields,
 }, func(c *conversion, spec *networkingv1alpha3.Gateway) *FieldError {
 	c.object = &snapshot.Gateway{Meta: c.meta, Kind: snapshot.KindGateway, Spec: spec}
 	return checkGateway(spec)
@@ -72,5 +72,5 @@ var gatewayFields = []apiField{
 		server, _ := value.(*networkingv1alpha3.Server)
 		return server.GetTls().GetMode() != networkingv1alpha3.ServerTLSSettings_AUTO_PASSTHROUGH
 	}},
-	{Path: "servers.defaultEndpoint", Support: NoEffect, Meaning: "connections go where their server name says"},
+	{Path: "servers.defaultEndpoint", Support: NoEffect, Meaning: "the server name of a connection selects its destination"},
 }

@@ -12,7 +12,7 @@ import (
 
 var peerAuthenticationKind = istioKind(kind{
 	group: groupSecurity, name: "PeerAuthentication", plural: "peerauthentications", versions: istioVersions,
-	support: Works, meaning: "one with a selector in the root namespace selects nothing, as in Istio",
+	support: Works, meaning: "with a selector in the root namespace it selects nothing, as in Istio",
 }, func(c *conversion, spec *securityv1beta1.PeerAuthentication) *FieldError {
 	c.object = &snapshot.PeerAuthentication{Meta: c.meta, Kind: snapshot.KindPeerAuthentication, Spec: spec}
 	return checkPeerAuthentication(spec)

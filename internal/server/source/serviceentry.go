@@ -10,7 +10,7 @@ import (
 
 var serviceEntryKind = istioKind(kind{
 	group: groupNetworking, name: "ServiceEntry", plural: "serviceentries", versions: istioVersions,
-	support: NoEffect, meaning: "its hosts are no services of the mesh, so requests to them leave it as to any unknown host",
+	support: NoEffect, meaning: "its hosts are not services of the mesh: requests to them are treated as requests to unknown hosts",
 }, func(c *conversion, spec *networkingv1alpha3.ServiceEntry) *FieldError {
 	c.object = &snapshot.ServiceEntry{Meta: c.meta, Kind: snapshot.KindServiceEntry, Spec: spec}
 	return checkServiceEntry(spec)

@@ -108,8 +108,8 @@ func checkEgress(field string, e *networkingv1alpha3.IstioEgressListener) *Field
 var sidecarFields = []apiField{
 	{Path: "workloadSelector", Support: Works},
 	{Path: "ingress", Support: Partly, Meaning: "`port`, `bind` and `defaultEndpoint`"},
-	{Path: "ingress.captureMode", Support: NoEffect, Meaning: "whether connections are captured is a setting of the proxy"},
-	{Path: "ingress.tls", Support: NoEffect, Meaning: "the port takes what PeerAuthentication says"},
+	{Path: "ingress.captureMode", Support: NoEffect, Meaning: "the proxy's own settings determine which connections are captured"},
+	{Path: "ingress.tls", Support: NoEffect, Meaning: "PeerAuthentication determines the TLS of the port"},
 	{Path: "ingress.connectionPool", Support: NoEffect, Meaning: "connections and requests have no limit"},
 	{Path: "egress", Support: Partly, Meaning: "`hosts`, `bind`, `captureMode` and ports of HTTP"},
 	{Path: "egress.port", Support: Partly, Meaning: "only a port of HTTP gets a listener", lacks: func(value proto.Message) bool {

@@ -630,7 +630,7 @@ func TestWithoutEffect(t *testing.T) {
 		"r.yaml": "apiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\nmetadata: {name: r}\n",
 	})
 	const group, route = "b.yaml:1 WorkloadGroup default/f: has no effect: no WorkloadEntry is made of it", "r.yaml:1 HTTPRoute default/r: has no effect: no route is made of it"
-	const denies = "AuthorizationPolicy n/p: has no effect: it denies and allows nothing, so every request that reaches the workload is let in"
+	const denies = "AuthorizationPolicy n/p: has no effect: every request that reaches the workload is permitted"
 	said := "level=WARN msg=\"security policy is not enforced\" cluster=c file=" + w.path("a.yaml") + " line=1 object=\"AuthorizationPolicy n/p\""
 	w.logged(1, said)
 	w.logged(1, "level=WARN msg=\"configuration is not used\" cluster=c file="+w.path("b.yaml")+" line=1 object=\"WorkloadGroup default/f\"")

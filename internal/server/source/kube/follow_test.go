@@ -123,7 +123,7 @@ func withoutEffect(t *testing.T, c *kube.Cluster) {
 		return b.String()
 	}
 	c.Apply(t, policies("deny", "deny-more"))
-	const reason = "has no effect: it denies and allows nothing, so every request that reaches the workload is let in"
+	const reason = "has no effect: every request that reaches the workload is permitted"
 	is := func(s *Source, names ...string) func() bool {
 		return func() bool {
 			var got []string
